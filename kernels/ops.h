@@ -1,0 +1,278 @@
+// The operations: each a plain value of non-owning views and scalars. This header is the table of contents of what a
+// backend can do. `Backend::run(op)` executes one; tape, program, profiler and conformance test are lists of them.
+//
+// Conventions. Views are dense and row-major. "float" views are f32 or bf16; unless an op says otherwise, all float views
+// of one op share a dtype, and sums accumulate in f32. `acc` on a gradient means dst += result instead of dst = result.
+// Views named in brackets may be absent (a null View). Backends check shapes and throw Error("shape" | "dtype").
+// No output may overlap an input except where the op says "in place allowed".
+//
+// Every op has   static constexpr const char* name;
+//                void views(F f)  calling f("label", View&, Access) on each view that is present or may be.
+#pragma once
+#include <variant>
+
+#include "kernels/view.h"
+
+namespace qeng {
+
+enum class Access : uint8_t { read, write, update };  // update: read and written (an accumulated gradient, a state)
+
+// Bytes that must move to and from memory and floating-point operations that must be done, from the shapes alone.
+struct Cost {
+  double bytes = 0;
+  double flops = 0;
+};
+
+// ---------------------------------------------------------------- linear algebra
+
+// c = alpha * op(a) op(b) + bias + (acc ? c : 0)     op(a): [m, k]  op(b): [k, n]  c: [m, n]  bias: [n]
+// a is stored [m, k], or [k, m] with trans_a; b is stored [k, n], or [n, k] with trans_b. Views of higher rank count as
+// [rows(), columns()]. a and b share a dtype; c and bias may be f32 where a and b are bf16. alpha does not scale the bias.
+struct Matmul {
+  static constexpr const char* name = "matmul";
+  View a, b, bias, c;
+  bool trans_a = false, trans_b = false, acc = false;
+  float alpha = 1;
+  template <class F> void views(F f) {
+    f("a", a, Access::read), f("b", b, Access::read), f("bias", bias, Access::read);
+    f("c", c, acc ? Access::update : Access::write);
+  }
+};
+
+// db[j] (+)= sum_i dy[i, j]     dy: [rows, n]   db: [n] f32
+struct BiasGrad {
+  static constexpr const char* name = "bias_grad";
+  View dy, db;
+  bool acc = false;
+  template <class F> void views(F f) { f("dy", dy, Access::read), f("db", db, acc ? Access::update : Access::write); }
+};
+
+// ---------------------------------------------------------------- embedding
+
+// y[t, :] = table[tokens[t], :]     tokens: [t] i32   table: [vocab, hidden]   y: [t, hidden]
+// A token outside [0, vocab) is Error("value").
+struct Embedding {
+  static constexpr const char* name = "embedding";
+  View tokens, table, y;
+  template <class F> void views(F f) { f("tokens", tokens, Access::read), f("table", table, Access::read), f("y", y, Access::write); }
+};
+
+// dtable[tokens[t], :] += dy[t, :], summed in order of t     dy: [t, hidden]   dtable: [vocab, hidden] f32
+struct EmbeddingGrad {
+  static constexpr const char* name = "embedding_grad";
+  View tokens, dy, dtable;
+  template <class F> void views(F f) { f("tokens", tokens, Access::read), f("dy", dy, Access::read), f("dtable", dtable, Access::update); }
+};
+
+// ---------------------------------------------------------------- norm, activation, residual
+
+// y[r, :] = x[r, :] * rstd[r] * (w + (plus_one ? 1 : 0)),   rstd[r] = 1 / sqrt(mean(x[r, :]^2) + eps)
+// x, y: [..., dim]   w: [dim]   rstd: [rows] f32 (kept for backward). Also per head: x is [tokens, heads, head_dim].
+struct RmsNorm {
+  static constexpr const char* name = "rmsnorm";
+  View x, w, y, rstd;
+  float eps = 1e-6f;
+  bool plus_one = false;
+  template <class F> void views(F f) {
+    f("x", x, Access::read), f("w", w, Access::read), f("y", y, Access::write), f("rstd", rstd, Access::write);
+  }
+};
+
+// With xhat = x * rstd and g = dy * (w + plus_one):  dx (+)= rstd * (g - xhat * mean(g * xhat)),  [dw] (+)= sum_r dy * xhat
+// dw: [dim] f32, absent where w is frozen.
+struct RmsNormGrad {
+  static constexpr const char* name = "rmsnorm_grad";
+  View x, w, rstd, dy, dx, dw;
+  bool plus_one = false, acc_dx = false, acc_dw = false;
+  template <class F> void views(F f) {
+    f("x", x, Access::read), f("w", w, Access::read), f("rstd", rstd, Access::read), f("dy", dy, Access::read);
+    f("dx", dx, acc_dx ? Access::update : Access::write), f("dw", dw, acc_dw ? Access::update : Access::write);
+  }
+};
+
+// y = silu(gate) * up,   silu(z) = z / (1 + exp(-z))     all [rows, n]
+struct SwiGlu {
+  static constexpr const char* name = "swiglu";
+  View gate, up, y;
+  template <class F> void views(F f) { f("gate", gate, Access::read), f("up", up, Access::read), f("y", y, Access::write); }
+};
+
+// With s = sigmoid(gate):  dup = dy * gate * s;  dgate = dy * up * s * (1 + gate * (1 - s)).
+// In place allowed: dgate may be gate, dup may be up or dy.
+struct SwiGluGrad {
+  static constexpr const char* name = "swiglu_grad";
+  View gate, up, dy, dgate, dup;
+  template <class F> void views(F f) {
+    f("gate", gate, Access::read), f("up", up, Access::read), f("dy", dy, Access::read);
+    f("dgate", dgate, Access::write), f("dup", dup, Access::write);
+  }
+};
+
+// y = a + b     in place allowed (y may be a or b). Shapes and dtypes equal.
+struct Add {
+  static constexpr const char* name = "add";
+  View a, b, y;
+  template <class F> void views(F f) { f("a", a, Access::read), f("b", b, Access::read), f("y", y, Access::write); }
+};
+
+// y = alpha * x     x, y: same shape, float, dtypes may differ (so this also casts); in place allowed where they agree.
+struct Scale {
+  static constexpr const char* name = "scale";
+  View x, y;
+  float alpha = 1;
+  template <class F> void views(F f) { f("x", x, Access::read), f("y", y, Access::write); }
+};
+
+// y = x rounded to y's dtype (bf16: to nearest, ties to even; f16 likewise). x, y: f32, bf16 or f16, same element count.
+struct Cast {
+  static constexpr const char* name = "cast";
+  View x, y;
+  template <class F> void views(F f) { f("x", x, Access::read), f("y", y, Access::write); }
+};
+
+// y = x, byte for byte. Same dtype and element count.
+struct Copy {
+  static constexpr const char* name = "copy";
+  View x, y;
+  template <class F> void views(F f) { f("x", x, Access::read), f("y", y, Access::write); }
+};
+
+// y = value everywhere (any dtype; value is converted).
+struct Fill {
+  static constexpr const char* name = "fill";
+  View y;
+  float value = 0;
+  template <class F> void views(F f) { f("y", y, Access::write); }
+};
+
+// y[i] = keep(i) ? x[i] / (1 - p) : 0,  keep(i) = philox(seed, step, stream, i) >= p     (kernels/math/philox.h)
+// rng: [2] i64 = {seed, step}, read when the op runs, so that a captured program draws anew each step.
+// stream tells apart the dropout sites of a step. The gradient is the same op applied to dy. In place allowed.
+struct Dropout {
+  static constexpr const char* name = "dropout";
+  View x, y, rng;
+  float p = 0;
+  uint32_t stream = 0;
+  template <class F> void views(F f) { f("x", x, Access::read), f("rng", rng, Access::read), f("y", y, Access::write); }
+};
+
+// ---------------------------------------------------------------- attention
+
+// Rotates pairs (i, i + rotary/2) of each head by angle positions[t] * inv_freq[i] ("neox halves"); inverse: by minus that.
+//   y[i] = c x[i] - s x[i + r/2];  y[i + r/2] = s x[i] + c x[i + r/2];  c, s = scale * cos, sin;  the rest is copied
+// x, y: [tokens, heads, head_dim]   positions: [tokens] i32   inv_freq: [rotary/2] f32, rotary <= head_dim
+// scale is YaRN's attention factor (1 otherwise). inverse is the exact transpose, so it is the gradient. In place allowed.
+struct Rope {
+  static constexpr const char* name = "rope";
+  View x, positions, inv_freq, y;
+  float scale = 1;
+  bool inverse = false;
+  template <class F> void views(F f) {
+    f("x", x, Access::read), f("positions", positions, Access::read), f("inv_freq", inv_freq, Access::read), f("y", y, Access::write);
+  }
+};
+
+// Causal attention over packed documents, grouped query heads; the score matrix is never formed.
+//   o[t, h, :] = sum_j softmax_j(scale * <q[t, h, :], k[j, g, :]>) v[j, g, :],   g = h / (heads / kv_heads)
+// Document s holds queries cu_q[s] .. cu_q[s+1] and keys cu_k[s] .. cu_k[s+1]; its last query sees its last key, the one
+// before sees one less, and so on (training: cu_q == cu_k; decoding: few queries, many keys). window > 0 limits a query to
+// its last `window` keys. Documents may be empty. Queries past cu_q[last] give o = 0, lse = 0.
+// q, o: [tq, heads, head_dim]   k, v: [tk, kv_heads, head_dim]   cu_q, cu_k: [docs + 1] i32 ascending from 0
+// lse: [heads, tq] f32, log of the sum of exponentials, kept for backward. f32 softmax.
+struct Attention {
+  static constexpr const char* name = "attention";
+  View q, k, v, cu_q, cu_k, o, lse;
+  float scale = 1;
+  int window = 0;
+  template <class F> void views(F f) {
+    f("q", q, Access::read), f("k", k, Access::read), f("v", v, Access::read), f("cu_q", cu_q, Access::read);
+    f("cu_k", cu_k, Access::read), f("o", o, Access::write), f("lse", lse, Access::write);
+  }
+};
+
+// Gradients of Attention: P = exp(scale * q k^T - lse), delta = rowsum(dout * o), dS = P * (dout v^T - delta),
+//   dq = scale * dS k,  dk = scale * dS^T q,  dv = P^T dout, dk and dv summed over the query heads of a group.
+// delta: [heads, tq] f32 workspace.
+struct AttentionGrad {
+  static constexpr const char* name = "attention_grad";
+  View q, k, v, cu_q, cu_k, o, lse, dout, delta, dq, dk, dv;
+  float scale = 1;
+  int window = 0;
+  template <class F> void views(F f) {
+    f("q", q, Access::read), f("k", k, Access::read), f("v", v, Access::read), f("cu_q", cu_q, Access::read);
+    f("cu_k", cu_k, Access::read), f("o", o, Access::read), f("lse", lse, Access::read), f("dout", dout, Access::read);
+    f("delta", delta, Access::write), f("dq", dq, Access::write), f("dk", dk, Access::write), f("dv", dv, Access::write);
+  }
+};
+
+// ---------------------------------------------------------------- loss
+
+// Cross-entropy fused with the LM head; logits exist for one chunk of rows at a time, in f32 or bf16.
+//   z = h W^T;  nll[t] = logsumexp(z[t]) - z[t, targets[t]];  loss = loss_scale * sum of nll over trained rows
+//   [dh] = loss_scale * (softmax(z) - onehot) W;   [dw] += loss_scale * (softmax(z) - onehot)^T h
+// Rows whose target is -1 are not trained: their nll and dh are 0 and their logits are never computed.
+// h, dh: [tokens, hidden]   w: [vocab, hidden]   targets: [tokens] i32   loss_scale: [1] f32, read when the op runs
+// nll: [tokens] f32   loss: [1] f32   dw: [vocab, hidden] f32, absent where the head is frozen
+// workspace: u8 of at least lm_head_workspace(...) bytes. With dh absent only nll and loss are computed (evaluation).
+struct LmHeadLoss {
+  static constexpr const char* name = "lm_head_loss";
+  View h, w, targets, loss_scale, nll, loss, dh, dw, workspace;
+  int chunk = 256;  // rows of logits held at once
+  template <class F> void views(F f) {
+    f("h", h, Access::read), f("w", w, Access::read), f("targets", targets, Access::read), f("loss_scale", loss_scale, Access::read);
+    f("nll", nll, Access::write), f("loss", loss, Access::write), f("dh", dh, Access::write), f("dw", dw, Access::update);
+    f("workspace", workspace, Access::write);
+  }
+};
+// Bytes for: logits [chunk, vocab] in h's dtype, gathered h and dh rows [tokens, hidden], trained row numbers [tokens] i32, slack.
+int64_t lm_head_workspace(int64_t tokens, int64_t hidden, int64_t vocab, int chunk, DType dtype);
+
+// ---------------------------------------------------------------- optimizer
+
+// out[slot] = sum of x^2 in double, fixed order     x: any shape, f32   out: [slots] f32, one slot a tensor
+struct SumSquares {
+  static constexpr const char* name = "sum_squares";
+  View x, out;
+  int64_t slot = 0;
+  template <class F> void views(F f) { f("x", x, Access::read), f("out", out, Access::update); }
+};
+
+// out[0] = norm = sqrt(sum(partials)),  out[1] = min(1, max_norm / (norm + 1e-6)); max_norm <= 0 means no clipping (out[1] = 1).
+// If norm is not finite, out[1] = 0 and out[2] = 1 (the caller skips the step), else out[2] = 0.   partials: [n] f32   out: [3] f32
+struct ClipScale {
+  static constexpr const char* name = "clip_scale";
+  View partials, out;
+  float max_norm = 1;
+  template <class F> void views(F f) { f("partials", partials, Access::read), f("out", out, Access::write); }
+};
+
+// Decoupled weight decay (Loshchilov & Hutter 2019). With g = clip[1] * grad, t = step + 1:
+//   m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2;  w = w (1 - lr decay) - lr (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps)
+// w, grad, m, v: same element count, f32.   [model]: bf16 copy of w, written with the new value.
+// hyper: [2] f32 = {lr, t}, read when the op runs.   clip: [3] f32 from ClipScale; if clip[2] != 0 nothing is changed.
+struct AdamW {
+  static constexpr const char* name = "adamw";
+  View w, grad, m, v, model, hyper, clip;
+  float beta1 = 0.9f, beta2 = 0.999f, eps = 1e-8f, decay = 0;
+  template <class F> void views(F f) {
+    f("w", w, Access::update), f("grad", grad, Access::read), f("m", m, Access::update), f("v", v, Access::update);
+    f("model", model, Access::write), f("hyper", hyper, Access::read), f("clip", clip, Access::read);
+  }
+};
+
+using Op = std::variant<Matmul, BiasGrad, Embedding, EmbeddingGrad, RmsNorm, RmsNormGrad, SwiGlu, SwiGluGrad, Add, Scale, Cast,
+                        Copy, Fill, Dropout, Rope, Attention, AttentionGrad, LmHeadLoss, SumSquares, ClipScale, AdamW>;
+
+inline const char* op_name(const Op& op) {
+  return std::visit([](const auto& o) { return o.name; }, op);
+}
+
+// Calls f(label, View&, Access) for each view of the op that is present.
+template <class F>
+void for_each_view(Op& op, F f) {
+  std::visit([&](auto& o) { o.views([&](const char* label, View& view, Access access) { if (view) f(label, view, access); }); }, op);
+}
+
+Cost cost(const Op& op);
+
+}  // namespace qeng
