@@ -1,0 +1,433 @@
+---@meta qeng
+-- The reference of `require "qeng"`: editors read it for completion, help(x) prints it, and a test asserts that its names
+-- are exactly the registered ones. Part 1 is bound in C++ (bindings/*.cpp), part 2 is the Lua library (scripts/qeng).
+-- Every function raises {code=, message=} on failure (see q.try). Rows and ids count from 0, as in the model files.
+
+local q = {}
+
+---@alias dtype "f32"|"bf16"|"f16"|"i32"|"i64"|"u8"
+
+-- ================================================================ Part 1: the engine
+
+-- ---------------------------------------------------------------- device
+
+---Chooses the device and its threads; before the first tensor. Default: the CPU with the cores this process may use.
+---@param opt {device?: string, threads?: integer, isa?: string}
+function q.device(opt) end
+
+---The devices present: name, description, memory, limits when already measured.
+---@return table[]
+function q.devices() end
+
+---Bytes by name of allocation (weights, adapters, gradients, optimizer, activations, batch, workspace), with current and peak; prints as a table.
+---@return table
+function q.memory() end
+
+---Peak resident memory of this process, bytes.
+---@return integer
+function q.peak_rss() end
+
+---Measured limits of the device: {bandwidth=, flops_f32=, flops_bf16=} in bytes/s and FLOP/s (about a second at first use).
+---@return table
+function q.limits() end
+
+---Seeds dropout and initial values drawn without a seed of their own.
+---@param seed integer
+function q.seed(seed) end
+
+---Sets the step that dropout's counter-based generator is keyed by.
+---@param step integer
+function q.rng_step(step) end
+
+-- ---------------------------------------------------------------- tensors
+
+---@class Tensor
+---@operator add(Tensor): Tensor
+---@operator mul(number): Tensor
+local Tensor = {}
+
+---A tensor of the numbers in a nested table.
+---@param values number|table
+---@param dtype? dtype  f32
+---@return Tensor
+function q.tensor(values, dtype) end
+
+---@param shape integer[]
+---@param dtype? dtype  f32
+---@param label? string  name in q.memory()
+---@return Tensor
+function q.zeros(shape, dtype, label) end
+
+---@param shape integer[]
+---@param opt? {std?: number, seed?: integer, stream?: integer, dtype?: dtype, label?: string}  normal, Philox: the same seed and stream give the same values
+---@return Tensor
+function q.randn(shape, opt) end
+
+---@param shape integer[]
+---@param opt? {low?: number, high?: number, seed?: integer, stream?: integer, dtype?: dtype, label?: string}
+---@return Tensor
+function q.uniform(shape, opt) end
+
+---@return integer[]
+function Tensor:shape() end
+---@return dtype
+function Tensor:dtype() end
+---@return integer
+function Tensor:elements() end
+---The value of a tensor of one element.
+---@return number
+function Tensor:item() end
+---All values as a nested Lua table.
+---@return table
+function Tensor:table() end
+---The same memory with another shape (same number of elements).
+---@param shape integer[]
+---@return Tensor
+function Tensor:reshape(shape) end
+---Rows first .. first+count-1 of the leading dimension; shares memory; not differentiable.
+---@param first integer
+---@param count integer
+---@return Tensor
+function Tensor:rows(first, count) end
+---A new tensor of another dtype (differentiable).
+---@param dtype dtype
+---@return Tensor
+function Tensor:to(dtype) end
+---Copies src's values in (converting the dtype); outside autograd.
+---@param src Tensor
+---@return Tensor self
+function Tensor:copy(src) end
+---@param value number
+---@return Tensor self
+function Tensor:fill(value) end
+---A copy with memory of its own; outside autograd.
+---@return Tensor
+function Tensor:clone() end
+---A bounds-checked FFI view of the values (f32, i32): view[i] from 0, #view.
+---@return table
+function Tensor:view() end
+---Frees the memory now (or when the last sharer lets go); a later use is an error.
+function Tensor:free() end
+---@param on? boolean  sets whether gradients are kept; without it, asks
+---@return boolean
+function Tensor:requires_grad(on) end
+---The accumulated f32 gradient, or nil.
+---@return Tensor?
+function Tensor:grad() end
+---Backpropagates from this scalar: gradients are added to every tensor that requires them; the tape is emptied.
+function Tensor:backward() end
+---@param label? string  sets or asks the name that traces and errors show
+---@return string
+function Tensor:label(label) end
+
+-- ---------------------------------------------------------------- differentiable functions (equations: kernels/ops.h)
+
+---Rows of a table by token.  table [vocab, hidden], tokens [t] i32 -> [t, hidden]
+---@param table Tensor
+---@param tokens Tensor
+---@return Tensor
+function q.embedding(table, tokens) end
+
+---@param x Tensor  [..., dim]
+---@param w Tensor  [dim]
+---@param eps number
+---@param plus_one? boolean  multiply by 1 + w
+---@return Tensor
+function q.rmsnorm(x, w, eps, plus_one) end
+
+---y = x w^T + bias + lora.scale * (dropout(x) lora.a^T) lora.b^T
+---@param x Tensor  [t, in]
+---@param w Tensor  [out, in]
+---@param opt? {bias?: Tensor, out?: dtype, lora?: {a: Tensor, b: Tensor, scale: number, dropout?: number}}  a [rank, in], b [out, rank]
+---@return Tensor
+function q.linear(x, w, opt) end
+
+---Rotation frequencies: dim = rotary dimensions, theta, scaling = rope_scaling of config.json, length = longest sequence (dynamic).
+---@param opt {dim: integer, theta: number, scaling?: table, length?: integer, max_position_embeddings?: integer}
+---@return {inv_freq: Tensor, scale: number}
+function q.rope_table(opt) end
+
+---@param x Tensor  [t, heads, head_dim]
+---@param positions Tensor  [t] i32
+---@param rope {inv_freq: Tensor, scale: number}
+---@return Tensor
+function q.rope(x, positions, rope) end
+
+---Causal attention over packed documents.
+---@param query Tensor  [tq, heads, head_dim]
+---@param key Tensor  [tk, kv_heads, head_dim]
+---@param value Tensor
+---@param seq {cu_q: Tensor, cu_k?: Tensor}
+---@param opt? {scale?: number, window?: integer}  scale: 1/sqrt(head_dim)
+---@return Tensor
+function q.attention(query, key, value, seq, opt) end
+
+---silu(gate) * up
+---@param gate Tensor
+---@param up Tensor
+---@return Tensor
+function q.swiglu(gate, up) end
+
+---@param x Tensor
+---@param p number
+---@return Tensor
+function q.dropout(x, p) end
+
+---Cross-entropy fused with the LM head: loss = scale * sum of nll over targets >= 0.
+---@param h Tensor  [t, hidden]
+---@param w Tensor  [vocab, hidden]
+---@param targets Tensor  [t] i32, -1 where not trained
+---@param scale Tensor  [1] f32
+---@return Tensor loss  [1] f32
+---@return Tensor nll  [t] f32
+function q.lm_head_loss(h, w, targets, scale) end
+
+-- ---------------------------------------------------------------- the tape, scopes, programs
+
+---Runs fn(...) without recording.
+function q.no_grad(fn, ...) end
+---Runs fn(...); tensors created inside die at its end, but for those it returns.
+function q.scope(fn, ...) end
+---Runs fn(...) as one block of the tape whose activations are dropped and recomputed in backward. fn must be a function of its tensor arguments and of parameters.
+---@param label string  name in traces and profiles
+---@param fn function
+function q.checkpoint(label, fn, ...) end
+---Runs fn(...) with label in traces and profiles.
+---@param label string
+---@param fn function
+function q.block(label, fn, ...) end
+---Runs fn once, recording every operation (forward, backward); the program replays them on the same input tensors with a
+---planned arena: no Lua, no allocation. Results of fn are kept and hold the new values after each run.
+---@param fn function
+---@return Program
+---@return ...
+function q.capture(fn, ...) end
+---Runs fn and returns its list of operations as text.
+---@return string
+function q.trace(fn, ...) end
+---Runs fn and returns {ops = {{name=, calls=, ms=, bytes=, flops=, share=}...}, blocks = {...}, total_ms=, sol=}; prints as a table.
+---@return table
+function q.profile(fn, ...) end
+
+---@class Program
+local Program = {}
+function Program:run() end
+---{ops=, arena_bytes=, bytes=, flops=}
+---@return table
+function Program:stats() end
+---As q.profile, of one replay.
+---@return table
+function Program:profile() end
+function Program:free() end
+
+-- ---------------------------------------------------------------- optimizer
+
+---AdamW over tensors that require gradients. f32 state; a bf16 parameter has an f32 master here.
+---@param parameters Tensor[]
+---@param opt? {beta1?: number, beta2?: number, eps?: number, decay?: number}  decay on tensors of rank 2 and more
+---@return AdamW
+function q.adamw_state(parameters, opt) end
+
+---@class AdamW
+local AdamW = {}
+---One update and zeroed gradients. skipped: the norm was not finite and nothing changed.
+---@param opt {lr: number, clip?: number}
+---@return {grad_norm: number, skipped: boolean}
+function AdamW:step(opt) end
+---The state to save: {{name, Tensor}...} for the parameter names given, and the count of steps.
+---@param names string[]
+---@return table tensors
+---@return integer steps
+function AdamW:state(names) end
+---@param file SafetensorsFile
+---@param names string[]
+---@param steps integer
+function AdamW:restore(file, names, steps) end
+
+-- ---------------------------------------------------------------- files
+
+q.safetensors = {}
+---@param path string  file, index.json or folder
+---@return SafetensorsFile
+function q.safetensors.open(path) end
+---Writes atomically; over max_shard_bytes in shards with an index.
+---@param path string  file, or folder when sharded
+---@param tensors table  {{name, Tensor}...}
+---@param opt? {metadata?: table<string, string>, max_shard_bytes?: integer, dtype?: dtype}
+function q.safetensors.save(path, tensors, opt) end
+
+---@class SafetensorsFile
+local SafetensorsFile = {}
+---@return string[]
+function SafetensorsFile:names() end
+---@param name string
+---@return {dtype: string, shape: integer[]}?
+function SafetensorsFile:info(name) end
+---Mapped where the dtype is the file's own, converted otherwise.
+---@param name string
+---@param opt? {dtype?: dtype, shape?: integer[], copy?: boolean, label?: string}  shape: what is expected
+---@return Tensor
+function SafetensorsFile:tensor(name, opt) end
+---@return table<string, string>
+function SafetensorsFile:metadata() end
+function SafetensorsFile:close() end
+
+q.json = {}
+---@param text string
+---@return any  null is q.json.null
+function q.json.decode(text) end
+---@param value any
+---@param opt? {pretty?: boolean}
+---@return string
+function q.json.encode(value, opt) end
+---Marks a table so that it is written as [] even when empty.
+---@param t table
+---@return table
+function q.json.array(t) end
+
+q.fs = {}
+---@return string
+function q.fs.read(path) end
+---Atomic: temporary name, sync, rename.
+function q.fs.write(path, text) end
+function q.fs.append(path, text) end
+---@return "file"|"dir"|nil
+function q.fs.kind(path) end
+---@return string[]  sorted names
+function q.fs.list(path) end
+function q.fs.mkdir(path) end
+function q.fs.remove(path) end
+function q.fs.copy(from, to) end
+---Replaces folder `to` by `from` (synced first); a kill at any moment leaves one whole folder readable.
+function q.fs.replace_dir(from, to) end
+---@return string?  the first existing of path as given, beside the installed recipes
+function q.fs.find(path) end
+
+---@class Tokenizer
+local Tokenizer = {}
+---@param path string  HF folder, tokenizer.json, .tiktoken or SentencePiece .model
+---@return Tokenizer
+function q.tokenizer(path) end
+---@param text string
+---@param opt? {special?: boolean}  special: text like <|im_start|> becomes its token (default false)
+---@return integer[]
+function Tokenizer:encode(text, opt) end
+---@param ids integer[]
+---@param opt? {skip_special?: boolean}
+---@return string
+function Tokenizer:decode(ids, opt) end
+---The raw bytes of a token.
+---@return string
+function Tokenizer:bytes(id) end
+---@return integer?
+function Tokenizer:id(special) end
+---@return boolean
+function Tokenizer:is_special(id) end
+---@return integer
+function Tokenizer:vocab_size() end
+---@return string  16 hex digits
+function Tokenizer:hash() end
+---@return {bos?: integer, eos?: integer, add_bos: boolean, chat_template?: string, name: string}
+function Tokenizer:info() end
+---Trains a byte-level BPE tokenizer and writes out/tokenizer.json.
+---@param texts string[]
+---@param opt {vocab: integer, specials: string[], out: string}
+function q.train_bpe(texts, opt) end
+
+-- ---------------------------------------------------------------- packets
+
+q.ndp = {}
+---@param path string
+---@param opt? {meta?: table}
+---@return PacketWriter
+function q.ndp.create(path, opt) end
+---@param path string
+---@return PacketFile
+function q.ndp.open(path) end
+
+---@class PacketWriter
+local PacketWriter = {}
+---@param tokens integer[]
+---@param mask? (boolean|integer)[]  per token: is it a target; nil: all are
+---@param opt? {src?: integer, dst?: integer}
+function PacketWriter:add(tokens, mask, opt) end
+function PacketWriter:finish() end
+function PacketWriter:abandon() end
+
+---@class PacketFile
+local PacketFile = {}
+---@return integer
+function PacketFile:records() end
+---@return {tokens: integer, loss_tokens: integer, src: integer, dst: integer, frames: integer}
+function PacketFile:info(record) end
+---@return integer[]? tokens  nil when a frame is damaged
+---@return integer[] mask
+function PacketFile:read(record) end
+---@return table
+function PacketFile:meta() end
+---@return table  {ok=, damaged={...}, ...}
+function PacketFile:verify() end
+---Packed batches of rows * row_tokens slots, prefetched by a thread.
+---@param opt {row_tokens: integer, rows?: integer, seed?: integer, split?: "train"|"eval", eval_share?: number, pad?: integer, long?: "split"|"drop"|"error", lookahead?: integer, once?: boolean}
+---@return Batches
+function PacketFile:batches(opt) end
+
+---@class Batches
+local Batches = {}
+---The next batch, or nil at the end (split = "eval", or once).
+---@return Batch?
+function Batches:next() end
+---Small integers; restore(state) continues with the very next batch.
+---@return integer[]
+function Batches:state() end
+function Batches:restore(state) end
+---{batches=, real_tokens=, trained_tokens=, documents=, split=, dropped=} of one epoch
+---@return table
+function Batches:plan() end
+
+---@class Batch
+local Batch = {}
+---{tokens=, real_tokens=, trained_tokens=, documents=, split=, dropped=, damaged=, epoch=, wait_ms=, max_documents=}
+---@return table
+function Batch:info() end
+---Copies into tensors: tokens, targets, positions [T] i32, cu [max_documents + 1] i32.
+---@param slot {tokens: Tensor, targets: Tensor, positions: Tensor, cu_q: Tensor}
+function Batch:load(slot) end
+
+-- ---------------------------------------------------------------- generation, host
+
+---@class Sampler
+local Sampler = {}
+---@param opt? {temperature?: number, top_k?: integer, top_p?: number, min_p?: number, repetition_penalty?: number, seed?: integer}  temperature 0: greedy
+---@return Sampler
+function q.sampler(opt) end
+---Draws from logits [vocab] (or the last row of [t, vocab]); penalises the tokens accepted before.
+---@param logits Tensor
+---@return integer
+function Sampler:next(logits) end
+---@param token integer
+function Sampler:accept(token) end
+
+---Seconds on a monotonic clock.
+---@return number
+function q.time() end
+---@param fd? 0|1|2  1
+---@return boolean
+function q.isatty(fd) end
+---Columns of the terminal, 80 where unknown.
+---@return integer
+function q.columns() end
+---With true, Ctrl-C only sets the flag that q.interrupted() tells (a second one within a step raises); with false it raises at once.
+---@param on boolean
+function q.defer_interrupt(on) end
+---@return boolean
+function q.interrupted() end
+---fn's results, or nil and the error object.
+function q.try(fn, ...) end
+---@param code string
+---@param message string
+function q.error(code, message) end
+---@type string
+q.version = ""
+
+return q
