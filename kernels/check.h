@@ -1,0 +1,59 @@
+// Shape and dtype checks for backends. Messages name the operation, the view, what it is and what was expected:
+//   rmsnorm: w is bf16 [64], expected bf16 [896]
+#pragma once
+#include <initializer_list>
+#include <string>
+
+#include "kernels/error.h"
+#include "kernels/view.h"
+
+namespace qeng {
+
+struct Check {
+  const char* op;
+
+  // The view is there. An empty view (0 elements) may have no memory.
+  void present(const char* label, const View& view) const {
+    if (!view && !(view.rank > 0 && view.elements() == 0)) fail("shape", op, ": ", label, " is missing");
+  }
+  void dtype(const char* label, const View& view, std::initializer_list<DType> allowed) const {
+    present(label, view);
+    std::string names;
+    for (DType type : allowed) {
+      if (view.dtype == type) return;
+      names += (names.empty() ? "" : " or ") + std::string(dtype_name(type));
+    }
+    fail("dtype", op, ": ", label, " is ", shape_text(view), ", expected ", names);
+  }
+  void is_float(const char* label, const View& view) const { dtype(label, view, {DType::f32, DType::bf16}); }
+
+  // Exactly this dtype and shape.
+  void is(const char* label, const View& view, DType type, std::initializer_list<int64_t> dims) const {
+    present(label, view);
+    const View expected(nullptr, type, dims);
+    if (view.dtype != type)
+      fail("dtype", op, ": ", label, " is ", shape_text(view), ", expected ", shape_text(expected));
+    if (!view.same_shape(expected))
+      fail("shape", op, ": ", label, " is ", shape_text(view), ", expected ", shape_text(expected));
+  }
+  // The same shape (and dtype) as another view.
+  void like(const char* label, const View& view, const char* other_label, const View& other,
+            bool same_dtype = true) const {
+    present(label, view);
+    if (!view.same_shape(other))
+      fail("shape", op, ": ", label, " is ", shape_text(view), ", ", other_label, " is ", shape_text(other));
+    if (same_dtype && view.dtype != other.dtype)
+      fail("dtype", op, ": ", label, " is ", shape_text(view), ", ", other_label, " is ", shape_text(other));
+  }
+  // This dtype and number of elements, whatever the shape.
+  void count(const char* label, const View& view, DType type, int64_t elements) const {
+    dtype(label, view, {type});
+    if (view.elements() != elements)
+      fail("shape", op, ": ", label, " is ", shape_text(view), ", expected ", elements, " elements");
+  }
+  void that(bool condition, const std::string& message) const {
+    if (!condition) fail("shape", op, ": ", message);
+  }
+};
+
+}  // namespace qeng

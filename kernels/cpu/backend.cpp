@@ -1,0 +1,61 @@
+// The CPU as a Backend: dispatches operations to the overloads of run in cpu.h, and measures what the machine can do.
+#include "kernels/backend.h"
+
+#include <cstring>
+#include <fstream>
+
+#include "kernels/cpu/cpu.h"
+
+namespace qeng {
+
+namespace {
+
+std::string cpu_model() {
+  std::ifstream info("/proc/cpuinfo");
+  for (std::string line; std::getline(info, line);)
+    if (line.rfind("model name", 0) == 0 && line.find(": ") != std::string::npos)
+      return line.substr(line.find(": ") + 2);
+  return "unknown CPU";
+}
+
+class CpuBackend : public Backend {
+ public:
+  CpuBackend(int threads, const isa::Table& table) : context_{threads, &table, {}} {}
+
+  std::string name() const override { return "cpu"; }
+  std::string description() const override {
+    return cpu_model() + ", " + std::to_string(context_.threads) +
+           (context_.threads == 1 ? " thread, " : " threads, ") + context_.isa->name;
+  }
+
+  void run(const Op& op) override {
+    omp_set_num_threads(context_.threads);  // for oneDNN, and another backend may have set it since
+    context_.scratch.reset();
+    std::visit([this](const auto& concrete) { qeng::run(concrete, context_); }, op);
+  }
+  void synchronize() override {}
+
+  void* allocate(size_t bytes) override { return allocate_memory(bytes); }
+  void release(void* memory, size_t bytes) override { release_memory(memory, bytes); }
+  void upload(void* device, const void* host, size_t bytes) override { std::memcpy(device, host, bytes); }
+  void download(void* host, const void* device, size_t bytes) override { std::memcpy(host, device, bytes); }
+
+  const Limits& limits() override { return limits_; }
+
+ private:
+  CpuContext context_;
+  Limits limits_;
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> make_cpu_backend(int threads, const std::string& isa) {
+  if (threads < 0 || threads > 4096)
+    fail("value", "cpu backend: ", threads, " threads; expected 0 (all cores) to 4096");
+  const isa::Table* table = isa.empty() ? &isa::best() : isa::find(isa.c_str());
+  if (!table)
+    fail("unsupported", "cpu backend: this machine does not run isa '", isa, "'; known: baseline, avx2, avx512");
+  return std::make_unique<CpuBackend>(threads ? threads : available_threads(), *table);
+}
+
+}  // namespace qeng

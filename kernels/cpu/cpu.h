@@ -1,0 +1,75 @@
+// The inside of the CPU backend: what an operation gets to work with, and one overload of run per operation. Each is
+// defined in kernels/cpu/NAME.cpp: it checks shapes first (kernels/check.h), touches outputs after, splits the work
+// with kernels/cpu/parallel.h and calls inner loops through context.isa (kernels/cpu/isa/table.h).
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "kernels/check.h"
+#include "kernels/cpu/isa/table.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/math/bf16.h"
+#include "kernels/ops.h"
+
+namespace qeng {
+
+// Temporary memory of one operation: blocks that stay with the backend, so that a step in its stride allocates nothing.
+class Scratch {
+ public:
+  // 64-byte aligned, not cleared, valid until the operation ends. Throws Error("memory").
+  void* take(size_t bytes);
+  template <class T>
+  T* take(int64_t count) {
+    return static_cast<T*>(take(sizeof(T) * static_cast<size_t>(count)));
+  }
+  void reset() { used_ = 0; }
+  ~Scratch();
+
+ private:
+  struct Block {
+    void* memory = nullptr;
+    size_t bytes = 0;
+  };
+  std::vector<Block> blocks_;  // the i-th take of an operation uses block i, which grows to the largest wish
+  size_t used_ = 0;
+};
+
+struct CpuContext {
+  int threads;
+  const isa::Table* isa;
+  Scratch scratch;
+};
+
+// Rows of work per thread below which a second thread costs more than it brings (about 2 us of waking it).
+constexpr int64_t kGrainElements = 8192;
+inline int64_t grain_rows(int64_t columns) {
+  return std::max<int64_t>(1, kGrainElements / std::max<int64_t>(1, columns));
+}
+
+inline isa::Float float_type(const View& view) {
+  return view.dtype == DType::f32 ? isa::Float::f32 : view.dtype == DType::bf16 ? isa::Float::bf16 : isa::Float::f16;
+}
+// The element at index, as an untyped pointer.
+inline char* at(const View& view, int64_t index) {
+  return static_cast<char*>(view.data) + index * static_cast<int64_t>(dtype_size(view.dtype));
+}
+
+// Memory of the backend: 64-byte aligned; large blocks are mapped on their own and ask for huge pages. Error("memory").
+void* allocate_memory(size_t bytes);
+void release_memory(void* memory, size_t bytes);
+
+void run(const Add&, CpuContext&);
+void run(const Scale&, CpuContext&);
+void run(const Cast&, CpuContext&);
+void run(const Copy&, CpuContext&);
+void run(const Fill&, CpuContext&);
+void run(const Rope&, CpuContext&);           // rope.cpp
+void run(const Attention&, CpuContext&);      // attention.cpp
+void run(const AttentionGrad&, CpuContext&);  // attention.cpp
+
+template <class AnyOp>
+void run(const AnyOp& op, CpuContext&) {
+  fail("unsupported", op.name, ": the cpu backend does not have this operation");
+}
+
+}  // namespace qeng

@@ -1,0 +1,79 @@
+// Add, Scale, Cast, Copy, Fill.
+#include <cstring>
+
+#include "kernels/cpu/cpu.h"
+
+namespace qeng {
+
+void run(const Add& op, CpuContext& context) {
+  const Check check{op.name};
+  check.is_float("a", op.a);
+  check.like("b", op.b, "a", op.a);
+  check.like("y", op.y, "a", op.a);
+  parallel_for(context.threads, op.a.elements(), kGrainElements, [&](int64_t begin, int64_t end) {
+    context.isa->add(float_type(op.a), at(op.a, begin), at(op.b, begin), at(op.y, begin), end - begin);
+  });
+}
+
+namespace {
+
+void scale(const View& x, const View& y, float alpha, CpuContext& context) {
+  parallel_for(context.threads, x.elements(), kGrainElements, [&](int64_t begin, int64_t end) {
+    context.isa->scale(float_type(x), at(x, begin), float_type(y), at(y, begin), alpha, end - begin);
+  });
+}
+
+void copy(const View& x, const View& y, CpuContext& context) {
+  parallel_for(context.threads, static_cast<int64_t>(x.bytes()), 4 * kGrainElements, [&](int64_t begin, int64_t end) {
+    std::memcpy(y.as<char>() + begin, x.as<char>() + begin, static_cast<size_t>(end - begin));
+  });
+}
+
+template <class T>
+void fill_with(const View& y, T value, CpuContext& context) {
+  parallel_for(context.threads, y.elements(), 2 * kGrainElements,
+               [&](int64_t begin, int64_t end) { std::fill(y.as<T>() + begin, y.as<T>() + end, value); });
+}
+
+}  // namespace
+
+void run(const Scale& op, CpuContext& context) {
+  const Check check{op.name};
+  check.dtype("x", op.x, {DType::f32, DType::bf16, DType::f16});
+  check.dtype("y", op.y, {DType::f32, DType::bf16, DType::f16});
+  check.like("y", op.y, "x", op.x, false);
+  scale(op.x, op.y, op.alpha, context);
+}
+
+void run(const Cast& op, CpuContext& context) {
+  const Check check{op.name};
+  check.dtype("x", op.x, {DType::f32, DType::bf16, DType::f16});
+  check.dtype("y", op.y, {DType::f32, DType::bf16, DType::f16});
+  check.count("y", op.y, op.y.dtype, op.x.elements());
+  if (op.x.dtype == op.y.dtype)
+    copy(op.x, op.y, context);
+  else
+    scale(op.x, op.y, 1.0f, context);
+}
+
+void run(const Copy& op, CpuContext& context) {
+  const Check check{op.name};
+  check.present("x", op.x);
+  check.count("y", op.y, op.x.dtype, op.x.elements());
+  copy(op.x, op.y, context);
+}
+
+void run(const Fill& op, CpuContext& context) {
+  const Check check{op.name};
+  check.present("y", op.y);
+  switch (op.y.dtype) {
+    case DType::f32: return fill_with(op.y, op.value, context);
+    case DType::bf16: return fill_with(op.y, to_bf16(op.value), context);
+    case DType::f16: return fill_with(op.y, to_f16(op.value), context);
+    case DType::i32: return fill_with(op.y, static_cast<int32_t>(op.value), context);
+    case DType::i64: return fill_with(op.y, static_cast<int64_t>(op.value), context);
+    case DType::u8: return fill_with(op.y, static_cast<uint8_t>(op.value), context);
+  }
+}
+
+}  // namespace qeng

@@ -1,0 +1,75 @@
+// simd.h for AVX2 with FMA and F16C: 8 lanes.
+#pragma once
+#include <immintrin.h>
+
+namespace qeng::isa::QENG_ISA {
+
+using Vec = __m256;
+constexpr int kWidth = 8;
+
+inline Vec splat(float x) { return _mm256_set1_ps(x); }
+inline Vec load(const float* p) { return _mm256_loadu_ps(p); }
+inline Vec load(const bf16* p) {
+  const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
+}
+inline Vec load(const f16* p) { return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
+
+inline void store(float* p, Vec v) { _mm256_storeu_ps(p, v); }
+inline void store(bf16* p, Vec v) {
+  const __m256i u = _mm256_castps_si256(v);
+  const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
+  const __m256i nearest = _mm256_srli_epi32(_mm256_add_epi32(_mm256_add_epi32(u, _mm256_set1_epi32(0x7fff)), odd), 16);
+  const __m256i quiet = _mm256_or_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(0x40));
+  const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q));
+  const __m256i bits = _mm256_blendv_epi8(nearest, quiet, nan);
+  const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(bits, bits), 0x08);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_castsi256_si128(packed));
+}
+inline void store(f16* p, Vec v) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
+}
+
+template <class T>
+inline Vec load(const T* p, int64_t n) {
+  if (n >= kWidth) return load(p);
+  T lanes[kWidth] = {};
+  for (int64_t i = 0; i < n; ++i) lanes[i] = p[i];
+  return load(lanes);
+}
+template <class T>
+inline void store(T* p, Vec v, int64_t n) {
+  if (n >= kWidth) return store(p, v);
+  T lanes[kWidth];
+  store(lanes, v);
+  for (int64_t i = 0; i < n; ++i) p[i] = lanes[i];
+}
+
+inline Vec fma(Vec a, Vec b, Vec c) { return _mm256_fmadd_ps(a, b, c); }
+inline Vec max(Vec a, Vec b) { return _mm256_max_ps(a, b); }
+inline Vec sqrt(Vec a) { return _mm256_sqrt_ps(a); }
+inline float sum(Vec a) {
+  __m128 x = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+  x = _mm_add_ps(x, _mm_movehl_ps(x, x));
+  return _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)));
+}
+inline float largest(Vec a) {
+  __m128 x = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+  x = _mm_max_ps(x, _mm_movehl_ps(x, x));
+  return _mm_cvtss_f32(_mm_max_ss(x, _mm_movehdup_ps(x)));
+}
+
+inline Vec round(Vec x) { return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+// y * 2^n for integral n = round(x log2(e)), in two factors so that neither leaves the normal range
+inline Vec scale_exponent(Vec y, Vec n, Vec x) {
+  const Vec low = splat(-87.33654f), high = splat(88.72284f);
+  const __m256i whole = _mm256_cvtps_epi32(_mm256_min_ps(_mm256_max_ps(n, splat(-126)), splat(128)));
+  const __m256i half = _mm256_srai_epi32(whole, 1), rest = _mm256_sub_epi32(whole, half), bias = _mm256_set1_epi32(127);
+  Vec result = y * _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(half, bias), 23)) *
+               _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(rest, bias), 23));
+  result = _mm256_andnot_ps(_mm256_cmp_ps(x, low, _CMP_LT_OQ), result);
+  result = _mm256_blendv_ps(result, splat(__builtin_inff()), _mm256_cmp_ps(x, high, _CMP_GT_OQ));
+  return _mm256_blendv_ps(result, x, _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+}
+
+}  // namespace qeng::isa::QENG_ISA

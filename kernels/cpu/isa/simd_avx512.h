@@ -1,0 +1,56 @@
+// simd.h for AVX-512 F, BW, DQ and VL: 16 lanes.
+#pragma once
+#include <immintrin.h>
+
+namespace qeng::isa::QENG_ISA {
+
+using Vec = __m512;
+constexpr int kWidth = 16;
+
+inline __mmask16 first_lanes(int64_t n) {
+  return n >= kWidth ? static_cast<__mmask16>(0xffff) : static_cast<__mmask16>((1u << (n > 0 ? n : 0)) - 1u);
+}
+inline Vec from_bf16(__m256i bits) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16)); }
+inline __m256i round_to_bf16(Vec v) {
+  const __m512i u = _mm512_castps_si512(v), high = _mm512_srli_epi32(u, 16);
+  const __m512i odd = _mm512_and_si512(high, _mm512_set1_epi32(1));
+  const __m512i nearest = _mm512_srli_epi32(_mm512_add_epi32(_mm512_add_epi32(u, _mm512_set1_epi32(0x7fff)), odd), 16);
+  const __mmask16 nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
+  return _mm512_cvtepi32_epi16(_mm512_mask_or_epi32(nearest, nan, high, _mm512_set1_epi32(0x40)));
+}
+
+inline Vec splat(float x) { return _mm512_set1_ps(x); }
+inline Vec load(const float* p) { return _mm512_loadu_ps(p); }
+inline Vec load(const bf16* p) { return from_bf16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
+inline Vec load(const f16* p) { return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
+inline Vec load(const float* p, int64_t n) { return _mm512_maskz_loadu_ps(first_lanes(n), p); }
+inline Vec load(const bf16* p, int64_t n) { return from_bf16(_mm256_maskz_loadu_epi16(first_lanes(n), p)); }
+inline Vec load(const f16* p, int64_t n) { return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(first_lanes(n), p)); }
+
+inline void store(float* p, Vec v) { _mm512_storeu_ps(p, v); }
+inline void store(bf16* p, Vec v) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), round_to_bf16(v)); }
+inline void store(f16* p, Vec v) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
+}
+inline void store(float* p, Vec v, int64_t n) { _mm512_mask_storeu_ps(p, first_lanes(n), v); }
+inline void store(bf16* p, Vec v, int64_t n) { _mm256_mask_storeu_epi16(p, first_lanes(n), round_to_bf16(v)); }
+inline void store(f16* p, Vec v, int64_t n) {
+  _mm256_mask_storeu_epi16(p, first_lanes(n), _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
+}
+
+inline Vec fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
+inline Vec max(Vec a, Vec b) { return _mm512_max_ps(a, b); }
+inline Vec sqrt(Vec a) { return _mm512_sqrt_ps(a); }
+inline float sum(Vec a) { return _mm512_reduce_add_ps(a); }
+inline float largest(Vec a) { return _mm512_reduce_max_ps(a); }
+
+inline Vec round(Vec x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+// y * 2^n for integral n = round(x log2(e)). Below the range the reduced argument is meaningless (x = -inf), hence the
+// mask.
+inline Vec scale_exponent(Vec y, Vec n, Vec x) {
+  const Vec low = splat(-87.33654f), high = splat(88.72284f);
+  const Vec result = _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, low, _CMP_NLT_UQ), y, n);
+  return _mm512_mask_mov_ps(result, _mm512_cmp_ps_mask(x, high, _CMP_GT_OQ), splat(__builtin_inff()));
+}
+
+}  // namespace qeng::isa::QENG_ISA

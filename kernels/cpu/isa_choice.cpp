@@ -1,0 +1,54 @@
+// Chooses among the instruction sets that kernels/cpu/isa is built for.
+#include <cstring>
+
+#include "kernels/cpu/isa/table.h"
+
+namespace qeng::isa {
+
+namespace baseline {
+void fill(Table& table);
+}
+namespace avx2 {
+void fill(Table& table);
+}
+namespace avx512 {
+void fill(Table& table);
+}
+
+namespace {
+
+struct Tables {
+  Table table[3];  // slowest first
+  bool runs[3];
+  Tables() {
+    baseline::fill(table[0]);
+    avx2::fill(table[1]);
+    avx512::fill(table[2]);
+    runs[0] = true;
+    runs[1] = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c") &&
+              __builtin_cpu_supports("bmi2");
+    runs[2] = runs[1] && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+              __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  }
+};
+
+const Tables& tables() {
+  static const Tables all;
+  return all;
+}
+
+}  // namespace
+
+const Table* find(const char* name) {
+  for (int i = 0; i < 3; ++i)
+    if (tables().runs[i] && std::strcmp(tables().table[i].name, name) == 0) return &tables().table[i];
+  return nullptr;
+}
+
+const Table& best() {
+  for (int i = 2; i > 0; --i)
+    if (tables().runs[i]) return tables().table[i];
+  return tables().table[0];
+}
+
+}  // namespace qeng::isa
