@@ -1,0 +1,142 @@
+// Every op on every backend against float64. One op only: -c NAME. Another draw: QENG_SEED=n.
+#include <optional>
+#include <set>
+
+#include "kernels/error.h"
+#include "tests/catch.h"
+#include "tests/conformance/reference_attention.h"
+#include "tests/conformance/reference_dropout.h"
+#include "tests/conformance/reference_linear.h"
+#include "tests/conformance/reference_loss.h"
+#include "tests/conformance/reference_norm.h"
+#include "tests/conformance/runner.h"
+
+namespace qeng::conformance {
+
+void run_reference(const Op& op, Sheet<double>& sheet) {
+  std::visit([&](const auto& o) { reference(o, sheet); }, op);
+}
+void run_reference(const Op& op, Sheet<Real>& sheet) {
+  std::visit([&](const auto& o) { reference(o, sheet); }, op);
+}
+
+}  // namespace qeng::conformance
+
+using namespace qeng;
+using namespace qeng::conformance;
+
+namespace {
+
+constexpr uint64_t kRounds = 40;  // draws of each op
+
+// Runs the op, or says once that this backend does not have it.
+std::optional<Outcome> run_or_skip(Named& target, const Op& op, std::deque<Buffer>& buffers) {
+  try {
+    return run_on(*target.backend, op, buffers);
+  } catch (const Error& error) {
+    static std::set<std::string> said;
+    if (error.code != "unsupported") throw;
+    if (said.insert(target.name + op_name(op)).second) WARN("SKIPPED on " << target.name << ": " << error.what());
+    return std::nullopt;
+  }
+}
+
+template <size_t... I>
+std::vector<std::string> op_names(std::index_sequence<I...>) {
+  return {std::variant_alternative_t<I, Op>::name...};
+}
+
+}  // namespace
+
+TEST_CASE("every op has a generator") {
+  std::set<std::string> present;
+  for (const Generator& generator : generators()) {
+    Draw draw(1);
+    CHECK(op_name(generator.make(draw)) == std::string(generator.name));
+    present.insert(generator.name);
+  }
+  for (const std::string& name : op_names(std::make_index_sequence<std::variant_size_v<Op>>())) {
+    INFO(name);
+    CHECK(present.count(name) == 1);
+  }
+}
+
+TEST_CASE("every op agrees with float64 on every backend") {
+  for (const Generator& generator : generators()) DYNAMIC_SECTION(generator.name) {
+      for (uint64_t round = 0; round < kRounds; ++round) {
+        const uint64_t seed = base_seed() + round;
+        Draw draw(seed);
+        const Op op = generator.make(draw);
+        Sheet<Real> expected;
+        run_reference(op, expected);
+        for (Named& target : backends()) {
+          INFO("QENG_SEED=" << seed << " on " << target.name << ": " << describe(op));
+          const auto outcome = run_or_skip(target, op, draw.buffers());
+          if (outcome) CHECK(disagreement(op, expected, *outcome, draw.buffers()) == "");
+        }
+      }
+    }
+}
+
+TEST_CASE("an op gives the same bits with one thread and with two") {
+  for (const Generator& generator : generators()) DYNAMIC_SECTION(generator.name) {
+      for (uint64_t round = 0; round < kRounds / 2; ++round) {
+        Draw draw(base_seed() + 1000 + round);
+        const Op op = generator.make(draw);
+        for (size_t i = 0; i + 1 < backends().size(); i += 2) {
+          INFO("QENG_SEED=" << base_seed() + 1000 + round << " on " << backends()[i].name << ": " << describe(op));
+          const auto one = run_or_skip(backends()[i], op, draw.buffers()),
+                     two = run_or_skip(backends()[i + 1], op, draw.buffers());
+          if (!one || !two) continue;
+          Op a = one->rebased, b = two->rebased;
+          std::vector<View> results;
+          for_each_view(a, [&](const char* label, View& view, Access access) {
+            if (access != Access::read && std::string(label) != "workspace" && std::string(label) != "delta")
+              results.push_back(view);
+          });
+          size_t next = 0;
+          for_each_view(b, [&](const char* label, View& view, Access access) {
+            if (access == Access::read || std::string(label) == "workspace" || std::string(label) == "delta") return;
+            CHECK(std::memcmp(results[next++].data, view.data, view.bytes()) == 0);
+          });
+        }
+      }
+    }
+}
+
+// Views whose shape or dtype an op cannot know to be wrong: their size alone sets how much work there is.
+TEST_CASE("an op with one view of a wrong shape or dtype is refused before it writes") {
+  const std::set<std::string> free_shape = {
+      "fill.y", "sum_squares.x", "sum_squares.out", "clip_scale.partials", "rope.inv_freq", "lm_head_loss.workspace"};
+  const std::set<std::string> free_dtype = {"fill.y"};
+  for (const Generator& generator : generators()) DYNAMIC_SECTION(generator.name) {
+      Draw draw(base_seed());
+      const Op op = generator.make(draw);
+      size_t count = 0;
+      Op counting = op;
+      for_each_view(counting, [&](const char*, View&, Access) { ++count; });
+      for (size_t target = 0; target < count; ++target)
+        for (bool wrong_dtype : {false, true}) {
+          Op broken = op;
+          std::string which;
+          size_t i = 0;
+          for_each_view(broken, [&](const char* label, View& view, Access) {
+            if (i++ != target) return;
+            which = generator.name + std::string(".") + label;
+            if (wrong_dtype)
+              view.dtype = view.dtype == DType::u8 ? DType::i64 : DType::u8;
+            else
+              ++view.shape[view.rank - 1];
+          });
+          if ((wrong_dtype ? free_dtype : free_shape).count(which)) continue;
+          INFO(which << (wrong_dtype ? ", wrong dtype" : ", last dimension one more"));
+          std::string code = "none";
+          try {
+            if (!run_or_skip(backends()[0], broken, draw.buffers())) continue;
+          } catch (const Error& error) {
+            code = error.code;
+          }
+          CHECK((code == "shape" || code == "dtype"));
+        }
+    }
+}

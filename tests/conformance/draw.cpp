@@ -1,0 +1,82 @@
+#include "tests/conformance/draw.h"
+
+#include <algorithm>
+
+namespace qeng::conformance {
+
+int64_t Draw::integer(int64_t low, int64_t high) {
+  return low + static_cast<int64_t>(engine_() % static_cast<uint64_t>(high - low + 1));
+}
+
+double Draw::uniform(double low, double high) {
+  return low + (high - low) * std::ldexp(static_cast<double>(engine_() >> 11), -53);
+}
+
+double Draw::normal() {
+  return std::sqrt(-2 * std::log(uniform(0x1p-53, 1))) * std::cos(2 * 3.14159265358979323846 * uniform(0, 1));
+}
+
+int64_t Draw::size(int64_t most) {
+  const int64_t choice = integer(0, 3);
+  if (choice == 0) return std::min<int64_t>(most, integer(1, 4));
+  if (choice == 1) return std::min(most, std::max<int64_t>(1, (int64_t{1} << integer(2, 7)) + integer(-1, 1)));
+  return integer(1, most);
+}
+
+View Draw::empty(DType dtype, std::initializer_list<int64_t> shape) {
+  View view(nullptr, dtype, shape);
+  buffers_.push_back({std::vector<unsigned char>(view.bytes() + 2 * kGuard, kPoison)});
+  view.data = buffers_.back().tensor();
+  return view;
+}
+
+View Draw::tensor(DType dtype, std::initializer_list<int64_t> shape, double deviation, double mean) {
+  const View view = empty(dtype, shape);
+  for (int64_t i = 0; i < view.elements(); ++i) encode(view, i, mean + deviation * normal());
+  return view;
+}
+
+View Draw::values(DType dtype, std::vector<double> list) {
+  const View view = empty(dtype, {static_cast<int64_t>(list.size())});
+  for (size_t i = 0; i < list.size(); ++i) encode(view, static_cast<int64_t>(i), list[i]);
+  return view;
+}
+
+View Draw::tokens(int64_t count, int64_t below) {
+  std::vector<double> list(static_cast<size_t>(count));
+  for (double& token : list) token = static_cast<double>(integer(0, below - 1));
+  return values(DType::i32, list);
+}
+
+View Draw::like(const View& view) {
+  const View result = empty_like(view);
+  for (int64_t i = 0; i < result.elements(); ++i) encode(result, i, normal());
+  return result;
+}
+
+View Draw::resized(const View& view, DType dtype) {
+  View result = empty(dtype, {view.elements()});
+  result.rank = view.rank;
+  std::copy(view.shape, view.shape + kMaxRank, result.shape);
+  return result;
+}
+
+Documents Draw::documents(int64_t most_documents, int64_t most_tokens) {
+  const int64_t count = integer(0, most_documents);
+  const bool decoding = flip();  // fewer queries than keys
+  std::vector<double> cu_q{0}, cu_k{0};
+  for (int64_t s = 0; s < count; ++s) {
+    const int64_t keys = integer(0, 4) == 0 ? 0 : size(most_tokens);
+    const int64_t queries = decoding && keys ? std::min(keys, size(keys)) : keys;
+    cu_q.push_back(cu_q.back() + static_cast<double>(queries));
+    cu_k.push_back(cu_k.back() + static_cast<double>(keys));
+  }
+  Documents documents;
+  documents.cu_q = values(DType::i32, cu_q), documents.cu_k = values(DType::i32, cu_k);
+  documents.queries = static_cast<int64_t>(cu_q.back()) + (flip() ? integer(1, 9) : 0);
+  documents.keys = static_cast<int64_t>(cu_k.back()) + (flip() ? integer(1, 9) : 0);
+  documents.queries = std::max<int64_t>(documents.queries, 1), documents.keys = std::max<int64_t>(documents.keys, 1);
+  return documents;
+}
+
+}  // namespace qeng::conformance

@@ -1,0 +1,60 @@
+// Draws random operands for one op. The memory is the Draw's; each tensor has guard bytes on both sides, so that a
+// write past its end is found on any backend. Same seed, same draws, whatever the standard library.
+#pragma once
+#include <deque>
+#include <initializer_list>
+#include <random>
+#include <vector>
+
+#include "tests/conformance/sheet.h"
+
+namespace qeng::conformance {
+
+constexpr size_t kGuard = 64;  // bytes before and after each tensor; keeps the 64-byte alignment of allocations
+constexpr unsigned char kPoison = 0xff;  // what guards and outputs hold before an op runs: a NaN in every float dtype
+
+struct Buffer {
+  std::vector<unsigned char> bytes;  // guard, tensor, guard
+  void* tensor() { return bytes.data() + kGuard; }
+  size_t size() const { return bytes.size() - 2 * kGuard; }
+};
+
+struct Documents {
+  View cu_q, cu_k;
+  int64_t queries = 0, keys = 0;
+};
+
+class Draw {
+ public:
+  explicit Draw(uint64_t seed) : engine_(seed) {}
+
+  int64_t integer(int64_t low, int64_t high);  // low .. high, both included
+  double uniform(double low, double high);
+  double normal();
+  bool flip() { return integer(0, 1) == 1; }
+  template <class T>
+  T pick(std::initializer_list<T> choices) {
+    return choices.begin()[integer(0, static_cast<int64_t>(choices.size()) - 1)];
+  }
+  DType float_dtype() { return pick({DType::f32, DType::bf16}); }
+  // A dimension: often tiny, sometimes just off a power of two, at most `most`.
+  int64_t size(int64_t most);
+
+  View empty(DType dtype, std::initializer_list<int64_t> shape);  // poisoned: for outputs
+  View tensor(DType dtype, std::initializer_list<int64_t> shape, double deviation = 1, double mean = 0);
+  View values(DType dtype, std::vector<double> list);
+  View tokens(int64_t count, int64_t below);
+  View like(const View& view);  // another tensor of that shape and dtype, normal
+  View empty_like(const View& view) { return resized(view, view.dtype); }
+  View resized(const View& view, DType dtype);  // that shape, another dtype, poisoned
+  // Documents, some of them empty, and a number of rows past the last one on both sides.
+  Documents documents(int64_t most_documents, int64_t most_tokens);
+
+  std::deque<Buffer>& buffers() { return buffers_; }
+
+ private:
+  std::mt19937_64 engine_;
+  std::deque<Buffer> buffers_;
+};
+
+}  // namespace qeng::conformance

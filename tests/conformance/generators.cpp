@@ -1,0 +1,275 @@
+// One generator for each op: odd sizes, one row, no rows to train, padding, absent optional views, in place where
+// allowed.
+#include "tests/conformance/table.h"
+
+namespace qeng::conformance {
+namespace {
+
+Op matmul(Draw& draw) {
+  Matmul op;
+  const int64_t m = draw.size(70), k = draw.size(90), n = draw.size(70);
+  const DType dtype = draw.float_dtype();
+  op.trans_a = draw.flip(), op.trans_b = draw.flip(), op.acc = draw.flip();
+  op.alpha = draw.pick({1.0f, 1.0f, -0.5f, 2.75f});
+  op.a = op.trans_a ? draw.tensor(dtype, {k, m}) : draw.tensor(dtype, {m, k});
+  op.b = op.trans_b ? draw.tensor(dtype, {n, k}) : draw.tensor(dtype, {k, n});
+  if (draw.flip()) op.bias = draw.tensor(draw.flip() ? DType::f32 : dtype, {n});
+  const DType result = draw.flip() ? DType::f32 : dtype;
+  op.c = op.acc ? draw.tensor(result, {m, n}) : draw.empty(result, {m, n});
+  if (draw.integer(0, 3) == 0 && !op.trans_a) op.a.rank = 3, op.a.shape[2] = k, op.a.shape[1] = 1;  // [m, 1, k]
+  return op;
+}
+
+Op bias_grad(Draw& draw) {
+  BiasGrad op;
+  op.dy = draw.tensor(draw.float_dtype(), {draw.size(150), draw.size(150)});
+  op.acc = draw.flip();
+  op.db = op.acc ? draw.tensor(DType::f32, {op.dy.columns()}) : draw.empty(DType::f32, {op.dy.columns()});
+  return op;
+}
+
+Op embedding(Draw& draw) {
+  Embedding op;
+  op.table = draw.tensor(draw.float_dtype(), {draw.size(90), draw.size(130)});
+  op.tokens = draw.tokens(draw.size(80), op.table.shape[0]);
+  op.y = draw.empty(op.table.dtype, {op.tokens.elements(), op.table.columns()});
+  return op;
+}
+
+Op embedding_grad(Draw& draw) {
+  EmbeddingGrad op;
+  op.dtable = draw.tensor(DType::f32, {draw.size(40), draw.size(130)});
+  op.tokens = draw.tokens(draw.size(120), op.dtable.shape[0]);
+  op.dy = draw.tensor(draw.float_dtype(), {op.tokens.elements(), op.dtable.columns()});
+  return op;
+}
+
+View rows_of(Draw& draw, DType dtype) {  // [rows, dim] or [tokens, heads, head_dim]
+  if (draw.flip()) return draw.tensor(dtype, {draw.size(40), draw.size(300)}, draw.pick({1.0, 0.01, 30.0}));
+  return draw.tensor(dtype, {draw.size(20), draw.integer(1, 5), draw.size(70)});
+}
+
+Op rmsnorm(Draw& draw) {
+  RmsNorm op;
+  op.x = rows_of(draw, draw.float_dtype());
+  op.w = draw.tensor(op.x.dtype, {op.x.columns()});
+  op.y = draw.empty_like(op.x);
+  op.rstd = draw.empty(DType::f32, {op.x.rows()});
+  op.eps = draw.pick({1e-6f, 1e-5f, 1e-2f});
+  op.plus_one = draw.flip();
+  return op;
+}
+
+Op rmsnorm_grad(Draw& draw) {
+  RmsNormGrad op;
+  op.x = rows_of(draw, draw.float_dtype());
+  op.w = draw.tensor(op.x.dtype, {op.x.columns()});
+  op.rstd = draw.empty(DType::f32, {op.x.rows()});
+  for (int64_t r = 0; r < op.x.rows(); ++r) encode(op.rstd, r, draw.uniform(0.1, 3));
+  op.dy = draw.like(op.x);
+  op.plus_one = draw.flip(), op.acc_dx = draw.flip(), op.acc_dw = draw.flip();
+  op.dx = op.acc_dx ? draw.like(op.x) : draw.empty_like(op.x);
+  if (draw.flip())
+    op.dw = op.acc_dw ? draw.tensor(DType::f32, {op.x.columns()}) : draw.empty(DType::f32, {op.x.columns()});
+  return op;
+}
+
+Op swiglu(Draw& draw) {
+  SwiGlu op;
+  op.gate = draw.tensor(draw.float_dtype(), {draw.size(40), draw.size(200)}, draw.pick({1.0, 40.0}));
+  op.up = draw.like(op.gate), op.y = draw.empty_like(op.gate);
+  return op;
+}
+
+Op swiglu_grad(Draw& draw) {
+  SwiGluGrad op;
+  op.gate = draw.tensor(draw.float_dtype(), {draw.size(40), draw.size(200)}, draw.pick({1.0, 40.0}));
+  op.up = draw.like(op.gate), op.dy = draw.like(op.gate);
+  op.dgate = draw.flip() ? op.gate : draw.empty_like(op.gate);
+  op.dup = draw.pick({draw.empty_like(op.gate), op.up, op.dy});
+  return op;
+}
+
+Op add(Draw& draw) {
+  Add op;
+  op.a = draw.tensor(draw.float_dtype(), {draw.size(60), draw.size(200)});
+  op.b = draw.like(op.a);
+  op.y = draw.pick({draw.empty_like(op.a), op.a, op.b});
+  return op;
+}
+
+Op scale(Draw& draw) {
+  Scale op;
+  op.x = draw.tensor(draw.float_dtype(), {draw.size(60), draw.size(200)});
+  op.alpha = draw.pick({1.0f, 0.0f, -3.5f, 0.7f});
+  op.y = draw.flip() ? op.x : draw.resized(op.x, draw.float_dtype());
+  return op;
+}
+
+// Values on and beside ties, subnormals, infinities and NaN, at random places.
+Op cast(Draw& draw) {
+  Cast op;
+  op.x = draw.tensor(draw.pick({DType::f32, DType::f32, DType::bf16, DType::f16}), {draw.size(30), draw.size(90)});
+  for (double special :
+       {0.0, -0.0, 1 + 0x1p-8, 1 + 0x3p-8, 1 + 0x1p-11, 1 + 0x3p-11, 0x1p-24, 0x1p-25, 0x3p-25, -0x1.8p-130, 0x1p-149,
+        65519.9, 65520.0, 3.39e38, -3.4028e38, double{INFINITY}, -double{INFINITY}, std::nan("")})
+    if (draw.flip()) encode(op.x, draw.integer(0, op.x.elements() - 1), round_to(op.x.dtype, special));
+  op.y = draw.resized(op.x, draw.pick({DType::f32, DType::bf16, DType::f16}));
+  return op;
+}
+
+Op copy(Draw& draw) {
+  Copy op;
+  const DType dtype = draw.pick({DType::f32, DType::bf16, DType::f16, DType::i32, DType::i64, DType::u8});
+  op.x = draw.tensor(dtype, {draw.size(30), draw.size(90)}, 20, 100);
+  op.y = draw.empty_like(op.x);
+  return op;
+}
+
+Op fill(Draw& draw) {
+  Fill op;
+  op.y = draw.empty(draw.pick({DType::f32, DType::bf16, DType::f16, DType::i32, DType::i64, DType::u8}),
+                    {draw.size(30), draw.size(90)});
+  op.value = draw.pick({0.0f, 1.0f, 7.0f, 100.0f});
+  return op;
+}
+
+Op dropout(Draw& draw) {
+  Dropout op;
+  op.x = draw.tensor(draw.float_dtype(), {draw.size(60), draw.size(200)});
+  op.y = draw.flip() ? op.x : draw.empty_like(op.x);
+  op.rng = draw.values(DType::i64, {static_cast<double>(draw.integer(0, int64_t{1} << 40)),
+                                    static_cast<double>(draw.integer(0, int64_t{1} << 33))});
+  op.p = draw.pick({0.0f, 0.1f, 0.5f, 0.9f});
+  op.stream = static_cast<uint32_t>(draw.integer(0, 1000));
+  return op;
+}
+
+Op rope(Draw& draw) {
+  Rope op;
+  const int64_t head_dim = 2 * draw.size(64), half = draw.flip() ? head_dim / 2 : draw.integer(1, head_dim / 2);
+  op.x = draw.tensor(draw.float_dtype(), {draw.size(40), draw.integer(1, 6), head_dim});
+  op.positions = draw.tokens(op.x.shape[0], draw.pick<int64_t>({8, 4096, 131072}));
+  op.inv_freq = draw.empty(DType::f32, {half});
+  for (int64_t i = 0; i < half; ++i)
+    encode(op.inv_freq, i, std::pow(10000.0, -static_cast<double>(i) / static_cast<double>(half)));
+  op.y = draw.flip() ? op.x : draw.empty_like(op.x);
+  op.scale = draw.pick({1.0f, 1.2079441f});
+  op.inverse = draw.flip();
+  return op;
+}
+
+Op attention(Draw& draw) {
+  Attention op;
+  const Documents documents = draw.documents(5, 150);
+  const int64_t kv_heads = draw.integer(1, 3), group = draw.integer(1, 4),
+                head_dim = draw.flip() ? draw.pick<int64_t>({16, 64, 128}) : draw.size(130);
+  const DType dtype = draw.float_dtype();
+  op.cu_q = documents.cu_q, op.cu_k = documents.cu_k;
+  op.q = draw.tensor(dtype, {documents.queries, kv_heads * group, head_dim});
+  op.k = draw.tensor(dtype, {documents.keys, kv_heads, head_dim}, draw.pick({1.0, 1.0, 10.0}));
+  op.v = draw.tensor(dtype, {documents.keys, kv_heads, head_dim});
+  op.o = draw.empty_like(op.q);
+  op.lse = draw.empty(DType::f32, {op.q.shape[1], op.q.shape[0]});
+  op.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(head_dim)));
+  if (draw.integer(0, 2) == 0) op.window = static_cast<int>(draw.size(100));
+  return op;
+}
+
+Op attention_grad(Draw& draw) {
+  const Op forward = attention(draw);
+  const Attention& f = std::get<Attention>(forward);
+  Sheet<double> sheet;
+  run_reference(forward, sheet);
+  for (const View& view : {f.o, f.lse})
+    for (int64_t i = 0; i < view.elements(); ++i) encode(view, i, sheet.results[view.data].array[i]);
+  AttentionGrad op;
+  op.q = f.q, op.k = f.k, op.v = f.v, op.cu_q = f.cu_q, op.cu_k = f.cu_k, op.o = f.o, op.lse = f.lse;
+  op.scale = f.scale, op.window = f.window;
+  op.dout = draw.like(f.o), op.delta = draw.empty_like(f.lse);
+  op.dq = draw.empty_like(f.q), op.dk = draw.empty_like(f.k), op.dv = draw.empty_like(f.v);
+  return op;
+}
+
+Op lm_head_loss(Draw& draw) {
+  LmHeadLoss op;
+  const int64_t tokens = draw.size(40), hidden = draw.size(40), vocab = draw.size(70);
+  const double trained = draw.pick({0.0, 0.3, 0.8, 1.0});
+  op.h = draw.tensor(draw.float_dtype(), {tokens, hidden});
+  op.w = draw.tensor(op.h.dtype, {vocab, hidden}, 0.5);
+  op.targets = draw.tokens(tokens, vocab);
+  for (int64_t t = 0; t < tokens; ++t)
+    if (draw.uniform(0, 1) >= trained) encode(op.targets, t, -1);
+  op.loss_scale = draw.values(DType::f32, {draw.uniform(0.01, 2)});
+  op.nll = draw.empty(DType::f32, {tokens}), op.loss = draw.empty(DType::f32, {1});
+  if (draw.integer(0, 3)) {
+    op.dh = draw.empty_like(op.h);
+    if (draw.flip()) op.dw = draw.tensor(DType::f32, {vocab, hidden});
+  }
+  op.chunk = static_cast<int>(draw.pick<int64_t>({1, 7, 16, 256}));
+  op.workspace = draw.empty(DType::u8, {4 * (op.chunk * vocab + 2 * tokens * hidden + tokens) + 4096});
+  return op;
+}
+
+Op sum_squares(Draw& draw) {
+  SumSquares op;
+  op.x = draw.tensor(DType::f32, {draw.size(80), draw.size(300)});
+  op.out = draw.tensor(DType::f32, {draw.integer(1, 5)});
+  op.slot = draw.integer(0, op.out.elements() - 1);
+  return op;
+}
+
+Op clip_scale(Draw& draw) {
+  ClipScale op;
+  op.partials = draw.empty(DType::f32, {draw.size(200)});
+  for (int64_t i = 0; i < op.partials.elements(); ++i) encode(op.partials, i, draw.uniform(0, draw.pick({1e-3, 2.0})));
+  if (draw.integer(0, 3) == 0)
+    encode(op.partials, draw.integer(0, op.partials.elements() - 1), draw.pick({double{INFINITY}, std::nan("")}));
+  op.out = draw.empty(DType::f32, {3});
+  op.max_norm = draw.pick({0.0f, 1.0f, 1.0f, 1e6f});
+  return op;
+}
+
+Op adamw(Draw& draw) {
+  AdamW op;
+  op.w = draw.tensor(DType::f32, {draw.size(60), draw.size(200)});
+  op.grad = draw.like(op.w), op.m = draw.like(op.w), op.v = draw.like(op.w);
+  for (int64_t i = 0; i < op.v.elements(); ++i) encode(op.v, i, std::fabs(decode(op.v, i)));
+  if (draw.flip()) op.model = draw.resized(op.w, DType::bf16);
+  op.hyper =
+      draw.values(DType::f32, {draw.pick({1e-3, 0.02}), static_cast<double>(draw.pick<int64_t>({1, 2, 10, 5000}))});
+  op.clip = draw.values(DType::f32, {2.0, draw.pick({1.0, 0.25}), draw.integer(0, 4) ? 0.0 : 1.0});
+  op.decay = draw.pick({0.0f, 0.1f});
+  return op;
+}
+
+}  // namespace
+
+const std::vector<Generator>& generators() {
+  static const std::vector<Generator> table = {
+      {"matmul", matmul},
+      {"bias_grad", bias_grad},
+      {"embedding", embedding},
+      {"embedding_grad", embedding_grad},
+      {"rmsnorm", rmsnorm},
+      {"rmsnorm_grad", rmsnorm_grad},
+      {"swiglu", swiglu},
+      {"swiglu_grad", swiglu_grad},
+      {"add", add},
+      {"scale", scale},
+      {"cast", cast},
+      {"copy", copy},
+      {"fill", fill},
+      {"dropout", dropout},
+      {"rope", rope},
+      {"attention", attention},
+      {"attention_grad", attention_grad},
+      {"lm_head_loss", lm_head_loss},
+      {"sum_squares", sum_squares},
+      {"clip_scale", clip_scale},
+      {"adamw", adamw},
+  };
+  return table;
+}
+
+}  // namespace qeng::conformance

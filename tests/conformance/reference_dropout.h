@@ -1,0 +1,42 @@
+// Dropout, with Philox4x32-10 written from its paper (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2,
+// 3").
+#pragma once
+#include "tests/conformance/sheet.h"
+
+namespace qeng::conformance {
+
+struct PhiloxBlock {
+  uint32_t word[4];
+};
+
+inline PhiloxBlock philox_block(PhiloxBlock counter, uint64_t key) {
+  uint32_t key0 = static_cast<uint32_t>(key), key1 = static_cast<uint32_t>(key >> 32);
+  for (int round = 0; round < 10; ++round) {
+    const uint64_t left = uint64_t{0xD2511F53} * counter.word[0], right = uint64_t{0xCD9E8D57} * counter.word[2];
+    counter = {{static_cast<uint32_t>(right >> 32) ^ counter.word[1] ^ key0, static_cast<uint32_t>(right),
+                static_cast<uint32_t>(left >> 32) ^ counter.word[3] ^ key1, static_cast<uint32_t>(left)}};
+    key0 += 0x9E3779B9, key1 += 0xBB67AE85;
+  }
+  return counter;
+}
+
+// The uniform number of element i: the key is the seed; the counter counts blocks of four, steps and streams.
+inline double philox_uniform(uint64_t seed, uint64_t step, uint32_t stream, uint64_t i) {
+  const PhiloxBlock block = philox_block(
+      {{static_cast<uint32_t>(i / 4), static_cast<uint32_t>(i / 4 >> 32), static_cast<uint32_t>(step), stream}}, seed);
+  return (block.word[i % 4] >> 8) * 0x1p-24;
+}
+
+template <class T>
+void reference(const Dropout& op, Sheet<T>& sheet) {
+  const Array<T> x = sheet.in(op.x);
+  const auto rng = sheet.integers(op.rng);
+  Array<T>& y = sheet.out(op.y);
+  for (int64_t i = 0; i < y.size(); ++i) {
+    const double drawn = philox_uniform(static_cast<uint64_t>(rng[0]), static_cast<uint64_t>(rng[1]), op.stream,
+                                        static_cast<uint64_t>(i));
+    y[i] = drawn >= double{op.p} ? x[i] / (T(1) - T(op.p)) : T(0);
+  }
+}
+
+}  // namespace qeng::conformance

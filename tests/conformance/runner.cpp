@@ -1,0 +1,168 @@
+#include "tests/conformance/runner.h"
+
+#include <cstdlib>
+#include <set>
+#include <sstream>
+
+#include "kernels/error.h"
+
+namespace qeng::conformance {
+
+std::vector<Named>& backends() {
+  static std::vector<Named> list = [] {
+    std::vector<Named> found;
+    for (const char* isa : {"baseline", "avx2", "avx512"})
+      for (int threads : {1, 2}) {
+        const std::string name = std::string("cpu ") + isa + " threads " + std::to_string(threads);
+        try {
+          found.push_back({name, make_cpu_backend(threads, isa)});
+        } catch (const Error& error) {
+          if (error.code != "unsupported") throw;
+          std::fprintf(stderr, "SKIPPED %s: %s\n", name.c_str(), error.what());
+        }
+      }
+    return found;
+  }();
+  return list;
+}
+
+namespace {
+
+// Moves each view of the op from host buffer i to `places[i]`, which is where the tensor of that buffer lies elsewhere.
+Op rebase(Op op, std::deque<Buffer>& buffers, const std::vector<void*>& places) {
+  for_each_view(op, [&](const char*, View& view, Access) {
+    for (size_t i = 0; i < buffers.size(); ++i)
+      if (view.data == buffers[i].tensor()) {
+        view.data = places[i];
+        return;
+      }
+    throw std::logic_error("a view of no buffer");
+  });
+  return op;
+}
+
+bool all_poison(const unsigned char* bytes, size_t count) {
+  return std::all_of(bytes, bytes + count, [](unsigned char byte) { return byte == kPoison; });
+}
+
+}  // namespace
+
+Outcome run_on(Backend& backend, const Op& op, std::deque<Buffer>& buffers) {
+  struct Memory {  // released also when run() throws
+    Backend& backend;
+    std::vector<std::pair<void*, size_t>> blocks;
+    ~Memory() {
+      for (auto [data, size] : blocks) backend.release(data, size);
+    }
+  } memory{backend, {}};
+  std::vector<void*> places;
+  for (Buffer& buffer : buffers) {
+    void* block = backend.allocate(buffer.bytes.size());
+    memory.blocks.push_back({block, buffer.bytes.size()});
+    backend.upload(block, buffer.bytes.data(), buffer.bytes.size());
+    places.push_back(static_cast<char*>(block) + kGuard);
+  }
+  backend.run(rebase(op, buffers, places));
+  backend.synchronize();
+
+  Outcome outcome;
+  places.clear();
+  for (size_t i = 0; i < buffers.size(); ++i) {
+    outcome.memory.push_back(buffers[i]);
+    backend.download(outcome.memory.back().bytes.data(), memory.blocks[i].first, memory.blocks[i].second);
+    places.push_back(outcome.memory.back().tensor());
+  }
+  outcome.rebased = rebase(op, buffers, places);
+  return outcome;
+}
+
+namespace {
+
+// Within what f32 arithmetic may lose on this element (twice the first-order bound, for what that leaves out), and the
+// rounding of the result to its dtype. Results below 1e-30 may be flushed to zero.
+bool close(double got, const Real& want, DType dtype) {
+  if (std::isnan(want.value)) return std::isnan(got);
+  if (std::isinf(want.value)) return got == want.value;
+  const double bound = 2 * 0x1p-24 * want.error + 1.01 * unit_roundoff(dtype) * std::fabs(want.value) + 1e-30;
+  return std::fabs(got - want.value) <= bound;
+}
+
+bool same(double got, double want, DType dtype) {
+  const bool is_float = dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16;
+  if (is_float) want = round_to(dtype, want);
+  return got == want || (std::isnan(got) && std::isnan(want));
+}
+
+template <class... Parts>
+std::string text(const Parts&... parts) {
+  std::ostringstream stream;
+  stream.precision(9);
+  (stream << ... << parts);
+  return stream.str();
+}
+
+std::string compare(const char* label, const View& got, const Sheet<Real>::Result& want) {
+  int64_t wrong = 0;
+  std::string first;
+  for (int64_t i = 0; i < got.elements(); ++i) {
+    const double value = decode(got, i);
+    const Real& expected = want.array[i];
+    const bool exact = want.check == Sheet<Real>::Check::exact;
+    if (exact ? same(value, expected.value, got.dtype) : close(value, expected, got.dtype)) continue;
+    if (wrong++ == 0)
+      first = text("[", i, "] is ", value, ", float64 says ", expected.value, exact ? " exactly" : " +- ",
+                   exact ? std::string() : text(2 * 0x1p-24 * expected.error), " before rounding");
+  }
+  return wrong ? text(label, " ", shape_text(got), ": ", wrong, " of ", got.elements(), " wrong; ", first) : "";
+}
+
+}  // namespace
+
+std::string disagreement(const Op& op, const Sheet<Real>& expected, const Outcome& outcome,
+                         std::deque<Buffer>& before) {
+  std::set<const void*> written;
+  std::vector<std::pair<const char*, View>> host, device;
+  Op original = op, rebased = outcome.rebased;
+  for_each_view(original, [&](const char* label, View& view, Access access) {
+    host.push_back({label, view});
+    if (access != Access::read) written.insert(view.data);
+  });
+  for_each_view(rebased, [&](const char* label, View& view, Access) { device.push_back({label, view}); });
+  for (size_t i = 0; i < host.size(); ++i) {
+    if (!written.count(host[i].second.data)) continue;
+    const auto it = expected.results.find(host[i].second.data);
+    if (it == expected.results.end()) return text("the reference leaves ", host[i].first, " undefined");
+    if (it->second.check == Sheet<Real>::Check::scratch) continue;
+    if (std::string wrong = compare(host[i].first, device[i].second, it->second); !wrong.empty()) return wrong;
+  }
+  for (size_t i = 0; i < before.size(); ++i) {
+    const Buffer& after = outcome.memory[i];
+    if (!all_poison(after.bytes.data(), kGuard) ||
+        !all_poison(after.bytes.data() + after.bytes.size() - kGuard, kGuard))
+      return text("tensor ", i, " was written past its ends");
+    if (!written.count(before[i].tensor()) && after.bytes != before[i].bytes) return text("input ", i, " changed");
+  }
+  return "";
+}
+
+std::string describe(const Op& op) {
+  std::string result = op_name(op);
+  Op copy = op;
+  for_each_view(copy, [&](const char* label, View& view, Access access) {
+    result += text("\n  ", label,
+                   access == Access::read    ? ""
+                   : access == Access::write ? " (written)"
+                                             : " (updated)",
+                   ": ", shape_text(view));
+    const bool is_index = view.dtype == DType::i32 && view.elements() <= 8;
+    for (int64_t i = 0; is_index && i < view.elements(); ++i) result += text(i ? ", " : " = ", decode(view, i));
+  });
+  return result;
+}
+
+uint64_t base_seed() {
+  const char* seed = std::getenv("QENG_SEED");
+  return seed ? std::strtoull(seed, nullptr, 10) : 20250101;
+}
+
+}  // namespace qeng::conformance

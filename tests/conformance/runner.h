@@ -1,0 +1,35 @@
+// Runs ops on backends and compares what they leave in memory with the float64 reference.
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "tests/conformance/table.h"
+
+namespace qeng::conformance {
+
+struct Named {
+  std::string name;
+  std::unique_ptr<Backend> backend;
+};
+// Every backend that this machine can run: the CPU's instruction sets, with one and with two threads.
+std::vector<Named>& backends();
+
+// Runs the op on a copy of the draw's memory on the backend. Afterwards `memory` holds that copy, and `rebased` shows
+// it. Throws what the backend throws.
+struct Outcome {
+  std::deque<Buffer> memory;
+  Op rebased;
+};
+Outcome run_on(Backend& backend, const Op& op, std::deque<Buffer>& buffers);
+
+// An empty text if the outcome is right, else what is wrong: a value, a guard, an input that changed.
+std::string disagreement(const Op& op, const Sheet<Real>& expected, const Outcome& outcome, std::deque<Buffer>& before);
+
+// The op's views with their dtypes, shapes and scalars that matter, for failure messages.
+std::string describe(const Op& op);
+
+uint64_t base_seed();  // QENG_SEED or the fixed one
+
+}  // namespace qeng::conformance

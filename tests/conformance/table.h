@@ -1,0 +1,35 @@
+// The table of the conformance test: for each op a generator of random instances, and for each gradient a chain that
+// ties it to its forward op. To add an op: an overload reference(const NewOp&, Sheet<T>&) in a reference_*.h, and one
+// row here (generators.cpp, derivatives.cpp).
+#pragma once
+#include <vector>
+
+#include "tests/conformance/draw.h"
+
+namespace qeng::conformance {
+
+struct Generator {
+  const char* name;   // the op's name
+  Op (*make)(Draw&);  // a valid op with drawn inputs and poisoned outputs, in the Draw's memory
+};
+const std::vector<Generator>& generators();
+
+// forward maps inputs to `out`; with L = sum(out * dout), running `gradients` leaves dL/d(input) in each pair's second
+// view. saved: results of forward that the gradients read (rstd, lse).
+struct Chain {
+  Op forward;
+  std::vector<Op> gradients;
+  View out, dout;
+  std::vector<std::pair<View, View>> pairs;
+  std::vector<View> saved;
+};
+struct Derivative {
+  const char* name;
+  Chain (*make)(Draw&);
+};
+const std::vector<Derivative>& derivatives();
+
+void run_reference(const Op& op, Sheet<double>& sheet);
+void run_reference(const Op& op, Sheet<Real>& sheet);
+
+}  // namespace qeng::conformance
