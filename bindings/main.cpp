@@ -1,1 +1,3 @@
-int main() { return 0; }
+#include "bindings/host.h"
+
+int main(int argc, char** argv) { return qeng::run_host(argc, argv); }

@@ -1,0 +1,85 @@
+// q.time, q.isatty, q.columns, q.peak_rss, q.try, q.error, q.defer_interrupt, q.interrupted, q.version.
+#include <sys/ioctl.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+
+#include "bindings/interrupt.h"
+#include "bindings/lua.h"
+#include "bindings/register.h"
+
+namespace qeng {
+namespace {
+using lua::Call;
+
+int time(Call& call) {
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  return call.push(std::chrono::duration<double>(now).count());
+}
+
+int isatty(Call& call) {
+  const int fd = call.arg<int>(1, 1);
+  if (fd < 0 || fd > 2) call.bad_argument(1, "0, 1 or 2 expected, got " + std::to_string(fd));
+  return call.push(::isatty(fd) == 1);
+}
+
+int columns(Call& call) {
+  winsize size{};
+  if (ioctl(1, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return call.push(static_cast<int>(size.ws_col));
+  const char* text = std::getenv("COLUMNS");
+  const int wanted = text ? std::atoi(text) : 0;
+  return call.push(wanted > 0 ? wanted : 80);
+}
+
+int peak_rss(Call& call) {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return call.push(static_cast<int64_t>(usage.ru_maxrss) * 1024);  // Linux counts KiB
+}
+
+// fn's results, or nil and the error object; Lua's own errors become objects of code "lua". Ctrl-C is not caught.
+int try_call(Call& call) {
+  if (!lua_isfunction(call.L, 1)) call.bad_argument(1, "function expected, got " + lua::type_text(call.L, 1));
+  try {
+    lua::call(call.L, lua_gettop(call.L) - 1, LUA_MULTRET);
+  } catch (const lua::LuaError& error) {
+    if (error.code == "interrupted") throw;
+    lua_settop(call.L, 0);
+    lua_pushnil(call.L);
+    if (error.code == "lua") {
+      lua::push_error_object(call.L, "lua", error.what(), "");
+    } else {
+      error.object.push(call.L);
+    }
+  }
+  return lua_gettop(call.L);
+}
+
+int error(Call& call) { throw Error(call.arg<std::string>(1), call.arg<std::string>(2)); }
+
+int defer_interrupt(Call& call) {
+  defer_interrupts(call.arg<bool>(1));
+  return 0;
+}
+int interrupted(Call& call) { return call.push(interrupt_told()); }
+}  // namespace
+
+void register_host(lua_State* L) {
+  using lua::fn;
+  lua::functions(L, "",
+                 {{"time", fn<time>},
+                  {"isatty", fn<isatty>},
+                  {"columns", fn<columns>},
+                  {"peak_rss", fn<peak_rss>},
+                  {"try", fn<try_call>},
+                  {"error", fn<error>},
+                  {"defer_interrupt", fn<defer_interrupt>},
+                  {"interrupted", fn<interrupted>}});
+  lua::push_core(L);
+  lua::set_field(L, "version", QENG_VERSION);
+  lua_pop(L, 1);
+}
+
+}  // namespace qeng

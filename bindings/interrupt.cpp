@@ -1,0 +1,91 @@
+#include "bindings/interrupt.h"
+
+#include <sys/time.h>
+#include <unistd.h>
+
+#include <csignal>
+
+#include "bindings/lua.h"
+
+namespace qeng {
+namespace {
+lua_State* watched = nullptr;
+volatile sig_atomic_t deferred = 0, pending = 0, raising = 0;
+
+void cancel_alarm() {
+  const itimerval off{};
+  setitimer(ITIMER_REAL, &off, nullptr);
+}
+
+void raise_here(lua_State* L, lua_Debug*) {
+  lua_sethook(L, nullptr, 0, 0);
+  cancel_alarm();
+  raising = 0;
+  pending = 0;
+  lua::raise(L, "interrupted", "interrupted by Ctrl-C");
+}
+
+void request_raise() {
+  raising = 1;
+  // The same call that LuaJIT's own command line makes from its handler.
+  lua_sethook(watched, raise_here, LUA_MASKCALL | LUA_MASKRET | LUA_MASKCOUNT, 1);
+  itimerval second{};
+  second.it_value.tv_sec = 1;
+  setitimer(ITIMER_REAL, &second, nullptr);
+}
+
+void on_interrupt(int) {
+  if (!watched) return;
+  if (deferred && !pending) {
+    pending = 1;
+    return;
+  }
+  request_raise();
+}
+
+void on_alarm(int) {
+  if (!raising || lua::in_engine()) return;
+  static const char text[] = "\nqeng: interrupted in a compiled loop\n";
+  [[maybe_unused]] const ssize_t written = write(2, text, sizeof(text) - 1);
+  _exit(130);
+}
+}  // namespace
+
+void watch_interrupts(lua_State* L) {
+  watched = L;
+  struct sigaction action {};
+  sigemptyset(&action.sa_mask);
+  action.sa_handler = on_interrupt;  // no SA_RESTART: a read from the terminal returns
+  sigaction(SIGINT, &action, nullptr);
+  action.sa_handler = on_alarm;
+  action.sa_flags = SA_RESTART;
+  sigaction(SIGALRM, &action, nullptr);
+}
+
+void defer_interrupts(bool on) {
+  const bool raise_now = !on && pending == 1;
+  deferred = on ? 1 : 0;
+  pending = 0;
+  if (raise_now && watched) request_raise();
+}
+
+bool interrupt_told() {
+  if (pending == 0) return false;
+  pending = 2;
+  return true;
+}
+
+void take_interrupt(lua_State* L) {
+  cancel_alarm();
+  lua_sethook(L, nullptr, 0, 0);
+  pending = 0;
+  raising = 0;
+}
+
+void end_interrupts() {
+  cancel_alarm();
+  watched = nullptr;
+  std::signal(SIGINT, SIG_DFL);
+}
+
+}  // namespace qeng

@@ -1,0 +1,16 @@
+// Ctrl-C while Lua runs. By default it raises Error("interrupted") at the next Lua instruction or engine call. Deferred
+// (q.defer_interrupt), the first one only sets a flag that the training loop asks for; a second one before it asked
+// raises. A loop compiled by the JIT looks at no hook: where a raise is not taken within a second outside the engine,
+// and no REPL is open (it runs with the JIT off), the process leaves with status 130.
+#pragma once
+#include <lua.hpp>
+
+namespace qeng {
+
+void watch_interrupts(lua_State* L);  // installs the handler of SIGINT for this state
+void defer_interrupts(bool on);
+bool interrupt_told();              // is the flag set? Whoever asks has been told: the next Ctrl-C is again a first one
+void take_interrupt(lua_State* L);  // forgets a Ctrl-C not yet raised
+void end_interrupts();              // SIGINT kills again
+
+}  // namespace qeng

@@ -1,0 +1,9 @@
+// Every group of bindings, called once for each new Lua state. To add a group: declare it here, list it in state.cpp.
+#pragma once
+#include <lua.hpp>
+
+namespace qeng {
+void register_host(lua_State* L);  // bind_host.cpp: time, terminal, errors
+void register_json(lua_State* L);  // bind_json.cpp
+void register_fs(lua_State* L);    // bind_fs.cpp
+}  // namespace qeng

@@ -1,0 +1,121 @@
+#include "bindings/state.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+
+#include "bindings/embedded.h"
+#include "bindings/lua.h"
+#include "bindings/register.h"
+
+namespace qeng {
+namespace {
+bool read_file(const std::string& path, std::string* text) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return false;
+  std::ostringstream all;
+  all << file.rdbuf();
+  *text = all.str();
+  return true;
+}
+
+// package.loaders entry: "qeng" is scripts/qeng/init.lua, "qeng.a.b" is scripts/qeng/a/b.lua. Chunks are named
+// "=qeng/a/b.lua", by which error messages tell the library from the recipe.
+int search_library(lua_State* L) {
+  const std::string module = luaL_checkstring(L, 1);
+  if (module != "qeng" && module.rfind("qeng.", 0) != 0) return 0;
+  std::string path = module == "qeng" ? "qeng/init.lua" : module + ".lua";
+  for (size_t i = 0; i + 4 < path.size(); ++i) {
+    if (path[i] == '.') path[i] = '/';
+  }
+  std::string text;
+  if (!library_file("scripts/" + path, &text)) {
+    lua_pushfstring(L, "\n\tno file '%s' in the library of qeng", path.c_str());
+    return 1;
+  }
+  if (luaL_loadbuffer(L, text.data(), text.size(), ("=" + path).c_str()) != 0) return lua_error(L);
+  return 1;
+}
+
+int load_core(lua_State* L) {
+  lua::push_core(L);
+  return 1;
+}
+
+int keep_traceback(lua_State* L) {
+  if (lua_gettop(L) < 1) lua_pushnil(L);
+  luaL_traceback(L, L, nullptr, 1);
+  lua_setfield(L, LUA_REGISTRYINDEX, "qeng.traceback");
+  lua_settop(L, 1);
+  return 1;
+}
+}  // namespace
+
+bool library_file(const std::string& path, std::string* text) {
+  if (const char* root = std::getenv("QENG_SCRIPTS")) {
+    const bool script = path.rfind("scripts/", 0) == 0;
+    const std::string inner = script ? path.substr(std::strlen("scripts/")) : path;
+    if (read_file(std::string(root) + "/" + inner, text) || read_file(std::string(root) + "/../" + inner, text))
+      return true;
+  }
+  for (const EmbeddedFile* file = kEmbeddedFiles; file->path; ++file) {
+    if (path == file->path) return text->assign(file->text, file->size), true;
+  }
+  return false;
+}
+
+LuaState::LuaState() : L_(luaL_newstate()) {
+  if (!L_) fail("memory", "LuaJIT could not create a state");
+  luaL_openlibs(L_);
+  if (luaL_dostring(L_, "return require('ffi').abi('gc64')") != 0 || !lua_toboolean(L_, -1)) {
+    lua_close(L_);
+    fail("unsupported",
+         "this LuaJIT lacks GC64 and cannot hold more than 2 GB: build LuaJIT 2.1 with GC64, or use Debian's");
+  }
+  lua_pop(L_, 1);
+
+  register_host(L_);
+  register_json(L_);
+  register_fs(L_);
+
+  lua_getglobal(L_, "package");
+  lua_getfield(L_, -1, "preload");
+  lua_pushcfunction(L_, load_core);
+  lua_setfield(L_, -2, "qeng.core");
+  lua_getfield(L_, -2, "loaders");
+  for (int i = static_cast<int>(lua_objlen(L_, -1)); i >= 2; --i) lua_rawgeti(L_, -1, i), lua_rawseti(L_, -2, i + 1);
+  lua_pushcfunction(L_, search_library);
+  lua_rawseti(L_, -2, 2);
+  lua_pop(L_, 3);
+}
+
+LuaState::~LuaState() { lua_close(L_); }
+
+bool protected_call(lua_State* L, int arguments, int results) {
+  const int handler = lua_gettop(L) - arguments;
+  lua_pushcfunction(L, keep_traceback);
+  lua_insert(L, handler);
+  const bool ok = lua_pcall(L, arguments, results, handler) == 0;
+  lua_remove(L, handler);
+  return ok;
+}
+
+std::string error_report(lua_State* L, std::string* code) {
+  const lua::LuaError error(L);
+  *code = error.code;
+  error.object.push(L);
+  lua_getglobal(L, "tostring");
+  lua_insert(L, -2);
+  std::string text = error.what();
+  if (error.code != "usage" && lua_pcall(L, 1, 1, 0) == 0 && lua_isstring(L, -1)) text = lua_tostring(L, -1);
+  lua_pop(L, 1);
+  if (error.code == "lua" || error.code == "internal" || std::getenv("QENG_TRACE")) {
+    lua_getfield(L, LUA_REGISTRYINDEX, "qeng.traceback");
+    if (lua_isstring(L, -1)) text += std::string("\n") + lua_tostring(L, -1);
+    lua_pop(L, 1);
+  }
+  return text;
+}
+
+}  // namespace qeng
