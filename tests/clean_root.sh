@@ -1,0 +1,68 @@
+#!/usr/bin/env bash
+# tests/clean_root.sh [--suite bookworm|noble] [--keep DIR] [--base DIR] [COMMAND...]
+# Tries the README on a machine with nothing installed: makes a minimal Debian 12 (or Ubuntu 24.04) root with debootstrap,
+# clones the committed state of this checkout into it, and runs COMMAND there (default: scripts/run -e 'print(1)'), timed.
+#   tests/clean_root.sh scripts/run recipes/lora_qwen.lua
+#   tests/clean_root.sh --bundle dist/qeng-0.1.0-linux-x86_64 bin/qeng --version     (no checkout: only that folder)
+# --bundle DIR: put DIR into the root instead of a clone, to see that a bundle needs nothing else.
+# --base DIR: an already made root to start from (it is copied), to save the time of debootstrap.
+# --keep DIR: make the root there and leave it; otherwise it is removed at the end.
+# Needs root, debootstrap, a network, and for noble Ubuntu's archive keyring (package ubuntu-keyring).
+# MIRROR overrides the archive's address. Not part of scripts/test.
+set -euo pipefail
+checkout=$(readlink -f "$(dirname "$0")/..")
+suite=bookworm keep="" base="" bundle=""
+while (($#)); do
+  case $1 in
+    --suite) suite=$2; shift 2 ;;
+    --keep) keep=$2; shift 2 ;;
+    --base) base=$2; shift 2 ;;
+    --bundle) bundle=$2; shift 2 ;;
+    -h | --help) sed -n '2,12s/^# //p' "$0"; exit 0 ;;
+    *) break ;;
+  esac
+done
+(($#)) || set -- scripts/run -e 'print(1)'
+((EUID == 0)) || { echo "clean_root: needs root (debootstrap and chroot)" >&2; exit 1; }
+
+root=${keep:-$(mktemp -d)/root}
+[[ ! -e $root ]] || { echo "clean_root: $root exists already" >&2; exit 1; }
+# shellcheck disable=SC2317  # called by the trap
+cleanup() {
+  umount "$root/proc" 2>/dev/null || true
+  # Never remove a root in which something is still mounted.
+  [[ -n $keep ]] || mountpoint -q "$root/proc" || rm -rf --one-file-system "$(dirname "$root")"
+}
+trap cleanup EXIT
+
+if [[ -n $base ]]; then
+  mkdir -p "$(dirname "$root")"
+  cp -a "$base" "$root"
+else
+  case $suite in
+    bookworm) options=() mirror=${MIRROR:-http://deb.debian.org/debian} ;;
+    noble) options=(--components='main,universe' --keyring=/usr/share/keyrings/ubuntu-archive-keyring.gpg)
+           mirror=${MIRROR:-http://archive.ubuntu.com/ubuntu} ;;
+    *) echo "clean_root: --suite is bookworm or noble, not '$suite'" >&2; exit 2 ;;
+  esac
+  script=/usr/share/debootstrap/scripts/$suite
+  [[ -e $script ]] || script=/usr/share/debootstrap/scripts/gutsy  # the one that every Ubuntu release uses
+  debootstrap --variant=minbase "${options[@]}" "$suite" "$root" "$mirror" "$script" >/dev/null
+fi
+if [[ -n $bundle ]]; then
+  cp -a "$bundle" "$root/qeng"
+else
+  git clone -q "$checkout" "$root/qeng"
+fi
+cp /etc/resolv.conf "$root/etc/resolv.conf"
+mount -t proc proc "$root/proc"
+
+environment=(PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 TERM="${TERM:-dumb}")
+for name in http_proxy https_proxy no_proxy; do
+  [[ -z ${!name:-} ]] || environment+=("$name=${!name}")
+done
+start=$SECONDS status=0
+# shellcheck disable=SC2016  # expanded by the shell inside the root
+env -i "${environment[@]}" chroot "$root" bash -c 'cd /qeng && exec "$@"' bash "$@" </dev/null || status=$?
+echo "clean_root: $suite: exit status $status after $((SECONDS - start)) s: $*" >&2
+exit "$status"
