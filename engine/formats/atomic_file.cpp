@@ -1,0 +1,164 @@
+#include "engine/formats/atomic_file.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+
+#include "kernels/error.h"
+
+namespace qeng {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kBufferBytes = 1 << 20;  // large enough that a checkpoint is written at the disk's speed
+
+std::string temporary_name(const std::string& path) {
+  static std::atomic<unsigned> counter{0};
+  return path + ".tmp-" + std::to_string(::getpid()) + "-" + std::to_string(counter++);
+}
+
+// "out/ckpt/" and "out/ckpt" are the same folder; the temporary must lie beside it, not inside.
+std::string without_trailing_slash(std::string path) {
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  return path;
+}
+
+std::string parent_of(const std::string& path) {
+  std::string parent = fs::path(path).parent_path().string();
+  return parent.empty() ? "." : parent;
+}
+
+void sync_path(const std::string& path, int flags) {
+  int fd = ::open(path.c_str(), flags | O_RDONLY | O_CLOEXEC);
+  if (fd < 0) fail("io", path, ": cannot open to flush it to the disk: ", std::strerror(errno));
+  int result = ::fsync(fd);
+  int reason = errno;
+  ::close(fd);
+  // Some network file systems cannot sync a folder; the files in it are synced one by one all the same.
+  if (result != 0 && !(flags & O_DIRECTORY && (reason == EINVAL || reason == ENOTSUP)))
+    fail("io", path, ": cannot flush to the disk: ", std::strerror(reason));
+}
+
+void rename_or_fail(const std::string& from, const std::string& to) {
+  if (::rename(from.c_str(), to.c_str()) != 0) fail("io", "cannot rename ", from, " to ", to, ": ", std::strerror(errno));
+}
+
+void sync_tree(const std::string& folder) {
+  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(folder)) {
+    if (entry.is_symlink()) continue;
+    if (entry.is_directory()) sync_path(entry.path().string(), O_DIRECTORY);
+    if (entry.is_regular_file()) sync_path(entry.path().string(), 0);
+  }
+  sync_path(folder, O_DIRECTORY);
+}
+
+}  // namespace
+
+AtomicFile::AtomicFile(std::string path)
+    : path_(std::move(path)), temporary_(temporary_name(path_)), buffer_(new char[kBufferBytes]) {
+  if (fs::is_directory(path_)) fail("io", path_, ": is a folder, cannot be written as a file");
+  fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  if (fd_ < 0) {
+    if (errno == ENOENT) fail("io", path_, ": cannot create: the folder ", parent_of(path_), " does not exist");
+    fail("io", path_, ": cannot create: ", std::strerror(errno));
+  }
+}
+
+AtomicFile::~AtomicFile() {
+  if (fd_ < 0) return;
+  ::close(fd_);
+  ::unlink(temporary_.c_str());
+}
+
+void AtomicFile::write(const void* data, size_t bytes) {
+  if (fd_ < 0) fail("closed", path_, ": write after commit");
+  position_ += bytes;
+  if (buffered_ + bytes > kBufferBytes) flush();
+  if (bytes > kBufferBytes) return write_through(static_cast<const char*>(data), bytes);
+  if (bytes) std::memcpy(buffer_.get() + buffered_, data, bytes);
+  buffered_ += bytes;
+}
+
+void AtomicFile::flush() {
+  write_through(buffer_.get(), buffered_);
+  buffered_ = 0;
+}
+
+void AtomicFile::write_through(const char* data, size_t bytes) {
+  while (bytes > 0) {
+    ssize_t written = ::write(fd_, data, bytes);
+    if (written < 0) {
+      if (errno == EINTR) continue;
+      fail("io", path_, ": cannot write: ", std::strerror(errno));
+    }
+    data += written;
+    bytes -= static_cast<size_t>(written);
+  }
+}
+
+void AtomicFile::commit() {
+  if (fd_ < 0) fail("closed", path_, ": committed twice");
+  flush();
+  if (::fsync(fd_) != 0) fail("io", path_, ": cannot flush to the disk: ", std::strerror(errno));
+  rename_or_fail(temporary_, path_);
+  ::close(fd_);
+  fd_ = -1;
+  sync_path(parent_of(path_), O_DIRECTORY);
+}
+
+void write_file_atomically(const std::string& path, std::string_view content) {
+  AtomicFile file(path);
+  file.write(content);
+  file.commit();
+}
+
+AtomicFolder::AtomicFolder(std::string path)
+    : path_(without_trailing_slash(std::move(path))), temporary_(temporary_name(path_)) {
+  recover_folder(path_);
+  if (fs::exists(path_) && !fs::is_directory(path_)) fail("io", path_, ": exists and is not a folder");
+  std::error_code reason;
+  fs::create_directories(parent_of(path_), reason);
+  if (!reason) fs::create_directory(temporary_, reason);
+  if (reason) fail("io", temporary_, ": cannot create the folder: ", reason.message());
+}
+
+AtomicFolder::~AtomicFolder() {
+  std::error_code ignored;
+  if (!committed_) fs::remove_all(temporary_, ignored);
+}
+
+void AtomicFolder::commit() {
+  if (committed_) fail("closed", path_, ": committed twice");
+  sync_tree(temporary_);
+  std::string old;
+  if (!fs::exists(path_)) {
+    rename_or_fail(temporary_, path_);
+  } else if (::renameat2(AT_FDCWD, temporary_.c_str(), AT_FDCWD, path_.c_str(), RENAME_EXCHANGE) == 0) {
+    old = temporary_;
+  } else {
+    old = path_ + ".old";
+    fs::remove_all(old);
+    rename_or_fail(path_, old);
+    rename_or_fail(temporary_, path_);
+  }
+  committed_ = true;
+  sync_path(parent_of(path_), O_DIRECTORY);
+  std::error_code ignored;  // the new folder is in place: what is left of the old one does no harm
+  if (!old.empty()) fs::remove_all(old, ignored);
+}
+
+void recover_folder(const std::string& path) {
+  std::string target = without_trailing_slash(path), old = target + ".old";
+  if (fs::exists(target) || !fs::is_directory(old)) return;
+  rename_or_fail(old, target);
+  sync_path(parent_of(target), O_DIRECTORY);
+}
+
+}  // namespace qeng

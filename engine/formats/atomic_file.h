@@ -1,0 +1,65 @@
+// Files and folders that appear whole or not at all. Data goes to a temporary name beside the target; commit() flushes it to
+// the disk and renames. A process killed at any moment leaves the old target, or the new one, and perhaps a stray
+// NAME.tmp-PID-N that may be deleted. An object destroyed without commit() removes what it wrote.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+namespace qeng {
+
+// A file written once, front to back.   Error("io") names the path and the system's reason (disk full, no permission).
+class AtomicFile {
+ public:
+  explicit AtomicFile(std::string path);
+  ~AtomicFile();
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+
+  void write(const void* data, size_t bytes);
+  void write(std::string_view text) { write(text.data(), text.size()); }
+  uint64_t position() const { return position_; }  // bytes written so far
+  const std::string& path() const { return path_; }
+
+  // Flush, fsync, rename over the target, fsync the folder. No write may follow.
+  void commit();
+
+ private:
+  void flush();
+  void write_through(const char* data, size_t bytes);
+  std::string path_, temporary_;
+  int fd_ = -1;
+  uint64_t position_ = 0;
+  std::unique_ptr<char[]> buffer_;
+  size_t buffered_ = 0;
+};
+
+void write_file_atomically(const std::string& path, std::string_view content);
+
+// A folder of files that replaces `path` as one. Write into folder(), by any means, then commit().
+class AtomicFolder {
+ public:
+  explicit AtomicFolder(std::string path);
+  ~AtomicFolder();
+  AtomicFolder(const AtomicFolder&) = delete;
+  AtomicFolder& operator=(const AtomicFolder&) = delete;
+
+  const std::string& folder() const { return temporary_; }
+  std::string file(const std::string& name) const { return temporary_ + "/" + name; }
+
+  // Flushes every file and folder to the disk and puts the folder at `path`. An existing folder there is exchanged in one
+  // step of the file system and then deleted. Where the file system cannot exchange, the old folder is renamed to PATH.old
+  // first, and a kill between the two renames is mended by recover_folder.
+  void commit();
+
+ private:
+  std::string path_, temporary_;
+  bool committed_ = false;
+};
+
+// Call before reading a folder that AtomicFolder writes: puts PATH.old back where PATH is missing, and otherwise does nothing.
+void recover_folder(const std::string& path);
+
+}  // namespace qeng

@@ -1,0 +1,114 @@
+// The safetensors format: named tensors in one file or a set of shards.
+//   file = u64 little-endian header bytes, JSON header, data
+//   header = {"name": {"dtype": "BF16", "shape": [2, 3], "data_offsets": [begin, end]}, ..., "__metadata__": {"k": "v"}}
+// Offsets count from the start of the data; tensors cover it from first to last byte without holes or overlap.
+// (huggingface.co/docs/safetensors)
+#pragma once
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/formats/atomic_file.h"
+#include "engine/formats/mapped_file.h"
+#include "kernels/view.h"
+
+namespace qeng {
+
+struct StoredTensor {
+  std::string name;
+  std::string dtype_name;      // as in the file: "BF16", "F8_E4M3"
+  std::optional<DType> dtype;  // absent where the engine has no such type: listed, but not readable
+  std::vector<int64_t> shape;  // any rank, also 0
+  const std::byte* data = nullptr;
+  size_t bytes = 0;
+  int shard = 0;  // index into SafeTensors::files()
+};
+
+// An open file or set. Everything is checked when opening, and Error("format") names the file and the tensor. Views and data
+// pointers lie in read-only mappings and live as long as this object: whoever keeps one keeps the shared_ptr.
+class SafeTensors {
+ public:
+  // path: a .safetensors file, a model.safetensors.index.json, or a folder holding either (the index wins).
+  static std::shared_ptr<const SafeTensors> open(const std::string& path);
+
+  const std::vector<StoredTensor>& tensors() const { return tensors_; }  // shard by shard, in order of their data
+  const StoredTensor* find(const std::string& name) const;               // nullptr if absent
+  const StoredTensor& get(const std::string& name) const;                // Error("value") if absent
+  // Error("dtype") for a type that the engine lacks, Error("shape") above kMaxRank. Never write through it. In a file that
+  // another program wrote, data may lie unaligned to its element: copy it bytewise.
+  View view(const std::string& name) const;
+
+  const std::map<std::string, std::string>& metadata() const { return metadata_; }  // of all shards together
+  const std::vector<std::shared_ptr<const MappedFile>>& files() const { return files_; }
+  const std::string& path() const { return path_; }  // as opened, for messages
+
+ private:
+  void add_file(const std::string& path);
+  std::string path_;
+  std::vector<std::shared_ptr<const MappedFile>> files_;
+  std::vector<StoredTensor> tensors_;
+  std::unordered_map<std::string, size_t> index_;
+  std::map<std::string, std::string> metadata_;
+};
+
+// ---------------------------------------------------------------- writing
+
+struct TensorSpec {
+  std::string name;
+  DType dtype = DType::f32;
+  std::vector<int64_t> shape;
+  size_t bytes() const;  // Error("shape") where it overflows or a dimension is negative
+};
+
+using Metadata = std::map<std::string, std::string>;
+
+// Streams one file: all tensors are declared first, then their data is written in the order of order(), in as many pieces as
+// the caller likes. The header is padded with spaces to 8 bytes, and wider element types come first, so that every tensor is
+// aligned to its element. Nothing appears under the file's name before commit().
+class SafeTensorsWriter {
+ public:
+  SafeTensorsWriter(const std::string& path, std::vector<TensorSpec> specs, const Metadata& metadata = {{"format", "pt"}});
+  const std::vector<TensorSpec>& order() const { return specs_; }
+  // The next piece of tensor `name`, which must be the current one of order(). Error("value") otherwise.
+  void write(const std::string& name, const void* data, size_t bytes);
+  // Error("value") if a tensor is incomplete.
+  void commit();
+
+ private:
+  void skip_finished();
+  std::vector<TensorSpec> specs_;
+  AtomicFile file_;
+  size_t current_ = 0, written_ = 0;
+};
+
+// The same over a folder: model.safetensors if all fits in max_shard_bytes, else model-00001-of-0000N.safetensors and so on
+// with model.safetensors.index.json. A tensor is never split. To replace a folder as one, write inside an AtomicFolder.
+class ShardedWriter {
+ public:
+  ShardedWriter(const std::string& folder, const std::vector<TensorSpec>& specs, size_t max_shard_bytes = size_t{5} << 30,
+                const Metadata& metadata = {{"format", "pt"}});
+  const std::vector<TensorSpec>& order() const { return order_; }
+  void write(const std::string& name, const void* data, size_t bytes);
+  void commit();
+
+ private:
+  std::string folder_;
+  std::vector<TensorSpec> order_;
+  std::vector<std::unique_ptr<SafeTensorsWriter>> shards_;
+  std::vector<std::string> names_;
+  std::unordered_map<std::string, size_t> shard_of_;
+  uint64_t total_bytes_ = 0;
+};
+
+// One call for tensors that all lie in host memory.
+struct NamedView {
+  std::string name;
+  View view;
+};
+void save_safetensors(const std::string& path, const std::vector<NamedView>& tensors,
+                      const Metadata& metadata = {{"format", "pt"}});
+
+}  // namespace qeng

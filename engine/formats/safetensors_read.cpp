@@ -1,0 +1,213 @@
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "engine/formats/safetensors.h"
+#include "engine/formats/safetensors_dtype.h"
+#include "kernels/error.h"
+
+namespace qeng {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the reference reader's limit
+constexpr const char* kMetadataKey = "__metadata__";
+
+// JSON whose top-level keys are all different: nlohmann would keep the last of two silently.
+json parse_object(const std::string& file, std::string_view text) {
+  std::set<std::string> keys;
+  auto check = [&](int depth, json::parse_event_t event, json& value) {
+    if (event == json::parse_event_t::key && depth == 1 && !keys.insert(value.get<std::string>()).second)
+      fail("format", file, ": the header names \"", value.get<std::string>(), "\" twice");
+    return true;
+  };
+  json object;
+  try {
+    object = json::parse(text.begin(), text.end(), check);
+  } catch (const json::exception& reason) {
+    fail("format", file, ": the header is not JSON: ", reason.what());
+  }
+  if (!object.is_object()) fail("format", file, ": the header is not a JSON object");
+  return object;
+}
+
+uint64_t whole_number(const std::string& where, const char* field, const json& value) {
+  if (!value.is_number_unsigned()) fail("format", where, ": ", field, " holds ", value.dump(), ", expected a whole number");
+  return value.get<uint64_t>();
+}
+
+const json& field_of(const std::string& where, const json& entry, const char* field) {
+  auto found = entry.find(field);
+  if (found == entry.end()) fail("format", where, " has no \"", field, "\"");
+  return *found;
+}
+
+struct Extent {
+  StoredTensor tensor;
+  uint64_t begin = 0, end = 0;
+};
+
+Extent read_entry(const std::string& file, const std::string& name, const json& entry) {
+  std::string where = file + ": tensor " + name;
+  if (!entry.is_object()) fail("format", where, " is not a JSON object");
+  Extent extent;
+  extent.tensor.name = name;
+
+  const json& dtype = field_of(where, entry, "dtype");
+  const SafeTensorsType* type = dtype.is_string() ? find_safetensors_type(dtype.get_ref<const std::string&>()) : nullptr;
+  if (!type) fail("format", where, " has dtype ", dtype.dump(), ", which the safetensors format does not define");
+  extent.tensor.dtype_name = type->name;
+  extent.tensor.dtype = type->dtype;
+
+  const json& shape = field_of(where, entry, "shape");
+  if (!shape.is_array()) fail("format", where, ": shape is not a list");
+  uint64_t bits = static_cast<uint64_t>(type->bits);
+  for (const json& item : shape) {
+    uint64_t dim = whole_number(where, "shape", item);
+    if (dim > INT64_MAX || __builtin_mul_overflow(bits, dim, &bits)) fail("format", where, ": shape ", shape.dump(), " overflows");
+    extent.tensor.shape.push_back(static_cast<int64_t>(dim));
+  }
+
+  const json& offsets = field_of(where, entry, "data_offsets");
+  if (!offsets.is_array() || offsets.size() != 2) fail("format", where, ": data_offsets is not [begin, end]");
+  extent.begin = whole_number(where, "data_offsets", offsets[0]);
+  extent.end = whole_number(where, "data_offsets", offsets[1]);
+  if (extent.begin > extent.end) fail("format", where, ": data_offsets ", offsets.dump(), " run backwards");
+  if (bits % 8 != 0 || bits / 8 != extent.end - extent.begin)
+    fail("format", where, ": ", type->name, " ", shape.dump(), " takes ", bits / 8, " bytes, data_offsets ", offsets.dump(),
+         " give ", extent.end - extent.begin);
+  extent.tensor.bytes = extent.end - extent.begin;
+  return extent;
+}
+
+std::string nearest_name(const std::vector<StoredTensor>& tensors, const std::string& name) {
+  size_t best = 0;
+  std::string nearest;
+  for (const StoredTensor& tensor : tensors) {  // the longest common ending: prefixes are what usually differs
+    size_t common = 0;
+    while (common < std::min(name.size(), tensor.name.size()) &&
+           name[name.size() - 1 - common] == tensor.name[tensor.name.size() - 1 - common])
+      ++common;
+    if (common > best) best = common, nearest = tensor.name;
+  }
+  return nearest;
+}
+
+}  // namespace
+
+void SafeTensors::add_file(const std::string& path) {
+  auto file = MappedFile::open(path);
+  if (file->size() < 8) fail("format", path, ": ", file->size(), " bytes is too short for a safetensors file");
+  uint64_t header_bytes = 0;
+  for (int i = 7; i >= 0; --i) header_bytes = header_bytes << 8 | static_cast<uint8_t>(file->data()[i]);
+  uint64_t available = file->size() - 8;
+  if (header_bytes > kMaxHeaderBytes || header_bytes > available)
+    fail("format", path, ": the header should be ", header_bytes, " bytes long, the file has ", available,
+         " after its length: not a safetensors file, or cut short");
+  std::string_view header = file->text().substr(8, header_bytes);
+  if (header.empty() || header[0] != '{') fail("format", path, ": the header does not begin with '{': not a safetensors file");
+
+  std::vector<Extent> extents;
+  json entries = parse_object(path, header);
+  for (const auto& [name, entry] : entries.items()) {
+    if (name != kMetadataKey) {
+      extents.push_back(read_entry(path, name, entry));
+      continue;
+    }
+    if (!entry.is_object()) fail("format", path, ": __metadata__ is not a JSON object");
+    for (const auto& [key, value] : entry.items()) {
+      if (!value.is_string()) fail("format", path, ": __metadata__ \"", key, "\" is not a string");
+      metadata_[key] = value.get<std::string>();
+    }
+  }
+  // At one offset an empty tensor comes before the one that starts there.
+  std::sort(extents.begin(), extents.end(), [](const Extent& a, const Extent& b) {
+    return std::tie(a.begin, a.end, a.tensor.name) < std::tie(b.begin, b.end, b.tensor.name);
+  });
+  uint64_t expected = 0;
+  uint64_t data_bytes = available - header_bytes;
+  const std::byte* data = file->data() + 8 + header_bytes;
+  for (Extent& extent : extents) {
+    if (extent.begin != expected)
+      fail("format", path, ": tensor ", extent.tensor.name, " begins at byte ", extent.begin, " of the data, expected ", expected,
+           extent.begin > expected ? " (a hole)" : " (an overlap)");
+    if (extent.end > data_bytes)
+      fail("format", path, ": tensor ", extent.tensor.name, " ends at byte ", extent.end, " of the data, the file has ", data_bytes,
+           ": cut short, download it again");
+    expected = extent.end;
+    extent.tensor.data = data + extent.begin;
+    extent.tensor.shard = static_cast<int>(files_.size());
+    auto [other, fresh] = index_.emplace(extent.tensor.name, tensors_.size());
+    if (!fresh)
+      fail("format", path, ": tensor ", extent.tensor.name, " is also in ",
+           files_[static_cast<size_t>(tensors_[other->second].shard)]->path());
+    tensors_.push_back(std::move(extent.tensor));
+  }
+  if (expected != data_bytes)
+    fail("format", path, ": ", data_bytes - expected, " bytes after the last tensor belong to none");
+  files_.push_back(std::move(file));
+}
+
+std::shared_ptr<const SafeTensors> SafeTensors::open(const std::string& path) {
+  auto set = std::make_shared<SafeTensors>();
+  set->path_ = path;
+  std::string file = path;
+  if (fs::is_directory(path)) {
+    file = (fs::path(path) / "model.safetensors.index.json").string();
+    if (!fs::exists(file)) file = (fs::path(path) / "model.safetensors").string();
+    if (!fs::exists(file)) fail("io", path, ": holds neither model.safetensors.index.json nor model.safetensors");
+  }
+  if (!file.ends_with(".json")) {
+    set->add_file(file);
+    return set;
+  }
+
+  json index = parse_object(file, MappedFile::open(file)->text());
+  auto map = index.find("weight_map");
+  if (map == index.end() || !map->is_object()) fail("format", file, ": has no \"weight_map\" object");
+  std::set<std::string> shards;
+  for (const auto& [name, shard] : map->items()) {
+    std::string shard_name = shard.is_string() ? shard.get<std::string>() : "";
+    // A name from a downloaded file must not lead out of its folder.
+    if (shard_name.empty() || shard_name == ".." || shard_name == "." || shard_name.find_first_of("/\\") != std::string::npos)
+      fail("format", file, ": tensor ", name, " is said to be in ", shard.dump(), ", expected a file of the same folder");
+    shards.insert(shard_name);
+  }
+  for (const std::string& shard : shards) set->add_file((fs::path(file).parent_path() / shard).string());
+  for (const auto& [name, shard] : map->items()) {
+    const StoredTensor* tensor = set->find(name);
+    std::string expected = shard.get<std::string>();
+    if (!tensor || fs::path(set->files_[static_cast<size_t>(tensor->shard)]->path()).filename() != expected)
+      fail("format", file, ": tensor ", name, " is said to be in ", expected, ", which does not hold it");
+  }
+  return set;
+}
+
+const StoredTensor* SafeTensors::find(const std::string& name) const {
+  auto found = index_.find(name);
+  return found == index_.end() ? nullptr : &tensors_[found->second];
+}
+
+const StoredTensor& SafeTensors::get(const std::string& name) const {
+  if (const StoredTensor* tensor = find(name)) return *tensor;
+  std::string nearest = nearest_name(tensors_, name);
+  fail("value", path_, ": has no tensor ", name, nearest.empty() ? "" : "; the nearest name is " + nearest);
+}
+
+View SafeTensors::view(const std::string& name) const {
+  const StoredTensor& tensor = get(name);
+  if (!tensor.dtype) fail("dtype", path_, ": tensor ", name, " is ", tensor.dtype_name, ", a type that qeng does not read");
+  if (tensor.shape.size() > kMaxRank)
+    fail("shape", path_, ": tensor ", name, " has ", tensor.shape.size(), " dimensions, at most ", kMaxRank, " are supported");
+  View view;
+  view.data = const_cast<std::byte*>(tensor.data);
+  view.dtype = *tensor.dtype;
+  for (int64_t dim : tensor.shape) view.shape[view.rank++] = dim;
+  return view;
+}
+
+}  // namespace qeng
