@@ -273,6 +273,7 @@ function SafetensorsFile:metadata() end
 function SafetensorsFile:close() end
 
 q.json = {}
+---Arrays keep that they are arrays; whole numbers are exact up to 2^53.
 ---@param text string
 ---@return any  null is q.json.null
 function q.json.decode(text) end
@@ -427,6 +428,9 @@ function q.try(fn, ...) end
 ---@param code string
 ---@param message string
 function q.error(code, message) end
+---Prints the reference of a name ("q.adamw"), a function, a class or an object; without x, the names.
+---@param x? any
+function q.help(x) end
 ---@type string
 q.version = ""
 

@@ -1,5 +1,120 @@
+// q.fs: files and folders.
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "bindings/host.h"
 #include "bindings/lua.h"
 #include "bindings/register.h"
+#include "engine/formats/atomic_file.h"
+
 namespace qeng {
-void register_fs(lua_State*) {}
+namespace {
+using lua::Call;
+namespace fs = std::filesystem;
+
+[[noreturn]] void refuse(const std::string& path, const std::error_code& error) { fail("io", path, ": ", error.message()); }
+
+// "" where nothing is there; mends a folder whose replacement was cut short (AtomicFolder).
+std::string kind_of(const std::string& path) {
+  recover_folder(path);
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  return fs::is_directory(status) ? "dir" : fs::exists(status) ? "file" : "";
+}
+
+int read(Call& call) {
+  const auto path = call.arg<std::string>(1);
+  const std::string kind = kind_of(path);
+  if (kind.empty()) fail("io", path, ": no such file");
+  if (kind == "dir") fail("io", path, ": is a folder, not a file");
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  if (file) text << file.rdbuf();
+  if (!file || file.bad()) refuse(path, std::error_code(errno, std::generic_category()));
+  return call.push(text.str());
+}
+
+int write(Call& call) {
+  write_file_atomically(call.arg<std::string>(1), call.arg<std::string>(2));
+  return 0;
+}
+
+int append(Call& call) {
+  const auto path = call.arg<std::string>(1), text = call.arg<std::string>(2);
+  std::ofstream file(path, std::ios::binary | std::ios::app);
+  file << text << std::flush;
+  if (!file) refuse(path, std::error_code(errno, std::generic_category()));
+  return 0;
+}
+
+int kind(Call& call) {
+  const std::string found = kind_of(call.arg<std::string>(1));
+  if (found.empty()) return 0;
+  return call.push(found);
+}
+
+int list(Call& call) {
+  const auto path = call.arg<std::string>(1);
+  if (kind_of(path) != "dir") fail("io", path, ": no such folder");
+  std::error_code error;
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(path, error)) names.push_back(entry.path().filename().string());
+  if (error) refuse(path, error);
+  std::sort(names.begin(), names.end());
+  return call.push(names);
+}
+
+int mkdir(Call& call) {
+  const auto path = call.arg<std::string>(1);
+  std::error_code error;
+  fs::create_directories(path, error);
+  if (error) refuse(path, error);
+  return 0;
+}
+
+int remove(Call& call) {
+  const auto path = call.arg<std::string>(1);
+  std::error_code error;
+  fs::remove_all(path, error);
+  if (error) refuse(path, error);
+  return 0;
+}
+
+int copy(Call& call) {
+  const auto from = call.arg<std::string>(1), to = call.arg<std::string>(2);
+  if (kind_of(from).empty()) fail("io", from, ": no such file");
+  std::error_code error;
+  fs::copy(from, to, fs::copy_options::recursive | fs::copy_options::overwrite_existing, error);
+  if (error) refuse(from + " to " + to, error);
+  return 0;
+}
+
+int replace_dir(Call& call) {
+  const auto from = call.arg<std::string>(1), to = call.arg<std::string>(2);
+  if (kind_of(from) != "dir") fail("io", from, ": no such folder");
+  AtomicFolder folder(to);
+  std::error_code error;
+  fs::remove(folder.folder(), error);
+  fs::rename(from, folder.folder(), error);  // `from` becomes the new folder; commit() syncs it and puts it in place
+  if (error) refuse(from, error);
+  folder.commit();
+  return 0;
+}
+
+int find(Call& call) {
+  const std::string found = find_file(call.arg<std::string>(1));
+  if (found.empty()) return 0;
+  return call.push(found);
+}
+}  // namespace
+
+void register_fs(lua_State* L) {
+  using lua::fn;
+  lua::functions(L, "fs", {{"read", fn<read>}, {"write", fn<write>}, {"append", fn<append>}, {"kind", fn<kind>},
+                           {"list", fn<list>}, {"mkdir", fn<mkdir>}, {"remove", fn<remove>}, {"copy", fn<copy>},
+                           {"replace_dir", fn<replace_dir>}, {"find", fn<find>}});
+}
+
 }  // namespace qeng

@@ -10,7 +10,7 @@
 namespace qeng {
 namespace {
 lua_State* watched = nullptr;
-volatile sig_atomic_t deferred = 0, pending = 0, raising = 0;
+volatile sig_atomic_t deferred = 0, prompting = 0, interactive = 0, pending = 0, raising = 0;
 
 void cancel_alarm() {
   const itimerval off{};
@@ -29,6 +29,7 @@ void request_raise() {
   raising = 1;
   // The same call that LuaJIT's own command line makes from its handler.
   lua_sethook(watched, raise_here, LUA_MASKCALL | LUA_MASKRET | LUA_MASKCOUNT, 1);
+  if (interactive) return;
   itimerval second{};
   second.it_value.tv_sec = 1;
   setitimer(ITIMER_REAL, &second, nullptr);
@@ -36,7 +37,7 @@ void request_raise() {
 
 void on_interrupt(int) {
   if (!watched) return;
-  if (deferred && !pending) {
+  if (prompting || (deferred && pending != 1)) {
     pending = 1;
     return;
   }
@@ -75,11 +76,18 @@ bool interrupt_told() {
   return true;
 }
 
-void take_interrupt(lua_State* L) {
+void prompt_interrupts(bool on) {
+  interactive = 1;
+  prompting = on ? 1 : 0;
+}
+
+bool take_interrupt(lua_State* L) {
+  const bool was = pending || raising;
   cancel_alarm();
   lua_sethook(L, nullptr, 0, 0);
   pending = 0;
   raising = 0;
+  return was;
 }
 
 void end_interrupts() {

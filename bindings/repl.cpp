@@ -59,7 +59,9 @@ bool read_line(lua_State* L, bool terminal, const char* prompt, std::string* lin
   line->clear();
   if (terminal) {
     completing = L;
+    prompt_interrupts(true);
     char* text = readline(prompt);
+    prompt_interrupts(false);
     if (!text) return false;
     *line = text;
     std::free(text);

@@ -43,6 +43,18 @@ int load_core(lua_State* L) {
   return 1;
 }
 
+// require "qeng.library_file" (path): the text of a file of the library; help reads api.lua with it.
+int read_library_file(lua_State* L) {
+  std::string text;
+  if (!library_file(luaL_checkstring(L, 1), &text)) return 0;
+  lua_pushlstring(L, text.data(), text.size());
+  return 1;
+}
+int load_library_file(lua_State* L) {
+  lua_pushcfunction(L, read_library_file);
+  return 1;
+}
+
 int keep_traceback(lua_State* L) {
   if (lua_gettop(L) < 1) lua_pushnil(L);
   luaL_traceback(L, L, nullptr, 1);
@@ -83,6 +95,8 @@ LuaState::LuaState() : L_(luaL_newstate()) {
   lua_getfield(L_, -1, "preload");
   lua_pushcfunction(L_, load_core);
   lua_setfield(L_, -2, "qeng.core");
+  lua_pushcfunction(L_, load_library_file);
+  lua_setfield(L_, -2, "qeng.library_file");
   lua_getfield(L_, -2, "loaders");
   for (int i = static_cast<int>(lua_objlen(L_, -1)); i >= 2; --i) lua_rawgeti(L_, -1, i), lua_rawseti(L_, -2, i + 1);
   lua_pushcfunction(L_, search_library);

@@ -1,4 +1,4 @@
 -- The library: the engine (C++) and what is written in Lua on top of it.
 local q = require "qeng.core"
-q.help = require("qeng.repl").help
+q.help = require "qeng.help"
 return q

@@ -1,0 +1,11 @@
+// Lua values from and to JSON text, for bindings whose engine objects hold JSON.
+#pragma once
+#include <lua.hpp>
+#include <string>
+
+namespace qeng {
+
+void push_json(lua_State* L, const std::string& text);                       // Error("format") with line and column
+std::string json_text(lua_State* L, int index, bool pretty = false);  // Error("value") names where in the value
+
+}  // namespace qeng
