@@ -207,7 +207,7 @@ struct AttentionGrad {
 
 // ---------------------------------------------------------------- loss
 
-// Cross-entropy fused with the LM head; logits exist for one chunk of rows at a time, in f32 or bf16.
+// Cross-entropy fused with the LM head; logits exist for one chunk of rows at a time, in f32.
 //   z = h W^T;  nll[t] = logsumexp(z[t]) - z[t, targets[t]];  loss = loss_scale * sum of nll over trained rows
 //   [dh] = loss_scale * (softmax(z) - onehot) W;   [dw] += loss_scale * (softmax(z) - onehot)^T h
 // Rows whose target is -1 are not trained: their nll and dh are 0 and their logits are never computed.
@@ -224,7 +224,7 @@ struct LmHeadLoss {
     f("workspace", workspace, Access::write);
   }
 };
-// Bytes for: logits [chunk, vocab] in h's dtype, gathered h and dh rows [tokens, hidden], trained row numbers [tokens] i32, slack.
+// Bytes for: logits [chunk, vocab] in f32, gathered h and dh rows [tokens, hidden], trained row numbers [tokens] i32, slack.
 int64_t lm_head_workspace(int64_t tokens, int64_t hidden, int64_t vocab, int chunk, DType dtype);
 
 // ---------------------------------------------------------------- optimizer

@@ -20,7 +20,7 @@ std::string cpu_model() {
 
 class CpuBackend : public Backend {
  public:
-  CpuBackend(int threads, const isa::Table& table) : context_{threads, &table, {}} {}
+  CpuBackend(int threads, const isa::Table& table) : context_{threads, &table, {}, {}} {}
 
   std::string name() const override { return "cpu"; }
   std::string description() const override {
@@ -40,7 +40,10 @@ class CpuBackend : public Backend {
   void upload(void* device, const void* host, size_t bytes) override { std::memcpy(device, host, bytes); }
   void download(void* host, const void* device, size_t bytes) override { std::memcpy(host, device, bytes); }
 
-  const Limits& limits() override { return limits_; }
+  const Limits& limits() override {
+    if (limits_.bandwidth == 0) limits_ = measure_limits(context_);
+    return limits_;
+  }
 
  private:
   CpuContext context_;

@@ -5,7 +5,9 @@
 #include <memory>
 #include <vector>
 
+#include "kernels/backend.h"
 #include "kernels/check.h"
+#include "kernels/cpu/gemm.h"
 #include "kernels/cpu/isa/table.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/math/bf16.h"
@@ -38,6 +40,7 @@ struct CpuContext {
   int threads;
   const isa::Table* isa;
   Scratch scratch;
+  Gemm gemm;
 };
 
 // Rows of work per thread below which a second thread costs more than it brings (about 2 us of waking it).
@@ -58,18 +61,29 @@ inline char* at(const View& view, int64_t index) {
 void* allocate_memory(size_t bytes);
 void release_memory(void* memory, size_t bytes);
 
+// Bytes/s of a copy and FLOP/s of matrix products with all the context's threads: the best of a few tries (limits.cpp).
+Limits measure_limits(CpuContext& context);
+
+void run(const Matmul&, CpuContext&);
+void run(const BiasGrad&, CpuContext&);
+void run(const Embedding&, CpuContext&);
+void run(const EmbeddingGrad&, CpuContext&);
+void run(const RmsNorm&, CpuContext&);
+void run(const RmsNormGrad&, CpuContext&);
+void run(const SwiGlu&, CpuContext&);
+void run(const SwiGluGrad&, CpuContext&);
 void run(const Add&, CpuContext&);
 void run(const Scale&, CpuContext&);
 void run(const Cast&, CpuContext&);
 void run(const Copy&, CpuContext&);
 void run(const Fill&, CpuContext&);
-void run(const Rope&, CpuContext&);           // rope.cpp
-void run(const Attention&, CpuContext&);      // attention.cpp
-void run(const AttentionGrad&, CpuContext&);  // attention.cpp
-
-template <class AnyOp>
-void run(const AnyOp& op, CpuContext&) {
-  fail("unsupported", op.name, ": the cpu backend does not have this operation");
-}
+void run(const Dropout&, CpuContext&);
+void run(const Rope&, CpuContext&);
+void run(const Attention&, CpuContext&);
+void run(const AttentionGrad&, CpuContext&);
+void run(const LmHeadLoss&, CpuContext&);
+void run(const SumSquares&, CpuContext&);
+void run(const ClipScale&, CpuContext&);
+void run(const AdamW&, CpuContext&);
 
 }  // namespace qeng

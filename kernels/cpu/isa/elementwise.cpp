@@ -1,16 +1,8 @@
-// Loops over flat arrays: add, scale and cast.
+// Loops over flat arrays: add, scale and cast, accumulate.
 #include "kernels/cpu/isa/simd.h"
 
 namespace qeng::isa::QENG_ISA {
 namespace {
-
-// body(i, lanes) over [0, n) in steps of kWidth, the last with fewer lanes.
-template <class Body>
-inline void for_lanes(int64_t n, Body body) {
-  int64_t i = 0;
-  for (; i + kWidth <= n; i += kWidth) body(i, static_cast<int64_t>(kWidth));
-  if (i < n) body(i, n - i);
-}
 
 void add(Float type, const void* a, const void* b, void* y, int64_t n) {
   for_type(type, [=](auto tag) {
@@ -33,11 +25,19 @@ void scale(Float from, const void* x, Float to, void* y, float alpha, int64_t n)
   });
 }
 
+void accumulate(Float type, const void* x, float* y, int64_t n) {
+  for_type(type, [=](auto tag) {
+    const auto* in = static_cast<const decltype(tag)*>(x);
+    for_lanes(n, [=](int64_t i, int64_t lanes) { store(y + i, load(y + i, lanes) + load(in + i, lanes), lanes); });
+  });
+}
+
 }  // namespace
 
 void fill_elementwise(Table& table) {
   table.add = add;
   table.scale = scale;
+  table.accumulate = accumulate;
 }
 
 }  // namespace qeng::isa::QENG_ISA

@@ -34,6 +34,14 @@ inline Vec exp(Vec x) {
 // 1 / (1 + e^-x)
 inline Vec sigmoid(Vec x) { return splat(1.0f) / (splat(1.0f) + exp(splat(0.0f) - x)); }
 
+// body(i, lanes) over [0, n) in steps of kWidth, the last with fewer lanes.
+template <class Body>
+inline void for_lanes(int64_t n, Body body) {
+  int64_t i = 0;
+  for (; i + kWidth <= n; i += kWidth) body(i, static_cast<int64_t>(kWidth));
+  if (i < n) body(i, n - i);
+}
+
 // Calls body with a value of the C++ type: for_type(type, [&](auto tag) { using T = decltype(tag); ... }).
 template <class Body>
 inline void for_type(Float type, Body body) {

@@ -5,11 +5,21 @@
 
 namespace qeng::isa::QENG_ISA {
 
+void fill_activation(Table& table);
+void fill_dropout(Table& table);
 void fill_elementwise(Table& table);
+void fill_optimizer(Table& table);
+void fill_rmsnorm(Table& table);
+void fill_softmax(Table& table);
 
 void fill(Table& table) {
   table.name = QENG_TEXT(QENG_ISA);
+  fill_activation(table);
+  fill_dropout(table);
   fill_elementwise(table);
+  fill_optimizer(table);
+  fill_rmsnorm(table);
+  fill_softmax(table);
 }
 
 }  // namespace qeng::isa::QENG_ISA

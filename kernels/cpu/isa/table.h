@@ -11,6 +11,9 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/math/adamw.h"
+#include "kernels/math/bf16.h"
+
 namespace qeng::isa {
 
 enum class Float : uint8_t { f32, bf16, f16 };  // f16 only where said
@@ -21,7 +24,35 @@ struct Table {
   // ---- elementwise (elementwise.cpp)
   void (*add)(Float type, const void* a, const void* b, void* y, int64_t n) = nullptr;
   void (*scale)(Float from, const void* x, Float to, void* y, float alpha,
-                int64_t n) = nullptr;  // also casts; f16 allowed
+                int64_t n) = nullptr;                                            // also casts; f16 allowed
+  void (*accumulate)(Float type, const void* x, float* y, int64_t n) = nullptr;  // y += x
+
+  // ---- activation (activation.cpp): SwiGlu, SwiGluGrad
+  void (*swiglu)(Float type, const void* gate, const void* up, void* y, int64_t n) = nullptr;
+  void (*swiglu_grad)(Float type, const void* gate, const void* up, const void* dy, void* dgate, void* dup,
+                      int64_t n) = nullptr;
+
+  // ---- rows of dim elements (rmsnorm.cpp): RmsNorm, RmsNormGrad. dw: [dim] summed into, or null.
+  void (*rmsnorm)(Float type, const void* x, const void* w, void* y, float* rstd, int64_t rows, int64_t dim, float eps,
+                  bool plus_one) = nullptr;
+  void (*rmsnorm_grad)(Float type, const void* x, const void* w, const float* rstd, const void* dy, void* dx, float* dw,
+                       int64_t rows, int64_t dim, bool plus_one, bool acc_dx) = nullptr;
+
+  // ---- one row of logits (softmax.cpp)
+  // log(sum(exp(z)))
+  float (*logsumexp)(const float* z, int64_t n) = nullptr;
+  // dz = scale * (exp(z - lse) - [j == target]); dz of the type may start where z does
+  void (*softmax_grad)(const float* z, float lse, int64_t target, float scale, Float type, void* dz,
+                       int64_t n) = nullptr;
+
+  // ---- optimizer (optimizer.cpp). The same order of additions on every instruction set.
+  double (*sum_squares)(const float* x, int64_t n) = nullptr;
+  void (*adamw)(const AdamWStep& step, float* w, const float* grad, float* m, float* v, bf16* model,
+                int64_t n) = nullptr;
+
+  // ---- dropout (dropout.cpp): elements first .. first + n of a tensor; first a multiple of 4.
+  void (*dropout)(Float type, const void* x, void* y, int64_t first, int64_t n, uint64_t seed, uint64_t step,
+                  uint32_t stream, float p) = nullptr;
 };
 
 // The tables, filled on first use. find: nullptr if this machine cannot run it or there is none of that name.

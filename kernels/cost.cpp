@@ -1,0 +1,88 @@
+// What each operation must move and compute at least; the profiler sets measured times against it.
+#include <algorithm>
+
+#include "kernels/ops.h"
+
+namespace qeng {
+
+namespace {
+
+double count(const View& view) { return static_cast<double>(view.elements()); }
+
+// Each view once, an updated one twice.
+template <class AnyOp>
+double bytes_of(AnyOp op) {
+  double bytes = 0;
+  op.views([&](const char*, View& view, Access access) {
+    if (view) bytes += static_cast<double>(view.bytes()) * (access == Access::update ? 2 : 1);
+  });
+  return bytes;
+}
+
+// Pairs of a query and a key it sees, over all documents, for one head.
+double visible_pairs(const View& cu_q, const View& cu_k, int window) {
+  double pairs = 0;
+  const int32_t *starts_q = cu_q.as<int32_t>(), *starts_k = cu_k.as<int32_t>();
+  for (int64_t s = 0; s + 1 < std::min(cu_q.elements(), cu_k.elements()); ++s) {
+    const int64_t queries = starts_q[s + 1] - starts_q[s], keys = starts_k[s + 1] - starts_k[s];
+    for (int64_t i = 0; i < queries; ++i) {
+      const int64_t seen = std::max<int64_t>(0, keys - (queries - 1 - i));
+      pairs += static_cast<double>(window > 0 ? std::min<int64_t>(seen, window) : seen);
+    }
+  }
+  return pairs;
+}
+
+template <class AnyAttention>
+double attention_flops(const AnyAttention& op, int products) {
+  if (!op.cu_q || !op.cu_k || op.q.rank != 3) return 0;
+  return 2.0 * products * visible_pairs(op.cu_q, op.cu_k, op.window) *
+         static_cast<double>(op.q.shape[1] * op.q.shape[2]);
+}
+
+Cost of(const Matmul& op) {
+  const double k = static_cast<double>(op.trans_a ? op.a.rows() : op.a.columns());
+  return {bytes_of(op), 2 * count(op.c) * k + (op.bias ? count(op.c) : 0)};
+}
+Cost of(const BiasGrad& op) { return {bytes_of(op), count(op.dy)}; }
+Cost of(const Embedding& op) {  // of the table, the rows it reads
+  return {static_cast<double>(op.tokens.bytes()) + 2.0 * static_cast<double>(op.y.bytes()), 0};
+}
+Cost of(const EmbeddingGrad& op) {
+  return {static_cast<double>(op.tokens.bytes() + op.dy.bytes()) + 2 * 4 * count(op.dy), count(op.dy)};
+}
+Cost of(const RmsNorm& op) { return {bytes_of(op), 4 * count(op.x)}; }
+Cost of(const RmsNormGrad& op) { return {bytes_of(op), (op.dw ? 11 : 9) * count(op.x)}; }
+Cost of(const SwiGlu& op) { return {bytes_of(op), 5 * count(op.gate)}; }  // an exponential counts as one
+Cost of(const SwiGluGrad& op) { return {bytes_of(op), 11 * count(op.gate)}; }
+Cost of(const Add& op) { return {bytes_of(op), count(op.y)}; }
+Cost of(const Scale& op) { return {bytes_of(op), count(op.y)}; }
+Cost of(const Cast& op) { return {bytes_of(op), 0}; }
+Cost of(const Copy& op) { return {bytes_of(op), 0}; }
+Cost of(const Fill& op) { return {bytes_of(op), 0}; }
+Cost of(const Dropout& op) { return {bytes_of(op), count(op.x)}; }
+Cost of(const Rope& op) { return {bytes_of(op), 3 * count(op.x)}; }              // upper bound: every element rotated
+Cost of(const Attention& op) { return {bytes_of(op), attention_flops(op, 2)}; }  // q k^T, P v
+Cost of(const AttentionGrad& op) { return {bytes_of(op), attention_flops(op, 5)}; }  // q k^T, dout v^T, dq, dk, dv
+Cost of(const LmHeadLoss& op) {
+  if (!op.targets) return {};
+  const int32_t* targets = op.targets.as<int32_t>();
+  const double trained =
+      static_cast<double>(std::count_if(targets, targets + op.targets.elements(), [](int32_t t) { return t >= 0; }));
+  const double products = 1 + (op.dh ? 1 : 0) + (op.dw ? 1 : 0);
+  LmHeadLoss moved = op;
+  moved.workspace = {};
+  const double logits = trained * static_cast<double>(op.w.rows());
+  return {bytes_of(moved), logits * (2.0 * products * static_cast<double>(op.h.columns()) + (op.dh ? 5 : 3))};
+}
+Cost of(const SumSquares& op) { return {static_cast<double>(op.x.bytes()) + 4, 2 * count(op.x)}; }
+Cost of(const ClipScale& op) { return {bytes_of(op), count(op.partials)}; }
+Cost of(const AdamW& op) { return {bytes_of(op), 14 * count(op.w)}; }
+
+}  // namespace
+
+Cost cost(const Op& op) {
+  return std::visit([](const auto& concrete) { return of(concrete); }, op);
+}
+
+}  // namespace qeng

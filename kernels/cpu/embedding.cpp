@@ -1,0 +1,50 @@
+#include <cstring>
+
+#include "kernels/cpu/cpu.h"
+
+namespace qeng {
+
+namespace {
+
+void check_tokens(const char* op, const View& tokens, int64_t vocab) {
+  for (int64_t t = 0; t < tokens.elements(); ++t) {
+    const int32_t token = tokens.as<int32_t>()[t];
+    if (token < 0 || token >= vocab)
+      fail("value", op, ": token ", token, " at position ", t, " is outside the table of ", vocab, " rows");
+  }
+}
+
+}  // namespace
+
+void run(const Embedding& op, CpuContext& context) {
+  const Check check{op.name};
+  check.dtype("tokens", op.tokens, {DType::i32});
+  check.is_float("table", op.table);
+  check.that(op.table.rank == 2, "table is " + shape_text(op.table) + ", expected [vocab, hidden]");
+  const int64_t count = op.tokens.elements(), hidden = op.table.columns();
+  check.count("y", op.y, op.table.dtype, count * hidden);
+  check_tokens(op.name, op.tokens, op.table.rows());
+  const size_t row_bytes = static_cast<size_t>(hidden) * dtype_size(op.table.dtype);
+  parallel_for(context.threads, count, grain_rows(hidden), [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t)
+      std::memcpy(at(op.y, t * hidden), at(op.table, op.tokens.as<int32_t>()[t] * hidden), row_bytes);
+  });
+}
+
+void run(const EmbeddingGrad& op, CpuContext& context) {
+  const Check check{op.name};
+  check.dtype("tokens", op.tokens, {DType::i32});
+  check.dtype("dtable", op.dtable, {DType::f32});
+  check.that(op.dtable.rank == 2, "dtable is " + shape_text(op.dtable) + ", expected [vocab, hidden]");
+  check.is_float("dy", op.dy);
+  const int64_t count = op.tokens.elements(), hidden = op.dtable.columns();
+  check.count("dy", op.dy, op.dy.dtype, count * hidden);
+  check_tokens(op.name, op.tokens, op.dtable.rows());
+  parallel_for(context.threads, hidden, 64, [&](int64_t begin, int64_t end) {  // by columns: each sums in order of t
+    for (int64_t t = 0; t < count; ++t)
+      context.isa->accumulate(float_type(op.dy), at(op.dy, t * hidden + begin),
+                              op.dtable.as<float>() + op.tokens.as<int32_t>()[t] * hidden + begin, end - begin);
+  });
+}
+
+}  // namespace qeng

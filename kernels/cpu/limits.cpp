@@ -1,0 +1,78 @@
+#include <chrono>
+#include <cstring>
+
+#include "kernels/cpu/cpu.h"
+
+namespace qeng {
+
+namespace {
+
+// Memory that is given back when the measurement ends.
+struct Buffer {
+  void* data;
+  size_t bytes;
+  explicit Buffer(size_t size) : data(allocate_memory(size)), bytes(size) {}
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  ~Buffer() { release_memory(data, bytes); }
+};
+
+// Least seconds of body, out of tries after one to warm up, or fewer when they take more than limit seconds together.
+template <class Body>
+double best_seconds(int tries, double limit, Body&& body) {
+  using Clock = std::chrono::steady_clock;
+  const auto seconds = [](Clock::time_point from) {
+    return std::chrono::duration<double>(Clock::now() - from).count();
+  };
+  const auto start = Clock::now();
+  body();
+  double best = seconds(start);
+  for (int i = 0; i < tries && seconds(start) < limit; ++i) {
+    const auto from = Clock::now();
+    body();
+    best = std::min(best, seconds(from));
+  }
+  return std::max(best, 1e-9);
+}
+
+double measure_copy(CpuContext& context) {
+  constexpr int64_t kBytes = int64_t{96} << 20;  // three times the last-level cache of a large desktop processor
+  const Buffer from(kBytes), to(kBytes);
+  std::memset(from.data, 1, kBytes);
+  const double seconds = best_seconds(8, 0.25, [&] {
+    parallel_for(context.threads, kBytes, 1 << 16, [&](int64_t begin, int64_t end) {
+      std::memcpy(static_cast<char*>(to.data) + begin, static_cast<char*>(from.data) + begin,
+                  static_cast<size_t>(end - begin));
+    });
+  });
+  return 2 * kBytes / seconds;
+}
+
+double measure_gemm(CpuContext& context, DType dtype) {
+  double best = 0;
+  for (const int64_t size : {1024, 2048}) {
+    const size_t bytes = static_cast<size_t>(size * size) * dtype_size(dtype);
+    const Buffer a(bytes), b(bytes), c(bytes);
+    std::memset(a.data, 0, bytes);  // zeros: no subnormals, and no slower nor faster than other numbers
+    std::memset(b.data, 0, bytes);
+    GemmShape shape;
+    shape.m = shape.n = shape.k = size, shape.in = shape.out = dtype;
+    const double seconds = best_seconds(6, 0.12, [&] {
+      context.scratch.reset();
+      context.gemm.run(shape, a.data, b.data, nullptr, c.data, context.scratch);
+    });
+    best = std::max(best,
+                    2.0 * static_cast<double>(size) * static_cast<double>(size) * static_cast<double>(size) / seconds);
+    if (seconds > 0.05) break;  // a slow machine knows enough
+  }
+  return best;
+}
+
+}  // namespace
+
+Limits measure_limits(CpuContext& context) {
+  omp_set_num_threads(context.threads);
+  return {measure_copy(context), measure_gemm(context, DType::f32), measure_gemm(context, DType::bf16)};
+}
+
+}  // namespace qeng

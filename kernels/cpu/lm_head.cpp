@@ -1,0 +1,123 @@
+// LmHeadLoss. Trained rows are gathered; each chunk of them makes f32 logits, which become their own gradient in place.
+// Logits stay in f32 also where h is bf16: rounding a logit of 20 to bf16 moves a row's loss by up to 0.06, and the
+// memory is bounded by the chunk. The gradient of a row is written in h's dtype at the start of its row of logits.
+#include <cstring>
+
+#include "kernels/cpu/cpu.h"
+
+namespace qeng {
+
+namespace {
+
+constexpr int64_t kRowsStep = 16;  // chunks are padded to multiples, so that oneDNN sees few shapes
+int64_t padded(int64_t rows) { return (rows + kRowsStep - 1) / kRowsStep * kRowsStep; }
+
+constexpr int64_t kAlign = 64;
+int64_t aligned(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
+
+// The workspace, cut up.
+struct Parts {
+  int64_t logits, h, dh, rows, end;  // byte offsets
+  Parts(int64_t tokens, int64_t hidden, int64_t vocab, int64_t chunk, DType dtype) {
+    const int64_t element = static_cast<int64_t>(dtype_size(dtype));
+    logits = 0;
+    h = logits + aligned(std::min(padded(chunk), padded(tokens)) * vocab * 4);
+    dh = h + aligned(padded(tokens) * hidden * element);
+    rows = dh + aligned(padded(tokens) * hidden * element);
+    end = rows + aligned(tokens * 4);
+  }
+};
+
+}  // namespace
+
+int64_t lm_head_workspace(int64_t tokens, int64_t hidden, int64_t vocab, int chunk, DType dtype) {
+  return Parts(tokens, hidden, vocab, chunk, dtype).end + kAlign;
+}
+
+void run(const LmHeadLoss& op, CpuContext& context) {
+  const Check check{op.name};
+  check.is_float("h", op.h);
+  check.that(op.h.rank == 2, "h is " + shape_text(op.h) + ", expected [tokens, hidden]");
+  check.that(op.w.rank == 2, "w is " + shape_text(op.w) + ", expected [vocab, hidden]");
+  const DType dtype = op.h.dtype;
+  const int64_t tokens = op.h.rows(), hidden = op.h.columns(), vocab = op.w.rows();
+  check.is("w", op.w, dtype, {vocab, hidden});
+  check.count("targets", op.targets, DType::i32, tokens);
+  check.is("loss_scale", op.loss_scale, DType::f32, {1});
+  check.count("nll", op.nll, DType::f32, tokens);
+  check.is("loss", op.loss, DType::f32, {1});
+  if (op.dh) check.like("dh", op.dh, "h", op.h);
+  if (op.dw) check.is("dw", op.dw, DType::f32, {vocab, hidden});
+  if (op.dw && !op.dh) fail("value", op.name, ": dw without dh: gradients are computed where dh is given");
+  if (op.chunk < 1) fail("value", op.name, ": chunk is ", op.chunk, ", expected at least 1");
+  check.dtype("workspace", op.workspace, {DType::u8});
+  const int64_t needed = lm_head_workspace(tokens, hidden, vocab, op.chunk, dtype);
+  check.that(op.workspace.elements() >= needed,
+             "workspace is " + shape_text(op.workspace) + ", expected at least " + std::to_string(needed) + " bytes");
+
+  const int32_t* targets = op.targets.as<int32_t>();
+  for (int64_t t = 0; t < tokens; ++t)
+    if (targets[t] < -1 || targets[t] >= vocab)
+      fail("value", op.name, ": target ", targets[t], " at position ", t, " is outside the vocabulary of ", vocab,
+           " (-1: not trained)");
+
+  const Parts parts(tokens, hidden, vocab, op.chunk, dtype);
+  char* base = op.workspace.as<char>();
+  base += (kAlign - reinterpret_cast<intptr_t>(base) % kAlign) % kAlign;
+  int32_t* rows = reinterpret_cast<int32_t*>(base + parts.rows);
+  int64_t trained = 0;
+  for (int64_t t = 0; t < tokens; ++t)
+    if (targets[t] >= 0) rows[trained++] = static_cast<int32_t>(t);
+
+  const int64_t element = static_cast<int64_t>(dtype_size(dtype)), row_bytes = hidden * element;
+  char *h = base + parts.h, *dh = base + parts.dh;
+  for (int64_t i = 0; i < trained; ++i)
+    std::memcpy(h + i * row_bytes, at(op.h, rows[i] * hidden), static_cast<size_t>(row_bytes));
+  std::memset(h + trained * row_bytes, 0, static_cast<size_t>((padded(trained) - trained) * row_bytes));
+
+  const float scale = op.loss_scale.as<float>()[0];
+  float* nll = op.nll.as<float>();
+  std::fill(nll, nll + tokens, 0.0f);
+  float* logits = reinterpret_cast<float*>(base + parts.logits);
+  const int64_t chunk = padded(op.chunk);
+  for (int64_t begin = 0; begin < trained; begin += chunk) {
+    const int64_t count = std::min(chunk, trained - begin), m = padded(count);
+    GemmShape product;
+    product.m = m, product.n = vocab, product.k = hidden, product.trans_b = true, product.in = dtype;
+    context.gemm.run(product, h + begin * row_bytes, op.w.data, nullptr, logits, context.scratch);
+    parallel_for(context.threads, m, 1, [&](int64_t first, int64_t last) {
+      for (int64_t i = first; i < last; ++i) {
+        float* z = logits + i * vocab;
+        if (i >= count) {
+          std::fill(z, z + vocab, 0.0f);
+          continue;
+        }
+        const int32_t t = rows[begin + i];
+        const float lse = context.isa->logsumexp(z, vocab);
+        nll[t] = lse - z[targets[t]];
+        if (op.dh) context.isa->softmax_grad(z, lse, targets[t], scale, float_type(op.h), z, vocab);
+      }
+    });
+    if (!op.dh) continue;
+    GemmShape back;  // dh = dz W
+    back.m = m, back.n = hidden, back.k = vocab, back.in = back.out = dtype;
+    back.lda = vocab * 4 / element;
+    context.gemm.run(back, logits, op.w.data, nullptr, dh + begin * row_bytes, context.scratch);
+    if (!op.dw) continue;
+    GemmShape weight;  // dw += dz^T h
+    weight.m = vocab, weight.n = hidden, weight.k = m, weight.in = dtype, weight.trans_a = weight.acc = true;
+    weight.lda = back.lda;
+    context.gemm.run(weight, logits, h + begin * row_bytes, nullptr, op.dw.data, context.scratch);
+  }
+
+  if (op.dh) {
+    std::memset(op.dh.data, 0, op.dh.bytes());
+    for (int64_t i = 0; i < trained; ++i)
+      std::memcpy(at(op.dh, rows[i] * hidden), dh + i * row_bytes, static_cast<size_t>(row_bytes));
+  }
+  double total = 0;
+  for (int64_t t = 0; t < tokens; ++t) total += nll[t];
+  op.loss.as<float>()[0] = static_cast<float>(scale * total);
+}
+
+}  // namespace qeng

@@ -1,0 +1,126 @@
+// Gemm by oneDNN, versions 2.6 and 3: the one file that includes dnnl.hpp.
+#include <dnnl.hpp>
+#include <unordered_map>
+
+#include "kernels/cpu/cpu.h"
+
+namespace qeng {
+
+namespace {
+
+using dnnl::memory;
+
+constexpr size_t kMaxPrimitives = 2048;  // generated code is some 10 KB each; shapes of a run are dozens
+
+memory::data_type type_of(DType dtype) {
+  switch (dtype) {
+    case DType::f32: return memory::data_type::f32;
+    case DType::bf16: return memory::data_type::bf16;
+    default: fail("dtype", "matmul: ", dtype_name(dtype), " is not supported by the cpu backend; f32 and bf16 are");
+  }
+}
+
+struct Hash {
+  size_t operator()(const GemmShape& s) const {
+    size_t hash = 14695981039346656037u;
+    for (const uint64_t part :
+         {static_cast<uint64_t>(s.m) ^ static_cast<uint64_t>(s.lda) << 32, static_cast<uint64_t>(s.n),
+          static_cast<uint64_t>(s.k),
+          uint64_t{bits_of(s.alpha)} << 8 | uint64_t{s.trans_a} | uint64_t{s.trans_b} << 1 | uint64_t{s.acc} << 2 |
+              uint64_t{s.has_bias} << 3,
+          static_cast<uint64_t>(s.in) | static_cast<uint64_t>(s.out) << 8 | static_cast<uint64_t>(s.bias) << 16})
+      hash = (hash ^ part) * 1099511628211u ^ (hash >> 29);
+    return hash;
+  }
+};
+
+dnnl::matmul::primitive_desc describe(const dnnl::engine& engine, const GemmShape& s) {
+  const auto plain = memory::format_tag::ab, transposed = memory::format_tag::ba;
+  const int64_t lda = s.lda ? s.lda : s.trans_a ? s.m : s.k;
+  const memory::desc a({s.m, s.k}, type_of(s.in), s.trans_a ? memory::dims{1, lda} : memory::dims{lda, 1});
+  const memory::desc b({s.k, s.n}, type_of(s.in), s.trans_b ? transposed : plain);
+  const memory::desc bias({1, s.n}, type_of(s.bias), plain);
+  const memory::desc c({s.m, s.n}, type_of(s.out), plain);
+  dnnl::post_ops post;  // oneDNN adds its own bias before post-ops, so a scaled product takes it as a post-op
+  if (s.alpha != 1) {
+#if DNNL_VERSION_MAJOR >= 3
+    post.append_eltwise(dnnl::algorithm::eltwise_linear, s.alpha, 0);
+#else
+    post.append_eltwise(1, dnnl::algorithm::eltwise_linear, s.alpha, 0);
+#endif
+  }
+  if (s.alpha != 1 && s.has_bias) post.append_binary(dnnl::algorithm::binary_add, bias);
+  if (s.acc) post.append_sum(1);
+  dnnl::primitive_attr attributes;
+  attributes.set_post_ops(post);
+  attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  const bool own_bias = s.has_bias && s.alpha == 1;
+#if DNNL_VERSION_MAJOR >= 3
+  if (own_bias) return {engine, a, b, bias, c, attributes};
+  return {engine, a, b, c, attributes};
+#else
+  if (own_bias) return {dnnl::matmul::desc(a, b, bias, c), attributes, engine};
+  return {dnnl::matmul::desc(a, b, c), attributes, engine};
+#endif
+}
+
+// A primitive with its memory objects, whose pointers are set at each run.
+struct Primitive {
+  dnnl::matmul primitive;
+  memory a, b, bias, c, scratchpad;
+  size_t scratchpad_bytes = 0;
+  std::string kernel;
+  std::unordered_map<int, memory> arguments;
+
+  Primitive(const dnnl::engine& engine, const GemmShape& shape) {
+    const auto description = describe(engine, shape);
+    primitive = dnnl::matmul(description);
+    kernel = description.impl_info_str();
+    scratchpad_bytes = description.scratchpad_desc().get_size();
+    a = memory(description.src_desc(), engine, nullptr);
+    b = memory(description.weights_desc(), engine, nullptr);
+    c = memory(description.dst_desc(), engine, nullptr);
+    scratchpad = memory(description.scratchpad_desc(), engine, nullptr);
+    arguments = {{DNNL_ARG_SRC, a}, {DNNL_ARG_WEIGHTS, b}, {DNNL_ARG_DST, c}, {DNNL_ARG_SCRATCHPAD, scratchpad}};
+    if (!shape.has_bias) return;
+    bias = memory({{1, shape.n}, type_of(shape.bias), memory::format_tag::ab}, engine, nullptr);
+    arguments[shape.alpha == 1 ? DNNL_ARG_BIAS : (DNNL_ARG_ATTR_MULTIPLE_POST_OP(1) | DNNL_ARG_SRC_1)] = bias;
+  }
+};
+
+}  // namespace
+
+struct Gemm::Primitives {
+  dnnl::engine engine{dnnl::engine::kind::cpu, 0};
+  dnnl::stream stream{engine};
+  std::unordered_map<GemmShape, Primitive, Hash> of_shape;
+
+  Primitive& find(const GemmShape& shape) {
+    const auto found = of_shape.find(shape);
+    if (found != of_shape.end()) return found->second;
+    if (of_shape.size() >= kMaxPrimitives) of_shape.clear();
+    return of_shape.try_emplace(shape, engine, shape).first->second;
+  }
+};
+
+Gemm::Gemm() : primitives_(std::make_unique<Primitives>()) {}
+Gemm::~Gemm() = default;
+
+void Gemm::run(const GemmShape& shape, const void* a, const void* b, const void* bias, void* c, Scratch& scratch) {
+  try {
+    Primitive& p = primitives_->find(shape);
+    p.a.set_data_handle(const_cast<void*>(a));
+    p.b.set_data_handle(const_cast<void*>(b));
+    p.c.set_data_handle(c);
+    if (shape.has_bias) p.bias.set_data_handle(const_cast<void*>(bias));
+    if (p.scratchpad_bytes) p.scratchpad.set_data_handle(scratch.take(p.scratchpad_bytes));
+    p.primitive.execute(primitives_->stream, p.arguments);
+  } catch (const dnnl::error& error) {
+    fail("internal", "matmul: oneDNN: ", error.what(), " (m ", shape.m, ", n ", shape.n, ", k ", shape.k, ", ",
+         dtype_name(shape.in), ")");
+  }
+}
+
+std::string Gemm::kernel(const GemmShape& shape) { return primitives_->find(shape).kernel; }
+
+}  // namespace qeng
