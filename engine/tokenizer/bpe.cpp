@@ -1,0 +1,170 @@
+#include "engine/tokenizer/bpe.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <queue>
+
+namespace qeng {
+namespace {
+
+constexpr uint64_t kEmpty = ~uint64_t{0};
+constexpr size_t kShortPiece = 40;  // below it scanning for the lowest rank beats a heap, and one stack buffer holds it
+
+uint64_t pair_of(int32_t left, int32_t right) {
+  return static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);
+}
+size_t slot_of(uint64_t pair, int shift) { return static_cast<size_t>((pair * 0x9E3779B97F4A7C15u) >> shift); }
+
+}  // namespace
+
+Bpe::Bpe(const int32_t (&byte_ids)[256], size_t expected_merges) {
+  std::copy(std::begin(byte_ids), std::end(byte_ids), byte_ids_);
+  size_t count = std::bit_ceil(std::max<size_t>(16, expected_merges * 2));
+  slots_.assign(count, {kEmpty, {}});
+  shift_ = 64 - std::countr_zero(count);
+}
+
+void Bpe::grow() {
+  std::vector<Slot> old(slots_.size() * 2, {kEmpty, {}});
+  old.swap(slots_);
+  --shift_;
+  used_ = 0;
+  for (const Slot& slot : old)
+    if (slot.pair != kEmpty) add_merge(static_cast<int32_t>(slot.pair >> 32), static_cast<int32_t>(slot.pair), slot.merge);
+}
+
+void Bpe::add_merge(int32_t left, int32_t right, Merge merge) {
+  if (2 * (used_ + 1) > slots_.size()) grow();
+  uint64_t pair = pair_of(left, right);
+  size_t at = slot_of(pair, shift_);
+  while (slots_[at].pair != kEmpty && slots_[at].pair != pair) at = (at + 1) & (slots_.size() - 1);
+  if (slots_[at].pair == pair && slots_[at].merge.rank <= merge.rank) return;
+  if (slots_[at].pair == kEmpty) ++used_;
+  slots_[at] = {pair, merge};
+}
+
+void Bpe::add_whole(const TokenBytes& bytes, int32_t id) {
+  whole_.push_back(id);
+  longest_whole_ = std::max(longest_whole_, bytes[static_cast<size_t>(id)].size());
+}
+
+void Bpe::finish(const TokenBytes& bytes) {
+  byte_merges_.resize(65536);
+  for (size_t a = 0; a < 256; ++a)
+    for (size_t b = 0; b < 256; ++b) byte_merges_[a * 256 + b] = find(byte_ids_[a], byte_ids_[b]);
+  if (!whole_.empty()) {
+    whole_slots_.assign(std::bit_ceil(whole_.size() * 2), -1);
+    for (int32_t id : whole_) {
+      std::string_view token = bytes[static_cast<size_t>(id)];
+      size_t at = XXH3_64bits(token.data(), token.size()) & (whole_slots_.size() - 1);
+      while (whole_slots_[at] >= 0) at = (at + 1) & (whole_slots_.size() - 1);
+      whole_slots_[at] = id;
+    }
+  }
+  std::vector<Slot> merges;  // in an order that does not depend on the table's history
+  for (const Slot& slot : slots_)
+    if (slot.pair != kEmpty) merges.push_back(slot);
+  std::sort(merges.begin(), merges.end(), [](const Slot& a, const Slot& b) { return a.pair < b.pair; });
+  static_assert(sizeof(Slot) == 16, "hashed as bytes, so it must have no padding");
+  uint64_t parts[] = {XXH3_64bits(merges.data(), merges.size() * sizeof(Slot)), XXH3_64bits(byte_ids_, sizeof byte_ids_),
+                      XXH3_64bits(whole_.data(), whole_.size() * sizeof(int32_t))};
+  hash_ = XXH3_64bits(parts, sizeof parts);
+}
+
+Merge Bpe::find(int32_t left, int32_t right) const {
+  uint64_t pair = pair_of(left, right);
+  size_t at = slot_of(pair, shift_);
+  while (slots_[at].pair != pair) {
+    if (slots_[at].pair == kEmpty) return {};
+    at = (at + 1) & (slots_.size() - 1);
+  }
+  return slots_[at].merge;
+}
+
+int32_t Bpe::find_whole(std::string_view piece, const TokenBytes& bytes) const {
+  if (piece.size() > longest_whole_) return -1;
+  size_t at = XXH3_64bits(piece.data(), piece.size()) & (whole_slots_.size() - 1);
+  while (whole_slots_[at] >= 0) {
+    if (bytes[static_cast<size_t>(whole_slots_[at])] == piece) return whole_slots_[at];
+    at = (at + 1) & (whole_slots_.size() - 1);
+  }
+  return -1;
+}
+
+void Bpe::encode(std::string_view piece, const TokenBytes& bytes, std::vector<int32_t>& ids) const {
+  if (!whole_.empty())
+    if (int32_t id = find_whole(piece, bytes); id >= 0) return ids.push_back(id);
+  if (piece.size() <= kShortPiece) return encode_short(piece, ids);
+  encode_long(piece, ids);
+}
+
+void Bpe::encode_short(std::string_view piece, std::vector<int32_t>& ids) const {
+  int32_t id[kShortPiece];
+  Merge next[kShortPiece];  // next[i]: the merge of parts i and i + 1
+  size_t count = piece.size();
+  for (size_t i = 0; i < count; ++i) id[i] = byte_ids_[static_cast<uint8_t>(piece[i])];
+  for (size_t i = 0; i + 1 < count; ++i)
+    next[i] = byte_merges_[static_cast<uint8_t>(piece[i]) * 256u + static_cast<uint8_t>(piece[i + 1])];
+  while (count > 1) {
+    size_t best = 0;
+    for (size_t i = 1; i + 1 < count; ++i)
+      if (next[i].rank < next[best].rank) best = i;
+    if (next[best].rank == INT32_MAX) break;
+    id[best] = next[best].id;
+    size_t moved = count - best - 2;
+    std::memmove(id + best + 1, id + best + 2, moved * sizeof(int32_t));
+    if (moved) std::memmove(next + best, next + best + 1, moved * sizeof(Merge));
+    --count;
+    if (best + 1 < count) next[best] = find(id[best], id[best + 1]);
+    if (best > 0) next[best - 1] = find(id[best - 1], id[best]);
+  }
+  ids.insert(ids.end(), id, id + count);
+}
+
+void Bpe::encode_long(std::string_view piece, std::vector<int32_t>& ids) const {
+  struct Part {
+    int32_t id;  // -1 once it has been joined to its left neighbour
+    int32_t previous, next;
+  };
+  struct Candidate {
+    int32_t rank, at, left, right, id;  // stale when the parts at `at` are no longer left and right
+    bool operator<(const Candidate& other) const {  // the queue's top is its largest: the lowest rank, then the leftmost
+      return rank != other.rank ? rank > other.rank : at > other.at;
+    }
+  };
+  int32_t count = static_cast<int32_t>(piece.size());
+  std::vector<Part> parts(piece.size());
+  for (int32_t i = 0; i < count; ++i)
+    parts[static_cast<size_t>(i)] = {byte_ids_[static_cast<uint8_t>(piece[static_cast<size_t>(i)])], i - 1, i + 1};
+  auto part = [&](int32_t i) -> Part& { return parts[static_cast<size_t>(i)]; };
+
+  std::vector<Candidate> storage;
+  storage.reserve(piece.size());
+  auto candidate = [&](int32_t at, auto add) {
+    if (at < 0 || part(at).next >= count) return;
+    int32_t left = part(at).id, right = part(part(at).next).id;
+    if (Merge merge = find(left, right); merge.rank != INT32_MAX) add(Candidate{merge.rank, at, left, right, merge.id});
+  };
+  for (int32_t i = 0; i + 1 < count; ++i) candidate(i, [&](Candidate c) { storage.push_back(c); });
+  std::priority_queue<Candidate> queue(std::less<Candidate>(), std::move(storage));
+
+  while (!queue.empty()) {
+    Candidate top = queue.top();
+    queue.pop();
+    Part& left = part(top.at);
+    if (left.id != top.left || left.next >= count || part(left.next).id != top.right) continue;
+    Part& right = part(left.next);
+    left.id = top.id;
+    left.next = right.next;
+    right.id = -1;
+    if (left.next < count) part(left.next).previous = top.at;
+    candidate(left.previous, [&](Candidate c) { queue.push(c); });
+    candidate(top.at, [&](Candidate c) { queue.push(c); });
+  }
+  for (int32_t i = 0; i < count; i = part(i).next) ids.push_back(part(i).id);
+}
+
+}  // namespace qeng

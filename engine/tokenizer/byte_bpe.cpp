@@ -1,0 +1,164 @@
+#include "engine/tokenizer/byte_bpe.h"
+
+#include <xxhash.h>
+
+#include <array>
+#include <atomic>
+#include <cstring>
+
+#include "engine/tokenizer/unicode.h"
+#include "kernels/error.h"
+
+namespace qeng {
+namespace {
+
+// Nine pieces in ten are short and have been seen before. Direct-mapped, one per thread, for the tokenizer used last.
+struct CachedPiece {
+  uint64_t low, high;  // up to 15 bytes, zero-padded, and the length in the top byte: never 0 for a piece
+  int32_t count;
+  int32_t ids[3];
+};
+constexpr int kCacheBits = 15;           // 32768 entries of 32 bytes: 1 MiB, within a core's L2
+constexpr size_t kCachedPieceBytes = 15;
+
+struct Cache {
+  uint64_t owner = 0;
+  std::unique_ptr<CachedPiece[]> pieces;
+  CachedPiece* of(uint64_t serial) {
+    if (owner != serial) {
+      pieces.reset(new CachedPiece[size_t{1} << kCacheBits]());
+      owner = serial;
+    }
+    return pieces.get();
+  }
+};
+thread_local Cache cache;
+
+// left: bytes that may be read at p.
+inline void load_key(const char* p, size_t bytes, size_t left, uint64_t& low, uint64_t& high) {
+  uint64_t word[2] = {0, 0};
+  if (left >= 16) {
+    std::memcpy(word, p, 16);
+    if (bytes < 8) {
+      word[0] &= (uint64_t{1} << (8 * bytes)) - 1;
+      word[1] = 0;
+    } else {
+      word[1] &= (uint64_t{1} << (8 * (bytes - 8))) - 1;
+    }
+  } else {
+    std::memcpy(word, p, bytes);
+  }
+  low = word[0];
+  high = word[1] | static_cast<uint64_t>(bytes) << 56;
+}
+
+std::array<uint32_t, 256> printable_codes() {
+  std::array<uint32_t, 256> codes{};
+  uint32_t spare = 256;  // bytes that do not print get the code points from here
+  for (uint32_t byte = 0; byte < 256; ++byte) {
+    bool prints = (byte >= '!' && byte <= '~') || (byte >= 0xA1 && byte <= 0xAC) || byte >= 0xAE;
+    codes[byte] = prints ? byte : spare++;
+  }
+  return codes;
+}
+
+}  // namespace
+
+ByteBpeTokenizer::ByteBpeTokenizer(TokenizerProperties properties, TokenBytes bytes, Bpe bpe, const Grammar& grammar,
+                                   bool normalize_nfc)
+    : Tokenizer(std::move(properties), std::move(bytes),
+                XXH3_64bits_withSeed(grammar.pattern, std::strlen(grammar.pattern), bpe.hash() + normalize_nfc)),
+      bpe_(std::move(bpe)),
+      grammar_(grammar),
+      nfc_(normalize_nfc) {
+  static std::atomic<uint64_t> serials{0};
+  serial_ = ++serials;
+  std::vector<AddedToken> raw, normalized;
+  for (AddedToken token : properties_.added) {
+    std::string storage;
+    if (token.normalized && nfc_) token.content = std::string(nfc(token.content, storage));
+    (token.normalized ? normalized : raw).push_back(token);
+  }
+  raw_ = AddedTokenFinder(std::move(raw));
+  normalized_ = AddedTokenFinder(std::move(normalized));
+}
+
+void ByteBpeTokenizer::encode_valid(std::string_view text, std::vector<int32_t>& ids, bool parse_special) const {
+  std::string storage;
+  auto add_id = [&](int32_t id) { ids.push_back(id); };
+  raw_.split(
+      text, parse_special,
+      [&](std::string_view stretch) {
+        std::string_view normal = nfc_ ? nfc(stretch, storage) : stretch;
+        normalized_.split(normal, parse_special, [&](std::string_view part) { encode_pieces(part, ids); }, add_id);
+      },
+      add_id);
+}
+
+void ByteBpeTokenizer::encode_pieces(std::string_view text, std::vector<int32_t>& ids) const {
+  CachedPiece* pieces = cache.of(serial_);
+  const char* end = text.data() + text.size();
+  for (const char* p = text.data(); p < end;) {
+    size_t bytes = grammar_.next(p, end);
+    std::string_view piece(p, bytes);
+    if (bytes > kCachedPieceBytes) {
+      bpe_.encode(piece, bytes_, ids);
+      p += bytes;
+      continue;
+    }
+    uint64_t low, high;
+    load_key(p, bytes, static_cast<size_t>(end - p), low, high);
+    p += bytes;
+    uint64_t mixed = (low ^ (high * 0xD6E8FEB86659FD93u)) * 0x9E3779B97F4A7C15u;
+    CachedPiece& entry = pieces[(mixed ^ mixed >> 29) >> (64 - kCacheBits)];
+    if (entry.low == low && entry.high == high) {
+      ids.insert(ids.end(), entry.ids, entry.ids + entry.count);
+      continue;
+    }
+    size_t before = ids.size();
+    bpe_.encode(piece, bytes_, ids);
+    size_t count = ids.size() - before;
+    if (count > 3) continue;
+    entry.low = low, entry.high = high, entry.count = static_cast<int32_t>(count);
+    std::copy(ids.begin() + static_cast<ptrdiff_t>(before), ids.end(), entry.ids);
+  }
+}
+
+std::string bytes_to_printable(std::string_view bytes) {
+  static const std::array<uint32_t, 256> codes = printable_codes();
+  std::string printable;
+  for (char byte : bytes) append_utf8(codes[static_cast<uint8_t>(byte)], printable);
+  return printable;
+}
+
+bool printable_to_bytes(std::string_view printable, std::string& bytes) {
+  static const std::array<int, 512> byte_of = [] {
+    std::array<int, 512> table;
+    table.fill(-1);
+    std::array<uint32_t, 256> codes = printable_codes();
+    for (int byte = 0; byte < 256; ++byte) table[codes[static_cast<size_t>(byte)]] = byte;
+    return table;
+  }();
+  bytes.clear();
+  for (size_t at = 0; at < printable.size();) {
+    uint32_t code;
+    int length = decode_utf8(printable.data() + at, code);
+    if (code >= byte_of.size() || byte_of[code] < 0) return false;
+    bytes.push_back(static_cast<char>(byte_of[code]));
+    at += static_cast<size_t>(length);
+  }
+  return true;
+}
+
+void find_byte_tokens(const std::string& file, const TokenBytes& bytes, int32_t (&ids)[256]) {
+  std::fill(std::begin(ids), std::end(ids), -1);
+  for (size_t id = 0; id < bytes.size(); ++id)
+    if (bytes[id].size() == 1) {
+      int32_t& slot = ids[static_cast<uint8_t>(bytes[id][0])];
+      if (slot < 0) slot = static_cast<int32_t>(id);
+    }
+  for (int byte = 0; byte < 256; ++byte)
+    if (ids[byte] < 0) fail("format", file, ": no token for byte ", byte, ": a byte-level vocabulary has all 256");
+}
+
+}  // namespace qeng

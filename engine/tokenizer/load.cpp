@@ -1,0 +1,107 @@
+#include <filesystem>
+
+#include "engine/formats/mapped_file.h"
+#include "engine/tokenizer/loaders.h"
+#include "kernels/error.h"
+
+namespace qeng {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+constexpr size_t kQwenRanks = 151643;  // the vocabulary of Qwen, Qwen2, 2.5 and 3
+
+// "<s>", {"content": "<s>", ...} or null.
+std::string token_name(const json& config, const char* key) {
+  auto found = config.find(key);
+  if (found == config.end()) return "";
+  if (found->is_object()) return found->value("content", "");
+  return found->is_string() ? found->get<std::string>() : "";
+}
+
+std::optional<int32_t> token_id(const TokenizerProperties& properties, const json& config, const char* key) {
+  std::string name = token_name(config, key);
+  if (name.empty()) return std::nullopt;
+  for (const AddedToken& token : properties.added)
+    if (token.content == name) return token.id;
+  fail("format", properties.name, ": tokenizer_config.json names ", name, " as ", key, ", which is not a token of this tokenizer");
+}
+
+// A string, or a list of {"name", "template"} of which "default" is the one for chats.
+std::string template_of(const json& config) {
+  auto found = config.find("chat_template");
+  if (found == config.end()) return "";
+  if (found->is_string()) return found->get<std::string>();
+  if (found->is_array())
+    for (const json& entry : *found)
+      if (entry.is_object() && entry.value("name", "") == "default") return entry.value("template", "");
+  return "";
+}
+
+}  // namespace
+
+json read_json(const std::string& path) {
+  auto file = MappedFile::open(path);
+  std::string_view text = file->text();
+  json value;
+  try {
+    value = json::parse(text.begin(), text.end());
+  } catch (const json::exception& reason) {
+    fail("format", path, ": not JSON: ", reason.what());
+  }
+  if (!value.is_object()) fail("format", path, ": expected a JSON object");
+  return value;
+}
+
+void apply_config(TokenizerProperties& properties, const json& config, const std::string& folder) {
+  try {
+    if (auto id = token_id(properties, config, "bos_token")) properties.bos = id;
+    if (auto id = token_id(properties, config, "eos_token")) properties.eos = id;
+    if (auto id = token_id(properties, config, "pad_token")) properties.pad = id;
+    auto add_bos = config.find("add_bos_token");
+    if (add_bos != config.end() && add_bos->is_boolean()) properties.add_bos = add_bos->get<bool>();
+    properties.chat_template = template_of(config);
+  } catch (const json::exception& reason) {
+    fail("format", properties.name, ": tokenizer_config.json: ", reason.what());
+  }
+  if (properties.add_bos && !properties.bos) fail("format", properties.name, ": add_bos_token is set, but there is no bos_token");
+  std::string jinja = folder + "/chat_template.jinja";
+  if (!folder.empty() && fs::exists(jinja)) properties.chat_template = std::string(MappedFile::open(jinja)->text());
+}
+
+std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& path) {
+  if (!fs::is_directory(path)) {
+    fs::path file = path;
+    std::string folder = file.parent_path().empty() ? "." : file.parent_path().string();
+    if (file.extension() == ".json") return load_tokenizer_json(path, read_json(path), json::object(), "");
+    if (file.extension() == ".model") return load_sentencepiece(path, json::object(), "");
+    if (file.extension() == ".tiktoken") {
+      auto tokenizer = load_tiktoken(path);
+      size_t ranks = static_cast<size_t>(tokenizer->vocab_size()) - tokenizer->added_tokens().size();
+      if (ranks != kQwenRanks)
+        fail("unsupported", path, ": holds ", ranks, " ranks, Qwen's file has ", kQwenRanks,
+             "; a rank file does not say how text is cut: use the model's tokenizer.json");
+      return tokenizer;
+    }
+    MappedFile::open(path);  // says so if it does not exist
+    fail("unsupported", path, ": expected a folder, tokenizer.json, a .tiktoken or a SentencePiece .model file");
+  }
+
+  fs::path folder = path;
+  fs::path config_path = folder / "tokenizer_config.json", json_path = folder / "tokenizer.json", model_path = folder / "tokenizer.model";
+  json config = fs::exists(config_path) ? read_json(config_path.string()) : json::object();
+  if (fs::exists(json_path)) {
+    json tokenizer = read_json(json_path.string());
+    // Llama-2's tokenizer.json is a conversion of the SentencePiece file beside it.
+    auto model = tokenizer.find("model");
+    bool converted = model != tokenizer.end() && model->is_object() && model->contains("byte_fallback") && (*model)["byte_fallback"] == true;
+    if (!converted || !fs::exists(model_path)) return load_tokenizer_json(json_path.string(), tokenizer, config, path);
+  }
+  if (fs::exists(model_path)) return load_sentencepiece(model_path.string(), config, path);
+  if (fs::exists(folder / "qwen.tiktoken")) return load_tokenizer((folder / "qwen.tiktoken").string());
+  fail("io", path, ": holds neither tokenizer.json nor tokenizer.model",
+       fs::exists(folder / "vocab.json") ? "; vocab.json and merges.txt alone do not say how text is cut" : "");
+}
+
+}  // namespace qeng

@@ -1,0 +1,94 @@
+// SentencePiece models (Kudo & Richardson 2018, arXiv 1808.06226), through the library of that name.
+#include <sentencepiece_processor.h>
+#include <xxhash.h>
+
+#include <charconv>
+#include <filesystem>
+
+#include "engine/formats/mapped_file.h"
+#include "engine/tokenizer/added_tokens.h"
+#include "engine/tokenizer/loaders.h"
+#include "kernels/error.h"
+
+namespace qeng {
+namespace {
+
+constexpr std::string_view kSpace = "\xE2\x96\x81";  // U+2581, SentencePiece's spelling of a space
+
+void append_piece(const sentencepiece::SentencePieceProcessor& model, int id, TokenBytes& tokens) {
+  const std::string& piece = model.IdToPiece(id);
+  if (model.IsByte(id)) {  // "<0x0A>"
+    int byte = 0;
+    std::from_chars(piece.data() + 3, piece.data() + 5, byte, 16);
+    char content = static_cast<char>(byte);
+    return tokens.append({&content, 1});
+  }
+  std::string bytes;
+  for (size_t at = 0; at < piece.size();) {
+    bool space = std::string_view(piece).substr(at).starts_with(kSpace);
+    bytes += space ? ' ' : piece[at];
+    at += space ? kSpace.size() : 1;
+  }
+  tokens.append(bytes);
+}
+
+// Each stretch between special tokens is encoded as a text of its own, with the model's leading space if it adds one.
+class SentencePieceTokenizer final : public Tokenizer {
+ public:
+  SentencePieceTokenizer(TokenizerProperties properties, TokenBytes bytes, uint64_t model_hash,
+                         std::unique_ptr<sentencepiece::SentencePieceProcessor> model)
+      : Tokenizer(std::move(properties), std::move(bytes), model_hash), model_(std::move(model)), specials_(properties_.added) {
+    std::vector<int> ids;
+    // A model that writes a space in front of a text encodes "a" and " a" alike; decode takes that space away again.
+    adds_space_ = model_->Encode("a", &ids).ok() && !ids.empty() && this->bytes(ids[0]).starts_with(' ');
+  }
+
+  std::string decode(std::span<const int32_t> ids, bool skip_special) const override {
+    std::string text = Tokenizer::decode(ids, skip_special);
+    bool starts_with_text = !ids.empty() && (skip_special || !is_special(ids[0]));
+    return adds_space_ && starts_with_text && text.starts_with(' ') ? text.substr(1) : text;
+  }
+
+ protected:
+  void encode_valid(std::string_view text, std::vector<int32_t>& ids, bool parse_special) const override {
+    auto encode_text = [&](std::string_view stretch) {
+      std::vector<int> pieces;
+      auto status = model_->Encode({stretch.data(), stretch.size()}, &pieces);
+      if (!status.ok()) fail("internal", name(), ": SentencePiece: ", status.ToString());
+      ids.insert(ids.end(), pieces.begin(), pieces.end());
+    };
+    specials_.split(text, parse_special, encode_text, [&](int32_t id) { ids.push_back(id); });
+  }
+
+ private:
+  std::unique_ptr<sentencepiece::SentencePieceProcessor> model_;
+  AddedTokenFinder specials_;
+  bool adds_space_ = false;
+};
+
+}  // namespace
+
+std::shared_ptr<const Tokenizer> load_sentencepiece(const std::string& path, const nlohmann::json& config, const std::string& folder) {
+  auto file = MappedFile::open(path);
+  auto model = std::make_unique<sentencepiece::SentencePieceProcessor>();
+  auto status = model->LoadFromSerializedProto({file->text().data(), file->size()});
+  if (!status.ok() || model->GetPieceSize() == 0) fail("format", path, ": not a SentencePiece model: ", status.ToString());
+
+  TokenizerProperties properties;
+  properties.name = std::filesystem::path(folder.empty() ? path : folder).filename().string();
+  TokenBytes tokens;
+  for (int id = 0; id < model->GetPieceSize(); ++id) {
+    append_piece(*model, id, tokens);
+    if (model->IsControl(id)) properties.added.push_back({model->IdToPiece(id), id});
+  }
+  auto known = [](int id) { return id >= 0 ? std::optional<int32_t>(id) : std::nullopt; };
+  properties.bos = known(model->bos_id());
+  properties.eos = known(model->eos_id());
+  properties.pad = known(model->pad_id());
+  properties.add_bos = properties.bos.has_value();
+  apply_config(properties, config, folder);
+  uint64_t hash = XXH3_64bits(file->data(), file->size());
+  return std::make_shared<SentencePieceTokenizer>(std::move(properties), std::move(tokens), hash, std::move(model));
+}
+
+}  // namespace qeng

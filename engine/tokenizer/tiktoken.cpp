@@ -1,0 +1,100 @@
+// The .tiktoken format: a line a token, its bytes in base64 and its rank. Two neighbours merge if their concatenation is a
+// token, at that token's rank; so every way of cutting a token into two tokens is a merge.
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <unordered_map>
+
+#include "engine/formats/mapped_file.h"
+#include "engine/tokenizer/byte_bpe.h"
+#include "kernels/error.h"
+
+namespace qeng {
+namespace {
+
+int base64_digit(char c) {
+  if (c >= 'A' && c <= 'Z') return c - 'A';
+  if (c >= 'a' && c <= 'z') return c - 'a' + 26;
+  if (c >= '0' && c <= '9') return c - '0' + 52;
+  return c == '+' ? 62 : c == '/' ? 63 : -1;
+}
+
+bool decode_base64(std::string_view text, std::string& bytes) {
+  bytes.clear();
+  if (text.empty() || text.size() % 4 != 0) return false;
+  size_t padding = text.ends_with("==") ? 2 : text.ends_with("=") ? 1 : 0;
+  uint32_t bits = 0;
+  for (size_t i = 0; i < text.size(); ++i) {
+    int digit = i + padding >= text.size() ? 0 : base64_digit(text[i]);
+    if (digit < 0) return false;
+    bits = bits << 6 | static_cast<uint32_t>(digit);
+    if (i % 4 == 3) bytes += {static_cast<char>(bits >> 16), static_cast<char>(bits >> 8), static_cast<char>(bits)};
+  }
+  bytes.resize(bytes.size() - padding);
+  return true;
+}
+
+TokenBytes read_ranks(const std::string& path) {
+  auto file = MappedFile::open(path);
+  std::string_view rest = file->text();
+  TokenBytes tokens;
+  std::string bytes;
+  for (size_t line = 1; !rest.empty(); ++line) {
+    std::string_view text = rest.substr(0, rest.find('\n'));
+    rest.remove_prefix(std::min(rest.size(), text.size() + 1));
+    if (text.ends_with('\r')) text.remove_suffix(1);
+    if (text.empty()) continue;
+    size_t space = text.find(' ');
+    size_t rank = 0;
+    bool good = space != std::string_view::npos && decode_base64(text.substr(0, space), bytes);
+    if (good) {
+      auto [stop, error] = std::from_chars(text.data() + space + 1, text.data() + text.size(), rank);
+      good = error == std::errc() && stop == text.data() + text.size();
+    }
+    if (!good) fail("format", path, ":", line, ": expected a token in base64, a space and its rank");
+    if (rank != tokens.size()) fail("format", path, ":", line, ": rank ", rank, " where ", tokens.size(), " is due");
+    tokens.append(bytes);
+  }
+  return tokens;
+}
+
+}  // namespace
+
+std::shared_ptr<const Tokenizer> load_tiktoken(const std::string& path, const TiktokenOptions& options) {
+  const Grammar* grammar = find_grammar(options.grammar);
+  if (!grammar) fail("unsupported", path, ": unknown pre-tokenizer ", options.grammar, "; there are ", known_grammars());
+  TokenBytes tokens = read_ranks(path);
+  size_t ranks = tokens.size();
+
+  std::unordered_map<std::string_view, int32_t> id_of;
+  id_of.reserve(ranks);
+  for (size_t id = 0; id < ranks; ++id)
+    if (!id_of.emplace(tokens[id], static_cast<int32_t>(id)).second) fail("format", path, ": the token of rank ", id, " occurs twice");
+  int32_t byte_ids[256];
+  find_byte_tokens(path, tokens, byte_ids);
+  Bpe bpe(byte_ids, ranks * 4);
+  for (size_t id = 0; id < ranks; ++id) {
+    std::string_view token = tokens[id];
+    for (size_t cut = 1; cut < token.size(); ++cut) {
+      auto left = id_of.find(token.substr(0, cut));
+      if (left == id_of.end()) continue;
+      auto right = id_of.find(token.substr(cut));
+      if (right == id_of.end()) continue;
+      bpe.add_merge(left->second, right->second, {static_cast<int32_t>(id), static_cast<int32_t>(id)});
+    }
+    bpe.add_whole(tokens, static_cast<int32_t>(id));
+  }
+  bpe.finish(tokens);
+
+  TokenizerProperties properties;
+  properties.name = std::filesystem::path(path).stem().string();
+  for (const std::string& special : options.specials) {
+    properties.added.push_back({special, static_cast<int32_t>(tokens.size())});
+    if (special == options.eos) properties.eos = properties.added.back().id;
+    if (special == options.pad) properties.pad = properties.added.back().id;
+    tokens.append(special);
+  }
+  return std::make_shared<ByteBpeTokenizer>(std::move(properties), std::move(tokens), std::move(bpe), *grammar, options.nfc);
+}
+
+}  // namespace qeng

@@ -1,0 +1,220 @@
+// Hugging Face's tokenizer.json, for byte-level BPE. Every part of it that decides ids is either understood or refused.
+// Not applied, as in transformers: truncation and padding. The post-processor's bos becomes add_bos().
+#include <filesystem>
+#include <unordered_map>
+
+#include "engine/tokenizer/byte_bpe.h"
+#include "engine/tokenizer/loaders.h"
+#include "kernels/error.h"
+
+namespace qeng {
+namespace {
+
+using nlohmann::json;
+
+const json kNull;
+
+const json& member(const json& object, const char* key) {
+  auto found = object.find(key);
+  return found == object.end() ? kNull : *found;
+}
+
+std::string type_of(const json& part) { return part.is_object() ? part.value("type", "") : part.dump(); }
+
+bool flag(const json& part, const char* key, bool otherwise = false) {
+  const json& value = member(part, key);
+  return value.is_boolean() ? value.get<bool>() : otherwise;
+}
+
+// The parts of a Sequence, or the part itself.
+std::vector<json> parts_of(const json& part, const char* key) {
+  if (part.is_null()) return {};
+  if (type_of(part) != "Sequence") return {part};
+  std::vector<json> parts;
+  for (const json& inner : member(part, key))
+    for (json& leaf : parts_of(inner, key)) parts.push_back(std::move(leaf));
+  return parts;
+}
+
+bool read_normalizer(const std::string& path, const json& normalizer) {
+  bool nfc = false;
+  for (const json& part : parts_of(normalizer, "normalizers")) {
+    if (type_of(part) != "NFC") fail("unsupported", path, ": normalizer ", part.dump(), "; only NFC is supported");
+    nfc = true;
+  }
+  return nfc;
+}
+
+const Grammar& read_pre_tokenizer(const std::string& path, const json& pre_tokenizer) {
+  const Grammar* grammar = nullptr;
+  bool byte_level = false;
+  for (const json& part : parts_of(pre_tokenizer, "pretokenizers")) {
+    std::string type = type_of(part);
+    if (byte_level) fail("unsupported", path, ": pre-tokenizer ", part.dump(), " behind ByteLevel");
+    if (type == "Split") {
+      const json& pattern = member(member(part, "pattern"), "Regex");
+      const Grammar* found = pattern.is_string() ? find_grammar_by_pattern(pattern.get<std::string>()) : nullptr;
+      if (!found || grammar || part.value("behavior", "") != "Isolated" || flag(part, "invert"))
+        fail("unsupported", path, ": pre-tokenizer ", part.dump(), " is not one that is known exactly (", known_grammars(), ")");
+      grammar = found;
+    } else if (type == "ByteLevel") {
+      if (flag(part, "add_prefix_space", true)) fail("unsupported", path, ": pre-tokenizer ByteLevel with add_prefix_space");
+      if (flag(part, "use_regex", true)) {
+        if (grammar) fail("unsupported", path, ": pre-tokenizer ByteLevel with use_regex behind a Split");
+        grammar = find_grammar("gpt2");
+      }
+      byte_level = true;
+    } else {
+      fail("unsupported", path, ": pre-tokenizer ", part.dump(), "; byte-level BPE has Split and ByteLevel");
+    }
+  }
+  if (!byte_level) fail("unsupported", path, ": no ByteLevel pre-tokenizer: only byte-level BPE is supported");
+  if (!grammar) fail("unsupported", path, ": the pre-tokenizer does not cut the text at all");
+  return *grammar;
+}
+
+void check_model(const std::string& path, const json& model) {
+  if (!model.is_object()) fail("format", path, ": has no \"model\"");
+  // Files of before 2021 have no type; they all hold BPE with merges.
+  std::string type = model.value("type", "BPE");
+  if (type != "BPE") fail("unsupported", path, ": model type ", type, "; only BPE is supported");
+  const json& dropout = member(model, "dropout");
+  if (!dropout.is_null() && dropout != 0.0) fail("unsupported", path, ": model.dropout ", dropout.dump());
+  if (flag(model, "byte_fallback")) fail("unsupported", path, ": model.byte_fallback; load the tokenizer.model file instead");
+  for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
+    const json& value = member(model, key);
+    if (!value.is_null() && value != "") fail("unsupported", path, ": model.", key, " ", value.dump());
+  }
+}
+
+std::vector<AddedToken> read_added(const std::string& path, const json& list) {
+  std::vector<AddedToken> added;
+  for (const json& entry : list) {
+    AddedToken token;
+    token.content = entry.at("content").get<std::string>();
+    token.id = entry.at("id").get<int32_t>();
+    token.special = flag(entry, "special");
+    token.lstrip = flag(entry, "lstrip");
+    token.rstrip = flag(entry, "rstrip");
+    token.normalized = flag(entry, "normalized", !token.special);
+    if (token.content.empty()) fail("format", path, ": added token ", token.id, " is empty");
+    if (flag(entry, "single_word")) fail("unsupported", path, ": added token ", token.content, " has single_word");
+    added.push_back(std::move(token));
+  }
+  return added;
+}
+
+// TemplateProcessing may put tokens around a text; the one form in use is a bos in front.
+void read_post_processor(const std::string& path, const json& post_processor, TokenizerProperties& properties) {
+  for (const json& part : parts_of(post_processor, "processors")) {
+    std::string type = type_of(part);
+    if (type == "ByteLevel") continue;  // moves offsets, not ids
+    if (type != "TemplateProcessing") fail("unsupported", path, ": post-processor ", part.dump());
+    bool text_seen = false;
+    for (const json& item : member(part, "single")) {
+      if (item.contains("Sequence")) {
+        text_seen = true;
+        continue;
+      }
+      const json& special = item.at("SpecialToken").at("id");
+      for (const AddedToken& token : properties.added)
+        if (special == token.content) properties.bos = token.id;
+      if (text_seen || properties.add_bos || !properties.bos)
+        fail("unsupported", path, ": post-processor template ", member(part, "single").dump(), "; only a bos in front is supported");
+      properties.add_bos = true;
+    }
+  }
+}
+
+constexpr int64_t kMaxId = 1 << 24;  // a damaged id must not ask for gigabytes
+
+std::shared_ptr<const Tokenizer> build(const std::string& path, const json& file, const json& config, const std::string& folder) {
+  const json& model = member(file, "model");
+  check_model(path, model);
+  bool nfc = read_normalizer(path, member(file, "normalizer"));
+  const Grammar& grammar = read_pre_tokenizer(path, member(file, "pre_tokenizer"));
+  for (const json& part : parts_of(member(file, "decoder"), "decoders"))
+    if (type_of(part) != "ByteLevel") fail("unsupported", path, ": decoder ", part.dump());
+
+  TokenizerProperties properties;
+  properties.name = std::filesystem::path(folder.empty() ? path : folder).filename().string();
+  if (properties.name.empty()) properties.name = path;
+  properties.added = read_added(path, member(file, "added_tokens"));
+  read_post_processor(path, member(file, "post_processor"), properties);
+
+  // Spelling and bytes by id. An added token's bytes are its text, also where the vocabulary lists it too.
+  const json& vocab = model.at("vocab");
+  std::vector<std::string> bytes;
+  auto place = [&](int64_t id, std::string content) {
+    if (id < 0 || id > kMaxId) fail("format", path, ": token id ", id);
+    if (static_cast<size_t>(id) >= bytes.size()) bytes.resize(static_cast<size_t>(id) + 1);
+    bytes[static_cast<size_t>(id)] = std::move(content);
+  };
+  std::vector<bool> is_added;
+  for (const AddedToken& token : properties.added) {
+    place(token.id, token.content);
+    if (is_added.size() < bytes.size()) is_added.resize(bytes.size());
+    is_added[static_cast<size_t>(token.id)] = true;
+  }
+  std::unordered_map<std::string, int32_t> id_of;
+  id_of.reserve(vocab.size());
+  std::vector<bool> taken;
+  std::string raw;
+  for (const auto& [spelling, value] : vocab.items()) {
+    int64_t id = value.get<int64_t>();
+    bool added = id >= 0 && static_cast<size_t>(id) < is_added.size() && is_added[static_cast<size_t>(id)];
+    if (!added && !printable_to_bytes(spelling, raw)) fail("format", path, ": token ", spelling, " is not spelled in bytes");
+    if (!added) place(id, raw);
+    if (taken.size() <= static_cast<size_t>(id)) taken.resize(static_cast<size_t>(id) + 1);
+    if (taken[static_cast<size_t>(id)]) fail("format", path, ": two tokens have id ", id);
+    taken[static_cast<size_t>(id)] = true;
+    id_of.emplace(spelling, static_cast<int32_t>(id));
+  }
+  TokenBytes tokens;
+  for (const std::string& token : bytes) tokens.append(token);
+
+  int32_t byte_ids[256];
+  for (int byte = 0; byte < 256; ++byte) {
+    char content = static_cast<char>(byte);
+    auto found = id_of.find(bytes_to_printable({&content, 1}));
+    if (found == id_of.end()) fail("format", path, ": no token for byte ", byte, ": a byte-level vocabulary has all 256");
+    byte_ids[byte] = found->second;
+  }
+  const json& merges = model.at("merges");
+  Bpe bpe(byte_ids, merges.size());
+  int32_t rank = 0;
+  for (const json& merge : merges) {
+    std::string left, right;  // "a b" or ["a", "b"]
+    if (merge.is_array() && merge.size() == 2) {
+      left = merge[0].get<std::string>(), right = merge[1].get<std::string>();
+    } else {
+      std::string both = merge.get<std::string>();
+      size_t space = both.find(' ');
+      if (space == std::string::npos) fail("format", path, ": merge ", merge.dump(), " is not two tokens");
+      left = both.substr(0, space), right = both.substr(space + 1);
+    }
+    auto a = id_of.find(left), b = id_of.find(right), joined = id_of.find(left + right);
+    if (a == id_of.end() || b == id_of.end() || joined == id_of.end())
+      fail("format", path, ": merge ", merge.dump(), " names a token that the vocabulary lacks");
+    bpe.add_merge(a->second, b->second, {rank++, joined->second});
+  }
+  if (flag(model, "ignore_merges"))
+    for (size_t id = 0; id < tokens.size(); ++id)
+      if (!tokens[id].empty() && !(id < is_added.size() && is_added[id])) bpe.add_whole(tokens, static_cast<int32_t>(id));
+  bpe.finish(tokens);
+  apply_config(properties, config, folder);
+  return std::make_shared<ByteBpeTokenizer>(std::move(properties), std::move(tokens), std::move(bpe), grammar, nfc);
+}
+
+}  // namespace
+
+std::shared_ptr<const Tokenizer> load_tokenizer_json(const std::string& path, const json& file, const json& config,
+                                                     const std::string& folder) {
+  try {
+    return build(path, file, config, folder);
+  } catch (const json::exception& reason) {
+    fail("format", path, ": ", reason.what());
+  }
+}
+
+}  // namespace qeng
