@@ -54,6 +54,8 @@ if [[ -n $bundle ]]; then
 else
   git clone -q "$checkout" "$root/qeng"
 fi
+# shellcheck disable=SC1091
+system=$(. "$root/etc/os-release" && echo "$PRETTY_NAME")
 cp /etc/resolv.conf "$root/etc/resolv.conf"
 mount -t proc proc "$root/proc"
 
@@ -64,5 +66,5 @@ done
 start=$SECONDS status=0
 # shellcheck disable=SC2016  # expanded by the shell inside the root
 env -i "${environment[@]}" chroot "$root" bash -c 'cd /qeng && exec "$@"' bash "$@" </dev/null || status=$?
-echo "clean_root: $suite: exit status $status after $((SECONDS - start)) s: $*" >&2
+echo "clean_root: $system: exit status $status after $((SECONDS - start)) s: $*" >&2
 exit "$status"
