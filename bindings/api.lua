@@ -142,6 +142,12 @@ function q.rmsnorm(x, w, eps, plus_one) end
 ---@return Tensor
 function q.linear(x, w, opt) end
 
+---w + scale * b a, rounded once to w's dtype; not differentiable.
+---@param w Tensor
+---@param lora {a: Tensor, b: Tensor, scale: number}
+---@return Tensor
+function q.merge_lora(w, lora) end
+
 ---Rotation frequencies: dim = rotary dimensions, theta, scaling = rope_scaling of config.json, length = longest sequence (dynamic).
 ---@param opt {dim: integer, theta: number, scaling?: table, length?: integer, max_position_embeddings?: integer}
 ---@return {inv_freq: Tensor, scale: number}

@@ -90,6 +90,9 @@ LuaState::LuaState() : L_(luaL_newstate()) {
   register_host(L_);
   register_json(L_);
   register_fs(L_);
+  register_tensor(L_);
+  register_autograd(L_);
+  register_program(L_);
 
   lua_getglobal(L_, "package");
   lua_getfield(L_, -1, "preload");

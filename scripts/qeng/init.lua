@@ -1,4 +1,32 @@
--- The library: the engine (C++) and what is written in Lua on top of it.
+-- require "qeng": the engine's functions (bound in C++, qeng.core) and the Lua library in one table. bindings/api.lua is the
+-- reference; everything here may be copied into a recipe and changed.
+
 local q = require "qeng.core"
+
+local chat = require "qeng.chat"
+local data = require "qeng.data"
+local generate = require "qeng.generate"
+local models = require "qeng.model"
+local options = require "qeng.options"
+local run = require "qeng.run"
+local schedule = require "qeng.schedule"
+
+q.options = options.parse
+q.load = models.load
+q.random_model = models.random
+q.slot = models.slot
+q.train = require "qeng.train"
+q.convert = data.convert
+q.packets = data.open
+q.chat_template = chat.template
+q.schedule = schedule.make
+q.device_options = run.device_options
+q.use_device = run.use_device
+q.finetune = run.finetune
+
 q.help = require "qeng.help"
+
+models.Model.generate = generate.text
+models.Model.answer = generate.answer
+
 return q

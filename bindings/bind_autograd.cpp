@@ -1,0 +1,199 @@
+// The differentiable functions and what controls their tape: backward, no_grad, scope, checkpoint, block.
+#include "bindings/register.h"
+#include "bindings/runtime.h"
+#include "engine/autograd/functions.h"
+#include "engine/autograd/rope_table.h"
+
+namespace qeng {
+namespace {
+
+using lua::Call;
+using lua::Options;
+
+// ---------------------------------------------------------------- functions
+
+Lora read_lora(Call& call, int table) {
+  lua_State* L = call.L;
+  if (!lua_istable(L, table)) fail("value", call.name, ": lora: table {a=, b=, scale=} expected, got ", lua::type_text(L, table));
+  const auto field = [&](const char* key, auto fallback) {
+    using T = decltype(fallback);
+    lua_getfield(L, table, key);
+    T value = fallback;
+    try {
+      if (!lua_isnil(L, -1)) value = lua::Value<T>::read(L, lua_gettop(L));
+    } catch (const lua::Problem& problem) {
+      fail("value", call.name, ": lora.", key, ": ", problem.text);
+    }
+    lua_pop(L, 1);
+    return value;
+  };
+  Lora lora{field("a", TensorPtr()), field("b", TensorPtr()), field("scale", 1.0f), field("dropout", 0.0f)};
+  if (!lora.a || !lora.b) fail("value", call.name, ": lora needs a and b");
+  return lora;
+}
+
+int project(Call& call) {
+  TensorPtr x = call.arg<TensorPtr>(1), w = call.arg<TensorPtr>(2);
+  Options opt(call, 3, {"bias", "lora", "out"});
+  Lora lora;
+  if (opt.has("lora")) {
+    opt.push("lora");
+    lora = read_lora(call, lua_gettop(call.L));
+    lua_pop(call.L, 1);
+  }
+  return call.push(linear(tape(), x, w, opt.get<TensorPtr>("bias", nullptr), lora, opt.get<DType>("out", x->view.dtype)));
+}
+
+int merge(Call& call) { return call.push(merge_lora(call.arg<TensorPtr>(1), read_lora(call, 2))); }
+int embed(Call& call) { return call.push(embedding(tape(), call.arg<TensorPtr>(1), call.arg<TensorPtr>(2))); }
+int norm(Call& call) {
+  return call.push(rmsnorm(tape(), call.arg<TensorPtr>(1), call.arg<TensorPtr>(2), call.arg<float>(3), call.arg<bool>(4, false)));
+}
+int gated(Call& call) { return call.push(swiglu(tape(), call.arg<TensorPtr>(1), call.arg<TensorPtr>(2))); }
+int drop(Call& call) { return call.push(dropout(tape(), call.arg<TensorPtr>(1), call.arg<float>(2))); }
+
+int rope_table(Call& call) {
+  Options opt(call, 1, {"dim", "theta", "scaling", "length", "max_position_embeddings"});
+  RopeOptions rope;
+  rope.dim = opt.get<int>("dim");
+  rope.theta = opt.get<double>("theta");
+  rope.length = opt.get<int64_t>("length", 0);
+  rope.max_position_embeddings = opt.get<int64_t>("max_position_embeddings", 0);
+  if (opt.has("scaling")) {
+    opt.push("scaling");
+    if (!lua_istable(call.L, -1)) fail("value", "rope_table: scaling: table expected");
+    const int table = lua_gettop(call.L);
+    for (lua_pushnil(call.L); lua_next(call.L, table) != 0; lua_pop(call.L, 1)) {
+      if (lua_type(call.L, -2) != LUA_TSTRING) continue;
+      const std::string key = lua_tostring(call.L, -2);
+      if (lua_type(call.L, -1) == LUA_TNUMBER) rope.numbers[key] = lua_tonumber(call.L, -1);
+      else if (lua_type(call.L, -1) == LUA_TBOOLEAN) rope.numbers[key] = lua_toboolean(call.L, -1);
+      else if (lua_type(call.L, -1) == LUA_TSTRING) rope.words[key] = lua_tostring(call.L, -1);
+    }
+    lua_pop(call.L, 1);
+  }
+  const RopeFrequencies made = make_rope(rope);
+  TensorPtr inv_freq = make_tensor(device(), {static_cast<int64_t>(made.inv_freq.size())}, DType::f32, "workspace");
+  const std::vector<double> values(made.inv_freq.begin(), made.inv_freq.end());
+  from_host(*inv_freq, values.data(), values.size());
+  lua_newtable(call.L);
+  lua::set_field(call.L, "inv_freq", inv_freq);
+  lua::set_field(call.L, "scale", static_cast<double>(made.scale));
+  return 1;
+}
+
+int rotate(Call& call) {
+  Options table(call, 3, {"inv_freq", "scale"});
+  return call.push(rope(tape(), call.arg<TensorPtr>(1), call.arg<TensorPtr>(2), table.get<TensorPtr>("inv_freq"), table.get<float>("scale", 1)));
+}
+
+int attend(Call& call) {
+  TensorPtr q = call.arg<TensorPtr>(1), k = call.arg<TensorPtr>(2), v = call.arg<TensorPtr>(3);
+  if (!lua_istable(call.L, 4)) call.bad_argument(4, "table with cu_q expected, got " + lua::type_text(call.L, 4));
+  const auto boundary = [&](const char* key) {
+    lua_getfield(call.L, 4, key);
+    TensorPtr cu = lua_isnil(call.L, -1) ? nullptr : lua::Value<TensorPtr>::read(call.L, lua_gettop(call.L));
+    lua_pop(call.L, 1);
+    return cu;
+  };
+  Documents documents{boundary("cu_q"), boundary("cu_k")};
+  if (!documents.cu_q) call.bad_argument(4, "cu_q is missing");
+  if (!documents.cu_k) documents.cu_k = documents.cu_q;
+  Options opt(call, 5, {"scale", "window"});
+  const float scale = opt.get<float>("scale", 1.0f / std::sqrt(static_cast<float>(q->view.columns())));
+  return call.push(attention(tape(), q, k, v, documents, scale, opt.get<int>("window", 0)));
+}
+
+int loss(Call& call) {
+  HeadLoss result = lm_head_loss(tape(), call.arg<TensorPtr>(1), call.arg<TensorPtr>(2), call.arg<TensorPtr>(3), call.arg<TensorPtr>(4));
+  return call.push(result.loss, result.nll);
+}
+
+int reshaped(Call& call) { return call.push(reshape(tape(), lua::self_tensor(call), call.arg<Shape>(1))); }
+int to(Call& call) { return call.push(cast(tape(), lua::self_tensor(call), call.arg<DType>(1))); }
+int plus(Call& call) { return call.push(add(tape(), call.arg<TensorPtr>(1), call.arg<TensorPtr>(2))); }
+int times(Call& call) {
+  const bool number_first = lua_type(call.L, 1) == LUA_TNUMBER;
+  return call.push(scale(tape(), call.arg<TensorPtr>(number_first ? 2 : 1), call.arg<float>(number_first ? 1 : 2)));
+}
+int backward(Call& call) {
+  tape().backward(lua::self_tensor(call));
+  return 0;
+}
+
+// ---------------------------------------------------------------- control
+
+// Calls the function at argument `at` with those after it; its results replace them on the stack. Returns their number.
+int call_rest(Call& call, int at) {
+  if (!lua_isfunction(call.L, at)) call.bad_argument(at, "function expected, got " + lua::type_text(call.L, at));
+  const int base = at - 1;
+  lua::call(call.L, lua_gettop(call.L) - at, LUA_MULTRET);
+  return lua_gettop(call.L) - base;
+}
+
+int no_grad(Call& call) {
+  Tape::NoGrad guard(tape());
+  return call_rest(call, 1);
+}
+
+int scope(Call& call) {
+  scopes::enter(call.L);
+  try {
+    const int results = call_rest(call, 1);
+    scopes::leave(call.L, results);
+    return results;
+  } catch (...) {
+    scopes::leave(call.L, 0);
+    throw;
+  }
+}
+
+int block(Call& call) {
+  Block named(device(), call.arg<std::string>(1));
+  return call_rest(call, 2);
+}
+
+// The function runs inside a scope of its own, so that Lua's handles do not keep the dropped activations alive.
+int checkpoint(Call& call) {
+  const std::string label = call.arg<std::string>(1);
+  const lua::Ref fn = call.arg<lua::Ref>(2);
+  std::vector<TensorPtr> inputs;
+  for (int i = 3, n = call.arguments(); i <= n; ++i) inputs.push_back(call.arg<TensorPtr>(i));
+  const auto run = [fn](const std::vector<TensorPtr>& given) {
+    lua_State* L = lua::current();
+    luaL_checkstack(L, static_cast<int>(given.size()) + 10, "checkpoint");
+    const int base = lua_gettop(L);
+    std::vector<TensorPtr> results;
+    scopes::enter(L);
+    try {
+      fn.push(L);
+      for (const TensorPtr& tensor : given) lua::Value<TensorPtr>::push(L, tensor);
+      lua::call(L, static_cast<int>(given.size()), LUA_MULTRET);
+      for (int i = base + 1; i <= lua_gettop(L); ++i) results.push_back(lua::Value<TensorPtr>::read(L, i));
+    } catch (const lua::Problem& problem) {
+      scopes::leave(L, 0);
+      fail("value", "a result of the checkpointed function: ", problem.text);
+    } catch (...) {
+      scopes::leave(L, 0);
+      throw;
+    }
+    scopes::leave(L, 0);
+    lua_settop(L, base);
+    return results;
+  };
+  const std::vector<TensorPtr> results = tape().checkpoint(label, run, inputs);
+  for (const TensorPtr& result : results) call.push(result);
+  return static_cast<int>(results.size());
+}
+
+}  // namespace
+
+void register_autograd(lua_State* L) {
+  using namespace lua;
+  functions(L, "", {{"linear", fn<project>}, {"merge_lora", fn<merge>}, {"embedding", fn<embed>}, {"rmsnorm", fn<norm>}, {"swiglu", fn<gated>},
+                    {"dropout", fn<drop>}, {"rope_table", fn<rope_table>}, {"rope", fn<rotate>}, {"attention", fn<attend>},
+                    {"lm_head_loss", fn<loss>}, {"no_grad", fn<no_grad>}, {"scope", fn<scope>}, {"block", fn<block>}, {"checkpoint", fn<checkpoint>}});
+  methods<Tensor>(L, {{"reshape", fn<reshaped>}, {"to", fn<to>}, {"backward", fn<backward>}, {"__add", fn<plus>}, {"__mul", fn<times>}});
+}
+
+}  // namespace qeng

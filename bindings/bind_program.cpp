@@ -1,0 +1,225 @@
+// Captured programs, traces and profiles; and the optimizer's state.
+#include "bindings/register.h"
+#include "bindings/runtime.h"
+#include "engine/program/profile.h"
+#include "engine/program/program.h"
+#include "engine/train/adamw.h"
+
+QENG_LUA_CLASS(qeng::Program, "Program")
+QENG_LUA_CLASS(qeng::AdamWState, "AdamW")
+
+namespace qeng {
+namespace {
+
+using lua::Call;
+using lua::Options;
+
+// RAII: another listener for the device's ops.
+struct Listening {
+  explicit Listening(OpListener& listener) : before(device().listener()) { device().set_listener(&listener); }
+  ~Listening() { device().set_listener(before); }
+  OpListener* before;
+};
+
+int call_function(Call& call) {
+  if (!lua_isfunction(call.L, 1)) call.bad_argument(1, "function expected, got " + lua::type_text(call.L, 1));
+  lua::call(call.L, lua_gettop(call.L) - 1, LUA_MULTRET);
+  return lua_gettop(call.L);
+}
+
+// ---------------------------------------------------------------- programs
+
+int capture(Call& call) {
+  device();
+  tape();
+  int results = 0;
+  std::shared_ptr<Program> program = Program::capture(device(), [&] {
+    scopes::enter(call.L);
+    try {
+      results = call_function(call);
+      scopes::leave(call.L, results);
+    } catch (...) {
+      scopes::leave(call.L, 0);
+      tape().clear();
+      throw;
+    }
+  });
+  call.push(program);
+  lua_insert(call.L, -results - 1);
+  return results + 1;
+}
+
+std::shared_ptr<Program> live_program(const Call& call) {
+  auto program = call.self<Program>();
+  if (!program) fail("closed", call.name, ": this Program was freed");
+  return program;
+}
+
+int run(Call& call) {
+  live_program(call)->run();
+  return 0;
+}
+
+int stats(Call& call) {
+  const auto program = live_program(call);
+  const Cost total = program->total_cost();
+  lua_newtable(call.L);
+  lua::set_field(call.L, "ops", static_cast<int64_t>(program->ops().size()));
+  lua::set_field(call.L, "arena_bytes", static_cast<int64_t>(program->arena_bytes()));
+  lua::set_field(call.L, "temporary_bytes", static_cast<int64_t>(program->temporaries()));
+  lua::set_field(call.L, "bytes", total.bytes);
+  lua::set_field(call.L, "flops", total.flops);
+  return 1;
+}
+
+int free_program(Call& call) {
+  if (!lua::is_class(call.L, 1, "Program")) fail("value", "free is a method of Program: call it with a colon");
+  static_cast<std::shared_ptr<Program>*>(lua_touserdata(call.L, 1))->reset();
+  return 0;
+}
+
+int program_text(Call& call) {
+  const auto program = live_program(call);
+  std::string text;
+  for (const LabelledOp& labelled : program->ops()) text += op_text(labelled.op, labelled.label) + "\n";
+  return call.push(text);
+}
+
+// ---------------------------------------------------------------- trace and profile
+
+class Tracer : public OpListener {
+ public:
+  void after(const Op& op, const std::string& label) override { text += op_text(op, label) + "\n"; }
+  std::string text;
+};
+
+int trace(Call& call) {
+  device();
+  Tracer tracer;
+  {
+    Listening listening(tracer);
+    call_function(call);
+  }
+  return call.push(tracer.text);
+}
+
+void push_rows(lua_State* L, const std::vector<ProfileRow>& rows) {
+  lua_createtable(L, static_cast<int>(rows.size()), 0);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    lua_newtable(L);
+    lua::set_field(L, "name", rows[i].name);
+    lua::set_field(L, "calls", rows[i].calls);
+    lua::set_field(L, "ms", rows[i].seconds * 1e3);
+    lua::set_field(L, "bytes", rows[i].bytes);
+    lua::set_field(L, "flops", rows[i].flops);
+    lua::set_field(L, "share", rows[i].seconds > 0 ? rows[i].ideal / rows[i].seconds : 0.0);
+    lua_rawseti(L, -2, static_cast<int>(i) + 1);
+  }
+}
+
+int push_profile(Call& call, const Profiler& profiler) {
+  const ProfileRow total = profiler.total();
+  lua_newtable(call.L);
+  push_rows(call.L, profiler.by_op());
+  lua_setfield(call.L, -2, "ops");
+  push_rows(call.L, profiler.by_block());
+  lua_setfield(call.L, -2, "blocks");
+  lua::set_field(call.L, "total_ms", total.seconds * 1e3);
+  lua::set_field(call.L, "sol", total.seconds > 0 ? total.ideal / total.seconds : 0.0);
+  return 1;
+}
+
+int profile(Call& call) {
+  Profiler profiler(device());
+  {
+    Listening listening(profiler);
+    call_function(call);
+  }
+  return push_profile(call, profiler);
+}
+
+int profile_program(Call& call) {
+  const auto program = live_program(call);
+  Profiler profiler(device());
+  {
+    Listening listening(profiler);
+    program->run();
+  }
+  return push_profile(call, profiler);
+}
+
+// ---------------------------------------------------------------- AdamW
+
+int adamw(Call& call) {
+  Options opt(call, 2, {"beta1", "beta2", "eps", "decay"});
+  AdamWOptions options;
+  options.beta1 = opt.get<float>("beta1", options.beta1);
+  options.beta2 = opt.get<float>("beta2", options.beta2);
+  options.eps = opt.get<float>("eps", options.eps);
+  options.decay = opt.get<float>("decay", options.decay);
+  return call.push(std::make_shared<AdamWState>(device(), call.arg<std::vector<TensorPtr>>(1), options));
+}
+
+int step(Call& call) {
+  Options opt(call, 1, {"lr", "clip"});
+  const AdamWState::Result result = call.self<AdamWState>()->step(opt.get<double>("lr"), opt.get<double>("clip", 0));
+  lua_newtable(call.L);
+  lua::set_field(call.L, "grad_norm", result.grad_norm);
+  lua::set_field(call.L, "skipped", result.skipped);
+  return 1;
+}
+
+std::vector<std::string> names_for(const Call& call, int argument, const AdamWState& state) {
+  std::vector<std::string> names = call.arg<std::vector<std::string>>(argument);
+  if (names.size() != state.size()) call.bad_argument(argument, std::to_string(names.size()) + " names for " + std::to_string(state.size()) + " parameters");
+  return names;
+}
+
+// {{name, tensor}...} as q.safetensors.save takes them, and the count of steps.
+int state(Call& call) {
+  const auto adam = call.self<AdamWState>();
+  const std::vector<std::string> names = names_for(call, 1, *adam);
+  lua_newtable(call.L);
+  int n = 0;
+  for (size_t i = 0; i < adam->size(); ++i)
+    for (const AdamWState::Part& part : adam->parts(i)) {
+      lua_createtable(call.L, 2, 0);
+      call.push(names[i] + "." + part.name);
+      lua_rawseti(call.L, -2, 1);
+      call.push(part.tensor);
+      lua_rawseti(call.L, -2, 2);
+      lua_rawseti(call.L, -2, ++n);
+    }
+  call.push(adam->steps());
+  return 2;
+}
+
+// restore(file, names, steps): file:tensor(name) gives what state() gave.
+int restore(Call& call) {
+  const auto adam = call.self<AdamWState>();
+  const std::vector<std::string> names = names_for(call, 2, *adam);
+  const int64_t steps = call.arg<int64_t>(3);
+  lua_State* L = call.L;
+  for (size_t i = 0; i < adam->size(); ++i)
+    for (const AdamWState::Part& part : adam->parts(i)) {
+      lua_getfield(L, call.index(1), "tensor");
+      lua_pushvalue(L, call.index(1));
+      call.push(names[i] + "." + part.name);
+      lua::call(L, 2, 1);
+      copy_into(*part.tensor, *lua::Value<TensorPtr>::read(L, lua_gettop(L)));
+      lua_pop(L, 1);
+    }
+  adam->set_steps(steps);
+  return 0;
+}
+
+}  // namespace
+
+void register_program(lua_State* L) {
+  using namespace lua;
+  functions(L, "", {{"capture", fn<capture>}, {"trace", fn<trace>}, {"profile", fn<profile>}, {"adamw_state", fn<adamw>}});
+  methods<Program>(L, {{"run", fn<run>}, {"stats", fn<stats>}, {"profile", fn<profile_program>}, {"free", fn<free_program>}, {"__tostring", fn<program_text>}});
+  methods<AdamWState>(L, {{"step", fn<step>}, {"state", fn<state>}, {"restore", fn<restore>}});
+}
+
+}  // namespace qeng

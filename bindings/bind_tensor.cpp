@@ -1,0 +1,233 @@
+// Device, memory and tensors: making, reading, copying.
+#include <cmath>
+
+#include "bindings/register.h"
+#include "bindings/runtime.h"
+
+namespace qeng {
+namespace {
+
+using lua::Call;
+using lua::Options;
+
+// ---------------------------------------------------------------- device
+
+int choose(Call& call) {
+  Options opt(call, 1, {"device", "threads", "isa"});
+  choose_device({opt.get<std::string>("device", "auto"), opt.get<int>("threads", 0), opt.get<std::string>("isa", "")});
+  return 0;
+}
+
+int devices(Call& call) {
+  lua_State* L = call.L;
+  lua_newtable(L);
+  lua_newtable(L);
+  lua::set_field(L, "name", device().backend().name());
+  lua::set_field(L, "description", device().backend().description());
+  lua_rawseti(L, -2, 1);
+  return 1;
+}
+
+int limits(Call& call) {
+  const Limits& measured = device().backend().limits();
+  lua_newtable(call.L);
+  lua::set_field(call.L, "bandwidth", measured.bandwidth);
+  lua::set_field(call.L, "flops_f32", measured.flops_f32);
+  lua::set_field(call.L, "flops_bf16", measured.flops_bf16);
+  return 1;
+}
+
+int memory(Call& call) {
+  lua_State* L = call.L;
+  lua_newtable(L);
+  for (const auto& [name, account] : device().accounts()) {
+    lua_newtable(L);
+    lua::set_field(L, "bytes", static_cast<int64_t>(account.bytes));
+    lua::set_field(L, "peak", static_cast<int64_t>(account.peak));
+    lua_setfield(L, -2, name.c_str());
+  }
+  return 1;
+}
+
+int seed(Call& call) {
+  tape().set_rng(static_cast<uint64_t>(call.arg<int64_t>(1)), 0);
+  return 0;
+}
+int rng_step(Call& call) {
+  tape().set_rng(tape().seed(), static_cast<uint64_t>(call.arg<int64_t>(1)));
+  return 0;
+}
+
+// ---------------------------------------------------------------- making
+
+// Flattens a nested table; every level has to have the same length throughout.
+void flatten(lua_State* L, int index, size_t level, Shape& shape, std::vector<double>& values) {
+  if (lua_isnumber(L, index)) {
+    if (level != shape.size()) fail("shape", "tensor: the nested tables have different depths");
+    values.push_back(lua_tonumber(L, index));
+    return;
+  }
+  if (!lua_istable(L, index)) fail("value", "tensor: number or table expected, got ", lua::type_text(L, index));
+  luaL_checkstack(L, 2, "nested tensor");
+  const int64_t length = static_cast<int64_t>(lua_objlen(L, index));
+  if (level == shape.size()) {
+    if (!values.empty() || level >= kMaxRank) fail("shape", "tensor: the nested tables have different depths, or more than ", kMaxRank);
+    shape.push_back(length);
+  } else if (shape[level] != length) {
+    fail("shape", "tensor: a nested table has ", length, " elements where another has ", shape[level]);
+  }
+  for (int64_t i = 1; i <= length; ++i) {
+    lua_rawgeti(L, index, static_cast<int>(i));
+    flatten(L, lua_gettop(L), level + 1, shape, values);
+    lua_pop(L, 1);
+  }
+}
+
+int tensor(Call& call) {
+  Shape shape;
+  std::vector<double> values;
+  flatten(call.L, 1, 0, shape, values);
+  if (shape.empty()) shape = {1};
+  TensorPtr x = make_tensor(device(), shape, call.arg<DType>(2, DType::f32));
+  from_host(*x, values.data(), values.size());
+  return call.push(x);
+}
+
+int zeros(Call& call) {
+  return call.push(make_zeros(device(), call.arg<Shape>(1), call.arg<DType>(2, DType::f32), call.arg<std::string>(3, "activations")));
+}
+
+int randn(Call& call) {
+  Options opt(call, 2, {"std", "seed", "stream", "dtype", "label"});
+  TensorPtr x = make_tensor(device(), call.arg<Shape>(1), opt.get<DType>("dtype", DType::f32), opt.get<std::string>("label", "activations"));
+  fill_normal(*x, opt.get<double>("std", 1), opt.get<uint64_t>("seed", tape().seed()), opt.get<uint64_t>("stream", 0));
+  return call.push(x);
+}
+
+int uniform(Call& call) {
+  Options opt(call, 2, {"low", "high", "seed", "stream", "dtype", "label"});
+  TensorPtr x = make_tensor(device(), call.arg<Shape>(1), opt.get<DType>("dtype", DType::f32), opt.get<std::string>("label", "activations"));
+  fill_uniform(*x, opt.get<double>("low", 0), opt.get<double>("high", 1), opt.get<uint64_t>("seed", tape().seed()), opt.get<uint64_t>("stream", 0));
+  return call.push(x);
+}
+
+// ---------------------------------------------------------------- methods
+
+Shape shape_of(const TensorPtr& x) { return Shape(x->view.shape, x->view.shape + x->view.rank); }
+
+int shape(Call& call) { return call.push(shape_of(lua::self_tensor(call))); }
+int dtype(Call& call) { return call.push(lua::self_tensor(call)->view.dtype); }
+int elements(Call& call) { return call.push(lua::self_tensor(call)->view.elements()); }
+
+int item(Call& call) {
+  TensorPtr x = lua::self_tensor(call);
+  if (x->view.elements() != 1) fail("shape", "item: the tensor is ", shape_text(x->view), ", expected one element");
+  return call.push(to_host(*x)[0]);
+}
+
+void push_nested(lua_State* L, const Shape& sizes, size_t level, const std::vector<double>& values, size_t& at) {
+  luaL_checkstack(L, 2, "nested tensor");
+  lua_createtable(L, static_cast<int>(sizes[level]), 0);
+  for (int64_t i = 1; i <= sizes[level]; ++i) {
+    if (level + 1 == sizes.size()) lua_pushnumber(L, values[at++]);
+    else push_nested(L, sizes, level + 1, values, at);
+    lua_rawseti(L, -2, static_cast<int>(i));
+  }
+}
+
+int table(Call& call) {
+  TensorPtr x = lua::self_tensor(call);
+  const std::vector<double> values = to_host(*x);
+  size_t at = 0;
+  if (x->view.rank == 0) return call.push(values);
+  push_nested(call.L, shape_of(x), 0, values, at);
+  return 1;
+}
+
+int rows(Call& call) { return call.push(row_range(lua::self_tensor(call), call.arg<int64_t>(1), call.arg<int64_t>(2))); }
+
+int copy(Call& call) {
+  copy_into(*lua::self_tensor(call), *call.arg<TensorPtr>(1));
+  lua_settop(call.L, 1);
+  return 1;
+}
+
+int fill(Call& call) {
+  TensorPtr x = lua::self_tensor(call);
+  const float value = call.arg<float>(1);
+  if (x->view.elements()) device().run(Fill{x->view, value});
+  lua_settop(call.L, 1);
+  return 1;
+}
+
+int clone(Call& call) {
+  TensorPtr x = lua::self_tensor(call), y = make_like(*x, x->buffer->account);
+  copy_into(*y, *x);
+  return call.push(y);
+}
+
+int free(Call& call) {
+  if (!lua::is_class(call.L, 1, "Tensor")) fail("value", "free is a method of Tensor: call it with a colon");
+  static_cast<TensorPtr*>(lua_touserdata(call.L, 1))->reset();
+  return 0;
+}
+
+int requires_grad(Call& call) {
+  TensorPtr x = lua::self_tensor(call);
+  if (!call.has(1)) return call.push(x->requires_grad);
+  set_requires_grad(x, call.arg<bool>(1));
+  return call.push(x->requires_grad);
+}
+
+int grad(Call& call) { return call.push(lua::self_tensor(call)->grad); }
+
+int label(Call& call) {
+  TensorPtr x = lua::self_tensor(call);
+  if (!call.has(1)) return call.push(x->label);
+  x->label = call.arg<std::string>(1);
+  lua_settop(call.L, 1);
+  return 1;
+}
+
+// The pointer that tensor_view.lua wraps into a bounds-checked FFI view.
+int address(Call& call) {
+  TensorPtr x = lua::self_tensor(call);
+  if (x->view.dtype != DType::f32 && x->view.dtype != DType::i32) fail("dtype", "view: the tensor is ", shape_text(x->view), ", expected f32 or i32");
+  lua_pushlightuserdata(call.L, x->view.data);
+  return 1;
+}
+
+int equals(Call& call) { return call.push(call.arg<TensorPtr>(1) == call.arg<TensorPtr>(2)); }
+
+int text(Call& call) {
+  const TensorPtr* held = static_cast<TensorPtr*>(lua_touserdata(call.L, 1));
+  if (!*held) return call.push("Tensor (closed)");
+  const Tensor& x = **held;
+  std::string out = shape_text(x.view);
+  if (!x.label.empty()) out += " " + x.label;
+  if (x.device().capturing() || x.view.elements() == 0) return call.push(out);
+  constexpr int64_t kShown = 8;
+  const TensorPtr flat = reshape_view(*held, {x.view.elements()});
+  const std::vector<double> values = to_host(*row_range(flat, 0, std::min(kShown, x.view.elements())));
+  out += " {";
+  for (size_t i = 0; i < values.size(); ++i) {
+    char number[32];
+    std::snprintf(number, sizeof number, "%s%.5g", i ? ", " : "", values[i]);
+    out += number;
+  }
+  return call.push(out + (x.view.elements() > kShown ? ", ...}" : "}"));
+}
+
+}  // namespace
+
+void register_tensor(lua_State* L) {
+  using namespace lua;
+  functions(L, "", {{"device", fn<choose>}, {"devices", fn<devices>}, {"limits", fn<limits>}, {"memory", fn<memory>}, {"seed", fn<seed>},
+                    {"rng_step", fn<rng_step>}, {"tensor", fn<tensor>}, {"zeros", fn<zeros>}, {"randn", fn<randn>}, {"uniform", fn<uniform>}});
+  methods<Tensor>(L, {{"shape", fn<shape>}, {"dtype", fn<dtype>}, {"elements", fn<elements>}, {"item", fn<item>}, {"table", fn<table>},
+                      {"rows", fn<rows>}, {"copy", fn<copy>}, {"fill", fn<fill>}, {"clone", fn<clone>}, {"free", fn<free>},
+                      {"requires_grad", fn<requires_grad>}, {"grad", fn<grad>}, {"label", fn<label>}, {"_address", fn<address>},
+                      {"__tostring", fn<text>}, {"__eq", fn<equals>}});
+}
+
+}  // namespace qeng

@@ -1,0 +1,145 @@
+#include "bindings/runtime.h"
+
+namespace qeng {
+
+namespace {
+
+// Bytes that Lua's dropped tensors may hold before its collector is told to run: it sees 50 bytes where there are megabytes.
+constexpr size_t kCollectEvery = size_t{256} << 20;
+
+struct Runtime {
+  explicit Runtime(std::unique_ptr<Backend> backend) : device(std::move(backend)), tape(device) {}
+  Device device;
+  Tape tape;
+};
+
+DeviceChoice chosen;
+std::unique_ptr<Runtime> current_runtime;
+
+Runtime& runtime() {
+  if (!current_runtime) {
+    if (chosen.name != "auto" && chosen.name != "cpu")
+      fail("unsupported", "device ", chosen.name, ": this build has the cpu only");
+    current_runtime = std::make_unique<Runtime>(make_cpu_backend(chosen.threads, chosen.isa));
+  }
+  return *current_runtime;
+}
+
+constexpr const char* kScopes = "qeng.scopes";  // registry: an array of arrays of tensor userdata
+
+// Pushes the innermost scope's array, or nothing (and false) outside of all scopes.
+bool push_scope(lua_State* L) {
+  lua_getfield(L, LUA_REGISTRYINDEX, kScopes);
+  const int depth = lua_istable(L, -1) ? static_cast<int>(lua_objlen(L, -1)) : 0;
+  if (depth == 0) {
+    lua_pop(L, 1);
+    return false;
+  }
+  lua_rawgeti(L, -1, depth);
+  lua_remove(L, -2);
+  return true;
+}
+
+}  // namespace
+
+void choose_device(const DeviceChoice& choice) {
+  if (current_runtime) fail("value", "device: choose it before the first tensor");
+  chosen = choice;
+}
+Device& device() { return runtime().device; }
+Tape& tape() { return runtime().tape; }
+bool device_in_use() { return current_runtime != nullptr; }
+
+namespace scopes {
+
+void enter(lua_State* L) {
+  lua_getfield(L, LUA_REGISTRYINDEX, kScopes);
+  if (!lua_istable(L, -1)) {
+    lua_pop(L, 1);
+    lua_newtable(L);
+    lua_pushvalue(L, -1);
+    lua_setfield(L, LUA_REGISTRYINDEX, kScopes);
+  }
+  lua_newtable(L);
+  lua_rawseti(L, -2, static_cast<int>(lua_objlen(L, -2)) + 1);
+  lua_pop(L, 1);
+}
+
+void leave(lua_State* L, int results) {
+  const int top = lua_gettop(L);
+  luaL_checkstack(L, 10, "scope");
+  lua_newtable(L);  // kept: userdata -> true
+  const int kept = lua_gettop(L);
+  const auto keep = [&](int index) {
+    if (!lua_isuserdata(L, index)) return;
+    lua_pushvalue(L, index);
+    lua_pushboolean(L, 1);
+    lua_rawset(L, kept);
+  };
+  for (int i = top - results + 1; i <= top; ++i) {
+    keep(i);
+    if (!lua_istable(L, i)) continue;
+    for (lua_pushnil(L); lua_next(L, i) != 0; lua_pop(L, 1)) keep(lua_gettop(L));
+  }
+  lua_getfield(L, LUA_REGISTRYINDEX, kScopes);
+  const int all = lua_gettop(L), depth = static_cast<int>(lua_objlen(L, all));
+  lua_rawgeti(L, all, depth);
+  const int scope = lua_gettop(L);
+  lua_pushnil(L);
+  lua_rawseti(L, all, depth);
+  const bool outer = push_scope(L);
+  const int around = lua_gettop(L);
+  for (int i = 1, n = static_cast<int>(lua_objlen(L, scope)); i <= n; ++i) {
+    lua_rawgeti(L, scope, i);
+    lua_pushvalue(L, -1);
+    lua_rawget(L, kept);
+    const bool stays = lua_toboolean(L, -1);
+    lua_pop(L, 1);
+    if (!stays) {
+      static_cast<TensorPtr*>(lua_touserdata(L, -1))->reset();
+    } else if (outer) {
+      lua_rawseti(L, around, static_cast<int>(lua_objlen(L, around)) + 1);
+      continue;
+    }
+    lua_pop(L, 1);
+  }
+  lua_settop(L, top);
+}
+
+}  // namespace scopes
+
+namespace lua {
+
+TensorPtr Value<TensorPtr>::read(lua_State* L, int index) {
+  if (!is_class(L, index, ClassName<Tensor>::value)) expected(L, index, "Tensor");
+  const TensorPtr& tensor = *static_cast<TensorPtr*>(lua_touserdata(L, index));
+  if (!tensor) throw Problem{"this Tensor is closed: it was freed, or its scope has ended"};
+  return tensor;
+}
+
+void Value<TensorPtr>::push(lua_State* L, const TensorPtr& tensor) {
+  if (!tensor) return lua_pushnil(L);
+  if (device_in_use() && device().allocated_since(false) > kCollectEvery) {
+    device().allocated_since(true);
+    lua_gc(L, LUA_GCCOLLECT, 0);
+  }
+  new (lua_newuserdata(L, sizeof(TensorPtr))) TensorPtr(tensor);
+  push_class(L, ClassName<Tensor>::value, &collect<Tensor>);
+  lua_setmetatable(L, -2);
+  if (push_scope(L)) {
+    lua_pushvalue(L, -2);
+    lua_rawseti(L, -2, static_cast<int>(lua_objlen(L, -2)) + 1);
+    lua_pop(L, 1);
+  }
+}
+
+TensorPtr self_tensor(const Call& call) {
+  try {
+    return Value<TensorPtr>::read(call.L, 1);
+  } catch (const Problem& problem) {
+    fail("closed", call.name, ": ", problem.text);
+  }
+}
+
+}  // namespace lua
+}  // namespace qeng

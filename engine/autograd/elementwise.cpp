@@ -1,0 +1,109 @@
+// Norm, activation, residual, dropout, casts and reshapes.
+#include "engine/autograd/functions.h"
+
+namespace qeng {
+
+TensorPtr rmsnorm(Tape& tape, const TensorPtr& x, const TensorPtr& w, float eps, bool plus_one) {
+  Device& device = tape.device();
+  TensorPtr y = make_like(*x), rstd = make_tensor(device, {x->view.rows()}, DType::f32);
+  device.run(RmsNorm{x->view, w->view, y->view, rstd->view, eps, plus_one});
+  if (!tape.wants({x, w})) return y;
+  tape.record({y}, [=, &tape, &device] {
+    RmsNormGrad grad{.x = x->view, .w = w->view, .rstd = rstd->view, .dy = y->grad->view, .plus_one = plus_one};
+    TensorPtr unwanted;  // the op always gives dx
+    if (x->needs_grad()) {
+      const Tape::Target dx = tape.gradient_of(x);
+      grad.dx = dx.view, grad.acc_dx = dx.acc;
+    } else {
+      unwanted = make_like(*x);
+      grad.dx = unwanted->view;
+    }
+    if (w->needs_grad()) {
+      const Tape::Target dw = tape.gradient_of(w);
+      grad.dw = dw.view, grad.acc_dw = dw.acc;
+    }
+    device.run(grad);
+  });
+  return y;
+}
+
+TensorPtr swiglu(Tape& tape, const TensorPtr& gate, const TensorPtr& up) {
+  Device& device = tape.device();
+  TensorPtr y = make_like(*gate);
+  device.run(SwiGlu{gate->view, up->view, y->view});
+  if (!tape.wants({gate, up})) return y;
+  tape.record({y}, [=, &tape, &device] {
+    TensorPtr dgate = make_like(*gate), dup = make_like(*up);
+    device.run(SwiGluGrad{gate->view, up->view, y->grad->view, dgate->view, dup->view});
+    if (gate->needs_grad()) tape.pass(gate, dgate);
+    if (up->needs_grad()) tape.pass(up, dup);
+  });
+  return y;
+}
+
+TensorPtr add(Tape& tape, const TensorPtr& a, const TensorPtr& b) {
+  Device& device = tape.device();
+  TensorPtr y = make_like(*a);
+  device.run(Add{a->view, b->view, y->view});
+  if (!tape.wants({a, b})) return y;
+  tape.record({y}, [=, &tape] {
+    if (a->needs_grad()) tape.pass(a, y->grad);
+    if (b->needs_grad()) tape.pass(b, y->grad);
+  });
+  return y;
+}
+
+TensorPtr scale(Tape& tape, const TensorPtr& x, float alpha) {
+  Device& device = tape.device();
+  TensorPtr y = make_like(*x);
+  device.run(Scale{x->view, y->view, alpha});
+  if (!tape.wants({x})) return y;
+  tape.record({y}, [=, &tape, &device] {
+    TensorPtr dx = make_like(*x);
+    device.run(Scale{y->grad->view, dx->view, alpha});
+    tape.pass(x, dx);
+  });
+  return y;
+}
+
+TensorPtr cast(Tape& tape, const TensorPtr& x, DType dtype) {
+  Device& device = tape.device();
+  TensorPtr y = make_tensor(device, Shape(x->view.shape, x->view.shape + x->view.rank), dtype);
+  copy_into(*y, *x);
+  if (!tape.wants({x})) return y;
+  tape.record({y}, [=, &tape, &device] {
+    TensorPtr dx = make_like(*x);
+    device.run(Cast{y->grad->view, dx->view});
+    tape.pass(x, dx);
+  });
+  return y;
+}
+
+TensorPtr reshape(Tape& tape, const TensorPtr& x, const Shape& shape) {
+  TensorPtr y = reshape_view(x, shape);
+  if (!tape.wants({x})) return y;
+  tape.record({y}, [=, &tape] {
+    TensorPtr g = reshape_view(y->grad, Shape(x->view.shape, x->view.shape + x->view.rank));
+    y->grad.reset();  // so that g is the only sharer, unless y's gradient came from pass()
+    tape.pass(x, g);
+  });
+  return y;
+}
+
+TensorPtr dropout(Tape& tape, const TensorPtr& x, float p) {
+  if (!(p >= 0 && p < 1)) fail("value", "dropout: p = ", p, " is not in [0, 1)");
+  if (p == 0 || !tape.recording()) return x;
+  Device& device = tape.device();
+  const uint32_t stream = tape.next_stream();
+  TensorPtr y = make_like(*x);
+  device.run(Dropout{x->view, y->view, tape.rng()->view, p, stream});
+  if (!tape.wants({x})) return y;
+  tape.record({y}, [=, &tape, &device] {
+    TensorPtr dx = make_like(*x);
+    device.run(Dropout{y->grad->view, dx->view, tape.rng()->view, p, stream});
+    tape.pass(x, dx);
+  });
+  return y;
+}
+
+}  // namespace qeng

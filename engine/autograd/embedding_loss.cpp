@@ -1,0 +1,50 @@
+// The two ends of a language model: token embedding and the LM head with its loss.
+#include "engine/autograd/functions.h"
+
+namespace qeng {
+
+TensorPtr embedding(Tape& tape, const TensorPtr& table, const TensorPtr& tokens) {
+  if (table->view.rank != 2 || tokens->view.rank != 1)
+    fail("shape", "embedding: table is ", shape_text(table->view), ", tokens ", shape_text(tokens->view),
+         "; expected [vocab, hidden] and [t]");
+  Device& device = tape.device();
+  TensorPtr y = make_tensor(device, {tokens->view.elements(), table->view.columns()}, table->view.dtype);
+  device.run(Embedding{tokens->view, table->view, y->view});
+  if (!tape.wants({table})) return y;
+  tape.record({y}, [=, &tape, &device] {
+    if (!table->requires_grad) fail("unsupported", "embedding: the table has to be a parameter, not a computed tensor");
+    device.run(EmbeddingGrad{tokens->view, y->grad->view, tape.gradient_of(table).view});
+  });
+  return y;
+}
+
+HeadLoss lm_head_loss(Tape& tape, const TensorPtr& h, const TensorPtr& w, const TensorPtr& targets, const TensorPtr& loss_scale) {
+  if (h->view.rank != 2 || w->view.rank != 2 || h->view.shape[1] != w->view.shape[1])
+    fail("shape", "lm_head_loss: h is ", shape_text(h->view), ", w ", shape_text(w->view), "; expected [tokens, hidden] and [vocab, hidden]");
+  Device& device = tape.device();
+  const int64_t tokens = h->view.shape[0], hidden = h->view.shape[1], vocab = w->view.shape[0];
+  HeadLoss result{make_tensor(device, {1}, DType::f32), make_tensor(device, {tokens}, DType::f32)};
+  LmHeadLoss op{.h = h->view, .w = w->view, .targets = targets->view, .loss_scale = loss_scale->view};
+  op.nll = result.nll->view, op.loss = result.loss->view;
+  const TensorPtr workspace =
+      make_tensor(device, {lm_head_workspace(tokens, hidden, vocab, op.chunk, h->view.dtype)}, DType::u8, "workspace");
+  op.workspace = workspace->view;
+  const bool wanted = tape.wants({h, w});
+  TensorPtr dh;
+  if (wanted) {
+    if (w->tracked) fail("unsupported", "lm_head_loss: w has to be a parameter, not a computed tensor");
+    dh = make_like(*h);
+    op.dh = dh->view;
+    if (w->requires_grad) op.dw = w->grad->view;
+  }
+  device.run(op);
+  if (!wanted) return result;
+  tape.record({result.loss}, [&tape, h, dh, loss = result.loss] {
+    if (loss->grad->label != "one")
+      fail("unsupported", "lm_head_loss: backward has to start from this loss itself; put weights into its scale");
+    if (h->needs_grad()) tape.pass(h, dh);
+  });
+  return result;
+}
+
+}  // namespace qeng

@@ -1,0 +1,48 @@
+// The differentiable functions that models are made of. Each runs ops of kernels/ops.h (the equations are there) and
+// records its gradient. To add one: a declaration here, a definition in a file of its own or beside its kin.
+#pragma once
+#include "engine/autograd/tape.h"
+
+namespace qeng {
+
+struct Lora {
+  TensorPtr a;  // [rank, in]
+  TensorPtr b;  // [out, rank]
+  float scale = 1;
+  float dropout = 0;
+  explicit operator bool() const { return a != nullptr; }
+};
+
+// y = x w^T + bias + lora.scale * (dropout(x) a^T) b^T.  x: [..., in]  w: [out, in]  y: [..., out] of dtype out.
+// The rank is contracted first, forward and backward, so no [out, in] product of an adapter ever exists. w may be frozen.
+TensorPtr linear(Tape& tape, const TensorPtr& x, const TensorPtr& w, const TensorPtr& bias, const Lora& lora, DType out);
+
+// w + scale * b a, computed in f32 and rounded once to w's dtype; not differentiable.
+TensorPtr merge_lora(const TensorPtr& w, const Lora& lora);
+
+TensorPtr embedding(Tape& tape, const TensorPtr& table, const TensorPtr& tokens);
+TensorPtr rmsnorm(Tape& tape, const TensorPtr& x, const TensorPtr& w, float eps, bool plus_one);
+TensorPtr swiglu(Tape& tape, const TensorPtr& gate, const TensorPtr& up);
+TensorPtr add(Tape& tape, const TensorPtr& a, const TensorPtr& b);
+TensorPtr scale(Tape& tape, const TensorPtr& x, float alpha);
+TensorPtr cast(Tape& tape, const TensorPtr& x, DType dtype);
+TensorPtr reshape(Tape& tape, const TensorPtr& x, const Shape& shape);
+TensorPtr dropout(Tape& tape, const TensorPtr& x, float p);  // the identity where nothing records
+
+// Documents of a packed batch; cu_k is cu_q in training.
+struct Documents {
+  TensorPtr cu_q, cu_k;
+};
+TensorPtr rope(Tape& tape, const TensorPtr& x, const TensorPtr& positions, const TensorPtr& inv_freq, float scale);
+TensorPtr attention(Tape& tape, const TensorPtr& q, const TensorPtr& k, const TensorPtr& v, const Documents& documents,
+                    float scale, int window);
+
+// The gradient of h, and of w, is computed together with the loss, while the logits of a chunk exist; so the loss has to be
+// the scalar that backward() starts from (weights belong into loss_scale), and w's gradient is added when this runs.
+struct HeadLoss {
+  TensorPtr loss;  // [1] f32
+  TensorPtr nll;   // [tokens] f32
+};
+HeadLoss lm_head_loss(Tape& tape, const TensorPtr& h, const TensorPtr& w, const TensorPtr& targets, const TensorPtr& loss_scale);
+
+}  // namespace qeng

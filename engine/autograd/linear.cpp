@@ -1,0 +1,89 @@
+#include "engine/autograd/functions.h"
+
+namespace qeng {
+
+TensorPtr linear(Tape& tape, const TensorPtr& x, const TensorPtr& w, const TensorPtr& bias, const Lora& lora, DType out) {
+  if (x->view.rank < 1 || w->view.rank != 2 || x->view.columns() != w->view.shape[1])
+    fail("shape", "linear: x is ", shape_text(x->view), ", w is ", shape_text(w->view), "; w has to be [out, ", x->view.columns(), "]");
+  Device& device = tape.device();
+  const int64_t rows = x->view.rows(), rank = lora ? lora.a->view.shape[0] : 0;
+  Shape shape(x->view.shape, x->view.shape + x->view.rank);
+  shape.back() = w->view.shape[0];
+  TensorPtr y = make_tensor(device, shape, out);
+  device.run(Matmul{.a = x->view, .b = w->view, .bias = bias ? bias->view : View(), .c = y->view, .trans_b = true});
+
+  const bool dropped = lora && lora.dropout > 0 && tape.recording();
+  const uint32_t stream = dropped ? tape.next_stream() : 0;
+  TensorPtr u;  // x a^T, [rows, rank]
+  const auto dropped_x = [&tape, &device, x, stream, p = lora.dropout] {
+    TensorPtr xd = make_like(*x);
+    device.run(Dropout{x->view, xd->view, tape.rng()->view, p, stream});
+    return xd;
+  };
+  if (lora) {
+    u = make_tensor(device, {rows, rank}, x->view.dtype);
+    const TensorPtr input = dropped ? dropped_x() : x;
+    device.run(Matmul{.a = input->view, .b = lora.a->view, .c = u->view, .trans_b = true});
+    device.run(Matmul{.a = u->view, .b = lora.b->view, .c = y->view, .trans_b = true, .acc = true, .alpha = lora.scale});
+  }
+  if (!tape.wants({x, w, bias, lora.a, lora.b})) return y;
+
+  tape.record({y}, [=, &tape, &device] {
+    TensorPtr dy_tensor = y->grad;
+    if (dy_tensor->view.dtype != x->view.dtype) {  // y was asked for in another dtype
+      dy_tensor = make_tensor(device, shape, x->view.dtype);
+      device.run(Cast{y->grad->view, dy_tensor->view});
+    }
+    const View dy = dy_tensor->view;
+    if (bias && bias->needs_grad()) {
+      const Tape::Target db = tape.gradient_of(bias);
+      device.run(BiasGrad{dy, db.view, db.acc});
+    }
+    if (w->needs_grad()) {
+      const Tape::Target dw = tape.gradient_of(w);
+      device.run(Matmul{.a = dy, .b = x->view, .c = dw.view, .trans_a = true, .acc = dw.acc});
+    }
+    TensorPtr du;
+    if (lora) {
+      du = make_tensor(device, {rows, rank}, x->view.dtype);
+      device.run(Matmul{.a = dy, .b = lora.b->view, .c = du->view, .alpha = lora.scale});
+      if (lora.b->needs_grad()) {
+        const Tape::Target db = tape.gradient_of(lora.b);
+        device.run(Matmul{.a = dy, .b = u->view, .c = db.view, .trans_a = true, .acc = db.acc, .alpha = lora.scale});
+      }
+      if (lora.a->needs_grad()) {
+        const TensorPtr input = dropped ? dropped_x() : x;
+        const Tape::Target da = tape.gradient_of(lora.a);
+        device.run(Matmul{.a = du->view, .b = input->view, .c = da.view, .trans_a = true, .acc = da.acc});
+      }
+    }
+    if (!x->needs_grad()) return;
+    const Tape::Target dx = tape.gradient_of(x);
+    device.run(Matmul{.a = dy, .b = w->view, .c = dx.view, .acc = dx.acc});
+    if (lora && !dropped) device.run(Matmul{.a = du->view, .b = lora.a->view, .c = dx.view, .acc = true});
+    if (lora && dropped) {
+      TensorPtr through = make_like(*x);
+      device.run(Matmul{.a = du->view, .b = lora.a->view, .c = through->view});
+      device.run(Dropout{through->view, through->view, tape.rng()->view, lora.dropout, stream});
+      device.run(Add{dx.view, through->view, dx.view});
+    }
+  });
+  return y;
+}
+
+TensorPtr merge_lora(const TensorPtr& w, const Lora& lora) {
+  Device& device = w->device();
+  const Shape shape(w->view.shape, w->view.shape + w->view.rank);
+  const auto f32_of = [&](const TensorPtr& x) {
+    TensorPtr y = make_tensor(device, Shape(x->view.shape, x->view.shape + x->view.rank), DType::f32, "workspace");
+    copy_into(*y, *x);
+    return y;
+  };
+  const TensorPtr sum = f32_of(w), a = f32_of(lora.a), b = f32_of(lora.b);
+  device.run(Matmul{.a = b->view, .b = a->view, .c = sum->view, .acc = true, .alpha = lora.scale});
+  TensorPtr merged = make_tensor(device, shape, w->view.dtype, "weights");
+  copy_into(*merged, *sum);
+  return merged;
+}
+
+}  // namespace qeng

@@ -1,0 +1,128 @@
+#include "engine/autograd/tape.h"
+
+namespace qeng {
+
+Tape::Tape(Device& device) : device_(device), rng_(make_zeros(device, {2}, DType::i64, "workspace")) {}
+
+void Tape::set_rng(uint64_t seed, uint64_t step) {
+  seed_ = seed;
+  const int64_t words[2] = {static_cast<int64_t>(seed), static_cast<int64_t>(step)};
+  device_.backend().upload(rng_->view.data, words, sizeof words);
+}
+
+bool Tape::wants(std::initializer_list<TensorPtr> inputs) const {
+  if (!recording_) return false;
+  for (const TensorPtr& input : inputs)
+    if (input && input->needs_grad()) return true;
+  return false;
+}
+
+void Tape::record(const std::vector<TensorPtr>& outputs, std::function<void()> play) {
+  for (const TensorPtr& output : outputs) output->tracked = true;
+  records_.push_back({device_.label(), outputs, std::move(play)});
+}
+
+Tape::Target Tape::gradient_of(const TensorPtr& x) {
+  if (x->requires_grad) return {x->grad->view, true};
+  if (!x->grad) {
+    x->grad = make_like(*x);
+    return {x->grad->view, false};
+  }
+  if (x->grad.use_count() > 1 || x->grad->buffer.use_count() > 1) {  // shared by pass(): the other sharer still reads it
+    TensorPtr own = make_like(*x);
+    device_.run(Copy{x->grad->view, own->view});
+    x->grad = own;
+  }
+  return {x->grad->view, true};
+}
+
+void Tape::pass(const TensorPtr& x, const TensorPtr& g) {
+  if (!x->requires_grad && !x->grad) {
+    x->grad = g;
+    return;
+  }
+  const Target target = gradient_of(x);
+  TensorPtr addend = g;
+  if (target.view.dtype != g->view.dtype) {
+    addend = make_tensor(device_, Shape(g->view.shape, g->view.shape + g->view.rank), target.view.dtype);
+    device_.run(Cast{g->view, addend->view});
+  }
+  device_.run(Add{target.view, addend->view, target.view});
+}
+
+void Tape::play_back(std::vector<Record>& records) {
+  while (!records.empty()) {
+    Record record = std::move(records.back());
+    records.pop_back();
+    bool reached = false;
+    for (const TensorPtr& output : record.outputs) reached |= output->grad != nullptr;
+    if (!reached) continue;
+    device_.set_label(record.label);
+    record.play();
+    for (const TensorPtr& output : record.outputs) output->grad.reset();
+  }
+}
+
+void Tape::backward(const TensorPtr& loss) {
+  if (loss->view.elements() != 1 || loss->view.dtype != DType::f32)
+    fail("shape", "backward starts from a scalar f32 loss, not ", shape_text(loss->view));
+  if (!loss->tracked || records_.empty())
+    fail("value", "this loss depends on no tensor that requires a gradient, or its tape has been played already");
+  loss->grad = make_like(*loss);
+  loss->grad->label = "one";
+  device_.run(Fill{loss->grad->view, 1});
+  NoGrad guard(*this);
+  Block block(device_, "");
+  std::vector<Record> records = std::move(records_);
+  clear();
+  try {
+    play_back(records);
+  } catch (...) {
+    clear();
+    throw;
+  }
+}
+
+void Tape::clear() {
+  records_.clear();
+  stream_ = 0;
+}
+
+std::vector<TensorPtr> Tape::checkpoint(const std::string& label, Function fn, const std::vector<TensorPtr>& inputs) {
+  Block block(device_, label);
+  if (!recording_) return fn(inputs);
+  const uint32_t first_stream = stream_;
+  std::vector<TensorPtr> outputs;
+  {
+    NoGrad guard(*this);
+    outputs = fn(inputs);
+  }
+  record(outputs, [this, fn, inputs, outputs, first_stream] {
+    // Inputs are stood in for by tensors of the same memory whose gradients start empty, then go to the real ones.
+    std::vector<TensorPtr> stand_ins;
+    for (const TensorPtr& input : inputs) {
+      stand_ins.push_back(input->requires_grad ? input : std::make_shared<Tensor>(*input));
+      if (!input->requires_grad) stand_ins.back()->grad.reset();
+    }
+    stream_ = first_stream;
+    recording_ = true;
+    std::vector<TensorPtr> again = fn(stand_ins);
+    recording_ = false;
+    std::vector<Record> inner = std::move(records_);
+    records_.clear();
+    if (again.size() != outputs.size())
+      fail("value", "a checkpointed function gave ", again.size(), " results, at first ", outputs.size());
+    for (size_t i = 0; i < again.size(); ++i)
+      if (outputs[i]->grad) again[i]->grad = std::move(outputs[i]->grad);
+    play_back(inner);
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      if (inputs[i]->requires_grad || !stand_ins[i]->grad) continue;
+      TensorPtr g = std::move(stand_ins[i]->grad);
+      stand_ins[i]->grad.reset();
+      if (inputs[i]->tracked) pass(inputs[i], g);
+    }
+  });
+  return outputs;
+}
+
+}  // namespace qeng

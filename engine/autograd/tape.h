@@ -1,0 +1,78 @@
+// Reverse-mode differentiation. A differentiable function runs its ops at once and records how to run the gradient's ops;
+// backward() plays the records in reverse. What a record keeps alive is dropped as soon as it has been played.
+#pragma once
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "engine/tensor/tensor.h"
+
+namespace qeng {
+
+class Tape {
+ public:
+  explicit Tape(Device& device);
+  Device& device() { return device_; }
+
+  bool recording() const { return recording_; }
+  // True where a function of these inputs has to record. Null pointers count as absent.
+  bool wants(std::initializer_list<TensorPtr> inputs) const;
+  // After the forward ops: marks outputs as tracked. play() finds the gradient of an output in output->grad and adds to
+  // those of its inputs by gradient_of(input) or pass(input, gradient).
+  void record(const std::vector<TensorPtr>& outputs, std::function<void()> play);
+
+  // Where an op of the backward pass writes the gradient of x: `acc` tells it to add. Only if x->needs_grad().
+  struct Target {
+    View view;
+    bool acc;
+  };
+  Target gradient_of(const TensorPtr& x);
+  // Adds gradient g, which the caller gives away, to x's: shares it where x has none yet.
+  void pass(const TensorPtr& x, const TensorPtr& g);
+
+  // Gradients of the scalar loss [1] f32 are added to every parameter it depends on; empties the tape.
+  void backward(const TensorPtr& loss);
+  void clear();
+
+  // Runs fn(inputs) with nothing kept but inputs and outputs; backward runs it again, recording. The same ops run in the
+  // same order with the same dropout streams, so the bits are those of a run without it.
+  using Function = std::function<std::vector<TensorPtr>(const std::vector<TensorPtr>&)>;
+  std::vector<TensorPtr> checkpoint(const std::string& label, Function fn, const std::vector<TensorPtr>& inputs);
+
+  // Dropout: {seed, step} on the device, and a number for each site of the step in order of execution.
+  const TensorPtr& rng() const { return rng_; }
+  void set_rng(uint64_t seed, uint64_t step);
+  uint64_t seed() const { return seed_; }
+  uint32_t next_stream() { return stream_++; }
+
+  struct NoGrad {  // RAII: nothing records while it lives
+    explicit NoGrad(Tape& t) : tape(t), before(t.recording_) { tape.recording_ = false; }
+    ~NoGrad() { tape.recording_ = before; }
+    Tape& tape;
+    bool before;
+  };
+
+ private:
+  struct Record {
+    std::string label;
+    std::vector<TensorPtr> outputs;
+    std::function<void()> play;
+  };
+  void play_back(std::vector<Record>& records);
+
+  Device& device_;
+  std::vector<Record> records_;
+  bool recording_ = true;
+  TensorPtr rng_;
+  uint64_t seed_ = 0;
+  uint32_t stream_ = 0;
+};
+
+// RAII: ops run inside a named block, for traces and profiles.
+struct Block {
+  Block(Device& d, const std::string& label) : device(d) { device.push_label(label); }
+  ~Block() { device.pop_label(); }
+  Device& device;
+};
+
+}  // namespace qeng

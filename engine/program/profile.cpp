@@ -1,0 +1,68 @@
+#include "engine/program/profile.h"
+
+#include <algorithm>
+
+namespace qeng {
+
+namespace {
+
+ProfileRow& row_named(std::vector<ProfileRow>& rows, const std::string& name) {
+  for (ProfileRow& row : rows)
+    if (row.name == name) return row;
+  rows.push_back({name});
+  return rows.back();
+}
+
+void add(ProfileRow& row, const ProfileRow& one) {
+  row.calls += one.calls;
+  row.seconds += one.seconds;
+  row.bytes += one.bytes;
+  row.flops += one.flops;
+  row.ideal += one.ideal;
+}
+
+bool uses_bf16(const Op& op) {
+  bool found = false;
+  Op copy = op;
+  for_each_view(copy, [&](const char*, View& view, Access) { found |= view.dtype == DType::bf16; });
+  return found;
+}
+
+}  // namespace
+
+Profiler::Profiler(Device& device) : device_(device), limits_(device.backend().limits()) {}
+
+bool Profiler::before(const Op&, const std::string&) {
+  device_.backend().synchronize();
+  start_ = std::chrono::steady_clock::now();
+  return true;
+}
+
+void Profiler::after(const Op& op, const std::string& label) {
+  device_.backend().synchronize();
+  ProfileRow one;
+  one.calls = 1;
+  one.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  const Cost needed = cost(op);
+  one.bytes = needed.bytes;
+  one.flops = needed.flops;
+  one.ideal = std::max(needed.bytes / limits_.bandwidth, needed.flops / (uses_bf16(op) ? limits_.flops_bf16 : limits_.flops_f32));
+  add(row_named(ops_, op_name(op)), one);
+  add(row_named(blocks_, label), one);
+}
+
+std::vector<ProfileRow> Profiler::by_op() const {
+  std::vector<ProfileRow> rows = ops_;
+  std::stable_sort(rows.begin(), rows.end(), [](const ProfileRow& a, const ProfileRow& b) { return a.seconds > b.seconds; });
+  return rows;
+}
+
+std::vector<ProfileRow> Profiler::by_block() const { return blocks_; }
+
+ProfileRow Profiler::total() const {
+  ProfileRow sum{"total"};
+  for (const ProfileRow& row : ops_) add(sum, row);
+  return sum;
+}
+
+}  // namespace qeng

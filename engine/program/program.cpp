@@ -1,0 +1,145 @@
+#include "engine/program/program.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <map>
+
+#include "kernels/error.h"
+
+namespace qeng {
+
+namespace {
+
+constexpr size_t kAlign = 64;
+
+class Recorder : public OpListener {
+ public:
+  explicit Recorder(std::vector<LabelledOp>& ops) : ops_(ops) {}
+  bool before(const Op& op, const std::string& label) override {
+    ops_.push_back({op, label});
+    return false;
+  }
+
+ private:
+  std::vector<LabelledOp>& ops_;
+};
+
+struct Lifetime {
+  Buffer* buffer;
+  size_t first = SIZE_MAX, last = 0;  // op numbers
+  size_t offset = 0, size = 0;
+};
+
+// First fit in order of size: each buffer goes to the lowest offset free during its whole life.
+size_t place(std::vector<Lifetime*> lives) {
+  std::stable_sort(lives.begin(), lives.end(), [](auto* a, auto* b) { return a->size > b->size; });
+  std::vector<Lifetime*> placed;
+  size_t total = 0;
+  for (Lifetime* life : lives) {
+    size_t offset = 0;
+    for (Lifetime* other : placed) {  // sorted by offset
+      if (other->last < life->first || other->first > life->last) continue;
+      if (other->offset >= offset + life->size) break;
+      offset = std::max(offset, other->offset + other->size);
+    }
+    life->offset = offset;
+    total = std::max(total, offset + life->size);
+    placed.insert(std::upper_bound(placed.begin(), placed.end(), life, [](auto* a, auto* b) { return a->offset < b->offset; }), life);
+  }
+  return total;
+}
+
+}  // namespace
+
+std::unique_ptr<Program> Program::capture(Device& device, const std::function<void()>& fn) {
+  if (device.capturing()) fail("value", "a program is being captured already");
+  std::unique_ptr<Program> program(new Program(device));
+  std::vector<std::shared_ptr<Buffer>> captured;
+  Recorder recorder(program->ops_);
+  OpListener* before = device.listener();
+  device.set_listener(&recorder);
+  device.set_capturing(&captured);
+  try {
+    fn();
+  } catch (...) {
+    device.set_capturing(nullptr);
+    device.set_listener(before);
+    throw;
+  }
+  device.set_capturing(nullptr);
+  device.set_listener(before);
+  program->plan(captured);
+  return program;
+}
+
+void Program::plan(std::vector<std::shared_ptr<Buffer>>& captured) {
+  std::map<char*, Lifetime> lives;  // by address
+  for (auto& buffer : captured) {
+    if (buffer.use_count() > 1) {
+      kept_.push_back(buffer);
+    } else {
+      Lifetime life{buffer.get()};
+      life.size = std::max((buffer->bytes + kAlign - 1) / kAlign * kAlign, kAlign);
+      lives.emplace(static_cast<char*>(buffer->data), life);
+      temporaries_ += life.size;
+    }
+  }
+  const auto find = [&](const View& view) -> Lifetime* {
+    char* address = static_cast<char*>(view.data);
+    auto after = lives.upper_bound(address);
+    if (after == lives.begin()) return nullptr;
+    Lifetime& life = std::prev(after)->second;
+    return address < static_cast<char*>(life.buffer->data) + life.size ? &life : nullptr;
+  };
+  for (size_t i = 0; i < ops_.size(); ++i)
+    for_each_view(ops_[i].op, [&](const char*, View& view, Access) {
+      if (Lifetime* life = find(view)) life->first = std::min(life->first, i), life->last = std::max(life->last, i);
+    });
+  std::vector<Lifetime*> used;
+  for (auto& [address, life] : lives)
+    if (life.first != SIZE_MAX) used.push_back(&life);
+  if (const size_t bytes = place(used)) arena_ = device_.allocate(bytes, "activations");
+  for (LabelledOp& labelled : ops_)
+    for_each_view(labelled.op, [&](const char*, View& view, Access) {
+      if (Lifetime* life = find(view))
+        view.data = static_cast<char*>(arena_->data) + life->offset + (static_cast<char*>(view.data) - static_cast<char*>(life->buffer->data));
+    });
+  captured.clear();
+}
+
+void Program::run() {
+  for (const LabelledOp& labelled : ops_) {
+    device_.set_label(labelled.label);
+    device_.run(labelled.op);
+  }
+  device_.set_label("");
+}
+
+Cost Program::total_cost() const {
+  Cost total;
+  for (const LabelledOp& labelled : ops_) {
+    const Cost one = cost(labelled.op);
+    total.bytes += one.bytes;
+    total.flops += one.flops;
+  }
+  return total;
+}
+
+std::string op_text(const Op& op, const std::string& label) {
+  std::string text = label.empty() ? "" : label + ": ";
+  text += op_name(op);
+  text += "(";
+  bool first = true;
+  Op copy = op;
+  for_each_view(copy, [&](const char* name, View& view, Access access) {
+    text += first ? "" : ", ";
+    text += std::string(access == Access::read ? "" : access == Access::write ? "->" : "+>") + name + " " + shape_text(view);
+    first = false;
+  });
+  const Cost one = cost(op);
+  char numbers[64];
+  std::snprintf(numbers, sizeof numbers, ")  %.3g MFLOP  %.3g MB", one.flops / 1e6, one.bytes / 1e6);
+  return text + numbers;
+}
+
+}  // namespace qeng

@@ -1,0 +1,45 @@
+// A captured program: the operations of one run of a function, forward and backward, replayed on the same inputs with no
+// host language and no allocation. While capturing nothing is computed: buffers are address space only. What no one holds
+// any more at the end is a temporary; temporaries share one arena, planned by the ops between first and last use.
+#pragma once
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/tensor/device.h"
+
+namespace qeng {
+
+struct LabelledOp {
+  Op op;
+  std::string label;
+};
+
+class Program {
+ public:
+  // Runs fn, whose tensors' values it must not read, and keeps its ops. Tensors that fn leaves behind (results, gradients)
+  // hold the new values after each run().
+  static std::unique_ptr<Program> capture(Device& device, const std::function<void()>& fn);
+
+  void run();
+  const std::vector<LabelledOp>& ops() const { return ops_; }
+  size_t arena_bytes() const { return arena_ ? arena_->bytes : 0; }
+  size_t temporaries() const { return temporaries_; }           // bytes of all temporaries, had each its own memory
+  Cost total_cost() const;
+
+ private:
+  explicit Program(Device& device) : device_(device) {}
+  void plan(std::vector<std::shared_ptr<Buffer>>& captured);
+
+  Device& device_;
+  std::vector<LabelledOp> ops_;
+  std::vector<std::shared_ptr<Buffer>> kept_;
+  std::shared_ptr<Buffer> arena_;
+  size_t temporaries_ = 0;
+};
+
+// One line an op: block, name, its views with shapes, flops and bytes.
+std::string op_text(const Op& op, const std::string& label);
+
+}  // namespace qeng

@@ -1,0 +1,82 @@
+// A device as the engine sees it: a backend, the accounts of its memory, and whoever listens to what it runs.
+#pragma once
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "kernels/backend.h"
+
+namespace qeng {
+
+class Device;
+
+// Memory that tensors share. Freed, or returned to the device's cache, when the last sharer lets go.
+struct Buffer {
+  Device* device = nullptr;
+  void* data = nullptr;
+  size_t bytes = 0;
+  std::string account;          // "weights", "gradients", "activations", ...
+  std::shared_ptr<void> owner;  // set where the memory belongs to something else, a mapped file for one
+  bool virtual_pages = false;   // allocated while capturing: address space that no replay may touch but the results'
+  ~Buffer();
+};
+
+struct Account {
+  size_t bytes = 0, peak = 0;
+};
+
+// Told of every op before and after it runs. A listener that returns false from before() keeps it from running (capture).
+class OpListener {
+ public:
+  virtual ~OpListener() = default;
+  virtual bool before(const Op&, const std::string& label) { (void)label; return true; }
+  virtual void after(const Op&, const std::string& label) { (void)label; }
+};
+
+class Device {
+ public:
+  explicit Device(std::unique_ptr<Backend> backend);
+  ~Device();
+  Device(const Device&) = delete;
+
+  Backend& backend() { return *backend_; }
+  void run(const Op& op);
+
+  // Uninitialised memory, 64-byte aligned; Error("memory") over the budget or when the system has none.
+  std::shared_ptr<Buffer> allocate(size_t bytes, const std::string& account);
+  // Memory that `owner` keeps alive (a mapped file).
+  std::shared_ptr<Buffer> adopt(void* data, size_t bytes, const std::string& account, std::shared_ptr<void> owner);
+  void set_budget(size_t bytes) { budget_ = bytes; }  // 0: none
+  const std::map<std::string, Account>& accounts() const { return accounts_; }
+  size_t allocated_since(bool reset);  // bytes allocated since last asked with reset: the host collects garbage on it
+  void trim();                         // gives cached memory back to the system
+
+  // Blocks name the ops run inside, for traces and profiles: "layers.3".
+  void push_label(const std::string& label);
+  void pop_label() { labels_.pop_back(); }
+  void set_label(const std::string& label) { labels_.back() = label; }
+  const std::string& label() const { return labels_.back(); }
+
+  void set_listener(OpListener* listener) { listener_ = listener; }
+  OpListener* listener() const { return listener_; }
+
+  // While on, allocations are address space only, kept in `captured`; see program.h.
+  void set_capturing(std::vector<std::shared_ptr<Buffer>>* captured) { captured_ = captured; }
+  bool capturing() const { return captured_ != nullptr; }
+
+ private:
+  friend struct Buffer;
+  void credit(const std::string& account, size_t bytes);
+  std::unique_ptr<Backend> backend_;
+  std::map<std::string, Account> accounts_;
+  std::unordered_map<size_t, std::vector<void*>> cache_;
+  size_t cached_ = 0, held_ = 0, budget_ = 0, since_ = 0;
+  std::vector<std::string> labels_{""};
+  OpListener* listener_ = nullptr;
+  std::vector<std::shared_ptr<Buffer>>* captured_ = nullptr;
+};
+
+}  // namespace qeng

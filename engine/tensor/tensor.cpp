@@ -1,0 +1,181 @@
+#include "engine/tensor/tensor.h"
+
+#include <cmath>
+
+#include "kernels/math/bf16.h"
+#include "kernels/math/philox.h"
+
+namespace qeng {
+
+namespace {
+
+View view_of(void* data, const Shape& shape, DType dtype) {
+  if (shape.size() > kMaxRank) fail("shape", "a tensor has at most ", kMaxRank, " dimensions, not ", shape.size());
+  View view;
+  view.data = data;
+  view.dtype = dtype;
+  for (int64_t dim : shape) {
+    if (dim < 0 || (dim > 0 && view.elements() > (int64_t{1} << 46) / dim)) fail("shape", "a dimension of ", dim, " is out of range");
+    view.shape[view.rank++] = dim;
+  }
+  return view;
+}
+
+// Four words for draw number i of a stream of initial values.
+Philox draw(uint64_t seed, uint64_t stream, uint64_t i) {
+  const Philox counter{{static_cast<uint32_t>(i), static_cast<uint32_t>(i >> 32), static_cast<uint32_t>(stream), static_cast<uint32_t>(stream >> 32)}};
+  return philox4x32(counter, static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32));
+}
+
+void need_values(const Tensor& x) {
+  if (x.device().capturing()) fail("value", "a tensor's values do not exist while a program is captured; read them after run()");
+}
+
+double element(const View& view, int64_t i) {
+  switch (view.dtype) {
+    case DType::f32: return view.as<float>()[i];
+    case DType::bf16: return to_f32(view.as<bf16>()[i]);
+    case DType::f16: return to_f32(view.as<f16>()[i]);
+    case DType::i32: return view.as<int32_t>()[i];
+    case DType::i64: return static_cast<double>(view.as<int64_t>()[i]);
+    case DType::u8: return view.as<uint8_t>()[i];
+  }
+  return 0;
+}
+
+void set_element(const View& view, int64_t i, double value) {
+  switch (view.dtype) {
+    case DType::f32: view.as<float>()[i] = static_cast<float>(value); break;
+    case DType::bf16: put(view.as<bf16>() + i, static_cast<float>(value)); break;
+    case DType::f16: put(view.as<f16>() + i, static_cast<float>(value)); break;
+    case DType::i32: view.as<int32_t>()[i] = static_cast<int32_t>(value); break;
+    case DType::i64: view.as<int64_t>()[i] = static_cast<int64_t>(value); break;
+    case DType::u8: view.as<uint8_t>()[i] = static_cast<uint8_t>(value); break;
+  }
+}
+
+// A host image of x: filled by `each(i)`, then uploaded.
+template <class Each>
+void fill_from(Tensor& x, Each each) {
+  need_values(x);
+  std::vector<uint8_t> bytes(x.view.bytes());
+  View image = x.view;
+  image.data = bytes.data();
+  for (int64_t i = 0; i < image.elements(); ++i) set_element(image, i, each(i));
+  if (!bytes.empty()) x.device().backend().upload(x.view.data, bytes.data(), bytes.size());
+}
+
+}  // namespace
+
+TensorPtr make_tensor(Device& device, const Shape& shape, DType dtype, const std::string& account) {
+  auto tensor = std::make_shared<Tensor>();
+  tensor->view = view_of(nullptr, shape, dtype);
+  tensor->buffer = device.allocate(tensor->view.bytes(), account);
+  tensor->view.data = tensor->buffer->data;
+  return tensor;
+}
+
+TensorPtr make_zeros(Device& device, const Shape& shape, DType dtype, const std::string& account) {
+  TensorPtr tensor = make_tensor(device, shape, dtype, account);
+  if (tensor->view.elements()) device.run(Fill{tensor->view, 0});
+  return tensor;
+}
+
+TensorPtr adopt_tensor(Device& device, void* data, const Shape& shape, DType dtype, const std::string& account,
+                       std::shared_ptr<void> owner) {
+  auto tensor = std::make_shared<Tensor>();
+  tensor->view = view_of(data, shape, dtype);
+  tensor->buffer = device.adopt(data, tensor->view.bytes(), account, std::move(owner));
+  return tensor;
+}
+
+TensorPtr reshape_view(const TensorPtr& x, const Shape& shape) {
+  auto tensor = std::make_shared<Tensor>();
+  tensor->buffer = x->buffer;
+  tensor->view = view_of(x->view.data, shape, x->view.dtype);
+  if (tensor->view.elements() != x->view.elements())
+    fail("shape", "reshape of ", shape_text(x->view), " to ", shape_text(tensor->view), " changes the number of elements");
+  return tensor;
+}
+
+TensorPtr row_range(const TensorPtr& x, int64_t first, int64_t count) {
+  if (x->view.rank < 1) fail("shape", "rows of a tensor without dimensions");
+  const int64_t rows = x->view.shape[0];
+  if (first < 0 || count < 0 || first > rows - count)
+    fail("shape", "rows ", first, " .. ", first + count, " of ", shape_text(x->view), " are out of range");
+  auto tensor = std::make_shared<Tensor>();
+  tensor->buffer = x->buffer;
+  tensor->view = x->view;
+  const size_t row_bytes = rows ? x->view.bytes() / static_cast<size_t>(rows) : 0;
+  tensor->view.data = static_cast<char*>(x->view.data) + static_cast<size_t>(first) * row_bytes;
+  tensor->view.shape[0] = count;
+  return tensor;
+}
+
+std::vector<double> to_host(const Tensor& x) {
+  need_values(x);
+  std::vector<uint8_t> bytes(x.view.bytes());
+  if (!bytes.empty()) x.device().backend().download(bytes.data(), x.view.data, bytes.size());
+  View image = x.view;
+  image.data = bytes.data();
+  std::vector<double> values(static_cast<size_t>(x.view.elements()));
+  for (size_t i = 0; i < values.size(); ++i) values[i] = element(image, static_cast<int64_t>(i));
+  return values;
+}
+
+std::vector<float> to_host_f32(const Tensor& x) {
+  const std::vector<double> values = to_host(x);
+  return {values.begin(), values.end()};
+}
+
+void from_host(Tensor& x, const double* values, size_t count) {
+  if (count != static_cast<size_t>(x.view.elements())) fail("shape", count, " values for ", shape_text(x.view));
+  fill_from(x, [&](int64_t i) { return values[i]; });
+}
+
+void from_host_i32(Tensor& x, const int32_t* values, size_t count) {
+  need_values(x);
+  if (x.view.dtype != DType::i32 || count != static_cast<size_t>(x.view.elements()))
+    fail("shape", count, " i32 values for ", shape_text(x.view));
+  if (count) x.device().backend().upload(x.view.data, values, count * sizeof(int32_t));
+}
+
+void copy_into(Tensor& destination, const Tensor& source) {
+  if (destination.view.elements() != source.view.elements())
+    fail("shape", "copy of ", shape_text(source.view), " into ", shape_text(destination.view));
+  if (!source.view.elements()) return;
+  Device& device = destination.device();
+  const auto is_float = [](DType dtype) { return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16; };
+  if (destination.view.dtype == source.view.dtype) {
+    device.run(Copy{source.view, destination.view});
+  } else if (is_float(destination.view.dtype) && is_float(source.view.dtype)) {
+    device.run(Cast{source.view, destination.view});
+  } else {
+    const std::vector<double> values = to_host(source);
+    from_host(destination, values.data(), values.size());
+  }
+}
+
+void fill_normal(Tensor& x, double std_dev, uint64_t seed, uint64_t stream) {
+  constexpr double kTwoPi = 6.283185307179586;
+  fill_from(x, [&](int64_t i) {  // Box-Muller; element i takes the cosine or sine of draw i / 2
+    const Philox drawn = draw(seed, stream, static_cast<uint64_t>(i / 2));
+    const double u = (drawn.word[0] + 1.0) / 4294967296.0, angle = kTwoPi * drawn.word[1] / 4294967296.0;
+    return std_dev * std::sqrt(-2 * std::log(u)) * (i % 2 ? std::sin(angle) : std::cos(angle));
+  });
+}
+
+void fill_uniform(Tensor& x, double low, double high, uint64_t seed, uint64_t stream) {
+  fill_from(x, [&](int64_t i) {
+    return low + (high - low) * draw(seed, stream, static_cast<uint64_t>(i)).word[0] / 4294967296.0;
+  });
+}
+
+void set_requires_grad(const TensorPtr& x, bool on) {
+  x->requires_grad = on;
+  if (!on) x->grad.reset();
+  else if (!x->grad)
+    x->grad = make_zeros(x->device(), Shape(x->view.shape, x->view.shape + x->view.rank), DType::f32, "gradients");
+}
+
+}  // namespace qeng

@@ -1,0 +1,56 @@
+// A tensor: a shared buffer and a view of it, with what autograd needs to know. Tensors are passed as TensorPtr.
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/tensor/device.h"
+#include "kernels/error.h"
+
+namespace qeng {
+
+struct Tensor;
+using TensorPtr = std::shared_ptr<Tensor>;
+using Shape = std::vector<int64_t>;
+
+struct Tensor {
+  std::shared_ptr<Buffer> buffer;
+  View view;
+  std::string label;
+
+  bool requires_grad = false;  // a parameter: its f32 gradient is kept and added to
+  bool tracked = false;        // computed from one that requires a gradient, on the tape
+  TensorPtr grad;              // parameter: f32, zero at first. Otherwise: only during backward, in this tensor's dtype
+
+  bool needs_grad() const { return requires_grad || tracked; }
+  Device& device() const { return *buffer->device; }
+};
+
+// Uninitialised. Error("shape") for a rank over kMaxRank or a negative size.
+TensorPtr make_tensor(Device& device, const Shape& shape, DType dtype, const std::string& account = "activations");
+inline TensorPtr make_like(const Tensor& other, const std::string& account = "activations") {
+  return make_tensor(other.device(), Shape(other.view.shape, other.view.shape + other.view.rank), other.view.dtype, account);
+}
+TensorPtr make_zeros(Device& device, const Shape& shape, DType dtype, const std::string& account = "activations");
+// A tensor over memory that owner keeps alive.
+TensorPtr adopt_tensor(Device& device, void* data, const Shape& shape, DType dtype, const std::string& account,
+                       std::shared_ptr<void> owner);
+
+// The same memory, another shape; rows first .. first + count of the leading dimension.
+TensorPtr reshape_view(const TensorPtr& x, const Shape& shape);
+TensorPtr row_range(const TensorPtr& x, int64_t first, int64_t count);
+
+// Host copies, converting; blocking. Refused while capturing: a captured program has no values yet.
+std::vector<float> to_host_f32(const Tensor& x);
+std::vector<double> to_host(const Tensor& x);  // any dtype
+void from_host(Tensor& x, const double* values, size_t count);
+void from_host_i32(Tensor& x, const int32_t* values, size_t count);
+void copy_into(Tensor& destination, const Tensor& source);  // converts the dtype where they differ
+
+// Fills with normal(0, std) or uniform[low, high) numbers of Philox(seed, stream): the same everywhere.
+void fill_normal(Tensor& x, double std_dev, uint64_t seed, uint64_t stream);
+void fill_uniform(Tensor& x, double low, double high, uint64_t seed, uint64_t stream);
+
+void set_requires_grad(const TensorPtr& x, bool on);  // allocates the zeroed gradient, or drops it
+
+}  // namespace qeng

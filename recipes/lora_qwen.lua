@@ -1,0 +1,51 @@
+-- Fine-tunes a Qwen, Llama or Mistral model on your own data: LoRA adapters, or with --mode full every weight.
+--   qeng recipes/lora_qwen.lua --model ~/Qwen2.5-0.5B-Instruct --data my.jsonl
+-- Without --model and --data it runs the built-in demo: a small model learns a task it has never seen.
+
+local q = require "qeng"
+local demo = require "qeng.demo"
+
+local opt = q.options(q.device_options {
+  "Fine-tunes a model on your data; without --model and --data, runs the built-in demo.",
+  model = { "", "Hugging Face folder", order = 1 },
+  data = { "", "JSONL, a JSON array or a .qubgpu file", order = 2 },
+  out = { "out", "output folder", order = 3 },
+  mode = { "lora", "what is trained", choices = { "lora", "full" }, order = 4 },
+  rank = { 16, "LoRA rank", min = 1, max = 4096, order = 5 },
+  alpha = { 0, "LoRA alpha, 0: twice the rank", min = 0, integer = false, order = 6 },
+  rslora = { false, "scale by alpha / sqrt(rank)", order = 7 },
+  dropout = { 0, "dropout on the adapters' input", min = 0, max = 0.9, integer = false, order = 8 },
+  targets = { "", "layers with adapters, by commas (all linear layers)", order = 9 },
+  steps = { 0, "optimizer steps, 0: by --epochs", min = 0, integer = true, order = 10 },
+  epochs = { 1, "passes over the data", min = 0, integer = false, order = 11 },
+  row_tokens = { 512, "tokens of a packed row", min = 2, order = 12 },
+  rows = { 1, "rows of a micro-batch", min = 1, order = 13 },
+  accumulate = { 1, "micro-batches of an optimizer step", min = 1, order = 14 },
+  lr = { 2e-4, "peak learning rate", min = 0, order = 15 },
+  schedule = { "cosine", "learning-rate schedule", choices = { "constant", "linear", "cosine", "wsd" }, order = 16 },
+  warmup = { 0, "steps of linear warm-up", min = 0, integer = true, order = 17 },
+  decay = { 0, "weight decay of matrices", min = 0, integer = false, order = 18 },
+  clip = { 1.0, "largest gradient norm, 0: none", min = 0, integer = false, order = 19 },
+  seed = { 0, "seed of order, adapters and dropout", min = 0, integer = true, order = 20 },
+  dtype = { nil, "f32 or bf16, by default the file's own", choices = { "f32", "bf16" }, order = 21 },
+  template = { "auto", "chat template", choices = { "auto", "chatml", "model" }, order = 22 },
+  eval_share = { 0.05, "share of the documents held out", min = 0, max = 0.9, integer = false, order = 23 },
+  eval_every = { 50, "steps between evaluations, 0: at the end", min = 0, order = 24 },
+  save_every = { 100, "steps between checkpoints, 0: at the end", min = 0, order = 25 },
+  keep = { 2, "checkpoints kept", min = 1, order = 26 },
+  resume = { false, "go on from the newest checkpoint in --out", order = 27 },
+  recompute = { false, "keep one activation a block, recompute the others", order = 28 },
+  eager = { false, "run operation by operation instead of a captured program", order = 29 },
+  merge = { false, "also write the merged model", order = 30 },
+})
+q.use_device(opt)
+
+if opt.model == "" and opt.data == "" then return demo.run(opt) end
+if opt.model == "" or opt.data == "" then q.error("usage", "--model and --data go together; without both, the built-in demo runs") end
+
+local model = q.finetune(opt, { title = "Fine-tuning " .. opt.model .. " on " .. opt.data })
+print(("%s: %s, metrics.jsonl, report.html"):format(opt.out, opt.mode == "full" and "model/" or "adapter/ (PEFT)"))
+if opt.merge and opt.mode == "lora" then
+  model:merge():save(opt.out .. "/merged")
+  print(opt.out .. "/merged: the model with the adapter merged in")
+end

@@ -1,0 +1,69 @@
+-- Checkpoints of a run: out/checkpoints/step-000100/ with the trained parameters, the optimizer and state.json. A folder is
+-- written under another name, synced and renamed, so whatever is there under its own name is whole.
+
+local q = require "qeng.core"
+
+local checkpoint = {}
+
+local function folder(out) return out .. "/checkpoints" end
+
+-- Names of whole checkpoints, oldest first.
+function checkpoint.list(out)
+  local names = {}
+  if q.fs.kind(folder(out)) ~= "dir" then return names end
+  for _, name in ipairs(q.fs.list(folder(out))) do
+    if name:match("^step%-%d+$") and q.fs.kind(folder(out) .. "/" .. name .. "/state.json") == "file" then names[#names + 1] = name end
+  end
+  table.sort(names)
+  return names
+end
+
+local function names_of(parameters)
+  local names = {}
+  for i, parameter in ipairs(parameters) do names[i] = parameter.name end
+  return names
+end
+
+-- state: what has to be the same after resuming, as a JSON-able table; step is its number of finished steps.
+function checkpoint.save(out, model, adamw, state, keep)
+  q.fs.mkdir(folder(out))
+  local dir = ("%s/step-%06d"):format(folder(out), state.step)
+  local tmp = dir .. ".tmp"
+  q.fs.remove(tmp)
+  q.fs.mkdir(tmp)
+  local parameters = model:trainable()
+  local tensors = {}
+  for i, parameter in ipairs(parameters) do tensors[i] = { parameter.name, parameter.tensor } end
+  q.safetensors.save(tmp .. "/parameters.safetensors", tensors)
+  local optimizer, steps = adamw:state(names_of(parameters))
+  q.safetensors.save(tmp .. "/optimizer.safetensors", optimizer)
+  state.optimizer_steps = steps
+  q.fs.write(tmp .. "/state.json", q.json.encode(state, { pretty = true }) .. "\n")
+  q.fs.replace_dir(tmp, dir)
+  local names = checkpoint.list(out)
+  for i = 1, #names - (keep or 2) do q.fs.remove(folder(out) .. "/" .. names[i]) end
+end
+
+-- Restores the newest checkpoint into model and optimizer; its state, or nil where there is none.
+function checkpoint.load(out, model, adamw)
+  local names = checkpoint.list(out)
+  local name = names[#names]
+  if not name then return nil end
+  local dir = folder(out) .. "/" .. name
+  local state = q.json.decode(q.fs.read(dir .. "/state.json"))
+  local parameters = model:trainable()
+  local file = q.safetensors.open(dir .. "/parameters.safetensors")
+  for _, parameter in ipairs(parameters) do
+    if not file:info(parameter.name) then
+      q.error("format", ("%s: parameter %s is missing: the run was started with other options"):format(dir, parameter.name))
+    end
+    parameter.tensor:copy(file:tensor(parameter.name, { shape = parameter.tensor:shape() }))
+  end
+  file:close()
+  local optimizer = q.safetensors.open(dir .. "/optimizer.safetensors")
+  adamw:restore(optimizer, names_of(parameters), state.optimizer_steps)
+  optimizer:close()
+  return state
+end
+
+return checkpoint

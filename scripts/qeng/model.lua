@@ -1,0 +1,233 @@
+-- A model: its parameters by Hugging Face name, its forward pass, adapters, loss, saving. q.load makes one from a folder;
+-- model files (scripts/qeng/models) say what the architecture is.
+
+local q = require "qeng.core"
+local config = require "qeng.config"
+local peft = require "qeng.peft"
+
+local architectures = {}
+for _, name in ipairs { "llama", "mistral", "qwen2", "qwen3" } do
+  local arch = require("qeng.models." .. name)
+  architectures[arch.hf] = arch
+end
+
+local Model = {}
+Model.__index = Model
+
+local function architecture_of(file)
+  local names = file.values.architectures
+  local name = type(names) == "table" and names[1] or nil
+  for _, arch in pairs(architectures) do
+    if arch.hf == name or (not name and arch.model_type == file.values.model_type) then return arch end
+  end
+  local known = {}
+  for hf in pairs(architectures) do known[#known + 1] = hf end
+  table.sort(known)
+  q.error("unsupported", ("%s: architecture %s is not known; known are %s (a new one is a file in scripts/qeng/models)")
+    :format(file.path, tostring(name or file.values.model_type), table.concat(known, ", ")))
+end
+
+local function build(file, dtype, source)
+  local arch = architecture_of(file)
+  local c = arch.config(file)
+  file:finish()
+  local model = setmetatable({
+    arch = arch, config = c, dtype = dtype, config_values = file.values,
+    parameters = {}, linears = {}, ropes = {}, mode = "frozen", recompute = false,
+  }, Model)
+  model.forward = arch.build(model, source, c)
+  return model
+end
+
+local M = {}
+
+-- Loads folder `dir` (config.json, safetensors, tokenizer). opt.dtype: f32 or bf16, the dtype of weights and activations;
+-- the file's own by default. opt.writable: the weights get memory of their own, for full fine-tuning.
+function M.load(dir, opt)
+  opt = opt or {}
+  if q.fs.kind(dir) ~= "dir" then
+    q.error("io", ("model %s: no such folder; expected a Hugging Face folder with config.json and model.safetensors"):format(dir))
+  end
+  local file = config.read(dir)
+  local weights = q.safetensors.open(dir)
+  local known = {}
+  local dtype = opt.dtype
+  local function source(name, shape)
+    local info = weights:info(name)
+    if not info then q.error("format", ("%s: tensor %s is missing, though config.json asks for it"):format(dir, name)) end
+    dtype = dtype or (info.dtype == "F32" and "f32" or "bf16")
+    known[name] = true
+    return weights:tensor(name, { dtype = dtype, shape = shape, copy = opt.writable, label = "weights" })
+  end
+  local model = build(file, nil, source)
+  model.dtype, model.dir = dtype, dir
+  for _, name in ipairs(weights:names()) do
+    local tied = name == "lm_head.weight" and model.config.tied
+    if not known[name] and not tied and not name:find("rotary_emb.inv_freq", 1, true) then
+      q.error("format", ("%s: tensor %s belongs to no part of a %s"):format(dir, name, model.arch.hf))
+    end
+  end
+  local ok, tokenizer = pcall(q.tokenizer, dir)
+  if ok then model.tokenizer = tokenizer else model.tokenizer_error = tokenizer end
+  return model
+end
+
+-- A model with random weights (std, Philox) from the keys of a config.json.
+function M.random(values, opt)
+  opt = opt or {}
+  local stream, dtype = 0, opt.dtype or "f32"
+  return build(config.wrap(values), dtype, function(name, shape)
+    stream = stream + 1
+    if #shape == 1 then return q.zeros(shape, dtype, "weights"):fill(name:find("norm") and 1 or 0) end
+    return q.randn(shape, { std = opt.std or 0.02, seed = opt.seed or 0, stream = stream, dtype = dtype, label = "weights" })
+  end)
+end
+
+-- ---------------------------------------------------------------- forward
+
+-- Rotation frequencies for documents of up to `length` tokens.
+function Model:rope(length)
+  local c = self.config
+  local dynamic = c.rope.scaling and (c.rope.scaling.rope_type or c.rope.scaling.type) == "dynamic"
+  local key = dynamic and length or 0
+  if not self.ropes[key] then
+    local dim = math.floor(c.head_dim * c.rope.partial)
+    self.ropes[key] = q.rope_table {
+      dim = dim, theta = c.rope.theta, scaling = c.rope.scaling, length = length, max_position_embeddings = c.max_position,
+    }
+  end
+  return self.ropes[key]
+end
+
+-- Refuses packed rows in which dynamic RoPE scaling would differ by document.
+function Model:check_length(row_tokens)
+  local scaling = self.config.rope.scaling
+  if scaling and (scaling.rope_type or scaling.type) == "dynamic" and row_tokens > self.config.max_position then
+    q.error("unsupported", ("rows of %d tokens exceed max_position_embeddings = %d, and dynamic RoPE scaling differs by document; use shorter rows")
+      :format(row_tokens, self.config.max_position))
+  end
+end
+
+-- Hidden states [t, hidden] of one document of token ids (a Lua array), from position `start` with a cache.
+function Model:hidden(ids, start, cache)
+  start = start or 0
+  local positions = {}
+  for i = 1, #ids do positions[i] = start + i - 1 end
+  local seq = {
+    positions = q.tensor(positions, "i32"), cu_q = q.tensor({ 0, #ids }, "i32"),
+    cu_k = q.tensor({ 0, start + #ids }, "i32"), rope = self:rope(start + #ids), cache = cache,
+  }
+  return self.forward(q.tensor(ids, "i32"), seq)
+end
+
+-- Logits [t, vocab] in f32 of one document.
+function Model:logits(ids)
+  return q.no_grad(q.scope, function() return q.linear(self:hidden(ids), self.head, { out = "f32" }) end)
+end
+
+-- Tensors that hold one packed micro-batch: q.slot's, filled by batch:load(slot) and slot.scale:fill(1 / trained tokens).
+function M.slot(tokens, max_documents)
+  return {
+    tokens = q.zeros({ tokens }, "i32", "batch"), targets = q.zeros({ tokens }, "i32", "batch"),
+    positions = q.zeros({ tokens }, "i32", "batch"), cu_q = q.zeros({ max_documents + 1 }, "i32", "batch"),
+    scale = q.zeros({ 1 }, "f32", "batch"),
+  }
+end
+
+-- Loss [1] of a packed batch: slot.scale times the sum of nll over its targets. Also nll [t]. length: the longest document
+-- (dynamic RoPE scaling needs it; see check_length).
+function Model:loss(slot, length)
+  length = length or slot.tokens:shape()[1]
+  local seq = { positions = slot.positions, cu_q = slot.cu_q, rope = self:rope(length) }
+  local hidden = self.forward(slot.tokens, seq)
+  return q.block("head", q.lm_head_loss, hidden, self.head, slot.targets, slot.scale)
+end
+
+-- ---------------------------------------------------------------- what is trained
+
+local all_targets = { "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj" }
+
+-- Adds adapters: opt.rank, alpha (2 * rank), rslora, dropout, targets (all linear layers), seed. a is uniform as in PEFT
+-- (kaiming, a = sqrt 5), b is zero, so the model computes what it did.
+function Model:lora(opt)
+  local rank = opt.rank or 16
+  local alpha = opt.alpha or 2 * rank
+  local targets = {}
+  for _, name in ipairs(opt.targets or all_targets) do targets[name] = 0 end
+  self.adapter = {
+    rank = rank, alpha = alpha, rslora = opt.rslora or false, dropout = opt.dropout or 0,
+    targets = opt.targets or all_targets, parameters = {},
+  }
+  local scale = alpha / (opt.rslora and math.sqrt(rank) or rank)
+  for index, layer in ipairs(self.linears) do
+    if targets[layer.role] then
+      targets[layer.role] = targets[layer.role] + 1
+      local shape = layer.weight:shape()
+      local bound = 1 / math.sqrt(shape[2])
+      local a = q.uniform({ rank, shape[2] }, {
+        low = -bound, high = bound, seed = opt.seed or 0, stream = 1000 + index, dtype = self.dtype, label = "adapters",
+      })
+      local b = q.zeros({ shape[1], rank }, self.dtype, "adapters")
+      a:label(layer.name .. ".lora_A"):requires_grad(true)
+      b:label(layer.name .. ".lora_B"):requires_grad(true)
+      layer.lora = { a = a, b = b, scale = scale, dropout = opt.dropout or 0 }
+      table.insert(self.adapter.parameters, { name = layer.name .. ".lora_A.weight", tensor = a })
+      table.insert(self.adapter.parameters, { name = layer.name .. ".lora_B.weight", tensor = b })
+    end
+  end
+  for name, count in pairs(targets) do
+    if count == 0 then q.error("value", ("lora: no layer is named %s; this model has %s"):format(name, table.concat(all_targets, ", "))) end
+  end
+  self.mode = "lora"
+  return self
+end
+
+-- Trains every parameter (load the model with writable = true).
+function Model:full()
+  for _, parameter in ipairs(self.parameters) do parameter.tensor:requires_grad(true) end
+  self.mode = "full"
+  return self
+end
+
+-- {{name=, tensor=}...} in a fixed order.
+function Model:trainable()
+  if self.mode == "lora" then return self.adapter.parameters end
+  return self.mode == "full" and self.parameters or {}
+end
+
+-- ---------------------------------------------------------------- saving
+
+function Model:save_adapter(dir) return peft.save(self, dir) end
+function Model:load_adapter(dir) return peft.load(self, dir) end
+function Model:merge() return peft.merge(self) end
+
+-- A Hugging Face folder of the weights as they are (merge first): config, tokenizer files, safetensors in shards.
+function Model:save(dir, opt)
+  opt = opt or {}
+  local tmp = dir .. ".tmp"
+  q.fs.remove(tmp)
+  q.fs.mkdir(tmp)
+  local tensors = {}
+  for _, parameter in ipairs(self.parameters) do tensors[#tensors + 1] = { parameter.name, parameter.tensor } end
+  q.safetensors.save(tmp, tensors, { metadata = { format = "pt" }, max_shard_bytes = opt.max_shard_bytes or 4e9 })
+  local values = {}
+  for key, value in pairs(self.config_values) do values[key] = value end
+  values.torch_dtype = ({ f32 = "float32", bf16 = "bfloat16" })[self.dtype]
+  values.dtype = values.dtype and values.torch_dtype or nil
+  q.fs.write(tmp .. "/config.json", q.json.encode(values, { pretty = true }) .. "\n")
+  if self.dir then
+    for _, name in ipairs(M.companions) do
+      if q.fs.kind(self.dir .. "/" .. name) == "file" then q.fs.copy(self.dir .. "/" .. name, tmp .. "/" .. name) end
+    end
+  end
+  q.fs.replace_dir(tmp, dir)
+end
+
+-- The files of a model folder that are copied as they are.
+M.companions = {
+  "generation_config.json", "tokenizer.json", "tokenizer_config.json", "tokenizer.model", "special_tokens_map.json",
+  "added_tokens.json", "vocab.json", "merges.txt", "chat_template.jinja",
+}
+
+M.Model = Model
+return M

@@ -1,0 +1,21 @@
+-- Llama 2 and 3 (and derivatives of the same architecture): pre-norm decoder, grouped-query attention, RoPE, SwiGLU.
+
+local nn = require "qeng.nn"
+
+local Llama = { hf = "LlamaForCausalLM", model_type = "llama" }
+
+function Llama.config(file)
+  local c = file:decoder(1e4)
+  c.attention_bias = file:get("attention_bias", false)
+  c.mlp_bias = file:get("mlp_bias", false)
+  file:must("pretraining_tp", 1)  -- a way to split the matrices; any other value asks for other sums
+  return c
+end
+
+function Llama.build(model, source, c)
+  return nn.decoder(model, source, c, function(p)
+    return nn.block(p, c, { qkv_bias = c.attention_bias, o_bias = c.attention_bias, mlp_bias = c.mlp_bias })
+  end)
+end
+
+return Llama

@@ -1,0 +1,19 @@
+-- Qwen2 and Qwen2.5 (dense): pre-norm decoder, grouped-query attention with bias on q, k and v, RoPE, SwiGLU.
+
+local nn = require "qeng.nn"
+
+local Qwen2 = { hf = "Qwen2ForCausalLM", model_type = "qwen2" }
+
+function Qwen2.config(file)
+  local c = file:decoder(1e4)
+  c.window = file:window(false)
+  return c
+end
+
+function Qwen2.build(model, source, c)
+  return nn.decoder(model, source, c, function(p)
+    return nn.block(p, c, { qkv_bias = true, window = c.window })
+  end)
+end
+
+return Qwen2

@@ -1,0 +1,21 @@
+-- Qwen3 (dense): as Qwen2 without the bias, with RMSNorm on each head of q and k before RoPE and a head_dim of its own.
+
+local nn = require "qeng.nn"
+
+local Qwen3 = { hf = "Qwen3ForCausalLM", model_type = "qwen3" }
+
+function Qwen3.config(file)
+  file.values.head_dim = file.values.head_dim or 128  -- the architecture's default, whatever hidden / heads
+  local c = file:decoder(1e4)
+  c.bias = file:get("attention_bias", false)
+  c.window = file:window(false)
+  return c
+end
+
+function Qwen3.build(model, source, c)
+  return nn.decoder(model, source, c, function(p)
+    return nn.block(p, c, { qkv_bias = c.bias, o_bias = c.bias, qk_norm = true, window = c.window })
+  end)
+end
+
+return Qwen3

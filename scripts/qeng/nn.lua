@@ -1,0 +1,135 @@
+-- The parts that decoder models are made of. A model file (scripts/qeng/models) says which parts, with which config keys.
+-- `p` is a position in the model's tree of parameters: p:at("self_attn") goes down, p:weight(name, shape) takes a tensor from
+-- the checkpoint (or draws it) and registers it under its Hugging Face name.
+
+local q = require "qeng.core"
+
+local nn = {}
+
+-- ---------------------------------------------------------------- parameters
+
+local Params = {}
+Params.__index = Params
+
+-- source(name, shape) returns the tensor; every parameter and linear layer is registered in `model`.
+function nn.params(model, source, prefix)
+  return setmetatable({ model = model, source = source, prefix = prefix or "" }, Params)
+end
+
+function Params:at(name)
+  return nn.params(self.model, self.source, self.prefix .. name .. ".")
+end
+
+function Params:weight(name, shape)
+  local full = self.prefix .. name
+  local tensor = self.source(full, shape)
+  tensor:label(full)
+  table.insert(self.model.parameters, { name = full, tensor = tensor })
+  return tensor
+end
+
+-- ---------------------------------------------------------------- layers
+
+local Linear = {}
+Linear.__index = Linear
+
+-- y = x w^T (+ bias) (+ the adapter, once model:lora set self.lora)
+function Linear:__call(x)
+  return q.linear(x, self.weight, { bias = self.bias, lora = self.lora })
+end
+
+function Params:linear(name, out, inputs, bias)
+  local p = self:at(name)
+  local layer = setmetatable({
+    name = self.prefix .. name,
+    role = name,
+    weight = p:weight("weight", { out, inputs }),
+    bias = bias and p:weight("bias", { out }) or nil,
+  }, Linear)
+  table.insert(self.model.linears, layer)
+  return layer
+end
+
+local Norm = {}
+Norm.__index = Norm
+function Norm:__call(x) return q.rmsnorm(x, self.weight, self.eps, self.plus_one) end
+
+function Params:norm(name, dim, eps, plus_one)
+  return setmetatable({ weight = self:at(name):weight("weight", { dim }), eps = eps, plus_one = plus_one or false }, Norm)
+end
+
+-- ---------------------------------------------------------------- attention and MLP
+
+-- Grouped-query attention with rotary positions. c: hidden, heads, kv_heads, head_dim, eps.
+-- opt: qkv_bias, o_bias, qk_norm (per head, before RoPE), window (0: none).
+function nn.attention(p, c, opt)
+  local q_proj = p:linear("q_proj", c.heads * c.head_dim, c.hidden, opt.qkv_bias)
+  local k_proj = p:linear("k_proj", c.kv_heads * c.head_dim, c.hidden, opt.qkv_bias)
+  local v_proj = p:linear("v_proj", c.kv_heads * c.head_dim, c.hidden, opt.qkv_bias)
+  local o_proj = p:linear("o_proj", c.hidden, c.heads * c.head_dim, opt.o_bias)
+  local q_norm = opt.qk_norm and p:norm("q_norm", c.head_dim, c.eps)
+  local k_norm = opt.qk_norm and p:norm("k_norm", c.head_dim, c.eps)
+
+  return function(x, seq, layer)
+    local tokens = x:shape()[1]
+    local query = q_proj(x):reshape { tokens, c.heads, c.head_dim }
+    local key = k_proj(x):reshape { tokens, c.kv_heads, c.head_dim }
+    local value = v_proj(x):reshape { tokens, c.kv_heads, c.head_dim }
+    if q_norm then query, key = q_norm(query), k_norm(key) end
+    query = q.rope(query, seq.positions, seq.rope)
+    key = q.rope(key, seq.positions, seq.rope)
+    if seq.cache then key, value = seq.cache:extend(layer, key, value) end
+    local mixed = q.attention(query, key, value, seq, { window = opt.window or 0 })
+    return o_proj(mixed:reshape { tokens, c.heads * c.head_dim })
+  end
+end
+
+function nn.swiglu_mlp(p, c, bias)
+  local gate_proj = p:linear("gate_proj", c.ffn, c.hidden, bias)
+  local up_proj = p:linear("up_proj", c.ffn, c.hidden, bias)
+  local down_proj = p:linear("down_proj", c.hidden, c.ffn, bias)
+  return function(x) return down_proj(q.swiglu(gate_proj(x), up_proj(x))) end
+end
+
+-- The pre-norm block: x + attn(norm(x)), then x + mlp(norm(x)). opt: as for nn.attention, and mlp_bias.
+local Block = {}
+Block.__index = Block
+
+function nn.block(p, c, opt)
+  return setmetatable({
+    attn_norm = p:norm("input_layernorm", c.hidden, c.eps),
+    attn = nn.attention(p:at("self_attn"), c, opt),
+    mlp_norm = p:norm("post_attention_layernorm", c.hidden, c.eps),
+    mlp = nn.swiglu_mlp(p:at("mlp"), c, opt.mlp_bias),
+  }, Block)
+end
+
+function Block:__call(x, seq, layer)
+  x = x + self.attn(self.attn_norm(x), seq, layer)
+  return x + self.mlp(self.mlp_norm(x))
+end
+
+-- ---------------------------------------------------------------- the decoder around the blocks
+
+-- Embedding, c.layers blocks made by new_block(p, index), final norm and head. Returns forward(tokens, seq) -> hidden.
+-- seq: positions, cu_q, cu_k, rope, and cache when generating. Each block is one checkpoint where model.recompute is set.
+function nn.decoder(model, source, c, new_block)
+  local p = nn.params(model, source)
+  local body = p:at("model")
+  model.embed = body:weight("embed_tokens.weight", { c.vocab, c.hidden })
+  local blocks = {}
+  for i = 0, c.layers - 1 do blocks[i + 1] = new_block(body:at("layers." .. i), i) end
+  local norm = body:norm("norm", c.hidden, c.eps)
+  model.head = c.tied and model.embed or p:weight("lm_head.weight", { c.vocab, c.hidden })
+
+  return function(tokens, seq)
+    local x = q.block("embed", q.embedding, model.embed, tokens)
+    local run = model.recompute and q.checkpoint or q.block
+    for i, block in ipairs(blocks) do
+      x = run("layers." .. (i - 1), function(input) return block(input, seq, i) end, x)
+    end
+    return q.block("norm", norm, x)
+  end
+end
+
+return nn

@@ -1,0 +1,78 @@
+-- Adapters as PEFT stores them: adapter_config.json and adapter_model.safetensors with base_model.model.<layer>.lora_A.weight
+-- [rank, in] and lora_B.weight [out, rank].
+
+local q = require "qeng.core"
+
+local peft = {}
+local prefix = "base_model.model."
+
+function peft.config(model)
+  local adapter = model.adapter
+  return {
+    peft_type = "LORA", task_type = "CAUSAL_LM", base_model_name_or_path = model.dir or "", r = adapter.rank,
+    lora_alpha = adapter.alpha, lora_dropout = adapter.dropout, use_rslora = adapter.rslora,
+    target_modules = q.json.array(adapter.targets), bias = "none", fan_in_fan_out = false, inference_mode = true,
+  }
+end
+
+function peft.save(model, dir)
+  if not model.adapter then q.error("value", "save_adapter: this model has no adapter") end
+  local tmp = dir .. ".tmp"
+  q.fs.remove(tmp)
+  q.fs.mkdir(tmp)
+  local tensors = {}
+  for _, parameter in ipairs(model.adapter.parameters) do
+    tensors[#tensors + 1] = { prefix .. parameter.name, parameter.tensor }
+  end
+  q.safetensors.save(tmp .. "/adapter_model.safetensors", tensors, { metadata = { format = "pt" } })
+  q.fs.write(tmp .. "/adapter_config.json", q.json.encode(peft.config(model), { pretty = true }) .. "\n")
+  q.fs.replace_dir(tmp, dir)
+end
+
+local neutral = {  -- keys that change the mathematics, at the only values supported
+  bias = "none", fan_in_fan_out = false, use_dora = false, lora_bias = false, peft_type = "LORA", use_qalora = false,
+}
+
+-- Puts the adapter of folder `dir` on the model.
+function peft.load(model, dir)
+  local path = dir .. "/adapter_config.json"
+  local c = q.json.decode(q.fs.read(path))
+  for key, value in pairs(neutral) do
+    if c[key] ~= nil and c[key] ~= q.json.null and c[key] ~= value then
+      q.error("unsupported", ("%s: %s = %s is not supported, only %s"):format(path, key, tostring(c[key]), tostring(value)))
+    end
+  end
+  for _, key in ipairs { "rank_pattern", "alpha_pattern", "modules_to_save", "layers_to_transform", "layer_replication" } do
+    if type(c[key]) == "table" and next(c[key]) ~= nil then q.error("unsupported", ("%s: %s is not supported"):format(path, key)) end
+  end
+  if type(c.target_modules) ~= "table" then q.error("unsupported", path .. ": target_modules has to be a list of layer names") end
+  model:lora { rank = c.r, alpha = c.lora_alpha, rslora = c.use_rslora, dropout = c.lora_dropout, targets = c.target_modules }
+  local file = q.safetensors.open(dir .. "/adapter_model.safetensors")
+  for _, parameter in ipairs(model.adapter.parameters) do
+    local name = prefix .. parameter.name
+    if not file:info(name) then q.error("format", ("%s: tensor %s is missing: the adapter belongs to another model"):format(dir, name)) end
+    parameter.tensor:copy(file:tensor(name, { dtype = model.dtype, shape = parameter.tensor:shape() }))
+  end
+  if #file:names() ~= #model.adapter.parameters then
+    q.error("format", ("%s: %d tensors, of which this model has %d"):format(dir, #file:names(), #model.adapter.parameters))
+  end
+  file:close()
+  return model
+end
+
+-- Adds scale * b a to each weight, in f32, and drops the adapter. The merged weight is rounded once to the model's dtype.
+function peft.merge(model)
+  for _, layer in ipairs(model.linears) do
+    if layer.lora then
+      local merged = q.merge_lora(layer.weight, layer.lora)
+      for _, parameter in ipairs(model.parameters) do
+        if parameter.tensor == layer.weight then parameter.tensor = merged:label(parameter.name) end
+      end
+      layer.weight, layer.lora = merged, nil
+    end
+  end
+  model.adapter, model.mode = nil, "frozen"
+  return model
+end
+
+return peft

@@ -1,0 +1,57 @@
+-- How a long job speaks: one line that rewrites itself on a terminal, a plain line now and then otherwise.
+
+local q = require "qeng.core"
+
+local progress = {}
+
+local Progress = {}
+Progress.__index = Progress
+
+-- every: seconds between plain lines.
+function progress.new(opt)
+  opt = opt or {}
+  return setmetatable({ terminal = q.isatty(2), every = opt.every or 10, last = -math.huge, width = 0 }, Progress)
+end
+
+function Progress:line(text)
+  if self.terminal then
+    local columns = q.columns() - 1
+    text = text:sub(1, columns)
+    io.stderr:write("\r", text, (" "):rep(math.max(0, self.width - #text)))
+    io.stderr:flush()
+    self.width = #text
+  elseif q.time() - self.last >= self.every then
+    self.last = q.time()
+    io.stderr:write(text, "\n")
+  end
+end
+
+-- A line that stays.
+function Progress:say(text)
+  if self.width > 0 then io.stderr:write("\r", (" "):rep(self.width), "\r") end
+  self.width = 0
+  io.stderr:write(text, "\n")
+  io.stderr:flush()
+end
+
+function Progress:finish()
+  if self.width > 0 then io.stderr:write("\n") end
+  self.width = 0
+end
+
+-- "3 s", "4 min 5 s", "2 h 3 min"
+function progress.duration(seconds)
+  seconds = math.max(0, math.floor(seconds + 0.5))
+  if seconds < 60 then return seconds .. " s" end
+  if seconds < 3600 then return ("%d min %d s"):format(math.floor(seconds / 60), seconds % 60) end
+  return ("%d h %d min"):format(math.floor(seconds / 3600), math.floor(seconds % 3600 / 60))
+end
+
+function progress.bytes(n)
+  local units = { "B", "kB", "MB", "GB", "TB" }
+  local i = 1
+  while n >= 1000 and i < #units do n, i = n / 1000, i + 1 end
+  return (i == 1 and "%d %s" or "%.1f %s"):format(n, units[i])
+end
+
+return progress

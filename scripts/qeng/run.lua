@@ -1,0 +1,75 @@
+-- What fine-tuning recipes share: the options of the device, the model and the run, and the way from them to a trained model.
+
+local data = require "qeng.data"
+local models = require "qeng.model"
+local q = require "qeng.core"
+local train = require "qeng.train"
+
+local run = {}
+
+-- Adds to `declared` what every recipe that computes takes.
+function run.device_options(declared)
+  declared.device = { "auto", "where to compute", choices = { "auto", "cpu", "cuda" }, order = 90 }
+  declared.threads = { 0, "CPU threads, 0: the cores this process may use", min = 0, max = 4096, integer = true, order = 91 }
+  return declared
+end
+
+function run.use_device(opt)
+  if opt.device == "cuda" then q.error("unsupported", "--device cuda: this build of qeng has no CUDA backend; use --device cpu") end
+  q.device { device = opt.device, threads = opt.threads }
+end
+
+local function list(text)
+  local words = {}
+  for word in text:gmatch("[^,%s]+") do words[#words + 1] = word end
+  return #words > 0 and words or nil
+end
+
+-- Settings as they were resolved, for the output folder and the report.
+local function settings_of(opt)
+  local settings = {}
+  for key, value in pairs(opt) do
+    if type(value) ~= "table" and type(value) ~= "function" then settings[key] = value end
+  end
+  return settings
+end
+
+-- Loads opt.model for opt.mode (lora, full), opens opt.data, trains, writes what opt asks for. hooks: prepare(model, file)
+-- before and the fields of q.train. Returns the model, the dataset and the result.
+function run.finetune(opt, hooks)
+  hooks = hooks or {}
+  q.fs.mkdir(opt.out)
+  local settings = settings_of(opt)
+  q.fs.write(opt.out .. "/options.json", q.json.encode(settings, { pretty = true }) .. "\n")
+  local model = models.load(opt.model, { dtype = opt.dtype, writable = opt.mode == "full" })
+  if not model.tokenizer then error(model.tokenizer_error, 0) end
+  model.recompute = opt.recompute
+  local file = data.open(opt.data, {
+    tokenizer = model.tokenizer, template = opt.template, cache_dir = opt.out, any_tokenizer = opt.any_tokenizer,
+  })
+  if opt.mode == "full" then
+    model:full()
+  else
+    model:lora {
+      rank = opt.rank, alpha = opt.alpha > 0 and opt.alpha or nil, rslora = opt.rslora, dropout = opt.dropout,
+      targets = list(opt.targets), seed = opt.seed,
+    }
+  end
+  if hooks.prepare then hooks.prepare(model, file) end
+
+  local function save(dir)
+    if opt.mode == "full" then model:save(dir) else model:save_adapter(dir) end
+  end
+  local result = train {
+    model = model, data = file, out = opt.out, steps = opt.steps, epochs = opt.epochs, row_tokens = opt.row_tokens, rows = opt.rows,
+    accumulate = opt.accumulate, lr = opt.lr, schedule = opt.schedule, warmup = opt.warmup, decay = opt.decay, clip = opt.clip,
+    seed = opt.seed, eval_share = opt.eval_share, eval_every = opt.eval_every, save_every = opt.save_every, keep = opt.keep,
+    resume = opt.resume, eager = opt.eager, settings = settings, title = hooks.title, on_step = hooks.on_step,
+    pad = model.tokenizer:id("<|endoftext|>") or 0,
+    save_best = function() save(opt.out .. "/best") end,
+  }
+  save(opt.out .. (opt.mode == "full" and "/model" or "/adapter"))
+  return model, file, result
+end
+
+return run

@@ -1,0 +1,62 @@
+-- Reads tests/golden/parity: a model, its documents, and packed slots made of them by hand (independent of the packer).
+
+local q = require "qeng"
+
+local golden = {}
+local root = (arg[0]:match("^(.*)/tests/") or ".") .. "/tests/golden/parity/"
+
+golden.names = q.fs.list(root)
+
+-- {dir, file (safetensors), values (golden.json)}
+function golden.open(name)
+  local dir = root .. name
+  return { dir = dir, file = q.safetensors.open(dir .. "/golden.safetensors"), values = q.json.decode(q.fs.read(dir .. "/golden.json")) }
+end
+
+-- A slot with the documents laid end to end; trained: the number of targets, longest: tokens of the longest document.
+function golden.slot(documents)
+  local tokens, targets, positions, cu, trained, longest = {}, {}, {}, { 0 }, 0, 0
+  for _, document in ipairs(documents) do
+    for i, token in ipairs(document.tokens) do
+      tokens[#tokens + 1], positions[#positions + 1] = token, i - 1
+      local target = document.mask[i + 1] == 1
+      targets[#targets + 1] = target and document.tokens[i + 1] or -1
+      if target then trained = trained + 1 end
+    end
+    cu[#cu + 1] = #tokens
+    longest = math.max(longest, #document.tokens)
+  end
+  return {
+    tokens = q.tensor(tokens, "i32"), targets = q.tensor(targets, "i32"), positions = q.tensor(positions, "i32"),
+    cu_q = q.tensor(cu, "i32"), scale = q.tensor({ 1 / math.max(trained, 1) }),
+  }, trained, longest
+end
+
+function golden.flat(tensor)
+  return tensor:reshape({ tensor:elements() }):table()
+end
+
+-- Largest |a - b|, and |a - b| / |b| in the Euclidean norm.
+function golden.differences(a, b)
+  local largest, sum, norm = 0, 0, 0
+  assert(#a == #b, "sizes differ")
+  for i = 1, #a do
+    local d = math.abs(a[i] - b[i])
+    assert(d == d, "not a number")
+    largest, sum, norm = math.max(largest, d), sum + d * d, norm + b[i] * b[i]
+  end
+  return largest, math.sqrt(sum) / math.max(math.sqrt(norm), 1e-12)
+end
+
+-- The adapter of the golden file, b zero where the curves start from zero.
+function golden.set_adapter(model, g, zero_b)
+  local setup = g.values.lora
+  model:lora { rank = setup.rank, alpha = setup.alpha, targets = setup.target_modules }
+  for _, parameter in ipairs(model:trainable()) do
+    local b = parameter.name:find("lora_B", 1, true)
+    if b and zero_b then parameter.tensor:fill(0)
+    else parameter.tensor:copy(g.file:tensor("lora.base_model.model." .. parameter.name)) end
+  end
+end
+
+return golden
