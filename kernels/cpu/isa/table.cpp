@@ -6,19 +6,25 @@
 namespace qeng::isa::QENG_ISA {
 
 void fill_activation(Table& table);
+void fill_attention(Table& table);
+void fill_attention_grad(Table& table);
 void fill_dropout(Table& table);
 void fill_elementwise(Table& table);
 void fill_optimizer(Table& table);
 void fill_rmsnorm(Table& table);
+void fill_rope(Table& table);
 void fill_softmax(Table& table);
 
 void fill(Table& table) {
   table.name = QENG_TEXT(QENG_ISA);
   fill_activation(table);
+  fill_attention(table);
+  fill_attention_grad(table);
   fill_dropout(table);
   fill_elementwise(table);
   fill_optimizer(table);
   fill_rmsnorm(table);
+  fill_rope(table);
   fill_softmax(table);
 }
 

@@ -18,6 +18,9 @@ namespace qeng::isa {
 
 enum class Float : uint8_t { f32, bf16, f16 };  // f16 only where said
 
+struct AttentionTile;  // attention.h
+struct AttentionGradTile;
+
 struct Table {
   const char* name = nullptr;
 
@@ -53,6 +56,19 @@ struct Table {
   // ---- dropout (dropout.cpp): elements first .. first + n of a tensor; first a multiple of 4.
   void (*dropout)(Float type, const void* x, void* y, int64_t first, int64_t n, uint64_t seed, uint64_t step,
                   uint32_t stream, float p) = nullptr;
+
+  // ---- attention (attention.cpp, attention_grad.cpp): tiles as attention.h describes them
+  void (*attention)(const AttentionTile& tile) = nullptr;
+  void (*attention_grad)(const AttentionGradTile& tile) = nullptr;
+  // delta[r * stride] = <dout[r], o[r]>     dout, o: [rows, dim]
+  void (*attention_delta)(Float type, const void* dout, const void* o, int64_t rows, int64_t dim, float* delta,
+                          int64_t stride) = nullptr;
+  // y = scale * (parts[0] + parts[1] + ...)     each [n]
+  void (*sum_parts)(const float* const* parts, int64_t count, float scale, Float type, void* y, int64_t n) = nullptr;
+
+  // ---- rope (rope.cpp): one token. x, y: [heads, dim]   cosines, sines: [half]
+  void (*rope)(Float type, const void* x, void* y, const float* cosines, const float* sines, int64_t heads, int64_t dim,
+               int64_t half) = nullptr;
 };
 
 // The tables, filled on first use. find: nullptr if this machine cannot run it or there is none of that name.

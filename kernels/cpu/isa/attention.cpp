@@ -1,0 +1,105 @@
+// Attention's forward tile: scores of one tile of keys at a time, online softmax (Milakov & Gimelshein 2018, arXiv
+// 1805.02867) with f32 sums, as in Dao et al. 2022 (arXiv 2205.14135).
+#include "kernels/cpu/isa/attention.h"
+
+#include "kernels/cpu/isa/tile.h"
+
+namespace qeng::isa::QENG_ISA {
+namespace {
+
+constexpr float kNothing = -1e30f;  // a score that no real one is below; exp(kNothing - m) is 0
+
+// One row of scores becomes exp(score - top) and 0 where it is masked; `top` and `total` advance, `o` is rescaled.
+inline void softmax_row(float* scores, Visible seen, float& top, float& total, float* o, int64_t dim) {
+  if (seen.low >= seen.high) return clear(scores, kTileKeys);
+  for (int64_t j = 0; j < seen.low; ++j) scores[j] = kNothing;
+  for (int64_t j = seen.high; j < kTileKeys; ++j) scores[j] = kNothing;
+  Vec most = load(scores);
+  for (int64_t j = kWidth; j < kTileKeys; j += kWidth) most = max(most, load(scores + j));
+  const float tile_top = largest(most);
+  if (tile_top > top) {
+    const float factor = __builtin_expf(top - tile_top);
+    top = tile_top;
+    total *= factor;
+    for (int64_t d = 0; d < dim; d += kWidth) store(o + d, load(o + d) * splat(factor));
+  }
+  Vec sums = splat(0.0f);
+  for (int64_t j = 0; j < kTileKeys; j += kWidth) {
+    const Vec p = exp(load(scores + j) - splat(top));
+    store(scores + j, p);
+    sums = sums + p;
+  }
+  total += sum(sums);
+}
+
+template <class T>
+void forward(const AttentionTile& tile) {
+  const int64_t group = tile.group, dim = padded(tile.head_dim), rows = tile.queries * group;
+  float* q = tile.scratch;
+  float* o = q + rows * dim;
+  float* scores = o + rows * dim;
+  float* keys = scores + rows * kTileKeys;  // transposed: [dim, kTileKeys]
+  float* values = keys + kTileKeys * dim;   // first the keys before they are transposed
+  float* top = values + kTileKeys * dim;
+  float* total = top + rows;
+  for (int64_t r = 0; r < rows; ++r) {
+    const T* from =
+        static_cast<const T*>(tile.q) + (tile.first + r / group) * tile.q_stride + r % group * tile.head_dim;
+    gather_row(from, tile.head_dim, tile.scale, q + r * dim);
+    top[r] = kNothing, total[r] = 0;
+  }
+  clear(o, rows * dim);
+  for (int64_t begin = tile.begin; begin < tile.end; begin += kTileKeys) {
+    const int64_t count = tile.end - begin < kTileKeys ? tile.end - begin : kTileKeys;
+    for (int64_t j = 0; j < count; ++j)
+      gather_row(static_cast<const T*>(tile.k) + (begin + j) * tile.kv_stride, tile.head_dim, 1.0f, values + j * dim);
+    clear(values + count * dim, (kTileKeys - count) * dim);
+    transpose_keys(values, dim, keys);
+    for (int64_t j = 0; j < count; ++j)
+      gather_row(static_cast<const T*>(tile.v) + (begin + j) * tile.kv_stride, tile.head_dim, 1.0f, values + j * dim);
+    multiply<false>(rows, tile.head_dim, kTileKeys, q, dim, 1, keys, kTileKeys, scores, kTileKeys);
+    for (int64_t r = 0; r < rows; ++r)
+      softmax_row(scores + r * kTileKeys, visible(tile, tile.first + r / group, begin), top[r], total[r], o + r * dim,
+                  dim);
+    multiply<true>(rows, count, dim, scores, kTileKeys, 1, values, dim, o, dim);
+  }
+  for (int64_t r = 0; r < rows; ++r) {
+    const int64_t token = tile.first + r / group, head = r % group;
+    const Vec inverse = splat(total[r] > 0 ? 1.0f / total[r] : total[r]);  // a NaN among the scores stays one
+    T* to = static_cast<T*>(tile.o) + token * tile.q_stride + head * tile.head_dim;
+    for (int64_t d = 0; d < tile.head_dim; d += kWidth)
+      store(to + d, load(o + r * dim + d) * inverse, tile.head_dim - d);
+    tile.lse[head * tile.lse_stride + token] = total[r] == 0 ? 0.0f : top[r] + __builtin_logf(total[r]);
+  }
+}
+
+void attention(const AttentionTile& tile) {
+  if (tile.type == Float::bf16)
+    forward<bf16>(tile);
+  else
+    forward<float>(tile);
+}
+
+// delta[row] = <dout, o> over head_dim, rows of one token's heads
+void attention_delta(Float type, const void* dout, const void* o, int64_t rows, int64_t dim, float* delta,
+                     int64_t stride) {
+  for_type(type, [=](auto tag) {
+    using T = decltype(tag);
+    for (int64_t r = 0; r < rows; ++r) {
+      Vec sums = splat(0.0f);
+      for (int64_t d = 0; d < dim; d += kWidth)
+        sums = fma(load(static_cast<const T*>(dout) + r * dim + d, dim - d),
+                   load(static_cast<const T*>(o) + r * dim + d, dim - d), sums);
+      delta[r * stride] = sum(sums);
+    }
+  });
+}
+
+}  // namespace
+
+void fill_attention(Table& table) {
+  table.attention = attention;
+  table.attention_delta = attention_delta;
+}
+
+}  // namespace qeng::isa::QENG_ISA

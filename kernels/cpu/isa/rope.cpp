@@ -1,0 +1,34 @@
+// One token's heads, rotated by the token's angles.
+#include "kernels/cpu/isa/simd.h"
+
+namespace qeng::isa::QENG_ISA {
+namespace {
+
+template <class T>
+void rotate(const T* x, T* y, const float* cosines, const float* sines, int64_t heads, int64_t dim, int64_t half) {
+  for (int64_t h = 0; h < heads; ++h, x += dim, y += dim) {
+    for (int64_t i = 0; i < half; i += kWidth) {
+      const int64_t lanes = half - i;
+      const Vec a = load(x + i, lanes), b = load(x + half + i, lanes), c = load(cosines + i, lanes),
+                s = load(sines + i, lanes);
+      store(y + i, a * c - b * s, lanes);
+      store(y + half + i, fma(b, c, a * s), lanes);
+    }
+    if (x != y)
+      for (int64_t i = 2 * half; i < dim; i += kWidth) store(y + i, load(x + i, dim - i), dim - i);
+  }
+}
+
+void rope(Float type, const void* x, void* y, const float* cosines, const float* sines, int64_t heads, int64_t dim,
+          int64_t half) {
+  for_type(type, [=](auto tag) {
+    using T = decltype(tag);
+    rotate(static_cast<const T*>(x), static_cast<T*>(y), cosines, sines, heads, dim, half);
+  });
+}
+
+}  // namespace
+
+void fill_rope(Table& table) { table.rope = rope; }
+
+}  // namespace qeng::isa::QENG_ISA
