@@ -207,7 +207,7 @@ Op lm_head_loss(Draw& draw) {
     if (draw.flip()) op.dw = draw.tensor(DType::f32, {vocab, hidden});
   }
   op.chunk = static_cast<int>(draw.pick<int64_t>({1, 7, 16, 256}));
-  op.workspace = draw.empty(DType::u8, {4 * (op.chunk * vocab + 2 * tokens * hidden + tokens) + 4096});
+  op.workspace = draw.empty(DType::u8, {lm_head_workspace(tokens, hidden, vocab, op.chunk, op.h.dtype)});
   return op;
 }
 

@@ -20,11 +20,15 @@ inline PhiloxBlock philox_block(PhiloxBlock counter, uint64_t key) {
   return counter;
 }
 
-// The uniform number of element i: the key is the seed; the counter counts blocks of four, steps and streams.
+// The uniform number of element i, as kernels/math/philox.h lays out the counter: blocks of four elements in 64 bits,
+// with the step's high word mixed into theirs, then the stream, then the step's low word. The key is the seed.
 inline double philox_uniform(uint64_t seed, uint64_t step, uint32_t stream, uint64_t i) {
-  const PhiloxBlock block = philox_block(
-      {{static_cast<uint32_t>(i / 4), static_cast<uint32_t>(i / 4 >> 32), static_cast<uint32_t>(step), stream}}, seed);
-  return (block.word[i % 4] >> 8) * 0x1p-24;
+  const uint64_t block = i / 4;
+  const PhiloxBlock words = philox_block(
+      {{static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32) ^ static_cast<uint32_t>(step >> 32), stream,
+        static_cast<uint32_t>(step)}},
+      seed);
+  return (words.word[i % 4] >> 8) * 0x1p-24;
 }
 
 template <class T>
