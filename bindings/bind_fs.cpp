@@ -14,7 +14,9 @@ namespace {
 using lua::Call;
 namespace fs = std::filesystem;
 
-[[noreturn]] void refuse(const std::string& path, const std::error_code& error) { fail("io", path, ": ", error.message()); }
+[[noreturn]] void refuse(const std::string& path, const std::error_code& error) {
+  fail("io", path, ": ", error.message());
+}
 
 // "" where nothing is there; mends a folder whose replacement was cut short (AtomicFolder).
 std::string kind_of(const std::string& path) {
@@ -112,9 +114,17 @@ int find(Call& call) {
 
 void register_fs(lua_State* L) {
   using lua::fn;
-  lua::functions(L, "fs", {{"read", fn<read>}, {"write", fn<write>}, {"append", fn<append>}, {"kind", fn<kind>},
-                           {"list", fn<list>}, {"mkdir", fn<mkdir>}, {"remove", fn<remove>}, {"copy", fn<copy>},
-                           {"replace_dir", fn<replace_dir>}, {"find", fn<find>}});
+  lua::functions(L, "fs",
+                 {{"read", fn<read>},
+                  {"write", fn<write>},
+                  {"append", fn<append>},
+                  {"kind", fn<kind>},
+                  {"list", fn<list>},
+                  {"mkdir", fn<mkdir>},
+                  {"remove", fn<remove>},
+                  {"copy", fn<copy>},
+                  {"replace_dir", fn<replace_dir>},
+                  {"find", fn<find>}});
 }
 
 }  // namespace qeng

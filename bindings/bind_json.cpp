@@ -1,5 +1,5 @@
-// q.json: text to Lua values and back. Arrays carry a metatable, so that an empty one stays []; null is q.json.null; objects
-// are written with sorted keys; whole numbers up to 2^53 are exact, larger ones become the nearest double.
+// q.json: text to Lua values and back. Arrays carry a metatable, so that an empty one stays []; null is q.json.null;
+// objects are written with sorted keys; whole numbers up to 2^53 are exact, larger ones become the nearest double.
 #include <algorithm>
 #include <cinttypes>
 #include <cstdio>
@@ -26,7 +26,8 @@ bool has_array_mark(lua_State* L, int index) {
   return same;
 }
 
-// Builds the value on the Lua stack while nlohmann reads: containers under construction lie below, an object's key above it.
+// Builds the value on the Lua stack while nlohmann reads: containers under construction lie below, an object's key
+// above it.
 class Builder {
  public:
   explicit Builder(lua_State* L) : L_(L) {}
@@ -89,13 +90,16 @@ class Writer {
         if (lua_rawequal(L_, -1, index)) return lua_pop(L_, 1), void(out_ += "null");
         fail("value", "json.encode: a ", lua::type_text(L_, index), " cannot be written", place());
     }
-    if (depth == kMaxDepth) fail("value", "json.encode: nested more than ", kMaxDepth, " levels deep (a cycle?)", place());
+    if (depth == kMaxDepth)
+      fail("value", "json.encode: nested more than ", kMaxDepth, " levels deep (a cycle?)", place());
     luaL_checkstack(L_, 8, "json");
     std::vector<std::string> keys;
     size_t others = 0;
     for (lua_pushnil(L_); lua_next(L_, index) != 0; lua_pop(L_, 1)) {
-      if (lua_type(L_, -2) == LUA_TSTRING) keys.push_back(lua::Value<std::string>::read(L_, lua_gettop(L_) - 1));
-      else ++others;
+      if (lua_type(L_, -2) == LUA_TSTRING)
+        keys.push_back(lua::Value<std::string>::read(L_, lua_gettop(L_) - 1));
+      else
+        ++others;
     }
     const size_t items = lua_objlen(L_, index);
     const bool array = has_array_mark(L_, index) || others > 0;
@@ -190,7 +194,8 @@ int null_text(lua_State* L) {
 
 int array(Call& call) {
   if (!lua_istable(call.L, 1)) call.bad_argument(1, "table expected, got " + lua::type_text(call.L, 1));
-  if (lua_getmetatable(call.L, 1) && !has_array_mark(call.L, 1)) call.bad_argument(1, "the table has a metatable already");
+  if (lua_getmetatable(call.L, 1) && !has_array_mark(call.L, 1))
+    call.bad_argument(1, "the table has a metatable already");
   lua_settop(call.L, 1);
   luaL_getmetatable(call.L, kArray);
   lua_setmetatable(call.L, 1);

@@ -5,7 +5,7 @@
 
 namespace qeng {
 
-void push_json(lua_State* L, const std::string& text);                       // Error("format") with line and column
+void push_json(lua_State* L, const std::string& text);                // Error("format") with line and column
 std::string json_text(lua_State* L, int index, bool pretty = false);  // Error("value") names where in the value
 
 }  // namespace qeng

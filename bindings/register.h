@@ -3,10 +3,13 @@
 #include <lua.hpp>
 
 namespace qeng {
-void register_host(lua_State* L);  // bind_host.cpp: time, terminal, errors
-void register_json(lua_State* L);  // bind_json.cpp
-void register_fs(lua_State* L);    // bind_fs.cpp
+void register_host(lua_State* L);         // bind_host.cpp: time, terminal, errors
+void register_json(lua_State* L);         // bind_json.cpp
+void register_fs(lua_State* L);           // bind_fs.cpp
 void register_tensor(lua_State* L);       // bind_tensor.cpp: device, memory, tensors
 void register_autograd(lua_State* L);     // bind_autograd.cpp: differentiable functions, tape, scopes
 void register_program(lua_State* L);      // bind_program.cpp: programs, traces, profiles, AdamW
+void register_safetensors(lua_State* L);  // bind_safetensors.cpp
+void register_tokenizer(lua_State* L);    // bind_tokenizer.cpp
+void register_sampler(lua_State* L);      // bind_sampler.cpp
 }  // namespace qeng

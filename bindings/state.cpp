@@ -93,6 +93,9 @@ LuaState::LuaState() : L_(luaL_newstate()) {
   register_tensor(L_);
   register_autograd(L_);
   register_program(L_);
+  register_safetensors(L_);
+  register_tokenizer(L_);
+  register_sampler(L_);
 
   lua_getglobal(L_, "package");
   lua_getfield(L_, -1, "preload");
@@ -121,11 +124,12 @@ bool protected_call(lua_State* L, int arguments, int results) {
 std::string error_report(lua_State* L, std::string* code) {
   const lua::LuaError error(L);
   *code = error.code;
-  error.object.push(L);
-  lua_getglobal(L, "tostring");
-  lua_insert(L, -2);
   std::string text = error.what();
-  if (error.code != "usage" && lua_pcall(L, 1, 1, 0) == 0 && lua_isstring(L, -1)) text = lua_tostring(L, -1);
+  error.object.push(L);
+  if (error.code != "usage" && luaL_callmeta(L, -1, "__tostring") != 0) {
+    if (lua_isstring(L, -1)) text = lua_tostring(L, -1);
+    lua_pop(L, 1);
+  }
   lua_pop(L, 1);
   if (error.code == "lua" || error.code == "internal" || std::getenv("QENG_TRACE")) {
     lua_getfield(L, LUA_REGISTRYINDEX, "qeng.traceback");
