@@ -66,8 +66,6 @@ void append_record(std::vector<uint8_t>& out, std::span<const int32_t> tokens, s
   for (size_t t = 0; t < tokens.size(); ++t)
     if (tokens[t] < 0) fail("value", "token ", t, " of the document is ", tokens[t], ", which is negative");
 
-  const size_t begin = out.size();
-  out.reserve(begin + record_bytes(tokens.size(), !mask.empty()));
   for (size_t frame = 0, frames = token_frames(tokens.size()); frame < frames; ++frame) {
     const auto part =
         tokens.subspan(frame * kFrameTokens, std::min(kFrameTokens, tokens.size() - frame * kFrameTokens));
