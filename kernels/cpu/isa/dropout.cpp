@@ -1,49 +1,65 @@
-// Dropout: 16 Philox counters at a time, which draw for 64 elements.
+// Dropout: Philox for several counters side by side, each of which draws for four neighbouring elements.
 #include "kernels/cpu/isa/simd.h"
 #include "kernels/math/philox.h"
 
 namespace qeng::isa::QENG_ISA {
 namespace {
 
-constexpr int kCounters = 16, kDrawn = 4 * kCounters;
+constexpr int kDrawn = 64;  // elements at a time
+constexpr int kGroups = kDrawn / 4 / kWords;
 
-// factor[j] = the factor of element first + j: 0 or scale. philox4x32 with the rounds outside, so that counters
-// vectorize.
-void draw(uint64_t seed, uint64_t step, uint32_t stream, uint64_t first, float p, float scale, float* factor) {
-  uint32_t word[4][kCounters];
-  for (int j = 0; j < kCounters; ++j) {
-    const Philox counter = philox_counter(step, stream, first + 4 * static_cast<uint64_t>(j));
-    for (int w = 0; w < 4; ++w) word[w][j] = counter.word[w];
+// word[i] = the random word of element first + i: philox4x32 with a counter in each lane.
+void draw(uint64_t seed, uint64_t step, uint32_t stream, uint64_t first, uint32_t* word) {
+  uint64_t counters[kDrawn / 4];
+  Words w[kGroups][4];
+  for (int j = 0; j < kDrawn / 4; ++j) counters[j] = first / 4 + static_cast<uint64_t>(j);
+  for (int g = 0; g < kGroups; ++g) {
+    w[g][0] = load_words(counters + g * kWords);
+    w[g][1] = high_words(w[g][0]) ^ splat_words(step >> 32);
+    w[g][2] = splat_words(stream);
+    w[g][3] = splat_words(step);
   }
+  const Words m0 = splat_words(kPhiloxM0), m1 = splat_words(kPhiloxM1);
   uint32_t key0 = static_cast<uint32_t>(seed), key1 = static_cast<uint32_t>(seed >> 32);
   for (int round = 0; round < kPhiloxRounds; ++round) {
-    for (int j = 0; j < kCounters; ++j) {
-      const uint64_t p0 = uint64_t{kPhiloxM0} * word[0][j], p1 = uint64_t{kPhiloxM1} * word[2][j];
-      word[0][j] = static_cast<uint32_t>(p1 >> 32) ^ word[1][j] ^ key0;
-      word[1][j] = static_cast<uint32_t>(p1);
-      word[2][j] = static_cast<uint32_t>(p0 >> 32) ^ word[3][j] ^ key1;
-      word[3][j] = static_cast<uint32_t>(p0);
+    for (int g = 0; g < kGroups; ++g) {
+      const Words p0 = multiply_words(m0, w[g][0]), p1 = multiply_words(m1, w[g][2]);
+      w[g][0] = high_words(p1) ^ w[g][1] ^ splat_words(key0);
+      w[g][1] = p1;
+      w[g][2] = high_words(p0) ^ w[g][3] ^ splat_words(key1);
+      w[g][3] = p0;
     }
     key0 += kPhiloxW0, key1 += kPhiloxW1;
   }
-  for (int j = 0; j < kCounters; ++j)
-    for (int w = 0; w < 4; ++w) factor[4 * j + w] = uniform_of(word[w][j]) >= p ? scale : 0.0f;
+  for (int g = 0; g < kGroups; ++g) {
+    uint64_t even[kWords], odd[kWords];
+    store_words(even, join_words(w[g][0], w[g][1]));
+    store_words(odd, join_words(w[g][2], w[g][3]));
+    for (int j = 0; j < kWords; ++j) {
+      uint32_t* out = word + 4 * (g * kWords + j);
+      out[0] = static_cast<uint32_t>(even[j]), out[1] = static_cast<uint32_t>(even[j] >> 32);
+      out[2] = static_cast<uint32_t>(odd[j]), out[3] = static_cast<uint32_t>(odd[j] >> 32);
+    }
+  }
 }
 
 void dropout(Float type, const void* x, void* y, int64_t first, int64_t n, uint64_t seed, uint64_t step,
              uint32_t stream, float p) {
+  // uniform_of(word) >= p, as integers: its 24 bits are at least p 2^24
+  const uint32_t threshold = static_cast<uint32_t>(__builtin_ceil(static_cast<double>(p) * 16777216)) << 8;
+  const float scale = 1.0f / (1.0f - p);
   for_type(type, [=](auto tag) {
     using T = decltype(tag);
-    float factor[kDrawn];
+    uint32_t word[kDrawn];
+    float kept[kDrawn] = {};
     for (int64_t block = 0; block < n; block += kDrawn) {
-      draw(seed, step, stream, static_cast<uint64_t>(first + block), p, 1.0f / (1.0f - p), factor);
+      draw(seed, step, stream, static_cast<uint64_t>(first + block), word);
       const T* in = static_cast<const T*>(x) + block;
       T* out = static_cast<T*>(y) + block;
       const int64_t count = n - block < kDrawn ? n - block : kDrawn;
-      for_lanes(count, [&](int64_t i, int64_t lanes) {
-        const Vec keep = load(factor + i);
-        store(out + i, load(in + i, lanes) * keep, lanes);
-      });
+      for_lanes(count, [&](int64_t i, int64_t lanes) { store(kept + i, load(in + i, lanes) * splat(scale)); });
+      for (int i = 0; i < kDrawn; ++i) kept[i] = word[i] >= threshold ? kept[i] : 0.0f;
+      for_lanes(count, [&](int64_t i, int64_t lanes) { store(out + i, load(kept + i), lanes); });
     }
   });
 }

@@ -1,7 +1,8 @@
 // Vec: kWidth floats, with the operations that the loops of this folder need, for one instruction set. The baseline is
 // plain C++ with a width of 1, so it is also the readable reference for the other two.
 //   load, store: f32, bf16 or f16 memory, n lanes (n = kWidth unless told; lanes past n read as 0 and are not written)
-//   exp: 2 ulp over the normal range; below -87.3 it gives 0, above 88.7 infinity
+//   exp: 2 ulp over the normal range; below -104 it gives 0, above 88.73 infinity; a NaN stays
+//   max(a, b): b where either is NaN
 #pragma once
 #include <cstdint>
 
@@ -20,7 +21,8 @@ namespace qeng::isa::QENG_ISA {
 
 // e^x = 2^n e^r with n = round(x / ln 2) and |r| <= ln(2)/2; e^r = 1 + r + r^2 p(r), p minimax of degree 4 (error
 // 3e-9).
-inline Vec exp(Vec x) {
+inline Vec exp(Vec any) {
+  const Vec x = clamp_exponent(any);
   const Vec n = round(x * splat(1.44269504f));
   Vec r = fma(n, splat(-0.693359375f), x);  // ln 2 in two parts, the first with 10 bits, so that n times it is exact
   r = fma(n, splat(2.12194440e-4f), r);
@@ -28,11 +30,11 @@ inline Vec exp(Vec x) {
   p = fma(p, r, splat(0.0416683943f));
   p = fma(p, r, splat(0.166665201f));
   p = fma(p, r, splat(0.499999934f));
-  return scale_exponent(fma(p, r * r, r + splat(1.0f)), n, x);
+  return scale_exponent(fma(p, r * r, r + splat(1.0f)), n);
 }
 
-// 1 / (1 + e^-x)
-inline Vec sigmoid(Vec x) { return splat(1.0f) / (splat(1.0f) + exp(splat(0.0f) - x)); }
+// 1 / (1 + e^-x), for which e^88 is as good as infinity
+inline Vec sigmoid(Vec x) { return reciprocal(splat(1.0f) + exp(splat(0.0f) - max(splat(-88.0f), x))); }
 
 // body(i, lanes) over [0, n) in steps of kWidth, the last with fewer lanes.
 template <class Body>

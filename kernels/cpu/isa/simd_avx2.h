@@ -60,16 +60,24 @@ inline float largest(Vec a) {
 }
 
 inline Vec round(Vec x) { return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
-// y * 2^n for integral n = round(x log2(e)), in two factors so that neither leaves the normal range
-inline Vec scale_exponent(Vec y, Vec n, Vec x) {
-  const Vec low = splat(-87.33654f), high = splat(88.72284f);
-  const __m256i whole = _mm256_cvtps_epi32(_mm256_min_ps(_mm256_max_ps(n, splat(-126)), splat(128)));
-  const __m256i half = _mm256_srai_epi32(whole, 1), rest = _mm256_sub_epi32(whole, half), bias = _mm256_set1_epi32(127);
-  Vec result = y * _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(half, bias), 23)) *
-               _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(rest, bias), 23));
-  result = _mm256_andnot_ps(_mm256_cmp_ps(x, low, _CMP_LT_OQ), result);
-  result = _mm256_blendv_ps(result, splat(__builtin_inff()), _mm256_cmp_ps(x, high, _CMP_GT_OQ));
-  return _mm256_blendv_ps(result, x, _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+inline Vec clamp_exponent(Vec x) { return _mm256_max_ps(splat(-104.0f), _mm256_min_ps(splat(104.0f), x)); }
+// In two factors, so that neither leaves the normal range.
+inline Vec scale_exponent(Vec y, Vec n) {
+  const __m256i whole = _mm256_cvtps_epi32(n), half = _mm256_srai_epi32(whole, 1), rest = _mm256_sub_epi32(whole, half);
+  const __m256i bias = _mm256_set1_epi32(127);
+  return y * _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(half, bias), 23)) *
+         _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(rest, bias), 23));
 }
+inline Vec reciprocal(Vec a) { return splat(1.0f) / a; }
+
+// Lanes of 64 bits, for random words: bits 32 to 63 of an operand do not matter.
+using Words = __m256i;
+inline Words splat_words(uint64_t x) { return _mm256_set1_epi64x(static_cast<int64_t>(x)); }
+inline Words load_words(const uint64_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
+inline void store_words(uint64_t* p, Words v) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), v); }
+inline Words multiply_words(Words a, Words b) { return _mm256_mul_epu32(a, b); }  // 32 x 32 = 64 bits
+inline Words high_words(Words a) { return _mm256_srli_epi64(a, 32); }
+inline Words join_words(Words low, Words high) { return _mm256_blend_epi32(_mm256_slli_epi64(high, 32), low, 0x55); }
+constexpr int kWords = 4;
 
 }  // namespace qeng::isa::QENG_ISA

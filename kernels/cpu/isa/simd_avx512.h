@@ -23,19 +23,29 @@ inline Vec splat(float x) { return _mm512_set1_ps(x); }
 inline Vec load(const float* p) { return _mm512_loadu_ps(p); }
 inline Vec load(const bf16* p) { return from_bf16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
 inline Vec load(const f16* p) { return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
-inline Vec load(const float* p, int64_t n) { return _mm512_maskz_loadu_ps(first_lanes(n), p); }
-inline Vec load(const bf16* p, int64_t n) { return from_bf16(_mm256_maskz_loadu_epi16(first_lanes(n), p)); }
-inline Vec load(const f16* p, int64_t n) { return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(first_lanes(n), p)); }
+// A count that the compiler knows to be kWidth costs no mask.
+inline Vec load(const float* p, int64_t n) { return n >= kWidth ? load(p) : _mm512_maskz_loadu_ps(first_lanes(n), p); }
+inline Vec load(const bf16* p, int64_t n) {
+  return n >= kWidth ? load(p) : from_bf16(_mm256_maskz_loadu_epi16(first_lanes(n), p));
+}
+inline Vec load(const f16* p, int64_t n) {
+  return n >= kWidth ? load(p) : _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(first_lanes(n), p));
+}
 
 inline void store(float* p, Vec v) { _mm512_storeu_ps(p, v); }
 inline void store(bf16* p, Vec v) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), round_to_bf16(v)); }
 inline void store(f16* p, Vec v) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
 }
-inline void store(float* p, Vec v, int64_t n) { _mm512_mask_storeu_ps(p, first_lanes(n), v); }
-inline void store(bf16* p, Vec v, int64_t n) { _mm256_mask_storeu_epi16(p, first_lanes(n), round_to_bf16(v)); }
+inline void store(float* p, Vec v, int64_t n) {
+  n >= kWidth ? store(p, v) : _mm512_mask_storeu_ps(p, first_lanes(n), v);
+}
+inline void store(bf16* p, Vec v, int64_t n) {
+  n >= kWidth ? store(p, v) : _mm256_mask_storeu_epi16(p, first_lanes(n), round_to_bf16(v));
+}
 inline void store(f16* p, Vec v, int64_t n) {
-  _mm256_mask_storeu_epi16(p, first_lanes(n), _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
+  n >= kWidth ? store(p, v)
+              : _mm256_mask_storeu_epi16(p, first_lanes(n), _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
 }
 
 inline Vec fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
@@ -45,12 +55,26 @@ inline float sum(Vec a) { return _mm512_reduce_add_ps(a); }
 inline float largest(Vec a) { return _mm512_reduce_max_ps(a); }
 
 inline Vec round(Vec x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
-// y * 2^n for integral n = round(x log2(e)). Below the range the reduced argument is meaningless (x = -inf), hence the
-// mask.
-inline Vec scale_exponent(Vec y, Vec n, Vec x) {
-  const Vec low = splat(-87.33654f), high = splat(88.72284f);
-  const Vec result = _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, low, _CMP_NLT_UQ), y, n);
-  return _mm512_mask_mov_ps(result, _mm512_cmp_ps_mask(x, high, _CMP_GT_OQ), splat(__builtin_inff()));
+// x where e^x is neither 0 nor infinity, else the nearest end; a NaN stays.
+inline Vec clamp_exponent(Vec x) { return _mm512_max_ps(splat(-104.0f), _mm512_min_ps(splat(104.0f), x)); }
+// y * 2^n for integral n: 0 below the range, infinity above it.
+inline Vec scale_exponent(Vec y, Vec n) { return _mm512_scalef_ps(y, n); }
+// 1 / a for normal a: a 14-bit estimate and a step of Newton's.
+inline Vec reciprocal(Vec a) {
+  const Vec estimate = _mm512_rcp14_ps(a);
+  return estimate * _mm512_fnmadd_ps(a, estimate, splat(2.0f));
 }
+
+// Lanes of 64 bits, for random words: bits 32 to 63 of an operand do not matter.
+using Words = __m512i;
+inline Words splat_words(uint64_t x) { return _mm512_set1_epi64(static_cast<int64_t>(x)); }
+inline Words load_words(const uint64_t* p) { return _mm512_loadu_si512(p); }
+inline void store_words(uint64_t* p, Words v) { _mm512_storeu_si512(p, v); }
+inline Words multiply_words(Words a, Words b) { return _mm512_mul_epu32(a, b); }  // 32 x 32 = 64 bits
+inline Words high_words(Words a) { return _mm512_srli_epi64(a, 32); }
+inline Words join_words(Words low, Words high) {
+  return _mm512_mask_mov_epi32(_mm512_slli_epi64(high, 32), 0x5555, low);
+}
+constexpr int kWords = 8;
 
 }  // namespace qeng::isa::QENG_ISA

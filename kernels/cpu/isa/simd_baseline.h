@@ -29,17 +29,25 @@ inline float largest(Vec a) { return a; }
 
 inline Vec round(Vec x) {  // to nearest even, for |x| < 2^22
   const float shift = 12582912.0f;
-  volatile float shifted = x + shift;
-  return shifted - shift;
+  return (x + shift) - shift;
 }
-// y * 2^n for integral n, where 2^n may be out of the normal range
-inline Vec scale_exponent(Vec y, Vec n, Vec x) {
-  if (x < -87.33654f) return 0.0f;
-  if (x > 88.72284f) return float_of(0x7f800000u);
-  if (!(x == x)) return x;
-  const int whole = static_cast<int>(n), half = whole / 2;
+inline Vec clamp_exponent(Vec x) { return x < -104.0f ? -104.0f : x > 104.0f ? 104.0f : x; }
+inline Vec scale_exponent(Vec y, Vec n) {
+  if (!(n == n)) return n;
+  const int whole = static_cast<int>(n), half = whole >> 1;
   return y * float_of(static_cast<uint32_t>(half + 127) << 23) *
          float_of(static_cast<uint32_t>(whole - half + 127) << 23);
 }
+inline Vec reciprocal(Vec a) { return 1.0f / a; }
+
+// Lanes of 64 bits, for random words: bits 32 to 63 of an operand do not matter.
+using Words = uint64_t;
+inline Words splat_words(uint64_t x) { return x; }
+inline Words load_words(const uint64_t* p) { return *p; }
+inline void store_words(uint64_t* p, Words v) { *p = v; }
+inline Words multiply_words(Words a, Words b) { return (a & 0xffffffffu) * (b & 0xffffffffu); }  // 32 x 32 = 64 bits
+inline Words high_words(Words a) { return a >> 32; }
+inline Words join_words(Words low, Words high) { return high << 32 | (low & 0xffffffffu); }
+constexpr int kWords = 1;
 
 }  // namespace qeng::isa::QENG_ISA
