@@ -2,6 +2,23 @@
 
 namespace qeng {
 
+namespace {
+
+// One row times a transposed matrix, as in decoding: every element of b is used once, so the time is that of reading b,
+// and oneDNN, which copies b into tiles first, takes twice as long.
+void run_row(const Matmul& op, int64_t n, int64_t k, CpuContext& context) {
+  float *a = context.scratch.take<float>(k), *dots = context.scratch.take<float>(n);
+  context.isa->scale(float_type(op.a), op.a.data, isa::Float::f32, a, op.alpha, k);
+  parallel_for(context.threads, n, grain_rows(k), [&](int64_t begin, int64_t end) {
+    context.isa->gemv(a, float_type(op.b), at(op.b, begin * k), dots + begin, end - begin, k);
+    if (op.bias) context.isa->accumulate(float_type(op.bias), at(op.bias, begin), dots + begin, end - begin);
+    if (op.acc) context.isa->accumulate(float_type(op.c), at(op.c, begin), dots + begin, end - begin);
+    context.isa->scale(isa::Float::f32, dots + begin, float_type(op.c), at(op.c, begin), 1.0f, end - begin);
+  });
+}
+
+}  // namespace
+
 void run(const Matmul& op, CpuContext& context) {
   const Check check{op.name};
   check.is_float("a", op.a);
@@ -32,6 +49,7 @@ void run(const Matmul& op, CpuContext& context) {
   shape.alpha = op.alpha;
   if (shape.m == 0 || shape.n == 0) return;
   check.that(shape.k > 0, sides() + ": the inner dimension is 0");
+  if (shape.m == 1 && op.trans_b) return run_row(op, shape.n, shape.k, context);
   context.gemm.run(shape, op.a.data, op.b.data, op.bias.data, op.c.data, context.scratch);
 }
 

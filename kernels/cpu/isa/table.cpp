@@ -10,6 +10,7 @@ void fill_attention(Table& table);
 void fill_attention_grad(Table& table);
 void fill_dropout(Table& table);
 void fill_elementwise(Table& table);
+void fill_gemv(Table& table);
 void fill_optimizer(Table& table);
 void fill_rmsnorm(Table& table);
 void fill_rope(Table& table);
@@ -22,6 +23,7 @@ void fill(Table& table) {
   fill_attention_grad(table);
   fill_dropout(table);
   fill_elementwise(table);
+  fill_gemv(table);
   fill_optimizer(table);
   fill_rmsnorm(table);
   fill_rope(table);

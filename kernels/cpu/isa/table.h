@@ -41,6 +41,9 @@ struct Table {
   void (*rmsnorm_grad)(Float type, const void* x, const void* w, const float* rstd, const void* dy, void* dx, float* dw,
                        int64_t rows, int64_t dim, bool plus_one, bool acc_dx) = nullptr;
 
+  // ---- out[j] = sum_i a[i] b[j, i], j < n, i < k (gemv.cpp): Matmul of one row
+  void (*gemv)(const float* a, Float type, const void* b, float* out, int64_t n, int64_t k) = nullptr;
+
   // ---- one row of logits (softmax.cpp)
   // log(sum(exp(z)))
   float (*logsumexp)(const float* z, int64_t n) = nullptr;
