@@ -17,17 +17,17 @@ struct Buffer {
   ~Buffer() { release_memory(data, bytes); }
 };
 
-// Least seconds of body, out of tries after one to warm up, or fewer when they take more than limit seconds together.
+// Least seconds of body in tries, or in fewer where they exceed limit seconds together, but after one to warm up.
 template <class Body>
 double best_seconds(int tries, double limit, Body&& body) {
   using Clock = std::chrono::steady_clock;
   const auto seconds = [](Clock::time_point from) {
     return std::chrono::duration<double>(Clock::now() - from).count();
   };
-  const auto start = Clock::now();
   body();
-  double best = seconds(start);
-  for (int i = 0; i < tries && seconds(start) < limit; ++i) {
+  const auto start = Clock::now();
+  double best = 1e30;
+  for (int i = 0; i < tries && (i == 0 || seconds(start) < limit); ++i) {
     const auto from = Clock::now();
     body();
     best = std::min(best, seconds(from));
