@@ -86,6 +86,18 @@ void AtomicFile::write(const void* data, size_t bytes) {
   buffered_ += bytes;
 }
 
+void AtomicFile::write_at(uint64_t offset, const void* data, size_t bytes) {
+  if (fd_ < 0) fail("closed", path_, ": write after commit");
+  if (offset > position_ || bytes > position_ - offset) fail("value", path_, ": write_at past the ", position_, " bytes written");
+  flush();
+  for (const char* p = static_cast<const char*>(data); bytes > 0;) {
+    const ssize_t n = ::pwrite(fd_, p, bytes, static_cast<off_t>(offset));
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) fail("io", path_, ": cannot write: ", std::strerror(errno));
+    p += n, offset += static_cast<uint64_t>(n), bytes -= static_cast<size_t>(n);
+  }
+}
+
 void AtomicFile::flush() {
   write_through(buffer_.get(), buffered_);
   buffered_ = 0;

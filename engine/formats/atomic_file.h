@@ -20,6 +20,8 @@ class AtomicFile {
 
   void write(const void* data, size_t bytes);
   void write(std::string_view text) { write(text.data(), text.size()); }
+  // Over bytes already written, such as a header whose counts are known at the end. Past position(): Error("value").
+  void write_at(uint64_t offset, const void* data, size_t bytes);
   uint64_t position() const { return position_; }  // bytes written so far
   const std::string& path() const { return path_; }
 

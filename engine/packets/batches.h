@@ -1,0 +1,102 @@
+// Packed micro-batches of a fixed shape, made ahead of time by a thread. What they hold is a function of the file, the
+// options and the position alone: it does not depend on timing, and a run that resumes from a state gets the same rest.
+//
+//   row:     document | document | ... | padding        every row's end is also the end of a document
+//   targets: targets[t] = tokens[t + 1] where t + 1 is of the same piece and is trained, else -1
+//   padding: pad token, target -1, position 0; the padding of a row is a segment of its own in cu_seqlens
+//
+// Documents longer than a row are split, dropped or refused, as LongDocuments says; the pieces of a split one restart
+// their positions, and the first token of a later piece is no target (counted in lost_targets). A document whose frames
+// are damaged leaves its room as padding, so that the packing does not depend on damage; it is counted, and more than
+// max_damaged of an epoch's documents is Error("format"). A batch never spans two epochs: an epoch's last batch may end
+// with rows of padding.
+#pragma once
+#include <memory>
+#include <optional>
+
+#include "engine/packets/packer.h"
+
+namespace qeng {
+
+struct BatchOptions {
+  int64_t row_tokens = 2048;
+  int64_t rows = 1;
+  int64_t max_documents = 0;  // segments of cu_seqlens, padding included; a row holds at most max_documents / rows (2
+                              // or more). 0: a quarter of the tokens, enough for rows of four-token documents
+  int64_t seed = 0;  // 0 .. 2^53 - 1
+  Split split = Split::train;
+  double eval_share = 0;  // give the same for train and eval
+  int64_t epochs = 0;     // stop after so many; 0: never. Evaluation makes one pass
+  int lookahead = kLookahead;
+  LongDocuments long_documents = LongDocuments::split;
+  int32_t pad = 0;
+  int32_t vocab = 0;  // a token at or over it is Error("value"); 0: no limit
+  double max_damaged = 0.01;
+  int prefetch = 2;  // batches made ahead; 0: made when asked for, without a thread
+};
+
+// Where a run stands: enough for the very next batch. As integers (for a checkpoint): below 2^53 each, exact in Lua and
+// JSON.
+struct BatchState {
+  int64_t seed = 0, epoch = 0;
+  PackState pack;
+  std::vector<int64_t> integers() const;
+  static BatchState from_integers(const std::vector<int64_t>& integers);  // Error("value")
+  bool operator==(const BatchState&) const = default;
+};
+
+// A piece of a document where it lies in the batch.
+struct Segment {
+  Piece piece;
+  int64_t slot;  // of its first token
+  uint8_t src, dst;
+  bool damaged;  // its slots are padding
+};
+
+struct Batch {
+  std::vector<int32_t> tokens, targets, positions;  // [rows * row_tokens]
+  std::vector<int32_t> cu_seqlens;                  // [max_documents + 1], the last value repeated to the end
+  std::vector<Segment> segments;                    // the documents, in order of their slots
+  PackCounts counts;                                // of this batch, damaged documents included
+  int64_t trained_tokens = 0;                       // targets that are not -1
+  int64_t lost_targets = 0;  // trained tokens that stand first in a later piece of a split document
+  int64_t damaged = 0;       // pieces whose document could not be read
+  int64_t damaged_tokens = 0;
+  int64_t epoch = 0;
+  bool last_of_epoch = false;
+  double wait_ms = 0;  // how long next() waited for it
+  BatchState after;    // the state with which the next batch begins
+};
+
+struct EpochPlan {
+  int64_t batches = 0, rows = 0;
+  PackCounts counts;
+  int64_t padding_tokens = 0;  // of rows * row_tokens, the rows of padding that fill the last batch included
+};
+
+class Batches {
+ public:
+  Batches(std::shared_ptr<const PacketFile> file, const BatchOptions& options);
+  ~Batches();
+
+  // The next batch into `batch` (its memory is reused); false after the last epoch. Rethrows what the thread met.
+  bool next(Batch& batch);
+
+  BatchState state() const;               // as it stands after the last batch that next() gave
+  void restore(const BatchState& state);  // Error("value") where it is of another seed, data set or packing
+
+  // Packs the lengths of an epoch (0: the first) without reading a token: about 10 M documents a second.
+  EpochPlan plan_epoch(int64_t epoch = 0) const;
+  int64_t max_documents() const;
+  const BatchOptions& options() const;
+  const PacketFile& file() const;
+
+ private:
+  class Maker;
+  class Prefetch;
+  std::unique_ptr<Maker> maker_;
+  std::unique_ptr<Prefetch> prefetch_;  // declared last: its thread uses maker_ and ends first
+  BatchState state_;
+};
+
+}  // namespace qeng

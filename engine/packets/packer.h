@@ -1,0 +1,81 @@
+// Lays documents end to end in rows of row_tokens, from their lengths alone: which documents, or pieces of long ones,
+// make the next row. Each row takes the oldest document that waits, then again and again the longest that still fits
+// among the next kLookahead of the epoch's order (best fit). So nothing waits longer than the lookahead, every document
+// is placed once an epoch, and what a row holds depends neither on how many rows make a batch nor on what the documents
+// contain.
+//
+// A document longer than a row is, by policy, split (whole rows first; the rest is then packed like any document),
+// dropped (counted) or refused by Error("value").
+#pragma once
+#include <bitset>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "engine/packets/packet_file.h"
+#include "engine/packets/sampler.h"
+
+namespace qeng {
+
+enum class LongDocuments : uint8_t { split, drop, error };
+
+constexpr int kLookahead = 256;  // 64 fill rows of a few documents each about as well as sorting everything would
+
+struct Piece {
+  uint64_t record;
+  uint32_t begin, tokens;  // tokens [begin, begin + tokens) of the document
+};
+
+// Where an epoch's packing stands: the oldest waiting document, how much of it is placed, and which documents of the
+// lookahead behind it are already gone.
+struct PackState {
+  uint64_t cursor = 0;
+  uint32_t placed = 0;           // tokens of document `cursor` in earlier rows
+  std::bitset<kLookahead> gone;  // gone[i]: document cursor + i is placed or dropped
+  bool operator==(const PackState&) const = default;
+};
+
+struct PackCounts {
+  uint64_t documents = 0;  // first pieces placed
+  uint64_t pieces = 0;     // segments placed; more than documents where some were split
+  uint64_t split = 0;      // documents that were split
+  uint64_t dropped = 0;    // documents longer than a row, left out
+  uint64_t dropped_tokens = 0;
+  uint64_t real_tokens = 0;  // tokens placed, padding not counted
+};
+
+class Packer {
+ public:
+  // pieces: the most a row may hold. lookahead: 1 (in order) to kLookahead.
+  Packer(const PacketFile& file, Sampler::Order order, uint64_t documents, uint32_t row_tokens, uint32_t pieces,
+         int lookahead, LongDocuments policy);
+
+  // The next row's pieces, in the order they lie; empty at the end of the epoch. Adds to counts.
+  void next_row(std::vector<Piece>& row, PackCounts& counts);
+  // Drops the long documents that stand next, if that is the policy, so that done() is true after the last row.
+  void drop_long(PackCounts& counts);
+  bool done() const { return state_.cursor >= documents_; }
+  const PackState& state() const { return state_; }
+  void restore(const PackState& state);
+
+ private:
+  struct Waiting {
+    uint64_t record;
+    uint32_t tokens;
+  };
+  Waiting& waiting(int i) { return window_[(state_.cursor + static_cast<uint64_t>(i)) % kLookahead]; }
+  void look_ahead();
+  void retire();
+
+  const PacketFile& file_;
+  Sampler::Order order_;
+  uint64_t documents_;
+  uint32_t row_tokens_, max_pieces_;
+  int lookahead_;
+  LongDocuments policy_;
+  PackState state_;
+  uint64_t seen_ = 0;  // documents cursor .. seen_ - 1 are in window_
+  std::vector<Waiting> window_;
+};
+
+}  // namespace qeng
