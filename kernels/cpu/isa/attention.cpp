@@ -51,13 +51,10 @@ void forward(const AttentionTile& tile) {
   clear(o, rows * dim);
   for (int64_t begin = tile.begin; begin < tile.end; begin += kTileKeys) {
     const int64_t count = tile.end - begin < kTileKeys ? tile.end - begin : kTileKeys;
-    for (int64_t j = 0; j < count; ++j)
-      gather_row(static_cast<const T*>(tile.k) + (begin + j) * tile.kv_stride, tile.head_dim, 1.0f, values + j * dim);
-    clear(values + count * dim, (kTileKeys - count) * dim);
+    gather_keys(static_cast<const T*>(tile.k) + begin * tile.kv_stride, tile.kv_stride, count, tile.head_dim, values);
     transpose_keys(values, dim, keys);
-    for (int64_t j = 0; j < count; ++j)
-      gather_row(static_cast<const T*>(tile.v) + (begin + j) * tile.kv_stride, tile.head_dim, 1.0f, values + j * dim);
-    multiply<false>(rows, tile.head_dim, kTileKeys, q, dim, 1, keys, kTileKeys, scores, kTileKeys);
+    gather_keys(static_cast<const T*>(tile.v) + begin * tile.kv_stride, tile.kv_stride, count, tile.head_dim, values);
+    multiply<false>(rows, tile.head_dim, padded(count), q, dim, 1, keys, kTileKeys, scores, kTileKeys);
     for (int64_t r = 0; r < rows; ++r)
       softmax_row(scores + r * kTileKeys, visible(tile, tile.first + r / group, begin), top[r], total[r], o + r * dim,
                   dim);

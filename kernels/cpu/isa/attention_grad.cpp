@@ -36,12 +36,8 @@ void backward(const AttentionGradTile& tile) {
   const int64_t stop = tile.first + tile.queries;
   for (int64_t begin = tile.begin; begin < tile.end; begin += kTileKeys) {
     const int64_t count = tile.end - begin < kTileKeys ? tile.end - begin : kTileKeys;
-    for (int64_t j = 0; j < count; ++j) {
-      gather_row(static_cast<const T*>(tile.k) + (begin + j) * tile.kv_stride, head_dim, 1.0f, keys + j * dim);
-      gather_row(static_cast<const T*>(tile.v) + (begin + j) * tile.kv_stride, head_dim, 1.0f, dv + j * dim);
-    }
-    clear(keys + count * dim, (kTileKeys - count) * dim);
-    clear(dv + count * dim, (kTileKeys - count) * dim);
+    gather_keys(static_cast<const T*>(tile.k) + begin * tile.kv_stride, tile.kv_stride, count, head_dim, keys);
+    gather_keys(static_cast<const T*>(tile.v) + begin * tile.kv_stride, tile.kv_stride, count, head_dim, dv);
     transpose_keys(keys, dim, keys_t);
     transpose_keys(dv, dim, values_t);
     clear(dk, kTileKeys * dim);

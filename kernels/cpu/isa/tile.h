@@ -70,6 +70,19 @@ inline void clear(float* p, int64_t n) {
   for (int64_t i = 0; i < n; i += kWidth) store(p + i, splat(0.0f));
 }
 
+// A tile of K or V: `count` rows, `stride` elements apart, then zeros up to kTileKeys. Rows of many kv heads are pages
+// apart, where the hardware does not prefetch, so the rows to come are asked for here.
+template <class T>
+inline void gather_keys(const T* from, int64_t stride, int64_t count, int64_t head_dim, float* to) {
+  constexpr int64_t kAhead = 8, kLine = 64 / sizeof(T);
+  for (int64_t j = 0; j < count; ++j) {
+    if (j + kAhead < count)
+      for (int64_t d = 0; d < head_dim; d += kLine) __builtin_prefetch(from + (j + kAhead) * stride + d);
+    gather_row(from + j * stride, head_dim, 1.0f, to + j * padded(head_dim));
+  }
+  clear(to + count * padded(head_dim), (kTileKeys - count) * padded(head_dim));
+}
+
 // to[column, row] = from[row, column], columns a multiple of 16, kTileKeys rows of the result's kTileKeys columns.
 inline void transpose_keys(const float* from, int64_t columns, float* to) {
 #if defined(QENG_ISA_avx512)
