@@ -3,9 +3,12 @@
 #include <editline/readline.h>
 #include <unistd.h>
 
+#include <clocale>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <string>
+#include <vector>
 
 #include "bindings/host.h"
 #include "bindings/interrupt.h"
@@ -34,17 +37,26 @@ bool push_repl_function(lua_State* L, const char* name) {
 
 // Words that may continue `text`, from qeng.repl's complete(text); libedit asks for one at a time.
 char* next_completion(const char* text, int state) {
-  lua_State* L = completing;
+  static std::vector<std::string> words;
   if (state == 0) {
-    lua_settop(L, 0);
-    if (!push_repl_function(L, "complete")) return lua_settop(L, 0), nullptr;
-    lua_pushstring(L, text);
-    if (!protected_call(L, 1, 1)) return lua_settop(L, 0), nullptr;
+    lua_State* L = completing;
+    const int top = lua_gettop(L);
+    words.clear();
+    if (push_repl_function(L, "complete")) {
+      lua_pushstring(L, text);
+      if (protected_call(L, 1, 1) && lua_istable(L, -1)) {
+        for (int i = static_cast<int>(lua_objlen(L, -1)); i >= 1; --i) {
+          lua_rawgeti(L, -1, i);
+          words.emplace_back(lua_tostring(L, -1));
+          lua_pop(L, 1);
+        }
+      }
+    }
+    lua_settop(L, top);
   }
-  if (!lua_istable(L, 1)) return nullptr;
-  lua_rawgeti(L, 1, state + 1);
-  char* word = lua_isstring(L, -1) ? strdup(lua_tostring(L, -1)) : nullptr;
-  lua_pop(L, 1);
+  if (words.empty()) return nullptr;
+  char* word = strdup(words.back().c_str());
+  words.pop_back();
   return word;
 }
 
@@ -54,24 +66,49 @@ char** complete(const char* text, int, int) {
   return rl_completion_matches(text, next_completion);
 }
 
-// One line without its newline; false at the end of input.
-bool read_line(lua_State* L, bool terminal, const char* prompt, std::string* line) {
+// One byte from the terminal; -1 at its end and when Ctrl-C was pressed, which makes readline() give up the line.
+int read_byte() {
+  unsigned char byte = 0;
+  return read(0, &byte, 1) == 1 ? byte : -1;
+}
+
+// One character for libedit, decoded from UTF-8: what it takes from here is wide.
+int read_character(FILE*) {
+  const int first = read_byte();
+  const int more = first >= 0xf0 ? 3 : first >= 0xe0 ? 2 : first >= 0xc0 ? 1 : 0;
+  if (more == 0) return first;
+  int character = first & (0x3f >> more);
+  for (int i = 0; i < more; ++i) {
+    const int next = read_byte();
+    if (next < 0) return -1;
+    character = character << 6 | (next & 0x3f);
+  }
+  return character;
+}
+
+enum class Input { line, interrupted, end };
+
+Input end_or_interrupt(lua_State* L) { return take_interrupt(L) ? Input::interrupted : Input::end; }
+
+// One line without its newline.
+Input read_line(lua_State* L, bool terminal, const char* prompt, std::string* line) {
   line->clear();
+  prompt_interrupts(true);
   if (terminal) {
     completing = L;
-    prompt_interrupts(true);
     char* text = readline(prompt);
     prompt_interrupts(false);
-    if (!text) return false;
+    if (!text) return end_or_interrupt(L);
     *line = text;
     std::free(text);
-    return true;
+    return Input::line;
   }
-  for (int c; (c = std::getchar()) != EOF;) {
-    if (c == '\n') return true;
-    line->push_back(static_cast<char>(c));
-  }
-  return !line->empty();
+  int c = 0;
+  while ((c = std::getchar()) != EOF && c != '\n') line->push_back(static_cast<char>(c));
+  prompt_interrupts(false);
+  if (c == EOF && std::ferror(stdin)) std::clearerr(stdin);  // a read that Ctrl-C cut short
+  if (c == EOF && line->empty()) return end_or_interrupt(L);
+  return Input::line;
 }
 
 void print_error(lua_State* L) {
@@ -90,24 +127,24 @@ bool unfinished(lua_State* L, int status) {
 }
 
 // Reads a whole chunk, over as many lines as it takes, and leaves it compiled on the stack, as an expression if it is
-// one. Returns false at the end of input; *status is lua_load's, with the message on the stack.
-bool read_chunk(lua_State* L, bool terminal, int* status) {
+// one; *status is lua_load's, with the message on the stack. Only for Input::line.
+Input read_chunk(lua_State* L, bool terminal, int* status) {
   std::string text, line;
-  if (!read_line(L, terminal, "> ", &line)) return false;
-  text = line;
-  for (;;) {
+  Input input = read_line(L, terminal, "> ", &text);
+  while (input == Input::line) {
     const std::string expression = "return " + text;
-    if (luaL_loadbuffer(L, expression.data(), expression.size(), "=stdin") == 0)
-      return *status = 0, add_history(text.c_str()), true;
+    *status = luaL_loadbuffer(L, expression.data(), expression.size(), "=stdin");
+    if (*status == 0) break;
     lua_pop(L, 1);
     *status = luaL_loadbuffer(L, text.data(), text.size(), "=stdin");
     if (!unfinished(L, *status)) break;
-    if (!read_line(L, terminal, ">> ", &line)) break;
+    input = read_line(L, terminal, ">> ", &line);
+    if (input == Input::end) return Input::line;  // with the message that it is unfinished
     lua_pop(L, 1);
     text += "\n" + line;
   }
-  if (!text.empty()) add_history(text.c_str());
-  return true;
+  if (input == Input::line && terminal && !text.empty()) add_history(text.c_str());
+  return input;
 }
 }  // namespace
 
@@ -117,6 +154,9 @@ int run_repl(lua_State* L) {
   const std::string history = history_file();
   if (terminal) {
     std::printf("qeng %s. help() tells more, Ctrl-D leaves.\n", QENG_VERSION);
+    std::setlocale(LC_CTYPE, "");  // libedit reads and shows UTF-8
+    rl_catch_signals = 0;
+    rl_getc_function = read_character;
     rl_readline_name = const_cast<char*>("qeng");
     rl_initialize();
     rl_attempted_completion_function = complete;
@@ -130,9 +170,13 @@ int run_repl(lua_State* L) {
   for (;;) {
     lua_settop(L, 0);
     int status = 0;
-    const bool more = read_chunk(L, terminal, &status);
-    take_interrupt(L);  // one pressed at the prompt
-    if (!more) break;
+    const Input input = read_chunk(L, terminal, &status);
+    take_interrupt(L);
+    if (input == Input::end) break;
+    if (input == Input::interrupted) {
+      if (terminal) std::printf("\n");
+      continue;
+    }
     if (status != 0) {
       print_error(L);
       continue;

@@ -44,7 +44,7 @@ std::shared_ptr<const MappedFile> MappedFile::open(const std::string& path) {
   size_t size = static_cast<size_t>(status.st_size);
   void* memory = nullptr;
   if (size > 0) {
-    memory = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, file.fd, 0);
+    memory = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, file.fd, 0);
     if (memory == MAP_FAILED) fail("io", path, ": cannot map ", size, " bytes: ", std::strerror(errno));
   }
   return std::shared_ptr<const MappedFile>(new MappedFile(path, static_cast<const std::byte*>(memory), size));

@@ -1,7 +1,8 @@
-// A read-only mapping of a whole file: the pages are shared with every process that maps it and are dropped, not swapped,
+// A private mapping of a whole file: the pages are shared with every process that maps it and are dropped, not swapped,
 // when memory is short. Whoever points into the mapping keeps the shared_ptr; the last one to let go unmaps it.
-// Writing through a pointer into it is a fault. A file that somebody truncates while it is mapped raises SIGBUS on access,
-// as with any mapping: files are replaced (engine/formats/atomic_file.h), never rewritten in place.
+// A tensor may be such memory, and a recipe may write to it: that copies the page for this process alone, and the file stays
+// as it is. A file that somebody truncates while it is mapped raises SIGBUS on access, as with any mapping: files are
+// replaced (engine/formats/atomic_file.h), never rewritten in place.
 #pragma once
 #include <cstddef>
 #include <memory>
