@@ -78,11 +78,13 @@ int tensor(Call& call) {
   const bool mappable = aligned && target.backend().name() == "cpu";
   const bool as_is = wanted == view.dtype && !opt.get("copy", false);
   if (mappable && as_is) {
-    return call.push(adopt_tensor(target, view.data, stored.shape, view.dtype, label, std::const_pointer_cast<SafeTensors>(self->file)));
+    return call.push(adopt_tensor(target, view.data, stored.shape, view.dtype, label,
+                                  std::const_pointer_cast<SafeTensors>(self->file)));
   }
   TensorPtr raw;
   if (mappable) {
-    raw = adopt_tensor(target, view.data, stored.shape, view.dtype, label, std::const_pointer_cast<SafeTensors>(self->file));
+    raw = adopt_tensor(target, view.data, stored.shape, view.dtype, label,
+                       std::const_pointer_cast<SafeTensors>(self->file));
   } else {
     raw = make_tensor(target, stored.shape, view.dtype, label);
     if (view.bytes()) target.backend().upload(raw->view.data, view.data, view.bytes());
@@ -110,7 +112,8 @@ struct NamedTensor {
 std::vector<NamedTensor> read_tensors(Call& call, int argument) {
   lua_State* L = call.L;
   const int list = call.index(argument);
-  if (!lua_istable(L, list)) call.bad_argument(argument, "table of {name, Tensor} expected, got " + lua::type_text(L, list));
+  if (!lua_istable(L, list))
+    call.bad_argument(argument, "table of {name, Tensor} expected, got " + lua::type_text(L, list));
   std::vector<NamedTensor> tensors;
   for (int i = 1, n = static_cast<int>(lua_objlen(L, list)); i <= n; ++i) {
     lua_rawgeti(L, list, i);
@@ -180,8 +183,11 @@ int save(Call& call) {
 void register_safetensors(lua_State* L) {
   using lua::fn;
   lua::functions(L, "safetensors", {{"open", fn<open>}, {"save", fn<save>}});
-  lua::methods<SafetensorsFile>(L, {{"names", fn<names>}, {"info", fn<info>}, {"tensor", fn<tensor>},
-                                    {"metadata", fn<metadata>}, {"close", fn<close>}});
+  lua::methods<SafetensorsFile>(L, {{"names", fn<names>},
+                                    {"info", fn<info>},
+                                    {"tensor", fn<tensor>},
+                                    {"metadata", fn<metadata>},
+                                    {"close", fn<close>}});
 }
 
 }  // namespace qeng

@@ -1,0 +1,240 @@
+// q.ndp: packet datasets, written, read and batched.
+#include "bindings/json.h"
+#include "bindings/register.h"
+#include "bindings/runtime.h"
+#include "engine/packets/batches.h"
+#include "engine/packets/packet_file.h"
+#include "engine/packets/packet_writer.h"
+
+QENG_LUA_CLASS(qeng::PacketWriter, "PacketWriter")
+QENG_LUA_CLASS(const qeng::PacketFile, "PacketFile")
+QENG_LUA_CLASS(qeng::Batches, "Batches")
+QENG_LUA_CLASS(qeng::Batch, "Batch")
+
+namespace qeng {
+namespace {
+using lua::Call;
+using lua::Options;
+using lua::set_field;
+
+// ---------------------------------------------------------------- writing
+
+int create(Call& call) {
+  const auto path = call.arg<std::string>(1);
+  Options opt(call, 2, {"meta"});
+  auto meta = nlohmann::json::object();
+  if (opt.has("meta")) {
+    opt.push("meta");
+    meta = nlohmann::json::parse(json_text(call.L, lua_gettop(call.L)));
+    if (!meta.is_object()) fail("value", "bad option 'meta' of 'ndp.create': a table with string keys expected");
+  }
+  return call.push(std::make_shared<PacketWriter>(path, std::move(meta)));
+}
+
+// A mask of booleans or of 0 and 1.
+std::vector<uint8_t> read_mask(const Call& call, int argument) {
+  if (!call.has(argument)) return {};
+  lua_State* L = call.L;
+  const int list = call.index(argument);
+  if (!lua_istable(L, list)) call.bad_argument(argument, "table expected, got " + lua::type_text(L, list));
+  std::vector<uint8_t> mask(lua_objlen(L, list));
+  for (size_t i = 0; i < mask.size(); ++i) {
+    lua_rawgeti(L, list, static_cast<int>(i) + 1);
+    const bool one = lua_isnumber(L, -1) && lua_tonumber(L, -1) == 1,
+               zero = lua_isnumber(L, -1) && lua_tonumber(L, -1) == 0;
+    if (!lua_isboolean(L, -1) && !one && !zero) {
+      call.bad_argument(
+          argument, "element " + std::to_string(i + 1) + ": boolean, 0 or 1 expected, got " + lua::type_text(L, -1));
+    }
+    mask[i] = one || (!zero && lua_toboolean(L, -1));
+    lua_pop(L, 1);
+  }
+  return mask;
+}
+
+int add(Call& call) {
+  const auto self = call.self<PacketWriter>();
+  const auto tokens = call.arg<std::vector<int32_t>>(1);
+  const std::vector<uint8_t> mask = read_mask(call, 2);
+  if (call.has(2) && mask.size() != tokens.size()) {
+    call.bad_argument(2, "the mask has " + std::to_string(mask.size()) + " elements for " +
+                             std::to_string(tokens.size()) + " tokens");
+  }
+  Options opt(call, 3, {"src", "dst"});
+  self->add(tokens, mask, opt.get("src", packet_source::text_corpus), opt.get("dst", packet_destination::all));
+  return 0;
+}
+int finish(Call& call) { return call.self<PacketWriter>()->finish(), 0; }
+int abandon(Call& call) { return call.self<PacketWriter>()->abandon(), 0; }
+
+// ---------------------------------------------------------------- reading
+
+int open(Call& call) { return call.push(PacketFile::open(call.arg<std::string>(1))); }
+int records(Call& call) { return call.push(call.self<const PacketFile>()->records()); }
+
+int info(Call& call) {
+  const RecordInfo record = call.self<const PacketFile>()->info(call.arg<uint64_t>(1));
+  lua_newtable(call.L);
+  set_field(call.L, "tokens", record.tokens);
+  set_field(call.L, "loss_tokens", record.loss_tokens);
+  set_field(call.L, "src", record.src);
+  set_field(call.L, "dst", record.dst);
+  set_field(call.L, "frames", record.frames);
+  return 1;
+}
+
+int read(Call& call) {
+  std::vector<int32_t> tokens;
+  std::vector<uint8_t> mask;
+  if (!call.self<const PacketFile>()->read(call.arg<uint64_t>(1), tokens, mask)) return 0;
+  if (mask.empty()) mask.assign(tokens.size(), 1);
+  return call.push(tokens, mask);
+}
+
+int meta(Call& call) {
+  push_json(call.L, call.self<const PacketFile>()->meta().dump());
+  return 1;
+}
+
+int verify(Call& call) {
+  const PacketReport report = call.self<const PacketFile>()->verify();
+  lua_newtable(call.L);
+  set_field(call.L, "ok", report.ok());
+  set_field(call.L, "damaged", report.first_bad_records);
+  set_field(call.L, "records", report.records);
+  set_field(call.L, "bad_records", report.bad_records);
+  set_field(call.L, "blocks", report.blocks);
+  set_field(call.L, "bad_blocks", report.bad_blocks);
+  return 1;
+}
+
+// ---------------------------------------------------------------- batches
+
+template <class T>
+T choice(const Options& opt, const char* key, std::initializer_list<std::pair<const char*, T>> values) {
+  if (!opt.has(key)) return values.begin()->second;
+  const auto word = opt.get<std::string>(key);
+  std::string known;
+  for (const auto& [name, value] : values) {
+    if (word == name) return value;
+    known += (known.empty() ? "" : ", ") + std::string(name);
+  }
+  fail("value", "bad option '", key, "' of 'PacketFile:batches': ", word, " is none of ", known);
+}
+
+int batches(Call& call) {
+  const auto self = call.self<const PacketFile>();
+  Options opt(call, 1,
+              {"row_tokens", "rows", "seed", "split", "eval_share", "pad", "long", "lookahead", "once", "vocab"});
+  BatchOptions options;
+  options.row_tokens = opt.get<int64_t>("row_tokens");
+  options.rows = opt.get("rows", options.rows);
+  options.seed = opt.get("seed", options.seed);
+  options.split = choice<Split>(opt, "split", {{"train", Split::train}, {"eval", Split::eval}});
+  options.eval_share = opt.get("eval_share", options.eval_share);
+  options.pad = opt.get("pad", options.pad);
+  options.long_documents = choice<LongDocuments>(
+      opt, "long", {{"split", LongDocuments::split}, {"drop", LongDocuments::drop}, {"error", LongDocuments::error}});
+  options.lookahead = opt.get("lookahead", options.lookahead);
+  options.epochs = opt.get("once", false) ? 1 : 0;
+  options.vocab = opt.get("vocab", options.vocab);
+  return call.push(std::make_shared<Batches>(self, options));
+}
+
+int next(Call& call) {
+  const auto self = call.self<Batches>();
+  auto batch = std::make_shared<Batch>();
+  if (!self->next(*batch)) return 0;
+  return call.push(batch);
+}
+
+int state(Call& call) { return call.push(call.self<Batches>()->state().integers()); }
+int restore(Call& call) {
+  call.self<Batches>()->restore(BatchState::from_integers(call.arg<std::vector<int64_t>>(1)));
+  return 0;
+}
+
+// Targets of the first epoch, from the index alone: the first tokens of later pieces of split documents still count.
+uint64_t trained_tokens(const Batches& self) {
+  const BatchOptions& options = self.options();
+  const PacketFile& file = self.file();
+  const Sampler sampler(file.records(), static_cast<uint64_t>(options.seed), options.split, options.eval_share);
+  const auto order = sampler.order(0);
+  uint64_t total = 0;
+  for (uint64_t i = 0; i < sampler.size(); ++i) {
+    const RecordInfo record = file.info(order(i));
+    const bool dropped = options.long_documents == LongDocuments::drop && record.tokens > options.row_tokens;
+    if (!dropped) total += record.loss_tokens;
+  }
+  return total;
+}
+
+int plan(Call& call) {
+  const auto self = call.self<Batches>();
+  const EpochPlan epoch = self->plan_epoch();
+  lua_newtable(call.L);
+  set_field(call.L, "batches", epoch.batches);
+  set_field(call.L, "real_tokens", epoch.counts.real_tokens);
+  set_field(call.L, "trained_tokens", trained_tokens(*self));
+  set_field(call.L, "documents", epoch.counts.documents);
+  set_field(call.L, "split", epoch.counts.split);
+  set_field(call.L, "dropped", epoch.counts.dropped);
+  return 1;
+}
+
+int batch_info(Call& call) {
+  const auto self = call.self<Batch>();
+  lua_newtable(call.L);
+  set_field(call.L, "tokens", self->tokens.size());
+  set_field(call.L, "real_tokens", self->counts.real_tokens);
+  set_field(call.L, "trained_tokens", self->trained_tokens);
+  set_field(call.L, "documents", self->counts.documents);
+  set_field(call.L, "split", self->counts.split);
+  set_field(call.L, "dropped", self->counts.dropped);
+  set_field(call.L, "damaged", self->damaged);
+  set_field(call.L, "epoch", self->epoch);
+  set_field(call.L, "wait_ms", self->wait_ms);
+  set_field(call.L, "max_documents", self->cu_seqlens.size() - 1);
+  return 1;
+}
+
+// Copies into the slot's tensors, which have the batch's sizes; other fields of the slot are the caller's.
+int load(Call& call) {
+  const auto self = call.self<Batch>();
+  lua_State* L = call.L;
+  if (!lua_istable(L, call.index(1))) call.bad_argument(1, "table expected, got " + lua::type_text(L, call.index(1)));
+  const auto fill = [&](const char* key, const std::vector<int32_t>& values) {
+    lua_getfield(L, call.index(1), key);
+    try {
+      const TensorPtr tensor = lua::Value<TensorPtr>::read(L, lua_gettop(L));
+      from_host_i32(*tensor, values.data(), values.size());
+    } catch (const lua::Problem& problem) {
+      call.bad_argument(1, std::string("field '") + key + "': " + problem.text);
+    } catch (const Error& error) {
+      throw Error(error.code, std::string("Batch:load: field '") + key + "': " + error.what());
+    }
+    lua_pop(L, 1);
+  };
+  fill("tokens", self->tokens);
+  fill("targets", self->targets);
+  fill("positions", self->positions);
+  fill("cu_q", self->cu_seqlens);
+  return 0;
+}
+}  // namespace
+
+void register_packets(lua_State* L) {
+  using lua::fn;
+  lua::functions(L, "ndp", {{"create", fn<create>}, {"open", fn<open>}});
+  lua::methods<PacketWriter>(L, {{"add", fn<add>}, {"finish", fn<finish>}, {"abandon", fn<abandon>}});
+  lua::methods<const PacketFile>(L, {{"records", fn<records>},
+                                     {"info", fn<info>},
+                                     {"read", fn<read>},
+                                     {"meta", fn<meta>},
+                                     {"verify", fn<verify>},
+                                     {"batches", fn<batches>}});
+  lua::methods<Batches>(L, {{"next", fn<next>}, {"state", fn<state>}, {"restore", fn<restore>}, {"plan", fn<plan>}});
+  lua::methods<Batch>(L, {{"info", fn<batch_info>}, {"load", fn<load>}});
+}
+
+}  // namespace qeng
