@@ -227,6 +227,48 @@ TEST_CASE("two runs are bit-identical, and so are two thread counts outside of o
   }
 }
 
+TEST_CASE("one row times a matrix is that row of many rows times it") {
+  Arrays arrays;
+  const auto backend = make_cpu_backend(2);
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const int64_t n = 1031, k = 203;
+    const View a = arrays.random(dtype, {5, k}), b = arrays.random(dtype, {n, k}),
+               bias = arrays.random(DType::f32, {n});
+    const View many = arrays.random(DType::f32, {5, n}), one = arrays.zeros(DType::f32, {1, n});
+    std::memcpy(one.data, many.as<float>() + 3 * n, one.bytes());
+    View row = a;
+    row.shape[0] = 1;
+    row.data = static_cast<char*>(a.data) + 3 * k * static_cast<int64_t>(dtype_size(dtype));
+    backend->run(Matmul{a, b, bias, many, false, true, true, 0.25f});
+    backend->run(Matmul{row, b, bias, one, false, true, true, 0.25f});
+    const auto all = floats(many);
+    const std::vector<float> expected(all.begin() + 3 * n, all.begin() + 4 * n);
+    CHECK(worst_difference(floats(one), expected) < 1e-5);  // f32 sums of 203 terms in another order
+  }
+}
+
+TEST_CASE("swiglu keeps its limits at huge gates, and NaN stays NaN") {
+  for (const char* isa : {"baseline", "avx2", "avx512"}) {
+    std::unique_ptr<Backend> backend;
+    try {
+      backend = make_cpu_backend(1, isa);
+    } catch (const Error&) {
+      WARN("SKIPPED: this machine does not run " << isa);
+      continue;
+    }
+    Arrays arrays;
+    const View gate = arrays.of<float>(DType::f32, {-1e4f, -200, -90, -30, -1, 0, 1, 90, 200, 1e4f, NAN});
+    const View up = arrays.zeros(DType::f32, {11}), y = arrays.zeros(DType::f32, {11});
+    backend->run(Fill{up, 1});
+    backend->run(SwiGlu{gate, up, y});
+    for (int i = 0; i < 10; ++i) {
+      const double z = gate.as<float>()[i], expected = z / (1 + std::exp(-z));
+      CHECK(y.as<float>()[i] == Approx(expected).epsilon(1e-6).margin(1e-33));  // e^88 stands in for infinity
+    }
+    CHECK(std::isnan(y.as<float>()[10]));
+  }
+}
+
 TEST_CASE("sums of squares do not depend on threads or instruction set") {
   Arrays arrays;
   const View x = arrays.random(DType::f32, {100001}), out = arrays.zeros(DType::f32, {3});
