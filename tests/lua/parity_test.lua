@@ -164,7 +164,7 @@ local function test_bits(g)
 end
 
 check(#golden.names >= 6, "only %d golden models", #golden.names)
-for _, name in ipairs(golden.names) do
+for _, name in ipairs(#arg > 0 and arg or golden.names) do
   local g = golden.open(name)
   q.scope(function()
     local logits, grads, packing = test_logits(g), test_gradients(g), test_packing(g)
