@@ -148,8 +148,9 @@ function q.linear(x, w, opt) end
 ---@return Tensor
 function q.merge_lora(w, lora) end
 
----Rotation frequencies: dim = rotary dimensions, theta, scaling = rope_scaling of config.json, length = longest sequence (dynamic).
----@param opt {dim: integer, theta: number, scaling?: table, length?: integer, max_position_embeddings?: integer}
+---Rotation frequencies: dim rotary dimensions, theta, and the keys of config.json's rope_scaling (type for rope_type); length is
+---the longest sequence (dynamic scaling).
+---@param opt {dim: integer, theta: number, length?: integer, type?: string, factor?: number, max_position_embeddings?: integer}
 ---@return {inv_freq: Tensor, scale: number}
 function q.rope_table(opt) end
 
@@ -194,6 +195,10 @@ function q.lm_head_loss(h, w, targets, scale) end
 function q.no_grad(fn, ...) end
 ---Runs fn(...); tensors created inside die at its end, but for those it returns.
 function q.scope(fn, ...) end
+---A handle of the same tensor that outlives the scopes around.
+---@param tensor Tensor
+---@return Tensor
+function q.keep(tensor) end
 ---Runs fn(...) as one block of the tape whose activations are dropped and recomputed in backward. fn must be a function of its tensor arguments and of parameters.
 ---@param label string  name in traces and profiles
 ---@param fn function

@@ -2,7 +2,7 @@
 #include "bindings/register.h"
 #include "bindings/runtime.h"
 #include "engine/autograd/functions.h"
-#include "engine/autograd/rope_table.h"
+#include "kernels/math/rope.h"
 
 namespace qeng {
 namespace {
@@ -53,32 +53,30 @@ int gated(Call& call) { return call.push(swiglu(tape(), call.arg<TensorPtr>(1), 
 int drop(Call& call) { return call.push(dropout(tape(), call.arg<TensorPtr>(1), call.arg<float>(2))); }
 
 int rope_table(Call& call) {
-  Options opt(call, 1, {"dim", "theta", "scaling", "length", "max_position_embeddings"});
-  RopeOptions rope;
-  rope.dim = opt.get<int>("dim");
-  rope.theta = opt.get<double>("theta");
-  rope.length = opt.get<int64_t>("length", 0);
-  rope.max_position_embeddings = opt.get<int64_t>("max_position_embeddings", 0);
-  if (opt.has("scaling")) {
-    opt.push("scaling");
-    if (!lua_istable(call.L, -1)) fail("value", "rope_table: scaling: table expected");
-    const int table = lua_gettop(call.L);
-    for (lua_pushnil(call.L); lua_next(call.L, table) != 0; lua_pop(call.L, 1)) {
-      if (lua_type(call.L, -2) != LUA_TSTRING) continue;
-      const std::string key = lua_tostring(call.L, -2);
-      if (lua_type(call.L, -1) == LUA_TNUMBER) rope.numbers[key] = lua_tonumber(call.L, -1);
-      else if (lua_type(call.L, -1) == LUA_TBOOLEAN) rope.numbers[key] = lua_toboolean(call.L, -1);
-      else if (lua_type(call.L, -1) == LUA_TSTRING) rope.words[key] = lua_tostring(call.L, -1);
-    }
-    lua_pop(call.L, 1);
-  }
-  const RopeFrequencies made = make_rope(rope);
+  Options opt(call, 1, {"dim", "theta", "length", "type", "factor", "max_position_embeddings", "original_max_position_embeddings",
+                        "attention_factor", "mscale", "mscale_all_dim", "beta_fast", "beta_slow", "truncate", "low_freq_factor", "high_freq_factor"});
+  RopeConfig config;
+  config.rotary = opt.get<int64_t>("dim");
+  config.theta = opt.get<double>("theta");
+  config.scaling = rope_scaling_from_name(opt.get<std::string>("type", "default"));
+  config.max_positions = opt.get<int64_t>("max_position_embeddings", 0);
+  config.original_max_positions = opt.get<int64_t>("original_max_position_embeddings", config.max_positions);
+  config.factor = opt.get<double>("factor", config.factor);
+  config.attention_factor = opt.get<double>("attention_factor", config.attention_factor);
+  config.mscale = opt.get<double>("mscale", config.mscale);
+  config.mscale_all_dim = opt.get<double>("mscale_all_dim", config.mscale_all_dim);
+  config.beta_fast = opt.get<double>("beta_fast", config.beta_fast);
+  config.beta_slow = opt.get<double>("beta_slow", config.beta_slow);
+  config.truncate = opt.get<bool>("truncate", config.truncate);
+  config.low_freq_factor = opt.get<double>("low_freq_factor", config.low_freq_factor);
+  config.high_freq_factor = opt.get<double>("high_freq_factor", config.high_freq_factor);
+  const RopeTable made = make_rope_table(config, opt.get<int64_t>("length", 0));
   TensorPtr inv_freq = make_tensor(device(), {static_cast<int64_t>(made.inv_freq.size())}, DType::f32, "workspace");
   const std::vector<double> values(made.inv_freq.begin(), made.inv_freq.end());
   from_host(*inv_freq, values.data(), values.size());
   lua_newtable(call.L);
   lua::set_field(call.L, "inv_freq", inv_freq);
-  lua::set_field(call.L, "scale", static_cast<double>(made.scale));
+  lua::set_field(call.L, "scale", static_cast<double>(made.attention_factor));
   return 1;
 }
 
@@ -125,7 +123,9 @@ int backward(Call& call) {
 
 // Calls the function at argument `at` with those after it; its results replace them on the stack. Returns their number.
 int call_rest(Call& call, int at) {
-  if (!lua_isfunction(call.L, at)) call.bad_argument(at, "function expected, got " + lua::type_text(call.L, at));
+  const bool callable = lua_isfunction(call.L, at) || luaL_getmetafield(call.L, at, "__call");
+  if (!callable) call.bad_argument(at, "function expected, got " + lua::type_text(call.L, at));
+  if (!lua_isfunction(call.L, at)) lua_pop(call.L, 1);  // the metafield
   const int base = at - 1;
   lua::call(call.L, lua_gettop(call.L) - at, LUA_MULTRET);
   return lua_gettop(call.L) - base;
@@ -146,6 +146,11 @@ int scope(Call& call) {
     scopes::leave(call.L, 0);
     throw;
   }
+}
+
+int keep(Call& call) {
+  lua::push_kept(call.L, call.arg<TensorPtr>(1));
+  return 1;
 }
 
 int block(Call& call) {
@@ -192,7 +197,7 @@ void register_autograd(lua_State* L) {
   using namespace lua;
   functions(L, "", {{"linear", fn<project>}, {"merge_lora", fn<merge>}, {"embedding", fn<embed>}, {"rmsnorm", fn<norm>}, {"swiglu", fn<gated>},
                     {"dropout", fn<drop>}, {"rope_table", fn<rope_table>}, {"rope", fn<rotate>}, {"attention", fn<attend>},
-                    {"lm_head_loss", fn<loss>}, {"no_grad", fn<no_grad>}, {"scope", fn<scope>}, {"block", fn<block>}, {"checkpoint", fn<checkpoint>}});
+                    {"lm_head_loss", fn<loss>}, {"no_grad", fn<no_grad>}, {"scope", fn<scope>}, {"keep", fn<keep>}, {"block", fn<block>}, {"checkpoint", fn<checkpoint>}});
   methods<Tensor>(L, {{"reshape", fn<reshaped>}, {"to", fn<to>}, {"backward", fn<backward>}, {"__add", fn<plus>}, {"__mul", fn<times>}});
 }
 

@@ -123,14 +123,18 @@ void Value<TensorPtr>::push(lua_State* L, const TensorPtr& tensor) {
     device().allocated_since(true);
     lua_gc(L, LUA_GCCOLLECT, 0);
   }
-  new (lua_newuserdata(L, sizeof(TensorPtr))) TensorPtr(tensor);
-  push_class(L, ClassName<Tensor>::value, &collect<Tensor>);
-  lua_setmetatable(L, -2);
+  push_kept(L, tensor);
   if (push_scope(L)) {
     lua_pushvalue(L, -2);
     lua_rawseti(L, -2, static_cast<int>(lua_objlen(L, -2)) + 1);
     lua_pop(L, 1);
   }
+}
+
+void push_kept(lua_State* L, const TensorPtr& tensor) {
+  new (lua_newuserdata(L, sizeof(TensorPtr))) TensorPtr(tensor);
+  push_class(L, ClassName<Tensor>::value, &collect<Tensor>);
+  lua_setmetatable(L, -2);
 }
 
 TensorPtr self_tensor(const Call& call) {

@@ -36,6 +36,9 @@ struct Value<TensorPtr> {
   static void push(lua_State* L, const TensorPtr& tensor);
 };
 
+// Pushes a handle that belongs to no scope.
+void push_kept(lua_State* L, const TensorPtr& tensor);
+
 TensorPtr self_tensor(const Call& call);
 
 }  // namespace lua

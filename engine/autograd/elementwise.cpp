@@ -92,7 +92,7 @@ TensorPtr reshape(Tape& tape, const TensorPtr& x, const Shape& shape) {
 
 TensorPtr dropout(Tape& tape, const TensorPtr& x, float p) {
   if (!(p >= 0 && p < 1)) fail("value", "dropout: p = ", p, " is not in [0, 1)");
-  if (p == 0 || !tape.recording()) return x;
+  if (p == 0 || !tape.training()) return x;
   Device& device = tape.device();
   const uint32_t stream = tape.next_stream();
   TensorPtr y = make_like(*x);

@@ -27,7 +27,7 @@ TensorPtr add(Tape& tape, const TensorPtr& a, const TensorPtr& b);
 TensorPtr scale(Tape& tape, const TensorPtr& x, float alpha);
 TensorPtr cast(Tape& tape, const TensorPtr& x, DType dtype);
 TensorPtr reshape(Tape& tape, const TensorPtr& x, const Shape& shape);
-TensorPtr dropout(Tape& tape, const TensorPtr& x, float p);  // the identity where nothing records
+TensorPtr dropout(Tape& tape, const TensorPtr& x, float p);  // the identity outside of training
 
 // Documents of a packed batch; cu_k is cu_q in training.
 struct Documents {

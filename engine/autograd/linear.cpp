@@ -12,7 +12,7 @@ TensorPtr linear(Tape& tape, const TensorPtr& x, const TensorPtr& w, const Tenso
   TensorPtr y = make_tensor(device, shape, out);
   device.run(Matmul{.a = x->view, .b = w->view, .bias = bias ? bias->view : View(), .c = y->view, .trans_b = true});
 
-  const bool dropped = lora && lora.dropout > 0 && tape.recording();
+  const bool dropped = lora && lora.dropout > 0 && tape.training();
   const uint32_t stream = dropped ? tape.next_stream() : 0;
   TensorPtr u;  // x a^T, [rows, rank]
   const auto dropped_x = [&tape, &device, x, stream, p = lora.dropout] {

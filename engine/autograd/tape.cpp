@@ -94,7 +94,7 @@ std::vector<TensorPtr> Tape::checkpoint(const std::string& label, Function fn, c
   const uint32_t first_stream = stream_;
   std::vector<TensorPtr> outputs;
   {
-    NoGrad guard(*this);
+    NoGrad guard(*this, true);
     outputs = fn(inputs);
   }
   record(outputs, [this, fn, inputs, outputs, first_stream] {
@@ -105,9 +105,9 @@ std::vector<TensorPtr> Tape::checkpoint(const std::string& label, Function fn, c
       if (!input->requires_grad) stand_ins.back()->grad.reset();
     }
     stream_ = first_stream;
-    recording_ = true;
+    recording_ = training_ = true;
     std::vector<TensorPtr> again = fn(stand_ins);
-    recording_ = false;
+    recording_ = training_ = false;
     std::vector<Record> inner = std::move(records_);
     records_.clear();
     if (again.size() != outputs.size())

@@ -15,6 +15,8 @@ class Tape {
   Device& device() { return device_; }
 
   bool recording() const { return recording_; }
+  // Dropout is active: recording, or running the part of a checkpoint that backward will run again.
+  bool training() const { return training_; }
   // True where a function of these inputs has to record. Null pointers count as absent.
   bool wants(std::initializer_list<TensorPtr> inputs) const;
   // After the forward ops: marks outputs as tracked. play() finds the gradient of an output in output->grad and adds to
@@ -46,10 +48,16 @@ class Tape {
   uint32_t next_stream() { return stream_++; }
 
   struct NoGrad {  // RAII: nothing records while it lives
-    explicit NoGrad(Tape& t) : tape(t), before(t.recording_) { tape.recording_ = false; }
-    ~NoGrad() { tape.recording_ = before; }
+    explicit NoGrad(Tape& t, bool training = false) : tape(t), recording(t.recording_), trained(t.training_) {
+      tape.recording_ = false;
+      tape.training_ = training;
+    }
+    ~NoGrad() {
+      tape.recording_ = recording;
+      tape.training_ = trained;
+    }
     Tape& tape;
-    bool before;
+    bool recording, trained;
   };
 
  private:
@@ -62,7 +70,7 @@ class Tape {
 
   Device& device_;
   std::vector<Record> records_;
-  bool recording_ = true;
+  bool recording_ = true, training_ = true;
   TensorPtr rng_;
   uint64_t seed_ = 0;
   uint32_t stream_ = 0;

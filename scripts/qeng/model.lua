@@ -91,10 +91,14 @@ function Model:rope(length)
   local dynamic = c.rope.scaling and (c.rope.scaling.rope_type or c.rope.scaling.type) == "dynamic"
   local key = dynamic and length or 0
   if not self.ropes[key] then
-    local dim = math.floor(c.head_dim * c.rope.partial)
-    self.ropes[key] = q.rope_table {
-      dim = dim, theta = c.rope.theta, scaling = c.rope.scaling, length = length, max_position_embeddings = c.max_position,
-    }
+    local how = { dim = math.floor(c.head_dim * c.rope.partial), theta = c.rope.theta, length = length, max_position_embeddings = c.max_position }
+    for name, value in pairs(c.rope.scaling or {}) do  -- q.rope_table refuses a key it does not know
+      if name == "rope_type" then how.type = value
+      elseif name ~= "type" and name ~= "rope_theta" and name ~= "partial_rotary_factor" and value ~= q.json.null then how[name] = value end
+    end
+    if c.rope.scaling and not how.type then how.type = c.rope.scaling.type end
+    local rope = q.rope_table(how)
+    self.ropes[key] = { inv_freq = q.keep(rope.inv_freq), scale = rope.scale }
   end
   return self.ropes[key]
 end
