@@ -52,7 +52,7 @@ int norm(Call& call) {
 int gated(Call& call) { return call.push(swiglu(tape(), call.arg<TensorPtr>(1), call.arg<TensorPtr>(2))); }
 int drop(Call& call) { return call.push(dropout(tape(), call.arg<TensorPtr>(1), call.arg<float>(2))); }
 
-int rope_table(Call& call) {
+int frequencies(Call& call) {
   Options opt(call, 1, {"dim", "theta", "length", "type", "factor", "max_position_embeddings", "original_max_position_embeddings",
                         "attention_factor", "mscale", "mscale_all_dim", "beta_fast", "beta_slow", "truncate", "low_freq_factor", "high_freq_factor"});
   RopeConfig config;
@@ -70,12 +70,10 @@ int rope_table(Call& call) {
   config.truncate = opt.get<bool>("truncate", config.truncate);
   config.low_freq_factor = opt.get<double>("low_freq_factor", config.low_freq_factor);
   config.high_freq_factor = opt.get<double>("high_freq_factor", config.high_freq_factor);
-  const RopeTable made = make_rope_table(config, opt.get<int64_t>("length", 0));
-  TensorPtr inv_freq = make_tensor(device(), {static_cast<int64_t>(made.inv_freq.size())}, DType::f32, "workspace");
+  const RopeTable made = qeng::rope_table(config, opt.get<int64_t>("length", 0));
   const std::vector<double> values(made.inv_freq.begin(), made.inv_freq.end());
-  from_host(*inv_freq, values.data(), values.size());
   lua_newtable(call.L);
-  lua::set_field(call.L, "inv_freq", inv_freq);
+  lua::set_field(call.L, "inv_freq", make_constant(device(), {static_cast<int64_t>(values.size())}, DType::f32, values));
   lua::set_field(call.L, "scale", static_cast<double>(made.attention_factor));
   return 1;
 }
@@ -196,7 +194,7 @@ int checkpoint(Call& call) {
 void register_autograd(lua_State* L) {
   using namespace lua;
   functions(L, "", {{"linear", fn<project>}, {"merge_lora", fn<merge>}, {"embedding", fn<embed>}, {"rmsnorm", fn<norm>}, {"swiglu", fn<gated>},
-                    {"dropout", fn<drop>}, {"rope_table", fn<rope_table>}, {"rope", fn<rotate>}, {"attention", fn<attend>},
+                    {"dropout", fn<drop>}, {"rope_table", fn<frequencies>}, {"rope", fn<rotate>}, {"attention", fn<attend>},
                     {"lm_head_loss", fn<loss>}, {"no_grad", fn<no_grad>}, {"scope", fn<scope>}, {"keep", fn<keep>}, {"block", fn<block>}, {"checkpoint", fn<checkpoint>}});
   methods<Tensor>(L, {{"reshape", fn<reshaped>}, {"to", fn<to>}, {"backward", fn<backward>}, {"__add", fn<plus>}, {"__mul", fn<times>}});
 }

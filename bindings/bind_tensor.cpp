@@ -88,9 +88,7 @@ int tensor(Call& call) {
   std::vector<double> values;
   flatten(call.L, 1, 0, shape, values);
   if (shape.empty()) shape = {1};
-  TensorPtr x = make_tensor(device(), shape, call.arg<DType>(2, DType::f32));
-  from_host(*x, values.data(), values.size());
-  return call.push(x);
+  return call.push(make_constant(device(), shape, call.arg<DType>(2, DType::f32), values));
 }
 
 int zeros(Call& call) {

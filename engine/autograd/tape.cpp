@@ -81,6 +81,7 @@ void Tape::backward(const TensorPtr& loss) {
     clear();
     throw;
   }
+  clear();  // recomputed blocks counted dropout streams again
 }
 
 void Tape::clear() {

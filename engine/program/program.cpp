@@ -75,7 +75,7 @@ std::unique_ptr<Program> Program::capture(Device& device, const std::function<vo
 void Program::plan(std::vector<std::shared_ptr<Buffer>>& captured) {
   std::map<char*, Lifetime> lives;  // by address
   for (auto& buffer : captured) {
-    if (buffer.use_count() > 1) {
+    if (buffer.use_count() > 1 || buffer->constant) {
       kept_.push_back(buffer);
     } else {
       Lifetime life{buffer.get()};

@@ -20,6 +20,7 @@ struct Buffer {
   size_t bytes = 0;
   std::string account;          // "weights", "gradients", "activations", ...
   std::shared_ptr<void> owner;  // set where the memory belongs to something else, a mapped file for one
+  bool constant = false;        // made from host values while capturing: the program keeps it as it is
   bool virtual_pages = false;   // allocated while capturing: address space that no replay may touch but the results'
   ~Buffer();
 };
@@ -66,6 +67,20 @@ class Device {
   // While on, allocations are address space only, kept in `captured`; see program.h.
   void set_capturing(std::vector<std::shared_ptr<Buffer>>* captured) { captured_ = captured; }
   bool capturing() const { return captured_ != nullptr; }
+  // RAII: what happens while it lives happens now, not in the program being captured.
+  struct Outside {
+    explicit Outside(Device& d) : device(d), captured(d.captured_), listener(d.listener_) {
+      device.captured_ = nullptr;
+      device.listener_ = nullptr;
+    }
+    ~Outside() {
+      device.captured_ = captured;
+      device.listener_ = listener;
+    }
+    Device& device;
+    std::vector<std::shared_ptr<Buffer>>* captured;
+    OpListener* listener;
+  };
 
  private:
   friend struct Buffer;

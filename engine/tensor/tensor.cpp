@@ -81,6 +81,17 @@ TensorPtr make_zeros(Device& device, const Shape& shape, DType dtype, const std:
   return tensor;
 }
 
+TensorPtr make_constant(Device& device, const Shape& shape, DType dtype, const std::vector<double>& values) {
+  Device::Outside now(device);
+  TensorPtr tensor = make_tensor(device, shape, dtype);
+  from_host(*tensor, values.data(), values.size());
+  if (now.captured) {
+    tensor->buffer->constant = true;
+    now.captured->push_back(tensor->buffer);
+  }
+  return tensor;
+}
+
 TensorPtr adopt_tensor(Device& device, void* data, const Shape& shape, DType dtype, const std::string& account,
                        std::shared_ptr<void> owner) {
   auto tensor = std::make_shared<Tensor>();

@@ -32,6 +32,8 @@ inline TensorPtr make_like(const Tensor& other, const std::string& account = "ac
   return make_tensor(other.device(), Shape(other.view.shape, other.view.shape + other.view.rank), other.view.dtype, account);
 }
 TensorPtr make_zeros(Device& device, const Shape& shape, DType dtype, const std::string& account = "activations");
+// A tensor of host values; while a program is captured, a constant of it.
+TensorPtr make_constant(Device& device, const Shape& shape, DType dtype, const std::vector<double>& values);
 // A tensor over memory that owner keeps alive.
 TensorPtr adopt_tensor(Device& device, void* data, const Shape& shape, DType dtype, const std::string& account,
                        std::shared_ptr<void> owner);
