@@ -55,7 +55,7 @@ function M.load(dir, opt)
   local function source(name, shape)
     local info = weights:info(name)
     if not info then q.error("format", ("%s: tensor %s is missing, though config.json asks for it"):format(dir, name)) end
-    dtype = dtype or (info.dtype == "F32" and "f32" or "bf16")
+    dtype = dtype or (info.dtype == "f32" and "f32" or "bf16")
     known[name] = true
     return weights:tensor(name, { dtype = dtype, shape = shape, copy = opt.writable, label = "weights" })
   end
