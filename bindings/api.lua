@@ -103,7 +103,7 @@ function Tensor:fill(value) end
 ---A copy with memory of its own; outside autograd.
 ---@return Tensor
 function Tensor:clone() end
----A bounds-checked FFI view of the values (f32, i32): view[i] from 0, #view.
+---A bounds-checked view of the values of an f32 or i32 tensor in host memory: view[i] from 0, view[i] = x, #view.
 ---@return table
 function Tensor:view() end
 ---Frees the memory now (or when the last sharer lets go); a later use is an error.
@@ -429,7 +429,8 @@ function q.isatty(fd) end
 ---Columns of the terminal, 80 where unknown.
 ---@return integer
 function q.columns() end
----With true, Ctrl-C only sets the flag that q.interrupted() tells (a second one within a step raises); with false it raises at once.
+---With true, Ctrl-C only sets the flag that q.interrupted() tells (a second one raises); with false it raises at once, also
+---one that came before and that nobody asked for.
 ---@param on boolean
 function q.defer_interrupt(on) end
 ---@return boolean
@@ -444,5 +445,151 @@ function q.error(code, message) end
 function q.help(x) end
 ---@type string
 q.version = ""
+
+-- ================================================================ Part 2: the Lua library (scripts/qeng)
+
+-- ---------------------------------------------------------------- recipes
+
+---A recipe's command line: name = {default, help, min=, max=, choices=, kind=, integer=, required=}; positional = names of words
+---without --. Prints --help; a wrong or unknown option is an error of code "usage" that names the nearest.
+---@param declared table
+---@param args? string[]  the recipe's own
+---@param program? string  for the help text
+---@return table values  values.__given[name]: was it on the command line?
+function q.options(declared, args, program) end
+
+---Adds --device and --threads to a declaration.
+---@param declared table
+---@return table declared
+function q.device_options(declared) end
+---Chooses the device that the options name.
+---@param opt {device: string, threads: integer}
+function q.use_device(opt) end
+
+---Loads opt.model, opens opt.data, trains by opt.mode, saves under opt.out: what recipes/lora_qwen.lua does with its options.
+---@param opt table
+---@param hooks? {prepare?: function, on_step?: function, title?: string}  prepare(model, file), on_step(row, model)
+---@return Model model
+---@return PacketFile file
+---@return table result  as q.train
+function q.finetune(opt, hooks) end
+
+-- ---------------------------------------------------------------- models
+
+---A model from a Hugging Face folder (config.json, safetensors, tokenizer): Llama, Mistral, Qwen2, Qwen3.
+---@param dir string
+---@param opt? {dtype?: dtype, writable?: boolean}  dtype: the file's own; writable: weights with memory of their own (full fine-tuning)
+---@return Model
+function q.load(dir, opt) end
+
+---A model with random weights from the keys of a config.json.
+---@param config table
+---@param opt? {dtype?: dtype, std?: number, seed?: integer}
+---@return Model
+function q.random_model(config, opt) end
+
+---Tensors that hold one packed micro-batch: filled by batch:load(slot) and slot.scale:fill(1 / trained tokens).
+---@param tokens integer
+---@param max_documents integer
+---@return {tokens: Tensor, targets: Tensor, positions: Tensor, cu_q: Tensor, scale: Tensor}
+function q.slot(tokens, max_documents) end
+
+---@class Model
+---@field tokenizer Tokenizer?
+---@field config table
+---@field dtype dtype
+---@field recompute boolean  drop activations of each layer and compute them again in backward
+local Model = {}
+---The rotation table for documents of up to `length` tokens.
+function Model:rope(length) end
+---Refuses rows longer than the model can pack.
+function Model:check_length(row_tokens) end
+---Hidden states [t, hidden] of one document, from position `start` with a cache.
+---@param ids integer[]
+---@return Tensor
+function Model:hidden(ids, start, cache) end
+---Logits [t, vocab] in f32 of one document.
+---@param ids integer[]
+---@return Tensor
+function Model:logits(ids) end
+---Loss [1] of a packed batch: slot.scale * sum of nll; length: the longest document.
+---@param slot table  as q.slot
+---@param length? integer
+---@return Tensor loss
+---@return Tensor nll  [t]
+function Model:loss(slot, length) end
+---Adds LoRA adapters to the target layers (all linear ones) and trains those.
+---@param opt {rank?: integer, alpha?: number, rslora?: boolean, dropout?: number, targets?: string[], seed?: integer}  rank 16, alpha 2 * rank
+---@return Model self
+function Model:lora(opt) end
+---Trains every parameter; load the model with writable = true.
+---@return Model self
+function Model:full() end
+---@return {name: string, tensor: Tensor}[]
+function Model:trainable() end
+---Writes a PEFT adapter folder.
+---@param dir string
+function Model:save_adapter(dir) end
+---@param dir string  a PEFT adapter folder
+function Model:load_adapter(dir) end
+---Adds the adapters into the weights.
+function Model:merge() end
+---A Hugging Face folder of the weights as they are, tokenizer files included.
+---@param dir string
+---@param opt? {max_shard_bytes?: integer}
+function Model:save(dir, opt) end
+---An iterator over pieces of generated text. opt also takes q.sampler's options.
+---@param opt {prompt?: string, messages?: table[], system?: string, template?: string, max_tokens?: integer, stop?: table}
+function Model:generate(opt) end
+---The whole answer as one string.
+---@param opt table  as Model:generate
+---@return string
+function Model:answer(opt) end
+
+-- ---------------------------------------------------------------- data, training
+
+---A dataset to train on: a .qubgpu file, checked against the tokenizer, or JSONL / JSON data converted into cache_dir first.
+---@param path string
+---@param opt {tokenizer?: Tokenizer, template?: string, cache_dir?: string, any_tokenizer?: boolean}
+---@return PacketFile
+function q.packets(path, opt) end
+
+---Converts chat, instruction or text records to packets. Bad records are told and left out, more than max_bad of them is an error.
+---@param from string
+---@param to string
+---@param opt {tokenizer: Tokenizer, template?: string, system?: string, max_bad?: number}
+---@return {records: integer, tokens: integer, targets: integer, bad: integer, seen: integer}
+function q.convert(from, to, opt) end
+
+---How conversations become tokens: "chatml", "model" (the tokenizer's own Jinja template) or "auto".
+---@param tokenizer Tokenizer
+---@param name? string
+---@param default_system? string
+---@return Template
+function q.chat_template(tokenizer, name, default_system) end
+
+---@class Template
+local Template = {}
+---@param record table  {messages=} or {text=}
+---@return integer[] tokens
+---@return integer[] mask  1: a target
+function Template:encode(record) end
+---The tokens of a prompt that the assistant is to answer.
+---@param messages table[]
+---@return integer[]
+function Template:prompt(messages) end
+
+---A learning-rate schedule: a function of the step (from 0).
+---@param name "constant"|"linear"|"cosine"|"wsd"
+---@param peak number
+---@param steps integer
+---@param opt? {warmup?: integer, floor?: number}
+---@return fun(step: integer): number
+function q.schedule(name, peak, steps, opt) end
+
+---The ordinary fine-tuning loop: evaluation, checkpoints, metrics.jsonl, report.html, Ctrl-C. Its fields: scripts/qeng/train.lua.
+---@param opt {model: Model, data: PacketFile, out: string, steps?: integer, epochs?: number, row_tokens?: integer, rows?: integer, accumulate?: integer, lr?: number, schedule?: string, warmup?: integer, decay?: number, clip?: number, seed?: integer, eval_share?: number, eval_every?: integer, save_every?: integer, keep?: integer, resume?: boolean, eager?: boolean, on_step?: function}
+---@return {steps: integer, eval_before: number?, eval_loss: number?, metrics: table[]}
+function q.train(opt) end
 
 return q

@@ -37,7 +37,7 @@ void request_raise() {
 
 void on_interrupt(int) {
   if (!watched) return;
-  if (prompting || (deferred && pending != 1)) {
+  if (prompting || (deferred && pending == 0)) {
     pending = 1;
     return;
   }

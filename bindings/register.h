@@ -7,6 +7,7 @@ void register_host(lua_State* L);         // bind_host.cpp: time, terminal, erro
 void register_json(lua_State* L);         // bind_json.cpp
 void register_fs(lua_State* L);           // bind_fs.cpp
 void register_tensor(lua_State* L);       // bind_tensor.cpp: device, memory, tensors
+void register_view(lua_State* L);         // bind_view.cpp: Tensor:view
 void register_autograd(lua_State* L);     // bind_autograd.cpp: differentiable functions, tape, scopes
 void register_program(lua_State* L);      // bind_program.cpp: programs, traces, profiles, AdamW
 void register_safetensors(lua_State* L);  // bind_safetensors.cpp

@@ -91,6 +91,7 @@ LuaState::LuaState() : L_(luaL_newstate()) {
   register_json(L_);
   register_fs(L_);
   register_tensor(L_);
+  register_view(L_);
   register_autograd(L_);
   register_program(L_);
   register_safetensors(L_);

@@ -54,11 +54,11 @@ function data.convert(from, to, opt)
   local ok, why = pcall(function()
     for record, place in data.records(from) do
       counts.seen = counts.seen + 1
-      local fine, tokens, mask = pcall(function()
+      local tokens, mask = q.try(function()
         if record.__bad then q.error("format", record.__bad) end
         return template:encode(chat.normalize(record))
       end)
-      if fine and #tokens > 0 then
+      if tokens and #tokens > 0 then
         local targets = 0
         for i = 1, #mask do targets = targets + mask[i] end
         local src = record.text and 0x01 or (record.instruction or record.prompt) and 0x04 or 0x03
@@ -66,7 +66,7 @@ function data.convert(from, to, opt)
         counts.records, counts.tokens, counts.targets = counts.records + 1, counts.tokens + #tokens, counts.targets + targets
       else
         counts.bad = counts.bad + 1
-        if counts.bad <= 10 then speak:say(("%s: %s; left out"):format(place, fine and "empty" or tostring(tokens.message or tokens))) end
+        if counts.bad <= 10 then speak:say(("%s: %s; left out"):format(place, tokens and "empty" or mask.message)) end
       end
       if counts.seen % 500 == 0 then speak:line(("converted %d records, %d tokens"):format(counts.records, counts.tokens)) end
     end
