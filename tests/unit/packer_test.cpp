@@ -130,9 +130,9 @@ TEST_CASE("rows do not depend on how many make a batch") {
 
 TEST_CASE("resuming at any batch gives the same rest, with and without the thread") {
   const Data data(400, 70, 22);
-  for (LongDocuments policy : {LongDocuments::split, LongDocuments::drop}) {
+  for (int lookahead : {kLookahead, 7, 1}) {
     BatchOptions o = options(48, 2, 2);
-    o.long_documents = policy;
+    o.lookahead = lookahead, o.long_documents = lookahead == 7 ? LongDocuments::drop : LongDocuments::split;
     Batches straight(data.file, o);
     const BatchState start = straight.state();
     const std::vector<Batch> whole = all(straight);
