@@ -47,7 +47,8 @@ void sync_path(const std::string& path, int flags) {
 }
 
 void rename_or_fail(const std::string& from, const std::string& to) {
-  if (::rename(from.c_str(), to.c_str()) != 0) fail("io", "cannot rename ", from, " to ", to, ": ", std::strerror(errno));
+  if (::rename(from.c_str(), to.c_str()) != 0)
+    fail("io", "cannot rename ", from, " to ", to, ": ", std::strerror(errno));
 }
 
 void sync_tree(const std::string& folder) {
@@ -88,7 +89,8 @@ void AtomicFile::write(const void* data, size_t bytes) {
 
 void AtomicFile::write_at(uint64_t offset, const void* data, size_t bytes) {
   if (fd_ < 0) fail("closed", path_, ": write after commit");
-  if (offset > position_ || bytes > position_ - offset) fail("value", path_, ": write_at past the ", position_, " bytes written");
+  if (offset > position_ || bytes > position_ - offset)
+    fail("value", path_, ": write_at past the ", position_, " bytes written");
   flush();
   for (const char* p = static_cast<const char*>(data); bytes > 0;) {
     const ssize_t n = ::pwrite(fd_, p, bytes, static_cast<off_t>(offset));

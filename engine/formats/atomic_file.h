@@ -1,5 +1,5 @@
-// Files and folders that appear whole or not at all. Data goes to a temporary name beside the target; commit() flushes it to
-// the disk and renames. A process killed at any moment leaves the old target, or the new one, and perhaps a stray
+// Files and folders that appear whole or not at all. Data goes to a temporary name beside the target; commit() flushes
+// it to the disk and renames. A process killed at any moment leaves the old target, or the new one, and perhaps a stray
 // NAME.tmp-PID-N that may be deleted. An object destroyed without commit() removes what it wrote.
 #pragma once
 #include <cstddef>
@@ -51,9 +51,9 @@ class AtomicFolder {
   const std::string& folder() const { return temporary_; }
   std::string file(const std::string& name) const { return temporary_ + "/" + name; }
 
-  // Flushes every file and folder to the disk and puts the folder at `path`. An existing folder there is exchanged in one
-  // step of the file system and then deleted. Where the file system cannot exchange, the old folder is renamed to PATH.old
-  // first, and a kill between the two renames is mended by recover_folder.
+  // Flushes every file and folder to the disk and puts the folder at `path`. An existing folder there is exchanged in
+  // one step of the file system and then deleted. Where the file system cannot exchange, the old folder is renamed to
+  // PATH.old first, and a kill between the two renames is mended by recover_folder.
   void commit();
 
  private:
@@ -61,7 +61,8 @@ class AtomicFolder {
   bool committed_ = false;
 };
 
-// Call before reading a folder that AtomicFolder writes: puts PATH.old back where PATH is missing, and otherwise does nothing.
+// Call before reading a folder that AtomicFolder writes: puts PATH.old back where PATH is missing, and otherwise does
+// nothing.
 void recover_folder(const std::string& path);
 
 }  // namespace qeng

@@ -1,6 +1,7 @@
 // The safetensors format: named tensors in one file or a set of shards.
 //   file = u64 little-endian header bytes, JSON header, data
-//   header = {"name": {"dtype": "BF16", "shape": [2, 3], "data_offsets": [begin, end]}, ..., "__metadata__": {"k": "v"}}
+//   header = {"name": {"dtype": "BF16", "shape": [2, 3], "data_offsets": [begin, end]}, ..., "__metadata__": {"k":
+//   "v"}}
 // Offsets count from the start of the data; tensors cover it from first to last byte without holes or overlap.
 // (huggingface.co/docs/safetensors)
 #pragma once
@@ -27,8 +28,8 @@ struct StoredTensor {
   int shard = 0;  // index into SafeTensors::files()
 };
 
-// An open file or set. Everything is checked when opening, and Error("format") names the file and the tensor. Views and data
-// pointers lie in read-only mappings and live as long as this object: whoever keeps one keeps the shared_ptr.
+// An open file or set. Everything is checked when opening, and Error("format") names the file and the tensor. Views and
+// data pointers lie in private mappings and live as long as this object: whoever keeps one keeps the shared_ptr.
 class SafeTensors {
  public:
   // path: a .safetensors file, a model.safetensors.index.json, or a folder holding either (the index wins).
@@ -37,8 +38,9 @@ class SafeTensors {
   const std::vector<StoredTensor>& tensors() const { return tensors_; }  // shard by shard, in order of their data
   const StoredTensor* find(const std::string& name) const;               // nullptr if absent
   const StoredTensor& get(const std::string& name) const;                // Error("value") if absent
-  // Error("dtype") for a type that the engine lacks, Error("shape") above kMaxRank. Never write through it. In a file that
-  // another program wrote, data may lie unaligned to its element: copy it bytewise.
+  // Error("dtype") for a type that the engine lacks, Error("shape") above kMaxRank. Writing to it never
+  // reaches the file. In a file
+  // that another program wrote, data may lie unaligned to its element: copy it bytewise.
   View view(const std::string& name) const;
 
   const std::map<std::string, std::string>& metadata() const { return metadata_; }  // of all shards together
@@ -65,12 +67,13 @@ struct TensorSpec {
 
 using Metadata = std::map<std::string, std::string>;
 
-// Streams one file: all tensors are declared first, then their data is written in the order of order(), in as many pieces as
-// the caller likes. The header is padded with spaces to 8 bytes, and wider element types come first, so that every tensor is
-// aligned to its element. Nothing appears under the file's name before commit().
+// Streams one file: all tensors are declared first, then their data is written in the order of order(), in as many
+// pieces as the caller likes. The header is padded with spaces to 8 bytes, and wider element types come first, so that
+// every tensor is aligned to its element. Nothing appears under the file's name before commit().
 class SafeTensorsWriter {
  public:
-  SafeTensorsWriter(const std::string& path, std::vector<TensorSpec> specs, const Metadata& metadata = {{"format", "pt"}});
+  SafeTensorsWriter(const std::string& path, std::vector<TensorSpec> specs,
+                    const Metadata& metadata = {{"format", "pt"}});
   const std::vector<TensorSpec>& order() const { return specs_; }
   // The next piece of tensor `name`, which must be the current one of order(). Error("value") otherwise.
   void write(const std::string& name, const void* data, size_t bytes);
@@ -84,12 +87,13 @@ class SafeTensorsWriter {
   size_t current_ = 0, written_ = 0;
 };
 
-// The same over a folder: model.safetensors if all fits in max_shard_bytes, else model-00001-of-0000N.safetensors and so on
-// with model.safetensors.index.json. A tensor is never split. To replace a folder as one, write inside an AtomicFolder.
+// The same over a folder: model.safetensors if all fits in max_shard_bytes, else model-00001-of-0000N.safetensors and
+// so on with model.safetensors.index.json. A tensor is never split. To replace a folder as one, write inside an
+// AtomicFolder.
 class ShardedWriter {
  public:
-  ShardedWriter(const std::string& folder, const std::vector<TensorSpec>& specs, size_t max_shard_bytes = size_t{5} << 30,
-                const Metadata& metadata = {{"format", "pt"}});
+  ShardedWriter(const std::string& folder, const std::vector<TensorSpec>& specs,
+                size_t max_shard_bytes = size_t{5} << 30, const Metadata& metadata = {{"format", "pt"}});
   const std::vector<TensorSpec>& order() const { return order_; }
   void write(const std::string& name, const void* data, size_t bytes);
   void commit();

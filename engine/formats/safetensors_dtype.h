@@ -14,11 +14,13 @@ struct SafeTensorsType {
 };
 
 inline constexpr SafeTensorsType kSafeTensorsTypes[] = {
-    {"F32", 32, DType::f32},      {"BF16", 16, DType::bf16},    {"F16", 16, DType::f16},      {"I32", 32, DType::i32},
-    {"I64", 64, DType::i64},      {"U8", 8, DType::u8},         {"BOOL", 8, std::nullopt},    {"I8", 8, std::nullopt},
-    {"I16", 16, std::nullopt},    {"U16", 16, std::nullopt},    {"U32", 32, std::nullopt},    {"U64", 64, std::nullopt},
-    {"F64", 64, std::nullopt},    {"C64", 64, std::nullopt},    {"F8_E4M3", 8, std::nullopt}, {"F8_E5M2", 8, std::nullopt},
-    {"F8_E8M0", 8, std::nullopt}, {"F6_E2M3", 6, std::nullopt}, {"F6_E3M2", 6, std::nullopt}, {"F4", 4, std::nullopt},
+    {"F32", 32, DType::f32},      {"BF16", 16, DType::bf16},    {"F16", 16, DType::f16},
+    {"I32", 32, DType::i32},      {"I64", 64, DType::i64},      {"U8", 8, DType::u8},
+    {"BOOL", 8, std::nullopt},    {"I8", 8, std::nullopt},      {"I16", 16, std::nullopt},
+    {"U16", 16, std::nullopt},    {"U32", 32, std::nullopt},    {"U64", 64, std::nullopt},
+    {"F64", 64, std::nullopt},    {"C64", 64, std::nullopt},    {"F8_E4M3", 8, std::nullopt},
+    {"F8_E5M2", 8, std::nullopt}, {"F8_E8M0", 8, std::nullopt}, {"F6_E2M3", 6, std::nullopt},
+    {"F6_E3M2", 6, std::nullopt}, {"F4", 4, std::nullopt},
 };
 
 inline const SafeTensorsType* find_safetensors_type(std::string_view name) {

@@ -36,7 +36,8 @@ json parse_object(const std::string& file, std::string_view text) {
 }
 
 uint64_t whole_number(const std::string& where, const char* field, const json& value) {
-  if (!value.is_number_unsigned()) fail("format", where, ": ", field, " holds ", value.dump(), ", expected a whole number");
+  if (!value.is_number_unsigned())
+    fail("format", where, ": ", field, " holds ", value.dump(), ", expected a whole number");
   return value.get<uint64_t>();
 }
 
@@ -58,7 +59,8 @@ Extent read_entry(const std::string& file, const std::string& name, const json& 
   extent.tensor.name = name;
 
   const json& dtype = field_of(where, entry, "dtype");
-  const SafeTensorsType* type = dtype.is_string() ? find_safetensors_type(dtype.get_ref<const std::string&>()) : nullptr;
+  const SafeTensorsType* type =
+      dtype.is_string() ? find_safetensors_type(dtype.get_ref<const std::string&>()) : nullptr;
   if (!type) fail("format", where, " has dtype ", dtype.dump(), ", which the safetensors format does not define");
   extent.tensor.dtype_name = type->name;
   extent.tensor.dtype = type->dtype;
@@ -68,7 +70,8 @@ Extent read_entry(const std::string& file, const std::string& name, const json& 
   uint64_t bits = static_cast<uint64_t>(type->bits);
   for (const json& item : shape) {
     uint64_t dim = whole_number(where, "shape", item);
-    if (dim > INT64_MAX || __builtin_mul_overflow(bits, dim, &bits)) fail("format", where, ": shape ", shape.dump(), " overflows");
+    if (dim > INT64_MAX || __builtin_mul_overflow(bits, dim, &bits))
+      fail("format", where, ": shape ", shape.dump(), " overflows");
     extent.tensor.shape.push_back(static_cast<int64_t>(dim));
   }
 
@@ -78,8 +81,8 @@ Extent read_entry(const std::string& file, const std::string& name, const json& 
   extent.end = whole_number(where, "data_offsets", offsets[1]);
   if (extent.begin > extent.end) fail("format", where, ": data_offsets ", offsets.dump(), " run backwards");
   if (bits % 8 != 0 || bits / 8 != extent.end - extent.begin)
-    fail("format", where, ": ", type->name, " ", shape.dump(), " takes ", bits / 8, " bytes, data_offsets ", offsets.dump(),
-         " give ", extent.end - extent.begin);
+    fail("format", where, ": ", type->name, " ", shape.dump(), " takes ", bits / 8, " bytes, data_offsets ",
+         offsets.dump(), " give ", extent.end - extent.begin);
   extent.tensor.bytes = extent.end - extent.begin;
   return extent;
 }
@@ -109,7 +112,8 @@ void SafeTensors::add_file(const std::string& path) {
     fail("format", path, ": the header should be ", header_bytes, " bytes long, the file has ", available,
          " after its length: not a safetensors file, or cut short");
   std::string_view header = file->text().substr(8, header_bytes);
-  if (header.empty() || header[0] != '{') fail("format", path, ": the header does not begin with '{': not a safetensors file");
+  if (header.empty() || header[0] != '{')
+    fail("format", path, ": the header does not begin with '{': not a safetensors file");
 
   std::vector<Extent> extents;
   json entries = parse_object(path, header);
@@ -133,11 +137,11 @@ void SafeTensors::add_file(const std::string& path) {
   const std::byte* data = file->data() + 8 + header_bytes;
   for (Extent& extent : extents) {
     if (extent.begin != expected)
-      fail("format", path, ": tensor ", extent.tensor.name, " begins at byte ", extent.begin, " of the data, expected ", expected,
-           extent.begin > expected ? " (a hole)" : " (an overlap)");
+      fail("format", path, ": tensor ", extent.tensor.name, " begins at byte ", extent.begin, " of the data, expected ",
+           expected, extent.begin > expected ? " (a hole)" : " (an overlap)");
     if (extent.end > data_bytes)
-      fail("format", path, ": tensor ", extent.tensor.name, " ends at byte ", extent.end, " of the data, the file has ", data_bytes,
-           ": cut short, download it again");
+      fail("format", path, ": tensor ", extent.tensor.name, " ends at byte ", extent.end, " of the data, the file has ",
+           data_bytes, ": cut short, download it again");
     expected = extent.end;
     extent.tensor.data = data + extent.begin;
     extent.tensor.shard = static_cast<int>(files_.size());
@@ -173,8 +177,10 @@ std::shared_ptr<const SafeTensors> SafeTensors::open(const std::string& path) {
   for (const auto& [name, shard] : map->items()) {
     std::string shard_name = shard.is_string() ? shard.get<std::string>() : "";
     // A name from a downloaded file must not lead out of its folder.
-    if (shard_name.empty() || shard_name == ".." || shard_name == "." || shard_name.find_first_of("/\\") != std::string::npos)
-      fail("format", file, ": tensor ", name, " is said to be in ", shard.dump(), ", expected a file of the same folder");
+    if (shard_name.empty() || shard_name == ".." || shard_name == "." ||
+        shard_name.find_first_of("/\\") != std::string::npos)
+      fail("format", file, ": tensor ", name, " is said to be in ", shard.dump(),
+           ", expected a file of the same folder");
     shards.insert(shard_name);
   }
   for (const std::string& shard : shards) set->add_file((fs::path(file).parent_path() / shard).string());
@@ -200,9 +206,11 @@ const StoredTensor& SafeTensors::get(const std::string& name) const {
 
 View SafeTensors::view(const std::string& name) const {
   const StoredTensor& tensor = get(name);
-  if (!tensor.dtype) fail("dtype", path_, ": tensor ", name, " is ", tensor.dtype_name, ", a type that qeng does not read");
+  if (!tensor.dtype)
+    fail("dtype", path_, ": tensor ", name, " is ", tensor.dtype_name, ", a type that qeng does not read");
   if (tensor.shape.size() > kMaxRank)
-    fail("shape", path_, ": tensor ", name, " has ", tensor.shape.size(), " dimensions, at most ", kMaxRank, " are supported");
+    fail("shape", path_, ": tensor ", name, " has ", tensor.shape.size(), " dimensions, at most ", kMaxRank,
+         " are supported");
   View view;
   view.data = const_cast<std::byte*>(tensor.data);
   view.dtype = *tensor.dtype;

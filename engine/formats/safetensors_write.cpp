@@ -13,9 +13,8 @@ namespace {
 using nlohmann::json;
 
 std::vector<TensorSpec> widest_first(std::vector<TensorSpec> specs) {
-  std::stable_sort(specs.begin(), specs.end(), [](const TensorSpec& a, const TensorSpec& b) {
-    return dtype_size(a.dtype) > dtype_size(b.dtype);
-  });
+  std::stable_sort(specs.begin(), specs.end(),
+                   [](const TensorSpec& a, const TensorSpec& b) { return dtype_size(a.dtype) > dtype_size(b.dtype); });
   return specs;
 }
 
@@ -25,7 +24,8 @@ std::string header_of(const std::string& path, const std::vector<TensorSpec>& sp
   uint64_t offset = 0;
   std::set<std::string> names;
   for (const TensorSpec& spec : specs) {
-    if (spec.name.empty() || spec.name == "__metadata__") fail("value", path, ": \"", spec.name, "\" cannot name a tensor");
+    if (spec.name.empty() || spec.name == "__metadata__")
+      fail("value", path, ": \"", spec.name, "\" cannot name a tensor");
     if (!names.insert(spec.name).second) fail("value", path, ": tensor ", spec.name, " is declared twice");
     uint64_t end = offset + spec.bytes();
     header[spec.name] = {
@@ -68,11 +68,13 @@ void SafeTensorsWriter::skip_finished() {
 
 void SafeTensorsWriter::write(const std::string& name, const void* data, size_t bytes) {
   if (bytes == 0) return;  // an empty tensor is complete as declared
-  if (current_ == specs_.size()) fail("value", file_.path(), ": all declared tensors are written, ", name, " is one more");
+  if (current_ == specs_.size())
+    fail("value", file_.path(), ": all declared tensors are written, ", name, " is one more");
   const TensorSpec& spec = specs_[current_];
   if (name != spec.name) fail("value", file_.path(), ": tensor ", name, " is written where ", spec.name, " is due");
   if (bytes > spec.bytes() - written_)
-    fail("value", file_.path(), ": tensor ", name, " takes ", spec.bytes(), " bytes, ", written_ + bytes, " are written");
+    fail("value", file_.path(), ": tensor ", name, " takes ", spec.bytes(), " bytes, ", written_ + bytes,
+         " are written");
   file_.write(data, bytes);
   written_ += bytes;
   skip_finished();
@@ -80,7 +82,8 @@ void SafeTensorsWriter::write(const std::string& name, const void* data, size_t 
 
 void SafeTensorsWriter::commit() {
   if (current_ != specs_.size())
-    fail("value", file_.path(), ": tensor ", specs_[current_].name, " has ", written_, " of its ", specs_[current_].bytes(), " bytes");
+    fail("value", file_.path(), ": tensor ", specs_[current_].name, " has ", written_, " of its ",
+         specs_[current_].bytes(), " bytes");
   file_.commit();
 }
 
@@ -91,11 +94,13 @@ ShardedWriter::ShardedWriter(const std::string& folder, const std::vector<Tensor
   size_t filled = 0;
   for (const TensorSpec& spec : specs) {
     size_t bytes = spec.bytes();
-    if (!groups.back().empty() && (bytes > max_shard_bytes || filled > max_shard_bytes - bytes)) groups.emplace_back(), filled = 0;
+    if (!groups.back().empty() && (bytes > max_shard_bytes || filled > max_shard_bytes - bytes))
+      groups.emplace_back(), filled = 0;
     groups.back().push_back(spec);
     filled += bytes;
     total_bytes_ += bytes;
-    if (!shard_of_.emplace(spec.name, groups.size() - 1).second) fail("value", folder, ": tensor ", spec.name, " is declared twice");
+    if (!shard_of_.emplace(spec.name, groups.size() - 1).second)
+      fail("value", folder, ": tensor ", spec.name, " is declared twice");
   }
   for (size_t i = 0; i < groups.size(); ++i) {
     char name[64] = "model.safetensors";

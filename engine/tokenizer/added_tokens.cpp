@@ -23,7 +23,8 @@ AddedTokenFinder::AddedTokenFinder(std::vector<AddedToken> tokens) : tokens_(std
   });
   for (const AddedToken& token : tokens_) ++first_[first_byte(token) + 1u];
   for (size_t byte = 0; byte < 256; ++byte) first_[byte + 1] += first_[byte];
-  if (!tokens_.empty() && first_byte(tokens_.front()) == first_byte(tokens_.back())) only_first_byte_ = first_byte(tokens_.front());
+  if (!tokens_.empty() && first_byte(tokens_.front()) == first_byte(tokens_.back()))
+    only_first_byte_ = first_byte(tokens_.front());
 }
 
 const AddedToken* AddedTokenFinder::find(std::string_view text, bool with_special, size_t& from) const {
@@ -36,7 +37,8 @@ const AddedToken* AddedTokenFinder::find(std::string_view text, bool with_specia
     }
     uint8_t byte = static_cast<uint8_t>(text[from]);
     for (uint32_t i = first_[byte]; i < first_[byte + 1u]; ++i)
-      if ((with_special || !tokens_[i].special) && text.substr(from).starts_with(tokens_[i].content)) return &tokens_[i];
+      if ((with_special || !tokens_[i].special) && text.substr(from).starts_with(tokens_[i].content))
+        return &tokens_[i];
   }
   return nullptr;
 }

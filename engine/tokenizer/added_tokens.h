@@ -37,9 +37,9 @@ class AddedTokenFinder {
   static size_t before_white_space(std::string_view text, size_t at);
   static size_t after_white_space(std::string_view text, size_t at);
 
-  std::vector<AddedToken> tokens_;         // by first byte, then longest first
-  std::array<uint32_t, 257> first_{};      // tokens_[first_[b] .. first_[b + 1]) begin with byte b
-  int only_first_byte_ = -1;               // the first byte of all of them, if they share it (usually '<')
+  std::vector<AddedToken> tokens_;     // by first byte, then longest first
+  std::array<uint32_t, 257> first_{};  // tokens_[first_[b] .. first_[b + 1]) begin with byte b
+  int only_first_byte_ = -1;           // the first byte of all of them, if they share it (usually '<')
 };
 
 }  // namespace qeng

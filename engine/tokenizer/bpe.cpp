@@ -33,7 +33,8 @@ void Bpe::grow() {
   --shift_;
   used_ = 0;
   for (const Slot& slot : old)
-    if (slot.pair != kEmpty) add_merge(static_cast<int32_t>(slot.pair >> 32), static_cast<int32_t>(slot.pair), slot.merge);
+    if (slot.pair != kEmpty)
+      add_merge(static_cast<int32_t>(slot.pair >> 32), static_cast<int32_t>(slot.pair), slot.merge);
 }
 
 void Bpe::add_merge(int32_t left, int32_t right, Merge merge) {
@@ -47,31 +48,34 @@ void Bpe::add_merge(int32_t left, int32_t right, Merge merge) {
 }
 
 void Bpe::add_whole(const TokenBytes& bytes, int32_t id) {
-  whole_.push_back(id);
+  auto insert = [&](int32_t value) {
+    std::string_view token = bytes[static_cast<size_t>(value)];
+    size_t at = XXH3_64bits(token.data(), token.size()) & (whole_slots_.size() - 1);
+    while (whole_slots_[at] >= 0) at = (at + 1) & (whole_slots_.size() - 1);
+    whole_slots_[at] = value;
+  };
+  if (2 * (wholes_ + 1) > whole_slots_.size()) {
+    std::vector<int32_t> old(std::max<size_t>(1024, whole_slots_.size() * 2), -1);
+    old.swap(whole_slots_);
+    for (int32_t value : old)
+      if (value >= 0) insert(value);
+  }
+  insert(id);
+  ++wholes_;
   longest_whole_ = std::max(longest_whole_, bytes[static_cast<size_t>(id)].size());
 }
 
-void Bpe::finish(const TokenBytes& bytes) {
+void Bpe::finish() {
   byte_merges_.resize(65536);
   for (size_t a = 0; a < 256; ++a)
     for (size_t b = 0; b < 256; ++b) byte_merges_[a * 256 + b] = find(byte_ids_[a], byte_ids_[b]);
-  if (!whole_.empty()) {
-    whole_slots_.assign(std::bit_ceil(whole_.size() * 2), -1);
-    for (int32_t id : whole_) {
-      std::string_view token = bytes[static_cast<size_t>(id)];
-      size_t at = XXH3_64bits(token.data(), token.size()) & (whole_slots_.size() - 1);
-      while (whole_slots_[at] >= 0) at = (at + 1) & (whole_slots_.size() - 1);
-      whole_slots_[at] = id;
-    }
-  }
-  std::vector<Slot> merges;  // in an order that does not depend on the table's history
-  for (const Slot& slot : slots_)
-    if (slot.pair != kEmpty) merges.push_back(slot);
-  std::sort(merges.begin(), merges.end(), [](const Slot& a, const Slot& b) { return a.pair < b.pair; });
   static_assert(sizeof(Slot) == 16, "hashed as bytes, so it must have no padding");
-  uint64_t parts[] = {XXH3_64bits(merges.data(), merges.size() * sizeof(Slot)), XXH3_64bits(byte_ids_, sizeof byte_ids_),
-                      XXH3_64bits(whole_.data(), whole_.size() * sizeof(int32_t))};
-  hash_ = XXH3_64bits(parts, sizeof parts);
+  uint64_t sums[2] = {0, 0};  // sums, for the order of the slots says nothing
+  for (const Slot& slot : slots_)
+    if (slot.pair != kEmpty) sums[0] += XXH3_64bits(&slot, sizeof slot);
+  for (int32_t id : whole_slots_)
+    if (id >= 0) sums[1] += XXH3_64bits(&id, sizeof id);
+  hash_ = XXH3_64bits_withSeed(sums, sizeof sums, XXH3_64bits(byte_ids_, sizeof byte_ids_));
 }
 
 Merge Bpe::find(int32_t left, int32_t right) const {
@@ -85,7 +89,7 @@ Merge Bpe::find(int32_t left, int32_t right) const {
 }
 
 int32_t Bpe::find_whole(std::string_view piece, const TokenBytes& bytes) const {
-  if (piece.size() > longest_whole_) return -1;
+  if (piece.size() > longest_whole_ || wholes_ == 0) return -1;
   size_t at = XXH3_64bits(piece.data(), piece.size()) & (whole_slots_.size() - 1);
   while (whole_slots_[at] >= 0) {
     if (bytes[static_cast<size_t>(whole_slots_[at])] == piece) return whole_slots_[at];
@@ -95,7 +99,7 @@ int32_t Bpe::find_whole(std::string_view piece, const TokenBytes& bytes) const {
 }
 
 void Bpe::encode(std::string_view piece, const TokenBytes& bytes, std::vector<int32_t>& ids) const {
-  if (!whole_.empty())
+  if (wholes_)
     if (int32_t id = find_whole(piece, bytes); id >= 0) return ids.push_back(id);
   if (piece.size() <= kShortPiece) return encode_short(piece, ids);
   encode_long(piece, ids);
@@ -131,7 +135,8 @@ void Bpe::encode_long(std::string_view piece, std::vector<int32_t>& ids) const {
   };
   struct Candidate {
     int32_t rank, at, left, right, id;  // stale when the parts at `at` are no longer left and right
-    bool operator<(const Candidate& other) const {  // the queue's top is its largest: the lowest rank, then the leftmost
+    bool operator<(
+        const Candidate& other) const {  // the queue's top is its largest: the lowest rank, then the leftmost
       return rank != other.rank ? rank > other.rank : at > other.at;
     }
   };

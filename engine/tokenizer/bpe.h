@@ -1,5 +1,5 @@
-// Byte-pair merging of one piece: the neighbours whose pair has the lowest rank are joined, leftmost first, until no pair is
-// left (Sennrich et al. 2016, arXiv 1508.07909). Immutable once built.
+// Byte-pair merging of one piece: the neighbours whose pair has the lowest rank are joined, leftmost first, until no
+// pair is left (Sennrich et al. 2016, arXiv 1508.07909). Immutable once built.
 #pragma once
 #include <cstdint>
 #include <string_view>
@@ -16,11 +16,13 @@ struct Merge {
 
 class Bpe {
  public:
-  // byte_ids[b]: the token of byte b. lookup: pieces that are a token as a whole are that token, whatever merging would give.
+  // byte_ids[b]: the token of byte b. lookup: pieces that are a token as a whole are that token, whatever merging would
+  // give.
   Bpe(const int32_t (&byte_ids)[256], size_t expected_merges);
-  void add_merge(int32_t left, int32_t right, Merge merge);  // a pair added twice keeps the lower rank
-  void add_whole(const TokenBytes& bytes, int32_t id);       // piece bytes[id] is token id
-  void finish(const TokenBytes& bytes);                      // after the last add
+  void add_merge(int32_t left, int32_t right, Merge merge);                   // a pair added twice keeps the lower rank
+  void add_whole(const TokenBytes& bytes, int32_t id);                        // piece bytes[id] is token id
+  void finish();                                                              // after the last add
+  int32_t find_whole(std::string_view piece, const TokenBytes& bytes) const;  // -1 if none was added
 
   // Appends the ids of a non-empty piece. bytes: those that add_whole was given. O(n log n).
   void encode(std::string_view piece, const TokenBytes& bytes, std::vector<int32_t>& ids) const;
@@ -32,7 +34,6 @@ class Bpe {
     Merge merge;
   };
   Merge find(int32_t left, int32_t right) const;
-  int32_t find_whole(std::string_view piece, const TokenBytes& bytes) const;
   void encode_short(std::string_view piece, std::vector<int32_t>& ids) const;
   void encode_long(std::string_view piece, std::vector<int32_t>& ids) const;
   void grow();
@@ -42,8 +43,8 @@ class Bpe {
   std::vector<Slot> slots_;         // open addressing, a power of two of them, at most half full
   size_t used_ = 0;
   int shift_ = 0;
-  std::vector<int32_t> whole_, whole_slots_;  // ids, and a hash table of them
-  size_t longest_whole_ = 0;
+  std::vector<int32_t> whole_slots_;  // hash table of ids, -1 where empty
+  size_t wholes_ = 0, longest_whole_ = 0;
   uint64_t hash_ = 0;
 };
 

@@ -18,7 +18,7 @@ struct CachedPiece {
   int32_t count;
   int32_t ids[3];
 };
-constexpr int kCacheBits = 15;           // 32768 entries of 32 bytes: 1 MiB, within a core's L2
+constexpr int kCacheBits = 15;  // 32768 entries of 32 bytes: 1 MiB, within a core's L2
 constexpr size_t kCachedPieceBytes = 15;
 
 struct Cache {
@@ -90,7 +90,8 @@ void ByteBpeTokenizer::encode_valid(std::string_view text, std::vector<int32_t>&
       text, parse_special,
       [&](std::string_view stretch) {
         std::string_view normal = nfc_ ? nfc(stretch, storage) : stretch;
-        normalized_.split(normal, parse_special, [&](std::string_view part) { encode_pieces(part, ids); }, add_id);
+        normalized_.split(
+            normal, parse_special, [&](std::string_view part) { encode_pieces(part, ids); }, add_id);
       },
       add_id);
 }

@@ -1,4 +1,5 @@
-// Byte-level BPE as a Tokenizer: added tokens, normal form C, pieces of a grammar, merges; with a cache of short pieces.
+// Byte-level BPE as a Tokenizer: added tokens, normal form C, pieces of a grammar, merges; with a cache of short
+// pieces.
 #pragma once
 #include "engine/tokenizer/added_tokens.h"
 #include "engine/tokenizer/bpe.h"
@@ -9,7 +10,8 @@ namespace qeng {
 
 class ByteBpeTokenizer final : public Tokenizer {
  public:
-  ByteBpeTokenizer(TokenizerProperties properties, TokenBytes bytes, Bpe bpe, const Grammar& grammar, bool normalize_nfc);
+  ByteBpeTokenizer(TokenizerProperties properties, TokenBytes bytes, Bpe bpe, const Grammar& grammar,
+                   bool normalize_nfc);
 
  protected:
   void encode_valid(std::string_view text, std::vector<int32_t>& ids, bool parse_special) const override;

@@ -25,7 +25,8 @@ std::optional<int32_t> token_id(const TokenizerProperties& properties, const jso
   if (name.empty()) return std::nullopt;
   for (const AddedToken& token : properties.added)
     if (token.content == name) return token.id;
-  fail("format", properties.name, ": tokenizer_config.json names ", name, " as ", key, ", which is not a token of this tokenizer");
+  fail("format", properties.name, ": tokenizer_config.json names ", name, " as ", key,
+       ", which is not a token of this tokenizer");
 }
 
 // A string, or a list of {"name", "template"} of which "default" is the one for chats.
@@ -65,7 +66,8 @@ void apply_config(TokenizerProperties& properties, const json& config, const std
   } catch (const json::exception& reason) {
     fail("format", properties.name, ": tokenizer_config.json: ", reason.what());
   }
-  if (properties.add_bos && !properties.bos) fail("format", properties.name, ": add_bos_token is set, but there is no bos_token");
+  if (properties.add_bos && !properties.bos)
+    fail("format", properties.name, ": add_bos_token is set, but there is no bos_token");
   std::string jinja = folder + "/chat_template.jinja";
   if (!folder.empty() && fs::exists(jinja)) properties.chat_template = std::string(MappedFile::open(jinja)->text());
 }
@@ -89,13 +91,15 @@ std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& path) {
   }
 
   fs::path folder = path;
-  fs::path config_path = folder / "tokenizer_config.json", json_path = folder / "tokenizer.json", model_path = folder / "tokenizer.model";
+  fs::path config_path = folder / "tokenizer_config.json", json_path = folder / "tokenizer.json",
+           model_path = folder / "tokenizer.model";
   json config = fs::exists(config_path) ? read_json(config_path.string()) : json::object();
   if (fs::exists(json_path)) {
     json tokenizer = read_json(json_path.string());
     // Llama-2's tokenizer.json is a conversion of the SentencePiece file beside it.
     auto model = tokenizer.find("model");
-    bool converted = model != tokenizer.end() && model->is_object() && model->contains("byte_fallback") && (*model)["byte_fallback"] == true;
+    bool converted = model != tokenizer.end() && model->is_object() && model->contains("byte_fallback") &&
+                     (*model)["byte_fallback"] == true;
     if (!converted || !fs::exists(model_path)) return load_tokenizer_json(json_path.string(), tokenizer, config, path);
   }
   if (fs::exists(model_path)) return load_sentencepiece(model_path.string(), config, path);

@@ -7,9 +7,10 @@
 namespace qeng {
 
 // config: the object of tokenizer_config.json, or an empty object.
-std::shared_ptr<const Tokenizer> load_tokenizer_json(const std::string& path, const nlohmann::json& json, const nlohmann::json& config,
-                                                     const std::string& folder);
-std::shared_ptr<const Tokenizer> load_sentencepiece(const std::string& path, const nlohmann::json& config, const std::string& folder);
+std::shared_ptr<const Tokenizer> load_tokenizer_json(const std::string& path, const nlohmann::json& json,
+                                                     const nlohmann::json& config, const std::string& folder);
+std::shared_ptr<const Tokenizer> load_sentencepiece(const std::string& path, const nlohmann::json& config,
+                                                    const std::string& folder);
 
 nlohmann::json read_json(const std::string& path);  // Error("format") unless it holds an object
 

@@ -56,9 +56,11 @@ size_t white_space(const uint8_t* table, const char* begin, const char* end, boo
   return static_cast<size_t>((p == end || last == begin ? p : last) - begin);
 }
 
-// (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,kDigits}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
-// With kMarks, words are [\p{L}\p{M}]+ and symbols exclude \p{M}. A mark in front of a word is then part of the same piece
-// whether it is taken for the optional first character or for the word's own.
+// (?i:'s|'t|'re|'ve|'m|'ll|'d) | [^\r\n\p{L}\p{N}]?\p{L}+ | \p{N}{1,kDigits} | [ ]?[^\s\p{L}\p{N}]+[\r\n]*
+// | \s*[\r\n]+ | \s+(?!\S) | \s+
+//
+// With kMarks, words are [\p{L}\p{M}]+ and symbols exclude \p{M}. A mark in front of a word is then part of the same
+// piece whether it is taken for the optional first character or for the word's own.
 template <bool kMarks, int kDigits>
 size_t next_modern(const char* p, const char* end) {
   const uint8_t* table = unicode_table();

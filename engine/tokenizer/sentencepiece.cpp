@@ -37,7 +37,9 @@ class SentencePieceTokenizer final : public Tokenizer {
  public:
   SentencePieceTokenizer(TokenizerProperties properties, TokenBytes bytes, uint64_t model_hash,
                          std::unique_ptr<sentencepiece::SentencePieceProcessor> model)
-      : Tokenizer(std::move(properties), std::move(bytes), model_hash), model_(std::move(model)), specials_(properties_.added) {
+      : Tokenizer(std::move(properties), std::move(bytes), model_hash),
+        model_(std::move(model)),
+        specials_(properties_.added) {
     std::vector<int> ids;
     // A model that writes a space in front of a text encodes "a" and " a" alike; decode takes that space away again.
     adds_space_ = model_->Encode("a", &ids).ok() && !ids.empty() && this->bytes(ids[0]).starts_with(' ');
@@ -68,11 +70,13 @@ class SentencePieceTokenizer final : public Tokenizer {
 
 }  // namespace
 
-std::shared_ptr<const Tokenizer> load_sentencepiece(const std::string& path, const nlohmann::json& config, const std::string& folder) {
+std::shared_ptr<const Tokenizer> load_sentencepiece(const std::string& path, const nlohmann::json& config,
+                                                    const std::string& folder) {
   auto file = MappedFile::open(path);
   auto model = std::make_unique<sentencepiece::SentencePieceProcessor>();
   auto status = model->LoadFromSerializedProto({file->text().data(), file->size()});
-  if (!status.ok() || model->GetPieceSize() == 0) fail("format", path, ": not a SentencePiece model: ", status.ToString());
+  if (!status.ok() || model->GetPieceSize() == 0)
+    fail("format", path, ": not a SentencePiece model: ", status.ToString());
 
   TokenizerProperties properties;
   properties.name = std::filesystem::path(folder.empty() ? path : folder).filename().string();

@@ -1,9 +1,8 @@
-// The .tiktoken format: a line a token, its bytes in base64 and its rank. Two neighbours merge if their concatenation is a
-// token, at that token's rank; so every way of cutting a token into two tokens is a merge.
+// The .tiktoken format: a line a token, its bytes in base64 and its rank. Two neighbours merge if their concatenation
+// is a token, at that token's rank; so every way of cutting a token into two tokens is a merge.
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
-#include <unordered_map>
 
 #include "engine/formats/mapped_file.h"
 #include "engine/tokenizer/byte_bpe.h"
@@ -62,29 +61,27 @@ TokenBytes read_ranks(const std::string& path) {
 
 std::shared_ptr<const Tokenizer> load_tiktoken(const std::string& path, const TiktokenOptions& options) {
   const Grammar* grammar = find_grammar(options.grammar);
-  if (!grammar) fail("unsupported", path, ": unknown pre-tokenizer ", options.grammar, "; there are ", known_grammars());
+  if (!grammar)
+    fail("unsupported", path, ": unknown pre-tokenizer ", options.grammar, "; there are ", known_grammars());
   TokenBytes tokens = read_ranks(path);
   size_t ranks = tokens.size();
 
-  std::unordered_map<std::string_view, int32_t> id_of;
-  id_of.reserve(ranks);
-  for (size_t id = 0; id < ranks; ++id)
-    if (!id_of.emplace(tokens[id], static_cast<int32_t>(id)).second) fail("format", path, ": the token of rank ", id, " occurs twice");
   int32_t byte_ids[256];
   find_byte_tokens(path, tokens, byte_ids);
   Bpe bpe(byte_ids, ranks * 4);
   for (size_t id = 0; id < ranks; ++id) {
-    std::string_view token = tokens[id];
-    for (size_t cut = 1; cut < token.size(); ++cut) {
-      auto left = id_of.find(token.substr(0, cut));
-      if (left == id_of.end()) continue;
-      auto right = id_of.find(token.substr(cut));
-      if (right == id_of.end()) continue;
-      bpe.add_merge(left->second, right->second, {static_cast<int32_t>(id), static_cast<int32_t>(id)});
-    }
+    if (bpe.find_whole(tokens[id], tokens) >= 0) fail("format", path, ": the token of rank ", id, " occurs twice");
     bpe.add_whole(tokens, static_cast<int32_t>(id));
   }
-  bpe.finish(tokens);
+  for (size_t id = 0; id < ranks; ++id) {
+    std::string_view token = tokens[id];
+    for (size_t cut = 1; cut < token.size(); ++cut) {
+      int32_t left = bpe.find_whole(token.substr(0, cut), tokens);
+      int32_t right = left < 0 ? -1 : bpe.find_whole(token.substr(cut), tokens);
+      if (right >= 0) bpe.add_merge(left, right, {static_cast<int32_t>(id), static_cast<int32_t>(id)});
+    }
+  }
+  bpe.finish();
 
   TokenizerProperties properties;
   properties.name = std::filesystem::path(path).stem().string();
@@ -94,7 +91,8 @@ std::shared_ptr<const Tokenizer> load_tiktoken(const std::string& path, const Ti
     if (special == options.pad) properties.pad = properties.added.back().id;
     tokens.append(special);
   }
-  return std::make_shared<ByteBpeTokenizer>(std::move(properties), std::move(tokens), std::move(bpe), *grammar, options.nfc);
+  return std::make_shared<ByteBpeTokenizer>(std::move(properties), std::move(tokens), std::move(bpe), *grammar,
+                                            options.nfc);
 }
 
 }  // namespace qeng

@@ -12,8 +12,9 @@ Tokenizer::Tokenizer(TokenizerProperties properties, TokenBytes bytes, uint64_t 
   std::string content(reinterpret_cast<const char*>(&model_hash), sizeof model_hash);
   for (const AddedToken& token : properties_.added) {
     if (token.special) special_[static_cast<size_t>(token.id)] = true;
-    content += std::to_string(token.id) + (token.special ? "s" : "-") + (token.lstrip ? "l" : "-") + (token.rstrip ? "r" : "-") +
-               (token.normalized ? "n" : "-") + std::to_string(token.content.size()) + ":" + token.content;
+    content += std::to_string(token.id) + (token.special ? "s" : "-") + (token.lstrip ? "l" : "-") +
+               (token.rstrip ? "r" : "-") + (token.normalized ? "n" : "-") + std::to_string(token.content.size()) +
+               ":" + token.content;
   }
   uint64_t parts[] = {XXH3_64bits(content.data(), content.size()), XXH3_64bits(bytes_.blob.data(), bytes_.blob.size()),
                       XXH3_64bits(bytes_.ends.data(), bytes_.ends.size() * sizeof(uint32_t))};
@@ -32,7 +33,8 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, bool parse_special
 }
 
 std::string_view Tokenizer::bytes(int32_t id) const {
-  if (id < 0 || id >= vocab_size()) fail("value", "token ", id, " is outside the vocabulary of ", name(), " (", vocab_size(), " ids)");
+  if (id < 0 || id >= vocab_size())
+    fail("value", "token ", id, " is outside the vocabulary of ", name(), " (", vocab_size(), " ids)");
   return bytes_[static_cast<size_t>(id)];
 }
 

@@ -1,8 +1,9 @@
 // Text to token ids and back. A Tokenizer is immutable: share it between threads.
 //
 // Input that is not UTF-8 has each ill-formed piece replaced by U+FFFD first (as Python's errors="replace"), so ids are
-// defined for any bytes. Three sources: a Hugging Face folder or its tokenizer.json (byte-level BPE), a .tiktoken rank file,
-// a SentencePiece .model. What a file asks for and we do not implement is refused by name when loading, never approximated.
+// defined for any bytes. Three sources: a Hugging Face folder or its tokenizer.json (byte-level BPE), a .tiktoken rank
+// file, a SentencePiece .model. What a file asks for and we do not implement is refused by name when loading, never
+// approximated.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -14,8 +15,8 @@
 
 namespace qeng {
 
-// A token found in the text as written, before any other rule. lstrip, rstrip: takes the white space before, after it along.
-// normalized: looked for after normalisation rather than before.
+// A token found in the text as written, before any other rule. lstrip, rstrip: takes the white space before, after it
+// along. normalized: looked for after normalisation rather than before.
 struct AddedToken {
   std::string content;
   int32_t id = 0;
@@ -51,14 +52,14 @@ class Tokenizer {
   Tokenizer(const Tokenizer&) = delete;
   Tokenizer& operator=(const Tokenizer&) = delete;
 
-  // Appends the ids of text. parse_special = false treats "<|im_start|>" in it as plain text: use it for whatever a user or a
-  // dataset supplies. Added tokens that are not special (such as <tool_call>) are always recognised, as in Hugging Face.
-  // No bos is added: see add_bos().
+  // Appends the ids of text. parse_special = false treats "<|im_start|>" in it as plain text: use it for whatever a
+  // user or a dataset supplies. Added tokens that are not special (such as <tool_call>) are always recognised, as in
+  // Hugging Face. No bos is added: see add_bos().
   void encode(std::string_view text, std::vector<int32_t>& ids, bool parse_special) const;
   std::vector<int32_t> encode(std::string_view text, bool parse_special) const;
 
-  // The bytes of ids, end to end: UTF-8 wherever the ids came from encode; ids cut at any place may begin or end inside a
-  // character (Utf8Stream in unicode.h prints those). Error("value") for an id outside [0, vocab_size).
+  // The bytes of ids, end to end: UTF-8 wherever the ids came from encode; ids cut at any place may begin or end inside
+  // a character (Utf8Stream in unicode.h prints those). Error("value") for an id outside [0, vocab_size).
   virtual std::string decode(std::span<const int32_t> ids, bool skip_special = false) const;
   std::string_view bytes(int32_t id) const;  // lives as long as the tokenizer; empty for an id without a token
 
@@ -68,7 +69,7 @@ class Tokenizer {
   const std::vector<AddedToken>& added_tokens() const { return properties_.added; }
 
   const std::string& name() const { return properties_.name; }  // for messages: the folder's or file's name
-  uint64_t hash() const { return hash_; }                       // XXH3-64 over all that decides ids: equal hash, equal ids
+  uint64_t hash() const { return hash_; }  // XXH3-64 over all that decides ids: equal hash, equal ids
   std::optional<int32_t> bos() const { return properties_.bos; }
   std::optional<int32_t> eos() const { return properties_.eos; }
   std::optional<int32_t> pad() const { return properties_.pad; }
@@ -86,16 +87,16 @@ class Tokenizer {
   std::vector<bool> special_;
 };
 
-// path: a folder (tokenizer.json, else tokenizer.model; with tokenizer_config.json if there), or one of those files, or the
-// Qwen .tiktoken file (151643 ranks; other rank files need load_tiktoken).
-// Error("io") | Error("format") | Error("unsupported"), naming the file and the part that is not supported.
+// path: a folder (tokenizer.json, else tokenizer.model; with tokenizer_config.json if there), or one of those files, or
+// the Qwen .tiktoken file (151643 ranks; other rank files need load_tiktoken). Error("io") | Error("format") |
+// Error("unsupported"), naming the file and the part that is not supported.
 std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& path);
 
 struct TiktokenOptions {
   std::string grammar = "qwen2";  // engine/tokenizer/pretokenizer.h
   bool nfc = true;
   std::vector<std::string> specials = {"<|endoftext|>", "<|im_start|>", "<|im_end|>"};  // ids follow the last rank
-  std::string eos = "<|im_end|>", pad = "<|endoftext|>";  // "" for none
+  std::string eos = "<|im_end|>", pad = "<|endoftext|>";                                // "" for none
 };
 std::shared_ptr<const Tokenizer> load_tiktoken(const std::string& path, const TiktokenOptions& options = {});
 

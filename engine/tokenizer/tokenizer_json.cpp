@@ -55,10 +55,12 @@ const Grammar& read_pre_tokenizer(const std::string& path, const json& pre_token
       const json& pattern = member(member(part, "pattern"), "Regex");
       const Grammar* found = pattern.is_string() ? find_grammar_by_pattern(pattern.get<std::string>()) : nullptr;
       if (!found || grammar || part.value("behavior", "") != "Isolated" || flag(part, "invert"))
-        fail("unsupported", path, ": pre-tokenizer ", part.dump(), " is not one that is known exactly (", known_grammars(), ")");
+        fail("unsupported", path, ": pre-tokenizer ", part.dump(), " is not one that is known exactly (",
+             known_grammars(), ")");
       grammar = found;
     } else if (type == "ByteLevel") {
-      if (flag(part, "add_prefix_space", true)) fail("unsupported", path, ": pre-tokenizer ByteLevel with add_prefix_space");
+      if (flag(part, "add_prefix_space", true))
+        fail("unsupported", path, ": pre-tokenizer ByteLevel with add_prefix_space");
       if (flag(part, "use_regex", true)) {
         if (grammar) fail("unsupported", path, ": pre-tokenizer ByteLevel with use_regex behind a Split");
         grammar = find_grammar("gpt2");
@@ -80,7 +82,8 @@ void check_model(const std::string& path, const json& model) {
   if (type != "BPE") fail("unsupported", path, ": model type ", type, "; only BPE is supported");
   const json& dropout = member(model, "dropout");
   if (!dropout.is_null() && dropout != 0.0) fail("unsupported", path, ": model.dropout ", dropout.dump());
-  if (flag(model, "byte_fallback")) fail("unsupported", path, ": model.byte_fallback; load the tokenizer.model file instead");
+  if (flag(model, "byte_fallback"))
+    fail("unsupported", path, ": model.byte_fallback; load the tokenizer.model file instead");
   for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
     const json& value = member(model, key);
     if (!value.is_null() && value != "") fail("unsupported", path, ": model.", key, " ", value.dump());
@@ -120,7 +123,8 @@ void read_post_processor(const std::string& path, const json& post_processor, To
       for (const AddedToken& token : properties.added)
         if (special == token.content) properties.bos = token.id;
       if (text_seen || properties.add_bos || !properties.bos)
-        fail("unsupported", path, ": post-processor template ", member(part, "single").dump(), "; only a bos in front is supported");
+        fail("unsupported", path, ": post-processor template ", member(part, "single").dump(),
+             "; only a bos in front is supported");
       properties.add_bos = true;
     }
   }
@@ -128,7 +132,8 @@ void read_post_processor(const std::string& path, const json& post_processor, To
 
 constexpr int64_t kMaxId = 1 << 24;  // a damaged id must not ask for gigabytes
 
-std::shared_ptr<const Tokenizer> build(const std::string& path, const json& file, const json& config, const std::string& folder) {
+std::shared_ptr<const Tokenizer> build(const std::string& path, const json& file, const json& config,
+                                       const std::string& folder) {
   const json& model = member(file, "model");
   check_model(path, model);
   bool nfc = read_normalizer(path, member(file, "normalizer"));
@@ -163,7 +168,8 @@ std::shared_ptr<const Tokenizer> build(const std::string& path, const json& file
   for (const auto& [spelling, value] : vocab.items()) {
     int64_t id = value.get<int64_t>();
     bool added = id >= 0 && static_cast<size_t>(id) < is_added.size() && is_added[static_cast<size_t>(id)];
-    if (!added && !printable_to_bytes(spelling, raw)) fail("format", path, ": token ", spelling, " is not spelled in bytes");
+    if (!added && !printable_to_bytes(spelling, raw))
+      fail("format", path, ": token ", spelling, " is not spelled in bytes");
     if (!added) place(id, raw);
     if (taken.size() <= static_cast<size_t>(id)) taken.resize(static_cast<size_t>(id) + 1);
     if (taken[static_cast<size_t>(id)]) fail("format", path, ": two tokens have id ", id);
@@ -177,7 +183,8 @@ std::shared_ptr<const Tokenizer> build(const std::string& path, const json& file
   for (int byte = 0; byte < 256; ++byte) {
     char content = static_cast<char>(byte);
     auto found = id_of.find(bytes_to_printable({&content, 1}));
-    if (found == id_of.end()) fail("format", path, ": no token for byte ", byte, ": a byte-level vocabulary has all 256");
+    if (found == id_of.end())
+      fail("format", path, ": no token for byte ", byte, ": a byte-level vocabulary has all 256");
     byte_ids[byte] = found->second;
   }
   const json& merges = model.at("merges");
@@ -200,8 +207,9 @@ std::shared_ptr<const Tokenizer> build(const std::string& path, const json& file
   }
   if (flag(model, "ignore_merges"))
     for (size_t id = 0; id < tokens.size(); ++id)
-      if (!tokens[id].empty() && !(id < is_added.size() && is_added[id])) bpe.add_whole(tokens, static_cast<int32_t>(id));
-  bpe.finish(tokens);
+      if (!tokens[id].empty() && !(id < is_added.size() && is_added[id]))
+        bpe.add_whole(tokens, static_cast<int32_t>(id));
+  bpe.finish();
   apply_config(properties, config, folder);
   return std::make_shared<ByteBpeTokenizer>(std::move(properties), std::move(tokens), std::move(bpe), grammar, nfc);
 }

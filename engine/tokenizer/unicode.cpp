@@ -93,7 +93,9 @@ int utf8_length(std::string_view text) {
   uint8_t low = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
   uint8_t high = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;
   for (int i = 1; i < length; ++i, low = 0x80, high = 0xBF)
-    if (static_cast<size_t>(i) >= text.size() || byte(static_cast<size_t>(i)) < low || byte(static_cast<size_t>(i)) > high) return -i;
+    if (static_cast<size_t>(i) >= text.size() || byte(static_cast<size_t>(i)) < low ||
+        byte(static_cast<size_t>(i)) > high)
+      return -i;
   return length;
 }
 
@@ -115,37 +117,26 @@ std::string_view valid_utf8(std::string_view text, std::string& storage) {
   return storage.append(text, copied);
 }
 
-std::string_view nfc(std::string_view text, std::string& storage) {
-  const uint8_t* table = unicode_table();
-  const char* p = text.data();
-  const char* end = p + text.size();
-  bool stable = true;
-  while (p < end && stable) {
-    if (static_cast<uint8_t>(*p) < 0xCC) {  // below U+0300 nothing changes
-      p += static_cast<uint8_t>(*p) < 0x80 ? 1 : 2;
-      continue;
-    }
-    uint32_t code;
-    p += decode_utf8(p, code);
-    stable = !(table[code] & kMayChangeInNfc);
-  }
-  if (stable) return text;
+namespace {
 
-  // Decompose, order marks by combining class, compose. The ordering is our own: utf8proc's takes quadratic time on a long
-  // run of marks.
-  auto options = static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE);
-  std::vector<utf8proc_int32_t> codes;
-  codes.reserve(text.size() + 32);
-  for (p = text.data(); p < end;) {
+// Decomposes, orders marks by combining class and composes. The ordering is our own: utf8proc's takes quadratic time on
+// a long run of marks.
+void append_normalized(const char* p, const char* end, std::vector<utf8proc_int32_t>& codes, std::string& result) {
+  constexpr auto options = static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE);
+  codes.clear();
+  while (p < end) {
     uint32_t code;
     p += decode_utf8(p, code);
     utf8proc_int32_t parts[32];
     int ignored = 0;
     auto count = utf8proc_decompose_char(static_cast<utf8proc_int32_t>(code), parts, 32, options, &ignored);
-    if (count < 0 || count > 32) fail("internal", "utf8proc decomposes U+", std::hex, code, " into ", std::dec, count, " parts");
+    if (count < 0 || count > 32)
+      fail("internal", "utf8proc decomposes U+", std::hex, code, " into ", std::dec, count, " parts");
     codes.insert(codes.end(), parts, parts + count);
   }
-  auto combining = [](utf8proc_int32_t code) { return code < 0x300 ? 0 : utf8proc_get_property(code)->combining_class; };
+  auto combining = [](utf8proc_int32_t code) {
+    return code < 0x300 ? 0 : utf8proc_get_property(code)->combining_class;
+  };
   for (auto run = codes.begin(); run != codes.end();) {
     if (combining(*run) == 0) {
       ++run;
@@ -157,9 +148,45 @@ std::string_view nfc(std::string_view text, std::string& storage) {
   }
   auto count = utf8proc_normalize_utf32(codes.data(), static_cast<utf8proc_ssize_t>(codes.size()), options);
   if (count < 0) fail("internal", "utf8proc: ", utf8proc_errmsg(count));
+  for (utf8proc_ssize_t i = 0; i < count; ++i)
+    append_utf8(static_cast<uint32_t>(codes[static_cast<size_t>(i)]), result);
+}
+
+}  // namespace
+
+std::string_view nfc(std::string_view text, std::string& storage) {
+  const uint8_t* table = unicode_table();
+  const char* end = text.data() + text.size();
+  const char* copied = text.data();   // what lies before is in storage
+  const char* starter = text.data();  // the last character that may not change by itself: it may still take a mark
+  std::vector<utf8proc_int32_t> codes;
   storage.clear();
-  for (utf8proc_ssize_t i = 0; i < count; ++i) append_utf8(static_cast<uint32_t>(codes[static_cast<size_t>(i)]), storage);
-  return storage;
+  for (const char* p = text.data(); p < end;) {
+    if (static_cast<uint8_t>(*p) < 0xCC) {  // below U+0300
+      starter = p;
+      p += static_cast<uint8_t>(*p) < 0x80 ? 1 : 2;
+      continue;
+    }
+    uint32_t code;
+    int bytes = decode_utf8(p, code);
+    if (!(table[code] & kMayChangeInNfc)) {
+      starter = p;
+      p += bytes;
+      continue;
+    }
+    // Normalise from the starter up to the next character that neither changes nor joins what precedes it.
+    const char* stop = p + bytes;
+    while (stop < end) {
+      int next = decode_utf8(stop, code);
+      if (!(table[code] & kMayChangeInNfc)) break;
+      stop += next;
+    }
+    storage.append(copied, starter);
+    append_normalized(starter, stop, codes, storage);
+    copied = starter = p = stop;
+  }
+  if (copied == text.data()) return text;
+  return storage.append(copied, end);
 }
 
 std::string Utf8Stream::push(std::string_view bytes) {

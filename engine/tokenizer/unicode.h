@@ -1,5 +1,5 @@
-// What tokenizing needs of Unicode: character classes, validity, normal form C. Properties are utf8proc's (Unicode 14 on
-// Debian 12, 15 on Ubuntu 24.04); the table is built once, on first use.
+// What tokenizing needs of Unicode: character classes, validity, normal form C. Properties are utf8proc's (Unicode 14
+// on Debian 12, 15 on Ubuntu 24.04); the table is built once, on first use.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -11,7 +11,8 @@ namespace qeng {
 // The classes that pre-tokenizer patterns tell apart: \p{L}, \p{M}, \p{N}, \s without and with [\r\n], the rest.
 enum CharClass : uint8_t { kOther, kLetter, kMark, kNumber, kSpace, kNewline };
 constexpr uint8_t kClassMask = 7;
-constexpr uint8_t kMayChangeInNfc = 0x80;  // set on code points that NFC may change, or that may join what precedes them
+constexpr uint8_t kMayChangeInNfc =
+    0x80;  // set on code points that NFC may change, or that may join what precedes them
 
 // One byte a code point: its CharClass, and kMayChangeInNfc. Valid for the life of the process.
 const uint8_t* unicode_table();
@@ -28,15 +29,17 @@ void append_utf8(uint32_t code, std::string& text);
 
 bool is_ascii(std::string_view text);
 
-// Length of the character that text begins with if it is well-formed (no surrogates, no overlong forms, at most U+10FFFF);
-// otherwise minus the length of the longest piece that could have begun one (at least 1). 0 for "": nothing there.
+// Length of the character that text begins with if it is well-formed (no surrogates, no overlong forms, at most
+// U+10FFFF); otherwise minus the length of the longest piece that could have begun one (at least 1). 0 for "": nothing
+// there.
 int utf8_length(std::string_view text);
 
 // text itself if it is valid UTF-8; otherwise a copy in storage, where each ill-formed piece is U+FFFD, as in Python's
 // bytes.decode(errors="replace") and the WHATWG decoder.
 std::string_view valid_utf8(std::string_view text, std::string& storage);
 
-// text itself if it is in normal form C (found by a quick check), otherwise a normalised copy in storage. text is valid UTF-8.
+// text itself if it is in normal form C (found by a quick check), otherwise a normalised copy in storage. text is valid
+// UTF-8.
 std::string_view nfc(std::string_view text, std::string& storage);
 
 // Cuts a stream of bytes into whole characters, for printing tokens as they are generated.

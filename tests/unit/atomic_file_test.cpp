@@ -1,0 +1,116 @@
+#include "engine/formats/atomic_file.h"
+
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "kernels/error.h"
+#include "tests/catch.h"
+
+using namespace qeng;
+namespace fs = std::filesystem;
+
+namespace {
+
+struct Scratch {
+  fs::path folder = fs::temp_directory_path() / ("qeng_atomic_" + std::to_string(::getpid()));
+  Scratch() { fs::remove_all(folder), fs::create_directories(folder); }
+  ~Scratch() { fs::remove_all(folder); }
+  std::string operator/(const std::string& name) const { return (folder / name).string(); }
+  ptrdiff_t entries() const { return std::distance(fs::directory_iterator(folder), fs::directory_iterator()); }
+};
+
+std::string read(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+}  // namespace
+
+TEST_CASE("a file appears on commit, whole, and an abandoned one leaves nothing") {
+  Scratch scratch;
+  std::string path = scratch / "a.bin", big(3 << 20, 'x');
+  {
+    AtomicFile file(path);
+    file.write("head");
+    file.write(big);
+    file.write("tail");
+    CHECK(file.position() == big.size() + 8);
+    CHECK(!fs::exists(path));
+    file.commit();
+    CHECK_THROWS_AS(file.write("more"), Error);
+  }
+  CHECK(read(path) == "head" + big + "tail");
+  {
+    AtomicFile abandoned(path);
+    abandoned.write("new");
+  }
+  CHECK(read(path).size() == big.size() + 8);
+  CHECK(scratch.entries() == 1);
+  write_file_atomically(path, "short");
+  CHECK(read(path) == "short");
+  CHECK_THROWS_AS(AtomicFile(scratch / "no/folder/here"), Error);
+  CHECK_THROWS_AS(AtomicFile(scratch.folder.string()), Error);
+}
+
+TEST_CASE("a folder is replaced as one, and an abandoned one leaves the old") {
+  Scratch scratch;
+  std::string path = scratch / "checkpoint";
+  for (std::string content : {"one", "two"}) {
+    AtomicFolder folder(path + "/");
+    write_file_atomically(folder.file("weights"), content);
+    if (content == "one") fs::create_directory(folder.file("nested"));
+    folder.commit();
+    CHECK(read(path + "/weights") == content);
+    CHECK(fs::exists(path + "/nested") == (content == "one"));
+    CHECK(scratch.entries() == 1);
+  }
+  {
+    AtomicFolder abandoned(path);
+    write_file_atomically(abandoned.file("weights"), "three");
+  }
+  CHECK(read(path + "/weights") == "two");
+  CHECK(scratch.entries() == 1);
+  write_file_atomically(scratch / "plain", "");
+  CHECK_THROWS_AS(AtomicFolder(scratch / "plain"), Error);
+}
+
+TEST_CASE("a folder caught between two renames is put back") {
+  Scratch scratch;
+  std::string path = scratch / "checkpoint";
+  fs::create_directory(path + ".old");
+  write_file_atomically(path + ".old/weights", "kept");
+  recover_folder(path);
+  CHECK(read(path + "/weights") == "kept");
+  CHECK(!fs::exists(path + ".old"));
+  recover_folder(scratch / "nothing");
+  CHECK(scratch.entries() == 1);
+}
+
+TEST_CASE("a kill at any moment leaves a readable checkpoint") {
+  Scratch scratch;
+  std::string path = scratch / "checkpoint";
+  auto save = [&](char letter) {
+    AtomicFolder folder(path);
+    for (const char* name : {"/a", "/b"}) write_file_atomically(folder.folder() + name, std::string(2000, letter));
+    folder.commit();
+  };
+  save('0');
+  for (int round = 0; round < 40; ++round) {
+    pid_t child = ::fork();
+    if (child == 0)
+      for (char letter = 'a';; letter = letter == 'z' ? 'a' : static_cast<char>(letter + 1)) save(letter);
+    ::usleep(static_cast<useconds_t>(500 + 370 * round));
+    ::kill(child, SIGKILL);
+    ::waitpid(child, nullptr, 0);
+    recover_folder(path);
+    std::string a = read(path + "/a"), b = read(path + "/b");
+    REQUIRE(a.size() == 2000);
+    REQUIRE(a == b);
+    REQUIRE(a == std::string(2000, a[0]));
+  }
+}

@@ -1,0 +1,44 @@
+#include "engine/formats/mapped_file.h"
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "kernels/error.h"
+#include "tests/catch.h"
+
+using namespace qeng;
+namespace fs = std::filesystem;
+
+namespace {
+std::string message_of(const std::string& path) {
+  try {
+    MappedFile::open(path);
+  } catch (const Error& error) {
+    return error.code + ": " + error.what();
+  }
+  return "opened";
+}
+}  // namespace
+
+TEST_CASE("a mapped file shows the file's bytes for as long as it is held") {
+  fs::path path = fs::temp_directory_path() / ("qeng_mapped_" + std::to_string(::getpid()));
+  std::ofstream(path) << "hello";
+  auto file = MappedFile::open(path.string());
+  CHECK(file->text() == "hello");
+  CHECK(file->size() == 5);
+  fs::remove(path);
+  CHECK(file->text() == "hello");
+  std::ofstream(path).flush();
+  CHECK(MappedFile::open(path.string())->size() == 0);
+  fs::remove(path);
+}
+
+TEST_CASE("what cannot be mapped is named, with what to check") {
+  CHECK(message_of("/nowhere/at/all.bin")
+            .find("io: /nowhere/at/all.bin: no such file: the folder /nowhere/at does not exist") == 0);
+  CHECK(message_of((fs::temp_directory_path() / "qeng_missing").string()).find("check the name") != std::string::npos);
+  CHECK(message_of(fs::temp_directory_path().string()).find("is a folder") != std::string::npos);
+  CHECK(message_of("/dev/null").find("not a regular file") != std::string::npos);
+}
