@@ -38,9 +38,9 @@ class SafeTensors {
   const std::vector<StoredTensor>& tensors() const { return tensors_; }  // shard by shard, in order of their data
   const StoredTensor* find(const std::string& name) const;               // nullptr if absent
   const StoredTensor& get(const std::string& name) const;                // Error("value") if absent
-  // Error("dtype") for a type that the engine lacks, Error("shape") above kMaxRank. Writing to it never
-  // reaches the file. In a file
-  // that another program wrote, data may lie unaligned to its element: copy it bytewise.
+  // Error("dtype") for a type that the engine lacks, Error("shape") above kMaxRank. Writing to
+  // it never reaches the file. In a file that another program wrote, data may lie unaligned to its element: copy it
+  // bytewise.
   View view(const std::string& name) const;
 
   const std::map<std::string, std::string>& metadata() const { return metadata_; }  // of all shards together
