@@ -1,8 +1,10 @@
 // q.tokenizer: text to token ids and back.
 #include <cstdio>
+#include <filesystem>
 
 #include "bindings/lua.h"
 #include "bindings/register.h"
+#include "engine/tokenizer/bpe_train.h"
 #include "engine/tokenizer/tokenizer.h"
 
 QENG_LUA_CLASS(const qeng::Tokenizer, "Tokenizer")
@@ -71,11 +73,22 @@ int tostring(Call& call) {
   const auto self = call.arg<std::shared_ptr<const Tokenizer>>(1);
   return call.push("Tokenizer " + self->name() + ", " + std::to_string(self->vocab_size()) + " tokens");
 }
+
+int train(Call& call) {
+  const auto texts = call.arg<std::vector<std::string>>(1);
+  Options opt(call, 2, {"vocab", "specials", "out"});
+  const auto folder = opt.get<std::string>("out");
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) fail("io", folder, ": ", error.message());
+  train_bpe(texts, opt.get<int>("vocab"), opt.get<std::vector<std::string>>("specials"), folder + "/tokenizer.json");
+  return 0;
+}
 }  // namespace
 
 void register_tokenizer(lua_State* L) {
   using lua::fn;
-  lua::functions(L, "", {{"tokenizer", fn<tokenizer>}});
+  lua::functions(L, "", {{"tokenizer", fn<tokenizer>}, {"train_bpe", fn<train>}});
   lua::methods<const Tokenizer>(L, {{"encode", fn<encode>},
                                     {"decode", fn<decode>},
                                     {"bytes", fn<bytes>},
