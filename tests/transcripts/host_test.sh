@@ -113,10 +113,10 @@ expect "help" 'q.isatty(fd)' '    fd?: 0|1|2  1' '    returns boolean' 'q.isatty
 repl 'help()'
 grep -q 'q.adamw_state' out || { echo "FAILED help()"; failures=$((failures + 1)); }
 printf 'while true do end\n"after"\n' > session
-("$QENG" < session > out 2>&1) &
+"$QENG" < session > out 2>&1 &
 pid=$!
 sleep 0.7
-kill -INT "$(pgrep -P $pid -x qeng || echo $pid)"
+kill -INT $pid
 wait $pid
 grep -q interrupted out && grep -q after out || { echo "FAILED Ctrl-C in the REPL: $(cat out)"; failures=$((failures + 1)); }
 command="printf 'x\n' | $QENG -i -e 'x = 5'" check "-i after code" 0 '^5$'
