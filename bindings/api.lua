@@ -380,7 +380,7 @@ function PacketFile:meta() end
 ---@return table  {ok=, damaged={...}, ...}
 function PacketFile:verify() end
 ---Packed batches of rows * row_tokens slots, prefetched by a thread.
----@param opt {row_tokens: integer, rows?: integer, seed?: integer, split?: "train"|"eval", eval_share?: number, pad?: integer, long?: "split"|"drop"|"error", lookahead?: integer, once?: boolean}
+---@param opt {row_tokens: integer, rows?: integer, seed?: integer, split?: "train"|"eval", eval_share?: number, pad?: integer, long?: "split"|"drop"|"error", lookahead?: integer, once?: boolean, vocab?: integer}  vocab: a token at or over it is an error
 ---@return Batches
 function PacketFile:batches(opt) end
 
