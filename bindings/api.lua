@@ -344,6 +344,7 @@ function Tokenizer:info() end
 ---Trains a byte-level BPE tokenizer and writes out/tokenizer.json.
 ---@param texts string[]
 ---@param opt {vocab: integer, specials: string[], out: string}
+---@return integer ids  how many: vocab, or fewer where no pair of bytes is left to merge
 function q.train_bpe(texts, opt) end
 
 -- ---------------------------------------------------------------- packets

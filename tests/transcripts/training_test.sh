@@ -1,0 +1,99 @@
+#!/bin/bash
+# Training by the real executable ($QENG): runs, eager or captured, recomputed, killed and resumed give the same bits; no
+# kill leaves an unreadable checkpoint; Ctrl-C exits 130 with a checkpoint; bad input gets a clear error.
+set -u
+QENG=$(realpath "${QENG:-build/release/qeng}")
+root=$(pwd)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+failures=0
+fail() { echo "FAILED $*"; failures=$((failures + 1)); }
+
+# expect NAME STATUS PATTERN COMMAND...: exit status and a pattern (grep -E) in stdout and stderr together
+expect() {
+  local name=$1 status=$2 pattern=$3 output got
+  shift 3
+  output=$(timeout 120 "$@" 2>&1 </dev/null)
+  got=$?
+  [ "$got" = "$status" ] || fail "$name: exit status $got, expected $status: $output"
+  printf '%s' "$output" | grep -qE -- "$pattern" || fail "$name: no '$pattern' in: $output"
+}
+
+"$QENG" tests/lua/small_model.lua "$work" || { echo "FAILED: no model"; exit 1; }
+recipe=$root/recipes/lora_qwen.lua
+run() { "$QENG" "$recipe" --model "$work/model" --data "$work/data.qubgpu" --steps 20 --row-tokens 64 --rows 2 --accumulate 2 --dropout 0.1 \
+  --eval-share 0.1 --eval-every 7 --save-every 2 --threads 1 "$@" >"$work/log" 2>&1; }
+bits() { sha256sum <"$work/$1/adapter/adapter_model.safetensors"; }
+
+expect "convert" 0 '300 records.* 0 bad' "$QENG" recipes/convert.lua "$work/data.jsonl" "$work/data.qubgpu" --tokenizer "$work/model"
+expect "inspect" 0 'record 1: .*trained' "$QENG" recipes/inspect.lua "$work/data.qubgpu" --tokenizer "$work/model" --verify
+
+# ---- the same bits
+run --out "$work/a" || { fail "training"; cat "$work/log"; }
+run --out "$work/b" && [ "$(bits a)" = "$(bits b)" ] || fail "two runs differ"
+run --out "$work/c" --eager && [ "$(bits a)" = "$(bits c)" ] || fail "eager and captured differ"
+run --out "$work/d" --recompute && [ "$(bits a)" = "$(bits d)" ] || fail "recompute on and off differ"
+[ "$(wc -l <"$work/a/metrics.jsonl")" = 20 ] || fail "metrics.jsonl has not one line a step"
+grep -q '<svg' "$work/a/report.html" || fail "report.html has no curve"
+
+# ---- ten kills at random moments, then to the end
+RANDOM=${QENG_SEED:-4711}
+for kill in 1 2 3 4 5 6 7 8 9 10; do
+  "$QENG" "$recipe" --model "$work/model" --data "$work/data.qubgpu" --steps 20 --row-tokens 64 --rows 2 --accumulate 2 --dropout 0.1 \
+    --eval-share 0.1 --eval-every 7 --save-every 2 --threads 1 --out "$work/k" --resume >"$work/log" 2>&1 &
+  sleep "0.$((RANDOM % 90 + 10))"
+  kill -9 $! 2>/dev/null
+  wait $! 2>/dev/null
+  for state in "$work"/k/checkpoints/step-*/state.json; do
+    [ -e "$state" ] || continue
+    expect "checkpoint after kill $kill" 0 'whole' "$QENG" -e "
+      local q = require 'qeng'
+      local dir = '$(dirname "$state")'
+      q.json.decode(q.fs.read(dir .. '/state.json'))
+      assert(#q.safetensors.open(dir .. '/parameters.safetensors'):names() > 0)
+      assert(#q.safetensors.open(dir .. '/optimizer.safetensors'):names() > 0)
+      print 'whole'"
+  done
+done
+run --out "$work/k" --resume || { fail "resume after kills"; cat "$work/log"; }
+[ "$(bits a)" = "$(bits k)" ] || fail "killed and resumed differs from straight through"
+[ "$(wc -l <"$work/k/metrics.jsonl")" = 20 ] || fail "metrics.jsonl of the resumed run has not one line a step"
+
+# ---- Ctrl-C
+"$QENG" "$recipe" --model "$work/model" --data "$work/data.qubgpu" --steps 100000 --row-tokens 64 --threads 1 --out "$work/i" >"$work/log" 2>&1 &
+job=$!
+for _ in $(seq 100); do [ -s "$work/i/metrics.jsonl" ] && break; sleep 0.1; done
+kill -INT $job
+wait $job
+status=$?
+[ $status = 130 ] || fail "Ctrl-C: exit status $status: $(cat "$work/log")"
+ls "$work"/i/checkpoints/step-*/state.json >/dev/null 2>&1 || fail "Ctrl-C: no checkpoint"
+
+# ---- full fine-tuning, generation, merge
+run --out "$work/f" --mode full --steps 3 && [ -s "$work/f/model/config.json" ] || { fail "full fine-tuning"; cat "$work/log"; }
+expect "generate" 0 '.' "$QENG" recipes/generate.lua --model "$work/f/model" --prompt "the cat" --max-tokens 5
+run --out "$work/m" --steps 2 --merge || fail "merge"
+expect "generate with an adapter" 0 '.' "$QENG" recipes/generate.lua --model "$work/model" --adapter "$work/m/adapter" --chat --prompt "the cat" --max-tokens 5
+expect "generate from the merged model" 0 '.' "$QENG" recipes/generate.lua --model "$work/m/merged" --chat --prompt "the cat" --max-tokens 5
+
+# ---- errors that say what to do
+expect "help" 0 'usage: .*lora_qwen' "$QENG" "$recipe" --help
+expect "mistyped option" 2 'did you mean --rank' "$QENG" "$recipe" --rnak 4
+expect "range" 2 'at least 1' "$QENG" "$recipe" --rank 0
+expect "not a number" 2 'not a number' "$QENG" "$recipe" --rank many
+expect "missing model" 1 'no such folder' "$QENG" "$recipe" --model "$work/none" --data "$work/data.jsonl" --out "$work/e"
+expect "missing data" 1 'no such file' "$QENG" "$recipe" --model "$work/model" --data "$work/none.jsonl" --out "$work/e"
+broken() { rm -rf "$work/bad"; cp -r "$work/model" "$work/bad"; }
+train_bad() { expect "$1" 1 "$2" "$QENG" "$recipe" --model "$work/bad" --data "$work/data.jsonl" --out "$work/e" --steps 1 --row-tokens 64; }
+broken; truncate -s -100 "$work/bad/model.safetensors"; train_bad "truncated safetensors" 'model.safetensors'
+broken; printf '\xff\xff\xff\xff\xff\xff\xff\x7f' | dd of="$work/bad/model.safetensors" conv=notrunc status=none; train_bad "lying header length" 'model.safetensors.*header'
+broken; sed -i 's/"data_offsets":\[0,/"data_offsets":[4,/' "$work/bad/model.safetensors"; train_bad "lying offsets" 'model.safetensors'
+broken; sed -i 's/"hidden_size": *48/"hidden_size": 50/' "$work/bad/config.json"; train_bad "lying shapes" 'expected \[|heads|head_dim'
+broken; sed -i 's/"hidden_act"/"logit_soft_cap": 30, "hidden_act"/' "$work/bad/config.json"; train_bad "unknown config key" 'logit_soft_cap'
+broken; sed -i 's/Qwen2ForCausalLM/MambaForCausalLM/' "$work/bad/config.json"; train_bad "unknown architecture" 'MambaForCausalLM.*Qwen2ForCausalLM'
+broken; sed -i 's/"the"/"teh"/' "$work/bad/tokenizer.json"
+"$QENG" -e "local q = require 'qeng'; q.train_bpe({'other words entirely'}, {vocab = 262, specials = {'<|endoftext|>', '<|im_start|>', '<|im_end|>'}, out = '$work/bad'})"
+expect "another tokenizer's packets" 1 'convert the data again' "$QENG" "$recipe" --model "$work/bad" --data "$work/data.qubgpu" --out "$work/e" --steps 1
+
+[ $failures = 0 ] && echo "training transcripts: ok"
+exit $failures
