@@ -205,7 +205,8 @@ function Model:save_adapter(dir) return peft.save(self, dir) end
 function Model:load_adapter(dir) return peft.load(self, dir) end
 function Model:merge() return peft.merge(self) end
 
--- A Hugging Face folder of the weights as they are (merge first): config, tokenizer files, safetensors in shards.
+-- A Hugging Face folder of the weights as they are (merge first): config, tokenizer files, safetensors in shards. opt: dtype
+-- (the model's), max_shard_bytes.
 function Model:save(dir, opt)
   opt = opt or {}
   local tmp = dir .. ".tmp"
@@ -213,10 +214,10 @@ function Model:save(dir, opt)
   q.fs.mkdir(tmp)
   local tensors = {}
   for _, parameter in ipairs(self.parameters) do tensors[#tensors + 1] = { parameter.name, parameter.tensor } end
-  q.safetensors.save(tmp, tensors, { metadata = { format = "pt" }, max_shard_bytes = opt.max_shard_bytes or 4e9 })
+  q.safetensors.save(tmp, tensors, { metadata = { format = "pt" }, max_shard_bytes = opt.max_shard_bytes or 4e9, dtype = opt.dtype })
   local values = {}
   for key, value in pairs(self.config_values) do values[key] = value end
-  values.torch_dtype = ({ f32 = "float32", bf16 = "bfloat16" })[self.dtype]
+  values.torch_dtype = ({ f32 = "float32", bf16 = "bfloat16" })[opt.dtype or self.dtype]
   values.dtype = values.dtype and values.torch_dtype or nil
   q.fs.write(tmp .. "/config.json", q.json.encode(values, { pretty = true }) .. "\n")
   if self.dir then
