@@ -17,7 +17,7 @@ constexpr std::string_view kSpace = "\xE2\x96\x81";  // U+2581, SentencePiece's 
 
 void append_piece(const sentencepiece::SentencePieceProcessor& model, int id, TokenBytes& tokens) {
   const std::string& piece = model.IdToPiece(id);
-  if (model.IsByte(id)) {  // "<0x0A>"
+  if (model.IsByte(id) && piece.size() == 6) {  // "<0x0A>"
     int byte = 0;
     std::from_chars(piece.data() + 3, piece.data() + 5, byte, 16);
     char content = static_cast<char>(byte);

@@ -26,13 +26,14 @@ bool flag(const json& part, const char* key, bool otherwise = false) {
   return value.is_boolean() ? value.get<bool>() : otherwise;
 }
 
-// The parts of a Sequence, or the part itself.
-std::vector<json> parts_of(const json& part, const char* key) {
+// The parts of a Sequence, or the part itself. Real files nest one or two deep.
+std::vector<json> parts_of(const json& part, const char* key, int depth = 0) {
   if (part.is_null()) return {};
   if (type_of(part) != "Sequence") return {part};
+  if (depth > 8) fail("format", "tokenizer.json: its ", key, " are nested too deeply");
   std::vector<json> parts;
   for (const json& inner : member(part, key))
-    for (json& leaf : parts_of(inner, key)) parts.push_back(std::move(leaf));
+    for (json& leaf : parts_of(inner, key, depth + 1)) parts.push_back(std::move(leaf));
   return parts;
 }
 
@@ -130,7 +131,7 @@ void read_post_processor(const std::string& path, const json& post_processor, To
   }
 }
 
-constexpr int64_t kMaxId = 1 << 24;  // a damaged id must not ask for gigabytes
+constexpr int64_t kMaxId = 1 << 22;  // a damaged id must not ask for gigabytes
 
 std::shared_ptr<const Tokenizer> build(const std::string& path, const json& file, const json& config,
                                        const std::string& folder) {

@@ -279,6 +279,9 @@ TEST_CASE("what tokenizer.json asks for and is not implemented is refused by nam
   CHECK(refused([](json& j) { j["model"]["vocab"]["A"] = "x"; }).substr(0, 6) == "format");
   CHECK(refused([](json& j) { j["model"]["vocab"]["A"] = -5; }).substr(0, 6) == "format");
   CHECK(refused([](json& j) { j.erase("model"); }).substr(0, 6) == "format");
+  CHECK(refused([](json& j) {
+          for (int i = 0; i < 1000; ++i) j["normalizer"] = {{"type", "Sequence"}, {"normalizers", {j["normalizer"]}}};
+        }).find("nested") != std::string::npos);
   CHECK(message_of((small.folder / "nothing").string()).find("no such file") != std::string::npos);
 }
 
