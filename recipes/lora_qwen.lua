@@ -36,6 +36,7 @@ local opt = q.options(q.device_options {
   resume = { false, "go on from the newest checkpoint in --out", order = 27 },
   recompute = { false, "keep one activation a block, recompute the others", order = 28 },
   eager = { false, "run operation by operation instead of a captured program", order = 29 },
+  profile = { false, "at the end, print where a pass spends its time and memory", order = 31 },
   merge = { false, "also write the merged model", order = 30 },
 })
 q.use_device(opt)

@@ -10,6 +10,7 @@ local models = require "qeng.model"
 local options = require "qeng.options"
 local run = require "qeng.run"
 local schedule = require "qeng.schedule"
+require "qeng.tables"
 
 q.options = options.parse
 q.load = models.load

@@ -64,7 +64,7 @@ function run.finetune(opt, hooks)
     model = model, data = file, out = opt.out, steps = opt.steps, epochs = opt.epochs, row_tokens = opt.row_tokens, rows = opt.rows,
     accumulate = opt.accumulate, lr = opt.lr, schedule = opt.schedule, warmup = opt.warmup, decay = opt.decay, clip = opt.clip,
     seed = opt.seed, eval_share = opt.eval_share, eval_every = opt.eval_every, save_every = opt.save_every, keep = opt.keep,
-    resume = opt.resume, eager = opt.eager, settings = settings, title = hooks.title, on_step = hooks.on_step,
+    resume = opt.resume, eager = opt.eager, profile = opt.profile, settings = settings, title = hooks.title, on_step = hooks.on_step,
     pad = model.tokenizer:id("<|endoftext|>") or 0,
     save_best = function() save(opt.out .. "/best") end,
   }

@@ -185,6 +185,7 @@ return function(given)
   speak:finish()
   q.defer_interrupt(false)
   log:close()
+  if opt.profile and program then print(tostring(program:profile()) .. "\n\n" .. tostring(q.memory())) end
   if program then program:free() end
   report.write(out, { title = opt.title or "qeng training", settings = opt.settings or {}, file = file })
   if interrupted then
