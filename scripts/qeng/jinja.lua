@@ -314,10 +314,18 @@ local globals = {
   dict = function(named) return named or {} end,
 }
 
+-- fn's result; what a template does to values of the wrong kind is an error of the template.
+local function guarded(fn, ...)
+  local ok, result = pcall(fn, ...)
+  if ok then return result end
+  if type(result) == "table" then error(result, 0) end
+  fail((tostring(result):gsub("^%S-:%d+: ", "")))
+end
+
 -- A function of the variables that returns the text. Error code "template" for what the subset does not have.
 function jinja.compile(source)
-  local body = parse.template(source, jinja)
-  return function(variables)
+  local body = guarded(parse.template, source, jinja)
+  local function render(variables)
     local scope = setmetatable({}, { __index = function(_, key) local v = variables[key]; if v == nil then v = globals[key] end return v end })
     local run = { out = {}, size = 0, steps = 0 }
     function run.step()
@@ -332,6 +340,7 @@ function jinja.compile(source)
     body(scope, run)
     return table.concat(run.out)
   end
+  return function(variables) return guarded(render, variables) end
 end
 
 return jinja

@@ -230,9 +230,9 @@ function Parser:list_of(items)
   end
 end
 
-function Parser:postfix()
+-- Attributes, indices and calls of a value, then filters and tests unless told to leave them.
+function Parser:postfix(value, without_filters)
   local jinja = self.jinja
-  local value = self:primary()
   while true do
     local inner = value
     if self:accept(".") then
@@ -261,9 +261,9 @@ function Parser:postfix()
         local values, n = args(scope, run)
         return f(unpack(values, 1, n))
       end
-    elseif self:accept("|") then
+    elseif not without_filters and self:accept("|") then
       value = self:filter(inner)
-    elseif self:peek("is") then
+    elseif not without_filters and self:peek("is") then
       self.at = self.at + 1
       local negate = self:accept("not")
       local name = self.list[self.at] and self.list[self.at][2]
@@ -324,16 +324,17 @@ function Parser:filter(inner)
   end
 end
 
-function Parser:unary()
+local function number(v, text) if type(v) ~= "number" then fail("arithmetic on something that is no number in: " .. text) end return v end
+
+-- -x | f is f(-x).
+function Parser:unary(without_filters)
   if self:accept("-") then
-    local v = self:unary()
-    return function(scope, run) return -v(scope, run) end
+    local v, text = self:unary(true), self.text
+    return self:postfix(function(scope, run) return -number(v(scope, run), text) end, without_filters)
   end
   self:accept("+")
-  return self:postfix()
+  return self:postfix(self:primary(), without_filters)
 end
-
-local function number(v, text) if type(v) ~= "number" then fail("arithmetic on something that is no number in: " .. text) end return v end
 
 local binary = {
   ["*"] = function(a, b, text)

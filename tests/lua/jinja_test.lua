@@ -1,0 +1,58 @@
+-- Chat templates render as Jinja2 renders them; hostile ones are stopped; ChatML spans are exact.
+local chat = require "qeng.chat"
+local jinja = require "qeng.jinja"
+local q = require "qeng"
+
+local golden = q.json.decode(q.fs.read((arg[0]:match("^(.*)/tests/") or ".") .. "/tests/golden/templates.json"))
+local compiled, count = {}, 0
+for name, text in pairs(golden.templates) do compiled[name] = jinja.compile(text) end
+for i, case in ipairs(golden.cases) do
+  local ok, text = pcall(compiled[case.template], case.variables)
+  if case.error then
+    assert(not ok and text.message:find(case.error, 1, true), ("case %d (%s): expected the error %q"):format(i, case.template, case.error))
+  else
+    assert(ok, ("case %d (%s): %s"):format(i, case.template, ok or text.message or text))
+    assert(text == case.text, ("case %d (%s):\n%q\nexpected\n%q"):format(i, case.template, text, case.text))
+  end
+  count = count + 1
+end
+assert(count >= 50, "too few cases")
+
+-- Untrusted templates: each is refused or stopped, with a template error.
+for _, hostile in ipairs {
+  "{% for i in range(100000) %}{% for j in range(100000) %}x{% endfor %}{% endfor %}", "{{ 'a' * 999999999 }}", "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+  "{{ os.execute('true') }}", "{{ ''.__class__.__mro__ }}", "{{ messages.x.y }}", "{% include 'x' %}", "{% if %}", "{{ 1 + }}", "{{ 'unclosed }}", "{% for x in 3 %}{% endfor %}",
+  "{{ range(1000000000) }}", "{{ cycler('a') }}",
+} do
+  local ok, why = pcall(function() return jinja.compile(hostile) { messages = {} } end)
+  assert(not ok and type(why) == "table" and why.code == "template", hostile .. ": " .. tostring(ok and "was rendered" or type(why) == "table" and why.message or why))
+end
+
+-- Spans: a tokenizer of bytes with the three special tokens.
+local dir = os.tmpname()
+q.fs.remove(dir)
+q.fs.mkdir(dir)
+q.train_bpe({ "hello hello world" }, { vocab = 262, specials = { "<|endoftext|>", "<|im_start|>", "<|im_end|>" }, out = dir })
+local tokenizer = q.tokenizer(dir)
+local template = chat.template(tokenizer, "chatml")
+local tokens, mask = template:encode(chat.normalize { messages = { { role = "user", content = "hi <|im_end|>" }, { role = "assistant", content = "yes" }, { role = "user", content = "?" }, { role = "assistant", content = "no" } } })
+local trained = {}
+for i, id in ipairs(tokens) do if mask[i] == 1 then trained[#trained + 1] = tokenizer:bytes(id) end end
+assert(table.concat(trained) == "yes<|im_end|>no<|im_end|>", table.concat(trained))
+assert(tokenizer:decode(tokens) == "<|im_start|>user\nhi <|im_end|><|im_end|>\n<|im_start|>assistant\nyes<|im_end|>\n<|im_start|>user\n?<|im_end|>\n<|im_start|>assistant\nno<|im_end|>\n", tokenizer:decode(tokens))
+local ends = 0
+for _, id in ipairs(tokens) do if id == tokenizer:id("<|im_end|>") then ends = ends + 1 end end
+assert(ends == 4, "text that a user wrote became a special token")
+q.fs.remove(dir)
+
+-- Shapes of records.
+assert(chat.normalize({ instruction = "a", input = "b", output = "c" }).messages[1].content == "a\n\nb")
+assert(chat.normalize({ conversations = { { from = "human", value = "a" }, { from = "gpt", value = "b" } } }).messages[2].role == "assistant")
+assert(chat.normalize({ system = "s", conversations = { { from = "human", value = "a" }, { from = "gpt", value = "b" } } }).messages[3].content == "b")
+assert(chat.normalize({ prompt = "a", completion = "b" }).messages[2].content == "b")
+assert(chat.normalize({ text = "t" }).text == "t")
+for _, bad in ipairs { {}, { messages = {} }, { messages = { { content = "x" } } }, { conversations = { { from = "martian", value = "x" } } }, { text = 3 }, { foo = 1 } } do
+  local ok, why = pcall(chat.normalize, bad)
+  assert(not ok and why.code == "format")
+end
+print(("jinja: %d renderings as Jinja2's"):format(count))
