@@ -4,11 +4,12 @@
 --   tinydata.task(seed, n)                                  n examples of the new task, {messages = {user, assistant}}
 --   tinydata.task(seed, n, "held_out")                      n examples that no call without "held_out" gives, whatever its seed
 --
--- Pretraining is stories, questions about them, rewording, lists and copying: no record of it has a brace or a quotation mark.
+-- Pretraining is stories, questions about them, rewording, lists and copying; braces and quotation marks come in it only among
+-- random characters to copy, never in a record.
 -- The task is to turn one sentence into a JSON record, with the count in digits, the verb and the noun in their base forms
 -- and the day as a number, or null where the sentence names none:
 --   user:       Record: On Friday Mira bought three red lamps in Oslo.
---   assistant:  {"who": "Mira", "did": "buy", "count": 3, "colour": "red", "item": "lamp", "place": "Oslo", "day": 5}
+--   assistant:  {"name": "Mira", "verb": "buy", "number": 3, "colour": "red", "thing": "lamp", "place": "Oslo", "day": 5}
 -- The same seed gives the same records on every machine.
 local bit = require "bit"
 
@@ -32,7 +33,8 @@ local function tuples(list) -- "buy/bought/bought sell/sold/sold" -> {{"buy", "b
 end
 
 local names = words [[Mira Tomas Ana Bruno Clara David Elena Felix Greta Hugo Ida Jonas Karin Leo Maria Nils Olga Paul
-  Rosa Simon Tessa Victor Wanda Yuri Zara Anton Berta Emil Frida Ivan]]
+  Rosa Simon Tessa Victor Wanda Yuri Zara Anton Berta Emil Frida Ivan Adam Bella Cora Dora Eric Fiona Gino Heidi Igor Julia
+  Kurt Lena Max Nora Oscar Petra Rita Sven Tina Ugo]]
 local places = words [[Oslo Paris Rome Lima Cairo Tokyo Delhi Bonn Porto Malta Kiel Turin Quito Dublin Prague Vienna Riga
   Accra Nairobi Havana]]
 local days = words [[Monday Tuesday Wednesday Thursday Friday Saturday Sunday]]
@@ -45,8 +47,6 @@ local verbs = tuples [[buy/bought/bought sell/sold/sold find/found/found lose/lo
   steal/stole/stolen break/broke/broken hide/hid/hidden draw/drew/drawn clean/cleaned/cleaned wash/washed/washed
   carry/carried/carried]]
 local numbers = words [[one two three four five six seven eight nine ten eleven twelve]]
-local onsets = words [[b d f g k l m n p r s t v z br dr kr tr]]
-local vowels = words [[a e i o u]]
 
 -- ---- random choices
 
@@ -80,22 +80,13 @@ function random:sample(list, n)
   return out
 end
 
--- A made-up word: copying it cannot be done by knowing it.
-function random:word()
-  local out = {}
-  for _ = 1, self:range(2, 3) do out[#out + 1] = self:pick(onsets) .. self:pick(vowels) end
-  return table.concat(out)
-end
-
 local function capital(text) return (text:gsub("^%l", string.upper)) end
-
-function random:name() return self:chance(0.5) and self:pick(names) or capital(self:word()) end
 
 -- ---- events and the sentences that tell them
 
 local function new_event(rng)
   local event = {
-    who = rng:name(), verb = rng:pick(verbs), count = rng:range(1, 12), colour = rng:pick(colours),
+    who = rng:pick(names), verb = rng:pick(verbs), count = rng:range(1, 12), colour = rng:pick(colours),
     item = rng:pick(items), place = rng:pick(places), day = rng:range(1, 7), digits = rng:chance(0.3),
   }
   if rng:chance(0.25) then event.day = nil end
@@ -184,6 +175,28 @@ end
 
 local kinds = {}
 
+-- A short sentence and a question whose answer is in it: where copying is learned first.
+local simple = {
+  { "$who was in $place.", "Where was $who?", "In $place." },
+  { "$who was in $place.", "Who was in $place?", "$who." },
+  { "$who came on $day.", "When did $who come?", "On $day." },
+  { "$who came on $day.", "Who came on $day?", "$who." },
+  { "$who has $things.", "Who has the $noun?", "$who." },
+  { "$who has $things.", "What has $who?", "$things." },
+  { "$who has $things.", "Which colour?", "$colour." },
+  { "$who $past $things.", "What did $who $base?", "$things." },
+  { "$who $past $things.", "Who did?", "$who." },
+  { "$things $was in $place.", "Where $was the $noun?", "In $place." },
+  { "$things $was in $place.", "What was in $place?", "$things." },
+  { "The $noun of $who $was $colour.", "What colour $was the $noun?", "$colour." },
+}
+
+function kinds.simple(rng)
+  local event, way = new_event(rng), rng:pick(simple)
+  event.day = event.day or rng:range(1, 7)
+  return dialogue { fill(way[1], event) .. " " .. fill(way[2], event), fill(way[3], event) }
+end
+
 function kinds.questions(rng)
   local events = new_events(rng, rng:chance(0.6) and 1 or 2)
   local turns = {}
@@ -218,20 +231,42 @@ function kinds.facts(rng)
   parts = rng:sample(parts, rng:range(3, 6))
   local keys, values = {}, {}
   for i, part in ipairs(parts) do keys[i], values[i] = part[1], part[2] end
-  return dialogue { story(rng, events) .. " Give " .. table.concat(keys, ", ") .. ".", table.concat(values, ", ") .. "." }
+  local text = story(rng, events)
+  if rng:chance(0.5) then
+    return dialogue { text .. " Give " .. table.concat(keys, ", ") .. ".", table.concat(values, ", ") .. "." }
+  end
+  return dialogue { text .. " Give (" .. table.concat(keys, ") (") .. ")", "(" .. table.concat(values, ") (") .. ")" }
 end
 
 local function random_words(rng, n) -- all different
   local out, seen = {}, {}
   while #out < n do
     local kind = rng:below(4)
-    local word = kind == 0 and rng:word() or kind == 1 and rng:name() or kind == 2 and rng:pick(colours) or rng:pick(items)[1]
+    local word = kind == 0 and rng:pick(places) or kind == 1 and rng:pick(names) or kind == 2 and rng:pick(colours) or rng:pick(items)[1]
     if not seen[word] then
       seen[word] = true
       out[#out + 1] = word
     end
   end
   return out
+end
+
+function kinds.say(rng)
+  local words = table.concat(random_words(rng, rng:range(1, 3)), ", ") .. "."
+  return dialogue { "Say " .. words, words }
+end
+
+-- Any printable characters, so that no byte is a stranger to the model when a new task needs it.
+function kinds.symbols(rng)
+  local parts = {}
+  for i = 1, rng:range(2, 10) do
+    local piece = string.char(rng:range(33, 126))
+    if rng:chance(0.2) then piece = rng:pick(random_words(rng, 1)) end
+    if rng:chance(0.3) then piece = " " .. piece end
+    parts[i] = piece
+  end
+  local text = table.concat(parts):gsub("^ ", "")
+  return dialogue { "Copy " .. text, text }
 end
 
 local function reversed(list)
@@ -241,7 +276,7 @@ local function reversed(list)
 end
 
 function kinds.lists(rng)
-  local list = random_words(rng, rng:range(2, 8))
+  local list = random_words(rng, rng:range(2, rng:range(2, 8)))
   local text = table.concat(list, ", ")
   local turns = { "Here is a list: " .. text .. "." }
   local asked = {
@@ -271,12 +306,13 @@ end
 function kinds.numbers(rng)
   local turns = {}
   for _ = 1, rng:range(2, 4) do
-    local n, item = rng:range(1, 12), rng:pick(items)
+    local n, item, day = rng:range(1, 12), rng:pick(items), rng:range(1, 7)
     local pair = rng:pick {
       { "Write " .. numbers[n] .. " in digits.", n .. "." },
       { "Write " .. n .. " in words.", capital(numbers[n]) .. "." },
       { "One of the " .. item[2] .. "?", "One " .. item[1] .. "." },
       { "More than one " .. item[1] .. "?", "Two " .. item[2] .. "." },
+      { "Which day of the week is " .. days[day] .. "?", "Day " .. day .. "." },
     }
     table.insert(turns, pair[1])
     table.insert(turns, pair[2])
@@ -291,16 +327,17 @@ function kinds.stories(rng)
     table.insert(sentences, fill("The $noun of $who $was $colour.", event))
     if rng:chance(0.5) then table.insert(sentences, (tell(rng, event))) end
     if rng:chance(0.5) then
-      event.who = rng:name()
+      event.who = rng:pick(names)
       table.insert(sentences, fill("Now $who has the $colour $noun from $place.", event))
     end
   end
   return { text = table.concat(sentences, " ") }
 end
 
--- Shares out of 20.
+-- How many of 20 records are of each kind; "say" and "simple" records are short, the others several times as long.
 local mixture = {
-  { "questions", 4 }, { "reword", 4 }, { "facts", 4 }, { "lists", 4 }, { "pairs", 1 }, { "numbers", 1 }, { "stories", 2 },
+  { "say", 1 }, { "symbols", 2 }, { "simple", 4 }, { "questions", 3 }, { "reword", 2 }, { "facts", 3 }, { "lists", 1 },
+  { "pairs", 1 }, { "numbers", 2 }, { "stories", 1 },
 }
 local deck = {}
 for _, entry in ipairs(mixture) do
@@ -319,7 +356,7 @@ end
 -- ---- the task
 
 local function record(event)
-  return string.format('{"who": "%s", "did": "%s", "count": %d, "colour": "%s", "item": "%s", "place": "%s", "day": %s}',
+  return string.format('{"name": "%s", "verb": "%s", "number": %d, "colour": "%s", "thing": "%s", "place": "%s", "day": %s}',
     event.who, event.verb[1], event.count, event.colour, event.item[1], event.place, event.day or "null")
 end
 

@@ -26,10 +26,11 @@ assert(#first == 3000)
 assert(table.concat(first, "\n") == table.concat(pretraining(1, 3000), "\n"))
 assert(table.concat(first, "\n") ~= table.concat(pretraining(2, 3000), "\n"))
 
--- Printable ASCII, no placeholder left over, and nothing of the task: its command, braces and quotation marks are new.
+-- Printable ASCII, no placeholder left over, and nothing of the task: its command is new, and so are its records.
 for _, text in ipairs(first) do
   assert(not text:find '[^\n -~]', text)
-  assert(not text:find '[${}"]', text)
+  assert(text:find "^Copy " or not text:find '[${}"]', text)
+  assert(not text:find '": "', text)
   assert(not text:find "Record", text)
   assert(not text:find "%f[%a]nil%f[%A]", text)
 end
@@ -57,7 +58,7 @@ local function check(example)
   local sentence = assert(example.messages[1].content:match "^Record: (.+)%.$")
   local answer = example.messages[2].content
   local who, did, count, colour, item, place, day = answer:match(
-    '^{"who": "(%u%l+)", "did": "(%l+)", "count": (%d+), "colour": "(%l+)", "item": "(%l+)", "place": "(%u%l+)", "day": (%w+)}$')
+    '^{"name": "(%u%l+)", "verb": "(%l+)", "number": (%d+), "colour": "(%l+)", "thing": "(%l+)", "place": "(%u%l+)", "day": (%w+)}$')
   assert(who, answer)
   assert(has_word(sentence, who) and has_word(sentence, colour) and has_word(sentence, "in " .. place), sentence)
   local quantity = assert(sentence:lower():match("(%w+) " .. colour .. " "), sentence)
