@@ -63,7 +63,8 @@ std::string dims_text(const Shape& shape) {
 int tensor(Call& call) {
   const auto self = call.self<SafetensorsFile>();
   const SafeTensors& file = self->open();
-  const StoredTensor& stored = find(file, call.arg<std::string>(1));
+  const auto name = call.arg<std::string>(1);  // named, or g++ 13 takes the result for a reference to it
+  const StoredTensor& stored = find(file, name);
   Options opt(call, 2, {"dtype", "shape", "copy", "label"});
   if (opt.has("shape") && opt.get<Shape>("shape") != stored.shape) {
     fail("shape", file.path(), ": tensor ", stored.name, " is ", dims_text(stored.shape), ", expected ",
