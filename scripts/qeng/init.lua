@@ -3,6 +3,8 @@
 
 local q = require "qeng.core"
 
+io.stdout:setvbuf "line"  -- so that a log shows it between the progress lines of stderr
+
 local chat = require "qeng.chat"
 local data = require "qeng.data"
 local generate = require "qeng.generate"
