@@ -1,0 +1,124 @@
+// The inside of the CUDA backend: what an operation gets to work with, the one way to launch a kernel, and one overload
+// of run per operation. Each is defined in kernels/cuda/NAME.cu, kernel first, launcher under it: the launcher checks
+// shapes (kernels/check.h) before it queues anything, and never waits for the device.
+#pragma once
+#include <memory>
+#include <set>
+#include <tuple>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "kernels/check.h"
+#include "kernels/cuda/device.h"
+#include "kernels/ops.h"
+
+namespace qeng {
+
+// Throws Error("memory") for want of memory, Error("cuda") otherwise, with the runtime's words and `doing`.
+void check_cuda(cudaError_t status, const char* doing);
+
+// Temporary memory of one operation. Operations follow each other on one stream, so all share the same blocks. A block
+// that is too small is replaced by a larger one; the old one stays while a recorded graph may use it.
+class CudaScratch {
+ public:
+  ~CudaScratch();
+  // 256-byte aligned, not cleared, valid for what this operation queues. Throws Error("memory").
+  void* take(size_t bytes);
+  template <class T>
+  T* take(int64_t count) {
+    return static_cast<T*>(take(sizeof(T) * static_cast<size_t>(count)));
+  }
+  void reset() { used_ = 0; }
+
+ private:
+  struct Block {
+    void* memory = nullptr;
+    size_t bytes = 0;
+  };
+  std::vector<Block> blocks_;    // the i-th take of an operation uses block i, which grows to the largest wish
+  std::vector<void*> outgrown_;  // recorded graphs may hold their addresses
+  size_t used_ = 0;
+};
+
+class CublasLt;  // cublaslt.h
+
+struct CudaContext {
+  int device = 0;
+  int multiprocessors = 0;
+  int capability = 0;         // 80, 86, 89, 90, ...
+  size_t shared_limit = 0;    // bytes of shared memory that a block may ask for
+  cudaStream_t stream = nullptr;
+  Fault* fault = nullptr;     // device memory, for kernels to report into
+  CudaScratch scratch;
+  std::shared_ptr<CublasLt> cublas;  // null in the emulator
+  std::set<const void*> prepared;    // kernels whose shared memory limit is raised
+  bool synchronous = false;          // QENG_CUDA_SYNC=1: wait for each kernel, so that an error names the right one
+};
+
+// Configuration errors carry the kernel's name. Nothing is queued for an empty grid.
+void check_launch(CudaContext& context, const char* name, const void* kernel, dim3 grid, dim3 block, size_t shared);
+void finish_launch(CudaContext& context, const char* name, cudaError_t status);
+
+template <class... Params, class... Args>
+void launch(CudaContext& context, const char* name, void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared,
+            Args&&... args) {
+  if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
+  check_launch(context, name, reinterpret_cast<const void*>(kernel), grid, block, shared);
+  std::tuple<Params...> values(static_cast<Params>(args)...);
+#ifdef QENG_EMULATED
+  finish_launch(context, name, emulator::launch(name, reinterpret_cast<const void*>(kernel), grid, block, shared,
+                                                context.stream, [kernel, values] { std::apply(kernel, values); }));
+#else
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid, config.blockDim = block, config.dynamicSmemBytes = shared, config.stream = context.stream;
+  std::apply(
+      [&](auto&... value) {
+        void* pointers[] = {const_cast<void*>(static_cast<const void*>(&value))..., nullptr};
+        finish_launch(context, name, cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(kernel), pointers));
+      },
+      values);
+#endif
+}
+// kernel: a __global__ function; in brackets where it has several template arguments.
+#define QENG_LAUNCH(context, kernel, grid, block, shared, ...) \
+  ::qeng::launch(context, #kernel, kernel, grid, block, shared, ##__VA_ARGS__)
+
+inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+// The element at index, as an untyped pointer.
+inline char* at(const View& view, int64_t index) {
+  return static_cast<char*>(view.data) + index * static_cast<int64_t>(dtype_size(view.dtype));
+}
+inline bool aligned(const void* pointer, size_t bytes) { return reinterpret_cast<uintptr_t>(pointer) % bytes == 0; }
+
+// Calls f with a null pointer to the view's element type, float or bf16: f(auto* type).
+template <class F>
+void for_float(const View& view, F f) {
+  if (view.dtype == DType::f32)
+    f(static_cast<float*>(nullptr));
+  else
+    f(static_cast<bf16*>(nullptr));
+}
+
+void run(const Matmul&, CudaContext&);
+void run(const BiasGrad&, CudaContext&);
+void run(const Embedding&, CudaContext&);
+void run(const EmbeddingGrad&, CudaContext&);
+void run(const RmsNorm&, CudaContext&);
+void run(const RmsNormGrad&, CudaContext&);
+void run(const SwiGlu&, CudaContext&);
+void run(const SwiGluGrad&, CudaContext&);
+void run(const Add&, CudaContext&);
+void run(const Scale&, CudaContext&);
+void run(const Cast&, CudaContext&);
+void run(const Copy&, CudaContext&);
+void run(const Fill&, CudaContext&);
+void run(const Dropout&, CudaContext&);
+void run(const Rope&, CudaContext&);
+void run(const Attention&, CudaContext&);
+void run(const AttentionGrad&, CudaContext&);
+void run(const LmHeadLoss&, CudaContext&);
+void run(const SumSquares&, CudaContext&);
+void run(const ClipScale&, CudaContext&);
+void run(const AdamW&, CudaContext&);
+
+}  // namespace qeng
