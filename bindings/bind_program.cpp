@@ -81,7 +81,7 @@ int free_program(Call& call) {
 int program_text(Call& call) {
   const auto program = live_program(call);
   std::string text;
-  for (const LabelledOp& labelled : program->ops()) text += op_text(labelled.op, labelled.label) + "\n";
+  for (const LabelledOp& labelled : program->ops()) text += op_text(labelled.op, labelled.label, device().backend()) + "\n";
   return call.push(text);
 }
 
@@ -89,7 +89,7 @@ int program_text(Call& call) {
 
 class Tracer : public OpListener {
  public:
-  void after(const Op& op, const std::string& label) override { text += op_text(op, label) + "\n"; }
+  void after(const Op& op, const std::string& label) override { text += op_text(op, label, device().backend()) + "\n"; }
   std::string text;
 };
 

@@ -76,7 +76,7 @@ int tensor(Call& call) {
 
   Device& target = device();
   const bool aligned = reinterpret_cast<uintptr_t>(view.data) % dtype_size(view.dtype) == 0;
-  const bool mappable = aligned && target.backend().name() == "cpu";
+  const bool mappable = aligned && target.backend().host_memory();
   const bool as_is = wanted == view.dtype && !opt.get("copy", false);
   if (mappable && as_is) {
     return call.push(adopt_tensor(target, view.data, stored.shape, view.dtype, label,

@@ -18,13 +18,22 @@ int choose(Call& call) {
   return 0;
 }
 
+// What this machine has, whether in use or not: {name, description, memory (bytes)}, the GPUs first.
 int devices(Call& call) {
   lua_State* L = call.L;
   lua_newtable(L);
-  lua_newtable(L);
-  lua::set_field(L, "name", device().backend().name());
-  lua::set_field(L, "description", device().backend().description());
-  lua_rawseti(L, -2, 1);
+  int count = 0;
+  const auto add = [&](const std::string& name, const std::string& description, size_t bytes) {
+    lua_newtable(L);
+    lua::set_field(L, "name", name);
+    lua::set_field(L, "description", description);
+    lua::set_field(L, "memory", static_cast<int64_t>(bytes));
+    lua_rawseti(L, -2, ++count);
+  };
+  const auto gpus = cuda_devices();
+  for (size_t i = 0; i < gpus.size(); ++i) add("cuda:" + std::to_string(i), gpus[i].name, gpus[i].bytes);
+  const auto cpu = make_cpu_backend();
+  add(cpu->name(), cpu->description(), cpu->memory().total);
   return 1;
 }
 
@@ -191,6 +200,8 @@ int label(Call& call) {
 int address(Call& call) {
   TensorPtr x = lua::self_tensor(call);
   if (x->view.dtype != DType::f32 && x->view.dtype != DType::i32) fail("dtype", "view: the tensor is ", shape_text(x->view), ", expected f32 or i32");
+  if (!x->device().backend().host_memory())
+    fail("unsupported", "view: the tensor is on ", x->device().backend().name(), ", where the host has no view of it; use :table()");
   lua_pushlightuserdata(call.L, x->view.data);
   return 1;
 }

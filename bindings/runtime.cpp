@@ -16,11 +16,16 @@ struct Runtime {
 DeviceChoice chosen;
 std::unique_ptr<Runtime> current_runtime;
 
+std::unique_ptr<Backend> make_backend() {
+  if (chosen.name == "cpu" || (chosen.name == "auto" && cuda_devices().empty()))
+    return make_cpu_backend(chosen.threads, chosen.isa);
+  const size_t colon = chosen.name.find(':');
+  return make_cuda_backend(colon == std::string::npos ? 0 : std::stoi(chosen.name.substr(colon + 1)));
+}
+
 Runtime& runtime() {
   if (!current_runtime) {
-    if (chosen.name != "auto" && chosen.name != "cpu")
-      fail("unsupported", "device ", chosen.name, ": this build has the cpu only");
-    current_runtime = std::make_unique<Runtime>(make_cpu_backend(chosen.threads, chosen.isa));
+    current_runtime = std::make_unique<Runtime>(make_backend());
   }
   return *current_runtime;
 }
@@ -44,6 +49,15 @@ bool push_scope(lua_State* L) {
 
 void choose_device(const DeviceChoice& choice) {
   if (current_runtime) fail("value", "device: choose it before the first tensor");
+  const std::string& name = choice.name;
+  const bool numbered = name.rfind("cuda:", 0) == 0 && name.size() > 5 && name.size() < 9 &&
+                        name.find_first_not_of("0123456789", 5) == std::string::npos;
+  if (name != "auto" && name != "cpu" && name != "cuda" && !numbered)
+    fail("value", "device: '", name, "'; expected auto, cpu, cuda or cuda:N");
+  if (name == "cuda" || numbered) {  // said at once, not when the first tensor is made
+    std::string why;
+    if (cuda_devices(&why).empty()) fail("unsupported", "device ", name, ": ", why, ". --device cpu runs without a GPU");
+  }
   chosen = choice;
 }
 Device& device() { return runtime().device; }

@@ -11,7 +11,7 @@ QENG_LUA_CLASS(qeng::Tensor, "Tensor")
 namespace qeng {
 
 struct DeviceChoice {
-  std::string name = "auto";  // auto, cpu
+  std::string name = "auto";  // auto (the first GPU, else the CPU), cpu, cuda, cuda:N
   int threads = 0;            // 0: the cores this process may use
   std::string isa;            // "": the best
 };

@@ -2,8 +2,10 @@
 // objects. A backend is used from one thread.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "kernels/ops.h"
 
@@ -16,6 +18,13 @@ struct Limits {
   double flops_bf16 = 0;
 };
 
+// Operations that the device kept and runs again as one, with the addresses and scalars they were recorded with.
+class Recording {
+ public:
+  virtual ~Recording() = default;
+  virtual void replay() = 0;
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -23,15 +32,26 @@ class Backend {
   virtual std::string description() const = 0;  // "AMD EPYC, 2 threads, avx512"
 
   // Runs op to completion or queues it in order. Throws Error("shape" | "dtype" | "value") before touching any output,
-  // except for a token outside the table, found while running.
+  // except for what only the values tell (a token outside the table, boundaries that do not rise): the CPU finds that
+  // while running, others at the next synchronize() or download().
   virtual void run(const Op& op) = 0;
   virtual void synchronize() = 0;
+
+  // Calls fn, whose calls of run() are recorded and not executed. Each op has to have run once before, at these shapes.
+  // Null, with nothing called, where the device has no such thing.
+  virtual std::unique_ptr<Recording> record(const std::function<void()>& fn) { return (void)fn, nullptr; }
 
   // Memory of the device, aligned to 64 bytes; throws Error("memory").
   virtual void* allocate(size_t bytes) = 0;
   virtual void release(void* memory, size_t bytes) = 0;
+  // Copies in order with the operations. The host's memory may be changed or freed when they return.
   virtual void upload(void* device, const void* host, size_t bytes) = 0;
   virtual void download(void* host, const void* device, size_t bytes) = 0;
+  virtual bool host_memory() const { return true; }  // the host may use the device's memory at its addresses
+  struct Memory {
+    size_t free = 0, total = 0;
+  };
+  virtual Memory memory() = 0;  // of the device, in bytes
 
   // Measured on first use (about a second) and kept.
   virtual const Limits& limits() = 0;
@@ -40,5 +60,18 @@ class Backend {
 // threads: 0 means the cores this process may use. isa: "" picks the best; "baseline", "avx2" or "avx512" forces one
 // (Error("unsupported") where the machine lacks it).
 std::unique_ptr<Backend> make_cpu_backend(int threads = 0, const std::string& isa = "");
+
+// An NVIDIA GPU, by libqeng_cuda.so, which is looked for beside the executable and in its ../lib, or is the file that
+// $QENG_CUDA_LIBRARY names. Error("unsupported") says what is missing (library, driver, device) and what is needed.
+std::unique_ptr<Backend> make_cuda_backend(int index = 0);
+// The GPUs that make_cuda_backend would take, in order; empty where it would refuse, with the reason in *why.
+struct CudaDevice {
+  std::string name;  // "NVIDIA H200"
+  size_t bytes = 0;  // of its memory
+};
+std::vector<CudaDevice> cuda_devices(std::string* why = nullptr);
+
+// What an operation needs, where its index lists (document boundaries, targets) lie in the backend's memory.
+Cost cost(const Op& op, Backend& backend);
 
 }  // namespace qeng

@@ -1,6 +1,7 @@
 // What each operation must move and compute at least; the profiler sets measured times against it.
 #include <algorithm>
 
+#include "kernels/backend.h"
 #include "kernels/ops.h"
 
 namespace qeng {
@@ -83,6 +84,19 @@ Cost of(const AdamW& op) { return {bytes_of(op), 14 * count(op.w)}; }
 
 Cost cost(const Op& op) {
   return std::visit([](const auto& concrete) { return of(concrete); }, op);
+}
+
+Cost cost(const Op& op, Backend& backend) {
+  if (backend.host_memory()) return cost(op);
+  std::vector<std::vector<int32_t>> copies;  // the index lists on the host; nothing else is read
+  Op on_host = op;
+  for_each_view(on_host, [&](const char*, View& view, Access) {
+    if (view.dtype != DType::i32) return;
+    copies.emplace_back(static_cast<size_t>(view.elements()));
+    if (view.bytes()) backend.download(copies.back().data(), view.data, view.bytes());
+    view.data = copies.back().data();
+  });
+  return cost(on_host);
 }
 
 }  // namespace qeng

@@ -273,6 +273,6 @@ void for_each_view(Op& op, F f) {
   std::visit([&](auto& o) { o.views([&](const char* label, View& view, Access access) { if (view) f(label, view, access); }); }, op);
 }
 
-Cost cost(const Op& op);
+Cost cost(const Op& op);  // of views in host memory; kernels/backend.h has the form for any device
 
 }  // namespace qeng

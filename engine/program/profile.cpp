@@ -43,7 +43,7 @@ void Profiler::after(const Op& op, const std::string& label) {
   ProfileRow one;
   one.calls = 1;
   one.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
-  const Cost needed = cost(op);
+  const Cost needed = cost(op, device_.backend());
   one.bytes = needed.bytes;
   one.flops = needed.flops;
   one.ideal = std::max(needed.bytes / limits_.bandwidth, needed.flops / (uses_bf16(op) ? limits_.flops_bf16 : limits_.flops_f32));

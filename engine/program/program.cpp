@@ -108,6 +108,15 @@ void Program::plan(std::vector<std::shared_ptr<Buffer>>& captured) {
 }
 
 void Program::run() {
+  // Listeners see each operation. A device that records does so in the second run: the first one makes it ready.
+  if (runs_++ > 0 && !device_.listener()) {
+    if (!recording_) recording_ = device_.backend().record([this] { run_each(); });
+    if (recording_) return recording_->replay();
+  }
+  run_each();
+}
+
+void Program::run_each() {
   for (const LabelledOp& labelled : ops_) {
     device_.set_label(labelled.label);
     device_.run(labelled.op);
@@ -118,14 +127,14 @@ void Program::run() {
 Cost Program::total_cost() const {
   Cost total;
   for (const LabelledOp& labelled : ops_) {
-    const Cost one = cost(labelled.op);
+    const Cost one = cost(labelled.op, device_.backend());
     total.bytes += one.bytes;
     total.flops += one.flops;
   }
   return total;
 }
 
-std::string op_text(const Op& op, const std::string& label) {
+std::string op_text(const Op& op, const std::string& label, Backend& backend) {
   std::string text = label.empty() ? "" : label + ": ";
   text += op_name(op);
   text += "(";
@@ -136,7 +145,7 @@ std::string op_text(const Op& op, const std::string& label) {
     text += std::string(access == Access::read ? "" : access == Access::write ? "->" : "+>") + name + " " + shape_text(view);
     first = false;
   });
-  const Cost one = cost(op);
+  const Cost one = cost(op, backend);
   char numbers[64];
   std::snprintf(numbers, sizeof numbers, ")  %.3g MFLOP  %.3g MB", one.flops / 1e6, one.bytes / 1e6);
   return text + numbers;

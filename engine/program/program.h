@@ -31,15 +31,18 @@ class Program {
  private:
   explicit Program(Device& device) : device_(device) {}
   void plan(std::vector<std::shared_ptr<Buffer>>& captured);
+  void run_each();
 
   Device& device_;
   std::vector<LabelledOp> ops_;
   std::vector<std::shared_ptr<Buffer>> kept_;
   std::shared_ptr<Buffer> arena_;
   size_t temporaries_ = 0;
+  int64_t runs_ = 0;
+  std::unique_ptr<Recording> recording_;
 };
 
-// One line an op: block, name, its views with shapes, flops and bytes.
-std::string op_text(const Op& op, const std::string& label);
+// One line an op: block, name, its views with shapes, flops and bytes. The views are in the backend's memory.
+std::string op_text(const Op& op, const std::string& label, Backend& backend);
 
 }  // namespace qeng

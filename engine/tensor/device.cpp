@@ -7,7 +7,8 @@
 namespace qeng {
 
 namespace {
-constexpr size_t kCacheLimit = size_t{1} << 30;  // freed buffers kept for reuse: a step's shapes repeat, so they fit exactly
+// Freed buffers are kept for reuse: a step's shapes repeat, so they fit exactly. Of the host's memory others want some.
+constexpr size_t kHostCacheLimit = size_t{1} << 30;
 
 size_t rounded(size_t bytes) {
   const size_t grain = bytes >= 65536 ? 4096 : 64;  // a page for large buffers, a cache line for small ones
@@ -22,7 +23,7 @@ Buffer::~Buffer() {
   const size_t size = rounded(bytes);
   if (virtual_pages) {
     munmap(data, size);
-  } else if (device->cached_ + size <= kCacheLimit) {
+  } else if (!device->backend_->host_memory() || device->cached_ + size <= kHostCacheLimit) {
     device->cache_[size].push_back(data);
     device->cached_ += size;
   } else {

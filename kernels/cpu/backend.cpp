@@ -1,6 +1,8 @@
 // The CPU as a Backend: dispatches operations to the overloads of run in cpu.h, and measures what the machine can do.
 #include "kernels/backend.h"
 
+#include <unistd.h>
+
 #include <cstring>
 #include <fstream>
 
@@ -39,6 +41,11 @@ class CpuBackend : public Backend {
   void release(void* memory, size_t bytes) override { release_memory(memory, bytes); }
   void upload(void* device, const void* host, size_t bytes) override { std::memcpy(device, host, bytes); }
   void download(void* host, const void* device, size_t bytes) override { std::memcpy(host, device, bytes); }
+
+  Memory memory() override {
+    const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+    return {static_cast<size_t>(sysconf(_SC_AVPHYS_PAGES)) * page, static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * page};
+  }
 
   const Limits& limits() override {
     if (limits_.bandwidth == 0) limits_ = measure_limits(context_);

@@ -25,3 +25,8 @@ QENG_ABSENT(SumSquares)
 QENG_ABSENT(ClipScale)
 QENG_ABSENT(AdamW)
 }  // namespace qeng
+
+#include "kernels/cuda/cublaslt.h"
+namespace qeng {
+__attribute__((weak)) std::shared_ptr<CublasLt> open_cublaslt(int) { return nullptr; }
+}  // namespace qeng

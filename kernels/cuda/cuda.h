@@ -29,12 +29,15 @@ class CudaScratch {
     return static_cast<T*>(take(sizeof(T) * static_cast<size_t>(count)));
   }
   void reset() { used_ = 0; }
+  void freeze(bool on) { frozen_ = on; }  // while recording: a block that would have to grow is an error
+  bool frozen() const { return frozen_; }
 
  private:
   struct Block {
     void* memory = nullptr;
     size_t bytes = 0;
   };
+  bool frozen_ = false;
   std::vector<Block> blocks_;    // the i-th take of an operation uses block i, which grows to the largest wish
   std::vector<void*> outgrown_;  // recorded graphs may hold their addresses
   size_t used_ = 0;

@@ -9,13 +9,12 @@ local run = {}
 
 -- Adds to `declared` what every recipe that computes takes.
 function run.device_options(declared)
-  declared.device = { "auto", "where to compute", choices = { "auto", "cpu", "cuda" }, order = 90 }
+  declared.device = { "auto", "where to compute: auto (a GPU if there is one), cpu, cuda, cuda:N", order = 90 }
   declared.threads = { 0, "CPU threads, 0: the cores this process may use", min = 0, max = 4096, integer = true, order = 91 }
   return declared
 end
 
 function run.use_device(opt)
-  if opt.device == "cuda" then q.error("unsupported", "--device cuda: this build of qeng has no CUDA backend; use --device cpu") end
   q.device { device = opt.device, threads = opt.threads }
 end
 

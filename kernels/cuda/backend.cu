@@ -1,0 +1,304 @@
+// An NVIDIA GPU as a Backend: one stream in whose order everything happens, pinned staging for what comes from the
+// host, and graphs for what is recorded.
+#include <cstdlib>
+#include <deque>
+
+#include "kernels/cuda/cublaslt.h"
+#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/library.h"
+#include "kernels/cuda/limits.h"
+
+namespace qeng {
+
+namespace {
+
+constexpr int kLeastCapability = 80;  // bf16 tensor cores and cp.async came with Ampere
+
+// A ring of pinned memory. What is uploaded is copied here first, so that the caller's memory is free at once and the
+// copy to the device runs beside the host. A piece is used again when the event behind it has passed.
+class Staging {
+ public:
+  ~Staging() {
+    for (const Piece& piece : pieces_) cudaEventDestroy(piece.event);
+    if (memory_) cudaFreeHost(memory_);
+  }
+
+  void upload(void* device, const char* host, size_t bytes, cudaStream_t stream) {
+    if (!memory_) check_cuda(cudaMallocHost(&memory_, kBytes), "allocating pinned memory");
+    for (size_t done = 0; done < bytes;) {
+      const size_t count = std::min(bytes - done, kPiece);
+      char* piece = take(count);
+      std::memcpy(piece, host + done, count);
+      check_cuda(cudaMemcpyAsync(static_cast<char*>(device) + done, piece, count, cudaMemcpyHostToDevice, stream),
+                 "copying to the device");
+      check_cuda(cudaEventRecord(pieces_.back().event, stream), "recording an event");
+      done += count;
+    }
+  }
+
+ private:
+  static constexpr size_t kBytes = size_t{32} << 20;  // four pieces: the host fills one while others travel
+  static constexpr size_t kPiece = kBytes / 4;
+  struct Piece {
+    size_t begin, end;
+    cudaEvent_t event;
+  };
+
+  char* take(size_t bytes) {
+    bytes = (bytes + 255) / 256 * 256;
+    if (next_ + bytes > kBytes) next_ = 0;
+    const size_t begin = next_, end = next_ + bytes;
+    cudaEvent_t event = nullptr;
+    // Pieces leave in the order they came, so the oldest that overlaps has the newer ones behind it.
+    while (!pieces_.empty() && overlaps_any(begin, end)) {
+      check_cuda(cudaEventSynchronize(pieces_.front().event), "waiting for a copy");
+      if (event) cudaEventDestroy(event);
+      event = pieces_.front().event;
+      pieces_.pop_front();
+    }
+    if (!event) check_cuda(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "creating an event");
+    pieces_.push_back({begin, end, event});
+    next_ = end;
+    return static_cast<char*>(memory_) + begin;
+  }
+  bool overlaps_any(size_t begin, size_t end) const {
+    for (const Piece& piece : pieces_)
+      if (piece.begin < end && begin < piece.end) return true;
+    return false;
+  }
+
+  void* memory_ = nullptr;
+  size_t next_ = 0;
+  std::deque<Piece> pieces_;
+};
+
+class CudaGraph : public Recording {
+ public:
+  CudaGraph(cudaGraphExec_t graph, cudaStream_t stream) : graph_(graph), stream_(stream) {}
+  ~CudaGraph() override { cudaGraphExecDestroy(graph_); }
+  void replay() override { check_cuda(cudaGraphLaunch(graph_, stream_), "launching a graph"); }
+
+ private:
+  cudaGraphExec_t graph_;
+  cudaStream_t stream_;
+};
+
+class CudaBackend : public Backend {
+ public:
+  explicit CudaBackend(int index) {
+    check_cuda(cudaSetDevice(index), "choosing the device");
+    cudaDeviceProp properties{};
+    check_cuda(cudaGetDeviceProperties(&properties, index), "reading the device's properties");
+    context_.device = index;
+    context_.multiprocessors = properties.multiProcessorCount;
+    context_.capability = properties.major * 10 + properties.minor;
+    context_.shared_limit = properties.sharedMemPerBlockOptin;
+    title_ = properties.name;
+    if (context_.capability < kLeastCapability)
+      fail("unsupported", "cuda:", index, " is a ", title_, " of compute capability ", properties.major, ".",
+           properties.minor, "; needed is 8.0 or more (Ampere and later)");
+    const char* wait = std::getenv("QENG_CUDA_SYNC");
+    context_.synchronous = wait && std::string(wait) != "0";
+    check_cuda(cudaStreamCreateWithFlags(&context_.stream, cudaStreamNonBlocking), "creating a stream");
+    void* fault = nullptr;
+    check_cuda(cudaMalloc(&fault, sizeof(Fault)), "allocating memory");
+    context_.fault = static_cast<Fault*>(fault);
+    void* seen = nullptr;
+    check_cuda(cudaMallocHost(&seen, sizeof(Fault)), "allocating pinned memory");
+    seen_ = static_cast<Fault*>(seen);
+    clear_fault();
+    check_cuda(cudaStreamSynchronize(context_.stream), "starting");
+    context_.cublas = open_cublaslt(index);
+  }
+  ~CudaBackend() override {
+    cudaStreamSynchronize(context_.stream);
+    cudaFree(context_.fault);
+    cudaFreeHost(seen_);
+    context_.cublas.reset();
+    cudaStreamDestroy(context_.stream);
+  }
+
+  std::string name() const override { return "cuda:" + std::to_string(context_.device); }
+  std::string description() const override {
+    return title_ + ", compute capability " + std::to_string(context_.capability / 10) + "." +
+           std::to_string(context_.capability % 10);
+  }
+
+  void run(const Op& op) override {
+    context_.scratch.reset();
+    std::visit([this](const auto& concrete) { qeng::run(concrete, context_); }, op);
+  }
+
+  void synchronize() override {
+    check_cuda(cudaMemcpyAsync(seen_, context_.fault, sizeof(Fault), cudaMemcpyDeviceToHost, context_.stream),
+               "reading the fault record");
+    check_cuda(cudaStreamSynchronize(context_.stream), "waiting for the device");
+    throw_fault();
+  }
+
+  std::unique_ptr<Recording> record(const std::function<void()>& fn) override {
+    context_.scratch.freeze(true);
+    cudaGraph_t graph = nullptr;
+    check_cuda(cudaStreamBeginCapture(context_.stream, cudaStreamCaptureModeThreadLocal), "beginning to record");
+    try {
+      fn();
+    } catch (...) {
+      cudaStreamEndCapture(context_.stream, &graph);
+      if (graph) cudaGraphDestroy(graph);
+      cudaGetLastError();  // the failed recording's; it is reported by what was thrown
+      context_.scratch.freeze(false);
+      throw;
+    }
+    context_.scratch.freeze(false);
+    check_cuda(cudaStreamEndCapture(context_.stream, &graph), "recording");
+    cudaGraphExec_t ready = nullptr;
+    const cudaError_t status = cudaGraphInstantiate(&ready, graph, 0);
+    cudaGraphDestroy(graph);
+    check_cuda(status, "making a graph of what was recorded");
+    return std::make_unique<CudaGraph>(ready, context_.stream);
+  }
+
+  void* allocate(size_t bytes) override {
+    void* memory = nullptr;
+    const cudaError_t status = cudaMalloc(&memory, std::max<size_t>(bytes, 1));
+    if (status == cudaErrorMemoryAllocation) {
+      cudaGetLastError();
+      const Memory left = this->memory();
+      fail("memory", name(), ": no room for ", bytes, " bytes; ", left.free, " of ", left.total,
+           " are free. Use fewer or shorter rows, or recompute");
+    }
+    check_cuda(status, "allocating memory");
+    return memory;
+  }
+  void release(void* memory, size_t) override { cudaFree(memory); }
+
+  void upload(void* device, const void* host, size_t bytes) override {
+    if (bytes) staging_.upload(device, static_cast<const char*>(host), bytes, context_.stream);
+  }
+  void download(void* host, const void* device, size_t bytes) override {
+    if (bytes)
+      check_cuda(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, context_.stream), "copying from the device");
+    synchronize();
+  }
+  bool host_memory() const override { return false; }
+
+  Memory memory() override {
+    Memory now;
+    check_cuda(cudaMemGetInfo(&now.free, &now.total), "asking for free memory");
+    return now;
+  }
+
+  const Limits& limits() override {
+    if (limits_.bandwidth == 0) limits_ = measure_limits(*this, context_);
+    return limits_;
+  }
+
+ private:
+  void clear_fault() {
+    check_cuda(cudaMemsetAsync(context_.fault, 0, sizeof(Fault), context_.stream), "clearing the fault record");
+  }
+  void throw_fault() {
+    const Fault fault = *seen_;
+    if (fault.kind == FaultKind::none) return;
+    clear_fault();
+    switch (fault.kind) {
+      case FaultKind::token:
+        fail("value", "token ", fault.value, " at position ", fault.place, " is outside the table of ", fault.limit, " rows");
+      case FaultKind::target:
+        fail("value", "target ", fault.value, " at position ", fault.place, " is outside the vocabulary of ", fault.limit,
+             " (-1: not trained)");
+      default:
+        fail("value", "document boundary ", fault.place, " is ", fault.value, "; expected ascending from 0 to at most ",
+             fault.limit);
+    }
+  }
+
+  CudaContext context_;
+  Staging staging_;
+  Fault* seen_ = nullptr;  // pinned: the fault record as of the last synchronisation
+  std::string title_;
+  Limits limits_;
+};
+
+// "13.0" of 13000.
+std::string version_text(int version) {
+  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+}
+
+std::vector<CudaDevice> list_devices(std::string* why) {
+  int count = 0, driver = 0, needed = 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  cudaDriverGetVersion(&driver);
+  cudaRuntimeGetVersion(&needed);
+  if (driver == 0) {
+    *why = "no NVIDIA driver is running on this machine; needed is one for CUDA " + version_text(needed) + " or newer";
+    return {};
+  }
+  if (status == cudaErrorInsufficientDriver) {
+    *why = "the NVIDIA driver supports CUDA up to " + version_text(driver) + "; needed is one for CUDA " +
+           version_text(needed) + " or newer";
+    return {};
+  }
+  if (status != cudaSuccess || count == 0) {
+    *why = std::string("the NVIDIA driver finds no GPU (") + cudaGetErrorString(status) + "); is CUDA_VISIBLE_DEVICES right?";
+    return {};
+  }
+  std::vector<CudaDevice> devices;
+  for (int i = 0; i < count; ++i) {
+    cudaDeviceProp properties{};
+    if (cudaGetDeviceProperties(&properties, i) != cudaSuccess) continue;
+    devices.push_back({properties.name, properties.totalGlobalMem});
+  }
+  return devices;
+}
+
+}  // namespace
+
+void check_cuda(cudaError_t status, const char* doing) {
+  if (status == cudaSuccess) return;
+  cudaGetLastError();
+  fail(status == cudaErrorMemoryAllocation ? "memory" : "cuda", "cuda: ", doing, ": ", cudaGetErrorString(status), " (",
+       cudaGetErrorName(status), ")");
+}
+
+void check_launch(CudaContext& context, const char* name, const void* kernel, dim3 grid, dim3 block, size_t shared) {
+  const unsigned threads = block.x * block.y * block.z;
+  if (threads == 0 || threads > 1024 || grid.y > 65535 || grid.z > 65535 || shared > context.shared_limit)
+    fail("internal", name, ": grid ", grid.x, "x", grid.y, "x", grid.z, ", ", threads, " threads and ", shared,
+         " bytes of shared memory do not fit the device (", context.shared_limit, " bytes)");
+  if (shared > 48 * 1024 && context.prepared.insert(kernel).second)
+    check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(context.shared_limit)),
+               name);
+}
+
+void finish_launch(CudaContext& context, const char* name, cudaError_t status) {
+  check_cuda(status, name);
+  if (!context.synchronous || context.scratch.frozen()) return;
+  check_cuda(cudaStreamSynchronize(context.stream), name);
+}
+
+CudaScratch::~CudaScratch() {
+  for (const Block& block : blocks_) cudaFree(block.memory);
+  for (void* memory : outgrown_) cudaFree(memory);
+}
+
+void* CudaScratch::take(size_t bytes) {
+  if (used_ == blocks_.size()) blocks_.emplace_back();
+  Block& block = blocks_[used_++];
+  if (block.bytes < bytes) {
+    if (frozen_) fail("internal", "cuda: an operation being recorded needs ", bytes, " bytes of scratch that its first run did not");
+    void* larger = nullptr;
+    const size_t rounded = (bytes + 65535) / 65536 * 65536;
+    check_cuda(cudaMalloc(&larger, rounded), "allocating scratch memory");
+    if (block.memory) outgrown_.push_back(block.memory);
+    block = {larger, rounded};
+  }
+  return block.memory;
+}
+
+}  // namespace qeng
+
+extern "C" __attribute__((visibility("default"))) qeng::CudaLibrary qeng_cuda_library() {
+  return {qeng::kCudaLibraryLayout, &qeng::list_devices,
+          [](int index) -> qeng::Backend* { return new qeng::CudaBackend(index); }};
+}

@@ -1,0 +1,64 @@
+#include "kernels/cuda/limits.h"
+
+namespace qeng {
+
+namespace {
+
+constexpr int kTries = 5;
+
+// Seconds of the fastest try, by the device's clock.
+template <class Work>
+double fastest(cudaStream_t stream, Work work) {
+  cudaEvent_t begin, end;
+  check_cuda(cudaEventCreate(&begin), "creating an event");
+  check_cuda(cudaEventCreate(&end), "creating an event");
+  work();  // the first run loads code and chooses algorithms
+  float best = 1e30f;
+  for (int i = 0; i < kTries; ++i) {
+    check_cuda(cudaEventRecord(begin, stream), "recording an event");
+    work();
+    check_cuda(cudaEventRecord(end, stream), "recording an event");
+    check_cuda(cudaEventSynchronize(end), "measuring the device");
+    float milliseconds = 0;
+    check_cuda(cudaEventElapsedTime(&milliseconds, begin, end), "measuring the device");
+    best = std::min(best, milliseconds);
+  }
+  cudaEventDestroy(begin);
+  cudaEventDestroy(end);
+  return std::max(1e-9, best / 1e3);
+}
+
+double matmul_rate(Backend& backend, CudaContext& context, DType dtype, int64_t size) {
+  const size_t bytes = static_cast<size_t>(size * size) * dtype_size(dtype);
+  void* memory[3];
+  for (void*& block : memory) {
+    block = backend.allocate(bytes);
+    check_cuda(cudaMemsetAsync(block, 0, bytes, context.stream), "measuring the device");
+  }
+  Matmul op;
+  op.a = View(memory[0], dtype, {size, size}), op.b = View(memory[1], dtype, {size, size});
+  op.c = View(memory[2], dtype, {size, size}), op.trans_b = true;
+  const double seconds = fastest(context.stream, [&] { backend.run(op); });
+  for (void* block : memory) backend.release(block, bytes);
+  return 2.0 * static_cast<double>(size) * static_cast<double>(size) * static_cast<double>(size) / seconds;
+}
+
+}  // namespace
+
+Limits measure_limits(Backend& backend, CudaContext& context) {
+  Limits limits;
+  const bool emulated = context.cublas == nullptr;
+  const size_t bytes = emulated ? 4096 : std::min<size_t>(size_t{2} << 30, backend.memory().free / 16);
+  void *from = backend.allocate(bytes), *to = backend.allocate(bytes);
+  const double seconds = fastest(context.stream, [&] {
+    check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, context.stream), "measuring the device");
+  });
+  limits.bandwidth = 2.0 * static_cast<double>(bytes) / seconds;
+  backend.release(from, bytes);
+  backend.release(to, bytes);
+  limits.flops_bf16 = matmul_rate(backend, context, DType::bf16, emulated ? 16 : 8192);
+  limits.flops_f32 = matmul_rate(backend, context, DType::f32, emulated ? 16 : 4096);
+  return limits;
+}
+
+}  // namespace qeng
