@@ -1,5 +1,5 @@
 // Stand-ins for operations whose file is not written yet.
-#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/attention.h"
 namespace qeng {
 #define QENG_ABSENT(Operation) \
   __attribute__((weak)) void run(const Operation& op, CudaContext&) { fail("unsupported", op.name, ": not on cuda yet"); }
@@ -24,6 +24,8 @@ QENG_ABSENT(LmHeadLoss)
 QENG_ABSENT(SumSquares)
 QENG_ABSENT(ClipScale)
 QENG_ABSENT(AdamW)
+__attribute__((weak)) bool attention_sm90(const Attention&, const AttentionShape&, CudaContext&) { return false; }
+__attribute__((weak)) bool attention_grad_sm90(const AttentionGrad&, const AttentionShape&, CudaContext&) { return false; }
 }  // namespace qeng
 
 #include "kernels/cuda/cublaslt.h"
