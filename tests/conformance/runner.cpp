@@ -11,8 +11,11 @@ namespace qeng::conformance {
 std::vector<Named>& backends() {
   static std::vector<Named> list = [] {
     std::vector<Named> found;
+    const char* wanted = std::getenv("QENG_BACKENDS");  // "cpu" or "cuda": only those
+    const auto skipped = [&](const std::string& kind) { return wanted && kind != wanted; };
     for (const char* isa : {"baseline", "avx2", "avx512"})
       for (int threads : {1, 2}) {
+        if (skipped("cpu")) continue;
         const std::string name = std::string("cpu ") + isa + " threads " + std::to_string(threads);
         try {
           found.push_back({name, make_cpu_backend(threads, isa)});
@@ -21,6 +24,14 @@ std::vector<Named>& backends() {
           std::fprintf(stderr, "SKIPPED %s: %s\n", name.c_str(), error.what());
         }
       }
+    if (!skipped("cuda")) {
+      try {
+        found.push_back({"cuda", make_cuda_backend()});
+      } catch (const Error& error) {
+        if (error.code != "unsupported" || wanted) throw;
+        std::fprintf(stderr, "SKIPPED cuda: %s\n", error.what());
+      }
+    }
     return found;
   }();
   return list;
