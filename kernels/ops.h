@@ -227,6 +227,24 @@ struct LmHeadLoss {
 // Bytes for: logits [chunk, vocab] in f32, gathered h and dh rows [tokens, hidden], trained row numbers [tokens] i32, slack.
 int64_t lm_head_workspace(int64_t tokens, int64_t hidden, int64_t vocab, int chunk, DType dtype);
 
+// ---------------------------------------------------------------- data
+
+// Packed rows from records as they are stored (engine/packets/frame.h): strips headers, swaps bytes, reads mask bits.
+//   slot piece.slot + i, i < piece.tokens, gets:  tokens = token piece.begin + i of the record,  positions = i,
+//   targets = the piece's next token where the mask has its bit, else -1.  Slots of no piece get pad, -1 and position 0.
+// frames: [bytes] u8   pieces: [n, 6] i64 = {slot, tokens, byte where the record starts in frames, begin, tokens of the
+// whole record, 1 if it has a mask}, by ascending slot; rows that are not needed have slot = slots and zeros
+// tokens, targets, positions: [slots] i32. A piece that leaves the slots or the frames is Error("value").
+struct DecodePackets {
+  static constexpr const char* name = "decode_packets";
+  View frames, pieces, tokens, targets, positions;
+  int32_t pad = 0;
+  template <class F> void views(F f) {
+    f("frames", frames, Access::read), f("pieces", pieces, Access::read);
+    f("tokens", tokens, Access::write), f("targets", targets, Access::write), f("positions", positions, Access::write);
+  }
+};
+
 // ---------------------------------------------------------------- optimizer
 
 // out[slot] = sum of x^2 in double, fixed order     x: any shape, f32   out: [slots] f32, one slot a tensor
@@ -261,7 +279,7 @@ struct AdamW {
 };
 
 using Op = std::variant<Matmul, BiasGrad, Embedding, EmbeddingGrad, RmsNorm, RmsNormGrad, SwiGlu, SwiGluGrad, Add, Scale, Cast,
-                        Copy, Fill, Dropout, Rope, Attention, AttentionGrad, LmHeadLoss, SumSquares, ClipScale, AdamW>;
+                        Copy, Fill, Dropout, Rope, Attention, AttentionGrad, LmHeadLoss, DecodePackets, SumSquares, ClipScale, AdamW>;
 
 inline const char* op_name(const Op& op) {
   return std::visit([](const auto& o) { return o.name; }, op);

@@ -82,6 +82,7 @@ void run(const Rope&, CpuContext&);
 void run(const Attention&, CpuContext&);
 void run(const AttentionGrad&, CpuContext&);
 void run(const LmHeadLoss&, CpuContext&);
+void run(const DecodePackets&, CpuContext&);
 void run(const SumSquares&, CpuContext&);
 void run(const ClipScale&, CpuContext&);
 void run(const AdamW&, CpuContext&);

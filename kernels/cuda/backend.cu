@@ -207,6 +207,8 @@ class CudaBackend : public Backend {
       case FaultKind::target:
         fail("value", "target ", fault.value, " at position ", fault.place, " is outside the vocabulary of ", fault.limit,
              " (-1: not trained)");
+      case FaultKind::piece:
+        fail("value", "decode_packets: piece ", fault.place, " does not fit the slots or the frames");
       default:
         fail("value", "document boundary ", fault.place, " is ", fault.value, "; expected ascending from 0 to at most ",
              fault.limit);

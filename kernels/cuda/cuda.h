@@ -120,6 +120,7 @@ void run(const Rope&, CudaContext&);
 void run(const Attention&, CudaContext&);
 void run(const AttentionGrad&, CudaContext&);
 void run(const LmHeadLoss&, CudaContext&);
+void run(const DecodePackets&, CudaContext&);
 void run(const SumSquares&, CudaContext&);
 void run(const ClipScale&, CudaContext&);
 void run(const AdamW&, CudaContext&);

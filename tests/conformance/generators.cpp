@@ -211,6 +211,44 @@ Op lm_head_loss(Draw& draw) {
   return op;
 }
 
+// Records one after another, some masked, now and then one of several frames; pieces of them with gaps between.
+Op decode_packets(Draw& draw) {
+  DecodePackets op;
+  std::vector<double> bytes, pieces;
+  const auto put = [&](int64_t value, int count) {
+    for (int shift = 8 * (count - 1); shift >= 0; shift -= 8) bytes.push_back(static_cast<double>(value >> shift & 255));
+  };
+  int64_t slots = draw.integer(0, 3);
+  for (int64_t record = 0, records = draw.integer(0, 6); record < records; ++record) {
+    const int64_t all = draw.integer(0, 19) ? draw.size(60) : draw.pick<int64_t>({16383, 16384, 16390});
+    const bool masked = draw.flip();
+    const int64_t begin = draw.integer(0, all - 1), count = draw.flip() ? all - begin : draw.integer(1, all - begin);
+    for (int64_t value : {slots, count, static_cast<int64_t>(bytes.size()), begin, all, int64_t{masked}})
+      pieces.push_back(static_cast<double>(value));
+    for (int64_t first = 0; first <= all; first += 16383) {
+      const int64_t tokens = std::min<int64_t>(16383, all - first);
+      put(0xAA0100, 3), put(0x01, 1), put(4 * tokens, 2);
+      for (int64_t i = 0; i < tokens; ++i) put(draw.integer(0, INT32_MAX), 4);
+      put(draw.integer(0, 65535), 2);
+    }
+    if (masked) {
+      put(0xAA0100, 3), put(0x08, 1), put((all + 7) / 8, 2);
+      for (int64_t i = 0; i < (all + 7) / 8; ++i) put(draw.integer(0, 255), 1);
+      put(draw.integer(0, 65535), 2);
+    }
+    slots += count + draw.integer(0, 2);
+  }
+  slots = std::max<int64_t>(slots, 1);
+  for (int64_t unused = draw.integer(0, 2); unused > 0; --unused)
+    for (int64_t value : {slots, int64_t{0}, int64_t{0}, int64_t{0}, int64_t{0}, int64_t{0}}) pieces.push_back(static_cast<double>(value));
+  op.frames = draw.values(DType::u8, bytes);
+  op.pieces = draw.values(DType::i64, pieces);
+  op.pieces.rank = 2, op.pieces.shape[0] = static_cast<int64_t>(pieces.size()) / 6, op.pieces.shape[1] = 6;
+  op.tokens = draw.empty(DType::i32, {slots}), op.targets = draw.empty_like(op.tokens), op.positions = draw.empty_like(op.tokens);
+  op.pad = draw.pick({0, 151643});
+  return op;
+}
+
 Op sum_squares(Draw& draw) {
   SumSquares op;
   op.x = draw.tensor(DType::f32, {draw.size(80), draw.size(300)});
@@ -265,6 +303,7 @@ const std::vector<Generator>& generators() {
       {"attention", attention},
       {"attention_grad", attention_grad},
       {"lm_head_loss", lm_head_loss},
+      {"decode_packets", decode_packets},
       {"sum_squares", sum_squares},
       {"clip_scale", clip_scale},
       {"adamw", adamw},
