@@ -1,0 +1,63 @@
+// The warp's matrix instructions, with the layouts that kernels/cuda/ptx.h writes down. Never sanitized and always
+// optimized: emulated kernels spend most of their time here.
+#include <bit>
+
+#include "tests/emulator/ptx_emulated.h"
+
+namespace emulator {
+
+namespace {
+float low(uint32_t pair) { return std::bit_cast<float>(pair << 16); }
+float high(uint32_t pair) { return std::bit_cast<float>(pair & 0xffff0000u); }
+uint32_t element(const char* row, int column) {
+  uint16_t value;
+  std::memcpy(&value, row + 2 * column, 2);
+  return value;
+}
+void load(MatrixLoad* const* slots, bool transposed) {
+  for (int lane = 0; lane < 32; ++lane) {
+    const int g = lane / 4, t = lane % 4;
+    for (int j = 0; j < 4; ++j) {
+      MatrixLoad* const* rows = slots + 8 * j;
+      slots[lane]->registers[j] = transposed ? element(rows[2 * t]->row, g) | element(rows[2 * t + 1]->row, g) << 16
+                                             : element(rows[g]->row, 2 * t) | element(rows[g]->row, 2 * t + 1) << 16;
+    }
+  }
+}
+}  // namespace
+
+void load_matrices(const char* what, MatrixLoad& slot, bool transposed, Site site) {
+  shared_address(what, slot.row, 16, 16, site);
+  if (transposed)
+    meet_warp(what, ~0u, slot, [](MatrixLoad* const* slots) { load(slots, true); }, site);
+  else
+    meet_warp(what, ~0u, slot, [](MatrixLoad* const* slots) { load(slots, false); }, site);
+}
+
+void multiply_matrices(MatrixMultiply& slot, Site site) {
+  meet_warp("mma", ~0u, slot, [](MatrixMultiply* const* slots) {
+    float a[16][16], b[16][8], c[16][8];  // [row][k], [k][column], [row][column]
+    for (int lane = 0; lane < 32; ++lane) {
+      const int g = lane / 4, t = lane % 4;
+      const MatrixMultiply& from = *slots[lane];
+      for (int half = 0; half < 2; ++half) {  // k 8 half ...
+        const uint32_t b_pair = half ? from.b1 : from.b0;
+        b[8 * half + 2 * t][g] = low(b_pair), b[8 * half + 2 * t + 1][g] = high(b_pair);
+        for (int lower = 0; lower < 2; ++lower) {  // rows 8 lower ...
+          const uint32_t a_pair = from.a[2 * half + lower];
+          a[8 * lower + g][8 * half + 2 * t] = low(a_pair), a[8 * lower + g][8 * half + 2 * t + 1] = high(a_pair);
+        }
+      }
+      for (int i = 0; i < 4; ++i) c[8 * (i / 2) + g][2 * t + i % 2] = from.c[i];
+    }
+    for (int k = 0; k < 16; ++k)
+      for (int row = 0; row < 16; ++row)
+        for (int column = 0; column < 8; ++column) c[row][column] += a[row][k] * b[k][column];
+    for (int lane = 0; lane < 32; ++lane) {
+      const int g = lane / 4, t = lane % 4;
+      for (int i = 0; i < 4; ++i) slots[lane]->c[i] = c[8 * (i / 2) + g][2 * t + i % 2];
+    }
+  }, site);
+}
+
+}  // namespace emulator

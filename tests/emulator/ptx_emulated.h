@@ -1,0 +1,112 @@
+// The twins of kernels/cuda/ptx.h: the same names and signatures, doing what the PTX manual says, with its rules checked.
+// cp.async lands at the latest legal moment, or the earliest, as the seed draws; until then its destination is poison.
+#pragma once
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "kernels/cuda/device.h"
+#include "tests/emulator/block.h"
+
+namespace emulator {
+
+struct Copy {
+  char* destination;
+  const char* source;
+  uint32_t bytes;  // of 16; the rest is zero
+};
+struct CopyQueue {  // of one thread
+  std::vector<Copy> copies;
+  std::vector<size_t> groups;  // ends of the committed groups, in copies
+};
+// Byte by byte, so that the sanitizer sees a source that is too short.
+inline void land(const Copy& copy) {
+  char data[16] = {};
+  for (uint32_t i = 0; i < copy.bytes; ++i) data[i] = copy.source[i];
+  std::memcpy(copy.destination, data, 16);
+}
+inline void land_groups(CopyQueue& queue, size_t pending) {
+  if (queue.groups.size() <= pending) return;
+  const size_t done = queue.groups.size() - pending, end = queue.groups[done - 1];
+  for (size_t i = 0; i < end; ++i) land(queue.copies[i]);
+  queue.copies.erase(queue.copies.begin(), queue.copies.begin() + static_cast<std::ptrdiff_t>(end));
+  queue.groups.erase(queue.groups.begin(), queue.groups.begin() + static_cast<std::ptrdiff_t>(done));
+  for (size_t& group : queue.groups) group -= end;
+}
+
+// Slots of the warp's instructions; mma.cpp computes.
+struct MatrixLoad {
+  const char* row;
+  uint32_t* registers;
+};
+void load_matrices(const char* what, MatrixLoad& slot, bool transposed, Site site);
+struct MatrixMultiply {
+  float* c;
+  const uint32_t* a;
+  uint32_t b0, b1;
+};
+void multiply_matrices(MatrixMultiply& slot, Site site);
+
+}  // namespace emulator
+
+namespace qeng {
+namespace ptx {
+
+inline uint32_t shared_address(const void* pointer, emulator::Site site = emulator::Site::current()) {
+  return emulator::shared_address("shared_address", pointer, 0, 1, site);
+}
+
+inline float exp2_approx(float x) {
+  const float y = exp2f(std::fabs(x) < 0x1p-126f ? 0.0f : x);
+  return y < 0x1p-126f ? 0.0f : y;
+}
+inline float rsqrt_approx(float x) { return rsqrtf(x); }
+inline uint32_t pack_bf16(float low, float high) {
+  return uint32_t{to_bf16(high).bits} << 16 | to_bf16(low).bits;
+}
+
+inline void cp_async_16(void* shared, const void* global, uint32_t bytes = 16,
+                        emulator::Site site = emulator::Site::current()) {
+  emulator::shared_address("cp.async", shared, 16, 16, site);
+  emulator::check_aligned("cp.async", global, 16, site);
+  if (bytes > 16) emulator::fail("cp.async", "reads at most 16 bytes, not " + std::to_string(bytes), site);
+  const emulator::Copy copy{static_cast<char*>(shared), static_cast<const char*>(global), bytes};
+  if (emulator::arrives_early()) return emulator::land(copy);
+  std::memset(shared, 0xff, 16);
+  emulator::per_thread<emulator::CopyQueue>().copies.push_back(copy);
+}
+inline void cp_async_commit() {
+  auto& queue = emulator::per_thread<emulator::CopyQueue>();
+  queue.groups.push_back(queue.copies.size());
+}
+template <int pending>
+void cp_async_wait() {
+  static_assert(pending >= 0);
+  emulator::land_groups(emulator::per_thread<emulator::CopyQueue>(), pending);
+}
+
+inline void ldmatrix_x4(uint32_t (&r)[4], const void* row, emulator::Site site = emulator::Site::current()) {
+  emulator::MatrixLoad slot{static_cast<const char*>(row), r};
+  emulator::load_matrices("ldmatrix", slot, false, site);
+}
+inline void ldmatrix_x4_trans(uint32_t (&r)[4], const void* row, emulator::Site site = emulator::Site::current()) {
+  emulator::MatrixLoad slot{static_cast<const char*>(row), r};
+  emulator::load_matrices("ldmatrix.trans", slot, true, site);
+}
+inline void mma_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
+                     emulator::Site site = emulator::Site::current()) {
+  emulator::MatrixMultiply slot{c, a, b0, b1};
+  emulator::multiply_matrices(slot, site);
+}
+
+inline void barrier_sync(int id, int threads, emulator::Site site = emulator::Site::current()) {
+  if (id == 0) emulator::fail("bar.sync", "barrier 0 is __syncthreads", site);
+  emulator::barrier("bar.sync", id, threads, true, 0, site);
+}
+inline void barrier_arrive(int id, int threads, emulator::Site site = emulator::Site::current()) {
+  if (id == 0) emulator::fail("bar.arrive", "barrier 0 is __syncthreads", site);
+  emulator::barrier("bar.arrive", id, threads, false, 0, site);
+}
+
+}  // namespace ptx
+}  // namespace qeng
