@@ -403,6 +403,8 @@ local Batch = {}
 ---{tokens=, real_tokens=, trained_tokens=, documents=, split=, dropped=, damaged=, epoch=, wait_ms=, max_documents=}
 ---@return table
 function Batch:info() end
+---Starts the batch's way to a GPU, beside what that computes; load() then finds it there. No need to; at most two at a time.
+function Batch:send() end
 ---Copies into tensors: tokens, targets, positions [T] i32, cu [max_documents + 1] i32.
 ---@param slot {tokens: Tensor, targets: Tensor, positions: Tensor, cu_q: Tensor}
 function Batch:load(slot) end

@@ -138,6 +138,7 @@ int batches(Call& call) {
   options.lookahead = opt.get("lookahead", options.lookahead);
   options.epochs = opt.get("once", false) ? 1 : 0;
   options.vocab = opt.get("vocab", options.vocab);
+  options.stored = !device().backend().host_memory();
   return call.push(std::make_shared<Batches>(self, options));
 }
 
@@ -198,27 +199,40 @@ int batch_info(Call& call) {
   return 1;
 }
 
+int send(Call& call) {
+  const auto self = call.self<Batch>();
+  if (!device().backend().host_memory()) batch_stage(*self).send(self);
+  return 0;
+}
+
 // Copies into the slot's tensors, which have the batch's sizes; other fields of the slot are the caller's.
 int load(Call& call) {
   const auto self = call.self<Batch>();
   lua_State* L = call.L;
   if (!lua_istable(L, call.index(1))) call.bad_argument(1, "table expected, got " + lua::type_text(L, call.index(1)));
-  const auto fill = [&](const char* key, const std::vector<int32_t>& values) {
+  const auto field = [&](const char* key, const std::vector<int32_t>& values) {
     lua_getfield(L, call.index(1), key);
+    TensorPtr tensor;
     try {
-      const TensorPtr tensor = lua::Value<TensorPtr>::read(L, lua_gettop(L));
-      from_host_i32(*tensor, values.data(), values.size());
+      tensor = lua::Value<TensorPtr>::read(L, lua_gettop(L));
     } catch (const lua::Problem& problem) {
       call.bad_argument(1, std::string("field '") + key + "': " + problem.text);
-    } catch (const Error& error) {
-      throw Error(error.code, std::string("Batch:load: field '") + key + "': " + error.what());
     }
+    if (tensor->view.dtype != DType::i32 || tensor->view.elements() != static_cast<int64_t>(values.size()))
+      fail("shape", "Batch:load: field '", key, "': ", values.size(), " i32 values for ", shape_text(tensor->view));
     lua_pop(L, 1);
+    return tensor;
   };
-  fill("tokens", self->tokens);
-  fill("targets", self->targets);
-  fill("positions", self->positions);
-  fill("cu_q", self->cu_seqlens);
+  const BatchStage::Slot slot{field("tokens", self->tokens), field("targets", self->targets),
+                              field("positions", self->positions), field("cu_q", self->cu_seqlens)};
+  if (!device().backend().host_memory()) {
+    batch_stage(*self).load(*self, slot);
+  } else {
+    from_host_i32(*slot.tokens, self->tokens.data(), self->tokens.size());
+    from_host_i32(*slot.targets, self->targets.data(), self->targets.size());
+    from_host_i32(*slot.positions, self->positions.data(), self->positions.size());
+    from_host_i32(*slot.cu_seqlens, self->cu_seqlens.data(), self->cu_seqlens.size());
+  }
   return 0;
 }
 }  // namespace
@@ -234,7 +248,7 @@ void register_packets(lua_State* L) {
                                      {"verify", fn<verify>},
                                      {"batches", fn<batches>}});
   lua::methods<Batches>(L, {{"next", fn<next>}, {"state", fn<state>}, {"restore", fn<restore>}, {"plan", fn<plan>}});
-  lua::methods<Batch>(L, {{"info", fn<batch_info>}, {"load", fn<load>}});
+  lua::methods<Batch>(L, {{"info", fn<batch_info>}, {"send", fn<send>}, {"load", fn<load>}});
 }
 
 }  // namespace qeng

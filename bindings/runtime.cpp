@@ -11,6 +11,7 @@ struct Runtime {
   explicit Runtime(std::unique_ptr<Backend> backend) : device(std::move(backend)), tape(device) {}
   Device device;
   Tape tape;
+  std::unique_ptr<BatchStage> stage;
 };
 
 DeviceChoice chosen;
@@ -62,6 +63,11 @@ void choose_device(const DeviceChoice& choice) {
 }
 Device& device() { return runtime().device; }
 Tape& tape() { return runtime().tape; }
+BatchStage& batch_stage(const Batch& batch) {
+  std::unique_ptr<BatchStage>& stage = runtime().stage;
+  if (!stage || !stage->fits(batch)) stage = std::make_unique<BatchStage>(device(), batch);
+  return *stage;
+}
 bool device_in_use() { return current_runtime != nullptr; }
 
 namespace scopes {

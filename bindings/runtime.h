@@ -5,6 +5,7 @@
 
 #include "bindings/lua.h"
 #include "engine/autograd/tape.h"
+#include "engine/train/batch_stage.h"
 
 QENG_LUA_CLASS(qeng::Tensor, "Tensor")
 
@@ -19,6 +20,7 @@ void choose_device(const DeviceChoice& choice);  // Error("value") once the devi
 Device& device();
 Tape& tape();
 bool device_in_use();
+BatchStage& batch_stage(const Batch& batch);  // the device's, for batches of this shape
 
 namespace scopes {
 // Tensors pushed to Lua from now on belong to a new scope, until leave(). The results of the scope are the top `results`

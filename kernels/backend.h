@@ -41,6 +41,10 @@ class Backend {
   // Null, with nothing called, where the device has no such thing.
   virtual std::unique_ptr<Recording> record(const std::function<void()>& fn) { return (void)fn, nullptr; }
 
+  // Calls fn, whose uploads and operations run beside what is queued already; what is queued later comes after them. They
+  // may use only memory that nothing queued since the previous call of ahead() uses.
+  virtual void ahead(const std::function<void()>& fn) { fn(); }
+
   // Memory of the device, aligned to 64 bytes; throws Error("memory").
   virtual void* allocate(size_t bytes) = 0;
   virtual void release(void* memory, size_t bytes) = 0;

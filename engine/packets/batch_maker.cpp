@@ -108,7 +108,10 @@ void Batches::Maker::begin(Batch& batch) const {
   batch.targets.assign(slots, -1);
   batch.positions.assign(slots, 0);
   batch.cu_seqlens.assign(1, 0);
+  batch.pad = options_.pad;
   batch.segments.clear();
+  batch.frames.clear();
+  batch.pieces.clear();
   batch.counts = {};
   batch.trained_tokens = batch.lost_targets = batch.damaged = batch.damaged_tokens = 0;
   batch.epoch = epoch_;
@@ -136,6 +139,11 @@ bool Batches::Maker::next(Batch& batch) {
     fail("value", file_->path(), ": no document fits a row of ", options_.row_tokens,
          " tokens and long documents are dropped: raise row_tokens, or choose long = \"split\"");
   batch.cu_seqlens.resize(static_cast<size_t>(options_.max_documents) + 1, batch.cu_seqlens.back());
+  if (options_.stored) {
+    const auto slots = static_cast<int64_t>(batch.tokens.size());
+    for (size_t rest = static_cast<size_t>(options_.max_documents) - batch.pieces.size() / 6; rest > 0; --rest)
+      batch.pieces.insert(batch.pieces.end(), {slots, 0, 0, 0, 0, 0});
+  }
   packer_->drop_long(batch.counts);
   batch.last_of_epoch = packer_->done();
   if (batch.last_of_epoch) start_epoch(epoch_ + 1);
@@ -152,6 +160,12 @@ void Batches::Maker::lay(Batch& batch, const Piece& piece, int64_t slot) {
   const bool good = document_good_;
   batch.segments.push_back({piece, slot, info.src, info.dst, !good});
   if (!good) return damaged(batch, piece);
+  if (options_.stored) {
+    const auto stored = file_->stored(piece.record);
+    batch.pieces.insert(batch.pieces.end(), {slot, piece.tokens, static_cast<int64_t>(batch.frames.size()), piece.begin,
+                                             info.tokens, int64_t{info.masked}});
+    batch.frames.insert(batch.frames.end(), stored.begin(), stored.end());
+  }
 
   int32_t* tokens = &batch.tokens[static_cast<size_t>(slot)];
   int32_t* targets = &batch.targets[static_cast<size_t>(slot)];

@@ -33,6 +33,7 @@ struct BatchOptions {
   int32_t vocab = 0;  // a token at or over it is Error("value"); 0: no limit
   double max_damaged = 0.01;
   int prefetch = 2;  // batches made ahead; 0: made when asked for, without a thread
+  bool stored = false;  // also give frames and pieces, for a device that decodes them itself
 };
 
 // Where a run stands: enough for the very next batch. As integers (for a checkpoint): below 2^53 each, exact in Lua and
@@ -57,6 +58,10 @@ struct Batch {
   std::vector<int32_t> tokens, targets, positions;  // [rows * row_tokens]
   std::vector<int32_t> cu_seqlens;                  // [max_documents + 1], the last value repeated to the end
   std::vector<Segment> segments;                    // the documents, in order of their slots
+  int32_t pad = 0;
+  std::vector<uint8_t> frames;                      // BatchOptions::stored: the documents' frames as the file has them,
+  std::vector<int64_t> pieces;                      // and where their tokens go, [max_documents, 6]: DecodePackets in
+                                                    // kernels/ops.h turns both into tokens, targets and positions
   PackCounts counts;                                // of this batch, damaged documents included
   int64_t trained_tokens = 0;                       // targets that are not -1
   int64_t lost_targets = 0;  // trained tokens that stand first in a later piece of a split document

@@ -86,6 +86,11 @@ bool PacketFile::read(uint64_t record, std::vector<int32_t>& tokens, std::vector
   return false;
 }
 
+std::span<const uint8_t> PacketFile::stored(uint64_t record) const {
+  const IndexEntry& e = entry(record);
+  return frames_.subspan(e.offset, record_bytes(e.tokens, info(record).masked));
+}
+
 FrameErrors PacketFile::errors() const {
   FrameErrors errors;
   for (size_t src = 0; src < 256; ++src)

@@ -49,6 +49,9 @@ class PacketFile {
   // under its source in errors(), where a frame is damaged; the vectors then hold nothing of use.
   bool read(uint64_t record, std::vector<int32_t>& tokens, std::vector<uint8_t>& mask) const;
 
+  // The record's frames as stored, unchecked: of use after a read() that was true.
+  std::span<const uint8_t> stored(uint64_t record) const;
+
   FrameErrors errors() const;   // of all reads so far
   PacketReport verify() const;  // reads the whole file; does not count into errors()
 

@@ -112,6 +112,11 @@ class CudaBackend : public Backend {
   }
   ~CudaBackend() override {
     cudaStreamSynchronize(context_.stream);
+    if (side_) {
+      cudaStreamSynchronize(side_);
+      cudaEventDestroy(before_), cudaEventDestroy(done_);
+      cudaStreamDestroy(side_);
+    }
     cudaFree(context_.fault);
     cudaFreeHost(seen_);
     context_.cublas.reset();
@@ -156,6 +161,27 @@ class CudaBackend : public Backend {
     cudaGraphDestroy(graph);
     check_cuda(status, "making a graph of what was recorded");
     return std::make_unique<CudaGraph>(ready, context_.stream);
+  }
+
+  void ahead(const std::function<void()>& fn) override {
+    if (!side_) {
+      check_cuda(cudaStreamCreateWithFlags(&side_, cudaStreamNonBlocking), "creating a stream");
+      for (cudaEvent_t* event : {&before_, &done_})
+        check_cuda(cudaEventCreateWithFlags(event, cudaEventDisableTiming), "creating an event");
+    } else {
+      check_cuda(cudaStreamWaitEvent(side_, before_, 0), "ordering streams");
+    }
+    check_cuda(cudaEventRecord(before_, context_.stream), "recording an event");
+    std::swap(context_.stream, side_);
+    try {
+      fn();
+    } catch (...) {
+      std::swap(context_.stream, side_);
+      throw;
+    }
+    std::swap(context_.stream, side_);
+    check_cuda(cudaEventRecord(done_, side_), "recording an event");
+    check_cuda(cudaStreamWaitEvent(context_.stream, done_, 0), "ordering streams");
   }
 
   void* allocate(size_t bytes) override {
@@ -217,6 +243,8 @@ class CudaBackend : public Backend {
 
   CudaContext context_;
   Staging staging_;
+  cudaStream_t side_ = nullptr;  // ahead()'s, with the point that its next call waits for and the end of the last one
+  cudaEvent_t before_ = nullptr, done_ = nullptr;
   Fault* seen_ = nullptr;  // pinned: the fault record as of the last synchronisation
   std::string title_;
   Limits limits_;

@@ -95,18 +95,20 @@ return function(given)
   local peak = q.limits()[model.dtype == "bf16" and "flops_bf16" or "flops_f32"]
   local bad, interrupted = 0, false
 
+  local upcoming, position  -- the batch made ahead of its step, and where the batches stood before it
   local function save()
-    state.batches, state.seed, state.row_tokens, state.rows, state.accumulate = batches:state(), opt.seed, opt.row_tokens, opt.rows, opt.accumulate
+    state.batches, state.seed, state.row_tokens, state.rows, state.accumulate = position or batches:state(), opt.seed, opt.row_tokens, opt.rows, opt.accumulate
     checkpoint.save(out, model, adamw, state, opt.keep)
   end
 
-  -- Forward and backward of the micro-batch in the slot; gradients add up. Returns its share of the step's loss.
-  local function pass()
+  -- Forward and backward of the micro-batch in the slot; gradients add up. Its share of the step's loss goes to `share`.
+  -- Nothing is read from the device, so that a GPU has its next work before it is done with this.
+  local function pass(share)
     if opt.eager then
       return q.scope(function()
         local value = model:loss(slot, opt.row_tokens)
         value:backward()
-        return value:item()
+        share:copy(value)
       end)
     end
     if not program then
@@ -117,8 +119,10 @@ return function(given)
       end)
     end
     program:run()
-    return loss:item()
+    share:copy(loss)
   end
+  local losses, shares = q.zeros({ opt.accumulate }, "f32", "batch"), {}
+  for i = 1, opt.accumulate do shares[i] = losses:rows(i - 1, 1) end
 
   q.defer_interrupt(true)
   if opt.eval_share > 0 and state.step == 0 then
@@ -130,20 +134,28 @@ return function(given)
     local begin = q.time()
     local micro, trained, real, wait = {}, 0, 0, 0
     for i = 1, opt.accumulate do
-      micro[i] = batches:next()
+      micro[i], upcoming = upcoming or batches:next(), nil
       local info = micro[i]:info()
       trained, real, wait = trained + info.trained_tokens, real + info.real_tokens, wait + info.wait_ms
       slot = slot or models.slot(info.tokens, info.max_documents)
     end
-    local total = 0
+    position = batches:state()
+    slot.scale:fill(1 / math.max(trained, 1))
     for i = 1, opt.accumulate do
       micro[i]:load(slot)
-      slot.scale:fill(1 / math.max(trained, 1))
       q.rng_step(state.step * opt.accumulate + i - 1)
-      total = total + pass()
+      pass(shares[i])
+      if i < opt.accumulate then
+        micro[i + 1]:send()
+      elseif state.step + 1 < steps then
+        upcoming = batches:next()
+        upcoming:send()
+      end
     end
     local lr = rate(state.step)
     local update = adamw:step { lr = lr, clip = opt.clip }
+    local total = 0
+    for _, share in ipairs(losses:table()) do total = total + share end
     state.step, state.tokens = state.step + 1, state.tokens + trained
     if update.skipped or total ~= total then
       bad = bad + 1
