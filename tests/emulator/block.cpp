@@ -80,6 +80,7 @@ struct Block {
   const std::function<void()>* body = nullptr;
   int threads = 0, alive = 0, exited = 0;
   std::array<Thread, kMaxThreads> thread;
+  std::array<uint3, kMaxThreads> index;  // threadIdx of each
   std::array<Warp, kMaxWarps> warp;
   std::array<Meeting<128>, kMaxGroups> group;
   std::array<Barrier, kBarriers> barrier;
@@ -90,8 +91,8 @@ struct Block {
   char* shared = nullptr;
   size_t shared_size = 0;
   std::vector<void*> slots;
-  // Drawn per block: of 256, how often the schedule stays with the warp that ran, looks at polling threads though others
-  // could run, and lets an asynchronous copy land at once.
+  // Drawn per block: of 256, how often the schedule stays with the warp that ran, looks at polling threads though
+  // others could run, and lets an asynchronous copy land at once.
   uint32_t stay = 0, poll = 0, early = 0;
 };
 
@@ -115,9 +116,9 @@ void restart_random() { stream = (seed_value + 1) * 0x9e3779b97f4a7c15ull; }
 int number(const Thread* t) { return static_cast<int>(t - block.thread.data()); }
 
 std::string coordinates(int linear) {
-  const int x = static_cast<int>(blockDim.x), y = static_cast<int>(blockDim.y);
+  const uint3 index = block.index[static_cast<size_t>(linear)];
   std::ostringstream text;
-  text << "(" << linear % x << "," << linear / x % y << "," << linear / x / y << ")";
+  text << "(" << index.x << "," << index.y << "," << index.z << ")";
   return text.str();
 }
 std::string place(const Site& site) {
@@ -131,9 +132,9 @@ bool same(const Site& a, const Site& b) {
 }
 // In words: what is known of thread t.
 std::string whereabouts(int t) {
+  if (t >= block.threads) return "thread " + std::to_string(t) + " does not exist";
   const Thread& other = block.thread[static_cast<size_t>(t)];
   const std::string who = "thread " + coordinates(t);
-  if (t >= block.threads) return "thread " + std::to_string(t) + " does not exist";
   if (other.exited) return who + " has exited";
   if (other.waiting) return who + " waits at " + other.what + " (" + place(other.site) + ")";
   return who + " is elsewhere";
@@ -183,7 +184,8 @@ std::string deadlock() {
     int end = t + 1;
     for (; end < block.threads; ++end) {
       const Thread& other = block.thread[static_cast<size_t>(end)];
-      if (other.exited != first.exited || (!first.exited && (other.what != first.what || !same(other.site, first.site))))
+      if (other.exited != first.exited ||
+          (!first.exited && (other.what != first.what || !same(other.site, first.site))))
         break;
     }
     text << (t ? "; " : " ") << "thread" << (end - t > 1 ? "s " + std::to_string(t) + " to " : " ") << end - 1
@@ -235,8 +237,7 @@ void enter(Worker& next) {
 
 void set_current(Thread* thread_to_run) {
   current = thread_to_run;
-  const unsigned n = static_cast<unsigned>(number(thread_to_run));
-  threadIdx = {n % blockDim.x, n / blockDim.x % blockDim.y, n / blockDim.x / blockDim.y};
+  threadIdx = block.index[static_cast<size_t>(number(thread_to_run))];
 }
 
 void thread_exits(Thread& self) {
@@ -247,20 +248,20 @@ void thread_exits(Thread& self) {
   my_warp.exited |= bit;
   --block.alive, ++block.exited;
   if (block.aborting) return;
-  const std::string who = "thread " + coordinates(t) + " exited, ";
+  const auto who = [t] { return "thread " + coordinates(t) + " exited, "; };
   for (const auto& meeting : my_warp.meetings)
     if (meeting.mask & bit) {
       const int other = t / 32 * 32 + std::countr_zero(meeting.arrived);
-      return set_failure(who + "though " + at_place(meeting.what, meeting.site) + " of thread " + coordinates(other) +
+      return set_failure(who() + "though " + at_place(meeting.what, meeting.site) + " of thread " + coordinates(other) +
                          " names its lane");
     }
   if (const auto& group = block.group[static_cast<size_t>(t / 128)]; group.count)
-    return set_failure(who + "while its warpgroup waits for it at " + at_place(group.what, group.site));
+    return set_failure(who() + "while its warpgroup waits for it at " + at_place(group.what, group.site));
   if (const auto& all = block.barrier[0]; all.arrived) {
     size_t w = 0;
     while (!all.lanes[w]) ++w;
     const int other = static_cast<int>(w) * 32 + std::countr_zero(all.lanes[w]);
-    set_failure(who + "while thread " + coordinates(other) + " waits at " + at_place(all.what, all.sites[w]));
+    set_failure(who() + "while thread " + coordinates(other) + " waits at " + at_place(all.what, all.sites[w]));
   }
 }
 
@@ -291,8 +292,9 @@ void work(Worker& self) {
   }
 }
 
-// Deep enough for kernels with their register arrays on the stack, unoptimized and with the sanitizer's gaps; only pages
-// that are touched take memory. The tops are staggered: at the same offset in each stack they would share cache sets.
+// Deep enough for kernels with their register arrays on the stack, unoptimized and with the sanitizer's gaps; only
+// pages that are touched take memory. The tops are staggered: at the same offset in each stack they would share cache
+// sets.
 constexpr size_t kStack = 512 << 10, kGuard = 4096, kStagger = 1088, kStaggers = 61;
 
 struct NoDeallocation {
@@ -302,7 +304,8 @@ struct NoDeallocation {
 
 Worker* new_worker() {
   static size_t made = 0;
-  void* memory = mmap(nullptr, kGuard + kStack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* memory =
+      mmap(nullptr, kGuard + kStack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) throw std::bad_alloc();
   mprotect(memory, kGuard, PROT_NONE);
   char* bottom = static_cast<char*>(memory) + kGuard;
@@ -410,7 +413,8 @@ void meet_warp(const char* what, uint32_t mask, void* slot, Complete complete, S
   Warp& my_warp = block.warp[static_cast<size_t>(t / 32)];
   const uint32_t bit = 1u << (t % 32);
   if (!(mask & bit)) fail(what, "the mask does not name the thread's own lane", site);
-  if (const uint32_t gone = mask & (my_warp.exited | ~my_warp.exists)) absent(what, site, first + std::countr_zero(gone));
+  if (const uint32_t gone = mask & (my_warp.exited | ~my_warp.exists))
+    absent(what, site, first + std::countr_zero(gone));
   Meeting<32>* meeting = nullptr;
   for (auto& other : my_warp.meetings) {
     if (!(other.mask & bit)) continue;
@@ -418,7 +422,8 @@ void meet_warp(const char* what, uint32_t mask, void* slot, Complete complete, S
       const int earlier = first + std::countr_zero(other.arrived);
       std::ostringstream text;
       text << whereabouts(earlier);
-      if (other.what == what && same(other.site, site)) text << std::hex << " with mask 0x" << other.mask << ", not 0x" << mask;
+      if (other.what == what && same(other.site, site))
+        text << std::hex << " with mask 0x" << other.mask << ", not 0x" << mask;
       text << ", and waits for this thread there";
       fail(what, text.str(), site);
     }
@@ -494,13 +499,17 @@ int barrier(const char* what, int id, int count, bool wait_there, int value, Sit
     my_barrier.lanes.fill(0), my_barrier.waiting.fill(0);
     if (id == 0) my_barrier.sites.fill(site);
   } else if (my_barrier.count != count) {
-    fail(what, "barrier " + std::to_string(id) + " is awaited over " + std::to_string(my_barrier.count) + " threads, not " +
-                   std::to_string(count), site);
+    fail(what,
+         "barrier " + std::to_string(id) + " is awaited over " + std::to_string(my_barrier.count) + " threads, not " +
+             std::to_string(count),
+         site);
   }
   if (my_barrier.lanes[w] & bit) fail(what, "the thread arrived twice at barrier " + std::to_string(id), site);
   if (id != 0 && my_barrier.lanes[w] == 0) my_barrier.sites[w] = site;
   if (!same(my_barrier.sites[w], site))
-    fail(what, (id == 0 ? "other threads wait at " : "lanes of its warp are at ") + at_place(my_barrier.what, my_barrier.sites[w]),
+    fail(what,
+         (id == 0 ? "other threads wait at " : "lanes of its warp are at ") +
+             at_place(my_barrier.what, my_barrier.sites[w]),
          site);
   my_barrier.lanes[w] |= bit;
   my_barrier.nonzero += value != 0;
@@ -512,8 +521,10 @@ int barrier(const char* what, int id, int count, bool wait_there, int value, Sit
   }
   for (size_t other = 0; id != 0 && other < kMaxWarps; ++other)
     if (const uint32_t lanes = my_barrier.lanes[other]; lanes && lanes != block.warp[other].exists)
-      fail(what, "only " + std::to_string(std::popcount(lanes)) + " of 32 lanes of warp " + std::to_string(other) +
-                     " arrived at barrier " + std::to_string(id), site);
+      fail(what,
+           "only " + std::to_string(std::popcount(lanes)) + " of 32 lanes of warp " + std::to_string(other) +
+               " arrived at barrier " + std::to_string(id),
+           site);
   ++total.barriers;
   my_barrier.result = my_barrier.nonzero;
   my_barrier.arrived = 0;
@@ -527,8 +538,8 @@ uint32_t shared_address(const char* what, const void* pointer, size_t bytes, siz
   const auto address = reinterpret_cast<uintptr_t>(pointer), base = reinterpret_cast<uintptr_t>(block.shared);
   if (address < base || address - base > block.shared_size || bytes > block.shared_size - (address - base)) {
     std::ostringstream text;
-    text << bytes << " bytes at byte " << static_cast<int64_t>(address - base) << " from the start of shared memory, which has "
-         << block.shared_size;
+    text << bytes << " bytes at byte " << static_cast<int64_t>(address - base)
+         << " from the start of shared memory, which has " << block.shared_size;
     fail(what, text.str(), site);
   }
   const uint32_t offset = static_cast<uint32_t>(address - base);
@@ -567,6 +578,8 @@ bool run_grid(const char* name, dim3 grid, dim3 threads_of_block, size_t shared,
   block.aborting = false;
   std::memset(block.shared + shared, kMarginByte, margin);
   gridDim = grid, blockDim = threads_of_block;
+  for (unsigned t = 0, x = blockDim.x, y = blockDim.y; t < static_cast<unsigned>(block.threads); ++t)
+    block.index[t] = {t % x, t / x % y, t / x / y};
   // Blocks in an order that the seed draws: a permutation for small grids, a coprime stride for large ones.
   const uint64_t blocks = uint64_t{grid.x} * grid.y * grid.z;
   std::vector<uint32_t> order(blocks <= 65536 ? blocks : 0);
@@ -584,7 +597,8 @@ bool run_grid(const char* name, dim3 grid, dim3 threads_of_block, size_t shared,
     run_block();
     for (size_t byte = 0; byte < margin && !block.aborting; ++byte)
       if (static_cast<unsigned char>(block.shared[shared + byte]) != kMarginByte)
-        set_failure("wrote byte " + std::to_string(shared + byte) + " of " + std::to_string(shared) + " of shared memory");
+        set_failure("wrote byte " + std::to_string(shared + byte) + " of " + std::to_string(shared) +
+                    " of shared memory");
     if (block.aborting) break;
   }
   current = nullptr;

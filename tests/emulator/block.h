@@ -36,22 +36,23 @@ int threads();
 
 // Threads that execute one instruction together. Each brings a slot of its own (its operands and room for its results)
 // and waits; the last to arrive calls complete(Slot* const* slots), slots by lane (0 to 31; null for lanes outside the
-// mask) or by thread of the warpgroup (0 to 127), which writes the results into the slots, and goes on at once. It fails
-// where a named thread does not exist, has exited, or stands at another instruction, place or mask. `complete` is a
-// lambda without captures.
+// mask) or by thread of the warpgroup (0 to 127), which writes the results into the slots, and goes on at once. It
+// fails where a named thread does not exist, has exited, or stands at another instruction, place or mask. `complete` is
+// a lambda without captures.
 using Complete = void (*)(void* const* slots);
 void meet_warp(const char* what, uint32_t mask, void* slot, Complete complete, Site site);
 void meet_warpgroup(const char* what, void* slot, Complete complete, Site site);
 
 template <class Slot, class F>
 void meet_warp(const char* what, uint32_t mask, Slot& slot, F, Site site) {
-  meet_warp(what, mask, static_cast<void*>(&slot),
-            [](void* const* slots) { F{}(reinterpret_cast<Slot* const*>(slots)); }, site);
+  meet_warp(
+      what, mask, static_cast<void*>(&slot), [](void* const* slots) { F{}(reinterpret_cast<Slot* const*>(slots)); },
+      site);
 }
 template <class Slot, class F>
 void meet_warpgroup(const char* what, Slot& slot, F, Site site) {
-  meet_warpgroup(what, static_cast<void*>(&slot),
-                 [](void* const* slots) { F{}(reinterpret_cast<Slot* const*>(slots)); }, site);
+  meet_warpgroup(
+      what, static_cast<void*>(&slot), [](void* const* slots) { F{}(reinterpret_cast<Slot* const*>(slots)); }, site);
 }
 
 // Returns once done() is true; done() must not wait, and may be called from other fibers while this thread waits, many
@@ -59,7 +60,8 @@ void meet_warpgroup(const char* what, Slot& slot, F, Site site) {
 void wait_until(const char* what, bool (*done)(const void*), const void* state, Site site);
 template <class F>
 void wait_until(const char* what, const F& done, Site site) {
-  wait_until(what, [](const void* state) { return static_cast<bool>((*static_cast<const F*>(state))()); }, &done, site);
+  wait_until(
+      what, [](const void* state) { return static_cast<bool>((*static_cast<const F*>(state))()); }, &done, site);
 }
 // Lets other threads run.
 void yield();
@@ -68,7 +70,8 @@ void yield();
 // at once where the thread does not wait. Whole warps arrive, at one place in the source; at barrier 0 the whole block.
 int barrier(const char* what, int id, int count, bool wait, int value, Site site);
 
-// The block's dynamic shared memory: exactly the size asked for, aligned to 1024, 0xff in each byte when a block begins.
+// The block's dynamic shared memory: exactly the size asked for, aligned to 1024, 0xff in each byte when a block
+// begins.
 char* shared_memory();
 size_t shared_size();
 // The 32-bit shared address of `bytes` bytes at `pointer`, which must lie in shared memory and be aligned to `align`.

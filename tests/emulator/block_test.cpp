@@ -1,51 +1,14 @@
 // What the emulator finds in kernels, shown on kernels that have the mistake and kernels that do not.
-#include <cuda_runtime.h>
-
-#include <cstring>
 #include <set>
 
 #include "kernels/cuda/ptx.h"
 #include "tests/catch.h"
+#include "tests/emulator/kernel_fixture.h"
 
-namespace {
-
-using qeng::bf16;
+using namespace emulator_test;
 using qeng::shared_memory;
 
-// Runs the kernel to its end under a seed.
-template <class... Params, class... Args>
-cudaError_t run(uint64_t seed, void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared, Args... args) {
-  emulator::set_seed(seed);
-  cudaDeviceReset();
-  const cudaError_t status = emulator::launch("kernel", reinterpret_cast<const void*>(kernel), grid, block, shared, nullptr,
-                                              [=] { kernel(args...); });
-  return status ? status : cudaDeviceSynchronize();
-}
-// Whether the launch fails, and its report says so.
-template <class... Params, class... Args>
-std::string report_of(void (*kernel)(Params...), dim3 block, size_t shared, Args... args) {
-  const cudaError_t status = run(1, kernel, 1, block, shared, args...);
-  cudaDeviceReset();
-  return status == cudaErrorLaunchFailure ? emulator::last_report() : "no failure";
-}
-
-// Memory of the device, read and written through copies.
-template <class T>
-struct Device {
-  explicit Device(size_t count_) : count(count_) { cudaMalloc(&data, count * sizeof(T)); }
-  explicit Device(const std::vector<T>& values) : Device(values.size()) {
-    cudaMemcpy(data, values.data(), count * sizeof(T), cudaMemcpyHostToDevice);
-  }
-  ~Device() { cudaFree(data); }
-  Device(const Device&) = delete;
-  std::vector<T> read() const {
-    std::vector<T> values(count);
-    cudaMemcpy(values.data(), data, count * sizeof(T), cudaMemcpyDeviceToHost);
-    return values;
-  }
-  T* data = nullptr;
-  size_t count;
-};
+namespace {
 
 __global__ void indices(int* out) {
   const unsigned block = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
@@ -108,7 +71,8 @@ __global__ void two_places() {
     __syncthreads();
 }
 TEST_CASE("divergent barriers are reported") {
-  CHECK_THAT(report_of(half_the_block, 64, 0), containing("kernel kernel, block (0,0,0)") && containing("__syncthreads (block_test.cpp") && containing("exited"));
+  CHECK_THAT(report_of(half_the_block, 64, 0), containing("kernel kernel, block (0,0,0)") &&
+                                                   containing("__syncthreads (block_test.cpp") && containing("exited"));
   CHECK_THAT(report_of(two_places, 64, 0), containing("other threads wait at __syncthreads"));
 }
 
@@ -128,7 +92,8 @@ __global__ void source_not_in_mask() {
 }
 __global__ void half_a_warp() { __shfl_xor_sync(0xffffffffu, 1, 1); }
 TEST_CASE("shuffles that miss a lane are reported") {
-  CHECK_THAT(report_of(exited_lane, 32, 0), containing("__shfl_xor_sync") && containing("(7,0,0)") && containing("exited"));
+  CHECK_THAT(report_of(exited_lane, 32, 0),
+             containing("__shfl_xor_sync") && containing("(7,0,0)") && containing("exited"));
   CHECK_THAT(report_of(lane_elsewhere, 32, 0), containing("__syncwarp") && containing("__shfl_xor_sync"));
   CHECK_THAT(report_of(not_in_mask, 32, 0), containing("does not name the thread's own lane"));
   CHECK_THAT(report_of(source_not_in_mask, 32, 0), containing("reads lane 16"));
@@ -210,7 +175,8 @@ TEST_CASE("named barriers order producer and consumer, and their misuse is repor
     for (size_t i = 0; i < got.size(); ++i) REQUIRE(got[i] == static_cast<int>(i / 32));
   }
   CHECK_THAT(report_of(wrong_count, 64, 0), containing("barrier 1 is awaited over"));
-  CHECK_THAT(report_of(nobody_comes, 64, 0), containing("nobody can go on: threads 0 to 63 wait at bar.sync (block_test.cpp"));
+  CHECK_THAT(report_of(nobody_comes, 64, 0),
+             containing("nobody can go on: threads 0 to 63 wait at bar.sync (block_test.cpp"));
   CHECK_THAT(report_of(half_warp_arrives, 64, 0), containing("only 16 of 32 lanes of warp"));
 }
 
@@ -219,7 +185,8 @@ __global__ void spin(int* out) {
   if (threadIdx.x == 0) *place = 0;
   __syncthreads();
   if (threadIdx.x / 32 == 0) {
-    emulator::wait_until("spin", [&] { return *place == 33; }, emulator::Site::current());
+    emulator::wait_until(
+        "spin", [&] { return *place == 33; }, emulator::Site::current());
     out[threadIdx.x] = *place;
   } else {
     emulator::yield();
@@ -227,18 +194,22 @@ __global__ void spin(int* out) {
   }
 }
 __global__ void spin_forever() {
-  emulator::wait_until("spin", [] { return false; }, emulator::Site::current());
+  emulator::wait_until(
+      "spin", [] { return false; }, emulator::Site::current());
 }
 struct Number {
   int value, sum;
 };
 __global__ void group_sum(int* out) {
   Number slot{static_cast<int>(threadIdx.x), 0};
-  emulator::meet_warpgroup("sum", slot, [](Number* const* slots) {
-    int sum = 0;
-    for (int i = 0; i < 128; ++i) sum += slots[i]->value;
-    for (int i = 0; i < 128; ++i) slots[i]->sum = sum;
-  }, emulator::Site::current());
+  emulator::meet_warpgroup(
+      "sum", slot,
+      [](Number* const* slots) {
+        int sum = 0;
+        for (int i = 0; i < 128; ++i) sum += slots[i]->value;
+        for (int i = 0; i < 128; ++i) slots[i]->sum = sum;
+      },
+      emulator::Site::current());
   out[threadIdx.x] = slot.sum;
 }
 TEST_CASE("instructions can wait for a condition, and meet in a warpgroup") {

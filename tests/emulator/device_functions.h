@@ -27,7 +27,8 @@ inline int __syncthreads_and(int predicate, emulator::Site site = emulator::Site
 }
 inline void __syncwarp(unsigned mask = 0xffffffffu, emulator::Site site = emulator::Site::current()) {
   char nothing = 0;
-  emulator::meet_warp("__syncwarp", mask, nothing, [](char* const*) {}, site);
+  emulator::meet_warp(
+      "__syncwarp", mask, nothing, [](char* const*) {}, site);
 }
 inline void __threadfence() {}
 inline void __threadfence_block() {}
@@ -54,10 +55,13 @@ T shuffle(const char* what, unsigned mask, T value, int source, int width, Site 
   if ((mask >> lane() & 1) && !(mask >> source & 1))
     fail(what, "reads lane " + std::to_string(source) + ", which its mask does not name", site);
   ShuffleSlot<T> slot{value, value, source};
-  meet_warp(what, mask, slot, [](ShuffleSlot<T>* const* slots) {
-    for (int i = 0; i < 32; ++i)
-      if (slots[i]) slots[i]->result = slots[slots[i]->source]->value;
-  }, site);
+  meet_warp(
+      what, mask, slot,
+      [](ShuffleSlot<T>* const* slots) {
+        for (int i = 0; i < 32; ++i)
+          if (slots[i]) slots[i]->result = slots[slots[i]->source]->value;
+      },
+      site);
   return slot.result;
 }
 // A vote: the lanes of the mask whose predicate is true.
@@ -66,13 +70,16 @@ inline unsigned vote(const char* what, unsigned mask, int predicate, Site site) 
     bool predicate;
     unsigned result;
   } slot{predicate != 0, 0};
-  meet_warp(what, mask, slot, [](Slot* const* slots) {
-    unsigned lanes = 0;
-    for (int i = 0; i < 32; ++i)
-      if (slots[i] && slots[i]->predicate) lanes |= 1u << i;
-    for (int i = 0; i < 32; ++i)
-      if (slots[i]) slots[i]->result = lanes;
-  }, site);
+  meet_warp(
+      what, mask, slot,
+      [](Slot* const* slots) {
+        unsigned lanes = 0;
+        for (int i = 0; i < 32; ++i)
+          if (slots[i] && slots[i]->predicate) lanes |= 1u << i;
+        for (int i = 0; i < 32; ++i)
+          if (slots[i]) slots[i]->result = lanes;
+      },
+      site);
   return slot.result;
 }
 
@@ -89,12 +96,14 @@ T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32, emulator::Si
   return emulator::shuffle("__shfl_xor_sync", mask, value, source > (lane | (width - 1)) ? lane : source, width, site);
 }
 template <class T>
-T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32, emulator::Site site = emulator::Site::current()) {
+T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32,
+                 emulator::Site site = emulator::Site::current()) {
   const int lane = emulator::lane(), source = lane - static_cast<int>(delta);
   return emulator::shuffle("__shfl_up_sync", mask, value, source < (lane & -width) ? lane : source, width, site);
 }
 template <class T>
-T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32, emulator::Site site = emulator::Site::current()) {
+T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32,
+                   emulator::Site site = emulator::Site::current()) {
   const int lane = emulator::lane(), source = lane + static_cast<int>(delta);
   return emulator::shuffle("__shfl_down_sync", mask, value, source > (lane | (width - 1)) ? lane : source, width, site);
 }
@@ -113,21 +122,21 @@ unsigned __activemask() = delete;
 
 // ---- atomics on integers; floats would make results depend on the order
 
-#define QENG_EMULATOR_ATOMIC(name, expression)                 \
-  template <class T>                                           \
-  T name(T* address, std::type_identity_t<T> value) {          \
-    static_assert(std::is_integral_v<T> && sizeof(T) >= 4);    \
+#define QENG_EMULATOR_ATOMIC(name, expression)                                     \
+  template <class T>                                                               \
+  T name(T* address, std::type_identity_t<T> value) {                              \
+    static_assert(std::is_integral_v<T> && sizeof(T) >= 4);                        \
     emulator::check_aligned(#name, address, sizeof(T), emulator::Site::current()); \
-    const T old = *address;                                    \
-    *address = static_cast<T>(expression);                     \
-    return old;                                                \
+    const T old = *address;                                                        \
+    *address = static_cast<T>(expression);                                         \
+    return old;                                                                    \
   }
 QENG_EMULATOR_ATOMIC(atomicAdd, static_cast<std::make_unsigned_t<T>>(old) + static_cast<std::make_unsigned_t<T>>(value))
 QENG_EMULATOR_ATOMIC(atomicSub, static_cast<std::make_unsigned_t<T>>(old) - static_cast<std::make_unsigned_t<T>>(value))
 QENG_EMULATOR_ATOMIC(atomicMax, value > old ? value : old)
 QENG_EMULATOR_ATOMIC(atomicMin, value < old ? value : old)
 QENG_EMULATOR_ATOMIC(atomicExch, value)
-QENG_EMULATOR_ATOMIC(atomicAnd, old & value)
+QENG_EMULATOR_ATOMIC(atomicAnd, old& value)
 QENG_EMULATOR_ATOMIC(atomicOr, old | value)
 QENG_EMULATOR_ATOMIC(atomicXor, old ^ value)
 QENG_EMULATOR_ATOMIC(atomicInc, old >= value ? 0 : old + 1)
@@ -157,10 +166,10 @@ void store(const char* what, T* pointer, const T& value, Site site) {
   *pointer = value;
 }
 }  // namespace emulator
-#define QENG_EMULATOR_LOAD(name)                                               \
-  template <class T>                                                           \
-  T name(const T* pointer, emulator::Site site = emulator::Site::current()) {  \
-    return emulator::load(#name, pointer, site);                               \
+#define QENG_EMULATOR_LOAD(name)                                              \
+  template <class T>                                                          \
+  T name(const T* pointer, emulator::Site site = emulator::Site::current()) { \
+    return emulator::load(#name, pointer, site);                              \
   }
 QENG_EMULATOR_LOAD(__ldg)
 QENG_EMULATOR_LOAD(__ldca)
@@ -169,10 +178,10 @@ QENG_EMULATOR_LOAD(__ldcs)
 QENG_EMULATOR_LOAD(__ldlu)
 QENG_EMULATOR_LOAD(__ldcv)
 #undef QENG_EMULATOR_LOAD
-#define QENG_EMULATOR_STORE(name)                                                                              \
-  template <class T>                                                                                           \
-  void name(T* pointer, std::type_identity_t<T> value, emulator::Site site = emulator::Site::current()) {      \
-    emulator::store(#name, pointer, value, site);                                                              \
+#define QENG_EMULATOR_STORE(name)                                                                         \
+  template <class T>                                                                                      \
+  void name(T* pointer, std::type_identity_t<T> value, emulator::Site site = emulator::Site::current()) { \
+    emulator::store(#name, pointer, value, site);                                                         \
   }
 QENG_EMULATOR_STORE(__stwb)
 QENG_EMULATOR_STORE(__stcg)
@@ -264,8 +273,10 @@ namespace emulator {
 template <class T>
 T saturate(float x) {
   if (x != x) return 0;
-  if (static_cast<double>(x) <= static_cast<double>(std::numeric_limits<T>::min())) return std::numeric_limits<T>::min();
-  if (static_cast<double>(x) >= static_cast<double>(std::numeric_limits<T>::max())) return std::numeric_limits<T>::max();
+  if (static_cast<double>(x) <= static_cast<double>(std::numeric_limits<T>::min()))
+    return std::numeric_limits<T>::min();
+  if (static_cast<double>(x) >= static_cast<double>(std::numeric_limits<T>::max()))
+    return std::numeric_limits<T>::max();
   return static_cast<T>(x);
 }
 }  // namespace emulator
@@ -282,13 +293,13 @@ inline float __double2float_rn(double x) { return static_cast<float>(x); }
 
 // ---- min and max, with the overloads that CUDA has: mixed widths are as ambiguous here as there
 
-#define QENG_EMULATOR_MIN_MAX(R, A, B)                                                              \
+#define QENG_EMULATOR_MIN_MAX(R, A, B)                                                                             \
   inline R min(A a, B b) { return static_cast<R>(a) < static_cast<R>(b) ? static_cast<R>(a) : static_cast<R>(b); } \
   inline R max(A a, B b) { return static_cast<R>(a) > static_cast<R>(b) ? static_cast<R>(a) : static_cast<R>(b); }
-#define QENG_EMULATOR_MIN_MAX_OF(S, U)  \
-  QENG_EMULATOR_MIN_MAX(S, S, S)        \
-  QENG_EMULATOR_MIN_MAX(U, U, U)        \
-  QENG_EMULATOR_MIN_MAX(U, S, U)        \
+#define QENG_EMULATOR_MIN_MAX_OF(S, U) \
+  QENG_EMULATOR_MIN_MAX(S, S, S)       \
+  QENG_EMULATOR_MIN_MAX(U, U, U)       \
+  QENG_EMULATOR_MIN_MAX(U, S, U)       \
   QENG_EMULATOR_MIN_MAX(U, U, S)
 QENG_EMULATOR_MIN_MAX_OF(int, unsigned)
 QENG_EMULATOR_MIN_MAX_OF(long, unsigned long)

@@ -99,7 +99,8 @@ cudaError_t check_copy(void* to, const void* from, size_t bytes, cudaMemcpyKind 
   const bool to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
   const bool from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
   if (!to_valid || !from_valid || kind < 0 || kind > cudaMemcpyDefault) return cudaErrorInvalidValue;
-  if (kind != cudaMemcpyDefault && (to_device != (*to_kind == Kind::device) || from_device != (*from_kind == Kind::device)))
+  if (kind != cudaMemcpyDefault &&
+      (to_device != (*to_kind == Kind::device) || from_device != (*from_kind == Kind::device)))
     return cudaErrorInvalidValue;
   return cudaSuccess;
 }
@@ -134,7 +135,8 @@ void open_device_memory(bool open) {
   for (const auto& [begin, allocation] : allocations()) {
     if (allocation.kind != Kind::device) continue;
     const void* memory = reinterpret_cast<const void*>(begin);
-    open ? __asan_unpoison_memory_region(memory, allocation.bytes) : __asan_poison_memory_region(memory, allocation.bytes);
+    open ? __asan_unpoison_memory_region(memory, allocation.bytes)
+         : __asan_poison_memory_region(memory, allocation.bytes);
   }
 }
 
@@ -159,7 +161,8 @@ cudaError_t launch(const char* name, const void* kernel, dim3 grid, dim3 block, 
   if (sticky()) return result(sticky());
   const uint64_t threads = uint64_t{block.x} * block.y * block.z;
   std::string wrong;
-  if (threads == 0 || threads > 1024 || block.z > 64) wrong = "a block has 1 to 1024 threads, of which at most 64 along z";
+  if (threads == 0 || threads > 1024 || block.z > 64)
+    wrong = "a block has 1 to 1024 threads, of which at most 64 along z";
   if (grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.x > 0x7fffffffu || grid.y > 65535 || grid.z > 65535)
     wrong = "a grid has at least one block, and at most 65535 along y and z";
   const auto limit = shared_limits().find(kernel);
@@ -200,7 +203,9 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
   const std::lock_guard guard(lock());
   bool valid = false;
   const Kind kind = kind_of(pointer, 1, &valid);
-  *attributes = {kind == Kind::device ? cudaMemoryTypeDevice : kind == Kind::pinned ? cudaMemoryTypeHost : cudaMemoryTypeUnregistered,
+  *attributes = {kind == Kind::device   ? cudaMemoryTypeDevice
+                 : kind == Kind::pinned ? cudaMemoryTypeHost
+                                        : cudaMemoryTypeUnregistered,
                  0, kind == Kind::pageable ? nullptr : const_cast<void*>(pointer),
                  kind == Kind::pinned ? const_cast<void*>(pointer) : nullptr};
   return cudaSuccess;
@@ -212,7 +217,8 @@ cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind 
   if (const cudaError_t error = refuse_in_capture()) return result(error);
   Kind to_kind, from_kind;
   if (const cudaError_t error = check_copy(to, from, bytes, kind, &to_kind, &from_kind)) return result(error);
-  if (const cudaError_t error = enqueue(nullptr, [=] { return bytes == 0 || std::memmove(to, from, bytes) != nullptr; }))
+  if (const cudaError_t error =
+          enqueue(nullptr, [=] { return bytes == 0 || std::memmove(to, from, bytes) != nullptr; }))
     return result(error);
   return result(finish(nullptr));
 }
@@ -233,7 +239,8 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
       return true;
     }));
   }
-  if (const cudaError_t error = enqueue(stream, [=] { return std::memmove(to, from, bytes) != nullptr; })) return result(error);
+  if (const cudaError_t error = enqueue(stream, [=] { return std::memmove(to, from, bytes) != nullptr; }))
+    return result(error);
   return pageable ? result(finish(stream)) : cudaSuccess;  // to pageable memory, the driver waits
 }
 
@@ -241,7 +248,8 @@ cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stre
   const std::lock_guard guard(lock());
   if (sticky()) return result(sticky());
   bool valid = false;
-  if (kind_of(to, bytes, &valid) == Kind::pageable || !valid) return result(bytes ? cudaErrorInvalidValue : cudaSuccess);
+  if (kind_of(to, bytes, &valid) == Kind::pageable || !valid)
+    return result(bytes ? cudaErrorInvalidValue : cudaSuccess);
   return result(enqueue(stream, [=] { return std::memset(to, value, bytes) != nullptr; }));
 }
 cudaError_t cudaMemset(void* to, int value, size_t bytes) {
@@ -358,14 +366,21 @@ constexpr ErrorWords kErrors[] = {
     {cudaErrorIllegalState, "cudaErrorIllegalState", "the operation cannot be performed in the present state"},
     {cudaErrorNotReady, "cudaErrorNotReady", "device not ready"},
     {cudaErrorLaunchFailure, "cudaErrorLaunchFailure", "unspecified launch failure"},
-    {cudaErrorStreamCaptureUnsupported, "cudaErrorStreamCaptureUnsupported", "operation not permitted when stream is capturing"},
-    {cudaErrorStreamCaptureInvalidated, "cudaErrorStreamCaptureInvalidated", "operation failed due to a previous error during capture"},
-    {cudaErrorStreamCaptureMerge, "cudaErrorStreamCaptureMerge", "operation would result in a merge of separate capture sequences"},
-    {cudaErrorStreamCaptureUnmatched, "cudaErrorStreamCaptureUnmatched", "capture was not ended in the same stream as it began"},
+    {cudaErrorStreamCaptureUnsupported, "cudaErrorStreamCaptureUnsupported",
+     "operation not permitted when stream is capturing"},
+    {cudaErrorStreamCaptureInvalidated, "cudaErrorStreamCaptureInvalidated",
+     "operation failed due to a previous error during capture"},
+    {cudaErrorStreamCaptureMerge, "cudaErrorStreamCaptureMerge",
+     "operation would result in a merge of separate capture sequences"},
+    {cudaErrorStreamCaptureUnmatched, "cudaErrorStreamCaptureUnmatched",
+     "capture was not ended in the same stream as it began"},
     {cudaErrorStreamCaptureUnjoined, "cudaErrorStreamCaptureUnjoined", "capturing stream has unjoined work"},
-    {cudaErrorStreamCaptureIsolation, "cudaErrorStreamCaptureIsolation", "dependency created on uncaptured work in another stream"},
-    {cudaErrorStreamCaptureImplicit, "cudaErrorStreamCaptureImplicit", "operation would make the legacy stream depend on a capturing blocking stream"},
-    {cudaErrorCapturedEvent, "cudaErrorCapturedEvent", "operation not permitted on an event last recorded in a capturing stream"},
+    {cudaErrorStreamCaptureIsolation, "cudaErrorStreamCaptureIsolation",
+     "dependency created on uncaptured work in another stream"},
+    {cudaErrorStreamCaptureImplicit, "cudaErrorStreamCaptureImplicit",
+     "operation would make the legacy stream depend on a capturing blocking stream"},
+    {cudaErrorCapturedEvent, "cudaErrorCapturedEvent",
+     "operation not permitted on an event last recorded in a capturing stream"},
 };
 }  // namespace
 const char* cudaGetErrorName(cudaError_t error) {

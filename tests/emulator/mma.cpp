@@ -29,35 +29,40 @@ void load(MatrixLoad* const* slots, bool transposed) {
 void load_matrices(const char* what, MatrixLoad& slot, bool transposed, Site site) {
   shared_address(what, slot.row, 16, 16, site);
   if (transposed)
-    meet_warp(what, ~0u, slot, [](MatrixLoad* const* slots) { load(slots, true); }, site);
+    meet_warp(
+        what, ~0u, slot, [](MatrixLoad* const* slots) { load(slots, true); }, site);
   else
-    meet_warp(what, ~0u, slot, [](MatrixLoad* const* slots) { load(slots, false); }, site);
+    meet_warp(
+        what, ~0u, slot, [](MatrixLoad* const* slots) { load(slots, false); }, site);
 }
 
 void multiply_matrices(MatrixMultiply& slot, Site site) {
-  meet_warp("mma", ~0u, slot, [](MatrixMultiply* const* slots) {
-    float a[16][16], b[16][8], c[16][8];  // [row][k], [k][column], [row][column]
-    for (int lane = 0; lane < 32; ++lane) {
-      const int g = lane / 4, t = lane % 4;
-      const MatrixMultiply& from = *slots[lane];
-      for (int half = 0; half < 2; ++half) {  // k 8 half ...
-        const uint32_t b_pair = half ? from.b1 : from.b0;
-        b[8 * half + 2 * t][g] = low(b_pair), b[8 * half + 2 * t + 1][g] = high(b_pair);
-        for (int lower = 0; lower < 2; ++lower) {  // rows 8 lower ...
-          const uint32_t a_pair = from.a[2 * half + lower];
-          a[8 * lower + g][8 * half + 2 * t] = low(a_pair), a[8 * lower + g][8 * half + 2 * t + 1] = high(a_pair);
+  meet_warp(
+      "mma", ~0u, slot,
+      [](MatrixMultiply* const* slots) {
+        float a[16][16], b[16][8], c[16][8];  // [row][k], [k][column], [row][column]
+        for (int lane = 0; lane < 32; ++lane) {
+          const int g = lane / 4, t = lane % 4;
+          const MatrixMultiply& from = *slots[lane];
+          for (int half = 0; half < 2; ++half) {  // k 8 half ...
+            const uint32_t b_pair = half ? from.b1 : from.b0;
+            b[8 * half + 2 * t][g] = low(b_pair), b[8 * half + 2 * t + 1][g] = high(b_pair);
+            for (int lower = 0; lower < 2; ++lower) {  // rows 8 lower ...
+              const uint32_t a_pair = from.a[2 * half + lower];
+              a[8 * lower + g][8 * half + 2 * t] = low(a_pair), a[8 * lower + g][8 * half + 2 * t + 1] = high(a_pair);
+            }
+          }
+          for (int i = 0; i < 4; ++i) c[8 * (i / 2) + g][2 * t + i % 2] = from.c[i];
         }
-      }
-      for (int i = 0; i < 4; ++i) c[8 * (i / 2) + g][2 * t + i % 2] = from.c[i];
-    }
-    for (int k = 0; k < 16; ++k)
-      for (int row = 0; row < 16; ++row)
-        for (int column = 0; column < 8; ++column) c[row][column] += a[row][k] * b[k][column];
-    for (int lane = 0; lane < 32; ++lane) {
-      const int g = lane / 4, t = lane % 4;
-      for (int i = 0; i < 4; ++i) slots[lane]->c[i] = c[8 * (i / 2) + g][2 * t + i % 2];
-    }
-  }, site);
+        for (int k = 0; k < 16; ++k)
+          for (int row = 0; row < 16; ++row)
+            for (int column = 0; column < 8; ++column) c[row][column] += a[row][k] * b[k][column];
+        for (int lane = 0; lane < 32; ++lane) {
+          const int g = lane / 4, t = lane % 4;
+          for (int i = 0; i < 4; ++i) slots[lane]->c[i] = c[8 * (i / 2) + g][2 * t + i % 2];
+        }
+      },
+      site);
 }
 
 }  // namespace emulator

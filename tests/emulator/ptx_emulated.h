@@ -1,5 +1,6 @@
-// The twins of kernels/cuda/ptx.h: the same names and signatures, doing what the PTX manual says, with its rules checked.
-// cp.async lands at the latest legal moment, or the earliest, as the seed draws; until then its destination is poison.
+// The twins of kernels/cuda/ptx.h: the same names and signatures, doing what the PTX manual says, with its rules
+// checked. cp.async lands at the latest legal moment, or the earliest, as the seed draws; until then its destination is
+// poison.
 #pragma once
 #include <cmath>
 #include <cstring>
@@ -61,9 +62,7 @@ inline float exp2_approx(float x) {
   return y < 0x1p-126f ? 0.0f : y;
 }
 inline float rsqrt_approx(float x) { return rsqrtf(x); }
-inline uint32_t pack_bf16(float low, float high) {
-  return uint32_t{to_bf16(high).bits} << 16 | to_bf16(low).bits;
-}
+inline uint32_t pack_bf16(float low, float high) { return uint32_t{to_bf16(high).bits} << 16 | to_bf16(low).bits; }
 
 inline void cp_async_16(void* shared, const void* global, uint32_t bytes = 16,
                         emulator::Site site = emulator::Site::current()) {

@@ -25,7 +25,8 @@ enum class Kind { pageable, pinned, device };
 Kind kind_of(const void* pointer, size_t bytes, bool* valid);
 // The host may touch device memory only while work runs (seen with the address sanitizer).
 void open_device_memory(bool open);
-// False, with a report, where something wrote behind an allocation (without the address sanitizer, which sees it at once).
+// False, with a report, where something wrote behind an allocation (without the address sanitizer, which sees it at
+// once).
 bool check_margins(const char* doing);
 
 // ---- queues

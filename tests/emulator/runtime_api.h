@@ -112,7 +112,8 @@ cudaError_t cudaFreeHost(void* pointer);
 cudaError_t cudaHostGetDevicePointer(void** device, void* host, unsigned flags);
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* pointer);
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind);
-cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream = nullptr);
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t stream = nullptr);
 cudaError_t cudaMemset(void* to, int value, size_t bytes);
 cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream = nullptr);
 template <class T>
@@ -198,8 +199,8 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable);
 
 namespace emulator {
 
-// Queues a kernel: `body` runs once per thread. Refuses what CUDA refuses at once (the configuration); what goes wrong in
-// the kernel shows at a synchronisation as cudaErrorLaunchFailure, which sticks, and in last_report().
+// Queues a kernel: `body` runs once per thread. Refuses what CUDA refuses at once (the configuration); what goes wrong
+// in the kernel shows at a synchronisation as cudaErrorLaunchFailure, which sticks, and in last_report().
 cudaError_t launch(const char* name, const void* kernel, dim3 grid, dim3 block, size_t shared, cudaStream_t stream,
                    std::function<void()> body);
 

@@ -73,7 +73,8 @@ void run_ahead() {
   }
 }
 
-void join(const std::shared_ptr<CUstream_st>& stream, const std::shared_ptr<Capture>& capture, const std::vector<int>& frontier) {
+void join(const std::shared_ptr<CUstream_st>& stream, const std::shared_ptr<Capture>& capture,
+          const std::vector<int>& frontier) {
   if (!stream->capture) {
     stream->capture = capture;
     stream->frontier.clear();
@@ -113,7 +114,8 @@ bool run_graph(const CUgraph_st& graph) {
     std::vector<size_t> ready;  // places in `waiting`
     for (size_t i = 0; i < waiting.size() && ready.size() < 8; ++i) {
       const auto& after = graph.nodes[waiting[i]].after;
-      if (std::all_of(after.begin(), after.end(), [&](int node) { return done[static_cast<size_t>(node)]; })) ready.push_back(i);
+      if (std::all_of(after.begin(), after.end(), [&](int node) { return done[static_cast<size_t>(node)]; }))
+        ready.push_back(i);
     }
     const size_t chosen = ready[random_bits() % ready.size()], node = waiting[chosen];
     waiting.erase(waiting.begin() + static_cast<std::ptrdiff_t>(chosen));
@@ -125,7 +127,8 @@ bool run_graph(const CUgraph_st& graph) {
 
 uint64_t clock_ns() {
   return static_cast<uint64_t>(
-      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count());
+      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+          .count());
 }
 
 }  // namespace
@@ -216,7 +219,8 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   const std::lock_guard guard(lock());
   if (sticky()) return result(sticky());
   if (const cudaError_t error = refuse_in_capture()) return result(error);
-  if (CUstream_st* captured = capturing(stream)) return result(spoil(*captured->capture, cudaErrorStreamCaptureUnsupported));
+  if (CUstream_st* captured = capturing(stream))
+    return result(spoil(*captured->capture, cudaErrorStreamCaptureUnsupported));
   return result(finish(stream));
 }
 cudaError_t cudaDeviceSynchronize() {
@@ -290,7 +294,8 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event, unsigned
   }
   if (stream->capture && !event->at.empty()) return result(spoil(*stream->capture, cudaErrorStreamCaptureIsolation));
   if (event->at.empty()) return cudaSuccess;
-  return result(enqueue(handle, [] { return true; }, event->at));
+  return result(enqueue(
+      handle, [] { return true; }, event->at));
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   const std::lock_guard guard(lock());
@@ -316,7 +321,8 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEve
   if (!events().count(start) || !events().count(end_event) || start->at.empty() || end_event->at.empty())
     return result(cudaErrorInvalidResourceHandle);
   if (!passed(start->at) || !passed(end_event->at)) return result(cudaErrorNotReady);
-  *milliseconds = static_cast<float>(static_cast<double>(*end_event->time_ns) - static_cast<double>(*start->time_ns)) * 1e-6f;
+  *milliseconds =
+      static_cast<float>(static_cast<double>(*end_event->time_ns) - static_cast<double>(*start->time_ns)) * 1e-6f;
   return cudaSuccess;
 }
 
@@ -355,7 +361,7 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t handle, cudaStreamCaptureStatus* 
   const std::lock_guard guard(lock());
   const auto stream = find(handle);
   if (!stream) return result(cudaErrorInvalidResourceHandle);
-  *status = !stream->capture         ? cudaStreamCaptureStatusNone
+  *status = !stream->capture           ? cudaStreamCaptureStatusNone
             : stream->capture->invalid ? cudaStreamCaptureStatusInvalidated
                                        : cudaStreamCaptureStatusActive;
   return cudaSuccess;

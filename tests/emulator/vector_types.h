@@ -11,18 +11,18 @@
 #define __grid_constant__
 #define __align__(bytes) __attribute__((aligned(bytes)))
 
-#define QENG_EMULATOR_VECTORS(name, T, align2, align4)                                          \
-  struct __align__(align2) name##2 {                                                            \
-    T x, y;                                                                                     \
-  };                                                                                            \
-  struct name##3 {                                                                              \
-    T x, y, z;                                                                                  \
-  };                                                                                            \
-  struct __align__(align4) name##4 {                                                            \
-    T x, y, z, w;                                                                               \
-  };                                                                                            \
-  inline name##2 make_##name##2(T x, T y) { return {x, y}; }                                    \
-  inline name##3 make_##name##3(T x, T y, T z) { return {x, y, z}; }                            \
+#define QENG_EMULATOR_VECTORS(name, T, align2, align4)               \
+  struct __align__(align2) name##2 {                                 \
+    T x, y;                                                          \
+  };                                                                 \
+  struct name##3 {                                                   \
+    T x, y, z;                                                       \
+  };                                                                 \
+  struct __align__(align4) name##4 {                                 \
+    T x, y, z, w;                                                    \
+  };                                                                 \
+  inline name##2 make_##name##2(T x, T y) { return {x, y}; }         \
+  inline name##3 make_##name##3(T x, T y, T z) { return {x, y, z}; } \
   inline name##4 make_##name##4(T x, T y, T z, T w) { return {x, y, z, w}; }
 QENG_EMULATOR_VECTORS(char, signed char, 2, 4)
 QENG_EMULATOR_VECTORS(uchar, unsigned char, 2, 4)
