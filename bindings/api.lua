@@ -485,9 +485,9 @@ function q.finetune(opt, hooks) end
 ---@return Model
 function q.load(dir, opt) end
 
----A model with random weights from the keys of a config.json.
+---A model with random weights from the keys of a config.json; or with those that weights(name, shape) gives.
 ---@param config table
----@param opt? {dtype?: dtype, std?: number, seed?: integer}
+---@param opt? {dtype?: dtype, std?: number, seed?: integer, weights?: fun(name: string, shape: integer[]): Tensor}
 ---@return Model
 function q.random_model(config, opt) end
 

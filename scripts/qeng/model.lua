@@ -72,11 +72,11 @@ function M.load(dir, opt)
   return model
 end
 
--- A model with random weights (std, Philox) from the keys of a config.json.
+-- A model with random weights (std, Philox) from the keys of a config.json; or with those that opt.weights(name, shape) gives.
 function M.random(values, opt)
   opt = opt or {}
   local stream, dtype = 0, opt.dtype or "f32"
-  return build(config.wrap(values), dtype, function(name, shape)
+  return build(config.wrap(values), dtype, opt.weights or function(name, shape)
     stream = stream + 1
     if #shape == 1 then return q.zeros(shape, dtype, "weights"):fill(name:find("norm") and 1 or 0) end
     return q.randn(shape, { std = opt.std or 0.02, seed = opt.seed or 0, stream = stream, dtype = dtype, label = "weights" })

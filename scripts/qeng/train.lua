@@ -1,7 +1,8 @@
 -- q.train: the ordinary fine-tuning loop. Copy it into a recipe to change it; it is made of the pieces that q offers.
 --
 --   q.train { model =, data = PacketFile, out =, steps = | epochs =, row_tokens =, rows =, accumulate =, lr =, schedule =,
---             warmup =, decay =, clip =, seed =, eval_share =, eval_every =, save_every =, keep =, resume =, eager = }
+--             warmup =, decay =, clip =, seed =, eval_share =, eval_every =, save_every =, keep =, resume =, eager =,
+--             checkpoints = false: none is written (benchmarks) }
 --
 -- One optimizer step is `accumulate` packed micro-batches of rows * row_tokens slots; the loss is the sum of nll over its
 -- trained tokens divided by their number. The forward and backward pass is captured once and replayed. Everything is
@@ -97,6 +98,7 @@ return function(given)
 
   local upcoming, position  -- the batch made ahead of its step, and where the batches stood before it
   local function save()
+    if opt.checkpoints == false then return end
     state.batches, state.seed, state.row_tokens, state.rows, state.accumulate = position or batches:state(), opt.seed, opt.row_tokens, opt.rows, opt.accumulate
     checkpoint.save(out, model, adamw, state, opt.keep)
   end
