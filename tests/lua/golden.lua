@@ -2,6 +2,8 @@
 
 local q = require "qeng"
 
+q.device { device = os.getenv "QENG_TEST_DEVICE" or "auto" }
+
 local golden = {}
 local root = (arg[0]:match("^(.*)/tests/") or ".") .. "/tests/golden/parity/"
 
