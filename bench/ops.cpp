@@ -1,0 +1,478 @@
+// Times each operation at the shapes of a training step, on any device:  qeng_bench_ops --device cuda [--json FILE]
+// bench/README.md says what the columns mean; --verify compares with the CPU. A new operation is one line in cases().
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <deque>
+#include <fstream>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "kernels/backend.h"
+#include "kernels/error.h"
+#include "kernels/math/bf16.h"
+
+namespace qeng {
+
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr size_t kCycle = size_t{512} << 20;  // bytes that the operands of one operation are spread over: more than 4 times any L2
+constexpr int kMostSets = 32;
+constexpr int kTries = 5;
+constexpr int64_t kBlock = 1 << 20;           // random numbers made on the host, repeated to fill an operand
+constexpr int64_t kTableRows = 151936;        // Qwen2.5's vocabulary, as its smaller models store it
+constexpr int kRank = 16;                     // of a LoRA adapter
+
+struct Model {
+  std::string name;
+  int64_t hidden, intermediate, heads, kv_heads, head_dim, vocab;
+};
+const std::vector<Model> kModels = {
+    {"1.5B", 1536, 8960, 12, 2, 128, kTableRows},
+    {"7B", 3584, 18944, 28, 4, 128, 152064},
+    {"0.5B", 896, 4864, 14, 2, 64, kTableRows},
+    {"tiny", 64, 96, 4, 2, 16, 320},
+};
+
+// Makes operands in the backend's memory, and frees them together.
+class Operands {
+ public:
+  explicit Operands(Backend& backend) : backend_(backend) {}
+  ~Operands() {
+    for (auto [data, bytes] : blocks_) backend_.release(data, bytes);
+  }
+  Operands(const Operands&) = delete;
+  size_t bytes() const { return bytes_; }
+
+  View empty(DType dtype, std::initializer_list<int64_t> shape) {
+    View view(nullptr, dtype, shape);
+    const size_t bytes = std::max<size_t>(view.bytes(), 64);
+    view.data = backend_.allocate(bytes);
+    blocks_.push_back({view.data, bytes});
+    bytes_ += bytes;
+    return view;
+  }
+  View constant(DType dtype, std::initializer_list<int64_t> shape, float value) {
+    View view = empty(dtype, shape);
+    backend_.run(Fill{view, value});
+    return view;
+  }
+  // Normal numbers; on zeros a GPU runs faster than on data.
+  View random(DType dtype, std::initializer_list<int64_t> shape, float deviation = 1) {
+    View view = empty(dtype, shape);
+    std::mt19937 engine(++seed_);
+    std::normal_distribution<float> normal(0, deviation);
+    const int64_t count = std::min(kBlock, view.elements());
+    std::vector<float> numbers(static_cast<size_t>(count));
+    for (float& x : numbers) x = normal(engine);
+    std::vector<bf16> rounded(numbers.size());
+    for (size_t i = 0; i < numbers.size(); ++i) rounded[i] = to_bf16(numbers[i]);
+    const size_t size = dtype_size(dtype);
+    backend_.upload(view.data, dtype == DType::f32 ? static_cast<const void*>(numbers.data()) : rounded.data(), static_cast<size_t>(count) * size);
+    for (int64_t done = count; done < view.elements(); done *= 2) {  // doubled by copies
+      const int64_t more = std::min(done, view.elements() - done);
+      backend_.run(Copy{View(view.data, dtype, {more}), View(static_cast<char*>(view.data) + static_cast<size_t>(done) * size, dtype, {more})});
+    }
+    return view;
+  }
+  View list(const std::vector<int32_t>& values) {
+    View view = empty(DType::i32, {static_cast<int64_t>(values.size())});
+    backend_.upload(view.data, values.data(), view.bytes());
+    return view;
+  }
+  View tokens(int64_t count, int64_t vocab) {  // like text: few tokens are frequent, many rare
+    std::mt19937 engine(++seed_);
+    std::uniform_real_distribution<double> uniform(0, 1);
+    std::vector<int32_t> values(static_cast<size_t>(count));
+    for (int32_t& v : values) v = static_cast<int32_t>(std::pow(static_cast<double>(vocab), uniform(engine))) - 1;
+    return list(values);
+  }
+  View numbers(DType dtype, const std::vector<float>& values) {
+    View view = empty(dtype, {static_cast<int64_t>(values.size())});
+    backend_.upload(view.data, values.data(), view.bytes());
+    return view;
+  }
+  Backend& backend() { return backend_; }
+
+ private:
+  Backend& backend_;
+  std::vector<std::pair<void*, size_t>> blocks_;
+  size_t bytes_ = 0;
+  unsigned seed_ = 0;
+};
+
+struct Case {
+  std::string name;
+  std::function<Op(Operands&)> make;
+  std::string documents;  // of attention: "one" or "packed"
+};
+
+// Boundaries of one document, or of some 16 of mixed lengths.
+std::vector<int32_t> boundaries(int64_t tokens, bool packed) {
+  std::vector<int32_t> ends = {0};
+  std::mt19937 engine(1);
+  const int longest = static_cast<int>(std::max<int64_t>(2, tokens / 8));
+  while (packed && ends.back() < tokens - longest) ends.push_back(ends.back() + 1 + static_cast<int>(engine() % static_cast<unsigned>(longest)));
+  ends.push_back(static_cast<int32_t>(tokens));
+  return ends;
+}
+
+constexpr DType kHalf = DType::bf16, kFull = DType::f32;
+
+Op attention(Operands& o, const Model& m, int64_t t, bool packed, bool backward) {
+  const View cu = o.list(boundaries(t, packed));
+  const View q = o.random(kHalf, {t, m.heads, m.head_dim}), k = o.random(kHalf, {t, m.kv_heads, m.head_dim});
+  const View v = o.random(kHalf, {t, m.kv_heads, m.head_dim});
+  const float scale = 1 / std::sqrt(static_cast<float>(m.head_dim));
+  Attention forward{q, k, v, cu, cu, o.empty(kHalf, {t, m.heads, m.head_dim}), o.empty(kFull, {m.heads, t}), scale, 0};
+  if (!backward) return forward;
+  o.backend().run(forward);  // the gradient reads o and lse
+  AttentionGrad op{q, k, v, cu, cu, forward.o, forward.lse, o.random(kHalf, {t, m.heads, m.head_dim}), o.empty(kFull, {m.heads, t})};
+  op.dq = o.empty(kHalf, {t, m.heads, m.head_dim});
+  op.dk = o.empty(kHalf, {t, m.kv_heads, m.head_dim}), op.dv = o.empty(kHalf, {t, m.kv_heads, m.head_dim});
+  op.scale = scale;
+  return op;
+}
+
+// c [m, n] of a product over k; which: the forward pass y = x w^T, the input's gradient dy w, the weight's dy^T x in f32.
+Op product(Operands& o, int64_t m, int64_t n, int64_t k, char which) {
+  Matmul op;
+  op.a = which == 'w' ? o.random(kHalf, {k, m}) : o.random(kHalf, {m, k});
+  op.b = which == 'y' ? o.random(kHalf, {n, k}, 0.02f) : o.random(kHalf, {k, n}, 0.02f);
+  op.trans_a = which == 'w', op.trans_b = which == 'y', op.acc = which == 'w';
+  op.c = which == 'w' ? o.constant(kFull, {m, n}, 0) : o.empty(kHalf, {m, n});
+  return op;
+}
+
+Op lm_head(Operands& o, const Model& m, int64_t t, bool train, bool full) {
+  LmHeadLoss op;
+  op.h = o.random(kHalf, {t, m.hidden}), op.w = o.random(kHalf, {m.vocab, m.hidden}, 0.02f), op.targets = o.tokens(t, m.vocab);
+  op.loss_scale = o.constant(kFull, {1}, 1.0f / static_cast<float>(t));
+  op.nll = o.empty(kFull, {t}), op.loss = o.empty(kFull, {1});
+  if (train) op.dh = o.empty(kHalf, {t, m.hidden});
+  if (full) op.dw = o.constant(kFull, {m.vocab, m.hidden}, 0);
+  op.workspace = o.empty(DType::u8, {lm_head_workspace(t, m.hidden, m.vocab, op.chunk, kHalf)});
+  return op;
+}
+
+Op adamw(Operands& o, int64_t count) {
+  AdamW op;
+  op.w = o.random(kFull, {count}), op.grad = o.random(kFull, {count}), op.m = o.random(kFull, {count}, 0.1f);
+  op.v = o.constant(kFull, {count}, 0.01f), op.model = o.empty(kHalf, {count});
+  op.hyper = o.numbers(kFull, {1e-5f, 10}), op.clip = o.numbers(kFull, {1, 1, 0});
+  return op;
+}
+
+Op norm(Operands& o, int64_t t, int64_t dim, bool backward, bool dw) {
+  const View x = o.random(kHalf, {t, dim}), w = o.random(kHalf, {dim});
+  if (!backward) return RmsNorm{x, w, o.empty(kHalf, {t, dim}), o.empty(kFull, {t})};
+  RmsNormGrad op{x, w, o.constant(kFull, {t}, 1), o.random(kHalf, {t, dim}), o.empty(kHalf, {t, dim})};
+  if (dw) op.dw = o.empty(kFull, {dim});
+  return op;
+}
+
+Op rope(Operands& o, int64_t t, int64_t heads, int64_t dim) {
+  std::vector<int32_t> positions(static_cast<size_t>(t));
+  for (size_t i = 0; i < positions.size(); ++i) positions[i] = static_cast<int32_t>(i);
+  std::vector<float> frequencies(static_cast<size_t>(dim / 2));
+  for (size_t i = 0; i < frequencies.size(); ++i) frequencies[i] = std::pow(1e6f, -2.0f * static_cast<float>(i) / static_cast<float>(dim));
+  const View x = o.random(kHalf, {t, heads, dim});
+  return Rope{x, o.list(positions), o.numbers(kFull, frequencies), o.empty(kHalf, {t, heads, dim})};
+}
+
+// The operations of a step of `t` tokens, those first that weigh most or are most often doubted.
+std::vector<Case> cases(const Model& m, int64_t t) {
+  const int64_t hidden = m.hidden, wide = m.intermediate, kv = m.kv_heads * m.head_dim, all = t * wide;
+  const auto half = [](int64_t rows, int64_t columns) { return [=](Operands& o) { return o.random(kHalf, {rows, columns}); }; };
+  return {
+      {"attention, one document", [=](Operands& o) { return attention(o, m, t, false, false); }, "one"},
+      {"attention_grad, one document", [=](Operands& o) { return attention(o, m, t, false, true); }, "one"},
+      {"attention, packed", [=](Operands& o) { return attention(o, m, t, true, false); }, "packed"},
+      {"attention_grad, packed", [=](Operands& o) { return attention(o, m, t, true, true); }, "packed"},
+      {"rmsnorm", [=](Operands& o) { return norm(o, t, hidden, false, false); }, ""},
+      {"rmsnorm_grad, weight frozen", [=](Operands& o) { return norm(o, t, hidden, true, false); }, ""},
+      {"rmsnorm_grad", [=](Operands& o) { return norm(o, t, hidden, true, true); }, ""},
+      {"swiglu", [=](Operands& o) { return SwiGlu{half(t, wide)(o), half(t, wide)(o), o.empty(kHalf, {t, wide})}; }, ""},
+      {"swiglu_grad", [=](Operands& o) { return SwiGluGrad{half(t, wide)(o), half(t, wide)(o), half(t, wide)(o), o.empty(kHalf, {t, wide}), o.empty(kHalf, {t, wide})}; }, ""},
+      {"rope, queries", [=](Operands& o) { return rope(o, t, m.heads, m.head_dim); }, ""},
+      {"rope, keys", [=](Operands& o) { return rope(o, t, m.kv_heads, m.head_dim); }, ""},
+      {"add", [=](Operands& o) { return Add{half(t, hidden)(o), half(t, hidden)(o), o.empty(kHalf, {t, hidden})}; }, ""},
+      {"lm_head_loss, forward and backward", [=](Operands& o) { return lm_head(o, m, t, true, false); }, ""},
+      {"lm_head_loss, head trained", [=](Operands& o) { return lm_head(o, m, t, true, true); }, ""},
+      {"matmul up, y", [=](Operands& o) { return product(o, t, wide, hidden, 'y'); }, ""},
+      {"matmul up, dx", [=](Operands& o) { return product(o, t, hidden, wide, 'x'); }, ""},
+      {"matmul up, dw", [=](Operands& o) { return product(o, wide, hidden, t, 'w'); }, ""},
+      {"matmul down, y", [=](Operands& o) { return product(o, t, hidden, wide, 'y'); }, ""},
+      {"matmul down, dx", [=](Operands& o) { return product(o, t, wide, hidden, 'x'); }, ""},
+      {"matmul q, y", [=](Operands& o) { return product(o, t, hidden, hidden, 'y'); }, ""},
+      {"matmul k, y", [=](Operands& o) { return product(o, t, kv, hidden, 'y'); }, ""},
+      {"matmul LoRA a, y", [=](Operands& o) { return product(o, t, kRank, hidden, 'y'); }, ""},
+      {"matmul LoRA b, y", [=](Operands& o) { return product(o, t, wide, kRank, 'y'); }, ""},
+      {"matmul LoRA a, dw", [=](Operands& o) { return product(o, kRank, wide, t, 'w'); }, ""},
+      {"adamw", [=](Operands& o) { return adamw(o, wide * hidden); }, ""},
+      {"sum_squares", [=](Operands& o) { return SumSquares{o.random(kFull, {wide * hidden}), o.empty(kFull, {1}), 0}; }, ""},
+      {"embedding", [=](Operands& o) { return Embedding{o.tokens(t, m.vocab), o.random(kHalf, {m.vocab, hidden}), o.empty(kHalf, {t, hidden})}; }, ""},
+      {"embedding_grad", [=](Operands& o) { return EmbeddingGrad{o.tokens(t, m.vocab), half(t, hidden)(o), o.constant(kFull, {m.vocab, hidden}, 0)}; }, ""},
+      {"bias_grad", [=](Operands& o) { return BiasGrad{half(t, hidden)(o), o.empty(kFull, {hidden})}; }, ""},
+      {"dropout", [=](Operands& o) { return Dropout{half(t, hidden)(o), o.empty(kHalf, {t, hidden}), o.constant(DType::i64, {2}, 1), 0.1f, 1}; }, ""},
+      {"copy", [=](Operands& o) { return Copy{o.random(kHalf, {all}), o.empty(kHalf, {all})}; }, ""},
+      {"cast to bf16", [=](Operands& o) { return Cast{o.random(kFull, {all}), o.empty(kHalf, {all})}; }, ""},
+      {"scale", [=](Operands& o) { return Scale{o.random(kHalf, {all}), o.empty(kHalf, {all}), 0.5f}; }, ""},
+      {"fill", [=](Operands& o) { return Fill{o.empty(kFull, {all}), 0}; }, ""},
+  };
+}
+
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+// Seconds of one run: median and least of a few tries, each of `seconds` of work over all operand sets in turn. A device
+// that records replays them from its own graph, so that queueing them costs no time.
+std::pair<double, double> time_of(Backend& backend, const std::vector<Op>& sets, double seconds) {
+  const auto once = [&] {
+    for (const Op& op : sets) backend.run(op);
+  };
+  once();
+  const std::unique_ptr<Recording> recording = backend.record(once);
+  const auto cycle = [&] { recording ? recording->replay() : once(); };
+  cycle();
+  backend.synchronize();
+  double start = now();
+  cycle();
+  backend.synchronize();
+  const int repeats = std::max(1, static_cast<int>(seconds / std::max(1e-7, now() - start)));
+  std::vector<double> tries;
+  for (int i = 0; i < kTries; ++i) {
+    start = now();
+    for (int r = 0; r < repeats; ++r) cycle();
+    backend.synchronize();
+    tries.push_back((now() - start) / repeats / static_cast<double>(sets.size()));
+  }
+  std::sort(tries.begin(), tries.end());
+  return {tries[kTries / 2], tries[0]};
+}
+
+bool uses_bf16(Op op) {
+  bool found = false;
+  for_each_view(op, [&](const char*, View& view, Access) { found |= view.dtype == DType::bf16; });
+  return found;
+}
+
+// Runs the op on both devices from the same inputs. Where a result differs by more than the roundings of the dtype
+// explain, says so; else "". worst: the largest error of a result, relative to its norm.
+std::string disagreement(Backend& backend, Backend& reference, const Op& op, double& worst) {
+  struct Place {
+    const char* label;
+    View device, host;
+    bool result;
+  };
+  std::vector<Place> places;
+  Operands host(reference);
+  Op twin = op;
+  for_each_view(twin, [&](const char* label, View& view, Access access) {
+    const View device = view;
+    const auto same = std::find_if(places.begin(), places.end(), [&](const Place& p) { return p.device.data == device.data; });
+    if (same != places.end()) return void(view.data = same->host.data);  // cu_q and cu_k are often one list
+    view.data = host.empty(view.dtype, {view.elements()}).data;
+    if (access != Access::write) backend.download(view.data, device.data, device.bytes());
+    const std::string name = label;
+    places.push_back({label, device, view, access != Access::read && name != "workspace" && name != "delta"});
+  });
+  backend.run(op);
+  reference.run(twin);
+  reference.synchronize();
+  const double element = uses_bf16(op) ? 0.03 : 1e-4, norm = uses_bf16(op) ? 0.01 : 1e-5;  // of the value and the mean; of the norm
+  for (const Place& place : places) {
+    if (!place.result) continue;
+    std::vector<unsigned char> bytes(place.device.bytes());
+    backend.download(bytes.data(), place.device.data, bytes.size());
+    const int64_t count = place.device.elements();
+    const bool half = place.device.dtype == DType::bf16;
+    const auto value = [&](const void* data, int64_t i) {
+      return static_cast<double>(half ? to_f32(static_cast<const bf16*>(data)[i]) : static_cast<const float*>(data)[i]);
+    };
+    double sum = 0, error = 0;
+    for (int64_t i = 0; i < count; ++i) {
+      const double want = value(place.host.data, i), got = value(bytes.data(), i);
+      sum += want * want, error += (got - want) * (got - want);
+    }
+    const double mean = std::sqrt(sum / static_cast<double>(std::max<int64_t>(1, count)));
+    const double relative = std::sqrt(error) / std::max(std::sqrt(sum), 1e-30);
+    worst = std::max(worst, relative);
+    int64_t wrong = 0, first = 0;
+    for (int64_t i = count - 1; i >= 0; --i) {
+      const double want = value(place.host.data, i), got = value(bytes.data(), i);
+      if (std::fabs(got - want) <= element * (std::fabs(want) + 2 * mean)) continue;
+      ++wrong, first = i;
+    }
+    if (wrong == 0 && relative <= norm) continue;
+    char text[256];
+    std::snprintf(text, sizeof text, "%s %s: error %.2e of the norm; %lld of %lld elements far off, the first at %lld: %.6g, the CPU has %.6g", place.label,
+                  shape_text(place.device).c_str(), relative, static_cast<long long>(wrong), static_cast<long long>(count), static_cast<long long>(first),
+                  value(bytes.data(), first), value(place.host.data, first));
+    return text;
+  }
+  return "";
+}
+
+ordered_json shapes(Op op) {
+  ordered_json views;
+  for_each_view(op, [&](const char* label, View& view, Access) {
+    views[label] = {{"dtype", dtype_name(view.dtype)}, {"shape", std::vector<int64_t>(view.shape, view.shape + view.rank)}};
+  });
+  if (const auto* matmul = std::get_if<Matmul>(&op)) views["transposed"] = {matmul->trans_a, matmul->trans_b};
+  return views;
+}
+
+struct Settings {
+  std::string device = "cpu", models = "1.5B,7B,0.5B", only, json;
+  int64_t tokens = 8192;
+  double seconds = 0.02, budget = 1e9;
+  bool cycle = true, verify = false;
+};
+
+bool chosen(const Settings& settings, const Model& model) {
+  return ("," + settings.models + ",").find("," + model.name + ",") != std::string::npos;
+}
+
+// Every case once against the CPU, at these shapes.
+template <class Keep>
+int verify(const Settings& settings, Backend& backend, Keep keep) {
+  const double started = now();
+  const auto reference = make_cpu_backend();
+  int failed = 0, right = 0, left_out = 0;
+  for (const Model& model : kModels)
+    for (const Case& one : chosen(settings, model) ? cases(model, settings.tokens) : std::vector<Case>{}) {
+      if (one.name.find(settings.only) == std::string::npos) continue;
+      if (now() - started > settings.budget) {
+        ++left_out;
+        continue;
+      }
+      std::string wrong;
+      double worst = 0;
+      const double begin = now();
+      try {
+        Operands operands(backend);
+        wrong = disagreement(backend, *reference, one.make(operands), worst);
+      } catch (const Error& error) {
+        wrong = error.what();
+      }
+      (wrong.empty() ? right : failed) += 1;
+      std::printf("%-5s %-36s %s %s(%.1f s)\n", model.name.c_str(), one.name.c_str(), wrong.empty() ? "agrees," : "WRONG:",
+                  wrong.empty() ? ("error " + std::to_string(worst) + " ").c_str() : (wrong + " ").c_str(), now() - begin);
+      std::fflush(stdout);
+      keep({{"model", model.name}, {"case", one.name}, {"verified", wrong.empty()}, {"error", worst}, {"wrong", wrong}});
+    }
+  std::printf("%d operations at the shapes of a step agree with the CPU, %d do not", right, failed);
+  std::printf(left_out ? ", %d left out for the budget\n" : "\n", left_out);
+  return failed ? 1 : 0;
+}
+
+int bench(const Settings& settings) {
+  const double started = now();
+  std::unique_ptr<Backend> backend;
+  if (settings.device == "cpu")
+    backend = make_cpu_backend();
+  else if (settings.device.rfind("cuda", 0) == 0)
+    backend = make_cuda_backend(settings.device.size() > 5 ? std::stoi(settings.device.substr(5)) : 0);
+  else
+    fail("usage", "--device ", settings.device, ": expected cpu, cuda or cuda:N");
+  std::ofstream file;
+  if (!settings.json.empty()) {
+    file.open(settings.json);
+    if (!file) fail("io", settings.json, ": cannot be written");
+  }
+  const auto keep = [&](const ordered_json& row) {  // a line each, at once: a run that is cut short keeps what it measured
+    if (file.is_open()) file << row.dump() << std::endl;
+  };
+  if (settings.verify) return verify(settings, *backend, keep);
+  const Limits limits = backend->limits();
+  std::printf("%s: %s; copies at %.4g GB/s, products of 8192 at %.4g TFLOP/s in bf16, of 4096 at %.4g in f32\n", backend->name().c_str(),
+              backend->description().c_str(), limits.bandwidth / 1e9, limits.flops_bf16 / 1e12, limits.flops_f32 / 1e12);
+  keep({{"device", backend->name()}, {"description", backend->description()}, {"copy_bytes_s", limits.bandwidth},
+        {"flops_s_bf16", limits.flops_bf16}, {"flops_s_f32", limits.flops_f32}, {"tokens", settings.tokens}});
+  std::printf("%-5s %-36s %11s %9s %9s %9s %9s  %s\n", "model", "operation", "us", "least us", "GB/s", "TFLOP/s", "share", "of");
+  int failed = 0, left_out = 0;
+  for (const Model& model : kModels) {
+    if (!chosen(settings, model)) continue;
+    for (const Case& one : cases(model, settings.tokens)) {
+      if (one.name.find(settings.only) == std::string::npos) continue;
+      if (now() - started > settings.budget) {
+        ++left_out;
+        continue;
+      }
+      ordered_json row = {{"model", model.name}, {"case", one.name}};
+      try {
+        std::deque<Operands> operands;
+        std::vector<Op> sets;
+        do {
+          operands.emplace_back(*backend);
+          sets.push_back(one.make(operands.back()));
+        } while (settings.cycle && sets.size() < kMostSets && operands.back().bytes() * sets.size() < kCycle);
+        const Cost needed = cost(sets[0], *backend);
+        const auto [median, least] = time_of(*backend, sets, settings.seconds);
+        const double by_bytes = needed.bytes / limits.bandwidth;
+        const double by_flops = needed.flops / (uses_bf16(sets[0]) ? limits.flops_bf16 : limits.flops_f32);
+        // The rate of matrix products is a limit for what is made of them; the arithmetic of a norm has another.
+        const bool products = std::holds_alternative<Matmul>(sets[0]) || std::holds_alternative<LmHeadLoss>(sets[0]) ||
+                              std::holds_alternative<Attention>(sets[0]) || std::holds_alternative<AttentionGrad>(sets[0]);
+        const bool moves = !products || by_bytes > by_flops;
+        const double share = (moves ? by_bytes : by_flops) / median;
+        row.update({{"op", op_name(sets[0])}, {"views", shapes(sets[0])}, {"us", median * 1e6}, {"us_least", least * 1e6}, {"bytes", needed.bytes},
+                    {"flops", needed.flops}, {"share", share}, {"of", moves ? "copy" : "gemm"}, {"sets", sets.size()}});
+        if (!one.documents.empty()) row["documents"] = boundaries(settings.tokens, one.documents == "packed");
+        std::printf("%-5s %-36s %11.1f %9.1f %9.1f %9.2f %8.1f%%  %s\n", model.name.c_str(), one.name.c_str(), median * 1e6, least * 1e6,
+                    needed.bytes / median / 1e9, needed.flops / median / 1e12, share * 100, moves ? "copy" : "GEMM");
+      } catch (const Error& error) {
+        ++failed;
+        row["error"] = error.what();
+        std::printf("%-5s %-36s FAILED: %s\n", model.name.c_str(), one.name.c_str(), error.what());
+        if (error.code == "cuda") {  // the context may be dead; what follows would fail for that alone
+          keep(row);
+          return 1;
+        }
+      }
+      std::fflush(stdout);
+      keep(row);
+    }
+  }
+  if (left_out) std::printf("%d cases left out: the budget of %.0f s was used up\n", left_out, settings.budget);
+  return failed ? 1 : 0;
+}
+
+}  // namespace
+
+}  // namespace qeng
+
+int main(int argc, char** argv) {
+  qeng::Settings settings;
+  try {
+    for (int i = 1; i < argc; ++i) {
+      const std::string word = argv[i];
+      if (word == "--no-cycle" || word == "--verify") {
+        (word == "--verify" ? settings.verify : settings.cycle) = word == "--verify";
+        continue;
+      }
+      const std::string value = i + 1 < argc ? argv[++i] : "";
+      if (word == "--device") settings.device = value;
+      else if (word == "--models") settings.models = value;
+      else if (word == "--only") settings.only = value;
+      else if (word == "--json") settings.json = value;
+      else if (word == "--tokens") settings.tokens = std::stoll(value);
+      else if (word == "--seconds") settings.seconds = std::stod(value);
+      else if (word == "--budget") settings.budget = std::stod(value);
+      else {
+        std::fprintf(stderr, "usage: qeng_bench_ops [--device cpu|cuda|cuda:N] [--models 1.5B,7B,0.5B,tiny] [--tokens N] [--only TEXT] [--json FILE]\n"
+                             "                      [--seconds S of one try] [--budget S of the whole run] [--no-cycle: one set of operands]\n"
+                             "                      [--verify: compares results with the CPU's instead]\n");
+        return 2;
+      }
+    }
+    return qeng::bench(settings);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "qeng_bench_ops: %s\n", error.what());
+    return 1;
+  }
+}
