@@ -1,0 +1,230 @@
+#!/usr/bin/env bash
+# tests/gpu/part.sh NAME: one part of scripts/gpu-check, which says what each is and sets what they work with.
+# Exit status 0: passed, 77: skipped (with a line SKIPPED: why), else failed.
+set -euo pipefail
+part=$1
+: "${root:?run scripts/gpu-check}" "${bin:?}" "${qeng:?}" "${conformance:?}" "${out:?}" "${device:?}" "${python:?}" "${limit:?}" "${quick:?}" "${emulated:?}"
+tests=$root/tests/lua recipe=$root/recipes/lora_qwen.lua
+
+skip() { echo "SKIPPED: $*"; exit 77; }
+summary() { echo "$*" >"$out/$part.summary"; }  # what the table says of the part
+# Runs commands of a file, one a line, side by side; their outputs follow in order. Fails if one does.
+side_by_side() {
+  local jobs=() status=0 i=0 line
+  while IFS= read -r line; do
+    bash -c "$line" >"$out/$part.$i.part" 2>&1 </dev/null &
+    jobs+=($!)
+    i=$((i + 1))
+  done
+  for i in "${!jobs[@]}"; do
+    wait "${jobs[i]}" || { status=1; echo "FAILED:"; }
+    cat "$out/$part.$i.part"
+    rm -f "$out/$part.$i.part"
+  done
+  return "$status"
+}
+# The last lines of a run's log, where it fails.
+run() {
+  local log=$1
+  shift
+  "$@" >"$log" 2>&1 </dev/null || { echo "FAILED: $*"; tail -n 15 "$log"; return 1; }
+}
+same_bits() { sha256sum <"$1" | cut -c1-16; }
+
+part_system() {
+  if ((!emulated)); then
+    nvidia-smi --query-gpu=name,driver_version,memory.total,compute_cap,clocks.max.sm --format=csv,noheader || true
+    "$python" -c 'import torch; print("torch", torch.__version__, "CUDA", torch.version.cuda, "cuDNN", torch.backends.cudnn.version())' 2>/dev/null || echo "no PyTorch"
+    "$python" -c 'import transformers, peft; print("transformers", transformers.__version__, "PEFT", peft.__version__)' 2>/dev/null || echo "no transformers or no PEFT"
+    ldconfig -p | grep -E 'libcublasLt|libcuda\.so' || true
+  fi
+  echo "${LD_LIBRARY_PATH:+LD_LIBRARY_PATH=$LD_LIBRARY_PATH}"
+  uname -srm
+  nproc
+  "$qeng" "$root/tests/gpu/system.lua" "$device" "$out/system.json" "$out/system.summary"
+}
+
+part_conformance() {
+  [[ -x $conformance ]] || skip "$conformance is missing (scripts/bundle --check, or a build with Catch2)"
+  export QENG_BACKENDS=cuda
+  ((!emulated)) || export QENG_ROUNDS=1
+  local names status=0
+  names=$("$conformance" --list-test-names-only 2>/dev/null || true)  # Catch2 2; its exit status is their number
+  [[ -n $names ]] || names=$("$conformance" --list-tests --verbosity quiet || true)  # Catch2 3
+  ((!emulated)) || names='every op agrees with float64 on every backend'
+  while IFS= read -r name; do
+    [[ -z $name ]] || printf '%q %q\n' "$conformance" "${name#"${name%%[! ]*}"}"
+  done <<<"$names" | side_by_side | tee "$out/conformance.text" || status=$?
+  summary "$(grep -oE '[0-9]+ assertions?' "$out/conformance.text" | awk '{ n += $1 } END { print n }') assertions$(grep -c 'SKIPPED on' "$out/conformance.text" | sed 's/^0$//; s/.\+/, & operations not on this device/')"
+  return "$status"
+}
+
+part_parity() {
+  local names=(qwen2_tied qwen2_untied qwen3_tied qwen3_untied llama_llama3 llama_yarn llama_linear llama_dynamic mistral mistral_window)
+  ((!quick)) || names=(qwen2_tied qwen3_untied llama_llama3)
+  ((!emulated)) || names=(qwen2_tied)
+  export QENG_TEST_DEVICE=$device
+  ((!emulated)) || export QENG_PARITY=short
+  summary "${#names[@]} models against transformers and PEFT"
+  for name in "${names[@]}"; do echo "'$qeng' '$tests/parity_test.lua' $name"; done | side_by_side
+}
+
+# Options of a short run of the main recipe on the demo's model and task.
+recipe_run() {
+  local folder=$1
+  shift
+  run "$out/$folder.log" "$qeng" "$recipe" --model "$root/recipes/tiny" --data "$out/examples.jsonl" --out "$out/$folder" --eval-share 0 \
+    --save-every 0 --row-tokens 256 --rows 2 --lr 3e-3 --threads 4 "$@"
+}
+part_losses() {
+  local steps=30 modes="lora full" worst="" status=0
+  ((!emulated)) || steps=2 modes=lora
+  "$qeng" "$root/tests/gpu/examples.lua" "$out/examples.jsonl" 2000
+  local short=()
+  ((!emulated)) || short=(--row-tokens 64 --rows 1)
+  for mode in $modes; do
+    recipe_run "losses_cpu_$mode" --mode "$mode" --steps $steps --device cpu --dtype f32 --lr 1e-3 "${short[@]}" || return 1
+    # 5e-3: what the goldens of tests/golden allow bf16; 1e-4: what they allow f32.
+    for dtype in bf16:5e-3 f32:1e-4; do
+      recipe_run "losses_${dtype%:*}_$mode" --mode "$mode" --steps $steps --device "$device" --dtype "${dtype%:*}" --lr 1e-3 "${short[@]}" || { status=1; continue; }
+      line=$("$qeng" "$root/tests/gpu/losses.lua" "$out/losses_cpu_$mode/metrics.jsonl" "$out/losses_${dtype%:*}_$mode/metrics.jsonl" "${dtype#*:}") || status=1
+      echo "$mode, GPU in ${dtype%:*}, CPU in f32: $line"
+      worst+="${worst:+, }$mode ${dtype%:*} ${line%% *}"
+    done
+  done
+  summary "largest relative difference over $steps steps: $worst"
+  return "$status"
+}
+
+part_bits() {
+  local status=0 dtype first kind count=0 steps=40 more=() job
+  "$qeng" "$root/tests/gpu/examples.lua" "$out/examples.jsonl" 2000
+  ((!emulated)) || steps=2 more=(--row-tokens 32 --rows 1)
+  check() {  # NAME FILE: against the first
+    local now
+    now=$(same_bits "$2")
+    count=$((count + 1))
+    if [[ $now == "$first" ]]; then echo "$1: the same bits"; else echo "FAILED: $1 differs"; status=1; fi
+  }
+  local adapter=adapter/adapter_model.safetensors
+  for dtype in f32 bf16; do
+    again() {
+      local name=$1
+      shift
+      recipe_run "bits_$name" --dtype "$dtype" --steps $steps --accumulate 2 --dropout 0.1 --device "$device" "${more[@]}" "$@"
+    }
+    again a || return 1
+    first=$(same_bits "$out/bits_a/$adapter")
+    for kind in repeated eager recompute; do
+      local flags=()
+      [[ $kind == repeated ]] || flags=("--$kind")
+      again $kind "${flags[@]}" && check "recipe, $dtype, $kind" "$out/bits_$kind/$adapter" || status=1
+    done
+    if ((!emulated)); then  # stopped in the middle, then to the end
+      rm -rf "$out/bits_resumed"
+      "$qeng" "$recipe" --model "$root/recipes/tiny" --data "$out/examples.jsonl" --out "$out/bits_resumed" --eval-share 0 --save-every 5 --row-tokens 256 --rows 2 \
+        --lr 3e-3 --threads 4 --dtype "$dtype" --steps $steps --accumulate 2 --dropout 0.1 --device "$device" >"$out/bits_resumed.log" 2>&1 </dev/null &
+      job=$!
+      for _ in $(seq 200); do
+        [[ $(wc -l <"$out/bits_resumed/metrics.jsonl" 2>/dev/null || echo 0) -lt 8 ]] || break
+        sleep 0.02
+      done
+      kill -9 "$job" 2>/dev/null && echo "killed after $(wc -l <"$out/bits_resumed/metrics.jsonl") of $steps steps" || echo "the run was over before it was killed"
+      wait "$job" 2>/dev/null || true
+      again resumed --resume && check "recipe, $dtype, killed and resumed" "$out/bits_resumed/$adapter" || status=1
+    fi
+    ((!emulated)) || break
+  done
+  # The shapes of a real model take other paths through the kernels.
+  local shape=0.5B rows="--row-tokens 2048 --rows 2"
+  ((!emulated)) || shape=tiny rows="--row-tokens 32 --rows 1"
+  for kind in a repeated eager recompute; do
+    local flags=()
+    [[ $kind == a || $kind == repeated ]] || flags=("--$kind")
+    ((!emulated)) || [[ $kind == a || $kind == eager ]] || continue
+    # shellcheck disable=SC2086  # words
+    run "$out/bits_large.log" "$qeng" "$root/bench/train.lua" --shape $shape --steps $((emulated ? 1 : 3)) $rows --device "$device" --adapter --out "$out/bits_large_$kind" "${flags[@]}" || { status=1; continue; }
+    if [[ $kind == a ]]; then first=$(same_bits "$out/bits_large_a/adapter.safetensors"); else check "$shape shape, $kind" "$out/bits_large_$kind/adapter.safetensors"; fi
+  done
+  rm -rf "$out"/bits_*
+  summary "$count comparisons"
+  return "$status"
+}
+
+part_verify() {
+  local options=(--models '1.5B,0.5B' --tokens 1024 --budget $((limit - 8)))
+  ((!emulated)) || options=(--models tiny --tokens 16)
+  local status=0
+  "$bin/qeng_bench_ops" --verify --device "$device" "${options[@]}" --json "$out/verify.jsonl" | tee "$out/verify.text" || status=$?
+  summary "$(tail -n 1 "$out/verify.text")"
+  return "$status"
+}
+
+part_sanitizer() {
+  ((!emulated)) || skip "the emulator has its own checks"
+  [[ -x $conformance ]] || skip "$conformance is missing"
+  local tool found="" status=0 rounds text=""
+  found=$(command -v compute-sanitizer || compgen -G '/usr/local/cuda*/bin/compute-sanitizer' | head -n 1 || true)
+  [[ -n $found ]] || skip "compute-sanitizer is not on this machine"
+  for tool in memcheck racecheck; do
+    rounds=1 code=0
+    [[ $tool == racecheck ]] || rounds=2
+    QENG_BACKENDS=cuda QENG_ROUNDS=$rounds timeout -k 5 $((limit / 2 - 3)) "$found" --tool "$tool" --error-exitcode 86 "$conformance" \
+      'every op agrees with float64 on every backend' >"$out/sanitizer.text" 2>&1 </dev/null || code=$?
+    tail -n 25 "$out/sanitizer.text"
+    if grep -qE 'ERROR SUMMARY: [1-9]|RACECHECK SUMMARY: [1-9]|========= (Invalid|Error: |Race reported|Barrier error)' "$out/sanitizer.text"; then
+      status=1 text+="${text:+, }$tool found errors"
+    elif ((code == 124 || code == 137)); then
+      text+="${text:+, }$tool not finished in its time, no error until then"
+    elif ((code == 0)); then
+      text+="${text:+, }$tool clean"
+    else
+      status=1 text+="${text:+, }$tool ended with status $code"
+    fi
+  done
+  summary "$text"
+  return "$status"
+}
+
+part_ops() {
+  local options=(--models '1.5B,7B,0.5B' --budget $((limit - 8)))
+  ((!quick)) || options=(--models 1.5B --budget 30)
+  ((!emulated)) || options=(--models tiny --tokens 16 --seconds 0 --no-cycle)
+  local status=0
+  "$bin/qeng_bench_ops" --device "$device" "${options[@]}" --json "$out/ops.jsonl" | tee "$out/ops.text" || status=$?
+  summary "$(grep -cE '(copy|GEMM)$' "$out/ops.text") operations timed$(grep 'left out' "$out/ops.text" | sed 's/^/, /')"
+  return "$status"
+}
+
+part_train() {
+  local options=(--budget $((limit - 10))) status=0
+  ((!quick)) || options+=(--no-peers --only '1.5B lora 8192')
+  ((!emulated)) || options+=(--tiny --no-peers)
+  QENG=$qeng "$root/bench/train_gpu.sh" --out "$out/train" --device "$device" --python "$python" "${options[@]}" 2>&1 | tee "$out/train.text" || status=$?
+  summary "$(grep -cE '^(0.5B|1.5B|7B|tiny) ' "$out/train.text") configurations$(grep -c 'left out' "$out/train.text" | sed 's/^0$//; s/.\+/, & runs left out/')"
+  return "$status"
+}
+
+part_peers() {
+  "$python" -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' 2>/dev/null || skip "$python has no PyTorch that finds a GPU"
+  [[ -s $out/ops.jsonl ]] || skip "the part ops measured nothing to compare with"
+  local status=0
+  "$python" "$root/bench/peers_gpu.py" --ops "$out/ops.jsonl" --json "$out/peers.jsonl" --budget $((limit - 12)) 2>"$out/peers.err" | tee "$out/peers.text" || status=$?
+  ((status == 0)) || tail -n 5 "$out/peers.err"
+  summary "$(grep -c 'ratio [0-9]' "$out/peers.text") times of PyTorch"
+  return "$status"
+}
+
+case $part in
+  system) part_system ;;
+  conformance) part_conformance ;;
+  parity) part_parity ;;
+  losses) part_losses ;;
+  bits) part_bits ;;
+  verify) part_verify ;;
+  sanitizer) part_sanitizer ;;
+  ops) part_ops ;;
+  train) part_train ;;
+  peers) part_peers ;;
+  *) echo "part.sh: no part is called '$part'" >&2; exit 2 ;;
+esac
