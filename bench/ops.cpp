@@ -161,8 +161,8 @@ Op lm_head(Operands& o, const Model& m, int64_t t, bool train, bool full) {
 
 Op adamw(Operands& o, int64_t count) {
   AdamW op;
-  op.w = o.random(kFull, {count}), op.grad = o.random(kFull, {count}), op.m = o.random(kFull, {count}, 0.1f);
-  op.v = o.constant(kFull, {count}, 0.01f), op.model = o.empty(kHalf, {count});
+  op.w = {o.random(kFull, {count})}, op.grad = {o.random(kFull, {count})}, op.m = {o.random(kFull, {count}, 0.1f)};
+  op.v = {o.constant(kFull, {count}, 0.01f)}, op.model = {o.empty(kHalf, {count})};
   op.hyper = o.numbers(kFull, {1e-5f, 10}), op.clip = o.numbers(kFull, {1, 1, 0});
   return op;
 }
@@ -214,7 +214,7 @@ std::vector<Case> cases(const Model& m, int64_t t) {
       {"matmul LoRA b, y", [=](Operands& o) { return product(o, t, wide, kRank, 'y'); }, ""},
       {"matmul LoRA a, dw", [=](Operands& o) { return product(o, kRank, wide, t, 'w'); }, ""},
       {"adamw", [=](Operands& o) { return adamw(o, wide * hidden); }, ""},
-      {"sum_squares", [=](Operands& o) { return SumSquares{o.random(kFull, {wide * hidden}), o.empty(kFull, {1}), 0}; }, ""},
+      {"sum_squares", [=](Operands& o) { return SumSquares{{o.random(kFull, {wide * hidden})}, o.empty(kFull, {1})}; }, ""},
       {"embedding", [=](Operands& o) { return Embedding{o.tokens(t, m.vocab), o.random(kHalf, {m.vocab, hidden}), o.empty(kHalf, {t, hidden})}; }, ""},
       {"embedding_grad", [=](Operands& o) { return EmbeddingGrad{o.tokens(t, m.vocab), half(t, hidden)(o), o.constant(kFull, {m.vocab, hidden}, 0)}; }, ""},
       {"bias_grad", [=](Operands& o) { return BiasGrad{half(t, hidden)(o), o.empty(kFull, {hidden})}; }, ""},

@@ -77,7 +77,12 @@ Cost of(const LmHeadLoss& op) {
   return {bytes_of(moved), logits * (2.0 * products * static_cast<double>(op.h.columns()) + (op.dh ? 5 : 3))};
 }
 Cost of(const DecodePackets& op) { return {bytes_of(op), 0}; }
-Cost of(const SumSquares& op) { return {static_cast<double>(op.x.bytes()) + 4, 2 * count(op.x)}; }
+double count(const std::vector<View>& views) {
+  double elements = 0;
+  for (const View& view : views) elements += count(view);
+  return elements;
+}
+Cost of(const SumSquares& op) { return {bytes_of(op), 2 * count(op.x)}; }
 Cost of(const ClipScale& op) { return {bytes_of(op), count(op.partials)}; }
 Cost of(const AdamW& op) { return {bytes_of(op), 14 * count(op.w)}; }
 

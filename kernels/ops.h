@@ -10,6 +10,7 @@
 //                void views(F f)  calling f("label", View&, Access) on each view that is present or may be.
 #pragma once
 #include <variant>
+#include <vector>
 
 #include "kernels/view.h"
 
@@ -247,12 +248,15 @@ struct DecodePackets {
 
 // ---------------------------------------------------------------- optimizer
 
-// out[slot] = sum of x^2 in double, fixed order     x: any shape, f32   out: [slots] f32, one slot a tensor
+// out[i] = sum of x[i]^2, fixed order     x: tensors of any shape, f32   out: [number of tensors] f32
 struct SumSquares {
   static constexpr const char* name = "sum_squares";
-  View x, out;
-  int64_t slot = 0;
-  template <class F> void views(F f) { f("x", x, Access::read), f("out", out, Access::update); }
+  std::vector<View> x;
+  View out;
+  template <class F> void views(F f) {
+    for (View& each : x) f("x", each, Access::read);
+    f("out", out, Access::write);
+  }
 };
 
 // out[0] = norm = sqrt(sum(partials)),  out[1] = min(1, max_norm / (norm + 1e-6)); max_norm <= 0 means no clipping (out[1] = 1).
@@ -266,15 +270,22 @@ struct ClipScale {
 
 // Decoupled weight decay (Loshchilov & Hutter 2019). With g = clip[1] * grad, t = step + 1:
 //   m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2;  w = w (1 - lr decay) - lr (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps)
-// w, grad, m, v: same element count, f32.   [model]: bf16 copy of w, written with the new value.
-// hyper: [2] f32 = {lr, t}, read when the op runs.   clip: [3] f32 from ClipScale; if clip[2] != 0 nothing is changed.
+// Lists of tensors, one for each parameter: w, grad, m, v of the same element count, f32.   model: bf16 copies of w,
+// written with the new value; an empty list, or absent views, where there are none.   clear: grad = 0 afterwards.
+// hyper: [2] f32 = {lr, t}, read when the op runs.   clip: [3] f32 from ClipScale; if clip[2] != 0 only grad is changed.
 struct AdamW {
   static constexpr const char* name = "adamw";
-  View w, grad, m, v, model, hyper, clip;
+  std::vector<View> w, grad, m, v, model;
+  View hyper, clip;
   float beta1 = 0.9f, beta2 = 0.999f, eps = 1e-8f, decay = 0;
+  bool clear = false;
   template <class F> void views(F f) {
-    f("w", w, Access::update), f("grad", grad, Access::read), f("m", m, Access::update), f("v", v, Access::update);
-    f("model", model, Access::write), f("hyper", hyper, Access::read), f("clip", clip, Access::read);
+    for (View& each : w) f("w", each, Access::update);
+    for (View& each : grad) f("grad", each, clear ? Access::update : Access::read);
+    for (View& each : m) f("m", each, Access::update);
+    for (View& each : v) f("v", each, Access::update);
+    for (View& each : model) f("model", each, Access::write);
+    f("hyper", hyper, Access::read), f("clip", clip, Access::read);
   }
 };
 

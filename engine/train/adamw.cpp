@@ -10,7 +10,7 @@ AdamWState::AdamWState(Device& device, std::vector<TensorPtr> parameters, AdamWO
     if (view.dtype != DType::f32 && view.dtype != DType::bf16)
       fail("dtype", "adamw: parameter ", parameter->label, " is ", shape_text(view), ", expected f32 or bf16");
     const Shape shape(view.shape, view.shape + view.rank);
-    Slot slot{parameter, nullptr, make_zeros(device, shape, DType::f32, "optimizer"), make_zeros(device, shape, DType::f32, "optimizer")};
+    Slot slot{parameter, parameter->grad, nullptr, make_zeros(device, shape, DType::f32, "optimizer"), make_zeros(device, shape, DType::f32, "optimizer")};
     if (view.dtype == DType::bf16) slot.master = make_tensor(device, shape, DType::f32, "optimizer");
     slots_.push_back(slot);
     refresh_master(slots_.size() - 1);
@@ -24,21 +24,38 @@ void AdamWState::refresh_master(size_t i) {
   if (slots_[i].master) device_.run(Cast{slots_[i].parameter->view, slots_[i].master->view});
 }
 
+void AdamWState::run_ops(float clip) {
+  SumSquares squares{{}, partials_->view};
+  AdamW decayed, plain;  // decay is one number an op
+  for (const Slot& slot : slots_) {
+    AdamW& op = options_.decay != 0 && slot.parameter->view.rank >= 2 ? decayed : plain;
+    squares.x.push_back(slot.grad->view);
+    op.w.push_back(slot.master ? slot.master->view : slot.parameter->view);
+    op.grad.push_back(slot.grad->view), op.m.push_back(slot.m->view), op.v.push_back(slot.v->view);
+    op.model.push_back(slot.master ? slot.parameter->view : View());
+  }
+  device_.run(squares);
+  device_.run(ClipScale{partials_->view, clip_->view, clip});
+  decayed.decay = options_.decay;
+  for (AdamW* op : {&decayed, &plain}) {
+    op->hyper = hyper_->view, op->clip = clip_->view;
+    op->beta1 = options_.beta1, op->beta2 = options_.beta2, op->eps = options_.eps;
+    op->clear = true;
+    if (!op->w.empty()) device_.run(*op);
+  }
+}
+
 AdamWState::Result AdamWState::step(double lr, double clip) {
-  for (size_t i = 0; i < slots_.size(); ++i)
-    device_.run(SumSquares{slots_[i].parameter->grad->view, partials_->view, static_cast<int64_t>(i)});
-  device_.run(ClipScale{partials_->view, clip_->view, static_cast<float>(clip)});
+  for (const Slot& slot : slots_)
+    if (slot.parameter->grad != slot.grad)
+      fail("value", "adamw: parameter ", slot.parameter->label, " has another gradient than when the optimizer was made; make a new one");
   const float hyper[2] = {static_cast<float>(lr), static_cast<float>(steps_ + 1)};
   device_.backend().upload(hyper_->view.data, hyper, sizeof hyper);
-  for (Slot& slot : slots_) {
-    AdamW op{.w = slot.master ? slot.master->view : slot.parameter->view, .grad = slot.parameter->grad->view, .m = slot.m->view, .v = slot.v->view};
-    if (slot.master) op.model = slot.parameter->view;
-    op.hyper = hyper_->view, op.clip = clip_->view;
-    op.beta1 = options_.beta1, op.beta2 = options_.beta2, op.eps = options_.eps;
-    op.decay = slot.parameter->view.rank >= 2 ? options_.decay : 0;
-    device_.run(op);
-    device_.run(Fill{slot.parameter->grad->view, 0});
+  if (!program_ || clip != program_clip_) {
+    program_ = Program::capture(device_, [&] { run_ops(static_cast<float>(clip)); });
+    program_clip_ = clip;
   }
+  program_->run();
   float outcome[3];
   device_.backend().download(outcome, clip_->view.data, sizeof outcome);
   const bool skipped = outcome[2] != 0;

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/program/program.h"
 #include "engine/tensor/tensor.h"
 
 namespace qeng {
@@ -38,13 +39,17 @@ class AdamWState {
 
  private:
   struct Slot {
-    TensorPtr parameter, master, m, v;
+    TensorPtr parameter, grad, master, m, v;
   };
+  void run_ops(float clip);
+
   Device& device_;
   AdamWOptions options_;
   std::vector<Slot> slots_;
   TensorPtr partials_, clip_, hyper_;
   int64_t steps_ = 0;
+  std::unique_ptr<Program> program_;  // run_ops for program_clip_, captured so that a GPU replays it as one
+  double program_clip_ = 0;
 };
 
 }  // namespace qeng

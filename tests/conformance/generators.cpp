@@ -249,11 +249,15 @@ Op decode_packets(Draw& draw) {
   return op;
 }
 
+// One tensor, a few, or more than one launch of a GPU takes.
+int64_t tensors(Draw& draw) { return draw.integer(0, 9) ? draw.integer(1, 4) : draw.pick<int64_t>({0, 70, 130}); }
+
 Op sum_squares(Draw& draw) {
   SumSquares op;
-  op.x = draw.tensor(DType::f32, {draw.size(80), draw.size(300)});
-  op.out = draw.tensor(DType::f32, {draw.integer(1, 5)});
-  op.slot = draw.integer(0, op.out.elements() - 1);
+  const int64_t count = tensors(draw), most = count > 4 ? 3 : 300;
+  for (int64_t i = 0; i < count; ++i) op.x.push_back(draw.tensor(DType::f32, {draw.size(80), draw.size(most)}));
+  if (draw.integer(0, 9) == 0) op.x.push_back(draw.tensor(DType::f32, {33000}));  // several blocks of partial sums
+  op.out = draw.empty(DType::f32, {static_cast<int64_t>(op.x.size())});
   return op;
 }
 
@@ -270,14 +274,19 @@ Op clip_scale(Draw& draw) {
 
 Op adamw(Draw& draw) {
   AdamW op;
-  op.w = draw.tensor(DType::f32, {draw.size(60), draw.size(200)});
-  op.grad = draw.like(op.w), op.m = draw.like(op.w), op.v = draw.like(op.w);
-  for (int64_t i = 0; i < op.v.elements(); ++i) encode(op.v, i, std::fabs(decode(op.v, i)));
-  if (draw.flip()) op.model = draw.resized(op.w, DType::bf16);
+  const int64_t count = tensors(draw), most = count > 4 ? 3 : 200;
+  const bool models = draw.flip();
+  for (int64_t k = 0; k < count; ++k) {
+    const View w = draw.tensor(DType::f32, {draw.size(60), draw.size(most)}), v = draw.like(w);
+    for (int64_t i = 0; i < v.elements(); ++i) encode(v, i, std::fabs(decode(v, i)));
+    op.w.push_back(w), op.grad.push_back(draw.like(w)), op.m.push_back(draw.like(w)), op.v.push_back(v);
+    if (models) op.model.push_back(draw.integer(0, 3) ? draw.resized(w, DType::bf16) : View());
+  }
   op.hyper =
       draw.values(DType::f32, {draw.pick({1e-3, 0.02}), static_cast<double>(draw.pick<int64_t>({1, 2, 10, 5000}))});
   op.clip = draw.values(DType::f32, {2.0, draw.pick({1.0, 0.25}), draw.integer(0, 4) ? 0.0 : 1.0});
   op.decay = draw.pick({0.0f, 0.1f});
+  op.clear = draw.flip();
   return op;
 }
 

@@ -44,10 +44,12 @@ void reference(const LmHeadLoss& op, Sheet<T>& sheet) {
 
 template <class T>
 void reference(const SumSquares& op, Sheet<T>& sheet) {
-  const Array<T> x = sheet.in(op.x);
-  double sum = 0;  // the op sums in double too, so only the result is rounded
-  for (const T& value : x.values) sum += value_of(value) * value_of(value);
-  sheet.update(op.out)[op.slot] = T(sum);
+  Array<T>& out = sheet.out(op.out);
+  for (size_t i = 0; i < op.x.size(); ++i) {
+    double sum = 0;
+    for (const T& x : sheet.in(op.x[i]).values) sum += value_of(x) * value_of(x);
+    out[static_cast<int64_t>(i)] = T(sum);
+  }
 }
 
 template <class T>
@@ -69,20 +71,24 @@ void reference(const ClipScale& op, Sheet<T>& sheet) {
 template <class T>
 void reference(const AdamW& op, Sheet<T>& sheet) {
   using std::sqrt;
-  const Array<T> grad = sheet.in(op.grad), hyper = sheet.in(op.hyper), clip = sheet.in(op.clip);
-  Array<T>&w = sheet.update(op.w), &m = sheet.update(op.m), &v = sheet.update(op.v);
-  Array<T>* model = op.model ? &sheet.update(op.model) : nullptr;
-  if (value_of(clip[2]) != 0) return;
+  const Array<T> hyper = sheet.in(op.hyper), clip = sheet.in(op.clip);
   const double t = value_of(hyper[1]);
   const double correct1 = 1 - std::pow(static_cast<double>(op.beta1), t),
                correct2 = 1 - std::pow(static_cast<double>(op.beta2), t);
-  for (int64_t i = 0; i < w.size(); ++i) {
-    const T g = clip[1] * grad[i];
-    m[i] = T(op.beta1) * m[i] + (T(1) - T(op.beta1)) * g;
-    v[i] = T(op.beta2) * v[i] + (T(1) - T(op.beta2)) * g * g;
-    w[i] = w[i] * (T(1) - hyper[0] * T(op.decay)) -
-           hyper[0] * (m[i] / T(correct1)) / (sqrt(v[i] / T(correct2)) + T(op.eps));
-    if (model) (*model)[i] = w[i];
+  for (size_t k = 0; k < op.w.size(); ++k) {
+    const Array<T> grad = sheet.in(op.grad[k]);
+    Array<T>&w = sheet.update(op.w[k]), &m = sheet.update(op.m[k]), &v = sheet.update(op.v[k]);
+    Array<T>* model = !op.model.empty() && op.model[k] ? &sheet.update(op.model[k]) : nullptr;
+    if (op.clear) sheet.out(op.grad[k], Sheet<T>::Check::exact);
+    if (value_of(clip[2]) != 0) continue;
+    for (int64_t i = 0; i < w.size(); ++i) {
+      const T g = clip[1] * grad[i];
+      m[i] = T(op.beta1) * m[i] + (T(1) - T(op.beta1)) * g;
+      v[i] = T(op.beta2) * v[i] + (T(1) - T(op.beta2)) * g * g;
+      w[i] = w[i] * (T(1) - hyper[0] * T(op.decay)) -
+             hyper[0] * (m[i] / T(correct1)) / (sqrt(v[i] / T(correct2)) + T(op.eps));
+      if (model) (*model)[i] = w[i];
+    }
   }
 }
 
