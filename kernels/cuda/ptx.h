@@ -31,11 +31,30 @@ __device__ inline float rsqrt_approx(float x) {
   return y;
 }
 
+// 1 / x to about 1 ulp. Results below 2^-126 are flushed to 0.
+__device__ inline float reciprocal_approx(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 // Two floats rounded to bf16 (nearest, ties to even): low in bits 0 to 15, high in bits 16 to 31.
 __device__ inline uint32_t pack_bf16(float low, float high) {
   uint32_t packed;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
   return packed;
+}
+
+// The same for IEEE half; and the values of such a pair.
+__device__ inline uint32_t pack_f16(float low, float high) {
+  uint32_t packed;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+  return packed;
+}
+__device__ inline void unpack_f16(uint32_t packed, float& low, float& high) {
+  asm("{.reg .f16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h;}"
+      : "=f"(low), "=f"(high)
+      : "r"(packed));
 }
 
 // Starts copying 16 bytes from global to shared memory, both aligned to 16; the first `bytes` (0 to 16) are read, the

@@ -119,12 +119,17 @@ __device__ void store_once(T* p, const Pack<T, n>& pack) {
 // The values of a pack of float, bf16 or f16, exactly.
 template <class T, int n>
 __device__ void unpack(const Pack<T, n>& pack, float (&x)[n]) {
-  for (int i = 0; i < n; ++i) {
-    if constexpr (sizeof(T) == 4) {
-      x[i] = float_of(pack.word[i]);
-    } else {
-      const uint32_t word = pack.word[i / 2];
-      x[i] = to_f32(T{static_cast<uint16_t>(i % 2 ? word >> 16 : word & 0xffffu)});
+  if constexpr (std::is_same_v<T, float>) {
+    for (int i = 0; i < n; ++i) x[i] = float_of(pack.word[i]);
+  } else if constexpr (n == 1) {
+    x[0] = to_f32(T{static_cast<uint16_t>(pack.word[0])});
+  } else {
+    for (int i = 0; i < n; i += 2) {
+      const uint32_t pair = pack.word[i / 2];
+      if constexpr (std::is_same_v<T, bf16>)
+        x[i] = float_of(pair << 16), x[i + 1] = float_of(pair & 0xffff0000u);
+      else
+        ptx::unpack_f16(pair, x[i], x[i + 1]);
     }
   }
 }
@@ -133,19 +138,15 @@ __device__ void unpack(const Pack<T, n>& pack, float (&x)[n]) {
 template <class T, int n>
 __device__ Pack<T, n> pack(const float (&x)[n]) {
   Pack<T, n> result;
-  if constexpr (sizeof(T) == 4) {
+  if constexpr (std::is_same_v<T, float>) {
     for (int i = 0; i < n; ++i) result.word[i] = bits_of(x[i]);
   } else if constexpr (n == 1) {
     T rounded;
     put(&rounded, x[0]);
     result.word[0] = rounded.bits;
   } else {
-    for (int i = 0; i < n; i += 2) {
-      if constexpr (std::is_same_v<T, bf16>)
-        result.word[i / 2] = ptx::pack_bf16(x[i], x[i + 1]);
-      else
-        result.word[i / 2] = to_f16(x[i]).bits | static_cast<uint32_t>(to_f16(x[i + 1]).bits) << 16;
-    }
+    for (int i = 0; i < n; i += 2)
+      result.word[i / 2] = std::is_same_v<T, bf16> ? ptx::pack_bf16(x[i], x[i + 1]) : ptx::pack_f16(x[i], x[i + 1]);
   }
   return result;
 }
@@ -154,19 +155,19 @@ __device__ Pack<T, n> pack(const float (&x)[n]) {
 //   static constexpr int kWidth, kInputs;             elements to an access, tensors read
 //   template <int n> __device__ auto read(int64_t i) const;                       the packs of elements i .. i + n
 //   template <int n, class Packs> __device__ void write(int64_t i, const Packs&) const;   computes and stores them
+//   [__device__ void begin();]                        once in each thread, to fetch scalars that lie in device memory
 // A block takes a tile of kUnroll accesses a thread and reads all of it before it writes, so F may work in place. About
 // 1000 ns of latency at the 33 GB/s a multiprocessor of an H200 gets to move are 32 KB that have to be under way in it;
 // 1024 threads with four 16-byte loads each are twice that, so occupancy may be low.
 constexpr int kElementwiseThreads = 256;
 template <class F>
-constexpr int kUnroll = F::kInputs > 2    ? 1
-                        : F::kInputs == 2 ? 2
-                                          : 4;
+constexpr int kUnroll = 4 / std::clamp(F::kInputs, 1, 4);
 
 template <int n, class F>
 __global__ void __launch_bounds__(kElementwiseThreads) elementwise(F f, int64_t count) {
   constexpr int unroll = kUnroll<F>, tile = unroll * kElementwiseThreads;
   const int64_t whole = count / n, begin = int64_t{blockIdx.x} * tile, mine = begin + threadIdx.x;
+  if constexpr (requires { f.begin(); }) f.begin();
   if (begin + tile <= whole) {
     decltype(f.template read<n>(0)) packs[unroll];
     for (int u = 0; u < unroll; ++u) packs[u] = f.template read<n>((mine + u * kElementwiseThreads) * n);

@@ -62,7 +62,15 @@ inline float exp2_approx(float x) {
   return y < 0x1p-126f ? 0.0f : y;
 }
 inline float rsqrt_approx(float x) { return rsqrtf(x); }
+inline float reciprocal_approx(float x) {
+  const float y = 1.0f / x;
+  return std::fabs(y) < 0x1p-126f ? std::copysign(0.0f, y) : y;
+}
 inline uint32_t pack_bf16(float low, float high) { return uint32_t{to_bf16(high).bits} << 16 | to_bf16(low).bits; }
+inline uint32_t pack_f16(float low, float high) { return uint32_t{to_f16(high).bits} << 16 | to_f16(low).bits; }
+inline void unpack_f16(uint32_t packed, float& low, float& high) {
+  low = to_f32(f16{static_cast<uint16_t>(packed)}), high = to_f32(f16{static_cast<uint16_t>(packed >> 16)});
+}
 
 inline void cp_async_16(void* shared, const void* global, uint32_t bytes = 16,
                         emulator::Site site = emulator::Site::current()) {
