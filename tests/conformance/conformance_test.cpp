@@ -129,6 +129,32 @@ TEST_CASE("an op gives the same bits with one thread and with two and twice on a
     }
 }
 
+// A device that finds it while it runs goes on, and says so when it is next waited for.
+TEST_CASE("a token outside the table is an error that says where") {
+  for (Named& target : backends())
+    for (int64_t token : {-1, 10}) {
+      INFO(target.name << ", token " << token);
+      Draw draw(base_seed());
+      Embedding forward;
+      forward.table = draw.tensor(DType::f32, {10, 24}), forward.tokens = draw.tokens(40, 10);
+      forward.y = draw.empty(DType::f32, {40, 24});
+      EmbeddingGrad backward;
+      backward.tokens = forward.tokens, backward.dtable = forward.table, backward.dy = draw.tensor(DType::f32, {40, 24});
+      encode(forward.tokens, 33, static_cast<double>(token));
+      for (const Op& op : {Op(forward), Op(backward)}) {
+        std::string message = "none", code;
+        try {
+          if (!run_or_skip(target, op, draw.buffers())) continue;
+        } catch (const Error& error) {
+          message = error.what(), code = error.code;
+        }
+        CHECK(code == "value");
+        const std::string end = "token " + std::to_string(token) + " at position 33 is outside the table of 10 rows";
+        CHECK(message.substr(message.size() - std::min(message.size(), end.size())) == end);
+      }
+    }
+}
+
 // Views whose shape or dtype an op cannot know to be wrong: their size alone sets how much work there is.
 TEST_CASE("an op with one view of a wrong shape or dtype is refused before it writes") {
   const std::set<std::string> free_shape = {

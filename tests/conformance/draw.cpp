@@ -25,7 +25,8 @@ int64_t Draw::size(int64_t most) {
 
 View Draw::empty(DType dtype, std::initializer_list<int64_t> shape) {
   View view(nullptr, dtype, shape);
-  buffers_.push_back({std::vector<unsigned char>(view.bytes() + 2 * kGuard, kPoison)});
+  const size_t front = kGuard + (misaligned_ ? dtype_size(dtype) * static_cast<size_t>(integer(0, 7)) : 0);
+  buffers_.push_back({std::vector<unsigned char>(front + view.bytes() + kGuard, kPoison), front});
   view.data = buffers_.back().tensor();
   return view;
 }

@@ -15,8 +15,8 @@ constexpr unsigned char kPoison = 0xff;  // what guards and outputs hold before 
 
 struct Buffer {
   std::vector<unsigned char> bytes;  // guard, tensor, guard
-  void* tensor() { return bytes.data() + kGuard; }
-  size_t size() const { return bytes.size() - 2 * kGuard; }
+  size_t front = kGuard;             // bytes of the first guard
+  void* tensor() { return bytes.data() + front; }
 };
 
 struct Documents {
@@ -36,6 +36,8 @@ class Draw {
   T pick(std::initializer_list<T> choices) {
     return choices.begin()[integer(0, static_cast<int64_t>(choices.size()) - 1)];
   }
+  // From now on tensors start where their dtype allows, instead of at multiples of 64 bytes.
+  void misalign() { misaligned_ = true; }
   DType float_dtype() { return pick({DType::f32, DType::bf16}); }
   // A dimension: often tiny, sometimes just off a power of two, at most `most`.
   int64_t size(int64_t most);
@@ -55,6 +57,7 @@ class Draw {
  private:
   std::mt19937_64 engine_;
   std::deque<Buffer> buffers_;
+  bool misaligned_ = false;
 };
 
 }  // namespace qeng::conformance

@@ -20,26 +20,43 @@ Op matmul(Draw& draw) {
   return op;
 }
 
+// A quarter of the draws where tensors start anywhere: a device that moves 16 bytes at a time cannot there.
+void sometimes_misalign(Draw& draw) {
+  if (draw.integer(0, 3) == 0) draw.misalign();
+}
+
+// The length of a row: any, or whole vectors of 16 bytes, and then up to eight times as long.
+int64_t columns(Draw& draw, int64_t most) { return draw.integer(0, 2) ? draw.size(most) : 8 * draw.size(most); }
+
 Op bias_grad(Draw& draw) {
+  sometimes_misalign(draw);
   BiasGrad op;
-  op.dy = draw.tensor(draw.float_dtype(), {draw.size(150), draw.size(150)});
+  const int64_t n = columns(draw, 150);
+  op.dy = draw.tensor(draw.float_dtype(), {draw.size(n > 150 ? 50 : 400), n});
   op.acc = draw.flip();
   op.db = op.acc ? draw.tensor(DType::f32, {op.dy.columns()}) : draw.empty(DType::f32, {op.dy.columns()});
   return op;
 }
 
 Op embedding(Draw& draw) {
+  sometimes_misalign(draw);
   Embedding op;
-  op.table = draw.tensor(draw.float_dtype(), {draw.size(90), draw.size(130)});
+  op.table = draw.tensor(draw.float_dtype(), {draw.size(90), columns(draw, 300)});
   op.tokens = draw.tokens(draw.size(80), op.table.shape[0]);
   op.y = draw.empty(op.table.dtype, {op.tokens.elements(), op.table.columns()});
   return op;
 }
 
 Op embedding_grad(Draw& draw) {
+  sometimes_misalign(draw);
   EmbeddingGrad op;
-  op.dtable = draw.tensor(DType::f32, {draw.size(40), draw.size(130)});
-  op.tokens = draw.tokens(draw.size(120), op.dtable.shape[0]);
+  const bool many = draw.integer(0, 3) == 0;  // tokens, of which a share are all the same one
+  op.dtable = draw.tensor(
+      DType::f32, {many ? draw.integer(500, 1500) : draw.size(40), many ? draw.integer(1, 12) : columns(draw, 130)});
+  op.tokens = draw.tokens(many ? draw.integer(600, 2500) : draw.size(120), op.dtable.shape[0]);
+  const double padding = draw.pick({0.0, 0.1, 0.9});
+  for (int64_t t = 1; t < op.tokens.elements(); ++t)
+    if (draw.uniform(0, 1) < padding) encode(op.tokens, t, decode(op.tokens, 0));
   op.dy = draw.tensor(draw.float_dtype(), {op.tokens.elements(), op.dtable.columns()});
   return op;
 }
@@ -75,6 +92,7 @@ Op rmsnorm_grad(Draw& draw) {
 }
 
 Op swiglu(Draw& draw) {
+  sometimes_misalign(draw);
   SwiGlu op;
   op.gate = draw.tensor(draw.float_dtype(), {draw.size(40), draw.size(200)}, draw.pick({1.0, 40.0}));
   op.up = draw.like(op.gate), op.y = draw.empty_like(op.gate);
@@ -82,6 +100,7 @@ Op swiglu(Draw& draw) {
 }
 
 Op swiglu_grad(Draw& draw) {
+  sometimes_misalign(draw);
   SwiGluGrad op;
   op.gate = draw.tensor(draw.float_dtype(), {draw.size(40), draw.size(200)}, draw.pick({1.0, 40.0}));
   op.up = draw.like(op.gate), op.dy = draw.like(op.gate);
@@ -91,6 +110,7 @@ Op swiglu_grad(Draw& draw) {
 }
 
 Op add(Draw& draw) {
+  sometimes_misalign(draw);
   Add op;
   op.a = draw.tensor(draw.float_dtype(), {draw.size(60), draw.size(200)});
   op.b = draw.like(op.a);
@@ -99,6 +119,7 @@ Op add(Draw& draw) {
 }
 
 Op scale(Draw& draw) {
+  sometimes_misalign(draw);
   Scale op;
   op.x = draw.tensor(draw.float_dtype(), {draw.size(60), draw.size(200)});
   op.alpha = draw.pick({1.0f, 0.0f, -3.5f, 0.7f});
@@ -108,6 +129,7 @@ Op scale(Draw& draw) {
 
 // Values on and beside ties, subnormals, infinities and NaN, at random places.
 Op cast(Draw& draw) {
+  sometimes_misalign(draw);
   Cast op;
   op.x = draw.tensor(draw.pick({DType::f32, DType::f32, DType::bf16, DType::f16}), {draw.size(30), draw.size(90)});
   for (double special :
@@ -119,6 +141,7 @@ Op cast(Draw& draw) {
 }
 
 Op copy(Draw& draw) {
+  sometimes_misalign(draw);
   Copy op;
   const DType dtype = draw.pick({DType::f32, DType::bf16, DType::f16, DType::i32, DType::i64, DType::u8});
   op.x = draw.tensor(dtype, {draw.size(30), draw.size(90)}, 20, 100);
@@ -127,6 +150,7 @@ Op copy(Draw& draw) {
 }
 
 Op fill(Draw& draw) {
+  sometimes_misalign(draw);
   Fill op;
   op.y = draw.empty(draw.pick({DType::f32, DType::bf16, DType::f16, DType::i32, DType::i64, DType::u8}),
                     {draw.size(30), draw.size(90)});
@@ -135,6 +159,7 @@ Op fill(Draw& draw) {
 }
 
 Op dropout(Draw& draw) {
+  sometimes_misalign(draw);
   Dropout op;
   op.x = draw.tensor(draw.float_dtype(), {draw.size(60), draw.size(200)});
   op.y = draw.flip() ? op.x : draw.empty_like(op.x);

@@ -26,8 +26,11 @@ template <class T>
 void reference(const BiasGrad& op, Sheet<T>& sheet) {
   const Array<T> dy = sheet.in(op.dy);
   Array<T>& db = sheet.update(op.db, op.acc);
-  for (int64_t j = 0; j < op.dy.columns(); ++j)
-    for (int64_t i = 0; i < op.dy.rows(); ++i) db[j] += dy(i, j);
+  for (int64_t j = 0; j < op.dy.columns(); ++j) {
+    T sum = 0;
+    for (int64_t i = 0; i < op.dy.rows(); ++i) sum += dy(i, j);
+    db[j] += sum;
+  }
 }
 
 template <class T>

@@ -71,7 +71,7 @@ Outcome run_on(Backend& backend, const Op& op, std::deque<Buffer>& buffers) {
     void* block = backend.allocate(buffer.bytes.size());
     memory.blocks.push_back({block, buffer.bytes.size()});
     backend.upload(block, buffer.bytes.data(), buffer.bytes.size());
-    places.push_back(static_cast<char*>(block) + kGuard);
+    places.push_back(static_cast<char*>(block) + buffer.front);
   }
   backend.run(rebase(op, buffers, places));
   backend.synchronize();
@@ -148,7 +148,7 @@ std::string disagreement(const Op& op, const Sheet<Real>& expected, const Outcom
   }
   for (size_t i = 0; i < before.size(); ++i) {
     const Buffer& after = outcome.memory[i];
-    if (!all_poison(after.bytes.data(), kGuard) ||
+    if (!all_poison(after.bytes.data(), after.front) ||
         !all_poison(after.bytes.data() + after.bytes.size() - kGuard, kGuard))
       return text("tensor ", i, " was written past its ends");
     if (!written.count(before[i].tensor()) && after.bytes != before[i].bytes) return text("input ", i, " changed");
