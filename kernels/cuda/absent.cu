@@ -3,7 +3,6 @@
 namespace qeng {
 #define QENG_ABSENT(Operation) \
   __attribute__((weak)) void run(const Operation& op, CudaContext&) { fail("unsupported", op.name, ": not on cuda yet"); }
-QENG_ABSENT(Matmul)
 QENG_ABSENT(RmsNorm)
 QENG_ABSENT(RmsNormGrad)
 QENG_ABSENT(Rope)
@@ -12,9 +11,4 @@ QENG_ABSENT(AttentionGrad)
 QENG_ABSENT(LmHeadLoss)
 __attribute__((weak)) bool attention_sm90(const Attention&, const AttentionShape&, CudaContext&) { return false; }
 __attribute__((weak)) bool attention_grad_sm90(const AttentionGrad&, const AttentionShape&, CudaContext&) { return false; }
-}  // namespace qeng
-
-#include "kernels/cuda/cublaslt.h"
-namespace qeng {
-__attribute__((weak)) std::shared_ptr<CublasLt> open_cublaslt(int) { return nullptr; }
 }  // namespace qeng
