@@ -26,6 +26,7 @@ HeadLoss lm_head_loss(Tape& tape, const TensorPtr& h, const TensorPtr& w, const 
   HeadLoss result{make_tensor(device, {1}, DType::f32), make_tensor(device, {tokens}, DType::f32)};
   LmHeadLoss op{.h = h->view, .w = w->view, .targets = targets->view, .loss_scale = loss_scale->view};
   op.nll = result.nll->view, op.loss = result.loss->view;
+  op.chunk = device.backend().head_chunk(tokens, vocab);
   const TensorPtr workspace =
       make_tensor(device, {lm_head_workspace(tokens, hidden, vocab, op.chunk, h->view.dtype)}, DType::u8, "workspace");
   op.workspace = workspace->view;

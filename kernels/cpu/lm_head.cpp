@@ -4,34 +4,12 @@
 #include <cstring>
 
 #include "kernels/cpu/cpu.h"
+#include "kernels/lm_head.h"
 
 namespace qeng {
 
-namespace {
-
-constexpr int64_t kRowsStep = 16;  // chunks are padded to multiples, so that oneDNN sees few shapes
-int64_t padded(int64_t rows) { return (rows + kRowsStep - 1) / kRowsStep * kRowsStep; }
-
-constexpr int64_t kAlign = 64;
-int64_t aligned(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
-
-// The workspace, cut up.
-struct Parts {
-  int64_t logits, h, dh, rows, end;  // byte offsets
-  Parts(int64_t tokens, int64_t hidden, int64_t vocab, int64_t chunk, DType dtype) {
-    const int64_t element = static_cast<int64_t>(dtype_size(dtype));
-    logits = 0;
-    h = logits + aligned(std::min(padded(chunk), padded(tokens)) * vocab * 4);
-    dh = h + aligned(padded(tokens) * hidden * element);
-    rows = dh + aligned(padded(tokens) * hidden * element);
-    end = rows + aligned(tokens * 4);
-  }
-};
-
-}  // namespace
-
 int64_t lm_head_workspace(int64_t tokens, int64_t hidden, int64_t vocab, int chunk, DType dtype) {
-  return Parts(tokens, hidden, vocab, chunk, dtype).end + kAlign;
+  return LmHeadParts(tokens, hidden, vocab, chunk, dtype).bytes();
 }
 
 void run(const LmHeadLoss& op, CpuContext& context) {
@@ -51,7 +29,8 @@ void run(const LmHeadLoss& op, CpuContext& context) {
   if (op.dw && !op.dh) fail("value", op.name, ": dw without dh: gradients are computed where dh is given");
   if (op.chunk < 1) fail("value", op.name, ": chunk is ", op.chunk, ", expected at least 1");
   check.dtype("workspace", op.workspace, {DType::u8});
-  const int64_t needed = lm_head_workspace(tokens, hidden, vocab, op.chunk, dtype);
+  const LmHeadParts parts(tokens, hidden, vocab, op.chunk, dtype);
+  const int64_t needed = parts.bytes();
   check.that(op.workspace.elements() >= needed,
              "workspace is " + shape_text(op.workspace) + ", expected at least " + std::to_string(needed) + " bytes");
 
@@ -61,9 +40,8 @@ void run(const LmHeadLoss& op, CpuContext& context) {
       fail("value", op.name, ": target ", targets[t], " at position ", t, " is outside the vocabulary of ", vocab,
            " (-1: not trained)");
 
-  const Parts parts(tokens, hidden, vocab, op.chunk, dtype);
-  char* base = op.workspace.as<char>();
-  base += (kAlign - reinterpret_cast<intptr_t>(base) % kAlign) % kAlign;
+  char* base = LmHeadParts::base(op.workspace);
+  const auto padded = [](int64_t count) { return LmHeadParts::padded(count); };
   int32_t* rows = reinterpret_cast<int32_t*>(base + parts.rows);
   int64_t trained = 0;
   for (int64_t t = 0; t < tokens; ++t)

@@ -8,7 +8,6 @@ QENG_ABSENT(RmsNormGrad)
 QENG_ABSENT(Rope)
 QENG_ABSENT(Attention)
 QENG_ABSENT(AttentionGrad)
-QENG_ABSENT(LmHeadLoss)
 __attribute__((weak)) bool attention_sm90(const Attention&, const AttentionShape&, CudaContext&) { return false; }
 __attribute__((weak)) bool attention_grad_sm90(const AttentionGrad&, const AttentionShape&, CudaContext&) { return false; }
 }  // namespace qeng

@@ -94,6 +94,7 @@ class CudaBackend : public Backend {
     context_.capability = properties.major * 10 + properties.minor;
     context_.shared_limit = properties.sharedMemPerBlockOptin;
     title_ = properties.name;
+    memory_bytes_ = properties.totalGlobalMem;
     if (context_.capability < kLeastCapability)
       fail("unsupported", "cuda:", index, " is a ", title_, " of compute capability ", properties.major, ".",
            properties.minor, "; needed is 8.0 or more (Ampere and later)");
@@ -207,6 +208,7 @@ class CudaBackend : public Backend {
     synchronize();
   }
   bool host_memory() const override { return false; }
+  int head_chunk(int64_t tokens, int64_t vocab) const override { return qeng::head_chunk(tokens, vocab, memory_bytes_); }
 
   Memory memory() override {
     Memory now;
@@ -247,6 +249,7 @@ class CudaBackend : public Backend {
   cudaEvent_t before_ = nullptr, done_ = nullptr;
   Fault* seen_ = nullptr;  // pinned: the fault record as of the last synchronisation
   std::string title_;
+  size_t memory_bytes_ = 0;
   Limits limits_;
 };
 

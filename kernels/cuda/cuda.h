@@ -125,4 +125,6 @@ void run(const SumSquares&, CudaContext&);
 void run(const ClipScale&, CudaContext&);
 void run(const AdamW&, CudaContext&);
 
+int head_chunk(int64_t tokens, int64_t vocab, size_t device_bytes);  // Backend::head_chunk
+
 }  // namespace qeng
