@@ -10,7 +10,6 @@ TensorPtr linear(Tape& tape, const TensorPtr& x, const TensorPtr& w, const Tenso
   Shape shape(x->view.shape, x->view.shape + x->view.rank);
   shape.back() = w->view.shape[0];
   TensorPtr y = make_tensor(device, shape, out);
-  device.run(Matmul{.a = x->view, .b = w->view, .bias = bias ? bias->view : View(), .c = y->view, .trans_b = true});
 
   const bool dropped = lora && lora.dropout > 0 && tape.training();
   const uint32_t stream = dropped ? tape.next_stream() : 0;
@@ -20,12 +19,17 @@ TensorPtr linear(Tape& tape, const TensorPtr& x, const TensorPtr& w, const Tenso
     device.run(Dropout{x->view, xd->view, tape.rng()->view, p, stream});
     return xd;
   };
+  // The adapter's share comes first and the large product adds to it: it reads y while it computes, so that y is moved
+  // twice and not three times, and is rounded last.
   if (lora) {
     u = make_tensor(device, {rows, rank}, x->view.dtype);
     const TensorPtr input = dropped ? dropped_x() : x;
     device.run(Matmul{.a = input->view, .b = lora.a->view, .c = u->view, .trans_b = true});
-    device.run(Matmul{.a = u->view, .b = lora.b->view, .c = y->view, .trans_b = true, .acc = true, .alpha = lora.scale});
+    device.run(Matmul{.a = u->view, .b = lora.b->view, .c = y->view, .trans_b = true, .alpha = lora.scale});
   }
+  Matmul product{.a = x->view, .b = w->view, .bias = bias ? bias->view : View(), .c = y->view, .trans_b = true};
+  product.acc = static_cast<bool>(lora);
+  device.run(product);
   if (!tape.wants({x, w, bias, lora.a, lora.b})) return y;
 
   tape.record({y}, [=, &tape, &device] {
@@ -59,14 +63,16 @@ TensorPtr linear(Tape& tape, const TensorPtr& x, const TensorPtr& w, const Tenso
     }
     if (!x->needs_grad()) return;
     const Tape::Target dx = tape.gradient_of(x);
-    device.run(Matmul{.a = dy, .b = w->view, .c = dx.view, .acc = dx.acc});
-    if (lora && !dropped) device.run(Matmul{.a = du->view, .b = lora.a->view, .c = dx.view, .acc = true});
-    if (lora && dropped) {
+    if (lora && dropped && dx.acc) {
       TensorPtr through = make_like(*x);
       device.run(Matmul{.a = du->view, .b = lora.a->view, .c = through->view});
       device.run(Dropout{through->view, through->view, tape.rng()->view, lora.dropout, stream});
       device.run(Add{dx.view, through->view, dx.view});
+    } else if (lora) {
+      device.run(Matmul{.a = du->view, .b = lora.a->view, .c = dx.view, .acc = dx.acc});
+      if (dropped) device.run(Dropout{dx.view, dx.view, tape.rng()->view, lora.dropout, stream});
     }
+    device.run(Matmul{.a = dy, .b = w->view, .c = dx.view, .acc = dx.acc || lora});
   });
   return y;
 }
