@@ -170,9 +170,14 @@ Op adamw(Operands& o, int64_t count) {
 Op norm(Operands& o, int64_t t, int64_t dim, bool backward, bool dw) {
   const View x = o.random(kHalf, {t, dim}), w = o.random(kHalf, {dim});
   if (!backward) return RmsNorm{x, w, o.empty(kHalf, {t, dim}), o.empty(kFull, {t})};
-  RmsNormGrad op{x, w, o.constant(kFull, {t}, 1), o.random(kHalf, {t, dim}), o.empty(kHalf, {t, dim})};
+  RmsNormGrad op{x, w, o.constant(kFull, {t}, 1), o.random(kHalf, {t, dim}), {}, o.empty(kHalf, {t, dim})};
   if (dw) op.dw = o.empty(kFull, {dim});
   return op;
+}
+
+Op add_norm(Operands& o, int64_t t, int64_t dim) {
+  const View a = o.random(kHalf, {t, dim}), b = o.random(kHalf, {t, dim}), w = o.random(kHalf, {dim});
+  return AddRmsNorm{a, b, w, o.empty(kHalf, {t, dim}), o.empty(kHalf, {t, dim}), o.empty(kFull, {t})};
 }
 
 Op rope(Operands& o, int64_t t, int64_t heads, int64_t dim) {
@@ -194,6 +199,8 @@ std::vector<Case> cases(const Model& m, int64_t t) {
       {"attention, packed", [=](Operands& o) { return attention(o, m, t, true, false); }, "packed"},
       {"attention_grad, packed", [=](Operands& o) { return attention(o, m, t, true, true); }, "packed"},
       {"rmsnorm", [=](Operands& o) { return norm(o, t, hidden, false, false); }, ""},
+      {"add_rmsnorm", [=](Operands& o) { return add_norm(o, t, hidden); }, ""},
+      {"rmsnorm, heads", [=](Operands& o) { return norm(o, t * m.heads, m.head_dim, false, false); }, ""},
       {"rmsnorm_grad, weight frozen", [=](Operands& o) { return norm(o, t, hidden, true, false); }, ""},
       {"rmsnorm_grad", [=](Operands& o) { return norm(o, t, hidden, true, true); }, ""},
       {"swiglu", [=](Operands& o) { return SwiGlu{half(t, wide)(o), half(t, wide)(o), o.empty(kHalf, {t, wide})}; }, ""},

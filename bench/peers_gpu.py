@@ -196,6 +196,22 @@ def norm_peers(row, device, gradient):
     return {"rms_norm": by(norm), "rms_norm compiled": by(compiled(norm))}
 
 
+def add_norm_peers(row, device):
+    o = Operands(row, device)
+
+    def add_norm(a, b, w):
+        x = a + b
+        return x, F.rms_norm(x, (x.shape[-1],), w, 1e-6)
+
+    def by(function):
+        def make():
+            a, b, w = o.random("a"), o.random("b"), o.random("w")
+            return lambda: function(a, b, w)
+        return make
+
+    return {"add, rms_norm": by(add_norm), "add, rms_norm compiled": by(compiled(add_norm))}
+
+
 def swiglu_peers(row, device, gradient):
     o = Operands(row, device)
 
@@ -313,6 +329,7 @@ PEERS = {
     "attention_grad": lambda row, device: attention_peers(row, device, True),
     "rmsnorm": lambda row, device: norm_peers(row, device, False),
     "rmsnorm_grad": lambda row, device: norm_peers(row, device, True),
+    "add_rmsnorm": add_norm_peers,
     "swiglu": lambda row, device: swiglu_peers(row, device, False),
     "swiglu_grad": lambda row, device: swiglu_peers(row, device, True),
     "rope": rope_peers, "lm_head_loss": head_peers, "matmul": matmul_peers, "adamw": adamw_peers,

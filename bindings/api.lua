@@ -135,6 +135,16 @@ function q.embedding(table, tokens) end
 ---@return Tensor
 function q.rmsnorm(x, w, eps, plus_one) end
 
+---a + b, and its rmsnorm, in one pass: a branch that joins the residual stream, and the norm that reads the stream next.
+---@param a Tensor  [..., dim]
+---@param b Tensor  [..., dim]
+---@param w Tensor  [dim]
+---@param eps number
+---@param plus_one? boolean  multiply by 1 + w
+---@return Tensor sum
+---@return Tensor y
+function q.add_rmsnorm(a, b, w, eps, plus_one) end
+
 ---y = x w^T + bias + lora.scale * (dropout(x) lora.a^T) lora.b^T
 ---@param x Tensor  [t, in]
 ---@param w Tensor  [out, in]

@@ -49,6 +49,10 @@ int embed(Call& call) { return call.push(embedding(tape(), call.arg<TensorPtr>(1
 int norm(Call& call) {
   return call.push(rmsnorm(tape(), call.arg<TensorPtr>(1), call.arg<TensorPtr>(2), call.arg<float>(3), call.arg<bool>(4, false)));
 }
+int normed_sum(Call& call) {
+  const NormedSum result = add_rmsnorm(tape(), call.arg<TensorPtr>(1), call.arg<TensorPtr>(2), call.arg<TensorPtr>(3), call.arg<float>(4), call.arg<bool>(5, false));
+  return call.push(result.sum, result.y);
+}
 int gated(Call& call) { return call.push(swiglu(tape(), call.arg<TensorPtr>(1), call.arg<TensorPtr>(2))); }
 int drop(Call& call) { return call.push(dropout(tape(), call.arg<TensorPtr>(1), call.arg<float>(2))); }
 
@@ -193,7 +197,7 @@ int checkpoint(Call& call) {
 
 void register_autograd(lua_State* L) {
   using namespace lua;
-  functions(L, "", {{"linear", fn<project>}, {"merge_lora", fn<merge>}, {"embedding", fn<embed>}, {"rmsnorm", fn<norm>}, {"swiglu", fn<gated>},
+  functions(L, "", {{"linear", fn<project>}, {"merge_lora", fn<merge>}, {"embedding", fn<embed>}, {"rmsnorm", fn<norm>}, {"add_rmsnorm", fn<normed_sum>}, {"swiglu", fn<gated>},
                     {"dropout", fn<drop>}, {"rope_table", fn<frequencies>}, {"rope", fn<rotate>}, {"attention", fn<attend>},
                     {"lm_head_loss", fn<loss>}, {"no_grad", fn<no_grad>}, {"scope", fn<scope>}, {"keep", fn<keep>}, {"block", fn<block>}, {"checkpoint", fn<checkpoint>}});
   methods<Tensor>(L, {{"reshape", fn<reshaped>}, {"to", fn<to>}, {"backward", fn<backward>}, {"__add", fn<plus>}, {"__mul", fn<times>}});

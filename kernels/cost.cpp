@@ -53,7 +53,8 @@ Cost of(const EmbeddingGrad& op) {
   return {static_cast<double>(op.tokens.bytes() + op.dy.bytes()) + 2 * 4 * count(op.dy), count(op.dy)};
 }
 Cost of(const RmsNorm& op) { return {bytes_of(op), 4 * count(op.x)}; }
-Cost of(const RmsNormGrad& op) { return {bytes_of(op), (op.dw ? 11 : 9) * count(op.x)}; }
+Cost of(const AddRmsNorm& op) { return {bytes_of(op), 5 * count(op.a)}; }
+Cost of(const RmsNormGrad& op) { return {bytes_of(op), (9 + (op.dw ? 2 : 0) + (op.dresidual ? 1 : 0)) * count(op.x)}; }
 Cost of(const SwiGlu& op) { return {bytes_of(op), 5 * count(op.gate)}; }  // an exponential counts as one
 Cost of(const SwiGluGrad& op) { return {bytes_of(op), 11 * count(op.gate)}; }
 Cost of(const Add& op) { return {bytes_of(op), count(op.y)}; }

@@ -79,15 +79,30 @@ struct RmsNorm {
   }
 };
 
-// With xhat = x * rstd and g = dy * (w + plus_one):  dx (+)= rstd * (g - xhat * mean(g * xhat)),  [dw] (+)= sum_r dy * xhat
-// dw: [dim] f32, absent where w is frozen.
+// The residual stream and the norm that reads it: sum = a + b, rounded to the dtype, and y = RmsNorm of that sum.
+// a, b, sum, y: [..., dim]   w: [dim]   rstd: [rows] f32. The gradient is RmsNormGrad with x = sum, dresidual = dsum.
+struct AddRmsNorm {
+  static constexpr const char* name = "add_rmsnorm";
+  View a, b, w, sum, y, rstd;
+  float eps = 1e-6f;
+  bool plus_one = false;
+  template <class F> void views(F f) {
+    f("a", a, Access::read), f("b", b, Access::read), f("w", w, Access::read);
+    f("sum", sum, Access::write), f("y", y, Access::write), f("rstd", rstd, Access::write);
+  }
+};
+
+// With xhat = x * rstd and g = dy * (w + plus_one):
+//   dx = [dresidual] + rstd * (g - xhat * mean(g * xhat)),  [dw] (+)= sum_r dy * xhat
+// dresidual: like x, what else flows into dx (in place allowed: it may be dx). dw: [dim] f32, absent where w is frozen.
 struct RmsNormGrad {
   static constexpr const char* name = "rmsnorm_grad";
-  View x, w, rstd, dy, dx, dw;
-  bool plus_one = false, acc_dx = false, acc_dw = false;
+  View x, w, rstd, dy, dresidual, dx, dw;
+  bool plus_one = false, acc_dw = false;
   template <class F> void views(F f) {
     f("x", x, Access::read), f("w", w, Access::read), f("rstd", rstd, Access::read), f("dy", dy, Access::read);
-    f("dx", dx, acc_dx ? Access::update : Access::write), f("dw", dw, acc_dw ? Access::update : Access::write);
+    f("dresidual", dresidual, Access::read), f("dx", dx, Access::write);
+    f("dw", dw, acc_dw ? Access::update : Access::write);
   }
 };
 
@@ -289,8 +304,9 @@ struct AdamW {
   }
 };
 
-using Op = std::variant<Matmul, BiasGrad, Embedding, EmbeddingGrad, RmsNorm, RmsNormGrad, SwiGlu, SwiGluGrad, Add, Scale, Cast,
-                        Copy, Fill, Dropout, Rope, Attention, AttentionGrad, LmHeadLoss, DecodePackets, SumSquares, ClipScale, AdamW>;
+using Op = std::variant<Matmul, BiasGrad, Embedding, EmbeddingGrad, RmsNorm, AddRmsNorm, RmsNormGrad, SwiGlu, SwiGluGrad, Add,
+                        Scale, Cast, Copy, Fill, Dropout, Rope, Attention, AttentionGrad, LmHeadLoss, DecodePackets, SumSquares,
+                        ClipScale, AdamW>;
 
 inline const char* op_name(const Op& op) {
   return std::visit([](const auto& o) { return o.name; }, op);

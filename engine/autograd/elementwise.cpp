@@ -13,7 +13,8 @@ TensorPtr rmsnorm(Tape& tape, const TensorPtr& x, const TensorPtr& w, float eps,
     TensorPtr unwanted;  // the op always gives dx
     if (x->needs_grad()) {
       const Tape::Target dx = tape.gradient_of(x);
-      grad.dx = dx.view, grad.acc_dx = dx.acc;
+      grad.dx = dx.view;
+      if (dx.acc) grad.dresidual = dx.view;
     } else {
       unwanted = make_like(*x);
       grad.dx = unwanted->view;
@@ -25,6 +26,32 @@ TensorPtr rmsnorm(Tape& tape, const TensorPtr& x, const TensorPtr& w, float eps,
     device.run(grad);
   });
   return y;
+}
+
+NormedSum add_rmsnorm(Tape& tape, const TensorPtr& a, const TensorPtr& b, const TensorPtr& w, float eps, bool plus_one) {
+  Device& device = tape.device();
+  TensorPtr sum = make_like(*a), y = make_like(*a), rstd = make_tensor(device, {a->view.rows()}, DType::f32);
+  device.run(AddRmsNorm{a->view, b->view, w->view, sum->view, y->view, rstd->view, eps, plus_one});
+  if (!tape.wants({a, b, w})) return {sum, y};
+  tape.record({sum, y}, [=, &tape, &device] {
+    TensorPtr dsum = sum->grad;
+    if (y->grad) {
+      RmsNormGrad grad{.x = sum->view, .w = w->view, .rstd = rstd->view, .dy = y->grad->view, .plus_one = plus_one};
+      if (dsum) grad.dresidual = dsum->view;
+      TensorPtr dx = make_like(*sum);
+      grad.dx = dx->view;
+      if (w->needs_grad()) {
+        const Tape::Target dw = tape.gradient_of(w);
+        grad.dw = dw.view, grad.acc_dw = dw.acc;
+      }
+      device.run(grad);
+      dsum = dx;
+    }
+    sum->grad.reset();
+    if (a->needs_grad()) tape.pass(a, dsum);
+    if (b->needs_grad()) tape.pass(b, dsum);
+  });
+  return {sum, y};
 }
 
 TensorPtr swiglu(Tape& tape, const TensorPtr& gate, const TensorPtr& up) {

@@ -22,6 +22,13 @@ TensorPtr merge_lora(const TensorPtr& w, const Lora& lora);
 
 TensorPtr embedding(Tape& tape, const TensorPtr& table, const TensorPtr& tokens);
 TensorPtr rmsnorm(Tape& tape, const TensorPtr& x, const TensorPtr& w, float eps, bool plus_one);
+
+struct NormedSum {
+  TensorPtr sum;  // a + b
+  TensorPtr y;    // its norm
+};
+NormedSum add_rmsnorm(Tape& tape, const TensorPtr& a, const TensorPtr& b, const TensorPtr& w, float eps, bool plus_one);
+
 TensorPtr swiglu(Tape& tape, const TensorPtr& gate, const TensorPtr& up);
 TensorPtr add(Tape& tape, const TensorPtr& a, const TensorPtr& b);
 TensorPtr scale(Tape& tape, const TensorPtr& x, float alpha);

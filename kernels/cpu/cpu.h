@@ -69,6 +69,7 @@ void run(const BiasGrad&, CpuContext&);
 void run(const Embedding&, CpuContext&);
 void run(const EmbeddingGrad&, CpuContext&);
 void run(const RmsNorm&, CpuContext&);
+void run(const AddRmsNorm&, CpuContext&);
 void run(const RmsNormGrad&, CpuContext&);
 void run(const SwiGlu&, CpuContext&);
 void run(const SwiGluGrad&, CpuContext&);

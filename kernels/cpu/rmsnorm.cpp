@@ -15,6 +15,26 @@ void run(const RmsNorm& op, CpuContext& context) {
   });
 }
 
+void run(const AddRmsNorm& op, CpuContext& context) {
+  const Check check{op.name};
+  check.is_float("a", op.a);
+  const int64_t dim = op.a.columns(), rows = op.a.rows();
+  check.like("b", op.b, "a", op.a);
+  check.is("w", op.w, op.a.dtype, {dim});
+  check.like("sum", op.sum, "a", op.a);
+  check.like("y", op.y, "a", op.a);
+  check.count("rstd", op.rstd, DType::f32, rows);
+  parallel_for(context.threads, rows, grain_rows(dim), [&](int64_t begin, int64_t end) {
+    const isa::Float type = float_type(op.a);
+    for (int64_t r = begin; r < end; ++r) {  // row by row: the norm finds the sum in the first cache
+      void* sum = at(op.sum, r * dim);
+      context.isa->add(type, at(op.a, r * dim), at(op.b, r * dim), sum, dim);
+      context.isa->rmsnorm(type, sum, op.w.data, at(op.y, r * dim), op.rstd.as<float>() + r, 1, dim, op.eps,
+                           op.plus_one);
+    }
+  });
+}
+
 void run(const RmsNormGrad& op, CpuContext& context) {
   const Check check{op.name};
   check.is_float("x", op.x);
@@ -22,12 +42,13 @@ void run(const RmsNormGrad& op, CpuContext& context) {
   check.is("w", op.w, op.x.dtype, {dim});
   check.count("rstd", op.rstd, DType::f32, rows);
   check.like("dy", op.dy, "x", op.x);
+  if (op.dresidual) check.like("dresidual", op.dresidual, "x", op.x);
   check.like("dx", op.dx, "x", op.x);
   if (op.dw) check.is("dw", op.dw, DType::f32, {dim});
   const auto rows_grad = [&](int64_t begin, int64_t end, float* dw) {
     context.isa->rmsnorm_grad(float_type(op.x), at(op.x, begin * dim), op.w.data, op.rstd.as<float>() + begin,
-                              at(op.dy, begin * dim), at(op.dx, begin * dim), dw, end - begin, dim, op.plus_one,
-                              op.acc_dx);
+                              at(op.dy, begin * dim), op.dresidual ? at(op.dresidual, begin * dim) : nullptr,
+                              at(op.dx, begin * dim), dw, end - begin, dim, op.plus_one);
   };
   if (op.dw)
     column_sums(context, rows, dim, op.dw.as<float>(), op.acc_dw, rows_grad);

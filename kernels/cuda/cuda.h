@@ -107,6 +107,7 @@ void run(const BiasGrad&, CudaContext&);
 void run(const Embedding&, CudaContext&);
 void run(const EmbeddingGrad&, CudaContext&);
 void run(const RmsNorm&, CudaContext&);
+void run(const AddRmsNorm&, CudaContext&);
 void run(const RmsNormGrad&, CudaContext&);
 void run(const SwiGlu&, CudaContext&);
 void run(const SwiGluGrad&, CudaContext&);

@@ -1,4 +1,4 @@
-// Root-mean-square norm of rows, and its gradient.
+// Root-mean-square norm of rows, with or without the residual's addition before it, and its gradient.
 //
 // A row made of 16-byte vectors belongs to a team of threads of a block of kThreads: 8, 16 or 32 lanes of a warp up to
 // 4 KB, the whole block up to 32 KB. Its elements stay in registers between the sum over the row and the result, so
@@ -31,10 +31,11 @@ __device__ float team_sum(float x, float* exchange) {
 
 // ---------------------------------------------------------------- forward
 
-template <class T, int kLanes, int kVectors>
+// kSum: of the rows sum = x + addend, which are written too; otherwise addend and sum are null.
+template <class T, int kLanes, int kVectors, bool kSum>
 __global__ void __launch_bounds__(kThreads)
-    rmsnorm_rows(const T* __restrict__ x, const T* __restrict__ w, T* y, float* rstd, int64_t rows, int dim, float eps,
-                 float shift) {
+    rmsnorm_rows(const T* __restrict__ x, const T* __restrict__ addend, const T* __restrict__ w, T* sum, T* y,
+                 float* rstd, int64_t rows, int dim, float eps, float shift) {
   constexpr int kWidth = kVector<T>, kTeams = kThreads / kLanes;
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
   const int64_t row = int64_t{blockIdx.x} * kTeams + threadIdx.x / kLanes;
@@ -44,6 +45,20 @@ __global__ void __launch_bounds__(kThreads)
   Pack<T, kWidth> packs[kVectors] = {};
   for (int v = 0; v < kVectors; ++v)
     if (column(v) < width) packs[v] = load<kWidth>(x + row * dim + column(v));
+  if constexpr (kSum) {
+    Pack<T, kWidth> others[kVectors] = {};
+    for (int v = 0; v < kVectors; ++v)
+      if (column(v) < width) others[v] = load<kWidth>(addend + row * dim + column(v));
+    for (int v = 0; v < kVectors; ++v) {
+      if (column(v) >= width) continue;
+      float a[kWidth], b[kWidth];
+      unpack(packs[v], a);
+      unpack(others[v], b);
+      for (int i = 0; i < kWidth; ++i) a[i] += b[i];
+      packs[v] = pack<T>(a);
+      store(sum + row * dim + column(v), packs[v]);
+    }
+  }
   float squares = 0;
   for (int v = 0; v < kVectors; ++v) {
     float values[kWidth];
@@ -65,18 +80,19 @@ __global__ void __launch_bounds__(kThreads)
 
 template <class T>
 __global__ void __launch_bounds__(kWarp)
-    rmsnorm_any(const T* __restrict__ x, const T* __restrict__ w, T* y, float* rstd, int64_t dim, float eps,
+    rmsnorm_any(const T* x, const T* addend, const T* __restrict__ w, T* sum, T* y, float* rstd, int64_t dim, float eps,
                 float shift) {
   const int64_t row = blockIdx.x, start = row * dim;
   float squares = 0;
   for (int64_t i = threadIdx.x; i < dim; i += kWarp) {
-    const float value = to_f32(x[start + i]);
+    if (sum) put(sum + start + i, to_f32(x[start + i]) + to_f32(addend[start + i]));
+    const float value = to_f32(sum ? sum[start + i] : x[start + i]);
     squares = fmaf(value, value, squares);
   }
   const float factor = 1.0f / sqrtf(warp_sum(squares) / static_cast<float>(dim) + eps);
   if (threadIdx.x == 0) rstd[row] = factor;
   for (int64_t i = threadIdx.x; i < dim; i += kWarp)
-    put(y + start + i, to_f32(x[start + i]) * factor * (to_f32(w[i]) + shift));
+    put(y + start + i, to_f32(sum ? sum[start + i] : x[start + i]) * factor * (to_f32(w[i]) + shift));
 }
 
 // ---------------------------------------------------------------- gradient
@@ -176,8 +192,8 @@ __global__ void __launch_bounds__(kWarp)
   }
 }
 
-// total[j] (+)= sum_b partial[b, j]: thread (lane, column) takes every kSumLanes-th block, a tree adds the lanes.
-constexpr int kSumColumns = 8, kSumLanes = 64;  // 8 floats are a sector of 32 bytes; few columns, so many lanes
+// total[j] (+)= sum_b partial[b, j]: thread (lane, column) takes every kSumLanes-th block, then the lanes in order.
+constexpr int kSumColumns = 8, kSumLanes = 32;  // 8 floats are a sector of 32 bytes; few columns, so many lanes
 __global__ void __launch_bounds__(kSumColumns* kSumLanes)
     add_partials(const float* __restrict__ partial, int64_t blocks, int64_t dim, float* total, bool acc) {
   float* sums = reinterpret_cast<float*>(shared_memory());  // [kSumLanes, kSumColumns]
@@ -186,11 +202,11 @@ __global__ void __launch_bounds__(kSumColumns* kSumLanes)
   if (j < dim)
     for (int64_t b = threadIdx.x / kSumColumns; b < blocks; b += kSumLanes) sum += partial[b * dim + j];
   sums[threadIdx.x] = sum;
-  for (unsigned count = kSumLanes / 2 * kSumColumns; count >= kSumColumns; count /= 2) {
-    __syncthreads();
-    if (threadIdx.x < count) sums[threadIdx.x] += sums[threadIdx.x + count];
-  }
-  if (threadIdx.x < kSumColumns && j < dim) total[j] = sums[threadIdx.x] + (acc ? total[j] : 0.0f);
+  __syncthreads();
+  if (threadIdx.x >= kSumColumns || j >= dim) return;
+  sum = acc ? total[j] : 0.0f;
+  for (int lane = 0; lane < kSumLanes; ++lane) sum += sums[lane * kSumColumns + threadIdx.x];
+  total[j] = sum;
 }
 
 // ---------------------------------------------------------------- launchers
@@ -224,30 +240,46 @@ int64_t rows_for_weights(int64_t rows, int teams) {
   return std::max<int64_t>({4 * teams, 16, ceil_div(ceil_div(rows, kMostBlocks), teams) * teams});
 }
 
+template <bool kSum>
+void normalize(CudaContext& context, const View& x, const View& addend, const View& w, const View& sum, const View& y,
+               const View& rstd, float eps, bool plus_one) {
+  for_float(x, [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    const int64_t dim = x.columns(), rows = x.rows();
+    const float shift = plus_one ? 1.0f : 0.0f;
+    const bool vectors = dim % kVector<T> == 0 && aligned_for(kVector<T>, x, addend, w, sum, y);
+    if (vectors && with_team(dim / kVector<T>, [&](auto team) {
+          using Its = decltype(team);
+          QENG_LAUNCH(context, (rmsnorm_rows<T, Its::kLanes, Its::kVectors, kSum>), blocks_of(rows, Its::kTeams),
+                      dim3(kThreads), sizeof(float) * kWarps, x.as<T>(), addend.as<T>(), w.as<T>(), sum.as<T>(),
+                      y.as<T>(), rstd.as<float>(), rows, static_cast<int>(dim), eps, shift);
+        }))
+      return;
+    QENG_LAUNCH(context, rmsnorm_any<T>, blocks_of(rows, 1), dim3(kWarp), 0, x.as<T>(), addend.as<T>(), w.as<T>(),
+                sum.as<T>(), y.as<T>(), rstd.as<float>(), dim, eps, shift);
+  });
+}
+
 }  // namespace
 
 void run(const RmsNorm& op, CudaContext& context) {
   const Check check{op.name};
   check.is_float("x", op.x);
-  const int64_t dim = op.x.columns(), rows = op.x.rows();
-  check.is("w", op.w, op.x.dtype, {dim});
+  check.is("w", op.w, op.x.dtype, {op.x.columns()});
   check.like("y", op.y, "x", op.x);
-  check.count("rstd", op.rstd, DType::f32, rows);
-  for_float(op.x, [&](auto* type) {
-    using T = std::remove_pointer_t<decltype(type)>;
-    const T *x = op.x.as<T>(), *w = op.w.as<T>();
-    const float shift = op.plus_one ? 1.0f : 0.0f;
-    const bool vectors = dim % kVector<T> == 0 && aligned_for(kVector<T>, op.x, op.w, op.y);
-    if (vectors && with_team(dim / kVector<T>, [&](auto team) {
-          using Its = decltype(team);
-          QENG_LAUNCH(context, (rmsnorm_rows<T, Its::kLanes, Its::kVectors>), blocks_of(rows, Its::kTeams),
-                      dim3(kThreads), sizeof(float) * kWarps, x, w, op.y.as<T>(), op.rstd.as<float>(), rows,
-                      static_cast<int>(dim), op.eps, shift);
-        }))
-      return;
-    QENG_LAUNCH(context, rmsnorm_any<T>, blocks_of(rows, 1), dim3(kWarp), 0, x, w, op.y.as<T>(), op.rstd.as<float>(),
-                dim, op.eps, shift);
-  });
+  check.count("rstd", op.rstd, DType::f32, op.x.rows());
+  normalize<false>(context, op.x, {}, op.w, {}, op.y, op.rstd, op.eps, op.plus_one);
+}
+
+void run(const AddRmsNorm& op, CudaContext& context) {
+  const Check check{op.name};
+  check.is_float("a", op.a);
+  check.like("b", op.b, "a", op.a);
+  check.is("w", op.w, op.a.dtype, {op.a.columns()});
+  check.like("sum", op.sum, "a", op.a);
+  check.like("y", op.y, "a", op.a);
+  check.count("rstd", op.rstd, DType::f32, op.a.rows());
+  normalize<true>(context, op.a, op.b, op.w, op.sum, op.y, op.rstd, op.eps, op.plus_one);
 }
 
 void run(const RmsNormGrad& op, CudaContext& context) {
@@ -257,12 +289,13 @@ void run(const RmsNormGrad& op, CudaContext& context) {
   check.is("w", op.w, op.x.dtype, {dim});
   check.count("rstd", op.rstd, DType::f32, rows);
   check.like("dy", op.dy, "x", op.x);
+  if (op.dresidual) check.like("dresidual", op.dresidual, "x", op.x);
   check.like("dx", op.dx, "x", op.x);
   if (op.dw) check.is("dw", op.dw, DType::f32, {dim});
   for_float(op.x, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     const T *x = op.x.as<T>(), *w = op.w.as<T>(), *dy = op.dy.as<T>();
-    const T* dresidual = op.acc_dx ? op.dx.as<T>() : nullptr;
+    const T* dresidual = op.dresidual.as<T>();
     const float shift = op.plus_one ? 1.0f : 0.0f;
     float* partial = nullptr;
     int64_t rows_a_block = 0;
@@ -272,7 +305,7 @@ void run(const RmsNormGrad& op, CudaContext& context) {
       if (op.dw) partial = context.scratch.take<float>(int64_t{grid.x} * dim);
       return grid;
     };
-    const bool vectors = dim % kVector<T> == 0 && aligned_for(kVector<T>, op.x, op.w, op.dy, op.dx);
+    const bool vectors = dim % kVector<T> == 0 && aligned_for(kVector<T>, op.x, op.w, op.dy, op.dresidual, op.dx);
     if (!vectors || !with_team(dim / kVector<T>, [&](auto team) {
           using Its = decltype(team);
           const dim3 grid = split(Its::kTeams);

@@ -54,6 +54,12 @@ local Norm = {}
 Norm.__index = Norm
 function Norm:__call(x) return q.rmsnorm(x, self.weight, self.eps, self.plus_one) end
 
+-- x + branch, and its norm; without a branch, x and its norm.
+function Norm:of_sum(x, branch)
+  if not branch then return x, self(x) end
+  return q.add_rmsnorm(x, branch, self.weight, self.eps, self.plus_one)
+end
+
 function Params:norm(name, dim, eps, plus_one)
   return setmetatable({ weight = self:at(name):weight("weight", { dim }), eps = eps, plus_one = plus_one or false }, Norm)
 end
@@ -91,7 +97,9 @@ function nn.swiglu_mlp(p, c, bias)
   return function(x) return down_proj(q.swiglu(gate_proj(x), up_proj(x))) end
 end
 
--- The pre-norm block: x + attn(norm(x)), then x + mlp(norm(x)). opt: as for nn.attention, and mlp_bias.
+-- The pre-norm block: x + attn(norm(x)), then x + mlp(norm(x)). opt: as for nn.attention, and mlp_bias. What is added to the
+-- stream x is added by the norm that reads it next: block(x, branch, seq, layer) takes the last block's branch, nil in the
+-- first, and gives the stream and its own.
 local Block = {}
 Block.__index = Block
 
@@ -104,15 +112,18 @@ function nn.block(p, c, opt)
   }, Block)
 end
 
-function Block:__call(x, seq, layer)
-  x = x + self.attn(self.attn_norm(x), seq, layer)
-  return x + self.mlp(self.mlp_norm(x))
+function Block:__call(x, branch, seq, layer)
+  local y
+  x, y = self.attn_norm:of_sum(x, branch)
+  x, y = self.mlp_norm:of_sum(x, self.attn(y, seq, layer))
+  return x, self.mlp(y)
 end
 
 -- ---------------------------------------------------------------- the decoder around the blocks
 
 -- Embedding, c.layers blocks made by new_block(p, index), final norm and head. Returns forward(tokens, seq) -> hidden.
--- seq: positions, cu_q, cu_k, rope, and cache when generating. Each block is one checkpoint where model.recompute is set.
+-- seq: positions, cu_q, cu_k, rope, and cache when generating. Each block is one checkpoint where model.recompute is set; it
+-- then adds its branch itself, so that one tensor a block is kept and not two.
 function nn.decoder(model, source, c, new_block)
   local p = nn.params(model, source)
   local body = p:at("model")
@@ -123,12 +134,19 @@ function nn.decoder(model, source, c, new_block)
   model.head = c.tied and model.embed or p:weight("lm_head.weight", { c.vocab, c.hidden })
 
   return function(tokens, seq)
-    local x = q.block("embed", q.embedding, model.embed, tokens)
-    local run = model.recompute and q.checkpoint or q.block
+    local x, branch = q.block("embed", q.embedding, model.embed, tokens), nil
     for i, block in ipairs(blocks) do
-      x = run("layers." .. (i - 1), function(input) return block(input, seq, i) end, x)
+      local name = "layers." .. (i - 1)
+      if model.recompute then
+        x = q.checkpoint(name, function(input)
+          local stream, addend = block(input, nil, seq, i)
+          return stream + addend
+        end, x)
+      else
+        x, branch = q.block(name, block, x, branch, seq, i)
+      end
     end
-    return q.block("norm", norm, x)
+    return select(2, q.block("norm", norm.of_sum, norm, x, branch))
   end
 end
 

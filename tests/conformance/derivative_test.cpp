@@ -8,9 +8,13 @@ namespace {
 
 double objective(const Chain& chain, Sheet<double> sheet) {  // sum(out * dout) with the sheet's inputs
   run_reference(chain.forward, sheet);
-  const Array<double> dout = sheet.in(chain.dout);
+  auto results = chain.more;
+  results.push_back({chain.out, chain.dout});
   double sum = 0;
-  for (int64_t i = 0; i < dout.size(); ++i) sum += sheet.results[chain.out.data].array[i] * dout[i];
+  for (const auto& [out, gradient] : results) {
+    const Array<double> dout = sheet.in(gradient);
+    for (int64_t i = 0; i < dout.size(); ++i) sum += sheet.results[out.data].array[i] * dout[i];
+  }
   return sum;
 }
 

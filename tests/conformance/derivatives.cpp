@@ -53,6 +53,24 @@ Chain rmsnorm(Draw& draw) {
   return chain;
 }
 
+Chain add_rmsnorm(Draw& draw) {
+  AddRmsNorm forward;
+  forward.a = draw.tensor(kF32, {draw.size(6), draw.size(9)}), forward.b = draw.like(forward.a);
+  forward.w = draw.tensor(kF32, {forward.a.columns()});
+  forward.sum = draw.empty_like(forward.a), forward.y = draw.empty_like(forward.a);
+  forward.rstd = draw.empty(kF32, {forward.a.rows()});
+  forward.eps = 0.01f, forward.plus_one = draw.flip();
+  Chain chain{forward, {}, forward.y, draw.like(forward.y), {}, {forward.sum, forward.rstd}};
+  chain.more = {{forward.sum, draw.like(forward.sum)}};
+  RmsNormGrad gradient;
+  gradient.x = forward.sum, gradient.w = forward.w, gradient.rstd = forward.rstd, gradient.dy = chain.dout;
+  gradient.dresidual = chain.more[0].second, gradient.dx = draw.empty_like(forward.a);
+  gradient.dw = draw.empty_like(forward.w), gradient.plus_one = forward.plus_one;
+  chain.gradients = {gradient};
+  chain.pairs = {{forward.a, gradient.dx}, {forward.b, gradient.dx}, {forward.w, gradient.dw}};
+  return chain;
+}
+
 Chain swiglu(Draw& draw) {
   SwiGlu forward;
   forward.gate = draw.tensor(kF32, {draw.size(6), draw.size(9)}, 2), forward.up = draw.like(forward.gate);
@@ -133,7 +151,7 @@ Chain lm_head_loss(Draw& draw) {
 const std::vector<Derivative>& derivatives() {
   static const std::vector<Derivative> table = {
       {"matmul and bias_grad", linear}, {"embedding_grad", embedding},  {"rmsnorm_grad", rmsnorm},
-      {"swiglu_grad", swiglu},          {"dropout", dropout},           {"rope", rope},
+      {"rmsnorm_grad of a sum", add_rmsnorm}, {"swiglu_grad", swiglu}, {"dropout", dropout}, {"rope", rope},
       {"attention_grad", attention},    {"lm_head_loss", lm_head_loss},
   };
   return table;

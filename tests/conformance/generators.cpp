@@ -61,9 +61,15 @@ Op embedding_grad(Draw& draw) {
   return op;
 }
 
-View rows_of(Draw& draw, DType dtype) {  // [rows, dim] or [tokens, heads, head_dim]
-  if (draw.flip()) return draw.tensor(dtype, {draw.size(40), draw.size(300)}, draw.pick({1.0, 0.01, 30.0}));
-  return draw.tensor(dtype, {draw.size(20), draw.integer(1, 5), draw.size(70)});
+// [rows, dim] or [tokens, heads, head_dim]: odd widths, those of heads, and those of models, from 8 to more elements than
+// a kernel would keep in registers, all of them whole vectors of 16 bytes.
+View rows_of(Draw& draw, DType dtype) {
+  switch (draw.integer(0, 3)) {
+    case 0: return draw.tensor(dtype, {draw.size(40), draw.size(300)}, draw.pick({1.0, 0.01, 30.0}));
+    case 1: return draw.tensor(dtype, {draw.size(20), draw.integer(1, 5), draw.size(70)});
+    case 2: return draw.tensor(dtype, {draw.size(60), draw.integer(1, 5), draw.pick<int64_t>({8, 64, 96, 128, 256})});
+    default: return draw.tensor(dtype, {draw.size(9), 8 * draw.pick<int64_t>({12, 64, 112, 192, 448, 640, 1100, 2100})});
+  }
 }
 
 Op rmsnorm(Draw& draw) {
@@ -77,6 +83,17 @@ Op rmsnorm(Draw& draw) {
   return op;
 }
 
+Op add_rmsnorm(Draw& draw) {
+  AddRmsNorm op;
+  op.a = rows_of(draw, draw.float_dtype()), op.b = draw.like(op.a);
+  op.w = draw.tensor(op.a.dtype, {op.a.columns()});
+  op.sum = draw.empty_like(op.a), op.y = draw.empty_like(op.a);
+  op.rstd = draw.empty(DType::f32, {op.a.rows()});
+  op.eps = draw.pick({1e-6f, 1e-5f, 1e-2f});
+  op.plus_one = draw.flip();
+  return op;
+}
+
 Op rmsnorm_grad(Draw& draw) {
   RmsNormGrad op;
   op.x = rows_of(draw, draw.float_dtype());
@@ -84,8 +101,9 @@ Op rmsnorm_grad(Draw& draw) {
   op.rstd = draw.empty(DType::f32, {op.x.rows()});
   for (int64_t r = 0; r < op.x.rows(); ++r) encode(op.rstd, r, draw.uniform(0.1, 3));
   op.dy = draw.like(op.x);
-  op.plus_one = draw.flip(), op.acc_dx = draw.flip(), op.acc_dw = draw.flip();
-  op.dx = op.acc_dx ? draw.like(op.x) : draw.empty_like(op.x);
+  op.plus_one = draw.flip(), op.acc_dw = draw.flip();
+  if (draw.flip()) op.dresidual = draw.like(op.x);
+  op.dx = op.dresidual && draw.flip() ? op.dresidual : draw.empty_like(op.x);
   if (draw.flip())
     op.dw = op.acc_dw ? draw.tensor(DType::f32, {op.x.columns()}) : draw.empty(DType::f32, {op.x.columns()});
   return op;
@@ -324,6 +342,7 @@ const std::vector<Generator>& generators() {
       {"embedding", embedding},
       {"embedding_grad", embedding_grad},
       {"rmsnorm", rmsnorm},
+      {"add_rmsnorm", add_rmsnorm},
       {"rmsnorm_grad", rmsnorm_grad},
       {"swiglu", swiglu},
       {"swiglu_grad", swiglu_grad},

@@ -19,9 +19,20 @@ void reference(const RmsNorm& op, Sheet<T>& sheet) {
 }
 
 template <class T>
+void reference(const AddRmsNorm& op, Sheet<T>& sheet) {
+  const Array<T> a = sheet.in(op.a), b = sheet.in(op.b);
+  Array<T> sum(op.sum);
+  for (int64_t i = 0; i < sum.size(); ++i) sum[i] = stored_sum(a[i], b[i], op.a.dtype);
+  sheet.given[op.sum.data] = sum;
+  reference(RmsNorm{op.sum, op.w, op.y, op.rstd, op.eps, op.plus_one}, sheet);
+  sheet.out(op.sum, Sheet<T>::Check::exact).values = sum.values;
+}
+
+template <class T>
 void reference(const RmsNormGrad& op, Sheet<T>& sheet) {
   const Array<T> x = sheet.in(op.x), w = sheet.in(op.w), rstd = sheet.in(op.rstd), dy = sheet.in(op.dy);
-  Array<T>& dx = sheet.update(op.dx, op.acc_dx);
+  const Array<T> dresidual = op.dresidual ? sheet.in(op.dresidual) : Array<T>(op.dx);
+  Array<T>& dx = sheet.out(op.dx);
   Array<T>* dw = op.dw ? &sheet.update(op.dw, op.acc_dw) : nullptr;
   const int64_t dim = op.x.columns();
   for (int64_t r = 0; r < op.x.rows(); ++r) {
@@ -31,7 +42,7 @@ void reference(const RmsNormGrad& op, Sheet<T>& sheet) {
     mean = mean / T(static_cast<double>(dim));
     for (int64_t i = 0; i < dim; ++i) {
       const T xhat = x[r * dim + i] * rstd[r], g = dy[r * dim + i] * (w[i] + T(op.plus_one ? 1 : 0));
-      dx[r * dim + i] += rstd[r] * (g - xhat * mean);
+      dx[r * dim + i] = dresidual[r * dim + i] + rstd[r] * (g - xhat * mean);
       if (dw) (*dw)[i] += dy[r * dim + i] * xhat;
     }
   }

@@ -17,6 +17,10 @@ double round_to(DType dtype, double value);
 void encode(const View& view, int64_t i, double value);
 double unit_roundoff(DType dtype);  // 2^-24 for f32, 2^-8 for bf16, 2^-11 for f16
 
+// A sum of two numbers of a dtype as a backend keeps it before it goes on: f32 or narrower, it is rounded but once.
+inline double stored_sum(double a, double b, DType) { return a + b; }
+inline Real stored_sum(Real a, Real b, DType dtype) { return round_to(dtype, a.value + b.value); }
+
 template <class T>
 struct Array {
   std::vector<int64_t> shape;

@@ -15,13 +15,15 @@ struct Generator {
 const std::vector<Generator>& generators();
 
 // forward maps inputs to `out`; with L = sum(out * dout), running `gradients` leaves dL/d(input) in each pair's second
-// view. saved: results of forward that the gradients read (rstd, lse).
+// view. saved: results of forward that the gradients read (rstd, lse). more: further results and their gradients, which
+// count in L likewise.
 struct Chain {
   Op forward;
   std::vector<Op> gradients;
   View out, dout;
   std::vector<std::pair<View, View>> pairs;
   std::vector<View> saved;
+  std::vector<std::pair<View, View>> more = {};
 };
 struct Derivative {
   const char* name;

@@ -27,14 +27,15 @@ void rmsnorm(Float type, const void* x, const void* w, void* y, float* rstd, int
   });
 }
 
-void rmsnorm_grad(Float type, const void* x, const void* w, const float* rstd, const void* dy, void* dx, float* dw,
-                  int64_t rows, int64_t dim, bool plus_one, bool acc_dx) {
+void rmsnorm_grad(Float type, const void* x, const void* w, const float* rstd, const void* dy, const void* dresidual,
+                  void* dx, float* dw, int64_t rows, int64_t dim, bool plus_one) {
   for_type(type, [=](auto tag) {
     using T = decltype(tag);
     const T* weights = static_cast<const T*>(w);
     const Vec shift = splat(plus_one ? 1.0f : 0.0f);
     for (int64_t r = 0; r < rows; ++r) {
       const T *in = static_cast<const T*>(x) + r * dim, *grad = static_cast<const T*>(dy) + r * dim;
+      const T* residual = dresidual ? static_cast<const T*>(dresidual) + r * dim : nullptr;
       T* out = static_cast<T*>(dx) + r * dim;
       const Vec factor = splat(rstd[r]);
       Vec dot = splat(0.0f);
@@ -47,7 +48,7 @@ void rmsnorm_grad(Float type, const void* x, const void* w, const float* rstd, c
       for_lanes(dim, [&](int64_t i, int64_t lanes) {
         const Vec g = load(grad + i, lanes) * (load(weights + i, lanes) + shift), xhat = load(in + i, lanes) * factor;
         Vec result = factor * (g - xhat * mean);
-        if (acc_dx) result = result + load(out + i, lanes);
+        if (residual) result = result + load(residual + i, lanes);
         store(out + i, result, lanes);
       });
     }

@@ -35,11 +35,12 @@ struct Table {
   void (*swiglu_grad)(Float type, const void* gate, const void* up, const void* dy, void* dgate, void* dup,
                       int64_t n) = nullptr;
 
-  // ---- rows of dim elements (rmsnorm.cpp): RmsNorm, RmsNormGrad. dw: [dim] summed into, or null.
+  // ---- rows of dim elements (rmsnorm.cpp): RmsNorm, RmsNormGrad. dresidual: null, or dx itself, or
+  // another; dw: [dim] summed into, or null.
   void (*rmsnorm)(Float type, const void* x, const void* w, void* y, float* rstd, int64_t rows, int64_t dim, float eps,
                   bool plus_one) = nullptr;
-  void (*rmsnorm_grad)(Float type, const void* x, const void* w, const float* rstd, const void* dy, void* dx, float* dw,
-                       int64_t rows, int64_t dim, bool plus_one, bool acc_dx) = nullptr;
+  void (*rmsnorm_grad)(Float type, const void* x, const void* w, const float* rstd, const void* dy, const void* dresidual,
+                       void* dx, float* dw, int64_t rows, int64_t dim, bool plus_one) = nullptr;
 
   // ---- out[j] = sum_i a[i] b[j, i], j < n, i < k (gemv.cpp): Matmul of one row
   void (*gemv)(const float* a, Float type, const void* b, float* out, int64_t n, int64_t k) = nullptr;
