@@ -7,9 +7,10 @@ namespace {
 
 Op matmul(Draw& draw) {
   Matmul op;
-  const int64_t m = draw.size(70), k = draw.size(90), n = draw.size(70);
+  int64_t m = draw.size(70), k = draw.size(90), n = draw.size(70);
   const DType dtype = draw.float_dtype();
   op.trans_a = draw.flip(), op.trans_b = draw.flip(), op.acc = draw.flip();
+  if (draw.integer(0, 5) == 0) m = 1, k = 8 * draw.size(80), op.trans_b = true;  // decoding: a row times whole vectors
   op.alpha = draw.pick({1.0f, 1.0f, -0.5f, 2.75f});
   op.a = op.trans_a ? draw.tensor(dtype, {k, m}) : draw.tensor(dtype, {m, k});
   op.b = op.trans_b ? draw.tensor(dtype, {n, k}) : draw.tensor(dtype, {k, n});

@@ -177,6 +177,7 @@ cudaError_t launch(const char* name, const void* kernel, dim3 grid, dim3 block, 
     std::fprintf(stderr, "emulator: %s\n", last_report().c_str());
     return result(too_much ? cudaErrorInvalidValue : cudaErrorInvalidConfiguration);
   }
+  note_launch(kernel);
   return result(enqueue(stream, [text = std::string(name), grid, block, shared, run = std::move(body)] {
     return run_grid(text.c_str(), grid, block, shared, run) && check_margins(("kernel " + text).c_str());
   }));

@@ -11,6 +11,8 @@
 
 namespace emulator {
 
+void note_launch(const void* kernel);  // coverage.cpp
+
 std::recursive_mutex& lock();
 
 // Remembers an error as the thread's last one, and returns it. After a kernel failed, everything fails.
