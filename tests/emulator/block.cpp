@@ -73,6 +73,7 @@ struct Barrier {
   int count = 0, arrived = 0, nonzero = 0, result = 0;
   std::array<uint32_t, kMaxWarps> lanes{}, waiting{};
   std::array<Site, kMaxWarps> sites{};
+  Order order, passed;  // for the race check: what arrived so far; what those who passed it know
 };
 
 struct Block {
@@ -356,7 +357,8 @@ void destroy_slots() {
     if (block.slots[i]) (*destroys)[i](std::exchange(block.slots[i], nullptr));
 }
 
-void run_block() {
+void run_block(bool first_of_grid) {
+  begin_block(first_of_grid);
   block.alive = block.threads, block.exited = 0;
   block.ready_warps = 0, block.polling.clear();
   for (int w = 0; w * 32 < block.threads; ++w) {
@@ -383,6 +385,13 @@ void run_block() {
 }  // namespace
 
 int thread() { return number(current); }
+std::string thread_name(int thread_number) { return coordinates(thread_number); }
+bool in_kernel() { return running != &host; }
+bool on_stack(const void* pointer) {
+  return static_cast<size_t>(static_cast<const char*>(pointer) - static_cast<const char*>(running->bottom)) <
+         running->size;
+}
+void report_failure(const std::string& message) { set_failure(message); }
 int threads() { return block.threads; }
 char* shared_memory() { return block.shared; }
 size_t shared_size() { return block.shared_size; }
@@ -513,10 +522,12 @@ int barrier(const char* what, int id, int count, bool wait_there, int value, Sit
          site);
   my_barrier.lanes[w] |= bit;
   my_barrier.nonzero += value != 0;
+  if (id != 0) release(my_barrier.order);
   if (++my_barrier.arrived < count) {
     if (!wait_there) return 0;
     my_barrier.waiting[w] |= bit;
     wait(what, site);
+    if (id != 0) acquire(my_barrier.passed);
     return my_barrier.result;
   }
   for (size_t other = 0; id != 0 && other < kMaxWarps; ++other)
@@ -527,6 +538,12 @@ int barrier(const char* what, int id, int count, bool wait_there, int value, Sit
            site);
   ++total.barriers;
   my_barrier.result = my_barrier.nonzero;
+  if (id == 0) {
+    order_block();
+  } else {
+    my_barrier.passed = std::exchange(my_barrier.order, {});
+    if (wait_there) acquire(my_barrier.passed);
+  }
   my_barrier.arrived = 0;
   for (size_t other = 0; other * 32 < static_cast<size_t>(block.threads); ++other)
     for (uint32_t lanes = my_barrier.waiting[other]; lanes; lanes &= lanes - 1)
@@ -594,7 +611,7 @@ bool run_grid(const char* name, dim3 grid, dim3 threads_of_block, size_t shared,
     const uint64_t linear = order.empty() ? (start + i * stride) % blocks : order[i];
     blockIdx = {static_cast<unsigned>(linear % grid.x), static_cast<unsigned>(linear / grid.x % grid.y),
                 static_cast<unsigned>(linear / grid.x / grid.y)};
-    run_block();
+    run_block(i == 0);
     for (size_t byte = 0; byte < margin && !block.aborting; ++byte)
       if (static_cast<unsigned char>(block.shared[shared + byte]) != kMarginByte)
         set_failure("wrote byte " + std::to_string(shared + byte) + " of " + std::to_string(shared) +

@@ -7,6 +7,7 @@
 //   per_block, per_thread       state that an instruction keeps (cp.async's queue, wgmma's groups)
 //   shared_address, ...         shared memory and its bounds
 //   fail                        the program did something undefined: ends the launch with a report
+//   touch, release, acquire     (races.h) what the race check must know of an instruction
 //
 // A fiber runs until it waits, so between two waits a thread is alone. Blocks run one after another.
 // `Site` is the place in the source that the report names; take it as a default argument of the instruction's function.
@@ -18,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/emulator/races.h"
 #include "tests/emulator/vector_types.h"
 
 namespace emulator {
@@ -29,10 +31,15 @@ int thread();
 inline int lane() { return thread() % 32; }
 inline int warp() { return thread() / 32; }
 int threads();
+std::string thread_name(int thread);  // "(x,y,z)"
+bool in_kernel();                     // false on the program's own stack
+bool on_stack(const void* pointer);   // of the running fiber
 
 // Ends the launch: the report names the kernel, block, thread, `what` (the instruction), its place, and says `message`.
 // Unwinds the fiber with an exception of no public type.
 [[noreturn]] void fail(const char* what, const std::string& message, Site site);
+// The same without leaving: the thread goes on until it next waits or exits.
+void report_failure(const std::string& message);
 
 // Threads that execute one instruction together. Each brings a slot of its own (its operands and room for its results)
 // and waits; the last to arrive calls complete(Slot* const* slots), slots by lane (0 to 31; null for lanes outside the

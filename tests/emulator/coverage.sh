@@ -9,9 +9,9 @@ library=$1 launched=$2
 # The name of a __global__ function is the last word before its parameters.
 names=$(cat kernels/cuda/*.cu kernels/cuda/*.h | tr '\n' ' ' | grep -o '__global__[^;{]*' | sed -E 's/__launch_bounds__\([^)]*\)//; s/\(.*//; s/.*[ *&]//' | sort -u)
 # With the compiler's copies of one kernel (.constprop, .isra), a launch of any counts.
-nm -C "$library" | awk -v names="$names" -v launched="$launched" '
+nm -C "$library" | awk -v names="$names" -v launched="$launched" -v library="$(basename "$library")" '
   BEGIN {
-    while ((getline line < launched) > 0) ran[line] = 1
+    while ((getline line < launched) > 0) { split(line, word, " "); if (word[1] == library) ran[word[2]] = 1 }
     n = split(names, list, /[ \n]+/)
     for (i = 1; i <= n; i++) kernel[list[i]] = 1
   }

@@ -28,11 +28,18 @@ inline int __syncthreads_and(int predicate, emulator::Site site = emulator::Site
 inline void __syncwarp(unsigned mask = 0xffffffffu, emulator::Site site = emulator::Site::current()) {
   char nothing = 0;
   emulator::meet_warp(
-      "__syncwarp", mask, nothing, [](char* const*) {}, site);
+      "__syncwarp", mask, nothing,
+      [](char* const* slots) {
+        unsigned lanes = 0;
+        for (int i = 0; i < 32; ++i)
+          if (slots[i]) lanes |= 1u << i;
+        emulator::order_warp(lanes);
+      },
+      site);
 }
-inline void __threadfence() {}
+inline void __threadfence() { emulator::order_fence(); }
 inline void __threadfence_block() {}
-inline void __threadfence_system() {}
+inline void __threadfence_system() { emulator::order_fence(); }
 inline void __nanosleep(unsigned) { emulator::yield(); }
 [[noreturn]] inline void __trap(emulator::Site site = emulator::Site::current()) {
   emulator::fail("__trap", "the kernel gave up", site);
@@ -127,6 +134,7 @@ unsigned __activemask() = delete;
   T name(T* address, std::type_identity_t<T> value) {                              \
     static_assert(std::is_integral_v<T> && sizeof(T) >= 4);                        \
     emulator::check_aligned(#name, address, sizeof(T), emulator::Site::current()); \
+    const emulator::Atomic scope(address, sizeof(T));                              \
     const T old = *address;                                                        \
     *address = static_cast<T>(expression);                                         \
     return old;                                                                    \
@@ -145,6 +153,7 @@ template <class T>
 T atomicCAS(T* address, std::type_identity_t<T> expected, std::type_identity_t<T> value) {
   static_assert(std::is_integral_v<T> && sizeof(T) >= 4);
   emulator::check_aligned("atomicCAS", address, sizeof(T), emulator::Site::current());
+  const emulator::Atomic scope(address, sizeof(T));
   const T old = *address;
   if (old == expected) *address = value;
   return old;

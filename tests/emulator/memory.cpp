@@ -34,6 +34,7 @@ std::unordered_map<const void*, int>& shared_limits() {
   return *map;
 }
 size_t allocated = 0;
+uint64_t version = 0;  // of the list of allocations
 size_t total_memory() {
   static const size_t bytes = [] {
     const char* text = std::getenv("QENG_EMULATOR_MB");
@@ -71,6 +72,7 @@ cudaError_t allocate(void** pointer, size_t bytes, Kind kind) {
   std::memset(memory, 0xff, bytes);
   std::memset(static_cast<char*>(memory) + bytes, kMarginByte, margin());
   allocations()[reinterpret_cast<uintptr_t>(memory)] = {bytes, kind};
+  ++version;
   if (kind == Kind::device) {
     allocated += bytes;
     if (__asan_poison_memory_region && !device_open) __asan_poison_memory_region(memory, bytes);
@@ -89,6 +91,7 @@ cudaError_t release(void* pointer, Kind kind) {
   if (kind == Kind::device) allocated -= found->second.bytes;
   if (__asan_unpoison_memory_region) __asan_unpoison_memory_region(pointer, found->second.bytes);
   allocations().erase(found);
+  ++version;
   std::free(pointer);
   return status;
 }
@@ -127,6 +130,15 @@ Kind kind_of(const void* pointer, size_t bytes, bool* valid) {
   if (address - begin >= allocation.bytes) return Kind::pageable;
   *valid = bytes <= allocation.bytes - (address - begin);
   return allocation.kind;
+}
+
+uint64_t allocation_version() { return version; }
+bool find_allocation(uintptr_t address, uintptr_t* begin, uintptr_t* end) {
+  auto next = allocations().upper_bound(address);
+  if (next == allocations().begin()) return false;
+  --next;
+  *begin = next->first, *end = next->first + next->second.bytes;
+  return address < *end;
 }
 
 void open_device_memory(bool open) {

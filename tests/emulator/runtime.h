@@ -25,6 +25,9 @@ void set_sticky(cudaError_t error);
 enum class Kind { pageable, pinned, device };
 // Of `bytes` bytes at `pointer`; `valid` is false where they leave the allocation in which they begin.
 Kind kind_of(const void* pointer, size_t bytes, bool* valid);
+// The allocation, pinned or on the device, that an address is in; the version changes with the list of them.
+bool find_allocation(uintptr_t address, uintptr_t* begin, uintptr_t* end);
+uint64_t allocation_version();
 // The host may touch device memory only while work runs (seen with the address sanitizer).
 void open_device_memory(bool open);
 // False, with a report, where something wrote behind an allocation (without the address sanitizer, which sees it at
