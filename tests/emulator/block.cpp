@@ -168,7 +168,13 @@ int pick_bit(uint32_t bits) {
 void poll() {
   size_t kept = 0;
   for (Thread* t : block.polling) {
-    if (t->done(t->state))
+    bool done = false;
+    try {
+      done = t->done(t->state);
+    } catch (const Abort&) {
+      return;  // what was waited for failed: the launch ends
+    }
+    if (done)
       make_ready(number(t));
     else
       block.polling[kept++] = t;

@@ -197,6 +197,18 @@ __global__ void spin_forever() {
   emulator::wait_until(
       "spin", [] { return false; }, emulator::Site::current());
 }
+// Whoever looks, the condition of thread 0 fails: also a thread that is about to exit.
+__global__ void wait_for_failure() {
+  int looked = 0;
+  if (threadIdx.x == 0)
+    emulator::wait_until(
+        "spin",
+        [&looked] {
+          if (looked++) emulator::fail("spin", "too often", emulator::Site::current());
+          return false;
+        },
+        emulator::Site::current());
+}
 struct Number {
   int value, sum;
 };
@@ -219,6 +231,7 @@ TEST_CASE("instructions can wait for a condition, and meet in a warpgroup") {
     CHECK(out.read()[31] == 33);
   }
   CHECK_THAT(report_of(spin_forever, 40, 0), containing("nobody can go on: threads 0 to 39 wait at spin"));
+  CHECK_THAT(report_of(wait_for_failure, 40, 0), containing("too often"));
   REQUIRE(run(1, group_sum, 1, 256, 0, out.data) == cudaSuccess);
   CHECK(out.read()[0] == 127 * 64);
   CHECK(out.read()[255] == 127 * 64 + 128 * 128);
