@@ -7,6 +7,7 @@
 #include <deque>
 #include <fstream>
 #include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <random>
 
@@ -64,15 +65,11 @@ class Operands {
   // Normal numbers; on zeros a GPU runs faster than on data.
   View random(DType dtype, std::initializer_list<int64_t> shape, float deviation = 1) {
     View view = empty(dtype, shape);
-    std::mt19937 engine(++seed_);
-    std::normal_distribution<float> normal(0, deviation);
-    const int64_t count = std::min(kBlock, view.elements());
-    std::vector<float> numbers(static_cast<size_t>(count));
-    for (float& x : numbers) x = normal(engine);
-    std::vector<bf16> rounded(numbers.size());
-    for (size_t i = 0; i < numbers.size(); ++i) rounded[i] = to_bf16(numbers[i]);
+    const Numbers& numbers = normal(deviation);
+    const int64_t start = ++drawn_ * 7919 % kBlock, count = std::min(kBlock, view.elements());
     const size_t size = dtype_size(dtype);
-    backend_.upload(view.data, dtype == DType::f32 ? static_cast<const void*>(numbers.data()) : rounded.data(), static_cast<size_t>(count) * size);
+    backend_.upload(view.data, dtype == DType::f32 ? static_cast<const void*>(&numbers.full[static_cast<size_t>(start)]) : &numbers.half[static_cast<size_t>(start)],
+                    static_cast<size_t>(count) * size);
     for (int64_t done = count; done < view.elements(); done *= 2) {  // doubled by copies
       const int64_t more = std::min(done, view.elements() - done);
       backend_.run(Copy{View(view.data, dtype, {more}), View(static_cast<char*>(view.data) + static_cast<size_t>(done) * size, dtype, {more})});
@@ -85,7 +82,7 @@ class Operands {
     return view;
   }
   View tokens(int64_t count, int64_t vocab) {  // like text: few tokens are frequent, many rare
-    std::mt19937 engine(++seed_);
+    std::mt19937 engine(static_cast<unsigned>(++drawn_));
     std::uniform_real_distribution<double> uniform(0, 1);
     std::vector<int32_t> values(static_cast<size_t>(count));
     for (int32_t& v : values) v = static_cast<int32_t>(std::pow(static_cast<double>(vocab), uniform(engine))) - 1;
@@ -99,10 +96,29 @@ class Operands {
   Backend& backend() { return backend_; }
 
  private:
+  // Two blocks' worth, made once; each tensor starts somewhere in the first.
+  struct Numbers {
+    std::vector<float> full;
+    std::vector<bf16> half;
+  };
+  static const Numbers& normal(float deviation) {
+    static std::map<float, Numbers> made;
+    Numbers& numbers = made[deviation];
+    if (numbers.full.empty()) {
+      std::mt19937 engine(1);
+      std::normal_distribution<float> draw(0, deviation);
+      for (int64_t i = 0; i < 2 * kBlock; ++i) {
+        numbers.full.push_back(draw(engine));
+        numbers.half.push_back(to_bf16(numbers.full.back()));
+      }
+    }
+    return numbers;
+  }
+
   Backend& backend_;
   std::vector<std::pair<void*, size_t>> blocks_;
   size_t bytes_ = 0;
-  unsigned seed_ = 0;
+  int64_t drawn_ = 0;
 };
 
 struct Case {
