@@ -5,8 +5,9 @@
 
 namespace qeng {
 
-constexpr int kSumColumns = 32, kSumLanes = 8;  // a block adds 32 columns, 128 bytes a row, with 8 threads to a column
+constexpr int kSumColumns = 32;  // a block adds 32 columns, 128 bytes a row
 
+// With `lanes` threads to a column:
 // total[j] (+)= sum over b of partial[b, j]     partial: [blocks, columns]   total: [columns]
 template <int lanes>
 __global__ void __launch_bounds__(kSumColumns* lanes)
@@ -26,8 +27,10 @@ __global__ void __launch_bounds__(kSumColumns* lanes)
 
 inline void launch_add_partial_sums(CudaContext& context, const char* name, const float* partial, int64_t blocks,
                                     int64_t columns, float* total, bool acc) {
-  launch(context, name, add_partial_sums<kSumLanes>, dim3(static_cast<unsigned>(ceil_div(columns, kSumColumns))),
-         dim3(kSumColumns * kSumLanes), sizeof(float) * kSumColumns * kSumLanes, partial, blocks, columns, total, acc);
+  const int lanes = blocks <= 64 ? 8 : 32;  // a thread's reads follow each other at the pace of the memory's latency
+  launch(context, name, lanes == 8 ? add_partial_sums<8> : add_partial_sums<32>,
+         dim3(static_cast<unsigned>(ceil_div(columns, kSumColumns))), dim3(static_cast<unsigned>(kSumColumns * lanes)),
+         sizeof(float) * static_cast<size_t>(kSumColumns * lanes), partial, blocks, columns, total, acc);
 }
 
 }  // namespace qeng

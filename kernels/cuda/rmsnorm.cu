@@ -4,8 +4,9 @@
 // 4 KB, the whole block up to 32 KB. Its elements stay in registers between the sum over the row and the result, so
 // each is read once. Other rows (odd widths, odd addresses, longer) are read twice, element by element, by a warp.
 //
-// dw: a block of rows sums its rows in registers, the teams' sums are added in order, and `add_partials` adds the
-// blocks'. How many rows make a block follows from the shape alone, so dw has the same bits on every device.
+// dw: a block of rows sums its rows in registers, the teams' sums are added in order, then the blocks'. How many rows
+// make a block follows from the shape alone, so dw has the same bits on every device.
+#include "kernels/cuda/column_sums.h"
 #include "kernels/cuda/vector.h"
 
 namespace qeng {
@@ -192,23 +193,6 @@ __global__ void __launch_bounds__(kWarp)
   }
 }
 
-// total[j] (+)= sum_b partial[b, j]: thread (lane, column) takes every kSumLanes-th block, then the lanes in order.
-constexpr int kSumColumns = 8, kSumLanes = 32;  // 8 floats are a sector of 32 bytes; few columns, so many lanes
-__global__ void __launch_bounds__(kSumColumns* kSumLanes)
-    add_partials(const float* __restrict__ partial, int64_t blocks, int64_t dim, float* total, bool acc) {
-  float* sums = reinterpret_cast<float*>(shared_memory());  // [kSumLanes, kSumColumns]
-  const int64_t j = int64_t{blockIdx.x} * kSumColumns + threadIdx.x % kSumColumns;
-  float sum = 0;
-  if (j < dim)
-    for (int64_t b = threadIdx.x / kSumColumns; b < blocks; b += kSumLanes) sum += partial[b * dim + j];
-  sums[threadIdx.x] = sum;
-  __syncthreads();
-  if (threadIdx.x >= kSumColumns || j >= dim) return;
-  sum = acc ? total[j] : 0.0f;
-  for (int lane = 0; lane < kSumLanes; ++lane) sum += sums[lane * kSumColumns + threadIdx.x];
-  total[j] = sum;
-}
-
 // ---------------------------------------------------------------- launchers
 
 template <int kLanes_, int kVectors_>
@@ -321,9 +305,8 @@ void run(const RmsNormGrad& op, CudaContext& context) {
                   op.dx.as<T>(), partial, rows, rows_a_block, dim, shift);
     }
     if (op.dw)
-      QENG_LAUNCH(context, add_partials, blocks_of(dim, kSumColumns), dim3(kSumColumns * kSumLanes),
-                  sizeof(float) * kSumColumns * kSumLanes, partial, ceil_div(rows, rows_a_block), dim,
-                  op.dw.as<float>(), op.acc_dw);
+      launch_add_partial_sums(context, op.name, partial, ceil_div(rows, rows_a_block), dim, op.dw.as<float>(),
+                              op.acc_dw);
   });
 }
 

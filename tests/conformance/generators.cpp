@@ -74,6 +74,7 @@ View rows_of(Draw& draw, DType dtype) {
 }
 
 Op rmsnorm(Draw& draw) {
+  sometimes_misalign(draw);
   RmsNorm op;
   op.x = rows_of(draw, draw.float_dtype());
   op.w = draw.tensor(op.x.dtype, {op.x.columns()});
@@ -85,6 +86,7 @@ Op rmsnorm(Draw& draw) {
 }
 
 Op add_rmsnorm(Draw& draw) {
+  sometimes_misalign(draw);
   AddRmsNorm op;
   op.a = rows_of(draw, draw.float_dtype()), op.b = draw.like(op.a);
   op.w = draw.tensor(op.a.dtype, {op.a.columns()});
@@ -96,6 +98,7 @@ Op add_rmsnorm(Draw& draw) {
 }
 
 Op rmsnorm_grad(Draw& draw) {
+  sometimes_misalign(draw);
   RmsNormGrad op;
   op.x = rows_of(draw, draw.float_dtype());
   op.w = draw.tensor(op.x.dtype, {op.x.columns()});

@@ -33,7 +33,7 @@ void reference(const RmsNormGrad& op, Sheet<T>& sheet) {
   const Array<T> x = sheet.in(op.x), w = sheet.in(op.w), rstd = sheet.in(op.rstd), dy = sheet.in(op.dy);
   const Array<T> dresidual = op.dresidual ? sheet.in(op.dresidual) : Array<T>(op.dx);
   Array<T>& dx = sheet.out(op.dx);
-  Array<T>* dw = op.dw ? &sheet.update(op.dw, op.acc_dw) : nullptr;
+  Array<T> sums(op.w);
   const int64_t dim = op.x.columns();
   for (int64_t r = 0; r < op.x.rows(); ++r) {
     T mean = 0;
@@ -43,9 +43,12 @@ void reference(const RmsNormGrad& op, Sheet<T>& sheet) {
     for (int64_t i = 0; i < dim; ++i) {
       const T xhat = x[r * dim + i] * rstd[r], g = dy[r * dim + i] * (w[i] + T(op.plus_one ? 1 : 0));
       dx[r * dim + i] = dresidual[r * dim + i] + rstd[r] * (g - xhat * mean);
-      if (dw) (*dw)[i] += dy[r * dim + i] * xhat;
+      sums[i] += dy[r * dim + i] * xhat;
     }
   }
+  if (!op.dw) return;
+  Array<T>& dw = sheet.update(op.dw, op.acc_dw);
+  for (int64_t i = 0; i < dim; ++i) dw[i] += sums[i];
 }
 
 template <class T>
