@@ -18,7 +18,7 @@ namespace qeng {
 // Temporary memory of one operation: blocks that stay with the backend, so that a step in its stride allocates nothing.
 class Scratch {
  public:
-  // 64-byte aligned, not cleared, valid until the operation ends. Throws Error("memory").
+  // 64-byte aligned, not cleared, valid until the operation or the ScratchFrame around it ends. Throws Error("memory").
   void* take(size_t bytes);
   template <class T>
   T* take(int64_t count) {
@@ -32,8 +32,22 @@ class Scratch {
     void* memory = nullptr;
     size_t bytes = 0;
   };
+  friend class ScratchFrame;
   std::vector<Block> blocks_;  // the i-th take of an operation uses block i, which grows to the largest wish
   size_t used_ = 0;
+};
+
+// Gives back at its end what was taken since its start: an operation of many products takes the memory of one.
+class ScratchFrame {
+ public:
+  explicit ScratchFrame(Scratch& scratch) : scratch_(scratch), used_(scratch.used_) {}
+  ~ScratchFrame() { scratch_.used_ = used_; }
+  ScratchFrame(const ScratchFrame&) = delete;
+  ScratchFrame& operator=(const ScratchFrame&) = delete;
+
+ private:
+  Scratch& scratch_;
+  size_t used_;
 };
 
 struct CpuContext {

@@ -1,18 +1,18 @@
-// Dense matrix products, by oneDNN (onednn.cpp is the only file that knows it). Primitives are built once per shape and
-// kept.
+// Dense matrix products. Operations call multiply; Gemm and run_tile are what oneDNN does of it (onednn.cpp is the only
+// file that knows it). Primitives are built once per shape and kept.
 #pragma once
 #include <cstdint>
 #include <memory>
-#include <string>
 
 #include "kernels/view.h"
 
 namespace qeng {
 
 class Scratch;
+struct CpuContext;
 
 // c = alpha * op(a) op(b) + bias + (acc ? c : 0), row-major and dense (but see lda); see Matmul in kernels/ops.h.
-// a, b: f32 or bf16. c, bias: that or f32. bias may be null.
+// a, b: f32 or bf16. c, bias: that or f32. bias may be null. Sums are f32 and are rounded once, to c.
 struct GemmShape {
   int64_t m = 0, n = 0, k = 0;
   DType in = DType::f32, out = DType::f32, bias = DType::f32;
@@ -22,17 +22,32 @@ struct GemmShape {
   bool operator==(const GemmShape&) const = default;
 };
 
+// Any shape, with all the context's threads: by Gemm where it can, else by tiles.
+void multiply(const GemmShape& shape, const void* a, const void* b, const void* bias, void* c, CpuContext& context);
+// Any shape by f32 products of tiles (multiply.cpp). The result does not depend on the number of threads.
+void multiply_tiles(const GemmShape& shape, const void* a, const void* b, const void* bias, void* c,
+                    CpuContext& context);
+
 class Gemm {
  public:
   Gemm();
   ~Gemm();
-  void run(const GemmShape& shape, const void* a, const void* b, const void* bias, void* c, Scratch& scratch);
-  // The kernel that runs the shape, in oneDNN's words ("brg:avx512_core_bf16"), for reports.
-  std::string kernel(const GemmShape& shape);
+  // False, and nothing done, where oneDNN has no good kernel for the shape on this machine.
+  bool run(const GemmShape& shape, const void* a, const void* b, const void* bias, void* c, Scratch& scratch);
 
  private:
   struct Primitives;
   std::unique_ptr<Primitives> primitives_;
 };
+
+// c = alpha * op(a) op(b) + (acc ? c : 0), all f32, on the calling thread alone; ld: elements between stored rows.
+struct Tile {
+  const float *a = nullptr, *b = nullptr;
+  float* c = nullptr;
+  int64_t m = 0, n = 0, k = 0, lda = 0, ldb = 0, ldc = 0;
+  bool trans_a = false, trans_b = false, acc = false;
+  float alpha = 1;
+};
+bool run_tile(const Tile& tile);  // false: out of memory
 
 }  // namespace qeng

@@ -62,7 +62,7 @@ void run(const LmHeadLoss& op, CpuContext& context) {
     const int64_t count = std::min(chunk, trained - begin), m = padded(count);
     GemmShape product;
     product.m = m, product.n = vocab, product.k = hidden, product.trans_b = true, product.in = dtype;
-    context.gemm.run(product, h + begin * row_bytes, op.w.data, nullptr, logits, context.scratch);
+    multiply(product, h + begin * row_bytes, op.w.data, nullptr, logits, context);
     parallel_for(context.threads, m, 1, [&](int64_t first, int64_t last) {
       for (int64_t i = first; i < last; ++i) {
         float* z = logits + i * vocab;
@@ -80,12 +80,12 @@ void run(const LmHeadLoss& op, CpuContext& context) {
     GemmShape back;  // dh = dz W
     back.m = m, back.n = hidden, back.k = vocab, back.in = back.out = dtype;
     back.lda = vocab * 4 / element;
-    context.gemm.run(back, logits, op.w.data, nullptr, dh + begin * row_bytes, context.scratch);
+    multiply(back, logits, op.w.data, nullptr, dh + begin * row_bytes, context);
     if (!op.dw) continue;
     GemmShape weight;  // dw += dz^T h
     weight.m = vocab, weight.n = hidden, weight.k = m, weight.in = dtype, weight.trans_a = weight.acc = true;
     weight.lda = back.lda;
-    context.gemm.run(weight, logits, h + begin * row_bytes, nullptr, op.dw.data, context.scratch);
+    multiply(weight, logits, h + begin * row_bytes, nullptr, op.dw.data, context);
   }
 
   if (op.dh) {

@@ -50,7 +50,7 @@ void run(const Matmul& op, CpuContext& context) {
   if (shape.m == 0 || shape.n == 0) return;
   check.that(shape.k > 0, sides() + ": the inner dimension is 0");
   if (shape.m == 1 && op.trans_b) return run_row(op, shape.n, shape.k, context);
-  context.gemm.run(shape, op.a.data, op.b.data, op.bias.data, op.c.data, context.scratch);
+  multiply(shape, op.a.data, op.b.data, op.bias.data, op.c.data, context);
 }
 
 }  // namespace qeng

@@ -1,5 +1,7 @@
 // Gemm by oneDNN, versions 2.6 and 3: the one file that includes dnnl.hpp.
 #include <dnnl.hpp>
+#include <optional>
+#include <string_view>
 #include <unordered_map>
 
 #include "kernels/cpu/cpu.h"
@@ -64,18 +66,20 @@ dnnl::matmul::primitive_desc describe(const dnnl::engine& engine, const GemmShap
 #endif
 }
 
+// oneDNN's plain loops, a few hundredths of the speed: what remains where no kernel can do all that the shape asks for.
+bool is_reference(const dnnl::matmul::primitive_desc& description) {
+  return std::string_view(description.impl_info_str()).substr(0, 3) == "ref";
+}
+
 // A primitive with its memory objects, whose pointers are set at each run.
 struct Primitive {
   dnnl::matmul primitive;
   memory a, b, bias, c, scratchpad;
   size_t scratchpad_bytes = 0;
-  std::string kernel;
   std::unordered_map<int, memory> arguments;
 
-  Primitive(const dnnl::engine& engine, const GemmShape& shape) {
-    const auto description = describe(engine, shape);
+  Primitive(const dnnl::engine& engine, const GemmShape& shape, const dnnl::matmul::primitive_desc& description) {
     primitive = dnnl::matmul(description);
-    kernel = description.impl_info_str();
     scratchpad_bytes = description.scratchpad_desc().get_size();
     a = memory(description.src_desc(), engine, nullptr);
     b = memory(description.weights_desc(), engine, nullptr);
@@ -88,39 +92,68 @@ struct Primitive {
   }
 };
 
+// Version 2.6 has no bf16 product at all without AVX-512, and ONEDNN_MAX_CPU_ISA=AVX2 makes any machine such a one.
+bool has_bf16(const dnnl::engine& engine) {
+  GemmShape shape;
+  shape.m = shape.n = shape.k = 64, shape.in = shape.out = DType::bf16;
+  try {
+    return !is_reference(describe(engine, shape));
+  } catch (const dnnl::error& error) {
+    if (error.status != dnnl_unimplemented) throw;
+    return false;
+  }
+}
+
 }  // namespace
 
 struct Gemm::Primitives {
   dnnl::engine engine{dnnl::engine::kind::cpu, 0};
   dnnl::stream stream{engine};
-  std::unordered_map<GemmShape, Primitive, Hash> of_shape;
+  // Where bf16 goes by tiles f32 does too: the f32 kernel there is the one that computes a tile, but its own way to
+  // divide the work among threads makes the order of sums depend on how many there are.
+  bool tiles_only = !has_bf16(engine);
+  std::unordered_map<GemmShape, std::optional<Primitive>, Hash> of_shape;
 
-  Primitive& find(const GemmShape& shape) {
+  std::optional<Primitive>& find(const GemmShape& shape) {
     const auto found = of_shape.find(shape);
     if (found != of_shape.end()) return found->second;
     if (of_shape.size() >= kMaxPrimitives) of_shape.clear();
-    return of_shape.try_emplace(shape, engine, shape).first->second;
+    std::optional<Primitive> primitive;
+    const auto description = describe(engine, shape);
+    if (!is_reference(description)) primitive.emplace(engine, shape, description);
+    return of_shape.try_emplace(shape, std::move(primitive)).first->second;
   }
 };
 
 Gemm::Gemm() : primitives_(std::make_unique<Primitives>()) {}
 Gemm::~Gemm() = default;
 
-void Gemm::run(const GemmShape& shape, const void* a, const void* b, const void* bias, void* c, Scratch& scratch) {
+bool Gemm::run(const GemmShape& shape, const void* a, const void* b, const void* bias, void* c, Scratch& scratch) {
+  if (primitives_->tiles_only) return false;
   try {
-    Primitive& p = primitives_->find(shape);
-    p.a.set_data_handle(const_cast<void*>(a));
-    p.b.set_data_handle(const_cast<void*>(b));
-    p.c.set_data_handle(c);
-    if (shape.has_bias) p.bias.set_data_handle(const_cast<void*>(bias));
-    if (p.scratchpad_bytes) p.scratchpad.set_data_handle(scratch.take(p.scratchpad_bytes));
-    p.primitive.execute(primitives_->stream, p.arguments);
+    std::optional<Primitive>& p = primitives_->find(shape);
+    if (!p) return false;
+    const ScratchFrame frame(scratch);
+    p->a.set_data_handle(const_cast<void*>(a));
+    p->b.set_data_handle(const_cast<void*>(b));
+    p->c.set_data_handle(c);
+    if (shape.has_bias) p->bias.set_data_handle(const_cast<void*>(bias));
+    if (p->scratchpad_bytes) p->scratchpad.set_data_handle(scratch.take(p->scratchpad_bytes));
+    p->primitive.execute(primitives_->stream, p->arguments);
+    return true;
   } catch (const dnnl::error& error) {
     fail("internal", "matmul: oneDNN: ", error.what(), " (m ", shape.m, ", n ", shape.n, ", k ", shape.k, ", ",
          dtype_name(shape.in), ")");
   }
 }
 
-std::string Gemm::kernel(const GemmShape& shape) { return primitives_->find(shape).kernel; }
+bool run_tile(const Tile& t) {
+  const int threads = omp_get_max_threads();
+  omp_set_num_threads(1);  // outside of a parallel region oneDNN would divide the tile
+  const auto status = dnnl::sgemm(t.trans_a ? 'T' : 'N', t.trans_b ? 'T' : 'N', t.m, t.n, t.k, t.alpha, t.a, t.lda, t.b,
+                                  t.ldb, t.acc ? 1.0f : 0.0f, t.c, t.ldc);
+  omp_set_num_threads(threads);
+  return status == dnnl::status::success;
+}
 
 }  // namespace qeng

@@ -38,6 +38,15 @@ function golden.flat(tensor)
   return tensor:reshape({ tensor:elements() }):table()
 end
 
+-- The Euclidean norm of several lists together.
+function golden.norm(...)
+  local sum = 0
+  for _, list in ipairs { ... } do
+    for i = 1, #list do sum = sum + list[i] * list[i] end
+  end
+  return math.sqrt(sum)
+end
+
 -- Largest |a - b|, and |a - b| / |b| in the Euclidean norm.
 function golden.differences(a, b)
   local largest, sum, norm = 0, 0, 0

@@ -117,10 +117,18 @@ local function test_packing(g)
       local packed_loss, packed = pass((golden.slot(others)))
       local loss, grads = pass(alone)
       check(math.abs(packed_loss - loss) <= 1e-5 * math.max(1, loss), "%s: document %d: packed loss %g, alone %g", g.values.name, number, packed_loss, loss)
+      -- A query that sees one key has no gradient, so that of a document of two tokens leaves q and k only rounding errors,
+      -- which some machines make differently in the packed row: they are to be nothing there too, next to all gradients.
+      local nothing = 1e-6 * golden.norm(unpack(grads))
       for i, parameter in ipairs(model:trainable()) do
-        local _, relative = golden.differences(packed[i], grads[i])
-        check(relative <= 1e-5, "%s: document %d: gradient of %s differs by %g", g.values.name, number, parameter.name, relative)
-        worst = math.max(worst, relative)
+        if golden.norm(grads[i]) <= nothing then
+          local size = golden.norm(packed[i])
+          check(size <= nothing, "%s: document %d: gradient of %s is %g, alone it is 0", g.values.name, number, parameter.name, size)
+        else
+          local _, relative = golden.differences(packed[i], grads[i])
+          check(relative <= 1e-5, "%s: document %d: gradient of %s differs by %g", g.values.name, number, parameter.name, relative)
+          worst = math.max(worst, relative)
+        end
       end
     end
   end

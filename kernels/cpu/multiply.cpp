@@ -1,0 +1,145 @@
+// multiply: a product by oneDNN as a whole, or by tiles of c, each an f32 product of oneDNN's on one thread.
+//
+// For block (i, j) of c and depth l, all threads expand panels a(i, l) and b(l, j) to f32, which is exact, unless the
+// last block left them there; then each thread takes a tile at a time. A tile sums in f32 and is rounded once. Panels
+// and tiles depend on the shape alone, so results do not depend on the threads. At 512 rows expanding costs 5 % of the
+// time.
+#include <atomic>
+
+#include "kernels/cpu/cpu.h"
+
+namespace qeng {
+
+namespace {
+
+constexpr int64_t kPanel = 1024;  // most rows, columns and depth of a block: its three panels of f32 are 4 MB each
+// Most rows and columns of a tile: larger ones gain nothing, and leave threads without work at the end of a block. So
+// that many threads have work, tiles are halved until a block has kTiles, or they are of kLeastTile rows and columns.
+constexpr int64_t kTileRows = 128, kTileColumns = 256, kTiles = 32, kLeastTile = 64;
+// Rows that are read in step and lie a multiple of 1 KB apart share few sets of the first-level cache: oneDNN's f32
+// product of such operands takes up to three times as long as that of a copy.
+constexpr int64_t kBadStride = 256;
+
+int64_t pieces(int64_t n, int64_t size) { return (n + size - 1) / size; }
+
+// The size of equal pieces of n, at most `most`; multiples of 16, which is what the kernels compute at once.
+int64_t piece_of(int64_t n, int64_t most) { return std::min(n, pieces(pieces(n, pieces(n, most)), 16) * 16); }
+
+// Elements from one f32 row to the next: an odd number of cache lines, so that rows fall into different sets.
+int64_t stride_of(int64_t columns) { return pieces(columns, 32) * 32 + 16; }
+
+// Rows of a matrix in memory, ld elements apart.
+struct Rows {
+  char* data;
+  DType dtype;
+  int64_t ld;
+  char* at(int64_t row, int64_t column) const {
+    return data + (row * ld + column) * static_cast<int64_t>(dtype_size(dtype));
+  }
+  isa::Float type() const { return dtype == DType::f32 ? isa::Float::f32 : isa::Float::bf16; }
+};
+
+void convert(const isa::Table& isa, const Rows& from, const Rows& to, int64_t rows, int64_t columns) {
+  for (int64_t r = 0; r < rows; ++r) isa.scale(from.type(), from.at(r, 0), to.type(), to.at(r, 0), 1.0f, columns);
+}
+
+// A panel of a or b at a time, in f32: a copy, or where it lies if that is as good. `side` counts rows of a or columns
+// of b; the other direction is the depth. Stored rows run along the side (depth_down) or along the depth.
+class Panel {
+ public:
+  Panel(const Rows& matrix, bool depth_down, int64_t most_side, int64_t most_depth, CpuContext& context)
+      : context_(context), matrix_(matrix), depth_down_(depth_down) {
+    in_place_ = matrix.dtype == DType::f32 && !(depth_down && matrix.ld % kBadStride == 0);
+    const int64_t rows = depth_down ? most_depth : most_side, columns = depth_down ? most_side : most_depth;
+    if (!in_place_) copy_ = context.scratch.take<float>(rows * stride_of(columns));
+  }
+
+  void move(int64_t side, int64_t sides, int64_t depth, int64_t depths) {
+    const int64_t rows = depth_down_ ? depths : sides, columns = depth_down_ ? sides : depths;
+    char* from = depth_down_ ? matrix_.at(depth, side) : matrix_.at(side, depth);
+    if (from == from_) return;
+    from_ = from;
+    panel_ = {from, DType::f32, matrix_.ld};
+    if (in_place_) return;
+    panel_ = {reinterpret_cast<char*>(copy_), DType::f32, stride_of(columns)};
+    parallel_for(context_.threads, rows, grain_rows(columns), [&](int64_t begin, int64_t end) {
+      const Rows source{from, matrix_.dtype, matrix_.ld};
+      convert(*context_.isa, {source.at(begin, 0), source.dtype, source.ld},
+              {panel_.at(begin, 0), panel_.dtype, panel_.ld}, end - begin, columns);
+    });
+  }
+
+  // From the given row of a's panel or column of b's, at the panel's least depth.
+  const float* at(int64_t side) const {
+    return reinterpret_cast<const float*>(depth_down_ ? panel_.at(0, side) : panel_.at(side, 0));
+  }
+  int64_t ld() const { return panel_.ld; }
+
+ private:
+  CpuContext& context_;
+  Rows matrix_, panel_{};
+  bool depth_down_, in_place_;
+  const char* from_ = nullptr;
+  float* copy_ = nullptr;
+};
+
+Rows rows_of(const void* data, DType dtype, int64_t ld) {
+  return {static_cast<char*>(const_cast<void*>(data)), dtype, ld};
+}
+
+}  // namespace
+
+void multiply_tiles(const GemmShape& s, const void* a, const void* b, const void* bias, void* c, CpuContext& context) {
+  const ScratchFrame frame(context.scratch);
+  const isa::Table& isa = *context.isa;
+  const int64_t mb = piece_of(s.m, kPanel), nb = piece_of(s.n, kPanel), kb = piece_of(s.k, kPanel);
+  int64_t mt = piece_of(mb, kTileRows), nt = piece_of(nb, kTileColumns);
+  while (pieces(mb, mt) * pieces(nb, nt) < kTiles && std::max(mt, nt) > kLeastTile) {
+    int64_t& larger = mt > nt ? mt : nt;
+    larger = piece_of(larger, pieces(larger, 2));
+  }
+  Panel panel_a(rows_of(a, s.in, s.lda ? s.lda : s.trans_a ? s.m : s.k), s.trans_a, mb, kb, context);
+  Panel panel_b(rows_of(b, s.in, s.trans_b ? s.k : s.n), !s.trans_b, nb, kb, context);
+  const Rows out = rows_of(c, s.out, s.n), bias_rows = rows_of(bias, s.bias, 0);  // the one row again and again
+  const bool direct = s.out == DType::f32;
+  Rows sums = out;
+  if (!direct) sums = rows_of(context.scratch.take<float>(mb * stride_of(nb)), DType::f32, stride_of(nb));
+  std::atomic<bool> complete = true;
+
+  for (int64_t i = 0; i < s.m; i += mb)
+    for (int64_t j = 0; j < s.n; j += nb)
+      for (int64_t l = 0; l < s.k; l += kb) {
+        const int64_t m = std::min(mb, s.m - i), n = std::min(nb, s.n - j), k = std::min(kb, s.k - l);
+        panel_a.move(i, m, l, k);
+        panel_b.move(j, n, l, k);
+        const int64_t across = pieces(n, nt);
+        parallel_each(context.threads, pieces(m, mt) * across, [&](int64_t index) {
+          const int64_t ti = index / across * mt, tj = index % across * nt;
+          const int64_t rows = std::min(mt, m - ti), columns = std::min(nt, n - tj);
+          const Rows result{out.at(i + ti, j + tj), out.dtype, out.ld};
+          const Rows sum = direct ? result : Rows{sums.at(ti, tj), DType::f32, sums.ld};
+          if (l == 0 && s.acc && !direct) convert(isa, result, sum, rows, columns);
+          if (l == 0 && s.has_bias) {
+            const Rows added{bias_rows.at(0, j + tj), s.bias, 0};
+            if (!s.acc) convert(isa, added, sum, rows, columns);
+            for (int64_t r = 0; s.acc && r < rows; ++r)
+              isa.accumulate(added.type(), added.data, reinterpret_cast<float*>(sum.at(r, 0)), columns);
+          }
+          Tile tile;
+          tile.a = panel_a.at(ti), tile.lda = panel_a.ld(), tile.trans_a = s.trans_a;
+          tile.b = panel_b.at(tj), tile.ldb = panel_b.ld(), tile.trans_b = s.trans_b;
+          tile.c = reinterpret_cast<float*>(sum.data), tile.ldc = sum.ld;
+          tile.m = rows, tile.n = columns, tile.k = k;
+          tile.alpha = s.alpha, tile.acc = l > 0 || s.acc || s.has_bias;
+          if (!run_tile(tile)) complete = false;
+          if (l + k == s.k && !direct) convert(isa, sum, result, rows, columns);
+        });
+      }
+  if (!complete) fail("memory", "matmul: oneDNN is out of memory (m ", s.m, ", n ", s.n, ", k ", s.k, ")");
+}
+
+void multiply(const GemmShape& shape, const void* a, const void* b, const void* bias, void* c, CpuContext& context) {
+  if (!context.gemm.run(shape, a, b, bias, c, context.scratch)) multiply_tiles(shape, a, b, bias, c, context);
+}
+
+}  // namespace qeng
