@@ -48,7 +48,7 @@ __device__ double block_sum(double x, double* shared) {
     __syncthreads();
     if (t < half) shared[t] += shared[t + half];
   }
-  return shared[0];
+  return t == 0 ? shared[0] : 0;
 }
 
 struct SumTable {
