@@ -196,13 +196,14 @@ Op add_norm(Operands& o, int64_t t, int64_t dim) {
   return AddRmsNorm{a, b, w, o.empty(kHalf, {t, dim}), o.empty(kHalf, {t, dim}), o.empty(kFull, {t})};
 }
 
-Op rope(Operands& o, int64_t t, int64_t heads, int64_t dim) {
+Op rope(Operands& o, int64_t t, int64_t heads, int64_t kv_heads, int64_t dim) {
   std::vector<int32_t> positions(static_cast<size_t>(t));
   for (size_t i = 0; i < positions.size(); ++i) positions[i] = static_cast<int32_t>(i);
   std::vector<float> frequencies(static_cast<size_t>(dim / 2));
   for (size_t i = 0; i < frequencies.size(); ++i) frequencies[i] = std::pow(1e6f, -2.0f * static_cast<float>(i) / static_cast<float>(dim));
-  const View x = o.random(kHalf, {t, heads, dim});
-  return Rope{x, o.list(positions), o.numbers(kFull, frequencies), o.empty(kHalf, {t, heads, dim})};
+  Rope op{o.random(kHalf, {t, heads, dim}), o.list(positions), o.numbers(kFull, frequencies), o.empty(kHalf, {t, heads, dim})};
+  op.x2 = o.random(kHalf, {t, kv_heads, dim}), op.y2 = o.empty(kHalf, {t, kv_heads, dim});
+  return op;
 }
 
 // The operations of a step of `t` tokens, those first that weigh most or are most often doubted.
@@ -221,8 +222,7 @@ std::vector<Case> cases(const Model& m, int64_t t) {
       {"rmsnorm_grad", [=](Operands& o) { return norm(o, t, hidden, true, true); }, ""},
       {"swiglu", [=](Operands& o) { return SwiGlu{half(t, wide)(o), half(t, wide)(o), o.empty(kHalf, {t, wide})}; }, ""},
       {"swiglu_grad", [=](Operands& o) { return SwiGluGrad{half(t, wide)(o), half(t, wide)(o), half(t, wide)(o), o.empty(kHalf, {t, wide}), o.empty(kHalf, {t, wide})}; }, ""},
-      {"rope, queries", [=](Operands& o) { return rope(o, t, m.heads, m.head_dim); }, ""},
-      {"rope, keys", [=](Operands& o) { return rope(o, t, m.kv_heads, m.head_dim); }, ""},
+      {"rope", [=](Operands& o) { return rope(o, t, m.heads, m.kv_heads, m.head_dim); }, ""},
       {"add", [=](Operands& o) { return Add{half(t, hidden)(o), half(t, hidden)(o), o.empty(kHalf, {t, hidden})}; }, ""},
       {"lm_head_loss, forward and backward", [=](Operands& o) { return lm_head(o, m, t, true, false); }, ""},
       {"lm_head_loss, head trained", [=](Operands& o) { return lm_head(o, m, t, true, true); }, ""},

@@ -211,16 +211,19 @@ def swiglu_peers(row, device, gradient):
 def rope_peers(row, device):
     o = Operands(row, device)
 
-    def rotate(x, cos, sin):
+    def rotate_one(x, cos, sin):
         half = x.shape[-1] // 2
         return x * cos + torch.cat((-x[..., half:], x[..., :half]), dim=-1) * sin
 
+    def rotate(x, x2, cos, sin):
+        return rotate_one(x, cos, sin), rotate_one(x2, cos, sin)
+
     def by(function):
         def make():
-            x = o.random("x")
+            x, x2 = o.random("x"), o.random("x2")
             tokens, _, dim = x.shape
             angle = torch.randn(tokens, 1, dim, device=device)
-            return lambda: function(x, angle.cos().to(x.dtype), angle.sin().to(x.dtype))
+            return lambda: function(x, x2, angle.cos().to(x.dtype), angle.sin().to(x.dtype))
         return make
 
     return {"as transformers": by(rotate), "as transformers, compiled": by(compiled(rotate))}

@@ -164,11 +164,14 @@ function q.merge_lora(w, lora) end
 ---@return {inv_freq: Tensor, scale: number}
 function q.rope_table(opt) end
 
----@param x Tensor  [t, heads, head_dim]
+---Rotates the heads of query and key by the angles of their positions.
+---@param query Tensor  [t, heads, head_dim]
+---@param key? Tensor  [t, kv_heads, head_dim]
 ---@param positions Tensor  [t] i32
 ---@param rope {inv_freq: Tensor, scale: number}
----@return Tensor
-function q.rope(x, positions, rope) end
+---@return Tensor query
+---@return Tensor? key
+function q.rope(query, key, positions, rope) end
 
 ---Causal attention over packed documents.
 ---@param query Tensor  [tq, heads, head_dim]

@@ -83,8 +83,10 @@ int frequencies(Call& call) {
 }
 
 int rotate(Call& call) {
-  Options table(call, 3, {"inv_freq", "scale"});
-  return call.push(rope(tape(), call.arg<TensorPtr>(1), call.arg<TensorPtr>(2), table.get<TensorPtr>("inv_freq"), table.get<float>("scale", 1)));
+  Options table(call, 4, {"inv_freq", "scale"});
+  const Rotated rotated = rope(tape(), call.arg<TensorPtr>(1), call.arg<TensorPtr>(2, nullptr), call.arg<TensorPtr>(3),
+                               table.get<TensorPtr>("inv_freq"), table.get<float>("scale", 1));
+  return rotated.key ? call.push(rotated.query, rotated.key) : call.push(rotated.query);
 }
 
 int attend(Call& call) {

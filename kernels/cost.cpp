@@ -63,7 +63,9 @@ Cost of(const Cast& op) { return {bytes_of(op), 0}; }
 Cost of(const Copy& op) { return {bytes_of(op), 0}; }
 Cost of(const Fill& op) { return {bytes_of(op), 0}; }
 Cost of(const Dropout& op) { return {bytes_of(op), count(op.x)}; }
-Cost of(const Rope& op) { return {bytes_of(op), 3 * count(op.x)}; }              // upper bound: every element rotated
+Cost of(const Rope& op) {  // upper bound: every element rotated
+  return {bytes_of(op), 3 * (count(op.x) + (op.x2 ? count(op.x2) : 0))};
+}
 Cost of(const Attention& op) { return {bytes_of(op), attention_flops(op, 2)}; }  // q k^T, P v
 Cost of(const AttentionGrad& op) { return {bytes_of(op), attention_flops(op, 5)}; }  // q k^T, dout v^T, dq, dk, dv
 Cost of(const LmHeadLoss& op) {

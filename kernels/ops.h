@@ -177,14 +177,17 @@ struct Dropout {
 // Rotates pairs (i, i + rotary/2) of each head by angle positions[t] * inv_freq[i] ("neox halves"); inverse: by minus that.
 //   y[i] = c x[i] - s x[i + r/2];  y[i + r/2] = s x[i] + c x[i + r/2];  c, s = scale * cos, sin;  the rest is copied
 // x, y: [tokens, heads, head_dim]   positions: [tokens] i32   inv_freq: [rotary/2] f32, rotary <= head_dim
-// scale is YaRN's attention factor (1 otherwise). inverse is the exact transpose, so it is the gradient. In place allowed.
+// [x2], [y2]: [tokens, heads2, head_dim], rotated by the same angles: the keys beside the queries.
+// scale is YaRN's attention factor (1 otherwise). inverse is the exact transpose, so it is the gradient. In place allowed
+// (y may be x, y2 may be x2).
 struct Rope {
   static constexpr const char* name = "rope";
-  View x, positions, inv_freq, y;
+  View x, positions, inv_freq, y, x2, y2;
   float scale = 1;
   bool inverse = false;
   template <class F> void views(F f) {
-    f("x", x, Access::read), f("positions", positions, Access::read), f("inv_freq", inv_freq, Access::read), f("y", y, Access::write);
+    f("x", x, Access::read), f("positions", positions, Access::read), f("inv_freq", inv_freq, Access::read);
+    f("y", y, Access::write), f("x2", x2, Access::read), f("y2", y2, Access::write);
   }
 };
 

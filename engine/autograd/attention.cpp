@@ -2,17 +2,31 @@
 
 namespace qeng {
 
-TensorPtr rope(Tape& tape, const TensorPtr& x, const TensorPtr& positions, const TensorPtr& inv_freq, float scale) {
+Rotated rope(Tape& tape, const TensorPtr& query, const TensorPtr& key, const TensorPtr& positions, const TensorPtr& inv_freq,
+             float scale) {
   Device& device = tape.device();
-  TensorPtr y = make_like(*x);
-  device.run(Rope{x->view, positions->view, inv_freq->view, y->view, scale, false});
-  if (!tape.wants({x})) return y;
-  tape.record({y}, [=, &tape, &device] {
-    TensorPtr dx = make_like(*x);
-    device.run(Rope{y->grad->view, positions->view, inv_freq->view, dx->view, scale, true});
-    tape.pass(x, dx);
+  const Rotated rotated{make_like(*query), key ? make_like(*key) : nullptr};
+  Rope op{.x = query->view, .positions = positions->view, .inv_freq = inv_freq->view, .y = rotated.query->view, .scale = scale};
+  if (key) op.x2 = key->view, op.y2 = rotated.key->view;
+  device.run(op);
+  if (!tape.wants({query, key})) return rotated;
+  std::vector<TensorPtr> outputs{rotated.query};
+  if (key) outputs.push_back(rotated.key);
+  tape.record(outputs, [=, &tape, &device] {
+    struct Gradient {
+      TensorPtr of, dy, dx;
+    };
+    std::vector<Gradient> gradients;
+    if (query->needs_grad() && rotated.query->grad) gradients.push_back({query, rotated.query->grad, make_like(*query)});
+    if (key && key->needs_grad() && rotated.key->grad) gradients.push_back({key, rotated.key->grad, make_like(*key)});
+    if (gradients.empty()) return;
+    Rope back{.positions = positions->view, .inv_freq = inv_freq->view, .scale = scale, .inverse = true};
+    back.x = gradients[0].dy->view, back.y = gradients[0].dx->view;
+    if (gradients.size() > 1) back.x2 = gradients[1].dy->view, back.y2 = gradients[1].dx->view;
+    device.run(back);
+    for (const Gradient& gradient : gradients) tape.pass(gradient.of, gradient.dx);
   });
-  return y;
+  return rotated;
 }
 
 TensorPtr attention(Tape& tape, const TensorPtr& q, const TensorPtr& k, const TensorPtr& v, const Documents& documents,

@@ -40,7 +40,12 @@ TensorPtr dropout(Tape& tape, const TensorPtr& x, float p);  // the identity out
 struct Documents {
   TensorPtr cu_q, cu_k;
 };
-TensorPtr rope(Tape& tape, const TensorPtr& x, const TensorPtr& positions, const TensorPtr& inv_freq, float scale);
+// Query and key, rotated by the same angles; the key may be null.
+struct Rotated {
+  TensorPtr query, key;
+};
+Rotated rope(Tape& tape, const TensorPtr& query, const TensorPtr& key, const TensorPtr& positions, const TensorPtr& inv_freq,
+             float scale);
 TensorPtr attention(Tape& tape, const TensorPtr& q, const TensorPtr& k, const TensorPtr& v, const Documents& documents,
                     float scale, int window);
 

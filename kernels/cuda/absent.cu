@@ -3,7 +3,6 @@
 namespace qeng {
 #define QENG_ABSENT(Operation) \
   __attribute__((weak)) void run(const Operation& op, CudaContext&) { fail("unsupported", op.name, ": not on cuda yet"); }
-QENG_ABSENT(Rope)
 QENG_ABSENT(Attention)
 QENG_ABSENT(AttentionGrad)
 __attribute__((weak)) bool attention_sm90(const Attention&, const AttentionShape&, CudaContext&) { return false; }

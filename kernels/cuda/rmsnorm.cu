@@ -15,11 +15,13 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarp;
 
-// The sum over a row's team, the same in each of its threads. Teams of a warp and less: all lanes of the warp come here.
-// A team of the whole block needs exchange: [kWarps] in shared memory, untouched since the barrier before the last one.
+// The sum over a row's team, the same in each of its threads. Teams of a warp and less: all lanes of the warp come
+// here. A team of the whole block needs exchange: [kWarps] in shared memory, untouched since the barrier before the
+// last one.
 template <int kLanes>
 __device__ float team_sum(float x, float* exchange) {
-  for (int offset = (kLanes < kWarp ? kLanes : kWarp) / 2; offset > 0; offset /= 2) x += __shfl_xor_sync(kAllLanes, x, offset);
+  for (int offset = (kLanes < kWarp ? kLanes : kWarp) / 2; offset > 0; offset /= 2)
+    x += __shfl_xor_sync(kAllLanes, x, offset);
   if constexpr (kLanes > kWarp) {
     static_assert(kLanes == kThreads);
     if (threadIdx.x % kWarp == 0) exchange[threadIdx.x / kWarp] = x;
@@ -67,7 +69,8 @@ __global__ void __launch_bounds__(kThreads)
     for (int i = 0; i < kWidth; ++i) squares = fmaf(values[i], values[i], squares);
   }
   const float factor =
-      1.0f / sqrtf(team_sum<kLanes>(squares, reinterpret_cast<float*>(shared_memory())) / static_cast<float>(dim) + eps);
+      1.0f /
+      sqrtf(team_sum<kLanes>(squares, reinterpret_cast<float*>(shared_memory())) / static_cast<float>(dim) + eps);
   if (lane == 0 && row < rows) rstd[row] = factor;
   for (int v = 0; v < kVectors; ++v) {
     if (column(v) >= width) continue;
@@ -80,9 +83,8 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <class T>
-__global__ void __launch_bounds__(kWarp)
-    rmsnorm_any(const T* x, const T* addend, const T* __restrict__ w, T* sum, T* y, float* rstd, int64_t dim, float eps,
-                float shift) {
+__global__ void __launch_bounds__(kWarp) rmsnorm_any(const T* x, const T* addend, const T* __restrict__ w, T* sum, T* y,
+                                                     float* rstd, int64_t dim, float eps, float shift) {
   const int64_t row = blockIdx.x, start = row * dim;
   float squares = 0;
   for (int64_t i = threadIdx.x; i < dim; i += kWarp) {
@@ -119,7 +121,8 @@ __global__ void __launch_bounds__(kThreads)
     const int width = row < end ? dim : 0;
     Pack<T, kWidth> in[kVectors] = {}, grad[kVectors] = {}, residual[kVectors] = {};
     for (int v = 0; v < kVectors; ++v)
-      if (column(v) < width) in[v] = load<kWidth>(x + start + column(v)), grad[v] = load<kWidth>(dy + start + column(v));
+      if (column(v) < width)
+        in[v] = load<kWidth>(x + start + column(v)), grad[v] = load<kWidth>(dy + start + column(v));
     const float factor = row < end ? rstd[row] : 0;
     float dot = 0;
     for (int v = 0; v < kVectors; ++v) {
@@ -203,22 +206,31 @@ struct Team {
 // Calls f(Team) with the team for rows of `vectors` 16-byte vectors; false where a row is too long for any.
 template <class F>
 bool with_team(int64_t vectors, F f) {
-  if (vectors <= 8) f(Team<8, 1>());
-  else if (vectors <= 16) f(Team<16, 1>());
-  else if (vectors <= 32) f(Team<32, 1>());
-  else if (vectors <= 128) f(Team<32, 4>());
-  else if (vectors <= 256) f(Team<32, 8>());
-  else if (vectors <= 512) f(Team<kThreads, 2>());
-  else if (vectors <= 1024) f(Team<kThreads, 4>());
-  else if (vectors <= 2048) f(Team<kThreads, 8>());
-  else return false;
+  if (vectors <= 8)
+    f(Team<8, 1>());
+  else if (vectors <= 16)
+    f(Team<16, 1>());
+  else if (vectors <= 32)
+    f(Team<32, 1>());
+  else if (vectors <= 128)
+    f(Team<32, 4>());
+  else if (vectors <= 256)
+    f(Team<32, 8>());
+  else if (vectors <= 512)
+    f(Team<kThreads, 2>());
+  else if (vectors <= 1024)
+    f(Team<kThreads, 4>());
+  else if (vectors <= 2048)
+    f(Team<kThreads, 8>());
+  else
+    return false;
   return true;
 }
 
 dim3 blocks_of(int64_t rows, int64_t rows_a_block) { return dim3(static_cast<unsigned>(ceil_div(rows, rows_a_block))); }
 
-// Rows whose share of dw a block of `teams` sums up: four turns and more, so that writing the share costs little, and at
-// most kMostBlocks, so that the shares stay in the L2 cache.
+// Rows whose share of dw a block of `teams` sums up: four turns and more, so that writing the share costs little, and
+// at most kMostBlocks, so that the shares stay in the L2 cache.
 int64_t rows_for_weights(int64_t rows, int teams) {
   constexpr int64_t kMostBlocks = 1024;
   return std::max<int64_t>({4 * teams, 16, ceil_div(ceil_div(rows, kMostBlocks), teams) * teams});

@@ -82,8 +82,7 @@ function nn.attention(p, c, opt)
     local key = k_proj(x):reshape { tokens, c.kv_heads, c.head_dim }
     local value = v_proj(x):reshape { tokens, c.kv_heads, c.head_dim }
     if q_norm then query, key = q_norm(query), k_norm(key) end
-    query = q.rope(query, seq.positions, seq.rope)
-    key = q.rope(key, seq.positions, seq.rope)
+    query, key = q.rope(query, key, seq.positions, seq.rope)
     if seq.cache then key, value = seq.cache:extend(layer, key, value) end
     local mixed = q.attention(query, key, value, seq, { window = opt.window or 0 })
     return o_proj(mixed:reshape { tokens, c.heads * c.head_dim })

@@ -99,12 +99,16 @@ Chain rope(Draw& draw) {
   Rope forward;
   forward.x = draw.tensor(kF32, {draw.size(5), draw.integer(1, 3), 10}), forward.y = draw.empty_like(forward.x);
   forward.positions = draw.tokens(forward.x.shape[0], 50), forward.inv_freq = draw.values(kF32, {1, 0.3, 0.01});
+  forward.x2 = draw.tensor(kF32, {forward.x.shape[0], draw.integer(1, 3), 10}),
+  forward.y2 = draw.empty_like(forward.x2);
   forward.scale = 1.25f;
   Chain chain{forward, {}, forward.y, draw.like(forward.y), {}, {}};
+  chain.more = {{forward.y2, draw.like(forward.y2)}};
   Rope gradient = forward;
   gradient.x = chain.dout, gradient.y = draw.empty_like(forward.x), gradient.inverse = true;
+  gradient.x2 = chain.more[0].second, gradient.y2 = draw.empty_like(forward.x2);
   chain.gradients = {gradient};
-  chain.pairs = {{forward.x, gradient.y}};
+  chain.pairs = {{forward.x, gradient.y}, {forward.x2, gradient.y2}};
   return chain;
 }
 
@@ -150,9 +154,15 @@ Chain lm_head_loss(Draw& draw) {
 
 const std::vector<Derivative>& derivatives() {
   static const std::vector<Derivative> table = {
-      {"matmul and bias_grad", linear}, {"embedding_grad", embedding},  {"rmsnorm_grad", rmsnorm},
-      {"rmsnorm_grad of a sum", add_rmsnorm}, {"swiglu_grad", swiglu}, {"dropout", dropout}, {"rope", rope},
-      {"attention_grad", attention},    {"lm_head_loss", lm_head_loss},
+      {"matmul and bias_grad", linear},
+      {"embedding_grad", embedding},
+      {"rmsnorm_grad", rmsnorm},
+      {"rmsnorm_grad of a sum", add_rmsnorm},
+      {"swiglu_grad", swiglu},
+      {"dropout", dropout},
+      {"rope", rope},
+      {"attention_grad", attention},
+      {"lm_head_loss", lm_head_loss},
   };
   return table;
 }

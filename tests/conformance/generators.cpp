@@ -193,9 +193,15 @@ Op dropout(Draw& draw) {
 }
 
 Op rope(Draw& draw) {
+  sometimes_misalign(draw);
   Rope op;
-  const int64_t head_dim = 2 * draw.size(64), half = draw.flip() ? head_dim / 2 : draw.integer(1, head_dim / 2);
+  const int64_t head_dim = draw.flip() ? draw.pick<int64_t>({16, 64, 96, 128, 256, 640}) : 2 * draw.size(64);
+  const int64_t half = draw.flip() ? head_dim / 2 : draw.flip() ? head_dim / 4 : draw.integer(1, head_dim / 2);
   op.x = draw.tensor(draw.float_dtype(), {draw.size(40), draw.integer(1, 6), head_dim});
+  if (draw.flip()) {
+    op.x2 = draw.tensor(op.x.dtype, {op.x.shape[0], draw.integer(1, 3), head_dim});
+    op.y2 = draw.flip() ? op.x2 : draw.empty_like(op.x2);
+  }
   op.positions = draw.tokens(op.x.shape[0], draw.pick<int64_t>({8, 4096, 131072}));
   op.inv_freq = draw.empty(DType::f32, {half});
   for (int64_t i = 0; i < half; ++i)

@@ -7,19 +7,23 @@ namespace qeng::conformance {
 template <class T>
 void reference(const Rope& op, Sheet<T>& sheet) {
   using std::cos, std::sin;
-  const Array<T> x = sheet.in(op.x), inv_freq = sheet.in(op.inv_freq);
+  const Array<T> inv_freq = sheet.in(op.inv_freq);
   const auto positions = sheet.integers(op.positions);
-  Array<T>& y = sheet.out(op.y);
-  y.values = x.values;
   const int64_t half = inv_freq.size();
-  for (int64_t t = 0; t < op.x.shape[0]; ++t)
-    for (int64_t h = 0; h < op.x.shape[1]; ++h)
-      for (int64_t i = 0; i < half; ++i) {
-        const T angle = T(static_cast<double>(positions[static_cast<size_t>(t)])) * inv_freq[i];
-        const T c = T(op.scale) * cos(angle), s = T(op.scale) * sin(op.inverse ? -angle : angle);
-        y(t, h, i) = c * x(t, h, i) - s * x(t, h, i + half);
-        y(t, h, i + half) = s * x(t, h, i) + c * x(t, h, i + half);
-      }
+  for (const auto& [in, out] : {std::pair(op.x, op.y), std::pair(op.x2, op.y2)}) {
+    if (!in) continue;
+    const Array<T> x = sheet.in(in);
+    Array<T>& y = sheet.out(out);
+    y.values = x.values;
+    for (int64_t t = 0; t < in.shape[0]; ++t)
+      for (int64_t h = 0; h < in.shape[1]; ++h)
+        for (int64_t i = 0; i < half; ++i) {
+          const T angle = T(static_cast<double>(positions[static_cast<size_t>(t)])) * inv_freq[i];
+          const T c = T(op.scale) * cos(angle), s = T(op.scale) * sin(op.inverse ? -angle : angle);
+          y(t, h, i) = c * x(t, h, i) - s * x(t, h, i + half);
+          y(t, h, i + half) = s * x(t, h, i) + c * x(t, h, i + half);
+        }
+  }
 }
 
 // Calls f(query, first key, one past the last key) for each query of each document.
