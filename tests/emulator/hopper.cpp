@@ -25,8 +25,9 @@ void write_async(uint32_t address, const void* data, size_t size, Site site) {
   std::memcpy(target, data, size);
   std::memcpy(per_block<AsyncView>().bytes.data() + (target - shared_memory()), data, size);
 }
-void read_async(uint32_t address, void* data, size_t size, Site site) {
+void read_async(uint32_t address, void* data, size_t size, bool starts, Site site) {
   const char* source = shared_pointer("wgmma", address, size, 16, site);
+  if (starts) touch_by_cores(source, size, Touch::read, site);
   if (std::memcmp(source, per_block<AsyncView>().bytes.data() + (source - shared_memory()), size) != 0)
     fail("wgmma",
          "reads byte " + std::to_string(source - shared_memory()) +
@@ -67,6 +68,7 @@ struct Mbarrier {
   uint32_t arrivals = 0, pending = 0, parity = 0;
   int64_t bytes = 0;
   std::vector<Box> boxes;  // still to land
+  Order order;
 };
 using Mbarriers = std::map<uint64_t*, Mbarrier>;
 
@@ -102,6 +104,7 @@ void init_mbarrier(uint64_t* barrier, uint32_t arrivals, Site site) {
 
 void arrive_mbarrier(const char* what, uint64_t* barrier, uint32_t bytes, Site site) {
   Mbarrier& state = mbarrier_at(what, barrier, site);
+  release(state.order);
   state.bytes += bytes;
   if (state.bytes >= 1 << 20) fail(what, "a phase may expect at most 2^20 - 1 bytes", site);
   if (state.pending == 0) fail(what, "all arrivals of this phase were made already", site);
@@ -124,6 +127,7 @@ void wait_mbarrier(uint64_t* barrier, uint32_t parity, Site site) {
         return state.parity != parity;
       },
       site);
+  acquire(state.order);
 }
 
 void load_box(void* shared, const TensorMap& map, int column, int head, int row, uint64_t* barrier, Site site) {
@@ -136,6 +140,8 @@ void load_box(void* shared, const TensorMap& map, int column, int head, int row,
       row,
       site};
   Mbarrier& state = mbarrier_at(kWhat, barrier, site);
+  touch(shared, box.bytes(), Touch::write, site);
+  release(state.order);
   if (arrives_early()) {
     land(box);
     return take_bytes(state, box.bytes());
@@ -169,6 +175,7 @@ struct Running {
 struct Warpgroup {
   std::vector<Running> open;
   std::vector<std::vector<Running>> batches;
+  std::vector<uint32_t> marks;  // of the batches, for the race check
   std::vector<Sums> sums;
 };
 Warpgroup& my_group() { return per_block<std::map<int, Warpgroup>>()[thread() / kThreads]; }
@@ -199,36 +206,35 @@ struct Descriptor {
 float bf16_value(uint16_t bits) { return qeng::to_f32(qeng::bf16{bits}); }
 
 // out[r][k]: `rows` rows of 16 columns, stored row by row.
-void read_by_rows(const Descriptor& tile, int rows, float* out, Site site) {
+void read_by_rows(const Descriptor& tile, int rows, float* out, bool starts, Site site) {
   for (int r = 0; r < rows; ++r)
     for (int chunk = 0; chunk < kDepth / 8; ++chunk) {
       uint16_t data[8];
       const auto row = static_cast<uint32_t>(r);
       read_async(swizzled(tile.address + row / 8 * tile.stride + row % 8 * 128 + static_cast<uint32_t>(chunk) * 16),
-                 data, sizeof(data), site);
+                 data, sizeof(data), starts, site);
       for (int i = 0; i < 8; ++i) out[r * kDepth + chunk * 8 + i] = bf16_value(data[i]);
     }
 }
 // out[k][n]: 16 rows of `columns` columns, stored row by row.
-void read_by_columns(const Descriptor& tile, int columns, float* out, Site site) {
+void read_by_columns(const Descriptor& tile, int columns, float* out, bool starts, Site site) {
   for (uint32_t k = 0; k < kDepth; ++k)
     for (int n = 0; n < columns; n += 8) {
       uint16_t data[8];
       const auto column = static_cast<uint32_t>(n);
       read_async(
           swizzled(tile.address + column / 64 * tile.leading + column % 64 * 2 + k / 8 * tile.stride + k % 8 * 128),
-          data, sizeof(data), site);
+          data, sizeof(data), starts, site);
       for (int i = 0; i < 8; ++i) out[static_cast<int>(k) * columns + n + i] = bf16_value(data[i]);
     }
 }
 
-void compute(const Running& product, Sums& sums) {
+// a: [64, 16]  b: [16, n], as they are when the product starts, or when it is waited for.
+void read_operands(const Running& product, float* a, float* b, bool starts) {
   const Product& first = product.operands[0];
   const int n = first.n;
-  float a[kRows * kDepth];
-  std::vector<float> b(static_cast<size_t>(kDepth * n));
   if (!first.a) {
-    read_by_rows(Descriptor(first.a_tile, product.site), kRows, a, product.site);
+    read_by_rows(Descriptor(first.a_tile, product.site), kRows, a, starts, product.site);
   } else {
     for (int t = 0; t < kThreads; ++t)
       for (int i = 0; i < 4; ++i) {
@@ -241,13 +247,21 @@ void compute(const Running& product, Sums& sums) {
   }
   const Descriptor b_tile(first.b_tile, product.site);
   if (first.b_by_columns) {
-    read_by_columns(b_tile, n, b.data(), product.site);
+    read_by_columns(b_tile, n, b, starts, product.site);
   } else {
     std::vector<float> rows(static_cast<size_t>(kDepth * n));
-    read_by_rows(b_tile, n, rows.data(), product.site);
+    read_by_rows(b_tile, n, rows.data(), starts, product.site);
     for (int j = 0; j < n; ++j)
-      for (int k = 0; k < kDepth; ++k) b[static_cast<size_t>(k * n + j)] = rows[static_cast<size_t>(j * kDepth + k)];
+      for (int k = 0; k < kDepth; ++k) b[k * n + j] = rows[static_cast<size_t>(j * kDepth + k)];
   }
+}
+
+void compute(const Running& product, Sums& sums) {
+  const Product& first = product.operands[0];
+  const int n = first.n;
+  float a[kRows * kDepth];
+  std::vector<float> b(static_cast<size_t>(kDepth * n));
+  read_operands(product, a, b.data(), false);
   if (!first.accumulate) std::fill(sums.values.begin(), sums.values.end(), 0.0f);
   for (int r = 0; r < kRows; ++r) {
     float* __restrict__ row = sums.values.data() + r * n;
@@ -289,6 +303,7 @@ void end_sums(const Sums& sums, Site site) {
 }
 
 struct Wait {
+  uint32_t mark = 0;  // of the last batch that is done
   int pending;
   const Named* named;
   Site site;
@@ -310,6 +325,8 @@ void finish(Wait* const* waits) {
       group.sums.erase(sums);
     }
     group.batches.erase(group.batches.begin());
+    for (int t = 0; t < kThreads; ++t) waits[t]->mark = group.marks.front();
+    group.marks.erase(group.marks.begin());
   }
   for (const Sums& sums : group.sums)
     for (int t = 0; t < kThreads; ++t)
@@ -352,6 +369,11 @@ void multiply_async(Product product, Site site) {
         }
         Warpgroup& group = my_group();
         begin_sums(running.operands, group, running.site);
+        if (check_races) {
+          start_cores();
+          std::vector<float> unused(static_cast<size_t>(kDepth * (kRows + first.n)));
+          read_operands(running, unused.data(), unused.data() + kDepth * kRows, true);
+        }
         group.open.push_back(running);
       },
       site);
@@ -364,15 +386,17 @@ void commit_products(Site site) {
       [](int* const*) {
         Warpgroup& group = my_group();
         group.batches.push_back(std::exchange(group.open, {}));
+        group.marks.push_back(mark_cores());
       },
       site);
 }
 
 void wait_products(int pending, const std::vector<Registers>& named, Site site) {
   const Named own{named};
-  Wait wait{pending, &own, site};
+  Wait wait{0, pending, &own, site};
   meet_warpgroup(
       "wgmma.wait_group", wait, [](Wait* const* waits) { finish(waits); }, site);
+  wait_for_cores(wait.mark);
   per_thread<NamedForStart>().of.clear();
 }
 

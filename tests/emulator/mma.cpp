@@ -28,7 +28,7 @@ void load(MatrixLoad* const* slots, bool transposed) {
 
 void load_matrices(const char* what, MatrixLoad& slot, bool transposed, Site site) {
   shared_address(what, slot.row, 16, 16, site);
-  touch(slot.row, 16, Touch::read);
+  touch(slot.row, 16, Touch::read, site);
   if (transposed)
     meet_warp(
         what, ~0u, slot, [](MatrixLoad* const* slots) { load(slots, true); }, site);

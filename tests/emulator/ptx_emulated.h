@@ -15,6 +15,7 @@ struct Copy {
   char* destination;
   const char* source;
   uint32_t bytes;  // of 16; the rest is zero
+  Site site;
 };
 struct CopyQueue {  // of one thread
   std::vector<Copy> copies;
@@ -22,8 +23,8 @@ struct CopyQueue {  // of one thread
 };
 // Byte by byte, so that the sanitizer sees a source that is too short.
 inline void land(const Copy& copy) {
-  touch(copy.source, copy.bytes, Touch::read);
-  touch(copy.destination, 16, Touch::write);
+  touch(copy.source, copy.bytes, Touch::read, copy.site);
+  touch(copy.destination, 16, Touch::write, copy.site);
   char data[16] = {};
   for (uint32_t i = 0; i < copy.bytes; ++i) data[i] = copy.source[i];
   std::memcpy(copy.destination, data, 16);
@@ -79,8 +80,8 @@ inline void cp_async_16(void* shared, const void* global, uint32_t bytes = 16,
   emulator::shared_address("cp.async", shared, 16, 16, site);
   emulator::check_aligned("cp.async", global, 16, site);
   if (bytes > 16) emulator::fail("cp.async", "reads at most 16 bytes, not " + std::to_string(bytes), site);
-  const emulator::Copy copy{static_cast<char*>(shared), static_cast<const char*>(global), bytes};
-  emulator::touch(shared, 16, emulator::Touch::write);  // from now to the wait
+  const emulator::Copy copy{static_cast<char*>(shared), static_cast<const char*>(global), bytes, site};
+  emulator::touch(shared, 16, emulator::Touch::write, site);  // from now to the wait
   if (emulator::arrives_early()) return emulator::land(copy);
   std::memset(shared, 0xff, 16);
   emulator::per_thread<emulator::CopyQueue>().copies.push_back(copy);

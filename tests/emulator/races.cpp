@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <map>
 #include <memory>
 #include <sstream>
 #include <unordered_map>
@@ -18,20 +19,27 @@ bool check_races = false;
 
 namespace {
 
-// Who touched a byte and when, by the thread's own clock: block (32 bits), clock (21), thread (10), atomic (1). Blocks
-// are numbered through all launches; a clock counts the thread's releases.
+// Those who touch: thread t of the block is number t + 8, the tensor cores of warpgroup g number g.
+constexpr size_t kCores = 8, kActors = kCores + 1024;
+
+// Who touched a byte and when, by the actor's own clock: block (32 bits), clock (20), actor (11), atomic (1). Blocks
+// are numbered through all launches; a clock counts the actor's releases.
 using Stamp = uint64_t;
-constexpr uint32_t kClocks = 1u << 21;
+constexpr uint32_t kClocks = 1u << 20;
 uint32_t block_of(Stamp stamp) { return static_cast<uint32_t>(stamp >> 32); }
-uint32_t clock_of(Stamp stamp) { return static_cast<uint32_t>(stamp >> 11) & (kClocks - 1); }
-size_t thread_of(Stamp stamp) { return stamp >> 1 & 1023u; }
+uint32_t clock_of(Stamp stamp) { return static_cast<uint32_t>(stamp >> 12) & (kClocks - 1); }
+size_t actor_of(Stamp stamp) { return stamp >> 1 & 2047u; }
 bool is_atomic(Stamp stamp) { return stamp & 1; }
+size_t me() { return static_cast<size_t>(thread()) + kCores; }
+size_t my_cores() { return static_cast<size_t>(thread()) / 128; }
+size_t actors() { return static_cast<size_t>(threads()) + kCores; }
 
 // The last write of a byte, and two reads: the last, and the last by another warp. (More would only be needed where
-// some but not all readers are ordered before a write.) With the places of the first two.
+// some but not all readers are ordered before a write.) With the places of the
+// first two.
 struct Cell {
   Stamp write = 0, read = 0, read_elsewhere = 0;
-  uint32_t write_pc = 0, read_pc = 0;
+  uint32_t write_place = 0, read_place = 0;  // see place_text
 };
 
 constexpr size_t kPage = 4096;
@@ -39,20 +47,20 @@ std::unordered_map<uintptr_t, std::unique_ptr<Cell[]>> pages;  // of device memo
 std::vector<Cell> shared_cells;
 
 uint32_t block_number = 0, launch_start = 1;
-std::vector<uint32_t> clocks(1024, 1);
-std::vector<uint32_t> common(1024);  // the last barrier of the block ordered each thread's stamps up to here
-// What each thread knows beyond that: seen[t][u] is thread u's clock as far as t is behind it.
-std::vector<std::vector<uint32_t>> seen(1024);
+std::vector<uint32_t> clocks(kActors, 1);
+std::vector<uint32_t> common(kActors);  // the last barrier of the block ordered each actor's stamps up to here
+// What each actor knows beyond that: seen[a][b] is b's clock up to which a comes after it.
+std::vector<std::vector<uint32_t>> seen(kActors);
 bool in_atomic = false;
 
 // Between blocks: those that released through a word, and those before this one.
 std::unordered_map<const void*, std::unordered_set<uint32_t>> released;
 std::unordered_set<uint32_t> acquired;
-std::vector<bool> fenced(1024);
+std::vector<bool> fenced(kActors);
 
-std::vector<uint32_t>& knowledge(size_t t) {
-  auto& row = seen[t];
-  if (row.size() < static_cast<size_t>(threads())) row.resize(static_cast<size_t>(threads()));
+std::vector<uint32_t>& knowledge(size_t actor) {
+  auto& row = seen[actor];
+  if (row.size() < actors()) row.resize(actors());
   return row;
 }
 void join(std::vector<uint32_t>& into, const std::vector<uint32_t>& from) {
@@ -60,12 +68,12 @@ void join(std::vector<uint32_t>& into, const std::vector<uint32_t>& from) {
   for (size_t i = 0; i < from.size(); ++i) into[i] = std::max(into[i], from[i]);
 }
 
-bool ordered(Stamp earlier, size_t t) {
+bool ordered(Stamp earlier, size_t actor) {
   if (earlier == 0 || block_of(earlier) < launch_start) return true;
   if (block_of(earlier) != block_number) return acquired.count(block_of(earlier)) != 0;
-  const size_t u = thread_of(earlier);
-  if (u == t || clock_of(earlier) <= common[u]) return true;
-  const auto& row = seen[t];
+  const size_t u = actor_of(earlier);
+  if (u == actor || clock_of(earlier) <= common[u]) return true;
+  const auto& row = seen[actor];
   return u < row.size() && clock_of(earlier) <= row[u];
 }
 
@@ -78,12 +86,25 @@ const char* module_base() {
   }();
   return base;
 }
-std::string place(uint32_t offset) {
-  if (offset == 0) return "?";
+// A place is an offset into that module, or with the top bit the number of a source location.
+constexpr uint32_t kIsSite = 1u << 31;
+std::vector<std::source_location> sites;
+uint32_t place_of(const std::source_location& site) {
+  static std::map<std::pair<const char*, uint32_t>, uint32_t> known;
+  const auto [found, fresh] = known.try_emplace({site.file_name(), site.line()}, sites.size());
+  if (fresh) sites.push_back(site);
+  return kIsSite | found->second;
+}
+std::string place_text(uint32_t place) {
+  if (place & kIsSite) {
+    const auto& site = sites[place & ~kIsSite];
+    const std::string file = site.file_name();
+    return file.substr(file.rfind('/') + 1) + ":" + std::to_string(site.line());
+  }
   Dl_info info{};
   dladdr(reinterpret_cast<const void*>(&touch_at), &info);
   char command[4096];
-  std::snprintf(command, sizeof command, "addr2line -i -e '%s' 0x%x 2>/dev/null", info.dli_fname, offset - 1);
+  std::snprintf(command, sizeof command, "addr2line -i -e '%s' 0x%x 2>/dev/null", info.dli_fname, place - 1);
   std::string text;
   if (FILE* pipe = popen(command, "r")) {
     char line[1024];
@@ -99,36 +120,39 @@ std::string place(uint32_t offset) {
   return text.empty() ? "?" : text;
 }
 
-void report(const char* address, const char* memory, size_t byte, const char* now, const char* before, Stamp earlier,
-            uint32_t earlier_pc, uint32_t pc) {
+std::string name_of(Stamp stamp) {
+  const size_t actor = actor_of(stamp);
+  return (actor < kCores ? "tensor cores of warpgroup " + std::to_string(actor)
+                         : "thread " + thread_name(static_cast<int>(actor - kCores))) +
+         (block_of(stamp) == block_number ? "" : " of another block");
+}
+void report(const char* address, Stamp stamp, const char* does, uint32_t place, Stamp earlier, const char* did,
+            uint32_t earlier_place) {
   std::ostringstream text;
-  text << "race: thread " << thread_name(thread()) << " " << now << " (" << place(pc) << ") ";
-  if (memory)
-    text << "byte " << byte << " of " << memory << " memory";
+  text << "race: " << name_of(stamp) << " " << does << " (" << place_text(place) << ") ";
+  if (const auto offset = static_cast<size_t>(address - shared_memory()); offset < shared_size())
+    text << "byte " << offset << " of shared memory";
   else
     text << "device memory at " << static_cast<const void*>(address);
-  text << ", which thread " << thread_name(static_cast<int>(thread_of(earlier)));
-  if (block_of(earlier) != block_number) text << " of another block";
-  text << " " << before << " (" << place(earlier_pc) << "); nothing orders the two";
+  text << ", which " << name_of(earlier) << " " << did << " (" << place_text(earlier_place)
+       << "); nothing orders the two";
   report_failure(text.str());
 }
 
 // Whether the byte is touched without a race.
-bool touch_cell(Cell& cell, Stamp stamp, uint32_t pc, Touch kind, const char* address, const char* memory,
-                size_t byte) {
-  const size_t t = thread_of(stamp);
-  const char* words[] = {"reads", "writes", "changes atomically"};
-  const char* now = words[static_cast<int>(kind)];
-  if (!(kind == Touch::atomic && is_atomic(cell.write)) && !ordered(cell.write, t))
-    return report(address, memory, byte, now, "wrote", cell.write, cell.write_pc, pc), false;
+bool touch_cell(Cell& cell, Stamp stamp, uint32_t place, Touch kind, const char* address) {
+  const size_t actor = actor_of(stamp);
+  const char* does = kind == Touch::read ? "reads" : kind == Touch::write ? "writes" : "changes atomically";
+  if (!(kind == Touch::atomic && is_atomic(cell.write)) && !ordered(cell.write, actor))
+    return report(address, stamp, does, place, cell.write, "wrote", cell.write_place), false;
   if (kind != Touch::read) {
     for (const Stamp read : {cell.read, cell.read_elsewhere})
-      if (!ordered(read, t)) return report(address, memory, byte, now, "read", read, cell.read_pc, pc), false;
-    cell.write = stamp, cell.write_pc = pc;
+      if (!ordered(read, actor)) return report(address, stamp, does, place, read, "read", cell.read_place), false;
+    cell.write = stamp, cell.write_place = place;
     return true;
   }
-  if (thread_of(cell.read) / 32 != t / 32) cell.read_elsewhere = cell.read;
-  cell.read = stamp, cell.read_pc = pc;
+  if (actor_of(cell.read) / 32 != actor / 32) cell.read_elsewhere = cell.read;
+  cell.read = stamp, cell.read_place = place;
   return true;
 }
 
@@ -152,13 +176,9 @@ bool is_tracked(uintptr_t address) {
   return true;
 }
 
-}  // namespace
-
-void touch_at(const void* pointer, size_t bytes, Touch kind, const void* pc) {
-  if (in_atomic || !in_kernel() || on_stack(pointer)) return;
-  const auto t = static_cast<size_t>(thread());
-  const Stamp stamp = uint64_t{block_number} << 32 | uint64_t{clocks[t]} << 11 | t << 1 | (kind == Touch::atomic);
-  const auto pc_offset = static_cast<uint32_t>(static_cast<const char*>(pc) - module_base());
+void touch_as(size_t actor, const void* pointer, size_t bytes, Touch kind, uint32_t place) {
+  const Stamp stamp =
+      uint64_t{block_number} << 32 | uint64_t{clocks[actor]} << 12 | actor << 1 | (kind == Touch::atomic);
   const char* address = static_cast<const char*>(pointer);
   if (const size_t offset = static_cast<size_t>(address - shared_memory()); offset < shared_size()) {
     if (shared_cells.size() < shared_size()) shared_cells.resize(shared_size());
@@ -166,7 +186,7 @@ void touch_at(const void* pointer, size_t bytes, Touch kind, const void* pc) {
       Cell& cell = shared_cells[i];
       for (Stamp* one : {&cell.write, &cell.read, &cell.read_elsewhere})  // another block's shared memory
         if (block_of(*one) != block_number) *one = 0;
-      if (!touch_cell(cell, stamp, pc_offset, kind, address, "shared", i)) return;
+      if (!touch_cell(cell, stamp, place, kind, address + (i - offset))) return;
     }
     return;
   }
@@ -180,30 +200,58 @@ void touch_at(const void* pointer, size_t bytes, Touch kind, const void* pc) {
       if (!cells) cells = std::make_unique<Cell[]>(kPage);
       last_page = at / kPage, last_cells = cells.get();
     }
-    if (!touch_cell(last_cells[at % kPage], stamp, pc_offset, kind, address, nullptr, 0)) return;
+    if (!touch_cell(last_cells[at % kPage], stamp, place, kind, address + (at - begin))) return;
   }
 }
 
-__attribute__((noinline)) void touch(const void* pointer, size_t bytes, Touch kind) {
-  if (check_races) touch_at(pointer, bytes, kind, __builtin_return_address(0));
+}  // namespace
+
+void touch_at(const void* pointer, size_t bytes, Touch kind, const void* pc) {
+  if (in_atomic || !in_kernel() || on_stack(pointer)) return;
+  touch_as(me(), pointer, bytes, kind, static_cast<uint32_t>(static_cast<const char*>(pc) - module_base()));
+}
+void touch(const void* pointer, size_t bytes, Touch kind, std::source_location site) {
+  if (check_races) touch_as(me(), pointer, bytes, kind, place_of(site));
+}
+
+void start_cores() {
+  if (!check_races) return;
+  // What every thread of the warpgroup knows; of its own, what it did so far.
+  const size_t first = my_cores() * 128 + kCores;
+  std::vector<uint32_t> all = knowledge(first);
+  all[first] = clocks[first];
+  for (size_t t = first + 1; t < first + 128; ++t) {
+    auto& row = knowledge(t);
+    const uint32_t own = std::exchange(row[t], clocks[t]);
+    for (size_t i = 0; i < all.size(); ++i) all[i] = std::min(all[i], row[i]);
+    row[t] = own;
+  }
+  join(knowledge(my_cores()), all);
+}
+void touch_by_cores(const void* pointer, size_t bytes, Touch kind, std::source_location site) {
+  if (check_races) touch_as(my_cores(), pointer, bytes, kind, place_of(site));
+}
+uint32_t mark_cores() { return check_races ? clocks[my_cores()]++ : 0; }
+void wait_for_cores(uint32_t mark) {
+  if (!check_races) return;
+  uint32_t& known = knowledge(me())[my_cores()];
+  known = std::max(known, mark);
 }
 
 void release(Order& order) {
   if (!check_races) return;
   if (order.block != block_number) order.clocks.clear(), order.block = block_number;
-  const auto t = static_cast<size_t>(thread());
-  join(order.clocks, knowledge(t));
-  join(order.clocks, {common.begin(), common.begin() + threads()});
-  order.clocks[t] = std::max(order.clocks[t], clocks[t]);
-  ++clocks[t];
+  join(order.clocks, knowledge(me()));
+  order.clocks[me()] = std::max(order.clocks[me()], clocks[me()]);
+  ++clocks[me()];
 }
 void acquire(const Order& order) {
-  if (check_races && order.block == block_number) join(knowledge(static_cast<size_t>(thread())), order.clocks);
+  if (check_races && order.block == block_number) join(knowledge(me()), order.clocks);
 }
 
 void order_warp(uint32_t mask) {
   if (!check_races) return;
-  const size_t first = static_cast<size_t>(thread()) / 32 * 32;
+  const size_t first = static_cast<size_t>(thread()) / 32 * 32 + kCores;
   std::vector<uint32_t> all;
   for (size_t lane = 0; lane < 32; ++lane) {
     if (!(mask >> lane & 1)) continue;
@@ -215,10 +263,14 @@ void order_warp(uint32_t mask) {
 }
 void order_block() {
   if (!check_races) return;
-  for (size_t t = 0; t < static_cast<size_t>(threads()); ++t) common[t] = clocks[t]++;
+  for (size_t t = kCores; t < actors(); ++t) {
+    common[t] = clocks[t]++;
+    for (size_t cores = 0; cores < kCores && cores < seen[t].size(); ++cores)
+      common[cores] = std::max(common[cores], seen[t][cores]);
+  }
 }
 void order_fence() {
-  if (check_races) fenced[static_cast<size_t>(thread())] = true;
+  if (check_races) fenced[me()] = true;
 }
 
 void begin_block(bool of_new_launch) {
@@ -236,7 +288,7 @@ void begin_block(bool of_new_launch) {
 Atomic::Atomic(const void* pointer, size_t bytes) {
   if (!check_races) return;
   touch_at(pointer, bytes, Touch::atomic, __builtin_return_address(0));
-  if (fenced[static_cast<size_t>(thread())]) {
+  if (fenced[me()]) {
     auto& before = released[pointer];
     acquired.insert(before.begin(), before.end());
     before.insert(block_number);

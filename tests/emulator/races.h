@@ -8,14 +8,15 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <source_location>
 #include <vector>
 
 namespace emulator {
 
 enum class Touch { read, write, atomic };
 // The running thread touches memory, in a way that the compiler's calls do not show.
-void touch(const void* pointer, size_t bytes, Touch kind);
-// The same, where `pc` is the place in the program.
+void touch(const void* pointer, size_t bytes, Touch kind, std::source_location site);
+// The compiler's calls, from the instruction before `pc`.
 void touch_at(const void* pointer, size_t bytes, Touch kind, const void* pc);
 
 // What an instruction like an mbarrier carries from threads to threads: all that a releasing thread did so far comes
@@ -26,6 +27,13 @@ struct Order {
 };
 void release(Order& order);
 void acquire(const Order& order);
+
+// A warpgroup's tensor cores touch memory beside its threads. What all threads of the running thread's warpgroup know
+// when they start, the cores know; what the cores touched before a mark, the threads know once they waited for it.
+void start_cores();
+void touch_by_cores(const void* pointer, size_t bytes, Touch kind, std::source_location site);
+uint32_t mark_cores();
+void wait_for_cores(uint32_t mark);
 
 // For the emulator's own use: __syncwarp, a barrier of the whole block, __threadfence; and the start of a block.
 void order_warp(uint32_t mask);
