@@ -8,8 +8,8 @@
 #include <fstream>
 #include <functional>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <random>
+#include <set>
 
 #include "kernels/backend.h"
 #include "kernels/error.h"
@@ -18,8 +18,6 @@
 namespace qeng {
 
 namespace {
-
-using nlohmann::ordered_json;
 
 constexpr size_t kCycle = size_t{512} << 20;  // bytes that the operands of one operation are spread over: more than 4 times any L2
 constexpr int kMostSets = 32;
@@ -340,13 +338,50 @@ std::string disagreement(Backend& backend, Backend& reference, const Op& op, dou
   return "";
 }
 
-ordered_json shapes(Op op) {
-  ordered_json views;
+// One line of the JSON file. (Written by hand: the JSON library takes longer to compile than all the rest.)
+class Row {
+ public:
+  Row& add(const char* key, const std::string& value) {
+    std::string quoted = "\"";
+    for (const char c : value) {
+      if (c == '"' || c == '\\') quoted += '\\';
+      quoted += static_cast<unsigned char>(c) < ' ' ? ' ' : c;
+    }
+    return raw(key, quoted + "\"");
+  }
+  Row& add(const char* key, const char* value) { return add(key, std::string(value)); }
+  Row& add(const char* key, bool value) { return raw(key, value ? "true" : "false"); }
+  Row& add(const char* key, double value) {
+    char text[32];
+    std::snprintf(text, sizeof text, "%.9g", value);
+    return raw(key, std::isfinite(value) ? text : "null");
+  }
+  template <class Number>
+  Row& add(const char* key, const std::vector<Number>& list) {
+    std::string text;
+    for (const auto value : list) text += (text.empty() ? "" : ", ") + std::to_string(value);
+    return raw(key, "[" + text + "]");
+  }
+  Row& raw(const char* key, const std::string& value) {
+    text_ += (text_.empty() ? "\"" : ", \"") + std::string(key) + "\": " + value;
+    return *this;
+  }
+  std::string text() const { return "{" + text_ + "}"; }
+
+ private:
+  std::string text_;
+};
+
+std::string shapes(Op op) {
+  Row views;
+  std::set<std::string> seen;  // of a list of tensors, the first
   for_each_view(op, [&](const char* label, View& view, Access) {
-    views[label] = {{"dtype", dtype_name(view.dtype)}, {"shape", std::vector<int64_t>(view.shape, view.shape + view.rank)}};
+    if (!seen.insert(label).second) return;
+    views.raw(label, Row().add("dtype", dtype_name(view.dtype)).add("shape", std::vector<int64_t>(view.shape, view.shape + view.rank)).text());
   });
-  if (const auto* matmul = std::get_if<Matmul>(&op)) views["transposed"] = {matmul->trans_a, matmul->trans_b};
-  return views;
+  if (const auto* matmul = std::get_if<Matmul>(&op))
+    views.raw("transposed", std::string(matmul->trans_a ? "[true" : "[false") + (matmul->trans_b ? ", true]" : ", false]"));
+  return views.text();
 }
 
 struct Settings {
@@ -386,7 +421,7 @@ int verify(const Settings& settings, Backend& backend, Keep keep) {
       std::printf("%-5s %-36s %s %s(%.1f s)\n", model.name.c_str(), one.name.c_str(), wrong.empty() ? "agrees," : "WRONG:",
                   wrong.empty() ? ("error " + std::to_string(worst) + " ").c_str() : (wrong + " ").c_str(), now() - begin);
       std::fflush(stdout);
-      keep({{"model", model.name}, {"case", one.name}, {"verified", wrong.empty()}, {"error", worst}, {"wrong", wrong}});
+      keep(Row().add("model", model.name).add("case", one.name).add("verified", wrong.empty()).add("error", worst).add("wrong", wrong));
     }
   std::printf("%d operations at the shapes of a step agree with the CPU, %d do not", right, failed);
   std::printf(left_out ? ", %d left out for the budget\n" : "\n", left_out);
@@ -407,15 +442,15 @@ int bench(const Settings& settings) {
     file.open(settings.json);
     if (!file) fail("io", settings.json, ": cannot be written");
   }
-  const auto keep = [&](const ordered_json& row) {  // a line each, at once: a run that is cut short keeps what it measured
-    if (file.is_open()) file << row.dump() << std::endl;
+  const auto keep = [&](const Row& row) {  // a line each, at once: a run that is cut short keeps what it measured
+    if (file.is_open()) file << row.text() << std::endl;
   };
   if (settings.verify) return verify(settings, *backend, keep);
   const Limits limits = backend->limits();
   std::printf("%s: %s; copies at %.4g GB/s, products of 8192 at %.4g TFLOP/s in bf16, of 4096 at %.4g in f32\n", backend->name().c_str(),
               backend->description().c_str(), limits.bandwidth / 1e9, limits.flops_bf16 / 1e12, limits.flops_f32 / 1e12);
-  keep({{"device", backend->name()}, {"description", backend->description()}, {"copy_bytes_s", limits.bandwidth},
-        {"flops_s_bf16", limits.flops_bf16}, {"flops_s_f32", limits.flops_f32}, {"tokens", settings.tokens}});
+  keep(Row().add("device", backend->name()).add("description", backend->description()).add("copy_bytes_s", limits.bandwidth)
+           .add("flops_s_bf16", limits.flops_bf16).add("flops_s_f32", limits.flops_f32).add("tokens", static_cast<double>(settings.tokens)));
   std::printf("%-5s %-36s %11s %9s %9s %9s %9s  %s\n", "model", "operation", "us", "least us", "GB/s", "TFLOP/s", "share", "of");
   int failed = 0, left_out = 0;
   for (const Model& model : kModels) {
@@ -426,7 +461,8 @@ int bench(const Settings& settings) {
         ++left_out;
         continue;
       }
-      ordered_json row = {{"model", model.name}, {"case", one.name}};
+      Row row;
+      row.add("model", model.name).add("case", one.name);
       try {
         std::deque<Operands> operands;
         std::vector<Op> sets;
@@ -443,14 +479,14 @@ int bench(const Settings& settings) {
                               std::holds_alternative<Attention>(sets[0]) || std::holds_alternative<AttentionGrad>(sets[0]);
         const bool moves = !products || by_bytes > by_flops;
         const double share = (moves ? by_bytes : by_flops) / median;
-        row.update({{"op", op_name(sets[0])}, {"views", shapes(sets[0])}, {"us", median * 1e6}, {"us_least", least * 1e6}, {"bytes", needed.bytes},
-                    {"flops", needed.flops}, {"share", share}, {"of", moves ? "copy" : "gemm"}, {"sets", sets.size()}});
-        if (!one.documents.empty()) row["documents"] = boundaries(settings.tokens, one.documents == "packed");
+        row.add("op", op_name(sets[0])).raw("views", shapes(sets[0])).add("us", median * 1e6).add("us_least", least * 1e6).add("bytes", needed.bytes);
+        row.add("flops", needed.flops).add("share", share).add("of", moves ? "copy" : "gemm").add("sets", static_cast<double>(sets.size()));
+        if (!one.documents.empty()) row.add("documents", boundaries(settings.tokens, one.documents == "packed"));
         std::printf("%-5s %-36s %11.1f %9.1f %9.1f %9.2f %8.1f%%  %s\n", model.name.c_str(), one.name.c_str(), median * 1e6, least * 1e6,
                     needed.bytes / median / 1e9, needed.flops / median / 1e12, share * 100, moves ? "copy" : "GEMM");
       } catch (const Error& error) {
         ++failed;
-        row["error"] = error.what();
+        row.add("error", error.what());
         std::printf("%-5s %-36s FAILED: %s\n", model.name.c_str(), one.name.c_str(), error.what());
         if (error.code == "cuda") {  // the context may be dead; what follows would fail for that alone
           keep(row);
