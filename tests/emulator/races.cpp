@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <map>
 #include <memory>
+#include <utility>
 #include <sstream>
 #include <unordered_map>
 #include <unordered_set>
