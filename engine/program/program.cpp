@@ -54,7 +54,7 @@ size_t place(std::vector<Lifetime*> lives) {
 std::unique_ptr<Program> Program::capture(Device& device, const std::function<void()>& fn) {
   if (device.capturing()) fail("value", "a program is being captured already");
   std::unique_ptr<Program> program(new Program(device));
-  std::vector<std::shared_ptr<Buffer>> captured;
+  Captured captured;
   Recorder recorder(program->ops_);
   OpListener* before = device.listener();
   device.set_listener(&recorder);
@@ -72,9 +72,9 @@ std::unique_ptr<Program> Program::capture(Device& device, const std::function<vo
   return program;
 }
 
-void Program::plan(std::vector<std::shared_ptr<Buffer>>& captured) {
+void Program::plan(Captured& captured) {
   std::map<char*, Lifetime> lives;  // by address
-  for (auto& buffer : captured) {
+  for (auto& buffer : captured.buffers) {
     if (buffer.use_count() > 1 || buffer->constant) {
       kept_.push_back(buffer);
     } else {
@@ -104,7 +104,34 @@ void Program::plan(std::vector<std::shared_ptr<Buffer>>& captured) {
       if (Lifetime* life = find(view))
         view.data = static_cast<char*>(arena_->data) + life->offset + (static_cast<char*>(view.data) - static_cast<char*>(life->buffer->data));
     });
-  captured.clear();
+  captured.buffers.clear();
+  give_memory(captured.tensors);
+}
+
+// The buffers that outlive the capture get memory of the device. Whoever shows them, an op or a tensor, is told.
+void Program::give_memory(const std::vector<std::weak_ptr<Tensor>>& tensors) {
+  struct Move {
+    size_t bytes;
+    char* to;
+  };
+  std::map<char*, Move> moves;  // by old address
+  for (const auto& buffer : kept_) {
+    if (!buffer->virtual_pages) continue;
+    const std::shared_ptr<Buffer> fresh = device_.allocate(buffer->bytes, buffer->account);
+    moves[static_cast<char*>(buffer->data)] = {buffer->bytes, static_cast<char*>(fresh->data)};
+    std::swap(buffer->data, fresh->data);  // the address space goes with `fresh`
+    std::swap(buffer->virtual_pages, fresh->virtual_pages);
+  }
+  const auto move = [&](View& view) {
+    char* address = static_cast<char*>(view.data);
+    const auto after = moves.upper_bound(address);
+    if (after == moves.begin()) return;
+    const auto& [from, moved] = *std::prev(after);
+    if (address < from + std::max<size_t>(moved.bytes, 1)) view.data = moved.to + (address - from);
+  };
+  for (LabelledOp& labelled : ops_) for_each_view(labelled.op, [&](const char*, View& view, Access) { move(view); });
+  for (const auto& weak : tensors)
+    if (const TensorPtr tensor = weak.lock()) move(tensor->view);
 }
 
 void Program::run() {

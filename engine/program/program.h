@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/tensor/device.h"
+#include "engine/tensor/tensor.h"
 
 namespace qeng {
 
@@ -30,7 +30,8 @@ class Program {
 
  private:
   explicit Program(Device& device) : device_(device) {}
-  void plan(std::vector<std::shared_ptr<Buffer>>& captured);
+  void plan(Captured& captured);
+  void give_memory(const std::vector<std::weak_ptr<Tensor>>& tensors);
   void run_each();
 
   Device& device_;

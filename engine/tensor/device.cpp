@@ -59,7 +59,7 @@ std::shared_ptr<Buffer> Device::allocate(size_t bytes, const std::string& accoun
     if (pages == MAP_FAILED) fail("memory", "no address space for ", size, " bytes while capturing");
     buffer->data = pages;
     buffer->virtual_pages = true;
-    captured_->push_back(buffer);
+    captured_->buffers.push_back(buffer);
   } else if (auto found = cache_.find(size); found != cache_.end() && !found->second.empty()) {
     buffer->data = found->second.back();
     found->second.pop_back();

@@ -12,6 +12,7 @@
 namespace qeng {
 
 class Device;
+struct Tensor;
 
 // Memory that tensors share. Freed, or returned to the device's cache, when the last sharer lets go.
 struct Buffer {
@@ -21,12 +22,18 @@ struct Buffer {
   std::string account;          // "weights", "gradients", "activations", ...
   std::shared_ptr<void> owner;  // set where the memory belongs to something else, a mapped file for one
   bool constant = false;        // made from host values while capturing: the program keeps it as it is
-  bool virtual_pages = false;   // allocated while capturing: address space that no replay may touch but the results'
+  bool virtual_pages = false;   // allocated while capturing: address space, until the program gives it memory
   ~Buffer();
 };
 
 struct Account {
   size_t bytes = 0, peak = 0;
+};
+
+// What is made while a program is captured (engine/program/program.h).
+struct Captured {
+  std::vector<std::shared_ptr<Buffer>> buffers;
+  std::vector<std::weak_ptr<Tensor>> tensors;
 };
 
 // Told of every op before and after it runs. A listener that returns false from before() keeps it from running (capture).
@@ -65,8 +72,9 @@ class Device {
   OpListener* listener() const { return listener_; }
 
   // While on, allocations are address space only, kept in `captured`; see program.h.
-  void set_capturing(std::vector<std::shared_ptr<Buffer>>* captured) { captured_ = captured; }
+  void set_capturing(Captured* captured) { captured_ = captured; }
   bool capturing() const { return captured_ != nullptr; }
+  Captured* captured() const { return captured_; }
   // RAII: what happens while it lives happens now, not in the program being captured.
   struct Outside {
     explicit Outside(Device& d) : device(d), captured(d.captured_), listener(d.listener_) {
@@ -78,7 +86,7 @@ class Device {
       device.listener_ = listener;
     }
     Device& device;
-    std::vector<std::shared_ptr<Buffer>>* captured;
+    Captured* captured;
     OpListener* listener;
   };
 
@@ -91,7 +99,7 @@ class Device {
   size_t cached_ = 0, held_ = 0, budget_ = 0, since_ = 0;
   std::vector<std::string> labels_{""};
   OpListener* listener_ = nullptr;
-  std::vector<std::shared_ptr<Buffer>>* captured_ = nullptr;
+  Captured* captured_ = nullptr;
 };
 
 }  // namespace qeng

@@ -54,6 +54,13 @@ void set_element(const View& view, int64_t i, double value) {
   }
 }
 
+// A new tensor; a program being captured has to know it, since it gives the results their memory at its end.
+TensorPtr new_tensor(Device& device) {
+  auto tensor = std::make_shared<Tensor>();
+  if (device.capturing()) device.captured()->tensors.push_back(tensor);
+  return tensor;
+}
+
 // A host image of x: filled by `each(i)`, then uploaded.
 template <class Each>
 void fill_from(Tensor& x, Each each) {
@@ -68,7 +75,7 @@ void fill_from(Tensor& x, Each each) {
 }  // namespace
 
 TensorPtr make_tensor(Device& device, const Shape& shape, DType dtype, const std::string& account) {
-  auto tensor = std::make_shared<Tensor>();
+  TensorPtr tensor = new_tensor(device);
   tensor->view = view_of(nullptr, shape, dtype);
   tensor->buffer = device.allocate(tensor->view.bytes(), account);
   tensor->view.data = tensor->buffer->data;
@@ -87,21 +94,21 @@ TensorPtr make_constant(Device& device, const Shape& shape, DType dtype, const s
   from_host(*tensor, values.data(), values.size());
   if (now.captured) {
     tensor->buffer->constant = true;
-    now.captured->push_back(tensor->buffer);
+    now.captured->buffers.push_back(tensor->buffer);
   }
   return tensor;
 }
 
 TensorPtr adopt_tensor(Device& device, void* data, const Shape& shape, DType dtype, const std::string& account,
                        std::shared_ptr<void> owner) {
-  auto tensor = std::make_shared<Tensor>();
+  TensorPtr tensor = new_tensor(device);
   tensor->view = view_of(data, shape, dtype);
   tensor->buffer = device.adopt(data, tensor->view.bytes(), account, std::move(owner));
   return tensor;
 }
 
 TensorPtr reshape_view(const TensorPtr& x, const Shape& shape) {
-  auto tensor = std::make_shared<Tensor>();
+  TensorPtr tensor = new_tensor(x->device());
   tensor->buffer = x->buffer;
   tensor->view = view_of(x->view.data, shape, x->view.dtype);
   if (tensor->view.elements() != x->view.elements())
@@ -114,7 +121,7 @@ TensorPtr row_range(const TensorPtr& x, int64_t first, int64_t count) {
   const int64_t rows = x->view.shape[0];
   if (first < 0 || count < 0 || first > rows - count)
     fail("shape", "rows ", first, " .. ", first + count, " of ", shape_text(x->view), " are out of range");
-  auto tensor = std::make_shared<Tensor>();
+  TensorPtr tensor = new_tensor(x->device());
   tensor->buffer = x->buffer;
   tensor->view = x->view;
   const size_t row_bytes = rows ? x->view.bytes() / static_cast<size_t>(rows) : 0;
