@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# --device: what is said where there is no GPU; and, with the CUDA backend in the emulator, a whole run of the recipe: its
+# losses are the CPU's, and repeated, eager, recomputed and resumed runs give the same bits.
+set -uo pipefail
+qeng=${QENG:?the qeng executable}
+emulated=$(dirname "$qeng")/libqeng_cuda_emulated.so
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+failed=0
+fail() { echo "FAILED $*"; failed=1; }
+
+# expect STATUS PATTERN COMMAND...: the exit status, and one line of the output that matches.
+expect() {
+  local status=$1 pattern=$2 got=0 output
+  shift 2
+  output=$("$@" 2>&1) || got=$?
+  [[ $got == "$status" ]] || fail "$*: exit status $got, expected $status: $output"
+  grep -qE "$pattern" <<<"$output" || fail "$*: no line like '$pattern' in: $output"
+}
+
+recipe=recipes/lora_qwen.lua
+expect 1 'device cuda: cannot load the CUDA backend: .*/nothing.so' env QENG_CUDA_LIBRARY=/nothing.so "$qeng" $recipe --device cuda
+expect 1 'device: .tpu.; expected auto, cpu, cuda or cuda:N' "$qeng" $recipe --device tpu
+expect 0 '^cpu$' env QENG_CUDA_LIBRARY=/nothing.so "$qeng" -e 'q.device { device = "auto" } print(q.devices()[1].name)'
+if [[ -e $(dirname "$qeng")/libqeng_cuda.so && ! -e /dev/nvidiactl ]]; then
+  expect 1 'device cuda: no NVIDIA driver is running on this machine; needed is one for CUDA [0-9.]+ or newer' "$qeng" $recipe --device cuda
+fi
+
+if [[ ! -e $emulated ]]; then
+  echo "SKIPPED: without the emulator the CUDA backend does not run here"
+  exit $failed
+fi
+export QENG_CUDA_LIBRARY=$emulated
+expect 1 'cuda:7 is not there; this machine has 1 GPU, cuda:0' "$qeng" -e 'q.device { device = "cuda:7" } q.zeros({ 1 })'
+expect 1 'Tensor:view: the tensor is not in host memory; use :table' "$qeng" -e 'q.device { device = "cuda" } q.zeros({ 1 }):view()'
+expect 1 'token 9 at position 1 is outside the table of 4 rows' "$qeng" -e \
+  'q.device { device = "cuda" } print(q.embedding(q.zeros({ 4, 8 }), q.tensor({ 0, 9 }, "i32")):table()[1][1])'
+
+"$qeng" tests/lua/small_model.lua "$dir/small" >/dev/null || fail "small_model.lua"
+train() {  # OUT OPTIONS...
+  local out=$1
+  shift
+  "$qeng" $recipe --model "$dir/small/model" --data "$dir/small/data.jsonl" --out "$dir/$out" --row_tokens 64 --rows 2 --accumulate 2 \
+    --steps 4 --seed 3 --dropout 0.1 --eval_share 0.02 "$@" >"$dir/$out.log" 2>&1 || fail "$out: $(tail -n 3 "$dir/$out.log")"
+}
+losses() { grep -o '"loss":[0-9.e-]*' "$dir/$1/metrics.jsonl"; }
+same() { cmp -s "$dir/gpu/adapter/adapter_model.safetensors" "$dir/$1/adapter/adapter_model.safetensors" || fail "$1 and gpu: the adapters differ"; }
+train cpu --device cpu
+train gpu --device cuda
+paste -d: <(losses cpu) <(losses gpu) | awk -F: '{ d = ($2 - $4) / $2; if (d > 1e-5 || d < -1e-5) bad = 1; n++ } END { exit bad || n != 4 }' ||
+  fail "losses differ: $(losses cpu | tr '\n' ' ') and $(losses gpu | tr '\n' ' ')"
+train again --device cuda && same again
+train eager --device cuda --eager && same eager
+train recompute --device cuda --recompute && same recompute
+QENG_EMULATOR_SEED=2 train seed2 --device cuda && same seed2
+train resumed --device cuda --save_every 2
+rm -rf "$dir/resumed/adapter"
+ls -d "$dir"/resumed/checkpoints/* | sort -V | tail -n +2 | xargs rm -rf  # as after a kill behind step 2
+train resumed --device cuda --resume && same resumed
+grep -q 'resuming at step 2 of 4' "$dir/resumed.log" || fail "resumed: did not resume: $(cat "$dir/resumed.log")"
+exit $failed
