@@ -1,7 +1,7 @@
 // Root-mean-square norm of rows, with or without the residual's addition before it, and its gradient.
 //
 // A row made of 16-byte vectors belongs to a team of threads of a block of kThreads: 8, 16 or 32 lanes of a warp up to
-// 4 KB, the whole block up to 32 KB. Its elements stay in registers between the sum over the row and the result, so
+// 4 KB, the whole block up to 16 KB. Its elements stay in registers between the sum over the row and the result, so
 // each is read once. Other rows (odd widths, odd addresses, longer) are read twice, element by element, by a warp.
 //
 // dw: a block of rows sums its rows in registers, the teams' sums are added in order, then the blocks'. How many rows
@@ -210,8 +210,6 @@ bool with_team(int64_t vectors, F f) {
     f(Team<8, 1>());
   else if (vectors <= 16)
     f(Team<16, 1>());
-  else if (vectors <= 32)
-    f(Team<32, 1>());
   else if (vectors <= 128)
     f(Team<32, 4>());
   else if (vectors <= 256)
@@ -220,8 +218,6 @@ bool with_team(int64_t vectors, F f) {
     f(Team<kThreads, 2>());
   else if (vectors <= 1024)
     f(Team<kThreads, 4>());
-  else if (vectors <= 2048)
-    f(Team<kThreads, 8>());
   else
     return false;
   return true;

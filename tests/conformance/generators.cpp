@@ -62,15 +62,20 @@ Op embedding_grad(Draw& draw) {
   return op;
 }
 
-// [rows, dim] or [tokens, heads, head_dim]: odd widths, those of heads, and those of models, from 8 to more elements than
-// a kernel would keep in registers, all of them whole vectors of 16 bytes.
+// [rows, dim] or [tokens, heads, head_dim]. Mostly rows of whole 16-byte vectors: as many as a device gives to a few lanes,
+// a warp or a block, and more than it keeps in registers.
 View rows_of(Draw& draw, DType dtype) {
-  switch (draw.integer(0, 3)) {
+  switch (draw.integer(0, 8)) {
     case 0: return draw.tensor(dtype, {draw.size(40), draw.size(300)}, draw.pick({1.0, 0.01, 30.0}));
     case 1: return draw.tensor(dtype, {draw.size(20), draw.integer(1, 5), draw.size(70)});
-    case 2: return draw.tensor(dtype, {draw.size(60), draw.integer(1, 5), draw.pick<int64_t>({8, 64, 96, 128, 256})});
-    default: return draw.tensor(dtype, {draw.size(9), 8 * draw.pick<int64_t>({12, 64, 112, 192, 448, 640, 1100, 2100})});
+    case 2: return draw.tensor(dtype, {draw.integer(1030, 1300), draw.size(6)});  // many blocks of partial sums
+    default: break;
   }
+  const int64_t most = draw.pick<int64_t>({8, 16, 128, 256, 512, 1024, 2048});
+  const int64_t vectors = draw.integer(most / 2 + 1, std::min<int64_t>(most, 1100));
+  const int64_t dim = vectors * 16 / static_cast<int64_t>(dtype_size(dtype));
+  if (most <= 16) return draw.tensor(dtype, {draw.size(60), draw.integer(1, 5), dim});
+  return draw.tensor(dtype, {draw.size(9), dim});
 }
 
 Op rmsnorm(Draw& draw) {
