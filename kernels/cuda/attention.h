@@ -1,5 +1,5 @@
-// What the kernels of Attention and AttentionGrad share: checks, the plan of tiles, which pair of query and key is seen,
-// softmax in base 2.
+// What the kernels of Attention and AttentionGrad share: checks, the plan of tiles, which pair of query and key is
+// seen, softmax in base 2.
 //
 // Boundaries are device data that a replay of a recorded graph may find changed, so no grid can be made to their
 // measure. Each operation first queues plan_attention, one block that checks the boundaries, divides the documents into
@@ -47,11 +47,10 @@ AttentionShape check_attention(const AnyOp& op) {
   if (tq > kMostRows || tk > kMostRows || heads > kMostRows / 1024)
     fail("unsupported", op.name, ": q is ", shape_text(op.q), ", k is ", shape_text(op.k),
          "; cuda takes at most 2^30 tokens and 2^20 heads");
-  if (dim > 256)
-    fail("unsupported", op.name, ": head_dim is ", dim, "; cuda takes at most 256, the cpu backend any");
+  if (dim > 256) fail("unsupported", op.name, ": head_dim is ", dim, "; cuda takes at most 256, the cpu backend any");
   const auto i = [](int64_t x) { return static_cast<int>(x); };
-  return {i(tq),  i(tk),        i(heads), i(kv_heads), i(group), i(dim), i(documents),
-          i(op.window > 0 ? std::min<int64_t>(op.window, tk + 1) : tk + 1)};
+  return {i(tq),    i(tk),  i(heads),     i(kv_heads),
+          i(group), i(dim), i(documents), i(op.window > 0 ? std::min<int64_t>(op.window, tk + 1) : tk + 1)};
 }
 
 // ---------------------------------------------------------------- the plan
@@ -64,7 +63,11 @@ struct alignas(16) AttentionTile {
   // Query t sees keys [begin(t, window), end(t)): its document's last query sees the last key, the one before one less.
   __device__ int end(int t) const { return t + 1 + k_end - q_end; }
   __device__ int begin(int t, int window) const { return max(k_begin, end(t) - window); }
-  __device__ bool sees(int t, int j, int window) const { return j < end(t) && j >= begin(t, window); }
+  // The same for a key j of the document; the left side is linear in t - j.
+  __device__ int keys_after(int t, int j) const { return t - j + (k_end - q_end); }
+  __device__ static bool sees(int keys_after, int window) {
+    return static_cast<unsigned>(keys_after) < static_cast<unsigned>(window);
+  }
 };
 
 struct alignas(16) AttentionPlan {  // the list lies behind it
@@ -86,6 +89,11 @@ AttentionPlan* plan_attention(const AttentionShape& shape, const View& cu_q, con
                               CudaContext& context);
 // Most tiles that a plan can have.
 int64_t most_tiles(const AttentionShape& shape, PlanWish wish);
+// A grid to work off a plan's items: as many blocks as may be resident, or a few more, which find nothing left.
+constexpr int kResident = 4;  // blocks of a multiprocessor; the kernels here take 25 to 99 KB and up to 255 registers
+inline dim3 plan_blocks(int64_t most_items, const CudaContext& context) {
+  return dim3(static_cast<unsigned>(std::min<int64_t>(most_items, int64_t{kResident} * context.multiprocessors)));
+}
 
 // The next item, the same in each thread of the block. slot: shared memory for it. A barrier of the block before and
 // after: what an item left in shared memory may be overwritten on return.
@@ -101,20 +109,26 @@ struct Span {
   int begin, end;
   __device__ bool empty() const { return begin >= end; }
 };
-// Keys that some query of [t0, t1) sees, t1 <= q_end: from the step (counted from k_begin) that holds the first of them.
+// Keys that some query of [t0, t1) sees, t1 <= q_end: from the step (counted from k_begin) that holds the first of
+// them.
 __device__ inline Span keys_seen(const AttentionTile& tile, int t0, int t1, int window, int step) {
   const int begin = tile.begin(t0, window) - tile.k_begin;
   return {tile.k_begin + begin / step * step, t0 < t1 ? tile.end(t1 - 1) : 0};
 }
-// Queries that see some key of [j0, j1), j1 <= k_end: from the step (counted from q_begin) that holds the first of them.
+// Queries that see some key of [j0, j1), j1 <= k_end: from the step (counted from q_begin) that holds the first of
+// them.
 __device__ inline Span queries_seeing(const AttentionTile& tile, int j0, int j1, int window, int step) {
   const int shift = tile.k_end - tile.q_end;
   const int begin = max(0, j0 - shift - tile.q_begin);
   return {tile.q_begin + begin / step * step, j0 < j1 ? min(tile.q_end, j1 - 1 - shift + window) : 0};
 }
-// Whether each query of [t0, t1) sees each key of [j0, j1), so that nothing is to be masked.
+// Whether some, or each, query of [t0, t1) sees some, or each, key of [j0, j1): whether there is anything to do, and
+// whether nothing is to be masked. t1 <= q_end, j0 >= k_begin; keys past k_end are seen by none of them.
+__device__ inline bool any_seen(const AttentionTile& tile, int t0, int t1, int j0, int j1, int window) {
+  return t0 < t1 && tile.keys_after(t1 - 1, j0) >= 0 && tile.keys_after(t0, j1 - 1) < window;
+}
 __device__ inline bool all_seen(const AttentionTile& tile, int t0, int t1, int j0, int j1, int window) {
-  return t1 <= tile.q_end && j1 <= tile.end(t0) && j0 >= tile.begin(t1 - 1, window);
+  return tile.keys_after(t0, j1 - 1) >= 0 && tile.keys_after(t1 - 1, j0) < window;
 }
 
 // ---------------------------------------------------------------- softmax

@@ -18,6 +18,13 @@ __device__ inline uint32_t shared_address(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
+// x, of which the compiler knows nothing here: what is computed from it is computed after this point, where it would
+// otherwise be kept in a register, or spilled, from before a loop.
+__device__ inline int opaque(int x) {
+  asm volatile("" : "+r"(x));
+  return x;
+}
+
 // 2^x to about 2 ulp; 2^-inf is 0. Results below 2^-126 are flushed to 0.
 __device__ inline float exp2_approx(float x) {
   float y;

@@ -60,6 +60,8 @@ inline uint32_t shared_address(const void* pointer, emulator::Site site = emulat
   return emulator::shared_address("shared_address", pointer, 0, 1, site);
 }
 
+inline int opaque(int x) { return x; }
+
 inline float exp2_approx(float x) {
   const float y = exp2f(std::fabs(x) < 0x1p-126f ? 0.0f : x);
   return y < 0x1p-126f ? 0.0f : y;
