@@ -5,6 +5,7 @@ namespace qeng {
   __attribute__((weak)) void run(const Operation& op, CudaContext&) { fail("unsupported", op.name, ": not on cuda yet"); }
 QENG_ABSENT(Attention)
 QENG_ABSENT(AttentionGrad)
-__attribute__((weak)) bool attention_sm90(const Attention&, const AttentionShape&, CudaContext&) { return false; }
-__attribute__((weak)) bool attention_grad_sm90(const AttentionGrad&, const AttentionShape&, CudaContext&) { return false; }
+__attribute__((weak)) void attention_delta(const AttentionGrad& op, const AttentionShape&, CudaContext&) {
+  fail("unsupported", op.name, ": not on cuda yet");
+}
 }  // namespace qeng

@@ -237,6 +237,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 template <int dim>
 void queue(const Attention& op, const AttentionShape& shape, CudaContext& context) {
   using L = Layout<dim>;
+  static_assert(L::kBytes <= kSharedLimit);
   const PlanWish wish{TileSide::queries, kRows, L::kKeys};
   const Arguments a{plan_attention(shape, op.cu_q, op.cu_k, wish, context),
                     op.o.as<bf16>(),

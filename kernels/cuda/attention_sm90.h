@@ -15,9 +15,13 @@
 namespace qeng {
 namespace sm90 {
 
-constexpr int kGroup = 128;            // threads of a warpgroup
-constexpr int kThreads = 3 * kGroup;   // 65536 registers: 168 each at the start, then 24 for the first group, 240 for
-constexpr int kFew = 40, kMany = 232;  // the others
+constexpr int kGroup = 128;           // threads of a warpgroup
+constexpr int kThreads = 3 * kGroup;  // of a block; its registers are 168 to a thread when it starts (65536 in all)
+// and then this many to a thread of the first group and of the others: fetching wants more than 32, the widest
+// consumers just about all that is left.
+constexpr int kFew = 40, kMany = 232;
+static_assert(kFew + 2 * kMany <= 3 * 168);
+constexpr int kSharedLimit = 227 * 1024;
 constexpr int kConsumers = 2 * kGroup;
 constexpr int kConsumerWarps = kConsumers / kWarp;
 constexpr int kConsumerBarrier = 1;  // named barriers: the two consumers together; whose turn it is
