@@ -59,6 +59,7 @@ __device__ inline void init_ring(uint64_t* full, uint64_t* empty, int stages) {
 }
 // By all lanes of a consumer warp, together, after they last used the buffer.
 __device__ inline void release(uint64_t* empty) {
+  __syncwarp();  // lane 0 speaks for what the others read
   if (threadIdx.x % kWarp == 0) ptx::mbarrier_arrive(empty);
 }
 
@@ -97,7 +98,6 @@ __device__ inline const Item* receive(const Ring<kItems>& ring) {
 }
 template <class L>
 __device__ inline void done_with(Ring<kItems>& ring) {
-  __syncwarp();
   release(barriers_of<L>() + L::item_empty + ring.stage);
   ring.next();
 }

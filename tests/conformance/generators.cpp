@@ -221,7 +221,7 @@ Op attention(Draw& draw) {
   Attention op;
   const Documents documents = draw.documents(5, 150);
   const int64_t kv_heads = draw.integer(1, 3), group = draw.integer(1, 4),
-                head_dim = draw.flip() ? draw.pick<int64_t>({16, 64, 128}) : draw.size(130);
+                head_dim = draw.integer(0, 2) ? draw.pick<int64_t>({16, 64, 96, 128, 256}) : draw.size(130);
   const DType dtype = draw.float_dtype();
   op.cu_q = documents.cu_q, op.cu_k = documents.cu_k;
   op.q = draw.tensor(dtype, {documents.queries, kv_heads * group, head_dim});
