@@ -47,13 +47,13 @@ part_system() {
 part_conformance() {
   [[ -x $conformance ]] || skip "$conformance is missing (scripts/bundle --check, or a build with Catch2)"
   export QENG_BACKENDS=cuda
-  ((!emulated)) || export QENG_ROUNDS=1
-  local names status=0
+  local names status=0 only=""
+  if ((emulated)); then export QENG_ROUNDS=5 only="-c add_rmsnorm"; fi  # CTest runs every operation there
   names=$("$conformance" --list-test-names-only 2>/dev/null || true)  # Catch2 2; its exit status is their number
   [[ -n $names ]] || names=$("$conformance" --list-tests --verbosity quiet || true)  # Catch2 3
   ((!emulated)) || names='every op agrees with float64 on every backend'
   while IFS= read -r name; do
-    [[ -z $name ]] || printf '%q %q\n' "$conformance" "${name#"${name%%[! ]*}"}"
+    [[ -z $name ]] || printf '%q %q %s\n' "$conformance" "${name#"${name%%[! ]*}"}" "$only"
   done <<<"$names" | side_by_side | tee "$out/conformance.text" || status=$?
   summary "$(grep -oE '[0-9]+ assertions?' "$out/conformance.text" | awk '{ n += $1 } END { print n }') assertions$(grep -c 'SKIPPED on' "$out/conformance.text" | sed 's/^0$//; s/.\+/, & operations not on this device/')"
   return "$status"
@@ -69,19 +69,24 @@ part_parity() {
   for name in "${names[@]}"; do echo "'$qeng' '$tests/parity_test.lua' $name"; done | side_by_side
 }
 
-# Options of a short run of the main recipe on the demo's model and task.
+# A short run of the main recipe on the demo's model and task; in the emulator on a smaller model.
+model=$root/recipes/tiny data=$out/examples.jsonl
+((!emulated)) || model=$out/small/model data=$out/small/data.jsonl
+prepare() {
+  if ((emulated)); then "$qeng" "$tests/small_model.lua" "$out/small"; else "$qeng" "$root/tests/gpu/examples.lua" "$data" 2000; fi
+}
 recipe_run() {
   local folder=$1
   shift
-  run "$out/$folder.log" "$qeng" "$recipe" --model "$root/recipes/tiny" --data "$out/examples.jsonl" --out "$out/$folder" --eval-share 0 \
+  run "$out/$folder.log" "$qeng" "$recipe" --model "$model" --data "$data" --out "$out/$folder" --eval-share 0 \
     --save-every 0 --row-tokens 256 --rows 2 --lr 3e-3 --threads 4 "$@"
 }
 part_losses() {
   local steps=30 modes="lora full" worst="" status=0
   ((!emulated)) || steps=2 modes=lora
-  "$qeng" "$root/tests/gpu/examples.lua" "$out/examples.jsonl" 2000
+  prepare
   local short=()
-  ((!emulated)) || short=(--row-tokens 64 --rows 1)
+  ((!emulated)) || short=(--row-tokens 32 --rows 1)
   for mode in $modes; do
     recipe_run "losses_cpu_$mode" --mode "$mode" --steps $steps --device cpu --dtype f32 --lr 1e-3 "${short[@]}" || return 1
     # 5e-3: what the goldens of tests/golden allow bf16; 1e-4: what they allow f32.
@@ -98,7 +103,7 @@ part_losses() {
 
 part_bits() {
   local status=0 dtype first kind count=0 steps=40 more=() job
-  "$qeng" "$root/tests/gpu/examples.lua" "$out/examples.jsonl" 2000
+  prepare
   ((!emulated)) || steps=2 more=(--row-tokens 32 --rows 1)
   check() {  # NAME FILE: against the first
     local now
@@ -122,7 +127,7 @@ part_bits() {
     done
     if ((!emulated)); then  # stopped in the middle, then to the end
       rm -rf "$out/bits_resumed"
-      "$qeng" "$recipe" --model "$root/recipes/tiny" --data "$out/examples.jsonl" --out "$out/bits_resumed" --eval-share 0 --save-every 5 --row-tokens 256 --rows 2 \
+      "$qeng" "$recipe" --model "$model" --data "$data" --out "$out/bits_resumed" --eval-share 0 --save-every 5 --row-tokens 256 --rows 2 \
         --lr 3e-3 --threads 4 --dtype "$dtype" --steps $steps --accumulate 2 --dropout 0.1 --device "$device" >"$out/bits_resumed.log" 2>&1 </dev/null &
       job=$!
       for _ in $(seq 200); do
