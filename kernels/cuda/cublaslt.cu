@@ -54,7 +54,7 @@ struct Key {
   int64_t m, n, k, lda, ldb, ldc;
   DType in, out;
   bool trans_a, trans_b, acc, bias;
-  uint32_t align_a, align_b, align_c, align_bias;
+  uint32_t align_a, align_b, align_c;
   auto operator<=>(const Key&) const = default;
 
   std::string text() const {
@@ -64,7 +64,7 @@ struct Key {
     text += std::string(dtype_name(in)) + " " + dtype_name(out);
     text += " ld " + std::to_string(lda) + " " + std::to_string(ldb) + " " + std::to_string(ldc);
     text += " align " + std::to_string(align_a) + " " + std::to_string(align_b) + " " + std::to_string(align_c);
-    if (bias) text += " bias " + std::to_string(align_bias);
+    if (bias) text += " bias";
     if (acc) text += " added";
     return text;
   }
@@ -77,9 +77,8 @@ uint32_t alignment(const void* pointer) {
 }
 
 Key key_of(const CudaGemm& g) {
-  return {g.m,       g.n,       g.k,   g.lda,           g.ldb,          g.ldc,          g.in,           g.out,
-          g.trans_a, g.trans_b, g.acc, g.bias != nullptr, alignment(g.a), alignment(g.b), alignment(g.c),
-          g.bias ? alignment(g.bias) : 0};
+  return {g.m,       g.n,       g.k,   g.lda,             g.ldb,          g.ldc,          g.in, g.out,
+          g.trans_a, g.trans_b, g.acc, g.bias != nullptr, alignment(g.a), alignment(g.b), alignment(g.c)};
 }
 
 struct Candidate {

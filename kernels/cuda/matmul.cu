@@ -83,9 +83,10 @@ void gemv(const CudaGemm& gemm, CudaContext& context) {
 
 constexpr int kThreads = 256;
 
-__global__ void __launch_bounds__(kThreads) widen(const bf16* x, float* y, int64_t n) {
+template <class In, class Out>
+__global__ void __launch_bounds__(kThreads) copy_bias(const In* x, Out* y, int64_t n) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i < n) y[i] = to_f32(x[i]);
+  if (i < n) put(y + i, to_f32(x[i]));
 }
 
 // c = product + bias + (acc ? c : 0)
@@ -120,14 +121,23 @@ std::string gemm_text(const CudaGemm& gemm) {
 void run_gemm(const CudaGemm& gemm, CudaContext& context) {
   if (gemm.m == 0 || gemm.n == 0) return;
   if (gemm.m == 1 && gemm.trans_b && (!gemm.trans_a || gemm.lda == 1)) return gemv(gemm, context);
-  // cuBLASLt adds a bias of c's dtype only. Widening a bf16 one is exact; an f32 one is not to be rounded to bf16.
-  if (!context.cublas || !gemm.bias || gemm.bias_type == gemm.out) return by_library(gemm, context);
+  // cuBLASLt adds a bias of c's dtype only, and reads it 16 bytes at a time. To widen a bf16 one is exact, but an f32 one
+  // is not to be rounded to bf16: it is added to a product in f32.
+  const bool fits = gemm.bias_type == gemm.out;
+  if (!gemm.bias || (fits && aligned(gemm.bias, 16))) return by_library(gemm, context);
   CudaGemm other = gemm;
-  if (gemm.out == DType::f32) {
-    float* bias = context.scratch.take<float>(gemm.n);
-    QENG_LAUNCH(context, widen, blocks_of(gemm.n), dim3(kThreads), 0, static_cast<const bf16*>(gemm.bias), bias,
-                gemm.n);
-    other.bias = bias, other.bias_type = DType::f32;
+  if (fits || gemm.out == DType::f32) {
+    const auto copy = [&](auto* from, auto* to) {
+      using In = std::remove_pointer_t<decltype(from)>;
+      using Out = std::remove_pointer_t<decltype(to)>;
+      Out* bias = context.scratch.take<Out>(gemm.n);
+      QENG_LAUNCH(context, (copy_bias<In, Out>), blocks_of(gemm.n), dim3(kThreads), 0,
+                  static_cast<const In*>(gemm.bias), bias, gemm.n);
+      other.bias = bias, other.bias_type = gemm.out;
+    };
+    CudaGemm types = gemm;
+    types.in = gemm.bias_type;
+    for_gemm_types(types, copy);
     return by_library(other, context);
   }
   float* product = context.scratch.take<float>(gemm.m * gemm.n);
