@@ -12,28 +12,25 @@ struct PlanArguments {
   int documents, tq, tk, window;
   PlanWish wish;
   int length_shift;  // steps >> length_shift is less than kLengths
-  int capacity;
   AttentionPlan* plan;
   Fault* fault;
 };
 
-__device__ inline int boundary(const int32_t* cu, int i, int rows) { return min(max(cu[i], 0), rows); }
-
-__device__ inline void check_boundary(const int32_t* cu, int i, int rows, Fault* fault) {
+// Whether boundary i rises from 0 or the one before, and not past the rows.
+__device__ inline bool right(const int32_t* cu, int i, int rows, Fault* fault) {
   const int value = cu[i], before = i > 0 ? cu[i - 1] : 0;
-  if (value < before || value > rows || (i == 0 && value != 0)) report(fault, FaultKind::bounds, i, value, rows);
+  if (value >= before && value <= rows && (i > 0 || value == 0)) return true;
+  report(fault, FaultKind::bounds, i, value, rows);
+  return false;
 }
 
 // Document s of the given ones, or the rows past the last, which for the queries have no keys and for the keys no
 // queries.
 __device__ inline AttentionTile document(const PlanArguments& a, int s) {
+  const bool past = s == a.documents, queries = a.wish.side == TileSide::queries;
   AttentionTile tile{};
-  tile.q_begin = tile.q_end = boundary(a.cu_q, s, a.tq);
-  tile.k_begin = tile.k_end = boundary(a.cu_k, s, a.tk);
-  if (s < a.documents || a.wish.side == TileSide::queries)
-    tile.q_end = s < a.documents ? max(tile.q_begin, boundary(a.cu_q, s + 1, a.tq)) : a.tq;
-  if (s < a.documents || a.wish.side == TileSide::keys)
-    tile.k_end = s < a.documents ? max(tile.k_begin, boundary(a.cu_k, s + 1, a.tk)) : a.tk;
+  tile.q_begin = a.cu_q[s], tile.q_end = !past ? a.cu_q[s + 1] : queries ? a.tq : tile.q_begin;
+  tile.k_begin = a.cu_k[s], tile.k_end = !past ? a.cu_k[s + 1] : queries ? tile.k_begin : a.tk;
   return tile;
 }
 
@@ -81,11 +78,13 @@ __global__ void __launch_bounds__(kThreads) plan_kernel(PlanArguments a) {
   int* warp_total = place + kLengths;                    // [kWarps]
   const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarp;
   place[thread] = 0;
-  for (int i = thread; i <= a.documents; i += kThreads) {
-    check_boundary(a.cu_q, i, a.tq, a.fault);
-    check_boundary(a.cu_k, i, a.tk, a.fault);
+  bool wrong = false;
+  for (int i = thread; i <= a.documents; i += kThreads)
+    wrong |= !right(a.cu_q, i, a.tq, a.fault) || !right(a.cu_k, i, a.tk, a.fault);
+  if (__syncthreads_or(wrong)) {
+    if (thread == 0) a.plan->tiles = 0, a.plan->taken = 0;
+    return;
   }
-  __syncthreads();
   each_tile(a, [&](const AttentionTile& tile) { atomicAdd(&place[length_class(a, tile)], 1); });
   __syncthreads();
   const int count = place[thread];
@@ -98,13 +97,9 @@ __global__ void __launch_bounds__(kThreads) plan_kernel(PlanArguments a) {
   __syncthreads();
   for (int w = 0; w < thread / kWarp; ++w) through += warp_total[w];
   place[thread] = through - count;
-  // Documents that overlap, which were reported, may have more tiles than the list has room for.
-  if (thread == kThreads - 1) a.plan->tiles = min(through, a.capacity), a.plan->taken = 0;
+  if (thread == kThreads - 1) a.plan->tiles = through, a.plan->taken = 0;
   __syncthreads();
-  each_tile(a, [&](const AttentionTile& tile) {
-    const int i = atomicAdd(&place[length_class(a, tile)], 1);
-    if (i < a.capacity) a.plan->list()[i] = tile;
-  });
+  each_tile(a, [&](const AttentionTile& tile) { a.plan->list()[atomicAdd(&place[length_class(a, tile)], 1)] = tile; });
 }
 
 }  // namespace
@@ -117,8 +112,8 @@ int64_t most_tiles(const AttentionShape& shape, PlanWish wish) {
 
 AttentionPlan* plan_attention(const AttentionShape& shape, const View& cu_q, const View& cu_k, PlanWish wish,
                               CudaContext& context) {
-  const int64_t capacity = most_tiles(shape, wish);
-  void* plan = context.scratch.take(sizeof(AttentionPlan) + sizeof(AttentionTile) * static_cast<size_t>(capacity));
+  void* plan = context.scratch.take(sizeof(AttentionPlan) +
+                                    sizeof(AttentionTile) * static_cast<size_t>(most_tiles(shape, wish)));
   PlanArguments a{cu_q.as<int32_t>(),
                   cu_k.as<int32_t>(),
                   shape.documents,
@@ -127,7 +122,6 @@ AttentionPlan* plan_attention(const AttentionShape& shape, const View& cu_q, con
                   shape.window,
                   wish,
                   0,
-                  static_cast<int>(capacity),
                   static_cast<AttentionPlan*>(plan),
                   context.fault};
   while (((std::max(shape.tq, shape.tk) / wish.step + 1) >> a.length_shift) >= kLengths) ++a.length_shift;

@@ -63,11 +63,19 @@ View Draw::resized(const View& view, DType dtype) {
 }
 
 Documents Draw::documents(int64_t most_documents, int64_t most_tokens) {
+  return documents(most_documents, [&] { return size(most_tokens); });
+}
+
+Documents Draw::documents(int64_t most_documents, std::initializer_list<int64_t> lengths) {
+  return documents(most_documents, [&] { return pick(lengths); });
+}
+
+Documents Draw::documents(int64_t most_documents, const std::function<int64_t()>& length) {
   const int64_t count = integer(0, most_documents);
   const bool decoding = flip();  // fewer queries than keys
   std::vector<double> cu_q{0}, cu_k{0};
   for (int64_t s = 0; s < count; ++s) {
-    const int64_t keys = integer(0, 4) == 0 ? 0 : size(most_tokens);
+    const int64_t keys = integer(0, 4) == 0 ? 0 : length();
     const int64_t queries = decoding && keys ? std::min(keys, size(keys)) : keys;
     cu_q.push_back(cu_q.back() + static_cast<double>(queries));
     cu_k.push_back(cu_k.back() + static_cast<double>(keys));

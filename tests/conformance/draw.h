@@ -2,6 +2,7 @@
 // write past its end is found on any backend. Same seed, same draws, whatever the standard library.
 #pragma once
 #include <deque>
+#include <functional>
 #include <initializer_list>
 #include <random>
 #include <vector>
@@ -51,6 +52,8 @@ class Draw {
   View resized(const View& view, DType dtype);  // that shape, another dtype, poisoned
   // Documents, some of them empty, and a number of rows past the last one on both sides.
   Documents documents(int64_t most_documents, int64_t most_tokens);
+  Documents documents(int64_t most_documents, std::initializer_list<int64_t> lengths);
+  Documents documents(int64_t most_documents, const std::function<int64_t()>& length);
 
   std::deque<Buffer>& buffers() { return buffers_; }
 

@@ -217,36 +217,25 @@ Op rope(Draw& draw) {
   return op;
 }
 
-Op attention(Draw& draw) {
-  Attention op;
-  const Documents documents = draw.documents(5, 150);
-  const int64_t kv_heads = draw.integer(1, 3), group = draw.integer(1, 4),
-                head_dim = draw.integer(0, 2) ? draw.pick<int64_t>({16, 64, 96, 128, 256}) : draw.size(130);
-  const DType dtype = draw.float_dtype();
-  op.cu_q = documents.cu_q, op.cu_k = documents.cu_k;
-  op.q = draw.tensor(dtype, {documents.queries, kv_heads * group, head_dim});
-  op.k = draw.tensor(dtype, {documents.keys, kv_heads, head_dim}, draw.pick({1.0, 1.0, 10.0}));
-  op.v = draw.tensor(dtype, {documents.keys, kv_heads, head_dim});
-  op.o = draw.empty_like(op.q);
-  op.lse = draw.empty(DType::f32, {op.q.shape[1], op.q.shape[0]});
-  op.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(head_dim)));
+// Half of the draws suit tensor cores: bf16, their head_dims, documents whose ends lie about those of tiles.
+Attention forward_attention(Draw& draw) {
+  const bool tiles = draw.flip();
+  if (!tiles) sometimes_misalign(draw);
+  const Documents documents = tiles ? draw.documents(2, {1, 63, 64, 65, 127, 129, 200}) : draw.documents(5, 150);
+  const int64_t head_dim = tiles         ? draw.pick<int64_t>({64, 96, 128, 256})
+                           : draw.flip() ? draw.pick<int64_t>({16, 64, 128})
+                                         : draw.size(130);
+  const int64_t kv_heads = draw.integer(1, !tiles ? 3 : head_dim > 64 ? 1 : 2);
+  const int64_t group = draw.integer(1, !tiles ? 4 : head_dim > 128 ? 2 : 3);
+  Attention op = attention_of(draw, documents, tiles ? DType::bf16 : draw.float_dtype(), kv_heads, group, head_dim);
   if (draw.integer(0, 2) == 0) op.window = static_cast<int>(draw.size(100));
   return op;
 }
 
+Op attention(Draw& draw) { return forward_attention(draw); }
 Op attention_grad(Draw& draw) {
-  const Op forward = attention(draw);
-  const Attention& f = std::get<Attention>(forward);
-  Sheet<double> sheet;
-  run_reference(forward, sheet);
-  for (const View& view : {f.o, f.lse})
-    for (int64_t i = 0; i < view.elements(); ++i) encode(view, i, sheet.results[view.data].array[i]);
-  AttentionGrad op;
-  op.q = f.q, op.k = f.k, op.v = f.v, op.cu_q = f.cu_q, op.cu_k = f.cu_k, op.o = f.o, op.lse = f.lse;
-  op.scale = f.scale, op.window = f.window;
-  op.dout = draw.like(f.o), op.delta = draw.empty_like(f.lse);
-  op.dq = draw.empty_like(f.q), op.dk = draw.empty_like(f.k), op.dv = draw.empty_like(f.v);
-  return op;
+  const Attention forward = forward_attention(draw);
+  return attention_grad_of(draw, forward);
 }
 
 Op lm_head_loss(Draw& draw) {
@@ -349,6 +338,32 @@ Op adamw(Draw& draw) {
 }
 
 }  // namespace
+
+Attention attention_of(Draw& draw, const Documents& documents, DType dtype, int64_t kv_heads, int64_t group,
+                       int64_t head_dim) {
+  Attention op;
+  op.cu_q = documents.cu_q, op.cu_k = documents.cu_k;
+  op.q = draw.tensor(dtype, {documents.queries, kv_heads * group, head_dim});
+  op.k = draw.tensor(dtype, {documents.keys, kv_heads, head_dim}, draw.pick({1.0, 1.0, 10.0}));
+  op.v = draw.tensor(dtype, {documents.keys, kv_heads, head_dim});
+  op.o = draw.empty_like(op.q);
+  op.lse = draw.empty(DType::f32, {op.q.shape[1], op.q.shape[0]});
+  op.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(head_dim)));
+  return op;
+}
+
+AttentionGrad attention_grad_of(Draw& draw, const Attention& forward) {
+  Sheet<double> sheet;
+  run_reference(forward, sheet);
+  for (const View& view : {forward.o, forward.lse})
+    for (int64_t i = 0; i < view.elements(); ++i) encode(view, i, sheet.results[view.data].array[i]);
+  AttentionGrad op;
+  op.q = forward.q, op.k = forward.k, op.v = forward.v, op.cu_q = forward.cu_q, op.cu_k = forward.cu_k;
+  op.o = forward.o, op.lse = forward.lse, op.scale = forward.scale, op.window = forward.window;
+  op.dout = draw.like(forward.o), op.delta = draw.empty_like(forward.lse);
+  op.dq = draw.empty_like(forward.q), op.dk = draw.empty_like(forward.k), op.dv = draw.empty_like(forward.v);
+  return op;
+}
 
 const std::vector<Generator>& generators() {
   static const std::vector<Generator> table = {

@@ -58,7 +58,7 @@ bool all_poison(const unsigned char* bytes, size_t count) {
 
 }  // namespace
 
-Outcome run_on(Backend& backend, const Op& op, std::deque<Buffer>& buffers) {
+Outcome run_on(Backend& backend, const Op& op, std::deque<Buffer>& buffers, const std::function<void(const Op&)>& run) {
   struct Memory {  // released also when run() throws
     Backend& backend;
     std::vector<std::pair<void*, size_t>> blocks;
@@ -73,7 +73,8 @@ Outcome run_on(Backend& backend, const Op& op, std::deque<Buffer>& buffers) {
     backend.upload(block, buffer.bytes.data(), buffer.bytes.size());
     places.push_back(static_cast<char*>(block) + buffer.front);
   }
-  backend.run(rebase(op, buffers, places));
+  const Op moved = rebase(op, buffers, places);
+  run ? run(moved) : backend.run(moved);
   backend.synchronize();
 
   Outcome outcome;

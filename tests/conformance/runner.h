@@ -1,5 +1,6 @@
 // Runs ops on backends and compares what they leave in memory with the float64 reference.
 #pragma once
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -23,7 +24,9 @@ struct Outcome {
   std::deque<Buffer> memory;
   Op rebased;
 };
-Outcome run_on(Backend& backend, const Op& op, std::deque<Buffer>& buffers);
+// run: what to do with the op moved to the backend's memory, if not just to run it.
+Outcome run_on(Backend& backend, const Op& op, std::deque<Buffer>& buffers,
+               const std::function<void(const Op&)>& run = nullptr);
 
 // An empty text if the outcome is right, else what is wrong: a value, a guard, an input that changed.
 std::string disagreement(const Op& op, const Sheet<Real>& expected, const Outcome& outcome, std::deque<Buffer>& before);

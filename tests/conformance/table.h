@@ -14,6 +14,11 @@ struct Generator {
 };
 const std::vector<Generator>& generators();
 
+// Attention without a window over given documents, and its gradients, o and lse filled by the reference.
+Attention attention_of(Draw& draw, const Documents& documents, DType dtype, int64_t kv_heads, int64_t group,
+                       int64_t head_dim);
+AttentionGrad attention_grad_of(Draw& draw, const Attention& forward);
+
 // forward maps inputs to `out`; with L = sum(out * dout), running `gradients` leaves dL/d(input) in each pair's second
 // view. saved: results of forward that the gradients read (rstd, lse). more: further results and their gradients, which
 // count in L likewise.

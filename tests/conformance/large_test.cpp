@@ -1,0 +1,61 @@
+// Sizes that the generators do not draw because each takes a while: rows longer than a GPU's shared memory, and matrices
+// that give every warp and every unrolled loop something to do.
+#include "kernels/error.h"
+#include "tests/catch.h"
+#include "tests/conformance/runner.h"
+
+using namespace qeng;
+using namespace qeng::conformance;
+
+namespace {
+
+void check_everywhere(const Op& op, Draw& draw) {
+  Sheet<Real> expected;
+  run_reference(op, expected);
+  for (Named& target : backends()) {
+    INFO(target.name << ": " << describe(op));
+    CHECK(disagreement(op, expected, run_on(*target.backend, op, draw.buffers()), draw.buffers()) == "");
+  }
+}
+
+}  // namespace
+
+TEST_CASE("one row times a transposed matrix, however many warps share a row") {
+  Draw draw(base_seed());
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const auto& [n, k] : {std::pair<int64_t, int64_t>{5, 9000}, {70, 4100}, {2000, 520}, {5, 4097}, {9000, 16}}) {
+      Matmul op{.a = draw.tensor(dtype, {1, k}), .b = draw.tensor(dtype, {n, k}), .trans_b = true};
+      op.bias = draw.tensor(DType::f32, {n}), op.c = draw.tensor(dtype, {1, n}), op.acc = true, op.alpha = 0.5f;
+      check_everywhere(op, draw);
+    }
+}
+
+TEST_CASE("products of an adapter's rank") {
+  Draw draw(base_seed());
+  constexpr int64_t kTokens = 200, kWide = 300;
+  for (const int64_t rank : {4, 8, 16, 64}) {
+    const View x = draw.tensor(DType::bf16, {kTokens, kWide}), u = draw.tensor(DType::bf16, {kTokens, rank}),
+               a = draw.tensor(DType::bf16, {rank, kWide});
+    check_everywhere(Matmul{.a = x, .b = a, .c = draw.empty_like(u), .trans_b = true}, draw);
+    check_everywhere(Matmul{.a = u, .b = a, .c = draw.empty_like(x), .alpha = 2}, draw);
+    check_everywhere(
+        Matmul{.a = u, .b = x, .c = draw.tensor(DType::f32, {rank, kWide}), .trans_a = true, .acc = true}, draw);
+  }
+}
+
+// 227 KB hold 58000 logits: the gradient of a row is then written in one, two and three parts.
+TEST_CASE("the head's loss of a vocabulary larger than a multiprocessor's shared memory") {
+  Draw draw(base_seed());
+  for (const auto& [dtype, vocab] :
+       {std::pair<DType, int64_t>{DType::bf16, 60000}, {DType::bf16, 151937}, {DType::bf16, 240000}, {DType::f32, 130001}}) {
+    constexpr int64_t kTokens = 3, kHidden = 2;
+    LmHeadLoss op;
+    op.h = draw.tensor(dtype, {kTokens, kHidden}), op.w = draw.tensor(dtype, {vocab, kHidden});
+    op.targets = draw.values(DType::i32, {static_cast<double>(vocab - 1), -1, 7});
+    op.loss_scale = draw.values(DType::f32, {0.5});
+    op.nll = draw.empty(DType::f32, {kTokens}), op.loss = draw.empty(DType::f32, {1});
+    op.dh = draw.empty_like(op.h), op.dw = draw.tensor(DType::f32, {vocab, kHidden});
+    op.workspace = draw.empty(DType::u8, {lm_head_workspace(kTokens, kHidden, vocab, op.chunk, dtype)});
+    check_everywhere(op, draw);
+  }
+}
