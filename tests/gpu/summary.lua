@@ -20,7 +20,7 @@ end
 local all = {
   date = os.date "!%Y-%m-%d %H:%M:%S UTC", commit = text "commit" or "unknown", device = arg[2], quick = arg[3] == "1",
   method = "scripts/gpu-check; bench/README.md says how each figure was measured",
-  system = whole "system.json", verify = lines "verify.jsonl", ops = lines "ops.jsonl", peers = lines "peers.jsonl", train = whole "train/train.json",
+  system = whole "system.json", verify = lines "verify.jsonl", ops = lines "ops.jsonl", attention_mma = lines "attention_mma.jsonl", peers = lines "peers.jsonl", train = whole "train/train.json",
   logs = { system = text "system.log" }, parts = q.json.array {},
 }
 local failed, skipped = 0, 0
