@@ -40,7 +40,7 @@ configurations=(
   "7B full 2048 1 8 recompute -"   # 18 bytes a parameter are 128 GiB: nothing of transformers fits beside it
   "7B full 8192 1 8 recompute -"
 )
-((tiny == 0)) || configurations=("tiny lora 64 2 5 - eager,helped" "tiny full 64 2 5 recompute eager")
+((tiny == 0)) || configurations=("tiny lora 64 1 3 - eager,helped" "tiny full 64 1 3 recompute eager")
 
 if ((peers)) && ! "$python" -c 'import torch, transformers' 2>/dev/null; then
   echo "SKIPPED: transformers and PEFT: $python has no torch or no transformers"
