@@ -23,15 +23,6 @@ std::string code_of(const std::function<void()>& f) {
   return "none";
 }
 
-void check_everywhere(const Op& op, Draw& draw) {
-  Sheet<Real> expected;
-  run_reference(op, expected);
-  for (Named& target : backends()) {
-    INFO(target.name << ": " << describe(op));
-    CHECK(disagreement(op, expected, run_on(*target.backend, op, draw.buffers()), draw.buffers()) == "");
-  }
-}
-
 }  // namespace
 
 // On a GPU a block sums dk and dv over as many of a group's query heads as leave enough blocks: here 1, 2 and 4 of 4.
@@ -56,6 +47,17 @@ TEST_CASE("attention takes thousands of documents, most of them empty") {
     check_everywhere(op, draw);
     check_everywhere(attention_grad_of(draw, op), draw);
   }
+}
+
+TEST_CASE("attention of a long head where tensor cores do not fit") {
+  for (DType dtype : {DType::bf16, DType::f32})
+    for (int64_t head_dim : {161, 256}) {
+      Draw draw(base_seed());
+      draw.misalign();
+      const Attention op = attention_of(draw, documents_of(draw, {17, 30}, 47), dtype, 1, 2, head_dim);
+      check_everywhere(op, draw);
+      check_everywhere(attention_grad_of(draw, op), draw);
+    }
 }
 
 TEST_CASE("attention with a scale of zero or less") {

@@ -5,7 +5,13 @@
 namespace qeng::conformance {
 namespace {
 
+// A quarter of the draws where tensors start anywhere: a device that moves 16 bytes at a time cannot there.
+void sometimes_misalign(Draw& draw) {
+  if (draw.integer(0, 3) == 0) draw.misalign();
+}
+
 Op matmul(Draw& draw) {
+  sometimes_misalign(draw);
   Matmul op;
   int64_t m = draw.size(70), k = draw.size(90), n = draw.size(70);
   const DType dtype = draw.float_dtype();
@@ -19,11 +25,6 @@ Op matmul(Draw& draw) {
   op.c = op.acc ? draw.tensor(result, {m, n}) : draw.empty(result, {m, n});
   if (draw.integer(0, 3) == 0 && !op.trans_a) op.a.rank = 3, op.a.shape[2] = k, op.a.shape[1] = 1;  // [m, 1, k]
   return op;
-}
-
-// A quarter of the draws where tensors start anywhere: a device that moves 16 bytes at a time cannot there.
-void sometimes_misalign(Draw& draw) {
-  if (draw.integer(0, 3) == 0) draw.misalign();
 }
 
 // The length of a row: any, or whole vectors of 16 bytes, and then up to eight times as long.
@@ -148,9 +149,10 @@ Op add(Draw& draw) {
 Op scale(Draw& draw) {
   sometimes_misalign(draw);
   Scale op;
-  op.x = draw.tensor(draw.float_dtype(), {draw.size(60), draw.size(200)});
+  const auto dtype = [&] { return draw.pick({DType::f32, DType::bf16, DType::f16}); };
+  op.x = draw.tensor(dtype(), {draw.size(60), draw.size(200)});
   op.alpha = draw.pick({1.0f, 0.0f, -3.5f, 0.7f});
-  op.y = draw.flip() ? op.x : draw.resized(op.x, draw.float_dtype());
+  op.y = draw.flip() ? op.x : draw.resized(op.x, dtype());
   return op;
 }
 

@@ -7,19 +7,6 @@
 using namespace qeng;
 using namespace qeng::conformance;
 
-namespace {
-
-void check_everywhere(const Op& op, Draw& draw) {
-  Sheet<Real> expected;
-  run_reference(op, expected);
-  for (Named& target : backends()) {
-    INFO(target.name << ": " << describe(op));
-    CHECK(disagreement(op, expected, run_on(*target.backend, op, draw.buffers()), draw.buffers()) == "");
-  }
-}
-
-}  // namespace
-
 TEST_CASE("one row times a transposed matrix, however many warps share a row") {
   Draw draw(base_seed());
   for (const DType dtype : {DType::f32, DType::bf16})

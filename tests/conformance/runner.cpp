@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "kernels/error.h"
+#include "tests/catch.h"
 
 namespace qeng::conformance {
 
@@ -170,6 +171,15 @@ std::string describe(const Op& op) {
     for (int64_t i = 0; is_index && i < view.elements(); ++i) result += text(i ? ", " : " = ", decode(view, i));
   });
   return result;
+}
+
+void check_everywhere(const Op& op, Draw& draw) {
+  Sheet<Real> expected;
+  run_reference(op, expected);
+  for (Named& target : backends()) {
+    INFO(target.name << ": " << describe(op));
+    CHECK(disagreement(op, expected, run_on(*target.backend, op, draw.buffers()), draw.buffers()) == "");
+  }
 }
 
 uint64_t base_seed() {

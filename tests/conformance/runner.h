@@ -31,6 +31,9 @@ Outcome run_on(Backend& backend, const Op& op, std::deque<Buffer>& buffers,
 // An empty text if the outcome is right, else what is wrong: a value, a guard, an input that changed.
 std::string disagreement(const Op& op, const Sheet<Real>& expected, const Outcome& outcome, std::deque<Buffer>& before);
 
+// CHECKs that every backend's outcome of the op is right.
+void check_everywhere(const Op& op, Draw& draw);
+
 // The op's views with their dtypes, shapes and scalars that matter, for failure messages.
 std::string describe(const Op& op);
 
