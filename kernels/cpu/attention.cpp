@@ -1,4 +1,4 @@
-// Attention and AttentionGrad: checks, the division into tiles, and who works on them. The arithmetic is in
+// Attention and AttentionGrad: the division into tiles, and who works on them. The arithmetic is in
 // isa/attention.cpp and isa/attention_grad.cpp. Tiles depend on shapes only, so results do not depend on the threads.
 #include "kernels/cpu/isa/attention.h"
 
@@ -14,42 +14,20 @@ struct Shapes {
 };
 
 // The boundaries are data: they must rise from 0 and stay within the rows.
-void check_boundaries(const Check& check, const char* label, const View& cu, int64_t rows) {
+void check_boundaries(const char* op, const char* label, const View& cu, int64_t rows) {
   const int32_t* bounds = cu.as<int32_t>();
   const int64_t count = cu.elements();
   for (int64_t i = 0; i < count; ++i)
     if (bounds[i] < (i ? bounds[i - 1] : 0) || bounds[i] > rows || bounds[0] != 0)
-      fail("value", check.op, ": ", label, "[", i, "] is ", bounds[i], "; expected ascending from 0 to at most ", rows);
+      fail("value", op, ": ", label, "[", i, "] is ", bounds[i], "; expected ascending from 0 to at most ", rows);
 }
 
 template <class AnyOp>
-Shapes check_operands(const AnyOp& op) {
-  const Check check{op.name};
-  check.is_float("q", op.q);
-  check.that(op.q.rank == 3, "q is " + shape_text(op.q) + ", expected [tokens, heads, head_dim]");
-  check.present("k", op.k);
-  check.that(op.k.rank == 3, "k is " + shape_text(op.k) + ", expected [tokens, kv_heads, head_dim]");
-  const Shapes shapes{op.q.shape[0],
-                      op.k.shape[0],
-                      op.q.shape[1],
-                      op.k.shape[1],
-                      op.k.shape[1] ? op.q.shape[1] / op.k.shape[1] : 0,
-                      op.q.shape[2],
-                      op.cu_q.elements() - 1};
-  check.is("k", op.k, op.q.dtype, {shapes.tk, shapes.kv_heads, shapes.dim});
-  check.like("v", op.v, "k", op.k);
-  check.that(
-      shapes.dim > 0 && shapes.kv_heads > 0 && shapes.group * shapes.kv_heads == shapes.heads && shapes.group > 0,
-      "q is " + shape_text(op.q) + ", k is " + shape_text(op.k) + ": heads must be a multiple of kv_heads");
-  check.dtype("cu_q", op.cu_q, {DType::i32});
-  check.that(op.cu_q.rank == 1 && shapes.documents >= 0,
-             "cu_q is " + shape_text(op.cu_q) + ", expected [documents + 1]");
-  check.is("cu_k", op.cu_k, DType::i32, {shapes.documents + 1});
-  check.like("o", op.o, "q", op.q);
-  check.is("lse", op.lse, DType::f32, {shapes.heads, shapes.tq});
-  check.that(op.window >= 0, "window is " + std::to_string(op.window) + ", expected 0 (none) or more");
-  check_boundaries(check, "cu_q", op.cu_q, shapes.tq);
-  check_boundaries(check, "cu_k", op.cu_k, shapes.tk);
+Shapes shapes_of(const AnyOp& op) {
+  const Shapes shapes{op.q.shape[0], op.k.shape[0],         op.q.shape[1], op.k.shape[1], op.q.shape[1] / op.k.shape[1],
+                      op.q.shape[2], op.cu_q.elements() - 1};
+  check_boundaries(op.name, "cu_q", op.cu_q, shapes.tq);
+  check_boundaries(op.name, "cu_k", op.cu_k, shapes.tk);
   return shapes;
 }
 
@@ -73,7 +51,7 @@ void clear_rows(const View& view, int64_t from) {
 }  // namespace
 
 void run(const Attention& op, CpuContext& context) {
-  const Shapes shapes = check_operands(op);
+  const Shapes shapes = shapes_of(op);
   const auto [tq, tk, heads, kv_heads, group, dim, documents] = shapes;
   struct Piece {
     int64_t first, queries, begin, end, first_end;
@@ -124,14 +102,8 @@ struct GradPiece {
 }  // namespace
 
 void run(const AttentionGrad& op, CpuContext& context) {
-  const Shapes shapes = check_operands(op);
+  const Shapes shapes = shapes_of(op);
   const auto [tq, tk, heads, kv_heads, group, dim, documents] = shapes;
-  const Check check{op.name};
-  check.like("dout", op.dout, "q", op.q);
-  check.is("delta", op.delta, DType::f32, {heads, tq});
-  check.like("dq", op.dq, "q", op.q);
-  check.like("dk", op.dk, "k", op.k);
-  check.like("dv", op.dv, "k", op.k);
 
   std::vector<GradPiece> pieces;
   int64_t rows = 0;

@@ -6,10 +6,6 @@
 namespace qeng {
 
 void run(const Add& op, CpuContext& context) {
-  const Check check{op.name};
-  check.is_float("a", op.a);
-  check.like("b", op.b, "a", op.a);
-  check.like("y", op.y, "a", op.a);
   parallel_for(context.threads, op.a.elements(), kGrainElements, [&](int64_t begin, int64_t end) {
     context.isa->add(float_type(op.a), at(op.a, begin), at(op.b, begin), at(op.y, begin), end - begin);
   });
@@ -46,18 +42,10 @@ void fill_with(const View& y, T value, CpuContext& context) {
 }  // namespace
 
 void run(const Scale& op, CpuContext& context) {
-  const Check check{op.name};
-  check.dtype("x", op.x, {DType::f32, DType::bf16, DType::f16});
-  check.dtype("y", op.y, {DType::f32, DType::bf16, DType::f16});
-  check.like("y", op.y, "x", op.x, false);
   scale(op.x, op.y, op.alpha, context);
 }
 
 void run(const Cast& op, CpuContext& context) {
-  const Check check{op.name};
-  check.dtype("x", op.x, {DType::f32, DType::bf16, DType::f16});
-  check.dtype("y", op.y, {DType::f32, DType::bf16, DType::f16});
-  check.count("y", op.y, op.y.dtype, op.x.elements());
   if (op.x.dtype == op.y.dtype)
     copy(op.x, op.y, context);
   else
@@ -65,15 +53,10 @@ void run(const Cast& op, CpuContext& context) {
 }
 
 void run(const Copy& op, CpuContext& context) {
-  const Check check{op.name};
-  check.present("x", op.x);
-  check.count("y", op.y, op.x.dtype, op.x.elements());
   copy(op.x, op.y, context);
 }
 
 void run(const Fill& op, CpuContext& context) {
-  const Check check{op.name};
-  check.present("y", op.y);
   switch (op.y.dtype) {
     case DType::f32: return fill_with(op.y, op.value, context);
     case DType::bf16: return fill_with(op.y, to_bf16(op.value), context);

@@ -17,12 +17,7 @@ void check_tokens(const char* op, const View& tokens, int64_t vocab) {
 }  // namespace
 
 void run(const Embedding& op, CpuContext& context) {
-  const Check check{op.name};
-  check.dtype("tokens", op.tokens, {DType::i32});
-  check.is_float("table", op.table);
-  check.that(op.table.rank == 2, "table is " + shape_text(op.table) + ", expected [vocab, hidden]");
   const int64_t count = op.tokens.elements(), hidden = op.table.columns();
-  check.count("y", op.y, op.table.dtype, count * hidden);
   check_tokens(op.name, op.tokens, op.table.rows());
   const size_t row_bytes = static_cast<size_t>(hidden) * dtype_size(op.table.dtype);
   parallel_for(context.threads, count, grain_rows(hidden), [&](int64_t begin, int64_t end) {
@@ -32,13 +27,7 @@ void run(const Embedding& op, CpuContext& context) {
 }
 
 void run(const EmbeddingGrad& op, CpuContext& context) {
-  const Check check{op.name};
-  check.dtype("tokens", op.tokens, {DType::i32});
-  check.dtype("dtable", op.dtable, {DType::f32});
-  check.that(op.dtable.rank == 2, "dtable is " + shape_text(op.dtable) + ", expected [vocab, hidden]");
-  check.is_float("dy", op.dy);
   const int64_t count = op.tokens.elements(), hidden = op.dtable.columns();
-  check.count("dy", op.dy, op.dy.dtype, count * hidden);
   check_tokens(op.name, op.tokens, op.dtable.rows());
   parallel_for(context.threads, hidden, 64, [&](int64_t begin, int64_t end) {  // by columns: each sums in order of t
     for (int64_t t = 0; t < count; ++t)

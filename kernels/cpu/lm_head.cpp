@@ -1,38 +1,18 @@
 // LmHeadLoss. Trained rows are gathered; each chunk of them makes f32 logits, which become their own gradient in place.
 // Logits stay in f32 also where h is bf16: rounding a logit of 20 to bf16 moves a row's loss by up to 0.06, and the
 // memory is bounded by the chunk. The gradient of a row is written in h's dtype at the start of its row of logits.
+#include "kernels/lm_head.h"
+
 #include <cstring>
 
 #include "kernels/cpu/cpu.h"
-#include "kernels/lm_head.h"
 
 namespace qeng {
 
-int64_t lm_head_workspace(int64_t tokens, int64_t hidden, int64_t vocab, int chunk, DType dtype) {
-  return LmHeadParts(tokens, hidden, vocab, chunk, dtype).bytes();
-}
-
 void run(const LmHeadLoss& op, CpuContext& context) {
-  const Check check{op.name};
-  check.is_float("h", op.h);
-  check.that(op.h.rank == 2, "h is " + shape_text(op.h) + ", expected [tokens, hidden]");
-  check.that(op.w.rank == 2, "w is " + shape_text(op.w) + ", expected [vocab, hidden]");
   const DType dtype = op.h.dtype;
   const int64_t tokens = op.h.rows(), hidden = op.h.columns(), vocab = op.w.rows();
-  check.is("w", op.w, dtype, {vocab, hidden});
-  check.count("targets", op.targets, DType::i32, tokens);
-  check.is("loss_scale", op.loss_scale, DType::f32, {1});
-  check.count("nll", op.nll, DType::f32, tokens);
-  check.is("loss", op.loss, DType::f32, {1});
-  if (op.dh) check.like("dh", op.dh, "h", op.h);
-  if (op.dw) check.is("dw", op.dw, DType::f32, {vocab, hidden});
-  if (op.dw && !op.dh) fail("value", op.name, ": dw without dh: gradients are computed where dh is given");
-  if (op.chunk < 1) fail("value", op.name, ": chunk is ", op.chunk, ", expected at least 1");
-  check.dtype("workspace", op.workspace, {DType::u8});
   const LmHeadParts parts(tokens, hidden, vocab, op.chunk, dtype);
-  const int64_t needed = parts.bytes();
-  check.that(op.workspace.elements() >= needed,
-             "workspace is " + shape_text(op.workspace) + ", expected at least " + std::to_string(needed) + " bytes");
 
   const int32_t* targets = op.targets.as<int32_t>();
   for (int64_t t = 0; t < tokens; ++t)

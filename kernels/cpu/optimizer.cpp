@@ -1,14 +1,12 @@
 // SumSquares, ClipScale, AdamW.
 #include <cmath>
 
-#include "kernels/check_optimizer.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/math/adamw_step.h"
 
 namespace qeng {
 
 void run(const SumSquares& op, CpuContext& context) {
-  check_shapes(op);
   constexpr int64_t kBlock = 16384;  // sums of blocks, then their sum in order: the same whatever the threads
   for (size_t tensor = 0; tensor < op.x.size(); ++tensor) {
     const float* x = op.x[tensor].as<float>();
@@ -26,7 +24,6 @@ void run(const SumSquares& op, CpuContext& context) {
 }
 
 void run(const ClipScale& op, CpuContext&) {
-  check_shapes(op);
   double total = 0;
   for (int64_t i = 0; i < op.partials.elements(); ++i) total += op.partials.as<float>()[i];
   const float norm = static_cast<float>(std::sqrt(total));
@@ -38,7 +35,6 @@ void run(const ClipScale& op, CpuContext&) {
 }
 
 void run(const AdamW& op, CpuContext& context) {
-  check_shapes(op);
   const float *hyper = op.hyper.as<float>(), *clip = op.clip.as<float>();
   const AdamWStep step = adamw_step(hyper[0], hyper[1], clip[1], op.beta1, op.beta2, op.eps, op.decay);
   for (size_t i = 0; i < op.w.size(); ++i) {

@@ -3,12 +3,7 @@
 namespace qeng {
 
 void run(const RmsNorm& op, CpuContext& context) {
-  const Check check{op.name};
-  check.is_float("x", op.x);
   const int64_t dim = op.x.columns(), rows = op.x.rows();
-  check.is("w", op.w, op.x.dtype, {dim});
-  check.like("y", op.y, "x", op.x);
-  check.count("rstd", op.rstd, DType::f32, rows);
   parallel_for(context.threads, rows, grain_rows(dim), [&](int64_t begin, int64_t end) {
     context.isa->rmsnorm(float_type(op.x), at(op.x, begin * dim), op.w.data, at(op.y, begin * dim),
                          op.rstd.as<float>() + begin, end - begin, dim, op.eps, op.plus_one);
@@ -16,14 +11,7 @@ void run(const RmsNorm& op, CpuContext& context) {
 }
 
 void run(const AddRmsNorm& op, CpuContext& context) {
-  const Check check{op.name};
-  check.is_float("a", op.a);
   const int64_t dim = op.a.columns(), rows = op.a.rows();
-  check.like("b", op.b, "a", op.a);
-  check.is("w", op.w, op.a.dtype, {dim});
-  check.like("sum", op.sum, "a", op.a);
-  check.like("y", op.y, "a", op.a);
-  check.count("rstd", op.rstd, DType::f32, rows);
   parallel_for(context.threads, rows, grain_rows(dim), [&](int64_t begin, int64_t end) {
     const isa::Float type = float_type(op.a);
     for (int64_t r = begin; r < end; ++r) {  // row by row: the norm finds the sum in the first cache
@@ -36,15 +24,7 @@ void run(const AddRmsNorm& op, CpuContext& context) {
 }
 
 void run(const RmsNormGrad& op, CpuContext& context) {
-  const Check check{op.name};
-  check.is_float("x", op.x);
   const int64_t dim = op.x.columns(), rows = op.x.rows();
-  check.is("w", op.w, op.x.dtype, {dim});
-  check.count("rstd", op.rstd, DType::f32, rows);
-  check.like("dy", op.dy, "x", op.x);
-  if (op.dresidual) check.like("dresidual", op.dresidual, "x", op.x);
-  check.like("dx", op.dx, "x", op.x);
-  if (op.dw) check.is("dw", op.dw, DType::f32, {dim});
   const auto rows_grad = [&](int64_t begin, int64_t end, float* dw) {
     context.isa->rmsnorm_grad(float_type(op.x), at(op.x, begin * dim), op.w.data, op.rstd.as<float>() + begin,
                               at(op.dy, begin * dim), op.dresidual ? at(op.dresidual, begin * dim) : nullptr,

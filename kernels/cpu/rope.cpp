@@ -1,13 +1,11 @@
 // Rope: the angles of each token once, then all its heads.
 #include <cmath>
 
-#include "kernels/check_rope.h"
 #include "kernels/cpu/cpu.h"
 
 namespace qeng {
 
 void run(const Rope& op, CpuContext& context) {
-  check_shapes(op);
   const int64_t tokens = op.x.shape[0], dim = op.x.shape[2], half = op.inv_freq.elements();
   const int64_t heads = op.x.shape[1], heads2 = op.x2 ? op.x2.shape[1] : 0;
   float* angles = context.scratch.take<float>(context.threads * 2 * half);

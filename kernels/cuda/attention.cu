@@ -161,7 +161,7 @@ void launch_tiles(const Attention& op, const AttentionShape& shape, CudaContext&
 }  // namespace
 
 void run(const Attention& op, CudaContext& context) {
-  const AttentionShape shape = check_attention(op);
+  const AttentionShape shape = attention_shape(op);
   if (context.capability == 90 && attention_sm90(op, shape, context)) return;
   const bool tensor_cores = op.q.dtype == DType::bf16 && op.scale > 0 && aligned(op.q.data, 16) &&
                             aligned(op.k.data, 16) && aligned(op.v.data, 16) && aligned(op.o.data, 16);

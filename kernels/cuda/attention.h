@@ -1,4 +1,4 @@
-// What the kernels of Attention and AttentionGrad share: checks, the plan of tiles, which pair of query and key is
+// What the kernels of Attention and AttentionGrad share: the shape, the plan of tiles, which pair of query and key is
 // seen, softmax in base 2.
 //
 // Boundaries are device data that a replay of a recorded graph may find changed, so no grid can be made to their
@@ -25,24 +25,9 @@ struct AttentionShape {
 };
 
 template <class AnyOp>
-AttentionShape check_attention(const AnyOp& op) {
-  const Check check{op.name};
-  check.is_float("q", op.q);
-  check.that(op.q.rank == 3, "q is " + shape_text(op.q) + ", expected [tokens, heads, head_dim]");
-  check.present("k", op.k);
-  check.that(op.k.rank == 3, "k is " + shape_text(op.k) + ", expected [tokens, kv_heads, head_dim]");
+AttentionShape attention_shape(const AnyOp& op) {
   const int64_t tq = op.q.shape[0], tk = op.k.shape[0], heads = op.q.shape[1], kv_heads = op.k.shape[1];
-  const int64_t dim = op.q.shape[2], group = kv_heads ? heads / kv_heads : 0, documents = op.cu_q.elements() - 1;
-  check.is("k", op.k, op.q.dtype, {tk, kv_heads, dim});
-  check.like("v", op.v, "k", op.k);
-  check.that(dim > 0 && kv_heads > 0 && group * kv_heads == heads && group > 0,
-             "q is " + shape_text(op.q) + ", k is " + shape_text(op.k) + ": heads must be a multiple of kv_heads");
-  check.dtype("cu_q", op.cu_q, {DType::i32});
-  check.that(op.cu_q.rank == 1 && documents >= 0, "cu_q is " + shape_text(op.cu_q) + ", expected [documents + 1]");
-  check.is("cu_k", op.cu_k, DType::i32, {documents + 1});
-  check.like("o", op.o, "q", op.q);
-  check.is("lse", op.lse, DType::f32, {heads, tq});
-  check.that(op.window >= 0, "window is " + std::to_string(op.window) + ", expected 0 (none) or more");
+  const int64_t dim = op.q.shape[2], group = heads / kv_heads, documents = op.cu_q.elements() - 1;
   constexpr int64_t kMostRows = int64_t{1} << 30;  // positions are 32 bit, and so are sums of two of them
   if (tq > kMostRows || tk > kMostRows || heads > kMostRows / 1024)
     fail("unsupported", op.name, ": q is ", shape_text(op.q), ", k is ", shape_text(op.k),

@@ -336,13 +336,7 @@ void launch_passes(const AttentionGrad& op, const AttentionShape& shape, CudaCon
 }  // namespace
 
 void run(const AttentionGrad& op, CudaContext& context) {
-  const AttentionShape shape = check_attention(op);
-  const Check check{op.name};
-  check.like("dout", op.dout, "q", op.q);
-  check.is("delta", op.delta, DType::f32, {shape.heads, shape.tq});
-  check.like("dq", op.dq, "q", op.q);
-  check.like("dk", op.dk, "k", op.k);
-  check.like("dv", op.dv, "k", op.k);
+  const AttentionShape shape = attention_shape(op);
   if (context.capability == 90 && attention_grad_sm90(op, shape, context)) return;
 
   // All fit 99 KB of shared memory, so that one table serves sm_80 and later.

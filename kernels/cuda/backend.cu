@@ -131,6 +131,7 @@ class CudaBackend : public Backend {
   }
 
   void run(const Op& op) override {
+    std::visit([](const auto& concrete) { check_shapes(concrete); }, op);
     context_.scratch.reset();
     std::visit([this](const auto& concrete) { qeng::run(concrete, context_); }, op);
   }

@@ -1,6 +1,6 @@
 // The inside of the CUDA backend: what an operation gets to work with, the one way to launch a kernel, and one overload
-// of run per operation. Each is defined in kernels/cuda/NAME.cu, kernel first, launcher under it: the launcher checks
-// shapes (kernels/check.h) before it queues anything, and never waits for the device.
+// of run per operation. Each is defined in kernels/cuda/NAME.cu, kernel first, launcher under it: shapes are checked
+// already (kernels/check_shapes.h); the launcher queues work, and never waits for the device.
 #pragma once
 #include <memory>
 #include <set>
@@ -8,7 +8,8 @@
 #include <vector>
 
 #include "kernels/backend.h"
-#include "kernels/check.h"
+#include "kernels/check_shapes.h"
+#include "kernels/error.h"
 #include "kernels/cuda/device.h"
 #include "kernels/ops.h"
 

@@ -1,4 +1,3 @@
-#include "kernels/check_packets.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/math/packets.h"
 
@@ -37,7 +36,6 @@ __global__ void __launch_bounds__(kThreads) decode_packets(const uint8_t* frames
 }  // namespace
 
 void run(const DecodePackets& op, CudaContext& context) {
-  check_shapes(op);
   const int64_t slots = op.tokens.elements();
   QENG_LAUNCH(context, decode_packets, dim3(static_cast<unsigned>(ceil_div(slots, kThreads))), dim3(kThreads), 0,
               op.frames.as<uint8_t>(), op.frames.elements(), op.pieces.as<PacketPiece>(), op.pieces.shape[0],

@@ -49,11 +49,6 @@ struct Thinned {
 }  // namespace
 
 void run(const Dropout& op, CudaContext& context) {
-  const Check check{op.name};
-  check.is_float("x", op.x);
-  check.like("y", op.y, "x", op.x);
-  check.is("rng", op.rng, DType::i64, {2});
-  if (!(op.p >= 0 && op.p < 1)) fail("value", op.name, ": p is ", op.p, ", expected 0 <= p < 1");
   // uniform_of(word) >= p, as integers: its 24 bits are at least p 2^24
   const uint32_t threshold = static_cast<uint32_t>(std::ceil(static_cast<double>(op.p) * 16777216)) << 8;
   for_float(op.x, [&](auto* type) {

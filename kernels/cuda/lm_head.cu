@@ -154,26 +154,9 @@ int head_chunk(int64_t tokens, int64_t vocab, size_t device_bytes) {
 }
 
 void run(const LmHeadLoss& op, CudaContext& context) {
-  const Check check{op.name};
-  check.is_float("h", op.h);
-  check.that(op.h.rank == 2, "h is " + shape_text(op.h) + ", expected [tokens, hidden]");
-  check.that(op.w.rank == 2, "w is " + shape_text(op.w) + ", expected [vocab, hidden]");
   const DType dtype = op.h.dtype;
   const int64_t tokens = op.h.rows(), hidden = op.h.columns(), vocab = op.w.rows();
-  check.is("w", op.w, dtype, {vocab, hidden});
-  check.count("targets", op.targets, DType::i32, tokens);
-  check.is("loss_scale", op.loss_scale, DType::f32, {1});
-  check.count("nll", op.nll, DType::f32, tokens);
-  check.is("loss", op.loss, DType::f32, {1});
-  if (op.dh) check.like("dh", op.dh, "h", op.h);
-  if (op.dw) check.is("dw", op.dw, DType::f32, {vocab, hidden});
-  if (op.dw && !op.dh) fail("value", op.name, ": dw without dh: gradients are computed where dh is given");
-  if (op.chunk < 1) fail("value", op.name, ": chunk is ", op.chunk, ", expected at least 1");
-  check.dtype("workspace", op.workspace, {DType::u8});
   const LmHeadParts parts(tokens, hidden, vocab, op.chunk, dtype);
-  check.that(op.workspace.elements() >= parts.bytes(), "workspace is " + shape_text(op.workspace) +
-                                                           ", expected at least " + std::to_string(parts.bytes()) +
-                                                           " bytes");
 
   Rows rows;
   rows.logits = reinterpret_cast<float*>(LmHeadParts::base(op.workspace) + parts.logits);

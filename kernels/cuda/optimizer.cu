@@ -1,6 +1,5 @@
 // SumSquares, ClipScale, AdamW. A list of tensors goes to a kernel as a table in its parameters, which a recorded graph
 // keeps; a block looks up whose elements it has, so that a step of hundreds of tensors is a handful of launches.
-#include "kernels/check_optimizer.h"
 #include "kernels/cuda/vector.h"
 #include "kernels/math/adamw_step.h"
 
@@ -166,7 +165,6 @@ constexpr size_t kShared = kThreads * sizeof(double);
 }  // namespace
 
 void run(const SumSquares& op, CudaContext& context) {
-  check_shapes(op);
   for (size_t begin = 0; begin < op.x.size();) {
     SumTable table{};
     size_t end = begin;
@@ -181,12 +179,10 @@ void run(const SumSquares& op, CudaContext& context) {
 }
 
 void run(const ClipScale& op, CudaContext& context) {
-  check_shapes(op);
   QENG_LAUNCH(context, clip_scale, dim3(1), dim3(kThreads), kShared, op.partials.as<float>(), op.partials.elements(), op.max_norm, op.out.as<float>());
 }
 
 void run(const AdamW& op, CudaContext& context) {
-  check_shapes(op);
   Step* step = context.scratch.take<Step>(1);
   QENG_LAUNCH(context, adamw_begin, dim3(1), dim3(1), 0, op.hyper.as<float>(), op.clip.as<float>(), op.beta1, op.beta2, op.eps, op.decay, step);
   for (size_t begin = 0; begin < op.w.size();) {

@@ -255,35 +255,15 @@ void normalize(CudaContext& context, const View& x, const View& addend, const Vi
 }  // namespace
 
 void run(const RmsNorm& op, CudaContext& context) {
-  const Check check{op.name};
-  check.is_float("x", op.x);
-  check.is("w", op.w, op.x.dtype, {op.x.columns()});
-  check.like("y", op.y, "x", op.x);
-  check.count("rstd", op.rstd, DType::f32, op.x.rows());
   normalize<false>(context, op.x, {}, op.w, {}, op.y, op.rstd, op.eps, op.plus_one);
 }
 
 void run(const AddRmsNorm& op, CudaContext& context) {
-  const Check check{op.name};
-  check.is_float("a", op.a);
-  check.like("b", op.b, "a", op.a);
-  check.is("w", op.w, op.a.dtype, {op.a.columns()});
-  check.like("sum", op.sum, "a", op.a);
-  check.like("y", op.y, "a", op.a);
-  check.count("rstd", op.rstd, DType::f32, op.a.rows());
   normalize<true>(context, op.a, op.b, op.w, op.sum, op.y, op.rstd, op.eps, op.plus_one);
 }
 
 void run(const RmsNormGrad& op, CudaContext& context) {
-  const Check check{op.name};
-  check.is_float("x", op.x);
   const int64_t dim = op.x.columns(), rows = op.x.rows();
-  check.is("w", op.w, op.x.dtype, {dim});
-  check.count("rstd", op.rstd, DType::f32, rows);
-  check.like("dy", op.dy, "x", op.x);
-  if (op.dresidual) check.like("dresidual", op.dresidual, "x", op.x);
-  check.like("dx", op.dx, "x", op.x);
-  if (op.dw) check.is("dw", op.dw, DType::f32, {dim});
   for_float(op.x, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     const T *x = op.x.as<T>(), *w = op.w.as<T>(), *dy = op.dy.as<T>();

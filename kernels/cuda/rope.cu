@@ -1,6 +1,5 @@
 // Rotary positions. A block takes a few tokens: its threads compute the tokens' sines and cosines once, into shared
 // memory, then rotate all heads of x and x2, 16 bytes from each half of a head at a time.
-#include "kernels/check_rope.h"
 #include "kernels/cuda/vector.h"
 #include "kernels/math/sincos.h"
 
@@ -63,7 +62,6 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 void run(const Rope& op, CudaContext& context) {
-  check_shapes(op);
   const int64_t tokens = op.x.shape[0], dim = op.x.shape[2], half = op.inv_freq.elements();
   // As many angles as threads; with heads of 128 and more, that is four tokens and fewer, whose data pass the registers
   // in a few turns.

@@ -59,10 +59,6 @@ struct GatedGrad {
 }  // namespace
 
 void run(const SwiGlu& op, CudaContext& context) {
-  const Check check{op.name};
-  check.is_float("gate", op.gate);
-  check.like("up", op.up, "gate", op.gate);
-  check.like("y", op.y, "gate", op.gate);
   for_float(op.gate, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     const Gated<T> gated{op.gate.as<T>(), op.up.as<T>(), op.y.as<T>()};
@@ -71,12 +67,6 @@ void run(const SwiGlu& op, CudaContext& context) {
 }
 
 void run(const SwiGluGrad& op, CudaContext& context) {
-  const Check check{op.name};
-  check.is_float("gate", op.gate);
-  check.like("up", op.up, "gate", op.gate);
-  check.like("dy", op.dy, "gate", op.gate);
-  check.like("dgate", op.dgate, "gate", op.gate);
-  check.like("dup", op.dup, "gate", op.gate);
   for_float(op.gate, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     const GatedGrad<T> grad{op.gate.as<T>(), op.up.as<T>(), op.dy.as<T>(), op.dgate.as<T>(), op.dup.as<T>()};

@@ -1,0 +1,256 @@
+#include "kernels/check_shapes.h"
+
+#include "kernels/check.h"
+#include "kernels/lm_head.h"
+
+namespace qeng {
+
+void check_shapes(const Matmul& op) {
+  const Check check{op.name};
+  check.is_float("a", op.a);
+  check.dtype("b", op.b, {op.a.dtype});
+  check.dtype("c", op.c, {op.a.dtype, DType::f32});
+  const auto [m, n, k] = sizes_of(op);
+  const int64_t depth = op.trans_b ? op.b.columns() : op.b.rows();
+  const auto sides = [&] {
+    return "a is " + shape_text(op.a) + (op.trans_a ? " transposed" : "") + ", b is " + shape_text(op.b) +
+           (op.trans_b ? " transposed" : "");
+  };
+  check.that(k == depth, sides() + ": inner dimensions differ, " + std::to_string(k) + " and " + std::to_string(depth));
+  check.that(op.c.rows() == m && op.c.columns() == n, "c is " + shape_text(op.c) + ", expected [" + std::to_string(m) +
+                                                          ", " + std::to_string(n) + "]; " + sides());
+  if (op.bias) {
+    check.dtype("bias", op.bias, {op.a.dtype, DType::f32});
+    check.count("bias", op.bias, op.bias.dtype, n);
+  }
+  check.that(m == 0 || n == 0 || k > 0, sides() + ": the inner dimension is 0");
+}
+
+void check_shapes(const BiasGrad& op) {
+  const Check check{op.name};
+  check.is_float("dy", op.dy);
+  check.is("db", op.db, DType::f32, {op.dy.columns()});
+}
+
+void check_shapes(const Embedding& op) {
+  const Check check{op.name};
+  check.dtype("tokens", op.tokens, {DType::i32});
+  check.is_float("table", op.table);
+  check.that(op.table.rank == 2, "table is " + shape_text(op.table) + ", expected [vocab, hidden]");
+  check.count("y", op.y, op.table.dtype, op.tokens.elements() * op.table.columns());
+}
+
+void check_shapes(const EmbeddingGrad& op) {
+  const Check check{op.name};
+  check.dtype("tokens", op.tokens, {DType::i32});
+  check.dtype("dtable", op.dtable, {DType::f32});
+  check.that(op.dtable.rank == 2, "dtable is " + shape_text(op.dtable) + ", expected [vocab, hidden]");
+  check.is_float("dy", op.dy);
+  check.count("dy", op.dy, op.dy.dtype, op.tokens.elements() * op.dtable.columns());
+}
+
+void check_shapes(const RmsNorm& op) {
+  const Check check{op.name};
+  check.is_float("x", op.x);
+  check.is("w", op.w, op.x.dtype, {op.x.columns()});
+  check.like("y", op.y, "x", op.x);
+  check.count("rstd", op.rstd, DType::f32, op.x.rows());
+}
+
+void check_shapes(const AddRmsNorm& op) {
+  const Check check{op.name};
+  check.is_float("a", op.a);
+  check.like("b", op.b, "a", op.a);
+  check.is("w", op.w, op.a.dtype, {op.a.columns()});
+  check.like("sum", op.sum, "a", op.a);
+  check.like("y", op.y, "a", op.a);
+  check.count("rstd", op.rstd, DType::f32, op.a.rows());
+}
+
+void check_shapes(const RmsNormGrad& op) {
+  const Check check{op.name};
+  check.is_float("x", op.x);
+  const int64_t dim = op.x.columns();
+  check.is("w", op.w, op.x.dtype, {dim});
+  check.count("rstd", op.rstd, DType::f32, op.x.rows());
+  check.like("dy", op.dy, "x", op.x);
+  if (op.dresidual) check.like("dresidual", op.dresidual, "x", op.x);
+  check.like("dx", op.dx, "x", op.x);
+  if (op.dw) check.is("dw", op.dw, DType::f32, {dim});
+}
+
+void check_shapes(const SwiGlu& op) {
+  const Check check{op.name};
+  check.is_float("gate", op.gate);
+  check.like("up", op.up, "gate", op.gate);
+  check.like("y", op.y, "gate", op.gate);
+}
+
+void check_shapes(const SwiGluGrad& op) {
+  const Check check{op.name};
+  check.is_float("gate", op.gate);
+  check.like("up", op.up, "gate", op.gate);
+  check.like("dy", op.dy, "gate", op.gate);
+  check.like("dgate", op.dgate, "gate", op.gate);
+  check.like("dup", op.dup, "gate", op.gate);
+}
+
+void check_shapes(const Add& op) {
+  const Check check{op.name};
+  check.is_float("a", op.a);
+  check.like("b", op.b, "a", op.a);
+  check.like("y", op.y, "a", op.a);
+}
+
+void check_shapes(const Scale& op) {
+  const Check check{op.name};
+  check.dtype("x", op.x, {DType::f32, DType::bf16, DType::f16});
+  check.dtype("y", op.y, {DType::f32, DType::bf16, DType::f16});
+  check.like("y", op.y, "x", op.x, false);
+}
+
+void check_shapes(const Cast& op) {
+  const Check check{op.name};
+  check.dtype("x", op.x, {DType::f32, DType::bf16, DType::f16});
+  check.dtype("y", op.y, {DType::f32, DType::bf16, DType::f16});
+  check.count("y", op.y, op.y.dtype, op.x.elements());
+}
+
+void check_shapes(const Copy& op) {
+  const Check check{op.name};
+  check.present("x", op.x);
+  check.count("y", op.y, op.x.dtype, op.x.elements());
+}
+
+void check_shapes(const Fill& op) { Check{op.name}.present("y", op.y); }
+
+void check_shapes(const Dropout& op) {
+  const Check check{op.name};
+  check.is_float("x", op.x);
+  check.like("y", op.y, "x", op.x);
+  check.is("rng", op.rng, DType::i64, {2});
+  if (!(op.p >= 0 && op.p < 1)) fail("value", op.name, ": p is ", op.p, ", expected 0 <= p < 1");
+}
+
+void check_shapes(const Rope& op) {
+  const Check check{op.name};
+  check.is_float("x", op.x);
+  check.that(op.x.rank == 3, "x is " + shape_text(op.x) + ", expected [tokens, heads, head_dim]");
+  check.like("y", op.y, "x", op.x);
+  const int64_t tokens = op.x.shape[0], dim = op.x.shape[2];
+  check.is("positions", op.positions, DType::i32, {tokens});
+  check.dtype("inv_freq", op.inv_freq, {DType::f32});
+  check.that(
+      op.inv_freq.rank == 1 && 2 * op.inv_freq.elements() <= dim,
+      "inv_freq is " + shape_text(op.inv_freq) + ", expected [rotary/2] of a head_dim of " + std::to_string(dim));
+  if (!op.x2 && !op.y2) return;
+  check.is("x2", op.x2, op.x.dtype, {tokens, op.x2.rank == 3 ? op.x2.shape[1] : 0, dim});
+  check.like("y2", op.y2, "x2", op.x2);
+}
+
+namespace {
+
+template <class AnyAttention>
+void check_operands(const Check& check, const AnyAttention& op) {
+  check.is_float("q", op.q);
+  check.that(op.q.rank == 3, "q is " + shape_text(op.q) + ", expected [tokens, heads, head_dim]");
+  check.present("k", op.k);
+  check.that(op.k.rank == 3, "k is " + shape_text(op.k) + ", expected [tokens, kv_heads, head_dim]");
+  const int64_t heads = op.q.shape[1], kv_heads = op.k.shape[1], dim = op.q.shape[2];
+  check.is("k", op.k, op.q.dtype, {op.k.shape[0], kv_heads, dim});
+  check.like("v", op.v, "k", op.k);
+  check.that(dim > 0 && kv_heads > 0 && heads > 0 && heads % kv_heads == 0,
+             "q is " + shape_text(op.q) + ", k is " + shape_text(op.k) + ": heads must be a multiple of kv_heads");
+  check.dtype("cu_q", op.cu_q, {DType::i32});
+  check.that(op.cu_q.rank == 1 && op.cu_q.elements() > 0,
+             "cu_q is " + shape_text(op.cu_q) + ", expected [documents + 1]");
+  check.is("cu_k", op.cu_k, DType::i32, {op.cu_q.elements()});
+  check.like("o", op.o, "q", op.q);
+  check.is("lse", op.lse, DType::f32, {heads, op.q.shape[0]});
+  check.that(op.window >= 0, "window is " + std::to_string(op.window) + ", expected 0 (none) or more");
+}
+
+}  // namespace
+
+void check_shapes(const Attention& op) { check_operands(Check{op.name}, op); }
+
+void check_shapes(const AttentionGrad& op) {
+  const Check check{op.name};
+  check_operands(check, op);
+  check.like("dout", op.dout, "q", op.q);
+  check.is("delta", op.delta, DType::f32, {op.q.shape[1], op.q.shape[0]});
+  check.like("dq", op.dq, "q", op.q);
+  check.like("dk", op.dk, "k", op.k);
+  check.like("dv", op.dv, "k", op.k);
+}
+
+void check_shapes(const LmHeadLoss& op) {
+  const Check check{op.name};
+  check.is_float("h", op.h);
+  check.that(op.h.rank == 2, "h is " + shape_text(op.h) + ", expected [tokens, hidden]");
+  check.that(op.w.rank == 2, "w is " + shape_text(op.w) + ", expected [vocab, hidden]");
+  const DType dtype = op.h.dtype;
+  const int64_t tokens = op.h.rows(), hidden = op.h.columns(), vocab = op.w.rows();
+  check.is("w", op.w, dtype, {vocab, hidden});
+  check.count("targets", op.targets, DType::i32, tokens);
+  check.is("loss_scale", op.loss_scale, DType::f32, {1});
+  check.count("nll", op.nll, DType::f32, tokens);
+  check.is("loss", op.loss, DType::f32, {1});
+  if (op.dh) check.like("dh", op.dh, "h", op.h);
+  if (op.dw) check.is("dw", op.dw, DType::f32, {vocab, hidden});
+  if (op.dw && !op.dh) fail("value", op.name, ": dw without dh: gradients are computed where dh is given");
+  if (op.chunk < 1) fail("value", op.name, ": chunk is ", op.chunk, ", expected at least 1");
+  check.dtype("workspace", op.workspace, {DType::u8});
+  const int64_t needed = lm_head_workspace(tokens, hidden, vocab, op.chunk, dtype);
+  check.that(op.workspace.elements() >= needed,
+             "workspace is " + shape_text(op.workspace) + ", expected at least " + std::to_string(needed) + " bytes");
+}
+
+int64_t lm_head_workspace(int64_t tokens, int64_t hidden, int64_t vocab, int chunk, DType dtype) {
+  return LmHeadParts(tokens, hidden, vocab, chunk, dtype).bytes();
+}
+
+void check_shapes(const DecodePackets& op) {
+  const Check check{op.name};
+  check.dtype("frames", op.frames, {DType::u8});
+  check.dtype("pieces", op.pieces, {DType::i64});
+  check.that(op.pieces.rank == 2 && op.pieces.shape[1] == 6,
+             "pieces is " + shape_text(op.pieces) + ", expected [n, 6]");
+  check.dtype("tokens", op.tokens, {DType::i32});
+  check.count("targets", op.targets, DType::i32, op.tokens.elements());
+  check.count("positions", op.positions, DType::i32, op.tokens.elements());
+}
+
+void check_shapes(const SumSquares& op) {
+  const Check check{op.name};
+  for (const View& x : op.x) check.dtype("x", x, {DType::f32});
+  check.is("out", op.out, DType::f32, {static_cast<int64_t>(op.x.size())});
+}
+
+void check_shapes(const ClipScale& op) {
+  const Check check{op.name};
+  check.dtype("partials", op.partials, {DType::f32});
+  check.is("out", op.out, DType::f32, {3});
+}
+
+void check_shapes(const AdamW& op) {
+  const Check check{op.name};
+  const size_t count = op.w.size();
+  check.that(op.grad.size() == count && op.m.size() == count && op.v.size() == count &&
+                 (op.model.empty() || op.model.size() == count),
+             "the lists differ in length: w " + std::to_string(count) + ", grad " + std::to_string(op.grad.size()) +
+                 ", m " + std::to_string(op.m.size()) + ", v " + std::to_string(op.v.size()) + ", model " +
+                 std::to_string(op.model.size()));
+  for (size_t i = 0; i < count; ++i) {
+    const int64_t n = op.w[i].elements();
+    check.dtype("w", op.w[i], {DType::f32});
+    check.count("grad", op.grad[i], DType::f32, n);
+    check.count("m", op.m[i], DType::f32, n);
+    check.count("v", op.v[i], DType::f32, n);
+    if (!op.model.empty() && op.model[i]) check.count("model", op.model[i], DType::bf16, n);
+  }
+  check.is("hyper", op.hyper, DType::f32, {2});
+  check.is("clip", op.clip, DType::f32, {3});
+}
+
+}  // namespace qeng
