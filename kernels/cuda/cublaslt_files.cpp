@@ -62,8 +62,7 @@ void* open_cublaslt_library(const std::function<std::string(void*)>& accept) {
       reason = "no such file";
     } else if (void* handle = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL)) {
       reason = accept(handle);
-      if (reason.empty()) return handle;
-      dlclose(handle);
+      if (reason.empty()) return handle;  // a refused one stays open too: closing does not undo what it allocated
     } else {
       const char* words = dlerror();
       reason = words ? words : "cannot be opened";
