@@ -422,6 +422,41 @@ function Batch:send() end
 ---@param slot {tokens: Tensor, targets: Tensor, positions: Tensor, cu_q: Tensor}
 function Batch:load(slot) end
 
+-- ---------------------------------------------------------------- the hub
+
+q.hub = {}
+---A hub's client; what opt leaves out is of the environment (HF_ENDPOINT, HF_TOKEN, HF_HOME, HF_HUB_OFFLINE, ...: engine/hub/settings.h).
+---@param opt? {endpoint?: string, token?: string, cache?: string, offline?: boolean, attempts?: integer, backoff?: number, connect_timeout?: number, stall_timeout?: number}
+---@return Hub
+function q.hub.open(opt) end
+
+---@class Hub
+local Hub = {}
+---@return {endpoint: string, cache: string, offline: boolean, has_token: boolean}
+function Hub:settings() end
+---What a revision (branch, tag, commit) holds now.
+---@param kind "model"|"dataset"
+---@param repo string  org/name
+---@param revision string
+---@param watch? fun(done: integer, total: integer?, note: string)  called ten times a second
+---@return {commit: string, folder: string, files: {path: string, size: integer?, hash: string?}[]}
+function Hub:list(kind, repo, revision, watch) end
+---The same of what is on this machine; nil where it was never fetched.
+---@return table?
+function Hub:cached(kind, repo, revision) end
+---One file of a commit: what arrives is checked, and an interrupted download is gone on from.
+---@param commit string
+---@param file {path: string, size?: integer, hash?: string}  as of list
+---@param watch? fun(done: integer, total: integer?, note: string)
+---@return string path
+---@return boolean verified  false: the hub gave no hash, only its size was checked
+function Hub:fetch(kind, repo, commit, file, watch) end
+---Notes what the revision stands for, for cached(); after all its files.
+function Hub:pin(kind, repo, revision, commit) end
+---Bytes free where downloads go.
+---@return number
+function Hub:room() end
+
 -- ---------------------------------------------------------------- generation, host
 
 ---@class Sampler
@@ -490,10 +525,32 @@ function q.use_device(opt) end
 ---@return table result  as q.train
 function q.finetune(opt, hooks) end
 
+---A model's folder by its name on the hub, org/name[@revision]: configuration, tokenizer and safetensors, fetched where they are not here.
+---@param name string
+---@param opt? {hub?: Hub}
+---@return string folder
+---@return string commit
+function q.hub.model(name, opt) end
+---The data of a split of a dataset, org/name[@revision][:split], as one local file; split: train.
+---@param name string
+---@param opt? {hub?: Hub}
+---@return string path
+---@return string commit
+function q.hub.data(name, opt) end
+---The files of a repository whose path one of the patterns ("*.json") matches.
+---@param name string
+---@param kind "model"|"dataset"
+---@param patterns string[]  none: all files
+---@param opt? {hub?: Hub}
+---@return string folder
+---@return string commit
+---@return integer files
+function q.hub.files(name, kind, patterns, opt) end
+
 -- ---------------------------------------------------------------- models
 
 ---A model from a Hugging Face folder (config.json, safetensors, tokenizer): Llama, Mistral, Qwen2, Qwen3.
----@param dir string
+---@param dir string  or its name on the hub, org/name[@revision]
 ---@param opt? {dtype?: dtype, writable?: boolean}  dtype: the file's own; writable: weights with memory of their own (full fine-tuning)
 ---@return Model
 function q.load(dir, opt) end

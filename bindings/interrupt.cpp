@@ -70,6 +70,8 @@ void defer_interrupts(bool on) {
   if (raise_now && watched) request_raise();
 }
 
+bool interrupt_waiting() { return raising != 0; }
+
 bool interrupt_told() {
   if (pending == 0) return false;
   pending = 2;

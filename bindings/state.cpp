@@ -98,6 +98,7 @@ LuaState::LuaState() : L_(luaL_newstate()) {
   register_tokenizer(L_);
   register_packets(L_);
   register_sampler(L_);
+  register_hub(L_);
 
   lua_getglobal(L_, "package");
   lua_getfield(L_, -1, "preload");

@@ -7,7 +7,7 @@
 namespace qeng {
 
 // code: a short stable word that programs test: "shape", "dtype", "io", "format", "value", "memory", "closed", "unsupported",
-// "interrupted", "internal". message: what was given, what was expected, what to do.
+// "network", "interrupted", "internal". message: what was given, what was expected, what to do.
 class Error : public std::runtime_error {
  public:
   Error(std::string code_word, const std::string& message) : std::runtime_error(message), code(std::move(code_word)) {}

@@ -5,7 +5,7 @@ local q = require "qeng"
 
 local opt = q.options(q.device_options {
   "Generates text from a model, with an adapter if given.",
-  model = { nil, "Hugging Face folder", required = true, order = 1 },
+  model = { nil, "Hugging Face folder, or org/name[@revision] on the hub", required = true, order = 1 },
   adapter = { "", "PEFT adapter folder", order = 2 },
   prompt = { nil, "text to continue, or the user's message with --chat", required = true, order = 3 },
   system = { nil, "system message with --chat", order = 4 },

@@ -8,6 +8,7 @@ io.stdout:setvbuf "line"  -- so that a log shows it between the progress lines o
 local chat = require "qeng.chat"
 local data = require "qeng.data"
 local generate = require "qeng.generate"
+local hub = require "qeng.hub"
 local models = require "qeng.model"
 local options = require "qeng.options"
 local run = require "qeng.run"
@@ -23,6 +24,9 @@ q.convert = data.convert
 q.packets = data.open
 q.chat_template = chat.template
 q.schedule = schedule.make
+q.hub.model = hub.model
+q.hub.data = hub.data
+q.hub.files = hub.files
 q.device_options = run.device_options
 q.use_device = run.use_device
 q.finetune = run.finetune

@@ -3,6 +3,7 @@
 
 local q = require "qeng.core"
 local config = require "qeng.config"
+local hub = require "qeng.hub"
 local peft = require "qeng.peft"
 
 local architectures = {}
@@ -41,10 +42,11 @@ end
 
 local M = {}
 
--- Loads folder `dir` (config.json, safetensors, tokenizer). opt.dtype: f32 or bf16, the dtype of weights and activations;
+-- Loads folder `dir` (config.json, safetensors, tokenizer), or a name on the hub. opt.dtype: f32 or bf16, the dtype of weights and activations;
 -- the file's own by default. opt.writable: the weights get memory of their own, for full fine-tuning.
 function M.load(dir, opt)
   opt = opt or {}
+  dir = hub.resolve_model(dir)
   if q.fs.kind(dir) ~= "dir" then
     q.error("io", ("model %s: no such folder; expected a Hugging Face folder with config.json and model.safetensors"):format(dir))
   end

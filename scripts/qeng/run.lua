@@ -1,6 +1,7 @@
 -- What fine-tuning recipes share: the options of the device, the model and the run, and the way from them to a trained model.
 
 local data = require "qeng.data"
+local hub = require "qeng.hub"
 local models = require "qeng.model"
 local q = require "qeng.core"
 local train = require "qeng.train"
@@ -38,6 +39,7 @@ end
 function run.finetune(opt, hooks)
   hooks = hooks or {}
   q.fs.mkdir(opt.out)
+  opt.model, opt.data = hub.resolve_model(opt.model), hub.resolve_data(opt.data)
   local settings = settings_of(opt)
   q.fs.write(opt.out .. "/options.json", q.json.encode(settings, { pretty = true }) .. "\n")
   local model = models.load(opt.model, { dtype = opt.dtype, writable = opt.mode == "full" })

@@ -1,0 +1,164 @@
+-- Models and datasets by their names on a Hugging Face-compatible hub: which files to take, and their way here. What is
+-- fetched lies in the folder that Hugging Face's tools share, under a commit; engine/hub does the transfers and the checks.
+--
+--   org/name   org/name@revision   datasets also: org/name:split   org/name@revision:split
+
+local choose = require "qeng.hub_files"
+local progress = require "qeng.progress"
+local q = require "qeng.core"
+local user = require "qeng.user"
+
+local hub = {}
+
+-- {repo=, revision=, split=} of a name; nil where the text is none. A word that ends as a data file does is taken for a
+-- path with a slip in it, and is none either.
+function hub.parse(text)
+  local repo, rest = text:match "^([%w][%w._-]*/[%w][%w._-]*)(.*)$"
+  if not repo then return nil end
+  local revision = rest:match "^@([%w][%w._/+-]*)"
+  if revision then rest = rest:sub(#revision + 2) end
+  local split = rest:match "^:([%w][%w._-]*)$"
+  if rest ~= "" and not split then return nil end
+  if rest == "" and not revision and choose.is_file_name(repo) then return nil end
+  return { repo = repo, revision = revision or "main", split = split }
+end
+
+local function listing_of(handle, kind, name, speak)
+  if not handle:settings().offline then
+    local found, why = q.try(handle.list, handle, kind, name.repo, name.revision, function(_, _, note)
+      if note ~= "" then speak:line(name.repo .. ": " .. note) end
+    end)
+    if found then return found end
+    local cached = why.code == "network" and handle:cached(kind, name.repo, name.revision)
+    if not cached then error(why, 0) end
+    speak:say(("note: %s; taking what was fetched earlier: commit %s"):format(why.message, cached.commit:sub(1, 12)))
+    return cached, true
+  end
+  local cached = handle:cached(kind, name.repo, name.revision)
+  if not cached then
+    q.error("io", ("%s at %s is not in %s, and HF_HUB_OFFLINE forbids to fetch it"):format(name.repo, name.revision, handle:settings().cache))
+  end
+  return cached, true
+end
+
+-- What of `files` is not here yet, in bytes.
+local function missing_bytes(listing, files)
+  local bytes = 0
+  for _, file in ipairs(files) do
+    if q.fs.kind(listing.folder .. "/" .. file.path) ~= "file" then bytes = bytes + (file.size or 0) end
+  end
+  return bytes
+end
+
+-- Fetches `files` in order, telling how far it is; state lives over several calls of one job.
+local function fetch_all(handle, kind, name, listing, files, speak)
+  local needed, room = missing_bytes(listing, files), handle:room()
+  if needed > room then
+    q.error("io", ("%s needs %s, and %s are free at %s: make room, or set HF_HOME to a folder on another disk")
+      :format(name.repo, progress.bytes(needed), progress.bytes(room), handle:settings().cache))
+  end
+  local arrived, started = 0, q.time()
+  for i, file in ipairs(files) do
+    local before, last
+    local _, verified = handle:fetch(kind, name.repo, listing.commit, file, function(done, total, note)
+      before = before or done
+      if last and done > last then arrived = arrived + done - last end
+      last = done
+      local rate = arrived / math.max(q.time() - started, 0.1)
+      local text = ("%s  %d/%d  %s%s"):format(file.path, i, #files, progress.bytes(done), total and " of " .. progress.bytes(total) or "")
+      if note ~= "" then
+        text = text .. "  " .. note
+      elseif rate > 0 then
+        text = text .. ("  %s/s  ETA %s"):format(progress.bytes(rate), progress.duration(math.max(0, needed - arrived) / rate))
+      end
+      if done > 0 or note ~= "" then speak:line(text) end
+    end)
+    if not verified then speak:say(("note: %s: the hub gives no hash of it, so only its size was checked"):format(file.path)) end
+  end
+  speak:finish()
+  return arrived
+end
+
+local function begin(text, kind, opt)
+  local name = hub.parse(text)
+  if not name then q.error("value", ("'%s' is no name on a hub; expected org/name, org/name@revision%s"):format(text, kind == "dataset" and ", org/name:split" or "")) end
+  local handle, speak = opt.hub or q.hub.open(), progress.new()
+  local listing, local_only = listing_of(handle, kind, name, speak)
+  local function get(files)
+    if not local_only then return fetch_all(handle, kind, name, listing, files, speak) end
+  end
+  local function done() if not local_only then handle:pin(kind, name.repo, name.revision, listing.commit) end end
+  return name, listing, get, done, speak
+end
+
+-- The folder of a model: its configuration, tokenizer and safetensors, fetched where they are not here. opt.hub: of
+-- q.hub.open. Returns the folder and the commit.
+function hub.model(text, opt)
+  local name, listing, get, done = begin(text, "model", opt or {})
+  get(choose.model_texts(listing))
+  get(choose.model_weights(listing, name.repo, function(path) return q.fs.read(listing.folder .. "/" .. path) end))
+  done()
+  return listing.folder, listing.commit
+end
+
+-- Shards of lines as one file, made once a commit.
+local function join(name, listing, files, kind)
+  if kind.array then
+    local paths = {}
+    for i, file in ipairs(files) do paths[i] = file.path end
+    q.error("unsupported", ("%s: split %s is %d files of %s (%s), which cannot be laid end to end: give --data one of them, under %s")
+      :format(name.repo, name.split or "train", #files, kind.ending, table.concat(paths, ", "):sub(1, 300), listing.folder))
+  end
+  local folder = ("%s/hub/datasets--%s/%s"):format(user.cache_dir(), name.repo:gsub("/", "--"), listing.commit)
+  local path = ("%s/%s.%s"):format(folder, name.split or "train", kind.ending)
+  if q.fs.kind(path) == "file" then return path end
+  q.fs.mkdir(folder)
+  local temporary = ("%s.tmp-%s"):format(path, (tostring({}):gsub("%W", "")))
+  local out = assert(io.open(temporary, "wb"))
+  for _, file in ipairs(files) do
+    local from, last = assert(io.open(listing.folder .. "/" .. file.path, "rb")), "\n"
+    for block in function() return from:read(1048576) end do
+      if not out:write(block) then q.error("io", temporary .. ": cannot be written: is the disk full?") end
+      last = block:sub(-1)
+    end
+    from:close()
+    if not kind.packed and last ~= "\n" then out:write "\n" end
+  end
+  out:close()
+  assert(os.rename(temporary, path))
+  return path
+end
+
+-- The data of a split (train, where none is named) as one local file. opt.hub: of q.hub.open. Returns its path and the commit.
+function hub.data(text, opt)
+  local name, listing, get, done, speak = begin(text, "dataset", opt or {})
+  local files, kind, left = choose.data_files(listing, name.repo, name.split or "train")
+  if left then speak:say(("note: %s also has its data as %s; taken: %s"):format(name.repo, left, kind.ending)) end
+  get(files)
+  done()
+  if #files == 1 then return listing.folder .. "/" .. files[1].path, listing.commit end
+  return join(name, listing, files, kind), listing.commit
+end
+
+-- Every file of a repository, or those whose path a pattern of `patterns` ("*.json") matches. Returns the folder, the
+-- commit and their number.
+function hub.files(text, kind, patterns, opt)
+  local name, listing, get, done = begin(text, kind, opt or {})
+  local files = choose.matching(listing, patterns)
+  if #files == 0 then q.error("value", ("%s has no file like %s"):format(name.repo, table.concat(patterns, ", "))) end
+  get(files)
+  done()
+  return listing.folder, listing.commit, #files
+end
+
+-- A recipe's --model or --data: a path that exists stays what it is, a name is fetched; anything else comes back for the
+-- reader of files to refuse.
+local function resolve(text, fetch, what)
+  if text == "" or q.fs.kind(text) or not hub.parse(text) then return text end
+  io.stderr:write(("%s %s: not a path here, so it is fetched from %s\n"):format(what, text, q.hub.open():settings().endpoint))
+  return (fetch(text))
+end
+function hub.resolve_model(text) return resolve(text, hub.model, "model") end
+function hub.resolve_data(text) return resolve(text, hub.data, "data") end
+
+return hub

@@ -1,0 +1,154 @@
+-- Which files of a hub's repository make a model that qeng loads, or a split of a dataset, from their names alone.
+
+local q = require "qeng.core"
+
+local choose = {}
+
+-- Forms of data, the preferred ones first. array: several files of it cannot be laid end to end.
+local forms = {
+  { ending = "qubgpu", array = true }, { ending = "jsonl" }, { ending = "ndjson" }, { ending = "json", array = true },
+  { ending = "csv", array = true }, { ending = "txt" },
+}
+local data_forms = {}
+for _, form in ipairs(forms) do
+  for _, packing in ipairs { "", ".gz", ".zst" } do
+    data_forms[#data_forms + 1] = { ending = form.ending .. packing, array = form.array, packed = packing ~= "" }
+  end
+end
+
+local function ends(path, ending) return path:sub(-#ending - 1):lower() == "." .. ending end
+
+-- Does a name end as a file does that people give by its path?
+function choose.is_file_name(name)
+  for _, form in ipairs(data_forms) do
+    if ends(name, form.ending) then return true end
+  end
+  for _, ending in ipairs { "parquet", "safetensors", "gguf", "tiktoken", "model", "lua", "ndp" } do
+    if ends(name, ending) then return true end
+  end
+  return false
+end
+
+-- ---------------------------------------------------------------- models
+
+local texts = {
+  "config.json", "generation_config.json", "adapter_config.json", "tokenizer.json", "tokenizer_config.json", "tokenizer.model",
+  "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt", "chat_template.jinja", "chat_template.json",
+  "model.safetensors.index.json",
+}
+local is_text = {}
+for _, name in ipairs(texts) do is_text[name] = true end
+
+-- Configuration and tokenizer: small files of the repository's first folder.
+function choose.model_texts(listing)
+  local files = {}
+  for _, file in ipairs(listing.files) do
+    if is_text[file.path] or file.path:match "^[^/]+%.tiktoken$" then files[#files + 1] = file end
+  end
+  return files
+end
+
+-- The safetensors: those that the index names, or model.safetensors, or the only ones there are. read(path): the text of a
+-- file of model_texts, which are here by now.
+function choose.model_weights(listing, repo, read)
+  local by_path, alone, others = {}, {}, {}
+  for _, file in ipairs(listing.files) do
+    by_path[file.path] = file
+    if file.path:match "^[^/]+%.safetensors$" then alone[#alone + 1] = file end
+    if file.path:match "%.gguf$" or file.path:match "%.bin$" or file.path:match "%.pth?$" or file.path:match "%.onnx$" then others[#others + 1] = file.path end
+  end
+  if by_path["model.safetensors.index.json"] then
+    local ok, index = pcall(q.json.decode, read "model.safetensors.index.json")
+    local map = ok and type(index) == "table" and index.weight_map
+    if type(map) ~= "table" then q.error("format", repo .. ": model.safetensors.index.json is no index of weights") end
+    local files, seen = {}, {}
+    for _, path in pairs(map) do
+      if type(path) ~= "string" or not by_path[path] then
+        q.error("format", ("%s: model.safetensors.index.json names %s, which the repository%s has not"):format(repo, tostring(path), listing.folder and " here" or ""))
+      end
+      if not seen[path] then files[#files + 1], seen[path] = by_path[path], true end
+    end
+    table.sort(files, function(a, b) return a.path < b.path end)
+    return files
+  end
+  if by_path["model.safetensors"] then return { by_path["model.safetensors"] } end
+  if #alone > 0 then return alone end
+  q.error("unsupported", ("%s has no safetensors%s: qeng loads models of config.json, tokenizer and safetensors"):format(repo,
+    #others > 0 and " (it has " .. table.concat(others, ", "):sub(1, 200) .. ")" or ""))
+end
+
+-- ---------------------------------------------------------------- datasets
+
+local words = {
+  train = { "train", "training" }, validation = { "validation", "valid", "val", "dev" }, test = { "test", "testing", "eval", "evaluation" },
+}
+
+-- Is `word` a part of the path that stands by itself, as in data/train-00000-of-00002.jsonl?
+local function names(path, word)
+  return (("/" .. path .. "/"):lower():gsub("[^%w]", " ")):find(" " .. word:lower():gsub("[^%w]", " ") .. " ", 1, true) ~= nil
+end
+
+local function split_of(path)
+  for split, list in pairs(words) do
+    for _, word in ipairs(list) do
+      if names(path, word) then return split end
+    end
+  end
+end
+
+local not_data = { ["dataset_infos.json"] = true, ["dataset_dict.json"] = true, ["dataset_info.json"] = true, ["state.json"] = true, ["requirements.txt"] = true, ["license.txt"] = true, ["readme.txt"] = true }
+
+-- The files of a split, their form, and the ending of another form that the split has too. A split is told by its name
+-- standing in the path; where no file says what split it is of, all are "train".
+function choose.data_files(listing, repo, split)
+  local by_form, parquet, splits = {}, {}, {}
+  local sorted = false
+  for _, file in ipairs(listing.files) do sorted = sorted or split_of(file.path) ~= nil end
+  for _, file in ipairs(listing.files) do
+    local base = file.path:match "[^/]+$":lower()
+    local of = split_of(file.path) or (not sorted and "train") or nil
+    local wanted = of == split or names(file.path, split) or (words[of or ""] and words[of][2] == split)
+    if ends(file.path, "parquet") then parquet[#parquet + 1] = file.path end
+    for i, form in ipairs(data_forms) do
+      if ends(file.path, form.ending) and not not_data[base] and not file.path:match "^%." then
+        if of then splits[of] = true end
+        if wanted then
+          by_form[i] = by_form[i] or {}
+          table.insert(by_form[i], file)
+        end
+      end
+    end
+  end
+  local chosen, left
+  for i in ipairs(data_forms) do
+    if by_form[i] and chosen then left = left or data_forms[i].ending end
+    chosen = chosen or by_form[i] and i
+  end
+  if chosen then return by_form[chosen], data_forms[chosen], left end
+  local known = {}
+  for name in pairs(splits) do known[#known + 1] = name end
+  table.sort(known)
+  if #known > 0 then q.error("value", ("%s has no data of split %s; it has %s"):format(repo, split, table.concat(known, ", "))) end
+  if #parquet > 0 then
+    q.error("unsupported", ("%s has its data only as Parquet (%s), which qeng does not read. With Python's pandas, once: "
+      .. "pandas.read_parquet('FILE').to_json('FILE.jsonl', orient='records', lines=True)"):format(repo, parquet[1]))
+  end
+  q.error("unsupported", ("%s has no data that qeng reads: expected .jsonl, .json, .csv or .txt (also .gz, .zst), or .qubgpu"):format(repo))
+end
+
+-- ---------------------------------------------------------------- by pattern
+
+function choose.matching(listing, patterns)
+  local files = {}
+  for _, file in ipairs(listing.files) do
+    local wanted = #patterns == 0
+    for _, pattern in ipairs(patterns) do
+      local lua = "^" .. pattern:gsub("[%^%$%(%)%%%.%[%]%+%-]", "%%%0"):gsub("%*", ".*"):gsub("%?", ".") .. "$"
+      wanted = wanted or file.path:match(lua) ~= nil
+    end
+    if wanted then files[#files + 1] = file end
+  end
+  return files
+end
+
+return choose

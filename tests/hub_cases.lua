@@ -1,0 +1,121 @@
+-- What q.hub does with a hub that misbehaves: tests/hub_server.py serves, transcripts/hub_test.sh runs this.
+--   qeng hub_cases.lua ENDPOINT SOURCE WORK     SOURCE: the folder "model" whose files are served
+local q = require "qeng"
+local endpoint, source, work = arg[1], arg[2], arg[3]
+local failures = 0
+local function check(condition, ...)
+  if not condition then failures = failures + 1; print("FAILED", ...) end
+end
+local number = 0
+local function client(opt)
+  number = number + 1
+  local all = { endpoint = endpoint, cache = ("%s/cache%d"):format(work, number), token = "", backoff = 0.02, stall_timeout = 1 }
+  for key, value in pairs(opt or {}) do all[key] = value end
+  return q.hub.open(all), all.cache
+end
+local function same(folder)
+  for _, name in ipairs { "config.json", "tokenizer.json", "model.safetensors" } do
+    if q.fs.read(folder .. "/" .. name) ~= q.fs.read(source .. "/" .. name) then return false end
+  end
+  return true
+end
+
+-- whole in the end, whatever the way
+for _, org in ipairs { "plain", "cut", "noranges", "badrange", "busy", "slow", "renamed", "expired", "wrongonce", "nohash", "trickle" } do
+  local hub, cache = client()
+  local folder, commit = q.try(q.hub.model, org .. "/model", { hub = hub })
+  check(folder and same(folder), org, commit)
+  check(not folder or folder:find(("%s/models--%s--model/snapshots/"):format(cache, org), 1, true), org, folder)
+  for _, name in ipairs(folder and q.fs.list(cache .. "/models--" .. org .. "--model/blobs") or {}) do
+    check(not name:find "incomplete", org, name)
+  end
+end
+
+-- refused, with a message that says why, and nothing put in place
+local refused = {
+  private = "io: .*401.*private: set HF_TOKEN", gated = "io: .*403.*accepts? its conditions", missing = "io: .*404.*%?%[31mnot found",
+  down = "network: .*503.*tried 5 times", closed = "network: .*100000 seconds", forever = "network: .*tried 5 times", loop = "network: .*redirects",
+  climbs = "format: .*leads out", absolute = "format: .*leads out", twice = "format: .*twice", huge = "io: .*make room", negative = "format: .*%-1 bytes",
+  oddcommit = "format: .*as the commit", othercommit = "format: .*commit", movedcommit = "format: .*commit b+ where", oddetag = "format: .*ETag",
+  wronghead = "format: .*list says that its hash", wronghash = "format: .*damaged on its way", wrongsize = "format: .*list says that it has",
+  longer = "format: .*more bytes arrive", webpage = "format: .*does not answer as", nested = "format: .*does not answer as",
+  outside = "io: .*not encrypted", downgrade = "value: .*ftp is not supported", user = "value: .*name or password",
+}
+for org, pattern in pairs(refused) do
+  local hub, cache = client()
+  local folder, why = q.try(q.hub.model, org .. "/model", { hub = hub })
+  local text = why and why.code .. ": " .. why.message
+  check(not folder and text:find("^" .. pattern), org, folder or text)
+  check(not hub:cached("model", org .. "/model", "main"), org, "is pinned though it is not whole")
+end
+check(not q.fs.kind(work .. "/climbed") and not q.fs.kind "/tmp/climbed", "a name led out of its folder")
+
+-- the token opens what is private, and is shown to the hub alone (the shell looks into the server's log)
+check(q.try(q.hub.model, "private/model", { hub = client { token = "secret" } }), "private with the token")
+check(select(2, q.try(q.hub.model, "private/model", { hub = client { token = "wrong" } })).message:find "is not valid", "a wrong token")
+
+-- an interrupted download is gone on from
+do
+  local hub, cache = client { attempts = 1 }
+  local listing = hub:list("model", "cut/second", "main")
+  local file
+  for _, one in ipairs(listing.files) do if one.path == "model.safetensors" then file = one end end
+  local path, why = q.try(hub.fetch, hub, "model", "cut/second", listing.commit, file)
+  check(not path and why.code == "network", "cut with one attempt", path or why)
+  local part = cache .. "/models--cut--second/blobs/" .. file.hash .. ".incomplete"
+  local came = #q.fs.read(part)
+  check(came > 0 and came < file.size, "what came is kept", came)
+  local first
+  hub = client { cache = cache }
+  path = hub:fetch("model", "cut/second", listing.commit, file, function(done) first = first or done > 0 and done end)
+  check(first == came and #q.fs.read(path) == file.size, "gone on from", first, came)
+  -- a part that is of another file is found out by its hash, and thrown away
+  q.fs.remove(path)
+  q.fs.remove(cache .. "/models--cut--second/blobs/" .. file.hash)
+  q.fs.write(part, ("x"):rep(1000))
+  path = hub:fetch("model", "cut/second", listing.commit, file)
+  check(q.fs.read(path) == q.fs.read(source .. "/model.safetensors"), "a foreign part")
+end
+
+-- revisions, and the cache without a network
+do
+  local hub, cache = client()
+  local folder, commit = q.hub.model("plain/model@v1", { hub = hub })
+  check(commit == "c0ffee" .. ("0"):rep(34), commit)
+  check(q.fs.read(cache .. "/models--plain--model/refs/v1") == commit, "refs")
+  local away = client { cache = cache, offline = true, endpoint = "http://127.0.0.1:9" }
+  check(q.hub.model("plain/model@v1", { hub = away }) == folder and q.hub.model("plain/model@" .. commit, { hub = away }) == folder, "offline")
+  local found, why = q.try(q.hub.model, "plain/model", { hub = away })
+  check(not found and why.message:find "HF_HUB_OFFLINE", "offline, another revision", why)
+  local unreachable = client { cache = cache, endpoint = "http://127.0.0.1:9", attempts = 2 }
+  check(q.hub.model("plain/model@v1", { hub = unreachable }) == folder, "a hub out of reach")
+  found, why = q.try(q.hub.model, "plain/model@v2", { hub = hub })
+  check(not found and why.message:find "no such revision", why)
+end
+
+-- datasets
+do
+  local hub = client()
+  local path = q.hub.data("plain/chats", { hub = hub })
+  check(q.fs.read(path) == '{"text":"a"}\n{"text":"b"}\n', "two shards of train as one file", path)
+  check(path:find "train.jsonl", path)
+  check(q.fs.read((q.hub.data("plain/chats:test", { hub = hub }))) == '{"text":"t"}\n', "test")
+  local found, why = q.try(q.hub.data, "plain/chats:dev", { hub = hub })
+  check(not found and why.message:find "no data of split dev; it has test, train", why)
+  found, why = q.try(q.hub.data, "plain/parquet", { hub = hub })
+  check(not found and why.code == "unsupported" and why.message:find "read_parquet", why)
+  found, why = q.try(q.hub.model, "plain/chats", { hub = hub })
+  check(not found and why.message:find "has no safetensors", why)
+end
+
+-- addresses and names
+for _, bad in ipairs { "http://example.com", "ftp://127.0.0.1", "http://127.0.0.1.example.com", "nothing", "https://me:pw@huggingface.co" } do
+  check(not q.try(q.hub.open, { endpoint = bad }), bad, "taken")
+end
+for _, bad in ipairs { "../x", "a/b/c", "a/..", "-a/b", "a/b@..", "a/b@x/../y", "a/b:c:d", "" } do
+  local found, why = q.try(q.hub.model, bad, { hub = client() })
+  check(not found and why.code == "value", bad, found or why)
+end
+
+print(failures == 0 and "hub cases: ok" or failures .. " failed")
+os.exit(failures == 0 and 0 or 1)
