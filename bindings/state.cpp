@@ -97,6 +97,7 @@ LuaState::LuaState() : L_(luaL_newstate()) {
   register_safetensors(L_);
   register_tokenizer(L_);
   register_packets(L_);
+  register_batches(L_);
   register_sampler(L_);
 
   lua_getglobal(L_, "package");
