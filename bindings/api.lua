@@ -206,6 +206,9 @@ function q.lm_head_loss(h, w, targets, scale) end
 
 ---Runs fn(...) without recording.
 function q.no_grad(fn, ...) end
+---Runs fn(...) as if these parameters required no gradient; what they have of one stays as it is.
+---@param parameters Tensor[]
+function q.freeze(parameters, fn, ...) end
 ---Runs fn(...); tensors created inside die at its end, but for those it returns.
 function q.scope(fn, ...) end
 ---A handle of the same tensor that outlives the scopes around.
@@ -248,24 +251,25 @@ function Program:free() end
 
 ---AdamW over tensors that require gradients. f32 state; a bf16 parameter has an f32 master here.
 ---@param parameters Tensor[]
----@param opt? {beta1?: number, beta2?: number, eps?: number, decay?: number}  decay on tensors of rank 2 and more
+---@param opt? {beta1?: number, beta2?: number, eps?: number, decay?: number, groups?: integer[]}  decay on tensors of rank 2 and more; groups: from 0, one for each parameter
 ---@return AdamW
 function q.adamw_state(parameters, opt) end
 
 ---@class AdamW
 local AdamW = {}
----One update and zeroed gradients. skipped: the norm was not finite and nothing changed.
----@param opt {lr: number, clip?: number}
+---One update and zeroed gradients. skipped: the norm was not finite and nothing changed. groups: those updated (all); the
+---gradients of the others have to be zero.
+---@param opt {lr: number, clip?: number, groups?: integer[]}
 ---@return {grad_norm: number, skipped: boolean}
 function AdamW:step(opt) end
----The state to save: {{name, Tensor}...} for the parameter names given, and the count of steps.
+---The state to save: {{name, Tensor}...} for the parameter names given, and the count of steps of each group.
 ---@param names string[]
 ---@return table tensors
----@return integer steps
+---@return integer[] steps
 function AdamW:state(names) end
 ---@param file SafetensorsFile
 ---@param names string[]
----@param steps integer
+---@param steps integer[]
 function AdamW:restore(file, names, steps) end
 
 -- ---------------------------------------------------------------- files
@@ -325,6 +329,9 @@ function q.fs.remove(path) end
 function q.fs.copy(from, to) end
 ---Replaces folder `to` by `from` (synced first); a kill at any moment leaves one whole folder readable.
 function q.fs.replace_dir(from, to) end
+---Deletes what killed processes left in a folder: NAME.tmp-PID-N, where the process is gone. Returns the names.
+---@return string[]
+function q.fs.sweep(path) end
 ---@return string?  the first existing of path as given, beside the installed recipes
 function q.fs.find(path) end
 
@@ -394,7 +401,11 @@ function PacketFile:meta() end
 ---@return table  {ok=, damaged={...}, ...}
 function PacketFile:verify() end
 ---Packed batches of rows * row_tokens slots, prefetched by a thread.
----@param opt {row_tokens: integer, rows?: integer, seed?: integer, split?: "train"|"eval", eval_share?: number, pad?: integer, long?: "split"|"drop"|"error", lookahead?: integer, once?: boolean, vocab?: integer}  vocab: a token at or over it is an error
+---  sources: only records of these SRC. drop: CRC-Drop, each epoch a record is left out with this probability. rank, ranks:
+---  rows rank, rank + ranks, ... of each global batch of `rows` rows. route: every batch holds packets of one DST (info().dst).
+---  weights: a curriculum, {[SRC] = weight} or a function of (step, source), called on this thread some batches ahead; the
+---  step counts batches_per_step batches. Shares are of records; where a source ends it begins anew.
+---@param opt {row_tokens: integer, rows?: integer, rank?: integer, ranks?: integer, seed?: integer, split?: "train"|"eval", eval_share?: number, pad?: integer, long?: "split"|"drop"|"error", lookahead?: integer, once?: boolean, vocab?: integer, sources?: integer[], drop?: number, weights?: table<integer, number>|fun(step: integer, source: integer): number, batches_per_step?: integer, route?: boolean}  vocab: a token at or over it is an error
 ---@return Batches
 function PacketFile:batches(opt) end
 
@@ -407,15 +418,21 @@ function Batches:next() end
 ---@return integer[]
 function Batches:state() end
 function Batches:restore(state) end
----{batches=, real_tokens=, trained_tokens=, documents=, split=, dropped=} of one epoch
+---{batches=, real_tokens=, trained_tokens=, documents=, split=, dropped=, crc_dropped=} of one epoch, and {[number] = records}
+---as sources= and destinations=. Of a curriculum: with the weights of step 0 throughout.
 ---@return table
 function Batches:plan() end
 
 ---@class Batch
 local Batch = {}
----{tokens=, real_tokens=, trained_tokens=, documents=, split=, dropped=, damaged=, epoch=, wait_ms=, max_documents=}
+---{tokens=, real_tokens=, trained_tokens=, documents=, split=, dropped=, crc_dropped=, damaged=, epoch=, dst=, wait_ms=,
+---max_documents=}
 ---@return table
 function Batch:info() end
+---What the batch holds of each source (SRC). nll: the sum over its targets of the tensor given (Model:loss), which is read.
+---@param nll? Tensor  [t] f32
+---@return table<integer, {documents: integer, trained_tokens: integer, nll: number}>
+function Batch:by_source(nll) end
 ---Starts the batch's way to a GPU, beside what that computes; load() then finds it there. No need to; at most two at a time.
 function Batch:send() end
 ---Copies into tensors: tokens, targets, positions [T] i32, cu [max_documents + 1] i32.
@@ -519,7 +536,7 @@ function q.use_device(opt) end
 
 ---Loads opt.model, opens opt.data, trains by opt.mode, saves under opt.out: what recipes/lora_qwen.lua does with its options.
 ---@param opt table
----@param hooks? {prepare?: function, on_step?: function, title?: string}  prepare(model, file), on_step(row, model)
+---@param hooks? {prepare?: function, on_step?: function, weights?: table|function, title?: string}  prepare(model, file), on_step(row, model)
 ---@return Model model
 ---@return PacketFile file
 ---@return table result  as q.train
@@ -661,7 +678,7 @@ function Template:prompt(messages) end
 function q.schedule(name, peak, steps, opt) end
 
 ---The ordinary fine-tuning loop: evaluation, checkpoints, metrics.jsonl, report.html, Ctrl-C. Its fields: scripts/qeng/train.lua.
----@param opt {model: Model, data: PacketFile, out: string, steps?: integer, epochs?: number, row_tokens?: integer, rows?: integer, accumulate?: integer, lr?: number, schedule?: string, warmup?: integer, decay?: number, clip?: number, seed?: integer, eval_share?: number, eval_every?: integer, save_every?: integer, keep?: integer, resume?: boolean, eager?: boolean, on_step?: function}
+---@param opt {model: Model, data: PacketFile, out: string, steps?: integer, epochs?: number, row_tokens?: integer, rows?: integer, accumulate?: integer, lr?: number, schedule?: string, warmup?: integer, decay?: number, clip?: number, seed?: integer, eval_share?: number, eval_every?: integer, save_every?: integer, keep?: integer, resume?: boolean, eager?: boolean, sources?: integer[], drop?: number, weights?: table|function, on_step?: function}
 ---@return {steps: integer, eval_before: number?, eval_loss: number?, metrics: table[]}
 function q.train(opt) end
 

@@ -140,6 +140,24 @@ int no_grad(Call& call) {
   return call_rest(call, 1);
 }
 
+// RAII: these parameters count as ones that require no gradient, and keep the gradient that they have.
+struct Frozen {
+  explicit Frozen(const std::vector<TensorPtr>& parameters) {
+    for (const TensorPtr& parameter : parameters)
+      if (parameter->requires_grad) parameter->requires_grad = false, held.push_back(parameter);
+  }
+  ~Frozen() {
+    for (const TensorPtr& parameter : held) parameter->requires_grad = true;
+  }
+  Frozen(const Frozen&) = delete;
+  std::vector<TensorPtr> held;
+};
+
+int freeze(Call& call) {
+  Frozen frozen(call.arg<std::vector<TensorPtr>>(1));
+  return call_rest(call, 2);
+}
+
 int scope(Call& call) {
   scopes::enter(call.L);
   try {
@@ -201,7 +219,7 @@ void register_autograd(lua_State* L) {
   using namespace lua;
   functions(L, "", {{"linear", fn<project>}, {"merge_lora", fn<merge>}, {"embedding", fn<embed>}, {"rmsnorm", fn<norm>}, {"add_rmsnorm", fn<normed_sum>}, {"swiglu", fn<gated>},
                     {"dropout", fn<drop>}, {"rope_table", fn<frequencies>}, {"rope", fn<rotate>}, {"attention", fn<attend>},
-                    {"lm_head_loss", fn<loss>}, {"no_grad", fn<no_grad>}, {"scope", fn<scope>}, {"keep", fn<keep>}, {"block", fn<block>}, {"checkpoint", fn<checkpoint>}});
+                    {"lm_head_loss", fn<loss>}, {"no_grad", fn<no_grad>}, {"freeze", fn<freeze>}, {"scope", fn<scope>}, {"keep", fn<keep>}, {"block", fn<block>}, {"checkpoint", fn<checkpoint>}});
   methods<Tensor>(L, {{"reshape", fn<reshaped>}, {"to", fn<to>}, {"backward", fn<backward>}, {"__add", fn<plus>}, {"__mul", fn<times>}});
 }
 

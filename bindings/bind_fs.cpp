@@ -97,13 +97,12 @@ int replace_dir(Call& call) {
   const auto from = call.arg<std::string>(1), to = call.arg<std::string>(2);
   if (kind_of(from) != "dir") fail("io", from, ": no such folder");
   AtomicFolder folder(to);
-  std::error_code error;
-  fs::remove(folder.folder(), error);
-  fs::rename(from, folder.folder(), error);  // `from` becomes the new folder; commit() syncs it and puts it in place
-  if (error) refuse(from, error);
+  folder.take(from);
   folder.commit();
   return 0;
 }
+
+int sweep(Call& call) { return call.push(remove_strays(call.arg<std::string>(1))); }
 
 int find(Call& call) {
   const std::string found = find_file(call.arg<std::string>(1));
@@ -124,6 +123,7 @@ void register_fs(lua_State* L) {
                   {"remove", fn<remove>},
                   {"copy", fn<copy>},
                   {"replace_dir", fn<replace_dir>},
+                  {"sweep", fn<sweep>},
                   {"find", fn<find>}});
 }
 

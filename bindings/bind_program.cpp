@@ -151,18 +151,23 @@ int profile_program(Call& call) {
 // ---------------------------------------------------------------- AdamW
 
 int adamw(Call& call) {
-  Options opt(call, 2, {"beta1", "beta2", "eps", "decay"});
+  Options opt(call, 2, {"beta1", "beta2", "eps", "decay", "groups"});
   AdamWOptions options;
   options.beta1 = opt.get<float>("beta1", options.beta1);
   options.beta2 = opt.get<float>("beta2", options.beta2);
   options.eps = opt.get<float>("eps", options.eps);
   options.decay = opt.get<float>("decay", options.decay);
-  return call.push(std::make_shared<AdamWState>(device(), call.arg<std::vector<TensorPtr>>(1), options));
+  return call.push(std::make_shared<AdamWState>(device(), call.arg<std::vector<TensorPtr>>(1), options, opt.get("groups", std::vector<int>())));
 }
 
 int step(Call& call) {
-  Options opt(call, 1, {"lr", "clip"});
-  const AdamWState::Result result = call.self<AdamWState>()->step(opt.get<double>("lr"), opt.get<double>("clip", 0));
+  Options opt(call, 1, {"lr", "clip", "groups"});
+  uint64_t groups = opt.has("groups") ? 0 : AdamWState::kAllGroups;
+  for (int group : opt.get("groups", std::vector<int>())) {
+    if (group < 0 || group >= AdamWState::kMaxGroups) fail("value", "AdamW:step: there is no group ", group);
+    groups |= uint64_t{1} << group;
+  }
+  const AdamWState::Result result = call.self<AdamWState>()->step(opt.get<double>("lr"), opt.get<double>("clip", 0), groups);
   lua_newtable(call.L);
   lua::set_field(call.L, "grad_norm", result.grad_norm);
   lua::set_field(call.L, "skipped", result.skipped);
@@ -175,7 +180,7 @@ std::vector<std::string> names_for(const Call& call, int argument, const AdamWSt
   return names;
 }
 
-// {{name, tensor}...} as q.safetensors.save takes them, and the count of steps.
+// {{name, tensor}...} as q.safetensors.save takes them, and the count of steps of each group.
 int state(Call& call) {
   const auto adam = call.self<AdamWState>();
   const std::vector<std::string> names = names_for(call, 1, *adam);
@@ -198,7 +203,7 @@ int state(Call& call) {
 int restore(Call& call) {
   const auto adam = call.self<AdamWState>();
   const std::vector<std::string> names = names_for(call, 2, *adam);
-  const int64_t steps = call.arg<int64_t>(3);
+  const auto steps = call.arg<std::vector<int64_t>>(3);
   lua_State* L = call.L;
   for (size_t i = 0; i < adam->size(); ++i)
     for (const AdamWState::Part& part : adam->parts(i)) {

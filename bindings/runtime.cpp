@@ -1,5 +1,7 @@
 #include "bindings/runtime.h"
 
+#include "engine/train/batch_stage.h"
+
 namespace qeng {
 
 namespace {

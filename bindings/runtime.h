@@ -5,11 +5,13 @@
 
 #include "bindings/lua.h"
 #include "engine/autograd/tape.h"
-#include "engine/train/batch_stage.h"
 
 QENG_LUA_CLASS(qeng::Tensor, "Tensor")
 
 namespace qeng {
+
+struct Batch;
+class BatchStage;
 
 struct DeviceChoice {
   std::string name = "auto";  // auto (the first GPU, else the CPU), cpu, cuda, cuda:N

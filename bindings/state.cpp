@@ -97,6 +97,7 @@ LuaState::LuaState() : L_(luaL_newstate()) {
   register_safetensors(L_);
   register_tokenizer(L_);
   register_packets(L_);
+  register_batches(L_);
   register_sampler(L_);
   register_hub(L_);
 

@@ -38,6 +38,8 @@ local opt = q.options(q.device_options {
   eager = { false, "run operation by operation instead of a captured program", order = 29 },
   profile = { false, "at the end, print where a pass spends its time and memory", order = 31 },
   merge = { false, "also write the merged model", order = 30 },
+  sources = { "", "train on packets of these sources only: names or numbers, by commas", order = 32 },
+  drop = { 0, "CRC-Drop: share of the documents left out of each epoch, by chance", min = 0, max = 0.99, integer = false, order = 33 },
 })
 q.use_device(opt)
 

@@ -1,12 +1,16 @@
 #include "engine/formats/atomic_file.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 #include <filesystem>
 
@@ -19,9 +23,32 @@ namespace fs = std::filesystem;
 
 constexpr size_t kBufferBytes = 1 << 20;  // large enough that a checkpoint is written at the disk's speed
 
+constexpr std::string_view kTemporary = ".tmp-";
+
 std::string temporary_name(const std::string& path) {
   static std::atomic<unsigned> counter{0};
-  return path + ".tmp-" + std::to_string(::getpid()) + "-" + std::to_string(counter++);
+  return path + std::string(kTemporary) + std::to_string(::getpid()) + "-" + std::to_string(counter++);
+}
+
+// The PID of NAME.tmp-PID-N; 0 for another name.
+pid_t pid_of(const std::string& name) {
+  const size_t at = name.rfind(kTemporary);
+  if (at == std::string::npos || at == 0) return 0;
+  const char *from = name.data() + at + kTemporary.size(), *end = name.data() + name.size();
+  pid_t pid = 0;
+  unsigned number = 0;
+  const auto [dash, why] = std::from_chars(from, end, pid);
+  if (why != std::errc() || dash == end || *dash != '-') return 0;
+  const auto [last, wrong] = std::from_chars(dash + 1, end, number);
+  return wrong == std::errc() && last == end && pid > 0 ? pid : 0;
+}
+
+bool lock_is_free(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+  if (fd < 0) return false;
+  const bool locked = ::flock(fd, LOCK_EX | LOCK_NB) == 0;
+  ::close(fd);
+  return locked;
 }
 
 // "out/ckpt/" and "out/ckpt" are the same folder; the temporary must lie beside it, not inside.
@@ -70,6 +97,7 @@ AtomicFile::AtomicFile(std::string path)
     if (errno == ENOENT) fail("io", path_, ": cannot create: the folder ", parent_of(path_), " does not exist");
     fail("io", path_, ": cannot create: ", std::strerror(errno));
   }
+  ::flock(fd_, LOCK_EX | LOCK_NB);  // no writer depends on it; see remove_strays()
 }
 
 AtomicFile::~AtomicFile() {
@@ -141,11 +169,26 @@ AtomicFolder::AtomicFolder(std::string path)
   fs::create_directories(parent_of(path_), reason);
   if (!reason) fs::create_directory(temporary_, reason);
   if (reason) fail("io", temporary_, ": cannot create the folder: ", reason.message());
+  hold();
+}
+
+void AtomicFolder::hold() {
+  if (lock_ >= 0) ::close(lock_);
+  lock_ = ::open(temporary_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (lock_ >= 0) ::flock(lock_, LOCK_EX | LOCK_NB);
+}
+
+void AtomicFolder::take(const std::string& from) {
+  if (committed_) fail("closed", path_, ": take after commit");
+  if (::rename(from.c_str(), temporary_.c_str()) != 0)  // over an empty folder
+    fail("io", from, ": cannot be moved to ", temporary_, ": ", std::strerror(errno));
+  hold();
 }
 
 AtomicFolder::~AtomicFolder() {
   std::error_code ignored;
   if (!committed_) fs::remove_all(temporary_, ignored);
+  if (lock_ >= 0) ::close(lock_);
 }
 
 void AtomicFolder::commit() {
@@ -173,6 +216,25 @@ void recover_folder(const std::string& path) {
   if (fs::exists(target) || !fs::is_directory(old)) return;
   rename_or_fail(old, target);
   sync_path(parent_of(target), O_DIRECTORY);
+}
+
+std::vector<std::string> remove_strays(const std::string& folder) {
+  std::vector<std::string> names;
+  std::error_code none;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, none)) {
+    const std::string name = entry.path().filename().string();
+    const pid_t pid = pid_of(name);
+    const bool gone = pid > 0 && ::kill(pid, 0) != 0 && errno == ESRCH;
+    if (gone && lock_is_free(entry.path().string())) names.push_back(name);
+  }
+  std::sort(names.begin(), names.end());
+  for (const std::string& name : names) {
+    std::error_code reason;
+    fs::remove_all(folder + "/" + name, reason);
+    if (reason)
+      fail("io", folder, "/", name, ": a killed process left it, and it cannot be deleted: ", reason.message());
+  }
+  return names;
 }
 
 }  // namespace qeng

@@ -1,12 +1,13 @@
 // Files and folders that appear whole or not at all. Data goes to a temporary name beside the target; commit() flushes
 // it to the disk and renames. A process killed at any moment leaves the old target, or the new one, and perhaps a stray
-// NAME.tmp-PID-N that may be deleted. An object destroyed without commit() removes what it wrote.
+// NAME.tmp-PID-N, which remove_strays() deletes. An object destroyed without commit() removes what it wrote.
 #pragma once
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace qeng {
 
@@ -49,6 +50,8 @@ class AtomicFolder {
   AtomicFolder& operator=(const AtomicFolder&) = delete;
 
   const std::string& folder() const { return temporary_; }
+  // Makes folder `from`, of the same file system, the new one: instead of writing into folder().
+  void take(const std::string& from);
   std::string file(const std::string& name) const { return temporary_ + "/" + name; }
 
   // Flushes every file and folder to the disk and puts the folder at `path`. An existing folder there is exchanged in
@@ -57,12 +60,20 @@ class AtomicFolder {
   void commit();
 
  private:
+  void hold();
   std::string path_, temporary_;
+  int lock_ = -1;  // says to remove_strays() of whatever process that this one is alive
   bool committed_ = false;
 };
 
 // Call before reading a folder that AtomicFolder writes: puts PATH.old back where PATH is missing, and otherwise does
 // nothing.
 void recover_folder(const std::string& path);
+
+// Deletes what killed processes left among the entries of a folder: NAME.tmp-PID-N, file or folder, where this machine
+// has no process PID and nobody holds the lock that a writer holds (it may be in another container, or on another
+// machine). Where the file system has no locks nothing is deleted. Returns the names; a folder that is not there has
+// none.
+std::vector<std::string> remove_strays(const std::string& folder);
 
 }  // namespace qeng

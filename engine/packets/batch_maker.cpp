@@ -1,6 +1,7 @@
 #include "engine/packets/batch_maker.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "kernels/error.h"
 
@@ -10,6 +11,8 @@ namespace {
 constexpr int64_t kMaxSlots =
     int64_t{1} << 28;  // tokens of a batch: cu_seqlens is i32, and nobody has the memory for more
 constexpr int64_t kMaxInteger = int64_t{1} << 53;
+constexpr int kEmptyEpochs =
+    1000;  // CRC-Drop may leave nothing of a small epoch; of so many in a row something is wrong
 
 BatchOptions checked(BatchOptions o, const PacketFile& file) {
   const auto positive = [&](const char* name, int64_t value, int64_t from, int64_t to) {
@@ -17,6 +20,9 @@ BatchOptions checked(BatchOptions o, const PacketFile& file) {
   };
   positive("row_tokens", o.row_tokens, 2, kMaxSlots);
   positive("rows", o.rows, 1, kMaxSlots / o.row_tokens);
+  positive("ranks", o.ranks, 1, o.rows);
+  positive("rank", o.rank, 0, o.ranks - 1);
+  positive("batches_per_step", o.batches_per_step, 1, kMaxInteger - 1);
   positive("seed", o.seed, 0, kMaxInteger - 1);
   positive("epochs", o.epochs, 0, kMaxInteger - 1);
   positive("lookahead", o.lookahead, 1, kLookahead);
@@ -26,9 +32,12 @@ BatchOptions checked(BatchOptions o, const PacketFile& file) {
   positive("max_documents", o.max_documents, 2 * o.rows, kMaxSlots);
   if (!(o.max_damaged >= 0 && o.max_damaged <= 1))
     fail("value", "batches: max_damaged is ", o.max_damaged, ", expected 0 to 1");
+  if (!(o.drop >= 0 && o.drop < 1)) fail("value", "batches: drop is ", o.drop, ", expected 0 or more and below 1");
   if (file.records() == 0) fail("value", file.path(), ": there is no record in it");
   if (o.split == Split::eval) {
     if (o.eval_share == 0) fail("value", "batches: split = \"eval\" needs an eval_share above 0");
+    if (o.drop > 0 || o.weights)
+      fail("value", "batches: drop and weights are of training; split = \"eval\" reads every held-out record once");
     o.epochs = 1;
   }
   return o;
@@ -36,74 +45,125 @@ BatchOptions checked(BatchOptions o, const PacketFile& file) {
 
 }  // namespace
 
-std::vector<int64_t> BatchState::integers() const {
-  std::vector<int64_t> out = {seed, epoch, static_cast<int64_t>(pack.cursor), pack.placed};
-  for (size_t word = 0; word < kLookahead / 32; ++word) {
-    int64_t bits = 0;
-    for (size_t i = 0; i < 32; ++i) bits |= int64_t{pack.gone[word * 32 + i]} << i;
-    out.push_back(bits);
-  }
-  return out;
-}
-
-BatchState BatchState::from_integers(const std::vector<int64_t>& in) {
-  if (in.size() != 4 + kLookahead / 32)
-    fail("value", "a batch state is ", 4 + kLookahead / 32, " integers, this has ", in.size());
-  for (int64_t value : in)
-    if (value < 0 || value >= kMaxInteger) fail("value", "a batch state holds no integer like ", value);
-  if (in[3] > UINT32_MAX) fail("value", "a batch state holds no piece of ", in[3], " tokens");
-  BatchState state{in[0], in[1], {static_cast<uint64_t>(in[2]), static_cast<uint32_t>(in[3]), {}}};
-  for (size_t word = 0; word < kLookahead / 32; ++word) {
-    if (in[4 + word] > UINT32_MAX) fail("value", "a batch state holds no word of ", in[4 + word]);
-    for (size_t i = 0; i < 32; ++i) state.pack.gone[word * 32 + i] = in[4 + word] >> i & 1;
-  }
-  return state;
-}
-
 Batches::Maker::Maker(std::shared_ptr<const PacketFile> file, const BatchOptions& options)
     : file_(std::move(file)),
       options_(checked(options, *file_)),
-      sampler_(file_->records(), static_cast<uint64_t>(options_.seed), options_.split, options_.eval_share) {
-  start_epoch(0);
+      local_rows_((options_.rows + options_.ranks - 1) / options_.ranks),
+      documents_(options_.ranks == 1 ? options_.max_documents : options_.max_documents / options_.rows * local_rows_),
+      sampler_(file_->records(), static_cast<uint64_t>(options_.seed), options_.split, options_.eval_share),
+      drop_{static_cast<uint64_t>(options_.seed), options_.drop} {
+  if (!options_.sources.empty()) {
+    std::bitset<256> wanted;
+    for (uint8_t source : options_.sources) wanted[source] = true;
+    sampler_.select([&](uint64_t record) { return wanted[file_->info(record).src]; });
+    if (sampler_.size() == 0)
+      fail("value", file_->path(), ": no ", options_.split == Split::train ? "training" : "held-out",
+           " record is of the sources asked for: give others, or another eval_share");
+  }
+  if (options_.weights) {
+    mixture_.emplace(*file_, sampler_, static_cast<uint64_t>(options_.seed), drop_);
+    mix_ = mixture_->start();
+  }
 }
 
-Packer Batches::Maker::packer(int64_t epoch) const {
+Packer Batches::Maker::packer(int64_t epoch, const PackState& from, MixState& mix,
+                              const std::vector<int64_t>& shares) const {
+  std::unique_ptr<DocumentOrder> documents;
+  if (mixture_) {
+    documents = std::make_unique<MixedOrder>(*mixture_, mix, shares);
+  } else {
+    documents = std::make_unique<EpochOrder>(sampler_, static_cast<uint64_t>(epoch), drop_);
+  }
   const auto pieces = static_cast<uint32_t>(options_.max_documents / options_.rows - 1);  // one is kept for the padding
-  return Packer(*file_, sampler_.order(static_cast<uint64_t>(epoch)), sampler_.size(),
-                static_cast<uint32_t>(options_.row_tokens), pieces, options_.lookahead, options_.long_documents);
+  return Packer(*file_, std::move(documents), sampler_.size(), static_cast<uint32_t>(options_.row_tokens), pieces,
+                options_.lookahead, options_.long_documents, options_.route, from);
 }
 
-void Batches::Maker::start_epoch(int64_t epoch) {
-  epoch_ = epoch, epoch_damaged_ = 0;
-  packer_.emplace(packer(epoch));
+BatchState Batches::Maker::state() const {
+  BatchState state{options_.seed, epoch_, packer_ ? packer_->state() : PackState{}, mix_};
+  if (mixture_ && packer_) state.mix.window = packer_->window();
+  return state;
 }
 
-BatchState Batches::Maker::state() const { return {options_.seed, epoch_, packer_->state()}; }
-
-void Batches::Maker::restore(const BatchState& state) {
+void Batches::Maker::check(const BatchState& state) const {
   if (state.seed != options_.seed)
     fail("value", "the saved position is of seed ", state.seed, ", these batches are of seed ", options_.seed);
   if (state.epoch < 0 || state.epoch >= kMaxInteger || (options_.epochs > 0 && state.epoch > options_.epochs))
     fail("value", "the saved position is of epoch ", state.epoch, ", these batches end after ", options_.epochs);
-  Packer fresh = packer(state.epoch);
-  fresh.restore(state.pack);
-  start_epoch(state.epoch);
-  packer_->restore(state.pack);
+  const size_t sources = mixture_ ? mixture_->sources().size() : 0;
+  bool good = state.mix.drawn.size() == sources && state.mix.earned.size() == sources;
+  if (good && mixture_) {
+    const uint64_t count = sampler_.size(), cursor = state.pack.cursor;
+    const uint64_t window =
+        state.pack == PackState{} ? 0 : std::min(count, cursor + static_cast<uint64_t>(options_.lookahead)) - cursor;
+    good = cursor <= count && state.mix.window.size() == window;
+    uint64_t drawn = 0;
+    for (int64_t records : state.mix.drawn) drawn += static_cast<uint64_t>(records);
+    good = good && drawn == static_cast<uint64_t>(state.epoch) * count + cursor + window;
+    std::vector<int64_t> placed = state.mix.drawn;
+    for (uint8_t source : state.mix.window) good = good && source < sources && --placed[source] >= 0;
+  }
+  if (!good)
+    fail("value", file_->path(), ": the saved position is of ", state.mix.drawn.size(), " mixed sources, these are ",
+         sources, ", or it is not of this data: resume with the data, sources and weights of the saved run");
+}
+
+void Batches::Maker::restore(const BatchState& state) {
+  check(state);
+  MixState mix = state.mix;
+  if (!(state.pack == PackState{})) packer(state.epoch, state.pack, mix, shares_);  // refuses a wrong position
+  epoch_ = state.epoch, epoch_damaged_ = 0;
+  mix_ = state.mix;
+  packer_.reset();
+  if (!(state.pack == PackState{})) packer_.emplace(packer(epoch_, state.pack, mix_, shares_));
+  mix_.window.clear();
+}
+
+// The rows of the next global batch, which hold the documents of one destination where rows are routed. Returns how
+// many pieces they hold.
+uint64_t Batches::Maker::pack(Packer& packer, Rows& rows, PackCounts& own_counts, PackCounts& others) const {
+  rows.resize(static_cast<size_t>(options_.rows));
+  std::optional<uint8_t> destination;
+  uint64_t placed = 0;
+  for (int64_t r = 0; r < options_.rows; ++r) {
+    std::vector<Piece>& row = rows[static_cast<size_t>(r)];
+    packer.next_row(row, own(r) ? own_counts : others, destination);
+    if (options_.route && !row.empty()) destination = file_->info(row[0].record).dst;
+    placed += row.size();
+  }
+  packer.drop_long(own(options_.rows - 1) ? own_counts : others);
+  return placed;
 }
 
 EpochPlan Batches::Maker::plan_epoch(int64_t epoch) const {
   EpochPlan plan;
-  Packer lengths = packer(epoch);
-  std::vector<Piece> row;
-  for (lengths.next_row(row, plan.counts); !row.empty(); lengths.next_row(row, plan.counts)) ++plan.rows;
-  plan.batches = (plan.rows + options_.rows - 1) / options_.rows;
+  MixState mix;
+  std::vector<int64_t> shares;
+  if (mixture_) mix = mixture_->start(), shares = mixture_->shares(options_.weights(0, mixture_->sources()), 0);
+  Rows rows;
+  for (int64_t e = mixture_ ? 0 : epoch; e <= epoch; ++e) {  // what a mixture draws depends on what it drew
+    plan = {};
+    Packer lengths = packer(e, {}, mix, shares);
+    while (pack(lengths, rows, plan.counts, plan.counts) > 0) {
+      ++plan.batches;
+      for (const std::vector<Piece>& row : rows) {
+        plan.rows += !row.empty();
+        for (const Piece& piece : row)
+          if (piece.begin == 0) plan.trained_tokens += file_->info(piece.record).loss_tokens;
+      }
+    }
+  }
+  for (uint64_t i = 0; i < sampler_.size(); ++i) {
+    const RecordInfo info = file_->info(sampler_.record(i));
+    ++plan.by_source[info.src], ++plan.by_destination[info.dst];
+  }
   plan.padding_tokens =
       plan.batches * options_.rows * options_.row_tokens - static_cast<int64_t>(plan.counts.real_tokens);
   return plan;
 }
 
 void Batches::Maker::begin(Batch& batch) const {
-  const auto slots = static_cast<size_t>(options_.rows * options_.row_tokens);
+  const auto slots = static_cast<size_t>(local_rows_ * options_.row_tokens);
   batch.tokens.assign(slots, options_.pad);
   batch.targets.assign(slots, -1);
   batch.positions.assign(slots, 0);
@@ -114,39 +174,54 @@ void Batches::Maker::begin(Batch& batch) const {
   batch.pieces.clear();
   batch.counts = {};
   batch.trained_tokens = batch.lost_targets = batch.damaged = batch.damaged_tokens = 0;
-  batch.epoch = epoch_;
-  batch.last_of_epoch = false;
+  batch.dst = 0;
   batch.wait_ms = 0;
 }
 
-bool Batches::Maker::next(Batch& batch) {
+// Fills what has to be of one length up to it.
+void Batches::Maker::end(Batch& batch) const {
+  batch.cu_seqlens.resize(static_cast<size_t>(documents_) + 1, batch.cu_seqlens.back());
+  if (!options_.stored) return;
+  const auto slots = static_cast<int64_t>(batch.tokens.size());
+  for (size_t rest = static_cast<size_t>(documents_) - batch.pieces.size() / 6; rest > 0; --rest)
+    batch.pieces.insert(batch.pieces.end(), {slots, 0, 0, 0, 0, 0});
+}
+
+bool Batches::Maker::next(Batch& batch, const Request& request) {
   if (finished()) return false;
+  if (request.failure) std::rethrow_exception(request.failure);
+  if (request.shares) shares_ = *request.shares;
   begin(batch);
-  int64_t placed = 0;
-  for (int64_t r = 0; r < options_.rows; ++r) {
-    packer_->next_row(row_, batch.counts);
-    int64_t slot = r * options_.row_tokens;
-    for (const Piece& piece : row_) {
-      lay(batch, piece, slot);
-      slot += piece.tokens;
-      batch.cu_seqlens.push_back(static_cast<int32_t>(slot));
+  PackCounts others;
+  for (int empty = 0;; ++empty) {
+    if (!packer_) packer_.emplace(packer(epoch_, {}, mix_, shares_));
+    if (pack(*packer_, rows_, batch.counts, others) > 0) break;
+    if (options_.drop == 0 || empty == kEmptyEpochs)
+      fail("value", file_->path(), ": no document fits a row of ", options_.row_tokens,
+           " tokens and long documents are dropped: raise row_tokens, or choose long = \"split\"");
+    packer_.reset(), ++epoch_, epoch_damaged_ = 0;  // the whole epoch was dropped
+    if (finished()) return false;
+  }
+  batch.epoch = epoch_;
+  for (const std::vector<Piece>& row : rows_)
+    if (options_.route && !row.empty()) batch.dst = file_->info(row[0].record).dst;
+  for (int64_t local = 0; local < local_rows_; ++local) {
+    const int64_t r = local * options_.ranks + options_.rank;
+    int64_t slot = local * options_.row_tokens;
+    if (r < options_.rows) {
+      for (const Piece& piece : rows_[static_cast<size_t>(r)]) {
+        lay(batch, piece, slot);
+        slot += piece.tokens;
+        batch.cu_seqlens.push_back(static_cast<int32_t>(slot));
+      }
     }
-    const auto end = static_cast<int32_t>((r + 1) * options_.row_tokens);
-    if (batch.cu_seqlens.back() != end) batch.cu_seqlens.push_back(end);
-    placed += static_cast<int64_t>(row_.size());
+    const auto row_end = static_cast<int32_t>((local + 1) * options_.row_tokens);
+    if (batch.cu_seqlens.back() != row_end) batch.cu_seqlens.push_back(row_end);
   }
-  if (placed == 0)
-    fail("value", file_->path(), ": no document fits a row of ", options_.row_tokens,
-         " tokens and long documents are dropped: raise row_tokens, or choose long = \"split\"");
-  batch.cu_seqlens.resize(static_cast<size_t>(options_.max_documents) + 1, batch.cu_seqlens.back());
-  if (options_.stored) {
-    const auto slots = static_cast<int64_t>(batch.tokens.size());
-    for (size_t rest = static_cast<size_t>(options_.max_documents) - batch.pieces.size() / 6; rest > 0; --rest)
-      batch.pieces.insert(batch.pieces.end(), {slots, 0, 0, 0, 0, 0});
-  }
-  packer_->drop_long(batch.counts);
+  end(batch);
   batch.last_of_epoch = packer_->done();
-  if (batch.last_of_epoch) start_epoch(epoch_ + 1);
+  if (batch.last_of_epoch) packer_.reset(), ++epoch_, epoch_damaged_ = 0;
+  if (mixture_) ++mix_.batches;
   batch.after = state();
   return true;
 }
@@ -189,8 +264,9 @@ void Batches::Maker::lay(Batch& batch, const Piece& piece, int64_t slot) {
 void Batches::Maker::damaged(Batch& batch, const Piece& piece) {
   batch.damaged += 1, batch.damaged_tokens += piece.tokens;
   if (piece.begin == 0) ++epoch_damaged_;
-  if (static_cast<double>(epoch_damaged_) > options_.max_damaged * static_cast<double>(sampler_.size()))
-    fail("format", file_->path(), ": ", epoch_damaged_, " of ", sampler_.size(),
+  const double documents = static_cast<double>(sampler_.size()) / static_cast<double>(options_.ranks);  // read here
+  if (static_cast<double>(epoch_damaged_) > options_.max_damaged * documents)
+    fail("format", file_->path(), ": ", epoch_damaged_, " of ", static_cast<uint64_t>(std::ceil(documents)),
          " documents are damaged, the last being record ", piece.record, "; more than ", options_.max_damaged * 100,
          " % (max_damaged) is not trained on: convert the data again");
 }

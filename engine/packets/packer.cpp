@@ -11,78 +11,99 @@ constexpr int32_t kGone = INT32_MAX;  // no row is so long, so nothing waits her
 
 }  // namespace
 
-Packer::Packer(const PacketFile& file, Sampler::Order order, uint64_t documents, uint32_t row_tokens, uint32_t pieces,
-               int lookahead, LongDocuments policy)
+Packer::Packer(const PacketFile& file, std::unique_ptr<DocumentOrder> documents, uint64_t count, uint32_t row_tokens,
+               uint32_t pieces, int lookahead, LongDocuments policy, bool route, const PackState& state)
     : file_(file),
-      order_(order),
-      documents_(documents),
+      documents_(std::move(documents)),
+      count_(count),
       row_tokens_(row_tokens),
       max_pieces_(pieces),
       lookahead_(lookahead),
-      policy_(policy) {
-  look_ahead();
-}
-
-void Packer::restore(const PackState& state) {
-  state_ = state;
-  seen_ = std::min(state.cursor, documents_);
-  bool good = state.cursor <= documents_ && !state.gone[0];
+      policy_(policy),
+      route_(route),
+      state_(state),
+      seen_(std::min(state.cursor, count)) {
+  bool good = state.cursor <= count && !state.gone[0];
   for (size_t i = 0; i < kLookahead && good; ++i)
-    if (state.gone[i]) good = i < static_cast<size_t>(lookahead_) && i < documents_ - state.cursor;
-  if (good) look_ahead();
+    if (state.gone[i]) good = i < static_cast<size_t>(lookahead_) && i < count - state.cursor;
+  if (good) advance();
   if (good && state.placed > 0)
-    good = !done() && policy_ == LongDocuments::split && state.placed % row_tokens_ == 0 &&
-           state.placed < file_.info(records_[place(state.cursor)]).tokens;
+    good = state_.cursor == state.cursor && !done() && policy_ == LongDocuments::split &&
+           state.placed % row_tokens_ == 0 && state.placed < file_.info(records_[place(state.cursor)]).tokens;
   if (!good)
-    fail("value", file_.path(), ": the saved position (document ", state.cursor, " of ", documents_,
+    fail("value", file_.path(), ": the saved position (document ", state.cursor, " of ", count,
          ") is not one of this data set with these packing options: resume with the data and options of the saved run");
 }
 
 void Packer::look_ahead() {
   if (seen_ == state_.cursor) lengths_.fill(kGone);
-  const uint64_t end = std::min(documents_, state_.cursor + static_cast<uint64_t>(lookahead_));
+  const uint64_t end = std::min(count_, state_.cursor + static_cast<uint64_t>(lookahead_));
   for (; seen_ < end; ++seen_) {
-    const uint64_t record = order_(seen_);
-    records_[place(seen_)] = record;
-    const bool gone = state_.gone[seen_ - state_.cursor];
-    lengths_[place(seen_)] = gone ? kGone : static_cast<int32_t>(std::min<uint32_t>(file_.info(record).tokens, kGone));
+    const Document document = documents_->draw(seen_);
+    const RecordInfo info = file_.info(document.record);
+    const size_t at = place(seen_), ahead = seen_ - state_.cursor;
+    records_[at] = document.record, sources_[at] = document.source;
+    destinations_[at] = route_ ? info.dst : 0;
+    if (document.dropped && !state_.gone[ahead]) state_.gone[ahead] = true, ++crc_dropped_;
+    lengths_[at] = state_.gone[ahead] ? kGone : static_cast<int32_t>(std::min<uint32_t>(info.tokens, kGone));
   }
 }
 
-// Document `cursor` is gone: on to the oldest that still waits.
+// On to the oldest document that waits, with a full lookahead behind it.
+void Packer::advance() {
+  look_ahead();
+  while (state_.gone[0]) {
+    while (state_.gone[0]) state_.gone >>= 1, ++state_.cursor;
+    look_ahead();
+  }
+}
+
+// Document `cursor` is gone.
 void Packer::retire() {
   state_.gone[0] = true, state_.placed = 0;
   lengths_[place(state_.cursor)] = kGone;
-  while (state_.gone[0]) state_.gone >>= 1, ++state_.cursor;
-  look_ahead();
+  advance();
+}
+
+std::vector<uint8_t> Packer::window() const {
+  std::vector<uint8_t> sources;
+  for (uint64_t i = state_.cursor; i < seen_; ++i) sources.push_back(sources_[place(i)]);
+  return sources;
 }
 
 // How far behind the cursor the longest document of at most `room` tokens stands, the oldest of equals; -1: there is
 // none.
-int Packer::best_fit(uint32_t room) const {
+int Packer::best_fit(uint32_t room, int32_t destination) const {
   int32_t longest = 0;
   const auto limit = static_cast<int32_t>(room);
-  for (int32_t length : lengths_) longest = std::max(longest, length <= limit ? length : 0);  // vectorized
+  for (size_t i = 0; i < kLookahead; ++i) {  // vectorized
+    const bool fits = lengths_[i] <= limit && destinations_[i] == destination;
+    longest = std::max(longest, fits ? lengths_[i] : 0);
+  }
   if (longest == 0) return -1;
-  int ahead = 0;
-  while (lengths_[place(state_.cursor + static_cast<uint64_t>(ahead))] != longest) ++ahead;
-  return ahead;
+  for (int ahead = 0;; ++ahead) {
+    const size_t at = place(state_.cursor + static_cast<uint64_t>(ahead));
+    if (lengths_[at] == longest && destinations_[at] == destination) return ahead;
+  }
 }
 
 void Packer::drop_long(PackCounts& counts) {
   while (policy_ == LongDocuments::drop && !done()) {
     const uint32_t tokens = file_.info(records_[place(state_.cursor)]).tokens;
-    if (tokens <= row_tokens_) return;
+    if (tokens <= row_tokens_) break;
     counts.dropped += 1, counts.dropped_tokens += tokens;
     retire();
   }
+  counts.crc_dropped += crc_dropped_, crc_dropped_ = 0;
 }
 
-void Packer::next_row(std::vector<Piece>& row, PackCounts& counts) {
+void Packer::next_row(std::vector<Piece>& row, PackCounts& counts, std::optional<uint8_t> destination) {
   row.clear();
   uint32_t room = row_tokens_;
   drop_long(counts);
-  if (!done()) {
+  const int32_t oldest = done() ? 0 : destinations_[place(state_.cursor)];
+  const int32_t wanted = route_ && destination ? *destination : oldest;
+  if (!done() && oldest == wanted) {
     const uint64_t record = records_[place(state_.cursor)];
     const uint32_t tokens = file_.info(record).tokens, left = tokens - state_.placed;
     if (tokens > row_tokens_ && policy_ == LongDocuments::error)
@@ -98,8 +119,8 @@ void Packer::next_row(std::vector<Piece>& row, PackCounts& counts) {
     }
   }
   // Best fit. The rest of a document that was just split waits for the next row: this one is full.
-  while (room > 0 && !row.empty() && row.size() < max_pieces_) {
-    const int ahead = best_fit(room);
+  while (room > 0 && row.size() < max_pieces_) {
+    const int ahead = best_fit(room, wanted);
     if (ahead < 0) break;
     const size_t at = place(state_.cursor + static_cast<uint64_t>(ahead));
     row.push_back({records_[at], 0, static_cast<uint32_t>(lengths_[at])});
@@ -112,7 +133,8 @@ void Packer::next_row(std::vector<Piece>& row, PackCounts& counts) {
       lengths_[at] = kGone;
     }
   }
-  counts.pieces += row.size(), counts.real_tokens += row.empty() ? 0 : row_tokens_ - room;
+  counts.pieces += row.size(), counts.real_tokens += row_tokens_ - room;
+  counts.crc_dropped += crc_dropped_, crc_dropped_ = 0;
 }
 
 }  // namespace qeng

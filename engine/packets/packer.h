@@ -4,15 +4,20 @@
 // is placed once an epoch, and what a row holds depends neither on how many rows make a batch nor on what the documents
 // contain.
 //
+// With `route`, a row holds documents of one destination (DST) only: that of the oldest that waits, or the one asked
+// for.
+//
 // A document longer than a row is, by policy, split (whole rows first; the rest is then packed like any document),
 // dropped (counted) or refused by Error("value").
 #pragma once
 #include <array>
 #include <bitset>
+#include <memory>
+#include <optional>
 #include <vector>
 
+#include "engine/packets/document_order.h"
 #include "engine/packets/packet_file.h"
-#include "engine/packets/sampler.h"
 
 namespace qeng {
 
@@ -41,39 +46,48 @@ struct PackCounts {
   uint64_t split = 0;      // documents that were split
   uint64_t dropped = 0;    // documents longer than a row, left out
   uint64_t dropped_tokens = 0;
+  uint64_t crc_dropped = 0;  // documents that CrcDrop left out
   uint64_t real_tokens = 0;  // tokens placed, padding not counted
 };
 
 class Packer {
  public:
-  // pieces: the most a row may hold. lookahead: 1 (in order) to kLookahead.
-  Packer(const PacketFile& file, Sampler::Order order, uint64_t documents, uint32_t row_tokens, uint32_t pieces,
-         int lookahead, LongDocuments policy);
+  // documents: of the epoch, drawn here as the lookahead reaches them. pieces: the most a row may hold. lookahead: 1
+  // (in order) to kLookahead. Goes on from `state`; Error("value") where that is not one of these documents and
+  // options.
+  Packer(const PacketFile& file, std::unique_ptr<DocumentOrder> documents, uint64_t count, uint32_t row_tokens,
+         uint32_t pieces, int lookahead, LongDocuments policy, bool route, const PackState& state = {});
 
-  // The next row's pieces, in the order they lie; empty at the end of the epoch. Adds to counts.
-  void next_row(std::vector<Piece>& row, PackCounts& counts);
+  // The next row's pieces, in the order they lie; empty at the end of the epoch. Adds to counts. destination: what a
+  // routed row has to be of; where nothing of it waits that fits, the row is empty before the end.
+  void next_row(std::vector<Piece>& row, PackCounts& counts, std::optional<uint8_t> destination = {});
   // Drops the long documents that stand next, if that is the policy, so that done() is true after the last row.
   void drop_long(PackCounts& counts);
-  bool done() const { return state_.cursor >= documents_; }
+  bool done() const { return state_.cursor >= count_; }
   const PackState& state() const { return state_; }
-  void restore(const PackState& state);
+  std::vector<uint8_t> window() const;  // Document::source of those drawn, from the oldest that waits
 
  private:
-  static size_t place(uint64_t document) { return document % kLookahead; }  // in the two rings below
-  int best_fit(uint32_t room) const;
+  static size_t place(uint64_t document) { return document % kLookahead; }  // in the rings below
+  int best_fit(uint32_t room, int32_t destination) const;
   void look_ahead();
+  void advance();
   void retire();
 
   const PacketFile& file_;
-  Sampler::Order order_;
-  uint64_t documents_;
+  std::unique_ptr<DocumentOrder> documents_;
+  uint64_t count_;
   uint32_t row_tokens_, max_pieces_;
   int lookahead_;
   LongDocuments policy_;
+  bool route_;
   PackState state_;
-  uint64_t seen_ = 0;  // documents cursor .. seen_ - 1 are in the rings
+  uint64_t crc_dropped_ = 0;  // since the last row
+  uint64_t seen_ = 0;         // documents cursor .. seen_ - 1 are in the rings
   std::array<uint64_t, kLookahead> records_{};
-  std::array<int32_t, kLookahead> lengths_{};  // kGone where no document waits
+  std::array<int32_t, kLookahead> lengths_{};       // kGone where no document waits
+  std::array<int32_t, kLookahead> destinations_{};  // all 0 where rows are not routed
+  std::array<uint8_t, kLookahead> sources_{};
 };
 
 }  // namespace qeng

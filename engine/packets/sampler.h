@@ -3,6 +3,7 @@
 #pragma once
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "engine/packets/permutation.h"
 #include "kernels/error.h"
@@ -28,18 +29,34 @@ class Sampler {
     }
     train_ = records - eval_;
   }
-  uint64_t size() const { return split_ == Split::train ? train_ : eval_; }  // records of an epoch
+
+  // Leaves only the records for which keep(record) is true, and moves none from one split to the other. From then on
+  // four bytes a record are held, and a file of 2^32 records or more is Error("unsupported").
+  template <class Keep>
+  void select(Keep keep) {
+    if (shares_.size() > UINT32_MAX) fail("unsupported", "records are selected in files of fewer than 2^32 records");
+    std::vector<uint32_t> kept;
+    for (uint64_t i = 0; i < size(); ++i)
+      if (keep(record(i))) kept.push_back(static_cast<uint32_t>(record(i)));
+    kept_ = std::move(kept), selected_ = true;
+  }
+
+  uint64_t size() const {  // records of an epoch
+    return selected_ ? kept_.size() : split_ == Split::train ? train_ : eval_;
+  }
+  // The split's records in an order that depends on the seed alone; i < size().
+  uint64_t record(uint64_t i) const { return selected_ ? kept_[i] : shares_(split_ == Split::train ? i : train_ + i); }
 
   // The order of one epoch: a function of position < size().
   class Order {
    public:
     uint64_t operator()(uint64_t position) const {
-      return sampler_->shares_(sampler_->split_ == Split::train ? epoch_(position) : sampler_->train_ + position);
+      return sampler_->record(sampler_->split_ == Split::train ? epoch_(position) : position);
     }
 
    private:
     friend class Sampler;
-    Order(const Sampler& sampler, uint64_t epoch) : sampler_(&sampler), epoch_(sampler.seed_, epoch, sampler.train_) {}
+    Order(const Sampler& sampler, uint64_t epoch) : sampler_(&sampler), epoch_(sampler.seed_, epoch, sampler.size()) {}
     const Sampler* sampler_;
     Permutation epoch_;
   };
@@ -51,6 +68,8 @@ class Sampler {
   Split split_;
   Permutation shares_;
   uint64_t train_ = 0, eval_ = 0;
+  bool selected_ = false;
+  std::vector<uint32_t> kept_;
 };
 
 }  // namespace qeng

@@ -2,65 +2,85 @@
 
 namespace qeng {
 
-AdamWState::AdamWState(Device& device, std::vector<TensorPtr> parameters, AdamWOptions options) : device_(device), options_(options) {
+AdamWState::AdamWState(Device& device, std::vector<TensorPtr> parameters, AdamWOptions options, const std::vector<int>& groups)
+    : device_(device), options_(options) {
   if (parameters.empty()) fail("value", "adamw: no parameter requires a gradient");
+  if (!groups.empty() && groups.size() != parameters.size())
+    fail("value", "adamw: ", groups.size(), " groups for ", parameters.size(), " parameters");
+  for (int group : groups)
+    if (group < 0 || group >= kMaxGroups) fail("value", "adamw: group ", group, " of 0 .. ", kMaxGroups - 1);
   for (TensorPtr& parameter : parameters) {
+    const size_t group = groups.empty() ? 0 : static_cast<size_t>(groups[slots_.size()]);
+    if (group >= steps_.size()) steps_.resize(group + 1);
     const View& view = parameter->view;
     if (!parameter->requires_grad) fail("value", "adamw: parameter ", parameter->label, " does not require a gradient");
     if (view.dtype != DType::f32 && view.dtype != DType::bf16)
       fail("dtype", "adamw: parameter ", parameter->label, " is ", shape_text(view), ", expected f32 or bf16");
     const Shape shape(view.shape, view.shape + view.rank);
-    Slot slot{parameter, parameter->grad, nullptr, make_zeros(device, shape, DType::f32, "optimizer"), make_zeros(device, shape, DType::f32, "optimizer")};
+    Slot slot{parameter, parameter->grad, nullptr, make_zeros(device, shape, DType::f32, "optimizer"), make_zeros(device, shape, DType::f32, "optimizer"), group};
     if (view.dtype == DType::bf16) slot.master = make_tensor(device, shape, DType::f32, "optimizer");
     slots_.push_back(slot);
     refresh_master(slots_.size() - 1);
   }
   partials_ = make_zeros(device, {static_cast<int64_t>(slots_.size())}, DType::f32, "optimizer");
   clip_ = make_zeros(device, {3}, DType::f32, "optimizer");
-  hyper_ = make_zeros(device, {2}, DType::f32, "optimizer");
+  for (size_t group = 0; group < steps_.size(); ++group) hyper_.push_back(make_zeros(device, {2}, DType::f32, "optimizer"));
 }
 
 void AdamWState::refresh_master(size_t i) {
   if (slots_[i].master) device_.run(Cast{slots_[i].parameter->view, slots_[i].master->view});
 }
 
-void AdamWState::run_ops(float clip) {
+void AdamWState::run_ops(float clip, uint64_t groups) {
   SumSquares squares{{}, partials_->view};
-  AdamW decayed, plain;  // decay is one number an op
-  for (const Slot& slot : slots_) {
-    AdamW& op = options_.decay != 0 && slot.parameter->view.rank >= 2 ? decayed : plain;
-    squares.x.push_back(slot.grad->view);
-    op.w.push_back(slot.master ? slot.master->view : slot.parameter->view);
-    op.grad.push_back(slot.grad->view), op.m.push_back(slot.m->view), op.v.push_back(slot.v->view);
-    op.model.push_back(slot.master ? slot.parameter->view : View());
-  }
+  for (const Slot& slot : slots_) squares.x.push_back(slot.grad->view);
   device_.run(squares);
   device_.run(ClipScale{partials_->view, clip_->view, clip});
-  decayed.decay = options_.decay;
-  for (AdamW* op : {&decayed, &plain}) {
-    op->hyper = hyper_->view, op->clip = clip_->view;
-    op->beta1 = options_.beta1, op->beta2 = options_.beta2, op->eps = options_.eps;
-    op->clear = true;
-    if (!op->w.empty()) device_.run(*op);
+  for (size_t group = 0; group < steps_.size(); ++group) {
+    if (!(groups >> group & 1)) continue;
+    AdamW decayed, plain;  // decay is one number an op
+    for (const Slot& slot : slots_) {
+      if (slot.group != group) continue;
+      AdamW& op = options_.decay != 0 && slot.parameter->view.rank >= 2 ? decayed : plain;
+      op.w.push_back(slot.master ? slot.master->view : slot.parameter->view);
+      op.grad.push_back(slot.grad->view), op.m.push_back(slot.m->view), op.v.push_back(slot.v->view);
+      op.model.push_back(slot.master ? slot.parameter->view : View());
+    }
+    decayed.decay = options_.decay;
+    for (AdamW* op : {&decayed, &plain}) {
+      op->hyper = hyper_[group]->view, op->clip = clip_->view;
+      op->beta1 = options_.beta1, op->beta2 = options_.beta2, op->eps = options_.eps;
+      op->clear = true;
+      if (!op->w.empty()) device_.run(*op);
+    }
   }
 }
 
-AdamWState::Result AdamWState::step(double lr, double clip) {
+AdamWState::Result AdamWState::step(double lr, double clip, uint64_t groups) {
   for (const Slot& slot : slots_)
     if (slot.parameter->grad != slot.grad)
       fail("value", "adamw: parameter ", slot.parameter->label, " has another gradient than when the optimizer was made; make a new one");
-  const float hyper[2] = {static_cast<float>(lr), static_cast<float>(steps_ + 1)};
-  device_.backend().upload(hyper_->view.data, hyper, sizeof hyper);
-  if (!program_ || clip != program_clip_) {
-    program_ = Program::capture(device_, [&] { run_ops(static_cast<float>(clip)); });
-    program_clip_ = clip;
+  for (size_t group = 0; group < steps_.size(); ++group) {
+    if (!(groups >> group & 1)) continue;
+    const float hyper[2] = {static_cast<float>(lr), static_cast<float>(steps_[group] + 1)};
+    device_.backend().upload(hyper_[group]->view.data, hyper, sizeof hyper);
   }
-  program_->run();
+  if (clip != program_clip_) programs_.clear(), program_clip_ = clip;
+  std::unique_ptr<Program>& program = programs_[groups];
+  if (!program) program = Program::capture(device_, [&] { run_ops(static_cast<float>(clip), groups); });
+  program->run();
   float outcome[3];
   device_.backend().download(outcome, clip_->view.data, sizeof outcome);
   const bool skipped = outcome[2] != 0;
-  if (!skipped) ++steps_;
+  for (size_t group = 0; group < steps_.size(); ++group) steps_[group] += !skipped && groups >> group & 1;
   return {outcome[0], skipped};
+}
+
+void AdamWState::set_steps(const std::vector<int64_t>& steps) {
+  if (steps.size() != steps_.size())
+    fail("value", "adamw: counts of steps for ", steps.size(), " groups of parameters, there are ", steps_.size(),
+         ": resume with the data and options of the saved run");
+  steps_ = steps;
 }
 
 std::vector<AdamWState::Part> AdamWState::parts(size_t i) const {

@@ -1,6 +1,9 @@
 // AdamW over a list of parameters: f32 moments, an f32 master of each bf16 parameter, clipping by the global norm.
-// Everything happens on the device but for reading the norm.
+// Everything happens on the device but for reading the norm. Parameters may be in groups, of which a step updates some:
+// the others keep weights, moments and count of steps as they are.
 #pragma once
+#include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -16,18 +19,21 @@ struct AdamWOptions {
 
 class AdamWState {
  public:
-  // Each parameter has to require a gradient; f32 or bf16.
-  AdamWState(Device& device, std::vector<TensorPtr> parameters, AdamWOptions options);
+  // Each parameter has to require a gradient; f32 or bf16. groups: 0 .. kMaxGroups - 1 for each; none: all are of group 0.
+  static constexpr int kMaxGroups = 64;
+  AdamWState(Device& device, std::vector<TensorPtr> parameters, AdamWOptions options, const std::vector<int>& groups = {});
 
   struct Result {
     double grad_norm;
     bool skipped;  // the norm was not finite: no parameter changed
   };
-  // One update from the gradients, which are zeroed. clip <= 0: none.
-  Result step(double lr, double clip);
+  // One update of the groups whose bit is set, from the gradients, which are zeroed; those of the other groups have to be
+  // zero. clip <= 0: none.
+  static constexpr uint64_t kAllGroups = UINT64_MAX;
+  Result step(double lr, double clip, uint64_t groups = kAllGroups);
 
-  int64_t steps() const { return steps_; }
-  void set_steps(int64_t steps) { steps_ = steps; }
+  const std::vector<int64_t>& steps() const { return steps_; }  // of each group
+  void set_steps(const std::vector<int64_t>& steps);            // Error("value") for another number of groups
   // What a checkpoint holds of parameter i: moments "m" and "v", and "master" for a bf16 parameter.
   struct Part {
     std::string name;
@@ -40,16 +46,18 @@ class AdamWState {
  private:
   struct Slot {
     TensorPtr parameter, grad, master, m, v;
+    size_t group;
   };
-  void run_ops(float clip);
+  void run_ops(float clip, uint64_t groups);
 
   Device& device_;
   AdamWOptions options_;
   std::vector<Slot> slots_;
-  TensorPtr partials_, clip_, hyper_;
-  int64_t steps_ = 0;
-  std::unique_ptr<Program> program_;  // run_ops for program_clip_, captured so that a GPU replays it as one
-  double program_clip_ = 0;
+  TensorPtr partials_, clip_;
+  std::vector<TensorPtr> hyper_;  // of each group: rate and count of steps
+  std::vector<int64_t> steps_;
+  std::map<uint64_t, std::unique_ptr<Program>> programs_;  // run_ops for program_clip_ by groups, captured so that a GPU
+  double program_clip_ = 0;                                // replays it as one
 };
 
 }  // namespace qeng

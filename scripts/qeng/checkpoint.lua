@@ -7,6 +7,15 @@ local checkpoint = {}
 
 local function folder(out) return out .. "/checkpoints" end
 
+-- Deletes what a killed run left half written. One run at a time writes to a folder.
+function checkpoint.clean(out)
+  if q.fs.kind(folder(out)) ~= "dir" then return end
+  q.fs.sweep(folder(out))
+  for _, name in ipairs(q.fs.list(folder(out))) do
+    if name:match("^step%-%d+%.tmp$") then q.fs.remove(folder(out) .. "/" .. name) end
+  end
+end
+
 -- Names of whole checkpoints, oldest first.
 function checkpoint.list(out)
   local names = {}

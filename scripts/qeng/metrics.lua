@@ -32,14 +32,17 @@ function metrics.open(path, step)
   return setmetatable({ file = file }, Log)
 end
 
--- JSON has no NaN: such a value is written as null.
+-- JSON has no NaN: such a value becomes null.
+local function clean(value)
+  if type(value) == "number" and (value ~= value or math.abs(value) == math.huge) then return q.json.null end
+  if type(value) ~= "table" then return value end
+  local copy = {}
+  for key, inner in pairs(value) do copy[key] = clean(inner) end
+  return copy
+end
+
 function Log:add(row)
-  local clean = {}
-  for key, value in pairs(row) do
-    if type(value) == "number" and (value ~= value or math.abs(value) == math.huge) then value = q.json.null end
-    clean[key] = value
-  end
-  self.file:write(q.json.encode(clean), "\n")
+  self.file:write(q.json.encode(clean(row)), "\n")
   self.file:flush()
 end
 

@@ -68,6 +68,57 @@ local function column(rows, key, factor)
   return points
 end
 
+local colours = { "#2f6fde", "#d0552b", "#2a9d5c", "#8a4fd0", "#b58a00", "#0f8f9c", "#c2357b", "#6b7280" }
+
+-- The names of the sources in field `key` of the rows, sorted.
+local function sources_of(rows, key)
+  local seen, names = {}, {}
+  for _, row in ipairs(rows) do
+    for name in pairs(type(row[key]) == "table" and row[key] or {}) do
+      if not seen[name] then seen[name], names[#names + 1] = true, name end
+    end
+  end
+  table.sort(names)
+  return names
+end
+
+-- A curve for each source of by_source, dots for its held-out loss, and a table of its share and last losses.
+local function source_chart(rows)
+  local series = {}
+  for i, name in ipairs(sources_of(rows, "by_source")) do
+    local colour = colours[(i - 1) % #colours + 1]
+    local trained, held_out = {}, {}
+    for _, row in ipairs(rows) do
+      local here, held = (row.by_source or {})[name], (row.eval_by_source or {})[name]
+      if here and type(here.loss) == "number" then trained[#trained + 1] = { row.step, here.loss } end
+      if held and type(held.loss) == "number" then held_out[#held_out + 1] = { row.step, held.loss } end
+    end
+    series[#series + 1] = { name, colour, trained }
+    if #held_out > 0 then series[#series + 1] = { name .. " held out", colour, held_out, dots = true } end
+  end
+  return #series > 0 and chart("Loss by source", "nats a trained token, over steps", series) or ""
+end
+
+local function source_table(rows)
+  local names = sources_of(rows, "by_source")
+  if #names == 0 then return "" end
+  local total, tokens, last, held_out = 0, {}, {}, {}
+  local function figure(loss) return type(loss) == "number" and ("%.4f"):format(loss) or "none" end
+  for _, row in ipairs(rows) do
+    for name, part in pairs(row.by_source or {}) do
+      total, tokens[name], last[name] = total + part.trained_tokens, (tokens[name] or 0) + part.trained_tokens, part.loss
+    end
+    for name, part in pairs(row.eval_by_source or {}) do held_out[name] = part.loss end
+  end
+  local lines = {}
+  for i, name in ipairs(names) do
+    lines[i] = ("<tr><td>%s</td><td>%d</td><td>%.1f %%</td><td>%s</td><td>%s</td></tr>"):format(escape(name), tokens[name],
+      100 * tokens[name] / total, figure(last[name]), figure(held_out[name]))
+  end
+  return "<table><tr><th>source</th><th>trained tokens</th><th>share</th><th>last loss</th><th>last held-out loss</th></tr>"
+    .. table.concat(lines) .. "</table>"
+end
+
 local style = [[
 body{font:15px/1.5 system-ui,sans-serif;max-width:1360px;margin:2rem auto;padding:0 1rem;color:#1b2430;background:#fff}
 h1{font-size:1.4rem}main{display:flex;flex-wrap:wrap;gap:1rem}figure{margin:0;flex:1 1 480px}figcaption{font-weight:600}
@@ -103,7 +154,7 @@ function report.write(out, opt)
     ("<p>%d steps, %d trained tokens, last loss %s%s, qeng %s</p>"):format(last.step or 0,
       trained, last.loss and ("%.4f"):format(last.loss) or "none",
       #held_out > 0 and (", held-out loss %.4f"):format(held_out[#held_out][2]) or "", escape(q.version)),
-    "<main>", chart("Loss", "nats a trained token, over steps", loss),
+    source_table(rows), "<main>", chart("Loss", "nats a trained token, over steps", loss), source_chart(rows),
     chart("Learning rate", nil, { { "lr", "#2f6fde", column(rows, "lr") } }),
     chart("Gradient norm", "before clipping", { { "norm", "#2f6fde", column(rows, "grad_norm") } }),
     chart("Speed", "token slots a second", { { "tok/s", "#2f6fde", column(rows, "tok_s") } }),

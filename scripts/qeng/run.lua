@@ -4,6 +4,7 @@ local data = require "qeng.data"
 local hub = require "qeng.hub"
 local models = require "qeng.model"
 local q = require "qeng.core"
+local route = require "qeng.route"
 local train = require "qeng.train"
 
 local run = {}
@@ -35,11 +36,12 @@ local function settings_of(opt)
 end
 
 -- Loads opt.model for opt.mode (lora, full), opens opt.data, trains, writes what opt asks for. hooks: prepare(model, file)
--- before and the fields of q.train. Returns the model, the dataset and the result.
+-- before and the fields of q.train (on_step, weights). Returns the model, the dataset and the result.
 function run.finetune(opt, hooks)
   hooks = hooks or {}
   q.fs.mkdir(opt.out)
   opt.model, opt.data = hub.resolve_model(opt.model), hub.resolve_data(opt.data)
+  for _, name in ipairs(q.fs.sweep(opt.out)) do io.stderr:write(("%s/%s: left by a killed run, deleted\n"):format(opt.out, name)) end
   local settings = settings_of(opt)
   q.fs.write(opt.out .. "/options.json", q.json.encode(settings, { pretty = true }) .. "\n")
   local model = models.load(opt.model, { dtype = opt.dtype, writable = opt.mode == "full" })
@@ -66,6 +68,7 @@ function run.finetune(opt, hooks)
     accumulate = opt.accumulate, lr = opt.lr, schedule = opt.schedule, warmup = opt.warmup, decay = opt.decay, clip = opt.clip,
     seed = opt.seed, eval_share = opt.eval_share, eval_every = opt.eval_every, save_every = opt.save_every, keep = opt.keep,
     resume = opt.resume, eager = opt.eager, profile = opt.profile, settings = settings, title = hooks.title, on_step = hooks.on_step,
+    sources = route.source_list(opt.sources), drop = opt.drop, weights = hooks.weights,
     pad = model.tokenizer:id("<|endoftext|>") or 0,
     save_best = function() save(opt.out .. "/best") end,
   }

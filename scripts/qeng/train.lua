@@ -2,11 +2,16 @@
 --
 --   q.train { model =, data = PacketFile, out =, steps = | epochs =, row_tokens =, rows =, accumulate =, lr =, schedule =,
 --             warmup =, decay =, clip =, seed =, eval_share =, eval_every =, save_every =, keep =, resume =, eager =,
+--             sources = { SRC... }, drop = CRC-Drop, weights = { [SRC] = weight } or function(step, source) -> weight,
 --             checkpoints = false: none is written (benchmarks) }
 --
 -- One optimizer step is `accumulate` packed micro-batches of rows * row_tokens slots; the loss is the sum of nll over its
 -- trained tokens divided by their number. The forward and backward pass is captured once and replayed. Everything is
 -- drawn from `seed`; a run stopped at any moment and resumed gives the same bits.
+--
+-- Packets that are addressed (DST) move the parameters of route.lua only: each micro-batch holds one destination, whose
+-- pass is a program of its own, and a step updates (and decays) what an addressed token of it reached. The loss is divided
+-- by the trained tokens of the whole step, whomever they address, so that a token weighs the same wherever it goes.
 
 local q = require "qeng.core"
 local checkpoint = require "qeng.checkpoint"
@@ -14,6 +19,7 @@ local metrics = require "qeng.metrics"
 local models = require "qeng.model"
 local progress = require "qeng.progress"
 local report = require "qeng.report"
+local route = require "qeng.route"
 local schedule = require "qeng.schedule"
 
 local function tensors_of(parameters)
@@ -30,10 +36,30 @@ local function flops_per_token(model)
   return per_weight * weights
 end
 
--- The held-out loss: mean nll over the trained tokens of the whole eval split.
-local function evaluate(model, file, opt, slot)
-  local batches = file:batches { row_tokens = opt.row_tokens, rows = opt.rows, seed = opt.seed, split = "eval", eval_share = opt.eval_share, once = true, pad = opt.pad }
-  local sum, count = 0, 0
+-- Adds what a batch holds of each source, by batch:by_source(nll), to `sums`.
+local function add_sources(sums, batch, nll)
+  for source, part in pairs(batch:by_source(nll)) do
+    local sum = sums[source] or { nll = 0, trained_tokens = 0 }
+    sum.nll, sum.trained_tokens = sum.nll + part.nll, sum.trained_tokens + part.trained_tokens
+    sums[source] = sum
+  end
+end
+
+-- {name = {loss=, trained_tokens=}} for the metrics.
+local function source_losses(sums)
+  local losses = {}
+  for source, sum in pairs(sums) do
+    if sum.trained_tokens > 0 then
+      losses[route.source_name(source)] = { loss = sum.nll / sum.trained_tokens, trained_tokens = sum.trained_tokens }
+    end
+  end
+  return losses
+end
+
+-- The held-out loss: mean nll over the trained tokens of the whole eval split. With several sources, also that of each.
+local function evaluate(model, file, opt, several, slot)
+  local batches = file:batches { row_tokens = opt.row_tokens, rows = opt.rows, seed = opt.seed, split = "eval", eval_share = opt.eval_share, once = true, pad = opt.pad, sources = opt.sources }
+  local sum, count, sums = 0, 0, {}
   while true do
     local batch = batches:next()
     if not batch then break end
@@ -42,17 +68,21 @@ local function evaluate(model, file, opt, slot)
       slot = slot or models.slot(batch:info().tokens, batch:info().max_documents)
       batch:load(slot)
       slot.scale:fill(1)
-      sum = sum + q.no_grad(q.scope, function() return (model:loss(slot, opt.row_tokens)):item() end)
+      sum = sum + q.no_grad(q.scope, function()
+        local loss, nll = model:loss(slot, opt.row_tokens)
+        if several then add_sources(sums, batch, nll) end
+        return loss:item()
+      end)
       count = count + trained
     end
     if q.interrupted() then return nil end
   end
-  return count > 0 and sum / count or nil
+  return count > 0 and sum / count or nil, several and source_losses(sums) or nil
 end
 
 local defaults = {
   row_tokens = 512, rows = 1, accumulate = 1, lr = 2e-4, schedule = "cosine", warmup = 0, decay = 0, clip = 1.0, seed = 0,
-  eval_share = 0, eval_every = 0, save_every = 0, keep = 2, nan_limit = 5, pad = 0,
+  eval_share = 0, eval_every = 0, save_every = 0, keep = 2, nan_limit = 5, pad = 0, drop = 0,
 }
 
 return function(given)
@@ -60,14 +90,22 @@ return function(given)
   local model, file, out = opt.model, opt.data, opt.out
   local speak = progress.new()
   q.fs.mkdir(out)
+  checkpoint.clean(out)
   model:check_length(opt.row_tokens)
   q.seed(opt.seed)
   local parameters = model:trainable()
-  local adamw = q.adamw_state(tensors_of(parameters), { decay = opt.decay, beta1 = opt.beta1, beta2 = opt.beta2, eps = opt.eps })
-  local batches = file:batches { row_tokens = opt.row_tokens, rows = opt.rows, seed = opt.seed, split = "train", eval_share = opt.eval_share, pad = opt.pad }
-
+  local batches = file:batches {
+    row_tokens = opt.row_tokens, rows = opt.rows, seed = opt.seed, split = "train", eval_share = opt.eval_share, pad = opt.pad,
+    sources = opt.sources, drop = opt.drop, weights = opt.weights, batches_per_step = opt.accumulate, route = true,
+  }
   local plan = batches:plan()
   if plan.batches == 0 then q.error("value", "train: no training document is left; the data are empty or all held out") end
+  local several = next(plan.sources, (next(plan.sources))) ~= nil
+  local routing = route.plan(model, plan.destinations)
+  local adamw = q.adamw_state(tensors_of(parameters), {
+    decay = opt.decay, beta1 = opt.beta1, beta2 = opt.beta2, eps = opt.eps, groups = routing and routing.groups,
+  })
+
   local steps = opt.steps
   if not steps or steps == 0 then steps = math.max(1, math.ceil(plan.batches * (opt.epochs or 1) / opt.accumulate)) end
   local rate = schedule.make(opt.schedule, opt.lr, steps, { warmup = opt.warmup, floor = opt.lr_floor })
@@ -75,12 +113,19 @@ return function(given)
     speak:say(("note: %d documents are longer than a row of %d tokens and are split, %d dropped"):format(plan.split, opt.row_tokens, plan.dropped))
   end
 
+  -- What has to stay the same for a resumed run to be the run that was stopped.
+  local fixed = {
+    seed = opt.seed, row_tokens = opt.row_tokens, rows = opt.rows, accumulate = opt.accumulate, drop = opt.drop,
+    sources = table.concat(opt.sources or {}, ","),
+  }
   local state = { step = 0, tokens = 0 }
   if opt.resume then
     local found = checkpoint.load(out, model, adamw)
     if found then
-      if found.seed ~= opt.seed or found.row_tokens ~= opt.row_tokens or found.rows ~= opt.rows or found.accumulate ~= opt.accumulate then
-        q.error("value", ("resume: the run in %s has seed %d, row_tokens %d, rows %d, accumulate %d; give the same"):format(out, found.seed, found.row_tokens, found.rows, found.accumulate))
+      for name, value in pairs(fixed) do
+        if found[name] ~= value then
+          q.error("value", ("resume: the run in %s has %s %s, this one %s; give the same"):format(out, name, tostring(found[name]), tostring(value)))
+        end
       end
       state = found
       batches:restore(found.batches)
@@ -91,7 +136,7 @@ return function(given)
   end
   local log = metrics.open(out .. "/metrics.jsonl", state.step)
 
-  local slot, program, loss
+  local slot
   local flops = flops_per_token(model)
   local peak = q.limits()[model.dtype == "bf16" and "flops_bf16" or "flops_f32"]
   local bad, interrupted = 0, false
@@ -99,46 +144,73 @@ return function(given)
   local upcoming, position  -- the batch made ahead of its step, and where the batches stood before it
   local function save()
     if opt.checkpoints == false then return end
-    state.batches, state.seed, state.row_tokens, state.rows, state.accumulate = position or batches:state(), opt.seed, opt.row_tokens, opt.rows, opt.accumulate
+    state.batches = position or batches:state()
+    for name, value in pairs(fixed) do state[name] = value end
     checkpoint.save(out, model, adamw, state, opt.keep)
   end
 
-  -- Forward and backward of the micro-batch in the slot; gradients add up. Its share of the step's loss goes to `share`.
-  -- Nothing is read from the device, so that a GPU has its next work before it is done with this.
-  local function pass(share)
+  -- Forward and backward of the micro-batch in the slot, whose packets are addressed to `dst`; gradients add up. Its share
+  -- of the step's loss goes to `share`, the loss of each token to `nll`. Nothing is read from the device, so that a GPU has
+  -- its next work before it is done with this.
+  local function compute()
+    local value, each = model:loss(slot, opt.row_tokens)
+    value:backward()
+    if several then return value, each end
+    return value
+  end
+  local programs = {}
+  local function pass(dst, share, nll)
+    local frozen = routing and routing.frozen[dst] or {}
     if opt.eager then
       return q.scope(function()
-        local value = model:loss(slot, opt.row_tokens)
-        value:backward()
+        local value, each = q.freeze(frozen, compute)
         share:copy(value)
+        if several then nll:copy(each) end
       end)
     end
-    if not program then
-      program, loss = q.capture(function()
-        local value = model:loss(slot, opt.row_tokens)
-        value:backward()
-        return value
-      end)
+    local p = programs[dst]
+    if not p then
+      p = {}
+      p.program, p.loss, p.nll = q.capture(q.freeze, frozen, compute)
+      programs[dst] = p
     end
-    program:run()
-    share:copy(loss)
+    p.program:run()
+    share:copy(p.loss)
+    if several then nll:copy(p.nll) end
   end
-  local losses, shares = q.zeros({ opt.accumulate }, "f32", "batch"), {}
-  for i = 1, opt.accumulate do shares[i] = losses:rows(i - 1, 1) end
+  local losses, shares, nlls = q.zeros({ opt.accumulate }, "f32", "batch"), {}, {}
+  for i = 1, opt.accumulate do
+    shares[i] = losses:rows(i - 1, 1)
+    nlls[i] = several and q.zeros({ opt.rows * opt.row_tokens }, "f32", "batch")
+  end
+
+  -- The optimizer's groups that the trained tokens of these micro-batches are addressed to; nil: all.
+  local function addressed(infos)
+    if not routing then return nil end
+    local seen, groups = {}, {}
+    for _, info in ipairs(infos) do
+      for _, group in ipairs(info.trained_tokens > 0 and routing.active[info.dst] or {}) do
+        if not seen[group] then seen[group], groups[#groups + 1] = true, group end
+      end
+    end
+    return groups
+  end
 
   q.defer_interrupt(true)
   if opt.eval_share > 0 and state.step == 0 then
-    state.eval_before = evaluate(model, file, opt)
+    state.eval_before = evaluate(model, file, opt, several)
     if state.eval_before then speak:say(("held-out loss before training: %.4f"):format(state.eval_before)) end
   end
   local first, started = state.step, q.time()
   while state.step < steps do
     local begin = q.time()
-    local micro, trained, real, wait = {}, 0, 0, 0
+    local micro, infos, trained, real, wait, damaged, dropped = {}, {}, 0, 0, 0, 0, 0
     for i = 1, opt.accumulate do
       micro[i], upcoming = upcoming or batches:next(), nil
       local info = micro[i]:info()
+      infos[i] = info
       trained, real, wait = trained + info.trained_tokens, real + info.real_tokens, wait + info.wait_ms
+      damaged, dropped = damaged + info.damaged, dropped + info.crc_dropped
       slot = slot or models.slot(info.tokens, info.max_documents)
     end
     position = batches:state()
@@ -146,7 +218,7 @@ return function(given)
     for i = 1, opt.accumulate do
       micro[i]:load(slot)
       q.rng_step(state.step * opt.accumulate + i - 1)
-      pass(shares[i])
+      pass(infos[i].dst, shares[i], nlls[i])
       if i < opt.accumulate then
         micro[i + 1]:send()
       elseif state.step + 1 < steps then
@@ -155,7 +227,7 @@ return function(given)
       end
     end
     local lr = rate(state.step)
-    local update = adamw:step { lr = lr, clip = opt.clip }
+    local update = adamw:step { lr = lr, clip = opt.clip, groups = addressed(infos) }
     local total = 0
     for _, share in ipairs(losses:table()) do total = total + share end
     state.step, state.tokens = state.step + 1, state.tokens + trained
@@ -173,14 +245,20 @@ return function(given)
     local seconds = q.time() - begin
     local slots = opt.accumulate * opt.rows * opt.row_tokens
     local row = {
-      step = state.step, epoch = micro[#micro]:info().epoch, loss = total, lr = lr, grad_norm = update.grad_norm, tokens = slots,
+      step = state.step, epoch = infos[#infos].epoch, loss = total, lr = lr, grad_norm = update.grad_norm, tokens = slots,
       real_tokens = real, trained_tokens = trained, tok_s = slots / seconds, step_ms = seconds * 1000, data_ms = wait,
       sol = slots * flops / seconds / peak, mem_bytes = q.peak_rss(),
+      damaged = damaged > 0 and damaged or nil, crc_dropped = opt.drop > 0 and dropped or nil,
     }
+    if several then
+      local sums = {}
+      for i = 1, opt.accumulate do add_sources(sums, micro[i], nlls[i]) end
+      row.by_source = source_losses(sums)
+    end
     interrupted = q.interrupted()
     local last = state.step == steps
     if opt.eval_share > 0 and not interrupted and (last or (opt.eval_every > 0 and state.step % opt.eval_every == 0)) then
-      row.eval_loss = evaluate(model, file, opt, slot)
+      row.eval_loss, row.eval_by_source = evaluate(model, file, opt, several, slot)
       state.last_eval = row.eval_loss or state.last_eval
       if row.eval_loss and row.eval_loss < (state.best or math.huge) then
         state.best = row.eval_loss
@@ -199,8 +277,9 @@ return function(given)
   speak:finish()
   q.defer_interrupt(false)
   log:close()
-  if opt.profile and program then print(tostring(program:profile()) .. "\n\n" .. tostring(q.memory())) end
-  if program then program:free() end
+  local profiled = opt.profile and programs[next(programs)]
+  if profiled then print(tostring(profiled.program:profile()) .. "\n\n" .. tostring(q.memory())) end
+  for _, p in pairs(programs) do p.program:free() end
   report.write(out, { title = opt.title or "qeng training", settings = opt.settings or {}, file = file })
   if interrupted then
     q.error("interrupted", ("stopped after step %d; the checkpoint is in %s; go on with --resume"):format(state.step, out))

@@ -58,9 +58,20 @@ for kill in 1 2 3 4 5 6 7 8 9 10; do
 done
 [ $landed -ge 5 ] || fail "only $landed of 10 kills met a running process: the runs are too short"
 echo "$landed of 10 kills met a running process"
+(sleep 0 & echo $! >"$work/pid"; wait)  # a process that is no more
+mkdir -p "$work/k/checkpoints/step-000001.tmp" "$work/k/adapter.tmp-$(cat "$work/pid")-3"
+touch "$work/k/data.qubgpu.tmp-$(cat "$work/pid")-0" "$work/k/notes.tmp-mine"
 run --out "$work/k" --resume || { fail "resume after kills"; cat "$work/log"; }
+grep -q 'data.qubgpu.tmp-.* left by a killed run, deleted' "$work/log" || fail "what a killed run left is not told"
+[ "$(find "$work/k" -name '*.tmp*')" = "$work/k/notes.tmp-mine" ] || fail "left half written: $(find "$work/k" -name '*.tmp*')"
 [ "$(bits a)" = "$(bits k)" ] || fail "killed and resumed differs from straight through"
 [ "$(wc -l <"$work/k/metrics.jsonl")" = 700 ] || fail "metrics.jsonl of the resumed run has not one line a step"
+
+# ---- filters and CRC-Drop
+run --out "$work/s" --steps 3 --sources instruction --drop 0.1 || { fail "sources and drop"; cat "$work/log"; }
+grep -q '"crc_dropped"' "$work/s/metrics.jsonl" || fail "metrics do not count what CRC-Drop left out"
+expect "a source that is not there" 1 'no training record' "$QENG" "$recipe" --model "$work/model" --data "$work/data.qubgpu" --out "$work/e" --sources chat
+expect "a source that is none" 2 'code_repo' "$QENG" "$recipe" --model "$work/model" --data "$work/data.qubgpu" --out "$work/e" --sources chta
 
 # ---- Ctrl-C
 "$QENG" "$recipe" --model "$work/model" --data "$work/data.qubgpu" --steps 100000 --row-tokens 64 --threads 1 --out "$work/i" >"$work/log" 2>&1 &

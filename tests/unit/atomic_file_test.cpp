@@ -1,6 +1,8 @@
 #include "engine/formats/atomic_file.h"
 
+#include <fcntl.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -113,4 +115,38 @@ TEST_CASE("a kill at any moment leaves a readable checkpoint") {
     REQUIRE(a == b);
     REQUIRE(a == std::string(2000, a[0]));
   }
+}
+
+TEST_CASE("what killed processes left is deleted, and nothing else") {
+  Scratch scratch;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    AtomicFile file(scratch / "a.bin");
+    AtomicFolder folder(scratch / "run");
+    write_file_atomically(folder.file("part"), "half");
+    ::raise(SIGKILL);
+  }
+  ::waitpid(child, nullptr, 0);
+  const std::string gone = std::to_string(child);
+  AtomicFile alive(scratch / "b.bin");
+  alive.write("still being written");
+  // As a process of another container would leave it: its number is not one of ours, but it holds the lock.
+  const std::string elsewhere = "c.bin.tmp-" + gone + "-77";
+  const int fd = ::open((scratch / elsewhere).c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0666);
+  REQUIRE(::flock(fd, LOCK_EX | LOCK_NB) == 0);
+  const std::string left = "a.tmp-" + gone;
+  for (const std::string& name :
+       std::vector<std::string>{"a.tmp", "a.tmp-", "a.tmp-x-1", left, left + "-", left + "-1x", ".tmp-" + gone + "-1"})
+    std::ofstream(scratch / name) << "the user's";
+  const auto before = scratch.entries();
+  const std::vector<std::string> removed = remove_strays(scratch.folder.string());
+  REQUIRE(removed.size() == 2);
+  CHECK(removed[0].rfind("a.bin.tmp-" + gone + "-", 0) == 0);
+  CHECK(removed[1].rfind("run.tmp-" + gone + "-", 0) == 0);
+  CHECK(scratch.entries() == before - 2);
+  alive.commit();
+  CHECK(read(scratch / "b.bin") == "still being written");
+  ::close(fd);
+  CHECK(remove_strays(scratch.folder.string()).size() == 1);
+  CHECK(remove_strays(scratch / "none").empty());
 }

@@ -1,8 +1,8 @@
-#include "engine/packets/sampler.h"
-
+#include <cstdlib>
 #include <set>
 #include <vector>
 
+#include "engine/packets/sampler.h"
 #include "tests/catch.h"
 
 using namespace qeng;
@@ -16,6 +16,26 @@ TEST_CASE("a keyed permutation visits every number once at every size") {
       CHECK_FALSE(seen[order(i)]);
       seen[order(i)] = true;
     }
+  }
+}
+
+// Sizes around powers of two and four, where the domain of the rounds changes, and some between. QENG_LARGE=1 goes on
+// to 10 million.
+TEST_CASE("a keyed permutation visits every number once at large sizes") {
+  std::vector<uint64_t> sizes = {999, 4095, 4096, 4097, 65535, 65536, 65537, 100003, 262145};
+  if (std::getenv("QENG_LARGE"))
+    for (uint64_t size : {1000000, 1048575, 1048577, 2097152, 4194305, 7777777, 10000000}) sizes.push_back(size);
+  for (uint64_t size : sizes) {
+    const Permutation order(11, size % 7, size);
+    std::vector<bool> seen(size);
+    uint64_t visited = 0;
+    for (uint64_t i = 0; i < size; ++i) {
+      const uint64_t at = order(i);
+      REQUIRE(at < size);
+      visited += !seen[at];
+      seen[at] = true;
+    }
+    CHECK(visited == size);
   }
 }
 
