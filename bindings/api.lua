@@ -332,6 +332,9 @@ function q.fs.replace_dir(from, to) end
 ---Deletes what killed processes left in a folder: NAME.tmp-PID-N, where the process is gone. Returns the names.
 ---@return string[]
 function q.fs.sweep(path) end
+---Asks the system to forget what it keeps of a file in memory, so that the next reading comes from the disk; it need not comply.
+---@return boolean
+function q.fs.drop_cache(path) end
 ---@return string?  the first existing of path as given, beside the installed recipes
 function q.fs.find(path) end
 
@@ -400,6 +403,12 @@ function PacketFile:read(record) end
 function PacketFile:meta() end
 ---@return table  {ok=, damaged={...}, ...}
 function PacketFile:verify() end
+---One pass over all records with all cores. ends: tokens that end an answer. Of all and, under sources[SRC], of each source: records, damaged, tokens,
+---trained, untrained (records), answers, empty_answers, truncated, duplicates, duplicate_tokens, shortest, longest. Also lengths and trained_lengths
+---({{tokens, records}...}), groups of duplicates ({records=, first=, tokens=}), highest_token.
+---@param opt? {ends?: integer[], threads?: integer}
+---@return table
+function PacketFile:statistics(opt) end
 ---Packed batches of rows * row_tokens slots, prefetched by a thread.
 ---  sources: only records of these SRC. drop: CRC-Drop, each epoch a record is left out with this probability. rank, ranks:
 ---  rows rank, rank + ranks, ... of each global batch of `rows` rows. route: every batch holds packets of one DST (info().dst).
@@ -433,6 +442,9 @@ function Batch:info() end
 ---@param nll? Tensor  [t] f32
 ---@return table<integer, {documents: integer, trained_tokens: integer, nll: number}>
 function Batch:by_source(nll) end
+---The documents, or pieces of long ones, in order: tokens begin .. begin + tokens - 1 of a record, from a slot on.
+---@return {record: integer, begin: integer, tokens: integer, slot: integer}[]
+function Batch:documents() end
 ---Starts the batch's way to a GPU, beside what that computes; load() then finds it there. No need to; at most two at a time.
 function Batch:send() end
 ---Copies into tensors: tokens, targets, positions [T] i32, cu [max_documents + 1] i32.

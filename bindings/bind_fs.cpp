@@ -1,4 +1,7 @@
 // q.fs: files and folders.
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -104,6 +107,16 @@ int replace_dir(Call& call) {
 
 int sweep(Call& call) { return call.push(remove_strays(call.arg<std::string>(1))); }
 
+// The system keeps pages that are mapped or not yet written, and may keep all.
+int drop_cache(Call& call) {
+  const auto path = call.arg<std::string>(1);
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) refuse(path, std::error_code(errno, std::generic_category()));
+  const int failed = ::posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+  ::close(fd);
+  return call.push(failed == 0);
+}
+
 int find(Call& call) {
   const std::string found = find_file(call.arg<std::string>(1));
   if (found.empty()) return 0;
@@ -124,6 +137,7 @@ void register_fs(lua_State* L) {
                   {"copy", fn<copy>},
                   {"replace_dir", fn<replace_dir>},
                   {"sweep", fn<sweep>},
+                  {"drop_cache", fn<drop_cache>},
                   {"find", fn<find>}});
 }
 

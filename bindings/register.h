@@ -16,4 +16,5 @@ void register_sampler(lua_State* L);      // bind_sampler.cpp
 void register_packets(lua_State* L);      // bind_packets.cpp
 void register_batches(lua_State* L);      // bind_batches.cpp
 void register_hub(lua_State* L);          // bind_hub.cpp
+void register_statistics(lua_State* L);   // bind_statistics.cpp
 }  // namespace qeng

@@ -100,6 +100,7 @@ LuaState::LuaState() : L_(luaL_newstate()) {
   register_batches(L_);
   register_sampler(L_);
   register_hub(L_);
+  register_statistics(L_);
 
   lua_getglobal(L_, "package");
   lua_getfield(L_, -1, "preload");

@@ -27,23 +27,30 @@ local function examine(model, set, speak, when)
   return right / #set, answers
 end
 
-local function write_examples(path, seed)
+-- Examples of the demo's task as JSONL.
+function demo.write_examples(path, seed, count)
   local lines = {}
-  for i, example in ipairs(tinydata.task(seed, examples)) do lines[i] = q.json.encode(example) end
+  for i, example in ipairs(tinydata.task(seed, count)) do lines[i] = q.json.encode(example) end
   q.fs.write(path, table.concat(lines, "\n") .. "\n")
+end
+
+-- The folder of the demo's model.
+function demo.model()
+  local dir = q.fs.find("recipes/tiny")
+  if not dir then q.error("io", "the demo model recipes/tiny was not found beside the recipes; give --model and --data") end
+  return dir
 end
 
 -- opt: of recipes/lora_qwen.lua.
 function demo.run(opt)
   print("This is the built-in demo (a model of 0.8 million parameters learns to write records); for your own: --model DIR --data FILE.jsonl")
-  local dir = q.fs.find("recipes/tiny")
-  if not dir then q.error("io", "the demo model recipes/tiny was not found beside the recipes; give --model and --data") end
+  local dir = demo.model()
   for key, value in pairs(settings) do
     if not opt.__given[key] then opt[key] = value end
   end
   q.fs.mkdir(opt.out)
   opt.model, opt.data = dir, opt.out .. "/examples.jsonl"
-  write_examples(opt.data, opt.seed)
+  demo.write_examples(opt.data, opt.seed, examples)
   local speak = progress.new()
   local set = tinydata.task(opt.seed, questions, "held_out")
   local before, first_answers

