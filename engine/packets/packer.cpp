@@ -76,9 +76,13 @@ std::vector<uint8_t> Packer::window() const {
 int Packer::best_fit(uint32_t room, int32_t destination) const {
   int32_t longest = 0;
   const auto limit = static_cast<int32_t>(room);
-  for (size_t i = 0; i < kLookahead; ++i) {  // vectorized
-    const bool fits = lengths_[i] <= limit && destinations_[i] == destination;
-    longest = std::max(longest, fits ? lengths_[i] : 0);
+  if (!route_) {
+    for (int32_t length : lengths_) longest = std::max(longest, length <= limit ? length : 0);  // vectorized
+  } else {
+    for (size_t i = 0; i < kLookahead; ++i) {
+      const bool fits = lengths_[i] <= limit && destinations_[i] == destination;
+      longest = std::max(longest, fits ? lengths_[i] : 0);
+    }
   }
   if (longest == 0) return -1;
   for (int ahead = 0;; ++ahead) {

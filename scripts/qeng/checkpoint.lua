@@ -50,7 +50,12 @@ function checkpoint.save(out, model, adamw, state, keep)
   q.fs.write(tmp .. "/state.json", q.json.encode(state, { pretty = true }) .. "\n")
   q.fs.replace_dir(tmp, dir)
   local names = checkpoint.list(out)
-  for i = 1, #names - (keep or 2) do q.fs.remove(folder(out) .. "/" .. names[i]) end
+  for i = 1, #names - (keep or 2) do
+    local old = folder(out) .. "/" .. names[i]
+    local moved, why = os.rename(old, old .. ".tmp")  -- so that a kill leaves no half of it under its name
+    if not moved then q.error("io", why) end
+    q.fs.remove(old .. ".tmp")
+  end
 end
 
 -- Restores the newest checkpoint into model and optimizer; its state, or nil where there is none.

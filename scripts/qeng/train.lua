@@ -160,6 +160,7 @@ return function(given)
   end
   local programs = {}
   local function pass(dst, share, nll)
+    dst = routing and dst or 0  -- one program where all destinations move the same
     local frozen = routing and routing.frozen[dst] or {}
     if opt.eager then
       return q.scope(function()
