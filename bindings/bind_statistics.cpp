@@ -87,7 +87,9 @@ int documents(Call& call) {
 }
 }  // namespace
 
-void register_statistics(lua_State* L) { lua::methods<const PacketFile>(L, {{"statistics", lua::fn<statistics>}});
-  lua::methods<Batch>(L, {{"documents", lua::fn<documents>}}); }
+void register_statistics(lua_State* L) {
+  lua::methods<const PacketFile>(L, {{"statistics", lua::fn<statistics>}});
+  lua::methods<Batch>(L, {{"documents", lua::fn<documents>}});
+}
 
 }  // namespace qeng
