@@ -6,6 +6,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -26,6 +27,14 @@ bool is_name(const std::string& text) {  // one part of "org/name"
   return !text.empty() && text.size() <= 96 && text.find_first_not_of(kNameCharacters) == std::string::npos &&
          text.front() != '-' && text.front() != '.' && text.back() != '-' && text.back() != '.' &&
          text.find("--") == std::string::npos && text.find("..") == std::string::npos;
+}
+
+// A server's words, fit for a terminal.
+std::string shown(std::string text) {
+  text.resize(std::min<size_t>(text.size(), 120));
+  for (char& c : text)
+    if (static_cast<unsigned char>(c) < 32 || c == 127) c = '?';
+  return text;
 }
 
 void make_folders(const std::string& path) {
@@ -55,7 +64,7 @@ void check_revision(const std::string& revision) {
 
 void check_file_path(const std::string& path) {
   const auto refuse = [&](const char* why) {
-    fail("format", "the hub names a file '", path, "', which ", why, ": refused");
+    fail("format", "the hub names a file '", shown(path), "', which ", why, ": refused");
   };
   if (path.empty() || path.size() > 1024) refuse("is empty or longer than 1024 bytes");
   for (const unsigned char c : path)
@@ -70,14 +79,13 @@ void check_file_path(const std::string& path) {
 }
 
 void check_commit(const std::string& commit) {
-  if (!is_hex(commit, 40))
-    fail("format", "the hub gives '", commit.substr(0, 80), "' as the commit; expected 40 hex digits");
+  if (!is_hex(commit, 40)) fail("format", "the hub gives '", shown(commit), "' as the commit; expected 40 hex digits");
 }
 
 void check_etag(const std::string& etag) {
   const bool good = !etag.empty() && etag.size() <= 128 && etag.front() != '.' &&
                     etag.find_first_not_of(kNameCharacters) == std::string::npos;
-  if (!good) fail("format", "the hub gives '", etag.substr(0, 80), "' as a file's ETag, which is no fit name: refused");
+  if (!good) fail("format", "the hub gives '", shown(etag), "' as a file's ETag, which is no fit name: refused");
 }
 
 HubCache::HubCache(const std::string& root, RepoKind kind, const std::string& repo) : root_(root) {

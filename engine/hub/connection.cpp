@@ -30,15 +30,8 @@ double asked_wait(const std::string& text) {
   return when < 0 ? -1 : std::max(0.0, std::difftime(when, std::time(nullptr)));
 }
 
-std::string printable(std::string text) {  // a server's words in our messages
-  text.resize(std::min<size_t>(text.size(), 200));
-  for (char& c : text)
-    if (static_cast<unsigned char>(c) < 32 || c == 127) c = '?';
-  return text;
-}
-
 [[noreturn]] void refuse(const HttpResponse& response, const std::string& what, const Url& endpoint, bool token) {
-  const std::string code = response.header("x-error-code"), said = printable(response.header("x-error-message"));
+  const std::string code = response.header("x-error-code"), said = response.header("x-error-message").substr(0, 200);
   const std::string from = "the hub " + endpoint.host + " answers " + std::to_string(response.status) + " for " + what;
   const std::string words = said.empty() ? "" : " (" + said + ")";
   if (code == "GatedRepo")

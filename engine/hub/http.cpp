@@ -29,7 +29,10 @@ size_t on_header(char* data, size_t size, size_t count, void* user) {
   std::string_view value = line.substr(colon + 1);
   while (!value.empty() && (value.front() == ' ' || value.front() == '\t')) value.remove_prefix(1);
   while (!value.empty() && static_cast<unsigned char>(value.back()) <= ' ') value.remove_suffix(1);
-  transfer.response.headers[name] = value;
+  std::string& kept = transfer.response.headers[name];
+  kept = value;
+  for (char& c : kept)
+    if (static_cast<unsigned char>(c) < 32 || c == 127) c = '?';  // it may stand in a message on a terminal
   return size * count;
 }
 

@@ -43,6 +43,11 @@ TEST_CASE("names from a server that would lead out of their folder are refused")
         std::string("./a"), std::string("a/"), std::string("a\nb"), std::string("a\0b", 3), std::string("a\\..\\b"),
         std::string("a/."), std::string(300, 'x'), std::string("\x1b[31m")})
     CHECK_THROWS_AS(check_file_path(bad), Error);
+  try {
+    check_file_path("\x1b[31m");
+  } catch (const Error& error) {
+    CHECK(std::string(error.what()).find('\x1b') == std::string::npos);  // no terminal is steered by a server
+  }
   for (const char* bad : {"", "..", ".x", "a/b", "a\nb"}) CHECK_THROWS_AS(check_etag(bad), Error);
   for (const char* bad : {"", "main", "../../x", "C0FFEE0000000000000000000000000000000000"})
     CHECK_THROWS_AS(check_commit(bad), Error);
