@@ -42,7 +42,8 @@ class Trainer {
       std::string valid_storage, nfc_storage;
       std::string_view rest = nfc(valid_utf8(text, valid_storage), nfc_storage);
       while (!rest.empty()) {
-        size_t bytes = grammar.next(rest.data(), rest.data() + rest.size());
+        uint32_t bytes;
+        grammar.cut(rest.data(), rest.data() + rest.size(), &bytes, 1);
         ++counts[std::string(rest.substr(0, bytes))];
         rest.remove_prefix(bytes);
       }
