@@ -1,8 +1,8 @@
 // Times encoding on one thread:  qeng_bench_tokenizers TOKENIZER DOCUMENTS [GRAMMAR [nfc|raw [--ids]]]
-// DOCUMENTS: documents end to end, each with its length in front (u32, little-endian). GRAMMAR, and whether to normalise:
-// for a .tiktoken file. Prints one JSON object: processor seconds of the first pass (caches cold) and of five more, how
-// many ids, and their FNV-1a. With --ids it prints the ids instead, as i32, each document's count in front: for
-// tests/golden/tokenizer_campaign.py. bench/tokenizers_vs_peers.py runs it beside its peers.
+// DOCUMENTS: documents end to end, each with its length in front (u32, little-endian). GRAMMAR, and whether to
+// normalise: for a .tiktoken file. Prints one JSON object: processor seconds of the first pass (caches cold) and of
+// five more, how many ids, and their FNV-1a. With --ids it prints the ids instead, as i32, each document's count in
+// front: for tests/golden/tokenizer_campaign.py. bench/tokenizers_vs_peers.py runs it beside its peers.
 #include <cstdio>
 #include <cstring>
 #include <ctime>

@@ -78,8 +78,8 @@ size_t contraction(const char* p, const char* end, bool fold) {
   return ((first == 'r' || first == 'v') && second == 'e') || (first == 'l' && second == 'l') ? 3 : 0;
 }
 
-// How a grammar cuts a run of white space. kPlain: \s+(?!\S) | \s+.  kLines: \s*[\r\n]+ first.  kEndAndLines: \s+$ before
-// that, so that a run at the end of the text is one piece whatever line ends it holds.
+// How a grammar cuts a run of white space. kPlain: \s+(?!\S) | \s+.  kLines: \s*[\r\n]+ first.  kEndAndLines: \s+$
+// before that, so that a run at the end of the text is one piece whatever line ends it holds.
 enum class Space { kPlain, kLines, kEndAndLines };
 
 template <Space kSpaces>
@@ -109,7 +109,8 @@ inline const char* number_run(const uint8_t* table, const char* p, const char* e
   return p;
 }
 
-// (?i:'s|'t|'re|'ve|'m|'ll|'d) | [^\r\n\p{L}\p{N}]?\p{L}+ | \p{N}{1,kDigits} | [ ]?[^\s\p{L}\p{N}]+[\r\n]* | white space
+// (?i:'s|'t|'re|'ve|'m|'ll|'d) | [^\r\n\p{L}\p{N}]?\p{L}+ | \p{N}{1,kDigits} | [ ]?[^\s\p{L}\p{N}]+[\r\n]* | white
+// space
 //
 // With kMarks, words are [\p{L}\p{M}]+ and symbols exclude \p{M}. A mark in front of a word is then part of the same
 // piece whether it is taken for the optional first character or for the word's own.
@@ -139,7 +140,8 @@ struct Modern {
 };
 
 // With U = [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}], L = [\p{Ll}\p{Lm}\p{Lo}\p{M}], C = (?i:'s|'t|'re|'ve|'m|'ll|'d)?
-// [^\r\n\p{L}\p{N}]?U*L+C | [^\r\n\p{L}\p{N}]?U+L*C | \p{N}{1,3} | [ ]?[^\s\p{L}\p{N}]+[\r\n/]* | \s*[\r\n]+ | \s+(?!\S) | \s+
+// [^\r\n\p{L}\p{N}]?U*L+C | [^\r\n\p{L}\p{N}]?U+L*C | \p{N}{1,3} | [ ]?[^\s\p{L}\p{N}]+[\r\n/]* | \s*[\r\n]+ |
+// \s+(?!\S) | \s+
 struct O200k {
   // The end of the longest U*L+ at p that greedy matching with backtracking finds; nullptr if there is none.
   static const char* lower_word(const uint8_t* table, const char* p, const char* end) {
@@ -147,9 +149,8 @@ struct O200k {
     while (p < end) {
       Char c = char_at(table, p);
       if (c.kind == kLower)
-        return word_run<true>(table, p + c.bytes, end, [](uint8_t kind) {
-          return kind == kLower || kind == kOtherLetter || kind == kMark;
-        });
+        return word_run<true>(table, p + c.bytes, end,
+                              [](uint8_t kind) { return kind == kLower || kind == kOtherLetter || kind == kMark; });
       if (c.kind != kUpper && c.kind != kOtherLetter && c.kind != kMark) break;
       p += c.bytes;
       if (c.kind != kUpper) after_shared = p;
@@ -213,10 +214,10 @@ size_t cut(const char* p, const char* end, uint32_t* lengths, size_t room) {
 
 // Exact texts. The first of a name is what find_grammar gives.
 //
-// llama3 is also the text of GPT-4 (cl100k) as published for Hugging Face. tiktoken has had three texts for it: that one;
-// one with possessive quantifiers, of the same language; and today's, whose \s++$ makes white space at the end of a text
-// one piece. The interval {1,3}+ of today's text is possessive in tiktoken, but to Oniguruma it is a repeated group, so
-// a tokenizer.json that holds this text does not limit numbers to three digits.
+// llama3 is also the text of GPT-4 (cl100k) as published for Hugging Face. tiktoken has had three texts for it: that
+// one; one with possessive quantifiers, of the same language; and today's, whose \s++$ makes white space at the end of
+// a text one piece. The interval {1,3}+ of today's text is possessive in tiktoken, but to Oniguruma it is a repeated
+// group, so a tokenizer.json that holds this text does not limit numbers to three digits.
 constexpr Grammar kGrammars[] = {
     {"qwen2",
      R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
@@ -233,7 +234,7 @@ constexpr Grammar kGrammars[] = {
     {"cl100k",
      R"('(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s)",
      cut<Modern<false, 3, Space::kEndAndLines>>},
-    {"cl100k, numbers uncut",
+    {"cl100k",
      R"('(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s)",
      cut<Modern<false, INT_MAX, Space::kEndAndLines>>},
     {"o200k",

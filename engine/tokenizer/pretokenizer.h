@@ -11,9 +11,9 @@ namespace qeng {
 struct Grammar {
   const char* name;
   const char* pattern;  // as tokenizer.json writes it
-  // Cuts the first pieces off [p, end), which is valid UTF-8 of less than 2 GB, until `room` pieces are found or the text ends: lengths[i]
-  // is the length of piece i, at least 1. Returns how many there are. The text must go on to its real end: what
-  // follows a piece may decide where it stops.
+  // Cuts the first pieces off [p, end), which is valid UTF-8 of less than 2 GB, until `room` pieces are found or the
+  // text ends: lengths[i] is the length of piece i, at least 1. Returns how many there are. The text must go on to its
+  // real end: what follows a piece may decide where it stops.
   size_t (*cut)(const char* p, const char* end, uint32_t* lengths, size_t room);
 };
 
