@@ -364,7 +364,48 @@ function Tokenizer:vocab_size() end
 function Tokenizer:hash() end
 ---@return {bos?: integer, eos?: integer, add_bos: boolean, chat_template?: string, name: string}
 function Tokenizer:info() end
----Trains a byte-level BPE tokenizer and writes out/tokenizer.json.
+---Many documents at once, on several threads (default: this process's cores), with the ids that encode gives each.
+---@param texts string[]
+---@param opt? {special?: boolean, threads?: integer}
+---@return TokenBatch
+function Tokenizer:encode_batch(texts, opt) end
+---@param batch TokenBatch|integer[][]
+---@param opt? {skip_special?: boolean, threads?: integer}
+---@return string[]
+function Tokenizer:decode_batch(batch, opt) end
+
+---Token ids of documents, 4 bytes each and outside Lua's memory; #batch is the number of documents.
+---@class TokenBatch
+local TokenBatch = {}
+---The ids of document i, from 1.
+---@param i integer
+---@return integer[]
+function TokenBatch:ids(i) end
+---@return integer  ids of all documents
+function TokenBatch:tokens() end
+
+---Learns a byte-level BPE vocabulary: add texts, then write.
+---@class BpeTrainer
+local BpeTrainer = {}
+---@param opt? {pattern?: "qwen2"|"qwen3.5"|"llama3"|"cl100k"|"o200k"|"gpt2", nfc?: boolean, threads?: integer}  default: qwen2, normalised, this process's cores
+---@return BpeTrainer
+function q.bpe_trainer(opt) end
+---@param texts string[]
+function BpeTrainer:add(texts) end
+---@return integer  bytes of all texts added
+function BpeTrainer:bytes() end
+---Writes out/tokenizer.json: 256 bytes, the most frequent merges, the specials. The same texts give the same file.
+---@param opt {vocab: integer, specials: string[], out: string}
+---@return integer ids  how many: vocab, or fewer where no pair occurs twice
+function BpeTrainer:write(opt) end
+
+---Learns a tokenizer from text, JSONL and JSON files; writes tokenizer.json and tokenizer_config.json, which transformers load.
+---@param opt {files: string[], vocab: integer, specials: string[], out: string, eos?: string, pad?: string, pattern?: string, nfc?: boolean, threads?: integer}
+---@return Tokenizer
+---@return {ids: integer, bytes: integer, seconds: number}
+function q.train_tokenizer(opt) end
+
+---Learns from texts in one call, with the pattern of Qwen2, and writes out/tokenizer.json.
 ---@param texts string[]
 ---@param opt {vocab: integer, specials: string[], out: string}
 ---@return integer ids  how many: vocab, or fewer where no pair of bytes is left to merge

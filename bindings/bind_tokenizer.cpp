@@ -1,13 +1,16 @@
-// q.tokenizer: text to token ids and back.
+// q.tokenizer: text to token ids and back; q.bpe_trainer: a vocabulary from texts.
 #include <cstdio>
 #include <filesystem>
 
 #include "bindings/lua.h"
 #include "bindings/register.h"
+#include "engine/tokenizer/batch.h"
 #include "engine/tokenizer/bpe_train.h"
 #include "engine/tokenizer/tokenizer.h"
 
 QENG_LUA_CLASS(const qeng::Tokenizer, "Tokenizer")
+QENG_LUA_CLASS(const qeng::TokenBatch, "TokenBatch")
+QENG_LUA_CLASS(qeng::PieceCounts, "BpeTrainer")
 
 namespace qeng {
 namespace {
@@ -74,23 +77,108 @@ int tostring(Call& call) {
   return call.push("Tokenizer " + self->name() + ", " + std::to_string(self->vocab_size()) + " tokens");
 }
 
-int train(Call& call) {
-  const auto texts = call.arg<std::vector<std::string>>(1);
-  Options opt(call, 2, {"vocab", "specials", "out"});
+// ---------------------------------------------------------------- many documents at once
+
+int encode_many(Call& call) {
+  const auto self = call.self<const Tokenizer>();
+  Options opt(call, 2, {"special", "threads"});
+  if (!lua_istable(call.L, call.index(1)))
+    call.bad_argument(1, "table of strings expected, got " + lua::type_text(call.L, call.index(1)));
+  const size_t count = lua_objlen(call.L, call.index(1));
+  std::vector<std::string_view> texts(count);  // of strings that the table keeps alive
+  for (size_t i = 0; i < count; ++i) {
+    lua_rawgeti(call.L, call.index(1), static_cast<int>(i) + 1);
+    if (lua_type(call.L, -1) != LUA_TSTRING)
+      call.bad_argument(1,
+                        "element " + std::to_string(i + 1) + ": string expected, got a " + lua::type_text(call.L, -1));
+    size_t bytes;
+    const char* text = lua_tolstring(call.L, -1, &bytes);
+    texts[i] = {text, bytes};
+    lua_pop(call.L, 1);
+  }
+  TokenBatch batch = encode_batch(*self, texts, opt.get("special", false), opt.get("threads", 0));
+  return call.push(std::make_shared<const TokenBatch>(std::move(batch)));
+}
+
+int decode_many(Call& call) {
+  const auto self = call.self<const Tokenizer>();
+  Options opt(call, 2, {"skip_special", "threads"});
+  std::shared_ptr<const TokenBatch> batch = lua::to_object<const TokenBatch>(call.L, call.index(1));
+  if (!batch) {
+    TokenBatch lists;
+    for (const std::vector<int32_t>& ids : call.arg<std::vector<std::vector<int32_t>>>(1)) {
+      lists.ids.insert(lists.ids.end(), ids.begin(), ids.end());
+      lists.starts.push_back(static_cast<int64_t>(lists.ids.size()));
+    }
+    batch = std::make_shared<const TokenBatch>(std::move(lists));
+  }
+  return call.push(decode_batch(*self, *batch, opt.get("skip_special", false), opt.get("threads", 0)));
+}
+
+int batch_ids(Call& call) {
+  const auto self = call.self<const TokenBatch>();
+  const auto i = call.arg<int64_t>(1);
+  if (i < 1 || static_cast<size_t>(i) > self->size())
+    fail("value", call.name, ": document ", i, " of a batch of ", self->size());
+  std::span<const int32_t> ids = (*self)[static_cast<size_t>(i - 1)];
+  return call.push(std::vector<int32_t>(ids.begin(), ids.end()));
+}
+
+int batch_tokens(Call& call) { return call.push(static_cast<int64_t>(call.self<const TokenBatch>()->ids.size())); }
+
+int batch_length(Call& call) {
+  return call.push(static_cast<int64_t>(call.arg<std::shared_ptr<const TokenBatch>>(1)->size()));
+}
+
+// ---------------------------------------------------------------- learning a vocabulary
+
+int bpe_trainer(Call& call) {
+  Options opt(call, 1, {"pattern", "nfc", "threads"});
+  const auto name = opt.get<std::string>("pattern", "qwen2");
+  const Grammar* grammar = find_grammar(name);
+  if (!grammar) fail("value", call.name, ": unknown pattern ", name, "; there are ", known_grammars());
+  return call.push(std::make_shared<PieceCounts>(*grammar, opt.get("nfc", true), opt.get("threads", 0)));
+}
+
+int trainer_add(Call& call) {
+  const auto self = call.self<PieceCounts>();
+  self->add(call.arg<std::vector<std::string>>(1));
+  return 0;
+}
+
+int trainer_bytes(Call& call) { return call.push(call.self<PieceCounts>()->bytes()); }
+
+// out: made where it is missing; tokenizer.json goes into it.
+int write_tokenizer(Call& call, const PieceCounts& counts, const Options& opt) {
   const auto folder = opt.get<std::string>("out");
+  const auto vocab = opt.get<int>("vocab");
+  const auto specials = opt.get<std::vector<std::string>>("specials");
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error) fail("io", folder, ": ", error.message());
-  train_bpe(texts, opt.get<int>("vocab"), opt.get<std::vector<std::string>>("specials"), folder + "/tokenizer.json");
-  return 0;
+  return call.push(train_bpe(counts, vocab, specials, folder + "/tokenizer.json"));
+}
+
+int trainer_write(Call& call) {
+  return write_tokenizer(call, *call.self<PieceCounts>(), Options(call, 1, {"vocab", "specials", "out"}));
+}
+
+int train(Call& call) {
+  const auto texts = call.arg<std::vector<std::string>>(1);
+  Options opt(call, 2, {"vocab", "specials", "out"});
+  PieceCounts counts(*find_grammar("qwen2"), true);
+  counts.add(texts);
+  return write_tokenizer(call, counts, opt);
 }
 }  // namespace
 
 void register_tokenizer(lua_State* L) {
   using lua::fn;
-  lua::functions(L, "", {{"tokenizer", fn<tokenizer>}, {"train_bpe", fn<train>}});
+  lua::functions(L, "", {{"tokenizer", fn<tokenizer>}, {"bpe_trainer", fn<bpe_trainer>}, {"train_bpe", fn<train>}});
   lua::methods<const Tokenizer>(L, {{"encode", fn<encode>},
                                     {"decode", fn<decode>},
+                                    {"encode_batch", fn<encode_many>},
+                                    {"decode_batch", fn<decode_many>},
                                     {"bytes", fn<bytes>},
                                     {"id", fn<id>},
                                     {"is_special", fn<is_special>},
@@ -98,6 +186,9 @@ void register_tokenizer(lua_State* L) {
                                     {"hash", fn<hash>},
                                     {"info", fn<info>},
                                     {"__tostring", fn<tostring>}});
+  lua::methods<const TokenBatch>(L,
+                                 {{"ids", fn<batch_ids>}, {"tokens", fn<batch_tokens>}, {"__len", fn<batch_length>}});
+  lua::methods<PieceCounts>(L, {{"add", fn<trainer_add>}, {"bytes", fn<trainer_bytes>}, {"write", fn<trainer_write>}});
 }
 
 }  // namespace qeng

@@ -1,135 +1,180 @@
 #include "engine/tokenizer/bpe_train.h"
 
+#include <algorithm>
 #include <cstdint>
-#include <map>
 #include <nlohmann/json.hpp>
+#include <queue>
 #include <unordered_map>
 
 #include "engine/formats/atomic_file.h"
 #include "engine/tokenizer/byte_bpe.h"
-#include "engine/tokenizer/unicode.h"
 #include "kernels/error.h"
 
 namespace qeng {
 namespace {
 
 using nlohmann::json;
-using Pair = std::pair<int32_t, int32_t>;
+
+constexpr int64_t kLeastCount = 2;  // a pair that occurs once teaches nothing
 
 struct Word {
   std::vector<int32_t> ids;
   int64_t count;
 };
 
+// Two neighbours, the left in the upper half: ordered as (left, right) is.
+uint64_t pair_of(int32_t left, int32_t right) {
+  return static_cast<uint64_t>(left) << 32 | static_cast<uint32_t>(right);
+}
 struct PairHash {
-  size_t operator()(Pair pair) const {
-    return static_cast<size_t>((static_cast<uint64_t>(pair.first) << 32 | static_cast<uint32_t>(pair.second)) *
-                               0x9E3779B97F4A7C15u);
+  size_t operator()(uint64_t pair) const {
+    pair *= 0x9E3779B97F4A7C15u;
+    return static_cast<size_t>(pair ^ pair >> 32);
   }
 };
 
 struct PairCount {
   int64_t count = 0;
-  std::vector<size_t> words;  // those that contain the pair, or did; ascending within each merge
+  std::vector<uint32_t> words;  // those that contain the pair, or did
+};
+
+// A pair's count when it was put in the heap. Counts that have grown are put in again, those that have shrunk are set
+// right at the top: so no pair's count is over that of its highest candidate.
+struct Candidate {
+  int64_t count;
+  uint64_t pair;
+  bool operator<(const Candidate& other) const {
+    return count != other.count ? count < other.count : pair > other.pair;
+  }
 };
 
 class Trainer {
  public:
-  explicit Trainer(const std::vector<std::string>& texts) {
-    const Grammar& grammar = *find_grammar("qwen2");
-    std::map<std::string, int64_t> counts;
-    for (const std::string& text : texts) {
-      std::string valid_storage, nfc_storage;
-      std::string_view rest = nfc(valid_utf8(text, valid_storage), nfc_storage);
-      while (!rest.empty()) {
-        size_t bytes = grammar.next(rest.data(), rest.data() + rest.size());
-        ++counts[std::string(rest.substr(0, bytes))];
-        rest.remove_prefix(bytes);
-      }
-    }
+  explicit Trainer(const PieceCounts& counts) {
     for (int byte = 0; byte < 256; ++byte) tokens.push_back(std::string(1, static_cast<char>(byte)));
-    for (const auto& [piece, count] : counts) {
+    for (const auto& [piece, count] : counts.sorted()) {
       Word word{{}, count};
       for (char byte : piece) word.ids.push_back(static_cast<uint8_t>(byte));
+      uint32_t index = static_cast<uint32_t>(words_.size());
+      for (size_t i = 0; i + 1 < word.ids.size(); ++i) gain(word.ids[i], word.ids[i + 1], count, index);
       words_.push_back(std::move(word));
-      count_pairs(words_.size() - 1, +1, -1);
     }
+    queue_gained();
   }
 
-  // False when no pair occurs twice. Different pairs can spell one token ("a"+"bc", "ab"+"c"): it keeps its first id.
+  // False when no pair is left that occurs often enough. Different pairs can spell one token ("a"+"bc", "ab"+"c"): it
+  // keeps its first id.
   bool merge_best() {
-    auto best = pairs_.end();
-    for (auto pair = pairs_.begin(); pair != pairs_.end(); ++pair)
-      if (best == pairs_.end() || pair->second.count > best->second.count ||
-          (pair->second.count == best->second.count && pair->first < best->first))
-        best = pair;
-    if (best == pairs_.end() || best->second.count < 2) return false;
-    auto [left, right] = best->first;
+    while (!queue_.empty()) {
+      Candidate top = queue_.top();
+      queue_.pop();
+      auto found = pairs_.find(top.pair);
+      if (found == pairs_.end()) continue;
+      if (found->second.count == top.count) {
+        merge(top.pair, std::move(found->second.words));
+        return true;
+      }
+      if (found->second.count >= kLeastCount) queue_.push({found->second.count, top.pair});
+    }
+    return false;
+  }
+
+  std::vector<std::string> tokens;
+  std::vector<std::pair<int32_t, int32_t>> merges;
+
+ private:
+  void gain(int32_t left, int32_t right, int64_t count, uint32_t word) {
+    uint64_t key = pair_of(left, right);
+    PairCount& pair = pairs_[key];
+    pair.count += count;
+    if (pair.words.empty() || pair.words.back() != word) pair.words.push_back(word);
+    gained_.push_back(key);
+  }
+
+  void queue_gained() {
+    std::sort(gained_.begin(), gained_.end());
+    gained_.erase(std::unique(gained_.begin(), gained_.end()), gained_.end());
+    for (uint64_t key : gained_)
+      if (int64_t count = pairs_[key].count; count >= kLeastCount) queue_.push({count, key});
+    gained_.clear();
+  }
+
+  void merge(uint64_t pair, const std::vector<uint32_t>& words) {
+    int32_t left = static_cast<int32_t>(pair >> 32), right = static_cast<int32_t>(pair);
     std::string token = tokens[static_cast<size_t>(left)] + tokens[static_cast<size_t>(right)];
     auto [known, fresh] = id_of_.emplace(token, static_cast<int32_t>(tokens.size()));
     if (fresh) tokens.push_back(token);
     merges.push_back({left, right});
-    std::vector<size_t> words = std::move(best->second.words);
-    for (size_t index : words) replace(index, left, right, known->second);
-    return true;
+    for (uint32_t index : words) replace(index, left, right, known->second);
+    pairs_.erase(pair);
+    queue_gained();
   }
 
-  std::vector<std::string> tokens;
-  std::vector<Pair> merges;
-
- private:
-  // Adds or takes away the pairs of a word. Pairs without `fresh` already know that the word holds them (-1: none do).
-  void count_pairs(size_t index, int64_t sign, int32_t fresh) {
-    const Word& word = words_[index];
-    for (size_t i = 0; i + 1 < word.ids.size(); ++i) {
-      Pair key{word.ids[i], word.ids[i + 1]};
-      auto pair = pairs_.try_emplace(key).first;
-      PairCount& known = pair->second;
-      known.count += sign * word.count;
-      bool is_fresh = fresh < 0 || key.first == fresh || key.second == fresh;
-      if (sign > 0 && is_fresh && (known.words.empty() || known.words.back() != index)) known.words.push_back(index);
-    }
-  }
-
-  void replace(size_t index, int32_t left, int32_t right, int32_t joined) {
-    std::vector<int32_t>& ids = words_[index].ids;
-    auto holds = [&](size_t i) { return i + 1 < ids.size() && ids[i] == left && ids[i + 1] == right; };
-    size_t first = 0;
-    while (first + 1 < ids.size() && !holds(first)) ++first;
-    if (first + 1 >= ids.size()) return;
-    count_pairs(index, -1, joined);
-    size_t kept = 0;
+  // Only pairs that touch a place where the two are joined change their counts.
+  void replace(uint32_t index, int32_t left, int32_t right, int32_t joined) {
+    Word& word = words_[index];
+    std::vector<int32_t>& ids = word.ids;
+    before_.assign(ids.size(), false);
+    joined_.clear();
+    after_.clear();
     for (size_t i = 0; i < ids.size(); ++i) {
-      bool here = holds(i);
-      ids[kept++] = here ? joined : ids[i];
-      i += here;
+      bool here = i + 1 < ids.size() && ids[i] == left && ids[i + 1] == right;
+      joined_.push_back(here ? joined : ids[i]);
+      after_.push_back(here);
+      if (here) before_[i] = before_[i + 1] = true, ++i;
     }
-    ids.resize(kept);
-    count_pairs(index, +1, joined);
+    if (joined_.size() == ids.size()) return;
+    for (size_t i = 0; i + 1 < ids.size(); ++i)
+      if (before_[i] || before_[i + 1]) pairs_[pair_of(ids[i], ids[i + 1])].count -= word.count;
+    for (size_t i = 0; i + 1 < joined_.size(); ++i)
+      if (after_[i] || after_[i + 1]) gain(joined_[i], joined_[i + 1], word.count, index);
+    ids.assign(joined_.begin(), joined_.end());
   }
 
   std::vector<Word> words_;
-  std::unordered_map<Pair, PairCount, PairHash> pairs_;
+  std::unordered_map<uint64_t, PairCount, PairHash> pairs_;
+  std::priority_queue<Candidate> queue_;
   std::unordered_map<std::string, int32_t> id_of_;
+  std::vector<uint64_t> gained_;      // pairs whose counts have grown since the heap was last told
+  std::vector<int32_t> joined_;       // scratch of replace: the word afterwards,
+  std::vector<bool> before_, after_;  // and what is joined: of its ids before, and after
 };
+
+json byte_level() {
+  return {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", false}, {"use_regex", false}};
+}
+
+json bpe_model(const Trainer& trainer) {
+  json vocab = json::object(), merges = json::array();
+  for (size_t id = 0; id < trainer.tokens.size(); ++id) vocab[bytes_to_printable(trainer.tokens[id])] = id;
+  for (auto [left, right] : trainer.merges)
+    merges.push_back({bytes_to_printable(trainer.tokens[static_cast<size_t>(left)]),
+                      bytes_to_printable(trainer.tokens[static_cast<size_t>(right)])});
+  return {{"type", "BPE"},
+          {"dropout", nullptr},
+          {"unk_token", nullptr},
+          {"continuing_subword_prefix", nullptr},
+          {"end_of_word_suffix", nullptr},
+          {"fuse_unk", false},
+          {"byte_fallback", false},
+          {"ignore_merges", false},
+          {"vocab", std::move(vocab)},
+          {"merges", std::move(merges)}};
+}
 
 }  // namespace
 
-int train_bpe(const std::vector<std::string>& texts, int vocab_size, const std::vector<std::string>& specials,
+int train_bpe(const PieceCounts& counts, int vocab_size, const std::vector<std::string>& specials,
               const std::string& tokenizer_json) {
   size_t room = vocab_size < 0 ? 0 : static_cast<size_t>(vocab_size);
   if (room < 256 + specials.size())
     fail("value", "train_bpe: vocab_size ", vocab_size, " is less than 256 bytes and ", specials.size(),
          " special tokens");
-  Trainer trainer(texts);
+  Trainer trainer(counts);
   while (trainer.tokens.size() + specials.size() < room && trainer.merge_best()) {
   }
 
-  json vocab = json::object(), merges = json::array(), added = json::array();
-  for (size_t id = 0; id < trainer.tokens.size(); ++id) vocab[bytes_to_printable(trainer.tokens[id])] = id;
-  for (auto [left, right] : trainer.merges)
-    merges.push_back({bytes_to_printable(trainer.tokens[static_cast<size_t>(left)]),
-                      bytes_to_printable(trainer.tokens[static_cast<size_t>(right)])});
+  json added = json::array();
   size_t next = trainer.tokens.size();
   for (const std::string& special : specials)
     added.push_back({{"id", next++},
@@ -140,29 +185,18 @@ int train_bpe(const std::vector<std::string>& texts, int vocab_size, const std::
                      {"normalized", false},
                      {"special", true}});
   json split = {{"type", "Split"},
-                {"pattern", {{"Regex", find_grammar("qwen2")->pattern}}},
+                {"pattern", {{"Regex", counts.grammar().pattern}}},
                 {"behavior", "Isolated"},
                 {"invert", false}};
-  json byte_level = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", false}, {"use_regex", false}};
-  json model = {{"type", "BPE"},
-                {"dropout", nullptr},
-                {"unk_token", nullptr},
-                {"continuing_subword_prefix", nullptr},
-                {"end_of_word_suffix", nullptr},
-                {"fuse_unk", false},
-                {"byte_fallback", false},
-                {"ignore_merges", false},
-                {"vocab", vocab},
-                {"merges", merges}};
   json file = {{"version", "1.0"},
                {"truncation", nullptr},
                {"padding", nullptr},
                {"added_tokens", added},
-               {"normalizer", {{"type", "NFC"}}},
-               {"pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", json::array({split, byte_level})}}},
-               {"post_processor", byte_level},
-               {"decoder", byte_level},
-               {"model", model}};
+               {"normalizer", counts.nfc() ? json{{"type", "NFC"}} : json(nullptr)},
+               {"pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", json::array({split, byte_level()})}}},
+               {"post_processor", byte_level()},
+               {"decoder", byte_level()},
+               {"model", bpe_model(trainer)}};
   write_file_atomically(tokenizer_json, file.dump(1) + "\n");
   return static_cast<int>(next);
 }

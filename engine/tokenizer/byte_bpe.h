@@ -22,7 +22,7 @@ class ByteBpeTokenizer final : public Tokenizer {
   const Grammar& grammar_;
   bool nfc_;
   AddedTokenFinder raw_, normalized_;  // looked for before and after normalising
-  uint64_t serial_;                    // tells apart the tokenizers that share a thread's cache
+  uint32_t serial_;                    // tells apart the tokenizers that share a thread's cache; 30 bits
 };
 
 // GPT-2's spelling of bytes as printable characters, in which tokenizer.json writes byte-level tokens.

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <filesystem>
 
 #include "engine/formats/mapped_file.h"
@@ -40,11 +41,30 @@ std::string template_of(const json& config) {
   return "";
 }
 
+constexpr int kDepth =
+    64;  // of brackets; real files nest less than ten deep, and json::dump calls itself for each level
+
+// How deep brackets outside strings are nested, well-formed or not.
+int bracket_depth(std::string_view text) {
+  int depth = 0, deepest = 0;
+  bool in_string = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    char c = text[i];
+    if (in_string && c == '\\') ++i;
+    if (c == '"') in_string = !in_string;
+    if (in_string) continue;
+    if (c == '[' || c == '{') deepest = std::max(deepest, ++depth);
+    if (c == ']' || c == '}') --depth;
+  }
+  return deepest;
+}
+
 }  // namespace
 
 json read_json(const std::string& path) {
   auto file = MappedFile::open(path);
   std::string_view text = file->text();
+  if (bracket_depth(text) > kDepth) fail("format", path, ": nested over ", kDepth, " levels deep");
   json value;
   try {
     value = json::parse(text.begin(), text.end());

@@ -2,6 +2,7 @@
 // its exact text and scanned by hand; to add one, add its pattern to kGrammars and its scanner beside the others.
 #pragma once
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -10,12 +11,16 @@ namespace qeng {
 struct Grammar {
   const char* name;
   const char* pattern;  // as tokenizer.json writes it
-  // Length of the first piece of [p, end), which is valid UTF-8 and not empty. At least 1.
-  size_t (*next)(const char* p, const char* end);
+  // Cuts the first pieces off [p, end), which is valid UTF-8 of less than 2 GB, until `room` pieces are found or the
+  // text ends: lengths[i] is the length of piece i, at least 1. Returns how many there are. The text must go on to its
+  // real end: what follows a piece may decide where it stops.
+  size_t (*cut)(const char* p, const char* end, uint32_t* lengths, size_t room);
 };
 
-const Grammar* find_grammar_by_pattern(std::string_view pattern);  // nullptr if unknown
-const Grammar* find_grammar(std::string_view name);  // "qwen2", "qwen3.5", "llama3", "gpt2"; nullptr if unknown
+// The language of a published text as the library reads it that the text is meant for: Oniguruma for a tokenizer.json,
+// fancy-regex for a name, which tiktoken's users give. nullptr if unknown.
+const Grammar* find_grammar_by_pattern(std::string_view pattern);
+const Grammar* find_grammar(std::string_view name);  // "qwen2", "qwen3.5", "llama3", "cl100k", "o200k", "gpt2"
 std::string known_grammars();                        // "qwen2, qwen3.5, ..." for messages
 
 }  // namespace qeng

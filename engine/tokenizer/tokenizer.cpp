@@ -22,6 +22,8 @@ Tokenizer::Tokenizer(TokenizerProperties properties, TokenBytes bytes, uint64_t 
 }
 
 void Tokenizer::encode(std::string_view text, std::vector<int32_t>& ids, bool parse_special) const {
+  if (text.size() > INT32_MAX)
+    fail("value", "a text of ", text.size(), " bytes: one of less than 2 GB can be encoded; cut it into documents");
   std::string storage;
   encode_valid(valid_utf8(text, storage), ids, parse_special);
 }

@@ -26,6 +26,14 @@ bool flag(const json& part, const char* key, bool otherwise = false) {
   return value.is_boolean() ? value.get<bool>() : otherwise;
 }
 
+constexpr int64_t kMaxId = 1 << 22;  // a damaged id must not ask for gigabytes
+
+int32_t token_id(const std::string& path, const json& value) {
+  if (!value.is_number_integer() || value < 0 || value > kMaxId)
+    fail("format", path, ": token id ", value.dump(), "; expected an integer of 0 to ", kMaxId);
+  return value.get<int32_t>();
+}
+
 // The parts of a Sequence, or the part itself. Real files nest one or two deep.
 std::vector<json> parts_of(const json& part, const char* key, int depth = 0) {
   if (part.is_null()) return {};
@@ -96,7 +104,7 @@ std::vector<AddedToken> read_added(const std::string& path, const json& list) {
   for (const json& entry : list) {
     AddedToken token;
     token.content = entry.at("content").get<std::string>();
-    token.id = entry.at("id").get<int32_t>();
+    token.id = token_id(path, entry.at("id"));
     token.special = flag(entry, "special");
     token.lstrip = flag(entry, "lstrip");
     token.rstrip = flag(entry, "rstrip");
@@ -131,8 +139,6 @@ void read_post_processor(const std::string& path, const json& post_processor, To
   }
 }
 
-constexpr int64_t kMaxId = 1 << 22;  // a damaged id must not ask for gigabytes
-
 std::shared_ptr<const Tokenizer> build(const std::string& path, const json& file, const json& config,
                                        const std::string& folder) {
   const json& model = member(file, "model");
@@ -151,8 +157,7 @@ std::shared_ptr<const Tokenizer> build(const std::string& path, const json& file
   // Spelling and bytes by id. An added token's bytes are its text, also where the vocabulary lists it too.
   const json& vocab = model.at("vocab");
   std::vector<std::string> bytes;
-  auto place = [&](int64_t id, std::string content) {
-    if (id < 0 || id > kMaxId) fail("format", path, ": token id ", id);
+  auto place = [&](int32_t id, std::string content) {
     if (static_cast<size_t>(id) >= bytes.size()) bytes.resize(static_cast<size_t>(id) + 1);
     bytes[static_cast<size_t>(id)] = std::move(content);
   };
@@ -167,15 +172,15 @@ std::shared_ptr<const Tokenizer> build(const std::string& path, const json& file
   std::vector<bool> taken;
   std::string raw;
   for (const auto& [spelling, value] : vocab.items()) {
-    int64_t id = value.get<int64_t>();
-    bool added = id >= 0 && static_cast<size_t>(id) < is_added.size() && is_added[static_cast<size_t>(id)];
+    int32_t id = token_id(path, value);
+    bool added = static_cast<size_t>(id) < is_added.size() && is_added[static_cast<size_t>(id)];
     if (!added && !printable_to_bytes(spelling, raw))
       fail("format", path, ": token ", spelling, " is not spelled in bytes");
     if (!added) place(id, raw);
     if (taken.size() <= static_cast<size_t>(id)) taken.resize(static_cast<size_t>(id) + 1);
     if (taken[static_cast<size_t>(id)]) fail("format", path, ": two tokens have id ", id);
     taken[static_cast<size_t>(id)] = true;
-    id_of.emplace(spelling, static_cast<int32_t>(id));
+    id_of.emplace(spelling, id);
   }
   TokenBytes tokens;
   for (const std::string& token : bytes) tokens.append(token);

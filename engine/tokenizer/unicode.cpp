@@ -3,7 +3,6 @@
 #include <utf8proc.h>
 
 #include <algorithm>
-#include <cstring>
 #include <memory>
 #include <vector>
 
@@ -25,7 +24,9 @@ bool is_white_space(uint32_t code) {
 uint8_t class_of(uint32_t code, int category) {
   if (code == '\r' || code == '\n') return kNewline;
   if (is_white_space(code)) return kSpace;
-  if (category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_LO) return kLetter;
+  if (category == UTF8PROC_CATEGORY_LU || category == UTF8PROC_CATEGORY_LT) return kUpper;
+  if (category == UTF8PROC_CATEGORY_LL) return kLower;
+  if (category == UTF8PROC_CATEGORY_LM || category == UTF8PROC_CATEGORY_LO) return kOtherLetter;
   if (category >= UTF8PROC_CATEGORY_MN && category <= UTF8PROC_CATEGORY_ME) return kMark;
   if (category >= UTF8PROC_CATEGORY_ND && category <= UTF8PROC_CATEGORY_NO) return kNumber;
   return kOther;
@@ -72,14 +73,8 @@ void append_utf8(uint32_t code, std::string& text) {
 }
 
 bool is_ascii(std::string_view text) {
-  const char* p = text.data();
-  size_t left = text.size();
-  for (; left >= 8; p += 8, left -= 8) {
-    uint64_t word;
-    std::memcpy(&word, p, 8);
-    if (word & 0x8080808080808080u) return false;
-  }
-  return std::all_of(p, p + left, [](char c) { return static_cast<uint8_t>(c) < 0x80; });
+  const char* end = text.data() + text.size();
+  return skip_ascii(text.data(), end) == end;
 }
 
 int utf8_length(std::string_view text) {
@@ -100,10 +95,12 @@ int utf8_length(std::string_view text) {
 }
 
 std::string_view valid_utf8(std::string_view text, std::string& storage) {
-  if (is_ascii(text)) return text;
+  const char* end = text.data() + text.size();
   size_t at = 0, copied = 0;
   bool changed = false;
-  while (at < text.size()) {
+  while (true) {
+    at = static_cast<size_t>(skip_ascii(text.data() + at, end) - text.data());
+    if (at == text.size()) break;
     int length = utf8_length(text.substr(at, 4));
     if (length > 0) {
       at += static_cast<size_t>(length);
@@ -161,10 +158,14 @@ std::string_view nfc(std::string_view text, std::string& storage) {
   const char* starter = text.data();  // the last character that may not change by itself: it may still take a mark
   std::vector<utf8proc_int32_t> codes;
   storage.clear();
-  for (const char* p = text.data(); p < end;) {
+  for (const char* p = text.data();;) {
+    const char* ascii = skip_ascii(p, end);
+    if (ascii > p) starter = ascii - 1;
+    p = ascii;
+    if (p == end) break;
     if (static_cast<uint8_t>(*p) < 0xCC) {  // below U+0300
       starter = p;
-      p += static_cast<uint8_t>(*p) < 0x80 ? 1 : 2;
+      p += 2;
       continue;
     }
     uint32_t code;

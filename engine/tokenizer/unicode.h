@@ -3,13 +3,16 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <string>
 #include <string_view>
 
 namespace qeng {
 
-// The classes that pre-tokenizer patterns tell apart: \p{L}, \p{M}, \p{N}, \s without and with [\r\n], the rest.
-enum CharClass : uint8_t { kOther, kLetter, kMark, kNumber, kSpace, kNewline };
+// The classes that pre-tokenizer patterns tell apart: [\p{Lu}\p{Lt}], \p{Ll}, [\p{Lm}\p{Lo}], \p{M}, \p{N}, \s without
+// [\r\n], [\r\n], the rest.
+enum CharClass : uint8_t { kOther, kUpper, kLower, kOtherLetter, kMark, kNumber, kSpace, kNewline };
+constexpr bool is_letter(uint8_t kind) { return kind >= kUpper && kind <= kOtherLetter; }
 constexpr uint8_t kClassMask = 7;
 constexpr uint8_t kMayChangeInNfc =
     0x80;  // set on code points that NFC may change, or that may join what precedes them
@@ -28,6 +31,16 @@ inline int decode_utf8(const char* p, uint32_t& code) {
 void append_utf8(uint32_t code, std::string& text);
 
 bool is_ascii(std::string_view text);
+
+// The first byte of [p, end) that is not ASCII, or end; eight bytes a step.
+inline const char* skip_ascii(const char* p, const char* end) {
+  for (uint64_t word; end - p >= 8; p += 8) {
+    std::memcpy(&word, p, 8);
+    if (word & 0x8080808080808080u) break;
+  }
+  while (p < end && static_cast<uint8_t>(*p) < 0x80) ++p;
+  return p;
+}
 
 // Length of the character that text begins with if it is well-formed (no surrogates, no overlong forms, at most
 // U+10FFFF); otherwise minus the length of the longest piece that could have begun one (at least 1). 0 for "": nothing

@@ -5,6 +5,7 @@ local q = require "qeng.core"
 
 io.stdout:setvbuf "line"  -- so that a log shows it between the progress lines of stderr
 
+local bpe = require "qeng.bpe"
 local chat = require "qeng.chat"
 local data = require "qeng.data"
 local generate = require "qeng.generate"
@@ -21,6 +22,7 @@ q.random_model = models.random
 q.slot = models.slot
 q.train = require "qeng.train"
 q.convert = data.convert
+q.train_tokenizer = bpe.train
 q.packets = data.open
 q.chat_template = chat.template
 q.schedule = schedule.make
