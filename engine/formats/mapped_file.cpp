@@ -5,9 +5,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <mutex>
 
 #include "kernels/error.h"
 
@@ -31,7 +33,7 @@ struct Descriptor {
 
 }  // namespace
 
-std::shared_ptr<const MappedFile> MappedFile::open(const std::string& path) {
+std::shared_ptr<const MappedFile> MappedFile::open(const std::string& path, OnShrink on_shrink) {
   Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
   if (file.fd < 0) {
     if (errno == ENOENT || errno == ENOTDIR) fail("io", path, ": ", missing_hint(path));
@@ -47,11 +49,75 @@ std::shared_ptr<const MappedFile> MappedFile::open(const std::string& path) {
     memory = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, file.fd, 0);
     if (memory == MAP_FAILED) fail("io", path, ": cannot map ", size, " bytes: ", std::strerror(errno));
   }
-  return std::shared_ptr<const MappedFile>(new MappedFile(path, static_cast<const std::byte*>(memory), size));
+  const std::shared_ptr<MappedFile> mapped(new MappedFile(path, static_cast<const std::byte*>(memory), size));
+  if (on_shrink == OnShrink::zeros && size > 0) mapped->watch();
+  return mapped;
 }
 
+// ---------------------------------------------------------------- files that shrink
+
+// A list that only grows, so that the handler may walk it at any moment; an entry whose mapping is gone is used again.
+struct MappedFile::Watch {
+  std::atomic<uintptr_t> begin{0}, end{0};  // begin 0: free
+  std::atomic<bool> torn{false};
+  Watch* next = nullptr;
+
+  static std::atomic<Watch*> first;
+  static std::mutex adding;
+  static struct sigaction before;
+};
+std::atomic<MappedFile::Watch*> MappedFile::Watch::first{nullptr};
+std::mutex MappedFile::Watch::adding;
+struct sigaction MappedFile::Watch::before;
+
 MappedFile::~MappedFile() {
+  if (watch_) watch_->begin = 0;
   if (data_) ::munmap(const_cast<std::byte*>(data_), size_);
+}
+
+void MappedFile::on_bus_error(int signal, siginfo_t* info, void* context) {
+  const auto at = reinterpret_cast<uintptr_t>(info->si_addr);
+  for (Watch* w = Watch::first; w; w = w->next) {
+    const uintptr_t begin = w->begin, end = w->end;
+    if (begin == 0 || at < begin || at >= end) continue;
+    w->torn = true;  // before the zeros are there to be read
+    const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
+    // What lies behind is gone too; page by page, a large file would run out of mappings.
+    void* zeros = ::mmap(reinterpret_cast<void*>(at / page * page), end - at / page * page, PROT_READ | PROT_WRITE,
+                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+    if (zeros != MAP_FAILED) return;
+  }
+  const struct sigaction& before = Watch::before;
+  if (before.sa_flags & SA_SIGINFO) return before.sa_sigaction(signal, info, context);
+  if (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN) return before.sa_handler(signal);
+  ::sigaction(SIGBUS, &before, nullptr);  // the access is tried again, and ends the process
+}
+
+void MappedFile::watch() {
+  const std::lock_guard lock(Watch::adding);
+  static const bool installed = [] {
+    struct sigaction action {};
+    action.sa_sigaction = on_bus_error;
+    action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+    return ::sigaction(SIGBUS, &action, &Watch::before) == 0;
+  }();
+  if (!installed) fail("io", path_, ": cannot watch for SIGBUS: ", std::strerror(errno));
+  for (watch_ = Watch::first; watch_ && watch_->begin != 0;) watch_ = watch_->next;
+  if (!watch_) {
+    watch_ = new Watch;
+    watch_->next = Watch::first;
+    Watch::first = watch_;
+  }
+  watch_->torn = false;
+  watch_->end = reinterpret_cast<uintptr_t>(data_) + size_;
+  watch_->begin = reinterpret_cast<uintptr_t>(data_);
+}
+
+void MappedFile::require_whole() const {
+  if (watch_ && watch_->torn)
+    fail("io", path_,
+         ": the file became shorter while it was open, or its disk failed: files in use are replaced (written "
+         "under another name and renamed), never rewritten; open it again");
 }
 
 }  // namespace qeng

@@ -1,20 +1,28 @@
 // A private mapping of a whole file: the pages are shared with every process that maps it and are dropped, not swapped,
 // when memory is short. Whoever points into the mapping keeps the shared_ptr; the last one to let go unmaps it.
-// A tensor may be such memory, and a recipe may write to it: that copies the page for this process alone, and the file stays
-// as it is. A file that somebody truncates while it is mapped raises SIGBUS on access, as with any mapping: files are
-// replaced (engine/formats/atomic_file.h), never rewritten in place.
+// A tensor may be such memory, and a recipe may write to it: that copies the page for this process alone, and the file
+// stays as it is.
+//
+// A file that somebody truncates while it is mapped (files are replaced, engine/formats/atomic_file.h, never rewritten
+// in place; but disks fail too) raises SIGBUS where it is read. With OnShrink::zeros the pages read as zeros instead,
+// and require_whole() is an Error("io") from then on: for readers that ask after they have read. Other SIGBUS go to the
+// handler that was there before.
 #pragma once
+#include <csignal>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
 
 namespace qeng {
 
+enum class OnShrink : uint8_t { signal, zeros };
+
 class MappedFile {
  public:
   // Error("io"): no such file, a folder, no permission; the message names the path and what to check.
-  static std::shared_ptr<const MappedFile> open(const std::string& path);
+  static std::shared_ptr<const MappedFile> open(const std::string& path, OnShrink on_shrink = OnShrink::signal);
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;
   MappedFile& operator=(const MappedFile&) = delete;
@@ -22,13 +30,18 @@ class MappedFile {
   const std::byte* data() const { return data_; }  // page-aligned; nullptr for an empty file
   size_t size() const { return size_; }
   const std::string& path() const { return path_; }
+  void require_whole() const;  // of use with OnShrink::zeros
   std::string_view text() const { return {reinterpret_cast<const char*>(data_), size_}; }
 
  private:
+  struct Watch;  // what the handler of SIGBUS knows of a mapping
   MappedFile(std::string path, const std::byte* data, size_t size) : path_(std::move(path)), data_(data), size_(size) {}
+  void watch();
+  static void on_bus_error(int signal, siginfo_t* info, void* context);
   std::string path_;
   const std::byte* data_;
   size_t size_;
+  Watch* watch_ = nullptr;  // for OnShrink::zeros
 };
 
 }  // namespace qeng

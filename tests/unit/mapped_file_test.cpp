@@ -42,3 +42,22 @@ TEST_CASE("what cannot be mapped is named, with what to check") {
   CHECK(message_of(fs::temp_directory_path().string()).find("is a folder") != std::string::npos);
   CHECK(message_of("/dev/null").find("not a regular file") != std::string::npos);
 }
+
+TEST_CASE("a watched file that shrinks reads as zeros and is an error when asked, and others are not") {
+  const std::string folder = (fs::temp_directory_path() / ("qeng_shrinks_" + std::to_string(::getpid()))).string();
+  const std::string path = folder + ".a", other = folder + ".b";
+  std::ofstream(path) << std::string(100000, 'x');
+  std::ofstream(other) << std::string(100000, 'y');
+  for (int round = 0; round < 3; ++round) {  // places of the list are used again
+    std::ofstream(path) << std::string(100000, 'x');
+    const auto file = MappedFile::open(path, OnShrink::zeros), whole = MappedFile::open(other, OnShrink::zeros);
+    REQUIRE(::truncate(path.c_str(), 5000) == 0);
+    CHECK(file->text()[0] == 'x');
+    CHECK(file->text()[99999] == 0);
+    CHECK(file->text()[50000] == 0);
+    CHECK_THROWS_AS(file->require_whole(), Error);
+    CHECK(whole->text()[99999] == 'y');
+    CHECK_NOTHROW(whole->require_whole());
+  }
+  fs::remove(path), fs::remove(other);
+}
