@@ -415,12 +415,22 @@ function q.train_bpe(texts, opt) end
 
 q.ndp = {}
 ---@param path string
----@param opt? {meta?: table}
+---@param opt? {meta?: table, crc?: "ccitt"|"xmodem"}
 ---@return PacketWriter
 function q.ndp.create(path, opt) end
 ---@param path string
 ---@return PacketFile
 function q.ndp.open(path) end
+---A bare stream of frames to read in order; "-" is standard input.
+---@param path string
+---@param opt? {crc?: "ccitt"|"xmodem"}
+---@return PacketStream
+function q.ndp.stream(path, opt) end
+---A bare stream of frames to write: a file, which appears with finish(), or "-", standard output.
+---@param path string
+---@param opt? {crc?: "ccitt"|"xmodem"}
+---@return StreamWriter
+function q.ndp.create_stream(path, opt) end
 
 ---@class PacketWriter
 local PacketWriter = {}
@@ -428,22 +438,67 @@ local PacketWriter = {}
 ---@param mask? (boolean|integer)[]  per token: is it a target; nil: all are
 ---@param opt? {src?: integer, dst?: integer}
 function PacketWriter:add(tokens, mask, opt) end
+---A record that holds no tokens. data: a string for "utf8", any value of JSON for "meta", else a list of numbers or a
+---Tensor: "float32", "float16", "bfloat16", "int8", "ternary" (-1, 0, 1; a multiple of 4), "one_bit" (-1, 1; of 8).
+---@param kind string
+---@param data string|table|number[]|Tensor
+---@param opt? {src?: integer, dst?: integer}
+function PacketWriter:payload(kind, data, opt) end
+---The record's frames as stored, checked; false, counted in file:errors(), where they are damaged.
+---@param file PacketFile
+---@param record integer
+---@return boolean
+function PacketWriter:copy(file, record) end
 function PacketWriter:finish() end
 function PacketWriter:abandon() end
+
+---Its methods are those of PacketWriter.
+---@class StreamWriter
+local StreamWriter = {}
+function StreamWriter:add(tokens, mask, opt) end
+function StreamWriter:payload(kind, data, opt) end
+---@return boolean
+function StreamWriter:copy(file, record) end
+function StreamWriter:finish() end
+function StreamWriter:abandon() end
+
+---@class PacketStream
+local PacketStream = {}
+---The next record, nil at the end: {type="token_ids", tokens=, mask=, src=, dst=} (no mask: every token is a target), or of
+---a payload {type=, payload=, src=, dst=}.
+---@return table?
+function PacketStream:next() end
+---What was damaged so far: frames (total, by_source), bytes skipped, and records lost of which some frame was whole.
+---@return {total: integer, by_source: table<integer, integer>, skipped_bytes: integer, lost: integer}
+function PacketStream:errors() end
 
 ---@class PacketFile
 local PacketFile = {}
 ---@return integer
 function PacketFile:records() end
----@return {tokens: integer, loss_tokens: integer, src: integer, dst: integer, frames: integer}
+---type: "token_ids", or of a payload, which has 0 tokens. bytes: as stored.
+---@return {type: string, tokens: integer, loss_tokens: integer, src: integer, dst: integer, frames: integer, bytes: integer}
 function PacketFile:info(record) end
 ---@return integer[]? tokens  nil when a frame is damaged
 ---@return integer[] mask
 function PacketFile:read(record) end
+---What PacketWriter:payload wrote: a string, a value of JSON, or numbers (a list; tensor: one of f32, f16, bf16 or i32).
+---@param opt? {tensor?: boolean}
+---@return any value  nil when a frame is damaged
+---@return string kind
+function PacketFile:payload(record, opt) end
+---@return "ccitt"|"xmodem"
+function PacketFile:crc() end
+---Records that reads so far found damaged.
+---@return {total: integer, by_source: table<integer, integer>}
+function PacketFile:errors() end
 ---@return table
 function PacketFile:meta() end
----@return table  {ok=, damaged={...}, ...}
-function PacketFile:verify() end
+---Every frame and every block's hash, on all cores. progress is called now and then with bytes done and in all. Of the
+---damage, the first 1000 records ({record=, offset=, src=}) and blocks of 1 MiB (offsets in the file) are listed.
+---@param opt? {progress?: fun(done: integer, total: integer)}
+---@return {ok: boolean, records: integer, bad_records: integer, blocks: integer, bad_blocks: integer, bytes: integer, damaged: table[], block_offsets: integer[], by_source: table<integer, integer>}
+function PacketFile:verify(opt) end
 ---One pass over all records with all cores. ends: tokens that end an answer. Of all and, under sources[SRC], of each source: records, damaged, tokens,
 ---trained, untrained (records), answers, empty_answers, truncated, duplicates, duplicate_tokens, shortest, longest. Also lengths and trained_lengths
 ---({{tokens, records}...}), groups of duplicates ({records=, first=, tokens=}), highest_token.

@@ -1,12 +1,18 @@
-// q.ndp: packet datasets, written and read. Their batches are bind_batches.cpp.
+// q.ndp: packet datasets and streams, written and read. Their batches are bind_batches.cpp.
 #include "bindings/json.h"
 #include "bindings/lua.h"
 #include "bindings/register.h"
+#include "bindings/runtime.h"
 #include "engine/packets/packet_file.h"
 #include "engine/packets/packet_writer.h"
+#include "engine/packets/payload.h"
+#include "engine/packets/scanner.h"
+#include "engine/packets/stream_writer.h"
 
 QENG_LUA_CLASS(qeng::PacketWriter, "PacketWriter")
 QENG_LUA_CLASS(const qeng::PacketFile, "PacketFile")
+QENG_LUA_CLASS(qeng::StreamWriter, "StreamWriter")
+QENG_LUA_CLASS(qeng::RecordScanner, "PacketStream")
 
 namespace qeng {
 namespace {
@@ -16,16 +22,28 @@ using lua::set_field;
 
 // ---------------------------------------------------------------- writing
 
+CrcVariant crc_option(const Options& opt) {
+  const auto name = opt.get<std::string>("crc", "ccitt");
+  if (name != "ccitt" && name != "xmodem") fail("value", "bad option 'crc': ", name, " is none of ccitt, xmodem");
+  return name == "xmodem" ? CrcVariant::xmodem : CrcVariant::ccitt_false;
+}
+
 int create(Call& call) {
   const auto path = call.arg<std::string>(1);
-  Options opt(call, 2, {"meta"});
+  Options opt(call, 2, {"meta", "crc"});
   auto meta = nlohmann::json::object();
   if (opt.has("meta")) {
     opt.push("meta");
     meta = nlohmann::json::parse(json_text(call.L, lua_gettop(call.L)));
     if (!meta.is_object()) fail("value", "bad option 'meta' of 'ndp.create': a table with string keys expected");
   }
-  return call.push(std::make_shared<PacketWriter>(path, std::move(meta)));
+  return call.push(std::make_shared<PacketWriter>(path, std::move(meta), crc_option(opt)));
+}
+
+int create_stream(Call& call) {
+  const auto path = call.arg<std::string>(1);
+  Options opt(call, 2, {"crc"});
+  return call.push(std::make_shared<StreamWriter>(path, crc_option(opt)));
 }
 
 // A mask of booleans or of 0 and 1.
@@ -49,8 +67,9 @@ std::vector<uint8_t> read_mask(const Call& call, int argument) {
   return mask;
 }
 
+template <class Writer>
 int add(Call& call) {
-  const auto self = call.self<PacketWriter>();
+  const auto self = call.self<Writer>();
   const auto tokens = call.arg<std::vector<int32_t>>(1);
   const std::vector<uint8_t> mask = read_mask(call, 2);
   if (call.has(2) && mask.size() != tokens.size()) {
@@ -61,8 +80,41 @@ int add(Call& call) {
   self->add(tokens, mask, opt.get("src", packet_source::text_corpus), opt.get("dst", packet_destination::all));
   return 0;
 }
-int finish(Call& call) { return call.self<PacketWriter>()->finish(), 0; }
-int abandon(Call& call) { return call.self<PacketWriter>()->abandon(), 0; }
+
+// The bytes of a payload: a string, any value as JSON, or numbers from a list or a tensor.
+std::vector<uint8_t> payload_bytes(const Call& call, FrameType type, int argument) {
+  const auto bytes = [](const std::string& text) { return std::vector<uint8_t>(text.begin(), text.end()); };
+  if (type == FrameType::utf8) return bytes(call.arg<std::string>(argument));
+  if (type == FrameType::meta) return bytes(json_text(call.L, call.index(argument)));
+  if (lua_istable(call.L, call.index(argument))) return pack_values(type, call.arg<std::vector<double>>(argument));
+  return pack_values(type, to_host(*call.arg<TensorPtr>(argument)));
+}
+
+template <class Writer>
+int payload(Call& call) {
+  const auto self = call.self<Writer>();
+  const auto name = call.arg<std::string>(1);
+  const auto type = payload_type_from_name(name);
+  if (!type) call.bad_argument(1, name + " is none of " + payload_type_names());
+  Options opt(call, 3, {"src", "dst"});
+  self->payload(*type, payload_bytes(call, *type, 2), opt.get("src", packet_source::text_corpus),
+                opt.get("dst", packet_destination::all));
+  return 0;
+}
+
+template <class Writer>
+int copy(Call& call) {
+  const auto self = call.self<Writer>();
+  return call.push(self->copy(*call.arg<std::shared_ptr<const PacketFile>>(1), call.arg<uint64_t>(2)));
+}
+template <class Writer>
+int finish(Call& call) {
+  return call.self<Writer>()->finish(), 0;
+}
+template <class Writer>
+int abandon(Call& call) {
+  return call.self<Writer>()->abandon(), 0;
+}
 
 // ---------------------------------------------------------------- reading
 
@@ -70,14 +122,43 @@ int open(Call& call) { return call.push(PacketFile::open(call.arg<std::string>(1
 int records(Call& call) { return call.push(call.self<const PacketFile>()->records()); }
 
 int info(Call& call) {
-  const RecordInfo record = call.self<const PacketFile>()->info(call.arg<uint64_t>(1));
+  const auto self = call.self<const PacketFile>();
+  const RecordInfo record = self->info(call.arg<uint64_t>(1));
+  const auto type = self->type(call.arg<uint64_t>(1));
   lua_newtable(call.L);
+  set_field(call.L, "type", type ? frame_type_name(*type) : "damaged");
   set_field(call.L, "tokens", record.tokens);
   set_field(call.L, "loss_tokens", record.loss_tokens);
   set_field(call.L, "src", record.src);
   set_field(call.L, "dst", record.dst);
   set_field(call.L, "frames", record.frames);
+  set_field(call.L, "bytes", self->stored(call.arg<uint64_t>(1)).size());
   return 1;
+}
+
+// Pushes a payload as Lua has it.
+void push_payload(lua_State* L, FrameType type, const std::vector<uint8_t>& bytes, bool tensor) {
+  const std::string text(bytes.begin(), bytes.end());
+  if (type == FrameType::utf8) return lua::Value<std::string>::push(L, text);
+  if (type == FrameType::meta) return push_json(L, text);
+  const std::vector<double> values = unpack_values(type, bytes);
+  if (!tensor) return lua::Value<std::vector<double>>::push(L, values);
+  const DType dtype = type == FrameType::float32    ? DType::f32
+                      : type == FrameType::float16  ? DType::f16
+                      : type == FrameType::bfloat16 ? DType::bf16
+                                                    : DType::i32;
+  lua::Value<TensorPtr>::push(L, make_constant(device(), {static_cast<int64_t>(values.size())}, dtype, values));
+}
+
+int read_payload(Call& call) {
+  const auto self = call.self<const PacketFile>();
+  Options opt(call, 2, {"tensor"});
+  const bool tensor = opt.get("tensor", false);
+  FrameType type;
+  std::vector<uint8_t> bytes;
+  if (!self->read_payload(call.arg<uint64_t>(1), type, bytes)) return 0;
+  push_payload(call.L, type, bytes, tensor);
+  return 1 + call.push(frame_type_name(type));
 }
 
 int read(Call& call) {
@@ -93,15 +174,93 @@ int meta(Call& call) {
   return 1;
 }
 
-int verify(Call& call) {
-  const PacketReport report = call.self<const PacketFile>()->verify();
+int crc(Call& call) {
+  return call.push(call.self<const PacketFile>()->variant() == CrcVariant::xmodem ? "xmodem" : "ccitt");
+}
+
+// {[0x03] = 2, ...} as a field of the table on top.
+void set_sources(lua_State* L, const FrameErrors& errors) {
+  lua_newtable(L);
+  for (int src = 0; src < 256; ++src) {
+    if (errors.by_source[static_cast<size_t>(src)] == 0) continue;
+    lua::Value<uint64_t>::push(L, errors.by_source[static_cast<size_t>(src)]);
+    lua_rawseti(L, -2, src);
+  }
+  lua_setfield(L, -2, "by_source");
+}
+
+int errors(Call& call) {
+  const FrameErrors found = call.self<const PacketFile>()->errors();
   lua_newtable(call.L);
-  set_field(call.L, "ok", report.ok());
-  set_field(call.L, "damaged", report.first_bad_records);
-  set_field(call.L, "records", report.records);
-  set_field(call.L, "bad_records", report.bad_records);
-  set_field(call.L, "blocks", report.blocks);
-  set_field(call.L, "bad_blocks", report.bad_blocks);
+  set_field(call.L, "total", found.total);
+  set_sources(call.L, found);
+  return 1;
+}
+
+int verify(Call& call) {
+  const auto self = call.self<const PacketFile>();
+  Options opt(call, 1, {"progress"});
+  std::function<void(uint64_t)> progress;
+  if (opt.has("progress")) {
+    const auto told = opt.get<lua::Ref>("progress");
+    progress = [told, self](uint64_t done) { told.call(done, self->frames_bytes()); };
+  }
+  const PacketReport report = self->verify(progress);
+  lua_State* L = call.L;
+  lua_newtable(L);
+  set_field(L, "ok", report.ok());
+  set_field(L, "records", report.records);
+  set_field(L, "bad_records", report.bad_records);
+  set_field(L, "blocks", report.blocks);
+  set_field(L, "bad_blocks", report.bad_blocks);
+  set_field(L, "bytes", self->frames_bytes());
+  set_field(L, "block_offsets", report.bad_offsets);
+  set_sources(L, report.errors);
+  lua_createtable(L, static_cast<int>(report.damage.size()), 0);
+  for (size_t i = 0; i < report.damage.size(); ++i) {
+    lua_newtable(L);
+    set_field(L, "record", report.damage[i].record);
+    set_field(L, "offset", report.damage[i].offset);
+    set_field(L, "src", report.damage[i].src);
+    lua_rawseti(L, -2, static_cast<int>(i) + 1);
+  }
+  lua_setfield(L, -2, "damaged");
+  return 1;
+}
+
+// ---------------------------------------------------------------- streams
+
+int stream(Call& call) {
+  const auto path = call.arg<std::string>(1);
+  Options opt(call, 2, {"crc"});
+  return call.push(std::make_shared<RecordScanner>(ByteSource::open(path), crc_option(opt)));
+}
+
+int stream_next(Call& call) {
+  const auto self = call.self<RecordScanner>();
+  Record record;
+  if (!self->next(record)) return 0;
+  lua_newtable(call.L);
+  set_field(call.L, "type", frame_type_name(record.type));
+  set_field(call.L, "src", record.src);
+  set_field(call.L, "dst", record.dst);
+  if (record.type != FrameType::token_ids) {
+    push_payload(call.L, record.type, record.payload, false);
+    lua_setfield(call.L, -2, "payload");
+    return 1;
+  }
+  set_field(call.L, "tokens", record.tokens);
+  if (!record.mask.empty()) set_field(call.L, "mask", record.mask);
+  return 1;
+}
+
+int stream_errors(Call& call) {
+  const auto self = call.self<RecordScanner>();
+  lua_newtable(call.L);
+  set_field(call.L, "total", self->errors().total);
+  set_field(call.L, "lost", self->lost());
+  set_field(call.L, "skipped_bytes", self->skipped_bytes());
+  set_sources(call.L, self->errors());
   return 1;
 }
 
@@ -109,13 +268,28 @@ int verify(Call& call) {
 
 void register_packets(lua_State* L) {
   using lua::fn;
-  lua::functions(L, "ndp", {{"create", fn<create>}, {"open", fn<open>}});
-  lua::methods<PacketWriter>(L, {{"add", fn<add>}, {"finish", fn<finish>}, {"abandon", fn<abandon>}});
+  lua::functions(
+      L, "ndp",
+      {{"create", fn<create>}, {"open", fn<open>}, {"create_stream", fn<create_stream>}, {"stream", fn<stream>}});
+  lua::methods<PacketWriter>(L, {{"add", fn<add<PacketWriter>>},
+                                 {"payload", fn<payload<PacketWriter>>},
+                                 {"copy", fn<copy<PacketWriter>>},
+                                 {"finish", fn<finish<PacketWriter>>},
+                                 {"abandon", fn<abandon<PacketWriter>>}});
+  lua::methods<StreamWriter>(L, {{"add", fn<add<StreamWriter>>},
+                                 {"payload", fn<payload<StreamWriter>>},
+                                 {"copy", fn<copy<StreamWriter>>},
+                                 {"finish", fn<finish<StreamWriter>>},
+                                 {"abandon", fn<abandon<StreamWriter>>}});
   lua::methods<const PacketFile>(L, {{"records", fn<records>},
                                      {"info", fn<info>},
                                      {"read", fn<read>},
+                                     {"payload", fn<read_payload>},
                                      {"meta", fn<meta>},
+                                     {"crc", fn<crc>},
+                                     {"errors", fn<errors>},
                                      {"verify", fn<verify>}});
+  lua::methods<RecordScanner>(L, {{"next", fn<stream_next>}, {"errors", fn<stream_errors>}});
 }
 
 }  // namespace qeng

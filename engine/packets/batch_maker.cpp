@@ -34,6 +34,10 @@ BatchOptions checked(BatchOptions o, const PacketFile& file) {
     fail("value", "batches: max_damaged is ", o.max_damaged, ", expected 0 to 1");
   if (!(o.drop >= 0 && o.drop < 1)) fail("value", "batches: drop is ", o.drop, ", expected 0 or more and below 1");
   if (file.records() == 0) fail("value", file.path(), ": there is no record in it");
+  if (file.payloads() > 0)
+    fail("value", file.path(), ": ", file.payloads(), " of ", file.records(),
+         " records are payloads and hold no tokens",
+         " to train on: copy the others with recipes/packets.lua filter --where 'tokens > 0'");
   if (o.split == Split::eval) {
     if (o.eval_share == 0) fail("value", "batches: split = \"eval\" needs an eval_share above 0");
     if (o.drop > 0 || o.weights)
@@ -229,36 +233,31 @@ bool Batches::Maker::next(Batch& batch, const Request& request) {
 void Batches::Maker::lay(Batch& batch, const Piece& piece, int64_t slot) {
   const RecordInfo info = file_->info(piece.record);
   if (document_record_ != piece.record) {  // the pieces of a split document lie in rows that follow each other
-    document_good_ = file_->read(piece.record, document_, mask_);
+    document_good_ = file_->check(piece.record);
     document_record_ = piece.record;
   }
   const bool good = document_good_;
   batch.segments.push_back({piece, slot, info.src, info.dst, !good});
   if (!good) return damaged(batch, piece);
+  const auto stored = file_->stored(piece.record);
   if (options_.stored) {
-    const auto stored = file_->stored(piece.record);
     batch.pieces.insert(batch.pieces.end(), {slot, piece.tokens, static_cast<int64_t>(batch.frames.size()), piece.begin,
                                              info.tokens, int64_t{info.masked}});
     batch.frames.insert(batch.frames.end(), stored.begin(), stored.end());
   }
 
-  int32_t* tokens = &batch.tokens[static_cast<size_t>(slot)];
-  int32_t* targets = &batch.targets[static_cast<size_t>(slot)];
-  int32_t* positions = &batch.positions[static_cast<size_t>(slot)];
-  const int32_t limit = options_.vocab > 0 ? options_.vocab : INT32_MAX;
-  for (uint32_t i = 0; i < piece.tokens; ++i) {
-    const int32_t token = document_[piece.begin + i];
-    if (token < 0 || token >= limit)
-      fail("value", file_->path(), ": token ", piece.begin + i, " of record ", piece.record, " is ", token,
-           ", the vocabulary ends at ", limit, ": convert the data with the tokenizer of this model");
-    tokens[i] = token, positions[i] = static_cast<int32_t>(i);
+  const auto at = static_cast<size_t>(slot);
+  const PieceSlots slots = {&batch.tokens[at], &batch.targets[at], &batch.positions[at]};
+  const PieceCounts counts = lay_piece(stored, info, piece.begin, piece.tokens, slots);
+  const uint32_t limit = options_.vocab > 0 ? static_cast<uint32_t>(options_.vocab) : uint32_t{INT32_MAX};
+  for (uint32_t i = 0; counts.largest >= limit; ++i) {
+    if (static_cast<uint32_t>(slots.tokens[i]) < limit) continue;
+    fail("value", file_->path(), ": token ", piece.begin + i, " of record ", piece.record, " is ", slots.tokens[i],
+         ", the vocabulary ends at ", limit, ": convert the data with the tokenizer of this model");
   }
-  for (uint32_t i = 0; i + 1 < piece.tokens; ++i) {
-    if (!mask_.empty() && !mask_[piece.begin + i + 1]) continue;
-    targets[i] = tokens[i + 1];
-    ++batch.trained_tokens;
-  }
-  if (piece.begin > 0) batch.lost_targets += mask_.empty() || mask_[piece.begin];
+  batch.trained_tokens += counts.trained;
+  if (piece.begin > 0) batch.lost_targets += is_target(stored, info, piece.begin);
+  file_->require_whole();
 }
 
 void Batches::Maker::damaged(Batch& batch, const Piece& piece) {

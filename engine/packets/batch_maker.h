@@ -47,10 +47,8 @@ class Batches::Maker {
   int64_t epoch_damaged_ = 0;
   std::optional<Packer> packer_;  // made with an epoch's first batch
   Rows rows_;
-  uint64_t document_record_ = UINT64_MAX;  // what document_ and mask_ hold
+  uint64_t document_record_ = UINT64_MAX;  // the last document checked
   bool document_good_ = false;
-  std::vector<int32_t> document_;
-  std::vector<uint8_t> mask_;
 };
 
 }  // namespace qeng

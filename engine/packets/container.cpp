@@ -2,6 +2,7 @@
 
 #include <xxhash.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "kernels/error.h"
@@ -51,6 +52,9 @@ ContainerHeader parse_header(std::span<const uint8_t> file, const std::string& p
     lies("the block hashes' offset");
   if (header.meta_offset != header.hashes_offset + header.blocks() * 8) lies("the meta data's offset");
   if (header.meta_offset + header.meta_bytes != size) lies("the end of the meta data");
+  const auto gap =
+      file.subspan(kHeaderBytes + header.frames_bytes, header.index_offset - kHeaderBytes - header.frames_bytes);
+  if (std::any_of(gap.begin(), gap.end(), [](uint8_t byte) { return byte != 0; })) lies("what stands before the index");
   if (xxh3(file.data() + header.index_offset, size - header.index_offset) != header.tail_hash)
     fail("format", path, ": the checksum of index and meta data is wrong: the file is damaged, convert it again");
   return header;

@@ -1,7 +1,8 @@
 // The layout of a .qubgpu file, version 3 (numbers little-endian outside frames):
 //   header 4096 B | frames, back to back | zeros to a multiple of 8 | index | block hashes | meta (JSON), to the end of
 //   file
-// index: one IndexEntry a record, in file order. Block hashes: XXH3-64 of each 1 MiB of the frames, the last one
+// index: one IndexEntry a record, in file order. A payload record (engine/packets/payload.h) has 0 tokens; it reaches
+// to the next record, or to the end of the frames. Block hashes: XXH3-64 of each 1 MiB of the frames, the last one
 // shorter.
 #pragma once
 #include <bit>
@@ -42,7 +43,7 @@ struct IndexEntry {
   uint64_t offset;  // of the record's first frame, from frames_offset
   uint32_t tokens;
   uint32_t loss_tokens;  // tokens that are targets; the first of a document never is, nothing stands before it
-  uint16_t frames;       // more than token_frames(tokens) where the record has a loss mask
+  uint16_t frames;       // more than token_frames(tokens) where a document has a loss mask
   uint8_t src, dst;
   uint32_t zero;
 };

@@ -2,15 +2,18 @@
 
 #include <algorithm>
 
+#include "kernels/crc16_fast.h"
 #include "kernels/error.h"
 #include "kernels/math/crc16.h"
 
 namespace qeng {
+
+uint16_t frame_crc(std::span<const uint8_t> bytes, CrcVariant variant) {
+  return crc16_fast(variant == CrcVariant::xmodem ? kCrcXmodem : kCrcCcittFalse, bytes.data(), bytes.size());
+}
+
 namespace {
 
-constexpr size_t kFrameHeader = 6;
-
-uint16_t crc_start(CrcVariant variant) { return variant == CrcVariant::xmodem ? kCrcXmodem : kCrcCcittFalse; }
 uint16_t big16(const uint8_t* p) { return static_cast<uint16_t>(p[0] << 8 | p[1]); }
 uint32_t big32(const uint8_t* p) { return uint32_t{p[0]} << 24 | uint32_t{p[1]} << 16 | uint32_t{p[2]} << 8 | p[3]; }
 void put32(uint8_t* p, uint32_t v) {
@@ -31,7 +34,7 @@ uint8_t* open_frame(std::vector<uint8_t>& out, uint8_t src, uint8_t dst, FrameTy
   return p + kFrameHeader;
 }
 void seal(uint8_t* payload, size_t bytes, CrcVariant variant) {
-  const uint16_t crc = crc16(crc_start(variant), payload - kFrameHeader + 1, kFrameHeader - 1 + bytes);
+  const uint16_t crc = frame_crc({payload - kFrameHeader + 1, kFrameHeader - 1 + bytes}, variant);
   payload[bytes] = static_cast<uint8_t>(crc >> 8), payload[bytes + 1] = static_cast<uint8_t>(crc);
 }
 
@@ -50,7 +53,7 @@ bool parse_frame(std::span<const uint8_t> bytes, CrcVariant variant, Frame& fram
   if (bytes.size() < kFrameOverhead || bytes[0] != kFrameStart || !known_type(bytes[3])) return false;
   const size_t payload = big16(&bytes[4]);
   if (bytes.size() < payload + kFrameOverhead) return false;
-  const uint16_t crc = crc16(crc_start(variant), &bytes[1], kFrameHeader - 1 + payload);
+  const uint16_t crc = frame_crc(bytes.subspan(1, kFrameHeader - 1 + payload), variant);
   if (crc != big16(&bytes[kFrameHeader + payload])) return false;
   frame = {bytes[1], bytes[2], static_cast<FrameType>(bytes[3]), bytes.subspan(kFrameHeader, payload)};
   return true;
@@ -93,90 +96,6 @@ void append_mask(std::vector<uint8_t>& mask, std::span<const uint8_t> payload, s
   const size_t at = mask.size(), count = std::min(tokens - at, payload.size() * 8);
   mask.resize(at + count);
   for (size_t i = 0; i < count; ++i) mask[at + i] = payload[i / 8] >> (i % 8) & 1;
-}
-
-bool FrameScanner::next(Frame& frame) {
-  while (position_ < stream_.size()) {
-    if (parse_frame(stream_.subspan(position_), variant_, frame)) {
-      position_ += frame.bytes();
-      return true;
-    }
-    resynchronise();
-  }
-  return false;
-}
-
-void FrameScanner::resynchronise() {
-  // Along the lengths: right where payloads are damaged and headers are not, so that each damaged frame is counted.
-  Frame frame;
-  FrameErrors passed;
-  size_t at = position_;
-  while (at + kFrameOverhead <= stream_.size() && stream_[at] == kFrameStart) {
-    if (parse_frame(stream_.subspan(at), variant_, frame)) break;
-    passed.count(stream_[at + 1]);
-    at += big16(&stream_[at + 4]) + kFrameOverhead;
-  }
-  const bool found = at == stream_.size() || (at < stream_.size() && parse_frame(stream_.subspan(at), variant_, frame));
-  if (found) {
-    for (size_t src = 0; src < 256; ++src) errors_.by_source[src] += passed.by_source[src];
-    errors_.total += passed.total;
-  } else {
-    errors_.count(position_ + 1 < stream_.size() ? stream_[position_ + 1] : 0);
-    for (at = position_ + 1; at < stream_.size(); ++at)
-      if (stream_[at] == kFrameStart && parse_frame(stream_.subspan(at), variant_, frame)) break;
-  }
-  skipped_ += at - position_;
-  position_ = at;
-}
-
-void RecordScanner::advance() {
-  gap_ = mask_gap_ = false;
-  do {
-    const size_t at = frames_.position();
-    const uint64_t skipped = frames_.skipped_bytes();
-    have_ = frames_.next(frame_);
-    if (frames_.skipped_bytes() == skipped) continue;
-    gap_ = true;
-    const bool tokens = at + 3 < stream_.size() && stream_[at + 3] == static_cast<uint8_t>(FrameType::token_ids);
-    mask_gap_ = mask_gap_ || !tokens;
-  } while (have_ && frame_.type != FrameType::token_ids && frame_.type != FrameType::loss_mask);
-}
-
-// Takes the frames of one document, from its first; false where one is missing or wrong.
-bool RecordScanner::take(Record& record) {
-  record.tokens.clear(), record.mask.clear();
-  record.src = frame_.src, record.dst = frame_.dst;
-  bool good = true, gap = false;
-  for (bool more = true; more;) {
-    if (!have_ || frame_.type != FrameType::token_ids) return false;
-    good = append_tokens(record.tokens, frame_.payload) && good;
-    more = frame_.payload.size() == kFrameTokens * 4;
-    advance();
-    gap = gap || (more && gap_);
-  }
-  if (gap || mask_gap_ || record.tokens.empty()) return false;
-  const size_t tokens = record.tokens.size();
-  while (have_ && frame_.type == FrameType::loss_mask) {
-    good = good && frame_.payload.size() <= mask_bytes(tokens - record.mask.size());
-    if (good) append_mask(record.mask, frame_.payload, tokens);
-    advance();
-    if (mask_gap_ && record.mask.size() < tokens) good = false;
-  }
-  return good && (record.mask.empty() || record.mask.size() == tokens);
-}
-
-bool RecordScanner::next(Record& record) {
-  if (!started_) started_ = true, advance();
-  while (have_) {
-    if (frame_.type != FrameType::token_ids) {
-      advance();  // the mask of a record that was lost
-    } else if (take(record)) {
-      return true;
-    } else {
-      ++lost_;
-    }
-  }
-  return false;
 }
 
 }  // namespace qeng

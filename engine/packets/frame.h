@@ -3,6 +3,7 @@
 // A record is one document: TOKEN_IDS frames (tokens as i32), of which all but the last hold exactly kFrameTokens
 // tokens (so a document of a multiple of that length ends with an empty frame), then, where not every token is trained,
 // LOSS_MASK frames (bit t of the payloads laid end to end, least significant first, says whether token t is a target).
+// A record may be a payload of another type instead: engine/packets/payload.h.
 #pragma once
 #include <array>
 #include <cstddef>
@@ -17,6 +18,7 @@ constexpr size_t kFrameOverhead = 8;
 constexpr size_t kMaxPayload = 65535;   // LEN is a u16
 constexpr size_t kFrameTokens = 16383;  // the most i32 that fit a payload
 constexpr size_t kMaxRecordFrames = 65535;
+constexpr size_t kFrameHeader = 6;  // bytes before the payload
 
 enum class FrameType : uint8_t {
   token_ids = 0x01,
@@ -53,6 +55,9 @@ struct Frame {
 void append_frame(std::vector<uint8_t>& out, uint8_t src, uint8_t dst, FrameType type, std::span<const uint8_t> payload,
                   CrcVariant variant = CrcVariant::ccitt_false);
 
+// The sum that stands at the end of a frame; bytes: SRC .. end of payload.
+uint16_t frame_crc(std::span<const uint8_t> bytes, CrcVariant variant);
+
 // True, and `frame` set, where `bytes` begins with a whole frame whose CRC is right.
 bool parse_frame(std::span<const uint8_t> bytes, CrcVariant variant, Frame& frame);
 
@@ -79,53 +84,6 @@ struct FrameErrors {
   std::array<uint64_t, 256> by_source{};
   uint64_t total = 0;
   void count(uint8_t src) { ++by_source[src], ++total; }
-};
-
-// Walks a bare stream of frames (a file, a received buffer), which must outlive it. After damage it goes on at the next
-// frame that verifies: first along the lengths that the damaged headers show, then byte by byte.
-class FrameScanner {
- public:
-  explicit FrameScanner(std::span<const uint8_t> stream, CrcVariant variant = CrcVariant::ccitt_false)
-      : stream_(stream), variant_(variant) {}
-  bool next(Frame& frame);  // false at the end
-  const FrameErrors& errors() const { return errors_; }
-  uint64_t skipped_bytes() const { return skipped_; }
-  size_t position() const { return position_; }
-
- private:
-  void resynchronise();
-  std::span<const uint8_t> stream_;
-  CrcVariant variant_;
-  size_t position_ = 0;
-  uint64_t skipped_ = 0;
-  FrameErrors errors_;
-};
-
-struct Record {
-  std::vector<int32_t> tokens;
-  std::vector<uint8_t> mask;  // one byte a token, or empty: every token is a target
-  uint8_t src = 0, dst = 0;
-};
-
-// The documents of a bare stream, in order. A document with a damaged frame is left out; lost() counts those of which
-// at least one frame was whole. After damage inside a document of several frames its remaining frames are left out too.
-class RecordScanner {
- public:
-  explicit RecordScanner(std::span<const uint8_t> stream, CrcVariant variant = CrcVariant::ccitt_false)
-      : stream_(stream), frames_(stream, variant) {}
-  bool next(Record& record);
-  const FrameErrors& errors() const { return frames_.errors(); }
-  uint64_t lost() const { return lost_; }
-
- private:
-  void advance();  // to the next TOKEN_IDS or LOSS_MASK frame
-  bool take(Record& record);
-  std::span<const uint8_t> stream_;
-  FrameScanner frames_;
-  Frame frame_;
-  bool started_ = false, have_ = false;
-  bool gap_ = false, mask_gap_ = false;  // something, or something that may be a mask, was damaged just before frame_
-  uint64_t lost_ = 0;
 };
 
 }  // namespace qeng

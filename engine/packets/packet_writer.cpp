@@ -4,6 +4,9 @@
 #include <cstdio>
 
 #include "engine/formats/atomic_file.h"
+#include "engine/packets/packet_file.h"
+#include "engine/packets/payload.h"
+#include "engine/packets/stream_writer.h"
 #include "kernels/error.h"
 
 namespace qeng {
@@ -28,14 +31,34 @@ void PacketWriter::add(std::span<const int32_t> tokens, std::span<const uint8_t>
   append_record(pending_, tokens, mask, src, dst, header_.variant());
 
   const auto zeros = mask.empty() ? 0 : std::count(mask.begin() + 1, mask.end(), 0);
-  const auto trained = static_cast<uint32_t>(tokens.size() - 1 - static_cast<size_t>(zeros));
   const size_t frames = token_frames(tokens.size()) + (mask.empty() ? 0 : mask_frames(tokens.size()));
-  index_.push_back({header_.frames_bytes, static_cast<uint32_t>(tokens.size()), trained, static_cast<uint16_t>(frames),
-                    src, dst, 0});
+  count(before, tokens.size(), tokens.size() - 1 - static_cast<size_t>(zeros), frames, src, dst);
+}
+
+void PacketWriter::payload(FrameType type, std::span<const uint8_t> bytes, uint8_t src, uint8_t dst) {
+  require_open();
+  const size_t before = pending_.size();
+  append_payload(pending_, type, bytes, src, dst, header_.variant());
+  count(before, 0, 0, payload_frames(type, bytes.size()), src, dst);
+}
+
+bool PacketWriter::copy(const PacketFile& file, uint64_t record) {
+  require_open();
+  const size_t before = pending_.size();
+  if (!append_stored(pending_, file, record, header_.variant())) return false;
+  const RecordInfo info = file.info(record);
+  count(before, info.tokens, info.loss_tokens, info.frames, info.src, info.dst);
+  return true;
+}
+
+// A record whose frames stand in pending_ from `before` on.
+void PacketWriter::count(size_t before, size_t tokens, size_t trained, size_t frames, uint8_t src, uint8_t dst) {
+  index_.push_back({header_.frames_bytes, static_cast<uint32_t>(tokens), static_cast<uint32_t>(trained),
+                    static_cast<uint16_t>(frames), src, dst, 0});
   header_.records += 1, header_.frames += frames, header_.frames_bytes += pending_.size() - before;
-  header_.tokens += tokens.size(), header_.loss_tokens += trained;
+  header_.tokens += tokens, header_.loss_tokens += trained;
   SourceCount& count = by_source_[src];
-  count.records += 1, count.tokens += tokens.size(), count.loss_tokens += trained;
+  count.records += 1, count.tokens += tokens, count.loss_tokens += trained;
   if (pending_.size() >= 4 * kBlockBytes) flush(pending_.size() / kBlockBytes * kBlockBytes);
 }
 

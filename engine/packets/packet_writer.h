@@ -13,6 +13,7 @@
 namespace qeng {
 
 class AtomicFile;
+class PacketFile;
 
 class PacketWriter {
  public:
@@ -26,6 +27,12 @@ class PacketWriter {
   // append_record.
   void add(std::span<const int32_t> tokens, std::span<const uint8_t> mask = {},
            uint8_t src = packet_source::text_corpus, uint8_t dst = packet_destination::all);
+  // A record that holds no tokens (engine/packets/payload.h). Error("value") as append_payload.
+  void payload(FrameType type, std::span<const uint8_t> bytes, uint8_t src = packet_source::text_corpus,
+               uint8_t dst = packet_destination::all);
+  // A record of another file: its frames as stored, checked first, with new sums where the CRC variant differs. False,
+  // counted in file.errors(), where it is damaged: nothing is then added.
+  bool copy(const PacketFile& file, uint64_t record);
   void finish();   // afterwards the writer is closed
   void abandon();  // removes the temporary file
 
@@ -37,6 +44,7 @@ class PacketWriter {
   struct SourceCount {
     uint64_t records = 0, tokens = 0, loss_tokens = 0;
   };
+  void count(size_t before, size_t tokens, size_t trained, size_t frames, uint8_t src, uint8_t dst);
   void flush(size_t bytes);  // writes the first `bytes` of pending_
   void require_open() const;
 

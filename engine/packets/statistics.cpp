@@ -56,13 +56,12 @@ void answers(const Part& part, uint32_t trained, const std::vector<int32_t>& end
 
 void take(const PacketFile& file, uint64_t record, const std::vector<int32_t>& ends, Part& part, Fingerprint& print) {
   const RecordInfo info = file.info(record);
+  print = {0, UINT64_MAX >> 8, info.src};  // no record has this number: it is in no group
+  if (info.tokens == 0) return;            // a payload
   SourceStatistics& counts = part.sources[info.src];
-  print = {0, record, info.src};
   ++counts.records;
   if (!file.read(record, part.tokens, part.mask)) {
     ++counts.damaged;
-    print.hash = 0;
-    print.record = UINT64_MAX >> 8;  // no record has this number: it is in no group
     return;
   }
   const auto tokens = static_cast<uint32_t>(part.tokens.size());
@@ -75,7 +74,7 @@ void take(const PacketFile& file, uint64_t record, const std::vector<int32_t>& e
   ++part.trained_lengths[trained];
   answers(part, trained, ends, counts);
   for (const int32_t token : part.tokens) part.highest_token = std::max(part.highest_token, token);
-  print.hash = xxh3(part.tokens.data(), part.tokens.size() * sizeof(int32_t));
+  print.hash = xxh3(part.tokens.data(), part.tokens.size() * sizeof(int32_t)), print.record = record;
 }
 
 // Sorts by content, then by record: in each run of equal hashes the first is the original.

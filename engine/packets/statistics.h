@@ -1,5 +1,6 @@
 // What a dataset holds, from one pass over all its records with all cores: lengths, trained shares, answers,
-// duplicates. The result does not depend on how many threads took part. Memory: 16 bytes a record, for finding
+// duplicates. Records that hold no tokens are in no figure (PacketFile::payloads counts them). The result
+// does not depend on how many threads took part. Memory: 16 bytes a record, for finding
 // duplicates.
 #pragma once
 #include <map>

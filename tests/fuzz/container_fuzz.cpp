@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "engine/packets/packet_file.h"
+#include "engine/packets/payload.h"
 #include "kernels/error.h"
 #include "tests/fuzz/memory_file.h"
 
@@ -35,12 +36,15 @@ void read_all(const std::vector<uint8_t>& bytes) {
   const PacketReport report = file->verify();
   uint64_t bad = 0;
   std::vector<int32_t> tokens;
-  std::vector<uint8_t> mask;
+  std::vector<uint8_t> mask, payload;
   for (uint64_t record = 0; record < file->records(); ++record) {
-    const bool good = file->read(record, tokens, mask);
+    FrameType type;
+    const uint32_t count = file->info(record).tokens;
+    const bool good = count > 0 ? file->read(record, tokens, mask) : file->read_payload(record, type, payload);
     bad += !good;
-    if (good && tokens.size() != file->info(record).tokens) std::abort();
+    if (good && count > 0 && tokens.size() != count) std::abort();
     if (good && !mask.empty() && mask.size() != tokens.size()) std::abort();
+    if (good && count == 0 && !payload_problem(type, payload).empty()) std::abort();
     if (file->stored(record).empty()) std::abort();
   }
   if (bad != report.bad_records || bad != file->errors().total) std::abort();

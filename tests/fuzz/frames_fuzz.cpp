@@ -2,7 +2,7 @@
 // it is part of a frame that verified, or it was skipped.
 #include <cstdlib>
 
-#include "engine/packets/frame.h"
+#include "engine/packets/scanner.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace qeng;
@@ -16,7 +16,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
 
     RecordScanner records(stream, variant);
     for (Record record; records.next(record);)
-      if (record.tokens.empty() || (!record.mask.empty() && record.mask.size() != record.tokens.size())) std::abort();
+      if (record.tokens.empty() != (record.type != FrameType::token_ids) ||
+          (!record.mask.empty() && record.mask.size() != record.tokens.size()))
+        std::abort();
     if (records.errors().total != frames.errors().total) std::abort();
   }
   return 0;

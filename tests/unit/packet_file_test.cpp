@@ -116,7 +116,11 @@ TEST_CASE("a damaged frame is skipped, counted by source and named by verify") {
   const PacketReport report = file->verify();
   CHECK_FALSE(report.ok());
   CHECK(report.bad_blocks == 1);
-  CHECK(report.first_bad_records == std::vector<uint64_t>{victim});
+  REQUIRE(report.damage.size() == 1);
+  CHECK(report.damage[0].record == victim);
+  CHECK(report.damage[0].offset == offset);
+  CHECK(report.damage[0].src == records[victim].src);
+  CHECK(report.bad_offsets == std::vector<uint64_t>{kHeaderBytes});
 }
 
 TEST_CASE("truncated, foreign and lying packet files are refused by name") {
@@ -173,6 +177,34 @@ TEST_CASE("a packet file with any byte flipped is refused or read without a cras
     opened += opens(path);
   }
   CHECK(opened > 0);  // damage to frames alone does not refuse the file
+}
+
+TEST_CASE("a packet file that shrinks while it is open is an error that names it") {
+  TemporaryFolder folder;
+  const std::string path = folder.file("a.qubgpu");
+  const auto named = [&](auto f) { CHECK(error_of(f).find(path + ": the file became shorter") == 0); };
+  for (bool verify : {false, true}) {
+    write_records(path, random_records(2000, 400, 12));
+    const auto file = PacketFile::open(path);
+    std::vector<int32_t> tokens;
+    std::vector<uint8_t> mask;
+    CHECK(file->read(0, tokens, mask));
+    std::filesystem::resize_file(path, 3 * kHeaderBytes);
+    if (verify) named([&] { file->verify(); });
+    named([&] { file->read(1500, tokens, mask); });
+    named([&] { file->read(0, tokens, mask); });  // nothing of it is trusted any more
+    PacketWriter writer(folder.file("b.qubgpu"));
+    named([&] { writer.copy(*file, 0); });
+  }
+}
+
+TEST_CASE("verify tells its progress, and an error from there ends it") {
+  TemporaryFolder folder;
+  write_records(folder.file("a.qubgpu"), random_records(30, 60000, 13));
+  const auto file = PacketFile::open(folder.file("a.qubgpu"));
+  uint64_t last = 0;
+  CHECK(file->verify([&](uint64_t done) { last = done; }).ok());
+  CHECK(last <= file->frames_bytes());
 }
 
 // An independent reader in Python (tests/packets_decoder.py) sees the same documents. Skipped where there is no

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/packets/packet_writer.h"
+#include "engine/packets/scanner.h"
 #include "kernels/error.h"
 
 namespace qeng {
