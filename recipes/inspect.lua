@@ -1,16 +1,19 @@
 -- Shows the records of a packet dataset, decoded, the trained part coloured:  qeng recipes/inspect.lua FILE --tokenizer DIR
 
 local q = require "qeng"
+local verify = require "qeng.verify"
 
 local opt = q.options {
-  "Shows a .qubgpu file: totals, and records decoded with the trained part in colour (between >> and << where there is none).",
+  "Shows a .qubgpu file: totals, and records decoded with the trained part in colour (between >> and << where there is none). Of a bare stream (.ndp, or - for standard input): totals and damage.",
   positional = { "file" },
   file = { nil, "the dataset; also as the first word", required = true, order = 1 },
   tokenizer = { "", "to decode: model folder, tokenizer.json, .tiktoken or SentencePiece model", order = 2 },
   first = { 0, "number of the first record shown", min = 0, integer = true, order = 3 },
   count = { 3, "records shown", min = 0, order = 4 },
-  verify = { false, "check every frame and block hash; exit status 1 if damaged", order = 5 },
+  verify = { false, "check every frame, every block hash and the index; exit status 1 if damaged", order = 5 },
+  crc = { "ccitt", "of a bare stream: its CRC variant", choices = { "ccitt", "xmodem" }, order = 6 },
 }
+if opt.file == "-" or opt.file:match "%.ndp$" then return verify.stream(opt.file, opt.crc) end
 
 local file = q.ndp.open(opt.file)
 local meta = file:meta()
@@ -20,28 +23,40 @@ if tokenizer and meta.tokenizer_hash and meta.tokenizer_hash ~= tokenizer:hash()
 end
 print(("%s: %d records, tokenizer %s, template %s"):format(opt.file, file:records(), tostring(meta.tokenizer), tostring(meta.template)))
 
+local function show_payload(record)
+  local value, kind = file:payload(record)
+  if not kind then return "(damaged)" end
+  if kind == "utf8" then return value end
+  if kind == "meta" then return q.json.encode(value) end
+  local more = #value > 16 and (" ... of %d"):format(#value) or ""
+  return table.concat(value, " ", 1, math.min(16, #value)) .. more
+end
+
 local on, off = ">>", "<<"
 if q.isatty(1) then on, off = "\27[32m", "\27[0m" end
+local function show_document(record)
+  local tokens, mask = file:read(record)
+  if not tokens then return "(damaged)" end
+  local parts, trained = {}, false
+  for i, id in ipairs(tokens) do
+    local now = mask[i] == 1
+    if now ~= trained then parts[#parts + 1] = now and on or off end
+    trained = now
+    parts[#parts + 1] = tokenizer and tokenizer:bytes(id) or id .. " "
+  end
+  return table.concat(parts) .. (trained and off or "")
+end
+
 for record = opt.first, math.min(opt.first + opt.count, file:records()) - 1 do
   local info = file:info(record)
-  print(("--- record %d: %d tokens, %d trained, source 0x%02x, destination 0x%02x"):format(record, info.tokens, info.loss_tokens, info.src, info.dst))
-  local tokens, mask = file:read(record)
-  if not tokens then
-    print("(damaged)")
+  local to = ("source 0x%02x, destination 0x%02x"):format(info.src, info.dst)
+  if info.tokens > 0 then
+    print(("--- record %d: %d tokens, %d trained, %s"):format(record, info.tokens, info.loss_tokens, to))
+    print(show_document(record))
   else
-    local parts, trained = {}, false
-    for i, id in ipairs(tokens) do
-      local now = mask[i] == 1
-      if now ~= trained then parts[#parts + 1] = now and on or off end
-      trained = now
-      parts[#parts + 1] = tokenizer and tokenizer:bytes(id) or id .. " "
-    end
-    print(table.concat(parts) .. (trained and off or ""))
+    print(("--- record %d: %s, %d bytes stored, %s"):format(record, info.type, info.bytes, to))
+    print(show_payload(record))
   end
 end
 
-if opt.verify then
-  local found = file:verify()
-  print(found.ok and "verify: every frame and block is whole" or "verify: damaged")
-  if not found.ok then q.error("format", opt.file .. " is damaged: " .. q.json.encode(found)) end
-end
+if opt.verify then verify.file(file, opt.file) end

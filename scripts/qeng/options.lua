@@ -97,13 +97,14 @@ local function convert(name, spec, text)
 end
 
 -- Parses args (the recipe's own by default). Returns the values; values.__given says which were on the command line.
--- Words that are no options are collected in order into the names listed in declared.positional.
+-- Words that are no options are collected in order into the names listed in declared.positional, and further ones, where
+-- declared.rest names a list, into that.
 function options.parse(declared, args, program)
   args, program = args or arg or {}, program or (arg and arg[0]) or "recipe"
   local values, given, positional = {}, {}, {}
   local declared_options = {}
   for name, spec in pairs(declared) do
-    if type(name) == "string" and name ~= "positional" then declared_options[name] = spec; values[name] = spec[1] end
+    if type(name) == "string" and name ~= "positional" and name ~= "rest" then declared_options[name] = spec; values[name] = spec[1] end
   end
   local with_intro = setmetatable({ declared[1] }, { __index = declared_options })
   for name, spec in pairs(declared_options) do with_intro[name] = spec end
@@ -113,7 +114,7 @@ function options.parse(declared, args, program)
     local name, text = word:match("^%-%-([^=]+)=(.*)$")
     name = name or word:match("^%-%-(.+)$")
     if not name then
-      if #positional >= #(declared.positional or {}) then usage("%s: unexpected; options begin with --, see --help", word) end
+      if not declared.rest and #positional >= #(declared.positional or {}) then usage("%s: unexpected; options begin with --, see --help", word) end
       positional[#positional + 1] = word
     elseif name == "help" then
       io.write(options.help(with_intro, program))
@@ -146,6 +147,7 @@ function options.parse(declared, args, program)
   for index, name in ipairs(declared.positional or {}) do
     if positional[index] then values[name], given[name] = positional[index], true end
   end
+  if declared.rest then values[declared.rest] = { unpack(positional, #(declared.positional or {}) + 1) } end
   for name, spec in pairs(declared_options) do
     if spec.required and values[name] == nil then usage("%s is required: %s", flag(name), spec[2]) end
   end

@@ -1,0 +1,113 @@
+-- Flips random bits of a dataset and of a bare stream, one at a time:  qeng tests/packets_flips.lua FLIPS [SEED]
+-- Each has to be found: the file is refused when it is opened, or exactly the record that holds the bit is left out, counted
+-- and named with its place by verify, and every other record is what it was. tests/lua/packets_faults_test.lua runs a few.
+local q = require "qeng"
+
+local flips, seed = tonumber(arg and arg[1]) or 300, tonumber(arg and arg[2]) or 1
+math.randomseed(seed)
+local random, bit = math.random, require "bit"
+local root = os.tmpname()
+q.fs.remove(root)
+local path, stream_path = root .. ".qubgpu", root .. ".ndp"
+
+local writer, stream = q.ndp.create(path, { meta = { tokenizer = "flips" } }), q.ndp.create_stream(stream_path)
+for i = 1, 40 do
+  local tokens, mask = {}, {}
+  for t = 1, random(60) do tokens[t], mask[t] = random(0, 150000), random(0, 1) end
+  for _, to in ipairs { writer, stream } do
+    to:add(tokens, i % 2 == 0 and mask or nil, { src = i % 5 })
+    if i % 8 == 0 then to:payload("utf8", "text of record " .. i, { src = 7 }) end
+  end
+end
+writer:finish()
+stream:finish()
+
+local function record_text(file, record)
+  local info = file:info(record)
+  local value, mask
+  if info.tokens > 0 then value, mask = file:read(record) else value = file:payload(record) end
+  return value and q.json.encode { value, mask or false, info.src, info.dst }
+end
+
+local function bytes_of(name)
+  local file = assert(io.open(name, "rb"))
+  local bytes = file:read "*a"
+  file:close()
+  return bytes
+end
+local function flip(name, at, mask)
+  local file = assert(io.open(name, "r+b"))
+  file:seek("set", at)
+  local byte = file:read(1):byte()
+  file:seek("set", at)
+  file:write(string.char(bit.bxor(byte, mask)))
+  file:close()
+end
+
+local file = q.ndp.open(path)
+local records, originals, starts, ends, at = file:records(), {}, {}, {}, 4096
+for record = 0, records - 1 do
+  originals[record], starts[record] = record_text(file, record), at
+  at = at + file:info(record).bytes
+  ends[record] = at
+end
+local frames_end, size = at, #bytes_of(path)
+file = nil
+
+local counts = { refused = 0, skipped = 0 }
+for _ = 1, flips do
+  local choice = random(4)
+  local where = choice == 1 and random(0, 111) or choice == 2 and random(frames_end, size - 1) or random(0, size - 1)
+  local mask = 2 ^ random(0, 7)
+  flip(path, where, mask)
+  local opened, why = q.try(q.ndp.open, path)
+  local place = ("bit 0x%02x of byte %d"):format(mask, where)
+  if not opened then
+    assert(why.message:find(path, 1, true) == 1, place .. ": " .. why.message)
+    assert(where < 4096 or where >= frames_end, place .. ": refused for damage to a frame: " .. why.message)
+    counts.refused = counts.refused + 1
+  else
+    assert(where >= 4096 and where < frames_end, place .. ": not found")
+    for record = 0, records - 1 do
+      local hit = where >= starts[record] and where < ends[record]
+      local text = record_text(opened, record)
+      assert(text == (not hit and originals[record] or nil), place .. ": record " .. record)
+    end
+    assert(opened:errors().total == 1, place .. ": not counted")
+    local found = opened:verify()
+    assert(not found.ok and found.bad_records == 1 and found.bad_blocks == 1, place .. ": verify")
+    local damage = found.damaged[1]
+    assert(where >= starts[damage.record] and where < ends[damage.record], place .. ": named as record " .. damage.record)
+    assert(damage.offset <= where and damage.offset >= starts[damage.record], place .. ": named at " .. damage.offset)
+    counts.skipped = counts.skipped + 1
+  end
+  flip(path, where, mask)
+end
+assert(q.ndp.open(path):verify().ok)
+
+-- The stream: what is read was written, in order, and damage is counted.
+local written = {}
+for record in (function() local s = q.ndp.stream(stream_path); return function() return s:next() end end)() do
+  written[#written + 1] = q.json.encode(record)
+end
+local stream_size, lost = #bytes_of(stream_path), 0
+for _ = 1, flips do
+  local where, mask = random(0, stream_size - 1), 2 ^ random(0, 7)
+  flip(stream_path, where, mask)
+  local damaged, next_written, seen = q.ndp.stream(stream_path), 1, 0
+  for record in function() return damaged:next() end do
+    local text = q.json.encode(record)
+    while written[next_written] and written[next_written] ~= text do next_written = next_written + 1 end
+    assert(written[next_written], ("stream: byte %d: a record that was never written: %s"):format(where, text:sub(1, 200)))
+    next_written, seen = next_written + 1, seen + 1
+  end
+  -- One record, or two where the damage may have been the mask of the one before.
+  assert(damaged:errors().total >= 1 and seen < #written and seen >= #written - 2, ("stream: byte %d: %d records"):format(where, seen))
+  lost = lost + #written - seen
+  flip(stream_path, where, mask)
+end
+q.fs.remove(path)
+q.fs.remove(stream_path)
+print(("%d flips in a dataset: %d refused when opening, %d left out one record, counted and named; none unnoticed"):format(flips,
+  counts.refused, counts.skipped))
+print(("%d flips in a stream: %.2f records lost each; none unnoticed, no record that was not written"):format(flips, lost / flips))
