@@ -303,8 +303,9 @@ function SafetensorsFile:close() end
 q.json = {}
 ---Arrays keep that they are arrays; whole numbers are exact up to 2^53.
 ---@param text string
+---@param opt? {ordered?: boolean}  with ordered, the metatable of an object lists its keys in the text's order, as __keys
 ---@return any  null is q.json.null
-function q.json.decode(text) end
+function q.json.decode(text, opt) end
 ---@param value any
 ---@param opt? {pretty?: boolean}
 ---@return string
@@ -431,6 +432,24 @@ function q.ndp.stream(path, opt) end
 ---@param opt? {crc?: "ccitt"|"xmodem"}
 ---@return StreamWriter
 function q.ndp.create_stream(path, opt) end
+
+---Starts converting text data to a dataset, in threads of its own; q.convert does this with what users expect around it.
+---renderer: options of chat.renderer for records that are not plain; chatml: plain conversations are rendered by the engine.
+---@param opt {inputs: string[], output: string, tokenizer: Tokenizer, format?: string, documents?: string, chatml?: boolean, system?: string, turns?: string, renderer?: table, max_tokens?: integer, long?: string, dedupe?: boolean, max_bad?: number, max_record?: number, source?: string, source_field?: string, source_names?: table<string, integer>, destination?: integer, meta?: table, resume?: boolean, checkpoint?: number, threads?: integer}
+---@return Conversion
+function q.ndp.convert(opt) end
+
+---@class Conversion
+local Conversion = {}
+---Waits until it is done, or for so long; raises what ended it. told: the first bad records; each of them and of the notes
+---is returned once.
+---@param seconds number
+---@return {done: boolean, seen: integer, records: integer, tokens: integer, targets: integer, bad: integer, bad_by_reason: table<string, integer>, longer: integer, duplicates: integer, repaired: integer, bytes_read: integer, bytes_total: integer, bytes_text: integer, bytes_skipped: integer, told: string[], notes: string[]}
+function Conversion:wait(seconds) end
+---Ends it after the records in flight, at a point to resume from: wait() then raises "interrupted".
+function Conversion:stop() end
+---Ends it and removes what was written.
+function Conversion:abandon() end
 
 ---@class PacketWriter
 local PacketWriter = {}
@@ -752,19 +771,27 @@ function Model:answer(opt) end
 ---@return PacketFile
 function q.packets(path, opt) end
 
----Converts chat, instruction or text records to packets. Bad records are told and left out, more than max_bad of them is an error.
----@param from string
+---Converts JSONL, JSON arrays, CSV or plain text, also compressed, to packets, on all cores. Bad records are told and left out,
+---more than max_bad of them is an error. Ctrl-C leaves what resume = true goes on with. long: what becomes of records of more
+---than max_tokens. source: a name or number for all records, source_field: the field that says it.
+---@param from string|string[]  paths; "-" is standard input
 ---@param to string
----@param opt {tokenizer: Tokenizer, template?: string, system?: string, max_bad?: number}
----@return {records: integer, tokens: integer, targets: integer, bad: integer, seen: integer}
+---@param opt {tokenizer: Tokenizer, template?: string, system?: string|false, turns?: "all"|"last", format?: "auto"|"jsonl"|"json"|"csv"|"text", documents?: "file"|"paragraph"|"line", max_tokens?: integer, long?: "keep"|"drop"|"split"|"end", dedupe?: boolean, source?: string, source_field?: string, source_names?: string, destination?: integer, max_bad?: number, max_record?: number, resume?: boolean, checkpoint?: number, threads?: integer}
+---@return {records: integer, tokens: integer, targets: integer, bad: integer, seen: integer, bad_by_reason: table<string, integer>, longer: integer, duplicates: integer, repaired: integer}
 function q.convert(from, to, opt) end
+
+---What q.convert returned, as a line for people.
+---@param counts table
+---@return string
+function q.conversion_summary(counts) end
 
 ---How conversations become tokens: "chatml", "model" (the tokenizer's own Jinja template) or "auto".
 ---@param tokenizer Tokenizer
 ---@param name? string
----@param default_system? string
+---@param system? string|false  system message where a conversation has none (false: none); by default what the model's template says
+---@param turns? "all"|"last"  which of the assistant's messages are trained
 ---@return Template
-function q.chat_template(tokenizer, name, default_system) end
+function q.chat_template(tokenizer, name, system, turns) end
 
 ---@class Template
 local Template = {}
@@ -772,6 +799,12 @@ local Template = {}
 ---@return integer[] tokens
 ---@return integer[] mask  1: a target
 function Template:encode(record) end
+---The same as pieces: text or one token each.
+---@param record table
+---@return {text?: string, id?: integer, target: boolean, special?: boolean}[]
+function Template:pieces(record) end
+---The model's own template, compiled on first use.
+function Template:model() end
 ---The tokens of a prompt that the assistant is to answer.
 ---@param messages table[]
 ---@return integer[]

@@ -30,7 +30,7 @@ bool has_array_mark(lua_State* L, int index) {
 // above it.
 class Builder {
  public:
-  explicit Builder(lua_State* L) : L_(L) {}
+  Builder(lua_State* L, bool ordered) : L_(L), ordered_(ordered) {}
   bool null() { return push_null(L_), add(); }
   bool boolean(bool value) { return lua_pushboolean(L_, value), add(); }
   bool number_integer(int64_t value) { return lua_pushnumber(L_, static_cast<double>(value)), add(); }
@@ -39,7 +39,15 @@ class Builder {
   bool string(std::string& value) { return lua_pushlstring(L_, value.data(), value.size()), add(); }
   bool binary(std::vector<uint8_t>&) { return false; }
   bool start_object(size_t) { return open(false); }
-  bool key(std::string& value) { return lua_pushlstring(L_, value.data(), value.size()), true; }
+  bool key(std::string& value) {
+    lua_pushlstring(L_, value.data(), value.size());
+    if (!ordered_) return true;
+    lua_pushvalue(L_, -1);
+    lua_rawget(L_, -3);
+    if (lua_isnil(L_, -1)) levels_.back().keys.push_back(value);  // a key given twice keeps its first place
+    lua_pop(L_, 1);
+    return true;
+  }
   bool end_object() { return close(); }
   bool start_array(size_t) { return open(true); }
   bool end_array() { return close(); }
@@ -53,16 +61,29 @@ class Builder {
   struct Level {
     bool array;
     int count;
+    std::vector<std::string> keys;  // of an object, where their order is kept
   };
   bool open(bool array) {
     if (levels_.size() == kMaxDepth) fail("format", "json: nested more than ", kMaxDepth, " levels deep");
     luaL_checkstack(L_, 6, "json");
     lua_newtable(L_);
     if (array) luaL_getmetatable(L_, kArray), lua_setmetatable(L_, -2);
-    levels_.push_back({array, 0});
+    levels_.push_back({array, 0, {}});
     return true;
   }
-  bool close() { return levels_.pop_back(), add(); }
+  bool close() {
+    if (ordered_ && !levels_.back().array) set_keys(levels_.back().keys);
+    return levels_.pop_back(), add();
+  }
+  void set_keys(const std::vector<std::string>& keys) {
+    luaL_checkstack(L_, 6, "json");
+    lua_createtable(L_, 0, 1);
+    lua_createtable(L_, static_cast<int>(keys.size()), 0);
+    for (size_t i = 0; i < keys.size(); ++i)
+      lua::Value<std::string>::push(L_, keys[i]), lua_rawseti(L_, -2, static_cast<int>(i) + 1);
+    lua_setfield(L_, -2, "__keys");
+    lua_setmetatable(L_, -2);
+  }
   bool add() {
     if (levels_.empty()) return true;
     Level& level = levels_.back();
@@ -70,6 +91,7 @@ class Builder {
     return true;
   }
   lua_State* L_;
+  const bool ordered_;
   std::vector<Level> levels_;
 };
 
@@ -177,7 +199,7 @@ class Writer {
 
 int decode(Call& call) {
   const std::string text = call.arg<std::string>(1);
-  push_json(call.L, text);
+  push_json(call.L, text, lua::Options(call, 2, {"ordered"}).get("ordered", false));
   return 1;
 }
 
@@ -203,8 +225,8 @@ int array(Call& call) {
 }
 }  // namespace
 
-void push_json(lua_State* L, const std::string& text) {
-  Builder builder(L);
+void push_json(lua_State* L, const std::string& text, bool ordered) {
+  Builder builder(L, ordered);
   nlohmann::json::sax_parse(text, &builder);
 }
 

@@ -5,7 +5,8 @@
 
 namespace qeng {
 
-void push_json(lua_State* L, const std::string& text);                // Error("format") with line and column
+// Error("format") with line and column. ordered: an object's metatable holds its keys in the text's order, in __keys.
+void push_json(lua_State* L, const std::string& text, bool ordered = false);
 std::string json_text(lua_State* L, int index, bool pretty = false);  // Error("value") names where in the value
 
 }  // namespace qeng

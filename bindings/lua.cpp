@@ -11,7 +11,11 @@ constexpr const char* kCore = "qeng.core";
 
 // One Lua state a thread; what runs in it is known so that C++ can call back into it.
 thread_local lua_State* running = nullptr;
-volatile sig_atomic_t engine_depth = 0;  // 1 while a binding runs C++, 0 while Lua runs
+volatile sig_atomic_t engine_depth = 0;  // 1 while a binding runs C++, 0 while Lua runs; of the main thread
+thread_local bool background = false;
+void set_depth(int depth) {
+  if (!background) engine_depth = depth;
+}
 
 // "recipe.lua:12" of the innermost frame that is not the library's (whose chunks are named "=qeng/..."); else of any
 // Lua frame.
@@ -170,12 +174,13 @@ LuaError::LuaError(lua_State* L) : Error(top_code(L), top_message(L)), object(L,
 
 void call(lua_State* L, int arguments, int results) {
   const int depth = engine_depth;
-  engine_depth = 0;
+  set_depth(0);
   const int status = lua_pcall(L, arguments, results, 0);
-  engine_depth = depth;
+  set_depth(depth);
   if (status != 0) throw LuaError(L);
 }
 
+void background_thread() { background = true; }
 bool in_engine() { return engine_depth != 0; }
 
 lua_State* current() {
@@ -192,11 +197,11 @@ Call::Call(lua_State* state)
       outer_depth_(engine_depth),
       method_(std::strchr(name, ':') != nullptr) {
   running = state;
-  engine_depth = 1;
+  set_depth(1);
 }
 Call::~Call() {
   running = outer_;
-  engine_depth = outer_depth_;
+  set_depth(outer_depth_);
 }
 
 void Call::bad_argument(int argument, const std::string& text) const {

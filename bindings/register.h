@@ -17,4 +17,5 @@ void register_packets(lua_State* L);      // bind_packets.cpp
 void register_batches(lua_State* L);      // bind_batches.cpp
 void register_hub(lua_State* L);          // bind_hub.cpp
 void register_statistics(lua_State* L);   // bind_statistics.cpp
+void register_convert(lua_State* L);      // bind_convert.cpp
 }  // namespace qeng

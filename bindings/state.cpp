@@ -98,6 +98,7 @@ LuaState::LuaState() : L_(luaL_newstate()) {
   register_tokenizer(L_);
   register_packets(L_);
   register_batches(L_);
+  register_convert(L_);
   register_sampler(L_);
   register_hub(L_);
   register_statistics(L_);

@@ -3,18 +3,40 @@
 local q = require "qeng"
 
 local opt = q.options {
-  "Converts JSONL or a JSON array (messages, prompt/completion, text, alpaca, sharegpt) to packets: convert.lua IN OUT.qubgpu",
+  "Converts JSONL, JSON arrays, CSV or plain text, also .gz or .zst, to packets: convert.lua IN OUT.qubgpu. Records are\n" ..
+    "messages (with tools and reasoning), conversations, prompt/completion, instruction/output or text.",
   positional = { "input", "output" },
-  input = { nil, "the data; also as the first word", required = true, order = 1 },
+  input = { nil, "the data, several files with commas between, or - for standard input; also as the first word", required = true, order = 1 },
   output = { nil, "the dataset; also as the second word", required = true, order = 2 },
   tokenizer = { nil, "model folder, tokenizer.json, .tiktoken or SentencePiece model", required = true, order = 3 },
-  template = { "auto", "chat template", choices = { "auto", "chatml", "model" }, order = 4 },
-  system = { nil, "system message where a conversation has none (\"\": none)", order = 5 },
-  max_bad = { 0.01, "share of bad records that is an error", min = 0, max = 1, order = 6 },
+  format = { "auto", "of the input", choices = { "auto", "jsonl", "json", "csv", "text" }, order = 4 },
+  documents = { "file", "what one document of plain text is", choices = { "file", "paragraph", "line" }, order = 5 },
+  template = { "auto", "chat template", choices = { "auto", "chatml", "model" }, order = 6 },
+  system = { nil, "system message where a conversation has none (\"\": none)", order = 7 },
+  turns = { "all", "which of the assistant's messages are trained", choices = { "all", "last" }, order = 8 },
+  max_tokens = { 0, "longest record, 0: any", min = 0, integer = true, order = 9 },
+  long = { "keep", "what becomes of longer records: whole, left out, split, or their end kept", choices = { "keep", "drop", "split", "end" }, order = 10 },
+  dedupe = { false, "leave out records whose tokens and mask were there before (up to 21 bytes of memory a record)", order = 11 },
+  source = { nil, "SRC of every record: chat, instruction, text, code, synthetic or 0xNN; by default the shape tells", order = 12 },
+  source_field = { nil, "field of a record that says its SRC, as a name or number", order = 13 },
+  source_names = { nil, "numbers of further names: code=0x40,web=0x41", order = 14 },
+  destination = { 0, "DST of every record, 0: all parameters", min = 0, max = 255, integer = true, order = 15 },
+  max_bad = { 0.01, "share of bad records that is an error", min = 0, max = 1, order = 16 },
+  max_record = { 16, "longest record of the input in MiB", min = 1, max = 1024, order = 17 },
+  resume = { false, "go on with an interrupted conversion: same input, same options, same result", order = 18 },
+  checkpoint = { 5, "seconds between points to resume from", min = 0, integer = false, order = 19 },
+  threads = { 0, "worker threads, 0: one for each core", min = 0, max = 1024, integer = true, order = 20 },
 }
 
-local counts = q.convert(opt.input, opt.output, {
-  tokenizer = q.tokenizer(opt.tokenizer), template = opt.template, max_bad = opt.max_bad,
+local inputs = {}
+for path in opt.input:gmatch "[^,]+" do inputs[#inputs + 1] = path end
+if q.fs.kind(opt.input) then inputs = { opt.input } end  -- a name with a comma in it
+
+local counts = q.convert(inputs, opt.output, {
+  tokenizer = q.tokenizer(opt.tokenizer), template = opt.template, turns = opt.turns, format = opt.format, documents = opt.documents,
   system = opt.system == "" and false or opt.system,
+  max_tokens = opt.max_tokens > 0 and opt.max_tokens or nil, long = opt.long, dedupe = opt.dedupe,
+  source = opt.source, source_field = opt.source_field, source_names = opt.source_names, destination = opt.destination,
+  max_bad = opt.max_bad, max_record = opt.max_record, resume = opt.resume, checkpoint = opt.checkpoint, threads = opt.threads,
 })
-print(("%s: %d records, %d tokens, %d trained, %d bad"):format(opt.output, counts.records, counts.tokens, counts.targets, counts.bad))
+print(("%s: %s"):format(opt.output, q.conversion_summary(counts)))

@@ -1,8 +1,9 @@
 -- Conversations to tokens with the part that is trained. ChatML is rendered piece by piece, so the spans of what an assistant
--- says are exact: content and <|im_end|> are targets; the role header and the newline after are not. Another template is
--- rendered message by message (before and after each assistant turn), and the difference is the target.
+-- says are exact: content and <|im_end|> are targets; the role header and the newline after are not. What needs more (tools,
+-- their calls and answers, reasoning), and another template, is rendered by the model's own (chat_model.lua). The engine
+-- renders plain records itself (engine/convert/render.h), with the same result.
 
-local jinja = require "qeng.jinja"
+local chat_model = require "qeng.chat_model"
 local q = require "qeng.core"
 
 local chat = {}
@@ -17,6 +18,36 @@ local function text_field(value, what)
   return value
 end
 
+local function given(value) return value ~= nil and value ~= q.json.null and value ~= "" and not (type(value) == "table" and next(value) == nil) end
+
+-- OpenAI writes the arguments of a call as JSON inside a string; templates want the value.
+local function read_arguments(message)
+  for _, call in ipairs(message.tool_calls) do
+    local fn = type(call) == "table" and (type(call["function"]) == "table" and call["function"] or call)
+    if fn and type(fn.arguments) == "string" then
+      local ok, value = pcall(q.json.decode, fn.arguments, { ordered = true })
+      if ok and type(value) == "table" then fn.arguments = value end
+    end
+  end
+end
+
+local function check_message(message, place)
+  if type(message.content) == "table" and message.content ~= q.json.null then  -- a list of {type = "text", text =}
+    local parts = {}
+    for _, part in ipairs(message.content) do
+      if type(part) ~= "table" or part.type ~= "text" then q.error("format", place .. ": only text content is supported") end
+      parts[#parts + 1] = text_field(part.text, place .. ".content: text")
+    end
+    message.content = table.concat(parts)
+  end
+  message.content = text_field(message.content, place .. ".content")
+  if given(message.function_call) then q.error("format", place .. ": function_call is the old form; write tool_calls") end
+  if given(message.tool_calls) then
+    if type(message.tool_calls) ~= "table" then q.error("format", place .. ".tool_calls is not a list") end
+    read_arguments(message)
+  end
+end
+
 -- {messages = {{role=, content=}...}} or {text =} from one record: messages, conversations (sharegpt), prompt/completion,
 -- instruction/input/output (alpaca) or text. Error("format") says what is wrong.
 function chat.normalize(record)
@@ -24,18 +55,10 @@ function chat.normalize(record)
   if type(record.messages) == "table" then
     for i, message in ipairs(record.messages) do
       if type(message) ~= "table" or type(message.role) ~= "string" then q.error("format", ("messages[%d] has no role"):format(i)) end
-      if type(message.content) == "table" and message.content ~= q.json.null then  -- a list of {type = "text", text =}
-        local parts = {}
-        for _, part in ipairs(message.content) do
-          if type(part) ~= "table" or part.type ~= "text" then q.error("format", ("messages[%d]: only text content is supported"):format(i)) end
-          parts[#parts + 1] = part.text
-        end
-        message.content = table.concat(parts)
-      end
-      message.content = text_field(message.content, ("messages[%d].content"):format(i))
+      check_message(message, ("messages[%d]"):format(i))
     end
     if #record.messages == 0 then q.error("format", "messages is empty") end
-    return { messages = record.messages, tools = record.tools }
+    return { messages = record.messages, tools = given(record.tools) and record.tools or nil }
   end
   if type(record.conversations) == "table" then
     local messages = {}
@@ -43,10 +66,12 @@ function chat.normalize(record)
     for i, turn in ipairs(record.conversations) do
       local role = type(turn) == "table" and sharegpt_roles[turn.from or turn.role or ""]
       if not role then q.error("format", ("conversations[%d]: unknown speaker %s"):format(i, tostring(type(turn) == "table" and (turn.from or turn.role)))) end
-      messages[i + (messages[1] and messages[1].role == "system" and record.system and 1 or 0)] = { role = role, content = text_field(turn.value or turn.content, ("conversations[%d].value"):format(i)) }
+      local message = { role = role, content = turn.value or turn.content, tool_calls = turn.tool_calls, reasoning_content = turn.reasoning_content }
+      check_message(message, ("conversations[%d]"):format(i))
+      messages[#messages + 1] = message
     end
-    if #messages == 0 then q.error("format", "conversations is empty") end
-    return { messages = messages }
+    if #record.conversations == 0 then q.error("format", "conversations is empty") end
+    return { messages = messages, tools = given(record.tools) and record.tools or nil }
   end
   if record.prompt ~= nil and record.completion ~= nil then
     return { messages = { { role = "user", content = text_field(record.prompt, "prompt") }, { role = "assistant", content = text_field(record.completion, "completion") } } }
@@ -72,111 +97,126 @@ local Template = {}
 Template.__index = Template
 
 -- name: "chatml", "model" (the tokenizer's own chat template) or "auto": ChatML where the tokenizer has <|im_start|> and
--- <|im_end|>, the model's own otherwise. default_system: the system line of ChatML where a conversation has none.
-function chat.template(tokenizer, name, default_system)
+-- <|im_end|>, the model's own otherwise. system: the system message where a conversation has none (false: none); by default
+-- what the model's template says. turns: "all" or "last" of the assistant's messages are trained.
+function chat.template(tokenizer, name, system, turns)
   name = name or "auto"
   local info = tokenizer:info()
   local has_chatml = tokenizer:id("<|im_start|>") and tokenizer:id("<|im_end|>")
   if name == "auto" then name = has_chatml and "chatml" or info.chat_template and "model" or "none" end
   if name == "chatml" and not has_chatml then q.error("value", "template chatml: the tokenizer has no <|im_start|> and <|im_end|>") end
   if name == "model" and not info.chat_template then q.error("value", "template model: the tokenizer's folder has no chat template") end
-  local self = setmetatable({ tokenizer = tokenizer, name = name, default_system = default_system }, Template)
-  if name == "model" then self.render = jinja.compile(info.chat_template) end
-  if default_system == nil and info.chat_template then  -- Qwen2.5 adds a line of its own: read it off the template
+  local self = setmetatable({ tokenizer = tokenizer, name = name, default_system = system, system = system or nil, turns = turns or "all" }, Template)
+  if name == "model" then self:model() end
+  if system == nil and info.chat_template then  -- Qwen2.5 adds a line of its own: read it off the template
     self.default_system = info.chat_template:match("<|im_start|>system\\n(You are Qwen[^<]-)<|im_end|>")
   end
   return self
 end
 
--- Appends the tokens of text; target: whether they are trained. special: <|...|> in it are tokens (never in user text).
-local function append(out, tokenizer, text, target, special)
-  if text == "" then return end
-  for _, id in ipairs(tokenizer:encode(text, { special = special })) do
-    out.tokens[#out.tokens + 1] = id
-    out.mask[#out.mask + 1] = target and 1 or 0
-  end
+-- The model's own template, compiled on first use.
+function Template:model()
+  if not self.model_template then self.model_template = chat_model.new(self.tokenizer) end
+  return self.model_template
 end
 
-local function chatml(self, messages, out)
-  local tokenizer = self.tokenizer
+local function with_system(messages, system)
+  if not system or messages[1].role == "system" then return messages end
+  local list = { { role = "system", content = system } }
+  for i, message in ipairs(messages) do list[i + 1] = message end
+  return list
+end
+
+local function last_answer(messages)
+  for i = #messages, 1, -1 do if messages[i].role == "assistant" then return i end end
+end
+
+local function chatml(self, messages)
+  local tokenizer, pieces = self.tokenizer, {}
+  messages = with_system(messages, self.default_system)
   local start, finish = tokenizer:id("<|im_start|>"), tokenizer:id("<|im_end|>")
-  local function id(token, target) out.tokens[#out.tokens + 1] = token; out.mask[#out.mask + 1] = target and 1 or 0 end
-  local function message(role, content)
-    local target = role == "assistant"
-    id(start, false)
-    append(out, tokenizer, role .. "\n", false)
-    append(out, tokenizer, content, target)
-    id(finish, target)
-    append(out, tokenizer, "\n", false)
+  local last = last_answer(messages)
+  for i, message in ipairs(messages) do
+    local target = message.role == "assistant" and (self.turns ~= "last" or i == last)
+    pieces[#pieces + 1] = { id = start, target = false }
+    pieces[#pieces + 1] = { text = message.role .. "\n", target = false }
+    pieces[#pieces + 1] = { text = message.content, target = target }
+    pieces[#pieces + 1] = { id = finish, target = target }
+    pieces[#pieces + 1] = { text = "\n", target = false }
   end
-  if messages[1].role ~= "system" and self.default_system then message("system", self.default_system) end
-  for _, m in ipairs(messages) do message(m.role, m.content) end
+  return pieces
 end
 
-local function variables(self, messages, tools, prompt)
-  local info = self.tokenizer:info()
-  local list = jinja.list {}
-  for i, m in ipairs(messages) do list[i] = m end
-  local function token_text(id) return id and self.tokenizer:bytes(id) or "" end
-  return { messages = list, tools = tools, add_generation_prompt = prompt, bos_token = token_text(info.bos), eos_token = token_text(info.eos) }
-end
-
-local function by_difference(self, messages, tools, out)
-  local tokenizer = self.tokenizer
-  local whole = self.render(variables(self, messages, tools, false))
-  local at = 1
-  for i, m in ipairs(messages) do
-    if m.role == "assistant" then
-      local before, upto = {}, {}
-      for k = 1, i do upto[k] = messages[k]; if k < i then before[k] = messages[k] end end
-      local prompt = self.render(variables(self, before, tools, true))
-      local through = self.render(variables(self, upto, tools, false))
-      if through:sub(1, #prompt) ~= prompt or whole:sub(1, #prompt) ~= prompt then
-        q.error("template", "the chat template rewrites earlier turns, so what the assistant says cannot be told apart; use --template chatml")
-      end
-      local said = through:sub(#prompt + 1)
-      if whole:sub(#prompt + 1, #prompt + #said) ~= said then said = said:gsub("%s+$", "") end
-      local tail = said:match("\n$") or ""  -- a newline after the end-of-turn token is not trained
-      append(out, tokenizer, whole:sub(at, #prompt), false, true)
-      append(out, tokenizer, said:sub(1, #said - #tail), true, true)
-      append(out, tokenizer, tail, false, true)
-      at = #prompt + #said + 1
-    end
+-- What plain ChatML cannot say, or nil.
+local function beyond_chatml(record)
+  if record.tools then return "tools" end
+  for _, message in ipairs(record.messages) do
+    if given(message.tool_calls) then return "tool calls" end
+    if given(message.reasoning_content) then return "reasoning_content" end
+    if message.role == "tool" or message.role == "function" then return "answers of tools" end
   end
-  append(out, tokenizer, whole:sub(at), false, true)
 end
 
--- Tokens and mask (1: a target) of a normalised record. Plain text is trained throughout and ends with the end of text.
-function Template:encode(record)
-  local out = { tokens = {}, mask = {} }
+-- The pieces of a normalised record, in order: {text=, target=, special=} or {id=, target=}. target: trained; special:
+-- <|...|> in the text are tokens. Plain text is trained throughout and ends with the end of text.
+function Template:pieces(record)
   if record.text then
-    append(out, self.tokenizer, record.text, true)
-    local info = self.tokenizer:info()
-    local stop = self.tokenizer:id("<|endoftext|>") or info.eos
-    if stop then out.tokens[#out.tokens + 1] = stop; out.mask[#out.mask + 1] = 1 end
-  elseif self.name == "chatml" then
-    chatml(self, record.messages, out)
-  elseif self.name == "model" then
-    by_difference(self, record.messages, record.tools, out)
-  else
+    local stop = self.tokenizer:id("<|endoftext|>") or self.tokenizer:info().eos
+    return { { text = record.text, target = true }, stop and { id = stop, target = true } }
+  end
+  if self.name == "none" then
     q.error("template", "this tokenizer has neither ChatML tokens nor a chat template; give plain text or --template")
   end
-  return out.tokens, out.mask
+  local more = self.name == "chatml" and beyond_chatml(record)
+  if self.name == "chatml" and not more then return chatml(self, record.messages) end
+  if more and not self.tokenizer:info().chat_template then
+    q.error("template", ("%s need the model's own chat template, which this tokenizer has not: give --tokenizer the model's folder"):format(more))
+  end
+  return self:model():pieces(with_system(record.messages, self.system), record.tools, self.turns)
+end
+
+local function tokenize(tokenizer, pieces)
+  local tokens, mask = {}, {}
+  for _, piece in ipairs(pieces) do
+    local bit = piece.target and 1 or 0
+    if piece.id then
+      tokens[#tokens + 1] = piece.id
+      mask[#mask + 1] = bit
+    elseif piece.text ~= "" then
+      for _, id in ipairs(tokenizer:encode(piece.text, { special = piece.special or false })) do
+        tokens[#tokens + 1] = id
+        mask[#mask + 1] = bit
+      end
+    end
+  end
+  return tokens, mask
+end
+
+-- Tokens and mask (1: a target) of a normalised record.
+function Template:encode(record)
+  return tokenize(self.tokenizer, self:pieces(record))
 end
 
 -- The tokens of a prompt that the assistant is to answer.
 function Template:prompt(messages)
-  local out = { tokens = {}, mask = {} }
+  local pieces
   if self.name == "chatml" then
-    chatml(self, messages, out)
-    out.tokens[#out.tokens + 1] = self.tokenizer:id("<|im_start|>")
-    append(out, self.tokenizer, "assistant\n", false)
+    pieces = chatml(self, messages)
+    pieces[#pieces + 1] = { id = self.tokenizer:id("<|im_start|>") }
+    pieces[#pieces + 1] = { text = "assistant\n" }
   elseif self.name == "model" then
-    append(out, self.tokenizer, self.render(variables(self, messages, nil, true)), false, true)
+    pieces = self:model():prompt(messages)
   else
     q.error("template", "this tokenizer has no chat template")
   end
-  return out.tokens
+  return (tokenize(self.tokenizer, pieces))
+end
+
+-- What the engine's converter calls in each of its threads, for records that it does not render itself: a function of a
+-- record's JSON that returns its pieces. opt: template, system, turns.
+function chat.renderer(tokenizer, opt)
+  local template = chat.template(tokenizer, opt.template, opt.system, opt.turns)
+  return function(text) return template:pieces(chat.normalize(q.json.decode(text, { ordered = true }))) end
 end
 
 return chat

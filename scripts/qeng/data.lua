@@ -1,4 +1,4 @@
--- Text data to packets: JSONL or one JSON array of records, rendered (chat.lua) and written as a .qubgpu dataset.
+-- Text data to packets: what the converter of the engine is told, and how it speaks.
 
 local chat = require "qeng.chat"
 local progress = require "qeng.progress"
@@ -6,88 +6,103 @@ local q = require "qeng.core"
 
 local data = {}
 
--- The records of a file with their place for messages: for record, place in data.records(path). JSONL is read line by line.
-function data.records(path)
-  local file, why = io.open(path, "r")
-  if not file then q.error("io", ("%s: %s"):format(path, (why or "cannot be read"):gsub("^.-: ", ""))) end
-  local head = file:read(4096) or ""
-  file:seek("set", 0)
-  if head:match("^%s*%[") then
-    local text = file:read("*a")
-    file:close()
-    local ok, list = pcall(q.json.decode, text)
-    if not ok then q.error("format", ("%s: %s"):format(path, tostring(list.message or list))) end
-    local i = 0
-    return function()
-      i = i + 1
-      if list[i] ~= nil then return list[i], ("%s: record %d"):format(path, i) end
-    end
+-- {name = number} of "code=0x40,web=0x41".
+local function source_names(text)
+  local names = {}
+  for entry in (text or ""):gmatch "[^,]+" do
+    local name, id = entry:match "^%s*(.-)%s*=%s*(%w+)%s*$"
+    id = tonumber(id)
+    if not id or id < 0 or id > 255 then q.error("value", ("source_names %s: expected NAME=NUMBER,... with numbers of 0 to 255"):format(entry)) end
+    names[name] = id
   end
-  local number = 0
-  return function()
-    while true do
-      local line = file:read("*l")
-      if not line then file:close(); return nil end
-      number = number + 1
-      if line:find("%S") then
-        local ok, record = pcall(q.json.decode, line)
-        local place = ("%s:%d"):format(path, number)
-        if not ok then return { __bad = "not JSON: " .. tostring(record.message or record) }, place end
-        return record, place
-      end
-    end
+  return names
+end
+
+local function line_of(status, began)
+  local seconds = math.max(q.time() - began, 1e-3)
+  local text = ("converted %d records, %d tokens, %.1f MB/s, %d records/s"):format(status.records, status.tokens,
+    (status.bytes_text - status.bytes_skipped) / 1e6 / seconds, status.seen_here / seconds)
+  if status.bytes_total > 0 and status.bytes_read > status.skipped_read then
+    local rest = (status.bytes_total - status.bytes_read) / ((status.bytes_read - status.skipped_read) / seconds)
+    text = text .. (", %d %%, %s left"):format(100 * status.bytes_read / status.bytes_total, progress.duration(rest))
+  end
+  return text
+end
+
+-- Waits for a conversion, with progress; Ctrl-C stops it after the records in flight.
+local function follow(job, speak)
+  local began, first = q.time(), nil
+  while true do
+    local status = job:wait(0.2)
+    for _, note in ipairs(status.notes) do speak:say(note) end
+    for _, bad in ipairs(status.told) do speak:say(bad .. "; left out") end
+    first = first or status
+    status.seen_here, status.skipped_read = status.seen - first.seen, status.bytes_skipped > 0 and first.bytes_read or 0
+    if status.done then return status end
+    speak:line(line_of(status, began))
+    if q.interrupted() then job:stop() end
   end
 end
 
--- Converts `from` to the dataset `to`. opt: tokenizer, template, system, max_bad (share of bad records that is an error,
--- 0.01), source. Returns {records=, tokens=, targets=, bad=}. Bad records are told with their place and left out.
+-- "3 of an unknown shape, 1 not JSON"
+local function reasons(counts)
+  local list = {}
+  for reason, count in pairs(counts.bad_by_reason) do list[#list + 1] = ("%d: %s"):format(count, reason) end
+  table.sort(list)
+  return table.concat(list, ", ")
+end
+
+-- What was converted, as a line.
+function data.summary(counts)
+  local text = ("%d records, %d tokens, %d trained, %d bad"):format(counts.records, counts.tokens, counts.targets, counts.bad)
+  if counts.bad > 0 then text = text .. " (" .. reasons(counts) .. ")" end
+  if counts.duplicates > 0 then text = text .. (", %d duplicates left out"):format(counts.duplicates) end
+  if counts.longer > 0 then text = text .. (", %d longer than the limit: %s"):format(counts.longer, counts.long) end
+  if counts.repaired > 0 then text = text .. (", %d with ill-formed UTF-8, replaced"):format(counts.repaired) end
+  return text
+end
+
+local long_words = { keep = "kept whole", drop = "left out", split = "split", ["end"] = "only their end kept" }
+
+-- Converts `from` (a path, "-", or a list of them) to the dataset `to`. opt: tokenizer, template, system, turns, format,
+-- documents, max_tokens, long, dedupe, max_bad (share of bad records that is an error, 0.01), max_record (MiB), source,
+-- source_field, source_names, destination, resume, checkpoint (seconds), threads. Returns the counts. Bad records are told
+-- with their place and left out.
 function data.convert(from, to, opt)
-  local tokenizer = opt.tokenizer
-  local template = chat.template(tokenizer, opt.template, opt.system)
+  local inputs = type(from) == "table" and from or { from }
+  local tokenizer, info = opt.tokenizer, opt.tokenizer:info()
+  local template = chat.template(tokenizer, opt.template, opt.system, opt.turns)
+  local system = template.default_system or nil
   local speak = progress.new()
-  local info = tokenizer:info()
-  local writer = q.ndp.create(to, { meta = {
-    tokenizer = info.name, tokenizer_hash = tokenizer:hash(), vocab_size = tokenizer:vocab_size(), template = template.name,
-    sources = { from }, system = template.default_system,
-  } })
-  local counts = { records = 0, tokens = 0, targets = 0, bad = 0, seen = 0 }
-  local ok, why = pcall(function()
-    for record, place in data.records(from) do
-      counts.seen = counts.seen + 1
-      local tokens, mask = q.try(function()
-        if record.__bad then q.error("format", record.__bad) end
-        return template:encode(chat.normalize(record))
-      end)
-      if tokens and #tokens > 0 then
-        local targets = 0
-        for i = 1, #mask do targets = targets + mask[i] end
-        local src = record.text and 0x01 or (record.instruction or record.prompt) and 0x04 or 0x03
-        writer:add(tokens, targets < #mask and mask or nil, { src = src })
-        counts.records, counts.tokens, counts.targets = counts.records + 1, counts.tokens + #tokens, counts.targets + targets
-      else
-        counts.bad = counts.bad + 1
-        if counts.bad <= 10 then speak:say(("%s: %s; left out"):format(place, tokens and "empty" or mask.message)) end
-      end
-      if counts.seen % 500 == 0 then speak:line(("converted %d records, %d tokens"):format(counts.records, counts.tokens)) end
-    end
-  end)
+  local job = q.ndp.convert {
+    inputs = inputs, output = to, tokenizer = tokenizer, format = opt.format, documents = opt.documents,
+    chatml = template.name == "chatml", system = system, turns = template.turns,
+    renderer = { template = template.name, system = opt.system, turns = template.turns },
+    max_tokens = opt.max_tokens, long = opt.long, dedupe = opt.dedupe, max_bad = opt.max_bad, max_record = opt.max_record,
+    source = opt.source, source_field = opt.source_field, source_names = source_names(opt.source_names), destination = opt.destination,
+    resume = opt.resume, checkpoint = opt.checkpoint, threads = opt.threads,
+    meta = {
+      tokenizer = info.name, tokenizer_hash = tokenizer:hash(), vocab_size = tokenizer:vocab_size(), template = template.name,
+      sources = q.json.array { unpack(inputs) }, system = system, turns = template.turns, max_tokens = opt.max_tokens, long = opt.max_tokens and (opt.long or "keep"),
+      dedupe = opt.dedupe or false, source_names = opt.source_names, source_field = opt.source_field,
+    },
+  }
+  q.defer_interrupt(true)
+  local ok, result = pcall(follow, job, speak)
+  q.defer_interrupt(false)
   speak:finish()
   if not ok then
-    writer:abandon()
-    error(why, 0)
+    job:stop()
+    error(result, 0)
   end
-  if counts.records == 0 or counts.bad > (opt.max_bad or 0.01) * counts.seen then
-    writer:abandon()
-    q.error("format", ("%s: %d of %d records are bad; nothing was written"):format(from, counts.bad, counts.seen))
-  end
-  writer:finish()
-  return counts
+  result.long = long_words[opt.long or "keep"]
+  return result
 end
 
 -- A dataset to train on: a .qubgpu file, checked against the tokenizer, or text data converted into cache_dir first.
 function data.open(path, opt)
   local kind = q.fs.kind(path)
-  if not kind then q.error("io", ("data %s: no such file; expected JSONL, a JSON array or a .qubgpu file"):format(path)) end
+  if not kind then q.error("io", ("data %s: no such file; expected JSONL, JSON, CSV, text or a .qubgpu file"):format(path)) end
   local magic = io.open(path, "rb")
   local packed = magic and magic:read(6) == "QUBGPU"
   if magic then magic:close() end
@@ -95,7 +110,7 @@ function data.open(path, opt)
     q.fs.mkdir(opt.cache_dir)
     local to = opt.cache_dir .. "/data.qubgpu"
     local counts = data.convert(path, to, opt)
-    io.stderr:write(("%s: %d records, %d tokens, %d trained, %d bad\n"):format(path, counts.records, counts.tokens, counts.targets, counts.bad))
+    io.stderr:write(("%s: %s\n"):format(path, data.summary(counts)))
     path = to
   end
   local file = q.ndp.open(path)

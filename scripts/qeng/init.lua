@@ -23,6 +23,7 @@ q.slot = models.slot
 q.train = require "qeng.train"
 q.convert = data.convert
 q.train_tokenizer = bpe.train
+q.conversion_summary = data.summary
 q.packets = data.open
 q.chat_template = chat.template
 q.schedule = schedule.make

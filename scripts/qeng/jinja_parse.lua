@@ -530,7 +530,8 @@ statements["for"] = function(list, at, jinja)
   if list[at] and list[at].word == "else" then otherwise, at = sequence(list, at + 1, { endfor = 1 }, jinja) end
   return function(scope, run)
     local source = items(scope, run)
-    if source == nil or source == none then fail("for over an undefined value") end
+    if source == none then fail("for over none") end
+    if source == nil then source = {} end  -- undefined: no item, as in Jinja2
     local kept = {}
     local function bind(item)
       local inner = setmetatable({}, { __index = scope })

@@ -1,0 +1,39 @@
+// The inputs of a conversion as blocks of whole records, in order, from any position on.
+#pragma once
+#include <atomic>
+#include <memory>
+
+#include "engine/convert/input_source.h"
+#include "engine/convert/worker.h"
+
+namespace qeng {
+
+class InputReader {
+ public:
+  InputReader(const ConvertOptions& options, const InputPosition& from);
+
+  // The next block; false at the end of the last input. A block may hold no record (then it only moves the position).
+  bool next(RecordBlock& block);
+
+  // Of all files so far, as they lie. May be asked by any thread.
+  uint64_t consumed() const { return consumed_.load(std::memory_order_relaxed); }
+
+ private:
+  void open();
+  void read_header();
+  size_t fill(size_t wanted);
+  void reject_long(RecordBlock& block);
+  void close();
+  const ConvertOptions& options_;
+  InputPosition at_;
+  std::unique_ptr<InputSource> source_;
+  std::unique_ptr<RecordCutter> cutter_;
+  InputFormat format_ = InputFormat::jsonl;
+  std::shared_ptr<const std::vector<std::string>> columns_;
+  std::string carry_;         // read, and not cut yet
+  bool last_ = false;         // nothing is left to read of this file
+  uint64_t files_bytes_ = 0;  // of the files before this one
+  std::atomic<uint64_t> consumed_{0};
+};
+
+}  // namespace qeng

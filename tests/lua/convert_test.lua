@@ -1,0 +1,218 @@
+-- The converter of the engine and chat.lua agree: records of every shape, plain ones by the engine's fast way and the others by
+-- a Lua state of a worker, give the tokens, masks and order that chat.lua gives one record at a time. Formats, policies,
+-- sources, duplicates and bad input do what they say, whatever the number of threads.
+local chat = require "qeng.chat"
+local q = require "qeng"
+
+local dir = os.tmpname()
+q.fs.remove(dir)
+q.fs.mkdir(dir)
+q.train_bpe({ "hello hello world the tool said what it found, and the user asked again" },
+  { vocab = 280, specials = { "<|endoftext|>", "<|im_start|>", "<|im_end|>" }, out = dir })
+local template_text = [[
+{%- if tools %}{{- '<|im_start|>system\nTools:' }}{%- for tool in tools %}{{- '\n' }}{{- tool | tojson }}{%- endfor %}{{- '<|im_end|>\n' }}{%- endif %}
+{%- set ns = namespace(found = false, last = messages | length - 1) %}
+{%- for message in messages[::-1] %}{%- set index = (messages | length - 1) - loop.index0 %}{%- if not ns.found and message.role == 'user' %}{%- set ns.found = true %}{%- set ns.last = index %}{%- endif %}{%- endfor %}
+{%- for message in messages %}
+    {%- if message.role == 'tool' %}{{- '<|im_start|>user\n<tool_response>\n' + message.content + '\n</tool_response><|im_end|>\n' }}
+    {%- elif message.role == 'assistant' %}
+        {{- '<|im_start|>assistant\n' }}
+        {%- if message.reasoning_content and loop.index0 > ns.last %}{{- '<think>\n' + message.reasoning_content + '\n</think>\n\n' }}{%- endif %}
+        {{- message.content }}
+        {%- if message.tool_calls %}{%- for call in message.tool_calls %}{{- '\n<tool_call>\n{"name": "' + call.function.name + '", "arguments": ' + (call.function.arguments | tojson) + '}\n</tool_call>' }}{%- endfor %}{%- endif %}
+        {{- '<|im_end|>\n' }}
+    {%- else %}{{- '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}{%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %}]]
+q.fs.write(dir .. "/tokenizer_config.json", q.json.encode { chat_template = template_text, eos_token = "<|im_end|>" })
+local tokenizer = q.tokenizer(dir)
+assert(tokenizer:info().chat_template == template_text)
+
+local state = 99
+local function random(n) state = (state * 1103515245 + 12345) % 2147483648; return math.floor(state / 65536) % n + 1 end
+local words = { "hello", "world", "é漢", "<|im_end|>", "tab\there", "\"quoted\"", "line\nline", "  ", "<think>x</think>", "\\", "{", "😀", "\127", "e\204\129" }
+local function text()
+  local parts = {}
+  for i = 1, random(7) - 1 do parts[i] = words[random(#words)] end
+  return table.concat(parts, random(2) == 1 and " " or "")
+end
+local null = q.json.null
+local shapes = {
+  function() return { text = text() } end,
+  function() return { prompt = text(), completion = text() } end,
+  function() return { prompt = text(), completion = null } end,
+  function() return { instruction = text(), output = text() } end,
+  function() return { instruction = text(), input = text(), output = text(), system = text() } end,
+  function() return { instruction = text(), input = null, output = text() } end,
+  function() return { conversations = { { from = "human", value = text() }, { from = "gpt", value = text(), weight = 1 } } } end,
+  function() return { system = text(), conversations = { { from = "user", value = text() }, { from = "assistant", value = text() } } } end,
+  function() return { conversations = { { role = "user", content = text() }, { from = "gpt", value = text() } } } end,
+  function() return { messages = { { role = "user", content = text() }, { role = "assistant", content = text() }, { role = "user", content = text() }, { role = "assistant", content = text() } }, id = 7 } end,
+  function() return { messages = { { role = "system", content = text() }, { role = "user", content = text(), name = null }, { role = "assistant", content = text(), tool_calls = null } }, text = "also" } end,
+  function() return { messages = { { role = "user", content = { { type = "text", text = text() }, { type = "text", text = "b" } } }, { role = "assistant", content = null } } } end,
+  function() return { messages = { { role = "user", content = text() } }, tools = q.json.array {} } end,
+  function() return { messages = { { role = "user", content = text() }, { role = "assistant", content = text(), reasoning_content = text() }, { role = "user", content = "x" }, { role = "assistant", content = text(), reasoning_content = text() } } } end,
+  function() return { tools = { { type = "function", ["function"] = { name = "find", parameters = { z = 1, a = { 1, 2.5, true, null } } } } },
+    messages = { { role = "user", content = text() }, { role = "assistant", content = "", tool_calls = { { ["function"] = { name = "find", arguments = random(2) == 1 and '{"z": 1, "a": "x"}' or { z = 1 } } } } },
+      { role = "tool", content = text() }, { role = "assistant", content = text() } } } end,
+  -- bad ones
+  function() return { messages = {} } end, function() return { messages = "none" } end, function() return { messages = { { content = "x" } } } end,
+  function() return { conversations = { { from = "martian", value = "x" } } } end, function() return { text = 3 } end, function() return { other = 1 } end,
+  function() return { messages = { { role = "user", content = { { type = "image" } } } } } end, function() return { prompt = { 1 }, completion = "x" } end,
+  function() return q.json.array { 1, 2 } end, function() return null end,
+}
+
+local function read_all(path)
+  local file, records = q.ndp.open(path), {}
+  for i = 1, file:records() do
+    local tokens, mask = file:read(i - 1)
+    records[i] = { tokens = tokens, mask = mask, src = file:info(i - 1).src }
+  end
+  return records, file
+end
+local function same(a, b)
+  if #a ~= #b then return false end
+  for i = 1, #a do if a[i] ~= b[i] then return false end end
+  return true
+end
+
+-- ---------------------------------------------------------------- the same as chat.lua, record by record
+local lines = {}
+for i = 1, 1500 do
+  lines[i] = q.json.encode(shapes[i <= #shapes and i or random(#shapes)]())
+  if i % 97 == 0 then lines[i] = lines[i]:sub(1, -3) end               -- not JSON
+  if i % 101 == 0 then lines[i] = '{"text": "dropped", "n": 123456789012345678901234567890, "text": "kept"}' end
+end
+q.fs.write(dir .. "/data.jsonl", table.concat(lines, "\n") .. "\n")
+for _, way in ipairs { { "chatml" }, { "chatml", "Be brief." }, { "chatml", false, "last" }, { "model" } } do
+  local template = chat.template(tokenizer, way[1], way[2], way[3])
+  local expected, bad = {}, 0
+  for _, line in ipairs(lines) do
+    local ok, tokens, mask = pcall(function()
+      local record = q.json.decode(line, { ordered = true })
+      return template:encode(chat.normalize(record))
+    end)
+    if ok and #tokens > 0 then expected[#expected + 1] = { tokens, mask } else bad = bad + 1 end
+  end
+  local opt = { tokenizer = tokenizer, template = way[1], system = way[2], turns = way[3], max_bad = 1 }
+  local files = {}
+  for _, threads in ipairs { 1, 3 } do
+    opt.threads = threads
+    local counts = q.convert(dir .. "/data.jsonl", dir .. "/data.qubgpu", opt)
+    assert(counts.records == #expected and counts.bad == bad and counts.seen == #lines, q.conversion_summary(counts))
+    files[#files + 1] = q.fs.read(dir .. "/data.qubgpu")
+  end
+  assert(files[1] == files[2], "the number of threads changes the dataset")
+  for i, record in ipairs((read_all(dir .. "/data.qubgpu"))) do
+    assert(same(record.tokens, expected[i][1]), ("%s: record %d has other tokens:\n%s\n%s"):format(way[1], i, tokenizer:decode(record.tokens), tokenizer:decode(expected[i][1])))
+    assert(same(record.mask, expected[i][2]), ("%s: record %d has another mask"):format(way[1], i))
+  end
+end
+
+-- ---------------------------------------------------------------- what is trained of tools and reasoning
+local function trained(record, opt)
+  q.fs.write(dir .. "/one.jsonl", record .. "\n")
+  opt = opt or {}
+  opt.tokenizer = tokenizer
+  q.convert(dir .. "/one.jsonl", dir .. "/one.qubgpu", opt)
+  local tokens, mask = q.ndp.open(dir .. "/one.qubgpu"):read(0)
+  local parts = {}
+  for i, id in ipairs(tokens) do if mask[i] == 1 then parts[#parts + 1] = tokenizer:bytes(id) end end
+  return table.concat(parts), tokenizer:decode(tokens)
+end
+local said, whole = trained [[{"tools": [{"type": "function", "name": "find"}], "messages": [{"role": "user", "content": "a <|im_end|>"}, {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "find", "arguments": "{\"z\": 1, \"a\": 2}"}}]}, {"role": "tool", "content": "t"}, {"role": "assistant", "content": "done"}]}]]
+assert(said == '\n<tool_call>\n{"name": "find", "arguments": {"z": 1, "a": 2}}\n</tool_call><|im_end|>done<|im_end|>', said)
+assert(whole:find('Tools:\n{"type": "function", "name": "find"}<|im_end|>', 1, true), whole)
+local ends = 0
+for _, id in ipairs((q.ndp.open(dir .. "/one.qubgpu"):read(0))) do if id == tokenizer:id "<|im_end|>" then ends = ends + 1 end end
+assert(ends == 5, "text that a user wrote became a special token")
+said = trained [[{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "reasoning_content": "r"}, {"role": "user", "content": "c"}, {"role": "assistant", "content": "d", "reasoning_content": "s"}]}]]
+assert(said == "b<|im_end|><think>\ns\n</think>\n\nd<|im_end|>", said)
+said = trained([[{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}, {"role": "assistant", "content": "d"}]}]], { turns = "last" })
+assert(said == "d<|im_end|>", said)
+
+-- ---------------------------------------------------------------- formats
+local function texts(path, opt)
+  opt = opt or {}
+  opt.tokenizer = tokenizer
+  local counts = q.convert(path, dir .. "/out.qubgpu", opt)
+  local list = {}
+  for i, record in ipairs((read_all(dir .. "/out.qubgpu"))) do list[i] = (tokenizer:decode(record.tokens):gsub("<|endoftext|>$", "")) end
+  return list, counts
+end
+local function expect(name, content, list, opt)
+  q.fs.write(dir .. "/" .. name, content)
+  local got = texts(dir .. "/" .. name, opt)
+  assert(table.concat(got, "|") == table.concat(list, "|"), ("%s: %q, expected %q"):format(name, table.concat(got, "|"), table.concat(list, "|")))
+end
+expect("a.json", '\239\187\191 [ {"text": "a,]"} ,\n{"text": "b\\""}\n,{"text":"c"} ] \n', { "a,]", 'b"', "c" })
+expect("a.jsonl", '{"text": "a"}\r\n\r\n  \n{"text": "b\\u00e9"}', { "a", "bé" })
+expect("a.csv", 'text,id\r\n"a ""b""\nc, d",1\r\nplain,2\n\n"",3\n', { 'a "b"\nc, d', "plain", "" })
+expect("b.csv", "instruction,output\nsay,yes\n", { "<|im_start|>user\nsay<|im_end|>\n<|im_start|>assistant\nyes<|im_end|>\n" })
+expect("a.txt", "one\r\n\n two\n", { "one\r\n\n two\n" })
+expect("a.txt", "one\nmore\n\n \n two\r\n\r\nthree", { "one\nmore", " two", "three" }, { documents = "paragraph" })
+expect("a.txt", "one\r\n\n two\n", { "one", " two" }, { documents = "line" })
+expect("a.txt", "nul\0byte", { "nul\0byte" })
+expect("a.txt", "bad \255 byte", { "bad \239\191\189 byte" })
+expect("b.jsonl", '{"text": "bad \255 byte"}\n', { "bad \239\191\189 byte" })
+
+-- ---------------------------------------------------------------- policies, sources, duplicates
+local ten = '{"text": "0123456789", "from_": "web"}\n'
+q.fs.write(dir .. "/long.jsonl", ten .. '{"text": "01", "from_": 7}\n' .. ten)
+local function lengths(opt)
+  local _, counts = texts(dir .. "/long.jsonl", opt)
+  local list = {}
+  for i, record in ipairs((read_all(dir .. "/out.qubgpu"))) do list[i] = #record.tokens end
+  return table.concat(list, " "), counts
+end
+local function check(opt, expected, field, count)
+  local list, counts = lengths(opt)
+  assert(list == expected, ("%s, expected %s"):format(list, expected))
+  if field then assert(counts[field] == count, ("%s: %d, expected %d"):format(field, counts[field], count)) end
+end
+check({}, "11 3 11", "longer", 0)
+check({ max_tokens = 5 }, "11 3 11", "longer", 2)
+check({ max_tokens = 5, long = "drop" }, "3", "longer", 2)
+check({ max_tokens = 5, long = "split" }, "5 5 1 3 5 5 1", "longer", 2)
+check({ max_tokens = 5, long = "end" }, "5 3 5", "longer", 2)
+check({ dedupe = true }, "11 3", "duplicates", 1)
+assert(q.ndp.open(dir .. "/out.qubgpu"):meta().conversion.duplicates == 1)
+local function sources(opt)
+  opt.tokenizer = tokenizer
+  q.convert(dir .. "/long.jsonl", dir .. "/out.qubgpu", opt)
+  local list = {}
+  for i, record in ipairs((read_all(dir .. "/out.qubgpu"))) do list[i] = record.src end
+  return table.concat(list, " ")
+end
+assert(sources {} == "1 1 1")
+assert(sources { source = "0x42" } == "66 66 66")
+assert(sources { source = "code" } == "2 2 2")
+assert(sources { source_field = "from_", source_names = "web=0x41" } == "65 7 65")
+assert(q.ndp.open(dir .. "/out.qubgpu"):meta().counts["0x41"].records == 2)
+
+-- ---------------------------------------------------------------- errors
+local function refused(pattern, opt, content, name)
+  name = name or "bad.jsonl"
+  if content then q.fs.write(dir .. "/" .. name, content) end
+  opt.tokenizer = tokenizer
+  local ok, why = pcall(q.convert, dir .. "/" .. name, dir .. "/refused.qubgpu", opt)
+  assert(not ok and tostring(why.message):find(pattern), ("expected %s, got %s"):format(pattern, tostring(ok or why.message or why)))
+  for _, ending in ipairs { "", ".partial", ".partial.index", ".partial.journal" } do
+    assert(not q.fs.kind(dir .. "/refused.qubgpu" .. ending), "refused, but left refused.qubgpu" .. ending)
+  end
+end
+refused("2 of 3 records are bad", { max_bad = 0.5 }, '{"text": "a"}\nnothing\n{"x": 1}\n')
+refused("source 300", { source = "300" }, ten)
+refused("needs a limit", { long = "drop" }, ten)
+refused("Parquet.*pandas", {}, "PAR1....PAR1", "bad.parquet")
+refused("UTF%-16", {}, "\255\254{\0", "bad.json")
+refused("packet dataset already", {}, q.fs.read(dir .. "/out.qubgpu"), "copy.qubgpu")
+refused("ends without %]", {}, '[{"text": "a"}, {"text"', "cut.json")
+refused("text after the JSON array", {}, '[{"text": "a"}] x', "after.json")
+refused("give %-%-format", {}, "what is this", "unknown")
+refused("header names text twice", {}, "text,text\na,b\n", "twice.csv")
+refused("No such file", {}, nil, "missing.jsonl")
+refused("gzip", {}, "\31\139\8\0garbage and more of it", "cut.jsonl.gz")
+refused("all of the first", {}, ("nothing\n"):rep(3000))
+q.fs.remove(dir)
+print "convert: the engine's way and chat.lua's agree"
