@@ -1,0 +1,55 @@
+// CSV: cutting into rows in pieces of any size, rows to fields, fields to JSON, which has to be JSON. The first byte
+// chooses the size of the pieces.
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "engine/convert/csv.h"
+#include "engine/convert/record_cutter.h"
+#include "engine/tokenizer/unicode.h"
+#include "kernels/error.h"
+
+using namespace qeng;
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  if (size < 1) return 0;
+  const size_t step = size_t{data[0]} + 1;
+  const std::string_view text(reinterpret_cast<const char*>(data) + 1, size - 1);
+  std::vector<std::string> whole, pieces;
+  for (const bool at_once : {true, false}) {
+    const auto cutter = make_cutter(InputFormat::csv, DocumentUnit::file, "fuzz");
+    std::string carry;
+    for (size_t at = 0;;) {
+      const size_t n = at_once ? text.size() : std::min(step, text.size() - at);
+      carry.append(text, at, n);
+      at += n;
+      const bool last = at == text.size();
+      std::vector<RecordSpan> records;
+      const size_t used = cutter->cut(carry, last, records);
+      if (used > carry.size()) std::abort();
+      for (const RecordSpan& span : records) {
+        if (span.begin > used || span.size > used - span.begin) std::abort();
+        (at_once ? whole : pieces).push_back(carry.substr(span.begin, span.size));
+      }
+      carry.erase(0, used);
+      if (last) break;
+    }
+  }
+  if (whole != pieces) std::abort();
+  std::vector<std::string> names, fields;
+  std::string json, storage;
+  for (size_t i = 0; i < whole.size(); ++i) {
+    try {
+      if (i == 0) names = parse_csv_header(whole[i]);
+      parse_csv_row(whole[i], fields);
+      csv_to_json(names, fields, json);
+    } catch (const Error&) {
+      continue;
+    }
+    if (!nlohmann::json::accept(valid_utf8(json, storage))) std::abort();
+  }
+  return 0;
+}
