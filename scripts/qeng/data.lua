@@ -37,7 +37,8 @@ local function follow(job, speak)
     for _, note in ipairs(status.notes) do speak:say(note) end
     for _, bad in ipairs(status.told) do speak:say(bad .. "; left out") end
     first = first or status
-    status.seen_here, status.skipped_read = status.seen - first.seen, status.bytes_skipped > 0 and first.bytes_read or 0
+    local resumed = status.bytes_skipped > 0
+    status.seen_here, status.skipped_read = status.seen - (resumed and first.seen or 0), resumed and first.bytes_read or 0
     if status.done then return status end
     speak:line(line_of(status, began))
     if q.interrupted() then job:stop() end
