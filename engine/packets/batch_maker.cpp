@@ -116,7 +116,7 @@ void Batches::Maker::restore(const BatchState& state) {
   check(state);
   MixState mix = state.mix;
   if (!(state.pack == PackState{})) packer(state.epoch, state.pack, mix, shares_);  // refuses a wrong position
-  epoch_ = state.epoch, epoch_damaged_ = 0;
+  epoch_ = settled_epoch_ = state.epoch, epoch_damaged_ = 0;
   mix_ = state.mix;
   packer_.reset();
   if (!(state.pack == PackState{})) packer_.emplace(packer(epoch_, state.pack, mix_, shares_));
@@ -168,9 +168,9 @@ EpochPlan Batches::Maker::plan_epoch(int64_t epoch) const {
 
 void Batches::Maker::begin(Batch& batch) const {
   const auto slots = static_cast<size_t>(local_rows_ * options_.row_tokens);
-  batch.tokens.assign(slots, options_.pad);
-  batch.targets.assign(slots, -1);
-  batch.positions.assign(slots, 0);
+  batch.tokens.resize(slots);  // fill() writes every slot
+  batch.targets.resize(slots);
+  batch.positions.resize(slots);
   batch.cu_seqlens.assign(1, 0);
   batch.pad = options_.pad;
   batch.segments.clear();
@@ -182,16 +182,7 @@ void Batches::Maker::begin(Batch& batch) const {
   batch.wait_ms = 0;
 }
 
-// Fills what has to be of one length up to it.
-void Batches::Maker::end(Batch& batch) const {
-  batch.cu_seqlens.resize(static_cast<size_t>(documents_) + 1, batch.cu_seqlens.back());
-  if (!options_.stored) return;
-  const auto slots = static_cast<int64_t>(batch.tokens.size());
-  for (size_t rest = static_cast<size_t>(documents_) - batch.pieces.size() / 6; rest > 0; --rest)
-    batch.pieces.insert(batch.pieces.end(), {slots, 0, 0, 0, 0, 0});
-}
-
-bool Batches::Maker::next(Batch& batch, const Request& request) {
+bool Batches::Maker::plan(Batch& batch, const Request& request) {
   if (finished()) return false;
   if (request.failure) std::rethrow_exception(request.failure);
   if (request.shares) shares_ = *request.shares;
@@ -203,7 +194,7 @@ bool Batches::Maker::next(Batch& batch, const Request& request) {
     if (options_.drop == 0 || empty == kEmptyEpochs)
       fail("value", file_->path(), ": no document fits a row of ", options_.row_tokens,
            " tokens and long documents are dropped: raise row_tokens, or choose long = \"split\"");
-    packer_.reset(), ++epoch_, epoch_damaged_ = 0;  // the whole epoch was dropped
+    packer_.reset(), ++epoch_;  // the whole epoch was dropped
     if (finished()) return false;
   }
   batch.epoch = epoch_;
@@ -214,7 +205,8 @@ bool Batches::Maker::next(Batch& batch, const Request& request) {
     int64_t slot = local * options_.row_tokens;
     if (r < options_.rows) {
       for (const Piece& piece : rows_[static_cast<size_t>(r)]) {
-        lay(batch, piece, slot);
+        const RecordInfo info = file_->info(piece.record);
+        batch.segments.push_back({piece, slot, info.src, info.dst, false});
         slot += piece.tokens;
         batch.cu_seqlens.push_back(static_cast<int32_t>(slot));
       }
@@ -222,52 +214,84 @@ bool Batches::Maker::next(Batch& batch, const Request& request) {
     const auto row_end = static_cast<int32_t>((local + 1) * options_.row_tokens);
     if (batch.cu_seqlens.back() != row_end) batch.cu_seqlens.push_back(row_end);
   }
-  end(batch);
+  batch.cu_seqlens.resize(static_cast<size_t>(documents_) + 1, batch.cu_seqlens.back());
   batch.last_of_epoch = packer_->done();
-  if (batch.last_of_epoch) packer_.reset(), ++epoch_, epoch_damaged_ = 0;
+  if (batch.last_of_epoch) packer_.reset(), ++epoch_;
   if (mixture_) ++mix_.batches;
   batch.after = state();
   return true;
 }
 
-void Batches::Maker::lay(Batch& batch, const Piece& piece, int64_t slot) {
-  const RecordInfo info = file_->info(piece.record);
-  if (document_record_ != piece.record) {  // the pieces of a split document lie in rows that follow each other
-    document_good_ = file_->check(piece.record);
-    document_record_ = piece.record;
+void Batches::Maker::fill(Batch& batch) const {
+  constexpr size_t kAhead = 2;  // documents whose first lines are on their way from memory
+  int64_t slot = 0;
+  uint64_t checked = UINT64_MAX;
+  bool good = false;
+  for (size_t i = 0; i < batch.segments.size(); ++i) {
+    Segment& segment = batch.segments[i];
+    if (i + kAhead < batch.segments.size()) file_->prefetch(batch.segments[i + kAhead].piece.record);
+    pad(batch, slot, segment.slot);
+    slot = segment.slot + segment.piece.tokens;
+    if (checked != segment.piece.record) {  // the pieces of a split document lie in rows that follow each other
+      checked = segment.piece.record;
+      good = file_->check(checked);
+    }
+    segment.damaged = !good;
+    if (good) {
+      lay(batch, segment);
+    } else {
+      pad(batch, segment.slot, slot);
+      batch.damaged += 1, batch.damaged_tokens += segment.piece.tokens;
+    }
   }
-  const bool good = document_good_;
-  batch.segments.push_back({piece, slot, info.src, info.dst, !good});
-  if (!good) return damaged(batch, piece);
+  const auto slots = static_cast<int64_t>(batch.tokens.size());
+  pad(batch, slot, slots);
+  file_->require_whole();
+  if (!options_.stored) return;
+  for (size_t rest = static_cast<size_t>(documents_) - batch.pieces.size() / 6; rest > 0; --rest)
+    batch.pieces.insert(batch.pieces.end(), {slots, 0, 0, 0, 0, 0});
+}
+
+void Batches::Maker::pad(Batch& batch, int64_t begin, int64_t end) const {
+  const auto fill = [&](std::vector<int32_t>& values, int32_t value) {
+    std::fill(values.begin() + begin, values.begin() + end, value);
+  };
+  fill(batch.tokens, options_.pad), fill(batch.targets, -1), fill(batch.positions, 0);
+}
+
+void Batches::Maker::lay(Batch& batch, const Segment& segment) const {
+  const Piece& piece = segment.piece;
+  const RecordInfo info = file_->info(piece.record);
   const auto stored = file_->stored(piece.record);
   if (options_.stored) {
-    batch.pieces.insert(batch.pieces.end(), {slot, piece.tokens, static_cast<int64_t>(batch.frames.size()), piece.begin,
-                                             info.tokens, int64_t{info.masked}});
+    batch.pieces.insert(batch.pieces.end(), {segment.slot, piece.tokens, static_cast<int64_t>(batch.frames.size()),
+                                             piece.begin, info.tokens, int64_t{info.masked}});
     batch.frames.insert(batch.frames.end(), stored.begin(), stored.end());
   }
-
-  const auto at = static_cast<size_t>(slot);
+  const auto at = static_cast<size_t>(segment.slot);
   const PieceSlots slots = {&batch.tokens[at], &batch.targets[at], &batch.positions[at]};
   const PieceCounts counts = lay_piece(stored, info, piece.begin, piece.tokens, slots);
   const uint32_t limit = options_.vocab > 0 ? static_cast<uint32_t>(options_.vocab) : uint32_t{INT32_MAX};
-  for (uint32_t i = 0; counts.largest >= limit; ++i) {
+  for (uint32_t i = 0; counts.largest >= limit && i < piece.tokens; ++i) {
     if (static_cast<uint32_t>(slots.tokens[i]) < limit) continue;
     fail("value", file_->path(), ": token ", piece.begin + i, " of record ", piece.record, " is ", slots.tokens[i],
          ", the vocabulary ends at ", limit, ": convert the data with the tokenizer of this model");
   }
   batch.trained_tokens += counts.trained;
   if (piece.begin > 0) batch.lost_targets += is_target(stored, info, piece.begin);
-  file_->require_whole();
 }
 
-void Batches::Maker::damaged(Batch& batch, const Piece& piece) {
-  batch.damaged += 1, batch.damaged_tokens += piece.tokens;
-  if (piece.begin == 0) ++epoch_damaged_;
+void Batches::Maker::settle(const Batch& batch) {
+  if (settled_epoch_ != batch.epoch) settled_epoch_ = batch.epoch, epoch_damaged_ = 0;
+  if (batch.damaged == 0) return;
   const double documents = static_cast<double>(sampler_.size()) / static_cast<double>(options_.ranks);  // read here
-  if (static_cast<double>(epoch_damaged_) > options_.max_damaged * documents)
-    fail("format", file_->path(), ": ", epoch_damaged_, " of ", static_cast<uint64_t>(std::ceil(documents)),
-         " documents are damaged, the last being record ", piece.record, "; more than ", options_.max_damaged * 100,
-         " % (max_damaged) is not trained on: convert the data again");
+  for (const Segment& segment : batch.segments) {
+    epoch_damaged_ += segment.damaged && segment.piece.begin == 0;
+    if (segment.damaged && static_cast<double>(epoch_damaged_) > options_.max_damaged * documents)
+      fail("format", file_->path(), ": ", epoch_damaged_, " of ", static_cast<uint64_t>(std::ceil(documents)),
+           " documents are damaged, the last being record ", segment.piece.record, "; more than ",
+           options_.max_damaged * 100, " % (max_damaged) is not trained on: convert the data again");
+  }
 }
 
 }  // namespace qeng

@@ -1,4 +1,5 @@
-// Makes the batches of engine/packets/batches.h one after another, on the thread that calls.
+// Makes the batches of engine/packets/batches.h. What a batch holds is planned from lengths alone, one batch after
+// another; then documents are read into it, several batches at a time where there are threads for it.
 #pragma once
 #include "engine/packets/batches.h"
 
@@ -14,7 +15,11 @@ struct Batches::Request {
 class Batches::Maker {
  public:
   Maker(std::shared_ptr<const PacketFile> file, const BatchOptions& options);
-  bool next(Batch& batch, const Request& request);  // false after the last epoch
+  // The next batch but for its documents: segments, counts, the state behind it. False after the last epoch.
+  bool plan(Batch& batch, const Request& request);
+  void fill(Batch& batch) const;  // the documents of a planned batch; from any thread
+  // Counts a filled batch's damage, in the batches' order: Error("format") where it is too much.
+  void settle(const Batch& batch);
   BatchState state() const;
   void restore(const BatchState& state);
   EpochPlan plan_epoch(int64_t epoch) const;
@@ -31,9 +36,8 @@ class Batches::Maker {
   bool finished() const { return options_.epochs > 0 && epoch_ >= options_.epochs; }
   void check(const BatchState& state) const;
   void begin(Batch& batch) const;
-  void end(Batch& batch) const;
-  void lay(Batch& batch, const Piece& piece, int64_t slot);
-  void damaged(Batch& batch, const Piece& piece);
+  void lay(Batch& batch, const Segment& segment) const;
+  void pad(Batch& batch, int64_t begin, int64_t end) const;
 
   std::shared_ptr<const PacketFile> file_;
   BatchOptions options_;
@@ -44,11 +48,9 @@ class Batches::Maker {
   MixState mix_;
   std::vector<int64_t> shares_;  // of the batch being made
   int64_t epoch_ = 0;
-  int64_t epoch_damaged_ = 0;
-  std::optional<Packer> packer_;  // made with an epoch's first batch
+  int64_t settled_epoch_ = 0, epoch_damaged_ = 0;  // documents of that epoch
+  std::optional<Packer> packer_;                   // made with an epoch's first batch
   Rows rows_;
-  uint64_t document_record_ = UINT64_MAX;  // the last document checked
-  bool document_good_ = false;
 };
 
 }  // namespace qeng

@@ -1,9 +1,11 @@
 #include "engine/packets/batches.h"
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <exception>
+#include <map>
 #include <mutex>
 #include <thread>
 
@@ -11,18 +13,22 @@
 
 namespace qeng {
 
-// A bounded queue between the maker's thread and the consumer: a batch is made for each request. Batches go round: the
-// consumer's old one is filled again.
+// A bounded queue between the threads that make batches and the consumer: a batch is made for each request. Batches are
+// planned by one thread at a time, filled by all at once, and given in order. They go round: the consumer's old one is
+// filled again.
 class Batches::Prefetch {
  public:
-  Prefetch(Maker& maker, size_t depth) : maker_(maker), spare_(depth), depth_(depth), thread_([this] { run(); }) {}
+  Prefetch(Maker& maker, size_t depth) : maker_(maker), spare_(depth), depth_(depth) {
+    const size_t threads = std::clamp<size_t>(std::thread::hardware_concurrency(), 1, std::min(depth, kThreads));
+    for (size_t i = 0; i < threads; ++i) threads_.emplace_back([this] { run(); });
+  }
   ~Prefetch() {
     {
       std::lock_guard lock(mutex_);
       stop_ = true;
     }
-    changed_.notify_all();
-    thread_.join();
+    work_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
   }
 
   // The consumer's: how many batches may be asked for now.
@@ -33,12 +39,12 @@ class Batches::Prefetch {
       requests_.push_back(std::move(request));
     }
     ++asked_;
-    changed_.notify_all();
+    work_.notify_one();
   }
 
   bool next(Batch& batch) {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return !ready_.empty() || ended_; });
+    ready_changed_.wait(lock, [this] { return !ready_.empty() || ended_; });
     if (ready_.empty()) {
       if (failure_) std::rethrow_exception(failure_);
       return false;
@@ -47,46 +53,92 @@ class Batches::Prefetch {
     spare_.push_back(std::move(ready_.front()));
     ready_.pop_front();
     --asked_;
-    changed_.notify_all();
+    lock.unlock();
+    work_.notify_one();
     return true;
   }
 
  private:
+  static constexpr size_t kThreads = 2;  // planning is a quarter of the work, so more would wait for it
+
+  struct Made {
+    Batch batch;
+    bool more = false;
+    std::exception_ptr failure;
+  };
+
+  bool may_plan() const { return !planning_ && !no_more_ && !spare_.empty() && !requests_.empty(); }
+
   void run() {
     std::unique_lock lock(mutex_);
     while (true) {
-      changed_.wait(lock, [this] { return (!spare_.empty() && !requests_.empty()) || stop_; });
-      if (stop_) return;
-      Batch batch = std::move(spare_.front());
+      work_.wait(lock, [this] { return stop_ || no_more_ || may_plan(); });
+      if (stop_ || no_more_) return;
+      planning_ = true;
+      const uint64_t number = planned_++;
+      Made made{std::move(spare_.front())};
       spare_.pop_front();
       const Request request = std::move(requests_.front());
       requests_.pop_front();
-      lock.unlock();
-      bool more = false;
-      std::exception_ptr failure;
-      try {
-        more = maker_.next(batch, request);
-      } catch (...) {
-        failure = std::current_exception();
+      const auto attempt = [&](auto work) {
+        lock.unlock();
+        try {
+          work();
+        } catch (...) {
+          made.failure = std::current_exception();
+        }
+        lock.lock();
+      };
+      attempt([&] { made.more = maker_.plan(made.batch, request); });
+      planning_ = false, no_more_ = no_more_ || !made.more;
+      if (no_more_) {
+        work_.notify_all();
+      } else if (may_plan()) {
+        work_.notify_one();
       }
-      lock.lock();
-      if (more) ready_.push_back(std::move(batch));
-      ended_ = !more, failure_ = failure;
-      changed_.notify_all();
-      if (ended_) return;
+      if (made.more) attempt([&] { maker_.fill(made.batch); });
+      made_.emplace(number, std::move(made));
+      give();
+    }
+  }
+
+  // What is made goes to the consumer in the order it was planned.
+  void give() {
+    for (auto first = made_.find(given_); first != made_.end() && !ended_; first = made_.find(given_)) {
+      Made made = std::move(first->second);
+      made_.erase(first);
+      ++given_;
+      try {
+        if (made.failure) std::rethrow_exception(made.failure);
+        if (made.more) maker_.settle(made.batch);
+      } catch (...) {
+        failure_ = std::current_exception();
+      }
+      ended_ = failure_ || !made.more;
+      if (ended_) {
+        no_more_ = true;
+        work_.notify_all();
+      } else {
+        ready_.push_back(std::move(made.batch));
+      }
+      ready_changed_.notify_one();
     }
   }
 
   Maker& maker_;
   std::mutex mutex_;
-  std::condition_variable changed_;
+  std::condition_variable work_, ready_changed_;
   std::deque<Batch> spare_, ready_;
   std::deque<Request> requests_;
+  std::map<uint64_t, Made> made_;  // by number, until those planned before them are made
   const size_t depth_;
-  size_t asked_ = 0;  // and not yet given; the consumer's
-  bool stop_ = false, ended_ = false;
+  size_t asked_ = 0;                     // and not yet given; the consumer's
+  uint64_t planned_ = 0, given_ = 0;     // batches
+  bool planning_ = false;                // a thread is
+  bool stop_ = false, no_more_ = false;  // no_more_: nothing is left to plan
+  bool ended_ = false;                   // after what is ready, the end or failure_
   std::exception_ptr failure_;
-  std::thread thread_;  // declared last: it uses all of the above
+  std::vector<std::thread> threads_;  // declared last: they use all of the above
 };
 
 Batches::Batches(std::shared_ptr<const PacketFile> file, const BatchOptions& options)
@@ -117,7 +169,8 @@ bool Batches::next(Batch& batch) {
   const auto begin = std::chrono::steady_clock::now();
   bool more;
   if (options().prefetch == 0) {
-    more = maker_->next(batch, request());
+    more = maker_->plan(batch, request());
+    if (more) maker_->fill(batch), maker_->settle(batch);
   } else {
     if (!prefetch_) prefetch_ = std::make_unique<Prefetch>(*maker_, static_cast<size_t>(options().prefetch));
     while (prefetch_->room() > 0) prefetch_->ask(request());

@@ -66,6 +66,7 @@ class PacketFile {
   // safe to decode (piece.h); require_whole() afterwards says that the file was there all the time.
   bool check(uint64_t record) const;
   std::span<const uint8_t> stored(uint64_t record) const;  // the record's frames, unchecked
+  void prefetch(uint64_t record) const;                    // its first lines, for a check() soon
   void require_whole() const;                              // Error("io") where the file has shrunk
 
   FrameErrors errors() const;  // of all reads so far

@@ -13,7 +13,7 @@ std::array<uint8_t, kPlaces> hits;  // of this input
 std::array<uint8_t, kPlaces> seen;  // over all inputs: a bit for each power of two of hits
 thread_local uintptr_t before = 0;
 size_t places = 0;
-std::vector<Compared> pairs(kPairs);
+std::array<Compared, kPairs> pairs;  // no vector: the first comparisons come before main()
 size_t pair_count = 0;
 
 void note(uint64_t left, uint64_t right, int bytes) {
@@ -34,7 +34,7 @@ bool new_coverage() {
 }
 
 size_t covered() { return places; }
-const std::vector<Compared>& compared() { return pairs; }
+std::span<const Compared> compared() { return pairs; }
 
 }  // namespace qeng::fuzz
 

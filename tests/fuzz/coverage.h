@@ -3,7 +3,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
-#include <vector>
+#include <span>
 
 namespace qeng::fuzz {
 
@@ -17,6 +17,6 @@ struct Compared {
   uint64_t left, right;
   int bytes;
 };
-const std::vector<Compared>& compared();
+std::span<const Compared> compared();
 
 }  // namespace qeng::fuzz

@@ -8,6 +8,7 @@
 // sanitizer's report or an input that takes over kMaxSeconds ends the run with the input in fuzz-crash-NAME.
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -32,7 +33,7 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
-constexpr unsigned kMaxSeconds = 30;  // for one input: far over any honest one, sanitizers and a busy machine included
+constexpr int kMaxSeconds = 30;  // of the processor's time for one input: far over any honest one, sanitizers included
 constexpr size_t kMaxInput = 1 << 20;
 
 std::vector<uint8_t> current;  // what is being tried, for the handlers below
@@ -48,19 +49,24 @@ void keep_current() {
 }
 
 void on_signal(int number) {
-  if (number == SIGALRM) std::fprintf(stderr, "an input takes over %u seconds\n", kMaxSeconds);
+  if (number == SIGPROF) std::fprintf(stderr, "an input takes over %d seconds\n", kMaxSeconds);
   keep_current();
-  ::signal(number == SIGALRM ? SIGABRT : number, SIG_DFL);
-  ::raise(number == SIGALRM ? SIGABRT : number);
+  ::signal(number == SIGPROF ? SIGABRT : number, SIG_DFL);
+  ::raise(number == SIGPROF ? SIGABRT : number);
+}
+
+void limit_seconds(int seconds) {  // 0: no more
+  const itimerval timer = {{0, 0}, {seconds, 0}};
+  ::setitimer(ITIMER_PROF, &timer, nullptr);
 }
 
 void try_input(const std::vector<uint8_t>& input) {
   current = input;
-  ::alarm(kMaxSeconds);
+  limit_seconds(kMaxSeconds);
   // A copy of exactly this size, so that the sanitizer sees a read past its end.
   const std::vector<uint8_t> exact(input.begin(), input.end());
   if (LLVMFuzzerTestOneInput(exact.data(), exact.size()) != 0) std::abort();
-  ::alarm(0);
+  limit_seconds(0);
 }
 
 std::vector<uint8_t> read_input(const fs::path& path) {
@@ -109,7 +115,7 @@ int main(int argc, char** argv) {
   }
   std::sort(files.begin(), files.end());  // a folder's order is not the same everywhere
   crash_name = "fuzz-crash-" + fs::path(argv[0]).filename().string();
-  for (int number : {SIGABRT, SIGFPE, SIGILL, SIGALRM}) ::signal(number, on_signal);
+  for (int number : {SIGABRT, SIGFPE, SIGILL, SIGPROF}) ::signal(number, on_signal);
   if (__sanitizer_set_death_callback) {
     __sanitizer_set_death_callback(keep_current);
   } else {
