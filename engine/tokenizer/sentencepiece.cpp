@@ -74,7 +74,12 @@ std::shared_ptr<const Tokenizer> load_sentencepiece(const std::string& path, con
                                                     const std::string& folder) {
   auto file = MappedFile::open(path);
   auto model = std::make_unique<sentencepiece::SentencePieceProcessor>();
-  auto status = model->LoadFromSerializedProto({file->text().data(), file->size()});
+  sentencepiece::util::Status status;
+  try {
+    status = model->LoadFromSerializedProto({file->text().data(), file->size()});
+  } catch (const std::exception& error) {  // of what the library builds its tables with: an empty piece
+    fail("format", path, ": not a SentencePiece model: ", error.what());
+  }
   if (!status.ok() || model->GetPieceSize() == 0)
     fail("format", path, ": not a SentencePiece model: ", status.ToString());
 
