@@ -157,14 +157,16 @@ void Conversion::Work::begin() {
   if (!options.resume && DatasetSpool::exists(options.output))
     status.notes.push_back(options.output +
                            ".partial of an interrupted conversion is replaced (--resume would go on with it)");
-  spool = std::make_unique<DatasetSpool>(options.output, options.dedupe, journal ? journal->spool : nlohmann::json());
+  spool = std::make_unique<DatasetSpool>(options.output, options.dedupe);
   if (journal) {
+    spool->go_on(journal->spool);
     position = journal->position, bad = journal->bad;
     status.counts = journal->counts;
     status.bytes_text = status.bytes_skipped = journal->bytes_text;
     status.notes.push_back(options.output + ": resumed after " + std::to_string(journal->counts.seen) + " records");
   } else {
     remove_journal(options.output);
+    spool->begin();
   }
   reader = std::make_unique<InputReader>(options, position);
   workers = options.threads > 0 ? options.threads : usable_cores();

@@ -34,14 +34,13 @@ void sync_folder_of(const std::string& path) {
 
 // Appends through a buffer; reads back what was written before.
 struct DatasetSpool::File {
-  File(const std::string& name, bool keep) : path(name) {
+  explicit File(const std::string& name) : path(name) {
     descriptor = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (descriptor < 0) fail("io", path, ": cannot create: ", std::strerror(errno));
     if (::flock(descriptor, LOCK_EX | LOCK_NB) != 0) {
       ::close(descriptor);
       fail("io", path, ": another process is writing it");
     }
-    if (!keep) truncate(0);
     buffer.reserve(kBufferBytes);
   }
   ~File() { ::close(descriptor); }
@@ -97,20 +96,20 @@ void DatasetSpool::remove(const std::string& path) {
   ::unlink((path + ".partial.index").c_str());
 }
 
-DatasetSpool::DatasetSpool(const std::string& path, bool dedupe, const nlohmann::json& state)
-    : path_(path), dedupe_(dedupe) {
+DatasetSpool::DatasetSpool(const std::string& path, bool dedupe) : path_(path), dedupe_(dedupe) {
   if (std::filesystem::is_directory(path)) fail("io", path, ": is a folder, cannot be written as a file");
   const std::string folder = std::filesystem::path(path).parent_path().string();
   if (!folder.empty() && !std::filesystem::is_directory(folder))
     fail("io", path, ": cannot create: the folder ", folder, " does not exist");
-  frames_ = std::make_unique<File>(path + ".partial", !state.is_null());
-  index_ = std::make_unique<File>(path + ".partial.index", !state.is_null());
-  if (state.is_null()) {
-    const std::string room(kHeaderBytes, '\0');
-    frames_->write(room.data(), room.size());
-  } else {
-    go_on(state);
-  }
+  frames_ = std::make_unique<File>(path + ".partial");
+  index_ = std::make_unique<File>(path + ".partial.index");
+}
+
+void DatasetSpool::begin() {
+  frames_->truncate(0);
+  index_->truncate(0);
+  const std::string room(kHeaderBytes, '\0');
+  frames_->write(room.data(), room.size());
 }
 
 DatasetSpool::~DatasetSpool() = default;

@@ -28,10 +28,13 @@ struct SpooledRecord {
 
 class DatasetSpool {
  public:
-  // state: what checkpoint() returned, to go on from there; null: from the beginning, over whatever is left of an
-  // earlier try. Error("io") if another process works on PATH; Error("format") if the files are not what the state
-  // says.
-  DatasetSpool(const std::string& path, bool dedupe, const nlohmann::json& state = nullptr);
+  // Opens the files as they are. Error("io") if another process works on PATH.
+  DatasetSpool(const std::string& path, bool dedupe);
+  // One of these comes first. begin: over whatever is left of an earlier try; its journal has to be gone by then, or a
+  // kill would leave the journal of one try beside the files of another. go_on: from where checkpoint() returned
+  // `state`; Error("format") if the files are not what it says.
+  void begin();
+  void go_on(const nlohmann::json& state);
   ~DatasetSpool();  // closes the files, and leaves them
   DatasetSpool(const DatasetSpool&) = delete;
 
@@ -56,7 +59,6 @@ class DatasetSpool {
   };
   void write_frames(const uint8_t* data, size_t bytes);
   void hash_frames(const uint8_t* data, size_t bytes);
-  void go_on(const nlohmann::json& state);
 
   std::string path_;
   bool dedupe_;
