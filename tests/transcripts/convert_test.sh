@@ -89,10 +89,12 @@ for input in data.jsonl packed.jsonl.gz; do
   [ $landed -gt 0 ] || fail "no kill met a running process"
 done
 
-# ---- what a resume refuses, and Ctrl-C
+# ---- what a resume refuses, and Ctrl-C; of an input that takes longer than the fifth of a second in which Ctrl-C is noticed
+for _ in 1 2 3 4 5 6; do cat data.jsonl; done >long.jsonl
+"${convert[@]}" long.jsonl long.qubgpu >/dev/null 2>&1 || fail "long input"
 stop_midway() {
   rm -f stopped.qubgpu stopped.qubgpu.*
-  "$QENG" "$recipe" data.jsonl stopped.qubgpu --tokenizer tok --checkpoint 0 --threads 1 >log 2>&1 &
+  "$QENG" "$recipe" long.jsonl stopped.qubgpu --tokenizer tok --checkpoint 0 --threads 1 >log 2>&1 &
   local job=$!
   for _ in $(seq 500); do [ -e stopped.qubgpu.partial.journal ] && break; sleep 0.01; done
   kill "-$1" $job
@@ -103,19 +105,19 @@ stop_midway INT
 [ $status = 130 ] || fail "Ctrl-C: exit status $status: $(cat log)"
 grep -q 'go on with --resume' log || fail "Ctrl-C: no word of --resume: $(cat log)"
 [ -e stopped.qubgpu ] && fail "Ctrl-C left a dataset"
-expect "other options" 1 'another dedupe: false, now true' "${convert[@]}" data.jsonl stopped.qubgpu --resume --dedupe
-cp data.jsonl other.jsonl && echo '{"text": "more"}' >>data.jsonl
-expect "other input" 1 'another inputs' "${convert[@]}" data.jsonl stopped.qubgpu --resume
-mv other.jsonl data.jsonl
-expect "resume after Ctrl-C" 0 'resumed after .* records' "${convert[@]}" data.jsonl stopped.qubgpu --resume
-[ "$(bits plain.qubgpu)" = "$(bits stopped.qubgpu)" ] || fail "resumed after Ctrl-C: other bits"
+expect "other options" 1 'another dedupe: false, now true' "${convert[@]}" long.jsonl stopped.qubgpu --resume --dedupe
+cp long.jsonl other.jsonl && echo '{"text": "more"}' >>long.jsonl
+expect "other input" 1 'another inputs' "${convert[@]}" long.jsonl stopped.qubgpu --resume
+mv other.jsonl long.jsonl
+expect "resume after Ctrl-C" 0 'resumed after .* records' "${convert[@]}" long.jsonl stopped.qubgpu --resume
+[ "$(bits long.qubgpu)" = "$(bits stopped.qubgpu)" ] || fail "resumed after Ctrl-C: other bits"
 stop_midway KILL
-expect "replaced" 0 'is replaced' "${convert[@]}" data.jsonl stopped.qubgpu
-[ "$(bits plain.qubgpu)" = "$(bits stopped.qubgpu)" ] || fail "replaced: other bits"
-expect "nothing to resume" 0 'nothing to resume' "${convert[@]}" data.jsonl stopped.qubgpu --resume
+expect "replaced" 0 'is replaced' "${convert[@]}" long.jsonl stopped.qubgpu
+[ "$(bits long.qubgpu)" = "$(bits stopped.qubgpu)" ] || fail "replaced: other bits"
+expect "nothing to resume" 0 'nothing to resume' "${convert[@]}" long.jsonl stopped.qubgpu --resume
 stop_midway KILL
 printf 'x' | dd of=stopped.qubgpu.partial bs=1 seek=5000 conv=notrunc status=none
-expect "damaged partial file" 1 'not what its journal says' "${convert[@]}" data.jsonl stopped.qubgpu --resume
+expect "damaged partial file" 1 'not what its journal says' "${convert[@]}" long.jsonl stopped.qubgpu --resume
 
 [ $failures = 0 ] && echo "convert transcripts: ok"
 exit $failures
