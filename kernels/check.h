@@ -25,6 +25,14 @@ struct Check {
     }
     fail("dtype", op, ": ", label, " is ", shape_text(view), ", expected ", names);
   }
+  // A float, or a stored dtype that is only read: f16 or a block format, of whose rows each is whole blocks.
+  void is_stored(const char* label, const View& view) const {
+    present(label, view);
+    if (!is_block(view.dtype)) return dtype(label, view, {DType::f32, DType::bf16, DType::f16});
+    const int elements = dtype_info(view.dtype).elements;
+    if (view.columns() % elements != 0)
+      fail("shape", op, ": ", label, " is ", shape_text(view), ", whose rows are not whole blocks of ", elements);
+  }
   void is_float(const char* label, const View& view) const { dtype(label, view, {DType::f32, DType::bf16}); }
 
   // Exactly this dtype and shape.

@@ -8,7 +8,10 @@ namespace qeng {
 void check_shapes(const Matmul& op) {
   const Check check{op.name};
   check.is_float("a", op.a);
-  check.dtype("b", op.b, {op.a.dtype});
+  if (is_block(op.b.dtype) || op.b.dtype == DType::f16)
+    check.is_stored("b", op.b);
+  else
+    check.dtype("b", op.b, {op.a.dtype});
   check.dtype("c", op.c, {op.a.dtype, DType::f32});
   const auto [m, n, k] = sizes_of(op);
   const int64_t depth = op.trans_b ? op.b.columns() : op.b.rows();
@@ -26,6 +29,93 @@ void check_shapes(const Matmul& op) {
   check.that(m == 0 || n == 0 || k > 0, sides() + ": the inner dimension is 0");
 }
 
+void check_shapes(const RowLinear& op) {
+  const Check check{op.name};
+  check.is_float("x", op.x);
+  check.that(!op.w.empty() && op.y.size() == op.w.size() && (op.bias.empty() || op.bias.size() == op.w.size()),
+             std::to_string(op.w.size()) + " weights, " + std::to_string(op.bias.size()) + " biases and " +
+                 std::to_string(op.y.size()) +
+                 " outputs; expected as many outputs as weights, and as many biases or none");
+  for (size_t i = 0; i < op.w.size(); ++i) {
+    check.is_stored("w", op.w[i]);
+    check.that(op.w[i].rank == 2 && op.w[i].columns() == op.x.columns(), "w is " + shape_text(op.w[i]) + ", x is " +
+                                                                             shape_text(op.x) + "; w has to be [n, " +
+                                                                             std::to_string(op.x.columns()) + "]");
+    check.dtype("y", op.y[i], {op.x.dtype, DType::f32});
+    check.count("y", op.y[i], op.y[i].dtype, op.x.rows() * op.w[i].shape[0]);
+    if (!op.bias.empty() && op.bias[i]) {
+      check.dtype("bias", op.bias[i], {op.x.dtype, DType::f32});
+      check.count("bias", op.bias[i], op.bias[i].dtype, op.w[i].shape[0]);
+    }
+  }
+}
+
+void check_shapes(const Hadamard& op) {
+  const Check check{op.name};
+  check.is_float("x", op.x);
+  check.like("y", op.y, "x", op.x);
+  if (op.signs) check.is("signs", op.signs, DType::f32, {op.x.columns()});
+  check.that(op.block > 0 && (op.block & (op.block - 1)) == 0 && op.x.columns() % op.block == 0,
+             "block is " + std::to_string(op.block) + ", x is " + shape_text(op.x) +
+                 "; expected a power of two that divides the columns");
+}
+
+namespace {
+
+void check_pool(const Check& check, const char* label, const View& pool) {
+  check.dtype(label, pool, {DType::f32, DType::bf16, DType::f16, DType::q8_0});
+  check.is_stored(label, pool);
+  check.that(pool.rank == 3, std::string(label) + " is " + shape_text(pool) + ", expected [slots, kv_heads, head_dim]");
+}
+void check_pages(const Check& check, const View& pool, int page_tokens) {
+  check.that(
+      page_tokens > 0 && pool.shape[0] % page_tokens == 0,
+      "pool is " + shape_text(pool) + ", which is not whole pages of " + std::to_string(page_tokens) + " tokens");
+}
+
+}  // namespace
+
+void check_shapes(const KvStore& op) {
+  const Check check{op.name};
+  check.is_float("k", op.k);
+  check.like("v", op.v, "k", op.k);
+  check_pool(check, "k_pool", op.k_pool);
+  check_pool(check, "v_pool", op.v_pool);
+  check.that(op.k.rank == 3 && op.k.shape[1] == op.k_pool.shape[1] && op.k.shape[2] == op.k_pool.shape[2] &&
+                 op.v_pool.same_shape(op.k_pool),
+             "k is " + shape_text(op.k) + ", k_pool is " + shape_text(op.k_pool) + ", v_pool is " +
+                 shape_text(op.v_pool) + "; heads and head_dim have to agree");
+  check.count("slots", op.slots, DType::i32, op.k.shape[0]);
+}
+
+void check_shapes(const CopyPages& op) {
+  const Check check{op.name};
+  check_pool(check, "pool", op.pool);
+  check_pages(check, op.pool, op.page_tokens);
+  check.dtype("pairs", op.pairs, {DType::i32});
+  check.that(op.pairs.rank == 2 && op.pairs.shape[1] == 2, "pairs is " + shape_text(op.pairs) + ", expected [n, 2]");
+}
+
+void check_shapes(const PagedAttention& op) {
+  const Check check{op.name};
+  check.is_float("q", op.q);
+  check.like("o", op.o, "q", op.q);
+  check_pool(check, "k_pool", op.k_pool);
+  check_pool(check, "v_pool", op.v_pool);
+  check_pages(check, op.k_pool, op.page_tokens);
+  check.that(op.q.rank == 3 && op.q.shape[2] == op.k_pool.shape[2] && op.k_pool.shape[1] > 0 &&
+                 op.q.shape[1] % op.k_pool.shape[1] == 0 && op.v_pool.same_shape(op.k_pool),
+             "q is " + shape_text(op.q) + ", k_pool is " + shape_text(op.k_pool) + ", v_pool is " +
+                 shape_text(op.v_pool) + "; head_dim has to agree, and the heads be a multiple of the kv heads");
+  check.dtype("cu_q", op.cu_q, {DType::i32});
+  const int64_t sequences = op.cu_q.elements() - 1;
+  check.that(sequences >= 0, "cu_q is empty, expected [sequences + 1]");
+  check.count("lengths", op.lengths, DType::i32, sequences);
+  check.dtype("pages", op.pages, {DType::i32});
+  check.that(op.pages.rank == 2 && op.pages.shape[0] == sequences,
+             "pages is " + shape_text(op.pages) + ", expected [" + std::to_string(sequences) + ", most]");
+}
+
 void check_shapes(const BiasGrad& op) {
   const Check check{op.name};
   check.is_float("dy", op.dy);
@@ -35,9 +125,13 @@ void check_shapes(const BiasGrad& op) {
 void check_shapes(const Embedding& op) {
   const Check check{op.name};
   check.dtype("tokens", op.tokens, {DType::i32});
-  check.is_float("table", op.table);
+  check.is_stored("table", op.table);
   check.that(op.table.rank == 2, "table is " + shape_text(op.table) + ", expected [vocab, hidden]");
-  check.count("y", op.y, op.table.dtype, op.tokens.elements() * op.table.columns());
+  if (is_block(op.table.dtype) || op.table.dtype == DType::f16)
+    check.is_float("y", op.y);
+  else
+    check.dtype("y", op.y, {op.table.dtype});
+  check.count("y", op.y, op.y.dtype, op.tokens.elements() * op.table.columns());
 }
 
 void check_shapes(const EmbeddingGrad& op) {
@@ -111,7 +205,7 @@ void check_shapes(const Scale& op) {
 
 void check_shapes(const Cast& op) {
   const Check check{op.name};
-  check.dtype("x", op.x, {DType::f32, DType::bf16, DType::f16});
+  check.is_stored("x", op.x);
   check.dtype("y", op.y, {DType::f32, DType::bf16, DType::f16});
   check.count("y", op.y, op.y.dtype, op.x.elements());
 }
@@ -122,7 +216,11 @@ void check_shapes(const Copy& op) {
   check.count("y", op.y, op.x.dtype, op.x.elements());
 }
 
-void check_shapes(const Fill& op) { Check{op.name}.present("y", op.y); }
+void check_shapes(const Fill& op) {
+  Check{op.name}.present("y", op.y);
+  if (is_block(op.y.dtype) && op.value != 0)
+    fail("value", op.name, ": y is ", shape_text(op.y), ", which can be filled with 0 only, not ", op.value);
+}
 
 void check_shapes(const Dropout& op) {
   const Check check{op.name};
@@ -191,7 +289,11 @@ void check_shapes(const LmHeadLoss& op) {
   check.that(op.w.rank == 2, "w is " + shape_text(op.w) + ", expected [vocab, hidden]");
   const DType dtype = op.h.dtype;
   const int64_t tokens = op.h.rows(), hidden = op.h.columns(), vocab = op.w.rows();
-  check.is("w", op.w, dtype, {vocab, hidden});
+  const bool stored = is_block(op.w.dtype) || op.w.dtype == DType::f16;
+  if (stored) check.is_stored("w", op.w);
+  check.is("w", op.w, stored ? op.w.dtype : dtype, {vocab, hidden});
+  if (stored && op.dw)
+    fail("dtype", op.name, ": w is ", shape_text(op.w), ", which is only read, and dw was asked for");
   check.count("targets", op.targets, DType::i32, tokens);
   check.is("loss_scale", op.loss_scale, DType::f32, {1});
   check.count("nll", op.nll, DType::f32, tokens);

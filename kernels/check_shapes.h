@@ -6,6 +6,11 @@
 namespace qeng {
 
 void check_shapes(const Matmul& op);
+void check_shapes(const RowLinear& op);
+void check_shapes(const Hadamard& op);
+void check_shapes(const KvStore& op);
+void check_shapes(const CopyPages& op);
+void check_shapes(const PagedAttention& op);
 void check_shapes(const BiasGrad& op);
 void check_shapes(const Embedding& op);
 void check_shapes(const EmbeddingGrad& op);

@@ -1,5 +1,6 @@
 // What each operation must move and compute at least; the profiler sets measured times against it.
 #include <algorithm>
+#include <cmath>
 
 #include "kernels/backend.h"
 #include "kernels/ops.h"
@@ -44,6 +45,37 @@ double attention_flops(const AnyAttention& op, int products) {
 Cost of(const Matmul& op) {
   const double k = static_cast<double>(op.trans_a ? op.a.rows() : op.a.columns());
   return {bytes_of(op), 2 * count(op.c) * k + (op.bias ? count(op.c) : 0)};
+}
+Cost of(const RowLinear& op) {
+  double flops = 0;
+  for (const View& w : op.w) flops += 2 * static_cast<double>(op.x.rows()) * count(w);
+  return {bytes_of(op), flops};
+}
+Cost of(const Hadamard& op) { return {bytes_of(op), count(op.x) * (std::log2(op.block) + 2)}; }
+Cost of(const KvStore& op) {  // of the pools, the rows it writes
+  const double rows = 2.0 * static_cast<double>(dtype_bytes(op.k_pool.dtype, op.k.elements()));
+  return {static_cast<double>(op.k.bytes() + op.v.bytes() + op.slots.bytes()) + rows, 0};
+}
+Cost of(const CopyPages& op) {
+  const double page = static_cast<double>(op.pool.bytes()) / static_cast<double>(op.pool.shape[0]) * op.page_tokens;
+  return {static_cast<double>(op.pairs.bytes()) + 2 * page * static_cast<double>(op.pairs.shape[0]), 0};
+}
+// Of the pools, the keys that are seen: each by all queries of its sequence at once.
+Cost of(const PagedAttention& op) {
+  double keys = 0, pairs = 0;
+  const int32_t *starts = op.cu_q.as<int32_t>(), *lengths = op.lengths.as<int32_t>();
+  for (int64_t s = 0; s + 1 < op.cu_q.elements(); ++s) {
+    const int64_t queries = starts[s + 1] - starts[s], length = lengths[s];
+    const int64_t reach = op.window > 0 ? std::min<int64_t>(length, op.window + queries - 1) : length;
+    keys += queries > 0 ? static_cast<double>(reach) : 0;
+    for (int64_t i = 0; i < queries; ++i) {
+      const int64_t seen = std::max<int64_t>(0, length - (queries - 1 - i));
+      pairs += static_cast<double>(op.window > 0 ? std::min<int64_t>(seen, op.window) : seen);
+    }
+  }
+  const double row = static_cast<double>(dtype_bytes(op.k_pool.dtype, op.k_pool.shape[1] * op.k_pool.shape[2]));
+  return {static_cast<double>(op.q.bytes() + op.o.bytes()) + 2 * keys * row,
+          4 * pairs * static_cast<double>(op.q.shape[1] * op.q.shape[2])};
 }
 Cost of(const BiasGrad& op) { return {bytes_of(op), count(op.dy)}; }
 Cost of(const Embedding& op) {  // of the table, the rows it reads

@@ -28,7 +28,8 @@ struct Cost {
 
 // c = alpha * op(a) op(b) + bias + (acc ? c : 0)     op(a): [m, k]  op(b): [k, n]  c: [m, n]  bias: [n]
 // a is stored [m, k], or [k, m] with trans_a; b is stored [k, n], or [n, k] with trans_b. Views of higher rank count as
-// [rows(), columns()]. a and b share a dtype; c and bias may be f32 where a and b are bf16. alpha does not scale the bias.
+// [rows(), columns()]. a and b share a dtype, or b is of a stored one (f16 or a block format; blocks run along stored rows)
+// whose values count as they are; c and bias may be f32 where a is bf16. alpha does not scale the bias.
 struct Matmul {
   static constexpr const char* name = "matmul";
   View a, b, bias, c;
@@ -48,10 +49,41 @@ struct BiasGrad {
   template <class F> void views(F f) { f("dy", dy, Access::read), f("db", db, acc ? Access::update : Access::write); }
 };
 
+// y_i (+)= alpha * x w_i^T + [bias_i], for inference. The bits of a row of y depend on that row of x alone, not on how many
+// rows there are, so that a sequence computes the same in every batch. Several weights may read one x (q, k, v; gate, up).
+// x: [rows, k] f32 or bf16   w_i: [n_i, k] f32, bf16, f16 or a block format   bias_i: [n_i] f32 or x's dtype; an empty list
+// or absent views where there are none   y_i: [rows, n_i] f32 or x's dtype. alpha does not scale the bias.
+// Where w_i is of a block format, x is rounded to int8 in groups first (kernels/math/blocks/activations.h).
+struct RowLinear {
+  static constexpr const char* name = "row_linear";
+  View x;
+  std::vector<View> w, bias, y;
+  float alpha = 1;
+  bool acc = false;
+  template <class F> void views(F f) {
+    f("x", x, Access::read);
+    for (View& each : w) f("w", each, Access::read);
+    for (View& each : bias) f("bias", each, Access::read);
+    for (View& each : y) f("y", each, acc ? Access::update : Access::write);
+  }
+};
+
+// Blockwise Walsh-Hadamard transform with signs, for weights that are stored rotated: for each run of `block` columns
+//   y = H (s * x) / sqrt(block),   inverse: y = s * (H x) / sqrt(block),   H[i, j] = (-1)^popcount(i & j)
+// x, y: [..., dim], float; block: a power of two that divides dim   [signs]: [dim] f32, each 1 or -1. Each is the other's
+// inverse and transpose, so also its gradient. In place allowed.
+struct Hadamard {
+  static constexpr const char* name = "hadamard";
+  View x, signs, y;
+  int block = 0;
+  bool inverse = false;
+  template <class F> void views(F f) { f("x", x, Access::read), f("signs", signs, Access::read), f("y", y, Access::write); }
+};
+
 // ---------------------------------------------------------------- embedding
 
-// y[t, :] = table[tokens[t], :]     tokens: [t] i32   table: [vocab, hidden]   y: [t, hidden]
-// A token outside [0, vocab) is Error("value").
+// y[t, :] = table[tokens[t], :]     tokens: [t] i32   table: [vocab, hidden] float, or f16 or a block format
+// y: [t, hidden] float, of the table's dtype where that is float. A token outside [0, vocab) is Error("value").
 struct Embedding {
   static constexpr const char* name = "embedding";
   View tokens, table, y;
@@ -139,7 +171,8 @@ struct Scale {
   template <class F> void views(F f) { f("x", x, Access::read), f("y", y, Access::write); }
 };
 
-// y = x rounded to y's dtype (bf16: to nearest, ties to even; f16 likewise). x, y: f32, bf16 or f16, same element count.
+// y = x rounded to y's dtype (bf16: to nearest, ties to even; f16 likewise). x, y: f32, bf16 or f16, same element count;
+// x may also be of a block format, whose values are those of its decoder.
 struct Cast {
   static constexpr const char* name = "cast";
   View x, y;
@@ -153,7 +186,7 @@ struct Copy {
   template <class F> void views(F f) { f("x", x, Access::read), f("y", y, Access::write); }
 };
 
-// y = value everywhere (any dtype; value is converted).
+// y = value everywhere (any dtype; value is converted; a block format takes 0 only).
 struct Fill {
   static constexpr const char* name = "fill";
   View y;
@@ -224,13 +257,54 @@ struct AttentionGrad {
   }
 };
 
+// Stores new keys and values in a paged cache: pool[slots[t], :, :] = row t, rounded to the pool's dtype; slot -1: nowhere.
+// k, v: [tokens, kv_heads, head_dim] float   slots: [tokens] i32, no slot twice
+// k_pool, v_pool: [slots, kv_heads, head_dim] f32, bf16, f16 or q8_0 (head_dim then a multiple of 32)
+// A slot outside the pool is Error("value").
+struct KvStore {
+  static constexpr const char* name = "kv_store";
+  View k, v, slots, k_pool, v_pool;
+  template <class F> void views(F f) {
+    f("k", k, Access::read), f("v", v, Access::read), f("slots", slots, Access::read);
+    f("k_pool", k_pool, Access::update), f("v_pool", v_pool, Access::update);
+  }
+};
+
+// pool's page to = its page from, for each pair {from, to}: copy on write. A page is page_tokens rows of the pool.
+// pool: as in KvStore   pairs: [n, 2] i32; no `to` is another pair's `from` or `to`. A page outside the pool is Error("value").
+struct CopyPages {
+  static constexpr const char* name = "copy_pages";
+  View pool, pairs;
+  int page_tokens = 0;
+  template <class F> void views(F f) { f("pairs", pairs, Access::read), f("pool", pool, Access::update); }
+};
+
+// Attention (see there) of the new tokens of many sequences over a paged cache, for inference: sequence s has queries
+// cu_q[s] .. cu_q[s+1] and lengths[s] keys, of which its last query sees the last; key j lies in slot
+// pages[s, j / page_tokens] * page_tokens + j % page_tokens. A query's bits depend on it and its keys alone.
+// q, o: [tokens, heads, head_dim] float   k_pool, v_pool: as in KvStore   pages: [sequences, most] i32
+// cu_q: [sequences + 1] i32 ascending from 0   lengths: [sequences] i32, at least the sequence's queries
+// Queries past cu_q[last] give o = 0. window as in Attention. A page outside the pool that is needed is Error("value").
+struct PagedAttention {
+  static constexpr const char* name = "paged_attention";
+  View q, k_pool, v_pool, pages, cu_q, lengths, o;
+  float scale = 1;
+  int window = 0, page_tokens = 0;
+  template <class F> void views(F f) {
+    f("q", q, Access::read), f("k_pool", k_pool, Access::read), f("v_pool", v_pool, Access::read);
+    f("pages", pages, Access::read), f("cu_q", cu_q, Access::read), f("lengths", lengths, Access::read);
+    f("o", o, Access::write);
+  }
+};
+
 // ---------------------------------------------------------------- loss
 
 // Cross-entropy fused with the LM head; logits exist for one chunk of rows at a time, in f32.
 //   z = h W^T;  nll[t] = logsumexp(z[t]) - z[t, targets[t]];  loss = loss_scale * sum of nll over trained rows
 //   [dh] = loss_scale * (softmax(z) - onehot) W;   [dw] += loss_scale * (softmax(z) - onehot)^T h
 // Rows whose target is -1 are not trained: their nll and dh are 0 and their logits are never computed.
-// h, dh: [tokens, hidden]   w: [vocab, hidden]   targets: [tokens] i32   loss_scale: [1] f32, read when the op runs
+// h, dh: [tokens, hidden]   w: [vocab, hidden] of h's dtype, or without dw of f16 or a block format   targets: [tokens] i32
+// loss_scale: [1] f32, read when the op runs
 // nll: [tokens] f32   loss: [1] f32   dw: [vocab, hidden] f32, absent where the head is frozen
 // workspace: u8 of at least lm_head_workspace(...) bytes. With dh absent only nll and loss are computed (evaluation).
 struct LmHeadLoss {
@@ -307,7 +381,7 @@ struct AdamW {
   }
 };
 
-using Op = std::variant<Matmul, BiasGrad, Embedding, EmbeddingGrad, RmsNorm, AddRmsNorm, RmsNormGrad, SwiGlu, SwiGluGrad, Add,
+using Op = std::variant<Matmul, RowLinear, Hadamard, KvStore, CopyPages, PagedAttention, BiasGrad, Embedding, EmbeddingGrad, RmsNorm, AddRmsNorm, RmsNormGrad, SwiGlu, SwiGluGrad, Add,
                         Scale, Cast, Copy, Fill, Dropout, Rope, Attention, AttentionGrad, LmHeadLoss, DecodePackets, SumSquares,
                         ClipScale, AdamW>;
 

@@ -1,25 +1,20 @@
 #include "kernels/view.h"
 
+#include <cctype>
+#include <iterator>
+
 #include "kernels/error.h"
 
 namespace qeng {
 
-const char* dtype_name(DType dtype) {
-  switch (dtype) {
-    case DType::f32: return "f32";
-    case DType::bf16: return "bf16";
-    case DType::f16: return "f16";
-    case DType::i32: return "i32";
-    case DType::i64: return "i64";
-    case DType::u8: return "u8";
-  }
-  return "?";
-}
-
 DType dtype_from_name(const std::string& name) {
-  for (DType dtype : {DType::f32, DType::bf16, DType::f16, DType::i32, DType::i64, DType::u8})
-    if (name == dtype_name(dtype)) return dtype;
-  fail("dtype", "unknown dtype '", name, "': one of f32, bf16, f16, i32, i64, u8");
+  std::string lower = name, known;
+  for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  for (size_t i = 0; i < std::size(kDTypes); ++i) {
+    if (lower == kDTypes[i].name) return static_cast<DType>(i);
+    known += (i ? ", " : "") + std::string(kDTypes[i].name);
+  }
+  fail("dtype", "unknown dtype '", name, "': one of ", known);
 }
 
 std::string shape_text(const View& view) {

@@ -8,19 +8,36 @@
 
 namespace qeng {
 
-enum class DType : uint8_t { f32, bf16, f16, i32, i64, u8 };
+// The block formats after u8 pack the elements of a row in blocks with their scales (kernels/math/blocks); they are named as
+// GGUF does, except int4 (AWQ's and GPTQ's 4 bits with a zero point). f16 and the block formats are read, not computed in.
+enum class DType : uint8_t {
+  f32, bf16, f16, i32, i64, u8,
+  q4_0, q4_1, q5_0, q5_1, q8_0, q2_k, q3_k, q4_k, q5_k, q6_k, iq4_nl, mxfp4, tq1_0, tq2_0, q1_0, q2_0, pq2_0, ptq1_0, int4,
+};
 
-constexpr size_t dtype_size(DType dtype) {
-  switch (dtype) {
-    case DType::f32: case DType::i32: return 4;
-    case DType::bf16: case DType::f16: return 2;
-    case DType::i64: return 8;
-    case DType::u8: return 1;
-  }
-  return 0;
+struct DTypeInfo {
+  const char* name;
+  int elements;  // of a block; 1 for a plain type
+  int bytes;     // of a block
+};
+constexpr DTypeInfo kDTypes[] = {
+    {"f32", 1, 4},       {"bf16", 1, 2},      {"f16", 1, 2},       {"i32", 1, 4},      {"i64", 1, 8},
+    {"u8", 1, 1},        {"q4_0", 32, 18},    {"q4_1", 32, 20},    {"q5_0", 32, 22},   {"q5_1", 32, 24},
+    {"q8_0", 32, 34},    {"q2_k", 256, 84},   {"q3_k", 256, 110},  {"q4_k", 256, 144}, {"q5_k", 256, 176},
+    {"q6_k", 256, 210},  {"iq4_nl", 32, 18},  {"mxfp4", 32, 17},   {"tq1_0", 256, 54}, {"tq2_0", 256, 66},
+    {"q1_0", 128, 18},   {"q2_0", 64, 18},    {"pq2_0", 128, 34},  {"ptq1_0", 128, 28}, {"int4", 32, 20},
+};
+constexpr const DTypeInfo& dtype_info(DType dtype) { return kDTypes[static_cast<size_t>(dtype)]; }
+constexpr bool is_block(DType dtype) { return dtype_info(dtype).elements > 1; }
+
+// Bytes of an element; 0 for a block format, whose elements have no address of their own.
+constexpr size_t dtype_size(DType dtype) { return is_block(dtype) ? 0 : static_cast<size_t>(dtype_info(dtype).bytes); }
+// Bytes of `elements` in a row: whole blocks.
+constexpr size_t dtype_bytes(DType dtype, int64_t elements) {
+  return static_cast<size_t>(elements / dtype_info(dtype).elements) * static_cast<size_t>(dtype_info(dtype).bytes);
 }
-const char* dtype_name(DType dtype);
-DType dtype_from_name(const std::string& name);  // throws Error("dtype")
+inline const char* dtype_name(DType dtype) { return dtype_info(dtype).name; }
+DType dtype_from_name(const std::string& name);  // in lower or upper case; throws Error("dtype")
 
 constexpr int kMaxRank = 4;  // [tokens, heads, head_dim] and one to spare
 
@@ -44,7 +61,7 @@ struct View {
   }
   int64_t columns() const { return rank ? shape[rank - 1] : 1; }                     // the last dimension
   int64_t rows() const { return columns() ? elements() / columns() : 0; }            // all the others
-  size_t bytes() const { return static_cast<size_t>(elements()) * dtype_size(dtype); }
+  size_t bytes() const { return dtype_bytes(dtype, elements()); }  // a row of a block format is whole blocks
   bool same_shape(const View& other) const {
     return rank == other.rank && std::memcmp(shape, other.shape, sizeof(int64_t) * static_cast<size_t>(rank)) == 0;
   }

@@ -39,8 +39,8 @@ double element(const View& view, int64_t i) {
     case DType::i32: return view.as<int32_t>()[i];
     case DType::i64: return static_cast<double>(view.as<int64_t>()[i]);
     case DType::u8: return view.as<uint8_t>()[i];
+    default: fail("dtype", "a tensor of ", dtype_name(view.dtype), " has no single elements; cast it to f32 first");
   }
-  return 0;
 }
 
 void set_element(const View& view, int64_t i, double value) {
@@ -51,6 +51,7 @@ void set_element(const View& view, int64_t i, double value) {
     case DType::i32: view.as<int32_t>()[i] = static_cast<int32_t>(value); break;
     case DType::i64: view.as<int64_t>()[i] = static_cast<int64_t>(value); break;
     case DType::u8: view.as<uint8_t>()[i] = static_cast<uint8_t>(value); break;
+    default: fail("dtype", "elements of ", dtype_name(view.dtype), " cannot be set; quantize a tensor of f32");
   }
 }
 

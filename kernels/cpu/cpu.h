@@ -81,6 +81,11 @@ void release_memory(void* memory, size_t bytes);
 Limits measure_limits(CpuContext& context);
 
 void run(const Matmul&, CpuContext&);
+void run(const RowLinear&, CpuContext&);
+void run(const Hadamard&, CpuContext&);
+void run(const KvStore&, CpuContext&);
+void run(const CopyPages&, CpuContext&);
+void run(const PagedAttention&, CpuContext&);
 void run(const BiasGrad&, CpuContext&);
 void run(const Embedding&, CpuContext&);
 void run(const EmbeddingGrad&, CpuContext&);

@@ -64,6 +64,10 @@ void run(const Fill& op, CpuContext& context) {
     case DType::i32: return fill_with(op.y, static_cast<int32_t>(op.value), context);
     case DType::i64: return fill_with(op.y, static_cast<int64_t>(op.value), context);
     case DType::u8: return fill_with(op.y, static_cast<uint8_t>(op.value), context);
+    default: {  // a block format, whose zero bytes are zeros
+      const View bytes(op.y.data, DType::u8, {static_cast<int64_t>(op.y.bytes())});
+      return run(Fill{bytes, 0}, context);
+    }
   }
 }
 

@@ -104,6 +104,11 @@ void for_float(const View& view, F f) {
 }
 
 void run(const Matmul&, CudaContext&);
+void run(const RowLinear&, CudaContext&);
+void run(const Hadamard&, CudaContext&);
+void run(const KvStore&, CudaContext&);
+void run(const CopyPages&, CudaContext&);
+void run(const PagedAttention&, CudaContext&);
 void run(const BiasGrad&, CudaContext&);
 void run(const Embedding&, CudaContext&);
 void run(const EmbeddingGrad&, CudaContext&);

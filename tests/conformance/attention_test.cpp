@@ -113,7 +113,7 @@ TEST_CASE("a recording of attention follows boundaries that change") {
         const auto recording = backend.record([&] { backend.run(moved); });
         std::visit(
             [&](auto o) {
-              if constexpr (requires { o.cu_q; }) {
+              if constexpr (requires { o.cu_q, o.cu_k; }) {
                 backend.upload(o.cu_q.data, later.cu_q.data, later.cu_q.bytes());
                 backend.upload(o.cu_k.data, later.cu_k.data, later.cu_k.bytes());
               }

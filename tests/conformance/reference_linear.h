@@ -1,4 +1,4 @@
-// Matmul, BiasGrad, Embedding, EmbeddingGrad from their equations in kernels/ops.h.
+// Matmul, RowLinear, Hadamard, BiasGrad, Embedding, EmbeddingGrad from their equations in kernels/ops.h.
 #pragma once
 #include "tests/conformance/sheet.h"
 
@@ -20,6 +20,44 @@ void reference(const Matmul& op, Sheet<T>& sheet) {
       if (op.bias) sum += bias[j];
       c[i * n + j] += sum;
     }
+}
+
+template <class T>
+void reference(const RowLinear& op, Sheet<T>& sheet) {
+  const Array<T> x = sheet.in(op.x);
+  for (size_t i = 0; i < op.w.size(); ++i) {
+    const Array<T> w = sheet.in(op.w[i]);
+    const View bias_view = op.bias.empty() ? View() : op.bias[i];
+    const Array<T> bias = bias_view ? sheet.in(bias_view) : Array<T>();
+    Array<T>& y = sheet.update(op.y[i], op.acc);
+    const int64_t n = op.w[i].shape[0], k = op.x.columns();
+    for (int64_t r = 0; r < op.x.rows(); ++r)
+      for (int64_t j = 0; j < n; ++j) {
+        T sum = 0;
+        for (int64_t l = 0; l < k; ++l) sum += x[r * k + l] * w[j * k + l];
+        sum = T(op.alpha) * sum;
+        if (bias_view) sum += bias[j];
+        y[r * n + j] += sum;
+      }
+  }
+}
+
+template <class T>
+void reference(const Hadamard& op, Sheet<T>& sheet) {
+  const Array<T> x = sheet.in(op.x), signs = op.signs ? sheet.in(op.signs) : Array<T>();
+  Array<T>& y = sheet.out(op.y);
+  const int64_t dim = op.x.columns();
+  for (int64_t i = 0; i < op.x.elements(); ++i) {
+    const int64_t column = i % dim, first = i - column % op.block;
+    T sum = 0;
+    for (int64_t j = 0; j < op.block; ++j) {
+      T term = x[first + j];
+      if (op.signs && !op.inverse) term = term * signs[first % dim + j];
+      sum += __builtin_popcountll(static_cast<unsigned long long>((column % op.block) & j)) % 2 ? T(0) - term : term;
+    }
+    if (op.signs && op.inverse) sum = sum * signs[column];
+    y[i] = sum * T(1 / std::sqrt(static_cast<double>(op.block)));
+  }
 }
 
 template <class T>

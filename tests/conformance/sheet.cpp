@@ -68,8 +68,8 @@ double decode(const View& view, int64_t i) {
     case DType::i32: return load<int32_t>(view, i);
     case DType::i64: return static_cast<double>(load<int64_t>(view, i));
     case DType::u8: return load<uint8_t>(view, i);
+    default: throw std::logic_error("a block format has no single elements");
   }
-  return 0;
 }
 
 double round_to(DType dtype, double value) {
@@ -88,6 +88,7 @@ void encode(const View& view, int64_t i, double value) {
     case DType::i32: return put(view, i, static_cast<int32_t>(value));
     case DType::i64: return put(view, i, static_cast<int64_t>(value));
     case DType::u8: return put(view, i, static_cast<uint8_t>(value));
+    default: throw std::logic_error("a block format has no single elements");
   }
 }
 
