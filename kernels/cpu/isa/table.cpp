@@ -8,9 +8,11 @@ namespace qeng::isa::QENG_ISA {
 void fill_activation(Table& table);
 void fill_attention(Table& table);
 void fill_attention_grad(Table& table);
+void fill_block_decode(Table& table);
 void fill_dropout(Table& table);
 void fill_elementwise(Table& table);
 void fill_gemv(Table& table);
+void fill_hadamard(Table& table);
 void fill_optimizer(Table& table);
 void fill_rmsnorm(Table& table);
 void fill_rope(Table& table);
@@ -21,9 +23,11 @@ void fill(Table& table) {
   fill_activation(table);
   fill_attention(table);
   fill_attention_grad(table);
+  fill_block_decode(table);
   fill_dropout(table);
   fill_elementwise(table);
   fill_gemv(table);
+  fill_hadamard(table);
   fill_optimizer(table);
   fill_rmsnorm(table);
   fill_rope(table);
