@@ -125,8 +125,9 @@ function Tensor:label(label) end
 ---Rows of a table by token.  table [vocab, hidden], tokens [t] i32 -> [t, hidden]
 ---@param table Tensor
 ---@param tokens Tensor
+---@param out? dtype  the table's own, f32 where that is a stored one
 ---@return Tensor
-function q.embedding(table, tokens) end
+function q.embedding(table, tokens, out) end
 
 ---@param x Tensor  [..., dim]
 ---@param w Tensor  [dim]
@@ -743,8 +744,8 @@ function q.hub.files(name, kind, patterns, opt) end
 
 -- ---------------------------------------------------------------- models
 
----A model from a Hugging Face folder (config.json, safetensors, tokenizer): Llama, Mistral, Qwen2, Qwen3.
----@param dir string  or its name on the hub, org/name[@revision]
+---A model from a Hugging Face folder (config.json, safetensors, tokenizer) or a GGUF file: Llama, Mistral, Qwen2, Qwen3.
+---@param dir string  folder, .gguf file, or a name on the hub, org/name[@revision]
 ---@param opt? {dtype?: dtype, writable?: boolean}  dtype: the file's own; writable: weights with memory of their own (full fine-tuning)
 ---@return Model
 function q.load(dir, opt) end
