@@ -68,6 +68,11 @@ double decode(const View& view, int64_t i) {
     case DType::i32: return load<int32_t>(view, i);
     case DType::i64: return static_cast<double>(load<int64_t>(view, i));
     case DType::u8: return load<uint8_t>(view, i);
+    case DType::q8_0: {  // 34 bytes: a scale in f16, 32 signed bytes
+      const char* block = static_cast<const char*>(view.data) + i / 32 * 34;
+      const View scale(const_cast<char*>(block), DType::f16, {1});
+      return decode(scale, 0) * static_cast<signed char>(block[2 + i % 32]);
+    }
     default: throw std::logic_error("a block format has no single elements");
   }
 }
@@ -92,6 +97,6 @@ void encode(const View& view, int64_t i, double value) {
   }
 }
 
-double unit_roundoff(DType dtype) { return std::ldexp(1, -format_of(dtype).digits); }
+double unit_roundoff(DType dtype) { return is_block(dtype) ? 0 : std::ldexp(1, -format_of(dtype).digits); }
 
 }  // namespace qeng::conformance

@@ -12,6 +12,7 @@ void fill_dropout(Table& table);
 void fill_elementwise(Table& table);
 void fill_gemv(Table& table);
 void fill_optimizer(Table& table);
+void fill_paged_attention(Table& table);
 void fill_rmsnorm(Table& table);
 void fill_rope(Table& table);
 void fill_softmax(Table& table);
@@ -25,6 +26,7 @@ void fill(Table& table) {
   fill_elementwise(table);
   fill_gemv(table);
   fill_optimizer(table);
+  fill_paged_attention(table);
   fill_rmsnorm(table);
   fill_rope(table);
   fill_softmax(table);

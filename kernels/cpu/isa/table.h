@@ -20,6 +20,7 @@ enum class Float : uint8_t { f32, bf16, f16 };  // f16 only where said
 
 struct AttentionTile;  // attention.h
 struct AttentionGradTile;
+struct PagedTile;  // paged_attention.h
 
 struct Table {
   const char* name = nullptr;
@@ -69,6 +70,10 @@ struct Table {
                           int64_t stride) = nullptr;
   // y = scale * (parts[0] + parts[1] + ...)     each [n]
   void (*sum_parts)(const float* const* parts, int64_t count, float scale, Float type, void* y, int64_t n) = nullptr;
+
+  // ---- paged attention (paged_attention.cpp): tiles as paged_attention.h describes them
+  void (*paged_attention)(const PagedTile& tile) = nullptr;
+  void (*merge_pieces)(const PagedTile& tile) = nullptr;
 
   // ---- rope (rope.cpp): one token. x, y: [heads, dim]   cosines, sines: [half]
   void (*rope)(Float type, const void* x, void* y, const float* cosines, const float* sines, int64_t heads, int64_t dim,
