@@ -46,10 +46,10 @@ int project(Call& call) {
 
 int merge(Call& call) { return call.push(merge_lora(call.arg<TensorPtr>(1), read_lora(call, 2))); }
 int embed(Call& call) {
-  TensorPtr table = call.arg<TensorPtr>(1);
-  const DType dtype = table->view.dtype, own = is_block(dtype) || dtype == DType::f16 ? DType::f32 : dtype;
-  Options opt(call, 3, {"out"});
-  return call.push(embedding(tape(), table, call.arg<TensorPtr>(2), opt.get<DType>("out", own)));
+  const auto table = call.arg<TensorPtr>(1);
+  const DType own = table->view.dtype;  // a stored dtype is none to compute in
+  const DType out = call.arg<DType>(3, own == DType::bf16 ? own : DType::f32);
+  return call.push(embedding(tape(), table, call.arg<TensorPtr>(2), out));
 }
 int rotate_signed(Call& call) {
   TensorPtr x = call.arg<TensorPtr>(1);

@@ -101,6 +101,6 @@ void encode(const View& view, int64_t i, double value) {
   }
 }
 
-double unit_roundoff(DType dtype) { return std::ldexp(1, -format_of(dtype).digits); }
+double unit_roundoff(DType dtype) { return is_block(dtype) ? 0 : std::ldexp(1, -format_of(dtype).digits); }
 
 }  // namespace qeng::conformance
