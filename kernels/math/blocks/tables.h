@@ -41,10 +41,11 @@ QENG_HD float scale(const MXFP4& b, int) {  // the two least are subnormal
   return float_of(b.e < 2 ? 0x00200000u << b.e : static_cast<uint32_t>(b.e - 1) << 23);
 }
 
-// The code whose value is nearest to v, the first of two. The first codes' values ascend.
+// The code whose value is nearest to v, the first of two. Values of IQ4_NL ascend, those of FP4's first codes too.
 static inline int nearest_iq4(float v) {
   int q = 0;
-  while (q < 15 && v > 0.5f * static_cast<float>(iq4_value(q) + iq4_value(q + 1))) ++q;
+  for (int step = 8; step > 0; step /= 2)
+    if (v > 0.5f * static_cast<float>(iq4_value(q + step - 1) + iq4_value(q + step))) q += step;
   return q;
 }
 static inline int nearest_fp4(float v) {
