@@ -2,26 +2,13 @@
 // attention is in isa/paged_attention.cpp.
 #include "kernels/cpu/isa/paged_attention.h"
 
-#include <cmath>
 #include <cstring>
 
 #include "kernels/cpu/cpu.h"
+#include "kernels/math/blocks/q8_0.h"
 
 namespace qeng {
 namespace {
-
-// n values, a multiple of 32, in q8_0: scale = max|x| / 127 in f16, values x / scale to the nearest, ties away from
-// zero.
-void store_q8_0(const float* x, char* to, int64_t n) {
-  for (int64_t i = 0; i < n; i += 32, to += 34) {
-    float most = 0;
-    for (int64_t j = 0; j < 32; ++j) most = std::max(most, std::fabs(x[i + j]));
-    const float scale = most / 127, inverse = scale != 0 ? 1 / scale : 0;
-    const f16 stored = to_f16(scale);
-    std::memcpy(to, &stored, 2);
-    for (int64_t j = 0; j < 32; ++j) to[2 + j] = static_cast<char>(static_cast<int8_t>(std::round(x[i + j] * inverse)));
-  }
-}
 
 // The row of a pool: its place in memory, whatever the dtype.
 char* row_of(const View& pool, int64_t row, int64_t width) {
@@ -47,7 +34,7 @@ void run(const KvStore& op, CpuContext& context) {
         } else {
           float* x = wide + team_rank() * width;
           context.isa->scale(float_type(from), at(from, t * width), isa::Float::f32, x, 1.0f, width);
-          store_q8_0(x, to, width);
+          for (int64_t i = 0; i < width; i += 32) encode(x + i, nullptr, reinterpret_cast<blocks::Q8_0*>(to)[i / 32]);
         }
       }
     }
