@@ -125,8 +125,9 @@ function Tensor:label(label) end
 ---Rows of a table by token.  table [vocab, hidden], tokens [t] i32 -> [t, hidden]
 ---@param table Tensor
 ---@param tokens Tensor
+---@param out? dtype  the table's own, f32 where that is a stored one
 ---@return Tensor
-function q.embedding(table, tokens) end
+function q.embedding(table, tokens, out) end
 
 ---@param x Tensor  [..., dim]
 ---@param w Tensor  [dim]
@@ -299,6 +300,56 @@ function SafetensorsFile:tensor(name, opt) end
 ---@return table<string, string>
 function SafetensorsFile:metadata() end
 function SafetensorsFile:close() end
+
+q.gguf = {}
+---Of a split file, the first part: NAME-00001-of-0000N.gguf.
+---@param path string
+---@return GgufFile
+function q.gguf.open(path) end
+---Writes atomically, each tensor as it is (q.quantize first, for blocks). Types of metadata: u8 i8 u16 i16 u32 i32 u64 i64
+---f32 f64 bool string, and "[u32]" for arrays.
+---@param path string
+---@param tensors table  {{name, Tensor}...}
+---@param metadata table  {{key, type, value}...}
+function q.gguf.save(path, tensors, metadata) end
+---The same in pieces: writer:write each tensor in the order of specs, then writer:commit().
+---@param path string
+---@param specs table  {{name = , dtype = , shape = }...}
+---@param metadata table  {{key, type, value}...}
+---@return GgufWriter
+function q.gguf.writer(path, specs, metadata) end
+
+---@class GgufFile
+local GgufFile = {}
+---Integers beyond 2^53 come as decimal text.
+---@param key string
+---@return any value, string? type  nothing if the file has no such entry
+function GgufFile:get(key) end
+---@return string[]
+function GgufFile:keys() end
+---All entries; vocabularies too, so get() is quicker for one.
+---@return table<string, any>
+function GgufFile:metadata() end
+---@return string[]
+function GgufFile:names() end
+---@param name string
+---@return {dtype: string, readable: boolean, shape: integer[], bytes: integer}?
+function GgufFile:info(name) end
+---Mapped where dtype and order are the file's own, copied otherwise. heads: the rows are those of a llama file's q or k, and
+---come in Hugging Face's order (engine/formats/gguf_rows.h).
+---@param name string
+---@param opt? {dtype?: dtype, shape?: integer[], copy?: boolean, label?: string, heads?: integer}  shape: what is expected
+---@return Tensor
+function GgufFile:tensor(name, opt) end
+function GgufFile:close() end
+
+---@class GgufWriter
+local GgufWriter = {}
+---@param name string
+---@param tensor Tensor
+---@param opt? {heads?: integer}  heads: rows go to llama's order
+function GgufWriter:write(name, tensor, opt) end
+function GgufWriter:commit() end
 
 q.json = {}
 ---Arrays keep that they are arrays; whole numbers are exact up to 2^53.
@@ -693,8 +744,8 @@ function q.hub.files(name, kind, patterns, opt) end
 
 -- ---------------------------------------------------------------- models
 
----A model from a Hugging Face folder (config.json, safetensors, tokenizer): Llama, Mistral, Qwen2, Qwen3.
----@param dir string  or its name on the hub, org/name[@revision]
+---A model from a Hugging Face folder (config.json, safetensors, tokenizer) or a GGUF file: Llama, Mistral, Qwen2, Qwen3.
+---@param dir string  folder, .gguf file, or a name on the hub, org/name[@revision]
 ---@param opt? {dtype?: dtype, writable?: boolean}  dtype: the file's own; writable: weights with memory of their own (full fine-tuning)
 ---@return Model
 function q.load(dir, opt) end

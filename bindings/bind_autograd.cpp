@@ -45,7 +45,12 @@ int project(Call& call) {
 }
 
 int merge(Call& call) { return call.push(merge_lora(call.arg<TensorPtr>(1), read_lora(call, 2))); }
-int embed(Call& call) { return call.push(embedding(tape(), call.arg<TensorPtr>(1), call.arg<TensorPtr>(2))); }
+int embed(Call& call) {
+  const auto table = call.arg<TensorPtr>(1);
+  const DType own = table->view.dtype;  // a stored dtype is none to compute in
+  const DType out = call.arg<DType>(3, own == DType::bf16 ? own : DType::f32);
+  return call.push(embedding(tape(), table, call.arg<TensorPtr>(2), out));
+}
 int norm(Call& call) {
   return call.push(rmsnorm(tape(), call.arg<TensorPtr>(1), call.arg<TensorPtr>(2), call.arg<float>(3), call.arg<bool>(4, false)));
 }

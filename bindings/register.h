@@ -11,6 +11,7 @@ void register_view(lua_State* L);         // bind_view.cpp: Tensor:view
 void register_autograd(lua_State* L);     // bind_autograd.cpp: differentiable functions, tape, scopes
 void register_program(lua_State* L);      // bind_program.cpp: programs, traces, profiles, AdamW
 void register_safetensors(lua_State* L);  // bind_safetensors.cpp
+void register_gguf(lua_State* L);         // bind_gguf.cpp
 void register_tokenizer(lua_State* L);    // bind_tokenizer.cpp
 void register_sampler(lua_State* L);      // bind_sampler.cpp
 void register_generate(lua_State* L);      // bind_generate.cpp: operations of inference, page pools

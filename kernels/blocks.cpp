@@ -35,4 +35,12 @@ void decode_row(DType dtype, const void* row, int64_t first, int64_t count, floa
   });
 }
 
+void encode_row(DType dtype, const float* x, const float* importance, int64_t count, void* row) {
+  blocks::with_block(dtype, [&](auto tag) {
+    using Block = decltype(tag);
+    Block* out = static_cast<Block*>(row);
+    for (int64_t i = 0; i < count; i += Block::kElements) encode(x + i, importance ? importance + i : nullptr, *out++);
+  });
+}
+
 }  // namespace qeng

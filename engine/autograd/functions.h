@@ -20,7 +20,7 @@ TensorPtr linear(Tape& tape, const TensorPtr& x, const TensorPtr& w, const Tenso
 // w + scale * b a, computed in f32 and rounded once to w's dtype; not differentiable.
 TensorPtr merge_lora(const TensorPtr& w, const Lora& lora);
 
-TensorPtr embedding(Tape& tape, const TensorPtr& table, const TensorPtr& tokens);
+TensorPtr embedding(Tape& tape, const TensorPtr& table, const TensorPtr& tokens, DType out);
 TensorPtr rmsnorm(Tape& tape, const TensorPtr& x, const TensorPtr& w, float eps, bool plus_one);
 
 struct NormedSum {

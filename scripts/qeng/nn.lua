@@ -28,13 +28,20 @@ function Params:weight(name, shape)
   return tensor
 end
 
+-- How a parameter's input, and what is looked up in it, is rotated: {block =, signs =} each, or nil.
+function Params:rotation(name, columns)
+  if not self.model.rotations then return nil end
+  return self.model.rotations(self.prefix .. name, columns)
+end
+
 -- ---------------------------------------------------------------- layers
 
 local Linear = {}
 Linear.__index = Linear
 
--- y = x w^T (+ bias) (+ the adapter, once model:lora set self.lora)
+-- y = x w^T (+ bias) (+ the adapter, once model:lora set self.lora); where the weight is stored rotated, x is rotated first.
 function Linear:__call(x)
+  if self.rotation then x = q.hadamard(x, self.rotation) end
   return q.linear(x, self.weight, { bias = self.bias, lora = self.lora })
 end
 
@@ -45,6 +52,7 @@ function Params:linear(name, out, inputs, bias)
     role = name,
     weight = p:weight("weight", { out, inputs }),
     bias = bias and p:weight("bias", { out }) or nil,
+    rotation = p:rotation("weight", inputs),
   }, Linear)
   table.insert(self.model.linears, layer)
   return layer
@@ -131,9 +139,16 @@ function nn.decoder(model, source, c, new_block)
   for i = 0, c.layers - 1 do blocks[i + 1] = new_block(body:at("layers." .. i), i) end
   local norm = body:norm("norm", c.hidden, c.eps)
   model.head = c.tied and model.embed or p:weight("lm_head.weight", { c.vocab, c.hidden })
+  local of_head, of_rows = body:rotation("embed_tokens.weight", c.hidden)
+  if not c.tied then of_head = p:rotation("lm_head.weight", c.hidden) end
+
+  local function embed(tokens)
+    local rows = q.embedding(model.embed, tokens, model.dtype)
+    return of_rows and q.hadamard(rows, { block = of_rows.block, signs = of_rows.signs, inverse = true }) or rows
+  end
 
   return function(tokens, seq)
-    local x, branch = q.block("embed", q.embedding, model.embed, tokens), nil
+    local x, branch = q.block("embed", embed, tokens), nil
     for i, block in ipairs(blocks) do
       local name = "layers." .. (i - 1)
       if model.recompute then
@@ -145,7 +160,8 @@ function nn.decoder(model, source, c, new_block)
         x, branch = q.block(name, block, x, branch, seq, i)
       end
     end
-    return select(2, q.block("norm", norm.of_sum, norm, x, branch))
+    local hidden = select(2, q.block("norm", norm.of_sum, norm, x, branch))
+    return of_head and q.hadamard(hidden, of_head) or hidden
   end
 end
 

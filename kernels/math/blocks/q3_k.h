@@ -21,4 +21,20 @@ QENG_HD int group_code(const Q3_K& b, int g) {
 QENG_HD int code(const Q3_K& b, int k) { return two_bits(b.qs, k) + (b.hmask[k % 32] >> (k / 32) & 1) * 4 - 4; }
 QENG_HD float scale(const Q3_K& b, int g) { return to_f32(b.d) * static_cast<float>(group_code(b, g)); }
 
+static inline void encode(const float* x, const float* importance, Q3_K& b) {
+  Super<16> fit;
+  super_scales(x, importance, -32, 31, -4, 3, fit);
+  b.d = fit.d;
+  for (uint8_t& byte : b.scales) byte = 0;
+  for (int g = 0; g < 16; ++g) {
+    const int s = fit.scales[g] + 32;
+    b.scales[g % 8] = static_cast<uint8_t>(b.scales[g % 8] | (s & 15) << (g / 8 * 4));
+    b.scales[8 + g % 4] = static_cast<uint8_t>(b.scales[8 + g % 4] | s >> 4 << (g / 4 * 2));
+  }
+  for (uint8_t& byte : b.hmask) byte = 0;
+  for (int k = 0; k < 256; ++k)
+    b.hmask[k % 32] = static_cast<uint8_t>(b.hmask[k % 32] | (fit.codes[k] >= 0) << (k / 32));
+  put_two_bits(fit.codes, 4, 0, b.qs);
+}
+
 }  // namespace qeng::blocks

@@ -20,4 +20,16 @@ QENG_HD int code(const Q6_K& b, int k) {
 }
 QENG_HD float scale(const Q6_K& b, int g) { return to_f32(b.d) * static_cast<float>(b.scales[g]); }
 
+static inline void encode(const float* x, const float* importance, Q6_K& b) {
+  Super<16> fit;
+  super_scales(x, importance, -128, 127, -32, 31, fit);
+  b.d = fit.d;
+  for (int g = 0; g < 16; ++g) b.scales[g] = static_cast<int8_t>(fit.scales[g]);
+  for (int j = 0; j < 128; ++j) {
+    const int k = j / 64 * 128 + j % 64;
+    b.ql[j] = static_cast<uint8_t>(((fit.codes[k] + 32) & 15) | ((fit.codes[k + 64] + 32) & 15) << 4);
+  }
+  put_two_bits(fit.codes, 32, 4, b.qh);
+}
+
 }  // namespace qeng::blocks

@@ -4,6 +4,7 @@
 // in runs: digit n of byte m of a run of r bytes is the weight r n + m of that run. The last run (qh) has four digits a
 // byte.
 #pragma once
+#include "kernels/math/blocks/q2_0.h"
 #include "kernels/math/blocks/q2_k.h"
 
 namespace qeng::blocks {
@@ -57,5 +58,36 @@ QENG_HD float scale(const TQ1_0& b, int) { return to_f32(b.d); }
 
 QENG_HD int code(const PTQ1_0& b, int k) { return trit_of_runs(b.qs, b.qh, 16, k) - 1; }
 QENG_HD float scale(const PTQ1_0& b, int) { return to_f32(b.d); }
+
+static inline void encode(const float* x, const float*, TQ2_0& b) {
+  uint8_t codes[256];
+  b.d = encode_ternary(256, x, codes);
+  for (int j = 0; j < 64; ++j) {
+    const uint8_t* first = codes + j / 32 * 128 + j % 32;
+    b.qs[j] = static_cast<uint8_t>(first[0] | first[32] << 2 | first[64] << 4 | first[96] << 6);
+  }
+}
+
+// A run of bytes of `digits` trits each; byte m holds codes m, m + run, ... Returns where the next run's codes start.
+static inline const uint8_t* put_trits(const uint8_t* codes, int run, int digits, uint8_t* bytes) {
+  for (int m = 0; m < run; ++m) {
+    int v = 0;
+    for (int n = 0; n < 5; ++n) v = 3 * v + (n < digits ? codes[n * run + m] : 0);
+    bytes[m] = static_cast<uint8_t>((256 * v + 242) / 243);
+  }
+  return codes + run * digits;
+}
+
+static inline void encode(const float* x, const float*, TQ1_0& b) {
+  uint8_t codes[256];
+  b.d = encode_ternary(256, x, codes);
+  put_trits(put_trits(put_trits(codes, 32, 5, b.qs), 16, 5, b.qs + 32), 4, 4, b.qh);
+}
+
+static inline void encode(const float* x, const float*, PTQ1_0& b) {
+  uint8_t codes[128];
+  b.d = encode_ternary(128, x, codes);
+  put_trits(put_trits(put_trits(codes, 16, 5, b.qs), 8, 5, b.qs + 16), 2, 4, b.qh);
+}
 
 }  // namespace qeng::blocks
