@@ -1,6 +1,7 @@
 // The operations of inference, which record no gradient, and the page pool of a KV cache.
 #include "bindings/register.h"
 #include "bindings/runtime.h"
+#include "engine/generate/logprobs.h"
 #include "engine/generate/page_pool.h"
 
 QENG_LUA_CLASS(qeng::PagePool, "PagePool")
@@ -80,6 +81,24 @@ int paged_attention(Call& call) {
                               opt.get<float>("scale", 1.0f / std::sqrt(static_cast<float>(query->view.columns()))), opt.get<int>("window", 0),
                               opt.get<int>("page_tokens")});
   return call.push(mixed);
+}
+
+// token_logprobs(logits, id, k): the log-probability of the token under the last row, and {{id =, logprob =}...} of the k likeliest.
+int logprobs(Call& call) {
+  const TensorPtr logits = call.arg<TensorPtr>(1);
+  const int64_t rows = logits->view.rows();
+  const std::vector<float> row = to_host_f32(*row_range(reshape_view(logits, {rows, logits->view.columns()}), rows - 1, 1));
+  const View view(const_cast<float*>(row.data()), DType::f32, {logits->view.columns()});
+  const TokenLogprobs result = token_logprobs(view, call.arg<int64_t>(2), call.arg<int64_t>(3, 0));
+  call.push(result.logprob);
+  lua_createtable(call.L, static_cast<int>(result.top.size()), 0);
+  for (size_t i = 0; i < result.top.size(); ++i) {
+    lua_newtable(call.L);
+    lua::set_field(call.L, "id", result.top[i].first);
+    lua::set_field(call.L, "logprob", result.top[i].second);
+    lua_rawseti(call.L, -2, static_cast<int>(i) + 1);
+  }
+  return 2;
 }
 
 // ---------------------------------------------------------------- page pool
@@ -172,7 +191,7 @@ int set(Call& call) {
 
 void register_generate(lua_State* L) {
   using namespace lua;
-  functions(L, "", {{"row_linear", fn<row_linear>}, {"kv_store", fn<kv_store>}, {"copy_pages", fn<copy_pages>}, {"paged_attention", fn<paged_attention>}, {"page_pool", fn<page_pool>}});
+  functions(L, "", {{"row_linear", fn<row_linear>}, {"kv_store", fn<kv_store>}, {"copy_pages", fn<copy_pages>}, {"paged_attention", fn<paged_attention>}, {"token_logprobs", fn<logprobs>}, {"page_pool", fn<page_pool>}});
   methods<PagePool>(L, {{"open", fn<open>}, {"reuse", fn<reuse>}, {"extend", fn<extend>}, {"length", fn<length>}, {"fork", fn<fork>}, {"commit", fn<commit>},
                         {"truncate", fn<truncate>}, {"close", fn<close>}, {"forget", fn<forget>}, {"copies", fn<copies>}, {"stats", fn<stats>}, {"available", fn<available>},
                         {"fill", fn<fill>}});

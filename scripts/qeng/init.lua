@@ -8,6 +8,7 @@ io.stdout:setvbuf "line"  -- so that a log shows it between the progress lines o
 local bpe = require "qeng.bpe"
 local chat = require "qeng.chat"
 local data = require "qeng.data"
+local engine = require "qeng.engine"
 local generate = require "qeng.generate"
 local hub = require "qeng.hub"
 local models = require "qeng.model"
@@ -34,9 +35,12 @@ q.device_options = run.device_options
 q.use_device = run.use_device
 q.finetune = run.finetune
 
+q.engine = engine.new
+
 q.help = require "qeng.help"
 
 models.Model.generate = generate.text
 models.Model.answer = generate.answer
+models.Model.engine = engine.new
 
 return q
