@@ -73,7 +73,7 @@ end
 -- An iterator over pieces of text (whole UTF-8 characters) and their kind: "reasoning" with opt.reasoning, else nil. Also returns
 -- the request, which has the figures. opt: as request.lua has them; engine, or for one of its own kv, chunk and draft (a model).
 function generate.text(model, opt)
-  if not model.tokenizer then error(model.tokenizer_error or { code = "value", message = "generate: this model has no tokenizer" }, 0) end
+  request.tokenizer(model)
   return drive(model, opt, request.take)
 end
 

@@ -79,6 +79,9 @@ function paged.page_bytes(model, kv, page_tokens)
   return 2 * c.layers * page_tokens * c.kv_heads * c.head_dim * element
 end
 
+-- The one handle of what make() returns, in no scope, so that free() frees it.
+local function kept(make) return q.scope(function() return q.keep(make()) end) end
+
 -- opt: pages; kv (dtype of the cache, the model's), page_tokens (16), remember (reuse full pages of equal beginnings, true), rows and
 -- sequences (the most of a step: 512, 64).
 function paged.new(model, opt)
@@ -90,7 +93,7 @@ function paged.new(model, opt)
     pool = q.page_pool { pages = opt.pages, page_tokens = page_tokens, remember = opt.remember },
     rope = model:rope(c.max_position),
   }, Runner)
-  local function make(shape, dtype) return q.keep(q.empty(shape, dtype, "kv")) end
+  local function make(shape, dtype) return kept(function() return q.empty(shape, dtype, "kv") end) end
   for i = 1, c.layers do
     self.keys[i] = make({ opt.pages * page_tokens, c.kv_heads, c.head_dim }, kv)
     self.values[i] = make({ opt.pages * page_tokens, c.kv_heads, c.head_dim }, kv)
@@ -159,11 +162,19 @@ function Runner:decode(ids, counts, most, range, use)
     self.seen[key] = (self.seen[key] or 0) + 1
     if self.seen[key] < 2 then return false end
     if self.captured == most_programs then self:forget() end
-    local step = self:views(#ids, #ids, most)
-    for name, tensor in pairs(step) do step[name] = q.keep(tensor) end
+    local step = q.scope(function()
+      local views = self:views(#ids, #ids, most)
+      for name, tensor in pairs(views) do views[name] = q.keep(tensor) end
+      return views
+    end)
     fill(self, step, ids, counts)
-    local program, logits = q.capture(function() return q.no_grad(function() return self:logits(self:hidden(step, { range })) end) end)
-    found = { program = program, logits = q.keep(logits), step = step }
+    local program
+    local logits = kept(function()
+      local result
+      program, result = q.capture(q.no_grad, function() return self:logits(self:hidden(step, { range })) end)
+      return result
+    end)
+    found = { program = program, logits = logits, step = step }
     self.programs[key], self.captured = found, (self.captured or 0) + 1
   else
     fill(self, found.step, ids, counts)
@@ -206,6 +217,7 @@ function Runner:forget()
   for _, found in pairs(self.programs) do
     found.program:free()
     found.logits:free()
+    for _, tensor in pairs(found.step) do tensor:free() end
   end
   self.programs, self.seen, self.captured = {}, {}, 0
 end

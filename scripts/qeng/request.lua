@@ -48,6 +48,12 @@ function request.stops(model)
   return stops
 end
 
+function request.tokenizer(model)
+  if model.tokenizer then return model.tokenizer end
+  if model.tokenizer_error then error(model.tokenizer_error, 0) end
+  q.error("value", "generate: this model has no tokenizer: give ids, and take tokens")
+end
+
 -- The ids of a prompt: opt.ids, or those of opt.messages or opt.prompt.
 function request.ids(model, opt)
   if opt.ids then
@@ -59,8 +65,7 @@ function request.ids(model, opt)
     end
     return opt.ids
   end
-  local tokenizer = model.tokenizer
-  if not tokenizer then error(model.tokenizer_error or { code = "value", message = "generate: this model has no tokenizer: give ids" }, 0) end
+  local tokenizer = request.tokenizer(model)
   if opt.messages then return chat.template(tokenizer, opt.template, opt.system):prompt(opt.messages) end
   if type(opt.prompt) ~= "string" then q.error("value", "generate: give a prompt, messages or ids") end
   local ids, info = tokenizer:encode(opt.prompt, { special = true }), tokenizer:info()
