@@ -100,7 +100,7 @@ function cases.schedule(seed, opt)
   local model = opt.model or cases.model(family, { seed = seed, dtype = opt.dtype })
   local list = cases.requests(model, opt.count or 64, below)
   local setup = {
-    kv = opt.kv, max_batch = ({ 2, 8, 16, 64 })[below(4) + 1], chunk = ({ 1, 7, 33, 256 })[below(4) + 1], pages = 12 + below(36),
+    kv = opt.kv, max_batch = ({ 2, 8, 16, 64 })[below(4) + 1], chunk = ({ 1, 7, 33, 256 })[below(4) + 1], pages = opt.pages or 12 + below(36),
     remember = below(4) > 0, page_tokens = 16, draft = opt.draft,
   }
   local engine = model:engine(setup)
