@@ -953,6 +953,44 @@ local Request = {}
 ---Text since the last call: an array of {text, kind}.
 ---@return table[]
 function Request:take() end
+---How fast it was, in a line.
+---@return string
+function Request:speed() end
+
+---A conversation: what was said counts, and only what is new is computed (scripts/qeng/conversation.lua).
+---@param model Model
+---@param opt? table  system; kv, context, chunk, draft as q.engine; and what Model:generate takes
+---@return Conversation
+function q.conversation(model, opt) end
+
+---@class Conversation
+---@field messages table[]
+---@field system string?  the system message
+---@field request Request?  the last
+local Conversation = {}
+---An iterator over pieces of the answer and their kind ("reasoning" or nil).
+---@param text string
+---@param interrupted? fun(): boolean  asked between pieces: true ends the answer
+---@return fun(): string?, string?
+function Conversation:ask(text, interrupted) end
+---Ends the answer; what has come is kept.
+function Conversation:stop() end
+---@return string
+function Conversation:speed() end
+---Forgets the messages.
+function Conversation:reset() end
+---@param path string  gets a line of JSON
+function Conversation:save(path) end
+function Conversation:close() end
+
+---Adds the options of recipes that generate text: the model, its adapter, and how to draw tokens.
+---@param declared table
+---@return table
+function q.generation_options(declared) end
+---@param opt table  parsed options
+---@return Model
+---@return table how  for Model:generate and q.conversation
+function q.generation(opt) end
 
 
 -- ---------------------------------------------------------------- data, training

@@ -125,6 +125,7 @@ local function admit(self)
       return
     end
     table.remove(self.waiting, 1)
+    r.started_at = r.started_at or q.time()
     r.id, r.state, r.reused = id, "running", math.max(r.reused, r.preempted == 0 and reused or 0)
     local at = #self.running + 1  -- readmitted ones are older than some that run
     while at > 1 and self.running[at - 1].number > r.number do at = at - 1 end

@@ -131,6 +131,21 @@ local stopped = engine:submit { ids = { 1, 2 }, max_tokens = 50 - 10, stop_ids =
 engine:finish()
 check(stopped.finish == "cancelled" and #stopped.output == 3 and engine:stats().used == 0, "cancelled from inside")
 engine:close()
+-- text: reasoning apart, by the ids of its marks; stop strings
+model.tokenizer = {
+  info = function() return {} end, id = function(_, name) return ({ ["<think>"] = 7, ["</think>"] = 9 })[name] end,
+  is_special = function() return false end, bytes = function(_, id) return ("<%d>"):format(id) end,
+}
+engine = model:engine { pages = 3 }
+local thinker = engine:submit { ids = { 1, 7 }, max_tokens = 5, stop_ids = {}, reasoning = true, stop = { "<6><8>" } }
+for _, id in ipairs { 5, 6, 8, 9, 4, 6 } do check(not thinker:speak(id), "no stop yet") end
+check(thinker.reasoning_text == "<5><6><8>" and thinker.text == "<4>", "reasoning %s, text %s", thinker.reasoning_text, thinker.text)
+check(thinker:speak(8) and thinker.text == "<4>" and thinker.stop_string == "<6><8>", "stop string")
+engine:close()
+local plain, text = model:generate { ids = { 1, 7 }, max_tokens = 4, temperature = 0, stop_ids = {} }, ""
+for piece in plain do text = text .. piece end
+check(select(2, text:gsub("<", "")) == 4, "four tokens of text: %s", text)
+
 check(not pcall(model.engine, model, { kv = "i32" }), "kv i32")
 check(q.memory().kv.bytes == 0, "KV memory is left: %d bytes", q.memory().kv.bytes)
 print "engine: passed"
