@@ -132,16 +132,11 @@ function Model:check_length(row_tokens)
   end
 end
 
--- Hidden states [t, hidden] of one document of token ids (a Lua array), from position `start` with a cache.
-function Model:hidden(ids, start, cache)
-  start = start or 0
+-- Hidden states [t, hidden] of one document of token ids (a Lua array).
+function Model:hidden(ids)
   local positions = {}
-  for i = 1, #ids do positions[i] = start + i - 1 end
-  local seq = {
-    positions = q.tensor(positions, "i32"), cu_q = q.tensor({ 0, #ids }, "i32"),
-    cu_k = q.tensor({ 0, start + #ids }, "i32"), rope = self:rope(start + #ids), cache = cache,
-  }
-  return self.forward(q.tensor(ids, "i32"), seq)
+  for i = 1, #ids do positions[i] = i - 1 end
+  return self.forward(q.tensor(ids, "i32"), { positions = q.tensor(positions, "i32"), cu_q = q.tensor({ 0, #ids }, "i32"), rope = self:rope(#ids) })
 end
 
 -- Logits [t, vocab] in f32 of one document.
@@ -224,6 +219,7 @@ end
 
 function Model:save_adapter(dir) return peft.save(self, dir) end
 function Model:load_adapter(dir) return peft.load(self, dir) end
+function Model:read_adapter(dir) return peft.read(self, dir) end
 function Model:merge() return peft.merge(self) end
 
 -- A Hugging Face folder of the weights as they are (merge first): config, tokenizer files, safetensors in shards. opt: dtype
