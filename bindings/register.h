@@ -12,6 +12,7 @@ void register_autograd(lua_State* L);     // bind_autograd.cpp: differentiable f
 void register_program(lua_State* L);      // bind_program.cpp: programs, traces, profiles, AdamW
 void register_safetensors(lua_State* L);  // bind_safetensors.cpp
 void register_gguf(lua_State* L);         // bind_gguf.cpp
+void register_measure(lua_State* L);      // bind_measure.cpp
 void register_tokenizer(lua_State* L);    // bind_tokenizer.cpp
 void register_sampler(lua_State* L);      // bind_sampler.cpp
 void register_packets(lua_State* L);      // bind_packets.cpp
