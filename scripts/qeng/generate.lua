@@ -75,6 +75,7 @@ function generate.stops(model)
     local id = tokenizer:id(name)
     if id then stops[id] = true end
   end
+  for _, id in ipairs(model.stop_ids or {}) do stops[id] = true end  -- of a GGUF file
   local path = model.dir and model.dir .. "/generation_config.json"
   if path and q.fs.kind(path) == "file" then
     local ids = q.json.decode(q.fs.read(path)).eos_token_id

@@ -53,6 +53,13 @@ local function add_tokenizer(add, tokenizer, vocab)
   if lists.merges then add(space .. "merges", "[string]", lists.merges) end
   if info.bos then add(space .. "bos_token_id", "u32", info.bos) end
   if info.eos then add(space .. "eos_token_id", "u32", info.eos) end
+  for _, name in ipairs { "<|im_end|>", "<|eot_id|>" } do
+    local id = tokenizer:id(name)
+    if id then
+      add(space .. "eot_token_id", "u32", id)
+      break
+    end
+  end
   if info.pad then add(space .. "padding_token_id", "u32", info.pad) end
   add(space .. "add_bos_token", "bool", info.add_bos)
   if lists.model == "llama" then add(space .. "add_space_prefix", "bool", lists.add_space_prefix) end

@@ -215,24 +215,32 @@ function Model:save_gguf(path, opt) return gguf_export.save(self, path, opt) end
 function Model:merge() return peft.merge(self) end
 
 -- A Hugging Face folder of the weights as they are (merge first): config, tokenizer files, safetensors in shards. opt: dtype
--- (the model's), max_shard_bytes.
+-- (the weights' own; the model's where they come from a GGUF file), max_shard_bytes.
 function Model:save(dir, opt)
   opt = opt or {}
+  if self.rotations or self.config.rope.factors then
+    q.error("unsupported", ("save: %s, which a config.json cannot say; recipes/quantize.lua copies the GGUF file with it")
+      :format(self.rotations and "the weights are stored rotated" or "rope_freqs.weight holds factors of no known setting"))
+  end
+  local dtype = opt.dtype or self.gguf and self.dtype
   local tmp = dir .. ".tmp"
   q.fs.remove(tmp)
   q.fs.mkdir(tmp)
   local tensors = {}
   for _, parameter in ipairs(self.parameters) do tensors[#tensors + 1] = { parameter.name, parameter.tensor } end
-  q.safetensors.save(tmp, tensors, { metadata = { format = "pt" }, max_shard_bytes = opt.max_shard_bytes or 4e9, dtype = opt.dtype })
+  q.safetensors.save(tmp, tensors, { metadata = { format = "pt" }, max_shard_bytes = opt.max_shard_bytes or 4e9, dtype = dtype })
   local values = {}
   for key, value in pairs(self.config_values) do values[key] = value end
-  values.torch_dtype = ({ f32 = "float32", bf16 = "bfloat16" })[opt.dtype or self.dtype]
+  values.torch_dtype = ({ f32 = "float32", bf16 = "bfloat16", f16 = "float16" })[dtype or self.dtype]
   values.dtype = values.dtype and values.torch_dtype or nil
   q.fs.write(tmp .. "/config.json", q.json.encode(values, { pretty = true }) .. "\n")
   if self.dir then
     for _, name in ipairs(M.companions) do
       if q.fs.kind(self.dir .. "/" .. name) == "file" then q.fs.copy(self.dir .. "/" .. name, tmp .. "/" .. name) end
     end
+  elseif self.gguf and self.tokenizer then
+    self.tokenizer:save(tmp)
+    q.fs.write(tmp .. "/generation_config.json", q.json.encode({ eos_token_id = q.json.array(self.stop_ids) }, { pretty = true }) .. "\n")
   end
   q.fs.replace_dir(tmp, dir)
 end
