@@ -5,7 +5,7 @@
 
 local q = {}
 
----@alias dtype "f32"|"bf16"|"f16"|"i32"|"i64"|"u8"
+---@alias dtype "f32"|"bf16"|"f16"|"i32"|"i64"|"u8"|"q4_0"|"q4_1"|"q5_0"|"q5_1"|"q8_0"|"q2_k"|"q3_k"|"q4_k"|"q5_k"|"q6_k"|"iq4_nl"|"mxfp4"|"tq1_0"|"tq2_0"|"q1_0"|"q2_0"|"pq2_0"|"ptq1_0"|"int4"
 
 -- ================================================================ Part 1: the engine
 
@@ -89,7 +89,7 @@ function Tensor:reshape(shape) end
 ---@param count integer
 ---@return Tensor
 function Tensor:rows(first, count) end
----A new tensor of another dtype (differentiable).
+---A new tensor of another dtype (differentiable). Decodes a block format, of f32, bf16 or f16.
 ---@param dtype dtype
 ---@return Tensor
 function Tensor:to(dtype) end
@@ -123,11 +123,30 @@ function Tensor:label(label) end
 -- ---------------------------------------------------------------- differentiable functions (equations: kernels/ops.h)
 
 ---Rows of a table by token.  table [vocab, hidden], tokens [t] i32 -> [t, hidden]
----@param table Tensor
+---@param table Tensor  also f16 or of a block format
 ---@param tokens Tensor
 ---@param out? dtype  the table's own, f32 where that is a stored one
 ---@return Tensor
 function q.embedding(table, tokens, out) end
+
+---Blockwise Walsh-Hadamard transform: for each run of `block` columns H (signs * x) / sqrt(block); inverse: signs * (H x) / sqrt(block).
+---@param x Tensor  [..., dim]
+---@param opt? {signs?: Tensor, block?: integer, inverse?: boolean}  signs [dim] f32 of 1 and -1; block: a power of two that divides dim (dim)
+---@return Tensor
+function q.hadamard(x, opt) end
+
+---Packs weights into a block format, rows as whole blocks, by least squares. Tensor:to decodes.
+---@param tensor Tensor  f32, bf16 or f16
+---@param type dtype  "q4_k", "q8_0", "tq2_0", ...
+---@param opt? {importance?: Tensor}  [columns] f32: what the squared error of each column weighs
+---@return Tensor
+function q.quantize(tensor, type, opt) end
+
+---The 4-bit weights of a layer as AWQ (gemm) or GPTQ (v1) folders store them, as [out, in] int4 blocks of the same values.
+---@param layout "awq"|"gptq"
+---@param parts {qweight: Tensor, qzeros: Tensor, scales: Tensor, g_idx?: Tensor, name?: string}  name: for messages
+---@return Tensor
+function q.repack_int4(layout, parts) end
 
 ---@param x Tensor  [..., dim]
 ---@param w Tensor  [dim]
@@ -153,7 +172,7 @@ function q.add_rmsnorm(a, b, w, eps, plus_one) end
 ---@return Tensor
 function q.linear(x, w, opt) end
 
----w + scale * b a, rounded once to w's dtype; not differentiable.
+---w + scale * b a, rounded once to w's dtype (f32 where w is f16 or of a block format); not differentiable.
 ---@param w Tensor
 ---@param lora {a: Tensor, b: Tensor, scale: number}
 ---@return Tensor

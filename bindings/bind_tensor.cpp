@@ -216,10 +216,11 @@ int text(Call& call) {
   if (!x.label.empty()) out += " " + x.label;
   if (x.device().capturing() || x.view.elements() == 0) return call.push(out);
   constexpr int64_t kShown = 8;
-  const TensorPtr flat = reshape_view(*held, {x.view.elements()});
-  const std::vector<double> values = to_host(*row_range(flat, 0, std::min(kShown, x.view.elements())));
+  const int64_t unit = dtype_info(x.view.dtype).elements;  // a block cannot be cut
+  const TensorPtr units = reshape_view(*held, {x.view.elements() / unit, unit});
+  const std::vector<double> values = to_host(*row_range(units, 0, std::min(unit > 1 ? 1 : kShown, x.view.elements() / unit)));
   out += " {";
-  for (size_t i = 0; i < values.size(); ++i) {
+  for (size_t i = 0; i < std::min<size_t>(values.size(), kShown); ++i) {
     char number[32];
     std::snprintf(number, sizeof number, "%s%.5g", i ? ", " : "", values[i]);
     out += number;
