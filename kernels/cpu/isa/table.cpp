@@ -8,6 +8,8 @@ namespace qeng::isa::QENG_ISA {
 void fill_activation(Table& table);
 void fill_attention(Table& table);
 void fill_attention_grad(Table& table);
+void fill_block_dots(Table& table);
+void fill_block_tiles(Table& table);
 void fill_dropout(Table& table);
 void fill_elementwise(Table& table);
 void fill_gemv(Table& table);
@@ -22,6 +24,8 @@ void fill(Table& table) {
   fill_activation(table);
   fill_attention(table);
   fill_attention_grad(table);
+  fill_block_dots(table);
+  fill_block_tiles(table);
   fill_dropout(table);
   fill_elementwise(table);
   fill_gemv(table);

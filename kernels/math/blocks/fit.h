@@ -150,7 +150,7 @@ static inline void super_scales(const float* x, const float* importance, int sca
       int8_t* codes = out.codes + g * n;
       int best = out.scales[g];
       float least = round_codes(n, xs, us, d * static_cast<float>(best), 0, low, high, codes);
-      for (int each : {out.scales[g] - 1, out.scales[g] + 1}) {
+      for (int each = out.scales[g] - 1; each <= out.scales[g] + 1; each += 2) {
         if (each < scale_low || each > scale_high) continue;
         const float error = round_codes(n, xs, us, d * static_cast<float>(each), 0, low, high, codes);
         if (error < least) least = error, best = each;
