@@ -19,7 +19,10 @@ namespace halves {
 using namespace blocks;
 
 template <class Block>
-constexpr int kAlign = sizeof(Block) % 16 == 0 ? 16 : sizeof(Block) % 4 == 0 ? 4 : sizeof(Block) % 2 == 0 ? 2 : 1;
+constexpr int kAlign = sizeof(Block) % 16 == 0  ? 16
+                       : sizeof(Block) % 4 == 0 ? 4
+                       : sizeof(Block) % 2 == 0 ? 2
+                                                : 1;
 
 // Sixteen bytes of a block, aligned as far as the block is.
 template <class Block>
@@ -58,10 +61,15 @@ __device__ inline uint32_t spread_pairs(uint32_t byte) {
 }
 __device__ inline uint32_t nibbles(uint32_t bytes, int h) { return bytes >> (4 * h) & 0x0f0f0f0fu; }
 
+// Tables of kernels/math/blocks/tables.h.
+constexpr uint64_t kIq4First = 0xf6eaddcfbfad9881u, kIq4Others = 0x7159453526190d01u;
+constexpr uint64_t kFp4First = 0x0c08060403020100u, kFp4Others = 0xf4f8fafcfdfeff00u;
+
 // The values of a table of 16 signed bytes for the four nibbles that the bytes hold.
 __device__ inline uint32_t look_up(uint64_t first_eight, uint64_t others, uint32_t bytes) {
   const uint32_t selector = (bytes & 7u) | (bytes >> 4 & 0x70u) | (bytes >> 8 & 0x700u) | (bytes >> 12 & 0x7000u);
-  const uint32_t low = __byte_perm(static_cast<uint32_t>(first_eight), static_cast<uint32_t>(first_eight >> 32), selector);
+  const uint32_t low =
+      __byte_perm(static_cast<uint32_t>(first_eight), static_cast<uint32_t>(first_eight >> 32), selector);
   const uint32_t high = __byte_perm(static_cast<uint32_t>(others), static_cast<uint32_t>(others >> 32), selector);
   const uint32_t upper = (bytes >> 3 & 0x01010101u) * 255u;
   return (high & upper) | (low & ~upper);
@@ -76,7 +84,8 @@ __device__ inline int first_of(const Block&, int part, int h) {
 template <class Block>
 constexpr bool kPairedNibbles = std::is_same_v<Block, Q4_K> || std::is_same_v<Block, Q5_K>;
 template <class Block>
-constexpr bool kPairsOfBits = std::is_same_v<Block, Q2_K> || std::is_same_v<Block, Q3_K> || std::is_same_v<Block, TQ2_0>;
+constexpr bool kPairsOfBits =
+    std::is_same_v<Block, Q2_K> || std::is_same_v<Block, Q3_K> || std::is_same_v<Block, TQ2_0>;
 
 // ---- codes
 
@@ -196,8 +205,12 @@ __device__ inline void ordered_pairs(const Block& b, int part, int h, uint32_t (
 #pragma unroll
   for (int i = 0; i < 4; ++i) words[i] = take_off(spread_pairs(bytes >> (8 * i) & 255u), 1);
 }
-__device__ inline void codes_of(const Q2_0& b, int part, int h, uint32_t (&words)[4]) { ordered_pairs(b, part, h, words); }
-__device__ inline void codes_of(const PQ2_0& b, int part, int h, uint32_t (&words)[4]) { ordered_pairs(b, part, h, words); }
+__device__ inline void codes_of(const Q2_0& b, int part, int h, uint32_t (&words)[4]) {
+  ordered_pairs(b, part, h, words);
+}
+__device__ inline void codes_of(const PQ2_0& b, int part, int h, uint32_t (&words)[4]) {
+  ordered_pairs(b, part, h, words);
+}
 __device__ inline void codes_of(const Q1_0& b, int part, int h, uint32_t (&words)[4]) {
   const uint32_t bits = read_2(b.qs + 4 * part + 2 * h);
 #pragma unroll

@@ -59,7 +59,8 @@ void launch_dense(const char* name, const RowProducts& p, CudaContext& context) 
   if (p.rows == 1)
     launch(context, name, vectors ? dense_rows<W, X, n, 1> : dense_rows<W, X, 1, 1>, grid, block, 0, p);
   else
-    launch(context, name, vectors ? dense_rows<W, X, n, kBatchRows> : dense_rows<W, X, 1, kBatchRows>, grid, block, 0, p);
+    launch(context, name, vectors ? dense_rows<W, X, n, kBatchRows> : dense_rows<W, X, 1, kBatchRows>, grid, block, 0,
+           p);
 }
 
 }  // namespace

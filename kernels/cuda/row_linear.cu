@@ -1,6 +1,5 @@
 // RowLinear: which weights share a launch, and the rounding of x for block formats.
 #include "kernels/cuda/row_linear.h"
-
 #include "kernels/cuda/vector.h"
 #include "kernels/math/blocks/activations.h"
 
@@ -38,7 +37,8 @@ __global__ void __launch_bounds__(kThreads)
   uint32_t packed[2] = {};
 #pragma unroll
   for (int i = 0; i < kRun; ++i)
-    packed[i / 4] |= (static_cast<uint32_t>(blocks::activation_code(values[i], rounding.inverse)) & 255u) << (i % 4 * 8);
+    packed[i / 4] |= (static_cast<uint32_t>(blocks::activation_code(values[i], rounding.inverse)) & 255u)
+                     << (i % 4 * 8);
   *reinterpret_cast<uint2*>(codes + row * k + column) = make_uint2(packed[0], packed[1]);
   if (column % group == 0) scales[(row * k + column) / group] = rounding.scale;
 }
@@ -89,9 +89,12 @@ void run(const RowLinear& op, CudaContext& context) {
     for (size_t i = first; i < op.w.size() && p.count < kMostWeights; ++i) {
       if (done[i] || op.w[i].dtype != dtype) continue;
       const View bias = op.bias.empty() ? View() : op.bias[i];
-      p.weight[p.count++] = {op.w[i].data,     bias.data,
-                             op.y[i].data,     op.w[i].shape[0],
-                             bias.dtype == DType::f32, op.y[i].dtype == DType::f32};
+      p.weight[p.count++] = {op.w[i].data,
+                             bias.data,
+                             op.y[i].data,
+                             op.w[i].shape[0],
+                             bias.dtype == DType::f32,
+                             op.y[i].dtype == DType::f32};
       p.vectors = p.vectors && aligned(op.w[i].data, 16);
       done[i] = true;
     }

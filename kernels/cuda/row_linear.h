@@ -6,9 +6,9 @@
 
 namespace qeng {
 
-constexpr int kRowWarps = 4;    // of a thread block, each with a row of its own
-constexpr int kBatchRows = 8;   // rows of x to a pass over the weight
-constexpr int kMostWeights = 4; // of one launch: q, k, v; gate, up
+constexpr int kRowWarps = 4;     // of a thread block, each with a row of its own
+constexpr int kBatchRows = 8;    // rows of x to a pass over the weight
+constexpr int kMostWeights = 4;  // of one launch: q, k, v; gate, up
 
 struct RowWeight {
   const void *w, *bias;  // bias: or null
@@ -23,11 +23,11 @@ struct RowProducts {
   int64_t rows, k;
   float alpha;
   bool acc;
-  const void* x;        // for dense weights: [rows, k]
+  const void* x;  // for dense weights: [rows, k]
   bool x_f32;
   const int8_t* codes;  // for block formats: [rows, k], with a scale for each block
   const float* scales;
-  bool vectors;         // whether all rows start at multiples of 16 bytes
+  bool vectors;  // whether all rows start at multiples of 16 bytes
 };
 
 // The row of which weight a warp makes: j is counted over all weights of the launch.
