@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/error.h"
 #include "kernels/math/blocks/with_block.h"
 
 namespace qeng {
@@ -13,6 +14,10 @@ void convert_row(const void* row, int64_t first, int64_t count, float* out) {
   for (int64_t i = 0; i < count; ++i) out[i] = to_f32(static_cast<const T*>(row)[first + i]);
 }
 
+void check_block(DType dtype) {
+  if (!is_block(dtype)) fail("dtype", dtype_name(dtype), " is no block format");
+}
+
 }  // namespace
 
 void decode_row(DType dtype, const void* row, int64_t first, int64_t count, float* out) {
@@ -20,7 +25,7 @@ void decode_row(DType dtype, const void* row, int64_t first, int64_t count, floa
     case DType::f32: return convert_row<float>(row, first, count, out);
     case DType::bf16: return convert_row<bf16>(row, first, count, out);
     case DType::f16: return convert_row<f16>(row, first, count, out);
-    default: break;
+    default: check_block(dtype);
   }
   blocks::with_block(dtype, [&](auto tag) {
     using Block = decltype(tag);
@@ -36,6 +41,7 @@ void decode_row(DType dtype, const void* row, int64_t first, int64_t count, floa
 }
 
 void encode_row(DType dtype, const float* x, const float* importance, int64_t count, void* row) {
+  check_block(dtype);
   blocks::with_block(dtype, [&](auto tag) {
     using Block = decltype(tag);
     Block* out = static_cast<Block*>(row);

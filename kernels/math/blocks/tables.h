@@ -27,9 +27,11 @@ QENG_HD int table_value(uint64_t first_eight, uint64_t others, int q) {
   return static_cast<int8_t>((q < 8 ? first_eight : others) >> (q % 8 * 8));
 }
 // -127 -104 -83 -65 -49 -35 -22 -10 1 13 25 38 53 69 89 113
-QENG_HD int iq4_value(int q) { return table_value(0xf6eaddcfbfad9881u, 0x7159453526190d01u, q); }
+constexpr uint64_t kIq4Values[2] = {0xf6eaddcfbfad9881u, 0x7159453526190d01u};
 // 0 1 2 3 4 6 8 12 and their negatives
-QENG_HD int fp4_value(int q) { return table_value(0x0c08060403020100u, 0xf4f8fafcfdfeff00u, q); }
+constexpr uint64_t kFp4Values[2] = {0x0c08060403020100u, 0xf4f8fafcfdfeff00u};
+QENG_HD int iq4_value(int q) { return table_value(kIq4Values[0], kIq4Values[1], q); }
+QENG_HD int fp4_value(int q) { return table_value(kFp4Values[0], kFp4Values[1], q); }
 
 QENG_HD int code(const IQ4_NL& b, int k) { return iq4_value(nibble(b.qs, k)); }
 QENG_HD float scale(const IQ4_NL& b, int) { return to_f32(b.d); }

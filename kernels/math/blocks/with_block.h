@@ -1,6 +1,6 @@
-// Which struct a block format's bytes are. Not for kernels/cpu/isa: view.h includes standard headers.
+// Which struct a block format's bytes are.
 #pragma once
-#include "kernels/error.h"
+#include "kernels/dtype.h"
 #include "kernels/math/blocks/int4.h"
 #include "kernels/math/blocks/q2_0.h"
 #include "kernels/math/blocks/q3_k.h"
@@ -10,12 +10,11 @@
 #include "kernels/math/blocks/q8_0.h"
 #include "kernels/math/blocks/tables.h"
 #include "kernels/math/blocks/ternary.h"
-#include "kernels/view.h"
 
 namespace qeng::blocks {
 
 // Calls f with a block of the format: with_block(dtype, [&](auto tag) { using Block = decltype(tag); ... }).
-// Error("dtype") if it is no block format.
+// The dtype has to be one (is_block).
 template <class F>
 static inline auto with_block(DType dtype, F f) {
   switch (dtype) {
@@ -38,7 +37,7 @@ static inline auto with_block(DType dtype, F f) {
     case DType::pq2_0: return f(PQ2_0{});
     case DType::ptq1_0: return f(PTQ1_0{});
     case DType::int4: return f(Int4{});
-    default: fail("dtype", dtype_name(dtype), " is no block format");
+    default: __builtin_trap();
   }
 }
 
