@@ -12,6 +12,7 @@
 #include <set>
 
 #include "kernels/backend.h"
+#include "kernels/blocks.h"
 #include "kernels/error.h"
 #include "kernels/math/bf16.h"
 
@@ -72,6 +73,20 @@ class Operands {
       const int64_t more = std::min(done, view.elements() - done);
       backend_.run(Copy{View(view.data, dtype, {more}), View(static_cast<char*>(view.data) + static_cast<size_t>(done) * size, dtype, {more})});
     }
+    return view;
+  }
+  // Weights of a block format: a few rows, again and again.
+  View packed(DType dtype, int64_t rows, int64_t columns) {
+    const View view = empty(dtype, {rows, columns});
+    const int64_t few = std::min<int64_t>(rows, 16);
+    const size_t row_bytes = dtype_bytes(dtype, columns);
+    std::vector<uint16_t> blocks((static_cast<size_t>(few) * row_bytes + 1) / 2);
+    for (int64_t r = 0; r < few; ++r)
+      encode_row(dtype, &normal(0.02f).full[static_cast<size_t>(r * 7919)], nullptr, columns,
+                 reinterpret_cast<char*>(blocks.data()) + static_cast<size_t>(r) * row_bytes);
+    for (int64_t r = 0; r < rows; r += few)
+      backend_.upload(static_cast<char*>(view.data) + static_cast<size_t>(r) * row_bytes, blocks.data(),
+                      static_cast<size_t>(std::min(few, rows - r)) * row_bytes);
     return view;
   }
   View list(const std::vector<int32_t>& values) {
@@ -162,6 +177,15 @@ Op product(Operands& o, int64_t m, int64_t n, int64_t k, char which) {
   return op;
 }
 
+// The same with the weights in blocks, of a format whose blocks the rows are whole numbers of: frozen, so y and dx alone.
+Op packed_product(Operands& o, int64_t m, int64_t n, int64_t k, bool forward) {
+  const int64_t columns = forward ? k : n;
+  Matmul op;
+  op.a = o.random(kHalf, {m, k}), op.c = o.empty(kHalf, {m, n}), op.trans_b = forward;
+  op.b = o.packed(columns % 256 ? DType::q4_0 : DType::q4_k, forward ? n : k, columns);
+  return op;
+}
+
 Op lm_head(Operands& o, const Model& m, int64_t t, bool train, bool full) {
   LmHeadLoss op;
   op.h = o.random(kHalf, {t, m.hidden}), op.w = o.random(kHalf, {m.vocab, m.hidden}, 0.02f), op.targets = o.tokens(t, m.vocab);
@@ -231,6 +255,8 @@ std::vector<Case> cases(const Model& m, int64_t t) {
       {"matmul down, dx", [=](Operands& o) { return product(o, t, wide, hidden, 'x'); }, ""},
       {"matmul q, y", [=](Operands& o) { return product(o, t, hidden, hidden, 'y'); }, ""},
       {"matmul k, y", [=](Operands& o) { return product(o, t, kv, hidden, 'y'); }, ""},
+      {"matmul up in blocks, y", [=](Operands& o) { return packed_product(o, t, wide, hidden, true); }, ""},
+      {"matmul up in blocks, dx", [=](Operands& o) { return packed_product(o, t, hidden, wide, false); }, ""},
       {"matmul LoRA a, y", [=](Operands& o) { return product(o, t, kRank, hidden, 'y'); }, ""},
       {"matmul LoRA b, y", [=](Operands& o) { return product(o, t, wide, kRank, 'y'); }, ""},
       {"matmul LoRA a, dw", [=](Operands& o) { return product(o, kRank, wide, t, 'w'); }, ""},
@@ -242,6 +268,8 @@ std::vector<Case> cases(const Model& m, int64_t t) {
       {"dropout", [=](Operands& o) { return Dropout{half(t, hidden)(o), o.empty(kHalf, {t, hidden}), o.constant(DType::i64, {2}, 1), 0.1f, 1}; }, ""},
       {"copy", [=](Operands& o) { return Copy{o.random(kHalf, {all}), o.empty(kHalf, {all})}; }, ""},
       {"cast to bf16", [=](Operands& o) { return Cast{o.random(kFull, {all}), o.empty(kHalf, {all})}; }, ""},
+      {"cast of q8_0", [=](Operands& o) { return Cast{o.packed(DType::q8_0, t, wide), o.empty(kHalf, {t, wide})}; }, ""},
+      {"hadamard", [=](Operands& o) { return Hadamard{half(t, hidden)(o), {}, o.empty(kHalf, {t, hidden}), 64}; }, ""},
       {"scale", [=](Operands& o) { return Scale{o.random(kHalf, {all}), o.empty(kHalf, {all}), 0.5f}; }, ""},
       {"fill", [=](Operands& o) { return Fill{o.empty(kFull, {all}), 0}; }, ""},
   };
