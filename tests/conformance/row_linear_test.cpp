@@ -1,0 +1,52 @@
+// What RowLinear promises beyond its equation: the bits of a row of y depend on that row of x alone.
+#include <cstring>
+
+#include "tests/catch.h"
+#include "tests/conformance/runner.h"
+
+using namespace qeng;
+using namespace qeng::conformance;
+
+namespace {
+
+// The bytes that the backend computes for rows first .. first + count of x.
+std::vector<char> result(Backend& backend, Draw& draw, const View& x, const View& w, int64_t first, int64_t count) {
+  RowLinear op;
+  const int64_t k = x.columns(), n = w.shape[0];
+  op.x = draw.empty(x.dtype, {count, k});
+  const size_t row = static_cast<size_t>(k) * dtype_size(x.dtype);
+  std::memcpy(op.x.data, x.as<char>() + static_cast<size_t>(first) * row, static_cast<size_t>(count) * row);
+  op.w = {w}, op.y = {draw.empty(DType::f32, {count, n})};
+  const Outcome outcome = run_on(backend, op, draw.buffers());
+  const View& y = std::get<RowLinear>(outcome.rebased).y[0];
+  const std::vector<char> bytes(y.as<char>(), y.as<char>() + y.bytes());
+  draw.buffers().pop_back(), draw.buffers().pop_back();
+  return bytes;
+}
+
+}  // namespace
+
+TEST_CASE("a row of a linear layer's output has the same bits alone and in any batch") {
+  constexpr int64_t kRows = 517, kOut = 37;  // more than a backend may take at a time
+  for (size_t i = 0; i < std::size(kDTypes); ++i) {
+    const auto dtype = static_cast<DType>(i);
+    if (!is_block(dtype) && dtype != DType::f32 && dtype != DType::bf16 && dtype != DType::f16) continue;
+    Draw draw(base_seed() + i);
+    const int64_t k = is_block(dtype) ? dtype_info(dtype).elements * 3 : 203;
+    const View x = draw.tensor(i % 2 ? DType::f32 : DType::bf16, {kRows, k}), w = draw.tensor(dtype, {kOut, k});
+    std::vector<char> first;
+    for (size_t b = 0; b < backends().size(); ++b) {
+      Named& target = backends()[b];
+      INFO(dtype_name(dtype) << " on " << target.name);
+      const std::vector<char> all = result(*target.backend, draw, x, w, 0, kRows);
+      if (target.name.find("threads 2") != std::string::npos) CHECK(all == first);
+      first = all;
+      constexpr size_t kRowBytes = kOut * sizeof(float);
+      for (const auto& [from, count] :
+           std::vector<std::pair<int64_t, int64_t>>{{0, 1}, {3, 1}, {516, 1}, {5, 2}, {9, 3}, {100, 4}, {510, 7}}) {
+        const std::vector<char> few = result(*target.backend, draw, x, w, from, count);
+        CHECK(std::memcmp(few.data(), all.data() + static_cast<size_t>(from) * kRowBytes, few.size()) == 0);
+      }
+    }
+  }
+}
