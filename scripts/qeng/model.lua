@@ -114,16 +114,11 @@ function Model:check_length(row_tokens)
   end
 end
 
--- Hidden states [t, hidden] of one document of token ids (a Lua array), from position `start` with a cache.
-function Model:hidden(ids, start, cache)
-  start = start or 0
+-- Hidden states [t, hidden] of one document of token ids (a Lua array).
+function Model:hidden(ids)
   local positions = {}
-  for i = 1, #ids do positions[i] = start + i - 1 end
-  local seq = {
-    positions = q.tensor(positions, "i32"), cu_q = q.tensor({ 0, #ids }, "i32"),
-    cu_k = q.tensor({ 0, start + #ids }, "i32"), rope = self:rope(start + #ids), cache = cache,
-  }
-  return self.forward(q.tensor(ids, "i32"), seq)
+  for i = 1, #ids do positions[i] = i - 1 end
+  return self.forward(q.tensor(ids, "i32"), { positions = q.tensor(positions, "i32"), cu_q = q.tensor({ 0, #ids }, "i32"), rope = self:rope(#ids) })
 end
 
 -- Logits [t, vocab] in f32 of one document.
@@ -209,6 +204,7 @@ function Model:save_adapter(dir) return peft.save(self, dir) end
 function Model:load_adapter(path)
   return q.fs.kind(path) == "file" and gguf_lora.load(self, path) or peft.load(self, path)
 end
+function Model:read_adapter(dir) return peft.read(self, dir) end
 function Model:save_adapter_gguf(path) return gguf_lora.save(self, path) end
 -- opt: type (f16; any mix of gguf_types.lua), overrides, importance, as gguf_export.write has them.
 function Model:save_gguf(path, opt) return gguf_export.save(self, path, opt) end
