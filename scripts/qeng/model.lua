@@ -8,6 +8,7 @@ local gguf = require "qeng.gguf"
 local gguf_export = require "qeng.gguf_export"
 local gguf_lora = require "qeng.gguf_lora"
 local hub = require "qeng.hub"
+local int4 = require "qeng.int4"
 local peft = require "qeng.peft"
 
 local Model = {}
@@ -49,7 +50,10 @@ function M.load(dir, opt)
   local weights = q.safetensors.open(dir)
   local known = {}
   local dtype = opt.dtype
+  local packed = int4.of(file, weights)
   local function source(name, shape)
+    local blocks = packed and packed.take(name, shape, known)
+    if blocks then return blocks end
     local info = weights:info(name)
     if not info then q.error("format", ("%s: tensor %s is missing, though config.json asks for it"):format(dir, name)) end
     dtype = dtype or (info.dtype == "f32" and "f32" or "bf16")
@@ -60,7 +64,8 @@ function M.load(dir, opt)
   model.dtype, model.dir = dtype, dir
   for _, name in ipairs(weights:names()) do
     local tied = name == "lm_head.weight" and model.config.tied
-    if not known[name] and not tied and not name:find("rotary_emb.inv_freq", 1, true) then
+    local spare = tied or name:find("rotary_emb.inv_freq", 1, true) or packed and packed.spare(name)
+    if not known[name] and not spare then
       q.error("format", ("%s: tensor %s belongs to no part of a %s"):format(dir, name, model.arch.hf))
     end
   end

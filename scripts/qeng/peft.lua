@@ -92,11 +92,13 @@ function peft.read(model, dir)
   return adapter
 end
 
--- Adds scale * b a to each weight, in f32, and drops the adapter. The merged weight is rounded once to the model's dtype.
+-- Adds scale * b a to each weight, in f32, and drops the adapter. The merged weight is rounded once to the model's dtype, also
+-- where it was stored in another (f16, a block format).
 function peft.merge(model)
   for _, layer in ipairs(model.linears) do
     if layer.lora then
       local merged = q.merge_lora(layer.weight, layer.lora)
+      if merged:dtype() ~= model.dtype then merged = merged:to(model.dtype) end
       for _, parameter in ipairs(model.parameters) do
         if parameter.tensor == layer.weight then parameter.tensor = merged:label(parameter.name) end
       end

@@ -75,8 +75,8 @@ inline void put_table(uint64_t first_eight, uint64_t others, const uint8_t* qs, 
   put_codes(_mm_shuffle_epi8(table, low(q)), d, out);
   put_codes(_mm_shuffle_epi8(table, high(q)), d, out + 16);
 }
-void whole(const IQ4_NL& b, float* out) { put_table(kIq4Values[0], kIq4Values[1], b.qs, scale(b, 0), out); }
-void whole(const MXFP4& b, float* out) { put_table(kFp4Values[0], kFp4Values[1], b.qs, scale(b, 0), out); }
+void whole(const IQ4_NL& b, float* out) { put_table(kIq4First, kIq4Others, b.qs, scale(b, 0), out); }
+void whole(const MXFP4& b, float* out) { put_table(kFp4First, kFp4Others, b.qs, scale(b, 0), out); }
 
 void whole(const Q4_K& b, float* out) {
   for (int g = 0; g < 8; g += 2, out += 64)
