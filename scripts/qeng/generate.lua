@@ -58,7 +58,6 @@ local function drive(model, opt, take)
   end, r
 end
 
-<<<<<<< HEAD
 -- An iterator over token ids that continue `ids` (an array); opt: as request.lua and engine.lua have them.
 function generate.tokens(model, ids, opt)
   local given, told = { ids = ids }, 0
@@ -69,25 +68,6 @@ function generate.tokens(model, ids, opt)
     told = #r.output
     return list
   end)
-=======
--- The ids that end an answer: eos of generation_config.json, of the tokenizer, and the ChatML ones.
-function generate.stops(model)
-  local stops, tokenizer = {}, model.tokenizer
-  local eos = tokenizer:info().eos
-  if eos then stops[eos] = true end
-  for _, name in ipairs { "<|im_end|>", "<|endoftext|>", "<|eot_id|>" } do
-    local id = tokenizer:id(name)
-    if id then stops[id] = true end
-  end
-  for _, id in ipairs(model.stop_ids or {}) do stops[id] = true end  -- of a GGUF file
-  local path = model.dir and model.dir .. "/generation_config.json"
-  if path and q.fs.kind(path) == "file" then
-    local ids = q.json.decode(q.fs.read(path)).eos_token_id
-    if type(ids) == "number" then ids = { ids } end
-    for _, id in ipairs(type(ids) == "table" and ids or {}) do stops[id] = true end
-  end
-  return stops
->>>>>>> gguf
 end
 
 -- An iterator over pieces of text (whole UTF-8 characters) and their kind: "reasoning" with opt.reasoning, else nil. Also returns
