@@ -1,5 +1,5 @@
-// A .gguf file: its entries, the bounds of its tensors, and the tokenizer that its entries describe. Each tensor's bytes
-// and each value are read once; text goes to ids and back.
+// A .gguf file: its entries, the bounds of its tensors, and the tokenizer that its entries describe. Each tensor's
+// bytes and each value are read once; text goes to ids and back.
 #include "engine/formats/gguf.h"
 #include "engine/tokenizer/vocabulary.h"
 #include "kernels/error.h"
