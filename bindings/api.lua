@@ -615,6 +615,56 @@ function Sampler:next(logits) end
 ---@param token integer
 function Sampler:accept(token) end
 
+---A grammar that output has to follow, in the notation of llama.cpp (GBNF; engine/grammar/gbnf.h):  root ::= "yes" | [0-9]{1,3}
+---@param text string
+---@return Grammar
+function q.grammar(text) end
+---The grammar of the JSON texts that are valid under a schema (what of JSON schema: engine/grammar/schema.h). Properties come in the order of
+---the text; of a Lua table, sorted.
+---@param schema table|string  a table, or JSON text
+---@return Grammar
+function q.json_schema(schema) end
+
+---@class Grammar
+local Grammar = {}
+---A matcher of one sequence, at its beginning. Matchers of the same grammar and tokenizer share their masks.
+---@param tokenizer Tokenizer
+---@param opt? {ends?: integer[]}  the tokens that end an output: the tokenizer's eos
+---@return Matcher
+function Grammar:matcher(tokenizer, opt) end
+
+---@class Matcher
+local Matcher = {}
+---Which tokens may come next: for q.sampler.
+---@return TokenMask
+function Matcher:mask() end
+---@param token integer
+---@return boolean
+function Matcher:allows(token) end
+---Goes on with a token; one that is not allowed is an error, and changes nothing.
+---@param token integer
+function Matcher:accept(token) end
+---@return boolean  the text so far is a whole output (an end token may come)
+function Matcher:complete() end
+---@return boolean  and nothing else may come
+function Matcher:finished() end
+---A matcher of its own at the same place; to go back after speculation, for one.
+---@return Matcher
+function Matcher:clone() end
+---Back to the beginning.
+function Matcher:reset() end
+
+---One bit for each id; #mask is the vocabulary's size.
+---@class TokenMask
+local TokenMask = {}
+---@param token integer
+---@return boolean
+function TokenMask:allows(token) end
+---@return integer
+function TokenMask:count() end
+---@return integer[]  the ids that are allowed
+function TokenMask:ids() end
+
 ---Seconds on a monotonic clock.
 ---@return number
 function q.time() end

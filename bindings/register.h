@@ -13,6 +13,7 @@ void register_program(lua_State* L);      // bind_program.cpp: programs, traces,
 void register_safetensors(lua_State* L);  // bind_safetensors.cpp
 void register_tokenizer(lua_State* L);    // bind_tokenizer.cpp
 void register_sampler(lua_State* L);      // bind_sampler.cpp
+void register_grammar(lua_State* L);      // bind_grammar.cpp
 void register_packets(lua_State* L);      // bind_packets.cpp
 void register_batches(lua_State* L);      // bind_batches.cpp
 void register_hub(lua_State* L);          // bind_hub.cpp

@@ -1,0 +1,37 @@
+// The tokens of a vocabulary by their bytes, as a trie laid out depth first, for walking them all along an automaton.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "engine/tokenizer/tokenizer.h"
+
+namespace qeng::grammar {
+
+// Bytes in 63 groups, so that what a subtree holds fits 64 bits: letters, digits, white space, signs one by one, ...
+int byte_group(uint8_t byte);
+
+class TokenTrie {
+ public:
+  // Node i is followed by its subtree, and that by node skip[i]. Node 0 is the first byte of something: there is no root.
+  struct Node {
+    uint8_t byte;
+    bool ends_token;
+    uint16_t depth;  // 0 for first bytes
+  };
+  std::vector<Node> nodes;
+  std::vector<uint32_t> skip;         // the first node after the subtree
+  std::vector<uint64_t> below;        // the groups of the bytes below the node, its own not included
+  std::vector<uint32_t> first_token;  // [nodes + 1]: tokens[first_token[i] .. first_token[i + 1]) end at node i
+  std::vector<int32_t> tokens;        // in the order of their nodes
+  uint16_t max_depth = 0;
+  std::shared_ptr<const Tokenizer> tokenizer;
+
+  // Without special tokens and tokens without bytes. Error("unsupported"): a token of over 65,000 bytes.
+  explicit TokenTrie(std::shared_ptr<const Tokenizer> tokenizer);
+
+  // That of a tokenizer; the last one made is kept, as making one of 150,000 tokens takes some 50 ms.
+  static std::shared_ptr<const TokenTrie> of(const std::shared_ptr<const Tokenizer>& tokenizer);
+};
+
+}  // namespace qeng::grammar
