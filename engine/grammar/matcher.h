@@ -29,7 +29,14 @@ class Constraint {
     explicit Run(std::shared_ptr<const Automaton> automaton) : states(std::move(automaton)) {}
     States states;
     std::unordered_map<StateId, std::shared_ptr<const TokenMask>> masks;
-    std::unordered_map<StateId, uint64_t> loops;  // groups of bytes that lead back to the state
+    // How a state goes on through plain text: any of `length` characters of these groups (token_trie.h), one after another.
+    struct Plain {
+      int32_t length = -1;  // -1: not known yet
+      bool stepped = false;  // what follows is known
+      StateId to = kDead;   // after one of them
+      uint64_t groups = 0;
+    };
+    std::vector<Plain> plain;  // of each state
   };
   std::shared_ptr<const TokenMask> mask(Run& run, StateId state) const;
   const std::shared_ptr<Run>& run();  // the one to use now
@@ -38,7 +45,8 @@ class Constraint {
   bool is_end(int32_t token) const;
 
  private:
-  uint64_t loops(Run& run, StateId state) const;
+  static Run::Plain plain_step(Run& run, StateId state);
+  const Run::Plain& plain(Run& run, StateId state) const;
 
   std::shared_ptr<const Automaton> automaton_;
   std::shared_ptr<const TokenTrie> trie_;

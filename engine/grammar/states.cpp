@@ -7,6 +7,8 @@
 
 namespace qeng::grammar {
 namespace {
+constexpr size_t kFew = 24;  // ways that are looked through rather than hashed
+
 uint64_t key_of(uint32_t a, uint32_t b) { return uint64_t{a} << 32 | b; }
 }  // namespace
 
@@ -26,16 +28,21 @@ uint32_t States::push(uint32_t to, uint32_t parent) {
 
 StateId States::close() {
   Set set;
-  std::unordered_set<uint64_t> seen;
+  std::unordered_set<uint64_t> seen;  // of work_, once it is too long to look through
   const auto fits = [&](uint32_t state_of_way, uint32_t stack) {  // it can be ended within the limit of depth
     const uint64_t depth = uint64_t{stacks_[stack].depth} + automaton_->states[state_of_way].depth;
     return depth <= static_cast<uint64_t>(automaton_->max_depth);
   };
   const auto add = [&](Way way) {
     if (!fits(way.state, way.stack)) return;
-    if (seen.insert(key_of(way.state, way.stack)).second) work_.push_back(way);
+    if (work_.size() < kFew) {
+      if (std::find(work_.begin(), work_.end(), way) != work_.end()) return;
+    } else {
+      if (seen.empty()) for (const Way& known : work_) seen.insert(key_of(known.state, known.stack));
+      if (!seen.insert(key_of(way.state, way.stack)).second) return;
+    }
+    work_.push_back(way);
   };
-  for (const Way& way : work_) seen.insert(key_of(way.state, way.stack));
   for (size_t i = 0; i < work_.size(); ++i) {
     const Way way = work_[i];
     const AutomatonState& state = automaton_->states[way.state];

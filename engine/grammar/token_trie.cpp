@@ -4,12 +4,13 @@
 #include <array>
 #include <mutex>
 
+#include "engine/grammar/utf8_ranges.h"
 #include "kernels/error.h"
 
 namespace qeng::grammar {
 namespace {
-std::array<int8_t, 256> make_groups() {
-  std::array<int8_t, 256> groups{};
+std::array<int8_t, 128> make_groups() {
+  std::array<int8_t, 128> groups{};
   int next = 0;
   const auto group = [&](int first, int last) {
     for (int b = first; b <= last; ++b) groups[static_cast<size_t>(b)] = static_cast<int8_t>(next);
@@ -23,47 +24,55 @@ std::array<int8_t, 256> make_groups() {
   for (int b = '['; b <= '`'; ++b) group(b, b);
   group('a', 'f'), group('g', 'z');
   for (int b = '{'; b <= '~'; ++b) group(b, b);
-  group(0x7F, 0x7F), group(0x80, 0xBF), group(0xC0, 0xDF), group(0xE0, 0xEF), group(0xF0, 0xFF);
+  group(0x7F, 0x7F);
   for (const uint8_t b : {'\t', '\n', '\r'}) groups[b] = static_cast<int8_t>(next++);
   return groups;
 }
 }  // namespace
 
-int byte_group(uint8_t byte) {
-  static const std::array<int8_t, 256> groups = make_groups();
+int ascii_group(uint8_t byte) {
+  static const std::array<int8_t, 128> groups = make_groups();
   return groups[byte];
 }
 
 TokenTrie::TokenTrie(std::shared_ptr<const Tokenizer> of) : tokenizer(std::move(of)) {
+  std::vector<std::pair<std::string_view, int32_t>> sorted;
   for (int32_t id = 0; id < tokenizer->vocab_size(); ++id) {
-    if (!tokenizer->is_special(id) && !tokenizer->bytes(id).empty()) tokens.push_back(id);
+    if (!tokenizer->is_special(id) && !tokenizer->bytes(id).empty()) sorted.emplace_back(tokenizer->bytes(id), id);
   }
-  std::sort(tokens.begin(), tokens.end(), [&](int32_t a, int32_t b) {
-    const int order = tokenizer->bytes(a).compare(tokenizer->bytes(b));
-    return order < 0 || (order == 0 && a < b);
-  });
-  std::vector<uint32_t> path;  // nodes of the token before
+  std::sort(sorted.begin(), sorted.end());
+  std::vector<uint32_t> path;     // nodes of the token before
+  std::vector<Utf8State> states;  // after each of them
   std::string_view before;
   const auto leave = [&](size_t depth) {  // closes the nodes of the path from this depth on
     while (path.size() > depth) {
       const uint32_t node = path.back();
-      path.pop_back();
+      const Utf8State state = states.back(), preceding = states.size() > 1 ? states[states.size() - 2] : kUtf8Whole;
+      path.pop_back(), states.pop_back();
       skip[node] = static_cast<uint32_t>(nodes.size());
-      if (!path.empty()) below[path.back()] |= below[node] | uint64_t{1} << byte_group(nodes[node].byte);
+      const uint8_t byte = nodes[node].byte;
+      groups[node] |= uint64_t{1} << (state == kUtf8Bad ? kIllFormedGroup : byte < 0x80 ? ascii_group(byte) : kCharactersGroup);
+      characters[node] = static_cast<uint16_t>(characters[node] + (preceding == kUtf8Whole));
+      if (path.empty()) continue;
+      groups[path.back()] |= groups[node];
+      characters[path.back()] = std::max(characters[path.back()], characters[node]);
     }
   };
-  for (size_t i = 0; i < tokens.size(); ++i) {
-    const std::string_view bytes = tokenizer->bytes(tokens[i]);
-    if (bytes.size() > 65'000) fail("unsupported", tokenizer->name(), ": token ", tokens[i], " has ", bytes.size(), " bytes");
+  for (const auto& [bytes, id] : sorted) {
+    if (bytes.size() > 65'000) fail("unsupported", tokenizer->name(), ": token ", id, " has ", bytes.size(), " bytes");
     size_t shared = 0;
     while (shared < bytes.size() && shared < before.size() && bytes[shared] == before[shared]) ++shared;
     leave(shared);
     for (size_t d = shared; d < bytes.size(); ++d) {
+      const auto byte = static_cast<uint8_t>(bytes[d]);
       path.push_back(static_cast<uint32_t>(nodes.size()));
-      nodes.push_back({static_cast<uint8_t>(bytes[d]), false, static_cast<uint16_t>(d)});
-      skip.push_back(0), below.push_back(0), first_token.push_back(static_cast<uint32_t>(i));
+      states.push_back(utf8_next(states.empty() ? kUtf8Whole : states.back(), byte));
+      nodes.push_back({byte, false, static_cast<uint16_t>(d)});
+      skip.push_back(0), groups.push_back(0), characters.push_back(0);
+      first_token.push_back(static_cast<uint32_t>(tokens.size()));
     }
     nodes[path.back()].ends_token = true;
+    tokens.push_back(id);
     max_depth = std::max(max_depth, static_cast<uint16_t>(bytes.size()));
     before = bytes;
   }

@@ -8,8 +8,10 @@
 
 namespace qeng::grammar {
 
-// Bytes in 63 groups, so that what a subtree holds fits 64 bits: letters, digits, white space, signs one by one, ...
-int byte_group(uint8_t byte);
+// Groups of what may stand in a text, so that what a subtree holds fits 64 bits: for ASCII some letters, digits, each sign, ...; the
+// characters of several bytes, whole or begun; bytes that are not UTF-8.
+constexpr int kCharactersGroup = 62, kIllFormedGroup = 63;
+int ascii_group(uint8_t byte);  // of a byte under 0x80: 0 to 61
 
 class TokenTrie {
  public:
@@ -21,7 +23,8 @@ class TokenTrie {
   };
   std::vector<Node> nodes;
   std::vector<uint32_t> skip;         // the first node after the subtree
-  std::vector<uint64_t> below;        // the groups of the bytes below the node, its own not included
+  std::vector<uint64_t> groups;       // a bit for each group that the node and its subtree hold
+  std::vector<uint16_t> characters;   // of the longest token that goes through the node, from the node on
   std::vector<uint32_t> first_token;  // [nodes + 1]: tokens[first_token[i] .. first_token[i + 1]) end at node i
   std::vector<int32_t> tokens;        // in the order of their nodes
   uint16_t max_depth = 0;

@@ -42,4 +42,25 @@ std::vector<ByteRanges> utf8_ranges(const CharSet& set) {
   return out;
 }
 
+Utf8State utf8_next(Utf8State state, uint8_t byte) {
+  const auto within = [&](uint8_t first, uint8_t last, Utf8State then) { return byte >= first && byte <= last ? then : kUtf8Bad; };
+  switch (state) {
+    case kUtf8Whole:
+      if (byte < 0x80) return kUtf8Whole;
+      if (byte < 0xC2 || byte > 0xF4) return kUtf8Bad;
+      if (byte < 0xE0) return kUtf8One;
+      if (byte < 0xF0) return byte == 0xE0 ? kUtf8AfterE0 : byte == 0xED ? kUtf8AfterED : kUtf8Two;
+      return byte == 0xF0 ? kUtf8AfterF0 : byte == 0xF4 ? kUtf8AfterF4 : kUtf8Three;
+    case kUtf8One: return within(0x80, 0xBF, kUtf8Whole);
+    case kUtf8Two: return within(0x80, 0xBF, kUtf8One);
+    case kUtf8Three: return within(0x80, 0xBF, kUtf8Two);
+    case kUtf8AfterE0: return within(0xA0, 0xBF, kUtf8One);
+    case kUtf8AfterED: return within(0x80, 0x9F, kUtf8One);
+    case kUtf8AfterF0: return within(0x90, 0xBF, kUtf8Two);
+    case kUtf8AfterF4: return within(0x80, 0x8F, kUtf8Two);
+    case kUtf8Bad: break;
+  }
+  return kUtf8Bad;
+}
+
 }  // namespace qeng::grammar
