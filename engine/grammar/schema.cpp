@@ -145,19 +145,10 @@ Expr SchemaCompiler::value(const Json& given, const std::string& where) {
 }
 
 Expr SchemaCompiler::enumerated(const Json& schema, const std::string& where) {
-  for (const auto& [keyword, value] : schema.items()) {
-    if (!is_annotation(keyword) && keyword != "enum" && keyword != "const" && keyword != "type" && keyword != "$id") {
-      fail("unsupported", where, ": ", keyword, " beside enum or const is not supported; leave out the values it forbids");
-    }
-  }
   std::vector<Expr> all;
   for (const Json& value : schema.contains("enum") ? schema["enum"] : Json::array({schema["const"]})) {
     if (schema.contains("const") && value != schema["const"]) continue;
-    if (schema.contains("type")) {
-      const std::vector<std::string> types = types_of(schema, where);
-      if (std::none_of(types.begin(), types.end(), [&](const std::string& type) { return is_of_type(value, type); })) continue;
-    }
-    all.push_back(literal(value.dump()));
+    if (keeps_enumerated(value, schema, where)) all.push_back(literal(value.dump()));
   }
   return choice(std::move(all));
 }

@@ -1,6 +1,7 @@
 #include "engine/grammar/schema_merge.h"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 #include "kernels/error.h"
@@ -126,6 +127,33 @@ bool is_of_type(const Json& value, const std::string& type) {
   if (type == "null") return value.is_null();
   if (type == "number") return value.is_number();
   return value.is_number_integer() || (value.is_number() && value.get<double>() == std::floor(value.get<double>()));
+}
+
+bool keeps_enumerated(const Json& value, const Json& schema, const std::string& where) {
+  if (schema.contains("type")) {
+    const std::vector<std::string> types = types_of(schema, where);
+    if (std::none_of(types.begin(), types.end(), [&](const std::string& type) { return is_of_type(value, type); })) return false;
+  }
+  const auto refuse = [&](std::initializer_list<const char*> keywords) {
+    for (const char* keyword : keywords) {
+      if (schema.contains(keyword)) fail("unsupported", where, ": ", keyword, " beside enum or const is not supported; leave out the values it forbids");
+    }
+  };
+  if (value.is_object()) refuse({"properties", "required", "additionalProperties", "patternProperties"});
+  if (value.is_array()) refuse({"items", "prefixItems", "minItems", "maxItems"});
+  if (value.is_string()) {
+    refuse({"pattern", "format"});
+    const std::string& text = value.get_ref<const std::string&>();
+    const auto length = std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; });
+    return length >= schema.value("minLength", int64_t{0}) && length <= schema.value("maxLength", INT64_MAX);
+  }
+  if (!value.is_number()) return true;
+  const auto holds = [&](const char* keyword, bool (*good)(double, double)) {
+    return !schema.contains(keyword) || good(value.get<double>(), schema[keyword].get<double>());
+  };
+  return holds("minimum", [](double x, double edge) { return x >= edge; }) && holds("maximum", [](double x, double edge) { return x <= edge; }) &&
+         holds("exclusiveMinimum", [](double x, double edge) { return x > edge; }) &&
+         holds("exclusiveMaximum", [](double x, double edge) { return x < edge; });
 }
 
 Json merge(const Json& a, const Json& b, const std::string& where) {
