@@ -605,15 +605,39 @@ function Hub:room() end
 
 ---@class Sampler
 local Sampler = {}
----@param opt? {temperature?: number, top_k?: integer, top_p?: number, min_p?: number, repetition_penalty?: number, seed?: integer}  temperature 0: greedy
+---The order in which the options act is in engine/generate/sampler.h. temperature 0: greedy; logit_bias: {[token] = bias}; penalty_window: the
+---penalties look at the last so many tokens (0: all); repetition_penalty looks at prompt and output, the others at the output.
+---@param opt? {temperature?: number, top_k?: integer, top_p?: number, min_p?: number, typical_p?: number, repetition_penalty?: number, presence_penalty?: number, frequency_penalty?: number, penalty_window?: integer, logit_bias?: table<integer, number>, seed?: integer}
 ---@return Sampler
 function q.sampler(opt) end
----Draws from logits [vocab] (or the last row of [t, vocab]); penalises the tokens accepted before.
+---Draws from logits [vocab] (or the last row of [t, vocab]); does not accept the token.
 ---@param logits Tensor
+---@param opt? {mask?: TokenMask}
 ---@return integer
-function Sampler:next(logits) end
+function Sampler:next(logits, opt) end
+---Tells it a token of the output.
 ---@param token integer
 function Sampler:accept(token) end
+---Tells it the tokens of the prompt.
+---@param tokens integer[]
+function Sampler:prompt(tokens) end
+---A sampler of its own in the same state.
+---@return Sampler
+function Sampler:clone() end
+
+---Log probabilities under logits as the model gave them, for each row: of the token that came (left out where tokens[row] is -1), and of the `top`
+---most probable. For a prompt: tokens are the prompt from its second token on, and -1 for the last row.
+---@param logits Tensor  [rows, vocab] or [vocab]
+---@param tokens integer[]  one for each row
+---@param opt? {top?: integer}
+---@return {token?: integer, logprob?: number, top?: {token: integer, logprob: number}[]}[]
+function q.logprobs(logits, tokens, opt) end
+---KL(reference || model) of each row in nats, and in how many rows both have the same most probable token.
+---@param reference Tensor  [rows, vocab]
+---@param logits Tensor  [rows, vocab]
+---@return number[] divergence
+---@return integer same_top
+function q.compare_logits(reference, logits) end
 
 ---A grammar that output has to follow, in the notation of llama.cpp (GBNF; engine/grammar/gbnf.h):  root ::= "yes" | [0-9]{1,3}
 ---@param text string

@@ -1,6 +1,7 @@
 // Which tokens may come next: a bit for each id, packed. The sampler takes one; a grammar's matcher makes them.
 #pragma once
 #include <bit>
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 

@@ -42,7 +42,7 @@ function generate.tokens(model, ids, opt)
     temperature = opt.temperature, top_k = opt.top_k, top_p = opt.top_p, min_p = opt.min_p,
     repetition_penalty = opt.repetition_penalty, seed = opt.seed,
   }
-  for _, id in ipairs(ids) do sampler:accept(id) end
+  sampler:prompt(ids)
   local input, produced, done = ids, 0, false
   return function()
     if done or produced == room then
