@@ -31,6 +31,24 @@ void check(bool good, const char* option, double value, const char* range) {
   if (!good) fail("value", "sampler: ", option, " is ", value, ", expected ", range);
 }
 
+// Of items put in order, the last of the fewest first ones whose weights reach `share`, by halving rather than sorting.
+template <class Item, class Before>
+Item last_to_reach(std::vector<Item> items, Before before, double share) {
+  auto begin = items.begin(), end = items.end();
+  while (end - begin > 32) {
+    const auto middle = begin + (end - begin) / 2;
+    std::nth_element(begin, middle, end, before);
+    double first = 0;
+    for (auto i = begin; i != middle; ++i) first += i->weight;
+    if (first >= share) end = middle;
+    else share -= first, begin = middle;
+  }
+  std::sort(begin, end, before);
+  auto last = begin;
+  for (share -= last->weight; share > 0 && last + 1 != end; share -= last->weight) ++last;
+  return *last;
+}
+
 template <class List>
 double total_of(const List& list) {
   double total = 0;
@@ -127,66 +145,60 @@ void TokenSampler::gather(float least) {
   }
 }
 
-// Keeps a bound under which nothing can be among the k largest, raised whenever twice as many have passed it: of logits in any
-// ordinary order few do.
-void TokenSampler::keep_top_k() {
+// Keeps a bound under which nothing can be among the k largest, raised whenever many have passed it: of logits in any ordinary
+// order few do. The candidates hold logits until the end.
+void TokenSampler::keep_top_k(float top) {
   const auto k = static_cast<size_t>(options_.top_k);
   const size_t room = 2 * k + 64;
-  float bound = 0;
+  float bound = kNone;
   const auto cut = [&] {
     std::nth_element(candidates_.begin(), candidates_.begin() + options_.top_k - 1, candidates_.end(), kLarger);
     candidates_.resize(k);
     bound = candidates_[k - 1].weight;
   };
   candidates_.clear();
-  for (size_t i = 0; i < weights_.size(); ++i) {
-    if (weights_[i] <= bound) continue;  // of equal weights the first id stays
-    candidates_.push_back({weights_[i], static_cast<int32_t>(i)});
+  for (size_t i = 0; i < logits_.size(); ++i) {
+    if (logits_[i] <= bound) continue;  // of equal logits the first id stays
+    candidates_.push_back({logits_[i], static_cast<int32_t>(i)});
     if (candidates_.size() == room) cut();
   }
   if (candidates_.size() > k) cut();
+  const auto scale = static_cast<float>(1 / options_.temperature);
+  for (Candidate& candidate : candidates_) candidate.weight = exp_of_negative((candidate.weight - top) * scale);
+  std::erase_if(candidates_, [](const Candidate& candidate) { return candidate.weight == 0; });
+  std::sort(candidates_.begin(), candidates_.end(), [](const Candidate& a, const Candidate& b) { return a.token < b.token; });
 }
 
 void TokenSampler::keep_top_p(double total) {
-  // Sorts only as many of the largest as it takes, most often a few of a hundred thousand.
-  double reached = 0;
-  size_t kept = 0;
-  for (size_t sorted = 0; reached < options_.top_p * total && kept < candidates_.size();) {
-    const size_t more = std::min(candidates_.size(), std::max<size_t>(64, 4 * sorted));
-    const auto begin = candidates_.begin() + static_cast<std::ptrdiff_t>(sorted);
-    const auto end = candidates_.begin() + static_cast<std::ptrdiff_t>(more);
-    if (end != candidates_.end()) std::nth_element(begin, end, candidates_.end(), kLarger);
-    std::sort(begin, end, kLarger);
-    sorted = more;
-    while (kept < sorted && reached < options_.top_p * total) reached += candidates_[kept++].weight;
-  }
-  candidates_.resize(kept);
+  const Candidate last = last_to_reach(candidates_, kLarger, options_.top_p * total);
+  std::erase_if(candidates_, [&](const Candidate& candidate) { return kLarger(last, candidate); });
 }
 
-void TokenSampler::keep_typical() {
-  const double total = total_of(candidates_);
-  double entropy = 0;
-  for (const Candidate& c : candidates_) entropy -= c.weight / total * std::log(c.weight / total);
+void TokenSampler::keep_typical(float top) {
   struct Surprise {
     double distance;
-    Candidate candidate;
+    float weight;
+    int32_t token;
   };
+  const auto nearer = [](const Surprise& a, const Surprise& b) {
+    return a.distance < b.distance || (a.distance == b.distance && a.token < b.token);
+  };
+  const double total = total_of(candidates_), log_total = std::log(total);
+  const auto information = [&](const Candidate& c) {
+    return log_total - (static_cast<double>(logits_[static_cast<size_t>(c.token)]) - top) / options_.temperature;
+  };
+  double entropy = 0;
+  for (const Candidate& c : candidates_) entropy += c.weight / total * information(c);
   std::vector<Surprise> all;
-  for (const Candidate& c : candidates_) all.push_back({std::abs(-std::log(c.weight / total) - entropy), c});
-  std::sort(all.begin(), all.end(), [](const Surprise& a, const Surprise& b) {
-    return a.distance < b.distance || (a.distance == b.distance && a.candidate.token < b.candidate.token);
-  });
+  all.reserve(candidates_.size());
+  for (const Candidate& c : candidates_) all.push_back({std::abs(information(c) - entropy), c.weight, c.token});
+  const Surprise last = last_to_reach(all, nearer, options_.typical_p * total);
+  std::erase_if(all, [&](const Surprise& surprise) { return nearer(last, surprise); });
   candidates_.clear();
-  double reached = 0;
-  for (size_t i = 0; i < all.size() && (i == 0 || reached < options_.typical_p * total); ++i) {
-    candidates_.push_back(all[i].candidate);
-    reached += all[i].candidate.weight;
-  }
+  for (const Surprise& surprise : all) candidates_.push_back({surprise.weight, surprise.token});
 }
 
 int32_t TokenSampler::draw() {
-  // In order of ids, so that the draw does not depend on how the filters arranged them.
-  std::sort(candidates_.begin(), candidates_.end(), [](const auto& a, const auto& b) { return a.token < b.token; });
   double left = uniform(options_.seed, draws_++) * total_of(candidates_);
   for (const Candidate& candidate : candidates_) {
     left -= candidate.weight;
@@ -205,23 +217,25 @@ int32_t TokenSampler::next(const View& logits, const TokenMask* mask) {
     fail("value", "sampler: no logit ", mask ? "of a token that may come " : "", "is finite", mask && mask->count() == 0 ? "; the mask allows no token" : "");
   }
   if (options_.temperature == 0) return best;
-  weigh(top);
-  if (options_.top_k > 0 && static_cast<size_t>(options_.top_k) < weights_.size()) {
-    keep_top_k();
+  // Each filter leaves the candidates in the order of their ids.
+  if (options_.top_k > 0 && static_cast<size_t>(options_.top_k) < logits_.size()) {
+    keep_top_k(top);
     if (options_.top_p < 1) keep_top_p(total_of(candidates_));
-  } else if (options_.top_p < 1) {
-    // What weighs less than `least` weighs together at most 1 - top_p of all, so the most probable reach top_p without it.
-    double total = 0;
-    for (const float weight : weights_) total += weight;
-    const double least = (1 - options_.top_p) * total / static_cast<double>(weights_.size());
-    gather(static_cast<float>(least));
-    keep_top_p(total);
   } else {
-    gather(static_cast<float>(options_.min_p));
+    weigh(top);
+    if (options_.top_p < 1) {
+      // What weighs less than `least` weighs together at most 1 - top_p of all, so the most probable reach top_p without it.
+      double total = 0;
+      for (const float weight : weights_) total += weight;
+      gather(static_cast<float>((1 - options_.top_p) * total / static_cast<double>(weights_.size())));
+      keep_top_p(total);
+    } else {
+      gather(static_cast<float>(options_.min_p));
+    }
   }
   const auto least = static_cast<float>(options_.min_p);
   std::erase_if(candidates_, [&](const Candidate& candidate) { return candidate.weight < least; });
-  if (options_.typical_p < 1) keep_typical();
+  if (options_.typical_p < 1) keep_typical(top);
   return draw();
 }
 

@@ -59,9 +59,9 @@ class TokenSampler {
   int32_t largest() const;
   void weigh(float top);
   void gather(float least);  // candidates_: those of at least this weight
-  void keep_top_k();
+  void keep_top_k(float top);
   void keep_top_p(double total);  // total: the weight of all, also of those that are no candidates
-  void keep_typical();
+  void keep_typical(float top);
   int32_t draw();
 
   SamplingOptions options_;
