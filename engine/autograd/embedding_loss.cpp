@@ -3,12 +3,12 @@
 
 namespace qeng {
 
-TensorPtr embedding(Tape& tape, const TensorPtr& table, const TensorPtr& tokens) {
+TensorPtr embedding(Tape& tape, const TensorPtr& table, const TensorPtr& tokens, DType out) {
   if (table->view.rank != 2 || tokens->view.rank != 1)
     fail("shape", "embedding: table is ", shape_text(table->view), ", tokens ", shape_text(tokens->view),
          "; expected [vocab, hidden] and [t]");
   Device& device = tape.device();
-  TensorPtr y = make_tensor(device, {tokens->view.elements(), table->view.columns()}, table->view.dtype);
+  TensorPtr y = make_tensor(device, {tokens->view.elements(), table->view.columns()}, out);
   device.run(Embedding{tokens->view, table->view, y->view});
   if (!tape.wants({table})) return y;
   tape.record({y}, [=, &tape, &device] {

@@ -88,6 +88,19 @@ Merge Bpe::find(int32_t left, int32_t right) const {
   return slots_[at].merge;
 }
 
+std::vector<std::array<int32_t, 2>> Bpe::merges() const {
+  std::vector<const Slot*> used;
+  for (const Slot& slot : slots_)
+    if (slot.pair != kEmpty) used.push_back(&slot);
+  std::sort(used.begin(), used.end(), [](const Slot* a, const Slot* b) { return a->merge.rank < b->merge.rank; });
+  std::vector<std::array<int32_t, 2>> pairs;
+  for (size_t i = 0; i < used.size(); ++i) {
+    if (i > 0 && used[i]->merge.rank == used[i - 1]->merge.rank) return {};
+    pairs.push_back({static_cast<int32_t>(used[i]->pair >> 32), static_cast<int32_t>(used[i]->pair)});
+  }
+  return pairs;
+}
+
 int32_t Bpe::find_whole(std::string_view piece, const TokenBytes& bytes) const {
   if (piece.size() > longest_whole_ || wholes_ == 0) return -1;
   size_t at = XXH3_64bits(piece.data(), piece.size()) & (whole_slots_.size() - 1);

@@ -1,6 +1,7 @@
 // Byte-pair merging of one piece: the neighbours whose pair has the lowest rank are joined, leftmost first, until no
 // pair is left (Sennrich et al. 2016, arXiv 1508.07909). Immutable once built.
 #pragma once
+#include <array>
 #include <cstdint>
 #include <string_view>
 #include <vector>
@@ -27,6 +28,9 @@ class Bpe {
   // Appends the ids of a non-empty piece. bytes: those that add_whole was given. O(n log n).
   void encode(std::string_view piece, const TokenBytes& bytes, std::vector<int32_t>& ids) const;
   uint64_t hash() const { return hash_; }
+  bool takes_wholes() const { return wholes_ > 0; }
+  // {left, right} by rank; empty where two pairs have one rank (tiktoken's), so that no list says what is merged.
+  std::vector<std::array<int32_t, 2>> merges() const;
 
  private:
   struct Slot {

@@ -130,6 +130,31 @@ void ByteBpeTokenizer::encode_pieces(std::string_view text, std::vector<int32_t>
   }
 }
 
+Vocabulary ByteBpeTokenizer::vocabulary() const {
+  Vocabulary vocabulary{.model = "gpt2"};
+  for (const PreTokenizer& each : kPreTokenizers)
+    if (vocabulary.pre.empty() && std::strcmp(each.grammar, grammar_.name) == 0 && each.nfc == nfc_ &&
+        each.ignore_merges == bpe_.takes_wholes())
+      vocabulary.pre = each.pre;
+  const auto merges = bpe_.merges();
+  if (vocabulary.pre.empty() || (merges.empty() && vocab_size() > 256 + static_cast<int>(properties_.added.size())))
+    fail("unsupported", name(), ": GGUF has no words for this tokenizer (it cuts text as ", grammar_.name,
+         nfc_ ? " after NFC" : "", merges.empty() ? ", and merges by ranks" : "", "); use the model's tokenizer.json");
+  for (int32_t id = 0; id < vocab_size(); ++id) {
+    const std::string_view token = bytes(id);
+    vocabulary.tokens.push_back(token.empty() ? "[PAD" + std::to_string(id) + "]" : bytes_to_printable(token));
+    vocabulary.types.push_back(token.empty() ? TokenType::unused : TokenType::normal);
+  }
+  for (const AddedToken& token : properties_.added) {
+    vocabulary.tokens[static_cast<size_t>(token.id)] = token.content;
+    vocabulary.types[static_cast<size_t>(token.id)] = token.special ? TokenType::control : TokenType::user_defined;
+  }
+  for (const auto& [left, right] : merges)
+    vocabulary.merges.push_back(vocabulary.tokens[static_cast<size_t>(left)] + " " +
+                                vocabulary.tokens[static_cast<size_t>(right)]);
+  return vocabulary;
+}
+
 std::string bytes_to_printable(std::string_view bytes) {
   static const std::array<uint32_t, 256> codes = printable_codes();
   std::string printable;

@@ -5,6 +5,7 @@
 #include "engine/tokenizer/bpe.h"
 #include "engine/tokenizer/pretokenizer.h"
 #include "engine/tokenizer/tokenizer.h"
+#include "engine/tokenizer/vocabulary.h"
 
 namespace qeng {
 
@@ -12,6 +13,7 @@ class ByteBpeTokenizer final : public Tokenizer {
  public:
   ByteBpeTokenizer(TokenizerProperties properties, TokenBytes bytes, Bpe bpe, const Grammar& grammar,
                    bool normalize_nfc);
+  Vocabulary vocabulary() const override;
 
  protected:
   void encode_valid(std::string_view text, std::vector<int32_t>& ids, bool parse_special) const override;

@@ -97,6 +97,7 @@ std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& path) {
     fs::path file = path;
     std::string folder = file.parent_path().empty() ? "." : file.parent_path().string();
     if (file.extension() == ".json") return load_tokenizer_json(path, read_json(path), json::object(), "");
+    if (file.extension() == ".gguf") return load_gguf_tokenizer(*Gguf::open(path));
     if (file.extension() == ".model") return load_sentencepiece(path, json::object(), "");
     if (file.extension() == ".tiktoken") {
       auto tokenizer = load_tiktoken(path);
@@ -107,7 +108,7 @@ std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& path) {
       return tokenizer;
     }
     MappedFile::open(path);  // says so if it does not exist
-    fail("unsupported", path, ": expected a folder, tokenizer.json, a .tiktoken or a SentencePiece .model file");
+    fail("unsupported", path, ": expected a folder, tokenizer.json, a .gguf, a .tiktoken or a SentencePiece .model file");
   }
 
   fs::path folder = path;

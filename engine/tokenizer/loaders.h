@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/tokenizer/tokenizer.h"
+#include "engine/tokenizer/vocabulary.h"
 
 namespace qeng {
 
@@ -11,6 +12,10 @@ std::shared_ptr<const Tokenizer> load_tokenizer_json(const std::string& path, co
                                                      const nlohmann::json& config, const std::string& folder);
 std::shared_ptr<const Tokenizer> load_sentencepiece(const std::string& path, const nlohmann::json& config,
                                                     const std::string& folder);
+
+// From the lists of a GGUF file; control tokens are added to the properties.
+std::shared_ptr<const Tokenizer> make_sentencepiece(const std::string& path, const Vocabulary& vocabulary,
+                                                    TokenizerProperties properties);
 
 nlohmann::json read_json(const std::string& path);  // Error("format") unless it holds an object
 

@@ -8,6 +8,7 @@
 #include "engine/formats/mapped_file.h"
 #include "engine/tokenizer/added_tokens.h"
 #include "engine/tokenizer/loaders.h"
+#include "engine/tokenizer/sentencepiece_proto.h"
 #include "kernels/error.h"
 
 namespace qeng {
@@ -35,9 +36,10 @@ void append_piece(const sentencepiece::SentencePieceProcessor& model, int id, To
 // Each stretch between special tokens is encoded as a text of its own, with the model's leading space if it adds one.
 class SentencePieceTokenizer final : public Tokenizer {
  public:
-  SentencePieceTokenizer(TokenizerProperties properties, TokenBytes bytes, uint64_t model_hash,
+  SentencePieceTokenizer(TokenizerProperties properties, TokenBytes bytes, std::string serialized,
                          std::unique_ptr<sentencepiece::SentencePieceProcessor> model)
-      : Tokenizer(std::move(properties), std::move(bytes), model_hash),
+      : Tokenizer(std::move(properties), std::move(bytes), XXH3_64bits(serialized.data(), serialized.size())),
+        serialized_(std::move(serialized)),
         model_(std::move(model)),
         specials_(properties_.added) {
     std::vector<int> ids;
@@ -51,6 +53,8 @@ class SentencePieceTokenizer final : public Tokenizer {
     return adds_space_ && starts_with_text && text.starts_with(' ') ? text.substr(1) : text;
   }
 
+  Vocabulary vocabulary() const override { return read_sentencepiece_vocabulary(name(), serialized_); }
+
  protected:
   void encode_valid(std::string_view text, std::vector<int32_t>& ids, bool parse_special) const override {
     auto encode_text = [&](std::string_view stretch) {
@@ -63,41 +67,62 @@ class SentencePieceTokenizer final : public Tokenizer {
   }
 
  private:
+  std::string serialized_;
   std::unique_ptr<sentencepiece::SentencePieceProcessor> model_;
   AddedTokenFinder specials_;
   bool adds_space_ = false;
 };
+
+std::unique_ptr<sentencepiece::SentencePieceProcessor> load_model(const std::string& path, std::string_view serialized) {
+  auto model = std::make_unique<sentencepiece::SentencePieceProcessor>();
+  sentencepiece::util::Status status;
+  try {
+    status = model->LoadFromSerializedProto({serialized.data(), serialized.size()});
+  } catch (const std::exception& error) {  // of what the library builds its tables with: an empty piece
+    fail("format", path, ": not a SentencePiece model: ", error.what());
+  }
+  if (!status.ok() || model->GetPieceSize() == 0)
+    fail("format", path, ": not a SentencePiece model: ", status.ToString());
+  return model;
+}
+
+// The bytes of all pieces; control pieces are added to the properties.
+TokenBytes read_pieces(const sentencepiece::SentencePieceProcessor& model, TokenizerProperties& properties) {
+  TokenBytes tokens;
+  for (int id = 0; id < model.GetPieceSize(); ++id) {
+    append_piece(model, id, tokens);
+    if (model.IsControl(id)) properties.added.push_back({model.IdToPiece(id), id});
+  }
+  return tokens;
+}
 
 }  // namespace
 
 std::shared_ptr<const Tokenizer> load_sentencepiece(const std::string& path, const nlohmann::json& config,
                                                     const std::string& folder) {
   auto file = MappedFile::open(path);
-  auto model = std::make_unique<sentencepiece::SentencePieceProcessor>();
-  sentencepiece::util::Status status;
-  try {
-    status = model->LoadFromSerializedProto({file->text().data(), file->size()});
-  } catch (const std::exception& error) {  // of what the library builds its tables with: an empty piece
-    fail("format", path, ": not a SentencePiece model: ", error.what());
-  }
-  if (!status.ok() || model->GetPieceSize() == 0)
-    fail("format", path, ": not a SentencePiece model: ", status.ToString());
-
+  auto model = load_model(path, file->text());
   TokenizerProperties properties;
   properties.name = std::filesystem::path(folder.empty() ? path : folder).filename().string();
-  TokenBytes tokens;
-  for (int id = 0; id < model->GetPieceSize(); ++id) {
-    append_piece(*model, id, tokens);
-    if (model->IsControl(id)) properties.added.push_back({model->IdToPiece(id), id});
-  }
+  TokenBytes tokens = read_pieces(*model, properties);
   auto known = [](int id) { return id >= 0 ? std::optional<int32_t>(id) : std::nullopt; };
   properties.bos = known(model->bos_id());
   properties.eos = known(model->eos_id());
   properties.pad = known(model->pad_id());
   properties.add_bos = properties.bos.has_value();
   apply_config(properties, config, folder);
-  uint64_t hash = XXH3_64bits(file->data(), file->size());
-  return std::make_shared<SentencePieceTokenizer>(std::move(properties), std::move(tokens), hash, std::move(model));
+  return std::make_shared<SentencePieceTokenizer>(std::move(properties), std::move(tokens), std::string(file->text()),
+                                                  std::move(model));
+}
+
+std::shared_ptr<const Tokenizer> make_sentencepiece(const std::string& path, const Vocabulary& vocabulary,
+                                                    TokenizerProperties properties) {
+  if (vocabulary.scores.empty()) fail("format", path, ": a llama vocabulary needs tokenizer.ggml.scores");
+  std::string serialized = serialize_sentencepiece(vocabulary);
+  auto model = load_model(path, serialized);
+  TokenBytes tokens = read_pieces(*model, properties);
+  return std::make_shared<SentencePieceTokenizer>(std::move(properties), std::move(tokens), std::move(serialized),
+                                                  std::move(model));
 }
 
 }  // namespace qeng

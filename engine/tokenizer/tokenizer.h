@@ -1,8 +1,8 @@
 // Text to token ids and back. A Tokenizer is immutable: share it between threads.
 //
 // Input that is not UTF-8 has each ill-formed piece replaced by U+FFFD first (as Python's errors="replace"), so ids are
-// defined for any bytes. Three sources: a Hugging Face folder or its tokenizer.json (byte-level BPE), a .tiktoken rank
-// file, a SentencePiece .model. What a file asks for and we do not implement is refused by name when loading, never
+// defined for any bytes. Sources: a Hugging Face folder or its tokenizer.json (byte-level BPE), a .tiktoken rank
+// file, a SentencePiece .model, a .gguf file. What a file asks for and we do not implement is refused by name when loading, never
 // approximated.
 #pragma once
 #include <cstdint>
@@ -46,6 +46,8 @@ struct TokenBytes {
   size_t size() const { return ends.size(); }
 };
 
+struct Vocabulary;  // engine/tokenizer/vocabulary.h
+
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
@@ -62,6 +64,9 @@ class Tokenizer {
   // a character (Utf8Stream in unicode.h prints those). Error("value") for an id outside [0, vocab_size).
   virtual std::string decode(std::span<const int32_t> ids, bool skip_special = false) const;
   std::string_view bytes(int32_t id) const;  // lives as long as the tokenizer; empty for an id without a token
+
+  // As lists. Error("unsupported") where they cannot say what this tokenizer does.
+  virtual Vocabulary vocabulary() const = 0;
 
   int vocab_size() const { return static_cast<int>(bytes_.size()); }  // largest id + 1
   std::optional<int32_t> id_of(std::string_view added_token) const;   // "<|im_end|>"
@@ -87,8 +92,8 @@ class Tokenizer {
   std::vector<bool> special_;
 };
 
-// path: a folder (tokenizer.json, else tokenizer.model; with tokenizer_config.json if there), or one of those files, or
-// the Qwen .tiktoken file (151643 ranks; other rank files need load_tiktoken). Error("io") | Error("format") |
+// path: a folder (tokenizer.json, else tokenizer.model; with tokenizer_config.json if there), or one of those files, a
+// .gguf file, or the Qwen .tiktoken file (151643 ranks; other rank files need load_tiktoken). Error("io") | Error("format") |
 // Error("unsupported"), naming the file and the part that is not supported.
 std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& path);
 

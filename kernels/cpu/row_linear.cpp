@@ -1,27 +1,135 @@
+// RowLinear: dot products of a few rows by reading each weight as it is stored, of many by panels of 16 of its rows, both
+// in the same order of sums, which depends on k alone.
+#include <map>
+
 #include "kernels/cpu/cpu.h"
 
 namespace qeng {
 
-// Each row by the dot products of decoding, whose order of sums depends on k alone.
+namespace {
+
+constexpr int64_t kFewRows = 3;    // of x, for which repacking a panel costs more than it gains
+constexpr int64_t kMostRows = 512;  // of x at a time: their codes stay in the last-level cache
+constexpr int64_t kPiece = 32768;   // bytes of w that a thread takes at a time for few rows: they stay in its cache
+
+// y[j] = alpha * dot[j] + bias[j] + y[j]
+template <class Y, class B>
+void finish(const float* dots, int64_t n, float alpha, const B* bias, bool acc, Y* y) {
+  for (int64_t j = 0; j < n; ++j) {
+    float sum = alpha * dots[j];
+    if (bias) sum += to_f32(bias[j]);
+    if (acc) sum += to_f32(y[j]);
+    put(y + j, sum);
+  }
+}
+
+// Columns first .. first + n of row r of y_i.
+void finish(const RowLinear& op, size_t i, int64_t r, int64_t first, int64_t n, const float* dots) {
+  const View& y = op.y[i];
+  const View bias = op.bias.empty() ? View() : op.bias[i];
+  const auto with_bias = [&](auto* to) {
+    if (bias && bias.dtype == DType::bf16)
+      finish(dots, n, op.alpha, bias.as<bf16>() + first, op.acc, to);
+    else
+      finish(dots, n, op.alpha, bias ? bias.as<float>() + first : nullptr, op.acc, to);
+  };
+  const int64_t at_element = r * op.w[i].shape[0] + first;
+  y.dtype == DType::f32 ? with_bias(y.as<float>() + at_element) : with_bias(y.as<bf16>() + at_element);
+}
+
+isa::Activations round_rows(const View& x, DType format, CpuContext& context) {
+  isa::Activations to;
+  to.rows = x.rows(), to.k = x.columns(), to.group = dtype_info(format).elements;
+  const int64_t n = to.rows * to.k;
+  to.codes = context.scratch.take<int8_t>(n);
+  to.scales = context.scratch.take<float>(n / to.group);
+  to.sums = context.scratch.take<int32_t>(n / to.group);
+  to.sums_16 = context.scratch.take<int16_t>(n / 16);
+  to.sums_32 = context.scratch.take<int16_t>(n / 32);
+  float* wide = x.dtype == DType::f32 ? nullptr : context.scratch.take<float>(context.threads * to.k);
+  parallel_for(context.threads, to.rows, grain_rows(to.k), [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const auto* row = reinterpret_cast<const float*>(at(x, r * to.k));
+      if (wide) {
+        float* copy = wide + team_rank() * to.k;
+        context.isa->scale(float_type(x), at(x, r * to.k), isa::Float::f32, copy, 1.0f, to.k);
+        row = copy;
+      }
+      context.isa->round_activations(format, row, to, r);
+    }
+  });
+  return to;
+}
+
+// x in f32.
+const float* wide_rows(const View& x, CpuContext& context) {
+  if (x.dtype == DType::f32) return x.as<float>();
+  auto* to = context.scratch.take<float>(x.elements());
+  parallel_for(context.threads, x.elements(), kGrainElements, [&](int64_t begin, int64_t end) {
+    context.isa->scale(float_type(x), at(x, begin), isa::Float::f32, to + begin, 1.0f, end - begin);
+  });
+  return to;
+}
+
+// Rows first .. first + n of w_i: what a thread takes at a time.
+struct Piece {
+  size_t i;
+  int64_t first, n;
+};
+std::vector<Piece> pieces_of(const RowLinear& op, bool few) {
+  std::vector<Piece> pieces;
+  for (size_t i = 0; i < op.w.size(); ++i) {
+    const int64_t n = op.w[i].shape[0], bytes = static_cast<int64_t>(dtype_bytes(op.w[i].dtype, op.w[i].columns()));
+    const int64_t step = few ? std::max<int64_t>(1, kPiece / bytes / isa::kPanelRows) * isa::kPanelRows : isa::kPanelRows;
+    for (int64_t first = 0; first < n; first += step) pieces.push_back({i, first, std::min(step, n - first)});
+  }
+  return pieces;
+}
+
+}  // namespace
+
 void run(const RowLinear& op, CpuContext& context) {
   const int64_t rows = op.x.rows(), k = op.x.columns();
+  const isa::Table& isa = *context.isa;
+  std::map<std::pair<int64_t, int>, isa::Activations> rounded;  // by what formats share
+  std::vector<const isa::Activations*> x(op.w.size());
+  const float* wide = nullptr;
+  int64_t panel_bytes = 0, widest = isa::kPanelRows;
   for (size_t i = 0; i < op.w.size(); ++i) {
-    const View &w = op.w[i], &y = op.y[i];
-    const View bias = op.bias.empty() ? View() : op.bias[i];
-    if (is_block(w.dtype))
-      fail("unsupported", op.name, ": ", dtype_name(w.dtype), " is not supported by the cpu backend");
-    const ScratchFrame frame(context.scratch);
-    const int64_t n = w.shape[0];
-    float *a = context.scratch.take<float>(k), *dots = context.scratch.take<float>(n);
-    for (int64_t r = 0; r < rows; ++r) {
-      context.isa->scale(float_type(op.x), at(op.x, r * k), isa::Float::f32, a, op.alpha, k);
-      parallel_for(context.threads, n, grain_rows(k), [&](int64_t begin, int64_t end) {
-        context.isa->gemv(a, float_type(w), at(w, begin * k), dots + begin, end - begin, k);
-        if (bias) context.isa->accumulate(float_type(bias), at(bias, begin), dots + begin, end - begin);
-        if (op.acc) context.isa->accumulate(float_type(y), at(y, r * n + begin), dots + begin, end - begin);
-        context.isa->scale(isa::Float::f32, dots + begin, float_type(y), at(y, r * n + begin), 1.0f, end - begin);
-      });
+    const DType format = op.w[i].dtype;
+    if (!is_block(format)) {
+      if (!wide) wide = wide_rows(op.x, context);
+      continue;
     }
+    const auto key = std::make_pair(int64_t{dtype_info(format).elements}, isa.activation_planes(format));
+    if (!rounded.count(key)) rounded[key] = round_rows(op.x, format, context);
+    x[i] = &rounded[key];
+    panel_bytes = std::max(panel_bytes, isa.panel_bytes(format, k));
+  }
+  const bool few = rows <= kFewRows;
+  const std::vector<Piece> pieces = pieces_of(op, few);
+  for (const Piece& piece : pieces) widest = std::max(widest, piece.n);
+  const int64_t most = std::min(rows, kMostRows);
+  auto* panels = context.scratch.take<char>(few ? 1 : context.threads * panel_bytes);
+  auto* sums = context.scratch.take<float>(context.threads * most * widest);
+  for (int64_t first = 0; first < rows; first += most) {
+    const int64_t count = std::min(most, rows - first);
+    parallel_each(context.threads, static_cast<int64_t>(pieces.size()), [&](int64_t index) {
+      const auto [i, column, n] = pieces[static_cast<size_t>(index)];
+      const View& w = op.w[i];
+      const auto* data = w.as<char>() + static_cast<int64_t>(dtype_bytes(w.dtype, k)) * column;
+      float* dots = sums + team_rank() * most * widest;
+      if (!is_block(w.dtype)) {
+        isa.row_dots(wide + first * k, count, float_type(w), data, dots, widest, n, k);
+      } else if (few) {
+        for (int64_t r = 0; r < count; ++r) isa.block_dots(w.dtype, *x[i], first + r, data, n, dots + r * widest);
+      } else {
+        char* panel = panels + team_rank() * panel_bytes;
+        isa.pack_panel(w.dtype, data, n, k, panel);
+        isa.block_tiles(w.dtype, *x[i], first, count, panel, dots);
+      }
+      for (int64_t r = 0; r < count; ++r) finish(op, i, first + r, column, n, dots + r * widest);
+    });
   }
 }
 

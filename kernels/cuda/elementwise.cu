@@ -1,4 +1,5 @@
 // Add, Scale, Cast, Copy, Fill. Inputs are read once here, and what is written is what the next operation reads.
+#include "kernels/cuda/stored.h"
 #include "kernels/cuda/vector.h"
 
 namespace qeng {
@@ -112,7 +113,9 @@ void run(const Scale& op, CudaContext& context) {
 }
 
 void run(const Cast& op, CudaContext& context) {
-  if (op.x.dtype == op.y.dtype)
+  if (is_block(op.x.dtype))
+    decode_rows(op.name, {op.x, 0, op.x.rows(), 0, op.x.columns(), nullptr, op.y.data, op.y.dtype}, context);
+  else if (op.x.dtype == op.y.dtype)
     copy(op.name, op.x, op.y, context);
   else
     scale(op.name, op.x, op.y, 1.0f, context);

@@ -4,7 +4,6 @@
 namespace qeng {
 
 void run(const RowLinear& op, CudaContext&) { fail("unsupported", op.name, " is not supported by the cuda backend"); }
-void run(const Hadamard& op, CudaContext&) { fail("unsupported", op.name, " is not supported by the cuda backend"); }
 void run(const KvStore& op, CudaContext&) { fail("unsupported", op.name, " is not supported by the cuda backend"); }
 void run(const CopyPages& op, CudaContext&) { fail("unsupported", op.name, " is not supported by the cuda backend"); }
 void run(const PagedAttention& op, CudaContext&) {

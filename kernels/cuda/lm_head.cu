@@ -168,14 +168,23 @@ void run(const LmHeadLoss& op, CudaContext& context) {
   const size_t shared = static_cast<size_t>(kPartials + rows.cached) * sizeof(float);
   const int64_t threads = std::clamp<int64_t>(ceil_div(vocab, 4 * kGroup * kWarp) * kWarp, kWarp, kMostThreads);
 
+  CudaGemm product;  // z = h W^T
+  product.n = vocab, product.k = hidden;
+  product.b = op.w.data, product.c = rows.logits;
+  product.in = dtype, product.stored = op.w.dtype, product.trans_b = true;
+  product.lda = product.ldb = hidden, product.ldc = rows.stride;
+  CudaGemm back;  // dh = dz W
+  back.n = hidden, back.k = vocab;
+  back.a = rows.logits, back.b = op.w.data;
+  back.in = back.out = dtype, back.stored = op.w.dtype;
+  back.lda = rows.stride * 4 / static_cast<int64_t>(dtype_size(dtype)), back.ldb = back.ldc = hidden;
+  if (const size_t bytes = std::max(panel_bytes(product), panel_bytes(back)))
+    product.panel = back.panel = context.scratch.take(bytes);
+
   const int64_t chunk = LmHeadParts::padded(op.chunk);
   for (int64_t begin = 0; begin < tokens; begin += chunk) {
     const int64_t count = std::min(chunk, tokens - begin);
-    CudaGemm product;
-    product.m = count, product.n = vocab, product.k = hidden;
-    product.a = at(op.h, begin * hidden), product.b = op.w.data, product.c = rows.logits;
-    product.in = dtype, product.trans_b = true;
-    product.lda = product.ldb = hidden, product.ldc = rows.stride;
+    product.m = count, product.a = at(op.h, begin * hidden);
     run_gemm(product, context);
 
     rows.first = begin;
@@ -186,11 +195,7 @@ void run(const LmHeadLoss& op, CudaContext& context) {
     });
     if (!op.dh) continue;
 
-    CudaGemm back;  // dh = dz W
-    back.m = count, back.n = hidden, back.k = vocab;
-    back.a = rows.logits, back.b = op.w.data, back.c = at(op.dh, begin * hidden);
-    back.in = back.out = dtype;
-    back.lda = rows.stride * 4 / static_cast<int64_t>(dtype_size(dtype)), back.ldb = back.ldc = hidden;
+    back.m = count, back.c = at(op.dh, begin * hidden);
     run_gemm(back, context);
     if (!op.dw) continue;
 

@@ -1,6 +1,7 @@
 // Matmul, and which kernel makes a product. One row by a transposed matrix, as in decoding, reads every element of b
 // once, so it is a kernel of its own that reads b at the memory's speed; the rest is cuBLASLt's.
 #include "kernels/cuda/cublaslt.h"
+#include "kernels/cuda/stored.h"
 #include "kernels/cuda/vector.h"
 
 namespace qeng {
@@ -104,6 +105,40 @@ void by_library(const CudaGemm& gemm, CudaContext& context) {
   if (!context.cublas || !context.cublas->run(gemm, context)) gemm_simt(gemm, context);
 }
 
+// Elements of a decoded panel: 256 MB in bf16, which is wide enough that a is not read again often (2048 rows of logits
+// for a vocabulary of 152000 take a panel of 768 columns of dh). In the emulator small, so that tests have several.
+#ifdef QENG_EMULATED
+constexpr int64_t kPanel = 2048;
+#else
+constexpr int64_t kPanel = int64_t{1} << 27;
+#endif
+
+// Panels are columns of c, so that no sum over k is divided: rows of a transposed b, columns of whole blocks otherwise.
+int64_t panel_columns(const CudaGemm& gemm) {
+  const int64_t unit = gemm.trans_b ? 1 : dtype_info(gemm.stored).elements;
+  return std::min(gemm.n, std::max<int64_t>(1, kPanel / (gemm.k * unit)) * unit);
+}
+
+void by_panels(const CudaGemm& gemm, CudaContext& context) {
+  const int64_t width = panel_columns(gemm);
+  DecodeRows rows;
+  rows.table = gemm.trans_b ? View(nullptr, gemm.stored, {gemm.n, gemm.k}) : View(nullptr, gemm.stored, {gemm.k, gemm.n});
+  rows.table.data = const_cast<void*>(gemm.b);
+  rows.rows = rows.table.rows(), rows.columns = rows.table.columns();
+  rows.out = gemm.in, rows.y = gemm.panel ? gemm.panel : context.scratch.take(panel_bytes(gemm));
+  for (int64_t j = 0; j < gemm.n; j += width) {
+    CudaGemm part = gemm;
+    part.n = std::min(width, gemm.n - j);
+    (gemm.trans_b ? rows.row : rows.column) = j;
+    (gemm.trans_b ? rows.rows : rows.columns) = part.n;
+    decode_rows("matmul", rows, context);
+    part.stored = DType::f32, part.b = rows.y, part.ldb = gemm.trans_b ? gemm.k : part.n;
+    part.c = static_cast<char*>(gemm.c) + j * static_cast<int64_t>(dtype_size(gemm.out));
+    if (gemm.bias) part.bias = static_cast<const char*>(gemm.bias) + j * static_cast<int64_t>(dtype_size(gemm.bias_type));
+    run_gemm(part, context);
+  }
+}
+
 }  // namespace
 
 std::string gemm_text(const CudaGemm& gemm) {
@@ -118,8 +153,14 @@ std::string gemm_text(const CudaGemm& gemm) {
   return text;
 }
 
+size_t panel_bytes(const CudaGemm& gemm) {
+  if (!is_stored_only(gemm.stored)) return 0;
+  return static_cast<size_t>(panel_columns(gemm) * gemm.k) * dtype_size(gemm.in);
+}
+
 void run_gemm(const CudaGemm& gemm, CudaContext& context) {
   if (gemm.m == 0 || gemm.n == 0) return;
+  if (is_stored_only(gemm.stored)) return by_panels(gemm, context);
   if (gemm.m == 1 && gemm.trans_b && (!gemm.trans_a || gemm.lda == 1)) return gemv(gemm, context);
   // cuBLASLt adds a bias of c's dtype only, and reads it 16 bytes at a time. To widen a bf16 one is exact, but an f32 one
   // is not to be rounded to bf16: it is added to a product in f32.
@@ -154,7 +195,7 @@ void run(const Matmul& op, CudaContext& context) {
   gemm.m = m, gemm.n = n, gemm.k = k;
   gemm.a = op.a.data, gemm.b = op.b.data, gemm.c = op.c.data;
   if (op.bias) gemm.bias = op.bias.data, gemm.bias_type = op.bias.dtype;
-  gemm.in = op.a.dtype, gemm.out = op.c.dtype;
+  gemm.in = op.a.dtype, gemm.out = op.c.dtype, gemm.stored = op.b.dtype;
   gemm.trans_a = op.trans_a, gemm.trans_b = op.trans_b, gemm.acc = op.acc;
   gemm.alpha = op.alpha;
   gemm.lda = op.a.columns(), gemm.ldb = op.b.columns(), gemm.ldc = n;

@@ -74,7 +74,7 @@ function Config:rope(default_theta)
   if not given(scaling) then scaling = {} end
   local theta = scaling.rope_theta or self.values.rope_theta
   if not given(theta) then theta = default_theta end
-  local rope = { theta = theta, partial = scaling.partial_rotary_factor or 1 }
+  local rope = { theta = theta, partial = scaling.partial_rotary_factor or 1, factors = self.rope_factors }
   local kind = scaling.rope_type or scaling.type or "default"
   if kind ~= "default" then rope.scaling = scaling end
   return rope

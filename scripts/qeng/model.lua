@@ -3,6 +3,7 @@
 
 local q = require "qeng.core"
 local config = require "qeng.config"
+local gguf = require "qeng.gguf"
 local hub = require "qeng.hub"
 local peft = require "qeng.peft"
 
@@ -28,12 +29,13 @@ local function architecture_of(file)
     :format(file.path, tostring(name or file.values.model_type), table.concat(known, ", ")))
 end
 
-local function build(file, dtype, source)
+-- rotations: of weights that are stored rotated (gguf_hadamard.lua).
+local function build(file, dtype, source, rotations)
   local arch = architecture_of(file)
   local c = arch.config(file)
   file:finish()
   local model = setmetatable({
-    arch = arch, config = c, dtype = dtype, config_values = file.values,
+    arch = arch, config = c, dtype = dtype, config_values = file.values, rotations = rotations,
     parameters = {}, linears = {}, ropes = {}, mode = "frozen", recompute = false,
   }, Model)
   model.forward = arch.build(model, source, c)
@@ -42,13 +44,24 @@ end
 
 local M = {}
 
--- Loads folder `dir` (config.json, safetensors, tokenizer), or a name on the hub. opt.dtype: f32 or bf16, the dtype of weights and activations;
--- the file's own by default. opt.writable: the weights get memory of their own, for full fine-tuning.
+local function load_gguf(path, opt)
+  local checkpoint = gguf.open(path, opt)
+  local file = config.wrap(checkpoint.values, path)
+  file.rope_factors = checkpoint.factors
+  local model = build(file, checkpoint.dtype, checkpoint.source, checkpoint.rotations)
+  checkpoint.finish(model)
+  return model
+end
+
+-- Loads folder `dir` (config.json, safetensors, tokenizer), a GGUF file, or a name on the hub. opt.dtype: f32 or bf16, the dtype of
+-- weights and activations; the file's own by default. A GGUF's matrices of f16 and of block formats stay as they are stored.
+-- opt.writable: the weights get memory of their own, for full fine-tuning.
 function M.load(dir, opt)
   opt = opt or {}
   dir = hub.resolve_model(dir)
+  if q.fs.kind(dir) == "file" then return load_gguf(dir, opt) end
   if q.fs.kind(dir) ~= "dir" then
-    q.error("io", ("model %s: no such folder; expected a Hugging Face folder with config.json and model.safetensors"):format(dir))
+    q.error("io", ("model %s: no such file or folder; expected a .gguf file, or a Hugging Face folder with config.json and model.safetensors"):format(dir))
   end
   local file = config.read(dir)
   local weights = q.safetensors.open(dir)
@@ -100,6 +113,11 @@ function Model:rope(length)
     end
     if c.rope.scaling and not how.type then how.type = c.rope.scaling.type end
     local rope = q.rope_table(how)
+    if c.rope.factors then
+      local divided = rope.inv_freq:table()
+      for i, factor in ipairs(c.rope.factors) do divided[i] = divided[i] / factor end
+      rope.inv_freq = q.tensor(divided, "f32")
+    end
     self.ropes[key] = { inv_freq = q.keep(rope.inv_freq), scale = rope.scale }
   end
   return self.ropes[key]
@@ -114,16 +132,11 @@ function Model:check_length(row_tokens)
   end
 end
 
--- Hidden states [t, hidden] of one document of token ids (a Lua array), from position `start` with a cache.
-function Model:hidden(ids, start, cache)
-  start = start or 0
+-- Hidden states [t, hidden] of one document of token ids (a Lua array).
+function Model:hidden(ids)
   local positions = {}
-  for i = 1, #ids do positions[i] = start + i - 1 end
-  local seq = {
-    positions = q.tensor(positions, "i32"), cu_q = q.tensor({ 0, #ids }, "i32"),
-    cu_k = q.tensor({ 0, start + #ids }, "i32"), rope = self:rope(start + #ids), cache = cache,
-  }
-  return self.forward(q.tensor(ids, "i32"), seq)
+  for i = 1, #ids do positions[i] = i - 1 end
+  return self.forward(q.tensor(ids, "i32"), { positions = q.tensor(positions, "i32"), cu_q = q.tensor({ 0, #ids }, "i32"), rope = self:rope(#ids) })
 end
 
 -- Logits [t, vocab] in f32 of one document.
@@ -156,6 +169,7 @@ local all_targets = { "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_p
 -- Adds adapters: opt.rank, alpha (2 * rank), rslora, dropout, targets (all linear layers), seed. a is uniform as in PEFT
 -- (kaiming, a = sqrt 5), b is zero, so the model computes what it did.
 function Model:lora(opt)
+  if self.rotations then q.error("unsupported", "lora: this model's weights are stored rotated, which adapters do not know; use one that is not") end
   local rank = opt.rank or 16
   local alpha = opt.alpha or 2 * rank
   local targets = {}
@@ -205,6 +219,7 @@ end
 
 function Model:save_adapter(dir) return peft.save(self, dir) end
 function Model:load_adapter(dir) return peft.load(self, dir) end
+function Model:read_adapter(dir) return peft.read(self, dir) end
 function Model:merge() return peft.merge(self) end
 
 -- A Hugging Face folder of the weights as they are (merge first): config, tokenizer files, safetensors in shards. opt: dtype

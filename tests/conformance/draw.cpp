@@ -1,6 +1,9 @@
 #include "tests/conformance/draw.h"
 
 #include <algorithm>
+#include <cstring>
+
+#include "kernels/math/blocks/with_block.h"
 
 namespace qeng::conformance {
 
@@ -33,8 +36,45 @@ View Draw::empty(DType dtype, std::initializer_list<int64_t> shape) {
 
 View Draw::tensor(DType dtype, std::initializer_list<int64_t> shape, double deviation, double mean) {
   const View view = empty(dtype, shape);
+  if (is_block(dtype)) return fill_blocks(view, deviation), view;
   for (int64_t i = 0; i < view.elements(); ++i) encode(view, i, mean + deviation * normal());
   return view;
+}
+
+DType Draw::block_format() {
+  const int64_t first = static_cast<int64_t>(DType::q4_0), last = static_cast<int64_t>(std::size(kDTypes)) - 1;
+  return static_cast<DType>(integer(first, last));
+}
+
+int64_t Draw::row_length(DType dtype, int64_t most) {
+  const int64_t block = dtype_info(dtype).elements;
+  return block == 1 ? size(most) : block * integer(1, std::max<int64_t>(1, most / block));
+}
+
+void Draw::fill_blocks(const View& view, double deviation) {
+  blocks::with_block(view.dtype, [&](auto tag) {
+    using Block = decltype(tag);
+    for (int64_t i = 0; i < view.elements() / Block::kElements; ++i) {
+      Block b;
+      unsigned char bytes[sizeof b];
+      for (unsigned char& byte : bytes) byte = static_cast<unsigned char>(integer(0, 255));
+      std::memcpy(&b, bytes, sizeof b);
+      const auto set_scales = [&](double d) {
+        if constexpr (requires { b.d; }) b.d = to_f16(static_cast<float>(d));
+        if constexpr (requires { b.dmin; }) b.dmin = to_f16(static_cast<float>(0.6 * d));
+        if constexpr (requires { b.m; }) b.m = to_f16(static_cast<float>(-8 * d));
+        if constexpr (requires { b.e; }) b.e = static_cast<uint8_t>(128 + std::ilogb(d));
+        if constexpr (requires { b.zero; }) b.zero = static_cast<uint8_t>(b.zero % 17);
+      };
+      set_scales(1);
+      float values[Block::kElements];
+      blocks::decode(b, 0, Block::kElements, values);
+      double sum = 1e-6;
+      for (float value : values) sum += static_cast<double>(value) * value / Block::kElements;
+      set_scales(deviation * uniform(0.5, 2) * (flip() ? 1 : -1) / std::sqrt(sum));
+      std::memcpy(static_cast<unsigned char*>(view.data) + static_cast<size_t>(i) * sizeof b, &b, sizeof b);
+    }
+  });
 }
 
 View Draw::values(DType dtype, std::vector<double> list) {
@@ -51,6 +91,7 @@ View Draw::tokens(int64_t count, int64_t below) {
 
 View Draw::like(const View& view) {
   const View result = empty_like(view);
+  if (is_block(view.dtype)) return fill_blocks(result, 1), result;
   for (int64_t i = 0; i < result.elements(); ++i) encode(result, i, normal());
   return result;
 }

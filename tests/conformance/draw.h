@@ -44,7 +44,11 @@ class Draw {
   int64_t size(int64_t most);
 
   View empty(DType dtype, std::initializer_list<int64_t> shape);  // poisoned: for outputs
+  // Of a block format: random codes, with scales that give about that deviation; the last dimension is whole blocks.
   View tensor(DType dtype, std::initializer_list<int64_t> shape, double deviation = 1, double mean = 0);
+  DType block_format();
+  // A length of rows of the dtype: as size(), but whole blocks, up to `most` or one block.
+  int64_t row_length(DType dtype, int64_t most);
   View values(DType dtype, std::vector<double> list);
   View tokens(int64_t count, int64_t below);
   View like(const View& view);  // another tensor of that shape and dtype, normal
@@ -58,6 +62,7 @@ class Draw {
   std::deque<Buffer>& buffers() { return buffers_; }
 
  private:
+  void fill_blocks(const View& view, double deviation);
   std::mt19937_64 engine_;
   std::deque<Buffer> buffers_;
   bool misaligned_ = false;

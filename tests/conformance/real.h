@@ -51,6 +51,10 @@ inline double value_of(Real a) { return a.value; }
 inline double error_of(double) { return 0; }
 inline double error_of(Real a) { return a.error; }
 
+// A value that a backend may be off by `bound`.
+inline double within(double a, double) { return a; }
+inline Real within(Real a, double bound) { return {a.value, a.error + bound * 0x1p24}; }
+
 // A value that a backend may keep with less precision before it goes on: half_ulp is relative, as unit_roundoff(dtype)
 // gives.
 inline double kept(double a, double) { return a; }

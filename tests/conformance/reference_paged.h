@@ -12,8 +12,16 @@ void reference(const KvStore& op, Sheet<T>& sheet) {
     const Array<T> rows = sheet.in(from);
     Array<T>& pool = sheet.update(to);
     for (size_t t = 0; t < slots.size(); ++t)
-      for (int64_t j = 0; slots[t] >= 0 && j < width; ++j)
-        pool[slots[t] * width + j] = rows[static_cast<int64_t>(t) * width + j];
+      for (int64_t j = 0; slots[t] >= 0 && j < width; ++j) {
+        const int64_t row = static_cast<int64_t>(t) * width;
+        T value = rows[row + j];
+        if (to.dtype == DType::q8_0) {  // off by half a step of largest / 127, and by the rounding of the step to f16
+          double largest = 0;
+          for (int64_t i = j / 32 * 32; i < j / 32 * 32 + 32; ++i) largest = std::max(largest, std::fabs(value_of(rows[row + i])));
+          value = within(value, 0.501 * largest / 127 + std::fabs(value_of(value)) * 0x1.01p-11 + 0x1p-24 * 64);
+        }
+        pool[slots[t] * width + j] = value;
+      }
   }
 }
 

@@ -13,6 +13,9 @@ struct Generator {
   Op (*make)(Draw&);  // a valid op with drawn inputs and poisoned outputs, in the Draw's memory
 };
 const std::vector<Generator>& generators();
+Op kv_store(Draw& draw);  // generators_paged.cpp
+Op copy_pages(Draw& draw);
+Op paged_attention(Draw& draw);
 
 // Attention without a window over given documents, and its gradients, o and lse filled by the reference.
 Attention attention_of(Draw& draw, const Documents& documents, DType dtype, int64_t kv_heads, int64_t group,

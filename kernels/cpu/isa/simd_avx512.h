@@ -23,6 +23,9 @@ inline Vec splat(float x) { return _mm512_set1_ps(x); }
 inline Vec load(const float* p) { return _mm512_loadu_ps(p); }
 inline Vec load(const bf16* p) { return from_bf16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
 inline Vec load(const f16* p) { return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
+inline Vec load(const int8_t* p) {
+  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+}
 // A count that the compiler knows to be kWidth costs no mask.
 inline Vec load(const float* p, int64_t n) { return n >= kWidth ? load(p) : _mm512_maskz_loadu_ps(first_lanes(n), p); }
 inline Vec load(const bf16* p, int64_t n) {

@@ -10,6 +10,7 @@ inline Vec splat(float x) { return x; }
 inline Vec load(const float* p) { return *p; }
 inline Vec load(const bf16* p) { return to_f32(*p); }
 inline Vec load(const f16* p) { return to_f32(*p); }
+inline Vec load(const int8_t* p) { return *p; }
 template <class T>
 inline Vec load(const T* p, int64_t n) {
   return n > 0 ? load(p) : 0.0f;

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/dtype.h"
 #include "kernels/math/adamw.h"
 #include "kernels/math/bf16.h"
 
@@ -20,6 +21,19 @@ enum class Float : uint8_t { f32, bf16, f16 };  // f16 only where said
 
 struct AttentionTile;  // attention.h
 struct AttentionGradTile;
+struct PagedTile;  // paged_attention.h
+
+// Rows of x rounded as kernels/math/blocks/activations.h says, for weights whose blocks have `group` elements. Memory is
+// the caller's.
+struct Activations {
+  int64_t rows = 0, k = 0, group = 0;
+  int8_t* codes = nullptr;      // [rows, k]; within a group in the order that activation_planes says
+  float* scales = nullptr;      // [rows, k / group]
+  int32_t* sums = nullptr;      // [rows, k / group]: of a group's codes
+  int16_t* sums_16 = nullptr;   // [rows, k / 16], where group is 256: of 16 codes each, each 16 of them as Shorts of bytes.h
+  int16_t* sums_32 = nullptr;   // [rows, k / 32], where group is 256: of 32 codes each
+};
+constexpr int64_t kPanelRows = 16;  // rows of a weight that a panel holds
 
 struct Table {
   const char* name = nullptr;
@@ -29,6 +43,14 @@ struct Table {
   void (*scale)(Float from, const void* x, Float to, void* y, float alpha,
                 int64_t n) = nullptr;                                            // also casts; f16 allowed
   void (*accumulate)(Float type, const void* x, float* y, int64_t n) = nullptr;  // y += x
+
+  // ---- stored dtypes (block_decode.cpp): out[i] = element first + i of the row, i < count. dtype: float, f16 or a block
+  // format; the values are those of decode_row (kernels/blocks.h).
+  void (*decode)(DType dtype, const void* row, int64_t first, int64_t count, float* out) = nullptr;
+
+  // ---- hadamard (hadamard.cpp): x *= y; x = H x / sqrt(n), n a power of two
+  void (*multiply)(float* x, const float* y, int64_t n) = nullptr;
+  void (*hadamard)(float* x, int64_t n) = nullptr;
 
   // ---- activation (activation.cpp): SwiGlu, SwiGluGrad
   void (*swiglu)(Float type, const void* gate, const void* up, void* y, int64_t n) = nullptr;
@@ -44,6 +66,23 @@ struct Table {
 
   // ---- out[j] = sum_i a[i] b[j, i], j < n, i < k (gemv.cpp): Matmul of one row
   void (*gemv)(const float* a, Float type, const void* b, float* out, int64_t n, int64_t k) = nullptr;
+
+  // out[r * stride + j] = sum_i a[r, i] b[j, i], r < rows, j < n: the bits that gemv gives for that row
+  void (*row_dots)(const float* a, int64_t rows, Float type, const void* b, float* out, int64_t stride, int64_t n,
+                   int64_t k) = nullptr;
+
+  // ---- RowLinear (block_dots.cpp, block_tiles.cpp): w is of a block format, k a multiple of its elements
+  // Formats of equal group and planes share activations.
+  int (*activation_planes)(DType format) = nullptr;
+  void (*round_activations)(DType format, const float* x, const Activations& to, int64_t row) = nullptr;
+  // out[j] = <row of x, w_j>, j < n, where w is row 0. The same bits from either: block_dots reads w as it is stored,
+  // a panel is repacked for many rows of x.
+  void (*block_dots)(DType format, const Activations& x, int64_t row, const void* w, int64_t n, float* out) = nullptr;
+  int64_t (*panel_bytes)(DType format, int64_t k) = nullptr;
+  void (*pack_panel)(DType format, const void* w, int64_t n, int64_t k, void* panel) = nullptr;  // n <= kPanelRows
+  // out: [rows, kPanelRows], for rows first .. first + rows of x. panel: 64-byte aligned
+  void (*block_tiles)(DType format, const Activations& x, int64_t first, int64_t rows, const void* panel,
+                      float* out) = nullptr;
 
   // ---- one row of logits (softmax.cpp)
   // log(sum(exp(z)))
@@ -69,6 +108,10 @@ struct Table {
                           int64_t stride) = nullptr;
   // y = scale * (parts[0] + parts[1] + ...)     each [n]
   void (*sum_parts)(const float* const* parts, int64_t count, float scale, Float type, void* y, int64_t n) = nullptr;
+
+  // ---- paged attention (paged_attention.cpp): tiles as paged_attention.h describes them
+  void (*paged_attention)(const PagedTile& tile) = nullptr;
+  void (*merge_pieces)(const PagedTile& tile) = nullptr;
 
   // ---- rope (rope.cpp): one token. x, y: [heads, dim]   cosines, sines: [half]
   void (*rope)(Float type, const void* x, void* y, const float* cosines, const float* sines, int64_t heads, int64_t dim,

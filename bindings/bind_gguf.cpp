@@ -1,0 +1,316 @@
+// q.gguf: reading maps the file; a tensor is that mapping wherever type, order of rows and device allow.
+#include <cerrno>
+#include <cmath>
+#include <cstdlib>
+
+#include "bindings/register.h"
+#include "bindings/runtime.h"
+#include "engine/formats/gguf.h"
+#include "engine/formats/gguf_rows.h"
+
+namespace qeng {
+namespace {
+
+// An open file or set of parts; tensors of it stay valid after close().
+struct GgufFile {
+  std::shared_ptr<const Gguf> file;
+  const Gguf& open() const {
+    if (!file) fail("closed", "this GgufFile is closed");
+    return *file;
+  }
+};
+
+}  // namespace
+}  // namespace qeng
+
+QENG_LUA_CLASS(qeng::GgufFile, "GgufFile")
+QENG_LUA_CLASS(qeng::GgufWriter, "GgufWriter")
+
+namespace qeng {
+namespace {
+using lua::Call;
+using lua::Options;
+
+// ---------------------------------------------------------------- reading
+
+int open(Call& call) { return call.push(std::make_shared<GgufFile>(GgufFile{Gguf::open(call.arg<std::string>(1))})); }
+
+// Integers that a Lua number does not hold exactly become decimal text.
+void push_value(lua_State* L, const GgufValue& value) {
+  if (const auto* flag = std::get_if<bool>(&value)) return lua_pushboolean(L, *flag);
+  if (const auto* real = std::get_if<double>(&value)) return lua_pushnumber(L, *real);
+  if (const auto* text = std::get_if<std::string_view>(&value)) return lua_pushlstring(L, text->data(), text->size());
+  if (const auto* number = std::get_if<uint64_t>(&value)) {
+    if (static_cast<double>(*number) <= lua::kMaxInteger) return lua_pushnumber(L, static_cast<double>(*number));
+    return lua::Value<std::string>::push(L, std::to_string(*number));
+  }
+  if (const auto* number = std::get_if<int64_t>(&value)) {
+    if (std::abs(static_cast<double>(*number)) <= lua::kMaxInteger)
+      return lua_pushnumber(L, static_cast<double>(*number));
+    return lua::Value<std::string>::push(L, std::to_string(*number));
+  }
+  const GgufArray& array = *std::get<std::shared_ptr<const GgufArray>>(value);
+  luaL_checkstack(L, 4, "nested arrays");
+  lua_createtable(L, static_cast<int>(std::min<uint64_t>(array.count, INT32_MAX)), 0);
+  for (uint64_t i = 0; i < array.count; ++i) {
+    push_value(L, array.at(i));
+    lua_rawseti(L, -2, static_cast<int>(i) + 1);
+  }
+}
+
+// "u32", "string", or "[string]" for an array.
+std::string type_of(const GgufEntry& entry) {
+  if (entry.type != GgufType::array) return gguf_type_name(entry.type);
+  return std::string("[") + gguf_type_name(std::get<std::shared_ptr<const GgufArray>>(entry.value)->type) + "]";
+}
+
+int get(Call& call) {
+  const auto self = call.self<GgufFile>();
+  const GgufEntry* entry = self->open().find_entry(call.arg<std::string>(1));
+  if (!entry) return 0;
+  push_value(call.L, entry->value);
+  return 1 + call.push(type_of(*entry));
+}
+
+int keys(Call& call) {
+  const auto self = call.self<GgufFile>();
+  std::vector<std::string> all;
+  for (const GgufEntry& entry : self->open().entries()) all.push_back(entry.key);
+  return call.push(all);
+}
+
+int metadata(Call& call) {
+  const auto self = call.self<GgufFile>();
+  lua_newtable(call.L);
+  for (const GgufEntry& entry : self->open().entries()) {
+    lua_pushlstring(call.L, entry.key.data(), entry.key.size());
+    push_value(call.L, entry.value);
+    lua_rawset(call.L, -3);
+  }
+  return 1;
+}
+
+int names(Call& call) {
+  const auto self = call.self<GgufFile>();
+  std::vector<std::string> all;
+  for (const GgufTensor& tensor : self->open().tensors()) all.push_back(tensor.name);
+  return call.push(all);
+}
+
+int info(Call& call) {
+  const auto self = call.self<GgufFile>();
+  const GgufTensor* tensor = self->open().find(call.arg<std::string>(1));
+  if (!tensor) return 0;
+  lua_newtable(call.L);
+  lua::set_field(call.L, "dtype", tensor->dtype ? std::string(dtype_name(*tensor->dtype)) : tensor->type_name);
+  lua::set_field(call.L, "readable", tensor->dtype.has_value());
+  lua::set_field(call.L, "shape", tensor->shape);
+  lua::set_field(call.L, "bytes", tensor->bytes);
+  return 1;
+}
+
+std::string dims_text(const Shape& shape) {
+  std::string text;
+  for (int64_t dim : shape) text += (text.empty() ? "" : ", ") + std::to_string(dim);
+  return "[" + text + "]";
+}
+
+int tensor(Call& call) {
+  const auto self = call.self<GgufFile>();
+  const Gguf& file = self->open();
+  const auto name = call.arg<std::string>(1);  // named, or g++ 13 takes the result for a reference to it
+  const GgufTensor* stored = file.find(name);
+  if (!stored) {
+    std::vector<std::string> known;
+    for (const GgufTensor& each : file.tensors()) known.push_back(each.name);
+    fail("value", file.path(), ": has no tensor ", name, lua::did_you_mean(name, known));
+  }
+  Options opt(call, 2, {"dtype", "shape", "copy", "label", "heads"});
+  if (opt.has("shape") && opt.get<Shape>("shape") != stored->shape)
+    fail("shape", file.path(), ": tensor ", name, " is ", dims_text(stored->shape), ", expected ",
+         dims_text(opt.get<Shape>("shape")), ": the file contradicts its own metadata");
+  const View view = file.view(name);
+  const DType wanted = opt.get("dtype", view.dtype);
+  const auto label = opt.get<std::string>("label", "weights");
+  const auto heads = opt.get<int64_t>("heads", 0);
+
+  Device& target = device();
+  const size_t element = std::max<size_t>(dtype_size(view.dtype), 2);  // a block begins or ends with an f16
+  const bool mappable =
+      heads == 0 && target.backend().host_memory() && reinterpret_cast<uintptr_t>(view.data) % element == 0;
+  TensorPtr raw;
+  if (mappable) {
+    raw = adopt_tensor(target, view.data, stored->shape, view.dtype, label, std::const_pointer_cast<Gguf>(self->file));
+    if (wanted == view.dtype && !opt.get("copy", false)) return call.push(raw);
+  } else {
+    raw = make_tensor(target, stored->shape, view.dtype, label);
+    std::vector<std::byte> ordered;
+    if (heads) {
+      ordered.resize(view.bytes());
+      rows_to_halves(view, heads, ordered.data());
+    }
+    target.backend().upload(raw->view.data, heads ? ordered.data() : view.data, view.bytes());
+    if (wanted == view.dtype) return call.push(raw);
+  }
+  TensorPtr result = make_tensor(target, stored->shape, wanted, label);
+  copy_into(*result, *raw);
+  return call.push(result);
+}
+
+int close(Call& call) {
+  call.self<GgufFile>()->file.reset();
+  return 0;
+}
+
+// ---------------------------------------------------------------- writing
+
+GgufMetadata::Scalar read_scalar(lua_State* L, int index, const std::string& key, GgufType type) {
+  switch (lua_type(L, index)) {
+    case LUA_TBOOLEAN: return lua_toboolean(L, index) != 0;
+    case LUA_TNUMBER: return static_cast<double>(lua_tonumber(L, index));
+    case LUA_TSTRING: break;
+    default: fail("value", "GGUF entry ", key, ": a ", lua::type_text(L, index), " is no value of it");
+  }
+  const auto text = lua::Value<std::string>::read(L, index);
+  if (type != GgufType::u64 && type != GgufType::i64) return text;
+  const bool negative = text.starts_with('-');  // what push_value wrote
+  char* end = nullptr;
+  errno = 0;
+  const unsigned long long whole = negative ? 0 : std::strtoull(text.c_str(), &end, 10);
+  const long long below = negative ? std::strtoll(text.c_str(), &end, 10) : 0;
+  if (text.empty() || *end || errno) fail("value", "GGUF entry ", key, ": \"", text, "\" is not a 64-bit integer");
+  if (negative) return int64_t{below};
+  return uint64_t{whole};
+}
+
+// {{key, "u32", value}, {key, "[string]", {...}}, ...}
+GgufMetadata read_metadata(const Call& call, int argument) {
+  lua_State* L = call.L;
+  const int list = call.index(argument);
+  if (!lua_istable(L, list)) call.bad_argument(argument, "table of {key, type, value} expected");
+  GgufMetadata entries;
+  for (int i = 1, n = static_cast<int>(lua_objlen(L, list)); i <= n; ++i) {
+    const int base = lua_gettop(L);
+    lua_rawgeti(L, list, i);
+    if (!lua_istable(L, -1)) call.bad_argument(argument, "element " + std::to_string(i) + " is not {key, type, value}");
+    for (int k = 1; k <= 3; ++k) lua_rawgeti(L, base + 1, k);
+    if (lua_type(L, base + 2) != LUA_TSTRING || lua_type(L, base + 3) != LUA_TSTRING)
+      call.bad_argument(argument, "element " + std::to_string(i) + " is not {key, type, value}");
+    const auto key = lua::Value<std::string>::read(L, base + 2);
+    auto name = lua::Value<std::string>::read(L, base + 3);
+    const bool is_array = name.size() > 2 && name.front() == '[' && name.back() == ']';
+    if (is_array) name = name.substr(1, name.size() - 2);
+    const std::optional<GgufType> type = gguf_type_from_name(name);
+    if (!type)
+      fail("value", "GGUF entry ", key, ": there is no type ", name, "; there are u8 to i64, f32, f64, bool, string");
+    if (!is_array) {
+      entries.add(key, *type, read_scalar(L, base + 4, key, *type));
+    } else {
+      if (!lua_istable(L, base + 4)) fail("value", "GGUF entry ", key, ": expected a list of values");
+      std::vector<GgufMetadata::Scalar> values;
+      for (int k = 1, count = static_cast<int>(lua_objlen(L, base + 4)); k <= count; ++k) {
+        lua_rawgeti(L, base + 4, k);
+        values.push_back(read_scalar(L, -1, key, *type));
+        lua_pop(L, 1);
+      }
+      entries.add(key, *type, values);
+    }
+    lua_settop(L, base);
+  }
+  return entries;
+}
+
+void write_tensor(GgufWriter& writer, const std::string& name, const Tensor& source, int64_t heads) {
+  const View& view = source.view;
+  std::vector<std::byte> host(view.bytes());
+  source.device().backend().download(host.data(), view.data, host.size());
+  if (heads) {
+    View on_host = view;
+    on_host.data = host.data();
+    std::vector<std::byte> ordered(host.size());
+    rows_to_pairs(on_host, heads, ordered.data());
+    host.swap(ordered);
+  }
+  writer.write(name, host.data(), host.size());
+}
+
+// q.gguf.writer(path, {{name=, dtype=, shape=}...}, metadata)
+int writer(Call& call) {
+  const auto path = call.arg<std::string>(1);
+  lua_State* L = call.L;
+  const int list = call.index(2);
+  if (!lua_istable(L, list)) call.bad_argument(2, "table of {name=, dtype=, shape=} expected");
+  std::vector<GgufSpec> specs;
+  for (int i = 1, n = static_cast<int>(lua_objlen(L, list)); i <= n; ++i) {
+    lua_rawgeti(L, list, i);
+    if (!lua_istable(L, -1)) call.bad_argument(2, "element " + std::to_string(i) + " is not {name=, dtype=, shape=}");
+    const int spec = lua_gettop(L);
+    try {
+      for (const char* field : {"name", "dtype", "shape"}) lua_getfield(L, spec, field);
+      specs.push_back({lua::Value<std::string>::read(L, spec + 1), lua::Value<DType>::read(L, spec + 2),
+                       lua::Value<Shape>::read(L, spec + 3)});
+    } catch (const lua::Problem& problem) {
+      call.bad_argument(2, "element " + std::to_string(i) + ": " + problem.text);
+    }
+    lua_settop(L, spec - 1);
+  }
+  return call.push(std::make_shared<GgufWriter>(path, std::move(specs), read_metadata(call, 3)));
+}
+
+int write(Call& call) {
+  const auto self = call.self<GgufWriter>();
+  const auto name = call.arg<std::string>(1);
+  const auto source = call.arg<TensorPtr>(2);
+  write_tensor(*self, name, *source, Options(call, 3, {"heads"}).get<int64_t>("heads", 0));
+  return 0;
+}
+
+int commit(Call& call) {
+  call.self<GgufWriter>()->commit();
+  return 0;
+}
+
+// q.gguf.save(path, {{name, Tensor}...}, metadata)
+int save(Call& call) {
+  const auto path = call.arg<std::string>(1);
+  lua_State* L = call.L;
+  const int list = call.index(2);
+  if (!lua_istable(L, list)) call.bad_argument(2, "table of {name, Tensor} expected");
+  std::vector<GgufSpec> specs;
+  std::vector<TensorPtr> tensors;
+  for (int i = 1, n = static_cast<int>(lua_objlen(L, list)); i <= n; ++i) {
+    lua_rawgeti(L, list, i);
+    if (!lua_istable(L, -1)) call.bad_argument(2, "element " + std::to_string(i) + " is not {name, Tensor}");
+    const int pair = lua_gettop(L);
+    try {
+      for (int k = 1; k <= 2; ++k) lua_rawgeti(L, pair, k);
+      tensors.push_back(lua::Value<TensorPtr>::read(L, pair + 2));
+      const View& view = tensors.back()->view;
+      specs.push_back(
+          {lua::Value<std::string>::read(L, pair + 1), view.dtype, Shape(view.shape, view.shape + view.rank)});
+    } catch (const lua::Problem& problem) {
+      call.bad_argument(2, "element " + std::to_string(i) + ": " + problem.text);
+    }
+    lua_settop(L, pair - 1);
+  }
+  GgufWriter out(path, specs, read_metadata(call, 3));
+  for (size_t i = 0; i < specs.size(); ++i) write_tensor(out, specs[i].name, *tensors[i], 0);
+  out.commit();
+  return 0;
+}
+}  // namespace
+
+void register_gguf(lua_State* L) {
+  using lua::fn;
+  lua::functions(L, "gguf", {{"open", fn<open>}, {"save", fn<save>}, {"writer", fn<writer>}});
+  lua::methods<GgufFile>(L, {{"get", fn<get>},
+                             {"keys", fn<keys>},
+                             {"metadata", fn<metadata>},
+                             {"names", fn<names>},
+                             {"info", fn<info>},
+                             {"tensor", fn<tensor>},
+                             {"close", fn<close>}});
+  lua::methods<GgufWriter>(L, {{"write", fn<write>}, {"commit", fn<commit>}});
+}
+
+}  // namespace qeng

@@ -1,0 +1,179 @@
+// Many rows of activations times weights of block formats: 16 rows of w are repacked as a panel, codes interleaved so that
+// each lane of a vector works for a row of its own; then tiles of 16 rows of w by 4 of x stay in registers. Sums inside a
+// block are exact and those over blocks take the order of block_dots.cpp, so the results are its bits.
+#include "kernels/cpu/isa/block_dot.h"
+#include "kernels/cpu/isa/table.h"
+
+namespace qeng::isa::QENG_ISA {
+namespace {
+
+constexpr int kSides = 2, kLanes = 8;  // a panel: two vectors' lanes of rows
+static_assert(kPanelRows == kSides * kLanes);
+
+// Block b of the panel's rows. Groups' integers come in pairs, as multiply_pairs takes them.
+template <class Block>
+struct alignas(64) PanelBlock {
+  static constexpr int kSteps = Block::kElements / 4;
+  static constexpr int kGroups = Dot<Block>::kScaled ? Block::kElements / Block::kGroup : 0;
+  static constexpr bool kSums = kGroups > 0 && (Dot<Block>::kOffset || has_min<Block>());
+  uint8_t codes[kSteps][kSides][kLanes][4];
+  int16_t scales[kGroups ? kGroups : 1][kSides][kLanes][2];         // each twice
+  int16_t mins[kSums ? kGroups / 2 : 1][kSides][kLanes][2];         // offset * scale, or minimum: for the sums of x
+  float factor[kSides][kLanes], minimum_factor[kSides][kLanes];
+};
+
+template <class Block, int i = 0>
+inline void unpack(const Block& b, uint8_t* codes) {
+  if constexpr (i < Block::kElements / 32) {
+    store_bytes(codes + 32 * i, Dot<Block>::template codes<i>(b));
+    unpack<Block, i + 1>(b, codes);
+  }
+}
+inline float as_float(float x) { return x; }
+inline float as_float(f16 x) { return to_f32(x); }
+
+template <class Block>
+void pack(const Block* w, int64_t n, int64_t count, PanelBlock<Block>* panel) {
+  using D = Dot<Block>;
+  using P = PanelBlock<Block>;
+  for (int64_t b = 0; b < count; ++b)
+    for (int row = 0; row < kPanelRows; ++row) {
+      const Block& block = w[(row < n ? row : n - 1) * count + b];
+      const int side = row / kLanes, lane = row % kLanes;
+      P& to = panel[b];
+      alignas(32) uint8_t codes[Block::kElements];
+      unpack(block, codes);
+      for (int step = 0; step < P::kSteps; ++step) __builtin_memcpy(to.codes[step][side][lane], codes + 4 * step, 4);
+      to.factor[side][lane] = as_float(D::factor(block));
+      if constexpr (has_min<Block>()) to.minimum_factor[side][lane] = as_float(D::minimum_factor(block));
+      if constexpr (D::kScaled) {
+        int16_t scales[16], mins[16];
+        store_shorts(scales, D::scales(block));
+        if constexpr (has_min<Block>()) store_shorts(mins, D::mins(block));
+        for (int g = 0; g < P::kGroups; ++g)  // Shorts: even groups of 16, then odd ones; or groups of 32, twice
+          for (int16_t& each : to.scales[g][side][lane]) each = scales[P::kGroups == 16 ? g / 2 + g % 2 * 8 : g];
+        if constexpr (P::kSums)
+          for (int g = 0; g < P::kGroups; ++g)
+            to.mins[g / 2][side][lane][g % 2] =
+                has_min<Block>() ? mins[g] : static_cast<int16_t>(scales[g] * D::kOffset);
+      }
+    }
+}
+
+// Steps whose products fit together in an int16, a power of two.
+constexpr int steps_that_fit(int most, int steps) {
+  int fit = steps;
+  while (fit > 1 && (most ? fit * most * 254 : fit * 32512) > 32767) fit /= 2;
+  return fit;
+}
+
+template <int n, class F>
+inline __attribute__((always_inline)) void repeat(F f) {
+  if constexpr (n > 0) {
+    repeat<n - 1>(f);
+    f(n - 1);
+  }
+}
+
+template <int kRows, class Block>
+inline void tile(const Activations& x, int64_t first, const PanelBlock<Block>* panel, float* out) {
+  using D = Dot<Block>;
+  using P = PanelBlock<Block>;
+  constexpr int kElements = Block::kElements, kGroupSteps = (D::kScaled ? Block::kGroup : kElements) / 4;
+  constexpr int kFit = steps_that_fit(D::kMost, kGroupSteps);
+  const int64_t count = x.k / kElements;
+  Floats y[kSides][kRows];
+  for (auto& side : y)
+    for (Floats& each : side) each = splat_float(0.0f);
+  for (int64_t b = 0; b < count; ++b) {
+    const P& w = panel[b];
+    const int8_t* codes = x.codes + first * x.k + b * kElements;
+    Ints dots[kSides][kRows];
+    for (auto& side : dots)
+      for (Ints& each : side) each = splat_int(0);
+    for (int step = 0; step < P::kSteps; step += kFit) {
+      Products products[kSides][kRows];
+      for (auto& side : products)
+        for (Products& each : side) each = no_products();
+      for (int s = step; s < step + kFit; ++s) {
+        const Bytes left = load_bytes(w.codes[s][0]), right = load_bytes(w.codes[s][1]);
+        repeat<kRows>([&](int r) {
+          const Bytes a = splat_four(codes + r * x.k + 4 * s);
+          if constexpr (D::kMost == 0) {
+            products[0][r] = add_products(products[0][r], size_of(left), with_sign_of(a, left));
+            products[1][r] = add_products(products[1][r], size_of(right), with_sign_of(a, right));
+          } else {
+            products[0][r] = add_products(products[0][r], left, a);
+            products[1][r] = add_products(products[1][r], right, a);
+          }
+        });
+      }
+      for (int side = 0; side < kSides; ++side)
+        for (int r = 0; r < kRows; ++r)
+          dots[side][r] = add(dots[side][r], D::kScaled ? widen(products[side][r], load_shorts(w.scales[step / kGroupSteps][side]))
+                                                        : widen(products[side][r]));
+    }
+    for (int r = 0; r < kRows; ++r) {
+      const int64_t group = (first + r) * count + b;
+      const Floats scale = splat_float(x.scales[group]);
+      const Ints sum = splat_int(x.sums[group]);
+      for (int side = 0; side < kSides; ++side) {
+        Ints less = splat_int(0);
+        if constexpr (P::kSums)
+          for (int pair = 0; pair < P::kGroups / 2; ++pair) {
+            const int16_t* sums = P::kGroups == 16 ? x.sums_16 + group * 16 : x.sums_32 + group * 8;
+            less = add(less, multiply_pairs(load_shorts(w.mins[pair][side]), splat_pair(sums + 2 * pair)));
+          }
+        Ints dot = dots[side][r];
+        if constexpr (D::kScaled && D::kOffset) dot = subtract(dot, less);
+        if constexpr (!D::kScaled && D::kOffset) dot = subtract(dot, multiply_ints(sum, splat_int(D::kOffset)));
+        Floats& total = y[side][r];
+        total = multiply_add(to_floats(dot), multiply(load_floats(w.factor[side]), scale), total);
+        if constexpr (has_min<Block>()) {
+          const Floats times = multiply(load_floats(w.minimum_factor[side]), scale);
+          if constexpr (D::kScaled)
+            total = subtract_product(to_floats(less), times, total);
+          else
+            total = multiply_add(to_floats(sum), times, total);
+        }
+      }
+    }
+  }
+  for (int r = 0; r < kRows; ++r)
+    for (int side = 0; side < kSides; ++side) store_floats(out + r * kPanelRows + side * kLanes, y[side][r]);
+}
+
+int64_t panel_bytes(DType format, int64_t k) {
+  int64_t bytes = 0;
+  for_block(format, [&](auto block) {
+    using Block = decltype(block);
+    bytes = k / Block::kElements * static_cast<int64_t>(sizeof(PanelBlock<Block>));
+  });
+  return bytes;
+}
+
+void pack_panel(DType format, const void* w, int64_t n, int64_t k, void* panel) {
+  for_block(format, [&](auto block) {
+    using Block = decltype(block);
+    pack(static_cast<const Block*>(w), n, k / Block::kElements, static_cast<PanelBlock<Block>*>(panel));
+  });
+}
+
+void block_tiles(DType format, const Activations& x, int64_t first, int64_t rows, const void* panel, float* out) {
+  for_block(format, [&](auto block) {
+    const auto* blocks = static_cast<const PanelBlock<decltype(block)>*>(panel);
+    int64_t r = 0;
+    for (; r + 4 <= rows; r += 4) tile<4>(x, first + r, blocks, out + r * kPanelRows);
+    for (; r < rows; ++r) tile<1>(x, first + r, blocks, out + r * kPanelRows);
+  });
+}
+
+}  // namespace
+
+void fill_block_tiles(Table& table) {
+  table.panel_bytes = panel_bytes;
+  table.pack_panel = pack_panel;
+  table.block_tiles = block_tiles;
+}
+
+}  // namespace qeng::isa::QENG_ISA

@@ -1,0 +1,67 @@
+-- A GGUF file as a model's checkpoint.
+
+local gguf_config = require "qeng.gguf_config"
+local hadamard = require "qeng.gguf_hadamard"
+local names = require "qeng.gguf_names"
+local q = require "qeng.core"
+
+local gguf = {}
+
+-- Tensors that hold no weights of the network: tables that llama.cpp's older files keep, and what gguf_config reads.
+local function is_table(name) return name == "rope_freqs.weight" or name:find("%.attn_rot_embd%.") ~= nil or name:find("%.rope_freqs%.") ~= nil end
+
+-- The dtype of activations and of what is not a matrix: bf16 where all matrices are, f32 otherwise. Matrices of f16 and of block
+-- formats stay as they are stored.
+local function activation_dtype(file)
+  for _, name in ipairs(file:names()) do
+    local info = file:info(name)
+    if #info.shape > 1 and info.dtype ~= "bf16" then return "f32" end
+  end
+  return "bf16"
+end
+
+-- The ids that end an answer, by the file's own word.
+local function stop_ids(file)
+  local ids = {}
+  for _, key in ipairs { "eos", "eot", "eom" } do
+    local id = file:get("tokenizer.ggml." .. key .. "_token_id")
+    if id then ids[#ids + 1] = id end
+  end
+  return ids
+end
+
+-- Opens `path` and returns {values = of a config.json, factors =, dtype =, rotations =, source(name, shape), finish(model)}. opt: dtype,
+-- writable, as q.load has them.
+function gguf.open(path, opt)
+  local file = q.gguf.open(path)
+  local values, architecture, factors = gguf_config.read(file, path, hadamard.keys)
+  local dtype = opt.dtype or activation_dtype(file)
+  local known = {}
+  local c = { heads = values.num_attention_heads, kv_heads = values.num_key_value_heads }
+
+  local function source(name, shape)
+    local stored = names.to_gguf(name)
+    local info = stored and file:info(stored)
+    if not info then q.error("format", ("%s: tensor %s is missing"):format(path, stored or name)) end
+    known[stored] = true
+    local dense = info.dtype == "f32" or info.dtype == "bf16"
+    local as = (dense or #shape == 1 or opt.writable) and dtype or nil
+    return file:tensor(stored, { dtype = as, shape = shape, heads = names.heads(architecture, name, c), copy = opt.writable, label = "weights" })
+  end
+
+  local function finish(model)
+    for _, name in ipairs(file:names()) do
+      if not known[name] and not is_table(name) then
+        q.error("format", ("%s: tensor %s belongs to no part of a %s model"):format(path, name, architecture))
+      end
+    end
+    model.gguf = { path = path, architecture = architecture }
+    model.stop_ids = stop_ids(file)
+    local ok, tokenizer = pcall(q.tokenizer, path)
+    if ok then model.tokenizer = tokenizer else model.tokenizer_error = tokenizer end
+    file:close()
+  end
+  return { values = values, factors = factors, dtype = dtype, rotations = hadamard.read(file, path), source = source, finish = finish }
+end
+
+return gguf

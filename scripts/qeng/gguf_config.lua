@@ -1,0 +1,172 @@
+-- The metadata of a GGUF file as the keys of a Hugging Face config.json, which the models read. A key that may change the
+-- mathematics and is not understood is refused by name.
+
+local q = require "qeng.core"
+
+local gguf_config = {}
+
+-- The architectures of GGUF that are read: which model file computes them.
+local architectures = {
+  llama = "LlamaForCausalLM", qwen2 = "Qwen2ForCausalLM", qwen3 = "Qwen3ForCausalLM",
+}
+
+-- Namespaces and keys that say nothing about what the network computes.
+local harmless_space = { general = true, tokenizer = true, split = true, quantize = true, qeng = true }
+local harmless = {}
+for key in ([[
+  vocab_size tensor_data_layout rope.scaling.finetuned attention.causal
+]]):gmatch "%S+" do harmless[key] = true end
+
+local Reader = {}
+Reader.__index = Reader
+
+-- A value of the architecture's own key; kind: its Lua type.
+function Reader:get(key, kind, default)
+  self.used[key] = true
+  local name = self.architecture .. "." .. key
+  local value = self.file:get(name)
+  if value == nil then
+    if default == nil then q.error("format", ("%s: entry %s is missing"):format(self.path, name)) end
+    return default
+  end
+  if type(value) ~= kind then
+    q.error("format", ("%s: entry %s is a %s, expected a %s"):format(self.path, name, type(value), kind))
+  end
+  return value
+end
+
+-- A number that some files give for each layer.
+function Reader:same_for_layers(key, default)
+  local value = self.file:get(self.architecture .. "." .. key)
+  if type(value) ~= "table" then return self:get(key, "number", default) end
+  self.used[key] = true
+  for _, each in ipairs(value) do
+    if each ~= value[1] then q.error("unsupported", ("%s: %s.%s differs between layers"):format(self.path, self.architecture, key)) end
+  end
+  return value[1]
+end
+
+-- A key that is supported at one value only.
+function Reader:must(key, value)
+  local given = self:get(key, type(value), value)
+  if given ~= value then
+    q.error("unsupported", ("%s: %s.%s = %s is not supported, only %s"):format(self.path, self.architecture, key, tostring(given), tostring(value)))
+  end
+end
+
+-- What rope.scaling.* says, as rope_scaling.
+function Reader:rope_scaling()
+  local kind = self:get("rope.scaling.type", "string", "none")
+  local factor = self:get("rope.scaling.factor", "number", 0)
+  if factor == 0 then factor = self:get("rope.scale_linear", "number", 1) end
+  local original = self:get("rope.scaling.original_context_length", "number", 0)
+  if kind == "none" and factor ~= 1 and self.file:get(self.architecture .. ".rope.scale_linear") then kind = "linear" end
+  if kind == "none" then return nil end
+  local scaling = { rope_type = kind, factor = factor }
+  if kind == "yarn" then
+    scaling.original_max_position_embeddings = original > 0 and original or nil
+    scaling.beta_fast = self:get("rope.scaling.yarn_beta_fast", "number", 32)
+    scaling.beta_slow = self:get("rope.scaling.yarn_beta_slow", "number", 1)
+    self:must("rope.scaling.yarn_ext_factor", 1)
+    local attention = self:get("rope.scaling.attn_factor", "number", 1) * self:get("rope.scaling.yarn_attn_factor", "number", 1)
+    -- llama.cpp multiplies YaRN's own factor by this one; Hugging Face's attention_factor stands in place of it.
+    if attention ~= 1 then scaling.attention_factor = attention * (0.1 * math.log(factor) + 1) end
+    return scaling
+  elseif kind == "linear" then
+    return scaling
+  end
+  q.error("unsupported", ("%s: rope scaling %s; linear and yarn are read"):format(self.path, kind))
+end
+
+-- The settings of Llama 3's rope scaling whose factors are those of tensor rope_freqs, or nil. The files hold the factors
+-- alone, and published models have had these.
+local function llama3_scaling(factors, theta)
+  local dim = 2 * #factors
+  local plain = q.rope_table { dim = dim, theta = theta }.inv_freq:table()
+  for _, factor in ipairs { 8, 32, 4, 16, 64 } do
+    local scaling = {
+      rope_type = "llama3", factor = factor, low_freq_factor = 1, high_freq_factor = 4, original_max_position_embeddings = 8192,
+    }
+    local table_ = q.rope_table {
+      dim = dim, theta = theta, type = "llama3", factor = factor, low_freq_factor = 1, high_freq_factor = 4,
+      original_max_position_embeddings = 8192,
+    }.inv_freq:table()
+    local same = true
+    for i, each in ipairs(factors) do same = same and math.abs(plain[i] / table_[i] / each - 1) < 1e-5 end
+    if same then return scaling end
+  end
+end
+
+function Reader:finish()
+  for _, name in ipairs(self.file:keys()) do
+    local space, key = name:match "^([^.]*)%.(.*)$"
+    local known = harmless_space[space] or (space == self.architecture and (self.used[key] or harmless[key])) or self.known[name]
+    if not known then
+      q.error("unsupported", ("%s: unknown entry %s: it may change the mathematics, so this model is refused"):format(self.path, name))
+    end
+  end
+end
+
+-- Returns the values of a config.json, and the factors by which rotation frequencies are divided where no setting of
+-- config.json says them. known_keys: a set of other keys, which the caller reads.
+function gguf_config.read(file, path, known_keys)
+  local architecture = file:get "general.architecture"
+  if file:get "general.type" == "adapter" then
+    q.error("value", ("%s: is an adapter, not a model: load its base, and then model:load_adapter"):format(path))
+  end
+  if not architectures[architecture] then
+    local known = {}
+    for name in pairs(architectures) do known[#known + 1] = name end
+    table.sort(known)
+    q.error("unsupported", ("%s: architecture %s is not known; known are %s"):format(path, tostring(architecture), table.concat(known, ", ")))
+  end
+  local r = setmetatable({ file = file, path = path, architecture = architecture, used = {}, known = known_keys }, Reader)
+  local embedding = file:info "token_embd.weight"
+  if not embedding then q.error("format", path .. ": has no tensor token_embd.weight") end
+  local heads = r:same_for_layers "attention.head_count"
+  local hidden = r:get("embedding_length", "number")
+  local head_dim = r:get("attention.key_length", "number", math.floor(hidden / heads))
+  r:must("attention.value_length", head_dim)
+  r:must("rope.dimension_count", head_dim)
+  r:must("expert_count", 0)
+  r:must("expert_used_count", 0)
+  local window = r:get("attention.sliding_window", "number", 0)
+  local theta = r:get("rope.freq_base", "number", 10000)
+  local hf = architectures[architecture]
+  if hf == "LlamaForCausalLM" and window > 0 then hf = "MistralForCausalLM" end
+  local values = {
+    architectures = q.json.array { hf }, model_type = hf:match("^(%w-)ForCausalLM$"):lower(),
+    hidden_size = hidden, num_hidden_layers = r:get("block_count", "number"), num_attention_heads = heads,
+    num_key_value_heads = r:same_for_layers("attention.head_count_kv", heads), head_dim = head_dim,
+    intermediate_size = r:same_for_layers "feed_forward_length", vocab_size = embedding.shape[1],
+    rms_norm_eps = r:get("attention.layer_norm_rms_epsilon", "number"),
+    max_position_embeddings = r:get("context_length", "number"), rope_theta = theta, rope_scaling = r:rope_scaling(),
+    tie_word_embeddings = file:info "output.weight" == nil, hidden_act = "silu",
+    bos_token_id = file:get "tokenizer.ggml.bos_token_id", eos_token_id = file:get "tokenizer.ggml.eos_token_id",
+  }
+  if hf == "LlamaForCausalLM" then
+    values.attention_bias = file:info "blk.0.attn_q.bias" ~= nil
+    values.mlp_bias = file:info "blk.0.ffn_gate.bias" ~= nil
+  elseif hf == "Qwen3ForCausalLM" then
+    values.attention_bias = file:info "blk.0.attn_q.bias" ~= nil
+  end
+  if window > 0 then
+    values.sliding_window = window
+    if hf ~= "MistralForCausalLM" then values.use_sliding_window = true end
+  end
+  local factors
+  if file:info "rope_freqs.weight" then
+    factors = file:tensor("rope_freqs.weight", { dtype = "f32" }):table()
+    if #factors ~= head_dim / 2 then
+      q.error("format", ("%s: rope_freqs.weight has %d factors, expected %d"):format(path, #factors, head_dim / 2))
+    end
+    if values.rope_scaling then q.error("unsupported", path .. ": both rope.scaling and rope_freqs.weight") end
+    values.rope_scaling = llama3_scaling(factors, theta)
+    if values.rope_scaling then factors = nil end
+  end
+  r:finish()
+  return values, architecture, factors
+end
+
+gguf_config.architectures = architectures
+return gguf_config

@@ -1,0 +1,31 @@
+-- What tensors are called: in GGUF, and in Hugging Face's checkpoints, by whose names a model knows its parameters.
+
+local names = {}
+
+local whole = {
+  ["model.embed_tokens"] = "token_embd", ["model.norm"] = "output_norm", ["lm_head"] = "output",
+}
+local layer = {
+  ["input_layernorm"] = "attn_norm", ["post_attention_layernorm"] = "ffn_norm",
+  ["self_attn.q_proj"] = "attn_q", ["self_attn.k_proj"] = "attn_k", ["self_attn.v_proj"] = "attn_v",
+  ["self_attn.o_proj"] = "attn_output", ["self_attn.q_norm"] = "attn_q_norm", ["self_attn.k_norm"] = "attn_k_norm",
+  ["mlp.gate_proj"] = "ffn_gate", ["mlp.up_proj"] = "ffn_up", ["mlp.down_proj"] = "ffn_down",
+}
+
+-- "model.layers.3.mlp.up_proj.weight" -> "blk.3.ffn_up.weight"; nil for a name that GGUF has no word for.
+function names.to_gguf(name)
+  local stem, ending = name:match "^(.*)%.(%w+)$"
+  if not stem then return nil end
+  if whole[stem] then return whole[stem] .. "." .. ending end
+  local index, part = stem:match "^model%.layers%.(%d+)%.(.*)$"
+  return index and layer[part] and ("blk.%s.%s.%s"):format(index, layer[part], ending) or nil
+end
+
+-- How many heads the rows of a tensor belong to if the llama architecture keeps them in its own order; nil for the others.
+function names.heads(architecture, name, c)
+  if architecture ~= "llama" then return nil end
+  if name:find("self_attn.q_proj.", 1, true) then return c.heads end
+  if name:find("self_attn.k_proj.", 1, true) then return c.kv_heads end
+end
+
+return names
