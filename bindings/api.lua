@@ -710,7 +710,7 @@ function Sampler:clone() end
 ---@param logits Tensor  [rows, vocab] or [vocab]
 ---@param tokens integer[]  one for each row
 ---@param opt? {top?: integer}
----@return {token?: integer, logprob?: number, top?: {token: integer, logprob: number}[]}[]
+---@return {id?: integer, logprob?: number, top?: {id: integer, logprob: number}[]}[]
 function q.logprobs(logits, tokens, opt) end
 ---KL(reference || model) of each row in nats, and in how many rows both have the same most probable token.
 ---@param reference Tensor  [rows, vocab]
@@ -853,6 +853,14 @@ function PagePool:stats() end
 ---@param ids integer[]
 ---@param counts integer[]
 function PagePool:fill(to, ids, counts) end
+
+---Runs Lua code that nobody has read, in a process of its own without io, os, ffi and debug; print and bytecode are missing too. Past a limit it
+---has failed.
+---@param code string
+---@param opt? {instructions?: integer, memory?: integer, seconds?: number}  20 million, 256 MiB, 5
+---@return boolean done
+---@return string text  what the code returned (a string, number or boolean), or what was wrong
+function q.sandbox(code, opt) end
 
 ---Seconds on a monotonic clock.
 ---@return number

@@ -100,12 +100,12 @@ int token_logprobs(Call& call) {
   lua_createtable(L, static_cast<int>(rows.size()), 0);
   for (size_t i = 0; i < rows.size(); ++i) {
     lua_createtable(L, 0, 3);
-    if (tokens[i] >= 0) lua::set_field(L, "token", tokens[i]), lua::set_field(L, "logprob", rows[i].logprob);
+    if (tokens[i] >= 0) lua::set_field(L, "id", tokens[i]), lua::set_field(L, "logprob", rows[i].logprob);
     if (k > 0) {
       lua_createtable(L, static_cast<int>(rows[i].top.size()), 0);
       for (size_t j = 0; j < rows[i].top.size(); ++j) {
         lua_createtable(L, 0, 2);
-        lua::set_field(L, "token", rows[i].top[j].token);
+        lua::set_field(L, "id", rows[i].top[j].token);
         lua::set_field(L, "logprob", rows[i].top[j].logprob);
         lua_rawseti(L, -2, static_cast<int>(j) + 1);
       }

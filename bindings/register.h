@@ -15,11 +15,9 @@ void register_safetensors(lua_State* L);  // bind_safetensors.cpp
 void register_gguf(lua_State* L);         // bind_gguf.cpp
 void register_tokenizer(lua_State* L);    // bind_tokenizer.cpp
 void register_sampler(lua_State* L);      // bind_sampler.cpp
-<<<<<<< HEAD
 void register_grammar(lua_State* L);      // bind_grammar.cpp
-=======
+void register_sandbox(lua_State* L);      // bind_sandbox.cpp
 void register_generate(lua_State* L);      // bind_generate.cpp: operations of inference, page pools
->>>>>>> main
 void register_packets(lua_State* L);      // bind_packets.cpp
 void register_batches(lua_State* L);      // bind_batches.cpp
 void register_hub(lua_State* L);          // bind_hub.cpp

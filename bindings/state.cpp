@@ -102,11 +102,9 @@ LuaState::LuaState() : L_(luaL_newstate()) {
   register_batches(L_);
   register_convert(L_);
   register_sampler(L_);
-<<<<<<< HEAD
   register_grammar(L_);
-=======
+  register_sandbox(L_);
   register_generate(L_);
->>>>>>> main
   register_hub(L_);
   register_statistics(L_);
 

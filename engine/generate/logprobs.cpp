@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-<<<<<<< HEAD
 #include <exception>
 #include <numeric>
 
@@ -126,31 +125,6 @@ std::vector<RowDifference> compare_logits(const View& reference, const View& log
     out.same_top = std::find(a.begin(), a.end(), top_a) - a.begin() == std::find(b.begin(), b.end(), top_b) - b.begin();
   });
   return all;
-=======
-#include <numeric>
-
-#include "kernels/error.h"
-
-namespace qeng {
-
-TokenLogprobs token_logprobs(const View& logits, int64_t token, int64_t count) {
-  const int64_t vocab = logits.elements();
-  if (logits.dtype != DType::f32) fail("dtype", "token_logprobs: logits are ", shape_text(logits), ", expected f32");
-  if (token < 0 || token >= vocab) fail("value", "token_logprobs: token ", token, " is outside the ", vocab, " logits");
-  if (count < 0) fail("value", "token_logprobs: ", count, " alternatives; expected 0 or more");
-  const float* z = logits.as<float>();
-  const double largest = *std::max_element(z, z + vocab);
-  double sum = 0;
-  for (int64_t i = 0; i < vocab; ++i) sum += std::exp(z[i] - largest);
-  const double total = largest + std::log(sum);
-  TokenLogprobs result{z[token] - total, {}};
-  std::vector<int32_t> order(static_cast<size_t>(vocab));
-  std::iota(order.begin(), order.end(), 0);
-  const auto end = order.begin() + static_cast<std::ptrdiff_t>(std::min(count, vocab));
-  std::partial_sort(order.begin(), end, order.end(), [&](int32_t a, int32_t b) { return z[a] > z[b] || (z[a] == z[b] && a < b); });
-  for (auto it = order.begin(); it != end; ++it) result.top.push_back({*it, z[*it] - total});
-  return result;
->>>>>>> main
 }
 
 }  // namespace qeng

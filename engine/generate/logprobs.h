@@ -1,4 +1,3 @@
-<<<<<<< HEAD
 // Log probabilities of tokens under logits as the model gave them: for output and prompts, perplexity, comparisons of models.
 // Logits are f32 or bf16 in host memory, [vocab] or [rows, vocab]; NaN is Error("value").
 #pragma once
@@ -6,19 +5,12 @@
 #include <cstdint>
 #include <span>
 #include <string>
-=======
-// Log-probabilities of tokens under a row of logits: z[token] - log(sum(exp(z))), summed in double.
-#pragma once
-#include <cstdint>
-#include <utility>
->>>>>>> main
 #include <vector>
 
 #include "kernels/view.h"
 
 namespace qeng {
 
-<<<<<<< HEAD
 struct TokenLogprob {
   int32_t token;
   double logprob;
@@ -56,14 +48,5 @@ inline float exp_of_negative(float x) {
   const int32_t scaled = std::bit_cast<int32_t>(e) + static_cast<int32_t>(static_cast<uint32_t>(static_cast<int32_t>(whole)) << 23);
   return std::bit_cast<float>(scaled & keep);
 }
-=======
-struct TokenLogprobs {
-  double logprob;                               // of the token asked for
-  std::vector<std::pair<int32_t, double>> top;  // the likeliest tokens, first of equals the lower id
-};
-
-// logits: f32 in host memory, one row. Error("value") for a token outside of it, or a count below 0.
-TokenLogprobs token_logprobs(const View& logits, int64_t token, int64_t count);
->>>>>>> main
 
 }  // namespace qeng
