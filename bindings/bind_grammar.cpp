@@ -69,7 +69,8 @@ void register_grammar(lua_State* L) {
                             {"finished", fn<finished>},
                             {"clone", fn<clone>},
                             {"reset", fn<reset>}});
-  lua::methods<const TokenMask>(L, {{"allows", fn<mask_allows>}, {"count", fn<mask_count>}, {"ids", fn<mask_ids>}, {"__len", fn<mask_length>}});
+  lua::methods<const TokenMask>(
+      L, {{"allows", fn<mask_allows>}, {"count", fn<mask_count>}, {"ids", fn<mask_ids>}, {"__len", fn<mask_length>}});
 }
 
 }  // namespace qeng

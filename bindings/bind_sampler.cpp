@@ -1,12 +1,11 @@
 // q.sampler, q.logprobs, q.compare_logits. Logits on another device than the host's memory are downloaded first.
-#include "engine/generate/sampler.h"
-
 #include <algorithm>
 
 #include "bindings/register.h"
 #include "bindings/runtime.h"
 #include "bindings/sampling.h"
 #include "engine/generate/logprobs.h"
+#include "engine/generate/sampler.h"
 
 QENG_LUA_CLASS(qeng::TokenSampler, "Sampler")
 
@@ -35,12 +34,14 @@ std::vector<std::pair<int32_t, double>> biases(const Call& call, const lua::Opti
   lua_State* L = call.L;
   opt.push("logit_bias");
   const int table = lua_gettop(L);
-  if (!lua_istable(L, table)) fail("value", "sampler: logit_bias is a ", lua::type_text(L, table), ", expected a table {[token] = bias}");
+  if (!lua_istable(L, table))
+    fail("value", "sampler: logit_bias is a ", lua::type_text(L, table), ", expected a table {[token] = bias}");
   for (lua_pushnil(L); lua_next(L, table) != 0; lua_pop(L, 1)) {
     lua_pushvalue(L, -2);  // lua_tonumber on the key itself would confuse lua_next
     const double token = lua_isnumber(L, -1) ? lua_tonumber(L, -1) : -1;
     lua_pop(L, 1);
-    if (token < 0 || token > INT32_MAX || token != static_cast<double>(static_cast<int32_t>(token)) || lua_type(L, -1) != LUA_TNUMBER) {
+    if (token < 0 || token > INT32_MAX || token != static_cast<double>(static_cast<int32_t>(token)) ||
+        lua_type(L, -1) != LUA_TNUMBER) {
       fail("value", "sampler: logit_bias has to be {[token] = bias}, a token's number and a number");
     }
     all.emplace_back(static_cast<int32_t>(token), lua_tonumber(L, -1));
@@ -51,8 +52,9 @@ std::vector<std::pair<int32_t, double>> biases(const Call& call, const lua::Opti
 }
 
 int sampler(Call& call) {
-  lua::Options opt(call, 1, {"temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty", "presence_penalty",
-                             "frequency_penalty", "penalty_window", "logit_bias", "seed"});
+  lua::Options opt(call, 1,
+                   {"temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty", "presence_penalty",
+                    "frequency_penalty", "penalty_window", "logit_bias", "seed"});
   SamplingOptions options;
   options.temperature = opt.get("temperature", options.temperature);
   options.top_k = opt.get("top_k", options.top_k);
@@ -95,7 +97,8 @@ int token_logprobs(Call& call) {
   auto tokens = call.arg<std::vector<int32_t>>(2);
   const int64_t k = lua::Options(call, 3, {"top"}).get("top", int64_t{0});
   std::vector<std::byte> host;
-  const std::vector<RowLogprobs> rows = logprobs(downloaded(logits, 0, logits->view.rank == 2 ? logits->view.shape[0] : 1, host), tokens, k);
+  const std::vector<RowLogprobs> rows =
+      logprobs(downloaded(logits, 0, logits->view.rank == 2 ? logits->view.shape[0] : 1, host), tokens, k);
   lua_State* L = call.L;
   lua_createtable(L, static_cast<int>(rows.size()), 0);
   for (size_t i = 0; i < rows.size(); ++i) {
@@ -132,7 +135,8 @@ int compare(Call& call) {
 void register_sampler(lua_State* L) {
   using lua::fn;
   lua::functions(L, "", {{"sampler", fn<sampler>}, {"logprobs", fn<token_logprobs>}, {"compare_logits", fn<compare>}});
-  lua::methods<TokenSampler>(L, {{"next", fn<next>}, {"accept", fn<accept>}, {"prompt", fn<prompt>}, {"clone", fn<clone>}});
+  lua::methods<TokenSampler>(
+      L, {{"next", fn<next>}, {"accept", fn<accept>}, {"prompt", fn<prompt>}, {"clone", fn<clone>}});
 }
 
 }  // namespace qeng

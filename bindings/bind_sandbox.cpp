@@ -1,6 +1,7 @@
-// q.sandbox: runs Lua code that nobody has read, such as a model's answer. It runs in a process of its own, so that neither a loop inside
-// a C function nor memory taken at once can hurt: a fresh Lua state with base functions, string, table and math, without
-// io, os, ffi, debug, package and bytecode; limits of the system on time, memory, files and processes; and a count of instructions.
+// q.sandbox: runs Lua code that nobody has read, such as a model's answer. It runs in a process of its own, so that
+// neither a loop inside a C function nor memory taken at once can hurt: a fresh Lua state with base functions, string,
+// table and math, without io, os, ffi, debug, package and bytecode; limits of the system on time, memory, files and
+// processes; and a count of instructions.
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
@@ -35,13 +36,15 @@ int load_text(lua_State* L) {
 std::string run_code(const std::string& code, int64_t instructions) {
   lua_State* L = luaL_newstate();
   if (!L) return "-no memory for a Lua state";
-  const std::pair<const char*, lua_CFunction> libraries[] = {{"", luaopen_base}, {"string", luaopen_string}, {"table", luaopen_table}, {"math", luaopen_math}};
+  const std::pair<const char*, lua_CFunction> libraries[] = {
+      {"", luaopen_base}, {"string", luaopen_string}, {"table", luaopen_table}, {"math", luaopen_math}};
   for (const auto& [name, open] : libraries) {
     lua_pushcfunction(L, open);
     lua_pushstring(L, name);
     lua_call(L, 1, 0);
   }
-  for (const char* name : {"dofile", "loadfile", "load", "loadstring", "collectgarbage", "print", "newproxy", "gcinfo"}) {
+  for (const char* name :
+       {"dofile", "loadfile", "load", "loadstring", "collectgarbage", "print", "newproxy", "gcinfo"}) {
     lua_pushnil(L);
     lua_setglobal(L, name);
   }
@@ -70,8 +73,11 @@ std::string run_code(const std::string& code, int64_t instructions) {
     std::fclose(file);
   }
   // What the parent has mapped counts as well.
-  const bool limited = pages > 0 && limit(RLIMIT_AS, static_cast<rlim_t>(pages) * static_cast<rlim_t>(::sysconf(_SC_PAGESIZE)) + static_cast<rlim_t>(memory)) &&
-                       limit(RLIMIT_CPU, static_cast<rlim_t>(seconds + 1)) && limit(RLIMIT_FSIZE, 0) && limit(RLIMIT_CORE, 0) && limit(RLIMIT_NPROC, 0);
+  const bool limited = pages > 0 &&
+                       limit(RLIMIT_AS, static_cast<rlim_t>(pages) * static_cast<rlim_t>(::sysconf(_SC_PAGESIZE)) +
+                                            static_cast<rlim_t>(memory)) &&
+                       limit(RLIMIT_CPU, static_cast<rlim_t>(seconds + 1)) && limit(RLIMIT_FSIZE, 0) &&
+                       limit(RLIMIT_CORE, 0) && limit(RLIMIT_NPROC, 0);
   const std::string answer = limited ? run_code(code, instructions) : "-the limits could not be set";
   size_t at = 0;
   while (at < answer.size()) {
@@ -85,7 +91,8 @@ std::string run_code(const std::string& code, int64_t instructions) {
 int sandbox(Call& call) {
   const auto code = call.arg<std::string>(1);
   lua::Options opt(call, 2, {"instructions", "memory", "seconds"});
-  const auto instructions = opt.get("instructions", int64_t{20'000'000}), memory = opt.get("memory", int64_t{256} << 20);
+  const auto instructions = opt.get("instructions", int64_t{20'000'000}),
+             memory = opt.get("memory", int64_t{256} << 20);
   const auto seconds = opt.get("seconds", 5.0);
   if (instructions < 1 || instructions > INT32_MAX || memory < (1 << 20) || !(seconds > 0 && seconds <= 3600)) {
     fail("value", "sandbox: limits are instructions 1 to 2^31, memory from 1 MiB, seconds up to 3600");
@@ -103,7 +110,8 @@ int sandbox(Call& call) {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
   bool late = false;
   for (char buffer[4096]; !late;) {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now()).count();
+    const auto left =
+        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now()).count();
     pollfd ready = {ends[0], POLLIN, 0};
     const int state = ::poll(&ready, 1, static_cast<int>(std::max<long long>(0, left)));
     if (state < 0 && errno == EINTR) continue;
@@ -114,7 +122,8 @@ int sandbox(Call& call) {
   }
   ::close(ends[0]);
   ::kill(child, SIGKILL);
-  while (::waitpid(child, nullptr, 0) < 0 && errno == EINTR) {}
+  while (::waitpid(child, nullptr, 0) < 0 && errno == EINTR) {
+  }
   if (late) return call.push(false, std::string("over the limit of time"));
   if (answer.empty()) return call.push(false, std::string("ended without an answer: over the limit of memory or time"));
   return call.push(answer[0] == '+', answer.substr(1));

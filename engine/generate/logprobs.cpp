@@ -79,7 +79,8 @@ float largest_logit(std::span<const float> logits) {
 std::vector<RowLogprobs> logprobs(const View& logits, std::span<const int32_t> tokens, int64_t k) {
   const int64_t rows = rows_of(logits), vocab = logits.columns();
   if (static_cast<int64_t>(tokens.size()) != rows) {
-    fail("shape", "logprobs: ", tokens.size(), " tokens for logits ", shape_text(logits), ", expected one for each row");
+    fail("shape", "logprobs: ", tokens.size(), " tokens for logits ", shape_text(logits),
+         ", expected one for each row");
   }
   if (k < 0) fail("value", "logprobs: top is ", k, ", expected 0 or more");
   std::vector<RowLogprobs> all(tokens.size());

@@ -22,8 +22,8 @@ constexpr auto kLarger = [](const auto& a, const auto& b) {
 // Draw n of a seed: 53 bits of one Philox counter.
 double uniform(uint64_t seed, uint64_t draw) {
   constexpr uint32_t kStream = 0x53414d50;  // "SAMP": apart from dropout's and the initial values' streams
-  const Philox words = philox4x32(philox_counter(0, kStream, 4 * draw), static_cast<uint32_t>(seed),
-                                  static_cast<uint32_t>(seed >> 32));
+  const Philox words =
+      philox4x32(philox_counter(0, kStream, 4 * draw), static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32));
   return static_cast<double>((uint64_t{words.word[0]} << 21) ^ (words.word[1] >> 11)) * 0x1p-53;
 }
 
@@ -40,8 +40,10 @@ Item last_to_reach(std::vector<Item> items, Before before, double share) {
     std::nth_element(begin, middle, end, before);
     double first = 0;
     for (auto i = begin; i != middle; ++i) first += i->weight;
-    if (first >= share) end = middle;
-    else share -= first, begin = middle;
+    if (first >= share)
+      end = middle;
+    else
+      share -= first, begin = middle;
   }
   std::sort(begin, end, before);
   auto last = begin;
@@ -58,7 +60,8 @@ double total_of(const List& list) {
 }  // namespace
 
 TokenSampler::TokenSampler(const SamplingOptions& options) : options_(options) {
-  check(std::isfinite(options.temperature) && options.temperature >= 0, "temperature", options.temperature, "0 or more");
+  check(std::isfinite(options.temperature) && options.temperature >= 0, "temperature", options.temperature,
+        "0 or more");
   check(options.top_k >= 0, "top_k", static_cast<double>(options.top_k), "0 (all) or more");
   check(options.top_p > 0 && options.top_p <= 1, "top_p", options.top_p, "more than 0, at most 1");
   check(options.min_p >= 0 && options.min_p <= 1, "min_p", options.min_p, "0 to 1");
@@ -145,8 +148,8 @@ void TokenSampler::gather(float least) {
   }
 }
 
-// Keeps a bound under which nothing can be among the k largest, raised whenever many have passed it: of logits in any ordinary
-// order few do. The candidates hold logits until the end.
+// Keeps a bound under which nothing can be among the k largest, raised whenever many have passed it: of logits in any
+// ordinary order few do. The candidates hold logits until the end.
 void TokenSampler::keep_top_k(float top) {
   const auto k = static_cast<size_t>(options_.top_k);
   const size_t room = 2 * k + 64;
@@ -166,7 +169,8 @@ void TokenSampler::keep_top_k(float top) {
   const auto scale = static_cast<float>(1 / options_.temperature);
   for (Candidate& candidate : candidates_) candidate.weight = exp_of_negative((candidate.weight - top) * scale);
   std::erase_if(candidates_, [](const Candidate& candidate) { return candidate.weight == 0; });
-  std::sort(candidates_.begin(), candidates_.end(), [](const Candidate& a, const Candidate& b) { return a.token < b.token; });
+  std::sort(candidates_.begin(), candidates_.end(),
+            [](const Candidate& a, const Candidate& b) { return a.token < b.token; });
 }
 
 void TokenSampler::keep_top_p(double total) {
@@ -214,7 +218,8 @@ int32_t TokenSampler::next(const View& logits, const TokenMask* mask) {
   const int32_t best = largest();
   const float top = logits_[static_cast<size_t>(best)];
   if (!std::isfinite(top)) {
-    fail("value", "sampler: no logit ", mask ? "of a token that may come " : "", "is finite", mask && mask->count() == 0 ? "; the mask allows no token" : "");
+    fail("value", "sampler: no logit ", mask ? "of a token that may come " : "", "is finite",
+         mask && mask->count() == 0 ? "; the mask allows no token" : "");
   }
   if (options_.temperature == 0) return best;
   // Each filter leaves the candidates in the order of their ids.
@@ -224,7 +229,8 @@ int32_t TokenSampler::next(const View& logits, const TokenMask* mask) {
   } else {
     weigh(top);
     if (options_.top_p < 1) {
-      // What weighs less than `least` weighs together at most 1 - top_p of all, so the most probable reach top_p without it.
+      // What weighs less than `least` weighs together at most 1 - top_p of all, so the most probable reach top_p
+      // without it.
       double total = 0;
       for (const float weight : weights_) total += weight;
       gather(static_cast<float>((1 - options_.top_p) * total / static_cast<double>(weights_.size())));

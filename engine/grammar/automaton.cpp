@@ -38,8 +38,8 @@ class Compiler {
   }
   void move(uint32_t from, uint32_t to) { a_.states[from].moves.push_back(to); }
 
-  // Adds what expr matches from `from` on; returns the state reached. Nothing that is added leads back to `from`, so several may
-  // be built from one state.
+  // Adds what expr matches from `from` on; returns the state reached. Nothing that is added leads back to `from`, so
+  // several may be built from one state.
   uint32_t build(const Expr& expr, uint32_t from) {
     switch (expr.kind) {
       case Expr::Kind::literal:
@@ -137,8 +137,9 @@ class Compiler {
     std::vector<uint32_t> rule_at(count, kNone), owner(count, kNone);  // owner: the rule that gets there without a byte
     for (uint32_t i = 0; i < rules; ++i) rule_at[starts_[i]] = i;
     std::vector<bool> may_be_empty(rules);
-    std::vector<std::vector<std::pair<uint32_t, uint32_t>>> waiting(rules);  // {state, rule}: go on there once it may be empty
-    std::vector<std::vector<uint32_t>> first(rules);                         // the rules that a rule may call before any byte
+    std::vector<std::vector<std::pair<uint32_t, uint32_t>>> waiting(
+        rules);                                       // {state, rule}: go on there once it may be empty
+    std::vector<std::vector<uint32_t>> first(rules);  // the rules that a rule may call before any byte
     std::vector<uint32_t> work;
     const auto reach = [&](uint32_t state, uint32_t rule) {
       if (owner[state] == kNone) owner[state] = rule, work.push_back(state);
@@ -151,8 +152,10 @@ class Compiler {
       for (const RuleCall& c : state.calls) {
         const uint32_t callee = rule_at[c.start];
         first[rule].push_back(callee);
-        if (may_be_empty[callee]) reach(c.to, rule);
-        else waiting[callee].emplace_back(c.to, rule);
+        if (may_be_empty[callee])
+          reach(c.to, rule);
+        else
+          waiting[callee].emplace_back(c.to, rule);
       }
       if (state.final && !may_be_empty[rule]) {
         may_be_empty[rule] = true;
@@ -184,12 +187,13 @@ class Compiler {
     }
     std::string circle;
     for (auto i = std::find(path.begin(), path.end(), at); i != path.end(); ++i) circle += name_of(*i) + " -> ";
-    fail("format", "left recursion: ", circle, name_of(at), ", with nothing before it; put what comes first in front, as in "
+    fail("format", "left recursion: ", circle, name_of(at),
+         ", with nothing before it; put what comes first in front, as in "
          "list ::= item (\",\" item)*");
   }
 
-  // How deep a rule's end is from each state, by Dijkstra's algorithm (a call costs the larger of what it calls, plus the
-  // return, and what follows); removes what leads to states from which there is none.
+  // How deep a rule's end is from each state, by Dijkstra's algorithm (a call costs the larger of what it calls, plus
+  // the return, and what follows); removes what leads to states from which there is none.
   void measure_depth() {
     const size_t count = a_.states.size();
     std::vector<std::vector<uint32_t>> before(count);                      // moves and edges that lead to a state
@@ -221,7 +225,8 @@ class Compiler {
         fail("format", "rule ", name_of(i), " never ends: nothing finite matches it");
       }
       if (i == rules_.root && depth > static_cast<uint32_t>(rules_.max_depth)) {
-        fail("format", "rule ", name_of(i), " nests rules at least ", depth, " deep, at most ", rules_.max_depth, " are followed");
+        fail("format", "rule ", name_of(i), " nests rules at least ", depth, " deep, at most ", rules_.max_depth,
+             " are followed");
       }
     }
     const auto endless = [&](uint32_t s) { return a_.states[s].depth == kEndless; };

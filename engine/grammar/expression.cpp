@@ -35,8 +35,10 @@ CharSet normal(CharSet set) {
   std::sort(split.begin(), split.end(), [](const Range& a, const Range& b) { return a.first < b.first; });
   CharSet out;
   for (const Range& range : split) {
-    if (!out.empty() && range.first <= out.back().last + 1) out.back().last = std::max(out.back().last, range.last);
-    else out.push_back(range);
+    if (!out.empty() && range.first <= out.back().last + 1)
+      out.back().last = std::max(out.back().last, range.last);
+    else
+      out.push_back(range);
   }
   return out;
 }

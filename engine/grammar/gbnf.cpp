@@ -7,7 +7,7 @@
 
 namespace qeng::grammar {
 namespace {
-constexpr int kMaxNesting = 100;       // of groups: bounds the stack of this parser and of the compiler
+constexpr int kMaxNesting = 100;          // of groups: bounds the stack of this parser and of the compiler
 constexpr uint32_t kMaxRepeat = 100'000;  // {m,n}: more states than an automaton may have anyway
 
 bool is_name(uint32_t c) {
@@ -147,8 +147,15 @@ class Parser {
       case 'x': return in_.hex(at, 2);
       case 'u': return in_.hex(at, 4);
       case 'U': return in_.hex(at, 8);
-      case '\\': case '"': case '[': case ']': case '-': case '^': return e;
-      default: in_.fail_at(at, "this escape is not known; there are \\n \\r \\t \\\\ \\\" \\[ \\] \\- \\^ \\xHH \\uHHHH \\UHHHHHHHH");
+      case '\\':
+      case '"':
+      case '[':
+      case ']':
+      case '-':
+      case '^': return e;
+      default:
+        in_.fail_at(
+            at, "this escape is not known; there are \\n \\r \\t \\\\ \\\" \\[ \\] \\- \\^ \\xHH \\uHHHH \\UHHHHHHHH");
     }
   }
 

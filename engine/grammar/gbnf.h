@@ -14,8 +14,8 @@
 
 namespace qeng::grammar {
 
-// Error("format") with line and column: not the notation, not UTF-8, a rule defined twice or not at all, no rule "root", over
-// kMaxText bytes, groups nested over 100 deep.
+// Error("format") with line and column: not the notation, not UTF-8, a rule defined twice or not at all, no rule
+// "root", over kMaxText bytes, groups nested over 100 deep.
 Rules parse_gbnf(std::string_view text);
 constexpr size_t kMaxText = 1 << 20;  // of a grammar or a schema: far more than a model could follow
 

@@ -16,10 +16,12 @@ std::shared_ptr<OutputGrammar> OutputGrammar::from_schema(std::string_view json)
   return std::shared_ptr<OutputGrammar>(new OutputGrammar(compile(schema_rules(json), false)));
 }
 
-std::shared_ptr<Constraint> OutputGrammar::constraint(const std::shared_ptr<const Tokenizer>& tokenizer, std::vector<int32_t> ends) {
+std::shared_ptr<Constraint> OutputGrammar::constraint(const std::shared_ptr<const Tokenizer>& tokenizer,
+                                                      std::vector<int32_t> ends) {
   if (ends.empty() && tokenizer->eos()) ends.push_back(*tokenizer->eos());
   if (ends.empty()) {
-    fail("value", "grammar: tokenizer ", tokenizer->name(), " has no end-of-text token; say which tokens end an output");
+    fail("value", "grammar: tokenizer ", tokenizer->name(),
+         " has no end-of-text token; say which tokens end an output");
   }
   std::sort(ends.begin(), ends.end());
   for (const Made& made : made_) {

@@ -12,8 +12,8 @@ class OutputGrammar {
   static std::shared_ptr<OutputGrammar> from_gbnf(std::string_view text);    // gbnf.h
   static std::shared_ptr<OutputGrammar> from_schema(std::string_view json);  // schema.h
 
-  // ends: tokens that end an output, tokenizer.eos() if none are given; Error("value") without either. The same arguments give the same
-  // object, so that sequences share its masks.
+  // ends: tokens that end an output, tokenizer.eos() if none are given; Error("value") without either. The same
+  // arguments give the same object, so that sequences share its masks.
   std::shared_ptr<Constraint> constraint(const std::shared_ptr<const Tokenizer>& tokenizer, std::vector<int32_t> ends);
 
   const Automaton& automaton() const { return *automaton_; }

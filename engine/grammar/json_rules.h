@@ -1,5 +1,6 @@
-// Any JSON value, in the notation of gbnf.h: what schemas build on. Bounded where JSON is not, so that output cannot run away:
-// white space, digits and exponents (no number overflows a double, integers are exact in one). No lone surrogates.
+// Any JSON value, in the notation of gbnf.h: what schemas build on. Bounded where JSON is not, so that output cannot
+// run away: white space, digits and exponents (no number overflows a double, integers are exact in one). No lone
+// surrogates.
 #pragma once
 
 namespace qeng::grammar {

@@ -10,11 +10,15 @@ namespace qeng::grammar {
 namespace {
 constexpr size_t kMaskBytes = 64 << 20;  // of masks kept: 3,400 of a vocabulary of 150,000
 constexpr int32_t kPlainLength = 16;     // characters ahead that are looked at: few tokens have more
-constexpr uint32_t kWorthPlain = 24;      // nodes of a subtree, below which walking it is cheaper
+constexpr uint32_t kWorthPlain = 24;     // nodes of a subtree, below which walking it is cheaper
 }  // namespace
 
-Constraint::Constraint(std::shared_ptr<const Automaton> automaton, std::shared_ptr<const TokenTrie> trie, std::vector<int32_t> ends)
-    : automaton_(std::move(automaton)), trie_(std::move(trie)), ends_(std::move(ends)), run_(std::make_shared<Run>(automaton_)) {
+Constraint::Constraint(std::shared_ptr<const Automaton> automaton, std::shared_ptr<const TokenTrie> trie,
+                       std::vector<int32_t> ends)
+    : automaton_(std::move(automaton)),
+      trie_(std::move(trie)),
+      ends_(std::move(ends)),
+      run_(std::make_shared<Run>(automaton_)) {
   for (const int32_t id : ends_) {
     if (id < 0 || id >= trie_->tokenizer->vocab_size()) {
       fail("value", "grammar: end token ", id, " is outside the vocabulary [0, ", trie_->tokenizer->vocab_size(), ")");
@@ -53,8 +57,10 @@ Constraint::Run::Plain Constraint::plain_step(Run& run, StateId state) {
       before = then;
       if (then == kUtf8Bad || same) continue;
       const StateId next = run.states.next_of_class(from, classes[byte]);
-      if (then == kUtf8Whole ? next != step.to : next == kDead) leaves |= uint64_t{1} << kCharactersGroup;
-      else if (then != kUtf8Whole && seen.insert({next, then}).second) work.emplace_back(next, then);
+      if (then == kUtf8Whole ? next != step.to : next == kDead)
+        leaves |= uint64_t{1} << kCharactersGroup;
+      else if (then != kUtf8Whole && seen.insert({next, then}).second)
+        work.emplace_back(next, then);
     }
   }
   step.groups = ~leaves;
@@ -76,8 +82,10 @@ const Constraint::Run::Plain& Constraint::plain(Run& run, StateId state) const {
     const Run::Plain here = at(s);
     if (here.to == kDead || (at(state).groups & ~here.groups) != 0) break;
     ++length;
-    if (here.to == s) length = INT32_MAX;
-    else s = here.to;
+    if (here.to == s)
+      length = INT32_MAX;
+    else
+      s = here.to;
   }
   at(state).length = length;
   return at(state);
@@ -110,9 +118,12 @@ std::shared_ptr<const TokenMask> Constraint::mask(Run& run, StateId state) const
     }
     if (node.ends_token) allow(trie_->first_token[i], trie_->first_token[i + 1]);
     path[size_t{node.depth} + 1] = to;
-    if (to == path[node.depth]) plain_at[size_t{node.depth} + 1] = here;
-    else if (trie_->skip[i] - i >= kWorthPlain) plain_at[size_t{node.depth} + 1] = plain(run, to);
-    else plain_at[size_t{node.depth} + 1] = {};
+    if (to == path[node.depth])
+      plain_at[size_t{node.depth} + 1] = here;
+    else if (trie_->skip[i] - i >= kWorthPlain)
+      plain_at[size_t{node.depth} + 1] = plain(run, to);
+    else
+      plain_at[size_t{node.depth} + 1] = {};
     ++i;
   }
   // An end token whose bytes are text (not every vocabulary marks it as special) is an end all the same.
@@ -167,7 +178,8 @@ void Matcher::accept(int32_t token) {
   }
   const StateId state = after(token);
   if (state == kDead) {
-    fail("value", "grammar: token ", token, " is not allowed here", ended_ ? ": the output has ended" : "; sample with the matcher's mask");
+    fail("value", "grammar: token ", token, " is not allowed here",
+         ended_ ? ": the output has ended" : "; sample with the matcher's mask");
   }
   state_ = state;
 }

@@ -6,8 +6,8 @@
 //   sampler.next(logits, matcher.mask().get());
 //   matcher.accept(token);
 //
-// A mask is found by walking the trie of the vocabulary along the states of the automaton and kept for the state, so that
-// a state that comes again (every character of a string, say) costs one look-up. Not for several threads at once.
+// A mask is found by walking the trie of the vocabulary along the states of the automaton and kept for the state, so
+// that a state that comes again (every character of a string, say) costs one look-up. Not for several threads at once.
 #pragma once
 #include <memory>
 #include <string_view>
@@ -19,21 +19,23 @@
 
 namespace qeng::grammar {
 
-// A grammar over a vocabulary, with what has been found out about it. ends: the tokens that end an output, allowed where
-// the grammar is complete; no other special token ever is.
+// A grammar over a vocabulary, with what has been found out about it. ends: the tokens that end an output, allowed
+// where the grammar is complete; no other special token ever is.
 class Constraint {
  public:
-  Constraint(std::shared_ptr<const Automaton> automaton, std::shared_ptr<const TokenTrie> trie, std::vector<int32_t> ends);
+  Constraint(std::shared_ptr<const Automaton> automaton, std::shared_ptr<const TokenTrie> trie,
+             std::vector<int32_t> ends);
 
   struct Run {  // a States and the masks of its states; replaced as a whole when it has grown large
     explicit Run(std::shared_ptr<const Automaton> automaton) : states(std::move(automaton)) {}
     States states;
     std::unordered_map<StateId, std::shared_ptr<const TokenMask>> masks;
-    // How a state goes on through plain text: any of `length` characters of these groups (token_trie.h), one after another.
+    // How a state goes on through plain text: any of `length` characters of these groups (token_trie.h), one after
+    // another.
     struct Plain {
-      int32_t length = -1;  // -1: not known yet
+      int32_t length = -1;   // -1: not known yet
       bool stepped = false;  // what follows is known
-      StateId to = kDead;   // after one of them
+      StateId to = kDead;    // after one of them
       uint64_t groups = 0;
     };
     std::vector<Plain> plain;  // of each state

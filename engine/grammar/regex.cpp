@@ -13,14 +13,15 @@ constexpr uint32_t kMaxRepeat = 10'000;
 const CharSet kControls = {{0, 0x1F}};
 const CharSet kDigits = {{'0', '9'}};
 const CharSet kWords = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}};
-const CharSet kSpaces = {{'\t', '\r'}, {' ', ' '}, {0xA0, 0xA0}, {0x1680, 0x1680}, {0x2000, 0x200A}, {0x2028, 0x2029},
-                         {0x202F, 0x202F}, {0x205F, 0x205F}, {0x3000, 0x3000}, {0xFEFF, 0xFEFF}};
+const CharSet kSpaces = {{'\t', '\r'},     {' ', ' '},       {0xA0, 0xA0},     {0x1680, 0x1680}, {0x2000, 0x200A},
+                         {0x2028, 0x2029}, {0x202F, 0x202F}, {0x205F, 0x205F}, {0x3000, 0x3000}, {0xFEFF, 0xFEFF}};
 
 CharSet printable(const CharSet& set) { return without(complement(set), kControls); }
 
 class Parser {
  public:
-  Parser(std::string_view pattern, const Expr& other, const std::string& where) : in_(pattern, where + ": pattern"), other_(other) {}
+  Parser(std::string_view pattern, const Expr& other, const std::string& where)
+      : in_(pattern, where + ": pattern"), other_(other) {}
 
   Expr parse() {
     std::vector<Expr> all;
@@ -32,12 +33,15 @@ class Parser {
       if (!in_.take("$")) parts.push_back(other_);
       all.push_back(sequence(std::move(parts)));
     } while (in_.take("|"));
-    if (!in_.at_end()) in_.fail_here(in_.peek() == ')' ? "this ) closes no group" : "^ and $ are only known at the ends");
+    if (!in_.at_end())
+      in_.fail_here(in_.peek() == ')' ? "this ) closes no group" : "^ and $ are only known at the ends");
     return choice(std::move(all));
   }
 
  private:
-  [[noreturn]] void unsupported(const std::string& what) { fail("unsupported", "schema, pattern: ", what, " is not supported"); }
+  [[noreturn]] void unsupported(const std::string& what) {
+    fail("unsupported", "schema, pattern: ", what, " is not supported");
+  }
 
   Expr items(int depth) {
     std::vector<Expr> parts;
@@ -76,7 +80,10 @@ class Parser {
       case '.': return string_char(printable({{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}}));
       case '\\': return string_char(escape(at, false));
       case '^': unsupported("^ that is not at the beginning");
-      case '*': case '+': case '?': case '{': in_.fail_at(at, "nothing to repeat");
+      case '*':
+      case '+':
+      case '?':
+      case '{': in_.fail_at(at, "nothing to repeat");
       default: return string_char({{c, c}});
     }
   }
@@ -149,9 +156,12 @@ class Parser {
       case 'x': return one(in_.hex(at, 2));
       case 'u': return one(in_.hex(at, 4));
       case '0': return one(0);
-      case 'b': if (in_class) return one('\b'); unsupported("\\b");
+      case 'b':
+        if (in_class) return one('\b');
+        unsupported("\\b");
       case 'B': unsupported("\\B");
-      case 'p': case 'P': unsupported("\\p{...}: list the ranges instead, as in [A-Za-z\\u00C0-\\u024F],");
+      case 'p':
+      case 'P': unsupported("\\p{...}: list the ranges instead, as in [A-Za-z\\u00C0-\\u024F],");
       case 'c': unsupported("\\c");
       case 'k': unsupported("\\k");
       default:
@@ -167,8 +177,8 @@ class Parser {
 }  // namespace
 
 Expr string_char(const CharSet& given) {
-  static constexpr std::pair<char, const char*> kEscapes[] = {{'"', "\\\""}, {'\\', "\\\\"}, {'\b', "\\b"}, {'\f', "\\f"},
-                                                              {'\n', "\\n"}, {'\r', "\\r"}, {'\t', "\\t"}};
+  static constexpr std::pair<char, const char*> kEscapes[] = {
+      {'"', "\\\""}, {'\\', "\\\\"}, {'\b', "\\b"}, {'\f', "\\f"}, {'\n', "\\n"}, {'\r', "\\r"}, {'\t', "\\t"}};
   const CharSet set = normal(given);
   const auto holds = [&](uint32_t code) {
     for (const Range& range : set) {

@@ -12,9 +12,9 @@
 
 namespace qeng::grammar {
 namespace {
-constexpr int kMaxNesting = 100;         // of JSON values in a schema, and of references to references
-constexpr int kMaxSchemas = 100'000;     // schemas looked at, and merges: alternatives of alternatives multiply
-constexpr int kMaxDepth = 100;           // of values in the output, in rules: JSON readers stop at 128 or more
+constexpr int kMaxNesting = 100;      // of JSON values in a schema, and of references to references
+constexpr int kMaxSchemas = 100'000;  // schemas looked at, and merges: alternatives of alternatives multiply
+constexpr int kMaxDepth = 100;        // of values in the output, in rules: JSON readers stop at 128 or more
 
 struct Nesting {  // counts the calls that are under way
   explicit Nesting(int& calls) : depth(calls) { ++depth; }
@@ -26,7 +26,11 @@ struct Nesting {  // counts the calls that are under way
 std::string unescaped(const std::string& text) {
   std::string out;
   for (size_t i = 0; i < text.size(); ++i) {
-    const auto hex = [&](size_t at) { return at < text.size() ? std::string("0123456789abcdef").find(static_cast<char>(std::tolower(static_cast<uint8_t>(text[at])))) : std::string::npos; };
+    const auto hex = [&](size_t at) {
+      return at < text.size()
+                 ? std::string("0123456789abcdef").find(static_cast<char>(std::tolower(static_cast<uint8_t>(text[at]))))
+                 : std::string::npos;
+    };
     if (text[i] == '%' && hex(i + 1) != std::string::npos && hex(i + 2) != std::string::npos) {
       out += static_cast<char>(hex(i + 1) * 16 + hex(i + 2)), i += 2;
     } else {
@@ -96,7 +100,8 @@ uint32_t SchemaCompiler::reference(const std::string& reference, const std::stri
 
 Json SchemaCompiler::expanded(const Json& schema, const std::string& where, int depth) {
   if (depth > kMaxNesting) fail("format", where, ": $ref and allOf lead from schema to schema without an end");
-  if (++merges_ > kMaxSchemas) fail("format", where, ": over ", kMaxSchemas, " schemas to merge; write shared parts as $ref alone");
+  if (++merges_ > kMaxSchemas)
+    fail("format", where, ": over ", kMaxSchemas, " schemas to merge; write shared parts as $ref alone");
   check_keywords(schema, where);
   if (!schema.is_object() || (!schema.contains("$ref") && !schema.contains("allOf"))) return schema;
   Json rest = schema, whole = true;
@@ -112,7 +117,8 @@ Expr SchemaCompiler::value(const Json& given, const std::string& where) {
   if (++schemas_ > kMaxSchemas) fail("format", where, ": over ", kMaxSchemas, " schemas; write shared parts as $ref");
   const Nesting nesting(nesting_);
   if (nesting_ > kMaxNesting) {
-    fail("format", where.substr(0, 200), ": nested more than ", kMaxNesting, " deep; a schema that holds itself has to do so by $ref alone, without keywords beside it");
+    fail("format", where.substr(0, 200), ": nested more than ", kMaxNesting,
+         " deep; a schema that holds itself has to do so by $ref alone, without keywords beside it");
   }
   check_keywords(given, where);
   if (given == true) return json("value");
@@ -169,11 +175,13 @@ Expr SchemaCompiler::string(const Json& schema, const std::string& where) {
   std::vector<Expr> parts;
   parts.push_back(literal("\""));
   if (schema.contains("pattern")) {
-    parts.push_back(pattern_expr(schema["pattern"].get<std::string>(), repeat(json("char"), 0, Expr::kUnlimited), where));
+    parts.push_back(
+        pattern_expr(schema["pattern"].get<std::string>(), repeat(json("char"), 0, Expr::kUnlimited), where));
   } else if (schema.contains("format")) {
     const std::string format = schema["format"].get<std::string>();
     if (format != "date" && format != "time" && format != "date-time" && format != "uuid") {
-      fail("unsupported", where, ": format ", format, " is not supported; there are date, time, date-time and uuid, and pattern");
+      fail("unsupported", where, ": format ", format,
+           " is not supported; there are date, time, date-time and uuid, and pattern");
     }
     parts.push_back(json(format.c_str()));
   } else {
@@ -195,20 +203,24 @@ Expr SchemaCompiler::number(const Json& schema, bool integer, const std::string&
     bool& edge_open = lower ? open_low : open_high;
     bounded = true;
     if (!integer && given != std::floor(given)) {
-      fail("unsupported", where, ": ", keyword, " ", schema[keyword].dump(), " of a number is not supported; whole bounds are, or type integer");
+      fail("unsupported", where, ": ", keyword, " ", schema[keyword].dump(),
+           " of a number is not supported; whole bounds are, or type integer");
     }
-    if (lower ? given > edge || (given == edge && open) : given < edge || (given == edge && open)) edge = given, edge_open = open;
+    if (lower ? given > edge || (given == edge && open) : given < edge || (given == edge && open))
+      edge = given, edge_open = open;
   };
   bound("minimum", true, false), bound("exclusiveMinimum", true, true);
   bound("maximum", false, false), bound("exclusiveMaximum", false, true);
   if (!bounded) return json(integer ? "integer" : "number");
   const double most = static_cast<double>(kMostInteger);
   if (low > most || high < -most) {
-    fail("unsupported", where, ": bounds beyond ", kMostInteger, " are not supported: numbers here have at most 15 digits");
+    fail("unsupported", where, ": bounds beyond ", kMostInteger,
+         " are not supported: numbers here have at most 15 digits");
   }
   if (!integer) return decimals(static_cast<int64_t>(low), open_low, static_cast<int64_t>(high), open_high);
   const auto first = static_cast<int64_t>(std::ceil(low)), last = static_cast<int64_t>(std::floor(high));
-  return integers(first + (open_low && static_cast<double>(first) == low), last - (open_high && static_cast<double>(last) == high));
+  return integers(first + (open_low && static_cast<double>(first) == low),
+                  last - (open_high && static_cast<double>(last) == high));
 }
 
 Rules schema_rules(std::string_view json) {

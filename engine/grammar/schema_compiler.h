@@ -5,9 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "engine/grammar/schema_merge.h"
-
 #include "engine/grammar/expression.h"
+#include "engine/grammar/schema_merge.h"
 
 namespace qeng::grammar {
 
@@ -21,8 +20,8 @@ class SchemaCompiler {
   Expr value(const Json& schema, const std::string& where);
   Expr typed(const Json& schema, const std::string& type, const std::string& where);
   Expr enumerated(const Json& schema, const std::string& where);
-  Expr object(const Json& schema, const std::string& where);   // schema_object.cpp
-  Expr array(const Json& schema, const std::string& where);    // schema_object.cpp
+  Expr object(const Json& schema, const std::string& where);  // schema_object.cpp
+  Expr array(const Json& schema, const std::string& where);   // schema_object.cpp
   Expr string(const Json& schema, const std::string& where);
   Expr number(const Json& schema, bool integer, const std::string& where);
   Expr key_besides(const std::set<std::string>& names, const std::string& where);

@@ -8,12 +8,33 @@
 
 namespace qeng::grammar {
 namespace {
-const std::set<std::string> kAnnotations = {"title", "description", "default", "examples", "$schema", "$comment", "deprecated", "readOnly",
-                                            "writeOnly", "$defs", "definitions"};
-const std::set<std::string> kKnown = {
-    "$ref", "allOf", "anyOf", "oneOf", "type", "enum", "const", "properties", "required", "additionalProperties", "patternProperties",
-    "items", "prefixItems", "minItems", "maxItems", "minLength", "maxLength", "pattern", "format", "minimum", "maximum",
-    "exclusiveMinimum", "exclusiveMaximum", "$id"};
+const std::set<std::string> kAnnotations = {"title",     "description", "default",    "examples",
+                                            "$schema",   "$comment",    "deprecated", "readOnly",
+                                            "writeOnly", "$defs",       "definitions"};
+const std::set<std::string> kKnown = {"$ref",
+                                      "allOf",
+                                      "anyOf",
+                                      "oneOf",
+                                      "type",
+                                      "enum",
+                                      "const",
+                                      "properties",
+                                      "required",
+                                      "additionalProperties",
+                                      "patternProperties",
+                                      "items",
+                                      "prefixItems",
+                                      "minItems",
+                                      "maxItems",
+                                      "minLength",
+                                      "maxLength",
+                                      "pattern",
+                                      "format",
+                                      "minimum",
+                                      "maximum",
+                                      "exclusiveMinimum",
+                                      "exclusiveMaximum",
+                                      "$id"};
 const std::set<std::string> kTypes = {"object", "array", "string", "number", "integer", "boolean", "null"};
 const char* const kObjectKeywords[] = {"properties", "required", "additionalProperties", "patternProperties"};
 
@@ -27,18 +48,21 @@ Json both(const Json& a, const Json& b) {
 }
 
 [[noreturn]] void no_common(const std::string& keyword, const std::string& where) {
-  fail("unsupported", where, ": ", keyword, " on two sides that hold together is not supported; write one schema instead");
+  fail("unsupported", where, ": ", keyword,
+       " on two sides that hold together is not supported; write one schema instead");
 }
 
 // The properties of two schemas: where one side does not name a property, its additionalProperties speak of it.
 void merge_objects(Json& out, const Json& a, const Json& b, const std::string& where) {
   const auto touches = [](const Json& schema) {
-    return std::any_of(std::begin(kObjectKeywords), std::end(kObjectKeywords), [&](const char* k) { return schema.contains(k); });
+    return std::any_of(std::begin(kObjectKeywords), std::end(kObjectKeywords),
+                       [&](const char* k) { return schema.contains(k); });
   };
   if (!touches(a) || !touches(b)) return;  // copied already
   if (a.contains("patternProperties") || b.contains("patternProperties")) no_common("patternProperties", where);
   const Json none = Json::object();
-  const Json &pa = a.contains("properties") ? a["properties"] : none, &pb = b.contains("properties") ? b["properties"] : none;
+  const Json &pa = a.contains("properties") ? a["properties"] : none,
+             &pb = b.contains("properties") ? b["properties"] : none;
   const Json rest_a = a.contains("additionalProperties") ? a["additionalProperties"] : Json(true);
   const Json rest_b = b.contains("additionalProperties") ? b["additionalProperties"] : Json(true);
   Json properties = Json::object();
@@ -47,7 +71,8 @@ void merge_objects(Json& out, const Json& a, const Json& b, const std::string& w
     if (!pa.contains(name)) properties[name] = both(schema, rest_a);
   }
   if (a.contains("properties") || b.contains("properties")) out["properties"] = properties;
-  if (a.contains("additionalProperties") || b.contains("additionalProperties")) out["additionalProperties"] = both(rest_a, rest_b);
+  if (a.contains("additionalProperties") || b.contains("additionalProperties"))
+    out["additionalProperties"] = both(rest_a, rest_b);
 }
 
 Json united(const Json& a, const Json& b) {
@@ -77,31 +102,46 @@ void check_keywords(const Json& schema, const std::string& where) {
     const char* advice = keyword == "nullable" ? "; use \"type\": [..., \"null\"]" : "";
     fail("unsupported", where, ": keyword ", keyword, " is not supported", advice);
   }
-  if (schema.contains("$id") && where != "schema at #") fail("unsupported", where, ": $id below the top is not supported");
+  if (schema.contains("$id") && where != "schema at #")
+    fail("unsupported", where, ": $id below the top is not supported");
   const auto expect = [&](std::initializer_list<const char*> keywords, bool (*good)(const Json&), const char* what) {
     for (const char* keyword : keywords) {
       if (schema.contains(keyword) && !good(schema[keyword])) fail("format", where, ": ", keyword, " has to be ", what);
     }
   };
-  expect({"properties", "patternProperties"}, [](const Json& v) { return v.is_object(); }, "an object of schemas");
-  expect({"allOf", "anyOf", "oneOf"}, [](const Json& v) { return v.is_array() && !v.empty(); }, "a list of schemas, at least one");
-  expect({"prefixItems"}, [](const Json& v) { return v.is_array(); }, "a list of schemas");
-  expect({"enum"}, [](const Json& v) { return v.is_array(); }, "a list of values");
-  expect({"$ref", "pattern", "format"}, [](const Json& v) { return v.is_string(); }, "a string");
-  expect({"minItems", "maxItems", "minLength", "maxLength"}, [](const Json& v) {
-    return v.is_number_integer() && v >= 0 && v <= 1'000'000'000;
-  }, "a whole number, 0 to 1,000,000,000");
-  expect({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}, [](const Json& v) { return v.is_number(); }, "a number");
-  expect({"required"}, [](const Json& v) {
-    return v.is_array() && std::all_of(v.begin(), v.end(), [](const Json& name) { return name.is_string(); });
-  }, "a list of names");
-  expect({"items"}, [](const Json& v) { return !v.is_array(); }, "one schema (lists of them are prefixItems)");
+  expect(
+      {"properties", "patternProperties"}, [](const Json& v) { return v.is_object(); }, "an object of schemas");
+  expect(
+      {"allOf", "anyOf", "oneOf"}, [](const Json& v) { return v.is_array() && !v.empty(); },
+      "a list of schemas, at least one");
+  expect(
+      {"prefixItems"}, [](const Json& v) { return v.is_array(); }, "a list of schemas");
+  expect(
+      {"enum"}, [](const Json& v) { return v.is_array(); }, "a list of values");
+  expect(
+      {"$ref", "pattern", "format"}, [](const Json& v) { return v.is_string(); }, "a string");
+  expect(
+      {"minItems", "maxItems", "minLength", "maxLength"},
+      [](const Json& v) { return v.is_number_integer() && v >= 0 && v <= 1'000'000'000; },
+      "a whole number, 0 to 1,000,000,000");
+  expect(
+      {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}, [](const Json& v) { return v.is_number(); },
+      "a number");
+  expect(
+      {"required"},
+      [](const Json& v) {
+        return v.is_array() && std::all_of(v.begin(), v.end(), [](const Json& name) { return name.is_string(); });
+      },
+      "a list of names");
+  expect(
+      {"items"}, [](const Json& v) { return !v.is_array(); }, "one schema (lists of them are prefixItems)");
 }
 
 std::vector<std::string> types_of(const Json& schema, const std::string& where) {
   std::vector<std::string> types;
   if (!schema.contains("type")) {
-    if (has_any(schema, {"properties", "required", "additionalProperties", "patternProperties"})) types.push_back("object");
+    if (has_any(schema, {"properties", "required", "additionalProperties", "patternProperties"}))
+      types.push_back("object");
     if (has_any(schema, {"items", "prefixItems", "minItems", "maxItems"})) types.push_back("array");
     if (has_any(schema, {"minLength", "maxLength", "pattern", "format"})) types.push_back("string");
     if (has_any(schema, {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"})) types.push_back("number");
@@ -110,7 +150,8 @@ std::vector<std::string> types_of(const Json& schema, const std::string& where) 
   const Json& given = schema["type"];
   for (const Json& type : given.is_array() ? given : Json::array({given})) {
     if (!type.is_string() || !kTypes.count(type.get<std::string>())) {
-      fail("format", where, ": type ", type.dump(), " is none of object, array, string, number, integer, boolean, null");
+      fail("format", where, ": type ", type.dump(),
+           " is none of object, array, string, number, integer, boolean, null");
     }
     types.push_back(type.get<std::string>());
   }
@@ -132,11 +173,14 @@ bool is_of_type(const Json& value, const std::string& type) {
 bool keeps_enumerated(const Json& value, const Json& schema, const std::string& where) {
   if (schema.contains("type")) {
     const std::vector<std::string> types = types_of(schema, where);
-    if (std::none_of(types.begin(), types.end(), [&](const std::string& type) { return is_of_type(value, type); })) return false;
+    if (std::none_of(types.begin(), types.end(), [&](const std::string& type) { return is_of_type(value, type); }))
+      return false;
   }
   const auto refuse = [&](std::initializer_list<const char*> keywords) {
     for (const char* keyword : keywords) {
-      if (schema.contains(keyword)) fail("unsupported", where, ": ", keyword, " beside enum or const is not supported; leave out the values it forbids");
+      if (schema.contains(keyword))
+        fail("unsupported", where, ": ", keyword,
+             " beside enum or const is not supported; leave out the values it forbids");
     }
   };
   if (value.is_object()) refuse({"properties", "required", "additionalProperties", "patternProperties"});
@@ -151,7 +195,8 @@ bool keeps_enumerated(const Json& value, const Json& schema, const std::string& 
   const auto holds = [&](const char* keyword, bool (*good)(double, double)) {
     return !schema.contains(keyword) || good(value.get<double>(), schema[keyword].get<double>());
   };
-  return holds("minimum", [](double x, double edge) { return x >= edge; }) && holds("maximum", [](double x, double edge) { return x <= edge; }) &&
+  return holds("minimum", [](double x, double edge) { return x >= edge; }) &&
+         holds("maximum", [](double x, double edge) { return x <= edge; }) &&
          holds("exclusiveMinimum", [](double x, double edge) { return x > edge; }) &&
          holds("exclusiveMaximum", [](double x, double edge) { return x < edge; });
 }
@@ -174,8 +219,10 @@ Json merge(const Json& a, const Json& b, const std::string& where) {
       const std::vector<std::string> mine = types_of(a, where), yours = types_of(b, where);
       for (const std::string& type : mine) {
         for (const std::string& other : yours) {
-          if (type == other || (type == "integer" && other == "number")) types.push_back(type);
-          else if (type == "number" && other == "integer") types.push_back(other);
+          if (type == other || (type == "integer" && other == "number"))
+            types.push_back(type);
+          else if (type == "number" && other == "integer")
+            types.push_back(other);
         }
       }
       out[keyword] = types;
@@ -189,9 +236,11 @@ Json merge(const Json& a, const Json& b, const std::string& where) {
       return false;  // they differ
     } else if (keyword == "required") {
       out[keyword] = united(ours, theirs);
-    } else if (keyword == "minItems" || keyword == "minLength" || keyword == "minimum" || keyword == "exclusiveMinimum") {
+    } else if (keyword == "minItems" || keyword == "minLength" || keyword == "minimum" ||
+               keyword == "exclusiveMinimum") {
       out[keyword] = std::max(ours, theirs);
-    } else if (keyword == "maxItems" || keyword == "maxLength" || keyword == "maximum" || keyword == "exclusiveMaximum") {
+    } else if (keyword == "maxItems" || keyword == "maxLength" || keyword == "maximum" ||
+               keyword == "exclusiveMaximum") {
       out[keyword] = std::min(ours, theirs);
     } else if (keyword == "items" && !has_any(a, {"prefixItems"}) && !has_any(b, {"prefixItems"})) {
       out[keyword] = both(ours, theirs);

@@ -12,12 +12,14 @@ Expr any_digits(size_t count) { return repeat(digit('0', '9'), static_cast<int>(
 Expr same_length(const std::string& low, const std::string& high) {
   if (low.empty()) return empty();
   const std::string zeros(low.size() - 1, '0'), nines(low.size() - 1, '9');
-  if (low.substr(1) == zeros && high.substr(1) == nines) return sequence({digit(low[0], high[0]), any_digits(low.size() - 1)});
+  if (low.substr(1) == zeros && high.substr(1) == nines)
+    return sequence({digit(low[0], high[0]), any_digits(low.size() - 1)});
   if (low[0] == high[0]) return sequence({digit(low[0], low[0]), same_length(low.substr(1), high.substr(1))});
   std::vector<Expr> all;
   all.push_back(sequence({digit(low[0], low[0]), same_length(low.substr(1), nines)}));
   if (high[0] - low[0] > 1) {
-    all.push_back(sequence({digit(static_cast<char>(low[0] + 1), static_cast<char>(high[0] - 1)), any_digits(low.size() - 1)}));
+    all.push_back(
+        sequence({digit(static_cast<char>(low[0] + 1), static_cast<char>(high[0] - 1)), any_digits(low.size() - 1)}));
   }
   all.push_back(sequence({digit(high[0], high[0]), same_length(zeros, high.substr(1))}));
   return choice(std::move(all));
@@ -63,7 +65,8 @@ Expr decimals(int64_t low, bool open_low, int64_t high, bool open_high) {
   if (low > high) return nothing();
   if (low < 0) {
     const int64_t least = std::max<int64_t>(0, -high);
-    all.push_back(sequence({literal("-"), magnitude(least, high <= 0 ? (open_high || high == 0) : true, -low, open_low)}));
+    all.push_back(
+        sequence({literal("-"), magnitude(least, high <= 0 ? (open_high || high == 0) : true, -low, open_low)}));
   }
   if (high > 0 || (high == 0 && !open_high)) {
     all.push_back(magnitude(std::max<int64_t>(0, low), low >= 0 && open_low, high, open_high));

@@ -16,12 +16,15 @@ struct Property {
 
 std::vector<Property> properties_of(const Json& schema) {
   const Json required = schema.value("required", Json::array()), given = schema.value("properties", Json::object());
-  const auto is_required = [&](const std::string& name) { return std::find(required.begin(), required.end(), name) != required.end(); };
+  const auto is_required = [&](const std::string& name) {
+    return std::find(required.begin(), required.end(), name) != required.end();
+  };
   std::vector<Property> all;
   for (const auto& [name, property] : given.items()) all.push_back({name, property, is_required(name)});
   for (const Json& name : required) {
     const std::string text = name.get<std::string>();
-    if (given.contains(text) || std::any_of(all.begin(), all.end(), [&](const Property& p) { return p.name == text; })) continue;
+    if (given.contains(text) || std::any_of(all.begin(), all.end(), [&](const Property& p) { return p.name == text; }))
+      continue;
     all.push_back({text, schema.value("additionalProperties", Json(true)), true});
   }
   return all;
@@ -58,7 +61,8 @@ Expr besides(const std::vector<std::string>& names, size_t begin, size_t end, si
 Expr SchemaCompiler::key_besides(const std::set<std::string>& names, const std::string& where) {
   if (names.empty()) return json("string");
   for (const std::string& name : names) {
-    if (name.size() > 200) fail("unsupported", where, ": additionalProperties beside a name of over 200 bytes is not supported");
+    if (name.size() > 200)
+      fail("unsupported", where, ": additionalProperties beside a name of over 200 bytes is not supported");
   }
   const Expr key = besides({names.begin(), names.end()}, 0, names.size(), 0, json("plain"));
   return sequence({literal("\""), key, literal("\"")});
@@ -74,7 +78,9 @@ Expr SchemaCompiler::object(const Json& schema, const std::string& where) {
   if (schema.contains("patternProperties")) {
     const Json& patterns = schema["patternProperties"];
     if (!properties.empty() || patterns.size() != 1 || schema.value("additionalProperties", Json(false)) != false) {
-      fail("unsupported", where, ": patternProperties is supported with one pattern, and beside it no properties and no additionalProperties but false");
+      fail("unsupported", where,
+           ": patternProperties is supported with one pattern, and beside it no properties and no additionalProperties "
+           "but false");
     }
     const auto pattern = patterns.begin();
     const Expr key = pattern_expr(pattern.key(), repeat(json("char"), 0, Expr::kUnlimited), where);
@@ -94,7 +100,9 @@ Expr SchemaCompiler::object(const Json& schema, const std::string& where) {
   // tail[i]: what follows when something stands there already and property i is next.
   std::vector<Expr> pairs, first;
   for (const Property& property : properties) {
-    pairs.push_back(rule(add(where + ", property " + property.name, pair(literal(Json(property.name).dump()), property.schema, "properties/" + property.name))));
+    pairs.push_back(
+        rule(add(where + ", property " + property.name,
+                 pair(literal(Json(property.name).dump()), property.schema, "properties/" + property.name))));
   }
   std::vector<Expr> tail(properties.size() + 1, others);
   for (size_t i = properties.size(); i-- > 1;) {
@@ -124,7 +132,8 @@ Expr SchemaCompiler::array(const Json& schema, const std::string& where) {
 
   Expr item = nothing();
   const bool asks_more = min > prefix.size();
-  if (schema.contains("items") || prefix.empty() || asks_more) item = value(schema.value("items", Json(true)), where + "/items");
+  if (schema.contains("items") || prefix.empty() || asks_more)
+    item = value(schema.value("items", Json(true)), where + "/items");
   const Expr each = rule(add(where + ", an item", std::move(item)));
   const int more_min = static_cast<int>(min > ahead ? min - ahead : 0);
   const int more_max = limited ? static_cast<int>(max - ahead) : Expr::kUnlimited;

@@ -28,7 +28,7 @@ uint32_t States::push(uint32_t to, uint32_t parent) {
 
 StateId States::close() {
   Set set;
-  std::unordered_set<uint64_t> seen;  // of work_, once it is too long to look through
+  std::unordered_set<uint64_t> seen;                              // of work_, once it is too long to look through
   const auto fits = [&](uint32_t state_of_way, uint32_t stack) {  // it can be ended within the limit of depth
     const uint64_t depth = uint64_t{stacks_[stack].depth} + automaton_->states[state_of_way].depth;
     return depth <= static_cast<uint64_t>(automaton_->max_depth);
@@ -38,7 +38,8 @@ StateId States::close() {
     if (work_.size() < kFew) {
       if (std::find(work_.begin(), work_.end(), way) != work_.end()) return;
     } else {
-      if (seen.empty()) for (const Way& known : work_) seen.insert(key_of(known.state, known.stack));
+      if (seen.empty())
+        for (const Way& known : work_) seen.insert(key_of(known.state, known.stack));
       if (!seen.insert(key_of(way.state, way.stack)).second) return;
     }
     work_.push_back(way);
@@ -48,13 +49,17 @@ StateId States::close() {
     const AutomatonState& state = automaton_->states[way.state];
     if (!state.edges.empty()) set.ways.push_back(way);
     if (state.final) {
-      if (way.stack == 0) set.complete = true;
-      else add({stacks_[way.stack].to, stacks_[way.stack].parent});
+      if (way.stack == 0)
+        set.complete = true;
+      else
+        add({stacks_[way.stack].to, stacks_[way.stack].parent});
     }
     for (const uint32_t to : state.moves) add({to, way.stack});
     for (const RuleCall& call : state.calls) {
-      if (automaton_->states[call.to].only_ends) add({call.start, way.stack});
-      else if (fits(call.to, way.stack)) add({call.start, push(call.to, way.stack)});
+      if (automaton_->states[call.to].only_ends)
+        add({call.start, way.stack});
+      else if (fits(call.to, way.stack))
+        add({call.start, push(call.to, way.stack)});
     }
     if (work_.size() > kMaxClosure || set.ways.size() > kMaxWays) {
       fail("value", "the grammar is too ambiguous: there are over ", set.ways.size(), " ways to read the text so far");
@@ -74,7 +79,8 @@ StateId States::intern(Set set) {
     if (known.complete == set.complete && known.ways == set.ways) return i->second;
   }
   size_ += set.ways.size() + classes_ + 16;
-  if (size_ > kLimit) fail("value", "the grammar needs too many states for one token: it is too ambiguous, or its repetitions too long");
+  if (size_ > kLimit)
+    fail("value", "the grammar needs too many states for one token: it is too ambiguous, or its repetitions too long");
   const auto id = static_cast<StateId>(sets_.size());
   const bool dead = set.ways.empty() && !set.complete;
   sets_.push_back(std::move(set));
@@ -102,7 +108,8 @@ StateId States::import(const States& other, StateId state) {
   std::vector<uint32_t> frames;
   for (const Way& way : other.sets_[state].ways) {
     frames.clear();
-    for (uint32_t frame = way.stack; frame != 0; frame = other.stacks_[frame].parent) frames.push_back(other.stacks_[frame].to);
+    for (uint32_t frame = way.stack; frame != 0; frame = other.stacks_[frame].parent)
+      frames.push_back(other.stacks_[frame].to);
     uint32_t stack = 0;
     for (size_t i = frames.size(); i-- > 0;) stack = push(frames[i], stack);
     set.ways.push_back({way.state, stack});

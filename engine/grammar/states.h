@@ -1,6 +1,6 @@
-// A pushdown automaton run over bytes, made deterministic as it goes: a state here is the set of all ways to have matched
-// the bytes so far (a state of the automaton and the calls to return from, each), and moving along a byte of which the
-// result is known is one look-up. Not for several threads at once.
+// A pushdown automaton run over bytes, made deterministic as it goes: a state here is the set of all ways to have
+// matched the bytes so far (a state of the automaton and the calls to return from, each), and moving along a byte of
+// which the result is known is one look-up. Not for several threads at once.
 #pragma once
 #include <memory>
 #include <unordered_map>
@@ -26,15 +26,16 @@ class States {
   bool complete(StateId state) const { return sets_[state].complete; }  // the bytes so far are a whole match
   bool goes_on(StateId state) const { return !sets_[state].ways.empty(); }
 
-  // The state of these automaton runs in another States of the same automaton; used to start anew when this one is full.
+  // The state of these automaton runs in another States of the same automaton; used to start anew when this one is
+  // full.
   StateId import(const States& other, StateId state);
   bool full() const { return size_ > kFull; }
   const Automaton& automaton() const { return *automaton_; }
 
  private:
   static constexpr StateId kUnknown = UINT32_MAX;
-  // Elements of ways and transitions: 4 M are some 30 MB. Between full and the limit there is room for any one mask of an
-  // ordinary grammar; one that passes the limit within a mask is refused.
+  // Elements of ways and transitions: 4 M are some 30 MB. Between full and the limit there is room for any one mask of
+  // an ordinary grammar; one that passes the limit within a mask is refused.
   static constexpr size_t kFull = 4'000'000, kLimit = 32'000'000, kMaxWays = 50'000, kMaxClosure = 400'000;
 
   struct Way {

@@ -38,7 +38,8 @@ uint32_t TextReader::hex(size_t begin, int digits) {
     code = code * 16 + static_cast<uint64_t>(digit);
     ++at_;
   }
-  if (code > 0x10FFFF || (code >= 0xD800 && code <= 0xDFFF)) fail_at(begin, "this escape is not a character of Unicode");
+  if (code > 0x10FFFF || (code >= 0xD800 && code <= 0xDFFF))
+    fail_at(begin, "this escape is not a character of Unicode");
   return static_cast<uint32_t>(code);
 }
 
@@ -46,7 +47,8 @@ void TextReader::bounds(size_t begin, uint32_t most, int& min, int& max) {
   const auto number = [&](int& value) {
     uint64_t n = 0;
     const size_t first = at_;
-    while (!at_end() && peek() >= '0' && peek() <= '9') n = std::min<uint64_t>(n * 10 + static_cast<uint64_t>(text_[at_++] - '0'), most + 1);
+    while (!at_end() && peek() >= '0' && peek() <= '9')
+      n = std::min<uint64_t>(n * 10 + static_cast<uint64_t>(text_[at_++] - '0'), most + 1);
     if (n > most) fail_at(begin, "repetitions over " + std::to_string(most) + " are refused");
     value = static_cast<int>(n);
     return at_ > first;
@@ -62,7 +64,9 @@ void TextReader::fail_at(size_t position, const std::string& message) const {
   const std::string_view before = text_.substr(0, position);
   const auto line = std::count(before.begin(), before.end(), '\n') + 1;
   const size_t begin = before.rfind('\n') + 1;  // npos + 1 is 0
-  const auto column = std::count_if(before.begin() + static_cast<std::ptrdiff_t>(begin), before.end(), [](char c) { return (c & 0xC0) != 0x80; }) + 1;
+  const auto column = std::count_if(before.begin() + static_cast<std::ptrdiff_t>(begin), before.end(),
+                                    [](char c) { return (c & 0xC0) != 0x80; }) +
+                      1;
   fail("format", what_, ", line ", line, ", column ", column, ": ", message);
 }
 

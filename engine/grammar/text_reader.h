@@ -18,8 +18,8 @@ class TextReader {
   size_t position() const { return at_; }
   void seek(size_t position) { at_ = position; }
 
-  uint32_t next();                        // the character here, and past it; not at the end
-  bool take(std::string_view expected);   // past it if it is here
+  uint32_t next();                         // the character here, and past it; not at the end
+  bool take(std::string_view expected);    // past it if it is here
   uint32_t hex(size_t begin, int digits);  // of an escape that began at `begin`: a code point that is not a surrogate
   // The rest of {m}, {m,} or {m,n}, past its {; max is Expr::kUnlimited in {m,}. A bound over `most` is refused.
   void bounds(size_t begin, uint32_t most, int& min, int& max);

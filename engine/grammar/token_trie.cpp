@@ -51,7 +51,9 @@ TokenTrie::TokenTrie(std::shared_ptr<const Tokenizer> of) : tokenizer(std::move(
       path.pop_back(), states.pop_back();
       skip[node] = static_cast<uint32_t>(nodes.size());
       const uint8_t byte = nodes[node].byte;
-      groups[node] |= uint64_t{1} << (state == kUtf8Bad ? kIllFormedGroup : byte < 0x80 ? ascii_group(byte) : kCharactersGroup);
+      groups[node] |= uint64_t{1} << (state == kUtf8Bad ? kIllFormedGroup
+                                      : byte < 0x80     ? ascii_group(byte)
+                                                        : kCharactersGroup);
       characters[node] = static_cast<uint16_t>(characters[node] + (preceding == kUtf8Whole));
       if (path.empty()) continue;
       groups[path.back()] |= groups[node];

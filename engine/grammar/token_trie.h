@@ -8,14 +8,15 @@
 
 namespace qeng::grammar {
 
-// Groups of what may stand in a text, so that what a subtree holds fits 64 bits: for ASCII some letters, digits, each sign, ...; the
-// characters of several bytes, whole or begun; bytes that are not UTF-8.
+// Groups of what may stand in a text, so that what a subtree holds fits 64 bits: for ASCII some letters, digits, each
+// sign, ...; the characters of several bytes, whole or begun; bytes that are not UTF-8.
 constexpr int kCharactersGroup = 62, kIllFormedGroup = 63;
 int ascii_group(uint8_t byte);  // of a byte under 0x80: 0 to 61
 
 class TokenTrie {
  public:
-  // Node i is followed by its subtree, and that by node skip[i]. Node 0 is the first byte of something: there is no root.
+  // Node i is followed by its subtree, and that by node skip[i]. Node 0 is the first byte of something: there is no
+  // root.
   struct Node {
     uint8_t byte;
     bool ends_token;

@@ -12,8 +12,8 @@ size_t encode(uint32_t code, std::array<uint8_t, 4>& bytes) {
   return bytes[0] = static_cast<uint8_t>(0xF0 | (code >> 18)), tail(1, 12), tail(2, 6), tail(3, 0), 4;
 }
 
-// first and last have the same length in bytes. A range whose bytes are independent of one another is one sequence; others
-// are cut where a low part ends.
+// first and last have the same length in bytes. A range whose bytes are independent of one another is one sequence;
+// others are cut where a low part ends.
 void cut(uint32_t first, uint32_t last, std::vector<ByteRanges>& out) {
   for (const int bits : {6, 12, 18}) {
     const uint32_t low = (uint32_t{1} << bits) - 1;
@@ -43,7 +43,9 @@ std::vector<ByteRanges> utf8_ranges(const CharSet& set) {
 }
 
 Utf8State utf8_next(Utf8State state, uint8_t byte) {
-  const auto within = [&](uint8_t first, uint8_t last, Utf8State then) { return byte >= first && byte <= last ? then : kUtf8Bad; };
+  const auto within = [&](uint8_t first, uint8_t last, Utf8State then) {
+    return byte >= first && byte <= last ? then : kUtf8Bad;
+  };
   switch (state) {
     case kUtf8Whole:
       if (byte < 0x80) return kUtf8Whole;

@@ -17,7 +17,17 @@ struct ByteRanges {
 std::vector<ByteRanges> utf8_ranges(const CharSet& set);
 
 // Well-formed UTF-8 byte by byte: kUtf8Whole between characters, kUtf8Bad after what is none.
-enum Utf8State : uint8_t { kUtf8Whole, kUtf8One, kUtf8Two, kUtf8Three, kUtf8AfterE0, kUtf8AfterED, kUtf8AfterF0, kUtf8AfterF4, kUtf8Bad };
+enum Utf8State : uint8_t {
+  kUtf8Whole,
+  kUtf8One,
+  kUtf8Two,
+  kUtf8Three,
+  kUtf8AfterE0,
+  kUtf8AfterED,
+  kUtf8AfterF0,
+  kUtf8AfterF4,
+  kUtf8Bad
+};
 Utf8State utf8_next(Utf8State state, uint8_t byte);
 
 }  // namespace qeng::grammar

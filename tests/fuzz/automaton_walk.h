@@ -1,5 +1,5 @@
-// A walk along an automaton, the same for the same input. What is begun has to be possible to end: a state that is neither
-// whole nor goes on aborts, as does one that differs after it is imported into another States.
+// A walk along an automaton, the same for the same input. What is begun has to be possible to end: a state that is
+// neither whole nor goes on aborts, as does one that differs after it is imported into another States.
 #pragma once
 #include <cstdlib>
 #include <string>

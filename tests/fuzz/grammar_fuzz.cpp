@@ -1,7 +1,7 @@
-// Grammars in GBNF: parsed, compiled, and run for a few hundred bytes, of the input itself and chosen among what is allowed.
-#include "tests/fuzz/automaton_walk.h"
-
+// Grammars in GBNF: parsed, compiled, and run for a few hundred bytes, of the input itself and chosen among what is
+// allowed.
 #include "engine/grammar/gbnf.h"
+#include "tests/fuzz/automaton_walk.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace qeng;

@@ -35,7 +35,8 @@ class Naive {
   }
   Ends of(const Expr& expr, size_t at) {
     switch (expr.kind) {
-      case Expr::Kind::literal: return text_.compare(at, expr.text.size(), expr.text) == 0 ? Ends{at + expr.text.size()} : Ends{};
+      case Expr::Kind::literal:
+        return text_.compare(at, expr.text.size(), expr.text) == 0 ? Ends{at + expr.text.size()} : Ends{};
       case Expr::Kind::rule: return of_rule(expr.index, at);
       case Expr::Kind::chars: {
         const int length = utf8_length(std::string_view(text_).substr(at));
@@ -83,20 +84,26 @@ class Naive {
 using Random = std::mt19937;
 int below(Random& r, int n) { return static_cast<int>(r() % static_cast<unsigned>(n)); }
 
-// A grammar in the notation itself; a rule calls later ones anywhere and any rule after a byte, so none is left recursive.
+// A grammar in the notation itself; a rule calls later ones anywhere and any rule after a byte, so none is left
+// recursive.
 std::string random_grammar(Random& r) {
   const int rules = 1 + below(r, 4);
   const auto name = [](int i) { return i == 0 ? std::string("root") : "r" + std::to_string(i); };
   const std::function<std::string(int, int, bool)> expr = [&](int rule, int depth, bool consumed) -> std::string {
-    static const char* const kAtoms[] = {"\"a\"", "\"ab\"", "\"é\"", "[a-c]", "[^a]", "[é€x]", "\"b\"", ".", "\"\"", "[\\u00e0-\\u20ff]"};
+    static const char* const kAtoms[] = {"\"a\"", "\"ab\"", "\"é\"", "[a-c]", "[^a]",
+                                         "[é€x]", "\"b\"",  ".",     "\"\"",  "[\\u00e0-\\u20ff]"};
     std::string text;
     const int parts = 1 + below(r, 3);
     for (int p = 0; p < parts; ++p) {
       const int kind = below(r, depth > 0 ? 10 : 5);
-      if (kind == 9 && (consumed || rule + 1 < rules)) text += name(consumed ? below(r, rules) : rule + 1 + below(r, rules - rule - 1));
-      else if (kind > 4 && kind < 8) text += "(" + expr(rule, depth - 1, consumed) + " | " + expr(rule, depth - 1, consumed) + ")";
-      else if (kind == 8) text += "\"c\"", consumed = true;
-      else text += kAtoms[below(r, 10)];
+      if (kind == 9 && (consumed || rule + 1 < rules))
+        text += name(consumed ? below(r, rules) : rule + 1 + below(r, rules - rule - 1));
+      else if (kind > 4 && kind < 8)
+        text += "(" + expr(rule, depth - 1, consumed) + " | " + expr(rule, depth - 1, consumed) + ")";
+      else if (kind == 8)
+        text += "\"c\"", consumed = true;
+      else
+        text += kAtoms[below(r, 10)];
       static const char* const kRepeats[] = {"*", "+", "?", "{2}", "{1,}", "{0,3}", "{2,4}"};
       if (below(r, 4) == 0) text += kRepeats[below(r, 7)];
       text += " ";
@@ -116,8 +123,12 @@ std::string failure(const std::function<void()>& run) {
   }
   return "accepted";
 }
-std::string grammar_failure(const std::string& text) { return failure([&] { OutputGrammar::from_gbnf(text); }); }
-std::string schema_failure(const std::string& text) { return failure([&] { OutputGrammar::from_schema(text); }); }
+std::string grammar_failure(const std::string& text) {
+  return failure([&] { OutputGrammar::from_gbnf(text); });
+}
+std::string schema_failure(const std::string& text) {
+  return failure([&] { OutputGrammar::from_schema(text); });
+}
 
 bool matches(const std::shared_ptr<const Automaton>& automaton, std::string_view text) {
   States states(automaton);
@@ -142,7 +153,8 @@ TEST_CASE("grammar: random grammars accept what a recursive-descent matcher acce
       rules = parse_gbnf(text);
       automaton = std::make_shared<const Automaton>(compile(rules, true));
     } catch (const Error& error) {
-      REQUIRE((std::string(error.what()).find("never ends") != std::string::npos || std::string(error.what()).find("left recursion") != std::string::npos));
+      REQUIRE((std::string(error.what()).find("never ends") != std::string::npos ||
+               std::string(error.what()).find("left recursion") != std::string::npos));
       ++refused;
       continue;
     }
@@ -180,7 +192,8 @@ TEST_CASE("grammar: random grammars accept what a recursive-descent matcher acce
 TEST_CASE("grammar: a mask holds exactly the tokens whose bytes the automaton accepts") {
   const auto tokenizer = load_tokenizer("recipes/tiny");
   const int32_t eos = *tokenizer->eos();
-  for (const char* text : {R"(root ::= "a" [^\n"]* "\"" | "[" root "]")", R"(root ::= [a-zA-Z ]{0,20} "!" .{3,9})", R"(root ::= ([^a] | "\u20ac"){2,30})"}) {
+  for (const char* text : {R"(root ::= "a" [^\n"]* "\"" | "[" root "]")", R"(root ::= [a-zA-Z ]{0,20} "!" .{3,9})",
+                           R"(root ::= ([^a] | "\u20ac"){2,30})"}) {
     const auto grammar = OutputGrammar::from_gbnf(text);
     const auto automaton = std::make_shared<const Automaton>(compile(parse_gbnf(text), true));
     Matcher matcher(grammar->constraint(tokenizer, {}));
@@ -233,18 +246,25 @@ TEST_CASE("grammar: an end comes where the text is whole, and nothing after it")
 }
 
 TEST_CASE("grammar: what is wrong is said with its place") {
-  CHECK(grammar_failure("root ::= \"a\" root2\n") == "format: grammar, line 1, column 14: rule root2 is used and not defined");
-  CHECK(grammar_failure("a ::= \"x\"") == "format: grammar, line 1, column 10: there is no rule named root, which says what all of the output is");
-  CHECK(grammar_failure("root ::= \"x\"\nroot ::= \"y\"") == "format: grammar, line 2, column 1: rule root is defined twice");
-  CHECK(grammar_failure("root ::= \"é\" ]") == "format: grammar, line 1, column 14: expected a literal, a class, a group or a rule's name");
+  CHECK(grammar_failure("root ::= \"a\" root2\n") ==
+        "format: grammar, line 1, column 14: rule root2 is used and not defined");
+  CHECK(grammar_failure("a ::= \"x\"") ==
+        "format: grammar, line 1, column 10: there is no rule named root, which says what all of the output is");
+  CHECK(grammar_failure("root ::= \"x\"\nroot ::= \"y\"") ==
+        "format: grammar, line 2, column 1: rule root is defined twice");
+  CHECK(grammar_failure("root ::= \"é\" ]") ==
+        "format: grammar, line 1, column 14: expected a literal, a class, a group or a rule's name");
   CHECK(grammar_failure("root ::= [^\\q]").find("column 12: this escape is not known") != std::string::npos);
-  CHECK(grammar_failure("root ::= a \"x\" | \"y\"\na ::= \"\" | b\nb ::= root?").find("left recursion: root -> a -> b -> root") != std::string::npos);
+  CHECK(grammar_failure("root ::= a \"x\" | \"y\"\na ::= \"\" | b\nb ::= root?")
+            .find("left recursion: root -> a -> b -> root") != std::string::npos);
   CHECK(grammar_failure("root ::= \"a\" x\nx ::= \"b\" x").find("rule root never ends") != std::string::npos);
   CHECK(grammar_failure("root ::= \"a\"{3,2}").find("end before they begin") != std::string::npos);
-  CHECK(grammar_failure("root ::= [a-z]{100000} [a-z]{100000} [a-z]{100000} [a-z]{100000}").find("needs more than 400000 states") != std::string::npos);
+  CHECK(grammar_failure("root ::= [a-z]{100000} [a-z]{100000} [a-z]{100000} [a-z]{100000}")
+            .find("needs more than 400000 states") != std::string::npos);
   CHECK(grammar_failure("root ::= \"\xFF\"").find("this is not UTF-8") != std::string::npos);
   CHECK(grammar_failure("root ::= (((\"\"){100000}){100000}){100000} \"b\"") == "accepted");
-  CHECK(grammar_failure("# only\nroot ::= (\"a\" # a\n | \"b\") root-2\nroot-2 ::= \"\\x41\" |\n \"\\U0001F600\"") == "accepted");
+  CHECK(grammar_failure("# only\nroot ::= (\"a\" # a\n | \"b\") root-2\nroot-2 ::= \"\\x41\" |\n \"\\U0001F600\"") ==
+        "accepted");
 }
 
 TEST_CASE("grammar: output nests as deep as the limit, and can be ended there") {
@@ -295,9 +315,11 @@ TEST_CASE("grammar: the byte ranges of a set are the UTF-8 of its characters, on
     };
     for (int i = 0; i < 400; ++i) {
       const Range& near = set[r() % set.size()];
-      uint32_t code = i % 2 ? r() % 0x110000 : (i % 4 ? near.first : near.last) + static_cast<uint32_t>(below(r, 5)) - 2;
+      uint32_t code =
+          i % 2 ? r() % 0x110000 : (i % 4 ? near.first : near.last) + static_cast<uint32_t>(below(r, 5)) - 2;
       if (code > 0x10FFFF || (code >= 0xD800 && code < 0xE000)) continue;
-      const bool expected = std::any_of(set.begin(), set.end(), [&](const Range& range) { return range.first <= code && code <= range.last; });
+      const bool expected = std::any_of(set.begin(), set.end(),
+                                        [&](const Range& range) { return range.first <= code && code <= range.last; });
       REQUIRE(held(code) == expected);
     }
   }
@@ -311,23 +333,31 @@ TEST_CASE("schema: integers and decimals keep to their bounds") {
     if (low > high) std::swap(low, high);
     const bool open_low = below(r, 2), open_high = below(r, 2);
     Rules whole, fraction;
-    whole.rules = {{"root", choice([&] { std::vector<Expr> v; v.push_back(integers(low, high)); return v; }())}};
+    whole.rules = {{"root", choice([&] {
+                      std::vector<Expr> v;
+                      v.push_back(integers(low, high));
+                      return v;
+                    }())}};
     const auto automaton = std::make_shared<const Automaton>(compile(whole, true));
     std::shared_ptr<const Automaton> decimal;
-    if (low < high) fraction.rules = {{"root", decimals(low, open_low, high, open_high)}}, decimal = std::make_shared<const Automaton>(compile(fraction, true));
+    if (low < high)
+      fraction.rules = {{"root", decimals(low, open_low, high, open_high)}},
+      decimal = std::make_shared<const Automaton>(compile(fraction, true));
     for (int i = 0; i < 60; ++i) {
       const int x = i % 3 == 0 ? below(r, 3 * scale) - scale * 3 / 2 : (i % 3 == 1 ? low : high) + below(r, 7) - 3;
       REQUIRE(matches(automaton, std::to_string(x)) == (low <= x && x <= high));
       if (!decimal) continue;
       const double half = x < 0 ? x - 0.5 : x + 0.5;
-      REQUIRE(matches(decimal, std::to_string(x)) == ((open_low ? low < x : low <= x) && (open_high ? x < high : x <= high)));
+      REQUIRE(matches(decimal, std::to_string(x)) ==
+              ((open_low ? low < x : low <= x) && (open_high ? x < high : x <= high)));
       REQUIRE(matches(decimal, std::to_string(x) + ".5") == (low < half && half < high));
     }
   }
 }
 
 TEST_CASE("schema: what a schema says holds, case by case") {
-  CHECK(valid(R"({"type":"object","properties":{"a":{"type":"integer"},"b":{}},"required":["a"]})", R"({"a": 1, "b": [null, "x"]})"));
+  CHECK(valid(R"({"type":"object","properties":{"a":{"type":"integer"},"b":{}},"required":["a"]})",
+              R"({"a": 1, "b": [null, "x"]})"));
   CHECK(!valid(R"({"type":"object","properties":{"a":{"type":"integer"},"b":{}},"required":["a"]})", R"({"b": 1})"));
   CHECK(valid(R"({"properties":{"a":{}},"additionalProperties":{"type":"null"}})", R"({"ab":null,"":null,"b":null})"));
   CHECK(!valid(R"({"properties":{"a":{}},"additionalProperties":{"type":"null"}})", R"({"a":1,"a":null})"));
@@ -339,18 +369,30 @@ TEST_CASE("schema: what a schema says holds, case by case") {
   CHECK(!valid(R"({"pattern":"^b"})", R"("abc")"));
   CHECK(valid(R"({"format":"date"})", R"("2024-02-29")"));
   CHECK(!valid(R"({"format":"date"})", R"("2023-02-29")"));
-  CHECK(valid(R"({"prefixItems":[{"type":"integer"},{"type":"null"}],"items":{"type":"boolean"},"minItems":1,"maxItems":3})", "[7,null, true]"));
-  CHECK(!valid(R"({"prefixItems":[{"type":"integer"},{"type":"null"}],"items":{"type":"boolean"},"minItems":1,"maxItems":3})", "[]"));
-  CHECK(valid(R"({"allOf":[{"properties":{"a":{"minimum":3,"type":"integer"}}},{"properties":{"a":{"maximum":5}},"required":["a"]}]})", R"({"a":4})"));
-  CHECK(!valid(R"({"allOf":[{"properties":{"a":{"minimum":3,"type":"integer"}}},{"properties":{"a":{"maximum":5}},"required":["a"]}]})", R"({"a":6})"));
-  CHECK(valid(R"({"$ref":"#/definitions/t","definitions":{"t":{"type":"array","items":{"$ref":"#/definitions/t"}}}})", "[[],[[]]]"));
+  CHECK(valid(
+      R"({"prefixItems":[{"type":"integer"},{"type":"null"}],"items":{"type":"boolean"},"minItems":1,"maxItems":3})",
+      "[7,null, true]"));
+  CHECK(!valid(
+      R"({"prefixItems":[{"type":"integer"},{"type":"null"}],"items":{"type":"boolean"},"minItems":1,"maxItems":3})",
+      "[]"));
+  CHECK(valid(
+      R"({"allOf":[{"properties":{"a":{"minimum":3,"type":"integer"}}},{"properties":{"a":{"maximum":5}},"required":["a"]}]})",
+      R"({"a":4})"));
+  CHECK(!valid(
+      R"({"allOf":[{"properties":{"a":{"minimum":3,"type":"integer"}}},{"properties":{"a":{"maximum":5}},"required":["a"]}]})",
+      R"({"a":6})"));
+  CHECK(valid(R"({"$ref":"#/definitions/t","definitions":{"t":{"type":"array","items":{"$ref":"#/definitions/t"}}}})",
+              "[[],[[]]]"));
   CHECK(valid(R"({"enum":[{"a":[1.5,"\u00e9"]}]})", "{\"a\":[1.5,\"é\"]}"));
 }
 
 TEST_CASE("schema: what is not supported is refused by name and place") {
-  CHECK(schema_failure(R"({"properties":{"a":{"not":{}}}})") == "unsupported: schema at #/properties/a: keyword not is not supported");
-  CHECK(schema_failure(R"({"items":{"multipleOf":2}})") == "unsupported: schema at #/items: keyword multipleOf is not supported");
-  CHECK(schema_failure(R"({"type":"array","uniqueItems":true})") == "unsupported: schema at #: keyword uniqueItems is not supported");
+  CHECK(schema_failure(R"({"properties":{"a":{"not":{}}}})") ==
+        "unsupported: schema at #/properties/a: keyword not is not supported");
+  CHECK(schema_failure(R"({"items":{"multipleOf":2}})") ==
+        "unsupported: schema at #/items: keyword multipleOf is not supported");
+  CHECK(schema_failure(R"({"type":"array","uniqueItems":true})") ==
+        "unsupported: schema at #: keyword uniqueItems is not supported");
   CHECK(schema_failure(R"({"format":"email"})").find("format email is not supported") != std::string::npos);
   CHECK(schema_failure(R"({"type":"number","minimum":0.5})").find("minimum 0.5 of a number") != std::string::npos);
   CHECK(schema_failure(R"({"$ref":"other.json"})").find("leaves the schema") != std::string::npos);
@@ -362,6 +404,8 @@ TEST_CASE("schema: what is not supported is refused by name and place") {
   CHECK(schema_failure(R"({"allOf":[{"$ref":"#"}]})").find("without an end") != std::string::npos);
   CHECK(schema_failure("[1,]").find("format: schema: parse error") == 0);
   CHECK(schema_failure("3").find("number, expected an object") != std::string::npos);
-  CHECK(schema_failure(std::string(200, '[') + std::string(200, ']')).find("nested more than 100") != std::string::npos);
-  CHECK(schema_failure("{\"properties\":{\"x\":{\"maxLength\":1000000000}}}").find("needs more than") != std::string::npos);
+  CHECK(schema_failure(std::string(200, '[') + std::string(200, ']')).find("nested more than 100") !=
+        std::string::npos);
+  CHECK(schema_failure("{\"properties\":{\"x\":{\"maxLength\":1000000000}}}").find("needs more than") !=
+        std::string::npos);
 }

@@ -14,12 +14,11 @@ using namespace qeng;
 
 namespace {
 using Random = std::mt19937;
-View view(std::vector<float>& logits) {
-  return View(logits.data(), DType::f32, {static_cast<int64_t>(logits.size())});
-}
+View view(std::vector<float>& logits) { return View(logits.data(), DType::f32, {static_cast<int64_t>(logits.size())}); }
 
 double uniform(uint64_t seed, uint64_t draw) {
-  const Philox words = philox4x32(philox_counter(0, 0x53414d50, 4 * draw), static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32));
+  const Philox words = philox4x32(philox_counter(0, 0x53414d50, 4 * draw), static_cast<uint32_t>(seed),
+                                  static_cast<uint32_t>(seed >> 32));
   return static_cast<double>((uint64_t{words.word[0]} << 21) ^ (words.word[1] >> 11)) * 0x1p-53;
 }
 
@@ -45,7 +44,8 @@ void reach(Distribution& p, double share) {
 }
 
 // The distribution that the options leave of the logits, by id.
-Distribution expected(const SamplingOptions& o, const std::vector<float>& logits, const TokenMask* mask, const History& history) {
+Distribution expected(const SamplingOptions& o, const std::vector<float>& logits, const TokenMask* mask,
+                      const History& history) {
   std::vector<double> z(logits.begin(), logits.end());
   for (const auto& [token, bias] : o.logit_bias) z[static_cast<size_t>(token)] += bias;
   std::vector<std::pair<int32_t, bool>> all;
@@ -67,7 +67,9 @@ Distribution expected(const SamplingOptions& o, const std::vector<float>& logits
     if (!mask || mask->allows(static_cast<int64_t>(i))) p.emplace_back(std::exp((z[i] - top) / o.temperature), i);
   }
   normalise(p);
-  const auto by_size = [](const auto& a, const auto& b) { return a.first > b.first || (a.first == b.first && a.second < b.second); };
+  const auto by_size = [](const auto& a, const auto& b) {
+    return a.first > b.first || (a.first == b.first && a.second < b.second);
+  };
   std::sort(p.begin(), p.end(), by_size);
   if (o.top_k > 0 && p.size() > static_cast<size_t>(o.top_k)) p.resize(static_cast<size_t>(o.top_k)), normalise(p);
   if (o.top_p < 1) reach(p, o.top_p);
@@ -91,7 +93,9 @@ Distribution expected(const SamplingOptions& o, const std::vector<float>& logits
 TEST_CASE("sampler: every option together gives the token of a float64 reference with full sorts") {
   Random r(17);
   const auto chance = [&](int n) { return r() % static_cast<unsigned>(n) == 0; };
-  const auto real = [&](double low, double high) { return low + (high - low) * static_cast<double>(r()) / 4294967296.0; };
+  const auto real = [&](double low, double high) {
+    return low + (high - low) * static_cast<double>(r()) / 4294967296.0;
+  };
   int compared = 0, near = 0;
   for (int round = 0; round < 1500; ++round) {
     const size_t vocab = chance(4) ? 1000 : 5 + r() % 200;
@@ -112,7 +116,9 @@ TEST_CASE("sampler: every option together gives the token of a float64 reference
     const auto token = [&] { return static_cast<int32_t>(r() % std::min<size_t>(vocab, 30)); };
     for (int i = 0; i < 3 && chance(2); ++i) o.logit_bias.emplace_back(token(), real(-5, 5));
     std::sort(o.logit_bias.begin(), o.logit_bias.end());
-    o.logit_bias.erase(std::unique(o.logit_bias.begin(), o.logit_bias.end(), [](auto& a, auto& b) { return a.first == b.first; }), o.logit_bias.end());
+    o.logit_bias.erase(
+        std::unique(o.logit_bias.begin(), o.logit_bias.end(), [](auto& a, auto& b) { return a.first == b.first; }),
+        o.logit_bias.end());
     TokenMask mask(static_cast<int64_t>(vocab) + (chance(2) ? 0 : 64) - (chance(4) ? 3 : 0));
     for (int64_t i = 0; i < mask.vocab; ++i) {
       if (chance(3)) mask.allow(i);
@@ -131,7 +137,8 @@ TEST_CASE("sampler: every option together gives the token of a float64 reference
       const bool at_edge = u - below < 1e-4 || below + p[i].first - u < 1e-4;
       if (static_cast<size_t>(drawn) != p[i].second) ++near;
       if (!at_edge && static_cast<size_t>(drawn) != p[i].second) {
-        INFO("round " << round << " drawn " << drawn << " expected " << p[i].second << " u " << u << " below " << below << " of " << p[i].first);
+        INFO("round " << round << " drawn " << drawn << " expected " << p[i].second << " u " << u << " below " << below
+                      << " of " << p[i].first);
         REQUIRE(static_cast<size_t>(drawn) == p[i].second);
       }
       ++compared;
