@@ -102,9 +102,11 @@ function request.new(owner, opt)
   if context ~= "stop" and context ~= "error" and context ~= "shift" then
     q.error("value", ("generate: context is %s; expected stop, error or shift"):format(tostring(context)))
   end
+  local stop_ids, ends = opt.stop_ids or request.stops(model), {}
+  for id in pairs(stop_ids) do ends[#ends + 1] = id end
+  table.sort(ends)
   local grammar = opt.grammar
-  if grammar and grammar.matcher then grammar = grammar:matcher(model.tokenizer) end
-  local stop_ids = opt.stop_ids or request.stops(model)
+  if grammar and grammar.matcher then grammar = grammar:matcher(request.tokenizer(model), { ends = ends }) end
   local self = setmetatable({
     model = model, tokens = {}, output = {}, prompt_length = #ids, max_tokens = count_of(opt, "max_tokens") or 256, sampler = q.sampler(config),
     stop_ids = stop_ids, grammar = grammar, adapter = opt.adapter, salt = salt_of(opt.adapter), logprobs = opt.logprobs and {} or nil,
