@@ -330,6 +330,17 @@ function SafetensorsFile:tensor(name, opt) end
 function SafetensorsFile:metadata() end
 function SafetensorsFile:close() end
 
+---sums[c] += the squares of column c of x: what a linear layer's inputs say of the importance of its weights' columns.
+---@param sums Tensor  f32 [columns], on the CPU
+---@param x Tensor
+function q.add_column_squares(sums, x) end
+---The sums of (x - y)^2 and of x^2; the tensors may be of any dtype that can be decoded.
+---@param x Tensor
+---@param y Tensor
+---@return number error
+---@return number total
+function q.squared_error(x, y) end
+
 q.gguf = {}
 ---Of a split file, the first part: NAME-00001-of-0000N.gguf.
 ---@param path string
@@ -377,6 +388,7 @@ local GgufWriter = {}
 ---@param name string
 ---@param tensor Tensor
 ---@param opt? {heads?: integer}  heads: rows go to llama's order
+---@return integer bytes
 function GgufWriter:write(name, tensor, opt) end
 function GgufWriter:commit() end
 
@@ -443,8 +455,14 @@ function Tokenizer:is_special(id) end
 function Tokenizer:vocab_size() end
 ---@return string  16 hex digits
 function Tokenizer:hash() end
----@return {bos?: integer, eos?: integer, add_bos: boolean, chat_template?: string, name: string}
+---@return {bos?: integer, eos?: integer, pad?: integer, add_bos: boolean, chat_template?: string, name: string}
 function Tokenizer:info() end
+---The lists that a GGUF file holds of a tokenizer (tokenizer.ggml.*).
+---@return {model: string, pre: string, tokens: string[], types: integer[], scores?: number[], merges?: string[], add_space_prefix: boolean}
+function Tokenizer:vocabulary() end
+---Writes tokenizer.json or tokenizer.model, and tokenizer_config.json, into an existing folder.
+---@param dir string
+function Tokenizer:save(dir) end
 ---Many documents at once, on several threads (default: this process's cores), with the ids that encode gives each.
 ---@param texts string[]
 ---@param opt? {special?: boolean, threads?: integer}
@@ -912,8 +930,16 @@ function Model:trainable() end
 ---Writes a PEFT adapter folder.
 ---@param dir string
 function Model:save_adapter(dir) end
----@param dir string  a PEFT adapter folder
-function Model:load_adapter(dir) end
+---Writes the adapter as a GGUF file, as llama.cpp loads it beside a model.
+---@param path string
+function Model:save_adapter_gguf(path) end
+---@param path string  a PEFT adapter folder, or an adapter in a GGUF file
+function Model:load_adapter(path) end
+---Writes the model as a GGUF file; merge an adapter first. type: f16 by default, or any that recipes/quantize.lua lists.
+---@param path string
+---@param opt? {type?: string, overrides?: string, importance?: table<string, Tensor>, measure?: boolean, progress?: function}
+---@return {by_type: table[], elements: integer, bytes: integer, notes: string[]}
+function Model:save_gguf(path, opt) end
 ---Adds the adapters into the weights.
 function Model:merge() end
 ---A Hugging Face folder of the weights as they are, tokenizer files included.

@@ -238,6 +238,21 @@ class CudaBackend : public Backend {
              " (-1: not trained)");
       case FaultKind::piece:
         fail("value", "decode_packets: piece ", fault.place, " does not fit the slots or the frames");
+      case FaultKind::slot:
+        fail("value", "kv_store: slot ", fault.value, " at position ", fault.place, " is outside the pool of ",
+             fault.limit, " slots (-1: nowhere)");
+      case FaultKind::pair:
+        fail("value", "copy_pages: page ", fault.value, " of pair ", fault.place, " is outside the pool of ",
+             fault.limit, " pages");
+      case FaultKind::page:
+        fail("value", "paged_attention: page ", fault.value, " of sequence ", fault.place, " is outside the pool of ",
+             fault.limit, " pages");
+      case FaultKind::queries:
+        fail("value", "paged_attention: cu_q[", fault.place, "] is ", fault.value,
+             "; expected ascending from 0 to at most ", fault.limit);
+      case FaultKind::length:
+        fail("value", "paged_attention: lengths[", fault.place, "] is ", fault.value,
+             "; expected at least the sequence's queries and at most the ", fault.limit, " tokens of its pages");
       default:
         fail("value", "document boundary ", fault.place, " is ", fault.value, "; expected ascending from 0 to at most ",
              fault.limit);

@@ -42,6 +42,7 @@ Linear.__index = Linear
 -- y = x w^T (+ bias) (+ the adapter, once model:lora set self.lora); where the weight is stored rotated, x is rotated first.
 function Linear:__call(x)
   if self.rotation then x = q.hadamard(x, self.rotation) end
+  if self.model.observe then self.model.observe(self.name .. ".weight", x) end
   return q.linear(x, self.weight, { bias = self.bias, lora = self.lora })
 end
 
@@ -54,6 +55,7 @@ end
 function Params:linear(name, out, inputs, bias)
   local p = self:at(name)
   local layer = setmetatable({
+    model = self.model,
     name = self.prefix .. name,
     role = name,
     weight = p:weight("weight", { out, inputs }),

@@ -35,6 +35,27 @@ Op matmul(Draw& draw) {
   return op;
 }
 
+// Weights of one dtype and rows of a length that suits it, or of many dtypes; a row of x, a few, and many.
+Op row_linear(Draw& draw) {
+  sometimes_misalign(draw);
+  RowLinear op;
+  const bool mixed = draw.integer(0, 3) == 0, dense = draw.integer(0, 3) == 0;
+  const DType one = dense ? draw.pick({DType::f32, DType::bf16, DType::f16}) : draw.block_format();
+  const int64_t k = mixed ? 256 * draw.integer(1, 2) : draw.row_length(one, dense ? 150 : 600), rows = draw.size(9);
+  op.x = draw.tensor(draw.float_dtype(), {rows, k});
+  op.alpha = draw.pick({1.0f, 1.0f, -0.5f, 2.75f}), op.acc = draw.flip();
+  const bool biased = draw.flip();
+  for (int64_t count = draw.integer(1, 3); count > 0; --count) {
+    const int64_t n = draw.size(40);
+    const DType dtype = !mixed ? one : draw.integer(0, 3) ? draw.block_format() : draw.pick({DType::f32, DType::bf16, DType::f16});
+    const DType result = draw.flip() ? DType::f32 : op.x.dtype;
+    op.w.push_back(draw.tensor(dtype, {n, k}));
+    op.y.push_back(op.acc ? draw.tensor(result, {rows, n}) : draw.empty(result, {rows, n}));
+    if (biased) op.bias.push_back(draw.flip() ? draw.tensor(draw.flip() ? DType::f32 : op.x.dtype, {n}) : View());
+  }
+  return op;
+}
+
 // The length of a row: any, or whole vectors of 16 bytes, and then up to eight times as long.
 int64_t columns(Draw& draw, int64_t most) { return draw.integer(0, 2) ? draw.size(most) : 8 * draw.size(most); }
 
@@ -404,6 +425,7 @@ const std::vector<Generator>& generators() {
   static const std::vector<Generator> table = {
       {"matmul", matmul},
       {"hadamard", hadamard},
+      {"row_linear", row_linear},
       {"bias_grad", bias_grad},
       {"embedding", embedding},
       {"embedding_grad", embedding_grad},

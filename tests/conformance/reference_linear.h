@@ -1,5 +1,9 @@
 // Matmul, RowLinear, Hadamard, BiasGrad, Embedding, EmbeddingGrad from their equations in kernels/ops.h.
 #pragma once
+#include <cstring>
+
+#include "kernels/math/blocks/activations.h"
+#include "kernels/math/blocks/with_block.h"
 #include "tests/conformance/sheet.h"
 
 namespace qeng::conformance {
@@ -22,23 +26,59 @@ void reference(const Matmul& op, Sheet<T>& sheet) {
     }
 }
 
+// <x, row j of w> where w is of a block format: x rounded in groups, then the equation of activations.h. Backends round
+// A_b and the products of scales to f32.
+template <class T>
+T rounded_dot(const double* x, const View& w, int64_t j) {
+  T sum = 0;
+  blocks::with_block(w.dtype, [&](auto tag) {
+    using Block = decltype(tag);
+    const int64_t count = w.columns() / Block::kElements;
+    for (int64_t b = 0; b < count; ++b, x += Block::kElements) {
+      Block block;
+      std::memcpy(&block, w.as<char>() + (j * count + b) * static_cast<int64_t>(sizeof block), sizeof block);
+      double largest = 0, dot = 0, less = 0;
+      for (int k = 0; k < Block::kElements; ++k) largest = std::max(largest, std::fabs(x[k]));
+      const blocks::ActivationGroup group = blocks::activation_group(static_cast<float>(largest));
+      for (int k = 0; k < Block::kElements; ++k) {
+        const double q = blocks::activation_code(static_cast<float>(x[k]), group.inverse);
+        const double d = scale(block, k / Block::kGroup);
+        if constexpr (requires { block.zero; }) {  // d (q - zero) as d q - (d zero)
+          dot += d * (code(block, k) + block.zero) * q, less += d * block.zero * q;
+        } else {
+          dot += d * code(block, k) * q;
+          if constexpr (Block::kHasMin) less += static_cast<double>(min(block, k / Block::kGroup)) * q;
+        }
+      }
+      sum += T(1) * (T(dot) * T(group.scale));
+      sum += T(-1) * (T(less) * T(group.scale));
+    }
+  });
+  return sum;
+}
+
 template <class T>
 void reference(const RowLinear& op, Sheet<T>& sheet) {
   const Array<T> x = sheet.in(op.x);
   for (size_t i = 0; i < op.w.size(); ++i) {
-    const Array<T> w = sheet.in(op.w[i]);
+    const bool rounded = is_block(op.w[i].dtype);
+    const Array<T> w = rounded ? Array<T>() : sheet.in(op.w[i]);
     const View bias_view = op.bias.empty() ? View() : op.bias[i];
     const Array<T> bias = bias_view ? sheet.in(bias_view) : Array<T>();
     Array<T>& y = sheet.update(op.y[i], op.acc);
     const int64_t n = op.w[i].shape[0], k = op.x.columns();
-    for (int64_t r = 0; r < op.x.rows(); ++r)
+    std::vector<double> row(static_cast<size_t>(k));
+    for (int64_t r = 0; r < op.x.rows(); ++r) {
+      for (int64_t l = 0; l < k; ++l) row[static_cast<size_t>(l)] = value_of(x[r * k + l]);
       for (int64_t j = 0; j < n; ++j) {
         T sum = 0;
-        for (int64_t l = 0; l < k; ++l) sum += x[r * k + l] * w[j * k + l];
+        if (rounded) sum = rounded_dot<T>(row.data(), op.w[i], j);
+        for (int64_t l = 0; !rounded && l < k; ++l) sum += x[r * k + l] * w[j * k + l];
         sum = T(op.alpha) * sum;
         if (bias_view) sum += bias[j];
         y[r * n + j] += sum;
       }
+    }
   }
 }
 

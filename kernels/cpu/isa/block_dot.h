@@ -10,16 +10,7 @@
 //                 k % kPlanes * (kElements / kPlanes) + k / kPlanes; activations are laid out to match
 #pragma once
 #include "kernels/cpu/isa/bytes.h"
-#include "kernels/dtype.h"
-#include "kernels/math/blocks/int4.h"
-#include "kernels/math/blocks/q2_0.h"
-#include "kernels/math/blocks/q3_k.h"
-#include "kernels/math/blocks/q4_k.h"
-#include "kernels/math/blocks/q5.h"
-#include "kernels/math/blocks/q6_k.h"
-#include "kernels/math/blocks/q8_0.h"
-#include "kernels/math/blocks/tables.h"
-#include "kernels/math/blocks/ternary.h"
+#include "kernels/math/blocks/with_block.h"
 
 namespace qeng::isa::QENG_ISA {
 
@@ -297,38 +288,13 @@ struct Dot<blocks::Q6_K> : ScaledDot {
   static f16 factor(const blocks::Q6_K& b) { return b.d; }
 };
 
-// Whether y gains a second term, and calls f with a block of the format.
+// Whether y gains a second term.
 template <class Block>
 constexpr bool has_min() {
   if constexpr (requires { Dot<Block>::kHasMin; })
     return Dot<Block>::kHasMin;
   else
     return Block::kHasMin;
-}
-template <class F>
-inline void for_block(DType format, F f) {
-  switch (format) {
-    case DType::q4_0: return f(blocks::Q4_0{});
-    case DType::q4_1: return f(blocks::Q4_1{});
-    case DType::q5_0: return f(blocks::Q5_0{});
-    case DType::q5_1: return f(blocks::Q5_1{});
-    case DType::q8_0: return f(blocks::Q8_0{});
-    case DType::q2_k: return f(blocks::Q2_K{});
-    case DType::q3_k: return f(blocks::Q3_K{});
-    case DType::q4_k: return f(blocks::Q4_K{});
-    case DType::q5_k: return f(blocks::Q5_K{});
-    case DType::q6_k: return f(blocks::Q6_K{});
-    case DType::iq4_nl: return f(blocks::IQ4_NL{});
-    case DType::mxfp4: return f(blocks::MXFP4{});
-    case DType::tq1_0: return f(blocks::TQ1_0{});
-    case DType::tq2_0: return f(blocks::TQ2_0{});
-    case DType::q1_0: return f(blocks::Q1_0{});
-    case DType::q2_0: return f(blocks::Q2_0{});
-    case DType::pq2_0: return f(blocks::PQ2_0{});
-    case DType::ptq1_0: return f(blocks::PTQ1_0{});
-    case DType::int4: return f(blocks::Int4{});
-    default: return;
-  }
 }
 
 }  // namespace qeng::isa::QENG_ISA

@@ -8,7 +8,7 @@ namespace {
 
 int activation_planes(DType format) {
   int planes = 1;
-  for_block(format, [&](auto block) { planes = Dot<decltype(block)>::kPlanes; });
+  blocks::with_block(format, [&](auto block) { planes = Dot<decltype(block)>::kPlanes; });
   return planes;
 }
 
@@ -47,7 +47,7 @@ void round_groups(const float* x, const Activations& to, int64_t row) {
 }
 
 void round_activations(DType format, const float* x, const Activations& to, int64_t row) {
-  for_block(format, [&](auto block) {
+  blocks::with_block(format, [&](auto block) {
     using Block = decltype(block);
     round_groups<Block::kElements, Dot<Block>::kPlanes>(x, to, row);
   });
@@ -131,7 +131,7 @@ void dots(const Activations& x, int64_t row, const Block* w, int64_t n, float* o
 }
 
 void block_dots(DType format, const Activations& x, int64_t row, const void* w, int64_t n, float* out) {
-  for_block(format, [&](auto block) { dots(x, row, static_cast<const decltype(block)*>(w), n, out); });
+  blocks::with_block(format, [&](auto block) { dots(x, row, static_cast<const decltype(block)*>(w), n, out); });
 }
 
 }  // namespace

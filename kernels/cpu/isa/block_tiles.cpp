@@ -145,7 +145,7 @@ inline void tile(const Activations& x, int64_t first, const PanelBlock<Block>* p
 
 int64_t panel_bytes(DType format, int64_t k) {
   int64_t bytes = 0;
-  for_block(format, [&](auto block) {
+  blocks::with_block(format, [&](auto block) {
     using Block = decltype(block);
     bytes = k / Block::kElements * static_cast<int64_t>(sizeof(PanelBlock<Block>));
   });
@@ -153,18 +153,18 @@ int64_t panel_bytes(DType format, int64_t k) {
 }
 
 void pack_panel(DType format, const void* w, int64_t n, int64_t k, void* panel) {
-  for_block(format, [&](auto block) {
+  blocks::with_block(format, [&](auto block) {
     using Block = decltype(block);
     pack(static_cast<const Block*>(w), n, k / Block::kElements, static_cast<PanelBlock<Block>*>(panel));
   });
 }
 
 void block_tiles(DType format, const Activations& x, int64_t first, int64_t rows, const void* panel, float* out) {
-  for_block(format, [&](auto block) {
-    const auto* blocks = static_cast<const PanelBlock<decltype(block)>*>(panel);
+  blocks::with_block(format, [&](auto block) {
+    const auto* w = static_cast<const PanelBlock<decltype(block)>*>(panel);
     int64_t r = 0;
-    for (; r + 4 <= rows; r += 4) tile<4>(x, first + r, blocks, out + r * kPanelRows);
-    for (; r < rows; ++r) tile<1>(x, first + r, blocks, out + r * kPanelRows);
+    for (; r + 4 <= rows; r += 4) tile<4>(x, first + r, w, out + r * kPanelRows);
+    for (; r < rows; ++r) tile<1>(x, first + r, w, out + r * kPanelRows);
   });
 }
 

@@ -1,0 +1,138 @@
+// KvStore and CopyPages: what writes to a paged cache of keys and values.
+#include "kernels/cuda/vector.h"
+#include "kernels/math/blocks/q8_0.h"
+
+namespace qeng {
+
+namespace {
+
+constexpr int kThreads = 256;
+
+// blockIdx.y: 0 for the keys, 1 for the values.
+template <class From, class To>
+struct Storing {
+  const From* from[2];
+  To* to[2];
+  const int32_t* slots;
+  int64_t runs, total;  // accesses to a row, and to all of them
+  int64_t width, pool_slots;
+  Fault* fault;
+};
+
+// The slot that element `first` of row t goes to, or -1: nowhere.
+__device__ inline int64_t slot_of(const int32_t* slots, int64_t t, int64_t pool_slots, bool tells, Fault* fault) {
+  const int64_t slot = slots[t];
+  if (slot >= -1 && slot < pool_slots) return slot;
+  if (tells) report(fault, FaultKind::slot, t, slot, pool_slots);
+  return -1;
+}
+
+// n: elements to an access.
+template <class From, class To, int n>
+__global__ void __launch_bounds__(kThreads) kv_store(Storing<From, To> s) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= s.total) return;
+  const int64_t t = i / s.runs, column = i % s.runs * n;
+  const int64_t slot = slot_of(s.slots, t, s.pool_slots, column == 0 && blockIdx.y == 0, s.fault);
+  if (slot < 0) return;
+  float x[n];
+  unpack(load_once<n>((blockIdx.y == 0 ? s.from[0] : s.from[1]) + t * s.width + column), x);
+  store((blockIdx.y == 0 ? s.to[0] : s.to[1]) + slot * s.width + column, pack<To>(x));
+}
+
+// A warp encodes a block, as encode(x, .., Q8_0) does: a lane has one of its 32 elements.
+template <class From>
+__global__ void __launch_bounds__(kThreads) kv_store_q8_0(Storing<From, blocks::Q8_0> s) {
+  const int64_t i = (int64_t{blockIdx.x} * kThreads + threadIdx.x) / kWarp;
+  if (i >= s.total) return;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int64_t t = i / s.runs, run = i % s.runs;
+  const int64_t slot = slot_of(s.slots, t, s.pool_slots, run == 0 && lane == 0 && blockIdx.y == 0, s.fault);
+  if (slot < 0) return;
+  const float x = to_f32((blockIdx.y == 0 ? s.from[0] : s.from[1])[t * s.width + run * kWarp + lane]);
+  const float d = warp_max(fabsf(x)) / 127.0f, inverse = d != 0 ? 1.0f / d : 0.0f;
+  blocks::Q8_0& block = (blockIdx.y == 0 ? s.to[0] : s.to[1])[slot * s.runs + run];
+  if (lane == 0) block.d = to_f16(d);
+  block.qs[lane] = static_cast<int8_t>(blocks::round_away(x * inverse));
+}
+
+template <class From, class To>
+Storing<From, To> storing(const KvStore& op, int64_t run, CudaContext& context) {
+  Storing<From, To> s{
+      {op.k.as<From>(), op.v.as<From>()}, {op.k_pool.as<To>(), op.v_pool.as<To>()}, op.slots.as<int32_t>()};
+  s.width = op.k.shape[1] * op.k.shape[2], s.runs = s.width / run, s.total = op.k.shape[0] * s.runs;
+  s.pool_slots = op.k_pool.shape[0], s.fault = context.fault;
+  return s;
+}
+
+// As many bytes as a Word has to an access; a thread moves kWords of them.
+constexpr int kWords = 4;
+template <class Word>
+__global__ void __launch_bounds__(kThreads)
+    copy_pages(Word* pool, const int32_t* pairs, int64_t words, int64_t pages, unsigned pieces, Fault* fault) {
+  const int64_t pair = blockIdx.x / pieces;
+  const int64_t first = int64_t{blockIdx.x % pieces} * kThreads * kWords + threadIdx.x;
+  const int64_t from = pairs[2 * pair], to = pairs[2 * pair + 1];
+  const bool good_from = from >= 0 && from < pages, good_to = to >= 0 && to < pages;
+  if (!good_from || !good_to) {
+    if (first == 0) report(fault, FaultKind::pair, pair, good_from ? to : from, pages);
+    return;
+  }
+  Word word[kWords] = {};
+#pragma unroll
+  for (int u = 0; u < kWords; ++u)
+    if (first + u * kThreads < words) word[u] = __ldcs(pool + from * words + first + u * kThreads);
+#pragma unroll
+  for (int u = 0; u < kWords; ++u)
+    if (first + u * kThreads < words) pool[to * words + first + u * kThreads] = word[u];
+}
+
+unsigned blocks_of(const char* name, int64_t threads) {
+  const int64_t count = ceil_div(threads, kThreads);
+  if (count > INT32_MAX) fail("unsupported", name, ": more elements than one launch takes");
+  return static_cast<unsigned>(count);
+}
+
+}  // namespace
+
+void run(const KvStore& op, CudaContext& context) {
+  for_float(op.k, [&](auto* from) {
+    using From = std::remove_pointer_t<decltype(from)>;
+    if (op.k_pool.dtype == DType::q8_0) {
+      const auto s = storing<From, blocks::Q8_0>(op, kWarp, context);
+      const dim3 grid(blocks_of(op.name, s.total * kWarp), 2);
+      QENG_LAUNCH(context, kv_store_q8_0<From>, grid, dim3(kThreads), 0, s);
+      return;
+    }
+    const auto plain = [&](auto* to) {
+      using To = std::remove_pointer_t<decltype(to)>;
+      constexpr int n = kVector<From, To>;
+      const bool vectors = op.k.columns() * op.k.shape[1] % n == 0 && aligned_for(n, op.k, op.v, op.k_pool, op.v_pool);
+      const auto s = storing<From, To>(op, vectors ? n : 1, context);
+      launch(context, op.name, vectors ? kv_store<From, To, n> : kv_store<From, To, 1>,
+             dim3(blocks_of(op.name, s.total), 2), dim3(kThreads), 0, s);
+    };
+    if (op.k_pool.dtype == DType::f16)
+      plain(static_cast<f16*>(nullptr));
+    else
+      for_float(op.k_pool, plain);
+  });
+}
+
+void run(const CopyPages& op, CudaContext& context) {
+  const int64_t bytes = static_cast<int64_t>(op.pool.bytes()) / std::max<int64_t>(1, op.pool.shape[0]) * op.page_tokens;
+  const int64_t pages = op.pool.shape[0] / op.page_tokens;
+  const auto copy = [&](auto* word) {
+    using Word = std::remove_pointer_t<decltype(word)>;
+    const int64_t words = bytes / static_cast<int64_t>(sizeof(Word)), pieces = ceil_div(words, kThreads * kWords);
+    const unsigned grid = blocks_of(op.name, op.pairs.shape[0] * pieces * kThreads);
+    QENG_LAUNCH(context, copy_pages<Word>, dim3(grid), dim3(kThreads), 0, op.pool.as<Word>(), op.pairs.as<int32_t>(),
+                words, pages, static_cast<unsigned>(pieces), context.fault);
+  };
+  if (bytes % 16 == 0 && aligned(op.pool.data, 16))
+    copy(static_cast<uint4*>(nullptr));
+  else
+    copy(static_cast<uint16_t*>(nullptr));  // every row is of whole pairs of bytes
+}
+
+}  // namespace qeng

@@ -1,0 +1,155 @@
+// RowLinear by block formats: integer dot products of the weight's codes with the codes of x.
+//
+// A warp copies the blocks of its row to shared memory 2048 (or 1024) codes at a time, as they lie in memory, because
+// blocks of 18, 34 or 66 bytes let no lane read more than two bytes at once; the copies of the next codes are under way
+// while these are used. Then each lane takes its part of a block (block_halves.h), the lanes of a block add their exact
+// integers, and sums of the products with the scales are f32, in an order that only the length of a row sets.
+#include "kernels/cuda/block_halves.h"
+#include "kernels/cuda/ptx.h"
+#include "kernels/cuda/row_linear.h"
+
+namespace qeng {
+
+namespace {
+
+constexpr int kStages = 2;
+
+template <class Block>
+struct Stage {
+  static constexpr int kLanes = Block::kElements / 32;                 // of a block
+  static constexpr int kStep = kWarp / kLanes;                         // blocks that a warp works on at once
+  static constexpr int kBlocks = Block::kElements == 256 ? 8 : kStep;  // of a stage: whole 16-byte vectors
+  static constexpr int kBytes = kBlocks * static_cast<int>(sizeof(Block));
+  static_assert(kBytes % 16 == 0 && kBlocks % kStep == 0);
+};
+
+// Starts copying blocks [first, first + kBlocks) of a row that has `count`; the lanes of a warp share the work.
+template <class Block>
+__device__ void copy_stage(char* to, const Block* row, int64_t first, int64_t count, bool vectors) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int64_t left = (count - first) * static_cast<int64_t>(sizeof(Block));
+  const int bytes = static_cast<int>(left < Stage<Block>::kBytes ? left : Stage<Block>::kBytes);
+  const char* from = reinterpret_cast<const char*>(row + first);
+  if (vectors) {
+    for (int i = lane * 16; i < bytes; i += kWarp * 16)
+      ptx::cp_async_16(to + i, from + i, static_cast<uint32_t>(min(16, bytes - i)));
+  } else if constexpr (sizeof(Block) % 2 == 0) {
+    for (int i = lane * 2; i < bytes; i += kWarp * 2)
+      *reinterpret_cast<uint16_t*>(to + i) = *reinterpret_cast<const uint16_t*>(from + i);
+  } else {
+    for (int i = lane; i < bytes; i += kWarp) to[i] = from[i];
+  }
+}
+
+// Sums over the lanes of a block, the same in each of them.
+template <int kLanes>
+__device__ inline int block_sum(int x) {
+#pragma unroll
+  for (int step = 1; step < kLanes; step *= 2) x += __shfl_xor_sync(kAllLanes, x, step);
+  return x;
+}
+
+// kRows: 1 or kBatchRows.
+template <class Block, int kRows>
+__global__ void __launch_bounds__(kRowWarps* kWarp) block_rows(RowProducts p) {
+  using S = Stage<Block>;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
+  char* stages = shared_memory() + warp * kStages * S::kBytes;
+  int64_t j = int64_t{blockIdx.x} * kRowWarps + warp;
+  const RowWeight& weight = weight_of(p, j);
+  if (j >= weight.n) return;
+  const int64_t first = int64_t{blockIdx.y} * kRows, count = p.k / Block::kElements;
+  const int rows = kRows == 1 ? 1 : static_cast<int>(p.rows - first < kRows ? p.rows - first : kRows);
+  const Block* row = static_cast<const Block*>(weight.w) + j * count;
+  const int8_t* codes = p.codes + first * p.k;
+  const float* scales = p.scales + first * count;
+
+  float sum[kRows] = {};
+#pragma unroll
+  for (int s = 0; s < kStages - 1; ++s) {
+    if (s * S::kBlocks < count) copy_stage(stages + s * S::kBytes, row, s * S::kBlocks, count, p.vectors);
+    ptx::cp_async_commit();
+  }
+  int turn = 0;
+  for (int64_t base = 0; base < count; base += S::kBlocks, turn = turn + 1 == kStages ? 0 : turn + 1) {
+    __syncwarp();  // the stage that is filled now has been read by all
+    const int64_t ahead = base + (kStages - 1) * S::kBlocks;
+    const int filled = turn == 0 ? kStages - 1 : turn - 1;
+    if (ahead < count) copy_stage(stages + filled * S::kBytes, row, ahead, count, p.vectors);
+    ptx::cp_async_commit();
+    ptx::cp_async_wait<kStages - 1>();
+    __syncwarp();
+#pragma unroll
+    for (int step = 0; step < S::kBlocks; step += S::kStep) {
+      const int local = step + lane / S::kLanes, part = lane % S::kLanes;
+      const int64_t b = base + local;
+      const bool real = b < count;
+      if (base + step >= count) break;
+      const Block& block = reinterpret_cast<const Block*>(stages + turn * S::kBytes)[real ? local : 0];
+      int dot[kRows] = {}, less[kRows] = {};
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        uint32_t words[4];
+        halves::codes_of(block, part, h, words);
+        const int place = halves::first_of(block, part, h), group = place / Block::kGroup;
+#pragma unroll
+        for (int r = 0; r < kRows; ++r) {
+          if (r >= rows) continue;
+          const uint4 q = *reinterpret_cast<const uint4*>(codes + r * p.k + (real ? b : 0) * Block::kElements + place);
+          int part_dot = __dp4a(static_cast<int>(words[0]), static_cast<int>(q.x), 0);
+          part_dot = __dp4a(static_cast<int>(words[1]), static_cast<int>(q.y), part_dot);
+          part_dot = __dp4a(static_cast<int>(words[2]), static_cast<int>(q.z), part_dot);
+          part_dot = __dp4a(static_cast<int>(words[3]), static_cast<int>(q.w), part_dot);
+          if constexpr (halves::kFactors<Block>) part_dot *= halves::group_factor(block, group);
+          dot[r] += part_dot;
+          if constexpr (halves::kMinima<Block>) {
+            constexpr int ones = 0x01010101;
+            int part_sum = __dp4a(ones, static_cast<int>(q.x), 0);
+            part_sum = __dp4a(ones, static_cast<int>(q.y), part_sum);
+            part_sum = __dp4a(ones, static_cast<int>(q.z), part_sum);
+            part_sum = __dp4a(ones, static_cast<int>(q.w), part_sum);
+            if constexpr (halves::kFactors<Block>) part_sum *= halves::group_minimum(block, group);
+            less[r] += part_sum;
+          }
+        }
+      }
+      const float factor = halves::factor_of(block);
+      float minimum = 0;
+      if constexpr (halves::kMinima<Block>) minimum = halves::minimum_of(block);
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+        if (r >= rows) continue;
+        const int total = block_sum<S::kLanes>(dot[r]);
+        int total_less = 0;
+        if constexpr (halves::kMinima<Block>) total_less = block_sum<S::kLanes>(less[r]);
+        if (!real || part != 0) continue;
+        const float d = scales[r * count + b];
+        sum[r] = __fmaf_rn(__fmul_rn(factor, d), static_cast<float>(total), sum[r]);
+        if constexpr (halves::kMinima<Block>)
+          sum[r] = __fmaf_rn(-__fmul_rn(minimum, d), static_cast<float>(total_less), sum[r]);
+      }
+    }
+  }
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    if (r >= rows) continue;
+    const float total = warp_sum(sum[r]);
+    if (lane == 0) finish_row(p, weight, first + r, j, total);
+  }
+}
+
+}  // namespace
+
+void block_products(const char* name, const RowProducts& p, DType dtype, CudaContext& context) {
+  blocks::with_block(dtype, [&](auto tag) {
+    using Block = decltype(tag);
+    constexpr size_t shared = size_t{kRowWarps} * kStages * Stage<Block>::kBytes;
+    const dim3 grid = row_grid(name, p), block(kRowWarps * kWarp);
+    if (p.rows == 1)
+      QENG_LAUNCH(context, (block_rows<Block, 1>), grid, block, shared, p);
+    else
+      QENG_LAUNCH(context, (block_rows<Block, kBatchRows>), grid, block, shared, p);
+  });
+}
+
+}  // namespace qeng

@@ -1,0 +1,63 @@
+// What the kernels of RowLinear share. A warp makes a row of a weight times up to kBatchRows rows of x, so that the
+// weight, which is what takes time, is read once for all of them. How a row of x is summed does not depend on how many
+// there are: each operation on floats is written so that it is rounded as it stands.
+#pragma once
+#include "kernels/cuda/cuda.h"
+
+namespace qeng {
+
+constexpr int kRowWarps = 4;     // of a thread block, each with a row of its own
+constexpr int kBatchRows = 8;    // rows of x to a pass over the weight
+constexpr int kMostWeights = 4;  // of one launch: q, k, v; gate, up
+
+struct RowWeight {
+  const void *w, *bias;  // bias: or null
+  void* y;
+  int64_t n;
+  bool bias_f32, y_f32;  // otherwise of x's dtype
+};
+// Weights of one dtype that read one x.
+struct RowProducts {
+  RowWeight weight[kMostWeights];
+  int count;
+  int64_t rows, k;
+  float alpha;
+  bool acc;
+  const void* x;  // for dense weights: [rows, k]
+  bool x_f32;
+  const int8_t* codes;  // for block formats: [rows, k], with a scale for each block
+  const float* scales;
+  bool vectors;  // whether all rows start at multiples of 16 bytes
+};
+
+// The row of which weight a warp makes: j is counted over all weights of the launch.
+__device__ inline const RowWeight& weight_of(const RowProducts& p, int64_t& j) {
+  int i = 0;
+  while (i + 1 < p.count && j >= p.weight[i].n) j -= p.weight[i++].n;
+  return p.weight[i];
+}
+
+// y[r, j] from the sum over k.
+__device__ inline void finish_row(const RowProducts& p, const RowWeight& weight, int64_t r, int64_t j, float total) {
+  float value = __fmul_rn(p.alpha, total);
+  if (weight.bias)
+    value = __fadd_rn(value, weight.bias_f32 || p.x_f32 ? static_cast<const float*>(weight.bias)[j]
+                                                        : to_f32(static_cast<const bf16*>(weight.bias)[j]));
+  const int64_t i = r * weight.n + j;
+  if (weight.y_f32) {
+    float* y = static_cast<float*>(weight.y) + i;
+    *y = p.acc ? __fadd_rn(value, *y) : value;
+  } else {
+    bf16* y = static_cast<bf16*>(weight.y) + i;
+    put(y, p.acc ? __fadd_rn(value, to_f32(*y)) : value);
+  }
+}
+
+// Queue the products, all weights of `dtype`.
+void dense_products(const char* name, const RowProducts& p, DType dtype, CudaContext& context);
+void block_products(const char* name, const RowProducts& p, DType dtype, CudaContext& context);
+
+// One thread block to kRowWarps rows of weights and kBatchRows rows of x.
+dim3 row_grid(const char* name, const RowProducts& p);
+
+}  // namespace qeng
