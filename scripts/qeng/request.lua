@@ -112,8 +112,8 @@ function request.new(owner, opt)
   if context ~= "stop" and context ~= "error" and context ~= "shift" then
     q.error("value", ("generate: context is %s; expected stop, error or shift"):format(tostring(context)))
   end
-  local grammar = opt.grammar
   local stop_ids = opt.stop_ids or request.stops(model)
+  local grammar = opt.grammar
   if grammar and grammar.matcher then grammar = request.matcher(model, grammar, stop_ids) end
   local self = setmetatable({
     model = model, tokens = {}, output = {}, prompt_length = #ids, max_tokens = count_of(opt, "max_tokens") or 256, sampler = q.sampler(config),
