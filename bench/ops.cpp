@@ -1,9 +1,10 @@
-// Times each operation at the shapes of a training step, on any device:  qeng_bench_ops --device cuda [--json FILE]
+// Times each operation at the shapes of a training step, and of decoding, on any device:  qeng_bench_ops --device cuda [--json FILE]
 // bench/README.md says what the columns mean; --verify compares with the CPU. A new operation is one line in cases().
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
 #include <deque>
 #include <fstream>
 #include <functional>
@@ -228,11 +229,63 @@ Op rope(Operands& o, int64_t t, int64_t heads, int64_t kv_heads, int64_t dim) {
   return op;
 }
 
-// The operations of a step of `t` tokens, those first that weigh most or are most often doubted.
+// Decoding: gate and up of `rows` sequences.
+Op linear(Operands& o, DType stored, int64_t rows, int64_t n, int64_t k) {
+  RowLinear op;
+  op.x = o.random(kHalf, {rows, k});
+  for (int i = 0; i < 2; ++i) {
+    op.w.push_back(is_block(stored) ? o.packed(stored, n, k) : o.random(stored, {n, k}, 0.02f));
+    op.y.push_back(o.empty(kHalf, {rows, n}));
+  }
+  return op;
+}
+
+// `sequences` with `keys` keys each in pages of 16, of which the last `queries` are asked for.
+Op paged(Operands& o, const Model& m, DType stored, int64_t sequences, int64_t queries, int64_t keys) {
+  PagedAttention op;
+  op.page_tokens = 16, op.scale = 1 / std::sqrt(static_cast<float>(m.head_dim));
+  const int64_t most = (keys + 15) / 16, slots = sequences * most * 16;
+  std::vector<int32_t> pages(static_cast<size_t>(sequences * most)), cu_q = {0};
+  for (size_t i = 0; i < pages.size(); ++i) pages[i] = static_cast<int32_t>(i);
+  std::shuffle(pages.begin(), pages.end(), std::mt19937(1));
+  for (int64_t s = 0; s < sequences; ++s) cu_q.push_back(cu_q.back() + static_cast<int32_t>(queries));
+  const auto pool = [&] {
+    View view = stored == DType::q8_0 ? o.packed(stored, slots * m.kv_heads, m.head_dim) : o.random(stored, {slots * m.kv_heads, m.head_dim});
+    view.rank = 3, view.shape[0] = slots, view.shape[1] = m.kv_heads, view.shape[2] = m.head_dim;
+    return view;
+  };
+  op.k_pool = pool(), op.v_pool = pool();
+  op.pages = o.list(pages);
+  op.pages.rank = 2, op.pages.shape[0] = sequences, op.pages.shape[1] = most;
+  op.cu_q = o.list(cu_q), op.lengths = o.list(std::vector<int32_t>(static_cast<size_t>(sequences), static_cast<int32_t>(keys)));
+  op.q = o.random(kHalf, {sequences * queries, m.heads, m.head_dim}), op.o = o.empty(kHalf, {sequences * queries, m.heads, m.head_dim});
+  return op;
+}
+
+// The operations of inference: linear layers of each format that suits the model, a row and many; a cache of `t` keys.
+std::vector<Case> inference(const Model& m, int64_t t) {
+  std::vector<Case> list;
+  for (const DType stored : {kHalf, DType::q8_0, DType::q6_k, DType::q4_k, DType::q4_0, DType::tq2_0, DType::pq2_0})
+    for (const int64_t rows : {int64_t{1}, int64_t{8}, std::min<int64_t>(512, t)}) {
+      if (m.hidden % dtype_info(stored).elements != 0) continue;
+      const std::string name = std::string("row_linear ") + dtype_name(stored) + ", " + std::to_string(rows) + (rows == 1 ? " row" : " rows");
+      list.push_back({name, [=](Operands& o) { return linear(o, stored, rows, m.intermediate, m.hidden); }, ""});
+    }
+  for (const DType stored : {kHalf, DType::q8_0}) {
+    if (m.head_dim % dtype_info(stored).elements != 0) continue;
+    const std::string name = std::string("paged_attention ") + dtype_name(stored);
+    list.push_back({name + ", one sequence", [=](Operands& o) { return paged(o, m, stored, 1, 1, t); }, ""});
+    list.push_back({name + ", 16 sequences", [=](Operands& o) { return paged(o, m, stored, 16, 1, t); }, ""});
+    list.push_back({name + ", a chunk", [=](Operands& o) { return paged(o, m, stored, 1, std::min<int64_t>(512, t), t); }, ""});
+  }
+  return list;
+}
+
+// The operations of a step of `t` tokens, those first that weigh most or are most often doubted; then those of inference.
 std::vector<Case> cases(const Model& m, int64_t t) {
   const int64_t hidden = m.hidden, wide = m.intermediate, kv = m.kv_heads * m.head_dim, all = t * wide;
   const auto half = [](int64_t rows, int64_t columns) { return [=](Operands& o) { return o.random(kHalf, {rows, columns}); }; };
-  return {
+  std::vector<Case> list = {
       {"attention, one document", [=](Operands& o) { return attention(o, m, t, false, false); }, "one"},
       {"attention_grad, one document", [=](Operands& o) { return attention(o, m, t, false, true); }, "one"},
       {"attention, packed", [=](Operands& o) { return attention(o, m, t, true, false); }, "packed"},
@@ -273,6 +326,8 @@ std::vector<Case> cases(const Model& m, int64_t t) {
       {"scale", [=](Operands& o) { return Scale{o.random(kHalf, {all}), o.empty(kHalf, {all}), 0.5f}; }, ""},
       {"fill", [=](Operands& o) { return Fill{o.empty(kFull, {all}), 0}; }, ""},
   };
+  for (Case& one : inference(m, t)) list.push_back(std::move(one));
+  return list;
 }
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
@@ -504,7 +559,8 @@ int bench(const Settings& settings) {
         const double by_flops = needed.flops / (uses_bf16(sets[0]) ? limits.flops_bf16 : limits.flops_f32);
         // The rate of matrix products is a limit for what is made of them; the arithmetic of a norm has another.
         const bool products = std::holds_alternative<Matmul>(sets[0]) || std::holds_alternative<LmHeadLoss>(sets[0]) ||
-                              std::holds_alternative<Attention>(sets[0]) || std::holds_alternative<AttentionGrad>(sets[0]);
+                              std::holds_alternative<Attention>(sets[0]) || std::holds_alternative<AttentionGrad>(sets[0]) ||
+                              std::holds_alternative<RowLinear>(sets[0]) || std::holds_alternative<PagedAttention>(sets[0]);
         const bool moves = !products || by_bytes > by_flops;
         const double share = (moves ? by_bytes : by_flops) / median;
         row.add("op", op_name(sets[0])).raw("views", shapes(sets[0])).add("us", median * 1e6).add("us_least", least * 1e6).add("bytes", needed.bytes);

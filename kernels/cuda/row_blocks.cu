@@ -3,7 +3,7 @@
 // A warp copies the blocks of its row to shared memory 2048 (or 1024) codes at a time, as they lie in memory, because
 // blocks of 18, 34 or 66 bytes let no lane read more than two bytes at once; the copies of the next codes are under way
 // while these are used. Then each lane takes its part of a block (block_halves.h), the lanes of a block add their exact
-// integers, and sums of the products with the scales are f32, in an order that only the length of a row sets.
+// integers, and sums of the products with the scales are f32, in the order of row_linear.h.
 #include "kernels/cuda/block_halves.h"
 #include "kernels/cuda/ptx.h"
 #include "kernels/cuda/row_linear.h"
@@ -13,6 +13,8 @@ namespace qeng {
 namespace {
 
 constexpr int kStages = 2;
+constexpr int kSpanLanes = kSpan / 32;
+static_assert(kWarp / kSpanLanes == kSpanSums);
 
 template <class Block>
 struct Stage {
@@ -120,20 +122,26 @@ __global__ void __launch_bounds__(kRowWarps* kWarp) block_rows(RowProducts p) {
       for (int r = 0; r < kRows; ++r) {
         if (r >= rows) continue;
         const int total = block_sum<S::kLanes>(dot[r]);
-        int total_less = 0;
-        if constexpr (halves::kMinima<Block>) total_less = block_sum<S::kLanes>(less[r]);
-        if (!real || part != 0) continue;
-        const float d = scales[r * count + b];
-        sum[r] = __fmaf_rn(__fmul_rn(factor, d), static_cast<float>(total), sum[r]);
+        const float d = real ? scales[r * count + b] : 0.0f;
+        float product;
         if constexpr (halves::kMinima<Block>)
-          sum[r] = __fmaf_rn(-__fmul_rn(minimum, d), static_cast<float>(total_less), sum[r]);
+          product = block_product(factor, d, total, minimum, block_sum<S::kLanes>(less[r]));
+        else
+          product = block_product(factor, d, total);
+        if (!real) product = 0.0f;
+#pragma unroll
+        for (int distance = S::kLanes; distance < kSpanLanes; distance *= 2)
+          product = __fadd_rn(product, __shfl_xor_sync(kAllLanes, product, distance));
+        sum[r] = __fadd_rn(sum[r], product);
       }
     }
   }
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
     if (r >= rows) continue;
-    const float total = warp_sum(sum[r]);
+    float total = sum[r];  // of the spans of its eight lanes
+    total = __fadd_rn(total, __shfl_xor_sync(kAllLanes, total, 2 * kSpanLanes));
+    total = __fadd_rn(total, __shfl_xor_sync(kAllLanes, total, kSpanLanes));
     if (lane == 0) finish_row(p, weight, first + r, j, total);
   }
 }
@@ -141,6 +149,7 @@ __global__ void __launch_bounds__(kRowWarps* kWarp) block_rows(RowProducts p) {
 }  // namespace
 
 void block_products(const char* name, const RowProducts& p, DType dtype, CudaContext& context) {
+  if (p.rows > kBatchRows) return block_tiles(name, p, dtype, context);
   blocks::with_block(dtype, [&](auto tag) {
     using Block = decltype(tag);
     constexpr size_t shared = size_t{kRowWarps} * kStages * Stage<Block>::kBytes;

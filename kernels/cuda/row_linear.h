@@ -53,9 +53,23 @@ __device__ inline void finish_row(const RowProducts& p, const RowWeight& weight,
   }
 }
 
+// How sums over the blocks of a row are ordered, whichever kernel makes them. A span of 256 elements gives one number:
+// the products of its blocks (one of 256 .. eight of 32), added in pairs of neighbours, and those in pairs. Span s goes
+// to sum s % kSpanSums, in order of s; the end is (sum 0 + sum 2) + (sum 1 + sum 3).
+constexpr int kSpan = 256, kSpanSums = 4;
+// The product of one block, from its exact integers (kernels/math/blocks/activations.h). d: the scale of x.
+__device__ inline float block_product(float factor, float d, int dot) {
+  return __fmul_rn(__fmul_rn(factor, d), static_cast<float>(dot));
+}
+__device__ inline float block_product(float factor, float d, int dot, float minimum, int less) {
+  return __fmaf_rn(-__fmul_rn(minimum, d), static_cast<float>(less), block_product(factor, d, dot));
+}
+
 // Queue the products, all weights of `dtype`.
 void dense_products(const char* name, const RowProducts& p, DType dtype, CudaContext& context);
 void block_products(const char* name, const RowProducts& p, DType dtype, CudaContext& context);
+// The same for many rows of x, by tensor cores: the same bits (row_tiles.cu).
+void block_tiles(const char* name, const RowProducts& p, DType dtype, CudaContext& context);
 
 // One thread block to kRowWarps rows of weights and kBatchRows rows of x.
 dim3 row_grid(const char* name, const RowProducts& p);

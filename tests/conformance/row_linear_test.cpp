@@ -27,23 +27,25 @@ std::vector<char> result(Backend& backend, Draw& draw, const View& x, const View
 }  // namespace
 
 TEST_CASE("a row of a linear layer's output has the same bits alone and in any batch") {
-  constexpr int64_t kRows = 517, kOut = 37;  // more than a backend may take at a time
+  constexpr int64_t kMost = 517, kOut = 37;  // more rows than a backend may take at a time
   for (size_t i = 0; i < std::size(kDTypes); ++i) {
     const auto dtype = static_cast<DType>(i);
     if (!is_block(dtype) && dtype != DType::f32 && dtype != DType::bf16 && dtype != DType::f16) continue;
     Draw draw(base_seed() + i);
-    const int64_t k = is_block(dtype) ? dtype_info(dtype).elements * 3 : 203;
-    const View x = draw.tensor(i % 2 ? DType::f32 : DType::bf16, {kRows, k}), w = draw.tensor(dtype, {kOut, k});
+    const int64_t k = is_block(dtype) ? 1312 / dtype_info(dtype).elements * dtype_info(dtype).elements : 203;
+    const View x = draw.tensor(i % 2 ? DType::f32 : DType::bf16, {kMost, k}), w = draw.tensor(dtype, {kOut, k});
     std::vector<char> first;
     for (size_t b = 0; b < backends().size(); ++b) {
       Named& target = backends()[b];
       INFO(dtype_name(dtype) << " on " << target.name);
-      const std::vector<char> all = result(*target.backend, draw, x, w, 0, kRows);
+      const int64_t rows = target.name == "cuda" ? 40 : kMost;  // it may be the emulator, which takes its time
+      const std::vector<char> all = result(*target.backend, draw, x, w, 0, rows);
       if (target.name.find("threads 2") != std::string::npos) CHECK(all == first);
       first = all;
       constexpr size_t kRowBytes = kOut * sizeof(float);
       for (const auto& [from, count] :
-           std::vector<std::pair<int64_t, int64_t>>{{0, 1}, {3, 1}, {516, 1}, {5, 2}, {9, 3}, {100, 4}, {510, 7}}) {
+           std::vector<std::pair<int64_t, int64_t>>{{0, 1}, {39, 1}, {516, 1}, {5, 2}, {9, 3}, {3, 8}, {20, 9}, {7, 33}, {510, 7}}) {
+        if (from + count > rows) continue;
         const std::vector<char> few = result(*target.backend, draw, x, w, from, count);
         CHECK(std::memcmp(few.data(), all.data() + static_cast<size_t>(from) * kRowBytes, few.size()) == 0);
       }

@@ -1,5 +1,5 @@
 // The twins of ptx.h, against layouts written out by hand and a plain product.
-#include "kernels/cuda/ptx.h"
+#include "kernels/cuda/ptx_int8.h"
 
 #include <cmath>
 #include <limits>
@@ -86,7 +86,49 @@ TEST_CASE("mma adds the product of its fragments") {
   CHECK(device_c.read() == expected);
 }
 
-// The same from shared memory through ldmatrix, by the address recipes for operands stored [m][k], [n][k] and [k][n].
+// c[16][8] += a[16][kDepth] b[kDepth][8] of int8, b stored by columns, with the fragments of ptx_int8.h.
+template <int kDepth>
+__global__ void multiply_codes(const int8_t* a, const int8_t* b, int* c) {
+  const int lane = static_cast<int>(threadIdx.x), g = lane / 4, t = lane % 4;
+  const auto four = [](const int8_t* codes) {
+    uint32_t word = 0;
+    for (int i = 0; i < 4; ++i) word |= (static_cast<uint32_t>(codes[i]) & 255u) << (8 * i);
+    return word;
+  };
+  uint32_t rows[kDepth / 8], columns[kDepth / 16];
+  for (int half = 0; half < kDepth / 16; ++half) {
+    rows[2 * half] = four(a + g * kDepth + 16 * half + 4 * t);
+    rows[2 * half + 1] = four(a + (g + 8) * kDepth + 16 * half + 4 * t);
+    columns[half] = four(b + g * kDepth + 16 * half + 4 * t);
+  }
+  int sum[4];
+  for (int i = 0; i < 4; ++i) sum[i] = c[(g + i / 2 * 8) * 8 + 2 * t + i % 2];
+  ptx::mma_int8(sum, rows, columns);
+  for (int i = 0; i < 4; ++i) c[(g + i / 2 * 8) * 8 + 2 * t + i % 2] = sum[i];
+}
+template <int kDepth>
+void check_codes() {
+  std::mt19937 random(7);
+  std::vector<int8_t> a(16 * kDepth), b(8 * kDepth);
+  std::vector<int> c(128);
+  for (auto* codes : {&a, &b})
+    for (int8_t& code : *codes) code = static_cast<int8_t>(random());
+  for (int& x : c) x = static_cast<int>(random() % 1000) - 500;
+  std::vector<int> expected = c;
+  for (size_t row = 0; row < 16; ++row)
+    for (size_t column = 0; column < 8; ++column)
+      for (size_t k = 0; k < kDepth; ++k) expected[row * 8 + column] += a[row * kDepth + k] * b[column * kDepth + k];
+  const Device<int8_t> device_a(a), device_b(b);
+  const Device<int> device_c(c);
+  REQUIRE(run(1, multiply_codes<kDepth>, 1, 32, 0, device_a.data, device_b.data, device_c.data) == cudaSuccess);
+  CHECK(device_c.read() == expected);
+}
+TEST_CASE("mma of int8 adds the exact product of its fragments") {
+  check_codes<16>();
+  check_codes<32>();
+}
+
+// As `multiply`, from shared memory through ldmatrix, by the address recipes for operands stored [m][k], [n][k] and [k][n].
 __global__ void multiply_from_shared(const bf16* a, const bf16* b, float* c, bool b_is_nk) {
   auto* shared_a = reinterpret_cast<bf16*>(shared_memory());  // [16][16]
   bf16* shared_b = shared_a + 256;                            // [16 n][16 k] or [16 k][16 n]
