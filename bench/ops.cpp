@@ -13,8 +13,8 @@
 #include <set>
 
 #include "kernels/backend.h"
+#include "kernels/blocks.h"
 #include "kernels/error.h"
-#include "kernels/math/blocks/with_block.h"
 
 namespace qeng {
 
@@ -75,27 +75,18 @@ class Operands {
     }
     return view;
   }
-  // Blocks of random codes with equal scales, a stretch of them repeated.
-  View blocks(DType dtype, std::initializer_list<int64_t> shape) {
-    View view = empty(dtype, shape);
-    std::vector<char> bytes(view.bytes());
-    std::mt19937 engine(static_cast<unsigned>(++drawn_));
-    blocks::with_block(dtype, [&](auto block) {
-      const size_t stretch = 4096 * sizeof block;
-      for (size_t at = 0; at + sizeof block <= bytes.size(); at += sizeof block) {
-        if (at >= stretch) {
-          std::memcpy(bytes.data() + at, bytes.data() + at % stretch, sizeof block);
-          continue;
-        }
-        for (size_t i = 0; i < sizeof block; ++i) reinterpret_cast<unsigned char*>(&block)[i] = static_cast<unsigned char>(engine());
-        if constexpr (requires { block.d; }) block.d = to_f16(0.01f);
-        if constexpr (requires { block.dmin; }) block.dmin = to_f16(0.01f);
-        if constexpr (requires { block.m; }) block.m = to_f16(0.01f);
-        if constexpr (requires { block.e; }) block.e = 120;
-        std::memcpy(bytes.data() + at, &block, sizeof block);
-      }
-    });
-    backend_.upload(view.data, bytes.data(), bytes.size());
+  // Weights of a block format: a few rows, again and again.
+  View packed(DType dtype, int64_t rows, int64_t columns) {
+    const View view = empty(dtype, {rows, columns});
+    const int64_t few = std::min<int64_t>(rows, 16);
+    const size_t row_bytes = dtype_bytes(dtype, columns);
+    std::vector<uint16_t> blocks((static_cast<size_t>(few) * row_bytes + 1) / 2);
+    for (int64_t r = 0; r < few; ++r)
+      encode_row(dtype, &normal(0.02f).full[static_cast<size_t>(r * 7919)], nullptr, columns,
+                 reinterpret_cast<char*>(blocks.data()) + static_cast<size_t>(r) * row_bytes);
+    for (int64_t r = 0; r < rows; r += few)
+      backend_.upload(static_cast<char*>(view.data) + static_cast<size_t>(r) * row_bytes, blocks.data(),
+                      static_cast<size_t>(std::min(few, rows - r)) * row_bytes);
     return view;
   }
   View list(const std::vector<int32_t>& values) {
@@ -186,6 +177,15 @@ Op product(Operands& o, int64_t m, int64_t n, int64_t k, char which) {
   return op;
 }
 
+// The same with the weights in blocks, of a format whose blocks the rows are whole numbers of: frozen, so y and dx alone.
+Op packed_product(Operands& o, int64_t m, int64_t n, int64_t k, bool forward) {
+  const int64_t columns = forward ? k : n;
+  Matmul op;
+  op.a = o.random(kHalf, {m, k}), op.c = o.empty(kHalf, {m, n}), op.trans_b = forward;
+  op.b = o.packed(columns % 256 ? DType::q4_0 : DType::q4_k, forward ? n : k, columns);
+  return op;
+}
+
 Op lm_head(Operands& o, const Model& m, int64_t t, bool train, bool full) {
   LmHeadLoss op;
   op.h = o.random(kHalf, {t, m.hidden}), op.w = o.random(kHalf, {m.vocab, m.hidden}, 0.02f), op.targets = o.tokens(t, m.vocab);
@@ -233,7 +233,7 @@ Op linear(Operands& o, DType stored, int64_t rows, int64_t n, int64_t k) {
   RowLinear op;
   op.x = o.random(kHalf, {rows, k});
   for (int i = 0; i < 2; ++i) {
-    op.w.push_back(is_block(stored) ? o.blocks(stored, {n, k}) : o.random(stored, {n, k}, 0.02f));
+    op.w.push_back(is_block(stored) ? o.packed(stored, n, k) : o.random(stored, {n, k}, 0.02f));
     op.y.push_back(o.empty(kHalf, {rows, n}));
   }
   return op;
@@ -249,7 +249,10 @@ Op paged(Operands& o, const Model& m, DType stored, int64_t sequences, int64_t q
   std::shuffle(pages.begin(), pages.end(), std::mt19937(1));
   for (int64_t s = 0; s < sequences; ++s) cu_q.push_back(cu_q.back() + static_cast<int32_t>(queries));
   const auto pool = [&] {
-    return stored == DType::q8_0 ? o.blocks(stored, {slots, m.kv_heads, m.head_dim}) : o.random(stored, {slots, m.kv_heads, m.head_dim});
+    if (!is_block(stored)) return o.random(stored, {slots, m.kv_heads, m.head_dim});
+    View blocks = o.packed(stored, slots, m.kv_heads * m.head_dim);
+    blocks.rank = 3, blocks.shape[1] = m.kv_heads, blocks.shape[2] = m.head_dim;
+    return blocks;
   };
   op.k_pool = pool(), op.v_pool = pool();
   op.pages = o.list(pages);
@@ -305,6 +308,8 @@ std::vector<Case> cases(const Model& m, int64_t t) {
       {"matmul down, dx", [=](Operands& o) { return product(o, t, wide, hidden, 'x'); }, ""},
       {"matmul q, y", [=](Operands& o) { return product(o, t, hidden, hidden, 'y'); }, ""},
       {"matmul k, y", [=](Operands& o) { return product(o, t, kv, hidden, 'y'); }, ""},
+      {"matmul up in blocks, y", [=](Operands& o) { return packed_product(o, t, wide, hidden, true); }, ""},
+      {"matmul up in blocks, dx", [=](Operands& o) { return packed_product(o, t, hidden, wide, false); }, ""},
       {"matmul LoRA a, y", [=](Operands& o) { return product(o, t, kRank, hidden, 'y'); }, ""},
       {"matmul LoRA b, y", [=](Operands& o) { return product(o, t, wide, kRank, 'y'); }, ""},
       {"matmul LoRA a, dw", [=](Operands& o) { return product(o, kRank, wide, t, 'w'); }, ""},
@@ -316,6 +321,8 @@ std::vector<Case> cases(const Model& m, int64_t t) {
       {"dropout", [=](Operands& o) { return Dropout{half(t, hidden)(o), o.empty(kHalf, {t, hidden}), o.constant(DType::i64, {2}, 1), 0.1f, 1}; }, ""},
       {"copy", [=](Operands& o) { return Copy{o.random(kHalf, {all}), o.empty(kHalf, {all})}; }, ""},
       {"cast to bf16", [=](Operands& o) { return Cast{o.random(kFull, {all}), o.empty(kHalf, {all})}; }, ""},
+      {"cast of q8_0", [=](Operands& o) { return Cast{o.packed(DType::q8_0, t, wide), o.empty(kHalf, {t, wide})}; }, ""},
+      {"hadamard", [=](Operands& o) { return Hadamard{half(t, hidden)(o), {}, o.empty(kHalf, {t, hidden}), 64}; }, ""},
       {"scale", [=](Operands& o) { return Scale{o.random(kHalf, {all}), o.empty(kHalf, {all}), 0.5f}; }, ""},
       {"fill", [=](Operands& o) { return Fill{o.empty(kFull, {all}), 0}; }, ""},
   };

@@ -5,7 +5,7 @@
 
 local q = {}
 
----@alias dtype "f32"|"bf16"|"f16"|"i32"|"i64"|"u8"
+---@alias dtype "f32"|"bf16"|"f16"|"i32"|"i64"|"u8"|"q4_0"|"q4_1"|"q5_0"|"q5_1"|"q8_0"|"q2_k"|"q3_k"|"q4_k"|"q5_k"|"q6_k"|"iq4_nl"|"mxfp4"|"tq1_0"|"tq2_0"|"q1_0"|"q2_0"|"pq2_0"|"ptq1_0"|"int4"
 
 -- ================================================================ Part 1: the engine
 
@@ -57,6 +57,12 @@ function q.tensor(values, dtype) end
 ---@param label? string  name in q.memory()
 ---@return Tensor
 function q.zeros(shape, dtype, label) end
+---Uninitialised.
+---@param shape integer[]
+---@param dtype? dtype  f32
+---@param label? string
+---@return Tensor
+function q.empty(shape, dtype, label) end
 
 ---@param shape integer[]
 ---@param opt? {std?: number, seed?: integer, stream?: integer, dtype?: dtype, label?: string}  normal, Philox: the same seed and stream give the same values
@@ -89,7 +95,7 @@ function Tensor:reshape(shape) end
 ---@param count integer
 ---@return Tensor
 function Tensor:rows(first, count) end
----A new tensor of another dtype (differentiable).
+---A new tensor of another dtype (differentiable). Decodes a block format, of f32, bf16 or f16.
 ---@param dtype dtype
 ---@return Tensor
 function Tensor:to(dtype) end
@@ -100,6 +106,10 @@ function Tensor:copy(src) end
 ---@param value number
 ---@return Tensor self
 function Tensor:fill(value) end
+---The first #values elements.
+---@param values number[]
+---@return Tensor self
+function Tensor:set(values) end
 ---A copy with memory of its own; outside autograd.
 ---@return Tensor
 function Tensor:clone() end
@@ -123,11 +133,30 @@ function Tensor:label(label) end
 -- ---------------------------------------------------------------- differentiable functions (equations: kernels/ops.h)
 
 ---Rows of a table by token.  table [vocab, hidden], tokens [t] i32 -> [t, hidden]
----@param table Tensor
+---@param table Tensor  also f16 or of a block format
 ---@param tokens Tensor
 ---@param out? dtype  the table's own, f32 where that is a stored one
 ---@return Tensor
 function q.embedding(table, tokens, out) end
+
+---Blockwise Walsh-Hadamard transform: for each run of `block` columns H (signs * x) / sqrt(block); inverse: signs * (H x) / sqrt(block).
+---@param x Tensor  [..., dim]
+---@param opt? {signs?: Tensor, block?: integer, inverse?: boolean}  signs [dim] f32 of 1 and -1; block: a power of two that divides dim (dim)
+---@return Tensor
+function q.hadamard(x, opt) end
+
+---Packs weights into a block format, rows as whole blocks, by least squares. Tensor:to decodes.
+---@param tensor Tensor  f32, bf16 or f16
+---@param type dtype  "q4_k", "q8_0", "tq2_0", ...
+---@param opt? {importance?: Tensor}  [columns] f32: what the squared error of each column weighs
+---@return Tensor
+function q.quantize(tensor, type, opt) end
+
+---The 4-bit weights of a layer as AWQ (gemm) or GPTQ (v1) folders store them, as [out, in] int4 blocks of the same values.
+---@param layout "awq"|"gptq"
+---@param parts {qweight: Tensor, qzeros: Tensor, scales: Tensor, g_idx?: Tensor, name?: string}  name: for messages
+---@return Tensor
+function q.repack_int4(layout, parts) end
 
 ---@param x Tensor  [..., dim]
 ---@param w Tensor  [dim]
@@ -153,7 +182,7 @@ function q.add_rmsnorm(a, b, w, eps, plus_one) end
 ---@return Tensor
 function q.linear(x, w, opt) end
 
----w + scale * b a, rounded once to w's dtype; not differentiable.
+---w + scale * b a, rounded once to w's dtype (f32 where w is f16 or of a block format); not differentiable.
 ---@param w Tensor
 ---@param lora {a: Tensor, b: Tensor, scale: number}
 ---@return Tensor
@@ -301,6 +330,17 @@ function SafetensorsFile:tensor(name, opt) end
 function SafetensorsFile:metadata() end
 function SafetensorsFile:close() end
 
+---sums[c] += the squares of column c of x: what a linear layer's inputs say of the importance of its weights' columns.
+---@param sums Tensor  f32 [columns], on the CPU
+---@param x Tensor
+function q.add_column_squares(sums, x) end
+---The sums of (x - y)^2 and of x^2; the tensors may be of any dtype that can be decoded.
+---@param x Tensor
+---@param y Tensor
+---@return number error
+---@return number total
+function q.squared_error(x, y) end
+
 q.gguf = {}
 ---Of a split file, the first part: NAME-00001-of-0000N.gguf.
 ---@param path string
@@ -348,6 +388,7 @@ local GgufWriter = {}
 ---@param name string
 ---@param tensor Tensor
 ---@param opt? {heads?: integer}  heads: rows go to llama's order
+---@return integer bytes
 function GgufWriter:write(name, tensor, opt) end
 function GgufWriter:commit() end
 
@@ -414,8 +455,14 @@ function Tokenizer:is_special(id) end
 function Tokenizer:vocab_size() end
 ---@return string  16 hex digits
 function Tokenizer:hash() end
----@return {bos?: integer, eos?: integer, add_bos: boolean, chat_template?: string, name: string}
+---@return {bos?: integer, eos?: integer, pad?: integer, add_bos: boolean, chat_template?: string, name: string}
 function Tokenizer:info() end
+---The lists that a GGUF file holds of a tokenizer (tokenizer.ggml.*).
+---@return {model: string, pre: string, tokens: string[], types: integer[], scores?: number[], merges?: string[], add_space_prefix: boolean}
+function Tokenizer:vocabulary() end
+---Writes tokenizer.json or tokenizer.model, and tokenizer_config.json, into an existing folder.
+---@param dir string
+function Tokenizer:save(dir) end
 ---Many documents at once, on several threads (default: this process's cores), with the ids that encode gives each.
 ---@param texts string[]
 ---@param opt? {special?: boolean, threads?: integer}
@@ -666,6 +713,91 @@ function Sampler:next(logits) end
 ---@param token integer
 function Sampler:accept(token) end
 
+---y_i = alpha x w_i^T + bias_i for inference: the bits of a row depend on that row alone, so a sequence computes the same in every
+---batch. Weights of any stored dtype. into: adds to these tensors instead. Not differentiable.
+---@param x Tensor  [rows, k]
+---@param w Tensor[]  [n_i, k] each
+---@param opt? {bias?: Tensor[], out?: dtype, alpha?: number, into?: Tensor[]}
+---@return Tensor[]
+function q.row_linear(x, w, opt) end
+---Stores keys and values [tokens, kv_heads, head_dim] in slots [tokens] i32 of pools [slots, kv_heads, head_dim]; slot -1: nowhere.
+---@param k Tensor
+---@param v Tensor
+---@param slots Tensor
+---@param k_pool Tensor
+---@param v_pool Tensor
+function q.kv_store(k, v, slots, k_pool, v_pool) end
+---@param pool Tensor
+---@param pairs_ Tensor  [n, 2] i32: from, to
+---@param page_tokens integer
+function q.copy_pages(pool, pairs_, page_tokens) end
+---Attention of queries [tokens, heads, head_dim] over a paged cache (PagedAttention of kernels/ops.h).
+---@param query Tensor
+---@param k_pool Tensor
+---@param v_pool Tensor
+---@param opt {pages: Tensor, cu_q: Tensor, lengths: Tensor, page_tokens: integer, scale?: number, window?: integer}
+---@return Tensor
+function q.paged_attention(query, k_pool, v_pool, opt) end
+---The log-probability of a token under the last row of logits, and the k likeliest: {{id =, logprob =}...}.
+---@param logits Tensor  f32
+---@param id integer
+---@param k? integer
+---@return number
+---@return table[]
+function q.token_logprobs(logits, id, k) end
+---Which pages of a paged cache belong to which sequence (engine/generate/page_pool.h). remember: full pages are found again.
+---@param opt {pages: integer, page_tokens?: integer, remember?: boolean}
+---@return PagePool
+function q.page_pool(opt) end
+
+---@class PagePool
+local PagePool = {}
+---A new sequence, without tokens; pages are shared under equal salts only.
+---@param salt? integer
+---@return integer id
+function PagePool:open(salt) end
+---Takes pages that hold the beginning of `ids`; how many tokens they hold, less than #ids.
+---@param id integer
+---@param ids integer[]
+---@return integer
+function PagePool:reuse(id, ids) end
+---Slots for tokens first .. last of `ids`; false, and nothing changed, where pages lack.
+---@param id integer
+---@param ids integer[]
+---@param first? integer
+---@param last? integer
+---@return boolean
+function PagePool:extend(id, ids, first, last) end
+---What the sequence has slots for is stored.
+---@param id integer
+function PagePool:commit(id) end
+---@param id integer
+---@return integer
+function PagePool:length(id) end
+---@param id integer
+---@param length integer
+function PagePool:truncate(id, length) end
+---@param id integer
+---@return integer id  another sequence of the same tokens, sharing the pages
+function PagePool:fork(id) end
+---@param id integer
+function PagePool:close(id) end
+---Forgets pages that no sequence has.
+function PagePool:forget() end
+---Pages to copy before anything is stored: from, to, from, to...; nothing where there are none. Told once.
+---@return integer[]?
+function PagePool:copies() end
+---Pages that extend can have.
+---@return integer
+function PagePool:available() end
+---@return {pages: integer, page_tokens: integer, used: integer, remembered: integer, sequences: integer}
+function PagePool:stats() end
+---Writes a step over the last counts[i] tokens of sequences ids[i] into its tensors, padded to their sizes.
+---@param to {tokens: Tensor, positions: Tensor, slots: Tensor, cu_q: Tensor, lengths: Tensor, pages: Tensor}
+---@param ids integer[]
+---@param counts integer[]
+function PagePool:fill(to, ids, counts) end
+
 ---Seconds on a monotonic clock.
 ---@return number
 function q.time() end
@@ -798,21 +930,113 @@ function Model:trainable() end
 ---Writes a PEFT adapter folder.
 ---@param dir string
 function Model:save_adapter(dir) end
----@param dir string  a PEFT adapter folder
-function Model:load_adapter(dir) end
+---Writes the adapter as a GGUF file, as llama.cpp loads it beside a model.
+---@param path string
+function Model:save_adapter_gguf(path) end
+---@param path string  a PEFT adapter folder, or an adapter in a GGUF file
+function Model:load_adapter(path) end
+---Writes the model as a GGUF file; merge an adapter first. type: f16 by default, or any that recipes/quantize.lua lists.
+---@param path string
+---@param opt? {type?: string, overrides?: string, importance?: table<string, Tensor>, measure?: boolean, progress?: function}
+---@return {by_type: table[], elements: integer, bytes: integer, notes: string[]}
+function Model:save_gguf(path, opt) end
 ---Adds the adapters into the weights.
 function Model:merge() end
 ---A Hugging Face folder of the weights as they are, tokenizer files included.
 ---@param dir string
 ---@param opt? {max_shard_bytes?: integer}
 function Model:save(dir, opt) end
----An iterator over pieces of generated text. opt also takes q.sampler's options.
----@param opt {prompt?: string, messages?: table[], system?: string, template?: string, max_tokens?: integer, stop?: table}
+---An iterator over pieces of generated text, whole UTF-8 characters each, and their kind: "reasoning" with opt.reasoning, else nil.
+---The request comes as second result: its finish, logprobs and figures (scripts/qeng/request.lua). opt also takes q.sampler's options.
+---Without opt.engine there is a KV cache for this call alone: of dtype kv, prompts in pieces of chunk tokens, draft a model that guesses ahead.
+---@param opt {prompt?: string, messages?: table[], ids?: integer[], system?: string, template?: string, max_tokens?: integer, stop?: string[], stop_ids?: table<integer, boolean>, grammar?: Grammar, adapter?: Adapter|false, logprobs?: integer, prompt_logprobs?: integer, context?: "stop"|"error"|"shift", keep?: integer, lookup?: integer, reasoning?: boolean, on_token?: fun(request: Request, id: integer), engine?: Engine, kv?: dtype, chunk?: integer, draft?: Model|boolean}
+---@return fun(): string?, string?
+---@return Request
 function Model:generate(opt) end
 ---The whole answer as one string.
 ---@param opt table  as Model:generate
 ---@return string
 function Model:answer(opt) end
+---An adapter of PEFT's for single requests ({adapter = }), beside the one that is on the model.
+---@param dir string
+---@return Adapter
+function Model:read_adapter(dir) end
+---As q.engine(model, opt).
+---@param opt? table
+---@return Engine
+function Model:engine(opt) end
+
+---Many requests at once (scripts/qeng/engine.lua says how they are served). kv: the dtype of the cache, f32, bf16, f16 or q8_0; pages or
+---memory (bytes): its size; chunk: tokens of prompts in a step; context: the most tokens of a sequence; remember: equal beginnings of
+---prompts are computed once; draft: a model that guesses ahead.
+---@param model Model
+---@param opt? {kv?: dtype, pages?: integer, memory?: number, page_tokens?: integer, max_batch?: integer, chunk?: integer, context?: integer, remember?: boolean, draft?: Model}
+---@return Engine
+function q.engine(model, opt) end
+
+---@class Engine
+local Engine = {}
+---@param opt table  as Model:generate, without engine, kv, chunk and the draft model
+---@return Request
+function Engine:submit(opt) end
+---Runs one step; false once no request is left.
+---@return boolean
+function Engine:step() end
+---Runs until no request is left.
+function Engine:finish() end
+---@param request Request
+function Engine:cancel(request) end
+---@return {running: integer, waiting: integer, steps: integer, pages: integer, used: integer, remembered: integer, kv_bytes: number, kv_capacity: number}
+function Engine:stats() end
+---After the model's weights changed: forgets what was computed with the old ones.
+function Engine:forget() end
+---Cancels what is left and frees the cache.
+function Engine:close() end
+
+---@class Request
+local Request = {}
+---Text since the last call: an array of {text, kind}.
+---@return table[]
+function Request:take() end
+---How fast it was, in a line.
+---@return string
+function Request:speed() end
+
+---A conversation: what was said counts, and only what is new is computed (scripts/qeng/conversation.lua).
+---@param model Model
+---@param opt? table  system; kv, context, chunk, draft as q.engine; and what Model:generate takes
+---@return Conversation
+function q.conversation(model, opt) end
+
+---@class Conversation
+---@field messages table[]
+---@field system string?  the system message
+---@field request Request?  the last
+local Conversation = {}
+---An iterator over pieces of the answer and their kind ("reasoning" or nil).
+---@param text string
+---@param interrupted? fun(): boolean  asked between pieces: true ends the answer
+---@return fun(): string?, string?
+function Conversation:ask(text, interrupted) end
+---Ends the answer; what has come is kept.
+function Conversation:stop() end
+---@return string
+function Conversation:speed() end
+---Forgets the messages.
+function Conversation:reset() end
+---@param path string  gets a line of JSON
+function Conversation:save(path) end
+function Conversation:close() end
+
+---Adds the options of recipes that generate text: the model, its adapter, and how to draw tokens.
+---@param declared table
+---@return table
+function q.generation_options(declared) end
+---@param opt table  parsed options
+---@return Model
+---@return table how  for Model:generate and q.conversation
+function q.generation(opt) end
+
 
 -- ---------------------------------------------------------------- data, training
 

@@ -51,6 +51,12 @@ int embed(Call& call) {
   const DType out = call.arg<DType>(3, own == DType::bf16 ? own : DType::f32);
   return call.push(embedding(tape(), table, call.arg<TensorPtr>(2), out));
 }
+int rotate_signed(Call& call) {
+  TensorPtr x = call.arg<TensorPtr>(1);
+  Options opt(call, 2, {"signs", "block", "inverse"});
+  const int block = opt.get<int>("block", static_cast<int>(x->view.columns()));
+  return call.push(hadamard(tape(), x, opt.get<TensorPtr>("signs", nullptr), block, opt.get<bool>("inverse", false)));
+}
 int norm(Call& call) {
   return call.push(rmsnorm(tape(), call.arg<TensorPtr>(1), call.arg<TensorPtr>(2), call.arg<float>(3), call.arg<bool>(4, false)));
 }
@@ -222,7 +228,7 @@ int checkpoint(Call& call) {
 
 void register_autograd(lua_State* L) {
   using namespace lua;
-  functions(L, "", {{"linear", fn<project>}, {"merge_lora", fn<merge>}, {"embedding", fn<embed>}, {"rmsnorm", fn<norm>}, {"add_rmsnorm", fn<normed_sum>}, {"swiglu", fn<gated>},
+  functions(L, "", {{"linear", fn<project>}, {"merge_lora", fn<merge>}, {"embedding", fn<embed>}, {"hadamard", fn<rotate_signed>}, {"rmsnorm", fn<norm>}, {"add_rmsnorm", fn<normed_sum>}, {"swiglu", fn<gated>},
                     {"dropout", fn<drop>}, {"rope_table", fn<frequencies>}, {"rope", fn<rotate>}, {"attention", fn<attend>},
                     {"lm_head_loss", fn<loss>}, {"no_grad", fn<no_grad>}, {"freeze", fn<freeze>}, {"scope", fn<scope>}, {"keep", fn<keep>}, {"block", fn<block>}, {"checkpoint", fn<checkpoint>}});
   methods<Tensor>(L, {{"reshape", fn<reshaped>}, {"to", fn<to>}, {"backward", fn<backward>}, {"__add", fn<plus>}, {"__mul", fn<times>}});

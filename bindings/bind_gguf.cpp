@@ -262,7 +262,7 @@ int write(Call& call) {
   const auto name = call.arg<std::string>(1);
   const auto source = call.arg<TensorPtr>(2);
   write_tensor(*self, name, *source, Options(call, 3, {"heads"}).get<int64_t>("heads", 0));
-  return 0;
+  return call.push(source->view.bytes());
 }
 
 int commit(Call& call) {

@@ -163,7 +163,11 @@ int save(Call& call) {
   std::vector<TensorSpec> specs;
   for (const NamedTensor& named : tensors) {
     const View& view = named.tensor->view;
-    const DType dtype = is_float(view.dtype) ? opt.get("dtype", view.dtype) : view.dtype;
+    const bool converts = is_float(view.dtype) || is_block(view.dtype);
+    const DType dtype = converts ? opt.get("dtype", view.dtype) : view.dtype;
+    if (is_block(dtype))
+      fail("dtype", "safetensors.save: tensor ", named.name, " is ", dtype_name(dtype),
+           ", which the format lacks; give a dtype: f32, bf16 or f16");
     specs.push_back({named.name, dtype, Shape(view.shape, view.shape + view.rank)});
   }
   if (std::filesystem::path(path).extension() == ".safetensors") {

@@ -104,6 +104,10 @@ int zeros(Call& call) {
   return call.push(make_zeros(device(), call.arg<Shape>(1), call.arg<DType>(2, DType::f32), call.arg<std::string>(3, "activations")));
 }
 
+int empty(Call& call) {
+  return call.push(make_tensor(device(), call.arg<Shape>(1), call.arg<DType>(2, DType::f32), call.arg<std::string>(3, "activations")));
+}
+
 int randn(Call& call) {
   Options opt(call, 2, {"std", "seed", "stream", "dtype", "label"});
   TensorPtr x = make_tensor(device(), call.arg<Shape>(1), opt.get<DType>("dtype", DType::f32), opt.get<std::string>("label", "activations"));
@@ -216,10 +220,11 @@ int text(Call& call) {
   if (!x.label.empty()) out += " " + x.label;
   if (x.device().capturing() || x.view.elements() == 0) return call.push(out);
   constexpr int64_t kShown = 8;
-  const TensorPtr flat = reshape_view(*held, {x.view.elements()});
-  const std::vector<double> values = to_host(*row_range(flat, 0, std::min(kShown, x.view.elements())));
+  const int64_t unit = dtype_info(x.view.dtype).elements;  // a block cannot be cut
+  const TensorPtr units = reshape_view(*held, {x.view.elements() / unit, unit});
+  const std::vector<double> values = to_host(*row_range(units, 0, std::min(unit > 1 ? 1 : kShown, x.view.elements() / unit)));
   out += " {";
-  for (size_t i = 0; i < values.size(); ++i) {
+  for (size_t i = 0; i < std::min<size_t>(values.size(), kShown); ++i) {
     char number[32];
     std::snprintf(number, sizeof number, "%s%.5g", i ? ", " : "", values[i]);
     out += number;
@@ -232,7 +237,7 @@ int text(Call& call) {
 void register_tensor(lua_State* L) {
   using namespace lua;
   functions(L, "", {{"device", fn<choose>}, {"devices", fn<devices>}, {"limits", fn<limits>}, {"memory", fn<memory>}, {"seed", fn<seed>},
-                    {"rng_step", fn<rng_step>}, {"tensor", fn<tensor>}, {"zeros", fn<zeros>}, {"randn", fn<randn>}, {"uniform", fn<uniform>}});
+                    {"rng_step", fn<rng_step>}, {"tensor", fn<tensor>}, {"zeros", fn<zeros>}, {"empty", fn<empty>}, {"randn", fn<randn>}, {"uniform", fn<uniform>}});
   methods<Tensor>(L, {{"shape", fn<shape>}, {"dtype", fn<dtype>}, {"elements", fn<elements>}, {"item", fn<item>}, {"table", fn<table>},
                       {"rows", fn<rows>}, {"copy", fn<copy>}, {"fill", fn<fill>}, {"clone", fn<clone>}, {"free", fn<free>},
                       {"requires_grad", fn<requires_grad>}, {"grad", fn<grad>}, {"label", fn<label>}, {"_address", fn<address>},

@@ -6,7 +6,9 @@
 #include "bindings/register.h"
 #include "engine/tokenizer/batch.h"
 #include "engine/tokenizer/bpe_train.h"
+#include "engine/tokenizer/save.h"
 #include "engine/tokenizer/tokenizer.h"
+#include "engine/tokenizer/vocabulary.h"
 
 QENG_LUA_CLASS(const qeng::Tokenizer, "Tokenizer")
 QENG_LUA_CLASS(const qeng::TokenBatch, "TokenBatch")
@@ -67,9 +69,31 @@ int info(Call& call) {
   lua::set_field(L, "name", self->name());
   lua::set_field(L, "bos", self->bos());
   lua::set_field(L, "eos", self->eos());
+  lua::set_field(L, "pad", self->pad());
   lua::set_field(L, "add_bos", self->add_bos());
   if (!self->chat_template().empty()) lua::set_field(L, "chat_template", self->chat_template());
   return 1;
+}
+
+// The lists of tokenizer.ggml.*.
+int vocabulary(Call& call) {
+  const Vocabulary lists = call.self<const Tokenizer>()->vocabulary();
+  std::vector<int32_t> types;
+  for (TokenType type : lists.types) types.push_back(static_cast<int32_t>(type));
+  lua_newtable(call.L);
+  lua::set_field(call.L, "model", lists.model);
+  lua::set_field(call.L, "pre", lists.pre);
+  lua::set_field(call.L, "tokens", lists.tokens);
+  lua::set_field(call.L, "types", types);
+  if (!lists.scores.empty()) lua::set_field(call.L, "scores", lists.scores);
+  if (!lists.merges.empty()) lua::set_field(call.L, "merges", lists.merges);
+  lua::set_field(call.L, "add_space_prefix", lists.add_space_prefix);
+  return 1;
+}
+
+int save(Call& call) {
+  save_tokenizer(*call.self<const Tokenizer>(), call.arg<std::string>(1));
+  return 0;
 }
 
 int tostring(Call& call) {
@@ -185,6 +209,8 @@ void register_tokenizer(lua_State* L) {
                                     {"vocab_size", fn<vocab_size>},
                                     {"hash", fn<hash>},
                                     {"info", fn<info>},
+                                    {"vocabulary", fn<vocabulary>},
+                                    {"save", fn<save>},
                                     {"__tostring", fn<tostring>}});
   lua::methods<const TokenBatch>(L,
                                  {{"ids", fn<batch_ids>}, {"tokens", fn<batch_tokens>}, {"__len", fn<batch_length>}});

@@ -94,13 +94,16 @@ LuaState::LuaState() : L_(luaL_newstate()) {
   register_view(L_);
   register_autograd(L_);
   register_program(L_);
+  register_quantize(L_);
   register_safetensors(L_);
   register_gguf(L_);
+  register_measure(L_);
   register_tokenizer(L_);
   register_packets(L_);
   register_batches(L_);
   register_convert(L_);
   register_sampler(L_);
+  register_generate(L_);
   register_hub(L_);
   register_statistics(L_);
 

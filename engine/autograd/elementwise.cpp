@@ -1,4 +1,4 @@
-// Norm, activation, residual, dropout, casts and reshapes.
+// Norm, activation, residual, dropout, transforms, casts and reshapes.
 #include "engine/autograd/functions.h"
 
 namespace qeng {
@@ -113,6 +113,20 @@ TensorPtr reshape(Tape& tape, const TensorPtr& x, const Shape& shape) {
     TensorPtr g = reshape_view(y->grad, Shape(x->view.shape, x->view.shape + x->view.rank));
     y->grad.reset();  // so that g is the only sharer, unless y's gradient came from pass()
     tape.pass(x, g);
+  });
+  return y;
+}
+
+TensorPtr hadamard(Tape& tape, const TensorPtr& x, const TensorPtr& signs, int block, bool inverse) {
+  Device& device = tape.device();
+  const View factors = signs ? signs->view : View();
+  TensorPtr y = make_like(*x);
+  device.run(Hadamard{x->view, factors, y->view, block, inverse});
+  if (!tape.wants({x})) return y;
+  tape.record({y}, [=, &tape, &device] {
+    TensorPtr dx = make_like(*x);
+    device.run(Hadamard{y->grad->view, signs ? signs->view : View(), dx->view, block, !inverse});
+    tape.pass(x, dx);
   });
   return y;
 }

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "kernels/blocks.h"
 #include "kernels/math/bf16.h"
 #include "kernels/math/philox.h"
 
@@ -18,6 +19,8 @@ View view_of(void* data, const Shape& shape, DType dtype) {
     if (dim < 0 || (dim > 0 && view.elements() > (int64_t{1} << 46) / dim)) fail("shape", "a dimension of ", dim, " is out of range");
     view.shape[view.rank++] = dim;
   }
+  const int block = dtype_info(dtype).elements;
+  if (view.columns() % block != 0) fail("shape", "rows of ", shape_text(view), " are not whole blocks of ", block);
   return view;
 }
 
@@ -131,20 +134,45 @@ TensorPtr row_range(const TensorPtr& x, int64_t first, int64_t count) {
   return tensor;
 }
 
-std::vector<double> to_host(const Tensor& x) {
+namespace {
+
+// x's values through get(image, values), image being x in host memory.
+template <class T, class Get>
+std::vector<T> downloaded(const Tensor& x, Get get) {
   need_values(x);
-  std::vector<uint8_t> bytes(x.view.bytes());
-  if (!bytes.empty()) x.device().backend().download(bytes.data(), x.view.data, bytes.size());
+  std::vector<uint16_t> memory((x.view.bytes() + 1) / 2);  // blocks need two bytes' alignment, which is more than u8's
   View image = x.view;
-  image.data = bytes.data();
-  std::vector<double> values(static_cast<size_t>(x.view.elements()));
-  for (size_t i = 0; i < values.size(); ++i) values[i] = element(image, static_cast<int64_t>(i));
+  image.data = memory.data();
+  if (image.bytes()) x.device().backend().download(image.data, x.view.data, image.bytes());
+  std::vector<T> values(static_cast<size_t>(x.view.elements()));
+  get(image, values);
   return values;
 }
 
+}  // namespace
+
+std::vector<double> to_host(const Tensor& x) {
+  if (is_block(x.view.dtype)) {
+    const std::vector<float> values = to_host_f32(x);
+    return {values.begin(), values.end()};
+  }
+  return downloaded<double>(x, [](const View& image, std::vector<double>& values) {
+    for (size_t i = 0; i < values.size(); ++i) values[i] = element(image, static_cast<int64_t>(i));
+  });
+}
+
 std::vector<float> to_host_f32(const Tensor& x) {
-  const std::vector<double> values = to_host(x);
-  return {values.begin(), values.end()};
+  const DType dtype = x.view.dtype;
+  if (dtype == DType::i32 || dtype == DType::i64 || dtype == DType::u8) {
+    const std::vector<double> values = to_host(x);
+    return {values.begin(), values.end()};
+  }
+  return downloaded<float>(x, [](const View& image, std::vector<float>& values) {
+    const int64_t columns = image.columns();
+    const size_t row_bytes = dtype_bytes(image.dtype, columns);
+    for (int64_t r = 0; r < image.rows(); ++r)
+      decode_row(image.dtype, image.as<char>() + static_cast<size_t>(r) * row_bytes, 0, columns, values.data() + r * columns);
+  });
 }
 
 void from_host(Tensor& x, const double* values, size_t count) {
@@ -167,8 +195,10 @@ void copy_into(Tensor& destination, const Tensor& source) {
   const auto is_float = [](DType dtype) { return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16; };
   if (destination.view.dtype == source.view.dtype) {
     device.run(Copy{source.view, destination.view});
-  } else if (is_float(destination.view.dtype) && is_float(source.view.dtype)) {
+  } else if (is_float(destination.view.dtype) && (is_float(source.view.dtype) || is_block(source.view.dtype))) {
     device.run(Cast{source.view, destination.view});
+  } else if (is_block(destination.view.dtype)) {
+    fail("dtype", "copy of ", shape_text(source.view), " into ", shape_text(destination.view), "; q.quantize packs weights into blocks");
   } else {
     const std::vector<double> values = to_host(source);
     from_host(destination, values.data(), values.size());
@@ -191,6 +221,9 @@ void fill_uniform(Tensor& x, double low, double high, uint64_t seed, uint64_t st
 }
 
 void set_requires_grad(const TensorPtr& x, bool on) {
+  if (on && is_block(x->view.dtype))
+    fail("dtype", "requires_grad: ", shape_text(x->view), x->label.empty() ? "" : " " + x->label,
+         " is stored in blocks, which are only read; train an adapter on it, or decode it first, with :to('bf16')");
   x->requires_grad = on;
   if (!on) x->grad.reset();
   else if (!x->grad)

@@ -26,7 +26,7 @@ struct Tensor {
   Device& device() const { return *buffer->device; }
 };
 
-// Uninitialised. Error("shape") for a rank over kMaxRank or a negative size.
+// Uninitialised. Error("shape") for a rank over kMaxRank, a negative size, or rows that are not whole blocks of the dtype.
 TensorPtr make_tensor(Device& device, const Shape& shape, DType dtype, const std::string& account = "activations");
 inline TensorPtr make_like(const Tensor& other, const std::string& account = "activations") {
   return make_tensor(other.device(), Shape(other.view.shape, other.view.shape + other.view.rank), other.view.dtype, account);
@@ -47,12 +47,13 @@ std::vector<float> to_host_f32(const Tensor& x);
 std::vector<double> to_host(const Tensor& x);  // any dtype
 void from_host(Tensor& x, const double* values, size_t count);
 void from_host_i32(Tensor& x, const int32_t* values, size_t count);
-void copy_into(Tensor& destination, const Tensor& source);  // converts the dtype where they differ
+void copy_into(Tensor& destination, const Tensor& source);  // converts the dtype where they differ; decodes blocks
 
 // Fills with normal(0, std) or uniform[low, high) numbers of Philox(seed, stream): the same everywhere.
 void fill_normal(Tensor& x, double std_dev, uint64_t seed, uint64_t stream);
 void fill_uniform(Tensor& x, double low, double high, uint64_t seed, uint64_t stream);
 
-void set_requires_grad(const TensorPtr& x, bool on);  // allocates the zeroed gradient, or drops it
+// Allocates the zeroed gradient, or drops it. Error("dtype") for a block format.
+void set_requires_grad(const TensorPtr& x, bool on);
 
 }  // namespace qeng

@@ -73,6 +73,14 @@ inline char* at(const View& view, int64_t index) {
   return static_cast<char*>(view.data) + index * static_cast<int64_t>(dtype_size(view.dtype));
 }
 
+// Row r of a view of any dtype.
+inline const char* row_at(const View& view, int64_t r) {
+  return static_cast<const char*>(view.data) + r * static_cast<int64_t>(dtype_bytes(view.dtype, view.columns()));
+}
+// y = elements of row r of a stored view from the given one on, rounded to y's dtype (stored.cpp).
+void decode_into(const View& stored, int64_t r, int64_t first, int64_t count, DType dtype, void* y,
+                 const CpuContext& context);
+
 // Memory of the backend: 64-byte aligned; large blocks are mapped on their own and ask for huge pages. Error("memory").
 void* allocate_memory(size_t bytes);
 void release_memory(void* memory, size_t bytes);

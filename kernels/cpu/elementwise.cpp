@@ -25,6 +25,13 @@ void copy(const View& x, const View& y, CpuContext& context) {
   });
 }
 
+void decode(const View& x, const View& y, CpuContext& context) {
+  const int64_t columns = x.columns();
+  parallel_for(context.threads, x.rows(), grain_rows(columns), [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) decode_into(x, r, 0, columns, y.dtype, at(y, r * columns), context);
+  });
+}
+
 template <class T>
 void fill_with(const View& y, T value, CpuContext& context) {
   const T nothing = {};
@@ -41,20 +48,18 @@ void fill_with(const View& y, T value, CpuContext& context) {
 
 }  // namespace
 
-void run(const Scale& op, CpuContext& context) {
-  scale(op.x, op.y, op.alpha, context);
-}
+void run(const Scale& op, CpuContext& context) { scale(op.x, op.y, op.alpha, context); }
 
 void run(const Cast& op, CpuContext& context) {
   if (op.x.dtype == op.y.dtype)
     copy(op.x, op.y, context);
+  else if (is_block(op.x.dtype))
+    decode(op.x, op.y, context);
   else
     scale(op.x, op.y, 1.0f, context);
 }
 
-void run(const Copy& op, CpuContext& context) {
-  copy(op.x, op.y, context);
-}
+void run(const Copy& op, CpuContext& context) { copy(op.x, op.y, context); }
 
 void run(const Fill& op, CpuContext& context) {
   switch (op.y.dtype) {

@@ -19,10 +19,16 @@ void check_tokens(const char* op, const View& tokens, int64_t vocab) {
 void run(const Embedding& op, CpuContext& context) {
   const int64_t count = op.tokens.elements(), hidden = op.table.columns();
   check_tokens(op.name, op.tokens, op.table.rows());
-  const size_t row_bytes = static_cast<size_t>(hidden) * dtype_size(op.table.dtype);
+  const size_t row_bytes = dtype_bytes(op.table.dtype, hidden);
+  const bool decoded = op.y.dtype != op.table.dtype;
   parallel_for(context.threads, count, grain_rows(hidden), [&](int64_t begin, int64_t end) {
-    for (int64_t t = begin; t < end; ++t)
-      std::memcpy(at(op.y, t * hidden), at(op.table, op.tokens.as<int32_t>()[t] * hidden), row_bytes);
+    for (int64_t t = begin; t < end; ++t) {
+      const int64_t token = op.tokens.as<int32_t>()[t];
+      if (decoded)
+        decode_into(op.table, token, 0, hidden, op.y.dtype, at(op.y, t * hidden), context);
+      else
+        std::memcpy(at(op.y, t * hidden), row_at(op.table, token), row_bytes);
+    }
   });
 }
 

@@ -12,6 +12,7 @@ namespace qeng {
 void run(const LmHeadLoss& op, CpuContext& context) {
   const DType dtype = op.h.dtype;
   const int64_t tokens = op.h.rows(), hidden = op.h.columns(), vocab = op.w.rows();
+  const std::optional<DType> stored = op.w.dtype == dtype ? std::nullopt : std::optional(op.w.dtype);
   const LmHeadParts parts(tokens, hidden, vocab, op.chunk, dtype);
 
   const int32_t* targets = op.targets.as<int32_t>();
@@ -41,7 +42,8 @@ void run(const LmHeadLoss& op, CpuContext& context) {
   for (int64_t begin = 0; begin < trained; begin += chunk) {
     const int64_t count = std::min(chunk, trained - begin), m = padded(count);
     GemmShape product;
-    product.m = m, product.n = vocab, product.k = hidden, product.trans_b = true, product.in = dtype;
+    product.m = m, product.n = vocab, product.k = hidden, product.trans_b = true, product.in = dtype,
+    product.stored = stored;
     multiply(product, h + begin * row_bytes, op.w.data, nullptr, logits, context);
     parallel_for(context.threads, m, 1, [&](int64_t first, int64_t last) {
       for (int64_t i = first; i < last; ++i) {
@@ -58,7 +60,7 @@ void run(const LmHeadLoss& op, CpuContext& context) {
     });
     if (!op.dh) continue;
     GemmShape back;  // dh = dz W
-    back.m = m, back.n = hidden, back.k = vocab, back.in = back.out = dtype;
+    back.m = m, back.n = hidden, back.k = vocab, back.in = back.out = dtype, back.stored = stored;
     back.lda = vocab * 4 / element;
     multiply(back, logits, op.w.data, nullptr, dh + begin * row_bytes, context);
     if (!op.dw) continue;

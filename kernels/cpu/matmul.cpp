@@ -7,10 +7,21 @@ namespace {
 // One row times a transposed matrix, as in decoding: every element of b is used once, so the time is that of reading b,
 // and oneDNN, which copies b into tiles first, takes twice as long.
 void run_row(const Matmul& op, int64_t n, int64_t k, CpuContext& context) {
-  float *a = context.scratch.take<float>(k), *dots = context.scratch.take<float>(n);
+  constexpr int64_t kDecoded = 4;  // rows at a time, as many as gemv takes together
+  float *a = context.scratch.take<float>(k), *dots = context.scratch.take<float>(n), *decoded = nullptr;
+  if (is_block(op.b.dtype)) decoded = context.scratch.take<float>(context.threads * kDecoded * k);
   context.isa->scale(float_type(op.a), op.a.data, isa::Float::f32, a, op.alpha, k);
   parallel_for(context.threads, n, grain_rows(k), [&](int64_t begin, int64_t end) {
-    context.isa->gemv(a, float_type(op.b), at(op.b, begin * k), dots + begin, end - begin, k);
+    if (decoded) {
+      float* rows = decoded + team_rank() * kDecoded * k;
+      for (int64_t j = begin; j < end; j += kDecoded) {
+        const int64_t count = std::min(kDecoded, end - j);
+        for (int64_t r = 0; r < count; ++r) context.isa->decode(op.b.dtype, row_at(op.b, j + r), 0, k, rows + r * k);
+        context.isa->gemv(a, isa::Float::f32, rows, dots + j, count, k);
+      }
+    } else {
+      context.isa->gemv(a, float_type(op.b), at(op.b, begin * k), dots + begin, end - begin, k);
+    }
     if (op.bias) context.isa->accumulate(float_type(op.bias), at(op.bias, begin), dots + begin, end - begin);
     if (op.acc) context.isa->accumulate(float_type(op.c), at(op.c, begin), dots + begin, end - begin);
     context.isa->scale(isa::Float::f32, dots + begin, float_type(op.c), at(op.c, begin), 1.0f, end - begin);
@@ -24,6 +35,7 @@ void run(const Matmul& op, CpuContext& context) {
   GemmShape shape;
   shape.m = m, shape.n = n, shape.k = k;
   shape.in = op.a.dtype, shape.out = op.c.dtype;
+  if (op.b.dtype != op.a.dtype) shape.stored = op.b.dtype;
   shape.trans_a = op.trans_a, shape.trans_b = op.trans_b, shape.acc = op.acc;
   shape.has_bias = static_cast<bool>(op.bias);
   if (op.bias) shape.bias = op.bias.dtype;

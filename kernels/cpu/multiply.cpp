@@ -1,9 +1,9 @@
 // multiply: a product by oneDNN as a whole, or by tiles of c, each an f32 product of oneDNN's on one thread.
 //
-// For block (i, j) of c and depth l, all threads expand panels a(i, l) and b(l, j) to f32, which is exact, unless the
-// last block left them there; then each thread takes a tile at a time. A tile sums in f32 and is rounded once. Panels
-// and tiles depend on the shape alone, so results do not depend on the threads. At 512 rows expanding costs 5 % of the
-// time.
+// For block (i, j) of c and depth l, all threads expand panels a(i, l) and b(l, j) to f32, which is exact (a stored
+// matrix counts as its decoder's values), unless the last block left them there; then each thread takes a tile at a
+// time. A tile sums in f32 and is rounded once. Panels and tiles depend on the shape alone, so results do not depend on
+// the threads. At 512 rows expanding costs 5 % of the time.
 #include <atomic>
 
 #include "kernels/cpu/cpu.h"
@@ -28,13 +28,13 @@ int64_t piece_of(int64_t n, int64_t most) { return std::min(n, pieces(pieces(n, 
 // Elements from one f32 row to the next: an odd number of cache lines, so that rows fall into different sets.
 int64_t stride_of(int64_t columns) { return pieces(columns, 32) * 32 + 16; }
 
-// Rows of a matrix in memory, ld elements apart.
+// Rows of a matrix in memory, ld elements apart. Only rows of a float dtype are entered at a column.
 struct Rows {
   char* data;
   DType dtype;
   int64_t ld;
   char* at(int64_t row, int64_t column) const {
-    return data + (row * ld + column) * static_cast<int64_t>(dtype_size(dtype));
+    return data + row * static_cast<int64_t>(dtype_bytes(dtype, ld)) + column * static_cast<int64_t>(dtype_size(dtype));
   }
   isa::Float type() const { return dtype == DType::f32 ? isa::Float::f32 : isa::Float::bf16; }
 };
@@ -56,16 +56,18 @@ class Panel {
 
   void move(int64_t side, int64_t sides, int64_t depth, int64_t depths) {
     const int64_t rows = depth_down_ ? depths : sides, columns = depth_down_ ? sides : depths;
-    char* from = depth_down_ ? matrix_.at(depth, side) : matrix_.at(side, depth);
-    if (from == from_) return;
-    from_ = from;
-    panel_ = {from, DType::f32, matrix_.ld};
-    if (in_place_) return;
+    const int64_t row = depth_down_ ? depth : side, column = depth_down_ ? side : depth;
+    if (row == row_ && column == column_) return;
+    row_ = row, column_ = column;
+    if (in_place_) {
+      panel_ = {matrix_.at(row, column), DType::f32, matrix_.ld};
+      return;
+    }
     panel_ = {reinterpret_cast<char*>(copy_), DType::f32, stride_of(columns)};
     parallel_for(context_.threads, rows, grain_rows(columns), [&](int64_t begin, int64_t end) {
-      const Rows source{from, matrix_.dtype, matrix_.ld};
-      convert(*context_.isa, {source.at(begin, 0), source.dtype, source.ld},
-              {panel_.at(begin, 0), panel_.dtype, panel_.ld}, end - begin, columns);
+      for (int64_t r = begin; r < end; ++r)
+        context_.isa->decode(matrix_.dtype, matrix_.at(row + r, 0), column, columns,
+                             reinterpret_cast<float*>(panel_.at(r, 0)));
     });
   }
 
@@ -79,7 +81,7 @@ class Panel {
   CpuContext& context_;
   Rows matrix_, panel_{};
   bool depth_down_, in_place_;
-  const char* from_ = nullptr;
+  int64_t row_ = -1, column_ = -1;  // what the panel shows
   float* copy_ = nullptr;
 };
 
@@ -99,7 +101,7 @@ void multiply_tiles(const GemmShape& s, const void* a, const void* b, const void
     larger = piece_of(larger, pieces(larger, 2));
   }
   Panel panel_a(rows_of(a, s.in, s.lda ? s.lda : s.trans_a ? s.m : s.k), s.trans_a, mb, kb, context);
-  Panel panel_b(rows_of(b, s.in, s.trans_b ? s.k : s.n), !s.trans_b, nb, kb, context);
+  Panel panel_b(rows_of(b, s.stored.value_or(s.in), s.trans_b ? s.k : s.n), !s.trans_b, nb, kb, context);
   const Rows out = rows_of(c, s.out, s.n), bias_rows = rows_of(bias, s.bias, 0);  // the one row again and again
   const bool direct = s.out == DType::f32;
   Rows sums = out;
@@ -139,7 +141,8 @@ void multiply_tiles(const GemmShape& s, const void* a, const void* b, const void
 }
 
 void multiply(const GemmShape& shape, const void* a, const void* b, const void* bias, void* c, CpuContext& context) {
-  if (!context.gemm.run(shape, a, b, bias, c, context.scratch)) multiply_tiles(shape, a, b, bias, c, context);
+  if (shape.stored || !context.gemm.run(shape, a, b, bias, c, context.scratch))
+    multiply_tiles(shape, a, b, bias, c, context);
 }
 
 }  // namespace qeng

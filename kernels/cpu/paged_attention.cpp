@@ -2,26 +2,13 @@
 // attention is in isa/paged_attention.cpp.
 #include "kernels/cpu/isa/paged_attention.h"
 
-#include <cmath>
 #include <cstring>
 
 #include "kernels/cpu/cpu.h"
+#include "kernels/math/blocks/q8_0.h"
 
 namespace qeng {
 namespace {
-
-// n values, a multiple of 32, in q8_0: scale = max|x| / 127 in f16, values x / scale to the nearest, ties away from
-// zero.
-void store_q8_0(const float* x, char* to, int64_t n) {
-  for (int64_t i = 0; i < n; i += 32, to += 34) {
-    float most = 0;
-    for (int64_t j = 0; j < 32; ++j) most = std::max(most, std::fabs(x[i + j]));
-    const float scale = most / 127, inverse = scale != 0 ? 1 / scale : 0;
-    const f16 stored = to_f16(scale);
-    std::memcpy(to, &stored, 2);
-    for (int64_t j = 0; j < 32; ++j) to[2 + j] = static_cast<char>(static_cast<int8_t>(std::round(x[i + j] * inverse)));
-  }
-}
 
 // The row of a pool: its place in memory, whatever the dtype.
 char* row_of(const View& pool, int64_t row, int64_t width) {
@@ -47,7 +34,7 @@ void run(const KvStore& op, CpuContext& context) {
         } else {
           float* x = wide + team_rank() * width;
           context.isa->scale(float_type(from), at(from, t * width), isa::Float::f32, x, 1.0f, width);
-          store_q8_0(x, to, width);
+          for (int64_t i = 0; i < width; i += 32) encode(x + i, nullptr, reinterpret_cast<blocks::Q8_0*>(to)[i / 32]);
         }
       }
     }
@@ -150,15 +137,19 @@ void run(const PagedAttention& op, CpuContext& context) {
       }
     }
 
+  int64_t work = 0;  // elements of K and V that are read
+  for (const isa::PagedTile& tile : tiles) work += 2 * dim * std::min(tile.pieces * isa::kPieceKeys, tile.first_end + tile.queries);
+  const int threads = work < 4 * kGrainElements ? 1 : context.threads;
+
   // Few tiles of many keys (decoding at a long context) are divided further, so that all threads find work.
   std::vector<PagedItem> items;
   std::vector<size_t> divided;
-  const bool few = static_cast<int64_t>(tiles.size()) < 8 * context.threads;
+  const bool few = static_cast<int64_t>(tiles.size()) < 8 * threads;
   int64_t partials = 0;
   for (size_t i = 0; i < tiles.size(); ++i) {
     const isa::PagedTile& tile = tiles[i];
     const int64_t size = isa::partial_size(tile.queries * group, dim);
-    if (few && context.threads > 1 && tile.pieces > 1 && partials + tile.pieces * size <= kPartialFloats) {
+    if (few && threads > 1 && tile.pieces > 1 && partials + tile.pieces * size <= kPartialFloats) {
       divided.push_back(i);
       partials += tile.pieces * size;
     } else {
@@ -166,7 +157,7 @@ void run(const PagedAttention& op, CpuContext& context) {
     }
   }
   const int64_t scratch_size = isa::paged_scratch(group, dim);
-  float* scratch = context.scratch.take<float>(context.threads * scratch_size);
+  float* scratch = context.scratch.take<float>(threads * scratch_size);
   float* partial = context.scratch.take<float>(partials);
   for (const size_t i : divided) {
     isa::PagedTile& tile = tiles[i];
@@ -177,14 +168,14 @@ void run(const PagedAttention& op, CpuContext& context) {
   // From the longest on, so that the last to be handed out is small; among equals as they are, page after page.
   std::stable_sort(items.begin(), items.end(),
                    [](const PagedItem& a, const PagedItem& b) { return a.pieces > b.pieces; });
-  parallel_each(context.threads, static_cast<int64_t>(items.size()), [&](int64_t i) {
+  parallel_each(threads, static_cast<int64_t>(items.size()), [&](int64_t i) {
     const PagedItem& item = items[static_cast<size_t>(i)];
     isa::PagedTile tile = tiles[static_cast<size_t>(item.tile)];
     tile.piece = item.piece, tile.pieces = item.pieces, tile.partial = item.partial;
     tile.scratch = scratch + team_rank() * scratch_size;
     context.isa->paged_attention(tile);
   });
-  parallel_each(context.threads, static_cast<int64_t>(divided.size()), [&](int64_t i) {
+  parallel_each(threads, static_cast<int64_t>(divided.size()), [&](int64_t i) {
     isa::PagedTile tile = tiles[divided[static_cast<size_t>(i)]];
     tile.scratch = scratch + team_rank() * scratch_size;
     context.isa->merge_pieces(tile);

@@ -1,5 +1,7 @@
 -- What tensors are called: in GGUF, and in Hugging Face's checkpoints, by whose names a model knows its parameters.
 
+local q = require "qeng.core"
+
 local names = {}
 
 local whole = {
@@ -19,6 +21,15 @@ function names.to_gguf(name)
   if whole[stem] then return whole[stem] .. "." .. ending end
   local index, part = stem:match "^model%.layers%.(%d+)%.(.*)$"
   return index and layer[part] and ("blk.%s.%s.%s"):format(index, layer[part], ending) or nil
+end
+
+local architectures = {
+  LlamaForCausalLM = "llama", MistralForCausalLM = "llama", Qwen2ForCausalLM = "qwen2", Qwen3ForCausalLM = "qwen3",
+}
+
+-- GGUF's word for a Hugging Face architecture.
+function names.architecture(hf)
+  return architectures[hf] or q.error("unsupported", ("gguf: architecture %s has no words in the format here"):format(tostring(hf)))
 end
 
 -- How many heads the rows of a tensor belong to if the llama architecture keeps them in its own order; nil for the others.

@@ -7,12 +7,15 @@ io.stdout:setvbuf "line"  -- so that a log shows it between the progress lines o
 
 local bpe = require "qeng.bpe"
 local chat = require "qeng.chat"
+local conversation = require "qeng.conversation"
 local data = require "qeng.data"
+local engine = require "qeng.engine"
 local generate = require "qeng.generate"
 local hub = require "qeng.hub"
 local models = require "qeng.model"
 local options = require "qeng.options"
 local run = require "qeng.run"
+local sampling = require "qeng.sampling"
 local schedule = require "qeng.schedule"
 require "qeng.tables"
 
@@ -34,9 +37,15 @@ q.device_options = run.device_options
 q.use_device = run.use_device
 q.finetune = run.finetune
 
+q.engine = engine.new
+q.conversation = conversation.new
+q.generation_options = sampling.options
+q.generation = sampling.read
+
 q.help = require "qeng.help"
 
 models.Model.generate = generate.text
 models.Model.answer = generate.answer
+models.Model.engine = engine.new
 
 return q

@@ -2,38 +2,21 @@
 -- model files (scripts/qeng/models) say what the architecture is.
 
 local q = require "qeng.core"
+local architectures = require "qeng.architectures"
 local config = require "qeng.config"
 local gguf = require "qeng.gguf"
+local gguf_export = require "qeng.gguf_export"
+local gguf_lora = require "qeng.gguf_lora"
 local hub = require "qeng.hub"
+local int4 = require "qeng.int4"
 local peft = require "qeng.peft"
-
-local architectures = {}
-for _, name in ipairs { "llama", "mistral", "qwen2", "qwen3" } do
-  local arch = require("qeng.models." .. name)
-  architectures[arch.hf] = arch
-end
 
 local Model = {}
 Model.__index = Model
 
-local function architecture_of(file)
-  local names = file.values.architectures
-  local name = type(names) == "table" and names[1] or nil
-  for _, arch in pairs(architectures) do
-    if arch.hf == name or (not name and arch.model_type == file.values.model_type) then return arch end
-  end
-  local known = {}
-  for hf in pairs(architectures) do known[#known + 1] = hf end
-  table.sort(known)
-  q.error("unsupported", ("%s: architecture %s is not known; known are %s (a new one is a file in scripts/qeng/models)")
-    :format(file.path, tostring(name or file.values.model_type), table.concat(known, ", ")))
-end
-
 -- rotations: of weights that are stored rotated (gguf_hadamard.lua).
 local function build(file, dtype, source, rotations)
-  local arch = architecture_of(file)
-  local c = arch.config(file)
-  file:finish()
+  local arch, c = architectures.of(file)
   local model = setmetatable({
     arch = arch, config = c, dtype = dtype, config_values = file.values, rotations = rotations,
     parameters = {}, linears = {}, ropes = {}, mode = "frozen", recompute = false,
@@ -67,7 +50,10 @@ function M.load(dir, opt)
   local weights = q.safetensors.open(dir)
   local known = {}
   local dtype = opt.dtype
+  local packed = int4.of(file, weights)
   local function source(name, shape)
+    local blocks = packed and packed.take(name, shape, known)
+    if blocks then return blocks end
     local info = weights:info(name)
     if not info then q.error("format", ("%s: tensor %s is missing, though config.json asks for it"):format(dir, name)) end
     dtype = dtype or (info.dtype == "f32" and "f32" or "bf16")
@@ -78,7 +64,8 @@ function M.load(dir, opt)
   model.dtype, model.dir = dtype, dir
   for _, name in ipairs(weights:names()) do
     local tied = name == "lm_head.weight" and model.config.tied
-    if not known[name] and not tied and not name:find("rotary_emb.inv_freq", 1, true) then
+    local spare = tied or name:find("rotary_emb.inv_freq", 1, true) or packed and packed.spare(name)
+    if not known[name] and not spare then
       q.error("format", ("%s: tensor %s belongs to no part of a %s"):format(dir, name, model.arch.hf))
     end
   end
@@ -132,16 +119,11 @@ function Model:check_length(row_tokens)
   end
 end
 
--- Hidden states [t, hidden] of one document of token ids (a Lua array), from position `start` with a cache.
-function Model:hidden(ids, start, cache)
-  start = start or 0
+-- Hidden states [t, hidden] of one document of token ids (a Lua array).
+function Model:hidden(ids)
   local positions = {}
-  for i = 1, #ids do positions[i] = start + i - 1 end
-  local seq = {
-    positions = q.tensor(positions, "i32"), cu_q = q.tensor({ 0, #ids }, "i32"),
-    cu_k = q.tensor({ 0, start + #ids }, "i32"), rope = self:rope(start + #ids), cache = cache,
-  }
-  return self.forward(q.tensor(ids, "i32"), seq)
+  for i = 1, #ids do positions[i] = i - 1 end
+  return self.forward(q.tensor(ids, "i32"), { positions = q.tensor(positions, "i32"), cu_q = q.tensor({ 0, #ids }, "i32"), rope = self:rope(#ids) })
 end
 
 -- Logits [t, vocab] in f32 of one document.
@@ -223,28 +205,43 @@ end
 -- ---------------------------------------------------------------- saving
 
 function Model:save_adapter(dir) return peft.save(self, dir) end
-function Model:load_adapter(dir) return peft.load(self, dir) end
+-- A PEFT folder, or an adapter in a GGUF file.
+function Model:load_adapter(path)
+  return q.fs.kind(path) == "file" and gguf_lora.load(self, path) or peft.load(self, path)
+end
+function Model:read_adapter(dir) return peft.read(self, dir) end
+function Model:save_adapter_gguf(path) return gguf_lora.save(self, path) end
+-- opt: type (f16; any mix of gguf_types.lua), overrides, importance, as gguf_export.write has them.
+function Model:save_gguf(path, opt) return gguf_export.save(self, path, opt) end
 function Model:merge() return peft.merge(self) end
 
 -- A Hugging Face folder of the weights as they are (merge first): config, tokenizer files, safetensors in shards. opt: dtype
--- (the model's), max_shard_bytes.
+-- (the weights' own; the model's where they come from a GGUF file), max_shard_bytes.
 function Model:save(dir, opt)
   opt = opt or {}
+  if self.rotations or self.config.rope.factors then
+    q.error("unsupported", ("save: %s, which a config.json cannot say; recipes/quantize.lua copies the GGUF file with it")
+      :format(self.rotations and "the weights are stored rotated" or "rope_freqs.weight holds factors of no known setting"))
+  end
+  local dtype = opt.dtype or self.gguf and self.dtype
   local tmp = dir .. ".tmp"
   q.fs.remove(tmp)
   q.fs.mkdir(tmp)
   local tensors = {}
   for _, parameter in ipairs(self.parameters) do tensors[#tensors + 1] = { parameter.name, parameter.tensor } end
-  q.safetensors.save(tmp, tensors, { metadata = { format = "pt" }, max_shard_bytes = opt.max_shard_bytes or 4e9, dtype = opt.dtype })
+  q.safetensors.save(tmp, tensors, { metadata = { format = "pt" }, max_shard_bytes = opt.max_shard_bytes or 4e9, dtype = dtype })
   local values = {}
   for key, value in pairs(self.config_values) do values[key] = value end
-  values.torch_dtype = ({ f32 = "float32", bf16 = "bfloat16" })[opt.dtype or self.dtype]
+  values.torch_dtype = ({ f32 = "float32", bf16 = "bfloat16", f16 = "float16" })[dtype or self.dtype]
   values.dtype = values.dtype and values.torch_dtype or nil
   q.fs.write(tmp .. "/config.json", q.json.encode(values, { pretty = true }) .. "\n")
   if self.dir then
     for _, name in ipairs(M.companions) do
       if q.fs.kind(self.dir .. "/" .. name) == "file" then q.fs.copy(self.dir .. "/" .. name, tmp .. "/" .. name) end
     end
+  elseif self.gguf and self.tokenizer then
+    self.tokenizer:save(tmp)
+    q.fs.write(tmp .. "/generation_config.json", q.json.encode({ eos_token_id = q.json.array(self.stop_ids) }, { pretty = true }) .. "\n")
   end
   q.fs.replace_dir(tmp, dir)
 end

@@ -42,12 +42,20 @@ Linear.__index = Linear
 -- y = x w^T (+ bias) (+ the adapter, once model:lora set self.lora); where the weight is stored rotated, x is rotated first.
 function Linear:__call(x)
   if self.rotation then x = q.hadamard(x, self.rotation) end
+  if self.model.observe then self.model.observe(self.name .. ".weight", x) end
   return q.linear(x, self.weight, { bias = self.bias, lora = self.lora })
+end
+
+-- What layers that read the same x make of it. In inference they are one operation (paged.lua), whatever the batch around them.
+local function project(seq, x, first, second, third)
+  if seq.inference then return seq.inference:project(x, { first, second, third }) end
+  return first(x), second and second(x), third and third(x)
 end
 
 function Params:linear(name, out, inputs, bias)
   local p = self:at(name)
   local layer = setmetatable({
+    model = self.model,
     name = self.prefix .. name,
     role = name,
     weight = p:weight("weight", { out, inputs }),
@@ -86,14 +94,14 @@ function nn.attention(p, c, opt)
 
   return function(x, seq, layer)
     local tokens = x:shape()[1]
-    local query = q_proj(x):reshape { tokens, c.heads, c.head_dim }
-    local key = k_proj(x):reshape { tokens, c.kv_heads, c.head_dim }
-    local value = v_proj(x):reshape { tokens, c.kv_heads, c.head_dim }
+    local query, key, value = project(seq, x, q_proj, k_proj, v_proj)
+    query = query:reshape { tokens, c.heads, c.head_dim }
+    key, value = key:reshape { tokens, c.kv_heads, c.head_dim }, value:reshape { tokens, c.kv_heads, c.head_dim }
     if q_norm then query, key = q_norm(query), k_norm(key) end
     query, key = q.rope(query, key, seq.positions, seq.rope)
-    if seq.cache then key, value = seq.cache:extend(layer, key, value) end
-    local mixed = q.attention(query, key, value, seq, { window = opt.window or 0 })
-    return o_proj(mixed:reshape { tokens, c.heads * c.head_dim })
+    local window = opt.window or 0
+    local mixed = seq.inference and seq.inference:attend(layer, query, key, value, window) or q.attention(query, key, value, seq, { window = window })
+    return project(seq, mixed:reshape { tokens, c.heads * c.head_dim }, o_proj)
   end
 end
 
@@ -101,7 +109,7 @@ function nn.swiglu_mlp(p, c, bias)
   local gate_proj = p:linear("gate_proj", c.ffn, c.hidden, bias)
   local up_proj = p:linear("up_proj", c.ffn, c.hidden, bias)
   local down_proj = p:linear("down_proj", c.hidden, c.ffn, bias)
-  return function(x) return down_proj(q.swiglu(gate_proj(x), up_proj(x))) end
+  return function(x, seq) return project(seq, q.swiglu(project(seq, x, gate_proj, up_proj)), down_proj) end
 end
 
 -- The pre-norm block: x + attn(norm(x)), then x + mlp(norm(x)). opt: as for nn.attention, and mlp_bias. What is added to the
@@ -123,13 +131,13 @@ function Block:__call(x, branch, seq, layer)
   local y
   x, y = self.attn_norm:of_sum(x, branch)
   x, y = self.mlp_norm:of_sum(x, self.attn(y, seq, layer))
-  return x, self.mlp(y)
+  return x, self.mlp(y, seq)
 end
 
 -- ---------------------------------------------------------------- the decoder around the blocks
 
 -- Embedding, c.layers blocks made by new_block(p, index), final norm and head. Returns forward(tokens, seq) -> hidden.
--- seq: positions, cu_q, cu_k, rope, and cache when generating. Each block is one checkpoint where model.recompute is set; it
+-- seq: positions, cu_q, cu_k, rope; or positions, rope and inference (paged.lua). Each block is one checkpoint where model.recompute is set; it
 -- then adds its branch itself, so that one tensor a block is kept and not two.
 function nn.decoder(model, source, c, new_block)
   local p = nn.params(model, source)

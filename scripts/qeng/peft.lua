@@ -33,8 +33,8 @@ local neutral = {  -- keys that change the mathematics, at the only values suppo
   bias = "none", fan_in_fan_out = false, use_dora = false, lora_bias = false, peft_type = "LORA", use_qalora = false,
 }
 
--- Puts the adapter of folder `dir` on the model.
-function peft.load(model, dir)
+-- The config of folder `dir`, refused where it asks for what is not supported.
+local function read_config(dir)
   local path = dir .. "/adapter_config.json"
   local c = q.json.decode(q.fs.read(path))
   for key, value in pairs(neutral) do
@@ -46,12 +46,21 @@ function peft.load(model, dir)
     if type(c[key]) == "table" and next(c[key]) ~= nil then q.error("unsupported", ("%s: %s is not supported"):format(path, key)) end
   end
   if type(c.target_modules) ~= "table" then q.error("unsupported", path .. ": target_modules has to be a list of layer names") end
+  return c
+end
+
+local function adapter_tensor(file, dir, name, dtype, shape)
+  if not file:info(prefix .. name) then q.error("format", ("%s: tensor %s is missing: the adapter belongs to another model"):format(dir, prefix .. name)) end
+  return file:tensor(prefix .. name, { dtype = dtype, shape = shape })
+end
+
+-- Puts the adapter of folder `dir` on the model.
+function peft.load(model, dir)
+  local c = read_config(dir)
   model:lora { rank = c.r, alpha = c.lora_alpha, rslora = c.use_rslora, dropout = c.lora_dropout, targets = c.target_modules }
   local file = q.safetensors.open(dir .. "/adapter_model.safetensors")
   for _, parameter in ipairs(model.adapter.parameters) do
-    local name = prefix .. parameter.name
-    if not file:info(name) then q.error("format", ("%s: tensor %s is missing: the adapter belongs to another model"):format(dir, name)) end
-    parameter.tensor:copy(file:tensor(name, { dtype = model.dtype, shape = parameter.tensor:shape() }))
+    parameter.tensor:copy(adapter_tensor(file, dir, parameter.name, model.dtype, parameter.tensor:shape()))
   end
   if #file:names() ~= #model.adapter.parameters then
     q.error("format", ("%s: %d tensors, of which this model has %d"):format(dir, #file:names(), #model.adapter.parameters))
@@ -60,11 +69,36 @@ function peft.load(model, dir)
   return model
 end
 
--- Adds scale * b a to each weight, in f32, and drops the adapter. The merged weight is rounded once to the model's dtype.
+-- The adapter of folder `dir` for single requests (request.lua), beside whatever adapter is on the model.
+function peft.read(model, dir)
+  local c = read_config(dir)
+  local file, targets, adapter, count = q.safetensors.open(dir .. "/adapter_model.safetensors"), {}, { dir = dir, layers = {} }, 0
+  for _, name in ipairs(c.target_modules) do targets[name] = true end
+  for _, layer in ipairs(model.linears) do
+    if targets[layer.role] then
+      local shape = layer.weight:shape()
+      adapter.layers[layer.name] = {
+        a = q.keep(adapter_tensor(file, dir, layer.name .. ".lora_A.weight", model.dtype, { c.r, shape[2] }):clone()),
+        b = q.keep(adapter_tensor(file, dir, layer.name .. ".lora_B.weight", model.dtype, { shape[1], c.r }):clone()),
+        scale = c.lora_alpha / (c.use_rslora and math.sqrt(c.r) or c.r),
+      }
+      count = count + 2
+    end
+  end
+  if #file:names() ~= count then
+    q.error("format", ("%s: %d tensors, of which this model has %d"):format(dir, #file:names(), count))
+  end
+  file:close()
+  return adapter
+end
+
+-- Adds scale * b a to each weight, in f32, and drops the adapter. The merged weight is rounded once to the model's dtype, also
+-- where it was stored in another (f16, a block format).
 function peft.merge(model)
   for _, layer in ipairs(model.linears) do
     if layer.lora then
       local merged = q.merge_lora(layer.weight, layer.lora)
+      if merged:dtype() ~= model.dtype then merged = merged:to(model.dtype) end
       for _, parameter in ipairs(model.parameters) do
         if parameter.tensor == layer.weight then parameter.tensor = merged:label(parameter.name) end
       end

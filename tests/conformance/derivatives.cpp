@@ -25,6 +25,34 @@ Chain linear(Draw& draw) {
   return chain;
 }
 
+// The frozen weights of a block format: the gradient of their product's input.
+Chain stored_linear(Draw& draw) {
+  Matmul forward, da;
+  forward.alpha = da.alpha = -0.5f, forward.trans_b = true;
+  forward.a = draw.tensor(kF32, {draw.size(4), 256});
+  forward.b = draw.tensor(draw.block_format(), {draw.size(5), 256});
+  forward.c = draw.empty(kF32, {forward.a.shape[0], forward.b.shape[0]});
+  Chain chain{forward, {}, forward.c, draw.like(forward.c), {}, {}};
+  da.a = chain.dout, da.b = forward.b, da.c = draw.empty_like(forward.a);
+  chain.gradients = {da};
+  chain.pairs = {{forward.a, da.c}};
+  return chain;
+}
+
+Chain hadamard(Draw& draw) {
+  Hadamard forward;
+  forward.block = 8, forward.inverse = draw.flip();
+  forward.x = draw.tensor(kF32, {draw.size(4), 24}), forward.y = draw.empty_like(forward.x);
+  forward.signs = draw.empty(kF32, {24});
+  for (int64_t i = 0; i < 24; ++i) encode(forward.signs, i, draw.flip() ? 1 : -1);
+  Chain chain{forward, {}, forward.y, draw.like(forward.y), {}, {}};
+  Hadamard gradient = forward;
+  gradient.x = chain.dout, gradient.y = draw.empty_like(forward.x), gradient.inverse = !forward.inverse;
+  chain.gradients = {gradient};
+  chain.pairs = {{forward.x, gradient.y}};
+  return chain;
+}
+
 Chain embedding(Draw& draw) {
   Embedding forward;
   forward.table = draw.tensor(kF32, {draw.size(9), draw.size(5)});
@@ -155,6 +183,8 @@ Chain lm_head_loss(Draw& draw) {
 const std::vector<Derivative>& derivatives() {
   static const std::vector<Derivative> table = {
       {"matmul and bias_grad", linear},
+      {"matmul of stored weights", stored_linear},
+      {"hadamard", hadamard},
       {"embedding_grad", embedding},
       {"rmsnorm_grad", rmsnorm},
       {"rmsnorm_grad of a sum", add_rmsnorm},

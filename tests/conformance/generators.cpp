@@ -18,8 +18,16 @@ Op matmul(Draw& draw) {
   op.trans_a = draw.flip(), op.trans_b = draw.flip(), op.acc = draw.flip();
   if (draw.integer(0, 5) == 0) m = 1, k = 8 * draw.size(80), op.trans_b = true;  // decoding: a row times whole vectors
   op.alpha = draw.pick({1.0f, 1.0f, -0.5f, 2.75f});
+  DType weights = dtype;
+  if (draw.integer(0, 2) == 0) {  // stored weights; sometimes rows longer than the panels that they are decoded to
+    weights = draw.integer(0, 5) ? draw.block_format() : DType::f16;
+    const bool wide = draw.integer(0, 7) == 0;
+    m = std::min<int64_t>(m, wide ? 3 : 20);
+    int64_t &along = op.trans_b ? k : n, &across = op.trans_b ? n : k;
+    along = wide ? 1280 : draw.row_length(weights, 512), across = std::min<int64_t>(across, wide ? 9 : 40);
+  }
   op.a = op.trans_a ? draw.tensor(dtype, {k, m}) : draw.tensor(dtype, {m, k});
-  op.b = op.trans_b ? draw.tensor(dtype, {n, k}) : draw.tensor(dtype, {k, n});
+  op.b = op.trans_b ? draw.tensor(weights, {n, k}) : draw.tensor(weights, {k, n});
   if (draw.flip()) op.bias = draw.tensor(draw.flip() ? DType::f32 : dtype, {n});
   const DType result = draw.flip() ? DType::f32 : dtype;
   op.c = op.acc ? draw.tensor(result, {m, n}) : draw.empty(result, {m, n});
@@ -51,6 +59,20 @@ Op row_linear(Draw& draw) {
 // The length of a row: any, or whole vectors of 16 bytes, and then up to eight times as long.
 int64_t columns(Draw& draw, int64_t most) { return draw.integer(0, 2) ? draw.size(most) : 8 * draw.size(most); }
 
+Op hadamard(Draw& draw) {
+  sometimes_misalign(draw);
+  Hadamard op;
+  op.block = 1 << draw.integer(0, 11);
+  op.x = draw.tensor(draw.float_dtype(), {draw.size(op.block > 256 ? 6 : 40), op.block * draw.integer(1, op.block > 256 ? 2 : 5)});
+  if (draw.flip()) {
+    op.signs = draw.empty(DType::f32, {op.x.columns()});
+    for (int64_t i = 0; i < op.x.columns(); ++i) encode(op.signs, i, draw.flip() ? 1 : -1);
+  }
+  op.inverse = draw.flip();
+  op.y = draw.flip() ? op.x : draw.empty_like(op.x);
+  return op;
+}
+
 Op bias_grad(Draw& draw) {
   sometimes_misalign(draw);
   BiasGrad op;
@@ -64,9 +86,11 @@ Op bias_grad(Draw& draw) {
 Op embedding(Draw& draw) {
   sometimes_misalign(draw);
   Embedding op;
-  op.table = draw.tensor(draw.float_dtype(), {draw.size(90), columns(draw, 300)});
+  const bool stored = draw.integer(0, 2) == 0;
+  const DType dtype = stored ? draw.integer(0, 5) ? draw.block_format() : DType::f16 : draw.float_dtype();
+  op.table = draw.tensor(dtype, {draw.size(90), is_block(dtype) ? draw.row_length(dtype, 1280) : columns(draw, 300)});
   op.tokens = draw.tokens(draw.size(80), op.table.shape[0]);
-  op.y = draw.empty(op.table.dtype, {op.tokens.elements(), op.table.columns()});
+  op.y = draw.empty(stored ? draw.float_dtype() : dtype, {op.tokens.elements(), op.table.columns()});
   return op;
 }
 
@@ -181,6 +205,12 @@ Op scale(Draw& draw) {
 Op cast(Draw& draw) {
   sometimes_misalign(draw);
   Cast op;
+  if (draw.integer(0, 2) == 0) {
+    const DType dtype = draw.block_format();
+    op.x = draw.tensor(dtype, {draw.size(30), draw.row_length(dtype, 1280)}, draw.pick({0.02, 1.0, 300.0}));
+    op.y = draw.resized(op.x, draw.pick({DType::f32, DType::bf16, DType::f16}));
+    return op;
+  }
   op.x = draw.tensor(draw.pick({DType::f32, DType::f32, DType::bf16, DType::f16}), {draw.size(30), draw.size(90)});
   for (double special :
        {0.0, -0.0, 1 + 0x1p-8, 1 + 0x3p-8, 1 + 0x1p-11, 1 + 0x3p-11, 0x1p-24, 0x1p-25, 0x3p-25, -0x1.8p-130, 0x1p-149,
@@ -263,10 +293,13 @@ Op attention_grad(Draw& draw) {
 
 Op lm_head_loss(Draw& draw) {
   LmHeadLoss op;
-  const int64_t tokens = draw.size(40), hidden = draw.size(40), vocab = draw.size(70);
+  const DType dtype = draw.float_dtype();
+  const bool stored = draw.integer(0, 2) == 0;  // a head that is only read
+  const DType weights = stored ? draw.integer(0, 5) ? draw.block_format() : DType::f16 : dtype;
+  const int64_t tokens = draw.size(40), vocab = draw.size(70), hidden = is_block(weights) ? draw.row_length(weights, 256) : draw.size(40);
   const double trained = draw.pick({0.0, 0.3, 0.8, 1.0});
-  op.h = draw.tensor(draw.float_dtype(), {tokens, hidden});
-  op.w = draw.tensor(op.h.dtype, {vocab, hidden}, 0.5);
+  op.h = draw.tensor(dtype, {tokens, hidden});
+  op.w = draw.tensor(weights, {vocab, hidden}, hidden > 64 ? 0.2 : 0.5);
   op.targets = draw.tokens(tokens, vocab);
   for (int64_t t = 0; t < tokens; ++t)
     if (draw.uniform(0, 1) >= trained) encode(op.targets, t, -1);
@@ -274,7 +307,7 @@ Op lm_head_loss(Draw& draw) {
   op.nll = draw.empty(DType::f32, {tokens}), op.loss = draw.empty(DType::f32, {1});
   if (draw.integer(0, 3)) {
     op.dh = draw.empty_like(op.h);
-    if (draw.flip()) op.dw = draw.tensor(DType::f32, {vocab, hidden});
+    if (draw.flip() && !stored) op.dw = draw.tensor(DType::f32, {vocab, hidden});
   }
   op.chunk = static_cast<int>(draw.pick<int64_t>({1, 7, 16, 256}));
   op.workspace = draw.empty(DType::u8, {lm_head_workspace(tokens, hidden, vocab, op.chunk, op.h.dtype)});
@@ -391,6 +424,7 @@ AttentionGrad attention_grad_of(Draw& draw, const Attention& forward) {
 const std::vector<Generator>& generators() {
   static const std::vector<Generator> table = {
       {"matmul", matmul},
+      {"hadamard", hadamard},
       {"row_linear", row_linear},
       {"bias_grad", bias_grad},
       {"embedding", embedding},

@@ -1,5 +1,5 @@
 -- The names documented in bindings/api.lua are exactly the ones that exist: functions of q and its modules, methods of
--- classes. A class bound in C++ is a metatable "qeng.NAME" of the registry; the two classes of the Lua library are listed.
+-- classes. A class bound in C++ is a metatable "qeng.NAME" of the registry; the classes of the Lua library are listed.
 local q = require "qeng"
 
 local documented = {}
@@ -41,7 +41,11 @@ for key, meta in pairs(debug.getregistry()) do
   end
 end
 local template = q.chat_template({ info = function() return {} end, id = function() end }, "none")
-for class, table_ in pairs { Model = require("qeng.model").Model, Template = getmetatable(template) } do methods(class, table_) end
+local classes = {
+  Model = require("qeng.model").Model, Template = getmetatable(template), Engine = require("qeng.engine").Engine,
+  Conversation = require("qeng.conversation").Conversation, Request = { take = require("qeng.request").take, speed = require("qeng.request").speed },
+}
+for class, table_ in pairs(classes) do methods(class, table_) end
 
 local problems = {}
 for name in pairs(documented) do

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "engine/formats/safetensors.h"
+#include "kernels/cpu/isa/table.h"
 #include "kernels/math/blocks/with_block.h"
 #include "tests/catch.h"
 
@@ -56,6 +57,33 @@ TEST_CASE("decoded blocks have the bits of the gguf package and of llama.cpp") {
         wrong += !same(got[static_cast<size_t>(i)], wanted[static_cast<size_t>(first + i)]);
     }
     CHECK(wrong == 0);
+  }
+}
+
+TEST_CASE("every instruction set decodes any range of a row to the same bits") {
+  const auto golden = SafeTensors::open(QENG_SOURCE_DIR "/tests/golden/blocks.safetensors");
+  for (const char* isa : {"baseline", "avx2", "avx512"}) {
+    const isa::Table* table = isa::find(isa);
+    if (!table) {
+      std::fprintf(stderr, "SKIPPED %s: this machine does not run it\n", isa);
+      continue;
+    }
+    for (DType dtype : block_formats()) {
+      INFO(isa << " " << dtype_name(dtype));
+      const StoredTensor& bytes = golden->get(std::string(dtype_name(dtype)) + ".bytes");
+      std::vector<uint16_t> row(bytes.bytes / 2 + 1);
+      std::memcpy(row.data(), bytes.data, bytes.bytes);
+      const int64_t count = bytes.shape[0] * dtype_info(dtype).elements;
+      std::vector<float> wanted(static_cast<size_t>(count)), got(wanted.size());
+      int64_t wrong = 0;
+      for (int64_t first : {int64_t{0}, int64_t{5}, int64_t{32}, int64_t{48}})
+        for (int64_t length : {int64_t{1}, int64_t{16}, int64_t{31}, count - first}) {
+          decode_row(dtype, row.data(), first, length, wanted.data());
+          table->decode(dtype, row.data(), first, length, got.data());
+          for (size_t i = 0; i < static_cast<size_t>(length); ++i) wrong += !same(got[i], wanted[i]);
+        }
+      CHECK(wrong == 0);
+    }
   }
 }
 

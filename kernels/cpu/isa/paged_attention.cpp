@@ -3,33 +3,30 @@
 #include "kernels/cpu/isa/paged_attention.h"
 
 #include "kernels/cpu/isa/tile.h"
+#include "kernels/math/blocks/q8_0.h"
 
 namespace qeng::isa::QENG_ISA {
 namespace {
 
 constexpr float kNothing = -1e30f;  // a score that no real one is below; exp(kNothing - m) is 0
 
-struct Q8 {  // q8_0: 32 values with one scale
-  f16 scale;
-  int8_t values[32];
-};
-static_assert(sizeof(Q8) == 34);
+using blocks::Q8_0;
 
 // A row of the pool to f32, with zeros up to padded(dim).
 template <class T>
 inline void gather_stored(const T* from, int64_t dim, float* to) {
   gather_row(from, dim, 1.0f, to);
 }
-inline void gather_stored(const Q8* from, int64_t dim, float* to) {
+inline void gather_stored(const Q8_0* from, int64_t dim, float* to) {
   for (int64_t i = 0; i < dim; i += 32, ++from) {
-    const Vec scale = splat(to_f32(from->scale));
-    for (int64_t j = 0; j < 32; j += kWidth) store(to + i + j, load(from->values + j) * scale);
+    const Vec scale = splat(to_f32(from->d));
+    for (int64_t j = 0; j < 32; j += kWidth) store(to + i + j, load(from->qs + j) * scale);
   }
 }
 
 template <class T>
 constexpr int64_t stored_elements(int64_t dim) {
-  return sizeof(T) == sizeof(Q8) ? dim / 32 : dim;
+  return sizeof(T) == sizeof(Q8_0) ? dim / 32 : dim;
 }
 
 // A tile of keys or values to f32: `count` rows from key `begin` on, then zeros up to kTileKeys. Rows lie far apart,
@@ -164,7 +161,7 @@ void paged_attention(const PagedTile& tile) {
     case Stored::f32: attend<float>(tile, q, rest, all); break;
     case Stored::bf16: attend<bf16>(tile, q, rest, all); break;
     case Stored::f16: attend<f16>(tile, q, rest, all); break;
-    case Stored::q8_0: attend<Q8>(tile, q, rest, all); break;
+    case Stored::q8_0: attend<Q8_0>(tile, q, rest, all); break;
   }
   if (!tile.partial) write_rows(tile, all);
 }

@@ -8,11 +8,13 @@ namespace qeng::isa::QENG_ISA {
 void fill_activation(Table& table);
 void fill_attention(Table& table);
 void fill_attention_grad(Table& table);
+void fill_block_decode(Table& table);
 void fill_block_dots(Table& table);
 void fill_block_tiles(Table& table);
 void fill_dropout(Table& table);
 void fill_elementwise(Table& table);
 void fill_gemv(Table& table);
+void fill_hadamard(Table& table);
 void fill_optimizer(Table& table);
 void fill_paged_attention(Table& table);
 void fill_rmsnorm(Table& table);
@@ -24,11 +26,13 @@ void fill(Table& table) {
   fill_activation(table);
   fill_attention(table);
   fill_attention_grad(table);
+  fill_block_decode(table);
   fill_block_dots(table);
   fill_block_tiles(table);
   fill_dropout(table);
   fill_elementwise(table);
   fill_gemv(table);
+  fill_hadamard(table);
   fill_optimizer(table);
   fill_paged_attention(table);
   fill_rmsnorm(table);

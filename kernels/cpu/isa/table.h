@@ -44,6 +44,14 @@ struct Table {
                 int64_t n) = nullptr;                                            // also casts; f16 allowed
   void (*accumulate)(Float type, const void* x, float* y, int64_t n) = nullptr;  // y += x
 
+  // ---- stored dtypes (block_decode.cpp): out[i] = element first + i of the row, i < count. dtype: float, f16 or a block
+  // format; the values are those of decode_row (kernels/blocks.h).
+  void (*decode)(DType dtype, const void* row, int64_t first, int64_t count, float* out) = nullptr;
+
+  // ---- hadamard (hadamard.cpp): x *= y; x = H x / sqrt(n), n a power of two
+  void (*multiply)(float* x, const float* y, int64_t n) = nullptr;
+  void (*hadamard)(float* x, int64_t n) = nullptr;
+
   // ---- activation (activation.cpp): SwiGlu, SwiGluGrad
   void (*swiglu)(Float type, const void* gate, const void* up, void* y, int64_t n) = nullptr;
   void (*swiglu_grad)(Float type, const void* gate, const void* up, const void* dy, void* dgate, void* dup,

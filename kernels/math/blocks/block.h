@@ -29,6 +29,9 @@ QENG_HD float times_plus(float a, float b, float c) {
 #endif
 }
 
+// 1 / d; 0 where d is 0, or so small that no half holds it and its inverse overflows.
+QENG_HD float inverse_of(float d) { return d > 1e-30f || d < -1e-30f ? 1.0f / d : 0.0f; }
+
 // The weight k of a block.
 template <class Block>
 QENG_HD float decode(const Block& b, int k) {

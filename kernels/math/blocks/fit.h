@@ -27,7 +27,7 @@ static inline void error_weights(int n, const float* x, const float* importance,
 // The codes of x by a scale (all 0 if it is 0), and the weighted error they leave.
 static inline float round_codes(int n, const float* x, const float* u, float s, float m, int low, int high,
                                 int8_t* codes) {
-  const float inverse = s != 0 ? 1.0f / s : 0.0f;
+  const float inverse = inverse_of(s);
   float error = 0;
   for (int k = 0; k < n; ++k) {
     const int q = clamped(nearest((x[k] + m) * inverse), low, high);
@@ -140,7 +140,7 @@ static inline void super_scales(const float* x, const float* importance, int sca
     if (magnitude(s[g]) > magnitude(extreme)) extreme = s[g];
   }
   float d = extreme / static_cast<float>(scale_low);
-  const float inverse = d != 0 ? 1.0f / d : 0.0f;
+  const float inverse = inverse_of(d);
   for (int g = 0; g < kGroups; ++g) out.scales[g] = clamped(nearest(s[g] * inverse), scale_low, scale_high);
   for (int round = 0;; ++round) {
     d = to_f32(out.d = to_f16(d));

@@ -46,7 +46,7 @@ static inline f16 encode_ternary(int n, const float* x, uint8_t* codes) {
     const float size = x[k] < 0 ? -x[k] : x[k];
     if (size > most) most = size;
   }
-  const float inverse = most != 0 ? 1.0f / most : 0.0f;
+  const float inverse = inverse_of(most);
   for (int k = 0; k < n; ++k) codes[k] = static_cast<uint8_t>(round_away(x[k] * inverse) + 1);
   return to_f16(most);
 }

@@ -48,7 +48,7 @@ static inline f16 encode_symmetric(const float* x, const float* importance, int 
   } else {
     d = extreme_of(32, x) / static_cast<float>(-half);
   }
-  const float inverse = d != 0 ? 1.0f / d : 0.0f;
+  const float inverse = inverse_of(d);
   for (int k = 0; k < 32; ++k) {
     const int q = static_cast<int>(x[k] * inverse + (static_cast<float>(half) + 0.5f));  // not negative: rounds down
     codes[k] = static_cast<uint8_t>(clamped(q, 0, 2 * half - 1));
@@ -68,7 +68,7 @@ static inline void encode_with_min(const float* x, const float* importance, int 
     s = to_f32(to_f16(fit.s)), low = to_f32(to_f16(-fit.m));
   }
   d = to_f16(s), m = to_f16(low);
-  const float inverse = s != 0 ? 1.0f / s : 0.0f;
+  const float inverse = inverse_of(s);
   for (int k = 0; k < 32; ++k)
     codes[k] = static_cast<uint8_t>(clamped(static_cast<int>((x[k] - low) * inverse + 0.5f), 0, high));
 }

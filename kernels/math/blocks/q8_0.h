@@ -29,7 +29,7 @@ QENG_HD void encode(const float* x, const float*, Q8_0& b) {
     const float size = x[k] < 0 ? -x[k] : x[k];
     if (size > most) most = size;
   }
-  const float d = most / 127.0f, inverse = d != 0 ? 1.0f / d : 0.0f;
+  const float d = most / 127.0f, inverse = inverse_of(d);
   b.d = to_f16(d);
   for (int k = 0; k < 32; ++k) b.qs[k] = static_cast<int8_t>(round_away(x[k] * inverse));
 }

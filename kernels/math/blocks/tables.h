@@ -27,11 +27,11 @@ QENG_HD int table_value(uint64_t first_eight, uint64_t others, int q) {
   return static_cast<int8_t>((q < 8 ? first_eight : others) >> (q % 8 * 8));
 }
 // -127 -104 -83 -65 -49 -35 -22 -10 1 13 25 38 53 69 89 113
-constexpr uint64_t kIq4Values[2] = {0xf6eaddcfbfad9881u, 0x7159453526190d01u};
+constexpr uint64_t kIq4First = 0xf6eaddcfbfad9881u, kIq4Others = 0x7159453526190d01u;
 // 0 1 2 3 4 6 8 12 and their negatives
-constexpr uint64_t kFp4Values[2] = {0x0c08060403020100u, 0xf4f8fafcfdfeff00u};
-QENG_HD int iq4_value(int q) { return table_value(kIq4Values[0], kIq4Values[1], q); }
-QENG_HD int fp4_value(int q) { return table_value(kFp4Values[0], kFp4Values[1], q); }
+constexpr uint64_t kFp4First = 0x0c08060403020100u, kFp4Others = 0xf4f8fafcfdfeff00u;
+QENG_HD int iq4_value(int q) { return table_value(kIq4First, kIq4Others, q); }
+QENG_HD int fp4_value(int q) { return table_value(kFp4First, kFp4Others, q); }
 
 QENG_HD int code(const IQ4_NL& b, int k) { return iq4_value(nibble(b.qs, k)); }
 QENG_HD float scale(const IQ4_NL& b, int) { return to_f32(b.d); }
@@ -41,10 +41,11 @@ QENG_HD float scale(const MXFP4& b, int) {  // the two least are subnormal
   return float_of(b.e < 2 ? 0x00200000u << b.e : static_cast<uint32_t>(b.e - 1) << 23);
 }
 
-// The code whose value is nearest to v, the first of two. The first codes' values ascend.
+// The code whose value is nearest to v, the first of two. Values of IQ4_NL ascend, those of FP4's first codes too.
 static inline int nearest_iq4(float v) {
   int q = 0;
-  while (q < 15 && v > 0.5f * static_cast<float>(iq4_value(q) + iq4_value(q + 1))) ++q;
+  for (int step = 8; step > 0; step /= 2)
+    if (v > 0.5f * static_cast<float>(iq4_value(q + step - 1) + iq4_value(q + step))) q += step;
   return q;
 }
 static inline int nearest_fp4(float v) {
@@ -58,20 +59,20 @@ static inline void encode(const float* x, const float* importance, IQ4_NL& b) {
   const float extreme = extreme_of(32, x);
   float u[32], d = 0, most = -1;
   error_weights(32, x, importance, u);
-  const auto improve =
-      [&](float inverse) {  // the best d for the codes of an inverse scale, if that beats what is known
-        float xv = 0, vv = 0;
-        for (int k = 0; k < 32; ++k) {
-          const float v = static_cast<float>(iq4_value(nearest_iq4(x[k] * inverse)));
-          xv += u[k] * x[k] * v, vv += u[k] * v * v;
-        }
-        if (vv > 0 && xv * xv > most * vv) most = xv * xv / vv, d = xv / vv;
-      };
+  // The best d for the codes of an inverse scale, if that beats what is known.
+  const auto improve = [&](float inverse) {
+    float xv = 0, vv = 0;
+    for (int k = 0; k < 32; ++k) {
+      const float v = static_cast<float>(iq4_value(nearest_iq4(x[k] * inverse)));
+      xv += u[k] * x[k] * v, vv += u[k] * v * v;
+    }
+    if (vv > 0 && xv * xv > most * vv) most = xv * xv / vv, d = xv / vv;
+  };
   for (int t = -7; t <= 7 && extreme != 0; ++t)
     improve((static_cast<float>(t) - 127.0f) / extreme), improve((static_cast<float>(t) + 113.0f) / extreme);
   for (int round = 0; round < kRounds && d != 0; ++round) improve(1.0f / d);
   b.d = to_f16(d);
-  const float stored = to_f32(b.d), inverse = stored != 0 ? 1.0f / stored : 0.0f;
+  const float stored = to_f32(b.d), inverse = inverse_of(stored);
   uint8_t codes[32];
   for (int k = 0; k < 32; ++k) codes[k] = static_cast<uint8_t>(nearest_iq4(x[k] * inverse));
   put_nibbles(codes, b.qs);
@@ -80,8 +81,7 @@ static inline void encode(const float* x, const float* importance, IQ4_NL& b) {
 // The exponent that OCP gives, which saturates weights above 6 of its steps, or the one above it, whichever errs less.
 static inline void encode(const float* x, const float* importance, MXFP4& b) {
   const float most = magnitude(extreme_of(32, x));
-  const int exponent =
-      static_cast<int>(bits_of(most) >> 23);  // of the float, biased; its scale 2^(e - 128) is a quarter
+  const int exponent = static_cast<int>(bits_of(most) >> 23);  // biased; the scale 2^(e - 128) is an eighth of that
   const int first = most == 0 ? 0 : clamped(exponent - 2, 0, 254);
   float least = -1;
   for (int e = first; e <= (first < 254 ? first + 1 : first); ++e) {

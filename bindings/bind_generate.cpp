@@ -1,0 +1,201 @@
+// The operations of inference, which record no gradient, and the page pool of a KV cache.
+#include "bindings/register.h"
+#include "bindings/runtime.h"
+#include "engine/generate/logprobs.h"
+#include "engine/generate/page_pool.h"
+
+QENG_LUA_CLASS(qeng::PagePool, "PagePool")
+
+namespace qeng {
+namespace {
+
+using lua::Call;
+using lua::Options;
+
+// ---------------------------------------------------------------- operations
+
+// The tensors of option `key`, a list that may have holes, as views; the tensors are alive as long as Lua's are.
+std::vector<View> views_of(Call& call, const Options& opt, const char* key, size_t count) {
+  std::vector<View> views;
+  if (!opt.has(key)) return views;
+  opt.push(key);
+  const int table = lua_gettop(call.L);
+  if (!lua_istable(call.L, table)) fail("value", call.name, ": ", key, ": list of tensors expected, got ", lua::type_text(call.L, table));
+  bool any = false;
+  for (size_t i = 1; i <= count; ++i) {
+    lua_rawgeti(call.L, table, static_cast<int>(i));
+    try {
+      const bool present = !lua_isnil(call.L, -1) && !(lua_isboolean(call.L, -1) && !lua_toboolean(call.L, -1));
+      views.push_back(present ? lua::Value<TensorPtr>::read(call.L, lua_gettop(call.L))->view : View());
+      any = any || present;
+    } catch (const lua::Problem& problem) {
+      fail("value", call.name, ": ", key, ": element ", i, ": ", problem.text);
+    }
+    lua_pop(call.L, 1);
+  }
+  lua_pop(call.L, 1);
+  return any ? views : std::vector<View>();
+}
+
+int row_linear(Call& call) {
+  const TensorPtr x = call.arg<TensorPtr>(1);
+  const std::vector<TensorPtr> weights = call.arg<std::vector<TensorPtr>>(2);
+  Options opt(call, 3, {"bias", "out", "alpha", "into"});
+  const DType out = opt.get<DType>("out", x->view.dtype);
+  RowLinear op{.x = x->view, .bias = views_of(call, opt, "bias", weights.size()), .alpha = opt.get<float>("alpha", 1)};
+  std::vector<TensorPtr> results;
+  if (opt.has("into")) {
+    results = opt.get<std::vector<TensorPtr>>("into");
+    op.acc = true;
+  }
+  for (const TensorPtr& w : weights) {
+    op.w.push_back(w->view);
+    if (op.acc) continue;
+    Shape shape(x->view.shape, x->view.shape + x->view.rank);
+    if (shape.empty() || w->view.rank != 2) fail("shape", call.name, ": x is ", shape_text(x->view), ", w is ", shape_text(w->view), "; expected rows and [out, in]");
+    shape.back() = w->view.shape[0];
+    results.push_back(make_tensor(device(), shape, out));
+  }
+  for (const TensorPtr& y : results) op.y.push_back(y->view);
+  device().run(op);
+  return call.push(results);
+}
+
+int kv_store(Call& call) {
+  const auto view = [&](int i) { return call.arg<TensorPtr>(i)->view; };
+  device().run(KvStore{view(1), view(2), view(3), view(4), view(5)});
+  return 0;
+}
+
+int copy_pages(Call& call) {
+  device().run(CopyPages{call.arg<TensorPtr>(1)->view, call.arg<TensorPtr>(2)->view, call.arg<int>(3)});
+  return 0;
+}
+
+int paged_attention(Call& call) {
+  const TensorPtr query = call.arg<TensorPtr>(1), keys = call.arg<TensorPtr>(2), values = call.arg<TensorPtr>(3);
+  Options opt(call, 4, {"pages", "cu_q", "lengths", "page_tokens", "scale", "window"});
+  const auto view = [&](const char* key) { return opt.get<TensorPtr>(key)->view; };
+  const TensorPtr mixed = make_like(*query);
+  device().run(PagedAttention{query->view, keys->view, values->view, view("pages"), view("cu_q"), view("lengths"), mixed->view,
+                              opt.get<float>("scale", 1.0f / std::sqrt(static_cast<float>(query->view.columns()))), opt.get<int>("window", 0),
+                              opt.get<int>("page_tokens")});
+  return call.push(mixed);
+}
+
+// token_logprobs(logits, id, k): the log-probability of the token under the last row, and {{id =, logprob =}...} of the k likeliest.
+int logprobs(Call& call) {
+  const TensorPtr logits = call.arg<TensorPtr>(1);
+  const int64_t rows = logits->view.rows();
+  const std::vector<float> row = to_host_f32(*row_range(reshape_view(logits, {rows, logits->view.columns()}), rows - 1, 1));
+  const View view(const_cast<float*>(row.data()), DType::f32, {logits->view.columns()});
+  const TokenLogprobs result = token_logprobs(view, call.arg<int64_t>(2), call.arg<int64_t>(3, 0));
+  call.push(result.logprob);
+  lua_createtable(call.L, static_cast<int>(result.top.size()), 0);
+  for (size_t i = 0; i < result.top.size(); ++i) {
+    lua_newtable(call.L);
+    lua::set_field(call.L, "id", result.top[i].first);
+    lua::set_field(call.L, "logprob", result.top[i].second);
+    lua_rawseti(call.L, -2, static_cast<int>(i) + 1);
+  }
+  return 2;
+}
+
+// ---------------------------------------------------------------- page pool
+
+int page_pool(Call& call) {
+  Options opt(call, 1, {"pages", "page_tokens", "remember"});
+  return call.push(std::make_shared<PagePool>(opt.get<int64_t>("pages"), opt.get<int>("page_tokens", 16), opt.get("remember", true)));
+}
+
+// Elements first .. last of the array of ids at an argument, 1 .. its length by default.
+std::vector<int32_t> ids_of(Call& call, int argument) {
+  const int table = call.index(argument);
+  if (!lua_istable(call.L, table)) call.bad_argument(argument, "list of token ids expected, got " + lua::type_text(call.L, table));
+  const int first = call.arg<int>(argument + 1, 1), last = call.arg<int>(argument + 2, static_cast<int>(lua_objlen(call.L, table)));
+  std::vector<int32_t> ids;
+  for (int i = first; i <= last; ++i) {
+    lua_rawgeti(call.L, table, i);
+    try {
+      ids.push_back(lua::Value<int32_t>::read(call.L, lua_gettop(call.L)));
+    } catch (const lua::Problem& problem) {
+      call.bad_argument(argument, "element " + std::to_string(i) + ": " + problem.text);
+    }
+    lua_pop(call.L, 1);
+  }
+  return ids;
+}
+
+int open(Call& call) { return call.push(call.self<PagePool>()->open(call.arg<int64_t>(1, 0))); }
+int reuse(Call& call) { return call.push(call.self<PagePool>()->reuse(call.arg<int64_t>(1), ids_of(call, 2))); }
+int extend(Call& call) { return call.push(call.self<PagePool>()->extend(call.arg<int64_t>(1), ids_of(call, 2))); }
+int length(Call& call) { return call.push(call.self<PagePool>()->length(call.arg<int64_t>(1))); }
+int fork(Call& call) { return call.push(call.self<PagePool>()->fork(call.arg<int64_t>(1))); }
+int commit(Call& call) { return call.self<PagePool>()->commit(call.arg<int64_t>(1)), 0; }
+int truncate(Call& call) { return call.self<PagePool>()->truncate(call.arg<int64_t>(1), call.arg<int64_t>(2)), 0; }
+int close(Call& call) { return call.self<PagePool>()->close(call.arg<int64_t>(1)), 0; }
+int forget(Call& call) { return call.self<PagePool>()->forget(), 0; }
+
+int copies(Call& call) {
+  const std::vector<int32_t> pairs = call.self<PagePool>()->copies();
+  return pairs.empty() ? 0 : call.push(pairs);
+}
+
+int stats(Call& call) {
+  const auto pool = call.self<PagePool>();
+  lua_newtable(call.L);
+  lua::set_field(call.L, "pages", pool->pages());
+  lua::set_field(call.L, "page_tokens", pool->page_tokens());
+  lua::set_field(call.L, "used", pool->pages() - pool->available());
+  lua::set_field(call.L, "remembered", pool->remembered());
+  lua::set_field(call.L, "sequences", pool->sequences());
+  return 1;
+}
+
+int available(Call& call) { return call.push(call.self<PagePool>()->available()); }
+
+// Writes a step into its tensors, whose sizes say how much is padding: the last counts[i] tokens of sequence ids[i].
+int fill(Call& call) {
+  const auto pool = call.self<PagePool>();
+  Options to(call, 1, {"tokens", "positions", "slots", "cu_q", "lengths", "pages"});
+  const auto ids = call.arg<std::vector<int64_t>>(2), counts = call.arg<std::vector<int64_t>>(3);
+  if (ids.size() != counts.size()) fail("value", call.name, ": ", ids.size(), " sequences and ", counts.size(), " counts");
+  std::vector<PagePool::Part> parts;
+  for (size_t i = 0; i < ids.size(); ++i) parts.push_back({ids[i], counts[i]});
+  const TensorPtr tokens = to.get<TensorPtr>("tokens"), lengths = to.get<TensorPtr>("lengths"), pages = to.get<TensorPtr>("pages");
+  const int64_t most = pages->view.rank == 2 ? pages->view.shape[1] : 0;
+  const PagePool::Rows rows = pool->rows(parts, tokens->view.elements(), lengths->view.elements(), most);
+  const auto put = [&](const char* key, const std::vector<int32_t>& values) {
+    const TensorPtr tensor = to.get<TensorPtr>(key);
+    if (tensor->view.dtype != DType::i32 || tensor->view.elements() != static_cast<int64_t>(values.size()))
+      fail("shape", call.name, ": ", key, " is ", shape_text(tensor->view), ", expected ", values.size(), " elements of i32");
+    if (!values.empty()) from_host_i32(*tensor, values.data(), values.size());
+  };
+  put("tokens", rows.tokens), put("positions", rows.positions), put("slots", rows.slots);
+  put("cu_q", rows.cu_q), put("lengths", rows.lengths), put("pages", rows.pages);
+  return 0;
+}
+
+// t:set(list): the first elements of a tensor of i32 or f32.
+int set(Call& call) {
+  const TensorPtr x = lua::self_tensor(call);
+  const auto values = call.arg<std::vector<double>>(1);
+  const auto count = static_cast<int64_t>(values.size());
+  if (count > x->view.elements()) fail("shape", "set: ", count, " values for ", shape_text(x->view));
+  if (count) from_host(*row_range(reshape_view(x, {x->view.elements()}), 0, count), values.data(), values.size());
+  lua_settop(call.L, 1);
+  return 1;
+}
+
+}  // namespace
+
+void register_generate(lua_State* L) {
+  using namespace lua;
+  functions(L, "", {{"row_linear", fn<row_linear>}, {"kv_store", fn<kv_store>}, {"copy_pages", fn<copy_pages>}, {"paged_attention", fn<paged_attention>}, {"token_logprobs", fn<logprobs>}, {"page_pool", fn<page_pool>}});
+  methods<PagePool>(L, {{"open", fn<open>}, {"reuse", fn<reuse>}, {"extend", fn<extend>}, {"length", fn<length>}, {"fork", fn<fork>}, {"commit", fn<commit>},
+                        {"truncate", fn<truncate>}, {"close", fn<close>}, {"forget", fn<forget>}, {"copies", fn<copies>}, {"stats", fn<stats>}, {"available", fn<available>},
+                        {"fill", fn<fill>}});
+  methods<Tensor>(L, {{"set", fn<set>}});
+}
+
+}  // namespace qeng

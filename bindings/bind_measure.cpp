@@ -1,0 +1,26 @@
+// q.add_column_squares, q.squared_error: what quantizing needs to know.
+#include "bindings/lua.h"
+#include "bindings/register.h"
+#include "bindings/runtime.h"
+#include "engine/quantize/measure.h"
+
+namespace qeng {
+namespace {
+using lua::Call;
+
+int add_squares(Call& call) {
+  add_column_squares(*call.arg<TensorPtr>(1), *call.arg<TensorPtr>(2));
+  return 0;
+}
+
+int error(Call& call) {
+  const SquaredError sums = squared_error(call.arg<TensorPtr>(1), call.arg<TensorPtr>(2));
+  return call.push(sums.error, sums.total);
+}
+}  // namespace
+
+void register_measure(lua_State* L) {
+  lua::functions(L, "", {{"add_column_squares", lua::fn<add_squares>}, {"squared_error", lua::fn<error>}});
+}
+
+}  // namespace qeng

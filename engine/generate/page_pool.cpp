@@ -1,0 +1,215 @@
+#include "engine/generate/page_pool.h"
+
+#include <algorithm>
+
+#include "kernels/error.h"
+
+namespace qeng {
+namespace {
+constexpr uint64_t kSalt = uint64_t{1} << 63;  // marks a salt, where otherwise the serial of a page stands
+}
+
+PagePool::PagePool(int64_t pages, int page_tokens, bool remember) : page_tokens_(page_tokens), remember_(remember) {
+  if (pages < 1 || page_tokens < 1 || pages > INT32_MAX / page_tokens)
+    fail("value", "page pool: ", pages, " pages of ", page_tokens, " tokens; expected at least 1, and less than 2^31 slots");
+  states_.resize(static_cast<size_t>(pages));
+  for (int64_t page = pages - 1; page >= 0; --page) free_.push_back(static_cast<int32_t>(page));
+}
+
+PagePool::Sequence& PagePool::at(int64_t id) {
+  const auto it = sequences_.find(id);
+  if (it == sequences_.end()) fail("value", "page pool: there is no sequence ", id, "; it was closed, or never opened");
+  return it->second;
+}
+const PagePool::Sequence& PagePool::at(int64_t id) const { return const_cast<PagePool*>(this)->at(id); }
+
+int64_t PagePool::open(int64_t salt) {
+  sequences_[next_id_] = {kSalt | static_cast<uint64_t>(salt), {}, {}, {}};
+  return next_id_++;
+}
+
+// FNV-1a over the words; candidates are compared in full.
+uint64_t PagePool::hash_of(uint64_t before, const int32_t* tokens) const {
+  uint64_t hash = 14695981039346656037u ^ before;
+  for (int i = -1; i < page_tokens_; ++i) {
+    hash ^= i < 0 ? before : static_cast<uint64_t>(static_cast<uint32_t>(tokens[i]));
+    hash *= 1099511628211u;
+    hash ^= hash >> 32;
+  }
+  return hash;
+}
+
+int32_t PagePool::find(uint64_t before, const int32_t* tokens) const {
+  const auto [first, last] = found_by_.equal_range(hash_of(before, tokens));
+  for (auto it = first; it != last; ++it) {
+    const State& state = states_[static_cast<size_t>(it->second)];
+    if (state.before == before && std::equal(state.tokens.begin(), state.tokens.end(), tokens)) return it->second;
+  }
+  return -1;
+}
+
+void PagePool::forget(int32_t page) {
+  State& state = states_[static_cast<size_t>(page)];
+  if (state.serial == 0) return;
+  const auto [first, last] = found_by_.equal_range(state.hash);
+  found_by_.erase(std::find_if(first, last, [&](const auto& entry) { return entry.second == page; }));
+  state.serial = 0;
+  state.tokens.clear();
+  if (state.users == 0) {
+    idle_.erase(state.idle);
+    free_.push_back(page);
+  }
+}
+
+void PagePool::forget() {
+  while (!idle_.empty()) forget(idle_.front());
+}
+
+int32_t PagePool::take() {
+  if (free_.empty()) forget(idle_.front());
+  const int32_t page = free_.back();
+  free_.pop_back();
+  states_[static_cast<size_t>(page)].users = 1;
+  return page;
+}
+
+void PagePool::share(int32_t page) {
+  State& state = states_[static_cast<size_t>(page)];
+  if (state.users++ == 0) idle_.erase(state.idle);
+}
+
+void PagePool::release(int32_t page) {
+  State& state = states_[static_cast<size_t>(page)];
+  if (--state.users > 0) return;
+  if (state.serial == 0) free_.push_back(page);
+  else state.idle = idle_.insert(idle_.end(), page);
+}
+
+int64_t PagePool::reuse(int64_t id, const std::vector<int32_t>& tokens) {
+  Sequence& sequence = at(id);
+  if (!sequence.tokens.empty()) fail("value", "page pool: reuse: sequence ", id, " has ", sequence.tokens.size(), " tokens already");
+  const size_t page_tokens = static_cast<size_t>(page_tokens_);
+  uint64_t before = sequence.salt;
+  for (size_t begin = 0; begin + page_tokens <= tokens.size(); begin += page_tokens) {
+    const int32_t page = find(before, tokens.data() + begin);
+    if (page < 0) break;
+    share(page);
+    before = states_[static_cast<size_t>(page)].serial;
+    sequence.pages.push_back(page);
+    sequence.serials.push_back(before);
+  }
+  const size_t held = std::min(sequence.pages.size() * page_tokens, tokens.empty() ? 0 : tokens.size() - 1);
+  sequence.tokens.assign(tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(held));
+  truncate(id, static_cast<int64_t>(held));
+  return static_cast<int64_t>(held);
+}
+
+bool PagePool::extend(int64_t id, const std::vector<int32_t>& tokens) {
+  Sequence& sequence = at(id);
+  if (tokens.empty()) return true;
+  const size_t page_tokens = static_cast<size_t>(page_tokens_), length = sequence.tokens.size();
+  const size_t wanted = (length + tokens.size() + page_tokens - 1) / page_tokens, added = wanted - sequence.pages.size();
+  int32_t last = length % page_tokens ? sequence.pages.back() : -1;  // is written into
+  const bool copied = last >= 0 && states_[static_cast<size_t>(last)].users > 1;
+  if (static_cast<int64_t>(added) + copied > available()) return false;
+  if (copied) {
+    const int32_t own = take();
+    copies_.insert(copies_.end(), {last, own});
+    release(last);
+    sequence.pages.back() = own;
+  } else if (last >= 0) {
+    forget(last);  // it will hold something else than what it is remembered as
+  }
+  for (size_t i = 0; i < added; ++i) sequence.pages.push_back(take());
+  sequence.tokens.insert(sequence.tokens.end(), tokens.begin(), tokens.end());
+  return true;
+}
+
+void PagePool::commit(int64_t id) {
+  Sequence& sequence = at(id);
+  if (!remember_) return;
+  const size_t page_tokens = static_cast<size_t>(page_tokens_);
+  for (size_t i = sequence.serials.size(); (i + 1) * page_tokens <= sequence.tokens.size(); ++i) {
+    const uint64_t before = i ? sequence.serials[i - 1] : sequence.salt;
+    const int32_t* tokens = sequence.tokens.data() + i * page_tokens;
+    const int32_t known = find(before, tokens);
+    if (known >= 0) {  // another sequence was first: one of the two equal pages is enough
+      if (known != sequence.pages[i]) {
+        share(known);
+        release(sequence.pages[i]);
+        sequence.pages[i] = known;
+      }
+    } else {
+      State& state = states_[static_cast<size_t>(sequence.pages[i])];
+      if (state.serial == 0) {
+        state.serial = next_serial_++;
+        state.before = before;
+        state.hash = hash_of(before, tokens);
+        state.tokens.assign(tokens, tokens + page_tokens);
+        found_by_.emplace(state.hash, sequence.pages[i]);
+      }
+    }
+    sequence.serials.push_back(states_[static_cast<size_t>(sequence.pages[i])].serial);
+  }
+}
+
+void PagePool::truncate(int64_t id, int64_t length) {
+  Sequence& sequence = at(id);
+  if (length < 0 || length > static_cast<int64_t>(sequence.tokens.size()))
+    fail("value", "page pool: truncate: sequence ", id, " has ", sequence.tokens.size(), " tokens, not ", length);
+  const size_t page_tokens = static_cast<size_t>(page_tokens_), kept = static_cast<size_t>(length);
+  sequence.tokens.resize(kept);
+  while (sequence.pages.size() > (kept + page_tokens - 1) / page_tokens) {  // from the last: the ends are forgotten first
+    release(sequence.pages.back());
+    sequence.pages.pop_back();
+  }
+  sequence.serials.resize(std::min(sequence.serials.size(), kept / page_tokens));
+}
+
+int64_t PagePool::fork(int64_t id) {
+  const Sequence copy = at(id);
+  for (const int32_t page : copy.pages) share(page);
+  sequences_[next_id_] = copy;
+  return next_id_++;
+}
+
+void PagePool::close(int64_t id) {
+  truncate(id, 0);
+  sequences_.erase(id);
+}
+
+std::vector<int32_t> PagePool::copies() {
+  std::vector<int32_t> told;
+  told.swap(copies_);
+  return told;
+}
+
+PagePool::Rows PagePool::rows(const std::vector<Part>& parts, int64_t rows, int64_t sequences, int64_t most) const {
+  Rows out;
+  const auto size = [](int64_t n) { return static_cast<size_t>(n); };
+  if (static_cast<int64_t>(parts.size()) > sequences) fail("value", "page pool: rows: ", parts.size(), " sequences, room for ", sequences);
+  out.tokens.reserve(size(rows)), out.positions.reserve(size(rows)), out.slots.reserve(size(rows));
+  out.pages.assign(size(sequences * most), -1);
+  out.cu_q.push_back(0);
+  for (const Part& part : parts) {
+    const Sequence& sequence = at(part.id);
+    const int64_t length = static_cast<int64_t>(sequence.tokens.size());
+    if (part.count < 0 || part.count > length || static_cast<int64_t>(out.tokens.size()) + part.count > rows ||
+        static_cast<int64_t>(sequence.pages.size()) > most)
+      fail("value", "page pool: rows: ", part.count, " rows of sequence ", part.id, " with ", length, " tokens on ", sequence.pages.size(),
+           " pages do not fit ", rows, " rows of ", most, " pages");
+    for (int64_t position = length - part.count; position < length; ++position) {
+      out.tokens.push_back(sequence.tokens[size(position)]);
+      out.positions.push_back(static_cast<int32_t>(position));
+      out.slots.push_back(sequence.pages[size(position / page_tokens_)] * page_tokens_ + static_cast<int32_t>(position % page_tokens_));
+    }
+    std::copy(sequence.pages.begin(), sequence.pages.end(), out.pages.begin() + static_cast<std::ptrdiff_t>(size(most) * out.lengths.size()));
+    out.lengths.push_back(static_cast<int32_t>(length));
+    out.cu_q.push_back(static_cast<int32_t>(out.tokens.size()));
+  }
+  out.tokens.resize(size(rows), 0), out.positions.resize(size(rows), 0), out.slots.resize(size(rows), -1);
+  out.lengths.resize(size(sequences), 0), out.cu_q.resize(size(sequences) + 1, out.cu_q.back());
+  return out;
+}
+
+}  // namespace qeng

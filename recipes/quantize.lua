@@ -1,0 +1,46 @@
+-- Writes a model as a GGUF file, in any of the format's types that qeng has.
+--   qeng recipes/quantize.lua MODEL OUT.gguf --type q4_k_m [--calibration text.txt] [--tensor 'ffn_down=q6_k,output=q8_0']
+
+local export = require "qeng.gguf_export"
+local importance = require "qeng.importance"
+local progress = require "qeng.progress"
+local q = require "qeng"
+local types = require "qeng.gguf_types"
+
+local opt = q.options({
+  "Writes a model as a GGUF file: " .. table.concat(types.names(), ", ") .. ".",
+  positional = { "model", "out" },
+  model = { nil, "Hugging Face folder, GGUF file, or org/name[@revision] on the hub", required = true, order = 1 },
+  out = { nil, "GGUF file", required = true, order = 2 },
+  type = { "q4_k_m", "type of the matrices, or a mix as llama.cpp's", order = 3 },
+  tensor = { "", "types of single tensors, PATTERN=TYPE,...: part of a name, * for anything", order = 4 },
+  calibration = { "", "text whose use of the weights says which of them matter most", order = 5 },
+  chunks = { 64, "documents of 512 tokens taken from the calibration text", min = 1, integer = true, order = 6 },
+  importance = { "", "importance matrix of an earlier run (or llama.cpp's); with --calibration: where to keep it", order = 7 },
+})
+
+local found
+if opt.calibration ~= "" then
+  local model = q.load(opt.model, { dtype = "f32" })
+  found = importance.collect(model, q.fs.read(opt.calibration), { chunks = opt.chunks })
+  if opt.importance ~= "" then importance.save(found, opt.importance, 512) end
+elseif opt.importance ~= "" then
+  found = importance.load(opt.importance)
+end
+
+local source = export.open(opt.model)
+local plan = types.plan(opt.type, opt.tensor, source.shape)
+local line, begin = progress.new(), q.time()
+local result = export.write(opt.out, source, plan, {
+  importance = found and importance.tensors(found), measure = true,
+  progress = function(done, count, bytes, name)
+    line:line(("%d of %d tensors, %s, %s: %s"):format(done, count, progress.bytes(bytes), progress.duration(q.time() - begin), name))
+  end,
+})
+line:finish()
+for _, note in ipairs(result.notes) do print("note: " .. note) end
+print(("%-8s %8s %14s %10s %6s %9s"):format("type", "tensors", "elements", "bytes", "bits", "rel. RMSE"))
+for _, row in ipairs(result.by_type) do
+  print(("%-8s %8d %14d %10s %6.2f %9.5f"):format(row.type, row.tensors, row.elements, progress.bytes(row.bytes), 8 * row.bytes / row.elements, row.rmse))
+end
+print(("%s: %s, %.2f bits per weight"):format(opt.out, progress.bytes(result.bytes), 8 * result.bytes / result.elements))

@@ -1,0 +1,31 @@
+-- The model files of scripts/qeng/models, and which of them a config.json asks for.
+
+local q = require "qeng.core"
+
+local architectures = {}
+
+local known = {}
+for _, name in ipairs { "llama", "mistral", "qwen2", "qwen3" } do
+  local arch = require("qeng.models." .. name)
+  known[arch.hf] = arch
+end
+
+-- file: a config (scripts/qeng/config.lua). Returns the model file and its settings; a key that neither uses is refused.
+function architectures.of(file)
+  local names = file.values.architectures
+  local name = type(names) == "table" and names[1] or nil
+  for _, arch in pairs(known) do
+    if arch.hf == name or (not name and arch.model_type == file.values.model_type) then
+      local c = arch.config(file)
+      file:finish()
+      return arch, c
+    end
+  end
+  local list = {}
+  for hf in pairs(known) do list[#list + 1] = hf end
+  table.sort(list)
+  q.error("unsupported", ("%s: architecture %s is not known; known are %s (a new one is a file in scripts/qeng/models)")
+    :format(file.path, tostring(name or file.values.model_type), table.concat(list, ", ")))
+end
+
+return architectures

@@ -1,0 +1,83 @@
+-- A conversation with a model: what was said, and an engine whose cache remembers it, so that a turn computes only what is new.
+--
+--   local talk = conversation.new(model, { system = "Be brief.", temperature = 0.7, kv = "f16" })
+--   for text, kind in talk:ask "Hello" do io.write(text) end      -- kind "reasoning" for what stands between <think> and </think>
+--   print(talk:speed())
+
+local engine = require "qeng.engine"
+local q = require "qeng.core"
+
+local conversation = {}
+local Conversation = {}
+Conversation.__index = Conversation
+
+-- opt: system, and what engine.new (kv, context, chunk, draft) and a request (request.lua) take.
+function conversation.new(model, opt)
+  local self = setmetatable({ model = model, messages = {}, system = opt.system, opt = {} }, Conversation)
+  local own = { max_batch = 1 }
+  for name, value in pairs(opt) do
+    if name == "kv" or name == "context" or name == "chunk" or name == "draft" then own[name] = value
+    elseif name ~= "system" then self.opt[name] = value end
+  end
+  own.pages = math.ceil(math.min(own.context or math.huge, model.config.max_position) / 16)
+  self.engine = engine.new(model, own)
+  return self
+end
+
+-- An iterator over pieces of the answer to `text`, as generate.text gives them. Where `interrupted` says so between two pieces (or
+-- the loop ends early and stop() is called), what has come stays as the answer.
+function Conversation:ask(text, interrupted)
+  table.insert(self.messages, { role = "user", content = text })
+  local messages = { self.system and { role = "system", content = self.system } or nil }
+  for _, message in ipairs(self.messages) do messages[#messages + 1] = message end
+  local given = { messages = messages, reasoning = true }
+  for name, value in pairs(self.opt) do given[name] = value end
+  local ok, r = pcall(self.engine.submit, self.engine, given)
+  if not ok then
+    table.remove(self.messages)
+    error(r, 0)
+  end
+  self.request = r
+  local pieces, at = {}, 0
+  return function()
+    while at == #pieces do
+      if r.state == "done" then
+        self:stop()
+        if r.error then error(r.error, 0) end
+        return nil
+      end
+      if interrupted and interrupted() then self.engine:cancel(r) else self.engine:step() end
+      pieces, at = r:take(), 0
+    end
+    at = at + 1
+    return unpack(pieces[at])
+  end
+end
+
+-- Ends the answer that is being given, and keeps it among the messages.
+function Conversation:stop()
+  local r = self.request
+  if not r or r.kept then return end
+  self.engine:cancel(r)
+  r.kept = true
+  table.insert(self.messages, { role = "assistant", content = r.text })
+end
+
+-- How fast the last answer was, in a line.
+function Conversation:speed() return self.request and self.request:speed() or "nothing was asked yet" end
+
+function Conversation:reset()
+  self.messages = {}
+end
+
+-- Writes the conversation as a line of JSON that training takes.
+function Conversation:save(path)
+  local messages = { self.system and { role = "system", content = self.system } or nil }
+  for _, message in ipairs(self.messages) do messages[#messages + 1] = message end
+  q.fs.write(path, q.json.encode { messages = q.json.array(messages) } .. "\n")
+end
+
+function Conversation:close() self.engine:close() end
+
+conversation.Conversation = Conversation
+return conversation

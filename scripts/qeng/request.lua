@@ -1,0 +1,236 @@
+-- One request of the engine: its tokens so far, its sampler, and what it has said.
+--
+-- Given: ids, or prompt (text), or messages (a chat: system, template); max_tokens (256); the options of q.sampler; stop (strings),
+-- stop_ids (a set of ids; the model's own), grammar (q.grammar or q.json_schema, or a matcher of one), adapter (model:read_adapter;
+-- false: none, nil: the model's own), logprobs and prompt_logprobs (how many alternatives, 0: only the token's own), context
+-- ("stop", "error" or "shift" when it is full), keep (tokens at the beginning that a shift keeps), lookup (guess up to so many
+-- tokens from earlier occurrences), draft (false: without the engine's draft model), reasoning (true: what stands between <think>
+-- and </think> comes apart), on_token(request, id, text).
+-- Had: tokens (prompt and output), output (ids), text, reasoning_text, finish ("stop", "length", "cancelled" or "error"), error,
+-- stop_string, logprobs ({id, logprob, top = {{id, logprob}...}}... of the output), prompt_logprobs_list (the first is false),
+-- reused (tokens of the prompt that were there already), drafted, accepted (guesses made, and those that came true), preempted.
+
+local chat = require "qeng.chat"
+local q = require "qeng.core"
+local stop = require "qeng.stop"
+
+local request = {}
+local Request = {}
+Request.__index = Request
+
+local sampling = {
+  "temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias", "seed",
+}
+
+local known = {}
+for name in ([[ids prompt messages system template max_tokens stop stop_ids grammar adapter logprobs prompt_logprobs context keep lookup draft
+  reasoning on_token]]):gmatch "%S+" do known[name] = true end
+for _, name in ipairs(sampling) do known[name] = true end
+
+-- The ids that end an answer: the file's own, eos of generation_config.json and of the tokenizer, and the ChatML ones.
+function request.stops(model)
+  local stops, tokenizer = {}, model.tokenizer
+  for _, id in ipairs(model.stop_ids or {}) do stops[id] = true end
+  if tokenizer then
+    local eos = tokenizer:info().eos
+    if eos then stops[eos] = true end
+    for _, name in ipairs { "<|im_end|>", "<|endoftext|>", "<|eot_id|>" } do
+      local id = tokenizer:id(name)
+      if id then stops[id] = true end
+    end
+  end
+  local path = model.dir and model.dir .. "/generation_config.json"
+  if path and q.fs.kind(path) == "file" then
+    local ids = q.json.decode(q.fs.read(path)).eos_token_id
+    if type(ids) == "number" then ids = { ids } end
+    for _, id in ipairs(type(ids) == "table" and ids or {}) do stops[id] = true end
+  end
+  return stops
+end
+
+function request.tokenizer(model)
+  if model.tokenizer then return model.tokenizer end
+  if model.tokenizer_error then error(model.tokenizer_error, 0) end
+  q.error("value", "generate: this model has no tokenizer: give ids, and take tokens")
+end
+
+-- The ids of a prompt: opt.ids, or those of opt.messages or opt.prompt.
+function request.ids(model, opt)
+  if opt.ids then
+    local vocab = model.config.vocab
+    for i, id in ipairs(opt.ids) do
+      if type(id) ~= "number" or id < 0 or id >= vocab or id ~= math.floor(id) then
+        q.error("value", ("generate: ids[%d] is %s; the model has tokens 0 to %d"):format(i, tostring(id), vocab - 1))
+      end
+    end
+    return opt.ids
+  end
+  local tokenizer = request.tokenizer(model)
+  if opt.messages then return chat.template(tokenizer, opt.template, opt.system):prompt(opt.messages) end
+  if type(opt.prompt) ~= "string" then q.error("value", "generate: give a prompt, messages or ids") end
+  local ids, info = tokenizer:encode(opt.prompt, { special = true }), tokenizer:info()
+  if info.add_bos and info.bos then table.insert(ids, 1, info.bos) end
+  return ids
+end
+
+local function count_of(opt, name)
+  local value = opt[name]
+  if value ~= nil and (type(value) ~= "number" or value < 0 or value ~= math.floor(value)) then
+    q.error("value", ("generate: %s is %s, expected a whole number"):format(name, tostring(value)))
+  end
+  return value
+end
+
+-- Numbers of adapters, so that pages are shared under the same one only.
+local salts, last_salt = setmetatable({}, { __mode = "k" }), 1
+local function salt_of(adapter)
+  if adapter == nil then return 0 end
+  if adapter == false then return 1 end
+  if not salts[adapter] then last_salt = last_salt + 1; salts[adapter] = last_salt end
+  return salts[adapter]
+end
+
+function request.new(owner, opt)
+  local model, config = owner.model, {}
+  for name in pairs(opt) do
+    if not known[name] then q.error("value", ("generate: there is no option %s"):format(tostring(name))) end
+  end
+  for _, name in ipairs(sampling) do config[name] = opt[name] end
+  local ids = request.ids(model, opt)
+  if #ids == 0 then q.error("value", "generate: the prompt is empty") end
+  local context = opt.context or "stop"
+  if context ~= "stop" and context ~= "error" and context ~= "shift" then
+    q.error("value", ("generate: context is %s; expected stop, error or shift"):format(tostring(context)))
+  end
+  local grammar = opt.grammar
+  if grammar and grammar.matcher then grammar = grammar:matcher(model.tokenizer) end
+  local stop_ids = opt.stop_ids or request.stops(model)
+  local self = setmetatable({
+    model = model, tokens = {}, output = {}, prompt_length = #ids, max_tokens = count_of(opt, "max_tokens") or 256, sampler = q.sampler(config),
+    stop_ids = stop_ids, grammar = grammar, adapter = opt.adapter, salt = salt_of(opt.adapter), logprobs = opt.logprobs and {} or nil,
+    top = count_of(opt, "logprobs"), prompt_logprobs = count_of(opt, "prompt_logprobs"), prompt_logprobs_list = opt.prompt_logprobs and { false } or nil,
+    context = context, keep = count_of(opt, "keep") or 0, lookup = count_of(opt, "lookup"), draft = opt.draft ~= false, on_token = opt.on_token,
+    text = "", reasoning_text = "", pieces = {}, stream = stop.new(opt.stop), reused = 0, drafted = 0, accepted = 0, preempted = 0,
+  }, Request)
+  for i, id in ipairs(ids) do
+    self.tokens[i] = id
+    self.sampler:accept(id)
+  end
+  if opt.reasoning and model.tokenizer then self:split_reasoning() end
+  return self
+end
+
+-- ---------------------------------------------------------------- text
+
+-- Text of <think> .. </think> goes apart from now on; a prompt may have opened it.
+function Request:split_reasoning()
+  local tokenizer = self.model.tokenizer
+  self.think_open, self.think_close = tokenizer:id "<think>", tokenizer:id "</think>"
+  for _, id in ipairs(self.tokens) do
+    if id == self.think_open then self.thinking = stop.new() elseif id == self.think_close then self.thinking = nil end
+  end
+end
+
+function Request:say(text, kind)
+  if text == "" then return end
+  local field = kind == "reasoning" and "reasoning_text" or "text"
+  self[field] = self[field] .. text
+  self.pieces[#self.pieces + 1] = { text, kind }
+end
+
+-- Text that came since the last call: an array of {text, kind}, kind "reasoning" or nil.
+function Request:take()
+  local pieces = self.pieces
+  self.pieces = {}
+  return pieces
+end
+
+-- The text of a token; true once a stop string is complete.
+function Request:speak(id)
+  local tokenizer = self.model.tokenizer
+  if not tokenizer then return false end
+  if id == self.think_open and not self.thinking then
+    self.thinking = stop.new()
+  elseif id == self.think_close and self.thinking then
+    self:say(self.thinking:flush(), "reasoning")
+    self.thinking = nil
+  elseif not tokenizer:is_special(id) then
+    local text, stopped = (self.thinking or self.stream):push(tokenizer:bytes(id))
+    self:say(text, self.thinking and "reasoning" or nil)
+    self.stop_string = stopped
+    return stopped ~= nil
+  end
+  return false
+end
+
+-- ---------------------------------------------------------------- tokens
+
+-- {id, logprob, top} of a token under a row of logits.
+local function measured(logits, id, top)
+  local logprob, best = q.token_logprobs(logits, id, top)
+  return { id = id, logprob = logprob, top = best }
+end
+
+function Request:measure_prompt(position, logits)
+  self.prompt_logprobs_list[position + 1] = measured(logits, self.tokens[position + 1], self.prompt_logprobs)
+end
+
+-- Draws the next token; sets self.reason once the request is to end.
+function Request:sample(logits)
+  if #self.output >= self.max_tokens then  -- asked for the prompt's logprobs alone
+    self.reason, self.settled = "length", true
+    return
+  end
+  local id = self.grammar and self.sampler:next(logits, { mask = self.grammar:mask() }) or self.sampler:next(logits)
+  if self.stop_ids[id] then
+    self.reason, self.settled = "stop", true
+    return
+  end
+  if self.grammar then self.grammar:accept(id) end
+  self.sampler:accept(id)
+  self.first_at = self.first_at or q.time()
+  self.tokens[#self.tokens + 1], self.output[#self.output + 1] = id, id
+  if self.logprobs then self.logprobs[#self.output] = measured(logits, id, self.top) end
+  if self:speak(id) or (self.grammar and self.grammar:finished()) then
+    self.reason = "stop"
+  elseif #self.output == self.max_tokens then
+    self.reason = "length"
+  end
+  self.settled = self.reason ~= nil or #self.tokens >= self.engine.context
+  if self.on_token then self.on_token(self, id) end
+end
+
+-- Drops the older half of what follows the kept beginning; the rest is computed anew, at its new positions.
+function Request:shift(context)
+  local keep = math.min(self.keep, math.floor(context / 2))
+  local drop = math.max(1, math.floor((#self.tokens - keep) / 2))
+  local tokens = {}
+  for i, id in ipairs(self.tokens) do
+    if i <= keep or i > keep + drop then tokens[#tokens + 1] = id end
+  end
+  self.tokens, self.shifted, self.prompt_length = tokens, (self.shifted or 0) + drop, 0
+end
+
+function Request:finish_with(reason)
+  if not self.stop_string then
+    if self.thinking then self:say(self.thinking:flush(), "reasoning") end
+    self:say(self.stream:flush())
+  end
+  self.state, self.finish, self.done_at = "done", reason, q.time()
+end
+
+-- "prompt 120 tokens (96 remembered), 210 tokens/s; answer 40 tokens, 31.2 tokens/s; KV cache 1.2 MB": from when it first ran.
+function Request:speed()
+  local now, runner = q.time(), self.engine.runner
+  local started = self.started_at or now
+  local first = self.first_at or now
+  local remembered = self.reused > 0 and (" (%d remembered)"):format(self.reused) or ""
+  local guesses = self.drafted > 0 and ("; %d of %d guesses true"):format(self.accepted, self.drafted) or ""
+  return ("prompt %d tokens%s, %.0f tokens/s; answer %d tokens, %.1f tokens/s; KV cache %.2f MB%s"):format(
+    #self.tokens - #self.output, remembered, (#self.tokens - #self.output - self.reused) / math.max(first - started, 1e-6), #self.output,
+    math.max(#self.output - 1, 0) / math.max((self.done_at or now) - first, 1e-6),
+    math.ceil(#self.tokens / runner.page_tokens) * runner.page_bytes / 1e6, guesses)
+end
+
+request.take, request.speed = Request.take, Request.speed
+return request

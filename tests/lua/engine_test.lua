@@ -1,0 +1,151 @@
+-- The continuous-batching engine: what a request gives does not depend on what runs beside it, on the cache's pages, on how its prompt
+-- was cut, or on guesses; and what it refuses.
+
+package.path = (arg[0]:match("^(.*/)") or "./") .. "?.lua;" .. package.path
+local cases = require "engine_cases"
+local q = require "qeng"
+q.device { device = "cpu", threads = 1 }  -- tensors are small: a second thread only costs
+
+local function check(condition, ...)
+  if not condition then error(string.format(...), 2) end
+end
+
+local function equal(a, b)
+  if #a ~= #b then return false end
+  for i = 1, #a do
+    if a[i] ~= b[i] then return false end
+  end
+  return true
+end
+
+-- 64 sequences, random schedules
+for seed = 1, tonumber(os.getenv "QENG_ROUNDS") or 4 do
+  local figures = cases.schedule(seed, { pages = seed == 2 and 12 or nil })  -- the second: pages run out
+  print(("schedule %d: %d steps, %d preempted, %d tokens reused, %d cancelled, %d of %d guesses true"):format(
+    seed, figures.steps, figures.preempted, figures.reused, figures.cancelled, figures.accepted, figures.guessed))
+end
+
+-- every dtype of the cache and of the model: chunks, guesses and company change nothing
+for _, family in ipairs { "qwen2", "mistral" } do
+  for _, dtype in ipairs { "f32", "bf16" } do
+    local model = cases.model(family, { dtype = dtype })
+    for _, kv in ipairs { "f32", "bf16", "f16", "q8_0" } do
+      local function run(setup, lookup)
+        setup.kv, setup.pages = kv, 60
+        local engine, list = model:engine(setup), {}
+        for i = 1, 3 do
+          local ids = {}
+          for k = 1, 20 * i do ids[k] = (k * k + i) % 7 end  -- repeats itself, so that guesses come true
+          list[i] = engine:submit { ids = ids, max_tokens = 24, temperature = i % 2, seed = i, stop_ids = {}, lookup = lookup }
+        end
+        engine:finish()
+        check(engine:stats().used == 0, "pages are left")
+        engine:close()
+        return list
+      end
+      local first = run({ max_batch = 1, chunk = 500 })
+      for _, other in ipairs { run({ max_batch = 3, chunk = 1 }), run({ max_batch = 2, chunk = 17, page_tokens = 8 }), run({ chunk = 64 }, 5) } do
+        for i = 1, 3 do check(equal(first[i].output, other[i].output), "%s %s kv %s: request %d differs", family, dtype, kv, i) end
+      end
+    end
+  end
+end
+
+-- a draft model: itself (all guesses true where greedy), and another one
+local model, other = cases.model("qwen3", { layers = 3 }), cases.model("qwen3", { layers = 1, seed = 9 })
+for _, draft in ipairs { model, other } do
+  local engine, list, drafted, accepted = model:engine { draft = draft, pages = 40, max_batch = 4 }, {}, 0, 0
+  local options = cases.requests(model, 10, cases.random(5))
+  for i, opt in ipairs(options) do
+    opt.adapter, opt.repetition_penalty = nil, nil
+    list[i] = engine:submit(opt)
+  end
+  engine:finish()
+  check(engine:stats().used == 0 and engine.drafter.runner.pool:stats().used == 0, "pages are left after drafting")
+  for i, opt in ipairs(options) do
+    check(equal(list[i].output, cases.alone(model, opt).output), "request %d differs with a draft model", i)
+    if opt.temperature == 0 then drafted, accepted = drafted + list[i].drafted, accepted + list[i].accepted end
+  end
+  if draft == model then check(drafted > 20 and accepted == drafted, "the model's own guesses: %d of %d true", accepted, drafted) end
+  engine:close()
+end
+
+-- equal prompts are computed once
+local engine = model:engine { pages = 40 }
+local ids = {}
+for i = 1, 40 do ids[i] = i end
+local first = engine:submit { ids = ids, max_tokens = 4, temperature = 0, stop_ids = {} }
+engine:finish()
+local again = engine:submit { ids = ids, max_tokens = 4, temperature = 0, stop_ids = {} }
+engine:finish()
+check(first.reused == 0 and again.reused == 32 and equal(first.output, again.output), "%d tokens reused", again.reused)
+engine:close()
+
+-- logprobs of prompt and output: those of the whole sequence at once
+engine = model:engine { pages = 10, chunk = 7 }
+local r = engine:submit { ids = { 5, 6, 7, 8, 9, 10, 11, 12, 13 }, max_tokens = 3, temperature = 0, logprobs = 2, prompt_logprobs = 1, stop_ids = {} }
+engine:finish()
+local logits = model:logits(r.tokens):table()
+for i = 2, #r.tokens do
+  local row, most, sum = logits[i - 1], -math.huge, 0
+  for _, z in ipairs(row) do most = math.max(most, z) end
+  for _, z in ipairs(row) do sum = sum + math.exp(z - most) end
+  local expected = row[r.tokens[i] + 1] - most - math.log(sum)
+  local got = i <= 9 and r.prompt_logprobs_list[i] or r.logprobs[i - 9]
+  check(got.id == r.tokens[i] and math.abs(got.logprob - expected) < 1e-4, "logprob of token %d: %g, expected %g", i, got.logprob, expected)
+  check(math.abs(got.top[1].logprob - (most - most - math.log(sum))) < 1e-4, "the likeliest of token %d", i)
+end
+check(r.prompt_logprobs_list[1] == false and #r.logprobs == 3 and #r.logprobs[1].top == 2 and r.logprobs[1].top[1].id == r.output[1], "logprobs")
+engine:close()
+
+-- a context that is full
+engine = model:engine { pages = 10, context = 40 }
+for policy, finish in pairs { stop = "length", error = "error", shift = "length" } do
+  r = engine:submit { ids = { 1, 2, 3, 4, 5, 6, 7, 8 }, max_tokens = 70, temperature = 0, context = policy, keep = 4, stop_ids = {} }
+  engine:finish()
+  check(r.finish == finish and #r.output == (policy == "shift" and 70 or 32), "context %s: %s after %d tokens", policy, r.finish, #r.output)
+  check(policy ~= "error" or r.error.code == "context", "context error")
+  check(policy ~= "shift" or (r.shifted > 0 and r.tokens[4] == 4 and #r.tokens <= 40), "context shift")
+end
+check(engine:stats().used == 0, "pages are left")
+
+-- what is refused says what to do; on_token that raises ends its request alone
+local function refused(opt, pattern)
+  local ok, err = pcall(engine.submit, engine, opt)
+  check(not ok and tostring(err):find(pattern), "expected %s, got %s", pattern, tostring(err))
+end
+refused({ ids = {} }, "the prompt is empty")
+refused({ ids = { 400 } }, "ids%[1%] is 400; the model has tokens 0 to 319")
+refused({ ids = ids, max_tokens = 4 }, "a prompt of 40 tokens leaves no room in a context of 40")
+refused({ ids = { 1 }, max_token = 4 }, "there is no option max_token")
+refused({ ids = { 1 }, context = "slide" }, "expected stop, error or shift")
+refused({ prompt = "hello" }, "no tokenizer")
+engine:close()
+engine = model:engine { pages = 3 }
+refused({ ids = ids, max_tokens = 20 }, "need 4 pages of 16 tokens, the cache has 3: lower max_tokens")
+local bad = engine:submit { ids = { 1, 2 }, max_tokens = 5, stop_ids = {}, on_token = function() error { code = "mine", message = "no" } end }
+local good = engine:submit { ids = { 1, 2 }, max_tokens = 5, stop_ids = {} }
+engine:finish()
+check(bad.finish == "error" and bad.error.code == "mine" and good.finish == "length" and #good.output == 5, "an error of one request")
+local stopped = engine:submit { ids = { 1, 2 }, max_tokens = 50 - 10, stop_ids = {}, on_token = function(self) if #self.output == 3 then self.engine:cancel(self) end end }
+engine:finish()
+check(stopped.finish == "cancelled" and #stopped.output == 3 and engine:stats().used == 0, "cancelled from inside")
+engine:close()
+-- text: reasoning apart, by the ids of its marks; stop strings
+model.tokenizer = {
+  info = function() return {} end, id = function(_, name) return ({ ["<think>"] = 7, ["</think>"] = 9 })[name] end,
+  is_special = function() return false end, bytes = function(_, id) return ("<%d>"):format(id) end,
+}
+engine = model:engine { pages = 3 }
+local thinker = engine:submit { ids = { 1, 7 }, max_tokens = 5, stop_ids = {}, reasoning = true, stop = { "<6><8>" } }
+for _, id in ipairs { 5, 6, 8, 9, 4, 6 } do check(not thinker:speak(id), "no stop yet") end
+check(thinker.reasoning_text == "<5><6><8>" and thinker.text == "<4>", "reasoning %s, text %s", thinker.reasoning_text, thinker.text)
+check(thinker:speak(8) and thinker.text == "<4>" and thinker.stop_string == "<6><8>", "stop string")
+engine:close()
+local plain, text = model:generate { ids = { 1, 7 }, max_tokens = 4, temperature = 0, stop_ids = {} }, ""
+for piece in plain do text = text .. piece end
+check(select(2, text:gsub("<", "")) == 4, "four tokens of text: %s", text)
+
+check(not pcall(model.engine, model, { kv = "i32" }), "kv i32")
+check(q.memory().kv.bytes == 0, "KV memory is left: %d bytes", q.memory().kv.bytes)
+print "engine: passed"

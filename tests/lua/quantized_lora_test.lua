@@ -1,0 +1,132 @@
+-- Adapters on a quantized base: gradients are those of the decoded weights, by float64 in Lua for one layer and by the model
+-- of decoded weights for a whole one; training lowers the loss; merging gives decode(w) + scale * b a.
+package.path = (arg[0]:match "^(.*/)" or "./") .. "?.lua;" .. package.path
+local golden = require "golden"
+local q = require "qeng"
+local flat = golden.flat
+
+local function close(what, got, wanted, limit)
+  local _, relative = golden.differences(got, wanted)
+  assert(relative <= limit, ("%s differs by %g"):format(what, relative))
+  return relative
+end
+
+-- ---------------------------------------------------------------- one layer, in float64
+
+-- c[i, j] (+)= alpha * sum_l a(i, l) b(l, j), all Lua numbers
+local function product(m, n, k, alpha, a, b, c)
+  c = c or {}
+  for i = 1, m do
+    for j = 1, n do
+      local sum = 0
+      for l = 1, k do sum = sum + a(i, l) * b(l, j) end
+      c[(i - 1) * n + j] = (c[(i - 1) * n + j] or 0) + alpha * sum
+    end
+  end
+  return c
+end
+local function rows(list, columns) return function(i, j) return list[(i - 1) * columns + j] end end
+local function columns(list, width) return function(i, j) return list[(j - 1) * width + i] end end
+
+local function layer(type)
+  local t, n, k, rank, scale = 5, 24, 512, 3, 1.5
+  local w = q.quantize(q.randn({ n, k }, { std = 0.05, seed = 1 }), type)
+  local function leaf(shape, seed)
+    local x = q.randn(shape, { std = 0.5, seed = seed })
+    x:requires_grad(true)
+    return x
+  end
+  local x, a, b, weights = leaf({ t, k }, 2), leaf({ rank, k }, 3), leaf({ n, rank }, 4), q.randn({ 1, t * n }, { seed = 5 })
+  local y = q.linear(x, w, { lora = { a = a, b = b, scale = scale } })
+  local loss = q.linear(y:reshape { 1, t * n }, weights):reshape { 1 }  -- sum of weights * y
+  loss:backward()
+
+  local W, X, A, B, G = flat(w:to "f32"), flat(x), flat(a), flat(b), flat(weights)
+  local xa = product(t, rank, k, 1, rows(X, k), columns(A, k))
+  local wanted = product(t, n, k, 1, rows(X, k), columns(W, k), product(t, n, rank, scale, rows(xa, rank), columns(B, rank)))
+  close(type .. ": y", flat(y), wanted, 1e-6)
+  local gb = product(t, rank, n, scale, rows(G, n), rows(B, rank))
+  close(type .. ": db", flat(b:grad()), product(n, rank, t, scale, columns(G, n), rows(xa, rank)), 1e-6)
+  close(type .. ": da", flat(a:grad()), product(rank, k, t, 1, columns(gb, rank), rows(X, k)), 1e-6)
+  local dx = product(t, k, n, 1, rows(G, n), rows(W, k), product(t, k, rank, 1, rows(gb, rank), rows(A, k)))
+  close(type .. ": dx", flat(x:grad()), dx, 1e-6)
+end
+
+-- ---------------------------------------------------------------- a model
+
+local values = {
+  architectures = q.json.array { "Qwen2ForCausalLM" }, model_type = "qwen2", hidden_size = 256, intermediate_size = 256,
+  num_hidden_layers = 2, num_attention_heads = 4, num_key_value_heads = 2, vocab_size = 96, max_position_embeddings = 64,
+  rms_norm_eps = 1e-6, rope_theta = 10000, tie_word_embeddings = true, hidden_act = "silu",
+}
+
+-- The same random model with its matrices quantized; decoded: as the f32 that these stand for.
+local function model_of(type, decoded)
+  local stream = 0
+  local model = q.random_model(values, { weights = function(name, shape)
+    stream = stream + 1
+    if #shape == 1 then return q.zeros(shape, "f32", "weights"):fill(name:find "norm" and 1 or 0) end
+    local w = q.quantize(q.randn(shape, { std = 0.06, seed = 7, stream = stream }), type)
+    return decoded and w:to "f32" or w
+  end })
+  model:lora { rank = 4, seed = 3 }
+  for i, parameter in ipairs(model:trainable()) do
+    if parameter.name:find("lora_B", 1, true) then
+      parameter.tensor:copy(q.randn(parameter.tensor:shape(), { std = 0.02, seed = 9, stream = i }))
+    end
+  end
+  return model
+end
+
+local documents = {}
+for d = 1, 3 do
+  local tokens, mask = {}, {}
+  for i = 1, 9 + d do tokens[i], mask[i] = (i * (d + 2) + i * i) % 96, 1 end
+  documents[d] = { tokens = tokens, mask = mask }
+end
+local slot = golden.slot(documents)
+
+local function train(model)
+  local parameters, losses = {}, {}
+  for i, parameter in ipairs(model:trainable()) do parameters[i] = parameter.tensor end
+  local adamw = q.adamw_state(parameters, {})
+  for step = 1, 12 do
+    losses[step] = q.scope(function()
+      local loss = model:loss(slot)
+      loss:backward()
+      return loss:item()
+    end)
+    adamw:step { lr = 5e-3, clip = 1 }
+  end
+  return losses
+end
+
+local function whole(type)
+  local stored, decoded = model_of(type), model_of(type, true)
+  assert(stored.linears[1].weight:dtype() == type and stored.head:dtype() == type)
+  local worst, losses = 0, {}
+  for i, model in ipairs { stored, decoded } do
+    local loss = model:loss(slot)
+    loss:backward()
+    losses[i] = loss:item()
+  end
+  assert(math.abs(losses[1] - losses[2]) <= 1e-5 * losses[2], type .. ": the loss is not the decoded model's")
+  local of_decoded = decoded:trainable()
+  for i, parameter in ipairs(stored:trainable()) do
+    worst = math.max(worst, close(type .. ": " .. parameter.name, flat(parameter.tensor:grad()), flat(of_decoded[i].tensor:grad()), 2e-5))
+    parameter.tensor:grad():fill(0)
+  end
+  local curve = train(stored)
+  assert(curve[#curve] < 0.8 * curve[1], ("%s: the loss went from %g to %g"):format(type, curve[1], curve[#curve]))
+  for step = 2, #curve do assert(curve[step] == curve[step]) end
+  local before = stored:logits(documents[1].tokens)
+  close(type .. ": merged logits", flat(stored:merge():logits(documents[1].tokens)), flat(before), 1e-4)
+  assert(stored.linears[1].weight:dtype() == "f32")
+  return ("%s: gradients within %.0e of the decoded base's, loss %.3f to %.3f"):format(type, worst, curve[1], curve[#curve])
+end
+
+for _, type in ipairs { "q4_k", "tq2_0" } do
+  layer(type)
+  print(whole(type))
+end
+for _, type in ipairs { "q8_0", "q2_0", "int4" } do layer(type) end

@@ -1,0 +1,190 @@
+#include "engine/generate/page_pool.h"
+
+#include <map>
+#include <random>
+
+#include "kernels/error.h"
+#include "tests/catch.h"
+
+using namespace qeng;
+
+namespace {
+
+// A cache whose "keys and values" are a number that depends on the salt and all tokens up to a position, so that a page which
+// holds anything else than it should is found.
+struct Model {
+  PagePool& pool;
+  std::vector<uint64_t> memory;
+  struct Known {
+    int64_t salt;
+    std::vector<int32_t> tokens;
+    int64_t stored = 0;
+  };
+  std::map<int64_t, Known> sequences;
+
+  explicit Model(PagePool& p) : pool(p), memory(static_cast<size_t>(p.pages() * p.page_tokens()), 0) {}
+
+  static uint64_t value(const Known& known, size_t position) {
+    uint64_t hash = 77 + static_cast<uint64_t>(known.salt);
+    for (size_t i = 0; i <= position; ++i) hash = (hash ^ static_cast<uint64_t>(known.tokens[i])) * 0x9e3779b97f4a7c15u + i;
+    return hash;
+  }
+  bool extend(int64_t id, const std::vector<int32_t>& tokens) {
+    const bool done = pool.extend(id, tokens);
+    const std::vector<int32_t> copies = pool.copies();
+    const size_t page = static_cast<size_t>(pool.page_tokens());
+    for (size_t i = 0; i < copies.size(); i += 2)
+      std::copy_n(memory.begin() + static_cast<long>(static_cast<size_t>(copies[i]) * page), page, memory.begin() + static_cast<long>(static_cast<size_t>(copies[i + 1]) * page));
+    Known& known = sequences[id];
+    if (!done) return false;
+    known.tokens.insert(known.tokens.end(), tokens.begin(), tokens.end());
+    const int64_t count = static_cast<int64_t>(tokens.size());
+    const auto rows = pool.rows({{id, count}}, count, 1, pool.pages());
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      CHECK(rows.tokens[i] == tokens[i]);
+      memory[static_cast<size_t>(rows.slots[i])] = value(known, static_cast<size_t>(rows.positions[i]));
+    }
+    return true;
+  }
+  bool right(int64_t id) {
+    const Known& known = sequences[id];
+    if (pool.length(id) != static_cast<int64_t>(known.tokens.size())) return false;
+    const auto rows = pool.rows({{id, 0}}, 0, 1, pool.pages());
+    for (size_t i = 0; i < known.tokens.size(); ++i) {
+      const size_t page = static_cast<size_t>(pool.page_tokens());
+      if (memory[static_cast<size_t>(rows.pages[i / page]) * page + i % page] != value(known, i)) return false;
+    }
+    return true;
+  }
+};
+
+std::vector<int32_t> counted(int32_t first, int count) {
+  std::vector<int32_t> tokens;
+  for (int i = 0; i < count; ++i) tokens.push_back(first + i);
+  return tokens;
+}
+
+std::string refused(const std::function<void()>& f) {
+  try {
+    f();
+  } catch (const Error& error) {
+    return error.code;
+  }
+  return "none";
+}
+
+}  // namespace
+
+TEST_CASE("equal prompts share the pages that are full, under their own salt and at their own positions") {
+  PagePool pool(20, 4, true);
+  const auto fill = [&](int64_t salt, const std::vector<int32_t>& tokens) {
+    const int64_t id = pool.open(salt);
+    const int64_t held = pool.reuse(id, tokens);
+    REQUIRE(pool.extend(id, {tokens.begin() + held, tokens.end()}));
+    pool.commit(id);
+    return std::pair{id, held};
+  };
+  const auto [first, none] = fill(0, counted(0, 10));
+  CHECK(none == 0);
+  CHECK(pool.available() == 17);
+  CHECK(fill(0, counted(0, 10)).second == 8);   // two full pages; the third is its own
+  CHECK(pool.available() == 16);
+  CHECK(fill(1, counted(0, 10)).second == 0);   // another adapter
+  CHECK(fill(0, counted(4, 8)).second == 0);    // the tokens of page 1 at position 0
+  CHECK(fill(0, {0, 1, 2, 3, 9, 9, 9, 9, 4, 5, 6, 7}).second == 4);  // page 0, then the tokens of page 1 after another one
+  pool.close(first);
+  CHECK(fill(0, counted(0, 8)).second == 7);    // the last token is computed, for its logits
+  CHECK(pool.copies().size() == 2);             // into a copy of the page that the second sequence has
+}
+
+TEST_CASE("remembered pages are free memory and go from the longest unused on, ends first") {
+  PagePool pool(6, 4, true);
+  for (const int32_t start : {0, 100}) {
+    const int64_t id = pool.open(0);
+    REQUIRE(pool.extend(id, counted(start, 12)));
+    pool.commit(id), pool.close(id);
+  }
+  CHECK((pool.available() == 6 && pool.remembered() == 6));
+  const int64_t other = pool.open(0);
+  REQUIRE(pool.extend(other, counted(500, 5)));
+  CHECK(pool.remembered() == 4);
+  const int64_t again = pool.open(0);
+  CHECK(pool.reuse(again, counted(0, 12)) == 4);
+  const int64_t second = pool.open(0);
+  CHECK(pool.reuse(second, counted(100, 13)) == 12);
+  CHECK(pool.available() == 0);
+  CHECK(!pool.extend(second, {1, 2}));
+  CHECK(pool.length(second) == 12);
+  pool.close(again), pool.close(other), pool.close(second);
+  CHECK(pool.available() == 6);
+  pool.forget();
+  CHECK(pool.remembered() == 0);
+}
+
+TEST_CASE("whatever sequences do, each finds what it stored, and nothing is lost") {
+  for (const bool remember : {true, false})
+    for (unsigned seed = 1; seed <= 30; ++seed) {
+      std::mt19937 random(seed);
+      const auto below = [&](unsigned n) { return static_cast<int>(random() % n); };
+      PagePool pool(4 + below(40), 1 + below(5), remember);
+      Model model(pool);
+      for (int step = 0; step < 400; ++step) {
+        std::vector<int64_t> ids;
+        for (const auto& [id, known] : model.sequences) ids.push_back(id);
+        const int64_t id = ids.empty() ? 0 : ids[static_cast<size_t>(below(static_cast<unsigned>(ids.size())))];
+        std::vector<int32_t> some;
+        for (int i = below(14); i >= 0; --i) some.push_back(below(2));  // two tokens only, so that many beginnings are equal
+        switch (id == 0 ? 0 : below(7)) {
+          case 0: {
+            if (ids.size() > 8) break;
+            Model::Known known{below(2), {}};
+            const int64_t opened = pool.open(known.salt), held = pool.reuse(opened, some);
+            CHECK(held < static_cast<int64_t>(some.size()));
+            known.tokens.assign(some.begin(), some.begin() + held);
+            model.sequences[opened] = known;
+            break;
+          }
+          case 1:
+          case 2:
+          case 3: {
+            const int64_t before = pool.available();
+            if (!model.extend(id, some)) CHECK(pool.available() == before);
+            else if (below(3)) pool.commit(id);
+            else pool.truncate(id, pool.length(id) - static_cast<int64_t>(some.size())), model.sequences[id].tokens.resize(static_cast<size_t>(pool.length(id)));
+            break;
+          }
+          case 4: {
+            const int64_t length = below(static_cast<unsigned>(pool.length(id)) + 1);
+            pool.truncate(id, length), model.sequences[id].tokens.resize(static_cast<size_t>(length));
+            break;
+          }
+          case 5:
+            if (ids.size() <= 8) model.sequences[pool.fork(id)] = model.sequences[id];
+            break;
+          case 6: pool.close(id), model.sequences.erase(id); break;
+        }
+        for (const auto& [each, known] : model.sequences) {
+          INFO("seed " << seed << ", step " << step << ", sequence " << each);
+          REQUIRE(model.right(each));
+        }
+      }
+      while (!model.sequences.empty()) pool.close(model.sequences.begin()->first), model.sequences.erase(model.sequences.begin());
+      CHECK((pool.available() == pool.pages() && pool.sequences() == 0));
+    }
+}
+
+TEST_CASE("a page pool refuses what it does not have") {
+  CHECK(refused([] { PagePool(0, 16, true); }) == "value");
+  PagePool pool(2, 4, true);
+  const int64_t id = pool.open(0);
+  CHECK(refused([&] { pool.extend(id + 1, {1}); }) == "value");
+  REQUIRE(pool.extend(id, counted(0, 6)));
+  CHECK(refused([&] { pool.truncate(id, 7); }) == "value");
+  CHECK(refused([&] { pool.reuse(id, {1, 2}); }) == "value");
+  CHECK(refused([&] { pool.rows({{id, 7}}, 8, 1, 2); }) == "value");
+  CHECK(refused([&] { pool.rows({{id, 1}}, 1, 1, 1); }) == "value");
+  const auto rows = pool.rows({{id, 2}}, 3, 2, 3);
+  CHECK((rows.tokens == std::vector<int32_t>{4, 5, 0} && rows.positions == std::vector<int32_t>{4, 5, 0}));
+  CHECK((rows.slots == std::vector<int32_t>{4, 5, -1} && rows.cu_q == std::vector<int32_t>{0, 2, 2}));
+  CHECK((rows.lengths == std::vector<int32_t>{6, 0} && rows.pages == std::vector<int32_t>{0, 1, -1, -1, -1, -1}));
+}
