@@ -15,6 +15,7 @@
 #include "kernels/backend.h"
 #include "kernels/blocks.h"
 #include "kernels/error.h"
+#include "kernels/math/bf16.h"
 
 namespace qeng {
 
