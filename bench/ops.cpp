@@ -250,10 +250,9 @@ Op paged(Operands& o, const Model& m, DType stored, int64_t sequences, int64_t q
   std::shuffle(pages.begin(), pages.end(), std::mt19937(1));
   for (int64_t s = 0; s < sequences; ++s) cu_q.push_back(cu_q.back() + static_cast<int32_t>(queries));
   const auto pool = [&] {
-    if (!is_block(stored)) return o.random(stored, {slots, m.kv_heads, m.head_dim});
-    View blocks = o.packed(stored, slots, m.kv_heads * m.head_dim);
-    blocks.rank = 3, blocks.shape[1] = m.kv_heads, blocks.shape[2] = m.head_dim;
-    return blocks;
+    View view = stored == DType::q8_0 ? o.packed(stored, slots * m.kv_heads, m.head_dim) : o.random(stored, {slots * m.kv_heads, m.head_dim});
+    view.rank = 3, view.shape[0] = slots, view.shape[1] = m.kv_heads, view.shape[2] = m.head_dim;
+    return view;
   };
   op.k_pool = pool(), op.v_pool = pool();
   op.pages = o.list(pages);

@@ -703,15 +703,89 @@ function Hub:room() end
 
 ---@class Sampler
 local Sampler = {}
----@param opt? {temperature?: number, top_k?: integer, top_p?: number, min_p?: number, repetition_penalty?: number, seed?: integer}  temperature 0: greedy
+---The order in which the options act is in engine/generate/sampler.h. temperature 0: greedy; logit_bias: {[token] = bias}; penalty_window: the
+---penalties look at the last so many tokens (0: all); repetition_penalty looks at prompt and output, the others at the output.
+---@param opt? {temperature?: number, top_k?: integer, top_p?: number, min_p?: number, typical_p?: number, repetition_penalty?: number, presence_penalty?: number, frequency_penalty?: number, penalty_window?: integer, logit_bias?: table<integer, number>, seed?: integer}
 ---@return Sampler
 function q.sampler(opt) end
----Draws from logits [vocab] (or the last row of [t, vocab]); penalises the tokens accepted before.
+---Draws from logits [vocab] (or the last row of [t, vocab]); does not accept the token.
 ---@param logits Tensor
+---@param opt? {mask?: TokenMask}
 ---@return integer
-function Sampler:next(logits) end
+function Sampler:next(logits, opt) end
+---Tells it a token of the output.
 ---@param token integer
 function Sampler:accept(token) end
+---Tells it the tokens of the prompt.
+---@param tokens integer[]
+function Sampler:prompt(tokens) end
+---A sampler of its own in the same state.
+---@return Sampler
+function Sampler:clone() end
+
+---Log probabilities under logits as the model gave them, for each row: of the token that came (left out where tokens[row] is -1), and of the `top`
+---most probable. For a prompt: tokens are the prompt from its second token on, and -1 for the last row.
+---@param logits Tensor  [rows, vocab] or [vocab]
+---@param tokens integer[]  one for each row
+---@param opt? {top?: integer}
+---@return {id?: integer, logprob?: number, top?: {id: integer, logprob: number}[]}[]
+function q.logprobs(logits, tokens, opt) end
+---KL(reference || model) of each row in nats, and in how many rows both have the same most probable token.
+---@param reference Tensor  [rows, vocab]
+---@param logits Tensor  [rows, vocab]
+---@return number[] divergence
+---@return integer same_top
+function q.compare_logits(reference, logits) end
+
+---A grammar that output has to follow, in the notation of llama.cpp (GBNF; engine/grammar/gbnf.h):  root ::= "yes" | [0-9]{1,3}
+---@param text string
+---@return Grammar
+function q.grammar(text) end
+---The grammar of the JSON texts that are valid under a schema (what of JSON schema: engine/grammar/schema.h). Properties come in the order of
+---the text; of a Lua table, sorted.
+---@param schema table|string  a table, or JSON text
+---@return Grammar
+function q.json_schema(schema) end
+
+---@class Grammar
+local Grammar = {}
+---A matcher of one sequence, at its beginning. Matchers of the same grammar and tokenizer share their masks.
+---@param tokenizer Tokenizer
+---@param opt? {ends?: integer[]}  the tokens that end an output: the tokenizer's eos
+---@return Matcher
+function Grammar:matcher(tokenizer, opt) end
+
+---@class Matcher
+local Matcher = {}
+---Which tokens may come next: for q.sampler.
+---@return TokenMask
+function Matcher:mask() end
+---@param token integer
+---@return boolean
+function Matcher:allows(token) end
+---Goes on with a token; one that is not allowed is an error, and changes nothing.
+---@param token integer
+function Matcher:accept(token) end
+---@return boolean  the text so far is a whole output (an end token may come)
+function Matcher:complete() end
+---@return boolean  and nothing else may come
+function Matcher:finished() end
+---A matcher of its own at the same place; to go back after speculation, for one.
+---@return Matcher
+function Matcher:clone() end
+---Back to the beginning.
+function Matcher:reset() end
+
+---One bit for each id; #mask is the vocabulary's size.
+---@class TokenMask
+local TokenMask = {}
+---@param token integer
+---@return boolean
+function TokenMask:allows(token) end
+---@return integer
+function TokenMask:count() end
+---@return integer[]  the ids that are allowed
+function TokenMask:ids() end
 
 ---y_i = alpha x w_i^T + bias_i for inference: the bits of a row depend on that row alone, so a sequence computes the same in every
 ---batch. Weights of any stored dtype. into: adds to these tensors instead. Not differentiable.
@@ -797,6 +871,14 @@ function PagePool:stats() end
 ---@param ids integer[]
 ---@param counts integer[]
 function PagePool:fill(to, ids, counts) end
+
+---Runs Lua code that nobody has read, in a process of its own without io, os, ffi and debug; print and bytecode are missing too. Past a limit it
+---has failed.
+---@param code string
+---@param opt? {instructions?: integer, memory?: integer, seconds?: number}  20 million, 256 MiB, 5
+---@return boolean done
+---@return string text  what the code returned (a string, number or boolean), or what was wrong
+function q.sandbox(code, opt) end
 
 ---Seconds on a monotonic clock.
 ---@return number

@@ -84,18 +84,20 @@ int paged_attention(Call& call) {
 }
 
 // token_logprobs(logits, id, k): the log-probability of the token under the last row, and {{id =, logprob =}...} of the k likeliest.
-int logprobs(Call& call) {
+int one_logprob(Call& call) {
   const TensorPtr logits = call.arg<TensorPtr>(1);
   const int64_t rows = logits->view.rows();
   const std::vector<float> row = to_host_f32(*row_range(reshape_view(logits, {rows, logits->view.columns()}), rows - 1, 1));
   const View view(const_cast<float*>(row.data()), DType::f32, {logits->view.columns()});
-  const TokenLogprobs result = token_logprobs(view, call.arg<int64_t>(2), call.arg<int64_t>(3, 0));
+  const auto token = call.arg<int32_t>(2);
+  if (token < 0) fail("value", "token_logprobs: token ", token, " is outside the ", view.columns(), " logits");
+  const RowLogprobs result = logprobs(view, std::vector<int32_t>{token}, call.arg<int64_t>(3, 0))[0];
   call.push(result.logprob);
   lua_createtable(call.L, static_cast<int>(result.top.size()), 0);
   for (size_t i = 0; i < result.top.size(); ++i) {
     lua_newtable(call.L);
-    lua::set_field(call.L, "id", result.top[i].first);
-    lua::set_field(call.L, "logprob", result.top[i].second);
+    lua::set_field(call.L, "id", result.top[i].token);
+    lua::set_field(call.L, "logprob", result.top[i].logprob);
     lua_rawseti(call.L, -2, static_cast<int>(i) + 1);
   }
   return 2;
@@ -191,7 +193,7 @@ int set(Call& call) {
 
 void register_generate(lua_State* L) {
   using namespace lua;
-  functions(L, "", {{"row_linear", fn<row_linear>}, {"kv_store", fn<kv_store>}, {"copy_pages", fn<copy_pages>}, {"paged_attention", fn<paged_attention>}, {"token_logprobs", fn<logprobs>}, {"page_pool", fn<page_pool>}});
+  functions(L, "", {{"row_linear", fn<row_linear>}, {"kv_store", fn<kv_store>}, {"copy_pages", fn<copy_pages>}, {"paged_attention", fn<paged_attention>}, {"token_logprobs", fn<one_logprob>}, {"page_pool", fn<page_pool>}});
   methods<PagePool>(L, {{"open", fn<open>}, {"reuse", fn<reuse>}, {"extend", fn<extend>}, {"length", fn<length>}, {"fork", fn<fork>}, {"commit", fn<commit>},
                         {"truncate", fn<truncate>}, {"close", fn<close>}, {"forget", fn<forget>}, {"copies", fn<copies>}, {"stats", fn<stats>}, {"available", fn<available>},
                         {"fill", fn<fill>}});

@@ -1,6 +1,10 @@
-// q.sampler. Logits on another device than the host's memory are downloaded first.
+// q.sampler, q.logprobs, q.compare_logits. Logits on another device than the host's memory are downloaded first.
+#include <algorithm>
+
 #include "bindings/register.h"
 #include "bindings/runtime.h"
+#include "bindings/sampling.h"
+#include "engine/generate/logprobs.h"
 #include "engine/generate/sampler.h"
 
 QENG_LUA_CLASS(qeng::TokenSampler, "Sampler")
@@ -9,14 +13,59 @@ namespace qeng {
 namespace {
 using lua::Call;
 
+// Rows first .. first + rows - 1 of a tensor (all of a vector) in host memory.
+View downloaded(const TensorPtr& tensor, int64_t first, int64_t rows, std::vector<std::byte>& host) {
+  View part = tensor->view;
+  if (part.rank == 2 && part.shape[0] > 0) {
+    const size_t row_bytes = part.bytes() / static_cast<size_t>(part.shape[0]);
+    part.data = part.as<std::byte>() + static_cast<size_t>(first) * row_bytes;
+    part.shape[0] = rows;
+  }
+  host.resize(part.bytes());
+  tensor->device().backend().download(host.data(), part.data, host.size());
+  part.data = host.data();
+  return part;
+}
+
+// {[token] = bias}; tokens may be strings of digits, as JSON's keys are.
+std::vector<std::pair<int32_t, double>> biases(const Call& call, const lua::Options& opt) {
+  std::vector<std::pair<int32_t, double>> all;
+  if (!opt.has("logit_bias")) return all;
+  lua_State* L = call.L;
+  opt.push("logit_bias");
+  const int table = lua_gettop(L);
+  if (!lua_istable(L, table))
+    fail("value", "sampler: logit_bias is a ", lua::type_text(L, table), ", expected a table {[token] = bias}");
+  for (lua_pushnil(L); lua_next(L, table) != 0; lua_pop(L, 1)) {
+    lua_pushvalue(L, -2);  // lua_tonumber on the key itself would confuse lua_next
+    const double token = lua_isnumber(L, -1) ? lua_tonumber(L, -1) : -1;
+    lua_pop(L, 1);
+    if (token < 0 || token > INT32_MAX || token != static_cast<double>(static_cast<int32_t>(token)) ||
+        lua_type(L, -1) != LUA_TNUMBER) {
+      fail("value", "sampler: logit_bias has to be {[token] = bias}, a token's number and a number");
+    }
+    all.emplace_back(static_cast<int32_t>(token), lua_tonumber(L, -1));
+  }
+  lua_pop(L, 1);
+  std::sort(all.begin(), all.end());
+  return all;
+}
+
 int sampler(Call& call) {
-  lua::Options opt(call, 1, {"temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed"});
+  lua::Options opt(call, 1,
+                   {"temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty", "presence_penalty",
+                    "frequency_penalty", "penalty_window", "logit_bias", "seed"});
   SamplingOptions options;
   options.temperature = opt.get("temperature", options.temperature);
   options.top_k = opt.get("top_k", options.top_k);
   options.top_p = opt.get("top_p", options.top_p);
   options.min_p = opt.get("min_p", options.min_p);
+  options.typical_p = opt.get("typical_p", options.typical_p);
   options.repetition_penalty = opt.get("repetition_penalty", options.repetition_penalty);
+  options.presence_penalty = opt.get("presence_penalty", options.presence_penalty);
+  options.frequency_penalty = opt.get("frequency_penalty", options.frequency_penalty);
+  options.penalty_window = opt.get("penalty_window", options.penalty_window);
+  options.logit_bias = biases(call, opt);
   options.seed = opt.get("seed", options.seed);
   return call.push(std::make_shared<TokenSampler>(options));
 }
@@ -24,27 +73,70 @@ int sampler(Call& call) {
 int next(Call& call) {
   const auto self = call.self<TokenSampler>();
   const auto logits = call.arg<TensorPtr>(1);
-  View last = logits->view;  // only its last row is needed
-  if (last.rank == 2 && last.shape[0] > 0) {
-    last.data = last.as<std::byte>() + (last.bytes() - last.bytes() / static_cast<size_t>(last.shape[0]));
-    last.shape[0] = 1;
-  }
-  std::vector<std::byte> host(last.bytes());
-  logits->device().backend().download(host.data(), last.data, host.size());
-  last.data = host.data();
-  return call.push(self->next(last));
+  const auto mask = lua::Options(call, 2, {"mask"}).get("mask", std::shared_ptr<const TokenMask>{});
+  std::vector<std::byte> host;
+  const View last = downloaded(logits, logits->view.rank == 2 ? logits->view.shape[0] - 1 : 0, 1, host);
+  return call.push(self->next(last, mask.get()));
 }
 
 int accept(Call& call) {
   call.self<TokenSampler>()->accept(call.arg<int32_t>(1));
   return 0;
 }
+
+int prompt(Call& call) {
+  const auto self = call.self<TokenSampler>();
+  for (const int32_t token : call.arg<std::vector<int32_t>>(1)) self->accept_prompt(token);
+  return 0;
+}
+
+int clone(Call& call) { return call.push(std::make_shared<TokenSampler>(*call.self<TokenSampler>())); }
+
+int token_logprobs(Call& call) {
+  const auto logits = call.arg<TensorPtr>(1);
+  auto tokens = call.arg<std::vector<int32_t>>(2);
+  const int64_t k = lua::Options(call, 3, {"top"}).get("top", int64_t{0});
+  std::vector<std::byte> host;
+  const std::vector<RowLogprobs> rows =
+      logprobs(downloaded(logits, 0, logits->view.rank == 2 ? logits->view.shape[0] : 1, host), tokens, k);
+  lua_State* L = call.L;
+  lua_createtable(L, static_cast<int>(rows.size()), 0);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    lua_createtable(L, 0, 3);
+    if (tokens[i] >= 0) lua::set_field(L, "id", tokens[i]), lua::set_field(L, "logprob", rows[i].logprob);
+    if (k > 0) {
+      lua_createtable(L, static_cast<int>(rows[i].top.size()), 0);
+      for (size_t j = 0; j < rows[i].top.size(); ++j) {
+        lua_createtable(L, 0, 2);
+        lua::set_field(L, "id", rows[i].top[j].token);
+        lua::set_field(L, "logprob", rows[i].top[j].logprob);
+        lua_rawseti(L, -2, static_cast<int>(j) + 1);
+      }
+      lua_setfield(L, -2, "top");
+    }
+    lua_rawseti(L, -2, static_cast<int>(i) + 1);
+  }
+  return 1;
+}
+
+int compare(Call& call) {
+  const auto reference = call.arg<TensorPtr>(1), logits = call.arg<TensorPtr>(2);
+  const auto all = [](const TensorPtr& tensor) { return tensor->view.rank == 2 ? tensor->view.shape[0] : 1; };
+  std::vector<std::byte> host_a, host_b;
+  const std::vector<RowDifference> rows =
+      compare_logits(downloaded(reference, 0, all(reference), host_a), downloaded(logits, 0, all(logits), host_b));
+  std::vector<double> divergence;
+  int64_t same = 0;
+  for (const RowDifference& row : rows) divergence.push_back(row.divergence), same += row.same_top;
+  return call.push(divergence, same);
+}
 }  // namespace
 
 void register_sampler(lua_State* L) {
   using lua::fn;
-  lua::functions(L, "", {{"sampler", fn<sampler>}});
-  lua::methods<TokenSampler>(L, {{"next", fn<next>}, {"accept", fn<accept>}});
+  lua::functions(L, "", {{"sampler", fn<sampler>}, {"logprobs", fn<token_logprobs>}, {"compare_logits", fn<compare>}});
+  lua::methods<TokenSampler>(
+      L, {{"next", fn<next>}, {"accept", fn<accept>}, {"prompt", fn<prompt>}, {"clone", fn<clone>}});
 }
 
 }  // namespace qeng

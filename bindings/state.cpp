@@ -103,6 +103,8 @@ LuaState::LuaState() : L_(luaL_newstate()) {
   register_batches(L_);
   register_convert(L_);
   register_sampler(L_);
+  register_grammar(L_);
+  register_sandbox(L_);
   register_generate(L_);
   register_hub(L_);
   register_statistics(L_);

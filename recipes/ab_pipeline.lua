@@ -10,7 +10,7 @@ local progress = require "qeng.progress"
 
 local opt = q.options(q.device_options {
   "Compares JSONL tokenized on the fly, packets, and packets with CRC-Drop: loading, training speed, held-out loss.",
-  model = { "", "Hugging Face folder or org/name (the built-in model)", order = 1 },
+  model = { "", "Hugging Face folder, GGUF file or org/name (the built-in model)", order = 1 },
   data = { "", "JSONL, one record a line (the built-in task)", order = 2 },
   out = { "ab_pipeline", "output folder", order = 3 },
   seeds = { 5, "runs of each way", min = 3, max = 100, order = 4 },

@@ -7,7 +7,7 @@ local demo = require "qeng.demo"
 
 local opt = q.options(q.device_options {
   "Fine-tunes a model on your data; without --model and --data, runs the built-in demo.",
-  model = { "", "Hugging Face folder, or its name on the hub: org/name[@revision]", order = 1 },
+  model = { "", "Hugging Face folder, GGUF file, or its name on the hub: org/name[@revision]", order = 1 },
   data = { "", "JSONL, a JSON array or a .qubgpu file, or a dataset's name on the hub: org/name[:split]", order = 2 },
   out = { "out", "output folder", order = 3 },
   mode = { "lora", "what is trained", choices = { "lora", "full" }, order = 4 },

@@ -1,118 +1,248 @@
 #include "engine/generate/sampler.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <limits>
+#include <string>
 
+#include "engine/generate/logprobs.h"
 #include "kernels/error.h"
-#include "kernels/math/bf16.h"
 #include "kernels/math/philox.h"
 
 namespace qeng {
 namespace {
+constexpr float kNone = -std::numeric_limits<float>::infinity();
 
-// Large first; of equal logits the lower id, so that the order does not depend on the sort.
+// Large first; of equal ones the lower id, so that the order does not depend on the sort.
 constexpr auto kLarger = [](const auto& a, const auto& b) {
-  return a.logit > b.logit || (a.logit == b.logit && a.token < b.token);
+  return a.weight > b.weight || (a.weight == b.weight && a.token < b.token);
 };
 
 // Draw n of a seed: 53 bits of one Philox counter.
 double uniform(uint64_t seed, uint64_t draw) {
   constexpr uint32_t kStream = 0x53414d50;  // "SAMP": apart from dropout's and the initial values' streams
-  const Philox words = philox4x32(philox_counter(0, kStream, 4 * draw), static_cast<uint32_t>(seed),
-                                  static_cast<uint32_t>(seed >> 32));
+  const Philox words =
+      philox4x32(philox_counter(0, kStream, 4 * draw), static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32));
   return static_cast<double>((uint64_t{words.word[0]} << 21) ^ (words.word[1] >> 11)) * 0x1p-53;
 }
 
 void check(bool good, const char* option, double value, const char* range) {
   if (!good) fail("value", "sampler: ", option, " is ", value, ", expected ", range);
 }
+
+// Of items put in order, the last of the fewest first ones whose weights reach `share`, by halving rather than sorting.
+template <class Item, class Before>
+Item last_to_reach(std::vector<Item> items, Before before, double share) {
+  auto begin = items.begin(), end = items.end();
+  while (end - begin > 32) {
+    const auto middle = begin + (end - begin) / 2;
+    std::nth_element(begin, middle, end, before);
+    double first = 0;
+    for (auto i = begin; i != middle; ++i) first += i->weight;
+    if (first >= share)
+      end = middle;
+    else
+      share -= first, begin = middle;
+  }
+  std::sort(begin, end, before);
+  auto last = begin;
+  for (share -= last->weight; share > 0 && last + 1 != end; share -= last->weight) ++last;
+  return *last;
+}
+
+template <class List>
+double total_of(const List& list) {
+  double total = 0;
+  for (const auto& candidate : list) total += candidate.weight;
+  return total;
+}
 }  // namespace
 
 TokenSampler::TokenSampler(const SamplingOptions& options) : options_(options) {
-  check(std::isfinite(options.temperature) && options.temperature >= 0, "temperature", options.temperature, "0 or more");
+  check(std::isfinite(options.temperature) && options.temperature >= 0, "temperature", options.temperature,
+        "0 or more");
   check(options.top_k >= 0, "top_k", static_cast<double>(options.top_k), "0 (all) or more");
   check(options.top_p > 0 && options.top_p <= 1, "top_p", options.top_p, "more than 0, at most 1");
   check(options.min_p >= 0 && options.min_p <= 1, "min_p", options.min_p, "0 to 1");
+  check(options.typical_p > 0 && options.typical_p <= 1, "typical_p", options.typical_p, "more than 0, at most 1");
   check(std::isfinite(options.repetition_penalty) && options.repetition_penalty > 0, "repetition_penalty",
         options.repetition_penalty, "more than 0");
+  check(std::isfinite(options.presence_penalty), "presence_penalty", options.presence_penalty, "a number");
+  check(std::isfinite(options.frequency_penalty), "frequency_penalty", options.frequency_penalty, "a number");
+  check(options.penalty_window >= 0, "penalty_window", static_cast<double>(options.penalty_window), "0 (all) or more");
+  for (const auto& [token, bias] : options.logit_bias) {
+    check(token >= 0, "a token of logit_bias", token, "0 or more");
+    check(std::isfinite(bias), "a bias", bias, "a number (-100 all but forbids a token)");
+  }
+}
+
+void TokenSampler::remember(int32_t token, bool output) {
+  Count& count = counts_[token];
+  ++count.seen, count.output += output;
+  if (options_.penalty_window == 0) return;
+  window_.emplace_back(token, output);
+  if (window_.size() <= static_cast<size_t>(options_.penalty_window)) return;
+  const auto [oldest, was_output] = window_.front();
+  window_.pop_front();
+  Count& left = counts_[oldest];
+  --left.seen, left.output -= was_output;
+  if (left.seen == 0) counts_.erase(oldest);
 }
 
 void TokenSampler::read(const View& logits) {
   if (logits.rank < 1 || logits.rank > 2 || logits.elements() == 0) {
     fail("shape", "sampler: logits are ", shape_text(logits), ", expected [vocab] or [tokens, vocab]");
   }
-  const int64_t vocab = logits.columns(), last = logits.elements() - vocab;
-  logits_.resize(static_cast<size_t>(vocab));
-  for (int64_t i = 0; i < vocab; ++i) {
-    float& z = logits_[static_cast<size_t>(i)];
-    if (logits.dtype == DType::f32) z = logits.as<float>()[last + i];
-    else if (logits.dtype == DType::bf16) z = to_f32(logits.as<bf16>()[last + i]);
-    else fail("dtype", "sampler: logits are ", shape_text(logits), ", expected f32 or bf16");
-    if (std::isnan(z)) fail("value", "sampler: the logit of token ", i, " is NaN: the model's weights or activations overflowed");
+  const int64_t rows = logits.elements() / logits.columns();
+  read_logits(logits, rows - 1, "sampler", logits_);
+}
+
+void TokenSampler::adjust() {
+  const auto vocab = static_cast<int64_t>(logits_.size());
+  for (const auto& [token, bias] : options_.logit_bias) {
+    if (token >= vocab) fail("value", "sampler: logit_bias is of token ", token, ", and there are ", vocab, " logits");
+    logits_[static_cast<size_t>(token)] += static_cast<float>(bias);
+  }
+  const auto penalty = static_cast<float>(options_.repetition_penalty);
+  if (penalty == 1 && options_.presence_penalty == 0 && options_.frequency_penalty == 0) return;
+  for (const auto& [token, count] : counts_) {
+    if (token < 0 || token >= vocab) continue;
+    float& z = logits_[static_cast<size_t>(token)];
+    z = z > 0 ? z / penalty : z * penalty;
+    if (count.output == 0) continue;
+    z -= static_cast<float>(options_.presence_penalty + options_.frequency_penalty * static_cast<double>(count.output));
   }
 }
 
-void TokenSampler::penalise() {
-  const float penalty = static_cast<float>(options_.repetition_penalty);
-  if (penalty == 1) return;
-  for (const int32_t token : accepted_) {
-    if (token < 0 || static_cast<size_t>(token) >= logits_.size()) continue;
-    float& z = logits_[static_cast<size_t>(token)];
-    z = z > 0 ? z / penalty : z * penalty;
+void TokenSampler::apply(const TokenMask& mask) {
+  weights_.assign(logits_.size(), kNone);
+  for (size_t w = 0; w < mask.words.size(); ++w) {
+    for (uint64_t bits = mask.words[w]; bits != 0; bits &= bits - 1) {
+      const size_t token = w * 64 + static_cast<size_t>(std::countr_zero(bits));
+      if (token < logits_.size()) weights_[token] = logits_[token];
+    }
   }
+  logits_.swap(weights_);
 }
 
 int32_t TokenSampler::largest() const {
-  return static_cast<int32_t>(std::max_element(logits_.begin(), logits_.end()) - logits_.begin());  // the first of equals
+  const float top = largest_logit(logits_);
+  return static_cast<int32_t>(std::find(logits_.begin(), logits_.end(), top) - logits_.begin());  // the first of equals
 }
 
-// Leaves in candidates_ what may be drawn, with weights.
-void TokenSampler::filter() {
-  const float top = logits_[static_cast<size_t>(largest())];
+void TokenSampler::weigh(float top) {
+  weights_.resize(logits_.size());
+  const auto scale = static_cast<float>(1 / options_.temperature);
+  const float* z = logits_.data();
+  float* weight = weights_.data();
+  const size_t count = logits_.size();
+#pragma omp simd
+  for (size_t i = 0; i < count; ++i) weight[i] = exp_of_negative((z[i] - top) * scale);
+}
+
+void TokenSampler::gather(float least) {
+  candidates_.clear();
+  for (size_t i = 0; i < weights_.size(); ++i) {
+    if (weights_[i] >= least && weights_[i] > 0) candidates_.push_back({weights_[i], static_cast<int32_t>(i)});
+  }
+}
+
+// Keeps a bound under which nothing can be among the k largest, raised whenever many have passed it: of logits in any
+// ordinary order few do. The candidates hold logits until the end.
+void TokenSampler::keep_top_k(float top) {
+  const auto k = static_cast<size_t>(options_.top_k);
+  const size_t room = 2 * k + 64;
+  float bound = kNone;
+  const auto cut = [&] {
+    std::nth_element(candidates_.begin(), candidates_.begin() + options_.top_k - 1, candidates_.end(), kLarger);
+    candidates_.resize(k);
+    bound = candidates_[k - 1].weight;
+  };
   candidates_.clear();
   for (size_t i = 0; i < logits_.size(); ++i) {
-    const double weight = std::exp((static_cast<double>(logits_[i]) - top) / options_.temperature);
-    if (weight > 0) candidates_.push_back({logits_[i], static_cast<int32_t>(i), weight});
+    if (logits_[i] <= bound) continue;  // of equal logits the first id stays
+    candidates_.push_back({logits_[i], static_cast<int32_t>(i)});
+    if (candidates_.size() == room) cut();
   }
-  if (options_.top_k > 0 && candidates_.size() > static_cast<size_t>(options_.top_k)) {
-    std::nth_element(candidates_.begin(), candidates_.begin() + options_.top_k, candidates_.end(), kLarger);
-    candidates_.resize(static_cast<size_t>(options_.top_k));
-  }
-  if (options_.top_p < 1) {
-    double total = 0;
-    for (const Candidate& candidate : candidates_) total += candidate.weight;
-    // Sorts only as many of the largest as it takes, most often a few of a hundred thousand.
-    double reached = 0;
-    size_t kept = 0;
-    for (size_t sorted = 0; reached < options_.top_p * total && kept < candidates_.size();) {
-      const size_t more = std::min(candidates_.size(), std::max<size_t>(64, 2 * sorted));
-      const auto begin = candidates_.begin() + static_cast<std::ptrdiff_t>(sorted);
-      std::partial_sort(begin, candidates_.begin() + static_cast<std::ptrdiff_t>(more), candidates_.end(), kLarger);
-      sorted = more;
-      while (kept < sorted && reached < options_.top_p * total) reached += candidates_[kept++].weight;
-    }
-    candidates_.resize(kept);
-  }
-  std::erase_if(candidates_, [&](const Candidate& candidate) { return candidate.weight < options_.min_p; });
-  // In order of ids, so that the draw does not depend on how the filters arranged them.
-  std::sort(candidates_.begin(), candidates_.end(), [](const auto& a, const auto& b) { return a.token < b.token; });
+  if (candidates_.size() > k) cut();
+  const auto scale = static_cast<float>(1 / options_.temperature);
+  for (Candidate& candidate : candidates_) candidate.weight = exp_of_negative((candidate.weight - top) * scale);
+  std::erase_if(candidates_, [](const Candidate& candidate) { return candidate.weight == 0; });
+  std::sort(candidates_.begin(), candidates_.end(),
+            [](const Candidate& a, const Candidate& b) { return a.token < b.token; });
 }
 
-int32_t TokenSampler::next(const View& logits) {
-  read(logits);
-  penalise();
-  const int32_t best = largest();
-  if (!std::isfinite(logits_[static_cast<size_t>(best)])) fail("value", "sampler: no logit is finite");
-  if (options_.temperature == 0) return best;
-  filter();
-  double total = 0;
-  for (const Candidate& candidate : candidates_) total += candidate.weight;
-  double left = uniform(options_.seed, draws_++) * total;
+void TokenSampler::keep_top_p(double total) {
+  const Candidate last = last_to_reach(candidates_, kLarger, options_.top_p * total);
+  std::erase_if(candidates_, [&](const Candidate& candidate) { return kLarger(last, candidate); });
+}
+
+void TokenSampler::keep_typical(float top) {
+  struct Surprise {
+    double distance;
+    float weight;
+    int32_t token;
+  };
+  const auto nearer = [](const Surprise& a, const Surprise& b) {
+    return a.distance < b.distance || (a.distance == b.distance && a.token < b.token);
+  };
+  const double total = total_of(candidates_), log_total = std::log(total);
+  const auto information = [&](const Candidate& c) {
+    return log_total - (static_cast<double>(logits_[static_cast<size_t>(c.token)]) - top) / options_.temperature;
+  };
+  double entropy = 0;
+  for (const Candidate& c : candidates_) entropy += c.weight / total * information(c);
+  std::vector<Surprise> all;
+  all.reserve(candidates_.size());
+  for (const Candidate& c : candidates_) all.push_back({std::abs(information(c) - entropy), c.weight, c.token});
+  const Surprise last = last_to_reach(all, nearer, options_.typical_p * total);
+  std::erase_if(all, [&](const Surprise& surprise) { return nearer(last, surprise); });
+  candidates_.clear();
+  for (const Surprise& surprise : all) candidates_.push_back({surprise.weight, surprise.token});
+}
+
+int32_t TokenSampler::draw() {
+  double left = uniform(options_.seed, draws_++) * total_of(candidates_);
   for (const Candidate& candidate : candidates_) {
     left -= candidate.weight;
     if (left < 0) return candidate.token;
   }
   return candidates_.back().token;  // rounding of the sum
+}
+
+int32_t TokenSampler::next(const View& logits, const TokenMask* mask) {
+  read(logits);
+  adjust();
+  if (mask) apply(*mask);
+  const int32_t best = largest();
+  const float top = logits_[static_cast<size_t>(best)];
+  if (!std::isfinite(top)) {
+    fail("value", "sampler: no logit ", mask ? "of a token that may come " : "", "is finite",
+         mask && mask->count() == 0 ? "; the mask allows no token" : "");
+  }
+  if (options_.temperature == 0) return best;
+  // Each filter leaves the candidates in the order of their ids.
+  if (options_.top_k > 0 && static_cast<size_t>(options_.top_k) < logits_.size()) {
+    keep_top_k(top);
+    if (options_.top_p < 1) keep_top_p(total_of(candidates_));
+  } else {
+    weigh(top);
+    if (options_.top_p < 1) {
+      // What weighs less than `least` weighs together at most 1 - top_p of all, so the most probable reach top_p
+      // without it.
+      double total = 0;
+      for (const float weight : weights_) total += weight;
+      gather(static_cast<float>((1 - options_.top_p) * total / static_cast<double>(weights_.size())));
+      keep_top_p(total);
+    } else {
+      gather(static_cast<float>(options_.min_p));
+    }
+  }
+  const auto least = static_cast<float>(options_.min_p);
+  std::erase_if(candidates_, [&](const Candidate& candidate) { return candidate.weight < least; });
+  if (options_.typical_p < 1) keep_typical(top);
+  return draw();
 }
 
 }  // namespace qeng

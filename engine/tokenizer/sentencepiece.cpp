@@ -73,7 +73,8 @@ class SentencePieceTokenizer final : public Tokenizer {
   bool adds_space_ = false;
 };
 
-std::unique_ptr<sentencepiece::SentencePieceProcessor> load_model(const std::string& path, std::string_view serialized) {
+std::unique_ptr<sentencepiece::SentencePieceProcessor> load_model(const std::string& path,
+                                                                  std::string_view serialized) {
   auto model = std::make_unique<sentencepiece::SentencePieceProcessor>();
   sentencepiece::util::Status status;
   try {

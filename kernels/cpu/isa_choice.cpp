@@ -15,20 +15,32 @@ namespace avx512 {
 void fill(Table& table);
 }
 
+namespace avx512vnni {
+void fill_block_dots(Table& table);
+void fill_block_tiles(Table& table);
+}  // namespace avx512vnni
+
 namespace {
 
+constexpr int kTables = 4;
+
 struct Tables {
-  Table table[3];  // slowest first
-  bool runs[3];
+  Table table[kTables];  // slowest first
+  bool runs[kTables];
   Tables() {
     baseline::fill(table[0]);
     avx2::fill(table[1]);
     avx512::fill(table[2]);
+    avx512::fill(table[3]);
+    avx512vnni::fill_block_dots(table[3]);
+    avx512vnni::fill_block_tiles(table[3]);
+    table[3].name = "avx512vnni";
     runs[0] = true;
     runs[1] = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c") &&
               __builtin_cpu_supports("bmi2");
     runs[2] = runs[1] && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
               __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+    runs[3] = runs[2] && __builtin_cpu_supports("avx512vnni");
   }
 };
 
@@ -40,13 +52,13 @@ const Tables& tables() {
 }  // namespace
 
 const Table* find(const char* name) {
-  for (int i = 0; i < 3; ++i)
+  for (int i = 0; i < kTables; ++i)
     if (tables().runs[i] && std::strcmp(tables().table[i].name, name) == 0) return &tables().table[i];
   return nullptr;
 }
 
 const Table& best() {
-  for (int i = 2; i > 0; --i)
+  for (int i = kTables - 1; i > 0; --i)
     if (tables().runs[i]) return tables().table[i];
   return tables().table[0];
 }

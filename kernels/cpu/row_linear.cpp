@@ -1,5 +1,6 @@
-// RowLinear: dot products of a few rows by reading each weight as it is stored, of many by panels of 16 of its rows, both
-// in the same order of sums, which depends on k alone.
+// RowLinear: dot products of a few rows by reading each weight as it is stored, of many by panels of 16 of its rows,
+// both in the same order of sums, which depends on k alone.
+#include <cstring>
 #include <map>
 
 #include "kernels/cpu/cpu.h"
@@ -8,7 +9,7 @@ namespace qeng {
 
 namespace {
 
-constexpr int64_t kFewRows = 3;    // of x, for which repacking a panel costs more than it gains
+constexpr int64_t kFewRows = 3;     // of x, for which repacking a panel costs more than it gains
 constexpr int64_t kMostRows = 512;  // of x at a time: their codes stay in the last-level cache
 constexpr int64_t kPiece = 32768;   // bytes of w that a thread takes at a time for few rows: they stay in its cache
 
@@ -34,6 +35,10 @@ void finish(const RowLinear& op, size_t i, int64_t r, int64_t first, int64_t n, 
       finish(dots, n, op.alpha, bias ? bias.as<float>() + first : nullptr, op.acc, to);
   };
   const int64_t at_element = r * op.w[i].shape[0] + first;
+  if (!bias && !op.acc && op.alpha == 1 && y.dtype == DType::f32) {
+    std::memcpy(y.as<float>() + at_element, dots, static_cast<size_t>(n) * sizeof(float));
+    return;
+  }
   y.dtype == DType::f32 ? with_bias(y.as<float>() + at_element) : with_bias(y.as<bf16>() + at_element);
 }
 
@@ -80,7 +85,8 @@ std::vector<Piece> pieces_of(const RowLinear& op, bool few) {
   std::vector<Piece> pieces;
   for (size_t i = 0; i < op.w.size(); ++i) {
     const int64_t n = op.w[i].shape[0], bytes = static_cast<int64_t>(dtype_bytes(op.w[i].dtype, op.w[i].columns()));
-    const int64_t step = few ? std::max<int64_t>(1, kPiece / bytes / isa::kPanelRows) * isa::kPanelRows : isa::kPanelRows;
+    const int64_t step =
+        few ? std::max<int64_t>(1, kPiece / bytes / isa::kPanelRows) * isa::kPanelRows : isa::kPanelRows;
     for (int64_t first = 0; first < n; first += step) pieces.push_back({i, first, std::min(step, n - first)});
   }
   return pieces;

@@ -2,7 +2,7 @@
 -- never showed, from examples made here, and is asked the same held-out questions before and after.
 
 local q = require "qeng.core"
-local generate = require "qeng.generate"
+local engine = require "qeng.engine"
 local progress = require "qeng.progress"
 local report = require "qeng.report"
 local run = require "qeng.run"
@@ -16,12 +16,23 @@ local examples, questions, shown = 6000, 100, 3
 
 -- The answers to held-out questions: share of exact matches, and the answers.
 local function examine(model, set, speak, when)
-  local right, answers = 0, {}
+  local right, done, requests, answers = 0, 0, {}, {}
+  local asked = engine.new(model, { max_batch = 16, context = 256 })
   for i, example in ipairs(set) do
-    local prompt, expected = example.messages[1], example.messages[2].content
-    answers[i] = generate.answer(model, { messages = { prompt }, temperature = 0, max_tokens = 96 })
-    if answers[i] == expected then right = right + 1 end
-    speak:line(("asking %d held-out questions %s training: %d"):format(#set, when, i))
+    requests[i] = asked:submit { messages = { example.messages[1] }, temperature = 0, max_tokens = 96, context = "stop" }
+  end
+  while asked:step() do
+    local stats = asked:stats()
+    if #set - stats.running - stats.waiting > done then
+      done = #set - stats.running - stats.waiting
+      speak:line(("asking %d held-out questions %s training: %d"):format(#set, when, done))
+    end
+  end
+  asked:close()
+  for i, example in ipairs(set) do
+    if requests[i].error then error(requests[i].error, 0) end
+    answers[i] = requests[i].text
+    if answers[i] == example.messages[2].content then right = right + 1 end
   end
   speak:finish()
   return right / #set, answers

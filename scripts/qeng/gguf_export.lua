@@ -209,7 +209,10 @@ function export.write(path, source, plan, opt)
   list[#list + 1] = { "general.quantization_version", "u32", 2 }
   for i, tensor in ipairs(source.tensors) do
     local type, note = plan:type_of(tensor.name, tensor.shape)
-    if note then notes[#notes + 1] = note end
+    if note then
+      if not notes[note] then notes[note], notes[#notes + 1] = 0, note end
+      notes[note] = notes[note] + 1
+    end
     specs[i] = { name = tensor.name, dtype = type, shape = tensor.shape }
   end
   plan:check()
@@ -236,6 +239,7 @@ function export.write(path, source, plan, opt)
     if opt.progress then opt.progress(i, #source.tensors, total.bytes, tensor.name) end
   end
   writer:commit()
+  for i, note in ipairs(notes) do notes[i] = ("%d tensor%s %s"):format(notes[note], notes[note] > 1 and "s" or "", note) end
   for _, sums in ipairs(order) do sums.rmse = sums.total > 0 and math.sqrt(sums.error / sums.total) or 0 end
   table.sort(order, function(x, y) return x.bytes > y.bytes end)
   return { by_type = order, elements = total.elements, bytes = total.bytes, notes = notes }

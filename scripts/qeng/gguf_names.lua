@@ -17,7 +17,7 @@ local layer = {
 -- "model.layers.3.mlp.up_proj.weight" -> "blk.3.ffn_up.weight"; nil for a name that GGUF has no word for.
 function names.to_gguf(name)
   local stem, ending = name:match "^(.*)%.(%w+)$"
-  if not stem then return nil end
+  if ending ~= "weight" and ending ~= "bias" then return nil end  -- of a quantized folder, for example
   if whole[stem] then return whole[stem] .. "." .. ending end
   local index, part = stem:match "^model%.layers%.(%d+)%.(.*)$"
   return index and layer[part] and ("blk.%s.%s.%s"):format(index, layer[part], ending) or nil

@@ -110,7 +110,7 @@ function Plan:type_of(name, dims)
   end
   local fits = types.fitting(type, dims[#dims])
   if fits ~= type then
-    return fits, ("%s: %s instead of %s, whose blocks of %d do not divide its %d columns"):format(name, fits, type, block[type] or 32, dims[#dims])
+    return fits, ("as %s instead of %s, whose blocks of %d do not divide %d columns"):format(fits, type, block[type] or 32, dims[#dims])
   end
   return type
 end

@@ -19,7 +19,8 @@ local Request = {}
 Request.__index = Request
 
 local sampling = {
-  "temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias", "seed",
+  "temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
+  "penalty_window", "logit_bias", "seed",
 }
 
 local known = {}
@@ -73,6 +74,15 @@ function request.ids(model, opt)
   return ids
 end
 
+-- A matcher of a grammar's that lets the ids of `stops` end the output.
+function request.matcher(model, grammar, stops)
+  local tokenizer, ends = request.tokenizer(model), {}
+  for id in pairs(stops) do
+    if id < tokenizer:vocab_size() then ends[#ends + 1] = id end
+  end
+  return grammar:matcher(tokenizer, { ends = ends })
+end
+
 local function count_of(opt, name)
   local value = opt[name]
   if value ~= nil and (type(value) ~= "number" or value < 0 or value ~= math.floor(value)) then
@@ -102,9 +112,9 @@ function request.new(owner, opt)
   if context ~= "stop" and context ~= "error" and context ~= "shift" then
     q.error("value", ("generate: context is %s; expected stop, error or shift"):format(tostring(context)))
   end
-  local grammar = opt.grammar
-  if grammar and grammar.matcher then grammar = grammar:matcher(model.tokenizer) end
   local stop_ids = opt.stop_ids or request.stops(model)
+  local grammar = opt.grammar
+  if grammar and grammar.matcher then grammar = request.matcher(model, grammar, stop_ids) end
   local self = setmetatable({
     model = model, tokens = {}, output = {}, prompt_length = #ids, max_tokens = count_of(opt, "max_tokens") or 256, sampler = q.sampler(config),
     stop_ids = stop_ids, grammar = grammar, adapter = opt.adapter, salt = salt_of(opt.adapter), logprobs = opt.logprobs and {} or nil,
@@ -112,10 +122,8 @@ function request.new(owner, opt)
     context = context, keep = count_of(opt, "keep") or 0, lookup = count_of(opt, "lookup"), draft = opt.draft ~= false, on_token = opt.on_token,
     text = "", reasoning_text = "", pieces = {}, stream = stop.new(opt.stop), reused = 0, drafted = 0, accepted = 0, preempted = 0,
   }, Request)
-  for i, id in ipairs(ids) do
-    self.tokens[i] = id
-    self.sampler:accept(id)
-  end
+  for i, id in ipairs(ids) do self.tokens[i] = id end
+  self.sampler:prompt(ids)
   if opt.reasoning and model.tokenizer then self:split_reasoning() end
   return self
 end

@@ -81,6 +81,30 @@ engine:finish()
 check(first.reused == 0 and again.reused == 32 and equal(first.output, again.output), "%d tokens reused", again.reused)
 engine:close()
 
+-- an adapter for one request gives what it gives on the model; the others are not touched
+do
+  local dir = os.tmpname()
+  os.remove(dir)
+  local tuned = cases.model "qwen2"
+  tuned:lora { rank = 4, seed = 3, targets = { "q_proj", "v_proj", "down_proj" } }
+  for i, parameter in ipairs(tuned:trainable()) do parameter.tensor:copy(q.randn(parameter.tensor:shape(), { std = 0.2, seed = 4, stream = i })) end
+  tuned:save_adapter(dir)
+  local base = cases.model "qwen2"
+  local opt = { ids = { 3, 1, 4, 1, 5 }, max_tokens = 20, temperature = 0, stop_ids = {} }
+  local with, without = cases.alone(tuned, opt).output, cases.alone(base, opt).output
+  check(not equal(with, without), "the adapter changes nothing")
+  local pair, adapter = base:engine { pages = 10 }, base:read_adapter(dir)
+  local plain = pair:submit(opt)
+  opt.adapter = adapter
+  local adapted = pair:submit(opt)
+  pair:finish()
+  pair:close()
+  q.fs.remove(dir)
+  check(equal(plain.output, without) and equal(adapted.output, with), "a request's own adapter")
+  opt.adapter = false
+  check(equal(cases.alone(tuned, opt).output, without), "adapter = false leaves the model's own out")
+end
+
 -- logprobs of prompt and output: those of the whole sequence at once
 engine = model:engine { pages = 10, chunk = 7 }
 local r = engine:submit { ids = { 5, 6, 7, 8, 9, 10, 11, 12, 13 }, max_tokens = 3, temperature = 0, logprobs = 2, prompt_logprobs = 1, stop_ids = {} }

@@ -31,7 +31,9 @@ template <>
 struct Dot<blocks::TQ2_0> : PlainDot {
   static constexpr int kMost = 3, kOffset = 1;
   template <int i>
-  static Bytes codes(const blocks::TQ2_0& b) { return two_bits<i>(b.qs); }
+  static Bytes codes(const blocks::TQ2_0& b) {
+    return two_bits<i>(b.qs);
+  }
   static f16 factor(const blocks::TQ2_0& b) { return b.d; }
 };
 
@@ -39,7 +41,9 @@ template <>
 struct Dot<blocks::PQ2_0> : PlainDot {
   static constexpr int kMost = 3, kOffset = 1, kPlanes = 4;
   template <int i>
-  static Bytes codes(const blocks::PQ2_0& b) { return two_bits<i>(b.qs); }
+  static Bytes codes(const blocks::PQ2_0& b) {
+    return two_bits<i>(b.qs);
+  }
   static f16 factor(const blocks::PQ2_0& b) { return b.d; }
 };
 
@@ -47,7 +51,9 @@ template <>
 struct Dot<blocks::Q2_0> : PlainDot {
   static constexpr int kMost = 3, kOffset = 1, kPlanes = 4;
   template <int i>
-  static Bytes codes(const blocks::Q2_0& b) { return bits<4 * i, 3>(shift_halves<0, 2>(load_twice(b.qs))); }
+  static Bytes codes(const blocks::Q2_0& b) {
+    return bits<4 * i, 3>(shift_halves<0, 2>(load_twice(b.qs)));
+  }
   static f16 factor(const blocks::Q2_0& b) { return b.d; }
 };
 
@@ -62,10 +68,11 @@ struct Dot<blocks::Q1_0> : PlainDot {  // +-d = 2 d (q - 1/2): codes 0 and 2 les
   static f16 factor(const blocks::Q1_0& b) { return b.d; }
 };
 
-// ---- digits of base 3. Bytes are kept less 128, so that comparisons are of bytes with sign; 3 x of such a byte is again
-// one, as 3 * 128 and 128 agree modulo 256. The digit 3 x / 256 is then the number of these thresholds below it.
+// ---- digits of base 3. Bytes are kept less 128, so that comparisons are of bytes with sign; 3 x of such a byte is
+// again one, as 3 * 128 and 128 agree modulo 256. The digit 3 x / 256 then says which third of the range x is in: 85
+// and less is -43 and less, 171 and more is 43 and more.
 inline Bytes less_128(Bytes a) { return add_bytes(a, splat_byte(-128)); }
-inline Bytes first_digit(Bytes a) { return count_above<-43, 42>(a); }
+inline Bytes first_digit(Bytes a) { return third_of_range<42>(a); }
 template <int n>
 inline Bytes shift_digits(Bytes a) {  // times 3^n
   if constexpr (n == 0)
@@ -86,7 +93,7 @@ struct Dot<blocks::TQ1_0> : PlainDot {
       const Bytes run = less_128(load_twice(b.qs + 32)), pair = low_of_first_high_of_second(run, shift_digits<1>(run));
       if constexpr (i < 7) return first_digit(shift_digits<2 * (i - 5)>(pair));
       const Bytes last = multiply_bytes(splat_four(b.qh), words(0, 0, 0x0303030301010101, 0x1b1b1b1b09090909));
-      return first_digit(low_of_first_high_of_second(shift_digits<4>(run), less_128(last)));
+      return first_digit(low_of_first_high_of_second(shift_digits<4>(pair), less_128(last)));
     }
   }
   static f16 factor(const blocks::TQ1_0& b) { return b.d; }
@@ -106,8 +113,9 @@ struct Dot<blocks::PTQ1_0> : PlainDot {
       return first_digit(low_of_first_high_of_second(shift_digits<4>(run), less_128(two)));
     }
     const uint64_t last = (b.qh[0] | static_cast<uint64_t>(b.qh[1]) << 8) * 0x0001000100010001;
-    return first_digit(less_128(multiply_bytes(
-        words(half, half, half, last), words(0x0909090909090909, 0x1b1b1b1b1b1b1b1b, 0x5151515151515151, 0x1b1b090903030101))));
+    return first_digit(
+        less_128(multiply_bytes(words(half, half, half, last), words(0x0909090909090909, 0x1b1b1b1b1b1b1b1b,
+                                                                     0x5151515151515151, 0x1b1b090903030101))));
   }
   static f16 factor(const blocks::PTQ1_0& b) { return b.d; }
 };
@@ -124,7 +132,9 @@ template <>
 struct Dot<blocks::Q4_0> : PlainDot {
   static constexpr int kMost = 15, kOffset = 8;
   template <int>
-  static Bytes codes(const blocks::Q4_0& b) { return nibbles(b.qs); }
+  static Bytes codes(const blocks::Q4_0& b) {
+    return nibbles(b.qs);
+  }
   static f16 factor(const blocks::Q4_0& b) { return b.d; }
 };
 
@@ -132,7 +142,9 @@ template <>
 struct Dot<blocks::Q4_1> : PlainDot {
   static constexpr int kMost = 15;
   template <int>
-  static Bytes codes(const blocks::Q4_1& b) { return nibbles(b.qs); }
+  static Bytes codes(const blocks::Q4_1& b) {
+    return nibbles(b.qs);
+  }
   static f16 factor(const blocks::Q4_1& b) { return b.d; }
   static f16 minimum_factor(const blocks::Q4_1& b) { return b.m; }
 };
@@ -142,16 +154,20 @@ struct Dot<blocks::Int4> : PlainDot {
   static constexpr int kMost = 15;
   static constexpr bool kHasMin = true;  // d times the zero point, which is exact in f32
   template <int>
-  static Bytes codes(const blocks::Int4& b) { return nibbles(b.qs); }
-  static float factor(const blocks::Int4& b) { return to_f32(b.d); }
-  static float minimum_factor(const blocks::Int4& b) { return -(to_f32(b.d) * static_cast<float>(b.zero)); }
+  static Bytes codes(const blocks::Int4& b) {
+    return nibbles(b.qs);
+  }
+  static f16 factor(const blocks::Int4& b) { return b.d; }
+  static float minimum_factor(const blocks::Int4& b) { return -(to_float(b.d) * static_cast<float>(b.zero)); }
 };
 
 template <>
 struct Dot<blocks::Q5_0> : PlainDot {
   static constexpr int kMost = 31, kOffset = 16;
   template <int>
-  static Bytes codes(const blocks::Q5_0& b) { return five_bits(b.qs, b.qh); }
+  static Bytes codes(const blocks::Q5_0& b) {
+    return five_bits(b.qs, b.qh);
+  }
   static f16 factor(const blocks::Q5_0& b) { return b.d; }
 };
 
@@ -159,7 +175,9 @@ template <>
 struct Dot<blocks::Q5_1> : PlainDot {
   static constexpr int kMost = 31;
   template <int>
-  static Bytes codes(const blocks::Q5_1& b) { return five_bits(b.qs, b.qh); }
+  static Bytes codes(const blocks::Q5_1& b) {
+    return five_bits(b.qs, b.qh);
+  }
   static f16 factor(const blocks::Q5_1& b) { return b.d; }
   static f16 minimum_factor(const blocks::Q5_1& b) { return b.m; }
 };
@@ -169,7 +187,9 @@ template <>
 struct Dot<blocks::Q8_0> : PlainDot {
   static constexpr int kMost = 0;
   template <int>
-  static Bytes codes(const blocks::Q8_0& b) { return load_bytes(b.qs); }
+  static Bytes codes(const blocks::Q8_0& b) {
+    return load_bytes(b.qs);
+  }
   static f16 factor(const blocks::Q8_0& b) { return b.d; }
 };
 
@@ -180,7 +200,9 @@ template <>
 struct Dot<blocks::IQ4_NL> : PlainDot {
   static constexpr int kMost = 0;
   template <int>
-  static Bytes codes(const blocks::IQ4_NL& b) { return look_up(kIq4Values, nibbles(b.qs)); }
+  static Bytes codes(const blocks::IQ4_NL& b) {
+    return look_up(kIq4Values, nibbles(b.qs));
+  }
   static f16 factor(const blocks::IQ4_NL& b) { return b.d; }
 };
 
@@ -188,7 +210,9 @@ template <>
 struct Dot<blocks::MXFP4> : PlainDot {
   static constexpr int kMost = 0;
   template <int>
-  static Bytes codes(const blocks::MXFP4& b) { return look_up(kFp4Values, nibbles(b.qs)); }
+  static Bytes codes(const blocks::MXFP4& b) {
+    return look_up(kFp4Values, nibbles(b.qs));
+  }
   static float factor(const blocks::MXFP4& b) { return scale(b, 0); }
 };
 
@@ -213,7 +237,9 @@ template <>
 struct Dot<blocks::Q2_K> : ScaledDot {
   static constexpr int kMost = 3;
   template <int i>
-  static Bytes codes(const blocks::Q2_K& b) { return two_bits<i>(b.qs); }
+  static Bytes codes(const blocks::Q2_K& b) {
+    return two_bits<i>(b.qs);
+  }
   static Shorts scales(const blocks::Q2_K& b) { return unsigned_groups_of_16<0, 15>(b.scales); }
   static Shorts mins(const blocks::Q2_K& b) { return unsigned_groups_of_16<4, 15>(b.scales); }
   static f16 factor(const blocks::Q2_K& b) { return b.d; }
@@ -224,7 +250,9 @@ template <>
 struct Dot<blocks::Q3_K> : ScaledDot {
   static constexpr int kMost = 7, kOffset = 4;
   template <int i>
-  static Bytes codes(const blocks::Q3_K& b) { return either(two_bits<i>(b.qs), bit_plane<i, 4>(b.hmask)); }
+  static Bytes codes(const blocks::Q3_K& b) {
+    return either(two_bits<i>(b.qs), bit_plane<i, 4>(b.hmask));
+  }
   static Shorts scales(const blocks::Q3_K& b) {
     uint64_t low;
     uint32_t high;
@@ -255,7 +283,9 @@ template <>
 struct Dot<blocks::Q4_K> : ScaledDot {
   static constexpr int kMost = 15;
   template <int i>
-  static Bytes codes(const blocks::Q4_K& b) { return paired_nibbles<i>(b.qs); }
+  static Bytes codes(const blocks::Q4_K& b) {
+    return paired_nibbles<i>(b.qs);
+  }
   static Shorts scales(const blocks::Q4_K& b) { return groups_of_32(six_bits(b.scales).scales); }
   static Shorts mins(const blocks::Q4_K& b) { return groups_of_32(six_bits(b.scales).mins); }
   static f16 factor(const blocks::Q4_K& b) { return b.d; }
@@ -266,7 +296,9 @@ template <>
 struct Dot<blocks::Q5_K> : ScaledDot {
   static constexpr int kMost = 31;
   template <int i>
-  static Bytes codes(const blocks::Q5_K& b) { return either(paired_nibbles<i>(b.qs), bit_plane<i, 16>(b.qh)); }
+  static Bytes codes(const blocks::Q5_K& b) {
+    return either(paired_nibbles<i>(b.qs), bit_plane<i, 16>(b.qh));
+  }
   static Shorts scales(const blocks::Q5_K& b) { return groups_of_32(six_bits(b.scales).scales); }
   static Shorts mins(const blocks::Q5_K& b) { return groups_of_32(six_bits(b.scales).mins); }
   static f16 factor(const blocks::Q5_K& b) { return b.d; }
@@ -278,7 +310,8 @@ struct Dot<blocks::Q6_K> : ScaledDot {
   static constexpr int kMost = 63, kOffset = 32;
   template <int i>
   static Bytes codes(const blocks::Q6_K& b) {  // 128 weights: two vectors of low nibbles, two of high ones
-    const Bytes low = bits<i % 4 / 2 * 4, 15>(load_bytes(b.ql + i / 4 * 64 + i % 2 * 32)), high = load_bytes(b.qh + i / 4 * 32);
+    const Bytes low = bits<i % 4 / 2 * 4, 15>(load_bytes(b.ql + i / 4 * 64 + i % 2 * 32)),
+                high = load_bytes(b.qh + i / 4 * 32);
     if constexpr (i % 4 == 0) return either(low, shift_bits_left<4>(bits<0, 3>(high)));
     if constexpr (i % 4 == 1) return either(low, shift_bits_left<2>(bits<0, 12>(high)));
     if constexpr (i % 4 == 2) return either(low, bits<0, 48>(high));

@@ -95,7 +95,6 @@ void dots(const Activations& x, int64_t row, const Block* w, int64_t n, float* o
       ahead += kRows * sizeof(Block);
       const float scale = x.scales[row * count + b];
       Ints dot[kRows], minimum[kRows];
-      decltype(D::factor(*w)) factor[kRows], minimum_factor[kRows];
       for (int r = 0; r < kRows; ++r) {
         const Block& block = rows[r][b];
         if constexpr (D::kScaled) {
@@ -109,15 +108,14 @@ void dots(const Activations& x, int64_t row, const Block* w, int64_t n, float* o
           add_products_of(block, codes + b * kElements, products);
           dot[r] = widen(products);
         }
-        factor[r] = D::factor(block);
-        if constexpr (has_min<Block>()) minimum_factor[r] = D::minimum_factor(block);
       }
       Ints sums = totals(dot);
       const int sum_of_codes = x.sums[row * count + b];
       if constexpr (!D::kScaled && D::kOffset) sums = subtract(sums, splat_int(D::kOffset * sum_of_codes));
-      y = multiply_add(to_floats(sums), multiply(gather(factor), splat_float(scale)), y);
+      y = multiply_add(to_floats(sums),
+                       multiply(gather([&](int r) { return D::factor(rows[r][b]); }), splat_float(scale)), y);
       if constexpr (has_min<Block>()) {
-        const Floats times = multiply(gather(minimum_factor), splat_float(scale));
+        const Floats times = multiply(gather([&](int r) { return D::minimum_factor(rows[r][b]); }), splat_float(scale));
         if constexpr (D::kScaled)
           y = subtract_product(to_floats(totals(minimum)), times, y);
         else

@@ -1,6 +1,6 @@
-// Many rows of activations times weights of block formats: 16 rows of w are repacked as a panel, codes interleaved so that
-// each lane of a vector works for a row of its own; then tiles of 16 rows of w by 4 of x stay in registers. Sums inside a
-// block are exact and those over blocks take the order of block_dots.cpp, so the results are its bits.
+// Many rows of activations times weights of block formats: 16 rows of w are repacked as a panel, codes interleaved so
+// that each lane of a vector works for a row of its own; then tiles of 16 rows of w by 4 of x stay in registers. Sums
+// inside a block are exact and those over blocks take the order of block_dots.cpp, so the results are its bits.
 #include "kernels/cpu/isa/block_dot.h"
 #include "kernels/cpu/isa/table.h"
 
@@ -17,8 +17,8 @@ struct alignas(64) PanelBlock {
   static constexpr int kGroups = Dot<Block>::kScaled ? Block::kElements / Block::kGroup : 0;
   static constexpr bool kSums = kGroups > 0 && (Dot<Block>::kOffset || has_min<Block>());
   uint8_t codes[kSteps][kSides][kLanes][4];
-  int16_t scales[kGroups ? kGroups : 1][kSides][kLanes][2];         // each twice
-  int16_t mins[kSums ? kGroups / 2 : 1][kSides][kLanes][2];         // offset * scale, or minimum: for the sums of x
+  int16_t scales[kGroups ? kGroups : 1][kSides][kLanes][2];  // each twice
+  int16_t mins[kSums ? kGroups / 2 : 1][kSides][kLanes][2];  // offset * scale, or minimum: for the sums of x
   float factor[kSides][kLanes], minimum_factor[kSides][kLanes];
 };
 
@@ -99,19 +99,21 @@ inline void tile(const Activations& x, int64_t first, const PanelBlock<Block>* p
         const Bytes left = load_bytes(w.codes[s][0]), right = load_bytes(w.codes[s][1]);
         repeat<kRows>([&](int r) {
           const Bytes a = splat_four(codes + r * x.k + 4 * s);
-          if constexpr (D::kMost == 0) {
-            products[0][r] = add_products(products[0][r], size_of(left), with_sign_of(a, left));
-            products[1][r] = add_products(products[1][r], size_of(right), with_sign_of(a, right));
-          } else {
-            products[0][r] = add_products(products[0][r], left, a);
-            products[1][r] = add_products(products[1][r], right, a);
-          }
+          const auto more = [&](Products before, Bytes codes_of_w) {
+            if constexpr (D::kMost == 0)
+              return in_order(add_products(before, size_of(codes_of_w), with_sign_of(a, codes_of_w)));
+            else
+              return in_order(add_products(before, codes_of_w, a));
+          };
+          products[0][r] = more(products[0][r], left);
+          products[1][r] = more(products[1][r], right);
         });
       }
       for (int side = 0; side < kSides; ++side)
         for (int r = 0; r < kRows; ++r)
-          dots[side][r] = add(dots[side][r], D::kScaled ? widen(products[side][r], load_shorts(w.scales[step / kGroupSteps][side]))
-                                                        : widen(products[side][r]));
+          dots[side][r] =
+              add(dots[side][r], D::kScaled ? widen(products[side][r], load_shorts(w.scales[step / kGroupSteps][side]))
+                                            : widen(products[side][r]));
     }
     for (int r = 0; r < kRows; ++r) {
       const int64_t group = (first + r) * count + b;

@@ -1,5 +1,5 @@
-// Vectors of small integers, for the dot products of block formats (block_dot.h). All of it is exact, so each instruction
-// set gives the same numbers; the baseline is plain C++ and the readable reference.
+// Vectors of small integers, for the dot products of block formats (block_dot.h). All of it is exact, so each
+// instruction set gives the same numbers; the baseline is plain C++ and the readable reference.
 //   Bytes    32 bytes, with or without sign: codes of weights, codes of activations
 //   Shorts   16 int16: scales or sums of groups of 16 codes of 256, in two halves of 8. Entry i of the low half is of
 //            the first 16 codes of the i-th Bytes, entry i of the high half of the last 16

@@ -59,23 +59,25 @@ inline Bytes spread_bits(uint32_t word, int value) {
   const __m256i bytes = _mm256_shuffle_epi8(_mm256_set1_epi32(static_cast<int>(word)), which);
   return _mm256_and_si256(_mm256_cmpeq_epi8(_mm256_and_si256(bytes, bit), bit), splat_byte(value));
 }
-// (a > low) + (a > high) of each byte, with sign
-template <int low, int high>
-inline Bytes count_above(Bytes a) {
-  return _mm256_abs_epi8(
-      _mm256_add_epi8(_mm256_cmpgt_epi8(a, splat_byte(low)), _mm256_cmpgt_epi8(a, splat_byte(high))));
+// 1 + (a > limit) - (a < -limit) of each byte, with sign. (g++ makes two instructions of a comparison with the number
+// next to these, which is further from zero.)
+template <int limit>
+inline Bytes third_of_range(Bytes a) {
+  const __m256i below = _mm256_cmpgt_epi8(splat_byte(-limit), a), above = _mm256_cmpgt_epi8(a, splat_byte(limit));
+  return _mm256_sub_epi8(_mm256_add_epi8(below, splat_byte(1)), above);  // true is -1
 }
 inline Bytes multiply_bytes(Bytes a, Bytes b) {  // modulo 256
   const __m256i high = _mm256_set1_epi16(static_cast<int16_t>(0xff00)), odd = _mm256_srli_epi16(b, 8);
-  const __m256i even_product = _mm256_mullo_epi16(a, b), odd_product = _mm256_mullo_epi16(_mm256_and_si256(a, high), odd);
+  const __m256i even_product = _mm256_mullo_epi16(a, b),
+                odd_product = _mm256_mullo_epi16(_mm256_and_si256(a, high), odd);
   return _mm256_or_si256(_mm256_andnot_si256(high, even_product), odd_product);
 }
 // table[a] of 16 bytes; a below 16
 inline Bytes look_up(const uint64_t (&table)[2], Bytes a) { return _mm256_shuffle_epi8(load_twice(table), a); }
 
 // ---- Products
-#if defined(QENG_VNNI)
 inline Products no_products() { return _mm256_setzero_si256(); }
+#if defined(QENG_VNNI)
 inline Products add_products(Products p, Bytes unsigned_a, Bytes signed_b) {
   return _mm256_dpbusd_epi32(p, unsigned_a, signed_b);
 }
@@ -84,13 +86,17 @@ inline Ints widen(Products p, Shorts factors) {  // pairs of equal factors
   return _mm256_mullo_epi32(p, _mm256_srai_epi32(factors, 16));
 }
 #else
-inline Products no_products() { return _mm256_setzero_si256(); }
 inline Products add_products(Products p, Bytes unsigned_a, Bytes signed_b) {
   return _mm256_add_epi16(p, _mm256_maddubs_epi16(unsigned_a, signed_b));
 }
 inline Ints widen(Products p) { return _mm256_madd_epi16(p, _mm256_set1_epi16(1)); }
 inline Ints widen(Products p, Shorts factors) { return _mm256_madd_epi16(p, factors); }
 #endif
+// a, made before what the code does next: g++ else moves so many loads up that sums in a loop leave their registers.
+inline Products in_order(Products a) {
+  asm volatile("" : "+v"(a));
+  return a;
+}
 // |a| and b with the sign of a: their product is that of a and b. b is above -128.
 inline Bytes size_of(Bytes a) { return _mm256_abs_epi8(a); }
 inline Bytes with_sign_of(Bytes b, Bytes a) { return _mm256_sign_epi8(b, a); }
@@ -128,7 +134,9 @@ inline Ints add(Ints a, Ints b) { return _mm256_add_epi32(a, b); }
 inline Ints subtract(Ints a, Ints b) { return _mm256_sub_epi32(a, b); }
 inline Ints multiply_ints(Ints a, Ints b) { return _mm256_mullo_epi32(a, b); }
 template <int n>
-inline Ints shift_left(Ints a) { return _mm256_slli_epi32(a, n); }
+inline Ints shift_left(Ints a) {
+  return _mm256_slli_epi32(a, n);
+}
 // Lane r: the sum of all lanes of rows[r]
 inline Ints totals(const Ints (&rows)[8]) {
   const __m256i a = _mm256_hadd_epi32(_mm256_hadd_epi32(rows[0], rows[1]), _mm256_hadd_epi32(rows[2], rows[3]));
@@ -149,14 +157,20 @@ inline Floats splat_float(float x) { return _mm256_set1_ps(x); }
 inline Floats load_floats(const float* p) { return _mm256_loadu_ps(p); }
 inline void store_floats(float* p, Floats a) { _mm256_storeu_ps(p, a); }
 inline Floats to_floats(Ints a) { return _mm256_cvtepi32_ps(a); }
-inline Floats gather(const float (&x)[8]) { return _mm256_setr_ps(x[0], x[1], x[2], x[3], x[4], x[5], x[6], x[7]); }
-inline Floats gather(const f16 (&x)[8]) {
-  const auto bits = [&](int i) { return static_cast<short>(x[i].bits); };
-  return _mm256_cvtph_ps(_mm_setr_epi16(bits(0), bits(1), bits(2), bits(3), bits(4), bits(5), bits(6), bits(7)));
+// Lane r is of(r), an f16 or a float. Not by way of an array: a vector cannot be read back right after its parts.
+template <class F>
+inline Floats gather(F of) {
+  if constexpr (sizeof(of(0)) == sizeof(float)) {
+    return _mm256_setr_ps(of(0), of(1), of(2), of(3), of(4), of(5), of(6), of(7));
+  } else {
+    const auto bits = [&](int r) { return static_cast<short>(of(r).bits); };
+    return _mm256_cvtph_ps(_mm_setr_epi16(bits(0), bits(1), bits(2), bits(3), bits(4), bits(5), bits(6), bits(7)));
+  }
 }
 inline Floats multiply(Floats a, Floats b) { return _mm256_mul_ps(a, b); }
 inline Floats multiply_add(Floats a, Floats b, Floats c) { return _mm256_fmadd_ps(a, b, c); }
 inline Floats subtract_product(Floats a, Floats b, Floats c) { return _mm256_fnmadd_ps(a, b, c); }  // c - a b
+inline float to_float(f16 x) { return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(x.bits))); }
 inline void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
 // Bits of the largest |x|, where a NaN is largest of all.
 struct Largest {

@@ -25,23 +25,35 @@ inline Result lanes(F f) {
 inline const uint8_t* bytes_at(const void* p) { return static_cast<const uint8_t*>(p); }
 
 // ---- Bytes
-inline Bytes load_bytes(const void* p) { return lanes<Bytes>([=](int i) { return bytes_at(p)[i]; }); }
-inline Bytes load_twice(const void* p) { return lanes<Bytes>([=](int i) { return bytes_at(p)[i % 16]; }); }
+inline Bytes load_bytes(const void* p) {
+  return lanes<Bytes>([=](int i) { return bytes_at(p)[i]; });
+}
+inline Bytes load_twice(const void* p) {
+  return lanes<Bytes>([=](int i) { return bytes_at(p)[i % 16]; });
+}
 inline Bytes load_halves(const void* low, const void* high) {
   return lanes<Bytes>([=](int i) { return bytes_at(i < 16 ? low : high)[i % 16]; });
 }
 inline void store_bytes(void* p, const Bytes& a) { __builtin_memcpy(p, a.v, sizeof a.v); }
-inline Bytes splat_four(const void* p) { return lanes<Bytes>([=](int i) { return bytes_at(p)[i % 4]; }); }
+inline Bytes splat_four(const void* p) {
+  return lanes<Bytes>([=](int i) { return bytes_at(p)[i % 4]; });
+}
 inline Bytes words(uint64_t a, uint64_t b, uint64_t c, uint64_t d) {
   const uint64_t list[4] = {a, b, c, d};
   return lanes<Bytes>([&](int i) { return static_cast<uint8_t>(list[i / 8] >> (i % 8 * 8)); });
 }
-inline Bytes splat_byte(int x) { return lanes<Bytes>([=](int) { return x; }); }
+inline Bytes splat_byte(int x) {
+  return lanes<Bytes>([=](int) { return x; });
+}
 inline Bytes low_of_first_high_of_second(const Bytes& a, const Bytes& b) {
   return lanes<Bytes>([&](int i) { return i < 16 ? a.v[i] : b.v[i]; });
 }
-inline Bytes either(const Bytes& a, const Bytes& b) { return lanes<Bytes>([&](int i) { return a.v[i] | b.v[i]; }); }
-inline Bytes add_bytes(const Bytes& a, const Bytes& b) { return lanes<Bytes>([&](int i) { return a.v[i] + b.v[i]; }); }
+inline Bytes either(const Bytes& a, const Bytes& b) {
+  return lanes<Bytes>([&](int i) { return a.v[i] | b.v[i]; });
+}
+inline Bytes add_bytes(const Bytes& a, const Bytes& b) {
+  return lanes<Bytes>([&](int i) { return a.v[i] + b.v[i]; });
+}
 inline Bytes average(const Bytes& a, const Bytes& b) {
   return lanes<Bytes>([&](int i) { return (a.v[i] + b.v[i] + 1) >> 1; });
 }
@@ -63,9 +75,10 @@ inline Bytes spread_bits(uint32_t word, int value) {
 inline Bytes look_up(const uint64_t (&table)[2], const Bytes& a) {
   return lanes<Bytes>([&](int i) { return static_cast<uint8_t>(table[a.v[i] / 8] >> (a.v[i] % 8 * 8)); });
 }
-template <int low, int high>
-inline Bytes count_above(const Bytes& a) {
-  return lanes<Bytes>([&](int i) { return (static_cast<int8_t>(a.v[i]) > low) + (static_cast<int8_t>(a.v[i]) > high); });
+template <int limit>
+inline Bytes third_of_range(const Bytes& a) {
+  const auto third = [](int x) { return 1 + (x > limit) - (x < -limit); };
+  return lanes<Bytes>([&](int i) { return third(static_cast<int8_t>(a.v[i])); });
 }
 inline Bytes multiply_bytes(const Bytes& a, const Bytes& b) {
   return lanes<Bytes>([&](int i) { return a.v[i] * b.v[i]; });
@@ -85,6 +98,7 @@ inline Ints widen(const Products& p) { return p; }
 inline Ints widen(const Products& p, const Shorts& factors) {
   return lanes<Ints>([&](int i) { return p.v[i] * factors.v[2 * i]; });
 }
+inline Products in_order(const Products& a) { return a; }
 inline Bytes size_of(const Bytes& a) {
   return lanes<Bytes>([&](int i) { return signed_byte(a, i) < 0 ? -signed_byte(a, i) : signed_byte(a, i); });
 }
@@ -101,7 +115,9 @@ inline Shorts load_shorts(const void* p) {
   __builtin_memcpy(a.v, p, sizeof a.v);
   return a;
 }
-inline Shorts splat_pair(const int16_t* p) { return lanes<Shorts>([=](int i) { return p[i % 2]; }); }
+inline Shorts splat_pair(const int16_t* p) {
+  return lanes<Shorts>([=](int i) { return p[i % 2]; });
+}
 inline void store_shorts(void* p, const Shorts& a) { __builtin_memcpy(p, a.v, sizeof a.v); }
 template <int shift, int mask>
 inline Shorts unsigned_groups_of_16(const void* p) {
@@ -122,12 +138,22 @@ inline Ints multiply_pairs(const Shorts& a, const Shorts& b) {
 }
 
 // ---- Ints
-inline Ints splat_int(int x) { return lanes<Ints>([=](int) { return x; }); }
-inline Ints load_ints(const int32_t* p) { return lanes<Ints>([=](int i) { return p[i]; }); }
+inline Ints splat_int(int x) {
+  return lanes<Ints>([=](int) { return x; });
+}
+inline Ints load_ints(const int32_t* p) {
+  return lanes<Ints>([=](int i) { return p[i]; });
+}
 inline void store_ints(int32_t* p, const Ints& a) { __builtin_memcpy(p, a.v, sizeof a.v); }
-inline Ints add(const Ints& a, const Ints& b) { return lanes<Ints>([&](int i) { return a.v[i] + b.v[i]; }); }
-inline Ints subtract(const Ints& a, const Ints& b) { return lanes<Ints>([&](int i) { return a.v[i] - b.v[i]; }); }
-inline Ints multiply_ints(const Ints& a, const Ints& b) { return lanes<Ints>([&](int i) { return a.v[i] * b.v[i]; }); }
+inline Ints add(const Ints& a, const Ints& b) {
+  return lanes<Ints>([&](int i) { return a.v[i] + b.v[i]; });
+}
+inline Ints subtract(const Ints& a, const Ints& b) {
+  return lanes<Ints>([&](int i) { return a.v[i] - b.v[i]; });
+}
+inline Ints multiply_ints(const Ints& a, const Ints& b) {
+  return lanes<Ints>([&](int i) { return a.v[i] * b.v[i]; });
+}
 template <int n>
 inline Ints shift_left(const Ints& a) {
   return lanes<Ints>([&](int i) { return a.v[i] * (1 << n); });
@@ -137,23 +163,36 @@ inline int sum(const Ints& a) {
   for (int x : a.v) total += x;
   return total;
 }
-inline Ints totals(const Ints (&rows)[8]) { return lanes<Ints>([&](int r) { return sum(rows[r]); }); }
+inline Ints totals(const Ints (&rows)[8]) {
+  return lanes<Ints>([&](int r) { return sum(rows[r]); });
+}
 inline Ints sum_of_bytes(const Bytes& a) { return add_products(no_products(), splat_byte(1), a); }
 
 // ---- Floats
-inline Floats splat_float(float x) { return lanes<Floats>([=](int) { return x; }); }
-inline Floats load_floats(const float* p) { return lanes<Floats>([=](int i) { return p[i]; }); }
+inline Floats splat_float(float x) {
+  return lanes<Floats>([=](int) { return x; });
+}
+inline Floats load_floats(const float* p) {
+  return lanes<Floats>([=](int i) { return p[i]; });
+}
 inline void store_floats(float* p, const Floats& a) { __builtin_memcpy(p, a.v, sizeof a.v); }
-inline Floats to_floats(const Ints& a) { return lanes<Floats>([&](int i) { return static_cast<float>(a.v[i]); }); }
-inline Floats gather(const float (&x)[8]) { return load_floats(x); }
-inline Floats gather(const f16 (&x)[8]) { return lanes<Floats>([&](int i) { return to_f32(x[i]); }); }
-inline Floats multiply(const Floats& a, const Floats& b) { return lanes<Floats>([&](int i) { return a.v[i] * b.v[i]; }); }
+inline Floats to_floats(const Ints& a) {
+  return lanes<Floats>([&](int i) { return static_cast<float>(a.v[i]); });
+}
+template <class F>
+inline Floats gather(F of) {
+  return lanes<Floats>([&](int r) { return to_f32(of(r)); });
+}
+inline Floats multiply(const Floats& a, const Floats& b) {
+  return lanes<Floats>([&](int i) { return a.v[i] * b.v[i]; });
+}
 inline Floats multiply_add(const Floats& a, const Floats& b, const Floats& c) {
   return lanes<Floats>([&](int i) { return a.v[i] * b.v[i] + c.v[i]; });
 }
 inline Floats subtract_product(const Floats& a, const Floats& b, const Floats& c) {
   return lanes<Floats>([&](int i) { return c.v[i] - a.v[i] * b.v[i]; });
 }
+inline float to_float(f16 x) { return to_f32(x); }
 inline void prefetch(const void* p) { __builtin_prefetch(p); }
 struct Largest {
   uint32_t bits = 0;

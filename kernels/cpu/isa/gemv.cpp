@@ -35,11 +35,13 @@ void gemv(const float* a, Float type, const void* b, float* out, int64_t n, int6
   for_type(type, [=](auto tag) { rows_of<1>(a, static_cast<const decltype(tag)*>(b), out, n, n, k); });
 }
 
-void row_dots(const float* a, int64_t rows, Float type, const void* b, float* out, int64_t stride, int64_t n, int64_t k) {
+void row_dots(const float* a, int64_t rows, Float type, const void* b, float* out, int64_t stride, int64_t n,
+              int64_t k) {
   for_type(type, [=](auto tag) {
     const auto* w = static_cast<const decltype(tag)*>(b);
     int64_t r = 0;
-    for (; r + 3 <= rows; r += 3) rows_of<3>(a + r * k, w, out + r * stride, stride, n, k);  // 12 sums and 4 operands fit
+    for (; r + 3 <= rows; r += 3)
+      rows_of<3>(a + r * k, w, out + r * stride, stride, n, k);  // 12 sums and 4 operands fit
     for (; r < rows; ++r) rows_of<1>(a + r * k, w, out + r * stride, stride, n, k);
   });
 }

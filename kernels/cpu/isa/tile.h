@@ -112,6 +112,25 @@ inline void transpose_keys(const float* from, int64_t columns, float* to) {
         store(out + 12 * kTileKeys, _mm512_shuffle_f32x4(high0, high1, 0xdd));
       }
     }
+#elif defined(QENG_ISA_avx2)
+  for (int64_t row = 0; row < kTileKeys; row += 8)
+    for (int64_t column = 0; column < columns; column += 8) {
+      Vec a[8], b[8];
+      for (int i = 0; i < 8; ++i) a[i] = load(from + (row + i) * columns + column);
+      for (int i = 0; i < 4; ++i) {  // pairs of rows, then quadruples, within each 128 bits
+        b[2 * i] = _mm256_unpacklo_ps(a[2 * i], a[2 * i + 1]);
+        b[2 * i + 1] = _mm256_unpackhi_ps(a[2 * i], a[2 * i + 1]);
+      }
+      for (int i = 0; i < 2; ++i)
+        for (int half = 0; half < 2; ++half) {
+          a[4 * i + 2 * half] = _mm256_shuffle_ps(b[4 * i + half], b[4 * i + 2 + half], 0x44);
+          a[4 * i + 2 * half + 1] = _mm256_shuffle_ps(b[4 * i + half], b[4 * i + 2 + half], 0xee);
+        }
+      for (int i = 0; i < 4; ++i) {  // a[i] holds columns i and 4 + i of the first four rows, a[4 + i] of the others
+        store(to + (column + i) * kTileKeys + row, _mm256_permute2f128_ps(a[i], a[4 + i], 0x20));
+        store(to + (column + 4 + i) * kTileKeys + row, _mm256_permute2f128_ps(a[i], a[4 + i], 0x31));
+      }
+    }
 #else
   for (int64_t column = 0; column < columns;
        column += 8)  // 8 rows of the result stay in L1 while a column block is read

@@ -1,10 +1,11 @@
 // How a linear layer rounds its input where its weight is of a block format (RowLinear in kernels/ops.h).
-// Each group of consecutive elements of a row of x, as many as a block of the weight holds, becomes int8 codes q and one
-// f32 scale d:
+// Each group of consecutive elements of a row of x, as many as a block of the weight holds, becomes int8 codes q and
+// one f32 scale d:
 //   d = max|x| / 127,   q_i = x_i * (127 / max|x|) to the nearest integer, halves to even
 // A group whose max|x| is below 2^-120 counts as zeros: 127 / max|x| might overflow. One with a NaN or an infinity has
 // d = NaN and all q = 0.
-// The product of a row with weights  w_k = d_b s_g (c_k - o) - m_b u_g  (codes c, integers s, o, u) is then, over blocks b,
+// The product of a row with weights  w_k = d_b s_g (c_k - o) - m_b u_g  (codes c, integers s, o, u) is then, over
+// blocks b,
 //   y = sum_b (d_b d) A_b - (m_b d) B_b,   A_b = sum_g s_g sum_k (c_k - o) q_k,   B_b = sum_g u_g sum_k q_k
 // where A and B are exact integers: backends may differ in the f32 sum over b alone.
 #pragma once

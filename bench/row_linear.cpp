@@ -1,0 +1,193 @@
+// The linear layers of a Qwen2-1.5B shape in each stored dtype, as RowLinear computes them on the CPU:
+//   qeng_bench_row_linear [--types tq2_0,q8_0] [--head q6_k] [--rows 1,512] [--threads 2] [--rounds 5] [--clock cpu]
+// bench/README.md says what the columns mean. Weights are random blocks, a tensor each, so that nothing stays in a cache.
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <ctime>
+#include <cstring>
+#include <random>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/error.h"
+#include "kernels/math/blocks/with_block.h"
+#include "kernels/ops.h"
+
+using namespace qeng;
+
+namespace {
+
+constexpr int64_t kHidden = 1536, kWide = 8960, kKv = 256, kLayers = 28, kVocab = 151936;
+
+bool cpu_clock = false;  // count this process's time on the processor: what one thread would do on a machine that is its own
+double now() {
+  if (cpu_clock) return static_cast<double>(std::clock()) / CLOCKS_PER_SEC;
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+std::vector<std::string> split(const std::string& list) {
+  std::vector<std::string> parts;
+  std::stringstream stream(list);
+  for (std::string part; std::getline(stream, part, ',');) parts.push_back(part);
+  return parts;
+}
+
+// Bytes/s of reading alone, which is what a row of x costs.
+double read_bandwidth(int threads, const std::vector<char>& memory) {
+  double best = 0;
+  for (int attempt = 0; attempt < 5; ++attempt) {
+    const double start = now();
+    parallel_for(threads, static_cast<int64_t>(memory.size()) / 64, 4096, [&](int64_t begin, int64_t end) {
+      uint64_t sums[8] = {}, words[8];
+      for (int64_t line = begin; line < end; ++line) {
+        __builtin_prefetch(memory.data() + line * 64 + 2048);
+        std::memcpy(words, memory.data() + line * 64, 64);
+        for (int i = 0; i < 8; ++i) sums[i] += words[i];
+      }
+      volatile uint64_t sink = sums[0] ^ sums[1] ^ sums[2] ^ sums[3] ^ sums[4] ^ sums[5] ^ sums[6] ^ sums[7];
+      (void)sink;
+    });
+    best = std::max(best, static_cast<double>(memory.size()) / (now() - start));
+  }
+  return best;
+}
+
+// A model's weights in one piece of memory.
+class Weights {
+ public:
+  Weights(DType layers, DType head) : layers_(layers), head_(head) {
+    const size_t each = dtype_bytes(layers, kHidden * (2 * kHidden + 2 * kKv)) + dtype_bytes(layers, 3 * kHidden * kWide);
+    memory.resize(each * kLayers + dtype_bytes(head, kHidden * kVocab));
+    const size_t blocks = each * kLayers;
+    fill(layers, memory.data(), blocks);
+    fill(head, memory.data() + blocks, memory.size() - blocks);
+  }
+  View layer(int64_t n, int64_t k) { return take(layers_, n, k); }
+  View head() { return take(head_, kVocab, kHidden); }
+  void rewind() { used_ = 0; }
+  std::vector<char> memory;
+
+ private:
+  View take(DType dtype, int64_t n, int64_t k) {
+    const View view(memory.data() + used_, dtype, {n, k});
+    used_ += view.bytes();
+    return view;
+  }
+  // Random codes and equal scales: a stretch of blocks, repeated.
+  static void fill(DType dtype, char* to, size_t bytes) {
+    std::mt19937 engine(1);
+    std::vector<char> stretch;
+    const auto add = [&](const auto& value) {
+      stretch.insert(stretch.end(), reinterpret_cast<const char*>(&value), reinterpret_cast<const char*>(&value + 1));
+    };
+    for (int i = 0; i < 9973; ++i) {
+      if (!is_block(dtype)) {
+        const float value = static_cast<float>(engine() % 2001) * 1e-5f - 0.01f;
+        dtype == DType::f32 ? add(value) : dtype == DType::bf16 ? add(to_bf16(value)) : add(to_f16(value));
+        continue;
+      }
+      blocks::with_block(dtype, [&](auto block) {
+        unsigned char random[sizeof block];
+        for (unsigned char& byte : random) byte = static_cast<unsigned char>(engine());
+        std::memcpy(&block, random, sizeof block);
+        if constexpr (requires { block.d; }) block.d = to_f16(0.01f);
+        if constexpr (requires { block.dmin; }) block.dmin = to_f16(0.01f);
+        if constexpr (requires { block.m; }) block.m = to_f16(0.01f);
+        if constexpr (requires { block.e; }) block.e = 120;
+        add(block);
+      });
+    }
+    for (size_t done = 0; done < bytes; done += stretch.size())
+      std::memcpy(to + done, stretch.data(), std::min(stretch.size(), bytes - done));
+  }
+
+  DType layers_, head_;
+  size_t used_ = 0;
+};
+
+// The products of a step of so many tokens. The head's is of one row, as only the last token's logits are wanted.
+std::vector<RowLinear> step(Weights& weights, const View& x, const View& wide, const View& y, const View& logits) {
+  std::vector<RowLinear> ops;
+  const int64_t rows = x.rows();
+  const auto add = [&](const View& input, std::initializer_list<int64_t> sizes) {
+    RowLinear op;
+    op.x = input;
+    int64_t used = 0;
+    for (int64_t n : sizes) {
+      op.w.push_back(weights.layer(n, input.columns()));
+      op.y.push_back(View(y.as<float>() + rows * used, DType::f32, {rows, n}));
+      used += n;
+    }
+    ops.push_back(op);
+  };
+  weights.rewind();
+  for (int64_t layer = 0; layer < kLayers; ++layer) {
+    add(x, {kHidden, kKv, kKv}), add(x, {kHidden});
+    add(x, {kWide, kWide}), add(wide, {kHidden});
+  }
+  RowLinear head;
+  head.x = View(x.data, x.dtype, {1, kHidden}), head.w = {weights.head()}, head.y = {logits};
+  ops.push_back(head);
+  return ops;
+}
+
+int bench(int count, char** arguments) {
+  std::string types = "tq2_0,tq1_0,q2_0,q8_0,q4_k,q6_k,q4_0", head, rows_list = "1,512";
+  int threads = available_threads(), rounds = 5;
+  for (int i = 1; i + 1 < count; i += 2) {
+    const std::string option = arguments[i], value = arguments[i + 1];
+    if (option == "--types") types = value;
+    else if (option == "--head") head = value;
+    else if (option == "--rows") rows_list = value;
+    else if (option == "--threads") threads = std::stoi(value);
+    else if (option == "--rounds") rounds = std::stoi(value);
+    else if (option == "--clock" && value == "cpu") cpu_clock = true, threads = 1;
+    else fail("usage", "unknown option ", option, " ", value, "; expected --types, --head, --rows, --threads, --rounds or --clock cpu");
+  }
+  const auto backend = make_cpu_backend(threads);
+  std::printf("%s\n%-8s %5s %10s %10s %8s %8s %10s %10s\n", backend->description().c_str(), "type", "rows", "ms", "tokens/s",
+              "GB/s", "of read", "MAC/ns", "read GB/s");
+  std::mt19937 engine(2);
+  for (const std::string& type : split(types)) {
+    const DType dtype = dtype_from_name(type);
+    Weights weights(dtype, head.empty() ? dtype : dtype_from_name(head));
+    for (const std::string& text : split(rows_list)) {
+      const int64_t rows = std::stoll(text);
+      std::vector<float> x(static_cast<size_t>(rows * kWide)), y(static_cast<size_t>(rows * 2 * kWide)), logits(kVocab);
+      for (float& value : x) value = static_cast<float>(engine() % 2001) * 1e-3f - 1;
+      const std::vector<RowLinear> ops =
+          step(weights, View(x.data(), DType::f32, {rows, kHidden}), View(x.data(), DType::f32, {rows, kWide}),
+               View(y.data(), DType::f32, {rows, 2 * kWide}), View(logits.data(), DType::f32, {1, kVocab}));
+      double best = 1e30, read = 0, macs = 0;
+      for (const RowLinear& op : ops)
+        for (const View& w : op.w) macs += static_cast<double>(w.elements() * op.x.rows());
+      for (int round = 0; round < rounds; ++round) {
+        read = std::max(read, read_bandwidth(threads, weights.memory));
+        const double start = now();
+        for (const RowLinear& op : ops) backend->run(op);
+        best = std::min(best, now() - start);
+      }
+      const double bytes = static_cast<double>(weights.memory.size());
+      std::printf("%-8s %5lld %10.2f %10.2f %8.2f %7.0f%% %10.1f %10.2f\n", type.c_str(), static_cast<long long>(rows),
+                  best * 1e3, static_cast<double>(rows) / best, bytes / best * 1e-9, bytes / best / read * 100,
+                  macs / best * 1e-9, read * 1e-9);
+      std::fflush(stdout);
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  try {
+    return bench(count, arguments);
+  } catch (const Error& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 2;
+  }
+}

@@ -1,0 +1,32 @@
+// A grammar that output has to follow, for any tokenizer. See matcher.h for how it is used.
+#pragma once
+#include <memory>
+#include <string_view>
+
+#include "engine/grammar/matcher.h"
+
+namespace qeng::grammar {
+
+class OutputGrammar {
+ public:
+  static std::shared_ptr<OutputGrammar> from_gbnf(std::string_view text);    // gbnf.h
+  static std::shared_ptr<OutputGrammar> from_schema(std::string_view json);  // schema.h
+
+  // ends: tokens that end an output, tokenizer.eos() if none are given; Error("value") without either. The same
+  // arguments give the same object, so that sequences share its masks.
+  std::shared_ptr<Constraint> constraint(const std::shared_ptr<const Tokenizer>& tokenizer, std::vector<int32_t> ends);
+
+  const Automaton& automaton() const { return *automaton_; }
+
+ private:
+  explicit OutputGrammar(Automaton automaton) : automaton_(std::make_shared<const Automaton>(std::move(automaton))) {}
+  struct Made {
+    std::shared_ptr<const Tokenizer> tokenizer;
+    std::vector<int32_t> ends;
+    std::shared_ptr<Constraint> constraint;
+  };
+  std::shared_ptr<const Automaton> automaton_;
+  std::vector<Made> made_;
+};
+
+}  // namespace qeng::grammar

@@ -1,0 +1,24 @@
+// JSON schema (2020-12, and what draft 7 shares with it) as rules that match JSON texts valid under it.
+//
+//   type (one or a list), enum, const, anyOf, oneOf (as anyOf), allOf (merged), $ref within the schema (also
+//   recursive), $defs, definitions, true and false objects   properties, required, additionalProperties, one
+//   patternProperties alone arrays    items, prefixItems, minItems, maxItems strings   minLength, maxLength, pattern
+//   (regex.h), format: date, time, date-time, uuid numbers   minimum, maximum, exclusiveMinimum, exclusiveMaximum: of
+//   integers, and whole ones of numbers
+//
+// The rules are narrower than the schema where it leaves open: properties come in the schema's order; a schema that
+// says "properties" and not additionalProperties allows no others, likewise prefixItems without items; without "type",
+// keywords of one type (as minLength) mean that type; white space and digits are bounded (json_rules.h). Annotations
+// (title, description, ...) are passed over; any other keyword is refused by name and place.
+#pragma once
+#include <string_view>
+
+#include "engine/grammar/expression.h"
+
+namespace qeng::grammar {
+
+// Error("format"): not JSON, not a schema, over kMaxText bytes, nested over 100 deep. Error("unsupported") names the
+// keyword. A schema that nothing satisfies is found by compile(rules, false).
+Rules schema_rules(std::string_view json);
+
+}  // namespace qeng::grammar

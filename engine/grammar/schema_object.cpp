@@ -1,0 +1,164 @@
+// Objects and arrays of a JSON schema.
+#include <algorithm>
+
+#include "engine/grammar/regex.h"
+#include "engine/grammar/schema_compiler.h"
+#include "engine/tokenizer/unicode.h"
+#include "kernels/error.h"
+
+namespace qeng::grammar {
+namespace {
+struct Property {
+  std::string name;
+  Json schema;
+  bool required;
+};
+
+std::vector<Property> properties_of(const Json& schema) {
+  const Json required = schema.value("required", Json::array()), given = schema.value("properties", Json::object());
+  const auto is_required = [&](const std::string& name) {
+    return std::find(required.begin(), required.end(), name) != required.end();
+  };
+  std::vector<Property> all;
+  for (const auto& [name, property] : given.items()) all.push_back({name, property, is_required(name)});
+  for (const Json& name : required) {
+    const std::string text = name.get<std::string>();
+    if (given.contains(text) || std::any_of(all.begin(), all.end(), [&](const Property& p) { return p.name == text; }))
+      continue;
+    all.push_back({text, schema.value("additionalProperties", Json(true)), true});
+  }
+  return all;
+}
+
+// Characters that need no escape in a JSON string; only these are in keys that a schema does not name.
+const CharSet kPlain = without(complement({{0, 0x1F}}), {{'"', '"'}, {'\\', '\\'}});
+
+// Names from `depth` bytes on (they share those before), none of which may come.
+Expr besides(const std::vector<std::string>& names, size_t begin, size_t end, size_t depth, const Expr& plain) {
+  const bool taken = begin < end && names[begin].size() == depth;
+  if (taken) ++begin;
+  CharSet others = kPlain;
+  std::vector<Expr> all;
+  if (!taken) all.push_back(empty());
+  while (begin < end) {
+    uint32_t code;
+    const auto length = static_cast<size_t>(decode_utf8(names[begin].data() + depth, code));
+    const std::string_view character = std::string_view(names[begin]).substr(depth, length);
+    size_t last = begin + 1;
+    while (last < end && std::string_view(names[last]).substr(depth, length) == character) ++last;
+    others = without(others, {{code, code}});
+    if (code >= 0x20 && code != '"' && code != '\\') {
+      all.push_back(sequence({literal(character), besides(names, begin, last, depth + length, plain)}));
+    }
+    begin = last;
+  }
+  all.push_back(sequence({chars(others), repeat(plain, 0, Expr::kUnlimited)}));
+  return choice(std::move(all));
+}
+}  // namespace
+
+// A key that is none of the names, with its quotes.
+Expr SchemaCompiler::key_besides(const std::set<std::string>& names, const std::string& where) {
+  if (names.empty()) return json("string");
+  for (const std::string& name : names) {
+    if (name.size() > 200)
+      fail("unsupported", where, ": additionalProperties beside a name of over 200 bytes is not supported");
+  }
+  const Expr key = besides({names.begin(), names.end()}, 0, names.size(), 0, json("plain"));
+  return sequence({literal("\""), key, literal("\"")});
+}
+
+Expr SchemaCompiler::object(const Json& schema, const std::string& where) {
+  const std::vector<Property> properties = properties_of(schema);
+  const auto pair = [&](Expr key, const Json& of_value, const std::string& name) {
+    return sequence({std::move(key), literal(":"), json("gap"), value(of_value, where + "/" + name)});
+  };
+  // What else may come: other names, or those of one pattern.
+  Expr more = nothing();
+  if (schema.contains("patternProperties")) {
+    const Json& patterns = schema["patternProperties"];
+    if (!properties.empty() || patterns.size() != 1 || schema.value("additionalProperties", Json(false)) != false) {
+      fail("unsupported", where,
+           ": patternProperties is supported with one pattern, and beside it no properties and no additionalProperties "
+           "but false");
+    }
+    const auto pattern = patterns.begin();
+    const Expr key = pattern_expr(pattern.key(), repeat(json("char"), 0, Expr::kUnlimited), where);
+    more = pair(sequence({literal("\""), key, literal("\"")}), pattern.value(), "patternProperties");
+  } else if (schema.contains("additionalProperties") || !schema.contains("properties")) {
+    const Json others = schema.value("additionalProperties", Json(true));
+    if (others != false) {
+      std::set<std::string> names;
+      for (const Property& property : properties) names.insert(property.name);
+      more = pair(key_besides(names, where), others, "additionalProperties");
+    }
+  }
+  const bool open = more.kind != Expr::Kind::choice || !more.parts.empty();
+  const Expr another = open ? rule(add(where + ", another property", std::move(more))) : nothing();
+  const Expr others = open ? repeat(sequence({spaced(","), another}), 0, Expr::kUnlimited) : empty();
+
+  // tail[i]: what follows when something stands there already and property i is next.
+  std::vector<Expr> pairs, first;
+  for (const Property& property : properties) {
+    pairs.push_back(
+        rule(add(where + ", property " + property.name,
+                 pair(literal(Json(property.name).dump()), property.schema, "properties/" + property.name))));
+  }
+  std::vector<Expr> tail(properties.size() + 1, others);
+  for (size_t i = properties.size(); i-- > 1;) {
+    Expr taken = sequence({spaced(","), pairs[i], tail[i + 1]});
+    if (!properties[i].required) taken = choice({std::move(taken), tail[i + 1]});
+    tail[i] = rule(add(where + ", after property " + properties[i - 1].name, std::move(taken)));
+  }
+  bool may_be_empty = true;
+  for (size_t i = 0; i < properties.size() && may_be_empty; ++i) {
+    first.push_back(sequence({pairs[i], tail[i + 1]}));
+    may_be_empty = !properties[i].required;
+  }
+  if (may_be_empty) {
+    if (open) first.push_back(sequence({another, others}));
+    first.push_back(empty());
+  }
+  return sequence({literal("{"), json("ws"), choice(std::move(first)), json("ws"), literal("}")});
+}
+
+Expr SchemaCompiler::array(const Json& schema, const std::string& where) {
+  const Json prefix = schema.value("prefixItems", Json::array());
+  const size_t min = schema.value("minItems", size_t{0});
+  const bool limited = schema.contains("maxItems");
+  const size_t max = limited ? schema["maxItems"].get<size_t>() : 0;
+  if (limited && max < min) return nothing();
+  const size_t ahead = limited ? std::min(prefix.size(), max) : prefix.size();
+
+  Expr item = nothing();
+  const bool asks_more = min > prefix.size();
+  if (schema.contains("items") || prefix.empty() || asks_more)
+    item = value(schema.value("items", Json(true)), where + "/items");
+  const Expr each = rule(add(where + ", an item", std::move(item)));
+  const int more_min = static_cast<int>(min > ahead ? min - ahead : 0);
+  const int more_max = limited ? static_cast<int>(max - ahead) : Expr::kUnlimited;
+
+  // rest: what follows item i, from the last of prefixItems back.
+  Expr rest = empty();
+  if (more_max != 0) {
+    if (ahead > 0) {
+      rest = repeat(sequence({spaced(","), each}), more_min, more_max);
+    } else {
+      const int others = more_max == Expr::kUnlimited ? more_max : more_max - 1;
+      rest = sequence({each, repeat(sequence({spaced(","), each}), std::max(0, more_min - 1), others)});
+      if (min == 0) rest = optional(std::move(rest));
+    }
+  }
+  for (size_t i = ahead; i-- > 0;) {
+    Expr here = value(prefix[i], where + "/prefixItems/" + std::to_string(i));
+    std::vector<Expr> parts;
+    if (i > 0) parts.push_back(spaced(","));
+    parts.push_back(std::move(here)), parts.push_back(std::move(rest));
+    rest = sequence(std::move(parts));
+    if (i >= min) rest = optional(std::move(rest));
+    rest = rule(add(where + ", from item " + std::to_string(i), std::move(rest)));
+  }
+  return sequence({literal("["), json("ws"), std::move(rest), json("ws"), literal("]")});
+}
+
+}  // namespace qeng::grammar

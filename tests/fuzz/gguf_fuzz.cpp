@@ -1,0 +1,41 @@
+// A .gguf file: its entries, the bounds of its tensors, and the tokenizer that its entries describe. Each tensor's
+// bytes and each value are read once; text goes to ids and back.
+#include "engine/formats/gguf.h"
+#include "engine/tokenizer/vocabulary.h"
+#include "kernels/error.h"
+#include "tests/fuzz/memory_file.h"
+
+namespace {
+
+uint64_t touch(const qeng::GgufValue& value) {
+  if (const auto* text = std::get_if<std::string_view>(&value)) {
+    uint64_t sum = 0;
+    for (char c : *text) sum += static_cast<uint8_t>(c);
+    return sum;
+  }
+  const auto* array = std::get_if<std::shared_ptr<const qeng::GgufArray>>(&value);
+  uint64_t sum = 1;
+  for (uint64_t i = 0; array && i < (*array)->count; ++i) sum += touch((*array)->at(i));
+  return sum;
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const qeng::fuzz::MemoryFile memory(data, size);
+  try {
+    const auto file = qeng::Gguf::open(memory.path());
+    uint64_t sum = 0;
+    for (const qeng::GgufEntry& entry : file->entries()) sum += touch(entry.value);
+    for (const qeng::GgufTensor& tensor : file->tensors())
+      for (size_t i = 0; i < tensor.bytes; ++i) sum += static_cast<uint8_t>(tensor.data[i]);
+    volatile uint64_t keep = sum;  // the reads above are the point
+    static_cast<void>(keep);
+    const auto tokenizer = qeng::load_gguf_tokenizer(*file);
+    for (const char* text : {"Hello, world 123", "\xE2\x96\x81 \xC3\xA9\n<s>"})
+      static_cast<void>(tokenizer->decode(tokenizer->encode(text, true)));
+    static_cast<void>(tokenizer->vocabulary());
+  } catch (const qeng::Error&) {
+  }
+  return 0;
+}

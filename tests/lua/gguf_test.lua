@@ -1,0 +1,137 @@
+-- Models in GGUF files: written from a folder, loaded, and written again, they compute the same; what may change the mathematics
+-- and is not known is refused by name.
+local q = require "qeng"
+local export = require "qeng.gguf_export"
+local importance = require "qeng.importance"
+local types = require "qeng.gguf_types"
+
+local scratch = os.tmpname()
+q.fs.remove(scratch)
+q.fs.mkdir(scratch)
+local function at(name) return scratch .. "/" .. name end
+
+local ids = { 5, 17, 300, 4, 99, 260 }
+local function logits(model)
+  local all = {}
+  for _, row in ipairs(model:logits(ids):table()) do for _, value in ipairs(row) do all[#all + 1] = value end end
+  return all
+end
+local function distance(a, b)
+  local off, size = 0, 0
+  for i = 1, #a do off, size = off + (a[i] - b[i]) ^ 2, size + a[i] ^ 2 end
+  return math.sqrt(off / size)
+end
+
+local function refused(text, fn, ...)
+  local ok, err = pcall(fn, ...)
+  assert(not ok and tostring(err.message):find(text, 1, true), ("expected an error with '%s', got %s"):format(text, tostring(ok or err.message)))
+end
+
+-- llama3's frequencies, the order of llama's rows, biases and head norms: each architecture through a file and back.
+local common = {
+  hidden_size = 64, intermediate_size = 96, num_hidden_layers = 2, num_attention_heads = 4, num_key_value_heads = 2, vocab_size = 320,
+  max_position_embeddings = 256, rms_norm_eps = 1e-5, rope_theta = 10000, hidden_act = "silu",
+}
+local function with(more)
+  local values = {}
+  for key, value in pairs(common) do values[key] = value end
+  for key, value in pairs(more) do values[key] = value end
+  return values
+end
+for name, values in pairs {
+  llama = with { architectures = { "LlamaForCausalLM" }, tie_word_embeddings = false, attention_bias = true,
+    rope_scaling = { rope_type = "llama3", factor = 8, low_freq_factor = 1, high_freq_factor = 4, original_max_position_embeddings = 8192 } },
+  mistral = with { architectures = { "MistralForCausalLM" }, sliding_window = 4 },
+  qwen2 = with { architectures = { "Qwen2ForCausalLM" }, tie_word_embeddings = true,
+    rope_scaling = { rope_type = "yarn", factor = 4, original_max_position_embeddings = 64 } },
+  qwen3 = with { architectures = { "Qwen3ForCausalLM" }, head_dim = 32 },
+} do
+  local model = q.random_model(values, { seed = 3, std = 0.2 })
+  local before = logits(model)
+  model:save_gguf(at(name .. ".gguf"), { type = "f32" })
+  local again = q.load(at(name .. ".gguf"))
+  assert(distance(before, logits(again)) < 1e-6, name .. ": the model of the file computes something else")
+  again:save(at(name))
+  assert(distance(before, logits(q.load(at(name)))) < 1e-6, name .. ": the folder made of the file computes something else")
+  export.write(at "copy.gguf", export.of_gguf(at(name .. ".gguf")), types.plan("f32", "", { layers = 2, groups = 2 }))
+  assert(distance(logits(again), logits(q.load(at "copy.gguf"))) == 0, name .. ": a copy differs")
+
+  -- An adapter beside the model, and merged into it.
+  local adapted = q.load(at(name .. ".gguf")):lora { rank = 2, seed = 1 }
+  for i, parameter in ipairs(adapted.adapter.parameters) do parameter.tensor:copy(q.randn(parameter.tensor:shape(), { std = 0.3, seed = 7, stream = i })) end
+  local changed = logits(adapted)
+  assert(distance(before, changed) > 1e-2)
+  adapted:save_adapter_gguf(at "adapter.gguf")
+  assert(distance(changed, logits(q.load(at(name .. ".gguf")):load_adapter(at "adapter.gguf"))) < 1e-6, name .. ": the adapter of the file differs")
+  adapted:merge():save_gguf(at "merged.gguf", { type = "f32" })
+  assert(distance(changed, logits(q.load(at "merged.gguf"))) < 1e-5, name .. ": the merged model differs")
+  refused("is an adapter", q.load, at "adapter.gguf")
+end
+
+-- The demo's model with its tokenizer, in types of falling precision; the figures are loose bounds of what was measured.
+local demo = q.load("recipes/tiny", { dtype = "f32" })
+local before = logits(demo)
+for type, most in pairs { f16 = 0.01, q8_0 = 0.03, q5_0 = 0.15, q4_k_m = 0.15 } do
+  local report = export.write(at "demo.gguf", export.open "recipes/tiny", types.plan(type, "ffn_down=q8_0", { layers = 3, groups = 1, tied = true }), { measure = true })
+  assert(report.elements == 772096)
+  local model = q.load(at "demo.gguf")
+  local off = distance(before, logits(model))
+  assert(off < most, ("%s: logits are off by %.4f of their norm"):format(type, off))
+  local text = "The red bell — 12 birds.\n<|im_end|>"
+  assert(table.concat(model.tokenizer:encode(text), " ") == table.concat(demo.tokenizer:encode(text), " "))
+  assert(model.tokenizer:info().chat_template == demo.tokenizer:info().chat_template and model.stop_ids[1] == demo.tokenizer:id "<|im_end|>")
+end
+
+-- A file of the gguf package, and what llama.cpp makes of it. Its logits differ by its rounding of activations to f16.
+local golden = q.json.decode(q.fs.read "tests/golden/small_llama.json")
+local small = q.load "tests/golden/small_llama.gguf"
+for i, text in ipairs(golden.texts) do
+  assert(table.concat(small.tokenizer:encode(text), " ") == table.concat(golden.ids[i], " "), "ids of '" .. text .. "' differ")
+end
+local theirs = small:logits(golden.prompt):table()
+assert(distance(golden.logits, theirs[#theirs]) < 0.005, "logits differ from llama.cpp's")
+
+-- Importance matrices survive their file, and say of each column what its inputs were.
+local found = importance.collect(demo, ("Once upon a time there was a red bird. "):rep(40), { length = 64, chunks = 2 })
+importance.save(found, at "imatrix.gguf", 64)
+local kept = importance.load(at "imatrix.gguf")
+for name, entry in pairs(found) do
+  local off, all = q.squared_error(entry.sums, kept[name].sums)
+  assert(off == 0 and all > 0, name)
+end
+assert(found["blk.2.ffn_down.weight"].sums:elements() == 384 and found["token_embd.weight"])
+
+-- Refusals: what changes the mathematics, and what is not there.
+local function file_with(entries, tensors)
+  local list = { { "general.architecture", "string", "llama" } }
+  for key, value in pairs(entries) do list[#list + 1] = { key, type(value) == "number" and "u32" or "string", value } end
+  q.gguf.save(at "odd.gguf", tensors or { { "token_embd.weight", q.zeros({ 8, 64 }) } }, list)
+  return at "odd.gguf"
+end
+local sizes = {
+  ["llama.block_count"] = 1, ["llama.context_length"] = 64, ["llama.embedding_length"] = 64, ["llama.feed_forward_length"] = 64,
+  ["llama.attention.head_count"] = 2, ["llama.attention.layer_norm_rms_epsilon"] = 1,
+}
+local function sizes_and(key, value)
+  local all = {}
+  for k, v in pairs(sizes) do all[k] = v end
+  all[key] = value
+  return all
+end
+refused("llama.logit_scale", q.load, file_with(sizes_and("llama.logit_scale", 2)))
+refused("expert_count", q.load, file_with(sizes_and("llama.expert_count", 8)))
+refused("rope scaling longrope", q.load, file_with(sizes_and("llama.rope.scaling.type", "longrope")))
+refused("sign_mode", q.load, file_with((function()
+  local all = sizes_and("prism.hadamard.version", 1)
+  all["prism.hadamard.transform"], all["prism.hadamard.axis"] = "normalized-sylvester-walsh-hadamard", "input-last-dimension"
+  all["prism.hadamard.block_size"], all["prism.hadamard.sign_mode"] = 64, "random"
+  return all
+end)()))
+q.gguf.save(at "mamba.gguf", { { "token_embd.weight", q.zeros({ 8, 64 }) } }, { { "general.architecture", "string", "mamba" } })
+refused("architecture mamba", q.load, at "mamba.gguf")
+refused("blk.0.attn_norm.weight is missing", q.load, file_with(sizes))
+refused("there is no type q9", types.plan, "q9", "", {})
+refused("no matrix is called like nothing", export.write, at "x.gguf", export.open "recipes/tiny", types.plan("f16", "nothing=f32", { layers = 3, groups = 1 }))
+
+q.fs.remove(scratch)
+print "gguf: files and folders compute the same, and the rest is refused"

@@ -1,0 +1,47 @@
+-- q.grammar, q.json_schema and what generation makes of them.
+local q = require "qeng"
+local model = q.load "recipes/tiny"
+local tokenizer = model.tokenizer
+
+local matcher = q.grammar('root ::= "yes" | "no" [0-9]{2}'):matcher(tokenizer)
+for _, id in ipairs(tokenizer:encode "no4") do
+  assert(matcher:mask():allows(id) and matcher:allows(id))
+  matcher:accept(id)
+end
+assert(not matcher:complete() and not matcher:finished())
+local copy = matcher:clone()
+matcher:accept(tokenizer:encode("2")[1])
+assert(matcher:complete() and matcher:finished() and not copy:complete())
+assert(matcher:mask():count() == 1 and matcher:mask():ids()[1] == tokenizer:info().eos and #matcher:mask() == tokenizer:vocab_size())
+local _, err = q.try(copy.accept, copy, tokenizer:encode("x")[1])
+assert(err.message:find "is not allowed here" and copy:allows(tokenizer:encode("7")[1]))
+copy:reset()
+assert(copy:allows(tokenizer:encode("yes")[1]))
+_, err = q.try(q.grammar, "root ::= oops")
+assert(err.code == "format" and err.message:find "rule oops is used and not defined")
+_, err = q.try(q.json_schema, { ["not"] = {} })
+assert(err.code == "unsupported" and err.message:find "keyword not")
+_, err = q.try(function() q.grammar('root ::= "a"'):matcher(tokenizer, { ends = { 1e6 } }) end)
+assert(err.message:find "outside the vocabulary")
+
+-- The sampler keeps to the mask, and an answer to the schema, whatever the model would say.
+local schema = q.json_schema {
+  type = "object", properties = { name = { type = "string", maxLength = 8 }, count = { type = "integer", minimum = 0, maximum = 20 } }, required = { "name", "count" },
+}
+for seed = 1, 5 do
+  local text = model:answer { prompt = "Record: ", grammar = schema, max_tokens = 200, temperature = 1.5, seed = seed }
+  local value = q.json.decode(text)
+  assert(#value.name <= 32 and value.count >= 0 and value.count <= 20, text)
+end
+assert(model:answer { prompt = "Hello", grammar = q.grammar 'root ::= "left" | "right"', temperature = 0, lookup = 4 }:match "^[lr]")
+
+-- Log-probabilities of a prompt.
+local ids = tokenizer:encode "The cat sat on the mat."
+local logits, targets = model:logits(ids), {}
+for i = 2, #ids do targets[i - 1] = ids[i] end
+targets[#ids] = -1
+local rows = q.logprobs(logits, targets, { top = 2 })
+assert(#rows == #ids and rows[1].id == ids[2] and rows[1].logprob < 0 and rows[#ids].logprob == nil)
+assert(rows[3].top[1].logprob >= rows[3].top[2].logprob and rows[3].top[1].logprob >= rows[3].logprob)
+local divergence, same = q.compare_logits(logits, logits)
+assert(#divergence == #ids and math.abs(divergence[1]) < 1e-12 and same == #ids)
