@@ -61,10 +61,6 @@ __device__ inline uint32_t spread_pairs(uint32_t byte) {
 }
 __device__ inline uint32_t nibbles(uint32_t bytes, int h) { return bytes >> (4 * h) & 0x0f0f0f0fu; }
 
-// Tables of kernels/math/blocks/tables.h.
-constexpr uint64_t kIq4First = 0xf6eaddcfbfad9881u, kIq4Others = 0x7159453526190d01u;
-constexpr uint64_t kFp4First = 0x0c08060403020100u, kFp4Others = 0xf4f8fafcfdfeff00u;
-
 // The values of a table of 16 signed bytes for the four nibbles that the bytes hold.
 __device__ inline uint32_t look_up(uint64_t first_eight, uint64_t others, uint32_t bytes) {
   const uint32_t selector = (bytes & 7u) | (bytes >> 4 & 0x70u) | (bytes >> 8 & 0x700u) | (bytes >> 12 & 0x7000u);

@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(kThreads) kv_store_q8_0(Storing<From, blocks::
   const int64_t slot = slot_of(s.slots, t, s.pool_slots, run == 0 && lane == 0 && blockIdx.y == 0, s.fault);
   if (slot < 0) return;
   const float x = to_f32((blockIdx.y == 0 ? s.from[0] : s.from[1])[t * s.width + run * kWarp + lane]);
-  const float d = warp_max(fabsf(x)) / 127.0f, inverse = d != 0 ? 1.0f / d : 0.0f;
+  const float d = warp_max(fabsf(x)) / 127.0f, inverse = blocks::inverse_of(d);
   blocks::Q8_0& block = (blockIdx.y == 0 ? s.to[0] : s.to[1])[slot * s.runs + run];
   if (lane == 0) block.d = to_f16(d);
   block.qs[lane] = static_cast<int8_t>(blocks::round_away(x * inverse));

@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(kRowWarps* kWarp) block_rows(RowProducts p) {
       if (base + step >= count) break;
       const Block& block = reinterpret_cast<const Block*>(stages + turn * S::kBytes)[real ? local : 0];
       int dot[kRows] = {}, less[kRows] = {};
-#pragma unroll
+#pragma unroll(kRows == 1 ? 2 : 1)  // both halves at once leave no registers for eight rows
       for (int h = 0; h < 2; ++h) {
         uint32_t words[4];
         halves::codes_of(block, part, h, words);

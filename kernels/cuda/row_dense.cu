@@ -6,7 +6,9 @@ namespace qeng {
 
 namespace {
 
-constexpr int kAhead = 4;  // loads of the weight under way in each lane
+// Loads of the weight under way in each lane: more rows of x leave fewer registers, and more work for each load.
+template <int kRows>
+constexpr int kAhead = kRows == 1 ? 4 : 2;
 
 // W: of the weight, X: of x. n: elements to a load. kRows: 1 or kBatchRows.
 template <class W, class X, int n, int kRows>
@@ -35,12 +37,12 @@ __global__ void __launch_bounds__(kRowWarps* kWarp) dense_rows(RowProducts p) {
   };
   constexpr int64_t step = kWarp * n;
   int64_t l = lane * n;
-  for (; l + (kAhead - 1) * step < p.k; l += kAhead * step) {
-    Pack<W, n> packs[kAhead];
+  for (; l + (kAhead<kRows> - 1) * step < p.k; l += kAhead<kRows> * step) {
+    Pack<W, n> packs[kAhead<kRows>];
 #pragma unroll
-    for (int u = 0; u < kAhead; ++u) packs[u] = load_once<n>(w + l + u * step);
+    for (int u = 0; u < kAhead<kRows>; ++u) packs[u] = load_once<n>(w + l + u * step);
 #pragma unroll
-    for (int u = 0; u < kAhead; ++u) add(packs[u], l + u * step);
+    for (int u = 0; u < kAhead<kRows>; ++u) add(packs[u], l + u * step);
   }
   for (; l < p.k; l += step) add(load_once<n>(w + l), l);
 #pragma unroll

@@ -81,7 +81,7 @@ Op paged_attention(Draw& draw) {
   PagedAttention op;
   const DType stored = pool_dtype(draw), dtype = draw.float_dtype();
   const bool is_long = draw.integer(0, 9) == 0;  // more keys than one piece of the division over threads
-  const int64_t dim = is_long ? 32 : pool_head_dim(draw, stored), kv_heads = draw.integer(1, is_long ? 1 : 3),
+  const int64_t dim = is_long ? draw.pick<int64_t>({32, 160}) : pool_head_dim(draw, stored), kv_heads = draw.integer(1, is_long ? 1 : 3),
                 group = draw.integer(1, is_long ? 2 : 5);
   const int64_t sequences = draw.integer(0, is_long ? 2 : 5);
   op.page_tokens = static_cast<int>(draw.pick<int64_t>({16, 16, 8, 1, 5, 64}));

@@ -10,7 +10,10 @@ namespace qeng::conformance {
 
 template <class T>
 void reference(const Matmul& op, Sheet<T>& sheet) {
-  const Array<T> a = sheet.in(op.a), b = sheet.in(op.b);
+  const Array<T> a = sheet.in(op.a);
+  Array<T> b = sheet.in(op.b);
+  if (op.b.dtype != op.a.dtype)
+    for (T& x : b.values) x = kept(x, unit_roundoff(op.a.dtype));  // decoded to a's dtype
   const int64_t m = op.trans_a ? op.a.columns() : op.a.rows(), k = op.trans_a ? op.a.rows() : op.a.columns(),
                 n = op.c.columns();
   const Array<T> bias = op.bias ? sheet.in(op.bias) : Array<T>();

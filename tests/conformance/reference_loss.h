@@ -7,7 +7,10 @@ namespace qeng::conformance {
 template <class T>
 void reference(const LmHeadLoss& op, Sheet<T>& sheet) {
   using std::exp, std::log;
-  const Array<T> h = sheet.in(op.h), w = sheet.in(op.w);
+  const Array<T> h = sheet.in(op.h);
+  Array<T> w = sheet.in(op.w);
+  if (op.w.dtype != op.h.dtype)
+    for (T& x : w.values) x = kept(x, unit_roundoff(op.h.dtype));  // decoded to h's dtype
   const auto targets = sheet.integers(op.targets);
   const T scale = sheet.in(op.loss_scale)[0];
   Array<T>&nll = sheet.out(op.nll), &loss = sheet.out(op.loss);

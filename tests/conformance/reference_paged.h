@@ -20,6 +20,7 @@ void reference(const KvStore& op, Sheet<T>& sheet) {
           for (int64_t i = j / 32 * 32; i < j / 32 * 32 + 32; ++i) largest = std::max(largest, std::fabs(value_of(rows[row + i])));
           value = within(value, 0.501 * largest / 127 + std::fabs(value_of(value)) * 0x1.01p-11 + 0x1p-24 * 64);
         }
+        if (to.dtype == DType::f16) value = within(value, 0x1p-25);  // half a step of subnormal numbers
         pool[slots[t] * width + j] = value;
       }
   }

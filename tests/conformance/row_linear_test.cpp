@@ -43,12 +43,29 @@ TEST_CASE("a row of a linear layer's output has the same bits alone and in any b
       if (target.name.find("threads 2") != std::string::npos) CHECK(all == first);
       first = all;
       constexpr size_t kRowBytes = kOut * sizeof(float);
-      for (const auto& [from, count] :
-           std::vector<std::pair<int64_t, int64_t>>{{0, 1}, {39, 1}, {516, 1}, {5, 2}, {9, 3}, {3, 8}, {20, 9}, {7, 33}, {510, 7}}) {
+      for (const auto& [from, count] : std::vector<std::pair<int64_t, int64_t>>{
+               {0, 1}, {39, 1}, {516, 1}, {5, 2}, {9, 3}, {3, 8}, {20, 9}, {7, 33}, {510, 7}}) {
         if (from + count > rows) continue;
         const std::vector<char> few = result(*target.backend, draw, x, w, from, count);
         CHECK(std::memcmp(few.data(), all.data() + static_cast<size_t>(from) * kRowBytes, few.size()) == 0);
       }
     }
   }
+}
+
+TEST_CASE("a row of a linear layer of dense weights has the same bits in any batch where rows are whole vectors") {
+  constexpr int64_t kRows = 20, kOut = 9, k = 1312;
+  for (Named& target : backends())
+    for (const DType stored : {DType::f32, DType::bf16, DType::f16})
+      for (const DType dtype : {DType::f32, DType::bf16}) {
+        INFO(target.name << ", " << dtype_name(stored) << " and x " << dtype_name(dtype));
+        Draw draw(base_seed());
+        const View x = draw.tensor(dtype, {kRows, k}), w = draw.tensor(stored, {kOut, k});
+        const std::vector<char> all = result(*target.backend, draw, x, w, 0, kRows);
+        for (const auto& [from, count] : std::vector<std::pair<int64_t, int64_t>>{{0, 1}, {19, 1}, {3, 8}, {5, 9}}) {
+          const std::vector<char> few = result(*target.backend, draw, x, w, from, count);
+          CHECK(std::memcmp(few.data(), all.data() + static_cast<size_t>(from) * kOut * sizeof(float), few.size()) ==
+                0);
+        }
+      }
 }
