@@ -77,18 +77,18 @@ inline Ints scaled_products(const Block& b, const int8_t* x, const Shorts& scale
 
 constexpr int log2(int n) { return n <= 1 ? 0 : 1 + log2(n / 2); }
 
+constexpr int64_t kAhead = 4096;  // bytes of w to ask for early: further than 8 short rows let the processor see
+
 template <class Block>
 void dots(const Activations& x, int64_t row, const Block* w, int64_t n, float* out) {
   using D = Dot<Block>;
   constexpr int kElements = Block::kElements, kRows = 8;
   const int64_t count = x.k / kElements;
   const int8_t* codes = x.codes + row * x.k;
-  // The next 8 rows are asked for while these are read: eight streams as short as a row are too many for the processor.
-  const int64_t group_bytes = kRows * count * static_cast<int64_t>(sizeof(Block));
   for (int64_t j = 0; j < n; j += kRows) {
     const Block* rows[kRows];  // the last again where there are fewer
     for (int r = 0; r < kRows; ++r) rows[r] = w + (j + r < n ? j + r : n - 1) * count;
-    const char* ahead = reinterpret_cast<const char*>(rows[0]) + group_bytes;
+    const char* ahead = reinterpret_cast<const char*>(rows[0]) + kAhead;
     Floats y = splat_float(0.0f);
     for (int64_t b = 0; b < count; ++b) {
       for (size_t line = 0; line < kRows * sizeof(Block); line += 64) prefetch(ahead + line);
