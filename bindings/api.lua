@@ -80,6 +80,8 @@ function Tensor:shape() end
 function Tensor:dtype() end
 ---@return integer
 function Tensor:elements() end
+---@return integer  of its memory, as stored
+function Tensor:bytes() end
 ---The value of a tensor of one element.
 ---@return number
 function Tensor:item() end

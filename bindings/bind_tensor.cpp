@@ -129,6 +129,7 @@ Shape shape_of(const TensorPtr& x) { return Shape(x->view.shape, x->view.shape +
 int shape(Call& call) { return call.push(shape_of(lua::self_tensor(call))); }
 int dtype(Call& call) { return call.push(lua::self_tensor(call)->view.dtype); }
 int elements(Call& call) { return call.push(lua::self_tensor(call)->view.elements()); }
+int bytes(Call& call) { return call.push(static_cast<int64_t>(lua::self_tensor(call)->view.bytes())); }
 
 int item(Call& call) {
   TensorPtr x = lua::self_tensor(call);
@@ -238,7 +239,7 @@ void register_tensor(lua_State* L) {
   using namespace lua;
   functions(L, "", {{"device", fn<choose>}, {"devices", fn<devices>}, {"limits", fn<limits>}, {"memory", fn<memory>}, {"seed", fn<seed>},
                     {"rng_step", fn<rng_step>}, {"tensor", fn<tensor>}, {"zeros", fn<zeros>}, {"empty", fn<empty>}, {"randn", fn<randn>}, {"uniform", fn<uniform>}});
-  methods<Tensor>(L, {{"shape", fn<shape>}, {"dtype", fn<dtype>}, {"elements", fn<elements>}, {"item", fn<item>}, {"table", fn<table>},
+  methods<Tensor>(L, {{"shape", fn<shape>}, {"dtype", fn<dtype>}, {"elements", fn<elements>}, {"bytes", fn<bytes>}, {"item", fn<item>}, {"table", fn<table>},
                       {"rows", fn<rows>}, {"copy", fn<copy>}, {"fill", fn<fill>}, {"clone", fn<clone>}, {"free", fn<free>},
                       {"requires_grad", fn<requires_grad>}, {"grad", fn<grad>}, {"label", fn<label>}, {"_address", fn<address>},
                       {"__tostring", fn<text>}, {"__eq", fn<equals>}});

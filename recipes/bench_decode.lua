@@ -1,0 +1,40 @@
+-- Tokens a second of prompt and output, batch by batch, against the limit of the memory:
+--   qeng recipes/bench_decode.lua --model model.gguf --batch 1,4,16,64
+
+local q = require "qeng"
+local bench = require "qeng.decode_bench"
+
+local opt = q.options(q.device_options {
+  "Measures prefill and decode. The limit is the file's own bytes and the cache's over the bandwidth measured in the same run.",
+  model = { nil, "Hugging Face folder, .gguf file, or org/name[@revision] on the hub", required = true, order = 1 },
+  batch = { "1,2,4,8,16,32,64", "numbers of sequences that decode together", order = 2 },
+  prompt = { 512, "tokens of the prompt in prefill", min = 1, integer = true, order = 3 },
+  context = { 64, "tokens of each sequence before decoding", min = 1, integer = true, order = 4 },
+  tokens = { 32, "steps of decoding that are timed", min = 1, integer = true, order = 5 },
+  repeats = { 3, "prefills that are timed, of which the best counts", min = 1, integer = true, order = 6 },
+  kv = { nil, "dtype of the KV cache, by default the model's", choices = { "f32", "f16", "bf16", "q8_0" }, order = 7 },
+  dtype = { nil, "f32 or bf16 activations, by default the file's own", choices = { "f32", "bf16" }, order = 8 },
+  out = { "", "a file for the figures, as JSON", order = 9 },
+})
+q.use_device(opt)
+
+local model = q.load(opt.model, { dtype = opt.dtype })
+local kv, bandwidth = opt.kv or model.dtype, bench.bandwidth()
+local weights = bench.weight_bytes(model)
+local found = { model = opt.model, bandwidth = bandwidth, weight_bytes = weights, kv = kv, decode = {} }
+print(("%s: matrices of %.1f MB, a token's keys and values %.1f KB (%s), bandwidth %.1f GB/s"):format(opt.model, weights / 1e6,
+  require("qeng.paged").page_bytes(model, kv, 1) / 1e3, kv, bandwidth / 1e9))
+
+local seconds = bench.prefill(model, opt.prompt, { kv = opt.kv, repeats = opt.repeats })
+found.prefill = { tokens = opt.prompt, tokens_per_second = opt.prompt / seconds }
+print(("prefill   %5d tokens  %10.2f tokens/s"):format(opt.prompt, opt.prompt / seconds))
+for size in opt.batch:gmatch "[^,%s]+" do
+  local n = tonumber(size)
+  if not n or n < 1 or n ~= math.floor(n) then q.error("value", ("--batch %s: %s is no number of sequences"):format(opt.batch, size)) end
+  local times = bench.decode(model, n, opt.context, opt.tokens, { kv = opt.kv })
+  local limit = bench.limit(model, n, opt.context + opt.tokens / 2, kv, bandwidth)
+  print(("decode    batch %5d   %10.2f tokens/s  (best step %.2f)  %3.0f %% of the limit of %.1f"):format(n, n / times.median, n / times.best,
+    100 * limit / times.median, n / limit))
+  found.decode[#found.decode + 1] = { batch = n, tokens_per_second = n / times.median, best = n / times.best, limit = n / limit, share = limit / times.median }
+end
+if opt.out ~= "" then q.fs.write(opt.out, q.json.encode(found, { pretty = true }) .. "\n") end

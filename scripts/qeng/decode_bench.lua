@@ -1,0 +1,102 @@
+-- Tokens a second of a model, prompt and output, against what the device can do at most.
+--
+-- A step of decoding n sequences reads every matrix once and each sequence's keys and values, so it takes at least
+--   (bytes of matrices + n * context * bytes of keys and values of a token) / bandwidth
+-- of the tables that are read by row (the embedding, where it is not also the head) one row counts, which is nothing.
+
+local paged = require "qeng.paged"
+local q = require "qeng.core"
+
+local bench = {}
+
+-- Bytes of the matrices that a step reads.
+function bench.weight_bytes(model)
+  local bytes = model.head:bytes()
+  for _, layer in ipairs(model.linears) do bytes = bytes + layer.weight:bytes() end
+  return bytes
+end
+
+-- Bytes a second of the device: of a copy, or of reading a matrix too large for any cache, whichever is more.
+function bench.bandwidth()
+  local read = q.scope(function()
+    local w, x = q.zeros({ 16384, 8192 }, "f32"), q.zeros({ 1, 8192 }, "f32")
+    local best = math.huge
+    for _ = 1, 6 do
+      local begin = q.time()
+      q.row_linear(x, { w })[1]:rows(0, 1):to("f32"):table()
+      best = math.min(best, q.time() - begin)
+    end
+    return w:bytes() / best
+  end)
+  return math.max(read, q.limits().bandwidth)
+end
+
+-- n sequences of `context` tokens each, and a function that decodes one token of each.
+local function sequences(model, runner, n, context)
+  local vocab, ids, parts, wanted = model.config.vocab, {}, {}, {}
+  for i = 1, n do
+    ids[i] = {}
+    for k = 1, context do ids[i][k] = (i * 7919 + k * 104729) % vocab end
+    parts[i] = { id = runner.pool:open(0), count = context }
+    runner:extend(parts[i].id, ids[i])
+    runner:run({ parts[i] }, { context - 1 }, function() end)
+    parts[i].count, wanted[i] = 1, i - 1
+  end
+  local function step()
+    for i = 1, n do
+      table.insert(ids[i], (i * 31 + #ids[i]) % vocab)
+      runner:extend(parts[i].id, ids[i], #ids[i], #ids[i])
+    end
+    runner:run(parts, wanted, function(logits) logits:rows(0, 1):view() end)  -- waits for the device
+  end
+  return parts, step
+end
+
+local function close(runner, parts)
+  for _, part in ipairs(parts) do runner.pool:close(part.id) end
+end
+
+-- Seconds: the least of `repeats` prompts of `tokens`.
+function bench.prefill(model, tokens, opt)
+  local runner = paged.new(model, { pages = math.ceil(tokens / 16) + 1, kv = opt.kv, rows = tokens, sequences = 1, remember = false })
+  local best = math.huge
+  for _ = 1, opt.repeats do
+    local ids = {}
+    for k = 1, tokens do ids[k] = k * 104729 % model.config.vocab end
+    local part = { id = runner.pool:open(0), count = tokens }
+    runner:extend(part.id, ids)
+    local begin = q.time()
+    runner:run({ part }, { tokens - 1 }, function(logits) logits:view() end)
+    best = math.min(best, q.time() - begin)
+    close(runner, { part })
+  end
+  runner:free()
+  return best
+end
+
+-- Seconds of a step of n sequences that begin with `context` tokens: {best =, median =} over `tokens` steps, without the first two,
+-- in which a program is captured.
+function bench.decode(model, n, context, tokens, opt)
+  local pages = n * math.ceil((context + tokens + 3) / 16)
+  local runner = paged.new(model, { pages = pages, kv = opt.kv, rows = math.max(context, n), sequences = n, remember = false })
+  local parts, step = sequences(model, runner, n, context)
+  local times = {}
+  step()
+  step()
+  for i = 1, tokens do
+    local begin = q.time()
+    step()
+    times[i] = q.time() - begin
+  end
+  close(runner, parts)
+  runner:free()
+  table.sort(times)
+  return { best = times[1], median = times[math.ceil(#times / 2)] }
+end
+
+-- Least seconds of such a step.
+function bench.limit(model, n, context, kv, bandwidth)
+  return (bench.weight_bytes(model) + n * context * paged.page_bytes(model, kv, 1)) / bandwidth
+end
+
+return bench
