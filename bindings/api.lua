@@ -214,11 +214,12 @@ function q.rope(query, key, positions, rope) end
 ---@return Tensor
 function q.attention(query, key, value, seq, opt) end
 
----silu(gate) * up
+---silu(gate) * up, or with gelu = true gelu(gate) * up, GELU in its tanh form
 ---@param gate Tensor
 ---@param up Tensor
+---@param opt? {gelu?: boolean}
 ---@return Tensor
-function q.swiglu(gate, up) end
+function q.swiglu(gate, up, opt) end
 
 ---@param x Tensor
 ---@param p number

@@ -64,7 +64,10 @@ int normed_sum(Call& call) {
   const NormedSum result = add_rmsnorm(tape(), call.arg<TensorPtr>(1), call.arg<TensorPtr>(2), call.arg<TensorPtr>(3), call.arg<float>(4), call.arg<bool>(5, false));
   return call.push(result.sum, result.y);
 }
-int gated(Call& call) { return call.push(swiglu(tape(), call.arg<TensorPtr>(1), call.arg<TensorPtr>(2))); }
+int gated(Call& call) {
+  Options opt(call, 3, {"gelu"});
+  return call.push(swiglu(tape(), call.arg<TensorPtr>(1), call.arg<TensorPtr>(2), opt.get<bool>("gelu", false)));
+}
 int drop(Call& call) { return call.push(dropout(tape(), call.arg<TensorPtr>(1), call.arg<float>(2))); }
 
 int frequencies(Call& call) {

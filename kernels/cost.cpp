@@ -87,8 +87,8 @@ Cost of(const EmbeddingGrad& op) {
 Cost of(const RmsNorm& op) { return {bytes_of(op), 4 * count(op.x)}; }
 Cost of(const AddRmsNorm& op) { return {bytes_of(op), 5 * count(op.a)}; }
 Cost of(const RmsNormGrad& op) { return {bytes_of(op), (9 + (op.dw ? 2 : 0) + (op.dresidual ? 1 : 0)) * count(op.x)}; }
-Cost of(const SwiGlu& op) { return {bytes_of(op), 5 * count(op.gate)}; }  // an exponential counts as one
-Cost of(const SwiGluGrad& op) { return {bytes_of(op), 11 * count(op.gate)}; }
+Cost of(const SwiGlu& op) { return {bytes_of(op), (op.gelu ? 9 : 5) * count(op.gate)}; }  // an exponential counts as one
+Cost of(const SwiGluGrad& op) { return {bytes_of(op), (op.gelu ? 18 : 11) * count(op.gate)}; }
 Cost of(const Add& op) { return {bytes_of(op), count(op.y)}; }
 Cost of(const Scale& op) { return {bytes_of(op), count(op.y)}; }
 Cost of(const Cast& op) { return {bytes_of(op), 0}; }

@@ -138,18 +138,22 @@ struct RmsNormGrad {
   }
 };
 
-// y = silu(gate) * up,   silu(z) = z / (1 + exp(-z))     all [rows, n]
+// y = act(gate) * up     all [rows, n]
+//   act(z) = z sigmoid(a(z)):  a(z) = z, which is SiLU;  with gelu a(z) = 2 sqrt(2 / pi) (z + 0.044715 z^3), which is the tanh
+//   form of GELU, z / 2 (1 + tanh(a(z) / 2))   (Hendrycks & Gimpel 2016, arXiv 1606.08415; Shazeer 2020, arXiv 2002.05202)
 struct SwiGlu {
   static constexpr const char* name = "swiglu";
   View gate, up, y;
+  bool gelu = false;
   template <class F> void views(F f) { f("gate", gate, Access::read), f("up", up, Access::read), f("y", y, Access::write); }
 };
 
-// With s = sigmoid(gate):  dup = dy * gate * s;  dgate = dy * up * s * (1 + gate * (1 - s)).
+// With s = sigmoid(a(gate)):  dup = dy * gate * s;  dgate = dy * up * s * (1 + gate * (1 - s) * a'(gate)).
 // In place allowed: dgate may be gate, dup may be up or dy.
 struct SwiGluGrad {
   static constexpr const char* name = "swiglu_grad";
   View gate, up, dy, dgate, dup;
+  bool gelu = false;
   template <class F> void views(F f) {
     f("gate", gate, Access::read), f("up", up, Access::read), f("dy", dy, Access::read);
     f("dgate", dgate, Access::write), f("dup", dup, Access::write);

@@ -54,14 +54,14 @@ NormedSum add_rmsnorm(Tape& tape, const TensorPtr& a, const TensorPtr& b, const 
   return {sum, y};
 }
 
-TensorPtr swiglu(Tape& tape, const TensorPtr& gate, const TensorPtr& up) {
+TensorPtr swiglu(Tape& tape, const TensorPtr& gate, const TensorPtr& up, bool gelu) {
   Device& device = tape.device();
   TensorPtr y = make_like(*gate);
-  device.run(SwiGlu{gate->view, up->view, y->view});
+  device.run(SwiGlu{gate->view, up->view, y->view, gelu});
   if (!tape.wants({gate, up})) return y;
   tape.record({y}, [=, &tape, &device] {
     TensorPtr dgate = make_like(*gate), dup = make_like(*up);
-    device.run(SwiGluGrad{gate->view, up->view, y->grad->view, dgate->view, dup->view});
+    device.run(SwiGluGrad{gate->view, up->view, y->grad->view, dgate->view, dup->view, gelu});
     if (gate->needs_grad()) tape.pass(gate, dgate);
     if (up->needs_grad()) tape.pass(up, dup);
   });

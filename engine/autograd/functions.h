@@ -37,7 +37,7 @@ struct NormedSum {
 };
 NormedSum add_rmsnorm(Tape& tape, const TensorPtr& a, const TensorPtr& b, const TensorPtr& w, float eps, bool plus_one);
 
-TensorPtr swiglu(Tape& tape, const TensorPtr& gate, const TensorPtr& up);
+TensorPtr swiglu(Tape& tape, const TensorPtr& gate, const TensorPtr& up, bool gelu = false);
 TensorPtr add(Tape& tape, const TensorPtr& a, const TensorPtr& b);
 TensorPtr scale(Tape& tape, const TensorPtr& x, float alpha);
 TensorPtr cast(Tape& tape, const TensorPtr& x, DType dtype);

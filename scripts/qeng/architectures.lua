@@ -5,10 +5,13 @@ local q = require "qeng.core"
 local architectures = {}
 
 local known = {}
-for _, name in ipairs { "llama", "mistral", "qwen2", "qwen3" } do
+for _, name in ipairs { "gemma", "gemma3", "llama", "mistral", "qwen2", "qwen3" } do
   local arch = require("qeng.models." .. name)
   known[arch.hf] = arch
 end
+
+-- What keeps an architecture out that looks like a known one.
+local lacking = { Gemma2ForCausalLM = "attention logit soft-capping", Gemma3ForConditionalGeneration = "images beside text" }
 
 -- file: a config (scripts/qeng/config.lua). Returns the model file and its settings; a key that neither uses is refused.
 function architectures.of(file)
@@ -20,6 +23,9 @@ function architectures.of(file)
       file:finish()
       return arch, c
     end
+  end
+  if lacking[name] then
+    q.error("unsupported", ("%s: architecture %s needs %s, which is not supported"):format(file.path, name, lacking[name]))
   end
   local list = {}
   for hf in pairs(known) do list[#list + 1] = hf end

@@ -14,7 +14,7 @@ for key in ([[
   chunk_size_feed_forward id2label label2id problem_type finetuning_task task_specific_params auto_map quantization_config_removed
   use_sliding_window sliding_window max_window_layers layer_types is_encoder_decoder _attn_implementation_autoset name_or_path
   rope_theta rope_scaling rope_parameters rope_interleaved is_decoder add_cross_attention cross_attention_hidden_size
-  tie_encoder_decoder
+  tie_encoder_decoder cache_implementation
 ]]):gmatch("%S+") do harmless[key] = true end
 
 local Config = {}
@@ -67,12 +67,22 @@ function Config:must(key, value)
   end
 end
 
--- {theta, scaling}: from rope_theta and rope_scaling, or from rope_parameters (newer files).
-function Config:rope(default_theta)
+-- Refuses a model that has `what`, as this key would say.
+function Config:without(key, what)
+  self.used[key] = true
+  if given(self.values[key]) then
+    q.error("unsupported", ("%s: %s = %s asks for %s, which is not supported"):format(self.path, key, tostring(self.values[key]), what))
+  end
+end
+
+-- {theta, scaling}: from rope_theta and rope_scaling, or from rope_parameters (newer files). kind: which of rope_parameters'
+-- where these differ between layers; theta_key: what the older files call its theta.
+function Config:rope(default_theta, kind, theta_key)
   local scaling = self.values.rope_parameters
-  if not given(scaling) then scaling = self.values.rope_scaling end
+  if given(scaling) and kind and (scaling.full_attention or scaling.sliding_attention) then scaling = scaling[kind] end
+  if not given(scaling) and kind ~= "sliding_attention" then scaling = self.values.rope_scaling end
   if not given(scaling) then scaling = {} end
-  local theta = scaling.rope_theta or self.values.rope_theta
+  local theta = scaling.rope_theta or self.values[theta_key or "rope_theta"]
   if not given(theta) then theta = default_theta end
   local rope = { theta = theta, partial = scaling.partial_rotary_factor or 1, factors = self.rope_factors }
   local kind = scaling.rope_type or scaling.type or "default"
@@ -112,13 +122,33 @@ function Config:finish()
   end
 end
 
--- What the decoders of this house share.
-function Config:decoder(theta)
+-- Which layers look at the window only: a list of booleans, from layer_types or from sliding_window_pattern, by which every
+-- so many-th layer looks at all.
+function Config:local_layers(layers, default_pattern)
+  local pattern = self:size("sliding_window_pattern", self:size("_sliding_window_pattern", default_pattern))
+  local types, list = self.values.layer_types, {}
+  if given(types) and #types ~= layers then
+    q.error("format", ("%s: layer_types has %d entries, expected one for each of %d layers"):format(self.path, #types, layers))
+  end
+  for i = 1, layers do
+    local kind = given(types) and types[i] or i % pattern ~= 0 and "sliding_attention" or "full_attention"
+    if kind ~= "sliding_attention" and kind ~= "full_attention" then
+      q.error("unsupported", ("%s: layer_types has %s; full_attention and sliding_attention are supported"):format(self.path, tostring(kind)))
+    end
+    list[i] = kind == "sliding_attention"
+  end
+  return list
+end
+
+-- What the decoders of this house share. opt.gelu: their MLPs are gated by GELU's tanh form; opt.tied: they are where the
+-- file does not say.
+function Config:decoder(theta, opt)
+  opt = opt or {}
   local c = {
     hidden = self:size("hidden_size"), layers = self:size("num_hidden_layers"), heads = self:size("num_attention_heads"),
     ffn = self:size("intermediate_size"), vocab = self:size("vocab_size"), eps = self:get("rms_norm_eps", 1e-6),
     max_position = self:size("max_position_embeddings", 2048),
-    tied = self:get("tie_word_embeddings", false),
+    tied = self:get("tie_word_embeddings", opt.tied or false),
   }
   c.kv_heads = self:size("num_key_value_heads", c.heads)
   c.head_dim = self:size("head_dim", math.floor(c.hidden / c.heads))
@@ -126,7 +156,14 @@ function Config:decoder(theta)
     q.error("format", ("%s: %d heads cannot share %d key/value heads"):format(self.path, c.heads, c.kv_heads))
   end
   c.rope = self:rope(theta)
-  self:must("hidden_act", "silu")
+  c.gelu = opt.gelu or false
+  if c.gelu then
+    self:must("hidden_activation", "gelu_pytorch_tanh")
+    -- "gelu" is what early files of the first Gemma say; transformers reads it as the tanh form, which it is trained with.
+    if self.values.hidden_act == "gelu" then self.used.hidden_act = true else self:must("hidden_act", "gelu_pytorch_tanh") end
+  else
+    self:must("hidden_act", "silu")
+  end
   return c
 end
 

@@ -40,10 +40,15 @@ function gguf.open(path, opt)
   local c = { heads = values.num_attention_heads, kv_heads = values.num_key_value_heads }
 
   local function source(name, shape)
-    local stored = names.to_gguf(name)
+    local stored = names.to_gguf(name, architecture)
     local info = stored and file:info(stored)
     if not info then q.error("format", ("%s: tensor %s is missing"):format(path, stored or name)) end
     known[stored] = true
+    if names.plus_one(architecture, name) then
+      return q.no_grad(function()
+        return (file:tensor(stored, { dtype = "f32", shape = shape }) + q.zeros(shape, "f32"):fill(-1)):to(dtype)
+      end)
+    end
     local dense = info.dtype == "f32" or info.dtype == "bf16"
     local as = (dense or #shape == 1 or opt.writable) and dtype or nil
     return file:tensor(stored, { dtype = as, shape = shape, heads = names.heads(architecture, name, c), copy = opt.writable, label = "weights" })

@@ -7,8 +7,12 @@ local gguf_config = {}
 
 -- The architectures of GGUF that are read: which model file computes them.
 local architectures = {
-  llama = "LlamaForCausalLM", qwen2 = "Qwen2ForCausalLM", qwen3 = "Qwen3ForCausalLM",
+  llama = "LlamaForCausalLM", qwen2 = "Qwen2ForCausalLM", qwen3 = "Qwen3ForCausalLM", gemma = "GemmaForCausalLM",
+  gemma3 = "Gemma3ForCausalLM",
 }
+
+-- What keeps an architecture out that looks like a known one.
+local lacking = { gemma2 = "attention logit soft-capping" }
 
 -- Namespaces and keys that say nothing about what the network computes.
 local harmless_space = { general = true, tokenizer = true, split = true, quantize = true, qeng = true }
@@ -97,6 +101,29 @@ local function llama3_scaling(factors, theta)
   end
 end
 
+-- What Gemma 3's own entries say, where `values` has what all architectures share. llama.cpp knows the pattern of windows, the
+-- frequencies of the layers that have one, and the scale of attention by the architecture; newer files say the first two.
+function Reader:gemma3(values, window)
+  local layers, types = values.num_hidden_layers, {}
+  local pattern = self.file:get "gemma3.attention.sliding_window_pattern" or 6
+  self.used["attention.sliding_window_pattern"] = true
+  for i = 1, layers do
+    local near
+    if type(pattern) == "table" then near = pattern[i] else near = i % pattern ~= 0 end
+    types[i] = window > 0 and near and "sliding_attention" or "full_attention"
+  end
+  values.layer_types = q.json.array(types)
+  values.sliding_window = window > 0 and window or nil
+  values.rope_local_base_freq = self:get("rope.freq_base_swa", "number", 10000)
+  values.query_pre_attn_scalar = gguf_config.query_scalar(values)
+end
+
+-- The square of what llama.cpp divides Gemma 3's scores by: the largest, which it knows by its layers, has another than the rest.
+function gguf_config.query_scalar(values)
+  if values.num_hidden_layers == 62 then return values.hidden_size / values.num_attention_heads end
+  return values.head_dim
+end
+
 function Reader:finish()
   for _, name in ipairs(self.file:keys()) do
     local space, key = name:match "^([^.]*)%.(.*)$"
@@ -113,6 +140,9 @@ function gguf_config.read(file, path, known_keys)
   local architecture = file:get "general.architecture"
   if file:get "general.type" == "adapter" then
     q.error("value", ("%s: is an adapter, not a model: load its base, and then model:load_adapter"):format(path))
+  end
+  if lacking[architecture] then
+    q.error("unsupported", ("%s: architecture %s needs %s, which is not supported"):format(path, architecture, lacking[architecture]))
   end
   if not architectures[architecture] then
     local known = {}
@@ -135,22 +165,26 @@ function gguf_config.read(file, path, known_keys)
   local hf = architectures[architecture]
   if hf == "LlamaForCausalLM" and window > 0 then hf = "MistralForCausalLM" end
   local values = {
-    architectures = q.json.array { hf }, model_type = hf:match("^(%w-)ForCausalLM$"):lower(),
+    architectures = q.json.array { hf }, model_type = architecture == "gemma3" and "gemma3_text" or hf:match("^(%w-)ForCausalLM$"):lower(),
     hidden_size = hidden, num_hidden_layers = r:get("block_count", "number"), num_attention_heads = heads,
     num_key_value_heads = r:same_for_layers("attention.head_count_kv", heads), head_dim = head_dim,
     intermediate_size = r:same_for_layers "feed_forward_length", vocab_size = embedding.shape[1],
     rms_norm_eps = r:get("attention.layer_norm_rms_epsilon", "number"),
     max_position_embeddings = r:get("context_length", "number"), rope_theta = theta, rope_scaling = r:rope_scaling(),
-    tie_word_embeddings = file:info "output.weight" == nil, hidden_act = "silu",
+    tie_word_embeddings = file:info "output.weight" == nil,
     bos_token_id = file:get "tokenizer.ggml.bos_token_id", eos_token_id = file:get "tokenizer.ggml.eos_token_id",
   }
+  local gemma = architecture == "gemma" or architecture == "gemma3"
+  values[gemma and "hidden_activation" or "hidden_act"] = gemma and "gelu_pytorch_tanh" or "silu"
   if hf == "LlamaForCausalLM" then
     values.attention_bias = file:info "blk.0.attn_q.bias" ~= nil
     values.mlp_bias = file:info "blk.0.ffn_gate.bias" ~= nil
   elseif hf == "Qwen3ForCausalLM" then
     values.attention_bias = file:info "blk.0.attn_q.bias" ~= nil
   end
-  if window > 0 then
+  if architecture == "gemma3" then
+    r:gemma3(values, window)
+  elseif window > 0 then
     values.sliding_window = window
     if hf ~= "MistralForCausalLM" then values.use_sliding_window = true end
   end

@@ -3,6 +3,7 @@
 
 local architectures = require "qeng.architectures"
 local config = require "qeng.config"
+local gguf_config = require "qeng.gguf_config"
 local hub = require "qeng.hub"
 local names = require "qeng.gguf_names"
 local q = require "qeng.core"
@@ -53,7 +54,7 @@ local function add_tokenizer(add, tokenizer, vocab)
   if lists.merges then add(space .. "merges", "[string]", lists.merges) end
   if info.bos then add(space .. "bos_token_id", "u32", info.bos) end
   if info.eos then add(space .. "eos_token_id", "u32", info.eos) end
-  for _, name in ipairs { "<|im_end|>", "<|eot_id|>" } do
+  for _, name in ipairs { "<|im_end|>", "<|eot_id|>", "<end_of_turn>" } do
     local id = tokenizer:id(name)
     if id then
       add(space .. "eot_token_id", "u32", id)
@@ -64,6 +65,17 @@ local function add_tokenizer(add, tokenizer, vocab)
   add(space .. "add_bos_token", "bool", info.add_bos)
   if lists.model == "llama" then add(space .. "add_space_prefix", "bool", lists.add_space_prefix) end
   if info.chat_template then add("tokenizer.chat_template", "string", info.chat_template) end
+end
+
+-- llama.cpp knows these of Gemma 3 by its architecture: a model that has others would be read as another one.
+local function check_gemma3(c)
+  local known = gguf_config.query_scalar { num_hidden_layers = c.layers, hidden_size = c.hidden, num_attention_heads = c.heads, head_dim = c.head_dim }
+  local function must(what, ok) if not ok then q.error("unsupported", "gguf: gemma3 has no words for " .. what) end end
+  must("query_pre_attn_scalar = " .. c.query_pre_attn_scalar, c.query_pre_attn_scalar == known)
+  must("rope frequencies of the local layers other than those of theta 10000", c.rope_local.theta == 10000 and not c.rope_local.scaling)
+  for i, near in ipairs(c.local_layers) do
+    must("other layers with a window than five in six", near == (i % 6 ~= 0) and c.window > 0)
+  end
 end
 
 -- Of a model of Hugging Face's architecture hf with settings c.
@@ -85,6 +97,7 @@ local function metadata(hf, c, name, tokenizer)
   add(a .. ".attention.layer_norm_rms_epsilon", "f32", c.eps)
   add(a .. ".rope.dimension_count", "u32", c.head_dim)
   add(a .. ".vocab_size", "u32", c.vocab)
+  if a == "gemma3" then check_gemma3(c) end
   if (c.window or 0) > 0 then add(a .. ".attention.sliding_window", "u32", c.window) end
   add_rope(add, a, c)
   add_tokenizer(add, tokenizer, c.vocab)
@@ -115,10 +128,13 @@ local function source_of(hf, c, name, tokenizer, parameters)
     source.tensors[1] = { name = "rope_freqs.weight", shape = { #factors }, read = function() return q.tensor(factors, "f32") end }
   end
   for _, parameter in ipairs(parameters) do
-    local stored = names.to_gguf(parameter.name)
+    local stored, read = names.to_gguf(parameter.name, a), parameter.read
     if not stored then q.error("unsupported", ("gguf: tensor %s has no name in the format"):format(parameter.name)) end
+    if names.plus_one(a, parameter.name) then
+      read = function() return parameter.read():to "f32" + q.zeros(parameter.shape, "f32"):fill(1) end
+    end
     table.insert(source.tensors, {
-      name = stored, shape = parameter.shape, read = parameter.read, heads = names.heads(a, parameter.name, c),
+      name = stored, shape = parameter.shape, read = read, heads = names.heads(a, parameter.name, c),
     })
   end
   return source

@@ -78,42 +78,50 @@ end
 function M.random(values, opt)
   opt = opt or {}
   local stream, dtype = 0, opt.dtype or "f32"
-  return build(config.wrap(values), dtype, opt.weights or function(name, shape)
+  return build(config.wrap(values), dtype, opt.weights or function(name, shape, plus_one)
     stream = stream + 1
-    if #shape == 1 then return q.zeros(shape, dtype, "weights"):fill(name:find("norm") and 1 or 0) end
+    if #shape == 1 then return q.zeros(shape, dtype, "weights"):fill(name:find("norm") and not plus_one and 1 or 0) end
     return q.randn(shape, { std = opt.std or 0.02, seed = opt.seed or 0, stream = stream, dtype = dtype, label = "weights" })
   end)
 end
 
 -- ---------------------------------------------------------------- forward
 
--- Rotation frequencies for documents of up to `length` tokens.
+local function is_dynamic(rope) return rope.scaling and (rope.scaling.rope_type or rope.scaling.type) == "dynamic" end
+
+-- The table of one rotation's settings (Config:rope) for documents of up to `length` tokens.
+local function rope_of(c, settings, length)
+  local how = { dim = math.floor(c.head_dim * settings.partial), theta = settings.theta, length = length, max_position_embeddings = c.max_position }
+  for name, value in pairs(settings.scaling or {}) do  -- q.rope_table refuses a key it does not know
+    if name == "rope_type" then how.type = value
+    elseif name ~= "type" and name ~= "rope_theta" and name ~= "partial_rotary_factor" and value ~= q.json.null then how[name] = value end
+  end
+  if settings.scaling and not how.type then how.type = settings.scaling.type end
+  local rope = q.rope_table(how)
+  if settings.factors then
+    local divided = rope.inv_freq:table()
+    for i, factor in ipairs(settings.factors) do divided[i] = divided[i] / factor end
+    rope.inv_freq = q.tensor(divided, "f32")
+  end
+  return { inv_freq = q.keep(rope.inv_freq), scale = rope.scale }
+end
+
+-- Rotation frequencies for documents of up to `length` tokens; and those of the layers that look at a window only, where the
+-- model has some of their own.
 function Model:rope(length)
   local c = self.config
-  local dynamic = c.rope.scaling and (c.rope.scaling.rope_type or c.rope.scaling.type) == "dynamic"
-  local key = dynamic and length or 0
-  if not self.ropes[key] then
-    local how = { dim = math.floor(c.head_dim * c.rope.partial), theta = c.rope.theta, length = length, max_position_embeddings = c.max_position }
-    for name, value in pairs(c.rope.scaling or {}) do  -- q.rope_table refuses a key it does not know
-      if name == "rope_type" then how.type = value
-      elseif name ~= "type" and name ~= "rope_theta" and name ~= "partial_rotary_factor" and value ~= q.json.null then how[name] = value end
-    end
-    if c.rope.scaling and not how.type then how.type = c.rope.scaling.type end
-    local rope = q.rope_table(how)
-    if c.rope.factors then
-      local divided = rope.inv_freq:table()
-      for i, factor in ipairs(c.rope.factors) do divided[i] = divided[i] / factor end
-      rope.inv_freq = q.tensor(divided, "f32")
-    end
-    self.ropes[key] = { inv_freq = q.keep(rope.inv_freq), scale = rope.scale }
+  local key = is_dynamic(c.rope) and length or 0
+  local found = self.ropes[key]
+  if not found then
+    found = { rope_of(c, c.rope, length), c.rope_local and rope_of(c, c.rope_local, length) }
+    self.ropes[key] = found
   end
-  return self.ropes[key]
+  return found[1], found[2]
 end
 
 -- Refuses packed rows in which dynamic RoPE scaling would differ by document.
 function Model:check_length(row_tokens)
-  local scaling = self.config.rope.scaling
-  if scaling and (scaling.rope_type or scaling.type) == "dynamic" and row_tokens > self.config.max_position then
+  if is_dynamic(self.config.rope) and row_tokens > self.config.max_position then
     q.error("unsupported", ("rows of %d tokens exceed max_position_embeddings = %d, and dynamic RoPE scaling differs by document; use shorter rows")
       :format(row_tokens, self.config.max_position))
   end
@@ -123,7 +131,9 @@ end
 function Model:hidden(ids)
   local positions = {}
   for i = 1, #ids do positions[i] = i - 1 end
-  return self.forward(q.tensor(ids, "i32"), { positions = q.tensor(positions, "i32"), cu_q = q.tensor({ 0, #ids }, "i32"), rope = self:rope(#ids) })
+  local seq = { positions = q.tensor(positions, "i32"), cu_q = q.tensor({ 0, #ids }, "i32") }
+  seq.rope, seq.rope_local = self:rope(#ids)
+  return self.forward(q.tensor(ids, "i32"), seq)
 end
 
 -- Logits [t, vocab] in f32 of one document.
@@ -144,7 +154,8 @@ end
 -- (dynamic RoPE scaling needs it; see check_length).
 function Model:loss(slot, length)
   length = length or slot.tokens:shape()[1]
-  local seq = { positions = slot.positions, cu_q = slot.cu_q, rope = self:rope(length) }
+  local seq = { positions = slot.positions, cu_q = slot.cu_q }
+  seq.rope, seq.rope_local = self:rope(length)
   local hidden = self.forward(slot.tokens, seq)
   return q.block("head", q.lm_head_loss, hidden, self.head, slot.targets, slot.scale)
 end

@@ -11,7 +11,7 @@ local nn = {}
 local Params = {}
 Params.__index = Params
 
--- source(name, shape) returns the tensor; every parameter and linear layer is registered in `model`.
+-- source(name, shape, plus_one) returns the tensor (plus_one: of a norm that adds one to its weight); every parameter and linear layer is registered in `model`.
 function nn.params(model, source, prefix)
   return setmetatable({ model = model, source = source, prefix = prefix or "" }, Params)
 end
@@ -20,9 +20,9 @@ function Params:at(name)
   return nn.params(self.model, self.source, self.prefix .. name .. ".")
 end
 
-function Params:weight(name, shape)
+function Params:weight(name, shape, plus_one)
   local full = self.prefix .. name
-  local tensor = self.source(full, shape)
+  local tensor = self.source(full, shape, plus_one)
   tensor:label(full)
   table.insert(self.model.parameters, { name = full, tensor = tensor })
   return tensor
@@ -77,20 +77,21 @@ function Norm:of_sum(x, branch)
 end
 
 function Params:norm(name, dim, eps, plus_one)
-  return setmetatable({ weight = self:at(name):weight("weight", { dim }), eps = eps, plus_one = plus_one or false }, Norm)
+  return setmetatable({ weight = self:at(name):weight("weight", { dim }, plus_one), eps = eps, plus_one = plus_one or false }, Norm)
 end
 
 -- ---------------------------------------------------------------- attention and MLP
 
--- Grouped-query attention with rotary positions. c: hidden, heads, kv_heads, head_dim, eps.
--- opt: qkv_bias, o_bias, qk_norm (per head, before RoPE), window (0: none).
+-- Grouped-query attention with rotary positions. c: hidden, heads, kv_heads, head_dim, eps, plus_one (norms add one to their
+-- weights), attention_scale (1 / sqrt(head_dim)). opt: qkv_bias, o_bias, qk_norm (per head, before RoPE), window (0: none),
+-- local_rope (seq.rope_local turns its heads).
 function nn.attention(p, c, opt)
   local q_proj = p:linear("q_proj", c.heads * c.head_dim, c.hidden, opt.qkv_bias)
   local k_proj = p:linear("k_proj", c.kv_heads * c.head_dim, c.hidden, opt.qkv_bias)
   local v_proj = p:linear("v_proj", c.kv_heads * c.head_dim, c.hidden, opt.qkv_bias)
   local o_proj = p:linear("o_proj", c.hidden, c.heads * c.head_dim, opt.o_bias)
-  local q_norm = opt.qk_norm and p:norm("q_norm", c.head_dim, c.eps)
-  local k_norm = opt.qk_norm and p:norm("k_norm", c.head_dim, c.eps)
+  local q_norm = opt.qk_norm and p:norm("q_norm", c.head_dim, c.eps, c.plus_one)
+  local k_norm = opt.qk_norm and p:norm("k_norm", c.head_dim, c.eps, c.plus_one)
 
   return function(x, seq, layer)
     local tokens = x:shape()[1]
@@ -98,46 +99,63 @@ function nn.attention(p, c, opt)
     query = query:reshape { tokens, c.heads, c.head_dim }
     key, value = key:reshape { tokens, c.kv_heads, c.head_dim }, value:reshape { tokens, c.kv_heads, c.head_dim }
     if q_norm then query, key = q_norm(query), k_norm(key) end
-    query, key = q.rope(query, key, seq.positions, seq.rope)
-    local window = opt.window or 0
-    local mixed = seq.inference and seq.inference:attend(layer, query, key, value, window) or q.attention(query, key, value, seq, { window = window })
+    query, key = q.rope(query, key, seq.positions, opt.local_rope and seq.rope_local or seq.rope)
+    local how = { window = opt.window or 0, scale = c.attention_scale }
+    local mixed = seq.inference and seq.inference:attend(layer, query, key, value, how) or q.attention(query, key, value, seq, how)
     return project(seq, mixed:reshape { tokens, c.heads * c.head_dim }, o_proj)
   end
 end
 
+-- c: hidden, ffn, gelu (the gate is GELU's, not SiLU's).
 function nn.swiglu_mlp(p, c, bias)
   local gate_proj = p:linear("gate_proj", c.ffn, c.hidden, bias)
   local up_proj = p:linear("up_proj", c.ffn, c.hidden, bias)
   local down_proj = p:linear("down_proj", c.hidden, c.ffn, bias)
-  return function(x, seq) return project(seq, q.swiglu(project(seq, x, gate_proj, up_proj)), down_proj) end
+  return function(x, seq)
+    local gate, up = project(seq, x, gate_proj, up_proj)
+    return project(seq, q.swiglu(gate, up, { gelu = c.gelu or false }), down_proj)
+  end
 end
 
--- The pre-norm block: x + attn(norm(x)), then x + mlp(norm(x)). opt: as for nn.attention, and mlp_bias. What is added to the
--- stream x is added by the norm that reads it next: block(x, branch, seq, layer) takes the last block's branch, nil in the
+-- The pre-norm block: x + attn(norm(x)), then x + mlp(norm(x)). opt: as for nn.attention, mlp_bias, and post_norms: what
+-- attention and MLP give is normed too, before it is added. What is added to the stream x is added by the norm that reads it next: block(x, branch, seq, layer) takes the last block's branch, nil in the
 -- first, and gives the stream and its own.
 local Block = {}
 Block.__index = Block
 
 function nn.block(p, c, opt)
+  local function norm(name) return p:norm(name, c.hidden, c.eps, c.plus_one) end
   return setmetatable({
-    attn_norm = p:norm("input_layernorm", c.hidden, c.eps),
+    attn_norm = norm "input_layernorm",
     attn = nn.attention(p:at("self_attn"), c, opt),
-    mlp_norm = p:norm("post_attention_layernorm", c.hidden, c.eps),
+    attn_post = opt.post_norms and norm "post_attention_layernorm",
+    mlp_norm = norm(opt.post_norms and "pre_feedforward_layernorm" or "post_attention_layernorm"),
     mlp = nn.swiglu_mlp(p:at("mlp"), c, opt.mlp_bias),
+    mlp_post = opt.post_norms and norm "post_feedforward_layernorm",
   }, Block)
 end
 
 function Block:__call(x, branch, seq, layer)
   local y
   x, y = self.attn_norm:of_sum(x, branch)
-  x, y = self.mlp_norm:of_sum(x, self.attn(y, seq, layer))
-  return x, self.mlp(y, seq)
+  y = self.attn(y, seq, layer)
+  x, y = self.mlp_norm:of_sum(x, self.attn_post and self.attn_post(y) or y)
+  y = self.mlp(y, seq)
+  return x, self.mlp_post and self.mlp_post(y) or y
 end
 
 -- ---------------------------------------------------------------- the decoder around the blocks
 
+-- A positive number as bf16 holds it, where that is the dtype.
+local function rounded(value, dtype)
+  if dtype ~= "bf16" then return value end
+  local fraction, exponent = math.frexp(value)
+  return math.ldexp(math.floor(fraction * 256 + 0.5) / 256, exponent)
+end
+
 -- Embedding, c.layers blocks made by new_block(p, index), final norm and head. Returns forward(tokens, seq) -> hidden.
--- seq: positions, cu_q, cu_k, rope; or positions, rope and inference (paged.lua). Each block is one checkpoint where model.recompute is set; it
+-- c.embed_scale: rows of the embedding are multiplied by it, rounded to the model's dtype.
+-- seq: positions, cu_q, cu_k, rope, rope_local; or positions, the ropes and inference (paged.lua). Each block is one checkpoint where model.recompute is set; it
 -- then adds its branch itself, so that one tensor a block is kept and not two.
 function nn.decoder(model, source, c, new_block)
   local p = nn.params(model, source)
@@ -145,14 +163,15 @@ function nn.decoder(model, source, c, new_block)
   model.embed = body:weight("embed_tokens.weight", { c.vocab, c.hidden })
   local blocks = {}
   for i = 0, c.layers - 1 do blocks[i + 1] = new_block(body:at("layers." .. i), i) end
-  local norm = body:norm("norm", c.hidden, c.eps)
+  local norm = body:norm("norm", c.hidden, c.eps, c.plus_one)
   model.head = c.tied and model.embed or p:weight("lm_head.weight", { c.vocab, c.hidden })
   local of_head, of_rows = body:rotation("embed_tokens.weight", c.hidden)
   if not c.tied then of_head = p:rotation("lm_head.weight", c.hidden) end
 
   local function embed(tokens)
     local rows = q.embedding(model.embed, tokens, model.dtype)
-    return of_rows and q.hadamard(rows, { block = of_rows.block, signs = of_rows.signs, inverse = true }) or rows
+    if of_rows then rows = q.hadamard(rows, { block = of_rows.block, signs = of_rows.signs, inverse = true }) end
+    return c.embed_scale and rows * rounded(c.embed_scale, model.dtype) or rows
   end
 
   return function(tokens, seq)

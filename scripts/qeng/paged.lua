@@ -51,12 +51,13 @@ function Inference:project(x, layers)
   return unpack(y, 1, #layers)
 end
 
-function Inference:attend(layer, query, key, value, window)
+-- how: {window =, scale =}
+function Inference:attend(layer, query, key, value, how)
   local runner, step = self.runner, self.step
   local keys, values = runner.keys[layer], runner.values[layer]
   q.kv_store(key, value, step.slots, keys, values)
   return q.paged_attention(query, keys, values, {
-    pages = step.pages, cu_q = step.cu_q, lengths = step.lengths, page_tokens = runner.page_tokens, window = window,
+    pages = step.pages, cu_q = step.cu_q, lengths = step.lengths, page_tokens = runner.page_tokens, window = how.window, scale = how.scale,
   })
 end
 
@@ -91,8 +92,8 @@ function paged.new(model, opt)
     model = model, kv = kv, page_tokens = page_tokens, rows = rows, sequences = sequences, keys = {}, values = {}, programs = {}, seen = {},
     page_bytes = paged.page_bytes(model, kv, page_tokens),
     pool = q.page_pool { pages = opt.pages, page_tokens = page_tokens, remember = opt.remember },
-    rope = model:rope(c.max_position),
   }, Runner)
+  self.rope, self.rope_local = model:rope(c.max_position)
   local function make(shape, dtype) return kept(function() return q.empty(shape, dtype, "kv") end) end
   for i = 1, c.layers do
     self.keys[i] = make({ opt.pages * page_tokens, c.kv_heads, c.head_dim }, kv)
@@ -142,7 +143,9 @@ end
 -- Hidden states of the step's rows, of the wanted ones where those are fewer.
 function Runner:hidden(step, ranges)
   local inference = setmetatable({ runner = self, step = step, ranges = ranges }, Inference)
-  local hidden = self.model.forward(step.tokens, { positions = step.positions, rope = self.rope, inference = inference })
+  local hidden = self.model.forward(step.tokens, {
+    positions = step.positions, rope = self.rope, rope_local = self.rope_local, inference = inference,
+  })
   return step.wanted and q.embedding(hidden, step.wanted) or hidden
 end
 

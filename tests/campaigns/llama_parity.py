@@ -101,10 +101,16 @@ def exact_logits(path, ids):
         return y if bias is None else y + bias
 
     count = len(ids)
-    angles = np.arange(count)[:, None] * theta ** (-2.0 * np.arange(dim // 2) / dim)
-    cos, sin = np.cos(angles)[:, None], np.sin(angles)[:, None]
+    gemma = arch in ("gemma", "gemma3")
+    window = key("attention.sliding_window", 0) if arch == "gemma3" else 0
+    if key("rope.scaling.type", "linear") != "linear":
+        return None
+    positions = np.arange(count)
+    whole = positions[:, None] / key("rope.scaling.factor", 1.0) * theta ** (-2.0 * np.arange(dim // 2) / dim)
+    near = positions[:, None] * 1e4 ** (-2.0 * np.arange(dim // 2) / dim)
 
-    def rope(x):
+    def rope(x, angles):
+        cos, sin = np.cos(angles)[:, None], np.sin(angles)[:, None]
         y = np.empty_like(x)
         if arch == "llama":  # neighbours
             a, b = x[..., 0::2], x[..., 1::2]
@@ -114,8 +120,11 @@ def exact_logits(path, ids):
             y[..., : dim // 2], y[..., dim // 2 :] = a * cos - b * sin, a * sin + b * cos
         return y
 
+    def post(x, name):
+        return x if weight(name) is None else norm(x, weight(name))
+
     table = weight("token_embd.weight")
-    x = table[ids]
+    x = table[ids] * (np.sqrt(hidden) if gemma else 1)
     for layer in range(key("block_count")):
         at = lambda name: f"blk.{layer}.{name}"
         y = norm(x, weight(at("attn_norm.weight")))
@@ -124,15 +133,22 @@ def exact_logits(path, ids):
         v = linear(y, at("attn_v")).reshape(count, kv, dim)
         if weight(at("attn_q_norm.weight")) is not None:
             q, k = norm(q, weight(at("attn_q_norm.weight"))), norm(k, weight(at("attn_k_norm.weight")))
-        q, k = rope(q), rope(k)
+        local = window > 0 and layer % 6 < 5
+        q, k = rope(q, near if local else whole), rope(k, near if local else whole)
         k, v = np.repeat(k, heads // kv, 1), np.repeat(v, heads // kv, 1)
         scores = np.einsum("qhd,khd->hqk", q, k) / np.sqrt(dim)
         scores[:, np.triu(np.ones((count, count), bool), 1)] = -np.inf
+        if local:
+            scores[:, positions[None] <= positions[:, None] - window] = -np.inf
         mixed = np.einsum("hqk,khd->qhd", np.exp(log_softmax(scores)), v).reshape(count, heads * dim)
-        x = x + linear(mixed, at("attn_output"))
+        x = x + post(linear(mixed, at("attn_output")), at("post_attention_norm.weight"))
         y = norm(x, weight(at("ffn_norm.weight")))
         gate = linear(y, at("ffn_gate"))
-        x = x + linear(gate / (1 + np.exp(-gate)) * linear(y, at("ffn_up")), at("ffn_down"))
+        if gemma:
+            gate = gate / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (gate + 0.044715 * gate**3)))
+        else:
+            gate = gate / (1 + np.exp(-gate))
+        x = x + post(linear(gate * linear(y, at("ffn_up")), at("ffn_down")), at("post_ffw_norm.weight"))
     head = weight("output.weight")
     return norm(x, weight("output_norm.weight")) @ (table if head is None else head).T
 

@@ -102,10 +102,10 @@ Chain add_rmsnorm(Draw& draw) {
 Chain swiglu(Draw& draw) {
   SwiGlu forward;
   forward.gate = draw.tensor(kF32, {draw.size(6), draw.size(9)}, 2), forward.up = draw.like(forward.gate);
-  forward.y = draw.empty_like(forward.gate);
+  forward.y = draw.empty_like(forward.gate), forward.gelu = draw.flip();
   Chain chain{forward, {}, forward.y, draw.like(forward.y), {}, {}};
   SwiGluGrad gradient{forward.gate, forward.up, chain.dout, draw.empty_like(forward.gate),
-                      draw.empty_like(forward.gate)};
+                      draw.empty_like(forward.gate), forward.gelu};
   chain.gradients = {gradient};
   chain.pairs = {{forward.gate, gradient.dgate}, {forward.up, gradient.dup}};
   return chain;

@@ -168,7 +168,7 @@ Op swiglu(Draw& draw) {
   sometimes_misalign(draw);
   SwiGlu op;
   op.gate = draw.tensor(draw.float_dtype(), {draw.size(40), draw.size(200)}, draw.pick({1.0, 40.0}));
-  op.up = draw.like(op.gate), op.y = draw.empty_like(op.gate);
+  op.up = draw.like(op.gate), op.y = draw.empty_like(op.gate), op.gelu = draw.flip();
   return op;
 }
 
@@ -179,6 +179,7 @@ Op swiglu_grad(Draw& draw) {
   op.up = draw.like(op.gate), op.dy = draw.like(op.gate);
   op.dgate = draw.flip() ? op.gate : draw.empty_like(op.gate);
   op.dup = draw.pick({draw.empty_like(op.gate), op.up, op.dy});
+  op.gelu = draw.flip();
   return op;
 }
 

@@ -1,5 +1,8 @@
 // RmsNorm, SwiGlu and their gradients, and the elementwise ops, from their equations in kernels/ops.h.
 #pragma once
+#include <numbers>
+#include <utility>
+
 #include "tests/conformance/sheet.h"
 
 namespace qeng::conformance {
@@ -57,11 +60,21 @@ T sigmoid(T z) {
   return T(1) / (T(1) + exp(-z));
 }
 
+// sigmoid(a(z)) and a'(z) of SwiGlu. GELU's sigmoid leaves 0 and 1 by less than 1e-37 beyond 10.
+template <class T>
+std::pair<T, T> gate_of(T z, bool gelu) {
+  if (!gelu) return {sigmoid(z), T(1)};
+  const T scale = kept(T(2 * std::sqrt(2 / std::numbers::pi)), 0x1p-24), cubic = kept(T(0.044715), 0x1p-24);
+  const T slope = scale * (T(1) + T(3) * cubic * z * z);
+  if (std::fabs(value_of(z)) > 10) return {within(T(value_of(z) > 0 ? 1 : 0), 1e-37), slope};
+  return {sigmoid(scale * (z + cubic * z * z * z)), slope};
+}
+
 template <class T>
 void reference(const SwiGlu& op, Sheet<T>& sheet) {
   const Array<T> gate = sheet.in(op.gate), up = sheet.in(op.up);
   Array<T>& y = sheet.out(op.y);
-  for (int64_t i = 0; i < y.size(); ++i) y[i] = gate[i] * sigmoid(gate[i]) * up[i];
+  for (int64_t i = 0; i < y.size(); ++i) y[i] = gate[i] * gate_of(T(gate[i]), op.gelu).first * up[i];
 }
 
 template <class T>
@@ -69,9 +82,9 @@ void reference(const SwiGluGrad& op, Sheet<T>& sheet) {
   const Array<T> gate = sheet.in(op.gate), up = sheet.in(op.up), dy = sheet.in(op.dy);
   Array<T>&dgate = sheet.out(op.dgate), &dup = sheet.out(op.dup);
   for (int64_t i = 0; i < dy.size(); ++i) {
-    const T s = sigmoid(gate[i]);
+    const auto [s, slope] = gate_of(T(gate[i]), op.gelu);
     dup[i] = dy[i] * gate[i] * s;
-    dgate[i] = dy[i] * up[i] * s * (T(1) + gate[i] * (T(1) - s));
+    dgate[i] = dy[i] * up[i] * s * (T(1) + gate[i] * (T(1) - s) * slope);
   }
 }
 

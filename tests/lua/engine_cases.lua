@@ -10,8 +10,12 @@ local families = {
   qwen3 = { architectures = q.json.array { "Qwen3ForCausalLM" }, model_type = "qwen3", head_dim = 32 },
   llama = { architectures = q.json.array { "LlamaForCausalLM" }, model_type = "llama" },
   mistral = { architectures = q.json.array { "MistralForCausalLM" }, model_type = "mistral", sliding_window = 20 },
+  gemma3 = {
+    architectures = q.json.array { "Gemma3ForCausalLM" }, model_type = "gemma3_text", sliding_window = 20, sliding_window_pattern = 2,
+    query_pre_attn_scalar = 32, hidden_act = "gelu_pytorch_tanh",
+  },
 }
-cases.families = { "qwen2", "qwen3", "llama", "mistral" }
+cases.families = { "qwen2", "qwen3", "llama", "mistral", "gemma3" }
 
 -- A small model of a family; its weights are large enough that tokens vary.
 function cases.model(family, opt)
@@ -96,7 +100,7 @@ end
 function cases.schedule(seed, opt)
   opt = opt or {}
   local below = cases.random(seed)
-  local family = cases.families[seed % 4 + 1]
+  local family = cases.families[seed % #cases.families + 1]
   local model = opt.model or cases.model(family, { seed = seed, dtype = opt.dtype })
   local list = cases.requests(model, opt.count or 64, below)
   local setup = {

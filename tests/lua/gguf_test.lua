@@ -35,7 +35,7 @@ local common = {
 local function with(more)
   local values = {}
   for key, value in pairs(common) do values[key] = value end
-  for key, value in pairs(more) do values[key] = value end
+  for key, value in pairs(more) do values[key] = value or nil end
   return values
 end
 for name, values in pairs {
@@ -45,6 +45,9 @@ for name, values in pairs {
   qwen2 = with { architectures = { "Qwen2ForCausalLM" }, tie_word_embeddings = true,
     rope_scaling = { rope_type = "yarn", factor = 4, original_max_position_embeddings = 64 } },
   qwen3 = with { architectures = { "Qwen3ForCausalLM" }, head_dim = 32 },
+  gemma = with { architectures = { "GemmaForCausalLM" }, head_dim = 32, hidden_act = "gelu_pytorch_tanh" },
+  gemma3 = with { architectures = { "Gemma3ForCausalLM" }, head_dim = 32, hidden_act = false, hidden_activation = "gelu_pytorch_tanh",
+    num_hidden_layers = 6, sliding_window = 4, rope_scaling = { rope_type = "linear", factor = 8 }, query_pre_attn_scalar = 32 },
 } do
   local model = q.random_model(values, { seed = 3, std = 0.2 })
   local before = logits(model)
@@ -82,14 +85,21 @@ for type, most in pairs { f16 = 0.01, q8_0 = 0.03, q5_0 = 0.15, q4_k_m = 0.15 } 
   assert(model.tokenizer:info().chat_template == demo.tokenizer:info().chat_template and model.stop_ids[1] == demo.tokenizer:id "<|im_end|>")
 end
 
--- A file of the gguf package, and what llama.cpp makes of it. Its logits differ by its rounding of activations to f16.
-local golden = q.json.decode(q.fs.read "tests/golden/small_llama.json")
-local small = q.load "tests/golden/small_llama.gguf"
-for i, text in ipairs(golden.texts) do
-  assert(table.concat(small.tokenizer:encode(text), " ") == table.concat(golden.ids[i], " "), "ids of '" .. text .. "' differ")
+-- Files of the gguf package, and what llama.cpp makes of them. Its logits differ by its rounding of activations to f16.
+local function as_theirs(name, vocabulary, expected)
+  local model = q.load("tests/golden/" .. name .. ".gguf")
+  for i, text in ipairs(vocabulary.texts) do
+    local ids_ = table.concat(model.tokenizer:encode(text), " ")
+    assert(ids_ == table.concat(vocabulary.ids[i], " "), ("%s: ids of '%s' differ: %s"):format(name, text, ids_))
+  end
+  local ours = model:logits(expected.prompt):table()
+  assert(distance(expected.logits, ours[#ours]) < 0.005, name .. ": logits differ from llama.cpp's")
 end
-local theirs = small:logits(golden.prompt):table()
-assert(distance(golden.logits, theirs[#theirs]) < 0.005, "logits differ from llama.cpp's")
+local golden = q.json.decode(q.fs.read "tests/golden/small_llama.json")
+as_theirs("small_llama", golden, golden)
+golden = q.json.decode(q.fs.read "tests/golden/small_gemma.json")
+as_theirs("small_gemma", { texts = {} }, golden.gemma)
+as_theirs("small_gemma3", golden, golden.gemma3)
 
 -- Importance matrices survive their file, and say of each column what its inputs were.
 local found = importance.collect(demo, ("Once upon a time there was a red bird. "):rep(40), { length = 64, chunks = 2 })
@@ -129,6 +139,20 @@ refused("sign_mode", q.load, file_with((function()
 end)()))
 q.gguf.save(at "mamba.gguf", { { "token_embd.weight", q.zeros({ 8, 64 }) } }, { { "general.architecture", "string", "mamba" } })
 refused("architecture mamba", q.load, at "mamba.gguf")
+q.gguf.save(at "gemma2.gguf", { { "token_embd.weight", q.zeros({ 8, 64 }) } }, { { "general.architecture", "string", "gemma2" } })
+refused("attention logit soft-capping", q.load, at "gemma2.gguf")
+refused("attention logit soft-capping", q.random_model, with { architectures = { "Gemma2ForCausalLM" } })
+local gemma3 = { architectures = { "Gemma3ForCausalLM" }, hidden_act = false, head_dim = 32 }
+local function gemma3_with(key, value)
+  gemma3[key] = value
+  local values = with(gemma3)
+  gemma3[key] = nil
+  return values
+end
+refused("attention logit soft-capping", q.random_model, gemma3_with("attn_logit_softcapping", 50))
+refused("soft-capping of the logits", q.random_model, gemma3_with("final_logit_softcapping", 30))
+refused("hidden_activation = silu", q.random_model, gemma3_with("hidden_activation", "silu"))
+refused("gemma3 has no words for", function() q.random_model(gemma3_with("query_pre_attn_scalar", 99)):save_gguf(at "x.gguf") end)
 refused("blk.0.attn_norm.weight is missing", q.load, file_with(sizes))
 refused("there is no type q9", types.plan, "q9", "", {})
 refused("no matrix is called like nothing", export.write, at "x.gguf", export.open "recipes/tiny", types.plan("f16", "nothing=f32", { layers = 3, groups = 1 }))

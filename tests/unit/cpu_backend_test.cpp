@@ -247,7 +247,7 @@ TEST_CASE("one row times a matrix is that row of many rows times it") {
   }
 }
 
-TEST_CASE("swiglu keeps its limits at huge gates, and NaN stays NaN") {
+TEST_CASE("swiglu and geglu keep their limits at huge gates, and NaN stays NaN") {
   for (const char* isa : {"baseline", "avx2", "avx512"}) {
     std::unique_ptr<Backend> backend;
     try {
@@ -266,6 +266,24 @@ TEST_CASE("swiglu keeps its limits at huge gates, and NaN stays NaN") {
       CHECK(y.as<float>()[i] == Approx(expected).epsilon(1e-6).margin(1e-33));  // e^88 stands in for infinity
     }
     CHECK(std::isnan(y.as<float>()[10]));
+
+    // GELU as its authors write it; 1 + tanh keeps 16 digits of the sum.
+    const View dgate = arrays.zeros(DType::f32, {11}), dup = arrays.zeros(DType::f32, {11});
+    gate.as<float>()[0] = -1e30f, gate.as<float>()[9] = 1e30f;
+    backend->run(SwiGlu{gate, up, y, true});
+    backend->run(SwiGluGrad{gate, up, up, dgate, dup, true});
+    for (int i = 1; i < 9; ++i) {
+      const double z = gate.as<float>()[i], u = std::sqrt(2 / 3.14159265358979) * (z + 0.044715 * z * z * z);
+      const double slope = std::sqrt(2 / 3.14159265358979) * (1 + 3 * 0.044715 * z * z), flat = 1 / std::cosh(u);
+      CHECK(y.as<float>()[i] == Approx(z / 2 * (1 + std::tanh(u))).epsilon(1e-6).margin(1e-15));
+      CHECK(dgate.as<float>()[i] == Approx((1 + std::tanh(u)) / 2 + z / 2 * flat * flat * slope).epsilon(1e-6).margin(1e-15));
+    }
+    CHECK(std::fabs(y.as<float>()[0]) < 1e-6f);  // -1e30 e^-87
+    CHECK(y.as<float>()[9] == 1e30f);
+    CHECK(dgate.as<float>()[0] == Approx(0).margin(1e-30));
+    CHECK(dgate.as<float>()[9] == 1);
+    CHECK(std::isnan(y.as<float>()[10]));
+    CHECK(std::isnan(dgate.as<float>()[10]));
   }
 }
 

@@ -53,8 +53,8 @@ struct Table {
   void (*hadamard)(float* x, int64_t n) = nullptr;
 
   // ---- activation (activation.cpp): SwiGlu, SwiGluGrad
-  void (*swiglu)(Float type, const void* gate, const void* up, void* y, int64_t n) = nullptr;
-  void (*swiglu_grad)(Float type, const void* gate, const void* up, const void* dy, void* dgate, void* dup,
+  void (*swiglu)(Float type, bool gelu, const void* gate, const void* up, void* y, int64_t n) = nullptr;
+  void (*swiglu_grad)(Float type, bool gelu, const void* gate, const void* up, const void* dy, void* dgate, void* dup,
                       int64_t n) = nullptr;
 
   // ---- rows of dim elements (rmsnorm.cpp): RmsNorm, RmsNormGrad. dresidual: null, or dx itself, or
