@@ -138,8 +138,8 @@ std::vector<RowLinear> step(Weights& weights, const View& x, const View& wide, c
 int bench(int count, char** arguments) {
   std::string types = "tq2_0,tq1_0,q2_0,q8_0,q4_k,q6_k,q4_0", head, rows_list = "1,512";
   int threads = available_threads(), rounds = 5;
-  for (int i = 1; i + 1 < count; i += 2) {
-    const std::string option = arguments[i], value = arguments[i + 1];
+  for (int i = 1; i < count; i += 2) {
+    const std::string option = arguments[i], value = i + 1 < count ? arguments[i + 1] : "";
     if (option == "--types") types = value;
     else if (option == "--head") head = value;
     else if (option == "--rows") rows_list = value;
