@@ -80,10 +80,9 @@ struct GatedGrad {
     unpack(packs.gate, g), unpack(packs.up, u), unpack(packs.dy, d);
     for (int k = 0; k < n; ++k) {
       const Gate act = Act::grad(g[k]);
-      const float dup = d[k] * g[k] * act.s;
-      g[k] = d[k] * u[k] * act.grad, d[k] = dup;
+      u[k] *= d[k] * act.grad, d[k] *= g[k] * act.s;
     }
-    store(dgate + i, pack<T>(g)), store(dup + i, pack<T>(d));
+    store(dgate + i, pack<T>(u)), store(dup + i, pack<T>(d));
   }
 };
 
