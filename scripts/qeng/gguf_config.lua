@@ -107,9 +107,14 @@ function Reader:gemma3(values, window)
   local layers, types = values.num_hidden_layers, {}
   local pattern = self.file:get "gemma3.attention.sliding_window_pattern" or 6
   self.used["attention.sliding_window_pattern"] = true
+  local listed = type(pattern) == "table"
+  if listed and #pattern ~= layers or not listed and (type(pattern) ~= "number" or pattern < 1 or pattern % 1 ~= 0) then
+    q.error("format", ("%s: entry gemma3.attention.sliding_window_pattern %s, expected a positive integer, or one entry for each of %d layers")
+      :format(self.path, listed and ("has %d entries"):format(#pattern) or "is " .. tostring(pattern), layers))
+  end
   for i = 1, layers do
     local near
-    if type(pattern) == "table" then near = pattern[i] else near = i % pattern ~= 0 end
+    if listed then near = pattern[i] == true or pattern[i] == 1 else near = i % pattern ~= 0 end
     types[i] = window > 0 and near and "sliding_attention" or "full_attention"
   end
   values.layer_types = q.json.array(types)
@@ -161,6 +166,7 @@ function gguf_config.read(file, path, known_keys)
   r:must("expert_count", 0)
   r:must("expert_used_count", 0)
   local window = r:get("attention.sliding_window", "number", 0)
+  if architecture == "gemma" and window > 0 then q.error("unsupported", path .. ": gemma.attention.sliding_window, which the architecture has not") end
   local theta = r:get("rope.freq_base", "number", 10000)
   local hf = architectures[architecture]
   if hf == "LlamaForCausalLM" and window > 0 then hf = "MistralForCausalLM" end

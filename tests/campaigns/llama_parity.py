@@ -3,7 +3,7 @@
     python llama_parity.py QENG MODEL.gguf [MODEL.gguf ...]
 
 Needs numpy, gguf, safetensors and llama-cpp-python. For each file, over the same token ids, prints the mean KL divergence of qeng from
-llama.cpp, of each of the two from float64 (the noise of rounding activations is in there; nan where the gguf package lacks the type), of llama.cpp one token at a time
+llama.cpp, of each of the two from float64 (the noise of rounding activations is in there; nan where the gguf package lacks the type, and for rope scaling that is not linear), of llama.cpp one token at a time
 from llama.cpp in one batch (its own noise), and how often the likeliest token agrees with llama.cpp's.
 """
 import ctypes

@@ -97,6 +97,12 @@ slot.positions:set(positions)
 slot.cu_q:set { 0, #ids }
 slot.scale:fill(1 / (#ids - 1))
 model:loss(slot):backward()
+local again = model_of(old):full()
+again.recompute = true
+again:loss(slot):backward()
+for i, parameter in ipairs(model.parameters) do
+  check(distance(flat(parameter.tensor:grad()), flat(again.parameters[i].tensor:grad())) == 0, "%s: recomputed gradients differ", parameter.name)
+end
 local square, gradients = 0, {}
 for i, parameter in ipairs(model.parameters) do
   gradients[i] = flat(parameter.tensor:grad())

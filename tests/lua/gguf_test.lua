@@ -142,6 +142,25 @@ refused("architecture mamba", q.load, at "mamba.gguf")
 q.gguf.save(at "gemma2.gguf", { { "token_embd.weight", q.zeros({ 8, 64 }) } }, { { "general.architecture", "string", "gemma2" } })
 refused("attention logit soft-capping", q.load, at "gemma2.gguf")
 refused("attention logit soft-capping", q.random_model, with { architectures = { "Gemma2ForCausalLM" } })
+
+-- Newer files say what older ones leave to the architecture; what they say has to make sense.
+local function copy_with(key, type, value)
+  local source = export.of_gguf "tests/golden/small_gemma3.gguf"
+  table.insert(source.metadata, { key, type, value })
+  export.write(at "said.gguf", source, types.plan("f16", "", { layers = 6, groups = 2 }))
+  return at "said.gguf"
+end
+local function as_before(file) return distance(logits(q.load "tests/golden/small_gemma3.gguf"), logits(q.load(file))) end
+local short = ids
+ids = { 2, 5, 17, 260, 4, 99, 31, 8 }
+assert(as_before(copy_with("gemma3.attention.sliding_window_pattern", "[bool]", { true, true, true, true, true, false })) == 0)
+assert(as_before(copy_with("gemma3.attention.sliding_window_pattern", "u32", 6)) == 0)
+assert(as_before(copy_with("gemma3.attention.sliding_window_pattern", "u32", 5)) > 1e-3)
+assert(as_before(copy_with("gemma3.rope.freq_base_swa", "f32", 10000)) == 0)
+assert(as_before(copy_with("gemma3.rope.freq_base_swa", "f32", 500)) > 1e-3)
+refused("sliding_window_pattern is 0", q.load, copy_with("gemma3.attention.sliding_window_pattern", "u32", 0))
+refused("sliding_window_pattern has 1 entries", q.load, copy_with("gemma3.attention.sliding_window_pattern", "[bool]", { true }))
+ids = short
 local gemma3 = { architectures = { "Gemma3ForCausalLM" }, hidden_act = false, head_dim = 32 }
 local function gemma3_with(key, value)
   gemma3[key] = value
