@@ -28,14 +28,14 @@ for name in ([[ids prompt messages system template max_tokens stop stop_ids gram
   reasoning on_token]]):gmatch "%S+" do known[name] = true end
 for _, name in ipairs(sampling) do known[name] = true end
 
--- The ids that end an answer: the file's own, eos of generation_config.json and of the tokenizer, and the ChatML ones.
+-- The ids that end an answer: the file's own, eos of generation_config.json and of the tokenizer, and those that end a turn.
 function request.stops(model)
   local stops, tokenizer = {}, model.tokenizer
   for _, id in ipairs(model.stop_ids or {}) do stops[id] = true end
   if tokenizer then
     local eos = tokenizer:info().eos
     if eos then stops[eos] = true end
-    for _, name in ipairs { "<|im_end|>", "<|endoftext|>", "<|eot_id|>" } do
+    for _, name in ipairs { "<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<end_of_turn>" } do
       local id = tokenizer:id(name)
       if id then stops[id] = true end
     end
