@@ -95,7 +95,7 @@ expect "help" 0 'usage: .*lora_qwen' "$QENG" "$recipe" --help
 expect "mistyped option" 2 'did you mean --rank' "$QENG" "$recipe" --rnak 4
 expect "range" 2 'at least 1' "$QENG" "$recipe" --rank 0
 expect "not a number" 2 'not a number' "$QENG" "$recipe" --rank many
-expect "missing model" 1 'no such folder' "$QENG" "$recipe" --model "$work/none" --data "$work/data.jsonl" --out "$work/e"
+expect "missing model" 1 'no such file or folder' "$QENG" "$recipe" --model "$work/none" --data "$work/data.jsonl" --out "$work/e"
 expect "missing data" 1 'no such file' "$QENG" "$recipe" --model "$work/model" --data "$work/none.jsonl" --out "$work/e"
 broken() { rm -rf "$work/bad"; cp -r "$work/model" "$work/bad"; }
 train_bad() { expect "$1" 1 "$2" "$QENG" "$recipe" --model "$work/bad" --data "$work/data.jsonl" --out "$work/e" --steps 1 --row-tokens 64; }
