@@ -15,6 +15,7 @@ namespace {
 constexpr int kStages = 2;
 constexpr int kSpanLanes = kSpan / 32;
 static_assert(kWarp / kSpanLanes == kSpanSums);
+constexpr int kBlocksAtOnce = 4;  // of a multiprocessor: 128 registers a thread. Unasked, ptxas takes 64 for eight rows and spills
 
 template <class Block>
 struct Stage {
@@ -53,7 +54,7 @@ __device__ inline int block_sum(int x) {
 
 // kRows: 1 or kBatchRows.
 template <class Block, int kRows>
-__global__ void __launch_bounds__(kRowWarps* kWarp) block_rows(RowProducts p) {
+__global__ void __launch_bounds__(kRowWarps* kWarp, kRows == 1 ? 1 : kBlocksAtOnce) block_rows(RowProducts p) {
   using S = Stage<Block>;
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
   char* stages = shared_memory() + warp * kStages * S::kBytes;
