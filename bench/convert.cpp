@@ -1,6 +1,7 @@
 // Where the time of a conversion goes:  qeng_bench_convert DATA.jsonl TOKENIZER [THREADS]
 // Each stage alone on one thread (read and cut; and parse; and render, tokenize, frame), then the pipeline with a
 // tokenizer that costs nothing (an id for each four bytes) and with the real one. MB/s of text, best of five.
+#include "engine/tokenizer/vocabulary.h"
 #include "engine/convert/convert.h"
 
 #include <time.h>
@@ -23,6 +24,7 @@ class StubTokenizer final : public Tokenizer {
   explicit StubTokenizer(TokenBytes bytes)
       : Tokenizer({.name = "stub", .added = {{"<|im_start|>", 1}, {"<|im_end|>", 2}, {"<|endoftext|>", 3}}},
                   std::move(bytes), 0) {}
+  Vocabulary vocabulary() const override { fail("unsupported", "the stub has no vocabulary"); }
 
  protected:
   void encode_valid(std::string_view text, std::vector<int32_t>& ids, bool) const override {
