@@ -1,7 +1,6 @@
 // Where the time of a conversion goes:  qeng_bench_convert DATA.jsonl TOKENIZER [THREADS]
 // Each stage alone on one thread (read and cut; and parse; and render, tokenize, frame), then the pipeline with a
 // tokenizer that costs nothing (an id for each four bytes) and with the real one. MB/s of text, best of five.
-#include "engine/tokenizer/vocabulary.h"
 #include "engine/convert/convert.h"
 
 #include <time.h>
@@ -14,6 +13,7 @@
 #include <functional>
 
 #include "engine/convert/input_reader.h"
+#include "engine/tokenizer/vocabulary.h"
 #include "kernels/error.h"
 
 using namespace qeng;
