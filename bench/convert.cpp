@@ -19,12 +19,12 @@
 using namespace qeng;
 
 namespace {
-class StubTokenizer final : public Tokenizer {
+class FreeTokenizer final : public Tokenizer {
  public:
-  explicit StubTokenizer(TokenBytes bytes)
-      : Tokenizer({.name = "stub", .added = {{"<|im_start|>", 1}, {"<|im_end|>", 2}, {"<|endoftext|>", 3}}},
+  explicit FreeTokenizer(TokenBytes bytes)
+      : Tokenizer({.name = "free", .added = {{"<|im_start|>", 1}, {"<|im_end|>", 2}, {"<|endoftext|>", 3}}},
                   std::move(bytes), 0) {}
-  Vocabulary vocabulary() const override { fail("unsupported", "the stub has no vocabulary"); }
+  Vocabulary vocabulary() const override { fail("unsupported", name(), ": a tokenizer that costs nothing has no vocabulary"); }
 
  protected:
   void encode_valid(std::string_view text, std::vector<int32_t>& ids, bool) const override {
@@ -34,10 +34,10 @@ class StubTokenizer final : public Tokenizer {
   }
 };
 
-std::shared_ptr<const Tokenizer> stub() {
+std::shared_ptr<const Tokenizer> free_tokenizer() {
   TokenBytes bytes;
   for (int i = 0; i < 0x10000; ++i) bytes.append("abcd");
-  return std::make_shared<StubTokenizer>(std::move(bytes));
+  return std::make_shared<FreeTokenizer>(std::move(bytes));
 }
 
 // A second of the wall's clock and one of the processors', of all threads: on a machine that others use, only the
@@ -93,8 +93,8 @@ void bench(const std::string& path, const std::string& tokenizer_path, int threa
          });
        }));
   for (const bool real : {false, true}) {
-    options.tokenizer = real ? load_tokenizer(tokenizer_path) : stub();
-    const std::string name = real ? ", real tokenizer" : ", stub tokenizer";
+    options.tokenizer = real ? load_tokenizer(tokenizer_path) : free_tokenizer();
+    const std::string name = real ? ", real tokenizer" : ", free tokenizer";
     show(("read, cut, parse, render, frame" + name).c_str(), best_rate(megabytes, [&] {
            BlockConverter converter(options);
            each_block([&](RecordBlock& block) {

@@ -29,7 +29,8 @@ struct Cost {
 // c = alpha * op(a) op(b) + bias + (acc ? c : 0)     op(a): [m, k]  op(b): [k, n]  c: [m, n]  bias: [n]
 // a is stored [m, k], or [k, m] with trans_a; b is stored [k, n], or [n, k] with trans_b. Views of higher rank count as
 // [rows(), columns()]. a and b share a dtype, or b is of a stored one (f16 or a block format; blocks run along stored rows)
-// whose values count as they are; c and bias may be f32 where a is bf16. alpha does not scale the bias.
+// whose decoded values count, which a device may round to bf16 where a is bf16; c and bias may be f32 there. alpha does not
+// scale the bias.
 struct Matmul {
   static constexpr const char* name = "matmul";
   View a, b, bias, c;
@@ -307,7 +308,7 @@ struct PagedAttention {
 //   z = h W^T;  nll[t] = logsumexp(z[t]) - z[t, targets[t]];  loss = loss_scale * sum of nll over trained rows
 //   [dh] = loss_scale * (softmax(z) - onehot) W;   [dw] += loss_scale * (softmax(z) - onehot)^T h
 // Rows whose target is -1 are not trained: their nll and dh are 0 and their logits are never computed.
-// h, dh: [tokens, hidden]   w: [vocab, hidden] of h's dtype, or without dw of f16 or a block format   targets: [tokens] i32
+// h, dh: [tokens, hidden]   w: [vocab, hidden] of h's dtype, or without dw of a stored one as in Matmul   targets: [tokens] i32
 // loss_scale: [1] f32, read when the op runs
 // nll: [tokens] f32   loss: [1] f32   dw: [vocab, hidden] f32, absent where the head is frozen
 // workspace: u8 of at least lm_head_workspace(...) bytes. With dh absent only nll and loss are computed (evaluation).

@@ -162,17 +162,8 @@ class Parser {
   Expr repeats(Expr part) {
     for (int times = 0;; ++times) {
       const size_t at = in_.position();
-      int min = 0, max = Expr::kUnlimited;
-      if (in_.take("*")) {
-      } else if (in_.take("+")) {
-        min = 1;
-      } else if (in_.take("?")) {
-        max = 1;
-      } else if (in_.take("{")) {
-        in_.bounds(at, kMaxRepeat, min, max);
-      } else {
-        return part;
-      }
+      int min, max;
+      if (!in_.take_repeat(kMaxRepeat, min, max)) return part;
       if (times == kMaxNesting) in_.fail_at(at, "too many repetitions of repetitions");
       part = repeat(std::move(part), min, max);
     }

@@ -46,21 +46,9 @@ class Parser {
   Expr items(int depth) {
     std::vector<Expr> parts;
     while (!in_.at_end() && in_.peek() != '|' && in_.peek() != ')' && in_.peek() != '$') {
-      const size_t at = in_.position();
       Expr part = item(depth);
-      int min = 0, max = Expr::kUnlimited;
-      bool repeated = true;
-      if (in_.take("*")) {
-      } else if (in_.take("+")) {
-        min = 1;
-      } else if (in_.take("?")) {
-        max = 1;
-      } else if (in_.take("{")) {
-        in_.bounds(at, kMaxRepeat, min, max);
-      } else {
-        repeated = false;
-      }
-      if (repeated) {
+      int min, max;
+      if (in_.take_repeat(kMaxRepeat, min, max)) {
         in_.take("?");  // lazy: the same strings
         if (!in_.at_end() && (in_.peek() == '*' || in_.peek() == '+' || in_.peek() == '?' || in_.peek() == '{')) {
           in_.fail_here("nothing to repeat");

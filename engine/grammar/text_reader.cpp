@@ -43,6 +43,17 @@ uint32_t TextReader::hex(size_t begin, int digits) {
   return static_cast<uint32_t>(code);
 }
 
+bool TextReader::take_repeat(uint32_t most, int& min, int& max) {
+  const size_t begin = at_;
+  min = 0, max = Expr::kUnlimited;
+  if (take("*")) return true;
+  if (take("+")) return min = 1, true;
+  if (take("?")) return max = 1, true;
+  if (!take("{")) return false;
+  bounds(begin, most, min, max);
+  return true;
+}
+
 void TextReader::bounds(size_t begin, uint32_t most, int& min, int& max) {
   const auto number = [&](int& value) {
     uint64_t n = 0;

@@ -21,13 +21,15 @@ class TextReader {
   uint32_t next();                         // the character here, and past it; not at the end
   bool take(std::string_view expected);    // past it if it is here
   uint32_t hex(size_t begin, int digits);  // of an escape that began at `begin`: a code point that is not a surrogate
-  // The rest of {m}, {m,} or {m,n}, past its {; max is Expr::kUnlimited in {m,}. A bound over `most` is refused.
-  void bounds(size_t begin, uint32_t most, int& min, int& max);
+  // Past one of * + ? {m} {m,} {m,n} if it is here, with its bounds; max is Expr::kUnlimited where there is none. A bound
+  // over `most` is refused.
+  bool take_repeat(uint32_t most, int& min, int& max);
 
   [[noreturn]] void fail_at(size_t position, const std::string& message) const;
   [[noreturn]] void fail_here(const std::string& message) const { fail_at(at_, message); }
 
  private:
+  void bounds(size_t begin, uint32_t most, int& min, int& max);  // of {m,n}, past its {
   std::string_view text_;
   std::string what_;
   size_t at_ = 0;

@@ -8,6 +8,7 @@
 
 #include "engine/formats/atomic_file.h"
 #include "engine/tokenizer/byte_bpe.h"
+#include "engine/tokenizer/tokenizer_json_write.h"
 #include "kernels/error.h"
 
 namespace qeng {
@@ -140,32 +141,10 @@ class Trainer {
   std::vector<bool> before_, after_;  // and what is joined: of its ids before, and after
 };
 
-json byte_level() {
-  return {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", false}, {"use_regex", false}};
-}
-
-json bpe_model(const Trainer& trainer) {
-  json vocab = json::object(), merges = json::array();
-  for (size_t id = 0; id < trainer.tokens.size(); ++id) vocab[bytes_to_printable(trainer.tokens[id])] = id;
-  for (auto [left, right] : trainer.merges)
-    merges.push_back({bytes_to_printable(trainer.tokens[static_cast<size_t>(left)]),
-                      bytes_to_printable(trainer.tokens[static_cast<size_t>(right)])});
-  return {{"type", "BPE"},
-          {"dropout", nullptr},
-          {"unk_token", nullptr},
-          {"continuing_subword_prefix", nullptr},
-          {"end_of_word_suffix", nullptr},
-          {"fuse_unk", false},
-          {"byte_fallback", false},
-          {"ignore_merges", false},
-          {"vocab", std::move(vocab)},
-          {"merges", std::move(merges)}};
-}
-
 }  // namespace
 
 int train_bpe(const PieceCounts& counts, int vocab_size, const std::vector<std::string>& specials,
-              const std::string& tokenizer_json) {
+              const std::string& path) {
   size_t room = vocab_size < 0 ? 0 : static_cast<size_t>(vocab_size);
   if (room < 256 + specials.size())
     fail("value", "train_bpe: vocab_size ", vocab_size, " is less than 256 bytes and ", specials.size(),
@@ -174,31 +153,15 @@ int train_bpe(const PieceCounts& counts, int vocab_size, const std::vector<std::
   while (trainer.tokens.size() + specials.size() < room && trainer.merge_best()) {
   }
 
-  json added = json::array();
-  size_t next = trainer.tokens.size();
-  for (const std::string& special : specials)
-    added.push_back({{"id", next++},
-                     {"content", special},
-                     {"single_word", false},
-                     {"lstrip", false},
-                     {"rstrip", false},
-                     {"normalized", false},
-                     {"special", true}});
-  json split = {{"type", "Split"},
-                {"pattern", {{"Regex", counts.grammar().pattern}}},
-                {"behavior", "Isolated"},
-                {"invert", false}};
-  json file = {{"version", "1.0"},
-               {"truncation", nullptr},
-               {"padding", nullptr},
-               {"added_tokens", added},
-               {"normalizer", counts.nfc() ? json{{"type", "NFC"}} : json(nullptr)},
-               {"pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", json::array({split, byte_level()})}}},
-               {"post_processor", byte_level()},
-               {"decoder", byte_level()},
-               {"model", bpe_model(trainer)}};
-  write_file_atomically(tokenizer_json, file.dump(1) + "\n");
-  return static_cast<int>(next);
+  ByteLevelBpe learned{
+      .vocab = json::object(), .merges = json::array(), .pattern = counts.grammar().pattern, .nfc = counts.nfc()};
+  const auto spelled = [&](int32_t id) { return bytes_to_printable(trainer.tokens[static_cast<size_t>(id)]); };
+  for (size_t id = 0; id < trainer.tokens.size(); ++id) learned.vocab[bytes_to_printable(trainer.tokens[id])] = id;
+  for (auto [left, right] : trainer.merges) learned.merges.push_back({spelled(left), spelled(right)});
+  auto next = static_cast<int32_t>(trainer.tokens.size());
+  for (const std::string& special : specials) learned.added.push_back({.content = special, .id = next++});
+  write_file_atomically(path, tokenizer_json(std::move(learned)).dump(1) + "\n");
+  return next;
 }
 
 }  // namespace qeng

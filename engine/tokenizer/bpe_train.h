@@ -13,6 +13,6 @@ namespace qeng {
 // threads. Pairs wait in a heap and are recounted when they come to its top: 32,000 merges over tens of megabytes of
 // text take seconds. Error("value") if vocab_size leaves no room for bytes and specials. Returns the number of ids.
 int train_bpe(const PieceCounts& counts, int vocab_size, const std::vector<std::string>& specials,
-              const std::string& tokenizer_json);
+              const std::string& path);
 
 }  // namespace qeng

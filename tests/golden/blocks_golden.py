@@ -8,13 +8,12 @@ gguf package's, checked against llama.cpp's; of formats that gguf lacks, llama.c
 int4), what the description of the layout says, written here independently of the C++.
 """
 import ctypes
-import json
-import struct
 from pathlib import Path
 
 import gguf
 import llama_cpp
 import numpy as np
+import write_safetensors
 
 EXTREME = [0x0000, 0x8000, 0x0001, 0x83FF, 0x7BFF, 0xFBFF, 0x7C00, 0xFC00, 0x7E00]
 ORDINARY = 3
@@ -117,17 +116,7 @@ def main():
         print(f"{name}: {count} blocks, {len(values)} sources")
         tensors[name + ".bytes"], tensors[name + ".values"] = data, values[0].astype(np.float32)
 
-    header, body = {}, b""
-    for name, tensor in tensors.items():
-        raw = tensor.tobytes()
-        header[name] = {"dtype": {"uint8": "U8", "float32": "F32"}[str(tensor.dtype)], "shape": list(tensor.shape),
-                        "data_offsets": [len(body), len(body) + len(raw)]}
-        body += raw
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    path = Path(__file__).with_name("blocks.safetensors")
-    path.write_bytes(struct.pack("<Q", len(text)) + text + body)
-    print(path.name, path.stat().st_size, "bytes")
+    write_safetensors.write(Path(__file__).with_name("blocks.safetensors"), tensors)
 
 
 main()

@@ -6,13 +6,12 @@ x: [8, 1024] f32 normal, importance: [1024] f32; TYPE.rmse: [2] f32, the root of
 and with it the root of the mean of importance * error^2; TYPE.bytes: [8, bytes of a row] u8, what it writes without.
 """
 import ctypes
-import json
-import struct
 from pathlib import Path
 
 import gguf
 import llama_cpp
 import numpy as np
+import write_safetensors
 
 TYPES = ["q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_nl", "mxfp4", "tq1_0", "tq2_0"]
 OTHER_IDS = {"q1_0": 41, "q2_0": 42}
@@ -51,17 +50,7 @@ def main():
         tensors[name + ".rmse"] = np.array(errors, np.float32)
         print(name, errors)
 
-    header, body = {}, b""
-    for name, tensor in tensors.items():
-        raw = tensor.tobytes()
-        header[name] = {"dtype": {"uint8": "U8", "float32": "F32"}[str(tensor.dtype)], "shape": list(tensor.shape),
-                        "data_offsets": [len(body), len(body) + len(raw)]}
-        body += raw
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    path = Path(__file__).with_name("quantize.safetensors")
-    path.write_bytes(struct.pack("<Q", len(text)) + text + body)
-    print(path.name, path.stat().st_size, "bytes")
+    write_safetensors.write(Path(__file__).with_name("quantize.safetensors"), tensors)
 
 
 main()

@@ -8,8 +8,6 @@
 namespace qeng::isa::QENG_ISA {
 namespace {
 
-constexpr float kNothing = -1e30f;  // a score that no real one is below; exp(kNothing - m) is 0
-
 using blocks::Q8_0;
 
 // A row of the pool to f32, with zeros up to padded(dim).
@@ -48,29 +46,6 @@ inline void gather_pages(const PagedTile& tile, const void* pool, int64_t begin,
     gather_stored(rows[j], tile.head_dim, to + j * dim);
   }
   clear(to + count * dim, (kTileKeys - count) * dim);
-}
-
-// One row of scores becomes exp(score - top), and 0 where it is masked; `top` and `total` advance, `o` is rescaled.
-inline void softmax_keys(float* scores, Visible seen, float& top, float& total, float* o, int64_t dim) {
-  if (seen.low >= seen.high) return clear(scores, kTileKeys);
-  for (int64_t j = 0; j < seen.low; ++j) scores[j] = kNothing;
-  for (int64_t j = seen.high; j < kTileKeys; ++j) scores[j] = kNothing;
-  Vec most = load(scores);
-  for (int64_t j = kWidth; j < kTileKeys; j += kWidth) most = max(most, load(scores + j));
-  const float tile_top = largest(most);
-  if (tile_top > top) {
-    const float factor = __builtin_expf(top - tile_top);
-    top = tile_top;
-    total *= factor;
-    for (int64_t d = 0; d < dim; d += kWidth) store(o + d, load(o + d) * splat(factor));
-  }
-  Vec sums = splat(0.0f);
-  for (int64_t j = 0; j < kTileKeys; j += kWidth) {
-    const Vec p = exp(load(scores + j) - splat(top));
-    store(scores + j, p);
-    sums = sums + p;
-  }
-  total += sum(sums);
 }
 
 // Sums, tops and totals of rows: of a piece, or of all pieces so far.
@@ -136,7 +111,7 @@ void attend(const PagedTile& tile, float* q, float* scratch, const Sums& all) {
         int64_t high = tile.first_end + r / tile.group, low = tile.window > 0 ? high - tile.window : 0;
         high = high - begin < count ? high - begin : count;
         low = low > begin ? low - begin : 0;
-        softmax_keys(scores + r * kTileKeys, {low, high}, piece.top[r], piece.total[r], piece.o + r * dim, dim);
+        softmax_row(scores + r * kTileKeys, {low, high}, piece.top[r], piece.total[r], piece.o + r * dim, dim);
       }
       multiply<true>(rows, count, dim, scores, kTileKeys, 1, values, dim, piece.o, dim);
     }

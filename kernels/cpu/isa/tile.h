@@ -1,4 +1,4 @@
-// Small dense products and copies on f32 tiles, for the attention loops.
+// Small dense products, copies and the online softmax on f32 tiles, for the attention loops.
 #pragma once
 #include "kernels/cpu/isa/attention.h"
 #include "kernels/cpu/isa/simd.h"
@@ -150,6 +150,31 @@ inline Visible visible(const Tile& tile, int64_t query, int64_t begin) {
   high = high - begin < kTileKeys ? high - begin : kTileKeys;
   low = low > begin ? low - begin : 0;
   return {low, high};
+}
+
+constexpr float kNothing = -1e30f;  // a score that no real one is below; exp(kNothing - m) is 0
+
+// One row of scores becomes exp(score - top) and 0 where it is masked; `top` and `total` advance, `o` is rescaled.
+inline void softmax_row(float* scores, Visible seen, float& top, float& total, float* o, int64_t dim) {
+  if (seen.low >= seen.high) return clear(scores, kTileKeys);
+  for (int64_t j = 0; j < seen.low; ++j) scores[j] = kNothing;
+  for (int64_t j = seen.high; j < kTileKeys; ++j) scores[j] = kNothing;
+  Vec most = load(scores);
+  for (int64_t j = kWidth; j < kTileKeys; j += kWidth) most = max(most, load(scores + j));
+  const float tile_top = largest(most);
+  if (tile_top > top) {
+    const float factor = __builtin_expf(top - tile_top);
+    top = tile_top;
+    total *= factor;
+    for (int64_t d = 0; d < dim; d += kWidth) store(o + d, load(o + d) * splat(factor));
+  }
+  Vec sums = splat(0.0f);
+  for (int64_t j = 0; j < kTileKeys; j += kWidth) {
+    const Vec p = exp(load(scores + j) - splat(top));
+    store(scores + j, p);
+    sums = sums + p;
+  }
+  total += sum(sums);
 }
 
 }  // namespace qeng::isa::QENG_ISA

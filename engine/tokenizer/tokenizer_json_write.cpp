@@ -1,0 +1,42 @@
+#include "engine/tokenizer/tokenizer_json_write.h"
+
+namespace qeng {
+
+using nlohmann::json;
+
+json tokenizer_json(ByteLevelBpe tokenizer) {
+  json added = json::array();
+  for (const AddedToken& token : tokenizer.added)
+    added.push_back({{"id", token.id},
+                     {"content", token.content},
+                     {"single_word", false},
+                     {"lstrip", token.lstrip},
+                     {"rstrip", token.rstrip},
+                     {"normalized", token.normalized},
+                     {"special", token.special}});
+  const json byte_level = {
+      {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", false}, {"use_regex", false}};
+  const json split = {
+      {"type", "Split"}, {"pattern", {{"Regex", tokenizer.pattern}}}, {"behavior", "Isolated"}, {"invert", false}};
+  return {{"version", "1.0"},
+          {"truncation", nullptr},
+          {"padding", nullptr},
+          {"added_tokens", added},
+          {"normalizer", tokenizer.nfc ? json{{"type", "NFC"}} : json(nullptr)},
+          {"pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", json::array({split, byte_level})}}},
+          {"post_processor", byte_level},
+          {"decoder", byte_level},
+          {"model",
+           {{"type", "BPE"},
+            {"dropout", nullptr},
+            {"unk_token", nullptr},
+            {"continuing_subword_prefix", nullptr},
+            {"end_of_word_suffix", nullptr},
+            {"fuse_unk", false},
+            {"byte_fallback", false},
+            {"ignore_merges", tokenizer.ignore_merges},
+            {"vocab", std::move(tokenizer.vocab)},
+            {"merges", std::move(tokenizer.merges)}}}};
+}
+
+}  // namespace qeng
