@@ -36,18 +36,19 @@ std::vector<std::string> split(const std::string& list) {
   return parts;
 }
 
-// Bytes/s of reading alone, which is what a row of x costs.
+// Bytes/s of reading alone, which is what a row of x costs: eight streams a thread, which are faster than one.
 double read_bandwidth(int threads, const std::vector<char>& memory) {
   double best = 0;
   for (int attempt = 0; attempt < 5; ++attempt) {
     const double start = now();
-    parallel_for(threads, static_cast<int64_t>(memory.size()) / 64, 4096, [&](int64_t begin, int64_t end) {
+    parallel_for(threads, static_cast<int64_t>(memory.size()) / 512, 4096, [&](int64_t begin, int64_t end) {
       uint64_t sums[8] = {}, words[8];
-      for (int64_t line = begin; line < end; ++line) {
-        __builtin_prefetch(memory.data() + line * 64 + 2048);
-        std::memcpy(words, memory.data() + line * 64, 64);
-        for (int i = 0; i < 8; ++i) sums[i] += words[i];
-      }
+      const char* first = memory.data() + begin * 512;
+      for (int64_t line = 0; line < end - begin; ++line)
+        for (int64_t stream = 0; stream < 8; ++stream) {
+          std::memcpy(words, first + (stream * (end - begin) + line) * 64, 64);
+          for (int i = 0; i < 8; ++i) sums[i] += words[i];
+        }
       volatile uint64_t sink = sums[0] ^ sums[1] ^ sums[2] ^ sums[3] ^ sums[4] ^ sums[5] ^ sums[6] ^ sums[7];
       (void)sink;
     });

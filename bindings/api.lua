@@ -331,6 +331,11 @@ function SafetensorsFile:info(name) end
 function SafetensorsFile:tensor(name, opt) end
 ---@return table<string, string>
 function SafetensorsFile:metadata() end
+---Reads the file into memory of the process's own, in large pages: weights are then read faster than from a mapping. Tensors made
+---before and after lie there. Does nothing where tensors are copied to a device anyway.
+---@param opt? {if_room?: boolean}  only with twice the file's size of memory to spare
+---@return boolean  whether it was done
+function SafetensorsFile:load(opt) end
 function SafetensorsFile:close() end
 
 ---sums[c] += the squares of column c of x: what a linear layer's inputs say of the importance of its weights' columns.
@@ -384,6 +389,11 @@ function GgufFile:info(name) end
 ---@param opt? {dtype?: dtype, shape?: integer[], copy?: boolean, label?: string, heads?: integer}  shape: what is expected
 ---@return Tensor
 function GgufFile:tensor(name, opt) end
+---Reads the file into memory of the process's own, in large pages: weights are then read faster than from a mapping. Tensors made
+---before and after lie there. Does nothing where tensors are copied to a device anyway.
+---@param opt? {if_room?: boolean}  only with twice the file's size of memory to spare
+---@return boolean  whether it was done
+function GgufFile:load(opt) end
 function GgufFile:close() end
 
 ---@class GgufWriter

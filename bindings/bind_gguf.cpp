@@ -157,6 +157,12 @@ int tensor(Call& call) {
   return call.push(result);
 }
 
+int load(Call& call) {
+  const auto self = call.self<GgufFile>();
+  const bool if_room = Options(call, 1, {"if_room"}).get("if_room", false);
+  return call.push(device().backend().host_memory() && load_files(self->open().files(), if_room));
+}
+
 int close(Call& call) {
   call.self<GgufFile>()->file.reset();
   return 0;
@@ -309,6 +315,7 @@ void register_gguf(lua_State* L) {
                              {"names", fn<names>},
                              {"info", fn<info>},
                              {"tensor", fn<tensor>},
+                             {"load", fn<load>},
                              {"close", fn<close>}});
   lua::methods<GgufWriter>(L, {{"write", fn<write>}, {"commit", fn<commit>}});
 }

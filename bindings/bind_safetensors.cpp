@@ -98,6 +98,12 @@ int tensor(Call& call) {
 
 int metadata(Call& call) { return call.push(call.self<SafetensorsFile>()->open().metadata()); }
 
+int load(Call& call) {
+  const auto self = call.self<SafetensorsFile>();
+  const bool if_room = Options(call, 1, {"if_room"}).get("if_room", false);
+  return call.push(device().backend().host_memory() && load_files(self->open().files(), if_room));
+}
+
 int close(Call& call) {
   call.self<SafetensorsFile>()->file.reset();
   return 0;
@@ -192,6 +198,7 @@ void register_safetensors(lua_State* L) {
                                     {"info", fn<info>},
                                     {"tensor", fn<tensor>},
                                     {"metadata", fn<metadata>},
+                                    {"load", fn<load>},
                                     {"close", fn<close>}});
 }
 

@@ -14,11 +14,12 @@ local opt = q.options(q.device_options {
   repeats = { 3, "prefills that are timed, of which the best counts", min = 1, integer = true, order = 6 },
   kv = { nil, "dtype of the KV cache, by default the model's", choices = { "f32", "f16", "bf16", "q8_0" }, order = 7 },
   dtype = { nil, "f32 or bf16 activations, by default the file's own", choices = { "f32", "bf16" }, order = 8 },
+  weights = { nil, "map the file, or copy it into memory, by default if there is room", choices = { "map", "copy" }, order = 10 },
   out = { "", "a file for the figures, as JSON", order = 9 },
 })
 q.use_device(opt)
 
-local model = q.load(opt.model, { dtype = opt.dtype })
+local model = q.load(opt.model, { dtype = opt.dtype, weights = opt.weights })
 local kv, bandwidth = opt.kv or model.dtype, bench.bandwidth()
 local weights = bench.weight_bytes(model)
 local found = { model = opt.model, bandwidth = bandwidth, weight_bytes = weights, kv = kv, decode = {} }

@@ -9,8 +9,11 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
+#include <limits>
 #include <mutex>
 
+#include "kernels/cpu/parallel.h"
 #include "kernels/error.h"
 
 namespace qeng {
@@ -31,10 +34,33 @@ struct Descriptor {
   }
 };
 
+int open_to_read(const std::string& path) { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); }
+
+// Reads `bytes` at `offset`; false at the file's end or on an error.
+bool read_at(int fd, std::byte* to, size_t bytes, size_t offset) {
+  while (bytes > 0) {
+    const ssize_t got = ::pread(fd, to, bytes, static_cast<off_t>(offset));
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) return false;
+    to += got, offset += static_cast<size_t>(got), bytes -= static_cast<size_t>(got);
+  }
+  return true;
+}
+
+// Bytes that may be allocated without pushing out other programs; 0 if the system does not say.
+size_t available_memory() {
+  std::ifstream memory("/proc/meminfo"), group("/sys/fs/cgroup/memory.max");
+  size_t available = 0, limit = 0;
+  for (std::string key, rest; memory >> key; std::getline(memory, rest))
+    if (key == "MemAvailable:" && memory >> available) break;
+  if (!(group >> limit)) limit = std::numeric_limits<size_t>::max();  // "max"
+  return std::min(available * 1024, limit);
+}
+
 }  // namespace
 
 std::shared_ptr<const MappedFile> MappedFile::open(const std::string& path, OnShrink on_shrink) {
-  Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
+  Descriptor file{open_to_read(path)};
   if (file.fd < 0) {
     if (errno == ENOENT || errno == ENOTDIR) fail("io", path, ": ", missing_hint(path));
     fail("io", path, ": cannot open for reading: ", std::strerror(errno));
@@ -49,9 +75,37 @@ std::shared_ptr<const MappedFile> MappedFile::open(const std::string& path, OnSh
     memory = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, file.fd, 0);
     if (memory == MAP_FAILED) fail("io", path, ": cannot map ", size, " bytes: ", std::strerror(errno));
   }
-  const std::shared_ptr<MappedFile> mapped(new MappedFile(path, static_cast<const std::byte*>(memory), size));
+  const std::shared_ptr<MappedFile> mapped(
+      new MappedFile(path, static_cast<const std::byte*>(memory), size, status.st_dev, status.st_ino));
   if (on_shrink == OnShrink::zeros && size > 0) mapped->watch();
   return mapped;
+}
+
+void MappedFile::load() const {
+  if (size_ == 0) return;
+  const Descriptor file{open_to_read(path_)};
+  struct stat status {};
+  if (file.fd < 0 || ::fstat(file.fd, &status) != 0 || static_cast<size_t>(status.st_size) != size_ ||
+      status.st_dev != device_ || status.st_ino != inode_)
+    fail("io", path_, ": the file is no longer the one that was opened; open it again");
+  auto* memory = const_cast<std::byte*>(data_);
+  const auto put_here = [&](int flags, int fd) {
+    return ::mmap(memory, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED | flags, fd, 0) != MAP_FAILED;
+  };
+  bool whole = put_here(MAP_ANONYMOUS, -1);
+  if (whole) {
+    ::madvise(memory, size_, MADV_HUGEPAGE);  // advice: refusal changes nothing but speed
+    constexpr int64_t kPart = int64_t{8} << 20;
+    std::atomic<bool> read{true};
+    parallel_for(available_threads(), static_cast<int64_t>(size_), kPart, [&](int64_t begin, int64_t end) {
+      if (!read_at(file.fd, memory + begin, static_cast<size_t>(end - begin), static_cast<size_t>(begin))) read = false;
+    });
+    whole = read;
+  }
+  if (whole) return;
+  const std::string reason = std::strerror(errno);
+  if (!put_here(MAP_NORESERVE, file.fd)) fail("io", path_, ": cannot map it again: ", std::strerror(errno));
+  fail("io", path_, ": cannot read its ", size_, " bytes into memory: ", reason);
 }
 
 // ---------------------------------------------------------------- files that shrink
@@ -118,6 +172,16 @@ void MappedFile::require_whole() const {
     fail("io", path_,
          ": the file became shorter while it was open, or its disk failed: files in use are replaced (written "
          "under another name and renamed), never rewritten; open it again");
+}
+
+// ---------------------------------------------------------------- files in memory
+
+bool load_files(const std::vector<std::shared_ptr<const MappedFile>>& files, bool if_room) {
+  size_t bytes = 0;
+  for (const auto& file : files) bytes += file->size();
+  if (if_room && available_memory() / 2 < bytes) return false;
+  for (const auto& file : files) file->load();
+  return true;
 }
 
 }  // namespace qeng

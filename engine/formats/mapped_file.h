@@ -14,6 +14,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace qeng {
 
@@ -31,17 +32,27 @@ class MappedFile {
   size_t size() const { return size_; }
   const std::string& path() const { return path_; }
   void require_whole() const;  // of use with OnShrink::zeros
+  // Puts memory of this process alone in place of the mapping, at the same addresses and in large pages: a processor
+  // that streams through weights loses a third of its bandwidth to the tables of small ones. Before anything is written
+  // there. Error("io") if the file cannot be read whole; it is mapped as before then.
+  void load() const;
   std::string_view text() const { return {reinterpret_cast<const char*>(data_), size_}; }
 
  private:
   struct Watch;  // what the handler of SIGBUS knows of a mapping
-  MappedFile(std::string path, const std::byte* data, size_t size) : path_(std::move(path)), data_(data), size_(size) {}
+  MappedFile(std::string path, const std::byte* data, size_t size, uint64_t device, uint64_t inode)
+      : path_(std::move(path)), data_(data), size_(size), device_(device), inode_(inode) {}
   void watch();
   static void on_bus_error(int signal, siginfo_t* info, void* context);
   std::string path_;
   const std::byte* data_;
   size_t size_;
+  uint64_t device_, inode_;
   Watch* watch_ = nullptr;  // for OnShrink::zeros
 };
+
+// load() for each file. With if_room only where the system has twice their bytes to spare, within the limit of its
+// control group; returns whether it was done.
+bool load_files(const std::vector<std::shared_ptr<const MappedFile>>& files, bool if_room);
 
 }  // namespace qeng

@@ -5,7 +5,9 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
+#include <vector>
 
 namespace qeng {
 
@@ -38,6 +40,43 @@ void parallel_each(int threads, int64_t n, Body&& body) {
   }
 #pragma omp parallel for schedule(dynamic, 1) num_threads(team)
   for (int64_t i = 0; i < n; ++i) body(i);
+}
+
+// body(i) for each i of [0, n), for pieces of equal cost that lie side by side in memory: each thread walks a share of
+// its own from front to back, so that it reads one stream; one that is done takes pieces off the end of another's.
+template <class Body>
+void parallel_shares(int threads, int64_t n, Body&& body) {
+  const int team = static_cast<int>(std::min<int64_t>(threads, n));
+  if (team <= 1) {
+    for (int64_t i = 0; i < n; ++i) body(i);
+    return;
+  }
+  struct alignas(64) Share {
+    std::atomic<uint64_t> left;  // pieces first .. end - 1: end in the upper half, so that one exchange takes one
+  };
+  const auto pack = [](int64_t first, int64_t end) {
+    return static_cast<uint64_t>(end) << 32 | static_cast<uint64_t>(first);
+  };
+  std::vector<Share> shares(static_cast<size_t>(team));
+  for (int t = 0; t < team; ++t) shares[static_cast<size_t>(t)].left = pack(n * t / team, n * (t + 1) / team);
+  // The first or last piece of a share, -1 of an empty one.
+  const auto take = [&](Share& share, bool front) {
+    uint64_t left = share.left.load(std::memory_order_relaxed);
+    for (;;) {
+      const auto first = static_cast<int64_t>(left & 0xffffffff), end = static_cast<int64_t>(left >> 32);
+      if (first >= end) return int64_t{-1};
+      const uint64_t next = front ? pack(first + 1, end) : pack(first, end - 1);
+      if (share.left.compare_exchange_weak(left, next, std::memory_order_relaxed)) return front ? first : end - 1;
+    }
+  };
+#pragma omp parallel num_threads(team)
+  {
+    const int rank = omp_get_thread_num();
+    for (int t = 0; t < team; ++t) {
+      Share& share = shares[static_cast<size_t>((rank + t) % team)];
+      for (int64_t i; (i = take(share, t == 0)) >= 0;) body(i);
+    }
+  }
 }
 
 // The number of the calling thread in its team, for scratch of its own: 0 .. threads - 1.

@@ -9,9 +9,10 @@ namespace qeng {
 
 namespace {
 
-constexpr int64_t kFewRows = 3;     // of x, for which repacking a panel costs more than it gains
+constexpr int64_t kFewRows = 16;    // of x, for which repacking a panel costs more than it gains
 constexpr int64_t kMostRows = 512;  // of x at a time: their codes stay in the last-level cache
-constexpr int64_t kPiece = 32768;   // bytes of w that a thread takes at a time for few rows: they stay in its cache
+constexpr int64_t kMostPiece =
+    1 << 18;  // bytes of w that a thread takes at a time for few rows: they stay in its cache
 
 // y[j] = alpha * dot[j] + bias[j] + y[j]
 template <class Y, class B>
@@ -76,17 +77,35 @@ const float* wide_rows(const View& x, CpuContext& context) {
   return to;
 }
 
+// Whether eight streams so many bytes apart spread over the sets of a first-level cache, whose ways are 4096 bytes.
+bool spreads(int64_t apart) {
+  for (int64_t r = 1; r < 8; ++r)
+    if (const int64_t at = r * apart % 4096; at < 256 || at > 4096 - 256) return false;
+  return true;
+}
+
+// Rows of w that make about `bytes`, in a number that isa.block_dots walks well.
+int64_t rows_of_piece(int64_t bytes, int64_t row_bytes) {
+  const int64_t most = std::max<int64_t>(1, bytes / row_bytes / isa::kPanelRows) * isa::kPanelRows;
+  for (int64_t rows = most; rows > most / 2; rows -= 8)
+    if (spreads(rows / 8 * row_bytes)) return rows;
+  return most;
+}
+
 // Rows first .. first + n of w_i: what a thread takes at a time.
 struct Piece {
   size_t i;
   int64_t first, n;
 };
-std::vector<Piece> pieces_of(const RowLinear& op, bool few) {
+std::vector<Piece> pieces_of(const RowLinear& op, bool few, int threads) {
   std::vector<Piece> pieces;
+  int64_t total = 0;
+  for (const View& w : op.w) total += static_cast<int64_t>(w.bytes());
+  const int64_t bytes = std::clamp<int64_t>(total / (4 * threads), kMostPiece / 8, kMostPiece);
   for (size_t i = 0; i < op.w.size(); ++i) {
-    const int64_t n = op.w[i].shape[0], bytes = static_cast<int64_t>(dtype_bytes(op.w[i].dtype, op.w[i].columns()));
-    const int64_t step =
-        few ? std::max<int64_t>(1, kPiece / bytes / isa::kPanelRows) * isa::kPanelRows : isa::kPanelRows;
+    const int64_t n = op.w[i].shape[0];
+    const auto row_bytes = static_cast<int64_t>(dtype_bytes(op.w[i].dtype, op.w[i].columns()));
+    const int64_t step = few ? rows_of_piece(bytes, row_bytes) : isa::kPanelRows;
     for (int64_t first = 0; first < n; first += step) pieces.push_back({i, first, std::min(step, n - first)});
   }
   return pieces;
@@ -113,14 +132,14 @@ void run(const RowLinear& op, CpuContext& context) {
     panel_bytes = std::max(panel_bytes, isa.panel_bytes(format, k));
   }
   const bool few = rows <= kFewRows;
-  const std::vector<Piece> pieces = pieces_of(op, few);
+  const std::vector<Piece> pieces = pieces_of(op, few, context.threads);
   for (const Piece& piece : pieces) widest = std::max(widest, piece.n);
   const int64_t most = std::min(rows, kMostRows);
   auto* panels = context.scratch.take<char>(few ? 1 : context.threads * panel_bytes);
   auto* sums = context.scratch.take<float>(context.threads * most * widest);
   for (int64_t first = 0; first < rows; first += most) {
     const int64_t count = std::min(most, rows - first);
-    parallel_each(context.threads, static_cast<int64_t>(pieces.size()), [&](int64_t index) {
+    parallel_shares(context.threads, static_cast<int64_t>(pieces.size()), [&](int64_t index) {
       const auto [i, column, n] = pieces[static_cast<size_t>(index)];
       const View& w = op.w[i];
       const auto* data = w.as<char>() + static_cast<int64_t>(dtype_bytes(w.dtype, k)) * column;
@@ -128,7 +147,7 @@ void run(const RowLinear& op, CpuContext& context) {
       if (!is_block(w.dtype)) {
         isa.row_dots(wide + first * k, count, float_type(w), data, dots, widest, n, k);
       } else if (few) {
-        for (int64_t r = 0; r < count; ++r) isa.block_dots(w.dtype, *x[i], first + r, data, n, dots + r * widest);
+        isa.block_dots(w.dtype, *x[i], first, count, data, n, dots, widest);
       } else {
         char* panel = panels + team_rank() * panel_bytes;
         isa.pack_panel(w.dtype, data, n, k, panel);

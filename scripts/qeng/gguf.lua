@@ -30,10 +30,19 @@ local function stop_ids(file)
   return ids
 end
 
+-- Brings the weights of an open GGUF or safetensors file into memory as q.load's options have it.
+function gguf.load(file, opt)
+  if opt.weights and opt.weights ~= "copy" and opt.weights ~= "map" then
+    q.error("value", ("weights = %q: expected \"map\" or \"copy\""):format(tostring(opt.weights)))
+  end
+  if opt.weights == "copy" or not opt.weights and not opt.writable then file:load { if_room = not opt.weights } end
+end
+
 -- Opens `path` and returns {values = of a config.json, factors =, dtype =, rotations =, source(name, shape), finish(model)}. opt: dtype,
--- writable, as q.load has them.
+-- writable, weights, as q.load has them.
 function gguf.open(path, opt)
   local file = q.gguf.open(path)
+  gguf.load(file, opt)
   local values, architecture, factors = gguf_config.read(file, path, hadamard.keys)
   local dtype = opt.dtype or activation_dtype(file)
   local known = {}

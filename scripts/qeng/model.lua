@@ -38,7 +38,8 @@ end
 
 -- Loads folder `dir` (config.json, safetensors, tokenizer), a GGUF file, or a name on the hub. opt.dtype: f32 or bf16, the dtype of
 -- weights and activations; the file's own by default. A GGUF's matrices of f16 and of block formats stay as they are stored.
--- opt.writable: the weights get memory of their own, for full fine-tuning.
+-- opt.writable: the weights get memory of their own, for full fine-tuning. opt.weights, of those that are not and on the CPU: "map" reads
+-- them where the file is mapped, "copy" from a copy in large pages, which is faster; by default there is a copy if memory has room for two.
 function M.load(dir, opt)
   opt = opt or {}
   dir = hub.resolve_model(dir)
@@ -48,6 +49,7 @@ function M.load(dir, opt)
   end
   local file = config.read(dir)
   local weights = q.safetensors.open(dir)
+  gguf.load(weights, opt)
   local known = {}
   local dtype = opt.dtype
   local packed = int4.of(file, weights)

@@ -19,18 +19,20 @@ function sampling.options(declared)
   declared.lookup = { 0, "guess up to so many tokens ahead from what was said before", min = 0, max = 8, integer = true, order = 28 }
   declared.draft = { "", "a small model of the same tokenizer that guesses ahead", order = 29 }
   declared.dtype = { nil, "f32 or bf16, by default the file's own", choices = { "f32", "bf16" }, order = 30 }
+  declared.weights = { nil, "map the file, or copy it into memory (faster), by default if there is room", choices = { "map", "copy" }, order = 32 }
   declared.kv = { nil, "dtype of the KV cache, by default the model's", choices = { "f32", "f16", "bf16", "q8_0" }, order = 31 }
   return declared
 end
 
 -- The model of parsed options with its adapter, and a table for Model:generate.
 function sampling.read(opt)
-  local model = models.load(opt.model, { dtype = opt.dtype })
+  local how = { dtype = opt.dtype, weights = opt.weights }
+  local model = models.load(opt.model, how)
   if opt.adapter ~= "" then model:load_adapter(opt.adapter) end
   return model, {
     template = opt.template, max_tokens = opt.max_tokens, temperature = opt.temperature, top_k = opt.top_k, top_p = opt.top_p, min_p = opt.min_p,
     repetition_penalty = opt.repetition_penalty, seed = opt.seed, lookup = opt.lookup > 0 and opt.lookup or nil, kv = opt.kv,
-    draft = opt.draft ~= "" and models.load(opt.draft, { dtype = opt.dtype }) or nil,
+    draft = opt.draft ~= "" and models.load(opt.draft, how) or nil,
   }
 end
 

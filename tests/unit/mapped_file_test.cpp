@@ -35,6 +35,24 @@ TEST_CASE("a mapped file shows the file's bytes for as long as it is held") {
   fs::remove(path);
 }
 
+TEST_CASE("a loaded file has the same bytes at the same address, even when the file goes, and a replaced one is refused") {
+  const std::string path = (fs::temp_directory_path() / ("qeng_loaded_" + std::to_string(::getpid()))).string();
+  std::string bytes(20'000'001, '\0');  // some large pages, and part of a small one
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<char>(i * 2654435761u >> 24);
+  std::ofstream(path) << bytes;
+  const auto file = MappedFile::open(path), other = MappedFile::open(path);
+  const std::byte* before = file->data();
+  CHECK(load_files({file}, true));
+  CHECK(file->data() == before);
+  REQUIRE(::truncate(path.c_str(), 5) == 0);
+  CHECK(file->text() == bytes);
+  CHECK_THROWS_AS(other->load(), Error);
+  fs::remove(path);
+  std::ofstream(path) << bytes;
+  CHECK_THROWS_AS(other->load(), Error);  // of the same size, but another file
+  fs::remove(path);
+}
+
 TEST_CASE("what cannot be mapped is named, with what to check") {
   CHECK(message_of("/nowhere/at/all.bin")
             .find("io: /nowhere/at/all.bin: no such file: the folder /nowhere/at does not exist") == 0);

@@ -1,4 +1,7 @@
 // Rows of activations rounded to int8, and their dot products with weights of block formats as they lie in memory.
+#include <algorithm>
+#include <type_traits>
+
 #include "kernels/cpu/isa/block_dot.h"
 #include "kernels/cpu/isa/table.h"
 #include "kernels/math/blocks/activations.h"
@@ -53,83 +56,117 @@ void round_activations(DType format, const float* x, const Activations& to, int6
   });
 }
 
-// The codes of a block times those of activations, with the groups' factors, still in lanes.
-template <class Block, int i = 0>
-inline void add_products_of(const Block& b, const int8_t* x, Products& products) {
+// The codes of a block, unpacked once, times those of kXs rows of activations, still in lanes: row q of codes begins at
+// x + q * k.
+template <class Block, int kXs, int i = 0>
+inline void add_products_of(const Block& b, const int8_t* x, int64_t k, Products (&products)[kXs]) {
   if constexpr (i < Block::kElements / 32) {
-    const Bytes w = Dot<Block>::template codes<i>(b), a = load_bytes(x + 32 * i);
-    if constexpr (Dot<Block>::kMost == 0)
-      products = add_products(products, size_of(w), with_sign_of(a, w));
-    else
-      products = add_products(products, w, a);
-    add_products_of<Block, i + 1>(b, x, products);
+    const Bytes w = Dot<Block>::template codes<i>(b);
+    for (int q = 0; q < kXs; ++q) {
+      const Bytes a = load_bytes(x + q * k + 32 * i);
+      if constexpr (Dot<Block>::kMost == 0)
+        products[q] = add_products(products[q], size_of(w), with_sign_of(a, w));
+      else
+        products[q] = add_products(products[q], w, a);
+    }
+    add_products_of<Block, kXs, i + 1>(b, x, k, products);
   }
 }
-template <class Block, int i = 0>
-inline Ints scaled_products(const Block& b, const int8_t* x, const Shorts& scales, const Ints& before) {
-  if constexpr (i == Block::kElements / 32)
-    return before;
-  else {
-    const Products products = add_products(no_products(), Dot<Block>::template codes<i>(b), load_bytes(x + 32 * i));
-    return scaled_products<Block, i + 1>(b, x, scales, add(before, widen(products, factors_of<i>(scales))));
+// The same of groups with factors.
+template <class Block, int kXs, int i = 0>
+inline void add_scaled_products(const Block& b, const int8_t* x, int64_t k, const Shorts& scales, Ints (&sums)[kXs]) {
+  if constexpr (i < Block::kElements / 32) {
+    const Bytes w = Dot<Block>::template codes<i>(b);
+    const Shorts factors = factors_of<i>(scales);
+    for (int q = 0; q < kXs; ++q)
+      sums[q] = add(sums[q], widen(add_products(no_products(), w, load_bytes(x + q * k + 32 * i)), factors));
+    add_scaled_products<Block, kXs, i + 1>(b, x, k, scales, sums);
   }
 }
 
 constexpr int log2(int n) { return n <= 1 ? 0 : 1 + log2(n / 2); }
 
-constexpr int64_t kAhead = 4096;  // bytes of w to ask for early: further than 8 short rows let the processor see
+constexpr int kRows = 8;          // of w at a time: a lane each, once their products are summed
+constexpr int64_t kAhead = 1024;  // bytes of each row of w to ask for early
 
-template <class Block>
-void dots(const Activations& x, int64_t row, const Block* w, int64_t n, float* out) {
+// kXs rows of x. Of w, one row of each eighth together: eight streams far enough apart for the processor to follow each
+// draw more from the memory than one does, or than eight rows side by side.
+template <class Block, int kXs>
+void dots(const Activations& x, int64_t row, const Block* w, int64_t n, float* out, int64_t stride) {
   using D = Dot<Block>;
-  constexpr int kElements = Block::kElements, kRows = 8;
-  const int64_t count = x.k / kElements;
+  constexpr int kElements = Block::kElements, kSize = sizeof(Block);
+  constexpr int kEvery = std::max(1, 64 / kSize), kLines = (kSize * kEvery + 48) / 64;  // blocks, and lines they take
+  const int64_t count = x.k / kElements, apart = (n + kRows - 1) / kRows;
   const int8_t* codes = x.codes + row * x.k;
-  for (int64_t j = 0; j < n; j += kRows) {
+  for (int64_t j = 0; j < apart; ++j) {
     const Block* rows[kRows];  // the last again where there are fewer
-    for (int r = 0; r < kRows; ++r) rows[r] = w + (j + r < n ? j + r : n - 1) * count;
-    const char* ahead = reinterpret_cast<const char*>(rows[0]) + kAhead;
-    Floats y = splat_float(0.0f);
+    for (int r = 0; r < kRows; ++r) rows[r] = w + std::min(j + r * apart, n - 1) * count;
+    Floats y[kXs];
+    for (Floats& each : y) each = splat_float(0.0f);
     for (int64_t b = 0; b < count; ++b) {
-      for (size_t line = 0; line < kRows * sizeof(Block); line += 64) prefetch(ahead + line);
-      ahead += kRows * sizeof(Block);
-      const float scale = x.scales[row * count + b];
-      Ints dot[kRows], minimum[kRows];
+      if (b % kEvery == 0)
+        for (const Block* each : rows)
+          for (int line = 0; line < kLines; ++line)
+            prefetch(reinterpret_cast<const char*>(each + b) + kAhead + 64 * line);
+      Ints dot[kXs][kRows], minimum[kXs][kRows];
       for (int r = 0; r < kRows; ++r) {
         const Block& block = rows[r][b];
         if constexpr (D::kScaled) {
-          const Shorts scales = D::scales(block), sums = load_shorts(x.sums_16 + (row * count + b) * 16);
-          dot[r] = scaled_products(block, codes + b * kElements, scales, splat_int(0));
-          if constexpr (D::kOffset)
-            dot[r] = subtract(dot[r], shift_left<log2(D::kOffset)>(multiply_pairs(scales, sums)));
-          if constexpr (has_min<Block>()) minimum[r] = multiply_pairs(D::mins(block), sums);
+          const Shorts scales = D::scales(block);
+          Ints totals[kXs];
+          for (Ints& total : totals) total = splat_int(0);
+          add_scaled_products(block, codes + b * kElements, x.k, scales, totals);
+          for (int q = 0; q < kXs; ++q) {
+            const Shorts sums = load_shorts(x.sums_16 + ((row + q) * count + b) * 16);
+            dot[q][r] = totals[q];
+            if constexpr (D::kOffset)
+              dot[q][r] = subtract(dot[q][r], shift_left<log2(D::kOffset)>(multiply_pairs(scales, sums)));
+            if constexpr (has_min<Block>()) minimum[q][r] = multiply_pairs(D::mins(block), sums);
+          }
         } else {
-          Products products = no_products();
-          add_products_of(block, codes + b * kElements, products);
-          dot[r] = widen(products);
+          Products products[kXs];
+          for (Products& each : products) each = no_products();
+          add_products_of(block, codes + b * kElements, x.k, products);
+          for (int q = 0; q < kXs; ++q) dot[q][r] = widen(products[q]);
         }
       }
-      Ints sums = totals(dot);
-      const int sum_of_codes = x.sums[row * count + b];
-      if constexpr (!D::kScaled && D::kOffset) sums = subtract(sums, splat_int(D::kOffset * sum_of_codes));
-      y = multiply_add(to_floats(sums),
-                       multiply(gather([&](int r) { return D::factor(rows[r][b]); }), splat_float(scale)), y);
-      if constexpr (has_min<Block>()) {
-        const Floats times = multiply(gather([&](int r) { return D::minimum_factor(rows[r][b]); }), splat_float(scale));
-        if constexpr (D::kScaled)
-          y = subtract_product(to_floats(totals(minimum)), times, y);
-        else
-          y = multiply_add(splat_float(static_cast<float>(sum_of_codes)), times, y);
+      const Floats factors = gather([&](int r) { return D::factor(rows[r][b]); });
+      Floats minimum_factors = factors;
+      if constexpr (has_min<Block>()) minimum_factors = gather([&](int r) { return D::minimum_factor(rows[r][b]); });
+      for (int q = 0; q < kXs; ++q) {
+        const Floats scale = splat_float(x.scales[(row + q) * count + b]);
+        const int sum_of_codes = x.sums[(row + q) * count + b];
+        Ints sums = totals(dot[q]);
+        if constexpr (!D::kScaled && D::kOffset) sums = subtract(sums, splat_int(D::kOffset * sum_of_codes));
+        y[q] = multiply_add(to_floats(sums), multiply(factors, scale), y[q]);
+        if constexpr (has_min<Block>()) {
+          const Floats times = multiply(minimum_factors, scale);
+          if constexpr (D::kScaled)
+            y[q] = subtract_product(to_floats(totals(minimum[q])), times, y[q]);
+          else
+            y[q] = multiply_add(splat_float(static_cast<float>(sum_of_codes)), times, y[q]);
+        }
       }
     }
-    float results[kRows];
-    store_floats(results, y);
-    for (int r = 0; r < kRows && j + r < n; ++r) out[j + r] = results[r];
+    for (int q = 0; q < kXs; ++q) {
+      float results[kRows];
+      store_floats(results, y[q]);
+      for (int r = 0; r < kRows && j + r * apart < n; ++r) out[q * stride + j + r * apart] = results[r];
+    }
   }
 }
 
-void block_dots(DType format, const Activations& x, int64_t row, const void* w, int64_t n, float* out) {
-  blocks::with_block(format, [&](auto block) { dots(x, row, static_cast<const decltype(block)*>(w), n, out); });
+void block_dots(DType format, const Activations& x, int64_t row, int64_t rows, const void* w, int64_t n, float* out,
+                int64_t stride) {
+  blocks::with_block(format, [&](auto block) {
+    const auto* data = static_cast<const decltype(block)*>(w);
+    int64_t r = 0;
+    const auto take = [&](auto count) {
+      for (; r + count <= rows; r += count) dots<decltype(block), count>(x, row + r, data, n, out + r * stride, stride);
+    };
+    take(std::integral_constant<int, 4>()), take(std::integral_constant<int, 2>()),
+        take(std::integral_constant<int, 1>());
+  });
 }
 
 }  // namespace

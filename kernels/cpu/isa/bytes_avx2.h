@@ -171,7 +171,7 @@ inline Floats multiply(Floats a, Floats b) { return _mm256_mul_ps(a, b); }
 inline Floats multiply_add(Floats a, Floats b, Floats c) { return _mm256_fmadd_ps(a, b, c); }
 inline Floats subtract_product(Floats a, Floats b, Floats c) { return _mm256_fnmadd_ps(a, b, c); }  // c - a b
 inline float to_float(f16 x) { return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(x.bits))); }
-inline void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+inline void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }  // to the second level
 // Bits of the largest |x|, where a NaN is largest of all.
 struct Largest {
   __m256i bits = _mm256_setzero_si256();

@@ -75,9 +75,10 @@ struct Table {
   // Formats of equal group and planes share activations.
   int (*activation_planes)(DType format) = nullptr;
   void (*round_activations)(DType format, const float* x, const Activations& to, int64_t row) = nullptr;
-  // out[j] = <row of x, w_j>, j < n, where w is row 0. The same bits from either: block_dots reads w as it is stored,
-  // a panel is repacked for many rows of x.
-  void (*block_dots)(DType format, const Activations& x, int64_t row, const void* w, int64_t n, float* out) = nullptr;
+  // out[r * stride + j] = <row row + r of x, w_j>, r < rows, j < n, where w is row 0. The same bits from either:
+  // block_dots reads w as it is stored, a panel is repacked for many rows of x.
+  void (*block_dots)(DType format, const Activations& x, int64_t row, int64_t rows, const void* w, int64_t n,
+                     float* out, int64_t stride) = nullptr;
   int64_t (*panel_bytes)(DType format, int64_t k) = nullptr;
   void (*pack_panel)(DType format, const void* w, int64_t n, int64_t k, void* panel) = nullptr;  // n <= kPanelRows
   // out: [rows, kPanelRows], for rows first .. first + rows of x. panel: 64-byte aligned
