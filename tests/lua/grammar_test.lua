@@ -35,6 +35,28 @@ for seed = 1, 5 do
 end
 assert(model:answer { prompt = "Hello", grammar = q.grammar 'root ::= "left" | "right"', temperature = 0, lookup = 4 }:match "^[lr]")
 
+-- Requests side by side, each with its own grammar or none, give what each gives alone, guesses or not.
+local grammars = { schema, q.grammar 'root ::= [a-f]{12}', false, q.json_schema { type = "array", items = { type = "boolean" }, minItems = 2, maxItems = 4 } }
+local function together(setup, lookup)
+  local engine, list = model:engine(setup), {}
+  for i = 1, 12 do
+    list[i] = engine:submit { prompt = "ababab " .. i, grammar = grammars[i % 4 + 1] or nil, max_tokens = 60, temperature = i % 3, seed = i, lookup = lookup }
+  end
+  engine:finish()
+  assert(engine:stats().used == 0)
+  engine:close()
+  return list
+end
+local alone = together { max_batch = 1, pages = 60 }
+for _, other in ipairs { together { max_batch = 5, pages = 60, chunk = 3 }, together({ max_batch = 12, pages = 100 }, 4) } do
+  for i, request in ipairs(other) do
+    assert(table.concat(request.output, " ") == table.concat(alone[i].output, " "), "request " .. i .. " differs with its company")
+    local text = tokenizer:decode(request.output)
+    if i % 4 + 1 == 2 then assert(text:match "^[a-f]+$" and #text == 12, text) end
+    if i % 4 + 1 == 4 then assert(#q.json.decode(text) >= 2, text) end
+  end
+end
+
 -- Log-probabilities of a prompt.
 local ids = tokenizer:encode "The cat sat on the mat."
 local logits, targets = model:logits(ids), {}

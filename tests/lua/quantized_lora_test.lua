@@ -130,3 +130,49 @@ for _, type in ipairs { "q4_k", "tq2_0" } do
   print(whole(type))
 end
 for _, type in ipairs { "q8_0", "q2_0", "int4" } do layer(type) end
+
+-- ---------------------------------------------------------------- trained on a GGUF file, served by the engine from the same file
+
+-- Greedy tokens by whole forward passes.
+local function continue(model, ids, count)
+  local all = { unpack(ids) }
+  for _ = 1, count do
+    local logits, best = flat(model:logits(all):rows(#all - 1, 1)), 1
+    for i = 2, #logits do if logits[i] > logits[best] then best = i end end
+    all[#all + 1] = best - 1
+  end
+  return { unpack(all, #ids + 1) }
+end
+
+local dir = os.tmpname()
+os.remove(dir)
+q.fs.mkdir(dir)
+for _, type in ipairs { "q4_k", "tq2_0" } do
+  local path, out = ("%s/%s.gguf"):format(dir, type), ("%s/%s"):format(dir, type)
+  q.random_model(values):save_gguf(path, { type = type })
+  local trained = q.load(path)
+  assert(trained.linears[1].weight:dtype() == type)
+  trained:lora { rank = 4, seed = 3 }
+  local curve = train(trained)
+  assert(curve[#curve] < curve[1])
+  trained:save_adapter(out)
+
+  local served = q.load(path)
+  local engine, adapter, requests = served:engine { max_batch = 4, pages = 40, chunk = 5 }, served:read_adapter(out), {}
+  for i = 1, 6 do  -- every second one with the adapter
+    requests[i] = engine:submit { ids = documents[i % 3 + 1].tokens, max_tokens = 8, temperature = 0, stop_ids = {}, adapter = i % 2 == 0 and adapter or false }
+  end
+  engine:finish()
+  local bare, changed = q.load(path), 0
+  for i, request in ipairs(requests) do
+    local wanted = continue(i % 2 == 0 and trained or bare, documents[i % 3 + 1].tokens, 8)
+    assert(table.concat(request.output, " ") == table.concat(wanted, " "),
+      ("%s, request %d: served %s, expected %s"):format(type, i, table.concat(request.output, " "), table.concat(wanted, " ")))
+    local without = continue(bare, documents[i % 3 + 1].tokens, 8)
+    if table.concat(without, " ") ~= table.concat(wanted, " ") then changed = changed + 1 end
+  end
+  assert(changed > 0, "the adapter changes nothing")
+  assert(engine:stats().used == 0)
+  engine:close()
+end
+q.fs.remove(dir)
