@@ -4,7 +4,9 @@
 
 Needs numpy, gguf, safetensors and llama-cpp-python. For each file, over the same token ids, prints the mean KL divergence of qeng from
 llama.cpp, of each of the two from float64 (the noise of rounding activations is in there; nan where the gguf package lacks the type, and for rope scaling that is not linear), of llama.cpp one token at a time
-from llama.cpp in one batch (its own noise), and how often the likeliest token agrees with llama.cpp's.
+from llama.cpp in one batch (its own noise), and how often the likeliest token agrees with llama.cpp's. Then llama.cpp continues the
+first 16 tokens greedily: of its tokens, how many are qeng's choice too, given those before, and how many of the others are ties: tokens
+that llama.cpp sets apart by less than the rounding of activations moved its own logits there (its distance from float64), or qeng's.
 """
 import ctypes
 import json
@@ -19,6 +21,7 @@ import numpy as np
 import safetensors.numpy
 
 TOKENS = 96
+PROMPT, GREEDY = 16, 64
 
 
 def log_softmax(z):
@@ -45,7 +48,8 @@ def vocab_of(path):
     return count
 
 
-def llama_logits(path, ids, batch):
+def llama_logits(path, ids, batch, greedy=0):
+    """Logits of ids, in batches of so many; with greedy, ids grows by so many of the likeliest tokens."""
     model = L.llama_model_load_from_file(path.encode(), L.llama_model_default_params())
     if not model:
         sys.exit(f"{path}: llama.cpp does not load it")
@@ -56,7 +60,10 @@ def llama_logits(path, ids, batch):
     context = L.llama_init_from_model(model, params)
     vocab = L.llama_vocab_n_tokens(L.llama_model_get_vocab(model))
     rows = []
-    for begin in range(0, len(ids), batch):
+    begin, target = 0, len(ids) + greedy
+    while begin < target:
+        if begin == len(ids):
+            ids.append(int(rows[-1].argmax()))
         piece = ids[begin : begin + batch]
         request = L.llama_batch_init(len(piece), 0, 1)
         request.n_tokens = len(piece)
@@ -68,6 +75,7 @@ def llama_logits(path, ids, batch):
         for i in range(len(piece)):
             rows.append(np.ctypeslib.as_array(L.llama_get_logits_ith(context, i), (vocab,)).copy())
         L.llama_batch_free(request)
+        begin += len(piece)
     L.llama_free(context)
     L.llama_model_free(model)
     return np.array(rows)
@@ -161,12 +169,34 @@ def qeng_logits(qeng, path, ids):
         return safetensors.numpy.load_file(out)["logits"]
 
 
+def greedy_agreement(qeng, path, prompt):
+    """(tokens that are the choice of both, others that are ties, the rest) of llama.cpp's greedy continuation."""
+    ids = list(prompt)
+    llama = llama_logits(path, ids, 512, GREEDY)[PROMPT - 1 : -1]
+    ours, exact = qeng_logits(qeng, path, ids)[PROMPT - 1 : -1], None
+    try:
+        exact = exact_logits(path, ids)
+    except NotImplementedError:
+        pass
+    same = ties = 0
+    for i, wanted in enumerate(ids[PROMPT:]):
+        chosen = int(ours[i].argmax())
+        if chosen == wanted:
+            same += 1
+            continue
+        pair = [wanted, chosen]
+        moved = [llama[i] - ours[i]] if exact is None else [each[i] - exact[PROMPT - 1 + i] for each in (llama, ours)]
+        noise = sum(np.abs(each[pair]).max() for each in moved)
+        ties += bool(llama[i][wanted] - llama[i][chosen] <= 2 * noise)
+    return same, ties, GREEDY - same - ties
+
+
 def main():
     quiet = L.llama_log_callback(lambda level, text, user: None)
     L.llama_log_set(quiet, ctypes.c_void_p(0))
     L.llama_backend_init()
     worst = 0.0
-    print(f"{'file':40} {'qeng|llama':>11} {'qeng|f64':>11} {'llama|f64':>11} {'llama|self':>11} {'top-1':>7}")
+    print(f"{'file':40} {'qeng|llama':>11} {'qeng|f64':>11} {'llama|f64':>11} {'llama|self':>11} {'top-1':>7} {'greedy':>7} {'ties':>5} {'other':>5}")
     for path in sys.argv[2:]:
         ids = [int(i) for i in np.random.default_rng(7).integers(0, vocab_of(path), TOKENS)]
         llama, single = llama_logits(path, ids, 512), llama_logits(path, ids, 1)
@@ -179,7 +209,7 @@ def main():
         kl = divergence(llama, ours)
         worst = max(worst, kl)
         print(f"{os.path.basename(path):40} {kl:11.3e} {divergence(exact, ours):11.3e} {divergence(exact, llama):11.3e} "
-              f"{divergence(llama, single):11.3e} {top:7.1%}", flush=True)
+              f"{divergence(llama, single):11.3e} {top:7.1%} {'%7d %5d %5d' % greedy_agreement(sys.argv[1], path, ids[:PROMPT])}", flush=True)
     print(f"worst divergence from llama.cpp: {worst:.3e}")
 
 
