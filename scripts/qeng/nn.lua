@@ -183,6 +183,11 @@ function nn.decoder(model, source, c, new_block)
           local stream, addend = block(input, nil, seq, i)
           return stream + addend
         end, x)
+      elseif seq.inference then  -- nothing but its results is wanted again: the next block has its memory, still in the caches
+        local before, addend = x, branch
+        x, branch = q.scope(q.block, name, block, x, branch, seq, i)
+        before:free()
+        if addend then addend:free() end
       else
         x, branch = q.block(name, block, x, branch, seq, i)
       end
