@@ -270,13 +270,14 @@ struct Dot<blocks::Q3_K> : ScaledDot {
 struct SixBits {
   uint64_t scales, mins;
 };
-inline SixBits six_bits(const uint8_t* packed) {
-  uint32_t word[3];
-  __builtin_memcpy(word, packed, 12);
-  const uint32_t low = 0x3f3f3f3fu, nibble = 0x0f0f0f0fu, top = 0x03030303u;
-  const uint64_t scales = (word[2] & nibble) | (word[0] >> 6 & top) << 4;
-  const uint64_t mins = (word[2] >> 4 & nibble) | (word[1] >> 6 & top) << 4;
-  return {(word[0] & low) | scales << 32, (word[1] & low) | mins << 32};
+inline SixBits six_bits(
+    const uint8_t* packed) {  // of groups 0 to 3: low six bits; of 4 to 7: nibbles, and the high two bits
+  uint64_t first;
+  uint32_t nibbles;
+  __builtin_memcpy(&first, packed, 8), __builtin_memcpy(&nibbles, packed + 8, 4);
+  const uint64_t apart = (nibbles | static_cast<uint64_t>(nibbles) << 28) & 0x0f0f0f0f0f0f0f0fu;
+  const uint64_t low = first & 0x3f3f3f3f3f3f3f3fu, high = apart | (first >> 2 & 0x3030303030303030u);
+  return {static_cast<uint32_t>(low) | high << 32, low >> 32 | high >> 32 << 32};
 }
 
 template <>
@@ -320,6 +321,15 @@ struct Dot<blocks::Q6_K> : ScaledDot {
   static Shorts scales(const blocks::Q6_K& b) { return signed_groups_of_16(b.scales); }
   static f16 factor(const blocks::Q6_K& b) { return b.d; }
 };
+
+// f(0) to f(n - 1), unrolled
+template <int n, class F>
+inline __attribute__((always_inline)) void repeat(F f) {
+  if constexpr (n > 0) {
+    repeat<n - 1>(f);
+    f(n - 1);
+  }
+}
 
 // Whether y gains a second term.
 template <class Block>

@@ -109,7 +109,7 @@ void dots(const Activations& x, int64_t row, const Block* w, int64_t n, float* o
           for (int line = 0; line < kLines; ++line)
             prefetch(reinterpret_cast<const char*>(each + b) + kAhead + 64 * line);
       Ints dot[kXs][kRows], minimum[kXs][kRows];
-      for (int r = 0; r < kRows; ++r) {
+      const auto multiply_row = [&](int r) {
         const Block& block = rows[r][b];
         if constexpr (D::kScaled) {
           const Shorts scales = D::scales(block);
@@ -129,7 +129,11 @@ void dots(const Activations& x, int64_t row, const Block* w, int64_t n, float* o
           add_products_of(block, codes + b * kElements, x.k, products);
           for (int q = 0; q < kXs; ++q) dot[q][r] = widen(products[q]);
         }
-      }
+      };
+      if constexpr (!D::kScaled && kXs == 1)
+        repeat<kRows>(multiply_row);
+      else
+        for (int r = 0; r < kRows; ++r) multiply_row(r);
       const Floats factors = gather([&](int r) { return D::factor(rows[r][b]); });
       Floats minimum_factors = factors;
       if constexpr (has_min<Block>()) minimum_factors = gather([&](int r) { return D::minimum_factor(rows[r][b]); });

@@ -67,14 +67,6 @@ constexpr int steps_that_fit(int most, int steps) {
   return fit;
 }
 
-template <int n, class F>
-inline __attribute__((always_inline)) void repeat(F f) {
-  if constexpr (n > 0) {
-    repeat<n - 1>(f);
-    f(n - 1);
-  }
-}
-
 template <int kRows, class Block>
 inline void tile(const Activations& x, int64_t first, const PanelBlock<Block>* panel, float* out) {
   using D = Dot<Block>;
