@@ -9,10 +9,9 @@ namespace qeng {
 
 namespace {
 
-constexpr int64_t kFewRows = 16;    // of x, for which repacking a panel costs more than it gains
-constexpr int64_t kMostRows = 512;  // of x at a time: their codes stay in the last-level cache
-constexpr int64_t kMostPiece =
-    1 << 18;  // bytes of w that a thread takes at a time for few rows: they stay in its cache
+constexpr int64_t kFewRows = 16;         // of x, for which repacking a panel costs more than it gains
+constexpr int64_t kMostRows = 512;       // of x at a time: their codes stay in the last-level cache
+constexpr int64_t kMostPiece = 1 << 18;  // bytes of w that a thread takes at a time for few rows: they fit its cache
 
 // y[j] = alpha * dot[j] + bias[j] + y[j]
 template <class Y, class B>

@@ -35,8 +35,8 @@ function lora.save(model, path)
   writer:commit()
 end
 
--- Puts the adapter of a GGUF file on the model.
-function lora.load(model, path)
+-- The adapter of a GGUF file for single requests, as peft.read has it; and its rank, alpha and the roles of its layers.
+function lora.read(model, path)
   local file = q.gguf.open(path)
   local a = names.architecture(model.arch.hf)
   if file:get "general.type" ~= "adapter" or file:get "adapter.type" ~= "lora" then
@@ -45,32 +45,53 @@ function lora.load(model, path)
   if file:get "general.architecture" ~= a then
     q.error("value", ("%s: is for architecture %s, this model is %s"):format(path, tostring(file:get "general.architecture"), a))
   end
-  local rank, roles, targets, known = nil, {}, {}, 0
+  local alpha = file:get "adapter.lora.alpha"
+  if type(alpha) ~= "number" then q.error("format", path .. ": has no number adapter.lora.alpha") end
+  local adapter, rank, known = { dir = path, layers = {} }, nil, 0
   for _, layer in ipairs(model.linears) do
-    local info = file:info(names.to_gguf(layer.name .. ".weight") .. ".lora_a")
+    local weight = layer.name .. ".weight"
+    local stored = names.to_gguf(weight)
+    local info = stored and file:info(stored .. ".lora_a")
     if info then
       rank = rank or info.shape[1]
       if info.shape[1] ~= rank then q.error("unsupported", path .. ": ranks differ between layers") end
-      if not roles[layer.role] then roles[layer.role], targets[#targets + 1] = true, layer.role end
+      if not file:info(stored .. ".lora_b") then q.error("format", ("%s: tensor %s.lora_b is missing"):format(path, stored)) end
+      local shape = layer.weight:shape()
+      local function part(ending, size, heads)
+        return q.keep(file:tensor(stored .. ending, { dtype = model.dtype, shape = size, heads = heads }):clone())
+      end
+      adapter.layers[layer.name] = {
+        a = part(".lora_a", { rank, shape[2] }), b = part(".lora_b", { shape[1], rank }, names.heads(a, weight, model.config)), scale = alpha / rank,
+      }
       known = known + 2
     end
   end
   if not rank or known ~= #file:names() then
     q.error("format", ("%s: %d tensors, of which this model has %d"):format(path, #file:names(), known))
   end
-  model:lora { rank = rank, alpha = file:get "adapter.lora.alpha", targets = targets }
+  file:close()
+  return adapter, rank, alpha
+end
+
+-- Puts the adapter of a GGUF file on the model.
+function lora.load(model, path)
+  local adapter, rank, alpha = lora.read(model, path)
+  local targets, seen = {}, {}
   for _, layer in ipairs(model.linears) do
-    if layer.lora then
-      local weight = layer.name .. ".weight"
-      local stored = names.to_gguf(weight)
-      if not file:info(stored .. ".lora_a") or not file:info(stored .. ".lora_b") then
-        q.error("unsupported", ("%s: has no adapter for %s, though for its like in other layers"):format(path, stored))
-      end
-      layer.lora.a:copy(file:tensor(stored .. ".lora_a", { dtype = model.dtype, shape = layer.lora.a:shape() }))
-      layer.lora.b:copy(file:tensor(stored .. ".lora_b", { dtype = model.dtype, shape = layer.lora.b:shape(), heads = names.heads(a, weight, model.config) }))
+    if adapter.layers[layer.name] and not seen[layer.role] then seen[layer.role], targets[#targets + 1] = true, layer.role end
+  end
+  for _, layer in ipairs(model.linears) do
+    if seen[layer.role] and not adapter.layers[layer.name] then
+      q.error("unsupported", ("%s: has no adapter for %s, though for its like in other layers"):format(path, layer.name))
     end
   end
-  file:close()
+  model:lora { rank = rank, alpha = alpha, targets = targets }
+  for _, layer in ipairs(model.linears) do
+    if layer.lora then
+      layer.lora.a:copy(adapter.layers[layer.name].a)
+      layer.lora.b:copy(adapter.layers[layer.name].b)
+    end
+  end
   return model
 end
 

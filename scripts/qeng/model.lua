@@ -222,7 +222,11 @@ function Model:save_adapter(dir) return peft.save(self, dir) end
 function Model:load_adapter(path)
   return q.fs.kind(path) == "file" and gguf_lora.load(self, path) or peft.load(self, path)
 end
-function Model:read_adapter(dir) return peft.read(self, dir) end
+-- The same for single requests (request.lua), beside whatever adapter is on the model.
+function Model:read_adapter(path)
+  if q.fs.kind(path) == "file" then return (gguf_lora.read(self, path)) end
+  return peft.read(self, path)
+end
 function Model:save_adapter_gguf(path) return gguf_lora.save(self, path) end
 -- opt: type (f16; any mix of gguf_types.lua), overrides, importance, as gguf_export.write has them.
 function Model:save_gguf(path, opt) return gguf_export.save(self, path, opt) end

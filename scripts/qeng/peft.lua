@@ -69,7 +69,7 @@ function peft.load(model, dir)
   return model
 end
 
--- The adapter of folder `dir` for single requests (request.lua), beside whatever adapter is on the model.
+-- The adapter of folder `dir` for single requests.
 function peft.read(model, dir)
   local c = read_config(dir)
   local file, targets, adapter, count = q.safetensors.open(dir .. "/adapter_model.safetensors"), {}, { dir = dir, layers = {} }, 0

@@ -144,6 +144,8 @@ local function continue(model, ids, count)
   return { unpack(all, #ids + 1) }
 end
 
+local function of(i) return math.ceil(i / 3) end  -- the document of request i
+
 local dir = os.tmpname()
 os.remove(dir)
 q.fs.mkdir(dir)
@@ -156,19 +158,21 @@ for _, type in ipairs { "q4_k", "tq2_0" } do
   local curve = train(trained)
   assert(curve[#curve] < curve[1])
   trained:save_adapter(out)
+  trained:save_adapter_gguf(out .. "-lora.gguf")
 
   local served = q.load(path)
-  local engine, adapter, requests = served:engine { max_batch = 4, pages = 40, chunk = 5 }, served:read_adapter(out), {}
-  for i = 1, 6 do  -- every second one with the adapter
-    requests[i] = engine:submit { ids = documents[i % 3 + 1].tokens, max_tokens = 8, temperature = 0, stop_ids = {}, adapter = i % 2 == 0 and adapter or false }
+  local engine, requests = served:engine { max_batch = 4, pages = 40, chunk = 5 }, {}
+  local adapters = { false, served:read_adapter(out), served:read_adapter(out .. "-lora.gguf") }
+  for i = 1, 9 do  -- two of three with the adapter, as PEFT and as GGUF store it
+    requests[i] = engine:submit { ids = documents[of(i)].tokens, max_tokens = 8, temperature = 0, stop_ids = {}, adapter = adapters[i % 3 + 1] }
   end
   engine:finish()
   local bare, changed = q.load(path), 0
   for i, request in ipairs(requests) do
-    local wanted = continue(i % 2 == 0 and trained or bare, documents[i % 3 + 1].tokens, 8)
+    local wanted = continue(i % 3 > 0 and trained or bare, documents[of(i)].tokens, 8)
     assert(table.concat(request.output, " ") == table.concat(wanted, " "),
       ("%s, request %d: served %s, expected %s"):format(type, i, table.concat(request.output, " "), table.concat(wanted, " ")))
-    local without = continue(bare, documents[i % 3 + 1].tokens, 8)
+    local without = continue(bare, documents[of(i)].tokens, 8)
     if table.concat(without, " ") ~= table.concat(wanted, " ") then changed = changed + 1 end
   end
   assert(changed > 0, "the adapter changes nothing")
