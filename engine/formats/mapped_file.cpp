@@ -36,15 +36,15 @@ struct Descriptor {
 
 int open_to_read(const std::string& path) { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); }
 
-// Reads `bytes` at `offset`; false at the file's end or on an error.
-bool read_at(int fd, std::byte* to, size_t bytes, size_t offset) {
+// Reads `bytes` at `offset`; returns 0 or the error's number, EIO where the file ends before.
+int read_at(int fd, std::byte* to, size_t bytes, size_t offset) {
   while (bytes > 0) {
     const ssize_t got = ::pread(fd, to, bytes, static_cast<off_t>(offset));
     if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) return false;
+    if (got <= 0) return got < 0 ? errno : EIO;
     to += got, offset += static_cast<size_t>(got), bytes -= static_cast<size_t>(got);
   }
-  return true;
+  return 0;
 }
 
 // Bytes that may be allocated without pushing out other programs; 0 if the system does not say.
@@ -92,20 +92,18 @@ void MappedFile::load() const {
   const auto put_here = [&](int flags, int fd) {
     return ::mmap(memory, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED | flags, fd, 0) != MAP_FAILED;
   };
-  bool whole = put_here(MAP_ANONYMOUS, -1);
-  if (whole) {
+  std::atomic<int> error{put_here(MAP_ANONYMOUS, -1) ? 0 : errno};
+  if (!error) {
     ::madvise(memory, size_, MADV_HUGEPAGE);  // advice: refusal changes nothing but speed
     constexpr int64_t kPart = int64_t{8} << 20;
-    std::atomic<bool> read{true};
     parallel_for(available_threads(), static_cast<int64_t>(size_), kPart, [&](int64_t begin, int64_t end) {
-      if (!read_at(file.fd, memory + begin, static_cast<size_t>(end - begin), static_cast<size_t>(begin))) read = false;
+      const int found = read_at(file.fd, memory + begin, static_cast<size_t>(end - begin), static_cast<size_t>(begin));
+      if (found) error = found;
     });
-    whole = read;
   }
-  if (whole) return;
-  const std::string reason = std::strerror(errno);
+  if (!error) return;
   if (!put_here(MAP_NORESERVE, file.fd)) fail("io", path_, ": cannot map it again: ", std::strerror(errno));
-  fail("io", path_, ": cannot read its ", size_, " bytes into memory: ", reason);
+  fail("io", path_, ": cannot read its ", size_, " bytes into memory: ", std::strerror(error));
 }
 
 // ---------------------------------------------------------------- files that shrink
