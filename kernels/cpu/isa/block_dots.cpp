@@ -1,7 +1,4 @@
 // Rows of activations rounded to int8, and their dot products with weights of block formats as they lie in memory.
-#include <algorithm>
-#include <type_traits>
-
 #include "kernels/cpu/isa/block_dot.h"
 #include "kernels/cpu/isa/table.h"
 #include "kernels/math/blocks/activations.h"
@@ -95,12 +92,13 @@ template <class Block, int kXs>
 void dots(const Activations& x, int64_t row, const Block* w, int64_t n, float* out, int64_t stride) {
   using D = Dot<Block>;
   constexpr int kElements = Block::kElements, kSize = sizeof(Block);
-  constexpr int kEvery = std::max(1, 64 / kSize), kLines = (kSize * kEvery + 48) / 64;  // blocks, and lines they take
+  constexpr int kEvery = kSize < 64 ? 64 / kSize : 1,
+                kLines = (kSize * kEvery + 48) / 64;  // blocks, and lines they take
   const int64_t count = x.k / kElements, apart = (n + kRows - 1) / kRows;
   const int8_t* codes = x.codes + row * x.k;
   for (int64_t j = 0; j < apart; ++j) {
     const Block* rows[kRows];  // the last again where there are fewer
-    for (int r = 0; r < kRows; ++r) rows[r] = w + std::min(j + r * apart, n - 1) * count;
+    for (int r = 0; r < kRows; ++r) rows[r] = w + (j + r * apart < n ? j + r * apart : n - 1) * count;
     Floats y[kXs];
     for (Floats& each : y) each = splat_float(0.0f);
     for (int64_t b = 0; b < count; ++b) {
@@ -160,16 +158,18 @@ void dots(const Activations& x, int64_t row, const Block* w, int64_t n, float* o
   }
 }
 
+// Rows from .. end of x, as many at a time as kXs, then half as many.
+template <class Block, int kXs>
+void dots_of(const Activations& x, int64_t from, int64_t end, const Block* w, int64_t n, float* out, int64_t stride) {
+  for (; from + kXs <= end; from += kXs, out += kXs * stride) dots<Block, kXs>(x, from, w, n, out, stride);
+  if constexpr (kXs > 1) dots_of<Block, kXs / 2>(x, from, end, w, n, out, stride);
+}
+
 void block_dots(DType format, const Activations& x, int64_t row, int64_t rows, const void* w, int64_t n, float* out,
                 int64_t stride) {
   blocks::with_block(format, [&](auto block) {
-    const auto* data = static_cast<const decltype(block)*>(w);
-    int64_t r = 0;
-    const auto take = [&](auto count) {
-      for (; r + count <= rows; r += count) dots<decltype(block), count>(x, row + r, data, n, out + r * stride, stride);
-    };
-    take(std::integral_constant<int, 4>()), take(std::integral_constant<int, 2>()),
-        take(std::integral_constant<int, 1>());
+    using Block = decltype(block);
+    dots_of<Block, 4>(x, row, row + rows, static_cast<const Block*>(w), n, out, stride);
   });
 }
 
