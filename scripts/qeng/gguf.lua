@@ -31,7 +31,7 @@ local function stop_ids(file)
 end
 
 -- Brings the weights of an open GGUF or safetensors file into memory as q.load's options have it.
-function gguf.load(file, opt)
+function gguf.into_memory(file, opt)
   if opt.weights and opt.weights ~= "copy" and opt.weights ~= "map" then
     q.error("value", ("weights = %q: expected \"map\" or \"copy\""):format(tostring(opt.weights)))
   end
@@ -42,7 +42,7 @@ end
 -- writable, weights, as q.load has them.
 function gguf.open(path, opt)
   local file = q.gguf.open(path)
-  gguf.load(file, opt)
+  gguf.into_memory(file, opt)
   local values, architecture, factors = gguf_config.read(file, path, hadamard.keys)
   local dtype = opt.dtype or activation_dtype(file)
   local known = {}

@@ -35,7 +35,7 @@ function lora.save(model, path)
   writer:commit()
 end
 
--- The adapter of a GGUF file for single requests, as peft.read has it; and its rank, alpha and the roles of its layers.
+-- The adapter of a GGUF file for single requests, as peft.read has it; its rank and its alpha.
 function lora.read(model, path)
   local file = q.gguf.open(path)
   local a = names.architecture(model.arch.hf)

@@ -49,7 +49,7 @@ function M.load(dir, opt)
   end
   local file = config.read(dir)
   local weights = q.safetensors.open(dir)
-  gguf.load(weights, opt)
+  gguf.into_memory(weights, opt)
   local known = {}
   local dtype = opt.dtype
   local packed = int4.of(file, weights)
@@ -166,10 +166,14 @@ end
 
 local all_targets = { "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj" }
 
+local function refuse_rotated(self, what)
+  if self.rotations then q.error("unsupported", what .. ": this model's weights are stored rotated, which adapters do not know; use one that is not") end
+end
+
 -- Adds adapters: opt.rank, alpha (2 * rank), rslora, dropout, targets (all linear layers), seed. a is uniform as in PEFT
 -- (kaiming, a = sqrt 5), b is zero, so the model computes what it did.
 function Model:lora(opt)
-  if self.rotations then q.error("unsupported", "lora: this model's weights are stored rotated, which adapters do not know; use one that is not") end
+  refuse_rotated(self, "lora")
   local rank = opt.rank or 16
   local alpha = opt.alpha or 2 * rank
   local targets = {}
@@ -224,6 +228,7 @@ function Model:load_adapter(path)
 end
 -- The same for single requests (request.lua), beside whatever adapter is on the model.
 function Model:read_adapter(path)
+  refuse_rotated(self, "read_adapter")
   if q.fs.kind(path) == "file" then return (gguf_lora.read(self, path)) end
   return peft.read(self, path)
 end

@@ -171,6 +171,11 @@ end
 refused("attention logit soft-capping", q.random_model, gemma3_with("attn_logit_softcapping", 50))
 refused("soft-capping of the logits", q.random_model, gemma3_with("final_logit_softcapping", 30))
 refused("hidden_activation = silu", q.random_model, gemma3_with("hidden_activation", "silu"))
+assert(distance(logits(q.load(at "qwen2.gguf", { weights = "map" })), logits(q.load(at "qwen2.gguf", { weights = "copy" }))) == 0)
+refused('expected "map" or "copy"', function() q.load(at "qwen2.gguf", { weights = "stream" }) end)
+local rotated = q.load(at "qwen2.gguf")
+rotated.rotations = {}
+refused("stored rotated", function() rotated:read_adapter(at "none") end)
 refused("gemma3 has no words for", function() q.random_model(gemma3_with("query_pre_attn_scalar", 99)):save_gguf(at "x.gguf") end)
 refused("blk.0.attn_norm.weight is missing", q.load, file_with(sizes))
 refused("there is no type q9", types.plan, "q9", "", {})
