@@ -1,5 +1,6 @@
 // The linear layers of a Qwen2-1.5B shape in each stored dtype, as RowLinear computes them on the CPU:
 //   qeng_bench_row_linear [--types tq2_0,q8_0] [--head q6_k] [--rows 1,512] [--threads 2] [--rounds 5] [--clock cpu]
+//                         [--layout rows|interleaved]
 // bench/README.md says what the columns mean. Weights are random blocks, a tensor each, so that nothing stays in a cache.
 #include <algorithm>
 #include <chrono>
@@ -14,6 +15,7 @@
 #include "kernels/backend.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/error.h"
+#include "kernels/interleave.h"
 #include "kernels/math/blocks/with_block.h"
 #include "kernels/ops.h"
 
@@ -60,7 +62,7 @@ double read_bandwidth(int threads, const std::vector<char>& memory) {
 // A model's weights in one piece of memory.
 class Weights {
  public:
-  Weights(DType layers, DType head) : layers_(layers), head_(head) {
+  Weights(DType layers, DType head, bool interleaved) : layers_(layers), head_(head), interleaved_(interleaved) {
     const size_t each = dtype_bytes(layers, kHidden * (2 * kHidden + 2 * kKv)) + dtype_bytes(layers, 3 * kHidden * kWide);
     memory.resize(each * kLayers + dtype_bytes(head, kHidden * kVocab));
     const size_t blocks = each * kLayers;
@@ -74,8 +76,12 @@ class Weights {
 
  private:
   View take(DType dtype, int64_t n, int64_t k) {
-    const View view(memory.data() + used_, dtype, {n, k});
+    View view(memory.data() + used_, dtype, {n, k});
     used_ += view.bytes();
+    if (!interleaved_) return view;
+    if (used_ > done_ && interleaved_dtype(view) != dtype) interleave(view, available_threads());
+    done_ = std::max(done_, used_);
+    view.dtype = interleaved_dtype(view);
     return view;
   }
   // Random codes and equal scales: a stretch of blocks, repeated.
@@ -107,7 +113,8 @@ class Weights {
   }
 
   DType layers_, head_;
-  size_t used_ = 0;
+  bool interleaved_;
+  size_t used_ = 0, done_ = 0;  // bytes given out, bytes interleaved
 };
 
 // The products of a step of so many tokens. The head's is of one row, as only the last token's logits are wanted.
@@ -139,6 +146,7 @@ std::vector<RowLinear> step(Weights& weights, const View& x, const View& wide, c
 int bench(int count, char** arguments) {
   std::string types = "tq2_0,tq1_0,q2_0,q8_0,q4_k,q6_k,q4_0", head, rows_list = "1,512";
   int threads = available_threads(), rounds = 5;
+  bool interleaved = false;
   for (int i = 1; i < count; i += 2) {
     const std::string option = arguments[i], value = i + 1 < count ? arguments[i + 1] : "";
     if (option == "--types") types = value;
@@ -146,8 +154,9 @@ int bench(int count, char** arguments) {
     else if (option == "--rows") rows_list = value;
     else if (option == "--threads") threads = std::stoi(value);
     else if (option == "--rounds") rounds = std::stoi(value);
+    else if (option == "--layout" && (value == "rows" || value == "interleaved")) interleaved = value == "interleaved";
     else if (option == "--clock" && value == "cpu") cpu_clock = true, threads = 1;
-    else fail("usage", "unknown option ", option, " ", value, "; expected --types, --head, --rows, --threads, --rounds or --clock cpu");
+    else fail("usage", "unknown option ", option, " ", value, "; expected --types, --head, --rows, --threads, --rounds, --layout interleaved or --clock cpu");
   }
   const auto backend = make_cpu_backend(threads);
   std::printf("%s\n%-8s %5s %10s %10s %8s %8s %10s %10s\n", backend->description().c_str(), "type", "rows", "ms", "tokens/s",
@@ -155,7 +164,7 @@ int bench(int count, char** arguments) {
   std::mt19937 engine(2);
   for (const std::string& type : split(types)) {
     const DType dtype = dtype_from_name(type);
-    Weights weights(dtype, head.empty() ? dtype : dtype_from_name(head));
+    Weights weights(dtype, head.empty() ? dtype : dtype_from_name(head), interleaved);
     for (const std::string& text : split(rows_list)) {
       const int64_t rows = std::stoll(text);
       std::vector<float> x(static_cast<size_t>(rows * kWide)), y(static_cast<size_t>(rows * 2 * kWide)), logits(kVocab);

@@ -2,11 +2,14 @@
 #include <cerrno>
 #include <cmath>
 #include <cstdlib>
+#include <map>
 
 #include "bindings/register.h"
 #include "bindings/runtime.h"
 #include "engine/formats/gguf.h"
 #include "engine/formats/gguf_rows.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/interleave.h"
 
 namespace qeng {
 namespace {
@@ -14,6 +17,7 @@ namespace {
 // An open file or set of parts; tensors of it stay valid after close().
 struct GgufFile {
   std::shared_ptr<const Gguf> file;
+  std::map<std::string, DType> interleaved = {};  // tensors whose rows no longer lie as in the file
   const Gguf& open() const {
     if (!file) fail("closed", "this GgufFile is closed");
     return *file;
@@ -125,23 +129,33 @@ int tensor(Call& call) {
     for (const GgufTensor& each : file.tensors()) known.push_back(each.name);
     fail("value", file.path(), ": has no tensor ", name, lua::did_you_mean(name, known));
   }
-  Options opt(call, 2, {"dtype", "shape", "copy", "label", "heads"});
+  Options opt(call, 2, {"dtype", "shape", "copy", "label", "heads", "interleave"});
   if (opt.has("shape") && opt.get<Shape>("shape") != stored->shape)
     fail("shape", file.path(), ": tensor ", name, " is ", dims_text(stored->shape), ", expected ",
          dims_text(opt.get<Shape>("shape")), ": the file contradicts its own metadata");
-  const View view = file.view(name);
+  View view = file.view(name);
   const DType wanted = opt.get("dtype", view.dtype);
   const auto label = opt.get<std::string>("label", "weights");
   const auto heads = opt.get<int64_t>("heads", 0);
 
   Device& target = device();
+  if (const auto found = self->interleaved.find(name); found != self->interleaved.end()) {
+    if (heads) fail("value", file.path(), ": tensor ", name, " lies interleaved already; its rows stay in their order");
+    view.dtype = found->second;
+  }
+  const bool interleaves = opt.get("interleave", false) && wanted == row_dtype(view.dtype) && !opt.get("copy", false) &&
+                           target.backend().host_memory() && interleaved_dtype(view) != view.dtype;
   const size_t element = std::max<size_t>(dtype_size(view.dtype), 2);  // a block begins or ends with an f16
   const bool mappable =
       heads == 0 && target.backend().host_memory() && reinterpret_cast<uintptr_t>(view.data) % element == 0;
   TensorPtr raw;
   if (mappable) {
+    if (interleaves) {
+      view = interleave(view, available_threads());
+      self->interleaved[name] = view.dtype;
+    }
     raw = adopt_tensor(target, view.data, stored->shape, view.dtype, label, std::const_pointer_cast<Gguf>(self->file));
-    if (wanted == view.dtype && !opt.get("copy", false)) return call.push(raw);
+    if (wanted == row_dtype(view.dtype) && !opt.get("copy", false)) return call.push(raw);
   } else {
     raw = make_tensor(target, stored->shape, view.dtype, label);
     std::vector<std::byte> ordered;
@@ -150,7 +164,13 @@ int tensor(Call& call) {
       rows_to_halves(view, heads, ordered.data());
     }
     target.backend().upload(raw->view.data, heads ? ordered.data() : view.data, view.bytes());
+    if (interleaves) raw->view = interleave(raw->view, available_threads());
     if (wanted == view.dtype) return call.push(raw);
+  }
+  if (is_interleaved(view.dtype) && wanted == row_dtype(view.dtype)) {  // a copy in the file's order
+    TensorPtr plain = make_tensor(target, stored->shape, wanted, label);
+    restore(view, plain->view.data);
+    return call.push(plain);
   }
   TensorPtr result = make_tensor(target, stored->shape, wanted, label);
   copy_into(*result, *raw);
@@ -230,9 +250,14 @@ void write_tensor(GgufWriter& writer, const std::string& name, const Tensor& sou
   const View& view = source.view;
   std::vector<std::byte> host(view.bytes());
   source.device().backend().download(host.data(), view.data, host.size());
+  View on_host = view;
+  on_host.data = host.data();
+  std::vector<std::byte> plain(is_interleaved(view.dtype) ? host.size() : 0);
+  if (!plain.empty()) {
+    on_host = restore(on_host, plain.data());
+    host.swap(plain);
+  }
   if (heads) {
-    View on_host = view;
-    on_host.data = host.data();
     std::vector<std::byte> ordered(host.size());
     rows_to_pairs(on_host, heads, ordered.data());
     host.swap(ordered);
@@ -293,7 +318,7 @@ int save(Call& call) {
       tensors.push_back(lua::Value<TensorPtr>::read(L, pair + 2));
       const View& view = tensors.back()->view;
       specs.push_back(
-          {lua::Value<std::string>::read(L, pair + 1), view.dtype, Shape(view.shape, view.shape + view.rank)});
+          {lua::Value<std::string>::read(L, pair + 1), row_dtype(view.dtype), Shape(view.shape, view.shape + view.rank)});
     } catch (const lua::Problem& problem) {
       call.bad_argument(2, "element " + std::to_string(i) + ": " + problem.text);
     }

@@ -1,7 +1,6 @@
 #include "kernels/view.h"
 
 #include <cctype>
-#include <iterator>
 
 #include "kernels/error.h"
 
@@ -10,7 +9,7 @@ namespace qeng {
 DType dtype_from_name(const std::string& name) {
   std::string lower = name, known;
   for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  for (size_t i = 0; i < std::size(kDTypes); ++i) {
+  for (int i = 0; i < kRowDTypes; ++i) {
     if (lower == kDTypes[i].name) return static_cast<DType>(i);
     known += (i ? ", " : "") + std::string(kDTypes[i].name);
   }

@@ -20,11 +20,11 @@ local opt = q.options(q.device_options {
 q.use_device(opt)
 
 local model = q.load(opt.model, { dtype = opt.dtype, weights = opt.weights })
-local kv, bandwidth = opt.kv or model.dtype, bench.bandwidth()
+local kv = opt.kv or model.dtype
 local weights = bench.weight_bytes(model)
-local found = { model = opt.model, bandwidth = bandwidth, weight_bytes = weights, kv = kv, decode = {} }
-print(("%s: matrices of %.1f MB, a token's keys and values %.1f KB (%s), bandwidth %.1f GB/s"):format(opt.model, weights / 1e6,
-  require("qeng.paged").page_bytes(model, kv, 1) / 1e3, kv, bandwidth / 1e9))
+local found = { model = opt.model, weight_bytes = weights, kv = kv, decode = {} }
+print(("%s: matrices of %.1f MB, a token's keys and values %.1f KB (%s)"):format(opt.model, weights / 1e6,
+  require("qeng.paged").page_bytes(model, kv, 1) / 1e3, kv))
 
 local seconds = bench.prefill(model, opt.prompt, { kv = opt.kv, repeats = opt.repeats })
 found.prefill = { tokens = opt.prompt, tokens_per_second = opt.prompt / seconds }
@@ -33,9 +33,9 @@ for size in opt.batch:gmatch "[^,%s]+" do
   local n = tonumber(size)
   if not n or n < 1 or n ~= math.floor(n) then q.error("value", ("--batch %s: %s is no number of sequences"):format(opt.batch, size)) end
   local times = bench.decode(model, n, opt.context, opt.tokens, { kv = opt.kv })
-  local limit = bench.limit(model, n, opt.context + opt.tokens / 2, kv, bandwidth)
-  print(("decode    batch %5d   %10.2f tokens/s  (best step %.2f)  %3.0f %% of the limit of %.1f"):format(n, n / times.median, n / times.best,
-    100 * limit / times.median, n / limit))
-  found.decode[#found.decode + 1] = { batch = n, tokens_per_second = n / times.median, best = n / times.best, limit = n / limit, share = limit / times.median }
+  local limit = bench.limit(model, n, opt.context + opt.tokens / 2, kv, times.bandwidth)
+  print(("decode    batch %5d   %10.2f tokens/s  (best step %.2f)  %3.0f %% of the limit of %.1f, at %.1f GB/s"):format(n, n / times.median,
+    n / times.best, 100 * limit / times.median, n / limit, times.bandwidth / 1e9))
+  found.decode[#found.decode + 1] = { batch = n, tokens_per_second = n / times.median, best = n / times.best, limit = n / limit, share = limit / times.median, bandwidth = times.bandwidth }
 end
 if opt.out ~= "" then q.fs.write(opt.out, q.json.encode(found, { pretty = true }) .. "\n") end

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "kernels/blocks.h"
+#include "kernels/interleave.h"
 #include "kernels/math/bf16.h"
 #include "kernels/math/philox.h"
 
@@ -117,6 +118,8 @@ TensorPtr reshape_view(const TensorPtr& x, const Shape& shape) {
   tensor->view = view_of(x->view.data, shape, x->view.dtype);
   if (tensor->view.elements() != x->view.elements())
     fail("shape", "reshape of ", shape_text(x->view), " to ", shape_text(tensor->view), " changes the number of elements");
+  if (is_interleaved(x->view.dtype) && !tensor->view.same_shape(x->view))
+    fail("dtype", "reshape of ", shape_text(x->view), ", whose rows lie in groups: decode it first, with :to('f32')");
   return tensor;
 }
 
@@ -125,6 +128,9 @@ TensorPtr row_range(const TensorPtr& x, int64_t first, int64_t count) {
   const int64_t rows = x->view.shape[0];
   if (first < 0 || count < 0 || first > rows - count)
     fail("shape", "rows ", first, " .. ", first + count, " of ", shape_text(x->view), " are out of range");
+  if (is_interleaved(x->view.dtype) && (first % kInterleavedRows || count % kInterleavedRows))
+    fail("dtype", "rows ", first, " .. ", first + count, " of ", shape_text(x->view), ", which lies in groups of ", kInterleavedRows,
+         " rows: decode it first, with :to('f32')");
   TensorPtr tensor = new_tensor(x->device());
   tensor->buffer = x->buffer;
   tensor->view = x->view;
@@ -170,8 +176,10 @@ std::vector<float> to_host_f32(const Tensor& x) {
   return downloaded<float>(x, [](const View& image, std::vector<float>& values) {
     const int64_t columns = image.columns();
     const size_t row_bytes = dtype_bytes(image.dtype, columns);
-    for (int64_t r = 0; r < image.rows(); ++r)
-      decode_row(image.dtype, image.as<char>() + static_cast<size_t>(r) * row_bytes, 0, columns, values.data() + r * columns);
+    std::vector<uint16_t> plain(is_interleaved(image.dtype) ? image.bytes() / 2 : 0);
+    const View rows = plain.empty() ? image : restore(image, plain.data());
+    for (int64_t r = 0; r < rows.rows(); ++r)
+      decode_row(rows.dtype, rows.as<char>() + static_cast<size_t>(r) * row_bytes, 0, columns, values.data() + r * columns);
   });
 }
 

@@ -73,11 +73,12 @@ inline char* at(const View& view, int64_t index) {
   return static_cast<char*>(view.data) + index * static_cast<int64_t>(dtype_size(view.dtype));
 }
 
-// Row r of a view of any dtype.
+// Row r of a view of any dtype but interleaved ones.
 inline const char* row_at(const View& view, int64_t r) {
   return static_cast<const char*>(view.data) + r * static_cast<int64_t>(dtype_bytes(view.dtype, view.columns()));
 }
-// y = elements of row r of a stored view from the given one on, rounded to y's dtype (stored.cpp).
+// y = elements of row r of a stored view from the given one on (stored.cpp); decode_into rounds them to y's dtype.
+void decode_row(const View& stored, int64_t r, int64_t first, int64_t count, float* y, const CpuContext& context);
 void decode_into(const View& stored, int64_t r, int64_t first, int64_t count, DType dtype, void* y,
                  const CpuContext& context);
 

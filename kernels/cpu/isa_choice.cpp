@@ -18,6 +18,7 @@ void fill(Table& table);
 namespace avx512vnni {
 void fill_block_dots(Table& table);
 void fill_block_tiles(Table& table);
+void fill_interleaved_dots(Table& table);
 }  // namespace avx512vnni
 
 namespace {
@@ -34,6 +35,7 @@ struct Tables {
     avx512::fill(table[3]);
     avx512vnni::fill_block_dots(table[3]);
     avx512vnni::fill_block_tiles(table[3]);
+    avx512vnni::fill_interleaved_dots(table[3]);
     table[3].name = "avx512vnni";
     runs[0] = true;
     runs[1] = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c") &&

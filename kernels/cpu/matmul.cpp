@@ -16,7 +16,7 @@ void run_row(const Matmul& op, int64_t n, int64_t k, CpuContext& context) {
       float* rows = decoded + team_rank() * kDecoded * k;
       for (int64_t j = begin; j < end; j += kDecoded) {
         const int64_t count = std::min(kDecoded, end - j);
-        for (int64_t r = 0; r < count; ++r) context.isa->decode(op.b.dtype, row_at(op.b, j + r), 0, k, rows + r * k);
+        for (int64_t r = 0; r < count; ++r) decode_row(op.b, j + r, 0, k, rows + r * k, context);
         context.isa->gemv(a, isa::Float::f32, rows, dots + j, count, k);
       }
     } else {

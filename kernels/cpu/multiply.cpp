@@ -66,8 +66,8 @@ class Panel {
     panel_ = {reinterpret_cast<char*>(copy_), DType::f32, stride_of(columns)};
     parallel_for(context_.threads, rows, grain_rows(columns), [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r)
-        context_.isa->decode(matrix_.dtype, matrix_.at(row + r, 0), column, columns,
-                             reinterpret_cast<float*>(panel_.at(r, 0)));
+        decode_row(View(matrix_.data, matrix_.dtype, {row + rows, matrix_.ld}), row + r, column, columns,
+                   reinterpret_cast<float*>(panel_.at(r, 0)), context_);
     });
   }
 

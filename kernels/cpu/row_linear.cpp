@@ -9,8 +9,9 @@ namespace qeng {
 
 namespace {
 
-constexpr int64_t kFewRows = 16;         // of x, for which repacking a panel costs more than it gains
-constexpr int64_t kMostRows = 512;       // of x at a time: their codes stay in the last-level cache
+constexpr int64_t kFewRows = 16;  // of x, for which repacking a panel costs more than it gains
+// Rows of x at a time: their codes stay in the last-level cache, or without panels in the thread's own.
+constexpr int64_t kMostRows = 512, kMostRowsOfFew = 128;
 constexpr int64_t kMostPiece = 1 << 18;  // bytes of w that a thread takes at a time for few rows: they fit its cache
 
 // y[j] = alpha * dot[j] + bias[j] + y[j]
@@ -42,6 +43,7 @@ void finish(const RowLinear& op, size_t i, int64_t r, int64_t first, int64_t n, 
   y.dtype == DType::f32 ? with_bias(y.as<float>() + at_element) : with_bias(y.as<bf16>() + at_element);
 }
 
+// format: of rows
 isa::Activations round_rows(const View& x, DType format, CpuContext& context) {
   isa::Activations to;
   to.rows = x.rows(), to.k = x.columns(), to.group = dtype_info(format).elements;
@@ -51,6 +53,7 @@ isa::Activations round_rows(const View& x, DType format, CpuContext& context) {
   to.sums = context.scratch.take<int32_t>(n / to.group);
   to.sums_16 = context.scratch.take<int16_t>(n / 16);
   to.sums_32 = context.scratch.take<int16_t>(n / 32);
+  to.halves_16 = context.scratch.take<int16_t>(n / 8);
   float* wide = x.dtype == DType::f32 ? nullptr : context.scratch.take<float>(context.threads * to.k);
   parallel_for(context.threads, to.rows, grain_rows(to.k), [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
@@ -83,20 +86,26 @@ bool spreads(int64_t apart) {
   return true;
 }
 
-// Rows of w that make about `bytes`, in a number that isa.block_dots walks well.
-int64_t rows_of_piece(int64_t bytes, int64_t row_bytes) {
+// Rows of w that make about `bytes`, in a number that isa.block_dots or isa.interleaved_dots walks well.
+int64_t rows_of_piece(DType format, int64_t bytes, int64_t row_bytes) {
+  constexpr int64_t kGroups = 2 * kInterleavedRows;
+  if (is_interleaved(format)) return std::max<int64_t>(1, bytes / row_bytes / kGroups) * kGroups;
   const int64_t most = std::max<int64_t>(1, bytes / row_bytes / isa::kPanelRows) * isa::kPanelRows;
   for (int64_t rows = most; rows > most / 2; rows -= 8)
     if (spreads(rows / 8 * row_bytes)) return rows;
   return most;
 }
 
+// Whether w is read as it lies for so many rows of x. tq2_0 interleaved always is: unpacking it costs less than reading
+// a panel.
+bool is_few(DType format, int64_t rows) { return rows <= kFewRows || format == DType::tq2_0_interleaved; }
+
 // Rows first .. first + n of w_i: what a thread takes at a time.
 struct Piece {
   size_t i;
   int64_t first, n;
 };
-std::vector<Piece> pieces_of(const RowLinear& op, bool few, int threads) {
+std::vector<Piece> pieces_of(const RowLinear& op, int threads) {
   std::vector<Piece> pieces;
   int64_t total = 0;
   for (const View& w : op.w) total += static_cast<int64_t>(w.bytes());
@@ -104,7 +113,8 @@ std::vector<Piece> pieces_of(const RowLinear& op, bool few, int threads) {
   for (size_t i = 0; i < op.w.size(); ++i) {
     const int64_t n = op.w[i].shape[0];
     const auto row_bytes = static_cast<int64_t>(dtype_bytes(op.w[i].dtype, op.w[i].columns()));
-    const int64_t step = few ? rows_of_piece(bytes, row_bytes) : isa::kPanelRows;
+    const DType format = op.w[i].dtype;
+    const int64_t step = is_few(format, op.x.rows()) ? rows_of_piece(format, bytes, row_bytes) : isa::kPanelRows;
     for (int64_t first = 0; first < n; first += step) pieces.push_back({i, first, std::min(step, n - first)});
   }
   return pieces;
@@ -118,41 +128,44 @@ void run(const RowLinear& op, CpuContext& context) {
   std::map<std::pair<int64_t, int>, isa::Activations> rounded;  // by what formats share
   std::vector<const isa::Activations*> x(op.w.size());
   const float* wide = nullptr;
-  int64_t panel_bytes = 0, widest = isa::kPanelRows;
+  int64_t panel_bytes = 0, widest = isa::kPanelRows, most = std::min(rows, kMostRowsOfFew);
   for (size_t i = 0; i < op.w.size(); ++i) {
     const DType format = op.w[i].dtype;
+    if (!is_few(format, rows)) most = std::min(rows, kMostRows);
     if (!is_block(format)) {
       if (!wide) wide = wide_rows(op.x, context);
       continue;
     }
-    const auto key = std::make_pair(int64_t{dtype_info(format).elements}, isa.activation_planes(format));
-    if (!rounded.count(key)) rounded[key] = round_rows(op.x, format, context);
+    const DType plain = row_dtype(format);
+    const auto key = std::make_pair(int64_t{dtype_info(plain).elements}, isa.activation_planes(plain));
+    if (!rounded.count(key)) rounded[key] = round_rows(op.x, plain, context);
     x[i] = &rounded[key];
-    panel_bytes = std::max(panel_bytes, isa.panel_bytes(format, k));
+    if (!is_few(format, rows)) panel_bytes = std::max(panel_bytes, isa.panel_bytes(format, k));
   }
-  const bool few = rows <= kFewRows;
-  const std::vector<Piece> pieces = pieces_of(op, few, context.threads);
+  const std::vector<Piece> pieces = pieces_of(op, context.threads);
   for (const Piece& piece : pieces) widest = std::max(widest, piece.n);
-  const int64_t most = std::min(rows, kMostRows);
-  auto* panels = context.scratch.take<char>(few ? 1 : context.threads * panel_bytes);
+  auto* panels = context.scratch.take<char>(std::max<int64_t>(1, context.threads * panel_bytes));
   auto* sums = context.scratch.take<float>(context.threads * most * widest);
   for (int64_t first = 0; first < rows; first += most) {
     const int64_t count = std::min(most, rows - first);
     parallel_shares(context.threads, static_cast<int64_t>(pieces.size()), [&](int64_t index) {
       const auto [i, column, n] = pieces[static_cast<size_t>(index)];
       const View& w = op.w[i];
-      const auto* data = w.as<char>() + static_cast<int64_t>(dtype_bytes(w.dtype, k)) * column;
+      const auto* data = w.as<char>() + static_cast<int64_t>(dtype_bytes(w.dtype, k)) * column;  // or its group's
       float* dots = sums + team_rank() * most * widest;
+      int64_t stride = widest;
       if (!is_block(w.dtype)) {
-        isa.row_dots(wide + first * k, count, float_type(w), data, dots, widest, n, k);
-      } else if (few) {
-        isa.block_dots(w.dtype, *x[i], first, count, data, n, dots, widest);
+        isa.row_dots(wide + first * k, count, float_type(w), data, dots, stride, n, k);
+      } else if (is_few(w.dtype, rows)) {
+        const auto few_dots = is_interleaved(w.dtype) ? isa.interleaved_dots : isa.block_dots;
+        few_dots(w.dtype, *x[i], first, count, data, n, dots, stride);
       } else {
         char* panel = panels + team_rank() * panel_bytes;
-        isa.pack_panel(w.dtype, data, n, k, panel);
+        stride = isa::kPanelRows;
+        isa.pack_panel(w.dtype, w.data, column, n, k, panel);
         isa.block_tiles(w.dtype, *x[i], first, count, panel, dots);
       }
-      for (int64_t r = 0; r < count; ++r) finish(op, i, first + r, column, n, dots + r * widest);
+      for (int64_t r = 0; r < count; ++r) finish(op, i, first + r, column, n, dots + r * stride);
     });
   }
 }

@@ -16,19 +16,23 @@ function bench.weight_bytes(model)
   return bytes
 end
 
--- Bytes a second of the device: of a copy, or of reading a matrix too large for any cache, whichever is more.
-function bench.bandwidth()
-  local read = q.scope(function()
-    local w, x = q.zeros({ 16384, 8192 }, "f32"), q.zeros({ 1, 8192 }, "f32")
-    local best = math.huge
-    for _ = 1, 6 do
+-- {once = function() -> seconds of reading a matrix too large for any cache, bytes = its bytes, free =}
+local function reader()
+  local w, x = q.zeros({ 16384, 8192 }, "f32"), q.zeros({ 1, 8192 }, "f32")
+  local function once()
+    return q.scope(function()
       local begin = q.time()
       q.row_linear(x, { w })[1]:rows(0, 1):to("f32"):table()
-      best = math.min(best, q.time() - begin)
-    end
-    return w:bytes() / best
-  end)
-  return math.max(read, q.limits().bandwidth)
+      return q.time() - begin
+    end)
+  end
+  once()
+  return { once = once, bytes = w:bytes(), free = function() w:free() x:free() end }
+end
+
+local function median(list)
+  table.sort(list)
+  return list[math.ceil(#list / 2)]
 end
 
 -- n sequences of `context` tokens each, and a function that decodes one token of each.
@@ -74,24 +78,27 @@ function bench.prefill(model, tokens, opt)
   return best
 end
 
--- Seconds of a step of n sequences that begin with `context` tokens: {best =, median =} over `tokens` steps, without the first two,
--- in which a program is captured.
+-- Seconds of a step of n sequences that begin with `context` tokens: {best =, median =, bandwidth =} over `tokens` steps, without the
+-- first two, in which a program is captured. bandwidth: bytes a second of reading alone, the median of readings between the steps, as
+-- a machine that others use too changes its speed from second to second; or of a copy, where that is more.
 function bench.decode(model, n, context, tokens, opt)
   local pages = n * math.ceil((context + tokens + 3) / 16)
   local runner = paged.new(model, { pages = pages, kv = opt.kv, rows = math.max(context, n), sequences = n, remember = false })
   local parts, step = sequences(model, runner, n, context)
-  local times = {}
+  local times, reads, read = {}, {}, reader()
   step()
   step()
   for i = 1, tokens do
+    if i % 2 == 1 then reads[#reads + 1] = read.once() end
     local begin = q.time()
     step()
     times[i] = q.time() - begin
   end
   close(runner, parts)
   runner:free()
-  table.sort(times)
-  return { best = times[1], median = times[math.ceil(#times / 2)] }
+  read.free()
+  local middle = median(times)
+  return { best = times[1], median = middle, bandwidth = math.max(read.bytes / median(reads), q.limits().bandwidth) }
 end
 
 -- Least seconds of such a step.

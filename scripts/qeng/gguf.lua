@@ -30,19 +30,20 @@ local function stop_ids(file)
   return ids
 end
 
--- Brings the weights of an open GGUF or safetensors file into memory as q.load's options have it.
+-- Brings the weights of an open GGUF or safetensors file into memory as q.load's options have it; returns whether they are there.
 function gguf.into_memory(file, opt)
   if opt.weights and opt.weights ~= "copy" and opt.weights ~= "map" then
     q.error("value", ("weights = %q: expected \"map\" or \"copy\""):format(tostring(opt.weights)))
   end
-  if opt.weights == "copy" or not opt.weights and not opt.writable then file:load { if_room = not opt.weights } end
+  if opt.weights == "map" or not opt.weights and opt.writable then return false end
+  return file:load { if_room = not opt.weights }
 end
 
 -- Opens `path` and returns {values = of a config.json, factors =, dtype =, rotations =, source(name, shape), finish(model)}. opt: dtype,
 -- writable, weights, as q.load has them.
 function gguf.open(path, opt)
   local file = q.gguf.open(path)
-  gguf.into_memory(file, opt)
+  local in_memory = gguf.into_memory(file, opt)
   local values, architecture, factors = gguf_config.read(file, path, hadamard.keys)
   local dtype = opt.dtype or activation_dtype(file)
   local known = {}
@@ -60,7 +61,10 @@ function gguf.open(path, opt)
     end
     local dense = info.dtype == "f32" or info.dtype == "bf16"
     local as = (dense or #shape == 1 or opt.writable) and dtype or nil
-    return file:tensor(stored, { dtype = as, shape = shape, heads = names.heads(architecture, name, c), copy = opt.writable, label = "weights" })
+    return file:tensor(stored, {
+      dtype = as, shape = shape, heads = names.heads(architecture, name, c), copy = opt.writable, label = "weights",
+      interleave = in_memory and (stored ~= "token_embd.weight" or not file:info "output.weight"),  -- not what is read by rows alone
+    })
   end
 
   local function finish(model)

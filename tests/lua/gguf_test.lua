@@ -172,6 +172,23 @@ refused("attention logit soft-capping", q.random_model, gemma3_with("attn_logit_
 refused("soft-capping of the logits", q.random_model, gemma3_with("final_logit_softcapping", 30))
 refused("hidden_activation = silu", q.random_model, gemma3_with("hidden_activation", "silu"))
 assert(distance(logits(q.load(at "qwen2.gguf", { weights = "map" })), logits(q.load(at "qwen2.gguf", { weights = "copy" }))) == 0)
+-- Matrices of tq2_0 and q6_k are interleaved as they are copied, which shows nowhere: not in logits, rows, values or files.
+for name, values in pairs {
+  llama = { architectures = { "LlamaForCausalLM" }, tie_word_embeddings = false }, qwen2 = { architectures = { "Qwen2ForCausalLM" }, tie_word_embeddings = true },
+} do
+  values = with(values)
+  values.hidden_size, values.intermediate_size = 256, 512
+  q.random_model(values, { seed = 4, std = 0.2 }):save_gguf(at(name .. "-ternary.gguf"), { type = "tq2_0", overrides = "embd=q6_k,output=q6_k" })
+  local mapped, copied = q.load(at(name .. "-ternary.gguf"), { weights = "map" }), q.load(at(name .. "-ternary.gguf"), { weights = "copy" })
+  assert(distance(logits(mapped), logits(copied)) == 0, name .. ": interleaved rows compute something else")
+  for _, pair in ipairs { { mapped.head, copied.head }, { mapped.linears[1].weight, copied.linears[1].weight } } do
+    assert(pair[1]:dtype() == pair[2]:dtype() and distance(pair[1]:to("f32"):reshape({ pair[1]:elements() }):table(), pair[2]:to("f32"):reshape({ pair[1]:elements() }):table()) == 0)
+  end
+  refused("groups of 32 rows", function() copied.linears[1].weight:rows(1, 2) end)
+  refused("lie in groups", function() copied.linears[1].weight:reshape { 128, 512 } end)
+  for i, model in ipairs { mapped, copied } do model:save_gguf(at(i .. ".gguf"), { type = "tq2_0", overrides = "embd=q6_k,output=q6_k" }) end
+  assert(q.fs.read(at "1.gguf") == q.fs.read(at "2.gguf"), name .. ": interleaved rows are written as they lie")
+end
 refused('expected "map" or "copy"', function() q.load(at "qwen2.gguf", { weights = "stream" }) end)
 local rotated = q.load(at "qwen2.gguf")
 rotated.rotations = {}

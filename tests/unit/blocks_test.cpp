@@ -14,7 +14,7 @@ namespace {
 
 std::vector<DType> block_formats() {
   std::vector<DType> formats;
-  for (size_t i = 0; i < std::size(kDTypes); ++i)
+  for (int i = 0; i < kRowDTypes; ++i)
     if (is_block(static_cast<DType>(i))) formats.push_back(static_cast<DType>(i));
   return formats;
 }

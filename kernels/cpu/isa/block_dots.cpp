@@ -34,9 +34,14 @@ void round_groups(const float* x, const Activations& to, int64_t row) {
       const Ints fours = sum_of_bytes(load_bytes(codes + 32 * i));
       total = add(total, fours);
       if constexpr (group == 256) {
-        int32_t parts[8];
-        store_ints(parts, fours);
-        const int low = parts[0] + parts[1] + parts[2] + parts[3], high = parts[4] + parts[5] + parts[6] + parts[7];
+        int16_t pairs[16];
+        store_shorts(pairs, sums_of_pairs(load_bytes(codes + 32 * i)));
+        const auto four = [&](int first) {
+          return static_cast<int16_t>(pairs[first] + pairs[first + 2] + pairs[first + 4] + pairs[first + 6]);
+        };
+        int16_t* halves = to.halves_16 + ((row * groups + b) * 16 + 2 * i) * 2;
+        halves[0] = four(0), halves[1] = four(1), halves[2] = four(8), halves[3] = four(9);
+        const int low = halves[0] + halves[1], high = halves[2] + halves[3];
         int16_t* sums_16 = to.sums_16 + (row * groups + b) * 16;
         sums_16[i] = static_cast<int16_t>(low), sums_16[8 + i] = static_cast<int16_t>(high);
         to.sums_32[(row * groups + b) * 8 + i] = static_cast<int16_t>(low + high);

@@ -3,6 +3,7 @@
 // inside a block are exact and those over blocks take the order of block_dots.cpp, so the results are its bits.
 #include "kernels/cpu/isa/block_dot.h"
 #include "kernels/cpu/isa/table.h"
+#include "kernels/math/blocks/interleaved.h"
 
 namespace qeng::isa::QENG_ISA {
 namespace {
@@ -58,6 +59,32 @@ void pack(const Block* w, int64_t n, int64_t count, PanelBlock<Block>* panel) {
                 has_min<Block>() ? mins[g] : static_cast<int16_t>(scales[g] * D::kOffset);
       }
     }
+}
+
+// The half of a group of 32 rows that begins with row `first`.
+void pack(const blocks::Interleaved<blocks::Q6_K>* w, int first, int64_t count, PanelBlock<blocks::Q6_K>* panel) {
+  for (int64_t b = 0; b < count; ++b) {
+    auto& to = panel[b];
+    for (int step = 0; step < to.kSteps; ++step) {
+      const auto& from = w[b].steps[step];
+      const Bytes low = load_bytes(from.low[first / kPanelRows]), high = load_bytes(from.high);
+      const Bytes bits_4_5[kSides] = {first ? bits<0, 48>(high) : bits<0, 48>(shift_bits_left<4>(high)),
+                                      first ? bits<2, 48>(high) : bits<0, 48>(shift_bits_left<2>(high))};
+      store_bytes(to.codes[step][0], either(bits<0, 15>(low), bits_4_5[0]));
+      store_bytes(to.codes[step][1], either(bits<4, 15>(low), bits_4_5[1]));
+    }
+    for (int side = 0; side < kSides; ++side) {
+      const int row = first + kLanes * side;
+      store_floats(to.factor[side], load_f16(w[b].d + row));
+      for (int g = 0; g < 16; ++g)
+        for (int lane = 0; lane < kLanes; ++lane) {
+          const int16_t scale = w[b].scales[g][row + lane];
+          to.scales[g][side][lane][0] = to.scales[g][side][lane][1] = scale;
+          const int entry = g / 2 + g % 2 * 8;  // of the sums of x, which are Shorts
+          to.mins[entry / 2][side][lane][entry % 2] = static_cast<int16_t>(scale * Dot<blocks::Q6_K>::kOffset);
+        }
+    }
+  }
 }
 
 // Steps whose products fit together in an int16, a power of two.
@@ -139,22 +166,29 @@ inline void tile(const Activations& x, int64_t first, const PanelBlock<Block>* p
 
 int64_t panel_bytes(DType format, int64_t k) {
   int64_t bytes = 0;
-  blocks::with_block(format, [&](auto block) {
+  blocks::with_block(row_dtype(format), [&](auto block) {
     using Block = decltype(block);
     bytes = k / Block::kElements * static_cast<int64_t>(sizeof(PanelBlock<Block>));
   });
   return bytes;
 }
 
-void pack_panel(DType format, const void* w, int64_t n, int64_t k, void* panel) {
+void pack_panel(DType format, const void* w, int64_t first, int64_t n, int64_t k, void* panel) {
+  if (format == DType::q6_k_interleaved) {
+    using Block = blocks::Q6_K;
+    const int64_t count = k / Block::kElements;
+    const auto* group = static_cast<const blocks::Interleaved<Block>*>(w) + first / kInterleavedRows * count;
+    return pack(group, static_cast<int>(first % kInterleavedRows), count, static_cast<PanelBlock<Block>*>(panel));
+  }
   blocks::with_block(format, [&](auto block) {
     using Block = decltype(block);
-    pack(static_cast<const Block*>(w), n, k / Block::kElements, static_cast<PanelBlock<Block>*>(panel));
+    const int64_t count = k / Block::kElements;
+    pack(static_cast<const Block*>(w) + first * count, n, count, static_cast<PanelBlock<Block>*>(panel));
   });
 }
 
 void block_tiles(DType format, const Activations& x, int64_t first, int64_t rows, const void* panel, float* out) {
-  blocks::with_block(format, [&](auto block) {
+  blocks::with_block(row_dtype(format), [&](auto block) {
     const auto* w = static_cast<const PanelBlock<decltype(block)>*>(panel);
     int64_t r = 0;
     for (; r + 4 <= rows; r += 4) tile<4>(x, first + r, w, out + r * kPanelRows);

@@ -77,9 +77,14 @@ inline Bytes look_up(const uint64_t (&table)[2], Bytes a) { return _mm256_shuffl
 
 // ---- Products
 inline Products no_products() { return _mm256_setzero_si256(); }
+// products_of_pairs: in every lane, a factor times sums of the first two and of the last two of four elements, as
+// add_products adds them; modulo 2^16.
 #if defined(QENG_VNNI)
 inline Products add_products(Products p, Bytes unsigned_a, Bytes signed_b) {
   return _mm256_dpbusd_epi32(p, unsigned_a, signed_b);
+}
+inline Products products_of_pairs(const int16_t* pairs, int factor) {
+  return _mm256_set1_epi32(factor * (pairs[0] + pairs[1]));
 }
 inline Ints widen(Products p) { return p; }
 inline Ints widen(Products p, Shorts factors) {  // pairs of equal factors
@@ -88,6 +93,9 @@ inline Ints widen(Products p, Shorts factors) {  // pairs of equal factors
 #else
 inline Products add_products(Products p, Bytes unsigned_a, Bytes signed_b) {
   return _mm256_add_epi16(p, _mm256_maddubs_epi16(unsigned_a, signed_b));
+}
+inline Products products_of_pairs(const int16_t* pairs, int factor) {
+  return _mm256_mullo_epi16(splat_four(pairs), _mm256_set1_epi16(static_cast<int16_t>(factor)));
 }
 inline Ints widen(Products p) { return _mm256_madd_epi16(p, _mm256_set1_epi16(1)); }
 inline Ints widen(Products p, Shorts factors) { return _mm256_madd_epi16(p, factors); }
@@ -124,6 +132,22 @@ template <int i>
 inline Shorts factors_of(Shorts a) {
   return _mm256_shuffle_epi8(a, _mm256_set1_epi16(static_cast<int16_t>(2 * i + 256 * (2 * i + 1))));
 }
+// Bytes with sign 8 p .. 8 p + 7 of 32, each as two equal entries.
+template <int p>
+inline Shorts twice_each(const int8_t* bytes) {
+  constexpr int at = p % 2 * 8;
+  const auto high = [](int i) { return 256 * i + 128; };  // byte i as the high half of an entry
+  const __m256i order = _mm256_setr_epi16(
+      static_cast<int16_t>(high(at)), static_cast<int16_t>(high(at)), static_cast<int16_t>(high(at + 1)),
+      static_cast<int16_t>(high(at + 1)), static_cast<int16_t>(high(at + 2)), static_cast<int16_t>(high(at + 2)),
+      static_cast<int16_t>(high(at + 3)), static_cast<int16_t>(high(at + 3)), static_cast<int16_t>(high(at + 4)),
+      static_cast<int16_t>(high(at + 4)), static_cast<int16_t>(high(at + 5)), static_cast<int16_t>(high(at + 5)),
+      static_cast<int16_t>(high(at + 6)), static_cast<int16_t>(high(at + 6)), static_cast<int16_t>(high(at + 7)),
+      static_cast<int16_t>(high(at + 7)));
+  return _mm256_srai_epi16(_mm256_shuffle_epi8(load_twice(bytes + p / 2 * 16), order), 8);
+}
+// Sums of neighbours, with sign: entry i of codes 2 i and 2 i + 1.
+inline Shorts sums_of_pairs(Bytes a) { return _mm256_maddubs_epi16(splat_byte(1), a); }
 inline Ints multiply_pairs(Shorts a, Shorts b) { return _mm256_madd_epi16(a, b); }
 
 // ---- Ints
@@ -136,6 +160,10 @@ inline Ints multiply_ints(Ints a, Ints b) { return _mm256_mullo_epi32(a, b); }
 template <int n>
 inline Ints shift_left(Ints a) {
   return _mm256_slli_epi32(a, n);
+}
+template <int n>
+inline Ints shift_right(Ints a) {  // with sign
+  return _mm256_srai_epi32(a, n);
 }
 // Lane r: the sum of all lanes of rows[r]
 inline Ints totals(const Ints (&rows)[8]) {
@@ -167,6 +195,7 @@ inline Floats gather(F of) {
     return _mm256_cvtph_ps(_mm_setr_epi16(bits(0), bits(1), bits(2), bits(3), bits(4), bits(5), bits(6), bits(7)));
   }
 }
+inline Floats load_f16(const f16* p) { return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
 inline Floats multiply(Floats a, Floats b) { return _mm256_mul_ps(a, b); }
 inline Floats multiply_add(Floats a, Floats b, Floats c) { return _mm256_fmadd_ps(a, b, c); }
 inline Floats subtract_product(Floats a, Floats b, Floats c) { return _mm256_fnmadd_ps(a, b, c); }  // c - a b

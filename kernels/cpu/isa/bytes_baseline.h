@@ -94,6 +94,9 @@ inline Products add_products(const Products& p, const Bytes& unsigned_a, const B
     return sum;
   });
 }
+inline Products products_of_pairs(const int16_t* pairs, int factor) {
+  return lanes<Products>([=](int) { return factor * (pairs[0] + pairs[1]); });
+}
 inline Ints widen(const Products& p) { return p; }
 inline Ints widen(const Products& p, const Shorts& factors) {
   return lanes<Ints>([&](int i) { return p.v[i] * factors.v[2 * i]; });
@@ -133,6 +136,13 @@ template <int i>
 inline Shorts factors_of(const Shorts& a) {
   return lanes<Shorts>([&](int lane) { return a.v[lane / 8 * 8 + i]; });
 }
+template <int p>
+inline Shorts twice_each(const int8_t* bytes) {
+  return lanes<Shorts>([=](int i) { return bytes[8 * p + i / 2]; });
+}
+inline Shorts sums_of_pairs(const Bytes& a) {
+  return lanes<Shorts>([&](int i) { return signed_byte(a, 2 * i) + signed_byte(a, 2 * i + 1); });
+}
 inline Ints multiply_pairs(const Shorts& a, const Shorts& b) {
   return lanes<Ints>([&](int i) { return a.v[2 * i] * b.v[2 * i] + a.v[2 * i + 1] * b.v[2 * i + 1]; });
 }
@@ -158,6 +168,10 @@ template <int n>
 inline Ints shift_left(const Ints& a) {
   return lanes<Ints>([&](int i) { return a.v[i] * (1 << n); });
 }
+template <int n>
+inline Ints shift_right(const Ints& a) {
+  return lanes<Ints>([&](int i) { return a.v[i] >> n; });
+}
 inline int sum(const Ints& a) {
   int total = 0;
   for (int x : a.v) total += x;
@@ -182,6 +196,9 @@ inline Floats to_floats(const Ints& a) {
 template <class F>
 inline Floats gather(F of) {
   return lanes<Floats>([&](int r) { return to_f32(of(r)); });
+}
+inline Floats load_f16(const f16* p) {
+  return lanes<Floats>([=](int i) { return to_f32(p[i]); });
 }
 inline Floats multiply(const Floats& a, const Floats& b) {
   return lanes<Floats>([&](int i) { return a.v[i] * b.v[i]; });

@@ -27,8 +27,8 @@ constexpr int64_t stored_elements(int64_t dim) {
   return sizeof(T) == sizeof(Q8_0) ? dim / 32 : dim;
 }
 
-// A tile of keys or values to f32: `count` rows from key `begin` on, then zeros up to kTileKeys. Rows lie far apart,
-// where the hardware does not prefetch, so the rows to come are asked for here.
+// A tile of keys or values to f32: `count` rows from key `begin` on, then zeros up to padded(count). Rows lie far
+// apart, where the hardware does not prefetch, so the rows to come are asked for here.
 template <class T>
 inline void gather_pages(const PagedTile& tile, const void* pool, int64_t begin, int64_t count, float* to) {
   constexpr int64_t kAhead = 8;
@@ -45,7 +45,7 @@ inline void gather_pages(const PagedTile& tile, const void* pool, int64_t begin,
       for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(reinterpret_cast<const char*>(rows[j + kAhead]) + i);
     gather_stored(rows[j], tile.head_dim, to + j * dim);
   }
-  clear(to + count * dim, (kTileKeys - count) * dim);
+  clear(to + count * dim, (padded(count) - count) * dim);
 }
 
 // Sums, tops and totals of rows: of a piece, or of all pieces so far.
@@ -104,7 +104,7 @@ void attend(const PagedTile& tile, float* q, float* scratch, const Sums& all) {
       if (begin + kTileKeys <= lowest) continue;
       const int64_t count = end - begin < kTileKeys ? end - begin : kTileKeys;
       gather_pages<T>(tile, tile.k_pool, begin, count, values);
-      transpose_keys(values, dim, keys);
+      transpose_keys(values, dim, keys, padded(count));
       gather_pages<T>(tile, tile.v_pool, begin, count, values);
       multiply<false>(rows, tile.head_dim, padded(count), q, dim, 1, keys, kTileKeys, scores, kTileKeys);
       for (int64_t r = 0; r < rows; ++r) {

@@ -15,6 +15,7 @@ void fill_dropout(Table& table);
 void fill_elementwise(Table& table);
 void fill_gemv(Table& table);
 void fill_hadamard(Table& table);
+void fill_interleaved_dots(Table& table);
 void fill_optimizer(Table& table);
 void fill_paged_attention(Table& table);
 void fill_rmsnorm(Table& table);
@@ -33,6 +34,7 @@ void fill(Table& table) {
   fill_elementwise(table);
   fill_gemv(table);
   fill_hadamard(table);
+  fill_interleaved_dots(table);
   fill_optimizer(table);
   fill_paged_attention(table);
   fill_rmsnorm(table);

@@ -32,6 +32,7 @@ struct Activations {
   int32_t* sums = nullptr;      // [rows, k / group]: of a group's codes
   int16_t* sums_16 = nullptr;   // [rows, k / 16], where group is 256: of 16 codes each, each 16 of them as Shorts of bytes.h
   int16_t* sums_32 = nullptr;   // [rows, k / 32], where group is 256: of 32 codes each
+  int16_t* halves_16 = nullptr;  // [rows, k / 16, 2], where group is 256: of codes 0, 1, 4, 5 .. of 16, and of 2, 3, 6, 7 ..
 };
 constexpr int64_t kPanelRows = 16;  // rows of a weight that a panel holds
 
@@ -75,12 +76,17 @@ struct Table {
   // Formats of equal group and planes share activations.
   int (*activation_planes)(DType format) = nullptr;
   void (*round_activations)(DType format, const float* x, const Activations& to, int64_t row) = nullptr;
-  // out[r * stride + j] = <row row + r of x, w_j>, r < rows, j < n, where w is row 0. The same bits from either:
-  // block_dots reads w as it is stored, a panel is repacked for many rows of x.
+  // out[r * stride + j] = <row row + r of x, w_j>, r < rows, j < n, where w is row 0. The same bits from each:
+  // block_dots reads w as it is stored, interleaved_dots whole groups of interleaved rows, and a panel is repacked for
+  // many rows of x.
   void (*block_dots)(DType format, const Activations& x, int64_t row, int64_t rows, const void* w, int64_t n,
                      float* out, int64_t stride) = nullptr;
+  void (*interleaved_dots)(DType format, const Activations& x, int64_t row, int64_t rows, const void* w, int64_t n,
+                           float* out, int64_t stride) = nullptr;
   int64_t (*panel_bytes)(DType format, int64_t k) = nullptr;
-  void (*pack_panel)(DType format, const void* w, int64_t n, int64_t k, void* panel) = nullptr;  // n <= kPanelRows
+  // Rows first .. first + n of w, a matrix of any block format but tq2_0_interleaved, which needs no panel; n <= kPanelRows,
+  // first a multiple of it.
+  void (*pack_panel)(DType format, const void* w, int64_t first, int64_t n, int64_t k, void* panel) = nullptr;
   // out: [rows, kPanelRows], for rows first .. first + rows of x. panel: 64-byte aligned
   void (*block_tiles)(DType format, const Activations& x, int64_t first, int64_t rows, const void* panel,
                       float* out) = nullptr;

@@ -83,10 +83,10 @@ inline void gather_keys(const T* from, int64_t stride, int64_t count, int64_t he
   clear(to + count * padded(head_dim), (kTileKeys - count) * padded(head_dim));
 }
 
-// to[column, row] = from[row, column], columns a multiple of 16, kTileKeys rows of the result's kTileKeys columns.
-inline void transpose_keys(const float* from, int64_t columns, float* to) {
+// to[column, row] = from[row, column], columns and rows multiples of 16; a row of the result has kTileKeys columns.
+inline void transpose_keys(const float* from, int64_t columns, float* to, int64_t rows = kTileKeys) {
 #if defined(QENG_ISA_avx512)
-  for (int64_t row = 0; row < kTileKeys; row += 16)
+  for (int64_t row = 0; row < rows; row += 16)
     for (int64_t column = 0; column < columns; column += 16) {
       Vec a[16], b[16];
       for (int i = 0; i < 16; ++i) a[i] = load(from + (row + i) * columns + column);
@@ -113,7 +113,7 @@ inline void transpose_keys(const float* from, int64_t columns, float* to) {
       }
     }
 #elif defined(QENG_ISA_avx2)
-  for (int64_t row = 0; row < kTileKeys; row += 8)
+  for (int64_t row = 0; row < rows; row += 8)
     for (int64_t column = 0; column < columns; column += 8) {
       Vec a[8], b[8];
       for (int i = 0; i < 8; ++i) a[i] = load(from + (row + i) * columns + column);
@@ -134,7 +134,7 @@ inline void transpose_keys(const float* from, int64_t columns, float* to) {
 #else
   for (int64_t column = 0; column < columns;
        column += 8)  // 8 rows of the result stay in L1 while a column block is read
-    for (int64_t row = 0; row < kTileKeys; ++row)
+    for (int64_t row = 0; row < rows; ++row)
       for (int64_t i = 0; i < 8; ++i) to[(column + i) * kTileKeys + row] = from[row * columns + column + i];
 #endif
 }

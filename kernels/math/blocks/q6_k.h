@@ -20,16 +20,26 @@ QENG_HD int code(const Q6_K& b, int k) {
 }
 QENG_HD float scale(const Q6_K& b, int g) { return to_f32(b.d) * static_cast<float>(b.scales[g]); }
 
+// 256 codes of six bits, without sign.
+static inline void put_codes(const uint8_t* codes, Q6_K& b) {
+  for (int j = 0; j < 128; ++j) {
+    const uint8_t* first = codes + j / 64 * 128 + j % 64;
+    b.ql[j] = static_cast<uint8_t>((first[0] & 15) | (first[64] & 15) << 4);
+  }
+  for (int j = 0; j < 64; ++j) {
+    const uint8_t* first = codes + j / 32 * 128 + j % 32;
+    b.qh[j] = static_cast<uint8_t>(first[0] >> 4 | first[32] >> 4 << 2 | first[64] >> 4 << 4 | first[96] >> 4 << 6);
+  }
+}
+
 static inline void encode(const float* x, const float* importance, Q6_K& b) {
   Super<16> fit;
   super_scales(x, importance, -128, 127, -32, 31, fit);
   b.d = fit.d;
   for (int g = 0; g < 16; ++g) b.scales[g] = static_cast<int8_t>(fit.scales[g]);
-  for (int j = 0; j < 128; ++j) {
-    const int k = j / 64 * 128 + j % 64;
-    b.ql[j] = static_cast<uint8_t>(((fit.codes[k] + 32) & 15) | ((fit.codes[k + 64] + 32) & 15) << 4);
-  }
-  put_two_bits(fit.codes, 32, 4, b.qh);
+  uint8_t codes[256];
+  for (int k = 0; k < 256; ++k) codes[k] = static_cast<uint8_t>(fit.codes[k] + 32);
+  put_codes(codes, b);
 }
 
 }  // namespace qeng::blocks

@@ -59,13 +59,18 @@ QENG_HD float scale(const TQ1_0& b, int) { return to_f32(b.d); }
 QENG_HD int code(const PTQ1_0& b, int k) { return trit_of_runs(b.qs, b.qh, 16, k) - 1; }
 QENG_HD float scale(const PTQ1_0& b, int) { return to_f32(b.d); }
 
-static inline void encode(const float* x, const float*, TQ2_0& b) {
-  uint8_t codes[256];
-  b.d = encode_ternary(256, x, codes);
+// 256 codes of two bits.
+static inline void put_codes(const uint8_t* codes, TQ2_0& b) {
   for (int j = 0; j < 64; ++j) {
     const uint8_t* first = codes + j / 32 * 128 + j % 32;
     b.qs[j] = static_cast<uint8_t>(first[0] | first[32] << 2 | first[64] << 4 | first[96] << 6);
   }
+}
+
+static inline void encode(const float* x, const float*, TQ2_0& b) {
+  uint8_t codes[256];
+  b.d = encode_ternary(256, x, codes);
+  put_codes(codes, b);
 }
 
 // A run of bytes of `digits` trits each; byte m holds codes m, m + run, ... Returns where the next run's codes start.

@@ -1,0 +1,139 @@
+#include "kernels/interleave.h"
+
+#include <cstring>
+#include <vector>
+
+#include "kernels/cpu/parallel.h"
+#include "kernels/math/blocks/interleaved.h"
+
+namespace qeng {
+
+namespace {
+
+using blocks::Interleaved;
+using blocks::Q6_K;
+using blocks::TQ2_0;
+
+constexpr uint32_t kTwoBits = 0x03030303, kFourBits = 0x0f0f0f0f;
+uint32_t word_at(const uint8_t* p) {
+  uint32_t word;
+  std::memcpy(&word, p, 4);
+  return word;
+}
+void put_word(uint8_t* p, uint32_t word) { std::memcpy(p, &word, 4); }
+
+// Codes of a block without sign, in order.
+void codes_of(const TQ2_0& b, uint8_t* codes) {
+  for (int k = 0; k < 256; ++k) codes[k] = static_cast<uint8_t>(blocks::two_bits(b.qs, k));
+}
+void codes_of(const Q6_K& b, uint8_t* codes) {
+  for (int half = 0; half < 2; ++half)
+    for (int k = 0; k < 128; ++k) {
+      const int low = b.ql[half * 64 + k % 64] >> (k / 64 * 4) & 15,
+                high = b.qh[half * 32 + k % 32] >> (k / 32 * 2) & 3;
+      codes[half * 128 + k] = static_cast<uint8_t>(low | high << 4);
+    }
+}
+
+using Codes = uint32_t[kInterleavedRows][64];  // a step's four in a word
+
+// Block b of 32 rows of `count` blocks.
+void join(const TQ2_0* rows, int64_t count, const Codes& codes, Interleaved<TQ2_0>& to) {
+  for (int r = 0; r < kInterleavedRows; ++r) to.d[r] = rows[r * count].d;
+  for (int s = 0; s < 64; ++s)
+    for (int l = 0; l < 8; ++l) {
+      const uint32_t word = codes[l][s] | codes[8 + l][s] << 2 | codes[16 + l][s] << 4 | codes[24 + l][s] << 6;
+      put_word(to.steps[s][l], word);
+    }
+}
+void join(const Q6_K* rows, int64_t count, const Codes& codes, Interleaved<Q6_K>& to) {
+  for (int r = 0; r < kInterleavedRows; ++r) {
+    to.d[r] = rows[r * count].d;
+    for (int g = 0; g < 16; ++g) to.scales[g][r] = rows[r * count].scales[g];
+  }
+  for (int s = 0; s < 64; ++s)
+    for (int l = 0; l < 8; ++l) {
+      const uint32_t row[4] = {codes[l][s], codes[8 + l][s], codes[16 + l][s], codes[24 + l][s]};
+      uint32_t high = 0;
+      for (int p = 0; p < 4; ++p) high |= (row[p] >> 4 & kTwoBits) << (2 * p);
+      for (int pair = 0; pair < 2; ++pair) {
+        const uint32_t low = (row[2 * pair] & kFourBits) | (row[2 * pair + 1] & kFourBits) << 4;
+        put_word(to.steps[s].low[pair][l], low);
+      }
+      put_word(to.steps[s].high[l], high);
+    }
+}
+
+template <class Block>
+void interleave_group(Block* rows, int64_t count) {
+  const std::vector<Block> plain(rows, rows + kInterleavedRows * count);
+  auto* to = reinterpret_cast<Interleaved<Block>*>(rows);
+  for (int64_t b = 0; b < count; ++b) {
+    Codes codes;
+    for (int r = 0; r < kInterleavedRows; ++r)
+      codes_of(plain[static_cast<size_t>(r * count + b)], reinterpret_cast<uint8_t*>(codes[r]));
+    join(plain.data() + b, count, codes, to[b]);
+  }
+}
+
+// Row r's part of a block.
+void take(const Interleaved<TQ2_0>& from, int r, TQ2_0& b) {
+  uint8_t codes[256];
+  for (int s = 0; s < 64; ++s) put_word(codes + 4 * s, word_at(from.steps[s][r % 8]) >> (r / 8 * 2) & kTwoBits);
+  put_codes(codes, b);
+  b.d = from.d[r];
+}
+void take(const Interleaved<Q6_K>& from, int r, Q6_K& b) {
+  uint8_t codes[256];
+  for (int s = 0; s < 64; ++s) {
+    const uint32_t low = word_at(from.steps[s].low[r / 16][r % 8]), high = word_at(from.steps[s].high[r % 8]);
+    put_word(codes + 4 * s, (low >> (r / 8 % 2 * 4) & kFourBits) | (high >> (r / 8 * 2) & kTwoBits) << 4);
+  }
+  put_codes(codes, b);
+  for (int g = 0; g < 16; ++g) b.scales[g] = from.scales[g][r];
+  b.d = from.d[r];
+}
+
+}  // namespace
+
+DType interleaved_dtype(const View& w) {
+  if (w.rank != 2 || w.shape[0] % kInterleavedRows != 0) return w.dtype;
+  return w.dtype == DType::tq2_0  ? DType::tq2_0_interleaved
+         : w.dtype == DType::q6_k ? DType::q6_k_interleaved
+                                  : w.dtype;
+}
+
+View interleave(const View& w, int threads) {
+  View result = w;
+  result.dtype = interleaved_dtype(w);
+  blocks::with_interleaved(result.dtype, [&](auto tag) {
+    using Block = typename decltype(tag)::Plain;
+    const int64_t count = w.columns() / Block::kElements;
+    parallel_for(threads, w.rows() / kInterleavedRows, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t group = begin; group < end; ++group)
+        interleave_group(w.as<Block>() + group * kInterleavedRows * count, count);
+    });
+  });
+  return result;
+}
+
+void restore_blocks(const View& w, int64_t r, int64_t first, int64_t count, void* blocks) {
+  blocks::with_interleaved(w.dtype, [&](auto tag) {
+    using Block = typename decltype(tag)::Plain;
+    const auto* group = w.as<const decltype(tag)>() + r / kInterleavedRows * (w.columns() / Block::kElements) + first;
+    for (int64_t b = 0; b < count; ++b)
+      take(group[b], static_cast<int>(r % kInterleavedRows), static_cast<Block*>(blocks)[b]);
+  });
+}
+
+View restore(const View& w, void* memory) {
+  View plain = w;
+  plain.data = memory, plain.dtype = row_dtype(w.dtype);
+  const int64_t count = w.columns() / dtype_info(w.dtype).elements;
+  const size_t row_bytes = dtype_bytes(w.dtype, w.columns());
+  for (int64_t r = 0; r < w.rows(); ++r)
+    restore_blocks(w, r, 0, count, static_cast<char*>(memory) + static_cast<size_t>(r) * row_bytes);
+  return plain;
+}
+
+}  // namespace qeng
