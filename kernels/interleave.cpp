@@ -22,17 +22,21 @@ uint32_t word_at(const uint8_t* p) {
 }
 void put_word(uint8_t* p, uint32_t word) { std::memcpy(p, &word, 4); }
 
-// Codes of a block without sign, in order.
+// Codes of a block without sign, in order. Loops are over neighbours in memory, for the compiler to make vectors of.
 void codes_of(const TQ2_0& b, uint8_t* codes) {
-  for (int k = 0; k < 256; ++k) codes[k] = static_cast<uint8_t>(blocks::two_bits(b.qs, k));
+  for (int half = 0; half < 2; ++half)
+    for (int part = 0; part < 4; ++part)
+      for (int j = 0; j < 32; ++j)
+        codes[half * 128 + part * 32 + j] = static_cast<uint8_t>(b.qs[half * 32 + j] >> (2 * part) & 3);
 }
 void codes_of(const Q6_K& b, uint8_t* codes) {
   for (int half = 0; half < 2; ++half)
-    for (int k = 0; k < 128; ++k) {
-      const int low = b.ql[half * 64 + k % 64] >> (k / 64 * 4) & 15,
-                high = b.qh[half * 32 + k % 32] >> (k / 32 * 2) & 3;
-      codes[half * 128 + k] = static_cast<uint8_t>(low | high << 4);
-    }
+    for (int part = 0; part < 4; ++part)
+      for (int j = 0; j < 32; ++j) {
+        const int low = b.ql[half * 64 + part % 2 * 32 + j] >> (part / 2 * 4) & 15;
+        const int high = b.qh[half * 32 + j] >> (2 * part) & 3;
+        codes[half * 128 + part * 32 + j] = static_cast<uint8_t>(low | high << 4);
+      }
 }
 
 using Codes = uint32_t[kInterleavedRows][64];  // a step's four in a word
