@@ -386,7 +386,8 @@ function GgufFile:info(name) end
 ---Mapped where dtype and order are the file's own, copied otherwise. heads: the rows are those of a llama file's q or k, and
 ---come in Hugging Face's order (engine/formats/gguf_rows.h).
 ---@param name string
----interleave: rows of a matrix of tq2_0 or q6_k may change places in memory (kernels/interleave.h), for the CPU to multiply faster by it.
+---interleave: rows of a matrix of tq2_0 or q6_k may change places in memory (kernels/interleave.h), for the CPU to multiply faster by it,
+---unless a tensor given out before shows them; no load() after that.
 ---@param opt? {dtype?: dtype, shape?: integer[], copy?: boolean, label?: string, heads?: integer, interleave?: boolean}  shape: what is expected
 ---@return Tensor
 function GgufFile:tensor(name, opt) end

@@ -17,7 +17,8 @@ namespace {
 // An open file or set of parts; tensors of it stay valid after close().
 struct GgufFile {
   std::shared_ptr<const Gguf> file;
-  std::map<std::string, DType> interleaved = {};  // tensors whose rows no longer lie as in the file
+  // Tensors that are the file's own memory, and the dtype they lie there in: the first to be given out decides.
+  std::map<std::string, DType> given = {};
   const Gguf& open() const {
     if (!file) fail("closed", "this GgufFile is closed");
     return *file;
@@ -139,7 +140,8 @@ int tensor(Call& call) {
   const auto heads = opt.get<int64_t>("heads", 0);
 
   Device& target = device();
-  if (const auto found = self->interleaved.find(name); found != self->interleaved.end()) {
+  const auto found = self->given.find(name);
+  if (found != self->given.end() && is_interleaved(found->second)) {
     if (heads) fail("value", file.path(), ": tensor ", name, " lies interleaved already; its rows stay in their order");
     view.dtype = found->second;
   }
@@ -150,10 +152,8 @@ int tensor(Call& call) {
       heads == 0 && target.backend().host_memory() && reinterpret_cast<uintptr_t>(view.data) % element == 0;
   TensorPtr raw;
   if (mappable) {
-    if (interleaves) {
-      view = interleave(view, available_threads());
-      self->interleaved[name] = view.dtype;
-    }
+    if (interleaves && found == self->given.end()) view = interleave(view, available_threads());
+    self->given[name] = view.dtype;
     raw = adopt_tensor(target, view.data, stored->shape, view.dtype, label, std::const_pointer_cast<Gguf>(self->file));
     if (wanted == row_dtype(view.dtype) && !opt.get("copy", false)) return call.push(raw);
   } else {
@@ -180,6 +180,9 @@ int tensor(Call& call) {
 int load(Call& call) {
   const auto self = call.self<GgufFile>();
   const bool if_room = Options(call, 1, {"if_room"}).get("if_room", false);
+  for (const auto& [name, dtype] : self->given)
+    if (is_interleaved(dtype))
+      fail("value", self->open().path(), ": tensor ", name, " lies interleaved in memory already; load the file before");
   return call.push(device().backend().host_memory() && load_files(self->open().files(), if_room));
 }
 

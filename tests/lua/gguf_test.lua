@@ -186,6 +186,16 @@ for name, values in pairs {
   end
   refused("groups of 32 rows", function() copied.linears[1].weight:rows(1, 2) end)
   refused("lie in groups", function() copied.linears[1].weight:reshape { 128, 512 } end)
+  local file = q.gguf.open(at(name .. "-ternary.gguf"))
+  local plain = file:tensor "blk.0.ffn_up.weight"
+  local values_of_plain = plain:to("f32"):reshape({ plain:elements() }):table()
+  local again = file:tensor("blk.0.ffn_up.weight", { interleave = true })  -- may not move what `plain` shows
+  assert(distance(values_of_plain, plain:to("f32"):reshape({ plain:elements() }):table()) == 0)
+  assert(distance(values_of_plain, again:to("f32"):reshape({ plain:elements() }):table()) == 0)
+  local down = file:tensor("blk.0.ffn_down.weight", { interleave = true })
+  local same = file:tensor("blk.0.ffn_down.weight", { copy = true })
+  assert(distance(down:to("f32"):reshape({ down:elements() }):table(), same:to("f32"):reshape({ down:elements() }):table()) == 0)
+  refused("load the file before", function() file:load() end)
   for i, model in ipairs { mapped, copied } do model:save_gguf(at(i .. ".gguf"), { type = "tq2_0", overrides = "embd=q6_k,output=q6_k" }) end
   assert(q.fs.read(at "1.gguf") == q.fs.read(at "2.gguf"), name .. ": interleaved rows are written as they lie")
 end
