@@ -7,9 +7,9 @@ namespace qeng {
 void decode_row(const View& stored, int64_t r, int64_t first, int64_t count, float* y, const CpuContext& context) {
   if (!is_interleaved(stored.dtype)) return context.isa->decode(stored.dtype, row_at(stored, r), first, count, y);
   const DType plain = row_dtype(stored.dtype);
-  constexpr int64_t kBlocks = 8;
+  constexpr int64_t kBlocks = 8, kMostBytes = 256;  // a block of these formats has 66 or 210 bytes
   const int64_t block = dtype_info(plain).elements;
-  alignas(64) char blocks[kBlocks * 256];
+  alignas(64) char blocks[kBlocks * kMostBytes];
   while (count > 0) {
     const int64_t from = first / block, inside = first % block, n = std::min(count, kBlocks * block - inside);
     restore_blocks(stored, r, from, (inside + n + block - 1) / block, blocks);
