@@ -21,6 +21,7 @@ constexpr DTypeInfo kDTypes[] = {
     {"q8_0", 32, 34},    {"q2_k", 256, 84},   {"q3_k", 256, 110},  {"q4_k", 256, 144}, {"q5_k", 256, 176},
     {"q6_k", 256, 210},  {"iq4_nl", 32, 18},  {"mxfp4", 32, 17},   {"tq1_0", 256, 54}, {"tq2_0", 256, 66},
     {"q1_0", 128, 18},   {"q2_0", 64, 18},    {"pq2_0", 128, 34},  {"ptq1_0", 128, 28}, {"int4", 32, 20},
+    {"one_bit", 32, 4},  {"ternary", 32, 8},
     {"tq2_0", 256, 66},  {"q6_k", 256, 210},  // interleaved: the same numbers in another order, under the same names
 };
 constexpr const DTypeInfo& dtype_info(DType dtype) { return kDTypes[static_cast<size_t>(dtype)]; }

@@ -212,6 +212,19 @@ __device__ inline void codes_of(const Q1_0& b, int part, int h, uint32_t (&words
 #pragma unroll
   for (int i = 0; i < 4; ++i) words[i] = take_off(spread_bits(bits >> (4 * i)) << 1, 1);
 }
+__device__ inline void codes_of(const OneBit& b, int, int h, uint32_t (&words)[4]) {
+  const uint32_t bits = read_2(b.qs + 2 * h);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) words[i] = take_off(spread_bits(bits >> (4 * i)) << 1, 1);
+}
+__device__ inline void codes_of(const Ternary& b, int, int h, uint32_t (&words)[4]) {
+  const uint32_t bytes = read_4(b.qs + 4 * h);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {  // a pair p as 1 + (p & 1) - (p >> 1), which is 0 to 2, less 1
+    const uint32_t pairs = spread_pairs(bytes >> (8 * i) & 255u);
+    words[i] = take_off(0x01010101u + (pairs & 0x01010101u) - (pairs >> 1 & 0x01010101u), 1);
+  }
+}
 
 // ---- factors
 

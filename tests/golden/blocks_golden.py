@@ -5,7 +5,7 @@
 NAME.bytes: [blocks, bytes] u8, random but for the scales; NAME.values: [blocks, weights] f32. The scales of a format's first
 blocks are extreme (0, the least and the largest half, infinite, not a number), those of the others ordinary. Values are the
 gguf package's, checked against llama.cpp's; of formats that gguf lacks, llama.cpp's; of those that both lack (pq2_0, ptq1_0,
-int4), what the description of the layout says, written here independently of the C++.
+int4, one_bit, ternary), what the description of the layout says, written here independently of the C++.
 """
 import ctypes
 from pathlib import Path
@@ -24,6 +24,7 @@ FORMATS = {
     "q6_k": (256, 210, [208]), "iq4_nl": (32, 18, [0]), "mxfp4": (32, 17, []), "tq1_0": (256, 54, [52]),
     "tq2_0": (256, 66, [64]), "q1_0": (128, 18, [0]), "q2_0": (64, 18, [0]), "pq2_0": (128, 34, [0]),
     "ptq1_0": (128, 28, [26]), "int4": (32, 20, [0]),
+    "one_bit": (32, 4, []), "ternary": (32, 8, []),
 }
 
 
@@ -80,6 +81,15 @@ def ptq1_0(data):  # digits by exact arithmetic: a byte q stands for q / 256, wh
 def int4(data):  # half d, byte zero, byte unused, then weights j and j + 16 in byte j
     low, high = data[:, 4:].astype(int) % 16, data[:, 4:].astype(int) // 16
     return halves(data, 0) * (np.concatenate([low, high], 1) - data[:, 2:3].astype(int)).astype(np.float32)
+
+
+def one_bit(data):
+    return np.unpackbits(data, axis=1, bitorder="little").astype(np.float32) * 2 - 1
+
+
+def ternary(data):  # a word of 32 bits holds sixteen pairs
+    pairs = data.copy().view("<u4")[:, :, None] >> np.arange(0, 32, 2, dtype=np.uint32) & 3
+    return np.array([0, 1, -1, 0], np.float32)[pairs].reshape(len(data), 32)
 
 
 def same(a, b):

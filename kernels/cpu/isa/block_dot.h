@@ -68,6 +68,32 @@ struct Dot<blocks::Q1_0> : PlainDot {  // +-d = 2 d (q - 1/2): codes 0 and 2 les
   static f16 factor(const blocks::Q1_0& b) { return b.d; }
 };
 
+template <>
+struct Dot<blocks::OneBit> : PlainDot {
+  static constexpr int kMost = 2, kOffset = 1;
+  template <int>
+  static Bytes codes(const blocks::OneBit& b) {
+    uint32_t word;
+    __builtin_memcpy(&word, b.qs, 4);
+    return spread_bits(word, 2);
+  }
+  static float factor(const blocks::OneBit&) { return 1.0f; }
+};
+
+constexpr uint64_t kTernaryValues[2] = {0x00ff0100, 0};  // of two bits
+
+template <>
+struct Dot<blocks::Ternary> : PlainDot {
+  static constexpr int kMost = 0, kPlanes = 4;
+  template <int>
+  static Bytes codes(const blocks::Ternary& b) {
+    uint64_t both;
+    __builtin_memcpy(&both, b.qs, 8);
+    return look_up(kTernaryValues, bits<0, 3>(words(both, both >> 2, both >> 4, both >> 6)));
+  }
+  static float factor(const blocks::Ternary&) { return 1.0f; }
+};
+
 // ---- digits of base 3. Bytes are kept less 128, so that comparisons are of bytes with sign; 3 x of such a byte is
 // again one, as 3 * 128 and 128 agree modulo 256. The digit 3 x / 256 then says which third of the range x is in: 85
 // and less is -43 and less, 171 and more is 43 and more.

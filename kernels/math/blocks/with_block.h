@@ -2,6 +2,7 @@
 #pragma once
 #include "kernels/dtype.h"
 #include "kernels/math/blocks/int4.h"
+#include "kernels/math/blocks/one_bit.h"
 #include "kernels/math/blocks/q2_0.h"
 #include "kernels/math/blocks/q3_k.h"
 #include "kernels/math/blocks/q4_k.h"
@@ -37,6 +38,8 @@ static inline auto with_block(DType dtype, F f) {
     case DType::pq2_0: return f(PQ2_0{});
     case DType::ptq1_0: return f(PTQ1_0{});
     case DType::int4: return f(Int4{});
+    case DType::one_bit: return f(OneBit{});
+    case DType::ternary: return f(Ternary{});
     default: __builtin_trap();
   }
 }
