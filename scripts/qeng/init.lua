@@ -16,6 +16,7 @@ local models = require "qeng.model"
 local inertia = require "qeng.inertia"
 local onebit = require "qeng.onebit"
 local onebit_compare = require "qeng.onebit_compare"
+local onebit_pretrain = require "qeng.onebit_pretrain"
 local options = require "qeng.options"
 local phases = require "qeng.phases"
 local run = require "qeng.run"
@@ -41,7 +42,10 @@ q.device_options = run.device_options
 q.use_device = run.use_device
 q.finetune = run.finetune
 
-q.onebit = { random = onebit.random, compare = onebit_compare.run }
+q.onebit = {
+  random = onebit.random, learn = onebit.learn, weights = onebit.weights, compare = onebit_compare.run,
+  options = onebit_pretrain.options, inertia_options = onebit_pretrain.inertia, pretrain = onebit_pretrain.run,
+}
 q.inertia = inertia.new
 q.phases = phases.new
 

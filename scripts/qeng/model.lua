@@ -58,12 +58,25 @@ function M.load(dir, opt)
     if blocks then return blocks end
     local info = weights:info(name)
     if not info then q.error("format", ("%s: tensor %s is missing, though config.json asks for it"):format(dir, name)) end
+    if info.dtype == "one_bit" or info.dtype == "ternary" then
+      known[name] = true
+      return weights:tensor(name, { shape = shape, copy = opt.writable, label = "weights" })
+    end
     dtype = dtype or (info.dtype == "f32" and "f32" or "bf16")
     known[name] = true
     return weights:tensor(name, { dtype = dtype, shape = shape, copy = opt.writable, label = "weights" })
   end
   local model = build(file, nil, source)
   model.dtype, model.dir = dtype, dir
+  for _, layer in ipairs(model.linears) do
+    local scale = layer.name .. ".weight_scale"
+    if weights:info(scale) and not packed then
+      known[scale] = true
+      layer.row_scale = weights:tensor(scale, { dtype = "f32", shape = { layer.weight:shape()[1] }, copy = opt.writable, label = "weights" }):label(scale)
+    elseif layer.weight:dtype() == "one_bit" or layer.weight:dtype() == "ternary" then
+      q.error("format", ("%s: tensor %s is missing: the weight beside it has no scale of its own"):format(dir, scale))
+    end
+  end
   for _, name in ipairs(weights:names()) do
     local tied = name == "lm_head.weight" and model.config.tied
     local spare = tied or name:find("rotary_emb.inv_freq", 1, true) or packed and packed.spare(name)
@@ -216,6 +229,7 @@ end
 -- {{name=, tensor=}...} in a fixed order.
 function Model:trainable()
   if self.mode == "lora" then return self.adapter.parameters end
+  if self.mode == "onebit" then return require("qeng.onebit").float_parameters(self) end
   return self.mode == "full" and self.parameters or {}
 end
 
@@ -251,6 +265,9 @@ function Model:save(dir, opt)
   q.fs.mkdir(tmp)
   local tensors = {}
   for _, parameter in ipairs(self.parameters) do tensors[#tensors + 1] = { parameter.name, parameter.tensor } end
+  for _, layer in ipairs(self.linears) do
+    if layer.row_scale then tensors[#tensors + 1] = { layer.name .. ".weight_scale", layer.row_scale } end
+  end
   q.safetensors.save(tmp, tensors, { metadata = { format = "pt" }, max_shard_bytes = opt.max_shard_bytes or 4e9, dtype = dtype })
   local values = {}
   for key, value in pairs(self.config_values) do values[key] = value end

@@ -3,6 +3,7 @@
 --   q.train { model =, data = PacketFile, out =, steps = | epochs =, row_tokens =, rows =, accumulate =, lr =, schedule =,
 --             warmup =, decay =, clip =, seed =, eval_share =, eval_every =, save_every =, keep =, resume =, eager =,
 --             sources = { SRC... }, drop = CRC-Drop, weights = { [SRC] = weight } or function(step, source) -> weight,
+--             bits = q.inertia or q.phases of a one-bit model, scale_rate = its row scales' share of lr (0.3),
 --             checkpoints = false: none is written (benchmarks) }
 --
 -- One optimizer step is `accumulate` packed micro-batches of rows * row_tokens slots; the loss is the sum of nll over its
@@ -17,6 +18,7 @@ local q = require "qeng.core"
 local checkpoint = require "qeng.checkpoint"
 local metrics = require "qeng.metrics"
 local models = require "qeng.model"
+local onebit = require "qeng.onebit"
 local progress = require "qeng.progress"
 local report = require "qeng.report"
 local route = require "qeng.route"
@@ -82,7 +84,7 @@ end
 
 local defaults = {
   row_tokens = 512, rows = 1, accumulate = 1, lr = 2e-4, schedule = "cosine", warmup = 0, decay = 0, clip = 1.0, seed = 0,
-  eval_share = 0, eval_every = 0, save_every = 0, keep = 2, nan_limit = 5, pad = 0, drop = 0,
+  eval_share = 0, eval_every = 0, save_every = 0, keep = 2, nan_limit = 5, pad = 0, drop = 0, scale_rate = 0.3,
 }
 
 return function(given)
@@ -102,8 +104,13 @@ return function(given)
   if plan.batches == 0 then q.error("value", "train: no training document is left; the data are empty or all held out") end
   local several = next(plan.sources, (next(plan.sources))) ~= nil
   local routing = route.plan(model, plan.destinations)
+  local groups, rates = routing and routing.groups, nil
+  if model.mode == "onebit" then
+    if routing then q.error("unsupported", "train: addressed packets (DST) and one-bit weights: leave the destinations out") end
+    groups, rates = onebit.rate_groups(parameters, opt.scale_rate)
+  end
   local adamw = q.adamw_state(tensors_of(parameters), {
-    decay = opt.decay, beta1 = opt.beta1, beta2 = opt.beta2, eps = opt.eps, groups = routing and routing.groups,
+    decay = opt.decay, beta1 = opt.beta1, beta2 = opt.beta2, eps = opt.eps, groups = groups, rates = rates,
   })
 
   local steps = opt.steps
@@ -120,7 +127,7 @@ return function(given)
   }
   local state = { step = 0, tokens = 0 }
   if opt.resume then
-    local found = checkpoint.load(out, model, adamw)
+    local found = checkpoint.load(out, model, adamw, opt.bits)
     if found then
       for name, value in pairs(fixed) do
         if found[name] ~= value then
@@ -146,7 +153,7 @@ return function(given)
     if opt.checkpoints == false then return end
     state.batches = position or batches:state()
     for name, value in pairs(fixed) do state[name] = value end
-    checkpoint.save(out, model, adamw, state, opt.keep)
+    checkpoint.save(out, model, adamw, state, opt.keep, opt.bits)
   end
 
   -- Forward and backward of the micro-batch in the slot, whose packets are addressed to `dst`; gradients add up. Its share
@@ -205,6 +212,12 @@ return function(given)
   local first, started = state.step, q.time()
   while state.step < steps do
     local begin = q.time()
+    if opt.bits and opt.bits:begin(state.step / steps, state.step) then  -- other weights learn now: other operations
+      for dst, p in pairs(programs) do
+        p.program:free()
+        programs[dst] = nil
+      end
+    end
     local micro, infos, trained, real, wait, damaged, dropped = {}, {}, 0, 0, 0, 0, 0
     for i = 1, opt.accumulate do
       micro[i], upcoming = upcoming or batches:next(), nil
@@ -228,6 +241,7 @@ return function(given)
       end
     end
     local lr = rate(state.step)
+    if opt.bits and opt.bits.observe then opt.bits:observe() end
     local update = adamw:step { lr = lr, clip = opt.clip, groups = addressed(infos) }
     local total = 0
     for _, share in ipairs(losses:table()) do total = total + share end
@@ -243,12 +257,15 @@ return function(given)
       bad = 0
     end
 
+    local fed = opt.bits and opt.bits:finish(opt.accumulate)
+    if fed and fed.warning and state.step % 100 == 0 then speak:say(("step %d: %s"):format(state.step, fed.warning)) end
     local seconds = q.time() - begin
     local slots = opt.accumulate * opt.rows * opt.row_tokens
     local row = {
       step = state.step, epoch = infos[#infos].epoch, loss = total, lr = lr, grad_norm = update.grad_norm, tokens = slots,
       real_tokens = real, trained_tokens = trained, tok_s = slots / seconds, step_ms = seconds * 1000, data_ms = wait,
       sol = slots * flops / seconds / peak, mem_bytes = q.peak_rss(),
+      flip_rate = fed and fed.flip_rate or nil, pulse_rate = fed and fed.pulse_rate or nil,
       damaged = damaged > 0 and damaged or nil, crc_dropped = opt.drop > 0 and dropped or nil,
     }
     if several then
