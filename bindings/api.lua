@@ -154,6 +154,19 @@ function q.hadamard(x, opt) end
 ---@return Tensor
 function q.quantize(tensor, type, opt) end
 
+---One-bit or ternary weights times the scale of their row, as one tensor: one_bit as "q1_0" (rows of whole 128), ternary as
+---"tq2_0" (of 256), each block with its row's scale rounded to f16; or either as "f32", "bf16" or "f16".
+---@param w Tensor  one_bit or ternary [rows, columns]
+---@param scale Tensor  f32 [rows]
+---@param type dtype
+---@return Tensor
+function q.join_row_scale(w, scale, type) end
+---The other way, where all blocks of a row have one scale: a q1_0 or tq2_0 tensor as one_bit or ternary weights and f32 [rows].
+---@param packed Tensor
+---@return Tensor w
+---@return Tensor scale
+function q.split_row_scale(packed) end
+
 ---The 4-bit weights of a layer as AWQ (gemm) or GPTQ (v1) folders store them, as [out, in] int4 blocks of the same values.
 ---@param layout "awq"|"gptq"
 ---@param parts {qweight: Tensor, qzeros: Tensor, scales: Tensor, g_idx?: Tensor, name?: string}  name: for messages
@@ -348,7 +361,8 @@ q.safetensors = {}
 ---@param path string  file, index.json or folder
 ---@return SafetensorsFile
 function q.safetensors.open(path) end
----Writes atomically; over max_shard_bytes in shards with an index.
+---Writes atomically; over max_shard_bytes in shards with an index. one_bit and ternary tensors are kept as their words, U32,
+---with a note in the metadata by which they read back as what they were; other block formats need a dtype.
 ---@param path string  file, or folder when sharded
 ---@param tensors table  {{name, Tensor}...}
 ---@param opt? {metadata?: table<string, string>, max_shard_bytes?: integer, dtype?: dtype}
@@ -385,6 +399,11 @@ function q.add_column_squares(sums, x) end
 ---@return number error
 ---@return number total
 function q.squared_error(x, y) end
+---How many elements of a one_bit tensor are +1; with y, how many differ between the two.
+---@param x Tensor  one_bit
+---@param y? Tensor  one_bit of the same shape
+---@return integer
+function q.count_bits(x, y) end
 
 q.gguf = {}
 ---Of a split file, the first part: NAME-00001-of-0000N.gguf.

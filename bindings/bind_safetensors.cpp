@@ -4,6 +4,7 @@
 #include "bindings/register.h"
 #include "bindings/runtime.h"
 #include "engine/formats/safetensors.h"
+#include "engine/formats/safetensors_dtype.h"
 
 namespace qeng {
 namespace {
@@ -75,7 +76,7 @@ int tensor(Call& call) {
   const auto label = opt.get<std::string>("label", "weights");
 
   Device& target = device();
-  const bool aligned = reinterpret_cast<uintptr_t>(view.data) % dtype_size(view.dtype) == 0;
+  const bool aligned = reinterpret_cast<uintptr_t>(view.data) % stored_width(view.dtype) == 0;
   const bool mappable = aligned && target.backend().host_memory();
   const bool as_is = wanted == view.dtype && !opt.get("copy", false);
   if (mappable && as_is) {
@@ -171,7 +172,7 @@ int save(Call& call) {
     const View& view = named.tensor->view;
     const bool converts = is_float(view.dtype) || is_block(view.dtype);
     const DType dtype = converts ? opt.get("dtype", view.dtype) : view.dtype;
-    if (is_block(dtype))
+    if (is_block(dtype) && !is_packed_words(dtype))
       fail("dtype", "safetensors.save: tensor ", named.name, " is ", dtype_name(dtype),
            ", which the format lacks; give a dtype: f32, bf16 or f16");
     specs.push_back({named.name, dtype, Shape(view.shape, view.shape + view.rank)});
