@@ -1251,4 +1251,100 @@ function q.schedule(name, peak, steps, opt) end
 ---@return {steps: integer, eval_before: number?, eval_loss: number?, metrics: table[]}
 function q.train(opt) end
 
+-- ---------------------------------------------------------------- one-bit training
+
+---A model from the keys of a config.json whose linear layers have weights of 1 or -1, drawn at random, and a trained scale for each row.
+---@param values table
+---@param opt? {rule?: "frozen"|"counter"|"bop"|"latent"|"grid"|"dense", seed?: integer, dtype?: dtype, levels?: integer, std?: number, head_std?: number}  levels: of grid
+---@return Model
+function q.onebit.random(values, opt) end
+---Makes a model with one-bit layers (loaded, or random) learn by a rule: scripts/qeng/onebit.lua lists them.
+---@param model Model
+---@param rule string
+---@param opt {seed?: integer, levels?: integer}
+---@return Model
+function q.onebit.learn(model, rule, opt) end
+---The number of weights in its linear layers.
+---@param model Model
+---@return integer
+function q.onebit.weights(model) end
+---Rules against each other at equal tokens: scripts/qeng/onebit_compare.lua.
+---@param opt table
+---@return table[]
+function q.onebit.compare(opt) end
+---Adds what recipes that pretrain one-bit models take to their declared options.
+---@param declared table
+---@return table
+function q.onebit.options(declared) end
+---What q.inertia takes of such options.
+---@param opt table
+---@return table
+function q.onebit.inertia_options(opt) end
+---Pretrains a one-bit model with those options.
+---@param opt table
+---@param learn fun(model: Model): Inertia|Phases
+---@param title string
+---@return Model
+---@return table  as of q.train
+function q.onebit.pretrain(opt, learn, title) end
+
+---The optimizer of one-bit weights: counters that are fed in the backward pass, at every micro-batch. What decides:
+---scripts/qeng/inertia.lua.
+---@param model Model
+---@param opt? {levels?: 1|3|7|15|255, q?: number, k?: number, target?: number, schedule?: "cosine"|"constant", bop?: boolean, gamma?: number, tau?: number, rise?: number, parts?: table}
+---@return Inertia
+function q.inertia(model, opt) end
+
+---A part of the weights learns at a time; stands where q.inertia does.
+---@param model Model
+---@param opt {active?: integer, count?: integer, steps: integer, by?: "layer"|"rows"|"gradient", keep?: boolean, inertia?: table}  active: weights that learn at once, or count: parts
+---@return Phases
+function q.phases(model, opt) end
+
+---@class Inertia
+local Inertia = {}
+---Sets the threshold of the micro-batches that follow.  progress: 0 at the start, 1 at the end
+---@param progress number
+function Inertia:begin(progress) end
+---What they did: flips, pulses, their rates, and a warning where the rate of flips is out of range.
+---@param feeds? integer  how many micro-batches (1)
+---@return {flips: integer, pulses: integer, flip_rate: number, pulse_rate: number, layers: table[], warning: string?}
+function Inertia:finish(feeds) end
+---How many counters stand at each level, from 0 on; of bytes in 16 bins.
+---@return integer[]
+function Inertia:histogram() end
+---What a checkpoint keeps: {{name, tensor}...}; state() gives the rest.
+---@return table
+function Inertia:tensors() end
+---@return table
+function Inertia:state() end
+---@param state table
+---@param file SafeTensors
+function Inertia:restore(state, file) end
+---Ends the learning and frees the counters.
+function Inertia:free() end
+
+---@class Phases
+local Phases = {}
+---As Inertia:begin; true where other weights learn from now on, and a captured program is of the past.
+---@param progress number
+---@param step integer  from 0
+---@return boolean
+function Phases:begin(progress, step) end
+---Between backward and the floats' step: by = "gradient" looks at the gradients of row scales.
+function Phases:observe() end
+---@param feeds? integer
+---@return table
+function Phases:finish(feeds) end
+---@return integer[]
+function Phases:histogram() end
+---@return table
+function Phases:tensors() end
+---@return table
+function Phases:state() end
+---@param state table
+---@param file SafeTensors
+function Phases:restore(state, file) end
+function Phases:free() end
+
 return q

@@ -173,4 +173,5 @@ function Inertia:free()
   end
 end
 
+inertia.Inertia = Inertia
 return inertia

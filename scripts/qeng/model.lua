@@ -72,7 +72,7 @@ function M.load(dir, opt)
     local scale = layer.name .. ".weight_scale"
     if weights:info(scale) and not packed then
       known[scale] = true
-      layer.row_scale = weights:tensor(scale, { dtype = "f32", shape = { layer.weight:shape()[1] }, copy = opt.writable, label = "weights" }):label(scale)
+      require("qeng.onebit").give_scale(model, layer, weights:tensor(scale, { dtype = "f32", shape = { layer.weight:shape()[1] }, copy = opt.writable, label = "weights" }))
     elseif layer.weight:dtype() == "one_bit" or layer.weight:dtype() == "ternary" then
       q.error("format", ("%s: tensor %s is missing: the weight beside it has no scale of its own"):format(dir, scale))
     end

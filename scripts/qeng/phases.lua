@@ -190,5 +190,5 @@ function Phases:free()
   for _, state in pairs(self.kept) do state:free() end
 end
 
-phases.weights_of = weights_of
+phases.Phases = Phases
 return phases
