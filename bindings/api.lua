@@ -200,6 +200,12 @@ function q.learn_nothing(weight) end
 ---@return integer[]
 function q.count_levels(state) end
 
+---The signs of a matrix and the mean of |w| over each of its rows.
+---@param w Tensor  f32, bf16 or f16 [rows, columns], columns a multiple of 32
+---@return Tensor bits  one_bit
+---@return Tensor scale  [rows] f32
+function q.binarize(w) end
+
 ---bits = the signs of x.
 ---@param x Tensor  f32
 ---@param bits Tensor  one_bit, of that shape
@@ -1272,6 +1278,11 @@ function q.onebit.weights(model) end
 ---@param opt table
 ---@return table[]
 function q.onebit.compare(opt) end
+---A trained model becomes one of one-bit weights, with the options of recipes/onebit_convert.lua.
+---@param opt table
+---@return Model
+---@return table  as of q.train
+function q.onebit.convert(opt) end
 ---Adds what recipes that pretrain one-bit models take to their declared options.
 ---@param declared table
 ---@return table

@@ -70,6 +70,12 @@ function checkpoint.load(out, model, adamw, bits)
   if not name then return nil end
   local dir = folder(out) .. "/" .. name
   local state = q.json.decode(q.fs.read(dir .. "/state.json"))
+  if bits then
+    if not state.bits then q.error("format", dir .. ": holds no counters of one-bit weights: the run was started with other options") end
+    local stored = q.safetensors.open(dir .. "/bits.safetensors")
+    bits:restore(state.bits, stored)
+    stored:close()
+  end
   local parameters = model:trainable()
   local file = q.safetensors.open(dir .. "/parameters.safetensors")
   for _, parameter in ipairs(parameters) do
@@ -82,12 +88,6 @@ function checkpoint.load(out, model, adamw, bits)
   local optimizer = q.safetensors.open(dir .. "/optimizer.safetensors")
   adamw:restore(optimizer, names_of(parameters), state.optimizer_steps)
   optimizer:close()
-  if bits then
-    if not state.bits then q.error("format", dir .. ": holds no counters of one-bit weights: the run was started with other options") end
-    local stored = q.safetensors.open(dir .. "/bits.safetensors")
-    bits:restore(state.bits, stored)
-    stored:close()
-  end
   return state
 end
 

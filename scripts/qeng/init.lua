@@ -15,6 +15,7 @@ local hub = require "qeng.hub"
 local models = require "qeng.model"
 local inertia = require "qeng.inertia"
 local onebit = require "qeng.onebit"
+local onebit_convert = require "qeng.onebit_convert"
 local onebit_compare = require "qeng.onebit_compare"
 local onebit_pretrain = require "qeng.onebit_pretrain"
 local options = require "qeng.options"
@@ -43,7 +44,7 @@ q.use_device = run.use_device
 q.finetune = run.finetune
 
 q.onebit = {
-  random = onebit.random, learn = onebit.learn, weights = onebit.weights, compare = onebit_compare.run,
+  random = onebit.random, learn = onebit.learn, weights = onebit.weights, compare = onebit_compare.run, convert = onebit_convert.run,
   options = onebit_pretrain.options, inertia_options = onebit_pretrain.inertia, pretrain = onebit_pretrain.run,
 }
 q.inertia = inertia.new

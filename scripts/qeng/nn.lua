@@ -49,7 +49,7 @@ end
 function Linear:__call(x)
   if self.rotation then x = q.hadamard(x, self.rotation) end
   if self.model.observe then self.model.observe(self.name .. ".weight", x) end
-  if self.row_scale then return scaled(self, x) end
+  if self.row_scale and not self.whole then return scaled(self, x) end
   return q.linear(x, self.weight, { bias = self.bias, lora = self.lora })
 end
 

@@ -4,6 +4,7 @@
 --             warmup =, decay =, clip =, seed =, eval_share =, eval_every =, save_every =, keep =, resume =, eager =,
 --             sources = { SRC... }, drop = CRC-Drop, weights = { [SRC] = weight } or function(step, source) -> weight,
 --             bits = q.inertia or q.phases of a one-bit model, scale_rate = its row scales' share of lr (0.3),
+--             on_batch = function(slot, number): may change the loaded tensors of a micro-batch,
 --             checkpoints = false: none is written (benchmarks) }
 --
 -- One optimizer step is `accumulate` packed micro-batches of rows * row_tokens slots; the loss is the sum of nll over its
@@ -231,6 +232,7 @@ return function(given)
     slot.scale:fill(1 / math.max(trained, 1))
     for i = 1, opt.accumulate do
       micro[i]:load(slot)
+      if opt.on_batch then opt.on_batch(slot, state.step * opt.accumulate + i - 1) end
       q.rng_step(state.step * opt.accumulate + i - 1)
       pass(infos[i].dst, shares[i], nlls[i])
       if i < opt.accumulate then
