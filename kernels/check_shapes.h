@@ -33,6 +33,7 @@ void check_shapes(const DecodePackets& op);
 void check_shapes(const SumSquares& op);
 void check_shapes(const ClipScale& op);
 void check_shapes(const AdamW& op);
+inline void check_shapes(const UseWeights&) {}
 
 // The sizes of op(a) [m, k] and op(b) [k, n].
 struct MatmulSizes {

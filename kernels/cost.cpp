@@ -120,6 +120,7 @@ double count(const std::vector<View>& views) {
 Cost of(const SumSquares& op) { return {bytes_of(op), 2 * count(op.x)}; }
 Cost of(const ClipScale& op) { return {bytes_of(op), count(op.partials)}; }
 Cost of(const AdamW& op) { return {bytes_of(op), 14 * count(op.w)}; }
+Cost of(const UseWeights&) { return {}; }
 
 }  // namespace
 

@@ -117,5 +117,8 @@ void run(const DecodePackets&, CpuContext&);
 void run(const SumSquares&, CpuContext&);
 void run(const ClipScale&, CpuContext&);
 void run(const AdamW&, CpuContext&);
+inline void run(const UseWeights& op, CpuContext&) {
+  if (op.stream) op.stream->use(op.unit, op.pass);
+}
 
 }  // namespace qeng

@@ -452,6 +452,7 @@ const std::vector<Generator>& generators() {
       {"sum_squares", sum_squares},
       {"clip_scale", clip_scale},
       {"adamw", adamw},
+      {"use_weights", [](Draw&) -> Op { return UseWeights{}; }},  // with a stream: tests/unit/stream_test.cpp
   };
   return table;
 }
