@@ -12,7 +12,8 @@ local q = {}
 -- ---------------------------------------------------------------- device
 
 ---Chooses the device and its threads; before the first tensor. Default: the CPU with the cores this process may use.
----@param opt {device?: string, threads?: integer, isa?: string}
+---budget: the most bytes that tensors may take there; an allocation over it is an error that says which and what to change.
+---@param opt {device?: string, threads?: integer, isa?: string, budget?: integer}
 function q.device(opt) end
 
 ---The devices present: name, description, memory, limits when already measured.
@@ -336,6 +337,31 @@ function Program:stats() end
 function Program:profile() end
 function Program:free() end
 
+-- ---------------------------------------------------------------- streamed weights (engine/stream; scripts/qeng/stream.lua)
+
+---Keeps the weights of a model within a limit of memory. names[i], weights[i]: the units in order of use, the embedding first, the
+---head last. limit: bytes of the process on the CPU; option: its name in errors; slack: of it, for what is not known in advance.
+---@param names string[]
+---@param weights Tensor[][]
+---@param opt? {limit?: integer, option?: string, slack?: integer}
+---@return WeightStream
+function q.weight_stream(names, weights, opt) end
+
+---@class WeightStream
+local WeightStream = {}
+---What follows reads the weights of this unit; captured like an operation.
+---@param unit integer
+function WeightStream:use(unit) end
+---Puts a use of the unit on the tape, where its gradient begins.
+---@param unit integer
+function WeightStream:mark(unit) end
+---Since it was made: bytes and fetches brought, fetch_ms, stall_ms the computation waited, depth (units brought ahead); now: resident of
+---total bytes, process (bytes needed beside them).
+---@return {bytes: integer, fetches: integer, fetch_ms: number, stall_ms: number, depth: integer, resident: integer, total: integer, process: integer}
+function WeightStream:figures() end
+---Ends streaming; the weights are then read where they are mapped.
+function WeightStream:close() end
+
 -- ---------------------------------------------------------------- optimizer
 
 ---AdamW over tensors that require gradients. f32 state; a bf16 parameter has an f32 master here.
@@ -381,9 +407,9 @@ function SafetensorsFile:names() end
 ---@param name string
 ---@return {dtype: string, shape: integer[]}?
 function SafetensorsFile:info(name) end
----Mapped where the dtype is the file's own, converted otherwise.
+---Mapped where the dtype is the file's own, converted otherwise; with stream into a temporary file (engine/stream/spilled_file.h).
 ---@param name string
----@param opt? {dtype?: dtype, shape?: integer[], copy?: boolean, label?: string}  shape: what is expected
+---@param opt? {dtype?: dtype, shape?: integer[], copy?: boolean, label?: string, stream?: boolean}  shape: what is expected
 ---@return Tensor
 function SafetensorsFile:tensor(name, opt) end
 ---@return table<string, string>
@@ -450,7 +476,8 @@ function GgufFile:info(name) end
 ---@param name string
 ---interleave: rows of a matrix of tq2_0 or q6_k may change places in memory (kernels/interleave.h), for the CPU to multiply faster by it,
 ---unless a tensor given out before shows them; no load() after that.
----@param opt? {dtype?: dtype, shape?: integer[], copy?: boolean, label?: string, heads?: integer, interleave?: boolean}  shape: what is expected
+---stream: a matrix that cannot be the file's own memory lies in a temporary file (engine/stream/spilled_file.h).
+---@param opt? {dtype?: dtype, shape?: integer[], copy?: boolean, label?: string, heads?: integer, interleave?: boolean, stream?: boolean}  shape: what is expected
 ---@return Tensor
 function GgufFile:tensor(name, opt) end
 ---Reads the file into memory of the process's own, in large pages: weights are then read faster than from a mapping. Tensors made
@@ -995,12 +1022,16 @@ q.version = ""
 ---@return table values  values.__given[name]: was it on the command line?
 function q.options(declared, args, program) end
 
----Adds --device and --threads to a declaration.
+---Adds --device, --threads and --device-budget to a declaration.
 ---@param declared table
 ---@return table declared
 function q.device_options(declared) end
+---Adds --weights and --host-budget, which q.load takes as weights and host_budget.
+---@param declared table
+---@return table declared
+function q.weight_options(declared) end
 ---Chooses the device that the options name.
----@param opt {device: string, threads: integer}
+---@param opt {device: string, threads: integer, device_budget?: integer}
 function q.use_device(opt) end
 
 ---Loads opt.model, opens opt.data, trains by opt.mode, saves under opt.out: what recipes/lora_qwen.lua does with its options.
@@ -1037,7 +1068,9 @@ function q.hub.files(name, kind, patterns, opt) end
 
 ---A model from a Hugging Face folder (config.json, safetensors, tokenizer) or a GGUF file: Llama, Mistral, Qwen2, Qwen3.
 ---@param dir string  folder, .gguf file, or a name on the hub, org/name[@revision]
----@param opt? {dtype?: dtype, writable?: boolean}  dtype: the file's own; writable: weights with memory of their own (full fine-tuning)
+---weights: "map", "copy" (faster; by default if there is room) or "stream": no more of the file in memory than host_budget, the bytes of
+---the whole process, leaves; stream_slack of it (64 MB) is for what is not known in advance.
+---@param opt? {dtype?: dtype, writable?: boolean, weights?: string, host_budget?: integer, stream_slack?: integer}  dtype: the file's own; writable: weights with memory of their own (full fine-tuning)
 ---@return Model
 function q.load(dir, opt) end
 
@@ -1054,6 +1087,7 @@ function q.random_model(config, opt) end
 function q.slot(tokens, max_documents) end
 
 ---@class Model
+---@field stream WeightStream?  where the weights are streamed
 ---@field tokenizer Tokenizer?
 ---@field config table
 ---@field dtype dtype

@@ -40,6 +40,7 @@ q.hub.model = hub.model
 q.hub.data = hub.data
 q.hub.files = hub.files
 q.device_options = run.device_options
+q.weight_options = run.weight_options
 q.use_device = run.use_device
 q.finetune = run.finetune
 

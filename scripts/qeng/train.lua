@@ -24,6 +24,7 @@ local progress = require "qeng.progress"
 local report = require "qeng.report"
 local route = require "qeng.route"
 local schedule = require "qeng.schedule"
+local stream = require "qeng.stream"
 
 local function tensors_of(parameters)
   local list = {}
@@ -212,7 +213,7 @@ return function(given)
   end
   local first, started = state.step, q.time()
   while state.step < steps do
-    local begin = q.time()
+    local begin, streamed = q.time(), model.stream and model.stream:figures()
     if opt.bits and opt.bits:begin(state.step / steps, state.step) then  -- other weights learn now: other operations
       for dst, p in pairs(programs) do
         p.program:free()
@@ -270,6 +271,9 @@ return function(given)
       flip_rate = fed and fed.flip_rate or nil, pulse_rate = fed and fed.pulse_rate or nil,
       damaged = damaged > 0 and damaged or nil, crc_dropped = opt.drop > 0 and dropped or nil,
     }
+    if streamed then
+      for name, value in pairs(stream.since(model.stream:figures(), streamed)) do row[name] = value end
+    end
     if several then
       local sums = {}
       for i = 1, opt.accumulate do add_sources(sums, micro[i], nlls[i]) end
@@ -287,8 +291,9 @@ return function(given)
     end
     log:add(row)
     local rest = (q.time() - started) / (state.step - first) * (steps - state.step)
-    speak:line(("step %d/%d  loss %.4f%s  %.0f tok/s  sol %.0f %%  ETA %s"):format(state.step, steps, total,
-      row.eval_loss and ("  held-out %.4f"):format(row.eval_loss) or "", row.tok_s, row.sol * 100, progress.duration(rest)))
+    speak:line(("step %d/%d  loss %.4f%s  %.0f tok/s  sol %.0f %%%s  ETA %s"):format(state.step, steps, total,
+      row.eval_loss and ("  held-out %.4f"):format(row.eval_loss) or "", row.tok_s, row.sol * 100,
+      streamed and "  " .. stream.text(row) or "", progress.duration(rest)))
     if opt.on_step then opt.on_step(row, model) end
     interrupted = interrupted or q.interrupted()
     if interrupted or last or (opt.save_every > 0 and state.step % opt.save_every == 0) then save() end
