@@ -18,7 +18,7 @@ size_t rounded(size_t bytes) {
 
 Buffer::~Buffer() {
   if (!device) return;
-  device->accounts_[account].bytes -= bytes;
+  if (!virtual_pages) device->accounts_[account].bytes -= bytes;
   if (owner) return;
   const size_t size = rounded(bytes);
   if (virtual_pages) {
@@ -81,7 +81,7 @@ std::shared_ptr<Buffer> Device::allocate(size_t bytes, const std::string& accoun
   buffer->bytes = bytes;
   buffer->account = account;
   since_ += size;
-  credit(account, bytes);
+  if (!buffer->virtual_pages) credit(account, bytes);
   return buffer;
 }
 

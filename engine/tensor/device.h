@@ -58,6 +58,7 @@ class Device {
   // Memory that `owner` keeps alive (a mapped file).
   std::shared_ptr<Buffer> adopt(void* data, size_t bytes, const std::string& account, std::shared_ptr<void> owner);
   void set_budget(size_t bytes) { budget_ = bytes; }  // 0: none
+  // Memory that is held; the address space of a capture is none.
   const std::map<std::string, Account>& accounts() const { return accounts_; }
   size_t allocated_since(bool reset);  // bytes allocated since last asked with reset: the host collects garbage on it
   void trim();                         // gives cached memory back to the system
