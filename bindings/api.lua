@@ -160,6 +160,38 @@ function q.quantize(tensor, type, opt) end
 ---@return Tensor
 function q.repack_int4(layout, parts) end
 
+---y[r, i] = x[r, i] * scale[i] + bias[i]: after a linear layer of weights without a scale (one_bit, ternary), that of its rows.
+---@param x Tensor  [..., n]
+---@param scale Tensor  [n] f32
+---@param bias? Tensor  [n]
+---@return Tensor
+function q.scale_columns(x, scale, bias) end
+
+---Gives a one_bit weight's rows first .. counters, which each backward pass feeds with pulses of its gradient; q.inertia does this
+---for a model.  (PulseGrad and Inertia in kernels/ops.h)
+---@param weight Tensor  one_bit [out, in], of one linear layer
+---@param opt {state: Tensor, hyper: Tensor, counts: Tensor, first?: integer, stream?: integer, bop?: boolean}
+function q.learn_by_pulses(weight, opt) end
+
+---Straight-through: the gradient of a weight is added to that of `latent`, f32 of its shape.
+---@param weight Tensor
+---@param latent Tensor
+function q.learn_latent(weight, latent) end
+
+---A weight that learned no longer does.
+---@param weight Tensor
+function q.learn_nothing(weight) end
+
+---bits = the signs of x.
+---@param x Tensor  f32
+---@param bits Tensor  one_bit, of that shape
+function q.pack_signs(x, bits) end
+
+---Clips x to [-1, 1] in place; with levels > 0 rounds it at random to a multiple of 1 / levels beside it.
+---@param x Tensor  f32
+---@param opt? {levels?: integer, stream?: integer}
+function q.clip_to_grid(x, opt) end
+
 ---@param x Tensor  [..., dim]
 ---@param w Tensor  [dim]
 ---@param eps number
@@ -293,7 +325,7 @@ function Program:free() end
 
 ---AdamW over tensors that require gradients. f32 state; a bf16 parameter has an f32 master here.
 ---@param parameters Tensor[]
----@param opt? {beta1?: number, beta2?: number, eps?: number, decay?: number, groups?: integer[]}  decay on tensors of rank 2 and more; groups: from 0, one for each parameter
+---@param opt? {beta1?: number, beta2?: number, eps?: number, decay?: number, groups?: integer[], rates?: number[]}  decay on tensors of rank 2 and more; groups: from 0, one for each parameter; rates: for each group, what a step's lr is multiplied by
 ---@return AdamW
 function q.adamw_state(parameters, opt) end
 

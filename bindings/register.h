@@ -12,6 +12,7 @@ void register_autograd(lua_State* L);     // bind_autograd.cpp: differentiable f
 void register_program(lua_State* L);      // bind_program.cpp: programs, traces, profiles, AdamW
 void register_rehearsal(lua_State* L);    // bind_rehearsal.cpp: q.rehearse
 void register_quantize(lua_State* L);     // bind_quantize.cpp
+void register_onebit(lua_State* L);       // bind_onebit.cpp
 void register_safetensors(lua_State* L);  // bind_safetensors.cpp
 void register_gguf(lua_State* L);         // bind_gguf.cpp
 void register_measure(lua_State* L);      // bind_measure.cpp

@@ -96,6 +96,7 @@ LuaState::LuaState() : L_(luaL_newstate()) {
   register_program(L_);
   register_rehearsal(L_);
   register_quantize(L_);
+  register_onebit(L_);
   register_safetensors(L_);
   register_gguf(L_);
   register_measure(L_);

@@ -10,6 +10,7 @@
 namespace qeng {
 
 struct Tensor;
+class WeightLearner;  // engine/train/learner.h
 using TensorPtr = std::shared_ptr<Tensor>;
 using Shape = std::vector<int64_t>;
 
@@ -20,6 +21,7 @@ struct Tensor {
 
   bool requires_grad = false;  // a parameter: its f32 gradient is kept and added to
   bool tracked = false;        // computed from one that requires a gradient, on the tape
+  std::shared_ptr<WeightLearner> learner;  // of a linear layer's weight: takes its gradient, where it keeps none
   TensorPtr grad;              // parameter: f32, zero at first. Otherwise: only during backward, in this tensor's dtype
 
   bool needs_grad() const { return requires_grad || tracked; }

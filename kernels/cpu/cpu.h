@@ -117,5 +117,11 @@ void run(const DecodePackets&, CpuContext&);
 void run(const SumSquares&, CpuContext&);
 void run(const ClipScale&, CpuContext&);
 void run(const AdamW&, CpuContext&);
+void run(const ScaleColumns&, CpuContext&);
+void run(const ScaleColumnsGrad&, CpuContext&);
+void run(const PulseGrad&, CpuContext&);
+void run(const Inertia&, CpuContext&);
+void run(const PackSigns&, CpuContext&);
+void run(const ClipToGrid&, CpuContext&);
 
 }  // namespace qeng

@@ -9,6 +9,7 @@
 #include "tests/conformance/reference_linear.h"
 #include "tests/conformance/reference_loss.h"
 #include "tests/conformance/reference_norm.h"
+#include "tests/conformance/reference_onebit.h"
 #include "tests/conformance/reference_packets.h"
 #include "tests/conformance/reference_paged.h"
 #include "tests/conformance/runner.h"
