@@ -301,7 +301,7 @@ function q.capture(fn, ...) end
 ---@return ...
 function q.rehearse(fn, limits) end
 ---What the operations of this rehearsal so far would have cost. seconds: at the limits given, 0 without any.
----@return {seconds: number, flops_f32: number, flops_bf16: number, bytes: number}
+---@return {device: string, seconds: number, flops_f32: number, flops_bf16: number, bytes: number}
 function q.rehearsed() end
 ---Runs fn and returns its list of operations as text.
 ---@return string
@@ -1237,8 +1237,8 @@ function q.schedule(name, peak, steps, opt) end
 function q.train(opt) end
 
 ---What training or inference will need and take, before anything is loaded; prints as a table. Its fields: scripts/qeng/plan.lua.
----model: a folder, GGUF file or config.json, a name on the hub, a shape ("7b"), or a table of config.json's keys. Sizes are bytes, or text such as "8G".
----@param opt {model: string|table, mode?: "lora"|"full"|"inference", dtype?: dtype, stored?: dtype, rank?: integer, targets?: string[], dropout?: number, row_tokens?: integer, rows?: integer, accumulate?: integer, recompute?: boolean, eval?: boolean, context?: integer, batch?: integer, kv?: dtype, device_budget?: number|string, host_budget?: number|string, bandwidth?: number, flops?: number, link?: number}
+---model: a folder, GGUF file or config.json, a name on the hub, a shape ("7b"), or a table of config.json's keys.
+---@param opt {model: string|table, mode?: "lora"|"full"|"onebit"|"inference", dtype?: dtype, stored?: dtype, rank?: integer, targets?: string[], dropout?: number, levels?: integer, active?: integer, row_tokens?: integer, rows?: integer, accumulate?: integer, recompute?: boolean, eval?: boolean, context?: integer, batch?: integer, kv?: dtype, device_budget?: number, host_budget?: number, bandwidth?: number, flops?: number, link?: number}
 ---@return {accounts: table<string, number>, total: number, least: number, fits: boolean, placed: {device: number, host: number, file: number, streamed: number, resident: integer}, units: table[], devices: table[], step: {seconds: number, flops_f32: number, flops_bf16: number, bytes: number, moved: number, transfer: number?, tokens: integer}, parameters: number, trained: number, sentence: function}
 function q.plan(opt) end
 

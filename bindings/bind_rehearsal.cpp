@@ -31,6 +31,7 @@ int rehearse(Call& call) {
 int work(Call& call) {
   const Rehearsal::Work& work = rehearsal().work();
   lua_newtable(call.L);
+  lua::set_field(call.L, "device", rehearsal().name());
   lua::set_field(call.L, "seconds", work.seconds);
   lua::set_field(call.L, "flops_f32", work.flops_f32);
   lua::set_field(call.L, "flops_bf16", work.flops_bf16);

@@ -13,20 +13,22 @@ local plan_text = require "qeng.plan_text"
 local opt = q.options(q.device_options {
   "Says what training or inference of a model needs, before anything is loaded.",
   model = { nil, "config.json, folder, GGUF file, name on a hub, or a shape such as 7b", required = true, order = 1 },
-  mode = { "all", "what to plan", choices = { "all", "full", "lora", "inference" }, order = 2 },
+  mode = { "all", "what to plan", choices = { "all", "full", "lora", "onebit", "inference" }, order = 2 },
   dtype = { "", "f32 or bf16; by default what the config says", choices = { "", "f32", "bf16" }, order = 3 },
   stored = { "", "dtype of the frozen linear layers where no file says it, such as q4_k", order = 4 },
   rank = { 16, "LoRA rank", min = 1, integer = true, order = 5 },
   row_tokens = { 512, "tokens of a packed row", min = 2, integer = true, order = 6 },
   rows = { 1, "rows of a micro-batch", min = 1, integer = true, order = 7 },
   accumulate = { 1, "micro-batches of a step", min = 1, integer = true, order = 8 },
+  levels = { 7, "one-bit training: levels of a counter: 1, 3, 7, 15 or 255", order = 8 },
+  active = { 1.5e9, "one-bit training by phases: weights that learn at once; 0: all", min = 0, order = 8 },
   recompute = { false, "keep one activation a layer, recompute the others", order = 9 },
   eval = { false, "a held-out loss is measured too", order = 10 },
   context = { 4096, "inference: tokens of a sequence", min = 16, integer = true, order = 11 },
   batch = { 1, "inference: sequences at once", min = 1, integer = true, order = 12 },
   kv = { "", "inference: dtype of the cache (f32, bf16, f16, q8_0); the model's by default", order = 13 },
-  device_budget = { "", "most memory of the device, such as 8G; by default its own", order = 14 },
-  host_budget = { "", "most host memory for streamed weights, such as 16G; the rest is read from the mapped file", order = 15 },
+  device_budget = { nil, "most memory of the device, as 8G; by default its own", kind = "bytes", order = 92 },
+  host_budget = { nil, "most host memory, such as 16G: for streamed weights, the rest of which is read from the file; of the CPU, for all", kind = "bytes", order = 94 },
   bandwidth = { 0, "GB/s of a device that is not here; with --flops", min = 0, integer = false, order = 16 },
   flops = { 0, "TFLOP/s of a device that is not here; with --bandwidth", min = 0, integer = false, order = 17 },
   link = { 0, "GB/s from host to device, for streamed weights", min = 0, integer = false, order = 18 },
@@ -36,20 +38,13 @@ q.use_device(opt)
 
 local function text(value) return value ~= "" and value or nil end
 local function rate(value, unit) return value > 0 and value * unit or nil end
-local function plan(mode)
+local function plan(mode, active)
   return q.plan {
     model = opt.model, mode = mode, dtype = text(opt.dtype), stored = mode ~= "full" and text(opt.stored) or nil, rank = opt.rank,
-    row_tokens = opt.row_tokens, rows = opt.rows, accumulate = opt.accumulate, recompute = opt.recompute, eval = opt.eval, context = opt.context,
-    batch = opt.batch, kv = text(opt.kv), device_budget = text(opt.device_budget), host_budget = text(opt.host_budget),
+    levels = opt.levels, active = active and active > 0 and active or nil, row_tokens = opt.row_tokens, rows = opt.rows, accumulate = opt.accumulate, recompute = opt.recompute, eval = opt.eval, context = opt.context,
+    batch = opt.batch, kv = text(opt.kv), device_budget = opt.device_budget, host_budget = opt.host_budget,
     bandwidth = rate(opt.bandwidth, 1e9), flops = rate(opt.flops, 1e12), link = rate(opt.link, 1e9),
   }
 end
-if opt.mode ~= "all" then return print(plan(opt.mode)) end
-
-local plans = {}
-for i, mode in ipairs { "full", "lora", "inference" } do plans[i] = plan(mode) end
-print(plan_text.compare(plans))
-local weights = plans[1].parameters
-local announced = plan_text.announced(weights, math.min(1.5e9, weights))
-print(("\nas one-bit training was announced (%.3g billion weights): dense with AdamW %.2f GB, one bit with ternary gradients and state %.2f GB,\nby phases of %.2g billion weights %.2f GB on the device and %.2f GB on the host")
-  :format(weights / 1e9, announced.dense / 1e9, announced.one_bit / 1e9, math.min(1.5, weights / 1e9), announced.phased_device / 1e9, announced.phased_host / 1e9))
+if opt.mode ~= "all" then return print(plan(opt.mode, opt.active)) end
+print(plan_text.compare(plan))

@@ -37,9 +37,11 @@ local function advice(plan)
   way(opt.mode == "full", "train adapters (--mode lora)")
   way(opt.mode ~= "inference" and running > 0.2 * plan.total and not opt.recompute, "recompute activations (--recompute)")
   way(opt.mode ~= "inference" and running > 0.2 * plan.total, "take fewer or shorter rows")
+  way(opt.mode == "onebit" and not opt.active, "train by phases (--active 1.5e9)")
+  way(opt.mode == "onebit" and state > 0.2 * plan.total, "take a smaller vocabulary: embedding and head are trained as floats")
   way(opt.mode == "lora" and state > 0.2 * plan.total, "lower the rank")
   way((a.kv or 0) > 0.2 * plan.total, "shorten the context or store it smaller (--kv q8_0)")
-  way((a.weights or 0) > 0.2 * plan.total and opt.mode ~= "full" and not opt.stored, "store the weights in fewer bits (--stored q4_k)")
+  way((a.weights or 0) > 0.2 * plan.total and opt.mode ~= "full" and opt.mode ~= "onebit" and not opt.stored, "store the weights in fewer bits (--stored q4_k)")
   return #ways > 0 and table.concat(ways, ", or ") or "take a smaller model"
 end
 
@@ -47,13 +49,15 @@ end
 function text.sentence(plan)
   local opt = plan.given
   local streams = plan.least < plan.total
-  if opt.device_budget then
+  local budget, which = opt.device_budget, "device"
+  if plan.on_host and opt.host_budget and opt.host_budget < (budget or math.huge) then budget, which = opt.host_budget, "host" end
+  if budget then
     if not plan.fits then
-      return ("Does not fit in %s: the least device budget that works is %s%s; %s."):format(bytes(opt.device_budget), bytes(plan.least),
+      return ("Does not fit in %s: the least %s budget that works is %s%s; %s."):format(bytes(budget), which, bytes(plan.least),
         streams and " (weights streamed)" or "", advice(plan))
     end
-    if plan.placed.streamed == 0 then return ("Fits in %s with everything resident."):format(bytes(opt.device_budget)) end
-    return ("Fits in %s with --weights stream: %d of %d units resident, %s streamed%s."):format(bytes(opt.device_budget), plan.placed.resident,
+    if plan.placed.streamed == 0 then return ("Fits in %s with everything resident."):format(bytes(budget)) end
+    return ("Fits in %s with --weights stream: %d of %d units resident, %s streamed%s."):format(bytes(budget), plan.placed.resident,
       #plan.units, bytes(plan.placed.streamed), plan.placed.file > 0 and (", of which %s from the mapped file"):format(bytes(plan.placed.file)) or "")
   end
   local best
@@ -110,24 +114,38 @@ text.__index = { sentence = text.sentence }
 
 -- ---------------------------------------------------------------- several ways at once
 
--- {plan...} as one line each, and what would fit where.
-function text.compare(plans)
-  local lines = { ("%-12s %12s %12s %12s   %s"):format("mode", "total", "at least", "step", "fits") }
-  for _, plan in ipairs(plans) do
-    local where = {}
-    for _, device in ipairs(plan.devices) do
-      where[#where + 1] = device.name .. ": " .. (not device.placed and "no" or device.placed.streamed > 0 and "streamed" or "yes")
-    end
-    lines[#lines + 1] = ("%-12s %12s %12s %12s   %s"):format(plan.mode, bytes(plan.total), bytes(plan.least),
-      plan.step.seconds > 0 and seconds(plan.step.seconds) or "", table.concat(where, ", "))
-  end
-  return table.concat(lines, "\n")
+local ways = {
+  { "full" }, { "lora" }, { "onebit" }, { "onebit", 1.5e9, name = "by phases" }, { "inference" },
+}
+
+-- What the announcement of one-bit training (Qsbits) counts for so many weights, in bytes: bf16 weights and gradients with f32
+-- moments; weights of 1 bit with gradients and state of 2 each; and by phases, where `active` weights have those.
+local function announced(weights, active)
+  local function bytes(n) return n >= 1e12 and ("%.2f TB"):format(n / 1e12) or ("%.2f GB"):format(n / 1e9) end
+  return ("as one-bit training was announced, for %.3g billion weights: %s dense with AdamW, %s with one bit and ternary gradients and state;\nby phases of %.2g billion %s on the device and %s on the host")
+    :format(weights / 1e9, bytes(12 * weights), bytes(weights * 5 / 8), active / 1e9, bytes(active * 5 / 8), bytes(weights / 8))
 end
 
--- What the announcement of one-bit training (Qsbits) counts for so many weights, in bytes: bf16 weights and gradients with
--- f32 moments; weights of 1 bit, gradients and state of 2 each; and those of `active` weights only.
-function text.announced(weights, active)
-  return { dense = 12 * weights, one_bit = weights * 5 / 8, phased_host = weights / 8, phased_device = active * 5 / 8 }
+-- A line for each way of plan(mode, active) and where it would fit; one that cannot be planned says why.
+function text.compare(plan)
+  local lines, weights = { ("%-12s %12s %12s %12s   %s"):format("mode", "total", "at least", "step", "fits") }, 0
+  for _, way in ipairs(ways) do
+    local name, ok, one = way.name or way[1], pcall(plan, way[1], way[2])
+    if not ok then
+      if way[1] ~= "onebit" then error(one, 0) end
+      lines[#lines + 1] = ("%-12s %s"):format(name, type(one) == "table" and one.message or one)
+    else
+      local where = {}
+      for _, device in ipairs(one.devices) do
+        where[#where + 1] = device.name .. ": " .. (not device.placed and "no" or device.placed.streamed > 0 and "streamed" or "yes")
+      end
+      weights = one.parameters
+      lines[#lines + 1] = ("%-12s %12s %12s %12s   %s"):format(name, bytes(one.total), bytes(one.least),
+        one.step.seconds > 0 and seconds(one.step.seconds) or "", table.concat(where, ", "))
+    end
+  end
+  lines[#lines + 1] = "\n" .. announced(weights, math.min(1.5e9, weights))
+  return table.concat(lines, "\n")
 end
 
 return text

@@ -3,12 +3,13 @@
 -- Exit status 1 where a plan is over 5 % away from the sum of the accounts' peaks. Beside it stands what the process took of
 -- the system, which knows more than accounts: libraries' own memory, the heap, pages of files.
 
+local onebit = require "qeng.onebit"
 local q = require "qeng"
 
 local size = arg[1] or "small"
 local sizes = {
   small = { hidden = 256, layers = 2, heads = 4, ffn = 256, vocab = 512, row_tokens = 64 },
-  large = { hidden = 1024, layers = 12, heads = 16, ffn = 2816, vocab = 32000, row_tokens = 1024 },
+  large = { hidden = 768, layers = 8, heads = 12, ffn = 2048, vocab = 16000, row_tokens = 512 },
 }
 local s = sizes[size]
 if not s then q.error("usage", size .. ": expected small or large") end
@@ -19,6 +20,8 @@ local cases = {
   { name = "lora on q4_k", mode = "lora", stored = "q4_k" },
   { name = "full f32", mode = "full", dtype = "f32" },
   { name = "full bf16, 2 micro-batches", mode = "full", dtype = "bf16", accumulate = 2 },
+  { name = "one-bit, 7 levels", mode = "onebit", dtype = "f32", levels = 7 },
+  { name = "one-bit, 255 levels, by phases of half, bf16", mode = "onebit", dtype = "bf16", levels = 255, phases = 2 },
 }
 
 local values = {
@@ -27,11 +30,48 @@ local values = {
   max_position_embeddings = 4096, rms_norm_eps = 1e-6, rope_theta = 10000, tie_word_embeddings = true,
 }
 
+local function linear_weights() return s.layers * (3 * s.hidden ^ 2 + 3 * s.hidden * s.ffn) end
+
 local function settings(case, model)
   return {
     model = model, mode = case.mode, dtype = case.dtype, rank = 8, row_tokens = s.row_tokens, rows = case.rows, accumulate = case.accumulate,
-    recompute = case.recompute, eval = true, bandwidth = 1e10, flops = 1e11,
+    recompute = case.recompute, levels = case.levels, active = case.phases and linear_weights() / case.phases, eval = true, bandwidth = 1e10, flops = 1e11,
   }
+end
+
+local function train(case, file, path, folder)
+  local model = case.stored and q.load(path, { weights = "copy" }) or q.random_model(values, { dtype = case.dtype, seed = 1 })
+  model.recompute = case.recompute or false
+  if case.mode == "full" then model:full() else model:lora { rank = 8 } end
+  q.train {
+    model = model, data = file, out = folder .. "/out", steps = 3, row_tokens = s.row_tokens, rows = case.rows,
+    accumulate = case.accumulate, eval_share = 0.3, checkpoints = false,
+  }
+end
+
+-- Four steps of one-bit training, each phase twice.
+local function train_bits(case, file)
+  local model = onebit.random(values, { rule = "counter", dtype = case.dtype, seed = 1 })
+  local floats = {}
+  for i, parameter in ipairs(onebit.float_parameters(model)) do floats[i] = parameter.tensor end
+  local adamw, how = q.adamw_state(floats), { levels = case.levels }
+  local bits = case.phases and require("qeng.phases").new(model, { count = case.phases, steps = 2, inertia = how }) or require("qeng.inertia").new(model, how)
+  local batches = file:batches { row_tokens = s.row_tokens, rows = 1, seed = 0 }
+  local slot, program
+  for step = 0, 3 do
+    local batch = batches:next()
+    slot = slot or q.slot(batch:info().tokens, batch:info().max_documents)
+    batch:load(slot)
+    slot.scale:fill(1 / s.row_tokens)
+    if bits:begin(step / 4, step) and program then
+      program:free()
+      program = nil
+    end
+    program = program or q.capture(function() model:loss(slot):backward() end)
+    program:run()
+    adamw:step { lr = 1e-3, clip = 1 }
+    bits:finish()
+  end
 end
 
 -- In a process of its own: trains, and prints what the plan said and what it took.
@@ -40,12 +80,6 @@ local function run(case, folder)
   local path = folder .. "/model.gguf"
   local plan = q.plan(settings(case, case.stored and path or values))
   local before = q.memory()
-  local model
-  if case.stored then
-    model = q.load(path, { weights = "copy" })
-  else
-    model = q.random_model(values, { dtype = case.dtype, seed = 1 })
-  end
   local writer = q.ndp.create(folder .. "/data.qubgpu")
   for i = 1, 16 do
     local ids = {}
@@ -53,12 +87,8 @@ local function run(case, folder)
     writer:add(ids)
   end
   writer:finish()
-  model.recompute = case.recompute or false
-  if case.mode == "full" then model:full() else model:lora { rank = 8 } end
-  q.train {
-    model = model, data = q.ndp.open(folder .. "/data.qubgpu"), out = folder .. "/out", steps = 3, row_tokens = s.row_tokens, rows = case.rows,
-    accumulate = case.accumulate, eval_share = 0.3, checkpoints = false,
-  }
+  local file = q.ndp.open(folder .. "/data.qubgpu")
+  if case.mode == "onebit" then train_bits(case, file) else train(case, file, path, folder) end
   local result = { planned = {}, measured = {}, rss = q.peak_rss(), seconds = plan.step.seconds }
   for name, account in pairs(q.memory()) do result.measured[name] = account.peak - (before[name] and before[name].bytes or 0) end
   for name, bytes in pairs(plan.accounts) do result.planned[name] = bytes end

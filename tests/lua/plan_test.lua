@@ -59,13 +59,14 @@ assert(least.fits and least.placed.device == whole.least and least.placed.host =
 assert(least.placed.streamed == least.placed.host + least.placed.file and least.step.moved == 2 * least.placed.streamed)
 assert(math.abs(least.step.transfer - least.step.moved / 1e10) < 1e-9)
 assert(not plan { mode = "lora", device_budget = whole.least - 1 }.fits)
-assert(plan { mode = "lora", device_budget = "8GiB" }.given.device_budget == 2 ^ 33)
+-- Without rates of its own it is the CPU that is planned for, whose host budget is for all of the process.
+local here = q.plan { model = "1b", row_tokens = 64, mode = "lora", device_budget = 1e12, host_budget = whole.least }
+assert(here.fits and here.placed.device == whole.least and here.placed.host == 0 and here.placed.file == here.placed.streamed)
 
 -- Twice the rows, twice the work of a step; recomputing holds less and computes more.
 local twice, again = plan { mode = "lora", rows = 2 }, plan { mode = "lora", recompute = true }
 assert(twice.step.flops_bf16 > 1.99 * whole.step.flops_bf16 and twice.step.flops_bf16 < 2.01 * whole.step.flops_bf16)
 assert(again.accounts.activations < whole.accounts.activations and again.step.flops_bf16 > whole.step.flops_bf16)
 fails("value", "mode some is none of", q.plan, { model = "7b", mode = "some" })
-fails("value", "expected a size", q.plan, { model = "7b", device_budget = "8Q" })
 fails("format", "hidden_size is missing", plan, { model = { architectures = { "Qwen2ForCausalLM" } } })
 print "plan: passed"

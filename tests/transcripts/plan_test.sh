@@ -14,7 +14,8 @@ expect '^weights +180.5 GB' "$out/log"
 plan --model 7b --row-tokens 64
 expect '^full +[0-9.]+ GB' "$out/log"
 expect '^inference +[0-9.]+ GB' "$out/log"
-expect 'dense with AdamW 80.8[0-9] GB, one bit with ternary gradients and state 4.21 GB' "$out/log"
+expect '80.86 GB dense with AdamW, 4.21 GB with one bit and ternary gradients and state' "$out/log"
+expect 'by phases of 1.5 billion 0.94 GB on the device and 0.84 GB on the host' "$out/log"
 
 # Budgets: what is resident and what is streamed, and the least that works, which then does.
 plan --model 7b --mode lora --stored q4_k --row-tokens 64 --device-budget 2G --host-budget 1G --link 25
@@ -36,7 +37,7 @@ expect '^kv +1.6 MB' "$out/log"
 
 refuses 'plan: 6b is no file, no folder and no shape' --model 6b
 refuses 'shapes are 1b, 3b, 7b, 8b, 13b, 70b, 90b' --model nowhere/config.json
-refuses 'device_budget = lots: expected a size such as 8G' --model 7b --mode lora --device-budget lots
+refuses '--device-budget lots: expected a size, as 500M, 1.5G' --model 7b --mode lora --device-budget lots
 echo '[1' > "$out/config.json"
 refuses 'config.json: not a JSON object' --model "$out/config.json"
 refuses 'bench/README.md: does not begin with "GGUF"' --model bench/README.md
