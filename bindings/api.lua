@@ -182,6 +182,11 @@ function q.learn_latent(weight, latent) end
 ---@param weight Tensor
 function q.learn_nothing(weight) end
 
+---How many counters stand at each level: of bit planes one number a level from 0 on, of bytes 16 bins.
+---@param state Tensor  one_bit [planes, rows, columns] or u8
+---@return integer[]
+function q.count_levels(state) end
+
 ---bits = the signs of x.
 ---@param x Tensor  f32
 ---@param bits Tensor  one_bit, of that shape

@@ -2,6 +2,7 @@
 #include "bindings/register.h"
 #include "bindings/runtime.h"
 #include "engine/autograd/functions.h"
+#include "engine/train/counter_levels.h"
 #include "engine/train/learner.h"
 
 namespace qeng {
@@ -49,12 +50,14 @@ int to_grid(Call& call) {
   return 0;
 }
 
+int levels(Call& call) { return call.push(counter_levels(*call.arg<TensorPtr>(1))); }
+
 }  // namespace
 
 void register_onebit(lua_State* L) {
   using namespace lua;
   functions(L, "", {{"scale_columns", fn<scaled>}, {"learn_by_pulses", fn<by_pulses>}, {"learn_latent", fn<by_latent>},
-                    {"learn_nothing", fn<not_at_all>}, {"pack_signs", fn<signs>}, {"clip_to_grid", fn<to_grid>}});
+                    {"learn_nothing", fn<not_at_all>}, {"pack_signs", fn<signs>}, {"clip_to_grid", fn<to_grid>}, {"count_levels", fn<levels>}});
 }
 
 }  // namespace qeng

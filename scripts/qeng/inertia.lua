@@ -42,12 +42,14 @@ local function choose(opt)
   }
 end
 
--- Gives `part` = {layer, first, rows} of a model its counters, full.
+-- Gives `part` = {layer, first, rows, [state]} of a model its counters: full, if it has none yet.
 local function attach(self, index, part)
   local width = part.layer.weight:shape()[2]
   local shape = { part.rows, width }
   local plane = planes[self.knobs.levels]
-  if plane and not self.knobs.bop then
+  if part.state then
+    part.state:label(part.layer.name .. ".inertia")
+  elseif plane and not self.knobs.bop then
     part.state = q.empty({ plane, part.rows, width }, "one_bit", "optimizer")
     local ones = q.zeros(shape, "f32"):fill(1)
     for p = 0, plane - 1 do q.pack_signs(ones, part.state:rows(p, 1):reshape(shape)) end
@@ -62,7 +64,7 @@ local function attach(self, index, part)
   })
 end
 
--- opt.parts: {{layer =, first =, rows =}...}, the rows of layers that learn; all of the model's where it is absent.
+-- opt.parts: {{layer =, first =, rows =, [state =]}...}, the rows of layers that learn; all of the model's where it is absent.
 function inertia.new(model, opt)
   opt = opt or {}
   local self = setmetatable({ model = model, knobs = choose(opt), parts = opt.parts or {}, weights = 0, z = {}, feeds = 0, progress = 0 }, Inertia)
@@ -138,11 +140,11 @@ function Inertia:finish(feeds)
   return report
 end
 
--- How many counters stand at each level, by layer part: {[0] = n, ...}; of bytes in 16 bins.
+-- How many counters stand at each level, from 0 on; of bytes in 16 bins.
 function Inertia:histogram()
   local total = {}
   for _, part in ipairs(self.parts) do
-    for level, count in pairs(q.count_levels(part.state)) do total[level] = (total[level] or 0) + count end
+    for level, count in ipairs(q.count_levels(part.state)) do total[level] = (total[level] or 0) + count end
   end
   return total
 end

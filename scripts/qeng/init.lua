@@ -13,7 +13,11 @@ local engine = require "qeng.engine"
 local generate = require "qeng.generate"
 local hub = require "qeng.hub"
 local models = require "qeng.model"
+local inertia = require "qeng.inertia"
+local onebit = require "qeng.onebit"
+local onebit_compare = require "qeng.onebit_compare"
 local options = require "qeng.options"
+local phases = require "qeng.phases"
 local run = require "qeng.run"
 local sampling = require "qeng.sampling"
 local schedule = require "qeng.schedule"
@@ -37,6 +41,10 @@ q.hub.files = hub.files
 q.device_options = run.device_options
 q.use_device = run.use_device
 q.finetune = run.finetune
+
+q.onebit = { random = onebit.random, compare = onebit_compare.run }
+q.inertia = inertia.new
+q.phases = phases.new
 
 q.engine = engine.new
 q.conversation = conversation.new

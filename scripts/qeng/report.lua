@@ -171,14 +171,14 @@ end
 
 report.chart, report.escape = chart, escape
 
--- A page of charts (of report.chart), then {title, text} sections.
-function report.page(path, title, charts, sections)
+-- A page of charts (of report.chart), then {title, text} sections, then html as it is.
+function report.page(path, title, charts, sections, html)
   local parts = {
     '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">',
     "<title>", escape(title), "</title><style>", style, "</style><h1>", escape(title), "</h1><main>", table.concat(charts), "</main>",
   }
   for _, section in ipairs(sections) do parts[#parts + 1] = ("<h2>%s</h2><pre>%s</pre>"):format(escape(section[1]), escape(section[2])) end
-  parts[#parts + 1] = "</html>\n"
+  parts[#parts + 1] = (html or "") .. "</html>\n"
   q.fs.write(path, table.concat(parts))
 end
 
