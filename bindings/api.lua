@@ -319,6 +319,15 @@ function q.block(label, fn, ...) end
 ---@return Program
 ---@return ...
 function q.capture(fn, ...) end
+---Runs fn on a device that computes nothing and has only address space: q.memory() in it says what fn would need, q.rehearsed()
+---what it would cost at the limits given. Values read as zeros or as anything; tensors made in it are closed at its end. Returns fn's results.
+---@param fn function
+---@param limits? {bandwidth?: number, flops_f32?: number, flops_bf16?: number}
+---@return ...
+function q.rehearse(fn, limits) end
+---What the operations of this rehearsal so far would have cost. seconds: at the limits given, 0 without any.
+---@return {device: string, seconds: number, flops_f32: number, flops_bf16: number, bytes: number}
+function q.rehearsed() end
 ---Runs fn and returns its list of operations as text.
 ---@return string
 function q.trace(fn, ...) end
@@ -1290,6 +1299,12 @@ function q.schedule(name, peak, steps, opt) end
 ---@param opt {model: Model, data: PacketFile, out: string, steps?: integer, epochs?: number, row_tokens?: integer, rows?: integer, accumulate?: integer, lr?: number, schedule?: string, warmup?: integer, decay?: number, clip?: number, seed?: integer, eval_share?: number, eval_every?: integer, save_every?: integer, keep?: integer, resume?: boolean, eager?: boolean, sources?: integer[], drop?: number, weights?: table|function, on_step?: function}
 ---@return {steps: integer, eval_before: number?, eval_loss: number?, metrics: table[]}
 function q.train(opt) end
+
+---What training or inference will need and take, before anything is loaded; prints as a table. Its fields: scripts/qeng/plan.lua.
+---model: a folder, GGUF file or config.json, a name on the hub, a shape ("7b"), or a table of config.json's keys.
+---@param opt {model: string|table, mode?: "lora"|"full"|"onebit"|"inference", dtype?: dtype, stored?: dtype, rank?: integer, targets?: string[], dropout?: number, levels?: integer, active?: integer, row_tokens?: integer, rows?: integer, accumulate?: integer, recompute?: boolean, eval?: boolean, context?: integer, batch?: integer, kv?: dtype, device_budget?: number, host_budget?: number, bandwidth?: number, flops?: number, link?: number}
+---@return {accounts: table<string, number>, total: number, least: number, fits: boolean, placed: {device: number, host: number, file: number, streamed: number, resident: integer}, units: table[], devices: table[], step: {seconds: number, flops_f32: number, flops_bf16: number, bytes: number, moved: number, transfer: number?, tokens: integer}, parameters: number, trained: number, sentence: function}
+function q.plan(opt) end
 
 -- ---------------------------------------------------------------- one-bit training
 

@@ -165,11 +165,12 @@ int tensor(Call& call) {
   } else {
     raw = make(view.dtype);
     std::vector<std::byte> ordered;
-    if (heads) {
+    if (heads && target.backend().computes()) {
       ordered.resize(view.bytes());
       rows_to_halves(view, heads, ordered.data());
     }
-    target.backend().upload(raw->view.data, heads ? ordered.data() : view.data, view.bytes());
+    if (target.backend().computes())
+      target.backend().upload(raw->view.data, heads ? ordered.data() : view.data, view.bytes());
     if (interleaves) raw->view = interleave(raw->view, available_threads());
     if (streams) drop_pages(view.data, view.bytes()), drop_pages(raw->view.data, view.bytes());
     if (wanted == view.dtype) return call.push(raw);

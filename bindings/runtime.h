@@ -12,6 +12,7 @@ namespace qeng {
 
 struct Batch;
 class BatchStage;
+class Rehearsal;
 
 struct DeviceChoice {
   std::string name = "auto";  // auto (the first GPU, else the CPU), cpu, cuda, cuda:N
@@ -24,6 +25,14 @@ Device& device();
 Tape& tape();
 bool device_in_use();
 BatchStage& batch_stage(const Batch& batch);  // the device's, for batches of this shape
+
+// RAII: while it lives, device() and tape() are those of a rehearsal (engine/program/rehearsal.h) of the device in use.
+// Tensors made meanwhile may be dropped later, and used no more.
+struct Rehearsing {
+  explicit Rehearsing(const Limits& limits);
+  ~Rehearsing();
+};
+const Rehearsal& rehearsal();  // Error("value") outside of one
 
 namespace scopes {
 // Tensors pushed to Lua from now on belong to a new scope, until leave(). The results of the scope are the top `results`

@@ -94,6 +94,7 @@ LuaState::LuaState() : L_(luaL_newstate()) {
   register_view(L_);
   register_autograd(L_);
   register_program(L_);
+  register_rehearsal(L_);
   register_quantize(L_);
   register_onebit(L_);
   register_safetensors(L_);

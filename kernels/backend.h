@@ -73,6 +73,9 @@ class Backend {
   };
   virtual Memory memory() = 0;  // of the device, in bytes
 
+  // False for a rehearsal (engine/program/rehearsal.h): memory is address space, and values mean nothing.
+  virtual bool computes() const { return true; }
+
   // Rows of logits for LmHeadLoss to hold at once: the more, the less often it reads the head's weight.
   virtual int head_chunk(int64_t tokens, int64_t vocab) const { return (void)tokens, (void)vocab, LmHeadLoss{}.chunk; }
 

@@ -21,7 +21,7 @@ size_t rounded(size_t bytes) {
 Buffer::~Buffer() {
   if (!device) return;
   Account& entry = device->accounts_[account];
-  entry.bytes -= bytes;
+  if (!virtual_pages) entry.bytes -= bytes;
   if (owner) return;
   if (!virtual_pages) entry.held -= bytes;
   const size_t size = rounded(bytes);
@@ -113,7 +113,7 @@ std::shared_ptr<Buffer> Device::allocate(size_t bytes, const std::string& accoun
   buffer->bytes = bytes;
   buffer->account = account;
   since_ += size;
-  credit(account, bytes, !buffer->virtual_pages);
+  if (!buffer->virtual_pages) credit(account, bytes, true);
   return buffer;
 }
 

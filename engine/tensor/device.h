@@ -71,6 +71,7 @@ class Device {
   // Called with the bytes that lack before anything is refused, to let_go() of what can be had again. Empty: nobody.
   void set_reclaim(std::function<void(size_t bytes)> reclaim) { reclaim_ = std::move(reclaim); }
   bool reclaims() const { return static_cast<bool>(reclaim_); }
+  // Memory that is held; the address space of a capture is none.
   const std::map<std::string, Account>& accounts() const { return accounts_; }
   size_t allocated_since(bool reset);  // bytes allocated since last asked with reset: the host collects garbage on it
   void trim();                         // gives cached memory back to the system

@@ -214,6 +214,7 @@ void copy_into(Tensor& destination, const Tensor& source) {
 }
 
 void fill_normal(Tensor& x, double std_dev, uint64_t seed, uint64_t stream) {
+  if (!x.device().backend().computes()) return;
   constexpr double kTwoPi = 6.283185307179586;
   fill_from(x, [&](int64_t i) {  // Box-Muller; element i takes the cosine or sine of draw i / 2
     const Philox drawn = draw(seed, stream, static_cast<uint64_t>(i / 2));
@@ -223,6 +224,7 @@ void fill_normal(Tensor& x, double std_dev, uint64_t seed, uint64_t stream) {
 }
 
 void fill_uniform(Tensor& x, double low, double high, uint64_t seed, uint64_t stream) {
+  if (!x.device().backend().computes()) return;
   fill_from(x, [&](int64_t i) {
     return low + (high - low) * draw(seed, stream, static_cast<uint64_t>(i)).word[0] / 4294967296.0;
   });

@@ -30,6 +30,7 @@ q.load = models.load
 q.random_model = models.random
 q.slot = models.slot
 q.train = require "qeng.train"
+q.plan = require "qeng.plan"
 q.convert = data.convert
 q.train_tokenizer = bpe.train
 q.conversion_summary = data.summary
