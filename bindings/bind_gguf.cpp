@@ -8,6 +8,7 @@
 #include "bindings/runtime.h"
 #include "engine/formats/gguf.h"
 #include "engine/formats/gguf_rows.h"
+#include "engine/stream/spilled_file.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/interleave.h"
 
@@ -130,7 +131,7 @@ int tensor(Call& call) {
     for (const GgufTensor& each : file.tensors()) known.push_back(each.name);
     fail("value", file.path(), ": has no tensor ", name, lua::did_you_mean(name, known));
   }
-  Options opt(call, 2, {"dtype", "shape", "copy", "label", "heads", "interleave"});
+  Options opt(call, 2, {"dtype", "shape", "copy", "label", "heads", "interleave", "stream"});
   if (opt.has("shape") && opt.get<Shape>("shape") != stored->shape)
     fail("shape", file.path(), ": tensor ", name, " is ", dims_text(stored->shape), ", expected ",
          dims_text(opt.get<Shape>("shape")), ": the file contradicts its own metadata");
@@ -150,6 +151,11 @@ int tensor(Call& call) {
   const size_t element = std::max<size_t>(dtype_size(view.dtype), 2);  // a block begins or ends with an f16
   const bool mappable =
       heads == 0 && target.backend().host_memory() && reinterpret_cast<uintptr_t>(view.data) % element == 0;
+  // A matrix to be streamed lies in a file, its own or another.
+  const bool streams = opt.get("stream", false) && stored->shape.size() > 1 && target.backend().host_memory();
+  const auto make = [&](DType dtype) {
+    return streams ? make_spilled(target, stored->shape, dtype, label, name) : make_tensor(target, stored->shape, dtype, label);
+  };
   TensorPtr raw;
   if (mappable) {
     if (interleaves && found == self->given.end()) view = interleave(view, available_threads());
@@ -157,7 +163,7 @@ int tensor(Call& call) {
     raw = adopt_tensor(target, view.data, stored->shape, view.dtype, label, std::const_pointer_cast<Gguf>(self->file));
     if (wanted == row_dtype(view.dtype) && !opt.get("copy", false)) return call.push(raw);
   } else {
-    raw = make_tensor(target, stored->shape, view.dtype, label);
+    raw = make(view.dtype);
     std::vector<std::byte> ordered;
     if (heads && target.backend().computes()) {
       ordered.resize(view.bytes());
@@ -166,6 +172,7 @@ int tensor(Call& call) {
     if (target.backend().computes())
       target.backend().upload(raw->view.data, heads ? ordered.data() : view.data, view.bytes());
     if (interleaves) raw->view = interleave(raw->view, available_threads());
+    if (streams) drop_pages(view.data, view.bytes()), drop_pages(raw->view.data, view.bytes());
     if (wanted == view.dtype) return call.push(raw);
   }
   if (is_interleaved(view.dtype) && wanted == row_dtype(view.dtype)) {  // a copy in the file's order
@@ -173,8 +180,9 @@ int tensor(Call& call) {
     restore(view, plain->view.data);
     return call.push(plain);
   }
-  TensorPtr result = make_tensor(target, stored->shape, wanted, label);
+  TensorPtr result = make(wanted);
   copy_into(*result, *raw);
+  if (streams) drop_pages(view.data, view.bytes()), drop_pages(result->view.data, result->view.bytes());
   return call.push(result);
 }
 

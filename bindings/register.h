@@ -15,6 +15,7 @@ void register_quantize(lua_State* L);     // bind_quantize.cpp
 void register_onebit(lua_State* L);       // bind_onebit.cpp
 void register_safetensors(lua_State* L);  // bind_safetensors.cpp
 void register_gguf(lua_State* L);         // bind_gguf.cpp
+void register_stream(lua_State* L);       // bind_stream.cpp
 void register_measure(lua_State* L);      // bind_measure.cpp
 void register_tokenizer(lua_State* L);    // bind_tokenizer.cpp
 void register_sampler(lua_State* L);      // bind_sampler.cpp

@@ -32,6 +32,7 @@ std::unique_ptr<Backend> make_backend() {
 Runtime& runtime() {
   if (!current_runtime) {
     current_runtime = std::make_unique<Runtime>(make_backend());
+    current_runtime->device.set_budget(chosen.budget);
   }
   return *current_runtime;
 }

@@ -18,6 +18,7 @@ struct DeviceChoice {
   std::string name = "auto";  // auto (the first GPU, else the CPU), cpu, cuda, cuda:N
   int threads = 0;            // 0: the cores this process may use
   std::string isa;            // "": the best
+  size_t budget = 0;          // bytes that tensors may take on it, 0: any number
 };
 void choose_device(const DeviceChoice& choice);  // Error("value") once the device is in use
 Device& device();

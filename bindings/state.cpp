@@ -99,6 +99,7 @@ LuaState::LuaState() : L_(luaL_newstate()) {
   register_onebit(L_);
   register_safetensors(L_);
   register_gguf(L_);
+  register_stream(L_);
   register_measure(L_);
   register_tokenizer(L_);
   register_packets(L_);

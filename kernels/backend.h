@@ -25,6 +25,19 @@ class Recording {
   virtual void replay() = 0;
 };
 
+// Copies from the host that run beside the operations, for weights that are streamed. `place` is a small number that stands
+// for the memory they go to: a copy waits for what was queued before the place's last release(). They are recorded where
+// operations are.
+class SideCopies {
+ public:
+  virtual ~SideCopies() = default;
+  virtual void* pin(size_t bytes) = 0;  // host memory that copies come from, until unpin(); Error("memory")
+  virtual void unpin(void* memory) = 0;
+  virtual void copy(int place, void* device, const void* pinned, size_t bytes) = 0;
+  virtual void await(int place) = 0;    // what is queued from now on finds there what was copied
+  virtual void release(int place) = 0;  // what was queued until now is all that reads it
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -44,6 +57,9 @@ class Backend {
   // Calls fn, whose uploads and operations run beside what is queued already; what is queued later comes after them. They
   // may use only memory that nothing queued since the previous call of ahead() uses.
   virtual void ahead(const std::function<void()>& fn) { fn(); }
+
+  // Null where operations read the host's memory as it lies.
+  virtual std::unique_ptr<SideCopies> side_copies() { return nullptr; }
 
   // Memory of the device, aligned to 64 bytes; throws Error("memory").
   virtual void* allocate(size_t bytes) = 0;

@@ -9,6 +9,7 @@
 // Every op has   static constexpr const char* name;
 //                void views(F f)  calling f("label", View&, Access) on each view that is present or may be.
 #pragma once
+#include <memory>
 #include <variant>
 #include <vector>
 
@@ -465,9 +466,33 @@ struct ClipToGrid {
   template <class F> void views(F f) { f("x", x, Access::read), f("y", y, Access::write), f("rng", rng, Access::read); }
 };
 
+// ---------------------------------------------------------------- weights that are streamed
+
+// What the operations around belong to: a forward pass with nothing behind it, one that a backward pass follows, or that.
+enum class Pass : uint8_t { inference, forward, backward };
+
+// Weights that are not all in the device's memory, in units that are used one after the other (engine/stream). Called where a
+// UseWeights runs, in the order of the operations, or once for each recorded one; Error("memory" | "io").
+class WeightStream {
+ public:
+  virtual ~WeightStream() = default;
+  virtual void use(int unit, Pass pass) = 0;
+};
+
+// From here to the next one of the same stream, operations read the weights of `unit`, which are there from now on, and not
+// those of other units, whose memory may be used again. What comes next follows from the pass and is brought meanwhile.
+// stream: null does nothing. An op is an op of a captured program like any other, so that replays stream as well.
+struct UseWeights {
+  static constexpr const char* name = "use_weights";
+  std::shared_ptr<WeightStream> stream;
+  int unit = 0;
+  Pass pass = Pass::inference;
+  template <class F> void views(F) {}
+};
+
 using Op = std::variant<Matmul, RowLinear, Hadamard, KvStore, CopyPages, PagedAttention, BiasGrad, Embedding, EmbeddingGrad, RmsNorm, AddRmsNorm, RmsNormGrad, SwiGlu, SwiGluGrad, Add,
                         Scale, Cast, Copy, Fill, Dropout, Rope, Attention, AttentionGrad, LmHeadLoss, DecodePackets, SumSquares,
-                        ClipScale, AdamW, ScaleColumns, ScaleColumnsGrad, PulseGrad, Inertia, PackSigns, ClipToGrid>;
+                        ClipScale, AdamW, ScaleColumns, ScaleColumnsGrad, PulseGrad, Inertia, PackSigns, ClipToGrid, UseWeights>;
 
 inline const char* op_name(const Op& op) {
   return std::visit([](const auto& o) { return o.name; }, op);

@@ -230,7 +230,14 @@ void fill_uniform(Tensor& x, double low, double high, uint64_t seed, uint64_t st
   });
 }
 
+void require_writable(const Tensor& x, const char* doing) {
+  if (x.buffer->read_only)
+    fail("unsupported", doing, ": ", x.label.empty() ? "this tensor" : x.label,
+         " is a weight that is streamed, whose memory is the file's; load the model with weights = \"copy\" or \"map\"");
+}
+
 void set_requires_grad(const TensorPtr& x, bool on) {
+  if (on) require_writable(*x, "requires_grad");
   if (on && is_block(x->view.dtype))
     fail("dtype", "requires_grad: ", shape_text(x->view), x->label.empty() ? "" : " " + x->label,
          " is stored in blocks, which are only read; train an adapter on it, or decode it first, with :to('bf16')");

@@ -458,6 +458,7 @@ const std::vector<Generator>& generators() {
       {"inertia", inertia},
       {"pack_signs", pack_signs},
       {"clip_to_grid", clip_to_grid},
+      {"use_weights", [](Draw&) -> Op { return UseWeights{}; }},  // with a stream: tests/unit/stream_test.cpp
   };
   return table;
 }

@@ -8,6 +8,7 @@ namespace qeng::isa::QENG_ISA {
 void fill_activation(Table& table);
 void fill_attention(Table& table);
 void fill_attention_grad(Table& table);
+void fill_bits(Table& table);
 void fill_block_decode(Table& table);
 void fill_block_dots(Table& table);
 void fill_block_tiles(Table& table);
@@ -27,6 +28,7 @@ void fill(Table& table) {
   fill_activation(table);
   fill_attention(table);
   fill_attention_grad(table);
+  fill_bits(table);
   fill_block_decode(table);
   fill_block_dots(table);
   fill_block_tiles(table);

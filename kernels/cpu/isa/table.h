@@ -54,6 +54,9 @@ struct Table {
   // format; the values are those of decode_row (kernels/blocks.h).
   void (*decode)(DType dtype, const void* row, int64_t first, int64_t count, float* out) = nullptr;
 
+  // ---- bits (bits.cpp): how many are set of a, or of a xor b where b is not null
+  int64_t (*count_bits)(const void* a, const void* b, int64_t bytes) = nullptr;
+
   // ---- hadamard (hadamard.cpp): x *= y; x = H x / sqrt(n), n a power of two
   void (*multiply)(float* x, const float* y, int64_t n) = nullptr;
   void (*hadamard)(float* x, int64_t n) = nullptr;
