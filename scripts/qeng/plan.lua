@@ -166,6 +166,7 @@ local function onebit_steps(model, opt)
     bits:finish(opt.accumulate)
     marks[#marks + 1] = q.rehearsed()
   end
+  if opt.eval then q.no_grad(q.scope, function() model:loss(slot, opt.row_tokens) end) end
   for _, part in ipairs((bits.inertia or bits).parts) do learning[part.layer.weight] = true end
   return difference(marks[2], marks[1]), learning
 end

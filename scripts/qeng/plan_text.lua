@@ -132,8 +132,8 @@ function text.compare(plan)
   for _, way in ipairs(ways) do
     local name, ok, one = way.name or way[1], pcall(plan, way[1], way[2])
     if not ok then
-      if way[1] ~= "onebit" then error(one, 0) end
-      lines[#lines + 1] = ("%-12s %s"):format(name, type(one) == "table" and one.message or one)
+      if type(one) ~= "table" or one.code ~= "unsupported" then error(one, 0) end
+      lines[#lines + 1] = ("%-12s %s"):format(name, one.message)
     else
       local where = {}
       for _, device in ipairs(one.devices) do

@@ -3,7 +3,9 @@
 -- Exit status 1 where a plan is over 5 % away from the sum of the accounts' peaks. Beside it stands what the process took of
 -- the system, which knows more than accounts: libraries' own memory, the heap, pages of files.
 
+local char_text = require "qeng.char_text"
 local onebit = require "qeng.onebit"
+local onebit_run = require "qeng.onebit_run"
 local q = require "qeng"
 
 local size = arg[1] or "small"
@@ -35,7 +37,7 @@ local function linear_weights() return s.layers * (3 * s.hidden ^ 2 + 3 * s.hidd
 local function settings(case, model)
   return {
     model = model, mode = case.mode, dtype = case.dtype, rank = 8, row_tokens = s.row_tokens, rows = case.rows, accumulate = case.accumulate,
-    recompute = case.recompute, levels = case.levels, active = case.phases and linear_weights() / case.phases, eval = true, bandwidth = 1e10, flops = 1e11,
+    recompute = case.recompute, levels = case.levels, active = case.phases and linear_weights() / case.phases, eval = not case.phases, bandwidth = 1e10, flops = 1e11,
   }
 end
 
@@ -49,13 +51,23 @@ local function train(case, file, path, folder)
   }
 end
 
--- Four steps of one-bit training, each phase twice.
-local function train_bits(case, file)
-  local model = onebit.random(values, { rule = "counter", dtype = case.dtype, seed = 1 })
+-- One-bit training as the comparison of its rules runs it, on letters drawn at random.
+local function train_bits(case, folder)
+  local letters = {}
+  for i = 1, 40 * s.row_tokens do letters[i] = string.char(97 + (i * 7919 + i * i) % 26) end
+  q.fs.write(folder .. "/text", table.concat(letters))
+  onebit_run({ name = case.name, rule = "counter", levels = case.levels, seed = 1, lr = 1e-3 }, {
+    values = values, text = char_text.open(folder .. "/text"), rows = 1, tokens = s.row_tokens, steps = 3, points = 1, point_windows = 1,
+  })
+end
+
+-- Four steps by phases of two.
+local function train_phases(case, file)
+  local model = q.onebit.random(values, { rule = "counter", dtype = case.dtype, seed = 1 })
   local floats = {}
   for i, parameter in ipairs(onebit.float_parameters(model)) do floats[i] = parameter.tensor end
-  local adamw, how = q.adamw_state(floats), { levels = case.levels }
-  local bits = case.phases and require("qeng.phases").new(model, { count = case.phases, steps = 2, inertia = how }) or require("qeng.inertia").new(model, how)
+  local adamw = q.adamw_state(floats)
+  local bits = q.phases(model, { count = case.phases, steps = 2, inertia = { levels = case.levels } })
   local batches = file:batches { row_tokens = s.row_tokens, rows = 1, seed = 0 }
   local slot, program
   for step = 0, 3 do
@@ -88,7 +100,13 @@ local function run(case, folder)
   end
   writer:finish()
   local file = q.ndp.open(folder .. "/data.qubgpu")
-  if case.mode == "onebit" then train_bits(case, file) else train(case, file, path, folder) end
+  if case.phases then
+    train_phases(case, file)
+  elseif case.mode == "onebit" then
+    train_bits(case, folder)
+  else
+    train(case, file, path, folder)
+  end
   local result = { planned = {}, measured = {}, rss = q.peak_rss(), seconds = plan.step.seconds }
   for name, account in pairs(q.memory()) do result.measured[name] = account.peak - (before[name] and before[name].bytes or 0) end
   for name, bytes in pairs(plan.accounts) do result.planned[name] = bytes end

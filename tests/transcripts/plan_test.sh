@@ -13,6 +13,7 @@ expect '^90b: 90.2[0-9]* billion parameters, 103 layers, bf16, lora' "$out/log"
 expect '^weights +180.5 GB' "$out/log"
 plan --model 7b --row-tokens 64
 expect '^full +[0-9.]+ GB' "$out/log"
+expect '^by phases +[0-9.]+ GB' "$out/log"
 expect '^inference +[0-9.]+ GB' "$out/log"
 expect '80.86 GB dense with AdamW, 4.21 GB with one bit and ternary gradients and state' "$out/log"
 expect 'by phases of 1.5 billion 0.94 GB on the device and 0.84 GB on the host' "$out/log"
@@ -25,6 +26,12 @@ plan --model 7b --mode lora --stored q4_k --row-tokens 64 --device-budget 500M
 expect '^Does not fit in 500.0 MB: the least device budget that works is [0-9.]+ [MG]B \(weights streamed\)' "$out/log"
 plan --model 7b --mode full --row-tokens 64 --device-budget 20G
 expect '^Does not fit in 20.0 GB: the least device budget that works is [0-9.]+ GB; train adapters' "$out/log"
+
+# One-bit training: of the bits, a bit and a counter each; frozen ones may be streamed.
+plan --model 7b --mode onebit --active 0 --levels 3 --row-tokens 64
+expect '^weights +1.[0-9] GB' "$out/log"
+plan --model 7b --mode onebit --row-tokens 64 --device-budget 1G
+expect '^Does not fit in 1.0 GB: .*smaller vocabulary' "$out/log"
 
 # A folder, a config.json, and inference.
 plan --model recipes/tiny --mode full
