@@ -84,7 +84,13 @@ int tensor(Call& call) {
                                   std::const_pointer_cast<SafeTensors>(self->file)));
   }
   // A matrix to be streamed lies in a file, its own or another.
-  const bool streams = opt.get("stream", false) && stored.shape.size() > 1 && target.backend().host_memory();
+  const bool streams = opt.get("stream", false) && stored.shape.size() > 1;
+  if (streams && !target.backend().host_memory()) {  // in the host's memory until q.weight_stream brings it
+    if (wanted != view.dtype)
+      fail("unsupported", "weights = stream: tensor ", name, " is ", dtype_name(view.dtype), " in the file, not ", dtype_name(wanted),
+           ": to a GPU weights are streamed as they are stored; give no dtype");
+    return call.push(adopt_tensor(target, view.data, stored.shape, view.dtype, label, std::const_pointer_cast<SafeTensors>(self->file)));
+  }
   const auto make = [&](DType dtype) {
     return streams ? make_spilled(target, stored.shape, dtype, label, name) : make_tensor(target, stored.shape, dtype, label);
   };

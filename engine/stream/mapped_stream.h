@@ -18,26 +18,11 @@
 #include <thread>
 #include <vector>
 
-#include "engine/tensor/tensor.h"
+#include "engine/stream/streamed_weights.h"
 
 namespace qeng {
 
-// What was streamed since the stream was made.
-struct StreamFigures {
-  double bytes = 0;            // brought into memory
-  double fetch_seconds = 0;    // spent on that, beside the computation or in its way
-  double stalled_seconds = 0;  // that the computation waited
-  int64_t fetches = 0;
-  int depth = 1;               // units brought ahead
-};
-
-struct StreamUnit {
-  std::string name;                // "layers.3"
-  std::vector<TensorPtr> weights;  // those that lie in a mapped file; others stay where they are
-  bool rows_only = false;          // few rows are read: given up after each use, and not brought ahead
-};
-
-class MappedStream : public WeightStream {
+class MappedStream : public StreamedWeights {
  public:
   // units: in the order of order.h. limit: bytes of the process, 0: what the machine has; option: what set it. The device's
   // budget, where it has one, is such a limit as well while streaming.
@@ -45,13 +30,12 @@ class MappedStream : public WeightStream {
   MappedStream(Device& device, std::vector<StreamUnit> units, size_t limit, const std::string& option, size_t slack);
   ~MappedStream() override;
   void use(int unit, Pass pass) override;
-  // Ends streaming: the limit is gone, and the weights are read where they are mapped.
-  void close();
+  void close() override;  // the limit is gone, too
 
-  StreamFigures figures();
-  size_t resident();  // bytes of units that are in memory
-  size_t total() const { return total_; }
-  size_t process() const { return others_ + device_.held() - resident_held_; }  // what the limit has to leave beside units
+  StreamFigures figures() override;
+  size_t resident() override;
+  size_t total() const override { return total_; }
+  size_t process() const override { return others_ + device_.held() - resident_held_; }
 
  private:
   enum class State : uint8_t { absent, coming, here };
@@ -63,7 +47,7 @@ class MappedStream : public WeightStream {
     std::string name;
     std::vector<Range> ranges;  // of its tensors, where those adjoin as one
     size_t bytes = 0;
-    bool rows_only = false;
+    bool rows_only = false;  // given up after each use, and not brought ahead
     State state = State::absent;
     double fetch_seconds = 0, compute_seconds = 0;  // of the last time
   };
