@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <map>
 
+#include "bindings/loaded_file.h"
 #include "bindings/register.h"
 #include "bindings/runtime.h"
 #include "engine/formats/gguf.h"
@@ -205,7 +206,8 @@ int load(Call& call) {
   for (const auto& [name, dtype] : self->given)
     if (is_interleaved(dtype))
       fail("value", self->open().path(), ": tensor ", name, " lies interleaved in memory already; load the file before");
-  return call.push(device().backend().host_memory() && load_files(self->open().files(), if_room));
+  self->open();
+  return call.push(load_within_budget(self->file, if_room));
 }
 
 int close(Call& call) {

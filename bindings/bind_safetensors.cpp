@@ -1,6 +1,7 @@
 // q.safetensors: reading maps the file; a tensor is that mapping wherever dtype, alignment and device allow.
 #include <filesystem>
 
+#include "bindings/loaded_file.h"
 #include "bindings/register.h"
 #include "bindings/runtime.h"
 #include "engine/formats/safetensors.h"
@@ -115,7 +116,8 @@ int metadata(Call& call) { return call.push(call.self<SafetensorsFile>()->open()
 int load(Call& call) {
   const auto self = call.self<SafetensorsFile>();
   const bool if_room = Options(call, 1, {"if_room"}).get("if_room", false);
-  return call.push(device().backend().host_memory() && load_files(self->open().files(), if_room));
+  self->open();
+  return call.push(load_within_budget(self->file, if_room));
 }
 
 int close(Call& call) {

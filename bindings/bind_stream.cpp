@@ -17,16 +17,19 @@ int make(Call& call) {
   const auto weights = call.arg<std::vector<std::vector<TensorPtr>>>(2);
   Options opt(call, 3, {"limit", "option", "slack", "keep"});
   if (names.size() != weights.size() || names.size() < 2)
-    fail("value", "weight_stream: ", names.size(), " names and ", weights.size(), " lists of weights; expected one list a name, for an embedding, layers and a head");
+    fail("value", "weight_stream: ", names.size(), " names and ", weights.size(),
+         " lists of weights; expected one list a name, for an embedding, layers and a head");
   std::vector<StreamUnit> units;
   for (size_t i = 0; i < names.size(); ++i) units.push_back({names[i], weights[i], i == 0});
   const auto limit = opt.get<size_t>("limit", 0);
   const auto option = opt.get<std::string>("option", "the machine's memory");
   std::shared_ptr<StreamedWeights> stream;
   if (device().backend().host_memory())
-    stream = std::make_shared<MappedStream>(device(), std::move(units), limit, option, opt.get<size_t>("slack", size_t{64} << 20));
+    stream = std::make_shared<MappedStream>(device(), std::move(units), limit, option,
+                                            opt.get<size_t>("slack", size_t{64} << 20));
   else
-    stream = std::make_shared<SlotStream>(device(), std::move(units), limit, option, opt.get<size_t>("keep", SlotStream::kHalf));
+    stream = std::make_shared<SlotStream>(device(), std::move(units), limit, option,
+                                          opt.get<size_t>("keep", SlotStream::kHalf));
   return call.push(stream);
 }
 
@@ -67,7 +70,8 @@ int close(Call& call) {
 void register_stream(lua_State* L) {
   using lua::fn;
   lua::functions(L, "", {{"weight_stream", fn<make>}});
-  lua::methods<StreamedWeights>(L, {{"use", fn<use>}, {"mark", fn<mark>}, {"figures", fn<figures>}, {"close", fn<close>}});
+  lua::methods<StreamedWeights>(L,
+                                {{"use", fn<use>}, {"mark", fn<mark>}, {"figures", fn<figures>}, {"close", fn<close>}});
 }
 
 }  // namespace qeng

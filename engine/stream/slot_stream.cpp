@@ -8,7 +8,8 @@ namespace qeng {
 
 namespace {
 
-constexpr int kSlots = 3;      // one in use, one ready and one on its way: a unit that takes longer (the head) finds the next ones ready
+constexpr int kSlots =
+    3;  // one in use, one ready and one on its way: a unit that takes longer (the head) finds the next ones ready
 constexpr size_t kAlign = 256;  // of tensors in a slot, as the device's own allocations
 
 size_t aligned(size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
@@ -23,9 +24,11 @@ void stay(Device& device, Tensor& tensor) {
 
 }  // namespace
 
-SlotStream::SlotStream(Device& device, std::vector<StreamUnit> units, size_t limit, const std::string& option, size_t keep)
+SlotStream::SlotStream(Device& device, std::vector<StreamUnit> units, size_t limit, const std::string& option,
+                       size_t keep)
     : device_(device), copies_(device.backend().side_copies()) {
-  if (!copies_) fail("unsupported", "weights = stream: ", device.backend().name(), " copies nothing beside its operations");
+  if (!copies_)
+    fail("unsupported", "weights = stream: ", device.backend().name(), " copies nothing beside its operations");
   std::map<Tensor*, int> shared;
   for (const StreamUnit& given : units)
     for (const TensorPtr& tensor : given.weights) ++shared[tensor.get()];
@@ -77,11 +80,13 @@ SlotStream::SlotStream(Device& device, std::vector<StreamUnit> units, size_t lim
   streamed_ = moving;
   const size_t slots = std::min<size_t>(kSlots, moving.size());
   if (slots * slot_bytes > room)
-    fail("memory", "weights = stream: ", slots, " units of up to ", in_mb(slot_bytes), " (", units_[static_cast<size_t>(moving[0])].name,
-         ") do not fit the ", in_mb(room), " that are left of the device's memory; give --device-budget more");
+    fail("memory", "weights = stream: ", slots, " units of up to ", in_mb(slot_bytes), " (",
+         units_[static_cast<size_t>(moving[0])].name, ") do not fit the ", in_mb(room),
+         " that are left of the device's memory; give --device-budget more");
   if (limit && pinned_bytes_ > limit)
-    fail("memory", "weights = stream: ", in_mb(pinned_bytes_), " of weights have to lie in pinned memory of the host, more than ", option, " ",
-         in_mb(limit), "; give ", option, " at least that, or --device-budget more so that fewer are streamed");
+    fail("memory", "weights = stream: ", in_mb(pinned_bytes_),
+         " of weights have to lie in pinned memory of the host, more than ", option, " ", in_mb(limit), "; give ",
+         option, " at least that, or --device-budget more so that fewer are streamed");
   for (size_t i = 0; i < slots; ++i) {
     slots_.push_back(device_.allocate(slot_bytes, "streamed weights"));
     slots_.back()->read_only = true;

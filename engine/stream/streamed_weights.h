@@ -19,7 +19,7 @@ struct StreamFigures {
   double fetch_seconds = 0;    // spent on that, beside the computation or in its way; 0 where nobody measures it
   double stalled_seconds = 0;  // that the computation waited
   int64_t fetches = 0;
-  int depth = 1;               // units brought ahead
+  int depth = 1;  // units brought ahead
 };
 
 class StreamedWeights : public WeightStream {

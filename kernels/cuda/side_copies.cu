@@ -20,7 +20,9 @@ void SideStream::join(cudaStream_t operations) {
   check_cuda(cudaStreamWaitEvent(operations, joined, 0), "ordering streams");
 }
 
-CudaSideCopies::CudaSideCopies(CudaContext& context, SideStream& side) : context_(context), side_(side) { side_.make(); }
+CudaSideCopies::CudaSideCopies(CudaContext& context, SideStream& side) : context_(context), side_(side) {
+  side_.make();
+}
 
 CudaSideCopies::~CudaSideCopies() {
   cudaStreamSynchronize(side_.stream);
@@ -42,7 +44,8 @@ void* CudaSideCopies::pin(size_t bytes) {
   const cudaError_t status = cudaMallocHost(&memory, std::max<size_t>(bytes, 1));
   if (status != cudaSuccess) {
     cudaGetLastError();
-    fail("memory", "cuda: no ", bytes, " bytes of the host's memory can be pinned for streamed weights: ", cudaGetErrorString(status),
+    fail("memory", "cuda: no ", bytes,
+         " bytes of the host's memory can be pinned for streamed weights: ", cudaGetErrorString(status),
          "; free some, or stream a model of fewer bits a weight");
   }
   return memory;

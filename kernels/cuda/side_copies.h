@@ -1,6 +1,6 @@
-// Copies from pinned memory on a stream of their own, ordered with the operations' stream by events: one for each place when it
-// is free, one when its copy is done. In a graph that is being recorded the side stream takes part through those events, and
-// join() brings it back before the recording ends.
+// Copies from pinned memory on a stream of their own, ordered with the operations' stream by events: one for each place
+// when it is free, one when its copy is done. In a graph that is being recorded the side stream takes part through
+// those events, and join() brings it back before the recording ends.
 #pragma once
 #include <map>
 
@@ -14,7 +14,7 @@ struct SideStream {
   void join(cudaStream_t operations);  // what is queued there from now on comes after the copies
   cudaStream_t stream = nullptr;
   cudaEvent_t joined = nullptr;
-  bool used = false;                   // since it was set to false
+  bool used = false;  // since it was set to false
 };
 
 class CudaSideCopies : public SideCopies {
