@@ -349,10 +349,11 @@ function Program:free() end
 -- ---------------------------------------------------------------- streamed weights (engine/stream; scripts/qeng/stream.lua)
 
 ---Keeps the weights of a model within a limit of memory. names[i], weights[i]: the units in order of use, the embedding first, the
----head last. limit: bytes of the process on the CPU; option: its name in errors; slack: of it, for what is not known in advance.
+---head last. limit: bytes of the process on the CPU, of pinned memory on a GPU; option: its name in errors; slack: of it, on the CPU, for what is
+---not known in advance; keep: bytes of weights that stay on a GPU for good (half of what its budget leaves).
 ---@param names string[]
 ---@param weights Tensor[][]
----@param opt? {limit?: integer, option?: string, slack?: integer}
+---@param opt? {limit?: integer, option?: string, slack?: integer, keep?: integer}
 ---@return WeightStream
 function q.weight_stream(names, weights, opt) end
 
@@ -368,7 +369,7 @@ function WeightStream:mark(unit) end
 ---total bytes, process (bytes needed beside them).
 ---@return {bytes: integer, fetches: integer, fetch_ms: number, stall_ms: number, depth: integer, resident: integer, total: integer, process: integer}
 function WeightStream:figures() end
----Ends streaming; the weights are then read where they are mapped.
+---Ends streaming on the CPU: the weights are then read where they are mapped. Nothing on a GPU, where it ends with the model.
 function WeightStream:close() end
 
 -- ---------------------------------------------------------------- optimizer
@@ -1078,8 +1079,9 @@ function q.hub.files(name, kind, patterns, opt) end
 ---A model from a Hugging Face folder (config.json, safetensors, tokenizer) or a GGUF file: Llama, Mistral, Qwen2, Qwen3.
 ---@param dir string  folder, .gguf file, or a name on the hub, org/name[@revision]
 ---weights: "map", "copy" (faster; by default if there is room) or "stream": no more of the file in memory than host_budget, the bytes of
----the whole process, leaves; stream_slack of it (64 MB) is for what is not known in advance.
----@param opt? {dtype?: dtype, writable?: boolean, weights?: string, host_budget?: integer, stream_slack?: integer}  dtype: the file's own; writable: weights with memory of their own (full fine-tuning)
+---the whole process, leaves; stream_slack of it (64 MB) is for what is not known in advance. On a GPU host_budget bounds what is
+---pinned, and stream_keep the weights that stay there for good.
+---@param opt? {dtype?: dtype, writable?: boolean, weights?: string, host_budget?: integer, stream_slack?: integer, stream_keep?: integer}  dtype: the file's own; writable: weights with memory of their own (full fine-tuning)
 ---@return Model
 function q.load(dir, opt) end
 

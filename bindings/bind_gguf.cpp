@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <map>
 
+#include "bindings/loaded_file.h"
 #include "bindings/register.h"
 #include "bindings/runtime.h"
 #include "engine/formats/gguf.h"
@@ -121,6 +122,18 @@ std::string dims_text(const Shape& shape) {
   return "[" + text + "]";
 }
 
+// A matrix in the host's memory that a device is to read later: as the file has it, or from a temporary file.
+TensorPtr waiting_tensor(Device& target, const View& view, int64_t heads, DType wanted, const Shape& shape, const std::string& label,
+                         const std::string& name, std::shared_ptr<void> file) {
+  if (wanted != view.dtype)
+    fail("unsupported", "weights = stream: tensor ", name, " is ", dtype_name(view.dtype), " in the file, not ", dtype_name(wanted),
+         ": to a GPU weights are streamed as they are stored; give no dtype, or convert the file with recipes/quantize.lua");
+  if (!heads) return adopt_tensor(target, view.data, shape, view.dtype, label, std::move(file));
+  const TensorPtr ordered = make_spilled(target, shape, view.dtype, label, name);
+  rows_to_halves(view, heads, static_cast<std::byte*>(ordered->view.data));
+  return ordered;
+}
+
 int tensor(Call& call) {
   const auto self = call.self<GgufFile>();
   const Gguf& file = self->open();
@@ -151,8 +164,10 @@ int tensor(Call& call) {
   const size_t element = std::max<size_t>(dtype_size(view.dtype), 2);  // a block begins or ends with an f16
   const bool mappable =
       heads == 0 && target.backend().host_memory() && reinterpret_cast<uintptr_t>(view.data) % element == 0;
-  // A matrix to be streamed lies in a file, its own or another.
-  const bool streams = opt.get("stream", false) && stored->shape.size() > 1 && target.backend().host_memory();
+  // A matrix to be streamed lies in a file, its own or another; q.weight_stream brings it to a device that is not the host.
+  const bool streams = opt.get("stream", false) && stored->shape.size() > 1;
+  if (streams && !target.backend().host_memory())
+    return call.push(waiting_tensor(target, view, heads, wanted, stored->shape, label, name, std::const_pointer_cast<Gguf>(self->file)));
   const auto make = [&](DType dtype) {
     return streams ? make_spilled(target, stored->shape, dtype, label, name) : make_tensor(target, stored->shape, dtype, label);
   };
@@ -192,7 +207,8 @@ int load(Call& call) {
   for (const auto& [name, dtype] : self->given)
     if (is_interleaved(dtype))
       fail("value", self->open().path(), ": tensor ", name, " lies interleaved in memory already; load the file before");
-  return call.push(device().backend().host_memory() && load_files(self->open().files(), if_room));
+  self->open();
+  return call.push(load_within_budget(self->file, if_room));
 }
 
 int close(Call& call) {

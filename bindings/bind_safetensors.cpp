@@ -1,6 +1,7 @@
 // q.safetensors: reading maps the file; a tensor is that mapping wherever dtype, alignment and device allow.
 #include <filesystem>
 
+#include "bindings/loaded_file.h"
 #include "bindings/register.h"
 #include "bindings/runtime.h"
 #include "engine/formats/safetensors.h"
@@ -85,7 +86,13 @@ int tensor(Call& call) {
                                   std::const_pointer_cast<SafeTensors>(self->file)));
   }
   // A matrix to be streamed lies in a file, its own or another.
-  const bool streams = opt.get("stream", false) && stored.shape.size() > 1 && target.backend().host_memory();
+  const bool streams = opt.get("stream", false) && stored.shape.size() > 1;
+  if (streams && !target.backend().host_memory()) {  // in the host's memory until q.weight_stream brings it
+    if (wanted != view.dtype)
+      fail("unsupported", "weights = stream: tensor ", name, " is ", dtype_name(view.dtype), " in the file, not ", dtype_name(wanted),
+           ": to a GPU weights are streamed as they are stored; give no dtype");
+    return call.push(adopt_tensor(target, view.data, stored.shape, view.dtype, label, std::const_pointer_cast<SafeTensors>(self->file)));
+  }
   const auto make = [&](DType dtype) {
     return streams ? make_spilled(target, stored.shape, dtype, label, name) : make_tensor(target, stored.shape, dtype, label);
   };
@@ -110,7 +117,8 @@ int metadata(Call& call) { return call.push(call.self<SafetensorsFile>()->open()
 int load(Call& call) {
   const auto self = call.self<SafetensorsFile>();
   const bool if_room = Options(call, 1, {"if_room"}).get("if_room", false);
-  return call.push(device().backend().host_memory() && load_files(self->open().files(), if_room));
+  self->open();
+  return call.push(load_within_budget(self->file, if_room));
 }
 
 int close(Call& call) {

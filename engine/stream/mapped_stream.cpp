@@ -24,9 +24,7 @@ constexpr const char* kAccount = "streamed weights";
 constexpr int kMostAhead = 8;
 constexpr size_t kPiece = size_t{4} << 20;  // brought at once: a thread that has to stop, stops within a millisecond
 
-double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 size_t page_bytes() {
   static const auto bytes = static_cast<size_t>(sysconf(_SC_PAGESIZE));
@@ -47,10 +45,17 @@ std::string in_mb(size_t bytes) { return std::to_string((bytes + 999999) / 10000
 
 }  // namespace
 
-MappedStream::MappedStream(Device& device, std::vector<StreamUnit> units, size_t limit, const std::string& option, size_t slack)
-    : device_(device), limit_(limit ? limit : device.backend().memory().total), slack_(slack), budget_before_(device.budget()), option_(option) {
+MappedStream::MappedStream(Device& device, std::vector<StreamUnit> units, size_t limit, const std::string& option,
+                           size_t slack)
+    : device_(device),
+      limit_(limit ? limit : device.backend().memory().total),
+      slack_(slack),
+      budget_before_(device.budget()),
+      option_(option) {
   if (device_.reclaims())
-    fail("unsupported", "weights = stream: another model's weights are streamed in this process already; close them first (model.stream:close())");
+    fail("unsupported",
+         "weights = stream: another model's weights are streamed in this process already; close them first "
+         "(model.stream:close())");
   for (StreamUnit& given : units) {
     Unit unit;
     unit.name = given.name;
@@ -75,7 +80,7 @@ MappedStream::MappedStream(Device& device, std::vector<StreamUnit> units, size_t
     units_.push_back(std::move(unit));
   }
   for (int i = 0; i < static_cast<int>(units_.size()); ++i) give_up(i);  // what loading has touched
-  device_.trim();  // what loading has freed
+  device_.trim();                                                        // what loading has freed
   if (budget_before_ && budget_before_ < limit_) limit_ = budget_before_, option_ = device_.budget_option();
   const size_t held = device_.held(), resident = resident_bytes();
   others_ = (resident > held ? resident - held : 0) + slack_;
@@ -123,7 +128,8 @@ void MappedStream::use(int unit, Pass pass) {
   Unit& wanted = units_[static_cast<size_t>(unit)];
   if (!wanted.rows_only) {
     if (state_of(wanted) == State::absent) {
-      while (device_.held() + wanted.bytes > device_.budget() && give_up_one(0)) {}
+      while (device_.held() + wanted.bytes > device_.budget() && give_up_one(0)) {
+      }
       bring(unit);
     }
     wait(unit);
@@ -134,7 +140,8 @@ void MappedStream::use(int unit, Pass pass) {
     const int next = unit_after(at_, steps, static_cast<int>(units_.size()), pass_);
     Unit& candidate = units_[static_cast<size_t>(next)];
     if (candidate.rows_only || next == at_ || state_of(candidate) != State::absent) continue;
-    while (device_.held() + candidate.bytes > device_.budget() && give_up_one(steps)) {}
+    while (device_.held() + candidate.bytes > device_.budget() && give_up_one(steps)) {
+    }
     if (device_.held() + candidate.bytes > device_.budget()) break;
     bring(next);
   }
@@ -163,7 +170,8 @@ void MappedStream::measure() {
   others_ = seen + slack_ / 2;
   const size_t least = largest_ + 1;  // a budget of 0 would be none
   device_.set_budget(limit_ > others_ + least ? limit_ - others_ : least, option_);
-  while (device_.held() > device_.budget() && give_up_one(0)) {}
+  while (device_.held() > device_.budget() && give_up_one(0)) {
+  }
 }
 
 void MappedStream::bring(int unit) {
@@ -184,18 +192,20 @@ void MappedStream::wait(int unit) {
     changed_.wait(lock, [&] { return wanted.state != State::coming; });
     figures_.stalled_seconds += now() - began;
   }
-  if (torn_) fail("io", "weights = stream: ", wanted.name, ": the file became shorter while it was in use, or its disk failed");
+  if (torn_)
+    fail("io", "weights = stream: ", wanted.name, ": the file became shorter while it was in use, or its disk failed");
 }
 
 void MappedStream::give_up(int unit) {
   Unit& given = units_[static_cast<size_t>(unit)];
   for (const Range& range : given.ranges) {  // but for the pages at its edges, which belong to a neighbour too
-    const bool shared = given.rows_only && std::any_of(units_.begin(), units_.end(), [&](const Unit& other) {
-      return !other.rows_only && state_of(other) != State::absent &&
-             std::any_of(other.ranges.begin(), other.ranges.end(), [&](const Range& theirs) {
-               return theirs.begin < range.begin + range.bytes && range.begin < theirs.begin + theirs.bytes;
-             });
-    });
+    const bool shared =
+        given.rows_only && std::any_of(units_.begin(), units_.end(), [&](const Unit& other) {
+          return !other.rows_only && state_of(other) != State::absent &&
+                 std::any_of(other.ranges.begin(), other.ranges.end(), [&](const Range& theirs) {
+                   return theirs.begin < range.begin + range.bytes && range.begin < theirs.begin + theirs.bytes;
+                 });
+        });
     if (!shared) drop_pages(range.begin, range.bytes);  // not what the embedding shares with the head
   }
   if (given.rows_only || state_of(given) == State::absent) return;
@@ -271,7 +281,8 @@ bool MappedStream::fetch(const Unit& unit) {
         const size_t piece = std::min(kPiece, bytes - done);
         if (madvise(begin + done, piece, MADV_POPULATE_READ) == 0) continue;
         if (errno == EFAULT) return false;  // an access would end the process
-        for (size_t i = 0; i < piece; i += page) (void)*static_cast<volatile char*>(begin + done + i);  // an older system
+        for (size_t i = 0; i < piece; i += page)
+          (void)*static_cast<volatile char*>(begin + done + i);  // an older system
       }
       return true;
     });

@@ -1,6 +1,6 @@
-// The order in which a model's units of weights are used, from where a pass stands: what streaming brings next and gives up.
-// Unit 0 is the embedding, 1 .. units - 2 are the layers, units - 1 is the head. Inference goes up and begins again;
-// training goes up and down. At the ends that is an approximation: the head is not used in the way down.
+// The order in which a model's units of weights are used, from where a pass stands: what streaming brings next and
+// gives up. Unit 0 is the embedding, 1 .. units - 2 are the layers, units - 1 is the head. Inference goes up and begins
+// again; training goes up and down. At the ends that is an approximation: the head is not used in the way down.
 #pragma once
 #include "kernels/ops.h"
 

@@ -36,7 +36,8 @@ SpilledFile::~SpilledFile() {
   if (data_) ::munmap(data_, bytes_);
 }
 
-TensorPtr make_spilled(Device& device, const Shape& shape, DType dtype, const std::string& account, const std::string& name) {
+TensorPtr make_spilled(Device& device, const Shape& shape, DType dtype, const std::string& account,
+                       const std::string& name) {
   View view;
   view.dtype = dtype;
   for (const int64_t size : shape) view.shape[view.rank++] = size;

@@ -1,6 +1,6 @@
-// Memory that lies in a file without a name, for weights that are streamed and are not read as a model's own file has them
-// (another dtype, another order of rows): the system may drop its pages and read them again. The file is in $TMPDIR, by
-// default /var/tmp, and is gone with the last user, or with the process.
+// Memory that lies in a file without a name, for weights that are streamed and are not read as a model's own file has
+// them (another dtype, another order of rows): the system may drop its pages and read them again. The file is in
+// $TMPDIR, by default /var/tmp, and is gone with the last user, or with the process.
 #pragma once
 #include <cstddef>
 #include <memory>
@@ -24,8 +24,10 @@ class SpilledFile {
 };
 
 // A tensor in such a file, uninitialised; `name` is told in errors.
-TensorPtr make_spilled(Device& device, const Shape& shape, DType dtype, const std::string& account, const std::string& name);
-// Takes the whole pages of memory that lies in a file, and was not changed where that is mapped privately, out of the process.
+TensorPtr make_spilled(Device& device, const Shape& shape, DType dtype, const std::string& account,
+                       const std::string& name);
+// Takes the whole pages of memory that lies in a file, and was not changed where that is mapped privately, out of the
+// process.
 void drop_pages(const void* memory, size_t bytes);
 
 }  // namespace qeng

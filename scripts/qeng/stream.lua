@@ -33,7 +33,8 @@ local function unit_of(name, layers)
 end
 
 -- Makes model.stream where opt.weights = "stream". opt.host_budget: bytes of the process; opt.stream_slack: of them, what is left for
--- memory that is not known in advance (64 MB).
+-- memory that is not known in advance (64 MB). On a GPU host_budget bounds what is pinned, and opt.stream_keep bytes of weights (half of
+-- what the device's budget leaves) stay there for good.
 function stream.attach(model, opt)
   if opt.weights ~= "stream" then return end
   local layers = model.config.layers
@@ -45,7 +46,7 @@ function stream.attach(model, opt)
   end
   if model.config.tied then table.insert(weights[layers + 2], model.embed) end
   collectgarbage()  -- what loading left
-  model.stream = q.weight_stream(names, weights, { limit = opt.host_budget, option = "--host-budget", slack = opt.stream_slack })
+  model.stream = q.weight_stream(names, weights, { limit = opt.host_budget, option = "--host-budget", slack = opt.stream_slack, keep = opt.stream_keep })
 end
 
 -- Figures of a step for the metrics: the difference of two results of WeightStream:figures.

@@ -45,7 +45,7 @@ expect "a limit that is too small" 1 'largest unit of .* of --host-budget; give 
   --data "$work/data.qubgpu" --out "$work/s" --weights stream --host-budget 20M
 expect "a device budget that is too small" 1 '^qeng: .* bytes more would exceed the 1000000 that --device-budget leaves.*Give --device-budget more' \
   "$QENG" "$recipe" --model "$work/model" --data "$work/data.qubgpu" --out "$work/s" --device-budget 1M --row-tokens 2048
-expect "no size" 1 'host-budget lots: expected a size, as 500M' "$QENG" "$recipe" --host-budget lots
+expect "no size" 2 'host-budget lots: expected a size, as 500M' "$QENG" "$recipe" --host-budget lots
 expect "a limit without streaming" 1 'load with weights = "stream"' "$QENG" "$recipe" --model "$work/model" --data "$work/data.qubgpu" --out "$work/s" --host-budget 1G
 expect "full training of streamed weights" 1 'trained in full cannot be streamed' "$QENG" "$recipe" --model "$work/model" \
   --data "$work/data.qubgpu" --out "$work/s" --mode full --weights stream

@@ -1,11 +1,10 @@
 // The order of units, a device's budget, and a mapped file that is streamed within a limit.
-#include "engine/stream/mapped_stream.h"
-
 #include <unistd.h>
 
 #include <fstream>
 
 #include "engine/formats/mapped_file.h"
+#include "engine/stream/mapped_stream.h"
 #include "engine/stream/order.h"
 #include "engine/stream/spilled_file.h"
 #include "kernels/error.h"
@@ -39,7 +38,8 @@ struct UnitFile {
   StreamUnit unit(Device& device, int i) const {
     auto* data = const_cast<std::byte*>(file->data()) + static_cast<size_t>(i) * kUnit;
     return {"unit " + std::to_string(i),
-            {adopt_tensor(device, data, {static_cast<int64_t>(kUnit)}, DType::u8, "weights", std::const_pointer_cast<MappedFile>(file))},
+            {adopt_tensor(device, data, {static_cast<int64_t>(kUnit)}, DType::u8, "weights",
+                          std::const_pointer_cast<MappedFile>(file))},
             i == 0};
   }
   std::string path;
@@ -68,9 +68,9 @@ TEST_CASE("a budget is kept, its error names account and block, and what can be 
   device.set_budget(1 << 20, "--device-budget");
   auto first = device.allocate(600 << 10, "weights");
   device.push_label("layers.3");
-  CHECK_THAT(message_of([&] { device.allocate(600 << 10, "activations"); }),
-             containing("memory: activations in layers.3") &&
-                 containing("in use: weights 614400. Give --device-budget more"));
+  CHECK_THAT(
+      message_of([&] { device.allocate(600 << 10, "activations"); }),
+      containing("memory: activations in layers.3") && containing("in use: weights 614400. Give --device-budget more"));
   first.reset();  // kept for reuse, and given up for this
   CHECK_NOTHROW(device.allocate(700 << 10, "activations"));
   device.trim();
@@ -80,7 +80,8 @@ TEST_CASE("a budget is kept, its error names account and block, and what can be 
   auto second = device.allocate(600 << 10, "activations");
   CHECK(asked == (900 << 10) + (600 << 10) - (1 << 20));
   device.set_reclaim({});
-  CHECK_THAT(message_of([&] { device.hold(1 << 20, "streamed weights", "head"); }), containing("streamed weights (head)"));
+  CHECK_THAT(message_of([&] { device.hold(1 << 20, "streamed weights", "head"); }),
+             containing("streamed weights (head)"));
 }
 
 TEST_CASE("a streamed file keeps to its limit, shows its bytes, and keeps what is used soonest") {
