@@ -901,11 +901,12 @@ function TokenMask:count() end
 ---@return integer[]  the ids that are allowed
 function TokenMask:ids() end
 
----y_i = alpha x w_i^T + bias_i for inference: the bits of a row depend on that row alone, so a sequence computes the same in every
----batch. Weights of any stored dtype. into: adds to these tensors instead. Not differentiable.
+---y_i = alpha x w_i^T scale_i + bias_i for inference: the bits of a row depend on that row alone, so a sequence computes the same in
+---every batch. Weights of any stored dtype. scale: f32 [n_i] each, a factor for each row of w_i, as one_bit and ternary weights
+---need; bias and scale may have holes (false). into: adds to these tensors instead. Not differentiable.
 ---@param x Tensor  [rows, k]
 ---@param w Tensor[]  [n_i, k] each
----@param opt? {bias?: Tensor[], out?: dtype, alpha?: number, into?: Tensor[]}
+---@param opt? {bias?: Tensor[], scale?: Tensor[], out?: dtype, alpha?: number, into?: Tensor[]}
 ---@return Tensor[]
 function q.row_linear(x, w, opt) end
 ---Stores keys and values [tokens, kv_heads, head_dim] in slots [tokens] i32 of pools [slots, kv_heads, head_dim]; slot -1: nowhere.

@@ -51,20 +51,23 @@ struct BiasGrad {
   template <class F> void views(F f) { f("dy", dy, Access::read), f("db", db, acc ? Access::update : Access::write); }
 };
 
-// y_i (+)= alpha * x w_i^T + [bias_i], for inference. The bits of a row of y depend on that row of x alone, not on how many
+// y_i (+)= alpha * x w_i^T * [scale_i] + [bias_i], for inference: scale_i has a factor for each row of w_i, that is column of
+// y_i, which one_bit and ternary weights need. The bits of a row of y depend on that row of x alone, not on how many
 // rows there are, so that a sequence computes the same in every batch. Several weights may read one x (q, k, v; gate, up).
-// x: [rows, k] f32 or bf16   w_i: [n_i, k] f32, bf16, f16 or a block format   bias_i: [n_i] f32 or x's dtype; an empty list
-// or absent views where there are none   y_i: [rows, n_i] f32 or x's dtype. alpha does not scale the bias.
+// x: [rows, k] f32 or bf16   w_i: [n_i, k] f32, bf16, f16 or a block format   scale_i: [n_i] f32   bias_i: [n_i] f32 or x's
+// dtype; empty lists or absent views where there are none   y_i: [rows, n_i] f32 or x's dtype. Neither alpha nor scale_i
+// scales the bias.
 // Where w_i is of a block format, x is rounded to int8 in groups first (kernels/math/blocks/activations.h).
 struct RowLinear {
   static constexpr const char* name = "row_linear";
   View x;
-  std::vector<View> w, bias, y;
+  std::vector<View> w, scale, bias, y;
   float alpha = 1;
   bool acc = false;
   template <class F> void views(F f) {
     f("x", x, Access::read);
     for (View& each : w) f("w", each, Access::read);
+    for (View& each : scale) f("scale", each, Access::read);
     for (View& each : bias) f("bias", each, Access::read);
     for (View& each : y) f("y", each, acc ? Access::update : Access::write);
   }

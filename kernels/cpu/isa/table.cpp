@@ -21,6 +21,7 @@ void fill_optimizer(Table& table);
 void fill_paged_attention(Table& table);
 void fill_rmsnorm(Table& table);
 void fill_rope(Table& table);
+void fill_sign_dots(Table& table);
 void fill_softmax(Table& table);
 
 void fill(Table& table) {
@@ -41,6 +42,7 @@ void fill(Table& table) {
   fill_paged_attention(table);
   fill_rmsnorm(table);
   fill_rope(table);
+  fill_sign_dots(table);
   fill_softmax(table);
 }
 
