@@ -31,7 +31,7 @@ TensorPtr linear(Tape& tape, const TensorPtr& x, const TensorPtr& w, const Tenso
   Matmul product{.a = x->view, .b = w->view, .bias = bias ? bias->view : View(), .c = y->view, .trans_b = true};
   product.acc = static_cast<bool>(lora);
   device.run(product);
-  if (!tape.wants({x, w, bias, lora.a, lora.b})) return y;
+  if (!tape.wants({x, w, bias, lora.a, lora.b}) && !(w->learner && tape.recording())) return y;
 
   tape.record({y}, [=, &tape, &device] {
     TensorPtr dy_tensor = y->grad;

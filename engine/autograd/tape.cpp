@@ -13,7 +13,7 @@ void Tape::set_rng(uint64_t seed, uint64_t step) {
 bool Tape::wants(std::initializer_list<TensorPtr> inputs) const {
   if (!recording_) return false;
   for (const TensorPtr& input : inputs)
-    if (input && (input->needs_grad() || input->learner)) return true;
+    if (input && input->needs_grad()) return true;
   return false;
 }
 

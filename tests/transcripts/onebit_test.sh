@@ -6,8 +6,9 @@ out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
 export XDG_CACHE_HOME=$out/cache
 expect() { grep -qE -- "$1" "$2" || { echo "expected '$1' in:"; cat "$2"; exit 1; }; }
-run() { timeout 120 "$QENG" "recipes/$1.lua" --threads 1 "${@:2}" > "$out/log" 2>&1 < /dev/null; }
-refuses() { if run "${@:2}"; then echo "not refused: ${*:2}"; exit 1; fi; expect "$1" "$out/log"; }
+try() { timeout 120 "$QENG" "recipes/$1.lua" "${@:2}" > "$out/log" 2>&1 < /dev/null; }
+run() { try "$@" || { echo "FAILED: $*"; cat "$out/log"; exit 1; }; }
+refuses() { if try "${@:2}"; then echo "not refused: ${*:2}"; exit 1; fi; expect "$1" "$out/log"; }
 
 for i in $(seq 400); do echo "line $i of a text that says little, and says it again: $((i * i))."; done > "$out/text.txt"
 for i in $(seq 150); do echo "{\"text\": \"Anna has $i brown geese, and Tom has $((i * 3)).\"}"; done > "$out/data.jsonl"
