@@ -5,7 +5,7 @@ local q = require "qeng"
 local perplexity = require "qeng.perplexity"
 local progress = require "qeng.progress"
 
-local opt = q.options(q.device_options {
+local opt = q.options(q.weight_options(q.device_options {
   "Scores a text: windows that do not overlap, of which the second half counts (llama.cpp's default), or strided windows.",
   model = { nil, "Hugging Face folder, .gguf file, or org/name[@revision] on the hub", required = true, order = 1 },
   data = { nil, "a text file", required = true, order = 2 },
@@ -17,10 +17,10 @@ local opt = q.options(q.device_options {
   dtype = { nil, "f32 or bf16, by default the file's own", choices = { "f32", "bf16" }, order = 8 },
   kv = { nil, "dtype of the KV cache, by default the model's", choices = { "f32", "f16", "bf16", "q8_0" }, order = 9 },
   out = { "", "a file for the figures, as JSON", order = 10 },
-})
+}))
 q.use_device(opt)
 
-local model = q.load(opt.model, { dtype = opt.dtype })
+local model = q.load(opt.model, { dtype = opt.dtype, weights = opt.weights, host_budget = opt.host_budget })
 if opt.adapter ~= "" then model:load_adapter(opt.adapter) end
 local line, begin = progress.new(), q.time()
 local found = perplexity.run(model, q.fs.read(opt.data), {
