@@ -151,13 +151,14 @@ int profile_program(Call& call) {
 // ---------------------------------------------------------------- AdamW
 
 int adamw(Call& call) {
-  Options opt(call, 2, {"beta1", "beta2", "eps", "decay", "groups"});
+  Options opt(call, 2, {"beta1", "beta2", "eps", "decay", "groups", "rates"});
   AdamWOptions options;
   options.beta1 = opt.get<float>("beta1", options.beta1);
   options.beta2 = opt.get<float>("beta2", options.beta2);
   options.eps = opt.get<float>("eps", options.eps);
   options.decay = opt.get<float>("decay", options.decay);
-  return call.push(std::make_shared<AdamWState>(device(), call.arg<std::vector<TensorPtr>>(1), options, opt.get("groups", std::vector<int>())));
+  return call.push(std::make_shared<AdamWState>(device(), call.arg<std::vector<TensorPtr>>(1), options, opt.get("groups", std::vector<int>()),
+                                                opt.get("rates", std::vector<double>())));
 }
 
 int step(Call& call) {

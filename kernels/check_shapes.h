@@ -33,6 +33,13 @@ void check_shapes(const DecodePackets& op);
 void check_shapes(const SumSquares& op);
 void check_shapes(const ClipScale& op);
 void check_shapes(const AdamW& op);
+void check_shapes(const ScaleColumns& op);
+void check_shapes(const ScaleColumnsGrad& op);
+void check_shapes(const PulseGrad& op);
+void check_shapes(const Inertia& op);
+void check_shapes(const PackSigns& op);
+void check_shapes(const ClipToGrid& op);
+inline void check_shapes(const UseWeights&) {}
 
 // The sizes of op(a) [m, k] and op(b) [k, n].
 struct MatmulSizes {

@@ -9,6 +9,7 @@
 // Every op has   static constexpr const char* name;
 //                void views(F f)  calling f("label", View&, Access) on each view that is present or may be.
 #pragma once
+#include <memory>
 #include <variant>
 #include <vector>
 
@@ -389,9 +390,112 @@ struct AdamW {
   }
 };
 
+// ---------------------------------------------------------------- one-bit training
+
+// y[r, i] = x[r, i] * scale[i] + [bias[i]]     x, y: [..., n] of one float dtype   scale: [n] f32   bias: [n] f32 or x's dtype
+// The factor that a row of unscaled weights (one_bit, ternary) has: x is their product.
+struct ScaleColumns {
+  static constexpr const char* name = "scale_columns";
+  View x, scale, bias, y;
+  template <class F> void views(F f) {
+    f("x", x, Access::read), f("scale", scale, Access::read), f("bias", bias, Access::read), f("y", y, Access::write);
+  }
+};
+
+// dx[r, i] = dy[r, i] * scale[i];  [dscale[i]] (+)= sum_r dy[r, i] * x[r, i]     as there; dscale: [n] f32, absent where frozen
+struct ScaleColumnsGrad {
+  static constexpr const char* name = "scale_columns_grad";
+  View x, scale, dy, dx, dscale;
+  bool acc = false;  // of dscale
+  template <class F> void views(F f) {
+    f("x", x, Access::read), f("scale", scale, Access::read), f("dy", dy, Access::read), f("dx", dx, Access::write);
+    f("dscale", dscale, acc ? Access::update : Access::write);
+  }
+};
+
+// The gradient of rows first .. first + n of a weight, in directions and steps alone. With G = dy^T x, in tiles of rows that
+// are dropped again, so that no matrix of f32 is ever whole, and r[i] = sqrt(mean_j G[i, j]^2):
+//   ternary:  pulses[i, j] = -sign(G[i, j]) where |G[i, j]| > hyper[0] r[i], else 0
+//   u8:       pulses[i, j] = -sign(G[i, j]) floor(hyper[0] |G[i, j]| / r[i] + u), at most 127 in size, two's complement;
+//             u in [0, 1) is Philox's for element i * k + j (kernels/math/philox.h)
+// A row whose sum of squares is not finite gives no pulses. A pulse is the way that descent wants the weight to go.
+// dy: [rows, first + n or more] float   x: [rows, k] of dy's dtype   pulses: [n, k] ternary or u8   hyper: [3] f32, read
+// when the op runs   rng: [2] i64 = {seed, step}, likewise. Rules and what they did: the one-bit recipes' README.
+struct PulseGrad {
+  static constexpr const char* name = "pulse_grad";
+  View dy, x, pulses, hyper, rng;
+  int64_t first = 0;
+  uint32_t stream = 0;  // tells the weights of a model apart
+  template <class F> void views(F f) {
+    f("dy", dy, Access::read), f("x", x, Access::read), f("pulses", pulses, Access::write);
+    f("hyper", hyper, Access::read), f("rng", rng, Access::read);
+  }
+};
+
+// Pulses move the state of one-bit weights, which flip when it is against them (kernels/math/inertia.h). By state's dtype:
+//   one_bit [planes, n, k]: counters of 0 .. 2^planes - 1 in bit planes, +1 a set bit, planes 1 to 4; ternary pulses. A pulse
+//             along the weight counts up to the top, one against it counts down; at 0 it flips the weight and refills
+//   u8 [n, k]: counters of 0 .. 255 likewise, of u8 pulses of several steps; or with `bop` int8 momenta, in steps of
+//             0.8 / 127 of the gradient's rms, of u8 pulses in sixteenths of it: m = (1 - g) m + g p, rounded up with the
+//             probability of what is cut off (Philox, as in PulseGrad), and the weight flips where m * weight < -t;
+//             g = hyper[1], t = hyper[2]
+// pulses: [n, k]   weights: [n, k] one_bit   counts: [2] i64 += {pulses that are not 0, flips}
+struct Inertia {
+  static constexpr const char* name = "inertia";
+  View pulses, weights, state, counts, hyper, rng;
+  bool bop = false;
+  uint32_t stream = 0;
+  template <class F> void views(F f) {
+    f("pulses", pulses, Access::read), f("weights", weights, Access::update), f("state", state, Access::update);
+    f("counts", counts, Access::update), f("hyper", hyper, Access::read), f("rng", rng, Access::read);
+  }
+};
+
+// y = the sign of x, +1 for zero     x: [..., k] f32   y: that shape, one_bit
+struct PackSigns {
+  static constexpr const char* name = "pack_signs";
+  View x, y;
+  template <class F> void views(F f) { f("x", x, Access::read), f("y", y, Access::write); }
+};
+
+// y = x clipped to [-1, 1]; with levels > 0 rounded to a multiple of 1 / levels, up with the probability of its distance
+// from the lower one (Philox, as in PulseGrad): the weights of training without a latent copy (Zhao et al. 2024, arXiv
+// 2412.04787). x, y: f32, in place allowed   levels: at most 127
+struct ClipToGrid {
+  static constexpr const char* name = "clip_to_grid";
+  View x, y, rng;
+  int levels = 0;
+  uint32_t stream = 0;
+  template <class F> void views(F f) { f("x", x, Access::read), f("y", y, Access::write), f("rng", rng, Access::read); }
+};
+
+// ---------------------------------------------------------------- weights that are streamed
+
+// What the operations around belong to: a forward pass with nothing behind it, one that a backward pass follows, or that.
+enum class Pass : uint8_t { inference, forward, backward };
+
+// Weights that are not all in the device's memory, in units that are used one after the other (engine/stream). Called where a
+// UseWeights runs, in the order of the operations, or once for each recorded one; Error("memory" | "io").
+class WeightStream {
+ public:
+  virtual ~WeightStream() = default;
+  virtual void use(int unit, Pass pass) = 0;
+};
+
+// From here to the next one of the same stream, operations read the weights of `unit`, which are there from now on, and not
+// those of other units, whose memory may be used again. What comes next follows from the pass and is brought meanwhile.
+// stream: null does nothing. An op is an op of a captured program like any other, so that replays stream as well.
+struct UseWeights {
+  static constexpr const char* name = "use_weights";
+  std::shared_ptr<WeightStream> stream;
+  int unit = 0;
+  Pass pass = Pass::inference;
+  template <class F> void views(F) {}
+};
+
 using Op = std::variant<Matmul, RowLinear, Hadamard, KvStore, CopyPages, PagedAttention, BiasGrad, Embedding, EmbeddingGrad, RmsNorm, AddRmsNorm, RmsNormGrad, SwiGlu, SwiGluGrad, Add,
                         Scale, Cast, Copy, Fill, Dropout, Rope, Attention, AttentionGrad, LmHeadLoss, DecodePackets, SumSquares,
-                        ClipScale, AdamW>;
+                        ClipScale, AdamW, ScaleColumns, ScaleColumnsGrad, PulseGrad, Inertia, PackSigns, ClipToGrid, UseWeights>;
 
 inline const char* op_name(const Op& op) {
   return std::visit([](const auto& o) { return o.name; }, op);

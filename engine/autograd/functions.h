@@ -15,7 +15,8 @@ struct Lora {
 
 // y = x w^T + bias + lora.scale * (dropout(x) a^T) b^T.  x: [..., in]  w: [out, in]  y: [..., out] of dtype out.
 // The rank is contracted first, forward and backward, so no [out, in] product of an adapter ever exists. w may be frozen; it
-// has x's dtype, or a stored one (f16, a block format), whose decoded values count.
+// has x's dtype, or a stored one (f16, a block format), whose decoded values count. Its learner, if it has one, takes its
+// gradient last.
 TensorPtr linear(Tape& tape, const TensorPtr& x, const TensorPtr& w, const TensorPtr& bias, const Lora& lora, DType out);
 
 // w + scale * b a, computed in f32 and rounded once to w's dtype; f32 where w is f16 or of a block format (of which a sum
@@ -28,6 +29,9 @@ TensorPtr embedding(Tape& tape, const TensorPtr& table, const TensorPtr& tokens,
 
 // Blockwise Walsh-Hadamard transform with signs ([dim] f32, or null); see Hadamard in kernels/ops.h.
 TensorPtr hadamard(Tape& tape, const TensorPtr& x, const TensorPtr& signs, int block, bool inverse);
+
+// y[r, i] = x[r, i] * scale[i] + [bias[i]]: after a linear layer of unscaled weights, what its rows are scaled by.
+TensorPtr scale_columns(Tape& tape, const TensorPtr& x, const TensorPtr& scale, const TensorPtr& bias);
 
 TensorPtr rmsnorm(Tape& tape, const TensorPtr& x, const TensorPtr& w, float eps, bool plus_one);
 

@@ -1,4 +1,5 @@
 #include "engine/autograd/functions.h"
+#include "engine/train/learner.h"
 
 namespace qeng {
 
@@ -43,7 +44,7 @@ TensorPtr linear(Tape& tape, const TensorPtr& x, const TensorPtr& w, const Tenso
       const Tape::Target db = tape.gradient_of(bias);
       device.run(BiasGrad{dy, db.view, db.acc});
     }
-    if (w->needs_grad()) {
+    if (w->needs_grad() && !w->learner) {
       const Tape::Target dw = tape.gradient_of(w);
       device.run(Matmul{.a = dy, .b = x->view, .c = dw.view, .trans_a = true, .acc = dw.acc});
     }
@@ -61,7 +62,10 @@ TensorPtr linear(Tape& tape, const TensorPtr& x, const TensorPtr& w, const Tenso
         device.run(Matmul{.a = du->view, .b = input->view, .c = da.view, .trans_a = true, .acc = da.acc});
       }
     }
-    if (!x->needs_grad()) return;
+    const auto learn = [&] {
+      if (w->learner) w->learner->learn(tape, dy, x->view);
+    };
+    if (!x->needs_grad()) return learn();
     const Tape::Target dx = tape.gradient_of(x);
     if (lora && dropped && dx.acc) {
       TensorPtr through = make_like(*x);
@@ -73,6 +77,7 @@ TensorPtr linear(Tape& tape, const TensorPtr& x, const TensorPtr& w, const Tenso
       if (dropped) device.run(Dropout{dx.view, dx.view, tape.rng()->view, lora.dropout, stream});
     }
     device.run(Matmul{.a = dy, .b = w->view, .c = dx.view, .acc = dx.acc || lora});
+    learn();
   });
   return y;
 }

@@ -13,13 +13,17 @@ void Tape::set_rng(uint64_t seed, uint64_t step) {
 bool Tape::wants(std::initializer_list<TensorPtr> inputs) const {
   if (!recording_) return false;
   for (const TensorPtr& input : inputs)
-    if (input && input->needs_grad()) return true;
+    if (input && (input->needs_grad() || input->learner)) return true;
   return false;
 }
 
 void Tape::record(const std::vector<TensorPtr>& outputs, std::function<void()> play) {
   for (const TensorPtr& output : outputs) output->tracked = true;
   records_.push_back({device_.label(), outputs, std::move(play)});
+}
+
+void Tape::mark(std::function<void()> play) {
+  if (recording_) records_.push_back({device_.label(), {}, std::move(play)});
 }
 
 Tape::Target Tape::gradient_of(const TensorPtr& x) {
@@ -54,7 +58,7 @@ void Tape::play_back(std::vector<Record>& records) {
   while (!records.empty()) {
     Record record = std::move(records.back());
     records.pop_back();
-    bool reached = false;
+    bool reached = record.outputs.empty();  // a mark
     for (const TensorPtr& output : record.outputs) reached |= output->grad != nullptr;
     if (!reached) continue;
     device_.set_label(record.label);
@@ -75,12 +79,15 @@ void Tape::backward(const TensorPtr& loss) {
   Block block(device_, "");
   std::vector<Record> records = std::move(records_);
   clear();
+  playing_ = true;
   try {
     play_back(records);
   } catch (...) {
+    playing_ = false;
     clear();
     throw;
   }
+  playing_ = false;
   clear();  // recomputed blocks counted dropout streams again
 }
 

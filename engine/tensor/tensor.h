@@ -10,6 +10,7 @@
 namespace qeng {
 
 struct Tensor;
+class WeightLearner;  // engine/train/learner.h
 using TensorPtr = std::shared_ptr<Tensor>;
 using Shape = std::vector<int64_t>;
 
@@ -20,6 +21,7 @@ struct Tensor {
 
   bool requires_grad = false;  // a parameter: its f32 gradient is kept and added to
   bool tracked = false;        // computed from one that requires a gradient, on the tape
+  std::shared_ptr<WeightLearner> learner;  // of a linear layer's weight: takes its gradient, where it keeps none
   TensorPtr grad;              // parameter: f32, zero at first. Otherwise: only during backward, in this tensor's dtype
 
   bool needs_grad() const { return requires_grad || tracked; }
@@ -52,6 +54,9 @@ void copy_into(Tensor& destination, const Tensor& source);  // converts the dtyp
 // Fills with normal(0, std) or uniform[low, high) numbers of Philox(seed, stream): the same everywhere.
 void fill_normal(Tensor& x, double std_dev, uint64_t seed, uint64_t stream);
 void fill_uniform(Tensor& x, double low, double high, uint64_t seed, uint64_t stream);
+
+// Error("unsupported") for a streamed weight.
+void require_writable(const Tensor& x, const char* doing);
 
 // Allocates the zeroed gradient, or drops it. Error("dtype") for a block format.
 void set_requires_grad(const TensorPtr& x, bool on);

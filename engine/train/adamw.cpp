@@ -2,8 +2,9 @@
 
 namespace qeng {
 
-AdamWState::AdamWState(Device& device, std::vector<TensorPtr> parameters, AdamWOptions options, const std::vector<int>& groups)
-    : device_(device), options_(options) {
+AdamWState::AdamWState(Device& device, std::vector<TensorPtr> parameters, AdamWOptions options, const std::vector<int>& groups,
+                       const std::vector<double>& rates)
+    : device_(device), options_(options), rates_(rates) {
   if (parameters.empty()) fail("value", "adamw: no parameter requires a gradient");
   if (!groups.empty() && groups.size() != parameters.size())
     fail("value", "adamw: ", groups.size(), " groups for ", parameters.size(), " parameters");
@@ -24,6 +25,8 @@ AdamWState::AdamWState(Device& device, std::vector<TensorPtr> parameters, AdamWO
   }
   partials_ = make_zeros(device, {static_cast<int64_t>(slots_.size())}, DType::f32, "optimizer");
   clip_ = make_zeros(device, {3}, DType::f32, "optimizer");
+  if (rates_.empty()) rates_.assign(steps_.size(), 1);
+  if (rates_.size() != steps_.size()) fail("value", "adamw: ", rates_.size(), " rates for ", steps_.size(), " groups");
   for (size_t group = 0; group < steps_.size(); ++group) hyper_.push_back(make_zeros(device, {2}, DType::f32, "optimizer"));
 }
 
@@ -62,7 +65,7 @@ AdamWState::Result AdamWState::step(double lr, double clip, uint64_t groups) {
       fail("value", "adamw: parameter ", slot.parameter->label, " has another gradient than when the optimizer was made; make a new one");
   for (size_t group = 0; group < steps_.size(); ++group) {
     if (!(groups >> group & 1)) continue;
-    const float hyper[2] = {static_cast<float>(lr), static_cast<float>(steps_[group] + 1)};
+    const float hyper[2] = {static_cast<float>(lr * rates_[group]), static_cast<float>(steps_[group] + 1)};
     device_.backend().upload(hyper_[group]->view.data, hyper, sizeof hyper);
   }
   if (clip != program_clip_) programs_.clear(), program_clip_ = clip;

@@ -19,9 +19,10 @@ struct AdamWOptions {
 
 class AdamWState {
  public:
-  // Each parameter has to require a gradient; f32 or bf16. groups: 0 .. kMaxGroups - 1 for each; none: all are of group 0.
+  // rates: what the rate of a step is multiplied by, for each group; none: 1. Each parameter has to require a gradient; f32 or bf16. groups: 0 .. kMaxGroups - 1 for each; none: all are of group 0.
   static constexpr int kMaxGroups = 64;
-  AdamWState(Device& device, std::vector<TensorPtr> parameters, AdamWOptions options, const std::vector<int>& groups = {});
+  AdamWState(Device& device, std::vector<TensorPtr> parameters, AdamWOptions options, const std::vector<int>& groups = {},
+             const std::vector<double>& rates = {});
 
   struct Result {
     double grad_norm;
@@ -55,6 +56,7 @@ class AdamWState {
   std::vector<Slot> slots_;
   TensorPtr partials_, clip_;
   std::vector<TensorPtr> hyper_;  // of each group: rate and count of steps
+  std::vector<double> rates_;  // of each group
   std::vector<int64_t> steps_;
   std::map<uint64_t, std::unique_ptr<Program>> programs_;  // run_ops for program_clip_ by groups, captured so that a GPU
   double program_clip_ = 0;                                // replays it as one

@@ -117,5 +117,14 @@ void run(const DecodePackets&, CpuContext&);
 void run(const SumSquares&, CpuContext&);
 void run(const ClipScale&, CpuContext&);
 void run(const AdamW&, CpuContext&);
+void run(const ScaleColumns&, CpuContext&);
+void run(const ScaleColumnsGrad&, CpuContext&);
+void run(const PulseGrad&, CpuContext&);
+void run(const Inertia&, CpuContext&);
+void run(const PackSigns&, CpuContext&);
+void run(const ClipToGrid&, CpuContext&);
+inline void run(const UseWeights& op, CpuContext&) {
+  if (op.stream) op.stream->use(op.unit, op.pass);
+}
 
 }  // namespace qeng

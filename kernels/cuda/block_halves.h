@@ -212,17 +212,24 @@ __device__ inline void codes_of(const Q1_0& b, int part, int h, uint32_t (&words
 #pragma unroll
   for (int i = 0; i < 4; ++i) words[i] = take_off(spread_bits(bits >> (4 * i)) << 1, 1);
 }
+// With a byte a code there is no borrow: ff - fe is 1, ff - 0 is -1, and one multiply-add makes four of them.
 __device__ inline void codes_of(const OneBit& b, int, int h, uint32_t (&words)[4]) {
   const uint32_t bits = read_2(b.qs + 2 * h);
 #pragma unroll
-  for (int i = 0; i < 4; ++i) words[i] = take_off(spread_bits(bits >> (4 * i)) << 1, 1);
+  for (int i = 0; i < 4; ++i) words[i] = 0xffffffffu - spread_bits(bits >> (4 * i)) * 0xfeu;
 }
+// Pairs become nibbles, which choose bytes of a table.
 __device__ inline void codes_of(const Ternary& b, int, int h, uint32_t (&words)[4]) {
-  const uint32_t bytes = read_4(b.qs + 4 * h);
+  constexpr uint32_t table = 0x00ff0100u;
+  const uint32_t pairs = *reinterpret_cast<const uint32_t*>(b.qs + 4 * h);
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {  // a pair p as 1 + (p & 1) - (p >> 1), which is 0 to 2, less 1
-    const uint32_t pairs = spread_pairs(bytes >> (8 * i) & 255u);
-    words[i] = take_off(0x01010101u + (pairs & 0x01010101u) - (pairs >> 1 & 0x01010101u), 1);
+  for (int i = 0; i < 4; i += 2) {
+    uint32_t spread = pairs >> (8 * i) & 0xffffu;
+    spread = (spread | spread << 8) & 0x00ff00ffu;
+    spread = (spread | spread << 4) & 0x0f0f0f0fu;
+    spread = (spread | spread << 2) & 0x33333333u;
+    words[i] = __byte_perm(table, 0, spread & 0xffffu);
+    words[i + 1] = __byte_perm(table, 0, spread >> 16);
   }
 }
 

@@ -131,6 +131,15 @@ void run(const DecodePackets&, CudaContext&);
 void run(const SumSquares&, CudaContext&);
 void run(const ClipScale&, CudaContext&);
 void run(const AdamW&, CudaContext&);
+inline void run(const UseWeights& op, CudaContext&) {
+  if (op.stream) op.stream->use(op.unit, op.pass);
+}
+void run(const ScaleColumns&, CudaContext&);
+void run(const ScaleColumnsGrad&, CudaContext&);
+void run(const PulseGrad&, CudaContext&);
+void run(const Inertia&, CudaContext&);
+void run(const PackSigns&, CudaContext&);
+void run(const ClipToGrid&, CudaContext&);
 
 int head_chunk(int64_t tokens, int64_t vocab, size_t device_bytes);  // Backend::head_chunk
 

@@ -42,7 +42,8 @@ __device__ inline void report(Fault* fault, FaultKind kind, int64_t place, int64
 }
 
 // Sums and maxima over the lanes of a warp, the same in every lane; a fixed tree, so the same bits each time.
-__device__ inline float warp_sum(float x) {
+template <class T>
+__device__ T warp_sum(T x) {
   for (int offset = kWarp / 2; offset > 0; offset /= 2) x += __shfl_xor_sync(kAllLanes, x, offset);
   return x;
 }

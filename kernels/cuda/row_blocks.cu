@@ -1,6 +1,6 @@
 // RowLinear by block formats: integer dot products of the weight's codes with the codes of x.
 //
-// A warp copies the blocks of its row to shared memory 2048 (or 1024) codes at a time, as they lie in memory, because
+// A warp copies the blocks of its row to shared memory 1024 to 4096 codes at a time, as they lie in memory, because
 // blocks of 18, 34 or 66 bytes let no lane read more than two bytes at once; the copies of the next codes are under way
 // while these are used. Then each lane takes its part of a block (block_halves.h), the lanes of a block add their exact
 // integers, and sums of the products with the scales are f32, in the order of row_linear.h.
@@ -21,7 +21,10 @@ template <class Block>
 struct Stage {
   static constexpr int kLanes = Block::kElements / 32;                 // of a block
   static constexpr int kStep = kWarp / kLanes;                         // blocks that a warp works on at once
-  static constexpr int kBlocks = Block::kElements == 256 ? 8 : kStep;  // of a stage: whole 16-byte vectors
+  // Of a stage: whole 16-byte vectors, and where blocks are words one for each lane.
+  static constexpr int kBlocks = Block::kElements == 256 ? 8
+                                 : sizeof(Block) <= 8    ? kWarp * 16 / static_cast<int>(sizeof(Block))
+                                                         : kStep;
   static constexpr int kBytes = kBlocks * static_cast<int>(sizeof(Block));
   static_assert(kBytes % 16 == 0 && kBlocks % kStep == 0);
 };

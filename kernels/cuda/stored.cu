@@ -37,6 +37,19 @@ __device__ void decode_run(const Block& b, int first, float (&values)[kRun<Block
   }
 }
 
+// Eight bits of a byte as signs of 1, and eight pairs.
+__device__ void decode_run(const blocks::OneBit& b, int first, float (&values)[8]) {
+  const uint32_t minus = ~static_cast<uint32_t>(b.qs[first / 8]);
+#pragma unroll
+  for (int i = 0; i < 8; ++i) values[i] = float_of(0x3f800000u | (minus << (31 - i) & 0x80000000u));
+}
+__device__ void decode_run(const blocks::Ternary& b, int first, float (&values)[8]) {
+  const uint32_t pairs = *reinterpret_cast<const uint16_t*>(b.qs + first / 4);
+#pragma unroll
+  for (int i = 0; i < 8; ++i)
+    values[i] = static_cast<float>(static_cast<int>(pairs >> (2 * i) & 1) - static_cast<int>(pairs >> (2 * i + 1) & 1));
+}
+
 constexpr int kDecodeThreads = 128;
 
 struct Decoding {

@@ -5,7 +5,7 @@ local q = require "qeng.core"
 local architectures = {}
 
 local known = {}
-for _, name in ipairs { "gemma", "gemma3", "llama", "mistral", "qwen2", "qwen3" } do
+for _, name in ipairs { "absolute", "gemma", "gemma3", "llama", "mistral", "qwen2", "qwen3" } do
   local arch = require("qeng.models." .. name)
   known[arch.hf] = arch
 end

@@ -39,10 +39,17 @@ end
 local Linear = {}
 Linear.__index = Linear
 
+-- Of weights without a scale, which has one number for each row of them beside it (onebit.lua).
+local function scaled(layer, x)
+  local y, lora = q.scale_columns(q.linear(x, layer.weight), layer.row_scale, layer.bias), layer.lora
+  return lora and y + q.linear(q.linear(q.dropout(x, lora.dropout), lora.a), lora.b) * lora.scale or y
+end
+
 -- y = x w^T (+ bias) (+ the adapter, once model:lora set self.lora); where the weight is stored rotated, x is rotated first.
 function Linear:__call(x)
   if self.rotation then x = q.hadamard(x, self.rotation) end
   if self.model.observe then self.model.observe(self.name .. ".weight", x) end
+  if self.row_scale and not self.whole then return scaled(self, x) end
   return q.linear(x, self.weight, { bias = self.bias, lora = self.lora })
 end
 
@@ -84,7 +91,7 @@ end
 
 -- Grouped-query attention with rotary positions. c: hidden, heads, kv_heads, head_dim, eps, plus_one (norms add one to their
 -- weights), attention_scale (1 / sqrt(head_dim)). opt: qkv_bias, o_bias, qk_norm (per head, before RoPE), window (0: none),
--- local_rope (seq.rope_local turns its heads).
+-- local_rope (seq.rope_local turns its heads), no_rope (positions are learned, and added by the decoder).
 function nn.attention(p, c, opt)
   local q_proj = p:linear("q_proj", c.heads * c.head_dim, c.hidden, opt.qkv_bias)
   local k_proj = p:linear("k_proj", c.kv_heads * c.head_dim, c.hidden, opt.qkv_bias)
@@ -99,7 +106,7 @@ function nn.attention(p, c, opt)
     query = query:reshape { tokens, c.heads, c.head_dim }
     key, value = key:reshape { tokens, c.kv_heads, c.head_dim }, value:reshape { tokens, c.kv_heads, c.head_dim }
     if q_norm then query, key = q_norm(query), k_norm(key) end
-    query, key = q.rope(query, key, seq.positions, opt.local_rope and seq.rope_local or seq.rope)
+    if not opt.no_rope then query, key = q.rope(query, key, seq.positions, opt.local_rope and seq.rope_local or seq.rope) end
     local how = { window = opt.window or 0, scale = c.attention_scale }
     local mixed = seq.inference and seq.inference:attend(layer, query, key, value, how) or q.attention(query, key, value, seq, how)
     return project(seq, mixed:reshape { tokens, c.heads * c.head_dim }, o_proj)
@@ -154,13 +161,15 @@ local function rounded(value, dtype)
 end
 
 -- Embedding, c.layers blocks made by new_block(p, index), final norm and head. Returns forward(tokens, seq) -> hidden.
--- c.embed_scale: rows of the embedding are multiplied by it, rounded to the model's dtype.
+-- c.embed_scale: rows of the embedding are multiplied by it, rounded to the model's dtype. c.learned_positions: a learned row for
+-- each of c.max_position positions is added to them.
 -- seq: positions, cu_q, cu_k, rope, rope_local; or positions, the ropes and inference (paged.lua). Each block is one checkpoint where model.recompute is set; it
 -- then adds its branch itself, so that one tensor a block is kept and not two.
 function nn.decoder(model, source, c, new_block)
   local p = nn.params(model, source)
   local body = p:at("model")
   model.embed = body:weight("embed_tokens.weight", { c.vocab, c.hidden })
+  local places = c.learned_positions and body:weight("embed_positions.weight", { c.max_position, c.hidden })
   local blocks = {}
   for i = 0, c.layers - 1 do blocks[i + 1] = new_block(body:at("layers." .. i), i) end
   local norm = body:norm("norm", c.hidden, c.eps, c.plus_one)
@@ -168,19 +177,25 @@ function nn.decoder(model, source, c, new_block)
   local of_head, of_rows = body:rotation("embed_tokens.weight", c.hidden)
   if not c.tied then of_head = p:rotation("lm_head.weight", c.hidden) end
 
-  local function embed(tokens)
+  local function embed(tokens, positions)
     local rows = q.embedding(model.embed, tokens, model.dtype)
+    if places then rows = rows + q.embedding(places, positions, model.dtype) end
     if of_rows then rows = q.hadamard(rows, { block = of_rows.block, signs = of_rows.signs, inverse = true }) end
     return c.embed_scale and rows * rounded(c.embed_scale, model.dtype) or rows
   end
 
   return function(tokens, seq)
-    local x, branch = q.block("embed", embed, tokens), nil
+    local weights = model.stream  -- stream.lua: unit 0 is the embedding, i a block, the last one norm and head
+    if weights then weights:use(0) end
+    local x, branch = q.block("embed", embed, tokens, seq.positions), nil
     for i, block in ipairs(blocks) do
       local name = "layers." .. (i - 1)
+      if weights and not model.recompute then weights:use(i) end
       if model.recompute then
         x = q.checkpoint(name, function(input)
+          if weights then weights:use(i) end
           local stream, addend = block(input, nil, seq, i)
+          if weights then weights:mark(i) end
           return stream + addend
         end, x)
       elseif seq.inference then  -- nothing but its results is wanted again: the next block has its memory, still in the caches
@@ -190,8 +205,10 @@ function nn.decoder(model, source, c, new_block)
         if addend then addend:free() end
       else
         x, branch = q.block(name, block, x, branch, seq, i)
+        if weights then weights:mark(i) end  -- where its gradient begins
       end
     end
+    if weights then weights:use(c.layers + 1) end
     local hidden = select(2, q.block("norm", norm.of_sum, norm, x, branch))
     return of_head and q.hadamard(hidden, of_head) or hidden
   end

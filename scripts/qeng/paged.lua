@@ -28,7 +28,7 @@ end
 function Inference:project(x, layers)
   local weights, biases, rotation = {}, {}, layers[1].rotation
   for i, layer in ipairs(layers) do
-    weights[i], biases[i] = layer.weight, layer.bias
+    weights[i], biases[i] = layer.weight, not layer.row_scale and layer.bias or nil
     if layer.rotation ~= rotation and not (layer.rotation and rotation and layer.rotation.block == rotation.block and layer.rotation.signs == rotation.signs) then
       local results = {}  -- each has its own input
       for k, one in ipairs(layers) do results[k] = self:project(x, { one }) end
@@ -37,6 +37,9 @@ function Inference:project(x, layers)
   end
   if rotation then x = q.hadamard(x, rotation) end
   local y = q.row_linear(x, weights, { bias = biases })
+  for i, layer in ipairs(layers) do
+    if layer.row_scale then y[i] = q.scale_columns(y[i], layer.row_scale, layer.bias) end
+  end
   for _, range in ipairs(self.ranges) do
     local whole = #self.ranges == 1
     local input = whole and x or x:rows(range.first, range.count)

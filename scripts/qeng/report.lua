@@ -157,6 +157,7 @@ function report.write(out, opt)
     source_table(rows), "<main>", chart("Loss", "nats a trained token, over steps", loss), source_chart(rows),
     chart("Learning rate", nil, { { "lr", "#2f6fde", column(rows, "lr") } }),
     chart("Gradient norm", "before clipping", { { "norm", "#2f6fde", column(rows, "grad_norm") } }),
+    chart("Flips of one-bit weights", "per thousand that learn, and step", { { "flips", "#2f6fde", column(rows, "flip_rate") } }),
     chart("Speed", "token slots a second", { { "tok/s", "#2f6fde", column(rows, "tok_s") } }),
     chart("Share of the measured GEMM limit", "%", { { "sol", "#2f6fde", column(rows, "sol", 100) } }),
     chart("Waiting for data", "ms a step", { { "data", "#2f6fde", column(rows, "data_ms") } }),
@@ -171,14 +172,14 @@ end
 
 report.chart, report.escape = chart, escape
 
--- A page of charts (of report.chart), then {title, text} sections.
-function report.page(path, title, charts, sections)
+-- A page of charts (of report.chart), then {title, text} sections, then html as it is.
+function report.page(path, title, charts, sections, html)
   local parts = {
     '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">',
     "<title>", escape(title), "</title><style>", style, "</style><h1>", escape(title), "</h1><main>", table.concat(charts), "</main>",
   }
   for _, section in ipairs(sections) do parts[#parts + 1] = ("<h2>%s</h2><pre>%s</pre>"):format(escape(section[1]), escape(section[2])) end
-  parts[#parts + 1] = "</html>\n"
+  parts[#parts + 1] = (html or "") .. "</html>\n"
   q.fs.write(path, table.concat(parts))
 end
 

@@ -9,6 +9,7 @@
 #include "tests/conformance/reference_linear.h"
 #include "tests/conformance/reference_loss.h"
 #include "tests/conformance/reference_norm.h"
+#include "tests/conformance/reference_onebit.h"
 #include "tests/conformance/reference_packets.h"
 #include "tests/conformance/reference_paged.h"
 #include "tests/conformance/runner.h"
@@ -141,8 +142,8 @@ TEST_CASE("a token outside the table is an error that says where") {
 TEST_CASE("an op with one view of a wrong shape or dtype is refused before it writes") {
   const std::set<std::string> free_shape = {
       "fill.y", "sum_squares.x", "clip_scale.partials", "rope.inv_freq", "lm_head_loss.workspace",
-      "decode_packets.frames", "paged_attention.pages"};
-  const std::set<std::string> free_dtype = {"fill.y"};
+      "decode_packets.frames", "paged_attention.pages", "pulse_grad.dy"};
+  const std::set<std::string> free_dtype = {"fill.y", "pulse_grad.pulses"};
   for (const Generator& generator : generators()) DYNAMIC_SECTION(generator.name) {
       Draw draw(base_seed());
       const Op op = generator.make(draw);

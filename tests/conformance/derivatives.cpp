@@ -39,6 +39,20 @@ Chain stored_linear(Draw& draw) {
   return chain;
 }
 
+Chain scaled_columns(Draw& draw) {
+  ScaleColumns forward;
+  forward.x = draw.tensor(kF32, {draw.size(5), draw.size(7)}), forward.scale = draw.tensor(kF32, {forward.x.columns()});
+  forward.bias = draw.tensor(kF32, {forward.x.columns()}), forward.y = draw.empty_like(forward.x);
+  Chain chain{forward, {}, forward.y, draw.like(forward.y), {}, {}};
+  ScaleColumnsGrad gradient{forward.x, forward.scale, chain.dout, draw.empty_like(forward.x),
+                            draw.empty_like(forward.scale)};
+  BiasGrad bias;
+  bias.dy = chain.dout, bias.db = draw.empty_like(forward.bias);
+  chain.gradients = {gradient, bias};
+  chain.pairs = {{forward.x, gradient.dx}, {forward.scale, gradient.dscale}, {forward.bias, bias.db}};
+  return chain;
+}
+
 Chain hadamard(Draw& draw) {
   Hadamard forward;
   forward.block = 8, forward.inverse = draw.flip();
@@ -104,8 +118,8 @@ Chain swiglu(Draw& draw) {
   forward.gate = draw.tensor(kF32, {draw.size(6), draw.size(9)}, 2), forward.up = draw.like(forward.gate);
   forward.y = draw.empty_like(forward.gate), forward.gelu = draw.flip();
   Chain chain{forward, {}, forward.y, draw.like(forward.y), {}, {}};
-  SwiGluGrad gradient{forward.gate, forward.up, chain.dout, draw.empty_like(forward.gate),
-                      draw.empty_like(forward.gate), forward.gelu};
+  SwiGluGrad gradient{
+      forward.gate, forward.up, chain.dout, draw.empty_like(forward.gate), draw.empty_like(forward.gate), forward.gelu};
   chain.gradients = {gradient};
   chain.pairs = {{forward.gate, gradient.dgate}, {forward.up, gradient.dup}};
   return chain;
@@ -185,6 +199,7 @@ const std::vector<Derivative>& derivatives() {
       {"matmul and bias_grad", linear},
       {"matmul of stored weights", stored_linear},
       {"hadamard", hadamard},
+      {"scale_columns", scaled_columns},
       {"embedding_grad", embedding},
       {"rmsnorm_grad", rmsnorm},
       {"rmsnorm_grad of a sum", add_rmsnorm},

@@ -453,6 +453,13 @@ const std::vector<Generator>& generators() {
       {"sum_squares", sum_squares},
       {"clip_scale", clip_scale},
       {"adamw", adamw},
+      {"scale_columns", scale_columns},
+      {"scale_columns_grad", scale_columns_grad},
+      {"pulse_grad", pulse_grad},
+      {"inertia", inertia},
+      {"pack_signs", pack_signs},
+      {"clip_to_grid", clip_to_grid},
+      {"use_weights", [](Draw&) -> Op { return UseWeights{}; }},  // with a stream: tests/unit/stream_test.cpp
   };
   return table;
 }

@@ -16,6 +16,12 @@ const std::vector<Generator>& generators();
 Op kv_store(Draw& draw);  // generators_paged.cpp
 Op copy_pages(Draw& draw);
 Op paged_attention(Draw& draw);
+Op scale_columns(Draw& draw);  // generators_onebit.cpp
+Op scale_columns_grad(Draw& draw);
+Op pulse_grad(Draw& draw);
+Op inertia(Draw& draw);
+Op pack_signs(Draw& draw);
+Op clip_to_grid(Draw& draw);
 
 // Attention without a window over given documents, and its gradients, o and lse filled by the reference.
 Attention attention_of(Draw& draw, const Documents& documents, DType dtype, int64_t kv_heads, int64_t group,

@@ -32,12 +32,44 @@ void accumulate(Float type, const void* x, float* y, int64_t n) {
   });
 }
 
+void scale_columns(Float type, const void* x, const float* scale, Float bias_type, const void* bias, void* y,
+                   int64_t n) {
+  for_type(type, [=](auto tag) {
+    const auto* in = static_cast<const decltype(tag)*>(x);
+    auto* out = static_cast<decltype(tag)*>(y);
+    if (!bias)
+      return for_lanes(
+          n, [=](int64_t i, int64_t lanes) { store(out + i, load(in + i, lanes) * load(scale + i, lanes), lanes); });
+    for_type(bias_type, [=](auto bias_tag) {
+      const auto* added = static_cast<const decltype(bias_tag)*>(bias);
+      for_lanes(n, [=](int64_t i, int64_t lanes) {
+        store(out + i, fma(load(in + i, lanes), load(scale + i, lanes), load(added + i, lanes)), lanes);
+      });
+    });
+  });
+}
+
+void scale_columns_grad(Float type, const void* x, const float* scale, const void* dy, void* dx, float* dscale,
+                        int64_t n) {
+  for_type(type, [=](auto tag) {
+    const auto *in = static_cast<const decltype(tag)*>(x), *dout = static_cast<const decltype(tag)*>(dy);
+    auto* din = static_cast<decltype(tag)*>(dx);
+    for_lanes(n, [=](int64_t i, int64_t lanes) {
+      const Vec g = load(dout + i, lanes);
+      if (dscale) store(dscale + i, fma(g, load(in + i, lanes), load(dscale + i, lanes)), lanes);
+      store(din + i, g * load(scale + i, lanes), lanes);
+    });
+  });
+}
+
 }  // namespace
 
 void fill_elementwise(Table& table) {
   table.add = add;
   table.scale = scale;
   table.accumulate = accumulate;
+  table.scale_columns = scale_columns;
+  table.scale_columns_grad = scale_columns_grad;
 }
 
 }  // namespace qeng::isa::QENG_ISA

@@ -45,6 +45,11 @@ struct Table {
   void (*scale)(Float from, const void* x, Float to, void* y, float alpha,
                 int64_t n) = nullptr;                                            // also casts; f16 allowed
   void (*accumulate)(Float type, const void* x, float* y, int64_t n) = nullptr;  // y += x
+  // A row of ScaleColumns, bias or null; of ScaleColumnsGrad: dscale += dy x, or null. dx may be dy.
+  void (*scale_columns)(Float type, const void* x, const float* scale, Float bias_type, const void* bias, void* y,
+                        int64_t n) = nullptr;
+  void (*scale_columns_grad)(Float type, const void* x, const float* scale, const void* dy, void* dx, float* dscale,
+                             int64_t n) = nullptr;
 
   // ---- stored dtypes (block_decode.cpp): out[i] = element first + i of the row, i < count. dtype: float, f16 or a block
   // format; the values are those of decode_row (kernels/blocks.h).

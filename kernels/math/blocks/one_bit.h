@@ -1,7 +1,7 @@
 // OneBit: w = 1 or -1: 32 weights a 32-bit word, bit k set is +1, the first weight in the lowest bit.
-// Ternary: w = 0, 1 or -1: 16 weights a 32-bit word, two bits each, 00 is 0, 01 is +1, 10 is -1, the first weight in the
-// lowest bits; 11 is not written, and reads as 0. A block is two words.
-// Neither has a scale: a matrix of them has one for each row, kept beside it. The words are those of the Qsbits design.
+// Ternary: w = 0, 1 or -1: 16 weights a 32-bit word, two bits each, 00 is 0, 01 is +1, 10 is -1, the first weight in
+// the lowest bits; 11 is not written, and reads as 0. A block is two words. Neither has a scale: a matrix of them has
+// one for each row, kept beside it. The words are those of the Qsbits design.
 #pragma once
 #include "kernels/math/blocks/block.h"
 

@@ -1,0 +1,69 @@
+// One-bit training: what learns a weight from its gradient, and the steps that baselines take.
+#include "bindings/register.h"
+#include "bindings/runtime.h"
+#include "engine/autograd/functions.h"
+#include "engine/quantize/binarize.h"
+#include "engine/train/counter_levels.h"
+#include "engine/train/learner.h"
+
+namespace qeng {
+namespace {
+
+using lua::Call;
+using lua::Options;
+
+int scaled(Call& call) {
+  return call.push(scale_columns(tape(), call.arg<TensorPtr>(1), call.arg<TensorPtr>(2), call.arg<TensorPtr>(3, nullptr)));
+}
+
+int by_pulses(Call& call) {
+  const TensorPtr weight = call.arg<TensorPtr>(1);
+  Options opt(call, 2, {"state", "hyper", "counts", "first", "stream", "bop"});
+  PulseOptions options;
+  options.state = opt.get<TensorPtr>("state"), options.hyper = opt.get<TensorPtr>("hyper"), options.counts = opt.get<TensorPtr>("counts");
+  options.first = opt.get<int64_t>("first", 0), options.stream = static_cast<uint32_t>(opt.get<int64_t>("stream", 0));
+  options.bop = opt.get<bool>("bop", false);
+  weight->learner = learn_by_pulses(weight, options);
+  return 0;
+}
+
+int by_latent(Call& call) {
+  const TensorPtr weight = call.arg<TensorPtr>(1);
+  weight->learner = learn_latent(weight, call.arg<TensorPtr>(2));
+  return 0;
+}
+
+int not_at_all(Call& call) {
+  call.arg<TensorPtr>(1)->learner.reset();
+  return 0;
+}
+
+int signs(Call& call) {
+  const TensorPtr x = call.arg<TensorPtr>(1), y = call.arg<TensorPtr>(2);
+  device().run(PackSigns{x->view, y->view});
+  return 0;
+}
+
+int to_grid(Call& call) {
+  const TensorPtr x = call.arg<TensorPtr>(1);
+  Options opt(call, 2, {"levels", "stream"});
+  device().run(ClipToGrid{x->view, x->view, tape().rng()->view, opt.get<int>("levels", 0), static_cast<uint32_t>(opt.get<int64_t>("stream", 0))});
+  return 0;
+}
+
+int to_signs(Call& call) {
+  const RowScaled result = binarize(call.arg<TensorPtr>(1));
+  return call.push(result.w, result.scale);
+}
+
+int levels(Call& call) { return call.push(counter_levels(*call.arg<TensorPtr>(1))); }
+
+}  // namespace
+
+void register_onebit(lua_State* L) {
+  using namespace lua;
+  functions(L, "", {{"scale_columns", fn<scaled>}, {"learn_by_pulses", fn<by_pulses>}, {"learn_latent", fn<by_latent>},
+                    {"learn_nothing", fn<not_at_all>}, {"pack_signs", fn<signs>}, {"clip_to_grid", fn<to_grid>}, {"count_levels", fn<levels>}, {"binarize", fn<to_signs>}});
+}
+
+}  // namespace qeng

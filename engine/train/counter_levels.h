@@ -1,0 +1,13 @@
+// How many counters of one-bit weights stand at each level.
+#pragma once
+#include <vector>
+
+#include "engine/tensor/tensor.h"
+
+namespace qeng {
+
+// state: one_bit [planes, n, k], bit planes of counters as the op Inertia has them: one count for each of 2^planes levels;
+// or u8: 16 counts, of bytes 0 .. 15, 16 .. 31 and so on. Error("dtype") otherwise.
+std::vector<int64_t> counter_levels(const Tensor& state);
+
+}  // namespace qeng

@@ -1,0 +1,71 @@
+#include "engine/train/learner.h"
+
+#include "kernels/check_shapes.h"
+
+namespace qeng {
+
+namespace {
+
+class PulseLearner : public WeightLearner {
+ public:
+  PulseLearner(const TensorPtr& weight, const PulseOptions& options) : options_(options) {
+    const View& state = options.state->view;
+    if (weight->view.rank != 2 || state.rank < 2)
+      fail("shape", "learn: the weight is ", shape_text(weight->view), ", its state ", shape_text(state),
+           "; expected one_bit [out, in] and one_bit [planes, rows, in] or u8 [rows, in]");
+    rows_ = state.shape[state.rank - 2];
+    if (options.first < 0 || options.first + rows_ > weight->view.shape[0])
+      fail("shape", "learn: rows ", options.first, " .. ", options.first + rows_ - 1, " of ", shape_text(weight->view));
+    // Not the weight itself, which keeps this.
+    learned_ = row_range(weight, options.first, rows_);
+    learned_->learner.reset();
+    check_shapes(inertia(pulses_of(nullptr), View(this, DType::i64, {2})));
+  }
+
+  void learn(Tape& tape, const View& dy, const View& x) override {
+    Device& device = tape.device();
+    const TensorPtr pulses = make_tensor(device, {rows_, learned_->view.shape[1]}, pulses_of(nullptr).dtype, "workspace");
+    const View& rng = tape.rng()->view;
+    device.run(PulseGrad{dy, x, pulses->view, options_.hyper->view, rng, options_.first, options_.stream});
+    device.run(inertia(pulses->view, rng));
+  }
+
+ private:
+  View pulses_of(void* data) const {
+    return View(data, options_.state->view.dtype == DType::u8 ? DType::u8 : DType::ternary, {rows_, learned_->view.shape[1]});
+  }
+  Inertia inertia(View pulses, const View& rng) const {
+    if (!pulses.data) pulses.data = learned_->view.data;  // for checks alone, which read no memory
+    return {pulses, learned_->view, options_.state->view, options_.counts->view, options_.hyper->view, rng, options_.bop, options_.stream};
+  }
+  PulseOptions options_;
+  TensorPtr learned_;
+  int64_t rows_ = 0;
+};
+
+class LatentLearner : public WeightLearner {
+ public:
+  explicit LatentLearner(const TensorPtr& latent) : latent_(latent) {}
+  void learn(Tape& tape, const View& dy, const View& x) override {
+    const Tape::Target target = tape.gradient_of(latent_);
+    tape.device().run(Matmul{.a = dy, .b = x, .c = target.view, .trans_a = true, .acc = target.acc});
+  }
+
+ private:
+  TensorPtr latent_;
+};
+
+}  // namespace
+
+std::shared_ptr<WeightLearner> learn_by_pulses(const TensorPtr& weight, const PulseOptions& options) {
+  return std::make_shared<PulseLearner>(weight, options);
+}
+
+std::shared_ptr<WeightLearner> learn_latent(const TensorPtr& weight, const TensorPtr& latent) {
+  if (!latent->view.same_shape(weight->view) || latent->view.dtype != DType::f32 || !latent->requires_grad)
+    fail("shape", "learn: the latent weights are ", shape_text(latent->view), ", expected f32 like the weight, ", shape_text(weight->view),
+         ", requiring a gradient");
+  return std::make_shared<LatentLearner>(latent);
+}
+
+}  // namespace qeng

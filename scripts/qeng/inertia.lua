@@ -1,0 +1,177 @@
+-- q.inertia: the optimizer of one-bit weights. Each weight has a counter, its health; pulses of the gradient that agree with the
+-- weight bank health, pulses against it take some, and at none the weight flips and its health is refilled. The counters are fed
+-- in the backward pass, at every micro-batch, and no gradient of a weight is kept.
+--
+--   local bits = q.inertia(model, { levels = 7 })
+--   for step = 1, steps do
+--     bits:begin(step / steps)          -- the threshold of this step, cooled along a cosine
+--     model:loss(batch):backward()
+--     local report = bits:finish()      -- flips, pulses, and a warning where they are out of range
+--   end
+--
+-- levels: the top H of a counter: 1 (the two-step machine, strict), 3 (2 bits), 7 (a nibble with its weight; the default), 15, or 255
+-- (a byte, fed by several steps at once). q: the share of a row's entries that pulse, if they were normal, at the start; k, with
+-- levels = 255: steps per rms of the row. target: flips per thousand weights and step to steer the thresholds to, instead of q.
+-- schedule: cosine, or constant. bop: momenta instead of counters (gamma, tau, rise).
+
+local q = require "qeng.core"
+local quantile = require "qeng.quantile"
+
+local inertia = {}
+
+local Inertia = {}
+Inertia.__index = Inertia
+
+-- What held in the experiments that chose them: few levels want rare pulses, of which each says more.
+local share = { [1] = 0.02, [3] = 0.05, [7] = 0.15, [15] = 0.6 }
+local planes = { [1] = 1, [3] = 2, [7] = 3, [15] = 4 }
+inertia.bits = { [1] = 1, [3] = 2, [7] = 3, [15] = 4, [255] = 8 }  -- of state a weight
+
+local hot, cold = 4, 0.1  -- flips per thousand weights and step, outside of which training was seen to fail
+
+local function choose(opt)
+  local levels = opt.bop and 255 or opt.levels or 7
+  if not inertia.bits[levels] then q.error("value", ("inertia: levels is %s, expected 1, 3, 7, 15 or 255"):format(tostring(levels))) end
+  if opt.schedule and opt.schedule ~= "cosine" and opt.schedule ~= "constant" then
+    q.error("value", ("inertia: schedule is %s, expected cosine or constant"):format(tostring(opt.schedule)))
+  end
+  if opt.q and not (opt.q > 0 and opt.q < 1) then q.error("value", ("inertia: q is %s, expected a share between 0 and 1"):format(tostring(opt.q))) end
+  return {
+    levels = levels, q = opt.q or share[levels], k = opt.bop and 16 or opt.k or 10, target = opt.target, bop = opt.bop or false,
+    schedule = opt.schedule or "cosine", gamma = opt.gamma or 0.02, tau = opt.tau or 1.7, rise = opt.rise or 2.2,
+  }
+end
+
+-- Gives `part` = {layer, first, rows, [state]} of a model its counters: full, if it has none yet.
+local function attach(self, index, part)
+  local width = part.layer.weight:shape()[2]
+  local shape = { part.rows, width }
+  local plane = planes[self.knobs.levels]
+  if part.state then
+    part.state:label(part.layer.name .. ".inertia")
+  elseif plane and not self.knobs.bop then
+    part.state = q.empty({ plane, part.rows, width }, "one_bit", "optimizer")
+    local ones = q.zeros(shape, "f32"):fill(1)
+    for p = 0, plane - 1 do q.pack_signs(ones, part.state:rows(p, 1):reshape(shape)) end
+    ones:free()
+  else
+    part.state = q.zeros(shape, "u8", "optimizer"):fill(self.knobs.bop and 0 or 255)
+  end
+  part.state:label(part.layer.name .. ".inertia")
+  q.learn_by_pulses(part.layer.weight, {
+    state = part.state, hyper = self.hyper:rows(index - 1, 1):reshape { 3 }, counts = self.counts:rows(index - 1, 1):reshape { 2 },
+    first = part.first, stream = 9000 + part.number, bop = self.knobs.bop,
+  })
+end
+
+function inertia.name_of(part) return ("%s.inertia.%d"):format(part.layer.name, part.first) end
+
+-- opt.parts: {{layer =, first =, rows =, [state =]}...}, the rows of layers that learn; all of the model's where it is absent.
+function inertia.new(model, opt)
+  opt = opt or {}
+  local self = setmetatable({ model = model, knobs = choose(opt), parts = opt.parts or {}, weights = 0, z = {}, feeds = 0, progress = 0 }, Inertia)
+  local numbers = {}
+  for number, layer in ipairs(model.linears) do
+    numbers[layer] = number
+    if not opt.parts then self.parts[number] = { layer = layer, first = 0, rows = layer.weight:shape()[1] } end
+    if layer.weight:dtype() ~= "one_bit" then
+      q.error("dtype", ("inertia: the weight of %s is %s, expected one_bit; q.onebit.random makes such a model"):format(layer.name, layer.weight:dtype()))
+    end
+  end
+  self.hyper, self.counts = q.zeros({ #self.parts, 3 }, "f32", "optimizer"), q.zeros({ #self.parts, 2 }, "i64", "optimizer")
+  for index, part in ipairs(self.parts) do
+    part.number, part.weights = numbers[part.layer], part.rows * part.layer.weight:shape()[2]
+    self.weights = self.weights + part.weights
+    attach(self, index, part)
+    if self.knobs.target then self.z[index] = quantile.two_sided(self.knobs.q or 0.15) end
+  end
+  return self
+end
+
+local function cooling(self)
+  return self.knobs.schedule == "cosine" and 0.5 * (1 + math.cos(math.pi * math.min(self.progress, 1))) or 1
+end
+
+-- Sets what the next micro-batches feed the counters with. progress: 0 at the first step, 1 at the end.
+function Inertia:begin(progress)
+  self.progress = progress
+  local knobs, cold_share = self.knobs, cooling(self)
+  local values = {}
+  for index = 1, #self.parts do
+    local strength, gamma, threshold = 0, 0, 0
+    if knobs.bop then  -- the momentum of noise has the deviation sqrt(gamma / 2)
+      strength, gamma = knobs.k, knobs.gamma
+      threshold = knobs.tau * math.sqrt(gamma / 2) * (1 + (knobs.rise - 1) * math.min(progress, 1))
+    elseif knobs.levels == 255 then
+      strength = knobs.k * cold_share
+    elseif knobs.target then
+      strength = self.z[index]
+    else
+      strength = quantile.two_sided(knobs.q * cold_share)
+    end
+    values[#values + 1], values[#values + 2], values[#values + 3] = strength, gamma, threshold
+  end
+  self.hyper:set(values)
+end
+
+-- What the micro-batches since begin() did: {flips, pulses, flip_rate (per thousand weights and feed), pulse_rate (share), layers =
+-- {{name, flip_rate}...}, warning}. feeds: how many they were.
+function Inertia:finish(feeds)
+  feeds = feeds or 1
+  local counted = self.counts:table()
+  self.counts:fill(0)
+  local report = { flips = 0, pulses = 0, layers = {} }
+  for index, part in ipairs(self.parts) do
+    local pulses, flips = counted[index][1], counted[index][2]
+    local rate = 1000 * flips / part.weights / feeds
+    report.flips, report.pulses = report.flips + flips, report.pulses + pulses
+    report.layers[index] = { name = part.layer.name, flip_rate = rate }
+    if self.knobs.target then  -- a threshold rises where there are too many flips; a tenth of the way, and at most by a tenth
+      local wanted = self.knobs.target * cooling(self)
+      local step = 0.1 * math.log((rate + 0.02) / (wanted + 0.02))
+      self.z[index] = math.max(0.05, self.z[index] + math.max(-0.1, math.min(0.1, step)))
+    end
+  end
+  report.flip_rate = 1000 * report.flips / self.weights / feeds
+  report.pulse_rate = report.pulses / self.weights / feeds
+  if report.flip_rate > hot then
+    report.warning = ("%.1f flips per thousand weights and step: too hot, nothing is learned above %g; lower q or k"):format(report.flip_rate, hot)
+  elseif report.flip_rate < cold and self.progress < 0.5 and self.progress > 0 then
+    report.warning = ("%.3f flips per thousand weights and step in the first half: too cold; raise q or k"):format(report.flip_rate)
+  end
+  return report
+end
+
+-- How many counters stand at each level, from 0 on; of bytes in 16 bins.
+function Inertia:histogram()
+  local total = {}
+  for _, part in ipairs(self.parts) do
+    for level, count in ipairs(q.count_levels(part.state)) do total[level] = (total[level] or 0) + count end
+  end
+  return total
+end
+
+-- What a checkpoint keeps: {{name, tensor}...}, the model's bits among them, and a table of numbers.
+function Inertia:tensors()
+  local list = {}
+  for _, layer in ipairs(self.model.linears) do list[#list + 1] = { layer.name .. ".weight", layer.weight } end
+  for _, part in ipairs(self.parts) do list[#list + 1] = { inertia.name_of(part), part.state } end
+  return list
+end
+function Inertia:state() return { z = q.json.array(self.z) } end
+-- Brings back what state() and tensors() gave; file: of the tensors.
+function Inertia:restore(state, file)
+  self.z = state.z or {}
+  for _, each in ipairs(self:tensors()) do each[2]:copy(file:tensor(each[1])) end
+end
+
+-- Ends the learning: the weights stay as they are, the counters are freed.
+function Inertia:free()
+  for _, part in ipairs(self.parts) do
+    q.learn_nothing(part.layer.weight)
+    part.state:free()
+  end
+end
+
+inertia.Inertia = Inertia
+return inertia

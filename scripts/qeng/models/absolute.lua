@@ -1,0 +1,18 @@
+-- The plainest decoder: pre-norm blocks of attention and SwiGLU, learned positions that are added to the embedding. No published
+-- model is of this kind; it is what small experiments are made of.
+
+local nn = require "qeng.nn"
+
+local Absolute = { hf = "QengAbsoluteForCausalLM", model_type = "qeng_absolute" }
+
+function Absolute.config(file)
+  local c = file:decoder(1e4)
+  c.learned_positions = true
+  return c
+end
+
+function Absolute.build(model, source, c)
+  return nn.decoder(model, source, c, function(p) return nn.block(p, c, { no_rope = true }) end)
+end
+
+return Absolute

@@ -1,0 +1,176 @@
+-- The table of one-bit rules against each other at equal tokens: each rule with the learning rate of the floats swept on the first
+-- seed, the best one run on the others. Finished runs are kept in out/runs.jsonl, so that a stopped comparison goes on.
+
+local q = require "qeng.core"
+local char_text = require "qeng.char_text"
+local progress = require "qeng.progress"
+local report = require "qeng.report"
+local run = require "qeng.onebit_run"
+local simulator = require "qeng.onebit_simulator"
+
+local compare = {}
+
+-- What each method is: the case of a run (onebit_run.lua), the bits of training state a weight, and whether an edge of the sweep is
+-- gone beyond.
+compare.methods = {
+  frozen = { text = "frozen random bits", case = { rule = "frozen" }, state = "0", sweep_on = true },
+  latent = { text = "straight-through, f32 latent weights", case = { rule = "latent" }, state = "12 B" },
+  ["255"] = { text = "counter of 256 levels, k 10", case = { rule = "counter", levels = 255, k = 10 }, state = "8 bits" },
+  ["15"] = { text = "counter of 16 levels, q 0.6", case = { rule = "counter", levels = 15, q = 0.6 }, state = "4 bits" },
+  ["7"] = { text = "counter of 8 levels, q 0.15", case = { rule = "counter", levels = 7, q = 0.15 }, state = "3 bits" },
+  ["7hot"] = { text = "counter of 8 levels, q 0.3", case = { rule = "counter", levels = 7, q = 0.3 }, state = "3 bits" },
+  ["7target"] = { text = "counter of 8 levels, steered to 2 flips per thousand", case = { rule = "counter", levels = 7, target = 2 }, state = "3 bits" },
+  ["3"] = { text = "counter of 4 levels, q 0.05", case = { rule = "counter", levels = 3, q = 0.05 }, state = "2 bits" },
+  ["1"] = { text = "two-step machine (strict), q 0.02", case = { rule = "counter", levels = 1, q = 0.02 }, state = "1 bit" },
+  bop = { text = "Bop, int8 momentum", case = { rule = "bop" }, state = "8 bits" },
+  grid1 = { text = "ternary without latent copy, AdamW", case = { rule = "grid", grid_levels = 1 }, state = "8 B" },
+  grid127 = { text = "int8 without latent copy, AdamW", case = { rule = "grid", grid_levels = 127 }, state = "8 B" },
+  dense = { text = "f32 weights, AdamW", case = { rule = "dense", latent_lr = 3e-3 }, state = "12 B" },
+  phased = { text = "phases: a quarter at a time, 8 levels, q 0.3", case = { rule = "counter", levels = 7, q = 0.3, phases = { parts = 4, steps = 100 } }, state = "3 bits on 1/4" },
+}
+compare.order = { "frozen", "latent", "255", "15", "7", "7hot", "7target", "3", "1", "bop", "grid1", "grid127", "phased", "dense" }
+
+-- One more of a sweep that has not turned over, and the most it goes to.
+local further, highest = 2, 0.4
+
+local function read_runs(path)
+  local runs = {}
+  if q.fs.kind(path) ~= "file" then return runs end
+  for line in q.fs.read(path):gmatch "[^\n]+" do
+    local one = q.json.decode(line)
+    runs[one.key] = one
+  end
+  return runs
+end
+
+local function append(path, runs, one)
+  runs[one.key] = one
+  local file, why = io.open(path, "a")
+  if not file then q.error("io", why) end
+  file:write(q.json.encode(one), "\n")
+  file:close()
+end
+
+local function copy(from, more)
+  local to = {}
+  for key, value in pairs(from) do to[key] = value end
+  for key, value in pairs(more) do to[key] = value end
+  return to
+end
+
+-- The loss of a method at its best rate on a seed, or nil; and the run.
+local function best_of(runs, method, seed, lrs)
+  local best
+  for _, lr in ipairs(lrs) do
+    local one = runs[("%s lr %g seed %d"):format(method, lr, seed)]
+    if one and (not best or one.loss < best.loss) then best = one end
+  end
+  return best
+end
+
+-- opt: text (path), out, methods, lrs, seeds, steps, rows, tokens, hidden, layers, heads, ffn, points, point_windows.
+function compare.run(opt)
+  q.fs.mkdir(opt.out)
+  local path, speak = opt.out .. "/runs.jsonl", progress.new()
+  local runs, text = read_runs(path), char_text.open(opt.text)
+  local set = { text = text, rows = opt.rows, tokens = opt.tokens, steps = opt.steps, points = opt.points or 10, point_windows = opt.point_windows or 100, values = {
+    architectures = { "QengAbsoluteForCausalLM" }, model_type = "qeng_absolute", vocab_size = #text.symbols, hidden_size = opt.hidden, num_hidden_layers = opt.layers,
+    num_attention_heads = opt.heads, num_key_value_heads = opt.heads, intermediate_size = opt.ffn, max_position_embeddings = opt.tokens, rms_norm_eps = 1e-6,
+    hidden_act = "silu", tie_word_embeddings = false } }
+
+  local function one(method, lr, seed)
+    local known = compare.methods[method]
+    local key = ("%s lr %g seed %d"):format(method, lr, seed)
+    if runs[key] then return runs[key] end
+    local case = copy(known.case, { name = key, lr = lr, seed = seed })
+    local result = run(case, set, function(step, loss)
+      if step % 10 == 0 or step == set.steps then speak:line(("%s: step %d/%d  loss %.4f"):format(key, step, set.steps, loss)) end
+    end)
+    append(path, runs, copy(result, { key = key, method = method, lr = lr, seed = seed }))
+    speak:say(("%-28s held out %.4f  train %.4f  flips a weight %.2f  %d s"):format(key, result.loss, result.train, result.flips_per_weight, result.seconds))
+    return runs[key]
+  end
+
+  q.defer_interrupt(true)
+  local tried = {}  -- rates of each method
+  for _, method in ipairs(opt.methods) do
+    if not compare.methods[method] then q.error("value", ("method %s: one of %s"):format(method, table.concat(compare.order, ", "))) end
+    tried[method] = copy(opt.lrs, {})
+    for _, lr in ipairs(opt.lrs) do one(method, lr, opt.seeds[1]) end
+    local list = tried[method]
+    while compare.methods[method].sweep_on and best_of(runs, method, opt.seeds[1], list).lr == list[#list] and list[#list] * further <= highest do
+      list[#list + 1] = list[#list] * further
+      one(method, list[#list], opt.seeds[1])
+    end
+    local best = best_of(runs, method, opt.seeds[1], list)
+    for i = 2, #opt.seeds do one(method, best.lr, opt.seeds[i]) end
+    compare.write(opt, set, runs, tried)
+  end
+  speak:finish()
+  q.defer_interrupt(false)
+  return compare.rows(opt, runs, tried)
+end
+
+-- {method, text, state, lr, losses (of the seeds), share (of the gap, of the first seed), flips} for each method that was run.
+function compare.rows(opt, runs, tried)
+  local rows = {}
+  local function anchor(method) return tried[method] and best_of(runs, method, opt.seeds[1], tried[method]) end
+  local frozen, latent = anchor "frozen", anchor "latent"
+  for _, method in ipairs(compare.order) do
+    local best = anchor(method)
+    if best then
+      local losses = {}
+      for _, seed in ipairs(opt.seeds) do
+        local there = best_of(runs, method, seed, tried[method])
+        losses[#losses + 1] = there and ("%.3f"):format(there.loss) or "-"
+      end
+      local share = frozen and latent and frozen.loss > latent.loss and (frozen.loss - best.loss) / (frozen.loss - latent.loss)
+      rows[#rows + 1] = { method = method, text = compare.methods[method].text, state = compare.methods[method].state, lr = best.lr, losses = losses, share = share,
+        flips = best.flips_per_weight, best = best }
+    end
+  end
+  return rows
+end
+
+local colours = { "#6b7280", "#1b2430", "#2f6fde", "#0f8f9c", "#2a9d5c", "#7bb661", "#8a4fd0", "#b58a00", "#d0552b", "#c2357b", "#9aa3ad", "#556b8d", "#e08e45", "#3d3d3d" }
+
+local function histogram_text(rows)
+  local lines = {}
+  for _, row in ipairs(rows) do
+    local levels, total, cells = row.best.levels, 0, {}
+    for _, count in pairs(levels or {}) do total = total + count end
+    for level, count in ipairs(levels or {}) do cells[level] = ("%d: %.1f %%"):format(level - 1, 100 * count / total) end
+    if #cells > 0 then lines[#lines + 1] = ("%-8s %s"):format(row.method, table.concat(cells, "  ")) end
+  end
+  return table.concat(lines, "\n")
+end
+
+-- out/report.html and out/table.md, of what has been run.
+function compare.write(opt, set, runs, tried)
+  local rows = compare.rows(opt, runs, tried)
+  local lines, sweep, curves, flips = { "| method | state a weight | lr | held-out loss, seeds " .. table.concat(opt.seeds, " / ") .. " | share of the gap | flips a weight |", "|---|---|---|---|---|---|" }, {}, {}, {}
+  for i, row in ipairs(rows) do
+    lines[#lines + 1] = ("| %s | %s | %g | %s | %s | %.2f |"):format(row.text, row.state, row.lr, table.concat(row.losses, " / "), row.share and ("%.0f %%"):format(100 * row.share) or "-", row.flips)
+    local tries = {}
+    for _, lr in ipairs(tried[row.method]) do
+      local one = runs[("%s lr %g seed %d"):format(row.method, lr, opt.seeds[1])]
+      tries[#tries + 1] = one and ("%g: %.3f"):format(lr, one.loss)
+    end
+    sweep[#sweep + 1] = ("%-8s %s"):format(row.method, table.concat(tries, "   "))
+    curves[i] = { row.method, colours[(i - 1) % #colours + 1], row.best.curve, dots = true }
+    local tenths = {}
+    for tenth, rate in ipairs(row.best.flips) do tenths[tenth] = { tenth, rate } end
+    if row.flips > 0 then flips[#flips + 1] = { row.method, curves[i][2], tenths, dots = true } end
+  end
+  q.fs.write(opt.out .. "/table.md", table.concat(lines, "\n") .. "\n")
+  local tokens = set.steps * set.rows * set.tokens
+  report.page(opt.out .. "/report.html", ("One-bit rules at %.2f million tokens"):format(tokens / 1e6), {
+    report.chart("Held-out loss", "nats a character, over steps", curves),
+    report.chart("Flips per thousand weights and step", "mean of each tenth of the run", flips),
+  }, {
+    { "Table", table.concat(lines, "\n") }, { "Learning rates of the floats, first seed", table.concat(sweep, "\n") },
+    { "Counters at the end, by level (256 levels in 16 bins)", histogram_text(rows) },
+  }, simulator.html())
+end
+
+return compare
