@@ -1,10 +1,10 @@
 """Milliseconds of ggml's matrix-vector products on the CPU (the ggml of llama-cpp-python), for comparison with
 qeng_bench_row_linear --shapes.
 
-    python3 bench/ggml_gemv.py [--types q1_0,tq2_0] [--shapes 4096x4096,11008x4096] [--threads 2] [--rounds 9]
+    python3 bench/ggml_gemv.py [--types q1_0,tq2_0] [--shapes 4096x4096,11008x4096] [--threads 2] [--rounds 9] [--clock cpu]
 
 Random blocks with scales of 0.01, in as many copies as 256 MB hold, which one graph multiplies with one row of f32 each; the best
-and the median of the rounds. tq2_0 is 66 bytes of 256 weights, q1_0 18 of 128, q8_0 34 of 32.
+and the median of the rounds. --clock cpu counts time on the processor, with one thread: for a machine that others use too. tq2_0 is 66 bytes of 256 weights, q1_0 18 of 128, q8_0 34 of 32.
 """
 import argparse
 import ctypes
@@ -74,10 +74,10 @@ def measure(name, rows, columns, options):
         base.ggml_build_forward_expand(graph, base.ggml_mul_mat(context, w, x))
     times = []
     for _ in range(options.rounds + 1):
-        begin = time.perf_counter()
+        begin = options.now()
         if cpu.ggml_graph_compute_with_ctx(context, graph, options.threads) != 0:
             raise SystemExit(f"{name}: ggml failed")
-        times.append((time.perf_counter() - begin) / copies)
+        times.append((options.now() - begin) / copies)
     base.ggml_free(context)
     best, median = min(times[1:]), statistics.median(times[1:])
     print(f"ggml {name:8} {rows:6} x {columns:6} {best * 1e3:9.4f} {median * 1e3:9.4f} ms"
@@ -90,7 +90,11 @@ if __name__ == "__main__":
     parser.add_argument("--shapes", default="4096x4096,11008x4096")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--clock", choices=("wall", "cpu"), default="wall")
     options = parser.parse_args()
+    options.now = time.perf_counter
+    if options.clock == "cpu":
+        options.threads, options.now = 1, time.process_time
     cpu.ggml_cpu_init()
     for name in options.types.split(","):
         for shape in options.shapes.split(","):

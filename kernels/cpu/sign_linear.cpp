@@ -1,5 +1,5 @@
-// RowLinear with one_bit and ternary weights, by tables of what four bits of a weight add (isa/sign_tables.h): for any
-// number of rows of x, some at a time, so that their tables stay in the cache.
+// RowLinear with one_bit and ternary weights (isa/sign_tables.h), for any number of rows of x: some at a time, so that
+// their tables stay in the cache.
 #include "kernels/cpu/row_linear.h"
 
 namespace qeng {
@@ -31,7 +31,7 @@ std::vector<SignPiece> pieces_of(const RowLinear& op, int threads) {
 }
 
 isa::SignTables take_tables(DType format, int64_t rows, int64_t k, CpuContext& context) {
-  return {k, context.scratch.take<uint8_t>(rows * isa::sign_runs(format, k) * 32),
+  return {k, context.scratch.take<uint8_t>(rows * isa::sign_row_bytes(format, k)),
           context.scratch.take<float>(rows * isa::sign_groups(k)),
           context.scratch.take<int32_t>(rows * isa::sign_groups(k))};
 }

@@ -1,7 +1,8 @@
-// Dot products with one_bit and ternary weights by looking up four bits of a weight at a time (sign_tables.h), of 32
-// rows of w at once, a lane of bytes each. 16 bytes of each row are transposed for that, for all rows of x together.
-// Sums inside a group of activations are exact, and groups follow in order, so that rows and batches do not change a
-// bit.
+// Dot products with one_bit and ternary weights (sign_tables.h). Sums inside a group of activations are exact, and
+// groups follow in order, so that rows and batches do not change a bit.
+//   one_bit   four bits of a weight at a time are looked up, of 32 rows of w at once, a lane of bytes each: 16 bytes of
+//             each row are transposed for that, for all rows of x together
+//   ternary   bytes of codes multiplied, as block_dots.cpp does: a look-up of four bits would serve two weights only
 #include "kernels/cpu/isa/bytes.h"
 #include "kernels/cpu/isa/sign_tables.h"
 #include "kernels/cpu/isa/table.h"
@@ -11,32 +12,24 @@ namespace {
 
 constexpr int kGroup = blocks::kSignGroup;
 
-// What codes add by two of the four bits of a run, four 16-bit numbers in a word: of one_bit two codes, one with the
-// lower bit and one with the upper, whose words are added; of ternary one.
+// What a code adds by two bits of which it has the lower or the upper: four 16-bit numbers in a word.
 struct Quartets {
   uint64_t lower[256] = {}, upper[256] = {};  // by the code as a byte
 };
-constexpr Quartets quartets_of(DType format) {
+constexpr Quartets quartets() {
   Quartets all;
   for (int byte = 0; byte < 256; ++byte) {
     const int code = byte < 128 ? byte : byte - 256, size = code < 0 ? -code : code;
     for (int v = 0; v < 4; ++v) {
-      const auto put = [&](uint64_t& word, int more) { word |= static_cast<uint64_t>(more) << (16 * v); };
-      if (format == DType::one_bit) {
-        put(all.lower[byte], (size + (v & 1 ? code : -code)) / 2),
-            put(all.upper[byte], (size + (v & 2 ? code : -code)) / 2);
-      } else {
-        put(all.lower[byte], size + (v == 1 ? code : v == 2 ? -code : 0));
-      }
+      all.lower[byte] |= static_cast<uint64_t>((size + (v & 1 ? code : -code)) / 2) << (16 * v);
+      all.upper[byte] |= static_cast<uint64_t>((size + (v & 2 ? code : -code)) / 2) << (16 * v);
     }
   }
   return all;
 }
-template <DType format>
 inline uint64_t quartet(const int8_t* codes) {
-  static constexpr Quartets kQuartets = quartets_of(format);
-  const uint64_t first = kQuartets.lower[static_cast<uint8_t>(codes[0])];
-  return format == DType::one_bit ? first + kQuartets.upper[static_cast<uint8_t>(codes[1])] : first;
+  static constexpr Quartets kQuartets = quartets();
+  return kQuartets.lower[static_cast<uint8_t>(codes[0])] + kQuartets.upper[static_cast<uint8_t>(codes[1])];
 }
 
 // The two tables of a run from the quartets of its lower and its upper two bits.
@@ -56,9 +49,7 @@ inline void join(uint64_t lower, uint64_t upper, uint8_t* tables) {
 #endif
 }
 
-template <DType format>
-void tables_of(const float* x, const SignTables& to, int64_t row, int64_t group) {
-  constexpr int64_t kRun = sign_run(format), kRuns = kGroup / kRun;
+void sign_tables(DType format, const float* x, const SignTables& to, int64_t row, int64_t group) {
   const int64_t left = to.k - group * kGroup, n = left < kGroup ? left : kGroup;
   Largest largest;
   for (int64_t i = 0; i < n; i += 8) largest.add(x + i);
@@ -66,18 +57,19 @@ void tables_of(const float* x, const SignTables& to, int64_t row, int64_t group)
   alignas(32) int8_t codes[kGroup] = {};
   if (rounded.inverse != 0.0f)
     for (int64_t i = 0; i < n; i += 32) store_bytes(codes + i, to_codes(x + i, rounded.inverse));
-  int size = 0;
-  for (const int8_t code : codes) size += code < 0 ? -code : code;
-  to.scales[row * sign_groups(to.k) + group] = rounded.scale, to.sizes[row * sign_groups(to.k) + group] = size;
-  const int64_t all = sign_runs(format, to.k), first = group * kRuns, runs = all - first < kRuns ? all - first : kRuns;
-  uint8_t* tables = to.tables + (row * all + first) * 32;
-  for (int64_t r = 0; r < runs; ++r)
-    join(quartet<format>(codes + r * kRun), quartet<format>(codes + r * kRun + kRun / 2), tables + 32 * r);
-}
-
-void sign_tables(DType format, const float* x, const SignTables& to, int64_t row, int64_t group) {
-  format == DType::one_bit ? tables_of<DType::one_bit>(x, to, row, group)
-                           : tables_of<DType::ternary>(x, to, row, group);
+  uint8_t* tables = to.tables + row * sign_row_bytes(format, to.k);
+  int less = 0;
+  if (format == DType::one_bit) {
+    constexpr int64_t kRuns = kGroup / 4;
+    for (const int8_t code : codes) less += code < 0 ? -code : code;
+    const int64_t first = group * kRuns, last = sign_runs(to.k) - first, runs = last < kRuns ? last : kRuns;
+    for (int64_t r = 0; r < runs; ++r)
+      join(quartet(codes + 4 * r), quartet(codes + 4 * r + 2), tables + (first + r) * 32);
+  } else {
+    for (const int8_t code : codes) less += code;
+    for (int i = 0; i < kGroup; ++i) tables[group * kGroup + i % 4 * 64 + i / 4] = static_cast<uint8_t>(codes[i]);
+  }
+  to.scales[row * sign_groups(to.k) + group] = rounded.scale, to.less[row * sign_groups(to.k) + group] = less;
 }
 
 #if defined(QENG_ISA_avx2) || defined(QENG_ISA_avx512)
@@ -104,7 +96,7 @@ inline void transpose(const uint8_t* const (&rows)[kSignRows], int64_t at, uint8
 struct GroupSums {
   __m256i even, odd;
 };
-inline GroupSums look_up(const uint8_t (*columns)[kSignRows], int64_t units, const uint8_t* tables) {
+inline GroupSums sums_of_entries(const uint8_t (*columns)[kSignRows], int64_t units, const uint8_t* tables) {
   const __m256i nibble = splat_byte(15), byte = _mm256_set1_epi16(255);
   __m256i low_even = splat_byte(0), low_odd = low_even, high_even = low_even, high_odd = low_even;
   for (int64_t half = 0; half < 2 * units; ++half) {
@@ -131,15 +123,12 @@ inline GroupSums look_up(const uint8_t (*columns)[kSignRows], int64_t units, con
 }
 
 // y: of even rows, lower and upper halves of each 16, and of odd ones.
-template <int twice>
-inline void add_group(const GroupSums& sums, int size, float scale, Floats (&y)[4]) {
-  const __m256i zero = splat_byte(0), less = splat_int(size);
+inline void add_group(const GroupSums& sums, int less, float scale, Floats (&y)[4]) {
+  const __m256i zero = splat_byte(0);
   const __m256i wide[4] = {_mm256_unpacklo_epi16(sums.even, zero), _mm256_unpackhi_epi16(sums.even, zero),
                            _mm256_unpacklo_epi16(sums.odd, zero), _mm256_unpackhi_epi16(sums.odd, zero)};
-  for (int i = 0; i < 4; ++i) {
-    const Ints dot = subtract(shift_left<twice - 1>(wide[i]), less);
-    y[i] = multiply_add(to_floats(dot), splat_float(scale), y[i]);
-  }
+  for (int i = 0; i < 4; ++i)
+    y[i] = multiply_add(to_floats(subtract(shift_left<1>(wide[i]), splat_int(less))), splat_float(scale), y[i]);
 }
 
 inline void store_rows(const Floats (&y)[4], float* out) {
@@ -150,11 +139,10 @@ inline void store_rows(const Floats (&y)[4], float* out) {
       store_floats(out + 24, _mm256_permute2f128_ps(c, d, 0x31));
 }
 
-template <DType format>
-void dots(const SignTables& x, int64_t row, int64_t rows, const uint8_t* w, int64_t n, float* out, int64_t stride) {
-  constexpr int kTwice = format == DType::one_bit ? 2 : 1;
-  constexpr int64_t kUnits = kGroup / sign_run(format) / 2 / kSignUnit, kBytes = kUnits * kSignUnit;  // of a group
-  const int64_t row_bytes = x.k / sign_run(format) / 2, groups = sign_groups(x.k), runs = sign_runs(format, x.k);
+void one_bit_dots(const SignTables& x, int64_t row, int64_t rows, const uint8_t* w, int64_t n, float* out,
+                  int64_t stride) {
+  constexpr int64_t kBytes = kGroup / 8;  // of a group
+  const int64_t row_bytes = x.k / 8, groups = sign_groups(x.k), runs = sign_runs(x.k);
   for (int64_t j = 0; j < n; j += kSignRows) {
     const uint8_t* from[kSignRows];  // the last again where there are fewer
     for (int64_t r = 0; r < kSignRows; ++r) from[r] = w + (j + r < n ? j + r : n - 1) * row_bytes;
@@ -180,8 +168,8 @@ void dots(const SignTables& x, int64_t row, int64_t rows, const uint8_t* w, int6
         transpose(of_ends, 0, columns + whole * kSignUnit);
       }
       for (int64_t q = 0; q < rows; ++q) {
-        const GroupSums sums = look_up(columns, units, x.tables + ((row + q) * runs + 2 * first) * 32);
-        add_group<kTwice>(sums, x.sizes[(row + q) * groups + g], x.scales[(row + q) * groups + g], y[q]);
+        const GroupSums sums = sums_of_entries(columns, units, x.tables + ((row + q) * runs + 2 * first) * 32);
+        add_group(sums, x.less[(row + q) * groups + g], x.scales[(row + q) * groups + g], y[q]);
       }
     }
     const int64_t count = n - j < kSignRows ? n - j : kSignRows;
@@ -195,11 +183,10 @@ void dots(const SignTables& x, int64_t row, int64_t rows, const uint8_t* w, int6
 
 #else
 
-template <DType format>
-void dots(const SignTables& x, int64_t row, int64_t rows, const uint8_t* w, int64_t n, float* out, int64_t stride) {
-  constexpr int kTwice = format == DType::one_bit ? 2 : 1;
-  constexpr int64_t kBytes = kGroup / sign_run(format) / 2;
-  const int64_t row_bytes = x.k / sign_run(format) / 2, groups = sign_groups(x.k), runs = sign_runs(format, x.k);
+void one_bit_dots(const SignTables& x, int64_t row, int64_t rows, const uint8_t* w, int64_t n, float* out,
+                  int64_t stride) {
+  constexpr int64_t kBytes = kGroup / 8;  // of a group
+  const int64_t row_bytes = x.k / 8, groups = sign_groups(x.k), runs = sign_runs(x.k);
   for (int64_t q = row; q < row + rows; ++q)
     for (int64_t j = 0; j < n; ++j) {
       float y = 0;
@@ -210,7 +197,7 @@ void dots(const SignTables& x, int64_t row, int64_t rows, const uint8_t* w, int6
           const uint8_t both = w[j * row_bytes + i], *t = x.tables + (q * runs + 2 * i) * 32;
           sum += t[both & 15] + 32 * t[16 + (both & 15)] + t[32 + (both >> 4)] + 32 * t[48 + (both >> 4)];
         }
-        y += static_cast<float>(kTwice * sum - x.sizes[q * groups + g]) * x.scales[q * groups + g];
+        y += static_cast<float>(2 * sum - x.less[q * groups + g]) * x.scales[q * groups + g];
       }
       out[(q - row) * stride + j] = y;
     }
@@ -218,11 +205,67 @@ void dots(const SignTables& x, int64_t row, int64_t rows, const uint8_t* w, int6
 
 #endif
 
+// By four bits, one more than the weight that the lower two say, and than that of the upper two.
+constexpr uint64_t kLowerWeight[2] = {0x0100020101000201, 0x0100020101000201},
+                   kUpperWeight[2] = {0x0202020201010101, 0x0101010100000000};
+
+template <int kXs>
+void ternary_dots(const SignTables& x, int64_t row, const uint8_t* w, int64_t n, float* out, int64_t stride) {
+  constexpr int64_t kRows = 8, kBytes = kGroup / 4;  // of w together: a lane each, once their products are summed
+  const int64_t row_bytes = x.k / 4, groups = sign_groups(x.k);
+  for (int64_t j = 0; j < n; j += kRows) {
+    const uint8_t* from[kRows];  // the last again where there are fewer
+    for (int64_t r = 0; r < kRows; ++r) from[r] = w + (j + r < n ? j + r : n - 1) * row_bytes;
+    Floats y[kXs];
+    for (Floats& each : y) each = splat_float(0.0f);
+    for (int64_t g = 0; g < groups; ++g) {
+      const int64_t first = g * kBytes, left = row_bytes - first;
+      const uint8_t* codes = x.tables + (row * groups + g) * kGroup;
+      Ints dots[kXs][kRows];
+      for (int64_t r = 0; r < kRows; ++r) {
+        prefetch(from[0] + kRows * (row_bytes + first) + r * kBytes);  // of the next rows, as much
+        uint8_t end[kBytes];
+        const uint8_t* bytes = from[r] + first;
+        if (left < kBytes) {
+          for (uint8_t& each : end) each = 0;
+          __builtin_memcpy(end, bytes, static_cast<size_t>(left));
+          bytes = end;
+        }
+        Products products[kXs];
+        for (Products& each : products) each = no_products();
+        for (int half = 0; half < 2; ++half) {
+          const Bytes four = load_bytes(bytes + 32 * half), low = bits<0, 15>(four), high = bits<4, 15>(four);
+          const Bytes weights[4] = {look_up(kLowerWeight, low), look_up(kUpperWeight, low), look_up(kLowerWeight, high),
+                                    look_up(kUpperWeight, high)};
+          for (int q = 0; q < kXs; ++q)
+            for (int i = 0; i < 4; ++i)
+              products[q] =
+                  add_products(products[q], weights[i], load_bytes(codes + q * groups * kGroup + 64 * i + 32 * half));
+        }
+        for (int q = 0; q < kXs; ++q) dots[q][r] = widen(products[q]);
+      }
+      for (int q = 0; q < kXs; ++q) {
+        const int64_t at = (row + q) * groups + g;
+        const Ints sums = subtract(totals(dots[q]), splat_int(x.less[at]));
+        y[q] = multiply_add(to_floats(sums), splat_float(x.scales[at]), y[q]);
+      }
+    }
+    const int64_t count = n - j < kRows ? n - j : kRows;
+    for (int q = 0; q < kXs; ++q) {
+      float some[kRows];
+      store_floats(some, y[q]);
+      __builtin_memcpy(out + q * stride + j, some, static_cast<size_t>(count) * sizeof(float));
+    }
+  }
+}
+
 void sign_dots(DType format, const SignTables& x, int64_t row, int64_t rows, const void* w, int64_t n, float* out,
                int64_t stride) {
   const auto* bytes = static_cast<const uint8_t*>(w);
-  format == DType::one_bit ? dots<DType::one_bit>(x, row, rows, bytes, n, out, stride)
-                           : dots<DType::ternary>(x, row, rows, bytes, n, out, stride);
+  if (format == DType::one_bit) return one_bit_dots(x, row, rows, bytes, n, out, stride);
+  int64_t r = 0;
+  for (; r + 4 <= rows; r += 4) ternary_dots<4>(x, row + r, bytes, n, out + r * stride, stride);
+  for (; r < rows; ++r) ternary_dots<1>(x, row + r, bytes, n, out + r * stride, stride);
 }
 
 }  // namespace
