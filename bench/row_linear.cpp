@@ -1,6 +1,7 @@
-// The linear layers of a Qwen2-1.5B shape in each stored dtype, as RowLinear computes them on the CPU:
+// The linear layers of a Qwen2-1.5B shape in each stored dtype, as RowLinear computes them on the CPU, or matrices of one
+// shape each:
 //   qeng_bench_row_linear [--types tq2_0,q8_0] [--head q6_k] [--rows 1,512] [--threads 2] [--rounds 5] [--clock cpu]
-//                         [--layout rows|interleaved]
+//                         [--layout rows|interleaved] [--shapes 4096x4096,11008x4096]
 // bench/README.md says what the columns mean. Weights are random blocks, a tensor each, so that nothing stays in a cache.
 #include <algorithm>
 #include <chrono>
@@ -23,6 +24,7 @@ using namespace qeng;
 
 namespace {
 
+constexpr size_t kCopiesBytes = size_t{256} << 20;  // of matrices of one shape: more than caches hold
 constexpr int64_t kHidden = 1536, kWide = 8960, kKv = 256, kLayers = 28, kVocab = 151936;
 
 bool cpu_clock = false;  // count this process's time on the processor: what one thread would do on a machine that is its own
@@ -71,6 +73,12 @@ class Weights {
   }
   View layer(int64_t n, int64_t k) { return take(layers_, n, k); }
   View head() { return take(head_, kVocab, kHidden); }
+  // As many [n, k] matrices as fit kCopiesBytes, at least one.
+  Weights(DType dtype, int64_t n, int64_t k, bool interleaved) : layers_(dtype), head_(dtype), interleaved_(interleaved) {
+    const size_t each = dtype_bytes(dtype, n * k);
+    memory.resize(std::max<size_t>(1, kCopiesBytes / each) * each);
+    fill(dtype, memory.data(), memory.size());
+  }
   void rewind() { used_ = 0; }
   std::vector<char> memory;
 
@@ -143,22 +151,75 @@ std::vector<RowLinear> step(Weights& weights, const View& x, const View& wide, c
   return ops;
 }
 
+// Products with each copy of an [n, k] matrix, of one_bit and ternary with scales.
+std::vector<RowLinear> products(Weights& weights, DType dtype, int64_t n, const View& x, const View& scale, const View& y) {
+  std::vector<RowLinear> ops;
+  weights.rewind();
+  for (size_t used = 0; used < weights.memory.size(); used += dtype_bytes(dtype, n * x.columns())) {
+    RowLinear op;
+    op.x = x, op.w = {weights.layer(n, x.columns())}, op.y = {y};
+    if (dtype == DType::one_bit || dtype == DType::ternary) op.scale = {scale};
+    ops.push_back(op);
+  }
+  return ops;
+}
+
+// Best and median time of the rounds, in ms of one product, and shares of reading of the same two rounds.
+void bench_shape(Backend& backend, const std::string& type, const std::string& shape, int64_t rows, int threads, int rounds,
+                 bool interleaved) {
+  const DType dtype = dtype_from_name(type);
+  const int64_t n = std::stoll(shape), k = std::stoll(shape.substr(shape.find('x') + 1));
+  Weights weights(dtype, n, k, interleaved);
+  std::vector<float> x(static_cast<size_t>(rows * k)), y(static_cast<size_t>(rows * n)), scale(static_cast<size_t>(n), 0.01f);
+  std::mt19937 engine(2);
+  for (float& value : x) value = static_cast<float>(engine() % 2001) * 1e-3f - 1;
+  const std::vector<RowLinear> ops = products(weights, dtype, n, View(x.data(), DType::f32, {rows, k}),
+                                              View(scale.data(), DType::f32, {n}), View(y.data(), DType::f32, {rows, n}));
+  struct Round {
+    double seconds, read;
+    bool operator<(const Round& other) const { return seconds < other.seconds; }
+  };
+  std::vector<Round> all;
+  for (int round = 0; round <= rounds; ++round) {
+    const double read = read_bandwidth(threads, weights.memory), start = now();
+    for (const RowLinear& op : ops) backend.run(op);
+    if (round > 0) all.push_back({(now() - start) / static_cast<double>(ops.size()), read});
+  }
+  std::sort(all.begin(), all.end());
+  const Round best = all.front(), median = all[all.size() / 2];
+  const double bytes = static_cast<double>(dtype_bytes(dtype, n * k)), macs = static_cast<double>(rows * n * k);
+  std::printf("%-8s %12s %5lld %9.4f %9.4f ms %8.2f GB/s %6.0f%% %6.0f%% of %.1f GB/s %8.1f MAC/ns\n", type.c_str(),
+              shape.c_str(), static_cast<long long>(rows), best.seconds * 1e3, median.seconds * 1e3,
+              bytes / best.seconds * 1e-9, bytes / best.seconds / best.read * 100,
+              bytes / median.seconds / median.read * 100, median.read * 1e-9, macs / best.seconds * 1e-9);
+  std::fflush(stdout);
+}
+
 int bench(int count, char** arguments) {
-  std::string types = "tq2_0,tq1_0,q2_0,q8_0,q4_k,q6_k,q4_0", head, rows_list = "1,512";
+  std::string shapes, types = "tq2_0,tq1_0,q2_0,q8_0,q4_k,q6_k,q4_0", head, rows_list = "1,512";
   int threads = available_threads(), rounds = 5;
   bool interleaved = false;
   for (int i = 1; i < count; i += 2) {
     const std::string option = arguments[i], value = i + 1 < count ? arguments[i + 1] : "";
     if (option == "--types") types = value;
     else if (option == "--head") head = value;
+    else if (option == "--shapes") shapes = value;
     else if (option == "--rows") rows_list = value;
     else if (option == "--threads") threads = std::stoi(value);
     else if (option == "--rounds") rounds = std::stoi(value);
     else if (option == "--layout" && (value == "rows" || value == "interleaved")) interleaved = value == "interleaved";
     else if (option == "--clock" && value == "cpu") cpu_clock = true, threads = 1;
-    else fail("usage", "unknown option ", option, " ", value, "; expected --types, --head, --rows, --threads, --rounds, --layout interleaved or --clock cpu");
+    else fail("usage", "unknown option ", option, " ", value, "; expected --types, --head, --shapes, --rows, --threads, --rounds, --layout interleaved or --clock cpu");
   }
   const auto backend = make_cpu_backend(threads);
+  if (!shapes.empty()) {
+    std::printf("%s\n", backend->description().c_str());
+    for (const std::string& type : split(types))
+      for (const std::string& shape : split(shapes))
+        for (const std::string& rows : split(rows_list))
+          bench_shape(*backend, type, shape, std::stoll(rows), threads, rounds, interleaved);
+    return 0;
+  }
   std::printf("%s\n%-8s %5s %10s %10s %8s %8s %10s %10s\n", backend->description().c_str(), "type", "rows", "ms", "tokens/s",
               "GB/s", "of read", "MAC/ns", "read GB/s");
   std::mt19937 engine(2);

@@ -12,7 +12,8 @@ local q = {}
 -- ---------------------------------------------------------------- device
 
 ---Chooses the device and its threads; before the first tensor. Default: the CPU with the cores this process may use.
----@param opt {device?: string, threads?: integer, isa?: string}
+---budget: the most bytes that tensors may take there; an allocation over it is an error that says which and what to change.
+---@param opt {device?: string, threads?: integer, isa?: string, budget?: integer}
 function q.device(opt) end
 
 ---The devices present: name, description, memory, limits when already measured.
@@ -154,6 +155,19 @@ function q.hadamard(x, opt) end
 ---@return Tensor
 function q.quantize(tensor, type, opt) end
 
+---One-bit or ternary weights times the scale of their row, as one tensor: one_bit as "q1_0" (rows of whole 128), ternary as
+---"tq2_0" (of 256), each block with its row's scale rounded to f16; or either as "f32", "bf16" or "f16".
+---@param w Tensor  one_bit or ternary [rows, columns]
+---@param scale Tensor  f32 [rows]
+---@param type dtype
+---@return Tensor
+function q.join_row_scale(w, scale, type) end
+---The other way, where all blocks of a row have one scale: a q1_0 or tq2_0 tensor as one_bit or ternary weights and f32 [rows].
+---@param packed Tensor
+---@return Tensor w
+---@return Tensor scale
+function q.split_row_scale(packed) end
+
 ---The 4-bit weights of a layer as AWQ (gemm) or GPTQ (v1) folders store them, as [out, in] int4 blocks of the same values.
 ---@param layout "awq"|"gptq"
 ---@param parts {qweight: Tensor, qzeros: Tensor, scales: Tensor, g_idx?: Tensor, name?: string}  name: for messages
@@ -186,6 +200,12 @@ function q.learn_nothing(weight) end
 ---@param state Tensor  one_bit [planes, rows, columns] or u8
 ---@return integer[]
 function q.count_levels(state) end
+
+---The signs of a matrix and the mean of |w| over each of its rows.
+---@param w Tensor  f32, bf16 or f16 [rows, columns], columns a multiple of 32
+---@return Tensor bits  one_bit
+---@return Tensor scale  [rows] f32
+function q.binarize(w) end
 
 ---bits = the signs of x.
 ---@param x Tensor  f32
@@ -299,6 +319,15 @@ function q.block(label, fn, ...) end
 ---@return Program
 ---@return ...
 function q.capture(fn, ...) end
+---Runs fn on a device that computes nothing and has only address space: q.memory() in it says what fn would need, q.rehearsed()
+---what it would cost at the limits given. Values read as zeros or as anything; tensors made in it are closed at its end. Returns fn's results.
+---@param fn function
+---@param limits? {bandwidth?: number, flops_f32?: number, flops_bf16?: number}
+---@return ...
+function q.rehearse(fn, limits) end
+---What the operations of this rehearsal so far would have cost. seconds: at the limits given, 0 without any.
+---@return {device: string, seconds: number, flops_f32: number, flops_bf16: number, bytes: number}
+function q.rehearsed() end
 ---Runs fn and returns its list of operations as text.
 ---@return string
 function q.trace(fn, ...) end
@@ -316,6 +345,32 @@ function Program:stats() end
 ---@return table
 function Program:profile() end
 function Program:free() end
+
+-- ---------------------------------------------------------------- streamed weights (engine/stream; scripts/qeng/stream.lua)
+
+---Keeps the weights of a model within a limit of memory. names[i], weights[i]: the units in order of use, the embedding first, the
+---head last. limit: bytes of the process on the CPU, of pinned memory on a GPU; option: its name in errors; slack: of it, on the CPU, for what is
+---not known in advance; keep: bytes of weights that stay on a GPU for good (half of what its budget leaves).
+---@param names string[]
+---@param weights Tensor[][]
+---@param opt? {limit?: integer, option?: string, slack?: integer, keep?: integer}
+---@return WeightStream
+function q.weight_stream(names, weights, opt) end
+
+---@class WeightStream
+local WeightStream = {}
+---What follows reads the weights of this unit; captured like an operation.
+---@param unit integer
+function WeightStream:use(unit) end
+---Puts a use of the unit on the tape, where its gradient begins.
+---@param unit integer
+function WeightStream:mark(unit) end
+---Since it was made: bytes and fetches brought, fetch_ms, stall_ms the computation waited, depth (units brought ahead); now: resident of
+---total bytes, process (bytes needed beside them).
+---@return {bytes: integer, fetches: integer, fetch_ms: number, stall_ms: number, depth: integer, resident: integer, total: integer, process: integer}
+function WeightStream:figures() end
+---Ends streaming on the CPU: the weights are then read where they are mapped. Nothing on a GPU, where it ends with the model.
+function WeightStream:close() end
 
 -- ---------------------------------------------------------------- optimizer
 
@@ -348,7 +403,8 @@ q.safetensors = {}
 ---@param path string  file, index.json or folder
 ---@return SafetensorsFile
 function q.safetensors.open(path) end
----Writes atomically; over max_shard_bytes in shards with an index.
+---Writes atomically; over max_shard_bytes in shards with an index. one_bit and ternary tensors are kept as their words, U32,
+---with a note in the metadata by which they read back as what they were; other block formats need a dtype.
 ---@param path string  file, or folder when sharded
 ---@param tensors table  {{name, Tensor}...}
 ---@param opt? {metadata?: table<string, string>, max_shard_bytes?: integer, dtype?: dtype}
@@ -361,9 +417,9 @@ function SafetensorsFile:names() end
 ---@param name string
 ---@return {dtype: string, shape: integer[]}?
 function SafetensorsFile:info(name) end
----Mapped where the dtype is the file's own, converted otherwise.
+---Mapped where the dtype is the file's own, converted otherwise; with stream into a temporary file (engine/stream/spilled_file.h).
 ---@param name string
----@param opt? {dtype?: dtype, shape?: integer[], copy?: boolean, label?: string}  shape: what is expected
+---@param opt? {dtype?: dtype, shape?: integer[], copy?: boolean, label?: string, stream?: boolean}  shape: what is expected
 ---@return Tensor
 function SafetensorsFile:tensor(name, opt) end
 ---@return table<string, string>
@@ -385,6 +441,11 @@ function q.add_column_squares(sums, x) end
 ---@return number error
 ---@return number total
 function q.squared_error(x, y) end
+---How many elements of a one_bit tensor are +1; with y, how many differ between the two.
+---@param x Tensor  one_bit
+---@param y? Tensor  one_bit of the same shape
+---@return integer
+function q.count_bits(x, y) end
 
 q.gguf = {}
 ---Of a split file, the first part: NAME-00001-of-0000N.gguf.
@@ -425,7 +486,8 @@ function GgufFile:info(name) end
 ---@param name string
 ---interleave: rows of a matrix of tq2_0 or q6_k may change places in memory (kernels/interleave.h), for the CPU to multiply faster by it,
 ---unless a tensor given out before shows them; no load() after that.
----@param opt? {dtype?: dtype, shape?: integer[], copy?: boolean, label?: string, heads?: integer, interleave?: boolean}  shape: what is expected
+---stream: a matrix that cannot be the file's own memory lies in a temporary file (engine/stream/spilled_file.h).
+---@param opt? {dtype?: dtype, shape?: integer[], copy?: boolean, label?: string, heads?: integer, interleave?: boolean, stream?: boolean}  shape: what is expected
 ---@return Tensor
 function GgufFile:tensor(name, opt) end
 ---Reads the file into memory of the process's own, in large pages: weights are then read faster than from a mapping. Tensors made
@@ -839,11 +901,12 @@ function TokenMask:count() end
 ---@return integer[]  the ids that are allowed
 function TokenMask:ids() end
 
----y_i = alpha x w_i^T + bias_i for inference: the bits of a row depend on that row alone, so a sequence computes the same in every
----batch. Weights of any stored dtype. into: adds to these tensors instead. Not differentiable.
+---y_i = alpha x w_i^T scale_i + bias_i for inference: the bits of a row depend on that row alone, so a sequence computes the same in
+---every batch. Weights of any stored dtype. scale: f32 [n_i] each, a factor for each row of w_i, as one_bit and ternary weights
+---need; bias and scale may have holes (false). into: adds to these tensors instead. Not differentiable.
 ---@param x Tensor  [rows, k]
 ---@param w Tensor[]  [n_i, k] each
----@param opt? {bias?: Tensor[], out?: dtype, alpha?: number, into?: Tensor[]}
+---@param opt? {bias?: Tensor[], scale?: Tensor[], out?: dtype, alpha?: number, into?: Tensor[]}
 ---@return Tensor[]
 function q.row_linear(x, w, opt) end
 ---Stores keys and values [tokens, kv_heads, head_dim] in slots [tokens] i32 of pools [slots, kv_heads, head_dim]; slot -1: nowhere.
@@ -970,12 +1033,16 @@ q.version = ""
 ---@return table values  values.__given[name]: was it on the command line?
 function q.options(declared, args, program) end
 
----Adds --device and --threads to a declaration.
+---Adds --device, --threads and --device-budget to a declaration.
 ---@param declared table
 ---@return table declared
 function q.device_options(declared) end
+---Adds --weights and --host-budget, which q.load takes as weights and host_budget.
+---@param declared table
+---@return table declared
+function q.weight_options(declared) end
 ---Chooses the device that the options name.
----@param opt {device: string, threads: integer}
+---@param opt {device: string, threads: integer, device_budget?: integer}
 function q.use_device(opt) end
 
 ---Loads opt.model, opens opt.data, trains by opt.mode, saves under opt.out: what recipes/lora_qwen.lua does with its options.
@@ -1012,7 +1079,10 @@ function q.hub.files(name, kind, patterns, opt) end
 
 ---A model from a Hugging Face folder (config.json, safetensors, tokenizer) or a GGUF file: Llama, Mistral, Qwen2, Qwen3.
 ---@param dir string  folder, .gguf file, or a name on the hub, org/name[@revision]
----@param opt? {dtype?: dtype, writable?: boolean}  dtype: the file's own; writable: weights with memory of their own (full fine-tuning)
+---weights: "map", "copy" (faster; by default if there is room) or "stream": no more of the file in memory than host_budget, the bytes of
+---the whole process, leaves; stream_slack of it (64 MB) is for what is not known in advance. On a GPU host_budget bounds what is
+---pinned, and stream_keep the weights that stay there for good.
+---@param opt? {dtype?: dtype, writable?: boolean, weights?: string, host_budget?: integer, stream_slack?: integer, stream_keep?: integer}  dtype: the file's own; writable: weights with memory of their own (full fine-tuning)
 ---@return Model
 function q.load(dir, opt) end
 
@@ -1029,6 +1099,7 @@ function q.random_model(config, opt) end
 function q.slot(tokens, max_documents) end
 
 ---@class Model
+---@field stream WeightStream?  where the weights are streamed
 ---@field tokenizer Tokenizer?
 ---@field config table
 ---@field dtype dtype
@@ -1231,5 +1302,112 @@ function q.schedule(name, peak, steps, opt) end
 ---@param opt {model: Model, data: PacketFile, out: string, steps?: integer, epochs?: number, row_tokens?: integer, rows?: integer, accumulate?: integer, lr?: number, schedule?: string, warmup?: integer, decay?: number, clip?: number, seed?: integer, eval_share?: number, eval_every?: integer, save_every?: integer, keep?: integer, resume?: boolean, eager?: boolean, sources?: integer[], drop?: number, weights?: table|function, on_step?: function}
 ---@return {steps: integer, eval_before: number?, eval_loss: number?, metrics: table[]}
 function q.train(opt) end
+
+---What training or inference will need and take, before anything is loaded; prints as a table. Its fields: scripts/qeng/plan.lua.
+---model: a folder, GGUF file or config.json, a name on the hub, a shape ("7b"), or a table of config.json's keys.
+---@param opt {model: string|table, mode?: "lora"|"full"|"onebit"|"inference", dtype?: dtype, stored?: dtype, rank?: integer, targets?: string[], dropout?: number, levels?: integer, active?: integer, row_tokens?: integer, rows?: integer, accumulate?: integer, recompute?: boolean, eval?: boolean, context?: integer, batch?: integer, kv?: dtype, device_budget?: number, host_budget?: number, bandwidth?: number, flops?: number, link?: number}
+---@return {accounts: table<string, number>, total: number, least: number, fits: boolean, placed: {device: number, host: number, file: number, streamed: number, resident: integer}, units: table[], devices: table[], step: {seconds: number, flops_f32: number, flops_bf16: number, bytes: number, moved: number, transfer: number?, tokens: integer}, parameters: number, trained: number, sentence: function}
+function q.plan(opt) end
+
+-- ---------------------------------------------------------------- one-bit training
+
+---A model from the keys of a config.json whose linear layers have weights of 1 or -1, drawn at random, and a trained scale for each row.
+---@param values table
+---@param opt? {rule?: "frozen"|"counter"|"bop"|"latent"|"grid"|"dense", seed?: integer, dtype?: dtype, levels?: integer, std?: number, head_std?: number}  levels: of grid
+---@return Model
+function q.onebit.random(values, opt) end
+---Makes a model with one-bit layers (loaded, or random) learn by a rule: scripts/qeng/onebit.lua lists them.
+---@param model Model
+---@param rule string
+---@param opt {seed?: integer, levels?: integer}
+---@return Model
+function q.onebit.learn(model, rule, opt) end
+---The number of weights in its linear layers.
+---@param model Model
+---@return integer
+function q.onebit.weights(model) end
+---Rules against each other at equal tokens: scripts/qeng/onebit_compare.lua.
+---@param opt table
+---@return table[]
+function q.onebit.compare(opt) end
+---A trained model becomes one of one-bit weights, with the options of recipes/onebit_convert.lua.
+---@param opt table
+---@return Model
+---@return table  as of q.train
+function q.onebit.convert(opt) end
+---Adds what recipes that pretrain one-bit models take to their declared options.
+---@param declared table
+---@return table
+function q.onebit.options(declared) end
+---What q.inertia takes of such options.
+---@param opt table
+---@return table
+function q.onebit.inertia_options(opt) end
+---Pretrains a one-bit model with those options.
+---@param opt table
+---@param learn fun(model: Model): Inertia|Phases
+---@param title string
+---@return Model
+---@return table  as of q.train
+function q.onebit.pretrain(opt, learn, title) end
+
+---The optimizer of one-bit weights: counters that are fed in the backward pass, at every micro-batch. What decides:
+---scripts/qeng/inertia.lua.
+---@param model Model
+---@param opt? {levels?: 1|3|7|15|255, q?: number, k?: number, target?: number, schedule?: "cosine"|"constant", bop?: boolean, gamma?: number, tau?: number, rise?: number, parts?: table}
+---@return Inertia
+function q.inertia(model, opt) end
+
+---A part of the weights learns at a time; stands where q.inertia does.
+---@param model Model
+---@param opt {active?: integer, count?: integer, steps: integer, by?: "layer"|"rows"|"gradient", keep?: boolean, inertia?: table}  active: weights that learn at once, or count: parts
+---@return Phases
+function q.phases(model, opt) end
+
+---@class Inertia
+local Inertia = {}
+---Sets the threshold of the micro-batches that follow.  progress: 0 at the start, 1 at the end
+---@param progress number
+function Inertia:begin(progress) end
+---What they did: flips, pulses, their rates, and a warning where the rate of flips is out of range.
+---@param feeds? integer  how many micro-batches (1)
+---@return {flips: integer, pulses: integer, flip_rate: number, pulse_rate: number, layers: table[], warning: string?}
+function Inertia:finish(feeds) end
+---How many counters stand at each level, from 0 on; of bytes in 16 bins.
+---@return integer[]
+function Inertia:histogram() end
+---What a checkpoint keeps: {{name, tensor}...}; state() gives the rest.
+---@return table
+function Inertia:tensors() end
+---@return table
+function Inertia:state() end
+---@param state table
+---@param file SafeTensors
+function Inertia:restore(state, file) end
+---Ends the learning and frees the counters.
+function Inertia:free() end
+
+---@class Phases
+local Phases = {}
+---As Inertia:begin; true where other weights learn from now on, and a captured program is of the past.
+---@param progress number
+---@param step integer  from 0
+---@return boolean
+function Phases:begin(progress, step) end
+---Between backward and the floats' step: by = "gradient" looks at the gradients of row scales.
+function Phases:observe() end
+---@param feeds? integer
+---@return table
+function Phases:finish(feeds) end
+---@return integer[]
+function Phases:histogram() end
+---@return table
+function Phases:tensors() end
+---@return table
+function Phases:state() end
+---@param state table
+---@param file SafeTensors
+function Phases:restore(state, file) end
+function Phases:free() end
 
 return q

@@ -40,9 +40,9 @@ std::vector<View> views_of(Call& call, const Options& opt, const char* key, size
 int row_linear(Call& call) {
   const TensorPtr x = call.arg<TensorPtr>(1);
   const std::vector<TensorPtr> weights = call.arg<std::vector<TensorPtr>>(2);
-  Options opt(call, 3, {"bias", "out", "alpha", "into"});
+  Options opt(call, 3, {"bias", "scale", "out", "alpha", "into"});
   const DType out = opt.get<DType>("out", x->view.dtype);
-  RowLinear op{.x = x->view, .bias = views_of(call, opt, "bias", weights.size()), .alpha = opt.get<float>("alpha", 1)};
+  RowLinear op{.x = x->view, .scale = views_of(call, opt, "scale", weights.size()), .bias = views_of(call, opt, "bias", weights.size()), .alpha = opt.get<float>("alpha", 1)};
   std::vector<TensorPtr> results;
   if (opt.has("into")) {
     results = opt.get<std::vector<TensorPtr>>("into");

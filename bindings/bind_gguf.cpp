@@ -4,10 +4,12 @@
 #include <cstdlib>
 #include <map>
 
+#include "bindings/loaded_file.h"
 #include "bindings/register.h"
 #include "bindings/runtime.h"
 #include "engine/formats/gguf.h"
 #include "engine/formats/gguf_rows.h"
+#include "engine/stream/spilled_file.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/interleave.h"
 
@@ -120,6 +122,18 @@ std::string dims_text(const Shape& shape) {
   return "[" + text + "]";
 }
 
+// A matrix in the host's memory that a device is to read later: as the file has it, or from a temporary file.
+TensorPtr waiting_tensor(Device& target, const View& view, int64_t heads, DType wanted, const Shape& shape, const std::string& label,
+                         const std::string& name, std::shared_ptr<void> file) {
+  if (wanted != view.dtype)
+    fail("unsupported", "weights = stream: tensor ", name, " is ", dtype_name(view.dtype), " in the file, not ", dtype_name(wanted),
+         ": to a GPU weights are streamed as they are stored; give no dtype, or convert the file with recipes/quantize.lua");
+  if (!heads) return adopt_tensor(target, view.data, shape, view.dtype, label, std::move(file));
+  const TensorPtr ordered = make_spilled(target, shape, view.dtype, label, name);
+  rows_to_halves(view, heads, static_cast<std::byte*>(ordered->view.data));
+  return ordered;
+}
+
 int tensor(Call& call) {
   const auto self = call.self<GgufFile>();
   const Gguf& file = self->open();
@@ -130,7 +144,7 @@ int tensor(Call& call) {
     for (const GgufTensor& each : file.tensors()) known.push_back(each.name);
     fail("value", file.path(), ": has no tensor ", name, lua::did_you_mean(name, known));
   }
-  Options opt(call, 2, {"dtype", "shape", "copy", "label", "heads", "interleave"});
+  Options opt(call, 2, {"dtype", "shape", "copy", "label", "heads", "interleave", "stream"});
   if (opt.has("shape") && opt.get<Shape>("shape") != stored->shape)
     fail("shape", file.path(), ": tensor ", name, " is ", dims_text(stored->shape), ", expected ",
          dims_text(opt.get<Shape>("shape")), ": the file contradicts its own metadata");
@@ -150,6 +164,13 @@ int tensor(Call& call) {
   const size_t element = std::max<size_t>(dtype_size(view.dtype), 2);  // a block begins or ends with an f16
   const bool mappable =
       heads == 0 && target.backend().host_memory() && reinterpret_cast<uintptr_t>(view.data) % element == 0;
+  // A matrix to be streamed lies in a file, its own or another; q.weight_stream brings it to a device that is not the host.
+  const bool streams = opt.get("stream", false) && stored->shape.size() > 1;
+  if (streams && !target.backend().host_memory())
+    return call.push(waiting_tensor(target, view, heads, wanted, stored->shape, label, name, std::const_pointer_cast<Gguf>(self->file)));
+  const auto make = [&](DType dtype) {
+    return streams ? make_spilled(target, stored->shape, dtype, label, name) : make_tensor(target, stored->shape, dtype, label);
+  };
   TensorPtr raw;
   if (mappable) {
     if (interleaves && found == self->given.end()) view = interleave(view, available_threads());
@@ -157,14 +178,16 @@ int tensor(Call& call) {
     raw = adopt_tensor(target, view.data, stored->shape, view.dtype, label, std::const_pointer_cast<Gguf>(self->file));
     if (wanted == row_dtype(view.dtype) && !opt.get("copy", false)) return call.push(raw);
   } else {
-    raw = make_tensor(target, stored->shape, view.dtype, label);
+    raw = make(view.dtype);
     std::vector<std::byte> ordered;
-    if (heads) {
+    if (heads && target.backend().computes()) {
       ordered.resize(view.bytes());
       rows_to_halves(view, heads, ordered.data());
     }
-    target.backend().upload(raw->view.data, heads ? ordered.data() : view.data, view.bytes());
+    if (target.backend().computes())
+      target.backend().upload(raw->view.data, heads ? ordered.data() : view.data, view.bytes());
     if (interleaves) raw->view = interleave(raw->view, available_threads());
+    if (streams) drop_pages(view.data, view.bytes()), drop_pages(raw->view.data, view.bytes());
     if (wanted == view.dtype) return call.push(raw);
   }
   if (is_interleaved(view.dtype) && wanted == row_dtype(view.dtype)) {  // a copy in the file's order
@@ -172,8 +195,9 @@ int tensor(Call& call) {
     restore(view, plain->view.data);
     return call.push(plain);
   }
-  TensorPtr result = make_tensor(target, stored->shape, wanted, label);
+  TensorPtr result = make(wanted);
   copy_into(*result, *raw);
+  if (streams) drop_pages(view.data, view.bytes()), drop_pages(result->view.data, result->view.bytes());
   return call.push(result);
 }
 
@@ -183,7 +207,8 @@ int load(Call& call) {
   for (const auto& [name, dtype] : self->given)
     if (is_interleaved(dtype))
       fail("value", self->open().path(), ": tensor ", name, " lies interleaved in memory already; load the file before");
-  return call.push(device().backend().host_memory() && load_files(self->open().files(), if_room));
+  self->open();
+  return call.push(load_within_budget(self->file, if_room));
 }
 
 int close(Call& call) {

@@ -2,6 +2,7 @@
 #include "bindings/register.h"
 #include "bindings/runtime.h"
 #include "engine/autograd/functions.h"
+#include "engine/quantize/binarize.h"
 #include "engine/train/counter_levels.h"
 #include "engine/train/learner.h"
 
@@ -50,6 +51,11 @@ int to_grid(Call& call) {
   return 0;
 }
 
+int to_signs(Call& call) {
+  const RowScaled result = binarize(call.arg<TensorPtr>(1));
+  return call.push(result.w, result.scale);
+}
+
 int levels(Call& call) { return call.push(counter_levels(*call.arg<TensorPtr>(1))); }
 
 }  // namespace
@@ -57,7 +63,7 @@ int levels(Call& call) { return call.push(counter_levels(*call.arg<TensorPtr>(1)
 void register_onebit(lua_State* L) {
   using namespace lua;
   functions(L, "", {{"scale_columns", fn<scaled>}, {"learn_by_pulses", fn<by_pulses>}, {"learn_latent", fn<by_latent>},
-                    {"learn_nothing", fn<not_at_all>}, {"pack_signs", fn<signs>}, {"clip_to_grid", fn<to_grid>}, {"count_levels", fn<levels>}});
+                    {"learn_nothing", fn<not_at_all>}, {"pack_signs", fn<signs>}, {"clip_to_grid", fn<to_grid>}, {"count_levels", fn<levels>}, {"binarize", fn<to_signs>}});
 }
 
 }  // namespace qeng

@@ -1,6 +1,7 @@
-// Block formats: packing weights, and the int4 of AWQ and GPTQ.
+// Block formats: packing weights, the int4 of AWQ and GPTQ, and one-bit and ternary weights with a scale a row.
 #include "bindings/register.h"
 #include "bindings/runtime.h"
+#include "engine/quantize/one_bit.h"
 #include "engine/quantize/packed_int4.h"
 #include "engine/quantize/quantize.h"
 
@@ -23,8 +24,18 @@ int repack(Call& call) {
   return call.push(repack_int4(packed, int4_layout_from_name(layout)));
 }
 
+int join_scale(Call& call) {
+  return call.push(join_row_scale(call.arg<TensorPtr>(1), call.arg<TensorPtr>(2), call.arg<DType>(3)));
+}
+
+int split_scale(Call& call) {
+  const RowScaled parts = split_row_scale(call.arg<TensorPtr>(1));
+  return call.push(parts.w, parts.scale);
+}
+
 }  // namespace
 
-void register_quantize(lua_State* L) { lua::functions(L, "", {{"quantize", lua::fn<pack>}, {"repack_int4", lua::fn<repack>}}); }
+void register_quantize(lua_State* L) { lua::functions(L, "", {{"quantize", lua::fn<pack>}, {"repack_int4", lua::fn<repack>},
+                         {"join_row_scale", lua::fn<join_scale>}, {"split_row_scale", lua::fn<split_scale>}}); }
 
 }  // namespace qeng

@@ -1,9 +1,12 @@
 // q.safetensors: reading maps the file; a tensor is that mapping wherever dtype, alignment and device allow.
 #include <filesystem>
 
+#include "bindings/loaded_file.h"
 #include "bindings/register.h"
 #include "bindings/runtime.h"
 #include "engine/formats/safetensors.h"
+#include "engine/formats/safetensors_dtype.h"
+#include "engine/stream/spilled_file.h"
 
 namespace qeng {
 namespace {
@@ -65,7 +68,7 @@ int tensor(Call& call) {
   const SafeTensors& file = self->open();
   const auto name = call.arg<std::string>(1);  // named, or g++ 13 takes the result for a reference to it
   const StoredTensor& stored = find(file, name);
-  Options opt(call, 2, {"dtype", "shape", "copy", "label"});
+  Options opt(call, 2, {"dtype", "shape", "copy", "label", "stream"});
   if (opt.has("shape") && opt.get<Shape>("shape") != stored.shape) {
     fail("shape", file.path(), ": tensor ", stored.name, " is ", dims_text(stored.shape), ", expected ",
          dims_text(opt.get<Shape>("shape")), ": the file belongs to another model or configuration");
@@ -75,24 +78,37 @@ int tensor(Call& call) {
   const auto label = opt.get<std::string>("label", "weights");
 
   Device& target = device();
-  const bool aligned = reinterpret_cast<uintptr_t>(view.data) % dtype_size(view.dtype) == 0;
+  const bool aligned = reinterpret_cast<uintptr_t>(view.data) % stored_width(view.dtype) == 0;
   const bool mappable = aligned && target.backend().host_memory();
   const bool as_is = wanted == view.dtype && !opt.get("copy", false);
   if (mappable && as_is) {
     return call.push(adopt_tensor(target, view.data, stored.shape, view.dtype, label,
                                   std::const_pointer_cast<SafeTensors>(self->file)));
   }
+  // A matrix to be streamed lies in a file, its own or another.
+  const bool streams = opt.get("stream", false) && stored.shape.size() > 1;
+  if (streams && !target.backend().host_memory()) {  // in the host's memory until q.weight_stream brings it
+    if (wanted != view.dtype)
+      fail("unsupported", "weights = stream: tensor ", name, " is ", dtype_name(view.dtype), " in the file, not ", dtype_name(wanted),
+           ": to a GPU weights are streamed as they are stored; give no dtype");
+    return call.push(adopt_tensor(target, view.data, stored.shape, view.dtype, label, std::const_pointer_cast<SafeTensors>(self->file)));
+  }
+  const auto make = [&](DType dtype) {
+    return streams ? make_spilled(target, stored.shape, dtype, label, name) : make_tensor(target, stored.shape, dtype, label);
+  };
   TensorPtr raw;
   if (mappable) {
     raw = adopt_tensor(target, view.data, stored.shape, view.dtype, label,
                        std::const_pointer_cast<SafeTensors>(self->file));
   } else {
-    raw = make_tensor(target, stored.shape, view.dtype, label);
+    raw = make(view.dtype);
     if (view.bytes()) target.backend().upload(raw->view.data, view.data, view.bytes());
+    if (streams) drop_pages(view.data, view.bytes()), drop_pages(raw->view.data, view.bytes());
     if (wanted == view.dtype) return call.push(raw);
   }
-  TensorPtr result = make_tensor(target, stored.shape, wanted, label);
+  TensorPtr result = make(wanted);
   copy_into(*result, *raw);
+  if (streams) drop_pages(view.data, view.bytes()), drop_pages(result->view.data, result->view.bytes());
   return call.push(result);
 }
 
@@ -101,7 +117,8 @@ int metadata(Call& call) { return call.push(call.self<SafetensorsFile>()->open()
 int load(Call& call) {
   const auto self = call.self<SafetensorsFile>();
   const bool if_room = Options(call, 1, {"if_room"}).get("if_room", false);
-  return call.push(device().backend().host_memory() && load_files(self->open().files(), if_room));
+  self->open();
+  return call.push(load_within_budget(self->file, if_room));
 }
 
 int close(Call& call) {
@@ -171,7 +188,7 @@ int save(Call& call) {
     const View& view = named.tensor->view;
     const bool converts = is_float(view.dtype) || is_block(view.dtype);
     const DType dtype = converts ? opt.get("dtype", view.dtype) : view.dtype;
-    if (is_block(dtype))
+    if (is_block(dtype) && !is_packed_words(dtype))
       fail("dtype", "safetensors.save: tensor ", named.name, " is ", dtype_name(dtype),
            ", which the format lacks; give a dtype: f32, bf16 or f16");
     specs.push_back({named.name, dtype, Shape(view.shape, view.shape + view.rank)});

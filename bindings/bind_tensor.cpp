@@ -13,8 +13,8 @@ using lua::Options;
 // ---------------------------------------------------------------- device
 
 int choose(Call& call) {
-  Options opt(call, 1, {"device", "threads", "isa"});
-  choose_device({opt.get<std::string>("device", "auto"), opt.get<int>("threads", 0), opt.get<std::string>("isa", "")});
+  Options opt(call, 1, {"device", "threads", "isa", "budget"});
+  choose_device({opt.get<std::string>("device", "auto"), opt.get<int>("threads", 0), opt.get<std::string>("isa", ""), opt.get<size_t>("budget", 0)});
   return 0;
 }
 
@@ -159,6 +159,7 @@ int table(Call& call) {
 int rows(Call& call) { return call.push(row_range(lua::self_tensor(call), call.arg<int64_t>(1), call.arg<int64_t>(2))); }
 
 int copy(Call& call) {
+  require_writable(*lua::self_tensor(call), "copy");
   copy_into(*lua::self_tensor(call), *call.arg<TensorPtr>(1));
   lua_settop(call.L, 1);
   return 1;
@@ -166,6 +167,7 @@ int copy(Call& call) {
 
 int fill(Call& call) {
   TensorPtr x = lua::self_tensor(call);
+  require_writable(*x, "fill");
   const float value = call.arg<float>(1);
   if (x->view.elements()) device().run(Fill{x->view, value});
   lua_settop(call.L, 1);

@@ -39,7 +39,9 @@ int get(Call& call) {
 }
 
 int set(Call& call) {
-  const View& view = call.arg<std::shared_ptr<TensorView>>(1)->tensor->view;
+  const auto held = call.arg<std::shared_ptr<TensorView>>(1);
+  require_writable(*held->tensor, "view");
+  const View& view = held->tensor->view;
   const int64_t i = element(call, view);
   if (view.dtype == DType::f32) view.as<float>()[i] = call.arg<float>(3);
   else view.as<int32_t>()[i] = call.arg<int32_t>(3);

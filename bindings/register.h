@@ -10,10 +10,12 @@ void register_tensor(lua_State* L);       // bind_tensor.cpp: device, memory, te
 void register_view(lua_State* L);         // bind_view.cpp: Tensor:view
 void register_autograd(lua_State* L);     // bind_autograd.cpp: differentiable functions, tape, scopes
 void register_program(lua_State* L);      // bind_program.cpp: programs, traces, profiles, AdamW
+void register_rehearsal(lua_State* L);    // bind_rehearsal.cpp: q.rehearse
 void register_quantize(lua_State* L);     // bind_quantize.cpp
 void register_onebit(lua_State* L);       // bind_onebit.cpp
 void register_safetensors(lua_State* L);  // bind_safetensors.cpp
 void register_gguf(lua_State* L);         // bind_gguf.cpp
+void register_stream(lua_State* L);       // bind_stream.cpp
 void register_measure(lua_State* L);      // bind_measure.cpp
 void register_tokenizer(lua_State* L);    // bind_tokenizer.cpp
 void register_sampler(lua_State* L);      // bind_sampler.cpp

@@ -1,5 +1,6 @@
 #include "bindings/runtime.h"
 
+#include "engine/program/rehearsal.h"
 #include "engine/train/batch_stage.h"
 
 namespace qeng {
@@ -18,6 +19,8 @@ struct Runtime {
 
 DeviceChoice chosen;
 std::unique_ptr<Runtime> current_runtime;
+std::unique_ptr<Runtime> real_runtime;            // during a rehearsal
+std::vector<std::unique_ptr<Runtime>> rehearsed;  // a handle that Lua has yet to collect may point to them
 
 std::unique_ptr<Backend> make_backend() {
   if (chosen.name == "cpu" || (chosen.name == "auto" && cuda_devices().empty()))
@@ -29,6 +32,7 @@ std::unique_ptr<Backend> make_backend() {
 Runtime& runtime() {
   if (!current_runtime) {
     current_runtime = std::make_unique<Runtime>(make_backend());
+    current_runtime->device.set_budget(chosen.budget);
   }
   return *current_runtime;
 }
@@ -69,6 +73,24 @@ BatchStage& batch_stage(const Batch& batch) {
   std::unique_ptr<BatchStage>& stage = runtime().stage;
   if (!stage || !stage->fits(batch)) stage = std::make_unique<BatchStage>(device(), batch);
   return *stage;
+}
+Rehearsing::Rehearsing(const Limits& limits) {
+  if (real_runtime) fail("value", "rehearse: a rehearsal is going on already");
+  if (runtime().device.capturing()) fail("value", "rehearse: a program is being captured");
+  auto stage = std::make_unique<Runtime>(std::make_unique<Rehearsal>(runtime().device.backend(), limits));
+  real_runtime = std::move(current_runtime);
+  current_runtime = std::move(stage);
+}
+Rehearsing::~Rehearsing() {
+  current_runtime->tape.clear();
+  current_runtime->device.trim();
+  rehearsed.push_back(std::move(current_runtime));
+  current_runtime = std::move(real_runtime);
+}
+const Rehearsal& rehearsal() {
+  if (!real_runtime)
+    fail("value", "rehearsed: nothing is being rehearsed; call it in the function given to q.rehearse");
+  return static_cast<const Rehearsal&>(current_runtime->device.backend());
 }
 bool device_in_use() { return current_runtime != nullptr; }
 

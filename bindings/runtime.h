@@ -12,17 +12,27 @@ namespace qeng {
 
 struct Batch;
 class BatchStage;
+class Rehearsal;
 
 struct DeviceChoice {
   std::string name = "auto";  // auto (the first GPU, else the CPU), cpu, cuda, cuda:N
   int threads = 0;            // 0: the cores this process may use
   std::string isa;            // "": the best
+  size_t budget = 0;          // bytes that tensors may take on it, 0: any number
 };
 void choose_device(const DeviceChoice& choice);  // Error("value") once the device is in use
 Device& device();
 Tape& tape();
 bool device_in_use();
 BatchStage& batch_stage(const Batch& batch);  // the device's, for batches of this shape
+
+// RAII: while it lives, device() and tape() are those of a rehearsal (engine/program/rehearsal.h) of the device in use.
+// Tensors made meanwhile may be dropped later, and used no more.
+struct Rehearsing {
+  explicit Rehearsing(const Limits& limits);
+  ~Rehearsing();
+};
+const Rehearsal& rehearsal();  // Error("value") outside of one
 
 namespace scopes {
 // Tensors pushed to Lua from now on belong to a new scope, until leave(). The results of the scope are the top `results`

@@ -94,10 +94,12 @@ LuaState::LuaState() : L_(luaL_newstate()) {
   register_view(L_);
   register_autograd(L_);
   register_program(L_);
+  register_rehearsal(L_);
   register_quantize(L_);
   register_onebit(L_);
   register_safetensors(L_);
   register_gguf(L_);
+  register_stream(L_);
   register_measure(L_);
   register_tokenizer(L_);
   register_packets(L_);

@@ -25,6 +25,19 @@ class Recording {
   virtual void replay() = 0;
 };
 
+// Copies from the host that run beside the operations, for weights that are streamed. `place` is a small number that stands
+// for the memory they go to: a copy waits for what was queued before the place's last release(). They are recorded where
+// operations are.
+class SideCopies {
+ public:
+  virtual ~SideCopies() = default;
+  virtual void* pin(size_t bytes) = 0;  // host memory that copies come from, until unpin(); Error("memory")
+  virtual void unpin(void* memory) = 0;
+  virtual void copy(int place, void* device, const void* pinned, size_t bytes) = 0;
+  virtual void await(int place) = 0;    // what is queued from now on finds there what was copied
+  virtual void release(int place) = 0;  // what was queued until now is all that reads it
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -45,6 +58,9 @@ class Backend {
   // may use only memory that nothing queued since the previous call of ahead() uses.
   virtual void ahead(const std::function<void()>& fn) { fn(); }
 
+  // Null where operations read the host's memory as it lies.
+  virtual std::unique_ptr<SideCopies> side_copies() { return nullptr; }
+
   // Memory of the device, aligned to 64 bytes; throws Error("memory").
   virtual void* allocate(size_t bytes) = 0;
   virtual void release(void* memory, size_t bytes) = 0;
@@ -56,6 +72,9 @@ class Backend {
     size_t free = 0, total = 0;
   };
   virtual Memory memory() = 0;  // of the device, in bytes
+
+  // False for a rehearsal (engine/program/rehearsal.h): memory is address space, and values mean nothing.
+  virtual bool computes() const { return true; }
 
   // Rows of logits for LmHeadLoss to hold at once: the more, the less often it reads the head's weight.
   virtual int head_chunk(int64_t tokens, int64_t vocab) const { return (void)tokens, (void)vocab, LmHeadLoss{}.chunk; }

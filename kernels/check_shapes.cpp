@@ -32,10 +32,11 @@ void check_shapes(const Matmul& op) {
 void check_shapes(const RowLinear& op) {
   const Check check{op.name};
   check.is_float("x", op.x);
-  check.that(!op.w.empty() && op.y.size() == op.w.size() && (op.bias.empty() || op.bias.size() == op.w.size()),
-             std::to_string(op.w.size()) + " weights, " + std::to_string(op.bias.size()) + " biases and " +
-                 std::to_string(op.y.size()) +
-                 " outputs; expected as many outputs as weights, and as many biases or none");
+  check.that(!op.w.empty() && op.y.size() == op.w.size() && (op.bias.empty() || op.bias.size() == op.w.size()) &&
+                 (op.scale.empty() || op.scale.size() == op.w.size()),
+             std::to_string(op.w.size()) + " weights, " + std::to_string(op.scale.size()) + " scales, " +
+                 std::to_string(op.bias.size()) + " biases and " + std::to_string(op.y.size()) +
+                 " outputs; expected as many outputs as weights, and as many scales and biases or none");
   for (size_t i = 0; i < op.w.size(); ++i) {
     check.is_stored("w", op.w[i]);
     check.that(op.w[i].rank == 2 && op.w[i].columns() == op.x.columns(), "w is " + shape_text(op.w[i]) + ", x is " +
@@ -43,6 +44,7 @@ void check_shapes(const RowLinear& op) {
                                                                              std::to_string(op.x.columns()) + "]");
     check.dtype("y", op.y[i], {op.x.dtype, DType::f32});
     check.count("y", op.y[i], op.y[i].dtype, op.x.rows() * op.w[i].shape[0]);
+    if (!op.scale.empty() && op.scale[i]) check.is("scale", op.scale[i], DType::f32, {op.w[i].shape[0]});
     if (!op.bias.empty() && op.bias[i]) {
       check.dtype("bias", op.bias[i], {op.x.dtype, DType::f32});
       check.count("bias", op.bias[i], op.bias[i].dtype, op.w[i].shape[0]);

@@ -39,6 +39,7 @@ void check_shapes(const PulseGrad& op);
 void check_shapes(const Inertia& op);
 void check_shapes(const PackSigns& op);
 void check_shapes(const ClipToGrid& op);
+inline void check_shapes(const UseWeights&) {}
 
 // The sizes of op(a) [m, k] and op(b) [k, n].
 struct MatmulSizes {

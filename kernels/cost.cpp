@@ -130,6 +130,7 @@ Cost of(const PulseGrad& op) {  // the product, its squares and a comparison; of
 Cost of(const Inertia& op) { return {bytes_of(op), (op.bop ? 5 : 1) * count(op.weights)}; }
 Cost of(const PackSigns& op) { return {bytes_of(op), count(op.x)}; }
 Cost of(const ClipToGrid& op) { return {bytes_of(op), (op.levels ? 4 : 2) * count(op.x)}; }
+Cost of(const UseWeights&) { return {}; }
 
 }  // namespace
 

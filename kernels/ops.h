@@ -9,6 +9,7 @@
 // Every op has   static constexpr const char* name;
 //                void views(F f)  calling f("label", View&, Access) on each view that is present or may be.
 #pragma once
+#include <memory>
 #include <variant>
 #include <vector>
 
@@ -50,20 +51,23 @@ struct BiasGrad {
   template <class F> void views(F f) { f("dy", dy, Access::read), f("db", db, acc ? Access::update : Access::write); }
 };
 
-// y_i (+)= alpha * x w_i^T + [bias_i], for inference. The bits of a row of y depend on that row of x alone, not on how many
+// y_i (+)= alpha * x w_i^T * [scale_i] + [bias_i], for inference: scale_i has a factor for each row of w_i, that is column of
+// y_i, which one_bit and ternary weights need. The bits of a row of y depend on that row of x alone, not on how many
 // rows there are, so that a sequence computes the same in every batch. Several weights may read one x (q, k, v; gate, up).
-// x: [rows, k] f32 or bf16   w_i: [n_i, k] f32, bf16, f16 or a block format   bias_i: [n_i] f32 or x's dtype; an empty list
-// or absent views where there are none   y_i: [rows, n_i] f32 or x's dtype. alpha does not scale the bias.
+// x: [rows, k] f32 or bf16   w_i: [n_i, k] f32, bf16, f16 or a block format   scale_i: [n_i] f32   bias_i: [n_i] f32 or x's
+// dtype; empty lists or absent views where there are none   y_i: [rows, n_i] f32 or x's dtype. Neither alpha nor scale_i
+// scales the bias.
 // Where w_i is of a block format, x is rounded to int8 in groups first (kernels/math/blocks/activations.h).
 struct RowLinear {
   static constexpr const char* name = "row_linear";
   View x;
-  std::vector<View> w, bias, y;
+  std::vector<View> w, scale, bias, y;
   float alpha = 1;
   bool acc = false;
   template <class F> void views(F f) {
     f("x", x, Access::read);
     for (View& each : w) f("w", each, Access::read);
+    for (View& each : scale) f("scale", each, Access::read);
     for (View& each : bias) f("bias", each, Access::read);
     for (View& each : y) f("y", each, acc ? Access::update : Access::write);
   }
@@ -465,9 +469,33 @@ struct ClipToGrid {
   template <class F> void views(F f) { f("x", x, Access::read), f("y", y, Access::write), f("rng", rng, Access::read); }
 };
 
+// ---------------------------------------------------------------- weights that are streamed
+
+// What the operations around belong to: a forward pass with nothing behind it, one that a backward pass follows, or that.
+enum class Pass : uint8_t { inference, forward, backward };
+
+// Weights that are not all in the device's memory, in units that are used one after the other (engine/stream). Called where a
+// UseWeights runs, in the order of the operations, or once for each recorded one; Error("memory" | "io").
+class WeightStream {
+ public:
+  virtual ~WeightStream() = default;
+  virtual void use(int unit, Pass pass) = 0;
+};
+
+// From here to the next one of the same stream, operations read the weights of `unit`, which are there from now on, and not
+// those of other units, whose memory may be used again. What comes next follows from the pass and is brought meanwhile.
+// stream: null does nothing. An op is an op of a captured program like any other, so that replays stream as well.
+struct UseWeights {
+  static constexpr const char* name = "use_weights";
+  std::shared_ptr<WeightStream> stream;
+  int unit = 0;
+  Pass pass = Pass::inference;
+  template <class F> void views(F) {}
+};
+
 using Op = std::variant<Matmul, RowLinear, Hadamard, KvStore, CopyPages, PagedAttention, BiasGrad, Embedding, EmbeddingGrad, RmsNorm, AddRmsNorm, RmsNormGrad, SwiGlu, SwiGluGrad, Add,
                         Scale, Cast, Copy, Fill, Dropout, Rope, Attention, AttentionGrad, LmHeadLoss, DecodePackets, SumSquares,
-                        ClipScale, AdamW, ScaleColumns, ScaleColumnsGrad, PulseGrad, Inertia, PackSigns, ClipToGrid>;
+                        ClipScale, AdamW, ScaleColumns, ScaleColumnsGrad, PulseGrad, Inertia, PackSigns, ClipToGrid, UseWeights>;
 
 inline const char* op_name(const Op& op) {
   return std::visit([](const auto& o) { return o.name; }, op);

@@ -4,7 +4,7 @@
 local q = require "qeng"
 local bench = require "qeng.decode_bench"
 
-local opt = q.options(q.device_options {
+local opt = q.options(q.weight_options(q.device_options {
   "Measures prefill and decode. The limit is the file's own bytes and the cache's over the bandwidth measured in the same run.",
   model = { nil, "Hugging Face folder, .gguf file, or org/name[@revision] on the hub", required = true, order = 1 },
   batch = { "1,2,4,8,16,32,64", "numbers of sequences that decode together", order = 2 },
@@ -14,12 +14,11 @@ local opt = q.options(q.device_options {
   repeats = { 3, "prefills that are timed, of which the best counts", min = 1, integer = true, order = 6 },
   kv = { nil, "dtype of the KV cache, by default the model's", choices = { "f32", "f16", "bf16", "q8_0" }, order = 7 },
   dtype = { nil, "f32 or bf16 activations, by default the file's own", choices = { "f32", "bf16" }, order = 8 },
-  weights = { nil, "map the file, or copy it into memory, by default if there is room", choices = { "map", "copy" }, order = 10 },
   out = { "", "a file for the figures, as JSON", order = 9 },
-})
+}))
 q.use_device(opt)
 
-local model = q.load(opt.model, { dtype = opt.dtype, weights = opt.weights })
+local model = q.load(opt.model, { dtype = opt.dtype, weights = opt.weights, host_budget = opt.host_budget })
 local kv = opt.kv or model.dtype
 local weights = bench.weight_bytes(model)
 local found = { model = opt.model, weight_bytes = weights, kv = kv, decode = {} }

@@ -5,7 +5,7 @@
 local q = require "qeng"
 local demo = require "qeng.demo"
 
-local opt = q.options(q.device_options {
+local opt = q.options(q.weight_options(q.device_options {
   "Fine-tunes a model on your data; without --model and --data, runs the built-in demo.",
   model = { "", "Hugging Face folder, GGUF file, or its name on the hub: org/name[@revision]", order = 1 },
   data = { "", "JSONL, a JSON array or a .qubgpu file, or a dataset's name on the hub: org/name[:split]", order = 2 },
@@ -40,7 +40,8 @@ local opt = q.options(q.device_options {
   merge = { false, "also write the merged model", order = 30 },
   sources = { "", "train on packets of these sources only: names or numbers, by commas", order = 32 },
   drop = { 0, "CRC-Drop: share of the documents left out of each epoch, by chance", min = 0, max = 0.99, integer = false, order = 33 },
-})
+}))
+if opt.merge and opt.weights == "stream" then q.error("usage", "--merge needs the whole model in memory: merge without --weights stream") end
 q.use_device(opt)
 
 if opt.model == "" and opt.data == "" then return demo.run(opt) end

@@ -22,6 +22,10 @@ void Tape::record(const std::vector<TensorPtr>& outputs, std::function<void()> p
   records_.push_back({device_.label(), outputs, std::move(play)});
 }
 
+void Tape::mark(std::function<void()> play) {
+  if (recording_) records_.push_back({device_.label(), {}, std::move(play)});
+}
+
 Tape::Target Tape::gradient_of(const TensorPtr& x) {
   if (x->requires_grad) return {x->grad->view, true};
   if (!x->grad) {
@@ -54,7 +58,7 @@ void Tape::play_back(std::vector<Record>& records) {
   while (!records.empty()) {
     Record record = std::move(records.back());
     records.pop_back();
-    bool reached = false;
+    bool reached = record.outputs.empty();  // a mark
     for (const TensorPtr& output : record.outputs) reached |= output->grad != nullptr;
     if (!reached) continue;
     device_.set_label(record.label);
@@ -75,12 +79,15 @@ void Tape::backward(const TensorPtr& loss) {
   Block block(device_, "");
   std::vector<Record> records = std::move(records_);
   clear();
+  playing_ = true;
   try {
     play_back(records);
   } catch (...) {
+    playing_ = false;
     clear();
     throw;
   }
+  playing_ = false;
   clear();  // recomputed blocks counted dropout streams again
 }
 

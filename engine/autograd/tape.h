@@ -23,6 +23,11 @@ class Tape {
   // those of its inputs by gradient_of(input) or pass(input, gradient).
   void record(const std::vector<TensorPtr>& outputs, std::function<void()> play);
 
+  // play() is called where the backward pass gets here, whatever gradients there are. Nothing where nothing is recorded.
+  void mark(std::function<void()> play);
+  // True while backward() plays, also where it runs a checkpoint's function again.
+  bool playing() const { return playing_; }
+
   // Where an op of the backward pass writes the gradient of x: `acc` tells it to add. Only if x->needs_grad().
   struct Target {
     View view;
@@ -70,7 +75,7 @@ class Tape {
 
   Device& device_;
   std::vector<Record> records_;
-  bool recording_ = true, training_ = true;
+  bool recording_ = true, training_ = true, playing_ = false;
   TensorPtr rng_;
   uint64_t seed_ = 0;
   uint32_t stream_ = 0;

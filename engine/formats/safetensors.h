@@ -3,7 +3,8 @@
 //   header = {"name": {"dtype": "BF16", "shape": [2, 3], "data_offsets": [begin, end]}, ..., "__metadata__": {"k":
 //   "v"}}
 // Offsets count from the start of the data; tensors cover it from first to last byte without holes or overlap.
-// (huggingface.co/docs/safetensors)
+// (huggingface.co/docs/safetensors) one_bit and ternary tensors are U32 words there (safetensors_dtype.h), and themselves
+// here: shapes count elements.
 #pragma once
 #include <map>
 #include <memory>
@@ -20,7 +21,7 @@ namespace qeng {
 
 struct StoredTensor {
   std::string name;
-  std::string dtype_name;      // as in the file: "BF16", "F8_E4M3"
+  std::string dtype_name;      // as in the file: "BF16", "F8_E4M3", "U32" of one_bit
   std::optional<DType> dtype;  // absent where the engine has no such type: listed, but not readable
   std::vector<int64_t> shape;  // any rank, also 0
   const std::byte* data = nullptr;
@@ -62,7 +63,9 @@ struct TensorSpec {
   std::string name;
   DType dtype = DType::f32;
   std::vector<int64_t> shape;
-  size_t bytes() const;  // Error("shape") where it overflows or a dimension is negative
+  // Error("shape") where it overflows, a dimension is negative or a row is not whole blocks; Error("dtype") for a block
+  // format other than one_bit and ternary.
+  size_t bytes() const;
 };
 
 using Metadata = std::map<std::string, std::string>;

@@ -1,4 +1,6 @@
 // The element types of safetensors, with their widths; the engine computes with some of them.
+// The format has no types of less than a byte: a one_bit or ternary tensor is kept as its words, U32 of [..., words of
+// a row], and the file's metadata says so: "qeng.dtype:NAME" = "one_bit".
 #pragma once
 #include <optional>
 #include <string_view>
@@ -29,7 +31,15 @@ inline const SafeTensorsType* find_safetensors_type(std::string_view name) {
   return nullptr;
 }
 
+inline constexpr const char* kPackedKey = "qeng.dtype:";
+constexpr bool is_packed_words(DType dtype) { return dtype == DType::one_bit || dtype == DType::ternary; }
+constexpr int64_t word_elements(DType dtype) { return dtype_info(dtype).elements * 4 / dtype_info(dtype).bytes; }
+
+// What an element in the file takes, and what its data is aligned to.
+constexpr size_t stored_width(DType dtype) { return is_packed_words(dtype) ? 4 : dtype_size(dtype); }
+
 inline const char* safetensors_type_name(DType dtype) {
+  if (is_packed_words(dtype)) return "U32";
   for (const SafeTensorsType& type : kSafeTensorsTypes)
     if (type.dtype == dtype) return type.name;
   return "?";

@@ -87,6 +87,20 @@ Extent read_entry(const std::string& file, const std::string& name, const json& 
   return extent;
 }
 
+// A tensor of words that the metadata calls one_bit or ternary becomes that.
+void unpack_words(const std::string& file, const std::string& name, const std::string& kind, StoredTensor& tensor) {
+  if (kind != dtype_name(DType::one_bit) && kind != dtype_name(DType::ternary))
+    fail("format", file, ": __metadata__ says that tensor ", name, " is ", kind, ", expected one_bit or ternary");
+  const DType dtype = dtype_from_name(kind);
+  const int64_t elements = word_elements(dtype), words = dtype_info(dtype).bytes / 4;
+  if (tensor.dtype_name != safetensors_type_name(dtype) || tensor.shape.empty() || tensor.shape.back() % words != 0 ||
+      tensor.shape.back() > INT64_MAX / elements)
+    fail("format", file, ": __metadata__ says that tensor ", name, " is ", kind, ", but it is not ",
+         words > 1 ? "pairs" : "rows", " of U32 words");
+  tensor.dtype = dtype;
+  tensor.shape.back() *= elements;
+}
+
 std::string nearest_name(const std::vector<StoredTensor>& tensors, const std::string& name) {
   size_t best = 0;
   std::string nearest;
@@ -128,6 +142,9 @@ void SafeTensors::add_file(const std::string& path) {
       metadata_[key] = value.get<std::string>();
     }
   }
+  for (Extent& extent : extents)
+    if (auto kind = metadata_.find(kPackedKey + extent.tensor.name); kind != metadata_.end())
+      unpack_words(path, extent.tensor.name, kind->second, extent.tensor);
   // At one offset an empty tensor comes before the one that starts there.
   std::sort(extents.begin(), extents.end(), [](const Extent& a, const Extent& b) {
     return std::tie(a.begin, a.end, a.tensor.name) < std::tie(b.begin, b.end, b.tensor.name);

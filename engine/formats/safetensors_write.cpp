@@ -13,14 +13,29 @@ namespace {
 using nlohmann::json;
 
 std::vector<TensorSpec> widest_first(std::vector<TensorSpec> specs) {
-  std::stable_sort(specs.begin(), specs.end(),
-                   [](const TensorSpec& a, const TensorSpec& b) { return dtype_size(a.dtype) > dtype_size(b.dtype); });
+  std::stable_sort(specs.begin(), specs.end(), [](const TensorSpec& a, const TensorSpec& b) {
+    return stored_width(a.dtype) > stored_width(b.dtype);
+  });
   return specs;
+}
+
+// What the metadata says of packed tensors is of these specs alone, though a caller may hand on that of another file.
+Metadata with_packed(const std::vector<TensorSpec>& specs, Metadata metadata) {
+  std::erase_if(metadata, [](const auto& entry) { return entry.first.starts_with(kPackedKey); });
+  for (const TensorSpec& spec : specs)
+    if (is_packed_words(spec.dtype)) metadata[kPackedKey + spec.name] = dtype_name(spec.dtype);
+  return metadata;
+}
+
+std::vector<int64_t> stored_shape(const TensorSpec& spec) {
+  std::vector<int64_t> shape = spec.shape;
+  if (is_packed_words(spec.dtype)) shape.back() /= word_elements(spec.dtype);
+  return shape;
 }
 
 std::string header_of(const std::string& path, const std::vector<TensorSpec>& specs, const Metadata& metadata) {
   json header = json::object();
-  if (!metadata.empty()) header["__metadata__"] = metadata;
+  if (const Metadata notes = with_packed(specs, metadata); !notes.empty()) header["__metadata__"] = notes;
   uint64_t offset = 0;
   std::set<std::string> names;
   for (const TensorSpec& spec : specs) {
@@ -29,7 +44,7 @@ std::string header_of(const std::string& path, const std::vector<TensorSpec>& sp
     if (!names.insert(spec.name).second) fail("value", path, ": tensor ", spec.name, " is declared twice");
     uint64_t end = offset + spec.bytes();
     header[spec.name] = {
-        {"dtype", safetensors_type_name(spec.dtype)}, {"shape", spec.shape}, {"data_offsets", {offset, end}}};
+        {"dtype", safetensors_type_name(spec.dtype)}, {"shape", stored_shape(spec)}, {"data_offsets", {offset, end}}};
     offset = end;
   }
   std::string text;
@@ -45,10 +60,17 @@ std::string header_of(const std::string& path, const std::vector<TensorSpec>& sp
 }  // namespace
 
 size_t TensorSpec::bytes() const {
-  size_t total = dtype_size(dtype);
-  for (int64_t dim : shape)
+  const int elements = dtype_info(dtype).elements;
+  if (elements > 1 && !is_packed_words(dtype))
+    fail("dtype", "tensor ", name, " is ", dtype_name(dtype), ", which safetensors files lack");
+  if (elements > 1 && (shape.empty() || shape.back() % elements != 0))
+    fail("shape", "tensor ", name, ": rows of ", dtype_name(dtype), " are whole blocks of ", elements);
+  size_t total = static_cast<size_t>(dtype_info(dtype).bytes);
+  for (size_t i = 0; i < shape.size(); ++i) {
+    const int64_t dim = i + 1 == shape.size() ? shape[i] / elements : shape[i];
     if (dim < 0 || __builtin_mul_overflow(total, static_cast<size_t>(dim), &total))
       fail("shape", "tensor ", name, ": its shape has a negative dimension or overflows");
+  }
   return total;
 }
 

@@ -21,6 +21,8 @@ void add(ProfileRow& row, const ProfileRow& one) {
   row.ideal += one.ideal;
 }
 
+}  // namespace
+
 bool uses_bf16(const Op& op) {
   bool found = false;
   Op copy = op;
@@ -28,7 +30,11 @@ bool uses_bf16(const Op& op) {
   return found;
 }
 
-}  // namespace
+double ideal_seconds(const Op& op, const Cost& needed, const Limits& limits) {
+  const double rate = uses_bf16(op) ? limits.flops_bf16 : limits.flops_f32;
+  const double moving = limits.bandwidth > 0 ? needed.bytes / limits.bandwidth : 0;
+  return std::max(moving, rate > 0 ? needed.flops / rate : 0);
+}
 
 Profiler::Profiler(Device& device) : device_(device), limits_(device.backend().limits()) {}
 
@@ -46,7 +52,7 @@ void Profiler::after(const Op& op, const std::string& label) {
   const Cost needed = cost(op, device_.backend());
   one.bytes = needed.bytes;
   one.flops = needed.flops;
-  one.ideal = std::max(needed.bytes / limits_.bandwidth, needed.flops / (uses_bf16(op) ? limits_.flops_bf16 : limits_.flops_f32));
+  one.ideal = ideal_seconds(op, needed, limits_);
   add(row_named(ops_, op_name(op)), one);
   add(row_named(blocks_, label), one);
 }

@@ -13,8 +13,13 @@ struct ProfileRow {
   std::string name;
   int64_t calls = 0;
   double seconds = 0, bytes = 0, flops = 0;
-  double ideal = 0;  // seconds at the device's limits: the larger of bytes over bandwidth and flops over the rate of the dtype
+  double ideal = 0;  // ideal_seconds
 };
+
+bool uses_bf16(const Op& op);  // such an op is set against the rate of bf16
+// Seconds of the op at the limits: the larger of bytes over bandwidth and flops over the rate of the dtype; 0 where the
+// limits are not known.
+double ideal_seconds(const Op& op, const Cost& needed, const Limits& limits);
 
 class Profiler : public OpListener {
  public:

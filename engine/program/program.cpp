@@ -137,10 +137,28 @@ void Program::give_memory(const std::vector<std::weak_ptr<Tensor>>& tensors) {
 void Program::run() {
   // Listeners see each operation. A device that records does so in the second run: the first one makes it ready.
   if (runs_++ > 0 && !device_.listener()) {
-    if (!recording_) recording_ = device_.backend().record([this] { run_each(); });
-    if (recording_) return recording_->replay();
+    if (!recording_) record();
+    if (recording_) {
+      recording_->replay();
+      for (const auto& [stream, copies] : copies_) stream->repeated(copies);
+      return;
+    }
   }
   run_each();
+}
+
+// What recording seems to copy is what each replay copies.
+void Program::record() {
+  for (const LabelledOp& labelled : ops_)
+    if (const auto* use = std::get_if<UseWeights>(&labelled.op))
+      if (const auto stream = std::dynamic_pointer_cast<StreamedWeights>(use->stream)) copies_[stream] = stream->figures();
+  recording_ = device_.backend().record([this] { run_each(); });
+  for (auto& [stream, copies] : copies_) {
+    const StreamFigures after = stream->figures();
+    const StreamFigures before = copies;
+    copies.bytes = after.bytes - before.bytes, copies.fetches = after.fetches - before.fetches;
+    if (recording_) stream->repeated({.bytes = -copies.bytes, .fetches = -copies.fetches});
+  }
 }
 
 void Program::run_each() {

@@ -3,11 +3,12 @@
 // any more at the end is a temporary; temporaries share one arena, planned by the ops between first and last use.
 #pragma once
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "engine/tensor/tensor.h"
+#include "engine/stream/streamed_weights.h"
 
 namespace qeng {
 
@@ -32,6 +33,7 @@ class Program {
   explicit Program(Device& device) : device_(device) {}
   void plan(Captured& captured);
   void give_memory(const std::vector<std::weak_ptr<Tensor>>& tensors);
+  void record();
   void run_each();
 
   Device& device_;
@@ -41,6 +43,7 @@ class Program {
   size_t temporaries_ = 0;
   int64_t runs_ = 0;
   std::unique_ptr<Recording> recording_;
+  std::map<std::shared_ptr<StreamedWeights>, StreamFigures> copies_;  // of weights, that a replay makes
 };
 
 // One line an op: block, name, its views with shapes, flops and bytes. The views are in the backend's memory.

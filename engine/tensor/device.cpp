@@ -2,6 +2,8 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
+
 #include "kernels/error.h"
 
 namespace qeng {
@@ -18,8 +20,10 @@ size_t rounded(size_t bytes) {
 
 Buffer::~Buffer() {
   if (!device) return;
-  device->accounts_[account].bytes -= bytes;
+  Account& entry = device->accounts_[account];
+  if (!virtual_pages) entry.bytes -= bytes;
   if (owner) return;
+  if (!virtual_pages) entry.held -= bytes;
   const size_t size = rounded(bytes);
   if (virtual_pages) {
     munmap(data, size);
@@ -45,10 +49,41 @@ void Device::push_label(const std::string& label) {
   labels_.push_back(labels_.back().empty() ? label : labels_.back() + "." + label);
 }
 
-void Device::credit(const std::string& account, size_t bytes) {
+void Device::credit(const std::string& account, size_t bytes, bool held) {
   Account& entry = accounts_[account];
   entry.bytes += bytes;
+  if (held) entry.held += bytes;
   entry.peak = std::max(entry.peak, entry.bytes);
+}
+
+// Before what lies idle is given up, then what can be had again.
+void Device::make_room(size_t bytes, const std::string& account, const std::string& what) {
+  if (!budget_ || held_ + bytes <= budget_) return;
+  trim();
+  if (held_ + bytes > budget_ && reclaim_) reclaim_(held_ + bytes - budget_);
+  if (held_ + bytes <= budget_) return;
+  std::vector<std::pair<size_t, std::string>> largest;
+  for (const auto& [name, entry] : accounts_)
+    if (entry.held) largest.emplace_back(entry.held, name);
+  std::sort(largest.rbegin(), largest.rend());
+  std::string taken;
+  for (size_t i = 0; i < std::min<size_t>(largest.size(), 4); ++i)
+    taken += (i ? ", " : "; in use: ") + largest[i].second + " " + std::to_string(largest[i].first);
+  fail("memory", account, what.empty() ? "" : " (" + what + ")", label().empty() ? "" : " in " + label(), ": ", bytes,
+       " bytes more would exceed the ", budget_, " that ", budget_option_, " leaves, of which ", held_, " are held", taken,
+       ". Give ", budget_option_, " more, or use fewer or shorter rows (--rows, --row-tokens), --recompute or --weights stream");
+}
+
+void Device::hold(size_t bytes, const std::string& account, const std::string& what) {
+  make_room(bytes, account, what);
+  held_ += bytes;
+  credit(account, bytes, true);
+}
+
+void Device::let_go(size_t bytes, const std::string& account) {
+  held_ -= bytes;
+  accounts_[account].bytes -= bytes;
+  accounts_[account].held -= bytes;
 }
 
 std::shared_ptr<Buffer> Device::allocate(size_t bytes, const std::string& account) {
@@ -65,10 +100,7 @@ std::shared_ptr<Buffer> Device::allocate(size_t bytes, const std::string& accoun
     found->second.pop_back();
     cached_ -= size;
   } else {
-    if (budget_ && held_ + size > budget_) trim();
-    if (budget_ && held_ + size > budget_)
-      fail("memory", account, ": ", bytes, " bytes more would exceed the budget of ", budget_, " (", held_,
-           " in use); use fewer or shorter rows, or recompute");
+    make_room(size, account, "");
     try {
       buffer->data = backend_->allocate(size);
     } catch (const Error&) {
@@ -81,7 +113,7 @@ std::shared_ptr<Buffer> Device::allocate(size_t bytes, const std::string& accoun
   buffer->bytes = bytes;
   buffer->account = account;
   since_ += size;
-  credit(account, bytes);
+  if (!buffer->virtual_pages) credit(account, bytes, true);
   return buffer;
 }
 
@@ -92,7 +124,7 @@ std::shared_ptr<Buffer> Device::adopt(void* data, size_t bytes, const std::strin
   buffer->bytes = bytes;
   buffer->account = account;
   buffer->owner = std::move(owner);
-  credit(account, bytes);
+  credit(account, bytes, false);
   return buffer;
 }
 

@@ -21,6 +21,7 @@ struct Buffer {
   size_t bytes = 0;
   std::string account;          // "weights", "gradients", "activations", ...
   std::shared_ptr<void> owner;  // set where the memory belongs to something else, a mapped file for one
+  bool read_only = false;       // weights that are streamed: what is written there would be lost
   bool constant = false;        // made from host values while capturing: the program keeps it as it is
   bool virtual_pages = false;   // allocated while capturing: address space, until the program gives it memory
   ~Buffer();
@@ -28,6 +29,7 @@ struct Buffer {
 
 struct Account {
   size_t bytes = 0, peak = 0;
+  size_t held = 0;  // of bytes, what counts against the budget: not memory that something else owns
 };
 
 // What is made while a program is captured (engine/program/program.h).
@@ -53,11 +55,23 @@ class Device {
   Backend& backend() { return *backend_; }
   void run(const Op& op);
 
-  // Uninitialised memory, 64-byte aligned; Error("memory") over the budget or when the system has none.
+  // Uninitialised memory, 64-byte aligned; Error("memory") over the budget, naming account, block and what to change, or when
+  // the system has none.
   std::shared_ptr<Buffer> allocate(size_t bytes, const std::string& account);
   // Memory that `owner` keeps alive (a mapped file).
   std::shared_ptr<Buffer> adopt(void* data, size_t bytes, const std::string& account, std::shared_ptr<void> owner);
-  void set_budget(size_t bytes) { budget_ = bytes; }  // 0: none
+  // The most bytes to hold, 0: any number; the option that set it is what messages name. What is there already may exceed it.
+  void set_budget(size_t bytes, const std::string& option = "--device-budget") { budget_ = bytes, budget_option_ = option; }
+  size_t budget() const { return budget_; }
+  const std::string& budget_option() const { return budget_option_; }
+  size_t held() const { return held_; }  // what counts against it: memory in use, and kept for reuse
+  // Counts memory that is not allocate()'s against the budget: `what` of it may be told in Error("memory").
+  void hold(size_t bytes, const std::string& account, const std::string& what);
+  void let_go(size_t bytes, const std::string& account);
+  // Called with the bytes that lack before anything is refused, to let_go() of what can be had again. Empty: nobody.
+  void set_reclaim(std::function<void(size_t bytes)> reclaim) { reclaim_ = std::move(reclaim); }
+  bool reclaims() const { return static_cast<bool>(reclaim_); }
+  // Memory that is held; the address space of a capture is none.
   const std::map<std::string, Account>& accounts() const { return accounts_; }
   size_t allocated_since(bool reset);  // bytes allocated since last asked with reset: the host collects garbage on it
   void trim();                         // gives cached memory back to the system
@@ -92,11 +106,14 @@ class Device {
 
  private:
   friend struct Buffer;
-  void credit(const std::string& account, size_t bytes);
+  void credit(const std::string& account, size_t bytes, bool held);
+  void make_room(size_t bytes, const std::string& account, const std::string& what);
   std::unique_ptr<Backend> backend_;
   std::map<std::string, Account> accounts_;
   std::unordered_map<size_t, std::vector<void*>> cache_;
   size_t cached_ = 0, held_ = 0, budget_ = 0, since_ = 0;
+  std::string budget_option_;
+  std::function<void(size_t)> reclaim_;
   std::vector<std::string> labels_{""};
   OpListener* listener_ = nullptr;
   Captured* captured_ = nullptr;

@@ -214,6 +214,7 @@ void copy_into(Tensor& destination, const Tensor& source) {
 }
 
 void fill_normal(Tensor& x, double std_dev, uint64_t seed, uint64_t stream) {
+  if (!x.device().backend().computes()) return;
   constexpr double kTwoPi = 6.283185307179586;
   fill_from(x, [&](int64_t i) {  // Box-Muller; element i takes the cosine or sine of draw i / 2
     const Philox drawn = draw(seed, stream, static_cast<uint64_t>(i / 2));
@@ -223,12 +224,20 @@ void fill_normal(Tensor& x, double std_dev, uint64_t seed, uint64_t stream) {
 }
 
 void fill_uniform(Tensor& x, double low, double high, uint64_t seed, uint64_t stream) {
+  if (!x.device().backend().computes()) return;
   fill_from(x, [&](int64_t i) {
     return low + (high - low) * draw(seed, stream, static_cast<uint64_t>(i)).word[0] / 4294967296.0;
   });
 }
 
+void require_writable(const Tensor& x, const char* doing) {
+  if (x.buffer->read_only)
+    fail("unsupported", doing, ": ", x.label.empty() ? "this tensor" : x.label,
+         " is a weight that is streamed, whose memory is the file's; load the model with weights = \"copy\" or \"map\"");
+}
+
 void set_requires_grad(const TensorPtr& x, bool on) {
+  if (on) require_writable(*x, "requires_grad");
   if (on && is_block(x->view.dtype))
     fail("dtype", "requires_grad: ", shape_text(x->view), x->label.empty() ? "" : " " + x->label,
          " is stored in blocks, which are only read; train an adapter on it, or decode it first, with :to('bf16')");

@@ -55,6 +55,9 @@ void copy_into(Tensor& destination, const Tensor& source);  // converts the dtyp
 void fill_normal(Tensor& x, double std_dev, uint64_t seed, uint64_t stream);
 void fill_uniform(Tensor& x, double low, double high, uint64_t seed, uint64_t stream);
 
+// Error("unsupported") for a streamed weight.
+void require_writable(const Tensor& x, const char* doing);
+
 // Allocates the zeroed gradient, or drops it. Error("dtype") for a block format.
 void set_requires_grad(const TensorPtr& x, bool on);
 

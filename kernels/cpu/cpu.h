@@ -123,5 +123,8 @@ void run(const PulseGrad&, CpuContext&);
 void run(const Inertia&, CpuContext&);
 void run(const PackSigns&, CpuContext&);
 void run(const ClipToGrid&, CpuContext&);
+inline void run(const UseWeights& op, CpuContext&) {
+  if (op.stream) op.stream->use(op.unit, op.pass);
+}
 
 }  // namespace qeng

@@ -1,11 +1,44 @@
 // RowLinear: dot products of a few rows by reading each weight as it is stored, of many by panels of 16 of its rows,
 // both in the same order of sums, which depends on k alone.
+#include "kernels/cpu/row_linear.h"
+
 #include <cstring>
 #include <map>
 
-#include "kernels/cpu/cpu.h"
-
 namespace qeng {
+
+namespace {
+
+// y[j] = alpha * scale[j] * dot[j] + bias[j] + y[j]
+template <class Y, class B>
+void finish(const float* dots, int64_t n, float alpha, const float* scale, const B* bias, bool acc, Y* y) {
+  for (int64_t j = 0; j < n; ++j) {
+    float sum = alpha * (scale ? scale[j] * dots[j] : dots[j]);
+    if (bias) sum += to_f32(bias[j]);
+    if (acc) sum += to_f32(y[j]);
+    put(y + j, sum);
+  }
+}
+
+}  // namespace
+
+void finish_row(const RowLinear& op, size_t i, int64_t r, int64_t first, int64_t n, const float* dots) {
+  const View& y = op.y[i];
+  const View bias = op.bias.empty() ? View() : op.bias[i], scale = op.scale.empty() ? View() : op.scale[i];
+  const float* factors = scale ? scale.as<float>() + first : nullptr;
+  const auto with_bias = [&](auto* to) {
+    if (bias && bias.dtype == DType::bf16)
+      finish(dots, n, op.alpha, factors, bias.as<bf16>() + first, op.acc, to);
+    else
+      finish(dots, n, op.alpha, factors, bias ? bias.as<float>() + first : nullptr, op.acc, to);
+  };
+  const int64_t at_element = r * op.w[i].shape[0] + first;
+  if (!bias && !scale && !op.acc && op.alpha == 1 && y.dtype == DType::f32) {
+    std::memcpy(y.as<float>() + at_element, dots, static_cast<size_t>(n) * sizeof(float));
+    return;
+  }
+  y.dtype == DType::f32 ? with_bias(y.as<float>() + at_element) : with_bias(y.as<bf16>() + at_element);
+}
 
 namespace {
 
@@ -13,35 +46,6 @@ constexpr int64_t kFewRows = 16;  // of x, for which repacking a panel costs mor
 // Rows of x at a time: their codes stay in the last-level cache, or without panels in the thread's own.
 constexpr int64_t kMostRows = 512, kMostRowsOfFew = 128;
 constexpr int64_t kMostPiece = 1 << 18;  // bytes of w that a thread takes at a time for few rows: they fit its cache
-
-// y[j] = alpha * dot[j] + bias[j] + y[j]
-template <class Y, class B>
-void finish(const float* dots, int64_t n, float alpha, const B* bias, bool acc, Y* y) {
-  for (int64_t j = 0; j < n; ++j) {
-    float sum = alpha * dots[j];
-    if (bias) sum += to_f32(bias[j]);
-    if (acc) sum += to_f32(y[j]);
-    put(y + j, sum);
-  }
-}
-
-// Columns first .. first + n of row r of y_i.
-void finish(const RowLinear& op, size_t i, int64_t r, int64_t first, int64_t n, const float* dots) {
-  const View& y = op.y[i];
-  const View bias = op.bias.empty() ? View() : op.bias[i];
-  const auto with_bias = [&](auto* to) {
-    if (bias && bias.dtype == DType::bf16)
-      finish(dots, n, op.alpha, bias.as<bf16>() + first, op.acc, to);
-    else
-      finish(dots, n, op.alpha, bias ? bias.as<float>() + first : nullptr, op.acc, to);
-  };
-  const int64_t at_element = r * op.w[i].shape[0] + first;
-  if (!bias && !op.acc && op.alpha == 1 && y.dtype == DType::f32) {
-    std::memcpy(y.as<float>() + at_element, dots, static_cast<size_t>(n) * sizeof(float));
-    return;
-  }
-  y.dtype == DType::f32 ? with_bias(y.as<float>() + at_element) : with_bias(y.as<bf16>() + at_element);
-}
 
 // format: of rows
 isa::Activations round_rows(const View& x, DType format, CpuContext& context) {
@@ -111,6 +115,7 @@ std::vector<Piece> pieces_of(const RowLinear& op, int threads) {
   for (const View& w : op.w) total += static_cast<int64_t>(w.bytes());
   const int64_t bytes = std::clamp<int64_t>(total / (4 * threads), kMostPiece / 8, kMostPiece);
   for (size_t i = 0; i < op.w.size(); ++i) {
+    if (isa::is_signs(op.w[i].dtype)) continue;
     const int64_t n = op.w[i].shape[0];
     const auto row_bytes = static_cast<int64_t>(dtype_bytes(op.w[i].dtype, op.w[i].columns()));
     const DType format = op.w[i].dtype;
@@ -123,6 +128,9 @@ std::vector<Piece> pieces_of(const RowLinear& op, int threads) {
 }  // namespace
 
 void run(const RowLinear& op, CpuContext& context) {
+  const auto signs = [](const View& w) { return isa::is_signs(w.dtype); };
+  if (std::any_of(op.w.begin(), op.w.end(), signs)) sign_products(op, context);
+  if (std::all_of(op.w.begin(), op.w.end(), signs)) return;
   const int64_t rows = op.x.rows(), k = op.x.columns();
   const isa::Table& isa = *context.isa;
   std::map<std::pair<int64_t, int>, isa::Activations> rounded;  // by what formats share
@@ -131,6 +139,7 @@ void run(const RowLinear& op, CpuContext& context) {
   int64_t panel_bytes = 0, widest = isa::kPanelRows, most = std::min(rows, kMostRowsOfFew);
   for (size_t i = 0; i < op.w.size(); ++i) {
     const DType format = op.w[i].dtype;
+    if (isa::is_signs(format)) continue;
     if (!is_few(format, rows)) most = std::min(rows, kMostRows);
     if (!is_block(format)) {
       if (!wide) wide = wide_rows(op.x, context);
@@ -165,7 +174,7 @@ void run(const RowLinear& op, CpuContext& context) {
         isa.pack_panel(w.dtype, w.data, column, n, k, panel);
         isa.block_tiles(w.dtype, *x[i], first, count, panel, dots);
       }
-      for (int64_t r = 0; r < count; ++r) finish(op, i, first + r, column, n, dots + r * stride);
+      for (int64_t r = 0; r < count; ++r) finish_row(op, i, first + r, column, n, dots + r * stride);
     });
   }
 }

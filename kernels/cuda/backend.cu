@@ -7,6 +7,7 @@
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/library.h"
 #include "kernels/cuda/limits.h"
+#include "kernels/cuda/side_copies.h"
 
 namespace qeng {
 
@@ -145,10 +146,12 @@ class CudaBackend : public Backend {
 
   std::unique_ptr<Recording> record(const std::function<void()>& fn) override {
     context_.scratch.freeze(true);
+    copies_.used = false;
     cudaGraph_t graph = nullptr;
     check_cuda(cudaStreamBeginCapture(context_.stream, cudaStreamCaptureModeThreadLocal), "beginning to record");
     try {
       fn();
+      if (copies_.used) copies_.join(context_.stream);
     } catch (...) {
       cudaStreamEndCapture(context_.stream, &graph);
       if (graph) cudaGraphDestroy(graph);
@@ -185,6 +188,8 @@ class CudaBackend : public Backend {
     check_cuda(cudaEventRecord(done_, side_), "recording an event");
     check_cuda(cudaStreamWaitEvent(context_.stream, done_, 0), "ordering streams");
   }
+
+  std::unique_ptr<SideCopies> side_copies() override { return std::make_unique<CudaSideCopies>(context_, copies_); }
 
   void* allocate(size_t bytes) override {
     void* memory = nullptr;
@@ -261,6 +266,7 @@ class CudaBackend : public Backend {
 
   CudaContext context_;
   Staging staging_;
+  SideStream copies_;
   cudaStream_t side_ = nullptr;  // ahead()'s, with the point that its next call waits for and the end of the last one
   cudaEvent_t before_ = nullptr, done_ = nullptr;
   Fault* seen_ = nullptr;  // pinned: the fault record as of the last synchronisation

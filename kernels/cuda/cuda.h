@@ -131,6 +131,9 @@ void run(const DecodePackets&, CudaContext&);
 void run(const SumSquares&, CudaContext&);
 void run(const ClipScale&, CudaContext&);
 void run(const AdamW&, CudaContext&);
+inline void run(const UseWeights& op, CudaContext&) {
+  if (op.stream) op.stream->use(op.unit, op.pass);
+}
 void run(const ScaleColumns&, CudaContext&);
 void run(const ScaleColumnsGrad&, CudaContext&);
 void run(const PulseGrad&, CudaContext&);

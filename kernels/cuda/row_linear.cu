@@ -9,10 +9,12 @@ namespace {
 
 constexpr int kThreads = 128, kRun = 8;  // elements to a lane, 256 to a warp: the largest group
 
-// codes: [rows, k], scales: [rows, k / group]; group: 32, 64, 128 or 256, which divides k. pieces: warps to a row.
+// codes: [rows, k], scales: [rows, k / block]; block: 32, 64, 128 or 256, which divides k; group: of elements that have one
+// scale, as many or a multiple, at most 256. pieces: warps to a row.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    round_rows(const T* x, int64_t rows, int64_t k, int pieces, int group, bool vectors, int8_t* codes, float* scales) {
+    round_rows(const T* x, int64_t rows, int64_t k, int pieces, int block, int group, bool vectors, int8_t* codes,
+               float* scales) {
   const int64_t warp = int64_t{blockIdx.x} * (kThreads / kWarp) + threadIdx.x / kWarp;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int64_t row = warp / pieces, column = warp % pieces * (kWarp * kRun) + lane * kRun;
@@ -40,25 +42,26 @@ __global__ void __launch_bounds__(kThreads)
     packed[i / 4] |= (static_cast<uint32_t>(blocks::activation_code(values[i], rounding.inverse)) & 255u)
                      << (i % 4 * 8);
   *reinterpret_cast<uint2*>(codes + row * k + column) = make_uint2(packed[0], packed[1]);
-  if (column % group == 0) scales[(row * k + column) / group] = rounding.scale;
+  if (column % block == 0) scales[(row * k + column) / block] = rounding.scale;
 }
 
 struct Rounded {
-  int group;
+  int block, group;
   int8_t* codes;
   float* scales;
 };
 
-Rounded round_activations(const RowLinear& op, int group, CudaContext& context) {
+Rounded round_activations(const RowLinear& op, int block, int group, CudaContext& context) {
   const int64_t rows = op.x.rows(), k = op.x.columns();
-  const Rounded rounded{group, context.scratch.take<int8_t>(rows * k), context.scratch.take<float>(rows * k / group)};
+  const Rounded rounded{block, group, context.scratch.take<int8_t>(rows * k),
+                        context.scratch.take<float>(rows * k / block)};
   const int pieces = static_cast<int>(ceil_div(k, kWarp * kRun));
   const int64_t grid = ceil_div(rows * pieces, kThreads / kWarp);
   if (grid > INT32_MAX) fail("unsupported", op.name, ": x is ", shape_text(op.x), ", more than one launch takes");
   for_float(op.x, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     QENG_LAUNCH(context, round_rows<T>, dim3(static_cast<unsigned>(grid)), dim3(kThreads), 0, op.x.as<T>(), rows, k,
-                pieces, group, aligned(op.x.data, 16), rounded.codes, rounded.scales);
+                pieces, block, group, aligned(op.x.data, 16), rounded.codes, rounded.scales);
   });
   return rounded;
 }
@@ -91,6 +94,7 @@ void run(const RowLinear& op, CudaContext& context) {
       const View bias = op.bias.empty() ? View() : op.bias[i];
       p.weight[p.count++] = {op.w[i].data,
                              bias.data,
+                             op.scale.empty() ? nullptr : op.scale[i].as<float>(),
                              op.y[i].data,
                              op.w[i].shape[0],
                              bias.dtype == DType::f32,
@@ -102,10 +106,11 @@ void run(const RowLinear& op, CudaContext& context) {
       dense_products(op.name, p, dtype, context);
       continue;
     }
-    const int group = dtype_info(dtype).elements;
-    const auto same = [&](const Rounded& x) { return x.group == group; };
+    const bool signs = dtype == DType::one_bit || dtype == DType::ternary;
+    const int block = dtype_info(dtype).elements, group = signs ? blocks::kSignGroup : block;
+    const auto same = [&](const Rounded& x) { return x.block == block && x.group == group; };
     auto found = std::find_if(rounded.begin(), rounded.end(), same);
-    if (found == rounded.end()) found = rounded.insert(found, round_activations(op, group, context));
+    if (found == rounded.end()) found = rounded.insert(found, round_activations(op, block, group, context));
     p.codes = found->codes, p.scales = found->scales;
     block_products(op.name, p, dtype, context);
   }

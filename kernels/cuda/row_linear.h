@@ -12,6 +12,7 @@ constexpr int kMostWeights = 4;  // of one launch: q, k, v; gate, up
 
 struct RowWeight {
   const void *w, *bias;  // bias: or null
+  const float* scale;    // or null
   void* y;
   int64_t n;
   bool bias_f32, y_f32;  // otherwise of x's dtype
@@ -39,7 +40,7 @@ __device__ inline const RowWeight& weight_of(const RowProducts& p, int64_t& j) {
 
 // y[r, j] from the sum over k.
 __device__ inline void finish_row(const RowProducts& p, const RowWeight& weight, int64_t r, int64_t j, float total) {
-  float value = __fmul_rn(p.alpha, total);
+  float value = __fmul_rn(p.alpha, weight.scale ? __fmul_rn(weight.scale[j], total) : total);
   if (weight.bias)
     value = __fadd_rn(value, weight.bias_f32 || p.x_f32 ? static_cast<const float*>(weight.bias)[j]
                                                         : to_f32(static_cast<const bf16*>(weight.bias)[j]));

@@ -33,8 +33,9 @@ local function names_of(parameters)
   return names
 end
 
--- state: what has to be the same after resuming, as a JSON-able table; step is its number of finished steps.
-function checkpoint.save(out, model, adamw, state, keep)
+-- state: what has to be the same after resuming, as a JSON-able table; step is its number of finished steps. bits: of one-bit weights
+-- that learn, q.inertia or q.phases, or nil.
+function checkpoint.save(out, model, adamw, state, keep, bits)
   q.fs.mkdir(folder(out))
   local dir = ("%s/step-%06d"):format(folder(out), state.step)
   local tmp = dir .. ".tmp"
@@ -47,6 +48,10 @@ function checkpoint.save(out, model, adamw, state, keep)
   local optimizer, steps = adamw:state(names_of(parameters))
   q.safetensors.save(tmp .. "/optimizer.safetensors", optimizer)
   state.optimizer_steps = steps
+  if bits then
+    q.safetensors.save(tmp .. "/bits.safetensors", bits:tensors())
+    state.bits = bits:state()
+  end
   q.fs.write(tmp .. "/state.json", q.json.encode(state, { pretty = true }) .. "\n")
   q.fs.replace_dir(tmp, dir)
   local names = checkpoint.list(out)
@@ -58,13 +63,19 @@ function checkpoint.save(out, model, adamw, state, keep)
   end
 end
 
--- Restores the newest checkpoint into model and optimizer; its state, or nil where there is none.
-function checkpoint.load(out, model, adamw)
+-- Restores the newest checkpoint into model, optimizer and bits; its state, or nil where there is none.
+function checkpoint.load(out, model, adamw, bits)
   local names = checkpoint.list(out)
   local name = names[#names]
   if not name then return nil end
   local dir = folder(out) .. "/" .. name
   local state = q.json.decode(q.fs.read(dir .. "/state.json"))
+  if bits then
+    if not state.bits then q.error("format", dir .. ": holds no counters of one-bit weights: the run was started with other options") end
+    local stored = q.safetensors.open(dir .. "/bits.safetensors")
+    bits:restore(state.bits, stored)
+    stored:close()
+  end
   local parameters = model:trainable()
   local file = q.safetensors.open(dir .. "/parameters.safetensors")
   for _, parameter in ipairs(parameters) do

@@ -4,6 +4,7 @@ local gguf_config = require "qeng.gguf_config"
 local hadamard = require "qeng.gguf_hadamard"
 local names = require "qeng.gguf_names"
 local q = require "qeng.core"
+local stream = require "qeng.stream"
 
 local gguf = {}
 
@@ -32,10 +33,10 @@ end
 
 -- Brings the weights of an open GGUF or safetensors file into memory as q.load's options have it; returns whether they are there.
 function gguf.into_memory(file, opt)
-  if opt.weights and opt.weights ~= "copy" and opt.weights ~= "map" then
-    q.error("value", ("weights = %q: expected \"map\" or \"copy\""):format(tostring(opt.weights)))
+  if opt.weights and opt.weights ~= "copy" and opt.weights ~= "map" and opt.weights ~= "stream" then
+    q.error("value", ("weights = %q: expected \"map\", \"copy\" or \"stream\""):format(tostring(opt.weights)))
   end
-  if opt.weights == "map" or not opt.weights and opt.writable then return false end
+  if opt.weights == "map" or opt.weights == "stream" or not opt.weights and opt.writable then return false end
   return file:load { if_room = not opt.weights }
 end
 
@@ -43,6 +44,7 @@ end
 -- writable, weights, as q.load has them.
 function gguf.open(path, opt)
   local file = q.gguf.open(path)
+  stream.check(path, opt)
   local in_memory = gguf.into_memory(file, opt)
   local values, architecture, factors = gguf_config.read(file, path, hadamard.keys)
   local dtype = opt.dtype or activation_dtype(file)
@@ -62,7 +64,8 @@ function gguf.open(path, opt)
     local dense = info.dtype == "f32" or info.dtype == "bf16"
     local as = (dense or #shape == 1 or opt.writable) and dtype or nil
     return file:tensor(stored, {
-      dtype = as, shape = shape, heads = names.heads(architecture, name, c), copy = opt.writable, label = "weights",
+      dtype = as, shape = shape, heads = names.heads(architecture, name, c), copy = opt.writable, stream = opt.weights == "stream",
+      label = opt.weights == "stream" and "weights in files" or "weights",
       interleave = in_memory and (stored ~= "token_embd.weight" or not file:info "output.weight"),  -- not what is read by rows alone
     })
   end

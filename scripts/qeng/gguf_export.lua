@@ -1,5 +1,6 @@
 -- Models as GGUF files. A source is what is written: {metadata = {{key, type, value}...}, tensors = {{name =, shape =, read =,
--- heads =}...}, shape = for gguf_types}; read() gives the tensor, heads says that its rows have to move to llama's order.
+-- heads =, signs =}...}, shape = for gguf_types}; read() gives the tensor, heads says that its rows have to move to llama's order.
+-- signs: "one_bit" or "ternary" where the tensor is that, and read() also gives the f32 scale of each row.
 
 local architectures = require "qeng.architectures"
 local config = require "qeng.config"
@@ -134,7 +135,7 @@ local function source_of(hf, c, name, tokenizer, parameters)
       read = function() return parameter.read():to "f32" + q.zeros(parameter.shape, "f32"):fill(1) end
     end
     table.insert(source.tensors, {
-      name = stored, shape = parameter.shape, read = read, heads = names.heads(a, parameter.name, c),
+      name = stored, shape = parameter.shape, read = read, heads = names.heads(a, parameter.name, c), signs = parameter.signs,
     })
   end
   return source
@@ -152,7 +153,11 @@ function export.of_model(model)
   if model.rotations then q.error("unsupported", "save_gguf: this model's weights are stored rotated; quantize.lua copies such a file") end
   local parameters = {}
   for i, parameter in ipairs(model.parameters) do
-    parameters[i] = { name = parameter.name, shape = parameter.tensor:shape(), read = function() return parameter.tensor end }
+    local scale = parameter.row_scale
+    parameters[i] = {
+      name = parameter.name, shape = parameter.tensor:shape(), signs = scale and parameter.tensor:dtype(),
+      read = function() return parameter.tensor, scale end,
+    }
   end
   local name = model.dir or model.gguf and model.gguf.path
   return source_of(model.arch.hf, model.config, name and basename(name) or "model", model.tokenizer, parameters)
@@ -206,9 +211,14 @@ end
 
 -- ---------------------------------------------------------------- writing
 
-local function to_type(tensor, type, importance)
-  if tensor:dtype() == type then return tensor end
+local function to_type(tensor, type, importance, scale)
   local dense = type == "f32" or type == "f16" or type == "bf16"
+  if scale then
+    local exact = tensor:dtype() == "one_bit" and "q1_0" or "tq2_0"
+    if dense or type == exact then return q.join_row_scale(tensor, scale, type) end
+    tensor = q.join_row_scale(tensor, scale, "f32")
+  end
+  if tensor:dtype() == type then return tensor end
   if dense then return tensor:to(type) end
   local kind = tensor:dtype()
   if kind ~= "f32" and kind ~= "f16" and kind ~= "bf16" then tensor = tensor:to "f32" end
@@ -224,7 +234,7 @@ function export.write(path, source, plan, opt)
   if plan.file_type then list[#list + 1] = { "general.file_type", "u32", plan.file_type } end
   list[#list + 1] = { "general.quantization_version", "u32", 2 }
   for i, tensor in ipairs(source.tensors) do
-    local type, note = plan:type_of(tensor.name, tensor.shape)
+    local type, note = plan:type_of(tensor.name, tensor.shape, tensor.signs)
     if note then
       if not notes[note] then notes[note], notes[#notes + 1] = 0, note end
       notes[note] = notes[note] + 1
@@ -237,14 +247,15 @@ function export.write(path, source, plan, opt)
   for i, tensor in ipairs(source.tensors) do
     q.no_grad(q.scope, function()
       local type = specs[i].dtype
-      local original = tensor.read()
-      local result = to_type(original, type, opt.importance and opt.importance[tensor.name])
+      local original, scale = tensor.read()
+      local result = to_type(original, type, opt.importance and opt.importance[tensor.name], scale)
       local sums = by_type[type]
       if not sums then
         sums = { type = type, tensors = 0, elements = 0, bytes = 0, error = 0, total = 0 }
         by_type[type], order[#order + 1] = sums, sums
       end
       if opt.measure and result ~= original then
+        if scale then original = q.join_row_scale(original, scale, "f32") end
         local off, all = q.squared_error(original, result)
         sums.error, sums.total = sums.error + off, sums.total + all
       end

@@ -92,7 +92,8 @@ local function read_overrides(text)
   return list
 end
 
--- A plan: plan:type_of(name, shape of the tensor) -> type, reason it is not what was asked for (or nil).
+-- A plan: plan:type_of(name, shape of the tensor, signs) -> type, reason it is not what was asked for (or nil). signs: see gguf_export;
+-- such a tensor never falls back to a type of few bits, which would round what is exact.
 local Plan = {}
 Plan.__index = Plan
 
@@ -102,13 +103,17 @@ function types.plan(mix, overrides, shape)
   return setmetatable({ mix = mix, file_type = mixes[mix][2], overrides = read_overrides(overrides or ""), shape = shape }, Plan)
 end
 
-function Plan:type_of(name, dims)
+function Plan:type_of(name, dims, signs)
   if #dims == 1 then return "f32" end
   local type = of_mix(self.mix, name, self.shape)
   for _, override in ipairs(self.overrides) do
     if name:find(override.pattern) then type, override.used = override.type, true end
   end
   local fits = types.fitting(type, dims[#dims])
+  if fits ~= type and signs then
+    q.error("shape", ("%s: %s weights, and blocks of %s hold %d, which do not divide %d columns: give it a type that fits, such as %s=f16 in the overrides"):format(
+      name, signs, type, block[type] or 32, dims[#dims], name))
+  end
   if fits ~= type then
     return fits, ("as %s instead of %s, whose blocks of %d do not divide %d columns"):format(fits, type, block[type] or 32, dims[#dims])
   end

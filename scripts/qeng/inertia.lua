@@ -64,6 +64,8 @@ local function attach(self, index, part)
   })
 end
 
+function inertia.name_of(part) return ("%s.inertia.%d"):format(part.layer.name, part.first) end
+
 -- opt.parts: {{layer =, first =, rows =, [state =]}...}, the rows of layers that learn; all of the model's where it is absent.
 function inertia.new(model, opt)
   opt = opt or {}
@@ -149,16 +151,19 @@ function Inertia:histogram()
   return total
 end
 
--- What a checkpoint keeps: {{name, tensor}...}, and a table of numbers.
+-- What a checkpoint keeps: {{name, tensor}...}, the model's bits among them, and a table of numbers.
 function Inertia:tensors()
   local list = {}
-  for _, part in ipairs(self.parts) do
-    list[#list + 1] = { ("%s.inertia.%d"):format(part.layer.name, part.first), part.state }
-  end
+  for _, layer in ipairs(self.model.linears) do list[#list + 1] = { layer.name .. ".weight", layer.weight } end
+  for _, part in ipairs(self.parts) do list[#list + 1] = { inertia.name_of(part), part.state } end
   return list
 end
-function Inertia:state() return { z = self.z } end
-function Inertia:restore(state) self.z = state.z or {} end
+function Inertia:state() return { z = q.json.array(self.z) } end
+-- Brings back what state() and tensors() gave; file: of the tensors.
+function Inertia:restore(state, file)
+  self.z = state.z or {}
+  for _, each in ipairs(self:tensors()) do each[2]:copy(file:tensor(each[1])) end
+end
 
 -- Ends the learning: the weights stay as they are, the counters are freed.
 function Inertia:free()
@@ -168,4 +173,5 @@ function Inertia:free()
   end
 end
 
+inertia.Inertia = Inertia
 return inertia

@@ -15,7 +15,9 @@ local hub = require "qeng.hub"
 local models = require "qeng.model"
 local inertia = require "qeng.inertia"
 local onebit = require "qeng.onebit"
+local onebit_convert = require "qeng.onebit_convert"
 local onebit_compare = require "qeng.onebit_compare"
+local onebit_pretrain = require "qeng.onebit_pretrain"
 local options = require "qeng.options"
 local phases = require "qeng.phases"
 local run = require "qeng.run"
@@ -28,6 +30,7 @@ q.load = models.load
 q.random_model = models.random
 q.slot = models.slot
 q.train = require "qeng.train"
+q.plan = require "qeng.plan"
 q.convert = data.convert
 q.train_tokenizer = bpe.train
 q.conversion_summary = data.summary
@@ -38,10 +41,14 @@ q.hub.model = hub.model
 q.hub.data = hub.data
 q.hub.files = hub.files
 q.device_options = run.device_options
+q.weight_options = run.weight_options
 q.use_device = run.use_device
 q.finetune = run.finetune
 
-q.onebit = { random = onebit.random, compare = onebit_compare.run }
+q.onebit = {
+  random = onebit.random, learn = onebit.learn, weights = onebit.weights, compare = onebit_compare.run, convert = onebit_convert.run,
+  options = onebit_pretrain.options, inertia_options = onebit_pretrain.inertia, pretrain = onebit_pretrain.run,
+}
 q.inertia = inertia.new
 q.phases = phases.new
 

@@ -10,6 +10,7 @@ local gguf_lora = require "qeng.gguf_lora"
 local hub = require "qeng.hub"
 local int4 = require "qeng.int4"
 local peft = require "qeng.peft"
+local stream = require "qeng.stream"
 
 local Model = {}
 Model.__index = Model
@@ -33,6 +34,7 @@ local function load_gguf(path, opt)
   file.rope_factors = checkpoint.factors
   local model = build(file, checkpoint.dtype, checkpoint.source, checkpoint.rotations)
   checkpoint.finish(model)
+  stream.attach(model, opt)
   return model
 end
 
@@ -40,6 +42,7 @@ end
 -- weights and activations; the file's own by default. A GGUF's matrices of f16 and of block formats stay as they are stored.
 -- opt.writable: the weights get memory of their own, for full fine-tuning. opt.weights, of those that are not and on the CPU: "map" reads
 -- them where the file is mapped, "copy" from a copy in large pages, which is faster; by default there is a copy if memory has room for two.
+-- "stream": from the mapped file, within opt.host_budget bytes for the whole process (stream.lua).
 function M.load(dir, opt)
   opt = opt or {}
   dir = hub.resolve_model(dir)
@@ -50,20 +53,37 @@ function M.load(dir, opt)
   local file = config.read(dir)
   local weights = q.safetensors.open(dir)
   gguf.into_memory(weights, opt)
+  stream.check(dir, opt)
   local known = {}
   local dtype = opt.dtype
   local packed = int4.of(file, weights)
+  if packed and opt.weights == "stream" then
+    q.error("unsupported", dir .. ": weights packed by AWQ or GPTQ are repacked in memory and cannot be streamed; stream a GGUF file of the model (recipes/quantize.lua)")
+  end
   local function source(name, shape)
     local blocks = packed and packed.take(name, shape, known)
     if blocks then return blocks end
     local info = weights:info(name)
     if not info then q.error("format", ("%s: tensor %s is missing, though config.json asks for it"):format(dir, name)) end
+    if info.dtype == "one_bit" or info.dtype == "ternary" then
+      known[name] = true
+      return weights:tensor(name, { shape = shape, copy = opt.writable, label = "weights" })
+    end
     dtype = dtype or (info.dtype == "f32" and "f32" or "bf16")
     known[name] = true
-    return weights:tensor(name, { dtype = dtype, shape = shape, copy = opt.writable, label = "weights" })
+    return weights:tensor(name, { dtype = dtype, shape = shape, copy = opt.writable, stream = opt.weights == "stream", label = opt.weights == "stream" and "weights in files" or "weights" })
   end
   local model = build(file, nil, source)
   model.dtype, model.dir = dtype, dir
+  for _, layer in ipairs(model.linears) do
+    local scale = layer.name .. ".weight_scale"
+    if weights:info(scale) and not packed then
+      known[scale] = true
+      require("qeng.onebit").give_scale(model, layer, weights:tensor(scale, { dtype = "f32", shape = { layer.weight:shape()[1] }, copy = opt.writable, label = "weights" }))
+    elseif layer.weight:dtype() == "one_bit" or layer.weight:dtype() == "ternary" then
+      q.error("format", ("%s: tensor %s is missing: the weight beside it has no scale of its own"):format(dir, scale))
+    end
+  end
   for _, name in ipairs(weights:names()) do
     local tied = name == "lm_head.weight" and model.config.tied
     local spare = tied or name:find("rotary_emb.inv_freq", 1, true) or packed and packed.spare(name)
@@ -73,6 +93,7 @@ function M.load(dir, opt)
   end
   local ok, tokenizer = pcall(q.tokenizer, dir)
   if ok then model.tokenizer = tokenizer else model.tokenizer_error = tokenizer end
+  stream.attach(model, opt)
   return model
 end
 
@@ -208,6 +229,7 @@ end
 
 -- Trains every parameter (load the model with writable = true).
 function Model:full()
+  stream.refuse(self, "full: every weight would change")
   for _, parameter in ipairs(self.parameters) do parameter.tensor:requires_grad(true) end
   self.mode = "full"
   return self
@@ -216,6 +238,7 @@ end
 -- {{name=, tensor=}...} in a fixed order.
 function Model:trainable()
   if self.mode == "lora" then return self.adapter.parameters end
+  if self.mode == "onebit" then return require("qeng.onebit").float_parameters(self) end
   return self.mode == "full" and self.parameters or {}
 end
 
@@ -235,7 +258,10 @@ end
 function Model:save_adapter_gguf(path) return gguf_lora.save(self, path) end
 -- opt: type (f16; any mix of gguf_types.lua), overrides, importance, as gguf_export.write has them.
 function Model:save_gguf(path, opt) return gguf_export.save(self, path, opt) end
-function Model:merge() return peft.merge(self) end
+function Model:merge()
+  stream.refuse(self, "merge: the merged weights would lie in memory")
+  return peft.merge(self)
+end
 
 -- A Hugging Face folder of the weights as they are (merge first): config, tokenizer files, safetensors in shards. opt: dtype
 -- (the weights' own; the model's where they come from a GGUF file), max_shard_bytes.
@@ -251,6 +277,9 @@ function Model:save(dir, opt)
   q.fs.mkdir(tmp)
   local tensors = {}
   for _, parameter in ipairs(self.parameters) do tensors[#tensors + 1] = { parameter.name, parameter.tensor } end
+  for _, layer in ipairs(self.linears) do
+    if layer.row_scale then tensors[#tensors + 1] = { layer.name .. ".weight_scale", layer.row_scale } end
+  end
   q.safetensors.save(tmp, tensors, { metadata = { format = "pt" }, max_shard_bytes = opt.max_shard_bytes or 4e9, dtype = dtype })
   local values = {}
   for key, value in pairs(self.config_values) do values[key] = value end

@@ -49,7 +49,7 @@ end
 function Linear:__call(x)
   if self.rotation then x = q.hadamard(x, self.rotation) end
   if self.model.observe then self.model.observe(self.name .. ".weight", x) end
-  if self.row_scale then return scaled(self, x) end
+  if self.row_scale and not self.whole then return scaled(self, x) end
   return q.linear(x, self.weight, { bias = self.bias, lora = self.lora })
 end
 
@@ -185,12 +185,17 @@ function nn.decoder(model, source, c, new_block)
   end
 
   return function(tokens, seq)
+    local weights = model.stream  -- stream.lua: unit 0 is the embedding, i a block, the last one norm and head
+    if weights then weights:use(0) end
     local x, branch = q.block("embed", embed, tokens, seq.positions), nil
     for i, block in ipairs(blocks) do
       local name = "layers." .. (i - 1)
+      if weights and not model.recompute then weights:use(i) end
       if model.recompute then
         x = q.checkpoint(name, function(input)
+          if weights then weights:use(i) end
           local stream, addend = block(input, nil, seq, i)
+          if weights then weights:mark(i) end
           return stream + addend
         end, x)
       elseif seq.inference then  -- nothing but its results is wanted again: the next block has its memory, still in the caches
@@ -200,8 +205,10 @@ function nn.decoder(model, source, c, new_block)
         if addend then addend:free() end
       else
         x, branch = q.block(name, block, x, branch, seq, i)
+        if weights then weights:mark(i) end  -- where its gradient begins
       end
     end
+    if weights then weights:use(c.layers + 1) end
     local hidden = select(2, q.block("norm", norm.of_sum, norm, x, branch))
     return of_head and q.hadamard(hidden, of_head) or hidden
   end

@@ -58,6 +58,14 @@ function onebit.random(values, opt)
   return onebit.learn(model, rule, opt)
 end
 
+-- Sets what the rows of a layer's weight are scaled by: [out] f32.
+function onebit.give_scale(model, layer, scale)
+  layer.row_scale = scale:label(layer.name .. ".weight_scale")
+  for _, parameter in ipairs(model.parameters) do
+    if parameter.tensor == layer.weight then parameter.row_scale = scale end
+  end
+end
+
 -- Makes a model whose linear layers hold bits (or what `rule` keeps instead) learn by that rule: gives each layer its scale, and sets
 -- what model:trainable() lists. Counters and momenta are q.inertia's.
 function onebit.learn(model, rule, opt)
@@ -68,7 +76,7 @@ function onebit.learn(model, rule, opt)
       if residual[layer.role] then layer.weight:copy(layer.weight * (1 / math.sqrt(2 * model.config.layers))) end
     else
       local shape = layer.weight:shape()
-      layer.row_scale = layer.row_scale or q.zeros({ shape[1] }, "f32", "weights"):fill(first_scale(layer, model.config.layers)):label(layer.name .. ".weight_scale")
+      if not layer.row_scale then onebit.give_scale(model, layer, q.zeros({ shape[1] }, "f32", "weights"):fill(first_scale(layer, model.config.layers))) end
       layer.row_scale:requires_grad(true)
       table.insert(model.row_scales, { name = layer.name .. ".weight_scale", tensor = layer.row_scale, rate = "scales" })
     end
@@ -99,6 +107,16 @@ function onebit.float_parameters(model)
   end
   for _, scale in ipairs(model.row_scales) do list[#list + 1] = scale end
   return list
+end
+
+-- AdamW's groups for these parameters, scales of rows at their share of the rate: groups, rates.
+function onebit.rate_groups(parameters, scale_rate)
+  local groups, rates = {}, { 1 }
+  for i, parameter in ipairs(parameters) do
+    groups[i] = parameter.rate == "scales" and 1 or 0
+    if groups[i] == 1 then rates[2] = scale_rate end
+  end
+  return groups, rates
 end
 
 -- After a step of the latents' optimizer: clips them, and makes bits or grid points of them.

@@ -24,14 +24,9 @@ local function tensors(parameters)
   return list
 end
 
--- AdamW of the floats, scales of rows at their share of its rate.
 local function float_optimizer(parameters, scale_rate)
-  local groups, any = {}, false
-  for i, parameter in ipairs(parameters) do
-    groups[i] = parameter.rate == "scales" and 1 or 0
-    any = any or groups[i] == 1
-  end
-  return q.adamw_state(tensors(parameters), { beta1 = 0.9, beta2 = 0.99, eps = 1e-10, groups = groups, rates = any and { 1, scale_rate } or { 1 } })
+  local groups, rates = onebit.rate_groups(parameters, scale_rate)
+  return q.adamw_state(tensors(parameters), { beta1 = 0.9, beta2 = 0.99, eps = 1e-10, groups = groups, rates = rates })
 end
 
 local function learns_by_pulses(case) return case.rule == "counter" or case.rule == "bop" end

@@ -1,5 +1,6 @@
 -- A recipe's command line from one table: name = { default, help, min =, max =, choices =, kind =, required = }.
--- The type is the default's (false: a switch; nil defaults need kind = "string" or "number"). --name value and --name=value;
+-- The type is the default's (false: a switch; nil defaults need kind = "string", "number" or "bytes", which takes 500M, 1.5G
+-- and gives a number, of units of 1000). --name value and --name=value;
 -- underscores are written as dashes. --help prints the table and exits; an unknown name is an error with the nearest ones.
 
 local q = require "qeng.core"
@@ -66,7 +67,7 @@ function options.help(declared, program)
   for _, name in ipairs(ordered(declared)) do
     local spec = declared[name]
     local kind = kind_of(spec)
-    local left = flag(name) .. (kind == "boolean" and "" or kind == "number" and " N" or spec.choices and " " .. table.concat(spec.choices, "|") or " TEXT")
+    local left = flag(name) .. (kind == "boolean" and "" or kind == "number" and " N" or kind == "bytes" and " SIZE" or spec.choices and " " .. table.concat(spec.choices, "|") or " TEXT")
     local notes = {}
     if spec[1] ~= nil and spec[1] ~= false and spec[1] ~= "" then notes[#notes + 1] = "default " .. shown(spec[1]) end
     if spec.min then notes[#notes + 1] = "at least " .. shown(spec.min) end
@@ -79,10 +80,16 @@ end
 
 local function usage(...) q.error("usage", (...):format(select(2, ...))) end
 
+local units = { [""] = 1, K = 1e3, M = 1e6, G = 1e9, T = 1e12 }
+
 local function convert(name, spec, text)
   local kind = kind_of(spec)
   local value = text
-  if kind == "number" then
+  if kind == "bytes" then
+    local number, unit = text:match "^([%d.]+)([KMGT]?)B?$"
+    value = tonumber(number) and math.floor(tonumber(number) * units[unit] + 0.5)
+    if not value or value < 1 then usage("%s %s: expected a size, as 500M, 1.5G or a number of bytes", flag(name), text) end
+  elseif kind == "number" then
     value = tonumber(text)
     if not value then usage("%s %s: not a number", flag(name), text) end
     local integral = spec[1] and spec[1] == math.floor(spec[1]) and spec.integer ~= false and (spec.integer or spec[1] ~= 0)

@@ -110,17 +110,15 @@ local function largest(self)
   return parts
 end
 
-local function key_of(part) return ("%s %d %d"):format(part.layer.name, part.first, part.rows) end
-
 local function switch(self, parts)
   if self.inertia then
     for _, part in ipairs(self.inertia.parts) do
       q.learn_nothing(part.layer.weight)
-      if self.keep then self.kept[key_of(part)] = part.state else part.state:free() end
+      if self.keep then self.kept[inertia.name_of(part)] = part.state else part.state:free() end
     end
   end
   local fresh = {}
-  for i, part in ipairs(parts) do fresh[i] = { layer = part.layer, first = part.first, rows = part.rows, state = self.kept[key_of(part)] } end
+  for i, part in ipairs(parts) do fresh[i] = { layer = part.layer, first = part.first, rows = part.rows, state = self.kept[inertia.name_of(part)] } end
   local knobs = {}
   for name, value in pairs(self.knobs) do knobs[name] = value end
   knobs.parts = fresh
@@ -148,6 +146,43 @@ function Phases:observe()
   if self.by == "gradient" and self.last then self.next = largest(self) end
 end
 
+-- As of Inertia; counters that rest are among the tensors.
+function Phases:tensors()
+  local list, seen = self.inertia:tensors(), {}
+  for _, each in ipairs(list) do seen[each[1]] = true end
+  local names = {}
+  for name in pairs(self.kept) do names[#names + 1] = name end
+  table.sort(names)
+  for _, name in ipairs(names) do
+    if not seen[name] then list[#list + 1] = { name, self.kept[name] } end
+  end
+  return list
+end
+local function described(parts)
+  local list = {}
+  for i, part in ipairs(parts or {}) do list[i] = { part.layer.name, part.first, part.rows } end
+  return q.json.array(list)
+end
+function Phases:state()
+  local kept = {}
+  for name, state in pairs(self.kept) do kept[name] = q.json.array(state:shape()) end
+  return { phase = self.phase, parts = described(self.inertia.parts), next = self.next and described(self.next) or nil, kept = kept,
+    inertia = self.inertia:state() }
+end
+function Phases:restore(state, file)
+  local layers = {}
+  for _, layer in ipairs(self.model.linears) do layers[layer.name] = layer end
+  local function parts_of(list)
+    local parts = {}
+    for i, each in ipairs(list) do parts[i] = { layer = layers[each[1]], first = each[2], rows = each[3] } end
+    return parts
+  end
+  for name in pairs(state.kept) do self.kept[name] = file:tensor(name):clone() end
+  switch(self, parts_of(state.parts))
+  self.phase, self.next = state.phase, state.next and parts_of(state.next)
+  self.inertia:restore(state.inertia, file)
+end
+
 function Phases:histogram() return self.inertia:histogram() end
 
 function Phases:free()
@@ -155,5 +190,5 @@ function Phases:free()
   for _, state in pairs(self.kept) do state:free() end
 end
 
-phases.weights_of = weights_of
+phases.Phases = Phases
 return phases

@@ -7,6 +7,9 @@ local progress = {}
 local Progress = {}
 Progress.__index = Progress
 
+-- While true, no one speaks: what runs is a rehearsal (plan.lua).
+progress.silent = false
+
 -- every: seconds between plain lines.
 function progress.new(opt)
   opt = opt or {}
@@ -14,6 +17,7 @@ function progress.new(opt)
 end
 
 function Progress:line(text)
+  if progress.silent then return end
   if self.terminal then
     local columns = q.columns() - 1
     text = text:sub(1, columns)
@@ -28,6 +32,7 @@ end
 
 -- A line that stays.
 function Progress:say(text)
+  if progress.silent then return end
   if self.width > 0 then io.stderr:write("\r", (" "):rep(self.width), "\r") end
   self.width = 0
   io.stderr:write(text, "\n")

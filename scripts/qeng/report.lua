@@ -157,6 +157,7 @@ function report.write(out, opt)
     source_table(rows), "<main>", chart("Loss", "nats a trained token, over steps", loss), source_chart(rows),
     chart("Learning rate", nil, { { "lr", "#2f6fde", column(rows, "lr") } }),
     chart("Gradient norm", "before clipping", { { "norm", "#2f6fde", column(rows, "grad_norm") } }),
+    chart("Flips of one-bit weights", "per thousand that learn, and step", { { "flips", "#2f6fde", column(rows, "flip_rate") } }),
     chart("Speed", "token slots a second", { { "tok/s", "#2f6fde", column(rows, "tok_s") } }),
     chart("Share of the measured GEMM limit", "%", { { "sol", "#2f6fde", column(rows, "sol", 100) } }),
     chart("Waiting for data", "ms a step", { { "data", "#2f6fde", column(rows, "data_ms") } }),

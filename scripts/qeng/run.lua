@@ -15,11 +15,22 @@ local run = {}
 function run.device_options(declared)
   declared.device = { "auto", "where to compute: auto (a GPU if there is one), cpu, cuda, cuda:N", order = 90 }
   declared.threads = { 0, "CPU threads, 0: the cores this process may use", min = 0, max = 4096, integer = true, order = 91 }
+  declared.device_budget = { nil, "memory that tensors may take on the device, as 8G: what needs more is an error", kind = "bytes", order = 92 }
+  return declared
+end
+
+-- Adds how the weights of a model that is not trained in full are held.
+function run.weight_options(declared)
+  declared.weights = {
+    nil, "map the file, copy it into memory (faster; by default if there is room), or stream it within --host-budget",
+    choices = { "map", "copy", "stream" }, order = 93,
+  }
+  declared.host_budget = { nil, "memory of the whole process with --weights stream, as 16G", kind = "bytes", order = 94 }
   return declared
 end
 
 function run.use_device(opt)
-  q.device { device = opt.device, threads = opt.threads }
+  q.device { device = opt.device, threads = opt.threads, budget = opt.device_budget }
 end
 
 local function list(text)
@@ -46,7 +57,7 @@ function run.finetune(opt, hooks)
   for _, name in ipairs(q.fs.sweep(opt.out)) do io.stderr:write(("%s/%s: left by a killed run, deleted\n"):format(opt.out, name)) end
   local settings = settings_of(opt)
   q.fs.write(opt.out .. "/options.json", q.json.encode(settings, { pretty = true }) .. "\n")
-  local model = models.load(opt.model, { dtype = opt.dtype, writable = opt.mode == "full" })
+  local model = models.load(opt.model, { dtype = opt.dtype, writable = opt.mode == "full", weights = opt.weights, host_budget = opt.host_budget })
   if not model.tokenizer then error(model.tokenizer_error, 0) end
   model.recompute = opt.recompute
   local file = data.open(opt.data, {

@@ -1,6 +1,7 @@
 -- The options of recipes that generate text, and what requests and engines make of them.
 
 local models = require "qeng.model"
+local run = require "qeng.run"
 
 local sampling = {}
 
@@ -19,20 +20,19 @@ function sampling.options(declared)
   declared.lookup = { 0, "guess up to so many tokens ahead from what was said before", min = 0, max = 8, integer = true, order = 28 }
   declared.draft = { "", "a small model of the same tokenizer that guesses ahead", order = 29 }
   declared.dtype = { nil, "f32 or bf16, by default the file's own", choices = { "f32", "bf16" }, order = 30 }
-  declared.weights = { nil, "map the file, or copy it into memory (faster), by default if there is room", choices = { "map", "copy" }, order = 32 }
   declared.kv = { nil, "dtype of the KV cache, by default the model's", choices = { "f32", "f16", "bf16", "q8_0" }, order = 31 }
-  return declared
+  return run.weight_options(declared)
 end
 
 -- The model of parsed options with its adapter, and a table for Model:generate.
 function sampling.read(opt)
-  local how = { dtype = opt.dtype, weights = opt.weights }
+  local how = { dtype = opt.dtype, weights = opt.weights, host_budget = opt.host_budget }
   local model = models.load(opt.model, how)
   if opt.adapter ~= "" then model:load_adapter(opt.adapter) end
   return model, {
     template = opt.template, max_tokens = opt.max_tokens, temperature = opt.temperature, top_k = opt.top_k, top_p = opt.top_p, min_p = opt.min_p,
     repetition_penalty = opt.repetition_penalty, seed = opt.seed, lookup = opt.lookup > 0 and opt.lookup or nil, kv = opt.kv,
-    draft = opt.draft ~= "" and models.load(opt.draft, how) or nil,
+    draft = opt.draft ~= "" and models.load(opt.draft, { dtype = opt.dtype, weights = opt.weights == "stream" and "map" or opt.weights }) or nil,
   }
 end
 

@@ -3,6 +3,8 @@
 --   q.train { model =, data = PacketFile, out =, steps = | epochs =, row_tokens =, rows =, accumulate =, lr =, schedule =,
 --             warmup =, decay =, clip =, seed =, eval_share =, eval_every =, save_every =, keep =, resume =, eager =,
 --             sources = { SRC... }, drop = CRC-Drop, weights = { [SRC] = weight } or function(step, source) -> weight,
+--             bits = q.inertia or q.phases of a one-bit model, scale_rate = its row scales' share of lr (0.3),
+--             on_batch = function(slot, number): may change the loaded tensors of a micro-batch,
 --             checkpoints = false: none is written (benchmarks) }
 --
 -- One optimizer step is `accumulate` packed micro-batches of rows * row_tokens slots; the loss is the sum of nll over its
@@ -17,10 +19,12 @@ local q = require "qeng.core"
 local checkpoint = require "qeng.checkpoint"
 local metrics = require "qeng.metrics"
 local models = require "qeng.model"
+local onebit = require "qeng.onebit"
 local progress = require "qeng.progress"
 local report = require "qeng.report"
 local route = require "qeng.route"
 local schedule = require "qeng.schedule"
+local stream = require "qeng.stream"
 
 local function tensors_of(parameters)
   local list = {}
@@ -82,7 +86,7 @@ end
 
 local defaults = {
   row_tokens = 512, rows = 1, accumulate = 1, lr = 2e-4, schedule = "cosine", warmup = 0, decay = 0, clip = 1.0, seed = 0,
-  eval_share = 0, eval_every = 0, save_every = 0, keep = 2, nan_limit = 5, pad = 0, drop = 0,
+  eval_share = 0, eval_every = 0, save_every = 0, keep = 2, nan_limit = 5, pad = 0, drop = 0, scale_rate = 0.3,
 }
 
 return function(given)
@@ -102,8 +106,13 @@ return function(given)
   if plan.batches == 0 then q.error("value", "train: no training document is left; the data are empty or all held out") end
   local several = next(plan.sources, (next(plan.sources))) ~= nil
   local routing = route.plan(model, plan.destinations)
+  local groups, rates = routing and routing.groups, nil
+  if model.mode == "onebit" then
+    if routing then q.error("unsupported", "train: addressed packets (DST) and one-bit weights: leave the destinations out") end
+    groups, rates = onebit.rate_groups(parameters, opt.scale_rate)
+  end
   local adamw = q.adamw_state(tensors_of(parameters), {
-    decay = opt.decay, beta1 = opt.beta1, beta2 = opt.beta2, eps = opt.eps, groups = routing and routing.groups,
+    decay = opt.decay, beta1 = opt.beta1, beta2 = opt.beta2, eps = opt.eps, groups = groups, rates = rates,
   })
 
   local steps = opt.steps
@@ -120,7 +129,7 @@ return function(given)
   }
   local state = { step = 0, tokens = 0 }
   if opt.resume then
-    local found = checkpoint.load(out, model, adamw)
+    local found = checkpoint.load(out, model, adamw, opt.bits)
     if found then
       for name, value in pairs(fixed) do
         if found[name] ~= value then
@@ -146,7 +155,7 @@ return function(given)
     if opt.checkpoints == false then return end
     state.batches = position or batches:state()
     for name, value in pairs(fixed) do state[name] = value end
-    checkpoint.save(out, model, adamw, state, opt.keep)
+    checkpoint.save(out, model, adamw, state, opt.keep, opt.bits)
   end
 
   -- Forward and backward of the micro-batch in the slot, whose packets are addressed to `dst`; gradients add up. Its share
@@ -204,7 +213,13 @@ return function(given)
   end
   local first, started = state.step, q.time()
   while state.step < steps do
-    local begin = q.time()
+    local begin, streamed = q.time(), model.stream and model.stream:figures()
+    if opt.bits and opt.bits:begin(state.step / steps, state.step) then  -- other weights learn now: other operations
+      for dst, p in pairs(programs) do
+        p.program:free()
+        programs[dst] = nil
+      end
+    end
     local micro, infos, trained, real, wait, damaged, dropped = {}, {}, 0, 0, 0, 0, 0
     for i = 1, opt.accumulate do
       micro[i], upcoming = upcoming or batches:next(), nil
@@ -218,6 +233,7 @@ return function(given)
     slot.scale:fill(1 / math.max(trained, 1))
     for i = 1, opt.accumulate do
       micro[i]:load(slot)
+      if opt.on_batch then opt.on_batch(slot, state.step * opt.accumulate + i - 1) end
       q.rng_step(state.step * opt.accumulate + i - 1)
       pass(infos[i].dst, shares[i], nlls[i])
       if i < opt.accumulate then
@@ -228,6 +244,7 @@ return function(given)
       end
     end
     local lr = rate(state.step)
+    if opt.bits and opt.bits.observe then opt.bits:observe() end
     local update = adamw:step { lr = lr, clip = opt.clip, groups = addressed(infos) }
     local total = 0
     for _, share in ipairs(losses:table()) do total = total + share end
@@ -243,14 +260,20 @@ return function(given)
       bad = 0
     end
 
+    local fed = opt.bits and opt.bits:finish(opt.accumulate)
+    if fed and fed.warning and state.step % 100 == 0 then speak:say(("step %d: %s"):format(state.step, fed.warning)) end
     local seconds = q.time() - begin
     local slots = opt.accumulate * opt.rows * opt.row_tokens
     local row = {
       step = state.step, epoch = infos[#infos].epoch, loss = total, lr = lr, grad_norm = update.grad_norm, tokens = slots,
       real_tokens = real, trained_tokens = trained, tok_s = slots / seconds, step_ms = seconds * 1000, data_ms = wait,
       sol = slots * flops / seconds / peak, mem_bytes = q.peak_rss(),
+      flip_rate = fed and fed.flip_rate or nil, pulse_rate = fed and fed.pulse_rate or nil,
       damaged = damaged > 0 and damaged or nil, crc_dropped = opt.drop > 0 and dropped or nil,
     }
+    if streamed then
+      for name, value in pairs(stream.since(model.stream:figures(), streamed)) do row[name] = value end
+    end
     if several then
       local sums = {}
       for i = 1, opt.accumulate do add_sources(sums, micro[i], nlls[i]) end
@@ -268,8 +291,9 @@ return function(given)
     end
     log:add(row)
     local rest = (q.time() - started) / (state.step - first) * (steps - state.step)
-    speak:line(("step %d/%d  loss %.4f%s  %.0f tok/s  sol %.0f %%  ETA %s"):format(state.step, steps, total,
-      row.eval_loss and ("  held-out %.4f"):format(row.eval_loss) or "", row.tok_s, row.sol * 100, progress.duration(rest)))
+    speak:line(("step %d/%d  loss %.4f%s  %.0f tok/s  sol %.0f %%%s  ETA %s"):format(state.step, steps, total,
+      row.eval_loss and ("  held-out %.4f"):format(row.eval_loss) or "", row.tok_s, row.sol * 100,
+      streamed and "  " .. stream.text(row) or "", progress.duration(rest)))
     if opt.on_step then opt.on_step(row, model) end
     interrupted = interrupted or q.interrupted()
     if interrupted or last or (opt.save_every > 0 and state.step % opt.save_every == 0) then save() end

@@ -44,7 +44,7 @@ Op row_linear(Draw& draw) {
   const int64_t k = mixed ? 256 * draw.integer(1, 2) : draw.row_length(one, dense ? 150 : 600), rows = draw.size(9);
   op.x = draw.tensor(draw.float_dtype(), {rows, k});
   op.alpha = draw.pick({1.0f, 1.0f, -0.5f, 2.75f}), op.acc = draw.flip();
-  const bool biased = draw.flip();
+  const bool biased = draw.flip(), scaled = draw.flip();
   for (int64_t count = draw.integer(1, 3); count > 0; --count) {
     const int64_t n = draw.size(40);
     const DType dtype = !mixed ? one : draw.integer(0, 3) ? draw.block_format() : draw.pick({DType::f32, DType::bf16, DType::f16});
@@ -52,6 +52,7 @@ Op row_linear(Draw& draw) {
     op.w.push_back(draw.tensor(dtype, {n, k}));
     op.y.push_back(op.acc ? draw.tensor(result, {rows, n}) : draw.empty(result, {rows, n}));
     if (biased) op.bias.push_back(draw.flip() ? draw.tensor(draw.flip() ? DType::f32 : op.x.dtype, {n}) : View());
+    if (scaled) op.scale.push_back(draw.flip() ? draw.tensor(DType::f32, {n}) : View());
   }
   return op;
 }
@@ -458,6 +459,7 @@ const std::vector<Generator>& generators() {
       {"inertia", inertia},
       {"pack_signs", pack_signs},
       {"clip_to_grid", clip_to_grid},
+      {"use_weights", [](Draw&) -> Op { return UseWeights{}; }},  // with a stream: tests/unit/stream_test.cpp
   };
   return table;
 }

@@ -29,32 +29,51 @@ void reference(const Matmul& op, Sheet<T>& sheet) {
     }
 }
 
-// <x, row j of w> where w is of a block format: x rounded in groups, then the equation of activations.h. Backends round
-// A_b and the products of scales to f32.
+// x rounded in groups of `group`, the last of which may be shorter: codes, and the scale of each.
+struct RoundedRow {
+  std::vector<double> codes, scales;
+};
+inline RoundedRow rounded_row(const std::vector<double>& x, size_t group) {
+  RoundedRow rounded;
+  for (size_t first = 0; first < x.size(); first += group) {
+    const size_t end = std::min(x.size(), first + group);
+    double largest = 0;
+    for (size_t k = first; k < end; ++k) largest = std::max(largest, std::fabs(x[k]));
+    const blocks::ActivationGroup made = blocks::activation_group(static_cast<float>(largest));
+    for (size_t k = first; k < end; ++k)
+      rounded.codes.push_back(blocks::activation_code(static_cast<float>(x[k]), made.inverse));
+    rounded.scales.push_back(made.scale);
+  }
+  return rounded;
+}
+
+// <x, row j of w> where w is of a block format: the equation of activations.h. Backends round A_b and the products of
+// scales to f32.
 template <class T>
-T rounded_dot(const double* x, const View& w, int64_t j) {
+T rounded_dot(const RoundedRow& x, size_t group, const View& w, int64_t j) {
   T sum = 0;
   blocks::with_block(w.dtype, [&](auto tag) {
     using Block = decltype(tag);
-    const int64_t count = w.columns() / Block::kElements;
-    for (int64_t b = 0; b < count; ++b, x += Block::kElements) {
-      Block block;
-      std::memcpy(&block, w.as<char>() + (j * count + b) * static_cast<int64_t>(sizeof block), sizeof block);
-      double largest = 0, dot = 0, less = 0;
-      for (int k = 0; k < Block::kElements; ++k) largest = std::max(largest, std::fabs(x[k]));
-      const blocks::ActivationGroup group = blocks::activation_group(static_cast<float>(largest));
-      for (int k = 0; k < Block::kElements; ++k) {
-        const double q = blocks::activation_code(static_cast<float>(x[k]), group.inverse);
-        const double d = scale(block, k / Block::kGroup);
-        if constexpr (requires { block.zero; }) {  // d (q - zero) as d q - (d zero)
-          dot += d * (code(block, k) + block.zero) * q, less += d * block.zero * q;
-        } else {
-          dot += d * code(block, k) * q;
-          if constexpr (Block::kHasMin) less += static_cast<double>(min(block, k / Block::kGroup)) * q;
+    const size_t count = static_cast<size_t>(w.columns()) / Block::kElements, together = group / Block::kElements;
+    for (size_t first = 0; first < count; first += together) {
+      double dot = 0, less = 0;
+      for (size_t b = first; b < std::min(count, first + together); ++b) {
+        Block block;
+        std::memcpy(&block, w.as<char>() + (static_cast<size_t>(j) * count + b) * sizeof block, sizeof block);
+        for (int k = 0; k < Block::kElements; ++k) {
+          const double q = x.codes[b * Block::kElements + static_cast<size_t>(k)];
+          const double d = scale(block, k / Block::kGroup);
+          if constexpr (requires { block.zero; }) {  // d (q - zero) as d q - (d zero)
+            dot += d * (code(block, k) + block.zero) * q, less += d * block.zero * q;
+          } else {
+            dot += d * code(block, k) * q;
+            if constexpr (Block::kHasMin) less += static_cast<double>(min(block, k / Block::kGroup)) * q;
+          }
         }
       }
-      sum += T(1) * (T(dot) * T(group.scale));
-      sum += T(-1) * (T(less) * T(group.scale));
+      const double scale_of_x = x.scales[first / together];
+      sum += T(1) * (T(dot) * T(scale_of_x));
+      sum += T(-1) * (T(less) * T(scale_of_x));
     }
   });
   return sum;
@@ -66,17 +85,22 @@ void reference(const RowLinear& op, Sheet<T>& sheet) {
   for (size_t i = 0; i < op.w.size(); ++i) {
     const bool rounded = is_block(op.w[i].dtype);
     const Array<T> w = rounded ? Array<T>() : sheet.in(op.w[i]);
-    const View bias_view = op.bias.empty() ? View() : op.bias[i];
+    const View bias_view = op.bias.empty() ? View() : op.bias[i], scale_view = op.scale.empty() ? View() : op.scale[i];
     const Array<T> bias = bias_view ? sheet.in(bias_view) : Array<T>();
+    const Array<T> scale = scale_view ? sheet.in(scale_view) : Array<T>();
     Array<T>& y = sheet.update(op.y[i], op.acc);
     const int64_t n = op.w[i].shape[0], k = op.x.columns();
+    const bool signs = op.w[i].dtype == DType::one_bit || op.w[i].dtype == DType::ternary;
+    const auto group = static_cast<size_t>(signs ? blocks::kSignGroup : dtype_info(op.w[i].dtype).elements);
     std::vector<double> row(static_cast<size_t>(k));
     for (int64_t r = 0; r < op.x.rows(); ++r) {
       for (int64_t l = 0; l < k; ++l) row[static_cast<size_t>(l)] = value_of(x[r * k + l]);
+      const RoundedRow codes = rounded ? rounded_row(row, group) : RoundedRow();
       for (int64_t j = 0; j < n; ++j) {
         T sum = 0;
-        if (rounded) sum = rounded_dot<T>(row.data(), op.w[i], j);
+        if (rounded) sum = rounded_dot<T>(codes, group, op.w[i], j);
         for (int64_t l = 0; !rounded && l < k; ++l) sum += x[r * k + l] * w[j * k + l];
+        if (scale_view) sum = scale[j] * sum;
         sum = T(op.alpha) * sum;
         if (bias_view) sum += bias[j];
         y[r * n + j] += sum;

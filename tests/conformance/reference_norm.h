@@ -113,6 +113,9 @@ void reference(const Copy& op, Sheet<T>& sheet) {
 }
 
 template <class T>
+void reference(const UseWeights&, Sheet<T>&) {}  // computes nothing
+
+template <class T>
 void reference(const Fill& op, Sheet<T>& sheet) {
   for (T& y : sheet.out(op.y, Sheet<T>::Check::exact).values) y = T(op.value);
 }

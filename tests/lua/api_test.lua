@@ -43,6 +43,7 @@ end
 local template = q.chat_template({ info = function() return {} end, id = function() end }, "none")
 local classes = {
   Model = require("qeng.model").Model, Template = getmetatable(template), Engine = require("qeng.engine").Engine,
+  Inertia = require("qeng.inertia").Inertia, Phases = require("qeng.phases").Phases,
   Conversation = require("qeng.conversation").Conversation, Request = { take = require("qeng.request").take, speed = require("qeng.request").speed },
 }
 for class, table_ in pairs(classes) do methods(class, table_) end

@@ -199,7 +199,7 @@ for name, values in pairs {
   for i, model in ipairs { mapped, copied } do model:save_gguf(at(i .. ".gguf"), { type = "tq2_0", overrides = "embd=q6_k,output=q6_k" }) end
   assert(q.fs.read(at "1.gguf") == q.fs.read(at "2.gguf"), name .. ": interleaved rows are written as they lie")
 end
-refused('expected "map" or "copy"', function() q.load(at "qwen2.gguf", { weights = "stream" }) end)
+refused('expected "map", "copy" or "stream"', function() q.load(at "qwen2.gguf", { weights = "mmap" }) end)
 local rotated = q.load(at "qwen2.gguf")
 rotated.rotations = {}
 refused("stored rotated", function() rotated:read_adapter(at "none") end)

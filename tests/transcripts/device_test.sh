@@ -26,6 +26,15 @@ if [[ -e $(dirname "$qeng")/libqeng_cuda.so && ! -e /dev/nvidiactl ]]; then
   expect 1 'device cuda: no NVIDIA driver is running on this machine; needed is one for CUDA [0-9.]+ or newer' "$qeng" $recipe --device cuda
 fi
 
+# Weights that are copied into memory count against the device's budget while someone has them; by default they then stay mapped.
+expect 1 'weights in memory .*model.safetensors.*bytes more would exceed the 1000000 that --device-budget leaves' "$qeng" -e "
+  q.device { device = 'cpu', budget = 1e6 } q.load('recipes/tiny', { weights = 'copy' })"
+expect 0 '^mapped$' "$qeng" -e "
+  q.device { device = 'cpu', budget = 1e6 } q.load('recipes/tiny'):logits { 1, 2, 3 } print 'mapped'"
+expect 0 '^again$' "$qeng" -e "
+  q.device { device = 'cpu', budget = 3e6 }
+  for i = 1, 9 do q.load('recipes/tiny', { weights = 'copy' }):logits { 1, 2, 3 } collectgarbage() collectgarbage() end print 'again'"
+
 if [[ ! -e $emulated ]]; then
   echo "SKIPPED: without the emulator the CUDA backend does not run here"
   exit $failed
@@ -35,6 +44,8 @@ expect 1 'cuda:7 is not there; this machine has 1 GPU, cuda:0' "$qeng" -e 'q.dev
 expect 1 'Tensor:view: the tensor is not in host memory; use :table' "$qeng" -e 'q.device { device = "cuda" } q.zeros({ 1 }):view()'
 expect 1 'token 9 at position 1 is outside the table of 4 rows' "$qeng" -e \
   'q.device { device = "cuda" } print(q.embedding(q.zeros({ 4, 8 }), q.tensor({ 0, 9 }, "i32")):table()[1][1])'
+
+expect 0 'streamed to the device: the bits of a resident model' timeout 120 "$qeng" tests/lua/stream_device.lua cuda
 
 "$qeng" tests/lua/small_model.lua "$dir/small" >/dev/null || fail "small_model.lua"
 train() {  # OUT OPTIONS...

@@ -36,6 +36,20 @@ run --out "$work/d" --recompute && [ "$(bits a)" = "$(bits d)" ] || fail "recomp
 [ "$(wc -l <"$work/a/metrics.jsonl")" = 700 ] || fail "metrics.jsonl has not one line a step"
 grep -q '<svg' "$work/a/report.html" || fail "report.html has no curve"
 
+# ---- streamed weights: the same bits, and figures of what was streamed
+run --out "$work/m" --steps 30 --weights map || { fail "mapped weights"; cat "$work/log"; }
+run --out "$work/s" --steps 30 --weights stream --host-budget 1.5G && [ "$(bits m)" = "$(bits s)" ] || { fail "streamed weights"; cat "$work/log"; }
+grep -q 'streamed .* % hidden' "$work/log" || fail "no word of streaming in the progress line"
+grep -q '"stream_bytes".*"stream_hidden"' "$work/s/metrics.jsonl" || fail "metrics.jsonl says nothing of streaming"
+expect "a limit that is too small" 1 'largest unit of .* of --host-budget; give at least' "$QENG" "$recipe" --model "$work/model" \
+  --data "$work/data.qubgpu" --out "$work/s" --weights stream --host-budget 20M
+expect "a device budget that is too small" 1 '^qeng: .* bytes more would exceed the 1000000 that --device-budget leaves.*Give --device-budget more' \
+  "$QENG" "$recipe" --model "$work/model" --data "$work/data.qubgpu" --out "$work/s" --device-budget 1M --row-tokens 2048
+expect "no size" 2 'host-budget lots: expected a size, as 500M' "$QENG" "$recipe" --host-budget lots
+expect "a limit without streaming" 1 'load with weights = "stream"' "$QENG" "$recipe" --model "$work/model" --data "$work/data.qubgpu" --out "$work/s" --host-budget 1G
+expect "full training of streamed weights" 1 'trained in full cannot be streamed' "$QENG" "$recipe" --model "$work/model" \
+  --data "$work/data.qubgpu" --out "$work/s" --mode full --weights stream
+
 # ---- ten kills at random moments, then to the end
 RANDOM=${QENG_SEED:-4711}
 landed=0

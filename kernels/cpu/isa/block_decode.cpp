@@ -146,6 +146,33 @@ void whole(const PQ2_0& b, float* out) {
   for (int k = 0; k < 128; k += 16) put_codes(_mm_sub_epi8(sixteen_crumbs(b.qs + k / 4), all(1)), scale(b, 0), out + k);
 }
 
+// Lane i: the value of bits of `word` from shift + step * i on, by the lowest ones alone, which is how table repeats.
+inline Vec look_up(Vec table, uint32_t word, int shift, int step) {
+#if defined(QENG_ISA_avx512)
+  const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  const __m512i shifts = _mm512_add_epi32(_mm512_mullo_epi32(lane, _mm512_set1_epi32(step)), _mm512_set1_epi32(shift));
+  return _mm512_permutexvar_ps(_mm512_srlv_epi32(_mm512_set1_epi32(static_cast<int>(word)), shifts), table);
+#else
+  const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+  const __m256i shifts = _mm256_add_epi32(_mm256_mullo_epi32(lane, _mm256_set1_epi32(step)), _mm256_set1_epi32(shift));
+  return _mm256_permutevar8x32_ps(table, _mm256_srlv_epi32(_mm256_set1_epi32(static_cast<int>(word)), shifts));
+#endif
+}
+inline uint32_t word_at(const uint8_t* p) {
+  uint32_t word;
+  __builtin_memcpy(&word, p, 4);
+  return word;
+}
+void whole(const OneBit& b, float* out) {
+  alignas(64) constexpr float kValues[16] = {-1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1};
+  for (int i = 0; i < 32; i += kWidth) store(out + i, look_up(load(kValues), word_at(b.qs), i, 1));
+}
+void whole(const Ternary& b, float* out) {
+  alignas(64) constexpr float kValues[16] = {0, 1, -1, 0, 0, 1, -1, 0, 0, 1, -1, 0, 0, 1, -1, 0};
+  for (int i = 0; i < 32; i += kWidth)
+    store(out + i, look_up(load(kValues), word_at(b.qs + i / 16 * 4), i % 16 * 2, 2));
+}
+
 // Five digits of each of 16 bytes, 16 weights each, `run` apart.
 inline void put_trits(const uint8_t* qs, int run, float d, float* out) {
   __m256i wide = _mm256_cvtepu8_epi16(bytes_at(qs));  // a byte times 3^n, mod 256

@@ -68,32 +68,6 @@ struct Dot<blocks::Q1_0> : PlainDot {  // +-d = 2 d (q - 1/2): codes 0 and 2 les
   static f16 factor(const blocks::Q1_0& b) { return b.d; }
 };
 
-template <>
-struct Dot<blocks::OneBit> : PlainDot {
-  static constexpr int kMost = 2, kOffset = 1;
-  template <int>
-  static Bytes codes(const blocks::OneBit& b) {
-    uint32_t word;
-    __builtin_memcpy(&word, b.qs, 4);
-    return spread_bits(word, 2);
-  }
-  static float factor(const blocks::OneBit&) { return 1.0f; }
-};
-
-constexpr uint64_t kTernaryValues[2] = {0x00ff0100, 0};  // of two bits
-
-template <>
-struct Dot<blocks::Ternary> : PlainDot {
-  static constexpr int kMost = 0, kPlanes = 4;
-  template <int>
-  static Bytes codes(const blocks::Ternary& b) {
-    uint64_t both;
-    __builtin_memcpy(&both, b.qs, 8);
-    return look_up(kTernaryValues, bits<0, 3>(words(both, both >> 2, both >> 4, both >> 6)));
-  }
-  static float factor(const blocks::Ternary&) { return 1.0f; }
-};
-
 // ---- digits of base 3. Bytes are kept less 128, so that comparisons are of bytes with sign; 3 x of such a byte is
 // again one, as 3 * 128 and 128 agree modulo 256. The digit 3 x / 256 then says which third of the range x is in: 85
 // and less is -43 and less, 171 and more is 43 and more.
@@ -347,6 +321,17 @@ struct Dot<blocks::Q6_K> : ScaledDot {
   static Shorts scales(const blocks::Q6_K& b) { return signed_groups_of_16(b.scales); }
   static f16 factor(const blocks::Q6_K& b) { return b.d; }
 };
+
+// blocks::with_block of the formats that have a Dot: all but one_bit and ternary (sign_dots.cpp).
+template <class F>
+inline void with_dot_block(DType format, F f) {
+  blocks::with_block(format, [&](auto block) {
+    if constexpr (requires { Dot<decltype(block)>::kMost; })
+      f(block);
+    else
+      __builtin_trap();
+  });
+}
 
 // f(0) to f(n - 1), unrolled
 template <int n, class F>

@@ -8,7 +8,7 @@ namespace {
 
 int activation_planes(DType format) {
   int planes = 1;
-  blocks::with_block(format, [&](auto block) { planes = Dot<decltype(block)>::kPlanes; });
+  with_dot_block(format, [&](auto block) { planes = Dot<decltype(block)>::kPlanes; });
   return planes;
 }
 
@@ -52,7 +52,7 @@ void round_groups(const float* x, const Activations& to, int64_t row) {
 }
 
 void round_activations(DType format, const float* x, const Activations& to, int64_t row) {
-  blocks::with_block(format, [&](auto block) {
+  with_dot_block(format, [&](auto block) {
     using Block = decltype(block);
     round_groups<Block::kElements, Dot<Block>::kPlanes>(x, to, row);
   });
@@ -172,7 +172,7 @@ void dots_of(const Activations& x, int64_t from, int64_t end, const Block* w, in
 
 void block_dots(DType format, const Activations& x, int64_t row, int64_t rows, const void* w, int64_t n, float* out,
                 int64_t stride) {
-  blocks::with_block(format, [&](auto block) {
+  with_dot_block(format, [&](auto block) {
     using Block = decltype(block);
     dots_of<Block, 4>(x, row, row + rows, static_cast<const Block*>(w), n, out, stride);
   });

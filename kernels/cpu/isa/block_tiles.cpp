@@ -166,7 +166,7 @@ inline void tile(const Activations& x, int64_t first, const PanelBlock<Block>* p
 
 int64_t panel_bytes(DType format, int64_t k) {
   int64_t bytes = 0;
-  blocks::with_block(row_dtype(format), [&](auto block) {
+  with_dot_block(row_dtype(format), [&](auto block) {
     using Block = decltype(block);
     bytes = k / Block::kElements * static_cast<int64_t>(sizeof(PanelBlock<Block>));
   });
@@ -180,7 +180,7 @@ void pack_panel(DType format, const void* w, int64_t first, int64_t n, int64_t k
     const auto* group = static_cast<const blocks::Interleaved<Block>*>(w) + first / kInterleavedRows * count;
     return pack(group, static_cast<int>(first % kInterleavedRows), count, static_cast<PanelBlock<Block>*>(panel));
   }
-  blocks::with_block(format, [&](auto block) {
+  with_dot_block(format, [&](auto block) {
     using Block = decltype(block);
     const int64_t count = k / Block::kElements;
     pack(static_cast<const Block*>(w) + first * count, n, count, static_cast<PanelBlock<Block>*>(panel));
@@ -188,7 +188,7 @@ void pack_panel(DType format, const void* w, int64_t first, int64_t n, int64_t k
 }
 
 void block_tiles(DType format, const Activations& x, int64_t first, int64_t rows, const void* panel, float* out) {
-  blocks::with_block(row_dtype(format), [&](auto block) {
+  with_dot_block(row_dtype(format), [&](auto block) {
     const auto* w = static_cast<const PanelBlock<decltype(block)>*>(panel);
     int64_t r = 0;
     for (; r + 4 <= rows; r += 4) tile<4>(x, first + r, w, out + r * kPanelRows);

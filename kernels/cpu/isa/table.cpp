@@ -8,6 +8,7 @@ namespace qeng::isa::QENG_ISA {
 void fill_activation(Table& table);
 void fill_attention(Table& table);
 void fill_attention_grad(Table& table);
+void fill_bits(Table& table);
 void fill_block_decode(Table& table);
 void fill_block_dots(Table& table);
 void fill_block_tiles(Table& table);
@@ -20,6 +21,7 @@ void fill_optimizer(Table& table);
 void fill_paged_attention(Table& table);
 void fill_rmsnorm(Table& table);
 void fill_rope(Table& table);
+void fill_sign_dots(Table& table);
 void fill_softmax(Table& table);
 
 void fill(Table& table) {
@@ -27,6 +29,7 @@ void fill(Table& table) {
   fill_activation(table);
   fill_attention(table);
   fill_attention_grad(table);
+  fill_bits(table);
   fill_block_decode(table);
   fill_block_dots(table);
   fill_block_tiles(table);
@@ -39,6 +42,7 @@ void fill(Table& table) {
   fill_paged_attention(table);
   fill_rmsnorm(table);
   fill_rope(table);
+  fill_sign_dots(table);
   fill_softmax(table);
 }
 

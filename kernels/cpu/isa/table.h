@@ -22,6 +22,7 @@ enum class Float : uint8_t { f32, bf16, f16 };  // f16 only where said
 struct AttentionTile;  // attention.h
 struct AttentionGradTile;
 struct PagedTile;  // paged_attention.h
+struct SignTables;  // sign_tables.h
 
 // Rows of x rounded as kernels/math/blocks/activations.h says, for weights whose blocks have `group` elements. Memory is
 // the caller's.
@@ -53,6 +54,9 @@ struct Table {
   // ---- stored dtypes (block_decode.cpp): out[i] = element first + i of the row, i < count. dtype: float, f16 or a block
   // format; the values are those of decode_row (kernels/blocks.h).
   void (*decode)(DType dtype, const void* row, int64_t first, int64_t count, float* out) = nullptr;
+
+  // ---- bits (bits.cpp): how many are set of a, or of a xor b where b is not null
+  int64_t (*count_bits)(const void* a, const void* b, int64_t bytes) = nullptr;
 
   // ---- hadamard (hadamard.cpp): x *= y; x = H x / sqrt(n), n a power of two
   void (*multiply)(float* x, const float* y, int64_t n) = nullptr;
@@ -95,6 +99,12 @@ struct Table {
   // out: [rows, kPanelRows], for rows first .. first + rows of x. panel: 64-byte aligned
   void (*block_tiles)(DType format, const Activations& x, int64_t first, int64_t rows, const void* panel,
                       float* out) = nullptr;
+
+  // ---- RowLinear with one_bit and ternary weights (sign_dots.cpp): a group of row `row` of the tables is made of that of x, f32, and
+  // out[r * stride + j] = <row row + r of x, w_j>, r < rows <= kMostSignRows, j < n, where w is row 0
+  void (*sign_tables)(DType format, const float* x, const SignTables& to, int64_t row, int64_t group) = nullptr;
+  void (*sign_dots)(DType format, const SignTables& x, int64_t row, int64_t rows, const void* w, int64_t n, float* out,
+                    int64_t stride) = nullptr;
 
   // ---- one row of logits (softmax.cpp)
   // log(sum(exp(z)))

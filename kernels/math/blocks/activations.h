@@ -1,6 +1,6 @@
 // How a linear layer rounds its input where its weight is of a block format (RowLinear in kernels/ops.h).
 // Each group of consecutive elements of a row of x, as many as a block of the weight holds, becomes int8 codes q and
-// one f32 scale d:
+// one f32 scale d; for one_bit and ternary weights, whose blocks have no scale, 256 elements, or what is left of the row:
 //   d = max|x| / 127,   q_i = x_i * (127 / max|x|) to the nearest integer, halves to even
 // A group whose max|x| is below 2^-120 counts as zeros: 127 / max|x| might overflow. One with a NaN or an infinity has
 // d = NaN and all q = 0.
@@ -12,6 +12,8 @@
 #include "kernels/math/bf16.h"
 
 namespace qeng::blocks {
+
+constexpr int kSignGroup = 256;  // elements that share a scale where the weight is one_bit or ternary
 
 // What a group's codes and scale are made of. largest: max|x| of the group, NaN if one of them is.
 struct ActivationGroup {

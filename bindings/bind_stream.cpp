@@ -1,0 +1,77 @@
+// q.weight_stream: a model's weights within a limit of memory (scripts/qeng/stream.lua makes one).
+#include "bindings/register.h"
+#include "bindings/runtime.h"
+#include "engine/stream/mapped_stream.h"
+#include "engine/stream/slot_stream.h"
+
+QENG_LUA_CLASS(qeng::StreamedWeights, "WeightStream")
+
+namespace qeng {
+namespace {
+using lua::Call;
+using lua::Options;
+
+// The stream of units names[i], weights[i]; the first unit is the embedding.
+int make(Call& call) {
+  const auto names = call.arg<std::vector<std::string>>(1);
+  const auto weights = call.arg<std::vector<std::vector<TensorPtr>>>(2);
+  Options opt(call, 3, {"limit", "option", "slack", "keep"});
+  if (names.size() != weights.size() || names.size() < 2)
+    fail("value", "weight_stream: ", names.size(), " names and ", weights.size(),
+         " lists of weights; expected one list a name, for an embedding, layers and a head");
+  std::vector<StreamUnit> units;
+  for (size_t i = 0; i < names.size(); ++i) units.push_back({names[i], weights[i], i == 0});
+  const auto limit = opt.get<size_t>("limit", 0);
+  const auto option = opt.get<std::string>("option", "the machine's memory");
+  std::shared_ptr<StreamedWeights> stream;
+  if (device().backend().host_memory())
+    stream = std::make_shared<MappedStream>(device(), std::move(units), limit, option,
+                                            opt.get<size_t>("slack", size_t{64} << 20));
+  else
+    stream = std::make_shared<SlotStream>(device(), std::move(units), limit, option,
+                                          opt.get<size_t>("keep", SlotStream::kHalf));
+  return call.push(stream);
+}
+
+int use(Call& call) {
+  const Pass pass = tape().playing() ? Pass::backward : tape().training() ? Pass::forward : Pass::inference;
+  device().run(UseWeights{call.self<StreamedWeights>(), call.arg<int>(1), pass});
+  return 0;
+}
+
+int mark(Call& call) {
+  tape().mark([stream = call.self<StreamedWeights>(), unit = call.arg<int>(1)] {
+    device().run(UseWeights{stream, unit, Pass::backward});
+  });
+  return 0;
+}
+
+int figures(Call& call) {
+  const auto stream = call.self<StreamedWeights>();
+  const StreamFigures now = stream->figures();
+  lua_newtable(call.L);
+  lua::set_field(call.L, "bytes", now.bytes);
+  lua::set_field(call.L, "fetch_ms", now.fetch_seconds * 1e3);
+  lua::set_field(call.L, "stall_ms", now.stalled_seconds * 1e3);
+  lua::set_field(call.L, "fetches", now.fetches);
+  lua::set_field(call.L, "depth", now.depth);
+  lua::set_field(call.L, "resident", static_cast<int64_t>(stream->resident()));
+  lua::set_field(call.L, "total", static_cast<int64_t>(stream->total()));
+  lua::set_field(call.L, "process", static_cast<int64_t>(stream->process()));
+  return 1;
+}
+
+int close(Call& call) {
+  call.self<StreamedWeights>()->close();
+  return 0;
+}
+}  // namespace
+
+void register_stream(lua_State* L) {
+  using lua::fn;
+  lua::functions(L, "", {{"weight_stream", fn<make>}});
+  lua::methods<StreamedWeights>(L,
+                                {{"use", fn<use>}, {"mark", fn<mark>}, {"figures", fn<figures>}, {"close", fn<close>}});
+}
+
+}  // namespace qeng

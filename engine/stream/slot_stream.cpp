@@ -1,0 +1,163 @@
+#include "engine/stream/slot_stream.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+
+namespace qeng {
+
+namespace {
+
+constexpr int kSlots =
+    3;  // one in use, one ready and one on its way: a unit that takes longer (the head) finds the next ones ready
+constexpr size_t kAlign = 256;  // of tensors in a slot, as the device's own allocations
+
+size_t aligned(size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
+std::string in_mb(size_t bytes) { return std::to_string((bytes + 999999) / 1000000) + " MB"; }
+
+void stay(Device& device, Tensor& tensor) {
+  const std::shared_ptr<Buffer> memory = device.allocate(tensor.view.bytes(), "weights");
+  device.backend().upload(memory->data, tensor.view.data, tensor.view.bytes());
+  tensor.view.data = memory->data;
+  tensor.buffer = memory;
+}
+
+}  // namespace
+
+SlotStream::SlotStream(Device& device, std::vector<StreamUnit> units, size_t limit, const std::string& option,
+                       size_t keep)
+    : device_(device), copies_(device.backend().side_copies()) {
+  if (!copies_)
+    fail("unsupported", "weights = stream: ", device.backend().name(), " copies nothing beside its operations");
+  std::map<Tensor*, int> shared;
+  for (const StreamUnit& given : units)
+    for (const TensorPtr& tensor : given.weights) ++shared[tensor.get()];
+  for (StreamUnit& given : units) {
+    Unit unit;
+    unit.name = given.name;
+    for (const TensorPtr& tensor : given.weights) {
+      if (!tensor->buffer->owner) continue;
+      if (shared[tensor.get()] > 1) {
+        total_ += tensor->view.bytes();
+        stay(device_, *tensor);
+        continue;
+      }
+      unit.offsets.push_back(unit.bytes);
+      unit.bytes += aligned(tensor->view.bytes());
+      unit.moving.push_back(tensor);
+    }
+    total_ += unit.bytes;
+    units_.push_back(std::move(unit));
+  }
+
+  const size_t room = device_.budget() ? device_.budget() - std::min(device_.budget(), device_.held())
+                                       : device_.backend().memory().free / 10 * 9;  // some for the driver
+  std::vector<int> by_size;
+  for (int i = 0; i < static_cast<int>(units_.size()); ++i)
+    if (units_[static_cast<size_t>(i)].bytes) by_size.push_back(i);
+  std::stable_sort(by_size.begin(), by_size.end(), [&](int a, int b) {
+    return units_[static_cast<size_t>(a)].bytes > units_[static_cast<size_t>(b)].bytes;
+  });
+  // The largest first: without them the slots are smaller.
+  size_t kept = 0, slot_bytes = 0;
+  std::vector<int> moving;
+  for (size_t i = 0; i < by_size.size(); ++i) {
+    const size_t bytes = units_[static_cast<size_t>(by_size[i])].bytes;
+    const size_t next = i + 1 < by_size.size() ? units_[static_cast<size_t>(by_size[i + 1])].bytes : 0;
+    const size_t slots = kSlots * std::max(slot_bytes, next);
+    if (room > slots && kept + bytes <= (keep == kHalf ? (room - slots) / 2 : std::min(keep, room - slots))) {
+      kept += bytes;
+      for (const TensorPtr& tensor : units_[static_cast<size_t>(by_size[i])].moving) stay(device_, *tensor);
+      units_[static_cast<size_t>(by_size[i])].moving.clear();
+    } else {
+      moving.push_back(by_size[i]);
+      slot_bytes = std::max(slot_bytes, bytes);
+      pinned_bytes_ += bytes;
+    }
+  }
+  if (moving.empty()) return;
+  std::sort(moving.begin(), moving.end());
+  streamed_ = moving;
+  const size_t slots = std::min<size_t>(kSlots, moving.size());
+  if (slots * slot_bytes > room)
+    fail("memory", "weights = stream: ", slots, " units of up to ", in_mb(slot_bytes), " (",
+         units_[static_cast<size_t>(moving[0])].name, ") do not fit the ", in_mb(room),
+         " that are left of the device's memory; give --device-budget more");
+  if (limit && pinned_bytes_ > limit)
+    fail("memory", "weights = stream: ", in_mb(pinned_bytes_),
+         " of weights have to lie in pinned memory of the host, more than ", option, " ", in_mb(limit), "; give ",
+         option, " at least that, or --device-budget more so that fewer are streamed");
+  for (size_t i = 0; i < slots; ++i) {
+    slots_.push_back(device_.allocate(slot_bytes, "streamed weights"));
+    slots_.back()->read_only = true;
+  }
+  holds_.assign(slots, -1);
+  figures_.depth = static_cast<int>(slots) - 1;
+  for (int order = 0; order < static_cast<int>(streamed_.size()); ++order) {
+    Unit& unit = units_[static_cast<size_t>(streamed_[static_cast<size_t>(order)])];
+    unit.order = order;
+    unit.pinned = copies_->pin(unit.bytes);
+    for (size_t i = 0; i < unit.moving.size(); ++i) {
+      Tensor& tensor = *unit.moving[i];
+      std::memcpy(static_cast<char*>(unit.pinned) + unit.offsets[i], tensor.view.data, tensor.view.bytes());
+      tensor.buffer = slots_[static_cast<size_t>(slot_of(order))];
+      tensor.view.data = static_cast<char*>(tensor.buffer->data) + unit.offsets[i];
+    }
+  }
+}
+
+SlotStream::~SlotStream() {
+  device_.backend().synchronize();
+  for (const Unit& unit : units_)
+    if (unit.pinned) copies_->unpin(unit.pinned);
+}
+
+void SlotStream::use(int unit, Pass pass) {
+  if (unit < 0 || unit >= static_cast<int>(units_.size()))
+    fail("value", "this stream has units 0 to ", units_.size() - 1, ", not ", unit);
+  if (streamed_.empty()) return;
+  const int count = static_cast<int>(streamed_.size()), slots = static_cast<int>(slots_.size());
+  const int order = units_[static_cast<size_t>(unit)].order;
+  if (at_ >= 0 && at_ != order) copies_->release(slot_of(at_)), at_ = -1;
+  if (unit == 0 && pass != Pass::backward) {
+    for (int slot = 0; slot < slots; ++slot) copies_->release(slot);
+    holds_.assign(holds_.size(), -1);
+  }
+  // Where the pass stands among streamed units: at this one, or before the next of them.
+  int next = order;
+  if (order >= 0) {
+    bring(order);
+    copies_->await(slot_of(order));
+    at_ = order;
+  } else {
+    const auto after = std::lower_bound(streamed_.begin(), streamed_.end(), unit);
+    next = static_cast<int>(after - streamed_.begin()) - (pass == Pass::backward ? 0 : 1);
+  }
+  for (int ahead = 1; ahead < slots; ++ahead) {
+    const int coming = pass == Pass::backward ? next - ahead : next + ahead;
+    if (coming >= 0 && coming < count && (at_ < 0 || slot_of(coming) != slot_of(at_))) bring(coming);
+  }
+}
+
+void SlotStream::bring(int order) {
+  const size_t slot = static_cast<size_t>(slot_of(order));
+  if (holds_[slot] == order) return;
+  const Unit& unit = units_[static_cast<size_t>(streamed_[static_cast<size_t>(order)])];
+  copies_->copy(static_cast<int>(slot), slots_[slot]->data, unit.pinned, unit.bytes);
+  holds_[slot] = order;
+  figures_.bytes += static_cast<double>(unit.bytes);
+  ++figures_.fetches;
+}
+
+void SlotStream::repeated(const StreamFigures& copies) {
+  figures_.bytes += copies.bytes;
+  figures_.fetches += copies.fetches;
+}
+
+size_t SlotStream::resident() {
+  size_t streamed = 0;
+  for (const int unit : streamed_) streamed += units_[static_cast<size_t>(unit)].bytes;
+  return total_ - streamed;
+}
+
+}  // namespace qeng

@@ -1,0 +1,58 @@
+// Weights that wait in pinned memory of the host and are copied to a device that has memory of its own, beside its
+// operations (SideCopies). As many units as half of the device's free budget holds, or `keep` bytes, stay there for
+// good; the others share a few slots of the largest one's size, the k-th of them slot k modulo their number, so that a
+// tensor's address never changes and recorded graphs copy as well. While a unit is used, the next ones of the pass are
+// copied to the other slots. The other half of the budget is for activations, gradients and the optimizer.
+//
+// Each pass begins with unit 0 and with empty slots, so that a graph of it does not depend on what ran before. Between
+// the forward and the backward pass the last units stay in their slots.
+#pragma once
+#include <cstdint>
+#include <memory>
+
+#include "engine/stream/streamed_weights.h"
+
+namespace qeng {
+
+class SlotStream : public StreamedWeights {
+ public:
+  // Moves the units' tensors: buffer and view become those of the slot, or of memory for good; a tensor of two units (a
+  // tied head) stays for good. limit: bytes that may be pinned, 0: any number; option: what set it. Error("memory")
+  // where the pinned weights, or the slots, exceed a budget.
+  static constexpr size_t kHalf = SIZE_MAX;
+  SlotStream(Device& device, std::vector<StreamUnit> units, size_t limit, const std::string& option,
+             size_t keep = kHalf);
+  ~SlotStream() override;
+  void use(int unit, Pass pass) override;
+
+  StreamFigures figures() override { return figures_; }
+  size_t resident() override;
+  size_t total() const override { return total_; }
+  size_t process() const override { return pinned_bytes_; }
+  void repeated(const StreamFigures& copies) override;
+  void close() override {}
+
+ private:
+  struct Unit {
+    std::string name;
+    std::vector<TensorPtr> moving;  // tensors that are streamed
+    std::vector<size_t> offsets;    // of each in the slot
+    size_t bytes = 0;
+    int order = -1;  // among streamed units; -1: for good on the device
+    void* pinned = nullptr;
+  };
+  int slot_of(int order) const { return order % static_cast<int>(slots_.size()); }
+  void bring(int order);  // unless its slot has it
+
+  Device& device_;
+  std::unique_ptr<SideCopies> copies_;
+  std::vector<Unit> units_;
+  std::vector<int> streamed_;  // units by order
+  std::vector<std::shared_ptr<Buffer>> slots_;
+  std::vector<int> holds_;  // which order each slot has, -1: none
+  int at_ = -1;             // the order in use, -1: none
+  size_t total_ = 0, pinned_bytes_ = 0;
+  StreamFigures figures_;
+};
+
+}  // namespace qeng

@@ -1,0 +1,37 @@
+// What streams of weights have in common: the units they are made of, their figures, their end.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "engine/tensor/tensor.h"
+
+namespace qeng {
+
+struct StreamUnit {
+  std::string name;                // "layers.3"
+  std::vector<TensorPtr> weights;  // those that lie in a file's or the host's memory; others stay where they are
+  bool rows_only = false;          // of the embedding few rows are read
+};
+
+// What was streamed since the stream was made.
+struct StreamFigures {
+  double bytes = 0;            // brought to where they are read
+  double fetch_seconds = 0;    // spent on that, beside the computation or in its way; 0 where nobody measures it
+  double stalled_seconds = 0;  // that the computation waited
+  int64_t fetches = 0;
+  int depth = 1;  // units brought ahead
+};
+
+class StreamedWeights : public WeightStream {
+ public:
+  virtual StreamFigures figures() = 0;
+  virtual size_t resident() = 0;       // bytes of units that are where they are read
+  virtual size_t total() const = 0;    // of all units
+  virtual size_t process() const = 0;  // what the limit has to leave beside units
+  // Copies that a recorded program repeated without calling use().
+  virtual void repeated(const StreamFigures& copies) { (void)copies; }
+  // Ends streaming. On the host weights are read where they are mapped from now on; on another device they are gone.
+  virtual void close() = 0;
+};
+
+}  // namespace qeng

@@ -1,0 +1,24 @@
+-- The same as onebit_pretrain, with a bounded part of the weights learning at a time; the others are bits without state.
+--   qeng recipes/onebit_phased.lua --data text.jsonl --active 2e6
+
+local q = require "qeng"
+
+local declared = q.onebit.options {
+  [[Trains a model of one-bit weights in phases: --active weights learn for --phase_steps steps, then others do. What it gains is
+memory: only what learns has counters, and only it needs the weight's gradient. What it costs is tokens: each weight sees a share
+of the evidence. In small experiments a quarter of the weights at a time did not beat frozen random bits at equal tokens
+(recipes/onebit_compare.lua --methods frozen,phased); it is for models that do not fit otherwise.]],
+}
+declared.active = { 0, "weights that learn at once, 0: a quarter of them", min = 0, order = 40 }
+declared.phase_steps = { 100, "steps of a phase", min = 1, integer = true, order = 41 }
+declared.by = { "layer", "what learns together: blocks in turn, a band of rows of every matrix, or the matrices with the largest gradients",
+  choices = { "layer", "rows", "gradient" }, order = 42 }
+declared.keep = { false, "keep the counters of what rests, instead of dropping them", order = 43 }
+local opt = q.options(q.device_options(declared))
+q.use_device(opt)
+
+q.onebit.pretrain(opt, function(model)
+  return q.phases(model, {
+    active = opt.active > 0 and opt.active or nil, count = 4, steps = opt.phase_steps, by = opt.by, keep = opt.keep, inertia = q.onebit.inertia_options(opt),
+  })
+end, "Pretraining with one-bit weights, in phases")

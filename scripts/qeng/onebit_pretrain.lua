@@ -1,0 +1,93 @@
+-- Pretraining of a one-bit model from nothing, on packets: what the recipes onebit_pretrain and onebit_phased share.
+
+local data = require "qeng.data"
+local hub = require "qeng.hub"
+local onebit = require "qeng.onebit"
+local q = require "qeng.core"
+local train = require "qeng.train"
+
+local pretrain = {}
+
+-- Adds to `declared` what both take.
+function pretrain.options(declared)
+  local order = 0
+  local function add(name, spec)
+    order = order + 1
+    spec.order = order
+    declared[name] = spec
+  end
+  add("data", { "", "JSONL, a JSON array, plain text or a .qubgpu file, or a dataset's name on the hub" })
+  add("tokenizer", { "demo", "folder or hub name with the tokenizer (demo: that of the built-in demo)" })
+  add("out", { "onebit", "output folder" })
+  add("hidden", { 256, "width of the model, a multiple of 32", min = 32, integer = true })
+  add("layers", { 6, "blocks", min = 1, integer = true })
+  add("heads", { 4, "attention heads", min = 1, integer = true })
+  add("ffn", { 704, "inner width of the MLP, a multiple of 32", min = 32, integer = true })
+  add("levels", { 7, "top of a weight's counter: 1, 3, 7, 15 or 255", integer = true })
+  add("q", { 0, "share of a row's gradient that pulses at first, 0: what suits the levels", min = 0, max = 0.99, integer = false })
+  add("k", { 10, "with 255 levels: steps of a counter for a gradient of the row's rms", min = 0, integer = false })
+  add("target", { 0, "flips per thousand weights and step to steer to, 0: by --q", min = 0, integer = false })
+  add("steps", { 0, "optimizer steps, 0: by --epochs", min = 0, integer = true })
+  add("epochs", { 1, "passes over the data", min = 0, integer = false })
+  add("row_tokens", { 256, "tokens of a packed row", min = 2 })
+  add("rows", { 4, "rows of a micro-batch", min = 1 })
+  add("accumulate", { 1, "micro-batches of a step of the floats; bits learn at each", min = 1 })
+  add("lr", { 6e-3, "peak learning rate of embeddings, norms and head", min = 0 })
+  add("scale_rate", { 0.3, "the same of row scales, as a share of --lr", min = 0, integer = false })
+  add("warmup", { 50, "steps of linear warm-up", min = 0, integer = true })
+  add("seed", { 1, "seed of weights and order", min = 0, integer = true })
+  add("dtype", { "f32", "of activations and floats", choices = { "f32", "bf16" } })
+  add("eval_share", { 0.02, "share of the documents held out", min = 0, max = 0.9, integer = false })
+  add("eval_every", { 200, "steps between evaluations, 0: at the end", min = 0 })
+  add("save_every", { 200, "steps between checkpoints, 0: at the end", min = 0 })
+  add("resume", { false, "go on from the newest checkpoint in --out" })
+  add("recompute", { false, "keep one activation a block, recompute the others" })
+  return declared
+end
+
+-- What q.inertia takes of these options.
+function pretrain.inertia(opt)
+  return { levels = opt.levels, q = opt.q > 0 and opt.q or nil, k = opt.k, target = opt.target > 0 and opt.target or nil }
+end
+
+local function write_settings(opt)
+  local settings = {}
+  for key, value in pairs(opt) do
+    if type(value) ~= "table" and type(value) ~= "function" then settings[key] = value end
+  end
+  q.fs.write(opt.out .. "/options.json", q.json.encode(settings, { pretty = true }) .. "\n")
+  return settings
+end
+
+-- learn(model) -> q.inertia or q.phases. Trains, writes opt.out/model (a folder that q.load reads) and returns the model and q.train's result.
+function pretrain.run(opt, learn, title)
+  if opt.data == "" then q.error("usage", "which data? --data FILE") end
+  for _, name in ipairs { "hidden", "ffn" } do
+    if opt[name] % 32 ~= 0 then q.error("value", ("--%s is %d, expected a multiple of 32: rows of weights are words of 32 bits"):format(name, opt[name])) end
+  end
+  q.fs.mkdir(opt.out)
+  local settings = write_settings(opt)
+  local folder = opt.tokenizer == "demo" and q.fs.find "recipes/tiny" or hub.resolve_model(opt.tokenizer)
+  local tokenizer = q.tokenizer(folder)
+  local file = data.open(hub.resolve_data(opt.data), { tokenizer = tokenizer, template = "chatml", cache_dir = opt.out })
+  local model = onebit.random({
+    architectures = { "Qwen3ForCausalLM" }, model_type = "qwen3", vocab_size = tokenizer:vocab_size(), hidden_size = opt.hidden, num_hidden_layers = opt.layers,
+    num_attention_heads = opt.heads, num_key_value_heads = opt.heads, head_dim = math.floor(opt.hidden / opt.heads), intermediate_size = opt.ffn,
+    max_position_embeddings = math.max(1024, opt.row_tokens), rms_norm_eps = 1e-6, rope_theta = 10000, hidden_act = "silu", tie_word_embeddings = false,
+  }, { rule = "counter", seed = opt.seed, dtype = opt.dtype })
+  model.tokenizer, model.recompute = tokenizer, opt.recompute
+  print(("%.2f million one-bit weights, %.2f million floats"):format(onebit.weights(model) / 1e6, (model.embed:elements() + model.head:elements()) / 1e6))
+  local bits = learn(model)
+  local result = train {
+    model = model, bits = bits, data = file, out = opt.out, steps = opt.steps, epochs = opt.epochs, row_tokens = opt.row_tokens, rows = opt.rows,
+    accumulate = opt.accumulate, lr = opt.lr, scale_rate = opt.scale_rate, lr_floor = 0.1, warmup = opt.warmup, beta2 = 0.99, eps = 1e-10, clip = 0, seed = opt.seed,
+    eval_share = opt.eval_share, eval_every = opt.eval_every, save_every = opt.save_every, resume = opt.resume, settings = settings, title = title,
+    pad = tokenizer:id "<|endoftext|>" or 0,
+  }
+  model.dir = folder
+  model:save(opt.out .. "/model")
+  print(opt.out .. "/model: bits and floats, which q.load reads; report.html, metrics.jsonl beside it")
+  return model, result
+end
+
+return pretrain

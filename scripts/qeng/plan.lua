@@ -1,0 +1,269 @@
+-- q.plan: what training or inference will need and take, before anything is loaded.
+--
+-- No formulas: the model is built and q.train (or an engine) runs on a device that computes nothing (q.rehearse), so that
+-- parameters, gradients, the optimizer's state, the planned arena and the cost of each operation are those of the code that
+-- will run. What remains to be said is where the weights lie (place) and whether that fits (plan_text.lua).
+--
+--   q.plan { model =, mode = "full" | "lora" | "onebit" | "inference", dtype =, stored =, rank =, targets =, dropout =, levels =, active =,
+--            row_tokens =, rows =, accumulate =, recompute =, eval =, context =, batch =, kv =, device_budget =, host_budget =, bandwidth =,
+--            flops =, link = }
+--
+-- model: a folder (config.json is enough), a GGUF file, a config.json, a name of shapes.lua, or a table of config.json's keys.
+-- stored: the dtype of the linear layers where no file says it ("q4_k"). eval: a held-out loss is measured too. kv, context,
+-- batch: of inference. levels: of one-bit training's counters (7); active: weights that learn at once, the rest being frozen bits
+-- (phases.lua). Budgets in bytes, as training takes them: on the CPU host_budget is the process's. bandwidth and flops (of the
+-- dtype), for which this device's measured limits stand in; link: bytes a second from host or file to the device.
+
+local config = require "qeng.config"
+local inertia = require "qeng.inertia"
+local hub = require "qeng.hub"
+local models = require "qeng.model"
+local onebit = require "qeng.onebit"
+local options = require "qeng.options"
+local phases = require "qeng.phases"
+local plan_text = require "qeng.plan_text"
+local progress = require "qeng.progress"
+local q = require "qeng.core"
+local shapes = require "qeng.shapes"
+local train = require "qeng.train"
+
+-- ---------------------------------------------------------------- the model
+
+local function shape_names()
+  local names = {}
+  for name in pairs(shapes) do names[#names + 1] = name end
+  table.sort(names, function(a, b) return tonumber(a:match "%d+") < tonumber(b:match "%d+") end)
+  return names
+end
+
+-- A function that builds the model (in a rehearsal), and what to call it.
+local function source_of(opt)
+  local values, name = opt.model, "this config"
+  if type(values) == "string" then
+    name = values
+    local path = shapes[values:lower()] and values or hub.resolve_model(values)
+    local kind = q.fs.kind(path)
+    local stored = kind == "file" and not path:find "%.json$"
+    if kind == "dir" then
+      for _, entry in ipairs(q.fs.list(path)) do stored = stored or entry:find "%.safetensors$" ~= nil end
+    end
+    if stored and opt.mode == "onebit" then
+      q.error("unsupported", ("plan: one-bit training starts from a config; %s holds weights"):format(path))
+    elseif stored then
+      if opt.stored then q.error("value", ("stored = %s: %s says itself how its weights are stored"):format(opt.stored, path)) end
+      return function() return models.load(path, { dtype = opt.dtype, writable = opt.mode == "full", weights = "map" }) end, name
+    end
+    if kind == "dir" then
+      values = config.read(path).values
+    elseif kind == "file" then
+      local ok, decoded = pcall(q.json.decode, q.fs.read(path))
+      if not ok or type(decoded) ~= "table" then q.error("format", path .. ": not a JSON object") end
+      values = decoded
+    else
+      values = shapes[values:lower()]
+      if not values then
+        local near = options.nearest(name, shape_names())
+        q.error("value", ("plan: %s is no file, no folder and no shape%s; shapes are %s"):format(name,
+          #near > 0 and " (did you mean " .. near[1] .. "?)" or "", table.concat(shape_names(), ", ")))
+      end
+    end
+  end
+  local dtype = opt.dtype or ((values.torch_dtype or values.dtype) == "float32" and "f32" or "bf16")
+  return function()
+    if opt.mode == "onebit" then return onebit.random(values, { rule = "counter", dtype = dtype }) end
+    return models.random(values, {
+      dtype = dtype,
+      weights = function(weight, shape)
+        local as = opt.stored and weight:find "_proj%.weight$" and opt.stored or dtype
+        return q.empty(shape, as, "weights")
+      end,
+    })
+  end, name
+end
+
+-- Bytes of the weights by the unit that is moved as one when they are streamed: embed, each layer, head. Frozen ones only;
+-- what else there is (norms, trained weights) stays on the device. learning: the bits that learn, a set.
+local function units_of(model, learning)
+  local units, by_name = {}, {}
+  for _, parameter in ipairs(model.parameters) do
+    local layer = parameter.name:match "layers%.(%d+)%."
+    local unit = layer and "layers." .. layer or parameter.name:find "embed_tokens" and "embed" or parameter.name:find "^lm_head" and "head"
+    if unit and not parameter.tensor:requires_grad() and not learning[parameter.tensor] then
+      if not by_name[unit] then
+        by_name[unit] = { name = unit, bytes = 0 }
+        units[#units + 1] = by_name[unit]
+      end
+      by_name[unit].bytes = by_name[unit].bytes + parameter.tensor:bytes()
+    end
+  end
+  return units
+end
+
+-- ---------------------------------------------------------------- rehearsals
+
+-- What q.train reads of a PacketFile: rows full of one document each, every token trained.
+local function full_rows()
+  local file = {}
+  function file:batches(how)
+    local tokens, most = how.rows * how.row_tokens, how.rows * math.max(2, math.floor(how.row_tokens / 4))
+    local left = how.once and 1 or math.huge
+    local batch, batches = {}, {}
+    function batch:info()
+      return { tokens = tokens, max_documents = most, trained_tokens = tokens, real_tokens = tokens, wait_ms = 0, damaged = 0, crc_dropped = 0, dst = 0, epoch = 0 }
+    end
+    function batch:send() end
+    function batch:load(slot)
+      local bounds = {}
+      for i = 0, most do bounds[i + 1] = math.min(i, how.rows) * how.row_tokens end
+      slot.cu_q:copy(q.tensor(bounds, "i32"))
+    end
+    function batches:plan() return { batches = 1, sources = { [0] = 1 }, destinations = { [0] = 1 }, split = 0, dropped = 0 } end
+    function batches:state() return {} end
+    function batches:next()
+      left = left - 1
+      return left >= 0 and batch or nil
+    end
+    return batches
+  end
+  return file
+end
+
+local function difference(after, before)
+  local d = {}
+  for name, value in pairs(after) do d[name] = type(value) == "number" and value - before[name] or nil end
+  return d
+end
+
+-- Three steps of q.train; the second is what a step costs.
+local function train_steps(model, opt)
+  local name = os.tmpname()
+  q.fs.remove(name)
+  local marks = {}
+  local ok, err = pcall(train, {
+    model = model, data = full_rows(), out = name .. ".plan", steps = 3, row_tokens = opt.row_tokens, rows = opt.rows, accumulate = opt.accumulate,
+    eval_share = opt.eval and 0.5 or 0, checkpoints = false, on_step = function() marks[#marks + 1] = q.rehearsed() end,
+  })
+  q.fs.remove(name .. ".plan")
+  if not ok then error(err, 0) end
+  return difference(marks[2], marks[1])
+end
+
+-- Two steps of one-bit training: the bits by counters, all else by AdamW. Also the bits that learn.
+local function onebit_steps(model, opt)
+  local floats = {}
+  for i, parameter in ipairs(onebit.float_parameters(model)) do floats[i] = parameter.tensor end
+  local adamw, learner = q.adamw_state(floats), { levels = opt.levels }
+  local bits = opt.active and phases.new(model, { active = opt.active, steps = 1000, inertia = learner }) or inertia.new(model, learner)
+  local batches, marks, learning, program = full_rows():batches(opt), {}, {}, nil
+  local batch = batches:next()
+  local slot = models.slot(batch:info().tokens, batch:info().max_documents)
+  for step = 0, 1 do
+    bits:begin(step / 2, step)
+    batch:load(slot)
+    program = program or q.capture(function() model:loss(slot, opt.row_tokens):backward() end)
+    for _ = 1, opt.accumulate do program:run() end
+    adamw:step { lr = 1e-3, clip = 1 }
+    bits:finish(opt.accumulate)
+    marks[#marks + 1] = q.rehearsed()
+  end
+  if opt.eval then q.no_grad(q.scope, function() model:loss(slot, opt.row_tokens) end) end
+  for _, part in ipairs((bits.inertia or bits).parts) do learning[part.layer.weight] = true end
+  return difference(marks[2], marks[1]), learning
+end
+
+-- opt.batch prompts of all but a few tokens of opt.context are read and decoding begins; a late decoding step is the step.
+local function decode_steps(model, opt)
+  opt.context = math.min(opt.context, model.config.max_position)
+  local pages = opt.batch * math.ceil(opt.context / 16)
+  local engine, ids, marks = model:engine { kv = opt.kv, max_batch = opt.batch, context = opt.context, pages = pages, remember = false }, {}, {}
+  for i = 1, opt.context - 6 do ids[i] = 0 end
+  for _ = 1, opt.batch do engine:submit { ids = ids, max_tokens = 6, temperature = 0, stop_ids = {} } end
+  repeat marks[#marks + 1] = q.rehearsed() until not engine:step()
+  engine:close()
+  return difference(marks[#marks - 1], marks[#marks - 2])
+end
+
+local prepare = {
+  full = function(model) model:full() end,
+  lora = function(model, opt) model:lora { rank = opt.rank, targets = opt.targets, dropout = opt.dropout } end,
+  onebit = function() end,
+  inference = function() end,
+}
+local steps = { full = train_steps, lora = train_steps, onebit = onebit_steps, inference = decode_steps }
+
+local function rehearse(make, opt, limits)
+  local silent = progress.silent
+  progress.silent = true
+  local ok, result = pcall(q.rehearse, function()
+    local model = make()
+    model.recompute = opt.recompute
+    prepare[opt.mode](model, opt)
+    local step, learning = steps[opt.mode](model, opt)
+    local found = {
+      device = q.rehearsed().device, accounts = {}, step = step, units = units_of(model, learning or {}), parameters = 0, trained = 0, layers = model.config.layers, dtype = model.dtype,
+    }
+    for name, account in pairs(q.memory()) do found.accounts[name] = account.peak end
+    for _, parameter in ipairs(model.parameters) do found.parameters = found.parameters + parameter.tensor:elements() end
+    for _, parameter in ipairs(opt.mode == "onebit" and onebit.float_parameters(model) or model:trainable()) do
+      found.trained = found.trained + parameter.tensor:elements()
+    end
+    for weight in pairs(learning or {}) do found.trained = found.trained + weight:elements() end
+    return found
+  end, limits)
+  progress.silent = silent
+  if not ok then error(result, 0) end
+  return result
+end
+
+-- ---------------------------------------------------------------- where the weights lie
+
+-- Bytes of the device and of the host where the device may hold `budget` (nil: all). Streamed units pass through two slots of
+-- the largest; what the host's budget does not hold is read from the mapped file. on_host: the device is the CPU, whose
+-- budget is the smaller of both, and which reads from the file only.
+local function place(found, budget, host_budget, on_host)
+  if on_host and host_budget then budget = math.min(budget or host_budget, host_budget) end
+  local total, streamable, largest = 0, 0, 0
+  for _, bytes in pairs(found.accounts) do total = total + bytes end
+  for _, unit in ipairs(found.units) do streamable, largest = streamable + unit.bytes, math.max(largest, unit.bytes) end
+  local placed = { total = total, least = math.min(total, total - streamable + 2 * largest), resident = #found.units, device = total, host = 0, file = 0, streamed = 0 }
+  if not budget or total <= budget then return placed end
+  if placed.least > budget then return nil, placed.least end
+  local held, streamed = total - streamable + 2 * largest, streamable
+  placed.resident = 0
+  for _, unit in ipairs(found.units) do
+    if held + unit.bytes > budget then break end
+    held, streamed, placed.resident = held + unit.bytes, streamed - unit.bytes, placed.resident + 1
+  end
+  placed.device, placed.streamed = held, streamed
+  placed.host = on_host and 0 or math.min(streamed, host_budget or streamed)
+  placed.file = streamed - placed.host
+  return placed
+end
+
+-- ---------------------------------------------------------------- q.plan
+
+local defaults = { mode = "lora", rank = 16, row_tokens = 512, rows = 1, accumulate = 1, recompute = false, eval = false, context = 4096, batch = 1 }
+
+return function(given)
+  local opt = setmetatable({}, { __index = function(_, key) local v = given[key]; if v == nil then v = defaults[key] end; return v end })
+  if not prepare[opt.mode] then q.error("value", ("plan: mode %s is none of full, lora, onebit, inference"):format(tostring(opt.mode))) end
+  local make, name = source_of(opt)
+  local limits = opt.bandwidth and { bandwidth = opt.bandwidth, flops_f32 = opt.flops, flops_bf16 = opt.flops } or q.limits()
+  local plan = rehearse(make, opt, limits)
+  plan.name, plan.mode, plan.given = name, opt.mode, opt
+  plan.on_host = plan.device == "cpu" and not opt.bandwidth  -- with figures of its own it is a device that is not here
+  plan.placed, plan.least = place(plan, opt.device_budget, opt.host_budget, plan.on_host)
+  plan.fits = plan.placed ~= nil
+  plan.placed = plan.placed or place(plan)
+  plan.total, plan.least = plan.placed.total, plan.placed.least
+  plan.devices = {}
+  for i, device in ipairs(q.devices()) do
+    local placed, least = place(plan, device.memory, nil, device.name == "cpu")
+    plan.devices[i] = { name = device.name, description = device.description, memory = device.memory, placed = placed, least = least }
+  end
+  local passes = opt.mode == "inference" and 1 or 2 * opt.accumulate  -- backward wants each layer once more
+  plan.step.moved = plan.placed.streamed * passes
+  plan.step.transfer = opt.link and plan.step.moved / opt.link or nil
+  plan.step.tokens = opt.mode == "inference" and opt.batch or opt.rows * opt.row_tokens * opt.accumulate
+  return setmetatable(plan, plan_text)
+end

@@ -1,0 +1,284 @@
+-- One-bit training: the counters follow their tables, what is frozen stays, the same seed gives the same bits, a run that is
+-- stopped and resumed is the run that was not, also across a switch of phases.
+package.path = (arg[0]:match "^(.*/)" or "./") .. "?.lua;" .. package.path
+local q = require "qeng"
+local onebit = require "qeng.onebit"
+local quantile = require "qeng.quantile"
+
+q.device { device = "cpu", threads = 2 }
+
+-- ---------------------------------------------------------------- one weight, by hand
+
+-- A row of 32 weights with counters of the top given, all bits +1. send(p, at) lets the gradient send weight `at` the pulse p (the sign
+-- that descent wants); the others get none.
+local function one_row(levels)
+  local weight = q.empty({ 1, 32 }, "one_bit")
+  q.pack_signs(q.zeros({ 1, 32 }, "f32"):fill(1), weight)
+  local layer = { name = "layer", weight = weight }
+  local bits = q.inertia({ linears = { layer } }, { levels = levels, schedule = "constant", k = levels == 255 and 1 / math.sqrt(32) or nil })
+  local row = {}
+  row.weight, row.bits = weight, bits
+  function row.send(p, at)
+    bits:begin(0)
+    local x = {}
+    for i = 1, 32 do x[i] = i == at and 1 or 0 end
+    local y = q.linear(q.tensor(x, "f32"):reshape { 1, 32 }, weight, { out = "f32" }):reshape { 1 }
+    q.rng_step(0);
+    (y * -p):backward()  -- dL/dw = -p there
+    return bits:finish()
+  end
+  function row.sign(at) return weight:to("f32"):table()[1][at] end
+  function row.level(at)  -- of the counter
+    local state = bits.parts[1].state
+    if state:dtype() == "u8" then return state:table()[1][at] end
+    local level = 0
+    for plane, value in ipairs(state:to("f32"):table()) do level = level + (value[1][at] > 0 and 2 ^ (plane - 1) or 0) end
+    return level
+  end
+  return row
+end
+
+-- The two-step machine, as its table has it: armed is health 0.
+do
+  local row = one_row(1)
+  local report = row.send(1, 5)  -- agrees, disarmed already: nothing
+  assert(row.sign(5) == 1 and row.level(5) == 1 and report.flips == 0 and report.pulses == 1)
+  row.send(-1, 5)                -- against: armed
+  assert(row.sign(5) == 1 and row.level(5) == 0)
+  row.send(1, 5)                 -- agrees: disarmed
+  assert(row.sign(5) == 1 and row.level(5) == 1)
+  row.send(-1, 5)
+  report = row.send(-1, 5)       -- against, armed: flip, disarmed
+  assert(row.sign(5) == -1 and row.level(5) == 1 and report.flips == 1)
+  assert(row.sign(4) == 1 and row.level(4) == 1, "another weight changed")
+end
+
+for _, levels in ipairs { 3, 7, 15 } do
+  local row = one_row(levels)
+  row.send(1, 9)  -- banks no more than the top
+  for i = 1, levels do
+    assert(row.send(-1, 9).flips == 0 and row.sign(9) == 1 and row.level(9) == levels - i, ("%d levels, pulse %d"):format(levels, i))
+  end
+  assert(row.send(1, 9).flips == 0 and row.level(9) == 1)  -- one banked, which takes one more pulse
+  row.send(-1, 9)
+  assert(row.send(-1, 9).flips == 1 and row.sign(9) == -1 and row.level(9) == levels, levels .. " levels: the flip")
+end
+
+do  -- a gradient in one place of 32 is sqrt(32) rms: k = 1 / sqrt(32) makes one step of it, give or take the rounding of floor(1 + u)
+  local row = one_row(255)
+  for i = 1, 255 do assert(row.send(-1, 2).flips == 0) end
+  assert(row.level(2) == 0 and row.send(-1, 2).flips == 1 and row.sign(2) == -1 and row.level(2) == 255)
+end
+
+-- ---------------------------------------------------------------- thresholds
+
+for _, case in ipairs { { 0.5, 0 }, { 0.975, 1.959963985 }, { 0.99, 2.326347874 }, { 0.001, -3.090232306 }, { 1e-6, -4.753424309 } } do
+  assert(math.abs(quantile.normal(case[1]) - case[2]) < 1e-7, "quantile of " .. case[1])
+end
+assert(quantile.two_sided(0) == math.huge and quantile.two_sided(1) == 0 and math.abs(quantile.two_sided(0.05) - 1.959963985) < 1e-7)
+
+-- ---------------------------------------------------------------- a small model
+
+local values = {
+  architectures = { "QengAbsoluteForCausalLM" }, model_type = "qeng_absolute", vocab_size = 61, hidden_size = 64, num_hidden_layers = 2, num_attention_heads = 2,
+  num_key_value_heads = 2, intermediate_size = 96, max_position_embeddings = 64, rms_norm_eps = 1e-6, hidden_act = "silu", tie_word_embeddings = false,
+}
+
+local function batch(step)
+  local slot = q.slot(48, 2)
+  local ids, targets, positions = {}, {}, {}
+  for i = 0, 47 do
+    ids[i + 1], targets[i + 1], positions[i + 1] = (i * 7 + step * 3) % 61, (i * 7 + step * 3 + 7) % 61, i % 24
+  end
+  slot.tokens:set(ids)
+  slot.targets:set(targets)
+  slot.positions:set(positions)
+  slot.cu_q:set { 0, 24, 48 }
+  slot.scale:fill(1 / 48)
+  return slot
+end
+
+local function digest(model)
+  local parts = {}
+  for _, layer in ipairs(model.linears) do parts[#parts + 1] = q.json.encode(layer.weight:to("f32"):table()) end
+  return table.concat(parts)
+end
+
+local function tensors(parameters)
+  local list = {}
+  for i, parameter in ipairs(parameters) do list[i] = parameter.tensor end
+  return list
+end
+
+-- Losses and bits of `steps` steps by a rule. how: dtype, recompute, capture.
+local function trained(rule, options, steps, how)
+  how = how or {}
+  local model = q.onebit.random(values, { rule = rule, seed = 3, dtype = how.dtype, levels = options.grid_levels })
+  model.recompute = how.recompute or false
+  local first = digest(model)
+  local adam = q.adamw_state(tensors(model:trainable()), { beta2 = 0.99 })
+  local latent = #model.latents > 0 and q.adamw_state(tensors(model.latents))
+  local bits = (rule == "counter" or rule == "bop") and q.inertia(model, options) or nil
+  local losses, flips = {}, 0
+  q.seed(1)
+  local slot, program, loss = batch(0), nil, nil
+  for step = 1, steps do
+    local filled = batch(step % 3)
+    slot.tokens:copy(filled.tokens)
+    slot.targets:copy(filled.targets)
+    if bits then bits:begin(step / steps) end
+    q.rng_step(step)
+    local function pass()
+      local value = model:loss(slot)
+      value:backward()
+      return value
+    end
+    if how.capture then
+      if not program then program, loss = q.capture(pass) end
+      program:run()
+    else
+      loss = pass()
+    end
+    losses[step] = loss:item()
+    adam:step { lr = 1e-2 }
+    if latent then
+      latent:step { lr = 1e-2 }
+      onebit.settle(model)
+    end
+    if bits then flips = flips + bits:finish().flips end
+  end
+  return { losses = losses, flips = flips, bits = digest(model), first = first, model = model, learner = bits }
+end
+
+local function same(what, a, b)
+  assert(a.bits == b.bits, what .. ": other bits")
+  for i, loss in ipairs(a.losses) do assert(loss == b.losses[i], ("%s: step %d: %.9g and %.9g"):format(what, i, loss, b.losses[i])) end
+end
+
+local frozen = trained("frozen", {}, 12)
+assert(frozen.bits == frozen.first, "frozen bits moved")
+assert(frozen.losses[12] < frozen.losses[1] - 0.3, "floats of a frozen model learn nothing")
+
+for _, options in ipairs { { levels = 1 }, { levels = 3 }, { levels = 7, q = 0.6 }, { levels = 15, q = 0.9 }, { levels = 255, k = 60 } } do
+  local name = options.levels .. " levels"
+  local one = trained("counter", options, 12)
+  assert(one.flips > 0 and one.bits ~= one.first, name .. ": nothing flipped")
+  same(name .. ", again", one, trained("counter", options, 12))
+  same(name .. ", captured", one, trained("counter", options, 12, { capture = true }))
+  same(name .. ", recomputed", one, trained("counter", options, 12, { recompute = true }))
+  local total = 0
+  for _, count in ipairs(one.learner:histogram()) do total = total + count end
+  assert(total == q.onebit.weights(one.model), name .. ": counters are missing from the histogram")
+end
+assert(trained("counter", { levels = 7, q = 1e-9 }, 6).flips == 0, "flips without pulses")
+local narrow = trained("counter", { levels = 3 }, 8, { dtype = "bf16" })
+assert(narrow.flips > 0 and narrow.losses[8] < narrow.losses[1], "bf16")
+assert(trained("bop", { gamma = 0.3, tau = 0.5 }, 12).flips > 0, "bop: nothing flipped")
+for _, rule in ipairs { "latent", "dense" } do
+  local one = trained(rule, {}, 12)
+  assert(one.bits ~= one.first and one.losses[12] < one.losses[1], rule)
+end
+local grid = trained("grid", { grid_levels = 1 }, 6)
+for _, value in ipairs(grid.model.linears[1].weight:table()[1]) do assert(value == 0 or math.abs(value) == 1, "off the grid") end
+
+-- The gradient of a latent weight is that of the same model with dense weights of 1 and -1, to the bit.
+do
+  local slot = batch(1)
+  local model = q.onebit.random(values, { rule = "latent", seed = 5 })
+  model:trainable()
+  model:loss(slot):backward()
+  local layer = model.linears[3]
+  local got = model.latents[3].tensor:grad():table()
+  for _, each in ipairs(model.linears) do
+    each.weight = each.weight:to "f32"
+    each.weight:requires_grad(true)
+  end
+  model:loss(slot):backward()
+  local wanted, worst = layer.weight:grad():table(), 0
+  for i, row in ipairs(wanted) do
+    for j, value in ipairs(row) do worst = math.max(worst, math.abs(value - got[i][j])) end
+  end
+  assert(worst == 0, "straight-through gradients differ by " .. worst)
+end
+
+-- ---------------------------------------------------------------- phases
+
+local function phased(by, steps, stop)
+  local model = q.onebit.random(values, { rule = "counter", seed = 4 })
+  local adam, bits = q.adamw_state(tensors(model:trainable())), q.phases(model, { count = 4, steps = 3, by = by, keep = by ~= "rows", inertia = { levels = 3, q = 0.3 } })
+  local most, seen, switches = 0, {}, 0
+  for step = 0, steps - 1 do
+    if bits:begin(step / steps, step) then switches = switches + 1 end
+    most = math.max(most, bits.inertia.weights)
+    for _, part in ipairs(bits.inertia.parts) do seen[part.layer.name .. part.first] = true end
+    local before = digest(model)
+    model:loss(batch(step)):backward()
+    bits:observe()
+    adam:step { lr = 1e-2 }
+    local report = bits:finish()
+    assert((digest(model) ~= before) == (report.flips > 0), "bits changed unseen")
+  end
+  local count = 0
+  for _ in pairs(seen) do count = count + 1 end
+  return { most = most, parts = count, switches = switches, total = q.onebit.weights(model), layers = #model.linears }
+end
+for _, by in ipairs { "layer", "rows", "gradient" } do
+  local run = phased(by, 13)
+  assert(run.most <= run.total / 4 + 96 * 64, ("by %s: %d of %d weights learn at once"):format(by, run.most, run.total))
+  assert(run.switches == 5, by .. ": switches")
+  if by ~= "gradient" then assert(run.parts >= run.layers, by .. ": some never learn") end
+end
+
+-- ---------------------------------------------------------------- whole runs, stopped and resumed
+
+local dir = os.getenv "TMPDIR" or "/tmp"
+dir = ("%s/qeng_onebit_%d_%d"):format(dir, os.time(), math.random(1e9))
+q.fs.mkdir(dir)
+local tokenizer = q.tokenizer "recipes/tiny"
+local writer = q.ndp.create(dir .. "/data.qubgpu", { meta = { tokenizer_hash = tokenizer:hash() } })
+local template = q.chat_template(tokenizer, "chatml")
+for i = 1, 60 do writer:add((template:encode { text = ("Anna counts to %d and then to %d again."):format(i, i + 3) })) end
+writer:finish()
+
+local function run(out, make, steps_at_once)
+  local model = q.onebit.random({
+    architectures = { "Qwen3ForCausalLM" }, model_type = "qwen3", vocab_size = tokenizer:vocab_size(), hidden_size = 32, num_hidden_layers = 2, num_attention_heads = 2,
+    num_key_value_heads = 1, head_dim = 16, intermediate_size = 64, max_position_embeddings = 128, rms_norm_eps = 1e-6, rope_theta = 10000, hidden_act = "silu",
+    tie_word_embeddings = false }, { rule = "counter", seed = 2 })
+  local stop = { steps_at_once }
+  local ok, err = pcall(q.train, {
+    model = model, bits = make(model), data = q.ndp.open(dir .. "/data.qubgpu"), out = out, steps = 14, row_tokens = 48, rows = 1, accumulate = 2, lr = 5e-3,
+    seed = 3, save_every = 1, resume = true, clip = 0,
+    on_step = function(row) if stop[1] and row.step == stop[1] then q.error("value", "stopped here") end end,
+  })
+  assert(ok or tostring(err):find "stopped here", tostring(err))
+  return digest(model), model
+end
+for name, make in pairs {
+  counters = function(model) return q.inertia(model, { levels = 7, q = 0.5, target = 2 }) end,
+  phases = function(model) return q.phases(model, { count = 3, steps = 4, by = "layer", keep = true, inertia = { levels = 3, q = 0.4 } }) end,
+  gradients = function(model) return q.phases(model, { count = 3, steps = 4, by = "gradient", inertia = { levels = 255, k = 30 } }) end,
+} do
+  local whole, model = run(dir .. "/whole_" .. name, make)
+  local resumed
+  for _, stop in ipairs { 3, 5, 9, 13, false } do resumed = run(dir .. "/parts_" .. name, make, stop or nil) end
+  assert(whole == resumed, name .. ": resumed bits differ")
+  local function losses(out)
+    local list = {}
+    for line in io.lines(out .. "/metrics.jsonl") do
+      local row = q.json.decode(line)
+      list[row.step] = row.loss
+    end
+    return list
+  end
+  local a, b = losses(dir .. "/whole_" .. name), losses(dir .. "/parts_" .. name)
+  for step = 1, 14 do assert(a[step] == b[step], ("%s: step %d: %s and %s"):format(name, step, tostring(a[step]), tostring(b[step]))) end
+
+  -- Saved and loaded, it computes what it did.
+  model:save(dir .. "/saved_" .. name)
+  local again = q.load(dir .. "/saved_" .. name)
+  local ids = { 5, 9, 100, 7 }
+  assert(q.json.encode(model:logits(ids):table()) == q.json.encode(again:logits(ids):table()), name .. ": the saved model computes other logits")
+end
+q.fs.remove(dir)
+print "one-bit training: ok"

@@ -1,0 +1,72 @@
+-- q.rehearse and q.plan: what they promise beyond the figures, which tests/transcripts/plan_test.sh sets against training.
+local q = require "qeng"
+q.device { device = "cpu", threads = 1 }
+
+local function fails(code, part, fn, ...)
+  local ok, err = pcall(fn, ...)
+  assert(not ok and type(err) == "table" and err.code == code and err.message:find(part, 1, true), tostring(type(err) == "table" and err.message or err))
+end
+
+-- A rehearsal has accounts and a tape of its own, and takes no memory whatever it is asked for.
+local before, real = q.memory(), q.zeros({ 4 }, "f32", "weights")
+local inside, kept
+local sum, none = q.rehearse(function()
+  assert(not q.memory().weights, "the accounts begin empty")
+  inside = q.zeros({ 2 ^ 20, 2 ^ 20 }, "f32", "weights")
+  kept = q.keep(q.zeros({ 8 }))
+  local drawn = q.uniform({ 2 ^ 20, 2 ^ 10 }, { label = "adapters" })
+  assert(q.memory().weights.peak == 2 ^ 42 and q.memory().adapters.peak == 2 ^ 32 and drawn:elements() == 2 ^ 30)
+  return 1 + 2, nil
+end)
+assert(sum == 3 and none == nil and real:table()[1] == 0)
+assert((q.memory().adapters or { bytes = 0 }).bytes == (before.adapters or { bytes = 0 }).bytes)
+fails("closed", "closed", inside.shape, inside)
+assert(kept:elements() == 8)
+kept, inside = nil, nil
+collectgarbage()
+
+-- The cost of a product: 2 m n k at the rate given, index lists counted by their values.
+local work = q.rehearse(function()
+  q.no_grad(q.linear, q.empty({ 64, 128 }), q.empty({ 256, 128 }))
+  return q.rehearsed()
+end, { bandwidth = 1e30, flops_f32 = 2 * 64 * 128 * 256, flops_bf16 = 1 })
+assert(work.flops_f32 == 2 * 64 * 128 * 256 and work.flops_bf16 == 0 and math.abs(work.seconds - 1) < 1e-9)
+local function attention_flops(bounds)
+  return q.rehearse(function()
+    local x, cu = q.empty { 64, 2, 16 }, q.tensor(bounds, "i32")
+    q.no_grad(q.attention, x, x, x, { cu_q = cu })
+    return q.rehearsed().flops_f32
+  end)
+end
+assert(attention_flops { 0, 64 } == 4 * 64 * 65 / 2 * 32 and attention_flops { 0, 32, 64 } == 2 * 4 * 32 * 33 / 2 * 32)
+
+fails("value", "nothing is being rehearsed", q.rehearsed)
+fails("value", "going on already", q.rehearse, function() q.rehearse(function() end) end)
+fails("value", "stop here", q.rehearse, function() q.error("value", "stop here") end)
+assert(q.zeros({ 2 }):table()[2] == 0, "after an error the device is the real one again")
+
+-- The least budget works, a byte less does not; at the least, two slots of the largest unit are held.
+local rates = { bandwidth = 1e11, flops = 1e13 }
+local function plan(opt)
+  for name, value in pairs(rates) do opt[name] = value end
+  opt.row_tokens, opt.model = 64, opt.model or "1b"
+  return q.plan(opt)
+end
+local whole = plan { mode = "lora" }
+assert(whole.fits and whole.placed.streamed == 0 and whole.total == whole.placed.device and whole.least < whole.total)
+local least = plan { mode = "lora", device_budget = whole.least, host_budget = 1e9, link = 1e10 }
+assert(least.fits and least.placed.device == whole.least and least.placed.host == 1e9)
+assert(least.placed.streamed == least.placed.host + least.placed.file and least.step.moved == 2 * least.placed.streamed)
+assert(math.abs(least.step.transfer - least.step.moved / 1e10) < 1e-9)
+assert(not plan { mode = "lora", device_budget = whole.least - 1 }.fits)
+-- Without rates of its own it is the CPU that is planned for, whose host budget is for all of the process.
+local here = q.plan { model = "1b", row_tokens = 64, mode = "lora", device_budget = 1e12, host_budget = whole.least }
+assert(here.fits and here.placed.device == whole.least and here.placed.host == 0 and here.placed.file == here.placed.streamed)
+
+-- Twice the rows, twice the work of a step; recomputing holds less and computes more.
+local twice, again = plan { mode = "lora", rows = 2 }, plan { mode = "lora", recompute = true }
+assert(twice.step.flops_bf16 > 1.99 * whole.step.flops_bf16 and twice.step.flops_bf16 < 2.01 * whole.step.flops_bf16)
+assert(again.accounts.activations < whole.accounts.activations and again.step.flops_bf16 > whole.step.flops_bf16)
+fails("value", "mode some is none of", q.plan, { model = "7b", mode = "some" })
+fails("format", "hidden_size is missing", plan, { model = { architectures = { "Qwen2ForCausalLM" } } })
+print "plan: passed"

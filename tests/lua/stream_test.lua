@@ -1,0 +1,163 @@
+-- Streamed weights: the bits of a mapped model in training (eager, captured, recomputed), in logits and in generation, for every
+-- kind of file, under limits that force streaming and that the process keeps; limits that do not suffice say what lacks.
+package.path = (arg[0]:match "^(.*/)" or "./") .. "?.lua;" .. package.path
+local golden = require "golden"
+local q = require "qeng"
+local flat = golden.flat
+q.device { device = "cpu", threads = 1 }
+
+local function values_of(type, tied)
+  return {
+    architectures = q.json.array { type }, model_type = type:match "^(%w-)For":lower(), hidden_size = 512, intermediate_size = 1024,
+    num_hidden_layers = 5, num_attention_heads = 8, num_key_value_heads = 4, vocab_size = 640, max_position_embeddings = 64,
+    rms_norm_eps = 1e-6, rope_theta = 10000, tie_word_embeddings = tied, hidden_act = "silu",
+  }
+end
+
+local documents = {}
+for d = 1, 2 do
+  local tokens, mask = {}, {}
+  for i = 1, 4 + d do tokens[i], mask[i] = (i * (d + 2) + i * i) % 640, 1 end
+  documents[d] = { tokens = tokens, mask = mask }
+end
+local slot = golden.slot(documents)
+
+local function resident()
+  local file = assert(io.open "/proc/self/statm")
+  local pages = file:read "*n" and file:read "*n"
+  file:close()
+  return pages * 4096
+end
+
+-- Losses of some steps and the adapter after them. how: "eager", "captured", "recomputed". limit: bytes the process keeps to.
+local function train(model, how, limit)
+  model:lora { rank = 1, seed = 3 }
+  model.recompute = how == "recomputed"
+  local parameters, losses, adapter = {}, {}, {}
+  for i, parameter in ipairs(model:trainable()) do parameters[i] = parameter.tensor end
+  local adamw = q.adamw_state(parameters, {})
+  local function pass()
+    local loss = model:loss(slot)
+    loss:backward()
+    return loss
+  end
+  local program, result
+  if how == "captured" then program, result = q.capture(pass) end
+  for step = 1, 3 do
+    if program then
+      program:run()
+      losses[step] = result:item()
+    else
+      losses[step] = q.scope(function() return pass():item() end)
+    end
+    adamw:step { lr = 5e-3, clip = 1 }
+    assert(not limit or resident() <= limit, ("%d bytes are resident, over the limit of %d"):format(resident(), limit or 0))
+  end
+  if program then program:free() end
+  for _, parameter in ipairs(model:trainable()) do
+    for _, value in ipairs(flat(parameter.tensor)) do adapter[#adapter + 1] = value end
+  end
+  return losses, adapter
+end
+
+local function same(what, one, other)
+  assert(#one == #other and #one > 0, what .. ": other counts")
+  for i = 1, #one do assert(one[i] == other[i], ("%s: value %d is %g and %g"):format(what, i, one[i], other[i])) end
+end
+
+local function generate(model)
+  local engine = model:engine { max_batch = 2, pages = 16 }
+  local request = engine:submit { ids = documents[1].tokens, max_tokens = 6, temperature = 0, stop_ids = {} }
+  engine:finish()
+  engine:close()
+  return request.output
+end
+
+-- What the process needs, and training for each layer (0.5 MB), beside a part of the weights.
+local slack = 24e6
+local function limit_with(path)
+  collectgarbage()
+  collectgarbage()
+  local probe = q.load(path, { weights = "stream", stream_slack = slack })
+  local figures = probe.stream:figures()
+  probe.stream:close()
+  return math.floor(figures.process + 0.5e6 * probe.config.layers + 0.5 * figures.total)
+end
+
+-- path: a file or folder; about: what it is; ways: of training.
+local function check(path, about, ways)
+  local mapped = q.load(path, { weights = "map" })
+  local logits, output = flat(mapped:logits(documents[1].tokens)), #ways > 1 and generate(mapped)
+  local losses, adapter = train(mapped, "eager")
+  mapped = nil
+  for _, how in ipairs(ways) do
+    local limit = limit_with(path)
+    local streamed = q.load(path, { weights = "stream", host_budget = limit, stream_slack = slack })
+    same(about .. ": logits", flat(streamed:logits(documents[1].tokens)), logits)
+    if output then same(about .. ": generated", generate(streamed), output) end
+    local begun = streamed.stream:figures()
+    local got, weights = train(streamed, how, limit)
+    same(("%s, %s: losses"):format(about, how), got, losses)
+    same(("%s, %s: adapter"):format(about, how), weights, adapter)
+    local figures = streamed.stream:figures()
+    assert(figures.bytes > begun.bytes + figures.total, about .. ": the limit did not make it stream")
+    assert(figures.resident < figures.total and figures.fetch_ms > 0)
+    streamed.stream:close()
+    same(about .. ": logits after closing", flat(streamed:logits(documents[1].tokens)), flat(streamed:logits(documents[1].tokens)))
+  end
+  print(("%s: the bits of the mapped model, streamed"):format(about))
+end
+
+local dir = os.tmpname()
+os.remove(dir)
+q.fs.mkdir(dir)
+local function path(name) return dir .. "/" .. name end
+-- Matrices of a shape are equal, because quantizing takes time.
+local function write(type, architecture, tied, layers)
+  local values, drawn = values_of(architecture, tied), {}
+  values.num_hidden_layers = layers
+  q.random_model(values, { weights = function(name, shape)
+    if #shape == 1 then return q.zeros(shape, "f32", "weights"):fill(name:find "norm" and 1 or 0) end
+    local key = table.concat(shape, "x")
+    drawn[key] = drawn[key] or q.quantize(q.randn(shape, { std = 0.05, seed = shape[1] + 7 * shape[2] }), type)
+    return drawn[key]:clone()
+  end }):save_gguf(path(type .. ".gguf"), { type = type })
+end
+write("q8_0", "Qwen2ForCausalLM", true, 5)
+write("q4_k", "Qwen2ForCausalLM", false, 5)
+write("tq2_0", "Qwen2ForCausalLM", true, 12)  -- deeper, or the limit would leave room for all
+write("q1_0", "LlamaForCausalLM", true, 12)   -- whose q and k lie in another order in the file
+check(path "q8_0.gguf", "GGUF Q8_0, tied head", { "captured" })
+check(path "q4_k.gguf", "GGUF Q4_K", { "eager", "captured", "recomputed" })
+check(path "tq2_0.gguf", "GGUF TQ2_0", { "captured" })
+check(path "q1_0.gguf", "GGUF Q1_0, llama", { "captured" })
+local small = values_of("Qwen2ForCausalLM", false)
+small.num_hidden_layers = 3
+q.random_model(small, { dtype = "bf16", std = 0.05 }):save(path "bf16")
+check(path "bf16", "safetensors bf16", { "captured" })
+
+-- ---------------------------------------------------------------- what is refused
+
+local function refused(code, pattern, fn)
+  local result, err = q.try(fn)
+  assert(not result and err.code == code and err.message:find(pattern), ("expected %s %s, got %s"):format(code, pattern, err and err.code .. ": " .. err.message or "no error"))
+end
+local file = path "q8_0.gguf"
+refused("memory", "largest unit of .* exceeds .* of %-%-host%-budget; give at least", function()
+  return q.load(file, { weights = "stream", host_budget = 20e6 })
+end)
+refused("unsupported", "trained in full cannot be streamed", function() return q.load(file, { weights = "stream", writable = true }) end)
+refused("value", "host_budget bounds the memory of streamed weights", function() return q.load(file, { host_budget = 1e9 }) end)
+local limit = limit_with(file)
+local streamed = q.load(file, { weights = "stream", host_budget = limit, stream_slack = slack })
+refused("memory", "activations: %d+ bytes more would exceed .* %-%-host%-budget leaves.*Give %-%-host%-budget more", function()
+  return q.zeros({ 12500000 }, "f32")
+end)
+refused("unsupported", "another model's weights are streamed", function() return q.load(file, { weights = "stream" }) end)
+refused("unsupported", "full: every weight would change", function() return streamed:full() end)
+refused("unsupported", "merge: .* load it with", function() return streamed:lora({ rank = 2 }):merge() end)
+refused("unsupported", "fill: .*q_proj.weight is a weight that is streamed", function() return streamed.linears[1].weight:fill(0) end)
+refused("unsupported", "copy: .* is a weight that is streamed", function() return streamed.linears[1].weight:copy(streamed.linears[1].weight) end)
+streamed.stream:close()
+q.zeros({ 12500000 }, "f32"):free()  -- the limit went with the stream
+q.fs.remove(dir)

@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# The recipes of one-bit training by the real executable ($QENG), very small: what they print and leave, resuming, errors.
+set -euo pipefail
+QENG=$(realpath "${QENG:-build/release/qeng}")
+out=$(mktemp -d)
+trap 'rm -rf "$out"' EXIT
+export XDG_CACHE_HOME=$out/cache
+expect() { grep -qE -- "$1" "$2" || { echo "expected '$1' in:"; cat "$2"; exit 1; }; }
+run() { timeout 120 "$QENG" "recipes/$1.lua" --threads 1 "${@:2}" > "$out/log" 2>&1 < /dev/null; }
+refuses() { if run "${@:2}"; then echo "not refused: ${*:2}"; exit 1; fi; expect "$1" "$out/log"; }
+
+for i in $(seq 400); do echo "line $i of a text that says little, and says it again: $((i * i))."; done > "$out/text.txt"
+for i in $(seq 150); do echo "{\"text\": \"Anna has $i brown geese, and Tom has $((i * 3)).\"}"; done > "$out/data.jsonl"
+
+# The comparison: a table with the control and the share of the gap; what is done is not done again.
+small=(--data "$out/text.txt" --out "$out/compare" --steps 12 --rows 2 --tokens 16 --hidden 32 --layers 1 --heads 2 --ffn 32 --seeds 1,2 --lrs 6e-3)
+run onebit_compare "${small[@]}" --methods frozen,latent,7
+expect '^\| frozen random bits \| 0 \| 0?.[0-9]+ \| [0-9.]+ / [0-9.]+ \|' "$out/log"
+expect '^\| counter of 8 levels, q 0.15 \| 3 bits \|' "$out/log"
+runs=$(wc -l < "$out/compare/runs.jsonl")
+run onebit_compare "${small[@]}" --methods frozen,latent,7,phased
+[ "$(wc -l < "$out/compare/runs.jsonl")" = $((runs + 2)) ] || { echo "finished runs were run again"; exit 1; }
+expect 'two-step machine' "$out/compare/report.html"
+[ "$(grep -o '<svg' "$out/compare/report.html" | wc -l)" = 2 ] || { echo "the report has not its two charts"; exit 1; }
+refuses 'method mean: one of frozen, latent' onebit_compare "${small[@]}" --methods mean
+refuses 'which text\? --data FILE' onebit_compare
+
+# Pretraining, by phases too; the saved model answers, and its bits are a GGUF file of one bit a weight.
+tiny=(--data "$out/data.jsonl" --hidden 128 --layers 2 --heads 2 --ffn 128 --row-tokens 64 --rows 1 --steps 12 --eval-share 0.1)
+run onebit_pretrain "${tiny[@]}" --out "$out/whole"
+expect '0.2[0-9] million one-bit weights' "$out/log"
+expect '"flip_rate":' "$out/whole/metrics.jsonl"
+run onebit_phased "${tiny[@]}" --out "$out/phased" --phase-steps 3 --by rows --save-every 1
+mv "$out/phased/model" "$out/first"
+rm -r "$out/phased/checkpoints/step-000012"
+run onebit_phased "${tiny[@]}" --out "$out/phased" --phase-steps 3 --by rows --save-every 1 --resume
+cmp "$out/first/model.safetensors" "$out/phased/model/model.safetensors" || { echo "a resumed run gives other weights"; exit 1; }
+run quantize "$out/whole/model" "$out/bits.gguf" --type q1_0
+for model in "$out/whole/model" "$out/bits.gguf"; do run generate --model "$model" --prompt Anna --temperature 0 --max-tokens 5; done
+refuses 'levels is 5, expected 1, 3, 7, 15 or 255' onebit_pretrain "${tiny[@]}" --out "$out/bad" --levels 5
+refuses 'hidden is 100, expected a multiple of 32' onebit_pretrain "${tiny[@]}" --out "$out/bad" --hidden 100
+refuses 'which data\? --data FILE' onebit_phased --out "$out/bad"
+
+# From a trained model.
+run onebit_convert --model recipes/tiny --data "$out/data.jsonl" --out "$out/converted" --steps 8 --row-tokens 64 --rows 1
+expect 'held-out loss: [0-9.]+ as given, [0-9.]+ with one-bit weights \(3 of 3' "$out/log"
+run generate --model "$out/converted/model" --prompt Anna --temperature 0 --max-tokens 5
+echo "onebit: ok"

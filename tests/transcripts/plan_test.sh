@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# recipes/plan.lua: its table, its sentence, its errors; and that plans of small models are what training then takes.
+set -euo pipefail
+out=$(mktemp -d)
+trap 'rm -rf "$out"' EXIT
+expect() { grep -qE -- "$1" "$2" || { echo "expected '$1' in:"; cat "$2"; exit 1; }; }
+plan() { "$QENG" recipes/plan.lua --device cpu --bandwidth 100 --flops 10 "$@" > "$out/log" 2>&1; }
+refuses() { if plan "${@:2}"; then echo "not refused: ${*:2}"; exit 1; fi; expect "$1" "$out/log"; }
+
+# A model of 90 billion weights, with address space only.
+plan --model 90b --mode lora --row-tokens 64 --recompute
+expect '^90b: 90.2[0-9]* billion parameters, 103 layers, bf16, lora' "$out/log"
+expect '^weights +180.5 GB' "$out/log"
+plan --model 7b --row-tokens 64
+expect '^full +[0-9.]+ GB' "$out/log"
+expect '^by phases +[0-9.]+ GB' "$out/log"
+expect '^inference +[0-9.]+ GB' "$out/log"
+expect '80.86 GB dense with AdamW, 4.21 GB with one bit and ternary gradients and state' "$out/log"
+expect 'by phases of 1.5 billion 0.94 GB on the device and 0.84 GB on the host' "$out/log"
+
+# Budgets: what is resident and what is streamed, and the least that works, which then does.
+plan --model 7b --mode lora --stored q4_k --row-tokens 64 --device-budget 2G --host-budget 1G --link 25
+expect '^Fits in 2.0 GB with --weights stream: [0-9]+ of 34 units resident, [0-9.]+ GB streamed, of which [0-9.]+ GB from the mapped file' "$out/log"
+expect 'streamed a step: .* at 25.0 GB/s' "$out/log"
+plan --model 7b --mode lora --stored q4_k --row-tokens 64 --device-budget 500M
+expect '^Does not fit in 500.0 MB: the least device budget that works is [0-9.]+ [MG]B \(weights streamed\)' "$out/log"
+plan --model 7b --mode full --row-tokens 64 --device-budget 20G
+expect '^Does not fit in 20.0 GB: the least device budget that works is [0-9.]+ GB; train adapters' "$out/log"
+
+# One-bit training: of the bits, a bit and a counter each; frozen ones may be streamed.
+plan --model 7b --mode onebit --active 0 --levels 3 --row-tokens 64
+expect '^weights +1.[0-9] GB' "$out/log"
+plan --model 7b --mode onebit --row-tokens 64 --device-budget 1G
+expect '^Does not fit in 1.0 GB: .*smaller vocabulary' "$out/log"
+
+# A folder, a config.json, and inference.
+plan --model recipes/tiny --mode full
+expect '^optimizer ' "$out/log"
+plan --model recipes/tiny/config.json --mode inference --context 64 --kv f16
+expect '^kv ' "$out/log"
+expect '^decoding step of 1 tokens' "$out/log"
+plan --model recipes/tiny --mode inference
+expect '^kv +1.6 MB' "$out/log"
+
+refuses 'plan: 6b is no file, no folder and no shape' --model 6b
+refuses 'shapes are 1b, 3b, 7b, 8b, 13b, 70b, 90b' --model nowhere/config.json
+refuses '--device-budget lots: expected a size, as 500M, 1.5G' --model 7b --mode lora --device-budget lots
+echo '[1' > "$out/config.json"
+refuses 'config.json: not a JSON object' --model "$out/config.json"
+refuses 'bench/README.md: does not begin with "GGUF"' --model bench/README.md
+if "$QENG" recipes/plan.lua --model 7b --flops 3 > "$out/log" 2>&1; then exit 1; fi
+expect 'bandwidth and --flops go together' "$out/log"
+
+"$QENG" tests/campaigns/plan.lua small > "$out/log" 2>&1 || { cat "$out/log"; exit 1; }
+expect '^all [0-9]+ within 5 %' "$out/log"
+echo "plan: passed"
