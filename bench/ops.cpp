@@ -265,7 +265,7 @@ Op paged(Operands& o, const Model& m, DType stored, int64_t sequences, int64_t q
 // The operations of inference: linear layers of each format that suits the model, a row and many; a cache of `t` keys.
 std::vector<Case> inference(const Model& m, int64_t t) {
   std::vector<Case> list;
-  for (const DType stored : {kHalf, DType::q8_0, DType::q6_k, DType::q4_k, DType::q4_0, DType::tq2_0, DType::pq2_0})
+  for (const DType stored : {kHalf, DType::q8_0, DType::q6_k, DType::q4_k, DType::q4_0, DType::tq2_0, DType::pq2_0, DType::one_bit})
     for (const int64_t rows : {int64_t{1}, int64_t{8}, std::min<int64_t>(512, t)}) {
       if (m.hidden % dtype_info(stored).elements != 0) continue;
       const std::string name = std::string("row_linear ") + dtype_name(stored) + ", " + std::to_string(rows) + (rows == 1 ? " row" : " rows");
@@ -281,7 +281,56 @@ std::vector<Case> inference(const Model& m, int64_t t) {
   return list;
 }
 
-// The operations of a step of `t` tokens, those first that weigh most or are most often doubted; then those of inference.
+// What a product of random numbers wants of weights [rows, columns].
+View pulses(Operands& o, DType dtype, int64_t rows, int64_t columns, float strength) {
+  constexpr int64_t kTokens = 16;
+  const PulseGrad op{o.random(kHalf, {kTokens, rows}), o.random(kHalf, {kTokens, columns}), o.empty(dtype, {rows, columns}),
+                     o.numbers(kFull, {strength, 0, 0}), o.constant(DType::i64, {2}, 1)};
+  o.backend().run(op);
+  return op.pulses;
+}
+
+// planes: of counters; 0: counters of a byte, or momenta with `bop`.
+Op inertia(Operands& o, int64_t rows, int64_t columns, int64_t planes, bool bop) {
+  Inertia op;
+  op.pulses = planes ? pulses(o, DType::ternary, rows, columns, 1.4f) : pulses(o, DType::u8, rows, columns, bop ? 16.0f : 1.0f);
+  op.weights = o.packed(DType::one_bit, rows, columns);
+  if (planes) {
+    op.state = o.packed(DType::one_bit, planes * rows, columns);
+    op.state.rank = 3, op.state.shape[0] = planes, op.state.shape[1] = rows, op.state.shape[2] = columns;
+  } else {
+    op.state = o.constant(DType::u8, {rows, columns}, 0);
+  }
+  op.counts = o.constant(DType::i64, {2}, 0), op.hyper = o.numbers(kFull, {0, 0.02f, 0.3f});
+  op.rng = o.constant(DType::i64, {2}, 1), op.bop = bop;
+  return op;
+}
+
+// The operations of one-bit training: a linear layer up, and its weights' step.
+std::vector<Case> one_bit(const Model& m, int64_t t) {
+  const int64_t hidden = m.hidden, wide = m.intermediate;
+  const auto half = [](Operands& o, int64_t rows, int64_t columns) { return o.random(kHalf, {rows, columns}); };
+  const auto pulse_grad = [=](Operands& o, DType dtype) {
+    return PulseGrad{half(o, t, wide), half(o, t, hidden), o.empty(dtype, {wide, hidden}), o.numbers(kFull, {1.4f, 0, 0}),
+                     o.constant(DType::i64, {2}, 1)};
+  };
+  return {
+      {"scale_columns", [=](Operands& o) { return ScaleColumns{half(o, t, wide), o.random(kFull, {wide}), {}, o.empty(kHalf, {t, wide})}; }, ""},
+      {"scale_columns_grad", [=](Operands& o) { return ScaleColumnsGrad{half(o, t, wide), o.random(kFull, {wide}), half(o, t, wide), o.empty(kHalf, {t, wide}), o.empty(kFull, {wide})}; }, ""},
+      {"pulse_grad ternary", [=](Operands& o) { return pulse_grad(o, DType::ternary); }, ""},
+      {"pulse_grad u8", [=](Operands& o) { return pulse_grad(o, DType::u8); }, ""},
+      {"inertia 1 plane", [=](Operands& o) { return inertia(o, wide, hidden, 1, false); }, ""},
+      {"inertia 3 planes", [=](Operands& o) { return inertia(o, wide, hidden, 3, false); }, ""},
+      {"inertia u8", [=](Operands& o) { return inertia(o, wide, hidden, 0, false); }, ""},
+      {"inertia bop", [=](Operands& o) { return inertia(o, wide, hidden, 0, true); }, ""},
+      {"pack_signs", [=](Operands& o) { return PackSigns{o.random(kFull, {wide, hidden}), o.empty(DType::one_bit, {wide, hidden})}; }, ""},
+      {"clip_to_grid", [=](Operands& o) { return ClipToGrid{o.random(kFull, {wide, hidden}), o.empty(kFull, {wide, hidden}), o.constant(DType::i64, {2}, 1), 7}; }, ""},
+      {"cast of one_bit", [=](Operands& o) { return Cast{o.packed(DType::one_bit, t, wide), o.empty(kHalf, {t, wide})}; }, ""},
+  };
+}
+
+// The operations of a step of `t` tokens, those first that weigh most or are most often doubted; then those of one-bit
+// training and of inference.
 std::vector<Case> cases(const Model& m, int64_t t) {
   const int64_t hidden = m.hidden, wide = m.intermediate, kv = m.kv_heads * m.head_dim, all = t * wide;
   const auto half = [](int64_t rows, int64_t columns) { return [=](Operands& o) { return o.random(kHalf, {rows, columns}); }; };
@@ -326,6 +375,7 @@ std::vector<Case> cases(const Model& m, int64_t t) {
       {"scale", [=](Operands& o) { return Scale{o.random(kHalf, {all}), o.empty(kHalf, {all}), 0.5f}; }, ""},
       {"fill", [=](Operands& o) { return Fill{o.empty(kFull, {all}), 0}; }, ""},
   };
+  for (Case& one : one_bit(m, t)) list.push_back(std::move(one));
   for (Case& one : inference(m, t)) list.push_back(std::move(one));
   return list;
 }

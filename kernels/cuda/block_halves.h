@@ -235,6 +235,11 @@ __device__ inline void codes_of(const Ternary& b, int, int h, uint32_t (&words)[
 
 // ---- factors
 
+// Formats without scales: those of x are of whole spans (kSignGroup in kernels/math/blocks/activations.h), over which
+// integers are added.
+template <class Block>
+constexpr bool kSigns = std::is_same_v<Block, OneBit> || std::is_same_v<Block, Ternary>;
+
 template <class Block>
 constexpr bool kFactors = kPairedNibbles<Block> || std::is_same_v<Block, Q2_K> || std::is_same_v<Block, Q3_K> ||
                           std::is_same_v<Block, Q6_K>;  // of groups

@@ -19,8 +19,8 @@ constexpr int kBlocksAtOnce = 4;  // of a multiprocessor: 128 registers a thread
 
 template <class Block>
 struct Stage {
-  static constexpr int kLanes = Block::kElements / 32;                 // of a block
-  static constexpr int kStep = kWarp / kLanes;                         // blocks that a warp works on at once
+  static constexpr int kLanes = Block::kElements / 32;  // of a block
+  static constexpr int kStep = kWarp / kLanes;          // blocks that a warp works on at once
   // Of a stage: whole 16-byte vectors, and where blocks are words one for each lane.
   static constexpr int kBlocks = Block::kElements == 256 ? 8
                                  : sizeof(Block) <= 8    ? kWarp * 16 / static_cast<int>(sizeof(Block))
@@ -59,6 +59,7 @@ __device__ inline int block_sum(int x) {
 template <class Block, int kRows>
 __global__ void __launch_bounds__(kRowWarps* kWarp, kRows == 1 ? 1 : kBlocksAtOnce) block_rows(RowProducts p) {
   using S = Stage<Block>;
+  constexpr int kTogether = halves::kSigns<Block> ? kSpanLanes : S::kLanes;  // lanes whose integers share a scale of x
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
   char* stages = shared_memory() + warp * kStages * S::kBytes;
   int64_t j = int64_t{blockIdx.x} * kRowWarps + warp;
@@ -125,16 +126,16 @@ __global__ void __launch_bounds__(kRowWarps* kWarp, kRows == 1 ? 1 : kBlocksAtOn
 #pragma unroll
       for (int r = 0; r < kRows; ++r) {
         if (r >= rows) continue;
-        const int total = block_sum<S::kLanes>(dot[r]);
+        const int total = block_sum<kTogether>(!halves::kSigns<Block> || real ? dot[r] : 0);
         const float d = real ? scales[r * count + b] : 0.0f;
         float product;
         if constexpr (halves::kMinima<Block>)
-          product = block_product(factor, d, total, minimum, block_sum<S::kLanes>(less[r]));
+          product = block_product(factor, d, total, minimum, block_sum<kTogether>(less[r]));
         else
           product = block_product(factor, d, total);
         if (!real) product = 0.0f;
 #pragma unroll
-        for (int distance = S::kLanes; distance < kSpanLanes; distance *= 2)
+        for (int distance = kTogether; distance < kSpanLanes; distance *= 2)
           product = __fadd_rn(product, __shfl_xor_sync(kAllLanes, product, distance));
         sum[r] = __fadd_rn(sum[r], product);
       }

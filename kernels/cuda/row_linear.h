@@ -56,7 +56,8 @@ __device__ inline void finish_row(const RowProducts& p, const RowWeight& weight,
 
 // How sums over the blocks of a row are ordered, whichever kernel makes them. A span of 256 elements gives one number:
 // the products of its blocks (one of 256 .. eight of 32), added in pairs of neighbours, and those in pairs. Span s goes
-// to sum s % kSpanSums, in order of s; the end is (sum 0 + sum 2) + (sum 1 + sum 3).
+// to sum s % kSpanSums, in order of s; the end is (sum 0 + sum 2) + (sum 1 + sum 3). Blocks of one_bit and ternary have one
+// scale of x for the span: their integers are added, and make one product.
 constexpr int kSpan = 256, kSpanSums = 4;
 // The product of one block, from its exact integers (kernels/math/blocks/activations.h). d: the scale of x.
 __device__ inline float block_product(float factor, float d, int dot) {

@@ -113,6 +113,7 @@ template <class Block>
 __global__ void __launch_bounds__(kThreads) block_tiles_kernel(RowProducts p) {
   using L = Layout<Block>;
   constexpr int kRegisters = L::kDepth / 16;
+  constexpr int kProducts = halves::kSigns<Block> ? 1 : L::kBlocks, kElements = kSpan / kProducts;  // of one scale of x
   auto& shared = *reinterpret_cast<L*>(shared_memory());
   const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarp, warp = thread / kWarp;
   const int g = lane / 4, t = lane % 4, row0 = 16 * warp + g;
@@ -136,10 +137,10 @@ __global__ void __launch_bounds__(kThreads) block_tiles_kernel(RowProducts p) {
     if (first_row + 16 * warp < p.rows) {
       float pairs[4][kColumns][4];  // [n]: of 2^n blocks, waiting for their neighbours
 #pragma unroll
-      for (int b = 0; b < L::kBlocks; ++b) {
+      for (int b = 0; b < kProducts; ++b) {
         int dot[kColumns][4] = {}, less[kColumns][4] = {};
 #pragma unroll 2
-        for (int k = b * Block::kElements; k < (b + 1) * Block::kElements; k += L::kDepth) {
+        for (int k = b * kElements; k < (b + 1) * kElements; k += L::kDepth) {
           uint32_t a[2 * kRegisters];
 #pragma unroll
           for (int i = 0; i < 2 * kRegisters; ++i)
@@ -186,7 +187,7 @@ __global__ void __launch_bounds__(kThreads) block_tiles_kernel(RowProducts p) {
             pairs[level][n][i] = product;
           }
       }
-      constexpr int kWhole = L::kBlocks == 8 ? 3 : L::kBlocks == 4 ? 2 : L::kBlocks == 2 ? 1 : 0;
+      constexpr int kWhole = kProducts == 8 ? 3 : kProducts == 4 ? 2 : kProducts == 2 ? 1 : 0;
 #pragma unroll
       for (int n = 0; n < kColumns; ++n)
 #pragma unroll

@@ -47,6 +47,21 @@ std::vector<std::pair<Named*, Named*>> pairs() {
   return list;
 }
 
+// What two runs of an op wrote, workspaces aside.
+void check_same_bits(const Outcome& one, const Outcome& two) {
+  Op a = one.rebased, b = two.rebased;
+  std::vector<View> results;
+  for_each_view(a, [&](const char* label, View& view, Access access) {
+    if (access != Access::read && std::string(label) != "workspace" && std::string(label) != "delta")
+      results.push_back(view);
+  });
+  size_t next = 0;
+  for_each_view(b, [&](const char* label, View& view, Access access) {
+    if (access == Access::read || std::string(label) == "workspace" || std::string(label) == "delta") return;
+    CHECK(std::memcmp(results[next++].data, view.data, view.bytes()) == 0);
+  });
+}
+
 template <size_t... I>
 std::vector<std::string> op_names(std::index_sequence<I...>) {
   return {std::variant_alternative_t<I, Op>::name...};
@@ -95,18 +110,27 @@ TEST_CASE("an op gives the same bits with one thread and with two and twice on a
         const Op op = generator.make(draw);
         for (auto [first, second] : pairs()) {
           INFO("QENG_SEED=" << base_seed() + round << " on " << first->name << ": " << describe(op));
-          const Outcome one = run_on(*first->backend, op, draw.buffers()), two = run_on(*second->backend, op, draw.buffers());
-          Op a = one.rebased, b = two.rebased;
-          std::vector<View> results;
-          for_each_view(a, [&](const char* label, View& view, Access access) {
-            if (access != Access::read && std::string(label) != "workspace" && std::string(label) != "delta")
-              results.push_back(view);
-          });
-          size_t next = 0;
-          for_each_view(b, [&](const char* label, View& view, Access access) {
-            if (access == Access::read || std::string(label) == "workspace" || std::string(label) == "delta") return;
-            CHECK(std::memcmp(results[next++].data, view.data, view.bytes()) == 0);
-          });
+          check_same_bits(run_on(*first->backend, op, draw.buffers()), run_on(*second->backend, op, draw.buffers()));
+        }
+      }
+    }
+}
+
+TEST_CASE("an op recorded and replayed on a GPU gives the bits of a run") {
+  for (const Generator& generator : generators()) DYNAMIC_SECTION(generator.name) {
+      for (uint64_t round = 0; round < (rounds() + 7) / 8; ++round) {
+        Draw draw(base_seed() + 2000 + round);
+        const Op op = generator.make(draw);
+        for (Named& target : backends()) {
+          if (target.name != "cuda") continue;
+          INFO("QENG_SEED=" << base_seed() + round << ": " << describe(op));
+          Backend& backend = *target.backend;
+          const auto twice = [&](const Op& moved) { backend.run(moved), backend.run(moved); };
+          const auto replayed = [&](const Op& moved) {
+            backend.run(moved);  // memory is taken here
+            backend.record([&] { backend.run(moved); })->replay();
+          };
+          check_same_bits(run_on(backend, op, draw.buffers(), twice), run_on(backend, op, draw.buffers(), replayed));
         }
       }
     }

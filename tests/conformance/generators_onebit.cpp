@@ -39,6 +39,7 @@ Op scale_columns_grad(Draw& draw) {
 }
 
 Op pulse_grad(Draw& draw) {
+  if (draw.integer(0, 3) == 0) draw.misalign();
   PulseGrad op;
   const int64_t rows = draw.size(40), n = draw.size(60), k = 32 * draw.integer(1, 9), past = draw.integer(0, 3);
   const DType dtype = draw.float_dtype();
@@ -53,6 +54,7 @@ Op pulse_grad(Draw& draw) {
 }
 
 Op inertia(Draw& draw) {
+  if (draw.integer(0, 3) == 0) draw.misalign();
   Inertia op;
   const int64_t n = draw.size(50), k = 32 * draw.integer(1, 9);
   op.weights = draw.tensor(DType::one_bit, {n, k});
@@ -79,6 +81,7 @@ Op inertia(Draw& draw) {
 }
 
 Op pack_signs(Draw& draw) {
+  if (draw.integer(0, 3) == 0) draw.misalign();
   PackSigns op;
   op.x = draw.tensor(DType::f32, {draw.size(40), 32 * draw.integer(1, 9)});
   for (int64_t i = 0; i < op.x.elements(); i += 7) encode(op.x, i, i % 2 ? -0.0 : 0.0);
@@ -87,6 +90,7 @@ Op pack_signs(Draw& draw) {
 }
 
 Op clip_to_grid(Draw& draw) {
+  if (draw.integer(0, 3) == 0) draw.misalign();
   ClipToGrid op;
   op.x = draw.tensor(DType::f32, {draw.size(40), draw.size(200)}, draw.pick({0.3, 2.0}));
   op.y = draw.flip() ? op.x : draw.empty_like(op.x);
