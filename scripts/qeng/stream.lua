@@ -49,19 +49,21 @@ function stream.attach(model, opt)
   model.stream = q.weight_stream(names, weights, { limit = opt.host_budget, option = "--host-budget", slack = opt.stream_slack, keep = opt.stream_keep })
 end
 
--- Figures of a step for the metrics: the difference of two results of WeightStream:figures.
+-- Figures of a step for the metrics: the difference of two results of WeightStream:figures. What share of the fetching was hidden is
+-- known where its time is: not on a GPU, which copies by itself.
 function stream.since(now, before)
   local fetch = now.fetch_ms - before.fetch_ms
   local stall = now.stall_ms - before.stall_ms
   return {
     stream_bytes = now.bytes - before.bytes, stream_fetch_ms = fetch, stream_stall_ms = stall,
-    stream_hidden = fetch > 0 and math.max(0, 1 - stall / fetch) or 1, stream_depth = now.depth,
+    stream_hidden = fetch > 0 and math.max(0, 1 - stall / fetch) or (now.bytes == before.bytes and 1 or nil), stream_depth = now.depth,
   }
 end
 
 -- For the progress line.
 function stream.text(row)
-  return ("streamed %s, %.0f %% hidden"):format(progress.bytes(row.stream_bytes), 100 * row.stream_hidden)
+  local hidden = row.stream_hidden and (", %.0f %% hidden"):format(100 * row.stream_hidden) or ""
+  return "streamed " .. progress.bytes(row.stream_bytes) .. hidden
 end
 
 return stream
