@@ -10,9 +10,14 @@ namespace {
 template <int kRows>
 constexpr int kAhead = kRows == 1 ? 4 : 2;
 
+// Blocks of a multiprocessor, or 0 to leave it to ptxas: of eight elements by one row it would make 40 registers on
+// sm_86, and spill them. Here it has 64.
+template <int n, int kRows>
+constexpr int kBlocksAtOnce = n == 8 && kRows == 1 ? 8 : 0;
+
 // W: of the weight, X: of x. n: elements to a load. kRows: 1 or kBatchRows.
 template <class W, class X, int n, int kRows>
-__global__ void __launch_bounds__(kRowWarps* kWarp) dense_rows(RowProducts p) {
+__global__ void __launch_bounds__(kRowWarps* kWarp, kBlocksAtOnce<n, kRows>) dense_rows(RowProducts p) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   int64_t j = int64_t{blockIdx.x} * kRowWarps + threadIdx.x / kWarp;
   const RowWeight& weight = weight_of(p, j);
