@@ -168,8 +168,15 @@ function export.of_folder(dir)
   local arch, c = architectures.of(config.read(dir))
   local weights, parameters = q.safetensors.open(dir), {}
   for _, name in ipairs(weights:names()) do
-    if not name:find("rotary_emb.inv_freq", 1, true) and not (c.tied and name == "lm_head.weight") then
-      parameters[#parameters + 1] = { name = name, shape = weights:info(name).shape, read = function() return weights:tensor(name) end }
+    local info, scale = weights:info(name), name .. "_scale"
+    local signs = (info.dtype == "one_bit" or info.dtype == "ternary") and info.dtype or nil
+    local of_rows = name:match "^(.*%.weight)_scale$"  -- read with the weight that it belongs to
+    if not name:find("rotary_emb.inv_freq", 1, true) and not (c.tied and name == "lm_head.weight") and not (of_rows and weights:info(of_rows)) then
+      if signs and not weights:info(scale) then q.error("format", ("%s: tensor %s is missing"):format(dir, scale)) end
+      parameters[#parameters + 1] = {
+        name = name, shape = info.shape, signs = signs,
+        read = function() return weights:tensor(name), signs and weights:tensor(scale) end,
+      }
     end
   end
   local ok, tokenizer = pcall(q.tokenizer, dir)

@@ -74,12 +74,13 @@ function inertia.new(model, opt)
   for number, layer in ipairs(model.linears) do
     numbers[layer] = number
     if not opt.parts then self.parts[number] = { layer = layer, first = 0, rows = layer.weight:shape()[1] } end
-    if layer.weight:dtype() ~= "one_bit" then
-      q.error("dtype", ("inertia: the weight of %s is %s, expected one_bit; q.onebit.random makes such a model"):format(layer.name, layer.weight:dtype()))
-    end
   end
   self.hyper, self.counts = q.zeros({ #self.parts, 3 }, "f32", "optimizer"), q.zeros({ #self.parts, 2 }, "i64", "optimizer")
   for index, part in ipairs(self.parts) do
+    local dtype = part.layer.weight:dtype()
+    if dtype ~= "one_bit" then
+      q.error("dtype", ("inertia: the weight of %s is %s, expected one_bit; q.onebit.random makes such a model"):format(part.layer.name, dtype))
+    end
     part.number, part.weights = numbers[part.layer], part.rows * part.layer.weight:shape()[2]
     self.weights = self.weights + part.weights
     attach(self, index, part)

@@ -224,9 +224,9 @@ local function phased(by, steps, stop)
   return { most = most, parts = count, switches = switches, total = q.onebit.weights(model), layers = #model.linears }
 end
 for _, by in ipairs { "layer", "rows", "gradient" } do
-  local run = phased(by, 13)
+  local run = phased(by, 24)
   assert(run.most <= run.total / 4 + 96 * 64, ("by %s: %d of %d weights learn at once"):format(by, run.most, run.total))
-  assert(run.switches == 5, by .. ": switches")
+  assert(run.switches == 8, by .. ": switches")
   if by ~= "gradient" then assert(run.parts >= run.layers, by .. ": some never learn") end
 end
 
