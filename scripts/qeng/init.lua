@@ -46,7 +46,7 @@ q.use_device = run.use_device
 q.finetune = run.finetune
 
 q.onebit = {
-  random = onebit.random, learn = onebit.learn, weights = onebit.weights, compare = onebit_compare.run, convert = onebit_convert.run,
+  random = onebit.random, learn = onebit.learn, unpack = onebit.unpack, weights = onebit.weights, compare = onebit_compare.run, convert = onebit_convert.run,
   options = onebit_pretrain.options, inertia_options = onebit_pretrain.inertia, pretrain = onebit_pretrain.run,
 }
 q.inertia = inertia.new

@@ -66,6 +66,24 @@ function onebit.give_scale(model, layer, scale)
   end
 end
 
+-- A model of a GGUF file whose linear weights are q1_0 or tq2_0 with one scale a row, as bits or ternary words with that scale: what
+-- can learn. A file with a scale for each group is refused.
+function onebit.unpack(model)
+  for _, layer in ipairs(model.linears) do
+    local dtype = layer.weight:dtype()
+    if dtype ~= "q1_0" and dtype ~= "tq2_0" then
+      q.error("dtype", ("unpack: the weight of %s is %s, expected q1_0 or tq2_0"):format(layer.name, dtype))
+    end
+    local weight, scale = q.split_row_scale(layer.weight)
+    for _, parameter in ipairs(model.parameters) do
+      if parameter.tensor == layer.weight then parameter.tensor = weight:label(parameter.name) end
+    end
+    layer.weight = weight
+    onebit.give_scale(model, layer, scale)
+  end
+  return model
+end
+
 -- Makes a model whose linear layers hold bits (or what `rule` keeps instead) learn by that rule: gives each layer its scale, and sets
 -- what model:trainable() lists. Counters and momenta are q.inertia's.
 function onebit.learn(model, rule, opt)

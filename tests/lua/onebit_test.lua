@@ -281,5 +281,23 @@ for name, make in pairs {
   local ids = { 5, 9, 100, 7 }
   assert(q.json.encode(model:logits(ids):table()) == q.json.encode(again:logits(ids):table()), name .. ": the saved model computes other logits")
 end
+
+-- As a GGUF file of one bit a weight and back: the same signs, scales rounded to f16.
+do
+  local model = q.onebit.random({
+    architectures = { "Qwen3ForCausalLM" }, model_type = "qwen3", vocab_size = tokenizer:vocab_size(), hidden_size = 128, num_hidden_layers = 1, num_attention_heads = 2,
+    num_key_value_heads = 2, head_dim = 64, intermediate_size = 128, max_position_embeddings = 128, rms_norm_eps = 1e-6, rope_theta = 10000, hidden_act = "silu",
+    tie_word_embeddings = false }, { seed = 6 })
+  model.tokenizer = tokenizer
+  model:save_gguf(dir .. "/bits.gguf", { type = "q1_0", overrides = "token_embd=f32,output.weight=f32,attn_output.weight=q1_0" })
+  local again = q.onebit.unpack(q.load(dir .. "/bits.gguf", { weights = "map" }))
+  local ids = { 5, 9, 100, 7 }
+  local a, b, worst = model:logits(ids):table(), again:logits(ids):table(), 0
+  for i, row in ipairs(a) do
+    for j, value in ipairs(row) do worst = math.max(worst, math.abs(value - b[i][j])) end
+  end
+  assert(worst < 0.02, "one bit a weight by way of GGUF: logits differ by " .. worst)
+  for i, layer in ipairs(model.linears) do assert(q.count_bits(layer.weight, again.linears[i].weight) == 0, layer.name .. ": other signs") end
+end
 q.fs.remove(dir)
 print "one-bit training: ok"
