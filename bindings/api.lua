@@ -348,12 +348,19 @@ function Program:free() end
 
 -- ---------------------------------------------------------------- streamed weights (engine/stream; scripts/qeng/stream.lua)
 
+---A tensor of the CPU in a temporary file without a name ($TMPDIR, /var/tmp), which may leave memory and come back with what was written.
+---@param shape integer[]
+---@param dtype dtype
+---@param label? string
+---@return Tensor
+function q.spilled(shape, dtype, label) end
+
 ---Keeps the weights of a model within a limit of memory. names[i], weights[i]: the units in order of use, the embedding first, the
 ---head last. limit: bytes of the process on the CPU, of pinned memory on a GPU; option: its name in errors; slack: of it, on the CPU, for what is
----not known in advance; keep: bytes of weights that stay on a GPU for good (half of what its budget leaves).
+---not known in advance; keep: bytes of weights that stay on a GPU for good (half of what its budget leaves); writable: they are q.spilled.
 ---@param names string[]
 ---@param weights Tensor[][]
----@param opt? {limit?: integer, option?: string, slack?: integer, keep?: integer}
+---@param opt? {limit?: integer, option?: string, slack?: integer, keep?: integer, writable?: boolean}
 ---@return WeightStream
 function q.weight_stream(names, weights, opt) end
 

@@ -3,6 +3,7 @@
 #include "bindings/runtime.h"
 #include "engine/stream/mapped_stream.h"
 #include "engine/stream/slot_stream.h"
+#include "engine/stream/spilled_file.h"
 
 QENG_LUA_CLASS(qeng::StreamedWeights, "WeightStream")
 
@@ -15,12 +16,15 @@ using lua::Options;
 int make(Call& call) {
   const auto names = call.arg<std::vector<std::string>>(1);
   const auto weights = call.arg<std::vector<std::vector<TensorPtr>>>(2);
-  Options opt(call, 3, {"limit", "option", "slack", "keep"});
+  Options opt(call, 3, {"limit", "option", "slack", "keep", "writable"});
   if (names.size() != weights.size() || names.size() < 2)
     fail("value", "weight_stream: ", names.size(), " names and ", weights.size(),
          " lists of weights; expected one list a name, for an embedding, layers and a head");
+  const bool writable = opt.get<bool>("writable", false);
+  if (writable && !device().backend().host_memory())
+    fail("unsupported", "weight_stream: weights that are written to are streamed on the CPU only; keep them in the device's memory");
   std::vector<StreamUnit> units;
-  for (size_t i = 0; i < names.size(); ++i) units.push_back({names[i], weights[i], i == 0});
+  for (size_t i = 0; i < names.size(); ++i) units.push_back({names[i], weights[i], i == 0, writable});
   const auto limit = opt.get<size_t>("limit", 0);
   const auto option = opt.get<std::string>("option", "the machine's memory");
   std::shared_ptr<StreamedWeights> stream;
@@ -31,6 +35,13 @@ int make(Call& call) {
     stream = std::make_shared<SlotStream>(device(), std::move(units), limit, option,
                                           opt.get<size_t>("keep", SlotStream::kHalf));
   return call.push(stream);
+}
+
+int spilled(Call& call) {
+  const auto shape = call.arg<Shape>(1);
+  const DType dtype = call.arg<DType>(2);
+  if (!device().backend().host_memory()) fail("unsupported", "spilled: ", device().backend().name(), " does not read the host's memory");
+  return call.push(make_spilled(device(), shape, dtype, call.arg<std::string>(3, "weights"), "a spilled tensor"));
 }
 
 int use(Call& call) {
@@ -69,7 +80,7 @@ int close(Call& call) {
 
 void register_stream(lua_State* L) {
   using lua::fn;
-  lua::functions(L, "", {{"weight_stream", fn<make>}});
+  lua::functions(L, "", {{"weight_stream", fn<make>}, {"spilled", fn<spilled>}});
   lua::methods<StreamedWeights>(L,
                                 {{"use", fn<use>}, {"mark", fn<mark>}, {"figures", fn<figures>}, {"close", fn<close>}});
 }

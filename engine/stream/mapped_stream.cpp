@@ -62,7 +62,7 @@ MappedStream::MappedStream(Device& device, std::vector<StreamUnit> units, size_t
     unit.rows_only = given.rows_only;
     for (const TensorPtr& tensor : given.weights) {
       if (!tensor->buffer->owner) continue;
-      tensor->buffer->read_only = true;
+      tensor->buffer->read_only = !given.writable;
       unit.ranges.push_back({static_cast<char*>(tensor->view.data), tensor->view.bytes()});
       tensors_.push_back(tensor);
     }

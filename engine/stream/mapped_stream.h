@@ -5,7 +5,7 @@
 //
 // Being in memory is being in the process's page tables. Giving up a unit takes the whole pages of its tensors out of
 // them (madvise), and leaves it to the system to keep or drop its copy of the file. A page that was written to would be
-// lost so: tensors of the stream have Buffer::read_only.
+// lost so: tensors of the stream have Buffer::read_only, unless their unit is writable.
 //
 // The limit counts what the system counts as resident. The device's budget is what of it remains beside memory that is
 // not the device's (code, the host's heap, scratch): that is measured at each use, with `slack` for what has not been

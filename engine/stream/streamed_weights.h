@@ -11,6 +11,7 @@ struct StreamUnit {
   std::string name;                // "layers.3"
   std::vector<TensorPtr> weights;  // those that lie in a file's or the host's memory; others stay where they are
   bool rows_only = false;          // of the embedding few rows are read
+  bool writable = false;           // their memory is SpilledFile's, which keeps what is written
 };
 
 // What was streamed since the stream was made.

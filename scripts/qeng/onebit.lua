@@ -29,33 +29,40 @@ local function is_known(rule)
   end
 end
 
-local function random_bits(shape, seed, stream)
+local function random_bits(shape, seed, stream, spilled)
   return q.scope(function()
-    local bits = q.empty(shape, "one_bit", "weights")
+    local bits = spilled and q.spilled(shape, "one_bit", "weights") or q.empty(shape, "one_bit", "weights")
     q.pack_signs(q.randn(shape, { seed = seed, stream = stream }), bits)
     return q.keep(bits)
   end)
 end
 
 -- A model from the keys of a config.json whose linear layers are of random bits. opt: rule ("frozen"), seed, dtype (of all else: f32),
--- levels (of grid: 1), std (of the embedding: 0.5), head_std (0.5 / sqrt(hidden)).
+-- levels (of grid: 1), std (of the embedding: 0.5), head_std (0.5 / sqrt(hidden)). weights = "stream", on the CPU: the bits lie in a
+-- temporary file, and are in memory as far as host_budget allows, those that learn as well (stream.lua).
 function onebit.random(values, opt)
   opt = opt or {}
   local models = require "qeng.model"
   local rule, seed, dtype, stream = opt.rule or "frozen", opt.seed or 0, opt.dtype or "f32", 0
   if not is_known(rule) then q.error("value", ("rule %s: one of %s"):format(tostring(rule), table.concat(onebit.rules, ", "))) end
+  local spilled = opt.weights == "stream"
+  if spilled and not (rule == "counter" or rule == "bop" or rule == "frozen") then
+    q.error("unsupported", ("weights = stream: rule %s keeps more than bits; take counter, bop or frozen"):format(rule))
+  end
   local model = models.random(values, { dtype = dtype, weights = function(name, shape, plus_one)
     stream = stream + 1
     if #shape == 1 then return q.zeros(shape, dtype, "weights"):fill(name:find "norm" and not plus_one and 1 or 0) end
     if name:find "_proj.weight$" then
       if rule == "dense" then return q.randn(shape, { std = 1 / math.sqrt(shape[2]), seed = seed, stream = stream, dtype = dtype, label = "weights" }) end
       if rule == "grid" then return q.uniform(shape, { low = -1, high = 1, seed = seed, stream = stream, label = "weights" }) end
-      return random_bits(shape, seed, stream)
+      return random_bits(shape, seed, stream, spilled)
     end
     local std = name:find "lm_head" and (opt.head_std or 0.5 / math.sqrt(shape[2])) or name:find "positions" and 0.1 or opt.std or 0.5
     return q.randn(shape, { std = std, seed = seed, stream = stream, dtype = dtype, label = "weights" })
   end })
-  return onebit.learn(model, rule, opt)
+  onebit.learn(model, rule, opt)
+  if spilled then require("qeng.stream").attach(model, { weights = "stream", host_budget = opt.host_budget, stream_slack = opt.stream_slack, writable = true }) end
+  return model
 end
 
 -- Sets what the rows of a layer's weight are scaled by: [out] f32.
