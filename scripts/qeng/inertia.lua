@@ -42,20 +42,29 @@ local function choose(opt)
   }
 end
 
+-- Bit planes of counters at the top.
+local function full_planes(count, rows, width)
+  local state = q.empty({ count, rows, width }, "one_bit", "optimizer")
+  local some = math.min(rows, math.max(1, math.floor(65536 / width)))  -- rows at a time: floats take 32 times the memory of bits
+  local ones = q.zeros({ some, width }, "f32"):fill(1)
+  for p = 0, count - 1 do
+    local bits = state:rows(p, 1):reshape { rows, width }
+    for first = 0, rows - 1, some do
+      local here = math.min(some, rows - first)
+      q.pack_signs(ones:rows(0, here), bits:rows(first, here))
+    end
+  end
+  return q.keep(state)
+end
+
 -- Gives `part` = {layer, first, rows, [state]} of a model its counters: full, if it has none yet.
 local function attach(self, index, part)
   local width = part.layer.weight:shape()[2]
-  local shape = { part.rows, width }
-  local plane = planes[self.knobs.levels]
-  if part.state then
-    part.state:label(part.layer.name .. ".inertia")
-  elseif plane and not self.knobs.bop then
-    part.state = q.empty({ plane, part.rows, width }, "one_bit", "optimizer")
-    local ones = q.zeros(shape, "f32"):fill(1)
-    for p = 0, plane - 1 do q.pack_signs(ones, part.state:rows(p, 1):reshape(shape)) end
-    ones:free()
-  else
-    part.state = q.zeros(shape, "u8", "optimizer"):fill(self.knobs.bop and 0 or 255)
+  local of_bits = not self.knobs.bop and planes[self.knobs.levels]
+  if not part.state and of_bits then
+    part.state = q.scope(full_planes, of_bits, part.rows, width)
+  elseif not part.state then
+    part.state = q.zeros({ part.rows, width }, "u8", "optimizer"):fill(self.knobs.bop and 0 or 255)
   end
   part.state:label(part.layer.name .. ".inertia")
   q.learn_by_pulses(part.layer.weight, {

@@ -32,7 +32,13 @@ end
 local function random_bits(shape, seed, stream, spilled)
   return q.scope(function()
     local bits = spilled and q.spilled(shape, "one_bit", "weights") or q.empty(shape, "one_bit", "weights")
-    q.pack_signs(q.randn(shape, { seed = seed, stream = stream }), bits)
+    local some = math.max(1, math.floor(4e6 / shape[2]))  -- rows at a time: floats take 32 times the memory of bits
+    for first = 0, shape[1] - 1, some do
+      local count = math.min(some, shape[1] - first)
+      local drawn = q.randn({ count, shape[2] }, { seed = seed, stream = stream + 100000 * (first / some) })
+      q.pack_signs(drawn, bits:rows(first, count))
+      drawn:free()
+    end
     return q.keep(bits)
   end)
 end

@@ -53,7 +53,10 @@ local function train(case, set, say)
   for step = 0, set.steps - 1 do
     set.text:fill(slot, set.text.train, places(step), set.tokens)
     if bits and bits:begin(step / set.steps, step) then  -- another part learns now
-      if program then program:free() end
+      if program then
+        program:free()
+        loss:free()  -- which holds on to the program's memory
+      end
       program = nil
     end
     q.rng_step(step)
@@ -98,7 +101,8 @@ local function train(case, set, say)
   for _, value in ipairs(recent) do sum = sum + value end
   result.train, result.flips_per_weight = sum / #recent, flips / weights
   result.levels = bits and bits:histogram() or nil
-  if program then program:free() end
+  program:free()
+  loss:free()
   if bits then bits:free() end
   return result
 end

@@ -217,6 +217,8 @@ return function(given)
     if opt.bits and opt.bits:begin(state.step / steps, state.step) then  -- other weights learn now: other operations
       for dst, p in pairs(programs) do
         p.program:free()
+        p.loss:free()  -- which holds on to the program's memory
+        if p.nll then p.nll:free() end
         programs[dst] = nil
       end
     end

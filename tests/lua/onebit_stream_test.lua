@@ -28,7 +28,10 @@ local function trained(how)
     local result, program, loss = { losses = {}, flips = 0, bits = {} }, nil, nil
     for step = 0, 3 do
       if bits:begin(step / 4, step) then
-        if program then program:free() end
+        if program then
+          program:free()
+          loss:free()  -- which holds on to the program's memory
+        end
         program, loss = q.capture(function()
           local value = model:loss(slot)
           value:backward()
@@ -44,6 +47,7 @@ local function trained(how)
     for _, layer in ipairs(model.linears) do result.bits[#result.bits + 1] = q.count_bits(layer.weight) end
     result.figures = model.stream and model.stream:figures()
     program:free()
+    loss:free()
     bits:free()
     if model.stream then model.stream:close() end
     return result
@@ -52,10 +56,12 @@ end
 
 local inside = trained { rule = "counter", seed = 4 }
 collectgarbage()
+collectgarbage()
 local probe = q.onebit.random(values, { rule = "frozen", seed = 4, weights = "stream", stream_slack = 4e6 })
 local figures = probe.stream:figures()
 probe.stream:close()
 probe = nil
+collectgarbage()
 collectgarbage()
 local streamed = trained { rule = "counter", seed = 4, weights = "stream", host_budget = math.floor(figures.process + 14e6 + 0.5 * figures.total), stream_slack = 4e6 }
 assert(streamed.figures.bytes > 2 * streamed.figures.total, "the limit did not make it stream")
