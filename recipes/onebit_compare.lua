@@ -7,9 +7,9 @@ local opt = q.options(q.device_options {
 rate swept for each rule. Writes out/report.html and out/table.md, and prints the table; a stopped run goes on where it stood.
 
 What to expect: frozen random bits with trained scales, embedding and head are a strong control, and no claim about one-bit
-training holds without them tuned. Counters of 256 and 8 levels close most of the gap to straight-through training, which keeps
-12 bytes a weight; the two-step machine and phases (a quarter of the weights at a time) did not beat frozen bits at equal tokens:
-phases save memory, and are paid for in tokens.]],
+training holds without them tuned. Straight-through training, which keeps 12 bytes a weight, is the other end: the table says what
+share of the gap between the two each rule closes. Phases train a quarter of the weights at a time: they save memory, and are paid
+for in tokens; compare them with the control at equal tokens before you use them.]],
   data = { "", "text file; its bytes are the symbols", order = 1 },
   out = { "onebit", "output folder", order = 2 },
   methods = { "frozen,latent,255,7,3,1,bop,phased", "also 15, 7hot, 7target, grid1, grid127, dense", order = 3 },

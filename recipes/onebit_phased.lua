@@ -6,8 +6,8 @@ local q = require "qeng"
 local declared = q.onebit.options {
   [[Trains a model of one-bit weights in phases: --active weights learn for --phase_steps steps, then others do. What it gains is
 memory: only what learns has counters, and only it needs the weight's gradient. What it costs is tokens: each weight sees a share
-of the evidence. In small experiments a quarter of the weights at a time did not beat frozen random bits at equal tokens
-(recipes/onebit_compare.lua --methods frozen,phased); it is for models that do not fit otherwise.]],
+of the evidence. Whether a quarter of the weights at a time beats frozen random bits at equal tokens is to be measured
+(recipes/onebit_compare.lua --methods frozen,latent,phased); it is for models that do not fit otherwise.]],
 }
 declared.active = { 0, "weights that learn at once, 0: a quarter of them", min = 0, order = 40 }
 declared.phase_steps = { 100, "steps of a phase", min = 1, integer = true, order = 41 }

@@ -145,7 +145,7 @@ function Inertia:finish(feeds)
   report.flip_rate = 1000 * report.flips / self.weights / feeds
   report.pulse_rate = report.pulses / self.weights / feeds
   if report.flip_rate > hot then
-    report.warning = ("%.1f flips per thousand weights and step: too hot, nothing is learned above %g; lower q or k"):format(report.flip_rate, hot)
+    report.warning = ("%.1f flips per thousand weights and step: too hot (over %g); lower q or k"):format(report.flip_rate, hot)
   elseif report.flip_rate < cold and self.progress < 0.5 and self.progress > 0 then
     report.warning = ("%.3f flips per thousand weights and step in the first half: too cold; raise q or k"):format(report.flip_rate)
   end
