@@ -194,7 +194,7 @@ function q.learn_latent(weight, latent) end
 
 ---A weight that learned no longer does.
 ---@param weight Tensor
-function q.learn_nothing(weight) end
+function q.stop_learning(weight) end
 
 ---How many counters stand at each level: of bit planes one number a level from 0 on, of bytes 16 bins.
 ---@param state Tensor  one_bit [planes, rows, columns] or u8

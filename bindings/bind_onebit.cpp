@@ -63,7 +63,7 @@ int levels(Call& call) { return call.push(counter_levels(*call.arg<TensorPtr>(1)
 void register_onebit(lua_State* L) {
   using namespace lua;
   functions(L, "", {{"scale_columns", fn<scaled>}, {"learn_by_pulses", fn<by_pulses>}, {"learn_latent", fn<by_latent>},
-                    {"learn_nothing", fn<not_at_all>}, {"pack_signs", fn<signs>}, {"clip_to_grid", fn<to_grid>}, {"count_levels", fn<levels>}, {"binarize", fn<to_signs>}});
+                    {"stop_learning", fn<not_at_all>}, {"pack_signs", fn<signs>}, {"clip_to_grid", fn<to_grid>}, {"count_levels", fn<levels>}, {"binarize", fn<to_signs>}});
 }
 
 }  // namespace qeng

@@ -178,7 +178,7 @@ end
 -- Ends the learning: the weights stay as they are, the counters are freed.
 function Inertia:free()
   for _, part in ipairs(self.parts) do
-    q.learn_nothing(part.layer.weight)
+    q.stop_learning(part.layer.weight)
     part.state:free()
   end
 end

@@ -113,7 +113,7 @@ end
 local function switch(self, parts)
   if self.inertia then
     for _, part in ipairs(self.inertia.parts) do
-      q.learn_nothing(part.layer.weight)
+      q.stop_learning(part.layer.weight)
       if self.keep then self.kept[inertia.name_of(part)] = part.state else part.state:free() end
     end
   end
