@@ -29,13 +29,17 @@ for step = 0, steps - 1 do
   local begun, before = q.time(), model.stream and model.stream:figures()
   bits:begin(step / steps, step)
   q.rng_step(step)
-  local loss = q.scope(function()
-    local value = model:loss(slot)
-    value:backward()
-    return value:item()
+  local program, value = q.capture(function()
+    local result = model:loss(slot)
+    result:backward()
+    return result
   end)
+  program:run()
+  local loss = value:item()
   adam:step { lr = 1e-3 }
   local report = bits:finish()
+  program:free()
+  value:free()
   local moved = ""
   if before then
     local now = model.stream:figures()
