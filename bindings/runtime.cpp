@@ -17,6 +17,14 @@ struct Runtime {
   std::unique_ptr<BatchStage> stage;
 };
 
+// Compiled code keeps the objects that it was compiled with; what has a finalizer is freed by the second collection.
+void collect_garbage() {
+  lua_State* L = lua::current();
+  luaJIT_setmode(L, 0, LUAJIT_MODE_ENGINE | LUAJIT_MODE_FLUSH);
+  lua_gc(L, LUA_GCCOLLECT, 0);
+  lua_gc(L, LUA_GCCOLLECT, 0);
+}
+
 DeviceChoice chosen;
 std::unique_ptr<Runtime> current_runtime;
 std::unique_ptr<Runtime> real_runtime;            // during a rehearsal
@@ -33,6 +41,7 @@ Runtime& runtime() {
   if (!current_runtime) {
     current_runtime = std::make_unique<Runtime>(make_backend());
     current_runtime->device.set_budget(chosen.budget);
+    current_runtime->device.set_collect(collect_garbage);
   }
   return *current_runtime;
 }

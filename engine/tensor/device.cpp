@@ -56,11 +56,12 @@ void Device::credit(const std::string& account, size_t bytes, bool held) {
   entry.peak = std::max(entry.peak, entry.bytes);
 }
 
-// Before what lies idle is given up, then what can be had again.
+// Before memory is refused what lies idle is given up, then what can be had again, then what the host has dropped.
 void Device::make_room(size_t bytes, const std::string& account, const std::string& what) {
   if (!budget_ || held_ + bytes <= budget_) return;
   trim();
   if (held_ + bytes > budget_ && reclaim_) reclaim_(held_ + bytes - budget_);
+  if (held_ + bytes > budget_ && collect_) collect_(), trim();
   if (held_ + bytes <= budget_) return;
   std::vector<std::pair<size_t, std::string>> largest;
   for (const auto& [name, entry] : accounts_)
@@ -104,6 +105,7 @@ std::shared_ptr<Buffer> Device::allocate(size_t bytes, const std::string& accoun
     try {
       buffer->data = backend_->allocate(size);
     } catch (const Error&) {
+      if (collect_) collect_();
       trim();
       buffer->data = backend_->allocate(size);
     }

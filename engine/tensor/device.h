@@ -70,6 +70,8 @@ class Device {
   void let_go(size_t bytes, const std::string& account);
   // Called with the bytes that lack before anything is refused, to let_go() of what can be had again. Empty: nobody.
   void set_reclaim(std::function<void(size_t bytes)> reclaim) { reclaim_ = std::move(reclaim); }
+  // Called as the last thing before memory is refused, to let go of what nobody uses any more (the host's garbage).
+  void set_collect(std::function<void()> collect) { collect_ = std::move(collect); }
   bool reclaims() const { return static_cast<bool>(reclaim_); }
   // Memory that is held; the address space of a capture is none.
   const std::map<std::string, Account>& accounts() const { return accounts_; }
@@ -114,6 +116,7 @@ class Device {
   size_t cached_ = 0, held_ = 0, budget_ = 0, since_ = 0;
   std::string budget_option_;
   std::function<void(size_t)> reclaim_;
+  std::function<void()> collect_;
   std::vector<std::string> labels_{""};
   OpListener* listener_ = nullptr;
   Captured* captured_ = nullptr;
