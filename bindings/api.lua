@@ -1329,8 +1329,8 @@ function q.onebit.random(values, opt) end
 ---@param opt {seed?: integer, levels?: integer}
 ---@return Model
 function q.onebit.learn(model, rule, opt) end
----The q1_0 or tq2_0 weights of a model from a GGUF file as one_bit or ternary ones with a scale for each row, which can learn.
----@param model Model  loaded with weights = "map": the rows of interleaved ones are not found again
+---The q1_0 or tq2_0 weights of a model from a GGUF file as one_bit ones, which can learn, or ternary ones, with a scale for each row.
+---@param model Model  loaded with weights = "map" where they are tq2_0, whose copies lie interleaved
 ---@return Model
 function q.onebit.unpack(model) end
 ---The number of weights in its linear layers.

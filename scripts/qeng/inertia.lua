@@ -24,18 +24,20 @@ Inertia.__index = Inertia
 
 -- What held in the experiments that chose them: few levels want rare pulses, of which each says more.
 local share = { [1] = 0.02, [3] = 0.05, [7] = 0.15, [15] = 0.6 }
-local planes = { [1] = 1, [3] = 2, [7] = 3, [15] = 4 }
-inertia.bits = { [1] = 1, [3] = 2, [7] = 3, [15] = 4, [255] = 8 }  -- of state a weight
+local planes = { [1] = 1, [3] = 2, [7] = 3, [15] = 4 }  -- bits of state a weight; of 255 a byte
 
 local hot, cold = 4, 0.1  -- flips per thousand weights and step, outside of which training was seen to fail
 
 local function choose(opt)
   local levels = opt.bop and 255 or opt.levels or 7
-  if not inertia.bits[levels] then q.error("value", ("inertia: levels is %s, expected 1, 3, 7, 15 or 255"):format(tostring(levels))) end
+  if not planes[levels] and levels ~= 255 then q.error("value", ("inertia: levels is %s, expected 1, 3, 7, 15 or 255"):format(tostring(levels))) end
   if opt.schedule and opt.schedule ~= "cosine" and opt.schedule ~= "constant" then
     q.error("value", ("inertia: schedule is %s, expected cosine or constant"):format(tostring(opt.schedule)))
   end
   if opt.q and not (opt.q > 0 and opt.q < 1) then q.error("value", ("inertia: q is %s, expected a share between 0 and 1"):format(tostring(opt.q))) end
+  if opt.target and (levels == 255 or not (opt.target > 0)) then
+    q.error("value", ("inertia: target = %s steers the thresholds of counters of up to 15; momenta and 255 levels have none: set k, or tau"):format(tostring(opt.target)))
+  end
   return {
     levels = levels, q = opt.q or share[levels], k = opt.bop and 16 or opt.k or 10, target = opt.target, bop = opt.bop or false,
     schedule = opt.schedule or "cosine", gamma = opt.gamma or 0.02, tau = opt.tau or 1.7, rise = opt.rise or 2.2,
@@ -78,7 +80,7 @@ function inertia.name_of(part) return ("%s.inertia.%d"):format(part.layer.name, 
 -- opt.parts: {{layer =, first =, rows =, [state =]}...}, the rows of layers that learn; all of the model's where it is absent.
 function inertia.new(model, opt)
   opt = opt or {}
-  local self = setmetatable({ model = model, knobs = choose(opt), parts = opt.parts or {}, weights = 0, z = {}, feeds = 0, progress = 0 }, Inertia)
+  local self = setmetatable({ model = model, knobs = choose(opt), parts = opt.parts or {}, weights = 0, z = {}, progress = 0 }, Inertia)
   local numbers = {}
   for number, layer in ipairs(model.linears) do
     numbers[layer] = number
@@ -93,7 +95,7 @@ function inertia.new(model, opt)
     part.number, part.weights = numbers[part.layer], part.rows * part.layer.weight:shape()[2]
     self.weights = self.weights + part.weights
     attach(self, index, part)
-    if self.knobs.target then self.z[index] = quantile.two_sided(self.knobs.q or 0.15) end
+    if self.knobs.target then self.z[index] = quantile.two_sided(self.knobs.q) end
   end
   return self
 end

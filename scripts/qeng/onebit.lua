@@ -79,8 +79,8 @@ function onebit.give_scale(model, layer, scale)
   end
 end
 
--- A model of a GGUF file whose linear weights are q1_0 or tq2_0 with one scale a row, as bits or ternary words with that scale: what
--- can learn. A file with a scale for each group is refused.
+-- A model of a GGUF file whose linear weights are q1_0 or tq2_0 with one scale a row, as bits or ternary words with that scale:
+-- bits can learn. A file with a scale for each group is refused.
 function onebit.unpack(model)
   for _, layer in ipairs(model.linears) do
     local dtype = layer.weight:dtype()
@@ -101,6 +101,9 @@ end
 -- what model:trainable() lists. Counters and momenta are q.inertia's.
 function onebit.learn(model, rule, opt)
   local seed = opt.seed or 0
+  if rule ~= "counter" and rule ~= "bop" and rule ~= "frozen" and model.linears[1].row_scale then
+    q.error("unsupported", ("rule %s: draws weights of its own, and this model has some; take counter, bop or frozen"):format(rule))
+  end
   model.mode, model.rule, model.latents, model.row_scales, model.grid_levels = "onebit", rule, {}, {}, opt.levels or 1
   for index, layer in ipairs(model.linears) do
     if rule == "dense" then

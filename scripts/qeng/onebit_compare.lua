@@ -33,22 +33,28 @@ compare.order = { "frozen", "latent", "255", "15", "7", "7hot", "7target", "3", 
 -- One more of a sweep that has not turned over, and the most it goes to.
 local further, highest = 2, 0.4
 
-local function read_runs(path)
+-- The finished runs of `path` by their keys, all of the same settings.
+local function read_runs(path, settings)
   local runs = {}
   if q.fs.kind(path) ~= "file" then return runs end
   for line in q.fs.read(path):gmatch "[^\n]+" do
     local one = q.json.decode(line)
+    if one.settings ~= settings then
+      q.error("value", ("%s holds runs of other settings (%s; these are %s): give another --out"):format(path, tostring(one.settings), settings))
+    end
     runs[one.key] = one
   end
   return runs
 end
 
-local function append(path, runs, one)
+-- Written anew as a whole, so that a kill leaves the old ones or the new ones.
+local function add(path, runs, one)
   runs[one.key] = one
-  local file, why = io.open(path, "a")
-  if not file then q.error("io", why) end
-  file:write(q.json.encode(one), "\n")
-  file:close()
+  local keys, lines = {}, {}
+  for key in pairs(runs) do keys[#keys + 1] = key end
+  table.sort(keys)
+  for i, key in ipairs(keys) do lines[i] = q.json.encode(runs[key]) .. "\n" end
+  q.fs.write(path, table.concat(lines))
 end
 
 local function copy(from, more)
@@ -72,7 +78,13 @@ end
 function compare.run(opt)
   q.fs.mkdir(opt.out)
   local path, speak = opt.out .. "/runs.jsonl", progress.new()
-  local runs, text = read_runs(path), char_text.open(opt.text)
+  local text = char_text.open(opt.text)
+  local settings = ("%d symbols, %d characters, %d steps of %d x %d, %d x %d wide, %d heads, ffn %d"):format(#text.symbols, text.train.length + text.held.length,
+    opt.steps, opt.rows, opt.tokens, opt.layers, opt.hidden, opt.heads, opt.ffn)
+  local runs = read_runs(path, settings)
+  if math.min(text.train.length, text.held.length) < opt.tokens + 2 then
+    q.error("value", ("%s: its held-out tenth has %d characters, fewer than a window of %d and one: give a longer text or shorter windows"):format(opt.text, text.held.length, opt.tokens))
+  end
   local set = { text = text, rows = opt.rows, tokens = opt.tokens, steps = opt.steps, points = opt.points or 10, point_windows = opt.point_windows or 100, values = {
     architectures = { "QengAbsoluteForCausalLM" }, model_type = "qeng_absolute", vocab_size = #text.symbols, hidden_size = opt.hidden, num_hidden_layers = opt.layers,
     num_attention_heads = opt.heads, num_key_value_heads = opt.heads, intermediate_size = opt.ffn, max_position_embeddings = opt.tokens, rms_norm_eps = 1e-6,
@@ -86,7 +98,7 @@ function compare.run(opt)
     local result = run(case, set, function(step, loss)
       if step % 10 == 0 or step == set.steps then speak:line(("%s: step %d/%d  loss %.4f"):format(key, step, set.steps, loss)) end
     end)
-    append(path, runs, copy(result, { key = key, method = method, lr = lr, seed = seed }))
+    add(path, runs, copy(result, { key = key, method = method, lr = lr, seed = seed, settings = settings }))
     speak:say(("%-28s held out %.4f  train %.4f  flips a weight %.2f  %d s"):format(key, result.loss, result.train, result.flips_per_weight, result.seconds))
     return runs[key]
   end

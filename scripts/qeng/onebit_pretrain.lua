@@ -41,6 +41,8 @@ function pretrain.options(declared)
   add("eval_every", { 200, "steps between evaluations, 0: at the end", min = 0 })
   add("save_every", { 200, "steps between checkpoints, 0: at the end", min = 0 })
   add("resume", { false, "go on from the newest checkpoint in --out" })
+  add("weights", { "copy", "bits in memory, or streamed from a temporary file within --host-budget (on the CPU)", choices = { "copy", "stream" } })
+  add("host_budget", { nil, "memory of the whole process with --weights stream, as 16G", kind = "bytes" })
   add("recompute", { false, "keep one activation a block, recompute the others" })
   return declared
 end
@@ -74,7 +76,7 @@ function pretrain.run(opt, learn, title)
     architectures = { "Qwen3ForCausalLM" }, model_type = "qwen3", vocab_size = tokenizer:vocab_size(), hidden_size = opt.hidden, num_hidden_layers = opt.layers,
     num_attention_heads = opt.heads, num_key_value_heads = opt.heads, head_dim = math.floor(opt.hidden / opt.heads), intermediate_size = opt.ffn,
     max_position_embeddings = math.max(1024, opt.row_tokens), rms_norm_eps = 1e-6, rope_theta = 10000, hidden_act = "silu", tie_word_embeddings = false,
-  }, { rule = "counter", seed = opt.seed, dtype = opt.dtype })
+  }, { rule = "counter", seed = opt.seed, dtype = opt.dtype, weights = opt.weights, host_budget = opt.host_budget })
   model.tokenizer, model.recompute = tokenizer, opt.recompute
   print(("%.2f million one-bit weights, %.2f million floats"):format(onebit.weights(model) / 1e6, (model.embed:elements() + model.head:elements()) / 1e6))
   local bits = learn(model)

@@ -70,6 +70,11 @@ do  -- a gradient in one place of 32 is sqrt(32) rms: k = 1 / sqrt(32) makes one
   assert(row.level(2) == 0 and row.send(-1, 2).flips == 1 and row.sign(2) == -1 and row.level(2) == 255)
 end
 
+for _, options in ipairs { { levels = 255, target = 2 }, { bop = true, target = 2 }, { levels = 7, target = 0 }, { levels = 4 }, { q = 1 }, { schedule = "wsd" } } do
+  local ok, err = pcall(q.inertia, { linears = {} }, options)
+  assert(not ok and err.code == "value", "not refused: " .. q.json.encode(options))
+end
+
 -- ---------------------------------------------------------------- thresholds
 
 for _, case in ipairs { { 0.5, 0 }, { 0.975, 1.959963985 }, { 0.99, 2.326347874 }, { 0.001, -3.090232306 }, { 1e-6, -4.753424309 } } do

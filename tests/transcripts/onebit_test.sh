@@ -23,6 +23,9 @@ run onebit_compare "${small[@]}" --methods frozen,latent,7,phased
 [ "$(wc -l < "$out/compare/runs.jsonl")" = $((runs + 2)) ] || { echo "finished runs were run again"; exit 1; }
 expect 'two-step machine' "$out/compare/report.html"
 [ "$(grep -o '<svg' "$out/compare/report.html" | wc -l)" = 2 ] || { echo "the report has not its two charts"; exit 1; }
+refuses 'holds runs of other settings .*: give another --out' onebit_compare "${small[@]}" --methods frozen --layers 2
+head -c 100 "$out/text.txt" > "$out/short.txt"
+refuses 'held-out tenth has 10 characters, fewer than a window of 16 and one' onebit_compare "${small[@]}" --data "$out/short.txt" --out "$out/short"
 refuses 'method mean: one of frozen, latent' onebit_compare "${small[@]}" --methods mean
 refuses 'which text\? --data FILE' onebit_compare
 
@@ -36,6 +39,11 @@ mv "$out/phased/model" "$out/first"
 rm -r "$out/phased/checkpoints/step-000012"
 run onebit_phased "${tiny[@]}" --out "$out/phased" --phase-steps 3 --by rows --save-every 1 --resume
 cmp "$out/first/model.safetensors" "$out/phased/model/model.safetensors" || { echo "a resumed run gives other weights"; exit 1; }
+run onebit_phased "${tiny[@]}" --out "$out/streamed" --phase-steps 3 --by rows --save-every 1 --weights stream --host-budget 300M
+rm -r "$out/streamed/checkpoints/step-000012"
+run onebit_phased "${tiny[@]}" --out "$out/streamed" --phase-steps 3 --by rows --save-every 1 --weights stream --host-budget 300M --resume
+cmp "$out/first/model.safetensors" "$out/streamed/model/model.safetensors" || { echo "streamed bits differ from those in memory"; exit 1; }
+refuses '--host-budget' onebit_phased "${tiny[@]}" --out "$out/bad" --weights stream --host-budget 20M
 run quantize "$out/whole/model" "$out/bits.gguf" --type q1_0
 for model in "$out/whole/model" "$out/bits.gguf"; do run generate --model "$model" --prompt Anna --temperature 0 --max-tokens 5; done
 refuses 'levels is 5, expected 1, 3, 7, 15 or 255' onebit_pretrain "${tiny[@]}" --out "$out/bad" --levels 5
