@@ -33,15 +33,14 @@ local function names_of(parameters)
   return names
 end
 
--- state: what has to be the same after resuming, as a JSON-able table; step is its number of finished steps. bits: of one-bit weights
--- that learn, q.inertia or q.phases, or nil.
-function checkpoint.save(out, model, adamw, state, keep, bits)
+-- parameters: {name, tensor} of what `adamw` trains, in its order. state: what has to be the same after resuming, as a JSON-able table;
+-- step is its number of finished steps. bits: of one-bit weights that learn, q.inertia or q.phases, or nil.
+function checkpoint.save(out, parameters, adamw, state, keep, bits)
   q.fs.mkdir(folder(out))
   local dir = ("%s/step-%06d"):format(folder(out), state.step)
   local tmp = dir .. ".tmp"
   q.fs.remove(tmp)
   q.fs.mkdir(tmp)
-  local parameters = model:trainable()
   local tensors = {}
   for i, parameter in ipairs(parameters) do tensors[i] = { parameter.name, parameter.tensor } end
   q.safetensors.save(tmp .. "/parameters.safetensors", tensors)
@@ -63,8 +62,8 @@ function checkpoint.save(out, model, adamw, state, keep, bits)
   end
 end
 
--- Restores the newest checkpoint into model, optimizer and bits; its state, or nil where there is none.
-function checkpoint.load(out, model, adamw, bits)
+-- Restores the newest checkpoint into parameters, optimizer and bits; its state, or nil where there is none.
+function checkpoint.load(out, parameters, adamw, bits)
   local names = checkpoint.list(out)
   local name = names[#names]
   if not name then return nil end
@@ -76,7 +75,6 @@ function checkpoint.load(out, model, adamw, bits)
     bits:restore(state.bits, stored)
     stored:close()
   end
-  local parameters = model:trainable()
   local file = q.safetensors.open(dir .. "/parameters.safetensors")
   for _, parameter in ipairs(parameters) do
     if not file:info(parameter.name) then

@@ -1,5 +1,6 @@
 -- The table of one-bit rules against each other at equal tokens: each rule with the learning rate of the floats swept on the first
--- seed, the best one run on the others. Finished runs are kept in out/runs.jsonl, so that a stopped comparison goes on.
+-- seed, the best one run on the others. Finished runs are kept in out/runs.jsonl, and the one that is
+-- under way in out/unfinished, so that a stopped comparison goes on.
 
 local q = require "qeng.core"
 local char_text = require "qeng.char_text"
@@ -74,7 +75,8 @@ local function best_of(runs, method, seed, lrs)
   return best
 end
 
--- opt: text (path), out, methods, lrs, seeds, steps, rows, tokens, hidden, layers, heads, ffn, points, point_windows.
+-- opt: text (path), out, methods, lrs, seeds, steps, rows, tokens, hidden, layers, heads, ffn, points, point_windows,
+-- save_every.
 function compare.run(opt)
   q.fs.mkdir(opt.out)
   local path, speak = opt.out .. "/runs.jsonl", progress.new()
@@ -93,12 +95,18 @@ function compare.run(opt)
   local function one(method, lr, seed)
     local known = compare.methods[method]
     local key = ("%s lr %g seed %d"):format(method, lr, seed)
-    if runs[key] then return runs[key] end
+    local folder = ("%s/unfinished/%s"):format(opt.out, (key:gsub(" ", "-")))
+    if runs[key] then
+      q.fs.remove(folder)
+      return runs[key]
+    end
+    q.fs.mkdir(folder)
     local case = copy(known.case, { name = key, lr = lr, seed = seed })
-    local result = run(case, set, function(step, loss)
+    local result = run(case, copy(set, { folder = folder, save_every = opt.save_every, settings = settings }), function(step, loss)
       if step % 10 == 0 or step == set.steps then speak:line(("%s: step %d/%d  loss %.4f"):format(key, step, set.steps, loss)) end
     end)
     add(path, runs, copy(result, { key = key, method = method, lr = lr, seed = seed, settings = settings }))
+    q.fs.remove(folder)
     speak:say(("%-28s held out %.4f  train %.4f  flips a weight %.2f  %d s"):format(key, result.loss, result.train, result.flips_per_weight, result.seconds))
     return runs[key]
   end
@@ -118,6 +126,7 @@ function compare.run(opt)
     for i = 2, #opt.seeds do one(method, best.lr, opt.seeds[i]) end
     compare.write(opt, set, runs, tried)
   end
+  q.fs.remove(opt.out .. "/unfinished")
   speak:finish()
   q.defer_interrupt(false)
   return compare.rows(opt, runs, tried)

@@ -4,13 +4,15 @@
 --   case: rule (onebit.lua), seed, lr (of the floats), scale_rate (row scales' share of lr: 0.3), latent_lr (of latent, grid and dense
 --         weights: 1e-2), and for counters and momenta what q.inertia takes (levels, q, k, target, schedule, gamma, tau, rise);
 --         phases = {parts =, steps =}: one of so many parts learns at a time
---   set:  values (a config.json's keys), text (char_text), rows, tokens, steps, points (of the curve), point_windows
+--   set:  values (a config.json's keys), text (char_text), rows, tokens, steps, points (of the curve), point_windows; and to go on
+--         after a stop, folder (of checkpoints), save_every (steps) and settings (words that have to be the same then)
 --
 -- Returns {loss (whole held-out text), train, curve = {{step, loss}...}, flips = {per thousand weights and step, by tenth}, flips_per_weight,
 -- pulse_rate (first tenth), levels (histogram), tokens, seconds, warnings}.
 
 local q = require "qeng.core"
 local char_text = require "qeng.char_text"
+local checkpoint = require "qeng.checkpoint"
 local inertia = require "qeng.inertia"
 local onebit = require "qeng.onebit"
 local phases = require "qeng.phases"
@@ -36,21 +38,90 @@ local function options_of(case)
     gamma = case.gamma, tau = case.tau, rise = case.rise }
 end
 
-local function train(case, set, say)
-  local model = onebit.random(set.values, { rule = case.rule, seed = case.seed, levels = case.grid_levels })
+-- The optimizers of floats and of latent weights as one, for checkpoints.
+local Pair = {}
+Pair.__index = Pair
+
+-- `names` are of both.
+local function divide(self, names)
+  local of_floats, of_latents = {}, {}
+  for i, name in ipairs(names) do table.insert(i <= self.count and of_floats or of_latents, name) end
+  return of_floats, of_latents
+end
+function Pair:state(names)
+  local of_floats, of_latents = divide(self, names)
+  local list, steps = self.floats:state(of_floats)
+  if not self.latents then return list, { steps } end
+  local more, latent_steps = self.latents:state(of_latents)
+  for _, each in ipairs(more) do list[#list + 1] = each end
+  return list, { steps, latent_steps }
+end
+function Pair:restore(file, names, steps)
+  local of_floats, of_latents = divide(self, names)
+  self.floats:restore(file, of_floats, steps[1])
+  if self.latents then self.latents:restore(file, of_latents, steps[2]) end
+end
+
+-- What a run is made of: model, bits, optimizer and its parameters, and `result`, what is known of it so far.
+local function begin(case, set)
   q.seed(case.seed)
-  local floats = float_optimizer(onebit.float_parameters(model), case.scale_rate or 0.3)
-  local latents = #model.latents > 0 and q.adamw_state(tensors(model.latents), { beta1 = 0.9, beta2 = 0.99, eps = 1e-10 })
+  q.rng_step(0)
+  local model = onebit.random(set.values, { rule = case.rule, seed = case.seed, levels = case.grid_levels })
+  local floats = onebit.float_parameters(model)
+  local parameters = {}
+  for _, list in ipairs { floats, model.latents } do
+    for _, parameter in ipairs(list) do parameters[#parameters + 1] = parameter end
+  end
+  return {
+    model = model, parameters = parameters,
+    bits = learns_by_pulses(case) and (case.phases and phases.new(model, { count = case.phases.parts, steps = case.phases.steps, keep = true,
+      inertia = options_of(case) }) or inertia.new(model, options_of(case))),
+    optimizer = setmetatable({ count = #floats, floats = float_optimizer(floats, case.scale_rate or 0.3),
+      latents = #model.latents > 0 and q.adamw_state(tensors(model.latents), { beta1 = 0.9, beta2 = 0.99, eps = 1e-10 }) }, Pair),
+    result = { step = 0, curve = q.json.array {}, flips = q.json.array {}, pulse_rate = 0, warnings = q.json.array {}, seconds = 0,
+      tokens = set.steps * set.rows * set.tokens, recent = q.json.array {}, flipped = 0, flipped_tenth = 0, steps_tenth = 0 },
+  }
+end
+
+-- Notes what the counters did in the step that ended.
+local function note_flips(run, set)
+  local result, report = run.result, run.bits and run.bits:finish()
+  local step, tenth = result.step, math.ceil(set.steps / 10)
+  if report then
+    result.flipped, result.flipped_tenth = result.flipped + report.flips, result.flipped_tenth + report.flips
+    if step <= tenth then result.pulse_rate = result.pulse_rate + report.pulse_rate / tenth end
+    if report.warning and #result.warnings < 5 and step % 50 == 0 then table.insert(result.warnings, ("step %d: %s"):format(step, report.warning)) end
+  end
+  result.steps_tenth = result.steps_tenth + 1
+  if math.floor(step * 10 / set.steps) > math.floor((step - 1) * 10 / set.steps) then
+    table.insert(result.flips, 1000 * result.flipped_tenth / onebit.weights(run.model) / result.steps_tenth)
+    result.flipped_tenth, result.steps_tenth = 0, 0
+  end
+end
+
+local function train(case, set, say)
+  local run = begin(case, set)
+  local model, bits, optimizer, result = run.model, run.bits, run.optimizer, run.result
+  if set.folder then
+    checkpoint.clean(set.folder)
+    local found = checkpoint.load(set.folder, run.parameters, optimizer, bits)
+    if found and found.settings ~= set.settings then
+      q.error("value", ("%s holds a run of other settings (%s; these are %s): remove it, or give another --out"):format(set.folder, found.settings, set.settings))
+    end
+    if found then run.result, result = found.result, found.result end
+    if found and case.rule == "latent" then onebit.settle(model) end
+  end
+  local function save()
+    checkpoint.save(set.folder, run.parameters, optimizer, { step = result.step, settings = set.settings, result = result }, 1, bits)
+  end
   local rate = schedule.make("cosine", case.lr, set.steps, { warmup = warmup, floor = 0.1 })
   local latent_rate = schedule.make("cosine", case.latent_lr or 1e-2, set.steps, { warmup = warmup, floor = case.rule == "dense" and 0.1 or 0 })
-  local bits = learns_by_pulses(case) and (case.phases and phases.new(model, { count = case.phases.parts, steps = case.phases.steps, keep = true,
-    inertia = options_of(case) }) or inertia.new(model, options_of(case)))
   local slot = char_text.slot(set.rows, set.tokens)
   local places = set.text:places(1000 + case.seed, set.rows, set.tokens)
-  local result = { curve = {}, flips = {}, pulse_rate = 0, warnings = {}, tokens = set.steps * set.rows * set.tokens }
   local program, loss
-  local weights, flips, started, recent, tenth = onebit.weights(model), 0, q.time(), {}, { flips = 0, steps = 0 }
-  for step = 0, set.steps - 1 do
+  local before, started = result.seconds, q.time()
+  while result.step < set.steps do
+    local step = result.step
     set.text:fill(slot, set.text.train, places(step), set.tokens)
     if bits and bits:begin(step / set.steps, step) then  -- another part learns now
       if program then
@@ -69,40 +140,36 @@ local function train(case, set, say)
     end
     program:run()
     if bits and bits.observe then bits:observe() end
-    floats:step { lr = rate(step) }
-    if latents then
-      latents:step { lr = latent_rate(step) }
+    optimizer.floats:step { lr = rate(step) }
+    if optimizer.latents then
+      optimizer.latents:step { lr = latent_rate(step) }
       onebit.settle(model)
     end
-    local report = bits and bits:finish()
-    if report then
-      flips, tenth.flips = flips + report.flips, tenth.flips + report.flips
-      if step < set.steps / 10 then result.pulse_rate = result.pulse_rate + report.pulse_rate / math.ceil(set.steps / 10) end
-      if report.warning and #result.warnings < 5 and step % 50 == 49 then table.insert(result.warnings, ("step %d: %s"):format(step + 1, report.warning)) end
+    result.step = step + 1
+    note_flips(run, set)
+    local value = loss:item()
+    if value ~= value then q.error("value", ("%s: the loss is not a number at step %d; lower lr"):format(case.name, result.step)) end
+    result.recent[step % 100 + 1] = value
+    if math.floor(result.step * set.points / set.steps) > math.floor(step * set.points / set.steps) and result.step < set.steps then
+      table.insert(result.curve, { result.step, set.text:held_out_loss(model, slot, set.rows, set.tokens, set.point_windows) })
     end
-    tenth.steps = tenth.steps + 1
-    if math.floor((step + 1) * 10 / set.steps) > math.floor(step * 10 / set.steps) then
-      table.insert(result.flips, 1000 * tenth.flips / weights / tenth.steps)
-      tenth = { flips = 0, steps = 0 }
-    end
-    recent[step % 100 + 1] = loss:item()
-    if recent[step % 100 + 1] ~= recent[step % 100 + 1] then q.error("value", ("%s: the loss is not a number at step %d; lower lr"):format(case.name, step + 1)) end
-    if math.floor((step + 1) * set.points / set.steps) > math.floor(step * set.points / set.steps) and step + 1 < set.steps then
-      local held = set.text:held_out_loss(model, slot, set.rows, set.tokens, set.point_windows)
-      table.insert(result.curve, { step + 1, held })
-    end
-    say(step + 1, recent[step % 100 + 1])
-    if q.interrupted() then q.error("interrupted", "stopped; finished runs are kept, and a next call goes on after them") end
+    say(result.step, value)
+    result.seconds = before + q.time() - started
+    local stopped = q.interrupted()
+    if set.folder and (stopped or result.step % set.save_every == 0) then save() end
+    if stopped then q.error("interrupted", "stopped; a next call goes on where this one stood") end
   end
-  result.seconds = q.time() - started
   result.loss = set.text:held_out_loss(model, slot, set.rows, set.tokens)
   table.insert(result.curve, { set.steps, result.loss })
   local sum = 0
-  for _, value in ipairs(recent) do sum = sum + value end
-  result.train, result.flips_per_weight = sum / #recent, flips / weights
+  for _, value in ipairs(result.recent) do sum = sum + value end
+  result.train, result.flips_per_weight = sum / #result.recent, result.flipped / onebit.weights(model)
   result.levels = bits and bits:histogram() or nil
-  program:free()
-  loss:free()
+  for _, name in ipairs { "step", "recent", "flipped", "flipped_tenth", "steps_tenth" } do result[name] = nil end
+  if program then
+    program:free()
+    loss:free()
+  end
   if bits then bits:free() end
   return result
 end

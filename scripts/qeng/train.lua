@@ -129,7 +129,7 @@ return function(given)
   }
   local state = { step = 0, tokens = 0 }
   if opt.resume then
-    local found = checkpoint.load(out, model, adamw, opt.bits)
+    local found = checkpoint.load(out, parameters, adamw, opt.bits)
     if found then
       for name, value in pairs(fixed) do
         if found[name] ~= value then
@@ -155,7 +155,7 @@ return function(given)
     if opt.checkpoints == false then return end
     state.batches = position or batches:state()
     for name, value in pairs(fixed) do state[name] = value end
-    checkpoint.save(out, model, adamw, state, opt.keep, opt.bits)
+    checkpoint.save(out, parameters, adamw, state, opt.keep, opt.bits)
   end
 
   -- Forward and backward of the micro-batch in the slot, whose packets are addressed to `dst`; gradients add up. Its share

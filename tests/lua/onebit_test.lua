@@ -304,5 +304,41 @@ do
   assert(worst < 0.02, "one bit a weight by way of GGUF: logits differ by " .. worst)
   for i, layer in ipairs(model.linears) do assert(q.count_bits(layer.weight, again.linears[i].weight) == 0, layer.name .. ": other signs") end
 end
+-- A run of a comparison that was stopped goes on to the same figures, whatever the rule.
+do
+  local run, char_text = require "qeng.onebit_run", require "qeng.char_text"
+  local lines = {}
+  for i = 1, 300 do lines[i] = ("line %d of a text: %d\n"):format(i, i * i) end
+  q.fs.write(dir .. "/text.txt", table.concat(lines))
+  local text = char_text.open(dir .. "/text.txt")
+  local function set_of(folder)
+    return { text = text, rows = 2, tokens = 16, steps = 20, points = 4, point_windows = 4, folder = folder, save_every = 3, settings = "these", values = {
+      architectures = { "QengAbsoluteForCausalLM" }, model_type = "qeng_absolute", vocab_size = #text.symbols, hidden_size = 32, num_hidden_layers = 1,
+      num_attention_heads = 2, num_key_value_heads = 2, intermediate_size = 32, max_position_embeddings = 16, rms_norm_eps = 1e-6, hidden_act = "silu",
+      tie_word_embeddings = false } }
+  end
+  local function figures(result)
+    result.seconds = nil
+    return q.json.encode(result)
+  end
+  for number, more in ipairs { { rule = "frozen" }, { rule = "latent" }, { rule = "counter", levels = 255 }, { rule = "counter", levels = 7, target = 2 }, { rule = "bop" },
+    { rule = "grid", grid_levels = 1 }, { rule = "dense" }, { rule = "counter", levels = 3, phases = { parts = 2, steps = 4 } } } do
+    local case = { name = "case " .. number, lr = 1e-2, seed = 3 }
+    for key, value in pairs(more) do case[key] = value end
+    local whole, folder = figures(run(case, set_of())), ("%s/case_%d"):format(dir, number)
+    q.fs.mkdir(folder)
+    for _, stop in ipairs { 5, 11, 19 } do  -- it goes on from the steps 0, 3 and 9
+      assert(not pcall(run, case, set_of(folder), function(step) if step == stop then error "stopped" end end))
+    end
+    local first
+    local resumed = figures(run(case, set_of(folder), function(step) first = first or step end))
+    assert(first == 19, case.name .. ": went on with step " .. first)
+    assert(resumed == whole, ("case %d resumed: %s, whole: %s"):format(number, resumed, whole))
+    local others = set_of(folder)
+    others.settings = "others"
+    local ok, err = pcall(run, case, others)
+    assert(not ok and tostring(err.message):find "holds a run of other settings %(these; these are others%)", tostring(err.message))
+  end
+end
 q.fs.remove(dir)
 print "one-bit training: ok"
