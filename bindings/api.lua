@@ -357,10 +357,11 @@ function q.spilled(shape, dtype, label) end
 
 ---Keeps the weights of a model within a limit of memory. names[i], weights[i]: the units in order of use, the embedding first, the
 ---head last. limit: bytes of the process on the CPU, of pinned memory on a GPU; option: its name in errors; slack: of it, on the CPU, for what is
----not known in advance; keep: bytes of weights that stay on a GPU for good (half of what its budget leaves); writable: they are q.spilled.
+---not known in advance; keep: bytes of weights that stay on a GPU for good (half of what its budget leaves); depth: units that are copied
+---ahead there (2); writable: they are q.spilled, and what learns of them is copied back to the host there.
 ---@param names string[]
 ---@param weights Tensor[][]
----@param opt? {limit?: integer, option?: string, slack?: integer, keep?: integer, writable?: boolean}
+---@param opt? {limit?: integer, option?: string, slack?: integer, keep?: integer, depth?: integer, writable?: boolean}
 ---@return WeightStream
 function q.weight_stream(names, weights, opt) end
 
@@ -369,10 +370,11 @@ local WeightStream = {}
 ---What follows reads the weights of this unit; captured like an operation.
 ---@param unit integer
 function WeightStream:use(unit) end
----Puts a use of the unit on the tape, where its gradient begins.
----@param unit integer
+---Puts a use of the unit on the tape, where its gradient begins; without one, the end of the backward pass.
+---@param unit? integer
 function WeightStream:mark(unit) end
----Since it was made: bytes and fetches brought, fetch_ms, stall_ms the computation waited, depth (units brought ahead); now: resident of
+---Since it was made: bytes moved and units fetched, fetch_ms that took, stall_ms the computation waited for it (of a captured program
+---that ran more than once since the last call, those of its last run), depth (units brought ahead); now: resident of
 ---total bytes, process (bytes needed beside them).
 ---@return {bytes: integer, fetches: integer, fetch_ms: number, stall_ms: number, depth: integer, resident: integer, total: integer, process: integer}
 function WeightStream:figures() end

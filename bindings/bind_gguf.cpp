@@ -277,7 +277,7 @@ GgufMetadata read_metadata(const Call& call, int argument) {
 void write_tensor(GgufWriter& writer, const std::string& name, const Tensor& source, int64_t heads) {
   const View& view = source.view;
   std::vector<std::byte> host(view.bytes());
-  source.device().backend().download(host.data(), view.data, host.size());
+  read_bytes(source, host.data());
   View on_host = view;
   on_host.data = host.data();
   std::vector<std::byte> plain(is_interleaved(view.dtype) ? host.size() : 0);

@@ -171,7 +171,7 @@ void write_all(Writer& writer, const std::vector<NamedTensor>& tensors) {
       source = converted.get();
     }
     std::vector<std::byte> host(source->view.bytes());
-    if (!host.empty()) source->device().backend().download(host.data(), source->view.data, host.size());
+    read_bytes(*source, host.data());
     writer.write(spec.name, host.data(), host.size());
   }
   writer.commit();

@@ -16,15 +16,15 @@ using lua::Options;
 int make(Call& call) {
   const auto names = call.arg<std::vector<std::string>>(1);
   const auto weights = call.arg<std::vector<std::vector<TensorPtr>>>(2);
-  Options opt(call, 3, {"limit", "option", "slack", "keep", "writable"});
+  Options opt(call, 3, {"limit", "option", "slack", "keep", "depth", "writable"});
   if (names.size() != weights.size() || names.size() < 2)
     fail("value", "weight_stream: ", names.size(), " names and ", weights.size(),
          " lists of weights; expected one list a name, for an embedding, layers and a head");
   const bool writable = opt.get<bool>("writable", false);
-  if (writable && !device().backend().host_memory())
-    fail("unsupported", "weight_stream: weights that are written to are streamed on the CPU only; keep them in the device's memory");
   std::vector<StreamUnit> units;
   for (size_t i = 0; i < names.size(); ++i) units.push_back({names[i], weights[i], i == 0, writable});
+  const int depth = opt.get<int>("depth", SlotStream::kDepth);
+  if (depth < 1 || depth > 64) fail("value", "weight_stream: depth is ", depth, ", expected 1 to 64 units");
   const auto limit = opt.get<size_t>("limit", 0);
   const auto option = opt.get<std::string>("option", "the machine's memory");
   std::shared_ptr<StreamedWeights> stream;
@@ -33,14 +33,13 @@ int make(Call& call) {
                                             opt.get<size_t>("slack", size_t{64} << 20));
   else
     stream = std::make_shared<SlotStream>(device(), std::move(units), limit, option,
-                                          opt.get<size_t>("keep", SlotStream::kHalf));
+                                          opt.get<size_t>("keep", SlotStream::kHalf), depth);
   return call.push(stream);
 }
 
 int spilled(Call& call) {
   const auto shape = call.arg<Shape>(1);
   const DType dtype = call.arg<DType>(2);
-  if (!device().backend().host_memory()) fail("unsupported", "spilled: ", device().backend().name(), " does not read the host's memory");
   return call.push(make_spilled(device(), shape, dtype, call.arg<std::string>(3, "weights"), "a spilled tensor"));
 }
 
@@ -50,8 +49,9 @@ int use(Call& call) {
   return 0;
 }
 
+// mark() without a unit: there the backward pass ends.
 int mark(Call& call) {
-  tape().mark([stream = call.self<StreamedWeights>(), unit = call.arg<int>(1)] {
+  tape().mark([stream = call.self<StreamedWeights>(), unit = call.arg<int>(1, WeightStream::kNoUnit)] {
     device().run(UseWeights{stream, unit, Pass::backward});
   });
   return 0;

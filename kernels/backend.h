@@ -25,17 +25,24 @@ class Recording {
   virtual void replay() = 0;
 };
 
-// Copies from the host that run beside the operations, for weights that are streamed. `place` is a small number that stands
-// for the memory they go to: a copy waits for what was queued before the place's last release(). They are recorded where
-// operations are.
+// Copies from the host and back that run beside the operations, one after the other, for weights that are streamed. `place`
+// is a small number that stands for their memory on the device: a copy waits for what was queued before the place's last
+// release(). They are recorded where operations are; synchronize() waits for them as well.
 class SideCopies {
  public:
   virtual ~SideCopies() = default;
-  virtual void* pin(size_t bytes) = 0;  // host memory that copies come from, until unpin(); Error("memory")
+  virtual void* pin(size_t bytes) = 0;  // host memory for copies, until unpin(); Error("memory")
   virtual void unpin(void* memory) = 0;
   virtual void copy(int place, void* device, const void* pinned, size_t bytes) = 0;
+  virtual void copy_back(int place, void* pinned, const void* device, size_t bytes) = 0;
   virtual void await(int place) = 0;    // what is queued from now on finds there what was copied
-  virtual void release(int place) = 0;  // what was queued until now is all that reads it
+  virtual void release(int place) = 0;  // what was queued until now is all that uses it
+  // Seconds that copies took, and that operations waited for them, since the last call; blocking. Of a recording that was
+  // replayed more than once since then, the last time alone counts.
+  struct Times {
+    double copying = 0, waiting = 0;
+  };
+  virtual Times times() = 0;
 };
 
 class Backend {

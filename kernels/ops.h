@@ -478,6 +478,7 @@ enum class Pass : uint8_t { inference, forward, backward };
 // UseWeights runs, in the order of the operations, or once for each recorded one; Error("memory" | "io").
 class WeightStream {
  public:
+  static constexpr int kNoUnit = -1;  // the pass is over
   virtual ~WeightStream() = default;
   virtual void use(int unit, Pass pass) = 0;
 };

@@ -22,6 +22,7 @@ for in tokens; compare them with the control at equal tokens before you use them
   layers = { 4, "blocks", min = 1, integer = true, order = 10 },
   heads = { 4, "attention heads", min = 1, integer = true, order = 11 },
   ffn = { 352, "inner width of the MLP", min = 32, integer = true, order = 12 },
+  held_out = { 0.1, "share of the text, at its end, that is not trained on", min = 0.001, max = 0.5, order = 14 },
   save_every = { 500, "steps between checkpoints of the run under way", min = 1, integer = true, order = 13 },
 })
 q.use_device(opt)
@@ -38,7 +39,7 @@ if opt.data == "" then q.error("usage", "which text? --data FILE") end
 local rows = q.onebit.compare {
   text = opt.data, out = opt.out, methods = list(opt.methods, tostring), lrs = list(opt.lrs, tonumber), seeds = list(opt.seeds, tonumber), steps = opt.steps,
   rows = opt.rows, tokens = opt.tokens, hidden = opt.hidden, layers = opt.layers, heads = opt.heads, ffn = opt.ffn,
-  save_every = opt.save_every,
+  save_every = opt.save_every, held_out = opt.held_out,
 }
 print(q.fs.read(opt.out .. "/table.md"))
 print(("%d methods; curves and sweeps: %s/report.html"):format(#rows, opt.out))

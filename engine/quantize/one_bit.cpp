@@ -24,7 +24,7 @@ struct HostBytes {
       return;
     }
     copy.resize(x.view.bytes());
-    backend.download(copy.data(), x.view.data, copy.size());
+    read_bytes(x, copy.data());
     data = copy.data();
   }
   std::vector<char> copy;
@@ -127,9 +127,8 @@ float split_row(const char* from, int64_t count, char* to, const std::string& na
 }
 
 std::vector<char> host_copy(const Tensor& x) {
-  if (x.device().capturing()) fail("value", "a program that is being captured has no values yet");
   std::vector<char> bytes(x.view.bytes());
-  if (!bytes.empty()) x.device().backend().download(bytes.data(), x.view.data, bytes.size());
+  read_bytes(x, bytes.data());
   return bytes;
 }
 TensorPtr from_bytes(Device& device, const Shape& shape, DType dtype, const std::vector<char>& bytes,

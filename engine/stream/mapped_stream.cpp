@@ -114,7 +114,7 @@ void MappedStream::close() {
 }
 
 void MappedStream::use(int unit, Pass pass) {
-  if (units_.empty()) return;  // closed
+  if (units_.empty() || unit == kNoUnit) return;  // closed; or the last unit goes when the next pass needs room
   if (unit < 0 || unit >= static_cast<int>(units_.size()))
     fail("value", "this stream has units 0 to ", units_.size() - 1, ", not ", unit);
   const double began = now();

@@ -8,8 +8,6 @@ namespace qeng {
 
 namespace {
 
-constexpr int kSlots =
-    3;  // one in use, one ready and one on its way: a unit that takes longer (the head) finds the next ones ready
 constexpr size_t kAlign = 256;  // of tensors in a slot, as the device's own allocations
 
 size_t aligned(size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
@@ -25,8 +23,9 @@ void stay(Device& device, Tensor& tensor) {
 }  // namespace
 
 SlotStream::SlotStream(Device& device, std::vector<StreamUnit> units, size_t limit, const std::string& option,
-                       size_t keep)
+                       size_t keep, int depth)
     : device_(device), copies_(device.backend().side_copies()) {
+  const size_t most_slots = static_cast<size_t>(depth) + 1;
   if (!copies_)
     fail("unsupported", "weights = stream: ", device.backend().name(), " copies nothing beside its operations");
   std::map<Tensor*, int> shared;
@@ -35,6 +34,7 @@ SlotStream::SlotStream(Device& device, std::vector<StreamUnit> units, size_t lim
   for (StreamUnit& given : units) {
     Unit unit;
     unit.name = given.name;
+    unit.writable = given.writable;
     for (const TensorPtr& tensor : given.weights) {
       if (!tensor->buffer->owner) continue;
       if (shared[tensor.get()] > 1) {
@@ -64,7 +64,7 @@ SlotStream::SlotStream(Device& device, std::vector<StreamUnit> units, size_t lim
   for (size_t i = 0; i < by_size.size(); ++i) {
     const size_t bytes = units_[static_cast<size_t>(by_size[i])].bytes;
     const size_t next = i + 1 < by_size.size() ? units_[static_cast<size_t>(by_size[i + 1])].bytes : 0;
-    const size_t slots = kSlots * std::max(slot_bytes, next);
+    const size_t slots = most_slots * std::max(slot_bytes, next);
     if (room > slots && kept + bytes <= (keep == kHalf ? (room - slots) / 2 : std::min(keep, room - slots))) {
       kept += bytes;
       for (const TensorPtr& tensor : units_[static_cast<size_t>(by_size[i])].moving) stay(device_, *tensor);
@@ -78,7 +78,7 @@ SlotStream::SlotStream(Device& device, std::vector<StreamUnit> units, size_t lim
   if (moving.empty()) return;
   std::sort(moving.begin(), moving.end());
   streamed_ = moving;
-  const size_t slots = std::min<size_t>(kSlots, moving.size());
+  const size_t slots = std::min(most_slots, moving.size());
   if (slots * slot_bytes > room)
     fail("memory", "weights = stream: ", slots, " units of up to ", in_mb(slot_bytes), " (",
          units_[static_cast<size_t>(moving[0])].name, ") do not fit the ", in_mb(room),
@@ -87,21 +87,22 @@ SlotStream::SlotStream(Device& device, std::vector<StreamUnit> units, size_t lim
     fail("memory", "weights = stream: ", in_mb(pinned_bytes_),
          " of weights have to lie in pinned memory of the host, more than ", option, " ", in_mb(limit), "; give ",
          option, " at least that, or --device-budget more so that fewer are streamed");
-  for (size_t i = 0; i < slots; ++i) {
-    slots_.push_back(device_.allocate(slot_bytes, "streamed weights"));
-    slots_.back()->read_only = true;
-  }
+  for (size_t i = 0; i < slots; ++i) slots_.push_back(device_.allocate(slot_bytes, "streamed weights"));
   holds_.assign(slots, -1);
   figures_.depth = static_cast<int>(slots) - 1;
   for (int order = 0; order < static_cast<int>(streamed_.size()); ++order) {
     Unit& unit = units_[static_cast<size_t>(streamed_[static_cast<size_t>(order)])];
     unit.order = order;
     unit.pinned = copies_->pin(unit.bytes);
+    const std::shared_ptr<Buffer>& slot = slots_[static_cast<size_t>(slot_of(order))];
     for (size_t i = 0; i < unit.moving.size(); ++i) {
       Tensor& tensor = *unit.moving[i];
-      std::memcpy(static_cast<char*>(unit.pinned) + unit.offsets[i], tensor.view.data, tensor.view.bytes());
-      tensor.buffer = slots_[static_cast<size_t>(slot_of(order))];
-      tensor.view.data = static_cast<char*>(tensor.buffer->data) + unit.offsets[i];
+      char* home = static_cast<char*>(unit.pinned) + unit.offsets[i];
+      std::memcpy(home, tensor.view.data, tensor.view.bytes());
+      tensor.view.data = static_cast<char*>(slot->data) + unit.offsets[i];
+      tensor.buffer = device_.adopt(tensor.view.data, tensor.view.bytes(), "weights in pinned memory", slot);
+      tensor.buffer->home = home;
+      tensor.buffer->read_only = !unit.writable;
     }
   }
 }
@@ -113,12 +114,13 @@ SlotStream::~SlotStream() {
 }
 
 void SlotStream::use(int unit, Pass pass) {
-  if (unit < 0 || unit >= static_cast<int>(units_.size()))
+  if (unit != kNoUnit && (unit < 0 || unit >= static_cast<int>(units_.size())))
     fail("value", "this stream has units 0 to ", units_.size() - 1, ", not ", unit);
   if (streamed_.empty()) return;
+  if (unit == kNoUnit) return leave();
   const int count = static_cast<int>(streamed_.size()), slots = static_cast<int>(slots_.size());
   const int order = units_[static_cast<size_t>(unit)].order;
-  if (at_ >= 0 && at_ != order) copies_->release(slot_of(at_)), at_ = -1;
+  if (at_ != order) leave();
   if (unit == 0 && pass != Pass::backward) {
     for (int slot = 0; slot < slots; ++slot) copies_->release(slot);
     holds_.assign(holds_.size(), -1);
@@ -128,7 +130,7 @@ void SlotStream::use(int unit, Pass pass) {
   if (order >= 0) {
     bring(order);
     copies_->await(slot_of(order));
-    at_ = order;
+    at_ = order, pass_ = pass;
   } else {
     const auto after = std::lower_bound(streamed_.begin(), streamed_.end(), unit);
     next = static_cast<int>(after - streamed_.begin()) - (pass == Pass::backward ? 0 : 1);
@@ -139,6 +141,18 @@ void SlotStream::use(int unit, Pass pass) {
   }
 }
 
+void SlotStream::leave() {
+  if (at_ < 0) return;
+  const int slot = slot_of(at_);
+  copies_->release(slot);
+  const Unit& unit = units_[static_cast<size_t>(streamed_[static_cast<size_t>(at_)])];
+  at_ = -1;
+  const auto learns = [](const TensorPtr& tensor) { return tensor->learner != nullptr; };
+  if (pass_ != Pass::backward || std::none_of(unit.moving.begin(), unit.moving.end(), learns)) return;
+  copies_->copy_back(slot, unit.pinned, slots_[static_cast<size_t>(slot)]->data, unit.bytes);
+  figures_.bytes += static_cast<double>(unit.bytes);
+}
+
 void SlotStream::bring(int order) {
   const size_t slot = static_cast<size_t>(slot_of(order));
   if (holds_[slot] == order) return;
@@ -147,6 +161,12 @@ void SlotStream::bring(int order) {
   holds_[slot] = order;
   figures_.bytes += static_cast<double>(unit.bytes);
   ++figures_.fetches;
+}
+
+StreamFigures SlotStream::figures() {
+  const SideCopies::Times times = copies_->times();
+  figures_.fetch_seconds += times.copying, figures_.stalled_seconds += times.waiting;
+  return figures_;
 }
 
 void SlotStream::repeated(const StreamFigures& copies) {

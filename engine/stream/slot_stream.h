@@ -6,6 +6,9 @@
 //
 // Each pass begins with unit 0 and with empty slots, so that a graph of it does not depend on what ran before. Between
 // the forward and the backward pass the last units stay in their slots.
+//
+// Weights that learn (Tensor::learner) change while their unit is used in the backward pass, and are copied back to the
+// host when that ends: that pass has to end with kNoUnit. A tensor's values are those in pinned memory (Buffer::home).
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -18,14 +21,17 @@ class SlotStream : public StreamedWeights {
  public:
   // Moves the units' tensors: buffer and view become those of the slot, or of memory for good; a tensor of two units (a
   // tied head) stays for good. limit: bytes that may be pinned, 0: any number; option: what set it. Error("memory")
-  // where the pinned weights, or the slots, exceed a budget.
+  // where the pinned weights, or the slots, exceed a budget. depth: units copied ahead.
   static constexpr size_t kHalf = SIZE_MAX;
+  // Units that are copied ahead: one ready and one on its way. Where all units take the same time more of them hide
+  // nothing more, but a unit that computes longer (the head) finds the next ones ready.
+  static constexpr int kDepth = 2;
   SlotStream(Device& device, std::vector<StreamUnit> units, size_t limit, const std::string& option,
-             size_t keep = kHalf);
+             size_t keep = kHalf, int depth = kDepth);
   ~SlotStream() override;
   void use(int unit, Pass pass) override;
 
-  StreamFigures figures() override { return figures_; }
+  StreamFigures figures() override;
   size_t resident() override;
   size_t total() const override { return total_; }
   size_t process() const override { return pinned_bytes_; }
@@ -38,11 +44,13 @@ class SlotStream : public StreamedWeights {
     std::vector<TensorPtr> moving;  // tensors that are streamed
     std::vector<size_t> offsets;    // of each in the slot
     size_t bytes = 0;
+    bool writable = false;
     int order = -1;  // among streamed units; -1: for good on the device
     void* pinned = nullptr;
   };
   int slot_of(int order) const { return order % static_cast<int>(slots_.size()); }
   void bring(int order);  // unless its slot has it
+  void leave();           // the unit in use
 
   Device& device_;
   std::unique_ptr<SideCopies> copies_;
@@ -51,6 +59,7 @@ class SlotStream : public StreamedWeights {
   std::vector<std::shared_ptr<Buffer>> slots_;
   std::vector<int> holds_;  // which order each slot has, -1: none
   int at_ = -1;             // the order in use, -1: none
+  Pass pass_ = Pass::inference;
   size_t total_ = 0, pinned_bytes_ = 0;
   StreamFigures figures_;
 };

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <vector>
 
 #include "kernels/error.h"
 
@@ -41,8 +42,14 @@ TensorPtr make_spilled(Device& device, const Shape& shape, DType dtype, const st
   View view;
   view.dtype = dtype;
   for (const int64_t size : shape) view.shape[view.rank++] = size;
-  const auto file = std::make_shared<SpilledFile>(view.bytes(), name);
-  return adopt_tensor(device, file->data(), shape, dtype, account, file);
+  if (device.backend().host_memory()) {
+    const auto file = std::make_shared<SpilledFile>(view.bytes(), name);
+    return adopt_tensor(device, file->data(), shape, dtype, account, file);
+  }
+  const auto memory = std::make_shared<std::vector<uint64_t>>(view.bytes() / sizeof(uint64_t) + 1);
+  TensorPtr tensor = adopt_tensor(device, memory->data(), shape, dtype, "weights in the host's memory", memory);
+  tensor->buffer->home = memory->data();
+  return tensor;
 }
 
 void drop_pages(const void* memory, size_t bytes) {

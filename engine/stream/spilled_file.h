@@ -1,6 +1,8 @@
 // Memory that lies in a file without a name, for weights that are streamed and are not read as a model's own file has
 // them (another dtype, another order of rows): the system may drop its pages and read them again. The file is in
 // $TMPDIR, by default /var/tmp, and is gone with the last user, or with the process.
+//
+// For a device with memory of its own a spilled tensor lies in the host's memory: operations find it once it is streamed.
 #pragma once
 #include <cstddef>
 #include <memory>

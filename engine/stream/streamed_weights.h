@@ -14,10 +14,11 @@ struct StreamUnit {
   bool writable = false;           // their memory is SpilledFile's, which keeps what is written
 };
 
-// What was streamed since the stream was made.
+// What was streamed since the stream was made. Of a recorded program that ran more than once since they were last asked
+// for, the times are those of the last run.
 struct StreamFigures {
-  double bytes = 0;            // brought to where they are read
-  double fetch_seconds = 0;    // spent on that, beside the computation or in its way; 0 where nobody measures it
+  double bytes = 0;            // brought to where they are used, and back where they learn
+  double fetch_seconds = 0;    // spent on that, beside the computation or in its way
   double stalled_seconds = 0;  // that the computation waited
   int64_t fetches = 0;
   int depth = 1;  // units brought ahead

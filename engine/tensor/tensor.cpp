@@ -1,6 +1,7 @@
 #include "engine/tensor/tensor.h"
 
 #include <cmath>
+#include <cstring>
 
 #include "kernels/blocks.h"
 #include "kernels/interleave.h"
@@ -74,7 +75,14 @@ void fill_from(Tensor& x, Each each) {
   View image = x.view;
   image.data = bytes.data();
   for (int64_t i = 0; i < image.elements(); ++i) set_element(image, i, each(i));
-  if (!bytes.empty()) x.device().backend().upload(x.view.data, bytes.data(), bytes.size());
+  write_bytes(x, bytes.data());
+}
+
+// Where x's values are in the host's memory, which nothing that is queued uses any more; null where they are the device's.
+void* home_of(const Tensor& x) {
+  if (!x.buffer->home) return nullptr;
+  x.device().backend().synchronize();
+  return static_cast<char*>(x.buffer->home) + (static_cast<char*>(x.view.data) - static_cast<char*>(x.buffer->data));
 }
 
 }  // namespace
@@ -140,16 +148,29 @@ TensorPtr row_range(const TensorPtr& x, int64_t first, int64_t count) {
   return tensor;
 }
 
+void read_bytes(const Tensor& x, void* host) {
+  need_values(x);
+  if (!x.view.bytes()) return;
+  if (const void* home = home_of(x)) std::memcpy(host, home, x.view.bytes());
+  else x.device().backend().download(host, x.view.data, x.view.bytes());
+}
+
+void write_bytes(Tensor& x, const void* host) {
+  need_values(x);
+  if (!x.view.bytes()) return;
+  if (void* home = home_of(x)) std::memcpy(home, host, x.view.bytes());
+  else x.device().backend().upload(x.view.data, host, x.view.bytes());
+}
+
 namespace {
 
 // x's values through get(image, values), image being x in host memory.
 template <class T, class Get>
 std::vector<T> downloaded(const Tensor& x, Get get) {
-  need_values(x);
   std::vector<uint16_t> memory((x.view.bytes() + 1) / 2);  // blocks need two bytes' alignment, which is more than u8's
   View image = x.view;
   image.data = memory.data();
-  if (image.bytes()) x.device().backend().download(image.data, x.view.data, image.bytes());
+  read_bytes(x, image.data);
   std::vector<T> values(static_cast<size_t>(x.view.elements()));
   get(image, values);
   return values;
@@ -201,7 +222,13 @@ void copy_into(Tensor& destination, const Tensor& source) {
   if (!source.view.elements()) return;
   Device& device = destination.device();
   const auto is_float = [](DType dtype) { return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16; };
-  if (destination.view.dtype == source.view.dtype) {
+  if (destination.buffer->home || source.buffer->home) {
+    if (destination.view.dtype != source.view.dtype)
+      fail("dtype", "copy of ", shape_text(source.view), " into ", shape_text(destination.view), ", one of which is streamed: a copy of the same dtype is needed");
+    std::vector<char> bytes(source.view.bytes());
+    read_bytes(source, bytes.data());
+    write_bytes(destination, bytes.data());
+  } else if (destination.view.dtype == source.view.dtype) {
     device.run(Copy{source.view, destination.view});
   } else if (is_float(destination.view.dtype) && (is_float(source.view.dtype) || is_block(source.view.dtype))) {
     device.run(Cast{source.view, destination.view});

@@ -44,7 +44,11 @@ TensorPtr adopt_tensor(Device& device, void* data, const Shape& shape, DType dty
 TensorPtr reshape_view(const TensorPtr& x, const Shape& shape);
 TensorPtr row_range(const TensorPtr& x, int64_t first, int64_t count);
 
-// Host copies, converting; blocking. Refused while capturing: a captured program has no values yet.
+// The bytes of x as they are stored, to and from the host's memory; blocking. Where x is streamed, those that a next pass reads.
+// Refused while capturing: a captured program has no values yet.
+void read_bytes(const Tensor& x, void* host);
+void write_bytes(Tensor& x, const void* host);
+// Host copies, converting; blocking; refused likewise.
 std::vector<float> to_host_f32(const Tensor& x);
 std::vector<double> to_host(const Tensor& x);  // any dtype
 void from_host(Tensor& x, const double* values, size_t count);

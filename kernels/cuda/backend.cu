@@ -141,6 +141,7 @@ class CudaBackend : public Backend {
     check_cuda(cudaMemcpyAsync(seen_, context_.fault, sizeof(Fault), cudaMemcpyDeviceToHost, context_.stream),
                "reading the fault record");
     check_cuda(cudaStreamSynchronize(context_.stream), "waiting for the device");
+    if (copies_.stream) check_cuda(cudaStreamSynchronize(copies_.stream), "waiting for the device");
     throw_fault();
   }
 

@@ -188,6 +188,7 @@ function nn.decoder(model, source, c, new_block)
     local weights = model.stream  -- stream.lua: unit 0 is the embedding, i a block, the last one norm and head
     if weights then weights:use(0) end
     local x, branch = q.block("embed", embed, tokens, seq.positions), nil
+    if weights then weights:mark() end
     for i, block in ipairs(blocks) do
       local name = "layers." .. (i - 1)
       if weights and not model.recompute then weights:use(i) end

@@ -36,16 +36,20 @@ local function random_bits(shape, seed, stream, spilled)
     for first = 0, shape[1] - 1, some do
       local count = math.min(some, shape[1] - first)
       local drawn = q.randn({ count, shape[2] }, { seed = seed, stream = stream + 100000 * (first / some) })
-      q.pack_signs(drawn, bits:rows(first, count))
+      local signs = q.empty({ count, shape[2] }, "one_bit")
+      q.pack_signs(drawn, signs)
+      bits:rows(first, count):copy(signs)
       drawn:free()
+      signs:free()
     end
     return q.keep(bits)
   end)
 end
 
 -- A model from the keys of a config.json whose linear layers are of random bits. opt: rule ("frozen"), seed, dtype (of all else: f32),
--- levels (of grid: 1), std (of the embedding: 0.5), head_std (0.5 / sqrt(hidden)). weights = "stream", on the CPU: the bits lie in a
--- temporary file, and are in memory as far as host_budget allows, those that learn as well (stream.lua).
+-- levels (of grid: 1), std (of the embedding: 0.5), head_std (0.5 / sqrt(hidden)). weights = "stream": the bits, those that learn as
+-- well, lie in a temporary file and are in memory as far as host_budget allows, on the CPU; in the host's memory, for a GPU. Further
+-- options are those of stream.lua.
 function onebit.random(values, opt)
   opt = opt or {}
   local models = require "qeng.model"
@@ -67,7 +71,10 @@ function onebit.random(values, opt)
     return q.randn(shape, { std = std, seed = seed, stream = stream, dtype = dtype, label = "weights" })
   end })
   onebit.learn(model, rule, opt)
-  if spilled then require("qeng.stream").attach(model, { weights = "stream", host_budget = opt.host_budget, stream_slack = opt.stream_slack, writable = true }) end
+  if spilled then
+    require("qeng.stream").attach(model, { weights = "stream", host_budget = opt.host_budget, stream_slack = opt.stream_slack, stream_keep = opt.stream_keep,
+      stream_depth = opt.stream_depth, writable = true })
+  end
   return model
 end
 

@@ -76,16 +76,16 @@ local function best_of(runs, method, seed, lrs)
 end
 
 -- opt: text (path), out, methods, lrs, seeds, steps, rows, tokens, hidden, layers, heads, ffn, points, point_windows,
--- save_every.
+-- save_every, held_out.
 function compare.run(opt)
   q.fs.mkdir(opt.out)
   local path, speak = opt.out .. "/runs.jsonl", progress.new()
-  local text = char_text.open(opt.text)
-  local settings = ("%d symbols, %d characters, %d steps of %d x %d, %d x %d wide, %d heads, ffn %d"):format(#text.symbols, text.train.length + text.held.length,
-    opt.steps, opt.rows, opt.tokens, opt.layers, opt.hidden, opt.heads, opt.ffn)
+  local text = char_text.open(opt.text, opt.held_out)
+  local settings = ("%d symbols, %d characters, %d held out, %d steps of %d x %d, %d x %d wide, %d heads, ffn %d"):format(#text.symbols, text.train.length,
+    text.held.length, opt.steps, opt.rows, opt.tokens, opt.layers, opt.hidden, opt.heads, opt.ffn)
   local runs = read_runs(path, settings)
   if math.min(text.train.length, text.held.length) < opt.tokens + 2 then
-    q.error("value", ("%s: its held-out tenth has %d characters, fewer than a window of %d and one: give a longer text or shorter windows"):format(opt.text, text.held.length, opt.tokens))
+    q.error("value", ("%s: its held-out part has %d characters, fewer than a window of %d and one: give a longer text or shorter windows"):format(opt.text, text.held.length, opt.tokens))
   end
   local set = { text = text, rows = opt.rows, tokens = opt.tokens, steps = opt.steps, points = opt.points or 10, point_windows = opt.point_windows or 100, values = {
     architectures = { "QengAbsoluteForCausalLM" }, model_type = "qeng_absolute", vocab_size = #text.symbols, hidden_size = opt.hidden, num_hidden_layers = opt.layers,

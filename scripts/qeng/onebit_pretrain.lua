@@ -41,7 +41,7 @@ function pretrain.options(declared)
   add("eval_every", { 200, "steps between evaluations, 0: at the end", min = 0 })
   add("save_every", { 200, "steps between checkpoints, 0: at the end", min = 0 })
   add("resume", { false, "go on from the newest checkpoint in --out" })
-  add("weights", { "copy", "bits in memory, or streamed from a temporary file within --host-budget (on the CPU)", choices = { "copy", "stream" } })
+  add("weights", { "copy", "bits in memory, or streamed from a temporary file within --host-budget", choices = { "copy", "stream" } })
   add("host_budget", { nil, "memory of the whole process with --weights stream, as 16G", kind = "bytes" })
   add("recompute", { false, "keep one activation a block, recompute the others" })
   return declared

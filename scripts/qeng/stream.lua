@@ -34,7 +34,8 @@ end
 
 -- Makes model.stream where opt.weights = "stream". opt.host_budget: bytes of the process; opt.stream_slack: of them, what is left for
 -- memory that is not known in advance (64 MB). On a GPU host_budget bounds what is pinned, and opt.stream_keep bytes of weights (half of
--- what the device's budget leaves) stay there for good. opt.writable: the weights are q.spilled, and may be written to.
+-- what the device's budget leaves) stay there for good, and opt.stream_depth units are copied ahead (2). opt.writable: the weights are
+-- q.spilled, and may be written to.
 function stream.attach(model, opt)
   if opt.weights ~= "stream" then return end
   local layers = model.config.layers
@@ -47,12 +48,11 @@ function stream.attach(model, opt)
   if model.config.tied then table.insert(weights[layers + 2], model.embed) end
   collectgarbage()  -- what loading left
   model.stream = q.weight_stream(names, weights, {
-    limit = opt.host_budget, option = "--host-budget", slack = opt.stream_slack, keep = opt.stream_keep, writable = opt.writable or false,
+    limit = opt.host_budget, option = "--host-budget", slack = opt.stream_slack, keep = opt.stream_keep, depth = opt.stream_depth, writable = opt.writable or false,
   })
 end
 
--- Figures of a step for the metrics: the difference of two results of WeightStream:figures. What share of the fetching was hidden is
--- known where its time is: not on a GPU, which copies by itself.
+-- Figures of a step for the metrics: the difference of two results of WeightStream:figures.
 function stream.since(now, before)
   local fetch = now.fetch_ms - before.fetch_ms
   local stall = now.stall_ms - before.stall_ms

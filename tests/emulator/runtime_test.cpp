@@ -125,6 +125,38 @@ TEST_CASE("an event is ready when its stream has come so far, and polling ends")
   cudaStreamDestroy(stream);
 }
 
+TEST_CASE("an event recorded as external is a node of the graph, recorded by each launch") {
+  const Device<int> a(4);
+  emulator::set_seed(1);
+  cudaStream_t stream = make_stream();
+  cudaEvent_t origin = make_event(), begin = make_event(), end = make_event();
+  REQUIRE(cudaEventRecord(origin, stream) == cudaSuccess);
+  REQUIRE(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
+  REQUIRE(cudaEventRecordWithFlags(begin, stream, cudaEventRecordExternal) == cudaSuccess);
+  REQUIRE(queue(stream, set_to, 1, 4, 0, a.data, 3) == cudaSuccess);
+  REQUIRE(cudaEventRecordWithFlags(end, stream, cudaEventRecordExternal) == cudaSuccess);
+  cudaGraph_t graph = nullptr;
+  REQUIRE(cudaStreamEndCapture(stream, &graph) == cudaSuccess);
+  cudaGraphExec_t ready = nullptr;
+  REQUIRE(cudaGraphInstantiate(&ready, graph, 0) == cudaSuccess);
+  cudaGraphDestroy(graph);
+  float took = -1, began = -1, before = -1;
+  CHECK(cudaEventElapsedTime(&took, begin, end) == cudaErrorInvalidResourceHandle);  // never recorded
+  cudaGetLastError();
+  for (int launch = 0; launch < 2; ++launch) {
+    REQUIRE(cudaGraphLaunch(ready, stream) == cudaSuccess);
+    REQUIRE(cudaStreamSynchronize(stream) == cudaSuccess);
+    CHECK(cudaEventElapsedTime(&took, begin, end) == cudaSuccess);
+    CHECK(cudaEventElapsedTime(&began, origin, begin) == cudaSuccess);
+    CHECK(took >= 0);
+    CHECK(began > before);
+    before = began;
+  }
+  cudaGraphExecDestroy(ready);
+  cudaEventDestroy(origin), cudaEventDestroy(begin), cudaEventDestroy(end);
+  cudaStreamDestroy(stream);
+}
+
 TEST_CASE("a captured graph replays its work, on the data of that moment") {
   const Device<int> a(4), b(4);
   int* host = pinned(4);

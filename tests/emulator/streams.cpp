@@ -278,6 +278,24 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t handle) {
   event->at = {{stream, stream->queued + 1}};
   return result(enqueue(handle, [time = event->time_ns] { return *time = clock_ns(), true; }));
 }
+// External: in a capture a node of the graph, whose launches record the event.
+cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t handle, unsigned flags) {
+  {
+    const std::lock_guard guard(lock());
+    const auto stream = find(handle);
+    if (!stream || !events().count(event)) return result(cudaErrorInvalidResourceHandle);
+    if (stream->capture && flags & cudaEventRecordExternal) {
+      event->capture = nullptr, event->at.clear();
+      return result(enqueue(handle, [event] {
+        if (!events().count(event)) return false;
+        event->time_ns = std::make_shared<uint64_t>(clock_ns());
+        event->at = {{streams().front(), 0}};  // has passed
+        return true;
+      }));
+    }
+  }
+  return cudaEventRecord(event, handle);
+}
 cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event, unsigned) {
   const std::lock_guard guard(lock());
   const auto stream = find(handle);

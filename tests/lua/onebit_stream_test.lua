@@ -1,33 +1,49 @@
--- Training of one-bit weights that are streamed, those that learn included: within a limit of the process's memory the bits, flips and
--- losses are those of a model in memory, through switches of phases and from a saved state.
+-- Training of one-bit weights that are streamed, those that learn included: the bits, flips and losses are those of a model in the
+-- device's memory, through switches of phases and from a saved state. qeng onebit_stream_test.lua [cuda]
 local q = require "qeng"
-q.device { device = "cpu", threads = 1 }
+local on_gpu = arg[1] == "cuda"
+q.device { device = arg[1] or "cpu", threads = 1 }
 
 local values = {
-  architectures = { "QengAbsoluteForCausalLM" }, model_type = "qeng_absolute", vocab_size = 61, hidden_size = 512, num_hidden_layers = 6, num_attention_heads = 4,
-  num_key_value_heads = 4, intermediate_size = 2048, max_position_embeddings = 32, rms_norm_eps = 1e-6, hidden_act = "silu", tie_word_embeddings = false,
+  architectures = { "QengAbsoluteForCausalLM" }, model_type = "qeng_absolute", vocab_size = 61, hidden_size = on_gpu and 32 or 1024, num_hidden_layers = 4,
+  num_attention_heads = 4, num_key_value_heads = 4, intermediate_size = on_gpu and 64 or 4096, max_position_embeddings = 32, rms_norm_eps = 1e-6,
+  hidden_act = "silu", tie_word_embeddings = false,
 }
 
-local slot = q.slot(16, 1)
+local slot = q.slot(8, 1)
 local ids, targets, positions = {}, {}, {}
-for i = 1, 16 do ids[i], targets[i], positions[i] = i * 7 % 61, (i + 1) * 7 % 61, i - 1 end
+for i = 1, 8 do ids[i], targets[i], positions[i] = i * 7 % 61, (i + 1) * 7 % 61, i - 1 end
 slot.tokens:set(ids)
 slot.targets:set(targets)
 slot.positions:set(positions)
-slot.cu_q:set { 0, 16 }
-slot.scale:fill(1 / 16)
+slot.cu_q:set { 0, 8 }
+slot.scale:fill(1 / 8)
 
--- Losses, flips and a digest of the bits after four steps, in phases of two. how: of q.onebit.random.
-local function trained(how)
+local name = os.tmpname()
+local saved = name .. ".safetensors"
+local steps = 6  -- in phases of three: a program runs, is recorded, and is replayed
+
+-- Losses, flips, counts and the stored bytes of the bits after training. how: of q.onebit.random; by: of q.phases; recompute;
+-- stop: after so many steps the bits are saved and given to a new model's, with which it goes on.
+local function trained(how, by, recompute, stop)
   return q.scope(function()
     local model = q.onebit.random(values, how)
+    model.recompute = recompute
     local list = {}
     for i, parameter in ipairs(model:trainable()) do list[i] = parameter.tensor end
     local adam = q.adamw_state(list)
-    local bits = q.phases(model, { count = 3, steps = 2, keep = true, inertia = { levels = 1, q = 0.5 } })
+    local phases = { count = 2, steps = 3, by = by, keep = true, inertia = { levels = 1, q = 0.5 } }
+    local bits = q.phases(model, phases)
     local result, program, loss = { losses = {}, flips = 0, bits = {} }, nil, nil
-    for step = 0, 3 do
-      if bits:begin(step / 4, step) then
+    for step = 0, steps - 1 do
+      if step == stop then
+        q.safetensors.save(saved, bits:tensors())
+        for _, layer in ipairs(model.linears) do layer.weight:copy(q.empty(layer.weight:shape(), "one_bit")) end
+        local file = q.safetensors.open(saved)
+        bits:restore(bits:state(), file)
+        file:close()
+      end
+      if bits:begin(step / steps, step) or step == stop then
         if program then
           program:free()
           loss:free()  -- which holds on to the program's memory
@@ -44,30 +60,60 @@ local function trained(how)
       adam:step { lr = 5e-3 }
       result.flips = result.flips + bits:finish().flips
     end
-    for _, layer in ipairs(model.linears) do result.bits[#result.bits + 1] = q.count_bits(layer.weight) end
-    result.figures = model.stream and model.stream:figures()
     program:free()
     loss:free()
+    result.losses[steps + 1] = q.no_grad(q.scope, function() return (model:loss(slot)):item() end)
+    for _, layer in ipairs(model.linears) do result.bits[#result.bits + 1] = q.count_bits(layer.weight) end
+    q.safetensors.save(saved, bits:tensors())
+    result.bytes = q.fs.read(saved)
+    result.figures = model.stream and model.stream:figures()
     bits:free()
     if model.stream then model.stream:close() end
     return result
   end)
 end
 
-local inside = trained { rule = "counter", seed = 4 }
-collectgarbage()
-collectgarbage()
-local probe = q.onebit.random(values, { rule = "frozen", seed = 4, weights = "stream", stream_slack = 4e6 })
-local figures = probe.stream:figures()
-probe.stream:close()
-probe = nil
-collectgarbage()
-collectgarbage()
-local streamed = trained { rule = "counter", seed = 4, weights = "stream", host_budget = math.floor(figures.process + 14e6 + 0.5 * figures.total), stream_slack = 4e6 }
-assert(streamed.figures.bytes > 2 * streamed.figures.total, "the limit did not make it stream")
-assert(inside.flips > 0 and inside.flips == streamed.flips, ("flips: %d in memory, %d streamed"):format(inside.flips, streamed.flips))
-for i, loss in ipairs(inside.losses) do assert(loss == streamed.losses[i], ("step %d: loss %.9g in memory, %.9g streamed"):format(i, loss, streamed.losses[i])) end
-for i, count in ipairs(inside.bits) do assert(count == streamed.bits[i], "matrix " .. i .. ": other bits") end
+local function collect()
+  collectgarbage()
+  collectgarbage()
+end
+
+-- The run within a limit that makes it stream: on the CPU the least of those tried that the run fits, beside what the process has now.
+local function streamed_run(by, recompute, stop)
+  if on_gpu then return trained({ rule = "counter", seed = 4, weights = "stream", stream_keep = 0 }, by, recompute, stop) end
+  local probe = q.onebit.random(values, { rule = "frozen", seed = 4, weights = "stream", stream_slack = 4e6 })
+  local needed = probe.stream:figures().process
+  probe.stream:close()
+  probe = nil
+  local ok, result
+  for more = 14e6, 60e6, 4e6 do
+    collect()
+    ok, result = pcall(trained, { rule = "counter", seed = 4, weights = "stream", host_budget = needed + more, stream_slack = 4e6 }, by, recompute, stop)
+    if ok or result.code ~= "memory" then break end
+  end
+  return ok and result or error(result)
+end
+
+local cases = { { "rows", true }, { "layer", false, 4 } }
+if on_gpu then table.insert(cases, { "layer", true }) end
+for _, case in ipairs(cases) do
+  local by, recompute, stop = case[1], case[2] or false, case[3]
+  local what = ("by %s%s%s: "):format(by, recompute and ", recomputed" or "", stop and ", restored" or "")
+  local inside = trained({ rule = "counter", seed = 4 }, by, recompute)
+  collect()
+  local streamed = streamed_run(by, recompute, stop)
+  collect()
+  assert(streamed.figures.bytes > 2 * streamed.figures.total, what .. "the limit did not make it stream")
+  assert(streamed.figures.fetch_ms > 0 and streamed.figures.stall_ms >= 0, what .. "no times")
+  assert(inside.flips > 0 and inside.flips == streamed.flips, ("%sflips: %d in memory, %d streamed"):format(what, inside.flips, streamed.flips))
+  for i, loss in ipairs(inside.losses) do
+    assert(loss == streamed.losses[i], ("%sstep %d: loss %.9g in memory, %.9g streamed"):format(what, i, loss, streamed.losses[i]))
+  end
+  for i, count in ipairs(inside.bits) do assert(count == streamed.bits[i], ("%smatrix %d: other bits"):format(what, i)) end
+  assert(inside.bytes == streamed.bytes, what .. "other bytes are saved")
+  print(("one-bit weights, streamed %sthe bits of a model in memory; %.1f MB moved, %d flips"):format(what, streamed.figures.bytes / 1e6, streamed.flips))
+end
 local ok, err = pcall(q.onebit.random, values, { rule = "latent", weights = "stream" })
 assert(not ok and tostring(err):find "keeps more than bits", tostring(err))
-print(("one-bit weights, streamed: the bits of a model in memory; %.1f MB moved, %d flips"):format(streamed.figures.bytes / 1e6, streamed.flips))
+os.remove(saved)
+os.remove(name)

@@ -46,6 +46,7 @@ expect 1 'token 9 at position 1 is outside the table of 4 rows' "$qeng" -e \
   'q.device { device = "cuda" } print(q.embedding(q.zeros({ 4, 8 }), q.tensor({ 0, 9 }, "i32")):table()[1][1])'
 
 expect 0 'streamed to the device: the bits of a resident model' timeout 120 "$qeng" tests/lua/stream_device.lua cuda
+expect 0 'streamed by layer, recomputed: the bits' timeout 120 "$qeng" tests/lua/onebit_stream_test.lua cuda
 
 "$qeng" tests/lua/small_model.lua "$dir/small" >/dev/null || fail "small_model.lua"
 train() {  # OUT OPTIONS...

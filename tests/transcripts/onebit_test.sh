@@ -25,7 +25,7 @@ expect 'two-step machine' "$out/compare/report.html"
 [ "$(grep -o '<svg' "$out/compare/report.html" | wc -l)" = 2 ] || { echo "the report has not its two charts"; exit 1; }
 refuses 'holds runs of other settings .*: give another --out' onebit_compare "${small[@]}" --methods frozen --layers 2
 head -c 100 "$out/text.txt" > "$out/short.txt"
-refuses 'held-out tenth has 10 characters, fewer than a window of 16 and one' onebit_compare "${small[@]}" --data "$out/short.txt" --out "$out/short"
+refuses 'held-out part has 10 characters, fewer than a window of 16 and one' onebit_compare "${small[@]}" --data "$out/short.txt" --out "$out/short"
 refuses 'method mean: one of frozen, latent' onebit_compare "${small[@]}" --methods mean
 refuses 'which text\? --data FILE' onebit_compare
 
