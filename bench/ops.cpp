@@ -266,8 +266,9 @@ Op paged(Operands& o, const Model& m, DType stored, int64_t sequences, int64_t q
 std::vector<Case> inference(const Model& m, int64_t t) {
   std::vector<Case> list;
   for (const DType stored : {kHalf, DType::q8_0, DType::q6_k, DType::q4_k, DType::q4_0, DType::tq2_0, DType::pq2_0, DType::one_bit})
-    for (const int64_t rows : {int64_t{1}, int64_t{8}, std::min<int64_t>(512, t)}) {
+    for (const int64_t rows : {int64_t{1}, int64_t{8}, std::min<int64_t>(512, t), std::min<int64_t>(4096, t)}) {
       if (m.hidden % dtype_info(stored).elements != 0) continue;
+      if (rows > 512 && stored != kHalf && stored != DType::one_bit) continue;  // of the others training does not ask
       const std::string name = std::string("row_linear ") + dtype_name(stored) + ", " + std::to_string(rows) + (rows == 1 ? " row" : " rows");
       list.push_back({name, [=](Operands& o) { return linear(o, stored, rows, m.intermediate, m.hidden); }, ""});
     }

@@ -207,6 +207,11 @@ function q.count_levels(state) end
 ---@return Tensor scale  [rows] f32
 function q.binarize(w) end
 
+---Fair random signs, the same everywhere.
+---@param bits Tensor  one_bit
+---@param opt? {seed?: integer, stream?: integer}
+function q.random_signs(bits, opt) end
+
 ---bits = the signs of x.
 ---@param x Tensor  f32
 ---@param bits Tensor  one_bit, of that shape

@@ -44,6 +44,14 @@ int signs(Call& call) {
   return 0;
 }
 
+int random_signs(Call& call) {
+  const TensorPtr x = call.arg<TensorPtr>(1);
+  Options opt(call, 2, {"seed", "stream"});
+  require_writable(*x, "random_signs");
+  fill_signs(*x, opt.get<uint64_t>("seed", tape().seed()), opt.get<uint64_t>("stream", 0));
+  return 0;
+}
+
 int to_grid(Call& call) {
   const TensorPtr x = call.arg<TensorPtr>(1);
   Options opt(call, 2, {"levels", "stream"});
@@ -63,7 +71,7 @@ int levels(Call& call) { return call.push(counter_levels(*call.arg<TensorPtr>(1)
 void register_onebit(lua_State* L) {
   using namespace lua;
   functions(L, "", {{"scale_columns", fn<scaled>}, {"learn_by_pulses", fn<by_pulses>}, {"learn_latent", fn<by_latent>},
-                    {"stop_learning", fn<not_at_all>}, {"pack_signs", fn<signs>}, {"clip_to_grid", fn<to_grid>}, {"count_levels", fn<levels>}, {"binarize", fn<to_signs>}});
+                    {"stop_learning", fn<not_at_all>}, {"pack_signs", fn<signs>}, {"random_signs", fn<random_signs>}, {"clip_to_grid", fn<to_grid>}, {"count_levels", fn<levels>}, {"binarize", fn<to_signs>}});
 }
 
 }  // namespace qeng

@@ -1,5 +1,6 @@
 #include "engine/tensor/tensor.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -255,6 +256,31 @@ void fill_uniform(Tensor& x, double low, double high, uint64_t seed, uint64_t st
   fill_from(x, [&](int64_t i) {
     return low + (high - low) * draw(seed, stream, static_cast<uint64_t>(i)).word[0] / 4294967296.0;
   });
+}
+
+void fill_signs(Tensor& x, uint64_t seed, uint64_t stream) {
+  if (x.view.dtype != DType::one_bit || x.view.rank < 1) fail("dtype", "random signs: ", shape_text(x.view), ", expected one_bit rows");
+  if (!x.device().backend().computes()) return;
+  const int64_t rows = x.view.shape[0];
+  if (rows == 0) return;
+  const size_t row_words = x.view.bytes() / sizeof(uint32_t) / static_cast<size_t>(rows);
+  const int64_t some = std::max<int64_t>(1, static_cast<int64_t>((size_t{1} << 20) / std::max<size_t>(row_words, 1)));  // 4 MB of the host's
+  std::vector<uint32_t> words;
+  Tensor part = x;
+  for (int64_t first = 0; first < rows; first += some) {
+    const int64_t count = std::min(some, rows - first);
+    words.resize(static_cast<size_t>(count) * row_words);
+    const auto begin = static_cast<uint64_t>(first) * row_words;
+    Philox drawn{};
+    for (size_t i = 0; i < words.size(); ++i) {
+      const uint64_t word = begin + i;
+      if (i == 0 || word % 4 == 0) drawn = draw(seed, stream, word / 4);
+      words[i] = drawn.word[word % 4];
+    }
+    part.view.data = static_cast<uint32_t*>(x.view.data) + begin;
+    part.view.shape[0] = count;
+    write_bytes(part, words.data());
+  }
 }
 
 void require_writable(const Tensor& x, const char* doing) {

@@ -26,14 +26,16 @@ end
 
 -- Fills a slot (q.slot) with rows of `tokens` characters that begin at the given places of a part (from 0), and their targets.
 function Text:fill(slot, part, places, tokens)
-  local ids, targets = slot.tokens:view(), slot.targets:view()
+  local ids, targets = {}, {}
   for r, place in ipairs(places) do
     local at = part.first + place
     for i = 0, tokens - 1 do
-      ids[(r - 1) * tokens + i] = self.id[part.text:byte(at + i)]
-      targets[(r - 1) * tokens + i] = self.id[part.text:byte(at + i + 1)]
+      ids[(r - 1) * tokens + i + 1] = self.id[part.text:byte(at + i)]
+      targets[(r - 1) * tokens + i + 1] = self.id[part.text:byte(at + i + 1)]
     end
   end
+  slot.tokens:set(ids)
+  slot.targets:set(targets)
 end
 
 -- A slot for `rows` windows of `tokens`, each a document.
@@ -73,8 +75,8 @@ function Text:held_out_loss(model, slot, rows, tokens, windows)
     local counted = math.min(rows, count - first) * tokens
     sum = sum + q.no_grad(q.scope, function()
       local _, nll = model:loss(slot)
-      local total, values = 0, nll:view()
-      for i = 0, counted - 1 do total = total + values[i] end
+      local total, values = 0, nll:table()
+      for i = 1, counted do total = total + values[i] end
       return total
     end)
   end

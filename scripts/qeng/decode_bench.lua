@@ -35,6 +35,9 @@ local function median(list)
   return list[math.ceil(#list / 2)]
 end
 
+-- Waits for the device to have them.
+local function wait(logits) logits:rows(0, 1):reshape { logits:shape()[2] }:rows(0, 1):item() end
+
 -- n sequences of `context` tokens each, and a function that decodes one token of each.
 local function sequences(model, runner, n, context)
   local vocab, ids, parts, wanted = model.config.vocab, {}, {}, {}
@@ -51,7 +54,7 @@ local function sequences(model, runner, n, context)
       table.insert(ids[i], (i * 31 + #ids[i]) % vocab)
       runner:extend(parts[i].id, ids[i], #ids[i], #ids[i])
     end
-    runner:run(parts, wanted, function(logits) logits:rows(0, 1):view() end)  -- waits for the device
+    runner:run(parts, wanted, wait)
   end
   return parts, step
 end
@@ -70,7 +73,7 @@ function bench.prefill(model, tokens, opt)
     local part = { id = runner.pool:open(0), count = tokens }
     runner:extend(part.id, ids)
     local begin = q.time()
-    runner:run({ part }, { tokens - 1 }, function(logits) logits:view() end)
+    runner:run({ part }, { tokens - 1 }, wait)
     best = math.min(best, q.time() - begin)
     close(runner, { part })
   end

@@ -30,20 +30,9 @@ local function is_known(rule)
 end
 
 local function random_bits(shape, seed, stream, spilled)
-  return q.scope(function()
-    local bits = spilled and q.spilled(shape, "one_bit", "weights") or q.empty(shape, "one_bit", "weights")
-    local some = math.max(1, math.floor(4e6 / shape[2]))  -- rows at a time: floats take 32 times the memory of bits
-    for first = 0, shape[1] - 1, some do
-      local count = math.min(some, shape[1] - first)
-      local drawn = q.randn({ count, shape[2] }, { seed = seed, stream = stream + 100000 * (first / some) })
-      local signs = q.empty({ count, shape[2] }, "one_bit")
-      q.pack_signs(drawn, signs)
-      bits:rows(first, count):copy(signs)
-      drawn:free()
-      signs:free()
-    end
-    return q.keep(bits)
-  end)
+  local bits = spilled and q.spilled(shape, "one_bit", "weights") or q.empty(shape, "one_bit", "weights")
+  q.random_signs(bits, { seed = seed, stream = stream })
+  return bits
 end
 
 -- A model from the keys of a config.json whose linear layers are of random bits. opt: rule ("frozen"), seed, dtype (of all else: f32),

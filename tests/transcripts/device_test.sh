@@ -48,6 +48,10 @@ expect 1 'token 9 at position 1 is outside the table of 4 rows' "$qeng" -e \
 expect 0 'streamed to the device: the bits of a resident model' timeout 120 "$qeng" tests/lua/stream_device.lua cuda
 expect 0 'streamed by layer, recomputed: the bits' timeout 120 "$qeng" tests/lua/onebit_stream_test.lua cuda
 
+for i in $(seq 90); do echo "line $i of a text that says little: $((i * i))."; done >"$dir/text.txt"
+expect 0 '^\| counter of 8 levels, q 0.15 \| 3 bits \| 0.01 \| [0-9.]+ \| ' timeout 120 "$qeng" recipes/onebit_compare.lua --data "$dir/text.txt" \
+  --out "$dir/compare" --methods latent,7 --lrs 1e-2 --seeds 1 --steps 10 --rows 2 --tokens 16 --hidden 32 --layers 1 --heads 2 --ffn 32 --device cuda
+
 "$qeng" tests/lua/small_model.lua "$dir/small" >/dev/null || fail "small_model.lua"
 train() {  # OUT OPTIONS...
   local out=$1
