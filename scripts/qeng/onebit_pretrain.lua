@@ -43,6 +43,7 @@ function pretrain.options(declared)
   add("resume", { false, "go on from the newest checkpoint in --out" })
   add("weights", { "copy", "bits in memory, or streamed from a temporary file within --host-budget", choices = { "copy", "stream" } })
   add("host_budget", { nil, "memory of the whole process with --weights stream, as 16G", kind = "bytes" })
+  add("stream_keep", { nil, "on a GPU with --weights stream: bytes of bits that stay there, as 1G; by default half of what --device-budget leaves", kind = "bytes" })
   add("recompute", { false, "keep one activation a block, recompute the others" })
   return declared
 end
@@ -76,7 +77,7 @@ function pretrain.run(opt, learn, title)
     architectures = { "Qwen3ForCausalLM" }, model_type = "qwen3", vocab_size = tokenizer:vocab_size(), hidden_size = opt.hidden, num_hidden_layers = opt.layers,
     num_attention_heads = opt.heads, num_key_value_heads = opt.heads, head_dim = math.floor(opt.hidden / opt.heads), intermediate_size = opt.ffn,
     max_position_embeddings = math.max(1024, opt.row_tokens), rms_norm_eps = 1e-6, rope_theta = 10000, hidden_act = "silu", tie_word_embeddings = false,
-  }, { rule = "counter", seed = opt.seed, dtype = opt.dtype, weights = opt.weights, host_budget = opt.host_budget })
+  }, { rule = "counter", seed = opt.seed, dtype = opt.dtype, weights = opt.weights, host_budget = opt.host_budget, stream_keep = opt.stream_keep })
   model.tokenizer, model.recompute = tokenizer, opt.recompute
   print(("%.2f million one-bit weights, %.2f million floats"):format(onebit.weights(model) / 1e6, (model.embed:elements() + model.head:elements()) / 1e6))
   local bits = learn(model)
