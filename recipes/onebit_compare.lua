@@ -12,7 +12,7 @@ share of the gap between the two each rule closes. Phases train a quarter of the
 for in tokens; compare them with the control at equal tokens before you use them.]],
   data = { "", "text file; its bytes are the symbols", order = 1 },
   out = { "onebit", "output folder", order = 2 },
-  methods = { "frozen,latent,255,7,3,1,bop,phased", "also 15, 7hot, 7target, grid1, grid127, dense", order = 3 },
+  methods = { "frozen,latent,255,7,3,1,bop,phased", "also 15, 7hot, 7target, grid1, grid127, dense, dense16", order = 3 },
   lrs = { "6e-3,1.2e-2,2.4e-2", "learning rates of the floats to try", order = 4 },
   seeds = { "1,2", "the sweep is on the first, its best on the others", order = 5 },
   steps = { 2000, "optimizer steps", min = 10, integer = true, order = 6 },

@@ -3,7 +3,7 @@
 --
 --   case: rule (onebit.lua), seed, lr (of the floats), scale_rate (row scales' share of lr: 0.3), latent_lr (of latent, grid and dense
 --         weights: 1e-2), and for counters and momenta what q.inertia takes (levels, q, k, target, schedule, gamma, tau, rise);
---         phases = {parts =, steps =}: one of so many parts learns at a time
+--         phases = {parts =, steps =}: one of so many parts learns at a time; dtype of floats and activations (f32)
 --   set:  values (a config.json's keys), text (char_text), rows, tokens, steps, points (of the curve), point_windows; and to go on
 --         after a stop, folder (of checkpoints), save_every (steps) and settings (words that have to be the same then)
 --
@@ -66,7 +66,7 @@ end
 local function begin(case, set)
   q.seed(case.seed)
   q.rng_step(0)
-  local model = onebit.random(set.values, { rule = case.rule, seed = case.seed, levels = case.grid_levels })
+  local model = onebit.random(set.values, { rule = case.rule, seed = case.seed, levels = case.grid_levels, dtype = case.dtype })
   local floats = onebit.float_parameters(model)
   local parameters = {}
   for _, list in ipairs { floats, model.latents } do

@@ -52,6 +52,20 @@ for i in $(seq 90); do echo "line $i of a text that says little: $((i * i))."; d
 expect 0 '^\| counter of 8 levels, q 0.15 \| 3 bits \| 0.01 \| [0-9.]+ \| ' timeout 120 "$qeng" recipes/onebit_compare.lua --data "$dir/text.txt" \
   --out "$dir/compare" --methods latent,7 --lrs 1e-2 --seeds 1 --steps 10 --rows 2 --tokens 16 --hidden 32 --layers 1 --heads 2 --ffn 32 --device cuda
 
+# One-bit weights in phases, streamed from pinned memory and resumed in the middle of a phase: the model of a run in the device's memory.
+for i in $(seq 150); do echo "{\"text\": \"Anna has $i brown geese, and Tom has $((i * 3)).\"}"; done >"$dir/text.jsonl"
+phased() {  # OUT OPTIONS...
+  expect 0 'bits and floats, which q.load reads' timeout 120 "$qeng" recipes/onebit_phased.lua --data "$dir/text.jsonl" --hidden 64 --layers 2 --heads 2 --ffn 96 \
+    --row-tokens 32 --rows 1 --steps 6 --eval-share 0.02 --phase-steps 3 --by rows --levels 1 --q 0.5 --save-every 2 --device cuda --out "$@"
+}
+phased "$dir/inside"
+streaming=(--weights stream --host-budget 30M --stream-keep 1 --device-budget 60M)
+phased "$dir/streamed" "${streaming[@]}"
+rm -r "$dir/streamed/checkpoints/step-000006"
+phased "$dir/streamed" "${streaming[@]}" --resume
+cmp "$dir/inside/model/model.safetensors" "$dir/streamed/model/model.safetensors" || fail "streamed bits differ from those in memory"
+grep -q '"stream_bytes":[1-9][0-9]*,.*"stream_hidden":' "$dir/streamed/metrics.jsonl" || fail "no figures of streaming"
+
 "$qeng" tests/lua/small_model.lua "$dir/small" >/dev/null || fail "small_model.lua"
 train() {  # OUT OPTIONS...
   local out=$1
