@@ -28,7 +28,7 @@ compare.methods = {
   grid127 = { text = "int8 without latent copy, AdamW", case = { rule = "grid", grid_levels = 127 }, state = "8 B" },
   dense = { text = "f32 weights, AdamW", case = { rule = "dense", latent_lr = 3e-3 }, state = "12 B" },
   dense16 = { text = "bf16 weights of f32 masters, AdamW", case = { rule = "dense", latent_lr = 3e-3, dtype = "bf16" }, state = "14 B" },
-  phased = { text = "phases: a quarter at a time, 8 levels, q 0.3", case = { rule = "counter", levels = 7, q = 0.3, phases = { parts = 4, steps = 100 } }, state = "3 bits on 1/4" },
+  phased = { text = "phases: a quarter at a time, 8 levels, q 0.3", case = { rule = "counter", levels = 7, q = 0.3, phases = { parts = 4, steps = 100 } }, state = "3 bits on 1/4", sweep_on = true },
 }
 compare.order = { "frozen", "latent", "255", "15", "7", "7hot", "7target", "3", "1", "bop", "grid1", "grid127", "phased", "dense", "dense16" }
 

@@ -75,6 +75,22 @@ for _, options in ipairs { { levels = 255, target = 2 }, { bop = true, target = 
   assert(not ok and err.code == "value", "not refused: " .. q.json.encode(options))
 end
 
+-- ---------------------------------------------------------------- random signs
+
+do  -- fair, the same from the same seed and stream, and whatever the shape, which is drawn a few rows at a time
+  local width = 32 * 349527  -- words of a row: not a multiple of a draw's four
+  local rows, flat, other = q.empty({ 6, width }, "one_bit"), q.empty({ 1, 6 * width }, "one_bit"), q.empty({ 6, width }, "one_bit")
+  q.random_signs(rows, { seed = 7, stream = 3 })
+  q.random_signs(flat, { seed = 7, stream = 3 })
+  q.random_signs(other, { seed = 7, stream = 4 })
+  local count, deviation = 6 * width, 0.5 * math.sqrt(6 * width)
+  assert(q.count_bits(rows:reshape { 1, 6 * width }, flat) == 0, "another shape has other signs")
+  assert(math.abs(q.count_bits(rows) - count / 2) < 4 * deviation, "the signs are not fair")
+  assert(math.abs(q.count_bits(rows, other) - count / 2) < 4 * deviation, "two streams are not independent")
+  local ok, err = pcall(q.random_signs, q.zeros({ 2, 32 }))
+  assert(not ok and err.code == "dtype", "random signs in f32 were not refused")
+end
+
 -- ---------------------------------------------------------------- thresholds
 
 for _, case in ipairs { { 0.5, 0 }, { 0.975, 1.959963985 }, { 0.99, 2.326347874 }, { 0.001, -3.090232306 }, { 1e-6, -4.753424309 } } do
