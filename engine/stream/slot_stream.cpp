@@ -13,6 +13,12 @@ constexpr size_t kAlign = 256;  // of tensors in a slot, as the device's own all
 size_t aligned(size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 std::string in_mb(size_t bytes) { return std::to_string((bytes + 999999) / 1000000) + " MB"; }
 
+// The memory that a streamed tensor keeps.
+struct Places {
+  std::shared_ptr<Buffer> slot;
+  std::shared_ptr<void> pinned;
+};
+
 void stay(Device& device, Tensor& tensor) {
   const std::shared_ptr<Buffer> memory = device.allocate(tensor.view.bytes(), "weights");
   device.backend().upload(memory->data, tensor.view.data, tensor.view.bytes());
@@ -93,25 +99,22 @@ SlotStream::SlotStream(Device& device, std::vector<StreamUnit> units, size_t lim
   for (int order = 0; order < static_cast<int>(streamed_.size()); ++order) {
     Unit& unit = units_[static_cast<size_t>(streamed_[static_cast<size_t>(order)])];
     unit.order = order;
-    unit.pinned = copies_->pin(unit.bytes);
+    unit.pinned = std::shared_ptr<void>(copies_->pin(unit.bytes), [copies = copies_](void* memory) { copies->unpin(memory); });
     const std::shared_ptr<Buffer>& slot = slots_[static_cast<size_t>(slot_of(order))];
     for (size_t i = 0; i < unit.moving.size(); ++i) {
       Tensor& tensor = *unit.moving[i];
-      char* home = static_cast<char*>(unit.pinned) + unit.offsets[i];
+      char* home = static_cast<char*>(unit.pinned.get()) + unit.offsets[i];
       std::memcpy(home, tensor.view.data, tensor.view.bytes());
       tensor.view.data = static_cast<char*>(slot->data) + unit.offsets[i];
-      tensor.buffer = device_.adopt(tensor.view.data, tensor.view.bytes(), "weights in pinned memory", slot);
+      tensor.buffer = device_.adopt(tensor.view.data, tensor.view.bytes(), "weights in pinned memory",
+                                     std::make_shared<Places>(Places{slot, unit.pinned}));
       tensor.buffer->home = home;
       tensor.buffer->read_only = !unit.writable;
     }
   }
 }
 
-SlotStream::~SlotStream() {
-  device_.backend().synchronize();
-  for (const Unit& unit : units_)
-    if (unit.pinned) copies_->unpin(unit.pinned);
-}
+SlotStream::~SlotStream() { device_.backend().synchronize(); }
 
 void SlotStream::use(int unit, Pass pass) {
   if (unit != kNoUnit && (unit < 0 || unit >= static_cast<int>(units_.size())))
@@ -149,7 +152,7 @@ void SlotStream::leave() {
   at_ = -1;
   const auto learns = [](const TensorPtr& tensor) { return tensor->learner != nullptr; };
   if (pass_ != Pass::backward || std::none_of(unit.moving.begin(), unit.moving.end(), learns)) return;
-  copies_->copy_back(slot, unit.pinned, slots_[static_cast<size_t>(slot)]->data, unit.bytes);
+  copies_->copy_back(slot, unit.pinned.get(), slots_[static_cast<size_t>(slot)]->data, unit.bytes);
   figures_.bytes += static_cast<double>(unit.bytes);
 }
 
@@ -157,7 +160,7 @@ void SlotStream::bring(int order) {
   const size_t slot = static_cast<size_t>(slot_of(order));
   if (holds_[slot] == order) return;
   const Unit& unit = units_[static_cast<size_t>(streamed_[static_cast<size_t>(order)])];
-  copies_->copy(static_cast<int>(slot), slots_[slot]->data, unit.pinned, unit.bytes);
+  copies_->copy(static_cast<int>(slot), slots_[slot]->data, unit.pinned.get(), unit.bytes);
   holds_[slot] = order;
   figures_.bytes += static_cast<double>(unit.bytes);
   ++figures_.fetches;

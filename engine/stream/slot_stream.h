@@ -8,7 +8,8 @@
 // the forward and the backward pass the last units stay in their slots.
 //
 // Weights that learn (Tensor::learner) change while their unit is used in the backward pass, and are copied back to the
-// host when that ends: that pass has to end with kNoUnit. A tensor's values are those in pinned memory (Buffer::home).
+// host when that ends: that pass has to end with kNoUnit. A tensor's values are those in pinned memory (Buffer::home), which
+// it keeps.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -46,14 +47,14 @@ class SlotStream : public StreamedWeights {
     size_t bytes = 0;
     bool writable = false;
     int order = -1;  // among streamed units; -1: for good on the device
-    void* pinned = nullptr;
+    std::shared_ptr<void> pinned;
   };
   int slot_of(int order) const { return order % static_cast<int>(slots_.size()); }
   void bring(int order);  // unless its slot has it
   void leave();           // the unit in use
 
   Device& device_;
-  std::unique_ptr<SideCopies> copies_;
+  std::shared_ptr<SideCopies> copies_;
   std::vector<Unit> units_;
   std::vector<int> streamed_;  // units by order
   std::vector<std::shared_ptr<Buffer>> slots_;

@@ -74,6 +74,17 @@ for _, case in ipairs { { "eager", 40e3 }, { "captured", 0 }, { "recomputed", 0 
   local moved, each = streamed.stream:figures().bytes - before.bytes, figures.total - figures.resident
   assert(moved > steps * each and moved <= steps * 3 * each, ("%s: %d bytes were moved, of %d"):format(how, moved, each))
 end
+do  -- a weight outlives its stream, with its values
+  local resident, streamed = q.load(path), q.load(path, { weights = "stream", stream_keep = 0 })
+  local name, weight, wanted = "model.layers.2.mlp.down_proj.weight", nil, nil
+  for i, parameter in ipairs(streamed.parameters) do
+    if parameter.name == name then weight, wanted = parameter.tensor, q.json.encode(resident.parameters[i].tensor:table()) end
+  end
+  streamed = nil
+  collectgarbage()
+  collectgarbage()
+  assert(q.json.encode(weight:table()) == wanted, name .. ": other values after its stream")
+end
 local ok, err = pcall(q.load, path, { weights = "stream", stream_keep = 0, host_budget = 10e3 })
 assert(not ok and err.code == "memory" and err.message:find "pinned memory of the host, more than %-%-host%-budget", tostring(err.message))
 ok, err = pcall(q.load, path, { weights = "stream", dtype = "bf16" })
