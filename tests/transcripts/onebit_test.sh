@@ -40,9 +40,9 @@ mv "$out/phased/model" "$out/first"
 rm -r "$out/phased/checkpoints/step-000012"
 run onebit_phased "${tiny[@]}" --out "$out/phased" --phase-steps 3 --by rows --save-every 1 --resume
 cmp "$out/first/model.safetensors" "$out/phased/model/model.safetensors" || { echo "a resumed run gives other weights"; exit 1; }
-run onebit_phased "${tiny[@]}" --out "$out/streamed" --phase-steps 3 --by rows --save-every 1 --weights stream --host-budget 300M
+run onebit_phased "${tiny[@]}" --out "$out/streamed" --phase-steps 3 --by rows --save-every 1 --weights stream --host-budget 2G
 rm -r "$out/streamed/checkpoints/step-000012"
-run onebit_phased "${tiny[@]}" --out "$out/streamed" --phase-steps 3 --by rows --save-every 1 --weights stream --host-budget 300M --resume
+run onebit_phased "${tiny[@]}" --out "$out/streamed" --phase-steps 3 --by rows --save-every 1 --weights stream --host-budget 2G --resume
 cmp "$out/first/model.safetensors" "$out/streamed/model/model.safetensors" || { echo "streamed bits differ from those in memory"; exit 1; }
 refuses '--host-budget' onebit_phased "${tiny[@]}" --out "$out/bad" --weights stream --host-budget 20M
 run quantize "$out/whole/model" "$out/bits.gguf" --type q1_0
