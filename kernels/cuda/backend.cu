@@ -2,6 +2,7 @@
 // host, and graphs for what is recorded.
 #include <cstdlib>
 #include <deque>
+#include <utility>
 
 #include "kernels/cuda/cublaslt.h"
 #include "kernels/cuda/cuda.h"
@@ -75,13 +76,15 @@ class Staging {
 
 class CudaGraph : public Recording {
  public:
-  CudaGraph(cudaGraphExec_t graph, cudaStream_t stream) : graph_(graph), stream_(stream) {}
+  CudaGraph(cudaGraphExec_t graph, cudaStream_t stream, std::vector<std::shared_ptr<TimeSpan>> spans)
+      : graph_(graph), stream_(stream), spans_(std::move(spans)) {}
   ~CudaGraph() override { cudaGraphExecDestroy(graph_); }
   void replay() override { check_cuda(cudaGraphLaunch(graph_, stream_), "launching a graph"); }
 
  private:
   cudaGraphExec_t graph_;
   cudaStream_t stream_;
+  std::vector<std::shared_ptr<TimeSpan>> spans_;  // its nodes record their events
 };
 
 class CudaBackend : public Backend {
@@ -148,6 +151,7 @@ class CudaBackend : public Backend {
   std::unique_ptr<Recording> record(const std::function<void()>& fn) override {
     context_.scratch.freeze(true);
     copies_.used = false;
+    copies_.recorded.clear();
     cudaGraph_t graph = nullptr;
     check_cuda(cudaStreamBeginCapture(context_.stream, cudaStreamCaptureModeThreadLocal), "beginning to record");
     try {
@@ -166,7 +170,7 @@ class CudaBackend : public Backend {
     const cudaError_t status = cudaGraphInstantiate(&ready, graph, 0);
     cudaGraphDestroy(graph);
     check_cuda(status, "making a graph of what was recorded");
-    return std::make_unique<CudaGraph>(ready, context_.stream);
+    return std::make_unique<CudaGraph>(ready, context_.stream, std::exchange(copies_.recorded, {}));
   }
 
   void ahead(const std::function<void()>& fn) override {

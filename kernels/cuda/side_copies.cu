@@ -1,6 +1,46 @@
 #include "kernels/cuda/side_copies.h"
 
+#include <utility>
+
 namespace qeng {
+
+namespace {
+constexpr size_t kMostSpans = 256;  // that wait to be asked for: passes of generation, whose times nobody wants
+}
+
+TimeSpan::TimeSpan() {
+  check_cuda(cudaEventCreate(&first), "creating an event");
+  check_cuda(cudaEventCreate(&last), "creating an event");
+}
+
+TimeSpan::~TimeSpan() {
+  cudaEventDestroy(first);
+  cudaEventDestroy(last);
+}
+
+void TimeSpan::begin(cudaStream_t stream) {
+  check_cuda(cudaEventRecordWithFlags(first, stream, of_graph ? cudaEventRecordExternal : cudaEventRecordDefault),
+             "recording an event");
+}
+
+void TimeSpan::end(cudaStream_t stream) {
+  check_cuda(cudaEventRecordWithFlags(last, stream, of_graph ? cudaEventRecordExternal : cudaEventRecordDefault),
+             "recording an event");
+}
+
+double TimeSpan::seconds(cudaEvent_t origin) {
+  float began = 0, took = 0;
+  const cudaError_t status = cudaEventElapsedTime(&began, origin, first);
+  if (status == cudaErrorInvalidResourceHandle) {  // of a graph that was never launched
+    cudaGetLastError();
+    return 0;
+  }
+  check_cuda(status, "timing copies");
+  if (began == seen_ms) return 0;
+  seen_ms = began;
+  check_cuda(cudaEventElapsedTime(&took, first, last), "timing copies");
+  return took * 1e-3;
+}
 
 SideStream::~SideStream() {
   if (!stream) return;
@@ -29,11 +69,6 @@ CudaSideCopies::CudaSideCopies(CudaContext& context, SideStream& side) : context
 CudaSideCopies::~CudaSideCopies() {
   cudaStreamSynchronize(side_.stream);
   cudaEventDestroy(origin_);
-  spans_.insert(spans_.end(), spare_.begin(), spare_.end());
-  for (const Span& span : spans_) {
-    cudaEventDestroy(span.begin);
-    cudaEventDestroy(span.end);
-  }
   for (const auto& [number, place] : places_) {
     cudaEventDestroy(place.free);
     cudaEventDestroy(place.done);
@@ -61,38 +96,36 @@ void* CudaSideCopies::pin(size_t bytes) {
 
 void CudaSideCopies::unpin(void* memory) { cudaFreeHost(memory); }
 
-CudaSideCopies::Span CudaSideCopies::begin_span(cudaStream_t stream, bool waiting) {
-  Span span;
+std::shared_ptr<TimeSpan> CudaSideCopies::begin_span(cudaStream_t stream, bool waiting) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   check_cuda(cudaStreamIsCapturing(stream, &status), "asking whether a graph is recorded");
-  if (!spare_.empty()) {
-    span = spare_.back();
-    spare_.pop_back();
+  const bool of_graph = status == cudaStreamCaptureStatusActive;
+  if (!of_graph && spans_.size() >= kMostSpans) collect();
+  std::shared_ptr<TimeSpan> span;
+  if (spare_.empty() || of_graph) {
+    span = std::make_shared<TimeSpan>();
   } else {
-    check_cuda(cudaEventCreate(&span.begin), "creating an event");
-    check_cuda(cudaEventCreate(&span.end), "creating an event");
+    span = std::move(spare_.back());
+    spare_.pop_back();
   }
-  span.waiting = waiting;
-  span.of_graph = status == cudaStreamCaptureStatusActive;
-  span.seen_ms = -1;
-  check_cuda(cudaEventRecordWithFlags(span.begin, stream, span.of_graph ? cudaEventRecordExternal : cudaEventRecordDefault),
-             "recording an event");
+  span->waiting = waiting, span->of_graph = of_graph, span->seen_ms = -1;
+  span->begin(stream);
+  if (of_graph) {
+    side_.recorded.push_back(span);
+    of_graphs_.push_back(span);
+  } else {
+    spans_.push_back(span);
+  }
   return span;
-}
-
-void CudaSideCopies::end_span(Span span, cudaStream_t stream) {
-  check_cuda(cudaEventRecordWithFlags(span.end, stream, span.of_graph ? cudaEventRecordExternal : cudaEventRecordDefault),
-             "recording an event");
-  spans_.push_back(span);
 }
 
 void CudaSideCopies::move(int place, void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
   Place& memory = at(place);
   if (!memory.released) release(place);
   check_cuda(cudaStreamWaitEvent(side_.stream, memory.free, 0), "ordering streams");
-  const Span span = begin_span(side_.stream, false);
+  const std::shared_ptr<TimeSpan> span = begin_span(side_.stream, false);
   check_cuda(cudaMemcpyAsync(to, from, bytes, kind, side_.stream), "copying streamed weights");
-  end_span(span, side_.stream);
+  span->end(side_.stream);
   check_cuda(cudaEventRecord(memory.done, side_.stream), "recording an event");
   side_.used = true;
 }
@@ -106,33 +139,25 @@ void CudaSideCopies::copy_back(int place, void* pinned, const void* device, size
 }
 
 void CudaSideCopies::await(int place) {
-  const Span span = begin_span(context_.stream, true);
+  const std::shared_ptr<TimeSpan> span = begin_span(context_.stream, true);
   check_cuda(cudaStreamWaitEvent(context_.stream, at(place).done, 0), "ordering streams");
-  end_span(span, context_.stream);
+  span->end(context_.stream);
+}
+
+void CudaSideCopies::collect() {
+  check_cuda(cudaStreamSynchronize(context_.stream), "waiting for the device");
+  check_cuda(cudaStreamSynchronize(side_.stream), "waiting for the device");
+  std::erase_if(of_graphs_, [](const std::weak_ptr<TimeSpan>& span) { return span.expired(); });
+  const auto add = [this](TimeSpan& span) { (span.waiting ? times_.waiting : times_.copying) += span.seconds(origin_); };
+  for (const auto& span : spans_) add(*span);
+  for (const auto& span : of_graphs_) add(*span.lock());
+  spare_.insert(spare_.end(), spans_.begin(), spans_.end());
+  spans_.clear();
 }
 
 SideCopies::Times CudaSideCopies::times() {
-  check_cuda(cudaStreamSynchronize(context_.stream), "waiting for the device");
-  check_cuda(cudaStreamSynchronize(side_.stream), "waiting for the device");
-  Times times;
-  std::vector<Span> kept;
-  for (Span& span : spans_) {
-    float began = 0, took = 0;
-    const cudaError_t status = cudaEventElapsedTime(&began, origin_, span.begin);
-    if (status == cudaErrorInvalidResourceHandle) {  // of a graph that was never launched
-      cudaGetLastError();
-    } else {
-      check_cuda(status, "timing copies");
-      if (began != span.seen_ms) {
-        check_cuda(cudaEventElapsedTime(&took, span.begin, span.end), "timing copies");
-        (span.waiting ? times.waiting : times.copying) += took * 1e-3;
-        span.seen_ms = began;
-      }
-    }
-    (span.of_graph ? kept : spare_).push_back(span);
-  }
-  spans_.swap(kept);
-  return times;
+  collect();
+  return std::exchange(times_, {});
 }
 
 void CudaSideCopies::release(int place) {

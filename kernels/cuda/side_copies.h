@@ -2,15 +2,29 @@
 // place when it is free, one when its copy is done. In a graph that is being recorded the side stream takes part through
 // those events, and join() brings it back before the recording ends.
 //
-// Times are those between pairs of events, around each copy and around each wait. Those of a graph are its nodes, and
-// recorded anew by each launch; others are used once.
+// Times are those between pairs of events, around each copy and around each wait. Those of a graph are its nodes, which
+// each launch records anew, and live as long as it; others are used once.
 #pragma once
 #include <map>
+#include <memory>
 #include <vector>
 
 #include "kernels/cuda/cuda.h"
 
 namespace qeng {
+
+struct TimeSpan {
+  TimeSpan();
+  ~TimeSpan();
+  TimeSpan(const TimeSpan&) = delete;
+  void begin(cudaStream_t stream);
+  void end(cudaStream_t stream);
+  // Seconds that it took, of the last time, if it began anew after `origin` since it was last asked; 0 otherwise.
+  double seconds(cudaEvent_t origin);
+  cudaEvent_t first = nullptr, last = nullptr;
+  bool waiting = false, of_graph = false;
+  float seen_ms = -1;  // when it began the last time, after the origin
+};
 
 struct SideStream {
   ~SideStream();
@@ -19,6 +33,7 @@ struct SideStream {
   cudaStream_t stream = nullptr;
   cudaEvent_t joined = nullptr;
   bool used = false;  // since it was set to false
+  std::vector<std::shared_ptr<TimeSpan>> recorded;  // of the graph that is being recorded
 };
 
 class CudaSideCopies : public SideCopies {
@@ -38,20 +53,17 @@ class CudaSideCopies : public SideCopies {
     cudaEvent_t free = nullptr, done = nullptr;
     bool released = false;
   };
-  struct Span {
-    cudaEvent_t begin = nullptr, end = nullptr;
-    bool waiting = false, of_graph = false;
-    float seen_ms = -1;  // when it began the last time, after origin_
-  };
   Place& at(int place);
-  Span begin_span(cudaStream_t stream, bool waiting);
-  void end_span(Span span, cudaStream_t stream);
+  std::shared_ptr<TimeSpan> begin_span(cudaStream_t stream, bool waiting);
+  void collect();  // blocking
   void move(int place, void* to, const void* from, size_t bytes, cudaMemcpyKind kind);
   CudaContext& context_;
   SideStream& side_;
   std::map<int, Place> places_;
   cudaEvent_t origin_ = nullptr;
-  std::vector<Span> spans_, spare_;
+  std::vector<std::shared_ptr<TimeSpan>> spans_, spare_;
+  std::vector<std::weak_ptr<TimeSpan>> of_graphs_;
+  Times times_;
 };
 
 }  // namespace qeng

@@ -74,6 +74,13 @@ for _, case in ipairs { { "eager", 40e3 }, { "captured", 0 }, { "recomputed", 0 
   local moved, each = streamed.stream:figures().bytes - before.bytes, figures.total - figures.resident
   assert(moved > steps * each and moved <= steps * 3 * each, ("%s: %d bytes were moved, of %d"):format(how, moved, each))
 end
+do  -- times are kept of many passes, none of which asks for them
+  local streamed = q.load(path, { weights = "stream", stream_keep = 0 })
+  local one = streamed.stream:figures()
+  for _ = 1, 40 do q.no_grad(q.scope, function() streamed:logits { 5, 9 } end) end
+  local now = streamed.stream:figures()
+  assert(now.fetches - one.fetches > 140 and now.fetch_ms > one.fetch_ms, ("%d fetches"):format(now.fetches - one.fetches))
+end
 do  -- a weight outlives its stream, with its values
   local resident, streamed = q.load(path), q.load(path, { weights = "stream", stream_keep = 0 })
   local name, weight, wanted = "model.layers.2.mlp.down_proj.weight", nil, nil
