@@ -21,6 +21,9 @@ using emulator::touch_at;
   T __tsan_atomic##bits##_fetch_sub(volatile T* p, T x, int) { return __atomic_fetch_sub(p, x, __ATOMIC_SEQ_CST); } \
   bool __tsan_atomic##bits##_compare_exchange_strong(volatile T* p, T* expected, T x, int, int) {                   \
     return __atomic_compare_exchange_n(p, expected, x, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);                  \
+  }                                                                                                                 \
+  bool __tsan_atomic##bits##_compare_exchange_weak(volatile T* p, T* expected, T x, int, int) {                     \
+    return __atomic_compare_exchange_n(p, expected, x, true, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);                   \
   }
 
 extern "C" {
