@@ -123,6 +123,8 @@ void SlotStream::use(int unit, Pass pass) {
   if (unit == kNoUnit) return leave();
   const int count = static_cast<int>(streamed_.size()), slots = static_cast<int>(slots_.size());
   const int order = units_[static_cast<size_t>(unit)].order;
+  // A backward pass that an error cut short is not finished in the next one, whose recording would repeat it.
+  if (unit == 0 && pass != Pass::backward) pass_ = pass;
   if (at_ != order) leave();
   if (unit == 0 && pass != Pass::backward) {
     for (int slot = 0; slot < slots; ++slot) copies_->release(slot);

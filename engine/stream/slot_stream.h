@@ -8,8 +8,8 @@
 // the forward and the backward pass the last units stay in their slots.
 //
 // Weights that learn (Tensor::learner) change while their unit is used in the backward pass, and are copied back to the
-// host when that ends: that pass has to end with kNoUnit. A tensor's values are those in pinned memory (Buffer::home), which
-// it keeps.
+// host when that ends: that pass has to end with kNoUnit, or what its last unit learned is lost. A tensor's values are those in
+// pinned memory (Buffer::home), which it keeps.
 #pragma once
 #include <cstdint>
 #include <memory>
