@@ -1,6 +1,13 @@
-#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/matmul.h"
 
 namespace qeng {
+
+void finish_row(const Matmul& op, int64_t r, int64_t first, int64_t n, float* dots, const CpuContext& context) {
+  char* c = at(op.c, r * op.c.columns() + first);
+  if (op.bias) context.isa->accumulate(float_type(op.bias), at(op.bias, first), dots, n);
+  if (op.acc) context.isa->accumulate(float_type(op.c), c, dots, n);
+  context.isa->scale(isa::Float::f32, dots, float_type(op.c), c, 1.0f, n);
+}
 
 namespace {
 
@@ -22,9 +29,7 @@ void run_row(const Matmul& op, int64_t n, int64_t k, CpuContext& context) {
     } else {
       context.isa->gemv(a, float_type(op.b), at(op.b, begin * k), dots + begin, end - begin, k);
     }
-    if (op.bias) context.isa->accumulate(float_type(op.bias), at(op.bias, begin), dots + begin, end - begin);
-    if (op.acc) context.isa->accumulate(float_type(op.c), at(op.c, begin), dots + begin, end - begin);
-    context.isa->scale(isa::Float::f32, dots + begin, float_type(op.c), at(op.c, begin), 1.0f, end - begin);
+    finish_row(op, 0, begin, end - begin, dots + begin, context);
   });
 }
 
@@ -42,6 +47,7 @@ void run(const Matmul& op, CpuContext& context) {
   shape.alpha = op.alpha;
   if (m == 0 || n == 0) return;
   if (m == 1 && op.trans_b) return run_row(op, n, k, context);
+  if (op.b.dtype == DType::one_bit) return multiply_signs(op, context);
   multiply(shape, op.a.data, op.b.data, op.bias.data, op.c.data, context);
 }
 

@@ -30,6 +30,18 @@ TEST_CASE("products of an adapter's rank") {
   }
 }
 
+// Rows past a multiple of 16, depths past one of 64, and more weights than the CPU reads at a time.
+TEST_CASE("products of many rows with one-bit weights") {
+  Draw draw(base_seed());
+  for (const auto& [m, n, k] : {std::tuple<int64_t, int64_t, int64_t>{37, 416, 160}, {18, 64, 32}, {19, 1024, 4160}})
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      const View x = draw.tensor(dtype, {m, k}), w = draw.tensor(DType::one_bit, {n, k}), y = draw.tensor(dtype, {m, n});
+      check_everywhere(Matmul{.a = x, .b = w, .bias = draw.tensor(DType::f32, {n}), .c = y, .trans_b = true}, draw);
+      check_everywhere(Matmul{.a = y, .b = w, .c = draw.tensor(DType::f32, {m, k}), .acc = true, .alpha = -0.5f}, draw);
+      check_everywhere(Matmul{.a = draw.tensor(dtype, {n, m}), .b = w, .c = draw.empty_like(x), .trans_a = true}, draw);
+    }
+}
+
 // 227 KB hold 58000 logits: the gradient of a row is then written in one, two and three parts.
 TEST_CASE("the head's loss of a vocabulary larger than a multiprocessor's shared memory") {
   Draw draw(base_seed());

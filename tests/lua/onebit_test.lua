@@ -203,7 +203,8 @@ end
 local grid = trained("grid", { grid_levels = 1 }, 6)
 for _, value in ipairs(grid.model.linears[1].weight:table()[1]) do assert(value == 0 or math.abs(value) == 1, "off the grid") end
 
--- The gradient of a latent weight is that of the same model with dense weights of 1 and -1, to the bit.
+-- The gradient of a latent weight is that of the same model with dense weights of 1 and -1, but for the order of the sums in which
+-- its products with bits are taken: a few roundings of 6e-8 a layer.
 do
   local slot = batch(1)
   local model = q.onebit.random(values, { rule = "latent", seed = 5 })
@@ -216,11 +217,11 @@ do
     each.weight:requires_grad(true)
   end
   model:loss(slot):backward()
-  local wanted, worst = layer.weight:grad():table(), 0
+  local wanted, worst, largest = layer.weight:grad():table(), 0, 0
   for i, row in ipairs(wanted) do
-    for j, value in ipairs(row) do worst = math.max(worst, math.abs(value - got[i][j])) end
+    for j, value in ipairs(row) do worst, largest = math.max(worst, math.abs(value - got[i][j])), math.max(largest, math.abs(value)) end
   end
-  assert(worst == 0, "straight-through gradients differ by " .. worst)
+  assert(largest > 0 and worst <= 1e-5 * largest, ("straight-through gradients differ by %g of %g"):format(worst, largest))
 end
 
 -- ---------------------------------------------------------------- phases

@@ -20,6 +20,9 @@ namespace qeng::isa {
 constexpr int64_t kSignRows = 32;     // of a one_bit w that are read together: a lane of bytes each
 constexpr int64_t kSignUnit = 16;     // bytes of a row of it that are read together: 32 runs
 constexpr int64_t kMostSignRows = 8;  // of x: their sums and a group of their tables stay in the first-level cache
+constexpr int64_t kSumRows = 16;      // of f32 x whose sums are taken together: a cache line
+constexpr int64_t kSumRuns = 16;      // of four elements whose tables are made together: 16 KB, half a first-level cache
+constexpr int64_t kSumColumns = 4 * kSumRuns;
 constexpr bool is_signs(DType format) { return format == DType::one_bit || format == DType::ternary; }
 constexpr int64_t sign_groups(int64_t k) { return (k + blocks::kSignGroup - 1) / blocks::kSignGroup; }
 // Runs of a row, with those of zeros that fill its last unit.

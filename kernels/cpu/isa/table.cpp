@@ -22,6 +22,7 @@ void fill_paged_attention(Table& table);
 void fill_rmsnorm(Table& table);
 void fill_rope(Table& table);
 void fill_sign_dots(Table& table);
+void fill_sign_sums(Table& table);
 void fill_softmax(Table& table);
 
 void fill(Table& table) {
@@ -43,6 +44,7 @@ void fill(Table& table) {
   fill_rmsnorm(table);
   fill_rope(table);
   fill_sign_dots(table);
+  fill_sign_sums(table);
   fill_softmax(table);
 }
 

@@ -106,6 +106,16 @@ struct Table {
   void (*sign_dots)(DType format, const SignTables& x, int64_t row, int64_t rows, const void* w, int64_t n, float* out,
                     int64_t stride) = nullptr;
 
+  // ---- Matmul with one_bit weights (sign_sums.cpp), kSumRows rows and kSumColumns columns of op(a) at a time
+  // tables: [kSumRuns, 16, kSumRows]: entry `bits` has +-a +-b +-c +-d of a run of four, + for the bits that are set, the
+  // first the lowest. x: [kSumColumns, kSumRows]
+  void (*sign_sum_tables)(const float* x, float* tables) = nullptr;
+  // sums[j, r] += sum over runs of what picks[j, run], 16 times the bits, has in its table, run after run, j < n
+  void (*sign_sums)(const float* tables, const uint8_t* picks, int64_t n, float* sums) = nullptr;
+  // to[column, row] = from[row, column]; rows and columns multiples of 16; a stride: elements from one row to the next
+  void (*transpose)(const float* from, int64_t from_stride, int64_t rows, int64_t columns, float* to,
+                    int64_t to_stride) = nullptr;
+
   // ---- one row of logits (softmax.cpp)
   // log(sum(exp(z)))
   float (*logsumexp)(const float* z, int64_t n) = nullptr;

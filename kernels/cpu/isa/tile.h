@@ -2,6 +2,7 @@
 #pragma once
 #include "kernels/cpu/isa/attention.h"
 #include "kernels/cpu/isa/simd.h"
+#include "kernels/cpu/isa/transpose.h"
 
 namespace qeng::isa::QENG_ISA {
 
@@ -83,60 +84,9 @@ inline void gather_keys(const T* from, int64_t stride, int64_t count, int64_t he
   clear(to + count * padded(head_dim), (kTileKeys - count) * padded(head_dim));
 }
 
-// to[column, row] = from[row, column], columns and rows multiples of 16; a row of the result has kTileKeys columns.
+// A tile of keys or values whose rows have `columns`, as rows of kTileKeys.
 inline void transpose_keys(const float* from, int64_t columns, float* to, int64_t rows = kTileKeys) {
-#if defined(QENG_ISA_avx512)
-  for (int64_t row = 0; row < rows; row += 16)
-    for (int64_t column = 0; column < columns; column += 16) {
-      Vec a[16], b[16];
-      for (int i = 0; i < 16; ++i) a[i] = load(from + (row + i) * columns + column);
-      for (int i = 0; i < 8; ++i) {  // pairs, then quadruples within each 128 bits
-        b[2 * i] = _mm512_unpacklo_ps(a[2 * i], a[2 * i + 1]);
-        b[2 * i + 1] = _mm512_unpackhi_ps(a[2 * i], a[2 * i + 1]);
-      }
-      for (int i = 0; i < 4; ++i)
-        for (int half = 0; half < 2; ++half) {
-          const __m512d low = _mm512_castps_pd(b[4 * i + half]), high = _mm512_castps_pd(b[4 * i + 2 + half]);
-          a[4 * i + 2 * half] = _mm512_castpd_ps(_mm512_unpacklo_pd(low, high));
-          a[4 * i + 2 * half + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(low, high));
-        }
-      for (int i = 0; i < 4;
-           ++i) {  // then the 128-bit parts: a[4 * j + i] holds columns i, 4 + i, 8 + i, 12 + i of rows 4 * j ..
-        const Vec low0 = _mm512_shuffle_f32x4(a[i], a[4 + i], 0x88), high0 = _mm512_shuffle_f32x4(a[i], a[4 + i], 0xdd);
-        const Vec low1 = _mm512_shuffle_f32x4(a[8 + i], a[12 + i], 0x88),
-                  high1 = _mm512_shuffle_f32x4(a[8 + i], a[12 + i], 0xdd);
-        float* out = to + (column + i) * kTileKeys + row;
-        store(out, _mm512_shuffle_f32x4(low0, low1, 0x88));
-        store(out + 4 * kTileKeys, _mm512_shuffle_f32x4(high0, high1, 0x88));
-        store(out + 8 * kTileKeys, _mm512_shuffle_f32x4(low0, low1, 0xdd));
-        store(out + 12 * kTileKeys, _mm512_shuffle_f32x4(high0, high1, 0xdd));
-      }
-    }
-#elif defined(QENG_ISA_avx2)
-  for (int64_t row = 0; row < rows; row += 8)
-    for (int64_t column = 0; column < columns; column += 8) {
-      Vec a[8], b[8];
-      for (int i = 0; i < 8; ++i) a[i] = load(from + (row + i) * columns + column);
-      for (int i = 0; i < 4; ++i) {  // pairs of rows, then quadruples, within each 128 bits
-        b[2 * i] = _mm256_unpacklo_ps(a[2 * i], a[2 * i + 1]);
-        b[2 * i + 1] = _mm256_unpackhi_ps(a[2 * i], a[2 * i + 1]);
-      }
-      for (int i = 0; i < 2; ++i)
-        for (int half = 0; half < 2; ++half) {
-          a[4 * i + 2 * half] = _mm256_shuffle_ps(b[4 * i + half], b[4 * i + 2 + half], 0x44);
-          a[4 * i + 2 * half + 1] = _mm256_shuffle_ps(b[4 * i + half], b[4 * i + 2 + half], 0xee);
-        }
-      for (int i = 0; i < 4; ++i) {  // a[i] holds columns i and 4 + i of the first four rows, a[4 + i] of the others
-        store(to + (column + i) * kTileKeys + row, _mm256_permute2f128_ps(a[i], a[4 + i], 0x20));
-        store(to + (column + 4 + i) * kTileKeys + row, _mm256_permute2f128_ps(a[i], a[4 + i], 0x31));
-      }
-    }
-#else
-  for (int64_t column = 0; column < columns;
-       column += 8)  // 8 rows of the result stay in L1 while a column block is read
-    for (int64_t row = 0; row < rows; ++row)
-      for (int64_t i = 0; i < 8; ++i) to[(column + i) * kTileKeys + row] = from[row * columns + column + i];
-#endif
+  transpose(from, columns, rows, columns, to, kTileKeys);
 }
 
 // The columns [low, high) of a tile of keys begin .. begin + kTileKeys that query i sees.
