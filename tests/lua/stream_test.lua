@@ -2,8 +2,9 @@
 -- kind of file, under limits that force streaming and that the process keeps; limits that do not suffice say what lacks.
 package.path = (arg[0]:match "^(.*/)" or "./") .. "?.lua;" .. package.path
 local golden = require "golden"
+local streamed = require "streamed"
 local q = require "qeng"
-local flat = golden.flat
+local flat, same = streamed.flat, streamed.same
 q.device { device = "cpu", threads = 1 }
 
 local function values_of(type, tied)
@@ -29,49 +30,13 @@ local function resident()
   return pages * 4096
 end
 
--- Losses of some steps and the adapter after them. how: "eager", "captured", "recomputed". limit: bytes the process keeps to.
+-- limit: bytes the process keeps to.
 local function train(model, how, limit)
-  model:lora { rank = 1, seed = 3 }
-  model.recompute = how == "recomputed"
-  local parameters, losses, adapter = {}, {}, {}
-  for i, parameter in ipairs(model:trainable()) do parameters[i] = parameter.tensor end
-  local adamw = q.adamw_state(parameters, {})
-  local function pass()
-    local loss = model:loss(slot)
-    loss:backward()
-    return loss
-  end
-  local program, result
-  if how == "captured" then program, result = q.capture(pass) end
-  for step = 1, 3 do
-    if program then
-      program:run()
-      losses[step] = result:item()
-    else
-      losses[step] = q.scope(function() return pass():item() end)
-    end
-    adamw:step { lr = 5e-3, clip = 1 }
+  return streamed.train(model, slot, how, { rank = 1, lr = 5e-3, steps = 3, after = function()
     assert(not limit or resident() <= limit, ("%d bytes are resident, over the limit of %d"):format(resident(), limit or 0))
-  end
-  if program then program:free() end
-  for _, parameter in ipairs(model:trainable()) do
-    for _, value in ipairs(flat(parameter.tensor)) do adapter[#adapter + 1] = value end
-  end
-  return losses, adapter
+  end })
 end
-
-local function same(what, one, other)
-  assert(#one == #other and #one > 0, what .. ": other counts")
-  for i = 1, #one do assert(one[i] == other[i], ("%s: value %d is %g and %g"):format(what, i, one[i], other[i])) end
-end
-
-local function generate(model)
-  local engine = model:engine { max_batch = 2, pages = 16 }
-  local request = engine:submit { ids = documents[1].tokens, max_tokens = 6, temperature = 0, stop_ids = {} }
-  engine:finish()
-  engine:close()
-  return request.output
-end
+local function generate(model) return streamed.generate(model, documents[1].tokens, 6) end
 
 -- What the process needs, and training for each layer (0.5 MB), beside a part of the weights.
 local slack = 24e6
@@ -92,18 +57,18 @@ local function check(path, about, ways)
   mapped = nil
   for _, how in ipairs(ways) do
     local limit = limit_with(path)
-    local streamed = q.load(path, { weights = "stream", host_budget = limit, stream_slack = slack })
-    same(about .. ": logits", flat(streamed:logits(documents[1].tokens)), logits)
-    if output then same(about .. ": generated", generate(streamed), output) end
-    local begun = streamed.stream:figures()
-    local got, weights = train(streamed, how, limit)
+    local streaming = q.load(path, { weights = "stream", host_budget = limit, stream_slack = slack })
+    same(about .. ": logits", flat(streaming:logits(documents[1].tokens)), logits)
+    if output then same(about .. ": generated", generate(streaming), output) end
+    local begun = streaming.stream:figures()
+    local got, weights = train(streaming, how, limit)
     same(("%s, %s: losses"):format(about, how), got, losses)
     same(("%s, %s: adapter"):format(about, how), weights, adapter)
-    local figures = streamed.stream:figures()
+    local figures = streaming.stream:figures()
     assert(figures.bytes > begun.bytes + figures.total, about .. ": the limit did not make it stream")
     assert(figures.resident < figures.total and figures.fetch_ms > 0)
-    streamed.stream:close()
-    same(about .. ": logits after closing", flat(streamed:logits(documents[1].tokens)), flat(streamed:logits(documents[1].tokens)))
+    streaming.stream:close()
+    same(about .. ": logits after closing", flat(streaming:logits(documents[1].tokens)), flat(streaming:logits(documents[1].tokens)))
   end
   print(("%s: the bits of the mapped model, streamed"):format(about))
 end
@@ -149,15 +114,15 @@ end)
 refused("unsupported", "trained in full cannot be streamed", function() return q.load(file, { weights = "stream", writable = true }) end)
 refused("value", "host_budget bounds the memory of streamed weights", function() return q.load(file, { host_budget = 1e9 }) end)
 local limit = limit_with(file)
-local streamed = q.load(file, { weights = "stream", host_budget = limit, stream_slack = slack })
+local streaming = q.load(file, { weights = "stream", host_budget = limit, stream_slack = slack })
 refused("memory", "activations: %d+ bytes more would exceed .* %-%-host%-budget leaves.*Give %-%-host%-budget more", function()
   return q.zeros({ 12500000 }, "f32")
 end)
 refused("unsupported", "another model's weights are streamed", function() return q.load(file, { weights = "stream" }) end)
-refused("unsupported", "full: every weight would change", function() return streamed:full() end)
-refused("unsupported", "merge: .* load it with", function() return streamed:lora({ rank = 2 }):merge() end)
-refused("unsupported", "fill: .*q_proj.weight is a weight that is streamed", function() return streamed.linears[1].weight:fill(0) end)
-refused("unsupported", "copy: .* is a weight that is streamed", function() return streamed.linears[1].weight:copy(streamed.linears[1].weight) end)
-streamed.stream:close()
+refused("unsupported", "full: every weight would change", function() return streaming:full() end)
+refused("unsupported", "merge: .* load it with", function() return streaming:lora({ rank = 2 }):merge() end)
+refused("unsupported", "fill: .*q_proj.weight is a weight that is streamed", function() return streaming.linears[1].weight:fill(0) end)
+refused("unsupported", "copy: .* is a weight that is streamed", function() return streaming.linears[1].weight:copy(streaming.linears[1].weight) end)
+streaming.stream:close()
 q.zeros({ 12500000 }, "f32"):free()  -- the limit went with the stream
 q.fs.remove(dir)
