@@ -43,16 +43,21 @@ int spilled(Call& call) {
   return call.push(make_spilled(device(), shape, dtype, call.arg<std::string>(3, "weights"), "a spilled tensor"));
 }
 
+void use_weights(const std::shared_ptr<StreamedWeights>& stream, int unit, Pass pass) {
+  stream->show(unit);
+  device().run(UseWeights{stream, unit, pass});
+}
+
 int use(Call& call) {
   const Pass pass = tape().playing() ? Pass::backward : tape().training() ? Pass::forward : Pass::inference;
-  device().run(UseWeights{call.self<StreamedWeights>(), call.arg<int>(1), pass});
+  use_weights(call.self<StreamedWeights>(), call.arg<int>(1), pass);
   return 0;
 }
 
 // mark() without a unit: there the backward pass ends.
 int mark(Call& call) {
   tape().mark([stream = call.self<StreamedWeights>(), unit = call.arg<int>(1, WeightStream::kNoUnit)] {
-    device().run(UseWeights{stream, unit, Pass::backward});
+    use_weights(stream, unit, Pass::backward);
   });
   return 0;
 }

@@ -105,9 +105,9 @@ SlotStream::SlotStream(Device& device, std::vector<StreamUnit> units, size_t lim
       Tensor& tensor = *unit.moving[i];
       char* home = static_cast<char*>(unit.pinned.get()) + unit.offsets[i];
       std::memcpy(home, tensor.view.data, tensor.view.bytes());
-      tensor.view.data = static_cast<char*>(slot->data) + unit.offsets[i];
-      tensor.buffer = device_.adopt(tensor.view.data, tensor.view.bytes(), "weights in pinned memory",
-                                     std::make_shared<Places>(Places{slot, unit.pinned}));
+      tensor.view.data = home;
+      tensor.buffer = device_.adopt(static_cast<char*>(slot->data) + unit.offsets[i], tensor.view.bytes(),
+                                    "weights in pinned memory", std::make_shared<Places>(Places{slot, unit.pinned}));
       tensor.buffer->home = home;
       tensor.buffer->read_only = !unit.writable;
     }
@@ -144,6 +144,19 @@ void SlotStream::use(int unit, Pass pass) {
     const int coming = pass == Pass::backward ? next - ahead : next + ahead;
     if (coming >= 0 && coming < count && (at_ < 0 || slot_of(coming) != slot_of(at_))) bring(coming);
   }
+}
+
+void SlotStream::show(int unit) {
+  const int order = unit < 0 || unit >= static_cast<int>(units_.size()) ? -1 : units_[static_cast<size_t>(unit)].order;
+  if (order == shown_) return;
+  if (shown_ >= 0) place(shown_, false);
+  if (order >= 0) place(order, true);
+  shown_ = order;
+}
+
+void SlotStream::place(int order, bool in_slot) {
+  for (const TensorPtr& tensor : units_[static_cast<size_t>(streamed_[static_cast<size_t>(order)])].moving)
+    tensor->view.data = in_slot ? tensor->buffer->data : tensor->buffer->home;
 }
 
 void SlotStream::leave() {

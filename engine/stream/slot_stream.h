@@ -9,7 +9,8 @@
 //
 // Weights that learn (Tensor::learner) change while their unit is used in the backward pass, and are copied back to the
 // host when that ends: that pass has to end with kNoUnit, or what its last unit learned is lost. A tensor's values are those in
-// pinned memory (Buffer::home), which it keeps.
+// pinned memory (Buffer::home), which it keeps, and where an operation finds them whose weight is not of the unit in use: the
+// device reads there, slowly.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -31,6 +32,7 @@ class SlotStream : public StreamedWeights {
              size_t keep = kHalf, int depth = kDepth);
   ~SlotStream() override;
   void use(int unit, Pass pass) override;
+  void show(int unit) override;
 
   StreamFigures figures() override;
   size_t resident() override;
@@ -52,6 +54,7 @@ class SlotStream : public StreamedWeights {
   int slot_of(int order) const { return order % static_cast<int>(slots_.size()); }
   void bring(int order);  // unless its slot has it
   void leave();           // the unit in use
+  void place(int order, bool in_slot);  // points its tensors there, or to pinned memory
 
   Device& device_;
   std::shared_ptr<SideCopies> copies_;
@@ -60,6 +63,7 @@ class SlotStream : public StreamedWeights {
   std::vector<std::shared_ptr<Buffer>> slots_;
   std::vector<int> holds_;  // which order each slot has, -1: none
   int at_ = -1;             // the order in use, -1: none
+  int shown_ = -1;          // the order whose tensors are pointed to its slot, -1: none
   Pass pass_ = Pass::inference;
   size_t total_ = 0, pinned_bytes_ = 0;
   StreamFigures figures_;

@@ -30,6 +30,9 @@ class StreamedWeights : public WeightStream {
   virtual size_t resident() = 0;       // bytes of units that are where they are read
   virtual size_t total() const = 0;    // of all units
   virtual size_t process() const = 0;  // what the limit has to leave beside units
+  // Before a UseWeights of the unit is run or captured: from here on tensors of the unit, and of no other, are where that
+  // brings them.
+  virtual void show(int unit) { (void)unit; }
   // Copies that a recorded program repeated without calling use().
   virtual void repeated(const StreamFigures& copies) { (void)copies; }
   // Ends streaming. On the host weights are read where they are mapped from now on; on another device they are gone.

@@ -22,7 +22,7 @@ struct Buffer {
   std::string account;          // "weights", "gradients", "activations", ...
   std::shared_ptr<void> owner;  // set where the memory belongs to something else, a mapped file for one
   bool read_only = false;       // weights that are streamed: what is written there would be lost
-  void* home = nullptr;         // the host's memory that has the values, where operations find them at `data` only while they are streamed
+  void* home = nullptr;         // the host's memory that has the values, which are at `data` only while they are streamed there
   bool constant = false;        // made from host values while capturing: the program keeps it as it is
   bool virtual_pages = false;   // allocated while capturing: address space, until the program gives it memory
   ~Buffer();

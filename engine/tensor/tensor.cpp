@@ -83,7 +83,8 @@ void fill_from(Tensor& x, Each each) {
 void* home_of(const Tensor& x) {
   if (!x.buffer->home) return nullptr;
   x.device().backend().synchronize();
-  return static_cast<char*>(x.buffer->home) + (static_cast<char*>(x.view.data) - static_cast<char*>(x.buffer->data));
+  char *home = static_cast<char*>(x.buffer->home), *data = static_cast<char*>(x.view.data);
+  return data >= home && data < home + x.buffer->bytes ? data : home + (data - static_cast<char*>(x.buffer->data));
 }
 
 }  // namespace

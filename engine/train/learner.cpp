@@ -16,15 +16,13 @@ class PulseLearner : public WeightLearner {
     rows_ = state.shape[state.rank - 2];
     if (options.first < 0 || options.first + rows_ > weight->view.shape[0])
       fail("shape", "learn: rows ", options.first, " .. ", options.first + rows_ - 1, " of ", shape_text(weight->view));
-    // Not the weight itself, which keeps this.
-    learned_ = row_range(weight, options.first, rows_);
-    learned_->learner.reset();
+    weight_ = weight, columns_ = weight->view.shape[1];
     check_shapes(inertia(pulses_of(nullptr), View(this, DType::i64, {2})));
   }
 
   void learn(Tape& tape, const View& dy, const View& x) override {
     Device& device = tape.device();
-    const TensorPtr pulses = make_tensor(device, {rows_, learned_->view.shape[1]}, pulses_of(nullptr).dtype, "workspace");
+    const TensorPtr pulses = make_tensor(device, {rows_, columns_}, pulses_of(nullptr).dtype, "workspace");
     const View& rng = tape.rng()->view;
     device.run(PulseGrad{dy, x, pulses->view, options_.hyper->view, rng, options_.first, options_.stream});
     device.run(inertia(pulses->view, rng));
@@ -32,15 +30,16 @@ class PulseLearner : public WeightLearner {
 
  private:
   View pulses_of(void* data) const {
-    return View(data, options_.state->view.dtype == DType::u8 ? DType::u8 : DType::ternary, {rows_, learned_->view.shape[1]});
+    return View(data, options_.state->view.dtype == DType::u8 ? DType::u8 : DType::ternary, {rows_, columns_});
   }
   Inertia inertia(View pulses, const View& rng) const {
-    if (!pulses.data) pulses.data = learned_->view.data;  // for checks alone, which read no memory
-    return {pulses, learned_->view, options_.state->view, options_.counts->view, options_.hyper->view, rng, options_.bop, options_.stream};
+    const TensorPtr learned = row_range(weight_.lock(), options_.first, rows_);  // which moves where it is streamed
+    if (!pulses.data) pulses.data = learned->view.data;  // for checks alone, which read no memory
+    return {pulses, learned->view, options_.state->view, options_.counts->view, options_.hyper->view, rng, options_.bop, options_.stream};
   }
   PulseOptions options_;
-  TensorPtr learned_;
-  int64_t rows_ = 0;
+  std::weak_ptr<Tensor> weight_;  // which keeps this
+  int64_t rows_ = 0, columns_ = 0;
 };
 
 class LatentLearner : public WeightLearner {

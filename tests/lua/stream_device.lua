@@ -53,6 +53,15 @@ do  -- times are kept of many passes, none of which asks for them
   local now = streaming.stream:figures()
   assert(now.fetches - one.fetches > 140 and now.fetch_ms > one.fetch_ms, ("%d fetches"):format(now.fetches - one.fetches))
 end
+do  -- a weight that is used by hand has its own values, whatever its slot holds by then
+  local resident, streaming = q.load(path), q.load(path, { weights = "stream", stream_keep = 0 })
+  logits(streaming)
+  local x = q.randn({ 3, 64 }, { seed = 2 })
+  for i, layer in ipairs(resident.linears) do
+    same(layer.name, streamed.flat(q.linear(x, streaming.linears[i].weight)), streamed.flat(q.linear(x, layer.weight)))
+    same(layer.name, streamed.flat(streaming.linears[i].weight:rows(1, 2)), streamed.flat(layer.weight:rows(1, 2)))
+  end
+end
 do  -- a weight outlives its stream, with its values
   local resident, streaming = q.load(path), q.load(path, { weights = "stream", stream_keep = 0 })
   local name, weight, wanted = "model.layers.2.mlp.down_proj.weight", nil, nil
