@@ -120,6 +120,7 @@ void SlotStream::use(int unit, Pass pass) {
   if (unit != kNoUnit && (unit < 0 || unit >= static_cast<int>(units_.size())))
     fail("value", "this stream has units 0 to ", units_.size() - 1, ", not ", unit);
   if (streamed_.empty()) return;
+  show(unit);  // also where a program runs its operations, whose passes this did not see
   if (unit == kNoUnit) return leave();
   const int count = static_cast<int>(streamed_.size()), slots = static_cast<int>(slots_.size());
   const int order = units_[static_cast<size_t>(unit)].order;
@@ -190,6 +191,7 @@ StreamFigures SlotStream::figures() {
 void SlotStream::repeated(const StreamFigures& copies) {
   figures_.bytes += copies.bytes;
   figures_.fetches += copies.fetches;
+  show(kNoUnit);  // slots hold what the recording left there
 }
 
 size_t SlotStream::resident() {

@@ -1,7 +1,7 @@
 // Weights that wait in pinned memory of the host and are copied to a device that has memory of its own, beside its
 // operations (SideCopies). As many units as half of the device's free budget holds, or `keep` bytes, stay there for
 // good; the others share a few slots of the largest one's size, the k-th of them slot k modulo their number, so that a
-// tensor's address never changes and recorded graphs copy as well. While a unit is used, the next ones of the pass are
+// unit's place never changes and recorded graphs copy as well. While a unit is used, the next ones of the pass are
 // copied to the other slots. The other half of the budget is for activations, gradients and the optimizer.
 //
 // Each pass begins with unit 0 and with empty slots, so that a graph of it does not depend on what ran before. Between
