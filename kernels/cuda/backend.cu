@@ -78,7 +78,10 @@ class CudaGraph : public Recording {
  public:
   CudaGraph(cudaGraphExec_t graph, cudaStream_t stream, std::vector<std::shared_ptr<TimeSpan>> spans)
       : graph_(graph), stream_(stream), spans_(std::move(spans)) {}
-  ~CudaGraph() override { cudaGraphExecDestroy(graph_); }
+  ~CudaGraph() override {
+    if (!spans_.empty()) cudaStreamSynchronize(stream_);  // a launch may be under way, and records their events
+    cudaGraphExecDestroy(graph_);
+  }
   void replay() override { check_cuda(cudaGraphLaunch(graph_, stream_), "launching a graph"); }
 
  private:

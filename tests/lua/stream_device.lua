@@ -53,9 +53,21 @@ do  -- times are kept of many passes, none of which asks for them
   local now = streaming.stream:figures()
   assert(now.fetches - one.fetches > 140 and now.fetch_ms > one.fetch_ms, ("%d fetches"):format(now.fetches - one.fetches))
 end
-do  -- a weight that is used by hand has its own values, whatever its slot holds by then
+do  -- a weight that is used by hand has its own values, whatever its slot holds by then: after a pass, or a program that is freed
+  -- while its last launch is under way
   local resident, streaming = q.load(path), q.load(path, { weights = "stream", stream_keep = 0 })
-  logits(streaming)
+  streaming:lora { rank = 1, seed = 3 }
+  streaming:trainable()
+  local program = q.capture(function()
+    local loss = streaming:loss(slot)
+    loss:backward()
+    return loss
+  end)
+  for _ = 1, 3 do
+    logits(streaming)
+    program:run()
+  end
+  program:free()
   local x = q.randn({ 3, 64 }, { seed = 2 })
   for i, layer in ipairs(resident.linears) do
     same(layer.name, streamed.flat(q.linear(x, streaming.linears[i].weight)), streamed.flat(q.linear(x, layer.weight)))
