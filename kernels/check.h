@@ -3,6 +3,7 @@
 #pragma once
 #include <initializer_list>
 #include <string>
+#include <type_traits>
 
 #include "kernels/error.h"
 #include "kernels/view.h"
@@ -59,8 +60,14 @@ struct Check {
     if (view.elements() != elements)
       fail("shape", op, ": ", label, " is ", shape_text(view), ", expected ", elements, " elements");
   }
-  void that(bool condition, const std::string& message) const {
-    if (!condition) fail("shape", op, ": ", message);
+  // message: text, or a function that makes it, as operations are checked each time they run.
+  template <class Message>
+  void that(bool condition, const Message& message) const {
+    if (condition) return;
+    if constexpr (std::is_invocable_v<Message>)
+      fail("shape", op, ": ", message());
+    else
+      fail("shape", op, ": ", message);
   }
 };
 

@@ -19,14 +19,17 @@ void check_shapes(const Matmul& op) {
     return "a is " + shape_text(op.a) + (op.trans_a ? " transposed" : "") + ", b is " + shape_text(op.b) +
            (op.trans_b ? " transposed" : "");
   };
-  check.that(k == depth, sides() + ": inner dimensions differ, " + std::to_string(k) + " and " + std::to_string(depth));
-  check.that(op.c.rows() == m && op.c.columns() == n, "c is " + shape_text(op.c) + ", expected [" + std::to_string(m) +
-                                                          ", " + std::to_string(n) + "]; " + sides());
+  check.that(k == depth, [&] {
+    return sides() + ": inner dimensions differ, " + std::to_string(k) + " and " + std::to_string(depth);
+  });
+  check.that(op.c.rows() == m && op.c.columns() == n, [&] {
+    return "c is " + shape_text(op.c) + ", expected [" + std::to_string(m) + ", " + std::to_string(n) + "]; " + sides();
+  });
   if (op.bias) {
     check.dtype("bias", op.bias, {op.a.dtype, DType::f32});
     check.count("bias", op.bias, op.bias.dtype, n);
   }
-  check.that(m == 0 || n == 0 || k > 0, sides() + ": the inner dimension is 0");
+  check.that(m == 0 || n == 0 || k > 0, [&] { return sides() + ": the inner dimension is 0"; });
 }
 
 void check_shapes(const RowLinear& op) {
@@ -34,14 +37,17 @@ void check_shapes(const RowLinear& op) {
   check.is_float("x", op.x);
   check.that(!op.w.empty() && op.y.size() == op.w.size() && (op.bias.empty() || op.bias.size() == op.w.size()) &&
                  (op.scale.empty() || op.scale.size() == op.w.size()),
-             std::to_string(op.w.size()) + " weights, " + std::to_string(op.scale.size()) + " scales, " +
-                 std::to_string(op.bias.size()) + " biases and " + std::to_string(op.y.size()) +
-                 " outputs; expected as many outputs as weights, and as many scales and biases or none");
+             [&] {
+               return std::to_string(op.w.size()) + " weights, " + std::to_string(op.scale.size()) + " scales, " +
+                      std::to_string(op.bias.size()) + " biases and " + std::to_string(op.y.size()) +
+                      " outputs; expected as many outputs as weights, and as many scales and biases or none";
+             });
   for (size_t i = 0; i < op.w.size(); ++i) {
     check.is_stored("w", op.w[i]);
-    check.that(op.w[i].rank == 2 && op.w[i].columns() == op.x.columns(), "w is " + shape_text(op.w[i]) + ", x is " +
-                                                                             shape_text(op.x) + "; w has to be [n, " +
-                                                                             std::to_string(op.x.columns()) + "]");
+    check.that(op.w[i].rank == 2 && op.w[i].columns() == op.x.columns(), [&] {
+      return "w is " + shape_text(op.w[i]) + ", x is " + shape_text(op.x) + "; w has to be [n, " +
+             std::to_string(op.x.columns()) + "]";
+    });
     check.dtype("y", op.y[i], {op.x.dtype, DType::f32});
     check.count("y", op.y[i], op.y[i].dtype, op.x.rows() * op.w[i].shape[0]);
     if (!op.scale.empty() && op.scale[i]) check.is("scale", op.scale[i], DType::f32, {op.w[i].shape[0]});
@@ -57,9 +63,10 @@ void check_shapes(const Hadamard& op) {
   check.is_float("x", op.x);
   check.like("y", op.y, "x", op.x);
   if (op.signs) check.is("signs", op.signs, DType::f32, {op.x.columns()});
-  check.that(op.block > 0 && (op.block & (op.block - 1)) == 0 && op.x.columns() % op.block == 0,
-             "block is " + std::to_string(op.block) + ", x is " + shape_text(op.x) +
-                 "; expected a power of two that divides the columns");
+  check.that(op.block > 0 && (op.block & (op.block - 1)) == 0 && op.x.columns() % op.block == 0, [&] {
+    return "block is " + std::to_string(op.block) + ", x is " + shape_text(op.x) +
+           "; expected a power of two that divides the columns";
+  });
 }
 
 namespace {
@@ -67,12 +74,13 @@ namespace {
 void check_pool(const Check& check, const char* label, const View& pool) {
   check.dtype(label, pool, {DType::f32, DType::bf16, DType::f16, DType::q8_0});
   check.is_stored(label, pool);
-  check.that(pool.rank == 3, std::string(label) + " is " + shape_text(pool) + ", expected [slots, kv_heads, head_dim]");
+  check.that(pool.rank == 3,
+             [&] { return std::string(label) + " is " + shape_text(pool) + ", expected [slots, kv_heads, head_dim]"; });
 }
 void check_pages(const Check& check, const View& pool, int page_tokens) {
-  check.that(
-      page_tokens > 0 && pool.shape[0] % page_tokens == 0,
-      "pool is " + shape_text(pool) + ", which is not whole pages of " + std::to_string(page_tokens) + " tokens");
+  check.that(page_tokens > 0 && pool.shape[0] % page_tokens == 0, [&] {
+    return "pool is " + shape_text(pool) + ", which is not whole pages of " + std::to_string(page_tokens) + " tokens";
+  });
 }
 
 }  // namespace
@@ -85,8 +93,10 @@ void check_shapes(const KvStore& op) {
   check_pool(check, "v_pool", op.v_pool);
   check.that(op.k.rank == 3 && op.k.shape[1] == op.k_pool.shape[1] && op.k.shape[2] == op.k_pool.shape[2] &&
                  op.v_pool.same_shape(op.k_pool),
-             "k is " + shape_text(op.k) + ", k_pool is " + shape_text(op.k_pool) + ", v_pool is " +
-                 shape_text(op.v_pool) + "; heads and head_dim have to agree");
+             [&] {
+               return "k is " + shape_text(op.k) + ", k_pool is " + shape_text(op.k_pool) + ", v_pool is " +
+                      shape_text(op.v_pool) + "; heads and head_dim have to agree";
+             });
   check.count("slots", op.slots, DType::i32, op.k.shape[0]);
 }
 
@@ -95,7 +105,8 @@ void check_shapes(const CopyPages& op) {
   check_pool(check, "pool", op.pool);
   check_pages(check, op.pool, op.page_tokens);
   check.dtype("pairs", op.pairs, {DType::i32});
-  check.that(op.pairs.rank == 2 && op.pairs.shape[1] == 2, "pairs is " + shape_text(op.pairs) + ", expected [n, 2]");
+  check.that(op.pairs.rank == 2 && op.pairs.shape[1] == 2,
+             [&] { return "pairs is " + shape_text(op.pairs) + ", expected [n, 2]"; });
 }
 
 void check_shapes(const PagedAttention& op) {
@@ -107,15 +118,18 @@ void check_shapes(const PagedAttention& op) {
   check_pages(check, op.k_pool, op.page_tokens);
   check.that(op.q.rank == 3 && op.q.shape[2] == op.k_pool.shape[2] && op.k_pool.shape[1] > 0 &&
                  op.q.shape[1] % op.k_pool.shape[1] == 0 && op.v_pool.same_shape(op.k_pool),
-             "q is " + shape_text(op.q) + ", k_pool is " + shape_text(op.k_pool) + ", v_pool is " +
-                 shape_text(op.v_pool) + "; head_dim has to agree, and the heads be a multiple of the kv heads");
+             [&] {
+               return "q is " + shape_text(op.q) + ", k_pool is " + shape_text(op.k_pool) + ", v_pool is " +
+                      shape_text(op.v_pool) + "; head_dim has to agree, and the heads be a multiple of the kv heads";
+             });
   check.dtype("cu_q", op.cu_q, {DType::i32});
   const int64_t sequences = op.cu_q.elements() - 1;
   check.that(sequences >= 0, "cu_q is empty, expected [sequences + 1]");
   check.count("lengths", op.lengths, DType::i32, sequences);
   check.dtype("pages", op.pages, {DType::i32});
-  check.that(op.pages.rank == 2 && op.pages.shape[0] == sequences,
-             "pages is " + shape_text(op.pages) + ", expected [" + std::to_string(sequences) + ", most]");
+  check.that(op.pages.rank == 2 && op.pages.shape[0] == sequences, [&] {
+    return "pages is " + shape_text(op.pages) + ", expected [" + std::to_string(sequences) + ", most]";
+  });
 }
 
 void check_shapes(const BiasGrad& op) {
@@ -128,7 +142,7 @@ void check_shapes(const Embedding& op) {
   const Check check{op.name};
   check.dtype("tokens", op.tokens, {DType::i32});
   check.is_stored("table", op.table);
-  check.that(op.table.rank == 2, "table is " + shape_text(op.table) + ", expected [vocab, hidden]");
+  check.that(op.table.rank == 2, [&] { return "table is " + shape_text(op.table) + ", expected [vocab, hidden]"; });
   if (is_block(op.table.dtype) || op.table.dtype == DType::f16)
     check.is_float("y", op.y);
   else
@@ -140,7 +154,7 @@ void check_shapes(const EmbeddingGrad& op) {
   const Check check{op.name};
   check.dtype("tokens", op.tokens, {DType::i32});
   check.dtype("dtable", op.dtable, {DType::f32});
-  check.that(op.dtable.rank == 2, "dtable is " + shape_text(op.dtable) + ", expected [vocab, hidden]");
+  check.that(op.dtable.rank == 2, [&] { return "dtable is " + shape_text(op.dtable) + ", expected [vocab, hidden]"; });
   check.is_float("dy", op.dy);
   check.count("dy", op.dy, op.dy.dtype, op.tokens.elements() * op.dtable.columns());
 }
@@ -235,14 +249,14 @@ void check_shapes(const Dropout& op) {
 void check_shapes(const Rope& op) {
   const Check check{op.name};
   check.is_float("x", op.x);
-  check.that(op.x.rank == 3, "x is " + shape_text(op.x) + ", expected [tokens, heads, head_dim]");
+  check.that(op.x.rank == 3, [&] { return "x is " + shape_text(op.x) + ", expected [tokens, heads, head_dim]"; });
   check.like("y", op.y, "x", op.x);
   const int64_t tokens = op.x.shape[0], dim = op.x.shape[2];
   check.is("positions", op.positions, DType::i32, {tokens});
   check.dtype("inv_freq", op.inv_freq, {DType::f32});
-  check.that(
-      op.inv_freq.rank == 1 && 2 * op.inv_freq.elements() <= dim,
-      "inv_freq is " + shape_text(op.inv_freq) + ", expected [rotary/2] of a head_dim of " + std::to_string(dim));
+  check.that(op.inv_freq.rank == 1 && 2 * op.inv_freq.elements() <= dim, [&] {
+    return "inv_freq is " + shape_text(op.inv_freq) + ", expected [rotary/2] of a head_dim of " + std::to_string(dim);
+  });
   if (!op.x2 && !op.y2) return;
   check.is("x2", op.x2, op.x.dtype, {tokens, op.x2.rank == 3 ? op.x2.shape[1] : 0, dim});
   check.like("y2", op.y2, "x2", op.x2);
@@ -253,21 +267,22 @@ namespace {
 template <class AnyAttention>
 void check_operands(const Check& check, const AnyAttention& op) {
   check.is_float("q", op.q);
-  check.that(op.q.rank == 3, "q is " + shape_text(op.q) + ", expected [tokens, heads, head_dim]");
+  check.that(op.q.rank == 3, [&] { return "q is " + shape_text(op.q) + ", expected [tokens, heads, head_dim]"; });
   check.present("k", op.k);
-  check.that(op.k.rank == 3, "k is " + shape_text(op.k) + ", expected [tokens, kv_heads, head_dim]");
+  check.that(op.k.rank == 3, [&] { return "k is " + shape_text(op.k) + ", expected [tokens, kv_heads, head_dim]"; });
   const int64_t heads = op.q.shape[1], kv_heads = op.k.shape[1], dim = op.q.shape[2];
   check.is("k", op.k, op.q.dtype, {op.k.shape[0], kv_heads, dim});
   check.like("v", op.v, "k", op.k);
-  check.that(dim > 0 && kv_heads > 0 && heads > 0 && heads % kv_heads == 0,
-             "q is " + shape_text(op.q) + ", k is " + shape_text(op.k) + ": heads must be a multiple of kv_heads");
+  check.that(dim > 0 && kv_heads > 0 && heads > 0 && heads % kv_heads == 0, [&] {
+    return "q is " + shape_text(op.q) + ", k is " + shape_text(op.k) + ": heads must be a multiple of kv_heads";
+  });
   check.dtype("cu_q", op.cu_q, {DType::i32});
   check.that(op.cu_q.rank == 1 && op.cu_q.elements() > 0,
-             "cu_q is " + shape_text(op.cu_q) + ", expected [documents + 1]");
+             [&] { return "cu_q is " + shape_text(op.cu_q) + ", expected [documents + 1]"; });
   check.is("cu_k", op.cu_k, DType::i32, {op.cu_q.elements()});
   check.like("o", op.o, "q", op.q);
   check.is("lse", op.lse, DType::f32, {heads, op.q.shape[0]});
-  check.that(op.window >= 0, "window is " + std::to_string(op.window) + ", expected 0 (none) or more");
+  check.that(op.window >= 0, [&] { return "window is " + std::to_string(op.window) + ", expected 0 (none) or more"; });
 }
 
 }  // namespace
@@ -287,8 +302,8 @@ void check_shapes(const AttentionGrad& op) {
 void check_shapes(const LmHeadLoss& op) {
   const Check check{op.name};
   check.is_float("h", op.h);
-  check.that(op.h.rank == 2, "h is " + shape_text(op.h) + ", expected [tokens, hidden]");
-  check.that(op.w.rank == 2, "w is " + shape_text(op.w) + ", expected [vocab, hidden]");
+  check.that(op.h.rank == 2, [&] { return "h is " + shape_text(op.h) + ", expected [tokens, hidden]"; });
+  check.that(op.w.rank == 2, [&] { return "w is " + shape_text(op.w) + ", expected [vocab, hidden]"; });
   const DType dtype = op.h.dtype;
   const int64_t tokens = op.h.rows(), hidden = op.h.columns(), vocab = op.w.rows();
   const bool stored = is_block(op.w.dtype) || op.w.dtype == DType::f16;
@@ -306,8 +321,9 @@ void check_shapes(const LmHeadLoss& op) {
   if (op.chunk < 1) fail("value", op.name, ": chunk is ", op.chunk, ", expected at least 1");
   check.dtype("workspace", op.workspace, {DType::u8});
   const int64_t needed = lm_head_workspace(tokens, hidden, vocab, op.chunk, dtype);
-  check.that(op.workspace.elements() >= needed,
-             "workspace is " + shape_text(op.workspace) + ", expected at least " + std::to_string(needed) + " bytes");
+  check.that(op.workspace.elements() >= needed, [&] {
+    return "workspace is " + shape_text(op.workspace) + ", expected at least " + std::to_string(needed) + " bytes";
+  });
 }
 
 int64_t lm_head_workspace(int64_t tokens, int64_t hidden, int64_t vocab, int chunk, DType dtype) {
@@ -319,7 +335,7 @@ void check_shapes(const DecodePackets& op) {
   check.dtype("frames", op.frames, {DType::u8});
   check.dtype("pieces", op.pieces, {DType::i64});
   check.that(op.pieces.rank == 2 && op.pieces.shape[1] == 6,
-             "pieces is " + shape_text(op.pieces) + ", expected [n, 6]");
+             [&] { return "pieces is " + shape_text(op.pieces) + ", expected [n, 6]"; });
   check.dtype("tokens", op.tokens, {DType::i32});
   check.count("targets", op.targets, DType::i32, op.tokens.elements());
   check.count("positions", op.positions, DType::i32, op.tokens.elements());
@@ -342,9 +358,11 @@ void check_shapes(const AdamW& op) {
   const size_t count = op.w.size();
   check.that(op.grad.size() == count && op.m.size() == count && op.v.size() == count &&
                  (op.model.empty() || op.model.size() == count),
-             "the lists differ in length: w " + std::to_string(count) + ", grad " + std::to_string(op.grad.size()) +
-                 ", m " + std::to_string(op.m.size()) + ", v " + std::to_string(op.v.size()) + ", model " +
-                 std::to_string(op.model.size()));
+             [&] {
+               return "the lists differ in length: w " + std::to_string(count) + ", grad " +
+                      std::to_string(op.grad.size()) + ", m " + std::to_string(op.m.size()) + ", v " +
+                      std::to_string(op.v.size()) + ", model " + std::to_string(op.model.size());
+             });
   for (size_t i = 0; i < count; ++i) {
     const int64_t n = op.w[i].elements();
     check.dtype("w", op.w[i], {DType::f32});
@@ -381,14 +399,16 @@ void check_shapes(const PulseGrad& op) {
   check.is_float("dy", op.dy);
   check.dtype("x", op.x, {op.dy.dtype});
   check.that(op.x.rows() == op.dy.rows(),
-             "x is " + shape_text(op.x) + ", dy is " + shape_text(op.dy) + "; their rows differ");
+             [&] { return "x is " + shape_text(op.x) + ", dy is " + shape_text(op.dy) + "; their rows differ"; });
   check.dtype("pulses", op.pulses, {DType::ternary, DType::u8});
-  check.that(op.pulses.rank == 2 && op.pulses.shape[1] == op.x.columns() && op.x.columns() % 32 == 0,
-             "pulses is " + shape_text(op.pulses) + ", x is " + shape_text(op.x) +
-                 "; pulses has to be [n, columns of x], a multiple of 32");
-  check.that(op.first >= 0 && op.first + op.pulses.shape[0] <= op.dy.columns(),
-             "pulses is " + shape_text(op.pulses) + " from row " + std::to_string(op.first) + " on, dy is " +
-                 shape_text(op.dy));
+  check.that(op.pulses.rank == 2 && op.pulses.shape[1] == op.x.columns() && op.x.columns() % 32 == 0, [&] {
+    return "pulses is " + shape_text(op.pulses) + ", x is " + shape_text(op.x) +
+           "; pulses has to be [n, columns of x], a multiple of 32";
+  });
+  check.that(op.first >= 0 && op.first + op.pulses.shape[0] <= op.dy.columns(), [&] {
+    return "pulses is " + shape_text(op.pulses) + " from row " + std::to_string(op.first) + " on, dy is " +
+           shape_text(op.dy);
+  });
   check.is("hyper", op.hyper, DType::f32, {3});
   check.is("rng", op.rng, DType::i64, {2});
 }
@@ -397,16 +417,17 @@ void check_shapes(const Inertia& op) {
   const Check check{op.name};
   check.dtype("weights", op.weights, {DType::one_bit});
   check.that(op.weights.rank == 2 && op.weights.columns() % 32 == 0,
-             "weights is " + shape_text(op.weights) + ", expected [n, k] with k a multiple of 32");
+             [&] { return "weights is " + shape_text(op.weights) + ", expected [n, k] with k a multiple of 32"; });
   check.dtype("state", op.state, {DType::one_bit, DType::u8});
   const int64_t n = op.weights.shape[0], k = op.weights.shape[1];
   const bool planes = op.state.dtype == DType::one_bit;
   check.is("pulses", op.pulses, planes ? DType::ternary : DType::u8, {n, k});
   if (planes) {
     const int64_t count = op.state.rank == 3 ? op.state.shape[0] : 0;
-    check.that(count >= 1 && count <= 4 && op.state.shape[1] == n && op.state.shape[2] == k && !op.bop,
-               "state is " + shape_text(op.state) + ", weights is " + shape_text(op.weights) +
-                   "; expected 1 to 4 bit planes of that shape, or u8 of it; momenta are u8");
+    check.that(count >= 1 && count <= 4 && op.state.shape[1] == n && op.state.shape[2] == k && !op.bop, [&] {
+      return "state is " + shape_text(op.state) + ", weights is " + shape_text(op.weights) +
+             "; expected 1 to 4 bit planes of that shape, or u8 of it; momenta are u8";
+    });
   } else {
     check.is("state", op.state, DType::u8, {n, k});
   }
@@ -420,7 +441,8 @@ void check_shapes(const PackSigns& op) {
   check.dtype("x", op.x, {DType::f32});
   check.dtype("y", op.y, {DType::one_bit});
   check.like("y", op.y, "x", op.x, false);
-  check.that(op.x.columns() % 32 == 0, "x is " + shape_text(op.x) + ", expected rows of a multiple of 32");
+  check.that(op.x.columns() % 32 == 0,
+             [&] { return "x is " + shape_text(op.x) + ", expected rows of a multiple of 32"; });
 }
 
 void check_shapes(const ClipToGrid& op) {

@@ -53,19 +53,21 @@ void join(const TQ2_0* rows, int64_t count, const Codes& codes, Interleaved<TQ2_
 void join(const Q6_K* rows, int64_t count, const Codes& codes, Interleaved<Q6_K>& to) {
   for (int r = 0; r < kInterleavedRows; ++r) {
     to.d[r] = rows[r * count].d;
-    for (int g = 0; g < 16; ++g) to.scales[g][r] = rows[r * count].scales[g];
+    for (int g = 0; g < 16; ++g) to.sixteens[g].scales[r] = rows[r * count].scales[g];
   }
-  for (int s = 0; s < 64; ++s)
+  for (int s = 0; s < 64; ++s) {
+    Interleaved<Q6_K>::Step& step = to.sixteens[s / 4].steps[s % 4];
     for (int l = 0; l < 8; ++l) {
       const uint32_t row[4] = {codes[l][s], codes[8 + l][s], codes[16 + l][s], codes[24 + l][s]};
       uint32_t high = 0;
       for (int p = 0; p < 4; ++p) high |= (row[p] >> 4 & kTwoBits) << (2 * p);
       for (int pair = 0; pair < 2; ++pair) {
         const uint32_t low = (row[2 * pair] & kFourBits) | (row[2 * pair + 1] & kFourBits) << 4;
-        put_word(to.steps[s].low[pair][l], low);
+        put_word(step.low[pair][l], low);
       }
-      put_word(to.steps[s].high[l], high);
+      put_word(step.high[l], high);
     }
+  }
 }
 
 template <class Block>
@@ -90,11 +92,12 @@ void take(const Interleaved<TQ2_0>& from, int r, TQ2_0& b) {
 void take(const Interleaved<Q6_K>& from, int r, Q6_K& b) {
   uint8_t codes[256];
   for (int s = 0; s < 64; ++s) {
-    const uint32_t low = word_at(from.steps[s].low[r / 16][r % 8]), high = word_at(from.steps[s].high[r % 8]);
+    const Interleaved<Q6_K>::Step& step = from.sixteens[s / 4].steps[s % 4];
+    const uint32_t low = word_at(step.low[r / 16][r % 8]), high = word_at(step.high[r % 8]);
     put_word(codes + 4 * s, (low >> (r / 8 % 2 * 4) & kFourBits) | (high >> (r / 8 * 2) & kTwoBits) << 4);
   }
   put_codes(codes, b);
-  for (int g = 0; g < 16; ++g) b.scales[g] = from.scales[g][r];
+  for (int g = 0; g < 16; ++g) b.scales[g] = from.sixteens[g].scales[r];
   b.d = from.d[r];
 }
 

@@ -2,7 +2,6 @@
 // both in the same order of sums, which depends on k alone.
 #include "kernels/cpu/row_linear.h"
 
-#include <cstring>
 #include <map>
 
 namespace qeng {
@@ -33,10 +32,6 @@ void finish_row(const RowLinear& op, size_t i, int64_t r, int64_t first, int64_t
       finish(dots, n, op.alpha, factors, bias ? bias.as<float>() + first : nullptr, op.acc, to);
   };
   const int64_t at_element = r * op.w[i].shape[0] + first;
-  if (!bias && !scale && !op.acc && op.alpha == 1 && y.dtype == DType::f32) {
-    std::memcpy(y.as<float>() + at_element, dots, static_cast<size_t>(n) * sizeof(float));
-    return;
-  }
   y.dtype == DType::f32 ? with_bias(y.as<float>() + at_element) : with_bias(y.as<bf16>() + at_element);
 }
 
@@ -98,6 +93,12 @@ int64_t rows_of_piece(DType format, int64_t bytes, int64_t row_bytes) {
   for (int64_t rows = most; rows > most / 2; rows -= 8)
     if (spreads(rows / 8 * row_bytes)) return rows;
   return most;
+}
+
+// Whether y_i is the products themselves.
+bool is_product(const RowLinear& op, size_t i) {
+  const bool plain = (op.bias.empty() || !op.bias[i]) && (op.scale.empty() || !op.scale[i]);
+  return plain && !op.acc && op.alpha == 1 && op.y[i].dtype == DType::f32;
 }
 
 // Whether w is read as it lies for so many rows of x. tq2_0 interleaved always is: unpacking it costs less than reading
@@ -163,6 +164,8 @@ void run(const RowLinear& op, CpuContext& context) {
       const auto* data = w.as<char>() + static_cast<int64_t>(dtype_bytes(w.dtype, k)) * column;  // or its group's
       float* dots = sums + team_rank() * most * widest;
       int64_t stride = widest;
+      const bool straight = is_product(op, i) && (!is_block(w.dtype) || is_few(w.dtype, rows));
+      if (straight) stride = w.shape[0], dots = op.y[i].as<float>() + first * stride + column;
       if (!is_block(w.dtype)) {
         isa.row_dots(wide + first * k, count, float_type(w), data, dots, stride, n, k);
       } else if (is_few(w.dtype, rows)) {
@@ -174,6 +177,7 @@ void run(const RowLinear& op, CpuContext& context) {
         isa.pack_panel(w.dtype, w.data, column, n, k, panel);
         isa.block_tiles(w.dtype, *x[i], first, count, panel, dots);
       }
+      if (straight) return;
       for (int64_t r = 0; r < count; ++r) finish_row(op, i, first + r, column, n, dots + r * stride);
     });
   }

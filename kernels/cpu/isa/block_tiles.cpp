@@ -66,7 +66,7 @@ void pack(const blocks::Interleaved<blocks::Q6_K>* w, int first, int64_t count, 
   for (int64_t b = 0; b < count; ++b) {
     auto& to = panel[b];
     for (int step = 0; step < to.kSteps; ++step) {
-      const auto& from = w[b].steps[step];
+      const auto& from = w[b].sixteens[step / 4].steps[step % 4];
       const Bytes low = load_bytes(from.low[first / kPanelRows]), high = load_bytes(from.high);
       const Bytes bits_4_5[kSides] = {first ? bits<0, 48>(high) : bits<0, 48>(shift_bits_left<4>(high)),
                                       first ? bits<2, 48>(high) : bits<0, 48>(shift_bits_left<2>(high))};
@@ -78,7 +78,7 @@ void pack(const blocks::Interleaved<blocks::Q6_K>* w, int first, int64_t count, 
       store_floats(to.factor[side], load_f16(w[b].d + row));
       for (int g = 0; g < 16; ++g)
         for (int lane = 0; lane < kLanes; ++lane) {
-          const int16_t scale = w[b].scales[g][row + lane];
+          const int16_t scale = w[b].sixteens[g].scales[row + lane];
           to.scales[g][side][lane][0] = to.scales[g][side][lane][1] = scale;
           const int entry = g / 2 + g % 2 * 8;  // of the sums of x, which are Shorts
           to.mins[entry / 2][side][lane][entry % 2] = static_cast<int16_t>(scale * Dot<blocks::Q6_K>::kOffset);

@@ -10,8 +10,52 @@ namespace {
 using blocks::Interleaved;
 constexpr int kParts = 4;         // of 8 rows: a vector's lanes
 constexpr int64_t kAhead = 1024;  // bytes of each group of rows to ask for early
+// Groups of rows together, for one row of x: where the products are what takes time, two share the codes of x.
+#if defined(QENG_VNNI)
+constexpr int kStreams = 1;
+#else
+constexpr int kStreams = 2;
+#endif
 
 // Sums of the codes of block b of kGroups groups of rows times those of kXs rows of x, which begin at x + q * k.
+#if defined(QENG_VNNI)
+// Products add up in 32 bits, so the lowest one, two, three and all four parts of the codes are multiplied as they lie;
+// the differences are the parts'. Even and odd steps have sums of their own, as one addition waits for the one before.
+template <int kXs, int kGroups>
+inline void add_block(const Interleaved<blocks::TQ2_0>* const (&w)[kGroups], int64_t b, const int8_t* x, int64_t k,
+                      const int16_t*, Ints (&sums)[kXs][kGroups][kParts]) {
+  constexpr int kSets = 2;
+  Products products[kXs][kGroups][kSets][kParts];
+  for (auto& of_row : products)
+    for (auto& of_group : of_row)
+      for (auto& of_set : of_group)
+        for (Products& each : of_set) each = no_products();
+  for (int step = 0; step < 64; step += kSets)
+    repeat<kSets>([&](int set) {
+      for (int g = 0; g < kGroups; ++g) {
+        const auto& from = w[g][b].steps[step + set];
+        const Bytes codes = load_bytes(from);
+        const Bytes parts[kParts] = {bits<0, 3>(codes), bits<0, 15>(codes), bits<0, 63>(codes), codes};
+        if (set == 0) prefetch(from[0] + kAhead);
+        for (int q = 0; q < kXs; ++q) {
+          const Bytes a = splat_four(x + q * k + 4 * (step + set));
+          for (int p = 0; p < kParts; ++p) {
+            Products& sum = products[q][g][set][p];
+            sum = in_order(add_products(sum, parts[p], a));
+          }
+        }
+      }
+    });
+  for (int q = 0; q < kXs; ++q)
+    for (int g = 0; g < kGroups; ++g) {
+      const auto sum = [&](int p) { return add(products[q][g][0][p], products[q][g][1][p]); };
+      sums[q][g][0] = sum(0);
+      sums[q][g][1] = shift_right<2>(subtract(sum(1), sum(0)));
+      sums[q][g][2] = shift_right<4>(subtract(sum(2), sum(1)));
+      sums[q][g][3] = shift_right<6>(subtract(sum(3), sum(2)));
+    }
+}
+#else
 template <int kXs, int kGroups>
 inline void add_block(const Interleaved<blocks::TQ2_0>* const (&w)[kGroups], int64_t b, const int8_t* x, int64_t k,
                       const int16_t*, Ints (&sums)[kXs][kGroups][kParts]) {
@@ -55,6 +99,7 @@ inline void add_block(const Interleaved<blocks::TQ2_0>* const (&w)[kGroups], int
     for (auto& of_group : of_row)
       for (int half = 0; half < kHalves; ++half) of_group[2 * half + 1] = shift_right<2>(of_group[2 * half + 1]);
 }
+#endif
 
 // Products begin with the offset of 32: those of a group's four steps fit 16 bits with it, not without.
 template <int kXs, int kGroups>
@@ -69,7 +114,7 @@ inline void add_block(const Interleaved<blocks::Q6_K>* const (&w)[kGroups], int6
     }
     repeat<4>([&](int i) {
       for (int g = 0; g < kGroups; ++g) {
-        const auto& step = w[g][b].steps[4 * sixteen + i];
+        const auto& step = w[g][b].sixteens[sixteen].steps[i];
         const Bytes low[2] = {load_bytes(step.low[0]), load_bytes(step.low[1])}, high = load_bytes(step.high);
         const Bytes parts[kParts] = {either(bits<0, 15>(low[0]), bits<0, 48>(shift_bits_left<4>(high))),
                                      either(bits<4, 15>(low[0]), bits<0, 48>(shift_bits_left<2>(high))),
@@ -85,7 +130,7 @@ inline void add_block(const Interleaved<blocks::Q6_K>* const (&w)[kGroups], int6
       }
     });
     for (int g = 0; g < kGroups; ++g) {
-      const int8_t* from = w[g][b].scales[sixteen];
+      const int8_t* from = w[g][b].sixteens[sixteen].scales;
       const Shorts scales[kParts] = {twice_each<0>(from), twice_each<1>(from), twice_each<2>(from),
                                      twice_each<3>(from)};
       for (int q = 0; q < kXs; ++q)
@@ -138,10 +183,10 @@ void interleaved_dots(DType format, const Activations& x, int64_t row, int64_t r
   blocks::with_interleaved(format, [&](auto tag) {
     using Block = typename decltype(tag)::Plain;
     const auto* data = static_cast<const decltype(tag)*>(w);
-    if (rows == 1) return dots<Block, 1, 2>(x, row, data, n, out, stride);
+    if (rows == 1) return dots<Block, 1, kStreams>(x, row, data, n, out, stride);
     int64_t r = 0;
     for (; r + 2 <= rows; r += 2) dots<Block, 2, 1>(x, row + r, data, n, out + r * stride, stride);
-    if (r < rows) dots<Block, 1, 2>(x, row + r, data, n, out + r * stride, stride);
+    if (r < rows) dots<Block, 1, kStreams>(x, row + r, data, n, out + r * stride, stride);
   });
 }
 

@@ -16,8 +16,8 @@ struct Interleaved;
 template <>
 struct Interleaved<TQ2_0> {
   using Plain = TQ2_0;
-  f16 d[32];
   uint8_t steps[64][8][4];  // two bits a row, p = 0 lowest
+  f16 d[32];
 };
 static_assert(sizeof(Interleaved<TQ2_0>) == 32 * sizeof(TQ2_0));
 
@@ -28,9 +28,13 @@ struct Interleaved<Q6_K> {
     uint8_t low[2][8][4];  // low four bits: of p = 0 and 1, of p = 2 and 3
     uint8_t high[8][4];    // high two bits, p = 0 lowest
   };
+  // Of 16 elements. One stream of memory, in the order in which it is read: processors fetch no other ahead as well.
+  struct Sixteen {
+    int8_t scales[32];
+    Step steps[4];
+  };
+  Sixteen sixteens[16];
   f16 d[32];
-  int8_t scales[16][32];  // of a group of 16 elements
-  Step steps[64];
 };
 static_assert(sizeof(Interleaved<Q6_K>) == 32 * sizeof(Q6_K));
 
