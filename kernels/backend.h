@@ -55,6 +55,8 @@ class Backend {
   // except for what only the values tell (a token outside the table, boundaries that do not rise): the CPU finds that
   // while running, others at the next synchronize() or download().
   virtual void run(const Op& op) = 0;
+  // An operation that has run before with the same views: their shapes need not be checked again.
+  virtual void repeat(const Op& op) { run(op); }
   virtual void synchronize() = 0;
 
   // Calls fn, whose calls of run() are recorded and not executed. Each op has to have run once before, at these shapes.

@@ -164,8 +164,9 @@ void Program::record() {
 void Program::run_each() {
   for (const LabelledOp& labelled : ops_) {
     device_.set_label(labelled.label);
-    device_.run(labelled.op);
+    checked_ ? device_.repeat(labelled.op) : device_.run(labelled.op);
   }
+  checked_ = true;
   device_.set_label("");
 }
 

@@ -39,9 +39,9 @@ Buffer::~Buffer() {
 Device::Device(std::unique_ptr<Backend> backend) : backend_(std::move(backend)) {}
 Device::~Device() { trim(); }
 
-void Device::run(const Op& op) {
+void Device::run(const Op& op, bool again) {
   if (listener_ && !listener_->before(op, label())) return;
-  backend_->run(op);
+  again ? backend_->repeat(op) : backend_->run(op);
   if (listener_) listener_->after(op, label());
 }
 

@@ -54,7 +54,8 @@ class Device {
   Device(const Device&) = delete;
 
   Backend& backend() { return *backend_; }
-  void run(const Op& op);
+  void run(const Op& op) { run(op, false); }
+  void repeat(const Op& op) { run(op, true); }  // what has run before with the same views
 
   // Uninitialised memory, 64-byte aligned; Error("memory") over the budget, naming account, block and what to change, or when
   // the system has none.
@@ -108,6 +109,7 @@ class Device {
   };
 
  private:
+  void run(const Op& op, bool again);
   friend struct Buffer;
   void credit(const std::string& account, size_t bytes, bool held);
   void make_room(size_t bytes, const std::string& account, const std::string& what);

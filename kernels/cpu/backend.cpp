@@ -32,6 +32,9 @@ class CpuBackend : public Backend {
 
   void run(const Op& op) override {
     std::visit([](const auto& concrete) { check_shapes(concrete); }, op);
+    repeat(op);
+  }
+  void repeat(const Op& op) override {
     omp_set_num_threads(context_.threads);  // for oneDNN, and another backend may have set it since
     context_.scratch.reset();
     std::visit([this](const auto& concrete) { qeng::run(concrete, context_); }, op);

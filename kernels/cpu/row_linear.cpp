@@ -134,7 +134,7 @@ void run(const RowLinear& op, CpuContext& context) {
   if (std::all_of(op.w.begin(), op.w.end(), signs)) return;
   const int64_t rows = op.x.rows(), k = op.x.columns();
   const isa::Table& isa = *context.isa;
-  std::map<std::pair<int64_t, int>, isa::Activations> rounded;  // by what formats share
+  std::map<int, isa::Activations> rounded;  // by kind
   std::vector<const isa::Activations*> x(op.w.size());
   const float* wide = nullptr;
   int64_t panel_bytes = 0, widest = isa::kPanelRows, most = std::min(rows, kMostRowsOfFew);
@@ -147,9 +147,9 @@ void run(const RowLinear& op, CpuContext& context) {
       continue;
     }
     const DType plain = row_dtype(format);
-    const auto key = std::make_pair(int64_t{dtype_info(plain).elements}, isa.activation_planes(plain));
-    if (!rounded.count(key)) rounded[key] = round_rows(op.x, plain, context);
-    x[i] = &rounded[key];
+    const int kind = isa.activation_kind(plain);
+    if (!rounded.count(kind)) rounded[kind] = round_rows(op.x, plain, context);
+    x[i] = &rounded[kind];
     if (!is_few(format, rows)) panel_bytes = std::max(panel_bytes, isa.panel_bytes(format, k));
   }
   const std::vector<Piece> pieces = pieces_of(op, context.threads);

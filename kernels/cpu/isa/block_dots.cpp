@@ -6,13 +6,16 @@
 namespace qeng::isa::QENG_ISA {
 namespace {
 
-int activation_planes(DType format) {
-  int planes = 1;
-  with_dot_block(format, [&](auto block) { planes = Dot<decltype(block)>::kPlanes; });
-  return planes;
+int activation_kind(DType format) {
+  int kind = 0;
+  with_dot_block(format, [&](auto block) {
+    using D = Dot<decltype(block)>;
+    kind = (decltype(block)::kElements * 16 + D::kPlanes) * 2 + D::kScaled;
+  });
+  return kind;
 }
 
-template <int group, int planes>
+template <int group, int planes, bool scaled>
 void round_groups(const float* x, const Activations& to, int64_t row) {
   const int64_t groups = to.k / group;
   int8_t* codes = to.codes + row * to.k;
@@ -33,7 +36,7 @@ void round_groups(const float* x, const Activations& to, int64_t row) {
     for (int i = 0; i < group / 32; ++i) {
       const Ints fours = sum_of_bytes(load_bytes(codes + 32 * i));
       total = add(total, fours);
-      if constexpr (group == 256) {
+      if constexpr (scaled) {
         int16_t pairs[16];
         store_shorts(pairs, sums_of_pairs(load_bytes(codes + 32 * i)));
         const auto four = [&](int first) {
@@ -54,7 +57,7 @@ void round_groups(const float* x, const Activations& to, int64_t row) {
 void round_activations(DType format, const float* x, const Activations& to, int64_t row) {
   with_dot_block(format, [&](auto block) {
     using Block = decltype(block);
-    round_groups<Block::kElements, Dot<Block>::kPlanes>(x, to, row);
+    round_groups<Block::kElements, Dot<Block>::kPlanes, Dot<Block>::kScaled>(x, to, row);
   });
 }
 
@@ -181,7 +184,7 @@ void block_dots(DType format, const Activations& x, int64_t row, int64_t rows, c
 }  // namespace
 
 void fill_block_dots(Table& table) {
-  table.activation_planes = activation_planes;
+  table.activation_kind = activation_kind;
   table.round_activations = round_activations;
   table.block_dots = block_dots;
 }

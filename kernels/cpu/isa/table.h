@@ -28,12 +28,12 @@ struct SignTables;  // sign_tables.h
 // the caller's.
 struct Activations {
   int64_t rows = 0, k = 0, group = 0;
-  int8_t* codes = nullptr;      // [rows, k]; within a group in the order that activation_planes says
+  int8_t* codes = nullptr;      // [rows, k]; within a group in the order of Dot<Block>::kPlanes
   float* scales = nullptr;      // [rows, k / group]
   int32_t* sums = nullptr;      // [rows, k / group]: of a group's codes
-  int16_t* sums_16 = nullptr;   // [rows, k / 16], where group is 256: of 16 codes each, each 16 of them as Shorts of bytes.h
-  int16_t* sums_32 = nullptr;   // [rows, k / 32], where group is 256: of 32 codes each
-  int16_t* halves_16 = nullptr;  // [rows, k / 16, 2], where group is 256: of codes 0, 1, 4, 5 .. of 16, and of 2, 3, 6, 7 ..
+  int16_t* sums_16 = nullptr;   // [rows, k / 16], of formats whose groups have factors: of 16 codes each, each 16 of them as Shorts of bytes.h
+  int16_t* sums_32 = nullptr;   // [rows, k / 32], likewise: of 32 codes each
+  int16_t* halves_16 = nullptr;  // [rows, k / 16, 2], likewise: of codes 0, 1, 4, 5 .. of 16, and of 2, 3, 6, 7 ..
 };
 constexpr int64_t kPanelRows = 16;  // rows of a weight that a panel holds
 
@@ -82,8 +82,8 @@ struct Table {
                    int64_t k) = nullptr;
 
   // ---- RowLinear (block_dots.cpp, block_tiles.cpp): w is of a block format, k a multiple of its elements
-  // Formats of equal group and planes share activations.
-  int (*activation_planes)(DType format) = nullptr;
+  // Formats of one kind share activations.
+  int (*activation_kind)(DType format) = nullptr;
   void (*round_activations)(DType format, const float* x, const Activations& to, int64_t row) = nullptr;
   // out[r * stride + j] = <row row + r of x, w_j>, r < rows, j < n, where w is row 0. The same bits from each:
   // block_dots reads w as it is stored, interleaved_dots whole groups of interleaved rows, and a panel is repacked for
