@@ -94,6 +94,15 @@ void gather(const Matmul& op, int64_t first, int64_t depth, float* rows, float* 
   }
 }
 
+// The same part of a, early: its rows lie far apart, where the hardware does not fetch ahead.
+void ask_for(const Matmul& op, int64_t first, int64_t depth) {
+  if (op.trans_a) return;
+  const int64_t k = op.a.columns(), m_left = std::min(kSumRows, op.a.rows() - first);
+  for (int64_t r = 0; r < m_left; ++r)
+    for (int64_t i = depth; i < std::min(k, depth + kSumColumns); i += 16)
+      __builtin_prefetch(at(op.a, (first + r) * k + i));
+}
+
 }  // namespace
 
 void multiply_signs(const Matmul& op, CpuContext& context) {
@@ -131,6 +140,7 @@ void multiply_signs(const Matmul& op, CpuContext& context) {
       std::fill_n(sums, width * kSumRows, 0.0f);
       for (int64_t d = 0; d < depths; ++d) {
         gather(op, row, d * kSumColumns, rows, x, isa);
+        if (d + 1 < depths) ask_for(op, row, (d + 1) * kSumColumns);
         isa.sign_sum_tables(x, tables);
         isa.sign_sums(tables, picks + (d * columns + column) * kSumRuns, count, sums);
       }
