@@ -28,11 +28,13 @@ void sign_sums(const float* tables, const uint8_t* picks, int64_t n, float* sums
     Vec total[kVecs];
     for (int v = 0; v < kVecs; ++v) total[v] = load(sums + v * kWidth);
     for (int64_t part = 0; part < kSumRuns; part += 8) {
-      uint64_t eight;  // picks at once: there is a load less for each sum
+      uint64_t eight;
       __builtin_memcpy(&eight, picks + part, sizeof eight);
+      // Where an entry is one vector, eight picks are loaded together, as each would need as many loads as its entry.
+      const auto pick = [&](int64_t run) { return kVecs == 1 ? eight >> 8 * run & 255 : picks[part + run]; };
 #pragma GCC unroll 8
       for (int64_t run = 0; run < 8; ++run) {
-        const float* entry = tables + (part + run) * kTable + (eight >> 8 * run & 255);
+        const float* entry = tables + (part + run) * kTable + pick(run);
         for (int v = 0; v < kVecs; ++v) total[v] = total[v] + load(entry + v * kWidth);
       }
     }
