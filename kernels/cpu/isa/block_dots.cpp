@@ -84,7 +84,7 @@ inline void add_scaled_products(const Block& b, const int8_t* x, int64_t k, cons
     const Bytes w = Dot<Block>::template codes<i>(b);
     const Shorts factors = factors_of<i>(scales);
     for (int q = 0; q < kXs; ++q)
-      sums[q] = add(sums[q], widen(add_products(no_products(), w, load_bytes(x + q * k + 32 * i)), factors));
+      sums[q] = add_scaled(sums[q], w, load_bytes(x + q * k + 32 * i), factors);
     add_scaled_products<Block, kXs, i + 1>(b, x, k, scales, sums);
   }
 }

@@ -90,6 +90,10 @@ inline Ints widen(Products p) { return p; }
 inline Ints widen(Products p, Shorts factors) {  // pairs of equal factors
   return _mm256_mullo_epi32(p, _mm256_srai_epi32(factors, 16));
 }
+// sum + factors * (products of pairs): pairs of bytes fit 16 bits, as in Products of the others
+inline Ints add_scaled(Ints sum, Bytes unsigned_a, Bytes signed_b, Shorts factors) {
+  return _mm256_dpwssd_epi32(sum, _mm256_maddubs_epi16(unsigned_a, signed_b), factors);
+}
 #else
 inline Products add_products(Products p, Bytes unsigned_a, Bytes signed_b) {
   return _mm256_add_epi16(p, _mm256_maddubs_epi16(unsigned_a, signed_b));
@@ -99,6 +103,9 @@ inline Products products_of_pairs(const int16_t* pairs, int factor) {
 }
 inline Ints widen(Products p) { return _mm256_madd_epi16(p, _mm256_set1_epi16(1)); }
 inline Ints widen(Products p, Shorts factors) { return _mm256_madd_epi16(p, factors); }
+inline Ints add_scaled(Ints sum, Bytes unsigned_a, Bytes signed_b, Shorts factors) {
+  return _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(unsigned_a, signed_b), factors));
+}
 #endif
 // a, made before what the code does next: g++ else moves so many loads up that sums in a loop leave their registers.
 inline Products in_order(Products a) {

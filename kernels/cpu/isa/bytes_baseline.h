@@ -101,6 +101,10 @@ inline Ints widen(const Products& p) { return p; }
 inline Ints widen(const Products& p, const Shorts& factors) {
   return lanes<Ints>([&](int i) { return p.v[i] * factors.v[2 * i]; });
 }
+inline Ints add_scaled(const Ints& sum, const Bytes& unsigned_a, const Bytes& signed_b, const Shorts& factors) {
+  const Ints products = widen(add_products(no_products(), unsigned_a, signed_b), factors);
+  return lanes<Ints>([&](int i) { return sum.v[i] + products.v[i]; });
+}
 inline Products in_order(const Products& a) { return a; }
 inline Bytes size_of(const Bytes& a) {
   return lanes<Bytes>([&](int i) { return signed_byte(a, i) < 0 ? -signed_byte(a, i) : signed_byte(a, i); });
