@@ -115,7 +115,7 @@ void dots(const Activations& x, int64_t row, const Block* w, int64_t n, float* o
           for (int line = 0; line < kLines; ++line)
             prefetch(reinterpret_cast<const char*>(each + b) + kAhead + 64 * line);
       Ints dot[kXs][kRows], minimum[kXs][kRows];
-      const auto multiply_row = [&](int r) {
+      const auto multiply_row = [&](int r) __attribute__((always_inline)) {
         const Block& block = rows[r][b];
         if constexpr (D::kScaled) {
           const Shorts scales = D::scales(block);
