@@ -166,7 +166,7 @@ void Program::run_each() {
     device_.set_label(labelled.label);
     checked_ ? device_.repeat(labelled.op) : device_.run(labelled.op);
   }
-  checked_ = true;
+  if (!device_.listener()) checked_ = true;  // a listener may have kept operations from running
   device_.set_label("");
 }
 
