@@ -78,7 +78,8 @@ inline Bytes look_up(const uint64_t (&table)[2], Bytes a) { return _mm256_shuffl
 // ---- Products
 inline Products no_products() { return _mm256_setzero_si256(); }
 // products_of_pairs: in every lane, a factor times sums of the first two and of the last two of four elements, as
-// add_products adds them; modulo 2^16.
+// add_products adds them; modulo 2^16. add_scaled: sum plus factors, in pairs of equal ones, times products of bytes,
+// whose pairs fit 16 bits.
 #if defined(QENG_VNNI)
 inline Products add_products(Products p, Bytes unsigned_a, Bytes signed_b) {
   return _mm256_dpbusd_epi32(p, unsigned_a, signed_b);
@@ -90,7 +91,6 @@ inline Ints widen(Products p) { return p; }
 inline Ints widen(Products p, Shorts factors) {  // pairs of equal factors
   return _mm256_mullo_epi32(p, _mm256_srai_epi32(factors, 16));
 }
-// sum + factors * (products of pairs): pairs of bytes fit 16 bits, as in Products of the others
 inline Ints add_scaled(Ints sum, Bytes unsigned_a, Bytes signed_b, Shorts factors) {
   return _mm256_dpwssd_epi32(sum, _mm256_maddubs_epi16(unsigned_a, signed_b), factors);
 }

@@ -31,9 +31,10 @@ struct Activations {
   int8_t* codes = nullptr;      // [rows, k]; within a group in the order of Dot<Block>::kPlanes
   float* scales = nullptr;      // [rows, k / group]
   int32_t* sums = nullptr;      // [rows, k / group]: of a group's codes
-  int16_t* sums_16 = nullptr;   // [rows, k / 16], of formats whose groups have factors: of 16 codes each, each 16 of them as Shorts of bytes.h
-  int16_t* sums_32 = nullptr;   // [rows, k / 32], likewise: of 32 codes each
-  int16_t* halves_16 = nullptr;  // [rows, k / 16, 2], likewise: of codes 0, 1, 4, 5 .. of 16, and of 2, 3, 6, 7 ..
+  // Filled for formats whose groups have factors (Dot<Block>::kScaled):
+  int16_t* sums_16 = nullptr;    // [rows, k / 16]: of 16 codes each, each 16 of them as Shorts of bytes.h
+  int16_t* sums_32 = nullptr;    // [rows, k / 32]: of 32 codes each
+  int16_t* halves_16 = nullptr;  // [rows, k / 16, 2]: of codes 0, 1, 4, 5 .. of 16, and of 2, 3, 6, 7 ..
 };
 constexpr int64_t kPanelRows = 16;  // rows of a weight that a panel holds
 

@@ -28,7 +28,8 @@ struct Interleaved<Q6_K> {
     uint8_t low[2][8][4];  // low four bits: of p = 0 and 1, of p = 2 and 3
     uint8_t high[8][4];    // high two bits, p = 0 lowest
   };
-  // Of 16 elements. One stream of memory, in the order in which it is read: processors fetch no other ahead as well.
+  // Of 16 elements, with their scales, in the order in which it is read: scales elsewhere would be a second stream of
+  // memory, which processors do not fetch ahead.
   struct Sixteen {
     int8_t scales[32];
     Step steps[4];
