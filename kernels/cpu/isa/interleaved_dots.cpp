@@ -10,11 +10,12 @@ namespace {
 using blocks::Interleaved;
 constexpr int kParts = 4;         // of 8 rows: a vector's lanes
 constexpr int64_t kAhead = 1024;  // bytes of each group of rows to ask for early
-// Groups of rows together, for one row of x: where the products are what takes time, two share the codes of x.
+// Groups of rows together, for one row of x: two share its codes where the products are what takes time, or where so many
+// codes do not stay in the first level beside the weights that pass.
 #if defined(QENG_VNNI)
-constexpr int kStreams = 1;
+constexpr int64_t kOneStream = 4096;  // codes of a row up to which one stream is faster
 #else
-constexpr int kStreams = 2;
+constexpr int64_t kOneStream = 0;
 #endif
 
 // Sums of the codes of block b of kGroups groups of rows times those of kXs rows of x, which begin at x + q * k.
@@ -37,6 +38,7 @@ inline void add_block(const Interleaved<blocks::TQ2_0>* const (&w)[kGroups], int
         const Bytes codes = load_bytes(from);
         const Bytes parts[kParts] = {bits<0, 3>(codes), bits<0, 15>(codes), bits<0, 63>(codes), codes};
         if (set == 0) prefetch(from[0] + kAhead);
+        if (g == 0 && set == 0 && step % 16 == 0) __builtin_prefetch(x + 4 * step + 256);  // codes of x of the next block
         for (int q = 0; q < kXs; ++q) {
           const Bytes a = splat_four(x + q * k + 4 * (step + set));
           for (int p = 0; p < kParts; ++p) {
@@ -183,10 +185,11 @@ void interleaved_dots(DType format, const Activations& x, int64_t row, int64_t r
   blocks::with_interleaved(format, [&](auto tag) {
     using Block = typename decltype(tag)::Plain;
     const auto* data = static_cast<const decltype(tag)*>(w);
-    if (rows == 1) return dots<Block, 1, kStreams>(x, row, data, n, out, stride);
     int64_t r = 0;
     for (; r + 2 <= rows; r += 2) dots<Block, 2, 1>(x, row + r, data, n, out + r * stride, stride);
-    if (r < rows) dots<Block, 1, kStreams>(x, row + r, data, n, out + r * stride, stride);
+    if (r == rows) return;
+    const auto one = x.k <= kOneStream ? dots<Block, 1, 1> : dots<Block, 1, 2>;
+    one(x, row + r, data, n, out + r * stride, stride);
   });
 }
 
