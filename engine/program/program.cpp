@@ -135,8 +135,8 @@ void Program::give_memory(const std::vector<std::weak_ptr<Tensor>>& tensors) {
 }
 
 void Program::run() {
-  // Listeners see each operation. A device that records does so in the second run: the first one makes it ready.
-  if (runs_++ > 0 && !device_.listener()) {
+  // Listeners see each operation. A device that records does so when all of them have run once, which makes it ready.
+  if (checked_ && !device_.listener()) {
     if (!recording_) record();
     if (recording_) {
       recording_->replay();

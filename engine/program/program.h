@@ -41,7 +41,6 @@ class Program {
   std::vector<std::shared_ptr<Buffer>> kept_;
   std::shared_ptr<Buffer> arena_;
   size_t temporaries_ = 0;
-  int64_t runs_ = 0;
   bool checked_ = false;  // all of it has run to the end once: views do not change, so their shapes need no second check
   std::unique_ptr<Recording> recording_;
   std::map<std::shared_ptr<StreamedWeights>, StreamFigures> copies_;  // of weights, that a replay makes

@@ -1,6 +1,7 @@
 #include "engine/stream/slot_stream.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
 #include <map>
 
@@ -114,7 +115,13 @@ SlotStream::SlotStream(Device& device, std::vector<StreamUnit> units, size_t lim
   }
 }
 
-SlotStream::~SlotStream() { device_.backend().synchronize(); }
+SlotStream::~SlotStream() {
+  try {
+    device_.backend().synchronize();
+  } catch (const std::exception& error) {  // of what nobody waited for, or of a device that fails at everything by now
+    std::fprintf(stderr, "qeng: while streamed weights were let go: %s\n", error.what());
+  }
+}
 
 void SlotStream::use(int unit, Pass pass) {
   if (unit != kNoUnit && (unit < 0 || unit >= static_cast<int>(units_.size())))

@@ -45,6 +45,10 @@ expect 1 'Tensor:view: the tensor is not in host memory; use :table' "$qeng" -e 
 expect 1 'token 9 at position 1 is outside the table of 4 rows' "$qeng" -e \
   'q.device { device = "cuda" } print(q.embedding(q.zeros({ 4, 8 }), q.tensor({ 0, 9 }, "i32")):table()[1][1])'
 
+expect 0 'while streamed weights were let go: token 9 at position 1 is outside' "$qeng" -e '
+  q.device { device = "cuda" } local model = q.load("recipes/tiny", { weights = "stream", stream_keep = 0 })
+  q.embedding(q.zeros({ 4, 8 }), q.tensor({ 0, 9 }, "i32")) model = nil collectgarbage() collectgarbage()'
+expect 0 'goes on where its input is mended' timeout 120 "$qeng" tests/lua/program_test.lua cuda
 expect 0 'streamed to the device: the bits of a resident model' timeout 120 "$qeng" tests/lua/stream_device.lua cuda
 expect 0 'streamed by layer, recomputed: the bits' timeout 120 "$qeng" tests/lua/onebit_stream_test.lua cuda
 

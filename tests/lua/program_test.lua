@@ -1,0 +1,36 @@
+-- A captured program that fails, in its first run, where operations are checked, or in a later one, where a device replays them, goes
+-- on when what it read is mended.  qeng program_test.lua [DEVICE]
+local q = require "qeng"
+q.device { device = arg[1] or "cpu" }
+
+local weights = q.tensor({ 1, 2, 3, 4, 5, 6, 7, 8 }, "f32"):reshape { 4, 2 }
+local tokens = q.tensor({ 3 }, "i32")
+local program, rows = q.capture(q.no_grad, function() return q.linear(q.embedding(weights, tokens), weights) end)
+
+-- What program:run() makes of a token.
+local function run(token)
+  tokens:set { token }
+  program:run()
+  return rows:table()[1]
+end
+local function expect(token)
+  local row = run(token)
+  for i = 1, 4 do
+    local wanted = (2 * token + 1) * (2 * i - 1) + (2 * token + 2) * 2 * i
+    assert(row[i] == wanted, ("token %d, column %d: %g, expected %g"):format(token, i, row[i], wanted))
+  end
+end
+local function refuse(token)
+  local fine, message = pcall(run, token)
+  assert(not fine and tostring(message):find("token " .. token, 1, true), tostring(message))
+end
+
+refuse(4)
+for _ = 1, 3 do
+  expect(2)
+  expect(0)
+  refuse(-1)
+  expect(3)
+end
+program:free()
+print "a captured program goes on where its input is mended"
