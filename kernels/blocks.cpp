@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/cpu/isa/table.h"
 #include "kernels/error.h"
 #include "kernels/math/blocks/with_block.h"
 
@@ -43,11 +44,7 @@ void decode_row(DType dtype, const void* row, int64_t first, int64_t count, floa
 
 void encode_row(DType dtype, const float* x, const float* importance, int64_t count, void* row) {
   check_block(dtype);
-  blocks::with_block(dtype, [&](auto tag) {
-    using Block = decltype(tag);
-    Block* out = static_cast<Block*>(row);
-    for (int64_t i = 0; i < count; i += Block::kElements) encode(x + i, importance ? importance + i : nullptr, *out++);
-  });
+  isa::best().encode(dtype, x, importance, count, row);
 }
 
 }  // namespace qeng

@@ -133,17 +133,20 @@ for _, type in ipairs { "q8_0", "q2_0", "int4" } do layer(type) end
 
 -- ---------------------------------------------------------------- trained on a GGUF file, served by the engine from the same file
 
--- Greedy tokens by whole forward passes.
+-- Greedy tokens by whole forward passes, and by how much each was the best.
 local function continue(model, ids, count)
-  local all = { unpack(ids) }
-  for _ = 1, count do
-    local logits, best = flat(model:logits(all):rows(#all - 1, 1)), 1
-    for i = 2, #logits do if logits[i] > logits[best] then best = i end end
-    all[#all + 1] = best - 1
+  local all, gaps = { unpack(ids) }, {}
+  for n = 1, count do
+    local logits, best, second = flat(model:logits(all):rows(#all - 1, 1)), 1, -math.huge
+    for i = 2, #logits do
+      if logits[i] > logits[best] then best, second = i, logits[best] elseif logits[i] > second then second = logits[i] end
+    end
+    all[#all + 1], gaps[n] = best - 1, logits[best] - second
   end
-  return { unpack(all, #ids + 1) }
+  return { unpack(all, #ids + 1) }, gaps
 end
 
+local tie = 0.02 -- between logits: the engine rounds activations to eight bits, which moves these by up to 0.01
 local function of(i) return math.ceil(i / 3) end  -- the document of request i
 
 local dir = os.tmpname()
@@ -169,15 +172,22 @@ for _, type in ipairs { "q4_k", "tq2_0" } do
     requests[i] = engine:submit { ids = documents[of(i)].tokens, max_tokens = 8, temperature = 0, stop_ids = {}, adapter = adapters[i % 3 + 1] }
   end
   engine:finish()
-  local bare, changed = q.load(path), 0
+  local bare, changed, same = q.load(path), 0, 0
   for i, request in ipairs(requests) do
-    local wanted = continue(i % 3 > 0 and trained or bare, documents[of(i)].tokens, 8)
-    assert(table.concat(request.output, " ") == table.concat(wanted, " "),
-      ("%s, request %d: served %s, expected %s"):format(type, i, table.concat(request.output, " "), table.concat(wanted, " ")))
+    local wanted, gaps = continue(i % 3 > 0 and trained or bare, documents[of(i)].tokens, 8)
+    for n = 1, 8 do
+      if request.output[n] ~= wanted[n] then
+        assert(gaps[n] < tie, ("%s, request %d: served %s, expected %s, by %g"):format(type, i, table.concat(request.output, " "),
+          table.concat(wanted, " "), gaps[n]))
+        break
+      end
+      same = same + 1
+    end
     local without = continue(bare, documents[of(i)].tokens, 8)
     if table.concat(without, " ") ~= table.concat(wanted, " ") then changed = changed + 1 end
   end
   assert(changed > 0, "the adapter changes nothing")
+  assert(same >= 60, ("%s: %d of 72 tokens are the forward pass's"):format(type, same))
   assert(engine:stats().used == 0)
   engine:close()
 end

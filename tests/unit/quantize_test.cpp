@@ -6,6 +6,7 @@
 
 #include "engine/formats/safetensors.h"
 #include "kernels/blocks.h"
+#include "kernels/cpu/isa/table.h"
 #include "tests/catch.h"
 
 using namespace qeng;
@@ -56,6 +57,32 @@ TEST_CASE("encoders err no more than llama.cpp's, with and without importance") 
       const std::vector<float> y = decoded(dtype, encoded(dtype, x, weights, 1024), x.size());
       INFO(each.name << (weighted ? " with importance" : ""));
       CHECK(weighted_rmse(x, y, weights, 1024) <= 1.01 * limits[weighted]);
+    }
+  }
+}
+
+TEST_CASE("every instruction set writes the same blocks") {
+  std::mt19937 random(5);
+  std::normal_distribution<float> normal(0, 0.02f);
+  std::vector<float> x(4096), importance(x.size());
+  for (float& value : x) value = normal(random);
+  for (float& value : importance) value = std::fabs(normal(random));
+  std::fill(x.begin() + 256, x.begin() + 512, 0.0f);
+  for (size_t i = 512; i < 1024; i += 37) x[i] = i % 2 ? 65504.0f : -1e-30f;
+  std::fill(importance.begin() + 1024, importance.begin() + 1300, 0.0f);
+  for (int type = 0; type < kRowDTypes; ++type) {
+    const DType dtype = static_cast<DType>(type);
+    if (!is_block(dtype)) continue;
+    for (const float* weights : {static_cast<const float*>(nullptr), static_cast<const float*>(importance.data())}) {
+      const std::vector<uint16_t> best = encoded(dtype, x, weights, 4096);
+      for (const char* name : {"baseline", "avx2", "avx512", "avx512vnni"}) {
+        const isa::Table* table = isa::find(name);
+        if (!table) continue;
+        INFO(dtype_name(dtype) << ", " << name << (weights ? ", with importance" : ""));
+        std::vector<uint16_t> out(best.size());
+        table->encode(dtype, x.data(), weights, 4096, out.data());
+        CHECK(out == best);
+      }
     }
   }
 }

@@ -11,6 +11,7 @@ void fill_attention_grad(Table& table);
 void fill_bits(Table& table);
 void fill_block_decode(Table& table);
 void fill_block_dots(Table& table);
+void fill_block_encode(Table& table);
 void fill_block_tiles(Table& table);
 void fill_dropout(Table& table);
 void fill_elementwise(Table& table);
@@ -33,6 +34,7 @@ void fill(Table& table) {
   fill_bits(table);
   fill_block_decode(table);
   fill_block_dots(table);
+  fill_block_encode(table);
   fill_block_tiles(table);
   fill_dropout(table);
   fill_elementwise(table);

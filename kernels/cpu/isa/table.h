@@ -55,6 +55,8 @@ struct Table {
   // ---- stored dtypes (block_decode.cpp): out[i] = element first + i of the row, i < count. dtype: float, f16 or a block
   // format; the values are those of decode_row (kernels/blocks.h).
   void (*decode)(DType dtype, const void* row, int64_t first, int64_t count, float* out) = nullptr;
+  // encode_row (block_encode.cpp), the same bytes with any instruction set.
+  void (*encode)(DType dtype, const float* x, const float* importance, int64_t count, void* row) = nullptr;
 
   // ---- bits (bits.cpp): how many are set of a, or of a xor b where b is not null
   int64_t (*count_bits)(const void* a, const void* b, int64_t bytes) = nullptr;

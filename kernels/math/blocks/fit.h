@@ -4,15 +4,36 @@
 // of a row of scales near (range of x) / (range of q), with codes rounded by each, and alternates from there. Scales of
 // groups are codes themselves: `super_...` fits a block of groups so, with d and dmin rounded to halves. On the host
 // only. (The idea of a row of starting scales is that of llama.cpp's make_qx_quants and make_qkx2_quants.)
+//
+// F is float, for one group, or Lanes, for eight groups side by side, each of which gets what it would get alone.
 #pragma once
 #include "kernels/math/blocks/block.h"
 
+// Of vectors wider than the registers, whose calls are all within a file. To the end of it, where templates are made.
+#pragma GCC diagnostic ignored "-Wpsabi"
+
 namespace qeng::blocks {
 
-// To the nearest integer, halves to even, for |x| < 2^22; some integer for any other, NaN too.
+constexpr int kLanes = 8;
+using Lanes __attribute__((vector_size(kLanes * sizeof(float)))) = float;
+
+// To the nearest integer, halves to even, for |x| < 2^22.
 static inline int nearest(float x) { return static_cast<int>(bits_of(x + 12582912.0f) & 0x7fffffu) - 0x400000; }
 static inline int clamped(int q, int low, int high) { return q < low ? low : q > high ? high : q; }
 static inline float magnitude(float x) { return x < 0 ? -x : x; }
+
+// The same in floats; `low` for a NaN.
+template <class F>
+static inline F nearest_between(F x, float low, float high) {
+  const F q = (x + 12582912.0f) - 12582912.0f, least = F{} + low, most = F{} + high;
+  const F raised = q > least ? q : least;
+  return raised < most ? raised : most;
+}
+// inverse_of() of each.
+template <class F>
+static inline F inverses(F s) {
+  return (s > 1e-30f) | (s < -1e-30f) ? 1.0f / s : F{};
+}
 
 // u = importance * sqrt(mean(x^2) + x^2): of two weights with equal importance the larger error may be in the smaller.
 static inline void error_weights(int n, const float* x, const float* importance, float* u) {
@@ -24,97 +45,96 @@ static inline void error_weights(int n, const float* x, const float* importance,
 
 // ---------------------------------------------------------------- one scale
 
-// The codes of x by a scale (all 0 if it is 0), and the weighted error they leave.
-static inline float round_codes(int n, const float* x, const float* u, float s, float m, int low, int high,
-                                int8_t* codes) {
-  const float inverse = inverse_of(s);
-  float error = 0;
+// The codes of x by a scale (`low` or 0 if it is 0), and the weighted error they leave.
+template <class F>
+static inline F round_codes(int n, const F* x, const F* u, F s, F m, float low, float high, F* codes) {
+  const F inverse = inverses(s);
+  F error{};
   for (int k = 0; k < n; ++k) {
-    const int q = clamped(nearest((x[k] + m) * inverse), low, high);
-    codes[k] = static_cast<int8_t>(q);
-    const float rest = s * static_cast<float>(q) - m - x[k];
+    codes[k] = nearest_between((x[k] + m) * inverse, low, high);
+    const F rest = s * codes[k] - m - x[k];
     error += u[k] * rest * rest;
   }
   return error;
 }
 
 // The best scale for codes; 0 if they are all 0.
-static inline float best_scale(int n, const float* x, const float* u, const int8_t* codes) {
-  float xq = 0, qq = 0;
-  for (int k = 0; k < n; ++k) {
-    const float q = static_cast<float>(codes[k]);
-    xq += u[k] * x[k] * q, qq += u[k] * q * q;
-  }
-  return qq > 0 ? xq / qq : 0.0f;
+template <class F>
+static inline F best_scale(int n, const F* x, const F* u, const F* codes) {
+  F xq{}, qq{};
+  for (int k = 0; k < n; ++k) xq += u[k] * x[k] * codes[k], qq += u[k] * codes[k] * codes[k];
+  return qq > 0.0f ? xq / qq : F{};
 }
 
 constexpr int kRounds = 3;  // of alternating: later ones change the error by less than 0.1 %
 
 // s of x ~ s q. `low` is the longer side: the largest |x| gets about that code, and s its sign.
-static inline float fit_scale(int n, const float* x, const float* u, int low, int high) {
-  float extreme = 0;
-  for (int k = 0; k < n; ++k)
-    if (magnitude(x[k]) > magnitude(extreme)) extreme = x[k];
-  if (extreme == 0) return 0;
-  int8_t codes[32];
-  float best = extreme / static_cast<float>(low), least = round_codes(n, x, u, best, 0, low, high, codes);
-  const auto consider = [&](float s) {
-    const float error = round_codes(n, x, u, s, 0, low, high, codes);
-    if (error < least) least = error, best = s;
-    return error;
+template <class F>
+static inline F fit_scale(int n, const F* x, const F* u, float low, float high) {
+  F extreme{}, size{};
+  for (int k = 0; k < n; ++k) {
+    const F one = x[k] < 0.0f ? -x[k] : x[k];
+    extreme = one > size ? x[k] : extreme, size = one > size ? one : size;
+  }
+  F codes[32], best = extreme / low, least = round_codes(n, x, u, best, F{}, low, high, codes);
+  const auto consider = [&](F s) {
+    const F error = round_codes(n, x, u, s, F{}, low, high, codes);
+    best = error < least ? s : best, least = error < least ? error : least;
   };
   for (int t = -9; t <= 9; ++t) {
-    round_codes(n, x, u, extreme / (static_cast<float>(low) + 0.1f * static_cast<float>(t)), 0, low, high, codes);
+    round_codes(n, x, u, extreme / (low + 0.1f * static_cast<float>(t)), F{}, low, high, codes);
     consider(best_scale(n, x, u, codes));
   }
   for (int round = 0; round < kRounds; ++round) {
-    round_codes(n, x, u, best, 0, low, high, codes);
+    round_codes(n, x, u, best, F{}, low, high, codes);
     consider(best_scale(n, x, u, codes));
   }
-  return best;
+  return size > 0.0f ? best : F{};
 }
 
+template <class F>
 struct ScaleMin {
-  float s, m;
+  F s, m;
 };
 
 // The best scale and minimum for codes; m is held at 0 where it would be negative, s at 0.
-static inline ScaleMin best_scale_min(int n, const float* x, const float* u, const int8_t* codes) {
-  float w = 0, wx = 0, q1 = 0, q2 = 0, xq = 0;
+template <class F>
+static inline ScaleMin<F> best_scale_min(int n, const F* x, const F* u, const F* codes) {
+  F w{}, wx{}, q1{}, q2{}, xq{};
   for (int k = 0; k < n; ++k) {
-    const float q = static_cast<float>(codes[k]);
+    const F q = codes[k];
     w += u[k], wx += u[k] * x[k], q1 += u[k] * q, q2 += u[k] * q * q, xq += u[k] * x[k] * q;
   }
-  const float determinant = w * q2 - q1 * q1;
-  if (determinant > 0) {
-    const ScaleMin best{(w * xq - wx * q1) / determinant, (q1 * xq - q2 * wx) / determinant};
-    if (best.m >= 0) return best.s > 0 ? best : ScaleMin{0, best.m};
-  }
-  return {q2 > 0 && xq > 0 ? xq / q2 : 0.0f, 0};
+  const F determinant = w * q2 - q1 * q1, zero{};
+  const F s = (w * xq - wx * q1) / determinant, m = (q1 * xq - q2 * wx) / determinant;
+  const F alone = (q2 > 0.0f) & (xq > 0.0f) ? xq / q2 : zero;
+  const auto both = (determinant > 0.0f) & (m >= 0.0f);
+  return {both ? (s > 0.0f ? s : zero) : alone, both ? m : zero};
 }
 
 // s and m of x ~ s q - m.
-static inline ScaleMin fit_scale_min(int n, const float* x, const float* u, int high) {
-  float low = 0, top = x[0];
+template <class F>
+static inline ScaleMin<F> fit_scale_min(int n, const F* x, const F* u, float high) {
+  F low{}, top = x[0];
   for (int k = 0; k < n; ++k) low = x[k] < low ? x[k] : low, top = x[k] > top ? x[k] : top;
-  if (top <= low) return {0, -low};
-  int8_t codes[32];
-  ScaleMin best{(top - low) / static_cast<float>(high), -low};
-  float least = round_codes(n, x, u, best.s, best.m, 0, high, codes);
-  const auto consider = [&](ScaleMin each) {
-    const float error = round_codes(n, x, u, each.s, each.m, 0, high, codes);
-    if (error < least) least = error, best = each;
+  F codes[32];
+  ScaleMin<F> best{(top - low) / high, -low};
+  F least = round_codes(n, x, u, best.s, best.m, 0, high, codes);
+  const auto consider = [&](const ScaleMin<F>& each) {
+    const F error = round_codes(n, x, u, each.s, each.m, 0, high, codes);
+    const auto better = error < least;
+    best = {better ? each.s : best.s, better ? each.m : best.m}, least = better ? error : least;
   };
   const float step = high < 8 ? 0.05f : 0.1f;  // with few codes each place of the scale counts
   for (float t = -1; t <= 1.0f; t += step) {
-    round_codes(n, x, u, (top - low) / (static_cast<float>(high) + t), -low, 0, high, codes);
+    round_codes(n, x, u, (top - low) / (high + t), -low, 0, high, codes);
     consider(best_scale_min(n, x, u, codes));
   }
   for (int round = 0; round < kRounds; ++round) {
     round_codes(n, x, u, best.s, best.m, 0, high, codes);
     consider(best_scale_min(n, x, u, codes));
   }
-  return best;
+  return {top <= low ? F{} : best.s, top <= low ? -low : best.m};
 }
 
 // ---------------------------------------------------------------- a block of groups
@@ -128,87 +148,120 @@ struct Super {
   int8_t codes[256];
 };
 
+// The weights of a block and what their errors weigh, eight groups side by side, and what becomes of them.
+template <int n>
+struct Groups {
+  struct Set {
+    Lanes x[n], u[n], codes[n], s, m;
+  } sets[256 / n / kLanes];
+};
+template <int n>
+static inline void put_side_by_side(const float* x, const float* importance, Groups<n>& block) {
+  float u[256];
+  error_weights(256, x, importance, u);
+  for (int g = 0; g < 256 / n; ++g)
+    for (int k = 0; k < n; ++k) {
+      auto& set = block.sets[g / kLanes];
+      set.x[k][g % kLanes] = x[g * n + k], set.u[k][g % kLanes] = u[g * n + k];
+    }
+}
+template <int n>
+static inline void put_in_order(const Groups<n>& block, Super<n>& out) {
+  for (int g = 0; g < 256 / n; ++g) {
+    const auto& set = block.sets[g / kLanes];
+    out.scales[g] = static_cast<int>(set.s[g % kLanes]), out.mins[g] = static_cast<int>(set.m[g % kLanes]);
+    for (int k = 0; k < n; ++k) out.codes[g * n + k] = static_cast<int8_t>(set.codes[k][g % kLanes]);
+  }
+}
+static inline float sum(Lanes values) {
+  float all = 0;
+  for (int i = 0; i < kLanes; ++i) all += values[i];
+  return all;
+}
+
 // Symmetric: scales in [scale_low, scale_high] where the first is the longer side, codes in [low, high].
 template <int n>
-static inline void super_scales(const float* x, const float* importance, int scale_low, int scale_high, int low,
-                                int high, Super<n>& out) {
-  constexpr int kGroups = Super<n>::kGroups;
-  float u[256], s[kGroups], extreme = 0;
-  error_weights(256, x, importance, u);
-  for (int g = 0; g < kGroups; ++g) {
-    s[g] = fit_scale(n, x + g * n, u + g * n, low, high);
-    if (magnitude(s[g]) > magnitude(extreme)) extreme = s[g];
+static inline void super_scales(const float* x, const float* importance, float scale_low, float scale_high, float low,
+                                float high, Super<n>& out) {
+  Groups<n> block;
+  put_side_by_side(x, importance, block);
+  float extreme = 0;
+  for (auto& set : block.sets) {
+    set.s = fit_scale(n, set.x, set.u, low, high), set.m = Lanes{};
+    for (int i = 0; i < kLanes; ++i)
+      if (magnitude(set.s[i]) > magnitude(extreme)) extreme = set.s[i];
   }
-  float d = extreme / static_cast<float>(scale_low);
-  const float inverse = inverse_of(d);
-  for (int g = 0; g < kGroups; ++g) out.scales[g] = clamped(nearest(s[g] * inverse), scale_low, scale_high);
+  float d = extreme / scale_low;
+  for (auto& set : block.sets) set.s = nearest_between(set.s * inverse_of(d), scale_low, scale_high);
   for (int round = 0;; ++round) {
     d = to_f32(out.d = to_f16(d));
     float xq = 0, qq = 0;  // of d, all groups together
-    for (int g = 0; g < kGroups; ++g) {
-      const float *xs = x + g * n, *us = u + g * n;
-      int8_t* codes = out.codes + g * n;
-      int best = out.scales[g];
-      float least = round_codes(n, xs, us, d * static_cast<float>(best), 0, low, high, codes);
-      for (int each = out.scales[g] - 1; each <= out.scales[g] + 1; each += 2) {
-        if (each < scale_low || each > scale_high) continue;
-        const float error = round_codes(n, xs, us, d * static_cast<float>(each), 0, low, high, codes);
-        if (error < least) least = error, best = each;
+    for (auto& set : block.sets) {
+      const auto error_by = [&](Lanes s) { return round_codes(n, set.x, set.u, d * s, Lanes{}, low, high, set.codes); };
+      Lanes best = set.s, least = error_by(best), products{}, squares{};
+      for (int step = -1; step <= 1; step += 2) {
+        const Lanes each = set.s + static_cast<float>(step), error = error_by(each);
+        const auto better = (each >= scale_low) & (each <= scale_high) & (error < least);
+        best = better ? each : best, least = better ? error : least;
       }
-      out.scales[g] = best;
-      round_codes(n, xs, us, d * static_cast<float>(best), 0, low, high, codes);
+      error_by(set.s = best);
       for (int k = 0; k < n; ++k) {
-        const float q = static_cast<float>(best * codes[k]);
-        xq += us[k] * xs[k] * q, qq += us[k] * q * q;
+        const Lanes q = best * set.codes[k];
+        products += set.u[k] * set.x[k] * q, squares += set.u[k] * q * q;
       }
+      xq += sum(products), qq += sum(squares);
     }
-    if (round == kRounds || qq <= 0) return;
+    if (round == kRounds || !(qq > 0)) return put_in_order(block, out);
     d = xq / qq;
   }
 }
 
 // With minimums: scales and mins in [0, most], codes in [0, high].
 template <int n>
-static inline void super_scales_mins(const float* x, const float* importance, int most, int high, Super<n>& out) {
-  constexpr int kGroups = Super<n>::kGroups;
-  float u[256], top_s = 0, top_m = 0;
-  ScaleMin fits[kGroups];
-  error_weights(256, x, importance, u);
-  for (int g = 0; g < kGroups; ++g) {
-    fits[g] = fit_scale_min(n, x + g * n, u + g * n, high);
-    top_s = fits[g].s > top_s ? fits[g].s : top_s, top_m = fits[g].m > top_m ? fits[g].m : top_m;
+static inline void super_scales_mins(const float* x, const float* importance, float most, float high,
+                                     Super<n>& out) {
+  Groups<n> block;
+  put_side_by_side(x, importance, block);
+  float top_s = 0, top_m = 0;
+  for (auto& set : block.sets) {
+    const ScaleMin<Lanes> fit = fit_scale_min(n, set.x, set.u, high);
+    set.s = fit.s, set.m = fit.m;
+    for (int i = 0; i < kLanes; ++i)
+      top_s = fit.s[i] > top_s ? fit.s[i] : top_s, top_m = fit.m[i] > top_m ? fit.m[i] : top_m;
   }
-  float d = top_s / static_cast<float>(most), dmin = top_m / static_cast<float>(most);
-  for (int g = 0; g < kGroups; ++g) {
-    out.scales[g] = d > 0 ? clamped(nearest(fits[g].s / d), 0, most) : 0;
-    out.mins[g] = dmin > 0 ? clamped(nearest(fits[g].m / dmin), 0, most) : 0;
+  float d = top_s / most, dmin = top_m / most;
+  for (auto& set : block.sets) {
+    set.s = d > 0 ? nearest_between(set.s / d, 0, most) : Lanes{};
+    set.m = dmin > 0 ? nearest_between(set.m / dmin, 0, most) : Lanes{};
   }
   for (int round = 0;; ++round) {
     d = to_f32(out.d = to_f16(d)), dmin = to_f32(out.dmin = to_f16(dmin));
-    float aa = 0, ab = 0, bb = 0, ax = 0, bx = 0;  // x ~ d a - dmin b with a = s_g q, b = m_g, all groups together
-    for (int g = 0; g < kGroups; ++g) {
-      const float *xs = x + g * n, *us = u + g * n;
-      int8_t* codes = out.codes + g * n;
-      const int s0 = out.scales[g], m0 = out.mins[g];
-      float least = -1;
-      for (int s = s0 - 1; s <= s0 + 1; ++s)
-        for (int m = m0 - 1; m <= m0 + 1; ++m) {
-          if (s < 0 || s > most || m < 0 || m > most) continue;
-          const float error =
-              round_codes(n, xs, us, d * static_cast<float>(s), dmin * static_cast<float>(m), 0, high, codes);
-          if (least < 0 || error < least) least = error, out.scales[g] = s, out.mins[g] = m;
+    float aa = 0, ab = 0, bb = 0, ax = 0, bx = 0;  // w ~ d a - dmin b with a = s_g q, b = m_g, all groups together
+    for (auto& set : block.sets) {
+      const auto error_by = [&](Lanes s, Lanes m) {
+        return round_codes(n, set.x, set.u, d * s, dmin * m, 0, high, set.codes);
+      };
+      Lanes best_s = set.s, best_m = set.m, least = Lanes{} - 1.0f;
+      for (int s_step = -1; s_step <= 1; ++s_step)
+        for (int m_step = -1; m_step <= 1; ++m_step) {
+          const Lanes s = set.s + static_cast<float>(s_step), m = set.m + static_cast<float>(m_step);
+          const Lanes error = error_by(s, m);
+          const auto inside = (s >= 0.0f) & (s <= most) & (m >= 0.0f) & (m <= most);
+          const auto better = inside & ((least < 0.0f) | (error < least));
+          best_s = better ? s : best_s, best_m = better ? m : best_m, least = better ? error : least;
         }
-      const float s = static_cast<float>(out.scales[g]), m = static_cast<float>(out.mins[g]);
-      round_codes(n, xs, us, d * s, dmin * m, 0, high, codes);
+      error_by(set.s = best_s, set.m = best_m);
+      Lanes of_aa{}, of_ab{}, of_bb{}, of_ax{}, of_bx{};
       for (int k = 0; k < n; ++k) {
-        const float a = s * static_cast<float>(codes[k]);
-        aa += us[k] * a * a, ab += us[k] * a * m, bb += us[k] * m * m, ax += us[k] * a * xs[k], bx += us[k] * m * xs[k];
+        const Lanes a = best_s * set.codes[k], u = set.u[k], w = set.x[k];
+        of_aa += u * a * a, of_ab += u * a * best_m, of_bb += u * best_m * best_m, of_ax += u * a * w, of_bx += u * best_m * w;
       }
+      aa += sum(of_aa), ab += sum(of_ab), bb += sum(of_bb), ax += sum(of_ax), bx += sum(of_bx);
     }
     const float determinant = aa * bb - ab * ab;
-    if (round == kRounds || determinant <= 0) return;
+    if (round == kRounds || !(determinant > 0)) return put_in_order(block, out);
     const float better = (ax * bb - ab * bx) / determinant, better_min = (ab * ax - aa * bx) / determinant;
-    if (better <= 0 || better_min < 0) return;
+    if (better <= 0 || better_min < 0) return put_in_order(block, out);
     d = better, dmin = better_min;
   }
 }

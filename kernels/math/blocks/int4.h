@@ -31,12 +31,13 @@ static inline void encode(const float* x, const float* importance, Int4& b) {
     if (s == 0) continue;
     const int around = nearest(-low / s);
     for (int zero = clamped(around - 1, 0, 15); zero <= clamped(around + 1, 0, 15); ++zero) {
-      int8_t codes[32];
-      const float error = round_codes(32, x, u, s, 0, -zero, 15 - zero, codes);
+      float codes[32];
+      const float least_code = static_cast<float>(-zero);
+      const float error = round_codes(32, x, u, s, 0.0f, least_code, least_code + 15, codes);
       if (least >= 0 && !(error < least)) continue;
       least = error, b.d = d, b.zero = static_cast<uint8_t>(zero);
       uint8_t stored[32];
-      for (int k = 0; k < 32; ++k) stored[k] = static_cast<uint8_t>(codes[k] + zero);
+      for (int k = 0; k < 32; ++k) stored[k] = static_cast<uint8_t>(static_cast<int>(codes[k]) + zero);
       put_nibbles(stored, b.qs);
     }
   }

@@ -44,7 +44,7 @@ static inline f16 encode_symmetric(const float* x, const float* importance, int 
   if (importance) {
     float u[32];
     error_weights(32, x, importance, u);
-    d = to_f32(to_f16(fit_scale(32, x, u, -half, half - 1)));
+    d = to_f32(to_f16(fit_scale(32, x, u, static_cast<float>(-half), static_cast<float>(half - 1))));
   } else {
     d = extreme_of(32, x) / static_cast<float>(-half);
   }
@@ -64,7 +64,7 @@ static inline void encode_with_min(const float* x, const float* importance, int 
   if (importance) {
     float u[32];
     error_weights(32, x, importance, u);
-    const ScaleMin fit = fit_scale_min(32, x, u, high);
+    const ScaleMin<float> fit = fit_scale_min(32, x, u, static_cast<float>(high));
     s = to_f32(to_f16(fit.s)), low = to_f32(to_f16(-fit.m));
   }
   d = to_f16(s), m = to_f16(low);
