@@ -56,6 +56,8 @@ static inline f16 encode_symmetric(const float* x, const float* importance, int 
   return to_f16(d);
 }
 
+constexpr float kMostHalf = 65504;
+
 // Codes 0 .. high of x ~ d q + m. Without importance from the least to the largest weight.
 static inline void encode_with_min(const float* x, const float* importance, int high, f16& d, f16& m, uint8_t* codes) {
   float low = x[0], top = x[0];
@@ -65,7 +67,8 @@ static inline void encode_with_min(const float* x, const float* importance, int 
     float u[32];
     error_weights(32, x, importance, u);
     const ScaleMin<float> fit = fit_scale_min(32, x, u, static_cast<float>(high));
-    s = to_f32(to_f16(fit.s)), low = to_f32(to_f16(-fit.m));
+    const auto held = [](float value) { return value < kMostHalf ? value : kMostHalf; };  // few codes may want more
+    s = to_f32(to_f16(held(fit.s))), low = to_f32(to_f16(-held(fit.m)));
   }
   d = to_f16(s), m = to_f16(low);
   const float inverse = inverse_of(s);

@@ -55,17 +55,30 @@ static inline int nearest_fp4(float v) {
   return v < 0 && q > 0 ? q + 8 : q;
 }
 
+// iq4_value(nearest_iq4()) of each.
+static inline Lanes nearest_iq4_values(Lanes v) {
+  Lanes nearest = Lanes{} + static_cast<float>(iq4_value(0));
+  for (int q = 1; q < 16; ++q) {
+    const float value = static_cast<float>(iq4_value(q)), between = 0.5f * static_cast<float>(iq4_value(q - 1) + iq4_value(q));
+    nearest = v > between ? Lanes{} + value : nearest;
+  }
+  return nearest;
+}
+
 static inline void encode(const float* x, const float* importance, IQ4_NL& b) {
   const float extreme = extreme_of(32, x);
   float u[32], d = 0, most = -1;
   error_weights(32, x, importance, u);
+  Lanes xs[32 / kLanes], us[32 / kLanes];
+  for (int k = 0; k < 32; ++k) xs[k / kLanes][k % kLanes] = x[k], us[k / kLanes][k % kLanes] = u[k];
   // The best d for the codes of an inverse scale, if that beats what is known.
   const auto improve = [&](float inverse) {
-    float xv = 0, vv = 0;
-    for (int k = 0; k < 32; ++k) {
-      const float v = static_cast<float>(iq4_value(nearest_iq4(x[k] * inverse)));
-      xv += u[k] * x[k] * v, vv += u[k] * v * v;
+    Lanes of_xv{}, of_vv{};
+    for (int i = 0; i < 32 / kLanes; ++i) {
+      const Lanes v = nearest_iq4_values(xs[i] * inverse);
+      of_xv += us[i] * xs[i] * v, of_vv += us[i] * v * v;
     }
+    const float xv = sum(of_xv), vv = sum(of_vv);
     if (vv > 0 && xv * xv > most * vv) most = xv * xv / vv, d = xv / vv;
   };
   for (int t = -7; t <= 7 && extreme != 0; ++t)
