@@ -1,5 +1,6 @@
-// Rows of stored dtypes from and to f32, on the host: element by element, for what must be exact rather than fast
-// (kernels/cpu has the fast decoder). Formats: kernels/math/blocks.
+// Rows of stored dtypes from and to f32, on the host. Decoding goes element by element, for what must be exact rather
+// than fast (kernels/cpu has the fast decoder); encoding by kernels/cpu/isa, the same bytes with any instruction set.
+// Formats: kernels/math/blocks.
 #pragma once
 #include "kernels/view.h"
 

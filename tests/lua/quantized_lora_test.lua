@@ -146,7 +146,9 @@ local function continue(model, ids, count)
   return { unpack(all, #ids + 1) }, gaps
 end
 
-local tie = 0.02 -- between logits: the engine rounds activations to eight bits, which moves these by up to 0.01
+-- Between the two best logits. The engine rounds activations to eight bits, which changes the difference of two of these logits by up to
+-- 0.026 (q4_k) and 0.031 (tq2_0).
+local tie = 0.02
 local function of(i) return math.ceil(i / 3) end  -- the document of request i
 
 local dir = os.tmpname()
@@ -172,22 +174,22 @@ for _, type in ipairs { "q4_k", "tq2_0" } do
     requests[i] = engine:submit { ids = documents[of(i)].tokens, max_tokens = 8, temperature = 0, stop_ids = {}, adapter = adapters[i % 3 + 1] }
   end
   engine:finish()
-  local bare, changed, same = q.load(path), 0, 0
+  local bare, changed, parted = q.load(path), 0, 0
   for i, request in ipairs(requests) do
     local wanted, gaps = continue(i % 3 > 0 and trained or bare, documents[of(i)].tokens, 8)
     for n = 1, 8 do
       if request.output[n] ~= wanted[n] then
         assert(gaps[n] < tie, ("%s, request %d: served %s, expected %s, by %g"):format(type, i, table.concat(request.output, " "),
           table.concat(wanted, " "), gaps[n]))
+        parted = parted + 1
         break
       end
-      same = same + 1
     end
     local without = continue(bare, documents[of(i)].tokens, 8)
     if table.concat(without, " ") ~= table.concat(wanted, " ") then changed = changed + 1 end
   end
   assert(changed > 0, "the adapter changes nothing")
-  assert(same >= 60, ("%s: %d of 72 tokens are the forward pass's"):format(type, same))
+  assert(parted <= 1, ("%s: %d of 9 requests part from the forward pass, at ties"):format(type, parted))
   assert(engine:stats().used == 0)
   engine:close()
 end
