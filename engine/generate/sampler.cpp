@@ -221,7 +221,7 @@ int32_t TokenSampler::next(const View& logits, const TokenMask* mask) {
     fail("value", "sampler: no logit ", mask ? "of a token that may come " : "", "is finite",
          mask && mask->count() == 0 ? "; the mask allows no token" : "");
   }
-  if (options_.temperature == 0) return best;
+  if (1 / options_.temperature > std::numeric_limits<float>::max()) return best;  // as 0: weights would be 0 * inf
   // Each filter leaves the candidates in the order of their ids.
   if (options_.top_k > 0 && static_cast<size_t>(options_.top_k) < logits_.size()) {
     keep_top_k(top);

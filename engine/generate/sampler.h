@@ -5,7 +5,8 @@
 //   3. presence and frequency penalty, over the tokens of the output:  z -= presence * [count > 0] + frequency * count
 //   (OpenAI)
 //   4. mask: tokens that may not come are as if they had no logit
-//   5. temperature:  z / T;  T = 0 takes the largest z (of equal ones the lowest id), and the rest does not matter
+//   5. temperature:  z / T;  T = 0, or under 3e-39, takes the largest z (of equal ones the lowest id), and the rest does
+//   not matter
 //   6. top-k: the k largest;  7. top-p: the fewest of the largest whose probabilities reach p        (Holtzman et al.
 //   2020)
 //   8. min-p: those at least min_p times as probable as the most probable                           (Nguyen et al.

@@ -10,6 +10,7 @@ namespace qeng::grammar {
 namespace {
 constexpr size_t kMaskBytes = 64 << 20;  // of masks kept: 3,400 of a vocabulary of 150,000
 constexpr int32_t kPlainLength = 16;     // characters ahead that are looked at: few tokens have more
+constexpr size_t kMaxWork = 1'000'000;   // ways followed for a token or a mask: 0.2 s, and twice a choice of 20,000
 constexpr uint32_t kWorthPlain = 24;     // nodes of a subtree, below which walking it is cheaper
 }  // namespace
 
@@ -142,9 +143,10 @@ void Matcher::reset() {
   ended_ = false;
 }
 
-// Goes over to a new Run when the constraint has one, or this one is full.
+// Goes over to a new Run when the constraint has one, or this one is full. What follows is work for one token.
 void Matcher::refresh() {
   const std::shared_ptr<Constraint::Run>& current = constraint_->run();
+  current->states.limit_work(kMaxWork);
   if (current == run_) return;
   state_ = current->states.import(run_->states, state_);
   run_ = current;

@@ -60,7 +60,7 @@ class Matcher {
  public:
   explicit Matcher(std::shared_ptr<Constraint> constraint);
 
-  // After an end: no token. Error("value") where the grammar turns out to be too ambiguous.
+  // After an end: no token. Error("value") where the grammar turns out to be so ambiguous that it would take long.
   std::shared_ptr<const TokenMask> mask();
   bool allows(int32_t token);  // as the mask says, without making it
   void accept(int32_t token);  // Error("value") if it is not allowed; the state stays as it was

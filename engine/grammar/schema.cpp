@@ -12,9 +12,12 @@
 
 namespace qeng::grammar {
 namespace {
-constexpr int kMaxNesting = 100;      // of JSON values in a schema, and of references to references
-constexpr int kMaxSchemas = 100'000;  // schemas looked at, and merges: alternatives of alternatives multiply
-constexpr int kMaxDepth = 100;        // of values in the output, in rules: JSON readers stop at 128 or more
+constexpr int kMaxNesting = 100;  // of JSON values in a schema, and of references to references
+constexpr int kMaxDepth = 100;    // of values in the output, in rules: JSON readers stop at 128 or more
+// Values copied, a second or so of them: each is once for each schema around it, and alternatives of alternatives and
+// merges multiply. As much work as one are so many bytes of text; a schema by itself is as much as kSchema of them.
+constexpr size_t kMaxWork = 2'000'000, kText = 64, kSchema = 20;
+constexpr size_t kMaxCompared = 10'000'000;  // names while parsing, 0.1 s: ordered_json compares each with those before
 
 struct Nesting {  // counts the calls that are under way
   explicit Nesting(int& calls) : depth(calls) { ++depth; }
@@ -43,8 +46,14 @@ std::string unescaped(const std::string& text) {
 Json parsed(std::string_view text) {
   if (text.size() > kMaxText) fail("format", "schema: ", text.size(), " bytes, at most ", kMaxText, " are read");
   try {
-    return Json::parse(text, [](int depth, Json::parse_event_t, Json&) {
+    std::vector<size_t> members;  // so far, of each object around
+    size_t compared = 0;
+    return Json::parse(text, [&](int depth, Json::parse_event_t event, Json&) {
       if (depth > kMaxNesting) fail("format", "schema: nested more than ", kMaxNesting, " levels deep");
+      if (event == Json::parse_event_t::object_start) members.push_back(0);
+      if (event == Json::parse_event_t::object_end) members.pop_back();
+      if (event == Json::parse_event_t::key) compared += members.back()++;
+      if (compared > kMaxCompared) fail("format", "schema: its objects have too many members; one may have 4,000");
       return true;
     });
   } catch (const nlohmann::json::exception& error) {
@@ -52,6 +61,17 @@ Json parsed(std::string_view text) {
     const size_t at = message.find("] ");
     fail("format", "schema: ", at == std::string::npos ? message : message.substr(at + 2));
   }
+}
+
+// The work of copying it.
+size_t size_of(const Json& json) {
+  size_t size = 1;
+  if (json.is_string()) size += json.get_ref<const std::string&>().size() / kText;
+  if (json.is_array())
+    for (const Json& item : json) size += size_of(item);
+  if (json.is_object())
+    for (const auto& [name, value] : json.items()) size += name.size() / kText + size_of(value);
+  return size;
 }
 }  // namespace
 
@@ -89,32 +109,42 @@ const Json& SchemaCompiler::target(const std::string& reference, const std::stri
 }
 
 uint32_t SchemaCompiler::reference(const std::string& reference, const std::string& where) {
-  target(reference, where);
   const auto [found, fresh] = references_.try_emplace(reference, 0);
   if (fresh) {
+    target(reference, where);
     found->second = add("schema at " + reference, empty());
     waiting_.push_back(reference);
   }
   return found->second;
 }
 
+void SchemaCompiler::spend(size_t work, const std::string& where) {
+  work_ += work;
+  if (work_ > kMaxWork)
+    fail("format", where.substr(0, 200), ": the schema takes too much work; write shared parts as $ref alone");
+}
+
+Json SchemaCompiler::merged(const Json& a, const Json& b, const std::string& where) {
+  spend(size_of(a) + size_of(b), where);
+  return merge(a, b, where);
+}
+
 Json SchemaCompiler::expanded(const Json& schema, const std::string& where, int depth) {
   if (depth > kMaxNesting) fail("format", where, ": $ref and allOf lead from schema to schema without an end");
-  if (++merges_ > kMaxSchemas)
-    fail("format", where, ": over ", kMaxSchemas, " schemas to merge; write shared parts as $ref alone");
+  spend(size_of(schema), where);
   check_keywords(schema, where);
   if (!schema.is_object() || (!schema.contains("$ref") && !schema.contains("allOf"))) return schema;
   Json rest = schema, whole = true;
   rest.erase("$ref");
   rest.erase("allOf");
-  const auto join = [&](const Json& part) { whole = merge(whole, expanded(part, where, depth + 1), where); };
+  const auto join = [&](const Json& part) { whole = merged(whole, expanded(part, where, depth + 1), where); };
   if (schema.contains("$ref")) join(target(schema["$ref"].get<std::string>(), where));
   for (const Json& part : schema.contains("allOf") ? schema["allOf"] : Json::array()) join(part);
-  return has_assertions(rest) ? merge(whole, rest, where) : whole;
+  return has_assertions(rest) ? merged(whole, rest, where) : whole;
 }
 
 Expr SchemaCompiler::value(const Json& given, const std::string& where) {
-  if (++schemas_ > kMaxSchemas) fail("format", where, ": over ", kMaxSchemas, " schemas; write shared parts as $ref");
+  spend(kSchema + where.size() / kText, where);
   const Nesting nesting(nesting_);
   if (nesting_ > kMaxNesting) {
     fail("format", where.substr(0, 200), ": nested more than ", kMaxNesting,
@@ -140,7 +170,7 @@ Expr SchemaCompiler::value(const Json& given, const std::string& where) {
     for (size_t i = 0; i < schema[keyword].size(); ++i) {
       const std::string branch = where + "/" + keyword + "/" + std::to_string(i);
       const Json& part = schema[keyword][i];
-      all.push_back(value(alone ? part : merge(rest, expanded(part, branch, 0), branch), branch));
+      all.push_back(value(alone ? part : merged(rest, expanded(part, branch, 0), branch), branch));
     }
     return choice(std::move(all));
   }

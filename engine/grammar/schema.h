@@ -17,8 +17,8 @@
 
 namespace qeng::grammar {
 
-// Error("format"): not JSON, not a schema, over kMaxText bytes, nested over 100 deep. Error("unsupported") names the
-// keyword. A schema that nothing satisfies is found by compile(rules, false).
+// Error("format"): not JSON, not a schema, over kMaxText bytes, nested over 100 deep, merged into too much (seconds of
+// work). Error("unsupported") names the keyword. A schema that nothing satisfies is found by compile(rules, false).
 Rules schema_rules(std::string_view json);
 
 }  // namespace qeng::grammar

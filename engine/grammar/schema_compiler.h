@@ -28,6 +28,8 @@ class SchemaCompiler {
 
   // The schema without $ref and allOf at its top; depth: of references to references.
   Json expanded(const Json& schema, const std::string& where, int depth);
+  Json merged(const Json& a, const Json& b, const std::string& where);
+  void spend(size_t work, const std::string& where);  // Error("format") once there was too much
   const Json& target(const std::string& reference, const std::string& where) const;
   uint32_t reference(const std::string& reference, const std::string& where);
   uint32_t add(const std::string& name, Expr body);
@@ -39,7 +41,8 @@ class SchemaCompiler {
   std::map<std::string, uint32_t, std::less<>> json_rules_;
   std::map<std::string, uint32_t> references_;
   std::vector<std::string> waiting_;  // references whose rule has no body yet
-  int merges_ = 0, schemas_ = 0, nesting_ = 0;
+  size_t work_ = 0;
+  int nesting_ = 0;
 };
 
 }  // namespace qeng::grammar

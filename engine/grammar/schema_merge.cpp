@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <set>
+#include <unordered_map>
 
 #include "kernels/error.h"
 
@@ -47,6 +48,21 @@ Json both(const Json& a, const Json& b) {
   return a == true ? b : Json{{"allOf", Json::array({a, b})}};
 }
 
+// The members of an object by name: looking one up in ordered_json goes through them all.
+class Index {
+ public:
+  explicit Index(const Json& object) {
+    for (const auto& [name, value] : object.items()) members_.emplace(name, &value);
+  }
+  const Json* find(const std::string& name) const {
+    const auto found = members_.find(name);
+    return found == members_.end() ? nullptr : found->second;
+  }
+
+ private:
+  std::unordered_map<std::string, const Json*> members_;
+};
+
 [[noreturn]] void no_common(const std::string& keyword, const std::string& where) {
   fail("unsupported", where, ": ", keyword,
        " on two sides that hold together is not supported; write one schema instead");
@@ -65,20 +81,35 @@ void merge_objects(Json& out, const Json& a, const Json& b, const std::string& w
              &pb = b.contains("properties") ? b["properties"] : none;
   const Json rest_a = a.contains("additionalProperties") ? a["additionalProperties"] : Json(true);
   const Json rest_b = b.contains("additionalProperties") ? b["additionalProperties"] : Json(true);
-  Json properties = Json::object();
-  for (const auto& [name, schema] : pa.items()) properties[name] = both(schema, pb.contains(name) ? pb[name] : rest_b);
-  for (const auto& [name, schema] : pb.items()) {
-    if (!pa.contains(name)) properties[name] = both(schema, rest_a);
+  const Index in_a(pa), in_b(pb);
+  Json::object_t properties;  // names differ, so they need no looking up
+  for (const auto& [name, schema] : pa.items()) {
+    const Json* theirs = in_b.find(name);
+    properties.emplace_back(name, both(schema, theirs ? *theirs : rest_b));
   }
-  if (a.contains("properties") || b.contains("properties")) out["properties"] = properties;
+  for (const auto& [name, schema] : pb.items()) {
+    if (!in_a.find(name)) properties.emplace_back(name, both(schema, rest_a));
+  }
+  if (a.contains("properties") || b.contains("properties")) out["properties"] = std::move(properties);
   if (a.contains("additionalProperties") || b.contains("additionalProperties"))
     out["additionalProperties"] = both(rest_a, rest_b);
 }
 
+// Of two lists, the values of a that are in b, or those of a and then those of b that are not in a.
+Json common(const Json& a, const Json& b) {
+  const std::set<Json> theirs(b.begin(), b.end());
+  Json out = Json::array();
+  for (const Json& value : a) {
+    if (theirs.count(value)) out.push_back(value);
+  }
+  return out;
+}
+
 Json united(const Json& a, const Json& b) {
+  std::set<Json> known(a.begin(), a.end());
   Json out = a;
   for (const Json& value : b) {
-    if (std::find(out.begin(), out.end(), value) == out.end()) out.push_back(value);
+    if (known.insert(value).second) out.push_back(value);
   }
   return out;
 }
@@ -227,11 +258,7 @@ Json merge(const Json& a, const Json& b, const std::string& where) {
       }
       out[keyword] = types;
     } else if (keyword == "enum") {
-      Json values = Json::array();
-      for (const Json& value : ours) {
-        if (std::find(theirs.begin(), theirs.end(), value) != theirs.end()) values.push_back(value);
-      }
-      out[keyword] = values;
+      out[keyword] = common(ours, theirs);
     } else if (keyword == "const") {
       return false;  // they differ
     } else if (keyword == "required") {

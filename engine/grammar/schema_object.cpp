@@ -10,22 +10,23 @@ namespace qeng::grammar {
 namespace {
 struct Property {
   std::string name;
-  Json schema;
+  const Json* schema;
   bool required;
 };
 
 std::vector<Property> properties_of(const Json& schema) {
-  const Json required = schema.value("required", Json::array()), given = schema.value("properties", Json::object());
-  const auto is_required = [&](const std::string& name) {
-    return std::find(required.begin(), required.end(), name) != required.end();
-  };
+  std::vector<std::string> required;
+  if (schema.contains("required")) required = schema["required"].get<std::vector<std::string>>();
+  std::set<std::string> missing(required.begin(), required.end());
   std::vector<Property> all;
-  for (const auto& [name, property] : given.items()) all.push_back({name, property, is_required(name)});
-  for (const Json& name : required) {
-    const std::string text = name.get<std::string>();
-    if (given.contains(text) || std::any_of(all.begin(), all.end(), [&](const Property& p) { return p.name == text; }))
-      continue;
-    all.push_back({text, schema.value("additionalProperties", Json(true)), true});
+  if (schema.contains("properties")) {
+    for (const auto& [name, property] : schema["properties"].items())
+      all.push_back({name, &property, missing.erase(name) > 0});
+  }
+  static const Json kAny = true;
+  const Json* others = schema.contains("additionalProperties") ? &schema["additionalProperties"] : &kAny;
+  for (const std::string& name : required) {
+    if (missing.erase(name)) all.push_back({name, others, true});
   }
   return all;
 }
@@ -102,7 +103,7 @@ Expr SchemaCompiler::object(const Json& schema, const std::string& where) {
   for (const Property& property : properties) {
     pairs.push_back(
         rule(add(where + ", property " + property.name,
-                 pair(literal(Json(property.name).dump()), property.schema, "properties/" + property.name))));
+                 pair(literal(Json(property.name).dump()), *property.schema, "properties/" + property.name))));
   }
   std::vector<Expr> tail(properties.size() + 1, others);
   for (size_t i = properties.size(); i-- > 1;) {

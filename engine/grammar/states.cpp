@@ -26,6 +26,11 @@ uint32_t States::push(uint32_t to, uint32_t parent) {
   return found->second;
 }
 
+void States::spend(size_t ways) {
+  if (ways > work_left_) fail("value", "the grammar is too ambiguous: what may come next takes too long to find");
+  work_left_ -= ways;
+}
+
 StateId States::close() {
   Set set;
   std::unordered_set<uint64_t> seen;                              // of work_, once it is too long to look through
@@ -65,6 +70,7 @@ StateId States::close() {
       fail("value", "the grammar is too ambiguous: there are over ", set.ways.size(), " ways to read the text so far");
     }
   }
+  spend(work_.size());
   std::sort(set.ways.begin(), set.ways.end());
   set.ways.erase(std::unique(set.ways.begin(), set.ways.end()), set.ways.end());
   return intern(std::move(set));
@@ -92,6 +98,7 @@ StateId States::intern(Set set) {
 StateId States::make_next(StateId state, uint8_t byte_class) {
   const uint8_t byte = automaton_->class_byte[byte_class];
   work_.clear();
+  spend(sets_[state].ways.size() / 8);  // to look at a way's edges takes that much less than to follow it
   for (const Way& way : sets_[state].ways) {
     for (const ByteEdge& edge : automaton_->states[way.state].edges) {
       if (edge.first <= byte && byte <= edge.last) work_.push_back({edge.to, way.stack});
@@ -110,6 +117,7 @@ StateId States::import(const States& other, StateId state) {
     frames.clear();
     for (uint32_t frame = way.stack; frame != 0; frame = other.stacks_[frame].parent)
       frames.push_back(other.stacks_[frame].to);
+    spend(frames.size() + 1);
     uint32_t stack = 0;
     for (size_t i = frames.size(); i-- > 0;) stack = push(frames[i], stack);
     set.ways.push_back({way.state, stack});

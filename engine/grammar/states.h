@@ -30,6 +30,8 @@ class States {
   // full.
   StateId import(const States& other, StateId state);
   bool full() const { return size_ > kFull; }
+  // Until the next call, following more than so many ways is Error("value"); at first there is no such limit.
+  void limit_work(size_t ways) { work_left_ = ways; }
   const Automaton& automaton() const { return *automaton_; }
 
  private:
@@ -51,6 +53,7 @@ class States {
   };
 
   StateId make_next(StateId state, uint8_t byte_class);
+  void spend(size_t ways);
   uint32_t push(uint32_t to, uint32_t parent);
   StateId close();  // of work_: follows calls, moves and ends; the set found, or a new one
   StateId intern(Set set);
@@ -63,7 +66,7 @@ class States {
   std::vector<Frame> stacks_;  // frame 0: nothing to return from
   std::unordered_map<uint64_t, uint32_t> stack_of_;
   std::vector<Way> work_;
-  size_t size_ = 0;
+  size_t size_ = 0, work_left_ = SIZE_MAX;
   StateId start_;
 };
 

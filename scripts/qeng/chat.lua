@@ -49,7 +49,7 @@ local function check_message(message, place)
 end
 
 -- {messages = {{role=, content=}...}} or {text =} from one record: messages, conversations (sharegpt), prompt/completion,
--- instruction/input/output (alpaca) or text. Error("format") says what is wrong.
+-- instruction/input/output (alpaca) or text. The record is taken over. Error("format") says what is wrong.
 function chat.normalize(record)
   if type(record) ~= "table" then q.error("format", "a record has to be a JSON object") end
   if type(record.messages) == "table" then
@@ -101,6 +101,9 @@ Template.__index = Template
 -- what the model's template says. turns: "all" or "last" of the assistant's messages are trained.
 function chat.template(tokenizer, name, system, turns)
   name = name or "auto"
+  if name ~= "auto" and name ~= "chatml" and name ~= "model" and name ~= "none" then
+    q.error("value", ("template is %s; expected auto, chatml or model"):format(tostring(name)))
+  end
   local info = tokenizer:info()
   local has_chatml = tokenizer:id("<|im_start|>") and tokenizer:id("<|im_end|>")
   if name == "auto" then name = has_chatml and "chatml" or info.chat_template and "model" or "none" end
@@ -157,6 +160,19 @@ local function beyond_chatml(record)
   end
 end
 
+-- Whether ChatML is all that a normalised record's messages need; the model's own template renders them otherwise.
+local function plain_chatml(self, record)
+  if self.name == "none" then
+    q.error("template", "this tokenizer has neither ChatML tokens nor a chat template; give plain text or --template")
+  end
+  if self.name ~= "chatml" then return false end
+  local more = beyond_chatml(record)
+  if more and not self.tokenizer:info().chat_template then
+    q.error("template", ("%s need the model's own chat template, which this tokenizer has not: give --tokenizer the model's folder"):format(more))
+  end
+  return not more
+end
+
 -- The pieces of a normalised record, in order: {text=, target=, special=} or {id=, target=}. target: trained; special:
 -- <|...|> in the text are tokens. Plain text is trained throughout and ends with the end of text.
 function Template:pieces(record)
@@ -164,14 +180,7 @@ function Template:pieces(record)
     local stop = self.tokenizer:id("<|endoftext|>") or self.tokenizer:info().eos
     return { { text = record.text, target = true }, stop and { id = stop, target = true } }
   end
-  if self.name == "none" then
-    q.error("template", "this tokenizer has neither ChatML tokens nor a chat template; give plain text or --template")
-  end
-  local more = self.name == "chatml" and beyond_chatml(record)
-  if self.name == "chatml" and not more then return chatml(self, record.messages) end
-  if more and not self.tokenizer:info().chat_template then
-    q.error("template", ("%s need the model's own chat template, which this tokenizer has not: give --tokenizer the model's folder"):format(more))
-  end
+  if plain_chatml(self, record) then return chatml(self, record.messages) end
   return self:model():pieces(with_system(record.messages, self.system), record.tools, self.turns)
 end
 
@@ -197,17 +206,15 @@ function Template:encode(record)
   return tokenize(self.tokenizer, self:pieces(record))
 end
 
--- The tokens of a prompt that the assistant is to answer.
-function Template:prompt(messages)
+-- The tokens of a prompt that the assistant is to answer, of a normalised record's messages and tools.
+function Template:prompt(record)
   local pieces
-  if self.name == "chatml" then
-    pieces = chatml(self, messages)
+  if plain_chatml(self, record) then
+    pieces = chatml(self, record.messages)
     pieces[#pieces + 1] = { id = self.tokenizer:id("<|im_start|>") }
     pieces[#pieces + 1] = { text = "assistant\n" }
-  elseif self.name == "model" then
-    pieces = self:model():prompt(messages)
   else
-    q.error("template", "this tokenizer has no chat template")
+    pieces = self:model():prompt(with_system(record.messages, self.system), record.tools)
   end
   return (tokenize(self.tokenizer, pieces))
 end

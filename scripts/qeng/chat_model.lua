@@ -39,18 +39,10 @@ local function guard_for(tokenizer)
   local specials = {}
   for id = 0, tokenizer:vocab_size() - 1 do
     local text = tokenizer:is_special(id) and tokenizer:bytes(id) or ""
-    if #text > 1 then specials[#specials + 1] = text end
+    if #text > 1 then specials[#specials + 1] = { text, text:sub(1, 1) .. guard .. text:sub(2) } end
   end
   return function(text)
-    for _, special in ipairs(specials) do
-      local from = 1
-      while true do
-        local a, b = text:find(special, from, true)
-        if not a then break end
-        text = text:sub(1, a) .. guard .. text:sub(a + 1)
-        from = b + 2
-      end
-    end
+    for _, special in ipairs(specials) do text = jinja.replace(text, special[1], special[2]) end
     return text
   end
 end
@@ -95,7 +87,7 @@ end
 function Model:end_of(whole, messages, i, tools, from)
   local through = self:render(messages, i, tools, false)
   if starts(whole, through) then return #through end
-  through = through:gsub("%s+$", "")
+  through = jinja.without_end(through, "%s")
   if #through >= from and starts(whole, through) then return #through end
   local stop
   for _, text in ipairs(self.ends) do
@@ -137,10 +129,11 @@ function Model:pieces(messages, tools, turns)
 end
 
 -- The pieces of a prompt that the assistant is to answer.
-function Model:prompt(messages)
+function Model:prompt(messages, tools)
   messages = to_jinja(messages, self.guard)
+  tools = tools and to_jinja(tools, self.guard) or jinja.none
   local pieces = {}
-  append(pieces, self:render(messages, #messages, jinja.none, true), false)
+  append(pieces, self:render(messages, #messages, tools, true), false)
   return pieces
 end
 

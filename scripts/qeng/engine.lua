@@ -54,8 +54,8 @@ function engine.new(model, opt)
     kv = kv, page_tokens = page_tokens, pages = pages, remember = opt.remember, sequences = self.max_batch,
     rows = self.chunk + self.max_batch * (speculate.most + 1),
   }
-  self.runner = paged.new(model, shape)
   if opt.draft then self.drafter = speculate.drafter(model, opt.draft, shape) end
+  self.runner = paged.new(model, shape)
   return self
 end
 
@@ -65,11 +65,11 @@ local function pages_of(self, tokens) return math.ceil(tokens / self.runner.page
 function Engine:submit(opt)
   local r = request.new(self, opt)
   local most = math.min(#r.tokens + r.max_tokens, self.context)
-  if #r.tokens >= self.context then
+  if #r.tokens + math.min(r.max_tokens, 1) > self.context then
     q.error("value", ("engine: a prompt of %d tokens leaves no room in a context of %d"):format(#r.tokens, self.context))
   end
   if pages_of(self, most) > self.runner.pool:stats().pages then
-    q.error("value", ("engine: a prompt of %d tokens and max_tokens = %d need %d pages of %d tokens, the cache has %d: lower max_tokens or give it more pages")
+    q.error("value", ("engine: a prompt of %d tokens and max_tokens = %.15g need %d pages of %d tokens, the cache has %d: lower max_tokens or give it more pages")
       :format(#r.tokens, r.max_tokens, pages_of(self, most), self.runner.page_tokens, self.runner.pool:stats().pages))
   end
   self.submitted = self.submitted + 1
@@ -149,6 +149,23 @@ local function reserve(self, r, first, last)
   end
 end
 
+local function interrupted(err) return type(err) == "table" and err.code == "interrupted" end
+
+-- Guesses of the draft model. What it fails with is raised once, and the requests go on without it.
+local function draft(self)
+  local ok, err = pcall(self.drafter.guess, self.drafter, self.running)
+  if ok then return end
+  for _, r in ipairs(self.running) do
+    if r.draft_id then self.drafter:close(r) end
+    r.guesses = nil
+  end
+  if not interrupted(err) then
+    self.drafter.runner:free()
+    self.drafter = nil
+  end
+  error(err, 0)
+end
+
 -- Which tokens of which sequence this step runs: {request =, first =, count =}, oldest first.
 local function schedule(self)
   local plan, budget = {}, self.chunk
@@ -157,7 +174,7 @@ local function schedule(self)
     if #r.tokens - r.length == 1 then budget = budget - 1 end
   end
   budget = math.max(budget, math.min(16, self.chunk))  -- prompts go on even where decoding fills the step
-  if self.drafter then self.drafter:guess(self.running) end
+  if self.drafter then draft(self) end
   local i = 1
   while self.running[i] do
     local r = self.running[i]
@@ -184,7 +201,7 @@ local function lay_out(self, plan)
   for i, entry in ipairs(plan) do
     local r, guessed = entry.request, entry.request.guesses and #entry.request.guesses or 0
     local count = entry.count + guessed
-    parts[i] = { id = r.id, count = count, adapter = r.adapter }
+    parts[i] = { id = r.id, count = count, adapter = r.adapter, salt = r.salt }
     local reaches = entry.first + entry.count - 1 == #r.tokens
     local from = r.prompt_logprobs and entry.first < r.prompt_length and 1 or reaches and entry.count or count + 1
     for k = from, count do
@@ -200,15 +217,15 @@ end
 local function read_row(self, reader, logits)
   local r, position = reader.request, reader.position
   if r.state ~= "running" or r.settled then return end
-  if position < r.prompt_length then return r:measure_prompt(position, logits) end
-  if position < #r.tokens then return end
-  local ok, err = pcall(r.sample, r, logits)
-  if not ok and type(err) == "table" and err.code == "interrupted" then error(err, 0) end
+  local of_prompt = position < r.prompt_length
+  if not of_prompt and position < #r.tokens then return end
+  local ok, err = pcall(of_prompt and r.measure_prompt or r.sample, r, logits, position)
+  if not ok and interrupted(err) then error(err, 0) end
   if not ok then
     r.error, r.settled, r.reason = err, true, "error"
     return
   end
-  if r.settled then return end
+  if of_prompt or r.settled then return end
   local guess = r.guesses and r.guesses[position - r.known + 1]
   if guess then
     r.drafted = r.drafted + 1
@@ -231,7 +248,8 @@ local function check_context(self, r)
   end
 end
 
--- Runs one step. False once nothing is running or waiting. What a request's on_token or grammar raises ends that request alone.
+-- Runs one step. False once nothing is running or waiting. What a request's logits, grammar or on_token raise ends that request
+-- alone; what the model raises is raised here, and the next call tries that step again.
 function Engine:step()
   admit(self)
   local plan = schedule(self)
@@ -253,7 +271,6 @@ function Engine:step()
     end
     r.guesses, r.settled = nil, nil
   end
-  if not ok then error(err, 0) end
   for _, entry in ipairs(plan) do
     local r = entry.request
     check_context(self, r)
@@ -261,6 +278,7 @@ function Engine:step()
   end
   for _, r in ipairs(self.cancelled) do self:cancel(r) end
   self.cancelled = {}
+  if not ok then error(err, 0) end
   return #self.running + #self.waiting > 0
 end
 

@@ -18,15 +18,18 @@ local function split(opt)
   return own, rest
 end
 
--- Submits opt to opt.engine, or to one of its own with just the memory that it needs; the request, and what frees that memory.
+-- Submits opt to opt.engine, or to one of its own with just the memory that it needs; the request, and what ends it and frees that memory.
 local function start(model, opt)
   local own, rest = split(opt)
-  if opt.engine then return opt.engine:submit(rest), function() end end
+  if opt.engine then
+    local r = opt.engine:submit(rest)
+    return r, function() opt.engine:cancel(r) end
+  end
   rest.ids = request.ids(model, opt)
-  rest.prompt, rest.messages, rest.system, rest.template = nil, nil, nil, nil
+  rest.prompt, rest.messages, rest.system, rest.tools, rest.template = nil, nil, nil, nil, nil
   local limit = model.config.max_position
   own.max_batch, own.remember = 1, false
-  own.pages = math.ceil(math.min(#rest.ids + (opt.max_tokens or 256) + speculate.most, limit) / 16)
+  own.pages = math.ceil(math.min(#rest.ids + (request.count(opt, "max_tokens") or 256) + speculate.most, limit) / 16)
   local made = engine.new(model, own)
   local ok, r = pcall(made.submit, made, rest)
   if not ok then
@@ -36,22 +39,28 @@ local function start(model, opt)
   return r, function() made:close() end
 end
 
--- An iterator over what take(request) gives, while the engine runs; an error of the request is raised. The request itself comes
--- as second result.
+-- An iterator over what take(request) gives, while the engine runs; then an error of the request or the engine is raised. The
+-- request itself comes as second result. The memory is freed at the end and after an error; who breaks off before may close
+-- the request's engine, or leave it to the collector.
 local function drive(model, opt, take)
   local r, close = start(model, opt)
-  local ready, at, closed = {}, 0, false
+  local ready, at, closed, failure = {}, 0, false, nil
   return function()
     while at == #ready do
-      if closed then return nil end
-      if r.state == "done" then
-        ready, at, closed = take(r), 0, true
-        close()
-        if r.error then error(r.error, 0) end
-      else
-        r.engine:step()
-        ready, at = take(r), 0
+      if closed then
+        local err = failure
+        failure = nil
+        if err then error(err, 0) end
+        return nil
       end
+      local ok, err = true, nil
+      if r.state ~= "done" then ok, err = pcall(r.engine.step, r.engine) end
+      if r.state == "done" or not ok then
+        close()
+        closed = true
+        if ok then failure = r.error else failure = err end
+      end
+      ready, at = take(r), 0
     end
     at = at + 1
     return unpack(ready[at])

@@ -54,6 +54,7 @@ function lora.read(model, path)
     local info = stored and file:info(stored .. ".lora_a")
     if info then
       rank = rank or info.shape[1]
+      if alpha == 0 then alpha = rank end  -- llama.cpp's scale is then 1
       if info.shape[1] ~= rank then q.error("unsupported", path .. ": ranks differ between layers") end
       if not file:info(stored .. ".lora_b") then q.error("format", ("%s: tensor %s.lora_b is missing"):format(path, stored)) end
       local shape = layer.weight:shape()

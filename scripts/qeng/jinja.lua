@@ -90,14 +90,14 @@ local function plain(s) return (s:gsub("%p", "%%%0")) end
 local function trim(s, chars, left, right)
   local set = chars and "[" .. plain(chars) .. "]" or "%s"
   if left then s = s:gsub("^" .. set .. "+", "") end
-  if right then s = s:gsub(set .. "+$", "") end
-  return s
+  return right and parse.without_end(s, set) or s
 end
 
 local function replace(s, from, to, count)
   if from == "" then fail("replace: nothing to replace") end
   return (s:gsub(plain(from), (to:gsub("%%", "%%%%")), count))
 end
+jinja.replace = replace
 
 local function split(s, separator, limit)
   local parts = jinja.list {}
@@ -295,7 +295,7 @@ function jinja.slice(v, from, to, step)
 end
 
 jinja.truth, jinja.text, jinja.equal, jinja.fail, jinja.is_list, jinja.is_mapping = truth, text_of, equal, fail, is_list, is_mapping
-jinja.want_string = want_string
+jinja.want_string, jinja.without_end = want_string, parse.without_end
 
 -- ---------------------------------------------------------------- running
 

@@ -9,6 +9,13 @@ local none = parse.none
 
 local function fail(message) error({ code = "template", message = "chat template: " .. message }, 0) end
 
+-- Text less the characters of a class at its end; from there, as "+$" would try every run of them in the text.
+function parse.without_end(text, class)
+  local last = #text
+  while last > 0 and text:find("^" .. class, last) do last = last - 1 end
+  return text:sub(1, last)
+end
+
 -- ---------------------------------------------------------------- pieces: text, {{ output }}, {% statement %}
 
 local function pieces(source)
@@ -18,10 +25,10 @@ local function pieces(source)
   local function add_text(text, strip_right, block_follows)
     if after_block and text:sub(1, 1) == "\n" then text = text:sub(2) end
     if strip_next then text = text:gsub("^%s+", "") end
-    if strip_right then text = text:gsub("%s+$", "")
+    if strip_right then text = parse.without_end(text, "%s")
     elseif block_follows then
-      local before, spaces = text:match("^(.-)([ \t]*)$")
-      if spaces ~= "" and (before:sub(-1) == "\n" or (before == "" and (#list == 0 or list[#list].ended_line))) then text = before end
+      local before = parse.without_end(text, "[ \t]")
+      if before ~= text and (before:sub(-1) == "\n" or (before == "" and (#list == 0 or list[#list].ended_line))) then text = before end
     end
     if text ~= "" then list[#list + 1] = { kind = "text", text = text } end
   end

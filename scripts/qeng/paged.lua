@@ -157,9 +157,10 @@ local function fill(self, step, ids, counts)
   }, ids, counts)
 end
 
--- A step of one row for each sequence, all of one adapter: the second of a shape is captured, the others replay it.
+-- A step of one row for each sequence, all of one adapter: the second of a shape is captured, the others replay it. An adapter
+-- is told by its salt: another may come to lie where it was.
 function Runner:decode(ids, counts, most, range, use)
-  local key = ("%d/%d/%s"):format(#ids, most, tostring(range.adapter))
+  local key = ("%d/%d/%d"):format(#ids, most, range.salt)
   local found = self.programs[key]
   if not found then
     self.seen[key] = (self.seen[key] or 0) + 1
@@ -188,15 +189,15 @@ function Runner:decode(ids, counts, most, range, use)
 end
 
 -- Runs the model over the last part.count tokens of each sequence part.id (their slots are reserved), whose adapters
--- (part.adapter) cover one run of parts each; use(logits, first) gets the logits [n, vocab] of rows wanted[first] .. of the step, in
--- pieces. Rows count from 0 over all parts, `wanted` ascends. use must not keep them.
+-- (part.adapter, and part.salt, a number of its own for each) cover one run of parts each; use(logits, first) gets the logits
+-- [n, vocab] of rows wanted[first] .. of the step, in pieces. Rows count from 0 over all parts, `wanted` ascends. use must not keep them.
 function Runner:run(parts, wanted, use)
   local ids, counts, ranges, rows, longest = {}, {}, {}, 0, 1
   for i, part in ipairs(parts) do
     ids[i], counts[i] = part.id, part.count
     local last = ranges[#ranges]
     if not last or last.adapter ~= part.adapter then
-      last = { adapter = part.adapter, first = rows, count = 0 }
+      last = { adapter = part.adapter, salt = part.salt or 0, first = rows, count = 0 }
       ranges[#ranges + 1] = last
     end
     last.count, rows = last.count + part.count, rows + part.count

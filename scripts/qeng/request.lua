@@ -1,7 +1,7 @@
 -- One request of the engine: its tokens so far, its sampler, and what it has said.
 --
--- Given: ids, or prompt (text), or messages (a chat: system, template); max_tokens (256); the options of q.sampler; stop (strings),
--- stop_ids (a set of ids; the model's own), grammar (q.grammar or q.json_schema, or a matcher of one), adapter (model:read_adapter;
+-- Given: ids, or prompt (text), or messages (a chat: system, tools, template); max_tokens (256); the options of q.sampler; stop
+-- (strings), stop_ids (a set of ids; the model's own), grammar (q.grammar or q.json_schema, or a matcher of one), adapter (model:read_adapter;
 -- false: none, nil: the model's own), logprobs and prompt_logprobs (how many alternatives, 0: only the token's own), context
 -- ("stop", "error" or "shift" when it is full), keep (tokens at the beginning that a shift keeps), lookup (guess up to so many
 -- tokens from earlier occurrences), draft (false: without the engine's draft model), reasoning (true: what stands between <think>
@@ -18,13 +18,20 @@ local request = {}
 local Request = {}
 Request.__index = Request
 
+local function refuse(name, value, expected)
+  q.error("value", ("generate: %s is %s, expected %s"):format(name, type(value) == "table" and "a table" or tostring(value), expected))
+end
+local function check_type(opt, name, kind, expected)
+  if opt[name] ~= nil and type(opt[name]) ~= kind then refuse(name, opt[name], expected) end
+end
+
 local sampling = {
   "temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
   "penalty_window", "logit_bias", "seed",
 }
 
 local known = {}
-for name in ([[ids prompt messages system template max_tokens stop stop_ids grammar adapter logprobs prompt_logprobs context keep lookup draft
+for name in ([[ids prompt messages system tools template max_tokens stop stop_ids grammar adapter logprobs prompt_logprobs context keep lookup draft
   reasoning on_token]]):gmatch "%S+" do known[name] = true end
 for _, name in ipairs(sampling) do known[name] = true end
 
@@ -55,8 +62,17 @@ function request.tokenizer(model)
   q.error("value", "generate: this model has no tokenizer: give ids, and take tokens")
 end
 
+-- A copy of messages or tools for chat.normalize, which changes what it gets.
+local function copied(value)
+  if type(value) ~= "table" then return value end
+  local copy = setmetatable({}, getmetatable(value))
+  for key, item in pairs(value) do copy[key] = copied(item) end
+  return copy
+end
+
 -- The ids of a prompt: opt.ids, or those of opt.messages or opt.prompt.
 function request.ids(model, opt)
+  check_type(opt, "ids", "table", "a list of token ids")
   if opt.ids then
     local vocab = model.config.vocab
     for i, id in ipairs(opt.ids) do
@@ -67,7 +83,13 @@ function request.ids(model, opt)
     return opt.ids
   end
   local tokenizer = request.tokenizer(model)
-  if opt.messages then return chat.template(tokenizer, opt.template, opt.system):prompt(opt.messages) end
+  check_type(opt, "messages", "table", "a list of {role =, content =}")
+  if opt.messages then
+    if opt.system then check_type(opt, "system", "string", "text") end
+    check_type(opt, "tools", "table", "a list of tools")
+    local record = chat.normalize { messages = copied(opt.messages), tools = copied(opt.tools) }
+    return chat.template(tokenizer, opt.template, opt.system):prompt(record)
+  end
   if type(opt.prompt) ~= "string" then q.error("value", "generate: give a prompt, messages or ids") end
   local ids, info = tokenizer:encode(opt.prompt, { special = true }), tokenizer:info()
   if info.add_bos and info.bos then table.insert(ids, 1, info.bos) end
@@ -83,12 +105,46 @@ function request.matcher(model, grammar, stops)
   return grammar:matcher(tokenizer, { ends = ends })
 end
 
-local function count_of(opt, name)
+-- The whole number opt[name], or nil.
+function request.count(opt, name)
   local value = opt[name]
-  if value ~= nil and (type(value) ~= "number" or value < 0 or value ~= math.floor(value)) then
-    q.error("value", ("generate: %s is %s, expected a whole number"):format(name, tostring(value)))
-  end
+  if value ~= nil and (type(value) ~= "number" or value < 0 or value ~= math.floor(value)) then refuse(name, value, "a whole number") end
   return value
+end
+local count_of = request.count
+
+-- How many alternatives to tell of each token: at most all there are.
+local function alternatives(model, opt, name)
+  local count = count_of(opt, name)
+  return count and math.min(count, model.config.vocab)
+end
+
+local function check_stop_ids(ids)
+  for id, is in pairs(ids) do
+    if type(id) ~= "number" or id < 0 or id ~= math.floor(id) or is ~= true then
+      q.error("value", ("generate: stop_ids has [%s] = %s, expected a set of token ids, {[id] = true}"):format(tostring(id), tostring(is)))
+    end
+  end
+end
+
+-- An adapter of read_adapter's has to be of this model: rows of the batch beside it would not survive its error.
+local function check_adapter(model, adapter)
+  if type(adapter) ~= "table" or type(adapter.layers) ~= "table" then refuse("adapter", adapter, "what model:read_adapter gives, or false") end
+  local known = {}
+  for _, layer in ipairs(model.linears) do
+    local lora = adapter.layers[layer.name]
+    known[layer.name] = true
+    if lora then
+      local a, b, weight = lora.a:shape(), lora.b:shape(), layer.weight:shape()
+      if a[1] ~= b[2] or a[2] ~= weight[2] or b[1] ~= weight[1] then
+        q.error("value", ("generate: adapter: %s is [%d, %d] [%d, %d], of the model [%d, %d]: the adapter belongs to another model")
+          :format(layer.name, b[1], b[2], a[1], a[2], weight[1], weight[2]))
+      end
+    end
+  end
+  for name in pairs(adapter.layers) do
+    if not known[name] then q.error("value", ("generate: adapter: the model has no layer %s: the adapter belongs to another model"):format(name)) end
+  end
 end
 
 -- Numbers of adapters, so that pages are shared under the same one only.
@@ -112,13 +168,19 @@ function request.new(owner, opt)
   if context ~= "stop" and context ~= "error" and context ~= "shift" then
     q.error("value", ("generate: context is %s; expected stop, error or shift"):format(tostring(context)))
   end
-  local stop_ids = opt.stop_ids or request.stops(model)
-  local grammar = opt.grammar
-  if grammar and grammar.matcher then grammar = request.matcher(model, grammar, stop_ids) end
+  check_type(opt, "stop_ids", "table", "a set of token ids, {[id] = true}")
+  check_type(opt, "on_token", "function", "a function")
+  if opt.stop_ids then check_stop_ids(opt.stop_ids) end
+  if opt.adapter then check_adapter(model, opt.adapter) end
+  local stop_ids, grammar = opt.stop_ids or request.stops(model), opt.grammar
+  if grammar then
+    check_type(opt, "grammar", "userdata", "what q.grammar or q.json_schema makes, or a matcher of it")
+    if grammar.matcher then grammar = request.matcher(model, grammar, stop_ids) end
+  end
   local self = setmetatable({
     model = model, tokens = {}, output = {}, prompt_length = #ids, max_tokens = count_of(opt, "max_tokens") or 256, sampler = q.sampler(config),
     stop_ids = stop_ids, grammar = grammar, adapter = opt.adapter, salt = salt_of(opt.adapter), logprobs = opt.logprobs and {} or nil,
-    top = count_of(opt, "logprobs"), prompt_logprobs = count_of(opt, "prompt_logprobs"), prompt_logprobs_list = opt.prompt_logprobs and { false } or nil,
+    top = alternatives(model, opt, "logprobs"), prompt_logprobs = alternatives(model, opt, "prompt_logprobs"), prompt_logprobs_list = opt.prompt_logprobs and { false } or nil,
     context = context, keep = count_of(opt, "keep") or 0, lookup = count_of(opt, "lookup"), draft = opt.draft ~= false, on_token = opt.on_token,
     text = "", reasoning_text = "", pieces = {}, stream = stop.new(opt.stop), reused = 0, drafted = 0, accepted = 0, preempted = 0,
   }, Request)
@@ -153,10 +215,10 @@ function Request:take()
   return pieces
 end
 
--- The text of a token; true once a stop string is complete.
+-- The text of a token; true once a stop string is complete. A model may have more tokens than its tokenizer: padding, without text.
 function Request:speak(id)
   local tokenizer = self.model.tokenizer
-  if not tokenizer then return false end
+  if not tokenizer or id >= tokenizer:vocab_size() then return false end
   if id == self.think_open and not self.thinking then
     self.thinking = stop.new()
   elseif id == self.think_close and self.thinking then
@@ -179,7 +241,7 @@ local function measured(logits, id, top)
   return { id = id, logprob = logprob, top = best }
 end
 
-function Request:measure_prompt(position, logits)
+function Request:measure_prompt(logits, position)
   self.prompt_logprobs_list[position + 1] = measured(logits, self.tokens[position + 1], self.prompt_logprobs)
 end
 

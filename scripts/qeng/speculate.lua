@@ -35,14 +35,26 @@ end
 local Drafter = {}
 Drafter.__index = Drafter
 
-function speculate.drafter(model, draft, shape)
-  if draft.config.vocab < model.config.vocab and draft.config.vocab ~= model.config.vocab then
-    q.error("value", ("engine: the draft model has %d tokens, the model %d: they need the same tokenizer"):format(draft.config.vocab, model.config.vocab))
+-- Ids have to mean the same to both, as far as both go: a file may pad its vocabulary, or the model its rows.
+local function check_tokens(model, draft)
+  local ours, theirs = model.tokenizer, draft.tokenizer
+  if not ours or not theirs or ours:hash() == theirs:hash() then return end
+  for id = 0, math.min(ours:vocab_size(), theirs:vocab_size()) - 1 do
+    if ours:bytes(id) ~= theirs:bytes(id) then
+      q.error("value", ("engine: token %d is %q to the model and %q to the draft model: they need the same tokenizer"):format(id, ours:bytes(id), theirs:bytes(id)))
+    end
   end
+end
+
+function speculate.drafter(model, draft, shape)
+  check_tokens(model, draft)
   local own = {}
   for key, value in pairs(shape) do own[key] = value end
   own.kv = draft.dtype
-  return setmetatable({ runner = paged.new(draft, own), vocab = model.config.vocab, greedy = q.sampler { temperature = 0 } }, Drafter)
+  return setmetatable({
+    runner = paged.new(draft, own), vocab = math.min(model.config.vocab, draft.config.vocab), context = draft.config.max_position,
+    greedy = q.sampler { temperature = 0 },
+  }, Drafter)
 end
 
 function Drafter:close(r)
@@ -88,15 +100,28 @@ local function align(self, r)
   return same
 end
 
+-- Whether the draft has tokens first .. last of r; one that only the model has ends its guesses.
+local function readable(self, r, first, last)
+  for i = first, last do
+    if r.tokens[i] >= self.vocab then
+      self:close(r)
+      r.draft = false
+      return false
+    end
+  end
+  return true
+end
+
 -- Sets the guesses of those that decode. The draft's cache follows their tokens, a chunk a step where it is behind.
 function Drafter:guess(running)
   local list, budget = {}, self.runner.rows
   for _, r in ipairs(running) do
-    local wants = r.draft and #r.tokens - r.length == 1 and room(r, speculate.most) or 0
+    local decodes = r.draft and #r.tokens - r.length == 1
+    local wants = decodes and math.min(room(r, speculate.most), self.context - #r.tokens + 1) or 0  -- the last is not run
     if wants > 0 then
       local held = align(self, r)
       local last = math.min(#r.tokens, held + budget)
-      if last > held then
+      if last > held and readable(self, r, held + 1, last) then
         budget = budget - (last - held)
         for i = held + 1, last do r.draft_tokens[i] = r.tokens[i] end
         for i = #r.draft_tokens, last + 1, -1 do r.draft_tokens[i] = nil end

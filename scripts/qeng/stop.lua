@@ -30,6 +30,7 @@ function stop.unfinished(text)
 end
 
 function stop.new(strings)
+  if strings ~= nil and type(strings) ~= "table" then q.error("value", "stop: a " .. type(strings) .. ", expected a list of strings") end
   for i, text in ipairs(strings or {}) do
     if type(text) ~= "string" or text == "" then
       q.error("value", ("stop: string %d is %s, expected text of at least one byte"):format(i, type(text) == "string" and "empty" or "a " .. type(text)))

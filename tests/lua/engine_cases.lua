@@ -22,7 +22,7 @@ function cases.model(family, opt)
   opt = opt or {}
   local values = {
     hidden_size = 64, intermediate_size = 96, num_hidden_layers = opt.layers or 2, num_attention_heads = 4, num_key_value_heads = 2,
-    vocab_size = 320, max_position_embeddings = opt.context or 256, rms_norm_eps = 1e-6, rope_theta = 10000, tie_word_embeddings = true,
+    vocab_size = opt.vocab or 320, max_position_embeddings = opt.context or 256, rms_norm_eps = 1e-6, rope_theta = 10000, tie_word_embeddings = true,
     hidden_act = "silu", head_dim = 32,
   }
   for key, value in pairs(families[family]) do values[key] = value end

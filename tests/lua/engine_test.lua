@@ -70,6 +70,47 @@ for _, draft in ipairs { model, other } do
   engine:close()
 end
 
+-- a draft model of a shorter context, and of fewer tokens: it guesses as far as it goes
+for name, draft in pairs { context = cases.model("qwen3", { layers = 1, context = 32 }), vocabulary = cases.model("qwen3", { layers = 1, vocab = 310 }) } do
+  local engine, list, drafted = model:engine { draft = draft, pages = 40, max_batch = 4 }, {}, 0
+  for i = 1, 4 do
+    list[i] = engine:submit { ids = { 1, 2, i == 4 and 315 or i }, max_tokens = 70, temperature = i % 2, seed = i, stop_ids = {} }
+  end
+  engine:finish()
+  for i, r in ipairs(list) do
+    local opt = { ids = { 1, 2, i == 4 and 315 or i }, max_tokens = 70, temperature = i % 2, seed = i, stop_ids = {} }
+    check(equal(r.output, cases.alone(model, opt).output), "request %d differs with a draft model of less %s", i, name)
+    drafted = drafted + r.drafted
+  end
+  check(drafted > 20 and (name == "context" or list[4].drafted == 0), "a draft model of less %s: %d guesses", name, drafted)
+  check(engine.drafter.runner.pool:stats().used == 0, "pages are left after drafting")
+  engine:close()
+end
+
+-- what a draft model fails with is told once
+do
+  local engine = model:engine { draft = other, pages = 40 }
+  local opt = { ids = { 1, 2, 3 }, max_tokens = 10, temperature = 0, stop_ids = {} }
+  local r = engine:submit(opt)
+  for _ = 1, 3 do engine:step() end
+  function engine.drafter.runner.run() error { code = "broken", message = "no" } end
+  local ok, err = pcall(engine.step, engine)
+  check(not ok and err.code == "broken" and not engine.drafter, "the draft model's error: %s", tostring(err))
+  engine:finish()
+  check(equal(r.output, cases.alone(model, opt).output), "the request goes on without a draft model")
+  engine:close()
+end
+
+-- the tokens of both have to mean the same, as far as both go
+local function with_tokens(of, list)
+  return setmetatable({ tokenizer = {
+    hash = function() return table.concat(list, ",") end, vocab_size = function() return #list end, bytes = function(_, id) return list[id + 1] end,
+  } }, { __index = of })
+end
+with_tokens(model, { "a", "b" }):engine({ draft = with_tokens(other, { "a", "b", "<pad>" }), pages = 4 }):close()
+local _, mismatch = q.try(model.engine, with_tokens(model, { "a", "b" }), { draft = with_tokens(other, { "a", "c" }), pages = 4 })
+check(tostring(mismatch):find 'token 1 is "b" to the model and "c" to the draft model', "another tokenizer: %s", tostring(mismatch))
+
 -- equal prompts are computed once
 local engine = model:engine { pages = 40 }
 local ids = {}
@@ -99,10 +140,67 @@ do
   local adapted = pair:submit(opt)
   pair:finish()
   pair:close()
+  tuned.adapter.alpha = 0
+  tuned:save_adapter_gguf(dir .. "/lora.gguf")
+  for _, lora in pairs(base:read_adapter(dir .. "/lora.gguf").layers) do check(lora.scale == 1, "alpha 0 of a GGUF file is a scale of 1") end
+  check(cases.model("qwen2"):load_adapter(dir .. "/lora.gguf").adapter.alpha == 4, "alpha 0 of a GGUF file is its rank")
+  local config = q.json.decode(q.fs.read(dir .. "/adapter_config.json"))
+  for key, value in pairs { init_lora_weights = "pissa_niter_16", alora_invocation_tokens = { 1, 2 } } do
+    local kept = config[key]
+    config[key] = value
+    q.fs.write(dir .. "/adapter_config.json", q.json.encode(config))
+    local _, err = q.try(base.read_adapter, base, dir)
+    check(err and err.code == "unsupported" and err.message:find(key), "%s: %s", key, tostring(err))
+    config[key] = kept
+  end
+  config.init_lora_weights = true
+  q.fs.write(dir .. "/adapter_config.json", q.json.encode(config))
+  check(base:read_adapter(dir), "an adapter that began as PEFT's do")
   q.fs.remove(dir)
   check(equal(plain.output, without) and equal(adapted.output, with), "a request's own adapter")
   opt.adapter = false
   check(equal(cases.alone(tuned, opt).output, without), "adapter = false leaves the model's own out")
+end
+
+-- captured steps are those of their adapter, also where another has its name: a table may come to lie where one was
+do
+  local base, engine = cases.model "qwen2", nil
+  engine = base:engine { pages = 40, remember = false }
+  for seed = 1, 2 do
+    local adapter = setmetatable(cases.adapter(base, seed), { __tostring = function() return "adapter" end })
+    local opt = { ids = { 1, 2, 3 }, max_tokens = 12, temperature = 0, stop_ids = {}, adapter = adapter }
+    local r = engine:submit(opt)
+    engine:finish()
+    check(equal(r.output, cases.alone(base, opt).output), "adapter %d runs the steps of another", seed)
+  end
+  engine:close()
+end
+
+-- what one request's logits raise ends it alone; after a step that raised, what had come counts
+do
+  local base = cases.model "qwen2"
+  local broken = cases.adapter(base, 1)
+  for _, lora in pairs(broken.layers) do lora.a:fill(1e30); lora.b:fill(1e30) end
+  local opt = { ids = { 1, 2, 3 }, max_tokens = 8, seed = 1, stop_ids = {} }
+  local alone = cases.alone(base, opt).output
+  opt.stop_ids = { [alone[1]] = true }
+  local engine = base:engine { pages = 40 }
+  local stops, bad = engine:submit(opt), engine:submit { ids = { 5, 6, 7 }, max_tokens = 2, prompt_logprobs = 0, adapter = broken, stop_ids = {} }
+  engine:finish()
+  check(bad.finish == "error" and bad.error.message:find "NaN" and stops.finish == "stop", "logits of one request: %s, %s", bad.finish, stops.finish)
+  stops = engine:submit(opt)
+  opt.stop_ids = {}
+  local goes_on, run = engine:submit(opt), engine.runner.run
+  function engine.runner.run(...)
+    run(...)
+    error { code = "broken", message = "no" }
+  end
+  check(not pcall(engine.step, engine), "the step raises")
+  engine.runner.run = nil
+  check(stops.finish == "stop" and #stops.output == 0, "a request that had come to its end")
+  engine:finish()
+  check(equal(goes_on.output, alone), "a request that goes on")
+  engine:close()
 end
 
 -- logprobs of prompt and output: those of the whole sequence at once
@@ -144,9 +242,26 @@ refused({ ids = ids, max_tokens = 4 }, "a prompt of 40 tokens leaves no room in 
 refused({ ids = { 1 }, max_token = 4 }, "there is no option max_token")
 refused({ ids = { 1 }, context = "slide" }, "expected stop, error or shift")
 refused({ prompt = "hello" }, "no tokenizer")
+for name, value in pairs { stop = "x", stop_ids = "x", grammar = 'root ::= "a"', adapter = "x", on_token = "x", max_tokens = "x", ids = "x" } do
+  local opt = { ids = { 1 } }
+  opt[name] = value
+  refused(opt, name .. ".* expected ")
+end
+refused({ ids = { 1 }, stop_ids = { 5 } }, "stop_ids has %[1%] = 5, expected a set of token ids")
+refused({ ids = { 1 }, adapter = cases.adapter(cases.model("qwen3", { layers = 4 }), 1) }, "the model has no layer model.layers.3.*: the adapter belongs to another model")
+local foreign = cases.adapter(model, 1)
+for _, lora in pairs(foreign.layers) do lora.a = q.keep(q.zeros { 4, 128 }) end
+refused({ ids = { 1 }, adapter = foreign }, "%[4, 128%], of the model %[%d+, %d+%]: the adapter belongs to another model")
+r = engine:submit { ids = { 1, 2 }, max_tokens = 1, logprobs = 1e19, prompt_logprobs = math.huge, stop_ids = {} }
+engine:finish()
+check(#r.logprobs[1].top == 320 and #r.prompt_logprobs_list[2].top == 320, "as many alternatives as there are tokens")
+r = engine:submit { ids = ids, max_tokens = 0, prompt_logprobs = 0 }  -- all of the context: nothing is to come
+engine:finish()
+check(r.finish == "length" and #r.prompt_logprobs_list == 40, "the logprobs of a prompt that fills the context")
 engine:close()
 engine = model:engine { pages = 3 }
 refused({ ids = ids, max_tokens = 20 }, "need 4 pages of 16 tokens, the cache has 3: lower max_tokens")
+refused({ ids = ids, max_tokens = 1e300 }, "max_tokens = 1e%+300 need 16 pages")
 local bad = engine:submit { ids = { 1, 2 }, max_tokens = 5, stop_ids = {}, on_token = function() error { code = "mine", message = "no" } end }
 local good = engine:submit { ids = { 1, 2 }, max_tokens = 5, stop_ids = {} }
 engine:finish()
@@ -158,7 +273,7 @@ engine:close()
 -- text: reasoning apart, by the ids of its marks; stop strings
 model.tokenizer = {
   info = function() return {} end, id = function(_, name) return ({ ["<think>"] = 7, ["</think>"] = 9 })[name] end,
-  is_special = function() return false end, bytes = function(_, id) return ("<%d>"):format(id) end,
+  is_special = function() return false end, bytes = function(_, id) return ("<%d>"):format(id) end, vocab_size = function() return 310 end,
 }
 engine = model:engine { pages = 3 }
 local thinker = engine:submit { ids = { 1, 7 }, max_tokens = 5, stop_ids = {}, reasoning = true, stop = { "<6><8>" } }
@@ -166,9 +281,30 @@ for _, id in ipairs { 5, 6, 8, 9, 4, 6 } do check(not thinker:speak(id), "no sto
 check(thinker.reasoning_text == "<5><6><8>" and thinker.text == "<4>", "reasoning %s, text %s", thinker.reasoning_text, thinker.text)
 check(thinker:speak(8) and thinker.text == "<4>" and thinker.stop_string == "<6><8>", "stop string")
 engine:close()
+check(not thinker:speak(315) and thinker.text == "<4>", "a row of the model's that the tokenizer has no token for is no text")
 local plain, text = model:generate { ids = { 1, 7 }, max_tokens = 4, temperature = 0, stop_ids = {} }, ""
 for piece in plain do text = text .. piece end
 check(select(2, text:gsub("<", "")) == 4, "four tokens of text: %s", text)
+
+for _, value in ipairs { -100, "abc" } do
+  local ok, err = pcall(model.answer, model, { ids = { 1, 7 }, max_tokens = value })
+  check(not ok and tostring(err):find "max_tokens is .* expected a whole number", "max_tokens %s: %s", tostring(value), tostring(err))
+end
+
+-- the memory of a call is free after an error, and once its engine is closed
+local Engine = require("qeng.engine").Engine
+local step = Engine.step
+local pieces, request = model:generate { ids = { 1, 7 }, max_tokens = 40, stop_ids = {} }
+check(#pieces() > 0 and q.memory().kv.bytes > 0, "a piece of text")
+function Engine.step() error { code = "broken", message = "no" } end
+local ok, err = pcall(function() while pieces() do end end)
+Engine.step = step
+check(not ok and err.code == "broken" and pieces() == nil, "the engine's error: %s", tostring(err))
+check(q.memory().kv.bytes == 0, "KV memory is left after an error: %d bytes", q.memory().kv.bytes)
+pieces, request = model:generate { ids = { 1, 7 }, max_tokens = 40, stop_ids = {} }
+pieces()
+request.engine:close()
+check(q.memory().kv.bytes == 0 and pieces() == nil, "KV memory is left after a loop that was left: %d bytes", q.memory().kv.bytes)
 
 check(not pcall(model.engine, model, { kv = "i32" }), "kv i32")
 check(q.memory().kv.bytes == 0, "KV memory is left: %d bytes", q.memory().kv.bytes)

@@ -2,6 +2,7 @@
 local chat = require "qeng.chat"
 local jinja = require "qeng.jinja"
 local q = require "qeng"
+local request = require "qeng.request"
 
 local golden = q.json.decode(q.fs.read((arg[0]:match("^(.*)/tests/") or ".") .. "/tests/golden/templates.json"))
 local compiled, count = {}, 0
@@ -43,6 +44,51 @@ assert(tokenizer:decode(tokens) == "<|im_start|>user\nhi <|im_end|><|im_end|>\n<
 local ends = 0
 for _, id in ipairs(tokens) do if id == tokenizer:id("<|im_end|>") then ends = ends + 1 end end
 assert(ends == 4, "text that a user wrote became a special token")
+
+-- Prompts of requests: `written` is the folder's chat template.
+local function prompt(written, opt)
+  q.fs.write(dir .. "/tokenizer_config.json", q.json.encode { chat_template = written })
+  local model = { tokenizer = q.tokenizer(dir), config = { vocab = 262 } }
+  local ids = request.ids(model, opt)
+  return model.tokenizer:decode(ids), ids
+end
+local own = "{% for m in messages %}[{{ m.role }}:{{ m.content }}]{% endfor %}{% if tools %}{{ tools | tojson }}{% endif %}{% if add_generation_prompt %}>{% endif %}"
+local hello = { { role = "user", content = "hello" } }
+for name, begins in pairs { chatml = "<|im_start|>system\nSYS<|im_end|>\n<|im_start|>user\nhello", model = "[system:SYS][user:hello]>" } do
+  local text = prompt(own, { messages = hello, system = "SYS", template = name })
+  assert(text:sub(1, #begins) == begins, ("template %s: the system message is missing in %s"):format(name, text))
+end
+assert(prompt(own, { messages = hello, tools = { { name = "f" } } }) == '[user:hello][{"name": "f"}]>', "tools are rendered by the model's template")
+assert(prompt(own, { messages = { { role = "tool", content = "42" } } }) == "[tool:42]>", "answers of tools are rendered by the model's template")
+for _, case in ipairs(golden.cases) do  -- a call, its arguments as JSON inside a string
+  local call = case.template == "chatml" and case.variables.add_generation_prompt and case.variables.messages[2] and case.variables.messages[2].tool_calls
+  if call then
+    local arguments = q.json.encode(call[1]["function"].arguments)
+    local messages = { case.variables.messages[1], { role = "assistant", content = q.json.null, tool_calls = { { ["function"] = { name = "f", arguments = arguments } } } } }
+    assert(prompt(golden.templates.chatml, { messages = messages }) == case.text, "tool calls are rendered by the model's template")
+    assert(messages[2].tool_calls[1]["function"].arguments == arguments and messages[2].content == q.json.null, "the caller's messages stay as they are")
+  end
+end
+local parts = { { role = "user", content = { { type = "text", text = "hel" }, { type = "text", text = "lo" } } } }
+assert(prompt(own, { messages = parts }) == prompt(own, { messages = hello }) and #parts[1].content == 2, "content in parts")
+for expected, opt in pairs {
+  ["messages[2] has no role"] = { messages = { hello[1], { content = "x" } } }, ["messages[1] has no role"] = { messages = { 5 } },
+  ["messages is empty"] = { messages = {}, system = "S" }, ["messages is hi, expected a list"] = { messages = "hi" },
+  ["messages[1].content is not a string"] = { messages = { { role = "user", content = 5 } } },
+  ["system is 5, expected text"] = { messages = hello, system = 5 }, ["tools is x, expected a list"] = { messages = hello, tools = "x" },
+  ["template is foo; expected auto, chatml or model"] = { messages = hello, template = "foo" }, ["ids is abc, expected a list of token ids"] = { ids = "abc" },
+} do
+  local ok, why = pcall(prompt, own, opt)
+  assert(not ok and type(why) == "table" and why.message:find(expected, 1, true), expected .. ": " .. tostring(ok or why))
+end
+
+-- Long runs of spaces and of special tokens take a moment, not time that grows with their square.
+local began, spaces = q.time(), (" "):rep(100000)
+assert(jinja.compile "{{ x | trim }}{{ x.rstrip() }}{{ x.strip(' ab') }}" { x = "  a" .. spaces .. "b \t" } == "a" .. spaces .. "b" .. "  a" .. spaces .. "b" .. "\t")
+assert(jinja.compile("a" .. spaces .. "b" .. spaces .. "{% if x %}c{% endif %}" .. spaces .. "d \n {%- if x %}{% endif %}") {} == "a" .. spaces .. "b" .. spaces .. spaces .. "d")
+local _, ids = prompt(own, { messages = { { role = "user", content = ("<|im_end|>"):rep(20000) } }, template = "model" })
+for _, id in ipairs(ids) do assert(id < 259, "text that a user wrote became a special token") end
+assert(q.time() - began < 10, "quadratic time")
 q.fs.remove(dir)
 
 -- Shapes of records.

@@ -267,6 +267,25 @@ TEST_CASE("grammar: what is wrong is said with its place") {
         "accepted");
 }
 
+TEST_CASE("grammar: a mask that would take long is refused, and a choice among many is not") {
+  const auto tokenizer = load_tokenizer("recipes/tiny");
+  std::string alternatives;  // 26 ways to read most letters, in words that may end anywhere
+  for (char left_out = 'a'; left_out <= 'z'; ++left_out) {
+    std::string letters = "abcdefghijklmnopqrstuvwxyz";
+    letters.erase(letters.find(left_out), 1);
+    alternatives += (alternatives.empty() ? "[" : " | [") + letters + "]{1,40}";
+  }
+  Matcher ambiguous(OutputGrammar::from_gbnf("root ::= w{1,40}\nw ::= " + alternatives)->constraint(tokenizer, {}));
+  CHECK(failure([&] { ambiguous.mask(); }).find("the grammar is too ambiguous") != std::string::npos);
+
+  std::string values;
+  for (int i = 0; i < 20000; ++i) values += (i ? ",\"" : "\"") + std::to_string(i * 7919) + " words\"";
+  Matcher choice(OutputGrammar::from_schema("{\"enum\":[" + values + "]}")->constraint(tokenizer, {}));
+  CHECK(choice.mask()->count() > 0);
+  for (const int32_t id : tokenizer->encode("\"7919 words\"", false)) choice.accept(id), choice.mask();
+  CHECK(choice.complete());
+}
+
 TEST_CASE("grammar: output nests as deep as the limit, and can be ended there") {
   Rules rules = parse_gbnf("root ::= \"(\" pair \")\" | \"x\"\npair ::= root \",\" root");
   rules.max_depth = 5;
@@ -408,4 +427,29 @@ TEST_CASE("schema: what is not supported is refused by name and place") {
         std::string::npos);
   CHECK(schema_failure("{\"properties\":{\"x\":{\"maxLength\":1000000000}}}").find("needs more than") !=
         std::string::npos);
+}
+
+TEST_CASE("schema: what would take long to merge is refused, and merging grows with the schema") {
+  const auto members = [](int count) {
+    std::string text;
+    for (int i = 0; i < count; ++i) text += (i ? ",\"a" : "\"a") + std::to_string(i) + "\":{}";
+    return "{" + text + "}";
+  };
+  const auto merged = [&](int times, int count) {
+    std::string references;
+    for (int i = 0; i < times; ++i) references += i ? R"(,{"$ref":"#/$defs/x"})" : R"({"$ref":"#/$defs/x"})";
+    return "{\"allOf\":[" + references + "],\"$defs\":{\"x\":{\"properties\":" + members(count) + "}}}";
+  };
+  CHECK(schema_failure(merged(60, 300)) == "accepted");
+  CHECK(schema_failure(merged(3000, 1000)).find("the schema takes too much work") != std::string::npos);
+  CHECK(schema_failure("{\"type\":\"null\",\"$defs\":" + members(6000) + "}").find("too many members") !=
+        std::string::npos);
+  CHECK(schema_failure("{\"type\":\"null\",\"$defs\":" + members(3000) + "}") == "accepted");
+  // A name, or what others may be, is not copied for each of many properties.
+  CHECK(schema_failure("{\"properties\":{\"" + std::string(200000, 'x') + "\":{\"properties\":" + members(3000) + "}}}")
+            .find("the schema takes too much work") != std::string::npos);
+  CHECK(valid(R"({"allOf":[{"enum":[1,"b",[2],"c"]},{"enum":["c",[2],1.0,"d"]}]})", "[2]"));
+  CHECK(!valid(R"({"allOf":[{"enum":[1,"b",[2],"c"]},{"enum":["c",[2],1.0,"d"]}]})", "\"b\""));
+  CHECK(valid(R"({"required":["b","a","b"],"properties":{"a":{}},"additionalProperties":{"type":"null"}})",
+              R"({"a":1,"b":null})"));
 }

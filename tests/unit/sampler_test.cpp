@@ -112,6 +112,19 @@ TEST_CASE("sampler: greedy takes the largest logit, the lowest id of equal ones"
   REQUIRE(sampler.next(View(half.data(), DType::bf16, {2, 2})) == 1);  // the last row: 4, 5
 }
 
+TEST_CASE("sampler: a temperature of next to nothing takes the largest logit, under every filter") {
+  for (const double temperature : {1e-39, 1e-320, 3e-39, 1e-30}) {
+    for (const int64_t top_k : {0, 2}) {
+      for (const double p : {1.0, 0.5}) {
+        SamplingOptions options;
+        options.temperature = temperature, options.top_k = top_k, options.top_p = options.typical_p = p;
+        std::vector<float> logits = {1, -INFINITY, 4.5f, 3};
+        REQUIRE(TokenSampler(options).next(view(logits)) == 2);
+      }
+    }
+  }
+}
+
 TEST_CASE("sampler: the repetition penalty divides positive and multiplies negative logits of accepted tokens") {
   SamplingOptions options;
   options.temperature = 0;
