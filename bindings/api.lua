@@ -417,7 +417,7 @@ q.safetensors = {}
 ---@param path string  file, index.json or folder
 ---@return SafetensorsFile
 function q.safetensors.open(path) end
----Writes atomically; over max_shard_bytes in shards with an index. one_bit and ternary tensors are kept as their words, U32,
+---Writes atomically; over max_shard_bytes in shards with an index; what an earlier save left in the folder goes. one_bit and ternary tensors are kept as their words, U32,
 ---with a note in the metadata by which they read back as what they were; other block formats need a dtype.
 ---@param path string  file, or folder when sharded
 ---@param tensors table  {{name, Tensor}...}
@@ -492,6 +492,8 @@ function GgufFile:keys() end
 function GgufFile:metadata() end
 ---@return string[]
 function GgufFile:names() end
+---@return string[]  the paths of its parts
+function GgufFile:files() end
 ---@param name string
 ---@return {dtype: string, readable: boolean, shape: integer[], bytes: integer}?
 function GgufFile:info(name) end
@@ -550,6 +552,18 @@ function q.fs.remove(path) end
 function q.fs.copy(from, to) end
 ---Replaces folder `to` by `from` (synced first); a kill at any moment leaves one whole folder readable.
 function q.fs.replace_dir(from, to) end
+---The same of a new folder, which fill(folder) writes; where that fails nothing has changed.
+---@param path string
+---@param fill fun(folder: string)
+function q.fs.write_dir(path, fill) end
+---Files end to end as one, which appears whole or not at all.
+---@param paths string[]
+---@param to string
+---@param opt? {lines?: boolean}  lines: each file ends with a line's end, its own or one more
+function q.fs.join(paths, to, opt) end
+---Whether both are there and are one file or folder, whatever their names.
+---@return boolean
+function q.fs.same(a, b) end
 ---Deletes what killed processes left in a folder: NAME.tmp-PID-N, where the process is gone. Returns the names.
 ---@return string[]
 function q.fs.sweep(path) end
@@ -1167,8 +1181,10 @@ function Model:merge() end
 function Model:save(dir, opt) end
 ---An iterator over pieces of generated text, whole UTF-8 characters each, and their kind: "reasoning" with opt.reasoning, else nil.
 ---The request comes as second result: its finish, logprobs and figures (scripts/qeng/request.lua). opt also takes q.sampler's options.
----Without opt.engine there is a KV cache for this call alone: of dtype kv, prompts in pieces of chunk tokens, draft a model that guesses ahead.
----@param opt {prompt?: string, messages?: table[], ids?: integer[], system?: string, template?: string, max_tokens?: integer, stop?: string[], stop_ids?: table<integer, boolean>, grammar?: Grammar, adapter?: Adapter|false, logprobs?: integer, prompt_logprobs?: integer, context?: "stop"|"error"|"shift", keep?: integer, lookup?: integer, reasoning?: boolean, on_token?: fun(request: Request, id: integer), engine?: Engine, kv?: dtype, chunk?: integer, draft?: Model|boolean}
+---Without opt.engine there is a KV cache for this call alone: of dtype kv, prompts in pieces of chunk tokens, draft a model that guesses ahead. Who
+---leaves the loop early may free it with request.engine:close(). Messages may have tool_calls, reasoning_content and role tool, as tools may be
+---given, where the model has a chat template.
+---@param opt {prompt?: string, messages?: table[], ids?: integer[], system?: string, tools?: table[], template?: string, max_tokens?: integer, stop?: string[], stop_ids?: table<integer, boolean>, grammar?: Grammar, adapter?: Adapter|false, logprobs?: integer, prompt_logprobs?: integer, context?: "stop"|"error"|"shift", keep?: integer, lookup?: integer, reasoning?: boolean, on_token?: fun(request: Request, id: integer), engine?: Engine, kv?: dtype, chunk?: integer, draft?: Model|boolean}
 ---@return fun(): string?, string?
 ---@return Request
 function Model:generate(opt) end
@@ -1300,9 +1316,9 @@ function Template:pieces(record) end
 ---The model's own template, compiled on first use.
 function Template:model() end
 ---The tokens of a prompt that the assistant is to answer.
----@param messages table[]
+---@param record table  {messages=, tools=}
 ---@return integer[]
-function Template:prompt(messages) end
+function Template:prompt(record) end
 
 ---A learning-rate schedule: a function of the step (from 0).
 ---@param name "constant"|"linear"|"cosine"|"wsd"
@@ -1378,7 +1394,7 @@ function q.inertia(model, opt) end
 
 ---A part of the weights learns at a time; stands where q.inertia does.
 ---@param model Model
----@param opt {active?: integer, count?: integer, steps: integer, by?: "layer"|"rows"|"gradient", keep?: boolean, inertia?: table}  active: weights that learn at once, or count: parts
+---@param opt {active?: integer, count?: integer, steps: integer, by?: "layer"|"rows"|"gradient", keep?: boolean, inertia?: table}  active: the most weights that learn at once, or count: parts
 ---@return Phases
 function q.phases(model, opt) end
 
@@ -1399,9 +1415,15 @@ function Inertia:histogram() end
 function Inertia:tensors() end
 ---@return table
 function Inertia:state() end
+---What a run that goes on has to have as the one that was stopped, by name.
+---@return table<string, string|number|boolean>
+function Inertia:settings() end
 ---@param state table
 ---@param file SafeTensors
 function Inertia:restore(state, file) end
+---The steered thresholds alone, of state().
+---@param z number[]
+function Inertia:restore_thresholds(z) end
 ---Ends the learning and frees the counters.
 function Inertia:free() end
 
@@ -1423,6 +1445,9 @@ function Phases:histogram() end
 function Phases:tensors() end
 ---@return table
 function Phases:state() end
+---As Inertia:settings.
+---@return table<string, string|number|boolean>
+function Phases:settings() end
 ---@param state table
 ---@param file SafeTensors
 function Phases:restore(state, file) end

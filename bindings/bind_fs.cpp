@@ -11,10 +11,12 @@
 #include "bindings/lua.h"
 #include "bindings/register.h"
 #include "engine/formats/atomic_file.h"
+#include "engine/formats/mapped_file.h"
 
 namespace qeng {
 namespace {
 using lua::Call;
+using lua::Options;
 namespace fs = std::filesystem;
 
 [[noreturn]] void refuse(const std::string& path, const std::error_code& error) {
@@ -105,6 +107,33 @@ int replace_dir(Call& call) {
   return 0;
 }
 
+// q.fs.write_dir(path, function(folder) ... end)
+int write_dir(Call& call) {
+  AtomicFolder folder(call.arg<std::string>(1));
+  call.arg<lua::Ref>(2).call(folder.folder());
+  folder.commit();
+  return 0;
+}
+
+int join(Call& call) {
+  const auto paths = call.arg<std::vector<std::string>>(1);
+  const bool lines = Options(call, 3, {"lines"}).get("lines", false);
+  AtomicFile joined(call.arg<std::string>(2));
+  for (const std::string& path : paths) {
+    const auto file = MappedFile::open(path, OnShrink::zeros);
+    joined.write(file->text());
+    file->require_whole();
+    if (lines && file->size() > 0 && file->text().back() != '\n') joined.write("\n");
+  }
+  joined.commit();
+  return 0;
+}
+
+int same(Call& call) {
+  std::error_code missing;
+  return call.push(fs::equivalent(call.arg<std::string>(1), call.arg<std::string>(2), missing));
+}
+
 int sweep(Call& call) { return call.push(remove_strays(call.arg<std::string>(1))); }
 
 // The system keeps pages that are mapped or not yet written, and may keep all.
@@ -136,6 +165,9 @@ void register_fs(lua_State* L) {
                   {"remove", fn<remove>},
                   {"copy", fn<copy>},
                   {"replace_dir", fn<replace_dir>},
+                  {"write_dir", fn<write_dir>},
+                  {"join", fn<join>},
+                  {"same", fn<same>},
                   {"sweep", fn<sweep>},
                   {"drop_cache", fn<drop_cache>},
                   {"find", fn<find>}});

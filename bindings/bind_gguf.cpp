@@ -104,6 +104,13 @@ int names(Call& call) {
   return call.push(all);
 }
 
+int files(Call& call) {
+  const auto self = call.self<GgufFile>();
+  std::vector<std::string> all;
+  for (const auto& part : self->open().files()) all.push_back(part->path());
+  return call.push(all);
+}
+
 int info(Call& call) {
   const auto self = call.self<GgufFile>();
   const GgufTensor* tensor = self->open().find(call.arg<std::string>(1));
@@ -366,6 +373,7 @@ void register_gguf(lua_State* L) {
                              {"keys", fn<keys>},
                              {"metadata", fn<metadata>},
                              {"names", fn<names>},
+                             {"files", fn<files>},
                              {"info", fn<info>},
                              {"tensor", fn<tensor>},
                              {"load", fn<load>},

@@ -13,11 +13,15 @@ local opt = q.options({
   model = { nil, "Hugging Face folder, GGUF file, or org/name[@revision] on the hub", required = true, order = 1 },
   out = { nil, "GGUF file", required = true, order = 2 },
   type = { "q4_k_m", "type of the matrices, or a mix as llama.cpp's", order = 3 },
-  tensor = { "", "types of single tensors, PATTERN=TYPE,...: part of a name, * for anything", order = 4 },
+  tensor = { "", "types of single tensors, PATTERN=TYPE,...: how a name, or what follows a dot in it, begins; * for anything", order = 4 },
   calibration = { "", "text whose use of the weights says which of them matter most", order = 5 },
   chunks = { 64, "documents of 512 tokens taken from the calibration text", min = 1, integer = true, order = 6 },
   importance = { "", "importance matrix of an earlier run (or llama.cpp's); with --calibration: where to keep it", order = 7 },
 })
+
+if opt.__given.chunks and opt.calibration == "" then q.error("usage", "--chunks counts documents of a calibration text: give --calibration") end
+local source = export.open(opt.model)
+local job = export.begin(opt.out, source, types.plan(opt.type, opt.tensor, source.shape))
 
 local found
 if opt.calibration ~= "" then
@@ -28,15 +32,13 @@ elseif opt.importance ~= "" then
   found = importance.load(opt.importance)
 end
 
-local source = export.open(opt.model)
-local plan = types.plan(opt.type, opt.tensor, source.shape)
 local line, begin = progress.new(), q.time()
-local result = export.write(opt.out, source, plan, {
+local result = job:finish {
   importance = found and importance.tensors(found), measure = true,
   progress = function(done, count, bytes, name)
     line:line(("%d of %d tensors, %s, %s: %s"):format(done, count, progress.bytes(bytes), progress.duration(q.time() - begin), name))
   end,
-})
+}
 line:finish()
 for _, note in ipairs(result.notes) do print("note: " .. note) end
 print(("%-8s %8s %14s %10s %6s %9s"):format("type", "tensors", "elements", "bytes", "bits", "rel. RMSE"))

@@ -24,6 +24,7 @@ namespace fs = std::filesystem;
 constexpr size_t kBufferBytes = 1 << 20;  // large enough that a checkpoint is written at the disk's speed
 
 constexpr std::string_view kTemporary = ".tmp-";
+constexpr const char* kReplaced = ".tmp-replaced";  // no name that somebody gives a folder of his own
 
 std::string temporary_name(const std::string& path) {
   static std::atomic<unsigned> counter{0};
@@ -62,6 +63,16 @@ std::string parent_of(const std::string& path) {
   return parent.empty() ? "." : parent;
 }
 
+// Where a chain of symbolic links ends, whether something is there or not: what is renamed to a link replaces the link.
+std::string without_links(std::string path) {
+  constexpr int kMost = 40;  // as the kernel follows
+  for (int links = 0; fs::is_symlink(path); ++links) {
+    if (links == kMost) fail("io", path, ": is one of over ", kMost, " symbolic links in a row");
+    path = (fs::path(path).parent_path() / fs::read_symlink(path)).string();
+  }
+  return path;
+}
+
 void sync_path(const std::string& path, int flags) {
   int fd = ::open(path.c_str(), flags | O_RDONLY | O_CLOEXEC);
   if (fd < 0) fail("io", path, ": cannot open to flush it to the disk: ", std::strerror(errno));
@@ -90,8 +101,10 @@ void sync_tree(const std::string& folder) {
 }  // namespace
 
 AtomicFile::AtomicFile(std::string path)
-    : path_(std::move(path)), temporary_(temporary_name(path_)), buffer_(new char[kBufferBytes]) {
+    : path_(without_links(std::move(path))), temporary_(temporary_name(path_)), buffer_(new char[kBufferBytes]) {
   if (fs::is_directory(path_)) fail("io", path_, ": is a folder, cannot be written as a file");
+  if (fs::exists(path_) && !fs::is_regular_file(path_))
+    fail("io", path_, ": is a device, pipe or socket, which a file would replace; give the name of a file");
   fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (fd_ < 0) {
     if (errno == ENOENT) fail("io", path_, ": cannot create: the folder ", parent_of(path_), " does not exist");
@@ -162,7 +175,7 @@ void write_file_atomically(const std::string& path, std::string_view content) {
 }
 
 AtomicFolder::AtomicFolder(std::string path)
-    : path_(without_trailing_slash(std::move(path))), temporary_(temporary_name(path_)) {
+    : path_(without_links(without_trailing_slash(std::move(path)))), temporary_(temporary_name(path_)) {
   recover_folder(path_);
   if (fs::exists(path_) && !fs::is_directory(path_)) fail("io", path_, ": exists and is not a folder");
   std::error_code reason;
@@ -200,7 +213,7 @@ void AtomicFolder::commit() {
   } else if (::renameat2(AT_FDCWD, temporary_.c_str(), AT_FDCWD, path_.c_str(), RENAME_EXCHANGE) == 0) {
     old = temporary_;
   } else {
-    old = path_ + ".old";
+    old = path_ + kReplaced;
     fs::remove_all(old);
     rename_or_fail(path_, old);
     rename_or_fail(temporary_, path_);
@@ -212,7 +225,7 @@ void AtomicFolder::commit() {
 }
 
 void recover_folder(const std::string& path) {
-  std::string target = without_trailing_slash(path), old = target + ".old";
+  std::string target = without_links(without_trailing_slash(path)), old = target + kReplaced;
   if (fs::exists(target) || !fs::is_directory(old)) return;
   rename_or_fail(old, target);
   sync_path(parent_of(target), O_DIRECTORY);

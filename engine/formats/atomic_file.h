@@ -1,6 +1,7 @@
 // Files and folders that appear whole or not at all. Data goes to a temporary name beside the target; commit() flushes
 // it to the disk and renames. A process killed at any moment leaves the old target, or the new one, and perhaps a stray
-// NAME.tmp-PID-N, which remove_strays() deletes. An object destroyed without commit() removes what it wrote.
+// NAME.tmp-PID-N, which remove_strays() deletes. An object destroyed without commit() removes what it wrote. Where the
+// target is a symbolic link, what it points to is written, and the link stays.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -12,6 +13,7 @@
 namespace qeng {
 
 // A file written once, front to back.   Error("io") names the path and the system's reason (disk full, no permission).
+// A target that is there and no file (a folder, a device, a pipe) is refused.
 class AtomicFile {
  public:
   explicit AtomicFile(std::string path);
@@ -56,7 +58,7 @@ class AtomicFolder {
 
   // Flushes every file and folder to the disk and puts the folder at `path`. An existing folder there is exchanged in
   // one step of the file system and then deleted. Where the file system cannot exchange, the old folder is renamed to
-  // PATH.old first, and a kill between the two renames is mended by recover_folder.
+  // PATH.tmp-replaced first, and a kill between the two renames is mended by recover_folder.
   void commit();
 
  private:
@@ -66,8 +68,8 @@ class AtomicFolder {
   bool committed_ = false;
 };
 
-// Call before reading a folder that AtomicFolder writes: puts PATH.old back where PATH is missing, and otherwise does
-// nothing.
+// Call before reading a folder that AtomicFolder writes: puts PATH.tmp-replaced back where PATH is missing, and
+// otherwise does nothing.
 void recover_folder(const std::string& path);
 
 // Deletes what killed processes left among the entries of a folder: NAME.tmp-PID-N, file or folder, where this machine

@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 #include <variant>
 #include <vector>
 
@@ -108,7 +109,7 @@ class GgufMetadata {
 
  private:
   void begin(const std::string& key);
-  std::vector<std::string> keys_;
+  std::unordered_set<std::string> keys_;
   std::string encoded_;
 };
 

@@ -80,14 +80,11 @@ void append_value(std::string& out, const std::string& key, GgufType type, const
 
 }  // namespace
 
-bool GgufMetadata::has(const std::string& key) const {
-  return std::find(keys_.begin(), keys_.end(), key) != keys_.end();
-}
+bool GgufMetadata::has(const std::string& key) const { return keys_.count(key) > 0; }
 
 void GgufMetadata::begin(const std::string& key) {
   if (key.empty() || key.size() > 65535) fail("value", "a GGUF key of ", key.size(), " bytes; expected 1 to 65535");
-  if (has(key)) fail("value", "GGUF entry ", key, " is given twice");
-  keys_.push_back(key);
+  if (!keys_.insert(key).second) fail("value", "GGUF entry ", key, " is given twice");
   append_string(encoded_, key);
 }
 

@@ -19,6 +19,9 @@
 
 namespace qeng {
 
+inline constexpr const char* kWholeName = "model.safetensors";             // of a folder without shards
+inline constexpr const char* kIndexName = "model.safetensors.index.json";  // which shard holds which tensor
+
 struct StoredTensor {
   std::string name;
   std::string dtype_name;      // as in the file: "BF16", "F8_E4M3", "U32" of one_bit
@@ -91,8 +94,9 @@ class SafeTensorsWriter {
 };
 
 // The same over a folder: model.safetensors if all fits in max_shard_bytes, else model-00001-of-0000N.safetensors and
-// so on with model.safetensors.index.json. A tensor is never split. To replace a folder as one, write inside an
-// AtomicFolder.
+// so on with model.safetensors.index.json. A tensor is never split. commit() removes the files of those names that an
+// earlier save left; a kill during it leaves the old tensors, the new ones, or an Error on opening. To replace a folder
+// as one, write inside an AtomicFolder.
 class ShardedWriter {
  public:
   ShardedWriter(const std::string& folder, const std::vector<TensorSpec>& specs,

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "engine/formats/json_depth.h"
 #include "engine/formats/safetensors.h"
 #include "engine/formats/safetensors_dtype.h"
 #include "kernels/error.h"
@@ -19,6 +20,7 @@ constexpr const char* kMetadataKey = "__metadata__";
 
 // JSON whose top-level keys are all different: nlohmann would keep the last of two silently.
 json parse_object(const std::string& file, std::string_view text) {
+  check_json_depth(file, text);
   std::set<std::string> keys;
   auto check = [&](int depth, json::parse_event_t event, json& value) {
     if (event == json::parse_event_t::key && depth == 1 && !keys.insert(value.get<std::string>()).second)
@@ -178,9 +180,9 @@ std::shared_ptr<const SafeTensors> SafeTensors::open(const std::string& path) {
   set->path_ = path;
   std::string file = path;
   if (fs::is_directory(path)) {
-    file = (fs::path(path) / "model.safetensors.index.json").string();
-    if (!fs::exists(file)) file = (fs::path(path) / "model.safetensors").string();
-    if (!fs::exists(file)) fail("io", path, ": holds neither model.safetensors.index.json nor model.safetensors");
+    file = (fs::path(path) / kIndexName).string();
+    if (!fs::exists(file)) file = (fs::path(path) / kWholeName).string();
+    if (!fs::exists(file)) fail("io", path, ": holds neither ", kIndexName, " nor ", kWholeName);
   }
   if (!file.ends_with(".json")) {
     set->add_file(file);

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -11,6 +12,7 @@ namespace qeng {
 namespace {
 
 using nlohmann::json;
+namespace fs = std::filesystem;
 
 std::vector<TensorSpec> widest_first(std::vector<TensorSpec> specs) {
   std::stable_sort(specs.begin(), specs.end(), [](const TensorSpec& a, const TensorSpec& b) {
@@ -31,6 +33,14 @@ std::vector<int64_t> stored_shape(const TensorSpec& spec) {
   std::vector<int64_t> shape = spec.shape;
   if (is_packed_words(spec.dtype)) shape.back() /= word_elements(spec.dtype);
   return shape;
+}
+
+// model-00001-of-00002.safetensors
+bool is_shard_name(const std::string& name) {
+  unsigned shard = 0, shards = 0;
+  int end = 0;
+  return std::sscanf(name.c_str(), "model-%5u-of-%5u.safetensors%n", &shard, &shards, &end) == 2 &&
+         static_cast<size_t>(end) == name.size();
 }
 
 std::string header_of(const std::string& path, const std::vector<TensorSpec>& specs, const Metadata& metadata) {
@@ -125,7 +135,8 @@ ShardedWriter::ShardedWriter(const std::string& folder, const std::vector<Tensor
       fail("value", folder, ": tensor ", spec.name, " is declared twice");
   }
   for (size_t i = 0; i < groups.size(); ++i) {
-    char name[64] = "model.safetensors";
+    char name[64] = "";
+    if (groups.size() == 1) std::snprintf(name, sizeof name, "%s", kWholeName);
     if (groups.size() > 1) std::snprintf(name, sizeof name, "model-%05zu-of-%05zu.safetensors", i + 1, groups.size());
     names_.push_back(name);
     shards_.push_back(std::make_unique<SafeTensorsWriter>(folder + "/" + name, std::move(groups[i]), metadata));
@@ -140,12 +151,27 @@ void ShardedWriter::write(const std::string& name, const void* data, size_t byte
 }
 
 void ShardedWriter::commit() {
+  // The index says which files count, and model.safetensors is what counts without one: both go before shards of the
+  // same names come, so that there is never a mixture of two models.
+  const fs::path folder = folder_, index = folder / kIndexName;
+  if (fs::exists(index)) {
+    fs::remove(folder / kWholeName);
+    fs::remove(index);
+  }
   for (auto& shard : shards_) shard->commit();
-  if (shards_.size() == 1) return;
-  json map = json::object();
-  for (const auto& [name, shard] : shard_of_) map[name] = names_[shard];
-  json index = {{"metadata", {{"total_size", total_bytes_}}}, {"weight_map", map}};
-  write_file_atomically(folder_ + "/model.safetensors.index.json", index.dump(2) + "\n");
+  if (shards_.size() > 1) {
+    json map = json::object();
+    for (const auto& [name, shard] : shard_of_) map[name] = names_[shard];
+    json content = {{"metadata", {{"total_size", total_bytes_}}}, {"weight_map", map}};
+    write_file_atomically(index.string(), content.dump(2) + "\n");
+  }
+  std::vector<fs::path> stale;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    const bool ours = std::find(names_.begin(), names_.end(), name) != names_.end();
+    if (!ours && (name == kWholeName || is_shard_name(name))) stale.push_back(entry.path());
+  }
+  for (const fs::path& path : stale) fs::remove(path);
 }
 
 void save_safetensors(const std::string& path, const std::vector<NamedView>& tensors, const Metadata& metadata) {

@@ -28,12 +28,20 @@ void check_arguments(const Tensor& x, DType type, const Tensor* importance) {
     fail("shape", "quantize: importance is ", shape_text(importance->view), ", expected f32 [", columns, "]");
 }
 
-std::vector<float> weights_of(const Tensor* importance) {
+// What the errors of columns weigh, in blocks of `elements`. Only how they compare within a block counts: the largest of each
+// becomes about 1, so that no product of the fits overflows, by a power of two, which rounds nothing. Columns of a block that
+// are all of no importance are all as important as the others.
+std::vector<float> weights_of(const Tensor* importance, int64_t elements) {
   if (!importance) return {};
   std::vector<float> weights = to_host_f32(*importance);
   for (size_t i = 0; i < weights.size(); ++i)
     if (!(weights[i] >= 0 && std::isfinite(weights[i])))
       fail("value", "quantize: the importance of column ", i, " is ", weights[i], ", expected a number that is not negative");
+  for (auto block = weights.begin(); block != weights.end(); block += elements) {
+    const float most = *std::max_element(block, block + elements);
+    const int exponent = most > 0 ? std::ilogb(most) : 0;
+    std::transform(block, block + elements, block, [&](float w) { return most > 0 ? std::ldexp(w, -exponent) : 1.0f; });
+  }
   return weights;
 }
 
@@ -41,7 +49,7 @@ std::vector<float> weights_of(const Tensor* importance) {
 
 TensorPtr quantize(const TensorPtr& x, DType type, const TensorPtr& importance, const std::string& account) {
   check_arguments(*x, type, importance.get());
-  const std::vector<float> weights = weights_of(importance.get());
+  const std::vector<float> weights = weights_of(importance.get(), dtype_info(type).elements);
   Device& device = x->device();
   const int64_t columns = x->view.columns(), rows = x->view.rows();
   const TensorPtr result = make_tensor(device, Shape(x->view.shape, x->view.shape + x->view.rank), type, account);

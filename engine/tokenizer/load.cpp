@@ -1,6 +1,6 @@
-#include <algorithm>
 #include <filesystem>
 
+#include "engine/formats/json_depth.h"
 #include "engine/formats/mapped_file.h"
 #include "engine/tokenizer/loaders.h"
 #include "kernels/error.h"
@@ -41,30 +41,12 @@ std::string template_of(const json& config) {
   return "";
 }
 
-constexpr int kDepth =
-    64;  // of brackets; real files nest less than ten deep, and json::dump calls itself for each level
-
-// How deep brackets outside strings are nested, well-formed or not.
-int bracket_depth(std::string_view text) {
-  int depth = 0, deepest = 0;
-  bool in_string = false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    char c = text[i];
-    if (in_string && c == '\\') ++i;
-    if (c == '"') in_string = !in_string;
-    if (in_string) continue;
-    if (c == '[' || c == '{') deepest = std::max(deepest, ++depth);
-    if (c == ']' || c == '}') --depth;
-  }
-  return deepest;
-}
-
 }  // namespace
 
 json read_json(const std::string& path) {
   auto file = MappedFile::open(path);
   std::string_view text = file->text();
-  if (bracket_depth(text) > kDepth) fail("format", path, ": nested over ", kDepth, " levels deep");
+  check_json_depth(path, text);
   json value;
   try {
     value = json::parse(text.begin(), text.end());
@@ -98,7 +80,7 @@ std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& path) {
     std::string folder = file.parent_path().empty() ? "." : file.parent_path().string();
     if (file.extension() == ".json") return load_tokenizer_json(path, read_json(path), json::object(), "");
     if (file.extension() == ".gguf") return load_gguf_tokenizer(*Gguf::open(path));
-    if (file.extension() == ".model") return load_sentencepiece(path, json::object(), "");
+    if (file.extension() == ".model") return load_sentencepiece(path, json::object(), "", {});
     if (file.extension() == ".tiktoken") {
       auto tokenizer = load_tiktoken(path);
       size_t ranks = static_cast<size_t>(tokenizer->vocab_size()) - tokenizer->added_tokens().size();
@@ -115,15 +97,17 @@ std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& path) {
   fs::path config_path = folder / "tokenizer_config.json", json_path = folder / "tokenizer.json",
            model_path = folder / "tokenizer.model";
   json config = fs::exists(config_path) ? read_json(config_path.string()) : json::object();
+  json tokenizer = json::object();
   if (fs::exists(json_path)) {
-    json tokenizer = read_json(json_path.string());
+    tokenizer = read_json(json_path.string());
     // Llama-2's tokenizer.json is a conversion of the SentencePiece file beside it.
     auto model = tokenizer.find("model");
     bool converted = model != tokenizer.end() && model->is_object() && model->contains("byte_fallback") &&
                      (*model)["byte_fallback"] == true;
     if (!converted || !fs::exists(model_path)) return load_tokenizer_json(json_path.string(), tokenizer, config, path);
   }
-  if (fs::exists(model_path)) return load_sentencepiece(model_path.string(), config, path);
+  if (fs::exists(model_path))
+    return load_sentencepiece(model_path.string(), config, path, read_folder_tokens(config, tokenizer, path));
   if (fs::exists(folder / "qwen.tiktoken")) return load_tokenizer((folder / "qwen.tiktoken").string());
   fail("io", path, ": holds neither tokenizer.json nor tokenizer.model",
        fs::exists(folder / "vocab.json") ? "; vocab.json and merges.txt alone do not say how text is cut" : "");

@@ -1,5 +1,6 @@
 // What load_tokenizer puts together: one loader a file format, and the properties that tokenizer_config.json adds.
 #pragma once
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "engine/tokenizer/tokenizer.h"
@@ -10,12 +11,21 @@ namespace qeng {
 // config: the object of tokenizer_config.json, or an empty object.
 std::shared_ptr<const Tokenizer> load_tokenizer_json(const std::string& path, const nlohmann::json& json,
                                                      const nlohmann::json& config, const std::string& folder);
+// tokens: those that files beside the model add to it, or put in place of its own, by id.
 std::shared_ptr<const Tokenizer> load_sentencepiece(const std::string& path, const nlohmann::json& config,
-                                                    const std::string& folder);
+                                                    const std::string& folder,
+                                                    const std::map<int32_t, AddedToken>& tokens);
 
 // From the lists of a GGUF file; control tokens are added to the properties.
 std::shared_ptr<const Tokenizer> make_sentencepiece(const std::string& path, const Vocabulary& vocabulary,
                                                     TokenizerProperties properties);
+
+// The tokens of tokenizer_config.json's added_tokens_decoder, tokenizer.json's added_tokens and added_tokens.json; of
+// an id in several of them, the first's. config, tokenizer: the objects of those two files, or empty ones.
+std::map<int32_t, AddedToken> read_folder_tokens(const nlohmann::json& config, const nlohmann::json& tokenizer,
+                                                 const std::string& folder);
+// [{"id": 32000, "content": "<|im_start|>", "special": true, ...}, ...]
+std::vector<AddedToken> read_added_tokens(const std::string& path, const nlohmann::json& list);
 
 nlohmann::json read_json(const std::string& path);  // Error("format") unless it holds an object
 

@@ -87,12 +87,17 @@ std::unique_ptr<sentencepiece::SentencePieceProcessor> load_model(const std::str
   return model;
 }
 
-// The bytes of all pieces; control pieces are added to the properties.
-TokenBytes read_pieces(const sentencepiece::SentencePieceProcessor& model, TokenizerProperties& properties) {
+// The bytes of all pieces; the given tokens, and control pieces besides, are added to the properties.
+TokenBytes read_pieces(const sentencepiece::SentencePieceProcessor& model, const std::map<int32_t, AddedToken>& given,
+                       TokenizerProperties& properties) {
   TokenBytes tokens;
   for (int id = 0; id < model.GetPieceSize(); ++id) {
     append_piece(model, id, tokens);
-    if (model.IsControl(id)) properties.added.push_back({model.IdToPiece(id), id});
+    const auto found = given.find(id);
+    if (found != given.end())
+      properties.added.push_back(found->second);
+    else if (model.IsControl(id))
+      properties.added.push_back({model.IdToPiece(id), id});
   }
   return tokens;
 }
@@ -100,19 +105,21 @@ TokenBytes read_pieces(const sentencepiece::SentencePieceProcessor& model, Token
 }  // namespace
 
 std::shared_ptr<const Tokenizer> load_sentencepiece(const std::string& path, const nlohmann::json& config,
-                                                    const std::string& folder) {
-  auto file = MappedFile::open(path);
-  auto model = load_model(path, file->text());
+                                                    const std::string& folder,
+                                                    const std::map<int32_t, AddedToken>& tokens) {
+  std::string serialized(MappedFile::open(path)->text());
+  auto model = load_model(path, serialized);  // before any part of it is read as a model's
+  if (!tokens.empty()) model = load_model(path, serialized = with_tokens(path, serialized, tokens));
   TokenizerProperties properties;
   properties.name = std::filesystem::path(folder.empty() ? path : folder).filename().string();
-  TokenBytes tokens = read_pieces(*model, properties);
+  TokenBytes bytes = read_pieces(*model, tokens, properties);
   auto known = [](int id) { return id >= 0 ? std::optional<int32_t>(id) : std::nullopt; };
   properties.bos = known(model->bos_id());
   properties.eos = known(model->eos_id());
   properties.pad = known(model->pad_id());
   properties.add_bos = properties.bos.has_value();
   apply_config(properties, config, folder);
-  return std::make_shared<SentencePieceTokenizer>(std::move(properties), std::move(tokens), std::string(file->text()),
+  return std::make_shared<SentencePieceTokenizer>(std::move(properties), std::move(bytes), std::move(serialized),
                                                   std::move(model));
 }
 
@@ -121,7 +128,11 @@ std::shared_ptr<const Tokenizer> make_sentencepiece(const std::string& path, con
   if (vocabulary.scores.empty()) fail("format", path, ": a llama vocabulary needs tokenizer.ggml.scores");
   std::string serialized = serialize_sentencepiece(vocabulary);
   auto model = load_model(path, serialized);
-  TokenBytes tokens = read_pieces(*model, properties);
+  std::map<int32_t, AddedToken> found;  // in the text as written, as llama.cpp has it
+  for (size_t id = 0; id < vocabulary.tokens.size(); ++id)
+    if (vocabulary.types[id] == TokenType::user_defined)
+      found[static_cast<int32_t>(id)] = {vocabulary.tokens[id], static_cast<int32_t>(id), false};
+  TokenBytes tokens = read_pieces(*model, found, properties);
   return std::make_shared<SentencePieceTokenizer>(std::move(properties), std::move(tokens), std::move(serialized),
                                                   std::move(model));
 }

@@ -75,6 +75,14 @@ enum NormalizerField : uint64_t {
 };
 constexpr uint64_t kBpe = 2;  // of ModelType
 
+void put_piece(std::string& model, std::string_view content, float score, TokenType type) {
+  std::string piece;
+  put_bytes(piece, kPiece, content);
+  put_float(piece, kScore, score);
+  put_number(piece, kType, static_cast<uint64_t>(type));
+  put_bytes(model, kPieces, piece);
+}
+
 }  // namespace
 
 Vocabulary read_sentencepiece_vocabulary(const std::string& path, std::string_view serialized) {
@@ -111,14 +119,9 @@ Vocabulary read_sentencepiece_vocabulary(const std::string& path, std::string_vi
 }
 
 std::string serialize_sentencepiece(const Vocabulary& vocabulary) {
-  std::string model, piece;
-  for (size_t i = 0; i < vocabulary.tokens.size(); ++i) {
-    piece.clear();
-    put_bytes(piece, kPiece, vocabulary.tokens[i]);
-    put_float(piece, kScore, vocabulary.scores[i]);
-    put_number(piece, kType, static_cast<uint64_t>(vocabulary.types[i]));  // the same numbers as GGUF's
-    put_bytes(model, kPieces, piece);
-  }
+  std::string model;
+  for (size_t i = 0; i < vocabulary.tokens.size(); ++i)  // types have the same numbers in GGUF
+    put_piece(model, vocabulary.tokens[i], vocabulary.scores[i], vocabulary.types[i]);
   const bool bytes =
       std::find(vocabulary.types.begin(), vocabulary.types.end(), TokenType::byte) != vocabulary.types.end();
   std::string trainer, normalizer;
@@ -130,6 +133,39 @@ std::string serialize_sentencepiece(const Vocabulary& vocabulary) {
   put_number(normalizer, kExtraWhitespaces, 0);
   put_number(normalizer, kEscapeWhitespaces, 1);
   put_bytes(model, kNormalizer, normalizer);
+  return model;
+}
+
+std::string with_tokens(const std::string& path, std::string_view serialized,
+                        const std::map<int32_t, AddedToken>& tokens) {
+  constexpr float kScore = -1000;  // what llama.cpp's converter gives them; no merge is decided by it
+  std::string model;
+  int32_t pieces = 0;
+  const auto type_of = [](const AddedToken& token) {
+    return token.special ? TokenType::control : TokenType::user_defined;
+  };
+  read_message(path, serialized, [&](uint64_t part, uint64_t, std::string_view message) {
+    if (part != kPieces) return put_bytes(model, part, message);
+    std::string_view content;
+    TokenType type = TokenType::normal;
+    read_message(path, message, [&](uint64_t field, uint64_t number, std::string_view bytes) {
+      if (field == kPiece) content = bytes;
+      if (field == kType) type = static_cast<TokenType>(number);
+    });
+    const auto found = tokens.find(pieces++);
+    // A model has one unknown piece, and it stays that.
+    const bool stays = found == tokens.end() || (found->second.content == content &&
+                                                 (type == TokenType::unknown || type == type_of(found->second)));
+    if (stays)
+      put_bytes(model, kPieces, message);
+    else
+      put_piece(model, found->second.content, kScore, type_of(found->second));
+  });
+  for (auto token = tokens.lower_bound(pieces); token != tokens.end(); ++token, ++pieces) {
+    for (; pieces < token->first; ++pieces)
+      put_piece(model, "<unused" + std::to_string(pieces) + ">", kScore, TokenType::unused);
+    put_piece(model, token->second.content, kScore, type_of(token->second));
+  }
   return model;
 }
 

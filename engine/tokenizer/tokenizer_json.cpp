@@ -99,23 +99,6 @@ void check_model(const std::string& path, const json& model) {
   }
 }
 
-std::vector<AddedToken> read_added(const std::string& path, const json& list) {
-  std::vector<AddedToken> added;
-  for (const json& entry : list) {
-    AddedToken token;
-    token.content = entry.at("content").get<std::string>();
-    token.id = token_id(path, entry.at("id"));
-    token.special = flag(entry, "special");
-    token.lstrip = flag(entry, "lstrip");
-    token.rstrip = flag(entry, "rstrip");
-    token.normalized = flag(entry, "normalized", !token.special);
-    if (token.content.empty()) fail("format", path, ": added token ", token.id, " is empty");
-    if (flag(entry, "single_word")) fail("unsupported", path, ": added token ", token.content, " has single_word");
-    added.push_back(std::move(token));
-  }
-  return added;
-}
-
 // TemplateProcessing may put tokens around a text; the one form in use is a bos in front.
 void read_post_processor(const std::string& path, const json& post_processor, TokenizerProperties& properties) {
   for (const json& part : parts_of(post_processor, "processors")) {
@@ -151,7 +134,7 @@ std::shared_ptr<const Tokenizer> build(const std::string& path, const json& file
   TokenizerProperties properties;
   properties.name = std::filesystem::path(folder.empty() ? path : folder).filename().string();
   if (properties.name.empty()) properties.name = path;
-  properties.added = read_added(path, member(file, "added_tokens"));
+  properties.added = read_added_tokens(path, member(file, "added_tokens"));
   read_post_processor(path, member(file, "post_processor"), properties);
 
   // Spelling and bytes by id. An added token's bytes are its text, also where the vocabulary lists it too.
@@ -221,6 +204,23 @@ std::shared_ptr<const Tokenizer> build(const std::string& path, const json& file
 }
 
 }  // namespace
+
+std::vector<AddedToken> read_added_tokens(const std::string& path, const json& list) {
+  std::vector<AddedToken> added;
+  for (const json& entry : list) {
+    AddedToken token;
+    token.content = entry.at("content").get<std::string>();
+    token.id = token_id(path, entry.at("id"));
+    token.special = flag(entry, "special");
+    token.lstrip = flag(entry, "lstrip");
+    token.rstrip = flag(entry, "rstrip");
+    token.normalized = flag(entry, "normalized", !token.special);
+    if (token.content.empty()) fail("format", path, ": added token ", token.id, " is empty");
+    if (flag(entry, "single_word")) fail("unsupported", path, ": added token ", token.content, " has single_word");
+    added.push_back(std::move(token));
+  }
+  return added;
+}
 
 std::shared_ptr<const Tokenizer> load_tokenizer_json(const std::string& path, const json& file, const json& config,
                                                      const std::string& folder) {

@@ -17,6 +17,8 @@ for key in ([[
   tie_encoder_decoder cache_implementation
 ]]):gmatch("%S+") do harmless[key] = true end
 
+config.most_layers = 65536  -- hundreds of times what models have: a damaged number must not be counted up to
+
 local Config = {}
 Config.__index = Config
 
@@ -49,11 +51,21 @@ function Config:get(key, default, kind)
   return value
 end
 
-function Config:size(key, default)
+-- most: 2^31 where there is no smaller limit.
+function Config:size(key, default, most)
   local value = self:get(key, default, "number")
-  if value < 1 or value ~= math.floor(value) or value > 2 ^ 31 then
-    q.error("format", ("%s: key %s is %s, expected a positive integer"):format(self.path, key, tostring(value)))
+  most = most or 2 ^ 31
+  if not (value >= 1 and value <= most) or value ~= math.floor(value) then
+    q.error("format", ("%s: key %s is %s, expected a positive integer, at most %d"):format(self.path, key, tostring(value), most))
   end
+  return value
+end
+
+local function is_positive(value) return type(value) == "number" and value > 0 and value < math.huge end
+
+function Config:positive(key, default)
+  local value = self:get(key, default, "number")
+  if not is_positive(value) then q.error("format", ("%s: key %s is %s, expected a positive number"):format(self.path, key, tostring(value))) end
   return value
 end
 
@@ -84,6 +96,9 @@ function Config:rope(default_theta, kind, theta_key)
   if not given(scaling) then scaling = {} end
   local theta = scaling.rope_theta or self.values[theta_key or "rope_theta"]
   if not given(theta) then theta = default_theta end
+  for name, value in pairs { theta = theta, factor = given(scaling.factor) and scaling.factor or nil } do
+    if not is_positive(value) then q.error("format", ("%s: the rotation's %s is %s, expected a positive number"):format(self.path, name, tostring(value))) end
+  end
   local rope = { theta = theta, partial = scaling.partial_rotary_factor or 1, factors = self.rope_factors }
   local kind = scaling.rope_type or scaling.type or "default"
   if kind ~= "default" then rope.scaling = scaling end
@@ -145,8 +160,8 @@ end
 function Config:decoder(theta, opt)
   opt = opt or {}
   local c = {
-    hidden = self:size("hidden_size"), layers = self:size("num_hidden_layers"), heads = self:size("num_attention_heads"),
-    ffn = self:size("intermediate_size"), vocab = self:size("vocab_size"), eps = self:get("rms_norm_eps", 1e-6),
+    hidden = self:size("hidden_size"), layers = self:size("num_hidden_layers", nil, config.most_layers), heads = self:size("num_attention_heads"),
+    ffn = self:size("intermediate_size"), vocab = self:size("vocab_size"), eps = self:positive("rms_norm_eps", 1e-6),
     max_position = self:size("max_position_embeddings", 2048),
     tied = self:get("tie_word_embeddings", opt.tied or false),
   }

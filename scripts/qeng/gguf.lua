@@ -21,13 +21,13 @@ local function activation_dtype(file)
   return "bf16"
 end
 
--- The ids that end an answer, by the file's own word.
+-- The ids that end an answer, by the file's own word; those that llama.cpp has no key for are in one of ours (gguf_export.lua).
 local function stop_ids(file)
   local ids = {}
-  for _, key in ipairs { "eos", "eot", "eom" } do
-    local id = file:get("tokenizer.ggml." .. key .. "_token_id")
-    if id then ids[#ids + 1] = id end
-  end
+  local function take(id) if type(id) == "number" then ids[#ids + 1] = id end end
+  for _, key in ipairs { "eos", "eot", "eom" } do take(file:get("tokenizer.ggml." .. key .. "_token_id")) end
+  local others = file:get "qeng.stop_token_ids"
+  for _, id in ipairs(type(others) == "table" and others or {}) do take(id) end
   return ids
 end
 

@@ -1,6 +1,7 @@
 -- The metadata of a GGUF file as the keys of a Hugging Face config.json, which the models read. A key that may change the
 -- mathematics and is not understood is refused by name.
 
+local config = require "qeng.config"
 local q = require "qeng.core"
 
 local gguf_config = {}
@@ -36,18 +37,30 @@ function Reader:get(key, kind, default)
   if type(value) ~= kind then
     q.error("format", ("%s: entry %s is a %s, expected a %s"):format(self.path, name, type(value), kind))
   end
+  if kind == "number" and not (math.abs(value) < math.huge) then
+    q.error("format", ("%s: entry %s is %s, expected a finite number"):format(self.path, name, tostring(value)))
+  end
   return value
 end
 
--- A number that some files give for each layer.
+function Reader:check_size(key, value, most)
+  if type(value) ~= "number" or not (value >= 1 and value <= most) or value % 1 ~= 0 then
+    q.error("format", ("%s: entry %s.%s is %s, expected a positive integer, at most %d"):format(self.path, self.architecture, key, tostring(value), most))
+  end
+  return value
+end
+
+function Reader:size(key, most) return self:check_size(key, self:get(key, "number"), most or 2 ^ 31) end
+
+-- A size that some files give for each layer.
 function Reader:same_for_layers(key, default)
   local value = self.file:get(self.architecture .. "." .. key)
-  if type(value) ~= "table" then return self:get(key, "number", default) end
+  if type(value) ~= "table" then return self:check_size(key, self:get(key, "number", default), 2 ^ 31) end
   self.used[key] = true
   for _, each in ipairs(value) do
     if each ~= value[1] then q.error("unsupported", ("%s: %s.%s differs between layers"):format(self.path, self.architecture, key)) end
   end
-  return value[1]
+  return self:check_size(key, value[1], 2 ^ 31)
 end
 
 -- A key that is supported at one value only.
@@ -159,7 +172,7 @@ function gguf_config.read(file, path, known_keys)
   local embedding = file:info "token_embd.weight"
   if not embedding then q.error("format", path .. ": has no tensor token_embd.weight") end
   local heads = r:same_for_layers "attention.head_count"
-  local hidden = r:get("embedding_length", "number")
+  local hidden = r:size "embedding_length"
   local head_dim = r:get("attention.key_length", "number", math.floor(hidden / heads))
   r:must("attention.value_length", head_dim)
   r:must("rope.dimension_count", head_dim)
@@ -172,7 +185,7 @@ function gguf_config.read(file, path, known_keys)
   if hf == "LlamaForCausalLM" and window > 0 then hf = "MistralForCausalLM" end
   local values = {
     architectures = q.json.array { hf }, model_type = architecture == "gemma3" and "gemma3_text" or hf:match("^(%w-)ForCausalLM$"):lower(),
-    hidden_size = hidden, num_hidden_layers = r:get("block_count", "number"), num_attention_heads = heads,
+    hidden_size = hidden, num_hidden_layers = r:size("block_count", config.most_layers), num_attention_heads = heads,
     num_key_value_heads = r:same_for_layers("attention.head_count_kv", heads), head_dim = head_dim,
     intermediate_size = r:same_for_layers "feed_forward_length", vocab_size = embedding.shape[1],
     rms_norm_eps = r:get("attention.layer_norm_rms_epsilon", "number"),

@@ -1,6 +1,7 @@
 -- Models as GGUF files. A source is what is written: {metadata = {{key, type, value}...}, tensors = {{name =, shape =, read =,
--- heads =, signs =}...}, shape = for gguf_types}; read() gives the tensor, heads says that its rows have to move to llama's order.
--- signs: "one_bit" or "ternary" where the tensor is that, and read() also gives the f32 scale of each row.
+-- heads =, signs =, stored =}...}, shape = for gguf_types, files = paths it is read from (none), notes = what the file cannot say (none)}; read() gives
+-- the tensor, heads says that its rows have to move to llama's order, stored is the type of a GGUF file's tensor. signs: "one_bit" or
+-- "ternary" where the tensor is that, and read() also gives the f32 scale of each row.
 
 local architectures = require "qeng.architectures"
 local config = require "qeng.config"
@@ -8,6 +9,7 @@ local gguf_config = require "qeng.gguf_config"
 local hub = require "qeng.hub"
 local names = require "qeng.gguf_names"
 local q = require "qeng.core"
+local request = require "qeng.request"
 local types = require "qeng.gguf_types"
 
 local export = {}
@@ -35,7 +37,26 @@ local function add_rope(add, a, c)
   end
 end
 
-local function add_tokenizer(add, tokenizer, vocab)
+-- The ids that end an answer beside eos: llama.cpp reads one as eot and one as eom, and knows those of common names; the rest stands in
+-- an entry that only qeng reads. Returns a note of those, or nil. stops: a set of all.
+local function add_stops(add, tokenizer, stops)
+  local space, eot = "tokenizer.ggml.", nil
+  for _, name in ipairs { "<|im_end|>", "<|eot_id|>", "<end_of_turn>" } do eot = eot or tokenizer:id(name) end
+  local by_name, others = request.stops { tokenizer = tokenizer }, {}
+  for id in pairs(stops) do
+    if not by_name[id] then others[#others + 1] = id end
+  end
+  table.sort(others)
+  eot = eot or table.remove(others, 1)
+  local eom = table.remove(others, 1)
+  if eot then add(space .. "eot_token_id", "u32", eot) end
+  if eom then add(space .. "eom_token_id", "u32", eom) end
+  if #others == 0 then return nil end
+  add("qeng.stop_token_ids", "[u32]", others)
+  return ("answers also end at token %s, for which llama.cpp has no key: qeng alone stops there"):format(table.concat(others, ", "))
+end
+
+local function add_tokenizer(add, tokenizer, vocab, stops)
   local space = "tokenizer.ggml."
   if not tokenizer then return add(space .. "model", "string", "none") end
   local lists, info = tokenizer:vocabulary(), tokenizer:info()
@@ -55,17 +76,12 @@ local function add_tokenizer(add, tokenizer, vocab)
   if lists.merges then add(space .. "merges", "[string]", lists.merges) end
   if info.bos then add(space .. "bos_token_id", "u32", info.bos) end
   if info.eos then add(space .. "eos_token_id", "u32", info.eos) end
-  for _, name in ipairs { "<|im_end|>", "<|eot_id|>", "<end_of_turn>" } do
-    local id = tokenizer:id(name)
-    if id then
-      add(space .. "eot_token_id", "u32", id)
-      break
-    end
-  end
+  local note = add_stops(add, tokenizer, stops)
   if info.pad then add(space .. "padding_token_id", "u32", info.pad) end
   add(space .. "add_bos_token", "bool", info.add_bos)
   if lists.model == "llama" then add(space .. "add_space_prefix", "bool", lists.add_space_prefix) end
   if info.chat_template then add("tokenizer.chat_template", "string", info.chat_template) end
+  return note
 end
 
 -- llama.cpp knows these of Gemma 3 by its architecture: a model that has others would be read as another one.
@@ -79,8 +95,8 @@ local function check_gemma3(c)
   end
 end
 
--- Of a model of Hugging Face's architecture hf with settings c.
-local function metadata(hf, c, name, tokenizer)
+-- Of a model of Hugging Face's architecture hf with settings c; stops: a set of the ids that end an answer. Also a note, or nil.
+local function metadata(hf, c, name, tokenizer, stops)
   local a = names.architecture(hf)
   local list = {}
   local function add(key, type, value) list[#list + 1] = { key, type, value } end
@@ -101,8 +117,7 @@ local function metadata(hf, c, name, tokenizer)
   if a == "gemma3" then check_gemma3(c) end
   if (c.window or 0) > 0 then add(a .. ".attention.sliding_window", "u32", c.window) end
   add_rope(add, a, c)
-  add_tokenizer(add, tokenizer, c.vocab)
-  return list, a
+  return list, a, add_tokenizer(add, tokenizer, c.vocab, stops)
 end
 
 -- The factors of tensor rope_freqs.weight, where c asks for it: a Lua array, or nil.
@@ -121,9 +136,13 @@ end
 
 -- ---------------------------------------------------------------- sources
 
-local function source_of(hf, c, name, tokenizer, parameters)
-  local list, a = metadata(hf, c, name, tokenizer)
-  local source = { metadata = list, architecture = a, tensors = {}, shape = { layers = c.layers, groups = c.heads / c.kv_heads, tied = c.tied } }
+-- from: {tokenizer =, dir =, stop_ids =} of the model, as request.stops takes them.
+local function source_of(hf, c, name, from, parameters)
+  local list, a, note = metadata(hf, c, name, from.tokenizer, request.stops(from))
+  local source = {
+    metadata = list, architecture = a, tensors = {}, files = {}, notes = { note },
+    shape = { layers = c.layers, groups = c.heads / c.kv_heads, tied = c.tied },
+  }
   local factors = rope_factors(c)
   if factors then
     source.tensors[1] = { name = "rope_freqs.weight", shape = { #factors }, read = function() return q.tensor(factors, "f32") end }
@@ -159,29 +178,51 @@ function export.of_model(model)
       read = function() return parameter.tensor, scale end,
     }
   end
-  local name = model.dir or model.gguf and model.gguf.path
-  return source_of(model.arch.hf, model.config, name and basename(name) or "model", model.tokenizer, parameters)
+  local path = model.gguf and model.gguf.path
+  local name = model.dir or path
+  local source = source_of(model.arch.hf, model.config, name and basename(name) or "model", model, parameters)
+  source.files = { path }
+  return source
 end
 
--- A Hugging Face folder, tensor by tensor as it is stored.
+-- The parameters that a model has by its configuration: {{name =, shape =}...}.
+local function parameters_of(arch, c)
+  local list, stand_in = {}, q.zeros({ 1 }, "f32")
+  arch.build({ parameters = {}, linears = {} }, function(name, shape)
+    list[#list + 1] = { name = name, shape = shape }
+    return stand_in
+  end, c)
+  return list
+end
+
+-- A Hugging Face folder, tensor by tensor as it is stored; one that AWQ or GPTQ quantized as the model that it loads as. Its tensors
+-- have to be those that config.json asks for, and no others.
 function export.of_folder(dir)
-  local arch, c = architectures.of(config.read(dir))
-  local weights, parameters = q.safetensors.open(dir), {}
+  local file = config.read(dir)
+  local packed = file.values.quantization_config
+  if packed ~= nil and packed ~= q.json.null then return export.of_model(require("qeng.model").load(dir, { dtype = "f32", weights = "map" })) end
+  local arch, c = architectures.of(file)
+  local weights, known = q.safetensors.open(dir), {}
+  local parameters = parameters_of(arch, c)
+  for _, parameter in ipairs(parameters) do
+    local name, scale = parameter.name, parameter.name .. "_scale"
+    local info = weights:info(name)
+    if not info then q.error("format", ("%s: tensor %s is missing, though config.json asks for it"):format(dir, name)) end
+    local given, asked = table.concat(info.shape, ", "), table.concat(parameter.shape, ", ")
+    if given ~= asked then q.error("shape", ("%s: tensor %s is [%s], config.json says [%s]"):format(dir, name, given, asked)) end
+    local scaled = info.dtype == "one_bit" or info.dtype == "ternary" or weights:info(scale) ~= nil
+    if scaled and not weights:info(scale) then q.error("format", ("%s: tensor %s is missing: the weight beside it has no scale of its own"):format(dir, scale)) end
+    known[name], known[scale] = true, scaled
+    parameter.signs = scaled and info.dtype or nil
+    parameter.read = function() return weights:tensor(name), scaled and weights:tensor(scale) end
+  end
   for _, name in ipairs(weights:names()) do
-    local info, scale = weights:info(name), name .. "_scale"
-    local signs = (info.dtype == "one_bit" or info.dtype == "ternary") and info.dtype or nil
-    local of_rows = name:match "^(.*%.weight)_scale$"  -- read with the weight that it belongs to
-    if not name:find("rotary_emb.inv_freq", 1, true) and not (c.tied and name == "lm_head.weight") and not (of_rows and weights:info(of_rows)) then
-      if signs and not weights:info(scale) then q.error("format", ("%s: tensor %s is missing"):format(dir, scale)) end
-      parameters[#parameters + 1] = {
-        name = name, shape = info.shape, signs = signs,
-        read = function() return weights:tensor(name), signs and weights:tensor(scale) end,
-      }
-    end
+    local spare = c.tied and name == "lm_head.weight" or name:find("rotary_emb.inv_freq", 1, true)
+    if not known[name] and not spare then q.error("format", ("%s: tensor %s belongs to no part of a %s"):format(dir, name, arch.hf)) end
   end
   local ok, tokenizer = pcall(q.tokenizer, dir)
   if not ok and tokenizer.code ~= "io" then error(tokenizer, 0) end  -- a folder without a tokenizer gives a file without one
-  return source_of(arch.hf, c, basename(dir), ok and tokenizer or nil, parameters)
+  return source_of(arch.hf, c, basename(dir), { tokenizer = ok and tokenizer or nil, dir = dir }, parameters)
 end
 
 local dropped = { ["general.file_type"] = true, ["general.quantization_version"] = true, ["general.alignment"] = true }
@@ -191,7 +232,7 @@ function export.of_gguf(path)
   local file = q.gguf.open(path)
   local a = file:get "general.architecture"
   if type(a) ~= "string" or file:get "general.type" == "adapter" then q.error("value", path .. ": is not a model") end
-  local source = { metadata = {}, architecture = a, tensors = {} }
+  local source = { metadata = {}, architecture = a, tensors = {}, files = file:files(), notes = {} }
   for _, key in ipairs(file:keys()) do
     if not dropped[key] and key:sub(1, 6) ~= "split." and key:sub(1, 9) ~= "quantize." then
       local value, kind = file:get(key)
@@ -199,13 +240,17 @@ function export.of_gguf(path)
     end
   end
   for _, name in ipairs(file:names()) do
-    table.insert(source.tensors, { name = name, shape = file:info(name).shape, read = function() return file:tensor(name) end })
+    local info = file:info(name)
+    table.insert(source.tensors, { name = name, shape = info.shape, stored = info.dtype, read = function() return file:tensor(name) end })
   end
-  local function first(value) return type(value) == "table" and value[1] or value end
-  local heads = first(file:get(a .. ".attention.head_count")) or 1
+  local function number(key, otherwise)  -- of an architecture that may be unknown; for the first layer where each has its own
+    local value = file:get(a .. "." .. key)
+    if type(value) == "table" then value = value[1] end
+    return type(value) == "number" and value or otherwise
+  end
+  local heads = number("attention.head_count", 1)
   source.shape = {
-    layers = file:get(a .. ".block_count") or 1, tied = not file:info "output.weight",
-    groups = heads / (first(file:get(a .. ".attention.head_count_kv")) or heads),
+    layers = number("block_count", 1), tied = not file:info "output.weight", groups = heads / number("attention.head_count_kv", heads),
   }
   return source
 end
@@ -218,30 +263,49 @@ end
 
 -- ---------------------------------------------------------------- writing
 
+local is_dense = { f32 = true, f16 = true, bf16 = true }
+
 local function to_type(tensor, type, importance, scale)
-  local dense = type == "f32" or type == "f16" or type == "bf16"
   if scale then
     local exact = tensor:dtype() == "one_bit" and "q1_0" or "tq2_0"
-    if dense or type == exact then return q.join_row_scale(tensor, scale, type) end
+    if is_dense[type] or type == exact then return q.join_row_scale(tensor, scale, type) end
     tensor = q.join_row_scale(tensor, scale, "f32")
   end
   if tensor:dtype() == type then return tensor end
-  if dense then return tensor:to(type) end
-  local kind = tensor:dtype()
-  if kind ~= "f32" and kind ~= "f16" and kind ~= "bf16" then tensor = tensor:to "f32" end
+  if is_dense[type] then return tensor:to(type) end
+  if not is_dense[tensor:dtype()] then tensor = tensor:to "f32" end
   return q.quantize(tensor, type, { importance = importance })
 end
 
--- Writes `source` to path by a plan of gguf_types. opt: importance (name -> tensor), progress(done, bytes, name), measure.
--- Returns {by_type = {{type, tensors, elements, bytes, rmse}...}, bytes =, elements =, notes = {...}}; rmse relative to the weights' rms.
-function export.write(path, source, plan, opt)
-  opt = opt or {}
-  local list, specs, notes, by_type, order = {}, {}, {}, {}, {}
+-- The matrices of a source that an importance matrix weighs; refuses one that is of another model.
+local function count_weighed(job, importance)
+  local weighed, matrices = 0, 0
+  for i, tensor in ipairs(job.source.tensors) do
+    if not is_dense[job.specs[i].dtype] then
+      matrices, weighed = matrices + 1, weighed + (importance[tensor.name] and 1 or 0)
+    end
+  end
+  if matrices > 0 and weighed == 0 then
+    q.error("value", ("the importance matrix has none of the names of the %d matrices to be quantized: it is of another model"):format(matrices))
+  end
+  return weighed, matrices
+end
+
+local Job = {}
+Job.__index = Job
+
+-- Writes `source` to path by a plan of gguf_types, in two steps: what can be refused before the work is refused by begin, the work
+-- is job:finish.
+function export.begin(path, source, plan)
+  for _, from in ipairs(source.files or {}) do
+    if q.fs.same(path, from) then q.error("value", ("%s: is what is read (%s): give the file that is written another name"):format(path, from)) end
+  end
+  local list, specs, notes = {}, {}, {}
   for i, entry in ipairs(source.metadata) do list[i] = entry end
   if plan.file_type then list[#list + 1] = { "general.file_type", "u32", plan.file_type } end
   list[#list + 1] = { "general.quantization_version", "u32", 2 }
   for i, tensor in ipairs(source.tensors) do
-    local type, note = plan:type_of(tensor.name, tensor.shape, tensor.signs)
+    local type, note = plan:type_of(tensor.name, tensor.shape, tensor.signs, tensor.stored)
     if note then
       if not notes[note] then notes[note], notes[#notes + 1] = 0, note end
       notes[note] = notes[note] + 1
@@ -249,7 +313,20 @@ function export.write(path, source, plan, opt)
     specs[i] = { name = tensor.name, dtype = type, shape = tensor.shape }
   end
   plan:check()
-  local writer = q.gguf.writer(path, specs, list)
+  for i, note in ipairs(notes) do notes[i] = ("%d tensor%s %s"):format(notes[note], notes[note] > 1 and "s" or "", note) end
+  for _, note in ipairs(source.notes or {}) do notes[#notes + 1] = note end
+  return setmetatable({ source = source, specs = specs, notes = notes, writer = q.gguf.writer(path, specs, list) }, Job)
+end
+
+-- opt: importance (name -> tensor), progress(done, bytes, name), measure. Returns {by_type = {{type, tensors, elements, bytes, rmse}...},
+-- bytes =, elements =, notes = {...}}; rmse relative to the weights' rms.
+function Job:finish(opt)
+  opt = opt or {}
+  local source, specs, writer, notes, by_type, order = self.source, self.specs, self.writer, self.notes, {}, {}
+  if opt.importance then
+    local weighed, matrices = count_weighed(self, opt.importance)
+    notes[#notes + 1] = ("%d of %d quantized matrices are weighed by importance"):format(weighed, matrices)
+  end
   local total = { elements = 0, bytes = 0 }
   for i, tensor in ipairs(source.tensors) do
     q.no_grad(q.scope, function()
@@ -261,9 +338,12 @@ function export.write(path, source, plan, opt)
         sums = { type = type, tensors = 0, elements = 0, bytes = 0, error = 0, total = 0 }
         by_type[type], order[#order + 1] = sums, sums
       end
-      if opt.measure and result ~= original then
+      if is_dense[type] or opt.measure and result ~= original then
         if scale then original = q.join_row_scale(original, scale, "f32") end
         local off, all = q.squared_error(original, result)
+        if is_dense[type] and not (off < math.huge) then
+          q.error("value", ("tensor %s holds a weight that is not finite%s"):format(tensor.name, type == "f16" and ", or above 65504, the largest of f16" or ""))
+        end
         sums.error, sums.total = sums.error + off, sums.total + all
       end
       local bytes, elements = writer:write(tensor.name, result, { heads = tensor.heads }), result:elements()
@@ -273,11 +353,12 @@ function export.write(path, source, plan, opt)
     if opt.progress then opt.progress(i, #source.tensors, total.bytes, tensor.name) end
   end
   writer:commit()
-  for i, note in ipairs(notes) do notes[i] = ("%d tensor%s %s"):format(notes[note], notes[note] > 1 and "s" or "", note) end
-  for _, sums in ipairs(order) do sums.rmse = sums.total > 0 and math.sqrt(sums.error / sums.total) or 0 end
+  for _, sums in ipairs(order) do sums.rmse = sums.total == 0 and 0 or math.sqrt(sums.error / sums.total) end
   table.sort(order, function(x, y) return x.bytes > y.bytes end)
   return { by_type = order, elements = total.elements, bytes = total.bytes, notes = notes }
 end
+
+function export.write(path, source, plan, opt) return export.begin(path, source, plan):finish(opt) end
 
 -- Model:save_gguf(path, {type = "f16", overrides = "", ...}); opt as for write.
 function export.save(model, path, opt)

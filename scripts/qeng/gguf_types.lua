@@ -20,6 +20,25 @@ local ternary = { tq1_0 = true, tq2_0 = true, q1_0 = true, q2_0 = true, pq2_0 = 
 local block = { q2_k = 256, q3_k = 256, q4_k = 256, q5_k = 256, q6_k = 256, tq1_0 = 256, tq2_0 = 256, q1_0 = 128, pq2_0 = 128, ptq1_0 = 128, q2_0 = 64, f32 = 1, f16 = 1, bf16 = 1 }
 local fallback = { q2_k = "iq4_nl", q3_k = "iq4_nl", q4_k = "q5_0", q5_k = "q5_1", q6_k = "q8_0" }
 
+-- Tensors that llama.cpp's quantizer leaves as they are: small or sensitive ones of architectures that files are copied of. What of
+-- a name, by plain text, says so (llama-quant.cpp, tensor_allows_quantization).
+local kept = {}
+for text in ([[
+  _norm.weight ffn_gate_inp.weight ffn_gate_tid2eid.weight altup laurel per_layer_model_proj position_embd.weight token_types.weight
+  ssm_conv1d shortconv.conv.weight indexer.k_proj.weight indexer.q_proj.weight time_mix_first.weight time_mix_w0.weight time_mix_w1.weight
+  time_mix_w2.weight time_mix_v0.weight time_mix_v1.weight time_mix_v2.weight time_mix_a0.weight time_mix_a1.weight time_mix_a2.weight
+  time_mix_g1.weight time_mix_g2.weight time_mix_decay_w1.weight time_mix_decay_w2.weight time_mix_lerp_fused.weight attn_rel_b.weight
+  .position_embd sam.pos_embd sam.neck. sam.net_ .rel_pos .patch_embd .patch_merger a.rvq.codebook mm.a.code_embd
+]]):gmatch "%S+" do kept[#kept + 1] = text end
+
+local function is_kept(name)
+  if not name:find "weight$" then return true end
+  for _, text in ipairs(kept) do
+    if name:find(text, 1, true) then return true end
+  end
+  return false
+end
+
 function types.names()
   local list = {}
   for name in pairs(mixes) do list[#list + 1] = name end
@@ -80,20 +99,22 @@ local function of_mix(mix, name, shape)
   return base
 end
 
--- "ffn_down=q6_k,output=q8_0": each a part of tensors' names, with * for anything, and a type. The last that fits counts.
+-- "ffn_down=q6_k,output=q8_0": each the beginning of tensors' names, or of what follows a dot in them, with * for anything, and a
+-- type. "output" is the head alone, not attn_output. The last that fits counts.
 local function read_overrides(text)
   local list = {}
   for entry in text:gmatch "[^,%s]+" do
     local pattern, name = entry:match "^(.+)=([%w_]+)$"
     if not pattern then q.error("usage", ("'%s' is not PATTERN=TYPE"):format(entry)) end
     local type = mixes[known(name)][1]
-    list[#list + 1] = { pattern = pattern:gsub("[%^%$%(%)%%%.%[%]%+%-%?]", "%%%0"):gsub("%*", ".*"), text = pattern, type = type, used = false }
+    list[#list + 1] = { pattern = "%." .. pattern:gsub("[%^%$%(%)%%%.%[%]%+%-%?]", "%%%0"):gsub("%*", ".*"), text = pattern, type = type, used = false }
   end
   return list
 end
 
--- A plan: plan:type_of(name, shape of the tensor, signs) -> type, reason it is not what was asked for (or nil). signs: see gguf_export;
--- such a tensor never falls back to a type of few bits, which would round what is exact.
+-- A plan: plan:type_of(name, shape of the tensor, signs, stored) -> type, reason it is not what was asked for (or nil). signs: see
+-- gguf_export; such a tensor never falls back to a type of few bits, which would round what is exact. stored: the type that a tensor
+-- has which is left as it is (f32 where nothing is said).
 local Plan = {}
 Plan.__index = Plan
 
@@ -103,11 +124,11 @@ function types.plan(mix, overrides, shape)
   return setmetatable({ mix = mix, file_type = mixes[mix][2], overrides = read_overrides(overrides or ""), shape = shape }, Plan)
 end
 
-function Plan:type_of(name, dims, signs)
+function Plan:type_of(name, dims, signs, stored)
   if #dims == 1 then return "f32" end
-  local type = of_mix(self.mix, name, self.shape)
+  local type = is_kept(name) and (stored or "f32") or of_mix(self.mix, name, self.shape)
   for _, override in ipairs(self.overrides) do
-    if name:find(override.pattern) then type, override.used = override.type, true end
+    if ("." .. name):find(override.pattern) then type, override.used = override.type, true end
   end
   local fits = types.fitting(type, dims[#dims])
   if fits ~= type and signs then

@@ -113,19 +113,9 @@ local function join(name, listing, files, kind)
   local path = ("%s/%s.%s"):format(folder, name.split or "train", kind.ending)
   if q.fs.kind(path) == "file" then return path end
   q.fs.mkdir(folder)
-  local temporary = ("%s.tmp-%s"):format(path, (tostring({}):gsub("%W", "")))
-  local out = assert(io.open(temporary, "wb"))
-  for _, file in ipairs(files) do
-    local from, last = assert(io.open(listing.folder .. "/" .. file.path, "rb")), "\n"
-    for block in function() return from:read(1048576) end do
-      if not out:write(block) then q.error("io", temporary .. ": cannot be written: is the disk full?") end
-      last = block:sub(-1)
-    end
-    from:close()
-    if not kind.packed and last ~= "\n" then out:write "\n" end
-  end
-  out:close()
-  assert(os.rename(temporary, path))
+  local parts = {}
+  for i, file in ipairs(files) do parts[i] = listing.folder .. "/" .. file.path end
+  q.fs.join(parts, path, { lines = not kind.packed })
   return path
 end
 

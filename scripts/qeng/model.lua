@@ -272,29 +272,27 @@ function Model:save(dir, opt)
       :format(self.rotations and "the weights are stored rotated" or "rope_freqs.weight holds factors of no known setting"))
   end
   local dtype = opt.dtype or self.gguf and self.dtype
-  local tmp = dir .. ".tmp"
-  q.fs.remove(tmp)
-  q.fs.mkdir(tmp)
   local tensors = {}
   for _, parameter in ipairs(self.parameters) do tensors[#tensors + 1] = { parameter.name, parameter.tensor } end
   for _, layer in ipairs(self.linears) do
     if layer.row_scale then tensors[#tensors + 1] = { layer.name .. ".weight_scale", layer.row_scale } end
   end
-  q.safetensors.save(tmp, tensors, { metadata = { format = "pt" }, max_shard_bytes = opt.max_shard_bytes or 4e9, dtype = dtype })
   local values = {}
   for key, value in pairs(self.config_values) do values[key] = value end
   values.torch_dtype = ({ f32 = "float32", bf16 = "bfloat16", f16 = "float16" })[dtype or self.dtype]
   values.dtype = values.dtype and values.torch_dtype or nil
-  q.fs.write(tmp .. "/config.json", q.json.encode(values, { pretty = true }) .. "\n")
-  if self.dir then
-    for _, name in ipairs(M.companions) do
-      if q.fs.kind(self.dir .. "/" .. name) == "file" then q.fs.copy(self.dir .. "/" .. name, tmp .. "/" .. name) end
+  q.fs.write_dir(dir, function(folder)
+    q.safetensors.save(folder, tensors, { metadata = { format = "pt" }, max_shard_bytes = opt.max_shard_bytes or 4e9, dtype = dtype })
+    q.fs.write(folder .. "/config.json", q.json.encode(values, { pretty = true }) .. "\n")
+    if self.dir then
+      for _, name in ipairs(M.companions) do
+        if q.fs.kind(self.dir .. "/" .. name) == "file" then q.fs.copy(self.dir .. "/" .. name, folder .. "/" .. name) end
+      end
+    elseif self.gguf and self.tokenizer then
+      self.tokenizer:save(folder)
+      q.fs.write(folder .. "/generation_config.json", q.json.encode({ eos_token_id = q.json.array(self.stop_ids) }, { pretty = true }) .. "\n")
     end
-  elseif self.gguf and self.tokenizer then
-    self.tokenizer:save(tmp)
-    q.fs.write(tmp .. "/generation_config.json", q.json.encode({ eos_token_id = q.json.array(self.stop_ids) }, { pretty = true }) .. "\n")
-  end
-  q.fs.replace_dir(tmp, dir)
+  end)
 end
 
 -- The files of a model folder that are copied as they are.

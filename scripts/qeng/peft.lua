@@ -17,21 +17,21 @@ end
 
 function peft.save(model, dir)
   if not model.adapter then q.error("value", "save_adapter: this model has no adapter") end
-  local tmp = dir .. ".tmp"
-  q.fs.remove(tmp)
-  q.fs.mkdir(tmp)
   local tensors = {}
   for _, parameter in ipairs(model.adapter.parameters) do
     tensors[#tensors + 1] = { prefix .. parameter.name, parameter.tensor }
   end
-  q.safetensors.save(tmp .. "/adapter_model.safetensors", tensors, { metadata = { format = "pt" } })
-  q.fs.write(tmp .. "/adapter_config.json", q.json.encode(peft.config(model), { pretty = true }) .. "\n")
-  q.fs.replace_dir(tmp, dir)
+  q.fs.write_dir(dir, function(folder)
+    q.safetensors.save(folder .. "/adapter_model.safetensors", tensors, { metadata = { format = "pt" } })
+    q.fs.write(folder .. "/adapter_config.json", q.json.encode(peft.config(model), { pretty = true }) .. "\n")
+  end)
 end
 
 local neutral = {  -- keys that change the mathematics, at the only values supported
   bias = "none", fan_in_fan_out = false, use_dora = false, lora_bias = false, peft_type = "LORA", use_qalora = false,
 }
+
+local harmless = { [true] = true, [false] = true, gaussian = true, eva = true, orthogonal = true }  -- init_lora_weights that leave the base model as it is
 
 -- The config of folder `dir`, refused where it asks for what is not supported.
 local function read_config(dir)
@@ -42,8 +42,18 @@ local function read_config(dir)
       q.error("unsupported", ("%s: %s = %s is not supported, only %s"):format(path, key, tostring(c[key]), tostring(value)))
     end
   end
-  for _, key in ipairs { "rank_pattern", "alpha_pattern", "modules_to_save", "layers_to_transform", "layer_replication" } do
+  for _, key in ipairs { "rank_pattern", "alpha_pattern", "modules_to_save", "layers_to_transform", "layer_replication", "alora_invocation_tokens" } do
     if type(c[key]) == "table" and next(c[key]) ~= nil then q.error("unsupported", ("%s: %s is not supported"):format(path, key)) end
+  end
+  local init = c.init_lora_weights
+  if init ~= nil and init ~= q.json.null and not harmless[init] then
+    q.error("unsupported", ("%s: init_lora_weights = %s means a changed base model; save the adapter as one of the model itself (PEFT's path_initial_model_for_weight_conversion)")
+      :format(path, tostring(init)))
+  end
+  for _, key in ipairs { "r", "lora_alpha" } do
+    if type(c[key]) ~= "number" or not (c[key] > 0 and c[key] < math.huge) then
+      q.error("format", ("%s: %s is %s, expected a positive number"):format(path, key, c[key] == nil and "missing" or tostring(c[key])))
+    end
   end
   if type(c.target_modules) ~= "table" then q.error("unsupported", path .. ": target_modules has to be a list of layer names") end
   return c

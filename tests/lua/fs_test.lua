@@ -38,6 +38,32 @@ fs.replace_dir(root .. "/fresh", root .. "/new")
 assert(fs.kind(root .. "/new") == "dir" and #fs.list(root .. "/new") == 0)
 assert(table.concat(fs.list(root), " ") == "a c copy new")
 
+-- a folder written by a function, which changes nothing where that fails
+fs.write_dir(root .. "/new", function(folder) fs.write(folder .. "/x", "1") end)
+assert(table.concat(fs.list(root .. "/new"), " ") == "x")
+local _, why = q.try(fs.write_dir, root .. "/new", function(folder)
+  fs.write(folder .. "/y", "2")
+  q.error("mine", "no")
+end)
+assert(why.code == "mine" and table.concat(fs.list(root .. "/new"), " ") == "x")
+
+-- files end to end
+fs.write(root .. "/1", "a\n")
+fs.write(root .. "/2", "b")
+fs.write(root .. "/3", "")
+local parts = { root .. "/1", root .. "/2", root .. "/3", root .. "/2" }
+fs.join(parts, root .. "/joined", { lines = true })
+assert(fs.read(root .. "/joined") == "a\nb\nb\n")
+fs.join(parts, root .. "/joined")
+assert(fs.read(root .. "/joined") == "a\nbb")
+refused("nothing", fs.join, { root .. "/1", root .. "/nothing" }, root .. "/joined")
+assert(fs.read(root .. "/joined") == "a\nbb")
+if fs.kind "/dev/full" then refused("/dev/full", fs.write, "/dev/full", "x") end
+
+assert(fs.same(root .. "/1", root .. "/a/../1") and not fs.same(root .. "/1", root .. "/2") and not fs.same(root .. "/x", root .. "/x"))
+for _, name in ipairs { "1", "2", "3", "joined" } do fs.remove(root .. "/" .. name) end
+assert(table.concat(fs.list(root), " ") == "a c copy new")
+
 assert(fs.find(file) == file and fs.find(root .. "/nothing") == nil)
 
 refused("nothing: no such file", fs.read, root .. "/nothing")

@@ -178,7 +178,7 @@ for name, values in pairs {
 } do
   values = with(values)
   values.hidden_size, values.intermediate_size = 256, 512
-  q.random_model(values, { seed = 4, std = 0.2 }):save_gguf(at(name .. "-ternary.gguf"), { type = "tq2_0", overrides = "embd=q6_k,output=q6_k" })
+  q.random_model(values, { seed = 4, std = 0.2 }):save_gguf(at(name .. "-ternary.gguf"), { type = "tq2_0", overrides = "attn_output=q6_k" })
   local mapped, copied = q.load(at(name .. "-ternary.gguf"), { weights = "map" }), q.load(at(name .. "-ternary.gguf"), { weights = "copy" })
   assert(distance(logits(mapped), logits(copied)) == 0, name .. ": interleaved rows compute something else")
   for _, pair in ipairs { { mapped.head, copied.head }, { mapped.linears[1].weight, copied.linears[1].weight } } do
@@ -196,7 +196,7 @@ for name, values in pairs {
   local same = file:tensor("blk.0.ffn_down.weight", { copy = true })
   assert(distance(down:to("f32"):reshape({ down:elements() }):table(), same:to("f32"):reshape({ down:elements() }):table()) == 0)
   refused("load the file before", function() file:load() end)
-  for i, model in ipairs { mapped, copied } do model:save_gguf(at(i .. ".gguf"), { type = "tq2_0", overrides = "embd=q6_k,output=q6_k" }) end
+  for i, model in ipairs { mapped, copied } do model:save_gguf(at(i .. ".gguf"), { type = "tq2_0", overrides = "attn_output=q6_k" }) end
   assert(q.fs.read(at "1.gguf") == q.fs.read(at "2.gguf"), name .. ": interleaved rows are written as they lie")
 end
 refused('expected "map", "copy" or "stream"', function() q.load(at "qwen2.gguf", { weights = "mmap" }) end)

@@ -14,6 +14,16 @@ expect "there is no type q9; there are bf16" "$out/log"
 if "$QENG" recipes/quantize.lua recipes/tiny "$out/no.gguf" --tensor 'nothing=q8_0' > "$out/log" 2>&1; then exit 1; fi
 expect "no matrix is called like nothing" "$out/log"
 test ! -e "$out/no.gguf"
+# What can be refused is, before the calibration text is even read.
+if "$QENG" recipes/quantize.lua recipes/tiny "$out/no.gguf" --calibration "$out/no.txt" --type q9 > "$out/log" 2>&1; then exit 1; fi
+expect "there is no type q9" "$out/log"
+if "$QENG" recipes/quantize.lua recipes/tiny "$out/none/no.gguf" --calibration "$out/no.txt" > "$out/log" 2>&1; then exit 1; fi
+expect "the folder $out/none does not exist" "$out/log"
+if "$QENG" recipes/quantize.lua "$out/tiny.gguf" "$out/tiny.gguf" --calibration "$out/no.txt" > "$out/log" 2>&1; then exit 1; fi
+expect "give the file that is written another name" "$out/log"
+if "$QENG" recipes/quantize.lua recipes/tiny "$out/no.gguf" --chunks 3 > "$out/log" 2>&1; then exit 1; fi
+expect "--chunks counts documents of a calibration text: give --calibration" "$out/log"
+test ! -e "$out/no.gguf"
 head -c 3000 "$out/tiny.gguf" > "$out/cut.gguf"
 if "$QENG" recipes/quantize.lua "$out/cut.gguf" "$out/no.gguf" > "$out/log" 2>&1; then exit 1; fi
 expect "cut short" "$out/log"

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -84,13 +85,58 @@ TEST_CASE("a folder is replaced as one, and an abandoned one leaves the old") {
 TEST_CASE("a folder caught between two renames is put back") {
   Scratch scratch;
   std::string path = scratch / "checkpoint";
-  fs::create_directory(path + ".old");
-  write_file_atomically(path + ".old/weights", "kept");
+  fs::create_directory(path + ".tmp-replaced");
+  write_file_atomically(path + ".tmp-replaced/weights", "kept");
   recover_folder(path);
   CHECK(read(path + "/weights") == "kept");
-  CHECK(!fs::exists(path + ".old"));
+  CHECK(!fs::exists(path + ".tmp-replaced"));
   recover_folder(scratch / "nothing");
   CHECK(scratch.entries() == 1);
+}
+
+TEST_CASE("a folder of the user's beside the target stays what it is") {
+  Scratch scratch;
+  const std::string path = scratch / "mine";
+  for (const char* ending : {".old", ".tmp"}) {
+    fs::create_directory(path + ending);
+    write_file_atomically(path + ending + "/precious", "only copy");
+  }
+  recover_folder(path);
+  CHECK(!fs::exists(path));
+  for (int round = 0; round < 2; ++round) {
+    AtomicFolder folder(path);
+    write_file_atomically(folder.file("weights"), "new");
+    folder.commit();
+  }
+  CHECK(read(path + ".old/precious") == "only copy");
+  CHECK(read(path + ".tmp/precious") == "only copy");
+  CHECK(scratch.entries() == 3);
+}
+
+TEST_CASE("a link stays and what it points to is written, and what is no file is refused") {
+  Scratch scratch;
+  write_file_atomically(scratch / "real", "old");
+  fs::create_directory(scratch / "folder");
+  fs::create_symlink("real", scratch / "link");
+  fs::create_symlink("link", scratch / "link of link");
+  fs::create_symlink(scratch / "not there yet", scratch / "dangling");
+  fs::create_symlink("circle", scratch / "circle");
+  fs::create_symlink("folder", scratch / "link of folder");
+  write_file_atomically(scratch / "link of link", "new");
+  write_file_atomically(scratch / "dangling", "first");
+  {
+    AtomicFolder folder(scratch / "link of folder/");
+    write_file_atomically(folder.file("weights"), "new");
+    folder.commit();
+  }
+  CHECK(read(scratch / "real") == "new");
+  CHECK(read(scratch / "not there yet") == "first");
+  CHECK(read(scratch / "folder/weights") == "new");
+  for (const char* name : {"link", "link of link", "dangling", "link of folder"}) CHECK(fs::is_symlink(scratch / name));
+  CHECK_THROWS_WITH(AtomicFile(scratch / "circle"), containing("symbolic links in a row"));
+  REQUIRE(::mkfifo((scratch / "pipe").c_str(), 0600) == 0);
+  CHECK_THROWS_WITH(AtomicFile(scratch / "pipe"), containing("a file would replace"));
+  CHECK_THROWS_WITH(AtomicFile("/dev/null"), containing("a file would replace"));
 }
 
 TEST_CASE("a kill at any moment leaves a readable checkpoint") {

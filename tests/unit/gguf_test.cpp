@@ -132,6 +132,13 @@ TEST_CASE("what GgufWriter writes Gguf reads") {
   CHECK_THROWS_AS(GgufWriter(scratch / "no.gguf", {{"w", DType::int4, {2, 32}}}, good), Error);
 }
 
+TEST_CASE("a hundred thousand entries are added as fast as a vocabulary") {
+  GgufMetadata metadata;
+  for (uint64_t i = 0; i < 120'000; ++i) metadata.add("k." + std::to_string(i), GgufType::u32, i);  // 40 s, were it quadratic
+  CHECK(metadata.count() == 120'000);
+  CHECK_THROWS_AS(metadata.add("k.7", GgufType::u32, uint64_t{1}), Error);
+}
+
 TEST_CASE("hostile GGUF files are refused, saying what is wrong") {
   const GgufScratch scratch;
   const auto wrong = [&](const Bytes& bytes, const std::string& expected) {

@@ -163,6 +163,30 @@ TEST_CASE("quantize packs a tensor by rows, the same with any source dtype that 
   CHECK(quantize(x, DType::q4_k, importance)->view.bytes() == y->view.bytes());
 }
 
+TEST_CASE("only how importances of a block compare counts: not their size, and zeros alone are as ones") {
+  Device device(make_cpu_backend(1));
+  const TensorPtr x = make_tensor(device, {2, 512}, DType::f32), importance = make_tensor(device, {512}, DType::f32);
+  fill_normal(*x, 0.05, 1, 0);
+  const auto packed = [&](DType dtype, auto importance_of) {
+    for (int i = 0; i < 512; ++i) importance->view.as<float>()[i] = importance_of(i);
+    const TensorPtr y = quantize(x, dtype, importance);
+    const char* bytes = static_cast<const char*>(y->view.data);
+    return std::vector<char>(bytes, bytes + y->view.bytes());
+  };
+  const auto ones = [](int) { return 1.0f; };
+  for (int type = 0; type < kRowDTypes; ++type) {
+    const DType dtype = static_cast<DType>(type);
+    if (!is_block(dtype)) continue;
+    INFO(dtype_name(dtype));
+    const auto scaled = [&](float scale) { return packed(dtype, [&](int i) { return scale * static_cast<float>(1 + i % 7); }); };
+    const std::vector<char> expected = scaled(1);
+    CHECK((scaled(0x1p120f) == expected && scaled(0x1p-120f) == expected));
+    // Of no importance at all, and the first half of it: those weights stay weights.
+    CHECK(scaled(0) == packed(dtype, ones));
+    CHECK(packed(dtype, [](int i) { return i < 256 ? 0.0f : 1.0f; }) == packed(dtype, ones));
+  }
+}
+
 TEST_CASE("quantize refuses what it cannot pack, and says what would do") {
   Device device(make_cpu_backend(1));
   const TensorPtr x = make_zeros(device, {2, 96}, DType::f32), i = make_zeros(device, {2, 256}, DType::i32);

@@ -112,6 +112,28 @@ TEST_CASE("what is written reads back, aligned, in one file and in shards") {
   }
 }
 
+TEST_CASE("a save over an earlier one is what opens, and leaves no file of that one") {
+  Scratch scratch;
+  const auto save = [&](float value, size_t max_shard_bytes) {
+    ShardedWriter writer(scratch.folder.string(), {{"a", DType::f32, {2}}, {"b", DType::f32, {2}}}, max_shard_bytes);
+    const float data[2] = {value, value};
+    for (const TensorSpec& spec : writer.order()) writer.write(spec.name, data, sizeof data);
+    writer.commit();
+  };
+  write(scratch / "config.json", "{}");
+  write(scratch / "model-of-mine.safetensors", "not a shard");
+  float value = 0;
+  for (size_t shard_bytes : {8, 100, 100, 8, 8}) {
+    save(++value, shard_bytes);
+    const auto file = SafeTensors::open(scratch.folder.string());
+    CHECK(file->view("a").as<float>()[1] == value);
+    CHECK(file->view("b").as<float>()[1] == value);
+    const auto files = std::distance(fs::directory_iterator(scratch.folder), fs::directory_iterator());
+    CHECK(files == (shard_bytes == 8 ? 5 : 3));
+  }
+  CHECK(fs::exists(scratch / "model-of-mine.safetensors"));
+}
+
 TEST_CASE("the writer refuses data that does not match what was declared, and leaves no file") {
   Scratch scratch;
   std::string path = scratch / "x.safetensors";
@@ -161,6 +183,9 @@ TEST_CASE("every kind of damage to a header is named") {
   CHECK_THAT(open(container(R"({"a":{"dtype":"F99","shape":[2],"data_offsets":[0,8]}})", 8)), containing("F99"));
   CHECK_THAT(open(container(R"({"a":{"shape":[2],"data_offsets":[0,8]}})", 8)), containing("no \"dtype\""));
   CHECK_THAT(open(container(R"({"__metadata__":{"n":1}})", 0)), containing("not a string"));
+  const std::string deep = std::string(2'000'000, '[') + std::string(2'000'000, ']');  // json::dump calls itself
+  for (const char* field : {"dtype", "shape"})
+    CHECK_THAT(open(container("{\"a\":{\"" + std::string(field) + "\":" + deep + "}}", 0)), containing("nested over 64"));
   CHECK_THAT(message_of(scratch / "missing.safetensors"), containing("no such file"));
   CHECK_THAT(message_of(scratch.folder.string()), containing("holds neither"));
 }
@@ -180,6 +205,8 @@ TEST_CASE("an index that lies is refused") {
   CHECK_THAT(open(R"({"weight_map": {"weight": "one.safetensors", "ids": "two.safetensors"}})"),
              containing("is also in"));
   CHECK_THAT(open("{}"), containing("weight_map"));
+  const std::string deep = std::string(2'000'000, '[') + std::string(2'000'000, ']');
+  CHECK_THAT(open("{\"weight_map\": {\"weight\": " + deep + "}}"), containing("nested over 64"));
 }
 
 TEST_CASE("random damage gives an Error or a file within bounds, never a crash") {

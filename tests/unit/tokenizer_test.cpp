@@ -12,6 +12,7 @@
 
 #include "engine/formats/atomic_file.h"
 #include "engine/tokenizer/bpe_train.h"
+#include "engine/tokenizer/sentencepiece_proto.h"
 #include "engine/tokenizer/unicode.h"
 #include "kernels/error.h"
 #include "tests/catch.h"
@@ -167,6 +168,77 @@ TEST_CASE("a SentencePiece model gives the ids of the Python package") {
   CHECK(tokenizer->decode(tokenizer->encode("two  spaces,\nline \u4e16 \U0001f600", false)) ==
         "two  spaces,\nline \u4e16 \U0001f600");
   CHECK(tokenizer->bytes(3 + '\n') == "\n");
+}
+
+// Ids as transformers gives them: what a file adds is found before the model sees the text, and a space is put in front
+// of each stretch between.
+TEST_CASE("a folder's files add tokens to its SentencePiece model, and put some in place of its pieces") {
+  Vocabulary vocabulary{.model = "llama", .add_space_prefix = true};
+  const auto piece = [&](const std::string& content, TokenType type) {
+    vocabulary.tokens.push_back(content);
+    vocabulary.types.push_back(type);
+    vocabulary.scores.push_back(-static_cast<float>(vocabulary.tokens.size()));
+  };
+  piece("<unk>", TokenType::unknown), piece("<s>", TokenType::control), piece("</s>", TokenType::control);
+  for (int byte = 0; byte < 256; ++byte) {
+    char name[8];
+    std::snprintf(name, sizeof name, "<0x%02X>", byte);
+    piece(name, TokenType::byte);
+  }
+  for (const char* each : {"\u2581", "a", "b", "\u2581a", "<old>", "<turn>"})  // from 259 on
+    piece(each, each[0] == '<' ? TokenType::user_defined : TokenType::normal);
+  const fs::path folder = fs::temp_directory_path() / ("qeng_sentencepiece_" + std::to_string(::getpid()));
+  const auto load = [&](const json& config, const std::map<std::string, json>& files) {
+    fs::remove_all(folder);
+    fs::create_directory(folder);
+    write_file_atomically((folder / "tokenizer.model").string(), serialize_sentencepiece(vocabulary));
+    write_file_atomically((folder / "tokenizer_config.json").string(), config.dump());
+    for (const auto& [name, content] : files) write_file_atomically((folder / name).string(), content.dump());
+    return load_tokenizer(folder.string());
+  };
+  const auto token = [](const char* content, bool special) { return json{{"content", content}, {"special", special}}; };
+
+  // As a chat model on Llama 2 has it: a turn's ends behind the model's pieces, with an id between that nothing has.
+  const json decoder = {{"0", token("<unk>", true)},       {"1", token("<s>", true)},
+                        {"263", token("<new>", true)},     {"264", token("<turn>", true)},
+                        {"265", token("<|start|>", true)}, {"267", token("<tool>", false)}};
+  const json turns = {{"<|start|>", 265}, {"<tool>", 267}, {"<new>", 263}, {"<turn>", 264}};
+  json listed = json::array();
+  for (const auto& [id, entry] : decoder.items()) listed.push_back(entry), listed.back()["id"] = std::stoi(id);
+  const std::vector<std::pair<json, std::map<std::string, json>>> ways = {
+      {{{"added_tokens_decoder", decoder}, {"eos_token", "<|start|>"}}, {}},
+      {{{"eos_token", "<|start|>"}},
+       {{"tokenizer.json", {{"model", {{"byte_fallback", true}}}, {"added_tokens", listed}}}}},
+      {{{"eos_token", token("<|start|>", true)}},
+       {{"added_tokens.json", turns},
+        {"special_tokens_map.json", {{"additional_special_tokens", {"<new>", token("<turn>", true)}}}}}},
+  };
+  for (const auto& [config, files] : ways) {
+    INFO(config.dump());
+    const auto tokenizer = load(config, files);
+    CHECK(tokenizer->vocab_size() == 268);
+    CHECK(tokenizer->eos() == 265);
+    CHECK(tokenizer->id_of("<tool>") == 267);
+    CHECK(tokenizer->encode("a<|start|>b<tool>a<new>", true) ==
+          std::vector<int32_t>{262, 265, 259, 261, 267, 262, 263});
+    const std::vector<int32_t> plain = tokenizer->encode("<|start|><turn><new><tool>", false);
+    for (int32_t id : plain) CHECK(!tokenizer->is_special(id));
+    CHECK(plain.back() == 267);
+    CHECK(tokenizer->decode(tokenizer->encode("a<|start|>", true)) == "a<|start|>");
+
+    const Vocabulary said = tokenizer->vocabulary();
+    CHECK(said.tokens[263] == "<new>");
+    const std::vector<TokenType> types(said.types.begin() + 263, said.types.end());
+    CHECK(types == std::vector<TokenType>{TokenType::control, TokenType::control, TokenType::control, TokenType::unused,
+                                          TokenType::user_defined});
+    CHECK(said.types[0] == TokenType::unknown);
+  }
+  CHECK_THROWS_WITH(load({{"added_tokens_decoder", {{"x", token("<y>", true)}}}}, {}), containing("token id \"x\""));
+  CHECK_THROWS_WITH(load({{"added_tokens_decoder", {{"300000000", token("<y>", true)}}}}, {}),
+                    containing("token id 300000000"));
+  CHECK_THROWS_WITH(load({{"added_tokens_decoder", {{"270", 5}}}}, {}), containing("the tokens that its files add"));
+  CHECK(load(json::object(), {})->vocab_size() == 265);
+  fs::remove_all(folder);
 }
 
 TEST_CASE("Qwen's special tokens follow the ranks and are parsed only when asked") {
