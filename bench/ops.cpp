@@ -556,6 +556,7 @@ int verify(const Settings& settings, Backend& backend, Keep keep) {
         continue;
       }
       std::string wrong;
+      bool lost = false;
       double worst = 0;
       const double begin = now();
       try {
@@ -563,12 +564,17 @@ int verify(const Settings& settings, Backend& backend, Keep keep) {
         wrong = disagreement(backend, *reference, one.make(operands), worst);
       } catch (const Error& error) {
         wrong = error.what();
+        lost = error.code == "cuda";  // the context may be dead; what follows would fail for that alone
       }
       (wrong.empty() ? right : failed) += 1;
       std::printf("%-5s %-36s %s %s(%.1f s)\n", model.name.c_str(), one.name.c_str(), wrong.empty() ? "agrees," : "WRONG:",
                   wrong.empty() ? ("error " + std::to_string(worst) + " ").c_str() : (wrong + " ").c_str(), now() - begin);
       std::fflush(stdout);
       keep(Row().add("model", model.name).add("case", one.name).add("verified", wrong.empty()).add("error", worst).add("wrong", wrong));
+      if (lost) {
+        std::printf("%s failed in a way that may end the device for this process: the cases behind it were not tried\n", one.name.c_str());
+        return 1;
+      }
     }
   std::printf("%d operations at the shapes of a step agree with the CPU, %d do not", right, failed);
   std::printf(left_out ? ", %d left out for the budget\n" : "\n", left_out);

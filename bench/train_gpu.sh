@@ -2,7 +2,8 @@
 # bench/train_gpu.sh [--out DIR] [--budget SECONDS] [--only TEXT] [--no-peers] [--device cuda] [--python python3] [--tiny]
 # LoRA (rank 16, all linear layers) and full fine-tuning of the shapes of Qwen2.5-0.5B, 1.5B and 7B with random weights,
 # packed rows of 2048 and 8192: qeng, then transformers and PEFT on the same weights and tokens. What matters most comes
-# first; what the budget leaves no room for is named. Figures go into DIR as they are measured; a table and DIR/train.json last.
+# first; what the budget leaves no room for is named. Figures go into DIR as they are measured; a table, DIR/train.json and
+# DIR/results.tar.gz, which has all of that, last.
 # --only: the configurations whose name contains TEXT ("1.5B lora 8192"). --tiny: a small model, to try the script.
 set -euo pipefail
 root=$(readlink -f "$(dirname "$(readlink -f "$0")")/..")
@@ -16,7 +17,7 @@ while (($#)); do
     --only) only=$2 ;;
     --device) device=$2 ;;
     --python) python=$2 ;;
-    *) sed -n '2,7s/^# //p' "$0" >&2; exit 2 ;;
+    *) sed -n '2,8s/^# //p' "$0" >&2; exit 2 ;;
   esac
   shift 2
 done
@@ -24,6 +25,11 @@ qeng=${QENG:-$root/build/release/qeng}
 [[ -x $qeng ]] || qeng=$root/bin/qeng
 [[ -x $qeng ]] || { echo "train_gpu: no qeng: build it, or set QENG" >&2; exit 1; }
 mkdir -p "$out"
+out=$(readlink -f "$out")
+# shellcheck source=scripts/gpu-environment
+source "$root/scripts/gpu-environment"
+find_cublas "$python"
+keep_choices "$out"
 
 # shape, mode, tokens of a row, rows, steps, recompute, peers
 configurations=(
@@ -110,4 +116,5 @@ for pass in 1 2 3; do
   done
 done
 "$qeng" "$root/bench/compare_train.lua" "$out"
+pack_results "$out"
 exit "$failed"

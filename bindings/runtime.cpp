@@ -1,5 +1,7 @@
 #include "bindings/runtime.h"
 
+#include <cstdlib>
+
 #include "engine/program/rehearsal.h"
 #include "engine/train/batch_stage.h"
 
@@ -37,9 +39,17 @@ std::unique_ptr<Backend> make_backend() {
   return make_cuda_backend(colon == std::string::npos ? 0 : std::stoi(chosen.name.substr(colon + 1)));
 }
 
+void close_runtimes() {
+  current_runtime.reset();  // before the device that it may rehearse
+  rehearsed.clear();
+  real_runtime.reset();
+}
+
 Runtime& runtime() {
   if (!current_runtime) {
     current_runtime = std::make_unique<Runtime>(make_backend());
+    // exit() goes backwards: what is asked for now is done before CUDA's libraries end, which asked when the device was opened.
+    std::atexit(close_runtimes);
     current_runtime->device.set_budget(chosen.budget);
     current_runtime->device.set_collect(collect_garbage);
   }

@@ -73,6 +73,8 @@ class Backend {
   // Memory of the device, aligned to 64 bytes; throws Error("memory").
   virtual void* allocate(size_t bytes) = 0;
   virtual void release(void* memory, size_t bytes) = 0;
+  // Called where an operation finds no memory for its own intermediate values, to release() what lies idle.
+  virtual void set_reclaim(std::function<void()> reclaim) { (void)reclaim; }
   // Copies in order with the operations. The host's memory may be changed or freed when they return.
   virtual void upload(void* device, const void* host, size_t bytes) = 0;
   virtual void download(void* host, const void* device, size_t bytes) = 0;

@@ -36,7 +36,9 @@ Buffer::~Buffer() {
   }
 }
 
-Device::Device(std::unique_ptr<Backend> backend) : backend_(std::move(backend)) {}
+Device::Device(std::unique_ptr<Backend> backend) : backend_(std::move(backend)) {
+  backend_->set_reclaim([this] { give_back(); });
+}
 Device::~Device() { trim(); }
 
 void Device::run(const Op& op, bool again) {
@@ -61,7 +63,7 @@ void Device::make_room(size_t bytes, const std::string& account, const std::stri
   if (!budget_ || held_ + bytes <= budget_) return;
   trim();
   if (held_ + bytes > budget_ && reclaim_) reclaim_(held_ + bytes - budget_);
-  if (held_ + bytes > budget_ && collect_) collect_(), trim();
+  if (held_ + bytes > budget_ && collect_) give_back();
   if (held_ + bytes <= budget_) return;
   std::vector<std::pair<size_t, std::string>> largest;
   for (const auto& [name, entry] : accounts_)
@@ -105,8 +107,7 @@ std::shared_ptr<Buffer> Device::allocate(size_t bytes, const std::string& accoun
     try {
       buffer->data = backend_->allocate(size);
     } catch (const Error&) {
-      if (collect_) collect_();
-      trim();
+      give_back();
       buffer->data = backend_->allocate(size);
     }
     held_ += size;
@@ -128,6 +129,11 @@ std::shared_ptr<Buffer> Device::adopt(void* data, size_t bytes, const std::strin
   buffer->owner = std::move(owner);
   credit(account, bytes, false);
   return buffer;
+}
+
+void Device::give_back() {
+  if (collect_) collect_();
+  trim();
 }
 
 size_t Device::allocated_since(bool reset) {

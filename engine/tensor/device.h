@@ -22,6 +22,7 @@ struct Buffer {
   std::string account;          // "weights", "gradients", "activations", ...
   std::shared_ptr<void> owner;  // set where the memory belongs to something else, a mapped file for one
   bool read_only = false;       // weights that are streamed: what is written there would be lost
+  bool spilled = false;         // a file's memory, whose pages need not be in the process (engine/stream/spilled_file.h)
   void* home = nullptr;         // the host's memory that has the values, which are at `data` only while they are streamed there
   bool constant = false;        // made from host values while capturing: the program keeps it as it is
   bool virtual_pages = false;   // allocated while capturing: address space, until the program gives it memory
@@ -113,6 +114,7 @@ class Device {
   friend struct Buffer;
   void credit(const std::string& account, size_t bytes, bool held);
   void make_room(size_t bytes, const std::string& account, const std::string& what);
+  void give_back();  // to the system: cached memory, and what the host has dropped
   std::unique_ptr<Backend> backend_;
   std::map<std::string, Account> accounts_;
   std::unordered_map<size_t, std::vector<void*>> cache_;

@@ -268,6 +268,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     ptx::registers_take<kMany>();
     consume_queries<dim>(a);
   }
+#else
+  __trap();
 #endif
 }
 
@@ -404,6 +406,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     ptx::registers_take<kMany>();
     consume_keys<dim>(a);
   }
+#else
+  __trap();
 #endif
 }
 

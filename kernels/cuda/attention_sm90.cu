@@ -231,6 +231,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     ptx::registers_take<kMany>();
     consume<dim>(a);
   }
+#else
+  __trap();
 #endif
 }
 
@@ -254,6 +256,12 @@ void queue(const Attention& op, const AttentionShape& shape, CudaContext& contex
               panel_map(op.k, L::kKeys), panel_map(op.v, L::kKeys), a);
 }
 
+#if defined(QENG_HAS_SM90A) || defined(QENG_EMULATED)
+constexpr bool kCompiled = true;
+#else
+constexpr bool kCompiled = false;  // for other architectures than 9.0 only
+#endif
+
 // QENG_ATTENTION: mma, or wgmma (which is what an empty one means).
 bool wants_wgmma() {
   static const std::string word = [] {
@@ -269,7 +277,7 @@ bool wants_wgmma() {
 }  // namespace
 
 bool sm90::suits_sm90(const CudaContext& context, float scale, std::initializer_list<View> operands) {
-  bool suits = wants_wgmma() && context.capability == 90 && scale > 0;
+  bool suits = kCompiled && wants_wgmma() && context.capability == 90 && scale > 0;
   for (const View& view : operands) suits = suits && view.dtype == DType::bf16 && fits_tensor_map(view);
   return suits;
 }

@@ -5,7 +5,7 @@
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/ptx_sm90.h"
 
-// Only sm_90a has these instructions; for other targets the kernels are empty, and nobody launches them.
+// Only sm_90a has these instructions; for other targets the kernels give up, and nobody launches them.
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(QENG_EMULATED)
 #define QENG_SM90 1
 #else

@@ -76,17 +76,22 @@ class Staging {
 
 class CudaGraph : public Recording {
  public:
-  CudaGraph(cudaGraphExec_t graph, cudaStream_t stream, std::vector<std::shared_ptr<TimeSpan>> spans)
-      : graph_(graph), stream_(stream), spans_(std::move(spans)) {}
+  CudaGraph(cudaGraphExec_t graph, cudaStream_t stream, SideStream& copies)
+      : graph_(graph), stream_(stream), copies_(copies), spans_(std::exchange(copies.recorded, {})) {}
   ~CudaGraph() override {
     if (!spans_.empty()) cudaStreamSynchronize(stream_);  // a launch may be under way, and records their events
     cudaGraphExecDestroy(graph_);
   }
-  void replay() override { check_cuda(cudaGraphLaunch(graph_, stream_), "launching a graph"); }
+  void replay() override {
+    copies_.join(stream_);  // its copies begin when it does, and may go to where earlier ones are still under way
+    check_cuda(cudaGraphLaunch(graph_, stream_), "launching a graph");
+    for (const auto& span : spans_) span->launched = true;
+  }
 
  private:
   cudaGraphExec_t graph_;
   cudaStream_t stream_;
+  SideStream& copies_;
   std::vector<std::shared_ptr<TimeSpan>> spans_;  // its nodes record their events
 };
 
@@ -148,19 +153,21 @@ class CudaBackend : public Backend {
                "reading the fault record");
     check_cuda(cudaStreamSynchronize(context_.stream), "waiting for the device");
     if (copies_.stream) check_cuda(cudaStreamSynchronize(copies_.stream), "waiting for the device");
+    copies_.used = false;
     throw_fault();
   }
 
   std::unique_ptr<Recording> record(const std::function<void()>& fn) override {
-    context_.scratch.freeze(true);
-    copies_.used = false;
+    copies_.join(context_.stream);  // of those before the recording; it waits for its own at its end
     copies_.recorded.clear();
     cudaGraph_t graph = nullptr;
     check_cuda(cudaStreamBeginCapture(context_.stream, cudaStreamCaptureModeThreadLocal), "beginning to record");
+    context_.scratch.freeze(true);
     try {
       fn();
-      if (copies_.used) copies_.join(context_.stream);
+      copies_.join(context_.stream);
     } catch (...) {
+      copies_.used = false;
       cudaStreamEndCapture(context_.stream, &graph);
       if (graph) cudaGraphDestroy(graph);
       cudaGetLastError();  // the failed recording's; it is reported by what was thrown
@@ -173,7 +180,7 @@ class CudaBackend : public Backend {
     const cudaError_t status = cudaGraphInstantiate(&ready, graph, 0);
     cudaGraphDestroy(graph);
     check_cuda(status, "making a graph of what was recorded");
-    return std::make_unique<CudaGraph>(ready, context_.stream, std::exchange(copies_.recorded, {}));
+    return std::make_unique<CudaGraph>(ready, context_.stream, copies_);
   }
 
   void ahead(const std::function<void()>& fn) override {
@@ -212,6 +219,7 @@ class CudaBackend : public Backend {
     return memory;
   }
   void release(void* memory, size_t) override { cudaFree(memory); }
+  void set_reclaim(std::function<void()> reclaim) override { context_.reclaim = std::move(reclaim); }
 
   void upload(void* device, const void* host, size_t bytes) override {
     if (bytes) staging_.upload(device, static_cast<const char*>(host), bytes, context_.stream);
@@ -340,6 +348,18 @@ void finish_launch(CudaContext& context, const char* name, cudaError_t status) {
   check_cuda(cudaStreamSynchronize(context.stream), name);
 }
 
+void* allocate_device(size_t bytes, const Reclaim& reclaim, const char* doing) {
+  void* memory = nullptr;
+  cudaError_t status = cudaMalloc(&memory, bytes);
+  if (status == cudaErrorMemoryAllocation && reclaim) {
+    cudaGetLastError();
+    reclaim();
+    status = cudaMalloc(&memory, bytes);
+  }
+  check_cuda(status, doing);
+  return memory;
+}
+
 CudaScratch::~CudaScratch() {
   for (const Block& block : blocks_) cudaFree(block.memory);
   for (void* memory : outgrown_) cudaFree(memory);
@@ -350,9 +370,8 @@ void* CudaScratch::take(size_t bytes) {
   Block& block = blocks_[used_++];
   if (block.bytes < bytes) {
     if (frozen_) fail("internal", "cuda: an operation being recorded needs ", bytes, " bytes of scratch that its first run did not");
-    void* larger = nullptr;
     const size_t rounded = (bytes + 65535) / 65536 * 65536;
-    check_cuda(cudaMalloc(&larger, rounded), "allocating scratch memory");
+    void* larger = allocate_device(rounded, reclaim_, "allocating scratch memory");
     if (block.memory) outgrown_.push_back(block.memory);
     block = {larger, rounded};
   }

@@ -48,6 +48,8 @@ void run(const BiasGrad& op, CudaContext& context) {
     const bool vectors = columns % width == 0 && aligned_for(width, op.dy);
     const int n = vectors ? width : 1;
     const int64_t tiles = ceil_div(columns, kWarp * n);
+    if (blocks * tiles > INT32_MAX)
+      fail("unsupported", op.name, ": dy is ", shape_text(op.dy), ", more than one launch takes");
     launch(context, op.name, vectors ? sum_rows<T, width> : sum_rows<T, 1>, dim3(static_cast<unsigned>(blocks * tiles)),
            dim3(kTeams * kWarp), sizeof(float) * kTeams * kWarp * n, op.dy.as<T>(), rows, columns, tiles, partial);
   });

@@ -179,10 +179,10 @@ class Opened : public CublasLt {
     return status != cudaStreamCaptureStatusNone;
   }
 
-  void* workspace(cudaStream_t stream) {
-    void*& memory = workspaces_[stream];
+  void* workspace(const CudaContext& context) {
+    void*& memory = workspaces_[context.stream];
     if (!memory) memory = std::exchange(spare_, nullptr);
-    if (!memory) check_cuda(cudaMalloc(&memory, workspace_bytes_), "allocating cuBLASLt's workspace");
+    if (!memory) memory = allocate_device(workspace_bytes_, context.reclaim, "allocating cuBLASLt's workspace");
     return memory;
   }
 
@@ -221,7 +221,7 @@ class Opened : public CublasLt {
                         CudaContext& context) {
     const float beta = gemm.acc ? 1 : 0;
     return library_.Matmul(handle_, plan.operation, &gemm.alpha, gemm.b, plan.b, gemm.a, plan.a, &beta, c, plan.c, c,
-                           plan.c, &algo, workspace(context.stream), workspace_bytes_, context.stream);
+                           plan.c, &algo, workspace(context), workspace_bytes_, context.stream);
   }
 
   // The library's candidates, best guess first. None: it has no algorithm (an odd alignment).
@@ -280,7 +280,12 @@ class Opened : public CublasLt {
   void choose(const Key& key, Plan& plan, const CudaGemm& gemm, CudaContext& context) {
     const std::vector<Candidate> list = candidates(key, plan, gemm);
     plan.found = !list.empty();
-    if (!plan.found) return;
+    if (!plan.found) {
+      if (gemm.m * gemm.n >= kLeastWork / gemm.k)  // once, as the plan is kept
+        std::fprintf(stderr, "qeng: cuBLASLt has no algorithm for %s (%s); a plain kernel, much slower, takes its place\n",
+                     gemm_text(gemm).c_str(), key.text().c_str());
+      return;
+    }
     plan.algo = list[0].algo;
     if (!tuning_ || list.size() == 1 || gemm.m * gemm.n < kLeastWork / gemm.k) return;
     const std::string shape = key.text();

@@ -2,6 +2,7 @@
 // of run per operation. Each is defined in kernels/cuda/NAME.cu, kernel first, launcher under it: shapes are checked
 // already (kernels/check_shapes.h); the launcher queues work, and never waits for the device.
 #pragma once
+#include <functional>
 #include <memory>
 #include <set>
 #include <tuple>
@@ -18,10 +19,16 @@ namespace qeng {
 // Throws Error("memory") for want of memory, Error("cuda") otherwise, with the runtime's words and `doing`.
 void check_cuda(cudaError_t status, const char* doing);
 
+// Memory of the device that belongs to no tensor. Before it is refused reclaim, where there is one, is called. Throws
+// Error("memory").
+using Reclaim = std::function<void()>;
+void* allocate_device(size_t bytes, const Reclaim& reclaim, const char* doing);
+
 // Temporary memory of one operation. Operations follow each other on one stream, so all share the same blocks. A block
 // that is too small is replaced by a larger one; the old one stays while a recorded graph may use it.
 class CudaScratch {
  public:
+  explicit CudaScratch(const Reclaim& reclaim) : reclaim_(reclaim) {}
   ~CudaScratch();
   // 256-byte aligned, not cleared, valid for what this operation queues. Throws Error("memory").
   void* take(size_t bytes);
@@ -38,6 +45,7 @@ class CudaScratch {
     void* memory = nullptr;
     size_t bytes = 0;
   };
+  const Reclaim& reclaim_;
   bool frozen_ = false;
   std::vector<Block> blocks_;    // the i-th take of an operation uses block i, which grows to the largest wish
   std::vector<void*> outgrown_;  // recorded graphs may hold their addresses
@@ -53,7 +61,8 @@ struct CudaContext {
   size_t shared_limit = 0;    // bytes of shared memory that a block may ask for
   cudaStream_t stream = nullptr;
   Fault* fault = nullptr;     // device memory, for kernels to report into
-  CudaScratch scratch;
+  Reclaim reclaim;            // lets go of memory that lies idle
+  CudaScratch scratch{reclaim};
   std::shared_ptr<CublasLt> cublas;  // null in the emulator
   std::set<const void*> prepared;    // kernels whose shared memory limit is raised
   bool synchronous = false;          // QENG_CUDA_SYNC=1: wait for each kernel, so that an error names the right one

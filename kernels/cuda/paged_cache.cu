@@ -40,7 +40,8 @@ __global__ void __launch_bounds__(kThreads) kv_store(Storing<From, To> s) {
   store((blockIdx.y == 0 ? s.to[0] : s.to[1]) + slot * s.width + column, pack<To>(x));
 }
 
-// A warp encodes a block, as encode(x, .., Q8_0) does: a lane has one of its 32 elements.
+// A warp encodes a block, as encode(x, .., Q8_0) does: a lane has one of its 32 elements. The product is rounded before
+// its whole part is taken off, which a fused instruction would not do.
 template <class From>
 __global__ void __launch_bounds__(kThreads) kv_store_q8_0(Storing<From, blocks::Q8_0> s) {
   const int64_t i = (int64_t{blockIdx.x} * kThreads + threadIdx.x) / kWarp;
@@ -53,7 +54,7 @@ __global__ void __launch_bounds__(kThreads) kv_store_q8_0(Storing<From, blocks::
   const float d = warp_max(fabsf(x)) / 127.0f, inverse = blocks::inverse_of(d);
   blocks::Q8_0& block = (blockIdx.y == 0 ? s.to[0] : s.to[1])[slot * s.runs + run];
   if (lane == 0) block.d = to_f16(d);
-  block.qs[lane] = static_cast<int8_t>(blocks::round_away(x * inverse));
+  block.qs[lane] = static_cast<int8_t>(blocks::round_away(__fmul_rn(x, inverse)));
 }
 
 template <class From, class To>

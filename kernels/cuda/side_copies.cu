@@ -29,13 +29,9 @@ void TimeSpan::end(cudaStream_t stream) {
 }
 
 double TimeSpan::seconds(cudaEvent_t origin) {
+  if (of_graph && !launched) return 0;
   float began = 0, took = 0;
-  const cudaError_t status = cudaEventElapsedTime(&began, origin, first);
-  if (status == cudaErrorInvalidResourceHandle) {  // of a graph that was never launched
-    cudaGetLastError();
-    return 0;
-  }
-  check_cuda(status, "timing copies");
+  check_cuda(cudaEventElapsedTime(&began, origin, first), "timing copies");
   if (began == seen_ms) return 0;
   seen_ms = began;
   check_cuda(cudaEventElapsedTime(&took, first, last), "timing copies");
@@ -56,6 +52,8 @@ void SideStream::make() {
 }
 
 void SideStream::join(cudaStream_t operations) {
+  if (!used) return;
+  used = false;
   check_cuda(cudaEventRecord(joined, stream), "recording an event");
   check_cuda(cudaStreamWaitEvent(operations, joined, 0), "ordering streams");
 }
@@ -123,11 +121,11 @@ void CudaSideCopies::move(int place, void* to, const void* from, size_t bytes, c
   Place& memory = at(place);
   if (!memory.released) release(place);
   check_cuda(cudaStreamWaitEvent(side_.stream, memory.free, 0), "ordering streams");
+  side_.used = true;
   const std::shared_ptr<TimeSpan> span = begin_span(side_.stream, false);
   check_cuda(cudaMemcpyAsync(to, from, bytes, kind, side_.stream), "copying streamed weights");
   span->end(side_.stream);
   check_cuda(cudaEventRecord(memory.done, side_.stream), "recording an event");
-  side_.used = true;
 }
 
 void CudaSideCopies::copy(int place, void* device, const void* pinned, size_t bytes) {

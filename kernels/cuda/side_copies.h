@@ -23,16 +23,17 @@ struct TimeSpan {
   double seconds(cudaEvent_t origin);
   cudaEvent_t first = nullptr, last = nullptr;
   bool waiting = false, of_graph = false;
+  bool launched = false;  // of a graph that was: before that its events are of no time, and asking for it is an error
   float seen_ms = -1;  // when it began the last time, after the origin
 };
 
 struct SideStream {
   ~SideStream();
   void make();                         // the stream, on first use
-  void join(cudaStream_t operations);  // what is queued there from now on comes after the copies
+  void join(cudaStream_t operations);  // what is queued there from now on comes after the copies, if there are any
   cudaStream_t stream = nullptr;
   cudaEvent_t joined = nullptr;
-  bool used = false;  // since it was set to false
+  bool used = false;  // since the operations' stream, or the host, last waited for it
   std::vector<std::shared_ptr<TimeSpan>> recorded;  // of the graph that is being recorded
 };
 

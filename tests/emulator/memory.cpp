@@ -110,8 +110,15 @@ cudaError_t check_copy(void* to, const void* from, size_t bytes, cudaMemcpyKind 
 
 }  // namespace
 
+// Every call comes by here. As with CUDA, the first one asks exit() to end the runtime; what is called after that is lost.
 std::recursive_mutex& lock() {
   static auto* mutex = new std::recursive_mutex;
+  static bool ended = false;
+  [[maybe_unused]] static const int asked = std::atexit([] { ended = true; });
+  if (ended) {
+    std::fputs("emulator: the CUDA runtime was called after exit() had ended it\n", stderr);
+    std::_Exit(139);  // as after the crash that a device has then
+  }
   return *mutex;
 }
 cudaError_t result(cudaError_t error) {

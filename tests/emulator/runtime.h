@@ -83,6 +83,7 @@ struct emulator::Capture {
 struct CUevent_st {
   std::shared_ptr<uint64_t> time_ns;     // when it passed
   std::vector<emulator::Dependency> at;  // empty: never recorded
+  bool of_graph = false;                 // it is recorded by the launches of a graph
   std::shared_ptr<emulator::Capture> capture;
   std::vector<int> frontier;
 };

@@ -141,7 +141,7 @@ TEST_CASE("an event recorded as external is a node of the graph, recorded by eac
   REQUIRE(cudaGraphInstantiate(&ready, graph, 0) == cudaSuccess);
   cudaGraphDestroy(graph);
   float took = -1, began = -1, before = -1;
-  CHECK(cudaEventElapsedTime(&took, begin, end) == cudaErrorInvalidResourceHandle);  // never recorded
+  CHECK(cudaEventElapsedTime(&took, begin, end) != cudaSuccess);  // not recorded yet: one of four errors
   cudaGetLastError();
   for (int launch = 0; launch < 2; ++launch) {
     REQUIRE(cudaGraphLaunch(ready, stream) == cudaSuccess);

@@ -270,10 +270,11 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t handle) {
   if (stream->capture) {
     if (stream->capture->invalid) return result(cudaErrorStreamCaptureInvalidated);
     event->capture = stream->capture, event->frontier = stream->frontier;
+    event->of_graph = false;
     event->at.clear();
     return cudaSuccess;
   }
-  event->capture = nullptr;
+  event->capture = nullptr, event->of_graph = false;
   event->time_ns = std::make_shared<uint64_t>();
   event->at = {{stream, stream->queued + 1}};
   return result(enqueue(handle, [time = event->time_ns] { return *time = clock_ns(), true; }));
@@ -285,7 +286,8 @@ cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t handle, uns
     const auto stream = find(handle);
     if (!stream || !events().count(event)) return result(cudaErrorInvalidResourceHandle);
     if (stream->capture && flags & cudaEventRecordExternal) {
-      event->capture = nullptr, event->at.clear();
+      event->capture = nullptr, event->of_graph = true;
+      event->at.clear();
       return result(enqueue(handle, [event] {
         if (!events().count(event)) return false;
         event->time_ns = std::make_shared<uint64_t>(clock_ns());
@@ -336,8 +338,13 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
 }
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end_event) {
   const std::lock_guard guard(lock());
-  if (!events().count(start) || !events().count(end_event) || start->at.empty() || end_event->at.empty())
-    return result(cudaErrorInvalidResourceHandle);
+  if (!events().count(start) || !events().count(end_event)) return result(cudaErrorInvalidResourceHandle);
+  for (const cudaEvent_t event : {start, end_event}) {
+    if (!event->at.empty()) continue;
+    // Which error CUDA gives for an event that awaits the first launch of its graph is written nowhere.
+    const cudaError_t either[] = {cudaErrorInvalidResourceHandle, cudaErrorInvalidValue, cudaErrorNotReady, cudaErrorCapturedEvent};
+    return result(either[event->of_graph ? random_bits() % 4 : 0]);
+  }
   if (!passed(start->at) || !passed(end_event->at)) return result(cudaErrorNotReady);
   *milliseconds =
       static_cast<float>(static_cast<double>(*end_event->time_ns) - static_cast<double>(*start->time_ns)) * 1e-6f;

@@ -39,16 +39,16 @@ run() {
 same_bits() { sha256sum <"$1" | cut -c1-16; }
 
 part_system() {
-  if ((!emulated)); then
-    nvidia-smi --query-gpu=name,driver_version,memory.total,compute_cap,clocks.max.sm --format=csv,noheader || true
-    "$python" -c 'import torch; print("torch", torch.__version__, "CUDA", torch.version.cuda, "cuDNN", torch.backends.cudnn.version())' 2>/dev/null || echo "no PyTorch"
-    "$python" -c 'import transformers, peft; print("transformers", transformers.__version__, "PEFT", peft.__version__)' 2>/dev/null || echo "no transformers or no PEFT"
-    ldconfig -p | grep -E 'libcublasLt|libcuda\.so' || true
-  fi
-  echo "${LD_LIBRARY_PATH:+LD_LIBRARY_PATH=$LD_LIBRARY_PATH}"
   uname -srm
   nproc
   "$qeng" "$root/tests/gpu/system.lua" "$device" "$out/system.json" "$out/system.summary"
+  ((!emulated)) || return 0
+  ldconfig -p | grep -E 'libcublasLt|libcuda\.so' || true
+  echo "LD_LIBRARY_PATH=${LD_LIBRARY_PATH:-} QENG_CUBLASLT=${QENG_CUBLASLT:-}"
+  nvidia-smi --query-gpu=name,driver_version,memory.total,compute_cap,clocks.max.sm --format=csv,noheader || true
+  # From a cold disk these take the most time, and nothing below needs them.
+  "$python" -c 'import torch; print("torch", torch.__version__, "CUDA", torch.version.cuda, "cuDNN", torch.backends.cudnn.version())' 2>/dev/null || echo "no PyTorch"
+  "$python" -c 'import transformers, peft; print("transformers", transformers.__version__, "PEFT", peft.__version__)' 2>/dev/null || echo "no transformers or no PEFT"
 }
 
 part_instructions() {
@@ -71,7 +71,7 @@ part_conformance() {
   local refused='an op with one view of a wrong shape or dtype is refused before it writes'
   operations=$(sed -n 's/.*constexpr const char\* name = "\(.*\)";.*/\1/p' "$root/kernels/ops.h")
   if ((emulated)); then export QENG_ROUNDS=3 operations="add_rmsnorm"; fi  # CTest runs all of them there
-  for name in $operations; do printf '%q %q -c %s\n' "$conformance" "$float64" "$name" "$conformance" "$bits" "$name" "$conformance" "$refused" "$name"; done |
+  for name in $operations; do printf '%q %q -c %s\n' "$conformance" "$float64,$bits,$refused" "$name"; done |
     side_by_side | tee "$out/conformance.text" || status=1
   local wrong
   wrong=$(sed -n 's/^FAILED: .* -c //p' "$out/conformance.text" | sort -u | tr '\n' ' ')
@@ -107,6 +107,7 @@ prepare() {
 recipe_run() {
   local folder=$1
   shift
+  [[ " $* " == *" --resume "* ]] || rm -rf "$out/$folder/checkpoints"  # a check that was stopped leaves some
   run "$out/$folder.log" "$qeng" "$recipe" --model "$model" --data "$data" --out "$out/$folder" --eval-share 0 \
     --save-every 0 --row-tokens 256 --rows 2 --lr 3e-3 --threads 4 "$@"
 }
@@ -185,6 +186,16 @@ part_bits() {
   return "$status"
 }
 
+part_streaming() {
+  local name
+  export QENG_BACKENDS=cuda
+  summary "a model and one-bit training streamed to the device, a program that failed, recordings"
+  {
+    for name in stream_device onebit_stream_test program_test; do printf '%q %q %s\n' "$qeng" "$tests/$name.lua" "$device"; done
+    [[ ! -x $conformance ]] || printf '%q %q\n' "$conformance" '*recording*'
+  } | side_by_side
+}
+
 part_verify() {
   local options=(--models '1.5B,0.5B' --tokens 1024 --budget $((limit - 8)))
   ((!emulated)) || options=(--models tiny --tokens 16)
@@ -203,7 +214,7 @@ part_sanitizer() {
   for tool in memcheck racecheck; do
     rounds=1 code=0
     [[ $tool == racecheck ]] || rounds=2
-    QENG_BACKENDS=cuda QENG_ROUNDS=$rounds timeout -k 5 $((limit / 2 - 3)) "$found" --tool "$tool" --error-exitcode 86 "$conformance" \
+    QENG_BACKENDS=cuda QENG_ROUNDS=$rounds timeout -k 5 $((limit / 2 - 8)) "$found" --tool "$tool" --error-exitcode 86 "$conformance" \
       'every op agrees with float64 on every backend' >"$out/sanitizer.text" 2>&1 </dev/null || code=$?
     tail -n 25 "$out/sanitizer.text"
     if grep -qE 'ERROR SUMMARY: [1-9]|RACECHECK SUMMARY: [1-9]|========= (Invalid|Error: |Race reported|Barrier error)' "$out/sanitizer.text"; then
@@ -258,6 +269,7 @@ case $part in
   parity) part_parity ;;
   losses) part_losses ;;
   bits) part_bits ;;
+  streaming) part_streaming ;;
   verify) part_verify ;;
   sanitizer) part_sanitizer ;;
   ops) part_ops ;;

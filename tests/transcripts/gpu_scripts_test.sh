@@ -1,0 +1,66 @@
+#!/usr/bin/env bash
+# The scripts that run qeng on a GPU, with stand-ins for what a machine with one has: where cuBLASLt is looked for, what of a
+# run is packed, when gpu-check goes on, and that bundle takes no option for a folder.
+# shellcheck disable=SC2016  # what is in single quotes other shells expand
+set -uo pipefail
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+failed=0
+fail() { echo "FAILED $*"; failed=1; }
+stand_in() {  # FILE, its lines
+  mkdir -p "$(dirname "$1")"
+  { echo '#!/usr/bin/env bash'; printf '%s\n' "${@:2}"; } >"$1"
+  chmod +x "$1"
+}
+
+# find_cublas names a library of PyTorch's wheels where the loader and the toolkit have none, and nothing else.
+stand_in "$dir/bin/ldconfig" "cat '$dir/cached' 2>/dev/null"
+stand_in "$dir/bin/python" "echo '$dir/other'; echo '$dir/nvidia'"
+mkdir -p "$dir/nvidia/cublas/lib" "$dir/nvidia/cu13/lib" "$dir/toolkit/lib64"
+found() {  # [VARIABLE=VALUE...]
+  env -u LD_LIBRARY_PATH -u CUDA_HOME -u QENG_CUBLASLT PATH="$dir/bin:$PATH" "$@" bash -c '
+    source scripts/gpu-environment; find_cublas python; echo "${QENG_CUBLASLT:-none} ${LD_LIBRARY_PATH:-none}"'
+}
+same() { [[ $2 == "$3" ]] || fail "$1: '$2', expected '$3'"; }
+if ! compgen -G '/usr/local/cuda/lib64/libcublasLt.so.1[23]' >/dev/null; then
+  same "no library" "$(found)" "none none"
+  touch "$dir/nvidia/cublas/lib/libcublasLt.so.12"
+  same "a wheel of CUDA 12" "$(found)" "$dir/nvidia/cublas/lib/libcublasLt.so.12 none"
+  touch "$dir/nvidia/cu13/lib/libcublasLt.so.13"
+  same "wheels of both" "$(found)" "$dir/nvidia/cu13/lib/libcublasLt.so.13 none"
+fi
+same "the user's" "$(found QENG_CUBLASLT=/mine)" "/mine none"
+touch "$dir/toolkit/lib64/libcublasLt.so.12"
+same "the toolkit's" "$(found CUDA_HOME="$dir/toolkit")" "none none"
+same "on the path" "$(found LD_LIBRARY_PATH="/nowhere:$dir/toolkit/lib64")" "none /nowhere:$dir/toolkit/lib64"
+echo $'\tlibcublasLt.so.12 (libc6,x86-64) => /usr/lib/libcublasLt.so.12' >"$dir/cached"
+same "the loader's" "$(found)" "none none"
+
+# pack_results takes figures and logs, and leaves weights, checkpoints, large files and its own archive.
+results=$dir/results
+mkdir -p "$results/compare" "$results/checkpoints/step-1" "$results/7/unfinished"
+echo text | tee "$results"/{gpu-check.json,ops.text,commit,7/runs.jsonl,compare/table.md,step.done} "$results/checkpoints/step-1/state.json" \
+  "$results/7/unfinished/state.json" "$results/adapter.safetensors" >/dev/null
+truncate -s 5M "$results/long.log"
+for _ in 1 2; do bash -c 'source scripts/gpu-environment; pack_results "$1"' - "$results" || fail "pack_results"; done
+same "packed" "$(tar -tzf "$results/results.tar.gz" | sort | tr '\n' ' ')" "./7/runs.jsonl ./commit ./compare/table.md ./gpu-check.json ./ops.text ./step.done "
+
+# gpu-check goes on after a part `system` that failed late, and ends where there is no device.
+stand_in "$dir/build/tests/qeng_conformance" 'echo "all passed: $*"'
+touch "$dir/build/libqeng_cuda.so"
+check() {  # LINES OF QENG...
+  stand_in "$dir/build/qeng" "$@"
+  QENG_BUILD=$dir/build PATH="$dir/bin:$PATH" scripts/gpu-check --python "$dir/bin/python" --only system,conformance --slow 2 --out "$dir/check" >"$dir/check.text" 2>&1
+}
+parts() { cut -f 1,2 "$dir/check/parts.tsv" | tr '\t\n' '= '; }
+check 'exit 1' && fail "no device: exit status 0"
+same "no device" "$(parts)" "system=failed "
+grep -q '==== system (at most 240 s)' "$dir/check.text" || fail "--slow 2: $(head -n 1 "$dir/check.text")"
+check '[[ $1 != */system.lua ]] || { echo "{}" >"$3"; exit 1; }' && fail "a late failure: exit status 0"
+same "a late failure" "$(parts)" "system=failed conformance=passed "
+tar -tzf "$dir/check/results.tar.gz" | grep -q '^./conformance.log$' || fail "results.tar.gz: $(tar -tzf "$dir/check/results.tar.gz")"
+same "one process an operation" "$(grep -c 'all passed: every op agrees.* -c ' "$dir/check/conformance.log")" "$(grep -c 'constexpr const char\* name = "' kernels/ops.h)"
+
+scripts/bundle --no-install --hoper >"$dir/bundle.text" 2>&1
+same "bundle --hoper" "$?: $(cut -d ' ' -f 1,2 "$dir/bundle.text")" "2: usage: scripts/bundle"
+exit $failed
