@@ -163,7 +163,8 @@ void write_all(Writer& writer, const std::vector<NamedTensor>& tensors) {
   std::map<std::string, const Tensor*> by_name;
   for (const NamedTensor& named : tensors) by_name[named.name] = named.tensor.get();
   for (const TensorSpec& spec : std::vector<TensorSpec>(writer.order())) {
-    const Tensor* source = by_name.at(spec.name);
+    const Tensor& stored = *by_name.at(spec.name);
+    const Tensor* source = &stored;
     TensorPtr converted;
     if (spec.dtype != source->view.dtype) {
       converted = make_tensor(source->device(), spec.shape, spec.dtype, "workspace");
@@ -172,6 +173,7 @@ void write_all(Writer& writer, const std::vector<NamedTensor>& tensors) {
     }
     std::vector<std::byte> host(source->view.bytes());
     read_bytes(*source, host.data());
+    drop_spilled(stored);
     writer.write(spec.name, host.data(), host.size());
   }
   writer.commit();

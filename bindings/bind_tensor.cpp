@@ -3,6 +3,7 @@
 
 #include "bindings/register.h"
 #include "bindings/runtime.h"
+#include "engine/stream/spilled_file.h"
 
 namespace qeng {
 namespace {
@@ -161,6 +162,7 @@ int rows(Call& call) { return call.push(row_range(lua::self_tensor(call), call.a
 int copy(Call& call) {
   require_writable(*lua::self_tensor(call), "copy");
   copy_into(*lua::self_tensor(call), *call.arg<TensorPtr>(1));
+  drop_spilled(*lua::self_tensor(call));
   lua_settop(call.L, 1);
   return 1;
 }

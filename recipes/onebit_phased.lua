@@ -10,9 +10,9 @@ of the evidence. With 0.8 million weights and 2 million characters, a quarter of
 bits; with twice as many it was 0.03 ahead of them, and where all weights at once are after half the tokens. It is for models that do
 not fit otherwise; recipes/onebit_compare.lua --methods frozen,latent,7,phased measures it on a text of yours.]],
 }
-declared.active = { 0, "weights that learn at once, 0: a quarter of them", min = 0, order = 40 }
+declared.active = { 0, "the most weights that learn at once, 0: four turns, as equal as blocks allow", min = 0, order = 40 }
 declared.phase_steps = { 100, "steps of a phase", min = 1, integer = true, order = 41 }
-declared.by = { "layer", "what learns together: blocks in turn, a band of rows of every matrix, or the matrices with the largest gradients",
+declared.by = { "layer", "what learns together: blocks in turn (matrices of one that is larger than --active), a band of rows of every matrix, or the matrices with the largest gradients",
   choices = { "layer", "rows", "gradient" }, order = 42 }
 declared.keep = { false, "keep the counters of what rests, instead of dropping them", order = 43 }
 local opt = q.options(q.device_options(declared))

@@ -46,4 +46,4 @@ local function plan(mode, active)
   }
 end
 if opt.mode ~= "all" then return print(plan(opt.mode, opt.active)) end
-print(plan_text.compare(plan))
+print(plan_text.compare(plan, opt.active))

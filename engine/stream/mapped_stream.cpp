@@ -163,9 +163,17 @@ int MappedStream::choose_depth() {
   return figures_.depth = std::clamp(static_cast<int>(std::ceil(slowest * computed / computing)), 1, kMostAhead);
 }
 
-void MappedStream::measure() {
+size_t MappedStream::seen_beside() {
   const size_t resident = resident_bytes(), held = device_.held();
-  const size_t seen = resident > held ? resident - held : 0;
+  return resident > held ? resident - held : 0;
+}
+
+void MappedStream::measure() {
+  if (seen_beside() + slack_ / 2 <= others_) return;
+  // What was read or written past the stream, as a checkpoint does, is in memory though its unit is not.
+  for (int i = 0; i < static_cast<int>(units_.size()); ++i)
+    if (i != at_ && state_of(units_[static_cast<size_t>(i)]) == State::absent) give_up(i);
+  const size_t seen = seen_beside();
   if (seen + slack_ / 2 <= others_) return;
   others_ = seen + slack_ / 2;
   const size_t least = largest_ + 1;  // a budget of 0 would be none

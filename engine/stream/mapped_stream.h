@@ -57,7 +57,8 @@ class MappedStream : public StreamedWeights {
   void give_up(int unit);
   bool give_up_one(int beyond);  // the unit used last, if that is more than `beyond` steps away
   void reclaim(size_t bytes);
-  void measure();  // adapts the device's budget to what the process has
+  size_t seen_beside();  // bytes of the process that the device does not account for
+  void measure();        // adapts the device's budget to what the process has
   int choose_depth();
   State state_of(const Unit& unit);
   void fetch_loop();

@@ -44,12 +44,18 @@ TensorPtr make_spilled(Device& device, const Shape& shape, DType dtype, const st
   for (const int64_t size : shape) view.shape[view.rank++] = size;
   if (device.backend().host_memory()) {
     const auto file = std::make_shared<SpilledFile>(view.bytes(), name);
-    return adopt_tensor(device, file->data(), shape, dtype, account, file);
+    const TensorPtr tensor = adopt_tensor(device, file->data(), shape, dtype, account, file);
+    tensor->buffer->spilled = true;
+    return tensor;
   }
   const auto memory = std::make_shared<std::vector<uint64_t>>(view.bytes() / sizeof(uint64_t) + 1);
   TensorPtr tensor = adopt_tensor(device, memory->data(), shape, dtype, "weights in the host's memory", memory);
   tensor->buffer->home = memory->data();
   return tensor;
+}
+
+void drop_spilled(const Tensor& tensor) {
+  if (tensor.buffer->spilled) drop_pages(tensor.view.data, tensor.view.bytes());
 }
 
 void drop_pages(const void* memory, size_t bytes) {

@@ -32,4 +32,7 @@ TensorPtr make_spilled(Device& device, const Shape& shape, DType dtype, const st
 // process.
 void drop_pages(const void* memory, size_t bytes);
 
+// The same for a tensor of make_spilled, after all of it was read or written past its stream; nothing for others.
+void drop_spilled(const Tensor& tensor);
+
 }  // namespace qeng

@@ -6,6 +6,9 @@ namespace qeng {
 
 namespace {
 
+// Of the streams of random numbers: pulses are rounded by the weight's own, momenta by another, so that the two are independent.
+constexpr uint32_t kOfMomenta = uint32_t{1} << 31;
+
 class PulseLearner : public WeightLearner {
  public:
   PulseLearner(const TensorPtr& weight, const PulseOptions& options) : options_(options) {
@@ -35,7 +38,8 @@ class PulseLearner : public WeightLearner {
   Inertia inertia(View pulses, const View& rng) const {
     const TensorPtr learned = row_range(weight_.lock(), options_.first, rows_);  // which moves where it is streamed
     if (!pulses.data) pulses.data = learned->view.data;  // for checks alone, which read no memory
-    return {pulses, learned->view, options_.state->view, options_.counts->view, options_.hyper->view, rng, options_.bop, options_.stream};
+    return {pulses, learned->view, options_.state->view, options_.counts->view, options_.hyper->view, rng, options_.bop,
+            options_.stream | kOfMomenta};
   }
   PulseOptions options_;
   std::weak_ptr<Tensor> weight_;  // which keeps this

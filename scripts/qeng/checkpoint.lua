@@ -1,5 +1,6 @@
 -- Checkpoints of a run: out/checkpoints/step-000100/ with the trained parameters, the optimizer and state.json. A folder is
--- written under another name, synced and renamed, so whatever is there under its own name is whole.
+-- written under another name, synced and renamed, so whatever is there under its own name is whole. It may still be another
+-- run's, or damaged: what is read is checked.
 
 local q = require "qeng.core"
 
@@ -16,15 +17,68 @@ function checkpoint.clean(out)
   end
 end
 
+local function step_of(name) return tonumber(name:match "^step%-(%d+)$") end
+
 -- Names of whole checkpoints, oldest first.
 function checkpoint.list(out)
   local names = {}
   if q.fs.kind(folder(out)) ~= "dir" then return names end
   for _, name in ipairs(q.fs.list(folder(out))) do
-    if name:match("^step%-%d+$") and q.fs.kind(folder(out) .. "/" .. name .. "/state.json") == "file" then names[#names + 1] = name end
+    if step_of(name) and q.fs.kind(folder(out) .. "/" .. name .. "/state.json") == "file" then names[#names + 1] = name end
   end
-  table.sort(names)
+  table.sort(names, function(a, b) return step_of(a) < step_of(b) end)
   return names
+end
+
+-- The state of a checkpoint as it was saved; what is not one is refused.
+local function read_state(dir)
+  local path = dir .. "/state.json"
+  local fine, state = pcall(q.json.decode, q.fs.read(path))
+  local function expect(what, good)
+    if not good then q.error("format", ("%s: %s: the file is damaged or not of this program; delete %s to go on from an earlier one"):format(path, what, dir)) end
+  end
+  expect(tostring(state), fine)
+  expect("no JSON object", type(state) == "table")
+  expect("step is not the folder's", state.step == step_of(dir:match "[^/]+$"))
+  expect("no optimizer_steps", type(state.optimizer_steps) == "number" or type(state.optimizer_steps) == "table")
+  return state
+end
+
+-- Makes out ready for a run from the start: checkpoints of a run that ended are deleted, those of one that did not are refused.
+function checkpoint.begin(out)
+  local names = checkpoint.list(out)
+  local dir = ("%s/%s"):format(folder(out), names[#names])
+  if #names > 0 and not read_state(dir).finished then
+    q.error("value", ("%s is a run that stood at step %d: go on with --resume; or delete %s, or give another --out, to start anew"):format(
+      out, step_of(names[#names]), folder(out)))
+  end
+  q.fs.remove(folder(out))
+end
+
+-- Refuses a checkpoint of a run with other settings. found, mine: flat tables; the first may be anything that a file holds.
+function checkpoint.compare(dir, found, mine)
+  if type(found) ~= "table" then q.error("format", ("%s: was not saved by such a run"):format(dir)) end
+  local names = {}
+  for name in pairs(mine) do names[#names + 1] = name end
+  table.sort(names, function(a, b)
+    if (a == "rule") ~= (b == "rule") then return a == "rule" end  -- which the others are of
+    return a < b
+  end)
+  for _, name in ipairs(names) do
+    if found[name] ~= mine[name] then
+      q.error("value", ("resume: the run in %s has %s %s, this one %s; give the same"):format(dir, name, tostring(found[name]), tostring(mine[name])))
+    end
+  end
+end
+
+-- Fills a tensor from an open file, if that has one of its shape and dtype.
+function checkpoint.fill(tensor, file, name)
+  local info = file:info(name)
+  if not info then q.error("format", ("the checkpoint holds no %s: the run was started with other options"):format(name)) end
+  if info.dtype ~= tensor:dtype() then
+    q.error("dtype", ("the checkpoint holds %s as %s, this run has it as %s: the run was started with other options"):format(name, info.dtype, tensor:dtype()))
+  end
+  tensor:copy(file:tensor(name, { shape = tensor:shape() }))
 end
 
 local function names_of(parameters)
@@ -34,7 +88,8 @@ local function names_of(parameters)
 end
 
 -- parameters: {name, tensor} of what `adamw` trains, in its order. state: what has to be the same after resuming, as a JSON-able table;
--- step is its number of finished steps. bits: of one-bit weights that learn, q.inertia or q.phases, or nil.
+-- step is its number of finished steps, finished whether that was the last. bits: of one-bit weights that learn, q.inertia or
+-- q.phases, or nil.
 function checkpoint.save(out, parameters, adamw, state, keep, bits)
   q.fs.mkdir(folder(out))
   local dir = ("%s/step-%06d"):format(folder(out), state.step)
@@ -50,6 +105,7 @@ function checkpoint.save(out, parameters, adamw, state, keep, bits)
   if bits then
     q.safetensors.save(tmp .. "/bits.safetensors", bits:tensors())
     state.bits = bits:state()
+    state.bits.settings = bits:settings()
   end
   q.fs.write(tmp .. "/state.json", q.json.encode(state, { pretty = true }) .. "\n")
   q.fs.replace_dir(tmp, dir)
@@ -62,26 +118,22 @@ function checkpoint.save(out, parameters, adamw, state, keep, bits)
   end
 end
 
--- Restores the newest checkpoint into parameters, optimizer and bits; its state, or nil where there is none.
+-- Restores the newest checkpoint into parameters, optimizer and bits; its state, or nil where there is none. Its settings are compared
+-- before anything changes.
 function checkpoint.load(out, parameters, adamw, bits)
   local names = checkpoint.list(out)
   local name = names[#names]
   if not name then return nil end
   local dir = folder(out) .. "/" .. name
-  local state = q.json.decode(q.fs.read(dir .. "/state.json"))
+  local state = read_state(dir)
   if bits then
-    if not state.bits then q.error("format", dir .. ": holds no counters of one-bit weights: the run was started with other options") end
+    checkpoint.compare(dir, type(state.bits) == "table" and state.bits.settings, bits:settings())
     local stored = q.safetensors.open(dir .. "/bits.safetensors")
     bits:restore(state.bits, stored)
     stored:close()
   end
   local file = q.safetensors.open(dir .. "/parameters.safetensors")
-  for _, parameter in ipairs(parameters) do
-    if not file:info(parameter.name) then
-      q.error("format", ("%s: parameter %s is missing: the run was started with other options"):format(dir, parameter.name))
-    end
-    parameter.tensor:copy(file:tensor(parameter.name, { shape = parameter.tensor:shape() }))
-  end
+  for _, parameter in ipairs(parameters) do checkpoint.fill(parameter.tensor, file, parameter.name) end
   file:close()
   local optimizer = q.safetensors.open(dir .. "/optimizer.safetensors")
   adamw:restore(optimizer, names_of(parameters), state.optimizer_steps)

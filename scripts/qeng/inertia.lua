@@ -11,9 +11,10 @@
 --
 -- levels: the top H of a counter: 1 (the two-step machine, strict), 3 (2 bits), 7 (a nibble with its weight; the default), 15, or 255
 -- (a byte, fed by several steps at once). q: the share of a row's entries that pulse, if they were normal, at the start; k, with
--- levels = 255: steps per rms of the row. target: flips per thousand weights and step to steer the thresholds to, instead of q.
+-- levels = 255: steps per rms of the row (10). target: flips per thousand weights and step to steer the thresholds to, instead of q.
 -- schedule: cosine, or constant. bop: momenta instead of counters (gamma, tau, rise).
 
+local checkpoint = require "qeng.checkpoint"
 local q = require "qeng.core"
 local quantile = require "qeng.quantile"
 
@@ -28,16 +29,20 @@ local planes = { [1] = 1, [3] = 2, [7] = 3, [15] = 4 }  -- bits of state a weigh
 
 local hot, cold = 4, 0.1  -- flips per thousand weights and step, outside of which training was seen to fail
 
-local function choose(opt)
+-- The options of q.inertia, whole.
+function inertia.knobs(opt)
   local levels = opt.bop and 255 or opt.levels or 7
   if not planes[levels] and levels ~= 255 then q.error("value", ("inertia: levels is %s, expected 1, 3, 7, 15 or 255"):format(tostring(levels))) end
+  local by_steps = levels == 255  -- these have no quantile
   if opt.schedule and opt.schedule ~= "cosine" and opt.schedule ~= "constant" then
     q.error("value", ("inertia: schedule is %s, expected cosine or constant"):format(tostring(opt.schedule)))
   end
   if opt.q and not (opt.q > 0 and opt.q < 1) then q.error("value", ("inertia: q is %s, expected a share between 0 and 1"):format(tostring(opt.q))) end
-  if opt.target and (levels == 255 or not (opt.target > 0)) then
+  if opt.target and (by_steps or not (opt.target > 0)) then
     q.error("value", ("inertia: target = %s steers the thresholds of counters of up to 15; momenta and 255 levels have none: set k, or tau"):format(tostring(opt.target)))
   end
+  if opt.q and by_steps then q.error("value", ("inertia: q = %s is of counters of up to 15; momenta and 255 levels take steps: set k, or tau"):format(tostring(opt.q))) end
+  if opt.k and not by_steps then q.error("value", ("inertia: k = %s is of 255 levels; with %d, set q"):format(tostring(opt.k), levels)) end
   return {
     levels = levels, q = opt.q or share[levels], k = opt.bop and 16 or opt.k or 10, target = opt.target, bop = opt.bop or false,
     schedule = opt.schedule or "cosine", gamma = opt.gamma or 0.02, tau = opt.tau or 1.7, rise = opt.rise or 2.2,
@@ -80,7 +85,7 @@ function inertia.name_of(part) return ("%s.inertia.%d"):format(part.layer.name, 
 -- opt.parts: {{layer =, first =, rows =, [state =]}...}, the rows of layers that learn; all of the model's where it is absent.
 function inertia.new(model, opt)
   opt = opt or {}
-  local self = setmetatable({ model = model, knobs = choose(opt), parts = opt.parts or {}, weights = 0, z = {}, progress = 0 }, Inertia)
+  local self = setmetatable({ model = model, knobs = inertia.knobs(opt), parts = opt.parts or {}, weights = 0, z = {}, progress = 0 }, Inertia)
   local numbers = {}
   for number, layer in ipairs(model.linears) do
     numbers[layer] = number
@@ -133,10 +138,12 @@ function Inertia:finish(feeds)
   local counted = self.counts:table()
   self.counts:fill(0)
   local report = { flips = 0, pulses = 0, layers = {} }
+  local hottest
   for index, part in ipairs(self.parts) do
     local pulses, flips = counted[index][1], counted[index][2]
     local rate = 1000 * flips / part.weights / feeds
     report.flips, report.pulses = report.flips + flips, report.pulses + pulses
+    if not hottest or rate > hottest.flip_rate then hottest = { name = part.layer.name, flip_rate = rate } end
     report.layers[index] = { name = part.layer.name, flip_rate = rate }
     if self.knobs.target then  -- a threshold rises where there are too many flips; a tenth of the way, and at most by a tenth
       local wanted = self.knobs.target * cooling(self)
@@ -147,7 +154,8 @@ function Inertia:finish(feeds)
   report.flip_rate = 1000 * report.flips / self.weights / feeds
   report.pulse_rate = report.pulses / self.weights / feeds
   if report.flip_rate > hot then
-    report.warning = ("%.1f flips per thousand weights and step: too hot (over %g); lower q or k"):format(report.flip_rate, hot)
+    report.warning = ("%.1f flips per thousand weights and step, %.1f in %s: too hot (over %g); lower q or k"):format(report.flip_rate,
+      hottest.flip_rate, hottest.name, hot)
   elseif report.flip_rate < cold and self.progress < 0.5 and self.progress > 0 then
     report.warning = ("%.3f flips per thousand weights and step in the first half: too cold; raise q or k"):format(report.flip_rate)
   end
@@ -171,10 +179,23 @@ function Inertia:tensors()
   return list
 end
 function Inertia:state() return { z = q.json.array(self.z) } end
+
+-- What a run that goes on has to have as the one that was stopped.
+function Inertia:settings()
+  return { rule = self.knobs.bop and "bop" or "counter", levels = self.knobs.levels, steered = self.knobs.target ~= nil,
+    matrices = #self.model.linears, parts = #self.parts, weights = self.weights }
+end
+
 -- Brings back what state() and tensors() gave; file: of the tensors.
 function Inertia:restore(state, file)
-  self.z = state.z or {}
-  for _, each in ipairs(self:tensors()) do each[2]:copy(file:tensor(each[1])) end
+  self:restore_thresholds(state.z)
+  for _, each in ipairs(self:tensors()) do checkpoint.fill(each[2], file, each[1]) end
+end
+function Inertia:restore_thresholds(z)
+  for index = 1, self.knobs.target and #self.parts or 0 do
+    if type(z) ~= "table" or type(z[index]) ~= "number" then q.error("format", "the checkpoint holds no threshold for each matrix: it is damaged") end
+    self.z[index] = z[index]
+  end
 end
 
 -- Ends the learning: the weights stay as they are, the counters are freed.

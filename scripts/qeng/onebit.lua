@@ -161,6 +161,30 @@ function onebit.settle(model)
   end
 end
 
+-- Refuses sizes that a recipe was given (hidden, ffn, heads) of which no model can be made.
+function onebit.check_sizes(opt)
+  for _, name in ipairs { "hidden", "ffn" } do
+    if opt[name] % 32 ~= 0 then q.error("value", ("--%s is %d, expected a multiple of 32: rows of weights are words of 32 bits"):format(name, opt[name])) end
+  end
+  if opt.hidden / opt.heads % 2 ~= 0 then
+    q.error("value", ("--heads %d: --hidden %d divided by it is the size of a head, expected an even number"):format(opt.heads, opt.hidden))
+  end
+end
+
+-- The linear layers of each block, in the model's order.
+function onebit.blocks(model)
+  local blocks, by_name = {}, {}
+  for _, layer in ipairs(model.linears) do
+    local name = layer.name:match "layers%.(%d+)%." or layer.name
+    if not by_name[name] then
+      by_name[name] = {}
+      blocks[#blocks + 1] = by_name[name]
+    end
+    table.insert(by_name[name], layer)
+  end
+  return blocks
+end
+
 -- Weights in linear layers.
 function onebit.weights(model)
   local count = 0

@@ -4,6 +4,7 @@
 
 local q = require "qeng.core"
 local char_text = require "qeng.char_text"
+local onebit = require "qeng.onebit"
 local progress = require "qeng.progress"
 local report = require "qeng.report"
 local run = require "qeng.onebit_run"
@@ -66,19 +67,40 @@ local function copy(from, more)
   return to
 end
 
--- The loss of a method at its best rate on a seed, or nil; and the run.
+local function key_of(method, lr, seed) return ("%s lr %g seed %d"):format(method, lr, seed) end
+
+-- The run of a method at the rate that is best on a seed, and that rate's place among lrs; nil where none of them came to an end.
 local function best_of(runs, method, seed, lrs)
-  local best
-  for _, lr in ipairs(lrs) do
-    local one = runs[("%s lr %g seed %d"):format(method, lr, seed)]
-    if one and (not best or one.loss < best.loss) then best = one end
+  local best, place
+  for i, lr in ipairs(lrs) do
+    local one = runs[key_of(method, lr, seed)]
+    if one and one.loss and (not best or one.loss < best.loss) then best, place = one, i end
   end
-  return best
+  return best, place
+end
+
+-- Refuses what cannot be run, before anything is. Rates ascend from here on.
+local function check(opt)
+  for _, name in ipairs { "methods", "lrs", "seeds" } do
+    if #opt[name] == 0 then q.error("value", ("--%s: at least one expected"):format(name)) end
+  end
+  for _, method in ipairs(opt.methods) do
+    if not compare.methods[method] then q.error("value", ("method %s: one of %s"):format(method, table.concat(compare.order, ", "))) end
+  end
+  for _, lr in ipairs(opt.lrs) do
+    if not (lr > 0 and lr < math.huge) then q.error("value", ("--lrs: %g is no learning rate: expected more than 0"):format(lr)) end
+  end
+  for _, seed in ipairs(opt.seeds) do
+    if seed < 0 or seed ~= math.floor(seed) then q.error("value", ("--seeds: %g: expected whole numbers from 0"):format(seed)) end
+  end
+  onebit.check_sizes(opt)
+  table.sort(opt.lrs)
 end
 
 -- opt: text (path), out, methods, lrs, seeds, steps, rows, tokens, hidden, layers, heads, ffn, points, point_windows,
 -- save_every, held_out.
 function compare.run(opt)
+  check(opt)
   q.fs.mkdir(opt.out)
   local path, speak = opt.out .. "/runs.jsonl", progress.new()
   local text = char_text.open(opt.text, opt.held_out)
@@ -95,7 +117,7 @@ function compare.run(opt)
 
   local function one(method, lr, seed)
     local known = compare.methods[method]
-    local key = ("%s lr %g seed %d"):format(method, lr, seed)
+    local key = key_of(method, lr, seed)
     local folder = ("%s/unfinished/%s"):format(opt.out, (key:gsub(" ", "-")))
     if runs[key] then
       q.fs.remove(folder)
@@ -108,22 +130,24 @@ function compare.run(opt)
     end)
     add(path, runs, copy(result, { key = key, method = method, lr = lr, seed = seed, settings = settings }))
     q.fs.remove(folder)
-    speak:say(("%-28s held out %.4f  train %.4f  flips a weight %.2f  %d s"):format(key, result.loss, result.train, result.flips_per_weight, result.seconds))
+    speak:say(result.diverged and ("%-28s diverged at step %d"):format(key, result.diverged) or
+      ("%-28s held out %.4f  train %.4f  flips a weight %.2f  %d s"):format(key, result.loss, result.train, result.flips_per_weight, result.seconds))
     return runs[key]
   end
 
   q.defer_interrupt(true)
   local tried = {}  -- rates of each method
   for _, method in ipairs(opt.methods) do
-    if not compare.methods[method] then q.error("value", ("method %s: one of %s"):format(method, table.concat(compare.order, ", "))) end
     tried[method] = copy(opt.lrs, {})
     for _, lr in ipairs(opt.lrs) do one(method, lr, opt.seeds[1]) end
     local list = tried[method]
-    while compare.methods[method].sweep_on and best_of(runs, method, opt.seeds[1], list).lr == list[#list] and list[#list] * further <= highest do
+    local best, place = best_of(runs, method, opt.seeds[1], list)
+    if not best then q.error("value", ("%s diverged at each of the rates %s: give lower --lrs"):format(method, table.concat(list, ", "))) end
+    while compare.methods[method].sweep_on and place == #list and list[#list] * further <= highest do
       list[#list + 1] = list[#list] * further
       one(method, list[#list], opt.seeds[1])
+      best, place = best_of(runs, method, opt.seeds[1], list)
     end
-    local best = best_of(runs, method, opt.seeds[1], list)
     for i = 2, #opt.seeds do one(method, best.lr, opt.seeds[i]) end
     compare.write(opt, set, runs, tried)
   end
@@ -133,22 +157,25 @@ function compare.run(opt)
   return compare.rows(opt, runs, tried)
 end
 
--- {method, text, state, lr, losses (of the seeds), share (of the gap, of the first seed), flips} for each method that was run.
+-- {method, text, state, lr, edge (whether lr is the least or the highest of those tried), losses (of the seeds, at that rate), share (of
+-- the gap, of the first seed), flips, best (the run)} for each method that was run.
 function compare.rows(opt, runs, tried)
   local rows = {}
-  local function anchor(method) return tried[method] and best_of(runs, method, opt.seeds[1], tried[method]) end
+  local function anchor(method)
+    if tried[method] then return best_of(runs, method, opt.seeds[1], tried[method]) end
+  end
   local frozen, latent = anchor "frozen", anchor "latent"
   for _, method in ipairs(compare.order) do
-    local best = anchor(method)
+    local best, place = anchor(method)
     if best then
       local losses = {}
-      for _, seed in ipairs(opt.seeds) do
-        local there = best_of(runs, method, seed, tried[method])
-        losses[#losses + 1] = there and ("%.3f"):format(there.loss) or "-"
+      for i, seed in ipairs(opt.seeds) do
+        local there = runs[key_of(method, best.lr, seed)]
+        losses[i] = there and (there.loss and ("%.3f"):format(there.loss) or "diverged") or "-"
       end
       local share = frozen and latent and frozen.loss > latent.loss and (frozen.loss - best.loss) / (frozen.loss - latent.loss)
-      rows[#rows + 1] = { method = method, text = compare.methods[method].text, state = compare.methods[method].state, lr = best.lr, losses = losses, share = share,
-        flips = best.flips_per_weight, best = best }
+      rows[#rows + 1] = { method = method, text = compare.methods[method].text, state = compare.methods[method].state, lr = best.lr,
+        edge = place == 1 or place == #tried[method], losses = losses, share = share, flips = best.flips_per_weight, best = best }
     end
   end
   return rows
@@ -170,13 +197,16 @@ end
 -- out/report.html and out/table.md, of what has been run.
 function compare.write(opt, set, runs, tried)
   local rows = compare.rows(opt, runs, tried)
+  local edges, warnings = false, {}
   local lines, sweep, curves, flips = { "| method | state a weight | lr | held-out loss, seeds " .. table.concat(opt.seeds, " / ") .. " | share of the gap | flips a weight |", "|---|---|---|---|---|---|" }, {}, {}, {}
   for i, row in ipairs(rows) do
-    lines[#lines + 1] = ("| %s | %s | %g | %s | %s | %.2f |"):format(row.text, row.state, row.lr, table.concat(row.losses, " / "), row.share and ("%.0f %%"):format(100 * row.share) or "-", row.flips)
+    lines[#lines + 1] = ("| %s | %s | %g%s | %s | %s | %.2f |"):format(row.text, row.state, row.lr, row.edge and " (edge)" or "", table.concat(row.losses, " / "), row.share and ("%.0f %%"):format(100 * row.share) or "-", row.flips)
+    edges = edges or row.edge
+    for _, warning in ipairs(row.best.warnings) do warnings[#warnings + 1] = ("%-8s %s"):format(row.method, warning) end
     local tries = {}
     for _, lr in ipairs(tried[row.method]) do
-      local one = runs[("%s lr %g seed %d"):format(row.method, lr, opt.seeds[1])]
-      tries[#tries + 1] = one and ("%g: %.3f"):format(lr, one.loss)
+      local one = runs[key_of(row.method, lr, opt.seeds[1])]
+      tries[#tries + 1] = one and (one.loss and ("%g: %.3f"):format(lr, one.loss) or ("%g: diverged"):format(lr))
     end
     sweep[#sweep + 1] = ("%-8s %s"):format(row.method, table.concat(tries, "   "))
     curves[i] = { row.method, colours[(i - 1) % #colours + 1], row.best.curve, dots = true }
@@ -184,6 +214,7 @@ function compare.write(opt, set, runs, tried)
     for tenth, rate in ipairs(row.best.flips) do tenths[tenth] = { tenth, rate } end
     if row.flips > 0 then flips[#flips + 1] = { row.method, curves[i][2], tenths, dots = true } end
   end
+  if edges then lines[#lines + 1] = "\n(edge): the best of the rates tried is the lowest or the highest of them; beyond it the method may do better." end
   q.fs.write(opt.out .. "/table.md", table.concat(lines, "\n") .. "\n")
   local tokens = set.steps * set.rows * set.tokens
   report.page(opt.out .. "/report.html", ("One-bit rules at %.2f million tokens"):format(tokens / 1e6), {
@@ -192,6 +223,7 @@ function compare.write(opt, set, runs, tried)
   }, {
     { "Table", table.concat(lines, "\n") }, { "Learning rates of the floats, first seed", table.concat(sweep, "\n") },
     { "Counters at the end, by level (256 levels in 16 bins)", histogram_text(rows) },
+    #warnings > 0 and { "Flips out of range", table.concat(warnings, "\n") } or nil,
   }, simulator.html())
 end
 

@@ -4,6 +4,7 @@
 -- whole stay frozen; embeddings, norms, head and scales are trained throughout. What is learned is the teacher's distribution: the
 -- target of a token is drawn from it anew each time, so that the gradient is that of the divergence from the teacher in the mean.
 
+local checkpoint = require "qeng.checkpoint"
 local q = require "qeng.core"
 local inertia = require "qeng.inertia"
 local onebit = require "qeng.onebit"
@@ -13,23 +14,6 @@ local convert = {}
 -- Where q.train expects q.inertia: a new group of blocks every so many steps.
 local Progress = {}
 Progress.__index = Progress
-
--- The layers of each block, last block first where the order says so.
-local function blocks_of(model, order)
-  local list, by_name = {}, {}
-  for _, layer in ipairs(model.linears) do
-    local name = layer.name:match "layers%.(%d+)%." or layer.name
-    if not by_name[name] then
-      by_name[name] = {}
-      list[#list + 1] = by_name[name]
-    end
-    table.insert(by_name[name], layer)
-  end
-  if order == "last" then
-    for i = 1, math.floor(#list / 2) do list[i], list[#list + 1 - i] = list[#list + 1 - i], list[i] end
-  end
-  return list
-end
 
 local function binarize(model, layer)
   local bits, scale = q.binarize(layer.weight)
@@ -44,9 +28,13 @@ end
 -- model: with float weights of its own (writable). opt: stages (into how many groups the blocks are divided), steps (of training in all),
 -- share (of the steps until the last group is converted: 0.5), order ("last" or "first" block first), inertia (options of q.inertia).
 function convert.progressive(model, opt)
-  local blocks = blocks_of(model, opt.order or "last")
+  local blocks = onebit.blocks(model)
+  if (opt.order or "last") == "last" then
+    for i = 1, math.floor(#blocks / 2) do blocks[i], blocks[#blocks + 1 - i] = blocks[#blocks + 1 - i], blocks[i] end
+  end
   local stages = math.min(opt.stages or #blocks, #blocks)
-  local self = setmetatable({ model = model, groups = {}, done = 0, steps = opt.steps, share = opt.share or 0.5, knobs = opt.inertia or {}, kept = {} }, Progress)
+  local self = setmetatable({ model = model, groups = {}, done = 0, steps = opt.steps, share = opt.share or 0.5, order = opt.order or "last",
+    knobs = opt.inertia or {}, kept = {} }, Progress)
   for i, block in ipairs(blocks) do
     local group = math.ceil(i * stages / #blocks)
     self.groups[group] = self.groups[group] or {}
@@ -97,10 +85,17 @@ function Progress:tensors()
   return list
 end
 function Progress:state() return { done = self.done, z = q.json.array(self.inertia.z) } end
+-- What a run that goes on has to have as the one that was stopped.
+function Progress:settings()
+  local knobs = inertia.knobs(self.knobs)
+  return { rule = "conversion", levels = knobs.levels, steered = knobs.target ~= nil, stages = #self.groups, order = self.order, matrices = #self.model.linears,
+    weights = onebit.weights(self.model) }
+end
 function Progress:restore(state, file)
+  if not self.groups[state.done] then q.error("format", "the checkpoint's groups of blocks are not of this model: it is damaged, or of another run") end
   grow(self, state.done)
-  self.inertia.z = state.z
-  for _, each in ipairs(self:tensors()) do each[2]:copy(file:tensor(each[1])) end
+  self.inertia:restore_thresholds(state.z)
+  for _, each in ipairs(self:tensors()) do checkpoint.fill(each[2], file, each[1]) end
 end
 
 -- A function for q.train's on_batch: writes tokens drawn from the teacher's distribution where the batch has targets.
@@ -133,7 +128,7 @@ function convert.run(opt)
   if not student.tokenizer then error(student.tokenizer_error, 0) end
   local file = data.open(opt.data, { tokenizer = student.tokenizer, cache_dir = opt.out })
   local bits = convert.progressive(student, {
-    stages = opt.stages > 0 and opt.stages or nil, steps = opt.steps, share = opt.share, order = opt.order, inertia = { levels = opt.levels, q = opt.q > 0 and opt.q or nil } })
+    stages = opt.stages > 0 and opt.stages or nil, steps = opt.steps, share = opt.share, order = opt.order, inertia = { levels = opt.levels, q = opt.q > 0 and opt.q or opt.levels ~= 255 and 0.05 or nil } })
   local settings = {}
   for key, value in pairs(opt) do
     if type(value) ~= "table" and type(value) ~= "function" then settings[key] = value end

@@ -25,7 +25,7 @@ function pretrain.options(declared)
   add("ffn", { 704, "inner width of the MLP, a multiple of 32", min = 32, integer = true })
   add("levels", { 7, "top of a weight's counter: 1, 3, 7, 15 or 255", integer = true })
   add("q", { 0, "share of a row's gradient that pulses at first, 0: what suits the levels", min = 0, max = 0.99, integer = false })
-  add("k", { 10, "with 255 levels: steps of a counter for a gradient of the row's rms", min = 0, integer = false })
+  add("k", { 0, "with 255 levels: steps of a counter for a gradient of the row's rms, 0: 10", min = 0, integer = false })
   add("target", { 0, "flips per thousand weights and step to steer to, 0: by --q", min = 0, integer = false })
   add("steps", { 0, "optimizer steps, 0: by --epochs", min = 0, integer = true })
   add("epochs", { 1, "passes over the data", min = 0, integer = false })
@@ -50,7 +50,7 @@ end
 
 -- What q.inertia takes of these options.
 function pretrain.inertia(opt)
-  return { levels = opt.levels, q = opt.q > 0 and opt.q or nil, k = opt.k, target = opt.target > 0 and opt.target or nil }
+  return { levels = opt.levels, q = opt.q > 0 and opt.q or nil, k = opt.k > 0 and opt.k or nil, target = opt.target > 0 and opt.target or nil }
 end
 
 local function write_settings(opt)
@@ -65,9 +65,10 @@ end
 -- learn(model) -> q.inertia or q.phases. Trains, writes opt.out/model (a folder that q.load reads) and returns the model and q.train's result.
 function pretrain.run(opt, learn, title)
   if opt.data == "" then q.error("usage", "which data? --data FILE") end
-  for _, name in ipairs { "hidden", "ffn" } do
-    if opt[name] % 32 ~= 0 then q.error("value", ("--%s is %d, expected a multiple of 32: rows of weights are words of 32 bits"):format(name, opt[name])) end
+  if opt.weights ~= "stream" and (opt.host_budget or opt.stream_keep) then
+    q.error("usage", "--host-budget and --stream-keep are of streamed bits: add --weights stream, or leave them out")
   end
+  onebit.check_sizes(opt)
   q.fs.mkdir(opt.out)
   local settings = write_settings(opt)
   local folder = opt.tokenizer == "demo" and q.fs.find "recipes/tiny" or hub.resolve_model(opt.tokenizer)

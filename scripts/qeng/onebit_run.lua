@@ -8,7 +8,8 @@
 --         after a stop, folder (of checkpoints), save_every (steps) and settings (words that have to be the same then)
 --
 -- Returns {loss (whole held-out text), train, curve = {{step, loss}...}, flips = {per thousand weights and step, by tenth}, flips_per_weight,
--- pulse_rate (first tenth), levels (histogram), tokens, seconds, warnings}.
+-- pulse_rate (first tenth), levels (histogram), tokens, seconds, warnings}; of a run whose loss was no number any more, without loss,
+-- train and levels, but with diverged, the step.
 
 local q = require "qeng.core"
 local char_text = require "qeng.char_text"
@@ -148,7 +149,10 @@ local function train(case, set, say)
     result.step = step + 1
     note_flips(run, set)
     local value = loss:item()
-    if value ~= value then q.error("value", ("%s: the loss is not a number at step %d; lower lr"):format(case.name, result.step)) end
+    if value ~= value then
+      result.diverged = result.step
+      break
+    end
     result.recent[step % 100 + 1] = value
     if math.floor(result.step * set.points / set.steps) > math.floor(step * set.points / set.steps) and result.step < set.steps then
       table.insert(result.curve, { result.step, set.text:held_out_loss(model, slot, set.rows, set.tokens, set.point_windows) })
@@ -159,12 +163,14 @@ local function train(case, set, say)
     if set.folder and (stopped or result.step % set.save_every == 0) then save() end
     if stopped then q.error("interrupted", "stopped; a next call goes on where this one stood") end
   end
-  result.loss = set.text:held_out_loss(model, slot, set.rows, set.tokens)
-  table.insert(result.curve, { set.steps, result.loss })
-  local sum = 0
-  for _, value in ipairs(result.recent) do sum = sum + value end
-  result.train, result.flips_per_weight = sum / #result.recent, result.flipped / onebit.weights(model)
-  result.levels = bits and bits:histogram() or nil
+  if not result.diverged then
+    result.loss = set.text:held_out_loss(model, slot, set.rows, set.tokens)
+    table.insert(result.curve, { set.steps, result.loss })
+    local sum = 0
+    for _, value in ipairs(result.recent) do sum = sum + value end
+    result.train, result.levels = sum / #result.recent, case.rule == "counter" and bits:histogram() or nil
+  end
+  result.flips_per_weight = result.flipped / onebit.weights(model)
   for _, name in ipairs { "step", "recent", "flipped", "flipped_tenth", "steps_tenth" } do result[name] = nil end
   if program then
     program:free()

@@ -91,7 +91,7 @@ local function convert(name, spec, text)
     if not value or value < 1 then usage("%s %s: expected a size, as 500M, 1.5G or a number of bytes", flag(name), text) end
   elseif kind == "number" then
     value = tonumber(text)
-    if not value then usage("%s %s: not a number", flag(name), text) end
+    if not value or value - value ~= 0 then usage("%s %s: not a number", flag(name), text) end  -- nor is infinity
     local integral = spec[1] and spec[1] == math.floor(spec[1]) and spec.integer ~= false and (spec.integer or spec[1] ~= 0)
     if integral and value ~= math.floor(value) then usage("%s %s: not a whole number", flag(name), text) end
     if spec.min and value < spec.min then usage("%s %s: has to be at least %s", flag(name), text, shown(spec.min)) end

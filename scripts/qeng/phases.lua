@@ -1,9 +1,10 @@
 -- q.phases: training of a part of a one-bit model at a time; the others are bits without state, frozen. A phase lasts so many steps;
 -- then the next part is given counters. It stands where q.inertia does.
 --
---   active: weights that learn at once (or count: into how many parts to divide)    steps: of a phase
---   by: layer (whole blocks of layers in turn), rows (the same band of rows of every matrix), or gradient (the matrices with the
---       largest gradients a weight, by those of their row scales, seen at the end of the last phase)
+--   active: the most weights that learn at once (or count: into how many parts to divide)    steps: of a phase
+--   by: layer (whole blocks of layers in turn, or matrices of blocks that are larger than that), rows (the same band of rows of every
+--       matrix), or gradient (the matrices with the largest gradients a weight, by those of their row scales, seen at the end of the
+--       last phase)
 --   keep: counters of parts that rest are kept, otherwise dropped and refilled when their turn comes
 --   inertia: options of q.inertia
 --
@@ -12,45 +13,54 @@
 
 local q = require "qeng.core"
 local inertia = require "qeng.inertia"
+local onebit = require "qeng.onebit"
 
 local phases = {}
 
 local Phases = {}
 Phases.__index = Phases
 
-local function weights_of(layer)
-  local shape = layer.weight:shape()
-  return shape[1] * shape[2]
+local function weights_of(layers)
+  local sum = 0
+  for _, layer in ipairs(layers) do sum = sum + layer.weight:elements() end
+  return sum
 end
 
--- The layers' parts in turn, none over `active` weights but where a single matrix is.
+local function whole(layer) return { layer = layer, first = 0, rows = layer.weight:shape()[1] } end
+
+-- Turns of at most `active` weights: as many blocks as that holds, or matrices of a block that it does not hold.
 local function by_layer(model, active)
-  local turns, current, held, block = {}, {}, 0, nil
-  local blocks, order = {}, {}
-  for _, layer in ipairs(model.linears) do
-    local name = layer.name:match "layers%.(%d+)%." or layer.name
-    if not blocks[name] then
-      blocks[name] = { weights = 0 }
-      order[#order + 1] = name
-    end
-    table.insert(blocks[name], layer)
-    blocks[name].weights = blocks[name].weights + weights_of(layer)
-  end
+  local turns, current, held = {}, {}, 0
   local function close()
     if #current > 0 then turns[#turns + 1] = current end
     current, held = {}, 0
   end
-  for _, name in ipairs(order) do
-    block = blocks[name]
-    local divided = block.weights > active  -- a block that is too large is taken matrix by matrix
-    if divided or held + block.weights > active then close() end
+  for _, block in ipairs(onebit.blocks(model)) do
+    local divided = weights_of(block) > active
+    if divided or held + weights_of(block) > active then close() end
     for _, layer in ipairs(block) do
-      if divided and held + weights_of(layer) > active then close() end
-      table.insert(current, { layer = layer, first = 0, rows = layer.weight:shape()[1] })
-      held = held + weights_of(layer)
+      if divided and held + layer.weight:elements() > active then close() end
+      table.insert(current, whole(layer))
+      held = held + layer.weight:elements()
     end
   end
   close()
+  return turns
+end
+
+-- `count` turns of neighbouring blocks, or of neighbouring matrices where there are fewer blocks, as equal as those allow.
+local function in_turns(model, count)
+  local pieces = onebit.blocks(model)
+  if #pieces < count then
+    pieces = {}
+    for i, layer in ipairs(model.linears) do pieces[i] = { layer } end
+  end
+  local turns = {}
+  for i, piece in ipairs(pieces) do
+    local turn = math.floor((i - 1) * count / #pieces) + 1
+    turns[turn] = turns[turn] or {}
+    for _, layer in ipairs(piece) do table.insert(turns[turn], whole(layer)) end
+  end
   return turns
 end
 
@@ -68,21 +78,34 @@ local function by_rows(model, count)
   return turns
 end
 
+-- What a turn has at least to hold: a matrix, or where turns are bands of rows, a row of the matrix with the fewest.
+local function check_active(model, by, active, total)
+  local largest, fewest = 0, math.huge
+  for _, layer in ipairs(model.linears) do
+    largest, fewest = math.max(largest, layer.weight:elements()), math.min(fewest, layer.weight:shape()[1])
+  end
+  local least = by == "rows" and math.ceil(total / fewest) or largest
+  if active < least then
+    q.error("value", ("phases: active is %.0f; by = %s needs %.0f at least, %s"):format(active, by, least,
+      by == "rows" and "a row of each matrix" or "the weights of the largest matrix (by = rows divides matrices)"))
+  end
+end
+
 function phases.new(model, opt)
-  local total = 0
-  for _, layer in ipairs(model.linears) do total = total + weights_of(layer) end
-  local active = opt.active or opt.count and math.ceil(total / opt.count)
-  if not active or active <= 0 then q.error("value", "phases: give active (weights that learn at once) or count (parts)") end
+  local total, by, count = onebit.weights(model), opt.by or "layer", opt.count
+  if by ~= "layer" and by ~= "rows" and by ~= "gradient" then q.error("value", ("phases: by is %s, expected layer, rows or gradient"):format(tostring(by))) end
+  if not opt.active and (not count or count < 1 or count > #model.linears) then
+    q.error("value", ("phases: give active (weights that learn at once), or count, the number of parts, from 1 to the %d matrices"):format(#model.linears))
+  end
+  local active = opt.active or math.ceil(total / count)
+  if opt.active then check_active(model, by, active, total) end
   if not opt.steps or opt.steps < 1 then q.error("value", ("phases: steps is %s, expected the steps of a phase, at least 1"):format(tostring(opt.steps))) end
-  local by = opt.by or "layer"
   local self = setmetatable({ model = model, active = active, total = total, steps = opt.steps, by = by, keep = opt.keep or false, knobs = opt.inertia or {},
     kept = {}, turn = 0, phase = -1 }, Phases)
   if by == "layer" then
-    self.turns = by_layer(model, active)
+    self.turns = opt.active and by_layer(model, active) or in_turns(model, count)
   elseif by == "rows" then
-    self.turns = by_rows(model, math.max(1, math.ceil(total / active)))
-  elseif by ~= "gradient" then
-    q.error("value", ("phases: by is %s, expected layer, rows or gradient"):format(tostring(by)))
+    self.turns = by_rows(model, math.ceil(total / active))
   end
   return self
 end
@@ -94,7 +117,7 @@ local function largest(self)
   for _, layer in ipairs(self.model.linears) do
     local grad, sum = layer.row_scale:grad(), 0
     for _, value in ipairs(grad and grad:table() or {}) do sum = sum + value * value end
-    list[#list + 1] = { layer = layer, size = sum / weights_of(layer), index = #list }
+    list[#list + 1] = { layer = layer, size = sum / layer.weight:elements(), index = #list }
   end
   table.sort(list, function(a, b)
     if a.size ~= b.size then return a.size > b.size end
@@ -102,9 +125,9 @@ local function largest(self)
   end)
   local parts, held = {}, 0
   for _, each in ipairs(list) do
-    if #parts == 0 or held + weights_of(each.layer) <= self.active then
-      parts[#parts + 1] = { layer = each.layer, first = 0, rows = each.layer.weight:shape()[1] }
-      held = held + weights_of(each.layer)
+    if #parts == 0 or held + each.layer.weight:elements() <= self.active then
+      parts[#parts + 1] = whole(each.layer)
+      held = held + each.layer.weight:elements()
     end
   end
   return parts
@@ -169,17 +192,35 @@ function Phases:state()
   return { phase = self.phase, parts = described(self.inertia.parts), next = self.next and described(self.next) or nil, kept = kept,
     inertia = self.inertia:state() }
 end
+-- What a run that goes on has to have as the one that was stopped.
+function Phases:settings()
+  local knobs = inertia.knobs(self.knobs)
+  return { rule = "phases of " .. (knobs.bop and "bop" or "counter"), levels = knobs.levels, steered = knobs.target ~= nil, by = self.by,
+    active = self.active, phase_steps = self.steps, keep = self.keep, matrices = #self.model.linears, weights = self.total }
+end
 function Phases:restore(state, file)
   local layers = {}
   for _, layer in ipairs(self.model.linears) do layers[layer.name] = layer end
+  local function expect(good)
+    if not good then q.error("format", "the checkpoint's phases are not of this model: it is damaged, or of another run") end
+  end
   local function parts_of(list)
     local parts = {}
-    for i, each in ipairs(list) do parts[i] = { layer = layers[each[1]], first = each[2], rows = each[3] } end
+    expect(type(list) == "table" and #list > 0)
+    for i, each in ipairs(list) do
+      expect(type(each) == "table" and layers[each[1]] and type(each[2]) == "number" and type(each[3]) == "number")
+      parts[i] = { layer = layers[each[1]], first = each[2], rows = each[3] }
+    end
     return parts
   end
-  for name in pairs(state.kept) do self.kept[name] = file:tensor(name):clone() end
-  switch(self, parts_of(state.parts))
-  self.phase, self.next = state.phase, state.next and parts_of(state.next)
+  expect(type(state.phase) == "number" and type(state.kept) == "table" and type(state.inertia) == "table")
+  local parts, next_parts = parts_of(state.parts), state.next and parts_of(state.next)
+  for name in pairs(state.kept) do
+    expect(file:info(name))
+    self.kept[name] = file:tensor(name):clone()
+  end
+  switch(self, parts)
+  self.phase, self.next = state.phase, next_parts
   self.inertia:restore(state.inertia, file)
 end
 

@@ -82,7 +82,8 @@ local function source_of(opt)
 end
 
 -- Bytes of the weights by the unit that is moved as one when they are streamed: embed, each layer, head. Frozen ones only;
--- what else there is (norms, trained weights) stays on the device. learning: the bits that learn, a set.
+-- what else there is (norms, trained weights) stays on the device. shared: it is the embedding and the head, and a GPU keeps it.
+-- learning: the bits that learn, a set.
 local function units_of(model, learning)
   local units, by_name = {}, {}
   for _, parameter in ipairs(model.parameters) do
@@ -90,7 +91,7 @@ local function units_of(model, learning)
     local unit = layer and "layers." .. layer or parameter.name:find "embed_tokens" and "embed" or parameter.name:find "^lm_head" and "head"
     if unit and not parameter.tensor:requires_grad() and not learning[parameter.tensor] then
       if not by_name[unit] then
-        by_name[unit] = { name = unit, bytes = 0 }
+        by_name[unit] = { name = unit, bytes = 0, shared = unit == "embed" and model.config.tied }
         units[#units + 1] = by_name[unit]
       end
       by_name[unit].bytes = by_name[unit].bytes + parameter.tensor:bytes()
@@ -153,12 +154,18 @@ local function onebit_steps(model, opt)
   local floats = {}
   for i, parameter in ipairs(onebit.float_parameters(model)) do floats[i] = parameter.tensor end
   local adamw, learner = q.adamw_state(floats), { levels = opt.levels }
-  local bits = opt.active and phases.new(model, { active = opt.active, steps = 1000, inertia = learner }) or inertia.new(model, learner)
+  local bits = opt.active and phases.new(model, { active = opt.active, steps = 2, inertia = learner }) or inertia.new(model, learner)
+  local turn, most = 1, 0  -- of the phases, that in which most weights learn
+  for number, parts in ipairs(bits.turns or {}) do
+    local held = 0
+    for _, part in ipairs(parts) do held = held + part.layer.weight:elements() end
+    if held > most then turn, most = number, held end
+  end
   local batches, marks, learning, program = full_rows():batches(opt), {}, {}, nil
   local batch = batches:next()
   local slot = models.slot(batch:info().tokens, batch:info().max_documents)
   for step = 0, 1 do
-    bits:begin(step / 2, step)
+    bits:begin(step / 2, 2 * (turn - 1) + step)
     batch:load(slot)
     program = program or q.capture(function() model:loss(slot, opt.row_tokens):backward() end)
     for _ = 1, opt.accumulate do program:run() end
@@ -217,20 +224,26 @@ end
 
 -- ---------------------------------------------------------------- where the weights lie
 
--- Bytes of the device and of the host where the device may hold `budget` (nil: all). Streamed units pass through two slots of
--- the largest; what the host's budget does not hold is read from the mapped file. on_host: the device is the CPU, whose
--- budget is the smaller of both, and which reads from the file only.
+-- Bytes of the device and of the host where the device may hold `budget` (nil: all). Streamed units pass through slots of the
+-- largest: the one in use and those on their way, two on a GPU (SlotStream::kDepth). What the host's budget does not hold is read
+-- from the mapped file. on_host: the device is the CPU, whose budget is the smaller of both, and which reads from the file only.
 local function place(found, budget, host_budget, on_host)
   if on_host and host_budget then budget = math.min(budget or host_budget, host_budget) end
-  local total, streamable, largest = 0, 0, 0
+  local units, total, streamable, largest = {}, 0, 0, 0
   for _, bytes in pairs(found.accounts) do total = total + bytes end
-  for _, unit in ipairs(found.units) do streamable, largest = streamable + unit.bytes, math.max(largest, unit.bytes) end
-  local placed = { total = total, least = math.min(total, total - streamable + 2 * largest), resident = #found.units, device = total, host = 0, file = 0, streamed = 0 }
+  for _, unit in ipairs(found.units) do
+    if on_host or not unit.shared then
+      units[#units + 1] = unit
+      streamable, largest = streamable + unit.bytes, math.max(largest, unit.bytes)
+    end
+  end
+  local slots = math.min(on_host and 2 or 3, #units) * largest
+  local placed = { total = total, least = math.min(total, total - streamable + slots), resident = #found.units, device = total, host = 0, file = 0, streamed = 0 }
   if not budget or total <= budget then return placed end
   if placed.least > budget then return nil, placed.least end
-  local held, streamed = total - streamable + 2 * largest, streamable
-  placed.resident = 0
-  for _, unit in ipairs(found.units) do
+  local held, streamed = total - streamable + slots, streamable
+  placed.resident = #found.units - #units
+  for _, unit in ipairs(units) do
     if held + unit.bytes > budget then break end
     held, streamed, placed.resident = held + unit.bytes, streamed - unit.bytes, placed.resident + 1
   end
@@ -254,7 +267,7 @@ return function(given)
   plan.on_host = plan.device == "cpu" and not opt.bandwidth  -- with figures of its own it is a device that is not here
   plan.placed, plan.least = place(plan, opt.device_budget, opt.host_budget, plan.on_host)
   plan.fits = plan.placed ~= nil
-  plan.placed = plan.placed or place(plan)
+  plan.placed = plan.placed or place(plan, nil, nil, plan.on_host)
   plan.total, plan.least = plan.placed.total, plan.placed.least
   plan.devices = {}
   for i, device in ipairs(q.devices()) do

@@ -114,10 +114,6 @@ text.__index = { sentence = text.sentence }
 
 -- ---------------------------------------------------------------- several ways at once
 
-local ways = {
-  { "full" }, { "lora" }, { "onebit" }, { "onebit", 1.5e9, name = "by phases" }, { "inference" },
-}
-
 -- What the announcement of one-bit training (Qsbits) counts for so many weights, in bytes: bf16 weights and gradients with f32
 -- moments; weights of 1 bit with gradients and state of 2 each; and by phases, where `active` weights have those.
 local function announced(weights, active)
@@ -126,8 +122,11 @@ local function announced(weights, active)
     :format(weights / 1e9, bytes(12 * weights), bytes(weights * 5 / 8), active / 1e9, bytes(active * 5 / 8), bytes(weights / 8))
 end
 
--- A line for each way of plan(mode, active) and where it would fit; one that cannot be planned says why.
-function text.compare(plan)
+-- A line for each way of plan(mode, active) and where it would fit; one that cannot be planned says why. active: weights that learn at
+-- once by phases; 0: all, so that there are none.
+function text.compare(plan, active)
+  local ways = { { "full" }, { "lora" }, { "onebit" }, { "inference" } }
+  if active > 0 then table.insert(ways, 4, { "onebit", active, name = "by phases" }) end
   local lines, weights = { ("%-12s %12s %12s %12s   %s"):format("mode", "total", "at least", "step", "fits") }, 0
   for _, way in ipairs(ways) do
     local name, ok, one = way.name or way[1], pcall(plan, way[1], way[2])
@@ -144,7 +143,7 @@ function text.compare(plan)
         one.step.seconds > 0 and seconds(one.step.seconds) or "", table.concat(where, ", "))
     end
   end
-  lines[#lines + 1] = "\n" .. announced(weights, math.min(1.5e9, weights))
+  lines[#lines + 1] = "\n" .. announced(weights, math.min(active > 0 and active or weights, weights))
   return table.concat(lines, "\n")
 end
 

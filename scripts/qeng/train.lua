@@ -32,12 +32,13 @@ local function tensors_of(parameters)
   return list
 end
 
--- Floating-point work of one token: 6 per weight that is trained, 4 per frozen one that the gradient passes through.
-local function flops_per_token(model)
+-- Floating-point work of one token: 6 per weight that is trained, 4 per frozen one that the gradient passes through. bits: q.inertia
+-- or what stands for it, of a one-bit model, whose head is trained as well; or nil.
+local function flops_per_token(model, bits)
   local per_weight = model.mode == "full" and 6 or 4
   local weights = model.head:elements()
   for _, layer in ipairs(model.linears) do weights = weights + layer.weight:elements() end
-  return per_weight * weights
+  return per_weight * weights + 2 * (bits and (bits.inertia or bits).weights + model.head:elements() or 0)
 end
 
 -- Adds what a batch holds of each source, by batch:by_source(nll), to `sums`.
@@ -131,29 +132,27 @@ return function(given)
   if opt.resume then
     local found = checkpoint.load(out, parameters, adamw, opt.bits)
     if found then
-      for name, value in pairs(fixed) do
-        if found[name] ~= value then
-          q.error("value", ("resume: the run in %s has %s %s, this one %s; give the same"):format(out, name, tostring(found[name]), tostring(value)))
-        end
-      end
+      checkpoint.compare(out, found, fixed)
+      if type(found.tokens) ~= "number" or type(found.batches) ~= "table" then q.error("format", out .. ": its checkpoint was not saved by such a run") end
       state = found
       batches:restore(found.batches)
       speak:say(("resuming at step %d of %d"):format(state.step, steps))
     else
       speak:say("resume: no checkpoint in " .. out .. ", starting at step 0")
     end
+  elseif opt.checkpoints ~= false then
+    checkpoint.begin(out)
   end
   local log = metrics.open(out .. "/metrics.jsonl", state.step)
 
   local slot
-  local flops = flops_per_token(model)
   local peak = q.limits()[model.dtype == "bf16" and "flops_bf16" or "flops_f32"]
-  local bad, interrupted = 0, false
+  local bad, interrupted, warned = 0, false, nil  -- warned: of flips, the most since the last was told
 
   local upcoming, position  -- the batch made ahead of its step, and where the batches stood before it
   local function save()
     if opt.checkpoints == false then return end
-    state.batches = position or batches:state()
+    state.batches, state.finished = position or batches:state(), state.step == steps
     for name, value in pairs(fixed) do state[name] = value end
     checkpoint.save(out, parameters, adamw, state, opt.keep, opt.bits)
   end
@@ -263,13 +262,17 @@ return function(given)
     end
 
     local fed = opt.bits and opt.bits:finish(opt.accumulate)
-    if fed and fed.warning and state.step % 100 == 0 then speak:say(("step %d: %s"):format(state.step, fed.warning)) end
+    if fed and fed.warning and not (warned and warned.flip_rate > fed.flip_rate) then warned = { step = state.step, flip_rate = fed.flip_rate, text = fed.warning } end
+    if warned and (state.step % 100 == 0 or state.step == steps) then
+      speak:say(("step %d: %s"):format(warned.step, warned.text))
+      warned = nil
+    end
     local seconds = q.time() - begin
     local slots = opt.accumulate * opt.rows * opt.row_tokens
     local row = {
       step = state.step, epoch = infos[#infos].epoch, loss = total, lr = lr, grad_norm = update.grad_norm, tokens = slots,
       real_tokens = real, trained_tokens = trained, tok_s = slots / seconds, step_ms = seconds * 1000, data_ms = wait,
-      sol = slots * flops / seconds / peak, mem_bytes = q.peak_rss(),
+      sol = slots * flops_per_token(model, opt.bits) / seconds / peak, mem_bytes = q.peak_rss(),
       flip_rate = fed and fed.flip_rate or nil, pulse_rate = fed and fed.pulse_rate or nil,
       damaged = damaged > 0 and damaged or nil, crc_dropped = opt.drop > 0 and dropped or nil,
     }

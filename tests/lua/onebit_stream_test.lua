@@ -1,7 +1,7 @@
 -- Training of one-bit weights that are streamed, those that learn included: the bits, flips and losses are those of a model in the
 -- device's memory, through switches of phases and from a saved state. qeng onebit_stream_test.lua [cuda]
 local q = require "qeng"
-local on_gpu = arg[1] == "cuda"
+local on_gpu = (arg[1] or ""):find "^cuda" ~= nil
 q.device { device = arg[1] or "cpu", threads = 1 }
 
 local values = {
@@ -23,8 +23,16 @@ local name = os.tmpname()
 local of_resident, of_streamed = name .. ".resident", name .. ".streamed"  -- what is saved of each
 local steps = 6  -- in phases of three: a program runs, is recorded, and is replayed
 
+-- Bytes of this process that are in memory.
+local function in_memory()
+  local file = io.open "/proc/self/statm"
+  local pages = file:read "*a":match "^%d+ (%d+)"
+  file:close()
+  return 4096 * pages
+end
+
 -- Losses, flips and counts of the bits after training, which are saved to a file. how: of q.onebit.random; by: of q.phases; recompute;
--- stop: after so many steps the bits are saved and given to a new model's, with which it goes on.
+-- stop: after so many steps the bits are saved and given to a new model's, with which it goes on; "save": they are saved at each.
 local function trained(how, by, recompute, saved, stop)
   return q.scope(function()
     local model = q.onebit.random(values, how)
@@ -59,6 +67,11 @@ local function trained(how, by, recompute, saved, stop)
       result.losses[step + 1] = loss:item()
       adam:step { lr = 5e-3 }
       result.flips = result.flips + bits:finish().flips
+      if stop == "save" then
+        local before = in_memory()
+        q.safetensors.save(saved, bits:tensors())
+        result.touched = math.max(result.touched or 0, in_memory() - before)
+      end
     end
     program:free()
     loss:free()
@@ -87,33 +100,42 @@ local function collect()
   collectgarbage()
 end
 
+local streamed_options = { rule = "counter", seed = 4, weights = "stream", stream_keep = on_gpu and 0 or nil, stream_slack = not on_gpu and 4e6 or nil }
+local function within(limit, by, recompute, stop)
+  collect()
+  streamed_options.host_budget = limit
+  return trained(streamed_options, by, recompute, of_streamed, stop)
+end
+
 -- The run within a limit that makes it stream: on the CPU the least of those tried that the run fits, beside what the process has now.
+-- Where it is saved at each step it has to fit with what it needs without.
 local function streamed_run(by, recompute, stop)
-  if on_gpu then return trained({ rule = "counter", seed = 4, weights = "stream", stream_keep = 0 }, by, recompute, of_streamed, stop) end
+  if on_gpu then return within(nil, by, recompute, stop) end
   local probe = q.onebit.random(values, { rule = "frozen", seed = 4, weights = "stream", stream_slack = 4e6 })
   local needed = probe.stream:figures().process
   probe.stream:close()
   probe = nil
-  local ok, result
   for more = 12e6, 60e6, 2e6 do
-    collect()
-    ok, result = pcall(trained, { rule = "counter", seed = 4, weights = "stream", host_budget = needed + more, stream_slack = 4e6 }, by, recompute, of_streamed, stop)
-    if ok or result.code ~= "memory" then break end
+    local ok, result = pcall(within, needed + more, by, recompute, stop ~= "save" and stop or nil)
+    if ok then return stop == "save" and within(needed + more + 2e6, by, recompute, stop) or result end
+    if result.code ~= "memory" then error(result) end
   end
-  return ok and result or error(result)
+  error "no limit is enough"
 end
 
-local cases = { { "rows", true }, { "layer", false, 4 } }
+local cases = { { "rows", true }, { "rows", true, "save" }, { "layer", false, 4 } }
 if on_gpu then table.insert(cases, { "layer", true }) end
 for _, case in ipairs(cases) do
   local by, recompute, stop = case[1], case[2] or false, case[3]
-  local what = ("by %s%s%s: "):format(by, recompute and ", recomputed" or "", stop and ", restored" or "")
+  local what = ("by %s%s%s: "):format(by, recompute and ", recomputed" or "", stop == "save" and ", saved at each step" or stop and ", restored" or "")
   local inside = trained({ rule = "counter", seed = 4 }, by, recompute, of_resident)
   collect()
   local streamed = streamed_run(by, recompute, stop)
   collect()
   assert(streamed.figures.bytes > 2 * streamed.figures.total, what .. "the limit did not make it stream")
   assert(streamed.figures.fetch_ms > 0 and streamed.figures.stall_ms >= 0, what .. "no times")
+  -- A matrix of half a megabyte at a time passes through memory.
+  assert((streamed.touched or 0) <= 1e6, what .. "saving brought bits into memory")
   assert(inside.flips > 0 and inside.flips == streamed.flips, ("%sflips: %d in memory, %d streamed"):format(what, inside.flips, streamed.flips))
   for i, loss in ipairs(inside.losses) do
     assert(loss == streamed.losses[i], ("%sstep %d: loss %.9g in memory, %.9g streamed"):format(what, i, loss, streamed.losses[i]))

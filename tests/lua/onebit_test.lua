@@ -70,7 +70,7 @@ do  -- a gradient in one place of 32 is sqrt(32) rms: k = 1 / sqrt(32) makes one
   assert(row.level(2) == 0 and row.send(-1, 2).flips == 1 and row.sign(2) == -1 and row.level(2) == 255)
 end
 
-for _, options in ipairs { { levels = 255, target = 2 }, { bop = true, target = 2 }, { levels = 7, target = 0 }, { levels = 4 }, { q = 1 }, { schedule = "wsd" } } do
+for _, options in ipairs { { levels = 255, target = 2 }, { levels = 255, q = 0.1 }, { levels = 7, k = 3 }, { bop = true, q = 0.1 }, { bop = true, target = 2 }, { levels = 7, target = 0 }, { levels = 4 }, { q = 1 }, { schedule = "wsd" } } do
   local ok, err = pcall(q.inertia, { linears = {} }, options)
   assert(not ok and err.code == "value", "not refused: " .. q.json.encode(options))
 end
@@ -252,6 +252,31 @@ for _, by in ipairs { "layer", "rows", "gradient" } do
   if by ~= "gradient" then assert(run.parts >= run.layers, by .. ": some never learn") end
 end
 
+do  -- count: so many turns, each of every block or matrix once; active: a bound that is kept, or refused
+  local model = q.onebit.random({ architectures = values.architectures, model_type = values.model_type, vocab_size = 61, hidden_size = 32, num_hidden_layers = 6,
+    num_attention_heads = 2, num_key_value_heads = 2, intermediate_size = 32, max_position_embeddings = 64, rms_norm_eps = 1e-6, hidden_act = "silu",
+    tie_word_embeddings = false }, { rule = "counter" })
+  local total = q.onebit.weights(model)
+  for count = 1, 7 do
+    local turns, parts = q.phases(model, { count = count, steps = 1 }).turns, 0
+    for _, turn in ipairs(turns) do parts = parts + #turn end
+    assert(#turns == count and parts == #model.linears, ("%d turns of %d parts for count = %d"):format(#turns, parts, count))
+  end
+  for _, active in ipairs { total / 6, total / 6 - 1, 32 * 32 } do
+    for _, turn in ipairs(q.phases(model, { active = active, steps = 1 }).turns) do
+      local held = 0
+      for _, part in ipairs(turn) do held = held + part.layer.weight:elements() end
+      assert(held <= active, ("%d weights learn at once where %d may"):format(held, active))
+    end
+  end
+  for _, bad in ipairs { { active = 32 * 32 - 1 }, { active = 32 * 32 - 1, by = "gradient" }, { active = total / 33, by = "rows" }, { active = 0 }, { count = 0 },
+    { count = 1000 }, {}, { count = 2, by = "columns" } } do
+    bad.steps = 1
+    local ok, err = pcall(q.phases, model, bad)
+    assert(not ok and err.code == "value", "not refused: " .. q.json.encode(bad))
+  end
+end
+
 -- ---------------------------------------------------------------- whole runs, stopped and resumed
 
 local dir = os.getenv "TMPDIR" or "/tmp"
@@ -263,17 +288,21 @@ local template = q.chat_template(tokenizer, "chatml")
 for i = 1, 60 do writer:add((template:encode { text = ("Anna counts to %d and then to %d again."):format(i, i + 3) })) end
 writer:finish()
 
-local function run(out, make, steps_at_once)
+-- how: fields of q.train instead of these
+local function run(out, make, steps_at_once, how)
   local model = q.onebit.random({
     architectures = { "Qwen3ForCausalLM" }, model_type = "qwen3", vocab_size = tokenizer:vocab_size(), hidden_size = 32, num_hidden_layers = 2, num_attention_heads = 2,
     num_key_value_heads = 1, head_dim = 16, intermediate_size = 64, max_position_embeddings = 128, rms_norm_eps = 1e-6, rope_theta = 10000, hidden_act = "silu",
     tie_word_embeddings = false }, { rule = "counter", seed = 2 })
   local stop = { steps_at_once }
-  local ok, err = pcall(q.train, {
+  local options = {
     model = model, bits = make(model), data = q.ndp.open(dir .. "/data.qubgpu"), out = out, steps = 14, row_tokens = 48, rows = 1, accumulate = 2, lr = 5e-3,
     seed = 3, save_every = 1, resume = true, clip = 0,
     on_step = function(row) if stop[1] and row.step == stop[1] then q.error("value", "stopped here") end end,
-  })
+  }
+  for name, value in pairs(how or {}) do options[name] = value end
+  local ok, err = pcall(q.train, options)
+  if how then return ok, tostring(err) end
   assert(ok or tostring(err):find "stopped here", tostring(err))
   return digest(model), model
 end
@@ -302,6 +331,42 @@ for name, make in pairs {
   local again = q.load(dir .. "/saved_" .. name)
   local ids = { 5, 9, 100, 7 }
   assert(q.json.encode(model:logits(ids):table()) == q.json.encode(again:logits(ids):table()), name .. ": the saved model computes other logits")
+end
+
+-- A run from the start does not mix with checkpoints that are there: those of a run that ended go, those of another are refused.
+do
+  local function learner(levels) return function(model) return q.inertia(model, { levels = levels }) end end
+  local out = dir .. "/again"
+  local function refused(pattern, make, how)
+    local ok, message = run(out, make, nil, how)
+    assert(not ok and message:find(pattern), ("%s, expected %s"):format(message, pattern))
+  end
+  assert(run(out, learner(7), nil, { steps = 6, resume = false }))
+  assert(run(out, learner(7), nil, { steps = 3, resume = false, lr = 1e-3 }))
+  assert(table.concat(q.fs.list(out .. "/checkpoints"), " ") == "step-000002 step-000003", table.concat(q.fs.list(out .. "/checkpoints"), " "))
+  run(out, learner(7), 5)
+  refused("stood at step 4: go on with %-%-resume", learner(7), { resume = false })
+  refused("has levels 7, this one 255", learner(255), {})
+  refused("has rule counter, this one phases of counter", function(model) return q.phases(model, { count = 2, steps = 2 }) end, {})
+  refused("has steered false, this one true", function(model) return q.inertia(model, { target = 2 }) end, {})
+  local state = out .. "/checkpoints/step-000004/state.json"
+  local whole = q.fs.read(state)
+  for _, damage in ipairs { { '"step": 4', '"step": "4"' }, { '"step": 4', '"step": -4' }, { '"bits": {', '"bits": 5, "were": {' }, { '"optimizer_steps"', '"steps"' },
+    { "^.*$", "{" }, { "^.*$", "[]" }, { '"batches"', '"packets"' } } do
+    local damaged, times = whole:gsub(damage[1], (damage[2]:gsub("%%", "%%%%")))
+    assert(times == 1 and damaged ~= whole, damage[1] .. " is not in " .. whole)
+    q.fs.write(state, damaged)
+    refused("checkpoint", learner(7), {})
+  end
+  q.fs.write(state, whole)
+  run(out, learner(7))
+end
+
+do  -- the newest of checkpoints is that of the most steps, also where their number gets longer
+  local checkpoint, out = require "qeng.checkpoint", dir .. "/many"
+  local adamw = { state = function() return { { "m", q.zeros { 1 } } }, 0 end }
+  for step = 999998, 1000001 do checkpoint.save(out, { { name = "w", tensor = q.zeros { 1 } } }, adamw, { step = step }, 2) end
+  assert(table.concat(checkpoint.list(out), " ") == "step-1000000 step-1000001", table.concat(checkpoint.list(out), " "))
 end
 
 -- As a GGUF file of one bit a weight and back: the same signs, scales rounded to f16.
@@ -356,6 +421,8 @@ do
     local ok, err = pcall(run, case, others)
     assert(not ok and tostring(err.message):find "holds a run of other settings %(these; these are others%)", tostring(err.message))
   end
+  local lost = run({ name = "diverging", rule = "latent", lr = 1, seed = 3, scale_rate = 1e38 }, set_of())  -- scales beyond f32
+  assert(lost.diverged and lost.diverged < 20 and not lost.loss, "a loss that is not a number is no end of the run")
 end
 q.fs.remove(dir)
 print "one-bit training: ok"

@@ -45,7 +45,7 @@ fails("value", "going on already", q.rehearse, function() q.rehearse(function() 
 fails("value", "stop here", q.rehearse, function() q.error("value", "stop here") end)
 assert(q.zeros({ 2 }):table()[2] == 0, "after an error the device is the real one again")
 
--- The least budget works, a byte less does not; at the least, two slots of the largest unit are held.
+-- The least budget works, a byte less does not; at the least, three slots of the largest unit are held.
 local rates = { bandwidth = 1e11, flops = 1e13 }
 local function plan(opt)
   for name, value in pairs(rates) do opt[name] = value end
@@ -59,9 +59,25 @@ assert(least.fits and least.placed.device == whole.least and least.placed.host =
 assert(least.placed.streamed == least.placed.host + least.placed.file and least.step.moved == 2 * least.placed.streamed)
 assert(math.abs(least.step.transfer - least.step.moved / 1e10) < 1e-9)
 assert(not plan { mode = "lora", device_budget = whole.least - 1 }.fits)
--- Without rates of its own it is the CPU that is planned for, whose host budget is for all of the process.
-local here = q.plan { model = "1b", row_tokens = 64, mode = "lora", device_budget = 1e12, host_budget = whole.least }
-assert(here.fits and here.placed.device == whole.least and here.placed.host == 0 and here.placed.file == here.placed.streamed)
+local function config_of(tied)
+  return { architectures = { "Qwen3ForCausalLM" }, model_type = "qwen3", vocab_size = 32000, hidden_size = 256, num_hidden_layers = 8, num_attention_heads = 4,
+    num_key_value_heads = 2, head_dim = 64, intermediate_size = 512, max_position_embeddings = 128, rms_norm_eps = 1e-6, rope_theta = 10000, hidden_act = "silu",
+    tie_word_embeddings = tied }
+end
+-- Without rates of its own it is the CPU that is planned for, whose host budget is for all of the process, and for which two slots do.
+local there = plan { mode = "lora", model = config_of(false) }
+local here = q.plan { model = config_of(false), row_tokens = 64, mode = "lora", device_budget = 1e12, host_budget = there.least }
+assert(here.fits and here.placed.device <= there.least and here.placed.host == 0 and here.placed.file == here.placed.streamed)
+assert(here.least < there.least)
+-- A head that is the embedding stays on a GPU, which streams what is of one unit.
+local tied = plan { mode = "lora", model = config_of(true) }
+assert(tied.least > tied.units[1].bytes + 3 * tied.units[2].bytes and tied.units[1].shared, "a tied embedding counts as streamed")
+assert(not plan { mode = "lora", model = config_of(false) }.units[1].shared)
+-- By phases the largest turn is what memory is needed for, wherever it comes: here gate and up, after what attention has in a block.
+local attention, mlp = 3 * 256 * 256, 256 * 512
+local all = plan { mode = "onebit", model = config_of(false) }
+local floats = all.trained - 8 * (attention + 3 * mlp)
+assert(plan { mode = "onebit", model = config_of(false), active = 2 * mlp }.trained - floats == 2 * mlp, "the turn that is planned is not the largest")
 
 -- Twice the rows, twice the work of a step; recomputing holds less and computes more.
 local twice, again = plan { mode = "lora", rows = 2 }, plan { mode = "lora", recompute = true }

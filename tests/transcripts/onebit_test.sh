@@ -16,7 +16,7 @@ for i in $(seq 150); do echo "{\"text\": \"Anna has $i brown geese, and Tom has 
 # The comparison: a table with the control and the share of the gap; what is done is not done again.
 small=(--data "$out/text.txt" --out "$out/compare" --steps 12 --rows 2 --tokens 16 --hidden 32 --layers 1 --heads 2 --ffn 32 --seeds 1,2 --lrs 6e-3)
 run onebit_compare "${small[@]}" --methods frozen,latent,7
-expect '^\| frozen random bits \| 0 \| 0?.[0-9]+ \| [0-9.]+ / [0-9.]+ \|' "$out/log"
+expect '^\| frozen random bits \| 0 \| 0?.[0-9]+( \(edge\))? \| [0-9.]+ / [0-9.]+ \|' "$out/log"
 expect '^\| counter of 8 levels, q 0.15 \| 3 bits \|' "$out/log"
 cp "$out/compare/runs.jsonl" "$out/finished.jsonl"
 run onebit_compare "${small[@]}" --methods frozen,latent,7,phased
@@ -27,7 +27,18 @@ expect 'two-step machine' "$out/compare/report.html"
 refuses 'holds runs of other settings .*: give another --out' onebit_compare "${small[@]}" --methods frozen --layers 2
 head -c 100 "$out/text.txt" > "$out/short.txt"
 refuses 'held-out part has 10 characters, fewer than a window of 16 and one' onebit_compare "${small[@]}" --data "$out/short.txt" --out "$out/short"
-refuses 'method mean: one of frozen, latent' onebit_compare "${small[@]}" --methods mean
+refuses 'method mean: one of frozen, latent' onebit_compare "${small[@]}" --methods frozen,mean --out "$out/none"
+[ ! -e "$out/none" ] || { echo "methods were run before all of them were looked at"; exit 1; }
+refuses 'lrs: 0 is no learning rate' onebit_compare "${small[@]}" --lrs 0
+refuses '--seeds: at least one' onebit_compare "${small[@]}" --seeds ,
+refuses '--heads 64: --hidden 32 divided by it' onebit_compare "${small[@]}" --heads 64
+# Columns of other seeds are of the rate in the row, and a best rate at an edge is marked.
+few=(--data "$out/text.txt" --out "$out/rates" --steps 12 --rows 2 --tokens 16 --hidden 32 --layers 1 --heads 2 --ffn 32 --methods latent)
+run onebit_compare "${few[@]}" --seeds 2 --lrs 1e-3
+run onebit_compare "${few[@]}" --seeds 1,2 --lrs 1e-2
+expect '\| 0.01 \(edge\) \|' "$out/log"
+expect '^\(edge\): the best of the rates' "$out/log"
+grep -o '"key":"latent lr 0.01 seed 2"' "$out/rates/runs.jsonl" > /dev/null || { echo "the second seed was not run at the best rate of the first"; exit 1; }
 refuses 'which text\? --data FILE' onebit_compare
 
 # Pretraining, by phases too; the saved model answers, and its bits are a GGUF file of one bit a weight.
@@ -47,6 +58,12 @@ cmp "$out/first/model.safetensors" "$out/streamed/model/model.safetensors" || { 
 refuses '--host-budget' onebit_phased "${tiny[@]}" --out "$out/bad" --weights stream --host-budget 20M
 run quantize "$out/whole/model" "$out/bits.gguf" --type q1_0
 for model in "$out/whole/model" "$out/bits.gguf"; do run generate --model "$model" --prompt Anna --temperature 0 --max-tokens 5; done
+refuses 'has levels 7, this one 3; give the same' onebit_pretrain "${tiny[@]}" --out "$out/whole" --levels 3 --resume
+refuses 'has rule counter, this one phases of counter' onebit_phased "${tiny[@]}" --out "$out/whole" --resume
+refuses 'phases: active is 10; by = rows needs [0-9]+ at least, a row of each matrix' onebit_phased "${tiny[@]}" --out "$out/bad" --by rows --active 10
+refuses 'k = 3 is of 255 levels; with 7, set q' onebit_pretrain "${tiny[@]}" --out "$out/bad" --k 3
+refuses 'add --weights stream' onebit_pretrain "${tiny[@]}" --out "$out/bad" --host-budget 1G
+refuses '--heads 3: --hidden 128' onebit_pretrain "${tiny[@]}" --out "$out/bad" --heads 3
 refuses 'levels is 5, expected 1, 3, 7, 15 or 255' onebit_pretrain "${tiny[@]}" --out "$out/bad" --levels 5
 refuses 'hidden is 100, expected a multiple of 32' onebit_pretrain "${tiny[@]}" --out "$out/bad" --hidden 100
 refuses 'which data\? --data FILE' onebit_phased --out "$out/bad"

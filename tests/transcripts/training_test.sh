@@ -109,6 +109,10 @@ expect "help" 0 'usage: .*lora_qwen' "$QENG" "$recipe" --help
 expect "mistyped option" 2 'did you mean --rank' "$QENG" "$recipe" --rnak 4
 expect "range" 2 'at least 1' "$QENG" "$recipe" --rank 0
 expect "not a number" 2 'not a number' "$QENG" "$recipe" --rank many
+expect "nan" 2 'lr nan: not a number' "$QENG" "$recipe" --lr nan
+expect "infinity" 2 'lr 1e999: not a number' "$QENG" "$recipe" --lr 1e999
+expect "a run in the folder of one that was stopped" 1 "stood at step [0-9]+: go on with --resume; or delete $work/i/checkpoints" "$QENG" "$recipe" \
+  --model "$work/model" --data "$work/data.qubgpu" --steps 3 --row-tokens 64 --threads 1 --out "$work/i"
 expect "missing model" 1 'no such file or folder' "$QENG" "$recipe" --model "$work/none" --data "$work/data.jsonl" --out "$work/e"
 expect "missing data" 1 'no such file' "$QENG" "$recipe" --model "$work/model" --data "$work/none.jsonl" --out "$work/e"
 broken() { rm -rf "$work/bad"; cp -r "$work/model" "$work/bad"; }
