@@ -21,6 +21,7 @@ compare.methods = {
   ["15"] = { text = "counter of 16 levels, q 0.6", case = { rule = "counter", levels = 15, q = 0.6 }, state = "4 bits" },
   ["7"] = { text = "counter of 8 levels, q 0.15", case = { rule = "counter", levels = 7, q = 0.15 }, state = "3 bits" },
   ["7hot"] = { text = "counter of 8 levels, q 0.3", case = { rule = "counter", levels = 7, q = 0.3 }, state = "3 bits" },
+  ["7cool"] = { text = "counter of 8 levels, q 0.05", case = { rule = "counter", levels = 7, q = 0.05 }, state = "3 bits" },
   ["7target"] = { text = "counter of 8 levels, steered to 2 flips per thousand", case = { rule = "counter", levels = 7, target = 2 }, state = "3 bits" },
   ["3"] = { text = "counter of 4 levels, q 0.05", case = { rule = "counter", levels = 3, q = 0.05 }, state = "2 bits" },
   ["1"] = { text = "two-step machine (strict), q 0.02", case = { rule = "counter", levels = 1, q = 0.02 }, state = "1 bit" },
@@ -31,7 +32,7 @@ compare.methods = {
   dense16 = { text = "bf16 weights of f32 masters, AdamW", case = { rule = "dense", latent_lr = 3e-3, dtype = "bf16" }, state = "14 B" },
   phased = { text = "phases: a quarter at a time, 8 levels, q 0.3", case = { rule = "counter", levels = 7, q = 0.3, phases = { parts = 4, steps = 100 } }, state = "3 bits on 1/4", sweep_on = true },
 }
-compare.order = { "frozen", "latent", "255", "15", "7", "7hot", "7target", "3", "1", "bop", "grid1", "grid127", "phased", "dense", "dense16" }
+compare.order = { "frozen", "latent", "255", "15", "7", "7hot", "7cool", "7target", "3", "1", "bop", "grid1", "grid127", "phased", "dense", "dense16" }
 
 -- One more of a sweep that has not turned over, and the most it goes to.
 local further, highest = 2, 0.4
