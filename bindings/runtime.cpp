@@ -48,7 +48,7 @@ void close_runtimes() {
 Runtime& runtime() {
   if (!current_runtime) {
     current_runtime = std::make_unique<Runtime>(make_backend());
-    // exit() goes backwards: what is asked for now is done before CUDA's libraries end, which asked when the device was opened.
+    // exit() goes backwards: this is done before CUDA's libraries end, which registered when the device was opened.
     std::atexit(close_runtimes);
     current_runtime->device.set_budget(chosen.budget);
     current_runtime->device.set_collect(collect_garbage);

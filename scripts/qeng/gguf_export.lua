@@ -1,7 +1,7 @@
 -- Models as GGUF files. A source is what is written: {metadata = {{key, type, value}...}, tensors = {{name =, shape =, read =,
--- heads =, signs =, stored =}...}, shape = for gguf_types, files = paths it is read from (none), notes = what the file cannot say (none)}; read() gives
--- the tensor, heads says that its rows have to move to llama's order, stored is the type of a GGUF file's tensor. signs: "one_bit" or
--- "ternary" where the tensor is that, and read() also gives the f32 scale of each row.
+-- heads =, signs =, stored =}...}, shape = for gguf_types, files = paths it is read from (none), notes = what the file cannot say
+-- (none)}; read() gives the tensor, heads says that its rows have to move to llama's order, stored is the type of a GGUF file's
+-- tensor. signs: "one_bit" or "ternary" where the tensor is that, and read() also gives the f32 scale of each row.
 
 local architectures = require "qeng.architectures"
 local config = require "qeng.config"

@@ -1,19 +1,13 @@
 -- What GGUF files are written of: folders are checked as q.load checks them, weights that a type cannot hold are refused, patterns and
 -- importance matrices say what they match, tokens that end an answer are kept, and small tensors stay as they are.
+package.path = (arg[0]:match "^(.*/)" or "./") .. "?.lua;" .. package.path
 local q = require "qeng"
 local export = require "qeng.gguf_export"
 local request = require "qeng.request"
 local types = require "qeng.gguf_types"
 
-local scratch = os.tmpname()
-q.fs.remove(scratch)
-q.fs.mkdir(scratch)
-local function at(name) return scratch .. "/" .. name end
-
-local function refused(text, fn, ...)
-  local ok, err = pcall(fn, ...)
-  assert(not ok and tostring(err.message):find(text, 1, true), ("expected an error with '%s', got %s"):format(text, tostring(ok or err.message or err)))
-end
+local scratch = require "scratch"
+local at, refused = scratch.at, scratch.refused
 local function flat(tensor) return tensor:reshape({ tensor:elements() }):table() end
 local function write(source, type, opt)
   return export.write(at "out.gguf", source, types.plan(type, opt and opt.overrides, source.shape), opt)
@@ -149,5 +143,5 @@ assert(copied "ffn_gate_inp=q8_0" == "q8_0 f32 q2_k f32")
 local kept = q.gguf.open(at "out.gguf"):tensor "blk.0.ssm_conv1d.weight"
 assert(table.concat(flat(kept)) == table.concat(flat(q.gguf.open(at "moe.gguf"):tensor "blk.0.ssm_conv1d.weight")))
 
-q.fs.remove(scratch)
+q.fs.remove(scratch.folder)
 print "gguf_export: what is written is what was read, or it is refused"

@@ -1,14 +1,9 @@
 -- Folders of models and adapters: saving leaves what lies beside them alone, and what contradicts itself in their files is refused.
+package.path = (arg[0]:match "^(.*/)" or "./") .. "?.lua;" .. package.path
 local q = require "qeng"
 
-local scratch = os.tmpname()
-q.fs.remove(scratch)
-q.fs.mkdir(scratch)
-local function at(name) return scratch .. "/" .. name end
-local function refused(text, fn, ...)
-  local ok, err = pcall(fn, ...)
-  assert(not ok and tostring(err.message):find(text, 1, true), ("expected an error with '%s', got %s"):format(text, tostring(ok or err.message or err)))
-end
+local scratch = require "scratch"
+local at, refused = scratch.at, scratch.refused
 
 local values = {
   architectures = { "LlamaForCausalLM" }, hidden_size = 32, intermediate_size = 64, num_hidden_layers = 1, num_attention_heads = 2,
@@ -37,7 +32,7 @@ end
 for _, name in ipairs { "mine", "adapter" } do
   for _, ending in ipairs { ".old", ".tmp" } do assert(q.fs.read(at(name .. ending .. "/precious.txt")) == "only copy") end
 end
-assert(table.concat(q.fs.list(scratch), " ") == "adapter adapter.old adapter.tmp mine mine.old mine.tmp")
+assert(table.concat(q.fs.list(scratch.folder), " ") == "adapter adapter.old adapter.tmp mine mine.old mine.tmp")
 
 -- An adapter whose configuration does not say its scale.
 local path = at "adapter/adapter_config.json"
@@ -88,5 +83,5 @@ for key, value in pairs { ["attention.layer_norm_rms_epsilon"] = 0 / 0, ["rope.f
 end
 refused("rms_norm_eps is 0", q.load, gguf_with("llama", "attention.layer_norm_rms_epsilon", "f32", 0))
 
-q.fs.remove(scratch)
+q.fs.remove(scratch.folder)
 print "model_folder: folders beside stay, contradictions are refused"
