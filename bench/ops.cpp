@@ -285,8 +285,8 @@ std::vector<Case> inference(const Model& m, int64_t t) {
 // What a product of random numbers wants of weights [rows, columns].
 View pulses(Operands& o, DType dtype, int64_t rows, int64_t columns, float strength) {
   constexpr int64_t kTokens = 16;
-  const PulseGrad op{o.random(kHalf, {kTokens, rows}), o.random(kHalf, {kTokens, columns}), o.empty(dtype, {rows, columns}),
-                     o.numbers(kFull, {strength, 0, 0}), o.constant(DType::i64, {2}, 1)};
+  const PulseGrad op{o.random(kHalf, {kTokens, rows}), o.random(kHalf, {kTokens, columns}), o.packed(DType::one_bit, rows, columns),
+                     o.empty(dtype, {rows, columns}), o.numbers(kFull, {strength, 0.1f, 0, 0}), o.constant(DType::i64, {2}, 1)};
   o.backend().run(op);
   return op.pulses;
 }
@@ -302,7 +302,7 @@ Op inertia(Operands& o, int64_t rows, int64_t columns, int64_t planes, bool bop)
   } else {
     op.state = o.constant(DType::u8, {rows, columns}, 0);
   }
-  op.counts = o.constant(DType::i64, {2}, 0), op.hyper = o.numbers(kFull, {0, 0.02f, 0.3f});
+  op.counts = o.constant(DType::i64, {2}, 0), op.hyper = o.numbers(kFull, {0, 0, 0.02f, 0.3f});
   op.rng = o.constant(DType::i64, {2}, 1), op.bop = bop;
   return op;
 }
@@ -312,8 +312,8 @@ std::vector<Case> one_bit(const Model& m, int64_t t) {
   const int64_t hidden = m.hidden, wide = m.intermediate;
   const auto half = [](Operands& o, int64_t rows, int64_t columns) { return o.random(kHalf, {rows, columns}); };
   const auto pulse_grad = [=](Operands& o, DType dtype) {
-    return PulseGrad{half(o, t, wide), half(o, t, hidden), o.empty(dtype, {wide, hidden}), o.numbers(kFull, {1.4f, 0, 0}),
-                     o.constant(DType::i64, {2}, 1)};
+    return PulseGrad{half(o, t, wide), half(o, t, hidden), o.packed(DType::one_bit, wide, hidden), o.empty(dtype, {wide, hidden}),
+                     o.numbers(kFull, {1.4f, 0.1f, 0, 0}), o.constant(DType::i64, {2}, 1)};
   };
   return {
       {"scale_columns", [=](Operands& o) { return ScaleColumns{half(o, t, wide), o.random(kFull, {wide}), {}, o.empty(kHalf, {t, wide})}; }, ""},

@@ -1388,7 +1388,7 @@ function q.onebit.pretrain(opt, learn, title) end
 ---The optimizer of one-bit weights: counters that are fed in the backward pass, at every micro-batch. What decides:
 ---scripts/qeng/inertia.lua.
 ---@param model Model
----@param opt? {levels?: 1|3|7|15|255, q?: number, k?: number, target?: number, schedule?: "cosine"|"constant", bop?: boolean, gamma?: number, tau?: number, rise?: number, parts?: table}
+---@param opt? {levels?: 1|3|7|15|255, q?: number, k?: number, friction?: number, target?: number, schedule?: "cosine"|"constant", bop?: boolean, gamma?: number, tau?: number, rise?: number, parts?: table}
 ---@return Inertia
 function q.inertia(model, opt) end
 

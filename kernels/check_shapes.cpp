@@ -405,11 +405,12 @@ void check_shapes(const PulseGrad& op) {
     return "pulses is " + shape_text(op.pulses) + ", x is " + shape_text(op.x) +
            "; pulses has to be [n, columns of x], a multiple of 32";
   });
+  check.is("weights", op.weights, DType::one_bit, {op.pulses.shape[0], op.x.columns()});
   check.that(op.first >= 0 && op.first + op.pulses.shape[0] <= op.dy.columns(), [&] {
     return "pulses is " + shape_text(op.pulses) + " from row " + std::to_string(op.first) + " on, dy is " +
            shape_text(op.dy);
   });
-  check.is("hyper", op.hyper, DType::f32, {3});
+  check.is("hyper", op.hyper, DType::f32, {4});
   check.is("rng", op.rng, DType::i64, {2});
 }
 
@@ -432,7 +433,7 @@ void check_shapes(const Inertia& op) {
     check.is("state", op.state, DType::u8, {n, k});
   }
   check.is("counts", op.counts, DType::i64, {2});
-  check.is("hyper", op.hyper, DType::f32, {3});
+  check.is("hyper", op.hyper, DType::f32, {4});
   check.is("rng", op.rng, DType::i64, {2});
 }
 

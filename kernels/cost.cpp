@@ -122,10 +122,10 @@ Cost of(const ClipScale& op) { return {bytes_of(op), count(op.partials)}; }
 Cost of(const AdamW& op) { return {bytes_of(op), 14 * count(op.w)}; }
 Cost of(const ScaleColumns& op) { return {bytes_of(op), (op.bias ? 2 : 1) * count(op.x)}; }
 Cost of(const ScaleColumnsGrad& op) { return {bytes_of(op), (op.dscale ? 3 : 1) * count(op.x)}; }
-Cost of(const PulseGrad& op) {  // the product, its squares and a comparison; of dy the columns that count
+Cost of(const PulseGrad& op) {  // the product, its squares, friction and a comparison; of dy the columns that count
   const double rows = static_cast<double>(op.x.rows()), n = static_cast<double>(op.pulses.shape[0]);
   const double dy = rows * n * static_cast<double>(dtype_size(op.dy.dtype));
-  return {dy + static_cast<double>(op.x.bytes() + op.pulses.bytes()), (2 * rows + 3) * count(op.pulses)};
+  return {dy + static_cast<double>(op.x.bytes() + op.weights.bytes() + op.pulses.bytes()), (2 * rows + 4) * count(op.pulses)};
 }
 Cost of(const Inertia& op) { return {bytes_of(op), (op.bop ? 5 : 1) * count(op.weights)}; }
 Cost of(const PackSigns& op) { return {bytes_of(op), count(op.x)}; }

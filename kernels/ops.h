@@ -414,20 +414,24 @@ struct ScaleColumnsGrad {
 };
 
 // The gradient of rows first .. first + n of a weight, in directions and steps alone. With G = dy^T x, in tiles of rows that
-// are dropped again, so that no matrix of f32 is ever whole, and r[i] = sqrt(mean_j G[i, j]^2):
-//   ternary:  pulses[i, j] = -sign(G[i, j]) where |G[i, j]| > hyper[0] r[i], else 0
-//   u8:       pulses[i, j] = -sign(G[i, j]) floor(hyper[0] |G[i, j]| / r[i] + u), at most 127 in size, two's complement;
+// are dropped again, so that no matrix of f32 is ever whole, r[i] = sqrt(mean_j G[i, j]^2), and H = G - hyper[1] r[i] W,
+// which takes some of the evidence against a weight's sign away and adds as much for it:
+//   ternary:  pulses[i, j] = -sign(H[i, j]) where |H[i, j]| > hyper[0] r[i], else 0
+//   u8:       pulses[i, j] = -sign(H[i, j]) floor(hyper[0] |H[i, j]| / r[i] + u), at most 127 in size, two's complement;
 //             u in [0, 1) is Philox's for element i * k + j (kernels/math/philox.h)
 // A row whose sum of squares is not finite gives no pulses. A pulse is the way that descent wants the weight to go.
-// dy: [rows, first + n or more] float   x: [rows, k] of dy's dtype   pulses: [n, k] ternary or u8   hyper: [3] f32, read
-// when the op runs   rng: [2] i64 = {seed, step}, likewise. Rules and what they did: the one-bit recipes' README.
+// hyper[1] is the reference value of a cumulative sum test (Page 1954, Continuous inspection schemes), in deviations of G:
+// counters of pulses tell a drift of G's mean from noise the better, the nearer it is to half the drift that matters.
+// dy: [rows, first + n or more] float   x: [rows, k] of dy's dtype   weights: [n, k] one_bit, W = -1 or +1   pulses: [n, k]
+// ternary or u8   hyper: [4] f32 = {strength, friction, gamma, threshold}, read when the op runs   rng: [2] i64 = {seed,
+// step}, likewise. Rules and what they did: the one-bit recipes' README.
 struct PulseGrad {
   static constexpr const char* name = "pulse_grad";
-  View dy, x, pulses, hyper, rng;
+  View dy, x, weights, pulses, hyper, rng;
   int64_t first = 0;
   uint32_t stream = 0;  // tells the weights of a model apart
   template <class F> void views(F f) {
-    f("dy", dy, Access::read), f("x", x, Access::read), f("pulses", pulses, Access::write);
+    f("dy", dy, Access::read), f("x", x, Access::read), f("weights", weights, Access::read), f("pulses", pulses, Access::write);
     f("hyper", hyper, Access::read), f("rng", rng, Access::read);
   }
 };
@@ -438,8 +442,8 @@ struct PulseGrad {
 //   u8 [n, k]: counters of 0 .. 255 likewise, of u8 pulses of several steps; or with `bop` int8 momenta, in steps of
 //             0.8 / 127 of the gradient's rms, of u8 pulses in sixteenths of it: m = (1 - g) m + g p, rounded up with the
 //             probability of what is cut off (Philox, as in PulseGrad), and the weight flips where m * weight < -t;
-//             g = hyper[1], t = hyper[2]
-// pulses: [n, k]   weights: [n, k] one_bit   counts: [2] i64 += {pulses that are not 0, flips}
+//             g = hyper[2], t = hyper[3]
+// pulses: [n, k]   weights: [n, k] one_bit   counts: [2] i64 += {pulses that are not 0, flips}   hyper: PulseGrad's
 struct Inertia {
   static constexpr const char* name = "inertia";
   View pulses, weights, state, counts, hyper, rng;

@@ -27,8 +27,9 @@ class PulseLearner : public WeightLearner {
     Device& device = tape.device();
     const TensorPtr pulses = make_tensor(device, {rows_, columns_}, pulses_of(nullptr).dtype, "workspace");
     const View& rng = tape.rng()->view;
-    device.run(PulseGrad{dy, x, pulses->view, options_.hyper->view, rng, options_.first, options_.stream});
-    device.run(inertia(pulses->view, rng));
+    const Inertia step = inertia(pulses->view, rng);
+    device.run(PulseGrad{dy, x, step.weights, pulses->view, options_.hyper->view, rng, options_.first, options_.stream});
+    device.run(step);
   }
 
  private:

@@ -47,6 +47,13 @@ void ternary_pulses(const float* g, int64_t k, float limit, char* out) {
   }
 }
 
+void add_friction(float* g, int64_t k, float friction, float rms, const char* weights) {
+  for (int64_t j = 0; j < k; j += 32) {
+    const auto signs = load_as<uint32_t>(weights + j / 8);
+    for (int b = 0; b < 32; ++b) g[j + b] = with_friction(g[j + b], friction, rms, signs >> b & 1);
+  }
+}
+
 void stepped_pulses(const float* g, int64_t k, float factor, const Drawing& draw, uint64_t place, int8_t* out) {
   for (int64_t j = 0; j < k; j += 4) {
     float u[4];
@@ -84,7 +91,7 @@ Counts feed_bytes(const Inertia& op, int64_t first, int64_t last) {
   Counts counts;
   char* weights = op.weights.as<char>();
   const int8_t* pulses = op.pulses.as<int8_t>();
-  const float gamma = op.hyper.as<float>()[1], threshold = op.hyper.as<float>()[2];
+  const float gamma = op.hyper.as<float>()[2], threshold = op.hyper.as<float>()[3];
   const Drawing draw = drawing(op.rng, op.stream);
   for (int64_t i = first; i < last; ++i) {
     auto signs = load_as<uint32_t>(weights + 4 * i);
@@ -110,7 +117,7 @@ void run(const PulseGrad& op, CpuContext& context) {
   const int64_t n = op.pulses.shape[0], k = op.x.columns(), width = op.dy.columns();
   const int64_t most = std::clamp(kTileBytes / (4 * std::max<int64_t>(k, 1)) / 16 * 16, kLeastTileRows, kMostTileRows);
   if (n == 0 || k == 0) return;
-  const float strength = op.hyper.as<float>()[0];
+  const float strength = op.hyper.as<float>()[0], friction = op.hyper.as<float>()[1];
   const Drawing draw = drawing(op.rng, op.stream);
   float* tile = context.scratch.take<float>(std::min(most, n) * k);
   for (int64_t row = 0; row < n; row += most) {
@@ -124,10 +131,11 @@ void run(const PulseGrad& op, CpuContext& context) {
       std::fill(tile, tile + shape.m * k, 0.0f);
     parallel_for(context.threads, shape.m, grain_rows(k), [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
-        const float* g = tile + i * k;
+        float* g = tile + i * k;
         const double mean_square = context.isa->sum_squares(g, k) / static_cast<double>(k);
         const bool finite = mean_square <= 3.4e38;  // so is its root in f32
         const auto place = (row + i) * k;
+        if (finite && friction != 0) add_friction(g, k, friction, rms_of(mean_square), op.weights.as<char>() + place / 8);
         if (op.pulses.dtype == DType::ternary)
           ternary_pulses(g, k, finite ? pulse_limit(strength, mean_square) : __builtin_inff(),
                          op.pulses.as<char>() + place / 4);

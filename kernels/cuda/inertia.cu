@@ -62,15 +62,20 @@ __device__ bool is_finite(double mean_square) { return mean_square <= 3.4e38; }
 
 // tile, pulses: the rows of the blocks; k: a multiple of 32.
 __global__ void __launch_bounds__(kRowThreads)
-    ternary_pulses(const float* tile, int64_t k, const float* hyper, uint64_t* pulses) {
+    ternary_pulses(const float* tile, int64_t k, const float* hyper, const uint32_t* weights, uint64_t* pulses) {
   const float* g = tile + blockIdx.x * k;
+  const uint32_t* signs = weights + blockIdx.x * (k / 32);
   uint64_t* out = pulses + blockIdx.x * (k / 32);
   const double mean_square = row_mean_square(g, k);
   const float limit = is_finite(mean_square) ? pulse_limit(hyper[0], mean_square) : INFINITY;
+  const float friction = hyper[1], rms = rms_of(mean_square);
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
   for (int64_t first = warp * kRun; first < k; first += kRowWarps * kRun) {
     float values[kAtOnce];
-    for (int u = 0; u < kAtOnce; ++u) values[u] = first + u * kWarp < k ? g[first + u * kWarp + lane] : 0.0f;
+    for (int u = 0; u < kAtOnce; ++u) {
+      const int64_t j = first + u * kWarp;
+      values[u] = j < k ? with_friction(g[j + lane], friction, rms, signs[j / 32] >> lane & 1) : 0.0f;
+    }
     uint32_t plus = 0, minus = 0;
     for (int u = 0; u < kAtOnce; ++u) {
       const uint32_t below = __ballot_sync(kAllLanes, values[u] < -limit),
@@ -83,19 +88,24 @@ __global__ void __launch_bounds__(kRowThreads)
 
 // row: of the first block in all pulses. words: whether four pulses can be stored at once.
 __global__ void __launch_bounds__(kRowThreads) stepped_pulses(const float* tile, int64_t k, const float* hyper,
-                                                              Drawing draw, int64_t row, bool words, uint8_t* pulses) {
+                                                              const uint32_t* weights, Drawing draw, int64_t row,
+                                                              bool words, uint8_t* pulses) {
   draw.begin();
   const float* g = tile + blockIdx.x * k;
   const double mean_square = row_mean_square(g, k);
   const float factor = is_finite(mean_square) ? pulse_factor(hyper[0], mean_square) : 0.0f;
+  const float friction = hyper[1], rms = rms_of(mean_square);
   const int64_t place = (row + blockIdx.x) * k;
   for (int64_t j = threadIdx.x * 4; j < k; j += kRowThreads * 4) {
     float values[4], u[4];
     unpack(load<4>(g + j), values);
     draw.four(place + j, u);
+    const uint32_t signs = weights[(place + j) / 32] >> (j % 32);
     uint32_t packed = 0;
-    for (int i = 0; i < 4; ++i)
-      packed |= (static_cast<uint32_t>(pulse_steps(values[i], factor, u[i])) & 255u) << (8 * i);
+    for (int i = 0; i < 4; ++i) {
+      const float pushed = with_friction(values[i], friction, rms, signs >> i & 1);
+      packed |= (static_cast<uint32_t>(pulse_steps(pushed, factor, u[i])) & 255u) << (8 * i);
+    }
     uint8_t* out = pulses + place + j;
     if (words) {
       *reinterpret_cast<uint32_t*>(out) = packed;
@@ -173,7 +183,7 @@ __global__ void __launch_bounds__(kThreads)
     feed_bytes(const uint8_t* pulses, uint16_t* weights, uint8_t* state, int64_t halves, int64_t* counts,
                const float* hyper, Drawing draw) {
   float gamma = 0, threshold = 0;
-  if constexpr (bop) draw.begin(), gamma = hyper[1], threshold = hyper[2];
+  if constexpr (bop) draw.begin(), gamma = hyper[2], threshold = hyper[3];
   int pulse_count = 0, flip_count = 0;
   for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < halves; i += int64_t{gridDim.x} * kThreads) {
     uint32_t given[4], kept[4], flips = 0;
@@ -280,10 +290,10 @@ void run(const PulseGrad& op, CudaContext& context) {
     constexpr size_t shared = kRowWarps * sizeof(double);
     if (op.pulses.dtype == DType::ternary)
       QENG_LAUNCH(context, ternary_pulses, grid, block, shared, tile, k, hyper,
-                  op.pulses.as<uint64_t>() + row * (k / 32));
+                  op.weights.as<uint32_t>() + row * (k / 32), op.pulses.as<uint64_t>() + row * (k / 32));
     else
-      QENG_LAUNCH(context, stepped_pulses, grid, block, shared, tile, k, hyper, draw, row, aligned(op.pulses.data, 4),
-                  op.pulses.as<uint8_t>());
+      QENG_LAUNCH(context, stepped_pulses, grid, block, shared, tile, k, hyper, op.weights.as<uint32_t>(), draw, row,
+                  aligned(op.pulses.data, 4), op.pulses.as<uint8_t>());
   }
 }
 

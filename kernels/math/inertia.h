@@ -40,6 +40,10 @@ QENG_HD float rms_of(double mean_square) {
 #endif
 }
 QENG_HD float pulse_limit(float z, double mean_square) { return z * rms_of(mean_square); }
+// The gradient of a weight, moved by friction times the row's rms the way of those that want the sign it has.
+QENG_HD float with_friction(float g, float friction, float rms, bool weight) {
+  return blocks::times_plus(weight ? -friction : friction, rms, g);
+}
 QENG_HD float pulse_factor(float k, double mean_square) {
   const float rms = rms_of(mean_square);
   return rms > 0 ? k / rms : 0.0f;

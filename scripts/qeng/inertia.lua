@@ -11,8 +11,9 @@
 --
 -- levels: the top H of a counter: 1 (the two-step machine, strict), 3 (2 bits), 7 (a nibble with its weight; the default), 15, or 255
 -- (a byte, fed by several steps at once). q: the share of a row's entries that pulse, if they were normal, at the start; k, with
--- levels = 255: steps per rms of the row (10). target: flips per thousand weights and step to steer the thresholds to, instead of q.
--- schedule: cosine, or constant. bop: momenta instead of counters (gamma, tau, rise).
+-- levels = 255: steps per rms of the row (10). friction: how far every gradient counts for the sign its weight has, in rms of the row, so
+-- that a flip takes a drift of gradients and not their noise alone; it rises along a line from 0 to that at the end. target: flips per
+-- thousand weights and step to steer the thresholds to, instead of q. schedule: cosine, or constant (of friction too). bop: momenta instead of counters (gamma, tau, rise).
 
 local checkpoint = require "qeng.checkpoint"
 local q = require "qeng.core"
@@ -25,6 +26,7 @@ Inertia.__index = Inertia
 
 -- What held in the experiments that chose them: few levels want rare pulses, of which each says more.
 local share = { [1] = 0.02, [3] = 0.05, [7] = 0.15, [15] = 0.6 }
+local usual_friction = { [7] = 0.2 }  -- others run without
 local planes = { [1] = 1, [3] = 2, [7] = 3, [15] = 4 }  -- bits of state a weight; of 255 a byte
 
 local hot, cold = 4, 0.1  -- flips per thousand weights and step, outside of which training was seen to fail
@@ -43,8 +45,11 @@ function inertia.knobs(opt)
   end
   if opt.q and by_steps then q.error("value", ("inertia: q = %s is of counters of up to 15; momenta and 255 levels take steps: set k, or tau"):format(tostring(opt.q))) end
   if opt.k and not by_steps then q.error("value", ("inertia: k = %s is of 255 levels; with %d, set q"):format(tostring(opt.k), levels)) end
+  local friction = opt.friction or usual_friction[levels] or 0
+  if not (friction >= 0 and friction <= 1) then q.error("value", ("inertia: friction is %s, expected 0 to 1"):format(tostring(opt.friction))) end
+  if opt.bop and friction > 0 then q.error("value", "inertia: friction is of counters; momenta have a threshold, tau") end
   return {
-    levels = levels, q = opt.q or share[levels], k = opt.bop and 16 or opt.k or 10, target = opt.target, bop = opt.bop or false,
+    levels = levels, friction = friction, q = opt.q or share[levels], k = opt.bop and 16 or opt.k or 10, target = opt.target, bop = opt.bop or false,
     schedule = opt.schedule or "cosine", gamma = opt.gamma or 0.02, tau = opt.tau or 1.7, rise = opt.rise or 2.2,
   }
 end
@@ -75,7 +80,7 @@ local function attach(self, index, part)
   end
   part.state:label(part.layer.name .. ".inertia")
   q.learn_by_pulses(part.layer.weight, {
-    state = part.state, hyper = self.hyper:rows(index - 1, 1):reshape { 3 }, counts = self.counts:rows(index - 1, 1):reshape { 2 },
+    state = part.state, hyper = self.hyper:rows(index - 1, 1):reshape { 4 }, counts = self.counts:rows(index - 1, 1):reshape { 2 },
     first = part.first, stream = 9000 + part.number, bop = self.knobs.bop,
   })
 end
@@ -91,7 +96,7 @@ function inertia.new(model, opt)
     numbers[layer] = number
     if not opt.parts then self.parts[number] = { layer = layer, first = 0, rows = layer.weight:shape()[1] } end
   end
-  self.hyper, self.counts = q.zeros({ #self.parts, 3 }, "f32", "optimizer"), q.zeros({ #self.parts, 2 }, "i64", "optimizer")
+  self.hyper, self.counts = q.zeros({ #self.parts, 4 }, "f32", "optimizer"), q.zeros({ #self.parts, 2 }, "i64", "optimizer")
   for index, part in ipairs(self.parts) do
     local dtype = part.layer.weight:dtype()
     if dtype ~= "one_bit" then
@@ -113,7 +118,7 @@ end
 function Inertia:begin(progress)
   self.progress = progress
   local knobs, cold_share = self.knobs, cooling(self)
-  local values = {}
+  local values, friction = {}, knobs.friction * (knobs.schedule == "cosine" and math.min(progress, 1) or 1)
   for index = 1, #self.parts do
     local strength, gamma, threshold = 0, 0, 0
     if knobs.bop then  -- the momentum of noise has the deviation sqrt(gamma / 2)
@@ -126,7 +131,7 @@ function Inertia:begin(progress)
     else
       strength = quantile.two_sided(knobs.q * cold_share)
     end
-    values[#values + 1], values[#values + 2], values[#values + 3] = strength, gamma, threshold
+    for _, value in ipairs { strength, friction, gamma, threshold } do values[#values + 1] = value end
   end
   self.hyper:set(values)
 end
@@ -157,7 +162,7 @@ function Inertia:finish(feeds)
     report.warning = ("%.1f flips per thousand weights and step, %.1f in %s: too hot (over %g); lower q or k"):format(report.flip_rate,
       hottest.flip_rate, hottest.name, hot)
   elseif report.flip_rate < cold and self.progress < 0.5 and self.progress > 0 then
-    report.warning = ("%.3f flips per thousand weights and step in the first half: too cold; raise q or k"):format(report.flip_rate)
+    report.warning = ("%.3f flips per thousand weights and step in the first half: too cold; raise q or k, or lower friction"):format(report.flip_rate)
   end
   return report
 end

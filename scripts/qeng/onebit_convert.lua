@@ -128,7 +128,7 @@ function convert.run(opt)
   if not student.tokenizer then error(student.tokenizer_error, 0) end
   local file = data.open(opt.data, { tokenizer = student.tokenizer, cache_dir = opt.out })
   local bits = convert.progressive(student, {
-    stages = opt.stages > 0 and opt.stages or nil, steps = opt.steps, share = opt.share, order = opt.order, inertia = { levels = opt.levels, q = opt.q > 0 and opt.q or opt.levels ~= 255 and 0.05 or nil } })
+    stages = opt.stages > 0 and opt.stages or nil, steps = opt.steps, share = opt.share, order = opt.order, inertia = { levels = opt.levels, friction = 0, q = opt.q > 0 and opt.q or opt.levels ~= 255 and 0.05 or nil } })
   local settings = {}
   for key, value in pairs(opt) do
     if type(value) ~= "table" and type(value) ~= "function" then settings[key] = value end

@@ -26,6 +26,7 @@ function pretrain.options(declared)
   add("levels", { 7, "top of a weight's counter: 1, 3, 7, 15 or 255", integer = true })
   add("q", { 0, "share of a row's gradient that pulses at first, 0: what suits the levels", min = 0, max = 0.99, integer = false })
   add("k", { 0, "with 255 levels: steps of a counter for a gradient of the row's rms, 0: 10", min = 0, integer = false })
+  add("friction", { -1, "how far a gradient counts for the sign a weight has, in rms of its row, -1: what suits the levels", min = -1, max = 1, integer = false })
   add("target", { 0, "flips per thousand weights and step to steer to, 0: by --q", min = 0, integer = false })
   add("steps", { 0, "optimizer steps, 0: by --epochs", min = 0, integer = true })
   add("epochs", { 1, "passes over the data", min = 0, integer = false })
@@ -50,7 +51,7 @@ end
 
 -- What q.inertia takes of these options.
 function pretrain.inertia(opt)
-  return { levels = opt.levels, q = opt.q > 0 and opt.q or nil, k = opt.k > 0 and opt.k or nil, target = opt.target > 0 and opt.target or nil }
+  return { levels = opt.levels, friction = opt.friction >= 0 and opt.friction or nil, q = opt.q > 0 and opt.q or nil, k = opt.k > 0 and opt.k or nil, target = opt.target > 0 and opt.target or nil }
 end
 
 local function write_settings(opt)

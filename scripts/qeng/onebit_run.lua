@@ -2,7 +2,7 @@
 -- runs differ by the rule alone.
 --
 --   case: rule (onebit.lua), seed, lr (of the floats), scale_rate (row scales' share of lr: 0.3), latent_lr (of latent, grid and dense
---         weights: 1e-2), and for counters and momenta what q.inertia takes (levels, q, k, target, schedule, gamma, tau, rise);
+--         weights: 1e-2), and for counters and momenta what q.inertia takes (levels, q, k, friction, target, schedule, gamma, tau, rise);
 --         phases = {parts =, steps =}: one of so many parts learns at a time; dtype of floats and activations (f32)
 --   set:  values (a config.json's keys), text (char_text), rows, tokens, steps, points (of the curve), point_windows; and to go on
 --         after a stop, folder (of checkpoints), save_every (steps) and settings (words that have to be the same then)
@@ -35,7 +35,7 @@ end
 local function learns_by_pulses(case) return case.rule == "counter" or case.rule == "bop" end
 
 local function options_of(case)
-  return { levels = case.levels, q = case.q, k = case.k, target = case.target, schedule = case.schedule, bop = case.rule == "bop",
+  return { levels = case.levels, q = case.q, k = case.k, friction = case.friction, target = case.target, schedule = case.schedule, bop = case.rule == "bop",
     gamma = case.gamma, tau = case.tau, rise = case.rise }
 end
 

@@ -48,7 +48,8 @@ Op pulse_grad(Draw& draw) {
   op.pulses = draw.empty(draw.flip() ? DType::ternary : DType::u8, {n, k});
   const double strength =
       op.pulses.dtype == DType::u8 ? draw.pick({0.01, 0.7, 10.3, 200.1}) : draw.pick({0.0, 0.31, 1.437, 2.9, 1e30});
-  op.hyper = draw.values(DType::f32, {strength, 0, 0});
+  op.weights = draw.tensor(DType::one_bit, {n, k});
+  op.hyper = draw.values(DType::f32, {strength, draw.pick({0.0, 0.1, 1.3}), 0, 0});
   op.rng = some_rng(draw), op.stream = static_cast<uint32_t>(draw.integer(0, 1000));
   return op;
 }
@@ -75,7 +76,7 @@ Op inertia(Draw& draw) {
     }
   }
   op.counts = draw.values(DType::i64, {7, static_cast<double>(int64_t{1} << 33)});
-  op.hyper = draw.values(DType::f32, {0, draw.pick({0.02, 0.5}), draw.pick({0.05, 0.4})});
+  op.hyper = draw.values(DType::f32, {0, 0, draw.pick({0.02, 0.5}), draw.pick({0.05, 0.4})});
   op.rng = some_rng(draw), op.stream = static_cast<uint32_t>(draw.integer(0, 1000));
   return op;
 }

@@ -39,7 +39,8 @@ void reference(const PulseGrad& op, Sheet<T>& sheet) {
   const auto rng = sheet.integers(op.rng);
   Array<T>& pulses = sheet.out(op.pulses, Sheet<T>::Check::exact);
   const int64_t n = op.pulses.shape[0], k = op.x.columns(), rows = op.x.rows(), width = op.dy.columns();
-  const auto strength = static_cast<float>(hyper[0]);
+  const Array<double> weights = Sheet<double>{}.in(op.weights);
+  const auto strength = static_cast<float>(hyper[0]), friction = static_cast<float>(hyper[1]);
   for (int64_t i = 0; i < n; ++i) {
     std::vector<double> g(static_cast<size_t>(k));
     double squares = 0;
@@ -50,7 +51,8 @@ void reference(const PulseGrad& op, Sheet<T>& sheet) {
     const auto rms = static_cast<float>(std::sqrt(squares / static_cast<double>(k)));
     const float limit = strength * rms, factor = rms > 0 ? strength / rms : 0;
     for (int64_t j = 0; j < k; ++j) {
-      const double value = g[static_cast<size_t>(j)], size = std::fabs(value);
+      const float rest = friction * rms * static_cast<float>(weights[i * k + j]);
+      const double value = static_cast<float>(g[static_cast<size_t>(j)]) - rest, size = std::fabs(value);
       double steps = size > limit ? 1 : 0;
       if (op.pulses.dtype == DType::u8) {
         const double drawn = philox_uniform(static_cast<uint64_t>(rng[0]), static_cast<uint64_t>(rng[1]), op.stream,
@@ -80,13 +82,13 @@ void reference(const Inertia& op, Sheet<T>& sheet) {
     bool flip = false;
     if (op.bop) {
       const auto momentum = static_cast<float>(state[i] >= 128 ? state[i] - 256 : state[i]);
-      const auto gamma = static_cast<float>(hyper[1]), unit = 0.8f / 127;
+      const auto gamma = static_cast<float>(hyper[2]), unit = 0.8f / 127;
       const float kept = (1.0f - gamma) * momentum, fed = gamma * (0.0625f / unit) * static_cast<float>(wanted);
       const auto drawn = static_cast<float>(philox_uniform(static_cast<uint64_t>(rng[0]), static_cast<uint64_t>(rng[1]),
                                                            op.stream, static_cast<uint64_t>(i)));
       const float next = std::clamp(std::floor(fed + kept + drawn), -127.0f, 127.0f);
       state[i] = next < 0 ? double{next} + 256 : double{next};
-      flip = next * static_cast<float>(weights[i]) * unit < -static_cast<float>(hyper[2]);
+      flip = next * static_cast<float>(weights[i]) * unit < -static_cast<float>(hyper[3]);
     } else if (steps > 0) {
       int64_t health = 0;
       for (int64_t p = 0; p < (planes ? bits : 0); ++p) health += state[p * n + i] > 0 ? int64_t{1} << p : 0;

@@ -11,11 +11,11 @@ q.device { device = "cpu", threads = 2 }
 
 -- A row of 32 weights with counters of the top given, all bits +1. send(p, at) lets the gradient send weight `at` the pulse p (the sign
 -- that descent wants); the others get none.
-local function one_row(levels)
+local function one_row(levels, friction)
   local weight = q.empty({ 1, 32 }, "one_bit")
   q.pack_signs(q.zeros({ 1, 32 }, "f32"):fill(1), weight)
   local layer = { name = "layer", weight = weight }
-  local bits = q.inertia({ linears = { layer } }, { levels = levels, schedule = "constant", k = levels == 255 and 1 / math.sqrt(32) or nil })
+  local bits = q.inertia({ linears = { layer } }, { levels = levels, friction = friction or 0, schedule = "constant", k = levels == 255 and 1 / math.sqrt(32) or nil })
   local row = {}
   row.weight, row.bits = weight, bits
   function row.send(p, at)
@@ -70,7 +70,27 @@ do  -- a gradient in one place of 32 is sqrt(32) rms: k = 1 / sqrt(32) makes one
   assert(row.level(2) == 0 and row.send(-1, 2).flips == 1 and row.sign(2) == -1 and row.level(2) == 255)
 end
 
-for _, options in ipairs { { levels = 255, target = 2 }, { levels = 255, q = 0.1 }, { levels = 7, k = 3 }, { bop = true, q = 0.1 }, { bop = true, target = 2 }, { levels = 7, target = 0 }, { levels = 4 }, { q = 1 }, { schedule = "wsd" } } do
+do  -- a gradient in one place of 32 is 5.7 rms of its row; friction of 1 leaves 4.7 of one against the weight
+  local row = one_row(7, 1)
+  row.bits.knobs.q = 2e-7  -- whose threshold is 5.2 rms
+  local report = row.send(-1, 3)
+  assert(report.pulses == 0 and row.level(3) == 7, "friction did not hold the weight")
+  row = one_row(7, 0.1)
+  row.bits.knobs.q = 2e-7
+  report = row.send(-1, 3)
+  assert(report.pulses == 1 and row.level(3) == 6, "friction held more than it takes")
+  row = one_row(7, 1)
+  report = row.send(1, 3)  -- the threshold of the usual q is 1.44 rms: the others, without a gradient, get 1, which is none
+  assert(report.pulses == 1, "friction alone sent pulses")
+
+  local rising = q.inertia({ linears = { { name = "layer", weight = row.weight } } }, { levels = 7, friction = 0.5 })
+  for _, progress in ipairs { 0, 0.25, 1 } do
+    rising:begin(progress)
+    assert(rising.hyper:table()[1][2] == 0.5 * progress, "friction at " .. progress)
+  end
+end
+
+for _, options in ipairs { { friction = -0.1 }, { friction = 1.5 }, { bop = true, friction = 0.1 }, { levels = 255, target = 2 }, { levels = 255, q = 0.1 }, { levels = 7, k = 3 }, { bop = true, q = 0.1 }, { bop = true, target = 2 }, { levels = 7, target = 0 }, { levels = 4 }, { q = 1 }, { schedule = "wsd" } } do
   local ok, err = pcall(q.inertia, { linears = {} }, options)
   assert(not ok and err.code == "value", "not refused: " .. q.json.encode(options))
 end
