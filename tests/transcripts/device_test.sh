@@ -64,7 +64,7 @@ expect 0 'streamed to the device: the bits of a resident model' timeout 120 "$qe
 expect 0 'streamed by layer, recomputed: the bits' timeout 120 "$qeng" tests/lua/onebit_stream_test.lua cuda
 
 for i in $(seq 90); do echo "line $i of a text that says little: $((i * i))."; done >"$dir/text.txt"
-expect 0 '^\| counter of 8 levels, q 0.15 \| 3 bits \| 0.01 (\(edge\) )?\| [0-9.]+ \| ' timeout 120 "$qeng" recipes/onebit_compare.lua --data "$dir/text.txt" \
+expect 0 '^\| counter of 8 levels, q 0.15, friction 0.2 \| 3 bits \| 0.01 (\(edge\) )?\| [0-9.]+ \| ' timeout 120 "$qeng" recipes/onebit_compare.lua --data "$dir/text.txt" \
   --out "$dir/compare" --methods latent,7 --lrs 1e-2 --seeds 1 --steps 10 --rows 2 --tokens 16 --hidden 32 --layers 1 --heads 2 --ffn 32 --device cuda
 
 # One-bit weights in phases, streamed from pinned memory and resumed in the middle of a phase: the model of a run in the device's memory.

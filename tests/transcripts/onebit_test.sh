@@ -17,7 +17,7 @@ for i in $(seq 150); do echo "{\"text\": \"Anna has $i brown geese, and Tom has 
 small=(--data "$out/text.txt" --out "$out/compare" --steps 12 --rows 2 --tokens 16 --hidden 32 --layers 1 --heads 2 --ffn 32 --seeds 1,2 --lrs 6e-3)
 run onebit_compare "${small[@]}" --methods frozen,latent,7
 expect '^\| frozen random bits \| 0 \| 0?.[0-9]+( \(edge\))? \| [0-9.]+ / [0-9.]+ \|' "$out/log"
-expect '^\| counter of 8 levels, q 0.15 \| 3 bits \|' "$out/log"
+expect '^\| counter of 8 levels, q 0.15, friction 0.2 \| 3 bits \|' "$out/log"
 cp "$out/compare/runs.jsonl" "$out/finished.jsonl"
 run onebit_compare "${small[@]}" --methods frozen,latent,7,phased
 [ "$(grep -cFxf "$out/finished.jsonl" "$out/compare/runs.jsonl")" = "$(wc -l < "$out/finished.jsonl")" ] || { echo "finished runs were run again"; exit 1; }
