@@ -60,8 +60,10 @@ function checkpoint.compare(dir, found, mine)
   if type(found) ~= "table" then q.error("format", ("%s: was not saved by such a run"):format(dir)) end
   local names = {}
   for name in pairs(mine) do names[#names + 1] = name end
+  local first = { rule = 1, levels = 2 }  -- which decide what the others are
   table.sort(names, function(a, b)
-    if (a == "rule") ~= (b == "rule") then return a == "rule" end  -- which the others are of
+    local i, j = first[a] or 3, first[b] or 3
+    if i ~= j then return i < j end
     return a < b
   end)
   for _, name in ipairs(names) do

@@ -13,7 +13,8 @@
 -- (a byte, fed by several steps at once). q: the share of a row's entries that pulse, if they were normal, at the start; k, with
 -- levels = 255: steps per rms of the row (10). friction: how far every gradient counts for the sign its weight has, in rms of the row, so
 -- that a flip takes a drift of gradients and not their noise alone; it rises along a line from 0 to that at the end. target: flips per
--- thousand weights and step to steer the thresholds to, instead of q. schedule: cosine, or constant (of friction too). bop: momenta instead of counters (gamma, tau, rise).
+-- thousand weights and step to steer the thresholds to, instead of q. schedule: cosine, or constant (of friction too). bop: momenta
+-- instead of counters (gamma, tau, rise).
 
 local checkpoint = require "qeng.checkpoint"
 local q = require "qeng.core"
@@ -188,7 +189,7 @@ function Inertia:state() return { z = q.json.array(self.z) } end
 -- What a run that goes on has to have as the one that was stopped.
 function Inertia:settings()
   return { rule = self.knobs.bop and "bop" or "counter", levels = self.knobs.levels, steered = self.knobs.target ~= nil,
-    matrices = #self.model.linears, parts = #self.parts, weights = self.weights }
+    friction = self.knobs.friction, matrices = #self.model.linears, parts = #self.parts, weights = self.weights }
 end
 
 -- Brings back what state() and tensors() gave; file: of the tensors.

@@ -122,6 +122,9 @@ function compare.run(opt)
     local key = key_of(method, lr, seed)
     local folder = ("%s/unfinished/%s"):format(opt.out, (key:gsub(" ", "-")))
     if runs[key] then
+      if runs[key].rule ~= known.text then  -- a method of that name in an earlier version
+        q.error("value", ("%s holds %s by another rule than %s: give another --out"):format(path, key, known.text))
+      end
       q.fs.remove(folder)
       return runs[key]
     end
@@ -130,7 +133,7 @@ function compare.run(opt)
     local result = run(case, copy(set, { folder = folder, save_every = opt.save_every, settings = settings }), function(step, loss)
       if step % 10 == 0 or step == set.steps then speak:line(("%s: step %d/%d  loss %.4f"):format(key, step, set.steps, loss)) end
     end)
-    add(path, runs, copy(result, { key = key, method = method, lr = lr, seed = seed, settings = settings }))
+    add(path, runs, copy(result, { key = key, method = method, rule = known.text, lr = lr, seed = seed, settings = settings }))
     q.fs.remove(folder)
     speak:say(result.diverged and ("%-28s diverged at step %d"):format(key, result.diverged) or
       ("%-28s held out %.4f  train %.4f  flips a weight %.2f  %d s"):format(key, result.loss, result.train, result.flips_per_weight, result.seconds))

@@ -195,7 +195,7 @@ end
 -- What a run that goes on has to have as the one that was stopped.
 function Phases:settings()
   local knobs = inertia.knobs(self.knobs)
-  return { rule = "phases of " .. (knobs.bop and "bop" or "counter"), levels = knobs.levels, steered = knobs.target ~= nil, by = self.by,
+  return { rule = "phases of " .. (knobs.bop and "bop" or "counter"), levels = knobs.levels, steered = knobs.target ~= nil, friction = knobs.friction, by = self.by,
     active = self.active, phase_steps = self.steps, keep = self.keep, matrices = #self.model.linears, weights = self.total }
 end
 function Phases:restore(state, file)

@@ -369,6 +369,7 @@ do
   refused("has levels 7, this one 255", learner(255), {})
   refused("has rule counter, this one phases of counter", function(model) return q.phases(model, { count = 2, steps = 2 }) end, {})
   refused("has steered false, this one true", function(model) return q.inertia(model, { target = 2 }) end, {})
+  refused("has friction 0.2, this one 0.1", function(model) return q.inertia(model, { levels = 7, friction = 0.1 }) end, {})
   local state = out .. "/checkpoints/step-000004/state.json"
   local whole = q.fs.read(state)
   for _, damage in ipairs { { '"step": 4', '"step": "4"' }, { '"step": 4', '"step": -4' }, { '"bits": {', '"bits": 5, "were": {' }, { '"optimizer_steps"', '"steps"' },
