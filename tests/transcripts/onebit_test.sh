@@ -25,6 +25,8 @@ expect '"key":"phased lr 0.[0-9]+ seed 2"' "$out/compare/runs.jsonl"
 expect 'two-step machine' "$out/compare/report.html"
 [ "$(grep -o '<svg' "$out/compare/report.html" | wc -l)" = 2 ] || { echo "the report has not its two charts"; exit 1; }
 refuses 'holds runs of other settings .*: give another --out' onebit_compare "${small[@]}" --methods frozen --layers 2
+sed -i 's/"rule":"frozen random bits"/"rule":"frozen ternary weights"/' "$out/compare/runs.jsonl"
+refuses 'holds frozen lr .* by another rule than frozen random bits: give another --out' onebit_compare "${small[@]}" --methods frozen
 head -c 100 "$out/text.txt" > "$out/short.txt"
 refuses 'held-out part has 10 characters, fewer than a window of 16 and one' onebit_compare "${small[@]}" --data "$out/short.txt" --out "$out/short"
 refuses 'method mean: one of frozen, latent' onebit_compare "${small[@]}" --methods frozen,mean --out "$out/none"
