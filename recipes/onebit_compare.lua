@@ -17,7 +17,7 @@ Phases train a quarter of the weights at a time: a quarter of the state, paid fo
 nothing over the control; at twice as many they were 0.03 ahead of it, and did what all weights at once do with half the tokens.]],
   data = { "", "text file; its bytes are the symbols", order = 1 },
   out = { "onebit", "output folder", order = 2 },
-  methods = { "frozen,latent,255,7,3,1,bop,phased", "also 15, 7free, 7hot, 7cool, 7target, grid1, grid127, dense, dense16", order = 3 },
+  methods = { "frozen,latent,255,7,3,1,bop,phased", "also 15, 7free, 7hot, 7cool, 7target, grid1, grid127, refilled, dense, dense16", order = 3 },
   lrs = { "6e-3,1.2e-2,2.4e-2", "learning rates of the floats to try", order = 4 },
   seeds = { "1,2", "the sweep is on the first, its best on the others", order = 5 },
   steps = { 2000, "optimizer steps", min = 10, integer = true, order = 6 },

@@ -11,8 +11,12 @@ Text.__index = Text
 function char_text.open(path, held_out)
   local text = q.fs.read(path)
   local self = setmetatable({ symbols = {}, id = {} }, Text)
-  local seen = {}
-  for i = 1, #text do seen[text:byte(i)] = true end
+  local seen, digest = {}, 0
+  for i = 1, #text do
+    local byte = text:byte(i)
+    seen[byte], digest = true, (digest * 31 + byte) % 2 ^ 32
+  end
+  self.digest = ("%08x"):format(digest)  -- tells texts apart that are as long
   for byte = 0, 255 do
     if seen[byte] then
       self.id[byte] = #self.symbols

@@ -30,6 +30,10 @@ local share = { [1] = 0.02, [3] = 0.05, [7] = 0.15, [15] = 0.6 }
 local usual_friction = { [7] = 0.2 }  -- others run without
 local planes = { [1] = 1, [3] = 2, [7] = 3, [15] = 4 }  -- bits of state a weight; of 255 a byte
 
+local options = { "levels", "q", "k", "friction", "target", "schedule", "bop", "gamma", "tau", "rise", "parts" }
+local names = {}
+for _, name in ipairs(options) do names[name] = true end
+
 local hot, cold = 4, 0.1  -- flips per thousand weights and step, outside of which training was seen to fail
 
 -- The options of q.inertia, whole.
@@ -40,8 +44,19 @@ function inertia.knobs(opt)
   if opt.schedule and opt.schedule ~= "cosine" and opt.schedule ~= "constant" then
     q.error("value", ("inertia: schedule is %s, expected cosine or constant"):format(tostring(opt.schedule)))
   end
+  for name in pairs(opt) do
+    if not names[name] then q.error("value", ("inertia: no option %s; there are %s"):format(tostring(name), table.concat(options, ", "))) end
+  end
+  for _, name in ipairs { "k", "gamma", "tau", "rise", "target" } do
+    local value = opt[name]
+    if value ~= nil and not (type(value) == "number" and value > 0 and value < math.huge) then
+      q.error("value", ("inertia: %s is %s, expected a number over 0"):format(name, tostring(value)))
+    end
+  end
+  if not opt.bop and (opt.gamma or opt.tau or opt.rise) then q.error("value", "inertia: gamma, tau and rise are of momenta: set bop") end
+  if opt.gamma and opt.gamma > 1 then q.error("value", ("inertia: gamma is %g, expected a share up to 1"):format(opt.gamma)) end
   if opt.q and not (opt.q > 0 and opt.q < 1) then q.error("value", ("inertia: q is %s, expected a share between 0 and 1"):format(tostring(opt.q))) end
-  if opt.target and (by_steps or not (opt.target > 0)) then
+  if opt.target and by_steps then
     q.error("value", ("inertia: target = %s steers the thresholds of counters of up to 15; momenta and 255 levels have none: set k, or tau"):format(tostring(opt.target)))
   end
   if opt.q and by_steps then q.error("value", ("inertia: q = %s is of counters of up to 15; momenta and 255 levels take steps: set k, or tau"):format(tostring(opt.q))) end
@@ -50,7 +65,7 @@ function inertia.knobs(opt)
   if not (friction >= 0 and friction <= 1) then q.error("value", ("inertia: friction is %s, expected 0 to 1"):format(tostring(opt.friction))) end
   if opt.bop and friction > 0 then q.error("value", "inertia: friction is of counters; momenta have a threshold, tau") end
   return {
-    levels = levels, friction = friction, q = opt.q or share[levels], k = opt.bop and 16 or opt.k or 10, target = opt.target, bop = opt.bop or false,
+    levels = levels, friction = friction, q = opt.q or share[levels], k = opt.k or (opt.bop and 16 or 10), target = opt.target, bop = opt.bop or false,
     schedule = opt.schedule or "cosine", gamma = opt.gamma or 0.02, tau = opt.tau or 1.7, rise = opt.rise or 2.2,
   }
 end
@@ -186,10 +201,16 @@ function Inertia:tensors()
 end
 function Inertia:state() return { z = q.json.array(self.z) } end
 
--- What a run that goes on has to have as the one that was stopped.
+-- What a run that goes on has to have as the one that was stopped: every knob, and `more`. A knob that is not set is false.
+function inertia.settings(knobs, more)
+  more.rule = (more.rule or "") .. (knobs.bop and "bop" or "counter")
+  for _, name in ipairs(options) do
+    if name ~= "parts" and name ~= "bop" then more[name] = knobs[name] or false end
+  end
+  return more
+end
 function Inertia:settings()
-  return { rule = self.knobs.bop and "bop" or "counter", levels = self.knobs.levels, steered = self.knobs.target ~= nil,
-    friction = self.knobs.friction, matrices = #self.model.linears, parts = #self.parts, weights = self.weights }
+  return inertia.settings(self.knobs, { matrices = #self.model.linears, parts = #self.parts, weights = self.weights })
 end
 
 -- Brings back what state() and tensors() gave; file: of the tensors.

@@ -31,9 +31,10 @@ compare.methods = {
   grid127 = { text = "int8 without latent copy, AdamW", case = { rule = "grid", grid_levels = 127 }, state = "8 B" },
   dense = { text = "f32 weights, AdamW", case = { rule = "dense", latent_lr = 3e-3 }, state = "12 B" },
   dense16 = { text = "bf16 weights of f32 masters, AdamW", case = { rule = "dense", latent_lr = 3e-3, dtype = "bf16" }, state = "14 B" },
-  phased = { text = "phases: a quarter at a time, 8 levels, q 0.3, no friction", case = { rule = "counter", levels = 7, q = 0.3, friction = 0, phases = { parts = 4, steps = 100 } }, state = "3 bits on 1/4", sweep_on = true },
+  phased = { text = "phases: a quarter at a time, 8 levels, q 0.3, no friction", case = { rule = "counter", levels = 7, q = 0.3, friction = 0, phases = { parts = 4, steps = 100, keep = true } }, state = "3 bits", sweep_on = true },
+  refilled = { text = "phases: a quarter at a time, counters refilled, 8 levels, q 0.3, no friction", case = { rule = "counter", levels = 7, q = 0.3, friction = 0, phases = { parts = 4, steps = 100 } }, state = "3 bits on 1/4", sweep_on = true },
 }
-compare.order = { "frozen", "latent", "255", "15", "7", "7free", "7hot", "7cool", "7target", "3", "1", "bop", "grid1", "grid127", "phased", "dense", "dense16" }
+compare.order = { "frozen", "latent", "255", "15", "7", "7free", "7hot", "7cool", "7target", "3", "1", "bop", "grid1", "grid127", "phased", "refilled", "dense", "dense16" }
 
 -- One more of a sweep that has not turned over, and the most it goes to.
 local further, highest = 2, 0.4
@@ -106,8 +107,8 @@ function compare.run(opt)
   q.fs.mkdir(opt.out)
   local path, speak = opt.out .. "/runs.jsonl", progress.new()
   local text = char_text.open(opt.text, opt.held_out)
-  local settings = ("%d symbols, %d characters, %d held out, %d steps of %d x %d, %d x %d wide, %d heads, ffn %d"):format(#text.symbols, text.train.length,
-    text.held.length, opt.steps, opt.rows, opt.tokens, opt.layers, opt.hidden, opt.heads, opt.ffn)
+  local settings = ("%d symbols, %d characters (%s), %d held out, %d steps of %d x %d, %d x %d wide, %d heads, ffn %d"):format(#text.symbols, text.train.length,
+    text.digest, text.held.length, opt.steps, opt.rows, opt.tokens, opt.layers, opt.hidden, opt.heads, opt.ffn)
   local runs = read_runs(path, settings)
   if math.min(text.train.length, text.held.length) < opt.tokens + 2 then
     q.error("value", ("%s: its held-out part has %d characters, fewer than a window of %d and one: give a longer text or shorter windows"):format(opt.text, text.held.length, opt.tokens))
@@ -130,7 +131,7 @@ function compare.run(opt)
     end
     q.fs.mkdir(folder)
     local case = copy(known.case, { name = key, lr = lr, seed = seed })
-    local result = run(case, copy(set, { folder = folder, save_every = opt.save_every, settings = settings }), function(step, loss)
+    local result = run(case, copy(set, { folder = folder, save_every = opt.save_every, settings = settings .. ", " .. known.text }), function(step, loss)
       if step % 10 == 0 or step == set.steps then speak:line(("%s: step %d/%d  loss %.4f"):format(key, step, set.steps, loss)) end
     end)
     add(path, runs, copy(result, { key = key, method = method, rule = known.text, lr = lr, seed = seed, settings = settings }))

@@ -87,9 +87,8 @@ end
 function Progress:state() return { done = self.done, z = q.json.array(self.inertia.z) } end
 -- What a run that goes on has to have as the one that was stopped.
 function Progress:settings()
-  local knobs = inertia.knobs(self.knobs)
-  return { rule = "conversion", levels = knobs.levels, steered = knobs.target ~= nil, stages = #self.groups, order = self.order, matrices = #self.model.linears,
-    weights = onebit.weights(self.model) }
+  return inertia.settings(inertia.knobs(self.knobs), { rule = "conversion by ", stages = #self.groups, order = self.order, share = self.share,
+    matrices = #self.model.linears, weights = onebit.weights(self.model) })
 end
 function Progress:restore(state, file)
   if not self.groups[state.done] then q.error("format", "the checkpoint's groups of blocks are not of this model: it is damaged, or of another run") end

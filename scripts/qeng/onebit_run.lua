@@ -3,7 +3,7 @@
 --
 --   case: rule (onebit.lua), seed, lr (of the floats), scale_rate (row scales' share of lr: 0.3), latent_lr (of latent, grid and dense
 --         weights: 1e-2), and for counters and momenta what q.inertia takes (levels, q, k, friction, target, schedule, gamma, tau, rise);
---         phases = {parts =, steps =}: one of so many parts learns at a time; dtype of floats and activations (f32)
+--         phases = {parts =, steps =, keep =}: one of so many parts learns at a time; dtype of floats and activations (f32)
 --   set:  values (a config.json's keys), text (char_text), rows, tokens, steps, points (of the curve), point_windows; and to go on
 --         after a stop, folder (of checkpoints), save_every (steps) and settings (words that have to be the same then)
 --
@@ -63,6 +63,8 @@ function Pair:restore(file, names, steps)
   if self.latents then self.latents:restore(file, of_latents, steps[2]) end
 end
 
+local function finite(value) return math.abs(value) < math.huge end  -- false for NaN too
+
 -- What a run is made of: model, bits, optimizer and its parameters, and `result`, what is known of it so far.
 local function begin(case, set)
   q.seed(case.seed)
@@ -75,7 +77,7 @@ local function begin(case, set)
   end
   return {
     model = model, parameters = parameters,
-    bits = learns_by_pulses(case) and (case.phases and phases.new(model, { count = case.phases.parts, steps = case.phases.steps, keep = true,
+    bits = learns_by_pulses(case) and (case.phases and phases.new(model, { count = case.phases.parts, steps = case.phases.steps, keep = case.phases.keep,
       inertia = options_of(case) }) or inertia.new(model, options_of(case))),
     optimizer = setmetatable({ count = #floats, floats = float_optimizer(floats, case.scale_rate or 0.3),
       latents = #model.latents > 0 and q.adamw_state(tensors(model.latents), { beta1 = 0.9, beta2 = 0.99, eps = 1e-10 }) }, Pair),
@@ -148,15 +150,16 @@ local function train(case, set, say)
     end
     result.step = step + 1
     note_flips(run, set)
-    local value = loss:item()
-    if value ~= value then
+    local value, point = loss:item(), nil
+    if math.floor(result.step * set.points / set.steps) > math.floor(step * set.points / set.steps) then
+      point = set.text:held_out_loss(model, slot, set.rows, set.tokens, result.step < set.steps and set.point_windows or nil)
+    end
+    if not finite(value) or point and not finite(point) then
       result.diverged = result.step
       break
     end
     result.recent[step % 100 + 1] = value
-    if math.floor(result.step * set.points / set.steps) > math.floor(step * set.points / set.steps) and result.step < set.steps then
-      table.insert(result.curve, { result.step, set.text:held_out_loss(model, slot, set.rows, set.tokens, set.point_windows) })
-    end
+    if point then table.insert(result.curve, { result.step, point }) end
     say(result.step, value)
     result.seconds = before + q.time() - started
     local stopped = q.interrupted()
@@ -164,8 +167,7 @@ local function train(case, set, say)
     if stopped then q.error("interrupted", "stopped; a next call goes on where this one stood") end
   end
   if not result.diverged then
-    result.loss = set.text:held_out_loss(model, slot, set.rows, set.tokens)
-    table.insert(result.curve, { set.steps, result.loss })
+    result.loss = result.curve[#result.curve][2]  -- of all windows
     local sum = 0
     for _, value in ipairs(result.recent) do sum = sum + value end
     result.train, result.levels = sum / #result.recent, case.rule == "counter" and bits:histogram() or nil

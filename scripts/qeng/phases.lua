@@ -78,14 +78,28 @@ local function by_rows(model, count)
   return turns
 end
 
--- What a turn has at least to hold: a matrix, or where turns are bands of rows, a row of the matrix with the fewest.
-local function check_active(model, by, active, total)
-  local largest, fewest = 0, math.huge
+-- The most weights of one of `count` bands of rows.
+local function widest(model, count)
+  local sum = 0
   for _, layer in ipairs(model.linears) do
-    largest, fewest = math.max(largest, layer.weight:elements()), math.min(fewest, layer.weight:shape()[1])
+    local shape = layer.weight:shape()
+    sum = sum + math.max(1, math.ceil(shape[1] / count)) * shape[2]
   end
-  local least = by == "rows" and math.ceil(total / fewest) or largest
-  if active < least then
+  return sum
+end
+
+-- The fewest bands of rows that have at most `active` weights each.
+local function bands(model, active, total)
+  local count = math.ceil(total / active)
+  while widest(model, count) > active do count = count + 1 end
+  return count
+end
+
+-- What a turn has at least to hold: a matrix, or where turns are bands of rows, a row of each.
+local function check_active(model, by, active)
+  local least = by == "rows" and widest(model, math.huge) or 0
+  for _, layer in ipairs(by == "rows" and {} or model.linears) do least = math.max(least, layer.weight:elements()) end
+  if not (active >= least) then
     q.error("value", ("phases: active is %.0f; by = %s needs %.0f at least, %s"):format(active, by, least,
       by == "rows" and "a row of each matrix" or "the weights of the largest matrix (by = rows divides matrices)"))
   end
@@ -94,18 +108,20 @@ end
 function phases.new(model, opt)
   local total, by, count = onebit.weights(model), opt.by or "layer", opt.count
   if by ~= "layer" and by ~= "rows" and by ~= "gradient" then q.error("value", ("phases: by is %s, expected layer, rows or gradient"):format(tostring(by))) end
-  if not opt.active and (not count or count < 1 or count > #model.linears) then
+  if not opt.active and (not count or count < 1 or count > #model.linears or count % 1 ~= 0) then
     q.error("value", ("phases: give active (weights that learn at once), or count, the number of parts, from 1 to the %d matrices"):format(#model.linears))
   end
   local active = opt.active or math.ceil(total / count)
-  if opt.active then check_active(model, by, active, total) end
-  if not opt.steps or opt.steps < 1 then q.error("value", ("phases: steps is %s, expected the steps of a phase, at least 1"):format(tostring(opt.steps))) end
+  if opt.active then check_active(model, by, active) end
+  if not opt.steps or opt.steps < 1 or opt.steps % 1 ~= 0 then
+    q.error("value", ("phases: steps is %s, expected the steps of a phase, a whole number from 1"):format(tostring(opt.steps)))
+  end
   local self = setmetatable({ model = model, active = active, total = total, steps = opt.steps, by = by, keep = opt.keep or false, knobs = opt.inertia or {},
     kept = {}, turn = 0, phase = -1 }, Phases)
   if by == "layer" then
     self.turns = opt.active and by_layer(model, active) or in_turns(model, count)
   elseif by == "rows" then
-    self.turns = by_rows(model, math.ceil(total / active))
+    self.turns = by_rows(model, opt.active and bands(model, active, total) or count)
   end
   return self
 end
@@ -194,9 +210,8 @@ function Phases:state()
 end
 -- What a run that goes on has to have as the one that was stopped.
 function Phases:settings()
-  local knobs = inertia.knobs(self.knobs)
-  return { rule = "phases of " .. (knobs.bop and "bop" or "counter"), levels = knobs.levels, steered = knobs.target ~= nil, friction = knobs.friction, by = self.by,
-    active = self.active, phase_steps = self.steps, keep = self.keep, matrices = #self.model.linears, weights = self.total }
+  return inertia.settings(inertia.knobs(self.knobs), { rule = "phases of ", by = self.by, active = self.active, phase_steps = self.steps, keep = self.keep,
+    matrices = #self.model.linears, weights = self.total })
 end
 function Phases:restore(state, file)
   local layers = {}

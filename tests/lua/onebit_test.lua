@@ -90,9 +90,12 @@ do  -- a gradient in one place of 32 is 5.7 rms of its row; friction of 1 leaves
   end
 end
 
-for _, options in ipairs { { friction = -0.1 }, { friction = 1.5 }, { bop = true, friction = 0.1 }, { levels = 255, target = 2 }, { levels = 255, q = 0.1 }, { levels = 7, k = 3 }, { bop = true, q = 0.1 }, { bop = true, target = 2 }, { levels = 7, target = 0 }, { levels = 4 }, { q = 1 }, { schedule = "wsd" } } do
+for number, options in ipairs {
+  { friction = -0.1 }, { friction = 1.5 }, { bop = true, friction = 0.1 }, { levels = 255, target = 2 }, { levels = 255, q = 0.1 }, { levels = 7, k = 3 },
+  { bop = true, q = 0.1 }, { bop = true, target = 2 }, { levels = 7, target = 0 }, { levels = 4 }, { q = 1 }, { schedule = "wsd" }, { qq = 0.1 }, { levels = 255, k = -3 },
+  { levels = 255, k = 0 / 0 }, { levels = 255, k = math.huge }, { bop = true, gamma = -1 }, { bop = true, gamma = 2 }, { bop = true, tau = -1 }, { tau = 1 } } do
   local ok, err = pcall(q.inertia, { linears = {} }, options)
-  assert(not ok and err.code == "value", "not refused: " .. q.json.encode(options))
+  assert(not ok and err.code == "value", ("case %d is not refused"):format(number))
 end
 
 -- ---------------------------------------------------------------- random signs
@@ -215,7 +218,7 @@ end
 assert(trained("counter", { levels = 7, q = 1e-9 }, 6).flips == 0, "flips without pulses")
 local narrow = trained("counter", { levels = 3 }, 8, { dtype = "bf16" })
 assert(narrow.flips > 0 and narrow.losses[8] < narrow.losses[1], "bf16")
-assert(trained("bop", { gamma = 0.3, tau = 0.5 }, 12).flips > 0, "bop: nothing flipped")
+assert(trained("bop", { bop = true, gamma = 0.3, tau = 0.5 }, 12).flips > 0, "bop: nothing flipped")
 for _, rule in ipairs { "latent", "dense" } do
   local one = trained(rule, {}, 12)
   assert(one.bits ~= one.first and one.losses[12] < one.losses[1], rule)
@@ -282,18 +285,21 @@ do  -- count: so many turns, each of every block or matrix once; active: a bound
     for _, turn in ipairs(turns) do parts = parts + #turn end
     assert(#turns == count and parts == #model.linears, ("%d turns of %d parts for count = %d"):format(#turns, parts, count))
   end
-  for _, active in ipairs { total / 6, total / 6 - 1, 32 * 32 } do
-    for _, turn in ipairs(q.phases(model, { active = active, steps = 1 }).turns) do
+  for _, case in ipairs { { total / 6 }, { total / 6 - 1 }, { 32 * 32 }, { total / 6, "rows" }, { total / 5, "rows" }, { 7 * 6 * 32, "rows" }, { total - 1, "rows" } } do
+    local active, by, sum = case[1], case[2], 0
+    for _, turn in ipairs(q.phases(model, { active = active, by = by, steps = 1 }).turns) do
       local held = 0
-      for _, part in ipairs(turn) do held = held + part.layer.weight:elements() end
+      for _, part in ipairs(turn) do held = held + part.rows * part.layer.weight:shape()[2] end
       assert(held <= active, ("%d weights learn at once where %d may"):format(held, active))
+      sum = sum + held
     end
+    assert(sum == total, ("the turns have %d of %d weights"):format(sum, total))
   end
-  for _, bad in ipairs { { active = 32 * 32 - 1 }, { active = 32 * 32 - 1, by = "gradient" }, { active = total / 33, by = "rows" }, { active = 0 }, { count = 0 },
-    { count = 1000 }, {}, { count = 2, by = "columns" } } do
-    bad.steps = 1
+  for number, bad in ipairs { { active = 32 * 32 - 1 }, { active = 32 * 32 - 1, by = "gradient" }, { active = 7 * 6 * 32 - 1, by = "rows" }, { active = 0 }, { active = 0 / 0 }, { count = 0 },
+    { count = 2.5 }, { count = 1000 }, {}, { count = 2, by = "columns" }, { count = 2, steps = 1.5 } } do
+    bad.steps = bad.steps or 1
     local ok, err = pcall(q.phases, model, bad)
-    assert(not ok and err.code == "value", "not refused: " .. q.json.encode(bad))
+    assert(not ok and err.code == "value", ("case %d is not refused"):format(number))
   end
 end
 
@@ -368,7 +374,9 @@ do
   refused("stood at step 4: go on with %-%-resume", learner(7), { resume = false })
   refused("has levels 7, this one 255", learner(255), {})
   refused("has rule counter, this one phases of counter", function(model) return q.phases(model, { count = 2, steps = 2 }) end, {})
-  refused("has steered false, this one true", function(model) return q.inertia(model, { target = 2 }) end, {})
+  refused("has target false, this one 2", function(model) return q.inertia(model, { target = 2 }) end, {})
+  refused("has q 0.15, this one 0.3", function(model) return q.inertia(model, { q = 0.3 }) end, {})
+  refused("has schedule cosine, this one constant", function(model) return q.inertia(model, { schedule = "constant" }) end, {})
   refused("has friction 0.2, this one 0.1", function(model) return q.inertia(model, { levels = 7, friction = 0.1 }) end, {})
   local state = out .. "/checkpoints/step-000004/state.json"
   local whole = q.fs.read(state)
