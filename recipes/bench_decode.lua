@@ -18,7 +18,7 @@ local opt = q.options(q.weight_options(q.device_options {
 }))
 q.use_device(opt)
 
-local model = q.load(opt.model, { dtype = opt.dtype, weights = opt.weights, host_budget = opt.host_budget })
+local model = q.load(opt.model, { dtype = opt.dtype, weights = opt.weights, host_budget = opt.host_budget, stream_keep = opt.stream_keep })
 local kv = opt.kv or model.dtype
 local weights = bench.weight_bytes(model)
 local found = { model = opt.model, weight_bytes = weights, kv = kv, decode = {} }

@@ -20,7 +20,7 @@ local opt = q.options(q.weight_options(q.device_options {
 }))
 q.use_device(opt)
 
-local model = q.load(opt.model, { dtype = opt.dtype, weights = opt.weights, host_budget = opt.host_budget })
+local model = q.load(opt.model, { dtype = opt.dtype, weights = opt.weights, host_budget = opt.host_budget, stream_keep = opt.stream_keep })
 if opt.adapter ~= "" then model:load_adapter(opt.adapter) end
 local line, begin = progress.new(), q.time()
 local found = perplexity.run(model, q.fs.read(opt.data), {

@@ -83,13 +83,13 @@ SlotStream::SlotStream(Device& device, std::vector<StreamUnit> units, size_t lim
     }
   }
   if (moving.empty()) return;
+  const std::string& largest = units_[static_cast<size_t>(moving.front())].name;
   std::sort(moving.begin(), moving.end());
   streamed_ = moving;
   const size_t slots = std::min(most_slots, moving.size());
   if (slots * slot_bytes > room)
-    fail("memory", "weights = stream: ", slots, " units of up to ", in_mb(slot_bytes), " (",
-         units_[static_cast<size_t>(moving[0])].name, ") do not fit the ", in_mb(room),
-         " that are left of the device's memory; give --device-budget more");
+    fail("memory", "weights = stream: ", slots, " units of up to ", in_mb(slot_bytes), " (", largest,
+         ") do not fit the ", in_mb(room), " that are left of the device's memory; give --device-budget more");
   if (limit && pinned_bytes_ > limit)
     fail("memory", "weights = stream: ", in_mb(pinned_bytes_),
          " of weights have to lie in pinned memory of the host, more than ", option, " ", in_mb(limit), "; give ",

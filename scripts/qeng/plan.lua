@@ -11,7 +11,7 @@
 -- model: a folder (config.json is enough), a GGUF file, a config.json, a name of shapes.lua, or a table of config.json's keys.
 -- stored: the dtype of the linear layers where no file says it ("q4_k"). eval: a held-out loss is measured too. kv, context,
 -- batch: of inference. levels: of one-bit training's counters (7); active: weights that learn at once, the rest being frozen bits
--- (phases.lua). Budgets in bytes, as training takes them: on the CPU host_budget is the process's. bandwidth and flops (of the
+-- (phases.lua). Budgets in bytes, as training takes them: on the CPU host_budget is the whole process's. bandwidth and flops (of the
 -- dtype), for which this device's measured limits stand in; link: bytes a second from host or file to the device.
 
 local config = require "qeng.config"
@@ -25,6 +25,7 @@ local plan_text = require "qeng.plan_text"
 local progress = require "qeng.progress"
 local q = require "qeng.core"
 local shapes = require "qeng.shapes"
+local stream = require "qeng.stream"
 local train = require "qeng.train"
 
 -- ---------------------------------------------------------------- the model
@@ -224,32 +225,42 @@ end
 
 -- ---------------------------------------------------------------- where the weights lie
 
--- Bytes of the device and of the host where the device may hold `budget` (nil: all). Streamed units pass through slots of the
--- largest: the one in use and those on their way, two on a GPU (SlotStream::kDepth). What the host's budget does not hold is read
--- from the mapped file. on_host: the device is the CPU, whose budget is the smaller of both, and which reads from the file only.
+-- Bytes of the device, of the host and of the file where the device may hold `budget` (nil: all), or nil where that does not do. Streamed
+-- units pass through slots of the largest: the one in use and those on their way, two on a GPU (SlotStream::kDepth). The largest units
+-- stay, `keep` bytes of them, what --stream-keep has to be on a GPU. There the others lie in pinned memory of the host, within
+-- host_budget. on_host: the device is the CPU, which reads from the file. least, least_host: what would do.
 local function place(found, budget, host_budget, on_host)
-  if on_host and host_budget then budget = math.min(budget or host_budget, host_budget) end
-  local units, total, streamable, largest = {}, 0, 0, 0
+  local units, total, streamable = {}, 0, 0
   for _, bytes in pairs(found.accounts) do total = total + bytes end
-  for _, unit in ipairs(found.units) do
+  for number, unit in ipairs(found.units) do
     if on_host or not unit.shared then
-      units[#units + 1] = unit
-      streamable, largest = streamable + unit.bytes, math.max(largest, unit.bytes)
+      units[#units + 1] = { bytes = unit.bytes, number = number }
+      streamable = streamable + unit.bytes
     end
   end
-  local slots = math.min(on_host and 2 or 3, #units) * largest
-  local placed = { total = total, least = math.min(total, total - streamable + slots), resident = #found.units, device = total, host = 0, file = 0, streamed = 0 }
+  table.sort(units, function(a, b)
+    if a.bytes ~= b.bytes then return a.bytes > b.bytes end
+    return a.number < b.number
+  end)
+  local slots, largest, rest = on_host and 2 or 3, units[1] and units[1].bytes or 0, total - streamable
+  local placed = { total = total, least = math.min(total, rest + math.min(slots, #units) * largest), least_host = 0, resident = #found.units,
+    device = total, host = 0, file = 0, streamed = 0, keep = streamable }
   if not budget or total <= budget then return placed end
-  if placed.least > budget then return nil, placed.least end
-  local held, streamed = total - streamable + slots, streamable
-  placed.resident = #found.units - #units
-  for _, unit in ipairs(units) do
-    if held + unit.bytes > budget then break end
-    held, streamed, placed.resident = held + unit.bytes, streamed - unit.bytes, placed.resident + 1
+  if placed.least > budget then return nil, placed end
+  local kept, slot, moving = 0, 0, 0
+  for i, unit in ipairs(units) do  -- one that stays leaves room for the slots that the next needs
+    local next = units[i + 1] and units[i + 1].bytes or 0
+    if rest + kept + unit.bytes + slots * math.max(slot, next) <= budget then
+      kept = kept + unit.bytes
+    else
+      slot, moving = math.max(slot, unit.bytes), moving + 1
+    end
   end
-  placed.device, placed.streamed = held, streamed
-  placed.host = on_host and 0 or math.min(streamed, host_budget or streamed)
-  placed.file = streamed - placed.host
+  placed.resident, placed.keep, placed.streamed = #found.units - moving, kept, streamable - kept
+  placed.device = rest + kept + math.min(slots, moving) * slot
+  placed[on_host and "file" or "host"] = placed.streamed
+  placed.least_host = placed.host
+  if placed.host > (host_budget or math.huge) then return nil, placed end
   return placed
 end
 
@@ -261,18 +272,23 @@ return function(given)
   local opt = setmetatable({}, { __index = function(_, key) local v = given[key]; if v == nil then v = defaults[key] end; return v end })
   if not prepare[opt.mode] then q.error("value", ("plan: mode %s is none of full, lora, onebit, inference"):format(tostring(opt.mode))) end
   local make, name = source_of(opt)
+  local process = stream.process()  -- before anything is measured
   local limits = opt.bandwidth and { bandwidth = opt.bandwidth, flops_f32 = opt.flops, flops_bf16 = opt.flops } or q.limits()
   local plan = rehearse(make, opt, limits)
   plan.name, plan.mode, plan.given = name, opt.mode, opt
   plan.on_host = plan.device == "cpu" and not opt.bandwidth  -- with figures of its own it is a device that is not here
-  plan.placed, plan.least = place(plan, opt.device_budget, opt.host_budget, plan.on_host)
+  local budget, failed = opt.device_budget, nil
+  plan.process = plan.on_host and opt.host_budget and process or 0
+  if plan.on_host and opt.host_budget then budget = math.min(budget or math.huge, opt.host_budget - process) end
+  plan.placed, failed = place(plan, budget, opt.host_budget, plan.on_host)
   plan.fits = plan.placed ~= nil
+  plan.least_host = (plan.placed or failed).least_host
   plan.placed = plan.placed or place(plan, nil, nil, plan.on_host)
   plan.total, plan.least = plan.placed.total, plan.placed.least
   plan.devices = {}
   for i, device in ipairs(q.devices()) do
-    local placed, least = place(plan, device.memory, nil, device.name == "cpu")
-    plan.devices[i] = { name = device.name, description = device.description, memory = device.memory, placed = placed, least = least }
+    plan.devices[i] = { name = device.name, description = device.description, memory = device.memory,
+      placed = (place(plan, device.memory, nil, device.name == "cpu")) }
   end
   local passes = opt.mode == "inference" and 1 or 2 * opt.accumulate  -- backward wants each layer once more
   plan.step.moved = plan.placed.streamed * passes

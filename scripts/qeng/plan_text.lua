@@ -52,13 +52,19 @@ function text.sentence(plan)
   local budget, which = opt.device_budget, "device"
   if plan.on_host and opt.host_budget and opt.host_budget < (budget or math.huge) then budget, which = opt.host_budget, "host" end
   if budget then
-    if not plan.fits then
-      return ("Does not fit in %s: the least %s budget that works is %s%s; %s."):format(bytes(budget), which, bytes(plan.least),
-        streams and " (weights streamed)" or "", advice(plan))
+    if not plan.fits and plan.least_host > 0 then
+      return ("Does not fit: %s of weights have to be streamed from pinned memory of the host, whose budget is %s; give it that, or the device more than %s."):format(
+        bytes(plan.least_host), bytes(opt.host_budget), bytes(budget))
     end
-    if plan.placed.streamed == 0 then return ("Fits in %s with everything resident."):format(bytes(budget)) end
-    return ("Fits in %s with --weights stream: %d of %d units resident, %s streamed%s."):format(bytes(budget), plan.placed.resident,
-      #plan.units, bytes(plan.placed.streamed), plan.placed.file > 0 and (", of which %s from the mapped file"):format(bytes(plan.placed.file)) or "")
+    local process = plan.process > 0 and (", of which the process itself %s"):format(bytes(plan.process)) or ""
+    if not plan.fits then
+      return ("Does not fit in %s: the least %s budget that works is %s%s%s; %s."):format(bytes(budget), which, bytes(plan.least + plan.process),
+        streams and " (weights streamed)" or "", process, advice(plan))
+    end
+    if plan.placed.streamed == 0 then return ("Fits in %s with everything resident%s."):format(bytes(budget), process) end
+    return ("Fits in %s%s with --weights stream%s: %d of %d units resident, %s streamed."):format(bytes(budget), process,
+      plan.placed.file > 0 and "" or (" --stream-keep %.0fM"):format(math.ceil(plan.placed.keep / 1e6)), plan.placed.resident, #plan.units,
+      bytes(plan.placed.streamed))
   end
   local best
   for _, device in ipairs(plan.devices) do

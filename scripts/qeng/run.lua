@@ -25,7 +25,8 @@ function run.weight_options(declared)
     nil, "map the file, copy it into memory (faster; by default if there is room), or stream it within --host-budget",
     choices = { "map", "copy", "stream" }, order = 93,
   }
-  declared.host_budget = { nil, "memory of the whole process with --weights stream, as 16G", kind = "bytes", order = 94 }
+  declared.host_budget = { nil, "with --weights stream: memory of the whole process, as 16G; with a GPU, of what is pinned", kind = "bytes", order = 94 }
+  declared.stream_keep = { nil, "with --weights stream to a GPU: bytes of weights that stay there, as recipes/plan.lua says; by default half of what --device-budget leaves", kind = "bytes", order = 95 }
   return declared
 end
 
@@ -57,7 +58,7 @@ function run.finetune(opt, hooks)
   for _, name in ipairs(q.fs.sweep(opt.out)) do io.stderr:write(("%s/%s: left by a killed run, deleted\n"):format(opt.out, name)) end
   local settings = settings_of(opt)
   q.fs.write(opt.out .. "/options.json", q.json.encode(settings, { pretty = true }) .. "\n")
-  local model = models.load(opt.model, { dtype = opt.dtype, writable = opt.mode == "full", weights = opt.weights, host_budget = opt.host_budget })
+  local model = models.load(opt.model, { dtype = opt.dtype, writable = opt.mode == "full", weights = opt.weights, host_budget = opt.host_budget, stream_keep = opt.stream_keep })
   if not model.tokenizer then error(model.tokenizer_error, 0) end
   model.recompute = opt.recompute
   local file = data.open(opt.data, {

@@ -26,7 +26,7 @@ end
 
 -- The model of parsed options with its adapter, and a table for Model:generate.
 function sampling.read(opt)
-  local how = { dtype = opt.dtype, weights = opt.weights, host_budget = opt.host_budget }
+  local how = { dtype = opt.dtype, weights = opt.weights, host_budget = opt.host_budget, stream_keep = opt.stream_keep }
   local model = models.load(opt.model, how)
   if opt.adapter ~= "" then model:load_adapter(opt.adapter) end
   return model, {

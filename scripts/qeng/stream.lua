@@ -9,10 +9,21 @@ local q = require "qeng.core"
 
 local stream = {}
 
+local slack = 64 * 2 ^ 20  -- bytes for what is not known in advance
+
+-- What this process takes beside its tensors, as a stream within a limit will count it.
+function stream.process()
+  local resident = tonumber(q.fs.read("/proc/self/status"):match "VmRSS:%s*(%d+)") * 1024
+  for _, account in pairs(q.memory()) do resident = resident - account.bytes end
+  return math.max(0, resident) + slack
+end
+
 -- Refuses options of q.load that contradict streaming, before anything is read.
 function stream.check(path, opt)
   if opt.weights ~= "stream" then
-    if opt.host_budget then q.error("value", path .. ": host_budget bounds the memory of streamed weights; load with weights = \"stream\"") end
+    for _, name in ipairs { "host_budget", "stream_keep" } do
+      if opt[name] then q.error("value", ("%s: %s is of streamed weights; load with weights = \"stream\""):format(path, name)) end
+    end
     return
   end
   if opt.writable then
@@ -48,7 +59,7 @@ function stream.attach(model, opt)
   if model.config.tied then table.insert(weights[layers + 2], model.embed) end
   collectgarbage()  -- what loading left
   model.stream = q.weight_stream(names, weights, {
-    limit = opt.host_budget, option = "--host-budget", slack = opt.stream_slack, keep = opt.stream_keep, depth = opt.stream_depth, writable = opt.writable or false,
+    limit = opt.host_budget, option = "--host-budget", slack = opt.stream_slack or slack, keep = opt.stream_keep, depth = opt.stream_depth, writable = opt.writable or false,
   })
 end
 

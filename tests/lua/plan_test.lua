@@ -54,9 +54,14 @@ local function plan(opt)
 end
 local whole = plan { mode = "lora" }
 assert(whole.fits and whole.placed.streamed == 0 and whole.total == whole.placed.device and whole.least < whole.total)
-local least = plan { mode = "lora", device_budget = whole.least, host_budget = 1e9, link = 1e10 }
-assert(least.fits and least.placed.device == whole.least and least.placed.host == 1e9)
-assert(least.placed.streamed == least.placed.host + least.placed.file and least.step.moved == 2 * least.placed.streamed)
+local least = plan { mode = "lora", device_budget = whole.least, link = 1e10 }
+assert(least.fits and least.placed.device <= whole.least and least.placed.keep == 0 and least.placed.file == 0)
+assert(least.placed.streamed == least.placed.host and least.step.moved == 2 * least.placed.streamed)
+local pinned = plan { mode = "lora", device_budget = whole.least, host_budget = least.placed.host }
+assert(pinned.fits and not plan { mode = "lora", device_budget = whole.least, host_budget = least.placed.host - 1 }.fits, "the host's budget is not kept")
+local between = plan { mode = "lora", device_budget = (whole.least + whole.total) / 2 }
+assert(between.placed.keep > 0 and between.placed.device <= (whole.least + whole.total) / 2 and between.placed.keep + between.placed.streamed == least.placed.streamed,
+  "what stays and what is streamed are not all that may be")
 assert(math.abs(least.step.transfer - least.step.moved / 1e10) < 1e-9)
 assert(not plan { mode = "lora", device_budget = whole.least - 1 }.fits)
 local function config_of(tied)
@@ -66,9 +71,11 @@ local function config_of(tied)
 end
 -- Without rates of its own it is the CPU that is planned for, whose host budget is for all of the process, and for which two slots do.
 local there = plan { mode = "lora", model = config_of(false) }
-local here = q.plan { model = config_of(false), row_tokens = 64, mode = "lora", device_budget = 1e12, host_budget = there.least }
-assert(here.fits and here.placed.device <= there.least and here.placed.host == 0 and here.placed.file == here.placed.streamed)
-assert(here.least < there.least)
+local host_budget = there.least + require("qeng.stream").process()
+local here = q.plan { model = config_of(false), row_tokens = 64, mode = "lora", device_budget = 1e12, host_budget = host_budget + 10e6 }
+assert(here.fits and here.placed.device + here.process <= host_budget + 10e6 and here.placed.host == 0 and here.placed.file == here.placed.streamed)
+assert(here.least < there.least and here.process > 64e6)
+assert(not q.plan { model = config_of(false), row_tokens = 64, mode = "lora", host_budget = here.least + 60e6 }.fits, "the process itself needs nothing")
 -- A head that is the embedding stays on a GPU, which streams what is of one unit.
 local tied = plan { mode = "lora", model = config_of(true) }
 assert(tied.least > tied.units[1].bytes + 3 * tied.units[2].bytes and tied.units[1].shared, "a tied embedding counts as streamed")

@@ -112,7 +112,7 @@ refused("memory", "largest unit of .* exceeds .* of %-%-host%-budget; give at le
   return q.load(file, { weights = "stream", host_budget = 20e6 })
 end)
 refused("unsupported", "trained in full cannot be streamed", function() return q.load(file, { weights = "stream", writable = true }) end)
-refused("value", "host_budget bounds the memory of streamed weights", function() return q.load(file, { host_budget = 1e9 }) end)
+refused("value", "host_budget is of streamed weights", function() return q.load(file, { host_budget = 1e9 }) end)
 local limit = limit_with(file)
 local streaming = q.load(file, { weights = "stream", host_budget = limit, stream_slack = slack })
 refused("memory", "activations: %d+ bytes more would exceed .* %-%-host%-budget leaves.*Give %-%-host%-budget more", function()
