@@ -1335,7 +1335,7 @@ function q.train(opt) end
 
 ---What training or inference will need and take, before anything is loaded; prints as a table. Its fields: scripts/qeng/plan.lua.
 ---model: a folder, GGUF file or config.json, a name on the hub, a shape ("7b"), or a table of config.json's keys.
----@param opt {model: string|table, mode?: "lora"|"full"|"onebit"|"inference", dtype?: dtype, stored?: dtype, rank?: integer, targets?: string[], dropout?: number, levels?: integer, active?: integer, row_tokens?: integer, rows?: integer, accumulate?: integer, recompute?: boolean, eval?: boolean, context?: integer, batch?: integer, kv?: dtype, device_budget?: number, host_budget?: number, bandwidth?: number, flops?: number, link?: number}
+---@param opt {model: string|table, mode?: "lora"|"full"|"onebit"|"inference", dtype?: dtype, stored?: dtype, rank?: integer, targets?: string[], dropout?: number, levels?: integer, active?: integer, keep?: boolean, row_tokens?: integer, rows?: integer, accumulate?: integer, recompute?: boolean, eval?: boolean, context?: integer, batch?: integer, kv?: dtype, device_budget?: number, host_budget?: number, bandwidth?: number, flops?: number, link?: number}
 ---@return {accounts: table<string, number>, total: number, least: number, least_host: number, process: number, fits: boolean, placed: {device: number, host: number, file: number, streamed: number, resident: integer, keep: number}, units: table[], devices: table[], step: {seconds: number, flops_f32: number, flops_bf16: number, bytes: number, moved: number, transfer: number?, tokens: integer}, parameters: number, trained: number, sentence: function}
 function q.plan(opt) end
 

@@ -22,6 +22,7 @@ local opt = q.options(q.device_options {
   accumulate = { 1, "micro-batches of a step", min = 1, integer = true, order = 8 },
   levels = { 7, "one-bit training: levels of a counter: 1, 3, 7, 15 or 255", order = 8 },
   active = { 1.5e9, "one-bit training by phases: weights that learn at once; 0: all", min = 0, order = 8 },
+  keep = { false, "one-bit training by phases: counters of weights that rest are kept", order = 8 },
   recompute = { false, "keep one activation a layer, recompute the others", order = 9 },
   eval = { false, "a held-out loss is measured too", order = 10 },
   context = { 4096, "inference: tokens of a sequence", min = 16, integer = true, order = 11 },
@@ -40,7 +41,7 @@ local function rate(value, unit) return value > 0 and value * unit or nil end
 local function plan(mode, active)
   return q.plan {
     model = opt.model, mode = mode, dtype = text(opt.dtype), stored = mode ~= "full" and text(opt.stored) or nil, rank = opt.rank,
-    levels = opt.levels, active = active and active > 0 and active or nil, row_tokens = opt.row_tokens, rows = opt.rows, accumulate = opt.accumulate, recompute = opt.recompute, eval = opt.eval, context = opt.context,
+    levels = opt.levels, active = active and active > 0 and active or nil, keep = opt.keep, row_tokens = opt.row_tokens, rows = opt.rows, accumulate = opt.accumulate, recompute = opt.recompute, eval = opt.eval, context = opt.context,
     batch = opt.batch, kv = text(opt.kv), device_budget = opt.device_budget, host_budget = opt.host_budget,
     bandwidth = rate(opt.bandwidth, 1e9), flops = rate(opt.flops, 1e12), link = rate(opt.link, 1e9),
   }

@@ -4,14 +4,14 @@
 -- parameters, gradients, the optimizer's state, the planned arena and the cost of each operation are those of the code that
 -- will run. What remains to be said is where the weights lie (place) and whether that fits (plan_text.lua).
 --
---   q.plan { model =, mode = "full" | "lora" | "onebit" | "inference", dtype =, stored =, rank =, targets =, dropout =, levels =, active =,
+--   q.plan { model =, mode = "full" | "lora" | "onebit" | "inference", dtype =, stored =, rank =, targets =, dropout =, levels =, active =, keep =,
 --            row_tokens =, rows =, accumulate =, recompute =, eval =, context =, batch =, kv =, device_budget =, host_budget =, bandwidth =,
 --            flops =, link = }
 --
 -- model: a folder (config.json is enough), a GGUF file, a config.json, a name of shapes.lua, or a table of config.json's keys.
 -- stored: the dtype of the linear layers where no file says it ("q4_k"). eval: a held-out loss is measured too. kv, context,
 -- batch: of inference. levels: of one-bit training's counters (7); active: weights that learn at once, the rest being frozen bits
--- (phases.lua). Budgets in bytes, as training takes them: on the CPU host_budget is the whole process's. bandwidth and flops (of the
+-- (phases.lua); keep: with the counters of those that rest. Budgets in bytes, as training takes them: on the CPU host_budget is the whole process's. bandwidth and flops (of the
 -- dtype), for which this device's measured limits stand in; link: bytes a second from host or file to the device.
 
 local config = require "qeng.config"
@@ -155,13 +155,14 @@ local function onebit_steps(model, opt)
   local floats = {}
   for i, parameter in ipairs(onebit.float_parameters(model)) do floats[i] = parameter.tensor end
   local adamw, learner = q.adamw_state(floats), { levels = opt.levels }
-  local bits = opt.active and phases.new(model, { active = opt.active, steps = 2, inertia = learner }) or inertia.new(model, learner)
+  local bits = opt.active and phases.new(model, { active = opt.active, steps = 2, keep = opt.keep, inertia = learner }) or inertia.new(model, learner)
   local turn, most = 1, 0  -- of the phases, that in which most weights learn
   for number, parts in ipairs(bits.turns or {}) do
     local held = 0
     for _, part in ipairs(parts) do held = held + part.layer.weight:elements() end
     if held > most then turn, most = number, held end
   end
+  for number = 1, opt.keep and bits.turns and #bits.turns or 0 do bits:begin(0, 2 * (number - 1)) end  -- each turn gets its counters
   local batches, marks, learning, program = full_rows():batches(opt), {}, {}, nil
   local batch = batches:next()
   local slot = models.slot(batch:info().tokens, batch:info().max_documents)

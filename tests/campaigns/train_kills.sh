@@ -22,6 +22,7 @@ whole() {  # every checkpoint that has its own name can be read
         q.json.decode(q.fs.read(dir .. '/state.json'))
         assert(#q.safetensors.open(dir .. '/parameters.safetensors'):names() > 0)
         assert(#q.safetensors.open(dir .. '/optimizer.safetensors'):names() > 0)
+        if os.getenv 'ONEBIT' then assert(#q.safetensors.open(dir .. '/bits.safetensors'):names() > 0) end
       end
     end" || fail "kill $landed: a checkpoint cannot be read"
 }

@@ -85,6 +85,10 @@ local attention, mlp = 3 * 256 * 256, 256 * 512
 local all = plan { mode = "onebit", model = config_of(false) }
 local floats = all.trained - 8 * (attention + 3 * mlp)
 assert(plan { mode = "onebit", model = config_of(false), active = 2 * mlp }.trained - floats == 2 * mlp, "the turn that is planned is not the largest")
+local kept = plan { mode = "onebit", model = config_of(false), active = 2 * mlp, keep = true }
+local dropped = plan { mode = "onebit", model = config_of(false), active = 2 * mlp }
+local counters = 3 / 8 * (8 * (attention + 3 * mlp) - 2 * mlp)  -- of 3 bits
+assert(math.abs((kept.accounts.optimizer - dropped.accounts.optimizer) / counters - 1) < 0.01, "not the counters of all weights")
 
 -- Twice the rows, twice the work of a step; recomputing holds less and computes more.
 local twice, again = plan { mode = "lora", rows = 2 }, plan { mode = "lora", recompute = true }

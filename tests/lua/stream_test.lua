@@ -100,6 +100,10 @@ local small = values_of("Qwen2ForCausalLM", false)
 small.num_hidden_layers = 3
 q.random_model(small, { dtype = "bf16", std = 0.05 }):save(path "bf16")
 check(path "bf16", "safetensors bf16", { "captured" })
+local bits = values_of("LlamaForCausalLM", false)
+bits.num_hidden_layers = 24  -- of a thirty-second of the bytes
+q.onebit.random(bits, { rule = "counter", seed = 3 }):save(path "one_bit")
+check(path "one_bit", "one bit a weight and a scale a row", { "captured" })
 
 -- ---------------------------------------------------------------- what is refused
 
