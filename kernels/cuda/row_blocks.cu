@@ -1,9 +1,9 @@
 // RowLinear by block formats: integer dot products of the weight's codes with the codes of x.
 //
 // A warp copies the blocks of its row to shared memory 1024 to 4096 codes at a time, as they lie in memory, because
-// blocks of 18, 34 or 66 bytes let no lane read more than two bytes at once; the copies of the next codes are under way
-// while these are used. Then each lane takes its part of a block (block_halves.h), the lanes of a block add their exact
-// integers, and sums of the products with the scales are f32, in the order of row_linear.h.
+// blocks of 18, 34 or 66 bytes let no lane read more than two bytes of them at once; the copies of the next codes are
+// under way while these are used. Then each lane takes its part of a block (block_halves.h), the lanes of a block add
+// their exact integers, and sums of the products with the scales are f32, in the order of row_linear.h.
 #include "kernels/cuda/block_halves.h"
 #include "kernels/cuda/ptx.h"
 #include "kernels/cuda/row_linear.h"
@@ -15,7 +15,8 @@ namespace {
 constexpr int kStages = 2;
 constexpr int kSpanLanes = kSpan / 32;
 static_assert(kWarp / kSpanLanes == kSpanSums);
-constexpr int kBlocksAtOnce = 4;  // of a multiprocessor: 128 registers a thread. Unasked, ptxas takes 64 for eight rows and spills
+constexpr int kBlocksAtOnce =
+    4;  // of a multiprocessor: 128 registers a thread. Unasked, ptxas takes 64 for eight rows and spills
 
 template <class Block>
 struct Stage {
@@ -27,24 +28,14 @@ struct Stage {
                                                          : kStep;
   static constexpr int kBytes = kBlocks * static_cast<int>(sizeof(Block));
   static_assert(kBytes % 16 == 0 && kBlocks % kStep == 0);
+  static constexpr int kRoom = vector_room(kBytes);
 };
 
 // Starts copying blocks [first, first + kBlocks) of a row that has `count`; the lanes of a warp share the work.
 template <class Block>
-__device__ void copy_stage(char* to, const Block* row, int64_t first, int64_t count, bool vectors) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+__device__ void copy_stage(char* to, const Block* row, int64_t first, int64_t count) {
   const int64_t left = (count - first) * static_cast<int64_t>(sizeof(Block));
-  const int bytes = static_cast<int>(left < Stage<Block>::kBytes ? left : Stage<Block>::kBytes);
-  const char* from = reinterpret_cast<const char*>(row + first);
-  if (vectors) {
-    for (int i = lane * 16; i < bytes; i += kWarp * 16)
-      ptx::cp_async_16(to + i, from + i, static_cast<uint32_t>(min(16, bytes - i)));
-  } else if constexpr (sizeof(Block) % 2 == 0) {
-    for (int i = lane * 2; i < bytes; i += kWarp * 2)
-      *reinterpret_cast<uint16_t*>(to + i) = *reinterpret_cast<const uint16_t*>(from + i);
-  } else {
-    for (int i = lane; i < bytes; i += kWarp) to[i] = from[i];
-  }
+  copy_vectors(to, row + first, static_cast<int>(left < Stage<Block>::kBytes ? left : Stage<Block>::kBytes));
 }
 
 // Sums over the lanes of a block, the same in each of them.
@@ -61,20 +52,21 @@ __global__ void __launch_bounds__(kRowWarps* kWarp, kRows == 1 ? 1 : kBlocksAtOn
   using S = Stage<Block>;
   constexpr int kTogether = halves::kSigns<Block> ? kSpanLanes : S::kLanes;  // lanes whose integers share a scale of x
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
-  char* stages = shared_memory() + warp * kStages * S::kBytes;
+  char* stages = shared_memory() + warp * kStages * S::kRoom;
   int64_t j = int64_t{blockIdx.x} * kRowWarps + warp;
   const RowWeight& weight = weight_of(p, j);
   if (j >= weight.n) return;
   const int64_t first = int64_t{blockIdx.y} * kRows, count = p.k / Block::kElements;
   const int rows = kRows == 1 ? 1 : static_cast<int>(p.rows - first < kRows ? p.rows - first : kRows);
   const Block* row = static_cast<const Block*>(weight.w) + j * count;
+  const int begin = vector_offset(row);  // of each stage, which are whole vectors
   const int8_t* codes = p.codes + first * p.k;
   const float* scales = p.scales + first * count;
 
   float sum[kRows] = {};
 #pragma unroll
   for (int s = 0; s < kStages - 1; ++s) {
-    if (s * S::kBlocks < count) copy_stage(stages + s * S::kBytes, row, s * S::kBlocks, count, p.vectors);
+    if (s * S::kBlocks < count) copy_stage(stages + s * S::kRoom, row, s * S::kBlocks, count);
     ptx::cp_async_commit();
   }
   int turn = 0;
@@ -82,7 +74,7 @@ __global__ void __launch_bounds__(kRowWarps* kWarp, kRows == 1 ? 1 : kBlocksAtOn
     __syncwarp();  // the stage that is filled now has been read by all
     const int64_t ahead = base + (kStages - 1) * S::kBlocks;
     const int filled = turn == 0 ? kStages - 1 : turn - 1;
-    if (ahead < count) copy_stage(stages + filled * S::kBytes, row, ahead, count, p.vectors);
+    if (ahead < count) copy_stage(stages + filled * S::kRoom, row, ahead, count);
     ptx::cp_async_commit();
     ptx::cp_async_wait<kStages - 1>();
     __syncwarp();
@@ -92,7 +84,7 @@ __global__ void __launch_bounds__(kRowWarps* kWarp, kRows == 1 ? 1 : kBlocksAtOn
       const int64_t b = base + local;
       const bool real = b < count;
       if (base + step >= count) break;
-      const Block& block = reinterpret_cast<const Block*>(stages + turn * S::kBytes)[real ? local : 0];
+      const Block& block = reinterpret_cast<const Block*>(stages + turn * S::kRoom + begin)[real ? local : 0];
       int dot[kRows] = {}, less[kRows] = {};
 #pragma unroll(kRows == 1 ? 2 : 1)  // both halves at once leave no registers for eight rows
       for (int h = 0; h < 2; ++h) {
@@ -157,7 +149,7 @@ void block_products(const char* name, const RowProducts& p, DType dtype, CudaCon
   if (p.rows > kBatchRows) return block_tiles(name, p, dtype, context);
   blocks::with_block(dtype, [&](auto tag) {
     using Block = decltype(tag);
-    constexpr size_t shared = size_t{kRowWarps} * kStages * Stage<Block>::kBytes;
+    constexpr size_t shared = size_t{kRowWarps} * kStages * Stage<Block>::kRoom;
     const dim3 grid = row_grid(name, p), block(kRowWarps * kWarp);
     if (p.rows == 1)
       QENG_LAUNCH(context, (block_rows<Block, 1>), grid, block, shared, p);

@@ -3,6 +3,7 @@
 // there are: each operation on floats is written so that it is rounded as it stands.
 #pragma once
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/ptx.h"
 
 namespace qeng {
 
@@ -28,8 +29,24 @@ struct RowProducts {
   bool x_f32;
   const int8_t* codes;  // for block formats: [rows, k], with a scale for each block
   const float* scales;
-  bool vectors;  // whether all rows start at multiples of 16 bytes
+  bool vectors;  // dense: whether all rows start at multiples of 16 bytes
 };
+
+// Bytes are copied from global to shared memory by whole 16-byte vectors, from that in which the first lies; so they
+// begin as far into a vector as in memory, which is this.
+__device__ inline int vector_offset(const void* from) {
+  return static_cast<int>(reinterpret_cast<uintptr_t>(from) % 16);
+}
+constexpr int vector_room(int bytes) { return (bytes + 15 + 15) / 16 * 16; }
+
+// Starts such a copy to `to`, which has vector_room(bytes); the lanes of a warp share the work. Ends with
+// ptx::cp_async_wait.
+__device__ inline void copy_vectors(char* to, const void* from, int bytes) {
+  const int begin = vector_offset(from), end = begin + bytes;
+  const char* vectors = static_cast<const char*>(from) - begin;
+  for (int i = static_cast<int>(threadIdx.x) % kWarp * 16; i < end; i += kWarp * 16)
+    ptx::cp_async_16(to + i, vectors + i, static_cast<uint32_t>(min(16, end - i)));
+}
 
 // The row of which weight a warp makes: j is counted over all weights of the launch.
 __device__ inline const RowWeight& weight_of(const RowProducts& p, int64_t& j) {
@@ -56,8 +73,8 @@ __device__ inline void finish_row(const RowProducts& p, const RowWeight& weight,
 
 // How sums over the blocks of a row are ordered, whichever kernel makes them. A span of 256 elements gives one number:
 // the products of its blocks (one of 256 .. eight of 32), added in pairs of neighbours, and those in pairs. Span s goes
-// to sum s % kSpanSums, in order of s; the end is (sum 0 + sum 2) + (sum 1 + sum 3). Blocks of one_bit and ternary have one
-// scale of x for the span: their integers are added, and make one product.
+// to sum s % kSpanSums, in order of s; the end is (sum 0 + sum 2) + (sum 1 + sum 3). Blocks of one_bit and ternary have
+// one scale of x for the span: their integers are added, and make one product.
 constexpr int kSpan = 256, kSpanSums = 4;
 // The product of one block, from its exact integers (kernels/math/blocks/activations.h). d: the scale of x.
 __device__ inline float block_product(float factor, float d, int dot) {

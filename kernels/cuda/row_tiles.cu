@@ -21,10 +21,10 @@ struct Layout {
   static constexpr int kBlocks = kSpan / Block::kElements;  // of a row in a span
   static constexpr int kGroups = kSpan / Block::kGroup;
   static constexpr int kDepth = Block::kGroup == 16 ? 16 : 32;  // k of a product, which lies in one group
-  static constexpr int kBytes = kBlocks * static_cast<int>(sizeof(Block)), kRaw = (kBytes + 15) / 16 * 16;
+  static constexpr int kBytes = kBlocks * static_cast<int>(sizeof(Block));
 
   const Block* rows[kTileW];  // of the weights, or null
-  char raw[kTileW][kRaw];
+  alignas(16) char raw[kTileW][vector_room(kBytes)];
   alignas(16) int8_t w[kTileW][kPitch];
   alignas(16) int8_t x[kTileX][kPitch];
   float x_scale[kTileX][kBlocks];
@@ -33,20 +33,13 @@ struct Layout {
   int x_sum[kTileX][kGroups + 1];  // of the codes of a group
 };
 
-// Blocks [first, first + kBlocks) of each row of the tile. Even addresses are all that blocks have.
+// Starts copying blocks [first, first + kBlocks) of each row of the tile.
 template <class Block>
 __device__ void copy_blocks(Layout<Block>& shared, int64_t first, int64_t count) {
-  using Word = std::conditional_t<sizeof(Block) % 2 == 0, uint16_t, uint8_t>;
-  constexpr int kWords = Layout<Block>::kBytes / static_cast<int>(sizeof(Word));
-  const int64_t left = (count - first) * static_cast<int64_t>(sizeof(Block) / sizeof(Word));
-  const int words = static_cast<int>(left < kWords ? left : kWords);
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  for (int row = static_cast<int>(threadIdx.x) / kWarp; row < kTileW; row += kWarps) {
-    const Block* from = shared.rows[row];
-    if (!from) continue;
-    for (int i = lane; i < words; i += kWarp)
-      reinterpret_cast<Word*>(shared.raw[row])[i] = reinterpret_cast<const Word*>(from + first)[i];
-  }
+  const int64_t left = (count - first) * static_cast<int64_t>(sizeof(Block));
+  const int bytes = static_cast<int>(left < Layout<Block>::kBytes ? left : Layout<Block>::kBytes);
+  for (int row = static_cast<int>(threadIdx.x) / kWarp; row < kTileW; row += kWarps)
+    if (shared.rows[row]) copy_vectors(shared.raw[row], shared.rows[row] + first, bytes);
 }
 
 // The codes and scales of the tile's rows of x; zeros past the rows' ends.
@@ -67,13 +60,14 @@ __device__ void copy_x(Layout<Block>& shared, const RowProducts& p, int64_t firs
   }
 }
 
-// From the copies: codes, factors and minima of the weights; sums of x. Blocks past a row's end are zeros.
+// From the copies: codes, factors and minima of the weights; sums of x. Blocks past a row's end are zeros. first: that
+// of each row.
 template <class Block>
-__device__ void cut_blocks(Layout<Block>& shared, int real_blocks) {
+__device__ void cut_blocks(Layout<Block>& shared, int64_t first, int real_blocks) {
   constexpr int kHalves = Block::kElements / 16, kBlocks = Layout<Block>::kBlocks, kGroups = Layout<Block>::kGroups;
   const int thread = static_cast<int>(threadIdx.x);
   const auto block_of = [&](int row, int b) -> const Block& {
-    return reinterpret_cast<const Block*>(shared.raw[row])[b];
+    return reinterpret_cast<const Block*>(shared.raw[row] + vector_offset(shared.rows[row] + first))[b];
   };
   for (int i = thread; i < kTileW * kBlocks * kHalves; i += kThreads) {
     const int row = i / (kBlocks * kHalves), b = i / kHalves % kBlocks, part = i % kHalves / 2, h = i % 2;
@@ -130,8 +124,10 @@ __global__ void __launch_bounds__(kThreads) block_tiles_kernel(RowProducts p) {
     __syncthreads();
     copy_blocks(shared, span * L::kBlocks, count);
     copy_x(shared, p, first_row, span);
+    ptx::cp_async_commit();
+    ptx::cp_async_wait<0>();
     __syncthreads();
-    cut_blocks(shared,
+    cut_blocks(shared, span * L::kBlocks,
                static_cast<int>(count - span * L::kBlocks < L::kBlocks ? count - span * L::kBlocks : L::kBlocks));
     __syncthreads();
     if (first_row + 16 * warp < p.rows) {
