@@ -62,6 +62,26 @@ packed=$(tar -tzf "$dir/check/results.tar.gz")  # no pipe into grep -q, which ma
 grep -q '^./conformance.log$' <<<"$packed" || fail "results.tar.gz: $packed"
 same "one process an operation" "$(grep -c 'all passed: every op agrees.* -c ' "$dir/check/conformance.log")" "$(grep -c 'constexpr const char\* name = "' kernels/ops.h)"
 
+# decode_gpu.sh on the CPU, at a tiny shape. Without PyTorch that is said; once it can be had, both are measured again; what is done stays.
+decode() { bench/decode_gpu.sh --tiny --device cpu --models "$dir" --out "$dir/decode" "$@" >"$dir/decode.text" 2>&1; }
+line() { grep "^| tiny | $1" "$dir/decode/decode.md" | tail -n 1; }
+decode --only bf16,tq2_0 --python "$dir/no-python" || fail "decode_gpu: $(tail -n 5 "$dir/decode.text")"
+grep -q "^SKIPPED: PyTorch: $dir/no-python has no torch" "$dir/decode.text" || fail "decode_gpu does not say that it skips: $(cat "$dir/decode.text")"
+same "decode_gpu, parts" "$(cd "$dir/decode" && echo *.done)" "tiny_bf16.done tiny_tq2_0.done"
+same "decode_gpu, one sequence and two" "$(line 'tq2_0 ' | grep -oc '([0-9]* %) | [0-9.]* ([0-9]* %) |$')" 1
+same "decode_gpu, no peer" "$(line '[0-9]' | cut -d '|' -f 4)" " SKIPPED "
+stand_in "$dir/bin/peer" '[[ $1 == -c ]] && exit' 'echo "$@" >>"'"$dir"'/peer.text"; [[ -r $3 ]] || exit 1' 'echo "{\"tokens_per_second\": 8, \"waited\": 4, \"queued\": 8, \
+  \"prefill_tokens_per_second\": 1, \"graph_breaks\": 0, \"skipped_cuda_graphs\": 0, \"torch\": \"2\", \"transformers\": \"5\"}"'
+decode --only bf16,tq2_0 --python "$dir/bin/peer" || fail "decode_gpu with a peer: $(tail -n 5 "$dir/decode.text")"
+grep -q '^tiny tq2_0: done$' "$dir/decode.text" || fail "decode_gpu measured again what was done: $(cat "$dir/decode.text")"
+same "decode_gpu, the peer's work is ours" "$(cut -d ' ' -f 4- "$dir/peer.text")" "--context 16 --tokens 8 --repeats 2 --device cpu --budget 225"
+same "decode_gpu, its ratio" "$(line '[0-9]' | awk -F ' [|] ' '{print ($2 / 8 - $4) ^ 2 < 1e-4 * $4 ^ 2 + 1e-3}')" 1
+mkdir "$dir/elsewhere"
+decode --only bf16 --python "$dir/bin/peer" --from "$dir/decode/results.tar.gz" --out "$dir/elsewhere" || fail "decode_gpu --from: $(tail -n 5 "$dir/decode.text")"
+grep -q '^tiny bf16: done$' "$dir/decode.text" || fail "decode_gpu --from measured again what was done: $(cat "$dir/decode.text")"
+same "decode_gpu leaves no model" "$(echo "$dir"/qeng_decode.*)" "$dir/qeng_decode.*"
+decode --only 70B && fail "decode_gpu --only 70B: exit status 0"
+
 scripts/bundle --no-install --hoper >"$dir/bundle.text" 2>&1
 same "bundle --hoper" "$?: $(cut -d ' ' -f 1,2 "$dir/bundle.text")" "2: usage: scripts/bundle"
 exit $failed
