@@ -1214,7 +1214,7 @@ local Engine = {}
 ---@param opt table  as Model:generate, without engine, kv, chunk and the draft model
 ---@return Request
 function Engine:submit(opt) end
----Runs one step; false once no request is left.
+---Runs one step; false once no request is left. Not from on_token.
 ---@return boolean
 function Engine:step() end
 ---Runs until no request is left.
@@ -1225,7 +1225,7 @@ function Engine:cancel(request) end
 function Engine:stats() end
 ---After the model's weights changed: forgets what was computed with the old ones.
 function Engine:forget() end
----Cancels what is left and frees the cache.
+---Cancels what is left and frees the cache. Not from on_token.
 function Engine:close() end
 
 ---@class Request
@@ -1295,7 +1295,8 @@ function q.convert(from, to, opt) end
 ---@return string
 function q.conversion_summary(counts) end
 
----How conversations become tokens: "chatml", "model" (the tokenizer's own Jinja template) or "auto".
+---How conversations become tokens: "chatml", "model" (the tokenizer's own Jinja template) or "auto": training takes ChatML where the tokenizer
+---has its tokens, prompts the tokenizer's own template where it has one.
 ---@param tokenizer Tokenizer
 ---@param name? string
 ---@param system? string|false  system message where a conversation has none (false: none); by default what the model's template says

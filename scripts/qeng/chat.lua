@@ -96,31 +96,50 @@ end
 local Template = {}
 Template.__index = Template
 
--- name: "chatml", "model" (the tokenizer's own chat template) or "auto": ChatML where the tokenizer has <|im_start|> and
--- <|im_end|>, the model's own otherwise. system: the system message where a conversation has none (false: none); by default
--- what the model's template says. turns: "all" or "last" of the assistant's messages are trained.
+-- A conversation by which a model's own template is told from ChatML.
+local probe = { messages = { { role = "user", content = "a" }, { role = "assistant", content = "b" }, { role = "user", content = "c" } } }
+
+-- Whether the model's own template says what ChatML says: it may begin with a token, or bring a system message, that ChatML lacks.
+local function own_is_chatml(self)
+  local ok, own = pcall(Template.prompt, setmetatable({ name = "model" }, { __index = self }), probe)
+  if not ok then q.error("template", ("%s; give --template chatml to do without the model's own template"):format(type(own) == "table" and own.message or tostring(own))) end
+  return table.concat(own, " ") == table.concat(Template.prompt(self, probe), " ")
+end
+
+-- name: "chatml", "model" (the tokenizer's own chat template) or "auto": ChatML where the tokenizer has <|im_start|> and <|im_end|>
+-- and no template of its own that says something else, the model's own otherwise. A prompt under "auto" is rendered by the model's own
+-- wherever there is one. system: the system message where a conversation has none (false: none, under auto by ChatML if it can be);
+-- by default what the model's template says. turns: "all" or "last" of the assistant's messages are trained.
 function chat.template(tokenizer, name, system, turns)
   name = name or "auto"
   if name ~= "auto" and name ~= "chatml" and name ~= "model" and name ~= "none" then
     q.error("value", ("template is %s; expected auto, chatml or model"):format(tostring(name)))
   end
   local info = tokenizer:info()
+  local auto = name == "auto" and info.chat_template and system ~= false  -- it may not know how to leave the system message out
   local has_chatml = tokenizer:id("<|im_start|>") and tokenizer:id("<|im_end|>")
   if name == "auto" then name = has_chatml and "chatml" or info.chat_template and "model" or "none" end
   if name == "chatml" and not has_chatml then q.error("value", "template chatml: the tokenizer has no <|im_start|> and <|im_end|>") end
   if name == "model" and not info.chat_template then q.error("value", "template model: the tokenizer's folder has no chat template") end
-  local self = setmetatable({ tokenizer = tokenizer, name = name, default_system = system, system = system or nil, turns = turns or "all" }, Template)
+  local self = setmetatable({
+    tokenizer = tokenizer, name = name, default_system = system, system = system or nil, turns = turns or "all",
+  }, Template)
   if name == "model" then self:model() end
   if system == nil and info.chat_template then  -- Qwen2.5 adds a line of its own: read it off the template
     self.default_system = info.chat_template:match("<|im_start|>system\\n(You are Qwen[^<]-)<|im_end|>")
   end
+  if auto and name == "chatml" and not own_is_chatml(self) then self.name = "model" end
+  self.own_prompts = auto
   return self
 end
 
+local compiled = setmetatable({}, { __mode = "k" })  -- by tokenizer: each request has a Template of its own
+
 -- The model's own template, compiled on first use.
 function Template:model()
-  if not self.model_template then self.model_template = chat_model.new(self.tokenizer) end
-  return self.model_template
+  local model = compiled[self.tokenizer] or chat_model.new(self.tokenizer)
+  compiled[self.tokenizer] = model
+  return model
 end
 
 local function with_system(messages, system)
@@ -209,7 +228,7 @@ end
 -- The tokens of a prompt that the assistant is to answer, of a normalised record's messages and tools.
 function Template:prompt(record)
   local pieces
-  if plain_chatml(self, record) then
+  if not self.own_prompts and plain_chatml(self, record) then
     pieces = chatml(self, record.messages)
     pieces[#pieces + 1] = { id = self.tokenizer:id("<|im_start|>") }
     pieces[#pieces + 1] = { text = "assistant\n" }

@@ -126,7 +126,7 @@ local function admit(self)
     end
     table.remove(self.waiting, 1)
     r.started_at = r.started_at or q.time()
-    r.id, r.state, r.reused = id, "running", math.max(r.reused, r.preempted == 0 and reused or 0)
+    r.id, r.length, r.state, r.reused = id, reused, "running", math.max(r.reused, r.preempted == 0 and reused or 0)
     local at = #self.running + 1  -- readmitted ones are older than some that run
     while at > 1 and self.running[at - 1].number > r.number do at = at - 1 end
     table.insert(self.running, at, r)
@@ -166,11 +166,22 @@ local function draft(self)
   error(err, 0)
 end
 
+-- Keys and values are stored of r's first r.length tokens. What more is reserved is of a step that was cut short: it goes, and with
+-- it all of the page that was to be written next, whose copy may not have been made.
+local function rewind(self, r)
+  local pool = self.runner.pool
+  r.guesses = nil
+  if pool:length(r.id) == r.length then return end
+  r.length = r.length - r.length % self.runner.page_tokens
+  pool:truncate(r.id, r.length)
+  pool:copies()  -- those still to be made are into pages that are free now
+end
+
 -- Which tokens of which sequence this step runs: {request =, first =, count =}, oldest first.
 local function schedule(self)
   local plan, budget = {}, self.chunk
   for _, r in ipairs(self.running) do
-    r.length = self.runner.pool:length(r.id)
+    rewind(self, r)
     if #r.tokens - r.length == 1 then budget = budget - 1 end
   end
   budget = math.max(budget, math.min(16, self.chunk))  -- prompts go on even where decoding fills the step
@@ -233,13 +244,13 @@ local function read_row(self, reader, logits)
   end
 end
 
--- Sets what a context that is full asks for.
+-- Sets what a context that is full asks for, unless only the prompt is measured.
 local function check_context(self, r)
-  if r.reason or #r.tokens < self.context then return end
+  if r.reason or #r.tokens < self.context or r.max_tokens == 0 then return end
   if r.context == "shift" then
     release(self, r)
     r:shift(self.context)
-    r.id = self.runner.pool:open(r.salt)
+    r.id, r.length = self.runner.pool:open(r.salt), 0
   elseif r.context == "error" then
     r.error = { code = "context", message = ("the context of %d tokens is full"):format(self.context) }
     r.reason = "error"
@@ -248,19 +259,31 @@ local function check_context(self, r)
   end
 end
 
--- Runs one step. False once nothing is running or waiting. What a request's logits, grammar or on_token raise ends that request
--- alone; what the model raises is raised here, and the next call tries that step again.
-function Engine:step()
+-- Requests that came to their end, or were cancelled from inside the step, leave.
+local function settle(self)
+  for i = #self.running, 1, -1 do
+    local r = self.running[i]
+    check_context(self, r)
+    if r.reason then retire(self, r, r.reason) end
+  end
+  for _, r in ipairs(self.cancelled) do
+    if r.state ~= "done" then retire(self, r, "cancelled") end
+  end
+  self.cancelled = {}
+end
+
+local function advance(self)
+  self.stepping = true
+  settle(self)  -- of a step that was cut short
   admit(self)
   local plan = schedule(self)
   if #plan == 0 then return #self.running + #self.waiting > 0 end
   local parts, wanted, readers = lay_out(self, plan)
   for _, entry in ipairs(plan) do entry.request.known, entry.request.settled = #entry.request.tokens, false end
-  self.stepping = true
   local ok, err = pcall(self.runner.run, self.runner, parts, wanted, function(logits, first)
     for k = 0, logits:shape()[1] - 1 do read_row(self, readers[first + k], logits:rows(k, 1)) end
   end)
-  self.stepping, self.steps = false, self.steps + 1
+  self.steps = self.steps + 1
   for _, entry in ipairs(plan) do
     local r = entry.request
     if r.id then
@@ -268,21 +291,30 @@ function Engine:step()
       local stored = ok and math.min(entry.first + entry.count - 1 + (r.guesses and #r.guesses or 0), math.max(#r.tokens - 1, entry.first + entry.count - 1)) or entry.first - 1
       self.runner.pool:truncate(r.id, stored)
       if ok then self.runner.pool:commit(r.id) end
+      r.length = stored
     end
     r.guesses, r.settled = nil, nil
   end
-  for _, entry in ipairs(plan) do
-    local r = entry.request
-    check_context(self, r)
-    if r.reason then retire(self, r, r.reason) end
-  end
-  for _, r in ipairs(self.cancelled) do self:cancel(r) end
-  self.cancelled = {}
+  settle(self)
   if not ok then error(err, 0) end
   return #self.running + #self.waiting > 0
 end
 
--- Ends a request now, in whatever state; its text stays. Does nothing to one that is done.
+local function outside_steps(self, name)
+  if self.stepping then q.error("value", ("engine: %s inside a step: on_token may submit and cancel; %s after the step"):format(name, name)) end
+end
+
+-- Runs one step. False once nothing is running or waiting. What a request's logits, grammar or on_token raise ends that request
+-- alone; what the model raises is raised here, and the next call tries that step again. Not from on_token.
+function Engine:step()
+  outside_steps(self, "step")
+  local ok, more = pcall(advance, self)
+  self.stepping = false
+  if not ok then error(more, 0) end
+  return more
+end
+
+-- Ends a request now (from on_token: after the step), in whatever state; its text stays. Does nothing to one that is done.
 function Engine:cancel(r)
   if r.state == "done" then return end
   if self.stepping then table.insert(self.cancelled, r) else retire(self, r, "cancelled") end
@@ -310,8 +342,9 @@ function Engine:forget()
   end
 end
 
--- Cancels what is left and frees the cache.
+-- Cancels what is left and frees the cache. Not from on_token.
 function Engine:close()
+  outside_steps(self, "close")
   for _, list in ipairs { self.running, self.waiting } do
     while #list > 0 do self:cancel(list[#list]) end
   end

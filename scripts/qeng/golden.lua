@@ -1,8 +1,8 @@
 -- A golden set: what a model answers to ten prompts when it takes the likeliest token, kept in a file and compared later with another
 -- run, backend or file of the same weights. Kept are the prompt's ids, the answer's, and for each step the likeliest tokens with
--- their log-probabilities. A first difference where the two likeliest were nearer than epsilon is a tie: which of the two comes
--- is a matter of rounding. Later steps of an answer that went another way say nothing; the divergence (KL of the kept likeliest tokens
--- and the rest as one) of each step is measured with the kept answer as context, so it does.
+-- their log-probabilities. A first difference where the token that came was less likely than the kept one by less than epsilon is a
+-- tie: which of the two comes is a matter of rounding. Later steps of an answer that went another way say nothing; the divergence
+-- (KL of the kept likeliest tokens and the rest as one) of each step is measured with the kept answer as context, so it does.
 
 local generate = require "qeng.generate"
 local q = require "qeng.core"
@@ -73,8 +73,16 @@ local function divergences(model, answer)
   return list
 end
 
+-- How much likelier than another token the first of `likely` was; math.huge where the other is none of them.
+local function gap(likely, other)
+  for _, entry in ipairs(likely) do
+    if entry[1] == other then return likely[1][2] - entry[2] end
+  end
+  return math.huge
+end
+
 -- Compares a model with a kept set. Returns for each answer {prompt, result = "same" | "tie" | "different", step, gap, kept, got, kl, kl_most},
--- and how many are different. step: the first difference; gap: how much likelier the kept token was than the next.
+-- and how many are different. step: the first difference; gap: how much likelier the kept token was than the one that came.
 function golden.compare(model, set, epsilon)
   if set.tokenizer ~= model.tokenizer:hash() then q.error("value", "golden: the set was made with another tokenizer; write it anew") end
   local results, different = {}, 0
@@ -86,8 +94,7 @@ function golden.compare(model, set, epsilon)
       if output[k] ~= id then step = k break end
     end
     if step > 0 then
-      local first, second = answer.top[step][1], answer.top[step][2]
-      result.step, result.gap = step, first[2] - second[2]
+      result.step, result.gap = step, gap(answer.top[step], output[step])
       result.kept, result.got = model.tokenizer:decode { answer.output[step] }, output[step] and model.tokenizer:decode { output[step] } or ""
       result.result = result.gap < epsilon and "tie" or "different"
       if result.result == "different" then different = different + 1 end

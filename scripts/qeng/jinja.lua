@@ -13,7 +13,7 @@ local jinja = {}
 
 local none = parse.none
 jinja.none = none
-local max_steps, max_output = 2e6, 16e6
+local max_steps, max_output = 2e6, parse.most_bytes
 
 local list_mark = {}
 function jinja.list(t) return setmetatable(t, list_mark) end
@@ -49,28 +49,48 @@ end
 
 -- ---------------------------------------------------------------- JSON, as Python's json.dumps writes it (", " and ": ")
 
+local function spaces(count)
+  parse.room_for_string(count)
+  return (" "):rep(count)
+end
+
 local escapes = { ['"'] = '\\"', ["\\"] = "\\\\", ["\n"] = "\\n", ["\r"] = "\\r", ["\t"] = "\\t", ["\b"] = "\\b", ["\f"] = "\\f" }
 
-function jinja.tojson(v, indent, depth)
-  depth = depth or 0
+-- put takes the pieces of a value's JSON in order: a small value that holds another many times over is long.
+local function write_json(put, v, indent, depth)
   if depth > 64 then fail("tojson: nested too deeply") end
-  if v == nil or v == none then return "null" end
-  if type(v) == "boolean" then return tostring(v) end
-  if type(v) == "number" then return text_of(v) end
+  if v == nil or v == none then return put "null" end
+  if type(v) == "boolean" then return put(tostring(v)) end
+  if type(v) == "number" then return put(text_of(v)) end
   if type(v) == "string" then
-    return '"' .. v:gsub('[%c"\\]', function(c) return escapes[c] or ("\\u%04x"):format(c:byte()) end) .. '"'
+    return put('"' .. v:gsub('[%c"\\]', function(c) return escapes[c] or ("\\u%04x"):format(c:byte()) end) .. '"')
   end
   if type(v) ~= "table" then fail("tojson: a function has no JSON") end
-  local newline = indent and "\n" .. (" "):rep(indent * (depth + 1)) or ""
-  local last = indent and "\n" .. (" "):rep(indent * depth) or ""
-  local separator = indent and "," .. newline or ", "
-  local parts = {}
-  if is_list(v) then
-    for i, item in ipairs(v) do parts[i] = jinja.tojson(item, indent, depth + 1) end
-    return #parts == 0 and "[]" or "[" .. newline .. table.concat(parts, separator) .. last .. "]"
+  local list = is_list(v)
+  local items = list and v or jinja.keys(v)
+  local function newline(levels) if indent then put("\n" .. spaces(indent * levels)) end end
+  put(list and "[" or "{")
+  for i, item in ipairs(items) do
+    if i > 1 then put(indent and "," or ", ") end
+    newline(depth + 1)
+    if not list then
+      put(jinja.tojson(tostring(item)) .. ": ")
+      item = v[item]
+    end
+    write_json(put, item, indent, depth + 1)
   end
-  for _, key in ipairs(jinja.keys(v)) do parts[#parts + 1] = jinja.tojson(tostring(key)) .. ": " .. jinja.tojson(v[key], indent, depth + 1) end
-  return #parts == 0 and "{}" or "{" .. newline .. table.concat(parts, separator) .. last .. "}"
+  if items[1] ~= nil then newline(depth) end
+  put(list and "]" or "}")
+end
+
+function jinja.tojson(v, indent)
+  local parts, size = {}, 0
+  write_json(function(text)
+    size = size + #text + 16  -- a piece is held too
+    parse.room_for_string(size)
+    parts[#parts + 1] = text
+  end, v, indent, 0)
+  return table.concat(parts)
 end
 
 -- Keys in the order of __keys (decoded JSON keeps it there), sorted otherwise.
@@ -95,6 +115,10 @@ end
 
 local function replace(s, from, to, count)
   if from == "" then fail("replace: nothing to replace") end
+  if #s * #to > parse.most_bytes then  -- it may grow too long
+    local _, found = s:gsub(plain(from), "", count)
+    parse.room_for_string(#s + found * (#to - #from))
+  end
   return (s:gsub(plain(from), (to:gsub("%%", "%%%%")), count))
 end
 jinja.replace = replace
@@ -151,9 +175,14 @@ local filters = {
     return copy
   end,
   join = function(v, separator, attribute)
-    local parts = {}
-    for i, item in ipairs(v) do parts[i] = text_of(attribute and item[attribute] or item) end
-    return table.concat(parts, separator or "")
+    local parts, size = {}, 0
+    separator = text_of(separator)
+    for i, item in ipairs(v) do
+      parts[i] = text_of(attribute and item[attribute] or item)
+      size = size + #parts[i] + #separator
+      parse.room_for_string(size)
+    end
+    return table.concat(parts, separator)
   end,
   replace = function(v, from, to, count) return replace(text_of(v), from, to, count) end,
   default = function(v, other, falsy) if v == nil or (falsy and not truth(v)) then return other == nil and "" or other end return v end,
@@ -181,8 +210,10 @@ local filters = {
     return copy
   end,
   indent = function(v, width, first)
-    local pad = (" "):rep(width or 4)
-    return (first and pad or "") .. (text_of(v):gsub("\n([^\n])", "\n" .. pad .. "%1"))
+    local pad, text = spaces(width or 4), text_of(v)
+    local _, lines = text:gsub("\n[^\n]", "")
+    parse.room_for_string(#text + #pad * (lines + 1))
+    return (first and pad or "") .. (text:gsub("\n([^\n])", "\n" .. pad .. "%1"))
   end,
   map = function(v, how, rest)
     local out = jinja.list {}
@@ -246,7 +277,7 @@ local methods = {
     join = function(s, items) return filters.join(items, s) end,
   },
   list = {
-    append = function(l, v) if #l > 1e5 then fail("a list grew too long") end l[#l + 1] = v; return none end,
+    append = function(l, v) parse.room_for_list(#l + 1); l[#l + 1] = v; return none end,
     pop = function(l, at) return table.remove(l, at and at + 1 or #l) end,
     index = function(l, v) for i, item in ipairs(l) do if equal(item, v) then return i - 1 end end fail("index: not in the list") end,
   },

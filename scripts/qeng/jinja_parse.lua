@@ -16,6 +16,12 @@ function parse.without_end(text, class)
   return text:sub(1, last)
 end
 
+parse.most_bytes = 16e6  -- of a string, and of the output
+
+-- Errors unless a template may make a string of so many bytes (NaN is none), or a list of so many items.
+function parse.room_for_string(bytes) if not (bytes <= parse.most_bytes) then fail("a string grew too long") end end
+function parse.room_for_list(items) if items > 1e5 then fail("a list grew too long") end end
+
 -- ---------------------------------------------------------------- pieces: text, {{ output }}, {% statement %}
 
 local function pieces(source)
@@ -357,6 +363,11 @@ local binary = {
   ["-"] = function(a, b, text) return number(a, text) - number(b, text) end,
 }
 
+local function joined(x, y)
+  parse.room_for_string(#x + #y)
+  return x .. y
+end
+
 function Parser:chain(next_level, operators)
   local jinja = self.jinja
   local left = next_level(self)
@@ -369,11 +380,9 @@ function Parser:chain(next_level, operators)
       left = function(scope, run)
         run.step()
         local x, y = a(scope, run), b(scope, run)
-        if type(x) == "string" and type(y) == "string" then
-          if #x + #y > 16e6 then fail("a string grew too long") end
-          return x .. y
-        end
+        if type(x) == "string" and type(y) == "string" then return joined(x, y) end
         if jinja.is_list(x) and jinja.is_list(y) then
+          parse.room_for_list(#x + #y)
           local out = jinja.list {}
           for _, v in ipairs(x) do out[#out + 1] = v end
           for _, v in ipairs(y) do out[#out + 1] = v end
@@ -382,7 +391,10 @@ function Parser:chain(next_level, operators)
         return number(x, text) + number(y, text)
       end
     elseif op == "~" then
-      left = function(scope, run) return jinja.text(a(scope, run)) .. jinja.text(b(scope, run)) end
+      left = function(scope, run)
+        run.step()
+        return joined(jinja.text(a(scope, run)), jinja.text(b(scope, run)))
+      end
     else
       local apply = binary[op]
       left = function(scope, run) return apply(a(scope, run), b(scope, run), text) end
@@ -609,8 +621,8 @@ statements.macro = function(list, at, jinja)
   p:finish()
   local body
   body, at = sequence(list, at + 1, { endmacro = 1 }, jinja)
-  local depth = 0
   return function(scope, run)
+    local depth = 0
     rawset(scope, name, function(...)
       local inner = setmetatable({}, { __index = scope })
       local count = select("#", ...)

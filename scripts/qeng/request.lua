@@ -1,11 +1,11 @@
 -- One request of the engine: its tokens so far, its sampler, and what it has said.
 --
 -- Given: ids, or prompt (text), or messages (a chat: system, tools, template); max_tokens (256); the options of q.sampler; stop
--- (strings), stop_ids (a set of ids; the model's own), grammar (q.grammar or q.json_schema, or a matcher of one), adapter (model:read_adapter;
--- false: none, nil: the model's own), logprobs and prompt_logprobs (how many alternatives, 0: only the token's own), context
--- ("stop", "error" or "shift" when it is full), keep (tokens at the beginning that a shift keeps), lookup (guess up to so many
--- tokens from earlier occurrences), draft (false: without the engine's draft model), reasoning (true: what stands between <think>
--- and </think> comes apart), on_token(request, id, text).
+-- (strings; one that is a special token counts among the stop_ids), stop_ids (a set of ids; the model's own), grammar (q.grammar or
+-- q.json_schema, or a matcher of one), adapter (model:read_adapter; false: none, nil: the model's own), logprobs and prompt_logprobs
+-- (how many alternatives, 0: only the token's own), context ("stop", "error" or "shift" when it is full), keep (tokens at the
+-- beginning that a shift keeps), lookup (guess up to so many tokens from earlier occurrences), draft (false: without the engine's
+-- draft model), reasoning (true: what stands between <think> and </think> comes apart), on_token(request, id).
 -- Had: tokens (prompt and output), output (ids), text, reasoning_text, finish ("stop", "length", "cancelled" or "error"), error,
 -- stop_string, logprobs ({id, logprob, top = {{id, logprob}...}}... of the output), prompt_logprobs_list (the first is false),
 -- reused (tokens of the prompt that were there already), drafted, accepted (guesses made, and those that came true), preempted.
@@ -70,30 +70,46 @@ local function copied(value)
   return copy
 end
 
+-- `ids`, of a source ("ids", "prompt", "messages"), each of which the model has.
+local function checked(model, ids, source)
+  local vocab, tokenizer = model.config.vocab, model.tokenizer
+  for i, id in ipairs(ids) do
+    if type(id) ~= "number" or id < 0 or id >= vocab or id ~= math.floor(id) then
+      local place = source == "ids" and ("ids[%d]"):format(i) or ("token %d of the %s"):format(i, source)
+      local sizes = tokenizer and (": its embedding has %d rows, its tokenizer %d tokens"):format(vocab, tokenizer:vocab_size()) or ""
+      q.error("value", ("generate: %s is %s; the model has tokens 0 to %d%s"):format(place, tostring(id), vocab - 1, sizes))
+    end
+  end
+  return ids
+end
+
 -- The ids of a prompt: opt.ids, or those of opt.messages or opt.prompt.
 function request.ids(model, opt)
   check_type(opt, "ids", "table", "a list of token ids")
-  if opt.ids then
-    local vocab = model.config.vocab
-    for i, id in ipairs(opt.ids) do
-      if type(id) ~= "number" or id < 0 or id >= vocab or id ~= math.floor(id) then
-        q.error("value", ("generate: ids[%d] is %s; the model has tokens 0 to %d"):format(i, tostring(id), vocab - 1))
-      end
-    end
-    return opt.ids
-  end
+  if opt.ids then return checked(model, opt.ids, "ids") end
   local tokenizer = request.tokenizer(model)
   check_type(opt, "messages", "table", "a list of {role =, content =}")
   if opt.messages then
     if opt.system then check_type(opt, "system", "string", "text") end
     check_type(opt, "tools", "table", "a list of tools")
     local record = chat.normalize { messages = copied(opt.messages), tools = copied(opt.tools) }
-    return chat.template(tokenizer, opt.template, opt.system):prompt(record)
+    return checked(model, chat.template(tokenizer, opt.template, opt.system):prompt(record), "messages")
   end
   if type(opt.prompt) ~= "string" then q.error("value", "generate: give a prompt, messages or ids") end
   local ids, info = tokenizer:encode(opt.prompt, { special = true }), tokenizer:info()
   if info.add_bos and info.bos then table.insert(ids, 1, info.bos) end
-  return ids
+  return checked(model, ids, "prompt")
+end
+
+-- stop_ids, and the tokens of stop strings that are special: those have no text, so that it would never be found.
+local function with_special(stop_ids, strings, tokenizer)
+  local all = {}
+  for id in pairs(stop_ids) do all[id] = true end
+  for _, text in ipairs(strings) do
+    local id = tokenizer and tokenizer:id(text)
+    if id and tokenizer:is_special(id) then all[id] = true end
+  end
+  return all
 end
 
 -- A matcher of a grammar's that lets the ids of `stops` end the output.
@@ -172,17 +188,19 @@ function request.new(owner, opt)
   check_type(opt, "on_token", "function", "a function")
   if opt.stop_ids then check_stop_ids(opt.stop_ids) end
   if opt.adapter then check_adapter(model, opt.adapter) end
-  local stop_ids, grammar = opt.stop_ids or request.stops(model), opt.grammar
+  local stream = stop.new(opt.stop)
+  local stop_ids, grammar = with_special(opt.stop_ids or request.stops(model), stream.strings, model.tokenizer), opt.grammar
   if grammar then
     check_type(opt, "grammar", "userdata", "what q.grammar or q.json_schema makes, or a matcher of it")
     if grammar.matcher then grammar = request.matcher(model, grammar, stop_ids) end
   end
   local self = setmetatable({
-    model = model, tokens = {}, output = {}, prompt_length = #ids, max_tokens = count_of(opt, "max_tokens") or 256, sampler = q.sampler(config),
+    model = model, tokens = {}, output = {}, prompt_tokens = #ids, prompt_length = #ids,  -- the second is 0 after a shift
+    max_tokens = count_of(opt, "max_tokens") or 256, sampler = q.sampler(config),
     stop_ids = stop_ids, grammar = grammar, adapter = opt.adapter, salt = salt_of(opt.adapter), logprobs = opt.logprobs and {} or nil,
     top = alternatives(model, opt, "logprobs"), prompt_logprobs = alternatives(model, opt, "prompt_logprobs"), prompt_logprobs_list = opt.prompt_logprobs and { false } or nil,
     context = context, keep = count_of(opt, "keep") or 0, lookup = count_of(opt, "lookup"), draft = opt.draft ~= false, on_token = opt.on_token,
-    text = "", reasoning_text = "", pieces = {}, stream = stop.new(opt.stop), reused = 0, drafted = 0, accepted = 0, preempted = 0,
+    text = "", reasoning_text = "", pieces = {}, stream = stream, reused = 0, drafted = 0, accepted = 0, preempted = 0,
   }, Request)
   for i, id in ipairs(ids) do self.tokens[i] = id end
   self.sampler:prompt(ids)
@@ -297,7 +315,7 @@ function Request:speed()
   local remembered = self.reused > 0 and (" (%d remembered)"):format(self.reused) or ""
   local guesses = self.drafted > 0 and ("; %d of %d guesses true"):format(self.accepted, self.drafted) or ""
   return ("prompt %d tokens%s, %.0f tokens/s; answer %d tokens, %.1f tokens/s; KV cache %.2f MB%s"):format(
-    #self.tokens - #self.output, remembered, (#self.tokens - #self.output - self.reused) / math.max(first - started, 1e-6), #self.output,
+    self.prompt_tokens, remembered, (self.prompt_tokens - self.reused) / math.max(first - started, 1e-6), #self.output,
     math.max(#self.output - 1, 0) / math.max((self.done_at or now) - first, 1e-6),
     math.ceil(#self.tokens / runner.page_tokens) * runner.page_bytes / 1e6, guesses)
 end

@@ -203,6 +203,42 @@ do
   engine:close()
 end
 
+-- a step that is cut short after it reserved: what was not computed is not taken for computed. The second prompt shares its last page
+-- with the first, which runs, so that it gets a copy.
+do
+  local base, ids = cases.model "qwen2", {}
+  for i = 1, 32 do ids[i] = i * i % 7 end
+  local function opt(seed) return { ids = ids, max_tokens = 20, seed = seed, stop_ids = {}, lookup = 3 } end
+  local function broken() error { code = "broken", message = "no" } end
+  local copy_pages = q.copy_pages
+  local faults = {
+    extend = function(runner)
+      local calls = 0
+      function runner.extend(...)
+        calls = calls + 1
+        return getmetatable(runner).extend(...) and (calls < 2 or broken())
+      end
+      return function() runner.extend = nil end
+    end,
+    copy = function() q.copy_pages = broken; return function() q.copy_pages = copy_pages end end,
+    run = function(runner) runner.run = broken; return function() runner.run = nil end end,
+  }
+  for name, fault in pairs(faults) do
+    local engine = base:engine { pages = 40 }
+    local list = { engine:submit(opt(1)) }
+    for _ = 1, 3 do engine:step() end
+    list[2] = engine:submit(opt(2))
+    local mend = fault(engine.runner)
+    check(not pcall(engine.step, engine), "%s: the step raises", name)
+    mend()
+    engine:finish()
+    check(list[2].reused == 31, "%s: the prompts share %d tokens", name, list[2].reused)
+    for seed, r in ipairs(list) do check(equal(r.output, cases.alone(base, opt(seed)).output), "%s: request %d differs", name, seed) end
+    check(engine:stats().used == 0, "%s: pages are left", name)
+    engine:close()
+  end
+end
+
 -- logprobs of prompt and output: those of the whole sequence at once
 engine = model:engine { pages = 10, chunk = 7 }
 local r = engine:submit { ids = { 5, 6, 7, 8, 9, 10, 11, 12, 13 }, max_tokens = 3, temperature = 0, logprobs = 2, prompt_logprobs = 1, stop_ids = {} }
@@ -227,6 +263,7 @@ for policy, finish in pairs { stop = "length", error = "error", shift = "length"
   engine:finish()
   check(r.finish == finish and #r.output == (policy == "shift" and 70 or 32), "context %s: %s after %d tokens", policy, r.finish, #r.output)
   check(policy ~= "error" or r.error.code == "context", "context error")
+  check(r:speed():find "^prompt 8 tokens, %d", "context %s: %s", policy, r:speed())
   check(policy ~= "shift" or (r.shifted > 0 and r.tokens[4] == 4 and #r.tokens <= 40), "context shift")
 end
 check(engine:stats().used == 0, "pages are left")
@@ -259,6 +296,11 @@ r = engine:submit { ids = ids, max_tokens = 0, prompt_logprobs = 0 }  -- all of 
 engine:finish()
 check(r.finish == "length" and #r.prompt_logprobs_list == 40, "the logprobs of a prompt that fills the context")
 engine:close()
+engine = model:engine { pages = 10, context = 40, chunk = 7 }
+local slow = engine:submit { ids = ids, max_tokens = 0, prompt_logprobs = 0 }
+engine:finish()
+for i = 2, 40 do check(slow.prompt_logprobs_list[i], "the logprob of token %d of a prompt in pieces", i) end
+engine:close()
 engine = model:engine { pages = 3 }
 refused({ ids = ids, max_tokens = 20 }, "need 4 pages of 16 tokens, the cache has 3: lower max_tokens")
 refused({ ids = ids, max_tokens = 1e300 }, "max_tokens = 1e%+300 need 16 pages")
@@ -269,11 +311,16 @@ check(bad.finish == "error" and bad.error.code == "mine" and good.finish == "len
 local stopped = engine:submit { ids = { 1, 2 }, max_tokens = 50 - 10, stop_ids = {}, on_token = function(self) if #self.output == 3 then self.engine:cancel(self) end end }
 engine:finish()
 check(stopped.finish == "cancelled" and #stopped.output == 3 and engine:stats().used == 0, "cancelled from inside")
+for method, name in pairs { step = "step", finish = "step", close = "close" } do
+  local inside = engine:submit { ids = { 1, 2 }, max_tokens = 5, stop_ids = {}, on_token = function(self) self.engine[method](self.engine) end }
+  engine:finish()
+  check(inside.finish == "error" and inside.error.message:find("engine: " .. name .. " inside a step", 1, true), "%s inside: %s", method, inside.finish)
+end
 engine:close()
 -- text: reasoning apart, by the ids of its marks; stop strings
 model.tokenizer = {
-  info = function() return {} end, id = function(_, name) return ({ ["<think>"] = 7, ["</think>"] = 9 })[name] end,
-  is_special = function() return false end, bytes = function(_, id) return ("<%d>"):format(id) end, vocab_size = function() return 310 end,
+  info = function() return {} end, id = function(_, name) return ({ ["<think>"] = 7, ["</think>"] = 9, ["<6>"] = 6, ["<|end|>"] = 300 })[name] end,
+  is_special = function(_, id) return id == 300 end, bytes = function(_, id) return ("<%d>"):format(id) end, vocab_size = function() return 310 end,
 }
 engine = model:engine { pages = 3 }
 local thinker = engine:submit { ids = { 1, 7 }, max_tokens = 5, stop_ids = {}, reasoning = true, stop = { "<6><8>" } }
@@ -285,6 +332,13 @@ check(not thinker:speak(315) and thinker.text == "<4>", "a row of the model's th
 local plain, text = model:generate { ids = { 1, 7 }, max_tokens = 4, temperature = 0, stop_ids = {} }, ""
 for piece in plain do text = text .. piece end
 check(select(2, text:gsub("<", "")) == 4, "four tokens of text: %s", text)
+
+-- a stop string that is a special token stops at it; one that is a token of text does as text
+for text, special in pairs { ["<|end|>"] = true, ["<6>"] = false } do
+  local request = model:engine({ pages = 3 }):submit { ids = { 1, 7 }, max_tokens = 4, stop = { text }, stop_ids = { [5] = true } }
+  check(request.stop_ids[5] and (request.stop_ids[300] == true) == special and not request.stop_ids[6], "stop string %s", text)
+  request.engine:close()
+end
 
 for _, value in ipairs { -100, "abc" } do
   local ok, err = pcall(model.answer, model, { ids = { 1, 7 }, max_tokens = value })

@@ -23,7 +23,11 @@ assert(count >= 50, "too few cases")
 for _, hostile in ipairs {
   "{% for i in range(100000) %}{% for j in range(100000) %}x{% endfor %}{% endfor %}", "{{ 'a' * 999999999 }}", "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
   "{{ os.execute('true') }}", "{{ ''.__class__.__mro__ }}", "{{ messages.x.y }}", "{% include 'x' %}", "{% if %}", "{{ 1 + }}", "{{ 'unclosed }}", "{% for x in 3 %}{% endfor %}",
-  "{{ range(1000000000) }}", "{{ cycler('a') }}",
+  "{{ range(1000000000) }}", "{{ cycler('a') }}", "{{ [1] | tojson(indent=2000000000) }}", "{{ 'a\nb' | indent(2000000000) }}",
+  "{% set n = namespace(x='a') %}{% for i in range(60) %}{% set n.x = n.x ~ n.x %}{% endfor %}",
+  "{% set n = namespace(x=[1]) %}{% for i in range(60) %}{% set n.x = n.x + n.x %}{% endfor %}",
+  "{% set n = namespace(x=[1]) %}{% for i in range(60) %}{% set n.x = [n.x, n.x] %}{% endfor %}{{ n.x | tojson }}",
+  "{% set x = 'a' * 100000 %}{{ x | replace('a', x) }}", "{{ ('b' * 100000).join(range(100000)) }}", "{{ ('\nb' * 100000) | indent(100000) }}",
 } do
   local ok, why = pcall(function() return jinja.compile(hostile) { messages = {} } end)
   assert(not ok and type(why) == "table" and why.code == "template", hostile .. ": " .. tostring(ok and "was rendered" or type(why) == "table" and why.message or why))
@@ -69,6 +73,31 @@ for _, case in ipairs(golden.cases) do  -- a call, its arguments as JSON inside 
     assert(messages[2].tool_calls[1]["function"].arguments == arguments and messages[2].content == q.json.null, "the caller's messages stay as they are")
   end
 end
+
+-- Under "auto" both a prompt and what is trained are the own template's, but where that is ChatML's text, and the tokens are the same.
+assert(prompt(own, { messages = hello }) == "[user:hello]>", "a prompt is rendered by the model's own template")
+assert(prompt(own, { messages = hello, system = false }) == "<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n", "no system message")
+local trained_as = q.tokenizer(dir):decode((chat.template(q.tokenizer(dir)):encode { messages = hello }))
+assert(trained_as == "[user:hello]", trained_as)
+local tiny = q.tokenizer((arg[0]:match("^(.*)/tests/") or ".") .. "/recipes/tiny"):info().chat_template
+local qwen = "{% if messages[0]['role'] != 'system' %}{{ '<|im_start|>system\\nYou are Qwen, a helper.<|im_end|>\\n' }}{% endif %}" .. tiny
+local talk = { hello[1], { role = "assistant", content = "world.\n\n  hello " }, { role = "user", content = "hello <|im_end|>?" } }
+for _, messages in ipairs { hello, talk } do
+  for _, written in ipairs { tiny, qwen } do
+    local text, ids = prompt(written, { messages = messages })
+    local same, expected = prompt(written, { messages = messages, template = "chatml" })
+    assert(text == same and table.concat(ids, " ") == table.concat(expected, " "), text .. " is not " .. same)
+    assert(chat.template(q.tokenizer(dir)).name == "chatml", "what is trained is not ChatML")
+  end
+end
+assert(prompt(qwen, { messages = hello }):find("You are Qwen, a helper.", 1, true))
+
+-- A tokenizer of more tokens than the model has.
+for expected, opt in pairs { ["token 1 of the messages is 260"] = { messages = hello, template = "chatml" }, ["token 1 of the prompt is 261"] = { prompt = "<|im_end|>hello" } } do
+  local _, why = q.try(request.ids, { tokenizer = tokenizer, config = { vocab = 260 } }, opt)
+  assert(why.message == "generate: " .. expected .. "; the model has tokens 0 to 259: its embedding has 260 rows, its tokenizer 262 tokens", why.message)
+end
+
 local parts = { { role = "user", content = { { type = "text", text = "hel" }, { type = "text", text = "lo" } } } }
 assert(prompt(own, { messages = parts }) == prompt(own, { messages = hello }) and #parts[1].content == 2, "content in parts")
 for expected, opt in pairs {

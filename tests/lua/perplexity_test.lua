@@ -40,9 +40,20 @@ local results, different = golden.compare(model, set, 0.05)
 assert(different == 0 and #results == 10)
 for _, r in ipairs(results) do assert(r.result == "same" and math.abs(r.kl) < 1e-4, r.kl) end
 local answer = set.answers[1]
-answer.output[3] = (answer.output[3] + 1) % model.config.vocab
-results, different = golden.compare(model, set, 0.05)
-assert((results[1].result == "different") == (different == 1) and results[1].step == 3)
-answer.top[3][2][2] = answer.top[3][1][2] - 0.01
-results, different = golden.compare(model, set, 0.05)
-assert(results[1].result == "tie" and different == 0)
+local likely = answer.top[3]
+-- As if another token had been kept, and the one that comes had been the likeliest but `place` - 1, that much less likely.
+local function kept_otherwise(place, gaps)
+  likely[1][1], likely[place][1] = likely[place][1], likely[1][1]
+  answer.output[3] = likely[1][1]
+  for i, gap in ipairs(gaps) do likely[i + 1][2] = likely[1][2] - gap end
+  results, different = golden.compare(model, set, 0.05)
+  likely[1][1], likely[place][1] = likely[place][1], likely[1][1]
+  assert(results[1].step == 3 and different == (results[1].result == "tie" and 0 or 1))
+  return results[1].result, results[1].gap
+end
+assert(kept_otherwise(2, { 0.01 }) == "tie" and kept_otherwise(2, { 0.5 }) == "different")
+local result, gap = kept_otherwise(3, { 0.01, 0.5 })  -- a third token, though the two likeliest are near
+assert(result == "different" and math.abs(gap - 0.5) < 1e-9)
+likely[1][1] = likely[3][1]  -- the token that comes is none of those that were kept
+result, gap = kept_otherwise(2, { 0.01 })
+assert(result == "different" and gap == math.huge)

@@ -45,6 +45,11 @@ done
 sed -n 2p "$work/speed" | grep -qE 'prompt [0-9]+ tokens \([0-9]+ remembered\)' || { echo "FAILED chat: the second turn computed everything: $(cat "$work/speed")"; failures=$((failures + 1)); }
 [ "$(grep -o '"role"' "$work/saved.jsonl" | wc -l)" = 4 ] || { echo "FAILED chat: saved: $(cat "$work/saved.jsonl")"; failures=$((failures + 1)); }
 
+printf 'hello\n%s\n' "$(printf 'red bells %.0s' $(seq 40))" > "$work/input"
+expect "what does not fit the context" 0 'a prompt of [0-9]+ tokens leaves no room in a context of 40' "${chat[@]}" --context 40 < "$work/input"
+expect "what fits the model's own" 0 'prompt [0-9]+ tokens.*prompt [0-9]{2,} tokens' "${chat[@]}" < "$work/input"
+expect "a context below 0" 2 '--context' "${chat[@]}" --context -1
+
 # Ctrl-C stops the answer only: a model that would talk for minutes.
 "$QENG" tests/lua/small_model.lua "$work/small" > /dev/null || exit 1
 sed -i 's/"max_position_embeddings": *256/"max_position_embeddings": 200000/' "$work/small/model/config.json"
