@@ -1239,7 +1239,7 @@ function Request:speed() end
 
 ---A conversation: what was said counts, and only what is new is computed (scripts/qeng/conversation.lua).
 ---@param model Model
----@param opt? table  system; kv, context, chunk, draft as q.engine; and what Model:generate takes
+---@param opt? table  system; kv, context, chunk, draft as q.engine; when_full, which Model:generate calls context; and what else that takes
 ---@return Conversation
 function q.conversation(model, opt) end
 
@@ -1263,7 +1263,7 @@ function Conversation:reset() end
 function Conversation:save(path) end
 function Conversation:close() end
 
----Adds the options of recipes that generate text: the model, its adapter, and how to draw tokens.
+---Adds the options of recipes that generate text: the model, its adapter, how to draw tokens, and what ends or binds a text.
 ---@param declared table
 ---@return table
 function q.generation_options(declared) end

@@ -1,11 +1,12 @@
--- Tokens a second of prompt and output, batch by batch, against the limit of the memory:
+-- Tokens a second of prompt and output, batch by batch, against the roofline:
 --   qeng recipes/bench_decode.lua --model model.gguf --batch 1,4,16,64
 
 local q = require "qeng"
 local bench = require "qeng.decode_bench"
 
 local opt = q.options(q.weight_options(q.device_options {
-  "Measures prefill and decode. The limit is the file's own bytes and the cache's over the bandwidth measured in the same run.",
+  "Measures prefill and decode. The limit of decode is the file's own bytes and the cache's over the bandwidth measured in the same\n" ..
+    "run; that of prefill the work of its products over the measured rate of large ones.",
   model = { nil, "Hugging Face folder, .gguf file, or org/name[@revision] on the hub", required = true, order = 1 },
   batch = { "1,2,4,8,16,32,64", "numbers of sequences that decode together", order = 2 },
   prompt = { 512, "tokens of the prompt in prefill", min = 1, integer = true, order = 3 },
@@ -16,6 +17,12 @@ local opt = q.options(q.weight_options(q.device_options {
   dtype = { nil, "f32 or bf16 activations, by default the file's own", choices = { "f32", "bf16" }, order = 8 },
   out = { "", "a file for the figures, as JSON", order = 9 },
 }))
+local sizes = {}
+for size in opt.batch:gmatch "[^,%s]+" do
+  local n = tonumber(size)
+  if not n or n < 1 or n ~= math.floor(n) then q.error("usage", ("--batch %s: %s is no number of sequences"):format(opt.batch, size)) end
+  sizes[#sizes + 1] = n
+end
 q.use_device(opt)
 
 local model = q.load(opt.model, { dtype = opt.dtype, weights = opt.weights, host_budget = opt.host_budget, stream_keep = opt.stream_keep })
@@ -26,11 +33,11 @@ print(("%s: matrices of %.1f MB, a token's keys and values %.1f KB (%s)"):format
   require("qeng.paged").page_bytes(model, kv, 1) / 1e3, kv))
 
 local seconds = bench.prefill(model, opt.prompt, { kv = opt.kv, repeats = opt.repeats })
-found.prefill = { tokens = opt.prompt, tokens_per_second = opt.prompt / seconds }
-print(("prefill   %5d tokens  %10.2f tokens/s"):format(opt.prompt, opt.prompt / seconds))
-for size in opt.batch:gmatch "[^,%s]+" do
-  local n = tonumber(size)
-  if not n or n < 1 or n ~= math.floor(n) then q.error("value", ("--batch %s: %s is no number of sequences"):format(opt.batch, size)) end
+local least, rate = bench.prefill_limit(model, opt.prompt, kv, q.limits())
+found.prefill = { tokens = opt.prompt, tokens_per_second = opt.prompt / seconds, limit = opt.prompt / least, share = least / seconds, rate = rate }
+print(("prefill   %5d tokens  %10.2f tokens/s  %3.0f %% of the limit of %.1f, at %.0f GFLOP/s"):format(opt.prompt, opt.prompt / seconds,
+  100 * least / seconds, opt.prompt / least, rate / 1e9))
+for _, n in ipairs(sizes) do
   local times = bench.decode(model, n, opt.context, opt.tokens, { kv = opt.kv })
   local limit = bench.limit(model, n, opt.context + opt.tokens / 2, kv, times.bandwidth)
   print(("decode    batch %5d   %10.2f tokens/s  (best step %.2f)  %3.0f %% of the limit of %.1f, at %.1f GB/s"):format(n, n / times.median,

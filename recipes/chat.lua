@@ -11,7 +11,7 @@ local opt = q.options(q.generation_options(q.device_options {
 q.use_device(opt)
 
 local model, how = q.generation(opt)
-how.system, how.context = opt.system, opt.context > 0 and opt.context or nil
+how.system, how.when_full, how.context = opt.system, opt.when_full, opt.context > 0 and opt.context or nil
 local talk = q.conversation(model, how)
 local terminal, input = q.isatty(1), q.isatty(0)
 

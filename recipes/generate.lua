@@ -2,21 +2,23 @@
 --   qeng recipes/generate.lua --model DIR [--adapter DIR] --prompt "Once upon a time"
 
 local q = require "qeng"
+local sampling = require "qeng.sampling"
 
 local opt = q.options(q.generation_options(q.device_options {
   "Generates text from a model, with an adapter if given.",
   prompt = { nil, "text to continue, or the user's message with --chat", required = true, order = 3 },
   system = { nil, "system message with --chat", order = 4 },
   chat = { false, "render the prompt with the chat template", order = 5 },
-  stop = { nil, "end before this text", order = 6 },
-  schema = { nil, "file with a JSON schema that the text has to follow", order = 7 },
+  logprobs = { 0, "then tell each token's log probability and those of so many that were likeliest, 0: no", min = 0, integer = true, order = 6 },
+  prompt_logprobs = { false, "with --logprobs: also those of the prompt's tokens", order = 7 },
   speed = { false, "say on stderr how fast it was", order = 8 },
 }))
+if opt.prompt_logprobs and opt.logprobs == 0 then q.error("usage", "--prompt-logprobs goes with --logprobs N, which says how many alternatives are told") end
 q.use_device(opt)
 
 local model, how = q.generation(opt)
-how.prompt, how.stop = opt.prompt, opt.stop and { opt.stop }
-if opt.schema then how.grammar = q.json_schema(q.fs.read(opt.schema)) end
+how.prompt = opt.prompt
+if opt.logprobs > 0 then how.logprobs, how.prompt_logprobs = opt.logprobs, opt.prompt_logprobs and opt.logprobs or nil end
 if opt.chat then
   how.messages = { { role = "user", content = opt.prompt } }
   if opt.system then table.insert(how.messages, 1, { role = "system", content = opt.system }) end
@@ -27,4 +29,5 @@ for piece in pieces do
   io.flush()
 end
 print()
+if opt.logprobs > 0 then print(sampling.logprobs(request)) end
 if opt.speed then io.stderr:write(request:speed(), "\n") end

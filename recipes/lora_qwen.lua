@@ -38,6 +38,7 @@ local opt = q.options(q.weight_options(q.device_options {
   eager = { false, "run operation by operation instead of a captured program", order = 29 },
   profile = { false, "at the end, print where a pass spends its time and memory", order = 31 },
   merge = { false, "also write the merged model", order = 30 },
+  gguf = { false, "also write the adapter as adapter.gguf, for llama.cpp", order = 30.5 },
   sources = { "", "train on packets of these sources only: names or numbers, by commas", order = 32 },
   drop = { 0, "CRC-Drop: share of the documents left out of each epoch, by chance", min = 0, max = 0.99, integer = false, order = 33 },
 }))
@@ -48,7 +49,7 @@ if opt.model == "" and opt.data == "" then return demo.run(opt) end
 if opt.model == "" or opt.data == "" then q.error("usage", "--model and --data go together; without both, the built-in demo runs") end
 
 local model = q.finetune(opt, { title = "Fine-tuning " .. opt.model .. " on " .. opt.data })
-print(("%s: %s, metrics.jsonl, report.html"):format(opt.out, opt.mode == "full" and "model/" or "adapter/ (PEFT)"))
+print(("%s: %s, metrics.jsonl, report.html"):format(opt.out, opt.mode == "full" and "model/" or opt.gguf and "adapter/ (PEFT), adapter.gguf" or "adapter/ (PEFT)"))
 if opt.merge and opt.mode == "lora" then
   model:merge():save(opt.out .. "/merged")
   print(opt.out .. "/merged: the model with the adapter merged in")

@@ -6,31 +6,48 @@
 
 local engine = require "qeng.engine"
 local q = require "qeng.core"
+local request = require "qeng.request"
 
 local conversation = {}
 local Conversation = {}
 Conversation.__index = Conversation
 
--- opt: system, and what engine.new (kv, context, chunk, draft) and a request (request.lua) take.
+-- opt: system, and what engine.new (kv, context, chunk, draft) and a request (request.lua) take; when_full: what a request calls its
+-- context ("stop", "error" or "shift"). With shift, the oldest exchanges are no longer told once they would leave the answer no room.
 function conversation.new(model, opt)
-  local self = setmetatable({ model = model, messages = {}, system = opt.system, opt = {} }, Conversation)
+  local self = setmetatable({ model = model, messages = {}, forgotten = 0, system = opt.system, opt = { context = opt.when_full } }, Conversation)
   local own = { max_batch = 1 }
   for name, value in pairs(opt) do
     if name == "kv" or name == "context" or name == "chunk" or name == "draft" then own[name] = value
-    elseif name ~= "system" then self.opt[name] = value end
+    elseif name ~= "system" and name ~= "when_full" then self.opt[name] = value end
   end
   own.pages = math.ceil(math.min(own.context or math.huge, model.config.max_position) / 16)
   self.engine = engine.new(model, own)
   return self
 end
 
+-- The system message and what the model is still told of the others.
+local function told(self)
+  local messages = { self.system and { role = "system", content = self.system } or nil }
+  for i = self.forgotten + 1, #self.messages do messages[#messages + 1] = self.messages[i] end
+  return messages
+end
+
+-- Forgets the oldest exchanges until the rest leaves room for an answer, of half the context at most.
+local function make_room(self)
+  local context = self.engine.context
+  local room = context - math.min(self.opt.max_tokens or 256, math.floor(context / 2))
+  while #self.messages - self.forgotten > 2 and #request.ids(self.model, { messages = told(self), template = self.opt.template, tools = self.opt.tools }) > room do
+    self.forgotten = self.forgotten + 2
+  end
+end
+
 -- An iterator over pieces of the answer to `text`, as generate.text gives them. Where `interrupted` says so between two pieces (or
 -- the loop ends early and stop() is called), what has come stays as the answer.
 function Conversation:ask(text, interrupted)
   table.insert(self.messages, { role = "user", content = text })
-  local messages = { self.system and { role = "system", content = self.system } or nil }
-  for _, message in ipairs(self.messages) do messages[#messages + 1] = message end
-  local given = { messages = messages, reasoning = true }
+  if self.opt.context == "shift" then make_room(self) end
+  local given = { messages = told(self), reasoning = true }
   for name, value in pairs(self.opt) do given[name] = value end
   local ok, r = pcall(self.engine.submit, self.engine, given)
   if not ok then
@@ -67,7 +84,7 @@ end
 function Conversation:speed() return self.request and self.request:speed() or "nothing was asked yet" end
 
 function Conversation:reset()
-  self.messages = {}
+  self.messages, self.forgotten = {}, 0
 end
 
 -- Writes the conversation as a line of JSON that training takes.

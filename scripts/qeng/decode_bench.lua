@@ -3,6 +3,11 @@
 -- A step of decoding n sequences reads every matrix once and each sequence's keys and values, so it takes at least
 --   (bytes of matrices + n * context * bytes of keys and values of a token) / bandwidth
 -- of the tables that are read by row (the embedding, where it is not also the head) one row counts, which is nothing.
+--
+-- A prompt of t tokens is one pass over the matrices, whose every weight is multiplied t times, the head's once, and of each layer's
+-- attention two products of head_dim for each pair of a token and one that it sees. It takes at least the longer of
+--   (2 t weights + 2 head + 4 heads head_dim pairs layers) / rate of matrix products        and        bytes as above / bandwidth
+-- The rate is that of f32 where the weights are f32, else the faster of f32 and bf16: products in int8 may pass it.
 
 local paged = require "qeng.paged"
 local q = require "qeng.core"
@@ -104,9 +109,33 @@ function bench.decode(model, n, context, tokens, opt)
   return { best = times[1], median = middle, bandwidth = math.max(read.bytes / median(reads), q.limits().bandwidth) }
 end
 
--- Least seconds of such a step.
+-- Least seconds of a step of n sequences of `context` tokens.
 function bench.limit(model, n, context, kv, bandwidth)
   return (bench.weight_bytes(model) + n * context * paged.page_bytes(model, kv, 1)) / bandwidth
+end
+
+-- Pairs of a token among t and one that it sees: itself, and those before it, with a window only the nearest.
+local function pairs_seen(t, window)
+  if window == 0 or window >= t then return t * (t + 1) / 2 end
+  return window * (window + 1) / 2 + (t - window) * window
+end
+
+-- Floating-point operations of a prompt of t tokens.
+function bench.prefill_flops(model, t)
+  local c, flops = model.config, 2 * model.head:elements()
+  for _, layer in ipairs(model.linears) do flops = flops + 2 * t * layer.weight:elements() end
+  for i = 1, c.layers do
+    local all = c.local_layers and not c.local_layers[i]
+    flops = flops + 4 * c.heads * c.head_dim * pairs_seen(t, not all and c.window or 0)
+  end
+  return flops
+end
+
+-- Least seconds of a prompt of t tokens under `limits` (q.limits()), and the rate of products that they are reckoned with.
+function bench.prefill_limit(model, t, kv, limits)
+  local rate = limits.flops_f32
+  if model.linears[1].weight:dtype() ~= "f32" then rate = math.max(rate, limits.flops_bf16) end
+  return math.max(bench.prefill_flops(model, t) / rate, bench.limit(model, 1, t, kv, limits.bandwidth)), rate
 end
 
 return bench

@@ -5,6 +5,7 @@ local data = require "qeng.data"
 local estimates = require "qeng.estimates"
 local hub = require "qeng.hub"
 local models = require "qeng.model"
+local names = require "qeng.gguf_names"
 local q = require "qeng.core"
 local route = require "qeng.route"
 local train = require "qeng.train"
@@ -53,6 +54,9 @@ end
 -- before and the fields of q.train (on_step, weights). Returns the model, the dataset and the result.
 function run.finetune(opt, hooks)
   hooks = hooks or {}
+  if opt.gguf and opt.mode == "full" then
+    q.error("usage", "--gguf writes an adapter, and --mode full trains none: recipes/quantize.lua OUT/model MODEL.gguf writes the whole model")
+  end
   q.fs.mkdir(opt.out)
   opt.model, opt.data = hub.resolve_model(opt.model), hub.resolve_data(opt.data)
   for _, name in ipairs(q.fs.sweep(opt.out)) do io.stderr:write(("%s/%s: left by a killed run, deleted\n"):format(opt.out, name)) end
@@ -60,6 +64,7 @@ function run.finetune(opt, hooks)
   q.fs.write(opt.out .. "/options.json", q.json.encode(settings, { pretty = true }) .. "\n")
   local model = models.load(opt.model, { dtype = opt.dtype, writable = opt.mode == "full", weights = opt.weights, host_budget = opt.host_budget, stream_keep = opt.stream_keep })
   if not model.tokenizer then error(model.tokenizer_error, 0) end
+  if opt.gguf then names.architecture(model.arch.hf) end  -- refuses before the training what it would after it
   model.recompute = opt.recompute
   local file = data.open(opt.data, {
     tokenizer = model.tokenizer, template = opt.template, cache_dir = opt.out, any_tokenizer = opt.any_tokenizer,
@@ -90,6 +95,7 @@ function run.finetune(opt, hooks)
     device = advise.device(opt.device).description, mode = opt.mode, rank = opt.rank, row_tokens = opt.row_tokens, rows = opt.rows, recompute = opt.recompute,
   }, result.metrics)
   save(opt.out .. (opt.mode == "full" and "/model" or "/adapter"))
+  if opt.gguf then model:save_adapter_gguf(opt.out .. "/adapter.gguf") end
   return model, file, result
 end
 

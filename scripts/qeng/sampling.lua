@@ -1,39 +1,119 @@
 -- The options of recipes that generate text, and what requests and engines make of them.
 
 local models = require "qeng.model"
+local q = require "qeng.core"
+local request = require "qeng.request"
 local run = require "qeng.run"
 
 local sampling = {}
 
--- Adds to `declared` the model, its adapter, and how to draw tokens.
+-- Adds to `declared` the model, its adapter, how to draw tokens, and what ends or binds a text.
 function sampling.options(declared)
   declared.model = { nil, "Hugging Face folder, .gguf file, or org/name[@revision] on the hub", required = true, order = 1 }
-  declared.adapter = { "", "PEFT adapter folder", order = 2 }
+  declared.adapter = { "", "PEFT adapter folder, or an adapter as a GGUF file", order = 2 }
   declared.template = { "auto", "chat template", choices = { "auto", "chatml", "model" }, order = 20 }
   declared.max_tokens = { 256, "at most so many tokens", min = 1, integer = true, order = 21 }
   declared.temperature = { 0.7, "0: always the likeliest token", min = 0, order = 22 }
   declared.top_k = { 0, "sample among the k likeliest, 0: all", min = 0, integer = true, order = 23 }
   declared.top_p = { 1.0, "sample within this probability mass", min = 0, max = 1, integer = false, order = 24 }
   declared.min_p = { 0, "leave out tokens below this share of the likeliest", min = 0, max = 1, integer = false, order = 25 }
-  declared.repetition_penalty = { 1.0, "over 1: discourage tokens that occurred", min = 0.01, integer = false, order = 26 }
-  declared.seed = { 0, "seed of the sampler", min = 0, integer = true, order = 27 }
-  declared.lookup = { 0, "guess up to so many tokens ahead from what was said before", min = 0, max = 8, integer = true, order = 28 }
-  declared.draft = { "", "a small model of the same tokenizer that guesses ahead", order = 29 }
-  declared.dtype = { nil, "f32 or bf16, by default the file's own", choices = { "f32", "bf16" }, order = 30 }
-  declared.kv = { nil, "dtype of the KV cache, by default the model's", choices = { "f32", "f16", "bf16", "q8_0" }, order = 31 }
+  declared.typical_p = { 1.0, "sample within this mass of the tokens that surprise as much as expected", min = 0.01, max = 1, integer = false, order = 26 }
+  declared.repetition_penalty = { 1.0, "over 1: discourage tokens that occurred", min = 0.01, integer = false, order = 27 }
+  declared.presence_penalty = { 0, "taken off the logits of tokens that the answer has", integer = false, order = 28 }
+  declared.frequency_penalty = { 0, "the same, for each time that it has them", integer = false, order = 29 }
+  declared.penalty_window = { 0, "the penalties look at the last so many tokens, 0: all", min = 0, integer = true, order = 30 }
+  declared.logit_bias = { "", "added to logits, TOKEN=BIAS,...: a token's number or text; -100 all but forbids it", order = 31 }
+  declared.seed = { 0, "seed of the sampler", min = 0, integer = true, order = 32 }
+  declared.stop = { nil, "end before this text; several as a JSON array of strings", order = 33 }
+  declared.schema = { nil, "file with a JSON schema that the text has to follow", order = 34 }
+  declared.grammar = { nil, "file with a grammar (GBNF, as llama.cpp's) that the text has to follow", order = 35 }
+  declared.when_full = { "stop", "where the context is full: end, fail, or forget the older half and go on", choices = { "stop", "error", "shift" }, order = 36 }
+  declared.keep = { 0, "with --when-full shift: tokens of the beginning that are never forgotten", min = 0, integer = true, order = 37 }
+  declared.lookup = { 0, "guess up to so many tokens ahead from what was said before", min = 0, max = 8, integer = true, order = 38 }
+  declared.draft = { "", "a small model of the same tokenizer that guesses ahead", order = 39 }
+  declared.dtype = { nil, "f32 or bf16, by default the file's own", choices = { "f32", "bf16" }, order = 40 }
+  declared.kv = { nil, "dtype of the KV cache, by default the model's", choices = { "f32", "f16", "bf16", "q8_0" }, order = 41 }
   return run.weight_options(declared)
+end
+
+-- {[token] = bias} of --logit-bias; nil for none.
+local function biases(model, text)
+  if text == "" then return nil end
+  local tokenizer, all = request.tokenizer(model), {}
+  for part in text:gmatch "[^,]+" do
+    local name, bias = part:match "^(.+)=([^=]*)$"
+    bias = tonumber(bias)
+    if not bias or bias - bias ~= 0 then q.error("usage", ("--logit-bias %s: %q is not TOKEN=BIAS, as 42=-100 or '<|im_end|>=2.5'"):format(text, part)) end
+    local token = name:match "^%d+$" and tonumber(name) or tokenizer:id(name)
+    if not token then
+      local ids = tokenizer:encode(name, { special = true })
+      if #ids ~= 1 then q.error("value", ("--logit-bias %s: %q is %d tokens of this model, expected one; give its number"):format(text, name, #ids)) end
+      token = ids[1]
+    end
+    if token >= model.config.vocab then q.error("value", ("--logit-bias %s: the model has tokens 0 to %d"):format(text, model.config.vocab - 1)) end
+    all[token] = bias
+  end
+  return all
+end
+
+-- The list of --stop: a text, or a JSON array of texts.
+local function stops(text)
+  local list = text and text:find "^%s*%[" and q.try(q.json.decode, text)
+  for _, one in ipairs(list or {}) do
+    if type(one) ~= "string" then list = nil break end
+  end
+  return list and #list > 0 and list or text and { text } or nil
+end
+
+local function grammar(opt)
+  if opt.grammar and opt.schema then q.error("usage", "--grammar and --schema both say what the text has to be: give one of them") end
+  local path = opt.grammar or opt.schema
+  if not path then return nil end
+  local made, problem = q.try(opt.grammar and q.grammar or q.json_schema, q.fs.read(path))
+  return made or q.error(problem.code, path .. ": " .. problem.message)
 end
 
 -- The model of parsed options with its adapter, and a table for Model:generate.
 function sampling.read(opt)
+  if opt.keep > 0 and opt.when_full ~= "shift" then q.error("usage", "--keep says what a shift does not forget: give --when-full shift") end
+  local bound = grammar(opt)
   local how = { dtype = opt.dtype, weights = opt.weights, host_budget = opt.host_budget, stream_keep = opt.stream_keep }
   local model = models.load(opt.model, how)
   if opt.adapter ~= "" then model:load_adapter(opt.adapter) end
   return model, {
     template = opt.template, max_tokens = opt.max_tokens, temperature = opt.temperature, top_k = opt.top_k, top_p = opt.top_p, min_p = opt.min_p,
-    repetition_penalty = opt.repetition_penalty, seed = opt.seed, lookup = opt.lookup > 0 and opt.lookup or nil, kv = opt.kv,
+    typical_p = opt.typical_p, repetition_penalty = opt.repetition_penalty, presence_penalty = opt.presence_penalty, frequency_penalty = opt.frequency_penalty,
+    penalty_window = opt.penalty_window, logit_bias = biases(model, opt.logit_bias), seed = opt.seed, stop = stops(opt.stop), grammar = bound,
+    context = opt.when_full, keep = opt.keep, lookup = opt.lookup > 0 and opt.lookup or nil, kv = opt.kv,
     draft = opt.draft ~= "" and models.load(opt.draft, { dtype = opt.dtype, weights = opt.weights == "stream" and "map" or opt.weights }) or nil,
   }
+end
+
+local function shown(tokenizer, id)
+  if id >= tokenizer:vocab_size() then return ("<%d>"):format(id) end
+  return (("%q"):format(tokenizer:decode { id }):gsub("\n", "n"))
+end
+
+-- What a request measured (its logprobs, and before them the prompt's where it was asked for those), as text: each token with its log
+-- probability and the likeliest in its place, and what they say together.
+function sampling.logprobs(made)
+  local tokenizer, lines = made.model.tokenizer, {}
+  local function add(title, list)
+    local sum, count = 0, 0
+    lines[#lines + 1] = ("%-20s %8s  likeliest"):format(title, "logprob")
+    for _, entry in ipairs(list) do
+      if entry then  -- nothing comes before a prompt's first token
+        local best = {}
+        for i, likely in ipairs(entry.top) do best[i] = ("%s %.3f"):format(shown(tokenizer, likely.id), likely.logprob) end
+        lines[#lines + 1] = ("%-20s %8.4f  %s"):format(shown(tokenizer, entry.id), entry.logprob, table.concat(best, "  "))
+        sum, count = sum + entry.logprob, count + 1
+      end
+    end
+    if count > 0 then lines[#lines + 1] = ("%d tokens, log probability %.4f, perplexity %.4f"):format(count, sum, math.exp(-sum / count)) end
+  end
+  if made.prompt_logprobs_list then add("prompt", made.prompt_logprobs_list) end
+  add("answer", made.logprobs)
+  return table.concat(lines, "\n")
 end
 
 return sampling
