@@ -1168,12 +1168,12 @@ function Model:save_adapter(dir) end
 function Model:save_adapter_gguf(path) end
 ---@param path string  a PEFT adapter folder, or an adapter in a GGUF file
 function Model:load_adapter(path) end
----Writes the model as a GGUF file; merge an adapter first. type: f16 by default, or any that recipes/quantize.lua lists.
+---Writes the model as a GGUF file; merge an adapter first. Weights that are stored rotated are written unrotated. type: f16 by default, or any that recipes/quantize.lua lists.
 ---@param path string
 ---@param opt? {type?: string, overrides?: string, importance?: table<string, Tensor>, measure?: boolean, progress?: function}
 ---@return {by_type: table[], elements: integer, bytes: integer, notes: string[]}
 function Model:save_gguf(path, opt) end
----Adds the adapters into the weights.
+---Adds the adapters into the weights; those that are stored rotated stay so.
 function Model:merge() end
 ---A Hugging Face folder of the weights as they are, tokenizer files included.
 ---@param dir string

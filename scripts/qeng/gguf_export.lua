@@ -6,6 +6,7 @@
 local architectures = require "qeng.architectures"
 local config = require "qeng.config"
 local gguf_config = require "qeng.gguf_config"
+local hadamard = require "qeng.gguf_hadamard"
 local hub = require "qeng.hub"
 local names = require "qeng.gguf_names"
 local q = require "qeng.core"
@@ -166,22 +167,37 @@ local function basename(path)
   return path:match "([^/]+)$" or path
 end
 
--- A loaded model as it is: merge adapters first.
+-- How a model's parameter is stored rotated: of the embedding by its rows, which is how a head that is tied to it is, too.
+local function rotation_of(model, parameter)
+  local shape = parameter.tensor:shape()
+  if not model.rotations or #shape == 1 then return nil end
+  local forward, inverse = model.rotations(parameter.name, shape[2])
+  if parameter.tensor == model.embed then return inverse end
+  return forward
+end
+
+-- A loaded model as it is, rotated weights unrotated: merge adapters first.
 function export.of_model(model)
   if model.adapter then q.error("value", "save_gguf: merge the adapter first (model:merge()), or save it apart (save_adapter_gguf)") end
-  if model.rotations then q.error("unsupported", "save_gguf: this model's weights are stored rotated; quantize.lua copies such a file") end
   local parameters = {}
   for i, parameter in ipairs(model.parameters) do
-    local scale = parameter.row_scale
+    local scale, rotation = parameter.row_scale, rotation_of(model, parameter)
+    if scale and rotation then
+      q.error("unsupported", ("save_gguf: %s is stored as rotated signs, which are no signs once unrotated; recipes/quantize.lua copies the file as it is"):format(parameter.name))
+    end
     parameters[i] = {
       name = parameter.name, shape = parameter.tensor:shape(), signs = scale and parameter.tensor:dtype(),
-      read = function() return parameter.tensor, scale end,
+      read = function()
+        if rotation then return hadamard.undo(parameter.tensor, rotation) end
+        return parameter.tensor, scale
+      end,
     }
   end
   local path = model.gguf and model.gguf.path
   local name = model.dir or path
   local source = source_of(model.arch.hf, model.config, name and basename(name) or "model", model, parameters)
   source.files = { path }
+  if model.rotations then table.insert(source.notes, "the weights were stored rotated: they are written unrotated, and lose more in types of few bits than as they were") end
   return source
 end
 

@@ -76,4 +76,9 @@ function hadamard.read(file, path)
   end
 end
 
+-- What the rows of a rotated weight stand for, in f32: it then reads x itself.
+function hadamard.undo(weight, rotation)
+  return q.hadamard(weight:to "f32", { block = rotation.block, signs = rotation.signs, inverse = true })
+end
+
 return hadamard

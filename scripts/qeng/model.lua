@@ -187,14 +187,9 @@ end
 
 local all_targets = { "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj" }
 
-local function refuse_rotated(self, what)
-  if self.rotations then q.error("unsupported", what .. ": this model's weights are stored rotated, which adapters do not know; use one that is not") end
-end
-
 -- Adds adapters: opt.rank, alpha (2 * rank), rslora, dropout, targets (all linear layers), seed. a is uniform as in PEFT
 -- (kaiming, a = sqrt 5), b is zero, so the model computes what it did.
 function Model:lora(opt)
-  refuse_rotated(self, "lora")
   local rank = opt.rank or 16
   local alpha = opt.alpha or 2 * rank
   local targets = {}
@@ -251,7 +246,6 @@ function Model:load_adapter(path)
 end
 -- The same for single requests (request.lua), beside whatever adapter is on the model.
 function Model:read_adapter(path)
-  refuse_rotated(self, "read_adapter")
   if q.fs.kind(path) == "file" then return (gguf_lora.read(self, path)) end
   return peft.read(self, path)
 end
@@ -267,9 +261,11 @@ end
 -- (the weights' own; the model's where they come from a GGUF file), max_shard_bytes.
 function Model:save(dir, opt)
   opt = opt or {}
-  if self.rotations or self.config.rope.factors then
-    q.error("unsupported", ("save: %s, which a config.json cannot say; recipes/quantize.lua copies the GGUF file with it")
-      :format(self.rotations and "the weights are stored rotated" or "rope_freqs.weight holds factors of no known setting"))
+  if self.rotations then
+    q.error("unsupported", "save: the weights are stored rotated, which a config.json cannot say; save_gguf writes them unrotated, and what is loaded from that file can be saved")
+  end
+  if self.config.rope.factors then
+    q.error("unsupported", "save: rope_freqs.weight holds factors of no known setting, which a config.json cannot say; recipes/quantize.lua copies the GGUF file with it")
   end
   local dtype = opt.dtype or self.gguf and self.dtype
   local tensors = {}

@@ -39,17 +39,20 @@ end
 local Linear = {}
 Linear.__index = Linear
 
--- Of weights without a scale, which has one number for each row of them beside it (onebit.lua).
-local function scaled(layer, x)
-  local y, lora = q.scale_columns(q.linear(x, layer.weight), layer.row_scale, layer.bias), layer.lora
+-- y, and what the adapter makes of x.
+local function adapted(y, x, lora)
   return lora and y + q.linear(q.linear(q.dropout(x, lora.dropout), lora.a), lora.b) * lora.scale or y
 end
 
--- y = x w^T (+ bias) (+ the adapter, once model:lora set self.lora); where the weight is stored rotated, x is rotated first.
+-- y = x w^T (+ bias) (+ the adapter, once model:lora set self.lora). Where the weight is stored rotated, it reads x rotated, the
+-- adapter x as it is: adapters are those of the model, however its weights are stored.
 function Linear:__call(x)
-  if self.rotation then x = q.hadamard(x, self.rotation) end
-  if self.model.observe then self.model.observe(self.name .. ".weight", x) end
-  if self.row_scale and not self.whole then return scaled(self, x) end
+  local input = self.rotation and q.hadamard(x, self.rotation) or x
+  if self.model.observe then self.model.observe(self.name .. ".weight", input) end
+  if self.row_scale and not self.whole then  -- a weight without a scale, which has one number for each row beside it (onebit.lua)
+    return adapted(q.scale_columns(q.linear(input, self.weight), self.row_scale, self.bias), x, self.lora)
+  end
+  if self.rotation then return adapted(q.linear(input, self.weight, { bias = self.bias }), x, self.lora) end
   return q.linear(x, self.weight, { bias = self.bias, lora = self.lora })
 end
 
@@ -175,12 +178,16 @@ function nn.decoder(model, source, c, new_block)
   local norm = body:norm("norm", c.hidden, c.eps, c.plus_one)
   model.head = c.tied and model.embed or p:weight("lm_head.weight", { c.vocab, c.hidden })
   local of_head, of_rows = body:rotation("embed_tokens.weight", c.hidden)
-  if not c.tied then of_head = p:rotation("lm_head.weight", c.hidden) end
+  if not c.tied then
+    of_head = p:rotation("lm_head.weight", c.hidden)
+  elseif not of_head ~= not of_rows then
+    q.error("format", "the embedding, which is the head too, is listed as rotated for one of the two only; expected it among the metadata's weight_names and inverse_weight_names")
+  end
 
   local function embed(tokens, positions)
     local rows = q.embedding(model.embed, tokens, model.dtype)
-    if places then rows = rows + q.embedding(places, positions, model.dtype) end
     if of_rows then rows = q.hadamard(rows, { block = of_rows.block, signs = of_rows.signs, inverse = true }) end
+    if places then rows = rows + q.embedding(places, positions, model.dtype) end
     return c.embed_scale and rows * rounded(c.embed_scale, model.dtype) or rows
   end
 

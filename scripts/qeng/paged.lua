@@ -35,8 +35,7 @@ function Inference:project(x, layers)
       return unpack(results)
     end
   end
-  if rotation then x = q.hadamard(x, rotation) end
-  local y = q.row_linear(x, weights, { bias = biases, scale = scales })
+  local y = q.row_linear(rotation and q.hadamard(x, rotation) or x, weights, { bias = biases, scale = scales })  -- adapters read x itself
   for _, range in ipairs(self.ranges) do
     local whole = #self.ranges == 1
     local input = whole and x or x:rows(range.first, range.count)

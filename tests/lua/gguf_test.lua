@@ -200,9 +200,6 @@ for name, values in pairs {
   assert(q.fs.read(at "1.gguf") == q.fs.read(at "2.gguf"), name .. ": interleaved rows are written as they lie")
 end
 refused('expected "map", "copy" or "stream"', function() q.load(at "qwen2.gguf", { weights = "mmap" }) end)
-local rotated = q.load(at "qwen2.gguf")
-rotated.rotations = {}
-refused("stored rotated", function() rotated:read_adapter(at "none") end)
 refused("gemma3 has no words for", function() q.random_model(gemma3_with("query_pre_attn_scalar", 99)):save_gguf(at "x.gguf") end)
 refused("blk.0.attn_norm.weight is missing", q.load, file_with(sizes))
 refused("there is no type q9", types.plan, "q9", "", {})
