@@ -58,6 +58,10 @@ for name, values in pairs {
   assert(distance(before, logits(q.load(at(name)))) < 1e-6, name .. ": the folder made of the file computes something else")
   export.write(at "copy.gguf", export.of_gguf(at(name .. ".gguf")), types.plan("f32", "", { layers = 2, groups = 2 }))
   assert(distance(logits(again), logits(q.load(at "copy.gguf"))) == 0, name .. ": a copy differs")
+  local bytes = q.fs.read(at "copy.gguf")
+  assert(bytes:sub(1, 8) == "GGUF\3\0\0\0")
+  q.fs.write(at "second.gguf", "GGUF\2\0\0\0" .. bytes:sub(9))  -- versions 2 and 3 differ by the number alone
+  assert(distance(logits(again), logits(q.load(at "second.gguf"))) == 0, name .. ": version 2 differs")
 
   -- An adapter beside the model, and merged into it.
   local adapted = q.load(at(name .. ".gguf")):lora { rank = 2, seed = 1 }
