@@ -10,8 +10,8 @@ What to expect: frozen random bits with trained scales, embedding and head are a
 training holds without them tuned. Straight-through training, which keeps 12 bytes a weight, is the other end: the table says what
 share of the gap between the two each rule closes. With 0.8 million weights and 2 million characters that was about 80 % with 8 bits
 of state a weight, 64 % with 3 (50 % without friction, method 7free) and 25 % with 2; the two-step machine did worse than bits that never
-learn. With 5.1 million weights and 20 million characters it was 96 and 98 % with 8 bits on two seeds, and on one 42 % with 3 and no
-friction; with friction that has not been measured yet.
+learn. With 5.1 million weights and 20 million characters it was, on two seeds, 96 and 98 % with 8 bits, 68 and 75 % with 3, and on one 42 %
+with 3 and no friction.
 
 Phases train a quarter of the weights at a time: a quarter of the state, paid for in tokens. At those 2 million characters they gained
 nothing over the control; at twice as many they were 0.03 ahead of it, and did what all weights at once do with half the tokens.]],
