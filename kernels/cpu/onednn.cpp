@@ -36,6 +36,16 @@ struct Hash {
   }
 };
 
+// oneDNN's kernels for AMX are wrong where the last tile along k is not whole: up to version 2.7 they are illegal
+// instructions or give other numbers (uxlfoundation/oneDNN issue 1661), up to 3.14 a NaN reaches rows that have none
+// (5717).
+dnnl::matmul::primitive_desc without_partial_tiles(dnnl::matmul::primitive_desc description, int64_t k) {
+  constexpr int64_t kTile = 32;  // of bf16
+  while (k % kTile != 0 && std::string_view(description.impl_info_str()).find("amx") != std::string_view::npos)
+    if (!description.next_impl()) fail("unsupported", "matmul: oneDNN has nothing but AMX for k ", k);
+  return description;
+}
+
 dnnl::matmul::primitive_desc describe(const dnnl::engine& engine, const GemmShape& s) {
   const auto plain = memory::format_tag::ab, transposed = memory::format_tag::ba;
   const int64_t lda = s.lda ? s.lda : s.trans_a ? s.m : s.k;
@@ -58,11 +68,11 @@ dnnl::matmul::primitive_desc describe(const dnnl::engine& engine, const GemmShap
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
   const bool own_bias = s.has_bias && s.alpha == 1;
 #if DNNL_VERSION_MAJOR >= 3
-  if (own_bias) return {engine, a, b, bias, c, attributes};
-  return {engine, a, b, c, attributes};
+  if (own_bias) return without_partial_tiles({engine, a, b, bias, c, attributes}, s.k);
+  return without_partial_tiles({engine, a, b, c, attributes}, s.k);
 #else
-  if (own_bias) return {dnnl::matmul::desc(a, b, bias, c), attributes, engine};
-  return {dnnl::matmul::desc(a, b, c), attributes, engine};
+  if (own_bias) return without_partial_tiles({dnnl::matmul::desc(a, b, bias, c), attributes, engine}, s.k);
+  return without_partial_tiles({dnnl::matmul::desc(a, b, c), attributes, engine}, s.k);
 #endif
 }
 
