@@ -13,19 +13,19 @@ class Scratch;
 struct CpuContext;
 
 // c = alpha * op(a) op(b) + bias + (acc ? c : 0), row-major and dense (but see lda); see Matmul in kernels/ops.h.
-// a, b: f32 or bf16; or b of a stored dtype, whose rows are decoded to f32. c, bias: a's dtype or f32. bias may be null.
-// Sums are f32 and are rounded once, to c.
+// a, b: f32 or bf16; or b of a stored dtype, whose rows are decoded: to f32, or blocks to bf16 where a is bf16. c,
+// bias: a's dtype or f32. bias may be null. Sums are f32 and are rounded once, to c.
 struct GemmShape {
   int64_t m = 0, n = 0, k = 0;
   DType in = DType::f32, out = DType::f32, bias = DType::f32;
   bool trans_a = false, trans_b = false, acc = false, has_bias = false;
   float alpha = 1;
   std::optional<DType> stored;  // b's dtype where it is not a's
-  int64_t lda = 0;  // elements from one stored row of a to the next; 0: dense
+  int64_t lda = 0, ldc = 0;     // elements from one stored row of a or c to the next; 0: dense
   bool operator==(const GemmShape&) const = default;
 };
 
-// Any shape, with all the context's threads: by Gemm where it can, else by tiles, also where b is stored.
+// Any dense c, with all the context's threads: by Gemm where it can, else by tiles.
 void multiply(const GemmShape& shape, const void* a, const void* b, const void* bias, void* c, CpuContext& context);
 // Any shape by f32 products of tiles (multiply.cpp). The result does not depend on the number of threads.
 void multiply_tiles(const GemmShape& shape, const void* a, const void* b, const void* bias, void* c,
@@ -37,6 +37,8 @@ class Gemm {
   ~Gemm();
   // False, and nothing done, where oneDNN has no good kernel for the shape on this machine.
   bool run(const GemmShape& shape, const void* a, const void* b, const void* bias, void* c, Scratch& scratch);
+  bool has(const GemmShape& shape);       // whether run() would
+  bool multiplies_bf16_by_tiles() const;  // with AMX: several times as fast as f32
 
  private:
   struct Primitives;

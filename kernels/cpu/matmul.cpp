@@ -47,7 +47,8 @@ void run(const Matmul& op, CpuContext& context) {
   shape.alpha = op.alpha;
   if (m == 0 || n == 0) return;
   if (m == 1 && op.trans_b) return run_row(op, n, k, context);
-  if (op.b.dtype == DType::one_bit) return multiply_signs(op, context);
+  const bool by_tiles = op.a.dtype == DType::bf16 && context.gemm.multiplies_bf16_by_tiles();
+  if (op.b.dtype == DType::one_bit && !by_tiles) return multiply_signs(op, context);
   multiply(shape, op.a.data, op.b.data, op.bias.data, op.c.data, context);
 }
 

@@ -140,9 +140,44 @@ void multiply_tiles(const GemmShape& s, const void* a, const void* b, const void
   if (!complete) fail("memory", "matmul: oneDNN is out of memory (m ", s.m, ", n ", s.n, ", k ", s.k, ")");
 }
 
+namespace {
+
+// Some columns of a stored b at a time, as bf16. False, and nothing done, where that is not how to multiply them.
+bool multiply_decoded(const GemmShape& s, const void* a, const void* b, const void* bias, void* c,
+                      CpuContext& context) {
+  constexpr int64_t kElements = 1 << 20;  // of a panel, 2 MB
+  if (s.in != DType::bf16 || !is_block(*s.stored) || !context.gemm.multiplies_bf16_by_tiles()) return false;
+  const int64_t most = std::min(s.n, std::max<int64_t>(256, kElements / std::max<int64_t>(1, s.k) / 64 * 64));
+  GemmShape panel = s;
+  panel.stored.reset(), panel.ldc = s.n;
+  for (const int64_t columns : {most, s.n % most}) {
+    panel.n = columns;
+    if (columns > 0 && !context.gemm.has(panel)) return false;
+  }
+  const ScratchFrame frame(context.scratch);
+  auto* decoded = context.scratch.take<bf16>(most * s.k);
+  const View stored(const_cast<void*>(b), *s.stored, {s.trans_b ? s.n : s.k, s.trans_b ? s.k : s.n});
+  const Rows out = rows_of(c, s.out, s.n), bias_row = rows_of(bias, s.bias, 0);
+  for (int64_t j = 0; j < s.n; j += most) {
+    panel.n = std::min(most, s.n - j);
+    const int64_t rows = s.trans_b ? panel.n : s.k, columns = s.trans_b ? s.k : panel.n;
+    parallel_for(context.threads, rows, grain_rows(columns), [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r)
+        decode_into(stored, s.trans_b ? j + r : r, s.trans_b ? 0 : j, columns, DType::bf16, decoded + r * columns,
+                    context);
+    });
+    if (!context.gemm.run(panel, a, decoded, s.has_bias ? bias_row.at(0, j) : nullptr, out.at(0, j), context.scratch))
+      fail("internal", "matmul: oneDNN has lost a product that it had");
+  }
+  return true;
+}
+
+}  // namespace
+
 void multiply(const GemmShape& shape, const void* a, const void* b, const void* bias, void* c, CpuContext& context) {
-  if (shape.stored || !context.gemm.run(shape, a, b, bias, c, context.scratch))
-    multiply_tiles(shape, a, b, bias, c, context);
+  const bool done = shape.stored ? multiply_decoded(shape, a, b, bias, c, context)
+                                 : context.gemm.run(shape, a, b, bias, c, context.scratch);
+  if (!done) multiply_tiles(shape, a, b, bias, c, context);
 }
 
 }  // namespace qeng

@@ -26,8 +26,8 @@ struct Hash {
   size_t operator()(const GemmShape& s) const {
     size_t hash = 14695981039346656037u;
     for (const uint64_t part :
-         {static_cast<uint64_t>(s.m) ^ static_cast<uint64_t>(s.lda) << 32, static_cast<uint64_t>(s.n),
-          static_cast<uint64_t>(s.k),
+         {static_cast<uint64_t>(s.m) ^ static_cast<uint64_t>(s.lda) << 32,
+          static_cast<uint64_t>(s.n) ^ static_cast<uint64_t>(s.ldc) << 32, static_cast<uint64_t>(s.k),
           uint64_t{bits_of(s.alpha)} << 8 | uint64_t{s.trans_a} | uint64_t{s.trans_b} << 1 | uint64_t{s.acc} << 2 |
               uint64_t{s.has_bias} << 3,
           static_cast<uint64_t>(s.in) | static_cast<uint64_t>(s.out) << 8 | static_cast<uint64_t>(s.bias) << 16})
@@ -36,12 +36,16 @@ struct Hash {
   }
 };
 
+bool is_amx(const dnnl::matmul::primitive_desc& description) {
+  return std::string_view(description.impl_info_str()).find("amx") != std::string_view::npos;
+}
+
 // oneDNN's kernels for AMX are wrong where the last tile along k is not whole: up to version 2.7 they are illegal
 // instructions or give other numbers (uxlfoundation/oneDNN issue 1661), up to 3.14 a NaN reaches rows that have none
 // (5717).
 dnnl::matmul::primitive_desc without_partial_tiles(dnnl::matmul::primitive_desc description, int64_t k) {
   constexpr int64_t kTile = 32;  // of bf16
-  while (k % kTile != 0 && std::string_view(description.impl_info_str()).find("amx") != std::string_view::npos)
+  while (k % kTile != 0 && is_amx(description))
     if (!description.next_impl()) fail("unsupported", "matmul: oneDNN has nothing but AMX for k ", k);
   return description;
 }
@@ -52,7 +56,7 @@ dnnl::matmul::primitive_desc describe(const dnnl::engine& engine, const GemmShap
   const memory::desc a({s.m, s.k}, type_of(s.in), s.trans_a ? memory::dims{1, lda} : memory::dims{lda, 1});
   const memory::desc b({s.k, s.n}, type_of(s.in), s.trans_b ? transposed : plain);
   const memory::desc bias({1, s.n}, type_of(s.bias), plain);
-  const memory::desc c({s.m, s.n}, type_of(s.out), plain);
+  const memory::desc c({s.m, s.n}, type_of(s.out), memory::dims{s.ldc ? s.ldc : s.n, 1});
   dnnl::post_ops post;  // oneDNN adds its own bias before post-ops, so a scaled product takes it as a post-op
   if (s.alpha != 1) {
 #if DNNL_VERSION_MAJOR >= 3
@@ -102,15 +106,23 @@ struct Primitive {
   }
 };
 
-// Version 2.6 has no bf16 product at all without AVX-512, and ONEDNN_MAX_CPU_ISA=AVX2 makes any machine such a one.
-bool has_bf16(const dnnl::engine& engine) {
+// How oneDNN multiplies bf16. Version 2.6 does not at all without AVX-512 (ONEDNN_MAX_CPU_ISA=AVX2 makes any machine
+// such a one), and makes floats of each again and again where the processor has no instructions for them, a quarter of
+// f32's speed.
+enum class Bf16 { no, emulated, vectors, tiles };
+Bf16 bf16_of(const dnnl::engine& engine) {
   GemmShape shape;
   shape.m = shape.n = shape.k = 64, shape.in = shape.out = DType::bf16;
   try {
-    return !is_reference(describe(engine, shape));
+    const auto description = describe(engine, shape);
+    if (is_reference(description)) return Bf16::no;
+    if (is_amx(description)) return Bf16::tiles;
+    constexpr auto wanted = static_cast<unsigned>(dnnl::cpu_isa::avx512_core_bf16);
+    const auto found = static_cast<unsigned>(dnnl::get_effective_cpu_isa());
+    return (found & wanted) == wanted ? Bf16::vectors : Bf16::emulated;
   } catch (const dnnl::error& error) {
     if (error.status != dnnl_unimplemented) throw;
-    return false;
+    return Bf16::no;
   }
 }
 
@@ -119,9 +131,10 @@ bool has_bf16(const dnnl::engine& engine) {
 struct Gemm::Primitives {
   dnnl::engine engine{dnnl::engine::kind::cpu, 0};
   dnnl::stream stream{engine};
-  // Where bf16 goes by tiles f32 does too: the f32 kernel there is the one that computes a tile, but its own way to
+  // Without it f32 goes by multiply_tiles too: the f32 kernel there is the one that computes a tile, but its own way to
   // divide the work among threads makes the order of sums depend on how many there are.
-  bool tiles_only = !has_bf16(engine);
+  Bf16 bf16 = bf16_of(engine);
+  bool takes(DType in) const { return bf16 != Bf16::no && (bf16 != Bf16::emulated || in == DType::f32); }
   std::unordered_map<GemmShape, std::optional<Primitive>, Hash> of_shape;
 
   std::optional<Primitive>& find(const GemmShape& shape) {
@@ -139,7 +152,7 @@ Gemm::Gemm() : primitives_(std::make_unique<Primitives>()) {}
 Gemm::~Gemm() = default;
 
 bool Gemm::run(const GemmShape& shape, const void* a, const void* b, const void* bias, void* c, Scratch& scratch) {
-  if (primitives_->tiles_only) return false;
+  if (!primitives_->takes(shape.in)) return false;
   try {
     std::optional<Primitive>& p = primitives_->find(shape);
     if (!p) return false;
@@ -156,6 +169,9 @@ bool Gemm::run(const GemmShape& shape, const void* a, const void* b, const void*
          dtype_name(shape.in), ")");
   }
 }
+
+bool Gemm::has(const GemmShape& shape) { return primitives_->takes(shape.in) && primitives_->find(shape).has_value(); }
+bool Gemm::multiplies_bf16_by_tiles() const { return primitives_->bf16 == Bf16::tiles; }
 
 bool run_tile(const Tile& t) {
   const int threads = omp_get_max_threads();
