@@ -34,4 +34,4 @@ for _, r in ipairs(results) do
   print(("%-44s %s  (KL %.1e a step, %.1e at most)"):format(("%q"):format(r.prompt:sub(1, 38)):gsub("\n", "n"), what, r.kl, r.kl_most))
 end
 print(("%d of %d answers the same, %d ties, %d different"):format(#results - different - ties, #results, ties, different))
-if different > 0 then os.exit(1) end
+if different > 0 then os.exit(1, true) end
