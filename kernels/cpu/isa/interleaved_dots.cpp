@@ -9,7 +9,9 @@ namespace {
 
 using blocks::Interleaved;
 constexpr int kParts = 4;         // of 8 rows: a vector's lanes
-constexpr int64_t kAhead = 1024;  // bytes of each group of rows to ask for early
+// Bytes of each group of rows to ask for early. A quarter as many leave an Intel Xeon at 70 % of its bandwidth, where
+// these reach 83; AMD's ask for more by themselves.
+constexpr int64_t kAhead = 4096;
 // Groups of rows together, for one row of x: two share its codes where the products are what takes time, or where so many
 // codes do not stay in the first level beside the weights that pass.
 #if defined(QENG_VNNI)
