@@ -201,7 +201,8 @@ function Inertia:tensors()
 end
 function Inertia:state() return { z = q.json.array(self.z) } end
 
--- What a run that goes on has to have as the one that was stopped: every knob, and `more`. A knob that is not set is false.
+-- What a run that goes on has to have as the one that was stopped: every knob, and `more`, whose rule stands before the name of this
+-- one. A knob that is not set is false.
 function inertia.settings(knobs, more)
   more.rule = (more.rule or "") .. (knobs.bop and "bop" or "counter")
   for _, name in ipairs(options) do

@@ -11,8 +11,9 @@
 -- model: a folder (config.json is enough), a GGUF file, a config.json, a name of shapes.lua, or a table of config.json's keys.
 -- stored: the dtype of the linear layers where no file says it ("q4_k"). eval: a held-out loss is measured too. kv, context,
 -- batch: of inference. levels: of one-bit training's counters (7); active: weights that learn at once, the rest being frozen bits
--- (phases.lua); keep: with the counters of those that rest. Budgets in bytes, as training takes them: on the CPU host_budget is the whole process's. bandwidth and flops (of the
--- dtype), for which this device's measured limits stand in; link: bytes a second from host or file to the device.
+-- (phases.lua); keep: with the counters of those that rest. Budgets in bytes, as training takes them: on the CPU host_budget is the
+-- whole process's. bandwidth and flops (of the dtype), for which this device's measured limits stand in; link: bytes a second from host
+-- or file to the device.
 
 local config = require "qeng.config"
 local inertia = require "qeng.inertia"
