@@ -1295,8 +1295,8 @@ function q.convert(from, to, opt) end
 ---@return string
 function q.conversion_summary(counts) end
 
----How conversations become tokens: "chatml", "model" (the tokenizer's own Jinja template) or "auto": training takes ChatML where the tokenizer
----has its tokens, prompts the tokenizer's own template where it has one.
+---How conversations become tokens: "chatml", "model" (the tokenizer's own Jinja template) or "auto": ChatML where the tokenizer has its
+---tokens and no template that says something else, otherwise its own. Prompts under auto are its own template's where it has one.
 ---@param tokenizer Tokenizer
 ---@param name? string
 ---@param system? string|false  system message where a conversation has none (false: none); by default what the model's template says
