@@ -70,4 +70,20 @@ function golden.set_adapter(model, g, zero_b)
   end
 end
 
+-- The losses of 12 steps of AdamW on a slot.
+function golden.train(model, slot)
+  local parameters, losses = {}, {}
+  for i, parameter in ipairs(model:trainable()) do parameters[i] = parameter.tensor end
+  local adamw = q.adamw_state(parameters, {})
+  for step = 1, 12 do
+    losses[step] = q.scope(function()
+      local loss = model:loss(slot)
+      loss:backward()
+      return loss:item()
+    end)
+    adamw:step { lr = 5e-3, clip = 1 }
+  end
+  return losses
+end
+
 return golden

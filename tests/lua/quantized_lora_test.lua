@@ -86,20 +86,7 @@ for d = 1, 3 do
 end
 local slot = golden.slot(documents)
 
-local function train(model)
-  local parameters, losses = {}, {}
-  for i, parameter in ipairs(model:trainable()) do parameters[i] = parameter.tensor end
-  local adamw = q.adamw_state(parameters, {})
-  for step = 1, 12 do
-    losses[step] = q.scope(function()
-      local loss = model:loss(slot)
-      loss:backward()
-      return loss:item()
-    end)
-    adamw:step { lr = 5e-3, clip = 1 }
-  end
-  return losses
-end
+local function train(model) return golden.train(model, slot) end
 
 local function whole(type)
   local stored, decoded = model_of(type), model_of(type, true)

@@ -272,20 +272,7 @@ local function gradients(model)
   return loss:item(), found
 end
 
-local function train(model)
-  local parameters, losses = {}, {}
-  for i, parameter in ipairs(model:trainable()) do parameters[i] = parameter.tensor end
-  local adamw = q.adamw_state(parameters, {})
-  for step = 1, 12 do
-    losses[step] = q.scope(function()
-      local loss = model:loss(slot)
-      loss:backward()
-      return loss:item()
-    end)
-    adamw:step { lr = 5e-3, clip = 1 }
-  end
-  return losses
-end
+local function train(model) return golden.train(model, slot) end
 
 -- tie: between two logits of the forward pass in f32 and of the engine, which rounds activations to eight bits for blocks.
 local function adapters(type, tie)
