@@ -9,6 +9,7 @@
 #include "bindings/runtime.h"
 #include "engine/formats/gguf.h"
 #include "engine/formats/gguf_rows.h"
+#include "engine/stream/pages.h"
 #include "engine/stream/spilled_file.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/interleave.h"

@@ -6,6 +6,7 @@
 #include "bindings/runtime.h"
 #include "engine/formats/safetensors.h"
 #include "engine/formats/safetensors_dtype.h"
+#include "engine/stream/pages.h"
 #include "engine/stream/spilled_file.h"
 
 namespace qeng {

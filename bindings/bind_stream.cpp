@@ -74,6 +74,7 @@ int figures(Call& call) {
   lua::set_field(call.L, "resident", static_cast<int64_t>(stream->resident()));
   lua::set_field(call.L, "total", static_cast<int64_t>(stream->total()));
   lua::set_field(call.L, "process", static_cast<int64_t>(stream->process()));
+  lua::set_field(call.L, "filed", static_cast<int64_t>(stream->filed()));
   return 1;
 }
 

@@ -1,6 +1,7 @@
 // A device that runs operations. One backend per kind of device; the CPU's is built in (kernels/cpu), others are shared
 // objects. A backend is used from one thread.
 #pragma once
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -31,9 +32,16 @@ class Recording {
 class SideCopies {
  public:
   virtual ~SideCopies() = default;
+  // What writes the pinned memory before it is copied, on a thread of the device's and in the order of the copies, which it must not
+  // ask for anything. Null, or why it failed: synchronize() and download() throw that as Error("io"). Stays where it is as long as a
+  // recording has its copy.
+  struct Fill {
+    std::function<const char*()> write;
+    std::atomic<const char*>* failure = nullptr;  // set by copy()
+  };
   virtual void* pin(size_t bytes) = 0;  // host memory for copies, until unpin(); Error("memory")
   virtual void unpin(void* memory) = 0;
-  virtual void copy(int place, void* device, const void* pinned, size_t bytes) = 0;
+  virtual void copy(int place, void* device, const void* pinned, size_t bytes, Fill* fill = nullptr) = 0;
   virtual void copy_back(int place, void* pinned, const void* device, size_t bytes) = 0;
   virtual void await(int place) = 0;    // what is queued from now on finds there what was copied
   virtual void release(int place) = 0;  // what was queued until now is all that uses it

@@ -1,20 +1,14 @@
 #include "engine/stream/mapped_stream.h"
 
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
 
 #include "engine/stream/order.h"
-#include "engine/stream/spilled_file.h"
-
-#ifndef MADV_POPULATE_READ
-#define MADV_POPULATE_READ 22  // of Linux 5.14, which Debian 12's C library may not name
-#endif
+#include "engine/stream/pages.h"
 
 namespace qeng {
 
@@ -22,7 +16,6 @@ namespace {
 
 constexpr const char* kAccount = "streamed weights";
 constexpr int kMostAhead = 8;
-constexpr size_t kPiece = size_t{4} << 20;  // brought at once: a thread that has to stop, stops within a millisecond
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
@@ -275,28 +268,9 @@ void MappedStream::fetch_loop() {
 }
 
 bool MappedStream::fetch(const Unit& unit) {
-  const size_t page = page_bytes();
-  const auto pages_of = [&](const Range& range, auto use_pages) {
-    const uintptr_t begin = reinterpret_cast<uintptr_t>(range.begin) / page * page;
-    const uintptr_t end = (reinterpret_cast<uintptr_t>(range.begin + range.bytes) + page - 1) / page * page;
-    return use_pages(reinterpret_cast<char*>(begin), static_cast<size_t>(end - begin));
-  };
-  for (const Range& range : unit.ranges)  // the disk works on all of it at once
-    pages_of(range, [](char* begin, size_t bytes) { return madvise(begin, bytes, MADV_WILLNEED); });
-  for (const Range& range : unit.ranges) {
-    const bool whole = pages_of(range, [&](char* begin, size_t bytes) {
-      for (size_t done = 0; done < bytes; done += kPiece) {
-        const size_t piece = std::min(kPiece, bytes - done);
-        if (madvise(begin + done, piece, MADV_POPULATE_READ) == 0) continue;
-        if (errno == EFAULT) return false;  // an access would end the process
-        for (size_t i = 0; i < piece; i += page)
-          (void)*static_cast<volatile char*>(begin + done + i);  // an older system
-      }
-      return true;
-    });
-    if (!whole) return false;
-  }
-  return true;
+  for (const Range& range : unit.ranges) ask_for_pages(range.begin, range.bytes);
+  return std::all_of(unit.ranges.begin(), unit.ranges.end(),
+                     [](const Range& range) { return bring_pages(range.begin, range.bytes); });
 }
 
 MappedStream::State MappedStream::state_of(const Unit& unit) {

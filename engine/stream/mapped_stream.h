@@ -37,6 +37,7 @@ class MappedStream : public StreamedWeights {
   size_t resident() override;
   size_t total() const override { return total_; }
   size_t process() const override { return others_ + device_.held() - resident_held_; }
+  size_t filed() const override { return total_; }
 
  private:
   enum class State : uint8_t { absent, coming, here };

@@ -5,6 +5,8 @@
 #include <cstring>
 #include <map>
 
+#include "engine/stream/pages.h"
+
 namespace qeng {
 
 namespace {
@@ -17,8 +19,13 @@ std::string in_mb(size_t bytes) { return std::to_string((bytes + 999999) / 10000
 // The memory that a streamed tensor keeps.
 struct Places {
   std::shared_ptr<Buffer> slot;
-  std::shared_ptr<void> pinned;
+  std::shared_ptr<void> values;        // pinned memory, or the file's
+  std::shared_ptr<void> out_of_reach;  // as long as they are the file's
 };
+
+std::shared_ptr<void> pinned(const std::shared_ptr<SideCopies>& copies, size_t bytes) {
+  return {copies->pin(bytes), [copies](void* memory) { copies->unpin(memory); }};
+}
 
 void stay(Device& device, Tensor& tensor) {
   const std::shared_ptr<Buffer> memory = device.allocate(tensor.view.bytes(), "weights");
@@ -90,29 +97,96 @@ SlotStream::SlotStream(Device& device, std::vector<StreamUnit> units, size_t lim
   if (slots * slot_bytes > room)
     fail("memory", "weights = stream: ", slots, " units of up to ", in_mb(slot_bytes), " (", largest,
          ") do not fit the ", in_mb(room), " that are left of the device's memory; give --device-budget more");
-  if (limit && pinned_bytes_ > limit)
-    fail("memory", "weights = stream: ", in_mb(pinned_bytes_),
-         " of weights have to lie in pinned memory of the host, more than ", option, " ", in_mb(limit), "; give ",
-         option, " at least that, or --device-budget more so that fewer are streamed");
+  choose_pinned(limit, option);
   for (size_t i = 0; i < slots; ++i) slots_.push_back(device_.allocate(slot_bytes, "streamed weights"));
   holds_.assign(slots, -1);
   figures_.depth = static_cast<int>(slots) - 1;
   for (int order = 0; order < static_cast<int>(streamed_.size()); ++order) {
     Unit& unit = units_[static_cast<size_t>(streamed_[static_cast<size_t>(order)])];
     unit.order = order;
-    unit.pinned = std::shared_ptr<void>(copies_->pin(unit.bytes), [copies = copies_](void* memory) { copies->unpin(memory); });
-    const std::shared_ptr<Buffer>& slot = slots_[static_cast<size_t>(slot_of(order))];
-    for (size_t i = 0; i < unit.moving.size(); ++i) {
-      Tensor& tensor = *unit.moving[i];
+    lay_out(unit);
+  }
+}
+
+// Units that stay in the file, where the limit is less than all of them.
+void SlotStream::choose_pinned(size_t limit, const std::string& option) {
+  if (!limit || pinned_bytes_ <= limit) return;
+  // Of a unit in the file, what is not as the file has it (llama's q and k in a GGUF file) is in the host's memory.
+  const auto least_of = [](const Unit& unit) {
+    if (unit.writable) return unit.bytes;
+    size_t bytes = 0;
+    for (const TensorPtr& tensor : unit.moving)
+      if (tensor->buffer->home) bytes += aligned(tensor->view.bytes());
+    return bytes;
+  };
+  size_t staging = 0, least = 0;
+  for (const int unit : streamed_) {
+    const Unit& moving = units_[static_cast<size_t>(unit)];
+    if (!moving.writable) staging = std::max(staging, moving.bytes);
+    least += least_of(moving);
+  }
+  least += staging;
+  if (least > limit)
+    fail("memory", "weights = stream: ", in_mb(least), " have to lie in pinned memory of the host, more than ", option,
+         " ", in_mb(limit), "; give ", option, " at least that, or --device-budget more so that fewer are streamed");
+  const double share = static_cast<double>(limit - least) / static_cast<double>(pinned_bytes_ - (least - staging));
+  pinned_bytes_ = least;
+  double asked = 0, given = 0;
+  for (const int number : streamed_) {
+    Unit& unit = units_[static_cast<size_t>(number)];
+    const size_t more = unit.bytes - least_of(unit);
+    if (unit.writable) continue;
+    asked += static_cast<double>(more) * share;
+    if (given + static_cast<double>(more) <= asked) {
+      given += static_cast<double>(more);
+      pinned_bytes_ += more;
+      continue;
+    }
+    filed_bytes_ += unit.bytes;
+    for (const TensorPtr& tensor : unit.moving) unit.sources.push_back(static_cast<const char*>(tensor->view.data));
+  }
+  staging_ = pinned(copies_, staging);
+}
+
+void SlotStream::lay_out(Unit& unit) {
+  const std::shared_ptr<Buffer>& slot = slots_[static_cast<size_t>(slot_of(unit.order))];
+  if (unit.sources.empty()) unit.pinned = pinned(copies_, unit.bytes);
+  std::vector<bool> mapped;
+  for (size_t i = 0; i < unit.moving.size(); ++i) {
+    Tensor& tensor = *unit.moving[i];
+    Places places{slot, unit.pinned, {}};
+    std::string account = "weights in pinned memory";
+    if (unit.pinned) {
       char* home = static_cast<char*>(unit.pinned.get()) + unit.offsets[i];
       std::memcpy(home, tensor.view.data, tensor.view.bytes());
       tensor.view.data = home;
-      tensor.buffer = device_.adopt(static_cast<char*>(slot->data) + unit.offsets[i], tensor.view.bytes(),
-                                    "weights in pinned memory", std::make_shared<Places>(Places{slot, unit.pinned}));
-      tensor.buffer->home = home;
-      tensor.buffer->read_only = !unit.writable;
+    } else {
+      mapped.push_back(!tensor.buffer->home);
+      account = tensor.buffer->account;
+      places.values = tensor.buffer->owner;
+      places.out_of_reach = device_.put_out_of_reach(
+          tensor.view.data, tensor.view.bytes(),
+          unit.name + ": its weights are in their file; operations find them within the unit's use only (a pass of the model)");
     }
+    void* home = tensor.view.data;
+    tensor.buffer = device_.adopt(static_cast<char*>(slot->data) + unit.offsets[i], tensor.view.bytes(), account,
+                                  std::make_shared<Places>(std::move(places)));
+    tensor.buffer->home = home;
+    tensor.buffer->read_only = !unit.writable;
   }
+  if (unit.pinned) return;
+  unit.torn = "weights = stream: " + unit.name + ": the file became shorter while it was in use, or its disk failed";
+  unit.fill.write = [this, &unit, mapped]() -> const char* {
+    for (size_t i = 0; i < mapped.size(); ++i)
+      if (mapped[i]) ask_for_pages(unit.sources[i], unit.moving[i]->view.bytes());
+    for (size_t i = 0; i < mapped.size(); ++i) {
+      const size_t bytes = unit.moving[i]->view.bytes();
+      if (mapped[i] && !bring_pages(unit.sources[i], bytes)) return unit.torn.c_str();
+      std::memcpy(static_cast<char*>(staging_.get()) + unit.offsets[i], unit.sources[i], bytes);
+      if (mapped[i]) drop_pages(unit.sources[i], bytes);
+    }
+    return nullptr;
+  };
 }
 
 SlotStream::~SlotStream() {
@@ -182,8 +256,10 @@ void SlotStream::leave() {
 void SlotStream::bring(int order) {
   const size_t slot = static_cast<size_t>(slot_of(order));
   if (holds_[slot] == order) return;
-  const Unit& unit = units_[static_cast<size_t>(streamed_[static_cast<size_t>(order)])];
-  copies_->copy(static_cast<int>(slot), slots_[slot]->data, unit.pinned.get(), unit.bytes);
+  Unit& unit = units_[static_cast<size_t>(streamed_[static_cast<size_t>(order)])];
+  const bool filed = !unit.sources.empty();
+  copies_->copy(static_cast<int>(slot), slots_[slot]->data, (filed ? staging_ : unit.pinned).get(), unit.bytes,
+                filed ? &unit.fill : nullptr);
   holds_[slot] = order;
   figures_.bytes += static_cast<double>(unit.bytes);
   ++figures_.fetches;

@@ -11,6 +11,10 @@
 // host when that ends: that pass has to end with kNoUnit, or what its last unit learned is lost. A tensor's values are those in
 // pinned memory (Buffer::home), which it keeps, and where an operation finds them whose weight is not of the unit in use: the
 // device reads there, slowly.
+//
+// Where the host may not pin as much as that, some of the units, spread evenly, stay in their mapped file and pass through one buffer
+// of pinned memory when they are copied: a read of the disk then is part of the copy. Only weights that do not learn can, and only
+// operations within their unit's use find them.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -23,7 +27,7 @@ class SlotStream : public StreamedWeights {
  public:
   // Moves the units' tensors: buffer and view become those of the slot, or of memory for good; a tensor of two units (a
   // tied head) stays for good. limit: bytes that may be pinned, 0: any number; option: what set it. Error("memory")
-  // where the pinned weights, or the slots, exceed a budget. depth: units copied ahead.
+  // where what has to be pinned, or the slots, exceed a budget. depth: units copied ahead.
   static constexpr size_t kHalf = SIZE_MAX;
   // Units that are copied ahead: one ready and one on its way. Where all units take the same time more of them hide
   // nothing more, but a unit that computes longer (the head) finds the next ones ready.
@@ -38,6 +42,7 @@ class SlotStream : public StreamedWeights {
   size_t resident() override;
   size_t total() const override { return total_; }
   size_t process() const override { return pinned_bytes_; }
+  size_t filed() const override { return filed_bytes_; }
   void repeated(const StreamFigures& copies) override;
   void close() override {}
 
@@ -50,7 +55,12 @@ class SlotStream : public StreamedWeights {
     bool writable = false;
     int order = -1;  // among streamed units; -1: for good on the device
     std::shared_ptr<void> pinned;
+    std::vector<const char*> sources;  // of its tensors' values, where they are not in pinned memory but in the file
+    SideCopies::Fill fill;
+    std::string torn;  // what it says where the file is
   };
+  void choose_pinned(size_t limit, const std::string& option);
+  void lay_out(Unit& unit);  // its tensors, with their values in pinned memory or in the file
   int slot_of(int order) const { return order % static_cast<int>(slots_.size()); }
   void bring(int order);  // unless its slot has it
   void leave();           // the unit in use
@@ -60,12 +70,13 @@ class SlotStream : public StreamedWeights {
   std::shared_ptr<SideCopies> copies_;
   std::vector<Unit> units_;
   std::vector<int> streamed_;  // units by order
+  std::shared_ptr<void> staging_;  // pinned memory that what lies in the file passes through
   std::vector<std::shared_ptr<Buffer>> slots_;
   std::vector<int> holds_;  // which order each slot has, -1: none
   int at_ = -1;             // the order in use, -1: none
   int shown_ = -1;          // the order whose tensors are pointed to its slot, -1: none
   Pass pass_ = Pass::inference;
-  size_t total_ = 0, pinned_bytes_ = 0;
+  size_t total_ = 0, pinned_bytes_ = 0, filed_bytes_ = 0;
   StreamFigures figures_;
 };
 

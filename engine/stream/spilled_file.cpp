@@ -10,6 +10,7 @@
 #include <cstring>
 #include <vector>
 
+#include "engine/stream/pages.h"
 #include "kernels/error.h"
 
 namespace qeng {
@@ -56,13 +57,6 @@ TensorPtr make_spilled(Device& device, const Shape& shape, DType dtype, const st
 
 void drop_spilled(const Tensor& tensor) {
   if (tensor.buffer->spilled) drop_pages(tensor.view.data, tensor.view.bytes());
-}
-
-void drop_pages(const void* memory, size_t bytes) {
-  const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
-  const uintptr_t at = reinterpret_cast<uintptr_t>(memory);
-  const uintptr_t begin = (at + page - 1) / page * page, end = (at + bytes) / page * page;
-  if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
 }
 
 }  // namespace qeng

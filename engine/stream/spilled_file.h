@@ -28,11 +28,7 @@ class SpilledFile {
 // A tensor in such a file, uninitialised; `name` is told in errors.
 TensorPtr make_spilled(Device& device, const Shape& shape, DType dtype, const std::string& account,
                        const std::string& name);
-// Takes the whole pages of memory that lies in a file, and was not changed where that is mapped privately, out of the
-// process.
-void drop_pages(const void* memory, size_t bytes);
-
-// The same for a tensor of make_spilled, after all of it was read or written past its stream; nothing for others.
+// drop_pages (pages.h) for a tensor of make_spilled, after all of it was read or written past its stream; nothing for others.
 void drop_spilled(const Tensor& tensor);
 
 }  // namespace qeng

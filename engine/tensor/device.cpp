@@ -42,9 +42,26 @@ Device::Device(std::unique_ptr<Backend> backend) : backend_(std::move(backend)) 
 Device::~Device() { trim(); }
 
 void Device::run(const Op& op, bool again) {
+  if (!again && !out_of_reach_.empty()) check_reach(op);
   if (listener_ && !listener_->before(op, label())) return;
   again ? backend_->repeat(op) : backend_->run(op);
   if (listener_) listener_->after(op, label());
+}
+
+std::shared_ptr<void> Device::put_out_of_reach(const void* data, size_t bytes, const std::string& why) {
+  const char* begin = static_cast<const char*>(data);
+  out_of_reach_[begin] = {bytes, why};
+  return {nullptr, [this, begin](void*) { out_of_reach_.erase(begin); }};
+}
+
+void Device::check_reach(Op op) const {
+  for_each_view(op, [this](const char*, View& view, Access) {
+    const char* data = static_cast<const char*>(view.data);
+    auto found = out_of_reach_.upper_bound(data);
+    if (found == out_of_reach_.begin()) return;
+    --found;
+    if (data < found->first + found->second.bytes) fail("value", found->second.why);
+  });
 }
 
 void Device::push_label(const std::string& label) {

@@ -75,6 +75,8 @@ class Device {
   void set_reclaim(std::function<void(size_t bytes)> reclaim) { reclaim_ = std::move(reclaim); }
   // Called as the last thing before memory is refused, to let go of what nobody uses any more (the host's garbage).
   void set_collect(std::function<void()> collect) { collect_ = std::move(collect); }
+  // Operations on this memory are refused with Error("value", why) while the result lives: the device cannot reach it.
+  std::shared_ptr<void> put_out_of_reach(const void* data, size_t bytes, const std::string& why);
   bool reclaims() const { return static_cast<bool>(reclaim_); }
   // Memory that is held; the address space of a capture is none.
   const std::map<std::string, Account>& accounts() const { return accounts_; }
@@ -112,6 +114,7 @@ class Device {
  private:
   void run(const Op& op, bool again);
   friend struct Buffer;
+  void check_reach(Op op) const;
   void credit(const std::string& account, size_t bytes, bool held);
   void make_room(size_t bytes, const std::string& account, const std::string& what);
   void give_back();  // to the system: cached memory, and what the host has dropped
@@ -120,6 +123,11 @@ class Device {
   std::unordered_map<size_t, std::vector<void*>> cache_;
   size_t cached_ = 0, held_ = 0, budget_ = 0, since_ = 0;
   std::string budget_option_;
+  struct OutOfReach {
+    size_t bytes;
+    std::string why;
+  };
+  std::map<const char*, OutOfReach> out_of_reach_;
   std::function<void(size_t)> reclaim_;
   std::function<void()> collect_;
   std::vector<std::string> labels_{""};

@@ -154,6 +154,7 @@ class CudaBackend : public Backend {
     check_cuda(cudaStreamSynchronize(context_.stream), "waiting for the device");
     if (copies_.stream) check_cuda(cudaStreamSynchronize(copies_.stream), "waiting for the device");
     copies_.used = false;
+    copies_.check();
     throw_fault();
   }
 

@@ -6,7 +6,12 @@ namespace qeng {
 
 namespace {
 constexpr size_t kMostSpans = 256;  // that wait to be asked for: passes of generation, whose times nobody wants
+
+void run_fill(void* given) {
+  auto* fill = static_cast<SideCopies::Fill*>(given);
+  if (const char* message = fill->write()) fill->failure->store(message);
 }
+}  // namespace
 
 TimeSpan::TimeSpan() {
   check_cuda(cudaEventCreate(&first), "creating an event");
@@ -56,6 +61,10 @@ void SideStream::join(cudaStream_t operations) {
   used = false;
   check_cuda(cudaEventRecord(joined, stream), "recording an event");
   check_cuda(cudaStreamWaitEvent(operations, joined, 0), "ordering streams");
+}
+
+void SideStream::check() {
+  if (const char* message = failure.exchange(nullptr)) fail("io", message);
 }
 
 CudaSideCopies::CudaSideCopies(CudaContext& context, SideStream& side) : context_(context), side_(side) {
@@ -117,19 +126,23 @@ std::shared_ptr<TimeSpan> CudaSideCopies::begin_span(cudaStream_t stream, bool w
   return span;
 }
 
-void CudaSideCopies::move(int place, void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
+void CudaSideCopies::move(int place, void* to, const void* from, size_t bytes, cudaMemcpyKind kind, Fill* fill) {
   Place& memory = at(place);
   if (!memory.released) release(place);
   check_cuda(cudaStreamWaitEvent(side_.stream, memory.free, 0), "ordering streams");
   side_.used = true;
   const std::shared_ptr<TimeSpan> span = begin_span(side_.stream, false);
+  if (fill) {
+    fill->failure = &side_.failure;
+    check_cuda(cudaLaunchHostFunc(side_.stream, run_fill, fill), "reading streamed weights");
+  }
   check_cuda(cudaMemcpyAsync(to, from, bytes, kind, side_.stream), "copying streamed weights");
   span->end(side_.stream);
   check_cuda(cudaEventRecord(memory.done, side_.stream), "recording an event");
 }
 
-void CudaSideCopies::copy(int place, void* device, const void* pinned, size_t bytes) {
-  move(place, device, pinned, bytes, cudaMemcpyHostToDevice);
+void CudaSideCopies::copy(int place, void* device, const void* pinned, size_t bytes, Fill* fill) {
+  move(place, device, pinned, bytes, cudaMemcpyHostToDevice, fill);
 }
 
 void CudaSideCopies::copy_back(int place, void* pinned, const void* device, size_t bytes) {

@@ -5,6 +5,7 @@
 // Times are those between pairs of events, around each copy and around each wait. Those of a graph are its nodes, which
 // each launch records anew, and live as long as it; others are used once.
 #pragma once
+#include <atomic>
 #include <map>
 #include <memory>
 #include <vector>
@@ -31,10 +32,12 @@ struct SideStream {
   ~SideStream();
   void make();                         // the stream, on first use
   void join(cudaStream_t operations);  // what is queued there from now on comes after the copies, if there are any
+  void check();                        // Error("io") of a failure
   cudaStream_t stream = nullptr;
   cudaEvent_t joined = nullptr;
   bool used = false;  // since the operations' stream, or the host, last waited for it
   std::vector<std::shared_ptr<TimeSpan>> recorded;  // of the graph that is being recorded
+  std::atomic<const char*> failure{nullptr};        // of what fills pinned memory
 };
 
 class CudaSideCopies : public SideCopies {
@@ -43,7 +46,7 @@ class CudaSideCopies : public SideCopies {
   ~CudaSideCopies() override;
   void* pin(size_t bytes) override;
   void unpin(void* memory) override;
-  void copy(int place, void* device, const void* pinned, size_t bytes) override;
+  void copy(int place, void* device, const void* pinned, size_t bytes, Fill* fill) override;
   void copy_back(int place, void* pinned, const void* device, size_t bytes) override;
   void await(int place) override;
   void release(int place) override;
@@ -57,7 +60,7 @@ class CudaSideCopies : public SideCopies {
   Place& at(int place);
   std::shared_ptr<TimeSpan> begin_span(cudaStream_t stream, bool waiting);
   void collect();  // blocking
-  void move(int place, void* to, const void* from, size_t bytes, cudaMemcpyKind kind);
+  void move(int place, void* to, const void* from, size_t bytes, cudaMemcpyKind kind, Fill* fill = nullptr);
   CudaContext& context_;
   SideStream& side_;
   std::map<int, Place> places_;

@@ -18,6 +18,7 @@
 local config = require "qeng.config"
 local inertia = require "qeng.inertia"
 local hub = require "qeng.hub"
+local names = require "qeng.gguf_names"
 local models = require "qeng.model"
 local onebit = require "qeng.onebit"
 local options = require "qeng.options"
@@ -32,10 +33,10 @@ local train = require "qeng.train"
 -- ---------------------------------------------------------------- the model
 
 local function shape_names()
-  local names = {}
-  for name in pairs(shapes) do names[#names + 1] = name end
-  table.sort(names, function(a, b) return tonumber(a:match "%d+") < tonumber(b:match "%d+") end)
-  return names
+  local found = {}
+  for name in pairs(shapes) do found[#found + 1] = name end
+  table.sort(found, function(a, b) return tonumber(a:match "%d+") < tonumber(b:match "%d+") end)
+  return found
 end
 
 -- A function that builds the model (in a rehearsal), and what to call it.
@@ -85,18 +86,21 @@ end
 
 -- Bytes of the weights by the unit that is moved as one when they are streamed: embed, each layer, head. Frozen ones only;
 -- what else there is (norms, trained weights) stays on the device. shared: it is the embedding and the head, and a GPU keeps it.
--- learning: the bits that learn, a set.
-local function units_of(model, learning)
+-- learning: the bits that learn, a set. held: of its bytes, what a GGUF file of llama's has in an order of its own, and is in the
+-- host's memory where the unit is read from there.
+local function units_of(model, learning, opt)
+  local order = model.gguf and model.gguf.architecture or opt.stored and model.arch.hf:find "^Llama" and "llama"
   local units, by_name = {}, {}
   for _, parameter in ipairs(model.parameters) do
     local layer = parameter.name:match "layers%.(%d+)%."
     local unit = layer and "layers." .. layer or parameter.name:find "embed_tokens" and "embed" or parameter.name:find "^lm_head" and "head"
     if unit and not parameter.tensor:requires_grad() and not learning[parameter.tensor] then
       if not by_name[unit] then
-        by_name[unit] = { name = unit, bytes = 0, shared = unit == "embed" and model.config.tied }
+        by_name[unit] = { name = unit, bytes = 0, held = 0, shared = unit == "embed" and model.config.tied }
         units[#units + 1] = by_name[unit]
       end
       by_name[unit].bytes = by_name[unit].bytes + parameter.tensor:bytes()
+      if names.heads(order, parameter.name, model.config) then by_name[unit].held = by_name[unit].held + parameter.tensor:bytes() end
     end
   end
   return units
@@ -210,13 +214,14 @@ local function rehearse(make, opt, limits)
     prepare[opt.mode](model, opt)
     local step, learning = steps[opt.mode](model, opt)
     local found = {
-      device = q.rehearsed().device, accounts = {}, step = step, units = units_of(model, learning or {}), parameters = 0, trained = 0, layers = model.config.layers, dtype = model.dtype,
+      device = q.rehearsed().device, accounts = {}, step = step, units = units_of(model, learning or {}, opt), parameters = 0, trained = 0, layers = model.config.layers, dtype = model.dtype,
     }
     for name, account in pairs(q.memory()) do found.accounts[name] = account.peak end
     for _, parameter in ipairs(model.parameters) do found.parameters = found.parameters + parameter.tensor:elements() end
     for _, parameter in ipairs(opt.mode == "onebit" and onebit.float_parameters(model) or model:trainable()) do
       found.trained = found.trained + parameter.tensor:elements()
     end
+    found.learns = next(learning or {}) ~= nil
     for weight in pairs(learning or {}) do found.trained = found.trained + weight:elements() end
     return found
   end, limits)
@@ -229,14 +234,15 @@ end
 
 -- Bytes of the device, of the host and of the file where the device may hold `budget` (nil: all), or nil where that does not do. Streamed
 -- units pass through slots of the largest: the one in use and those on their way, two on a GPU (SlotStream::kDepth). The largest units
--- stay, `keep` bytes of them, what --stream-keep has to be on a GPU. There the others lie in pinned memory of the host, within
--- host_budget. on_host: the device is the CPU, which reads from the file. least, least_host: what would do.
+-- stay, `keep` bytes of them, what --stream-keep has to be on a GPU. There the others lie in pinned memory of the host, as far as
+-- host_budget goes; but for bits that learn, the rest is read from the file by way of a buffer. on_host: the device is the CPU, which
+-- reads all from the file. least, least_host: what would do.
 local function place(found, budget, host_budget, on_host)
   local units, total, streamable = {}, 0, 0
   for _, bytes in pairs(found.accounts) do total = total + bytes end
   for number, unit in ipairs(found.units) do
     if on_host or not unit.shared then
-      units[#units + 1] = { bytes = unit.bytes, number = number }
+      units[#units + 1] = { bytes = unit.bytes, held = unit.held, number = number }
       streamable = streamable + unit.bytes
     end
   end
@@ -249,20 +255,26 @@ local function place(found, budget, host_budget, on_host)
     device = total, host = 0, file = 0, streamed = 0, keep = streamable }
   if not budget or total <= budget then return placed end
   if placed.least > budget then return nil, placed end
-  local kept, slot, moving = 0, 0, 0
+  local kept, slot, moving, held = 0, 0, 0, 0
   for i, unit in ipairs(units) do  -- one that stays leaves room for the slots that the next needs
     local next = units[i + 1] and units[i + 1].bytes or 0
     if rest + kept + unit.bytes + slots * math.max(slot, next) <= budget then
       kept = kept + unit.bytes
     else
-      slot, moving = math.max(slot, unit.bytes), moving + 1
+      slot, moving, held = math.max(slot, unit.bytes), moving + 1, held + unit.held
     end
   end
   placed.resident, placed.keep, placed.streamed = #found.units - moving, kept, streamable - kept
   placed.device = rest + kept + math.min(slots, moving) * slot
-  placed[on_host and "file" or "host"] = placed.streamed
-  placed.least_host = placed.host
-  if placed.host > (host_budget or math.huge) then return nil, placed end
+  if on_host then
+    placed.file = placed.streamed
+    return placed
+  end
+  placed.host = placed.streamed
+  placed.least_host = found.learns and placed.streamed or math.min(placed.streamed, slot + held)
+  host_budget = host_budget or math.huge
+  if placed.least_host > host_budget then return nil, placed end
+  if placed.host > host_budget then placed.host, placed.file = host_budget, placed.streamed - (host_budget - slot) end
   return placed
 end
 

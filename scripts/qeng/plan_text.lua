@@ -62,9 +62,10 @@ function text.sentence(plan)
         streams and " (weights streamed)" or "", process, advice(plan))
     end
     if plan.placed.streamed == 0 then return ("Fits in %s with everything resident%s."):format(bytes(budget), process) end
-    return ("Fits in %s%s with --weights stream%s: %d of %d units resident, %s streamed."):format(bytes(budget), process,
-      plan.placed.file > 0 and "" or (" --stream-keep %.0fM"):format(math.ceil(plan.placed.keep / 1e6)), plan.placed.resident, #plan.units,
-      bytes(plan.placed.streamed))
+    local keep = plan.on_host and "" or (" --stream-keep %.0fM"):format(math.ceil(plan.placed.keep / 1e6))
+    local from = plan.placed.host > 0 and plan.placed.file > 0 and (", %s of that from the file each time"):format(bytes(plan.placed.file)) or ""
+    return ("Fits in %s%s with --weights stream%s: %d of %d units resident, %s streamed%s."):format(bytes(budget), process, keep, plan.placed.resident,
+      #plan.units, bytes(plan.placed.streamed), from)
   end
   local best
   for _, device in ipairs(plan.devices) do

@@ -26,7 +26,7 @@ function run.weight_options(declared)
     nil, "map the file, copy it into memory (faster; by default if there is room), or stream it within --host-budget",
     choices = { "map", "copy", "stream" }, order = 93,
   }
-  declared.host_budget = { nil, "with --weights stream: memory of the whole process, as 16G; with a GPU, of what is pinned", kind = "bytes", order = 94 }
+  declared.host_budget = { nil, "with --weights stream: memory of the whole process, as 16G; with a GPU, of what is pinned, beyond which weights are read from the file", kind = "bytes", order = 94 }
   declared.stream_keep = { nil, "with --weights stream to a GPU: bytes of weights that stay there, as recipes/plan.lua says; by default half of what --device-budget leaves", kind = "bytes", order = 95 }
   return declared
 end

@@ -44,7 +44,7 @@ local function unit_of(name, layers)
 end
 
 -- Makes model.stream where opt.weights = "stream". opt.host_budget: bytes of the process; opt.stream_slack: of them, what is left for
--- memory that is not known in advance (64 MB). On a GPU host_budget bounds what is pinned, and opt.stream_keep bytes of weights (half of
+-- memory that is not known in advance (64 MB). On a GPU host_budget bounds what is pinned (the rest comes from the file), and opt.stream_keep bytes of weights (half of
 -- what the device's budget leaves) stay there for good, and opt.stream_depth units are copied ahead (2). opt.writable: the weights are
 -- q.spilled, and may be written to.
 function stream.attach(model, opt)

@@ -75,6 +75,36 @@ TEST_CASE("a recording's copies come after those that are under way when it is r
   });
 }
 
+TEST_CASE("what is copied may be written just before, in a recording as well") {
+  on_each_device([](Backend& backend) {
+    Place place(backend);
+    const char* problem = nullptr;
+    char value = 2;
+    SideCopies::Fill fill{[&] { return std::memset(place.pinned[0], ++value, kBytes), problem; }};
+    place.copies->release(0);
+    place.copies->copy(0, place.memory, place.pinned[0], kBytes, &fill);
+    place.copies->await(0);
+    place.look();
+    CHECK(place.value_of(place.seen) == 3);
+    const std::unique_ptr<Recording> recording = backend.record([&] {
+      place.copies->release(0);
+      place.copies->copy(0, place.memory, place.pinned[0], kBytes, &fill);
+      place.copies->await(0);
+      place.look();
+    });
+    for (char wanted : {4, 5, 6}) {
+      recording->replay();
+      CHECK(place.value_of(place.seen) == wanted);
+    }
+    problem = "the file is torn";
+    recording->replay();
+    CHECK_THROWS_WITH(backend.synchronize(), containing("the file is torn"));
+    problem = nullptr;
+    recording->replay();
+    CHECK(place.value_of(place.seen) == 8);
+  });
+}
+
 TEST_CASE("copies of a recording take time when it is replayed, and none before") {
   on_each_device([](Backend& backend) {
     for (int round = 0; round < 5; ++round) {

@@ -58,7 +58,11 @@ local least = plan { mode = "lora", device_budget = whole.least, link = 1e10 }
 assert(least.fits and least.placed.device <= whole.least and least.placed.keep == 0 and least.placed.file == 0)
 assert(least.placed.streamed == least.placed.host and least.step.moved == 2 * least.placed.streamed)
 local pinned = plan { mode = "lora", device_budget = whole.least, host_budget = least.placed.host }
-assert(pinned.fits and not plan { mode = "lora", device_budget = whole.least, host_budget = least.placed.host - 1 }.fits, "the host's budget is not kept")
+assert(pinned.fits and pinned.placed.host == least.placed.host and pinned.placed.file == 0)
+local filed = plan { mode = "lora", device_budget = whole.least, host_budget = least.placed.host - 1 }
+assert(filed.fits and filed.placed.host == least.placed.host - 1 and filed.placed.file == least.least_host + 1, "the host's budget is not kept")
+assert(least.least_host < least.placed.host and plan { mode = "lora", device_budget = whole.least, host_budget = least.least_host }.fits)
+assert(not plan { mode = "lora", device_budget = whole.least, host_budget = least.least_host - 1 }.fits, "there is no buffer for what is read from the file")
 local between = plan { mode = "lora", device_budget = (whole.least + whole.total) / 2 }
 assert(between.placed.keep > 0 and between.placed.device <= (whole.least + whole.total) / 2 and between.placed.keep + between.placed.streamed == least.placed.streamed,
   "what stays and what is streamed are not all that may be")

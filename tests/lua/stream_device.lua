@@ -31,13 +31,14 @@ local function generate(model) return streamed.generate(model, ids, 3) end
 local path = os.tmpname() .. ".gguf"
 q.random_model(values, { std = 0.1 }):save_gguf(path, { type = "q8_0" })
 local function logits(model) return streamed.flat(model:logits(ids)) end
-for _, case in ipairs { { "eager", 40e3 }, { "captured", 0 }, { "recomputed", 0 } } do  -- a layer or two stay; all are streamed
-  local how, keep = unpack(case)
+for _, case in ipairs { { "eager", 40e3 }, { "captured", 0 }, { "recomputed", 0 }, { "captured", 0, 130e3 }, { "eager", 0, 90e3 } } do  -- a layer or two stay; all are streamed, some from the file
+  local how, keep, host_budget = unpack(case)
   local resident = q.load(path)
   local shown, output = logits(resident), how == "captured" and generate(resident)
   local wanted, steps = train(resident, how)
-  local streaming = q.load(path, { weights = "stream", stream_keep = keep })
+  local streaming = q.load(path, { weights = "stream", stream_keep = keep, host_budget = host_budget })
   local figures = streaming.stream:figures()
+  assert(host_budget and figures.filed > 30e3 and figures.process <= host_budget or figures.filed == 0)
   assert(figures.total > 80e3 and (keep == 0) == (figures.resident == 0) and figures.resident <= keep)
   same(how .. ": logits", logits(streaming), shown)
   if output then same(how .. ": generated", generate(streaming), output) end
@@ -74,8 +75,29 @@ do  -- a weight that is used by hand has its own values, whatever its slot holds
     same(layer.name, streamed.flat(streaming.linears[i].weight:rows(1, 2)), streamed.flat(layer.weight:rows(1, 2)))
   end
 end
-do  -- a weight outlives its stream, with its values
-  local resident, streaming = q.load(path), q.load(path, { weights = "stream", stream_keep = 0 })
+do  -- what lies in the file: operations by hand are refused, values are read, and a file that is torn is an error of the pass
+  local torn = os.tmpname()
+  assert(q.fs.write(torn, q.fs.read(path)) ~= false)
+  local streaming = q.load(torn, { weights = "stream", stream_keep = 0, host_budget = 90e3 })
+  local resident, refused = q.load(path), 0
+  for i, layer in ipairs(resident.linears) do
+    local weight = streaming.linears[i].weight
+    same(layer.name, streamed.flat(weight:rows(1, 2)), streamed.flat(layer.weight:rows(1, 2)))
+    local ok, err = pcall(q.linear, q.zeros { 1, layer.weight:shape()[2] }, weight)
+    if not ok then
+      assert(err.code == "value" and err.message:find "its weights are in their file", err.message)
+      refused = refused + 1
+    end
+  end
+  assert(refused > 0 and refused < #resident.linears and refused % 7 == 0, refused .. " weights are in the file")
+  same("from the file", logits(streaming), logits(resident))
+  assert(os.execute("truncate -s 20000 " .. torn) == 0)
+  local ok, err = pcall(logits, streaming)
+  assert(not ok and err.code == "io" and err.message:find "the file became shorter", tostring(ok or err.message))
+  os.remove(torn)
+end
+for _, budget in ipairs { 0, 90e3 } do  -- a weight outlives its stream, with its values
+  local resident, streaming = q.load(path), q.load(path, { weights = "stream", stream_keep = 0, host_budget = budget > 0 and budget or nil })
   local name, weight, wanted = "model.layers.2.mlp.down_proj.weight", nil, nil
   for i, parameter in ipairs(streaming.parameters) do
     if parameter.name == name then weight, wanted = parameter.tensor, q.json.encode(resident.parameters[i].tensor:table()) end

@@ -6,6 +6,7 @@
 #include "engine/formats/mapped_file.h"
 #include "engine/stream/mapped_stream.h"
 #include "engine/stream/order.h"
+#include "engine/stream/pages.h"
 #include "engine/stream/spilled_file.h"
 #include "kernels/error.h"
 #include "tests/catch.h"
