@@ -361,7 +361,8 @@ function Program:free() end
 function q.spilled(shape, dtype, label) end
 
 ---Keeps the weights of a model within a limit of memory. names[i], weights[i]: the units in order of use, the embedding first, the
----head last. limit: bytes of the process on the CPU, of pinned memory on a GPU; option: its name in errors; slack: of it, on the CPU, for what is
+---head last. limit: bytes of the process on the CPU, of pinned memory on a GPU (weights beyond it that do not learn are read from their
+---file each time); option: its name in errors; slack: of it, on the CPU, for what is
 ---not known in advance; keep: bytes of weights that stay on a GPU for good (half of what its budget leaves); depth: units that are copied
 ---ahead there (2); writable: they are q.spilled, and what learns of them is copied back to the host there.
 ---@param names string[]
@@ -380,8 +381,8 @@ function WeightStream:use(unit) end
 function WeightStream:mark(unit) end
 ---Since it was made: bytes moved and units fetched, fetch_ms that took, stall_ms the computation waited for it (of a captured program
 ---that ran more than once since the last call, those of its last run), depth (units brought ahead); now: resident of
----total bytes, process (bytes needed beside them).
----@return {bytes: integer, fetches: integer, fetch_ms: number, stall_ms: number, depth: integer, resident: integer, total: integer, process: integer}
+---total bytes, filed (those of them that come from their file each time), process (bytes needed beside them; on a GPU what is pinned).
+---@return {bytes: integer, fetches: integer, fetch_ms: number, stall_ms: number, depth: integer, resident: integer, total: integer, filed: integer, process: integer}
 function WeightStream:figures() end
 ---Ends streaming on the CPU: the weights are then read where they are mapped. Nothing on a GPU, where it ends with the model.
 function WeightStream:close() end
@@ -475,9 +476,11 @@ function q.gguf.save(path, tensors, metadata) end
 ---The same in pieces: writer:write each tensor in the order of specs, then writer:commit().
 ---@param path string
 ---@param specs table  {{name = , dtype = , shape = }...}
+---part_bytes: where the tensors have more bytes, parts of at most so many: NAME-00001-of-0000N.gguf and so on, for NAME.gguf.
 ---@param metadata table  {{key, type, value}...}
+---@param opt? {part_bytes?: integer}
 ---@return GgufWriter
-function q.gguf.writer(path, specs, metadata) end
+function q.gguf.writer(path, specs, metadata, opt) end
 
 ---@class GgufFile
 local GgufFile = {}
@@ -520,6 +523,7 @@ local GgufWriter = {}
 ---@param opt? {heads?: integer}  heads: rows go to llama's order
 ---@return integer bytes
 function GgufWriter:write(name, tensor, opt) end
+---@return string[] paths  of the file, or of its parts
 function GgufWriter:commit() end
 
 q.json = {}
@@ -628,7 +632,7 @@ function TokenBatch:tokens() end
 ---Learns a byte-level BPE vocabulary: add texts, then write.
 ---@class BpeTrainer
 local BpeTrainer = {}
----@param opt? {pattern?: "qwen2"|"qwen3.5"|"llama3"|"cl100k"|"o200k"|"gpt2", nfc?: boolean, threads?: integer}  default: qwen2, normalised, this process's cores
+---@param opt? {pattern?: "qwen2"|"qwen3.5"|"llama3"|"cl100k"|"o200k"|"tekken"|"gpt2", nfc?: boolean, threads?: integer}  default: qwen2, normalised, this process's cores
 ---@return BpeTrainer
 function q.bpe_trainer(opt) end
 ---@param texts string[]
@@ -1170,8 +1174,8 @@ function Model:save_adapter_gguf(path) end
 function Model:load_adapter(path) end
 ---Writes the model as a GGUF file; merge an adapter first. Weights that are stored rotated are written unrotated. type: f16 by default, or any that recipes/quantize.lua lists.
 ---@param path string
----@param opt? {type?: string, overrides?: string, importance?: table<string, Tensor>, measure?: boolean, progress?: function}
----@return {by_type: table[], elements: integer, bytes: integer, notes: string[]}
+---@param opt? {type?: string, overrides?: string, part_bytes?: integer, importance?: table<string, Tensor>, measure?: boolean, progress?: function}
+---@return {by_type: table[], elements: integer, bytes: integer, notes: string[], paths: string[]}
 function Model:save_gguf(path, opt) end
 ---Adds the adapters into the weights; those that are stored rotated stay so.
 function Model:merge() end

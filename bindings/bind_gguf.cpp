@@ -321,7 +321,8 @@ int writer(Call& call) {
     }
     lua_settop(L, spec - 1);
   }
-  return call.push(std::make_shared<GgufWriter>(path, std::move(specs), read_metadata(call, 3)));
+  const auto part_bytes = Options(call, 4, {"part_bytes"}).get<size_t>("part_bytes", 0);
+  return call.push(std::make_shared<GgufWriter>(path, std::move(specs), read_metadata(call, 3), part_bytes));
 }
 
 int write(Call& call) {
@@ -333,8 +334,9 @@ int write(Call& call) {
 }
 
 int commit(Call& call) {
-  call.self<GgufWriter>()->commit();
-  return 0;
+  const auto self = call.self<GgufWriter>();
+  self->commit();
+  return call.push(self->paths());
 }
 
 // q.gguf.save(path, {{name, Tensor}...}, metadata)

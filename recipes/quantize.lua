@@ -16,12 +16,13 @@ local opt = q.options({
   tensor = { "", "types of single tensors, PATTERN=TYPE,...: how a name, or what follows a dot in it, begins; * for anything", order = 4 },
   calibration = { "", "text whose use of the weights says which of them matter most", order = 5 },
   chunks = { 64, "documents of 512 tokens taken from the calibration text", min = 1, integer = true, order = 6 },
+  split = { nil, "bytes of the tensors of a part, as 4G: parts OUT-00001-of-0000N.gguf, of which the first is the one to open", kind = "bytes", order = 8 },
   importance = { "", "importance matrix of an earlier run (or llama.cpp's); with --calibration: where to keep it", order = 7 },
 })
 
 if opt.__given.chunks and opt.calibration == "" then q.error("usage", "--chunks counts documents of a calibration text: give --calibration") end
 local source = export.open(opt.model)
-local job = export.begin(opt.out, source, types.plan(opt.type, opt.tensor, source.shape))
+local job = export.begin(opt.out, source, types.plan(opt.type, opt.tensor, source.shape), opt.split)
 
 local found
 if opt.calibration ~= "" then
@@ -45,4 +46,5 @@ print(("%-8s %8s %14s %10s %6s %9s"):format("type", "tensors", "elements", "byte
 for _, row in ipairs(result.by_type) do
   print(("%-8s %8d %14d %10s %6.2f %9.5f"):format(row.type, row.tensors, row.elements, progress.bytes(row.bytes), 8 * row.bytes / row.elements, row.rmse))
 end
-print(("%s: %s, %.2f bits per weight"):format(opt.out, progress.bytes(result.bytes), 8 * result.bytes / result.elements))
+local name = result.paths[1] .. (#result.paths > 1 and (" and %d more"):format(#result.paths - 1) or "")
+print(("%s: %s, %.2f bits per weight"):format(name, progress.bytes(result.bytes), 8 * result.bytes / result.elements))

@@ -122,19 +122,32 @@ struct GgufSpec {
 
 // Streams one file of version 3: all tensors are declared first, then their data is written in the order of the specs,
 // in as many pieces as the caller likes. Nothing appears under the file's name before commit().
+//
+// part_bytes > 0: where the tensors have more bytes, a split file of parts that have no more of them (one tensor alone may):
+// NAME-00001-of-0000N.gguf and so on, for path NAME.gguf. The first appears last. Parts of an earlier file are Error("value"): a
+// kill could leave some of the old and some of the new.
 class GgufWriter {
  public:
   static constexpr uint64_t kAlignment = 32;  // the format's own, so that no entry has to say it
-  GgufWriter(const std::string& path, std::vector<GgufSpec> specs, const GgufMetadata& metadata);
+  GgufWriter(const std::string& path, std::vector<GgufSpec> specs, const GgufMetadata& metadata, size_t part_bytes = 0);
   // The next piece of tensor `name`, which must be the current one. Error("value") otherwise.
   void write(const std::string& name, const void* data, size_t bytes);
   void commit();  // Error("value") if a tensor is incomplete
+  std::vector<std::string> paths() const;
 
  private:
+  struct Part {
+    std::unique_ptr<AtomicFile> file;
+    size_t end;  // of its tensors in specs_
+  };
+  void divide(size_t part_bytes);
+  void write_header(const Part& part, size_t begin, const GgufMetadata& metadata);
   void pad();
+  AtomicFile& file() { return *parts_[part_].file; }
+  std::string path_;
   std::vector<GgufSpec> specs_;
-  AtomicFile file_;
-  size_t current_ = 0, written_ = 0;
+  std::vector<Part> parts_;
+  size_t part_ = 0, current_ = 0, written_ = 0;
 };
 
 }  // namespace qeng

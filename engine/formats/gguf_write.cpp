@@ -1,7 +1,10 @@
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
+#include <filesystem>
 #include <limits>
 #include <set>
+#include <system_error>
 #include <utility>
 
 #include "engine/formats/gguf.h"
@@ -118,44 +121,94 @@ size_t GgufSpec::bytes() const {
   return total;
 }
 
-GgufWriter::GgufWriter(const std::string& path, std::vector<GgufSpec> specs, const GgufMetadata& metadata)
-    : specs_(std::move(specs)), file_(path) {
+GgufWriter::GgufWriter(const std::string& path, std::vector<GgufSpec> specs, const GgufMetadata& metadata,
+                       size_t part_bytes)
+    : path_(path), specs_(std::move(specs)) {
+  std::set<std::string> names;
+  for (const GgufSpec& spec : specs_) {
+    if (!find_gguf_type(spec.dtype))
+      fail("dtype", path, ": tensor ", spec.name, " is ", dtype_name(spec.dtype), ", a type that GGUF lacks");
+    if (spec.name.empty() || !names.insert(spec.name).second)
+      fail("value", path, ": tensor name \"", spec.name, "\" is empty or declared twice");
+  }
+  divide(part_bytes);
+  GgufMetadata of_part = metadata;
+  size_t begin = 0;
+  for (part_ = 0; part_ < parts_.size(); ++part_) {
+    if (parts_.size() > 1) {
+      of_part.add("split.no", GgufType::u16, uint64_t{part_});
+      of_part.add("split.count", GgufType::u16, uint64_t{parts_.size()});
+      of_part.add("split.tensors.count", GgufType::i32, uint64_t{specs_.size()});
+    }
+    write_header(parts_[part_], begin, of_part);
+    begin = parts_[part_].end;
+    of_part = {};
+  }
+  part_ = 0;
+}
+
+void GgufWriter::divide(size_t part_bytes) {
+  size_t bytes = 0;
+  for (size_t i = 0; i < specs_.size(); ++i) {
+    const size_t more = specs_[i].bytes();
+    if (parts_.empty() || (part_bytes && bytes + more > part_bytes && bytes)) {
+      parts_.push_back({nullptr, i});
+      bytes = 0;
+    }
+    bytes += more;
+    parts_.back().end = i + 1;
+  }
+  if (parts_.size() <= 1) {
+    parts_.resize(1);
+    parts_[0] = {std::make_unique<AtomicFile>(path_), specs_.size()};
+    return;
+  }
+  if (parts_.size() > 65535)
+    fail("value", path_, ": ", parts_.size(), " parts, more than a split file has (65535): let them be larger");
+  const std::string stem = path_.ends_with(".gguf") ? path_.substr(0, path_.size() - 5) : path_;
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    char ending[40];
+    std::snprintf(ending, sizeof ending, "-%05u-of-%05u.gguf", static_cast<unsigned>(i + 1),
+                  static_cast<unsigned>(parts_.size()));
+    if (std::error_code ignored; std::filesystem::exists(stem + ending, ignored))
+      fail("value", stem, ending, ": is there already; remove the parts of the earlier file, or give this one another name");
+    parts_[i].file = std::make_unique<AtomicFile>(stem + ending);
+  }
+}
+
+void GgufWriter::write_header(const Part& part, size_t begin, const GgufMetadata& metadata) {
   std::string header = "GGUF";
   append(header, uint32_t{3});
-  append(header, uint64_t{specs_.size()});
+  append(header, uint64_t{part.end - begin});
   append(header, metadata.count());
   header += metadata.encoded();
   uint64_t offset = 0;
-  std::set<std::string> names;
-  for (const GgufSpec& spec : specs_) {
-    const GgufTensorType* type = find_gguf_type(spec.dtype);
-    if (!type) fail("dtype", path, ": tensor ", spec.name, " is ", dtype_name(spec.dtype), ", a type that GGUF lacks");
-    if (spec.name.empty() || !names.insert(spec.name).second)
-      fail("value", path, ": tensor name \"", spec.name, "\" is empty or declared twice");
+  for (size_t i = begin; i < part.end; ++i) {
+    const GgufSpec& spec = specs_[i];
     append_string(header, spec.name);
-    const size_t bytes = spec.bytes();
     append(header, static_cast<uint32_t>(spec.shape.size()));
-    for (size_t i = spec.shape.size(); i-- > 0;) append(header, static_cast<uint64_t>(spec.shape[i]));
-    append(header, type->id);
+    for (size_t dim = spec.shape.size(); dim-- > 0;) append(header, static_cast<uint64_t>(spec.shape[dim]));
+    append(header, find_gguf_type(spec.dtype)->id);
     append(header, offset);
-    offset += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    offset += (spec.bytes() + kAlignment - 1) / kAlignment * kAlignment;
   }
-  file_.write(header);
+  part.file->write(header);
   pad();
 }
 
 void GgufWriter::pad() {
   const char zeros[kAlignment] = {};
-  file_.write(zeros, (kAlignment - file_.position() % kAlignment) % kAlignment);
+  file().write(zeros, (kAlignment - file().position() % kAlignment) % kAlignment);
 }
 
 void GgufWriter::write(const std::string& name, const void* data, size_t bytes) {
   if (current_ == specs_.size() || specs_[current_].name != name)
-    fail("value", file_.path(), ": tensor ", name, " is not the next to be written");
+    fail("value", path_, ": tensor ", name, " is not the next to be written");
   const size_t total = specs_[current_].bytes();
   if (bytes > total - written_)
-    fail("value", file_.path(), ": tensor ", name, " has ", total, " bytes, ", written_ + bytes, " were given");
-  file_.write(data, bytes);
+    fail("value", path_, ": tensor ", name, " has ", total, " bytes, ", written_ + bytes, " were given");
+  if (current_ == parts_[part_].end) ++part_;
+  file().write(data, bytes);
   written_ += bytes;
   if (written_ < total) return;
   pad();
@@ -165,9 +218,15 @@ void GgufWriter::write(const std::string& name, const void* data, size_t bytes) 
 
 void GgufWriter::commit() {
   if (current_ < specs_.size())
-    fail("value", file_.path(), ": tensor ", specs_[current_].name, " has ", written_, " of its ",
-         specs_[current_].bytes(), " bytes");
-  file_.commit();
+    fail("value", path_, ": tensor ", specs_[current_].name, " has ", written_, " of its ", specs_[current_].bytes(),
+         " bytes");
+  for (size_t i = parts_.size(); i-- > 0;) parts_[i].file->commit();
+}
+
+std::vector<std::string> GgufWriter::paths() const {
+  std::vector<std::string> paths;
+  for (const Part& part : parts_) paths.push_back(part.file->path());
+  return paths;
 }
 
 }  // namespace qeng

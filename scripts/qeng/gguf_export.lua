@@ -311,8 +311,8 @@ local Job = {}
 Job.__index = Job
 
 -- Writes `source` to path by a plan of gguf_types, in two steps: what can be refused before the work is refused by begin, the work
--- is job:finish.
-function export.begin(path, source, plan)
+-- is job:finish. part_bytes: of the tensors of a part of a split file, nil: one file.
+function export.begin(path, source, plan, part_bytes)
   for _, from in ipairs(source.files or {}) do
     if q.fs.same(path, from) then q.error("value", ("%s: is what is read (%s): give the file that is written another name"):format(path, from)) end
   end
@@ -331,11 +331,11 @@ function export.begin(path, source, plan)
   plan:check()
   for i, note in ipairs(notes) do notes[i] = ("%d tensor%s %s"):format(notes[note], notes[note] > 1 and "s" or "", note) end
   for _, note in ipairs(source.notes or {}) do notes[#notes + 1] = note end
-  return setmetatable({ source = source, specs = specs, notes = notes, writer = q.gguf.writer(path, specs, list) }, Job)
+  return setmetatable({ source = source, specs = specs, notes = notes, writer = q.gguf.writer(path, specs, list, { part_bytes = part_bytes }) }, Job)
 end
 
 -- opt: importance (name -> tensor), progress(done, bytes, name), measure. Returns {by_type = {{type, tensors, elements, bytes, rmse}...},
--- bytes =, elements =, notes = {...}}; rmse relative to the weights' rms.
+-- bytes =, elements =, notes = {...}, paths = {...}}; rmse relative to the weights' rms.
 function Job:finish(opt)
   opt = opt or {}
   local source, specs, writer, notes, by_type, order = self.source, self.specs, self.writer, self.notes, {}, {}
@@ -368,15 +368,15 @@ function Job:finish(opt)
     end)
     if opt.progress then opt.progress(i, #source.tensors, total.bytes, tensor.name) end
   end
-  writer:commit()
+  local paths = writer:commit()
   for _, sums in ipairs(order) do sums.rmse = sums.total == 0 and 0 or math.sqrt(sums.error / sums.total) end
   table.sort(order, function(x, y) return x.bytes > y.bytes end)
-  return { by_type = order, elements = total.elements, bytes = total.bytes, notes = notes }
+  return { by_type = order, elements = total.elements, bytes = total.bytes, notes = notes, paths = paths }
 end
 
-function export.write(path, source, plan, opt) return export.begin(path, source, plan):finish(opt) end
+function export.write(path, source, plan, opt) return export.begin(path, source, plan, opt and opt.part_bytes):finish(opt) end
 
--- Model:save_gguf(path, {type = "f16", overrides = "", ...}); opt as for write.
+-- Model:save_gguf(path, {type = "f16", overrides = "", part_bytes = nil, ...}); opt as for write.
 function export.save(model, path, opt)
   opt = opt or {}
   local source = export.of_model(model)

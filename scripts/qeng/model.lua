@@ -250,7 +250,7 @@ function Model:read_adapter(path)
   return peft.read(self, path)
 end
 function Model:save_adapter_gguf(path) return gguf_lora.save(self, path) end
--- opt: type (f16; any mix of gguf_types.lua), overrides, importance, as gguf_export.write has them.
+-- opt: type (f16; any mix of gguf_types.lua), overrides, importance, part_bytes, as gguf_export.write has them.
 function Model:save_gguf(path, opt) return gguf_export.save(self, path, opt) end
 function Model:merge()
   stream.refuse(self, "merge: the merged weights would lie in memory")

@@ -29,7 +29,9 @@ if "$QENG" recipes/quantize.lua "$out/cut.gguf" "$out/no.gguf" > "$out/log" 2>&1
 expect "cut short" "$out/log"
 
 "$QENG" recipes/quantize.lua recipes/tiny "$out/f32.gguf" --type f32 > "$out/log" 2>&1
-for model in recipes/tiny "$out/f32.gguf"; do
+"$QENG" recipes/quantize.lua recipes/tiny "$out/parts.gguf" --type f32 --split 1M > "$out/log" 2>&1
+expect "$out/parts-00001-of-00004.gguf and 3 more: " "$out/log"
+for model in recipes/tiny "$out/f32.gguf" "$out/parts-00001-of-00004.gguf"; do
   "$QENG" recipes/generate.lua --model "$model" --prompt "Once upon a time" --temperature 0 --max-tokens 20 --dtype f32
 done > "$out/texts"
 test "$(sort -u "$out/texts" | wc -l)" = 1 || { cat "$out/texts"; exit 1; }

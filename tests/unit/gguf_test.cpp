@@ -198,6 +198,39 @@ TEST_CASE("type 42 is Q2_0 of 64 or of 128 by the bytes that a tensor has") {
   CHECK(refusal(scratch, ambiguous.text()).find("fit both") != std::string::npos);  // 36 and 34 bytes, both of 64
 }
 
+TEST_CASE("a GGUF file that is written in parts is read as one") {
+  const GgufScratch scratch;
+  GgufMetadata metadata;
+  metadata.add("a.name", GgufType::string, std::string("eins"));
+  const std::vector<GgufSpec> specs = {{"a", DType::f32, {4}}, {"b", DType::f32, {20}}, {"c", DType::f32, {2}}, {"d", DType::f32, {3}}};
+  const auto write = [&](GgufWriter& writer) {
+    float value = 0;
+    for (const GgufSpec& spec : specs)
+      for (int64_t i = 0; i < spec.shape[0]; ++i, ++value) writer.write(spec.name, &value, sizeof value);
+    writer.commit();
+  };
+  {
+    GgufWriter writer(scratch / "m.gguf", specs, metadata, 24);  // b alone is more
+    CHECK(writer.paths() == std::vector<std::string>{scratch / "m-00001-of-00003.gguf", scratch / "m-00002-of-00003.gguf",
+                                                     scratch / "m-00003-of-00003.gguf"});
+    CHECK(!fs::exists(scratch / "m-00001-of-00003.gguf"));
+    write(writer);
+  }
+  const auto file = Gguf::open(scratch / "m-00001-of-00003.gguf");
+  CHECK(file->text("a.name") == "eins");
+  float value = 0;
+  for (size_t i = 0; i < specs.size(); ++i) {
+    CHECK(file->tensors()[i].name == specs[i].name);
+    CHECK(file->tensors()[i].file == (i < 2 ? static_cast<int>(i) : 2));
+    for (int64_t j = 0; j < specs[i].shape[0]; ++j, ++value) CHECK(file->view(specs[i].name).as<float>()[j] == value);
+  }
+  CHECK_THROWS_WITH(GgufWriter(scratch / "m.gguf", specs, metadata, 24), containing("is there already"));
+  GgufWriter whole(scratch / "whole.gguf", specs, metadata, 1 << 20);
+  CHECK(whole.paths() == std::vector<std::string>{scratch / "whole.gguf"});
+  write(whole);
+  CHECK(Gguf::open(scratch / "whole.gguf")->tensors().size() == 4);
+}
+
 TEST_CASE("the parts of a split GGUF file are one, and strangers among them are refused") {
   const GgufScratch scratch;
   const auto part = [&](const std::string& name, uint32_t no, uint32_t count, const char* tensor) {
