@@ -7,7 +7,7 @@ local opt = q.options {
   data = { nil, "files, separated by commas", required = true, order = 1 },
   vocab = { 32000, "ids in all: 256 bytes, merges, special tokens", min = 256, order = 2 },
   out = { "tokenizer", "output folder", order = 3 },
-  pattern = { "qwen2", "how text is cut before merging", choices = { "qwen2", "qwen3.5", "llama3", "cl100k", "o200k", "gpt2" }, order = 4 },
+  pattern = { "qwen2", "how text is cut before merging", choices = { "qwen2", "qwen3.5", "llama3", "cl100k", "o200k", "tekken", "gpt2" }, order = 4 },
   nfc = { true, "normalise text to form C first", order = 5 },
   specials = { "<|endoftext|>,<|im_start|>,<|im_end|>", "special tokens, separated by commas", order = 6 },
   eos = { "<|im_end|>", "the special token that ends an answer (\"\": none)", order = 7 },

@@ -139,10 +139,11 @@ struct Modern {
   }
 };
 
-// With U = [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}], L = [\p{Ll}\p{Lm}\p{Lo}\p{M}], C = (?i:'s|'t|'re|'ve|'m|'ll|'d)?
-// [^\r\n\p{L}\p{N}]?U*L+C | [^\r\n\p{L}\p{N}]?U+L*C | \p{N}{1,3} | [ ]?[^\s\p{L}\p{N}]+[\r\n/]* | \s*[\r\n]+ |
+// With U = [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}], L = [\p{Ll}\p{Lm}\p{Lo}\p{M}], C = (?i:'s|'t|'re|'ve|'m|'ll|'d)? or nothing
+// [^\r\n\p{L}\p{N}]?U*L+C | [^\r\n\p{L}\p{N}]?U+L*C | \p{N}{1,kDigits} | [ ]?[^\s\p{L}\p{N}]+[\r\n/]* | \s*[\r\n]+ |
 // \s+(?!\S) | \s+
-struct O200k {
+template <bool kContractions, int kDigits>
+struct Cased {
   // The end of the longest U*L+ at p that greedy matching with backtracking finds; nullptr if there is none.
   static const char* lower_word(const uint8_t* table, const char* p, const char* end) {
     const char* after_shared = nullptr;  // behind the last character that is both in U and in L: where U* backs off to
@@ -170,9 +171,9 @@ struct O200k {
       if (upper > begin) stop = upper;
     }
     if (stop) {
-      if (stop < end && *stop == '\'') stop += contraction(stop, end, true);
+      if (kContractions && stop < end && *stop == '\'') stop += contraction(stop, end, true);
     } else if (first.kind == kNumber) {
-      stop = number_run(table, second, end, 2);
+      stop = number_run(table, second, end, kDigits - 1);
     } else {
       auto symbol = [](uint8_t kind) { return kind == kOther || kind == kMark; };
       bool spaced = *p == ' ' && second < end && symbol(char_at(table, second).kind);
@@ -239,7 +240,10 @@ constexpr Grammar kGrammars[] = {
      cut<Modern<false, INT_MAX, Space::kEndAndLines>>},
     {"o200k",
      R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
-     cut<O200k>},
+     cut<Cased<true, 3>>},
+    {"tekken",
+     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
+     cut<Cased<false, 1>>},
     {"gpt2", R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)", cut<Gpt2>},
 };
 

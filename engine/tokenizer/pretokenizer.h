@@ -20,7 +20,7 @@ struct Grammar {
 // The language of a published text as the library reads it that the text is meant for: Oniguruma for a tokenizer.json,
 // fancy-regex for a name, which tiktoken's users give. nullptr if unknown.
 const Grammar* find_grammar_by_pattern(std::string_view pattern);
-const Grammar* find_grammar(std::string_view name);  // "qwen2", "qwen3.5", "llama3", "cl100k", "o200k", "gpt2"
+const Grammar* find_grammar(std::string_view name);  // "qwen2", "qwen3.5", "llama3", "cl100k", "o200k", "tekken", "gpt2"
 std::string known_grammars();                        // "qwen2, qwen3.5, ..." for messages
 
 }  // namespace qeng

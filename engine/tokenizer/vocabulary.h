@@ -36,7 +36,7 @@ inline constexpr PreTokenizer kPreTokenizers[] = {
     {"llama3", "llama3", false, true, true},      {"llama-v3", "llama3", false, true, true},
     {"smaug-bpe", "llama3", false, false, false}, {"gpt-2", "gpt2", false, false, false},
     {"phi-2", "gpt2", false, false, false},       {"olmo", "gpt2", false, false, false},
-    {"gpt-4o", "o200k", false, false, false},
+    {"gpt-4o", "o200k", false, false, false},     {"tekken", "tekken", false, true, true},
 };
 
 // From tokenizer.ggml.* of a file. Error("format") | Error("unsupported"), naming the file and the entry.

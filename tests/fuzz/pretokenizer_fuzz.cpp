@@ -13,7 +13,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   // A copy of its own, so that a sanitizer sees a read past the end.
   std::unique_ptr<char[]> text(new char[normal.size()]);
   normal.copy(text.get(), normal.size());
-  for (const char* name : {"qwen2", "qwen3.5", "llama3", "cl100k", "o200k", "gpt2"}) {
+  for (const char* name : {"qwen2", "qwen3.5", "llama3", "cl100k", "o200k", "tekken", "gpt2"}) {
     const char *p = text.get(), *end = p + normal.size();
     while (p < end) {
       uint32_t lengths[7];

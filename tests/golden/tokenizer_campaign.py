@@ -90,7 +90,7 @@ def qeng_ids(command, texts):
 def main():
     data, bench = Path(sys.argv[1]), sys.argv[2]
     count = int(sys.argv[3]) if len(sys.argv) > 3 else 1_000_000
-    names = sys.argv[4:] or ["qwen2", "qwen3.5", "llama3", "cl100k", "o200k", "gpt2", "cl100k published"]
+    names = sys.argv[4:] or ["qwen2", "qwen3.5", "llama3", "cl100k", "o200k", "tekken", "gpt2", "cl100k published"]
     ranks = read_ranks(data / "qwen.tiktoken")
     failed = False
     for name in names:

@@ -70,7 +70,7 @@ local trainer = q.bpe_trainer { pattern = "o200k", nfc = false }
 trainer:add(texts)
 assert(trainer:write { vocab = 270, specials = {}, out = out .. "/o200k" } == 270 and trainer:bytes() > 2000)
 assert(q.tokenizer(out .. "/o200k"):decode(q.tokenizer(out .. "/o200k"):encode(text)) == text)
-refused("unknown pattern cat; there are qwen2, qwen3.5, llama3, cl100k, o200k, gpt2", q.bpe_trainer, { pattern = "cat" })
+refused("unknown pattern cat; there are qwen2, qwen3.5, llama3, cl100k, o200k, tekken, gpt2", q.bpe_trainer, { pattern = "cat" })
 refused("not among the special tokens", q.train_tokenizer, { files = files, vocab = 300, specials = {}, eos = "<e>", out = out })
 refused("b.jsonl:1: not JSON", function()
   q.fs.write(out .. "/b.jsonl", "{\n")

@@ -155,7 +155,7 @@ const std::vector<std::string> kParts = {" ",
 TEST_CASE("every scanner cuts random text as its published pattern does") {
   std::ifstream file(QENG_SOURCE_DIR "/tests/golden/tokenizer_golden.json");
   auto runs = nlohmann::json::parse(file)["runs"].get<std::vector<std::pair<uint32_t, uint32_t>>>();
-  for (std::string name : {"qwen2", "qwen3.5", "llama3", "cl100k", "o200k", "gpt2"}) {
+  for (std::string name : {"qwen2", "qwen3.5", "llama3", "cl100k", "o200k", "tekken", "gpt2"}) {
     CAPTURE(name);
     const Grammar& grammar = *find_grammar(name);
     Pattern pattern(grammar.pattern);

@@ -137,7 +137,7 @@ TEST_CASE("every grammar gives tiktoken's ids on whole files and 100,000 random 
   std::string ranks = data_file("qwen.tiktoken");
   if (ranks.empty()) return;
   std::vector<std::string> strings = random_strings(golden()["strings"].get<size_t>());
-  for (std::string grammar : {"qwen2", "qwen3.5", "llama3", "cl100k", "o200k", "gpt2"}) {
+  for (std::string grammar : {"qwen2", "qwen3.5", "llama3", "cl100k", "o200k", "tekken", "gpt2"}) {
     TiktokenOptions options;
     options.grammar = grammar;
     auto tokenizer = load_tiktoken(ranks, options);
