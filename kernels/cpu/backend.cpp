@@ -68,7 +68,7 @@ std::unique_ptr<Backend> make_cpu_backend(int threads, const std::string& isa) {
     fail("value", "cpu backend: ", threads, " threads; expected 0 (all cores) to 4096");
   const isa::Table* table = isa.empty() ? &isa::best() : isa::find(isa.c_str());
   if (!table)
-    fail("unsupported", "cpu backend: this machine does not run isa '", isa, "'; known: baseline, avx2, avx512, avx512vnni");
+    fail("unsupported", "cpu backend: this machine does not run isa '", isa, "'; known: baseline, avx2, avx512, avx512vnni, amx");
   return std::make_unique<CpuBackend>(threads ? threads : available_threads(), *table);
 }
 

@@ -1,4 +1,8 @@
 // Chooses among the instruction sets that kernels/cpu/isa is built for.
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <cstring>
 
 #include "kernels/cpu/isa/table.h"
@@ -21,9 +25,22 @@ void fill_block_tiles(Table& table);
 void fill_interleaved_dots(Table& table);
 }  // namespace avx512vnni
 
+namespace amx {
+void fill_block_tiles(Table& table);
+}
+
 namespace {
 
-constexpr int kTables = 4;
+constexpr int kTables = 5;
+
+// Whether the processor has tiles of bytes, and the system lets this process use them.
+bool may_use_tiles() {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  constexpr unsigned kTile = 1u << 24, kInt8 = 1u << 25;  // of leaf 7
+  if (!__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) || !(edx & kTile) || !(edx & kInt8)) return false;
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;  // of Linux 5.16: arch_prctl(2)
+  return ::syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+}
 
 struct Tables {
   Table table[kTables];  // slowest first
@@ -37,12 +54,16 @@ struct Tables {
     avx512vnni::fill_block_tiles(table[3]);
     avx512vnni::fill_interleaved_dots(table[3]);
     table[3].name = "avx512vnni";
+    table[4] = table[3];
+    amx::fill_block_tiles(table[4]);
+    table[4].name = "amx";
     runs[0] = true;
     runs[1] = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c") &&
               __builtin_cpu_supports("bmi2");
     runs[2] = runs[1] && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
               __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
     runs[3] = runs[2] && __builtin_cpu_supports("avx512vnni");
+    runs[4] = runs[3] && may_use_tiles();
   }
 };
 

@@ -2,37 +2,21 @@
 // both in the same order of sums, which depends on k alone.
 #include "kernels/cpu/row_linear.h"
 
+#include <cstring>
 #include <map>
 
 namespace qeng {
 
-namespace {
-
 // y[j] = alpha * scale[j] * dot[j] + bias[j] + y[j]
-template <class Y, class B>
-void finish(const float* dots, int64_t n, float alpha, const float* scale, const B* bias, bool acc, Y* y) {
-  for (int64_t j = 0; j < n; ++j) {
-    float sum = alpha * (scale ? scale[j] * dots[j] : dots[j]);
-    if (bias) sum += to_f32(bias[j]);
-    if (acc) sum += to_f32(y[j]);
-    put(y + j, sum);
-  }
-}
-
-}  // namespace
-
-void finish_row(const RowLinear& op, size_t i, int64_t r, int64_t first, int64_t n, const float* dots) {
+void finish_row(const RowLinear& op, size_t i, int64_t r, int64_t first, int64_t n, float* dots, const isa::Table& isa) {
   const View& y = op.y[i];
   const View bias = op.bias.empty() ? View() : op.bias[i], scale = op.scale.empty() ? View() : op.scale[i];
-  const float* factors = scale ? scale.as<float>() + first : nullptr;
-  const auto with_bias = [&](auto* to) {
-    if (bias && bias.dtype == DType::bf16)
-      finish(dots, n, op.alpha, factors, bias.as<bf16>() + first, op.acc, to);
-    else
-      finish(dots, n, op.alpha, factors, bias ? bias.as<float>() + first : nullptr, op.acc, to);
-  };
-  const int64_t at_element = r * op.w[i].shape[0] + first;
-  y.dtype == DType::f32 ? with_bias(y.as<float>() + at_element) : with_bias(y.as<bf16>() + at_element);
+  void* to = at(y, r * op.w[i].shape[0] + first);
+  if (scale) isa.multiply(dots, scale.as<float>() + first, n);
+  if (op.alpha != 1) isa.scale(isa::Float::f32, dots, isa::Float::f32, dots, op.alpha, n);
+  if (bias) isa.accumulate(float_type(bias), at(bias, first), dots, n);
+  if (op.acc) isa.accumulate(float_type(y), to, dots, n);
+  isa.scale(isa::Float::f32, dots, float_type(y), to, 1.0f, n);
 }
 
 namespace {
@@ -41,6 +25,8 @@ constexpr int64_t kFewRows = 16;  // of x, for which repacking a panel costs mor
 // Rows of x at a time: their codes stay in the last-level cache, or without panels in the thread's own.
 constexpr int64_t kMostRows = 512, kMostRowsOfFew = 128;
 constexpr int64_t kMostPiece = 1 << 18;  // bytes of w that a thread takes at a time for few rows: they fit its cache
+// Panels side by side meet so many rows of x at a time: results go out in longer runs, and x is read less often.
+constexpr int64_t kMostPanels = 16, kMostPanelBytes = 1 << 19, kRowsOfPanels = 32;
 
 // format: of rows
 isa::Activations round_rows(const View& x, DType format, CpuContext& context) {
@@ -66,6 +52,19 @@ isa::Activations round_rows(const View& x, DType format, CpuContext& context) {
     }
   });
   return to;
+}
+
+// The codes once more, as block_tiles takes them.
+void make_tiles(isa::Activations& x, CpuContext& context) {
+  constexpr int64_t kRows = isa::kMatrixRows, kBytes = isa::kMatrixBytes;
+  const int64_t across = (x.k + kBytes - 1) / kBytes, groups = x.rows / kRows;
+  x.tiles = context.scratch.take<int8_t>(groups * across * kRows * kBytes);
+  parallel_for(context.threads, groups, grain_rows(x.k * kRows), [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin * kRows; row < end * kRows; ++row)
+      for (int64_t i = 0; i < across; ++i)
+        std::memcpy(x.tiles + ((row / kRows * across + i) * kRows + row % kRows) * kBytes, x.codes + row * x.k + i * kBytes,
+                    static_cast<size_t>(std::min(kBytes, x.k - i * kBytes)));
+  });
 }
 
 // x in f32.
@@ -101,26 +100,34 @@ bool is_product(const RowLinear& op, size_t i) {
   return plain && !op.acc && op.alpha == 1 && op.y[i].dtype == DType::f32;
 }
 
-// Whether w is read as it lies for so many rows of x. tq2_0 interleaved always is: unpacking it costs less than reading
-// a panel.
-bool is_few(DType format, int64_t rows) { return rows <= kFewRows || format == DType::tq2_0_interleaved; }
+// Whether w is read as it lies for so many rows of x. tq2_0 interleaved always is, but where tiles take panels: unpacking it
+// costs less than reading a panel.
+bool is_few(DType format, int64_t rows, const isa::Table& isa) {
+  return rows <= kFewRows || (format == DType::tq2_0_interleaved && !isa.matrix_tiles);
+}
 
 // Rows first .. first + n of w_i: what a thread takes at a time.
 struct Piece {
   size_t i;
   int64_t first, n;
 };
-std::vector<Piece> pieces_of(const RowLinear& op, int threads) {
+std::vector<Piece> pieces_of(const RowLinear& op, const CpuContext& context) {
   std::vector<Piece> pieces;
   int64_t total = 0;
   for (const View& w : op.w) total += static_cast<int64_t>(w.bytes());
-  const int64_t bytes = std::clamp<int64_t>(total / (4 * threads), kMostPiece / 8, kMostPiece);
+  const int64_t bytes = std::clamp<int64_t>(total / (4 * context.threads), kMostPiece / 8, kMostPiece);
   for (size_t i = 0; i < op.w.size(); ++i) {
     if (isa::is_signs(op.w[i].dtype)) continue;
     const int64_t n = op.w[i].shape[0];
     const auto row_bytes = static_cast<int64_t>(dtype_bytes(op.w[i].dtype, op.w[i].columns()));
     const DType format = op.w[i].dtype;
-    const int64_t step = is_few(format, op.x.rows()) ? rows_of_piece(format, bytes, row_bytes) : isa::kPanelRows;
+    const bool few = is_few(format, op.x.rows(), *context.isa);
+    int64_t step = few ? rows_of_piece(format, bytes, row_bytes) : isa::kPanelRows;
+    if (is_block(format) && !few) {
+      const int64_t fit = kMostPanelBytes / context.isa->panel_bytes(format, op.x.columns());
+      const int64_t share = n / (4 * context.threads * isa::kPanelRows);
+      step = std::clamp<int64_t>(std::min(fit, share), 1, kMostPanels) * isa::kPanelRows;
+    }
     for (int64_t first = 0; first < n; first += step) pieces.push_back({i, first, std::min(step, n - first)});
   }
   return pieces;
@@ -137,11 +144,11 @@ void run(const RowLinear& op, CpuContext& context) {
   std::map<int, isa::Activations> rounded;  // by kind
   std::vector<const isa::Activations*> x(op.w.size());
   const float* wide = nullptr;
-  int64_t panel_bytes = 0, widest = isa::kPanelRows, most = std::min(rows, kMostRowsOfFew);
+  int64_t widest = isa::kPanelRows, most = std::min(rows, kMostRowsOfFew);
   for (size_t i = 0; i < op.w.size(); ++i) {
     const DType format = op.w[i].dtype;
     if (isa::is_signs(format)) continue;
-    if (!is_few(format, rows)) most = std::min(rows, kMostRows);
+    if (!is_few(format, rows, isa)) most = std::min(rows, kMostRows);
     if (!is_block(format)) {
       if (!wide) wide = wide_rows(op.x, context);
       continue;
@@ -150,11 +157,17 @@ void run(const RowLinear& op, CpuContext& context) {
     const int kind = isa.activation_kind(plain);
     if (!rounded.count(kind)) rounded[kind] = round_rows(op.x, plain, context);
     x[i] = &rounded[kind];
-    if (!is_few(format, rows)) panel_bytes = std::max(panel_bytes, isa.panel_bytes(format, k));
+    if (isa.matrix_tiles && !is_few(format, rows, isa) && !x[i]->tiles) make_tiles(rounded[kind], context);
   }
-  const std::vector<Piece> pieces = pieces_of(op, context.threads);
-  for (const Piece& piece : pieces) widest = std::max(widest, piece.n);
-  auto* panels = context.scratch.take<char>(std::max<int64_t>(1, context.threads * panel_bytes));
+  const std::vector<Piece> pieces = pieces_of(op, context);
+  int64_t piece_bytes = 1;  // of panels
+  for (const Piece& piece : pieces) {
+    widest = std::max(widest, piece.n);
+    const DType format = op.w[piece.i].dtype;
+    if (is_block(format) && !is_few(format, rows, isa))
+      piece_bytes = std::max(piece_bytes, (piece.n + isa::kPanelRows - 1) / isa::kPanelRows * isa.panel_bytes(format, k));
+  }
+  auto* panels = context.scratch.take<char>(context.threads * piece_bytes);
   auto* sums = context.scratch.take<float>(context.threads * most * widest);
   for (int64_t first = 0; first < rows; first += most) {
     const int64_t count = std::min(most, rows - first);
@@ -164,21 +177,31 @@ void run(const RowLinear& op, CpuContext& context) {
       const auto* data = w.as<char>() + static_cast<int64_t>(dtype_bytes(w.dtype, k)) * column;  // or its group's
       float* dots = sums + team_rank() * most * widest;
       int64_t stride = widest;
-      const bool straight = is_product(op, i) && (!is_block(w.dtype) || is_few(w.dtype, rows));
+      const bool straight = is_product(op, i) && (!is_block(w.dtype) || is_few(w.dtype, rows, isa));
       if (straight) stride = w.shape[0], dots = op.y[i].as<float>() + first * stride + column;
       if (!is_block(w.dtype)) {
         isa.row_dots(wide + first * k, count, float_type(w), data, dots, stride, n, k);
-      } else if (is_few(w.dtype, rows)) {
+      } else if (is_few(w.dtype, rows, isa)) {
         const auto few_dots = is_interleaved(w.dtype) ? isa.interleaved_dots : isa.block_dots;
         few_dots(w.dtype, *x[i], first, count, data, n, dots, stride);
       } else {
-        char* panel = panels + team_rank() * panel_bytes;
-        stride = isa::kPanelRows;
-        isa.pack_panel(w.dtype, w.data, column, n, k, panel);
-        isa.block_tiles(w.dtype, *x[i], first, count, panel, dots);
+        char* panel = panels + team_rank() * piece_bytes;
+        const int64_t panel_bytes = isa.panel_bytes(w.dtype, k);
+        for (int64_t j = 0; j < n; j += isa::kPanelRows)
+          isa.pack_panel(w.dtype, w.data, column + j, std::min(n - j, isa::kPanelRows), k,
+                         panel + j / isa::kPanelRows * panel_bytes);
+        for (int64_t r = 0; r < count; r += kRowsOfPanels) {
+          const int64_t together = std::min(kRowsOfPanels, count - r);
+          for (int64_t j = 0; j < n; j += isa::kPanelRows)
+            isa.block_tiles(w.dtype, *x[i], first + r, together, panel + j / isa::kPanelRows * panel_bytes, dots + j,
+                            stride);
+          for (int64_t row = 0; row < together; ++row)
+            finish_row(op, i, first + r + row, column, n, dots + row * stride, isa);
+        }
+        return;
       }
       if (straight) return;
-      for (int64_t r = 0; r < count; ++r) finish_row(op, i, first + r, column, n, dots + r * stride);
+      for (int64_t r = 0; r < count; ++r) finish_row(op, i, first + r, column, n, dots + r * stride, isa);
     });
   }
 }

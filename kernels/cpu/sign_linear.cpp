@@ -68,7 +68,7 @@ void sign_products(const RowLinear& op, CpuContext& context) {
       const char* data = w.as<char>() + static_cast<int64_t>(dtype_bytes(w.dtype, k)) * row;
       float* dots = sums + team_rank() * most * widest;
       context.isa->sign_dots(w.dtype, tables[w.dtype == DType::ternary], 0, count, data, n, dots, widest);
-      for (int64_t r = 0; r < count; ++r) finish_row(op, i, first + r, row, n, dots + r * widest);
+      for (int64_t r = 0; r < count; ++r) finish_row(op, i, first + r, row, n, dots + r * widest, *context.isa);
     });
   }
 }

@@ -1,27 +1,17 @@
 // Many rows of activations times weights of block formats: 16 rows of w are repacked as a panel, codes interleaved so
 // that each lane of a vector works for a row of its own; then tiles of 16 rows of w by 4 of x stay in registers. Sums
-// inside a block are exact and those over blocks take the order of block_dots.cpp, so the results are its bits.
+// inside a block are exact and those over blocks take the order of block_dots.cpp, so the results are its bits. With AMX
+// tiles of 16 rows of x take most of it (block_tiles_amx.h).
 #include "kernels/cpu/isa/block_dot.h"
+#include "kernels/cpu/isa/block_panel.h"
 #include "kernels/cpu/isa/table.h"
 #include "kernels/math/blocks/interleaved.h"
+#if defined(QENG_AMX)
+#include "kernels/cpu/isa/block_tiles_amx.h"
+#endif
 
 namespace qeng::isa::QENG_ISA {
 namespace {
-
-constexpr int kSides = 2, kLanes = 8;  // a panel: two vectors' lanes of rows
-static_assert(kPanelRows == kSides * kLanes);
-
-// Block b of the panel's rows. Groups' integers come in pairs, as multiply_pairs takes them.
-template <class Block>
-struct alignas(64) PanelBlock {
-  static constexpr int kSteps = Block::kElements / 4;
-  static constexpr int kGroups = Dot<Block>::kScaled ? Block::kElements / Block::kGroup : 0;
-  static constexpr bool kSums = kGroups > 0 && (Dot<Block>::kOffset || has_min<Block>());
-  uint8_t codes[kSteps][kSides][kLanes][4];
-  int16_t scales[kGroups ? kGroups : 1][kSides][kLanes][2];  // each twice
-  int16_t mins[kSums ? kGroups / 2 : 1][kSides][kLanes][2];  // offset * scale, or minimum: for the sums of x
-  float factor[kSides][kLanes], minimum_factor[kSides][kLanes];
-};
 
 template <class Block, int i = 0>
 inline void unpack(const Block& b, uint8_t* codes) {
@@ -87,6 +77,19 @@ void pack(const blocks::Interleaved<blocks::Q6_K>* w, int first, int64_t count, 
   }
 }
 
+// The half of a group of 32 rows that begins with row `first`.
+void pack(const blocks::Interleaved<blocks::TQ2_0>* w, int first, int64_t count, PanelBlock<blocks::TQ2_0>* panel) {
+  for (int64_t b = 0; b < count; ++b) {
+    auto& to = panel[b];
+    for (int step = 0; step < to.kSteps; ++step) {
+      const Bytes codes = load_bytes(w[b].steps[step]);
+      store_bytes(to.codes[step][0], first ? bits<4, 3>(codes) : bits<0, 3>(codes));
+      store_bytes(to.codes[step][1], first ? bits<6, 3>(codes) : bits<2, 3>(codes));
+    }
+    for (int side = 0; side < kSides; ++side) store_floats(to.factor[side], load_f16(w[b].d + first + kLanes * side));
+  }
+}
+
 // Steps whose products fit together in an int16, a power of two.
 constexpr int steps_that_fit(int most, int steps) {
   int fit = steps;
@@ -95,7 +98,7 @@ constexpr int steps_that_fit(int most, int steps) {
 }
 
 template <int kRows, class Block>
-inline void tile(const Activations& x, int64_t first, const PanelBlock<Block>* panel, float* out) {
+inline void tile(const Activations& x, int64_t first, const PanelBlock<Block>* panel, float* out, int64_t stride) {
   using D = Dot<Block>;
   using P = PanelBlock<Block>;
   constexpr int kElements = Block::kElements, kGroupSteps = (D::kScaled ? Block::kGroup : kElements) / 4;
@@ -161,7 +164,7 @@ inline void tile(const Activations& x, int64_t first, const PanelBlock<Block>* p
     }
   }
   for (int r = 0; r < kRows; ++r)
-    for (int side = 0; side < kSides; ++side) store_floats(out + r * kPanelRows + side * kLanes, y[side][r]);
+    for (int side = 0; side < kSides; ++side) store_floats(out + r * stride + side * kLanes, y[side][r]);
 }
 
 int64_t panel_bytes(DType format, int64_t k) {
@@ -174,12 +177,14 @@ int64_t panel_bytes(DType format, int64_t k) {
 }
 
 void pack_panel(DType format, const void* w, int64_t first, int64_t n, int64_t k, void* panel) {
-  if (format == DType::q6_k_interleaved) {
-    using Block = blocks::Q6_K;
-    const int64_t count = k / Block::kElements;
-    const auto* group = static_cast<const blocks::Interleaved<Block>*>(w) + first / kInterleavedRows * count;
-    return pack(group, static_cast<int>(first % kInterleavedRows), count, static_cast<PanelBlock<Block>*>(panel));
-  }
+  if (is_interleaved(format))
+    return blocks::with_interleaved(format, [&](auto tag) {
+      using Interleaved = decltype(tag);
+      using Block = typename Interleaved::Plain;
+      const int64_t count = k / Block::kElements;
+      const auto* group = static_cast<const Interleaved*>(w) + first / kInterleavedRows * count;
+      pack(group, static_cast<int>(first % kInterleavedRows), count, static_cast<PanelBlock<Block>*>(panel));
+    });
   with_dot_block(format, [&](auto block) {
     using Block = decltype(block);
     const int64_t count = k / Block::kElements;
@@ -187,12 +192,16 @@ void pack_panel(DType format, const void* w, int64_t first, int64_t n, int64_t k
   });
 }
 
-void block_tiles(DType format, const Activations& x, int64_t first, int64_t rows, const void* panel, float* out) {
+void block_tiles(DType format, const Activations& x, int64_t first, int64_t rows, const void* panel, float* out,
+                 int64_t stride) {
   with_dot_block(row_dtype(format), [&](auto block) {
     const auto* w = static_cast<const PanelBlock<decltype(block)>*>(panel);
     int64_t r = 0;
-    for (; r + 4 <= rows; r += 4) tile<4>(x, first + r, w, out + r * kPanelRows);
-    for (; r < rows; ++r) tile<1>(x, first + r, w, out + r * kPanelRows);
+#if defined(QENG_AMX)
+    r = matrix_tiles(x, first, rows, w, out, stride);
+#endif
+    for (; r + 4 <= rows; r += 4) tile<4>(x, first + r, w, out + r * stride, stride);
+    for (; r < rows; ++r) tile<1>(x, first + r, w, out + r * stride, stride);
   });
 }
 
@@ -202,6 +211,9 @@ void fill_block_tiles(Table& table) {
   table.panel_bytes = panel_bytes;
   table.pack_panel = pack_panel;
   table.block_tiles = block_tiles;
+#if defined(QENG_AMX)
+  table.matrix_tiles = true;
+#endif
 }
 
 }  // namespace qeng::isa::QENG_ISA

@@ -35,7 +35,11 @@ struct Activations {
   int16_t* sums_16 = nullptr;    // [rows, k / 16]: of 16 codes each, each 16 of them as Shorts of bytes.h
   int16_t* sums_32 = nullptr;    // [rows, k / 32]: of 32 codes each
   int16_t* halves_16 = nullptr;  // [rows, k / 16, 2]: of codes 0, 1, 4, 5 .. of 16, and of 2, 3, 6, 7 ..
+  // For Table::matrix_tiles, the codes of whole groups of rows: [rows / kMatrixRows, k / kMatrixBytes rounded up, kMatrixRows,
+  // kMatrixBytes]
+  int8_t* tiles = nullptr;
 };
+constexpr int64_t kMatrixRows = 16, kMatrixBytes = 64;
 constexpr int64_t kPanelRows = 16;  // rows of a weight that a panel holds
 
 struct Table {
@@ -96,12 +100,12 @@ struct Table {
   void (*interleaved_dots)(DType format, const Activations& x, int64_t row, int64_t rows, const void* w, int64_t n,
                            float* out, int64_t stride) = nullptr;
   int64_t (*panel_bytes)(DType format, int64_t k) = nullptr;
-  // Rows first .. first + n of w, a matrix of any block format but tq2_0_interleaved, which needs no panel; n <= kPanelRows,
-  // first a multiple of it.
+  // Rows first .. first + n of w, a matrix of any block format; n <= kPanelRows, first a multiple of it.
   void (*pack_panel)(DType format, const void* w, int64_t first, int64_t n, int64_t k, void* panel) = nullptr;
-  // out: [rows, kPanelRows], for rows first .. first + rows of x. panel: 64-byte aligned
-  void (*block_tiles)(DType format, const Activations& x, int64_t first, int64_t rows, const void* panel,
-                      float* out) = nullptr;
+  // out[r * stride + j], j < kPanelRows, for rows first .. first + rows of x; first is a multiple of kMatrixRows. panel: 64-byte aligned
+  void (*block_tiles)(DType format, const Activations& x, int64_t first, int64_t rows, const void* panel, float* out,
+                      int64_t stride) = nullptr;
+  bool matrix_tiles = false;  // block_tiles has instructions for whole tiles, and wants Activations::tiles
 
   // ---- RowLinear with one_bit and ternary weights (sign_dots.cpp): a group of row `row` of the tables is made of that of x, f32, and
   // out[r * stride + j] = <row row + r of x, w_j>, r < rows <= kMostSignRows, j < n, where w is row 0
