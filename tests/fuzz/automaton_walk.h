@@ -10,10 +10,14 @@
 
 namespace qeng::fuzz {
 
+constexpr size_t kMostWork = 1'000'000;  // of an input, as a matcher allows for one token
+
 // The longest whole text on the way, "" if there was none; the second half of the steps prefers what closes.
 inline std::string walk(const std::shared_ptr<const grammar::Automaton>& automaton, std::string_view seed, int steps) {
   using namespace grammar;
   States states(automaton), other(automaton);
+  states.limit_work(kMostWork);
+  other.limit_work(kMostWork);
   StateId state = states.start();
   std::string text, whole;
   uint64_t random = 0x9E3779B97F4A7C15;

@@ -10,6 +10,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   try {
     const auto automaton = std::make_shared<const Automaton>(compile(parse_gbnf(text), true));
     States states(automaton);
+    states.limit_work(fuzz::kMostWork);
     StateId state = states.start();
     for (size_t i = 0; i < size && i < 300; ++i) state = states.next(state, data[i]);
     fuzz::walk(automaton, text, 300);
