@@ -1,8 +1,8 @@
 """Logits of GGUF models by three engines: qeng, llama.cpp, and a float64 evaluation of the decoded weights.
 
-    python llama_parity.py QENG MODEL.gguf [MODEL.gguf ...]
+    python llama_parity.py QENG [--adapter LORA.gguf] MODEL.gguf [MODEL.gguf ...]
 
-Needs numpy, gguf, safetensors and llama-cpp-python. For each file, over the same token ids, prints the mean KL divergence of qeng from
+With --adapter both run under that adapter, and there is no float64. Needs numpy, gguf, safetensors and llama-cpp-python. For each file, over the same token ids, prints the mean KL divergence of qeng from
 llama.cpp, of each of the two from float64 (the noise of rounding activations is in there; nan where the gguf package lacks the type, and for rope scaling that is not linear), of llama.cpp one token at a time
 from llama.cpp in one batch (its own noise), and how often the likeliest token agrees with llama.cpp's. Then llama.cpp continues the
 first 16 tokens greedily: of its tokens, how many are qeng's choice too, given those before, and how many of the others are ties: tokens
@@ -21,6 +21,7 @@ import numpy as np
 import safetensors.numpy
 
 TOKENS = 96
+adapter_file = None
 PROMPT, GREEDY = 16, 64
 
 
@@ -59,6 +60,11 @@ def llama_logits(path, ids, batch, greedy=0):
     params.flash_attn_type = 0
     context = L.llama_init_from_model(model, params)
     vocab = L.llama_vocab_n_tokens(L.llama_model_get_vocab(model))
+    if adapter_file:
+        adapter = L.llama_adapter_lora_init(model, adapter_file.encode())
+        if not adapter:
+            sys.exit(f"{adapter_file}: llama.cpp does not load it")
+        L.llama_set_adapters_lora(context, (L.llama_adapter_lora_p_ctypes * 1)(adapter), 1, (ctypes.c_float * 1)(1.0))
     rows = []
     begin, target = 0, len(ids) + greedy
     while begin < target:
@@ -82,6 +88,8 @@ def llama_logits(path, ids, batch, greedy=0):
 
 
 def exact_logits(path, ids):
+    if adapter_file:
+        return None
     try:
         reader = gguf.GGUFReader(path)
     except ValueError:  # a type number that the package does not know
@@ -165,7 +173,7 @@ def qeng_logits(qeng, path, ids):
     recipe = os.path.join(os.path.dirname(os.path.abspath(__file__)), "llama_parity.lua")
     with tempfile.TemporaryDirectory() as folder:
         out = os.path.join(folder, "logits.safetensors")
-        subprocess.run([qeng, recipe, path, json.dumps(ids), out], check=True)
+        subprocess.run([qeng, recipe, path, json.dumps(ids), out] + ([adapter_file] if adapter_file else []), check=True)
         return safetensors.numpy.load_file(out)["logits"]
 
 
@@ -197,7 +205,11 @@ def main():
     L.llama_backend_init()
     worst = 0.0
     print(f"{'file':40} {'qeng|llama':>11} {'qeng|f64':>11} {'llama|f64':>11} {'llama|self':>11} {'top-1':>7} {'greedy':>7} {'ties':>5} {'other':>5}")
-    for path in sys.argv[2:]:
+    global adapter_file
+    files = sys.argv[2:]
+    if files[0] == "--adapter":
+        adapter_file, files = files[1], files[2:]
+    for path in files:
         ids = [int(i) for i in np.random.default_rng(7).integers(0, vocab_of(path), TOKENS)]
         llama, single = llama_logits(path, ids, 512), llama_logits(path, ids, 1)
         ours = qeng_logits(sys.argv[1], path, ids)
