@@ -162,10 +162,11 @@ void run(const RowLinear& op, CpuContext& context) {
   const std::vector<Piece> pieces = pieces_of(op, context);
   int64_t piece_bytes = 1;  // of panels
   for (const Piece& piece : pieces) {
-    widest = std::max(widest, piece.n);
+    const int64_t count = (piece.n + isa::kPanelRows - 1) / isa::kPanelRows;
+    widest = std::max(widest, count * isa::kPanelRows);  // the last panel is written whole
     const DType format = op.w[piece.i].dtype;
     if (is_block(format) && !is_few(format, rows, isa))
-      piece_bytes = std::max(piece_bytes, (piece.n + isa::kPanelRows - 1) / isa::kPanelRows * isa.panel_bytes(format, k));
+      piece_bytes = std::max(piece_bytes, count * isa.panel_bytes(format, k));
   }
   auto* panels = context.scratch.take<char>(context.threads * piece_bytes);
   auto* sums = context.scratch.take<float>(context.threads * most * widest);

@@ -55,6 +55,23 @@ TEST_CASE("a row of a linear layer's output has the same bits alone and in any b
   }
 }
 
+TEST_CASE("many outputs of a linear layer, of which a thread takes several panels, have the bits of a row alone") {
+  constexpr int64_t kRows = 53, kOut = 603, kColumns = 512;  // no whole tiles, no whole panels
+  for (DType dtype : {DType::q8_0, DType::q4_k, DType::q6_k, DType::tq2_0, DType::q2_0}) {
+    Draw draw(base_seed());
+    const View x = draw.tensor(DType::f32, {kRows, kColumns}), w = draw.tensor(dtype, {kOut, kColumns});
+    for (Named& target : backends()) {
+      if (target.name == "cuda") continue;
+      INFO(dtype_name(dtype) << " on " << target.name);
+      const std::vector<char> all = result(*target.backend, draw, x, w, 0, kRows);
+      for (const int64_t row : {0, 31, 47, 52}) {
+        const std::vector<char> one = result(*target.backend, draw, x, w, row, 1);
+        CHECK(std::memcmp(one.data(), all.data() + static_cast<size_t>(row) * one.size(), one.size()) == 0);
+      }
+    }
+  }
+}
+
 TEST_CASE("a row of a linear layer of dense weights has the same bits in any batch where rows are whole vectors") {
   constexpr int64_t kRows = 20, kOut = 9, k = 1312;
   for (Named& target : backends())
