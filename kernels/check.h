@@ -34,6 +34,11 @@ struct Check {
     if (view.columns() % elements != 0)
       fail("shape", op, ": ", label, " is ", shape_text(view), ", whose rows are not whole blocks of ", elements);
   }
+  // The dtype of the arithmetic, or a stored one, as bf16 is for f32.
+  void is_weight(const char* label, const View& view, DType arithmetic) const {
+    if (view.dtype == DType::f32) return dtype(label, view, {arithmetic});
+    is_stored(label, view);
+  }
   void is_float(const char* label, const View& view) const { dtype(label, view, {DType::f32, DType::bf16}); }
 
   // Exactly this dtype and shape.

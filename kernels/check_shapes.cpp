@@ -8,10 +8,7 @@ namespace qeng {
 void check_shapes(const Matmul& op) {
   const Check check{op.name};
   check.is_float("a", op.a);
-  if (is_block(op.b.dtype) || op.b.dtype == DType::f16)
-    check.is_stored("b", op.b);
-  else
-    check.dtype("b", op.b, {op.a.dtype});
+  check.is_weight("b", op.b, op.a.dtype);
   check.dtype("c", op.c, {op.a.dtype, DType::f32});
   const auto [m, n, k] = sizes_of(op);
   const int64_t depth = op.trans_b ? op.b.columns() : op.b.rows();
@@ -143,10 +140,10 @@ void check_shapes(const Embedding& op) {
   check.dtype("tokens", op.tokens, {DType::i32});
   check.is_stored("table", op.table);
   check.that(op.table.rank == 2, [&] { return "table is " + shape_text(op.table) + ", expected [vocab, hidden]"; });
-  if (is_block(op.table.dtype) || op.table.dtype == DType::f16)
-    check.is_float("y", op.y);
-  else
+  if (op.table.dtype == DType::f32)
     check.dtype("y", op.y, {op.table.dtype});
+  else
+    check.is_float("y", op.y);
   check.count("y", op.y, op.y.dtype, op.tokens.elements() * op.table.columns());
 }
 
@@ -306,9 +303,9 @@ void check_shapes(const LmHeadLoss& op) {
   check.that(op.w.rank == 2, [&] { return "w is " + shape_text(op.w) + ", expected [vocab, hidden]"; });
   const DType dtype = op.h.dtype;
   const int64_t tokens = op.h.rows(), hidden = op.h.columns(), vocab = op.w.rows();
-  const bool stored = is_block(op.w.dtype) || op.w.dtype == DType::f16;
-  if (stored) check.is_stored("w", op.w);
-  check.is("w", op.w, stored ? op.w.dtype : dtype, {vocab, hidden});
+  const bool stored = op.w.dtype != dtype;
+  check.is_weight("w", op.w, dtype);
+  check.is("w", op.w, op.w.dtype, {vocab, hidden});
   if (stored && op.dw)
     fail("dtype", op.name, ": w is ", shape_text(op.w), ", which is only read, and dw was asked for");
   check.count("targets", op.targets, DType::i32, tokens);

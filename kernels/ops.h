@@ -29,9 +29,9 @@ struct Cost {
 
 // c = alpha * op(a) op(b) + bias + (acc ? c : 0)     op(a): [m, k]  op(b): [k, n]  c: [m, n]  bias: [n]
 // a is stored [m, k], or [k, m] with trans_a; b is stored [k, n], or [n, k] with trans_b. Views of higher rank count as
-// [rows(), columns()]. a and b share a dtype, or b is of a stored one (f16 or a block format; blocks run along stored rows)
-// whose decoded values count, which a device may round to bf16 where a is bf16; c and bias may be f32 there. alpha does not
-// scale the bias.
+// [rows(), columns()]. a and b share a dtype, or b is of a stored one (f16, bf16 where a is f32, or a block format; blocks run
+// along stored rows) whose decoded values count, which a device may round to bf16 where a is bf16; c and bias may be f32 there.
+// alpha does not scale the bias.
 struct Matmul {
   static constexpr const char* name = "matmul";
   View a, b, bias, c;
@@ -57,7 +57,8 @@ struct BiasGrad {
 // x: [rows, k] f32 or bf16   w_i: [n_i, k] f32, bf16, f16 or a block format   scale_i: [n_i] f32   bias_i: [n_i] f32 or x's
 // dtype; empty lists or absent views where there are none   y_i: [rows, n_i] f32 or x's dtype. Neither alpha nor scale_i
 // scales the bias.
-// Where w_i is of a block format, x is rounded to int8 in groups first (kernels/math/blocks/activations.h).
+// Where w_i is of a block format, x is rounded to int8 in groups first (kernels/math/blocks/activations.h); where it is bf16, to
+// bf16.
 struct RowLinear {
   static constexpr const char* name = "row_linear";
   View x;
@@ -87,7 +88,7 @@ struct Hadamard {
 
 // ---------------------------------------------------------------- embedding
 
-// y[t, :] = table[tokens[t], :]     tokens: [t] i32   table: [vocab, hidden] float, or f16 or a block format
+// y[t, :] = table[tokens[t], :]     tokens: [t] i32   table: [vocab, hidden] of y's dtype, bf16, f16 or a block format
 // y: [t, hidden] float, of the table's dtype where that is float. A token outside [0, vocab) is Error("value").
 struct Embedding {
   static constexpr const char* name = "embedding";

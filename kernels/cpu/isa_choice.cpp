@@ -26,18 +26,19 @@ void fill_interleaved_dots(Table& table);
 }  // namespace avx512vnni
 
 namespace amx {
+void fill_bf16_tiles(Table& table);
 void fill_block_tiles(Table& table);
-}
+}  // namespace amx
 
 namespace {
 
 constexpr int kTables = 5;
 
-// Whether the processor has tiles of bytes, and the system lets this process use them.
+// Whether the processor has tiles of bytes and of bf16, and the system lets this process use them.
 bool may_use_tiles() {
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-  constexpr unsigned kTile = 1u << 24, kInt8 = 1u << 25;  // of leaf 7
-  if (!__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) || !(edx & kTile) || !(edx & kInt8)) return false;
+  constexpr unsigned kAll = 1u << 22 | 1u << 24 | 1u << 25;  // of leaf 7: bf16, tiles, int8
+  if (!__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) || (edx & kAll) != kAll) return false;
   constexpr long kRequestPermission = 0x1023, kTileData = 18;  // of Linux 5.16: arch_prctl(2)
   return ::syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
@@ -55,6 +56,7 @@ struct Tables {
     avx512vnni::fill_interleaved_dots(table[3]);
     table[3].name = "avx512vnni";
     table[4] = table[3];
+    amx::fill_bf16_tiles(table[4]);
     amx::fill_block_tiles(table[4]);
     table[4].name = "amx";
     runs[0] = true;

@@ -5,6 +5,8 @@
 #include <cstring>
 #include <map>
 
+#include "kernels/math/blocks/activations.h"
+
 namespace qeng {
 
 // y[j] = alpha * scale[j] * dot[j] + bias[j] + y[j]
@@ -26,12 +28,13 @@ constexpr int64_t kFewRows = 16;  // of x, for which repacking a panel costs mor
 constexpr int64_t kMostRows = 512, kMostRowsOfFew = 128;
 constexpr int64_t kMostPiece = 1 << 18;  // bytes of w that a thread takes at a time for few rows: they fit its cache
 // Panels side by side meet so many rows of x at a time: results go out in longer runs, and x is read less often.
+constexpr int64_t kMostTileRows = 512;
 constexpr int64_t kMostPanels = 16, kMostPanelBytes = 1 << 19, kRowsOfPanels = 32;
 
 // format: of rows
 isa::Activations round_rows(const View& x, DType format, CpuContext& context) {
   isa::Activations to;
-  to.rows = x.rows(), to.k = x.columns(), to.group = dtype_info(format).elements;
+  to.rows = x.rows(), to.k = x.columns(), to.group = blocks::group_elements(dtype_info(format).elements);
   const int64_t n = to.rows * to.k;
   to.codes = context.scratch.take<int8_t>(n);
   to.scales = context.scratch.take<float>(n / to.group);
@@ -67,14 +70,41 @@ void make_tiles(isa::Activations& x, CpuContext& context) {
   });
 }
 
-// x in f32.
-const float* wide_rows(const View& x, CpuContext& context) {
-  if (x.dtype == DType::f32) return x.as<float>();
-  auto* to = context.scratch.take<float>(x.elements());
-  parallel_for(context.threads, x.elements(), kGrainElements, [&](int64_t begin, int64_t end) {
-    context.isa->scale(float_type(x), at(x, begin), isa::Float::f32, to + begin, 1.0f, end - begin);
+template <class To>
+To* converted(const void* from, isa::Float type, isa::Float to_type, int64_t n, CpuContext& context) {
+  auto* to = context.scratch.take<To>(n);
+  const auto size = static_cast<int64_t>(type == isa::Float::f32 ? sizeof(float) : sizeof(bf16));
+  parallel_for(context.threads, n, kGrainElements, [&](int64_t begin, int64_t end) {
+    context.isa->scale(type, static_cast<const char*>(from) + begin * size, to_type, to + begin, 1.0f, end - begin);
   });
   return to;
+}
+
+// x in f32; for a bf16 weight rounded to bf16.
+const float* wide_rows(const View& x, DType weight, CpuContext& context) {
+  const bool rounds = weight == DType::bf16 && x.dtype == DType::f32;
+  const void* from = rounds ? converted<bf16>(x.data, isa::Float::f32, isa::Float::bf16, x.elements(), context) : x.data;
+  if (x.dtype == DType::f32 && !rounds) return x.as<float>();
+  return converted<float>(from, isa::Float::bf16, isa::Float::f32, x.elements(), context);
+}
+
+// For a bf16 weight where the processor has tiles of bf16.
+bool has_tiles(const View& w, const isa::Table& isa) { return w.dtype == DType::bf16 && isa.bf16_tiles; }
+int64_t whole_steps(int64_t k) { return (k + isa::kBf16Step - 1) / isa::kBf16Step * isa::kBf16Step; }
+
+// x as isa.bf16_tiles takes it: `most` rows, a multiple of kMatrixRows or all of them, and then the next.
+const bf16* bf16_groups(const View& x, int64_t most, CpuContext& context) {
+  constexpr int64_t kRows = isa::kMatrixRows;
+  const int64_t rows = x.rows(), k = x.columns();
+  auto* groups = context.scratch.take<bf16>((rows + kRows - 1) / kRows * kRows * whole_steps(k));
+  parallel_for(context.threads, (rows + kRows - 1) / kRows, grain_rows(k * kRows), [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin * kRows; row < std::min(rows, end * kRows); row += kRows) {
+      const int64_t columns = std::min({rows - row / most * most, most, kRows});
+      context.isa->bf16_group(float_type(x), at(x, row * k), std::min(rows - row, kRows), columns, k,
+                              groups + row * whole_steps(k));
+    }
+  });
+  return groups;
 }
 
 // Whether eight streams so many bytes apart spread over the sets of a first-level cache, whose ways are 4096 bytes.
@@ -106,6 +136,15 @@ bool is_few(DType format, int64_t rows, const isa::Table& isa) {
   return rows <= kFewRows || (format == DType::tq2_0_interleaved && !isa.matrix_tiles);
 }
 
+// Rows of a bf16 weight that a thread multiplies by tiles at a time, of which `fit` fit its cache; for many rows of x more, as
+// they share its parts.
+int64_t tile_rows(const RowLinear& op, size_t i, int64_t fit, int threads) {
+  constexpr int64_t kTogether = 2 * isa::kMatrixRows;
+  const int64_t share = op.w[i].shape[0] / (4 * threads);
+  const int64_t rows = op.x.rows() <= isa::kMatrixRows ? fit : std::min<int64_t>(share, kMostTileRows);
+  return std::max<int64_t>(1, rows / kTogether) * kTogether;
+}
+
 // Rows first .. first + n of w_i: what a thread takes at a time.
 struct Piece {
   size_t i;
@@ -122,6 +161,11 @@ std::vector<Piece> pieces_of(const RowLinear& op, const CpuContext& context) {
     const auto row_bytes = static_cast<int64_t>(dtype_bytes(op.w[i].dtype, op.w[i].columns()));
     const DType format = op.w[i].dtype;
     const bool few = is_few(format, op.x.rows(), *context.isa);
+    if (has_tiles(op.w[i], *context.isa)) {
+      const int64_t step = tile_rows(op, i, bytes / row_bytes, context.threads);
+      for (int64_t first = 0; first < n; first += step) pieces.push_back({i, first, std::min(step, n - first)});
+      continue;
+    }
     int64_t step = few ? rows_of_piece(format, bytes, row_bytes) : isa::kPanelRows;
     if (is_block(format) && !few) {
       const int64_t fit = kMostPanelBytes / context.isa->panel_bytes(format, op.x.columns());
@@ -143,14 +187,17 @@ void run(const RowLinear& op, CpuContext& context) {
   const isa::Table& isa = *context.isa;
   std::map<int, isa::Activations> rounded;  // by kind
   std::vector<const isa::Activations*> x(op.w.size());
-  const float* wide = nullptr;
+  std::map<DType, const float*> wide;  // by the weight's dtype
+  bool any_tiles = false;
   int64_t widest = isa::kPanelRows, most = std::min(rows, kMostRowsOfFew);
   for (size_t i = 0; i < op.w.size(); ++i) {
     const DType format = op.w[i].dtype;
     if (isa::is_signs(format)) continue;
-    if (!is_few(format, rows, isa)) most = std::min(rows, kMostRows);
+    const bool tiles = has_tiles(op.w[i], isa);
+    if (tiles || !is_few(format, rows, isa)) most = std::min(rows, kMostRows);
+    any_tiles = any_tiles || tiles;
     if (!is_block(format)) {
-      if (!wide) wide = wide_rows(op.x, context);
+      if (!tiles && !wide.count(format)) wide[format] = wide_rows(op.x, format, context);
       continue;
     }
     const DType plain = row_dtype(format);
@@ -168,6 +215,9 @@ void run(const RowLinear& op, CpuContext& context) {
     if (is_block(format) && !is_few(format, rows, isa))
       piece_bytes = std::max(piece_bytes, count * isa.panel_bytes(format, k));
   }
+  const bf16* groups = any_tiles ? bf16_groups(op.x, most, context) : nullptr;
+  const int64_t tile_sums = any_tiles ? widest * (most + isa::kMatrixRows) : 0;
+  auto* tiles = context.scratch.take<float>(context.threads * tile_sums);
   auto* panels = context.scratch.take<char>(context.threads * piece_bytes);
   auto* sums = context.scratch.take<float>(context.threads * most * widest);
   for (int64_t first = 0; first < rows; first += most) {
@@ -180,8 +230,10 @@ void run(const RowLinear& op, CpuContext& context) {
       int64_t stride = widest;
       const bool straight = is_product(op, i) && (!is_block(w.dtype) || is_few(w.dtype, rows, isa));
       if (straight) stride = w.shape[0], dots = op.y[i].as<float>() + first * stride + column;
-      if (!is_block(w.dtype)) {
-        isa.row_dots(wide + first * k, count, float_type(w), data, dots, stride, n, k);
+      if (has_tiles(w, isa)) {
+        isa.bf16_tiles(groups + first * whole_steps(k), count, data, tiles + team_rank() * tile_sums, dots, stride, n, k);
+      } else if (!is_block(w.dtype)) {
+        isa.row_dots(wide.at(w.dtype) + first * k, count, float_type(w), data, dots, stride, n, k);
       } else if (is_few(w.dtype, rows, isa)) {
         const auto few_dots = is_interleaved(w.dtype) ? isa.interleaved_dots : isa.block_dots;
         few_dots(w.dtype, *x[i], first, count, data, n, dots, stride);

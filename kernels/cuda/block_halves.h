@@ -11,6 +11,7 @@
 #include <type_traits>
 
 #include "kernels/cuda/device.h"
+#include "kernels/math/blocks/activations.h"
 #include "kernels/math/blocks/with_block.h"
 
 namespace qeng {
@@ -235,10 +236,11 @@ __device__ inline void codes_of(const Ternary& b, int, int h, uint32_t (&words)[
 
 // ---- factors
 
-// Formats without scales: those of x are of whole spans (kSignGroup in kernels/math/blocks/activations.h), over which
-// integers are added.
+// Elements of x that share a scale, over which integers are added (kernels/math/blocks/activations.h).
 template <class Block>
 constexpr bool kSigns = std::is_same_v<Block, OneBit> || std::is_same_v<Block, Ternary>;
+template <class Block>
+constexpr int kGroup = kSigns<Block> ? kSignGroup : group_elements(Block::kElements);
 
 template <class Block>
 constexpr bool kFactors = kPairedNibbles<Block> || std::is_same_v<Block, Q2_K> || std::is_same_v<Block, Q3_K> ||

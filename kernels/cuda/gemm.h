@@ -6,13 +6,13 @@ namespace qeng {
 
 // c = alpha op(a) op(b) + bias + (acc ? c : 0), row-major; see Matmul in kernels/ops.h.
 // a, b: f32 or bf16, of type in. c: in or f32, of type out. bias: null, or [n] of type in or f32.
-// b may also be of a stored type, f16 or a block format, dense (its rows are whole blocks one after the other).
+// b may also be of a stored type, f16, a block format, or bf16 where a is f32, dense (its rows are whole blocks one after the other).
 struct CudaGemm {
   int64_t m = 0, n = 0, k = 0;
   const void *a = nullptr, *b = nullptr, *bias = nullptr;
   void* c = nullptr;
   DType in = DType::f32, out = DType::f32, bias_type = DType::f32;
-  DType stored = DType::f32;  // b's, where it is f16 or a block format
+  DType stored = DType::f32;  // b's, where it is not `in`
   void* panel = nullptr;      // memory of panel_bytes for a stored b; null: scratch is taken
   bool trans_a = false, trans_b = false, acc = false;
   float alpha = 1;

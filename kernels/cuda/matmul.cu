@@ -119,6 +119,10 @@ int64_t panel_columns(const CudaGemm& gemm) {
   return std::min(gemm.n, std::max<int64_t>(1, kPanel / (gemm.k * unit)) * unit);
 }
 
+bool is_decoded(const CudaGemm& gemm) {
+  return is_stored_only(gemm.stored) || (gemm.stored == DType::bf16 && gemm.in == DType::f32);
+}
+
 void by_panels(const CudaGemm& gemm, CudaContext& context) {
   const int64_t width = panel_columns(gemm);
   DecodeRows rows;
@@ -154,13 +158,13 @@ std::string gemm_text(const CudaGemm& gemm) {
 }
 
 size_t panel_bytes(const CudaGemm& gemm) {
-  if (!is_stored_only(gemm.stored)) return 0;
+  if (!is_decoded(gemm)) return 0;
   return static_cast<size_t>(panel_columns(gemm) * gemm.k) * dtype_size(gemm.in);
 }
 
 void run_gemm(const CudaGemm& gemm, CudaContext& context) {
   if (gemm.m == 0 || gemm.n == 0) return;
-  if (is_stored_only(gemm.stored)) return by_panels(gemm, context);
+  if (is_decoded(gemm)) return by_panels(gemm, context);
   if (gemm.m == 1 && gemm.trans_b && (!gemm.trans_a || gemm.lda == 1)) return gemv(gemm, context);
   // cuBLASLt adds a bias of c's dtype only, and reads it 16 bytes at a time. To widen a bf16 one is exact, but an f32 one
   // is not to be rounded to bf16: it is added to a product in f32.

@@ -50,7 +50,7 @@ __device__ inline int block_sum(int x) {
 template <class Block, int kRows>
 __global__ void __launch_bounds__(kRowWarps* kWarp, kRows == 1 ? 1 : kBlocksAtOnce) block_rows(RowProducts p) {
   using S = Stage<Block>;
-  constexpr int kTogether = halves::kSigns<Block> ? kSpanLanes : S::kLanes;  // lanes whose integers share a scale of x
+  constexpr int kTogether = halves::kGroup<Block> / 32;  // lanes whose integers share a scale of x
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
   char* stages = shared_memory() + warp * kStages * S::kRoom;
   int64_t j = int64_t{blockIdx.x} * kRowWarps + warp;
@@ -61,7 +61,8 @@ __global__ void __launch_bounds__(kRowWarps* kWarp, kRows == 1 ? 1 : kBlocksAtOn
   const Block* row = static_cast<const Block*>(weight.w) + j * count;
   const int begin = vector_offset(row);  // of each stage, which are whole vectors
   const int8_t* codes = p.codes + first * p.k;
-  const float* scales = p.scales + first * count;
+  const int64_t steps = p.k / kScaleStep;
+  const float* scales = p.scales + first * steps;
 
   float sum[kRows] = {};
 #pragma unroll
@@ -119,7 +120,7 @@ __global__ void __launch_bounds__(kRowWarps* kWarp, kRows == 1 ? 1 : kBlocksAtOn
       for (int r = 0; r < kRows; ++r) {
         if (r >= rows) continue;
         const int total = block_sum<kTogether>(!halves::kSigns<Block> || real ? dot[r] : 0);
-        const float d = real ? scales[r * count + b] : 0.0f;
+        const float d = real ? scales[r * steps + (b * Block::kElements + part * 32) / kScaleStep] : 0.0f;
         float product;
         if constexpr (halves::kMinima<Block>)
           product = block_product(factor, d, total, minimum, block_sum<kTogether>(less[r]));

@@ -1,4 +1,4 @@
-// RowLinear by f32, bf16 and f16 weights, in f32.
+// RowLinear by f32, bf16 and f16 weights, in f32; x is rounded to bf16 where the weight is bf16.
 #include "kernels/cuda/row_linear.h"
 #include "kernels/cuda/vector.h"
 
@@ -36,6 +36,9 @@ __global__ void __launch_bounds__(kRowWarps* kWarp, kBlocksAtOnce<n, kRows>) den
       if (r >= rows) continue;
       float b[n];
       unpack(load<n>(x + r * p.k + l), b);
+      if constexpr (std::is_same_v<W, bf16> && std::is_same_v<X, float>)
+#pragma unroll
+        for (int i = 0; i < n; ++i) b[i] = to_f32(to_bf16(b[i]));
 #pragma unroll
       for (int i = 0; i < n; ++i) sum[r] = __fmaf_rn(a[i], b[i], sum[r]);
     }

@@ -9,12 +9,10 @@ namespace {
 
 constexpr int kThreads = 128, kRun = 8;  // elements to a lane, 256 to a warp: the largest group
 
-// codes: [rows, k], scales: [rows, k / block]; block: 32, 64, 128 or 256, which divides k; group: of elements that have one
-// scale, as many or a multiple, at most 256. pieces: warps to a row.
+// codes: [rows, k], scales: [rows, k / kScaleStep]; group: of elements that have one scale, 32 or 256. pieces: warps to a row.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    round_rows(const T* x, int64_t rows, int64_t k, int pieces, int block, int group, bool vectors, int8_t* codes,
-               float* scales) {
+    round_rows(const T* x, int64_t rows, int64_t k, int pieces, int group, bool vectors, int8_t* codes, float* scales) {
   const int64_t warp = int64_t{blockIdx.x} * (kThreads / kWarp) + threadIdx.x / kWarp;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int64_t row = warp / pieces, column = warp % pieces * (kWarp * kRun) + lane * kRun;
@@ -35,33 +33,32 @@ __global__ void __launch_bounds__(kThreads)
   for (int step = group / kRun / 2; step > 0; step /= 2)
     largest = max(largest, __shfl_xor_sync(kAllLanes, largest, step));
   if (!real) return;
-  const blocks::ActivationGroup rounding = blocks::activation_group(float_of(largest));
+  const blocks::ActivationGroup rounding = blocks::activation_group(float_of(largest), group);
   uint32_t packed[2] = {};
 #pragma unroll
   for (int i = 0; i < kRun; ++i)
     packed[i / 4] |= (static_cast<uint32_t>(blocks::activation_code(values[i], rounding.inverse)) & 255u)
                      << (i % 4 * 8);
   *reinterpret_cast<uint2*>(codes + row * k + column) = make_uint2(packed[0], packed[1]);
-  if (column % block == 0) scales[(row * k + column) / block] = rounding.scale;
+  if (column % kScaleStep == 0) scales[(row * k + column) / kScaleStep] = rounding.scale;
 }
 
 struct Rounded {
-  int block, group;
+  int group;
   int8_t* codes;
   float* scales;
 };
 
-Rounded round_activations(const RowLinear& op, int block, int group, CudaContext& context) {
+Rounded round_activations(const RowLinear& op, int group, CudaContext& context) {
   const int64_t rows = op.x.rows(), k = op.x.columns();
-  const Rounded rounded{block, group, context.scratch.take<int8_t>(rows * k),
-                        context.scratch.take<float>(rows * k / block)};
+  const Rounded rounded{group, context.scratch.take<int8_t>(rows * k), context.scratch.take<float>(rows * k / kScaleStep)};
   const int pieces = static_cast<int>(ceil_div(k, kWarp * kRun));
   const int64_t grid = ceil_div(rows * pieces, kThreads / kWarp);
   if (grid > INT32_MAX) fail("unsupported", op.name, ": x is ", shape_text(op.x), ", more than one launch takes");
   for_float(op.x, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     QENG_LAUNCH(context, round_rows<T>, dim3(static_cast<unsigned>(grid)), dim3(kThreads), 0, op.x.as<T>(), rows, k,
-                pieces, block, group, aligned(op.x.data, 16), rounded.codes, rounded.scales);
+                pieces, group, aligned(op.x.data, 16), rounded.codes, rounded.scales);
   });
   return rounded;
 }
@@ -79,7 +76,7 @@ dim3 row_grid(const char* name, const RowProducts& p) {
 
 void run(const RowLinear& op, CudaContext& context) {
   if (op.x.elements() == 0 && op.x.rows() == 0) return;
-  std::vector<Rounded> rounded;  // x, for each size of blocks
+  std::vector<Rounded> rounded;  // x, for each size of groups
   std::vector<bool> done(op.w.size());
   for (size_t first = 0; first < op.w.size(); ++first) {
     if (done[first]) continue;
@@ -107,10 +104,9 @@ void run(const RowLinear& op, CudaContext& context) {
       continue;
     }
     const bool signs = dtype == DType::one_bit || dtype == DType::ternary;
-    const int block = dtype_info(dtype).elements, group = signs ? blocks::kSignGroup : block;
-    const auto same = [&](const Rounded& x) { return x.block == block && x.group == group; };
-    auto found = std::find_if(rounded.begin(), rounded.end(), same);
-    if (found == rounded.end()) found = rounded.insert(found, round_activations(op, block, group, context));
+    const int group = signs ? blocks::kSignGroup : blocks::group_elements(dtype_info(dtype).elements);
+    auto found = std::find_if(rounded.begin(), rounded.end(), [&](const Rounded& x) { return x.group == group; });
+    if (found == rounded.end()) found = rounded.insert(found, round_activations(op, group, context));
     p.codes = found->codes, p.scales = found->scales;
     block_products(op.name, p, dtype, context);
   }

@@ -10,6 +10,7 @@ namespace qeng {
 constexpr int kRowWarps = 4;     // of a thread block, each with a row of its own
 constexpr int kBatchRows = 8;    // rows of x to a pass over the weight
 constexpr int kMostWeights = 4;  // of one launch: q, k, v; gate, up
+constexpr int kScaleStep = 32;   // elements of x to a scale as they are stored; those of a larger group repeat
 
 struct RowWeight {
   const void *w, *bias;  // bias: or null
@@ -27,8 +28,8 @@ struct RowProducts {
   bool acc;
   const void* x;  // for dense weights: [rows, k]
   bool x_f32;
-  const int8_t* codes;  // for block formats: [rows, k], with a scale for each block
-  const float* scales;
+  const int8_t* codes;  // for block formats: [rows, k]
+  const float* scales;  // [rows, k / kScaleStep]
   bool vectors;  // dense: whether all rows start at multiples of 16 bytes
 };
 
@@ -71,12 +72,11 @@ __device__ inline void finish_row(const RowProducts& p, const RowWeight& weight,
   }
 }
 
-// How sums over the blocks of a row are ordered, whichever kernel makes them. A span of 256 elements gives one number:
-// the products of its blocks (one of 256 .. eight of 32), added in pairs of neighbours, and those in pairs. Span s goes
-// to sum s % kSpanSums, in order of s; the end is (sum 0 + sum 2) + (sum 1 + sum 3). Blocks of one_bit and ternary have
-// one scale of x for the span: their integers are added, and make one product.
+// How sums over the groups of a row of x are ordered, whichever kernel makes them. A span of 256 elements gives one number:
+// the products of its groups (one of 256, or eight of 32), added in pairs of neighbours, and those in pairs. Span s goes
+// to sum s % kSpanSums, in order of s; the end is (sum 0 + sum 2) + (sum 1 + sum 3).
 constexpr int kSpan = 256, kSpanSums = 4;
-// The product of one block, from its exact integers (kernels/math/blocks/activations.h). d: the scale of x.
+// The product of one group, from its exact integers (kernels/math/blocks/activations.h). d: the scale of x.
 __device__ inline float block_product(float factor, float d, int dot) {
   return __fmul_rn(__fmul_rn(factor, d), static_cast<float>(dot));
 }

@@ -20,6 +20,7 @@ template <class Block>
 struct Layout {
   static constexpr int kBlocks = kSpan / Block::kElements;  // of a row in a span
   static constexpr int kGroups = kSpan / Block::kGroup;
+  static constexpr int kProducts = kSpan / halves::kGroup<Block>;  // of one scale of x each
   static constexpr int kDepth = Block::kGroup == 16 ? 16 : 32;  // k of a product, which lies in one group
   static constexpr int kBytes = kBlocks * static_cast<int>(sizeof(Block));
 
@@ -27,7 +28,7 @@ struct Layout {
   alignas(16) char raw[kTileW][vector_room(kBytes)];
   alignas(16) int8_t w[kTileW][kPitch];
   alignas(16) int8_t x[kTileX][kPitch];
-  float x_scale[kTileX][kBlocks];
+  float x_scale[kTileX][kProducts];
   float factor[kTileW][kBlocks], minimum[kTileW][kBlocks];
   int group_factor[kTileW][kGroups], group_minimum[kTileW][kGroups];
   int x_sum[kTileX][kGroups + 1];  // of the codes of a group
@@ -45,7 +46,7 @@ __device__ void copy_blocks(Layout<Block>& shared, int64_t first, int64_t count)
 // The codes and scales of the tile's rows of x; zeros past the rows' ends.
 template <class Block>
 __device__ void copy_x(Layout<Block>& shared, const RowProducts& p, int64_t first_row, int64_t span) {
-  constexpr int kChunks = kSpan / 16, kBlocks = Layout<Block>::kBlocks;
+  constexpr int kChunks = kSpan / 16, kProducts = Layout<Block>::kProducts;
   const int thread = static_cast<int>(threadIdx.x);
   for (int i = thread; i < kTileX * kChunks; i += kThreads) {
     const int64_t row = first_row + i / kChunks, k = span * kSpan + i % kChunks * 16;
@@ -53,10 +54,10 @@ __device__ void copy_x(Layout<Block>& shared, const RowProducts& p, int64_t firs
     if (row < p.rows && k < p.k) codes = *reinterpret_cast<const uint4*>(p.codes + row * p.k + k);
     *reinterpret_cast<uint4*>(&shared.x[i / kChunks][i % kChunks * 16]) = codes;
   }
-  const int64_t count = p.k / Block::kElements;
-  for (int i = thread; i < kTileX * kBlocks; i += kThreads) {
-    const int64_t row = first_row + i / kBlocks, b = span * kBlocks + i % kBlocks;
-    shared.x_scale[i / kBlocks][i % kBlocks] = row < p.rows && b < count ? p.scales[row * count + b] : 0.0f;
+  for (int i = thread; i < kTileX * kProducts; i += kThreads) {
+    const int64_t row = first_row + i / kProducts, k = span * kSpan + i % kProducts * (kSpan / kProducts);
+    const bool real = row < p.rows && k < p.k;
+    shared.x_scale[i / kProducts][i % kProducts] = real ? p.scales[(row * p.k + k) / kScaleStep] : 0.0f;
   }
 }
 
@@ -107,7 +108,7 @@ template <class Block>
 __global__ void __launch_bounds__(kThreads) block_tiles_kernel(RowProducts p) {
   using L = Layout<Block>;
   constexpr int kRegisters = L::kDepth / 16;
-  constexpr int kProducts = halves::kSigns<Block> ? 1 : L::kBlocks, kElements = kSpan / kProducts;  // of one scale of x
+  constexpr int kProducts = L::kProducts, kElements = halves::kGroup<Block>;
   auto& shared = *reinterpret_cast<L*>(shared_memory());
   const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarp, warp = thread / kWarp;
   const int g = lane / 4, t = lane % 4, row0 = 16 * warp + g;
@@ -131,16 +132,16 @@ __global__ void __launch_bounds__(kThreads) block_tiles_kernel(RowProducts p) {
                static_cast<int>(count - span * L::kBlocks < L::kBlocks ? count - span * L::kBlocks : L::kBlocks));
     __syncthreads();
     if (first_row + 16 * warp < p.rows) {
-      float pairs[4][kColumns][4];  // [n]: of 2^n blocks, waiting for their neighbours
+      float pairs[4][kColumns][4];  // [n]: of 2^n groups, waiting for their neighbours
 #pragma unroll
-      for (int b = 0; b < kProducts; ++b) {
+      for (int a = 0; a < kProducts; ++a) {
         int dot[kColumns][4] = {}, less[kColumns][4] = {};
 #pragma unroll 2
-        for (int k = b * kElements; k < (b + 1) * kElements; k += L::kDepth) {
-          uint32_t a[2 * kRegisters];
+        for (int k = a * kElements; k < (a + 1) * kElements; k += L::kDepth) {
+          uint32_t rows[2 * kRegisters];
 #pragma unroll
           for (int i = 0; i < 2 * kRegisters; ++i)
-            a[i] = *reinterpret_cast<const uint32_t*>(&shared.x[row0 + i % 2 * 8][k + 4 * t + i / 2 * 16]);
+            rows[i] = *reinterpret_cast<const uint32_t*>(&shared.x[row0 + i % 2 * 8][k + 4 * t + i / 2 * 16]);
 #pragma unroll
           for (int n = 0; n < kColumns; ++n) {
             uint32_t columns[kRegisters];
@@ -149,12 +150,12 @@ __global__ void __launch_bounds__(kThreads) block_tiles_kernel(RowProducts p) {
               columns[i] = *reinterpret_cast<const uint32_t*>(&shared.w[8 * n + g][k + 4 * t + i * 16]);
             if constexpr (halves::kFactors<Block>) {
               int c[4] = {};
-              ptx::mma_int8(c, a, columns);
+              ptx::mma_int8(c, rows, columns);
 #pragma unroll
               for (int i = 0; i < 4; ++i)
                 dot[n][i] += shared.group_factor[8 * n + 2 * t + i % 2][k / Block::kGroup] * c[i];
             } else {
-              ptx::mma_int8(dot[n], a, columns);
+              ptx::mma_int8(dot[n], rows, columns);
             }
             if constexpr (halves::kMinima<Block>)
 #pragma unroll
@@ -171,7 +172,8 @@ __global__ void __launch_bounds__(kThreads) block_tiles_kernel(RowProducts p) {
 #pragma unroll
           for (int i = 0; i < 4; ++i) {
             const int column = 8 * n + 2 * t + i % 2;
-            const float d = shared.x_scale[row0 + i / 2 * 8][b], factor = shared.factor[column][b];
+            const int b = a * kElements / Block::kElements;
+            const float d = shared.x_scale[row0 + i / 2 * 8][a], factor = shared.factor[column][b];
             float product;
             if constexpr (halves::kMinima<Block>)
               product = block_product(factor, d, dot[n][i], shared.minimum[column][b], less[n][i]);
@@ -179,11 +181,12 @@ __global__ void __launch_bounds__(kThreads) block_tiles_kernel(RowProducts p) {
               product = block_product(factor, d, dot[n][i]);
             int level = 0;
 #pragma unroll
-            for (; b >> level & 1; ++level) product = __fadd_rn(pairs[level][n][i], product);
+            for (; a >> level & 1; ++level) product = __fadd_rn(pairs[level][n][i], product);
             pairs[level][n][i] = product;
           }
       }
-      constexpr int kWhole = kProducts == 8 ? 3 : kProducts == 4 ? 2 : kProducts == 2 ? 1 : 0;
+      constexpr int kWhole = kProducts == 8 ? 3 : 0;
+      static_assert(kProducts == 1 << kWhole);
 #pragma unroll
       for (int n = 0; n < kColumns; ++n)
 #pragma unroll

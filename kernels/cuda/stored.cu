@@ -6,14 +6,11 @@ namespace qeng {
 
 namespace {
 
-// f16 as blocks of 8 where rows are whole ones, and element by element.
+// f16 and bf16 as blocks of 8 where rows are whole ones, and element by element.
+template <class T, int n>
 struct Halves {
-  static constexpr int kElements = 8;
-  f16 x[8];
-};
-struct Half {
-  static constexpr int kElements = 1;
-  f16 x[1];
+  static constexpr int kElements = n;
+  T x[n];
 };
 
 template <class Block>
@@ -117,10 +114,14 @@ void launch_decoding(const char* name, const DecodeRows& rows, CudaContext& cont
 }  // namespace
 
 void decode_rows(const char* name, const DecodeRows& rows, CudaContext& context) {
-  if (rows.table.dtype != DType::f16)
-    return blocks::with_block(rows.table.dtype, [&](auto tag) { launch_decoding<decltype(tag)>(name, rows, context); });
   const bool whole = rows.table.columns() % 8 == 0 && rows.column % 8 == 0 && rows.columns % 8 == 0;
-  whole ? launch_decoding<Halves>(name, rows, context) : launch_decoding<Half>(name, rows, context);
+  const auto halves = [&](auto one) {
+    using T = decltype(one);
+    whole ? launch_decoding<Halves<T, 8>>(name, rows, context) : launch_decoding<Halves<T, 1>>(name, rows, context);
+  };
+  if (rows.table.dtype == DType::f16) return halves(f16{});
+  if (rows.table.dtype == DType::bf16) return halves(bf16{});
+  blocks::with_block(rows.table.dtype, [&](auto tag) { launch_decoding<decltype(tag)>(name, rows, context); });
 }
 
 }  // namespace qeng

@@ -11,8 +11,8 @@ local gguf = {}
 -- Tensors that hold no weights of the network: tables that llama.cpp's older files keep, and what gguf_config reads.
 local function is_table(name) return name == "rope_freqs.weight" or name:find("%.attn_rot_embd%.") ~= nil or name:find("%.rope_freqs%.") ~= nil end
 
--- The dtype of activations and of what is not a matrix: bf16 where all matrices are, f32 otherwise. Matrices of f16 and of block
--- formats stay as they are stored.
+-- The dtype of activations and of what is not a matrix: bf16 where all matrices are, f32 otherwise. Matrices of f16, of block
+-- formats, and under f32 of bf16 stay as they are stored.
 local function activation_dtype(file)
   for _, name in ipairs(file:names()) do
     local info = file:info(name)
@@ -61,8 +61,8 @@ function gguf.open(path, opt)
         return (file:tensor(stored, { dtype = "f32", shape = shape }) + q.zeros(shape, "f32"):fill(-1)):to(dtype)
       end)
     end
-    local dense = info.dtype == "f32" or info.dtype == "bf16"
-    local as = (dense or #shape == 1 or opt.writable) and dtype or nil
+    local converted = info.dtype == "f32" or info.dtype == "bf16" and dtype == "bf16"
+    local as = (converted or #shape == 1 or opt.writable) and dtype or nil
     return file:tensor(stored, {
       dtype = as, shape = shape, heads = names.heads(architecture, name, c), copy = opt.writable, stream = opt.weights == "stream",
       label = opt.weights == "stream" and "weights in files" or "weights",

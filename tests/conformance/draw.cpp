@@ -46,6 +46,11 @@ DType Draw::block_format() {
   return static_cast<DType>(integer(first, last));
 }
 
+DType Draw::stored_dtype(DType arithmetic) {
+  if (integer(0, 3)) return block_format();
+  return arithmetic == DType::f32 && flip() ? DType::bf16 : DType::f16;
+}
+
 int64_t Draw::row_length(DType dtype, int64_t most) {
   const int64_t block = dtype_info(dtype).elements;
   return block == 1 ? size(most) : block * integer(1, std::max<int64_t>(1, most / block));

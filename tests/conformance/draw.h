@@ -47,6 +47,7 @@ class Draw {
   // Of a block format: random codes, with scales that give about that deviation; the last dimension is whole blocks.
   View tensor(DType dtype, std::initializer_list<int64_t> shape, double deviation = 1, double mean = 0);
   DType block_format();
+  DType stored_dtype(DType arithmetic);  // mostly a block format; f16, or bf16 where that is not the arithmetic's own
   // A length of rows of the dtype: as size(), but whole blocks, up to `most` or one block.
   int64_t row_length(DType dtype, int64_t most);
   View values(DType dtype, std::vector<double> list);

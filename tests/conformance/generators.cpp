@@ -20,7 +20,7 @@ Op matmul(Draw& draw) {
   op.alpha = draw.pick({1.0f, 1.0f, -0.5f, 2.75f});
   DType weights = dtype;
   if (draw.integer(0, 2) == 0) {  // stored weights; sometimes rows longer than the panels that they are decoded to
-    weights = draw.integer(0, 5) ? draw.block_format() : DType::f16;
+    weights = draw.stored_dtype(dtype);
     const bool wide = draw.integer(0, 7) == 0;
     m = std::min<int64_t>(m, wide ? 3 : 20);
     int64_t &along = op.trans_b ? k : n, &across = op.trans_b ? n : k;
@@ -88,7 +88,7 @@ Op embedding(Draw& draw) {
   sometimes_misalign(draw);
   Embedding op;
   const bool stored = draw.integer(0, 2) == 0;
-  const DType dtype = stored ? draw.integer(0, 5) ? draw.block_format() : DType::f16 : draw.float_dtype();
+  const DType dtype = stored ? draw.stored_dtype(DType::f32) : draw.float_dtype();
   op.table = draw.tensor(dtype, {draw.size(90), is_block(dtype) ? draw.row_length(dtype, 1280) : columns(draw, 300)});
   op.tokens = draw.tokens(draw.size(80), op.table.shape[0]);
   op.y = draw.empty(stored ? draw.float_dtype() : dtype, {op.tokens.elements(), op.table.columns()});
@@ -297,7 +297,7 @@ Op lm_head_loss(Draw& draw) {
   LmHeadLoss op;
   const DType dtype = draw.float_dtype();
   const bool stored = draw.integer(0, 2) == 0;  // a head that is only read
-  const DType weights = stored ? draw.integer(0, 5) ? draw.block_format() : DType::f16 : dtype;
+  const DType weights = stored ? draw.stored_dtype(dtype) : dtype;
   const int64_t tokens = draw.size(40), vocab = draw.size(70), hidden = is_block(weights) ? draw.row_length(weights, 256) : draw.size(40);
   const double trained = draw.pick({0.0, 0.3, 0.8, 1.0});
   op.h = draw.tensor(dtype, {tokens, hidden});

@@ -39,7 +39,7 @@ inline RoundedRow rounded_row(const std::vector<double>& x, size_t group) {
     const size_t end = std::min(x.size(), first + group);
     double largest = 0;
     for (size_t k = first; k < end; ++k) largest = std::max(largest, std::fabs(x[k]));
-    const blocks::ActivationGroup made = blocks::activation_group(static_cast<float>(largest));
+    const blocks::ActivationGroup made = blocks::activation_group(static_cast<float>(largest), static_cast<int>(group));
     for (size_t k = first; k < end; ++k)
       rounded.codes.push_back(blocks::activation_code(static_cast<float>(x[k]), made.inverse));
     rounded.scales.push_back(made.scale);
@@ -54,24 +54,23 @@ T rounded_dot(const RoundedRow& x, size_t group, const View& w, int64_t j) {
   T sum = 0;
   blocks::with_block(w.dtype, [&](auto tag) {
     using Block = decltype(tag);
-    const size_t count = static_cast<size_t>(w.columns()) / Block::kElements, together = group / Block::kElements;
-    for (size_t first = 0; first < count; first += together) {
+    constexpr size_t kElements = Block::kElements;
+    const auto columns = static_cast<size_t>(w.columns());
+    for (size_t first = 0; first < columns; first += group) {
       double dot = 0, less = 0;
-      for (size_t b = first; b < std::min(count, first + together); ++b) {
+      for (size_t i = first; i < std::min(columns, first + group); ++i) {
         Block block;
-        std::memcpy(&block, w.as<char>() + (static_cast<size_t>(j) * count + b) * sizeof block, sizeof block);
-        for (int k = 0; k < Block::kElements; ++k) {
-          const double q = x.codes[b * Block::kElements + static_cast<size_t>(k)];
-          const double d = scale(block, k / Block::kGroup);
-          if constexpr (requires { block.zero; }) {  // d (q - zero) as d q - (d zero)
-            dot += d * (code(block, k) + block.zero) * q, less += d * block.zero * q;
-          } else {
-            dot += d * code(block, k) * q;
-            if constexpr (Block::kHasMin) less += static_cast<double>(min(block, k / Block::kGroup)) * q;
-          }
+        std::memcpy(&block, w.as<char>() + (static_cast<size_t>(j) * columns + i) / kElements * sizeof block, sizeof block);
+        const auto k = static_cast<int>(i % kElements);
+        const double q = x.codes[i], d = scale(block, k / Block::kGroup);
+        if constexpr (requires { block.zero; }) {  // d (q - zero) as d q - (d zero)
+          dot += d * (code(block, k) + block.zero) * q, less += d * block.zero * q;
+        } else {
+          dot += d * code(block, k) * q;
+          if constexpr (Block::kHasMin) less += static_cast<double>(min(block, k / Block::kGroup)) * q;
         }
       }
-      const double scale_of_x = x.scales[first / together];
+      const double scale_of_x = x.scales[first / group];
       sum += T(1) * (T(dot) * T(scale_of_x));
       sum += T(-1) * (T(less) * T(scale_of_x));
     }
@@ -81,8 +80,11 @@ T rounded_dot(const RoundedRow& x, size_t group, const View& w, int64_t j) {
 
 template <class T>
 void reference(const RowLinear& op, Sheet<T>& sheet) {
-  const Array<T> x = sheet.in(op.x);
+  const Array<T> exact = sheet.in(op.x);
   for (size_t i = 0; i < op.w.size(); ++i) {
+    Array<T> x = exact;
+    if (op.w[i].dtype == DType::bf16)
+      for (T& each : x.values) each = T(to_f32(to_bf16(static_cast<float>(value_of(each)))));
     const bool rounded = is_block(op.w[i].dtype);
     const Array<T> w = rounded ? Array<T>() : sheet.in(op.w[i]);
     const View bias_view = op.bias.empty() ? View() : op.bias[i], scale_view = op.scale.empty() ? View() : op.scale[i];
@@ -91,7 +93,8 @@ void reference(const RowLinear& op, Sheet<T>& sheet) {
     Array<T>& y = sheet.update(op.y[i], op.acc);
     const int64_t n = op.w[i].shape[0], k = op.x.columns();
     const bool signs = op.w[i].dtype == DType::one_bit || op.w[i].dtype == DType::ternary;
-    const auto group = static_cast<size_t>(signs ? blocks::kSignGroup : dtype_info(op.w[i].dtype).elements);
+    const int block = dtype_info(op.w[i].dtype).elements;
+    const auto group = static_cast<size_t>(signs ? blocks::kSignGroup : blocks::group_elements(block));
     std::vector<double> row(static_cast<size_t>(k));
     for (int64_t r = 0; r < op.x.rows(); ++r) {
       for (int64_t l = 0; l < k; ++l) row[static_cast<size_t>(l)] = value_of(x[r * k + l]);

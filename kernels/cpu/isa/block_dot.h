@@ -6,10 +6,11 @@
 //   factor(b)     its f32 scale (f16 where stored so), without the groups' factors
 //   minimum_factor(b)  of formats that has_min(): likewise of mins(b), which are taken off; or, if not kScaled, what is
 //                 added to every weight
-//   kPlanes       codes are in the order of the stored bytes where that is cheaper: element k of the block is code
-//                 k % kPlanes * (kElements / kPlanes) + k / kPlanes; activations are laid out to match
+//   kPlanes       codes are in the order of the stored bytes where that is cheaper: element k of 32 is code
+//                 k % kPlanes * (32 / kPlanes) + k / kPlanes; activations are laid out to match
 #pragma once
 #include "kernels/cpu/isa/bytes.h"
+#include "kernels/math/blocks/activations.h"
 #include "kernels/math/blocks/with_block.h"
 
 namespace qeng::isa::QENG_ISA {
@@ -37,32 +38,26 @@ struct Dot<blocks::TQ2_0> : PlainDot {
   static f16 factor(const blocks::TQ2_0& b) { return b.d; }
 };
 
-template <>
-struct Dot<blocks::PQ2_0> : PlainDot {
+template <class Block>  // PQ2_0, Q2_0
+struct OrderedPairs : PlainDot {
   static constexpr int kMost = 3, kOffset = 1, kPlanes = 4;
   template <int i>
-  static Bytes codes(const blocks::PQ2_0& b) {
-    return two_bits<i>(b.qs);
+  static Bytes codes(const Block& b) {
+    return bits<0, 3>(shift_quarters<2>(splat_eight(b.qs + 8 * i)));
   }
-  static f16 factor(const blocks::PQ2_0& b) { return b.d; }
+  static f16 factor(const Block& b) { return b.d; }
 };
-
 template <>
-struct Dot<blocks::Q2_0> : PlainDot {
-  static constexpr int kMost = 3, kOffset = 1, kPlanes = 4;
-  template <int i>
-  static Bytes codes(const blocks::Q2_0& b) {
-    return bits<4 * i, 3>(shift_halves<0, 2>(load_twice(b.qs)));
-  }
-  static f16 factor(const blocks::Q2_0& b) { return b.d; }
-};
+struct Dot<blocks::PQ2_0> : OrderedPairs<blocks::PQ2_0> {};
+template <>
+struct Dot<blocks::Q2_0> : OrderedPairs<blocks::Q2_0> {};
 
 template <>
 struct Dot<blocks::Q1_0> : PlainDot {  // +-d = 2 d (q - 1/2): codes 0 and 2 less 1
   static constexpr int kMost = 2, kOffset = 1, kPlanes = 8;
   template <int i>
   static Bytes codes(const blocks::Q1_0& b) {
-    const Bytes plane = bits<2 * i, 1>(shift_halves<0, 1>(load_twice(b.qs)));
+    const Bytes plane = bits<0, 1>(shift_eighths<1>(splat_four(b.qs + 4 * i)));
     return add_bytes(plane, plane);
   }
   static f16 factor(const blocks::Q1_0& b) { return b.d; }
@@ -341,6 +336,12 @@ inline __attribute__((always_inline)) void repeat(F f) {
     f(n - 1);
   }
 }
+
+// Elements of a row of x that share a scale, and how many such groups a block meets.
+template <class Block>
+constexpr int kActivationGroup = blocks::group_elements(Block::kElements);
+template <class Block>
+constexpr int kActivationGroups = Block::kElements / kActivationGroup<Block>;
 
 // Whether y gains a second term.
 template <class Block>

@@ -10,9 +10,18 @@ int activation_kind(DType format) {
   int kind = 0;
   with_dot_block(format, [&](auto block) {
     using D = Dot<decltype(block)>;
-    kind = (decltype(block)::kElements * 16 + D::kPlanes) * 2 + D::kScaled;
+    kind = (kActivationGroup<decltype(block)> * 16 + D::kPlanes) * 2 + D::kScaled;
   });
   return kind;
+}
+
+// In the order of Dot<Block>::kPlanes.
+template <int planes>
+Bytes by_planes(Bytes codes) {
+  alignas(32) int8_t from[32], to[32];
+  store_bytes(from, codes);
+  for (int k = 0; k < 32; ++k) to[k % planes * (32 / planes) + k / planes] = from[k];
+  return load_bytes(to);
 }
 
 template <int group, int planes, bool scaled>
@@ -22,15 +31,13 @@ void round_groups(const float* x, const Activations& to, int64_t row) {
   for (int64_t b = 0; b < groups; ++b, x += group, codes += group) {
     Largest largest;
     for (int i = 0; i < group; i += 8) largest.add(x + i);
-    const blocks::ActivationGroup rounded = blocks::activation_group(largest.value());
-    alignas(32) int8_t ordered[group];
+    const blocks::ActivationGroup rounded = blocks::activation_group(largest.value(), group);
     for (int i = 0; i < group; i += 32) {
       Bytes part = splat_byte(0);
       if (rounded.inverse != 0.0f) part = to_codes(x + i, rounded.inverse);
-      store_bytes((planes == 1 ? codes : ordered) + i, part);
+      if constexpr (planes > 1) part = by_planes<planes>(part);
+      store_bytes(codes + i, part);
     }
-    if constexpr (planes > 1)
-      for (int i = 0; i < group; ++i) codes[i % planes * (group / planes) + i / planes] = ordered[i];
     to.scales[row * groups + b] = rounded.scale;
     Ints total = splat_int(0);
     for (int i = 0; i < group / 32; ++i) {
@@ -57,15 +64,15 @@ void round_groups(const float* x, const Activations& to, int64_t row) {
 void round_activations(DType format, const float* x, const Activations& to, int64_t row) {
   with_dot_block(format, [&](auto block) {
     using Block = decltype(block);
-    round_groups<Block::kElements, Dot<Block>::kPlanes, Dot<Block>::kScaled>(x, to, row);
+    round_groups<kActivationGroup<Block>, Dot<Block>::kPlanes, Dot<Block>::kScaled>(x, to, row);
   });
 }
 
-// The codes of a block, unpacked once, times those of kXs rows of activations, still in lanes: row q of codes begins at
-// x + q * k.
-template <class Block, int kXs, int i = 0>
+// Codes 32 i .. 32 end - 1 of a block, unpacked once, times those of kXs rows of activations, still in lanes: the block's in row
+// q begin at x + q * k.
+template <class Block, int kXs, int i, int end>
 inline void add_products_of(const Block& b, const int8_t* x, int64_t k, Products (&products)[kXs]) {
-  if constexpr (i < Block::kElements / 32) {
+  if constexpr (i < end) {
     const Bytes w = Dot<Block>::template codes<i>(b);
     for (int q = 0; q < kXs; ++q) {
       const Bytes a = load_bytes(x + q * k + 32 * i);
@@ -74,7 +81,7 @@ inline void add_products_of(const Block& b, const int8_t* x, int64_t k, Products
       else
         products[q] = add_products(products[q], w, a);
     }
-    add_products_of<Block, kXs, i + 1>(b, x, k, products);
+    add_products_of<Block, kXs, i + 1, end>(b, x, k, products);
   }
 }
 // The same of groups with factors.
@@ -93,6 +100,59 @@ constexpr int log2(int n) { return n <= 1 ? 0 : 1 + log2(n / 2); }
 
 constexpr int kRows = 8;          // of w at a time: a lane each, once their products are summed
 constexpr int64_t kAhead = 1024;  // bytes of each row of w to ask for early
+
+// y[q] += <row row + q of x, each of rows>, over group a of block b and those after it. codes: of the block, in the first row.
+template <class Block, int kXs, int a = 0>
+inline void add_groups(const Activations& x, int64_t row, const int8_t* codes, const Block* const (&rows)[kRows], int64_t b,
+                       const Floats& factors, const Floats& minimum_factors, Floats (&y)[kXs]) {
+  using D = Dot<Block>;
+  constexpr int kGroups = kActivationGroups<Block>;
+  if constexpr (a < kGroups) {
+    const int64_t groups = x.k / kActivationGroup<Block>, group = row * groups + b * kGroups + a;
+    Ints dot[kXs][kRows], minimum[kXs][kRows];
+    const auto multiply_row = [&](int r) __attribute__((always_inline)) {
+      const Block& block = rows[r][b];
+      if constexpr (D::kScaled) {
+        const Shorts scales = D::scales(block);
+        Ints totals[kXs];
+        for (Ints& total : totals) total = splat_int(0);
+        add_scaled_products(block, codes, x.k, scales, totals);
+        for (int q = 0; q < kXs; ++q) {
+          const Shorts sums = load_shorts(x.sums_16 + (group + q * groups) * 16);
+          dot[q][r] = totals[q];
+          if constexpr (D::kOffset)
+            dot[q][r] = subtract(dot[q][r], shift_left<log2(D::kOffset)>(multiply_pairs(scales, sums)));
+          if constexpr (has_min<Block>()) minimum[q][r] = multiply_pairs(D::mins(block), sums);
+        }
+      } else {
+        constexpr int kParts = kActivationGroup<Block> / 32;
+        Products products[kXs];
+        for (Products& each : products) each = no_products();
+        add_products_of<Block, kXs, a * kParts, (a + 1) * kParts>(block, codes, x.k, products);
+        for (int q = 0; q < kXs; ++q) dot[q][r] = widen(products[q]);
+      }
+    };
+    if constexpr (!D::kScaled && kXs == 1)
+      repeat<kRows>(multiply_row);
+    else
+      for (int r = 0; r < kRows; ++r) multiply_row(r);
+    for (int q = 0; q < kXs; ++q) {
+      const Floats scale = splat_float(x.scales[group + q * groups]);
+      const int sum_of_codes = x.sums[group + q * groups];
+      Ints sums = totals(dot[q]);
+      if constexpr (!D::kScaled && D::kOffset) sums = subtract(sums, splat_int(D::kOffset * sum_of_codes));
+      y[q] = multiply_add(to_floats(sums), multiply(factors, scale), y[q]);
+      if constexpr (has_min<Block>()) {
+        const Floats times = multiply(minimum_factors, scale);
+        if constexpr (D::kScaled)
+          y[q] = subtract_product(to_floats(totals(minimum[q])), times, y[q]);
+        else
+          y[q] = multiply_add(splat_float(static_cast<float>(sum_of_codes)), times, y[q]);
+      }
+    }
+    add_groups<Block, kXs, a + 1>(x, row, codes, rows, b, factors, minimum_factors, y);
+  }
+}
 
 // kXs rows of x. Of w, one row of each eighth together: eight streams far enough apart for the processor to follow each
 // draw more from the memory than one does, or than eight rows side by side.
@@ -114,49 +174,10 @@ void dots(const Activations& x, int64_t row, const Block* w, int64_t n, float* o
         for (const Block* each : rows)
           for (int line = 0; line < kLines; ++line)
             prefetch(reinterpret_cast<const char*>(each + b) + kAhead + 64 * line);
-      Ints dot[kXs][kRows], minimum[kXs][kRows];
-      const auto multiply_row = [&](int r) __attribute__((always_inline)) {
-        const Block& block = rows[r][b];
-        if constexpr (D::kScaled) {
-          const Shorts scales = D::scales(block);
-          Ints totals[kXs];
-          for (Ints& total : totals) total = splat_int(0);
-          add_scaled_products(block, codes + b * kElements, x.k, scales, totals);
-          for (int q = 0; q < kXs; ++q) {
-            const Shorts sums = load_shorts(x.sums_16 + ((row + q) * count + b) * 16);
-            dot[q][r] = totals[q];
-            if constexpr (D::kOffset)
-              dot[q][r] = subtract(dot[q][r], shift_left<log2(D::kOffset)>(multiply_pairs(scales, sums)));
-            if constexpr (has_min<Block>()) minimum[q][r] = multiply_pairs(D::mins(block), sums);
-          }
-        } else {
-          Products products[kXs];
-          for (Products& each : products) each = no_products();
-          add_products_of(block, codes + b * kElements, x.k, products);
-          for (int q = 0; q < kXs; ++q) dot[q][r] = widen(products[q]);
-        }
-      };
-      if constexpr (!D::kScaled && kXs == 1)
-        repeat<kRows>(multiply_row);
-      else
-        for (int r = 0; r < kRows; ++r) multiply_row(r);
       const Floats factors = gather([&](int r) { return D::factor(rows[r][b]); });
       Floats minimum_factors = factors;
       if constexpr (has_min<Block>()) minimum_factors = gather([&](int r) { return D::minimum_factor(rows[r][b]); });
-      for (int q = 0; q < kXs; ++q) {
-        const Floats scale = splat_float(x.scales[(row + q) * count + b]);
-        const int sum_of_codes = x.sums[(row + q) * count + b];
-        Ints sums = totals(dot[q]);
-        if constexpr (!D::kScaled && D::kOffset) sums = subtract(sums, splat_int(D::kOffset * sum_of_codes));
-        y[q] = multiply_add(to_floats(sums), multiply(factors, scale), y[q]);
-        if constexpr (has_min<Block>()) {
-          const Floats times = multiply(minimum_factors, scale);
-          if constexpr (D::kScaled)
-            y[q] = subtract_product(to_floats(totals(minimum[q])), times, y[q]);
-          else
-            y[q] = multiply_add(splat_float(static_cast<float>(sum_of_codes)), times, y[q]);
-        }
-      }
+      add_groups(x, row, codes + b * kElements, rows, b, factors, minimum_factors, y);
     }
     for (int q = 0; q < kXs; ++q) {
       float results[kRows];

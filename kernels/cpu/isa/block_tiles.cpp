@@ -101,31 +101,34 @@ template <int kRows, class Block>
 inline void tile(const Activations& x, int64_t first, const PanelBlock<Block>* panel, float* out, int64_t stride) {
   using D = Dot<Block>;
   using P = PanelBlock<Block>;
-  constexpr int kElements = Block::kElements, kGroupSteps = (D::kScaled ? Block::kGroup : kElements) / 4;
+  constexpr int kGroup = kActivationGroup<Block>, kSteps = kGroup / 4;
+  constexpr int kGroupSteps = D::kScaled ? Block::kGroup / 4 : kSteps;
   constexpr int kFit = steps_that_fit(D::kMost, kGroupSteps);
-  const int64_t count = x.k / kElements;
+  const int64_t groups = x.k / kGroup;
   Floats y[kSides][kRows];
   for (auto& side : y)
     for (Floats& each : side) each = splat_float(0.0f);
-  for (int64_t b = 0; b < count; ++b) {
-    const P& w = panel[b];
-    const int8_t* codes = x.codes + first * x.k + b * kElements;
+  for (int64_t a = 0; a < groups; ++a) {
+    constexpr int kInBlock = kActivationGroups<Block>;
+    const P& w = panel[a / kInBlock];
+    const int begin = static_cast<int>(a % kInBlock) * kSteps;
+    const int8_t* codes = x.codes + first * x.k + a * kGroup;
     Ints dots[kSides][kRows];
     for (auto& side : dots)
       for (Ints& each : side) each = splat_int(0);
-    for (int step = 0; step < P::kSteps; step += kFit) {
+    for (int step = 0; step < kSteps; step += kFit) {
       Products products[kSides][kRows];
       for (auto& side : products)
         for (Products& each : side) each = no_products();
       for (int s = step; s < step + kFit; ++s) {
-        const Bytes left = load_bytes(w.codes[s][0]), right = load_bytes(w.codes[s][1]);
+        const Bytes left = load_bytes(w.codes[begin + s][0]), right = load_bytes(w.codes[begin + s][1]);
         repeat<kRows>([&](int r) {
-          const Bytes a = splat_four(codes + r * x.k + 4 * s);
+          const Bytes of_x = splat_four(codes + r * x.k + 4 * s);
           const auto more = [&](Products before, Bytes codes_of_w) {
             if constexpr (D::kMost == 0)
-              return in_order(add_products(before, size_of(codes_of_w), with_sign_of(a, codes_of_w)));
+              return in_order(add_products(before, size_of(codes_of_w), with_sign_of(of_x, codes_of_w)));
             else
-              return in_order(add_products(before, codes_of_w, a));
+              return in_order(add_products(before, codes_of_w, of_x));
           };
           products[0][r] = more(products[0][r], left);
           products[1][r] = more(products[1][r], right);
@@ -138,7 +141,7 @@ inline void tile(const Activations& x, int64_t first, const PanelBlock<Block>* p
                                             : widen(products[side][r]));
     }
     for (int r = 0; r < kRows; ++r) {
-      const int64_t group = (first + r) * count + b;
+      const int64_t group = (first + r) * groups + a;
       const Floats scale = splat_float(x.scales[group]);
       const Ints sum = splat_int(x.sums[group]);
       for (int side = 0; side < kSides; ++side) {

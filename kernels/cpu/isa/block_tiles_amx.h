@@ -5,14 +5,10 @@
 #include <immintrin.h>
 
 #include "kernels/cpu/isa/block_panel.h"
+#include "kernels/cpu/isa/tile_config_amx.h"
 
 namespace qeng::isa::QENG_ISA {
 
-struct TileConfig {
-  uint8_t palette = 1, start_row = 0, reserved[14] = {};
-  uint16_t row_bytes[16] = {};
-  uint8_t rows[16] = {};
-};
 // Tiles 0 and 1: codes of x; 2: of the panel; 4 and 5: sums.
 template <int kSteps>
 constexpr TileConfig tile_config() {
@@ -28,10 +24,10 @@ template <class Block>
 struct MatrixTile {
   using D = Dot<Block>;
   using P = PanelBlock<Block>;
-  // A unit has an integer sum of its own: a group of a block, or a block without groups.
-  static constexpr int kUnits = D::kScaled ? P::kGroups : 1, kUnitSteps = P::kSteps / kUnits;
+  // A unit has an integer sum of its own: a group of the block, or what meets a group of x if it has none.
+  static constexpr int kUnits = D::kScaled ? P::kGroups : kActivationGroups<Block>, kUnitSteps = P::kSteps / kUnits;
   static constexpr int kDepth = kUnitSteps < 16 ? kUnitSteps : 16;  // steps of an instruction
-  static constexpr int kBlocks = D::kScaled ? 1 : 8;                // together
+  static constexpr int kBlocks = D::kScaled ? 1 : 8 / kUnits;       // together
   static constexpr int kMostXs = kUnits > 8 ? 1 : 2;                // tiles of x: their sums stay in the first level
   alignas(64) static constexpr TileConfig kConfig = tile_config<kDepth>();
 
@@ -58,8 +54,8 @@ struct MatrixTile {
     if constexpr (kXs == 2) _tile_stored(5, sums + kMatrixRows * kPanelRows, 4 * kPanelRows);
   }
 
-  // total + <x, w> over one block. group: of x; sums: of unit 0, those of the others `stride` apart
-  static __m512 add_block(const Activations& x, int64_t group, const P& w, const int32_t* sums, int64_t stride,
+  // total + <x, w> over a group of x. sums: of the first unit, those of others in the group `stride` apart
+  static __m512 add_group(const Activations& x, int64_t group, const P& w, const int32_t* sums, int64_t stride,
                           __m512 total) {
     __m512i dot = _mm512_load_si512(sums);
     if constexpr (D::kScaled) {
@@ -108,10 +104,13 @@ struct MatrixTile {
       for (int i = 0; i < blocks; ++i)
         for (int u = 0; u < kUnits; ++u)
           unit<kXs>(tiles, apart, (b + i) * Block::kElements, panel[b + i], u * kUnitSteps, sums[i * kUnits + u][0]);
+      constexpr int kGroups = kActivationGroups<Block>;  // each of all units, or of one
       for (int r = 0; r < kRows; ++r) {
         __m512 total = _mm512_loadu_ps(out + r * stride);
         for (int i = 0; i < blocks; ++i)
-          total = add_block(x, (first + r) * count + b + i, panel[b + i], sums[i * kUnits][r], kRows * kPanelRows, total);
+          for (int a = 0; a < kGroups; ++a)
+            total = add_group(x, ((first + r) * count + b + i) * kGroups + a, panel[b + i], sums[i * kUnits + a][r],
+                              kRows * kPanelRows, total);
         _mm512_storeu_ps(out + r * stride, total);
       }
     }

@@ -28,6 +28,12 @@ inline Bytes splat_four(const void* p) {
   __builtin_memcpy(&word, p, 4);
   return _mm256_set1_epi32(word);
 }
+// 8 bytes, four times
+inline Bytes splat_eight(const void* p) {
+  int64_t word;
+  __builtin_memcpy(&word, p, 8);
+  return _mm256_set1_epi64x(word);
+}
 inline Bytes words(uint64_t a, uint64_t b, uint64_t c, uint64_t d) {  // 8 bytes each, low first
   return _mm256_set_epi64x(static_cast<int64_t>(d), static_cast<int64_t>(c), static_cast<int64_t>(b),
                            static_cast<int64_t>(a));
@@ -46,6 +52,15 @@ inline Bytes bits(Bytes a) {
 template <int low, int high>
 inline Bytes shift_halves(Bytes a) {
   return _mm256_srlv_epi32(a, _mm256_setr_epi32(low, low, low, low, high, high, high, high));
+}
+// Of each byte, in lane l of four or of eight: a >> l * step, with bits of its neighbours above.
+template <int step>
+inline Bytes shift_quarters(Bytes a) {
+  return _mm256_srlv_epi64(a, _mm256_setr_epi64x(0, step, 2 * step, 3 * step));
+}
+template <int step>
+inline Bytes shift_eighths(Bytes a) {
+  return _mm256_srlv_epi32(a, _mm256_setr_epi32(0, step, 2 * step, 3 * step, 4 * step, 5 * step, 6 * step, 7 * step));
 }
 // a << n of each byte, which fits
 template <int n>

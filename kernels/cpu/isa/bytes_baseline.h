@@ -38,6 +38,9 @@ inline void store_bytes(void* p, const Bytes& a) { __builtin_memcpy(p, a.v, size
 inline Bytes splat_four(const void* p) {
   return lanes<Bytes>([=](int i) { return bytes_at(p)[i % 4]; });
 }
+inline Bytes splat_eight(const void* p) {
+  return lanes<Bytes>([=](int i) { return bytes_at(p)[i % 8]; });
+}
 inline Bytes words(uint64_t a, uint64_t b, uint64_t c, uint64_t d) {
   const uint64_t list[4] = {a, b, c, d};
   return lanes<Bytes>([&](int i) { return static_cast<uint8_t>(list[i / 8] >> (i % 8 * 8)); });
@@ -64,6 +67,14 @@ inline Bytes bits(const Bytes& a) {
 template <int low, int high>
 inline Bytes shift_halves(const Bytes& a) {
   return lanes<Bytes>([&](int i) { return a.v[i] >> (i < 16 ? low : high); });
+}
+template <int step>
+inline Bytes shift_quarters(const Bytes& a) {
+  return lanes<Bytes>([&](int i) { return a.v[i] >> i / 8 * step; });
+}
+template <int step>
+inline Bytes shift_eighths(const Bytes& a) {
+  return lanes<Bytes>([&](int i) { return a.v[i] >> i / 4 * step; });
 }
 template <int n>
 inline Bytes shift_bits_left(const Bytes& a) {

@@ -53,7 +53,7 @@ void sign_tables(DType format, const float* x, const SignTables& to, int64_t row
   const int64_t left = to.k - group * kGroup, n = left < kGroup ? left : kGroup;
   Largest largest;
   for (int64_t i = 0; i < n; i += 8) largest.add(x + i);
-  const blocks::ActivationGroup rounded = blocks::activation_group(largest.value());
+  const blocks::ActivationGroup rounded = blocks::activation_group(largest.value(), blocks::kSignGroup);
   alignas(32) int8_t codes[kGroup] = {};
   if (rounded.inverse != 0.0f)
     for (int64_t i = 0; i < n; i += 32) store_bytes(codes + i, to_codes(x + i, rounded.inverse));

@@ -24,11 +24,10 @@ struct AttentionGradTile;
 struct PagedTile;  // paged_attention.h
 struct SignTables;  // sign_tables.h
 
-// Rows of x rounded as kernels/math/blocks/activations.h says, for weights whose blocks have `group` elements. Memory is
-// the caller's.
+// Rows of x rounded as kernels/math/blocks/activations.h says. Memory is the caller's.
 struct Activations {
-  int64_t rows = 0, k = 0, group = 0;
-  int8_t* codes = nullptr;      // [rows, k]; within a group in the order of Dot<Block>::kPlanes
+  int64_t rows = 0, k = 0, group = 0;  // elements that share a scale
+  int8_t* codes = nullptr;      // [rows, k]; each 32 in the order of Dot<Block>::kPlanes
   float* scales = nullptr;      // [rows, k / group]
   int32_t* sums = nullptr;      // [rows, k / group]: of a group's codes
   // Filled for formats whose groups have factors (Dot<Block>::kScaled):
@@ -41,6 +40,7 @@ struct Activations {
 };
 constexpr int64_t kMatrixRows = 16, kMatrixBytes = 64;
 constexpr int64_t kPanelRows = 16;  // rows of a weight that a panel holds
+constexpr int64_t kBf16Step = 32;   // elements of k that a tile of bf16 holds
 
 struct Table {
   const char* name = nullptr;
@@ -105,6 +105,13 @@ struct Table {
   // out[r * stride + j], j < kPanelRows, for rows first .. first + rows of x; first is a multiple of kMatrixRows. panel: 64-byte aligned
   void (*block_tiles)(DType format, const Activations& x, int64_t first, int64_t rows, const void* panel, float* out,
                       int64_t stride) = nullptr;
+  // RowLinear with bf16 weights where there are tiles for them (bf16_tiles_amx.cpp), else null.
+  // x in groups of kMatrixRows rows, or one of fewer: bf16_group rounds `rows` of them to [k up to kBf16Step, columns, 2], with
+  // zeros for the rest of the columns. Then out[r * stride + j] = <x_r, w_j>, r < rows, j < n; sums: memory of
+  // [n up to kMatrixRows, groups * columns].
+  void (*bf16_group)(Float type, const void* x, int64_t rows, int64_t columns, int64_t k, bf16* to) = nullptr;
+  void (*bf16_tiles)(const bf16* x, int64_t rows, const void* w, float* sums, float* out, int64_t stride, int64_t n,
+                     int64_t k) = nullptr;
   bool matrix_tiles = false;  // block_tiles has instructions for whole tiles, and wants Activations::tiles
 
   // ---- RowLinear with one_bit and ternary weights (sign_dots.cpp): a group of row `row` of the tables is made of that of x, f32, and
