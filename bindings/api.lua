@@ -246,7 +246,7 @@ function q.add_rmsnorm(a, b, w, eps, plus_one) end
 ---@return Tensor
 function q.linear(x, w, opt) end
 
----w + scale * b a, rounded once to w's dtype (f32 where w is f16 or of a block format); not differentiable.
+---w + scale * b a, rounded once to w's dtype (f32 where w is f16, of a block format, or bf16 under f32); not differentiable.
 ---@param w Tensor
 ---@param lora {a: Tensor, b: Tensor, scale: number}
 ---@return Tensor

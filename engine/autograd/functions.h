@@ -15,12 +15,12 @@ struct Lora {
 
 // y = x w^T + bias + lora.scale * (dropout(x) a^T) b^T.  x: [..., in]  w: [out, in]  y: [..., out] of dtype out.
 // The rank is contracted first, forward and backward, so no [out, in] product of an adapter ever exists. w may be frozen; it
-// has x's dtype, or a stored one (f16, a block format), whose decoded values count. Its learner, if it has one, takes its
+// has x's dtype, or a stored one (f16, bf16 under f32, a block format), whose decoded values count. Its learner, if it has one, takes its
 // gradient last.
 TensorPtr linear(Tape& tape, const TensorPtr& x, const TensorPtr& w, const TensorPtr& bias, const Lora& lora, DType out);
 
-// w + scale * b a, computed in f32 and rounded once to w's dtype; f32 where w is f16 or of a block format (of which a sum
-// would have to be quantized anew). Not differentiable.
+// w + scale * b a, computed in f32 and rounded once to w's dtype; f32 where that is a stored one (in which a sum would have to be
+// rounded or quantized anew). Not differentiable.
 TensorPtr merge_lora(const TensorPtr& w, const Lora& lora);
 
 // Rows of the table by token, of dtype out, which is the table's where that is float; a table may also be f16 or of a block

@@ -92,8 +92,8 @@ TensorPtr merge_lora(const TensorPtr& w, const Lora& lora) {
   };
   const TensorPtr sum = f32_of(w), a = f32_of(lora.a), b = f32_of(lora.b);
   device.run(Matmul{.a = b->view, .b = a->view, .c = sum->view, .acc = true, .alpha = lora.scale});
-  const bool kept = w->view.dtype == DType::f32 || w->view.dtype == DType::bf16;
-  TensorPtr merged = make_tensor(device, shape, kept ? w->view.dtype : DType::f32, "weights");
+  const bool stored = w->view.dtype != lora.a->view.dtype;  // not of the dtype that the model computes in
+  TensorPtr merged = make_tensor(device, shape, stored ? DType::f32 : w->view.dtype, "weights");
   copy_into(*merged, *sum);
   return merged;
 }

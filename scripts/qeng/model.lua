@@ -39,9 +39,10 @@ local function load_gguf(path, opt)
 end
 
 -- Loads folder `dir` (config.json, safetensors, tokenizer), a GGUF file, or a name on the hub. opt.dtype: f32 or bf16, the dtype of
--- weights and activations; the file's own by default. A GGUF's matrices of f16 and of block formats stay as they are stored.
--- opt.writable: the weights get memory of their own, for full fine-tuning. opt.weights, of those that are not and on the CPU: "map" reads
--- them where the file is mapped, "copy" from a copy in large pages, which is faster; by default there is a copy if memory has room for two.
+-- weights and activations; the file's own by default. A GGUF's matrices of f16 and of block formats, and of bf16 under f32, stay as
+-- they are stored. opt.writable: the weights get memory of their own, for full fine-tuning. opt.weights, of those that are not and
+-- on the CPU: "map" reads them where the file is mapped, "copy" from a copy in large pages, which is faster; by default there is a
+-- copy if memory has room for two.
 -- "stream": from the mapped file, within opt.host_budget bytes for the whole process (stream.lua).
 function M.load(dir, opt)
   opt = opt or {}

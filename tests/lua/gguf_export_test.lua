@@ -3,6 +3,7 @@
 package.path = (arg[0]:match "^(.*/)" or "./") .. "?.lua;" .. package.path
 local q = require "qeng"
 local export = require "qeng.gguf_export"
+local golden = require "golden"
 local request = require "qeng.request"
 local types = require "qeng.gguf_types"
 
@@ -101,6 +102,17 @@ assert(note == "" and eot == 5 and eom == 7)
 assert(ends_at { 2, 5, 7, 8, 9 }:find("also end at token 8, 9", 1, true))
 note, eot, eom = ends_at { 2 }
 assert(note == "" and not eot and not eom)
+
+-- A file of bf16 has bf16 activations; under f32 its matrices stay as they are, for what trains and saves as well.
+write(export.open(at "llama"), "bf16")
+local half, kept = q.load(at "out.gguf"), q.load(at "out.gguf", { dtype = "f32" })
+assert(half.dtype == "bf16" and kept.dtype == "f32" and kept.linears[1].weight:dtype() == "bf16" and kept.embed:dtype() == "bf16")
+assert(q.load(at "out.gguf", { dtype = "f32", writable = true }).linears[1].weight:dtype() == "f32")
+q.fs.remove(at "again")
+kept:save(at "again")
+local wide = q.load(at "again", { dtype = "f32" })
+local _, off = golden.differences(golden.flat(kept:logits { 3, 1, 4, 1, 5 }), golden.flat(wide:logits { 3, 1, 4, 1, 5 }))
+assert(off < 1e-5, "logits of bf16 matrices under f32 are off by " .. off)
 
 -- Tokens that a folder adds to its SentencePiece model are in the file.
 q.fs.write(at "llama/generation_config.json", "{}")

@@ -1,4 +1,4 @@
--- Adapters on a quantized base: gradients are those of the decoded weights, by float64 in Lua for one layer and by the model
+-- Adapters on a quantized base, or one of bf16 under f32: gradients are those of the decoded weights, by float64 in Lua for one layer and by the model
 -- of decoded weights for a whole one; training lowers the loss; merging gives decode(w) + scale * b a.
 package.path = (arg[0]:match "^(.*/)" or "./") .. "?.lua;" .. package.path
 local golden = require "golden"
@@ -9,6 +9,11 @@ local function close(what, got, wanted, limit)
   local _, relative = golden.differences(got, wanted)
   assert(relative <= limit, ("%s differs by %g"):format(what, relative))
   return relative
+end
+
+local function store(x, type)
+  if type == "bf16" then return x:to "bf16" end
+  return q.quantize(x, type)
 end
 
 -- ---------------------------------------------------------------- one layer, in float64
@@ -30,7 +35,7 @@ local function columns(list, width) return function(i, j) return list[(j - 1) * 
 
 local function layer(type)
   local t, n, k, rank, scale = 5, 24, 512, 3, 1.5
-  local w = q.quantize(q.randn({ n, k }, { std = 0.05, seed = 1 }), type)
+  local w = store(q.randn({ n, k }, { std = 0.05, seed = 1 }), type)
   local function leaf(shape, seed)
     local x = q.randn(shape, { std = 0.5, seed = seed })
     x:requires_grad(true)
@@ -66,7 +71,7 @@ local function model_of(type, decoded)
   local model = q.random_model(values, { weights = function(name, shape)
     stream = stream + 1
     if #shape == 1 then return q.zeros(shape, "f32", "weights"):fill(name:find "norm" and 1 or 0) end
-    local w = q.quantize(q.randn(shape, { std = 0.06, seed = 7, stream = stream }), type)
+    local w = store(q.randn(shape, { std = 0.06, seed = 7, stream = stream }), type)
     return decoded and w:to "f32" or w
   end })
   model:lora { rank = 4, seed = 3 }
@@ -112,7 +117,7 @@ local function whole(type)
   return ("%s: gradients within %.0e of the decoded base's, loss %.3f to %.3f"):format(type, worst, curve[1], curve[#curve])
 end
 
-for _, type in ipairs { "q4_k", "tq2_0" } do
+for _, type in ipairs { "q4_k", "tq2_0", "bf16" } do
   layer(type)
   print(whole(type))
 end
