@@ -9,7 +9,7 @@ namespace qeng::isa::QENG_ISA {
 namespace {
 
 constexpr int kRows = static_cast<int>(kMatrixRows), kStep = static_cast<int>(kBf16Step), kPairs = kStep / 2;
-// Steps after which sums are put aside: the codes of x that meet many rows of a weight stay in the second-level cache.
+// Steps after which sums are put aside, so that a part of x meets many rows of a weight from the second-level cache.
 constexpr int64_t kChunk = 32;
 
 // Tiles 0 to 3: sums, [rows of w, rows of x]; 4 and 5: of w; 6 and 7: of x, [pairs, rows of x, 2].
@@ -70,8 +70,8 @@ inline __attribute__((always_inline)) void each(F f) {
 struct Product {
   const bf16 *x, *w;
   int64_t n, k, steps, groups;
-  int columns;   // of a group
-  float* sums;   // [n rounded up to 16, groups * columns]
+  int columns;  // of a group
+  float* sums;  // [n rounded up to 16, groups * columns]
 };
 
 // kWs tiles of rows of w from row j on, times kGroups groups of x from `group` on, over steps begin .. end: 2 by 2, as each
@@ -99,7 +99,6 @@ void chunk(const Product& p, int64_t j, int64_t group, int64_t begin, int64_t en
   }
   each<kWs * kGroups>([&]<int i>() { store_sums<i>(at(i), 4 * across); });
 }
-
 
 void bf16_group(Float type, const void* x, int64_t rows, int64_t columns, int64_t k, bf16* to) {
   for_type(type, [&](auto tag) {
