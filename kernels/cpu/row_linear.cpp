@@ -32,8 +32,9 @@ constexpr int64_t kMostTileRows = 512;
 constexpr int64_t kMostPanels = 16, kMostPanelBytes = 1 << 19, kRowsOfPanels = 32;
 
 // format: of rows
-isa::Activations round_rows(const View& x, DType format, CpuContext& context) {
+isa::Activations round_rows(const View& x, DType format, bool few, CpuContext& context) {
   isa::Activations to;
+  to.few = few;
   to.rows = x.rows(), to.k = x.columns(), to.group = blocks::group_elements(dtype_info(format).elements);
   const int64_t n = to.rows * to.k;
   to.codes = context.scratch.take<int8_t>(n);
@@ -201,10 +202,11 @@ void run(const RowLinear& op, CpuContext& context) {
       continue;
     }
     const DType plain = row_dtype(format);
-    const int kind = isa.activation_kind(plain);
-    if (!rounded.count(kind)) rounded[kind] = round_rows(op.x, plain, context);
+    const bool few = is_few(format, rows, isa);
+    const int kind = isa.activation_kind(plain, few);
+    if (!rounded.count(kind)) rounded[kind] = round_rows(op.x, plain, few, context);
     x[i] = &rounded[kind];
-    if (isa.matrix_tiles && !is_few(format, rows, isa) && !x[i]->tiles) make_tiles(rounded[kind], context);
+    if (isa.matrix_tiles && !few && !x[i]->tiles) make_tiles(rounded[kind], context);
   }
   const std::vector<Piece> pieces = pieces_of(op, context);
   int64_t piece_bytes = 1;  // of panels

@@ -8,6 +8,8 @@
 //                 added to every weight
 //   kPlanes       codes are in the order of the stored bytes where that is cheaper: element k of 32 is code
 //                 k % kPlanes * (32 / kPlanes) + k / kPlanes; activations are laid out to match
+//   kLanes        where several groups of activations meet a block: for few rows of activations its codes are wide_codes<i>(b), in
+//                 such an order of all its elements, as it is cheaper; this says of which group the sums in each lane then are
 #pragma once
 #include "kernels/cpu/isa/bytes.h"
 #include "kernels/math/blocks/activations.h"
@@ -17,6 +19,7 @@ namespace qeng::isa::QENG_ISA {
 
 struct PlainDot {
   static constexpr int kOffset = 0, kPlanes = 1;
+  static constexpr GroupLanes kLanes = GroupLanes::one_group;
   static constexpr bool kScaled = false;
 };
 template <class Block>
@@ -48,9 +51,21 @@ struct OrderedPairs : PlainDot {
   static f16 factor(const Block& b) { return b.d; }
 };
 template <>
-struct Dot<blocks::PQ2_0> : OrderedPairs<blocks::PQ2_0> {};
+struct Dot<blocks::PQ2_0> : OrderedPairs<blocks::PQ2_0> {
+  static constexpr GroupLanes kLanes = GroupLanes::pairs_of_four;
+  template <int i>
+  static Bytes wide_codes(const blocks::PQ2_0& b) {
+    return two_bits<i>(b.qs);
+  }
+};
 template <>
-struct Dot<blocks::Q2_0> : OrderedPairs<blocks::Q2_0> {};
+struct Dot<blocks::Q2_0> : OrderedPairs<blocks::Q2_0> {
+  static constexpr GroupLanes kLanes = GroupLanes::pairs_of_two;
+  template <int i>
+  static Bytes wide_codes(const blocks::Q2_0& b) {
+    return bits<4 * i, 3>(shift_halves<0, 2>(load_twice(b.qs)));
+  }
+};
 
 template <>
 struct Dot<blocks::Q1_0> : PlainDot {  // +-d = 2 d (q - 1/2): codes 0 and 2 less 1
@@ -58,6 +73,12 @@ struct Dot<blocks::Q1_0> : PlainDot {  // +-d = 2 d (q - 1/2): codes 0 and 2 les
   template <int i>
   static Bytes codes(const blocks::Q1_0& b) {
     const Bytes plane = bits<0, 1>(shift_eighths<1>(splat_four(b.qs + 4 * i)));
+    return add_bytes(plane, plane);
+  }
+  static constexpr GroupLanes kLanes = GroupLanes::singles_of_four;
+  template <int i>
+  static Bytes wide_codes(const blocks::Q1_0& b) {
+    const Bytes plane = bits<2 * i, 1>(shift_halves<0, 1>(load_twice(b.qs)));
     return add_bytes(plane, plane);
   }
   static f16 factor(const blocks::Q1_0& b) { return b.d; }

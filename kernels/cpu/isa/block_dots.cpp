@@ -6,25 +6,32 @@
 namespace qeng::isa::QENG_ISA {
 namespace {
 
-int activation_kind(DType format) {
+// Codes that are in the order of Dot<Block>::kPlanes together: for few rows of x those of a block.
+template <class Block>
+constexpr int run_of(bool few) {
+  return few && Dot<Block>::kLanes != GroupLanes::one_group ? Block::kElements : 32;
+}
+
+int activation_kind(DType format, bool few) {
   int kind = 0;
   with_dot_block(format, [&](auto block) {
     using D = Dot<decltype(block)>;
-    kind = (kActivationGroup<decltype(block)> * 16 + D::kPlanes) * 2 + D::kScaled;
+    const int run = D::kPlanes > 1 ? run_of<decltype(block)>(few) : 0;
+    kind = ((kActivationGroup<decltype(block)> + run) * 16 + D::kPlanes) * 2 + D::kScaled;
   });
   return kind;
 }
 
-// In the order of Dot<Block>::kPlanes.
-template <int planes>
-Bytes by_planes(Bytes codes) {
-  alignas(32) int8_t from[32], to[32];
-  store_bytes(from, codes);
-  for (int k = 0; k < 32; ++k) to[k % planes * (32 / planes) + k / planes] = from[k];
-  return load_bytes(to);
+template <int run, int planes>
+void reorder(int8_t* codes, int64_t k) {
+  for (; k > 0; codes += run, k -= run) {
+    int8_t from[run];
+    __builtin_memcpy(from, codes, run);
+    for (int i = 0; i < run; ++i) codes[i % planes * (run / planes) + i / planes] = from[i];
+  }
 }
 
-template <int group, int planes, bool scaled>
+template <int group, bool scaled>
 void round_groups(const float* x, const Activations& to, int64_t row) {
   const int64_t groups = to.k / group;
   int8_t* codes = to.codes + row * to.k;
@@ -35,7 +42,6 @@ void round_groups(const float* x, const Activations& to, int64_t row) {
     for (int i = 0; i < group; i += 32) {
       Bytes part = splat_byte(0);
       if (rounded.inverse != 0.0f) part = to_codes(x + i, rounded.inverse);
-      if constexpr (planes > 1) part = by_planes<planes>(part);
       store_bytes(codes + i, part);
     }
     to.scales[row * groups + b] = rounded.scale;
@@ -64,7 +70,10 @@ void round_groups(const float* x, const Activations& to, int64_t row) {
 void round_activations(DType format, const float* x, const Activations& to, int64_t row) {
   with_dot_block(format, [&](auto block) {
     using Block = decltype(block);
-    round_groups<kActivationGroup<Block>, Dot<Block>::kPlanes, Dot<Block>::kScaled>(x, to, row);
+    round_groups<kActivationGroup<Block>, Dot<Block>::kScaled>(x, to, row);
+    constexpr int kPlanes = Dot<Block>::kPlanes;
+    int8_t* codes = to.codes + row * to.k;
+    if constexpr (kPlanes > 1) to.few ? reorder<run_of<Block>(true), kPlanes>(codes, to.k) : reorder<32, kPlanes>(codes, to.k);
   });
 }
 
@@ -73,7 +82,11 @@ void round_activations(DType format, const float* x, const Activations& to, int6
 template <class Block, int kXs, int i, int end>
 inline void add_products_of(const Block& b, const int8_t* x, int64_t k, Products (&products)[kXs]) {
   if constexpr (i < end) {
-    const Bytes w = Dot<Block>::template codes<i>(b);
+    Bytes w;
+    if constexpr (Dot<Block>::kLanes != GroupLanes::one_group)
+      w = Dot<Block>::template wide_codes<i>(b);
+    else
+      w = Dot<Block>::template codes<i>(b);
     for (int q = 0; q < kXs; ++q) {
       const Bytes a = load_bytes(x + q * k + 32 * i);
       if constexpr (Dot<Block>::kMost == 0)
@@ -101,14 +114,14 @@ constexpr int log2(int n) { return n <= 1 ? 0 : 1 + log2(n / 2); }
 constexpr int kRows = 8;          // of w at a time: a lane each, once their products are summed
 constexpr int64_t kAhead = 1024;  // bytes of each row of w to ask for early
 
-// y[q] += <row row + q of x, each of rows>, over group a of block b and those after it. codes: of the block, in the first row.
+// y[q] += <row row + q of x, each of rows>, over block b, or from its group a of x on. codes: of the block, in the first row.
 template <class Block, int kXs, int a = 0>
 inline void add_groups(const Activations& x, int64_t row, const int8_t* codes, const Block* const (&rows)[kRows], int64_t b,
                        const Floats& factors, const Floats& minimum_factors, Floats (&y)[kXs]) {
   using D = Dot<Block>;
-  constexpr int kGroups = kActivationGroups<Block>;
+  constexpr int kGroups = kActivationGroups<Block>, kTogether = groups_of(D::kLanes);
   if constexpr (a < kGroups) {
-    const int64_t groups = x.k / kActivationGroup<Block>, group = row * groups + b * kGroups + a;
+    const int64_t groups = x.k / kActivationGroup<Block>, first = row * groups + b * kGroups + a;
     Ints dot[kXs][kRows], minimum[kXs][kRows];
     const auto multiply_row = [&](int r) __attribute__((always_inline)) {
       const Block& block = rows[r][b];
@@ -118,7 +131,7 @@ inline void add_groups(const Activations& x, int64_t row, const int8_t* codes, c
         for (Ints& total : totals) total = splat_int(0);
         add_scaled_products(block, codes, x.k, scales, totals);
         for (int q = 0; q < kXs; ++q) {
-          const Shorts sums = load_shorts(x.sums_16 + (group + q * groups) * 16);
+          const Shorts sums = load_shorts(x.sums_16 + (first + q * groups) * 16);
           dot[q][r] = totals[q];
           if constexpr (D::kOffset)
             dot[q][r] = subtract(dot[q][r], shift_left<log2(D::kOffset)>(multiply_pairs(scales, sums)));
@@ -128,7 +141,7 @@ inline void add_groups(const Activations& x, int64_t row, const int8_t* codes, c
         constexpr int kParts = kActivationGroup<Block> / 32;
         Products products[kXs];
         for (Products& each : products) each = no_products();
-        add_products_of<Block, kXs, a * kParts, (a + 1) * kParts>(block, codes, x.k, products);
+        add_products_of<Block, kXs, a * kParts, (a + kTogether) * kParts>(block, codes, x.k, products);
         for (int q = 0; q < kXs; ++q) dot[q][r] = widen(products[q]);
       }
     };
@@ -137,20 +150,23 @@ inline void add_groups(const Activations& x, int64_t row, const int8_t* codes, c
     else
       for (int r = 0; r < kRows; ++r) multiply_row(r);
     for (int q = 0; q < kXs; ++q) {
-      const Floats scale = splat_float(x.scales[group + q * groups]);
-      const int sum_of_codes = x.sums[group + q * groups];
-      Ints sums = totals(dot[q]);
-      if constexpr (!D::kScaled && D::kOffset) sums = subtract(sums, splat_int(D::kOffset * sum_of_codes));
-      y[q] = multiply_add(to_floats(sums), multiply(factors, scale), y[q]);
-      if constexpr (has_min<Block>()) {
-        const Floats times = multiply(minimum_factors, scale);
-        if constexpr (D::kScaled)
-          y[q] = subtract_product(to_floats(totals(minimum[q])), times, y[q]);
-        else
-          y[q] = multiply_add(splat_float(static_cast<float>(sum_of_codes)), times, y[q]);
+      Ints sums[kTogether];
+      totals<D::kLanes>(dot[q], sums);
+      for (int g = 0; g < kTogether; ++g) {
+        const int64_t group = first + q * groups + g;
+        const Floats scale = splat_float(x.scales[group]);
+        if constexpr (!D::kScaled && D::kOffset) sums[g] = subtract(sums[g], splat_int(D::kOffset * x.sums[group]));
+        y[q] = multiply_add(to_floats(sums[g]), multiply(factors, scale), y[q]);
+        if constexpr (has_min<Block>()) {
+          const Floats times = multiply(minimum_factors, scale);
+          if constexpr (D::kScaled)
+            y[q] = subtract_product(to_floats(totals(minimum[q])), times, y[q]);
+          else
+            y[q] = multiply_add(splat_float(static_cast<float>(x.sums[group])), times, y[q]);
+        }
       }
     }
-    add_groups<Block, kXs, a + 1>(x, row, codes, rows, b, factors, minimum_factors, y);
+    add_groups<Block, kXs, a + kTogether>(x, row, codes, rows, b, factors, minimum_factors, y);
   }
 }
 

@@ -11,6 +11,19 @@
 
 #include "kernels/math/bf16.h"
 
+namespace qeng::isa::QENG_ISA {
+
+// Of what groups eight sums in lanes are.
+enum class GroupLanes {
+  one_group,
+  pairs_of_two,    // 0 0 1 1  0 0 1 1
+  pairs_of_four,   // 0 0 1 1  2 2 3 3
+  singles_of_four  // 0 1 2 3  0 1 2 3
+};
+constexpr int groups_of(GroupLanes lanes) { return lanes == GroupLanes::one_group ? 1 : lanes == GroupLanes::pairs_of_two ? 2 : 4; }
+
+}  // namespace qeng::isa::QENG_ISA
+
 #if defined(QENG_ISA_avx2) || defined(QENG_ISA_avx512)
 #include "kernels/cpu/isa/bytes_avx2.h"
 #else

@@ -193,6 +193,39 @@ inline Ints totals(const Ints (&rows)[8]) {
   const __m256i b = _mm256_hadd_epi32(_mm256_hadd_epi32(rows[4], rows[5]), _mm256_hadd_epi32(rows[6], rows[7]));
   return _mm256_add_epi32(_mm256_permute2x128_si256(a, b, 0x20), _mm256_permute2x128_si256(a, b, 0x31));
 }
+// In each half, every other lane of a, from the given one on, and then of b
+template <int first>
+inline Ints every_other(Ints a, Ints b) {
+  return _mm256_castps_si256(_mm256_shuffle_ps(_mm256_castsi256_ps(a), _mm256_castsi256_ps(b), first ? 0xdd : 0x88));
+}
+// Lane r of groups[g]: the sum of the lanes of rows[r] that are of group g
+template <GroupLanes kind>
+inline void totals(const Ints (&rows)[8], Ints (&groups)[groups_of(kind)]) {
+  if constexpr (kind == GroupLanes::one_group) {
+    groups[0] = totals(rows);
+  } else if constexpr (kind == GroupLanes::pairs_of_four) {
+    const Ints a = _mm256_hadd_epi32(rows[0], rows[1]), b = _mm256_hadd_epi32(rows[2], rows[3]);
+    const Ints c = _mm256_hadd_epi32(rows[4], rows[5]), d = _mm256_hadd_epi32(rows[6], rows[7]);
+    const Ints low[2] = {every_other<0>(a, b), every_other<1>(a, b)}, high[2] = {every_other<0>(c, d), every_other<1>(c, d)};
+    for (int g = 0; g < 2; ++g) {
+      groups[g] = _mm256_permute2x128_si256(low[g], high[g], 0x20);
+      groups[2 + g] = _mm256_permute2x128_si256(low[g], high[g], 0x31);
+    }
+  } else {
+    Ints sums[4];  // of rows r and r + 4
+    for (int r = 0; r < 4; ++r)
+      sums[r] = add(_mm256_permute2x128_si256(rows[r], rows[r + 4], 0x20), _mm256_permute2x128_si256(rows[r], rows[r + 4], 0x31));
+    if constexpr (kind == GroupLanes::pairs_of_two) {
+      const Ints a = _mm256_hadd_epi32(sums[0], sums[1]), b = _mm256_hadd_epi32(sums[2], sums[3]);
+      groups[0] = every_other<0>(a, b), groups[1] = every_other<1>(a, b);
+    } else {
+      const Ints a = _mm256_unpacklo_epi32(sums[0], sums[1]), b = _mm256_unpackhi_epi32(sums[0], sums[1]);
+      const Ints c = _mm256_unpacklo_epi32(sums[2], sums[3]), d = _mm256_unpackhi_epi32(sums[2], sums[3]);
+      groups[0] = _mm256_unpacklo_epi64(a, c), groups[1] = _mm256_unpackhi_epi64(a, c);
+      groups[2] = _mm256_unpacklo_epi64(b, d), groups[3] = _mm256_unpackhi_epi64(b, d);
+    }
+  }
+}
 inline int sum(Ints a) {
   __m128i x = _mm_add_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
   x = _mm_add_epi32(x, _mm_shuffle_epi32(x, 0x4e));

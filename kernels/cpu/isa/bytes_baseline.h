@@ -195,6 +195,20 @@ inline int sum(const Ints& a) {
 inline Ints totals(const Ints (&rows)[8]) {
   return lanes<Ints>([&](int r) { return sum(rows[r]); });
 }
+template <GroupLanes kind>
+inline void totals(const Ints (&rows)[8], Ints (&groups)[groups_of(kind)]) {
+  const auto group_of = [](int lane) {
+    if (kind == GroupLanes::pairs_of_two) return lane / 2 % 2;
+    if (kind == GroupLanes::pairs_of_four) return lane / 2;
+    return kind == GroupLanes::singles_of_four ? lane % 4 : 0;
+  };
+  for (int g = 0; g < groups_of(kind); ++g)
+    groups[g] = lanes<Ints>([&](int r) {
+      int total = 0;
+      for (int lane = 0; lane < 8; ++lane) total += group_of(lane) == g ? rows[r].v[lane] : 0;
+      return total;
+    });
+}
 inline Ints sum_of_bytes(const Bytes& a) { return add_products(no_products(), splat_byte(1), a); }
 
 // ---- Floats

@@ -27,7 +27,8 @@ struct SignTables;  // sign_tables.h
 // Rows of x rounded as kernels/math/blocks/activations.h says. Memory is the caller's.
 struct Activations {
   int64_t rows = 0, k = 0, group = 0;  // elements that share a scale
-  int8_t* codes = nullptr;      // [rows, k]; each 32 in the order of Dot<Block>::kPlanes
+  bool few = false;                    // for block_dots, else for block_tiles
+  int8_t* codes = nullptr;      // [rows, k]; each 32, or for few rows those of a block, in the order of Dot<Block>::kPlanes
   float* scales = nullptr;      // [rows, k / group]
   int32_t* sums = nullptr;      // [rows, k / group]: of a group's codes
   // Filled for formats whose groups have factors (Dot<Block>::kScaled):
@@ -90,7 +91,7 @@ struct Table {
 
   // ---- RowLinear (block_dots.cpp, block_tiles.cpp): w is of a block format, k a multiple of its elements
   // Formats of one kind share activations.
-  int (*activation_kind)(DType format) = nullptr;
+  int (*activation_kind)(DType format, bool few) = nullptr;
   void (*round_activations)(DType format, const float* x, const Activations& to, int64_t row) = nullptr;
   // out[r * stride + j] = <row row + r of x, w_j>, r < rows, j < n, where w is row 0. The same bits from each:
   // block_dots reads w as it is stored, interleaved_dots whole groups of interleaved rows, and a panel is repacked for
