@@ -56,8 +56,8 @@ TEST_CASE("a row of a linear layer's output has the same bits alone and in any b
 }
 
 TEST_CASE("many outputs of a linear layer, of which a thread takes several panels, have the bits of a row alone") {
-  constexpr int64_t kRows = 53, kOut = 603, kColumns = 512;  // no whole tiles, no whole panels
-  for (DType dtype : {DType::q8_0, DType::q4_k, DType::q6_k, DType::tq2_0, DType::q2_0}) {
+  constexpr int64_t kRows = 53, kOut = 603, kColumns = 1280;  // no whole tiles, no whole panels
+  for (DType dtype : {DType::bf16, DType::q8_0, DType::q4_k, DType::q6_k, DType::tq2_0, DType::q2_0, DType::q1_0}) {
     Draw draw(base_seed());
     const View x = draw.tensor(DType::f32, {kRows, kColumns}), w = draw.tensor(dtype, {kOut, kColumns});
     for (Named& target : backends()) {
