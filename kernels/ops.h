@@ -89,7 +89,7 @@ struct Hadamard {
 // ---------------------------------------------------------------- embedding
 
 // y[t, :] = table[tokens[t], :]     tokens: [t] i32   table: [vocab, hidden] of y's dtype, bf16, f16 or a block format
-// y: [t, hidden] float, of the table's dtype where that is float. A token outside [0, vocab) is Error("value").
+// y: [t, hidden] float, f32 where the table is. A token outside [0, vocab) is Error("value").
 struct Embedding {
   static constexpr const char* name = "embedding";
   View tokens, table, y;

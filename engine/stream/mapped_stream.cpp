@@ -1,5 +1,6 @@
 #include "engine/stream/mapped_stream.h"
 
+#include <malloc.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -74,6 +75,7 @@ MappedStream::MappedStream(Device& device, std::vector<StreamUnit> units, size_t
   }
   for (int i = 0; i < static_cast<int>(units_.size()); ++i) give_up(i);  // what loading has touched
   device_.trim();                                                        // what loading has freed
+  malloc_trim(0);
   if (budget_before_ && budget_before_ < limit_) limit_ = budget_before_, option_ = device_.budget_option();
   const size_t held = device_.held(), resident = resident_bytes();
   others_ = (resident > held ? resident - held : 0) + slack_;
@@ -166,6 +168,7 @@ void MappedStream::measure() {
   // What was read or written past the stream, as a checkpoint does, is in memory though its unit is not.
   for (int i = 0; i < static_cast<int>(units_.size()); ++i)
     if (i != at_ && state_of(units_[static_cast<size_t>(i)]) == State::absent) give_up(i);
+  if (seen_beside() + slack_ / 2 > others_) malloc_trim(0);
   const size_t seen = seen_beside();
   if (seen + slack_ / 2 <= others_) return;
   others_ = seen + slack_ / 2;

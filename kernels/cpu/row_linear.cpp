@@ -27,8 +27,8 @@ constexpr int64_t kFewRows = 16;  // of x, for which repacking a panel costs mor
 // Rows of x at a time: their codes stay in the last-level cache, or without panels in the thread's own.
 constexpr int64_t kMostRows = 512, kMostRowsOfFew = 128;
 constexpr int64_t kMostPiece = 1 << 18;  // bytes of w that a thread takes at a time for few rows: they fit its cache
+constexpr int64_t kMostTileRows = 512;     // of a bf16 weight that a thread multiplies by tiles at a time for many rows
 // Panels side by side meet so many rows of x at a time: results go out in longer runs, and x is read less often.
-constexpr int64_t kMostTileRows = 512;
 constexpr int64_t kMostPanels = 16, kMostPanelBytes = 1 << 19, kRowsOfPanels = 32;
 
 // format: of rows

@@ -54,10 +54,11 @@ __device__ void copy_x(Layout<Block>& shared, const RowProducts& p, int64_t firs
     if (row < p.rows && k < p.k) codes = *reinterpret_cast<const uint4*>(p.codes + row * p.k + k);
     *reinterpret_cast<uint4*>(&shared.x[i / kChunks][i % kChunks * 16]) = codes;
   }
+  constexpr int kSteps = kSpan / kScaleStep;  // scales of a span, as they are stored
+  const int64_t count = p.k / kScaleStep;
   for (int i = thread; i < kTileX * kProducts; i += kThreads) {
-    const int64_t row = first_row + i / kProducts, k = span * kSpan + i % kProducts * (kSpan / kProducts);
-    const bool real = row < p.rows && k < p.k;
-    shared.x_scale[i / kProducts][i % kProducts] = real ? p.scales[(row * p.k + k) / kScaleStep] : 0.0f;
+    const int64_t row = first_row + i / kProducts, s = span * kSteps + i % kProducts * (kSteps / kProducts);
+    shared.x_scale[i / kProducts][i % kProducts] = row < p.rows && s < count ? p.scales[row * count + s] : 0.0f;
   }
 }
 

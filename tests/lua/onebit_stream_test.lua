@@ -115,7 +115,7 @@ local function streamed_run(by, recompute, stop)
   local needed = probe.stream:figures().process
   probe.stream:close()
   probe = nil
-  for more = 0, 60e6, 2e6 do
+  for more = -12e6, 60e6, 2e6 do  -- from less than the process has now: some of it may be freed until the run
     local ok, result = pcall(within, needed + more, by, recompute, stop ~= "save" and stop or nil)
     if ok then return stop == "save" and within(needed + more + 2e6, by, recompute, stop) or result end
     if result.code ~= "memory" then error(result) end
