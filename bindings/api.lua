@@ -1042,6 +1042,11 @@ function q.columns() end
 function q.defer_interrupt(on) end
 ---@return boolean
 function q.interrupted() end
+---fn(...), within which no Ctrl-C is raised or told: one that comes meanwhile takes effect when it has returned. For what has to
+---change together; what takes long in it goes into q.interruptible.
+function q.uninterrupted(fn, ...) end
+---fn(...), within which Ctrl-C is raised although a caller of this is in q.uninterrupted.
+function q.interruptible(fn, ...) end
 ---fn's results, or nil and the error object.
 function q.try(fn, ...) end
 ---@param code string

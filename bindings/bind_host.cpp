@@ -1,4 +1,5 @@
-// q.time, q.isatty, q.columns, q.peak_rss, q.try, q.error, q.defer_interrupt, q.interrupted, q.version.
+// q.time, q.isatty, q.columns, q.peak_rss, q.try, q.error, q.defer_interrupt, q.interrupted,
+// q.uninterrupted, q.interruptible, q.version.
 #include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -64,6 +65,14 @@ int defer_interrupt(Call& call) {
   return 0;
 }
 int interrupted(Call& call) { return call.push(interrupt_told()); }
+
+template <bool shielded>
+int with_interrupts(Call& call) {
+  if (!lua_isfunction(call.L, 1)) call.bad_argument(1, "function expected, got " + lua::type_text(call.L, 1));
+  const InterruptShield shield(shielded);
+  lua::call(call.L, lua_gettop(call.L) - 1, LUA_MULTRET);
+  return lua_gettop(call.L);
+}
 }  // namespace
 
 void register_host(lua_State* L) {
@@ -76,7 +85,9 @@ void register_host(lua_State* L) {
                   {"try", fn<try_call>},
                   {"error", fn<error>},
                   {"defer_interrupt", fn<defer_interrupt>},
-                  {"interrupted", fn<interrupted>}});
+                  {"interrupted", fn<interrupted>},
+                  {"uninterrupted", fn<with_interrupts<true>>},
+                  {"interruptible", fn<with_interrupts<false>>}});
   lua::push_core(L);
   lua::set_field(L, "version", QENG_VERSION);
   lua_pop(L, 1);

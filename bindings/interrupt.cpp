@@ -11,6 +11,7 @@ namespace qeng {
 namespace {
 lua_State* watched = nullptr;
 volatile sig_atomic_t deferred = 0, prompting = 0, interactive = 0, pending = 0, raising = 0;
+volatile sig_atomic_t shielded = 0, behind_shield = 0;  // did a Ctrl-C come meanwhile?
 
 void cancel_alarm() {
   const itimerval off{};
@@ -21,6 +22,10 @@ void raise_here(lua_State* L, lua_Debug*) {
   lua_sethook(L, nullptr, 0, 0);
   cancel_alarm();
   raising = 0;
+  if (shielded) {  // asked for just before
+    behind_shield = 1;
+    return;
+  }
   pending = 0;
   lua::raise(L, "interrupted", "interrupted by Ctrl-C");
 }
@@ -37,6 +42,10 @@ void request_raise() {
 
 void on_interrupt(int) {
   if (!watched) return;
+  if (shielded) {
+    behind_shield = 1;
+    return;
+  }
   if (prompting || (deferred && pending == 0)) {
     pending = 1;
     return;
@@ -91,6 +100,18 @@ bool take_interrupt(lua_State* L) {
   raising = 0;
   return was;
 }
+
+namespace {
+void shield(bool on) {
+  shielded = on ? 1 : 0;
+  if (on || !behind_shield) return;
+  behind_shield = 0;
+  on_interrupt(SIGINT);
+}
+}  // namespace
+
+InterruptShield::InterruptShield(bool shielded_now) : before_(shielded != 0) { shield(shielded_now); }
+InterruptShield::~InterruptShield() { shield(before_); }
 
 void end_interrupts() {
   cancel_alarm();

@@ -15,4 +15,16 @@ void prompt_interrupts(bool on);    // while the REPL reads a line: Ctrl-C is on
 bool take_interrupt(lua_State* L);  // forgets a Ctrl-C not yet raised; was there one?
 void end_interrupts();              // SIGINT kills again
 
+// While one lives Ctrl-C waits (shielded), or comes as it does without any (not). It comes when the last that shields goes.
+class InterruptShield {
+ public:
+  explicit InterruptShield(bool shielded = true);
+  ~InterruptShield();
+  InterruptShield(const InterruptShield&) = delete;
+  InterruptShield& operator=(const InterruptShield&) = delete;
+
+ private:
+  const bool before_;
+};
+
 }  // namespace qeng

@@ -10,6 +10,8 @@
 -- the order they came. Where pages run out, the youngest running sequence gives its pages back and waits again, before all that
 -- never ran; once readmitted, its tokens are computed anew. A request that would not fit alone is refused at once, so the oldest
 -- always goes on, and all end.
+--
+-- Lists, requests and pages change together: Ctrl-C is raised only while a model runs and in on_token. The next step goes on.
 
 local paged = require "qeng.paged"
 local q = require "qeng.core"
@@ -153,7 +155,7 @@ local function interrupted(err) return type(err) == "table" and err.code == "int
 
 -- Guesses of the draft model. What it fails with is raised once, and the requests go on without it.
 local function draft(self)
-  local ok, err = pcall(self.drafter.guess, self.drafter, self.running)
+  local ok, err = pcall(q.interruptible, self.drafter.guess, self.drafter, self.running)
   if ok then return end
   for _, r in ipairs(self.running) do
     if r.draft_id then self.drafter:close(r) end
@@ -273,14 +275,13 @@ local function settle(self)
 end
 
 local function advance(self)
-  self.stepping = true
   settle(self)  -- of a step that was cut short
   admit(self)
   local plan = schedule(self)
   if #plan == 0 then return #self.running + #self.waiting > 0 end
   local parts, wanted, readers = lay_out(self, plan)
   for _, entry in ipairs(plan) do entry.request.known, entry.request.settled = #entry.request.tokens, false end
-  local ok, err = pcall(self.runner.run, self.runner, parts, wanted, function(logits, first)
+  local ok, err = pcall(q.interruptible, self.runner.run, self.runner, parts, wanted, function(logits, first)
     for k = 0, logits:shape()[1] - 1 do read_row(self, readers[first + k], logits:rows(k, 1)) end
   end)
   self.steps = self.steps + 1
@@ -304,20 +305,25 @@ local function outside_steps(self, name)
   if self.stepping then q.error("value", ("engine: %s inside a step: on_token may submit and cancel; %s after the step"):format(name, name)) end
 end
 
--- Runs one step. False once nothing is running or waiting. What a request's logits, grammar or on_token raise ends that request
--- alone; what the model raises is raised here, and the next call tries that step again. Not from on_token.
-function Engine:step()
-  outside_steps(self, "step")
+local function step(self)
+  self.stepping = true
   local ok, more = pcall(advance, self)
   self.stepping = false
   if not ok then error(more, 0) end
   return more
 end
 
+-- Runs one step. False once nothing is running or waiting. What a request's logits, grammar or on_token raise ends that request
+-- alone; what the model raises is raised here, and the next call tries that step again. Not from on_token.
+function Engine:step()
+  outside_steps(self, "step")
+  return q.uninterrupted(step, self)
+end
+
 -- Ends a request now (from on_token: after the step), in whatever state; its text stays. Does nothing to one that is done.
 function Engine:cancel(r)
   if r.state == "done" then return end
-  if self.stepping then table.insert(self.cancelled, r) else retire(self, r, "cancelled") end
+  if self.stepping then table.insert(self.cancelled, r) else q.uninterrupted(retire, self, r, "cancelled") end
 end
 
 -- Runs until no request is left.

@@ -263,8 +263,8 @@ function Request:measure_prompt(logits, position)
   self.prompt_logprobs_list[position + 1] = measured(logits, self.tokens[position + 1], self.prompt_logprobs)
 end
 
--- Draws the next token; sets self.reason once the request is to end.
-function Request:sample(logits)
+-- The next token's id, or nil where there is none; sets self.reason once the request is to end.
+local function draw(self, logits)
   if #self.output >= self.max_tokens then  -- asked for the prompt's logprobs alone
     self.reason, self.settled = "length", true
     return
@@ -285,7 +285,13 @@ function Request:sample(logits)
     self.reason = "length"
   end
   self.settled = self.reason ~= nil or #self.tokens >= self.engine.context
-  if self.on_token then self.on_token(self, id) end
+  return id
+end
+
+-- Draws the next token, with all that follows from it, or nothing of it where Ctrl-C comes first.
+function Request:sample(logits)
+  local id = q.uninterrupted(draw, self, logits)
+  if id and self.on_token then self.on_token(self, id) end
 end
 
 -- Drops the older half of what follows the kept beginning; the rest is computed anew, at its new positions.

@@ -58,8 +58,10 @@ function speculate.drafter(model, draft, shape)
 end
 
 function Drafter:close(r)
-  self.runner.pool:close(r.draft_id)
-  r.draft_id = nil
+  q.uninterrupted(function()
+    self.runner.pool:close(r.draft_id)
+    r.draft_id = nil
+  end)
 end
 
 -- Runs `list` of {request =, first =, last =} tokens (of request.tokens, then its guesses) and guesses a token after each.
@@ -90,7 +92,7 @@ end
 local function align(self, r)
   local pool = self.runner.pool
   if not r.draft_id then
-    r.draft_id, r.draft_tokens = pool:open(0), {}
+    q.uninterrupted(function() r.draft_id, r.draft_tokens = pool:open(0), {} end)
     pool:reuse(r.draft_id, r.tokens)
     for i = 1, pool:length(r.draft_id) do r.draft_tokens[i] = r.tokens[i] end
   end

@@ -42,11 +42,11 @@ def llama(path, text, windows):
             batch.token[i], batch.pos[i], batch.n_seq_id[i], batch.seq_id[i][0], batch.logits[i] = token, i, 1, 0, i >= first
         if L.llama_decode(context, batch):
             sys.exit(f"{path}: llama_decode failed")
-        for i in range(first, CONTEXT - 1):
-            z = np.ctypeslib.as_array(L.llama_get_logits_ith(context, i), (size,)).astype(np.float64)
-            top = z.max()
-            nll += top + np.log(np.exp(z - top).sum()) - z[piece[i + 1]]
-            scored += 1
+        rows = np.ctypeslib.as_array(L.llama_get_logits(context), (CONTEXT - first, size))[:-1]
+        top = rows.max(axis=1, keepdims=True)
+        chosen = rows[np.arange(len(rows)), piece[first + 1 :]].astype(np.float64)
+        nll += float((top[:, 0] + np.log(np.exp(rows - top).sum(axis=1, dtype=np.float64)) - chosen).sum())
+        scored += len(rows)
         L.llama_batch_free(batch)
     L.llama_free(context)
     L.llama_model_free(model)
