@@ -14,6 +14,8 @@ local jinja = {}
 local none = parse.none
 jinja.none = none
 local max_steps, max_output = 2e6, parse.most_bytes
+local bytes_of_step = 1000   -- of text that an operation handles: another step
+local most_held = 500e6 / 1024  -- KiB of values at a time, beside what was there
 
 local list_mark = {}
 function jinja.list(t) return setmetatable(t, list_mark) end
@@ -359,9 +361,16 @@ function jinja.compile(source)
   local function render(variables)
     local scope = setmetatable({}, { __index = function(_, key) local v = variables[key]; if v == nil then v = globals[key] end return v end })
     local run = { out = {}, size = 0, steps = 0 }
-    function run.step()
-      run.steps = run.steps + 1
-      if run.steps > max_steps then fail("more than " .. max_steps .. " steps") end
+    local most, next_look = collectgarbage "count" + most_held, 0
+    function run.step(bytes)
+      local steps = run.steps + 1 + (bytes or 0) / bytes_of_step
+      run.steps = steps
+      if steps < next_look then return end
+      next_look = steps + 50
+      if steps > max_steps then fail("more than " .. max_steps .. " steps") end
+      if collectgarbage "count" <= most then return end
+      collectgarbage()
+      if collectgarbage "count" > most then fail(("its values take more than %d MB"):format(most_held * 1024 / 1e6)) end
     end
     function run.emit(text)
       run.size = run.size + #text

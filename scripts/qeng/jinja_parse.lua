@@ -22,6 +22,12 @@ parse.most_bytes = 16e6  -- of a string, and of the output
 function parse.room_for_string(bytes) if not (bytes <= parse.most_bytes) then fail("a string grew too long") end end
 function parse.room_for_list(items) if items > 1e5 then fail("a list grew too long") end end
 
+-- v, which an operation takes or gives: long text counts by its length.
+local function counted(run, v)
+  if type(v) == "string" and #v > 500 then run.step(#v) end
+  return v
+end
+
 -- ---------------------------------------------------------------- pieces: text, {{ output }}, {% statement %}
 
 local function pieces(source)
@@ -250,7 +256,7 @@ function Parser:postfix(value, without_filters)
     local inner = value
     if self:accept(".") then
       local name = self:name()
-      value = function(scope, run) run.step(); return jinja.attribute(inner(scope, run), name) end
+      value = function(scope, run) run.step(); return jinja.attribute(counted(run, inner(scope, run)), name) end
     elseif self:accept("[") then
       local parts, count = {}, 1
       while not self:accept("]") do
@@ -258,11 +264,12 @@ function Parser:postfix(value, without_filters)
       end
       if count == 1 then
         local index = parts[1]
-        value = function(scope, run) run.step(); return jinja.attribute(inner(scope, run), index(scope, run)) end
+        value = function(scope, run) run.step(); return jinja.attribute(counted(run, inner(scope, run)), index(scope, run)) end
       else
         value = function(scope, run)
           local function part(i) return parts[i] and parts[i](scope, run) end
-          return jinja.slice(inner(scope, run), part(1), part(2), part(3))
+          run.step()
+          return jinja.slice(counted(run, inner(scope, run)), part(1), part(2), part(3))
         end
       end
     elseif self:accept("(") then
@@ -272,7 +279,7 @@ function Parser:postfix(value, without_filters)
         local f = inner(scope, run)
         if type(f) ~= "function" then fail("a value that is no function is called in: " .. self.text) end
         local values, n = args(scope, run)
-        return f(unpack(values, 1, n))
+        return counted(run, f(unpack(values, 1, n)))
       end
     elseif not without_filters and self:accept("|") then
       value = self:filter(inner)
@@ -295,7 +302,7 @@ function Parser:postfix(value, without_filters)
       value = function(scope, run)
         local values, n = {}, 0
         if args then values, n = args(scope, run) end
-        return (test(inner(scope, run), unpack(values, 1, n)) and true or false) ~= negate
+        return (test(counted(run, inner(scope, run)), unpack(values, 1, n)) and true or false) ~= negate
       end
     else
       return value
@@ -333,7 +340,7 @@ function Parser:filter(inner)
       local named = values[n]
       values[n] = named.indent or named.sep or named.default_value or named.width or named.attribute
     end
-    return filter(inner(scope, run), unpack(values, 1, n))
+    return counted(run, filter(counted(run, inner(scope, run)), unpack(values, 1, n)))
   end
 end
 
@@ -380,7 +387,7 @@ function Parser:chain(next_level, operators)
       left = function(scope, run)
         run.step()
         local x, y = a(scope, run), b(scope, run)
-        if type(x) == "string" and type(y) == "string" then return joined(x, y) end
+        if type(x) == "string" and type(y) == "string" then return counted(run, joined(x, y)) end
         if jinja.is_list(x) and jinja.is_list(y) then
           parse.room_for_list(#x + #y)
           local out = jinja.list {}
@@ -393,11 +400,11 @@ function Parser:chain(next_level, operators)
     elseif op == "~" then
       left = function(scope, run)
         run.step()
-        return joined(jinja.text(a(scope, run)), jinja.text(b(scope, run)))
+        return counted(run, joined(jinja.text(a(scope, run)), jinja.text(b(scope, run))))
       end
     else
       local apply = binary[op]
-      left = function(scope, run) return apply(a(scope, run), b(scope, run), text) end
+      left = function(scope, run) return counted(run, apply(a(scope, run), b(scope, run), text)) end
     end
   end
 end
@@ -427,11 +434,11 @@ function Parser:comparison()
         if type(x) ~= type(y) or (type(x) ~= "number" and type(x) ~= "string") then fail("values that have no order are compared in: " .. text) end
         return compare(x, y)
       end
-    elseif self:accept("in") then local b = self:concat(); left = function(s, r) return jinja.contains(b(s, r), a(s, r)) end
+    elseif self:accept("in") then local b = self:concat(); left = function(s, r) return jinja.contains(counted(r, b(s, r)), a(s, r)) end
     elseif self:peek("not") and self.list[self.at + 1] and self.list[self.at + 1][2] == "in" then
       self.at = self.at + 2
       local b = self:concat()
-      left = function(s, r) return not jinja.contains(b(s, r), a(s, r)) end
+      left = function(s, r) return not jinja.contains(counted(r, b(s, r)), a(s, r)) end
     else
       return left
     end

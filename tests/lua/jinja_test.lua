@@ -28,6 +28,11 @@ for _, hostile in ipairs {
   "{% set n = namespace(x=[1]) %}{% for i in range(60) %}{% set n.x = n.x + n.x %}{% endfor %}",
   "{% set n = namespace(x=[1]) %}{% for i in range(60) %}{% set n.x = [n.x, n.x] %}{% endfor %}{{ n.x | tojson }}",
   "{% set x = 'a' * 100000 %}{{ x | replace('a', x) }}", "{{ ('b' * 100000).join(range(100000)) }}", "{{ ('\nb' * 100000) | indent(100000) }}",
+  -- what each value may be, but too much of them
+  "{% set x = 'a' * 1000000 %}{% set n = namespace(l=[]) %}{% for i in range(100000) %}{% set n.l = n.l + [x ~ i] %}{% endfor %}",
+  "{% set n = namespace(l=[]) %}{% for i in range(100000) %}{% set n.l = n.l + [range(100000)] %}{% endfor %}",
+  "{% set x = 'a' * 1000000 %}{% for i in range(100000) %}{% set y = x | upper %}{% endfor %}",
+  "{% set x = 'a' * 1000000 %}{% for i in range(100000) %}{% if 'b' in x %}b{% endif %}{% endfor %}",
 } do
   local ok, why = pcall(function() return jinja.compile(hostile) { messages = {} } end)
   assert(not ok and type(why) == "table" and why.code == "template", hostile .. ": " .. tostring(ok and "was rendered" or type(why) == "table" and why.message or why))
