@@ -258,6 +258,7 @@ void push_core(lua_State* L) {
   lua_getfield(L, LUA_REGISTRYINDEX, kCore);
   if (lua_istable(L, -1)) return;
   lua_pop(L, 1);
+  life(L);  // functions are registered by the main state, before any coroutine asks for it
   lua_newtable(L);
   lua_pushvalue(L, -1);
   lua_setfield(L, LUA_REGISTRYINDEX, kCore);

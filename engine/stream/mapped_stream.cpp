@@ -74,7 +74,7 @@ MappedStream::MappedStream(Device& device, std::vector<StreamUnit> units, size_t
     units_.push_back(std::move(unit));
   }
   for (int i = 0; i < static_cast<int>(units_.size()); ++i) give_up(i);  // what loading has touched
-  device_.trim();                                                        // what loading has freed
+  device_.give_back();                                                   // what loading has freed, and models before
   malloc_trim(0);
   if (budget_before_ && budget_before_ < limit_) limit_ = budget_before_, option_ = device_.budget_option();
   const size_t held = device_.held(), resident = resident_bytes();

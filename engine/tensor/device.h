@@ -82,6 +82,7 @@ class Device {
   const std::map<std::string, Account>& accounts() const { return accounts_; }
   size_t allocated_since(bool reset);  // bytes allocated since last asked with reset: the host collects garbage on it
   void trim();                         // gives cached memory back to the system
+  void give_back();                    // and, before, what the host has dropped
 
   // Blocks name the ops run inside, for traces and profiles: "layers.3".
   void push_label(const std::string& label);
@@ -117,7 +118,6 @@ class Device {
   void check_reach(Op op) const;
   void credit(const std::string& account, size_t bytes, bool held);
   void make_room(size_t bytes, const std::string& account, const std::string& what);
-  void give_back();  // to the system: cached memory, and what the host has dropped
   std::unique_ptr<Backend> backend_;
   std::map<std::string, Account> accounts_;
   std::unordered_map<size_t, std::vector<void*>> cache_;

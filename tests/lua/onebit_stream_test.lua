@@ -1,6 +1,8 @@
 -- Training of one-bit weights that are streamed, those that learn included: the bits, flips and losses are those of a model in the
 -- device's memory, through switches of phases and from a saved state. qeng onebit_stream_test.lua [cuda]
+package.path = (arg[0]:match "^(.*/)" or "./") .. "?.lua;" .. package.path
 local q = require "qeng"
+local streamed = require "streamed"
 local on_gpu = (arg[1] or ""):find "^cuda" ~= nil
 q.device { device = arg[1] or "cpu", threads = 1 }
 
@@ -95,14 +97,9 @@ local function same_file(one, other)
   return left == right
 end
 
-local function collect()
-  collectgarbage()
-  collectgarbage()
-end
-
 local streamed_options = { rule = "counter", seed = 4, weights = "stream", stream_keep = on_gpu and 0 or nil, stream_slack = not on_gpu and 4e6 or nil }
 local function within(limit, by, recompute, stop)
-  collect()
+  streamed.collect()
   streamed_options.host_budget = limit
   return trained(streamed_options, by, recompute, of_streamed, stop)
 end
@@ -115,12 +112,10 @@ local function streamed_run(by, recompute, stop)
   local needed = probe.stream:figures().process
   probe.stream:close()
   probe = nil
-  for more = -12e6, 60e6, 2e6 do  -- from less than the process has now: some of it may be freed until the run
-    local ok, result = pcall(within, needed + more, by, recompute, stop ~= "save" and stop or nil)
-    if ok then return stop == "save" and within(needed + more + 2e6, by, recompute, stop) or result end
-    if result.code ~= "memory" then error(result) end
-  end
-  error "no limit is enough"
+  local result, limit = streamed.under_least_limit(needed, 2e6, function(limit)
+    return within(limit, by, recompute, stop ~= "save" and stop or nil)
+  end)
+  return stop == "save" and within(limit + 2e6, by, recompute, stop) or result
 end
 
 local cases = { { "rows", true }, { "rows", true, "save" }, { "layer", false, 4 } }
@@ -129,20 +124,20 @@ for _, case in ipairs(cases) do
   local by, recompute, stop = case[1], case[2] or false, case[3]
   local what = ("by %s%s%s: "):format(by, recompute and ", recomputed" or "", stop == "save" and ", saved at each step" or stop and ", restored" or "")
   local inside = trained({ rule = "counter", seed = 4 }, by, recompute, of_resident)
-  collect()
-  local streamed = streamed_run(by, recompute, stop)
-  collect()
-  assert(streamed.figures.bytes > 2 * streamed.figures.total, what .. "the limit did not make it stream")
-  assert(streamed.figures.fetch_ms > 0 and streamed.figures.stall_ms >= 0, what .. "no times")
+  streamed.collect()
+  local out = streamed_run(by, recompute, stop)
+  streamed.collect()
+  assert(out.figures.bytes > 2 * out.figures.total, what .. "the limit did not make it stream")
+  assert(out.figures.fetch_ms > 0 and out.figures.stall_ms >= 0, what .. "no times")
   -- A matrix of half a megabyte at a time passes through memory.
-  assert((streamed.touched or 0) <= 1e6, what .. "saving brought bits into memory")
-  assert(inside.flips > 0 and inside.flips == streamed.flips, ("%sflips: %d in memory, %d streamed"):format(what, inside.flips, streamed.flips))
+  assert((out.touched or 0) <= 1e6, what .. "saving brought bits into memory")
+  assert(inside.flips > 0 and inside.flips == out.flips, ("%sflips: %d in memory, %d streamed"):format(what, inside.flips, out.flips))
   for i, loss in ipairs(inside.losses) do
-    assert(loss == streamed.losses[i], ("%sstep %d: loss %.9g in memory, %.9g streamed"):format(what, i, loss, streamed.losses[i]))
+    assert(loss == out.losses[i], ("%sstep %d: loss %.9g in memory, %.9g streamed"):format(what, i, loss, out.losses[i]))
   end
-  for i, count in ipairs(inside.bits) do assert(count == streamed.bits[i], ("%smatrix %d: other bits"):format(what, i)) end
+  for i, count in ipairs(inside.bits) do assert(count == out.bits[i], ("%smatrix %d: other bits"):format(what, i)) end
   assert(same_file(of_resident, of_streamed), what .. "other bytes are saved")
-  print(("one-bit weights, streamed %sthe bits of a model in memory; %.1f MB moved, %d flips"):format(what, streamed.figures.bytes / 1e6, streamed.flips))
+  print(("one-bit weights, streamed %sthe bits of a model in memory; %.1f MB moved, %d flips"):format(what, out.figures.bytes / 1e6, out.flips))
 end
 local ok, err = pcall(q.onebit.random, values, { rule = "latent", weights = "stream" })
 assert(not ok and tostring(err):find "keeps more than bits", tostring(err))

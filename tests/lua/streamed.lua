@@ -46,6 +46,24 @@ function streamed.generate(model, prompt, count)
   return request.output
 end
 
+-- Compiled traces hold what they were compiled for, models too; and what a finalizer lets go is collected a cycle later.
+function streamed.collect()
+  jit.flush()
+  for _ = 1, 3 do collectgarbage() end
+end
+
+-- fn(limit) under the least limit of those tried that it fits, in steps from somewhat less than `needed`: what the process has now
+-- may shrink until then. Where it does not fit, fn leaves nothing that streams.
+function streamed.under_least_limit(needed, step, fn)
+  for limit = needed - 12e6, needed + 60e6, step do
+    streamed.collect()
+    local ok, result = pcall(fn, math.floor(limit))
+    if ok then return result, limit end
+    if type(result) ~= "table" or result.code ~= "memory" then error(result, 0) end
+  end
+  error("no limit is enough", 2)
+end
+
 function streamed.same(what, one, other)
   assert(#one == #other and #one > 0, what .. ": other counts")
   for i = 1, #one do assert(one[i] == other[i], ("%s: value %d is %g and %g"):format(what, i, one[i], other[i])) end

@@ -159,6 +159,15 @@ TEST_CASE("lua: a reference may outlive the Lua state") {
   kept = nullptr;
 }
 
+TEST_CASE("lua: references that a coroutine made, the first of all, may outlive it") {
+  Host host;
+  REQUIRE(host.run("coroutine.wrap(function() t.keep(function(x) return 2 * x end) q.try(q.try, error, 'text') end)()"
+                   "collectgarbage() collectgarbage() for i = 1, 100 do coroutine.wrap(function() end)() end collectgarbage()"
+                   "return t.call_kept(21)") == "42");
+  REQUIRE(host.run("local _, e = q.try(q.try, error, 'text') collectgarbage() t.keep(function() return 5 end) return t.call_kept(1)") == "5");
+  kept = nullptr;
+}
+
 TEST_CASE("lua: near names are found, far ones are not") {
   REQUIRE(lua::did_you_mean("rnak", {"alpha", "rank"}) == "; did you mean 'rank'?");
   REQUIRE(lua::did_you_mean("zzz", {"alpha", "rank"}).empty());
