@@ -140,15 +140,15 @@ struct Ref::Slot {
 // A token in the registry that lives as long as the state, with the main state to release references on: a coroutine's
 // own state may be gone by then.
 struct Life {
-  std::shared_ptr<char> token = std::make_shared<char>();
   lua_State* main;
+  std::shared_ptr<char> token;  // made for the first reference: os.exit() does not close the state
 };
 static Life& life(lua_State* L) {
   lua_getfield(L, LUA_REGISTRYINDEX, "qeng.life");
   auto* found = static_cast<Life*>(lua_touserdata(L, -1));
   lua_pop(L, 1);
   if (found) return *found;
-  found = new (lua_newuserdata(L, sizeof(Life))) Life{std::make_shared<char>(), L};
+  found = new (lua_newuserdata(L, sizeof(Life))) Life{L, nullptr};
   lua_createtable(L, 0, 1);
   lua_pushcfunction(L, [](lua_State* state) {
     static_cast<Life*>(lua_touserdata(state, 1))->~Life();
@@ -163,6 +163,7 @@ static Life& life(lua_State* L) {
 Ref::Ref(lua_State* L, int index) {
   lua_pushvalue(L, index);
   Life& state = life(L);
+  if (!state.token) state.token = std::make_shared<char>();
   slot_ = std::make_shared<Slot>(Slot{state.main, LUA_NOREF, {}});
   slot_->key = luaL_ref(L, LUA_REGISTRYINDEX);
   slot_->alive = state.token;
