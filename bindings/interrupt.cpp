@@ -11,7 +11,7 @@ namespace qeng {
 namespace {
 lua_State* watched = nullptr;
 volatile sig_atomic_t deferred = 0, prompting = 0, interactive = 0, pending = 0, raising = 0;
-volatile sig_atomic_t shielded = 0, behind_shield = 0;  // did a Ctrl-C come meanwhile?
+volatile sig_atomic_t shielded = 0, behind_shield = 0;  // the second: a Ctrl-C waits for the end of the shield
 
 void cancel_alarm() {
   const itimerval off{};

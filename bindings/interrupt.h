@@ -1,7 +1,7 @@
 // Ctrl-C while Lua runs. By default it raises Error("interrupted") at the next Lua instruction or engine call. Deferred
 // (q.defer_interrupt), the first one only sets a flag that the training loop asks for; a second one before it asked
 // raises. A loop compiled by the JIT looks at no hook: where a raise is not taken within a second outside the engine,
-// and no REPL is open (it runs with the JIT off), the process leaves with status 130.
+// and no REPL is open (it runs with the JIT off), the process leaves with status 130. Shielded, it waits until the shield goes.
 #pragma once
 #include <lua.hpp>
 
@@ -18,7 +18,7 @@ void end_interrupts();              // SIGINT kills again
 // While one lives Ctrl-C waits (shielded), or comes as it does without any (not). It comes when the last that shields goes.
 class InterruptShield {
  public:
-  explicit InterruptShield(bool shielded = true);
+  explicit InterruptShield(bool shielded);
   ~InterruptShield();
   InterruptShield(const InterruptShield&) = delete;
   InterruptShield& operator=(const InterruptShield&) = delete;

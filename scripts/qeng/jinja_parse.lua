@@ -22,7 +22,7 @@ parse.most_bytes = 16e6  -- of a string, and of the output
 function parse.room_for_string(bytes) if not (bytes <= parse.most_bytes) then fail("a string grew too long") end end
 function parse.room_for_list(items) if items > 1e5 then fail("a list grew too long") end end
 
--- v, which an operation takes or gives: long text counts by its length.
+-- v, which an operation takes or gives: text counts by its length, but for text so short that the operation's own step covers it.
 local function counted(run, v)
   if type(v) == "string" and #v > 500 then run.step(#v) end
   return v
