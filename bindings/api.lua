@@ -83,6 +83,9 @@ function Tensor:dtype() end
 function Tensor:elements() end
 ---@return integer  of its memory, as stored
 function Tensor:bytes() end
+---XXH3-64 of its memory, as stored: equal tensors have the same.
+---@return string  16 hex digits
+function Tensor:hash() end
 ---The value of a tensor of one element.
 ---@return number
 function Tensor:item() end
@@ -421,8 +424,8 @@ function q.safetensors.open(path) end
 ---Writes atomically; over max_shard_bytes in shards with an index; what an earlier save left in the folder goes. one_bit and ternary tensors are kept as their words, U32,
 ---with a note in the metadata by which they read back as what they were; other block formats need a dtype.
 ---@param path string  file, or folder when sharded
----@param tensors table  {{name, Tensor}...}
----@param opt? {metadata?: table<string, string>, max_shard_bytes?: integer, dtype?: dtype}
+---@param tensors table  {{name, Tensor, dtype?}...}  dtype: of this one, whatever that of the others
+---@param opt? {metadata?: table<string, string>, max_shard_bytes?: integer, dtype?: dtype}  dtype: of floats and other blocks
 function q.safetensors.save(path, tensors, opt) end
 
 ---@class SafetensorsFile

@@ -3,6 +3,7 @@
 #include "bindings/runtime.h"
 #include "engine/autograd/functions.h"
 #include "engine/quantize/binarize.h"
+#include "engine/stream/spilled_file.h"
 #include "engine/train/counter_levels.h"
 #include "engine/train/learner.h"
 
@@ -18,6 +19,7 @@ int scaled(Call& call) {
 
 int by_pulses(Call& call) {
   const TensorPtr weight = call.arg<TensorPtr>(1);
+  require_writable(*weight, "learn_by_pulses");
   Options opt(call, 2, {"state", "hyper", "counts", "first", "stream", "bop"});
   PulseOptions options;
   options.state = opt.get<TensorPtr>("state"), options.hyper = opt.get<TensorPtr>("hyper"), options.counts = opt.get<TensorPtr>("counts");
@@ -29,6 +31,7 @@ int by_pulses(Call& call) {
 
 int by_latent(Call& call) {
   const TensorPtr weight = call.arg<TensorPtr>(1);
+  require_writable(*weight, "learn_latent");
   weight->learner = learn_latent(weight, call.arg<TensorPtr>(2));
   return 0;
 }
@@ -40,7 +43,9 @@ int not_at_all(Call& call) {
 
 int signs(Call& call) {
   const TensorPtr x = call.arg<TensorPtr>(1), y = call.arg<TensorPtr>(2);
+  require_writable(*y, "pack_signs");
   device().run(PackSigns{x->view, y->view});
+  drop_spilled(*y);
   return 0;
 }
 
@@ -55,6 +60,7 @@ int random_signs(Call& call) {
 int to_grid(Call& call) {
   const TensorPtr x = call.arg<TensorPtr>(1);
   Options opt(call, 2, {"levels", "stream"});
+  require_writable(*x, "clip_to_grid");
   device().run(ClipToGrid{x->view, x->view, tape().rng()->view, opt.get<int>("levels", 0), static_cast<uint32_t>(opt.get<int64_t>("stream", 0))});
   return 0;
 }

@@ -1,5 +1,6 @@
 // q.safetensors: reading maps the file; a tensor is that mapping wherever dtype, alignment and device allow.
 #include <filesystem>
+#include <optional>
 
 #include "bindings/loaded_file.h"
 #include "bindings/register.h"
@@ -132,13 +133,14 @@ int close(Call& call) {
 struct NamedTensor {
   std::string name;
   TensorPtr tensor;
+  std::optional<DType> dtype;  // of its own
 };
 
 std::vector<NamedTensor> read_tensors(Call& call, int argument) {
   lua_State* L = call.L;
   const int list = call.index(argument);
   if (!lua_istable(L, list))
-    call.bad_argument(argument, "table of {name, Tensor} expected, got " + lua::type_text(L, list));
+    call.bad_argument(argument, "table of {name, Tensor, [dtype]} expected, got " + lua::type_text(L, list));
   std::vector<NamedTensor> tensors;
   for (int i = 1, n = static_cast<int>(lua_objlen(L, list)); i <= n; ++i) {
     lua_rawgeti(L, list, i);
@@ -147,11 +149,13 @@ std::vector<NamedTensor> read_tensors(Call& call, int argument) {
       const int pair = lua_gettop(L);
       lua_rawgeti(L, pair, 1);
       lua_rawgeti(L, pair, 2);
-      tensors.push_back({lua::Value<std::string>::read(L, pair + 1), lua::Value<TensorPtr>::read(L, pair + 2)});
+      lua_rawgeti(L, pair, 3);
+      tensors.push_back({lua::Value<std::string>::read(L, pair + 1), lua::Value<TensorPtr>::read(L, pair + 2), {}});
+      if (!lua_isnil(L, pair + 3)) tensors.back().dtype = lua::Value<DType>::read(L, pair + 3);
     } catch (const lua::Problem& problem) {
       call.bad_argument(argument, "element " + std::to_string(i) + ": " + problem.text);
     }
-    lua_settop(L, lua_gettop(L) - 3);
+    lua_settop(L, lua_gettop(L) - 4);
   }
   return tensors;
 }
@@ -189,8 +193,8 @@ int save(Call& call) {
   std::vector<TensorSpec> specs;
   for (const NamedTensor& named : tensors) {
     const View& view = named.tensor->view;
-    const bool converts = is_float(view.dtype) || is_block(view.dtype);
-    const DType dtype = converts ? opt.get("dtype", view.dtype) : view.dtype;
+    const bool converts = is_float(view.dtype) || (is_block(view.dtype) && !is_packed_words(view.dtype));
+    const DType dtype = named.dtype ? *named.dtype : converts ? opt.get("dtype", view.dtype) : view.dtype;
     if (is_block(dtype) && !is_packed_words(dtype))
       fail("dtype", "safetensors.save: tensor ", named.name, " is ", dtype_name(dtype),
            ", which the format lacks; give a dtype: f32, bf16 or f16");

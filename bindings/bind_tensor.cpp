@@ -1,4 +1,6 @@
 // Device, memory and tensors: making, reading, copying.
+#include <xxhash.h>
+
 #include <cmath>
 
 #include "bindings/register.h"
@@ -132,6 +134,16 @@ int dtype(Call& call) { return call.push(lua::self_tensor(call)->view.dtype); }
 int elements(Call& call) { return call.push(lua::self_tensor(call)->view.elements()); }
 int bytes(Call& call) { return call.push(static_cast<int64_t>(lua::self_tensor(call)->view.bytes())); }
 
+int hash(Call& call) {
+  const TensorPtr x = lua::self_tensor(call);
+  std::vector<std::byte> host(x->view.bytes());
+  read_bytes(*x, host.data());
+  drop_spilled(*x);
+  char text[17];
+  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(XXH3_64bits(host.data(), host.size())));
+  return call.push(std::string(text));
+}
+
 int item(Call& call) {
   TensorPtr x = lua::self_tensor(call);
   if (x->view.elements() != 1) fail("shape", "item: the tensor is ", shape_text(x->view), ", expected one element");
@@ -243,7 +255,7 @@ void register_tensor(lua_State* L) {
   using namespace lua;
   functions(L, "", {{"device", fn<choose>}, {"devices", fn<devices>}, {"limits", fn<limits>}, {"memory", fn<memory>}, {"seed", fn<seed>},
                     {"rng_step", fn<rng_step>}, {"tensor", fn<tensor>}, {"zeros", fn<zeros>}, {"empty", fn<empty>}, {"randn", fn<randn>}, {"uniform", fn<uniform>}});
-  methods<Tensor>(L, {{"shape", fn<shape>}, {"dtype", fn<dtype>}, {"elements", fn<elements>}, {"bytes", fn<bytes>}, {"item", fn<item>}, {"table", fn<table>},
+  methods<Tensor>(L, {{"shape", fn<shape>}, {"dtype", fn<dtype>}, {"elements", fn<elements>}, {"bytes", fn<bytes>}, {"hash", fn<hash>}, {"item", fn<item>}, {"table", fn<table>},
                       {"rows", fn<rows>}, {"copy", fn<copy>}, {"fill", fn<fill>}, {"clone", fn<clone>}, {"free", fn<free>},
                       {"requires_grad", fn<requires_grad>}, {"grad", fn<grad>}, {"label", fn<label>}, {"_address", fn<address>},
                       {"__tostring", fn<text>}, {"__eq", fn<equals>}});

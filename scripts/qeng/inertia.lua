@@ -9,7 +9,7 @@
 --     local report = bits:finish()      -- flips, pulses, and a warning where they are out of range
 --   end
 --
--- levels: the top H of a counter: 1 (the two-step machine, strict), 3 (2 bits), 7 (a nibble with its weight; the default), 15, or 255
+-- levels: the top H of a counter: 1 (the two-step machine; also "strict"), 3 (2 bits), 7 (a nibble with its weight; the default), 15, or 255
 -- (a byte, fed by several steps at once). q: the share of a row's entries that pulse, if they were normal, at the start; k, with
 -- levels = 255: steps per rms of the row (10). friction: how far every gradient counts for the sign its weight has, in rms of the row, so
 -- that a flip takes a drift of gradients and not their noise alone; it rises along a line from 0 to that at the end. target: flips per
@@ -35,11 +35,19 @@ local names = {}
 for _, name in ipairs(options) do names[name] = true end
 
 local hot, cold = 4, 0.1  -- flips per thousand weights and step, outside of which training was seen to fail
+local judged = 30         -- feeds whose mean that is
+
+-- Feeds until flips are as usual: counters start full, so that none flips at first and many do together then. Twice what the shortest
+-- way down takes; of momenta, twice what they average over.
+local function settling(knobs)
+  if knobs.bop then return 2 / knobs.gamma end
+  return knobs.levels == 255 and 2 * 255 / knobs.k or 2 * (knobs.levels + 1)
+end
 
 -- The options of q.inertia, whole.
 function inertia.knobs(opt)
-  local levels = opt.bop and 255 or opt.levels or 7
-  if not planes[levels] and levels ~= 255 then q.error("value", ("inertia: levels is %s, expected 1, 3, 7, 15 or 255"):format(tostring(levels))) end
+  local levels = opt.bop and 255 or opt.levels == "strict" and 1 or opt.levels or 7
+  if not planes[levels] and levels ~= 255 then q.error("value", ("inertia: levels is %s, expected 1 (strict), 3, 7, 15 or 255"):format(tostring(levels))) end
   local by_steps = levels == 255  -- these have no quantile
   if opt.schedule and opt.schedule ~= "cosine" and opt.schedule ~= "constant" then
     q.error("value", ("inertia: schedule is %s, expected cosine or constant"):format(tostring(opt.schedule)))
@@ -55,14 +63,14 @@ function inertia.knobs(opt)
   end
   if not opt.bop and (opt.gamma or opt.tau or opt.rise) then q.error("value", "inertia: gamma, tau and rise are of momenta: set bop") end
   if opt.gamma and opt.gamma > 1 then q.error("value", ("inertia: gamma is %g, expected a share up to 1"):format(opt.gamma)) end
-  if opt.q and not (opt.q > 0 and opt.q < 1) then q.error("value", ("inertia: q is %s, expected a share between 0 and 1"):format(tostring(opt.q))) end
+  if opt.q and not (type(opt.q) == "number" and opt.q > 0 and opt.q < 1) then q.error("value", ("inertia: q is %s, expected a share between 0 and 1"):format(tostring(opt.q))) end
   if opt.target and by_steps then
     q.error("value", ("inertia: target = %s steers the thresholds of counters of up to 15; momenta and 255 levels have none: set k, or tau"):format(tostring(opt.target)))
   end
   if opt.q and by_steps then q.error("value", ("inertia: q = %s is of counters of up to 15; momenta and 255 levels take steps: set k, or tau"):format(tostring(opt.q))) end
   if opt.k and not by_steps then q.error("value", ("inertia: k = %s is of 255 levels; with %d, set q"):format(tostring(opt.k), levels)) end
   local friction = opt.friction or usual_friction[levels] or 0
-  if not (friction >= 0 and friction <= 1) then q.error("value", ("inertia: friction is %s, expected 0 to 1"):format(tostring(opt.friction))) end
+  if not (type(friction) == "number" and friction >= 0 and friction <= 1) then q.error("value", ("inertia: friction is %s, expected 0 to 1"):format(tostring(opt.friction))) end
   if opt.bop and friction > 0 then q.error("value", "inertia: friction is of counters; momenta have a threshold, tau") end
   return {
     levels = levels, friction = friction, q = opt.q or share[levels], k = opt.k or (opt.bop and 16 or 10), target = opt.target, bop = opt.bop or false,
@@ -83,6 +91,14 @@ local function full_planes(count, rows, width)
     end
   end
   return q.keep(state)
+end
+
+-- Whether `state` is what counters of `part` = {layer, rows} are kept in.
+function inertia.fits(state, knobs, part)
+  local of_bits = not knobs.bop and planes[knobs.levels]
+  local shape, width = state:shape(), part.layer.weight:shape()[2]
+  if not of_bits then return state:dtype() == "u8" and #shape == 2 and shape[1] == part.rows and shape[2] == width end
+  return state:dtype() == "one_bit" and #shape == 3 and shape[1] == of_bits and shape[2] == part.rows and shape[3] == width
 end
 
 -- Gives `part` = {layer, first, rows, [state]} of a model its counters: full, if it has none yet.
@@ -106,12 +122,13 @@ function inertia.name_of(part) return ("%s.inertia.%d"):format(part.layer.name, 
 -- opt.parts: {{layer =, first =, rows =, [state =]}...}, the rows of layers that learn; all of the model's where it is absent.
 function inertia.new(model, opt)
   opt = opt or {}
-  local self = setmetatable({ model = model, knobs = inertia.knobs(opt), parts = opt.parts or {}, weights = 0, z = {}, progress = 0 }, Inertia)
+  local self = setmetatable({ model = model, knobs = inertia.knobs(opt), parts = opt.parts or {}, weights = 0, z = {}, progress = 0, fed = 0, recent = 0 }, Inertia)
   local numbers = {}
   for number, layer in ipairs(model.linears) do
     numbers[layer] = number
     if not opt.parts then self.parts[number] = { layer = layer, first = 0, rows = layer.weight:shape()[1] } end
   end
+  if #self.parts == 0 then q.error("value", "inertia: no part of the model is to learn: opt.parts, or the model's linears, is empty") end
   self.hyper, self.counts = q.zeros({ #self.parts, 4 }, "f32", "optimizer"), q.zeros({ #self.parts, 2 }, "i64", "optimizer")
   for index, part in ipairs(self.parts) do
     local dtype = part.layer.weight:dtype()
@@ -153,7 +170,7 @@ function Inertia:begin(progress)
 end
 
 -- What the micro-batches since begin() did: {flips, pulses, flip_rate (per thousand weights and feed), pulse_rate (share), layers =
--- {{name, flip_rate}...}, warning}. feeds: how many they were.
+-- {{name, flip_rate}...}, warning (of the mean of late, once flips are as usual)}. feeds: how many they were.
 function Inertia:finish(feeds)
   feeds = feeds or 1
   local counted = self.counts:table()
@@ -174,11 +191,14 @@ function Inertia:finish(feeds)
   end
   report.flip_rate = 1000 * report.flips / self.weights / feeds
   report.pulse_rate = report.pulses / self.weights / feeds
-  if report.flip_rate > hot then
-    report.warning = ("%.1f flips per thousand weights and step, %.1f in %s: too hot (over %g); lower q or k"):format(report.flip_rate,
+  self.fed = self.fed + feeds
+  local late = self.fed - settling(self.knobs)
+  if late > 0 then self.recent = self.recent + (report.flip_rate - self.recent) * math.min(1, feeds / math.min(late, judged)) end
+  if late >= judged and self.recent > hot then
+    report.warning = ("%.1f flips per thousand weights and step, %.1f in %s: too hot (over %g); lower q or k"):format(self.recent,
       hottest.flip_rate, hottest.name, hot)
-  elseif report.flip_rate < cold and self.progress < 0.5 and self.progress > 0 then
-    report.warning = ("%.3f flips per thousand weights and step in the first half: too cold; raise q or k, or lower friction"):format(report.flip_rate)
+  elseif late >= judged and self.recent < cold and self.progress < 0.5 then
+    report.warning = ("%.3f flips per thousand weights and step in the first half: too cold; raise q or k, or lower friction"):format(self.recent)
   end
   return report
 end
@@ -199,7 +219,7 @@ function Inertia:tensors()
   for _, part in ipairs(self.parts) do list[#list + 1] = { inertia.name_of(part), part.state } end
   return list
 end
-function Inertia:state() return { z = q.json.array(self.z) } end
+function Inertia:state() return { z = q.json.array(self.z), fed = self.fed, recent = self.recent } end
 
 -- What a run that goes on has to have as the one that was stopped: every knob, and `more`, whose rule stands before the name of this
 -- one. A knob that is not set is false.
@@ -216,14 +236,17 @@ end
 
 -- Brings back what state() and tensors() gave; file: of the tensors.
 function Inertia:restore(state, file)
-  self:restore_thresholds(state.z)
+  self:restore_numbers(state)
   for _, each in ipairs(self:tensors()) do checkpoint.fill(each[2], file, each[1]) end
 end
-function Inertia:restore_thresholds(z)
+function Inertia:restore_numbers(state)
+  local z = state.z
   for index = 1, self.knobs.target and #self.parts or 0 do
     if type(z) ~= "table" or type(z[index]) ~= "number" then q.error("format", "the checkpoint holds no threshold for each matrix: it is damaged") end
     self.z[index] = z[index]
   end
+  if type(state.fed) ~= "number" or type(state.recent) ~= "number" then q.error("format", "the checkpoint does not say how often counters were fed: it is damaged") end
+  self.fed, self.recent = state.fed, state.recent
 end
 
 -- Ends the learning: the weights stay as they are, the counters are freed.

@@ -272,7 +272,7 @@ function Model:save(dir, opt)
   local tensors = {}
   for _, parameter in ipairs(self.parameters) do tensors[#tensors + 1] = { parameter.name, parameter.tensor } end
   for _, layer in ipairs(self.linears) do
-    if layer.row_scale then tensors[#tensors + 1] = { layer.name .. ".weight_scale", layer.row_scale } end
+    if layer.row_scale then tensors[#tensors + 1] = { layer.name .. ".weight_scale", layer.row_scale, "f32" } end
   end
   local values = {}
   for key, value in pairs(self.config_values) do values[key] = value end

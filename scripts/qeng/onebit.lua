@@ -121,7 +121,7 @@ function onebit.learn(model, rule, opt)
       table.insert(model.latents, { name = layer.name .. ".weight", tensor = layer.weight })
     end
   end
-  if rule == "grid" then onebit.settle(model) end
+  if rule == "grid" then onebit.settle(model, 6000) end  -- by numbers that no step draws
   return model
 end
 
@@ -149,11 +149,11 @@ function onebit.rate_groups(parameters, scale_rate)
   return groups, rates
 end
 
--- After a step of the latents' optimizer: clips them, and makes bits or grid points of them.
-function onebit.settle(model)
+-- After a step of the latents' optimizer: clips them, and makes bits or grid points of them. stream: of the numbers that round.
+function onebit.settle(model, stream)
   for index, latent in ipairs(model.latents) do
     if model.rule == "grid" then
-      q.clip_to_grid(latent.tensor, { levels = model.grid_levels, stream = 7000 + index })
+      q.clip_to_grid(latent.tensor, { levels = model.grid_levels, stream = (stream or 7000) + index })
     elseif model.rule == "latent" then
       q.clip_to_grid(latent.tensor)
       q.pack_signs(latent.tensor, latent.bits)

@@ -15,6 +15,13 @@ local convert = {}
 local Progress = {}
 Progress.__index = Progress
 
+-- A number of the weights that a conversion starts from.
+local function weights_hash(model)
+  local sum = 0
+  for _, parameter in ipairs(model.parameters) do sum = (31 * sum + tonumber(parameter.tensor:hash():sub(1, 8), 16)) % 2 ^ 32 end
+  return ("%08x"):format(sum)
+end
+
 local function binarize(model, layer)
   local bits, scale = q.binarize(layer.weight)
   for _, parameter in ipairs(model.parameters) do
@@ -34,7 +41,7 @@ function convert.progressive(model, opt)
   end
   local stages = math.min(opt.stages or #blocks, #blocks)
   local self = setmetatable({ model = model, groups = {}, done = 0, steps = opt.steps, share = opt.share or 0.5, order = opt.order or "last",
-    knobs = opt.inertia or {}, kept = {} }, Progress)
+    knobs = opt.inertia or {}, kept = {}, given = weights_hash(model) }, Progress)
   for i, block in ipairs(blocks) do
     local group = math.ceil(i * stages / #blocks)
     self.groups[group] = self.groups[group] or {}
@@ -84,16 +91,20 @@ function Progress:tensors()
   end
   return list
 end
-function Progress:state() return { done = self.done, z = q.json.array(self.inertia.z) } end
+function Progress:state()
+  local state = self.inertia:state()
+  state.done = self.done
+  return state
+end
 -- What a run that goes on has to have as the one that was stopped.
 function Progress:settings()
-  return inertia.settings(inertia.knobs(self.knobs), { rule = "conversion by ", stages = #self.groups, order = self.order, share = self.share,
-    matrices = #self.model.linears, weights = onebit.weights(self.model) })
+  return inertia.settings(inertia.knobs(self.knobs), { rule = "conversion by ", stages = #self.groups, order = self.order, share = self.share, steps = self.steps,
+    ["weights to convert"] = self.given, matrices = #self.model.linears, weights = onebit.weights(self.model) })
 end
 function Progress:restore(state, file)
   if not self.groups[state.done] then q.error("format", "the checkpoint's groups of blocks are not of this model: it is damaged, or of another run") end
   grow(self, state.done)
-  self.inertia:restore_thresholds(state.z)
+  self.inertia:restore_numbers(state)
   for _, each in ipairs(self:tensors()) do checkpoint.fill(each[2], file, each[1]) end
 end
 

@@ -103,18 +103,20 @@ function peft.read(model, dir)
 end
 
 -- Adds scale * b a to each weight, in f32, and drops the adapter. The merged weight is rounded once to the model's dtype, also
--- where it was stored in another (f16, a block format). A weight that is stored rotated stays so: a is rotated to it.
+-- where it was stored in another (f16, a block format, bits or ternary words with the scales of their rows, which become ordinary
+-- weights). A weight that is stored rotated stays so: a is rotated to it.
 function peft.merge(model)
   for _, layer in ipairs(model.linears) do
     if layer.lora then
       local lora = layer.lora
       local a = layer.rotation and q.no_grad(function() return q.hadamard(lora.a:to "f32", layer.rotation) end) or lora.a
-      local merged = q.merge_lora(layer.weight, { a = a, b = lora.b, scale = lora.scale })
+      local base = layer.row_scale and q.join_row_scale(layer.weight, layer.row_scale, "f32") or layer.weight
+      local merged = q.merge_lora(base, { a = a, b = lora.b, scale = lora.scale })
       if merged:dtype() ~= model.dtype then merged = merged:to(model.dtype) end
       for _, parameter in ipairs(model.parameters) do
-        if parameter.tensor == layer.weight then parameter.tensor = merged:label(parameter.name) end
+        if parameter.tensor == layer.weight then parameter.tensor, parameter.row_scale = merged:label(parameter.name), nil end
       end
-      layer.weight, layer.lora = merged, nil
+      layer.weight, layer.row_scale, layer.lora = merged, nil, nil
     end
   end
   model.adapter, model.mode = nil, "frozen"

@@ -3,9 +3,9 @@
 --
 --   active: the most weights that learn at once (or count: into how many parts to divide)    steps: of a phase
 --   by: layer (whole blocks of layers in turn, or matrices of blocks that are larger than that), rows (the same band of rows of every
---       matrix), or gradient (the matrices with the largest gradients a weight, by those of their row scales, seen at the end of the
---       last phase)
---   keep: counters of parts that rest are kept, otherwise dropped and refilled when their turn comes
+--       matrix), or gradient (the matrices with the largest gradients a weight, by those of their row scales, which observe() saw in
+--       the last step of the phase before; the first phase takes the first matrices, and some may never learn)
+--   keep: counters of parts that rest are kept, otherwise dropped and refilled when their turn comes; a part that goes on keeps its own
 --   inertia: options of q.inertia
 --
 -- begin() returns true where the part changed: a captured program is then of the past. The switch happens at a step's start, and
@@ -108,12 +108,19 @@ end
 function phases.new(model, opt)
   local total, by, count = onebit.weights(model), opt.by or "layer", opt.count
   if by ~= "layer" and by ~= "rows" and by ~= "gradient" then q.error("value", ("phases: by is %s, expected layer, rows or gradient"):format(tostring(by))) end
-  if not opt.active and (not count or count < 1 or count > #model.linears or count % 1 ~= 0) then
-    q.error("value", ("phases: give active (weights that learn at once), or count, the number of parts, from 1 to the %d matrices"):format(#model.linears))
+  local most = #model.linears
+  if by == "rows" then
+    most = 1
+    for _, layer in ipairs(model.linears) do most = math.max(most, layer.weight:shape()[1]) end
   end
+  if not opt.active and (type(count) ~= "number" or not (count >= 1 and count <= most) or count % 1 ~= 0) then
+    q.error("value", ("phases: give active (weights that learn at once), or count, the number of parts, from 1 to %d (%s)"):format(most,
+      by == "rows" and "rows of the largest matrix" or "matrices"))
+  end
+  if opt.active and type(opt.active) ~= "number" then q.error("value", ("phases: active is %s, expected a number of weights"):format(tostring(opt.active))) end
   local active = opt.active or math.ceil(total / count)
   if opt.active then check_active(model, by, active) end
-  if not opt.steps or opt.steps < 1 or opt.steps % 1 ~= 0 then
+  if type(opt.steps) ~= "number" or not (opt.steps >= 1) or opt.steps % 1 ~= 0 then
     q.error("value", ("phases: steps is %s, expected the steps of a phase, a whole number from 1"):format(tostring(opt.steps)))
   end
   local self = setmetatable({ model = model, active = active, total = total, steps = opt.steps, by = by, keep = opt.keep or false, knobs = opt.inertia or {},
@@ -149,29 +156,44 @@ local function largest(self)
   return parts
 end
 
+local function same(parts, others)
+  for i = 1, math.max(#parts, #others) do
+    local a, b = parts[i], others[i]
+    if not (a and b and a.layer == b.layer and a.first == b.first and a.rows == b.rows) then return false end
+  end
+  return true
+end
+
 local function switch(self, parts)
-  if self.inertia then
-    for _, part in ipairs(self.inertia.parts) do
-      q.stop_learning(part.layer.weight)
-      if self.keep then self.kept[inertia.name_of(part)] = part.state else part.state:free() end
-    end
+  local goes_on, states, thresholds = {}, {}, {}
+  for _, part in ipairs(parts) do goes_on[inertia.name_of(part)] = true end
+  for name, state in pairs(self.kept) do states[name] = state end
+  for i, part in ipairs(self.inertia and self.inertia.parts or {}) do
+    local name = inertia.name_of(part)
+    thresholds[name] = self.inertia.z[i]
+    q.stop_learning(part.layer.weight)
+    if self.keep then self.kept[name] = part.state end
+    if self.keep or goes_on[name] then states[name] = part.state else part.state:free() end
   end
   local fresh = {}
-  for i, part in ipairs(parts) do fresh[i] = { layer = part.layer, first = part.first, rows = part.rows, state = self.kept[inertia.name_of(part)] } end
+  for i, part in ipairs(parts) do fresh[i] = { layer = part.layer, first = part.first, rows = part.rows, state = states[inertia.name_of(part)] } end
   local knobs = {}
   for name, value in pairs(self.knobs) do knobs[name] = value end
   knobs.parts = fresh
   self.inertia = inertia.new(self.model, knobs)
+  for i, part in ipairs(parts) do self.inertia.z[i] = thresholds[inertia.name_of(part)] or self.inertia.z[i] end
 end
 
 -- step: from 0. Returns whether the part that learns changed.
 function Phases:begin(progress, step)
   local phase = math.floor(step / self.steps)
-  local changed = phase ~= self.phase
-  if changed then
-    self.phase = phase
-    switch(self, self.by == "gradient" and (self.next or largest(self)) or self.turns[phase % #self.turns + 1])
-    self.next = nil
+  local changed = false
+  if phase ~= self.phase then
+    local parts = self.turns and self.turns[phase % #self.turns + 1] or self.next or not self.inertia and largest(self)
+    if not parts then q.error("value", "phases: by = gradient saw no gradients: call observe() between backward and the floats' step") end
+    changed = not (self.inertia and same(parts, self.inertia.parts))
+    if changed then switch(self, parts) end
+    self.phase, self.next = phase, nil
   end
   self.last = (step + 1) % self.steps == 0
   self.inertia:begin(progress)
@@ -220,20 +242,37 @@ function Phases:restore(state, file)
     if not good then q.error("format", "the checkpoint's phases are not of this model: it is damaged, or of another run") end
   end
   local function parts_of(list)
-    local parts = {}
+    local parts, seen = {}, {}
     expect(type(list) == "table" and #list > 0)
     for i, each in ipairs(list) do
-      expect(type(each) == "table" and layers[each[1]] and type(each[2]) == "number" and type(each[3]) == "number")
-      parts[i] = { layer = layers[each[1]], first = each[2], rows = each[3] }
+      local layer = type(each) == "table" and layers[each[1]]
+      expect(layer and not seen[layer])
+      seen[layer], parts[i] = true, { layer = layer, first = each[2], rows = each[3] }
+      expect(self.turns or same({ parts[i] }, { whole(layer) }))
     end
     return parts
   end
-  expect(type(state.phase) == "number" and type(state.kept) == "table" and type(state.inertia) == "table")
+  expect(type(state.phase) == "number" and state.phase >= 0 and state.phase % 1 == 0 and type(state.kept) == "table" and type(state.inertia) == "table")
   local parts, next_parts = parts_of(state.parts), state.next and parts_of(state.next)
-  for name in pairs(state.kept) do
-    expect(file:info(name))
-    self.kept[name] = file:tensor(name):clone()
+  expect(not self.turns or same(parts, self.turns[state.phase % #self.turns + 1]) and not next_parts)
+
+  -- Counters that rest: those of every turn that was; which matrices had the largest gradients is not known any more.
+  local resting, expected = {}, {}
+  for turn, list in ipairs(self.turns or { self.model.linears }) do
+    for _, each in ipairs(list) do
+      local part = self.turns and each or whole(each)
+      local name = inertia.name_of(part)
+      resting[name], expected[name] = part, self.keep and self.turns ~= nil and #self.turns > 1 and turn <= state.phase
+    end
   end
+  local knobs = inertia.knobs(self.knobs)
+  for name in pairs(state.kept) do
+    expect(self.keep and resting[name] and file:info(name))
+    local kept = file:tensor(name):clone()
+    expect(inertia.fits(kept, knobs, resting[name]))
+    self.kept[name] = kept
+  end
+  for name, was in pairs(expected) do expect(not was or self.kept[name]) end
   switch(self, parts)
   self.phase, self.next = state.phase, next_parts
   self.inertia:restore(state.inertia, file)

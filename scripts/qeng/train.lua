@@ -147,7 +147,7 @@ return function(given)
 
   local slot
   local peak = q.limits()[model.dtype == "bf16" and "flops_bf16" or "flops_f32"]
-  local bad, interrupted, warned = 0, false, nil  -- warned: of flips, the most since the last was told
+  local bad, interrupted, warned = 0, false, nil  -- warned: of flips, the latest that was not told
 
   local upcoming, position  -- the batch made ahead of its step, and where the batches stood before it
   local function save()
@@ -262,7 +262,7 @@ return function(given)
     end
 
     local fed = opt.bits and opt.bits:finish(opt.accumulate)
-    if fed and fed.warning and not (warned and warned.flip_rate > fed.flip_rate) then warned = { step = state.step, flip_rate = fed.flip_rate, text = fed.warning } end
+    if fed and fed.warning then warned = { step = state.step, text = fed.warning } end
     if warned and (state.step % 100 == 0 or state.step == steps) then
       speak:say(("step %d: %s"):format(warned.step, warned.text))
       warned = nil

@@ -3,7 +3,9 @@
 package.path = (arg[0]:match "^(.*/)" or "./") .. "?.lua;" .. package.path
 local q = require "qeng"
 local onebit = require "qeng.onebit"
+local inertia = require "qeng.inertia"
 local quantile = require "qeng.quantile"
+local small = require "onebit_small"
 
 q.device { device = "cpu", threads = 2 }
 
@@ -90,11 +92,13 @@ do  -- a gradient in one place of 32 is 5.7 rms of its row; friction of 1 leaves
   end
 end
 
+assert(inertia.knobs { levels = "strict" }.levels == 1)
+assert(select(2, pcall(q.inertia, { linears = {} })).code == "value", "a model without layers learns")
 for number, options in ipairs {
   { friction = -0.1 }, { friction = 1.5 }, { bop = true, friction = 0.1 }, { levels = 255, target = 2 }, { levels = 255, q = 0.1 }, { levels = 7, k = 3 },
   { bop = true, q = 0.1 }, { bop = true, target = 2 }, { levels = 7, target = 0 }, { levels = 4 }, { q = 1 }, { schedule = "wsd" }, { qq = 0.1 }, { levels = 255, k = -3 },
-  { levels = 255, k = 0 / 0 }, { levels = 255, k = math.huge }, { bop = true, gamma = -1 }, { bop = true, gamma = 2 }, { bop = true, tau = -1 }, { tau = 1 } } do
-  local ok, err = pcall(q.inertia, { linears = {} }, options)
+  { levels = 255, k = 0 / 0 }, { levels = 255, k = math.huge }, { bop = true, gamma = -1 }, { bop = true, gamma = 2 }, { bop = true, tau = -1 }, { tau = 1 }, { q = "0.3" }, { friction = "0.1" }, { k = "3", levels = 255 }, { levels = "strictly" } } do
+  local ok, err = pcall(inertia.knobs, options)
   assert(not ok and err.code == "value", ("case %d is not refused"):format(number))
 end
 
@@ -123,36 +127,7 @@ assert(quantile.two_sided(0) == math.huge and quantile.two_sided(1) == 0 and mat
 
 -- ---------------------------------------------------------------- a small model
 
-local values = {
-  architectures = { "QengAbsoluteForCausalLM" }, model_type = "qeng_absolute", vocab_size = 61, hidden_size = 64, num_hidden_layers = 2, num_attention_heads = 2,
-  num_key_value_heads = 2, intermediate_size = 96, max_position_embeddings = 64, rms_norm_eps = 1e-6, hidden_act = "silu", tie_word_embeddings = false,
-}
-
-local function batch(step)
-  local slot = q.slot(48, 2)
-  local ids, targets, positions = {}, {}, {}
-  for i = 0, 47 do
-    ids[i + 1], targets[i + 1], positions[i + 1] = (i * 7 + step * 3) % 61, (i * 7 + step * 3 + 7) % 61, i % 24
-  end
-  slot.tokens:set(ids)
-  slot.targets:set(targets)
-  slot.positions:set(positions)
-  slot.cu_q:set { 0, 24, 48 }
-  slot.scale:fill(1 / 48)
-  return slot
-end
-
-local function digest(model)
-  local parts = {}
-  for _, layer in ipairs(model.linears) do parts[#parts + 1] = q.json.encode(layer.weight:to("f32"):table()) end
-  return table.concat(parts)
-end
-
-local function tensors(parameters)
-  local list = {}
-  for i, parameter in ipairs(parameters) do list[i] = parameter.tensor end
-  return list
-end
+local values, batch, digest, tensors = small.values, small.batch, small.digest, small.tensors
 
 -- Losses and bits of `steps` steps by a rule. how: dtype, recompute, capture.
 local function trained(rule, options, steps, how)
@@ -245,62 +220,6 @@ do
     for j, value in ipairs(row) do worst, largest = math.max(worst, math.abs(value - got[i][j])), math.max(largest, math.abs(value)) end
   end
   assert(largest > 0 and worst <= 1e-5 * largest, ("straight-through gradients differ by %g of %g"):format(worst, largest))
-end
-
--- ---------------------------------------------------------------- phases
-
-local function phased(by, steps, stop)
-  local model = q.onebit.random(values, { rule = "counter", seed = 4 })
-  local adam, bits = q.adamw_state(tensors(model:trainable())), q.phases(model, { count = 4, steps = 3, by = by, keep = by ~= "rows", inertia = { levels = 3, q = 0.3 } })
-  local most, seen, switches = 0, {}, 0
-  for step = 0, steps - 1 do
-    if bits:begin(step / steps, step) then switches = switches + 1 end
-    most = math.max(most, bits.inertia.weights)
-    for _, part in ipairs(bits.inertia.parts) do seen[part.layer.name .. part.first] = true end
-    local before = digest(model)
-    model:loss(batch(step)):backward()
-    bits:observe()
-    adam:step { lr = 1e-2 }
-    local report = bits:finish()
-    assert((digest(model) ~= before) == (report.flips > 0), "bits changed unseen")
-  end
-  local count = 0
-  for _ in pairs(seen) do count = count + 1 end
-  return { most = most, parts = count, switches = switches, total = q.onebit.weights(model), layers = #model.linears }
-end
-for _, by in ipairs { "layer", "rows", "gradient" } do
-  local run = phased(by, 24)
-  assert(run.most <= run.total / 4 + 96 * 64, ("by %s: %d of %d weights learn at once"):format(by, run.most, run.total))
-  assert(run.switches == 8, by .. ": switches")
-  if by ~= "gradient" then assert(run.parts >= run.layers, by .. ": some never learn") end
-end
-
-do  -- count: so many turns, each of every block or matrix once; active: a bound that is kept, or refused
-  local model = q.onebit.random({ architectures = values.architectures, model_type = values.model_type, vocab_size = 61, hidden_size = 32, num_hidden_layers = 6,
-    num_attention_heads = 2, num_key_value_heads = 2, intermediate_size = 32, max_position_embeddings = 64, rms_norm_eps = 1e-6, hidden_act = "silu",
-    tie_word_embeddings = false }, { rule = "counter" })
-  local total = q.onebit.weights(model)
-  for count = 1, 7 do
-    local turns, parts = q.phases(model, { count = count, steps = 1 }).turns, 0
-    for _, turn in ipairs(turns) do parts = parts + #turn end
-    assert(#turns == count and parts == #model.linears, ("%d turns of %d parts for count = %d"):format(#turns, parts, count))
-  end
-  for _, case in ipairs { { total / 6 }, { total / 6 - 1 }, { 32 * 32 }, { total / 6, "rows" }, { total / 5, "rows" }, { 7 * 6 * 32, "rows" }, { total - 1, "rows" } } do
-    local active, by, sum = case[1], case[2], 0
-    for _, turn in ipairs(q.phases(model, { active = active, by = by, steps = 1 }).turns) do
-      local held = 0
-      for _, part in ipairs(turn) do held = held + part.rows * part.layer.weight:shape()[2] end
-      assert(held <= active, ("%d weights learn at once where %d may"):format(held, active))
-      sum = sum + held
-    end
-    assert(sum == total, ("the turns have %d of %d weights"):format(sum, total))
-  end
-  for number, bad in ipairs { { active = 32 * 32 - 1 }, { active = 32 * 32 - 1, by = "gradient" }, { active = 7 * 6 * 32 - 1, by = "rows" }, { active = 0 }, { active = 0 / 0 }, { count = 0 },
-    { count = 2.5 }, { count = 1000 }, {}, { count = 2, by = "columns" }, { count = 2, steps = 1.5 } } do
-    bad.steps = bad.steps or 1
-    local ok, err = pcall(q.phases, model, bad)
-    assert(not ok and err.code == "value", ("case %d is not refused"):format(number))
-  end
 end
 
 -- ---------------------------------------------------------------- whole runs, stopped and resumed

@@ -1,0 +1,40 @@
+-- A small model of one-bit weights, its batches, and what tells two apart: for the tests of one-bit training.
+
+local q = require "qeng"
+
+local small = {}
+
+small.values = {
+  architectures = { "QengAbsoluteForCausalLM" }, model_type = "qeng_absolute", vocab_size = 61, hidden_size = 64, num_hidden_layers = 2, num_attention_heads = 2,
+  num_key_value_heads = 2, intermediate_size = 96, max_position_embeddings = 64, rms_norm_eps = 1e-6, hidden_act = "silu", tie_word_embeddings = false,
+}
+
+function small.batch(step)
+  local slot = q.slot(48, 2)
+  local ids, targets, positions = {}, {}, {}
+  for i = 0, 47 do
+    ids[i + 1], targets[i + 1], positions[i + 1] = (i * 7 + step * 3) % 61, (i * 7 + step * 3 + 7) % 61, i % 24
+  end
+  slot.tokens:set(ids)
+  slot.targets:set(targets)
+  slot.positions:set(positions)
+  slot.cu_q:set { 0, 24, 48 }
+  slot.scale:fill(1 / 48)
+  return slot
+end
+
+-- The tensors of a list of parameters.
+function small.tensors(parameters)
+  local list = {}
+  for i, parameter in ipairs(parameters) do list[i] = parameter.tensor end
+  return list
+end
+
+-- Of the weights that bits are.
+function small.digest(model)
+  local parts = {}
+  for _, layer in ipairs(model.linears) do parts[#parts + 1] = layer.weight:hash() end
+  return table.concat(parts)
+end
+
+return small
