@@ -324,6 +324,8 @@ std::vector<Case> one_bit(const Model& m, int64_t t) {
       {"inertia 3 planes", [=](Operands& o) { return inertia(o, wide, hidden, 3, false); }, ""},
       {"inertia u8", [=](Operands& o) { return inertia(o, wide, hidden, 0, false); }, ""},
       {"inertia bop", [=](Operands& o) { return inertia(o, wide, hidden, 0, true); }, ""},
+      {"count_levels 3 planes", [=](Operands& o) { return CountLevels{std::get<Inertia>(inertia(o, wide, hidden, 3, false)).state, o.constant(DType::i64, {16}, 0)}; }, ""},
+      {"count_levels u8", [=](Operands& o) { return CountLevels{std::get<Inertia>(inertia(o, wide, hidden, 0, false)).state, o.constant(DType::i64, {16}, 0)}; }, ""},
       {"pack_signs", [=](Operands& o) { return PackSigns{o.random(kFull, {wide, hidden}), o.empty(DType::one_bit, {wide, hidden})}; }, ""},
       {"clip_to_grid", [=](Operands& o) { return ClipToGrid{o.random(kFull, {wide, hidden}), o.empty(kFull, {wide, hidden}), o.constant(DType::i64, {2}, 1), 7}; }, ""},
       {"cast of one_bit", [=](Operands& o) { return Cast{o.packed(DType::one_bit, t, wide), o.empty(kHalf, {t, wide})}; }, ""},

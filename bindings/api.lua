@@ -28,9 +28,11 @@ function q.memory() end
 ---@return integer
 function q.peak_rss() end
 
----Measured limits of the device: {bandwidth=, flops_f32=, flops_bf16=} in bytes/s and FLOP/s (about a second at first use).
----@return table
-function q.limits() end
+---Measured limits of the device: {bandwidth=, flops_f32=, flops_bf16=} in bytes/s and FLOP/s (about a second at first use, and 200 MB,
+---on a GPU 1 GB, of the budget; with if_room nil where it has not so much left).
+---@param opt? {if_room?: boolean}
+---@return table?
+function q.limits(opt) end
 
 ---Seeds dropout and initial values drawn without a seed of their own.
 ---@param seed integer

@@ -41,11 +41,12 @@ int devices(Call& call) {
 }
 
 int limits(Call& call) {
-  const Limits& measured = device().backend().limits();
+  const Limits* measured = device().limits(Options(call, 1, {"if_room"}).get("if_room", false));
+  if (!measured) return 0;
   lua_newtable(call.L);
-  lua::set_field(call.L, "bandwidth", measured.bandwidth);
-  lua::set_field(call.L, "flops_f32", measured.flops_f32);
-  lua::set_field(call.L, "flops_bf16", measured.flops_bf16);
+  lua::set_field(call.L, "bandwidth", measured->bandwidth);
+  lua::set_field(call.L, "flops_f32", measured->flops_f32);
+  lua::set_field(call.L, "flops_bf16", measured->flops_bf16);
   return 1;
 }
 

@@ -83,6 +83,9 @@ class Backend {
   virtual void release(void* memory, size_t bytes) = 0;
   // Called where an operation finds no memory for its own intermediate values, to release() what lies idle.
   virtual void set_reclaim(std::function<void()> reclaim) { (void)reclaim; }
+  // Called with the bytes by which memory for intermediate values is to grow; the backend keeps it. What it throws is the operation's
+  // Error.
+  virtual void set_on_scratch(std::function<void(size_t bytes)> grows) { (void)grows; }
   // Copies in order with the operations. The host's memory may be changed or freed when they return.
   virtual void upload(void* device, const void* host, size_t bytes) = 0;
   virtual void download(void* host, const void* device, size_t bytes) = 0;
@@ -100,6 +103,7 @@ class Backend {
 
   // Measured on first use (about a second) and kept.
   virtual const Limits& limits() = 0;
+  virtual size_t limits_memory() { return 0; }  // bytes that limits() will take meanwhile; none once they are known
 };
 
 // threads: 0 means the cores this process may use. isa: "" picks the best; "baseline", "avx2" or "avx512" forces one

@@ -37,6 +37,7 @@ void check_shapes(const ScaleColumns& op);
 void check_shapes(const ScaleColumnsGrad& op);
 void check_shapes(const PulseGrad& op);
 void check_shapes(const Inertia& op);
+void check_shapes(const CountLevels& op);
 void check_shapes(const PackSigns& op);
 void check_shapes(const ClipToGrid& op);
 inline void check_shapes(const UseWeights&) {}

@@ -128,6 +128,7 @@ Cost of(const PulseGrad& op) {  // the product, its squares, friction and a comp
   return {dy + static_cast<double>(op.x.bytes() + op.weights.bytes() + op.pulses.bytes()), (2 * rows + 4) * count(op.pulses)};
 }
 Cost of(const Inertia& op) { return {bytes_of(op), (op.bop ? 5 : 1) * count(op.weights)}; }
+Cost of(const CountLevels& op) { return {bytes_of(op), count(op.state)}; }
 Cost of(const PackSigns& op) { return {bytes_of(op), count(op.x)}; }
 Cost of(const ClipToGrid& op) { return {bytes_of(op), (op.levels ? 4 : 2) * count(op.x)}; }
 Cost of(const UseWeights&) { return {}; }

@@ -415,7 +415,7 @@ struct ScaleColumnsGrad {
 };
 
 // The gradient of rows first .. first + n of a weight, in directions and steps alone. With G = dy^T x, in tiles of rows that
-// are dropped again, so that no matrix of f32 is ever whole, r[i] = sqrt(mean_j G[i, j]^2), and H = G - hyper[1] r[i] W,
+// are dropped again, so that no more of it than 4 MB (a GPU: 32 MB) ever exists, r[i] = sqrt(mean_j G[i, j]^2), and H = G - hyper[1] r[i] W,
 // which takes some of the evidence against a weight's sign away and adds as much for it:
 //   ternary:  pulses[i, j] = -sign(H[i, j]) where |H[i, j]| > hyper[0] r[i], else 0
 //   u8:       pulses[i, j] = -sign(H[i, j]) floor(hyper[0] |H[i, j]| / r[i] + u), at most 127 in size, two's complement;
@@ -454,6 +454,14 @@ struct Inertia {
     f("pulses", pulses, Access::read), f("weights", weights, Access::update), f("state", state, Access::update);
     f("counts", counts, Access::update), f("hyper", hyper, Access::read), f("rng", rng, Access::read);
   }
+};
+
+// counts[level] += how many counters stand there: popcounts of the state that Inertia has   state: one_bit [planes, n, k] of
+// 1 to 4 planes, levels 0 .. 2^planes - 1; or u8 [n, k], where 16 levels are one: counts[0] is of 0 .. 15   counts: [16] i64
+struct CountLevels {
+  static constexpr const char* name = "count_levels";
+  View state, counts;
+  template <class F> void views(F f) { f("state", state, Access::read), f("counts", counts, Access::update); }
 };
 
 // y = the sign of x, +1 for zero     x: [..., k] f32   y: that shape, one_bit
@@ -501,7 +509,8 @@ struct UseWeights {
 
 using Op = std::variant<Matmul, RowLinear, Hadamard, KvStore, CopyPages, PagedAttention, BiasGrad, Embedding, EmbeddingGrad, RmsNorm, AddRmsNorm, RmsNormGrad, SwiGlu, SwiGluGrad, Add,
                         Scale, Cast, Copy, Fill, Dropout, Rope, Attention, AttentionGrad, LmHeadLoss, DecodePackets, SumSquares,
-                        ClipScale, AdamW, ScaleColumns, ScaleColumnsGrad, PulseGrad, Inertia, PackSigns, ClipToGrid, UseWeights>;
+                        ClipScale, AdamW, ScaleColumns, ScaleColumnsGrad, PulseGrad, Inertia, CountLevels, PackSigns, ClipToGrid,
+                        UseWeights>;
 
 inline const char* op_name(const Op& op) {
   return std::visit([](const auto& o) { return o.name; }, op);

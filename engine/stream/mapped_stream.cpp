@@ -45,11 +45,17 @@ MappedStream::MappedStream(Device& device, std::vector<StreamUnit> units, size_t
       limit_(limit ? limit : device.backend().memory().total),
       slack_(slack),
       budget_before_(device.budget()),
+      option_before_(device.budget_option()),
       option_(option) {
   if (device_.reclaims())
     fail("unsupported",
          "weights = stream: another model's weights are streamed in this process already; close them first "
          "(model.stream:close())");
+  for (const StreamUnit& given : units)
+    for (const TensorPtr& tensor : given.weights)
+      if (tensor->buffer->owner && !lies_in_file(tensor->view.data))
+        fail("value", "weights = stream: ", given.name, ": its weights were copied into memory, from where they cannot be dropped; "
+             "load the model with weights = \"stream\" or \"map\"");
   for (StreamUnit& given : units) {
     Unit unit;
     unit.name = given.name;
@@ -105,7 +111,7 @@ void MappedStream::close() {
   for (const TensorPtr& tensor : tensors_) tensor->buffer->read_only = false;
   tensors_.clear();
   device_.set_reclaim({});
-  device_.set_budget(budget_before_, device_.budget_option());
+  device_.set_budget(budget_before_, option_before_);
 }
 
 void MappedStream::use(int unit, Pass pass) {

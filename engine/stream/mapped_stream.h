@@ -69,7 +69,7 @@ class MappedStream : public StreamedWeights {
   std::vector<TensorPtr> tensors_;
   std::vector<Unit> units_;
   size_t limit_, slack_, budget_before_, others_ = 0, total_ = 0, largest_ = 0, resident_held_ = 0;
-  std::string option_;
+  std::string option_before_, option_;
   int at_ = -1;
   Pass pass_ = Pass::inference;
   int64_t uses_ = 0;

@@ -38,6 +38,7 @@ Buffer::~Buffer() {
 
 Device::Device(std::unique_ptr<Backend> backend) : backend_(std::move(backend)) {
   backend_->set_reclaim([this] { give_back(); });
+  backend_->set_on_scratch([this](size_t bytes) { hold(bytes, "scratch", ""); });
 }
 Device::~Device() { trim(); }
 
@@ -104,6 +105,13 @@ void Device::let_go(size_t bytes, const std::string& account) {
   held_ -= bytes;
   accounts_[account].bytes -= bytes;
   accounts_[account].held -= bytes;
+}
+
+const Limits* Device::limits(bool if_room) {
+  const size_t bytes = backend_->limits_memory();
+  if (if_room && budget_ && held_ + bytes > budget_) return nullptr;
+  if (bytes) make_room(bytes, "limits", "to measure the device");
+  return &backend_->limits();
 }
 
 std::shared_ptr<Buffer> Device::allocate(size_t bytes, const std::string& account) {

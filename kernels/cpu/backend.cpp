@@ -40,6 +40,7 @@ class CpuBackend : public Backend {
     std::visit([this](const auto& concrete) { qeng::run(concrete, context_); }, op);
   }
   void synchronize() override {}
+  void set_on_scratch(std::function<void(size_t)> grows) override { context_.scratch.set_on_grow(std::move(grows)); }
 
   void* allocate(size_t bytes) override { return allocate_memory(bytes); }
   void release(void* memory, size_t bytes) override { release_memory(memory, bytes); }
@@ -51,6 +52,7 @@ class CpuBackend : public Backend {
     return {static_cast<size_t>(sysconf(_SC_AVPHYS_PAGES)) * page, static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * page};
   }
 
+  size_t limits_memory() override { return limits_.bandwidth == 0 ? kLimitsMemory : 0; }
   const Limits& limits() override {
     if (limits_.bandwidth == 0) limits_ = measure_limits(context_);
     return limits_;

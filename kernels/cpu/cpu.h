@@ -3,6 +3,7 @@
 // touches outputs, splits the work with kernels/cpu/parallel.h and calls inner loops through context.isa
 // (kernels/cpu/isa/table.h).
 #pragma once
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -27,6 +28,7 @@ class Scratch {
     return static_cast<T*>(take(sizeof(T) * static_cast<size_t>(count)));
   }
   void reset() { used_ = 0; }
+  void set_on_grow(std::function<void(size_t bytes)> grows) { grows_ = std::move(grows); }
   ~Scratch();
 
  private:
@@ -37,6 +39,7 @@ class Scratch {
   friend class ScratchFrame;
   std::vector<Block> blocks_;  // the i-th take of an operation uses block i, which grows to the largest wish
   size_t used_ = 0;
+  std::function<void(size_t bytes)> grows_;
 };
 
 // Gives back at its end what was taken since its start: an operation of many products takes the memory of one.
@@ -87,6 +90,7 @@ void* allocate_memory(size_t bytes);
 void release_memory(void* memory, size_t bytes);
 
 // Bytes/s of a copy and FLOP/s of matrix products with all the context's threads: the best of a few tries (limits.cpp).
+constexpr size_t kLimitsMemory = size_t{192} << 20;  // two blocks of three times the last-level cache of a large desktop processor
 Limits measure_limits(CpuContext& context);
 
 void run(const Matmul&, CpuContext&);
@@ -121,6 +125,7 @@ void run(const ScaleColumns&, CpuContext&);
 void run(const ScaleColumnsGrad&, CpuContext&);
 void run(const PulseGrad&, CpuContext&);
 void run(const Inertia&, CpuContext&);
+void run(const CountLevels&, CpuContext&);
 void run(const PackSigns&, CpuContext&);
 void run(const ClipToGrid&, CpuContext&);
 inline void run(const UseWeights& op, CpuContext&) {

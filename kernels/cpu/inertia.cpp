@@ -1,6 +1,7 @@
-// PulseGrad, Inertia, PackSigns, ClipToGrid. Whole words of 32 weights at a time; what is drawn is drawn by place.
+// PulseGrad, Inertia, CountLevels, PackSigns, ClipToGrid. Whole words of 32 weights at a time; what is drawn is drawn by place.
 #include "kernels/math/inertia.h"
 
+#include <array>
 #include <cstring>
 
 #include "kernels/cpu/cpu.h"
@@ -163,6 +164,31 @@ void run(const Inertia& op, CpuContext& context) {
     counts[static_cast<size_t>(team_rank())] = feed();
   });
   for (const Counts& each : counts) op.counts.as<int64_t>()[0] += each.pulses, op.counts.as<int64_t>()[1] += each.flips;
+}
+
+void run(const CountLevels& op, CpuContext& context) {
+  using Levels = std::array<int64_t, 16>;
+  std::vector<Levels> counted(static_cast<size_t>(context.threads), Levels{});
+  if (op.state.dtype == DType::u8) {
+    parallel_for(context.threads, op.state.elements(), kGrainElements, [&](int64_t first, int64_t last) {
+      Levels& counts = counted[static_cast<size_t>(team_rank())];
+      for (int64_t i = first; i < last; ++i) ++counts[op.state.as<uint8_t>()[i] / 16];
+    });
+  } else {
+    const int64_t planes = op.state.shape[0], words = op.state.elements() / planes / 32;
+    parallel_for(context.threads, words, kGrainElements / 32, [&](int64_t first, int64_t last) {
+      Levels& counts = counted[static_cast<size_t>(team_rank())];
+      for (int64_t i = first; i < last; ++i)
+        for (int64_t level = 0; level < int64_t{1} << planes; ++level) {
+          uint32_t here = ~0u;
+          for (int64_t p = 0; p < planes; ++p)
+            here &= plane_at_level(op.state.as<uint32_t>()[p * words + i], level >> p & 1);
+          counts[static_cast<size_t>(level)] += __builtin_popcount(here);
+        }
+    });
+  }
+  for (const Levels& counts : counted)
+    for (size_t level = 0; level < counts.size(); ++level) op.counts.as<int64_t>()[level] += counts[level];
 }
 
 void run(const PackSigns& op, CpuContext& context) {

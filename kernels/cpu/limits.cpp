@@ -36,7 +36,7 @@ double best_seconds(int tries, double limit, Body&& body) {
 }
 
 double measure_copy(CpuContext& context) {
-  constexpr int64_t kBytes = int64_t{96} << 20;  // three times the last-level cache of a large desktop processor
+  constexpr int64_t kBytes = kLimitsMemory / 2;
   const Buffer from(kBytes), to(kBytes);
   std::memset(from.data, 1, kBytes);
   const double seconds = best_seconds(8, 0.25, [&] {

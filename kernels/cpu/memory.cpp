@@ -40,6 +40,7 @@ void* Scratch::take(size_t bytes) {
   if (used_ == blocks_.size()) blocks_.emplace_back();
   Block& block = blocks_[used_];
   if (block.bytes < bytes) {
+    if (grows_) grows_(bytes - block.bytes);
     release_memory(block.memory, block.bytes);
     block = {};
     block.memory = allocate_memory(bytes);

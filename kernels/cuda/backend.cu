@@ -221,6 +221,7 @@ class CudaBackend : public Backend {
   }
   void release(void* memory, size_t) override { cudaFree(memory); }
   void set_reclaim(std::function<void()> reclaim) override { context_.reclaim = std::move(reclaim); }
+  void set_on_scratch(std::function<void(size_t)> grows) override { context_.scratch.set_on_grow(std::move(grows)); }
 
   void upload(void* device, const void* host, size_t bytes) override {
     if (bytes) staging_.upload(device, static_cast<const char*>(host), bytes, context_.stream);
@@ -239,6 +240,7 @@ class CudaBackend : public Backend {
     return now;
   }
 
+  size_t limits_memory() override { return limits_.bandwidth == 0 ? kLimitsMemory : 0; }
   const Limits& limits() override {
     if (limits_.bandwidth == 0) limits_ = measure_limits(*this, context_);
     return limits_;
@@ -372,6 +374,7 @@ void* CudaScratch::take(size_t bytes) {
   if (block.bytes < bytes) {
     if (frozen_) fail("internal", "cuda: an operation being recorded needs ", bytes, " bytes of scratch that its first run did not");
     const size_t rounded = (bytes + 65535) / 65536 * 65536;
+    if (grows_) grows_(rounded);
     void* larger = allocate_device(rounded, reclaim_, "allocating scratch memory");
     if (block.memory) outgrown_.push_back(block.memory);
     block = {larger, rounded};

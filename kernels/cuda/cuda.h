@@ -39,6 +39,7 @@ class CudaScratch {
   void reset() { used_ = 0; }
   void freeze(bool on) { frozen_ = on; }  // while recording: a block that would have to grow is an error
   bool frozen() const { return frozen_; }
+  void set_on_grow(std::function<void(size_t bytes)> grows) { grows_ = std::move(grows); }
 
  private:
   struct Block {
@@ -50,6 +51,7 @@ class CudaScratch {
   std::vector<Block> blocks_;    // the i-th take of an operation uses block i, which grows to the largest wish
   std::vector<void*> outgrown_;  // recorded graphs may hold their addresses
   size_t used_ = 0;
+  std::function<void(size_t bytes)> grows_;
 };
 
 class CublasLt;  // cublaslt.h
@@ -147,6 +149,7 @@ void run(const ScaleColumns&, CudaContext&);
 void run(const ScaleColumnsGrad&, CudaContext&);
 void run(const PulseGrad&, CudaContext&);
 void run(const Inertia&, CudaContext&);
+void run(const CountLevels&, CudaContext&);
 void run(const PackSigns&, CudaContext&);
 void run(const ClipToGrid&, CudaContext&);
 

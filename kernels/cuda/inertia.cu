@@ -1,4 +1,4 @@
-// PulseGrad, Inertia, PackSigns, ClipToGrid. Words of 32 weights come about by votes: a warp reads 32 neighbouring
+// PulseGrad, Inertia, CountLevels, PackSigns, ClipToGrid. Words of 32 weights come about by votes: a warp reads 32 neighbouring
 // floats, and lane i keeps the bits of its i-th word.
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/vector.h"
@@ -224,6 +224,54 @@ dim3 grid_of(int64_t threads) {
   return dim3(static_cast<unsigned>(std::min(ceil_div(threads, kThreads), kMostBlocks)));
 }
 
+// ---- CountLevels
+
+// Adds the block's sums of every thread's counts; all threads come here.
+template <int levels>
+__device__ void add_levels(const int (&counted)[levels], int64_t* counts) {
+  int* sums = reinterpret_cast<int*>(shared_memory());  // [levels, kWarps]
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
+#pragma unroll
+  for (int level = 0; level < levels; ++level) {
+    const int sum = warp_sum(counted[level]);
+    if (lane == 0) sums[level * kWarps + warp] = sum;
+  }
+  __syncthreads();
+  if (threadIdx.x >= levels) return;
+  unsigned long long total = 0;
+  for (int i = 0; i < kWarps; ++i) total += static_cast<unsigned long long>(sums[threadIdx.x * kWarps + i]);
+  if (total > 0) atomicAdd(reinterpret_cast<unsigned long long*>(counts) + threadIdx.x, total);
+}
+
+// A thread takes a word of each plane.
+template <int planes>
+__global__ void __launch_bounds__(kThreads) count_planes(const uint32_t* state, int64_t words, int64_t* counts) {
+  int counted[1 << planes] = {};
+  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < words; i += int64_t{gridDim.x} * kThreads) {
+    uint32_t plane[planes];
+    for (int p = 0; p < planes; ++p) plane[p] = state[p * words + i];
+#pragma unroll
+    for (int level = 0; level < 1 << planes; ++level) {
+      uint32_t here = ~0u;
+#pragma unroll
+      for (int p = 0; p < planes; ++p) here &= plane_at_level(plane[p], level >> p & 1);
+      counted[level] += __popc(here);
+    }
+  }
+  add_levels(counted, counts);
+}
+
+__global__ void __launch_bounds__(kThreads) count_bytes(const uint8_t* state, int64_t elements, int64_t* counts) {
+  int counted[16] = {};
+#pragma unroll 1
+  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < elements; i += int64_t{gridDim.x} * kThreads) {
+    const int bin = state[i] / 16;
+#pragma unroll
+    for (int level = 0; level < 16; ++level) counted[level] += bin == level;  // in registers, which no index reaches
+  }
+  add_levels(counted, counts);
+}
+
 // ---- PackSigns, ClipToGrid
 
 __global__ void __launch_bounds__(kThreads) pack_signs(const float* x, uint32_t* y, int64_t words) {
@@ -322,6 +370,23 @@ void run(const Inertia& op, CudaContext& context) {
     feed(vectors ? feed_bytes<true, true> : feed_bytes<true, false>);
   else
     feed(vectors ? feed_bytes<false, true> : feed_bytes<false, false>);
+}
+
+void run(const CountLevels& op, CudaContext& context) {
+  const bool bits = op.state.dtype == DType::one_bit;
+  const int64_t planes = bits ? op.state.shape[0] : 1, count = op.state.elements() / planes / (bits ? 32 : 1);
+  const auto counted = [&](auto kernel, const auto* state, size_t levels) {
+    launch(context, op.name, kernel, grid_of(count), dim3(kThreads), levels * kWarps * sizeof(int), state, count,
+           op.counts.as<int64_t>());
+  };
+  const auto* words = op.state.as<uint32_t>();
+  if (!bits) return counted(count_bytes, op.state.as<uint8_t>(), 16);
+  switch (planes) {
+    case 1: return counted(count_planes<1>, words, 2);
+    case 2: return counted(count_planes<2>, words, 4);
+    case 3: return counted(count_planes<3>, words, 8);
+    default: return counted(count_planes<4>, words, 16);
+  }
 }
 
 void run(const PackSigns& op, CudaContext& context) {

@@ -71,7 +71,7 @@ double matmul_rate(Backend& backend, CudaContext& context, DType dtype, int64_t 
 Limits measure_limits(Backend& backend, CudaContext& context) {
   Limits limits;
   const bool emulated = context.cublas == nullptr;
-  const size_t bytes = emulated ? 4096 : std::min<size_t>(size_t{2} << 30, backend.memory().free / 16);
+  const size_t bytes = emulated ? 4096 : std::min<size_t>(kLimitsMemory / 2, backend.memory().free / 16);
   void *from = backend.allocate(bytes), *to = backend.allocate(bytes);
   const double seconds = fastest(context.stream, [&] {
     check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, context.stream), "measuring the device");

@@ -96,6 +96,9 @@ QENG_HD bool step_counter(uint8_t& health, int pulse, bool weight) {
   return flips;
 }
 
+// Which of 32 counters may stand at a level, by a plane of theirs and that bit of the level.
+QENG_HD uint32_t plane_at_level(uint32_t plane, bool bit) { return bit ? plane : ~plane; }
+
 // Of what fits an int.
 QENG_HD int floor_of(float x) {
   const int whole = static_cast<int>(x);

@@ -41,7 +41,7 @@ end
 function estimates.memory()
   local fixed, growing = 0, 0
   for name, account in pairs(q.memory()) do
-    if name == "activations" or name == "workspace" or name == "batch" then growing = growing + account.peak else fixed = fixed + account.peak end
+    if name == "activations" or name == "workspace" or name == "scratch" or name == "batch" then growing = growing + account.peak else fixed = fixed + account.peak end
   end
   return fixed, growing
 end

@@ -457,6 +457,7 @@ const std::vector<Generator>& generators() {
       {"scale_columns_grad", scale_columns_grad},
       {"pulse_grad", pulse_grad},
       {"inertia", inertia},
+      {"count_levels", count_levels},
       {"pack_signs", pack_signs},
       {"clip_to_grid", clip_to_grid},
       {"use_weights", [](Draw&) -> Op { return UseWeights{}; }},  // with a stream: tests/unit/stream_test.cpp

@@ -81,6 +81,22 @@ Op inertia(Draw& draw) {
   return op;
 }
 
+Op count_levels(Draw& draw) {
+  if (draw.integer(0, 3) == 0) draw.misalign();
+  CountLevels op;
+  const int64_t n = draw.size(80), k = 32 * draw.integer(1, 9);
+  if (draw.flip()) {
+    op.state = draw.tensor(DType::one_bit, {draw.integer(1, 4), n, k});
+  } else {
+    op.state = draw.empty(DType::u8, {n, k - draw.integer(0, 31)});
+    for (int64_t i = 0; i < op.state.elements(); ++i) encode(op.state, i, static_cast<double>(draw.integer(0, 255)));
+  }
+  std::vector<double> before(16);
+  for (double& count : before) count = static_cast<double>(draw.integer(0, int64_t{1} << 34));
+  op.counts = draw.values(DType::i64, before);
+  return op;
+}
+
 Op pack_signs(Draw& draw) {
   if (draw.integer(0, 3) == 0) draw.misalign();
   PackSigns op;

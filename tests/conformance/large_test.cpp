@@ -42,6 +42,35 @@ TEST_CASE("products of many rows with one-bit weights") {
     }
 }
 
+// What the table draws rarely: words of signs as the weight, up and down, in every float.
+TEST_CASE("products with packed signs") {
+  Draw draw(base_seed());
+  for (const DType packed : {DType::one_bit, DType::ternary})
+    for (const DType dtype : {DType::f32, DType::bf16})
+      for (const auto& [m, n, k] : {std::tuple<int64_t, int64_t, int64_t>{1, 33, 96}, {3, 416, 160}, {17, 97, 32}, {130, 65, 288}, {0, 40, 64}}) {
+        const View x = draw.tensor(dtype, {m, k}), w = draw.tensor(packed, {n, k}), y = draw.tensor(dtype, {m, n});
+        check_everywhere(Matmul{.a = x, .b = w, .bias = draw.tensor(DType::f32, {n}), .c = y, .trans_b = true}, draw);
+        check_everywhere(Matmul{.a = y, .b = w, .c = draw.tensor(dtype, {m, k}), .acc = true}, draw);
+      }
+}
+
+// More rows than the CPU has in a tile of gradients, and none.
+TEST_CASE("pulses of tall weights") {
+  Draw draw(base_seed());
+  for (const DType pulses : {DType::ternary, DType::u8})
+    for (const int64_t rows : {3, 0}) {
+      constexpr int64_t kTall = 2200, kWide = 64;
+      PulseGrad op;
+      op.dy = draw.empty(DType::f32, {rows, kTall}), op.x = draw.empty(DType::f32, {rows, kWide});
+      for (const View& view : {op.dy, op.x})  // whose products are exact, as the table's are
+        for (int64_t i = 0; i < view.elements(); ++i) encode(view, i, static_cast<double>(draw.integer(-6, 6)));
+      op.weights = draw.tensor(DType::one_bit, {kTall, kWide}), op.pulses = draw.empty(pulses, {kTall, kWide});
+      op.hyper = draw.values(DType::f32, {pulses == DType::u8 ? 10.3 : 1.437, 0.1, 0, 0});
+      op.rng = draw.values(DType::i64, {5, 9});
+      check_everywhere(op, draw);
+    }
+}
+
 // 227 KB hold 58000 logits: the gradient of a row is then written in one, two and three parts.
 TEST_CASE("the head's loss of a vocabulary larger than a multiprocessor's shared memory") {
   Draw draw(base_seed());

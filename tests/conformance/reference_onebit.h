@@ -115,6 +115,23 @@ void reference(const Inertia& op, Sheet<T>& sheet) {
 }
 
 template <class T>
+void reference(const CountLevels& op, Sheet<T>& sheet) {
+  const Array<double> state = Sheet<double>{}.in(op.state);
+  const auto before = sheet.integers(op.counts);
+  const bool bits = op.state.dtype == DType::one_bit;
+  const int64_t planes = bits ? op.state.shape[0] : 1, n = state.size() / planes;
+  std::vector<int64_t> found(16);
+  for (int64_t i = 0; i < n; ++i) {
+    int64_t level = bits ? 0 : static_cast<int64_t>(state[i]) >> 4;
+    for (int64_t p = 0; p < (bits ? planes : 0); ++p) level += state[p * n + i] > 0 ? int64_t{1} << p : 0;
+    ++found[static_cast<size_t>(level)];
+  }
+  Array<T>& counts = sheet.out(op.counts, Sheet<T>::Check::exact);
+  for (size_t level = 0; level < found.size(); ++level)
+    counts[static_cast<int64_t>(level)] = T(static_cast<double>(before[level] + found[level]));
+}
+
+template <class T>
 void reference(const PackSigns& op, Sheet<T>& sheet) {
   const Array<double> x = Sheet<double>{}.in(op.x);
   Array<T>& y = sheet.out(op.y, Sheet<T>::Check::exact);

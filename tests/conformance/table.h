@@ -20,6 +20,7 @@ Op scale_columns(Draw& draw);  // generators_onebit.cpp
 Op scale_columns_grad(Draw& draw);
 Op pulse_grad(Draw& draw);
 Op inertia(Draw& draw);
+Op count_levels(Draw& draw);
 Op pack_signs(Draw& draw);
 Op clip_to_grid(Draw& draw);
 

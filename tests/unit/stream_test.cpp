@@ -85,6 +85,27 @@ TEST_CASE("a budget is kept, its error names account and block, and what can be 
              containing("streamed weights (head)"));
 }
 
+TEST_CASE("memory of operations and of measuring counts against the budget") {
+  Device device(make_cpu_backend(1));
+  const TensorPtr bits = make_tensor(device, {64, 4096}, DType::one_bit, "weights"), dy = make_tensor(device, {1, 64}, DType::f32, "workspace"),
+                  x = make_tensor(device, {1, 4096}, DType::f32, "workspace"), pulses = make_tensor(device, {64, 4096}, DType::ternary, "workspace"),
+                  hyper = make_tensor(device, {4}, DType::f32, "optimizer"), rng = make_tensor(device, {2}, DType::i64, "optimizer");
+  for (const TensorPtr& each : {dy, x, hyper}) from_host(*each, std::vector<double>(static_cast<size_t>(each->view.elements())).data(), each->view.elements());
+  const PulseGrad op{dy->view, x->view, bits->view, pulses->view, hyper->view, rng->view};
+  const size_t before = device.held();
+  device.set_budget(before + (512 << 10), "--device-budget");
+  CHECK_THAT(message_of([&] { device.run(op); }), containing("memory: scratch: 1048576 bytes more would exceed"));  // its tile in f32
+  CHECK(device.limits(true) == nullptr);
+  CHECK_THAT(message_of([&] { device.limits(); }), containing("memory: limits (to measure the device)"));
+  device.set_budget(before + (2 << 20), "--device-budget");
+  CHECK_NOTHROW(device.run(op));
+  const size_t scratch = device.accounts().at("scratch").held;  // the product has some of its own
+  CHECK(scratch >= 1 << 20);
+  CHECK(device.held() == before + scratch);
+  CHECK_NOTHROW(device.run(op));
+  CHECK(device.held() == before + scratch);
+}
+
 TEST_CASE("a streamed file keeps to its limit, shows its bytes, and keeps what is used soonest") {
   const UnitFile file(10);
   Device device(make_cpu_backend(1));
@@ -97,6 +118,12 @@ TEST_CASE("a streamed file keeps to its limit, shows its bytes, and keeps what i
     process = probe.process();
     CHECK(probe.total() == 9 * kUnit);  // not the embedding, of which rows are read
   }
+  std::vector<char> copied(kUnit);
+  std::vector<StreamUnit> copies{units[0]};
+  const std::shared_ptr<void> none(copied.data(), [](void*) {});
+  copies[0].weights = {adopt_tensor(device, copied.data(), {static_cast<int64_t>(kUnit)}, DType::u8, "weights", none)};
+  CHECK_THAT(message_of([&] { MappedStream(device, copies, 0, "", 8 << 20); }), containing("its weights were copied into memory"));
+  copies.clear();
   CHECK_THAT(message_of([&] { MappedStream(device, units, 1 << 20, "--host-budget", 8 << 20); }),
              containing("memory: weights = stream: the largest unit of 2 MB"));
   MappedStream stream(device, units, process + 4 * kUnit + kUnit / 2, "--host-budget", 8 << 20);
@@ -121,6 +148,9 @@ TEST_CASE("a streamed file keeps to its limit, shows its bytes, and keeps what i
   set_requires_grad(weight, false);
   CHECK(device.budget() == 0);
   CHECK(device.held() == 0);
+  device.set_budget(64 << 20, "--device-budget");
+  MappedStream(device, units, process + 4 * kUnit, "--host-budget", 8 << 20).close();
+  CHECK(device.budget_option() == "--device-budget");
 }
 
 TEST_CASE("a spilled tensor lies in a file, also after its pages were dropped") {
