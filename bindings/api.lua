@@ -1344,7 +1344,7 @@ function Template:prompt(record) end
 function q.schedule(name, peak, steps, opt) end
 
 ---The ordinary fine-tuning loop: evaluation, checkpoints, metrics.jsonl, report.html, Ctrl-C. Its fields: scripts/qeng/train.lua.
----@param opt {model: Model, data: PacketFile, out: string, steps?: integer, epochs?: number, row_tokens?: integer, rows?: integer, accumulate?: integer, lr?: number, schedule?: string, warmup?: integer, decay?: number, clip?: number, seed?: integer, eval_share?: number, eval_every?: integer, save_every?: integer, keep?: integer, resume?: boolean, eager?: boolean, sources?: integer[], drop?: number, weights?: table|function, on_step?: function}
+---@param opt {model: Model, data: PacketFile, out: string, steps?: integer, epochs?: number, row_tokens?: integer, rows?: integer, accumulate?: integer, lr?: number, schedule?: string, warmup?: integer, decay?: number, clip?: number, seed?: integer, eval_share?: number, eval_every?: integer, save_every?: integer, keep?: integer, resume?: boolean, eager?: boolean, sources?: integer[], drop?: number, weights?: table|function, on_step?: function, curves?: string[]}
 ---@return {steps: integer, eval_before: number?, eval_loss: number?, metrics: table[]}
 function q.train(opt) end
 
@@ -1403,7 +1403,7 @@ function q.onebit.pretrain(opt, learn, title) end
 ---The optimizer of one-bit weights: counters that are fed in the backward pass, at every micro-batch. What decides:
 ---scripts/qeng/inertia.lua.
 ---@param model Model
----@param opt? {levels?: 1|3|7|15|255, q?: number, k?: number, friction?: number, target?: number, schedule?: "cosine"|"constant", bop?: boolean, gamma?: number, tau?: number, rise?: number, parts?: table}
+---@param opt? {levels?: 1|"strict"|3|7|15|255, q?: number, k?: number, friction?: number, target?: number, schedule?: "cosine"|"constant", bop?: boolean, gamma?: number, tau?: number, rise?: number, parts?: table}
 ---@return Inertia
 function q.inertia(model, opt) end
 
@@ -1436,9 +1436,9 @@ function Inertia:settings() end
 ---@param state table
 ---@param file SafeTensors
 function Inertia:restore(state, file) end
----The steered thresholds alone, of state().
----@param z number[]
-function Inertia:restore_thresholds(z) end
+---Of state() what is no tensor: steered thresholds, and what warnings are judged by.
+---@param state table
+function Inertia:restore_numbers(state) end
 ---Ends the learning and frees the counters.
 function Inertia:free() end
 

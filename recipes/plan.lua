@@ -24,11 +24,11 @@ local opt = q.options(q.device_options {
   active = { 1.5e9, "one-bit training by phases: weights that learn at once; 0: all", min = 0, order = 8 },
   keep = { false, "one-bit training by phases: counters of weights that rest are kept", order = 8 },
   recompute = { false, "keep one activation a layer, recompute the others", order = 9 },
-  eval = { false, "a held-out loss is measured too", order = 10 },
-  context = { 4096, "inference: tokens of a sequence", min = 16, integer = true, order = 11 },
+  eval = { true, "a held-out loss is measured too, as training does by itself; --eval=false: it is not", order = 10 },
+  context = { 4096, "inference: tokens of a sequence, as far as the model's positions go", min = 16, integer = true, order = 11 },
   batch = { 1, "inference: sequences at once", min = 1, integer = true, order = 12 },
   kv = { "", "inference: dtype of the cache (f32, bf16, f16, q8_0); the model's by default", order = 13 },
-  host_budget = { nil, "most host memory, such as 16G: beside a GPU that of streamed weights, which is pinned (the rest is read from the file); on the CPU that of the whole process", kind = "bytes", order = 94 },
+  host_budget = { nil, "most host memory, such as 16G: beside a GPU that of streamed weights, which is pinned (the rest is read from the file); on the CPU that of the whole process, as --device-budget is where weights have to be streamed", kind = "bytes", order = 94 },
   bandwidth = { 0, "GB/s of a device that is not here; with --flops", min = 0, integer = false, order = 16 },
   flops = { 0, "TFLOP/s of a device that is not here; with --bandwidth", min = 0, integer = false, order = 17 },
   link = { 0, "GB/s from host to device, for streamed weights", min = 0, integer = false, order = 18 },
@@ -39,8 +39,9 @@ q.use_device(opt)
 local function text(value) return value ~= "" and value or nil end
 local function rate(value, unit) return value > 0 and value * unit or nil end
 local function plan(mode, active)
+  local frozen = opt.mode ~= "all" or mode == "lora" or mode == "inference"  -- which of all ways --stored is of
   return q.plan {
-    model = opt.model, mode = mode, dtype = text(opt.dtype), stored = mode ~= "full" and text(opt.stored) or nil, rank = opt.rank,
+    model = opt.model, mode = mode, dtype = text(opt.dtype), stored = frozen and text(opt.stored) or nil, rank = opt.rank,
     levels = opt.levels, active = active and active > 0 and active or nil, keep = opt.keep, row_tokens = opt.row_tokens, rows = opt.rows, accumulate = opt.accumulate, recompute = opt.recompute, eval = opt.eval, context = opt.context,
     batch = opt.batch, kv = text(opt.kv), device_budget = opt.device_budget, host_budget = opt.host_budget,
     bandwidth = rate(opt.bandwidth, 1e9), flops = rate(opt.flops, 1e12), link = rate(opt.link, 1e9),

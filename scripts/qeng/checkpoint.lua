@@ -120,6 +120,13 @@ function checkpoint.save(out, parameters, adamw, state, keep, bits)
   end
 end
 
+-- A file of a checkpoint, open.
+local function open_part(dir, name)
+  local file, err = q.try(q.safetensors.open, dir .. "/" .. name)
+  if not file then q.error(err.code, ("%s; delete %s to go on from an earlier one"):format(err.message, dir)) end
+  return file
+end
+
 -- Restores the newest checkpoint into parameters, optimizer and bits; its state, or nil where there is none. Its settings are compared
 -- before anything changes.
 function checkpoint.load(out, parameters, adamw, bits)
@@ -130,14 +137,14 @@ function checkpoint.load(out, parameters, adamw, bits)
   local state = read_state(dir)
   if bits then
     checkpoint.compare(dir, type(state.bits) == "table" and state.bits.settings, bits:settings())
-    local stored = q.safetensors.open(dir .. "/bits.safetensors")
+    local stored = open_part(dir, "bits.safetensors")
     bits:restore(state.bits, stored)
     stored:close()
   end
-  local file = q.safetensors.open(dir .. "/parameters.safetensors")
+  local file = open_part(dir, "parameters.safetensors")
   for _, parameter in ipairs(parameters) do checkpoint.fill(parameter.tensor, file, parameter.name) end
   file:close()
-  local optimizer = q.safetensors.open(dir .. "/optimizer.safetensors")
+  local optimizer = open_part(dir, "optimizer.safetensors")
   adamw:restore(optimizer, names_of(parameters), state.optimizer_steps)
   optimizer:close()
   return state

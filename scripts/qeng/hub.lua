@@ -101,6 +101,17 @@ function hub.model(text, opt)
   return listing.folder, listing.commit
 end
 
+-- The folder of a model with its configuration and tokenizer only, and the commit. whole: the weights lie there already. A revision is
+-- not pinned to a commit whose weights are not here: without a network a model of it could not be loaded.
+function hub.model_texts(text, opt)
+  local name, listing, get, done = begin(text, "model", opt or {})
+  get(choose.model_texts(listing))
+  local files = q.try(choose.model_weights, listing, name.repo, function(path) return q.fs.read(listing.folder .. "/" .. path) end)
+  local whole = files ~= nil and missing_bytes(listing, files) == 0
+  if whole then done() end
+  return listing.folder, listing.commit, whole
+end
+
 -- Shards of lines as one file, made once a commit.
 local function join(name, listing, files, kind)
   if kind.array then
@@ -143,12 +154,18 @@ end
 
 -- A recipe's --model or --data: a path that exists stays what it is, a name is fetched; anything else comes back for the
 -- reader of files to refuse.
-local function resolve(text, fetch, what)
-  if text == "" or q.fs.kind(text) or not hub.parse(text) then return text end
-  io.stderr:write(("%s %s: not a path here, so it is fetched from %s\n"):format(what, text, q.hub.open():settings().endpoint))
-  return (fetch(text))
+local function resolve(text, fetch, what, taken)
+  if text == "" or q.fs.kind(text) or not hub.parse(text) then return text, nil, true end
+  io.stderr:write(("%s %s: not a path here, so %s fetched from %s\n"):format(what, text, taken or "it is", q.hub.open():settings().endpoint))
+  return fetch(text)
 end
-function hub.resolve_model(text) return resolve(text, hub.model, "model") end
-function hub.resolve_data(text) return resolve(text, hub.data, "data") end
+function hub.resolve_model(text) return (resolve(text, hub.model, "model")) end
+function hub.resolve_data(text) return (resolve(text, hub.data, "data")) end
+
+-- As resolve_model for who reads no weights; also whether they are here.
+function hub.resolve_texts(text)
+  local path, _, whole = resolve(text, hub.model_texts, "model", "its configuration is")
+  return path, whole
+end
 
 return hub

@@ -39,16 +39,38 @@ compare.order = { "frozen", "latent", "255", "15", "7", "7free", "7hot", "7cool"
 -- One more of a sweep that has not turned over, and the most it goes to.
 local further, highest = 2, 0.4
 
+local function of_bits(method)
+  local rule = compare.methods[method].case.rule
+  return rule ~= "grid" and rule ~= "dense"
+end
+
+-- What is wrong with a decoded line of runs.jsonl; nil where it is a finished run.
+local function fault(one)
+  if type(one) ~= "table" then return "no JSON object" end
+  for _, name in ipairs { "curve", "flips", "warnings" } do
+    if type(one[name]) ~= "table" then return "no " .. name end
+  end
+  for _, name in ipairs(one.diverged and { "diverged" } or { "loss", "train" }) do
+    if type(one[name]) ~= "number" then return "no " .. name end
+  end
+  return type(one.key) ~= "string" and "no key" or nil
+end
+
 -- The finished runs of `path` by their keys, all of the same settings.
 local function read_runs(path, settings)
-  local runs = {}
+  local runs, number = {}, 0
   if q.fs.kind(path) ~= "file" then return runs end
-  for line in q.fs.read(path):gmatch "[^\n]+" do
-    local one = q.json.decode(line)
-    if one.settings ~= settings then
+  for line in q.fs.read(path):gmatch "([^\n]*)\n?" do
+    number = number + 1
+    local one, err = q.try(q.json.decode, line)
+    local wrong = err and err.message or fault(one)
+    if line ~= "" and wrong then
+      q.error("format", ("%s, line %d: %s: the file is damaged; delete the line, and its run is done again"):format(path, number, wrong))
+    elseif line ~= "" and one.settings ~= settings then
       q.error("value", ("%s holds runs of other settings (%s; these are %s): give another --out"):format(path, tostring(one.settings), settings))
+    elseif line ~= "" then
+      runs[one.key] = one
     end
-    runs[one.key] = one
   end
   return runs
 end
@@ -69,6 +91,9 @@ local function copy(from, more)
   for key, value in pairs(more) do to[key] = value end
   return to
 end
+
+-- Flips a weight; "-" where weights are no bits.
+local function flips_text(flips) return flips and ("%.2f"):format(flips) or "-" end
 
 local function key_of(method, lr, seed) return ("%s lr %g seed %d"):format(method, lr, seed) end
 
@@ -137,7 +162,7 @@ function compare.run(opt)
     add(path, runs, copy(result, { key = key, method = method, rule = known.text, lr = lr, seed = seed, settings = settings }))
     q.fs.remove(folder)
     speak:say(result.diverged and ("%-28s diverged at step %d"):format(key, result.diverged) or
-      ("%-28s held out %.4f  train %.4f  flips a weight %.2f  %d s"):format(key, result.loss, result.train, result.flips_per_weight, result.seconds))
+      ("%-28s held out %.4f  train %.4f  flips a weight %s  %d s"):format(key, result.loss, result.train, flips_text(result.flips_per_weight), result.seconds))
     return runs[key]
   end
 
@@ -164,7 +189,7 @@ function compare.run(opt)
 end
 
 -- {method, text, state, lr, edge (whether lr is the least or the highest of those tried), losses (of the seeds, at that rate), share (of
--- the gap, of the first seed), flips, best (the run)} for each method that was run.
+-- the gap, of the first seed), flips (a weight; nil of grid and dense weights), best (the run)} for each method that was run.
 function compare.rows(opt, runs, tried)
   local rows = {}
   local function anchor(method)
@@ -181,7 +206,7 @@ function compare.rows(opt, runs, tried)
       end
       local share = frozen and latent and frozen.loss > latent.loss and (frozen.loss - best.loss) / (frozen.loss - latent.loss)
       rows[#rows + 1] = { method = method, text = compare.methods[method].text, state = compare.methods[method].state, lr = best.lr,
-        edge = place == 1 or place == #tried[method], losses = losses, share = share, flips = best.flips_per_weight, best = best }
+        edge = place == 1 or place == #tried[method], losses = losses, share = share, flips = of_bits(method) and best.flips_per_weight or nil, best = best }
     end
   end
   return rows
@@ -206,7 +231,7 @@ function compare.write(opt, set, runs, tried)
   local edges, warnings = false, {}
   local lines, sweep, curves, flips = { "| method | state a weight | lr | held-out loss, seeds " .. table.concat(opt.seeds, " / ") .. " | share of the gap | flips a weight |", "|---|---|---|---|---|---|" }, {}, {}, {}
   for i, row in ipairs(rows) do
-    lines[#lines + 1] = ("| %s | %s | %g%s | %s | %s | %.2f |"):format(row.text, row.state, row.lr, row.edge and " (edge)" or "", table.concat(row.losses, " / "), row.share and ("%.0f %%"):format(100 * row.share) or "-", row.flips)
+    lines[#lines + 1] = ("| %s | %s | %g%s | %s | %s | %s |"):format(row.text, row.state, row.lr, row.edge and " (edge)" or "", table.concat(row.losses, " / "), row.share and ("%.0f %%"):format(100 * row.share) or "-", flips_text(row.flips))
     edges = edges or row.edge
     for _, warning in ipairs(row.best.warnings) do warnings[#warnings + 1] = ("%-8s %s"):format(row.method, warning) end
     local tries = {}
@@ -218,7 +243,7 @@ function compare.write(opt, set, runs, tried)
     curves[i] = { row.method, colours[(i - 1) % #colours + 1], row.best.curve, dots = true }
     local tenths = {}
     for tenth, rate in ipairs(row.best.flips) do tenths[tenth] = { tenth, rate } end
-    if row.flips > 0 then flips[#flips + 1] = { row.method, curves[i][2], tenths, dots = true } end
+    if (row.flips or 0) > 0 then flips[#flips + 1] = { row.method, curves[i][2], tenths, dots = true } end
   end
   if edges then lines[#lines + 1] = "\n(edge): the best of the rates tried is the lowest or the highest of them; beyond it the method may do better." end
   q.fs.write(opt.out .. "/table.md", table.concat(lines, "\n") .. "\n")

@@ -32,9 +32,21 @@ local function binarize(model, layer)
   layer.whole = nil
 end
 
+-- Refuses, before anything of it changes, a model whose weights are no floats.
+local function check_weights(model)
+  for _, layer in ipairs(model.linears) do
+    local dtype = layer.weight:dtype()
+    if dtype ~= "f32" and dtype ~= "bf16" and dtype ~= "f16" then
+      q.error("dtype", ("the weight of %s is %s, expected f32, bf16 or f16: convert the model that this one was made from%s"):format(layer.name, dtype,
+        layer.row_scale and "; one of one-bit weights goes on learning with q.inertia" or ""))
+    end
+  end
+end
+
 -- model: with float weights of its own (writable). opt: stages (into how many groups the blocks are divided), steps (of training in all),
 -- share (of the steps until the last group is converted: 0.5), order ("last" or "first" block first), inertia (options of q.inertia).
 function convert.progressive(model, opt)
+  check_weights(model)
   local blocks = onebit.blocks(model)
   if (opt.order or "last") == "last" then
     for i = 1, math.floor(#blocks / 2) do blocks[i], blocks[#blocks + 1 - i] = blocks[#blocks + 1 - i], blocks[i] end
@@ -134,11 +146,11 @@ end
 function convert.run(opt)
   local data, models, train = require "qeng.data", require "qeng.model", require "qeng.train"
   q.fs.mkdir(opt.out)
-  local student, teacher = models.load(opt.model, { dtype = "f32", writable = true }), models.load(opt.model)
+  local student = models.load(opt.model, { dtype = "f32", writable = true })
   if not student.tokenizer then error(student.tokenizer_error, 0) end
-  local file = data.open(opt.data, { tokenizer = student.tokenizer, cache_dir = opt.out })
   local bits = convert.progressive(student, {
     stages = opt.stages > 0 and opt.stages or nil, steps = opt.steps, share = opt.share, order = opt.order, inertia = { levels = opt.levels, friction = 0, q = opt.q > 0 and opt.q or opt.levels ~= 255 and 0.05 or nil } })
+  local teacher, file = models.load(opt.model), data.open(opt.data, { tokenizer = student.tokenizer, cache_dir = opt.out })
   local settings = {}
   for key, value in pairs(opt) do
     if type(value) ~= "table" and type(value) ~= "function" then settings[key] = value end
@@ -146,7 +158,7 @@ function convert.run(opt)
   local result = train {
     model = student, bits = bits, data = file, out = opt.out, steps = opt.steps, row_tokens = opt.row_tokens, rows = opt.rows, lr = opt.lr, scale_rate = opt.scale_rate,
     lr_floor = 0.1, warmup = math.min(50, math.floor(opt.steps / 10)), beta2 = 0.99, clip = 1, seed = opt.seed, eval_share = opt.eval_share, eval_every = opt.eval_every,
-    save_every = 100, resume = opt.resume, settings = settings, title = "From " .. opt.model .. " to one bit a weight",
+    save_every = 100, resume = opt.resume, settings = settings, curves = { "loss against samples of the teacher", "held-out loss of the text" }, title = "From " .. opt.model .. " to one bit a weight",
     pad = student.tokenizer:id "<|endoftext|>" or 0, on_batch = convert.teach(teacher, opt),
   }
   student:save(opt.out .. "/model")

@@ -91,6 +91,7 @@ function pretrain.run(opt, learn, title)
   }
   model.dir = folder
   model:save(opt.out .. "/model")
+  if result.eval_before and result.eval_loss then print(("held-out loss: %.4f before, %.4f after"):format(result.eval_before, result.eval_loss)) end
   print(opt.out .. "/model: bits and floats, which q.load reads; report.html, metrics.jsonl beside it")
   return model, result
 end

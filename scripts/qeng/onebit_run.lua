@@ -3,13 +3,14 @@
 --
 --   case: rule (onebit.lua), seed, lr (of the floats), scale_rate (row scales' share of lr: 0.3), latent_lr (of latent, grid and dense
 --         weights: 1e-2), and for counters and momenta what q.inertia takes (levels, q, k, friction, target, schedule, gamma, tau, rise);
---         phases = {parts =, steps =, keep =}: one of so many parts learns at a time; dtype of floats and activations (f32)
+--         phases = {parts =, steps =, keep =}: one of so many parts learns at a time, for so many steps, or fewer where the run would end
+--         before each had its turn; dtype of floats and activations (f32)
 --   set:  values (a config.json's keys), text (char_text), rows, tokens, steps, points (of the curve), point_windows; and to go on
 --         after a stop, folder (of checkpoints), save_every (steps) and settings (words that have to be the same then)
 --
--- Returns {loss (whole held-out text), train, curve = {{step, loss}...}, flips = {per thousand weights and step, by tenth}, flips_per_weight,
--- pulse_rate (first tenth), levels (histogram), tokens, seconds, warnings}; of a run whose loss was no number any more, without loss,
--- train and levels, but with diverged, the step.
+-- Returns {loss (whole held-out text), train, curve = {{step, loss}...}, flips = {per thousand weights and step, by tenth}, flips_per_weight
+-- (neither of grid and dense weights, which are no bits), pulse_rate (first tenth), levels (histogram), tokens, seconds, warnings}; of a
+-- run whose loss was no number any more, without loss, train and levels, but with diverged, the step.
 
 local q = require "qeng.core"
 local char_text = require "qeng.char_text"
@@ -33,6 +34,13 @@ local function float_optimizer(parameters, scale_rate)
 end
 
 local function learns_by_pulses(case) return case.rule == "counter" or case.rule == "bop" end
+
+local function learner(case, set, model, options)
+  local turns = case.phases
+  if not turns then return inertia.new(model, options) end
+  local steps = math.max(1, math.min(turns.steps, math.floor(set.steps / turns.parts)))
+  return phases.new(model, { count = turns.parts, steps = steps, keep = turns.keep, inertia = options })
+end
 
 local function options_of(case)
   return { levels = case.levels, q = case.q, k = case.k, friction = case.friction, target = case.target, schedule = case.schedule, bop = case.rule == "bop",
@@ -77,8 +85,7 @@ local function begin(case, set)
   end
   return {
     model = model, parameters = parameters,
-    bits = learns_by_pulses(case) and (case.phases and phases.new(model, { count = case.phases.parts, steps = case.phases.steps, keep = case.phases.keep,
-      inertia = options_of(case) }) or inertia.new(model, options_of(case))),
+    bits = learns_by_pulses(case) and learner(case, set, model, options_of(case)),
     optimizer = setmetatable({ count = #floats, floats = float_optimizer(floats, case.scale_rate or 0.3),
       latents = #model.latents > 0 and q.adamw_state(tensors(model.latents), { beta1 = 0.9, beta2 = 0.99, eps = 1e-10 }) }, Pair),
     result = { step = 0, curve = q.json.array {}, flips = q.json.array {}, pulse_rate = 0, warnings = q.json.array {}, seconds = 0,
@@ -86,12 +93,27 @@ local function begin(case, set)
   }
 end
 
--- Notes what the counters did in the step that ended.
+-- A function that tells how many bits of the latent weights have another sign than when it was called before.
+local function sign_changes(latents)
+  local before = {}
+  for i, latent in ipairs(latents) do before[i] = latent.bits:clone() end
+  return function()
+    local count = 0
+    for i, latent in ipairs(latents) do
+      count = count + q.count_bits(before[i], latent.bits)
+      before[i]:copy(latent.bits)
+    end
+    return count
+  end
+end
+
+-- Notes what the bits did in the step that ended.
 local function note_flips(run, set)
   local result, report = run.result, run.bits and run.bits:finish()
   local step, tenth = result.step, math.ceil(set.steps / 10)
+  local flips = report and report.flips or run.sign_changes and run.sign_changes() or 0
+  result.flipped, result.flipped_tenth = result.flipped + flips, result.flipped_tenth + flips
   if report then
-    result.flipped, result.flipped_tenth = result.flipped + report.flips, result.flipped_tenth + report.flips
     if step <= tenth then result.pulse_rate = result.pulse_rate + report.pulse_rate / tenth end
     if report.warning and #result.warnings < 5 and step % 50 == 0 then table.insert(result.warnings, ("step %d: %s"):format(step, report.warning)) end
   end
@@ -114,6 +136,7 @@ local function train(case, set, say)
     if found then run.result, result = found.result, found.result end
     if found and case.rule == "latent" then onebit.settle(model) end
   end
+  if case.rule == "latent" then run.sign_changes = sign_changes(model.latents) end
   local function save()
     checkpoint.save(set.folder, run.parameters, optimizer, { step = result.step, settings = set.settings, result = result }, 1, bits)
   end
@@ -172,7 +195,11 @@ local function train(case, set, say)
     for _, value in ipairs(result.recent) do sum = sum + value end
     result.train, result.levels = sum / #result.recent, case.rule == "counter" and bits:histogram() or nil
   end
-  result.flips_per_weight = result.flipped / onebit.weights(model)
+  if case.rule == "grid" or case.rule == "dense" then
+    result.flips = q.json.array {}
+  else
+    result.flips_per_weight = result.flipped / onebit.weights(model)
+  end
   for _, name in ipairs { "step", "recent", "flipped", "flipped_tenth", "steps_tenth" } do result[name] = nil end
   if program then
     program:free()

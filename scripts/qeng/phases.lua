@@ -278,7 +278,15 @@ function Phases:restore(state, file)
   self.inertia:restore(state.inertia, file)
 end
 
-function Phases:histogram() return self.inertia:histogram() end
+-- As Inertia:histogram, counters that rest included.
+function Phases:histogram()
+  local total, active = self.inertia:histogram(), {}
+  for _, part in ipairs(self.inertia.parts) do active[inertia.name_of(part)] = true end
+  for name, state in pairs(self.kept) do
+    for level, count in ipairs(active[name] and {} or q.count_levels(state)) do total[level] = (total[level] or 0) + count end
+  end
+  return total
+end
 
 function Phases:free()
   self.inertia:free()

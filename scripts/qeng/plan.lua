@@ -8,12 +8,13 @@
 --            row_tokens =, rows =, accumulate =, recompute =, eval =, context =, batch =, kv =, device_budget =, host_budget =, bandwidth =,
 --            flops =, link = }
 --
--- model: a folder (config.json is enough), a GGUF file, a config.json, a name of shapes.lua, or a table of config.json's keys.
--- stored: the dtype of the linear layers where no file says it ("q4_k"). eval: a held-out loss is measured too. kv, context,
--- batch: of inference. levels: of one-bit training's counters (7); active: weights that learn at once, the rest being frozen bits
--- (phases.lua); keep: with the counters of those that rest. Budgets in bytes, as training takes them: on the CPU host_budget is the
--- whole process's. bandwidth and flops (of the dtype), for which this device's measured limits stand in; link: bytes a second from host
--- or file to the device.
+-- model: a folder (config.json is enough), a GGUF file, a config.json, a name on a hub (whose weights are not fetched), a name of
+-- shapes.lua, or a table of config.json's keys. stored: the dtype of the linear layers where no file says it ("q4_k"). eval: a
+-- held-out loss is measured too. kv, context, batch: of inference, whose context ends at the model's max_position_embeddings.
+-- levels: of one-bit training's counters (7); active: weights that learn at once, the rest being frozen bits (phases.lua); keep:
+-- with the counters of those that rest. Budgets in bytes, as training takes them: on the CPU host_budget is the whole process's, and
+-- so is device_budget where weights have to be streamed to keep it. bandwidth and flops (of the dtype), for which this device's
+-- measured limits stand in; link: bytes a second from host or file to the device.
 
 local config = require "qeng.config"
 local inertia = require "qeng.inertia"
@@ -39,16 +40,28 @@ local function shape_names()
   return found
 end
 
--- A function that builds the model (in a rehearsal), and what to call it.
+local folders = {}  -- of names on a hub, which is asked once: {path, whole}
+
+-- The path of `model`, and whether its weights may be read there.
+local function find(model)
+  if shapes[model:lower()] then return model, true end
+  if folders[model] and q.fs.kind(folders[model].path) then return folders[model].path, folders[model].whole end
+  local path, whole = hub.resolve_texts(model)
+  if path ~= model then folders[model] = { path = path, whole = whole } end
+  return path, whole
+end
+
+-- A function that builds the model (in a rehearsal), what to call it, and where its tokenizer may be.
 local function source_of(opt)
-  local values, name = opt.model, "this config"
+  local values, name, place = opt.model, "this config", nil
   if type(values) == "string" then
     name = values
-    local path = shapes[values:lower()] and values or hub.resolve_model(values)
+    local path, whole = find(values)
     local kind = q.fs.kind(path)
     local stored = kind == "file" and not path:find "%.json$"
     if kind == "dir" then
-      for _, entry in ipairs(q.fs.list(path)) do stored = stored or entry:find "%.safetensors$" ~= nil end
+      place = path
+      for _, entry in ipairs(whole and q.fs.list(path) or {}) do stored = stored or entry:find "%.safetensors$" ~= nil end
     end
     if stored and opt.mode == "onebit" then
       q.error("unsupported", ("plan: one-bit training starts from a config; %s holds weights"):format(path))
@@ -57,11 +70,9 @@ local function source_of(opt)
       return function() return models.load(path, { dtype = opt.dtype, writable = opt.mode == "full", weights = "map" }) end, name
     end
     if kind == "dir" then
-      values = config.read(path).values
+      values = config.values(path .. "/config.json")
     elseif kind == "file" then
-      local ok, decoded = pcall(q.json.decode, q.fs.read(path))
-      if not ok or type(decoded) ~= "table" then q.error("format", path .. ": not a JSON object") end
-      values = decoded
+      values = config.values(path)
     else
       values = shapes[values:lower()]
       if not values then
@@ -69,6 +80,9 @@ local function source_of(opt)
         q.error("value", ("plan: %s is no file, no folder and no shape%s; shapes are %s"):format(name,
           #near > 0 and " (did you mean " .. near[1] .. "?)" or "", table.concat(shape_names(), ", ")))
       end
+    end
+    if not whole and values.quantization_config ~= nil then
+      q.error("unsupported", ("plan: %s is packed (quantization_config), and how is in its weights, which are not here: fetch them (recipes/fetch.lua %s), then plan again"):format(name, name))
     end
   end
   local dtype = opt.dtype or ((values.torch_dtype or values.dtype) == "float32" and "f32" or "bf16")
@@ -81,7 +95,7 @@ local function source_of(opt)
         return q.empty(shape, as, "weights")
       end,
     })
-  end, name
+  end, name, place
 end
 
 -- Bytes of the weights by the unit that is moved as one when they are streamed: embed, each layer, head. Frozen ones only;
@@ -185,9 +199,14 @@ local function onebit_steps(model, opt)
   return difference(marks[2], marks[1]), learning
 end
 
+local most_read = 2 ^ 22  -- tokens of prompts: a rehearsal reads them in steps of a few hundred, so many in minutes
+
 -- opt.batch prompts of all but a few tokens of opt.context are read and decoding begins; a late decoding step is the step.
 local function decode_steps(model, opt)
-  opt.context = math.min(opt.context, model.config.max_position)
+  opt.asked_context, opt.context = opt.context, math.min(opt.context, model.config.max_position)
+  if opt.batch * opt.context > most_read then
+    q.error("value", ("plan: batch x context is %.0f tokens, expected %d at most: plan fewer sequences, whose cache is as much each"):format(opt.batch * opt.context, most_read))
+  end
   local pages = opt.batch * math.ceil(opt.context / 16)
   local engine, ids, marks = model:engine { kv = opt.kv, max_batch = opt.batch, context = opt.context, pages = pages, remember = false }, {}, {}
   for i = 1, opt.context - 6 do ids[i] = 0 end
@@ -214,7 +233,7 @@ local function rehearse(make, opt, limits)
     prepare[opt.mode](model, opt)
     local step, learning = steps[opt.mode](model, opt)
     local found = {
-      device = q.rehearsed().device, accounts = {}, step = step, units = units_of(model, learning or {}, opt), parameters = 0, trained = 0, layers = model.config.layers, dtype = model.dtype,
+      device = q.rehearsed().device, tokenizer = model.tokenizer, accounts = {}, step = step, units = units_of(model, learning or {}, opt), parameters = 0, trained = 0, layers = model.config.layers, dtype = model.dtype,
     }
     for name, account in pairs(q.memory()) do found.accounts[name] = account.peak end
     for _, parameter in ipairs(model.parameters) do found.parameters = found.parameters + parameter.tensor:elements() end
@@ -282,27 +301,104 @@ end
 
 local defaults = { mode = "lora", rank = 16, row_tokens = 512, rows = 1, accumulate = 1, recompute = false, eval = false, context = 4096, batch = 1 }
 
+local most_tokens = 2 ^ 24       -- beyond any published context; a rehearsal's lists are of that length
+local most_accumulated = 4096    -- each micro-batch is rehearsed
+local most_rank = 4096           -- as recipes/lora_qwen.lua takes
+
+-- What an option may be: a type, {least, most} of an integer, or a set.
+local allowed = {
+  mode = { full = true, lora = true, onebit = true, inference = true }, dtype = { f32 = true, bf16 = true }, stored = "string",
+  rank = { 1, most_rank }, targets = "table", dropout = "number", levels = { [1] = true, [3] = true, [7] = true, [15] = true, [255] = true },
+  active = "positive", keep = "boolean", row_tokens = { 1, most_tokens }, rows = { 1, most_tokens }, accumulate = { 1, most_accumulated },
+  recompute = "boolean", eval = "boolean", context = { 16, most_tokens }, batch = { 1, 4096 },
+  kv = { f32 = true, bf16 = true, f16 = true, q8_0 = true }, device_budget = "positive", host_budget = "positive", bandwidth = "positive",
+  flops = "positive", link = "positive",
+}
+
+local function names_of(set)
+  local list = {}
+  for name in pairs(set) do list[#list + 1] = name end
+  table.sort(list)
+  return list
+end
+
+-- Nil where `value` is what `rule` allows, else what that is.
+local function expected(rule, value)
+  if type(rule) == "string" then
+    if rule ~= "positive" then return type(value) ~= rule and "a " .. rule or nil end
+    return not (type(value) == "number" and value > 0 and value < math.huge) and "a positive number" or nil
+  elseif #rule == 2 then
+    return not (type(value) == "number" and value >= rule[1] and value <= rule[2] and value % 1 == 0) and ("an integer from %d to %d"):format(rule[1], rule[2]) or nil
+  end
+  return not rule[value] and "one of " .. table.concat(names_of(rule), ", ") or nil
+end
+
+local function check(opt, given)
+  for name, value in pairs(given) do
+    local rule = allowed[name]
+    if name ~= "model" and not rule then
+      local near = options.nearest(tostring(name), names_of(allowed))
+      q.error("value", ("plan: no option %s%s"):format(tostring(name), #near > 0 and "; did you mean " .. table.concat(near, " or ") .. "?"
+        or "; there are model, " .. table.concat(names_of(allowed), ", ")))
+    end
+    local what = rule and expected(rule, value)
+    if what then q.error("value", ("plan: %s is %s, expected %s"):format(name, tostring(value), what)) end
+  end
+  if type(opt.model) ~= "string" and type(opt.model) ~= "table" then
+    q.error("value", ("plan: model is %s, expected a path, a name, or the keys of a config.json"):format(tostring(opt.model)))
+  end
+  if opt.rows * opt.row_tokens > most_tokens then
+    q.error("value", ("plan: rows x row_tokens is %.0f tokens, expected %d at most"):format(opt.rows * opt.row_tokens, most_tokens))
+  end
+  if (opt.bandwidth ~= nil) ~= (opt.flops ~= nil) then q.error("value", "plan: bandwidth and flops go together: they stand in for a device that is not here") end
+  if opt.stored and (opt.mode == "full" or opt.mode == "onebit") then
+    q.error("value", ("plan: stored = %s is of frozen weights, and mode %s trains them; take mode lora or inference"):format(opt.stored, opt.mode))
+  end
+end
+
+-- Bytes that a stream counts for the process itself, which has rehearsed what it will run.
+local function process_bytes(plan, folder)
+  plan.tokenizer = plan.tokenizer or folder and q.try(q.tokenizer, folder) or nil
+  collectgarbage()
+  local bytes = stream.process()
+  plan.tokenizer = nil
+  return bytes
+end
+
+-- What tensors may take of the budgets (nil: there is none), and what of these is the process's own. On the CPU a stream holds the
+-- process to the smaller one; what is not streamed is only held to device_budget, and by its tensors.
+local function room(plan, opt)
+  local whole = math.min(opt.device_budget or math.huge, opt.host_budget or math.huge)
+  if not plan.on_host or whole == math.huge then return opt.device_budget, 0 end
+  if not opt.host_budget and plan.total <= whole then return whole, 0 end
+  return whole - plan.process, plan.process
+end
+
 return function(given)
+  if type(given) ~= "table" then q.error("value", "plan: expected a table of options, as q.plan { model = \"7b\" }") end
   local opt = setmetatable({}, { __index = function(_, key) local v = given[key]; if v == nil then v = defaults[key] end; return v end })
-  if not prepare[opt.mode] then q.error("value", ("plan: mode %s is none of full, lora, onebit, inference"):format(tostring(opt.mode))) end
-  local make, name = source_of(opt)
-  local process = stream.process()  -- before anything is measured
+  check(opt, given)
+  local make, name, folder = source_of(opt)
   local limits = opt.bandwidth and { bandwidth = opt.bandwidth, flops_f32 = opt.flops, flops_bf16 = opt.flops } or q.limits()
   local plan = rehearse(make, opt, limits)
   plan.name, plan.mode, plan.given = name, opt.mode, opt
   plan.on_host = plan.device == "cpu" and not opt.bandwidth  -- with figures of its own it is a device that is not here
-  local budget, failed = opt.device_budget, nil
-  plan.process = plan.on_host and opt.host_budget and process or 0
-  if plan.on_host and opt.host_budget then budget = math.min(budget or math.huge, opt.host_budget - process) end
+  plan.process = plan.on_host and process_bytes(plan, folder) or 0
+  local all = place(plan, nil, nil, plan.on_host)
+  plan.total, plan.least = all.total, all.least
+  local budget, failed
+  budget, plan.counted = room(plan, opt)
   plan.placed, failed = place(plan, budget, opt.host_budget, plan.on_host)
   plan.fits = plan.placed ~= nil
   plan.least_host = (plan.placed or failed).least_host
-  plan.placed = plan.placed or place(plan, nil, nil, plan.on_host)
-  plan.total, plan.least = plan.placed.total, plan.placed.least
+  plan.placed = plan.placed or all
+  plan.least_budget = plan.least + plan.counted
+  if not opt.host_budget then plan.least_budget = math.min(plan.least_budget, plan.total) end
   plan.devices = {}
   for i, device in ipairs(q.devices()) do
+    local here = device.name == "cpu"
     plan.devices[i] = { name = device.name, description = device.description, memory = device.memory,
-      placed = (place(plan, device.memory, nil, device.name == "cpu")) }
+      placed = (place(plan, device.memory - (here and plan.process or 0), nil, here)) }
   end
   local passes = opt.mode == "inference" and 1 or 2 * opt.accumulate  -- backward wants each layer once more
   plan.step.moved = plan.placed.streamed * passes

@@ -1,12 +1,20 @@
 -- How a plan (plan.lua) prints: accounts, where they lie, what a step takes, and a sentence that says whether it fits.
 
 local progress = require "qeng.progress"
+local q = require "qeng.core"
 
 local text = {}
 
 local order = { "weights", "adapters", "gradients", "optimizer", "activations", "workspace", "batch", "kv" }
 
 local function bytes(n) return progress.bytes(n) end
+
+-- Rounded up in what is shown of it: a least that is given as it is printed has to do.
+local function at_least(n)
+  local unit = 1
+  while n / unit >= 1000 do unit = unit * 1000 end
+  return bytes(unit > 1 and math.ceil(n / unit * 10) / 10 * unit or n)
+end
 
 local function seconds(s)
   if s < 1e-3 then return ("%.0f us"):format(s * 1e6) end
@@ -54,12 +62,13 @@ function text.sentence(plan)
   if budget then
     if not plan.fits and plan.least_host > 0 then
       return ("Does not fit: %s of weights have to be streamed from pinned memory of the host, whose budget is %s; give it that, or the device more than %s."):format(
-        bytes(plan.least_host), bytes(opt.host_budget), bytes(budget))
+        at_least(plan.least_host), bytes(opt.host_budget), bytes(budget))
     end
-    local process = plan.process > 0 and (", of which the process itself %s"):format(bytes(plan.process)) or ""
+    local process = plan.counted > 0 and (", of which the process itself %s"):format(bytes(plan.counted)) or ""
     if not plan.fits then
-      return ("Does not fit in %s: the least %s budget that works is %s%s%s; %s."):format(bytes(budget), which, bytes(plan.least + plan.process),
-        streams and " (weights streamed)" or "", process, advice(plan))
+      local resident = not streams or not opt.host_budget and plan.least_budget == plan.total
+      return ("Does not fit in %s: the least %s budget that works is %s%s%s; %s."):format(bytes(budget), which, at_least(plan.least_budget),
+        resident and "" or " (weights streamed)", resident and not opt.host_budget and "" or process, advice(plan))
     end
     if plan.placed.streamed == 0 then return ("Fits in %s with everything resident%s."):format(bytes(budget), process) end
     local keep = plan.on_host and "" or (" --stream-keep %.0fM"):format(math.ceil(plan.placed.keep / 1e6))
@@ -101,6 +110,16 @@ local function step_line(plan)
   return line
 end
 
+-- What the figures leave out, and where the plan is not of what was asked for.
+local function notes(plan, lines)
+  lines[#lines + 1] = "tensors only: what kernels take for themselves comes on top (scratch in q.memory() of a run)"
+  if plan.process > 0 then lines[#lines] = lines[#lines] .. (", and the process itself, %s as --weights stream counts it"):format(bytes(plan.process)) end
+  local opt = plan.given
+  if opt.asked_context and opt.asked_context > opt.context then
+    lines[#lines + 1] = ("context: %d tokens, the model's max_position_embeddings, not %d"):format(opt.context, opt.asked_context)
+  end
+end
+
 function text.__tostring(plan)
   local lines = { ("%s: %.4g billion parameters, %d layers, %s, %s%s"):format(plan.name, plan.parameters / 1e9, plan.layers, plan.dtype, plan.mode,
     plan.trained > 0 and (", %.4g million trained"):format(plan.trained / 1e6) or "") }
@@ -112,6 +131,7 @@ function text.__tostring(plan)
     lines[#lines + 1] = ("%-14s %12s %12s %12s"):format(name, bytes(n), host > 0 and bytes(host) or "", file > 0 and bytes(file) or "")
   end
   lines[#lines + 1] = ("%-14s %12s %12s %12s"):format("total", bytes(placed.device), bytes(placed.host), bytes(placed.file))
+  notes(plan, lines)
   lines[#lines + 1] = step_line(plan)
   lines[#lines + 1] = text.sentence(plan)
   return table.concat(lines, "\n")
@@ -129,27 +149,34 @@ local function announced(weights, active)
     :format(weights / 1e9, bytes(12 * weights), bytes(weights * 5 / 8), active / 1e9, bytes(active * 5 / 8), bytes(weights / 8))
 end
 
--- A line for each way of plan(mode, active) and where it would fit; one that cannot be planned says why. active: weights that learn at
--- once by phases; 0: all, so that there are none.
+-- Errors that are about the model, or one way of training it.
+local of_the_model = { unsupported = true, shape = true, dtype = true, value = true, format = true }
+
+-- A line for each way of plan(mode, active) and where it would fit; one that cannot be planned says why, and if none can, that is the
+-- error. active: weights that learn at once by phases; 0: all, so that there are none.
 function text.compare(plan, active)
   local ways = { { "full" }, { "lora" }, { "onebit" }, { "inference" } }
   if active > 0 then table.insert(ways, 4, { "onebit", active, name = "by phases" }) end
-  local lines, weights = { ("%-12s %12s %12s %12s   %s"):format("mode", "total", "at least", "step", "fits") }, 0
+  local lines, below, weights, failed = { ("%-12s %12s %12s %12s   %s"):format("mode", "total", "at least", "step", "fits") }, {}, nil, nil
   for _, way in ipairs(ways) do
-    local name, ok, one = way.name or way[1], pcall(plan, way[1], way[2])
-    if not ok then
-      if type(one) ~= "table" or one.code ~= "unsupported" then error(one, 0) end
-      lines[#lines + 1] = ("%-12s %s"):format(name, one.message)
+    local name, one, why = way.name or way[1], q.try(plan, way[1], way[2])
+    if not one then
+      if not of_the_model[why.code] then error(why, 0) end
+      failed = failed or why
+      lines[#lines + 1] = ("%-12s %s"):format(name, why.message)
     else
       local where = {}
       for _, device in ipairs(one.devices) do
         where[#where + 1] = device.name .. ": " .. (not device.placed and "no" or device.placed.streamed > 0 and "streamed" or "yes")
       end
-      weights = one.parameters
+      weights, below = one.parameters, {}
+      notes(one, below)
       lines[#lines + 1] = ("%-12s %12s %12s %12s   %s"):format(name, bytes(one.total), bytes(one.least),
         one.step.seconds > 0 and seconds(one.step.seconds) or "", table.concat(where, ", "))
     end
   end
+  if not weights then error(failed, 0) end
+  for _, line in ipairs(below) do lines[#lines + 1] = line end
   lines[#lines + 1] = "\n" .. announced(weights, math.min(active > 0 and active or weights, weights))
   return table.concat(lines, "\n")
 end

@@ -139,21 +139,27 @@ local function settings_table(settings)
   return "<table><tr><th>setting</th><th>value</th></tr>" .. table.concat(rows) .. "</table>"
 end
 
--- Writes out/report.html from out/metrics.jsonl. opt: title, settings (name = value), sections ({title, text}...).
+-- Writes out/report.html from out/metrics.jsonl. opt: title, settings (name = value), sections ({title, text}...), curves (names of
+-- the training and of the held-out loss), eval_before (the held-out loss before the first step).
 function report.write(out, opt)
   local rows = metrics.read(out .. "/metrics.jsonl")
   local last = rows[#rows] or {}
-  local loss = { { "training", "#2f6fde", column(rows, "loss") } }
+  local names = opt.curves or { "training loss", "held-out loss" }
+  local loss = { { names[1], "#2f6fde", column(rows, "loss") } }
   local held_out = column(rows, "eval_loss")
-  if #held_out > 0 then loss[2] = { "held out", "#d0552b", held_out, dots = true } end
+  local figures = type(last.loss) == "number" and (", last %s %.4f"):format(names[1], last.loss) or ""
+  if #held_out > 0 then figures = figures .. (", %s %.4f"):format(names[2], held_out[#held_out][2]) end
+  if opt.eval_before then
+    figures = figures .. (", before training %.4f"):format(opt.eval_before)
+    table.insert(held_out, 1, { 0, opt.eval_before })
+  end
+  if #held_out > 0 then loss[2] = { names[2], "#d0552b", held_out, dots = true } end
   local trained = 0
   for _, row in ipairs(rows) do trained = trained + (row.trained_tokens or 0) end
   local parts = {
     '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">',
     "<title>", escape(opt.title), "</title><style>", style, "</style><h1>", escape(opt.title), "</h1>",
-    ("<p>%d steps, %d trained tokens, last loss %s%s, qeng %s</p>"):format(last.step or 0,
-      trained, last.loss and ("%.4f"):format(last.loss) or "none",
-      #held_out > 0 and (", held-out loss %.4f"):format(held_out[#held_out][2]) or "", escape(q.version)),
+    ("<p>%d steps, %d trained tokens%s, qeng %s</p>"):format(last.step or 0, trained, escape(figures), escape(q.version)),
     source_table(rows), "<main>", chart("Loss", "nats a trained token, over steps", loss), source_chart(rows),
     chart("Learning rate", nil, { { "lr", "#2f6fde", column(rows, "lr") } }),
     chart("Gradient norm", "before clipping", { { "norm", "#2f6fde", column(rows, "grad_norm") } }),

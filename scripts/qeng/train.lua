@@ -5,11 +5,13 @@
 --             sources = { SRC... }, drop = CRC-Drop, weights = { [SRC] = weight } or function(step, source) -> weight,
 --             bits = q.inertia or q.phases of a one-bit model, scale_rate = its row scales' share of lr (0.3),
 --             on_batch = function(slot, number): may change the loaded tensors of a micro-batch,
+--             curves = {name of the training loss, of the held-out loss} in the report,
 --             checkpoints = false: none is written (benchmarks) }
 --
 -- One optimizer step is `accumulate` packed micro-batches of rows * row_tokens slots; the loss is the sum of nll over its
 -- trained tokens divided by their number. The forward and backward pass is captured once and replayed. Everything is
--- drawn from `seed`; a run stopped at any moment and resumed gives the same bits.
+-- drawn from `seed`; a run stopped at any moment and resumed gives the same bits. Data, seed and shapes have to be the same then; another
+-- course of the learning rate is told and followed.
 --
 -- Packets that are addressed (DST) move the parameters of route.lua only: each micro-batch holds one destination, whose
 -- pass is a program of its own, and a step updates (and decays) what an addressed token of it reached. The loss is divided
@@ -85,6 +87,49 @@ local function evaluate(model, file, opt, several, slot)
   return count > 0 and sum / count or nil, several and source_losses(sums) or nil
 end
 
+local function finite(value) return value and math.abs(value) < math.huge and value or nil end
+
+-- What a checkpoint can hold of a row of metrics: JSON has no NaN.
+local function storable(row)
+  local copy = {}
+  for key, value in pairs(row) do
+    if type(value) == "table" then copy[key] = storable(value) elseif type(value) ~= "number" or finite(value) then copy[key] = value end
+  end
+  return copy
+end
+
+-- What tells datasets apart: the number of records, and a digest of the lengths of some and of the tokens of a few.
+local function identity(file)
+  local records, digest = file:records(), 0
+  local function add(number) digest = (digest * 31 + number) % 2 ^ 32 end
+  local function visit(most, look)
+    local count = math.min(most, records)
+    for i = 0, count - 1 do look(math.floor(i * records / count)) end
+  end
+  visit(4096, function(record)
+    local info = file:info(record)
+    add(info.tokens)
+    add(info.loss_tokens)
+  end)
+  visit(64, function(record)
+    local info = file:info(record)
+    local tokens = info.type == "token_ids" and info.tokens <= 65536 and file:read(record)  -- longer ones would take seconds
+    for _, token in ipairs(tokens or {}) do add(token) end
+  end)
+  return ("%d records, digest %08x"):format(records, digest)
+end
+
+-- Says in a line which settings a resumed run changes. before: of a checkpoint, which may lack them.
+local function tell_changes(speak, before, now)
+  local changes = {}
+  for name, value in pairs(now) do
+    local was = type(before) == "table" and before[name]
+    if was and was ~= value then changes[#changes + 1] = ("%s was %s and is %s now"):format(name, tostring(was), tostring(value)) end
+  end
+  table.sort(changes)
+  if #changes > 0 then speak:say("resume: " .. table.concat(changes, ", ")) end
+end
+
 local defaults = {
   row_tokens = 512, rows = 1, accumulate = 1, lr = 2e-4, schedule = "cosine", warmup = 0, decay = 0, clip = 1.0, seed = 0,
   eval_share = 0, eval_every = 0, save_every = 0, keep = 2, nan_limit = 5, pad = 0, drop = 0, scale_rate = 0.3,
@@ -126,14 +171,24 @@ return function(given)
   -- What has to stay the same for a resumed run to be the run that was stopped.
   local fixed = {
     seed = opt.seed, row_tokens = opt.row_tokens, rows = opt.rows, accumulate = opt.accumulate, drop = opt.drop,
-    sources = table.concat(opt.sources or {}, ","),
+    sources = table.concat(opt.sources or {}, ","), eval_share = opt.eval_share, data = opt.checkpoints ~= false and identity(file) or nil,
+  }
+  local course = {
+    lr = opt.lr, lr_floor = opt.lr_floor or 0, schedule = opt.schedule, warmup = opt.warmup, steps = steps, decay = opt.decay, clip = opt.clip, scale_rate = opt.scale_rate,
   }
   local state = { step = 0, tokens = 0 }
   if opt.resume then
     local found = checkpoint.load(out, parameters, adamw, opt.bits)
     if found then
+      for _, name in ipairs { "eval_share", "data" } do  -- a checkpoint may not say them
+        if found[name] == nil then found[name] = fixed[name] end
+      end
       checkpoint.compare(out, found, fixed)
       if type(found.tokens) ~= "number" or type(found.batches) ~= "table" then q.error("format", out .. ": its checkpoint was not saved by such a run") end
+      if found.step > steps then
+        q.error("value", ("resume: the run in %s stands at step %d, beyond the %d steps asked for: give %d or more, or another --out"):format(out, found.step, steps, found.step))
+      end
+      tell_changes(speak, found.course, course)
       state = found
       batches:restore(found.batches)
       speak:say(("resuming at step %d of %d"):format(state.step, steps))
@@ -143,16 +198,17 @@ return function(given)
   elseif opt.checkpoints ~= false then
     checkpoint.begin(out)
   end
-  local log = metrics.open(out .. "/metrics.jsonl", state.step)
+  local log = metrics.open(out .. "/metrics.jsonl", state.row and state.step - 1 or state.step)
 
   local slot
-  local peak = q.limits()[model.dtype == "bf16" and "flops_bf16" or "flops_f32"]
+  local limits = q.limits { if_room = true }  -- nil: measuring would break the budget, and steps have no share of the limit
+  local peak = limits and limits[model.dtype == "bf16" and "flops_bf16" or "flops_f32"]
   local bad, interrupted, warned = 0, false, nil  -- warned: of flips, the latest that was not told
 
   local upcoming, position  -- the batch made ahead of its step, and where the batches stood before it
   local function save()
     if opt.checkpoints == false then return end
-    state.batches, state.finished = position or batches:state(), state.step == steps
+    state.batches, state.finished, state.course = position or batches:state(), state.step == steps and not state.row, course
     for name, value in pairs(fixed) do state[name] = value end
     checkpoint.save(out, parameters, adamw, state, opt.keep, opt.bits)
   end
@@ -207,11 +263,38 @@ return function(given)
 
   q.defer_interrupt(true)
   if opt.eval_share > 0 and state.step == 0 then
-    state.eval_before = evaluate(model, file, opt, several)
-    if state.eval_before then speak:say(("held-out loss before training: %.4f"):format(state.eval_before)) end
+    local loss = evaluate(model, file, opt, several)
+    if loss then speak:say(("held-out loss before training: %.4f"):format(loss)) end
+    state.eval_before = finite(loss)
   end
   local first, started = state.step, q.time()
-  while state.step < steps do
+
+  -- What follows the update of a step: the evaluation, where one is due, metrics and checkpoint. state.row is the row of a step whose
+  -- evaluation is not done; before the last one all is saved, so that nothing of the training is lost with it.
+  local function conclude(row)
+    local last = state.step == steps
+    local due = opt.eval_share > 0 and (last or (opt.eval_every > 0 and state.step % opt.eval_every == 0))
+    state.row = due and storable(row) or nil
+    if due and last then save() end
+    if due and not q.interrupted() then
+      row.eval_loss, row.eval_by_source = evaluate(model, file, opt, several, slot)
+      if row.eval_loss or not q.interrupted() then state.row, state.last_eval = nil, finite(row.eval_loss) end
+      if finite(row.eval_loss) and row.eval_loss < (state.best or math.huge) then
+        state.best = row.eval_loss
+        if opt.save_best then opt.save_best(state) end
+      end
+    end
+    log:add(row)
+    local rest = (q.time() - started) / math.max(1, state.step - first) * (steps - state.step)
+    speak:line(("step %d/%d  loss %.4f%s  %.0f tok/s%s%s  ETA %s"):format(state.step, steps, row.loss or 0 / 0,
+      row.eval_loss and ("  held-out %.4f"):format(row.eval_loss) or "", row.tok_s, row.sol and ("  sol %.0f %%"):format(row.sol * 100) or "",
+      row.stream_bytes and "  " .. stream.text(row) or "", progress.duration(rest)))
+    if opt.on_step then opt.on_step(row, model) end
+    interrupted = q.interrupted()
+    if interrupted or last or (opt.save_every > 0 and state.step % opt.save_every == 0) then save() end
+  end
+  if state.row then conclude(state.row) end
+  while state.step < steps and not interrupted do
     local begin, streamed = q.time(), model.stream and model.stream:figures()
     if opt.bits and opt.bits:begin(state.step / steps, state.step) then  -- other weights learn now: other operations
       for dst, p in pairs(programs) do
@@ -272,7 +355,7 @@ return function(given)
     local row = {
       step = state.step, epoch = infos[#infos].epoch, loss = total, lr = lr, grad_norm = update.grad_norm, tokens = slots,
       real_tokens = real, trained_tokens = trained, tok_s = slots / seconds, step_ms = seconds * 1000, data_ms = wait,
-      sol = slots * flops_per_token(model, opt.bits) / seconds / peak, mem_bytes = q.peak_rss(),
+      sol = peak and slots * flops_per_token(model, opt.bits) / seconds / peak or nil, mem_bytes = q.peak_rss(),
       flip_rate = fed and fed.flip_rate or nil, pulse_rate = fed and fed.pulse_rate or nil,
       damaged = damaged > 0 and damaged or nil, crc_dropped = opt.drop > 0 and dropped or nil,
     }
@@ -284,25 +367,7 @@ return function(given)
       for i = 1, opt.accumulate do add_sources(sums, micro[i], nlls[i]) end
       row.by_source = source_losses(sums)
     end
-    interrupted = q.interrupted()
-    local last = state.step == steps
-    if opt.eval_share > 0 and not interrupted and (last or (opt.eval_every > 0 and state.step % opt.eval_every == 0)) then
-      row.eval_loss, row.eval_by_source = evaluate(model, file, opt, several, slot)
-      state.last_eval = row.eval_loss or state.last_eval
-      if row.eval_loss and row.eval_loss < (state.best or math.huge) then
-        state.best = row.eval_loss
-        if opt.save_best then opt.save_best(state) end
-      end
-    end
-    log:add(row)
-    local rest = (q.time() - started) / (state.step - first) * (steps - state.step)
-    speak:line(("step %d/%d  loss %.4f%s  %.0f tok/s  sol %.0f %%%s  ETA %s"):format(state.step, steps, total,
-      row.eval_loss and ("  held-out %.4f"):format(row.eval_loss) or "", row.tok_s, row.sol * 100,
-      streamed and "  " .. stream.text(row) or "", progress.duration(rest)))
-    if opt.on_step then opt.on_step(row, model) end
-    interrupted = interrupted or q.interrupted()
-    if interrupted or last or (opt.save_every > 0 and state.step % opt.save_every == 0) then save() end
-    if interrupted then break end
+    conclude(row)
   end
   speak:finish()
   q.defer_interrupt(false)
@@ -310,7 +375,7 @@ return function(given)
   local profiled = opt.profile and programs[next(programs)]
   if profiled then print(tostring(profiled.program:profile()) .. "\n\n" .. tostring(q.memory())) end
   for _, p in pairs(programs) do p.program:free() end
-  report.write(out, { title = opt.title or "qeng training", settings = opt.settings or {}, file = file })
+  report.write(out, { title = opt.title or "qeng training", settings = opt.settings or {}, curves = opt.curves, eval_before = state.eval_before })
   if interrupted then
     q.error("interrupted", ("stopped after step %d; the checkpoint is in %s; go on with --resume"):format(state.step, out))
   end

@@ -51,7 +51,7 @@ q.fs.write(path, q.json.encode(config))
 assert(q.random_model(values):load_adapter(at "adapter").adapter.alpha == 4)
 
 -- Numbers that no model has, before anything is counted up to them.
-refused("num_hidden_layers is 2000000000, expected a positive integer, at most 65536", q.random_model, with("num_hidden_layers", 2e9))
+refused("num_hidden_layers is 2000000000, expected a positive integer, at most 1024", q.random_model, with("num_hidden_layers", 2e9))
 for _, wrong in ipairs { 0, -1e-5, math.huge } do refused("rms_norm_eps is", q.random_model, with("rms_norm_eps", wrong)) end
 refused("theta is", q.random_model, with("rope_theta", -1))
 refused("factor is", q.random_model, with("rope_scaling", { rope_type = "linear", factor = -4 }))

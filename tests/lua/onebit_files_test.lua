@@ -115,5 +115,10 @@ do
   ok, err = converted(dir .. "/other", 7, 20)
   assert(not ok and err:find "has steps 12, this one 20", err)
 end
+do  -- what is one-bit already is refused before anything else is done
+  local convert = require "qeng.onebit_convert"
+  local ok, err = pcall(convert.progressive, model_of_bits(1), { steps = 4 })
+  assert(not ok and err.code == "dtype" and tostring(err):find "is one_bit, expected f32, bf16 or f16: convert the model", tostring(err))
+end
 q.fs.remove(dir)
 print "one-bit files: ok"

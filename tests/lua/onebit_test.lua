@@ -228,10 +228,17 @@ local dir = os.getenv "TMPDIR" or "/tmp"
 dir = ("%s/qeng_onebit_%d_%d"):format(dir, os.time(), math.random(1e9))
 q.fs.mkdir(dir)
 local tokenizer = q.tokenizer "recipes/tiny"
-local writer = q.ndp.create(dir .. "/data.qubgpu", { meta = { tokenizer_hash = tokenizer:hash() } })
 local template = q.chat_template(tokenizer, "chatml")
-for i = 1, 60 do writer:add((template:encode { text = ("Anna counts to %d and then to %d again."):format(i, i + 3) })) end
-writer:finish()
+local function write_data(path, first, last, change)
+  local writer = q.ndp.create(path, { meta = { tokenizer_hash = tokenizer:hash() } })
+  for i = first, last do
+    local tokens = template:encode { text = ("Anna counts to %d and then to %d again."):format(i, i + 3) }
+    if change then tokens[1] = tokens[1] + 1 end
+    writer:add(tokens)
+  end
+  writer:finish()
+end
+write_data(dir .. "/data.qubgpu", 1, 60)
 
 -- how: fields of q.train instead of these
 local function run(out, make, steps_at_once, how)
@@ -307,7 +314,60 @@ do
     refused("checkpoint", learner(7), {})
   end
   q.fs.write(state, whole)
+  refused("has eval_share 0, this one 0.2; give the same", learner(7), { eval_share = 0.2 })
+  for name, documents in pairs { shorter = { 1, 59 }, other = { 1, 60, true } } do  -- the others are as many, and as long
+    local path = ("%s/%s.qubgpu"):format(dir, name)
+    write_data(path, unpack(documents))
+    refused("has data 60 records, digest %x+, this one %d+ records, digest %x+; give the same", learner(7), { data = q.ndp.open(path) })
+  end
+  refused("stands at step 4, beyond the 2 steps asked for: give 4 or more", learner(7), { steps = 2 })
+  for _, name in ipairs { "parameters", "optimizer", "bits" } do
+    local part = ("%s/checkpoints/step-000004/%s.safetensors"):format(out, name)
+    local content = q.fs.read(part)
+    for _, damage in ipairs { function() q.fs.write(part, content:sub(1, -100)) end, function() q.fs.remove(part) end } do
+      damage()
+      refused(name .. "%.safetensors.*; delete .*/step%-000004 to go on from an earlier one", learner(7), {})
+    end
+    q.fs.write(part, content)
+  end
+  local bare = whole:gsub('"data": "[^"]*",%s*', ""):gsub('"eval_share": [%d.]+,%s*', "")
+  assert(not bare:find '"data"' and not bare:find '"eval_share"')
+  q.fs.write(state, bare)  -- which is not held against it
   run(out, learner(7))
+end
+
+-- An error in the evaluation loses nothing: all is saved before the last one, and resuming does what is left of the step.
+do
+  local function evaluated(out, broken, stop)
+    local file = q.ndp.open(dir .. "/data.qubgpu")
+    local data = setmetatable({}, { __index = function(_, name)
+      return function(_, ...)
+        if name == "batches" and (...).split == "eval" then
+          broken = broken and broken - 1
+          if broken == 0 then q.error("io", "no held-out documents now") end
+        end
+        return file[name](file, ...)
+      end
+    end })
+    local ok, err = run(out, function(model) return q.inertia(model, { levels = 7, q = 0.5 }) end, nil, { steps = 6, eval_share = 0.2, eval_every = 2, save_every = 0, data = data,
+      on_step = function(row) if row.step == stop then q.error("io", "no held-out documents now") end end })
+    assert(ok == not (broken == 0 or stop) and (ok or err:find "no held%-out documents now"), err)
+    local rows = {}
+    for line in io.lines(out .. "/metrics.jsonl") do
+      local row = q.json.decode(line)
+      rows[#rows + 1] = ("%d %.17g %.17g"):format(row.step, row.loss, row.eval_loss or 0)
+    end
+    local found = q.fs.kind(out .. "/checkpoints/step-000006/state.json") and q.json.decode(q.fs.read(out .. "/checkpoints/step-000006/state.json"))
+    return rows, found or {}
+  end
+  local rows, found = evaluated(dir .. "/evaluated")
+  assert(#rows == 6 and found.finished and found.last_eval and found.best)
+  local _, left = evaluated(dir .. "/unevaluated", 4)  -- before the first step, after two, four and six
+  assert(left.step == 6 and not left.finished, "nothing was saved before the last evaluation")
+  evaluated(dir .. "/unevaluated", nil, 6)  -- stopped between the row of metrics and the checkpoint
+  local again, whole = evaluated(dir .. "/unevaluated")
+  assert(table.concat(again, "\n") == table.concat(rows, "\n"), table.concat(again, "\n"))
+  assert(whole.finished and whole.last_eval == found.last_eval and whole.best == found.best and whole.eval_before == found.eval_before)
 end
 
 do  -- the newest of checkpoints is that of the most steps, also where their number gets longer
@@ -368,6 +428,37 @@ do
     others.settings = "others"
     local ok, err = pcall(run, case, others)
     assert(not ok and tostring(err.message):find "holds a run of other settings %(these; these are others%)", tostring(err.message))
+  end
+  -- Latent signs flip, and the curve's points show it: bits that move are counted one by one. Weights that are no bits have no flips.
+  do
+    local before, moved = {}, 0
+    local settle = onebit.settle
+    onebit.settle = function(model, stream)
+      for i, latent in ipairs(model.latents) do before[i] = latent.bits:to "f32":table() end
+      settle(model, stream)
+      for i, latent in ipairs(model.latents) do
+        local after = latent.bits:to "f32":table()
+        for r, row in ipairs(after) do
+          for c, sign in ipairs(row) do moved = moved + (sign ~= before[i][r][c] and 1 or 0) end
+        end
+      end
+    end
+    local ok, result = pcall(run, { name = "latent", rule = "latent", lr = 1e-2, latent_lr = 0.1, seed = 3 }, set_of())
+    onebit.settle = settle
+    assert(ok, tostring(result))
+    local weights, by_tenth = 7 * 32 * 32, 0
+    for _, rate in ipairs(result.flips) do by_tenth = by_tenth + rate * 2 * weights / 1000 end  -- a tenth is two steps
+    assert(moved > 0 and result.flips_per_weight == moved / weights, ("%g flips a weight, %d signs changed"):format(result.flips_per_weight, moved))
+    assert(#result.flips == 10 and math.abs(by_tenth - moved) < 1e-6 * moved, "the tenths have other flips")
+    for _, rule in ipairs { "grid", "dense" } do
+      local other = run({ name = rule, rule = rule, lr = 1e-2, seed = 3 }, set_of())
+      assert(other.flips_per_weight == nil and #other.flips == 0, rule .. " weights have flips")
+    end
+  end
+  do  -- each part has its turn in a run shorter than its phases
+    local total, phased = 7 * 32 * 32, run({ name = "short", rule = "counter", levels = 3, lr = 1e-2, seed = 3, phases = { parts = 4, steps = 100, keep = true } }, set_of())
+    for _, count in ipairs(phased.levels) do total = total - count end
+    assert(total == 0, total .. " weights never had counters")
   end
   local lost = run({ name = "diverging", rule = "latent", lr = 1, seed = 3, scale_rate = 1e38 }, set_of())  -- scales beyond f32
   assert(lost.diverged and lost.diverged < 20 and not lost.loss, "a loss that is not a number is no end of the run")

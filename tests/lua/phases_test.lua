@@ -69,6 +69,40 @@ do  -- bands of rows may be as many as rows
   assert(not ok and err.code == "value" and tostring(err):find "from 1 to 96", tostring(err))
 end
 
+do  -- the loop of recipes/README.md trains, with q.inertia and with phases that look at gradients
+  local code = q.fs.read((arg[0]:match "^(.*/)" or "./") .. "../../recipes/README.md"):match "\n(    local model = q%.onebit%.random.-\n    end\n)"
+  for _, learner in ipairs { "%0", 'q.phases(model, { count = 4, steps = 2, by = "gradient", inertia = { levels = 3, q = 0.3 } })' } do
+    local env = setmetatable({ config = values, batch = batch(1), steps = 6 }, { __index = _G })
+    local onebit = setmetatable({ random = function(...)
+      env.model = q.onebit.random(...)
+      env.adamw = q.adamw_state(tensors(env.model:trainable()))
+      return env.model
+    end }, { __index = q.onebit })
+    env.q = setmetatable({ onebit = onebit }, { __index = q })
+    local text, times = code:gsub("q%.inertia%b()", learner)
+    assert(times == 1, "recipes/README.md makes no q.inertia")
+    setfenv(assert(loadstring(text)), env)()
+    local loss = env.model:loss(env.batch):item()
+    assert(loss < math.log(61), "the loop of recipes/README.md learns nothing: " .. loss)
+  end
+end
+
+do  -- counters that rest are counted with those that learn
+  local model = q.onebit.random(values, { rule = "counter", seed = 4 })
+  model:trainable()
+  local function counted(keep)
+    local bits, total = q.phases(model, { count = 4, steps = 1, keep = keep, inertia = { levels = 3 } }), 0
+    for step = 0, 5 do bits:begin(step / 8, step) end  -- the fifth step is the first turn's again
+    for _, count in ipairs(bits:histogram()) do total = total + count end
+    local active = bits.inertia.weights
+    bits:free()
+    return total, active
+  end
+  assert(counted(true) == q.onebit.weights(model), "counters that rest are missing from the histogram")
+  local total, active = counted(false)
+  assert(total == active, "counters that were dropped are counted")
+end
+
 -- ---------------------------------------------------------------- counters that go on, rest, or are dropped
 
 local function feed(model, bits, step, steps)

@@ -98,6 +98,70 @@ assert(math.abs((kept.accounts.optimizer - dropped.accounts.optimizer) / counter
 local twice, again = plan { mode = "lora", rows = 2 }, plan { mode = "lora", recompute = true }
 assert(twice.step.flops_bf16 > 1.99 * whole.step.flops_bf16 and twice.step.flops_bf16 < 2.01 * whole.step.flops_bf16)
 assert(again.accounts.activations < whole.accounts.activations and again.step.flops_bf16 > whole.step.flops_bf16)
-fails("value", "mode some is none of", q.plan, { model = "7b", mode = "some" })
+fails("value", "mode is some, expected one of full", q.plan, { model = "7b", mode = "some" })
+-- What cannot be meant is refused before anything is built.
+for name, wrong in pairs { device_budget = 0 / 0, host_budget = -5, accumulate = 0, row_tokens = 1e12, rank = 1.5, link = math.huge, recompute = 1, levels = 5,
+  dtype = "q4_k", kv = "i32", bandwidth = "fast", batch = 1e6 } do
+  fails("value", ("plan: %s is %s, expected"):format(name, tostring(wrong)), q.plan, { model = "1b", [name] = wrong })
+end
+fails("value", "no option row_token; did you mean row_tokens", q.plan, { model = "1b", row_token = 64 })
+fails("value", "model is 5, expected", q.plan, { model = 5 })
+fails("value", "bandwidth and flops go together", q.plan, { model = "1b", flops = 1e12 })
+fails("value", "rows x row_tokens is 33554432", q.plan, { model = "1b", rows = 2, row_tokens = 2 ^ 24 })
+for _, mode in ipairs { "full", "onebit" } do fails("value", "stored = q4_k is of frozen weights", q.plan, { model = "1b", mode = mode, stored = "q4_k" }) end
+fails("value", "batch x context is 33554432", q.plan, { model = "1b", mode = "inference", batch = 4096, context = 8192, bandwidth = 1e10, flops = 1e11 })
+
+-- On the CPU a device budget that weights have to be streamed for is the whole process's, as a stream takes it.
+local function on_cpu(opt)
+  opt.model, opt.row_tokens = config_of(false), 64
+  return q.plan(opt)
+end
+local free = on_cpu {}
+assert(on_cpu { device_budget = free.total }.fits and on_cpu { device_budget = free.total }.counted == 0, "resident weights are held to no more than tensors")
+local short = on_cpu { device_budget = free.total - 1 }
+assert(not short.fits and short.counted > 64e6 and short.least_budget == free.total, "what streams would take the process's memory for tensors")
+-- What is printed as the least is given back as it stands, and does; the process is that of a model with its tokenizer.
+local shown = tostring(on_cpu { host_budget = 1e6 }):match "least host budget that works is ([%d.]+) MB"
+assert(on_cpu { host_budget = (tonumber(shown) + 1) * 1e6 }.fits)
+local at_start = require("qeng.stream").process()
+assert(q.plan { model = q.fs.find "recipes/tiny", row_tokens = 64 }.process >= at_start)
+assert(tostring(free):find "and the process itself, [%d.]+ MB" and not tostring(whole):find "the process itself,")
+local window = q.plan { model = config_of(false), mode = "inference", context = 4096 }
+assert(tostring(window):find("context: 128 tokens, the model's max_position_embeddings, not 4096", 1, true))
+
+-- All ways at once: one that the shape does not allow says why, and where none is possible that is the error.
+local compare = require("qeng.plan_text").compare
+local function ways(change)
+  return function(mode, active)
+    local values = config_of(false)
+    for key, value in pairs(change) do values[key] = value end
+    return plan { mode = mode, active = active, model = values }
+  end
+end
+local rows = compare(ways { hidden_size = 264, intermediate_size = 500 }, 0)
+assert(rows:find "\nlora +[%d.]+ MB" and rows:find "\nonebit +rows of one_bit %[256, 264%] are not whole blocks of 32")
+fails("unsupported", "unknown keys num_experts_per_tok", compare, ways { num_experts_per_tok = 2, num_local_experts = 8 }, 0)
+
+-- A name on a hub: of a model whose weights are not here only the configuration and the tokenizer come.
+local cache, fetched = os.tmpname(), {}
+q.fs.remove(cache)
+q.fs.mkdir(cache)
+local listing = { commit = "c0ffee", folder = cache, files = { { path = "config.json", size = 9 }, { path = "model.safetensors", size = 2 ^ 40 } } }
+local there = {
+  settings = function() return { offline = false, cache = cache, endpoint = "nowhere" } end, list = function() return listing end,
+  room = function() return 2 ^ 50 end, pin = function() fetched.pinned = true end,
+  fetch = function(_, _, _, _, file)
+    fetched[#fetched + 1] = file.path
+    q.fs.write(cache .. "/" .. file.path, q.json.encode(config_of(false)))
+    return cache .. "/" .. file.path, true
+  end,
+}
+local open = q.hub.open
+q.hub.open = function() return there end
+for _ = 1, 2 do assert(plan { model = "org/name", mode = "lora" }.total == plan { model = config_of(false), mode = "lora" }.total) end
+q.hub.open = open
+q.fs.remove(cache)
+assert(table.concat(fetched, " ") == "config.json" and not fetched.pinned, table.concat(fetched, " "))
+
 fails("format", "hidden_size is missing", plan, { model = { architectures = { "Qwen2ForCausalLM" } } })
 print "plan: passed"

@@ -41,6 +41,16 @@ run onebit_compare "${few[@]}" --seeds 1,2 --lrs 1e-2
 expect '\| 0.01 \(edge\) \|' "$out/log"
 expect '^\(edge\): the best of the rates' "$out/log"
 grep -o '"key":"latent lr 0.01 seed 2"' "$out/rates/runs.jsonl" > /dev/null || { echo "the second seed was not run at the best rate of the first"; exit 1; }
+# Latent signs flip; weights that are no bits have no flips.
+run onebit_compare "${few[@]/latent/latent,grid1,dense}" --out "$out/flips" --seeds 1 --lrs 1e-2
+expect '^\| straight-through.*\| (0\.0[1-9]|0\.[1-9][0-9]|[1-9][0-9.]*) \|$' "$out/log"
+[ "$(grep -cE '^\| (ternary without latent copy|f32 weights), AdamW \|.*\| - \|$' "$out/log")" = 2 ] || { echo "weights that are no bits have flips:"; cat "$out/log"; exit 1; }
+# A damaged list of finished runs says where and what to do.
+cp "$out/flips/runs.jsonl" "$out/runs.jsonl"
+for damage in '2s/.\{20\}$//' '2s/.*/null/' '2s/"curve"/"curves"/' '2s/"loss":[0-9.]*/"loss":"2"/'; do
+  sed "$damage" "$out/runs.jsonl" > "$out/flips/runs.jsonl"
+  refuses "$out/flips/runs.jsonl, line 2: .*: the file is damaged; delete the line, and its run is done again" onebit_compare "${few[@]}" --out "$out/flips" --seeds 1 --lrs 1e-2
+done
 refuses 'which text\? --data FILE' onebit_compare
 
 # Pretraining, by phases too; the saved model answers, and its bits are a GGUF file of one bit a weight.
@@ -48,6 +58,11 @@ tiny=(--data "$out/data.jsonl" --hidden 128 --layers 2 --heads 2 --ffn 128 --row
 run onebit_pretrain "${tiny[@]}" --out "$out/whole"
 expect '0.2[0-9] million one-bit weights' "$out/log"
 expect '"flip_rate":' "$out/whole/metrics.jsonl"
+expect '^held-out loss: [0-9.]+ before, [0-9.]+ after$' "$out/log"
+expect 'last training loss [0-9.]+, held-out loss [0-9.]+, before training [0-9.]+,' "$out/whole/report.html"
+run onebit_pretrain "${tiny[@]}" --out "$out/whole" --resume --lr 0.5
+expect '^resume: lr was 0.006 and is 0.5 now$' "$out/log"
+refuses 'stands at step 12, beyond the 6 steps asked for: give 12 or more' onebit_pretrain "${tiny[@]}" --steps 6 --out "$out/whole" --resume
 run onebit_phased "${tiny[@]}" --out "$out/phased" --phase-steps 3 --by rows --save-every 1
 mv "$out/phased/model" "$out/first"
 rm -r "$out/phased/checkpoints/step-000012"
@@ -66,12 +81,19 @@ refuses 'phases: active is 10; by = rows needs [0-9]+ at least, a row of each ma
 refuses 'k = 3 is of 255 levels; with 7, set q' onebit_pretrain "${tiny[@]}" --out "$out/bad" --k 3
 refuses 'add --weights stream' onebit_pretrain "${tiny[@]}" --out "$out/bad" --host-budget 1G
 refuses '--heads 3: --hidden 128' onebit_pretrain "${tiny[@]}" --out "$out/bad" --heads 3
-refuses 'levels is 5, expected 1, 3, 7, 15 or 255' onebit_pretrain "${tiny[@]}" --out "$out/bad" --levels 5
+refuses 'levels is 5, expected 1 \(strict\), 3, 7, 15 or 255' onebit_pretrain "${tiny[@]}" --out "$out/bad" --levels 5
 refuses 'hidden is 100, expected a multiple of 32' onebit_pretrain "${tiny[@]}" --out "$out/bad" --hidden 100
 refuses 'which data\? --data FILE' onebit_phased --out "$out/bad"
 
 # From a trained model.
 run onebit_convert --model recipes/tiny --data "$out/data.jsonl" --out "$out/converted" --steps 8 --row-tokens 64 --rows 1
 expect 'held-out loss: [0-9.]+ as given, [0-9.]+ with one-bit weights \(3 of 3' "$out/log"
+report=$out/converted/report.html
+expect 'last loss against samples of the teacher [0-9.]+, held-out loss of the text [0-9.]+, before training [0-9.]+,' "$report"
+expect '>loss against samples of the teacher</text>' "$report"
+[ "$(grep -o '<figure><figcaption>Loss <.*</figure>' "$report" | sed 's/<\/figure>.*//' | grep -o '<circle' | wc -l)" = 2 ] || {
+  echo "the held-out loss has not two points, before training and after"; exit 1; }
+refuses 'is one_bit, expected f32, bf16 or f16: convert the model that this one was made from' onebit_convert --model "$out/converted/model" --data "$out/data.jsonl" --out "$out/bad"
+! grep -q 'held-out' "$out/log" || { echo "a model of bits was evaluated before it was refused"; exit 1; }
 run generate --model "$out/converted/model" --prompt Anna --temperature 0 --max-tokens 5
 echo "onebit: ok"

@@ -19,12 +19,12 @@ expect '80.86 GB dense with AdamW, 4.21 GB with one bit and ternary gradients an
 expect 'by phases of 1.5 billion 0.94 GB on the device and 0.84 GB on the host' "$out/log"
 
 # Budgets: what is resident and what is streamed, and the least that works, which then does.
-plan --model 7b --mode lora --stored q4_k --row-tokens 64 --device-budget 2G --host-budget 5G --link 25
-expect '^Fits in 2.0 GB with --weights stream --stream-keep [0-9]+M: [0-9]+ of 34 units resident, [0-9.]+ GB streamed' "$out/log"
+plan --model 7b --mode lora --stored q4_k --row-tokens 64 --device-budget 2.5G --host-budget 5G --link 25
+expect '^Fits in 2.5 GB with --weights stream --stream-keep [0-9]+M: [0-9]+ of 34 units resident, [0-9.]+ GB streamed' "$out/log"
 expect 'streamed a step: .* at 25.0 GB/s' "$out/log"
-plan --model 7b --mode lora --stored q4_k --row-tokens 64 --device-budget 2G --host-budget 1G
-expect '^Fits in 2.0 GB with --weights stream --stream-keep [0-9]+M: .* GB streamed, [0-9.]+ GB of that from the file each time' "$out/log"
-plan --model 7b --mode lora --stored q4_k --row-tokens 64 --device-budget 2G --host-budget 100M
+plan --model 7b --mode lora --stored q4_k --row-tokens 64 --device-budget 2.5G --host-budget 1G
+expect '^Fits in 2.5 GB with --weights stream --stream-keep [0-9]+M: .* GB streamed, [0-9.]+ GB of that from the file each time' "$out/log"
+plan --model 7b --mode lora --stored q4_k --row-tokens 64 --device-budget 2.5G --host-budget 100M
 expect '^Does not fit: [0-9.]+ [MG]B of weights have to be streamed from pinned memory of the host, whose budget is 100.0 MB' "$out/log"
 plan --model 7b --mode lora --stored q4_k --row-tokens 64 --device-budget 500M
 expect '^Does not fit in 500.0 MB: the least device budget that works is [0-9.]+ [MG]B \(weights streamed\)' "$out/log"
@@ -50,10 +50,29 @@ refuses 'plan: 6b is no file, no folder and no shape' --model 6b
 refuses 'shapes are 1b, 3b, 7b, 8b, 13b, 70b, 90b' --model nowhere/config.json
 refuses '--device-budget lots: expected a size, as 500M, 1.5G' --model 7b --mode lora --device-budget lots
 echo '[1' > "$out/config.json"
-refuses 'config.json: not a JSON object' --model "$out/config.json"
+refuses 'config.json: not a JSON object: parse error at line' --model "$out/config.json"
+sed 's/"hidden_size": 128/"hidden_size": 144/' recipes/tiny/config.json > "$out/config.json"
+plan --model "$out/config.json" --row-tokens 64
+expect '^onebit +rows of one_bit .* are not whole blocks of 32' "$out/log"
+expect '^lora +[0-9.]+ MB' "$out/log"
+expect "^context: 1024 tokens, the model's max_position_embeddings, not 4096" "$out/log"
+sed 's/"vocab_size"/"num_experts": 8, "vocab_size"/' recipes/tiny/config.json > "$out/config.json"
+refuses 'config.json: unknown key num_experts' --model "$out/config.json"
+refuses 'stored = q4_k is of frozen weights, and mode onebit trains them' --model 7b --mode onebit --stored q4_k
+refuses 'row_tokens is 1000000000000, expected an integer from 1 to' --model 7b --mode lora --row-tokens 1e12
 refuses 'bench/README.md: does not begin with "GGUF"' --model bench/README.md
 if "$QENG" recipes/plan.lua --model 7b --flops 3 > "$out/log" 2>&1; then exit 1; fi
 expect 'bandwidth and --flops go together' "$out/log"
+
+# On the CPU, for which the process counts too: the least that is said is what a run then does with.
+"$QENG" tests/lua/small_model.lua "$out/made"
+least=(--model "$out/made/model" --row-tokens 64)
+"$QENG" recipes/plan.lua --device cpu "${least[@]}" --mode lora --host-budget 1M > "$out/log" 2>&1
+expect '^tensors only: .*, and the process itself, [0-9.]+ MB' "$out/log"
+expect '^Does not fit in 1.0 MB: the least host budget that works is [0-9.]+ MB .*of which the process itself [0-9.]+ MB' "$out/log"
+budget=$(sed -n 's/.*least host budget that works is \([0-9.]*\) MB.*/\1M/p' "$out/log")
+"$QENG" recipes/lora_qwen.lua --device cpu "${least[@]}" --data "$out/made/data.jsonl" --out "$out/run" --steps 3 --weights stream \
+  --host-budget "$budget" > "$out/log" 2>&1 || { echo "not enough: $budget"; cat "$out/log"; exit 1; }
 
 "$QENG" tests/campaigns/plan.lua small > "$out/log" 2>&1 || { cat "$out/log"; exit 1; }
 expect '^all [0-9]+ within 5 %' "$out/log"

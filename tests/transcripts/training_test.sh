@@ -81,6 +81,15 @@ grep -q 'data.qubgpu.tmp-.* left by a killed run, deleted' "$work/log" || fail "
 [ "$(bits a)" = "$(bits k)" ] || fail "killed and resumed differs from straight through"
 [ "$(wc -l <"$work/k/metrics.jsonl")" = 700 ] || fail "metrics.jsonl of the resumed run has not one line a step"
 
+# ---- resuming another run
+run --out "$work/k" --resume --lr 1e-3 --warmup 9 || { fail "resume with another rate"; cat "$work/log"; }
+grep -q '^resume: lr was 0.0002 and is 0.001 now, warmup was 0 and is 9 now$' "$work/log" || { fail "another rate is not told"; cat "$work/log"; }
+resumes() { run --out "$work/k" --resume "${@:2}" && fail "resume with ${*:2}: not refused"; grep -qE "$1" "$work/log" || { fail "resume with ${*:2}"; cat "$work/log"; }; }
+head -n 250 "$work/data.jsonl" >"$work/fewer.jsonl"
+resumes 'has eval_share 0.1, this one 0.2; give the same' --eval-share 0.2
+resumes 'has data 300 records, digest .*, this one 250 records' --data "$work/fewer.jsonl"
+resumes 'stands at step 700, beyond the 600 steps asked for: give 700 or more, or another --out' --steps 600
+
 # ---- filters and CRC-Drop
 run --out "$work/s" --steps 3 --sources instruction --drop 0.1 || { fail "sources and drop"; cat "$work/log"; }
 grep -q '"crc_dropped"' "$work/s/metrics.jsonl" || fail "metrics do not count what CRC-Drop left out"

@@ -1,0 +1,75 @@
+-- config.json: what is of another kind than it has to be is refused by its key and its file, and so is what is larger than any model.
+package.path = (arg[0]:match "^(.*/)" or "./") .. "?.lua;" .. package.path
+local q = require "qeng"
+local config = require "qeng.config"
+
+local scratch = require "scratch"
+local at, refused = scratch.at, scratch.refused
+
+local function with(changes, architecture)
+  local all = {
+    architectures = { architecture or "Qwen2ForCausalLM" }, hidden_size = 32, intermediate_size = 64, num_hidden_layers = 2, num_attention_heads = 2,
+    num_key_value_heads = 2, vocab_size = 40, max_position_embeddings = 64, rms_norm_eps = 1e-5, hidden_act = "silu",
+  }
+  for key, value in pairs(changes) do all[key] = value end
+  return all
+end
+
+-- The rotation's settings.
+for _, key in ipairs { "rope_scaling", "rope_parameters" } do
+  for value, what in pairs { [5] = "a number", linear = 'a string ("linear")', [true] = "a boolean", [q.json.array { 1 }] = "a list" } do
+    refused(("key %s is %s, expected an object"):format(key, what), q.random_model, with { [key] = value })
+  end
+  local llama3 = { rope_type = "llama3", factor = 8, low_freq_factor = 1, high_freq_factor = 4, original_max_position_embeddings = 32 }
+  assert(q.random_model(with { [key] = llama3 }).config.rope.scaling)
+  for name, value in pairs(llama3) do
+    if type(value) == "number" then
+      llama3[name] = tostring(value)
+      refused(('key %s.%s is a string ("%d"), expected a number'):format(key, name, value), q.random_model, with { [key] = llama3 })
+      llama3[name] = value
+    end
+  end
+  refused("key " .. key .. ".rope_type is a number", q.random_model, with { [key] = { rope_type = 1 } })
+  refused("no rope_type says", q.random_model, with { [key] = { factor = 8 } })
+  refused("key " .. key .. ".partial_rotary_factor is 0", q.random_model, with { [key] = { partial_rotary_factor = 0 } })
+end
+refused("key rope_parameters.full_attention is an object", q.random_model, with { rope_parameters = { full_attention = { rope_theta = 1e6 } } })
+refused("key rope_theta is a string", q.random_model, with { rope_theta = "10000" })
+local rope = q.random_model(with { rope_theta = 5e5, rope_scaling = { rope_theta = q.json.null, rope_type = q.json.null, partial_rotary_factor = q.json.null } }).config.rope
+assert(rope.theta == 5e5 and not rope.scaling and rope.partial == 1, "null is not the same as absent")
+
+-- Windows.
+local function windowed(changes)
+  changes.use_sliding_window = changes.use_sliding_window == nil or changes.use_sliding_window
+  changes.sliding_window = changes.sliding_window or 4
+  return with(changes)
+end
+refused("key layer_types is a number, expected a list of strings", q.random_model, windowed { layer_types = 5 })
+refused("layer_types[1] is a number", q.random_model, windowed { layer_types = { "full_attention", 5 } })
+refused('key max_window_layers is a string ("x"), expected a number', q.random_model, windowed { max_window_layers = "x" })
+refused('key use_sliding_window is a string ("true")', q.random_model, windowed { use_sliding_window = "true" })
+for _, wrong in ipairs { "4", -4, 1.5 } do refused("key sliding_window is", q.random_model, windowed { sliding_window = wrong }) end
+assert(q.random_model(windowed {}).config.window == 4)
+local gemma = with({ layer_types = "sliding_attention", hidden_act = "gelu_pytorch_tanh", head_dim = 16 }, "Gemma3ForCausalLM")
+refused("key layer_types is a string", q.random_model, gemma)
+
+-- Sizes: published ones are taken, those of no model refused before memory is asked for.
+local largest = { hidden_size = 16384, intermediate_size = 53248, num_hidden_layers = 126, num_attention_heads = 128, vocab_size = 262144, head_dim = 256 }
+for key, size in pairs(largest) do
+  assert(config.wrap({ [key] = 8 * size }):size(key) == 8 * size)
+  refused(("key %s is 2147483648, expected a positive integer, at most"):format(key), q.random_model, with { [key] = 2 ^ 31 })
+end
+
+-- A file that is none, and errors in one: by its path.
+for text, why in pairs {
+  ['{"hidden_size": NaN}'] = "not a JSON object: parse error", ['{"hidden_size": 1e400}'] = "not a JSON object: number overflow", ["[1]"] = "not a JSON object",
+  ['{"architectures": ["LlamaForCausalLM"], "hidden_size": "x"}'] = "key hidden_size is a string",
+} do
+  local path = at "config.json"
+  q.fs.write(path, text)
+  refused(path .. ": " .. why, q.plan, { model = path, bandwidth = 1e10, flops = 1e11 })
+  refused(path .. ": " .. why, q.plan, { model = scratch.folder, bandwidth = 1e10, flops = 1e11 })
+end
+
+q.fs.remove(scratch.folder)
+print "config: what is odd is refused by name"
