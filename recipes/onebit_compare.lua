@@ -21,6 +21,7 @@ the counters of what rests were kept; method refilled drops them, which saves th
   out = { "onebit", "output folder", order = 2 },
   methods = { "frozen,latent,255,7,3,1,bop,phased", "also 15, 7free, 7hot, 7cool, 7target, grid1, grid127, refilled, dense, dense16", order = 3 },
   lrs = { "6e-3,1.2e-2,2.4e-2", "learning rates of the floats to try", order = 4 },
+  latent_lr = { 0, "learning rate of weights that AdamW trains (latent, grid, dense); 0: each rule's own", min = 0, integer = false, order = 4 },
   seeds = { "1,2", "the sweep is on the first, its best on the others", order = 5 },
   steps = { 2000, "optimizer steps", min = 10, integer = true, order = 6 },
   rows = { 8, "windows of a step", min = 1, integer = true, order = 7 },
@@ -46,7 +47,7 @@ if opt.data == "" then q.error("usage", "which text? --data FILE") end
 local rows = q.onebit.compare {
   text = opt.data, out = opt.out, methods = list(opt.methods, tostring), lrs = list(opt.lrs, tonumber), seeds = list(opt.seeds, tonumber), steps = opt.steps,
   rows = opt.rows, tokens = opt.tokens, hidden = opt.hidden, layers = opt.layers, heads = opt.heads, ffn = opt.ffn,
-  save_every = opt.save_every, held_out = opt.held_out,
+  save_every = opt.save_every, held_out = opt.held_out, latent_lr = opt.latent_lr > 0 and opt.latent_lr or nil,
 }
 print(q.fs.read(opt.out .. "/table.md"))
 print(("%d methods; curves and sweeps: %s/report.html"):format(#rows, opt.out))

@@ -95,6 +95,15 @@ end
 -- Flips a weight; "-" where weights are no bits.
 local function flips_text(flips) return flips and ("%.2f"):format(flips) or "-" end
 
+local by_adamw = { latent = true, grid = true, dense = true }
+
+-- {text, case} of a method, where AdamW trains its weights at the rate `latent_lr`, if that is given.
+local function case_of(method, latent_lr)
+  local known = compare.methods[method]
+  if not latent_lr or not by_adamw[known.case.rule] then return known end
+  return { text = ("%s, its rate %g"):format(known.text, latent_lr), case = copy(known.case, { latent_lr = latent_lr }) }
+end
+
 local function key_of(method, lr, seed) return ("%s lr %g seed %d"):format(method, lr, seed) end
 
 -- The run of a method at the rate that is best on a seed, and that rate's place among lrs; nil where none of them came to an end.
@@ -126,7 +135,7 @@ local function check(opt)
 end
 
 -- opt: text (path), out, methods, lrs, seeds, steps, rows, tokens, hidden, layers, heads, ffn, points, point_windows,
--- save_every, held_out.
+-- save_every, held_out, latent_lr (of weights that AdamW trains, where not the rule's own).
 function compare.run(opt)
   check(opt)
   q.fs.mkdir(opt.out)
@@ -144,7 +153,7 @@ function compare.run(opt)
     hidden_act = "silu", tie_word_embeddings = false } }
 
   local function one(method, lr, seed)
-    local known = compare.methods[method]
+    local known = case_of(method, opt.latent_lr)
     local key = key_of(method, lr, seed)
     local folder = ("%s/unfinished/%s"):format(opt.out, (key:gsub(" ", "-")))
     if runs[key] then
@@ -205,7 +214,7 @@ function compare.rows(opt, runs, tried)
         losses[i] = there and (there.loss and ("%.3f"):format(there.loss) or "diverged") or "-"
       end
       local share = frozen and latent and frozen.loss > latent.loss and (frozen.loss - best.loss) / (frozen.loss - latent.loss)
-      rows[#rows + 1] = { method = method, text = compare.methods[method].text, state = compare.methods[method].state, lr = best.lr,
+      rows[#rows + 1] = { method = method, text = case_of(method, opt.latent_lr).text, state = compare.methods[method].state, lr = best.lr,
         edge = place == 1 or place == #tried[method], losses = losses, share = share, flips = of_bits(method) and best.flips_per_weight or nil, best = best }
     end
   end

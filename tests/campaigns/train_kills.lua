@@ -1,5 +1,5 @@
 -- One run of the campaign train_kills.sh: full training of a small model on packets of three sources and two destinations,
--- by a curriculum, with CRC-Drop; or with ONEBIT=1 of a model of one-bit weights that learns in phases, kept counters and all.
+-- by a curriculum, with CRC-Drop; or with ONEBIT one of `ways` below: a model of one-bit weights that learns in phases, or becomes one.
 --   qeng train_kills.lua MODEL DATA OUT
 local q = require "qeng"
 local from, data, out = assert(arg[1], "usage: train_kills.lua MODEL DATA OUT"), arg[2], arg[3]
@@ -13,16 +13,30 @@ if q.fs.kind(data) == nil then
   end
   writer:finish()
 end
+local phased = {  -- options of q.phases
+  layer = { count = 3, keep = true, inertia = { levels = 7, q = 0.4 } },
+  rows = { count = 4, by = "rows", inertia = { levels = 255, k = 60 } },
+  gradient = { count = 3, by = "gradient", inertia = { levels = 3, target = 3 } },
+  bop = { count = 2, keep = true, inertia = { bop = true, gamma = 0.2, tau = 0.7 } },
+}
+if onebit and onebit ~= "convert" and not phased[onebit] then q.error("usage", "ONEBIT is layer, rows, gradient, bop or convert") end
 q.device { device = "cpu", threads = 1 }
 q.fs.mkdir(out)
 q.fs.sweep(out)
 local model, bits
 if onebit then
-  model = q.onebit.random({
+  local values = {
     architectures = { "Qwen3ForCausalLM" }, model_type = "qwen3", vocab_size = 300, hidden_size = 64, num_hidden_layers = 3, num_attention_heads = 2,
     num_key_value_heads = 1, head_dim = 32, intermediate_size = 96, max_position_embeddings = 128, rms_norm_eps = 1e-6, rope_theta = 10000, hidden_act = "silu",
-    tie_word_embeddings = false }, { rule = "counter", seed = 5 })
-  bits = q.phases(model, { count = 3, steps = 10, keep = true, inertia = { levels = 7, q = 0.4 } })
+    tie_word_embeddings = false }
+  if onebit == "convert" then
+    model = q.random_model(values, { seed = 5, dtype = "f32" })
+    bits = require("qeng.onebit_convert").progressive(model, { steps = steps, inertia = { levels = 3, q = 0.4 } })
+  else
+    model = q.onebit.random(values, { rule = onebit == "bop" and "bop" or "counter", seed = 5 })
+    phased[onebit].steps = 10
+    bits = q.phases(model, phased[onebit])
+  end
 else
   model = q.load(from, { writable = true }):full()
 end

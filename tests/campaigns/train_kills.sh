@@ -1,7 +1,7 @@
 #!/bin/bash
 # By hand: kills training ($QENG) with SIGKILL at random moments, KILLS times (200), resuming each time; whenever a run comes
 # to its end, its weights have to be those of a run that was never killed, and nothing half written may be left.
-#   QENG=build/release/qeng KILLS=200 bash tests/campaigns/train_kills.sh         ONEBIT=1 before it: one-bit weights in phases
+#   QENG=build/release/qeng KILLS=200 bash tests/campaigns/train_kills.sh         ONEBIT=layer, rows, gradient, bop or convert before it: one-bit weights
 set -u
 QENG=$(realpath "${QENG:-build/release/qeng}")
 here=$(dirname "$(realpath "$0")")

@@ -51,6 +51,8 @@ for damage in '2s/.\{20\}$//' '2s/.*/null/' '2s/"curve"/"curves"/' '2s/"loss":[0
   sed "$damage" "$out/runs.jsonl" > "$out/flips/runs.jsonl"
   refuses "$out/flips/runs.jsonl, line 2: .*: the file is damaged; delete the line, and its run is done again" onebit_compare "${few[@]}" --out "$out/flips" --seeds 1 --lrs 1e-2
 done
+refuses 'holds latent lr .* by another rule than straight-through, f32 latent weights, its rate 0.002: give another --out' \
+  onebit_compare "${few[@]}" --seeds 1 --lrs 1e-2 --latent-lr 2e-3
 refuses 'which text\? --data FILE' onebit_compare
 
 # Pretraining, by phases too; the saved model answers, and its bits are a GGUF file of one bit a weight.
