@@ -332,9 +332,9 @@ function q.capture(fn, ...) end
 ---Runs fn on a device that computes nothing and has only address space: q.memory() in it says what fn would need, q.rehearsed()
 ---what it would cost at the limits given. Values read as zeros or as anything; tensors made in it are closed at its end. Returns fn's results.
 ---@param fn function
----@param limits? {bandwidth?: number, flops_f32?: number, flops_bf16?: number}
+---@param opt? {bandwidth?: number, flops_f32?: number, flops_bf16?: number, gpu?: boolean}  gpu: the limits are those of a GPU that may not be here
 ---@return ...
-function q.rehearse(fn, limits) end
+function q.rehearse(fn, opt) end
 ---What the operations of this rehearsal so far would have cost. seconds: at the limits given, 0 without any.
 ---@return {device: string, seconds: number, flops_f32: number, flops_bf16: number, bytes: number}
 function q.rehearsed() end

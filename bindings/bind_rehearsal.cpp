@@ -12,11 +12,12 @@ using lua::Options;
 int rehearse(Call& call) {
   lua_State* L = call.L;
   if (!lua_isfunction(L, 1)) call.bad_argument(1, "function expected, got " + lua::type_text(L, 1));
-  Options opt(call, 2, {"bandwidth", "flops_f32", "flops_bf16"});
+  Options opt(call, 2, {"bandwidth", "flops_f32", "flops_bf16", "gpu"});
   const Limits limits{opt.get<double>("bandwidth", 0), opt.get<double>("flops_f32", 0),
                       opt.get<double>("flops_bf16", 0)};
+  const bool for_gpu = opt.get<bool>("gpu", false);
   lua_settop(L, 1);
-  Rehearsing rehearsing(limits);
+  Rehearsing rehearsing(limits, for_gpu);
   scopes::enter(L);
   try {
     lua::call(L, 0, LUA_MULTRET);

@@ -93,10 +93,10 @@ BatchStage& batch_stage(const Batch& batch) {
   if (!stage || !stage->fits(batch)) stage = std::make_unique<BatchStage>(device(), batch);
   return *stage;
 }
-Rehearsing::Rehearsing(const Limits& limits) {
+Rehearsing::Rehearsing(const Limits& limits, bool for_gpu) {
   if (real_runtime) fail("value", "rehearse: a rehearsal is going on already");
   if (runtime().device.capturing()) fail("value", "rehearse: a program is being captured");
-  auto stage = std::make_unique<Runtime>(std::make_unique<Rehearsal>(runtime().device.backend(), limits));
+  auto stage = std::make_unique<Runtime>(std::make_unique<Rehearsal>(runtime().device.backend(), limits, for_gpu));
   real_runtime = std::move(current_runtime);
   current_runtime = std::move(stage);
 }

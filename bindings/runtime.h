@@ -29,7 +29,7 @@ BatchStage& batch_stage(const Batch& batch);  // the device's, for batches of th
 // RAII: while it lives, device() and tape() are those of a rehearsal (engine/program/rehearsal.h) of the device in use.
 // Tensors made meanwhile may be dropped later, and used no more.
 struct Rehearsing {
-  explicit Rehearsing(const Limits& limits);
+  explicit Rehearsing(const Limits& limits, bool for_gpu = false);
   ~Rehearsing();
 };
 const Rehearsal& rehearsal();  // Error("value") outside of one

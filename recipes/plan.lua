@@ -29,8 +29,8 @@ local opt = q.options(q.device_options {
   batch = { 1, "inference: sequences at once", min = 1, integer = true, order = 12 },
   kv = { "", "inference: dtype of the cache (f32, bf16, f16, q8_0); the model's by default", order = 13 },
   host_budget = { nil, "most host memory, such as 16G: beside a GPU that of streamed weights, which is pinned (the rest is read from the file); on the CPU that of the whole process, as --device-budget is where weights have to be streamed", kind = "bytes", order = 94 },
-  bandwidth = { 0, "GB/s of a device that is not here; with --flops", min = 0, integer = false, order = 16 },
-  flops = { 0, "TFLOP/s of a device that is not here; with --bandwidth", min = 0, integer = false, order = 17 },
+  bandwidth = { 0, "GB/s of a GPU that is not here; with --flops", min = 0, integer = false, order = 16 },
+  flops = { 0, "TFLOP/s of a GPU that is not here; with --bandwidth", min = 0, integer = false, order = 17 },
   link = { 0, "GB/s from host to device, for streamed weights", min = 0, integer = false, order = 18 },
 })
 if (opt.bandwidth > 0) ~= (opt.flops > 0) then q.error("usage", "--bandwidth and --flops go together: they stand in for a device that is not here") end

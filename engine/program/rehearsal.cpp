@@ -7,14 +7,16 @@
 #include "engine/program/profile.h"
 #include "kernels/check_shapes.h"
 #include "kernels/error.h"
+#include "kernels/lm_head.h"
 
 namespace qeng {
 
-Rehearsal::Rehearsal(const Backend& real, const Limits& limits)
+Rehearsal::Rehearsal(const Backend& real, const Limits& limits, bool for_gpu)
     : real_(real),
       name_(real.name()),
       description_(real.description()),
       host_memory_(real.host_memory()),
+      for_gpu_(for_gpu && real.host_memory()),
       limits_(limits) {}
 
 void Rehearsal::run(const Op& op) {
@@ -25,6 +27,10 @@ void Rehearsal::run(const Op& op) {
   work_.seconds += ideal_seconds(op, needed, limits_);
   (uses_bf16(op) ? work_.flops_bf16 : work_.flops_f32) += needed.flops;
   work_.bytes += needed.bytes;
+}
+
+int Rehearsal::head_chunk(int64_t tokens, int64_t vocab) const {
+  return for_gpu_ ? gpu_head_chunk(tokens, vocab, SIZE_MAX) : real_.head_chunk(tokens, vocab);
 }
 
 void* Rehearsal::allocate(size_t bytes) {

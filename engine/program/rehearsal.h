@@ -16,8 +16,8 @@ class Rehearsal : public Backend {
                                   << 20;  // an index list of a million tokens; no weight worth its memory is smaller
 
   // A stand-in for `real`, which has to outlive it while it is in use. limits: of the device that is planned for; zeros
-  // where they are not known.
-  Rehearsal(const Backend& real, const Limits& limits);
+  // where they are not known. for_gpu: what is planned for is a GPU, though `real` may be none; one with memory for the largest chunks.
+  Rehearsal(const Backend& real, const Limits& limits, bool for_gpu = false);
 
   struct Work {
     double seconds = 0;  // at the limits; 0 where those are not known
@@ -36,13 +36,13 @@ class Rehearsal : public Backend {
   void download(void* host, const void* device, size_t bytes) override;
   bool host_memory() const override { return host_memory_; }
   Memory memory() override { return {}; }
-  int head_chunk(int64_t tokens, int64_t vocab) const override { return real_.head_chunk(tokens, vocab); }
+  int head_chunk(int64_t tokens, int64_t vocab) const override;
   const Limits& limits() override { return limits_; }
 
  private:
   const Backend& real_;
   std::string name_, description_;
-  bool host_memory_;
+  bool host_memory_, for_gpu_;
   Limits limits_;
   Work work_;
 };

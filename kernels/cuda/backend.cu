@@ -9,6 +9,7 @@
 #include "kernels/cuda/library.h"
 #include "kernels/cuda/limits.h"
 #include "kernels/cuda/side_copies.h"
+#include "kernels/lm_head.h"
 
 namespace qeng {
 
@@ -232,7 +233,7 @@ class CudaBackend : public Backend {
     synchronize();
   }
   bool host_memory() const override { return false; }
-  int head_chunk(int64_t tokens, int64_t vocab) const override { return qeng::head_chunk(tokens, vocab, memory_bytes_); }
+  int head_chunk(int64_t tokens, int64_t vocab) const override { return gpu_head_chunk(tokens, vocab, memory_bytes_); }
 
   Memory memory() override {
     Memory now;

@@ -153,6 +153,5 @@ void run(const CountLevels&, CudaContext&);
 void run(const PackSigns&, CudaContext&);
 void run(const ClipToGrid&, CudaContext&);
 
-int head_chunk(int64_t tokens, int64_t vocab, size_t device_bytes);  // Backend::head_chunk
 
 }  // namespace qeng

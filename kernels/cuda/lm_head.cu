@@ -141,18 +141,6 @@ __global__ void __launch_bounds__(kSumThreads)
 
 }  // namespace
 
-// Each chunk reads the head's weight again, in each of its products, which then do as many operations for a byte of it
-// as the chunk has rows. An H200 does 180 in the time it reads one: 256 rows would leave reading 70 % as long as
-// computing, 2048 rows 9 %. They also give dh, which has few columns, about as many tiles as there are multiprocessors.
-// The logits take at most a sixteenth of the device's memory; chunks are even.
-int head_chunk(int64_t tokens, int64_t vocab, size_t device_bytes) {
-  int64_t rows = 2048;
-  const int64_t room = static_cast<int64_t>(device_bytes / 16);
-  while (rows > 256 && rows * LmHeadParts::row(vocab) * 4 > room) rows /= 2;
-  const int64_t chunks = std::max<int64_t>(1, ceil_div(tokens, rows));
-  return static_cast<int>(std::max<int64_t>(1, ceil_div(tokens, chunks)));
-}
-
 void run(const LmHeadLoss& op, CudaContext& context) {
   const DType dtype = op.h.dtype;
   const int64_t tokens = op.h.rows(), hidden = op.h.columns(), vocab = op.w.rows();

@@ -13,8 +13,8 @@
 -- held-out loss is measured too. kv, context, batch: of inference, whose context ends at the model's max_position_embeddings.
 -- levels: of one-bit training's counters (7); active: weights that learn at once, the rest being frozen bits (phases.lua); keep:
 -- with the counters of those that rest. Budgets in bytes, as training takes them: on the CPU host_budget is the whole process's, and
--- so is device_budget where weights have to be streamed to keep it. bandwidth and flops (of the dtype), for which this device's
--- measured limits stand in; link: bytes a second from host or file to the device.
+-- so is device_budget where weights have to be streamed to keep it. bandwidth and flops (of the dtype) of a GPU that is
+-- not here, for which this device's measured limits stand in; link: bytes a second from host or file to the device.
 
 local config = require "qeng.config"
 local inertia = require "qeng.inertia"
@@ -379,10 +379,10 @@ return function(given)
   local opt = setmetatable({}, { __index = function(_, key) local v = given[key]; if v == nil then v = defaults[key] end; return v end })
   check(opt, given)
   local make, name, folder = source_of(opt)
-  local limits = opt.bandwidth and { bandwidth = opt.bandwidth, flops_f32 = opt.flops, flops_bf16 = opt.flops } or q.limits()
+  local limits = opt.bandwidth and { bandwidth = opt.bandwidth, flops_f32 = opt.flops, flops_bf16 = opt.flops, gpu = true } or q.limits()
   local plan = rehearse(make, opt, limits)
   plan.name, plan.mode, plan.given = name, opt.mode, opt
-  plan.on_host = plan.device == "cpu" and not opt.bandwidth  -- with figures of its own it is a device that is not here
+  plan.on_host = plan.device == "cpu" and not opt.bandwidth  -- with figures of its own it is a GPU that is not here
   plan.process = plan.on_host and process_bytes(plan, folder) or 0
   local all = place(plan, nil, nil, plan.on_host)
   plan.total, plan.least = all.total, all.least

@@ -37,7 +37,7 @@ local function linear_weights() return s.layers * (3 * s.hidden ^ 2 + 3 * s.hidd
 local function settings(case, model)
   return {
     model = model, mode = case.mode, dtype = case.dtype, rank = 8, row_tokens = s.row_tokens, rows = case.rows, accumulate = case.accumulate,
-    recompute = case.recompute, levels = case.levels, active = case.phases and linear_weights() / case.phases, eval = not case.phases, bandwidth = 1e10, flops = 1e11,
+    recompute = case.recompute, levels = case.levels, active = case.phases and linear_weights() / case.phases, eval = not case.phases,
   }
 end
 

@@ -52,6 +52,12 @@ local function plan(opt)
   opt.row_tokens, opt.model = 64, opt.model or "1b"
   return q.plan(opt)
 end
+do  -- a GPU's head has at most 2048 rows of logits at a time: from there on more tokens take no more of them
+  local function activations(tokens) return plan { mode = "lora", rows = tokens / 64 }.accounts.activations end
+  local to_2048, to_4096 = activations(2048) - activations(1024), activations(4096) - activations(2048)
+  local logits = 2048 * 4 * 128256
+  assert(math.abs(2 * to_2048 - to_4096 - logits) < 0.01 * logits, "logits of another chunk than a GPU's")
+end
 local whole = plan { mode = "lora" }
 assert(whole.fits and whole.placed.streamed == 0 and whole.total == whole.placed.device and whole.least < whole.total)
 local least = plan { mode = "lora", device_budget = whole.least, link = 1e10 }
