@@ -113,7 +113,7 @@ write_floats()
 check(path "bf16", "safetensors bf16", { "captured" })
 local function write_bits()
   local bits = values_of("LlamaForCausalLM", false)
-  bits.num_hidden_layers = 24  -- of a thirty-second of the bytes
+  bits.hidden_size, bits.intermediate_size, bits.num_hidden_layers = 1024, 2048, 32  -- of a thirty-second of the bytes
   q.onebit.random(bits, { rule = "counter", seed = 3 }):save(path "one_bit")
 end
 write_bits()

@@ -148,8 +148,8 @@ TEST_CASE("a streamed file keeps to its limit, shows its bytes, and keeps what i
   set_requires_grad(weight, false);
   CHECK(device.budget() == 0);
   CHECK(device.held() == 0);
-  device.set_budget(64 << 20, "--device-budget");
-  MappedStream(device, units, process + 4 * kUnit, "--host-budget", 8 << 20).close();
+  device.set_budget(process + 64 * kUnit, "--device-budget");
+  MappedStream(device, units, process + 8 * kUnit, "--host-budget", 8 << 20).close();
   CHECK(device.budget_option() == "--device-budget");
 }
 
