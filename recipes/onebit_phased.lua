@@ -6,10 +6,10 @@ local q = require "qeng"
 local declared = q.onebit.options {
   [[Trains a model of one-bit weights in phases: --active weights learn for --phase_steps steps, then others do. What it gains is
 memory: only what learns has counters (those of the others are dropped, or with --keep stay), and only it needs the weight's
-gradient. What it costs is tokens: each weight sees a share of the evidence. With 0.8 million weights, 2 million characters and --keep, a
-quarter of them at a time gained nothing over frozen random bits; with twice as many it was 0.03 ahead of them, and where all weights at
-once are after half the tokens. With 5.1 million weights and 20 million characters it was 0.13 ahead and closed 30 % of the gap to
-straight-through training, where all weights at once close 68 %. It is for models that do not fit otherwise;
+gradient. What it costs is tokens: each weight sees a share of the evidence. With 0.8 million weights and 2 million characters a
+quarter of them at a time gained nothing over frozen random bits, their counters kept or dropped; with twice as many, and --keep, it was
+0.03 ahead of them, and where all weights at once are after half the tokens. With 5.1 million weights and 20 million characters (--keep) it
+was 0.13 ahead and closed 30 % of the gap to straight-through training, where all weights at once close 68 %. It is for models that do not fit otherwise;
 recipes/onebit_compare.lua --methods frozen,latent,7,phased measures it on a text of yours.]],
 }
 declared.active = { 0, "the most weights that learn at once, 0: four turns, as equal as blocks allow", min = 0, order = 40 }
