@@ -36,11 +36,11 @@ function stream.refuse(model, what)
   if model.stream then q.error("unsupported", what .. ": this model's weights are streamed; load it with weights = \"copy\" or \"map\"") end
 end
 
--- The unit of a parameter by its Hugging Face name: 0 the embedding, 1 .. layers, layers + 1 norm and head.
+-- The unit of a parameter by its Hugging Face name: 0 the embeddings, of tokens and of positions, 1 .. layers, layers + 1 norm and head.
 local function unit_of(name, layers)
   local layer = name:match "^model%.layers%.(%d+)%."
   if layer then return tonumber(layer) + 1 end
-  return name == "model.embed_tokens.weight" and 0 or layers + 1
+  return name:find "^model%.embed_" and 0 or layers + 1
 end
 
 -- Makes model.stream where opt.weights = "stream". opt.host_budget: bytes of the process; opt.stream_slack: of them, what is left for

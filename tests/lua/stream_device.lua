@@ -107,6 +107,17 @@ for _, budget in ipairs { 0, 90e3 } do  -- a weight outlives its stream, with it
   collectgarbage()
   assert(q.json.encode(weight:table()) == wanted, name .. ": other values after its stream")
 end
+do  -- learned positions are read with the embedding, also where both are in the file
+  local absolute, dir = {}, os.tmpname()
+  for key, value in pairs(values) do absolute[key] = value end
+  absolute.architectures, absolute.model_type, absolute.num_key_value_heads = q.json.array { "QengAbsoluteForCausalLM" }, "qeng_absolute", 4
+  os.remove(dir)
+  q.random_model(absolute, { dtype = "bf16", std = 0.1 }):save(dir)
+  local streaming = q.load(dir, { weights = "stream", stream_keep = 0, host_budget = 60e3 })
+  assert(streaming.stream:figures().filed > 200e3)
+  same("learned positions", logits(streaming), logits(q.load(dir)))
+  q.fs.remove(dir)
+end
 local ok, err = pcall(q.load, path, { weights = "stream", stream_keep = 0, host_budget = 10e3 })
 assert(not ok and err.code == "memory" and err.message:find "pinned memory of the host, more than %-%-host%-budget", tostring(err.message))
 ok, err = pcall(q.load, path, { weights = "stream", dtype = "bf16" })
