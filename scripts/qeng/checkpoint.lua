@@ -138,8 +138,12 @@ function checkpoint.load(out, parameters, adamw, bits)
   if bits then
     checkpoint.compare(dir, type(state.bits) == "table" and state.bits.settings, bits:settings())
     local stored = open_part(dir, "bits.safetensors")
-    bits:restore(state.bits, stored)
+    local fine, err = pcall(bits.restore, bits, state.bits, stored)
     stored:close()
+    if not fine then
+      if type(err) ~= "table" or err.code ~= "format" then error(err, 0) end
+      q.error(err.code, ("%s: %s; delete it to go on from an earlier one"):format(dir, err.message))
+    end
   end
   local file = open_part(dir, "parameters.safetensors")
   for _, parameter in ipairs(parameters) do checkpoint.fill(parameter.tensor, file, parameter.name) end

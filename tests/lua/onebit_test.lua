@@ -313,6 +313,8 @@ do
     q.fs.write(state, damaged)
     refused("checkpoint", learner(7), {})
   end
+  q.fs.write(state, (whole:gsub('"fed": %d+', '"fed": "1"')))
+  refused("checkpoints/step%-000004: .* is damaged; delete it to go on from an earlier one", learner(7), {})
   q.fs.write(state, whole)
   refused("has eval_share 0, this one 0.2; give the same", learner(7), { eval_share = 0.2 })
   for name, documents in pairs { shorter = { 1, 59 }, other = { 1, 60, true } } do  -- the others are as many, and as long
