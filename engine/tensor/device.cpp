@@ -109,9 +109,12 @@ void Device::let_go(size_t bytes, const std::string& account) {
 }
 
 const Limits* Device::limits(bool if_room) {
-  const size_t bytes = backend_->limits_memory();
-  if (if_room && budget_ && held_ + bytes > budget_) return nullptr;
-  if (bytes) make_room(bytes, "limits", "to measure the device");
+  try {
+    if (const size_t bytes = backend_->limits_memory()) make_room(bytes, "limits", "to measure the device");
+  } catch (const Error& error) {
+    if (!if_room || error.code != "memory") throw;
+    return nullptr;
+  }
   return &backend_->limits();
 }
 

@@ -120,6 +120,11 @@ function checkpoint.save(out, parameters, adamw, state, keep, bits)
   end
 end
 
+-- Writes anew what the checkpoint of state.step says of the run, whose tensors are as they were saved.
+function checkpoint.note(out, state)
+  q.fs.write(("%s/step-%06d/state.json"):format(folder(out), state.step), q.json.encode(state, { pretty = true }) .. "\n")
+end
+
 -- A file of a checkpoint, open.
 local function open_part(dir, name)
   local file, err = q.try(q.safetensors.open, dir .. "/" .. name)

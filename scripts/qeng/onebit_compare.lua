@@ -50,7 +50,7 @@ local function fault(one)
   for _, name in ipairs { "curve", "flips", "warnings" } do
     if type(one[name]) ~= "table" then return "no " .. name end
   end
-  for _, name in ipairs(one.diverged and { "diverged" } or { "loss", "train" }) do
+  for _, name in ipairs(one.diverged and { "lr", "seed", "diverged" } or { "lr", "seed", "loss", "train" }) do
     if type(one[name]) ~= "number" then return "no " .. name end
   end
   return type(one.key) ~= "string" and "no key" or nil
@@ -62,13 +62,14 @@ local function read_runs(path, settings)
   if q.fs.kind(path) ~= "file" then return runs end
   for line in q.fs.read(path):gmatch "([^\n]*)\n?" do
     number = number + 1
-    local one, err = q.try(q.json.decode, line)
-    local wrong = err and err.message or fault(one)
-    if line ~= "" and wrong then
-      q.error("format", ("%s, line %d: %s: the file is damaged; delete the line, and its run is done again"):format(path, number, wrong))
-    elseif line ~= "" and one.settings ~= settings then
-      q.error("value", ("%s holds runs of other settings (%s; these are %s): give another --out"):format(path, tostring(one.settings), settings))
-    elseif line ~= "" then
+    if line ~= "" then
+      local one, err = q.try(q.json.decode, line)
+      local wrong = err and err.message or fault(one)
+      if wrong then
+        q.error("format", ("%s, line %d: %s: the file is damaged; delete the line, and its run is done again"):format(path, number, wrong))
+      elseif one.settings ~= settings then
+        q.error("value", ("%s holds runs of other settings (%s; these are %s): give another --out"):format(path, tostring(one.settings), settings))
+      end
       runs[one.key] = one
     end
   end

@@ -206,11 +206,11 @@ return function(given)
   local bad, interrupted, warned = 0, false, nil  -- warned: of flips, the latest that was not told
 
   local upcoming, position  -- the batch made ahead of its step, and where the batches stood before it
-  local function save()
+  local function save(again)  -- again: a step that is saved already
     if opt.checkpoints == false then return end
     state.batches, state.finished, state.course = position or batches:state(), state.step == steps and not state.row, course
     for name, value in pairs(fixed) do state[name] = value end
-    checkpoint.save(out, parameters, adamw, state, opt.keep, opt.bits)
+    if again then checkpoint.note(out, state) else checkpoint.save(out, parameters, adamw, state, opt.keep, opt.bits) end
   end
 
   -- Forward and backward of the micro-batch in the slot, whose packets are addressed to `dst`; gradients add up. Its share
@@ -291,7 +291,7 @@ return function(given)
       row.stream_bytes and "  " .. stream.text(row) or "", progress.duration(rest)))
     if opt.on_step then opt.on_step(row, model) end
     interrupted = q.interrupted()
-    if interrupted or last or (opt.save_every > 0 and state.step % opt.save_every == 0) then save() end
+    if interrupted or last or (opt.save_every > 0 and state.step % opt.save_every == 0) then save(due and last) end
   end
   if state.row then conclude(state.row) end
   while state.step < steps and not interrupted do
