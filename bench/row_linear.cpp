@@ -1,7 +1,7 @@
 // The linear layers of a Qwen2-1.5B shape in each stored dtype, as RowLinear computes them on the CPU, or matrices of one
 // shape each:
 //   qeng_bench_row_linear [--types tq2_0,q8_0] [--head q6_k] [--rows 1,512] [--threads 2] [--rounds 5] [--clock cpu]
-//                         [--layout rows|interleaved] [--shapes 4096x4096,11008x4096]
+//                         [--layout rows|interleaved] [--shapes 4096x4096,11008x4096] [--isa avx2]
 // bench/README.md says what the columns mean. Weights are random blocks, a tensor each, so that nothing stays in a cache.
 #include <algorithm>
 #include <chrono>
@@ -196,7 +196,7 @@ void bench_shape(Backend& backend, const std::string& type, const std::string& s
 }
 
 int bench(int count, char** arguments) {
-  std::string shapes, types = "tq2_0,tq1_0,q2_0,q8_0,q4_k,q6_k,q4_0", head, rows_list = "1,512";
+  std::string shapes, types = "tq2_0,tq1_0,q2_0,q8_0,q4_k,q6_k,q4_0", head, rows_list = "1,512", isa;
   int threads = available_threads(), rounds = 5;
   bool interleaved = false;
   for (int i = 1; i < count; i += 2) {
@@ -207,11 +207,12 @@ int bench(int count, char** arguments) {
     else if (option == "--rows") rows_list = value;
     else if (option == "--threads") threads = std::stoi(value);
     else if (option == "--rounds") rounds = std::stoi(value);
+    else if (option == "--isa") isa = value;
     else if (option == "--layout" && (value == "rows" || value == "interleaved")) interleaved = value == "interleaved";
     else if (option == "--clock" && value == "cpu") cpu_clock = true, threads = 1;
-    else fail("usage", "unknown option ", option, " ", value, "; expected --types, --head, --shapes, --rows, --threads, --rounds, --layout interleaved or --clock cpu");
+    else fail("usage", "unknown option ", option, " ", value, "; expected --types, --head, --shapes, --rows, --threads, --rounds, --isa, --layout interleaved or --clock cpu");
   }
-  const auto backend = make_cpu_backend(threads);
+  const auto backend = make_cpu_backend(threads, isa);
   if (!shapes.empty()) {
     std::printf("%s\n", backend->description().c_str());
     for (const std::string& type : split(types))

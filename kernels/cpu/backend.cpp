@@ -69,8 +69,11 @@ std::unique_ptr<Backend> make_cpu_backend(int threads, const std::string& isa) {
   if (threads < 0 || threads > 4096)
     fail("value", "cpu backend: ", threads, " threads; expected 0 (all cores) to 4096");
   const isa::Table* table = isa.empty() ? &isa::best() : isa::find(isa.c_str());
-  if (!table)
-    fail("unsupported", "cpu backend: this machine does not run isa '", isa, "'; known: baseline, avx2, avx512, avx512vnni, amx");
+  if (!table) {
+    std::string known;
+    for (const char* name : isa::kNames) known += known.empty() ? name : std::string(", ") + name;
+    fail("unsupported", "cpu backend: this machine does not run isa '", isa, "'; known: ", known);
+  }
   return std::make_unique<CpuBackend>(threads ? threads : available_threads(), *table);
 }
 

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <iterator>
 
 #include "kernels/cpu/isa/table.h"
 
@@ -25,6 +26,10 @@ void fill_block_tiles(Table& table);
 void fill_interleaved_dots(Table& table);
 }  // namespace avx512vnni
 
+namespace avx512gfni {
+void fill_sign_dots(Table& table);
+}
+
 namespace amx {
 void fill_bf16_tiles(Table& table);
 void fill_block_tiles(Table& table);
@@ -32,7 +37,7 @@ void fill_block_tiles(Table& table);
 
 namespace {
 
-constexpr int kTables = 5;
+constexpr int kTables = std::size(kNames);
 
 // Whether the processor has tiles of bytes and of bf16, and the system lets this process use them.
 bool may_use_tiles() {
@@ -50,22 +55,24 @@ struct Tables {
     baseline::fill(table[0]);
     avx2::fill(table[1]);
     avx512::fill(table[2]);
-    avx512::fill(table[3]);
+    table[3] = table[2];
     avx512vnni::fill_block_dots(table[3]);
     avx512vnni::fill_block_tiles(table[3]);
     avx512vnni::fill_interleaved_dots(table[3]);
-    table[3].name = "avx512vnni";
     table[4] = table[3];
-    amx::fill_bf16_tiles(table[4]);
-    amx::fill_block_tiles(table[4]);
-    table[4].name = "amx";
+    avx512gfni::fill_sign_dots(table[4]);
+    table[5] = table[4];
+    amx::fill_bf16_tiles(table[5]);
+    amx::fill_block_tiles(table[5]);
+    for (int i = 0; i < kTables; ++i) table[i].name = kNames[i];
     runs[0] = true;
     runs[1] = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c") &&
               __builtin_cpu_supports("bmi2");
     runs[2] = runs[1] && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
               __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
     runs[3] = runs[2] && __builtin_cpu_supports("avx512vnni");
-    runs[4] = runs[3] && may_use_tiles();
+    runs[4] = runs[3] && __builtin_cpu_supports("gfni");
+    runs[5] = runs[4] && may_use_tiles();
   }
 };
 

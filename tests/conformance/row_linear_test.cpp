@@ -88,3 +88,20 @@ TEST_CASE("a row of a linear layer of dense weights has the same bits in any bat
         }
       }
 }
+
+TEST_CASE("one-bit and ternary weights give the same bits with every instruction set that has fused products") {
+  constexpr int64_t kRows = 11, kOut = 37;
+  for (const DType dtype : {DType::one_bit, DType::ternary})
+    for (const int64_t k : {32, 256, 288, 512, 1312, 4128}) {
+      Draw draw(base_seed());
+      const View x = draw.tensor(DType::f32, {kRows, k}), w = draw.tensor(dtype, {kOut, k});
+      std::vector<char> avx2;
+      for (Named& target : backends()) {
+        if (target.name == "cuda" || target.name.find("baseline") != std::string::npos) continue;
+        INFO(dtype_name(dtype) << " of " << k << " columns on " << target.name);
+        const std::vector<char> y = result(*target.backend, draw, x, w, 0, kRows);
+        if (avx2.empty()) avx2 = y;
+        CHECK(y == avx2);
+      }
+    }
+}

@@ -4,6 +4,7 @@
 #include <set>
 #include <sstream>
 
+#include "kernels/cpu/isa/table.h"
 #include "kernels/error.h"
 #include "tests/catch.h"
 
@@ -14,7 +15,7 @@ std::vector<Named>& backends() {
     std::vector<Named> found;
     const char* wanted = std::getenv("QENG_BACKENDS");  // "cpu" or "cuda": only those
     const auto skipped = [&](const std::string& kind) { return wanted && kind != wanted; };
-    for (const char* isa : {"baseline", "avx2", "avx512", "avx512vnni", "amx"})
+    for (const char* isa : isa::kNames)
       for (int threads : {1, 2}) {
         if (skipped("cpu")) continue;
         const std::string name = std::string("cpu ") + isa + " threads " + std::to_string(threads);

@@ -75,7 +75,7 @@ TEST_CASE("every instruction set writes the same blocks") {
     if (!is_block(dtype)) continue;
     for (const float* weights : {static_cast<const float*>(nullptr), static_cast<const float*>(importance.data())}) {
       const std::vector<uint16_t> best = encoded(dtype, x, weights, 4096);
-      for (const char* name : {"baseline", "avx2", "avx512", "avx512vnni", "amx"}) {
+      for (const char* name : isa::kNames) {
         const isa::Table* table = isa::find(name);
         if (!table) continue;
         INFO(dtype_name(dtype) << ", " << name << (weights ? ", with importance" : ""));

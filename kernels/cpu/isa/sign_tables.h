@@ -1,14 +1,13 @@
 // Rows of x as one_bit and ternary weights read them: rounded to int8 codes q, as kernels/math/blocks/activations.h
 // says.
-//   one_bit   tables of what each run of 4 codes adds to a dot product, by the four bits v that a weight has there.
-//   Over
+//   one_bit   tables of what each run of 4 codes adds to a dot product, by the four bits v that a weight has there. Over
 //             the runs of a group of activations
 //               sum_i w_i q_i = 2 sum_run (tables[run, 0, v] + 32 tables[run, 1, v]) - sum_i |q_i|
 //             as an entry counts from the least that its run can add. An entry of a byte table fits five bits, so that
-//             eight of them add in a byte, and all the runs of a group in 16 bits.
+//             eight of them add in a byte, and all the runs of a group in 16 bits. With GFNI the codes themselves
+//             (sign_planes_gfni.h)
 //   ternary   the codes, those of a group as [4, 64]: element 4 i + j at [j, i], as bits 2 j of byte i of a weight are
-//   its
-//             factor:  sum_i w_i q_i = sum_i (w_i + 1) q_i - sum_i q_i
+//             its factor:  sum_i w_i q_i = sum_i (w_i + 1) q_i - sum_i q_i
 #pragma once
 #include <cstdint>
 

@@ -1,8 +1,5 @@
 #include "kernels/cpu/isa/table.h"
 
-#define QENG_TEXT_(x) #x
-#define QENG_TEXT(x) QENG_TEXT_(x)
-
 namespace qeng::isa::QENG_ISA {
 
 void fill_activation(Table& table);
@@ -27,7 +24,6 @@ void fill_sign_sums(Table& table);
 void fill_softmax(Table& table);
 
 void fill(Table& table) {
-  table.name = QENG_TEXT(QENG_ISA);
   fill_activation(table);
   fill_attention(table);
   fill_attention_grad(table);

@@ -165,7 +165,10 @@ struct Table {
                int64_t half) = nullptr;
 };
 
-// The tables, filled on first use. find: nullptr if this machine cannot run it or there is none of that name.
+// The tables, slowest first, each of them the one before with some loops of its own from the third on.
+inline constexpr const char* kNames[] = {"baseline", "avx2", "avx512", "avx512vnni", "avx512gfni", "amx"};
+
+// They are filled on first use. find: nullptr if this machine cannot run it or there is none of that name.
 // best: the fastest that this machine can run.
 const Table* find(const char* name);
 const Table& best();
