@@ -9,11 +9,10 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <limits>
 #include <mutex>
 
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/system_memory.h"
 #include "kernels/error.h"
 
 namespace qeng {
@@ -45,16 +44,6 @@ int read_at(int fd, std::byte* to, size_t bytes, size_t offset) {
     to += got, offset += static_cast<size_t>(got), bytes -= static_cast<size_t>(got);
   }
   return 0;
-}
-
-// Bytes that may be allocated without pushing out other programs; 0 if the system does not say.
-size_t available_memory() {
-  std::ifstream memory("/proc/meminfo"), group("/sys/fs/cgroup/memory.max");
-  size_t available = 0, limit = 0;
-  for (std::string key, rest; memory >> key; std::getline(memory, rest))
-    if (key == "MemAvailable:" && memory >> available) break;
-  if (!(group >> limit)) limit = std::numeric_limits<size_t>::max();  // "max"
-  return std::min(available * 1024, limit);
 }
 
 }  // namespace
@@ -177,7 +166,7 @@ void MappedFile::require_whole() const {
 bool load_files(const std::vector<std::shared_ptr<const MappedFile>>& files, bool if_room) {
   size_t bytes = 0;
   for (const auto& file : files) bytes += file->size();
-  if (if_room && available_memory() / 2 < bytes) return false;
+  if (if_room && system_memory().free / 2 < bytes) return false;
   for (const auto& file : files) file->load();
   return true;
 }

@@ -1,12 +1,11 @@
 // The CPU as a Backend: dispatches operations to the overloads of run in cpu.h, and measures what the machine can do.
 #include "kernels/backend.h"
 
-#include <unistd.h>
-
 #include <cstring>
 #include <fstream>
 
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/system_memory.h"
 
 namespace qeng {
 
@@ -47,10 +46,7 @@ class CpuBackend : public Backend {
   void upload(void* device, const void* host, size_t bytes) override { std::memcpy(device, host, bytes); }
   void download(void* host, const void* device, size_t bytes) override { std::memcpy(host, device, bytes); }
 
-  Memory memory() override {
-    const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-    return {static_cast<size_t>(sysconf(_SC_AVPHYS_PAGES)) * page, static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * page};
-  }
+  Memory memory() override { return system_memory(); }
 
   size_t limits_memory() override { return limits_.bandwidth == 0 ? kLimitsMemory : 0; }
   const Limits& limits() override {
