@@ -98,9 +98,8 @@ local function source_of(opt)
   end, name, place
 end
 
--- Bytes of the weights by the unit that is moved as one when they are streamed: embed, each layer, head. Frozen ones only;
--- what else there is (norms, trained weights) stays on the device. shared: it is the embedding and the head, and a GPU keeps it.
--- learning: the bits that learn, a set. held: of its bytes, what a GGUF file of llama's has in an order of its own, and is in the
+-- Bytes of the weights by the unit that is moved as one when they are streamed: embed, each layer, head. Those trained as floats stay
+-- on the device. shared: it is the embedding and the head, and a GPU keeps it. learned: bytes of the bits in `learning`, a set. held: of its bytes, what a GGUF file of llama's has in an order of its own, and is in the
 -- host's memory where the unit is read from there.
 local function units_of(model, learning, opt)
   local order = model.gguf and model.gguf.architecture or opt.stored and model.arch.hf:find "^Llama" and "llama"
@@ -108,12 +107,13 @@ local function units_of(model, learning, opt)
   for _, parameter in ipairs(model.parameters) do
     local layer = parameter.name:match "layers%.(%d+)%."
     local unit = layer and "layers." .. layer or parameter.name:find "embed_tokens" and "embed" or parameter.name:find "^lm_head" and "head"
-    if unit and not parameter.tensor:requires_grad() and not learning[parameter.tensor] then
+    if unit and not parameter.tensor:requires_grad() then
       if not by_name[unit] then
-        by_name[unit] = { name = unit, bytes = 0, held = 0, shared = unit == "embed" and model.config.tied }
+        by_name[unit] = { name = unit, bytes = 0, held = 0, learned = 0, shared = unit == "embed" and model.config.tied }
         units[#units + 1] = by_name[unit]
       end
       by_name[unit].bytes = by_name[unit].bytes + parameter.tensor:bytes()
+      if learning[parameter.tensor] then by_name[unit].learned = by_name[unit].learned + parameter.tensor:bytes() end
       if names.heads(order, parameter.name, model.config) then by_name[unit].held = by_name[unit].held + parameter.tensor:bytes() end
     end
   end
@@ -254,14 +254,14 @@ end
 -- Bytes of the device, of the host and of the file where the device may hold `budget` (nil: all), or nil where that does not do. Streamed
 -- units pass through slots of the largest: the one in use and those on their way, two on a GPU (SlotStream::kDepth). The largest units
 -- stay, `keep` bytes of them, what --stream-keep has to be on a GPU. There the others lie in pinned memory of the host, as far as
--- host_budget goes; but for bits that learn, the rest is read from the file by way of a buffer. on_host: the device is the CPU, which
--- reads all from the file. least, least_host: what would do.
+-- host_budget goes; but for those of a model whose bits learn, the rest is read from the file by way of a buffer. on_host: the device
+-- is the CPU, which reads all from the file. written: bytes that a pass copies back. least, least_host: what would do.
 local function place(found, budget, host_budget, on_host)
   local units, total, streamable = {}, 0, 0
   for _, bytes in pairs(found.accounts) do total = total + bytes end
   for number, unit in ipairs(found.units) do
     if on_host or not unit.shared then
-      units[#units + 1] = { bytes = unit.bytes, held = unit.held, number = number }
+      units[#units + 1] = { bytes = unit.bytes, held = unit.held, learned = unit.learned, number = number }
       streamable = streamable + unit.bytes
     end
   end
@@ -271,7 +271,7 @@ local function place(found, budget, host_budget, on_host)
   end)
   local slots, largest, rest = on_host and 2 or 3, units[1] and units[1].bytes or 0, total - streamable
   local placed = { total = total, least = math.min(total, rest + math.min(slots, #units) * largest), least_host = 0, resident = #found.units,
-    device = total, host = 0, file = 0, streamed = 0, keep = streamable }
+    device = total, host = 0, file = 0, streamed = 0, written = 0, keep = streamable }
   if not budget or total <= budget then return placed end
   if placed.least > budget then return nil, placed end
   local kept, slot, moving, held = 0, 0, 0, 0
@@ -281,12 +281,13 @@ local function place(found, budget, host_budget, on_host)
       kept = kept + unit.bytes
     else
       slot, moving, held = math.max(slot, unit.bytes), moving + 1, held + unit.held
+      placed.written = placed.written + unit.learned
     end
   end
   placed.resident, placed.keep, placed.streamed = #found.units - moving, kept, streamable - kept
   placed.device = rest + kept + math.min(slots, moving) * slot
   if on_host then
-    placed.file = placed.streamed
+    placed.file, placed.written = placed.streamed, 0
     return placed
   end
   placed.host = placed.streamed
@@ -401,7 +402,7 @@ return function(given)
       placed = (place(plan, device.memory - (here and plan.process or 0), nil, here)) }
   end
   local passes = opt.mode == "inference" and 1 or 2 * opt.accumulate  -- backward wants each layer once more
-  plan.step.moved = plan.placed.streamed * passes
+  plan.step.moved = plan.placed.streamed * passes + plan.placed.written * opt.accumulate
   plan.step.transfer = opt.link and plan.step.moved / opt.link or nil
   plan.step.tokens = opt.mode == "inference" and opt.batch or opt.rows * opt.row_tokens * opt.accumulate
   return setmetatable(plan, plan_text)

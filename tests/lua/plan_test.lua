@@ -97,6 +97,11 @@ local floats = all.trained - 8 * (attention + 3 * mlp)
 assert(plan { mode = "onebit", model = config_of(false), active = 2 * mlp }.trained - floats == 2 * mlp, "the turn that is planned is not the largest")
 local kept = plan { mode = "onebit", model = config_of(false), active = 2 * mlp, keep = true }
 local dropped = plan { mode = "onebit", model = config_of(false), active = 2 * mlp }
+-- Bits that learn are streamed too, wait in pinned memory of the host, and are copied back there in each backward pass.
+local learners = plan { mode = "onebit", model = config_of(false), active = 2 * mlp, accumulate = 2, device_budget = dropped.least }
+local bits = 8 * (attention + 3 * mlp) / 8
+assert(learners.fits and learners.placed.host == bits and learners.placed.streamed == bits and learners.least_host == bits)
+assert(learners.step.moved == 4 * bits + 2 * (2 * mlp / 8))
 local counters = 3 / 8 * (8 * (attention + 3 * mlp) - 2 * mlp)  -- of 3 bits
 assert(math.abs((kept.accounts.optimizer - dropped.accounts.optimizer) / counters - 1) < 0.01, "not the counters of all weights")
 
