@@ -43,7 +43,7 @@ inline __m512i totals_of_halves(const __m512i (&rows)[kPlaneRows]) {
                           _mm512_permutex2var_epi64(first, _mm512_setr_epi64(2, 3, 10, 11, 6, 7, 14, 15), second));
 }
 
-// kXs: the most rows; one alone is a third faster than as one of eight.
+// kXs: the most rows; one alone is a quarter faster than as one of eight.
 template <int kXs>
 void plane_dots(const SignTables& x, int64_t row, int64_t rows, const uint8_t* w, int64_t n, float* out,
                          int64_t stride) {

@@ -165,7 +165,7 @@ struct Table {
                int64_t half) = nullptr;
 };
 
-// The tables, slowest first, each of them the one before with some loops of its own from the third on.
+// The tables, slowest first, from the fourth on each is the one before but for some loops.
 inline constexpr const char* kNames[] = {"baseline", "avx2", "avx512", "avx512vnni", "avx512gfni", "amx"};
 
 // They are filled on first use. find: nullptr if this machine cannot run it or there is none of that name.
