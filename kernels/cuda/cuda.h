@@ -153,5 +153,4 @@ void run(const CountLevels&, CudaContext&);
 void run(const PackSigns&, CudaContext&);
 void run(const ClipToGrid&, CudaContext&);
 
-
 }  // namespace qeng

@@ -13,8 +13,8 @@
 -- held-out loss is measured too. kv, context, batch: of inference, whose context ends at the model's max_position_embeddings.
 -- levels: of one-bit training's counters (7); active: weights that learn at once, the rest being frozen bits (phases.lua); keep:
 -- with the counters of those that rest. Budgets in bytes, as training takes them: on the CPU host_budget is the whole process's, and
--- so is device_budget where weights have to be streamed to keep it. bandwidth and flops (of the dtype) of a GPU that is
--- not here, for which this device's measured limits stand in; link: bytes a second from host or file to the device.
+-- so is device_budget where weights have to be streamed to keep it. bandwidth and flops (of the dtype): those of a GPU that is not here;
+-- without them the plan is for this device, at its measured limits. link: bytes a second from host or file to the device.
 
 local config = require "qeng.config"
 local inertia = require "qeng.inertia"
@@ -99,8 +99,9 @@ local function source_of(opt)
 end
 
 -- Bytes of the weights by the unit that is moved as one when they are streamed: embed, each layer, head. Those trained as floats stay
--- on the device. shared: it is the embedding and the head, and a GPU keeps it. learned: bytes of the bits in `learning`, a set. held: of its bytes, what a GGUF file of llama's has in an order of its own, and is in the
--- host's memory where the unit is read from there.
+-- on the device. shared: it is the embedding and the head, and a GPU keeps it. learned: of its bytes, those of the bits in `learning`,
+-- a set. held: of its bytes, what a GGUF file of llama's has in an order of its own, and is in the host's memory where the unit is read
+-- from there.
 local function units_of(model, learning, opt)
   local order = model.gguf and model.gguf.architecture or opt.stored and model.arch.hf:find "^Llama" and "llama"
   local units, by_name = {}, {}

@@ -9,10 +9,10 @@
 
 namespace qeng::isa::QENG_ISA {
 
-constexpr int kPlanes = 8;                                   // bits of a byte
-constexpr int64_t kPlaneBytes = 64;                          // of w together: two groups
-constexpr int64_t kPlaneCodes = kPlanes * kPlaneBytes;       // that they meet
-constexpr int64_t kPlaneRows = 8;                            // of w: a lane of floats each
+constexpr int kPlanes = 8;                                     // bits of a byte
+constexpr int64_t kPlaneBytes = 64;                            // of w together: two groups
+constexpr int64_t kPlaneCodes = kPlanes * kPlaneBytes;         // that they meet
+constexpr int64_t kPlaneRows = 8;                              // of w: a lane of floats each
 constexpr int64_t kGroupBytes = blocks::kSignGroup / kPlanes;  // of w
 static_assert(2 * kGroupBytes == kPlaneBytes);
 
@@ -46,7 +46,7 @@ inline __m512i totals_of_halves(const __m512i (&rows)[kPlaneRows]) {
 // kXs: the most rows; one alone is a quarter faster than as one of eight.
 template <int kXs>
 void plane_dots(const SignTables& x, int64_t row, int64_t rows, const uint8_t* w, int64_t n, float* out,
-                         int64_t stride) {
+                int64_t stride) {
   if constexpr (kXs == 1) rows = 1;
   const int64_t row_bytes = x.k / kPlanes, groups = sign_groups(x.k), x_bytes = sign_row_bytes(DType::one_bit, x.k);
   for (int64_t j = 0; j < n; j += kPlaneRows) {
