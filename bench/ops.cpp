@@ -371,6 +371,8 @@ std::vector<Case> cases(const Model& m, int64_t t) {
       {"embedding_grad", [=](Operands& o) { return EmbeddingGrad{o.tokens(t, m.vocab), half(t, hidden)(o), o.constant(kFull, {m.vocab, hidden}, 0)}; }, ""},
       {"bias_grad", [=](Operands& o) { return BiasGrad{half(t, hidden)(o), o.empty(kFull, {hidden})}; }, ""},
       {"dropout", [=](Operands& o) { return Dropout{half(t, hidden)(o), o.empty(kHalf, {t, hidden}), o.constant(DType::i64, {2}, 1), 0.1f, 1}; }, ""},
+      {"embedding_noise", [=](Operands& o) { return EmbeddingNoise{half(t, hidden)(o), o.constant(DType::i32, {1}, 0), o.empty(kHalf, {t, hidden}), o.constant(DType::i64, {2}, 1), 5.0f, 1}; }, ""},
+      {"dora_scale", [=](Operands& o) { return DoraScale{o.constant(kFull, {wide}, 1e6), o.random(kFull, {wide}), o.random(kHalf, {wide, kRank}), o.random(kFull, {kRank, wide}), o.empty(kFull, {wide}), o.empty(kFull, {wide})}; }, ""},
       {"copy", [=](Operands& o) { return Copy{o.random(kHalf, {all}), o.empty(kHalf, {all})}; }, ""},
       {"cast to bf16", [=](Operands& o) { return Cast{o.random(kFull, {all}), o.empty(kHalf, {all})}; }, ""},
       {"cast of q8_0", [=](Operands& o) { return Cast{o.packed(DType::q8_0, t, wide), o.empty(kHalf, {t, wide})}; }, ""},

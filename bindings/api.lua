@@ -257,6 +257,34 @@ function q.linear(x, w, opt) end
 ---@return Tensor
 function q.merge_lora(w, lora) end
 
+---scale[i] = magnitude[i] / |row i of w + lora.scale b a|, [out] f32: what multiplies the columns of a linear layer under DoRA. The
+---magnitude has its gradient through it; the length counts as a constant (arXiv 2402.09353).
+---@param w Tensor  [out, in]
+---@param lora {a: Tensor, b: Tensor, scale: number}
+---@param magnitude Tensor  [out] f32
+---@param squares Tensor  [out] f32: q.row_squares(w)
+---@return Tensor
+function q.dora_scale(w, lora, magnitude, squares) end
+
+---The squared lengths of w's rows, [out] f32.
+---@param w Tensor  [out, in] of any dtype
+---@return Tensor
+function q.row_squares(w) end
+
+---The weight of a DoRA layer: row i of w + lora.scale b a, times magnitude[i] / its length; rounded as q.merge_lora's.
+---@param w Tensor
+---@param lora {a: Tensor, b: Tensor, scale: number}
+---@param magnitude Tensor  [out] f32
+---@return Tensor
+function q.merge_dora(w, lora, magnitude) end
+
+---Uniform noise on embedded tokens while training (NEFTune, arXiv 2310.05914): of strength / sqrt(tokens of the document * n) either way.
+---@param x Tensor  [t, n]
+---@param cu Tensor  [documents + 1] i32: where documents begin and end
+---@param strength number
+---@return Tensor
+function q.embedding_noise(x, cu, strength) end
+
 ---Rotation frequencies: dim rotary dimensions, theta, and the keys of config.json's rope_scaling (type for rope_type); length is
 ---the longest sequence (dynamic scaling).
 ---@param opt {dim: integer, theta: number, length?: integer, type?: string, factor?: number, max_position_embeddings?: integer}

@@ -45,6 +45,14 @@ int project(Call& call) {
 }
 
 int merge(Call& call) { return call.push(merge_lora(call.arg<TensorPtr>(1), read_lora(call, 2))); }
+int dora_scales(Call& call) {
+  return call.push(dora_scale(tape(), call.arg<TensorPtr>(1), read_lora(call, 2), call.arg<TensorPtr>(3), call.arg<TensorPtr>(4)));
+}
+int squares(Call& call) { return call.push(row_squares(call.arg<TensorPtr>(1))); }
+int merge_scaled(Call& call) { return call.push(merge_dora(call.arg<TensorPtr>(1), read_lora(call, 2), call.arg<TensorPtr>(3))); }
+int noisy(Call& call) {
+  return call.push(embedding_noise(tape(), call.arg<TensorPtr>(1), call.arg<TensorPtr>(2), call.arg<float>(3)));
+}
 int embed(Call& call) {
   const auto table = call.arg<TensorPtr>(1);
   const DType own = table->view.dtype;  // a stored dtype is none to compute in
@@ -231,7 +239,7 @@ int checkpoint(Call& call) {
 
 void register_autograd(lua_State* L) {
   using namespace lua;
-  functions(L, "", {{"linear", fn<project>}, {"merge_lora", fn<merge>}, {"embedding", fn<embed>}, {"hadamard", fn<rotate_signed>}, {"rmsnorm", fn<norm>}, {"add_rmsnorm", fn<normed_sum>}, {"swiglu", fn<gated>},
+  functions(L, "", {{"linear", fn<project>}, {"merge_lora", fn<merge>}, {"dora_scale", fn<dora_scales>}, {"row_squares", fn<squares>}, {"merge_dora", fn<merge_scaled>}, {"embedding_noise", fn<noisy>}, {"embedding", fn<embed>}, {"hadamard", fn<rotate_signed>}, {"rmsnorm", fn<norm>}, {"add_rmsnorm", fn<normed_sum>}, {"swiglu", fn<gated>},
                     {"dropout", fn<drop>}, {"rope_table", fn<frequencies>}, {"rope", fn<rotate>}, {"attention", fn<attend>},
                     {"lm_head_loss", fn<loss>}, {"no_grad", fn<no_grad>}, {"freeze", fn<freeze>}, {"scope", fn<scope>}, {"keep", fn<keep>}, {"block", fn<block>}, {"checkpoint", fn<checkpoint>}});
   methods<Tensor>(L, {{"reshape", fn<reshaped>}, {"to", fn<to>}, {"backward", fn<backward>}, {"__add", fn<plus>}, {"__mul", fn<times>}});

@@ -243,6 +243,29 @@ void check_shapes(const Dropout& op) {
   if (!(op.p >= 0 && op.p < 1)) fail("value", op.name, ": p is ", op.p, ", expected 0 <= p < 1");
 }
 
+void check_shapes(const EmbeddingNoise& op) {
+  const Check check{op.name};
+  check.is_float("x", op.x);
+  check.that(op.x.rank == 2, [&] { return "x is " + shape_text(op.x) + ", expected [tokens, n]"; });
+  check.like("y", op.y, "x", op.x);
+  check.dtype("cu", op.cu, {DType::i32});
+  check.that(op.cu.rank == 1, [&] { return "cu is " + shape_text(op.cu) + ", expected [documents + 1]"; });
+  check.is("rng", op.rng, DType::i64, {2});
+  if (!(op.strength >= 0)) fail("value", op.name, ": strength is ", op.strength, ", expected 0 or more");
+}
+
+void check_shapes(const DoraScale& op) {
+  const Check check{op.name};
+  check.is_float("b", op.b);
+  check.that(op.b.rank == 2, [&] { return "b is " + shape_text(op.b) + ", expected [out, rank]"; });
+  const int64_t out = op.b.shape[0];
+  check.is("cross", op.cross, DType::f32, {op.b.shape[1], out});
+  check.is("squares", op.squares, DType::f32, {out});
+  check.is("magnitude", op.magnitude, DType::f32, {out});
+  check.is("inverse", op.inverse, DType::f32, {out});
+  check.is("scale", op.scale, DType::f32, {out});
+}
+
 void check_shapes(const Rope& op) {
   const Check check{op.name};
   check.is_float("x", op.x);

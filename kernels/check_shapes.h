@@ -25,6 +25,8 @@ void check_shapes(const Cast& op);
 void check_shapes(const Copy& op);
 void check_shapes(const Fill& op);
 void check_shapes(const Dropout& op);
+void check_shapes(const EmbeddingNoise& op);
+void check_shapes(const DoraScale& op);
 void check_shapes(const Rope& op);
 void check_shapes(const Attention& op);
 void check_shapes(const AttentionGrad& op);

@@ -95,6 +95,8 @@ Cost of(const Cast& op) { return {bytes_of(op), 0}; }
 Cost of(const Copy& op) { return {bytes_of(op), 0}; }
 Cost of(const Fill& op) { return {bytes_of(op), 0}; }
 Cost of(const Dropout& op) { return {bytes_of(op), count(op.x)}; }
+Cost of(const EmbeddingNoise& op) { return {bytes_of(op), 2 * count(op.x)}; }
+Cost of(const DoraScale& op) { return {bytes_of(op), 2 * count(op.b) + 3 * count(op.scale)}; }
 Cost of(const Rope& op) {  // upper bound: every element rotated
   return {bytes_of(op), 3 * (count(op.x) + (op.x2 ? count(op.x2) : 0))};
 }

@@ -215,6 +215,33 @@ struct Dropout {
   template <class F> void views(F f) { f("x", x, Access::read), f("rng", rng, Access::read), f("y", y, Access::write); }
 };
 
+// y[t, i] = x[t, i] + strength / sqrt(length(t) * n) * (2 philox(seed, step, stream, t * n + i) - 1)
+// Noise on embedded tokens (NEFTune; Jain et al. 2023, arXiv 2310.05914). length(t): tokens of the document that row t is in,
+// of all rows past the last one. Its gradient is dy itself. In place allowed.
+// x, y: [tokens, n] of one float dtype   cu: [documents + 1] i32   rng: [2] i64, as in Dropout
+struct EmbeddingNoise {
+  static constexpr const char* name = "embedding_noise";
+  View x, cu, y, rng;
+  float strength = 0;
+  uint32_t stream = 0;
+  template <class F> void views(F f) {
+    f("x", x, Access::read), f("cu", cu, Access::read), f("rng", rng, Access::read), f("y", y, Access::write);
+  }
+};
+
+// inverse[i] = 1 / sqrt(squares[i] + sum_k b[i, k] cross[k, i]), 0 where that is not positive;  scale[i] = magnitude[i] * inverse[i]
+// What multiplies row i of W + s B A under DoRA (Liu et al. 2024, arXiv 2402.09353), whose length is that root if squares[i] = |W[i]|^2
+// and cross = 2 s A W^T + s^2 (A A^T) B^T. The gradient of the magnitude is dscale[i] * inverse[i]; the length counts as a constant.
+// squares, magnitude, inverse, scale: [out] f32   b: [out, rank] f32 or bf16   cross: [rank, out] f32
+struct DoraScale {
+  static constexpr const char* name = "dora_scale";
+  View squares, magnitude, b, cross, inverse, scale;
+  template <class F> void views(F f) {
+    f("squares", squares, Access::read), f("magnitude", magnitude, Access::read), f("b", b, Access::read);
+    f("cross", cross, Access::read), f("inverse", inverse, Access::write), f("scale", scale, Access::write);
+  }
+};
+
 // ---------------------------------------------------------------- attention
 
 // Rotates pairs (i, i + rotary/2) of each head by angle positions[t] * inv_freq[i] ("neox halves"); inverse: by minus that.
@@ -508,7 +535,7 @@ struct UseWeights {
 };
 
 using Op = std::variant<Matmul, RowLinear, Hadamard, KvStore, CopyPages, PagedAttention, BiasGrad, Embedding, EmbeddingGrad, RmsNorm, AddRmsNorm, RmsNormGrad, SwiGlu, SwiGluGrad, Add,
-                        Scale, Cast, Copy, Fill, Dropout, Rope, Attention, AttentionGrad, LmHeadLoss, DecodePackets, SumSquares,
+                        Scale, Cast, Copy, Fill, Dropout, EmbeddingNoise, DoraScale, Rope, Attention, AttentionGrad, LmHeadLoss, DecodePackets, SumSquares,
                         ClipScale, AdamW, ScaleColumns, ScaleColumnsGrad, PulseGrad, Inertia, CountLevels, PackSigns, ClipToGrid,
                         UseWeights>;
 

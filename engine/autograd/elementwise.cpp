@@ -147,4 +147,12 @@ TensorPtr dropout(Tape& tape, const TensorPtr& x, float p) {
   return y;
 }
 
+TensorPtr embedding_noise(Tape& tape, const TensorPtr& x, const TensorPtr& cu, float strength) {
+  if (strength == 0 || !tape.training()) return x;
+  TensorPtr y = make_like(*x);
+  tape.device().run(EmbeddingNoise{x->view, cu->view, y->view, tape.rng()->view, strength, tape.next_stream()});
+  if (tape.wants({x})) tape.record({y}, [=, &tape] { tape.pass(x, y->grad); });
+  return y;
+}
+
 }  // namespace qeng

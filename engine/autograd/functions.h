@@ -23,6 +23,17 @@ TensorPtr linear(Tape& tape, const TensorPtr& x, const TensorPtr& w, const Tenso
 // rounded or quantized anew). Not differentiable.
 TensorPtr merge_lora(const TensorPtr& w, const Lora& lora);
 
+// DoRA (Liu et al. 2024, arXiv 2402.09353): y = scale * (x w^T + lora.scale (x a^T) b^T) + bias with scale[i] = magnitude[i] / |row i
+// of w + lora.scale b a|. dora_scale gives scale [out] f32, through which the magnitude [out] f32 has its gradient; the length counts
+// as a constant, as in the paper's section 4.3. squares: [out] f32, the squared lengths of w's rows, of row_squares.
+TensorPtr dora_scale(Tape& tape, const TensorPtr& w, const Lora& lora, const TensorPtr& magnitude, const TensorPtr& squares);
+TensorPtr row_squares(const TensorPtr& w);  // [out] f32 of w [out, in] of any dtype, summed on the host in f64
+// The merged weight: row i of w + lora.scale b a times magnitude[i] / its length; its dtype as of merge_lora.
+TensorPtr merge_dora(const TensorPtr& w, const Lora& lora, const TensorPtr& magnitude);
+
+// Noise on embedded tokens while training (NEFTune; see EmbeddingNoise in kernels/ops.h); else x itself. cu: boundaries of documents.
+TensorPtr embedding_noise(Tape& tape, const TensorPtr& x, const TensorPtr& cu, float strength);
+
 // Rows of the table by token, of dtype out, which is the table's where that is float; a table may also be f16 or of a block
 // format, and is then frozen.
 TensorPtr embedding(Tape& tape, const TensorPtr& table, const TensorPtr& tokens, DType out);

@@ -113,6 +113,8 @@ void run(const Cast&, CpuContext&);
 void run(const Copy&, CpuContext&);
 void run(const Fill&, CpuContext&);
 void run(const Dropout&, CpuContext&);
+void run(const EmbeddingNoise&, CpuContext&);
+void run(const DoraScale&, CpuContext&);
 void run(const Rope&, CpuContext&);
 void run(const Attention&, CpuContext&);
 void run(const AttentionGrad&, CpuContext&);

@@ -134,6 +134,8 @@ void run(const Cast&, CudaContext&);
 void run(const Copy&, CudaContext&);
 void run(const Fill&, CudaContext&);
 void run(const Dropout&, CudaContext&);
+void run(const EmbeddingNoise&, CudaContext&);
+void run(const DoraScale&, CudaContext&);
 void run(const Rope&, CudaContext&);
 void run(const Attention&, CudaContext&);
 void run(const AttentionGrad&, CudaContext&);

@@ -10,7 +10,8 @@ function lora.save(model, path)
   local adapter = model.adapter
   if not adapter then q.error("value", "save_adapter_gguf: this model has no adapter") end
   local a = names.architecture(model.arch.hf)
-  -- llama.cpp divides alpha by the rank; rsLoRA by its root.
+  if adapter.dora then q.error("unsupported", "save_adapter_gguf: GGUF has no DoRA; merge the adapter and write the model (recipes/quantize.lua)") end
+  -- llama.cpp divides one alpha by each layer's rank; what a layer's scale is beyond that goes into its b.
   local alpha = adapter.rslora and adapter.alpha * math.sqrt(adapter.rank) or adapter.alpha
   local specs, parts = {}, {}
   for _, layer in ipairs(model.linears) do
@@ -18,7 +19,8 @@ function lora.save(model, path)
       local weight = layer.name .. ".weight"
       local stored = names.to_gguf(weight)
       parts[#parts + 1] = { name = stored .. ".lora_a", tensor = layer.lora.a }
-      parts[#parts + 1] = { name = stored .. ".lora_b", tensor = layer.lora.b, heads = names.heads(a, weight, model.config) }
+      local factor = layer.lora.scale * layer.lora.a:shape()[1] / alpha
+      parts[#parts + 1] = { name = stored .. ".lora_b", tensor = layer.lora.b, heads = names.heads(a, weight, model.config), factor = math.abs(factor - 1) > 1e-9 and factor }
     end
   end
   for i, part in ipairs(parts) do specs[i] = { name = part.name, dtype = "f32", shape = part.tensor:shape() } end
@@ -29,13 +31,13 @@ function lora.save(model, path)
   for _, part in ipairs(parts) do
     q.no_grad(q.scope, function()
       local tensor = part.tensor:dtype() == "f32" and part.tensor or part.tensor:to "f32"
-      writer:write(part.name, tensor, { heads = part.heads })
+      writer:write(part.name, part.factor and tensor * part.factor or tensor, { heads = part.heads })
     end)
   end
   writer:commit()
 end
 
--- The adapter of a GGUF file for single requests, as peft.read has it; its rank and its alpha.
+-- The adapter of a GGUF file for single requests, as peft.read has it; and its alpha.
 function lora.read(model, path)
   local file = q.gguf.open(path)
   local a = names.architecture(model.arch.hf)
@@ -47,46 +49,47 @@ function lora.read(model, path)
   end
   local alpha = file:get "adapter.lora.alpha"
   if type(alpha) ~= "number" then q.error("format", path .. ": has no number adapter.lora.alpha") end
-  local adapter, rank, known = { dir = path, layers = {} }, nil, 0
+  local adapter, count = { dir = path, layers = {} }, 0
   for _, layer in ipairs(model.linears) do
     local weight = layer.name .. ".weight"
     local stored = names.to_gguf(weight)
     local info = stored and file:info(stored .. ".lora_a")
     if info then
-      rank = rank or info.shape[1]
-      if alpha == 0 then alpha = rank end  -- llama.cpp's scale is then 1
-      if info.shape[1] ~= rank then q.error("unsupported", path .. ": ranks differ between layers") end
+      local rank = info.shape[1]
       if not file:info(stored .. ".lora_b") then q.error("format", ("%s: tensor %s.lora_b is missing"):format(path, stored)) end
       local shape = layer.weight:shape()
       local function part(ending, size, heads)
         return q.keep(file:tensor(stored .. ending, { dtype = model.dtype, shape = size, heads = heads }):clone())
       end
       adapter.layers[layer.name] = {
-        a = part(".lora_a", { rank, shape[2] }), b = part(".lora_b", { shape[1], rank }, names.heads(a, weight, model.config)), scale = alpha / rank,
+        a = part(".lora_a", { rank, shape[2] }), b = part(".lora_b", { shape[1], rank }, names.heads(a, weight, model.config)),
+        scale = alpha == 0 and 1 or alpha / rank,  -- llama.cpp's
       }
-      known = known + 2
+      count = count + 2
     end
   end
-  if not rank or known ~= #file:names() then
-    q.error("format", ("%s: %d tensors, of which this model has %d"):format(path, #file:names(), known))
+  if count == 0 or count ~= #file:names() then
+    q.error("format", ("%s: %d tensors, of which this model has %d"):format(path, #file:names(), count))
   end
   file:close()
-  return adapter, rank, alpha
+  return adapter, alpha
 end
 
 -- Puts the adapter of a GGUF file on the model.
 function lora.load(model, path)
-  local adapter, rank, alpha = lora.read(model, path)
-  local targets, seen = {}, {}
+  local adapter, alpha = lora.read(model, path)
+  local targets, ranks, alphas, first = {}, {}, {}, nil
   for _, layer in ipairs(model.linears) do
-    if adapter.layers[layer.name] and not seen[layer.role] then seen[layer.role], targets[#targets + 1] = true, layer.role end
-  end
-  for _, layer in ipairs(model.linears) do
-    if seen[layer.role] and not adapter.layers[layer.name] then
-      q.error("unsupported", ("%s: has no adapter for %s, though for its like in other layers"):format(path, layer.name))
+    local own = adapter.layers[layer.name]
+    if own then
+      local rank = own.a:shape()[1]
+      first = first or rank
+      targets[#targets + 1] = layer.name
+      if rank ~= first then ranks[layer.name] = rank end
+      if alpha == 0 and rank ~= first then alphas[layer.name] = rank end
     end
   end
-  model:lora { rank = rank, alpha = alpha, targets = targets }
+  model:lora { rank = first, alpha = alpha == 0 and first or alpha, targets = targets, ranks = ranks, alphas = alphas }
   for _, layer in ipairs(model.linears) do
     if layer.lora then
       layer.lora.a:copy(adapter.layers[layer.name].a)

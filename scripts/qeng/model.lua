@@ -9,6 +9,7 @@ local gguf_export = require "qeng.gguf_export"
 local gguf_lora = require "qeng.gguf_lora"
 local hub = require "qeng.hub"
 local int4 = require "qeng.int4"
+local lora = require "qeng.lora"
 local peft = require "qeng.peft"
 local stream = require "qeng.stream"
 
@@ -186,42 +187,8 @@ end
 
 -- ---------------------------------------------------------------- what is trained
 
-local all_targets = { "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj" }
-
--- Adds adapters: opt.rank, alpha (2 * rank), rslora, dropout, targets (all linear layers), seed. a is uniform as in PEFT
--- (kaiming, a = sqrt 5), b is zero, so the model computes what it did.
-function Model:lora(opt)
-  local rank = opt.rank or 16
-  local alpha = opt.alpha or 2 * rank
-  local targets = {}
-  for _, name in ipairs(opt.targets or all_targets) do targets[name] = 0 end
-  self.adapter = {
-    rank = rank, alpha = alpha, rslora = opt.rslora or false, dropout = opt.dropout or 0,
-    targets = opt.targets or all_targets, parameters = {},
-  }
-  local scale = alpha / (opt.rslora and math.sqrt(rank) or rank)
-  for index, layer in ipairs(self.linears) do
-    if targets[layer.role] then
-      targets[layer.role] = targets[layer.role] + 1
-      local shape = layer.weight:shape()
-      local bound = 1 / math.sqrt(shape[2])
-      local a = q.uniform({ rank, shape[2] }, {
-        low = -bound, high = bound, seed = opt.seed or 0, stream = 1000 + index, dtype = self.dtype, label = "adapters",
-      })
-      local b = q.zeros({ shape[1], rank }, self.dtype, "adapters")
-      a:label(layer.name .. ".lora_A"):requires_grad(true)
-      b:label(layer.name .. ".lora_B"):requires_grad(true)
-      layer.lora = { a = a, b = b, scale = scale, dropout = opt.dropout or 0 }
-      table.insert(self.adapter.parameters, { name = layer.name .. ".lora_A.weight", tensor = a })
-      table.insert(self.adapter.parameters, { name = layer.name .. ".lora_B.weight", tensor = b })
-    end
-  end
-  for name, count in pairs(targets) do
-    if count == 0 then q.error("value", ("lora: no layer is named %s; this model has %s"):format(name, table.concat(all_targets, ", "))) end
-  end
-  self.mode = "lora"
-  return self
-end
+-- Adds adapters: rank, alpha, rslora, dropout, targets, ranks, alphas, dora, seed, as lora.lua has them.
+function Model:lora(opt) return lora.add(self, opt) end
 
 -- Trains every parameter (load the model with writable = true).
 function Model:full()

@@ -44,6 +44,13 @@ local function adapted(y, x, lora)
   return lora and y + q.linear(q.linear(q.dropout(x, lora.dropout), lora.a), lora.b) * lora.scale or y
 end
 
+-- The layer under DoRA (arXiv 2402.09353): rows of w + scale b a have the length that the adapter's magnitude says.
+local function decomposed(self, x)
+  local lora = self.lora
+  local scale = q.dora_scale(self.weight, lora, lora.magnitude, lora.squares)
+  return q.scale_columns(q.linear(x, self.weight, { lora = lora }), scale, self.bias)
+end
+
 -- y = x w^T (+ bias) (+ the adapter, once model:lora set self.lora). Where the weight is stored rotated, it reads x rotated, the
 -- adapter x as it is: adapters are those of the model, however its weights are stored.
 function Linear:__call(x)
@@ -52,6 +59,7 @@ function Linear:__call(x)
   if self.row_scale and not self.whole then  -- a weight without a scale, which has one number for each row beside it (onebit.lua)
     return adapted(q.scale_columns(q.linear(input, self.weight), self.row_scale, self.bias), x, self.lora)
   end
+  if self.lora and self.lora.magnitude then return decomposed(self, x) end
   if self.rotation then return adapted(q.linear(input, self.weight, { bias = self.bias }), x, self.lora) end
   return q.linear(x, self.weight, { bias = self.bias, lora = self.lora })
 end
@@ -166,6 +174,7 @@ end
 -- Embedding, c.layers blocks made by new_block(p, index), final norm and head. Returns forward(tokens, seq) -> hidden.
 -- c.embed_scale: rows of the embedding are multiplied by it, rounded to the model's dtype. c.learned_positions: a learned row for
 -- each of c.max_position positions is added to them.
+-- model.neftune: the strength of noise on what is embedded, while training.
 -- seq: positions, cu_q, cu_k, rope, rope_local; or positions, the ropes and inference (paged.lua). Each block is one checkpoint where model.recompute is set; it
 -- then adds its branch itself, so that one tensor a block is kept and not two.
 function nn.decoder(model, source, c, new_block)
@@ -184,17 +193,18 @@ function nn.decoder(model, source, c, new_block)
     q.error("format", "the embedding, which is the head too, is listed as rotated for one of the two only; expected it among the metadata's weight_names and inverse_weight_names")
   end
 
-  local function embed(tokens, positions)
+  local function embed(tokens, positions, documents)
     local rows = q.embedding(model.embed, tokens, model.dtype)
     if of_rows then rows = q.hadamard(rows, { block = of_rows.block, signs = of_rows.signs, inverse = true }) end
     if places then rows = rows + q.embedding(places, positions, model.dtype) end
-    return c.embed_scale and rows * rounded(c.embed_scale, model.dtype) or rows
+    if c.embed_scale then rows = rows * rounded(c.embed_scale, model.dtype) end
+    return model.neftune and documents and q.embedding_noise(rows, documents, model.neftune) or rows
   end
 
   return function(tokens, seq)
     local weights = model.stream  -- stream.lua: unit 0 is the embedding, i a block, the last one norm and head
     if weights then weights:use(0) end
-    local x, branch = q.block("embed", embed, tokens, seq.positions), nil
+    local x, branch = q.block("embed", embed, tokens, seq.positions, seq.cu_q), nil
     if weights then weights:mark() end
     for i, block in ipairs(blocks) do
       local name = "layers." .. (i - 1)

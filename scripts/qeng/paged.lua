@@ -9,6 +9,7 @@
 --   runner:run({ { id = id, count = #ids } }, { #ids - 1 }, function(logits, first) ... end)
 --   runner.pool:commit(id)
 
+local lora = require "qeng.lora"
 local q = require "qeng.core"
 
 local paged = {}
@@ -40,10 +41,15 @@ function Inference:project(x, layers)
     local whole = #self.ranges == 1
     local input = whole and x or x:rows(range.first, range.count)
     for i, layer in ipairs(layers) do
-      local lora = lora_of(layer, range)
-      if lora then
-        local inner = q.row_linear(input, { lora.a })
-        q.row_linear(inner[1], { lora.b }, { alpha = lora.scale, into = { whole and y[i] or y[i]:rows(range.first, range.count) } })
+      local adapter = lora_of(layer, range)
+      if adapter then
+        local inner = q.row_linear(input, { adapter.a })
+        local output = whole and y[i] or y[i]:rows(range.first, range.count)
+        q.row_linear(inner[1], { adapter.b }, { alpha = adapter.scale, into = { output } })
+        if adapter.magnitude then
+          adapter.columns = adapter.columns or { lora.columns(layer, adapter) }
+          output:copy(q.scale_columns(output, unpack(adapter.columns, 1, 2)))
+        end
       end
     end
   end
@@ -92,6 +98,9 @@ function paged.new(model, opt)
     page_bytes = paged.page_bytes(model, kv, page_tokens),
     pool = q.page_pool { pages = opt.pages, page_tokens = page_tokens, remember = opt.remember },
   }, Runner)
+  for _, layer in ipairs(model.linears) do
+    if layer.lora then layer.lora.columns = nil end  -- it may have been trained since
+  end
   self.rope, self.rope_local = model:rope(c.max_position)
   local function make(shape, dtype) return kept(function() return q.empty(shape, dtype, "kv") end) end
   for i = 1, c.layers do

@@ -1,16 +1,28 @@
 -- Adapters as PEFT stores them: adapter_config.json and adapter_model.safetensors with base_model.model.<layer>.lora_A.weight
--- [rank, in] and lora_B.weight [out, rank].
+-- [rank, in], lora_B.weight [out, rank] and, under DoRA, lora_magnitude_vector [out].
 
+local lora = require "qeng.lora"
 local q = require "qeng.core"
 
 local peft = {}
 local prefix = "base_model.model."
 
+-- {layer = number} of the layers with an adapter whose number is not the default: whole names, so that no order matters.
+local function exceptions(model, patterns, default)
+  local object = {}
+  for _, layer in ipairs(model.linears) do
+    local number = layer.lora and lora.of_pattern(patterns, layer.name, default)
+    if number and number ~= default then object[layer.name] = number end
+  end
+  return object
+end
+
 function peft.config(model)
   local adapter = model.adapter
   return {
     peft_type = "LORA", task_type = "CAUSAL_LM", base_model_name_or_path = model.dir or "", r = adapter.rank,
-    lora_alpha = adapter.alpha, lora_dropout = adapter.dropout, use_rslora = adapter.rslora,
+    lora_alpha = adapter.alpha, lora_dropout = adapter.dropout, use_rslora = adapter.rslora, use_dora = adapter.dora,
+    rank_pattern = exceptions(model, adapter.ranks, adapter.rank), alpha_pattern = exceptions(model, adapter.alphas, adapter.alpha),
     target_modules = q.json.array(adapter.targets), bias = "none", fan_in_fan_out = false, inference_mode = true,
   }
 end
@@ -27,23 +39,49 @@ function peft.save(model, dir)
   end)
 end
 
-local neutral = {  -- keys that change the mathematics, at the only values supported
-  bias = "none", fan_in_fan_out = false, use_dora = false, lora_bias = false, peft_type = "LORA", use_qalora = false,
+-- Keys that change the mathematics, at the only values supported.
+local neutral = {
+  bias = "none", fan_in_fan_out = false, lora_bias = false, peft_type = "LORA", use_qalora = false,
 }
 
+-- Keys that are read, or do not say what the adapter computes. Every other is refused unless it is null, false or empty.
+local known = {}
+for key in ([[
+  r lora_alpha lora_dropout use_rslora use_dora rank_pattern alpha_pattern target_modules exclude_modules layers_to_transform layers_pattern
+  init_lora_weights task_type inference_mode auto_mapping base_model_name_or_path revision peft_version megatron_core qalora_group_size
+  ensure_weight_tying loftq_config eva_config corda_config lora_ga_config runtime_config
+]]):gmatch "%S+" do known[key] = true end
+
 local harmless = { [true] = true, [false] = true, gaussian = true, eva = true, orthogonal = true }  -- init_lora_weights that leave the base model as it is
+
+local function given(value) return value ~= nil and value ~= q.json.null and value ~= false and not (type(value) == "table" and next(value) == nil) end
+
+-- A pattern of layers as a list of {pattern, number}, in the file's order.
+local function read_patterns(c, key, path)
+  local patterns = {}
+  if not given(c[key]) then return patterns end
+  if type(c[key]) ~= "table" then q.error("format", ("%s: %s is not an object"):format(path, key)) end
+  for _, name in ipairs(getmetatable(c[key]).__keys or {}) do
+    local plain = name:gsub("\\%.", "."):gsub("^%^", ""):gsub("%$$", "")
+    if plain:find "[^%w_.]" then q.error("unsupported", ("%s: %s: %s is a pattern; names of layers are supported, and the ends of names"):format(path, key, name)) end
+    patterns[#patterns + 1] = { plain, c[key][name] }
+  end
+  return patterns
+end
 
 -- The config of folder `dir`, refused where it asks for what is not supported.
 local function read_config(dir)
   local path = dir .. "/adapter_config.json"
-  local c = q.json.decode(q.fs.read(path))
-  for key, value in pairs(neutral) do
-    if c[key] ~= nil and c[key] ~= q.json.null and c[key] ~= value then
-      q.error("unsupported", ("%s: %s = %s is not supported, only %s"):format(path, key, tostring(c[key]), tostring(value)))
+  local c = q.json.decode(q.fs.read(path), { ordered = true })
+  if type(c) ~= "table" then q.error("format", path .. ": not a JSON object") end
+  for key, value in pairs(c) do
+    local only = neutral[key]
+    if only ~= nil and given(value) and value ~= only then
+      q.error("unsupported", ("%s: %s = %s is not supported, only %s"):format(path, key, tostring(value), tostring(only)))
     end
-  end
-  for _, key in ipairs { "rank_pattern", "alpha_pattern", "modules_to_save", "layers_to_transform", "layer_replication", "alora_invocation_tokens" } do
-    if type(c[key]) == "table" and next(c[key]) ~= nil then q.error("unsupported", ("%s: %s is not supported"):format(path, key)) end
+    if only == nil and not known[key] and given(value) then
+      q.error("unsupported", ("%s: %s is not supported: it may change what the adapter computes"):format(path, key))
+    end
   end
   local init = c.init_lora_weights
   if init ~= nil and init ~= q.json.null and not harmless[init] then
@@ -55,25 +93,60 @@ local function read_config(dir)
       q.error("format", ("%s: %s is %s, expected a positive number"):format(path, key, c[key] == nil and "missing" or tostring(c[key])))
     end
   end
-  if type(c.target_modules) ~= "table" then q.error("unsupported", path .. ": target_modules has to be a list of layer names") end
+  if type(c.target_modules) ~= "table" and type(c.target_modules) ~= "string" then
+    q.error("format", path .. ": target_modules has to be a list of layer names, or a pattern")
+  end
+  c.ranks, c.alphas = read_patterns(c, "rank_pattern", path), read_patterns(c, "alpha_pattern", path)
   return c
 end
 
-local function adapter_tensor(file, dir, name, dtype, shape)
-  if not file:info(prefix .. name) then q.error("format", ("%s: tensor %s is missing: the adapter belongs to another model"):format(dir, prefix .. name)) end
-  return file:tensor(prefix .. name, { dtype = dtype, shape = shape })
+-- Whether the config lists the layer: nil where a pattern says it, or a key that takes some away, so that the file decides.
+local function listed(c, name)
+  if type(c.target_modules) == "string" or given(c.exclude_modules) or given(c.layers_to_transform) then return nil end
+  for _, target in ipairs(c.target_modules) do
+    if lora.matches(name, target) then return true end
+  end
+  return false
+end
+
+-- Calls visit(layer, rank, alpha, tensor(part, shape)) for each layer that the adapter of folder `dir` has. Its config; the parts of
+-- layers that it lacks, and tensors that belong to none, are errors.
+local function each_layer(model, dir, visit)
+  local c, file, count = read_config(dir), q.safetensors.open(dir .. "/adapter_model.safetensors"), 0
+  for _, layer in ipairs(model.linears) do
+    local base = prefix .. layer.name
+    local wanted, first = listed(c, layer.name), file:info(base .. ".lora_A.weight")
+    if wanted or wanted == nil and first then
+      local rank = lora.of_pattern(c.ranks, layer.name, c.r)
+      visit(layer, rank, lora.of_pattern(c.alphas, layer.name, c.lora_alpha), function(part, shape, dtype)
+        if not file:info(base .. part) then q.error("format", ("%s: tensor %s is missing: the adapter belongs to another model"):format(dir, base .. part)) end
+        count = count + 1
+        return file:tensor(base .. part, { dtype = dtype or model.dtype, shape = shape })
+      end, c)
+    end
+  end
+  if #file:names() ~= count then
+    q.error("format", ("%s: %d tensors, of which this model has %d"):format(dir, #file:names(), count))
+  end
+  if count == 0 then q.error("format", dir .. ": no adapter of a layer of this model") end
+  return c, file
 end
 
 -- Puts the adapter of folder `dir` on the model.
 function peft.load(model, dir)
-  local c = read_config(dir)
-  model:lora { rank = c.r, alpha = c.lora_alpha, rslora = c.use_rslora, dropout = c.lora_dropout, targets = c.target_modules }
-  local file = q.safetensors.open(dir .. "/adapter_model.safetensors")
-  for _, parameter in ipairs(model.adapter.parameters) do
-    parameter.tensor:copy(adapter_tensor(file, dir, parameter.name, model.dtype, parameter.tensor:shape()))
-  end
-  if #file:names() ~= #model.adapter.parameters then
-    q.error("format", ("%s: %d tensors, of which this model has %d"):format(dir, #file:names(), #model.adapter.parameters))
+  local layers, names = {}, {}
+  local c, file = each_layer(model, dir, function(layer, rank, _, tensor, config)
+    local shape = layer.weight:shape()
+    layers[layer] = { a = tensor(".lora_A.weight", { rank, shape[2] }), b = tensor(".lora_B.weight", { shape[1], rank }) }
+    if config.use_dora == true then layers[layer].magnitude = tensor(".lora_magnitude_vector", { shape[1] }, "f32") end
+    names[#names + 1] = layer.name
+  end)
+  model:lora {
+    rank = c.r, alpha = c.lora_alpha, rslora = c.use_rslora == true, dropout = c.lora_dropout, dora = c.use_dora == true,
+    targets = type(c.target_modules) == "table" and listed(c, "") ~= nil and c.target_modules or names, ranks = c.ranks, alphas = c.alphas,
+  }
+  for layer, parts in pairs(layers) do
+    for part, tensor in pairs(parts) do layer.lora[part]:copy(tensor) end
   end
   file:close()
   return model
@@ -81,37 +154,33 @@ end
 
 -- The adapter of folder `dir` for single requests.
 function peft.read(model, dir)
-  local c = read_config(dir)
-  local file, targets, adapter, count = q.safetensors.open(dir .. "/adapter_model.safetensors"), {}, { dir = dir, layers = {} }, 0
-  for _, name in ipairs(c.target_modules) do targets[name] = true end
-  for _, layer in ipairs(model.linears) do
-    if targets[layer.role] then
-      local shape = layer.weight:shape()
-      adapter.layers[layer.name] = {
-        a = q.keep(adapter_tensor(file, dir, layer.name .. ".lora_A.weight", model.dtype, { c.r, shape[2] }):clone()),
-        b = q.keep(adapter_tensor(file, dir, layer.name .. ".lora_B.weight", model.dtype, { shape[1], c.r }):clone()),
-        scale = c.lora_alpha / (c.use_rslora and math.sqrt(c.r) or c.r),
-      }
-      count = count + 2
+  local adapter = { dir = dir, layers = {} }
+  local _, file = each_layer(model, dir, function(layer, rank, alpha, tensor, config)
+    local shape = layer.weight:shape()
+    local parts = {
+      a = q.keep(tensor(".lora_A.weight", { rank, shape[2] }):clone()), b = q.keep(tensor(".lora_B.weight", { shape[1], rank }):clone()),
+      scale = lora.scale(alpha, rank, config.use_rslora == true),
+    }
+    if config.use_dora == true then
+      parts.magnitude, parts.squares = q.keep(tensor(".lora_magnitude_vector", { shape[1] }, "f32"):clone()), lora.squares(model, layer)
     end
-  end
-  if #file:names() ~= count then
-    q.error("format", ("%s: %d tensors, of which this model has %d"):format(dir, #file:names(), count))
-  end
+    adapter.layers[layer.name] = parts
+  end)
   file:close()
   return adapter
 end
 
--- Adds scale * b a to each weight, in f32, and drops the adapter. The merged weight is rounded once to the model's dtype, also
--- where it was stored in another (f16, a block format, bits or ternary words with the scales of their rows, which become ordinary
--- weights). A weight that is stored rotated stays so: a is rotated to it.
+-- Adds scale * b a to each weight, in f32, and drops the adapter; under DoRA rows take the length that its magnitude says. The merged
+-- weight is rounded once to the model's dtype, also where it was stored in another (f16, a block format, bits or ternary words with the
+-- scales of their rows, which become ordinary weights). A weight that is stored rotated stays so: a is rotated to it.
 function peft.merge(model)
   for _, layer in ipairs(model.linears) do
     if layer.lora then
-      local lora = layer.lora
-      local a = layer.rotation and q.no_grad(function() return q.hadamard(lora.a:to "f32", layer.rotation) end) or lora.a
+      local adapter = layer.lora
+      local a = layer.rotation and q.no_grad(function() return q.hadamard(adapter.a:to "f32", layer.rotation) end) or adapter.a
       local base = layer.row_scale and q.join_row_scale(layer.weight, layer.row_scale, "f32") or layer.weight
-      local merged = q.merge_lora(base, { a = a, b = lora.b, scale = lora.scale })
+      local parts = { a = a, b = adapter.b, scale = adapter.scale }
+      local merged = adapter.magnitude and q.merge_dora(base, parts, adapter.magnitude) or q.merge_lora(base, parts)
       if merged:dtype() ~= model.dtype then merged = merged:to(model.dtype) end
       for _, parameter in ipairs(model.parameters) do
         if parameter.tensor == layer.weight then parameter.tensor, parameter.row_scale = merged:label(parameter.name), nil end

@@ -41,8 +41,8 @@ end
 
 -- Whether packets of the destination (a name) move the parameter.
 local function moves(destination, name)
-  local adapter = name:find("%.lora_[AB]%.weight$") ~= nil
-  local layer = name:gsub("%.lora_[AB]%.weight$", ".weight")
+  local adapted = name:match "^(.*)%.lora_[^.]+" -- .lora_A.weight, .lora_B.weight, .lora_magnitude_vector
+  local adapter, layer = adapted ~= nil, adapted and adapted .. ".weight" or name
   if destination == "ALL" then return true end
   if destination == "LORA" then return adapter end
   local norm = layer:find("norm%.weight$") ~= nil

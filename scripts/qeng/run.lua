@@ -4,6 +4,7 @@ local advise = require "qeng.advise"
 local data = require "qeng.data"
 local estimates = require "qeng.estimates"
 local hub = require "qeng.hub"
+local lora = require "qeng.lora"
 local models = require "qeng.model"
 local names = require "qeng.gguf_names"
 local q = require "qeng.core"
@@ -74,9 +75,11 @@ function run.finetune(opt, hooks)
   else
     model:lora {
       rank = opt.rank, alpha = opt.alpha > 0 and opt.alpha or nil, rslora = opt.rslora, dropout = opt.dropout,
-      targets = list(opt.targets), seed = opt.seed,
+      targets = list(opt.targets), ranks = lora.patterns(opt.rank_pattern, "--rank-pattern"), alphas = lora.patterns(opt.alpha_pattern, "--alpha-pattern"),
+      dora = opt.dora, seed = opt.seed,
     }
   end
+  model.neftune = opt.neftune and opt.neftune > 0 and opt.neftune or nil
   if hooks.prepare then hooks.prepare(model, file) end
 
   local function save(dir)

@@ -4,6 +4,7 @@
 
 #include "kernels/error.h"
 #include "tests/catch.h"
+#include "tests/conformance/reference_adapters.h"
 #include "tests/conformance/reference_attention.h"
 #include "tests/conformance/reference_dropout.h"
 #include "tests/conformance/reference_linear.h"

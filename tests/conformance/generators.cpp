@@ -252,6 +252,31 @@ Op dropout(Draw& draw) {
   return op;
 }
 
+Op embedding_noise(Draw& draw) {
+  sometimes_misalign(draw);
+  EmbeddingNoise op;
+  const Documents documents = draw.documents(5, 30);
+  op.x = draw.tensor(draw.float_dtype(), {documents.queries, draw.size(200)});
+  op.cu = documents.cu_q, op.y = draw.flip() ? op.x : draw.empty_like(op.x);
+  op.rng = draw.values(DType::i64, {static_cast<double>(draw.integer(0, int64_t{1} << 40)),
+                                    static_cast<double>(draw.integer(0, int64_t{1} << 33))});
+  op.strength = draw.pick({0.0f, 5.0f, 15.0f});
+  op.stream = static_cast<uint32_t>(draw.integer(0, 1000));
+  return op;
+}
+
+Op dora_scale(Draw& draw) {
+  sometimes_misalign(draw);
+  DoraScale op;
+  const int64_t out = draw.size(300), rank = draw.size(40);
+  op.b = draw.tensor(draw.float_dtype(), {out, rank}), op.cross = draw.tensor(DType::f32, {rank, out});
+  // The square of a length: above what the drawn sums bring.
+  op.squares = draw.tensor(DType::f32, {out}, 5, 20.0 * static_cast<double>(rank) + 40);
+  op.magnitude = draw.tensor(DType::f32, {out});
+  op.inverse = draw.empty_like(op.magnitude), op.scale = draw.empty_like(op.magnitude);
+  return op;
+}
+
 Op rope(Draw& draw) {
   sometimes_misalign(draw);
   Rope op;
@@ -453,6 +478,8 @@ const std::vector<Generator>& generators() {
       {"sum_squares", sum_squares},
       {"clip_scale", clip_scale},
       {"adamw", adamw},
+      {"embedding_noise", embedding_noise},
+      {"dora_scale", dora_scale},
       {"scale_columns", scale_columns},
       {"scale_columns_grad", scale_columns_grad},
       {"pulse_grad", pulse_grad},

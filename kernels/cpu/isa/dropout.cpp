@@ -1,4 +1,4 @@
-// Dropout: Philox for several counters side by side, each of which draws for four neighbouring elements.
+// Dropout and noise: Philox for several counters side by side, each of which draws for four neighbouring elements.
 #include "kernels/cpu/isa/simd.h"
 #include "kernels/math/philox.h"
 
@@ -64,8 +64,26 @@ void dropout(Float type, const void* x, void* y, int64_t first, int64_t n, uint6
   });
 }
 
+void noise(Float type, const void* x, void* y, int64_t first, int64_t n, uint64_t seed, uint64_t step, uint32_t stream,
+           float strength) {
+  for_type(type, [=](auto tag) {
+    using T = decltype(tag);
+    uint32_t word[kDrawn];
+    float added[kDrawn];
+    const int64_t skipped = first % 4;  // a row may start within a counter's four elements
+    for (int64_t at = -skipped; at < n; at += kDrawn) {
+      draw(seed, step, stream, static_cast<uint64_t>(first + at), word);
+      for (int i = 0; i < kDrawn; ++i) added[i] = strength * (2 * uniform_of(word[i]) - 1);
+      const int64_t from = at < 0 ? skipped : 0, count = (n - at < kDrawn ? n - at : kDrawn) - from;
+      const T* in = static_cast<const T*>(x) + at + from;
+      T* out = static_cast<T*>(y) + at + from;
+      for_lanes(count, [&](int64_t i, int64_t lanes) { store(out + i, load(in + i, lanes) + load(added + from + i, lanes), lanes); });
+    }
+  });
+}
+
 }  // namespace
 
-void fill_dropout(Table& table) { table.dropout = dropout; }
+void fill_dropout(Table& table) { table.dropout = dropout, table.noise = noise; }
 
 }  // namespace qeng::isa::QENG_ISA

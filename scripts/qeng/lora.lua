@@ -1,0 +1,142 @@
+-- Adapters on a model's linear layers: which layers have one, of which rank, and how it begins.
+
+local q = require "qeng.core"
+
+local lora = {}
+
+lora.all_targets = { "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj" }
+
+-- Whether a layer's name is the pattern or ends with it after a dot: "q_proj", "self_attn.q_proj", "model.layers.3.mlp.up_proj".
+function lora.matches(name, pattern)
+  return name == pattern or name:sub(-#pattern - 1) == "." .. pattern
+end
+
+-- The number that a list of {pattern, number} has for a layer: that of the first pattern that matches.
+function lora.of_pattern(patterns, name, default)
+  for _, entry in ipairs(patterns or {}) do
+    if lora.matches(name, entry[1]) then return entry[2] end
+  end
+  return default
+end
+
+-- Patterns as such a list, from {pattern = number}: the longest first, so that an exception stands before what it is excepted from.
+function lora.ordered(patterns)
+  local list = {}
+  for pattern, number in pairs(patterns or {}) do list[#list + 1] = { pattern, number } end
+  table.sort(list, function(x, y)
+    if #x[1] ~= #y[1] then return #x[1] > #y[1] end
+    return x[1] < y[1]
+  end)
+  return list
+end
+
+-- What the product of an adapter is multiplied by.
+function lora.scale(alpha, rank, rslora) return alpha / (rslora and math.sqrt(rank) or rank) end
+
+-- The squared lengths of the layer's rows, which DoRA needs.
+function lora.squares(model, layer)
+  if model.stream then q.error("unsupported", "lora: dora needs the lengths of all weights' rows, and they are streamed; leave dora, or --weights stream, out") end
+  if layer.rotation or layer.row_scale then
+    q.error("unsupported", ("lora: dora of %s, whose weight is stored %s, is not supported"):format(layer.name, layer.rotation and "rotated" or "with a scale a row"))
+  end
+  return q.keep(q.row_squares(layer.weight))
+end
+
+-- Gives the layer, whose adapter is there, the lengths of its rows as the magnitude to train.
+local function decompose(model, layer)
+  layer.lora.squares = lora.squares(model, layer)
+  local lengths = layer.lora.squares:table()
+  for i, square in ipairs(lengths) do lengths[i] = math.sqrt(square) end
+  layer.lora.magnitude = q.keep(q.tensor(lengths, "f32")):label(layer.name .. ".lora_magnitude_vector")
+  layer.lora.magnitude:requires_grad(true)
+end
+
+local function check_patterns(model, patterns, option)
+  for _, entry in ipairs(patterns) do
+    local pattern, value, found = entry[1], entry[2], false
+    for _, layer in ipairs(model.linears) do found = found or layer.lora and lora.matches(layer.name, pattern) end
+    if not found then q.error("value", ("lora: %s: no layer with an adapter is named %s"):format(option, pattern)) end
+    if type(value) ~= "number" or not (value > 0 and value < math.huge) then
+      q.error("value", ("lora: %s: %s is %s, expected a positive number"):format(option, pattern, tostring(value)))
+    end
+  end
+end
+
+-- Adds adapters: opt.rank, alpha (2 * rank), rslora, dropout, targets (names of layers or their ends; all linear layers), ranks and
+-- alphas of single layers ({pattern = number}, or a list of {pattern, number} whose first match counts), dora, seed. a is uniform as in PEFT (kaiming, a = sqrt 5), b is zero and the
+-- magnitude what the weight has, so the model computes what it did.
+function lora.add(model, opt)
+  local rank = opt.rank or 16
+  local alpha = opt.alpha or 2 * rank
+  local targets, count = opt.targets or lora.all_targets, {}
+  local function list_of(patterns) return patterns and patterns[1] and patterns or lora.ordered(patterns) end
+  local ranks, alphas = list_of(opt.ranks), list_of(opt.alphas)
+  local adapter = {
+    rank = rank, alpha = alpha, rslora = opt.rslora or false, dropout = opt.dropout or 0, targets = targets, parameters = {},
+    ranks = ranks, alphas = alphas, dora = opt.dora or false,
+  }
+  for index, layer in ipairs(model.linears) do
+    local wanted = false
+    for _, target in ipairs(targets) do
+      if lora.matches(layer.name, target) then wanted, count[target] = true, true end
+    end
+    layer.lora = nil
+    if wanted then
+      local shape = layer.weight:shape()
+      local own = lora.of_pattern(ranks, layer.name, rank)
+      if own ~= math.floor(own) or own < 1 then q.error("value", ("lora: the rank of %s is %s, expected a positive integer"):format(layer.name, tostring(own))) end
+      local bound = 1 / math.sqrt(shape[2])
+      local a = q.uniform({ own, shape[2] }, {
+        low = -bound, high = bound, seed = opt.seed or 0, stream = 1000 + index, dtype = model.dtype, label = "adapters",
+      })
+      local b = q.zeros({ shape[1], own }, model.dtype, "adapters")
+      a:label(layer.name .. ".lora_A"):requires_grad(true)
+      b:label(layer.name .. ".lora_B"):requires_grad(true)
+      layer.lora = { a = a, b = b, scale = lora.scale(lora.of_pattern(alphas, layer.name, alpha), own, opt.rslora), dropout = opt.dropout or 0 }
+      table.insert(adapter.parameters, { name = layer.name .. ".lora_A.weight", tensor = a })
+      table.insert(adapter.parameters, { name = layer.name .. ".lora_B.weight", tensor = b })
+      if opt.dora then
+        decompose(model, layer)
+        table.insert(adapter.parameters, { name = layer.name .. ".lora_magnitude_vector", tensor = layer.lora.magnitude })
+      end
+    end
+  end
+  for _, target in ipairs(targets) do
+    if not count[target] then
+      q.error("value", ("lora: no layer is named %s; this model has %s"):format(target, table.concat(lora.all_targets, ", ")))
+    end
+  end
+  check_patterns(model, ranks, "ranks")
+  check_patterns(model, alphas, "alphas")
+  model.adapter, model.mode = adapter, "lora"
+  return model
+end
+
+-- The numbers of "down_proj=32,layers.0.self_attn.q_proj=8"; nil for "".
+function lora.patterns(text, option)
+  local patterns, some = {}, false
+  for entry in (text or ""):gmatch "[^,]+" do
+    local name, number = entry:match "^%s*([%w_.]+)%s*=%s*(%S+)%s*$"
+    number = tonumber(number)
+    if not number then q.error("usage", ("%s %s: expected LAYER=NUMBER,... as down_proj=32"):format(option, entry)) end
+    patterns[name], some = number, true
+  end
+  return some and patterns or nil
+end
+
+-- What the columns of a DoRA layer's output are multiplied by, and what is then added: with y = x (w + s b a)^T + bias, the layer gives
+-- factor * y + (1 - factor) * bias. Of the adapter as it is now, for inference.
+function lora.columns(layer, adapter)
+  return q.no_grad(q.scope, function()
+    local factor = q.dora_scale(layer.weight, adapter, adapter.magnitude, adapter.squares)
+    local added
+    if layer.bias then
+      local bias, numbers = layer.bias:table(), factor:table()
+      for i, number in ipairs(numbers) do bias[i] = (1 - number) * bias[i] end
+      added = q.keep(q.tensor(bias, "f32"))
+    end
+    return q.keep(factor:clone()), added
+  end)
+end
+
+return lora

@@ -1,0 +1,148 @@
+-- Adapters that PEFT wrote (tests/golden/adapter_golden.py): DoRA, layers by full path, ranks and alphas of single layers. They give
+-- PEFT's logits and gradients, merged and in the batch engine as well, and what is saved again is the same adapter.
+package.path = (arg[0]:match "^(.*/)" or "./") .. "?.lua;" .. package.path
+local q = require "qeng"
+local scratch = require "scratch"
+local at, refused = scratch.at, scratch.refused
+
+local golden = "tests/golden/adapters"
+local expected = q.json.decode(q.fs.read(golden .. "/expected.json"))
+local ids = expected.tokens
+
+local function worst(got, rows)
+  local numbers, most = got:table(), 0
+  for i, row in ipairs(rows) do
+    for j, value in ipairs(row) do most = math.max(most, math.abs(numbers[i][j] - value)) end
+  end
+  return most
+end
+
+local function flat(tensor) return table.concat(tensor:reshape { tensor:elements() }:table(), " ") end
+
+local function near(what, got, rows)
+  local most = worst(got, rows)
+  assert(most < 2e-5, ("%s: off by %g"):format(what, most))  -- logits of about 5, in f32
+end
+
+for _, name in ipairs { "dora", "plain" } do
+  local function fresh(opt) return q.load(golden .. "/base", opt) end
+  local rows = expected.logits[name]
+  local model = fresh():load_adapter(golden .. "/" .. name)
+  near(name, model:logits(ids), rows)
+  assert(worst(fresh():logits(ids), rows) > 0.1, "the adapter makes a difference")
+
+  -- Greedy text of the batch engine is that of the full forward pass, with the adapter on the model and as a request's own.
+  local function greedy(logits, row)
+    local numbers, best = logits:table()[row], 1
+    for j, value in ipairs(numbers) do if value > numbers[best] then best = j end end
+    return best - 1
+  end
+  local want, all = {}, { unpack(ids) }
+  for i = 1, 6 do
+    want[i] = greedy(model:logits(all), #all)
+    all[#all + 1] = want[i]
+  end
+  local function generated(owner, adapter)
+    local engine = owner:engine { max_batch = 2, pages = 8 }
+    local r = engine:submit { ids = ids, max_tokens = 6, temperature = 0, stop_ids = {}, adapter = adapter }
+    while engine:step() do end
+    local tokens = table.concat(r.output, " ")
+    engine:close()
+    return tokens
+  end
+  assert(generated(model) == table.concat(want, " "), name .. ": the engine's text")
+  local plain = fresh()
+  assert(generated(plain, plain:read_adapter(golden .. "/" .. name)) == table.concat(want, " "), name .. ": a request's adapter")
+
+  -- Saved again and loaded: the same tensors. Merged: the same logits.
+  model:save_adapter(at(name))
+  local first, second = q.safetensors.open(golden .. "/" .. name .. "/adapter_model.safetensors"), q.safetensors.open(at(name) .. "/adapter_model.safetensors")
+  assert(#first:names() == #second:names())
+  for _, tensor in ipairs(first:names()) do
+    assert(flat(first:tensor(tensor)) == flat(second:tensor(tensor)), tensor)
+  end
+  near(name .. " saved again", fresh():load_adapter(at(name)):logits(ids), rows)
+  near(name .. " merged", fresh():load_adapter(golden .. "/" .. name):merge():logits(ids), rows)
+  if name == "plain" then
+    model:save_adapter_gguf(at "plain.gguf")
+    near("as GGUF", fresh():load_adapter(at "plain.gguf"):logits(ids), rows)
+  else
+    refused("GGUF has no DoRA", function() model:save_adapter_gguf(at "dora.gguf") end)
+  end
+end
+
+-- The gradients of the magnitudes, and of an A that stands before one, are PyTorch's; recomputed, and in two steps, the same.
+local function gradients(recompute)
+  local model = q.load(golden .. "/base"):load_adapter(golden .. "/dora")
+  model.recompute = recompute
+  local slot = q.slot(#ids, 1)
+  slot.tokens:set(ids)
+  local targets, positions = {}, {}
+  for i = 1, #ids do targets[i], positions[i] = ids[i + 1] or -1, i - 1 end
+  slot.targets:set(targets)
+  slot.positions:set(positions)
+  slot.cu_q:set { 0, #ids }
+  slot.scale:fill(1 / (#ids - 1))
+  local loss = model:loss(slot)
+  local value = loss:item()
+  loss:backward()
+  local found = {}
+  for _, parameter in ipairs(model:trainable()) do found[parameter.name:gsub("%.weight$", "")] = parameter.tensor:grad():reshape { parameter.tensor:elements() }:table() end
+  return value, found
+end
+local value, found = gradients(false)
+assert(math.abs(value - expected.loss) < 2e-6, value)
+local seen = 0
+for name, numbers in pairs(expected.gradients) do
+  seen = seen + 1
+  for i, number in ipairs(numbers) do
+    assert(math.abs(found[name][i] - number) < 2e-6, ("%s[%d]: %g, expected %g"):format(name, i, found[name][i], number))
+  end
+end
+assert(seen == 5)
+local again, recomputed = gradients(true)
+assert(again == value)
+for name, numbers in pairs(found) do assert(table.concat(numbers, " ") == table.concat(recomputed[name], " "), name) end
+
+-- NEFTune: noise while training only, drawn anew each step, of the strength that a document's length says whatever lies beside it.
+do
+  local x = q.zeros({ 6, 50 }, "f32")
+  local cu = q.tensor({ 0, 4, 6 }, "i32")
+  local program, drawn = q.capture(function() return q.embedding_noise(x, cu, 5):reshape { 300 } end)
+  local function noisy(step)
+    q.rng_step(step)
+    program:run()
+    return drawn:table()
+  end
+  local y = noisy(0)
+  local function most(first, last)
+    local value = 0
+    for i = first, last do value = math.max(value, math.abs(y[i])) end
+    return value
+  end
+  local long, short = 5 / math.sqrt(4 * 50), 5 / math.sqrt(2 * 50)
+  assert(most(1, 200) <= long and most(1, 200) > 0.95 * long, "the first document's strength")
+  assert(most(201, 300) <= short and most(201, 300) > 0.95 * short, "the second document's strength")
+  assert(q.no_grad(q.embedding_noise, x, cu, 5):table()[1][1] == 0, "none outside of training")
+  local other, same = noisy(1), noisy(0)
+  assert(other[1] ~= y[1] and same[1] == y[1] and same[300] == y[300], "drawn from the step")
+end
+
+-- What is not to be had is refused by name.
+local function config_with(key, value)
+  local folder = at("bad_" .. key)
+  q.fs.mkdir(folder)
+  q.fs.copy(golden .. "/plain/adapter_model.safetensors", folder .. "/adapter_model.safetensors")
+  local config = q.json.decode(q.fs.read(golden .. "/plain/adapter_config.json"))
+  config[key] = value
+  q.fs.write(folder .. "/adapter_config.json", q.json.encode(config))
+  return function() q.load(golden .. "/base"):load_adapter(folder) end
+end
+refused("velora_config is not supported", config_with("velora_config", { rank = 2 }))
+refused("modules_to_save", config_with("modules_to_save", q.json.array { "embed_tokens" }))
+refused("is a pattern; names of layers", config_with("rank_pattern", { ["layers.[01].*"] = 3 }))
+refused("is missing: the adapter belongs to another model", config_with("target_modules", q.json.array { "v_proj", "o_proj", "gate_proj", "q_proj" }))
+refused("", config_with("rank_pattern", { gate_proj = 5 }))
+refused("ranks: no layer with an adapter is named nowhere", function() q.load(golden .. "/base"):lora { ranks = { nowhere = 3 } } end)
+refused("no layer is named layers.7.self_attn.q_proj", function() q.load(golden .. "/base"):lora { targets = { "layers.7.self_attn.q_proj" } } end)
+print "ok"
