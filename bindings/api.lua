@@ -257,6 +257,15 @@ function q.linear(x, w, opt) end
 ---@return Tensor
 function q.merge_lora(w, lora) end
 
+---A copy of w whose rows first .. first + count - 1 (from 0) are the mean of the rows before them: an embedding with so many new tokens.
+---It has more rows than w where those reach beyond.
+---@param w Tensor  [rows, n]
+---@param first integer
+---@param count integer
+---@param opt? {dtype?: dtype, label?: string}  dtype: f32 or bf16, w's own
+---@return Tensor
+function q.new_rows(w, first, count, opt) end
+
 ---scale[i] = magnitude[i] / |row i of w + lora.scale b a|, [out] f32: what multiplies the columns of a linear layer under DoRA. The
 ---magnitude has its gradient through it; the length counts as a constant (arXiv 2402.09353).
 ---@param w Tensor  [out, in]

@@ -170,6 +170,12 @@ int table(Call& call) {
   return 1;
 }
 
+int new_rows(Call& call) {
+  Options opt(call, 4, {"dtype", "label"});
+  const TensorPtr w = call.arg<TensorPtr>(1);
+  return call.push(with_new_rows(w, call.arg<int64_t>(2), call.arg<int64_t>(3), opt.get<DType>("dtype", w->view.dtype),
+                                 opt.get<std::string>("label", "weights")));
+}
 int rows(Call& call) { return call.push(row_range(lua::self_tensor(call), call.arg<int64_t>(1), call.arg<int64_t>(2))); }
 
 int copy(Call& call) {
@@ -255,7 +261,7 @@ int text(Call& call) {
 void register_tensor(lua_State* L) {
   using namespace lua;
   functions(L, "", {{"device", fn<choose>}, {"devices", fn<devices>}, {"limits", fn<limits>}, {"memory", fn<memory>}, {"seed", fn<seed>},
-                    {"rng_step", fn<rng_step>}, {"tensor", fn<tensor>}, {"zeros", fn<zeros>}, {"empty", fn<empty>}, {"randn", fn<randn>}, {"uniform", fn<uniform>}});
+                    {"rng_step", fn<rng_step>}, {"tensor", fn<tensor>}, {"new_rows", fn<new_rows>}, {"zeros", fn<zeros>}, {"empty", fn<empty>}, {"randn", fn<randn>}, {"uniform", fn<uniform>}});
   methods<Tensor>(L, {{"shape", fn<shape>}, {"dtype", fn<dtype>}, {"elements", fn<elements>}, {"bytes", fn<bytes>}, {"hash", fn<hash>}, {"item", fn<item>}, {"table", fn<table>},
                       {"rows", fn<rows>}, {"copy", fn<copy>}, {"fill", fn<fill>}, {"clone", fn<clone>}, {"free", fn<free>},
                       {"requires_grad", fn<requires_grad>}, {"grad", fn<grad>}, {"label", fn<label>}, {"_address", fn<address>},

@@ -55,6 +55,10 @@ void from_host(Tensor& x, const double* values, size_t count);
 void from_host_i32(Tensor& x, const int32_t* values, size_t count);
 void copy_into(Tensor& destination, const Tensor& source);  // converts the dtype where they differ; decodes blocks
 
+// A copy of matrix w in the float dtype whose rows first .. first + count are the mean of the rows before them: an embedding with so
+// many new tokens. It has more rows than w where those reach beyond; rows after them stay as they are.
+TensorPtr with_new_rows(const TensorPtr& w, int64_t first, int64_t count, DType dtype, const std::string& account);
+
 // Fills with normal(0, std) or uniform[low, high) numbers of Philox(seed, stream): the same everywhere.
 void fill_normal(Tensor& x, double std_dev, uint64_t seed, uint64_t stream);
 void fill_uniform(Tensor& x, double low, double high, uint64_t seed, uint64_t stream);

@@ -10,6 +10,7 @@ function lora.save(model, path)
   local adapter = model.adapter
   if not adapter then q.error("value", "save_adapter_gguf: this model has no adapter") end
   local a = names.architecture(model.arch.hf)
+  if model.extra then q.error("unsupported", "save_adapter_gguf: GGUF's adapters have no embedding; merge the adapter and write the model (recipes/quantize.lua)") end
   if adapter.dora then q.error("unsupported", "save_adapter_gguf: GGUF has no DoRA; merge the adapter and write the model (recipes/quantize.lua)") end
   -- llama.cpp divides one alpha by each layer's rank; what a layer's scale is beyond that goes into its b.
   local alpha = adapter.rslora and adapter.alpha * math.sqrt(adapter.rank) or adapter.alpha

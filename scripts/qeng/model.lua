@@ -10,6 +10,7 @@ local gguf_lora = require "qeng.gguf_lora"
 local hub = require "qeng.hub"
 local int4 = require "qeng.int4"
 local lora = require "qeng.lora"
+local new_tokens = require "qeng.new_tokens"
 local peft = require "qeng.peft"
 local stream = require "qeng.stream"
 
@@ -200,7 +201,11 @@ end
 
 -- {{name=, tensor=}...} in a fixed order.
 function Model:trainable()
-  if self.mode == "lora" then return self.adapter.parameters end
+  if self.mode == "lora" then
+    local list = { unpack(self.adapter.parameters) }
+    for _, parameter in ipairs(self.extra or {}) do list[#list + 1] = parameter end
+    return list
+  end
   if self.mode == "onebit" then return require("qeng.onebit").float_parameters(self) end
   return self.mode == "full" and self.parameters or {}
 end
@@ -248,12 +253,13 @@ function Model:save(dir, opt)
   q.fs.write_dir(dir, function(folder)
     q.safetensors.save(folder, tensors, { metadata = { format = "pt" }, max_shard_bytes = opt.max_shard_bytes or 4e9, dtype = dtype })
     q.fs.write(folder .. "/config.json", q.json.encode(values, { pretty = true }) .. "\n")
+    if self.tokenizer_dir then new_tokens.copy_tokenizer(self.tokenizer_dir, folder) end
     if self.dir then
       for _, name in ipairs(M.companions) do
-        if q.fs.kind(self.dir .. "/" .. name) == "file" then q.fs.copy(self.dir .. "/" .. name, folder .. "/" .. name) end
+        if q.fs.kind(folder .. "/" .. name) ~= "file" and q.fs.kind(self.dir .. "/" .. name) == "file" then q.fs.copy(self.dir .. "/" .. name, folder .. "/" .. name) end
       end
     elseif self.gguf and self.tokenizer then
-      self.tokenizer:save(folder)
+      if not self.tokenizer_dir then self.tokenizer:save(folder) end
       q.fs.write(folder .. "/generation_config.json", q.json.encode({ eos_token_id = q.json.array(self.stop_ids) }, { pretty = true }) .. "\n")
     end
   end)

@@ -2,6 +2,7 @@
 -- [rank, in], lora_B.weight [out, rank] and, under DoRA, lora_magnitude_vector [out].
 
 local lora = require "qeng.lora"
+local new_tokens = require "qeng.new_tokens"
 local q = require "qeng.core"
 
 local peft = {}
@@ -17,9 +18,15 @@ local function exceptions(model, patterns, default)
   return object
 end
 
+-- The names of what is saved whole beside the adapters: of a tied model the head as well, which PEFT keeps apart where it is told to.
+local function modules_to_save(model)
+  return model.extra and q.json.array { "embed_tokens", "lm_head" } or nil
+end
+
 function peft.config(model)
   local adapter = model.adapter
   return {
+    modules_to_save = modules_to_save(model),
     peft_type = "LORA", task_type = "CAUSAL_LM", base_model_name_or_path = model.dir or "", r = adapter.rank,
     lora_alpha = adapter.alpha, lora_dropout = adapter.dropout, use_rslora = adapter.rslora, use_dora = adapter.dora,
     rank_pattern = exceptions(model, adapter.ranks, adapter.rank), alpha_pattern = exceptions(model, adapter.alphas, adapter.alpha),
@@ -33,7 +40,12 @@ function peft.save(model, dir)
   for _, parameter in ipairs(model.adapter.parameters) do
     tensors[#tensors + 1] = { prefix .. parameter.name, parameter.tensor }
   end
+  if model.extra then
+    tensors[#tensors + 1] = { prefix .. new_tokens.embed_name, model.embed }
+    tensors[#tensors + 1] = { prefix .. new_tokens.head_name, model.head }
+  end
   q.fs.write_dir(dir, function(folder)
+    if model.tokenizer_dir then new_tokens.copy_tokenizer(model.tokenizer_dir, folder) end
     q.safetensors.save(folder .. "/adapter_model.safetensors", tensors, { metadata = { format = "pt" } })
     q.fs.write(folder .. "/adapter_config.json", q.json.encode(peft.config(model), { pretty = true }) .. "\n")
   end)
@@ -49,7 +61,7 @@ local known = {}
 for key in ([[
   r lora_alpha lora_dropout use_rslora use_dora rank_pattern alpha_pattern target_modules exclude_modules layers_to_transform layers_pattern
   init_lora_weights task_type inference_mode auto_mapping base_model_name_or_path revision peft_version megatron_core qalora_group_size
-  ensure_weight_tying loftq_config eva_config corda_config lora_ga_config runtime_config
+  modules_to_save ensure_weight_tying loftq_config eva_config corda_config lora_ga_config runtime_config
 ]]):gmatch "%S+" do known[key] = true end
 
 local harmless = { [true] = true, [false] = true, gaussian = true, eva = true, orthogonal = true }  -- init_lora_weights that leave the base model as it is
@@ -96,6 +108,11 @@ local function read_config(dir)
   if type(c.target_modules) ~= "table" and type(c.target_modules) ~= "string" then
     q.error("format", path .. ": target_modules has to be a list of layer names, or a pattern")
   end
+  for _, name in ipairs(given(c.modules_to_save) and c.modules_to_save or {}) do
+    if name ~= "embed_tokens" and name ~= "lm_head" then
+      q.error("unsupported", ("%s: modules_to_save has %s; embed_tokens and lm_head are supported"):format(path, tostring(name)))
+    end
+  end
   c.ranks, c.alphas = read_patterns(c, "rank_pattern", path), read_patterns(c, "alpha_pattern", path)
   return c
 end
@@ -125,17 +142,51 @@ local function each_layer(model, dir, visit)
       end, c)
     end
   end
+  local embeddings = {}
+  for _, name in ipairs { new_tokens.embed_name, new_tokens.head_name } do
+    local info = file:info(prefix .. name)
+    if info then count, embeddings[name] = count + 1, info end
+  end
   if #file:names() ~= count then
     q.error("format", ("%s: %d tensors, of which this model has %d"):format(dir, #file:names(), count))
   end
   if count == 0 then q.error("format", dir .. ": no adapter of a layer of this model") end
-  return c, file
+  return c, file, embeddings
+end
+
+-- Takes over the embedding and head that an adapter brings. One that it does not bring stays the base model's, also where that is tied:
+-- PEFT keeps a copy of what is trained, and leaves the other alone.
+local function take_embeddings(model, dir, c, file, embeddings)
+  local function matrix(name, base)
+    local info = embeddings[name]
+    if not info then return base end
+    return q.keep(file:tensor(prefix .. name, { dtype = model.dtype, shape = { info.shape[1], model.config.hidden } }):clone())
+  end
+  local embed, head = matrix(new_tokens.embed_name, model.embed), matrix(new_tokens.head_name, model.head)
+  if embed:shape()[1] ~= head:shape()[1] then
+    q.error("format", ("%s: embed_tokens has %d rows, lm_head %d"):format(dir, embed:shape()[1], head:shape()[1]))
+  end
+  if model.config.tied and (c.ensure_weight_tying == true or embed:hash() == head:hash()) then head = embed end
+  new_tokens.set_embeddings(model, embed, head)
+  new_tokens.train_embeddings(model)
+end
+
+-- An adapter folder's own tokenizer takes the place of the model's, where it is another one.
+local function take_tokenizer(model, dir)
+  if q.fs.kind(dir .. "/tokenizer.json") ~= "file" and q.fs.kind(dir .. "/tokenizer.model") ~= "file" then return end
+  local tokenizer = q.tokenizer(dir)
+  if model.tokenizer and tokenizer:hash() == model.tokenizer:hash() and tokenizer:info().chat_template == model.tokenizer:info().chat_template then return end
+  if tokenizer:vocab_size() > model.config.vocab then
+    q.error("format", ("%s: its tokenizer has %d tokens, the model with it %d"):format(dir, tokenizer:vocab_size(), model.config.vocab))
+  end
+  io.stderr:write(dir .. ": its tokenizer and chat template are used instead of the model's\n")
+  model.tokenizer, model.tokenizer_dir = tokenizer, dir
 end
 
 -- Puts the adapter of folder `dir` on the model.
 function peft.load(model, dir)
   local layers, names = {}, {}
-  local c, file = each_layer(model, dir, function(layer, rank, _, tensor, config)
+  local c, file, embeddings = each_layer(model, dir, function(layer, rank, _, tensor, config)
     local shape = layer.weight:shape()
     layers[layer] = { a = tensor(".lora_A.weight", { rank, shape[2] }), b = tensor(".lora_B.weight", { shape[1], rank }) }
     if config.use_dora == true then layers[layer].magnitude = tensor(".lora_magnitude_vector", { shape[1] }, "f32") end
@@ -148,6 +199,8 @@ function peft.load(model, dir)
   for layer, parts in pairs(layers) do
     for part, tensor in pairs(parts) do layer.lora[part]:copy(tensor) end
   end
+  if next(embeddings) then take_embeddings(model, dir, c, file, embeddings) end
+  take_tokenizer(model, dir)
   file:close()
   return model
 end
@@ -155,7 +208,7 @@ end
 -- The adapter of folder `dir` for single requests.
 function peft.read(model, dir)
   local adapter = { dir = dir, layers = {} }
-  local _, file = each_layer(model, dir, function(layer, rank, alpha, tensor, config)
+  local _, file, embeddings = each_layer(model, dir, function(layer, rank, alpha, tensor, config)
     local shape = layer.weight:shape()
     local parts = {
       a = q.keep(tensor(".lora_A.weight", { rank, shape[2] }):clone()), b = q.keep(tensor(".lora_B.weight", { shape[1], rank }):clone()),
@@ -166,6 +219,7 @@ function peft.read(model, dir)
     end
     adapter.layers[layer.name] = parts
   end)
+  if next(embeddings) then q.error("unsupported", dir .. ": brings an embedding of its own, which a single request cannot have: load_adapter puts it on the model") end
   file:close()
   return adapter
 end
@@ -188,7 +242,8 @@ function peft.merge(model)
       layer.weight, layer.row_scale, layer.lora = merged, nil, nil
     end
   end
-  model.adapter, model.mode = nil, "frozen"
+  for _, parameter in ipairs(model.extra or {}) do parameter.tensor:requires_grad(false) end
+  model.adapter, model.extra, model.mode = nil, nil, "frozen"
   return model
 end
 

@@ -7,6 +7,7 @@ local hub = require "qeng.hub"
 local lora = require "qeng.lora"
 local models = require "qeng.model"
 local names = require "qeng.gguf_names"
+local new_tokens = require "qeng.new_tokens"
 local q = require "qeng.core"
 local route = require "qeng.route"
 local train = require "qeng.train"
@@ -51,6 +52,39 @@ local function settings_of(opt)
   return settings
 end
 
+-- What says how an adapter is made, and so cannot be said of one that is there.
+local of_new_adapters = { "rank", "alpha", "rslora", "targets", "rank_pattern", "alpha_pattern", "dora" }
+
+-- Everything is trained, a new adapter, or the one of opt.adapter on and on.
+local function prepare_mode(model, opt)
+  if opt.mode == "full" then return model:full() end
+  local from = opt.adapter and opt.adapter ~= "" and opt.adapter
+  if not from then
+    return model:lora {
+      rank = opt.rank, alpha = opt.alpha > 0 and opt.alpha or nil, rslora = opt.rslora, dropout = opt.dropout,
+      targets = list(opt.targets), ranks = lora.patterns(opt.rank_pattern, "--rank-pattern"), alphas = lora.patterns(opt.alpha_pattern, "--alpha-pattern"),
+      dora = opt.dora, seed = opt.seed,
+    }
+  end
+  model:load_adapter(from)
+  local adapter = model.adapter
+  adapter.dropout = opt.dropout
+  for _, layer in ipairs(model.linears) do
+    if layer.lora then layer.lora.dropout = opt.dropout end
+  end
+  io.stderr:write(("going on from %s: rank %d, alpha %g, %d parameters of %s\n"):format(from, adapter.rank, adapter.alpha, #adapter.parameters, table.concat(adapter.targets, ", ")))
+end
+
+local function check_adapter(opt)
+  if not opt.adapter or opt.adapter == "" then return end
+  if opt.mode == "full" then q.error("usage", "--adapter goes with --mode lora; to train every weight from there, merge it first: model:merge():save(DIR)") end
+  for _, name in ipairs(of_new_adapters) do
+    if opt.__given and opt.__given[name] then
+      q.error("usage", ("--adapter %s brings its own: leave --%s out"):format(opt.adapter, (name:gsub("_", "-"))))
+    end
+  end
+end
+
 -- Loads opt.model for opt.mode (lora, full), opens opt.data, trains, writes what opt asks for. hooks: prepare(model, file)
 -- before and the fields of q.train (on_step, weights). Returns the model, the dataset and the result.
 function run.finetune(opt, hooks)
@@ -58,6 +92,7 @@ function run.finetune(opt, hooks)
   if opt.gguf and opt.mode == "full" then
     q.error("usage", "--gguf writes an adapter, and --mode full trains none: recipes/quantize.lua OUT/model MODEL.gguf writes the whole model")
   end
+  check_adapter(opt)
   q.fs.mkdir(opt.out)
   opt.model, opt.data = hub.resolve_model(opt.model), hub.resolve_data(opt.data)
   for _, name in ipairs(q.fs.sweep(opt.out)) do io.stderr:write(("%s/%s: left by a killed run, deleted\n"):format(opt.out, name)) end
@@ -67,18 +102,16 @@ function run.finetune(opt, hooks)
   if not model.tokenizer then error(model.tokenizer_error, 0) end
   if opt.gguf then names.architecture(model.arch.hf) end  -- refuses before the training what it would after it
   model.recompute = opt.recompute
+  local added = list(opt.add_tokens or "")
+  if added then
+    local fresh = new_tokens.add(model, added, opt.out .. "/tokenizer")
+    io.stderr:write(("new tokens: %s; the vocabulary is %d\n"):format(#fresh > 0 and table.concat(fresh, " ") or "none, the tokenizer has them all", model.config.vocab))
+  end
   local file = data.open(opt.data, {
     tokenizer = model.tokenizer, template = opt.template, cache_dir = opt.out, any_tokenizer = opt.any_tokenizer,
   })
-  if opt.mode == "full" then
-    model:full()
-  else
-    model:lora {
-      rank = opt.rank, alpha = opt.alpha > 0 and opt.alpha or nil, rslora = opt.rslora, dropout = opt.dropout,
-      targets = list(opt.targets), ranks = lora.patterns(opt.rank_pattern, "--rank-pattern"), alphas = lora.patterns(opt.alpha_pattern, "--alpha-pattern"),
-      dora = opt.dora, seed = opt.seed,
-    }
-  end
+  prepare_mode(model, opt)
+  if opt.mode ~= "full" and (added or opt.train_embeddings) then new_tokens.train_embeddings(model) end
   model.neftune = opt.neftune and opt.neftune > 0 and opt.neftune or nil
   if hooks.prepare then hooks.prepare(model, file) end
 

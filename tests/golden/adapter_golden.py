@@ -3,8 +3,8 @@
 
     python3 adapter_golden.py OUT_DIR      needs torch, transformers, peft
 
-dora/: DoRA on layers given by role and by full path, ranks and alphas of their own; plain/: rank patterns with rsLoRA. In both, every
-part is random, as training would leave it. expected.json: the tokens, the logits by adapter, and of dora/ the mean
+dora/: DoRA on layers given by role and by full path, ranks and alphas of their own; plain/: rank patterns with rsLoRA; whole/ and
+embed/: embedding and head, or the first alone, trained beside, of a base that ties them. Every part is random, as training would leave it. expected.json: the tokens, the logits by adapter, and of dora/ the mean
 loss over the next tokens with PyTorch's gradients of its magnitudes and of one lora_A."""
 import json
 import os
@@ -34,6 +34,8 @@ kinds = {
                  rank_pattern={"model.layers.1.mlp.down_proj": 2}, alpha_pattern={"q_proj": 6}),
     "plain": dict(r=4, lora_alpha=8, use_rslora=True, target_modules=["v_proj", "o_proj", "gate_proj"],
                   rank_pattern={"layers.1.mlp.gate_proj": 3}, alpha_pattern={"o_proj": 5}),
+    "whole": dict(r=2, target_modules=["q_proj"], modules_to_save=["embed_tokens", "lm_head"]),
+    "embed": dict(r=2, target_modules=["q_proj"], modules_to_save=["embed_tokens"]),
 }
 base().save_pretrained(f"{out}/base")
 os.remove(f"{out}/base/generation_config.json")
@@ -43,7 +45,10 @@ for name, settings in kinds.items():
     model = get_peft_model(base(), LoraConfig(task_type="CAUSAL_LM", **settings)).eval()
     torch.manual_seed(1)
     for parameter_name, parameter in model.named_parameters():
-        if "lora_" in parameter_name:
+        if "modules_to_save" in parameter_name:
+            with torch.no_grad():
+                parameter.add_(0.3 * torch.randn_like(parameter))
+        elif "lora_" in parameter_name:
             with torch.no_grad():
                 if "magnitude" in parameter_name:
                     parameter.mul_(1 + 0.3 * torch.rand_like(parameter))

@@ -71,6 +71,66 @@ for _, name in ipairs { "dora", "plain" } do
   end
 end
 
+-- Embedding and head that were trained beside the adapters, or one of them, though the base ties them: PEFT's are two then.
+for _, name in ipairs { "whole", "embed" } do
+  local model = q.load(golden .. "/base"):load_adapter(golden .. "/" .. name)
+  near(name, model:logits(ids), expected.logits[name])
+  model:save_adapter(at(name))
+  near(name .. " saved again", q.load(golden .. "/base"):load_adapter(at(name)):logits(ids), expected.logits[name])
+  model:merge():save(at(name .. "_merged"))
+  near(name .. " merged and saved", q.load(at(name .. "_merged")):logits(ids), expected.logits[name])
+  refused("an embedding of its own", function() q.load(golden .. "/base"):read_adapter(golden .. "/" .. name) end)
+end
+
+-- New tokens: their rows are the mean of the others, they are trained, and a folder with them is loaded as it was left.
+do
+  local new_tokens = require "qeng.new_tokens"
+  local model = q.load("recipes/tiny", { dtype = "f32" })
+  local before, tokens = model.config.vocab, model.tokenizer:vocab_size()
+  local mean = {}
+  for _, row in ipairs(model.embed:table()) do
+    for j, value in ipairs(row) do mean[j] = (mean[j] or 0) + value / before end
+  end
+  assert(#new_tokens.add(model, { "<tool>", "<|im_end|>", "<tool>", "</tool>" }, at "tokenizer") == 2)
+  assert(model.config.vocab == before + 2 and model.tokenizer:id "<tool>" == tokens and model.tokenizer:id "</tool>" == tokens + 1)
+  assert(#model.tokenizer:encode("a<tool>b</tool>", { special = true }) == 4 and #new_tokens.add(model, { "<tool>" }, at "again") == 0)
+  local row = model.embed:rows(tokens + 1, 1):table()[1]
+  for j, value in ipairs(row) do assert(math.abs(value - mean[j]) <= 1e-6 + math.abs(mean[j]) / 256) end  -- rounded to bf16
+  model:lora { rank = 2, targets = { "q_proj" } }
+  new_tokens.train_embeddings(model)
+  local trained = model:trainable()
+  assert(trained[#trained].tensor == model.embed and model.head == model.embed)
+  local adamw = q.adamw_state((function(list) for i, p in ipairs(trained) do list[i] = p.tensor end return list end)({}), {})
+  local text = { tokens, 5, tokens + 1, 7 }
+  local slot = q.slot(4, 1)
+  slot.tokens:set(text)
+  slot.targets:set { 5, tokens + 1, 7, -1 }
+  slot.positions:set { 0, 1, 2, 3 }
+  slot.cu_q:set { 0, 4 }
+  slot.scale:fill(1 / 3)
+  local first, last
+  for _ = 1, 20 do
+    local loss = model:loss(slot)
+    first, last = first or loss:item(), loss:item()
+    loss:backward()
+    adamw:step { lr = 1e-2 }
+  end
+  assert(last < 0.5 * first, ("%g to %g"):format(first, last))
+  local logits = model:logits(text):table()
+  local function same(other, what)
+    local got = other:logits(text):table()
+    for i, values in ipairs(logits) do
+      for j, value in ipairs(values) do assert(math.abs(got[i][j] - value) < 1e-5, what) end
+    end
+    assert(other.tokenizer:id "</tool>" == tokens + 1 and other.config.vocab == before + 2, what)
+  end
+  model:save_adapter(at "tools")
+  same(q.load("recipes/tiny", { dtype = "f32" }):load_adapter(at "tools"), "loaded")
+  refused("GGUF's adapters have no embedding", function() model:save_adapter_gguf(at "tools.gguf") end)
+  model:merge():save(at "tools_merged")
+  same(q.load(at "tools_merged"), "merged and saved")
+end
+
 -- The gradients of the magnitudes, and of an A that stands before one, are PyTorch's; recomputed, and in two steps, the same.
 local function gradients(recompute)
   local model = q.load(golden .. "/base"):load_adapter(golden .. "/dora")
@@ -139,7 +199,7 @@ local function config_with(key, value)
   return function() q.load(golden .. "/base"):load_adapter(folder) end
 end
 refused("velora_config is not supported", config_with("velora_config", { rank = 2 }))
-refused("modules_to_save", config_with("modules_to_save", q.json.array { "embed_tokens" }))
+refused("modules_to_save has norm", config_with("modules_to_save", q.json.array { "norm" }))
 refused("is a pattern; names of layers", config_with("rank_pattern", { ["layers.[01].*"] = 3 }))
 refused("is missing: the adapter belongs to another model", config_with("target_modules", q.json.array { "v_proj", "o_proj", "gate_proj", "q_proj" }))
 refused("", config_with("rank_pattern", { gate_proj = 5 }))
