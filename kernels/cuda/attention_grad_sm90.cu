@@ -41,10 +41,10 @@ struct KeyLayout {
 };
 
 // Keys of a step of the query pass: scores, dP and dq together fit the registers, and two steps of K and V beside Q and
-// dO the shared memory.
+// dO the shared memory. (At head_dim 128 steps of 128 fit only while the exponentials wait for dP.)
 template <int dim>
 struct QueryLayout {
-  static constexpr int kKeys = dim <= 64 ? 128 : dim <= 96 ? 96 : dim <= 128 ? 128 : 48;
+  static constexpr int kKeys = dim <= 64 ? 128 : dim <= 128 ? 96 : 48;
   static constexpr int kStages = 2;
   static constexpr int kOwn = tile_bytes(dim, kQueryRows), kTile = tile_bytes(dim, kKeys);
   static constexpr int kQ = 0, kDout = kQ + kOwn, kK = kDout + kOwn, kV = kK + kStages * kTile;
@@ -371,6 +371,7 @@ __device__ __forceinline__ void consume_keys(const Arguments& a) {
           mask<kKeys>(p, tile, query, first, a.window);
 #pragma unroll
         for (int i = 0; i < kKeys / 2; ++i) p[i] = SoftmaxRow::probability(p[i], a.c, lse[i / 2 % 2]);
+        ptx::keep_before_wait(p[0]);
         ptx::wgmma_wait<0>(ds);
 #pragma unroll
         for (int i = 0; i < kKeys / 2; ++i) ds[i] = p[i] * (ds[i] - delta[i / 2 % 2]);

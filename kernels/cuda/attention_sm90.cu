@@ -179,6 +179,7 @@ __device__ __forceinline__ void consume(const Arguments& a) {
         keys.next();
         hide();
         softmax<kKeys>(s, row, factor, a.c);
+        ptx::keep_before_wait(row[0].total);
         ptx::wgmma_wait<0>(o);
         release(barrier + L::v_empty + values.stage);
         values.next();

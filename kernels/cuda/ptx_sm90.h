@@ -112,6 +112,11 @@ __device__ __forceinline__ void wgmma_wait(Registers&... registers) {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
   (pin(registers), ...);
 }
+// ptxas moves a wait up over arithmetic that does not need its product, as far as the wait or start before it; then the
+// two do not overlap. It moves none over a branch. x: a value of that arithmetic which is never negative, NaN perhaps.
+__device__ __forceinline__ void keep_before_wait(float x) {
+  if (__builtin_expect(x < 0, 0)) __nanosleep(1);
+}
 
 enum class Major { k, mn };  // how B is stored: [n][k], or [k][n]
 

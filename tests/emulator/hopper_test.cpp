@@ -1,6 +1,7 @@
 // The instructions of ptx_sm90.h against plain arithmetic. The kernels and the first tests also compile with nvcc, for
 // a look at the real ones; the last tests show what the emulator finds wrong.
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <random>
 
@@ -283,6 +284,12 @@ TEST_CASE("careless use of a product's registers is reported, or read as poison"
   CHECK_THAT(report(Mistake::end_not_named), containing("finishes a D that it does not name"));
   CHECK_THAT(report(Mistake::no_commit), containing("not committed"));
   CHECK_THAT(report(Mistake::too_few), containing("thread (77,0,0)") && containing("exited"));
+}
+
+__global__ void keep(float x) { ptx::keep_before_wait(x); }
+TEST_CASE("a negative value before a wait, for which the branch would be taken, is reported") {
+  for (const float x : {0.0f, -0.0f, 1.0f, NAN}) CHECK(report_of(keep, 32, 0, x) == "no failure");
+  CHECK_THAT(report_of(keep, 32, 0, -1e-30f), containing("keep_before_wait") && containing("negative"));
 }
 
 // Expects `bytes` for a box of 8 rows (1024 bytes), makes `arrivals` arrivals where one is awaited.

@@ -5,7 +5,8 @@
 // Found and reported: arrivals beyond a barrier's count, a barrier that something overwrote, boxes out of shared memory
 // or misaligned, wgmma by less than a warpgroup, registers of a product that were changed while it ran, that
 // wgmma_start did not name, or whose end wgmma_wait did not name, shared memory that wgmma reads after ordinary stores
-// without fence_proxy_async, and more registers taken than given back. Waiting in vain is a deadlock, as everywhere.
+// without fence_proxy_async, a negative value kept before a wait, and more registers taken than given back. Waiting in
+// vain is a deadlock, as everywhere.
 #pragma once
 #include "tests/emulator/ptx_emulated.h"
 
@@ -87,6 +88,9 @@ template <int pending, class... Named>
 void wgmma_wait(Named&... named) {
   static_assert(pending >= 0 && pending <= 7);
   emulator::wait_products(pending, {emulator::Registers{&named, sizeof(named)}...}, Site::current());
+}
+inline void keep_before_wait(float x, Site site = Site::current()) {
+  if (x < 0) emulator::fail("keep_before_wait", "the value is negative: the branch, meant never to be taken, is taken", site);
 }
 
 enum class Major { k, mn };
