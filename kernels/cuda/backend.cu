@@ -122,7 +122,6 @@ class CudaBackend : public Backend {
     seen_ = static_cast<Fault*>(seen);
     clear_fault();
     check_cuda(cudaStreamSynchronize(context_.stream), "starting");
-    context_.cublas = open_cublaslt(index);
   }
   ~CudaBackend() override {
     cudaStreamSynchronize(context_.stream);

@@ -1,9 +1,17 @@
 #include "kernels/cuda/cublaslt.h"
 
+#include <cstdlib>
+
+#include "kernels/cuda/cublaslt_files.h"
+
 #ifdef QENG_EMULATED
 
 namespace qeng {
-std::shared_ptr<CublasLt> open_cublaslt(int) { return nullptr; }
+std::shared_ptr<CublasLt> open_cublaslt(CudaContext&) {
+  const char* named = std::getenv("QENG_CUBLASLT");
+  if (named && *named) open_cublaslt_library([](void*) { return std::string(); });
+  return nullptr;
+}
 }  // namespace qeng
 
 #else
@@ -14,10 +22,7 @@ std::shared_ptr<CublasLt> open_cublaslt(int) { return nullptr; }
 #include <algorithm>
 #include <compare>
 #include <cstdio>
-#include <cstdlib>
 #include <map>
-
-#include "kernels/cuda/cublaslt_files.h"
 
 namespace qeng {
 
@@ -110,7 +115,7 @@ constexpr float kClearlyBetter = 0.98f;  // of the time of an earlier candidate;
 
 class Opened : public CublasLt {
  public:
-  explicit Opened(int device) {
+  explicit Opened(CudaContext& context) {
     open_cublaslt_library([this](void* handle) -> std::string {
       if (std::string missing = library_.load(handle); !missing.empty()) return missing;
       const cublasStatus_t status = library_.Create(&handle_);
@@ -120,13 +125,12 @@ class Opened : public CublasLt {
     });
     cudaDeviceProp properties{};
     int driver = 0;
-    check_cuda(cudaGetDeviceProperties(&properties, device), "reading the device's properties");
+    check_cuda(cudaGetDeviceProperties(&properties, context.device), "reading the device's properties");
     check_cuda(cudaDriverGetVersion(&driver), "asking for the driver's version");
     machine_ = std::string(properties.name) + ", " + std::to_string(properties.multiProcessorCount) +
                " multiprocessors, cuBLAS " + std::to_string(library_.GetVersion()) + ", driver " + std::to_string(driver);
     // What NVIDIA recommends; split sums of large products on Hopper need it.
     workspace_bytes_ = size_t{properties.major >= 9 ? 32u : 4u} << 20;
-    check_cuda(cudaMalloc(&spare_, workspace_bytes_), "allocating cuBLASLt's workspace");
     check_cuda(cudaEventCreate(&begin_), "creating an event");
     check_cuda(cudaEventCreate(&end_), "creating an event");
     const char* tune = std::getenv("QENG_CUBLASLT_TUNE");
@@ -141,7 +145,6 @@ class Opened : public CublasLt {
     library_.Destroy(handle_);
     cudaEventDestroy(begin_);
     cudaEventDestroy(end_);
-    cudaFree(spare_);
     for (const auto& [stream, memory] : workspaces_) cudaFree(memory);
   }
 
@@ -181,7 +184,6 @@ class Opened : public CublasLt {
 
   void* workspace(const CudaContext& context) {
     void*& memory = workspaces_[context.stream];
-    if (!memory) memory = std::exchange(spare_, nullptr);
     if (!memory) memory = allocate_device(workspace_bytes_, context.reclaim, "allocating cuBLASLt's workspace");
     return memory;
   }
@@ -366,14 +368,13 @@ class Opened : public CublasLt {
   GemmChoices choices_;
   std::map<Key, std::unique_ptr<Plan>> plans_;
   size_t workspace_bytes_ = 0;
-  void* spare_ = nullptr;  // the first stream's workspace, until it comes
   std::map<cudaStream_t, void*> workspaces_;  // one a stream: two products at once must not share one
   cudaEvent_t begin_ = nullptr, end_ = nullptr;
 };
 
 }  // namespace
 
-std::shared_ptr<CublasLt> open_cublaslt(int device) { return std::make_shared<Opened>(device); }
+std::shared_ptr<CublasLt> open_cublaslt(CudaContext& context) { return std::make_shared<Opened>(context); }
 
 }  // namespace qeng
 

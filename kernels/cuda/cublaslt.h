@@ -16,7 +16,8 @@ class CublasLt {
   virtual bool run(const CudaGemm& gemm, CudaContext& context) = 0;
 };
 
-// Null in the emulator. Throws Error("unsupported") naming where the library was looked for and what to do.
-std::shared_ptr<CublasLt> open_cublaslt(int device);
+// Opens the library. Null in the emulator, where a wrong QENG_CUBLASLT is refused all the same. Throws
+// Error("unsupported") naming where the library was looked for and what to do.
+std::shared_ptr<CublasLt> open_cublaslt(CudaContext& context);
 
 }  // namespace qeng

@@ -65,7 +65,7 @@ struct CudaContext {
   Fault* fault = nullptr;     // device memory, for kernels to report into
   Reclaim reclaim;            // lets go of memory that lies idle
   CudaScratch scratch{reclaim};
-  std::shared_ptr<CublasLt> cublas;  // null in the emulator
+  std::shared_ptr<CublasLt> cublas;  // null until the first product that wants it, and in the emulator
   std::set<const void*> prepared;    // kernels whose shared memory limit is raised
   bool synchronous = false;          // QENG_CUDA_SYNC=1: wait for each kernel, so that an error names the right one
 };

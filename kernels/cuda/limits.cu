@@ -8,6 +8,11 @@ namespace qeng {
 namespace {
 
 constexpr int kTries = 5;
+#ifdef QENG_EMULATED
+constexpr bool kEmulated = true;  // nothing is measured there
+#else
+constexpr bool kEmulated = false;
+#endif
 
 // Seconds of the fastest try, by the device's clock.
 template <class Work>
@@ -70,8 +75,7 @@ double matmul_rate(Backend& backend, CudaContext& context, DType dtype, int64_t 
 
 Limits measure_limits(Backend& backend, CudaContext& context) {
   Limits limits;
-  const bool emulated = context.cublas == nullptr;
-  const size_t bytes = emulated ? 4096 : std::min<size_t>(kLimitsMemory / 2, backend.memory().free / 16);
+  const size_t bytes = kEmulated ? 4096 : std::min<size_t>(kLimitsMemory / 2, backend.memory().free / 16);
   void *from = backend.allocate(bytes), *to = backend.allocate(bytes);
   const double seconds = fastest(context.stream, [&] {
     check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, context.stream), "measuring the device");
@@ -79,8 +83,8 @@ Limits measure_limits(Backend& backend, CudaContext& context) {
   limits.bandwidth = 2.0 * static_cast<double>(bytes) / seconds;
   backend.release(from, bytes);
   backend.release(to, bytes);
-  limits.flops_bf16 = matmul_rate(backend, context, DType::bf16, emulated ? 16 : 8192);
-  limits.flops_f32 = matmul_rate(backend, context, DType::f32, emulated ? 16 : 4096);
+  limits.flops_bf16 = matmul_rate(backend, context, DType::bf16, kEmulated ? 16 : 8192);
+  limits.flops_f32 = matmul_rate(backend, context, DType::f32, kEmulated ? 16 : 4096);
   return limits;
 }
 

@@ -102,6 +102,7 @@ __global__ void __launch_bounds__(kThreads)
 dim3 blocks_of(int64_t elements) { return dim3(static_cast<unsigned>(ceil_div(elements, kThreads))); }
 
 void by_library(const CudaGemm& gemm, CudaContext& context) {
+  if (!context.cublas) context.cublas = open_cublaslt(context);  // here, as inference never wants it
   if (!context.cublas || !context.cublas->run(gemm, context)) gemm_simt(gemm, context);
 }
 

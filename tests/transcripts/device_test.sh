@@ -91,6 +91,14 @@ train() {  # OUT OPTIONS...
 }
 losses() { grep -o '"loss":[0-9.e-]*' "$dir/$1/metrics.jsonl"; }
 same() { cmp -s "$dir/gpu/adapter/adapter_model.safetensors" "$dir/$1/adapter/adapter_model.safetensors" || fail "$1 and gpu: the adapters differ"; }
+# cuBLASLt is opened by the first product that wants it: inference has none, training says what is missing.
+absent=(env QENG_CUBLASLT=/absent/libcublasLt.so.13)
+for options in "generate.lua --prompt Record --max-tokens 2" "perplexity.lua --data README.md --context 16 --windows 1"; do
+  # shellcheck disable=SC2086  # words
+  expect 0 "" "${absent[@]}" "$qeng" recipes/$options --model "$dir/small/model" --device cuda
+done
+expect 1 'cuBLASLt: QENG_CUBLASLT is /absent/libcublasLt.so.13 .no such file.; set it to' "${absent[@]}" "$qeng" $recipe --model "$dir/small/model" \
+  --data "$dir/small/data.jsonl" --out "$dir/absent" --row_tokens 64 --rows 1 --steps 1 --device cuda
 train cpu --device cpu
 train gpu --device cuda
 paste -d: <(losses cpu) <(losses gpu) | awk -F: '{ d = ($2 - $4) / $2; if (d > 1e-5 || d < -1e-5) bad = 1; n++ } END { exit bad || n != 4 }' ||
