@@ -1,24 +1,28 @@
 #!/usr/bin/env bash
-# tests/clean_root.sh [--suite bookworm|noble] [--keep DIR] [--base DIR] [COMMAND...]
+# tests/clean_root.sh [--suite bookworm|noble] [--cuda DIR] [--gpu CAPABILITY] [--keep DIR] [--base DIR] [COMMAND...]
 # Tries the README on a machine with nothing installed: makes a minimal Debian 12 (or Ubuntu 24.04) root with debootstrap,
 # clones the committed state of this checkout into it, and runs COMMAND there (default: scripts/run -e 'print(1)'), timed.
 #   tests/clean_root.sh scripts/run recipes/lora_qwen.lua
 #   tests/clean_root.sh --bundle dist/qeng-0.1.0-linux-x86_64 bin/qeng --version     (no checkout: only that folder)
 # --bundle DIR: put DIR into the root instead of a clone, to see that a bundle needs nothing else.
+# --cuda DIR: the CUDA toolkit in DIR is copied to /usr/local/cuda there. --gpu 9.0: an nvidia-smi that says there is such a GPU.
+#   tests/clean_root.sh --cuda /usr/local/cuda --gpu 9.0 bash -c 'scripts/run --version && cmake --install build/release --prefix /opt/qeng'
 # --base DIR: an already made root to start from (it is copied), to save the time of debootstrap.
 # --keep DIR: make the root there and leave it; otherwise it is removed at the end.
 # Needs root, debootstrap, a network, and for noble Ubuntu's archive keyring (package ubuntu-keyring).
 # MIRROR overrides the archive's address. Not part of scripts/test.
 set -euo pipefail
 checkout=$(readlink -f "$(dirname "$0")/..")
-suite=bookworm keep="" base="" bundle=""
+suite=bookworm keep="" base="" bundle="" cuda="" gpu=""
 while (($#)); do
   case $1 in
     --suite) suite=$2; shift 2 ;;
     --keep) keep=$2; shift 2 ;;
     --base) base=$2; shift 2 ;;
     --bundle) bundle=$2; shift 2 ;;
-    -h | --help) sed -n '2,12s/^# //p' "$0"; exit 0 ;;
+    --cuda) cuda=$(readlink -f "$2"); shift 2 ;;
+    --gpu) gpu=$2; shift 2 ;;
+    -h | --help) sed -n '2,14s/^# //p' "$0"; exit 0 ;;
     *) break ;;
   esac
 done
@@ -53,6 +57,11 @@ if [[ -n $bundle ]]; then
   cp -a "$bundle" "$root/qeng"
 else
   git clone -q "$checkout" "$root/qeng"
+fi
+[[ -z $cuda ]] || { rm -rf "$root/usr/local/cuda" && cp -a "$cuda" "$root/usr/local/cuda"; }
+if [[ -n $gpu ]]; then
+  printf '#!/bin/sh\necho %s\n' "$gpu" >"$root/usr/bin/nvidia-smi"
+  chmod +x "$root/usr/bin/nvidia-smi"
 fi
 # shellcheck disable=SC1091
 system=$(. "$root/etc/os-release" && echo "$PRETTY_NAME")

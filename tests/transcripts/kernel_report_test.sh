@@ -38,6 +38,12 @@ grep -q 'lacks \[sm_80\]' "$dir/text" || fail "--update from fewer architectures
 cmp -s "$kept" "$dir/before" || fail "--update from fewer architectures changed the file"
 [[ ! -e $kept.new ]] || fail "--update from fewer architectures left $kept.new"
 
+words other 48 90a 120
+report --check "$dir/other" && fail "--check of other figures and one more architecture: exit status 0"
+words newer 48 120
+report --check "$dir/newer" || fail "--check of an architecture that the file lacks: $(cat "$dir/text")"
+grep -q '^SKIPPED: .* has nothing of \[sm_120\]$' "$dir/text" || fail "an architecture that the file lacks: $(cat "$dir/text")"
+
 words all 48 80 90a
 report --check "$dir/all" && fail "--check of other figures: exit status 0"
 report --update "$dir/all" || fail "--update of other figures: $(cat "$dir/text")"
