@@ -1,23 +1,25 @@
 #!/usr/bin/env bash
-# bench/train_gpu.sh [--out DIR] [--budget SECONDS] [--only TEXT] [--no-peers] [--device cuda] [--python python3] [--tiny]
+# bench/train_gpu.sh [--out DIR] [--budget SECONDS] [--only TEXT] [--no-peers] [--go-on] [--device cuda] [--python python3] [--tiny]
 # LoRA (rank 16, all linear layers) and full fine-tuning of the shapes of Qwen2.5-0.5B, 1.5B and 7B with random weights,
-# packed rows of 2048 and 8192: qeng, then transformers and PEFT on the same weights and tokens. What matters most comes
-# first; what the budget leaves no room for is named. Figures go into DIR as they are measured; a table, DIR/train.json and
-# DIR/results.tar.gz, which has all of that, last.
-# --only: the configurations whose name contains TEXT ("1.5B lora 8192"). --tiny: a small model, to try the script.
+# packed rows of 2048 and 8192: all of qeng, then transformers and PEFT on the same weights and tokens. What matters most
+# comes first; what the budget leaves no room for is named. Figures go into DIR as they are measured; a table, DIR/train.json
+# and DIR/results.tar.gz, which has all of that, last.
+# --only: the configurations whose name contains TEXT ("1.5B lora 8192"). --go-on: what DIR has is not measured again.
+# --tiny: a small model, to try the script.
 set -euo pipefail
 root=$(readlink -f "$(dirname "$(readlink -f "$0")")/..")
-out=out/train_gpu budget=1500 only="" peers=1 device=cuda python=python3 tiny=0
+out=out/train_gpu budget=1500 only="" peers=1 go_on=0 device=cuda python=python3 tiny=0
 while (($#)); do
   case $1 in
     --no-peers) peers=0; shift; continue ;;
+    --go-on) go_on=1; shift; continue ;;
     --tiny) tiny=1; shift; continue ;;
     --out) out=$2 ;;
     --budget) budget=$2 ;;
     --only) only=$2 ;;
     --device) device=$2 ;;
     --python) python=$2 ;;
-    *) sed -n '2,8s/^# //p' "$0" >&2; exit 2 ;;
+    *) sed -n '2,9s/^# //p' "$0" >&2; exit 2 ;;
   esac
   shift 2
 done
@@ -79,6 +81,7 @@ ours() {
   local shape=$1 mode=$2 row_tokens=$3 rows=$4 steps=$5 recompute=$6 dir status=0
   dir=$(folder "$shape" "$mode" "$row_tokens")
   mkdir -p "$dir"
+  ((!go_on)) || [[ ! -s $dir/result.json || ! -s $dir/batches.json ]] || return 0  # the peers need its batches
   (($(left) > 15)) || { echo "left out for the budget: qeng $shape $mode $row_tokens"; return 0; }
   local flags=(--batches)
   [[ $recompute != recompute ]] || flags+=(--recompute)
@@ -95,6 +98,7 @@ theirs() {
   [[ $recompute != recompute ]] || flags+=(--recompute)
   for variant in ${variants//,/ }; do
     name=${variant//+/, } status=0
+    ((!go_on)) || [[ ! -s $dir/${variant//+/_}.json ]] || continue
     (($(left) > 25)) || { echo "left out for the budget: $name $shape $mode $row_tokens"; continue; }
     watched "$(left)" "$dir/${variant//+/_}.mib" "$python" "$root/bench/train_peer.py" --dir "$dir" --variant "$name" --budget "$(($(left) - 10))" \
       --device "${device%%:*}" "${flags[@]}" 2>"$dir/${variant//+/_}.log" || status=$?
@@ -106,14 +110,13 @@ theirs() {
 chosen=()
 for configuration in "${configurations[@]}"; do [[ $configuration != *"$only"* ]] || chosen+=("$configuration"); done
 ((${#chosen[@]})) || { echo "train_gpu: no configuration contains '$only'" >&2; exit 2; }
-# The first with its peers, then all of ours, then the other peers.
-for pass in 1 2 3; do
-  for i in "${!chosen[@]}"; do
-    read -ra words <<<"${chosen[i]}"
-    (((i == 0) == (pass == 1))) || continue
-    ((pass == 3)) || ours "${words[@]}"
-    ((pass == 2 || !peers)) || theirs "${words[@]}"
-  done
+for configuration in "${chosen[@]}"; do
+  read -ra words <<<"$configuration"
+  ours "${words[@]}"
+done
+for configuration in "${chosen[@]}"; do
+  read -ra words <<<"$configuration"
+  ((!peers)) || theirs "${words[@]}"
 done
 "$qeng" "$root/bench/compare_train.lua" "$out"
 pack_results "$out"

@@ -8,23 +8,28 @@ tests=$root/tests/lua recipe=$root/recipes/lora_qwen.lua
 
 skip() { echo "SKIPPED: $*"; exit 77; }
 summary() { echo "$*" >"$out/$part.summary"; }  # what the table says of the part
-# Runs the commands of its input, one a line, eight at a time; their outputs follow in order, of those that pass only the
-# last two lines. Fails if one does.
+# Runs the commands of its input, one a line, eight at a time, each for at most `each` seconds; their outputs follow in
+# order, of those that pass only the last two lines. Fails if one does.
+each=$limit
 side_by_side() {
-  local lines=() jobs=() status=0 i
+  local lines=() jobs=() status=0 code i
   mapfile -t lines
   for i in "${!lines[@]}"; do
     while (($(jobs -rp | wc -l) >= 8)); do sleep 0.02; done
-    bash -c "${lines[i]}" >"$out/$part.$i.part" 2>&1 </dev/null &
+    # In the foreground: in a group of its own it would outlive this part, where that is ended.
+    timeout --foreground -k 2 "$each" bash -c "exec ${lines[i]}" >"$out/$part.$i.part" 2>&1 </dev/null &
     jobs+=($!)
   done
   for i in "${!jobs[@]}"; do
-    if wait "${jobs[i]}"; then
+    code=0
+    wait "${jobs[i]}" || code=$?
+    if ((code == 0)); then
       grep -v '^ *$' "$out/$part.$i.part" | tail -n 2
     else
       status=1
       echo "FAILED: ${lines[i]}"
       tail -n 60 "$out/$part.$i.part"
+      if ((code == 124 || code == 137)); then echo "no end within $each s"; else echo "exit status $code"; fi
     fi
     rm -f "$out/$part.$i.part"
   done
@@ -62,29 +67,42 @@ part_instructions() {
   summary "$(tail -n 2 "$out/instructions.text" | tr '\n' ' ')"
 }
 
-# A process for each operation: after a bad access a process's device is lost to it.
+# A process for each operation: after a bad access a process's device is lost to it. One that hangs is ended, and is wrong.
+# Attention comes first and alone: most of what follows needs it, and its wgmma has never met a GPU here.
 part_conformance() {
   [[ -x $conformance ]] || skip "$conformance is missing (scripts/bundle --check, or a build with Catch2)"
   export QENG_BACKENDS=cuda
-  local operations status=0 name
+  each=$((limit / 6))  # an operation takes seconds; attention may take this twice by either way, and time is left for the others
+  local operations first="" others="" status=0 name note=""
   local float64='every op agrees with float64 on every backend' bits='an op gives the same bits with one thread and with two and twice on a GPU'
   local refused='an op with one view of a wrong shape or dtype is refused before it writes'
   operations=$(sed -n 's/.*constexpr const char\* name = "\(.*\)";.*/\1/p' "$root/kernels/ops.h")
   if ((emulated)); then export QENG_ROUNDS=3 operations="add_rmsnorm"; fi  # CTest runs all of them there
-  for name in $operations; do printf '%q %q -c %s\n' "$conformance" "$float64,$bits,$refused" "$name"; done |
-    side_by_side | tee "$out/conformance.text" || status=1
-  local wrong
-  wrong=$(sed -n 's/^FAILED: .* -c //p' "$out/conformance.text" | sort -u | tr '\n' ' ')
-  if [[ $wrong == *attention* ]]; then
-    # wgmma has never met a GPU here; mma.sync is the other way. If that is right, what follows uses it.
-    if for name in attention attention_grad; do printf 'QENG_ATTENTION=mma %q %q -c %s\n' "$conformance" "$float64" "$name"; done | side_by_side; then
-      echo mma >"$out/attention"
-      wrong+="(right with QENG_ATTENTION=mma, which the parts below use)"
+  for name in $operations; do
+    case $name in attention | attention_grad) first+=" $name" ;; *) others+=" $name" ;; esac
+  done
+  check_operations() { for name; do printf '%q %q -c %s\n' "$conformance" "$float64,$bits,$refused" "$name"; done | side_by_side | tee -a "$out/conformance.text"; }
+  wrong() { sed -n 's/^FAILED: .* -c //p' "$out/conformance.text" | sort -u | paste -sd ' '; }
+  : >"$out/conformance.text"
+  for name in $first; do check_operations "$name" || status=1; done
+  if ((status)); then  # mma.sync is the other way, on every GPU
+    if for name in $first; do printf 'env QENG_ATTENTION=mma %q %q -c %s\n' "$conformance" "$float64" "$name"; done | side_by_side; then
+      echo mma >"$out/attention.txt"
+      note=" (right with QENG_ATTENTION=mma, which the parts below use)"
+    else
+      echo none >"$out/attention.txt"
+      note=" (wrong with QENG_ATTENTION=mma too)"
     fi
+    note="; wrong: $(wrong)$note"
+    summary "attention alone$note"
   fi
-  local skipped
+  # shellcheck disable=SC2086  # words
+  check_operations $others || status=1
+  local skipped more
+  more=$(for name in $(wrong); do [[ " $first " == *" $name "* ]] || echo "$name"; done | paste -sd ' ')
+  [[ -z $more ]] || note+="; wrong: $more"
   skipped=$(grep -c 'SKIPPED on' "$out/conformance.text" || true)
-  summary "$(wc -w <<<"$operations") operations${wrong:+; wrong: $wrong}$( ((skipped == 0)) || echo ", $skipped not on this device")"
+  summary "$(wc -w <<<"$operations") operations$note$( ((skipped == 0)) || echo ", $skipped not on this device")"
   return "$status"
 }
 
@@ -243,13 +261,17 @@ part_ops() {
   return "$status"
 }
 
-part_train() {
-  local options=(--budget $((limit - 10))) status=0
-  ((!quick)) || options+=(--no-peers --only '1.5B lora 8192')
-  ((!emulated)) || options+=(--tiny --no-peers)
-  QENG=$qeng "$root/bench/train_gpu.sh" --out "$out/train" --device "$device" --python "$python" "${options[@]}" 2>&1 | tee "$out/train.text" || status=$?
-  summary "$(grep -cE '^(0.5B|1.5B|7B|tiny) ' "$out/train.text") configurations$(grep -c 'left out' "$out/train.text" | sed 's/^0$//; s/.\+/, & runs left out/')"
+train_gpu() {  # OPTIONS...
+  local status=0
+  QENG=$qeng "$root/bench/train_gpu.sh" --out "$out/train" --device "$device" --python "$python" --budget $((limit - 10)) "$@" 2>&1 | tee "$out/$part.text" || status=$?
+  summary "$(grep -cE '^(0.5B|1.5B|7B|tiny) ' "$out/$part.text") configurations$(grep -c 'left out' "$out/$part.text" | sed 's/^0$//; s/.\+/, & runs left out/')"
   return "$status"
+}
+part_train() {
+  local options=(--no-peers)
+  ((!quick)) || options+=(--only '1.5B lora 8192')
+  ((!emulated)) || options+=(--tiny)
+  train_gpu "${options[@]}"
 }
 
 part_peers() {
@@ -260,6 +282,11 @@ part_peers() {
   ((status == 0)) || tail -n 5 "$out/peers.err"
   summary "$(grep -c 'ratio [0-9]' "$out/peers.text") times of PyTorch"
   return "$status"
+}
+
+part_train_peers() {
+  "$python" -c 'import torch, transformers, sys; sys.exit(not torch.cuda.is_available())' 2>/dev/null || skip "$python has no transformers, or no PyTorch that finds a GPU"
+  train_gpu --go-on
 }
 
 case $part in
@@ -275,5 +302,6 @@ case $part in
   ops) part_ops ;;
   train) part_train ;;
   peers) part_peers ;;
+  train_peers) part_train_peers ;;
   *) echo "part.sh: no part is called '$part'" >&2; exit 2 ;;
 esac

@@ -62,6 +62,65 @@ packed=$(tar -tzf "$dir/check/results.tar.gz")  # no pipe into grep -q, which ma
 grep -q '^./conformance.log$' <<<"$packed" || fail "results.tar.gz: $packed"
 same "one process an operation" "$(grep -c 'all passed: every op agrees.* -c ' "$dir/check/conformance.log")" "$(grep -c 'constexpr const char\* name = "' kernels/ops.h)"
 
+# An operation that hangs and one that dies are wrong, and the others are checked all the same. Attention comes first, alone;
+# where it is right by mma.sync, that is what the parts below use.
+checked() {  # OPTIONS OF gpu-check...; the stand-in logs when it begins and ends: one operation hangs, others die
+  : >"$dir/log"
+  QENG_BUILD=$dir/build PATH="$dir/bin:$PATH" scripts/gpu-check --python "$dir/bin/python" --out "$dir/check" "$@" >"$dir/check.text" 2>&1
+}
+operations() {  # HANGS DIES...
+  stand_in "$dir/build/tests/qeng_conformance" 'name=${*: -1}' "hangs=$1 dies=' ${*:2} '" "log=$dir/log" \
+    'echo "begin $name ${QENG_ATTENTION:-}" >>"$log"' '[[ $name != "$hangs" || -n ${QENG_ATTENTION:-} ]] || exec sleep 60' \
+    '[[ $dies != *" $name "* ]] || kill -SEGV $$' 'echo "end $name" >>"$log"'
+}
+stand_in "$dir/build/qeng" '[[ $1 != */system.lua ]] || echo "{}" >"$3"' "[[ \$1 != */parity_test.lua ]] || echo \"parity \${QENG_ATTENTION:-}\" >>'$dir/log'"
+operations attention rope
+rm -r "$dir/check"
+checked --only system,conformance,parity --budget 26 --results "$dir/kept.tar.gz" && fail "an operation that hangs: exit status 0"
+# The first part is begun in any case; conformance, which may take 120 s, is left out and named.
+same "the budget" "$(parts)" "system=passed "
+grep -q '^==== left out for the budget: conformance parity; to go on: --from conformance$' "$dir/check.text" || fail "the budget: $(cat "$dir/check.text")"
+rm -r "$dir/check"  # another machine, which has the archive alone
+checked --only system,conformance,parity --budget 26 --results "$dir/kept.tar.gz" --from conformance && fail "--from: exit status 0"
+same "--from goes on" "$(parts)" "system=passed conformance=failed "
+same "what is wrong" "$(cat "$dir/check/conformance.summary")" "$(grep -c 'constexpr const char\* name = "' kernels/ops.h) operations; wrong: attention (right with QENG_ATTENTION=mma, which the parts below use); wrong: rope"
+same "attention first and alone" "$(head -n 4 "$dir/log" | tr '\n' ';')" "begin attention ;begin attention_grad ;end attention_grad;begin attention mma;"
+same "the others" "$(grep -c '^end ' "$dir/log")" "$(($(grep -c 'constexpr const char\* name = "' kernels/ops.h) - 2 + 2))"  # but two, and two by mma
+grep -q '^no end within 2 s$' "$dir/check/conformance.log" || fail "an operation that hangs: $(grep -A 3 FAILED "$dir/check/conformance.log")"
+grep -q '^exit status 139$' "$dir/check/conformance.log" || fail "an operation that dies: $(grep -A 3 FAILED "$dir/check/conformance.log")"
+tar -xzOf "$dir/kept.tar.gz" ./parts.tsv | grep -q '^conformance' || fail "--results lacks the last part"
+[[ ! -e $dir/kept.tar.gz.new ]] || fail "--results leaves $dir/kept.tar.gz.new"
+checked --only system,conformance,parity --from parity || true
+grep -q '^parity mma$' "$dir/log" || fail "the parts below do not use mma.sync: $(cat "$dir/log")"
+
+# A paged kernel that is wrong changes nothing of how training computes attention; attention wrong by both is not waited for.
+operations none paged_attention
+checked --only conformance,parity && fail "paged_attention is wrong: exit status 0"
+same "paged_attention" "$(cat "$dir/check/conformance.summary")" "$(grep -c 'constexpr const char\* name = "' kernels/ops.h) operations; wrong: paged_attention"
+grep -q '^parity $' "$dir/log" || fail "a wrong paged_attention moves training to mma.sync: $(cat "$dir/log")"
+operations none attention attention_grad
+checked --only conformance,parity && fail "attention is wrong: exit status 0"
+grep -q 'wrong: attention attention_grad (wrong with QENG_ATTENTION=mma too)' "$dir/check/conformance.summary" || fail "attention is wrong: $(cat "$dir/check/conformance.summary")"
+! grep -q parity "$dir/log" && grep -q 'not begun: attention is wrong' "$dir/check.text" || fail "attention is wrong: $(cat "$dir/log")"
+
+# Results of another commit do not count.
+echo other >"$dir/check/commit"
+checked --only system || fail "system alone: $(cat "$dir/check.text")"
+same "another commit" "$(parts)" "system=passed "
+
+# train_gpu.sh measures all of ours before any peer, and --go-on what is missing.
+stand_in "$dir/trainer/qeng" 'case $1 in */train.lua) ;; *) exit ;; esac' 'while (($#)); do case $1 in --out) out=$2 ;; --mode) mode=$2 ;; esac; shift; done' \
+  "echo qeng \$mode >>'$dir/order'; echo {} | tee \$out/result.json >\$out/batches.json"
+stand_in "$dir/trainer/python" '[[ $1 == -c ]] && exit' 'while (($#)); do case $1 in --dir) out=$2 ;; --variant) variant=$2 ;; esac; shift; done' \
+  "echo \$variant \${out##*/} >>'$dir/order'; [[ \$out != *full* || -e '$dir/again' ]] && echo {} >\$out/\$variant.json"
+train_gpu() { QENG=$dir/trainer/qeng bench/train_gpu.sh --tiny --device cpu --python "$dir/trainer/python" --out "$dir/train" "$@" >"$dir/train.text" 2>&1; }
+train_gpu || fail "train_gpu: $(cat "$dir/train.text")"
+same "ours first" "$(paste -sd ';' <"$dir/order")" "qeng lora;qeng full;eager tiny_lora_64;helped tiny_lora_64;eager tiny_full_64"
+rm "$dir/order"
+touch "$dir/again"
+train_gpu --go-on || fail "train_gpu --go-on: $(cat "$dir/train.text")"
+same "--go-on" "$(paste -sd ';' <"$dir/order")" "eager tiny_full_64"
+
 # decode_gpu.sh on the CPU, at a tiny shape. Without PyTorch that is said; once it can be had, both are measured again; what is done stays.
 decode() { bench/decode_gpu.sh --tiny --device cpu --models "$dir" --out "$dir/decode" "$@" >"$dir/decode.text" 2>&1; }
 line() { grep "^| tiny | $1" "$dir/decode/decode.md" | tail -n 1; }
