@@ -1,5 +1,6 @@
--- The metadata of a GGUF file as the keys of a Hugging Face config.json, which the models read. A key that may change the
--- mathematics and is not understood is refused by name.
+-- The metadata of a GGUF file as the keys of a Hugging Face config.json, which the models read. A key means what llama.cpp makes of it
+-- in that architecture; one that it does not read there is not applied, which a line says; one that may change the mathematics
+-- and is not understood is refused by name.
 
 local config = require "qeng.config"
 local q = require "qeng.core"
@@ -16,11 +17,14 @@ local architectures = {
 local lacking = { gemma2 = "attention logit soft-capping" }
 
 -- Namespaces and keys that say nothing about what the network computes.
-local harmless_space = { general = true, tokenizer = true, split = true, quantize = true, qeng = true }
+local harmless_space = { general = true, tokenizer = true, split = true, quantize = true }
 local harmless = {}
 for key in ([[
-  vocab_size tensor_data_layout rope.scaling.finetuned attention.causal
+  vocab_size tensor_data_layout rope.scaling.finetuned
 ]]):gmatch "%S+" do harmless[key] = true end
+
+-- What llama.cpp has no key for, and this program writes (gguf_export.lua).
+local ours = { ["qeng.stop_token_ids"] = true, ["qeng.sliding_window"] = true }
 
 local Reader = {}
 Reader.__index = Reader
@@ -71,28 +75,41 @@ function Reader:must(key, value)
   end
 end
 
--- What rope.scaling.* says, as rope_scaling.
-function Reader:rope_scaling()
-  local kind = self:get("rope.scaling.type", "string", "none")
-  local factor = self:get("rope.scaling.factor", "number", 0)
-  if factor == 0 then factor = self:get("rope.scale_linear", "number", 1) end
-  local original = self:get("rope.scaling.original_context_length", "number", 0)
-  if kind == "none" and factor ~= 1 and self.file:get(self.architecture .. ".rope.scale_linear") then kind = "linear" end
-  if kind == "none" then return nil end
-  local scaling = { rope_type = kind, factor = factor }
-  if kind == "yarn" then
-    scaling.original_max_position_embeddings = original > 0 and original or nil
-    scaling.beta_fast = self:get("rope.scaling.yarn_beta_fast", "number", 32)
-    scaling.beta_slow = self:get("rope.scaling.yarn_beta_slow", "number", 1)
-    self:must("rope.scaling.yarn_ext_factor", 1)
-    local attention = self:get("rope.scaling.attn_factor", "number", 1) * self:get("rope.scaling.yarn_attn_factor", "number", 1)
-    -- llama.cpp multiplies YaRN's own factor by this one; Hugging Face's attention_factor stands in place of it.
-    if attention ~= 1 then scaling.attention_factor = attention * (0.1 * math.log(factor) + 1) end
-    return scaling
-  elseif kind == "linear" then
-    return scaling
+-- A key that llama.cpp does not read in this architecture, where it takes `taken`: followed, and said where the file has something else.
+function Reader:not_applied(key, taken)
+  self.used[key] = true
+  local name = self.architecture .. "." .. key
+  local value = self.file:get(name)
+  if value ~= nil and value ~= taken then
+    io.stderr:write(("%s: %s = %s is not applied, as in llama.cpp, which does not read it in this architecture and takes %s\n")
+      :format(self.path, name, type(value) == "table" and "a list" or tostring(value), tostring(taken)))
   end
-  q.error("unsupported", ("%s: rope scaling %s; linear and yarn are read"):format(self.path, kind))
+end
+
+-- What rope.scaling.* says, as rope_scaling. A factor whose type is not said is linear.
+function Reader:rope_scaling()
+  local kind = self:get("rope.scaling.type", "string", "linear")
+  local factor = self:get("rope.scaling.factor", "number", self:get("rope.scale_linear", "number", 1))
+  local original = self:get("rope.scaling.original_context_length", "number", 0)
+  local attention = self:get("rope.scaling.attn_factor", "number", 1)
+  if factor == 0 then factor = 1 end
+  if kind == "yarn" then
+    self:not_applied("rope.scaling.yarn_beta_fast", 32)
+    self:not_applied("rope.scaling.yarn_beta_slow", 1)
+    self:not_applied("rope.scaling.yarn_attn_factor", 1)
+    self:not_applied("rope.scaling.yarn_ext_factor", 1)
+  else
+    for _, key in ipairs { "beta_fast", "beta_slow", "attn_factor", "ext_factor" } do self.used["rope.scaling.yarn_" .. key] = true end
+  end
+  if kind ~= "yarn" or self.architecture == "gemma3" then self:must("rope.scaling.attn_factor", 1) end
+  if kind == "none" or kind == "linear" and factor == 1 then return nil end
+  if kind == "linear" then return { rope_type = kind, factor = factor } end
+  if kind ~= "yarn" then q.error("unsupported", ("%s: rope scaling %s; linear and yarn are read"):format(self.path, kind)) end
+  return {
+    rope_type = kind, factor = factor, original_max_position_embeddings = original > 0 and original or nil,
+    -- llama.cpp multiplies YaRN's own factor by this one; Hugging Face's attention_factor stands in place of it.
+    attention_factor = attention ~= 1 and attention * (1 + 0.1 * math.log(math.max(1, factor))) or nil,
+  }
 end
 
 -- The settings of Llama 3's rope scaling whose factors are those of tensor rope_freqs, or nil. The files hold the factors
@@ -138,14 +155,14 @@ end
 
 -- The square of what llama.cpp divides Gemma 3's scores by: the largest, which it knows by its layers, has another than the rest.
 function gguf_config.query_scalar(values)
-  if values.num_hidden_layers == 62 then return values.hidden_size / values.num_attention_heads end
+  if values.num_hidden_layers == 62 then return math.floor(values.hidden_size / values.num_attention_heads) end
   return values.head_dim
 end
 
 function Reader:finish()
   for _, name in ipairs(self.file:keys()) do
     local space, key = name:match "^([^.]*)%.(.*)$"
-    local known = harmless_space[space] or (space == self.architecture and (self.used[key] or harmless[key])) or self.known[name]
+    local known = harmless_space[space] or ours[name] or (space == self.architecture and (self.used[key] or harmless[key])) or self.known[name]
     if not known then
       q.error("unsupported", ("%s: unknown entry %s: it may change the mathematics, so this model is refused"):format(self.path, name))
     end
@@ -178,11 +195,20 @@ function gguf_config.read(file, path, known_keys)
   r:must("rope.dimension_count", head_dim)
   r:must("expert_count", 0)
   r:must("expert_used_count", 0)
-  local window = r:get("attention.sliding_window", "number", 0)
-  if architecture == "gemma" and window > 0 then q.error("unsupported", path .. ": gemma.attention.sliding_window, which the architecture has not") end
+  r:must("attention.causal", true)
+  local window = file:get "qeng.sliding_window"
+  if architecture == "gemma3" then
+    window = r:get("attention.sliding_window", "number", 0)
+    r:must("final_logit_softcapping", 0)
+  elseif window then
+    r.used["attention.sliding_window"] = true
+    if architecture == "gemma" or type(window) ~= "number" then q.error("format", path .. ": entry qeng.sliding_window, which is a number, of llama, qwen2 and qwen3") end
+  else
+    r:not_applied("attention.sliding_window", 0)
+  end
   local theta = r:get("rope.freq_base", "number", 10000)
   local hf = architectures[architecture]
-  if hf == "LlamaForCausalLM" and window > 0 then hf = "MistralForCausalLM" end
+  if hf == "LlamaForCausalLM" and window then hf = "MistralForCausalLM" end
   local values = {
     architectures = q.json.array { hf }, model_type = architecture == "gemma3" and "gemma3_text" or hf:match("^(%w-)ForCausalLM$"):lower(),
     hidden_size = hidden, num_hidden_layers = r:size("block_count", config.most_layers), num_attention_heads = heads,
@@ -203,12 +229,13 @@ function gguf_config.read(file, path, known_keys)
   end
   if architecture == "gemma3" then
     r:gemma3(values, window)
-  elseif window > 0 then
+  elseif window then
     values.sliding_window = window
-    if hf ~= "MistralForCausalLM" then values.use_sliding_window = true end
+    if hf ~= "MistralForCausalLM" then values.use_sliding_window, values.max_window_layers = true, 0 end
   end
   local factors
   if file:info "rope_freqs.weight" then
+    if architecture ~= "llama" then q.error("unsupported", ("%s: tensor rope_freqs.weight, which %s has not"):format(path, architecture)) end
     factors = file:tensor("rope_freqs.weight", { dtype = "f32" }):table()
     if #factors ~= head_dim / 2 then
       q.error("format", ("%s: rope_freqs.weight has %d factors, expected %d"):format(path, #factors, head_dim / 2))

@@ -20,9 +20,9 @@ local export = {}
 local function add_rope(add, a, c)
   local scaling = c.rope.scaling
   add(a .. ".rope.freq_base", "f32", c.rope.theta)
-  if c.rope.partial ~= 1 then q.error("unsupported", "gguf: a rotation of part of each head has no words in this architecture") end
   if not scaling then return end
-  local kind = scaling.rope_type or scaling.type
+  local kind = scaling.rope_type
+  if kind == "llama3" and a ~= "llama" then q.error("unsupported", ("gguf: rope scaling llama3 has no words in architecture %s"):format(a)) end
   if kind == "llama3" then return end  -- tensor rope_freqs.weight says it
   if kind ~= "linear" and kind ~= "yarn" then q.error("unsupported", ("gguf: rope scaling %s has no words in the format"):format(kind)) end
   add(a .. ".rope.scaling.type", "string", kind)
@@ -96,7 +96,16 @@ local function check_gemma3(c)
   end
 end
 
--- Of a model of Hugging Face's architecture hf with settings c; stops: a set of the ids that end an answer. Also a note, or nil.
+-- The window of all layers, for which llama.cpp has a key in gemma3 alone. Returns a note where it matters, or nil.
+local function add_window(add, a, c)
+  if (c.window or 0) == 0 then return nil end
+  if a == "gemma3" then return add(a .. ".attention.sliding_window", "u32", c.window) end
+  add("qeng.sliding_window", "u32", c.window)
+  if c.window >= c.max_position then return nil end
+  return ("attention looks back over %d tokens, for which llama.cpp has no key in this architecture: it looks at all %d, qeng alone keeps the window"):format(c.window, c.max_position)
+end
+
+-- Of a model of Hugging Face's architecture hf with settings c; stops: a set of the ids that end an answer. Also a list of notes.
 local function metadata(hf, c, name, tokenizer, stops)
   local a = names.architecture(hf)
   local list = {}
@@ -116,16 +125,18 @@ local function metadata(hf, c, name, tokenizer, stops)
   add(a .. ".rope.dimension_count", "u32", c.head_dim)
   add(a .. ".vocab_size", "u32", c.vocab)
   if a == "gemma3" then check_gemma3(c) end
-  if (c.window or 0) > 0 then add(a .. ".attention.sliding_window", "u32", c.window) end
+  if a == "gemma" and not c.tied then q.error("unsupported", "gguf: gemma has no words for a head that is not the embedding") end
+  local notes = { add_window(add, a, c) }
   add_rope(add, a, c)
-  return list, a, add_tokenizer(add, tokenizer, c.vocab, stops)
+  notes[#notes + 1] = add_tokenizer(add, tokenizer, c.vocab, stops)
+  return list, a, notes
 end
 
 -- The factors of tensor rope_freqs.weight, where c asks for it: a Lua array, or nil.
 local function rope_factors(c)
   if c.rope.factors then return c.rope.factors end
   local scaling = c.rope.scaling
-  if not scaling or (scaling.rope_type or scaling.type) ~= "llama3" then return nil end
+  if not scaling or scaling.rope_type ~= "llama3" then return nil end
   local plain = q.rope_table { dim = c.head_dim, theta = c.rope.theta }.inv_freq:table()
   local scaled = q.rope_table {
     dim = c.head_dim, theta = c.rope.theta, type = "llama3", factor = scaling.factor, low_freq_factor = scaling.low_freq_factor,
@@ -139,9 +150,9 @@ end
 
 -- from: {tokenizer =, dir =, stop_ids =} of the model, as request.stops takes them.
 local function source_of(hf, c, name, from, parameters)
-  local list, a, note = metadata(hf, c, name, from.tokenizer, request.stops(from))
+  local list, a, notes = metadata(hf, c, name, from.tokenizer, request.stops(from))
   local source = {
-    metadata = list, architecture = a, tensors = {}, files = {}, notes = { note },
+    metadata = list, architecture = a, tensors = {}, files = {}, notes = notes,
     shape = { layers = c.layers, groups = c.heads / c.kv_heads, tied = c.tied },
   }
   local factors = rope_factors(c)
@@ -214,11 +225,11 @@ end
 -- A Hugging Face folder, tensor by tensor as it is stored; one that AWQ or GPTQ quantized as the model that it loads as. Its tensors
 -- have to be those that config.json asks for, and no others.
 function export.of_folder(dir)
-  local file = config.read(dir)
+  local weights, known = q.safetensors.open(dir), {}
+  local file = config.read(dir, weights)
   local packed = file.values.quantization_config
   if packed ~= nil and packed ~= q.json.null then return export.of_model(require("qeng.model").load(dir, { dtype = "f32", weights = "map" })) end
   local arch, c = architectures.of(file)
-  local weights, known = q.safetensors.open(dir), {}
   local parameters = parameters_of(arch, c)
   for _, parameter in ipairs(parameters) do
     local name, scale = parameter.name, parameter.name .. "_scale"

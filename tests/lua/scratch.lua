@@ -13,4 +13,14 @@ function scratch.refused(text, fn, ...)
   assert(not ok and tostring(err.message):find(text, 1, true), ("expected an error with '%s', got %s"):format(text, tostring(ok or err.message or err)))
 end
 
+-- What fn(...) writes to standard error, and its result.
+function scratch.said(fn, ...)
+  local stderr, text = io.stderr, {}
+  io.stderr = { write = function(_, ...) for _, part in ipairs { ... } do text[#text + 1] = part end end }
+  local ok, result = pcall(fn, ...)
+  io.stderr = stderr
+  if not ok then error(result, 0) end
+  return table.concat(text), result
+end
+
 return scratch
