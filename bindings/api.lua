@@ -479,6 +479,11 @@ function SafetensorsFile:info(name) end
 ---@param opt? {dtype?: dtype, shape?: integer[], copy?: boolean, label?: string, stream?: boolean}  shape: what is expected
 ---@return Tensor
 function SafetensorsFile:tensor(name, opt) end
+---Whether two tensors have the same dtype, shape and bytes.
+---@param first string
+---@param second string
+---@return boolean
+function SafetensorsFile:same(first, second) end
 ---@return table<string, string>
 function SafetensorsFile:metadata() end
 ---Reads the file into memory of the process's own, in large pages: weights are then read faster than from a mapping. Tensors made
@@ -1161,7 +1166,7 @@ function q.hub.files(name, kind, patterns, opt) end
 ---weights: "map", "copy" (faster; by default if there is room) or "stream": no more of the file in memory than host_budget, the bytes of
 ---the whole process, leaves; stream_slack of it (64 MB) is for what is not known in advance. On a GPU host_budget bounds what is
 ---pinned, and stream_keep the weights that stay there for good.
----@param opt? {dtype?: dtype, writable?: boolean, weights?: string, host_budget?: integer, stream_slack?: integer, stream_keep?: integer}  dtype: the file's own; writable: weights with memory of their own (full fine-tuning)
+---@param opt? {dtype?: dtype, writable?: boolean, weights?: string, host_budget?: integer, stream_slack?: integer, stream_keep?: integer}  dtype: the file's own (f16 matrices stay so, computed in f32); writable: weights with memory of their own (full fine-tuning)
 ---@return Model
 function q.load(dir, opt) end
 

@@ -1,4 +1,5 @@
 // q.safetensors: reading maps the file; a tensor is that mapping wherever dtype, alignment and device allow.
+#include <cstring>
 #include <filesystem>
 #include <optional>
 
@@ -114,6 +115,14 @@ int tensor(Call& call) {
   return call.push(result);
 }
 
+int same(Call& call) {
+  const auto self = call.self<SafetensorsFile>();
+  const auto first = call.arg<std::string>(1), second = call.arg<std::string>(2);
+  const StoredTensor &a = find(self->open(), first), &b = find(self->open(), second);
+  const bool alike = a.dtype_name == b.dtype_name && a.shape == b.shape && a.bytes == b.bytes;
+  return call.push(alike && std::memcmp(a.data, b.data, a.bytes) == 0);
+}
+
 int metadata(Call& call) { return call.push(call.self<SafetensorsFile>()->open().metadata()); }
 
 int load(Call& call) {
@@ -221,6 +230,7 @@ void register_safetensors(lua_State* L) {
   lua::methods<SafetensorsFile>(L, {{"names", fn<names>},
                                     {"info", fn<info>},
                                     {"tensor", fn<tensor>},
+                                    {"same", fn<same>},
                                     {"metadata", fn<metadata>},
                                     {"load", fn<load>},
                                     {"close", fn<close>}});

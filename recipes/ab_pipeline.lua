@@ -22,7 +22,7 @@ local opt = q.options(q.device_options {
   lr = { 3e-3, "peak learning rate", min = 0, order = 10 },
   drop = { 0.05, "share of records that CRC-Drop leaves out", min = 0, max = 0.5, integer = false, order = 11 },
   eval_share = { 0.02, "share of the records held out", min = 0.001, max = 0.5, integer = false, order = 12 },
-  dtype = { nil, "f32 or bf16, by default the model file's own", choices = { "f32", "bf16" }, order = 13 },
+  dtype = { nil, "f32 or bf16, by default the model file's own (f16 is kept, and computed in f32)", choices = { "f32", "bf16" }, order = 13 },
   template = { "auto", "chat template", choices = { "auto", "chatml", "model" }, order = 14 },
 })
 q.use_device(opt)

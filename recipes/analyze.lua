@@ -14,7 +14,7 @@ local opt = q.options(q.device_options {
   mode = { "auto", "what is to be trained", choices = { "auto", "lora", "full" }, order = 4 },
   rank = { 0, "LoRA rank, 0: by the data", min = 0, max = 4096, integer = true, order = 5 },
   steps = { 6, "steps to measure, 0: none", min = 0, integer = true, order = 6 },
-  dtype = { nil, "f32 or bf16, by default the model file's own", choices = { "f32", "bf16" }, order = 7 },
+  dtype = { nil, "f32 or bf16, by default the model file's own (f16 is kept, and computed in f32)", choices = { "f32", "bf16" }, order = 7 },
   template = { "auto", "chat template, to convert", choices = { "auto", "chatml", "model" }, order = 8 },
 })
 q.use_device(opt)

@@ -14,7 +14,7 @@ local opt = q.options(q.weight_options(q.device_options {
   tokens = { 32, "steps of decoding that are timed", min = 1, integer = true, order = 5 },
   repeats = { 3, "prefills that are timed, of which the best counts", min = 1, integer = true, order = 6 },
   kv = { nil, "dtype of the KV cache, by default the model's", choices = { "f32", "f16", "bf16", "q8_0" }, order = 7 },
-  dtype = { nil, "f32 or bf16 activations, by default the file's own", choices = { "f32", "bf16" }, order = 8 },
+  dtype = { nil, "f32 or bf16 activations, by default the file's own (f32 for f16)", choices = { "f32", "bf16" }, order = 8 },
   out = { "", "a file for the figures, as JSON", order = 9 },
 }))
 local sizes = {}

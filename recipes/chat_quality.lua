@@ -16,7 +16,7 @@ local opt = q.options(q.device_options {
   temperature = { 0.7, "0: always the likeliest token", min = 0, order = 7 },
   top_p = { 0.95, "sample within this probability mass", min = 0.01, max = 1, integer = false, order = 8 },
   seed = { 0, "seed of the samplers", min = 0, integer = true, order = 9 },
-  dtype = { nil, "f32 or bf16, by default the file's own", choices = { "f32", "bf16" }, order = 10 },
+  dtype = { nil, "f32 or bf16, by default the file's own (f16 is kept, and computed in f32)", choices = { "f32", "bf16" }, order = 10 },
 })
 q.use_device(opt)
 q.fs.mkdir(opt.out)

@@ -12,7 +12,7 @@ local opt = q.options(q.device_options {
   write = { false, "keep the answers instead of comparing them", order = 3 },
   steps = { 64, "with --write: tokens of each answer", min = 1, max = 4096, integer = true, order = 4 },
   epsilon = { 0.05, "a first difference is a tie where the kept logits of both tokens were nearer than this", min = 0, integer = false, order = 5 },
-  dtype = { nil, "f32 or bf16, by default the file's own", choices = { "f32", "bf16" }, order = 6 },
+  dtype = { nil, "f32 or bf16, by default the file's own (f16 is kept, and computed in f32)", choices = { "f32", "bf16" }, order = 6 },
 })
 q.use_device(opt)
 local model = q.load(opt.model, { dtype = opt.dtype })

@@ -34,7 +34,7 @@ local opt = q.options(q.weight_options(q.device_options {
   decay = { 0, "weight decay of matrices", min = 0, integer = false, order = 18 },
   clip = { 1.0, "largest gradient norm, 0: none", min = 0, integer = false, order = 19 },
   seed = { 0, "seed of order, adapters and dropout", min = 0, integer = true, order = 20 },
-  dtype = { nil, "f32 or bf16, by default the file's own", choices = { "f32", "bf16" }, order = 21 },
+  dtype = { nil, "f32 or bf16, by default the file's own (f16 is kept, and computed in f32)", choices = { "f32", "bf16" }, order = 21 },
   template = { "auto", "chat template", choices = { "auto", "chatml", "model" }, order = 22 },
   eval_share = { 0.05, "share of the documents held out", min = 0, max = 0.9, integer = false, order = 23 },
   eval_every = { 50, "steps between evaluations, 0: at the end", min = 0, order = 24 },

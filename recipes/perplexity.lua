@@ -14,7 +14,7 @@ local opt = q.options(q.weight_options(q.device_options {
   stride = { 0, "tokens between windows, whose last so many are scored; 0: no overlap", min = 0, integer = true, order = 5 },
   windows = { 0, "at most so many windows, 0: all", min = 0, integer = true, order = 6 },
   adapter = { "", "PEFT adapter folder for the model, or an adapter as a GGUF file", order = 7 },
-  dtype = { nil, "f32 or bf16, by default the file's own", choices = { "f32", "bf16" }, order = 8 },
+  dtype = { nil, "f32 or bf16, by default the file's own (f16 is kept, and computed in f32)", choices = { "f32", "bf16" }, order = 8 },
   kv = { nil, "dtype of the KV cache, by default the model's", choices = { "f32", "f16", "bf16", "q8_0" }, order = 9 },
   out = { "", "a file for the figures, as JSON", order = 10 },
 }))

@@ -14,7 +14,7 @@ local opt = q.options(q.device_options {
   "Says what training or inference of a model needs, before anything is loaded.",
   model = { nil, "config.json, folder, GGUF file, name on a hub, or a shape such as 7b", required = true, order = 1 },
   mode = { "all", "what to plan", choices = { "all", "full", "lora", "onebit", "inference" }, order = 2 },
-  dtype = { "", "f32 or bf16; by default what the config says", choices = { "", "f32", "bf16" }, order = 3 },
+  dtype = { "", "f32 or bf16; by default what the config says (float16 is kept, and computed in f32)", choices = { "", "f32", "bf16" }, order = 3 },
   stored = { "", "dtype of the frozen linear layers where no file says it, such as q4_k", order = 4 },
   rank = { 16, "LoRA rank", min = 1, integer = true, order = 5 },
   row_tokens = { 512, "tokens of a packed row", min = 2, integer = true, order = 6 },

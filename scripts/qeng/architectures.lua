@@ -16,9 +16,13 @@ local lacking = { Gemma2ForCausalLM = "attention logit soft-capping", Gemma3ForC
 -- file: a config (scripts/qeng/config.lua). Returns the model file and its settings; a key that neither uses is refused.
 function architectures.of(file)
   local names = file.values.architectures
-  local name = type(names) == "table" and names[1] or nil
+  local name, kind = type(names) == "table" and names[1] or nil, file.values.model_type
   for _, arch in pairs(known) do
-    if arch.hf == name or (not name and arch.model_type == file.values.model_type) then
+    if arch.hf == name or (not name and arch.model_type == kind) then
+      if type(kind) == "string" and kind ~= arch.model_type then
+        q.error("unsupported", ("%s: architectures says %s, whose model_type is %s, but model_type is %s: transformers goes by model_type; correct the wrong one")
+          :format(file.path, arch.hf, arch.model_type, kind))
+      end
       local c = arch.config(file)
       file:finish()
       return arch, c
@@ -31,7 +35,7 @@ function architectures.of(file)
   for hf in pairs(known) do list[#list + 1] = hf end
   table.sort(list)
   q.error("unsupported", ("%s: architecture %s is not known; known are %s (a new one is a file in scripts/qeng/models)")
-    :format(file.path, tostring(name or file.values.model_type), table.concat(list, ", ")))
+    :format(file.path, tostring(name or kind), table.concat(list, ", ")))
 end
 
 return architectures

@@ -1,5 +1,5 @@
 -- Reads a Hugging Face config.json strictly: a key that a model file neither uses nor knows to be harmless is refused by
--- name, because it may change the mathematics.
+-- name, because it may change the mathematics. What is absent is what transformers takes it for.
 
 local q = require "qeng.core"
 
@@ -14,7 +14,7 @@ for key in ([[
   chunk_size_feed_forward id2label label2id problem_type finetuning_task task_specific_params auto_map quantization_config_removed
   use_sliding_window sliding_window max_window_layers layer_types is_encoder_decoder _attn_implementation_autoset name_or_path
   rope_theta rope_scaling rope_parameters rope_interleaved is_decoder add_cross_attention cross_attention_hidden_size
-  tie_encoder_decoder cache_implementation
+  tie_encoder_decoder cache_implementation is_llama_config transformers.js_config
 ]]):gmatch("%S+") do harmless[key] = true end
 
 -- Eight times what the largest published models have, or more: a damaged number must not be counted up to, nor memory asked for it.
@@ -36,16 +36,40 @@ local array = getmetatable(q.json.array {})
 local function is_object(value) return type(value) == "table" and getmetatable(value) ~= array and #value == 0 end
 
 local function described(value)
+  if type(value) == "table" and type(value.__float__) == "string" then return value.__float__ end
   if type(value) == "string" then return ('a string ("%s")'):format(value) end
   return type(value) == "table" and (is_object(value) and "an object" or "a list") or "a " .. type(value)
 end
 
+local function shown(value) return type(value) == "table" and described(value) or tostring(value) end
+
 local read_from = setmetatable({}, { __mode = "k" })  -- the files of values, for errors
+
+-- NaN and Infinity, which Python writes though JSON has neither, as the objects that transformers writes for them: whatever reads a
+-- number then refuses them by their key.
+local function tagged(text)
+  if not text:find "NaN" and not text:find "Infinity" then return text end
+  local names, parts, at = {}, {}, 1
+  for _, name in ipairs { "NaN", "Infinity", "-Infinity" } do names[name] = ('{"__float__": "%s"}'):format(name) end
+  while at <= #text do
+    local quote = text:find('"', at, true) or #text + 1
+    parts[#parts + 1] = text:sub(at, quote - 1):gsub("%-?%a+", names)
+    local last = quote
+    repeat
+      last = text:find('["\\]', last + 1) or #text
+      local escapes = text:sub(last, last) == "\\"
+      if escapes then last = last + 1 end
+    until not escapes
+    parts[#parts + 1] = text:sub(quote, last)
+    at = last + 1
+  end
+  return table.concat(parts)
+end
 
 -- The keys and values of the file.
 function config.values(path)
   local text = q.fs.read(path)
-  local values, why = q.try(q.json.decode, text)
+  local values, why = q.try(q.json.decode, tagged(text))
   if not is_object(values) then
     q.error("format", ("%s: not a JSON object%s"):format(path, why and ": " .. why.message:gsub("^json: ", "") or ""))
   end
@@ -53,8 +77,12 @@ function config.values(path)
   return values
 end
 
--- The config of folder `dir`, its keys consumed by get() and must().
-function config.read(dir) return config.wrap(config.values(dir .. "/config.json")) end
+-- The config of folder `dir`, its keys consumed by get() and must(). weights: the folder's safetensors.
+function config.read(dir, weights)
+  local file = config.wrap(config.values(dir .. "/config.json"))
+  file.weights = weights
+  return file
+end
 
 -- path: where `values` are from, if config.values() did not read them.
 function config.wrap(values, path)
@@ -96,13 +124,26 @@ function Config:positive(key, default)
   return value
 end
 
+-- Whether the embedding is the head too. Where a folder holds another head, that one counts, as in transformers, and what
+-- is saved says so.
+function Config:tied(default)
+  local tied = self:get("tie_word_embeddings", default)
+  if tied and self.weights and self.weights:info "lm_head.weight" and self.weights:info "model.embed_tokens.weight"
+    and not self.weights:same("lm_head.weight", "model.embed_tokens.weight") then
+    io.stderr:write(("%s: tie_word_embeddings is %s, but the weights hold an lm_head.weight that is not the embedding: it is used, as transformers does\n")
+      :format(self.path, given(self.values.tie_word_embeddings) and "true" or "true by default"))
+    self.values.tie_word_embeddings, tied = false, false
+  end
+  return tied
+end
+
 -- A key this model supports at one value only.
 function Config:must(key, value)
   self.used[key] = true
   local actual = self.values[key]
   if given(actual) and actual ~= value then
     q.error("unsupported", ("%s: %s = %s changes the mathematics; this model supports %s only")
-      :format(self.path, key, tostring(actual), tostring(value)))
+      :format(self.path, key, shown(actual), tostring(value)))
   end
 end
 
@@ -110,15 +151,27 @@ end
 function Config:without(key, what)
   self.used[key] = true
   if given(self.values[key]) then
-    q.error("unsupported", ("%s: %s = %s asks for %s, which is not supported"):format(self.path, key, tostring(self.values[key]), what))
+    q.error("unsupported", ("%s: %s = %s asks for %s, which is not supported"):format(self.path, key, shown(self.values[key]), what))
   end
 end
 
--- What rope_scaling and rope_parameters may hold; all else are numbers.
+-- What rope_scaling and rope_parameters may hold, whatever the rotation; all else are numbers. mrope_*: how positions of images are
+-- laid out, which say nothing of text.
 local rope_types = { rope_type = "string", type = "string", mrope_section = "table", mrope_interleaved = "boolean", truncate = "boolean", finetuned = "boolean", short_factor = "table", long_factor = "table" }
-local must_be_positive = { rope_theta = true, factor = true, partial_rotary_factor = true, original_max_position_embeddings = true }
+local of_all = { rope_type = true, type = true, rope_theta = true, partial_rotary_factor = true, finetuned = true, mrope_section = true, mrope_interleaved = true }
 
--- The entries of the object at `key` (in it, at `kind`) that are not null; nil where there is none.
+-- What each rotation has beside those: true where it may not be missing.
+local of_rotation = {
+  default = {}, linear = { factor = true }, dynamic = { factor = true },
+  llama3 = { factor = true, low_freq_factor = true, high_freq_factor = true, original_max_position_embeddings = false },
+  yarn = {
+    factor = true, original_max_position_embeddings = false, attention_factor = false, beta_fast = false, beta_slow = false, mscale = false,
+    mscale_all_dim = false, truncate = false,
+  },
+}
+
+-- The numbers, strings and so on of the object at `key` (in it, at `kind`) that are not null, and what it is called; nil where there
+-- are none.
 function Config:rope_entries(key, kind)
   local object, name, entries = self.values[key], key, {}
   local function expect_object()
@@ -127,39 +180,83 @@ function Config:rope_entries(key, kind)
     end
   end
   expect_object()
-  if given(object) and kind and (object.full_attention or object.sliding_attention) then
+  if kind and given(object) and next(object) ~= nil then
+    if object.full_attention == nil and object.sliding_attention == nil then
+      q.error("format", ("%s: key %s has neither full_attention nor sliding_attention; expected an object for each kind of layer"):format(self.path, name))
+    end
     object, name = object[kind], key .. "." .. kind
     expect_object()
   end
-  if not given(object) then return nil end
-  for entry, value in pairs(object) do
+  for entry, value in pairs(given(object) and object or {}) do
     if given(value) then
       local expected = rope_types[entry] or "number"
       if type(value) ~= expected then
         q.error("format", ("%s: key %s.%s is %s, expected a %s"):format(self.path, name, entry, described(value), expected == "table" and "list" or expected))
       end
-      if must_be_positive[entry] and not is_positive(value) then
+      if expected == "number" and not is_positive(value) then
         q.error("format", ("%s: key %s.%s is %s, expected a positive number"):format(self.path, name, entry, tostring(value)))
       end
       entries[entry] = value
     end
   end
-  return entries
+  if next(entries) ~= nil then return entries, name end
 end
 
--- {theta, scaling}: from rope_theta and rope_scaling, or from rope_parameters (newer files). kind: which of rope_parameters'
--- where these differ between layers; theta_key: what the older files call its theta.
-function Config:rope(default_theta, kind, theta_key)
-  theta_key = theta_key or "rope_theta"
-  local scaling = self:rope_entries("rope_parameters", kind)
-  if not scaling and kind ~= "sliding_attention" then scaling = self:rope_entries "rope_scaling" end
-  scaling = scaling or {}
-  local rope = { theta = scaling.rope_theta or self:positive(theta_key, default_theta), partial = scaling.partial_rotary_factor or 1, factors = self.rope_factors }
-  local named = scaling.rope_type or scaling.type
-  if not named and scaling.factor and scaling.factor ~= 1 then
-    q.error("format", ("%s: the rotation has factor = %s, but no rope_type says what it is of"):format(self.path, tostring(scaling.factor)))
+-- One of the two objects as Config:rope gives it, nil where it says nothing. theta: where it has none of its own.
+function Config:rotation(key, kind, theta)
+  local entries, name = self:rope_entries(key, kind)
+  if not entries then return nil end
+  local function refuse(code, text, ...) q.error(code, ("%s: " .. text):format(self.path, ...)) end
+  local named = entries.rope_type or entries.type
+  if not named and entries.factor and entries.factor ~= 1 then
+    refuse("format", "the rotation has factor = %s, but no rope_type says what it is of", tostring(entries.factor))
   end
-  if named and named ~= "default" then rope.scaling = scaling end
+  local known = of_rotation[named or "default"]
+  if not known then
+    refuse("unsupported", "key %s.rope_type is %s; default, linear, dynamic, llama3 and yarn are supported", name, named)
+  end
+  if (entries.partial_rotary_factor or 1) ~= 1 then
+    refuse("unsupported", "key %s.partial_rotary_factor is %s; only 1 is supported: transformers turns whole heads of this architecture whatever it says, other programs a part of each",
+      name, tostring(entries.partial_rotary_factor))
+  end
+  local scaling = { rope_type = named }
+  for entry, value in pairs(entries) do
+    if known[entry] ~= nil then
+      scaling[entry] = value
+    elseif not of_all[entry] and not (entry == "factor" and value == 1) then
+      refuse("unsupported", "key %s.%s is %s, which a rotation of type %s has not", name, entry, tostring(value), named or "default")
+    end
+  end
+  for entry, needed in pairs(known) do
+    if needed and not scaling[entry] then refuse("format", "key %s.%s is missing, which a rotation of type %s needs", name, entry, named) end
+  end
+  return { theta = entries.rope_theta or theta, scaling = next(known) and scaling or nil }
+end
+
+local function same_rotation(a, b)
+  local one, other = a.scaling or {}, b.scaling or {}
+  for entry, value in pairs(one) do
+    if other[entry] ~= value then return false end
+  end
+  for entry in pairs(other) do
+    if one[entry] == nil then return false end
+  end
+  return a.theta == b.theta
+end
+
+-- {theta, scaling}: from rope_theta and rope_scaling, or from rope_parameters (newer files), whose theta counts before rope_theta.
+-- scaling: rope_type and what of_rotation has for it, nil where nothing is scaled. kind: which of rope_parameters' where these differ
+-- between layers; theta_key: what the older files call its theta.
+function Config:rope(default_theta, kind, theta_key)
+  local theta = self:positive(theta_key or "rope_theta", default_theta)
+  local newer = self:rotation("rope_parameters", kind, theta)
+  local older = kind ~= "sliding_attention" and self:rotation("rope_scaling", nil, theta) or nil
+  if newer and older and not same_rotation(newer, older) then
+    q.error("format", ("%s: rope_parameters and rope_scaling (with rope_theta) say different things; transformers takes the second, others the first: remove the wrong one")
+      :format(self.path))
+  end
+  local rope = newer or older or { theta = theta }
+  rope.factors = self.rope_factors
   return rope
 end
 
@@ -177,22 +274,34 @@ function Config:layer_types(layers)
   return types
 end
 
--- The sliding window in tokens, 0 for none; `always`: the window counts unless null (Mistral).
-function Config:window(always)
-  if not given(self.values.sliding_window) then return 0 end
-  if not always and not self:get("use_sliding_window", false) then return 0 end
-  if self.values.sliding_window == 0 then return 0 end
-  local window = self:size "sliding_window"
-  local types = self:layer_types()
-  if types then
-    for _, kind in ipairs(types) do
-      if kind ~= types[1] then
-        q.error("unsupported", self.path .. ": layer_types mixes " .. kind .. " and " .. types[1] .. " layers; one kind only is supported")
-      end
+local function must_be_kind(self, kind)
+  if kind ~= "sliding_attention" and kind ~= "full_attention" then
+    q.error("unsupported", ("%s: layer_types has %s; full_attention and sliding_attention are supported"):format(self.path, tostring(kind)))
+  end
+end
+
+-- The sliding window in tokens of all `layers`, 0 for none. always: of every layer, whatever layer_types says (Mistral); otherwise where
+-- use_sliding_window says so, of those that layer_types names, or from max_window_layers on (Qwen).
+function Config:window(layers, always)
+  local used = always or self:get("use_sliding_window", false)
+  local window = self.values.sliding_window
+  if not used or window == q.json.null or window == 0 then window = 0 else window = self:size("sliding_window", 4096) end
+  local types = self:layer_types(layers)
+  for _, kind in ipairs(types or {}) do
+    must_be_kind(self, kind)
+    if kind ~= types[1] then
+      q.error("unsupported", self.path .. ": layer_types mixes " .. kind .. " and " .. types[1] .. " layers; one kind only is supported")
     end
-    if types[1] == "full_attention" then return 0 end
-  elseif not always and self:get("max_window_layers", 0) > 0 then
-    q.error("unsupported", self.path .. ": max_window_layers with use_sliding_window mixes kinds of layers; one kind only is supported")
+  end
+  if types and (types[1] == "sliding_attention") ~= (window > 0) and (always or window == 0) then
+    q.error("format", ("%s: layer_types has %s layers, but %s"):format(self.path, types[1],
+      window > 0 and "this architecture has a sliding_window in all of them" or always and "sliding_window is null" or "use_sliding_window and sliding_window give them no window"))
+  end
+  if window == 0 or types and types[1] == "full_attention" then return 0 end
+  local first = not types and not always and self:get("max_window_layers", 28) or 0
+  if first >= layers then return 0 end
+  if first > 0 then
+    q.error("unsupported", ("%s: max_window_layers = %s with use_sliding_window mixes kinds of layers; one kind only is supported"):format(self.path, tostring(first)))
   end
   return window
 end
@@ -217,31 +326,34 @@ function Config:local_layers(layers, default_pattern)
   local types, list = self:layer_types(layers), {}
   for i = 1, layers do
     local kind = types and types[i] or i % pattern ~= 0 and "sliding_attention" or "full_attention"
-    if kind ~= "sliding_attention" and kind ~= "full_attention" then
-      q.error("unsupported", ("%s: layer_types has %s; full_attention and sliding_attention are supported"):format(self.path, tostring(kind)))
-    end
+    must_be_kind(self, kind)
     list[i] = kind == "sliding_attention"
   end
   return list
 end
 
--- What the decoders of this house share. opt.gelu: their MLPs are gated by GELU's tanh form; opt.tied: they are where the
--- file does not say.
+-- What the decoders of this house share. opt: gelu (MLPs are gated by its tanh form), kinds (layers rotate by their kind), and what
+-- transformers takes for the architecture where the file is silent: kv_heads (as many as heads), head_dim (hidden / heads),
+-- max_position (2048), tied (false).
 function Config:decoder(theta, opt)
   opt = opt or {}
   local c = {
     hidden = self:size("hidden_size"), layers = self:size "num_hidden_layers", heads = self:size("num_attention_heads"),
     ffn = self:size("intermediate_size"), vocab = self:size("vocab_size"), eps = self:positive("rms_norm_eps", 1e-6),
-    max_position = self:size("max_position_embeddings", 2048),
-    tied = self:get("tie_word_embeddings", opt.tied or false),
+    max_position = self:size("max_position_embeddings", opt.max_position or 2048),
+    tied = self:tied(opt.tied or false),
   }
-  c.kv_heads = self:size("num_key_value_heads", c.heads)
-  c.head_dim = self:size("head_dim", math.floor(c.hidden / c.heads))
+  local absent = self.values.num_key_value_heads == nil
+  c.kv_heads = self:size("num_key_value_heads", absent and opt.kv_heads or c.heads)
+  absent = self.values.head_dim == nil
+  c.head_dim = self:size("head_dim", not opt.head_dim and math.floor(c.hidden / c.heads) or absent and opt.head_dim or nil)
   if c.heads % c.kv_heads ~= 0 then
     q.error("format", ("%s: %d heads cannot share %d key/value heads"):format(self.path, c.heads, c.kv_heads))
   end
   c.gelu = opt.gelu or false
-  c.rope = self:rope(theta, c.gelu and "full_attention" or nil)  -- a Gemma may say it by kinds of layers
+  c.rope = self:rope(theta, opt.kinds and "full_attention" or nil)
+  self:must("partial_rotary_factor", 1)
+  self:must("use_mrope", false)  -- of positions of images
   if c.gelu then
     self:must("hidden_activation", "gelu_pytorch_tanh")
     -- "gelu" is what early files of the first Gemma say; transformers reads it as the tanh form, which it is trained with.

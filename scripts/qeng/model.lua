@@ -25,6 +25,7 @@ local function build(file, dtype, source, rotations)
     parameters = {}, linears = {}, ropes = {}, mode = "frozen", recompute = false,
   }, Model)
   model.forward = arch.build(model, source, c)
+  if not c.learned_positions then model:rope(c.max_position) end  -- what a rotation cannot be is refused now, not by the first forward pass
   return model
 end
 
@@ -40,9 +41,20 @@ local function load_gguf(path, opt)
   return model
 end
 
+-- What an open folder's matrices are computed in so that nothing of them is lost, nil where none is of floats; and whether some are
+-- f16, which nothing is computed in: f32 holds all of it, bf16 has three bits less.
+local function own_dtype(weights)
+  local found = {}
+  for _, name in ipairs(weights:names()) do
+    local info = weights:info(name)
+    if #info.shape > 1 and name:find "%.weight$" then found[info.dtype] = true end
+  end
+  return (found.f16 or found.f32) and "f32" or found.bf16 and "bf16" or nil, found.f16 or false
+end
+
 -- Loads folder `dir` (config.json, safetensors, tokenizer), a GGUF file, or a name on the hub. opt.dtype: f32 or bf16, the dtype of
--- weights and activations; the file's own by default. A GGUF's matrices of f16 and of block formats, and of bf16 under f32, stay as
--- they are stored. opt.writable: the weights get memory of their own, for full fine-tuning. opt.weights, of those that are not and
+-- weights and activations; the file's own by default. Without it matrices of f16 stay as they are stored, and all is computed in f32.
+-- A GGUF's matrices of f16 and of block formats, and of bf16 under f32, stay as they are stored. opt.writable: the weights get memory of their own, for full fine-tuning. opt.weights, of those that are not and
 -- on the CPU: "map" reads them where the file is mapped, "copy" from a copy in large pages, which is faster; by default there is a
 -- copy if memory has room for two.
 -- "stream": from the mapped file, within opt.host_budget bytes for the whole process (stream.lua).
@@ -53,12 +65,16 @@ function M.load(dir, opt)
   if q.fs.kind(dir) ~= "dir" then
     q.error("io", ("model %s: no such file or folder; expected a .gguf file, or a Hugging Face folder with config.json and model.safetensors"):format(dir))
   end
-  local file = config.read(dir)
   local weights = q.safetensors.open(dir)
+  local file = config.read(dir, weights)
   gguf.into_memory(weights, opt)
   stream.check(dir, opt)
   local known = {}
-  local dtype = opt.dtype
+  local dtype, half = opt.dtype, false
+  if not dtype then dtype, half = own_dtype(weights) end
+  if half then
+    io.stderr:write(("%s: weights of f16 are computed in f32, which loses nothing; dtype bf16 (--dtype bf16) drops three bits of each, and trains faster in less memory\n"):format(dir))
+  end
   local packed = int4.of(file, weights)
   if packed and opt.weights == "stream" then
     q.error("unsupported", dir .. ": weights packed by AWQ or GPTQ are repacked in memory and cannot be streamed; stream a GGUF file of the model (recipes/quantize.lua)")
@@ -74,10 +90,11 @@ function M.load(dir, opt)
     end
     dtype = dtype or (info.dtype == "f32" and "f32" or "bf16")
     known[name] = true
-    return weights:tensor(name, { dtype = dtype, shape = shape, copy = opt.writable, stream = opt.weights == "stream", label = opt.weights == "stream" and "weights in files" or "weights" })
+    local as_stored = half and info.dtype == "f16" and #shape > 1 and not opt.writable
+    return weights:tensor(name, { dtype = as_stored and "f16" or dtype, shape = shape, copy = opt.writable, stream = opt.weights == "stream", label = opt.weights == "stream" and "weights in files" or "weights" })
   end
   local model = build(file, nil, source)
-  model.dtype, model.dir = dtype, dir
+  model.dtype, model.dir, model.saved_dtype = dtype, dir, half and not opt.writable and "f16" or nil
   for _, layer in ipairs(model.linears) do
     local scale = layer.name .. ".weight_scale"
     if weights:info(scale) and not packed then
@@ -113,16 +130,12 @@ end
 
 -- ---------------------------------------------------------------- forward
 
-local function is_dynamic(rope) return rope.scaling and (rope.scaling.rope_type or rope.scaling.type) == "dynamic" end
+local function is_dynamic(rope) return rope.scaling and rope.scaling.rope_type == "dynamic" end
 
 -- The table of one rotation's settings (Config:rope) for documents of up to `length` tokens.
 local function rope_of(c, settings, length)
-  local how = { dim = math.floor(c.head_dim * settings.partial), theta = settings.theta, length = length, max_position_embeddings = c.max_position }
-  for name, value in pairs(settings.scaling or {}) do  -- q.rope_table refuses a key it does not know
-    if name == "rope_type" then how.type = value
-    elseif name ~= "type" and name ~= "rope_theta" and name ~= "partial_rotary_factor" and value ~= q.json.null then how[name] = value end
-  end
-  if settings.scaling and not how.type then how.type = settings.scaling.type end
+  local how = { dim = c.head_dim, theta = settings.theta, length = length, max_position_embeddings = c.max_position }
+  for name, value in pairs(settings.scaling or {}) do how[name == "rope_type" and "type" or name] = value end
   local rope = q.rope_table(how)
   if settings.factors then
     local divided = rope.inv_freq:table()
@@ -231,7 +244,7 @@ function Model:merge()
 end
 
 -- A Hugging Face folder of the weights as they are (merge first): config, tokenizer files, safetensors in shards. opt: dtype
--- (the weights' own; the model's where they come from a GGUF file), max_shard_bytes.
+-- (the weights' own; f16 where they were loaded as such, the model's where they come from a GGUF file), max_shard_bytes.
 function Model:save(dir, opt)
   opt = opt or {}
   if self.rotations then
@@ -240,7 +253,7 @@ function Model:save(dir, opt)
   if self.config.rope.factors then
     q.error("unsupported", "save: rope_freqs.weight holds factors of no known setting, which a config.json cannot say; recipes/quantize.lua copies the GGUF file with it")
   end
-  local dtype = opt.dtype or self.gguf and self.dtype
+  local dtype = opt.dtype or self.gguf and self.dtype or self.saved_dtype
   local tensors = {}
   for _, parameter in ipairs(self.parameters) do tensors[#tensors + 1] = { parameter.name, parameter.tensor } end
   for _, layer in ipairs(self.linears) do

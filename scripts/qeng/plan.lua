@@ -85,13 +85,15 @@ local function source_of(opt)
       q.error("unsupported", ("plan: %s is packed (quantization_config), and how is in its weights, which are not here: fetch them (recipes/fetch.lua %s), then plan again"):format(name, name))
     end
   end
-  local dtype = opt.dtype or ((values.torch_dtype or values.dtype) == "float32" and "f32" or "bf16")
+  local word = values.dtype or values.torch_dtype
+  local half = word == "float16" and not opt.dtype and opt.mode ~= "full" and opt.mode ~= "onebit"  -- kept, and computed in f32 (model.lua)
+  local dtype = opt.dtype or (word == "float32" or word == "float16") and "f32" or "bf16"
   return function()
     if opt.mode == "onebit" then return onebit.random(values, { rule = "counter", dtype = dtype }) end
     return models.random(values, {
       dtype = dtype,
       weights = function(weight, shape)
-        local as = opt.stored and weight:find "_proj%.weight$" and opt.stored or dtype
+        local as = opt.stored and weight:find "_proj%.weight$" and opt.stored or half and #shape > 1 and "f16" or dtype
         return q.empty(shape, as, "weights")
       end,
     })

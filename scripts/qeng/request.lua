@@ -11,6 +11,7 @@
 -- reused (tokens of the prompt that were there already), drafted, accepted (guesses made, and those that came true), preempted.
 
 local chat = require "qeng.chat"
+local config = require "qeng.config"
 local q = require "qeng.core"
 local stop = require "qeng.stop"
 
@@ -35,7 +36,8 @@ for name in ([[ids prompt messages system tools template max_tokens stop stop_id
   reasoning on_token]]):gmatch "%S+" do known[name] = true end
 for _, name in ipairs(sampling) do known[name] = true end
 
--- The ids that end an answer: the file's own, eos of generation_config.json and of the tokenizer, and those that end a turn.
+-- The ids that end an answer: the file's own, eos of the tokenizer and of generation_config.json (of config.json where that names none),
+-- and those that end a turn.
 function request.stops(model)
   local stops, tokenizer = {}, model.tokenizer
   for _, id in ipairs(model.stop_ids or {}) do stops[id] = true end
@@ -47,11 +49,16 @@ function request.stops(model)
       if id then stops[id] = true end
     end
   end
-  local path = model.dir and model.dir .. "/generation_config.json"
-  if path and q.fs.kind(path) == "file" then
-    local ids = q.json.decode(q.fs.read(path)).eos_token_id
+  for _, name in ipairs(model.dir and { "generation_config.json", "config.json" } or {}) do
+    local path = model.dir .. "/" .. name
+    local ids = q.fs.kind(path) == "file" and config.values(path).eos_token_id
     if type(ids) == "number" then ids = { ids } end
-    for _, id in ipairs(type(ids) == "table" and ids or {}) do stops[id] = true end
+    if type(ids) == "table" then
+      for _, id in ipairs(ids) do
+        if type(id) == "number" and id >= 0 then stops[id] = true end
+      end
+      break
+    end
   end
   return stops
 end

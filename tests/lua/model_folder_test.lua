@@ -50,6 +50,59 @@ end
 q.fs.write(path, q.json.encode(config))
 assert(q.random_model(values):load_adapter(at "adapter").adapter.alpha == 4)
 
+-- Weights of f16 stay as they are and are computed in f32: nothing is lost, which a line says; bf16 is there for who asks.
+local half_values = with("model_type", "llama")
+q.random_model(half_values, { seed = 3, std = 0.3 }):save(at "half", { dtype = "f16" })
+local function logits(folder, opt)
+  local said, loaded = scratch.said(q.load, at(folder), opt)
+  local flat = loaded:logits { 3, 7, 1, 20 }
+  return flat:reshape({ flat:elements() }):table(), loaded, said
+end
+local function largest(a, b)
+  local most = 0
+  for i = 1, #a do most = math.max(most, math.abs(a[i] - b[i])) end
+  return most
+end
+local as_f32, whole = logits("half", { dtype = "f32" })
+local as_is, half, said = logits "half"
+assert(said:find("half: weights of f16 are computed in f32", 1, true), said)
+assert(half.dtype == "f32" and half.linears[1].weight:dtype() == "f16" and whole.linears[1].weight:dtype() == "f32")
+assert(largest(as_f32, as_is) < 1e-5 and largest(as_f32, (logits("half", { dtype = "bf16" }))) > 1e-3)
+local _, writable = logits("half", { writable = true })
+assert(writable.dtype == "f32" and writable.linears[1].weight:dtype() == "f32")
+half:save(at "half again")
+assert(q.json.decode(q.fs.read(at "half again/config.json")).torch_dtype == "float16")
+local stored = { q.safetensors.open(at "half"), q.safetensors.open(at "half again") }
+for _, name in ipairs(stored[1]:names()) do
+  local info = stored[2]:info(name)
+  assert(info.dtype == "f16" and q.squared_error(stored[1]:tensor(name), stored[2]:tensor(name)) == 0, name)
+end
+local file, mixed = q.safetensors.open(at "half"), {}
+for i, name in ipairs(file:names()) do mixed[i] = { name, file:tensor(name), name:find "embed" and "bf16" or "f32" } end
+q.fs.mkdir(at "mixed")
+q.safetensors.save(at "mixed/model.safetensors", mixed)
+q.fs.copy(at "half/config.json", at "mixed/config.json")
+assert(q.load(at "mixed").dtype == "f32", "matrices of f32 are rounded because the first one is bf16")
+half:lora { rank = 2, seed = 1 }
+local slot = q.slot(4, 1)
+slot.tokens:set { 3, 7, 1, 20 } slot.targets:set { 7, 1, 20, -1 } slot.positions:set { 0, 1, 2, 3 } slot.cu_q:set { 0, 4 }
+slot.scale:fill(1 / 3)
+half:loss(slot):backward()
+for i, parameter in ipairs(half:trainable()) do assert(parameter.tensor:dtype() == "f32" and (i % 2 == 1 or q.squared_error(parameter.tensor:grad(), parameter.tensor) > 0)) end
+
+-- Where an answer ends: eos_token_id of generation_config.json, of config.json where that names none.
+local request = require "qeng.request"
+q.random_model(with("eos_token_id", 7)):save(at "ends")
+local function ends(text)
+  if text then q.fs.write(at "ends/generation_config.json", text) end
+  local ids = {}
+  for id in pairs(request.stops { dir = at "ends" }) do ids[#ids + 1] = id end
+  table.sort(ids)
+  return table.concat(ids, " ")
+end
+assert(ends() == "7" and ends "{}" == "7" and ends '{"temperature": Infinity, "eos_token_id": null}' == "7")
+assert(ends '{"eos_token_id": 9}' == "9" and ends '{"eos_token_id": [4, 5, -1]}' == "4 5")
+
 -- Numbers that no model has, before anything is counted up to them.
 refused("num_hidden_layers is 2000000000, expected a positive integer, at most 1024", q.random_model, with("num_hidden_layers", 2e9))
 for _, wrong in ipairs { 0, -1e-5, math.huge } do refused("rms_norm_eps is", q.random_model, with("rms_norm_eps", wrong)) end

@@ -4,10 +4,10 @@ local nn = require "qeng.nn"
 
 local Gemma = { hf = "GemmaForCausalLM", model_type = "gemma" }
 
--- What all Gemmas share, from their config.json.
-function Gemma.decoder(file, theta)
-  file.values.head_dim = file.values.head_dim or 256  -- the architecture's default, whatever hidden / heads
-  local c = file:decoder(theta, { gelu = true, tied = true })
+-- What all Gemmas share, from their config.json. opt: as for Config:decoder.
+function Gemma.decoder(file, theta, opt)
+  opt.gelu, opt.tied, opt.head_dim = true, true, 256
+  local c = file:decoder(theta, opt)
   c.plus_one = true
   c.embed_scale = math.sqrt(c.hidden)
   c.bias = file:get("attention_bias", false)
@@ -15,7 +15,7 @@ function Gemma.decoder(file, theta)
   return c
 end
 
-function Gemma.config(file) return Gemma.decoder(file, 1e4) end
+function Gemma.config(file) return Gemma.decoder(file, 1e4, { kv_heads = 16, max_position = 8192 }) end
 
 function Gemma.build(model, source, c)
   return nn.decoder(model, source, c, function(p) return nn.block(p, c, { qkv_bias = c.bias, o_bias = c.bias }) end)

@@ -8,9 +8,7 @@ local q = require "qeng.core"
 local Gemma3 = { hf = "Gemma3ForCausalLM", model_type = "gemma3_text" }
 
 function Gemma3.config(file)
-  file.values.num_key_value_heads = file.values.num_key_value_heads or 4  -- the architecture's default
-  local c = gemma.decoder(file, 1e6)
-  c.rope = file:rope(1e6, "full_attention")
+  local c = gemma.decoder(file, 1e6, { kv_heads = 4, max_position = 131072, kinds = true })
   c.rope_local = file:rope(1e4, "sliding_attention", "rope_local_base_freq")
   file.used.rope_local_base_freq = true
   c.local_layers = file:local_layers(c.layers, 6)

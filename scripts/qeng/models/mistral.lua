@@ -5,8 +5,8 @@ local nn = require "qeng.nn"
 local Mistral = { hf = "MistralForCausalLM", model_type = "mistral" }
 
 function Mistral.config(file)
-  local c = file:decoder(1e4)
-  c.window = file:window(true)
+  local c = file:decoder(1e4, { kv_heads = 8, max_position = 131072 })
+  c.window = file:window(c.layers, true)
   return c
 end
 

@@ -5,8 +5,8 @@ local nn = require "qeng.nn"
 local Qwen2 = { hf = "Qwen2ForCausalLM", model_type = "qwen2" }
 
 function Qwen2.config(file)
-  local c = file:decoder(1e4)
-  c.window = file:window(false)
+  local c = file:decoder(1e4, { kv_heads = 32, max_position = 32768 })
+  c.window = file:window(c.layers)
   return c
 end
 

@@ -5,10 +5,9 @@ local nn = require "qeng.nn"
 local Qwen3 = { hf = "Qwen3ForCausalLM", model_type = "qwen3" }
 
 function Qwen3.config(file)
-  file.values.head_dim = file.values.head_dim or 128  -- the architecture's default, whatever hidden / heads
-  local c = file:decoder(1e4)
+  local c = file:decoder(1e4, { kv_heads = 32, head_dim = 128, max_position = 32768 })
   c.bias = file:get("attention_bias", false)
-  c.window = file:window(false)
+  c.window = file:window(c.layers)
   return c
 end
 
