@@ -16,7 +16,7 @@ local q = {}
 ---@param opt {device?: string, threads?: integer, isa?: string, budget?: integer}
 function q.device(opt) end
 
----The devices present: name, description, memory, limits when already measured.
+---The devices present: name, description, memory, in_use.
 ---@return table[]
 function q.devices() end
 
@@ -378,7 +378,7 @@ function q.rehearsed() end
 ---Runs fn and returns its list of operations as text.
 ---@return string
 function q.trace(fn, ...) end
----Runs fn and returns {ops = {{name=, calls=, ms=, bytes=, flops=, share=}...}, blocks = {...}, total_ms=, sol=}; prints as a table.
+---Runs fn and returns {ops = {{name=, calls=, ms=, bytes=, flops=, share=}...}, blocks = {...}, total_ms=, share=}; prints as a table. share: of the device's measured limit.
 ---@return table
 function q.profile(fn, ...) end
 
@@ -1129,8 +1129,9 @@ function q.weight_options(declared) end
 ---@param opt {device: string, threads: integer, device_budget?: integer}
 function q.use_device(opt) end
 
----Loads opt.model, opens opt.data, trains by opt.mode, saves under opt.out: what recipes/lora_qwen.lua does with its options.
----@param opt table
+---Loads opt.model, opens opt.data, trains by opt.mode, saves under opt.out: what recipes/lora_qwen.lua does with its options. Fields that
+---are missing are what that recipe's --help gives as defaults (alpha 0: twice the rank; steps 0: by epochs); targets and sources may be lists.
+---@param opt {model: string, data: string, out?: string, mode?: "lora"|"full", rank?: integer, alpha?: number, rslora?: boolean, dropout?: number, targets?: string|string[], steps?: integer, epochs?: number, row_tokens?: integer, rows?: integer, accumulate?: integer, lr?: number, schedule?: string, warmup?: integer, decay?: number, clip?: number, seed?: integer, dtype?: dtype, template?: string, eval_share?: number, eval_every?: integer, save_every?: integer, keep?: integer, resume?: boolean, recompute?: boolean, eager?: boolean, profile?: boolean, gguf?: boolean, sources?: string|string[], drop?: number, weights?: string, host_budget?: integer, stream_keep?: integer, any_tokenizer?: boolean}
 ---@param hooks? {prepare?: function, on_step?: function, weights?: table|function, title?: string}  prepare(model, file), on_step(row, model)
 ---@return Model model
 ---@return PacketFile file

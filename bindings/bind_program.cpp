@@ -125,7 +125,7 @@ int push_profile(Call& call, const Profiler& profiler) {
   push_rows(call.L, profiler.by_block());
   lua_setfield(call.L, -2, "blocks");
   lua::set_field(call.L, "total_ms", total.seconds * 1e3);
-  lua::set_field(call.L, "sol", total.seconds > 0 ? total.ideal / total.seconds : 0.0);
+  lua::set_field(call.L, "share", total.seconds > 0 ? total.ideal / total.seconds : 0.0);
   return 1;
 }
 

@@ -21,15 +21,18 @@ int choose(Call& call) {
   return 0;
 }
 
-// What this machine has, whether in use or not: {name, description, memory (bytes)}, the GPUs first.
+// What this machine has, whether in use or not: {name, description, memory (bytes), in_use}, the GPUs first.
 int devices(Call& call) {
   lua_State* L = call.L;
   lua_newtable(L);
   int count = 0;
-  const auto add = [&](const std::string& name, const std::string& description, size_t bytes) {
+  const std::string used = device_in_use() ? device().backend().name() : "";
+  const auto add = [&](const std::string& name, std::string description, size_t bytes) {
+    if (name == used) description = device().backend().description();  // with the threads that were chosen
     lua_newtable(L);
     lua::set_field(L, "name", name);
     lua::set_field(L, "description", description);
+    lua::set_field(L, "in_use", name == used);
     lua::set_field(L, "memory", static_cast<int64_t>(bytes));
     lua_rawseti(L, -2, ++count);
   };

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <condition_variable>
 #include <csignal>
 #include <deque>
@@ -243,7 +244,7 @@ void Conversion::Work::take(ConvertedBlock& block) {
   status.bytes_text += block.bytes;
   if (counts.records == 0 && counts.bad >= kHopeless && counts.bad == counts.seen && options.max_bad < 1)
     fail("format", options.inputs[block.file], ": all of the first ", counts.seen,
-         " records are bad; nothing was written");
+         " records are bad, as those named above; nothing was written");
 }
 
 void Conversion::Work::checkpoint() {
@@ -293,10 +294,14 @@ void Conversion::Work::write() {
 
 void Conversion::Work::finish() {
   const ConvertCounts counts = status.counts;
-  if (counts.records == 0 || static_cast<double>(counts.bad) > options.max_bad * static_cast<double>(counts.seen)) {
-    fail("format", options.inputs.front(), options.inputs.size() > 1 ? " and others: " : ": ", counts.bad, " of ",
-         counts.seen, " records are bad; nothing was written");
-  }
+  const double bad_share = static_cast<double>(counts.bad) / static_cast<double>(std::max<uint64_t>(counts.seen, 1));
+  const char* others = options.inputs.size() > 1 ? " and others: " : ": ";
+  if (counts.records == 0)
+    fail("format", options.inputs.front(), others, counts.bad, " of ", counts.seen, " records are bad; nothing was written");
+  if (bad_share > options.max_bad)
+    fail("format", options.inputs.front(), others, counts.bad, " of ", counts.seen,
+         " records are bad; nothing was written. Mend them, or leave them out: recipes/convert.lua with --max-bad ",
+         std::ceil(bad_share * 100) / 100);
   nlohmann::json meta = options.meta;
   meta["conversion"] = to_json(counts);
   spool->finish(std::move(meta));

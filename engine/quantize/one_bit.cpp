@@ -34,7 +34,7 @@ struct HostBytes {
 void check_bits(const char* what, const Tensor& x) {
   if (x.view.dtype != DType::one_bit)
     fail("dtype", "count_bits: ", what, " is ", shape_text(x.view), ", expected a one_bit tensor");
-  if (x.device().capturing()) fail("value", "count_bits: a program that is being captured has no values yet");
+  if (x.device().capturing()) fail("value", "count_bits: a program that is being captured has no values yet: count after run(), or do without capturing (--eager)");
 }
 
 int64_t count(const void* a, const void* b, size_t bytes) {

@@ -1,8 +1,10 @@
 -- The pipeline experiment's figures with their confidence, and what they mean, as text and as a page.
 
 local ab = require "qeng.ab"
+local charts = require "qeng.charts"
+local grid = require "qeng.grid"
+local page = require "qeng.page"
 local q = require "qeng.core"
-local report = require "qeng.report"
 
 local ab_report = {}
 
@@ -37,26 +39,26 @@ local function ratio(x, y) return y / x end
 local function thousands(n) return n >= 1e6 and ("%.2f M"):format(n / 1e6) or ("%.1f k"):format(n / 1e3) end
 
 local function speeds_table(found)
-  local lines = { ("%-14s %16s %16s %24s %20s"):format("", "loader, cold", "loader, warm", "training", "waits for data") }
-  for _, way in ipairs(ab.ways) do
+  local rows = {}
+  for i, way in ipairs(ab.ways) do
     local speed, around = ab_report.interval(column(found.runs, way, "tok_s"))
     local wait, wait_around = ab_report.interval(column(found.runs, way, "wait"))
-    lines[#lines + 1] = ("%-14s %16s %16s %24s %20s"):format(way, thousands(found.load[way].cold) .. " tok/s", thousands(found.load[way].warm) .. " tok/s",
-      ("%s +- %.1f %% tok/s"):format(thousands(speed), 100 * around / speed), ("%.2f +- %.2f %%"):format(100 * wait, 100 * wait_around))
+    rows[i] = { way, thousands(found.load[way].cold), thousands(found.load[way].warm), ("%s +- %.1f %%"):format(thousands(speed), 100 * around / speed),
+      ("%.2f +- %.2f %%"):format(100 * wait, 100 * wait_around) }
   end
-  return table.concat(lines, "\n")
+  return { { "tok/s", "loader, cold", "loader, warm", "training", "waits for data" }, rows }
 end
 
 local function losses_table(found)
-  local lines = { ("%-14s %24s %30s %26s"):format("", "held-out loss", "less than jsonl's (paired)", "speed over jsonl (paired)") }
-  for _, way in ipairs(ab.ways) do
+  local rows = {}
+  for i, way in ipairs(ab.ways) do
     local loss, around = ab_report.interval(column(found.runs, way, "loss"))
     local less, less_around = paired(found.runs, way, "jsonl", "loss", difference)
     local faster, faster_around = paired(found.runs, "jsonl", way, "tok_s", ratio)
-    lines[#lines + 1] = ("%-14s %24s %30s %26s"):format(way, ("%.4f +- %.4f"):format(loss, around), ("%.4f +- %.4f"):format(less, less_around), ("%.3f +- %.3f"):format(faster, faster_around))
+    rows[i] = { way, ("%.4f +- %.4f"):format(loss, around), ("%.4f +- %.4f"):format(less, less_around), ("%.3f +- %.3f"):format(faster, faster_around) }
   end
-  lines[#lines + 1] = ("+-: 95 %% confidence (Student's t, %d seeds); tok/s: real tokens, no padding; paired: compared within a seed"):format(#found.runs.jsonl)
-  return table.concat(lines, "\n")
+  return { { "", "held-out loss", "less than jsonl's", "speed over jsonl" }, rows,
+    ("+-: 95 %% confidence (Student's t, %d seeds); tok/s: real tokens, no padding; the last two columns are compared within a seed"):format(#found.runs.jsonl) }
 end
 
 local function same_losses(runs)
@@ -106,35 +108,38 @@ local function meaning(found)
   return table.concat(lines, "\n")
 end
 
+-- {{title, text}...} for the terminal.
 function ab_report.sections(found)
+  local function text(t) return grid.text(t[1], t[2]) .. (t[3] and "\n" .. t[3] or "") end
   return {
-    { "Speed", speeds_table(found) }, { "Loss", losses_table(found) }, { "What it means", meaning(found) },
+    { "Speed", text(speeds_table(found)) }, { "Loss", text(losses_table(found)) }, { "What it means", meaning(found) },
     { "How it was done", found.how },
   }
 end
 
+local colours = { jsonl = 1, packets = 3, ["packets+drop"] = 2 }
+
 function ab_report.write(path, found)
-  local colours, curves, outcome = { jsonl = "#2f6fde", packets = "#1a9c6b", ["packets+drop"] = "#d0552b" }, {}, {}
+  local curves, outcome, speed = {}, {}, {}
   for i, way in ipairs(ab.ways) do
-    local curve, dots = {}, {}
+    local curve, losses, rates = {}, {}, {}
     for step = 1, #found.runs[way][1].losses do
       local sum = 0
       for _, run in ipairs(found.runs[way]) do sum = sum + run.losses[step] end
-      if step % math.max(1, math.floor(#found.runs[way][1].losses / 200)) == 0 then curve[#curve + 1] = { step, sum / #found.runs[way] } end
+      curve[step] = { step, sum / #found.runs[way] }
     end
-    for seed, run in ipairs(found.runs[way]) do dots[seed] = { seed, run.loss } end
-    curves[i], outcome[i] = { way, colours[way], curve }, { way, colours[way], dots, dots = true }
+    for seed, run in ipairs(found.runs[way]) do losses[seed], rates[seed] = { seed, run.loss }, { seed, run.tok_s } end
+    curves[i], outcome[i], speed[i] = { way, colours[way], curve }, { way, colours[way], losses, dots = "alone" }, { way, colours[way], rates, dots = "alone" }
   end
-  local speed = {}
-  for i, way in ipairs(ab.ways) do
-    local dots = {}
-    for seed, run in ipairs(found.runs[way]) do dots[seed] = { seed, run.tok_s } end
-    speed[i] = { way, colours[way], dots, dots = true }
-  end
-  report.page(path, "JSONL, packets, packets with CRC-Drop", {
-    report.chart("Training loss", "mean of the seeds, over steps", curves), report.chart("Held-out loss", "by seed", outcome),
-    report.chart("Training speed", "real tokens a second, by seed", speed),
-  }, ab_report.sections(found))
+  local function html(t) return page.table(t[1], t[2]) .. page.paragraphs(t[3] or "") end
+  page.write(path, "JSONL, packets, packets with CRC-Drop", {
+    { charts = {
+      charts.draw("Training loss", "mean of the seeds, over steps", curves, { log = true, smooth = true }), charts.draw("Held-out loss", "by seed", outcome),
+      charts.draw("Training speed", "real tokens a second, by seed", speed),
+    } },
+    page.section { "Speed", html = html(speeds_table(found)) }, page.section { "Loss", html = html(losses_table(found)) },
+    page.section { "What it means", html = page.paragraphs(meaning(found)) }, page.section { "How it was done", html = page.paragraphs(found.how) },
+  })
 end
 
 -- The figures as JSON, for whoever wants to compute something else.

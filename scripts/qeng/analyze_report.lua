@@ -1,10 +1,11 @@
 -- An analysis (qeng.analyze, qeng.advise) as text for the terminal and as a self-contained page.
 
 local analyze = require "qeng.analyze"
+local charts = require "qeng.charts"
 local estimates = require "qeng.estimates"
+local grid = require "qeng.grid"
+local page = require "qeng.page"
 local progress = require "qeng.progress"
-local q = require "qeng.core"
-local report = require "qeng.report"
 
 local analyze_report = {}
 
@@ -29,16 +30,16 @@ local function totals(file, found)
   return table.concat(lines, "\n")
 end
 
-local function lengths(found, width)
-  local lines, most = {}, 1
+local function lengths_line(found) return ("tokens of a record: mean %.1f, shortest %d"):format(found.mean, found.shortest) end
+
+local function percentiles(found)
   local head, body = {}, {}
-  for i, one in ipairs(found.percentiles) do
-    head[i] = ("%8s"):format(one.share == 1 and "longest" or ("%g %%"):format(one.share * 100))
-    body[i] = ("%8d"):format(one.tokens)
-  end
-  lines[1] = ("tokens of a record: mean %.1f, shortest %d"):format(found.mean, found.shortest)
-  lines[2] = table.concat(head)
-  lines[3] = table.concat(body)
+  for i, one in ipairs(found.percentiles) do head[i], body[i] = one.share == 1 and "longest" or ("%g %%"):format(one.share * 100), one.tokens end
+  return head, { body }
+end
+
+local function lengths(found, width)
+  local lines, most = { lengths_line(found), grid.text(percentiles(found)) }, 1
   for _, bin in ipairs(found.bins) do most = math.max(most, bin.records) end
   for _, bin in ipairs(found.bins) do
     local bar = math.floor(bin.records / most * (width - 32) + 0.5)
@@ -47,30 +48,35 @@ local function lengths(found, width)
   return table.concat(lines, "\n")
 end
 
+local function length_bars(found)
+  local bars = {}
+  for i, bin in ipairs(found.bins) do bars[i] = { ("%d-%d"):format(bin.from, bin.to), bin.records, bin.records } end
+  return page.bars(bars)
+end
+
 local function sources(found)
-  local lines = { ("%-18s %9s %11s %8s %8s %8s %8s %9s %10s"):format("source", "records", "tokens", "mean", "trained", "empty", "cut", "same", "longest") }
+  local rows = {}
   for src = 0, 255 do
     local one = found.sources[src]
     if one then
-      lines[#lines + 1] = ("%-18s %9d %11d %8.1f %8s %8d %8d %9d %10d"):format(analyze.source_name(src), one.records, one.tokens, one.tokens / math.max(one.records, 1),
-        percent(one.trained, one.tokens), one.empty_answers, one.truncated, one.duplicates, one.longest)
+      rows[#rows + 1] = { analyze.source_name(src), one.records, one.tokens, ("%.1f"):format(one.tokens / math.max(one.records, 1)), percent(one.trained, one.tokens),
+        one.empty_answers, one.truncated, one.duplicates, one.longest }
     end
   end
-  return table.concat(lines, "\n")
+  return { "source", "records", "tokens", "mean", "trained", "empty", "cut", "same", "longest" }, rows
 end
 
-local function rows(found)
-  local lines = { ("%9s %10s %12s %16s"):format("row", "rows", "filled", "documents cut") }
-  for _, one in ipairs(found.rows) do
-    lines[#lines + 1] = ("%9d %10d %12s %16s%s%s"):format(one.row_tokens, one.rows, ("%.1f %%"):format(100 * one.efficiency), ("%.1f %%"):format(100 * one.split),
-      one.mean_rule and "   mean length rounded up to 128" or "", one.chosen and "   <- recommended" or "")
+local function row_lengths(found)
+  local rows, note = {}, ""
+  for i, one in ipairs(found.rows) do
+    rows[i] = { one.row_tokens, one.rows, ("%.1f %%"):format(100 * one.efficiency), ("%.1f %%"):format(100 * one.split), one.mean_rule and "mean length rounded up to 128" or "",
+      mark = one.chosen and "recommended" }
     if one.mean_rule and one.split > 0.01 then
-      lines.note = ("Rows of the mean length (%d) are well filled too, but only because they cut %.0f %% of the documents in two, and the second part is then learned without the first.")
+      note = ("Rows of the mean length (%d) are well filled too, but only because they cut %.0f %% of the documents in two, and the second part is then learned without the first.")
         :format(one.row_tokens, 100 * one.split)
     end
   end
-  lines[#lines + 1] = lines.note
-  return table.concat(lines, "\n")
+  return { "row", "rows", "filled", "documents cut", "" }, rows, note
 end
 
 local function advice(found, chosen)
@@ -91,11 +97,12 @@ local function advice(found, chosen)
   return table.concat(lines, "\n")
 end
 
--- {{title, text}...}
+-- {{title, text}...} for the terminal.
 function analyze_report.sections(file, found, chosen, width)
+  local columns, rows, note = row_lengths(found)
   return {
-    { "The data", totals(file, found) }, { "Lengths", lengths(found, width) }, { "Sources", sources(found) }, { "Rows", rows(found) },
-    { "Recommended", advice(found, chosen) },
+    { "The data", totals(file, found) }, { "Lengths", lengths(found, width) }, { "Sources", grid.text(sources(found)) },
+    { "Rows", grid.text(columns, rows) .. (note ~= "" and "\n" .. note or "") }, { "Recommended", advice(found, chosen) },
   }
 end
 
@@ -114,12 +121,20 @@ function analyze_report.write(path, title, file, found, chosen)
     filled[i], cut[i] = { one.row_tokens, 100 * one.efficiency }, { one.row_tokens, 100 * one.split }
   end
   local whole = found.records - found.damaged
-  report.page(path, title, {
-    report.chart("Lengths", "% of the records, over tokens", {
-      { "tokens", "#2f6fde", steps(found.bins, whole) }, { "trained tokens", "#d0552b", steps(analyze.histogram(found.trained_lengths, 20), whole) },
-    }),
-    report.chart("Rows", "%, over tokens of a row", { { "filled", "#2f6fde", filled, dots = true }, { "documents cut", "#d0552b", cut, dots = true } }),
-  }, analyze_report.sections(file, found, chosen, 100))
+  local columns, rows, note = row_lengths(found)
+  for _, row in ipairs(rows) do
+    if row.mark then row[5] = "recommended" end
+  end
+  page.write(path, title, {
+    { charts = {
+      charts.draw("Lengths", "% of the records, over tokens", { { "tokens", 1, steps(found.bins, whole) }, { "trained tokens", 2, steps(analyze.histogram(found.trained_lengths, 20), whole) } }),
+      charts.draw("Rows", "%, over tokens of a row", { { "filled", 1, filled, dots = true }, { "documents cut", 2, cut, dots = true } }),
+    } },
+    page.section { "The data", html = page.paragraphs(totals(file, found)) },
+    page.section { "Lengths", html = page.paragraphs(lengths_line(found)) .. page.table(percentiles(found)) .. length_bars(found) },
+    page.section { "Sources", html = page.table(sources(found)) }, page.section { "Rows", html = page.table(columns, rows) .. page.paragraphs(note) },
+    page.section { "Recommended", html = page.paragraphs(advice(found, chosen)) },
+  })
 end
 
 return analyze_report

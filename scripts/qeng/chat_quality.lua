@@ -3,7 +3,7 @@
 -- one question go together.
 
 local q = require "qeng.core"
-local report = require "qeng.report"
+local page = require "qeng.page"
 
 local quality = {}
 quality.prompts = require "qeng.chat_prompts"
@@ -99,6 +99,20 @@ function quality.summary(runs)
   return table.concat(lines, "\n")
 end
 
+local function result_table(runs)
+  local rows = {}
+  for _, run in ipairs(runs) do
+    local function add(name, part)
+      local low, high = quality.wilson(part.right, part.count)
+      rows[#rows + 1] = { run[1], name, ("%.1f %%"):format(100 * part.right / part.count), ("%.1f to %.1f"):format(100 * low, 100 * high), ("%d of %d"):format(part.right, part.count) }
+    end
+    add("all", run[2])
+    for _, kind in ipairs { "lua", "json", "exact" } do add(kind, run[2].kinds[kind]) end
+  end
+  local lines = quality.summary(runs)
+  return page.table({ "model", "questions", "right", "95 % confidence", "answers" }, rows) .. (#runs == 2 and page.paragraphs(lines:match "[^\n]*$") or "")
+end
+
 -- Writes out/report.html and out/quality.json.
 function quality.write(out, runs, settings)
   local answers = {}
@@ -106,7 +120,10 @@ function quality.write(out, runs, settings)
     answers[#answers + 1] = prompt.question
     for _, run in ipairs(runs) do answers[#answers + 1] = ("  %s, %d %% right: %s"):format(run[1], 100 * run[2].rates[i], run[2].answers[i]) end
   end
-  report.page(out .. "/report.html", "Coding questions", {}, { { "Result", quality.summary(runs) }, { "First answers", table.concat(answers, "\n") }, { "Settings", q.json.encode(settings, { pretty = true }) } })
+  page.write(out .. "/report.html", "Coding questions", {
+    page.section { "Result", html = result_table(runs) }, page.section { "First answers", table.concat(answers, "\n") },
+    page.section { "Settings", q.json.encode(settings, { pretty = true }) },
+  })
   local kept = {}
   for i, run in ipairs(runs) do kept[i] = { name = run[1], right = run[2].right, count = run[2].count, rates = q.json.array(run[2].rates) } end
   q.fs.write(out .. "/quality.json", q.json.encode(q.json.array(kept), { pretty = true }) .. "\n")

@@ -88,7 +88,8 @@ function demo.run(opt)
     lines[#lines + 1] = ("held-out loss: %.4f before, %.4f after"):format(result.eval_before, result.eval_loss)
   end
   print(table.concat(lines, "\n"))
-  report.write(opt.out, { title = "qeng demo: LoRA on a small Qwen2 model", settings = opt, eval_before = result.eval_before, sections = { { "Held-out questions", table.concat(lines, "\n") } } })
+  result.report.sections = { { "Held-out questions", table.concat(lines, "\n") } }
+  report.write(opt.out, result.report)
   print(opt.out .. ": adapter/ (PEFT), metrics.jsonl, report.html")
   return after
 end

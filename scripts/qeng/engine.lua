@@ -68,10 +68,10 @@ function Engine:submit(opt)
   local r = request.new(self, opt)
   local most = math.min(#r.tokens + r.max_tokens, self.context)
   if #r.tokens + math.min(r.max_tokens, 1) > self.context then
-    q.error("value", ("engine: a prompt of %d tokens leaves no room in a context of %d"):format(#r.tokens, self.context))
+    q.error("value", ("engine: a prompt of %d tokens leaves no room in a context of %d: a shorter prompt, or a longer --context"):format(#r.tokens, self.context))
   end
   if pages_of(self, most) > self.runner.pool:stats().pages then
-    q.error("value", ("engine: a prompt of %d tokens and max_tokens = %.15g need %d pages of %d tokens, the cache has %d: lower max_tokens or give it more pages")
+    q.error("value", ("engine: a prompt of %d tokens and max_tokens = %.15g need %d pages of %d tokens, the cache has %d: lower --max-tokens, or give it more (pages or memory of q.engine)")
       :format(#r.tokens, r.max_tokens, pages_of(self, most), self.runner.page_tokens, self.runner.pool:stats().pages))
   end
   self.submitted = self.submitted + 1

@@ -13,7 +13,7 @@ function importance.collect(model, text, opt)
   local length, chunks = opt.length or 512, opt.chunks or 128
   local ids = model.tokenizer:encode(text)
   local count = math.min(chunks, math.floor(#ids / length))
-  if count == 0 then q.error("value", ("the calibration text has %d tokens, expected %d at least"):format(#ids, length)) end
+  if count == 0 then q.error("value", ("the calibration text has %d tokens, expected %d at least: give a longer --calibration text"):format(#ids, length)) end
   local found = {}
   model.observe = function(name, x)
     local stored = names.to_gguf(name)

@@ -103,7 +103,7 @@ function lora.add(model, opt)
   end
   for _, target in ipairs(targets) do
     if not count[target] then
-      q.error("value", ("lora: no layer is named %s; this model has %s"):format(target, table.concat(lora.all_targets, ", ")))
+      q.error("value", ("lora: no layer is named %s; --targets takes those of this model, %s"):format(target, table.concat(lora.all_targets, ", ")))
     end
   end
   check_patterns(model, ranks, "ranks")

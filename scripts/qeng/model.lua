@@ -161,7 +161,7 @@ end
 -- Refuses packed rows in which dynamic RoPE scaling would differ by document.
 function Model:check_length(row_tokens)
   if is_dynamic(self.config.rope) and row_tokens > self.config.max_position then
-    q.error("unsupported", ("rows of %d tokens exceed max_position_embeddings = %d, and dynamic RoPE scaling differs by document; use shorter rows")
+    q.error("unsupported", ("rows of %d tokens exceed max_position_embeddings = %d, and dynamic RoPE scaling differs by document; use shorter rows (--row-tokens)")
       :format(row_tokens, self.config.max_position))
   end
 end

@@ -4,9 +4,10 @@
 
 local q = require "qeng.core"
 local char_text = require "qeng.char_text"
+local charts = require "qeng.charts"
 local onebit = require "qeng.onebit"
+local page = require "qeng.page"
 local progress = require "qeng.progress"
-local report = require "qeng.report"
 local run = require "qeng.onebit_run"
 local simulator = require "qeng.onebit_simulator"
 
@@ -222,50 +223,51 @@ function compare.rows(opt, runs, tried)
   return rows
 end
 
-local colours = { "#6b7280", "#1b2430", "#2f6fde", "#0f8f9c", "#2a9d5c", "#7bb661", "#8a4fd0", "#b58a00", "#d0552b", "#c2357b", "#9aa3ad", "#556b8d", "#e08e45", "#3d3d3d" }
-
-local function histogram_text(rows)
-  local lines = {}
+local function histogram(rows)
+  local list = {}
   for _, row in ipairs(rows) do
-    local levels, total, cells = row.best.levels, 0, {}
-    for _, count in pairs(levels or {}) do total = total + count end
-    for level, count in ipairs(levels or {}) do cells[level] = ("%d: %.1f %%"):format(level - 1, 100 * count / total) end
-    if #cells > 0 then lines[#lines + 1] = ("%-8s %s"):format(row.method, table.concat(cells, "  ")) end
+    local total, cells = 0, {}
+    for _, count in pairs(row.best.levels or {}) do total = total + count end
+    for level, count in ipairs(row.best.levels or {}) do cells[level] = ("%d: %.1f %%"):format(level - 1, 100 * count / total) end
+    if #cells > 0 then list[#list + 1] = { row.method, table.concat(cells, "   ") } end
   end
-  return table.concat(lines, "\n")
+  return list
 end
 
 -- out/report.html and out/table.md, of what has been run.
 function compare.write(opt, set, runs, tried)
   local rows = compare.rows(opt, runs, tried)
-  local edges, warnings = false, {}
-  local lines, sweep, curves, flips = { "| method | state a weight | lr | held-out loss, seeds " .. table.concat(opt.seeds, " / ") .. " | share of the gap | flips a weight |", "|---|---|---|---|---|---|" }, {}, {}, {}
+  local columns = { "method", "state a weight", "lr", "held-out loss, seeds " .. table.concat(opt.seeds, " / "), "share of the gap", "flips a weight" }
+  local cells, sweep, warnings, curves, flips, edge = {}, {}, {}, {}, {}, ""
   for i, row in ipairs(rows) do
-    lines[#lines + 1] = ("| %s | %s | %g%s | %s | %s | %s |"):format(row.text, row.state, row.lr, row.edge and " (edge)" or "", table.concat(row.losses, " / "), row.share and ("%.0f %%"):format(100 * row.share) or "-", flips_text(row.flips))
-    edges = edges or row.edge
-    for _, warning in ipairs(row.best.warnings) do warnings[#warnings + 1] = ("%-8s %s"):format(row.method, warning) end
+    if row.edge then edge = "(edge): the best of the rates tried is the lowest or the highest of them; beyond it the method may do better." end
+    cells[i] = { row.text, row.state, ("%g%s"):format(row.lr, row.edge and " (edge)" or ""), table.concat(row.losses, " / "), row.share and ("%.0f %%"):format(100 * row.share) or "-", flips_text(row.flips) }
+    for _, warning in ipairs(row.best.warnings) do warnings[#warnings + 1] = { row.method, warning } end
     local tries = {}
     for _, lr in ipairs(tried[row.method]) do
       local one = runs[key_of(row.method, lr, opt.seeds[1])]
       tries[#tries + 1] = one and (one.loss and ("%g: %.3f"):format(lr, one.loss) or ("%g: diverged"):format(lr))
     end
-    sweep[#sweep + 1] = ("%-8s %s"):format(row.method, table.concat(tries, "   "))
-    curves[i] = { row.method, colours[(i - 1) % #colours + 1], row.best.curve, dots = true }
+    sweep[i] = { row.method, table.concat(tries, "   ") }
+    curves[i] = { row.method, page.colour(i), row.best.curve, dots = true }
     local tenths = {}
     for tenth, rate in ipairs(row.best.flips) do tenths[tenth] = { tenth, rate } end
-    if (row.flips or 0) > 0 then flips[#flips + 1] = { row.method, curves[i][2], tenths, dots = true } end
+    if (row.flips or 0) > 0 then flips[#flips + 1] = { row.method, page.colour(i), tenths, dots = true } end
   end
-  if edges then lines[#lines + 1] = "\n(edge): the best of the rates tried is the lowest or the highest of them; beyond it the method may do better." end
-  q.fs.write(opt.out .. "/table.md", table.concat(lines, "\n") .. "\n")
-  local tokens = set.steps * set.rows * set.tokens
-  report.page(opt.out .. "/report.html", ("One-bit rules at %.2f million tokens"):format(tokens / 1e6), {
-    report.chart("Held-out loss", "nats a character, over steps", curves),
-    report.chart("Flips per thousand weights and step", "mean of each tenth of the run", flips),
-  }, {
-    { "Table", table.concat(lines, "\n") }, { "Learning rates of the floats, first seed", table.concat(sweep, "\n") },
-    { "Counters at the end, by level (256 levels in 16 bins)", histogram_text(rows) },
-    #warnings > 0 and { "Flips out of range", table.concat(warnings, "\n") } or nil,
-  }, simulator.html())
+  local lines = { "| " .. table.concat(columns, " | ") .. " |", "|" .. ("---|"):rep(#columns) }
+  for i, row in ipairs(cells) do lines[i + 2] = "| " .. table.concat(row, " | ") .. " |" end
+  q.fs.write(opt.out .. "/table.md", table.concat(lines, "\n") .. (edge ~= "" and "\n\n" .. edge or "") .. "\n")
+  page.write(opt.out .. "/report.html", ("One-bit rules at %.2f million tokens"):format(set.steps * set.rows * set.tokens / 1e6), {
+    { charts = {
+      charts.draw("Held-out loss", "nats a character, over steps", curves, { log = true }),
+      charts.draw("Flips per thousand weights and step", "mean of each tenth of the run", flips),
+    } },
+    page.section { "Table", html = page.table(columns, cells) .. page.paragraphs(edge) },
+    page.section { "Learning rates of the floats, first seed", html = page.table({ "method", "rate: loss" }, sweep) },
+    page.section { "Counters at the end, by level (256 levels in 16 bins)", html = page.table({ "method", "share of the counters" }, histogram(rows)) },
+    #warnings > 0 and page.section { "Flips out of range", html = page.table({ "method", "" }, warnings) } or "",
+    simulator.html(),
+  })
 end
 
 return compare

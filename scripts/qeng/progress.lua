@@ -16,10 +16,27 @@ function progress.new(opt)
   return setmetatable({ terminal = q.isatty(2), every = opt.every or 10, last = -math.huge, width = 0 }, Progress)
 end
 
+-- Fields as one line of at most `columns`. fields: { {text, rank}... } with false or nil in between; of those with a rank over 0 the
+-- highest go first where there is no room.
+local function joined(fields, columns)
+  local highest = 0
+  for i = 1, table.maxn(fields) do highest = math.max(highest, fields[i] and fields[i][2] or 0) end
+  for most = highest, 0, -1 do
+    local kept = {}
+    for i = 1, table.maxn(fields) do
+      if fields[i] and fields[i][2] <= most then kept[#kept + 1] = fields[i][1] end
+    end
+    local text = table.concat(kept, "  ")
+    if #text <= columns or most == 0 then return text end
+  end
+end
+
+-- text: or fields, as joined() has them.
 function Progress:line(text)
   if progress.silent then return end
+  local columns = self.terminal and q.columns() - 1 or math.huge
+  if type(text) == "table" then text = joined(text, columns) end
   if self.terminal then
-    local columns = q.columns() - 1
     text = text:sub(1, columns)
     io.stderr:write("\r", text, (" "):rep(math.max(0, self.width - #text)))
     io.stderr:flush()

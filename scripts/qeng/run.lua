@@ -85,10 +85,39 @@ local function check_adapter(opt)
   end
 end
 
+-- What q.finetune takes where opt is silent: the defaults of recipes/lora_qwen.lua (a test compares them).
+local defaults = {
+  model = "", data = "", out = "out", mode = "lora", adapter = "", rank = 16, alpha = 0, rslora = false, dropout = 0, targets = "",
+  rank_pattern = "", alpha_pattern = "", dora = false, add_tokens = "", train_embeddings = false, neftune = 0, steps = 0, epochs = 1, row_tokens = 512, rows = 1,
+  accumulate = 1, lr = 2e-4, schedule = "cosine", warmup = 0, decay = 0, clip = 1.0, seed = 0, template = "auto", eval_share = 0.05, eval_every = 50,
+  save_every = 100, keep = 2, resume = false, recompute = false, eager = false, profile = false, gguf = false, sources = "", drop = 0, device = "auto", threads = 0,
+}
+
+-- given with the defaults, and checked: a script gives what it likes. A list stands for its words. __given: as q.options has it.
+local function with_defaults(given)
+  local told = given.__given or {}
+  if not given.__given then
+    for name in pairs(given) do told[name] = true end
+  end
+  local opt = setmetatable({}, { __index = { __given = told } })
+  for name, value in pairs(defaults) do opt[name] = value end
+  for name, value in pairs(given) do
+    local wanted = type(defaults[name])
+    if wanted == "string" and type(value) == "table" then value = table.concat(value, ",") end
+    if wanted ~= "nil" and type(value) ~= wanted then q.error("value", ("finetune: %s is %s, expected a %s"):format(name, tostring(value), wanted)) end
+    opt[name] = value
+  end
+  for _, name in ipairs { "model", "data" } do
+    if opt[name] == "" then q.error("value", ("finetune: %s is missing: q.finetune { model = FOLDER, data = FILE }"):format(name)) end
+  end
+  if opt.mode ~= "lora" and opt.mode ~= "full" then q.error("value", ("finetune: mode is %s, expected lora or full"):format(opt.mode)) end
+  return opt
+end
+
 -- Loads opt.model for opt.mode (lora, full), opens opt.data, trains, writes what opt asks for. hooks: prepare(model, file)
 -- before and the fields of q.train (on_step, weights). Returns the model, the dataset and the result.
 function run.finetune(opt, hooks)
-  hooks = hooks or {}
+  opt, hooks = with_defaults(opt), hooks or {}
   if opt.gguf and opt.mode == "full" then
     q.error("usage", "--gguf writes an adapter, and --mode full trains none: recipes/quantize.lua OUT/model MODEL.gguf writes the whole model")
   end
@@ -135,4 +164,5 @@ function run.finetune(opt, hooks)
   return model, file, result
 end
 
+run.defaults = defaults
 return run

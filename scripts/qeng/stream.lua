@@ -33,7 +33,7 @@ end
 
 -- Refuses what would bring the whole model into memory.
 function stream.refuse(model, what)
-  if model.stream then q.error("unsupported", what .. ": this model's weights are streamed; load it with weights = \"copy\" or \"map\"") end
+  if model.stream then q.error("unsupported", what .. ": this model's weights are streamed; load it with weights = \"copy\" or \"map\" (--weights)") end
 end
 
 -- The unit of a parameter by its Hugging Face name: 0 the embeddings, of tokens and of positions, 1 .. layers, layers + 1 norm and head.

@@ -17,7 +17,7 @@ end
 local profile_table = {
   __tostring = function(p)
     return rows_text("operation", p.ops) .. "\n\n" .. rows_text("block", p.blocks)
-      .. ("\n\n%.2f ms, %.0f %% of the device's measured limit (share: time at the limit over time taken)"):format(p.total_ms, 100 * p.sol)
+      .. ("\n\n%.2f ms, %.0f %% of the device's measured limit (share: time at the limit over time taken)"):format(p.total_ms, 100 * p.share)
   end,
 }
 

@@ -18,6 +18,7 @@
 -- by the trained tokens of the whole step, whomever they address, so that a token weighs the same wherever it goes.
 
 local q = require "qeng.core"
+local banner = require "qeng.banner"
 local checkpoint = require "qeng.checkpoint"
 local metrics = require "qeng.metrics"
 local models = require "qeng.model"
@@ -149,7 +150,7 @@ return function(given)
     sources = opt.sources, drop = opt.drop, weights = opt.weights, batches_per_step = opt.accumulate, route = true,
   }
   local plan = batches:plan()
-  if plan.batches == 0 then q.error("value", "train: no training document is left; the data are empty or all held out") end
+  if plan.batches == 0 then q.error("value", "train: no training document is left: the data are empty, left out by --sources, or all held out (--eval-share)") end
   local several = next(plan.sources, (next(plan.sources))) ~= nil
   local routing = route.plan(model, plan.destinations)
   local groups, rates = routing and routing.groups, nil
@@ -165,7 +166,7 @@ return function(given)
   if not steps or steps == 0 then steps = math.max(1, math.ceil(plan.batches * (opt.epochs or 1) / opt.accumulate)) end
   local rate = schedule.make(opt.schedule, opt.lr, steps, { warmup = opt.warmup, floor = opt.lr_floor })
   if plan.split > 0 or plan.dropped > 0 then
-    speak:say(("note: %d documents are longer than a row of %d tokens and are split, %d dropped"):format(plan.split, opt.row_tokens, plan.dropped))
+    speak:say(("note: %d documents are longer than a row of %d tokens and are split, %d dropped (--row-tokens; for plain text, recipes/convert.lua --documents)"):format(plan.split, opt.row_tokens, plan.dropped))
   end
 
   -- What has to stay the same for a resumed run to be the run that was stopped.
@@ -198,12 +199,20 @@ return function(given)
   elseif opt.checkpoints ~= false then
     checkpoint.begin(out)
   end
+  local about = { opt = opt, plan = plan, steps = steps }
+  local show = { title = opt.title or "qeng training", settings = opt.settings or {}, curves = opt.curves }  -- of the report
+  if opt.checkpoints ~= false and not progress.silent then
+    show.facts, show.used = banner.facts(model, file, about), banner.used(model, file, about, defaults)
+    banner.start(speak, show.facts)
+    banner.warn(speak, opt, steps, rate)
+  end
+  local live = report.live(out, show)
   local log = metrics.open(out .. "/metrics.jsonl", state.row and state.step - 1 or state.step)
 
   local slot
   local limits = q.limits { if_room = true }  -- nil: measuring would break the budget, and steps have no share of the limit
   local peak = limits and limits[model.dtype == "bf16" and "flops_bf16" or "flops_f32"]
-  local bad, interrupted, warned = 0, false, nil  -- warned: of flips, the latest that was not told
+  local bad, skipped, interrupted, warned = 0, 0, false, nil  -- bad: updates skipped in a row; warned: of flips, the latest that was not told
 
   local upcoming, position  -- the batch made ahead of its step, and where the batches stood before it
   local function save(again)  -- again: a step that is saved already
@@ -286,9 +295,9 @@ return function(given)
     end
     log:add(row)
     local rest = (q.time() - started) / math.max(1, state.step - first) * (steps - state.step)
-    speak:line(("step %d/%d  loss %.4f%s  %.0f tok/s%s%s  ETA %s"):format(state.step, steps, row.loss or 0 / 0,
-      row.eval_loss and ("  held-out %.4f"):format(row.eval_loss) or "", row.tok_s, row.sol and ("  sol %.0f %%"):format(row.sol * 100) or "",
-      row.stream_bytes and "  " .. stream.text(row) or "", progress.duration(rest)))
+    speak:line(banner.line(row, steps, state.last_eval, rest))
+    about.loss, show.eval_before = finite(row.loss), state.eval_before
+    if opt.checkpoints ~= false then live:step(state.step, steps, rest, speak) end
     if opt.on_step then opt.on_step(row, model) end
     interrupted = q.interrupted()
     if interrupted or last or (opt.save_every > 0 and state.step % opt.save_every == 0) then save(due and last) end
@@ -334,11 +343,12 @@ return function(given)
     for _, share in ipairs(losses:table()) do total = total + share end
     state.step, state.tokens = state.step + 1, state.tokens + trained
     if update.skipped or total ~= total then
-      bad = bad + 1
+      bad, skipped = bad + 1, skipped + 1
       speak:say(("step %d: loss or gradient is not finite; the update was skipped (%d in a row)"):format(state.step, bad))
       if bad >= opt.nan_limit then
         log:close()
-        q.error("value", ("train: %d steps in a row were not finite; lower the learning rate (now %g) or look at the data"):format(bad, lr))
+        live:finish(("Given up at step %d: %d steps in a row were not finite."):format(state.step, bad))
+        q.error("value", ("train: %d steps in a row were not finite; lower the learning rate (--lr, now %g) or look at the data"):format(bad, opt.lr))
       end
     else
       bad = 0
@@ -355,7 +365,7 @@ return function(given)
     local row = {
       step = state.step, epoch = infos[#infos].epoch, loss = total, lr = lr, grad_norm = update.grad_norm, tokens = slots,
       real_tokens = real, trained_tokens = trained, tok_s = slots / seconds, step_ms = seconds * 1000, data_ms = wait,
-      sol = peak and slots * flops_per_token(model, opt.bits) / seconds / peak or nil, mem_bytes = q.peak_rss(),
+      limit_share = peak and slots * flops_per_token(model, opt.bits) / seconds / peak or nil, mem_bytes = q.peak_rss(),
       flip_rate = fed and fed.flip_rate or nil, pulse_rate = fed and fed.pulse_rate or nil,
       damaged = damaged > 0 and damaged or nil, crc_dropped = opt.drop > 0 and dropped or nil,
     }
@@ -375,9 +385,16 @@ return function(given)
   local profiled = opt.profile and programs[next(programs)]
   if profiled then print(tostring(profiled.program:profile()) .. "\n\n" .. tostring(q.memory())) end
   for _, p in pairs(programs) do p.program:free() end
-  report.write(out, { title = opt.title or "qeng training", settings = opt.settings or {}, curves = opt.curves, eval_before = state.eval_before })
+  about.done, about.skipped, about.seconds, about.slots, about.state = state.step - first, skipped, q.time() - started, opt.accumulate * opt.rows * opt.row_tokens, state
+  show.eval_before = state.eval_before
+  live:finish((interrupted and "Stopped after step %d of %d; --resume goes on." or "Finished: step %d of %d."):format(state.step, steps))
+  if opt.checkpoints ~= false then speak:say(banner.outcome(about)) end
+  if skipped > 0 and about.done - skipped <= 1 and first == 0 and not interrupted then
+    q.error("value", ("train: %d of %d updates were skipped because loss or gradient were not finite, so nothing was learned; lower the learning rate (--lr, now %g) or look at the data")
+      :format(skipped, about.done, opt.lr))
+  end
   if interrupted then
     q.error("interrupted", ("stopped after step %d; the checkpoint is in %s; go on with --resume"):format(state.step, out))
   end
-  return { steps = state.step, eval_before = state.eval_before, eval_loss = state.last_eval, metrics = metrics.read(out .. "/metrics.jsonl") }
+  return { steps = state.step, eval_before = state.eval_before, eval_loss = state.last_eval, metrics = metrics.read(out .. "/metrics.jsonl"), report = show }
 end

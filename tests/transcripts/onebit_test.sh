@@ -92,8 +92,8 @@ run onebit_convert --model recipes/tiny --data "$out/data.jsonl" --out "$out/con
 expect 'held-out loss: [0-9.]+ as given, [0-9.]+ with one-bit weights \(3 of 3' "$out/log"
 report=$out/converted/report.html
 expect 'last loss against samples of the teacher [0-9.]+, held-out loss of the text [0-9.]+, before training [0-9.]+,' "$report"
-expect '>loss against samples of the teacher</text>' "$report"
-[ "$(grep -o '<figure><figcaption>Loss <.*</figure>' "$report" | sed 's/<\/figure>.*//' | grep -o '<circle' | wc -l)" = 2 ] || {
+expect '<span><b class="s1"></b>loss against samples of the teacher</span>' "$report"
+[ "$(grep -o '<figure><figcaption>Loss <.*</figure>' "$report" | sed 's/<\/figure>.*//; s/<g class="log">.*//' | grep -o 'class="dot s2"' | wc -l)" = 2 ] || {
   echo "the held-out loss has not two points, before training and after"; exit 1; }
 refuses 'is one_bit, expected f32, bf16 or f16: convert the model that this one was made from' onebit_convert --model "$out/converted/model" --data "$out/data.jsonl" --out "$out/bad"
 ! grep -q 'held-out' "$out/log" || { echo "a model of bits was evaluated before it was refused"; exit 1; }

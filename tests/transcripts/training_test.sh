@@ -35,6 +35,27 @@ run --out "$work/c" --eager && [ "$(bits a)" = "$(bits c)" ] || fail "eager and 
 run --out "$work/d" --recompute && [ "$(bits a)" = "$(bits d)" ] || fail "recompute on and off differ"
 [ "$(wc -l <"$work/a/metrics.jsonl")" = 700 ] || fail "metrics.jsonl has not one line a step"
 grep -q '<svg' "$work/a/report.html" || fail "report.html has no curve"
+grep -q 'Finished: step 700 of 700' "$work/a/report.html" || fail "report.html does not say that the run is over"
+
+# ---- what a run says of itself, through a pipe as well
+says() { grep -qE -- "$1" "$work/log" || { fail "the run does not say '$1'"; cat "$work/log"; }; }
+run --out "$work/said" --steps 3
+says '^model    qwen2, 2 layers, hidden 48, f32$'
+says '^trained  LoRA of rank 16, alpha 32, on q_proj .*: 24\.6 k \(30 % of 81\.8 k\)$'
+says '^data     270 documents, .* tokens, .* of them trained; 10 % held out; template chatml$'
+says '^batch    256 slots a step \(4 rows of 64\), 9[0-9]\.[0-9] % filled: about .* documents, .* trained tokens$'
+says '^steps    3, 0\..* epochs; learning rate 0\.0002, cosine$'
+says '^device   .*, 1 thread, '
+says '^step 1/3  loss .*  lr 2\.00e-04  norm [0-9.]+  [0-9]+ tok/s .*% of GEMM limit  ETA'
+says '^3 steps in .*; last training loss [0-9.]+; held-out loss [0-9.]+ before, [0-9.]+ after'
+grep -q '"limit_share":' "$work/said/metrics.jsonl" || fail "metrics.jsonl has no share of the limit"
+run --out "$work/odd" --steps 3 --lr 0; says '^warning: the learning rate is 0'
+run --out "$work/odd" --steps 3 --warmup 9; says '^warning: the warm-up of 9 steps is not over when the run ends after 3: the learning rate gets to 6\.67e-05 at most'
+run --out "$work/odd" --steps 3 --warmup 3; grep -q warning "$work/log" && { fail "a warm-up as long as the run"; cat "$work/log"; }
+expect "a rate that only skips updates" 1 '2 of 3 updates were skipped because loss or gradient were not finite, so nothing was learned; lower the learning rate \(--lr, now 1e\+30\)' \
+  "$QENG" "$recipe" --model "$work/model" --data "$work/data.qubgpu" --out "$work/odd" --steps 3 --lr 1e30
+echo "A text." >"$work/one.txt"
+expect "a text that is one document" 1 '--eval-share 0.*--documents paragraph' "$QENG" "$recipe" --model "$work/model" --data "$work/one.txt" --out "$work/odd"
 
 # ---- streamed weights: the same bits, and figures of what was streamed
 run --out "$work/m" --steps 30 --weights map || { fail "mapped weights"; cat "$work/log"; }
@@ -99,12 +120,15 @@ expect "a source that is none" 2 'code_repo' "$QENG" "$recipe" --model "$work/mo
 # ---- Ctrl-C
 "$QENG" "$recipe" --model "$work/model" --data "$work/data.qubgpu" --steps 100000 --row-tokens 64 --threads 1 --out "$work/i" >"$work/log" 2>&1 &
 job=$!
-for _ in $(seq 100); do [ -s "$work/i/metrics.jsonl" ] && break; sleep 0.1; done
+for _ in $(seq 100); do [ -s "$work/i/report.html" ] && break; sleep 0.1; done
+grep -q 'http-equiv="refresh"' "$work/i/report.html" && grep -q 'Running: step [0-9]* of 100000, about .* left' "$work/i/report.html" || fail "no report while training"
 kill -INT $job
 wait $job
 status=$?
 [ $status = 130 ] || fail "Ctrl-C: exit status $status: $(cat "$work/log")"
 ls "$work"/i/checkpoints/step-*/state.json >/dev/null 2>&1 || fail "Ctrl-C: no checkpoint"
+grep -q 'Stopped after step [0-9]* of 100000; --resume goes on' "$work/i/report.html" || fail "the report does not say that the run was stopped"
+grep -q 'http-equiv="refresh"' "$work/i/report.html" && fail "the report of a stopped run goes on reloading itself"
 
 # ---- full fine-tuning, generation, merge
 run --out "$work/f" --mode full --steps 3 && [ -s "$work/f/model/config.json" ] || { fail "full fine-tuning"; cat "$work/log"; }
