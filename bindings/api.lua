@@ -1266,6 +1266,9 @@ function Model:engine(opt) end
 ---@return Engine
 function q.engine(model, opt) end
 
+---Weights of an adapter for single requests: {adapter = } of Model:generate and Engine:submit.
+---@class Adapter
+
 ---@class Engine
 local Engine = {}
 ---@param opt table  as Model:generate, without engine, kv, chunk and the draft model

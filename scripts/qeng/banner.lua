@@ -35,7 +35,8 @@ function banner.parameters(model, bits)
   return all, trained + (bits and (bits.inertia or bits).weights or 0)
 end
 
-local function trained_text(model, bits)
+-- What is trained of a model, and its share.
+function banner.trained(model, bits)
   local all, trained = banner.parameters(model, bits)
   local adapter = model.mode == "lora" and model.adapter
   local what = adapter and ("LoRA of rank %d, alpha %g, on %s"):format(adapter.rank, adapter.alpha, table.concat(adapter.targets, " "))
@@ -50,7 +51,7 @@ function banner.facts(model, file, about)
   local meta = file:meta()
   return {
     { "model", ("%s, %d layers, hidden %d, %s"):format(model.arch.model_type, model.config.layers, model.config.hidden, model.dtype) },
-    { "trained", trained_text(model, opt.bits) },
+    { "trained", banner.trained(model, opt.bits) },
     { "data", ("%s documents, %s tokens, %s of them trained%s; template %s"):format(banner.count(plan.documents), banner.count(plan.real_tokens),
       banner.count(plan.trained_tokens), opt.eval_share > 0 and ("; %g %% held out"):format(100 * opt.eval_share) or "", tostring(meta.template or "none")) },
     { "batch", ("%d slots a step (%d rows of %d), %.1f %% filled: about %.3g documents, %s trained tokens"):format(slots * opt.accumulate, opt.rows * opt.accumulate, opt.row_tokens, 100 * plan.real_tokens / math.max(1, plan.batches * slots), plan.documents * per_step, banner.count(plan.trained_tokens * per_step)) },

@@ -238,6 +238,8 @@ function Template:prompt(record)
   return (tokenize(self.tokenizer, pieces))
 end
 
+chat.Template = Template
+
 -- What the engine's converter calls in each of its threads, for records that it does not render itself: a function of a
 -- record's JSON that returns its pieces. opt: template, system, turns.
 function chat.renderer(tokenizer, opt)

@@ -7,9 +7,10 @@ local entries, order, sections -- name -> {signature=, doc=, class=}; names in o
 local function load_reference()
   if entries then return end
   entries, order, sections = {}, {}, {}
-  local doc = {}
+  local doc, latest = {}, nil
   local function add(name, signature)
-    entries[name] = { signature = signature, doc = doc }
+    latest = { signature = signature, doc = doc }
+    entries[name] = latest
     order[#order + 1] = name
     if sections[#sections] then table.insert(sections[#sections].names, name) end
     doc = {}
@@ -28,6 +29,8 @@ local function load_reference()
       add(class, "class " .. class)
     elseif field then
       add(field, field)
+    elseif text and text:find "^@field" and latest then  -- of the class above
+      latest.doc[#latest.doc + 1] = text
     elseif text then
       doc[#doc + 1] = text
     elseif not line:match "^local" then
@@ -36,36 +39,92 @@ local function load_reference()
   end
 end
 
+-- A function in a list: its signature and the first line about it.
+local function in_a_list(name)
+  local first = entries[name].doc[1]
+  return "  " .. entries[name].signature .. (first and not first:find "^@" and "  -- " .. first or "")
+end
+
+-- The comment at the head of a file of the library, which says the fields of a long option table.
+local function head_of(path)
+  local lines = {}
+  for line in read_library_file(path):gmatch "([^\n]*)\n" do
+    if not line:match "^%-%-" then break end
+    lines[#lines + 1] = "  " .. line:gsub("^%-%- ?", "")
+  end
+  return lines
+end
+
 local function render(name)
   local entry = entries[name]
-  local lines = { entry.signature }
+  local lines, fields = { entry.signature }, nil
   for _, text in ipairs(entry.doc) do
-    text = text:gsub("^@param ([%w_]+%??) ", "  %1: "):gsub("^@return ", "  returns "):gsub("^@type ", "  type "):gsub("^@operator ", "  operator ")
+    fields = fields or text:match "fields: (scripts/qeng/[%w_]+%.lua)"
+    text = text:gsub("^@param ([%w_]+%??) ", "  %1: "):gsub("^@field ([%w_]+%??) ", "  .%1: "):gsub("^@return ", "  returns "):gsub("^@type ", "  type ")
+      :gsub("^@operator ", "  operator ")
     lines[#lines + 1] = "  " .. text
   end
   if not name:find "[.:]" then
     for _, other in ipairs(order) do
-      if other:sub(1, #name + 1) == name .. ":" then lines[#lines + 1] = "  " .. entries[other].signature end
+      if other:sub(1, #name + 1) == name .. ":" then lines[#lines + 1] = in_a_list(other) end
     end
+  end
+  if fields then
+    lines[#lines + 1] = ""
+    for _, line in ipairs(head_of(fields)) do lines[#lines + 1] = line end
   end
   return table.concat(lines, "\n")
 end
 
--- The documented name of a function, looked for in q and in the classes.
+-- What is documented as q.a.b.
+local function value_of(name)
+  local value = package.loaded.qeng or core
+  for part in name:gsub("^q%.?", ""):gmatch "[%w_]+" do value = type(value) == "table" and value[part] or nil end
+  return value
+end
+
+local function metatable_of(class)
+  return debug.getregistry()["qeng." .. class] or require("qeng.summaries").classes[class]
+end
+
+-- The documented name of a function or of a table of functions: of q, or else of a class.
 local function name_of(value)
-  local registry = debug.getregistry()
+  local method_name
   for _, name in ipairs(order) do
     local class, method = name:match "^([%w_]+):([%w_]+)$"
-    local found
     if class then
-      local meta = registry["qeng." .. class]
-      found = meta and type(meta.__index) == "table" and meta.__index[method]
+      local meta = metatable_of(class)
+      if meta and type(meta.__index) == "table" and rawequal(meta.__index[method], value) then method_name = method_name or name end
     else
-      found = package.loaded.qeng or core
-      for part in name:gsub("^q%.", ""):gmatch "[%w_]+" do found = type(found) == "table" and found[part] or nil end
+      if rawequal(value_of(name), value) then return name end
+      local module = name:match "^(q%.[%w_]+)%."
+      if module and rawequal(value_of(module), value) then return module end
     end
-    if found ~= nil and found == value then return name end
   end
+  return method_name
+end
+
+-- The functions of a part of q, "q.fs", as a list; nil where there is no such part.
+local function render_module(module)
+  local lines = { module }
+  for _, name in ipairs(order) do
+    if name:sub(1, #module + 1) == module .. "." then
+      lines[#lines + 1] = in_a_list(name)
+    end
+  end
+  return #lines > 1 and table.concat(lines, "\n") or nil
+end
+
+-- Lua's own functions have a manual; the library's own have a place.
+local function of_function(value)
+  for _, library in ipairs { "_G", "string", "table", "math", "io", "os", "coroutine", "debug", "package", "bit", "jit" } do
+    for name, found in pairs(package.loaded[library] or {}) do
+      if found == value then return ("%s is Lua's own: www.lua.org/manual/5.1"):format(library == "_G" and name or library .. "." .. name) end
+    end
+  end
+  local info = debug.getinfo(value, "S")
+  if info.what == "C" then return "no reference for this function; help() lists the names" end
+  return ("a function of %s, line %d; help() lists the names with a reference"):format(info.short_src, info.linedefined)
 end
 
 local function overview()
@@ -81,13 +140,17 @@ local function overview()
 end
 
 local function find(what)
-  if what == nil then return overview() end
+  if what == nil or rawequal(what, value_of "q") then return overview() end
   if type(what) == "string" then
     local short = what:gsub("^q%.", "")
-    local name = entries[what] and what or entries["q." .. short] and "q." .. short
-    if name then return render(name) end
+    for _, name in ipairs { what, "q." .. short, (short:gsub("%.", ":")) } do
+      if entries[name] then return render(name) end
+    end
+    local module = render_module("q." .. short)
+    if module then return module end
     local near = {}
     for _, candidate in ipairs(order) do
+      if candidate:lower() == short:lower() then return render(candidate) end
       if candidate:lower():find(short:lower():gsub("[:.]", ""), 1, true) or candidate:match "[%w_]+$" == short then
         near[#near + 1] = candidate
       end
@@ -95,8 +158,9 @@ local function find(what)
     if #near == 1 then return render(near[1]) end
     return "nothing is called " .. what .. (#near > 0 and "; see " .. table.concat(near, ", ") or "; help() lists the names")
   end
-  local name = type(what) == "function" and name_of(what)
-  if name then return render(name) end
+  local name = (type(what) == "function" or type(what) == "table") and name_of(what)
+  if name then return entries[name] and render(name) or render_module(name) end
+  if type(what) == "function" then return of_function(what) end
   local meta = getmetatable(what)
   local class = type(meta) == "table" and rawget(meta, "__name")
   if class and entries[class] then return render(class) end

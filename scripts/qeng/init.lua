@@ -23,6 +23,7 @@ local phases = require "qeng.phases"
 local run = require "qeng.run"
 local sampling = require "qeng.sampling"
 local schedule = require "qeng.schedule"
+require "qeng.summaries"
 require "qeng.tables"
 
 q.options = options.parse

@@ -232,8 +232,7 @@ function Model:load_adapter(path)
 end
 -- The same for single requests (request.lua), beside whatever adapter is on the model.
 function Model:read_adapter(path)
-  if q.fs.kind(path) == "file" then return (gguf_lora.read(self, path)) end
-  return peft.read(self, path)
+  return setmetatable(q.fs.kind(path) == "file" and gguf_lora.read(self, path) or peft.read(self, path), M.Adapter)
 end
 function Model:save_adapter_gguf(path) return gguf_lora.save(self, path) end
 -- opt: type (f16; any mix of gguf_types.lua), overrides, importance, part_bytes, as gguf_export.write has them.
@@ -284,5 +283,5 @@ M.companions = {
   "added_tokens.json", "vocab.json", "merges.txt", "chat_template.jinja",
 }
 
-M.Model = Model
+M.Model, M.Adapter = Model, {}
 return M

@@ -3,7 +3,7 @@
 local progress = require "qeng.progress"
 local q = require "qeng.core"
 
-local text = {}
+local text = { __name = "q.plan" }
 
 local order = { "weights", "adapters", "gradients", "optimizer", "activations", "workspace", "batch", "kv" }
 

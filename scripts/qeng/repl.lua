@@ -4,7 +4,7 @@ local core = require "qeng.core"
 
 local repl = {}
 
-local kDepth, kItems, kEdge, kRows, kColumns = 4, 40, 3, 8, 8 -- what fits a screen
+local kDepth, kItems, kEdge, kRows, kColumns, kLines = 4, 40, 3, 8, 8, 60 -- what fits a screen
 
 local function number_text(x)
   if x == math.floor(x) and math.abs(x) < 1e15 then return string.format("%d", x) end
@@ -67,7 +67,10 @@ function repl.text(value, width, depth, open)
     if not ok then return tostring(text) end
     return depth == 0 and text or text:match "^[^\n]*"
   end
-  if type(value) ~= "table" or (type(meta) == "table" and meta.__tostring) then return tostring(value) end
+  if type(value) ~= "table" or (type(meta) == "table" and meta.__tostring) then
+    local text = tostring(value)
+    return depth == 0 and text or text:match "^[^\n]*"
+  end
   if open[value] then return "<cycle>" end
   if depth == kDepth then return next(value) == nil and "{}" or "{...}" end
 
@@ -92,10 +95,22 @@ function repl.text(value, width, depth, open)
   return "{\n  " .. table.concat(items, ",\n"):gsub("\n", "\n  ") .. "\n}"
 end
 
+-- The first kLines lines of what a table says; what is in it can be asked for.
+local function cut(text)
+  local _, lines = text:gsub("\n", "")
+  if lines < kLines then return text end
+  local last = 0
+  for _ = 1, kLines do last = text:find("\n", last + 1, true) end
+  return text:sub(1, last) .. ("... %d more lines"):format(lines + 1 - kLines)
+end
+
 function repl.show(...)
   if select("#", ...) == 1 and select(1, ...) == nil then return end
   local parts = {}
-  for i = 1, select("#", ...) do parts[i] = repl.text((select(i, ...))) end
+  for i = 1, select("#", ...) do
+    local value = select(i, ...)
+    parts[i] = type(value) == "table" and cut(repl.text(value)) or repl.text(value)
+  end
   print(table.concat(parts, "\t"))
   _G._ = (...)
 end

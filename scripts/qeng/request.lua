@@ -333,5 +333,5 @@ function Request:speed()
     math.ceil(#self.tokens / runner.page_tokens) * runner.page_bytes / 1e6, guesses)
 end
 
-request.take, request.speed = Request.take, Request.speed
+request.take, request.speed, request.Request = Request.take, Request.speed, Request
 return request

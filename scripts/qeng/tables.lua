@@ -15,6 +15,7 @@ local function rows_text(title, rows)
 end
 
 local profile_table = {
+  __name = "q.profile",
   __tostring = function(p)
     return rows_text("operation", p.ops) .. "\n\n" .. rows_text("block", p.blocks)
       .. ("\n\n%.2f ms, %.0f %% of the device's measured limit (share: time at the limit over time taken)"):format(p.total_ms, 100 * p.share)
@@ -22,6 +23,7 @@ local profile_table = {
 }
 
 local memory_table = {
+  __name = "q.memory",
   __tostring = function(m)
     local names = {}
     for name in pairs(m) do names[#names + 1] = name end

@@ -201,7 +201,7 @@ local function refused(pattern, opt, content, name)
     assert(not q.fs.kind(dir .. "/refused.qubgpu" .. ending), "refused, but left refused.qubgpu" .. ending)
   end
 end
-refused("2 of 3 records are bad", { max_bad = 0.5 }, '{"text": "a"}\nnothing\n{"x": 1}\n')
+refused("2 of 3 records are bad; nothing was written. Mend them, or leave them out: .*%-%-max%-bad 0.67$", { max_bad = 0.5 }, '{"text": "a"}\nnothing\n{"x": 1}\n')
 refused("source 300", { source = "300" }, ten)
 refused("needs a limit", { long = "drop" }, ten)
 refused("Parquet.*pandas", {}, "PAR1....PAR1", "bad.parquet")

@@ -33,4 +33,9 @@ for _ = 1, 3 do
   expect(3)
 end
 program:free()
+-- Values that do not exist while capturing: the message names the option that does without it.
+for _, look in ipairs { function() return weights:table() end, function() return q.linear(weights, weights):view() end } do
+  local fine, why = pcall(q.capture, q.no_grad, look)
+  assert(not fine and why.message:find("--eager", 1, true), tostring(fine or why.message))
+end
 print "a captured program goes on where its input is mended"

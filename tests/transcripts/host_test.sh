@@ -110,6 +110,12 @@ expect "errors do not end it" "bad argument #1 to 'isatty': 0, 1 or 2 expected, 
 repl 'help("q.isatty")' 'help(q.isatty)' 'help("q.nothing")'
 expect "help" 'q.isatty(fd)' '    fd?: 0|1|2  1' '    returns boolean' 'q.isatty(fd)' '    fd?: 0|1|2  1' '    returns boolean' \
   'nothing is called q.nothing; help() lists the names'
+repl 'q' 'help(q.json)' 'help "Tensor.fill"' 'help(string.rep)' 'help({})' 'q.zeros({ 2 })' 't = {}' 'for i = 1, 30 do t[i] = { ("x"):rep(60), ("y"):rep(60) } end' 't'
+sed -i '$!{/^  *["{}]/d}' out  # the lines of the large table, but for the last
+expect "help of what is at hand" "qeng $("$QENG" -e 'print(q.version)'): help(q) lists its names" q.json \
+  '  q.json.decode(text, opt)  -- Arrays keep that they are arrays; whole numbers are exact up to 2^53.' '  q.json.encode(value, opt)' \
+  '  q.json.array(t)  -- Marks a table so that it is written as [] even when empty.' 'Tensor:fill(value)' '    value: number' '    returns Tensor self' \
+  "string.rep is Lua's own: www.lua.org/manual/5.1" 'no reference for this table; help() lists the names' 'f32 [2]  [0, 0]' '{' '... 62 more lines'
 repl 'help()'
 grep -q 'q.adamw_state' out || { echo "FAILED help()"; failures=$((failures + 1)); }
 printf 'while true do end\n"after"\n' > session
