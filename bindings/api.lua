@@ -1391,7 +1391,7 @@ function q.schedule(name, peak, steps, opt) end
 
 ---The ordinary fine-tuning loop: evaluation, checkpoints, metrics.jsonl, report.html, Ctrl-C. Its fields: scripts/qeng/train.lua.
 ---@param opt {model: Model, data: PacketFile, out: string, steps?: integer, epochs?: number, row_tokens?: integer, rows?: integer, accumulate?: integer, lr?: number, schedule?: string, warmup?: integer, decay?: number, clip?: number, seed?: integer, eval_share?: number, eval_every?: integer, save_every?: integer, keep?: integer, resume?: boolean, eager?: boolean, sources?: integer[], drop?: number, weights?: table|function, on_step?: function, curves?: string[]}
----@return {steps: integer, eval_before: number?, eval_loss: number?, metrics: table[]}
+---@return {steps: integer, eval_before: number?, eval_loss: number?, metrics: table[], report: table}
 function q.train(opt) end
 
 ---What training or inference will need and take, before anything is loaded; prints as a table. Its fields: scripts/qeng/plan.lua.

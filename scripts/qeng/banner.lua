@@ -14,10 +14,14 @@ function banner.count(n)
   return ("%d"):format(n)
 end
 
-local function elements(parameters)
-  local sum = 0
-  for _, parameter in ipairs(parameters) do sum = sum + parameter.tensor:elements() end
-  return sum
+-- Elements of the parameters whose names are not among those of `others` (name = true).
+local function elements(parameters, others)
+  local sum, names = 0, {}
+  for _, parameter in ipairs(parameters) do
+    if not (others and others[parameter.name]) then sum = sum + parameter.tensor:elements() end
+    names[parameter.name] = true
+  end
+  return sum, names
 end
 
 -- The device in use, as text.
@@ -30,16 +34,17 @@ end
 
 -- Parameters of a model with what was added to it, and how many of them are trained. bits: what learns one-bit weights, or nil.
 function banner.parameters(model, bits)
-  local all, trained = elements(model.parameters), elements(model:trainable())
-  if model.mode == "lora" then all = all + trained end
-  return all, trained + (bits and (bits.inertia or bits).weights or 0)
+  local all, names = elements(model.parameters)
+  local trained = elements(model:trainable())
+  return all + elements(model:trainable(), names), trained + (bits and (bits.inertia or bits).weights or 0)
 end
 
 -- What is trained of a model, and its share.
 function banner.trained(model, bits)
   local all, trained = banner.parameters(model, bits)
-  local adapter = model.mode == "lora" and model.adapter
-  local what = adapter and ("LoRA of rank %d, alpha %g, on %s"):format(adapter.rank, adapter.alpha, table.concat(adapter.targets, " "))
+  local adapter, plain = model.mode == "lora" and model.adapter, 0
+  for _, layer in ipairs(model.linears) do plain = plain + (layer.lora and 0 or 1) end
+  local what = adapter and ("LoRA of rank %d, alpha %g, on %s"):format(adapter.rank, adapter.alpha, plain == 0 and "all linear layers" or table.concat(adapter.targets, " "))
     or bits and "one-bit weights, and the floats beside them" or "every parameter"
   return ("%s: %s (%.3g %% of %s)"):format(what, banner.count(trained), 100 * trained / math.max(all, 1), banner.count(all))
 end
@@ -54,7 +59,8 @@ function banner.facts(model, file, about)
     { "trained", banner.trained(model, opt.bits) },
     { "data", ("%s documents, %s tokens, %s of them trained%s; template %s"):format(banner.count(plan.documents), banner.count(plan.real_tokens),
       banner.count(plan.trained_tokens), opt.eval_share > 0 and ("; %g %% held out"):format(100 * opt.eval_share) or "", tostring(meta.template or "none")) },
-    { "batch", ("%d slots a step (%d rows of %d), %.1f %% filled: about %.3g documents, %s trained tokens"):format(slots * opt.accumulate, opt.rows * opt.accumulate, opt.row_tokens, 100 * plan.real_tokens / math.max(1, plan.batches * slots), plan.documents * per_step, banner.count(plan.trained_tokens * per_step)) },
+    { "batch", ("%d rows of %d a step: about %.3g documents, %s trained tokens; rows %.1f %% full"):format(opt.rows * opt.accumulate, opt.row_tokens, plan.documents * per_step,
+      banner.count(plan.trained_tokens * per_step), 100 * plan.real_tokens / math.max(1, plan.batches * slots)) },
     { "steps", ("%d, %.3g epochs; learning rate %g, %s%s"):format(about.steps, about.steps * per_step, opt.lr, opt.schedule,
       opt.warmup > 0 and (", %d steps of warm-up"):format(opt.warmup) or "") },
     { "device", banner.device() },
@@ -94,10 +100,11 @@ end
 -- The line of a step, as fields for Progress:line, of which the least needed go first where the terminal is narrow.
 -- row: of the metrics. held_out: the last evaluation's loss, or nil. rest: seconds left.
 function banner.line(row, steps, held_out, rest)
+  local rate = ("%.1e"):format(row.lr):gsub("e([+-])0", "e%1")
   return {
     { ("step %d/%d"):format(row.step, steps), 0 }, { ("loss %.4f"):format(row.loss or 0 / 0), 0 },
-    held_out and { ("held-out %.4f"):format(held_out), 3 }, { ("lr %.2e"):format(row.lr), 4 },
-    row.grad_norm and { ("norm %.3g"):format(row.grad_norm), 5 }, { ("%.0f tok/s"):format(row.tok_s), 2 },
+    held_out and { ("held-out %.4f"):format(held_out), 3 }, { "lr " .. rate, 4 },
+    row.grad_norm and { ("norm %.2g"):format(row.grad_norm), 5 }, { ("%.0f tok/s"):format(row.tok_s), 2 },
     row.limit_share and { ("%.0f %% of GEMM limit"):format(100 * row.limit_share), 7 }, row.stream_bytes and { stream.text(row), 6 },
     { "ETA " .. progress.duration(rest), 1 },
   }

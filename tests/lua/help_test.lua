@@ -71,7 +71,7 @@ for _, one in ipairs(objects) do
   if one[3] then begins(tostring(one[1]), one[3]) end
 end
 assert(helped(model):find("\n    .recompute: boolean", 1, true) and helped(model.generate):find "^Model:generate%(opt%)")
-assert(untouched:find "trains +nothing" and tostring(model):find "trains +LoRA of rank 4, alpha 8, on q_proj .*: 30.7 k %(3.83 %% of 803 k%)")
+assert(untouched:find "trains +nothing" and tostring(model):find "trains +LoRA of rank 4, alpha 8, on all linear layers: 30.7 k %(3.83 %% of 803 k%)")
 assert(helped "Tensor.view" == helped "Tensor:view" and helped "model" == helped "Model")
 assert(helped(q.train):find "row_tokens =" , "the fields of q.train are not told")
 
