@@ -8,11 +8,12 @@
 #include "bindings/json.h"
 #include "bindings/lua.h"
 #include "bindings/register.h"
+#include "engine/formats/json_depth.h"
 
 namespace qeng {
 namespace {
 using lua::Call;
-constexpr int kMaxDepth = 128;  // deeper is no real file; bounds the C and Lua stacks
+constexpr int kMaxDepth = kRecordDepth;  // deeper is no real file; bounds the C and Lua stacks
 constexpr const char* kArray = "qeng.json.array";
 constexpr const char* kNull = "qeng.json.null";
 

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "engine/formats/json_depth.h"
 #include "engine/packets/frame.h"
 #include "engine/tokenizer/unicode.h"
 #include "kernels/error.h"
@@ -139,6 +140,9 @@ bool read_plain(const Fields& record, RecordContent& document) {
 }  // namespace
 
 struct DocumentReader::Parser {
+  Parser() {
+    if (simd.allocate(0, kRecordDepth) != simdjson::SUCCESS) fail("memory", "no memory for the JSON parser");
+  }
   simdjson::dom::parser simd;
 };
 
@@ -159,6 +163,7 @@ void DocumentReader::read(std::string_view json, RecordContent& document) {
     error = parser_->simd.parse(json_.data(), json_.size(), true).get(root);
   }
   if (error) {
+    if (json_is_deeper(json_, kRecordDepth)) fail("unsupported", "nested more than ", kRecordDepth, " levels deep");
     // A number of more than 64 bits is JSON all the same; for the rest this parser tells where the mistake is.
     try {
       storage_ = nlohmann::ordered_json::parse(json_).dump();

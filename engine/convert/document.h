@@ -33,8 +33,9 @@ class DocumentReader {
   explicit DocumentReader(std::string source_field);
   ~DocumentReader();
 
-  // json must be followed by kPadding readable bytes. Not JSON: Error("format"). Ill-formed UTF-8 becomes U+FFFD, and
-  // repaired() tells; json() is the text that was read in the end.
+  // json must be followed by kPadding readable bytes. Not JSON: Error("format"). Nested deeper than kRecordDepth:
+  // Error("unsupported"). Ill-formed UTF-8 becomes U+FFFD, and repaired() tells; json() is the text that was read in
+  // the end.
   void read(std::string_view json, RecordContent& document);
   bool repaired() const { return repaired_; }
   std::string_view json() const { return json_; }

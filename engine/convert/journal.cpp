@@ -7,6 +7,7 @@
 #include <cstring>
 #include <fstream>
 
+#include "engine/formats/json_depth.h"
 #include "kernels/error.h"
 
 namespace qeng {
@@ -84,9 +85,11 @@ std::optional<Journal> read_journal(const std::string& output, const json& setti
   const std::string path = journal_path(output);
   std::ifstream file(path, std::ios::binary);
   if (!file || !DatasetSpool::exists(output)) return std::nullopt;
+  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  check_json_depth(path, text);
   Journal journal;
   try {
-    const json value = json::parse(file);
+    const json value = json::parse(text);
     journal.settings = value.at("settings");
     journal.position = position_from(value.at("position"));
     journal.counts = counts_from(value.at("counts"));

@@ -57,7 +57,7 @@ void BlockConverter::render_json(std::string_view text) {
   try {
     reader_.read(text, document_);
   } catch (const Error& error) {
-    throw Refusal{"not JSON", error.what()};
+    throw Refusal{error.code == "unsupported" ? "nested too deeply" : "not JSON", error.what()};
   }
   repaired_ = reader_.repaired();
   src_ = source_of(document_);

@@ -9,10 +9,11 @@
 
 namespace qeng {
 
-constexpr int kJsonDepth = 64;  // of brackets; real files nest less than ten deep
+constexpr int kJsonDepth = 64;     // of brackets; real files nest less than ten deep
+constexpr int kRecordDepth = 128;  // of a record of data, and of what Lua reads and writes as JSON
 
-// Error("format") naming the file where brackets outside strings nest deeper. The text need not be well-formed.
-inline void check_json_depth(const std::string& path, std::string_view text) {
+// Whether brackets outside strings nest deeper than so many levels. The text need not be well-formed.
+inline bool json_is_deeper(std::string_view text, int levels) {
   int depth = 0;
   bool in_string = false;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -22,8 +23,14 @@ inline void check_json_depth(const std::string& path, std::string_view text) {
     if (in_string) continue;
     if (c == '[' || c == '{') ++depth;
     if (c == ']' || c == '}') --depth;
-    if (depth > kJsonDepth) fail("format", path, ": nested over ", kJsonDepth, " levels deep");
+    if (depth > levels) return true;
   }
+  return false;
+}
+
+// Error("format") that names the file.
+inline void check_json_depth(const std::string& path, std::string_view text, int levels = kJsonDepth) {
+  if (json_is_deeper(text, levels)) fail("format", path, ": nested over ", levels, " levels deep");
 }
 
 }  // namespace qeng

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "engine/formats/json_depth.h"
 #include "engine/formats/mapped_file.h"
 #include "engine/packets/payload.h"
 #include "kernels/error.h"
@@ -28,6 +29,7 @@ PacketFile::PacketFile(const std::string& path) : path_(path), file_(MappedFile:
   hashes_ = reinterpret_cast<const uint64_t*>(data + header_.hashes_offset);
   check_index();
   const char* text = reinterpret_cast<const char*>(data + header_.meta_offset);
+  check_json_depth(path + ": the meta data", {text, header_.meta_bytes}, kRecordDepth);
   meta_ = nlohmann::json::parse(text, text + header_.meta_bytes, nullptr, false);
   require_whole();
   if (!meta_.is_object())

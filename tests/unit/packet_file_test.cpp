@@ -230,3 +230,19 @@ TEST_CASE("the Python decoder reads the same documents") {
     CHECK(seen[i]["dst"] == records[i].dst);
   }
 }
+
+TEST_CASE("a packet file whose meta data nests 70,000 levels deep is refused by name") {
+  TemporaryFolder folder;
+  const std::string path = folder.file("deep.qubgpu");
+  write_records(path, random_records(3, 20, 7), CrcVariant::ccitt_false);
+  std::ifstream in(path, std::ios::binary);
+  std::string bytes((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+  ContainerHeader header;
+  std::memcpy(&header, bytes.data(), sizeof header);
+  const std::string meta = "{\"a\":" + std::string(70000, '[') + std::string(70000, ']') + "}";
+  bytes = bytes.substr(0, header.meta_offset) + meta;
+  header.meta_bytes = meta.size();
+  bytes.replace(0, kHeaderBytes, header_bytes(header));
+  write_bytes(path, reseal(bytes));
+  CHECK_THROWS_WITH(PacketFile::open(path), path + ": the meta data: nested over 128 levels deep");
+}
