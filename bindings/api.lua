@@ -1366,7 +1366,7 @@ function q.chat_template(tokenizer, name, system, turns) end
 
 ---@class Template
 local Template = {}
----@param record table  {messages=} or {text=}
+---@param record table  {messages=} or {text=}; a message with train = false is not trained
 ---@return integer[] tokens
 ---@return integer[] mask  1: a target
 function Template:encode(record) end

@@ -24,7 +24,7 @@ constexpr uint64_t kBytesInFlight = 48 << 20;  // of text between reader and wri
 constexpr size_t kBlocksPerWorker = 8;         // in flight: none waits for another, and small blocks stay few
 constexpr size_t kShownBad = 10;
 constexpr uint64_t kHopeless = 1000;  // so many records, all bad: the format or the shape is another one
-constexpr int kConverterVersion = 1;  // of the result: another one is not resumed
+constexpr int kConverterVersion = 2;  // of the result: another one is not resumed
 
 int usable_cores() {
   cpu_set_t set;

@@ -2,9 +2,10 @@
 
 #include <simdjson.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
-#include <utility>
 
+#include "engine/convert/roles.h"
 #include "engine/formats/json_depth.h"
 #include "engine/packets/frame.h"
 #include "engine/tokenizer/unicode.h"
@@ -26,23 +27,40 @@ struct Field {
   bool holds() const { return present && !(is(element_type::BOOL) && !bool(value)); }
   std::string_view text() const { return value.get_string().value_unsafe(); }
 };
+bool absent(const Field& field) { return !field.present || field.is(element_type::NULL_VALUE); }
 
-std::string_view sharegpt_role(std::string_view speaker) {
-  static constexpr std::pair<std::string_view, std::string_view> kRoles[] = {
-      {"human", "user"},        {"user", "user"},     {"gpt", "assistant"}, {"assistant", "assistant"},
-      {"chatgpt", "assistant"}, {"bot", "assistant"}, {"system", "system"}};
-  for (const auto& [name, role] : kRoles)
-    if (speaker == name) return role;
-  return {};
+// What of a record only the general way uses, or refuses by name, where it says something.
+constexpr std::string_view kOtherFields[] = {"tools",         "functions", "chat_template_kwargs",
+                                             "system_prompt", "history",   "images",
+                                             "image",         "videos",    "video",
+                                             "audios",        "audio",     "chosen",
+                                             "label",         "kto_tag",   "rejected"};
+// The same of a message.
+constexpr std::string_view kOtherKeys[] = {"tool_calls",      "function_call", "reasoning_content",
+                                           "reasoning",       "thinking",      "train_detail",
+                                           "training_detail", "refusal",       "audio"};
+constexpr std::string_view kFlags[] = {"train", "training", "trainable", "loss"};
+
+template <size_t n>
+bool among(const std::string_view (&names)[n], std::string_view name) {
+  return std::find(std::begin(names), std::end(names), name) != std::end(names);
+}
+
+// Null says nothing, and no more do tools as "[]", which sets of function calls have beside plain conversations.
+bool says_nothing(std::string_view key, const element& value) {
+  if (value.type() == element_type::STRING)
+    return std::string_view(value).empty() || (key == "tools" && std::string_view(value) == "[]");
+  if (value.type() == element_type::ARRAY) return simdjson::dom::array(value).size() == 0;
+  return value.type() == element_type::NULL_VALUE;
 }
 
 struct Fields {
-  Field messages, tools, conversations, system, prompt, completion, instruction, input, output, text, source;
+  Field messages, conversations, system, prompt, completion, instruction, input, output, text, source;
+  bool others = false;  // one of kOtherFields says something
 
   Fields(simdjson::dom::object object, const std::string& source_field) {
     for (const auto& [key, value] : object) {  // of a key given twice the last counts
       if (key == "messages") messages = {true, value};
-      if (key == "tools") tools = {true, value};
       if (key == "conversations") conversations = {true, value};
       if (key == "system") system = {true, value};
       if (key == "prompt") prompt = {true, value};
@@ -52,56 +70,50 @@ struct Fields {
       if (key == "output") output = {true, value};
       if (key == "text") text = {true, value};
       if (!source_field.empty() && key == source_field) source = {true, value};
+      others = others || (among(kOtherFields, key) && !says_nothing(key, value));
     }
   }
 };
 
-bool absent(const Field& field) { return !field.present || field.is(element_type::NULL_VALUE); }
-bool no_tools(const Field& tools) {
-  return absent(tools) || (tools.is(element_type::ARRAY) && simdjson::dom::array(tools.value).size() == 0);
+// The message of a turn, where that is plain.
+bool read_turn(const element& turn, Message& message) {
+  if (turn.type() != element_type::OBJECT) return false;
+  Field role, from, content, value, weight, flags[std::size(kFlags)];
+  for (const auto& [key, field] : simdjson::dom::object(turn)) {
+    if (key == "role") role = {true, field};
+    if (key == "from") from = {true, field};
+    if (key == "content") content = {true, field};
+    if (key == "value") value = {true, field};
+    if (key == "weight") weight = {true, field};
+    for (size_t i = 0; i < std::size(kFlags); ++i)
+      if (key == kFlags[i]) flags[i] = {true, field};
+    if (among(kOtherKeys, key) && field.type() != element_type::NULL_VALUE) return false;
+  }
+  if (role.present == from.present || content.present == value.present) return false;
+  const Field &speaker = role.present ? role : from, &said = content.present ? content : value;
+  if (!speaker.is(element_type::STRING) || !said.is(element_type::STRING)) return false;
+  message.role = role_of(speaker.text()), message.content = said.text();
+  if (message.role == "developer") message.role = "system";  // what is plain is rendered as ChatML
+  if (weight.is(element_type::INT64) && uint64_t(int64_t(weight.value)) <= 1)
+    message.train = int64_t(weight.value) == 1;
+  else if (!absent(weight))
+    return false;
+  for (const Field& flag : flags) {
+    if (absent(flag)) continue;
+    if (!flag.is(element_type::BOOL) || (bool(flag.value) && message.role != "assistant")) return false;
+    message.train = message.train && bool(flag.value);
+  }
+  return message.role == "system" || message.role == "user" || message.role == "assistant";
 }
 
-// What of a message only a template can say.
-bool wants_template(std::string_view key) {
-  return key == "tool_calls" || key == "reasoning_content" || key == "function_call";
-}
-
-bool read_messages(const Fields& record, RecordContent& document) {
-  if (!no_tools(record.tools)) return false;
-  for (const element message : simdjson::dom::array(record.messages.value)) {
-    if (message.type() != element_type::OBJECT) return false;
-    Field role, content;
-    for (const auto& [key, value] : simdjson::dom::object(message)) {
-      if (key == "role") role = {true, value};
-      if (key == "content") content = {true, value};
-      if (wants_template(key) && value.type() != element_type::NULL_VALUE) return false;
-    }
-    if (!role.is(element_type::STRING) || !content.is(element_type::STRING)) return false;
-    if (role.text() == "tool" || role.text() == "function") return false;
-    document.messages.push_back({role.text(), content.text()});
+bool read_turns(const Field& turns, RecordContent& document) {
+  if (!turns.is(element_type::ARRAY)) return false;
+  for (const element turn : simdjson::dom::array(turns.value)) {
+    Message message;
+    if (!read_turn(turn, message)) return false;
+    document.messages.push_back(message);
   }
   return !document.messages.empty();
-}
-
-bool read_conversations(const Fields& record, RecordContent& document) {
-  if (!no_tools(record.tools)) return false;
-  if (record.system.is(element_type::STRING) && !record.system.text().empty())
-    document.messages.push_back({"system", record.system.text()});
-  const size_t before = document.messages.size();
-  for (const element turn : simdjson::dom::array(record.conversations.value)) {
-    if (turn.type() != element_type::OBJECT) return false;
-    Field from, value;
-    for (const auto& [key, field] : simdjson::dom::object(turn)) {
-      if (key == "from") from = {true, field};
-      if (key == "value") value = {true, field};
-      if (wants_template(key) && field.type() != element_type::NULL_VALUE) return false;
-    }
-    if (!from.is(element_type::STRING) || !value.is(element_type::STRING)) return false;
-    const std::string_view role = sharegpt_role(from.text());
-    if (role.empty()) return false;
-    document.messages.push_back({role, value.text()});
-  }
-  return document.messages.size() > before;
 }
 
 bool read_pair(const Field& question, const Field& answer, RecordContent& document) {
@@ -112,8 +124,6 @@ bool read_pair(const Field& question, const Field& answer, RecordContent& docume
 }
 
 bool read_alpaca(const Fields& record, RecordContent& document) {
-  if (record.system.is(element_type::STRING) && !record.system.text().empty())
-    document.messages.push_back({"system", record.system.text()});
   if (!read_pair(record.instruction, record.output, document)) return false;
   if (!record.input.present) return true;
   if (!record.input.is(element_type::STRING)) return false;
@@ -121,18 +131,32 @@ bool read_alpaca(const Fields& record, RecordContent& document) {
   document.joined = record.instruction.text();
   document.joined += "\n\n";
   document.joined += record.input.text();
-  document.messages[document.messages.size() - 2].content = document.joined;
+  document.messages.front().content = document.joined;
+  return true;
+}
+
+bool read_conversation(const Fields& record, RecordContent& document) {
+  if (record.messages.present) return read_turns(record.messages, document);
+  if (record.conversations.present) return read_turns(record.conversations, document);
+  if (record.prompt.present && record.completion.present) return read_pair(record.prompt, record.completion, document);
+  return read_alpaca(record, document);
+}
+
+// The record's own system message goes before the others.
+bool add_system(const Field& system, RecordContent& document) {
+  if (absent(system)) return true;
+  if (!system.is(element_type::STRING)) return false;
+  if (system.text().empty()) return true;
+  if (document.messages.front().role == "system") return false;
+  document.messages.insert(document.messages.begin(), {"system", system.text()});
   return true;
 }
 
 bool read_plain(const Fields& record, RecordContent& document) {
-  const auto list = [](const Field& field) {  // other kinds of value here are not for this way
-    return field.is(element_type::ARRAY);
-  };
-  if (record.messages.present) return list(record.messages) && read_messages(record, document);
-  if (record.conversations.present) return list(record.conversations) && read_conversations(record, document);
-  if (record.prompt.present && record.completion.present) return read_pair(record.prompt, record.completion, document);
-  if (record.instruction.present && record.output.present) return read_alpaca(record, document);
+  const bool conversation = record.messages.present || record.conversations.present ||
+                            (record.prompt.present && record.completion.present) ||
+                            (record.instruction.present && record.output.present);
+  if (conversation) return !record.others && read_conversation(record, document) && add_system(record.system, document);
   if (!record.text.is(element_type::STRING)) return false;
   document.is_text = true, document.text = record.text.text();
   return true;

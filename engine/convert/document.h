@@ -13,7 +13,8 @@ namespace qeng {
 
 // The views point into the reader's memory, or to literals, and hold until its next read().
 struct Message {
-  std::string_view role, content;
+  std::string_view role, content;  // system, user or assistant
+  bool train = true;               // false: not trained, although the assistant says it
 };
 struct RecordContent {
   bool plain = false;  // messages or text are set; false: the general way has to look at it

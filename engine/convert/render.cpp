@@ -6,8 +6,6 @@
 
 namespace qeng {
 namespace {
-constexpr size_t kKeptHeaders = 16;  // a dataset has three to five roles; a hostile one must not fill the memory
-
 void fill_mask(Rendered& out, bool target) { out.mask.resize(out.tokens.size(), target ? 1 : 0); }
 }  // namespace
 
@@ -32,7 +30,6 @@ void PlainRenderer::append(std::string_view text, bool target, bool special, Ren
 void PlainRenderer::message(std::string_view role, std::string_view content, bool target, Rendered& out) {
   auto header = std::find_if(headers_.begin(), headers_.end(), [&](const Header& h) { return h.role == role; });
   if (header == headers_.end()) {
-    if (headers_.size() == kKeptHeaders) headers_.pop_back();
     const std::string text = std::string(role) + "\n";
     headers_.push_back({std::string(role), tokenizer_->encode(text, false)});
     header = headers_.end() - 1;
@@ -57,7 +54,8 @@ void PlainRenderer::render(const RecordContent& document, Rendered& out) {
   for (size_t i = 0; i < messages.size(); ++i)
     if (messages[i].role == "assistant") last = i;
   for (size_t i = 0; i < messages.size(); ++i) {
-    const bool target = messages[i].role == "assistant" && (options_.turns == Turns::all || i == last);
+    const bool target =
+        messages[i].role == "assistant" && messages[i].train && (options_.turns == Turns::all || i == last);
     message(messages[i].role, messages[i].content, target, out);
   }
 }

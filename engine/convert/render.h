@@ -65,7 +65,7 @@ class PlainRenderer {
   RenderOptions options_;
   int32_t start_ = -1, finish_ = -1;  // <|im_start|>, <|im_end|>
   std::optional<int32_t> stop_;       // ends a plain text
-  std::vector<Header> headers_;       // of the roles seen so far, a few
+  std::vector<Header> headers_;       // of the roles seen so far, at most three
   std::vector<int32_t> newline_;
 };
 

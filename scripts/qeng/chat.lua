@@ -5,91 +5,13 @@
 
 local chat_model = require "qeng.chat_model"
 local q = require "qeng.core"
+local records = require "qeng.chat_records"
 
 local chat = {}
 
--- ---------------------------------------------------------------- records of any known shape to messages
-
-local sharegpt_roles = { human = "user", user = "user", gpt = "assistant", assistant = "assistant", chatgpt = "assistant", bot = "assistant", system = "system", tool = "tool", observation = "tool", function_response = "tool" }
-
-local function text_field(value, what)
-  if value == nil or value == q.json.null then return "" end
-  if type(value) ~= "string" then q.error("format", what .. " is not a string") end
-  return value
-end
-
-local function given(value) return value ~= nil and value ~= q.json.null and value ~= "" and not (type(value) == "table" and next(value) == nil) end
-
--- OpenAI writes the arguments of a call as JSON inside a string; templates want the value.
-local function read_arguments(message)
-  for _, call in ipairs(message.tool_calls) do
-    local fn = type(call) == "table" and (type(call["function"]) == "table" and call["function"] or call)
-    if fn and type(fn.arguments) == "string" then
-      local ok, value = pcall(q.json.decode, fn.arguments, { ordered = true })
-      if ok and type(value) == "table" then fn.arguments = value end
-    end
-  end
-end
-
-local function check_message(message, place)
-  if type(message.content) == "table" and message.content ~= q.json.null then  -- a list of {type = "text", text =}
-    local parts = {}
-    for _, part in ipairs(message.content) do
-      if type(part) ~= "table" or part.type ~= "text" then q.error("format", place .. ": only text content is supported") end
-      parts[#parts + 1] = text_field(part.text, place .. ".content: text")
-    end
-    message.content = table.concat(parts)
-  end
-  message.content = text_field(message.content, place .. ".content")
-  if given(message.function_call) then q.error("format", place .. ": function_call is the old form; write tool_calls") end
-  if given(message.tool_calls) then
-    if type(message.tool_calls) ~= "table" then q.error("format", place .. ".tool_calls is not a list") end
-    read_arguments(message)
-  end
-end
-
--- {messages = {{role=, content=}...}} or {text =} from one record: messages, conversations (sharegpt), prompt/completion,
--- instruction/input/output (alpaca) or text. The record is taken over. Error("format") says what is wrong.
-function chat.normalize(record)
-  if type(record) ~= "table" then q.error("format", "a record has to be a JSON object") end
-  if type(record.messages) == "table" then
-    for i, message in ipairs(record.messages) do
-      if type(message) ~= "table" or type(message.role) ~= "string" then q.error("format", ("messages[%d] has no role"):format(i)) end
-      check_message(message, ("messages[%d]"):format(i))
-    end
-    if #record.messages == 0 then q.error("format", "messages is empty") end
-    return { messages = record.messages, tools = given(record.tools) and record.tools or nil }
-  end
-  if type(record.conversations) == "table" then
-    local messages = {}
-    if type(record.system) == "string" and record.system ~= "" then messages[1] = { role = "system", content = record.system } end
-    for i, turn in ipairs(record.conversations) do
-      local role = type(turn) == "table" and sharegpt_roles[turn.from or turn.role or ""]
-      if not role then q.error("format", ("conversations[%d]: unknown speaker %s"):format(i, tostring(type(turn) == "table" and (turn.from or turn.role)))) end
-      local message = { role = role, content = turn.value or turn.content, tool_calls = turn.tool_calls, reasoning_content = turn.reasoning_content }
-      check_message(message, ("conversations[%d]"):format(i))
-      messages[#messages + 1] = message
-    end
-    if #record.conversations == 0 then q.error("format", "conversations is empty") end
-    return { messages = messages, tools = given(record.tools) and record.tools or nil }
-  end
-  if record.prompt ~= nil and record.completion ~= nil then
-    return { messages = { { role = "user", content = text_field(record.prompt, "prompt") }, { role = "assistant", content = text_field(record.completion, "completion") } } }
-  end
-  if record.instruction ~= nil and record.output ~= nil then
-    local prompt = text_field(record.instruction, "instruction")
-    local input = text_field(record.input, "input")
-    if input ~= "" then prompt = prompt .. "\n\n" .. input end
-    local messages = { { role = "user", content = prompt }, { role = "assistant", content = text_field(record.output, "output") } }
-    if type(record.system) == "string" and record.system ~= "" then table.insert(messages, 1, { role = "system", content = record.system }) end
-    return { messages = messages }
-  end
-  if record.text ~= nil then return { text = text_field(record.text, "text") } end
-  local keys = {}
-  for key in pairs(record) do keys[#keys + 1] = tostring(key) end
-  table.sort(keys)
-  q.error("format", "no known shape: keys " .. table.concat(keys, ", ") .. "; expected messages, conversations, prompt and completion, instruction and output, or text")
-end
+-- A normalised record, which what follows takes, of one of any known shape.
+chat.normalize = records.normalize
+local given = records.given
 
 -- ---------------------------------------------------------------- rendering
 
@@ -143,7 +65,7 @@ function Template:model()
 end
 
 local function with_system(messages, system)
-  if not system or messages[1].role == "system" then return messages end
+  if not system or messages[1].role == "system" or messages[1].role == "developer" then return messages end
   local list = { { role = "system", content = system } }
   for i, message in ipairs(messages) do list[i + 1] = message end
   return list
@@ -159,9 +81,10 @@ local function chatml(self, messages)
   local start, finish = tokenizer:id("<|im_start|>"), tokenizer:id("<|im_end|>")
   local last = last_answer(messages)
   for i, message in ipairs(messages) do
-    local target = message.role == "assistant" and (self.turns ~= "last" or i == last)
+    local target = message.role == "assistant" and message.train ~= false and (self.turns ~= "last" or i == last)
+    local role = message.role == "developer" and "system" or message.role  -- a newer name, which ChatML has not
     pieces[#pieces + 1] = { id = start, target = false }
-    pieces[#pieces + 1] = { text = message.role .. "\n", target = false }
+    pieces[#pieces + 1] = { text = role .. "\n", target = false }
     pieces[#pieces + 1] = { text = message.content, target = target }
     pieces[#pieces + 1] = { id = finish, target = target }
     pieces[#pieces + 1] = { text = "\n", target = false }
@@ -172,10 +95,11 @@ end
 -- What plain ChatML cannot say, or nil.
 local function beyond_chatml(record)
   if record.tools then return "tools" end
+  if record.template_options then return "chat_template_kwargs" end
   for _, message in ipairs(record.messages) do
     if given(message.tool_calls) then return "tool calls" end
     if given(message.reasoning_content) then return "reasoning_content" end
-    if message.role == "tool" or message.role == "function" then return "answers of tools" end
+    if message.role == "tool" then return "answers of tools" end
   end
 end
 
@@ -200,7 +124,7 @@ function Template:pieces(record)
     return { { text = record.text, target = true }, stop and { id = stop, target = true } }
   end
   if plain_chatml(self, record) then return chatml(self, record.messages) end
-  return self:model():pieces(with_system(record.messages, self.system), record.tools, self.turns)
+  return self:model():pieces(with_system(record.messages, self.system), record, self.turns)
 end
 
 local function tokenize(tokenizer, pieces)
@@ -233,7 +157,7 @@ function Template:prompt(record)
     pieces[#pieces + 1] = { id = self.tokenizer:id("<|im_start|>") }
     pieces[#pieces + 1] = { text = "assistant\n" }
   else
-    pieces = self:model():prompt(with_system(record.messages, self.system), record.tools)
+    pieces = self:model():prompt(with_system(record.messages, self.system), record)
   end
   return (tokenize(self.tokenizer, pieces))
 end

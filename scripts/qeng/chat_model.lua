@@ -27,7 +27,10 @@ local function to_jinja(value, change)
   for key, item in pairs(value) do copy[change(key)] = to_jinja(item, change) end
   if keys then
     local order, known = {}, {}
-    for i, key in ipairs(keys) do order[i] = change(key); known[key] = true end
+    for _, key in ipairs(keys) do
+      if value[key] ~= nil then order[#order + 1] = change(key) end
+      known[key] = true
+    end
     for key in pairs(value) do if not known[key] then order[#order + 1] = change(key) end end
     setmetatable(copy, { __keys = order })
   end
@@ -59,23 +62,38 @@ function chat_model.new(tokenizer)
   return setmetatable({
     render_text = jinja.compile(info.chat_template), guard = guard_for(tokenizer), bos = text(info.bos), eos = text(info.eos),
     ends = { text(info.eos), tokenizer:id("<|im_end|>") and "<|im_end|>" or "" },
+    developer = info.chat_template:find("developer", 1, true) ~= nil,  -- the template knows this role
   }, Model)
 end
 
-function Model:render(messages, count, tools, prompt)
-  local list = jinja.list {}
+-- A record's messages, and what else it gives the template, as the template's values.
+function Model:values(messages, record)
+  local list = to_jinja(messages, self.guard)
+  for _, message in ipairs(list) do
+    if message.role == "developer" and not self.developer then message.role = "system" end
+  end
+  local given = {}
+  for key, value in pairs(record.template_options or {}) do given[key] = to_jinja(value, self.guard) end
+  given.tools = record.tools and to_jinja(record.tools, self.guard) or jinja.none
+  return list, given
+end
+
+function Model:render(messages, count, given, prompt)
+  local list, variables = jinja.list {}, { add_generation_prompt = prompt, bos_token = self.bos, eos_token = self.eos }
   for i = 1, count do list[i] = messages[i] end
-  return self.render_text { messages = list, tools = tools, add_generation_prompt = prompt, bos_token = self.bos, eos_token = self.eos }
+  for key, value in pairs(given) do variables[key] = value end
+  variables.messages, variables.add_generation_prompt = list, prompt
+  return self.render_text(variables)
 end
 
 local function starts(text, prefix) return text:sub(1, #prefix) == prefix end
 
 -- Where what turn i says begins in `whole`: after the generation prompt, or where that says more than the turn's own header
 -- (an empty thinking block), after what both begin with.
-function Model:begin_of(whole, messages, i, tools)
-  local prompt = self:render(messages, i - 1, tools, true)
+function Model:begin_of(whole, messages, i, given)
+  local prompt = self:render(messages, i - 1, given, true)
   if starts(whole, prompt) then return #prompt + 1 end
-  local before = self:render(messages, i - 1, tools, false)
+  local before = self:render(messages, i - 1, given, false)
   if not starts(whole, before) or not starts(prompt, before) then return nil end
   local same = #before
   while same < #prompt and prompt:byte(same + 1) == whole:byte(same + 1) do same = same + 1 end
@@ -84,8 +102,8 @@ function Model:begin_of(whole, messages, i, tools)
 end
 
 -- Where it ends.
-function Model:end_of(whole, messages, i, tools, from)
-  local through = self:render(messages, i, tools, false)
+function Model:end_of(whole, messages, i, given, from)
+  local through = self:render(messages, i, given, false)
   if starts(whole, through) then return #through end
   through = jinja.without_end(through, "%s")
   if #through >= from and starts(whole, through) then return #through end
@@ -104,23 +122,23 @@ local function append(pieces, text, target)
   end
 end
 
--- The pieces of a conversation: {text=, target=, special = true}. turns: "all" or "last".
-function Model:pieces(messages, tools, turns)
-  messages = to_jinja(messages, self.guard)
-  tools = tools and to_jinja(tools, self.guard) or jinja.none
-  local whole = self:render(messages, #messages, tools, false)
+-- The pieces of a normalised record's conversation: {text=, target=, special = true}. turns: "all" or "last".
+function Model:pieces(messages, record, turns)
+  local given
+  messages, given = self:values(messages, record)
+  local whole = self:render(messages, #messages, given, false)
   local pieces, at, last = {}, 1, 0
   for i, message in ipairs(messages) do if message.role == "assistant" then last = i end end
   for i, message in ipairs(messages) do
-    if message.role == "assistant" then
-      local from = self:begin_of(whole, messages, i, tools)
-      local to = from and from >= at and self:end_of(whole, messages, i, tools, from)
+    if message.role == "assistant" and message.train ~= false and (turns ~= "last" or i == last) then
+      local from = self:begin_of(whole, messages, i, given)
+      local to = from and from >= at and self:end_of(whole, messages, i, given, from)
       if not to or to < from then
         q.error("template", ("messages[%d]: the chat template rewrites earlier turns, so what the assistant says cannot be told apart; use --template chatml"):format(i))
       end
       if whole:sub(to, to) == "\n" then to = to - 1 end  -- after the end-of-turn token; not trained
       append(pieces, whole:sub(at, from - 1), false)
-      append(pieces, whole:sub(from, to), turns ~= "last" or i == last)
+      append(pieces, whole:sub(from, to), true)
       at = to + 1
     end
   end
@@ -129,11 +147,10 @@ function Model:pieces(messages, tools, turns)
 end
 
 -- The pieces of a prompt that the assistant is to answer.
-function Model:prompt(messages, tools)
-  messages = to_jinja(messages, self.guard)
-  tools = tools and to_jinja(tools, self.guard) or jinja.none
-  local pieces = {}
-  append(pieces, self:render(messages, #messages, tools, true), false)
+function Model:prompt(messages, record)
+  local pieces, given = {}
+  messages, given = self:values(messages, record)
+  append(pieces, self:render(messages, #messages, given, true), false)
   return pieces
 end
 

@@ -37,7 +37,37 @@ local function text()
   return table.concat(parts, random(2) == 1 and " " or "")
 end
 local null = q.json.null
+local speakers, flags = { "alien", "User", "ASSISTANT", "system", "" }, { "train", "training", "trainable", "loss" }
+for name in pairs(require "qeng.chat_records".roles) do speakers[#speakers + 1] = name end
+table.sort(speakers)
+local function any(list) return list[random(#list)] end
+-- A turn of any speaker, with what may say that it is not trained, rightly and wrongly.
+local function turn()
+  local one = random(2) == 1 and { role = any(speakers), content = text() } or { from = any(speakers), value = text() }
+  if random(9) == 1 then one.content = any { null, text(), 5 } end
+  if random(3) == 1 then one.weight = any { 0, 1, null, 0, 1, 0.5, 2, -1, true, "0" } end
+  if random(4) == 1 then one[any(flags)] = any { false, false, null, true, 1 } end
+  return one
+end
+local function turns()
+  local list = {}
+  for i = 1, random(4) do list[i] = turn() end
+  return list
+end
+local function flagged()  -- the same where nothing is wrong
+  return { { role = "user", content = text(), weight = 1 }, { role = "model", content = text(), weight = random(2) - 1 }, { role = "Human", content = text(), train = false },
+    { from = "gpt", value = text(), [any(flags)] = random(2) == 1 }, { role = "user", content = text() }, { role = "assistant", content = text(), weight = any { 0, 1, null } } }
+end
 local shapes = {
+  function() return { messages = turns() } end, function() return { conversations = turns() } end,
+  function() return { messages = flagged() } end, function() return { conversations = flagged(), tools = any { "", "[]", null, q.json.array {} } } end,
+  function() return { system = any { null, "", text(), 3, "Be brief." }, messages = { { role = any { "user", "system", "developer" }, content = "Be brief." }, { role = "assistant", content = text() } } } end,
+  function() return { system_prompt = text(), conversations = flagged() } end,
+  function() return { instruction = text(), output = text(), history = any { null, q.json.array {}, { { text(), text() } }, { { "a" } }, "x" } } end,
+  function() return { prompt = text(), completion = text(), system = text(), [any { "label", "kto_tag", "images", "chosen", "image" }] = any { true, false, null, "", "x", q.json.array {} } } end,
+  function() return { prompt = turns(), completion = turns() } end, function() return { prompt = text(), completion = turns() } end,
+  function() return { messages = any { null, "[]", q.json.encode(flagged()), "no" }, conversations = any { null, flagged() }, text = any { null, text() } } end,
+  function() return { messages = { { role = "user", content = text() }, { role = "assistant", content = text(), [any { "thinking", "reasoning", "refusal", "train_detail", "audio" }] = any { null, "", "x" } } } } end,
   function() return { text = text() } end,
   function() return { prompt = text(), completion = text() } end,
   function() return { prompt = text(), completion = null } end,
@@ -78,10 +108,14 @@ end
 
 -- ---------------------------------------------------------------- the same as chat.lua, record by record
 local lines = {}
-for i = 1, 1500 do
+for i = 1, 3000 do
   lines[i] = q.json.encode(shapes[i <= #shapes and i or random(#shapes)]())
   if i % 97 == 0 then lines[i] = lines[i]:sub(1, -3) end               -- not JSON
   if i % 101 == 0 then lines[i] = '{"text": "dropped", "n": 123456789012345678901234567890, "text": "kept"}' end
+  if i % 103 == 0 then  -- of a key given twice the last counts
+    lines[i] = ('{"messages": [{"role": "alien", "content": "a", "role": "user"}, {"role": "assistant", "content": "b", "weight": 0, "weight": %s, "train": %s, "train": true}]}')
+      :format(any { "1", "null", "0" }, any { "false", "null" })
+  end
 end
 q.fs.write(dir .. "/data.jsonl", table.concat(lines, "\n") .. "\n")
 for _, way in ipairs { { "chatml" }, { "chatml", "Be brief." }, { "chatml", false, "last" }, { "model" } } do
