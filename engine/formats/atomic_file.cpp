@@ -151,7 +151,10 @@ void AtomicFile::write_through(const char* data, size_t bytes) {
     ssize_t written = ::write(fd_, data, bytes);
     if (written < 0) {
       if (errno == EINTR) continue;
-      fail("io", path_, ": cannot write: ", std::strerror(errno));
+      const int reason = errno;
+      // Data of a mapped file that has shrunk: reading it ends the process with that file's name (mapped_file.h).
+      if (reason == EFAULT) static_cast<void>(*static_cast<const volatile char*>(data));
+      fail("io", path_, ": cannot write: ", std::strerror(reason));
     }
     data += written;
     bytes -= static_cast<size_t>(written);

@@ -66,7 +66,7 @@ std::shared_ptr<const MappedFile> MappedFile::open(const std::string& path, OnSh
   }
   const std::shared_ptr<MappedFile> mapped(
       new MappedFile(path, static_cast<const std::byte*>(memory), size, status.st_dev, status.st_ino));
-  if (on_shrink == OnShrink::zeros && size > 0) mapped->watch();
+  if (size > 0) mapped->watch(on_shrink);
   return mapped;
 }
 
@@ -97,10 +97,15 @@ void MappedFile::load() const {
 
 // ---------------------------------------------------------------- files that shrink
 
+constexpr const char* kShrunk =
+    ": the file became shorter while it was open, or its disk or network failed: files in use are replaced (written "
+    "under another name and renamed), never rewritten; see that it is whole, and open it again";
+
 // A list that only grows, so that the handler may walk it at any moment; an entry whose mapping is gone is used again.
 struct MappedFile::Watch {
   std::atomic<uintptr_t> begin{0}, end{0};  // begin 0: free
   std::atomic<bool> torn{false};
+  std::atomic<const char*> path{nullptr};  // of the MappedFile; nullptr: OnShrink::zeros
   Watch* next = nullptr;
 
   static std::atomic<Watch*> first;
@@ -116,11 +121,21 @@ MappedFile::~MappedFile() {
   if (data_) ::munmap(const_cast<std::byte*>(data_), size_);
 }
 
+namespace {
+// For the handler of a signal: no allocation, no locale.
+[[noreturn]] void end_process(const char* path) {
+  for (const char* part : {"\nqeng: ", path, kShrunk, "\n"})
+    if (::write(STDERR_FILENO, part, std::strlen(part)) < 0) break;
+  ::_exit(1);
+}
+}  // namespace
+
 void MappedFile::on_bus_error(int signal, siginfo_t* info, void* context) {
   const auto at = reinterpret_cast<uintptr_t>(info->si_addr);
   for (Watch* w = Watch::first; w; w = w->next) {
     const uintptr_t begin = w->begin, end = w->end;
     if (begin == 0 || at < begin || at >= end) continue;
+    if (const char* path = w->path) end_process(path);
     w->torn = true;  // before the zeros are there to be read
     const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
     // What lies behind is gone too; page by page, a large file would run out of mappings.
@@ -134,7 +149,7 @@ void MappedFile::on_bus_error(int signal, siginfo_t* info, void* context) {
   ::sigaction(SIGBUS, &before, nullptr);  // the access is tried again, and ends the process
 }
 
-void MappedFile::watch() {
+void MappedFile::watch(OnShrink on_shrink) {
   const std::lock_guard lock(Watch::adding);
   static const bool installed = [] {
     struct sigaction action {};
@@ -150,15 +165,14 @@ void MappedFile::watch() {
     Watch::first = watch_;
   }
   watch_->torn = false;
+  watch_->path = on_shrink == OnShrink::exit ? path_.c_str() : nullptr;
   watch_->end = reinterpret_cast<uintptr_t>(data_) + size_;
   watch_->begin = reinterpret_cast<uintptr_t>(data_);
 }
 
 void MappedFile::require_whole() const {
   if (watch_ && watch_->torn)
-    fail("io", path_,
-         ": the file became shorter while it was open, or its disk failed: files in use are replaced (written "
-         "under another name and renamed), never rewritten; open it again");
+    fail("io", path_, kShrunk);
 }
 
 // ---------------------------------------------------------------- files in memory

@@ -4,9 +4,10 @@
 // stays as it is.
 //
 // A file that somebody truncates while it is mapped (files are replaced, engine/formats/atomic_file.h, never rewritten
-// in place; but disks fail too) raises SIGBUS where it is read. With OnShrink::zeros the pages read as zeros instead,
-// and require_whole() is an Error("io") from then on: for readers that ask after they have read. Other SIGBUS go to the
-// handler that was there before.
+// in place; but disks and networks fail too) raises SIGBUS where it is read. What is there to be read cannot be given
+// back, so by default the process ends with status 1 and a line that names the file. With OnShrink::zeros the pages
+// read as zeros instead, and require_whole() is an Error("io") from then on: for readers that ask after they have
+// read. Other SIGBUS go to the handler that was there before.
 #pragma once
 #include <csignal>
 #include <cstddef>
@@ -18,12 +19,12 @@
 
 namespace qeng {
 
-enum class OnShrink : uint8_t { signal, zeros };
+enum class OnShrink : uint8_t { exit, zeros };
 
 class MappedFile {
  public:
   // Error("io"): no such file, a folder, no permission; the message names the path and what to check.
-  static std::shared_ptr<const MappedFile> open(const std::string& path, OnShrink on_shrink = OnShrink::signal);
+  static std::shared_ptr<const MappedFile> open(const std::string& path, OnShrink on_shrink = OnShrink::exit);
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;
   MappedFile& operator=(const MappedFile&) = delete;
@@ -42,13 +43,13 @@ class MappedFile {
   struct Watch;  // what the handler of SIGBUS knows of a mapping
   MappedFile(std::string path, const std::byte* data, size_t size, uint64_t device, uint64_t inode)
       : path_(std::move(path)), data_(data), size_(size), device_(device), inode_(inode) {}
-  void watch();
+  void watch(OnShrink on_shrink);
   static void on_bus_error(int signal, siginfo_t* info, void* context);
   std::string path_;
   const std::byte* data_;
   size_t size_;
   uint64_t device_, inode_;
-  Watch* watch_ = nullptr;  // for OnShrink::zeros
+  Watch* watch_ = nullptr;
 };
 
 // load() for each file. With if_room only where the system has twice their bytes to spare, within the limit of its

@@ -1,10 +1,14 @@
 #include "engine/formats/mapped_file.h"
 
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
 
+#include "engine/formats/atomic_file.h"
 #include "kernels/error.h"
 #include "tests/catch.h"
 
@@ -77,5 +81,65 @@ TEST_CASE("a watched file that shrinks reads as zeros and is an error when asked
     CHECK(whole->text()[99999] == 'y');
     CHECK_NOTHROW(whole->require_whole());
   }
+  fs::remove(path), fs::remove(other);
+}
+
+namespace {
+// Runs `work` in a process of its own; its status as waitpid gives it, and what it wrote to standard error.
+template <class Work>
+std::pair<int, std::string> in_child(Work work) {
+  int ends[2];
+  REQUIRE(::pipe(ends) == 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::dup2(ends[1], STDERR_FILENO);
+    work();
+    ::_exit(0);
+  }
+  ::close(ends[1]);
+  std::string text;
+  char part[4096];
+  for (ssize_t got; (got = ::read(ends[0], part, sizeof(part))) > 0;) text.append(part, static_cast<size_t>(got));
+  ::close(ends[0]);
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  return {status, text};
+}
+}  // namespace
+
+TEST_CASE("a mapped file that shrinks ends the process by name, where it is read and where it is written from") {
+  const std::string path = (fs::temp_directory_path() / ("qeng_ends_" + std::to_string(::getpid()))).string();
+  const auto shrunk = [&](auto use) {
+    std::ofstream(path) << std::string(8'000'000, 'x');
+    const auto file = MappedFile::open(path);
+    return in_child([&] {
+      if (::truncate(path.c_str(), 5000) == 0) use(*file);
+    });
+  };
+  const auto named = [&](const std::pair<int, std::string>& end) {
+    CHECK(WIFEXITED(end.first));
+    CHECK(WEXITSTATUS(end.first) == 1);
+    CHECK(end.second.find("qeng: " + path + ": the file became shorter while it was open") != std::string::npos);
+  };
+  named(shrunk([](const MappedFile& file) { ::_exit(file.text()[500000] == 'x' ? 2 : 3); }));
+  named(shrunk([&](const MappedFile& file) { write_file_atomically(path + ".copy", file.text()); }));
+  for (const auto& entry : fs::directory_iterator(fs::temp_directory_path()))
+    if (entry.path().string().starts_with(path)) fs::remove(entry.path());
+}
+
+TEST_CASE("a bus error in other memory is left to the system") {
+  const std::string path = (fs::temp_directory_path() / ("qeng_other_" + std::to_string(::getpid()))).string();
+  const std::string other = path + ".mapped by somebody else";
+  std::ofstream(path) << "x";
+  std::ofstream(other) << std::string(100000, 'x');
+  const auto file = MappedFile::open(path);  // which installs the handler
+  const auto end = in_child([&] {
+    const int fd = ::open(other.c_str(), O_RDONLY);
+    const void* memory = ::mmap(nullptr, 100000, PROT_READ, MAP_PRIVATE, fd, 0);
+    if (memory == MAP_FAILED || ::truncate(other.c_str(), 5000) != 0) return;
+    ::_exit(static_cast<const volatile char*>(memory)[50000] == 'x' ? 0 : 0);
+  });
+  CHECK(end.first != 0);
+  CHECK(end.second.find("became shorter") == std::string::npos);
   fs::remove(path), fs::remove(other);
 }
