@@ -1083,12 +1083,16 @@ function q.isatty(fd) end
 ---Columns of the terminal, 80 where unknown.
 ---@return integer
 function q.columns() end
----With true, Ctrl-C only sets the flag that q.interrupted() tells (a second one raises); with false it raises at once, also
----one that came before and that nobody asked for.
+---With true, Ctrl-C (so do SIGTERM and SIGHUP) only sets the flag that q.interrupted() tells (a second one raises); with false it
+---raises at once, also one that came before and that nobody asked for.
 ---@param on boolean
 function q.defer_interrupt(on) end
 ---@return boolean
+---@return string? name  "Ctrl-C", "SIGTERM" or "SIGHUP"
 function q.interrupted() end
+---From now on the process goes on where nobody reads what it prints: for jobs whose result is files. Otherwise a closed pipe ends it,
+---as it does other programs. Either way a process whose standard output did not all arrive does not exit with 0.
+function q.outlive_output() end
 ---fn(...), within which no Ctrl-C is raised or told: one that comes meanwhile takes effect when it has returned. For what has to
 ---change together; what takes long in it goes into q.interruptible.
 function q.uninterrupted(fn, ...) end

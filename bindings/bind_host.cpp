@@ -1,5 +1,5 @@
 // q.time, q.isatty, q.columns, q.peak_rss, q.try, q.error, q.defer_interrupt, q.interrupted,
-// q.uninterrupted, q.interruptible, q.version.
+// q.outlive_output, q.uninterrupted, q.interruptible, q.version.
 #include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -10,6 +10,7 @@
 #include "bindings/interrupt.h"
 #include "bindings/lua.h"
 #include "bindings/register.h"
+#include "bindings/standard_streams.h"
 
 namespace qeng {
 namespace {
@@ -64,7 +65,14 @@ int defer_interrupt(Call& call) {
   defer_interrupts(call.arg<bool>(1));
   return 0;
 }
-int interrupted(Call& call) { return call.push(interrupt_told()); }
+int interrupted(Call& call) {
+  if (!interrupt_told()) return call.push(false);
+  return call.push(true, std::string(interrupt_name()));
+}
+int outlive_output(Call&) {
+  outlive_readers();
+  return 0;
+}
 
 template <bool shielded>
 int with_interrupts(Call& call) {
@@ -86,6 +94,7 @@ void register_host(lua_State* L) {
                   {"error", fn<error>},
                   {"defer_interrupt", fn<defer_interrupt>},
                   {"interrupted", fn<interrupted>},
+                  {"outlive_output", fn<outlive_output>},
                   {"uninterrupted", fn<with_interrupts<true>>},
                   {"interruptible", fn<with_interrupts<false>>}});
   lua::push_core(L);

@@ -8,6 +8,7 @@
 #include "bindings/interrupt.h"
 #include "bindings/lua.h"
 #include "bindings/repl.h"
+#include "bindings/standard_streams.h"
 #include "bindings/state.h"
 
 namespace qeng {
@@ -119,7 +120,7 @@ int report(lua_State* L) {
   const std::string text = error_report(L, &code);
   std::fflush(stdout);
   std::fprintf(stderr, "%sqeng: %s\n", code == "interrupted" ? "\n" : "", text.c_str());
-  return code == "usage" ? kExitUsage : code == "interrupted" ? kExitInterrupted : kExitFailed;
+  return code == "usage" ? kExitUsage : code == "interrupted" ? interrupt_status() : kExitFailed;
 }
 
 bool push_library(lua_State* L) {
@@ -177,10 +178,11 @@ std::string find_file(const std::string& path) {
 }
 
 int run_host(int argc, char** argv) {
+  guard_standard_streams();
   try {
     const CommandLine line = parse(argc, argv);
-    if (line.help) return std::fputs(kHelp, stdout) >= 0 ? kExitDone : kExitFailed;
-    if (line.version) return std::printf("qeng %s, %s\n", QENG_VERSION, LUAJIT_VERSION) > 0 ? kExitDone : kExitFailed;
+    if (line.help) return std::fputs(kHelp, stdout), kExitDone;
+    if (line.version) return std::printf("qeng %s, %s\n", QENG_VERSION, LUAJIT_VERSION), kExitDone;
     return run(line);
   } catch (const Error& error) {
     std::fprintf(stderr, "qeng: %s\n", error.what());

@@ -4,7 +4,7 @@
 
 namespace qeng {
 
-constexpr int kExitDone = 0, kExitFailed = 1, kExitUsage = 2, kExitInterrupted = 130;
+constexpr int kExitDone = 0, kExitFailed = 1, kExitUsage = 2;  // and interrupt.h's
 
 int run_host(int argc, char** argv);  // the exit status
 

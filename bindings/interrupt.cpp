@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <ctime>
 
 #include "bindings/lua.h"
 
@@ -11,7 +12,9 @@ namespace qeng {
 namespace {
 lua_State* watched = nullptr;
 volatile sig_atomic_t deferred = 0, prompting = 0, interactive = 0, pending = 0, raising = 0;
-volatile sig_atomic_t shielded = 0, behind_shield = 0;  // the second: a Ctrl-C waits for the end of the shield
+volatile sig_atomic_t shielded = 0, behind_shield = 0;  // the second: an interrupt waits for the end of the shield
+volatile sig_atomic_t latest = SIGINT, ending = 0;       // the second: SIGTERM or SIGHUP, once one has come
+timespec ended_at{};                                     // when
 
 void cancel_alarm() {
   const itimerval off{};
@@ -27,7 +30,7 @@ void raise_here(lua_State* L, lua_Debug*) {
     return;
   }
   pending = 0;
-  lua::raise(L, "interrupted", "interrupted by Ctrl-C");
+  lua::raise(L, "interrupted", lua_pushfstring(L, "interrupted by %s", interrupt_name()));
 }
 
 void request_raise() {
@@ -40,8 +43,7 @@ void request_raise() {
   setitimer(ITIMER_REAL, &second, nullptr);
 }
 
-void on_interrupt(int) {
-  if (!watched) return;
+void request() {
   if (shielded) {
     behind_shield = 1;
     return;
@@ -53,11 +55,30 @@ void on_interrupt(int) {
   request_raise();
 }
 
+// The same request once more (interrupt.h)?
+bool repeated(int signal) {
+  if (signal == SIGHUP) return ending || pending || raising || behind_shield;
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  if (signal != SIGTERM) return false;
+  const double since = static_cast<double>(now.tv_sec - ended_at.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec - ended_at.tv_nsec);
+  if (ending && since < 1) return true;
+  ended_at = now;
+  return false;
+}
+
+void on_interrupt(int signal) {
+  if (!watched || repeated(signal)) return;
+  latest = signal;
+  if (signal != SIGINT) ending = signal;
+  request();
+}
+
 void on_alarm(int) {
   if (!raising || lua::in_engine()) return;
   static const char text[] = "\nqeng: interrupted in a compiled loop\n";
   [[maybe_unused]] const ssize_t written = write(2, text, sizeof(text) - 1);
-  _exit(130);
+  _exit(interrupt_status());
 }
 }  // namespace
 
@@ -66,7 +87,11 @@ void watch_interrupts(lua_State* L) {
   struct sigaction action {};
   sigemptyset(&action.sa_mask);
   action.sa_handler = on_interrupt;  // no SA_RESTART: a read from the terminal returns
-  sigaction(SIGINT, &action, nullptr);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    struct sigaction before {};
+    sigaction(signal, &action, &before);
+    if (signal != SIGINT && before.sa_handler == SIG_IGN) sigaction(signal, &before, nullptr);
+  }
   action.sa_handler = on_alarm;
   action.sa_flags = SA_RESTART;
   sigaction(SIGALRM, &action, nullptr);
@@ -106,7 +131,7 @@ void shield(bool on) {
   shielded = on ? 1 : 0;
   if (on || !behind_shield) return;
   behind_shield = 0;
-  on_interrupt(SIGINT);
+  request();
 }
 }  // namespace
 
@@ -116,7 +141,15 @@ InterruptShield::~InterruptShield() { shield(before_); }
 void end_interrupts() {
   cancel_alarm();
   watched = nullptr;
-  std::signal(SIGINT, SIG_DFL);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    if (std::signal(signal, SIG_DFL) == SIG_IGN) std::signal(signal, SIG_IGN);
+  }
 }
+
+int interrupt_status() { return 128 + latest; }
+
+const char* interrupt_name() { return latest == SIGTERM ? "SIGTERM" : latest == SIGHUP ? "SIGHUP" : "Ctrl-C"; }
+
+bool told_to_end() { return ending != 0; }
 
 }  // namespace qeng

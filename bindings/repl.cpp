@@ -88,7 +88,7 @@ int read_character(FILE*) {
 
 enum class Input { line, interrupted, end };
 
-Input end_or_interrupt(lua_State* L) { return take_interrupt(L) ? Input::interrupted : Input::end; }
+Input end_or_interrupt(lua_State* L) { return take_interrupt(L) && !told_to_end() ? Input::interrupted : Input::end; }
 
 // One line without its newline.
 Input read_line(lua_State* L, bool terminal, const char* prompt, std::string* line) {
@@ -167,7 +167,7 @@ int run_repl(lua_State* L) {
   }
   lua_settop(L, 0);
   if (!push_repl_function(L, "install") || !protected_call(L, 0, 0)) print_error(L);
-  for (;;) {
+  while (!told_to_end()) {
     lua_settop(L, 0);
     int status = 0;
     const Input input = read_chunk(L, terminal, &status);
@@ -199,7 +199,7 @@ int run_repl(lua_State* L) {
     std::printf("\n");
     if (!history.empty()) write_history(history.c_str());
   }
-  return kExitDone;
+  return told_to_end() ? interrupt_status() : kExitDone;
 }
 
 }  // namespace qeng

@@ -48,9 +48,11 @@ local function answer(text)
     for piece, kind in talk:ask(text, q.interrupted) do last = say(piece, kind, last) end
     return true
   end)
+  local _, signal = q.interrupted()
   q.defer_interrupt(false)
   print(terminal and "\27[0m" or "")
   if not ok then return print(err.message) end
+  if signal and signal ~= "Ctrl-C" then q.error("interrupted", "the chat was ended by " .. signal) end
   io.stderr:write(terminal and "\27[2m" or "", talk.request.finish == "cancelled" and "stopped; " or "", talk:speed(), terminal and "\27[0m" or "", "\n")
 end
 

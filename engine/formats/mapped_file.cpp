@@ -171,8 +171,7 @@ void MappedFile::watch(OnShrink on_shrink) {
 }
 
 void MappedFile::require_whole() const {
-  if (watch_ && watch_->torn)
-    fail("io", path_, kShrunk);
+  if (watch_ && watch_->torn) fail("io", path_, kShrunk);
 }
 
 // ---------------------------------------------------------------- files in memory

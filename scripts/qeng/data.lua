@@ -29,7 +29,7 @@ local function line_of(status, began)
   return text
 end
 
--- Waits for a conversion, with progress; Ctrl-C stops it after the records in flight.
+-- Waits for a conversion, with progress; Ctrl-C, SIGTERM or SIGHUP stops it after the records in flight.
 local function follow(job, speak)
   local began, first = q.time(), nil
   while true do
@@ -75,6 +75,7 @@ function data.convert(from, to, opt)
   local template = chat.template(tokenizer, opt.template, opt.system, opt.turns)
   local system = template.default_system or nil
   local speak = progress.new()
+  q.outlive_output()
   local job = q.ndp.convert {
     inputs = inputs, output = to, tokenizer = tokenizer, format = opt.format, documents = opt.documents,
     chatml = template.name == "chatml", system = system, turns = template.turns,

@@ -140,6 +140,7 @@ return function(given)
   local opt = setmetatable({}, { __index = function(_, key) local v = given[key]; if v == nil then v = defaults[key] end; return v end })
   local model, file, out = opt.model, opt.data, opt.out
   local speak = progress.new()
+  q.outlive_output()
   q.fs.mkdir(out)
   checkpoint.clean(out)
   model:check_length(opt.row_tokens)

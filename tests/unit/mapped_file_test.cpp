@@ -39,7 +39,8 @@ TEST_CASE("a mapped file shows the file's bytes for as long as it is held") {
   fs::remove(path);
 }
 
-TEST_CASE("a loaded file has the same bytes at the same address, even when the file goes, and a replaced one is refused") {
+TEST_CASE(
+    "a loaded file has the same bytes at the same address, even when the file goes, and a replaced one is refused") {
   const std::string path = (fs::temp_directory_path() / ("qeng_loaded_" + std::to_string(::getpid()))).string();
   std::string bytes(20'000'001, '\0');  // some large pages, and part of a small one
   for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<char>(i * 2654435761u >> 24);

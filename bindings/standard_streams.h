@@ -1,0 +1,13 @@
+// Standard output as a well-behaved program treats it. Where nobody reads it any more, SIGPIPE ends the process, as it
+// ends others in a pipeline; but a job whose result is files goes on, and what it prints is lost. A process that ends
+// with status 0 although not all it printed arrived (a full disk, a pipe that nobody reads) says so and ends with
+// status 1.
+#pragma once
+
+namespace qeng {
+
+void guard_standard_streams();  // once, at the start: a stream that is closed is opened, so that no file gets its
+                                // number
+void outlive_readers();         // from now on the process goes on where nobody reads what it prints
+
+}  // namespace qeng
