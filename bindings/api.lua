@@ -615,6 +615,17 @@ function q.fs.join(paths, to, opt) end
 ---Whether both are there and are one file or folder, whatever their names.
 ---@return boolean
 function q.fs.same(a, b) end
+---Who holds a folder, as "process 4711 on HOST": another process that said q.fs.hold. Writes nothing.
+---@return string?
+function q.fs.holder(folder) end
+---Holds a folder that exists for this process, until it ends; an error of code "busy" names who else does. False: its file system has
+---no locks.
+---@return boolean
+function q.fs.hold(folder) end
+---Paths that match a pattern as a shell's, sorted.
+---@param pattern string
+---@return string[]
+function q.fs.glob(pattern) end
 ---Deletes what killed processes left in a folder: NAME.tmp-PID-N, where the process is gone. Returns the names.
 ---@return string[]
 function q.fs.sweep(path) end
@@ -1339,18 +1350,37 @@ function q.generation(opt) end
 
 -- ---------------------------------------------------------------- data, training
 
----A dataset to train on: a .qubgpu file, checked against the tokenizer, or JSONL / JSON data converted into cache_dir first.
+---A dataset to train on: a .qubgpu file, checked against the tokenizer, or data (q.data_files) converted first, to cache_dir/data.qubgpu
+---or the path `cache`.
 ---@param path string
----@param opt {tokenizer?: Tokenizer, template?: string, cache_dir?: string, any_tokenizer?: boolean}
+---@param opt {tokenizer?: Tokenizer, template?: string, cache_dir?: string, cache?: string, any_tokenizer?: boolean}
 ---@return PacketFile
 function q.packets(path, opt) end
+
+---The files of a name: a file, a folder (its data files, sorted), a pattern ('data/*.jsonl'), several with commas between, or a list.
+---@param given string|string[]
+---@return string[]
+function q.data_files(given) end
+
+---Refuses a path to write to that is read as well, or where a file of another kind is. holds: "qubgpu", "gguf", "imatrix", "ndp", or {field,
+---description} of a JSON object. q.options does it for options of kind "output" and "folder".
+---@param path string
+---@param opt {holds: string|table, reads?: string[], overwrite?: boolean}
+function q.check_output(path, opt) end
+
+---The folder of a training run: refused where another process writes to it or a stopped run is in it; its clear() then moves what an
+---earlier run left to earlier-1/ (overwrite: deletes it).
+---@param out string
+---@param opt {resume?: boolean, overwrite?: boolean, reads?: string[]}
+---@return {clear: fun(self)}
+function q.run_folder(out, opt) end
 
 ---Converts JSONL, JSON arrays, CSV or plain text, also compressed, to packets, on all cores. Bad records are told and left out,
 ---more than max_bad of them is an error. Ctrl-C leaves what resume = true goes on with. long: what becomes of records of more
 ---than max_tokens. source: a name or number for all records, source_field: the field that says it.
----@param from string|string[]  paths; "-" is standard input
----@param to string
----@param opt {tokenizer: Tokenizer, template?: string, system?: string|false, turns?: "all"|"last", format?: "auto"|"jsonl"|"json"|"csv"|"text", documents?: "file"|"paragraph"|"line", max_tokens?: integer, long?: "keep"|"drop"|"split"|"end", dedupe?: boolean, source?: string, source_field?: string, source_names?: string, destination?: integer, max_bad?: number, max_record?: number, resume?: boolean, checkpoint?: number, threads?: integer}
+---@param from string|string[]  as q.data_files; "-" is standard input
+---@param to string  a dataset that is there is replaced, another file with overwrite = true
+---@param opt {tokenizer: Tokenizer, overwrite?: boolean, template?: string, system?: string|false, turns?: "all"|"last", format?: "auto"|"jsonl"|"json"|"csv"|"text", documents?: "file"|"paragraph"|"line", max_tokens?: integer, long?: "keep"|"drop"|"split"|"end", dedupe?: boolean, source?: string, source_field?: string, source_names?: string, destination?: integer, max_bad?: number, max_record?: number, resume?: boolean, checkpoint?: number, threads?: integer}
 ---@return {records: integer, tokens: integer, targets: integer, bad: integer, seen: integer, bad_by_reason: table<string, integer>, longer: integer, duplicates: integer, repaired: integer}
 function q.convert(from, to, opt) end
 

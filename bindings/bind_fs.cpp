@@ -1,5 +1,6 @@
 // q.fs: files and folders.
 #include <fcntl.h>
+#include <glob.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +12,7 @@
 #include "bindings/lua.h"
 #include "bindings/register.h"
 #include "engine/formats/atomic_file.h"
+#include "engine/formats/folder_lock.h"
 #include "engine/formats/mapped_file.h"
 
 namespace qeng {
@@ -134,6 +136,14 @@ int same(Call& call) {
   return call.push(fs::equivalent(call.arg<std::string>(1), call.arg<std::string>(2), missing));
 }
 
+int holder(Call& call) {
+  const std::string found = folder_holder(call.arg<std::string>(1));
+  if (found.empty()) return 0;
+  return call.push(found);
+}
+
+int hold(Call& call) { return call.push(hold_folder(call.arg<std::string>(1))); }
+
 int sweep(Call& call) { return call.push(remove_strays(call.arg<std::string>(1))); }
 
 // The system keeps pages that are mapped or not yet written, and may keep all.
@@ -144,6 +154,17 @@ int drop_cache(Call& call) {
   const int failed = ::posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
   ::close(fd);
   return call.push(failed == 0);
+}
+
+// What a shell would make of it, in order of the names; nothing where nothing matches.
+int glob(Call& call) {
+  glob_t found{};
+  std::vector<std::string> paths;
+  if (::glob(call.arg<std::string>(1).c_str(), 0, nullptr, &found) == 0)
+    paths.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
+  ::globfree(&found);
+  std::sort(paths.begin(), paths.end());
+  return call.push(paths);
 }
 
 int find(Call& call) {
@@ -168,6 +189,9 @@ void register_fs(lua_State* L) {
                   {"write_dir", fn<write_dir>},
                   {"join", fn<join>},
                   {"same", fn<same>},
+                  {"holder", fn<holder>},
+                  {"hold", fn<hold>},
+                  {"glob", fn<glob>},
                   {"sweep", fn<sweep>},
                   {"drop_cache", fn<drop_cache>},
                   {"find", fn<find>}});

@@ -10,9 +10,9 @@ local progress = require "qeng.progress"
 
 local opt = q.options(q.device_options {
   "Compares JSONL tokenized on the fly, packets, and packets with CRC-Drop: loading, training speed, held-out loss.",
-  model = { "", "Hugging Face folder, GGUF file or org/name (the built-in model)", order = 1 },
-  data = { "", "JSONL, one record a line (the built-in task)", order = 2 },
-  out = { "ab_pipeline", "output folder", order = 3 },
+  model = { "", "Hugging Face folder, GGUF file or org/name (the built-in model)", kind = "input", order = 1 },
+  data = { "", "JSONL, one record a line (the built-in task)", kind = "input", order = 2 },
+  out = { "ab_pipeline", "output folder", kind = "folder", files = { "data.qubgpu", "examples.jsonl", "figures.json", "report.html" }, order = 3 },
   seeds = { 5, "runs of each way", min = 3, max = 100, order = 4 },
   steps = { 300, "steps of a run", min = 20, order = 5 },
   records = { 20000, "records of the built-in task", min = 1000, order = 6 },

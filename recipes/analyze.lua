@@ -8,9 +8,9 @@ local analyze_report = require "qeng.analyze_report"
 local opt = q.options(q.device_options {
   "Shows lengths, trained shares, answers, duplicates and sources of a dataset, and recommends row length, mode, rank and batch.",
   positional = { "file" },
-  file = { nil, "a .qubgpu file, or data to convert (needs --model); also as the first word", required = true, order = 1 },
-  model = { "", "Hugging Face folder, GGUF file, or org/name on the hub: judges answers, and is measured for a few steps", order = 2 },
-  out = { "analysis", "folder for report.html, and the converted data", order = 3 },
+  file = { nil, "a .qubgpu file, or data to convert (needs --model); also as the first word", kind = "input", required = true, order = 1 },
+  model = { "", "Hugging Face folder, GGUF file, or org/name on the hub: judges answers, and is measured for a few steps", kind = "input", order = 2 },
+  out = { "analysis", "folder for report.html, and the converted data", kind = "folder", files = { "data.qubgpu", "report.html" }, order = 3 },
   mode = { "auto", "what is to be trained", choices = { "auto", "lora", "full" }, order = 4 },
   rank = { 0, "LoRA rank, 0: by the data", min = 0, max = 4096, integer = true, order = 5 },
   steps = { 6, "steps to measure, 0: none", min = 0, integer = true, order = 6 },

@@ -7,7 +7,7 @@ local bench = require "qeng.decode_bench"
 local opt = q.options(q.weight_options(q.device_options {
   "Measures prefill and decode. The limit of decode is the file's own bytes and the cache's over the bandwidth measured in the same\n" ..
     "run; that of prefill the work of its products over the measured rate of large ones.",
-  model = { nil, "Hugging Face folder, .gguf file, or org/name[@revision] on the hub", required = true, order = 1 },
+  model = { nil, "Hugging Face folder, .gguf file, or org/name[@revision] on the hub", kind = "input", required = true, order = 1 },
   batch = { "1,2,4,8,16,32,64", "numbers of sequences that decode together", order = 2 },
   prompt = { 512, "tokens of the prompt in prefill", min = 1, integer = true, order = 3 },
   context = { 64, "tokens of each sequence before decoding", min = 1, integer = true, order = 4 },
@@ -15,7 +15,7 @@ local opt = q.options(q.weight_options(q.device_options {
   repeats = { 3, "prefills that are timed, of which the best counts", min = 1, integer = true, order = 6 },
   kv = { nil, "dtype of the KV cache, by default the model's", choices = { "f32", "f16", "bf16", "q8_0" }, order = 7 },
   dtype = { nil, "f32 or bf16 activations, by default the file's own (f32 for f16)", choices = { "f32", "bf16" }, order = 8 },
-  out = { "", "a file for the figures, as JSON", order = 9 },
+  out = { "", "a file for the figures, as JSON", kind = "output", holds = { "decode", "figures of this recipe" }, order = 9 },
 }))
 local sizes = {}
 for size in opt.batch:gmatch "[^,%s]+" do

@@ -27,8 +27,8 @@ local commands = {
   end,
   save = function(path)
     if path == "" then return print "/save needs a file" end
-    talk:save(path)
-    print("saved to " .. path)
+    local saved, why = q.try(function() talk:save(path) return true end)
+    print(saved and "saved to " .. path or why.message)
   end,
 }
 

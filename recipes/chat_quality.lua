@@ -7,10 +7,10 @@ local quality = require "qeng.chat_quality"
 
 local opt = q.options(q.device_options {
   "Asks 40 coding questions; Lua answers are run in a sandbox, JSON is parsed, the rest compared.",
-  model = { nil, "Hugging Face folder, .gguf file, or org/name[@revision] on the hub", required = true, order = 1 },
-  adapter = { "", "PEFT adapter folder, or an adapter as a GGUF file: asked with and without it", order = 2 },
+  model = { nil, "Hugging Face folder, .gguf file, or org/name[@revision] on the hub", kind = "input", required = true, order = 1 },
+  adapter = { "", "PEFT adapter folder, or an adapter as a GGUF file: asked with and without it", kind = "input", order = 2 },
   samples = { 4, "answers to each question", min = 1, max = 1000, integer = true, order = 3 },
-  out = { "quality", "folder for report.html and quality.json", order = 4 },
+  out = { "quality", "folder for report.html and quality.json", kind = "folder", files = { "quality.json", "report.html" }, order = 4 },
   template = { "auto", "chat template", choices = { "auto", "chatml", "model" }, order = 5 },
   max_tokens = { 256, "at most so many tokens an answer", min = 1, integer = true, order = 6 },
   temperature = { 0.7, "0: always the likeliest token", min = 0, order = 7 },

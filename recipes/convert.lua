@@ -1,13 +1,13 @@
--- Writes text data as a packet dataset:  qeng recipes/convert.lua IN OUT.qubgpu --tokenizer DIR
+-- Writes text data as a packet dataset:  qeng recipes/convert.lua IN... OUT.qubgpu --tokenizer DIR
 
 local q = require "qeng"
 
 local opt = q.options {
-  "Converts JSONL, JSON arrays, CSV or plain text, also .gz or .zst, to packets: convert.lua IN OUT.qubgpu. Records are\n" ..
+  "Converts JSONL, JSON arrays, CSV or plain text, also .gz or .zst, to packets: convert.lua IN... OUT.qubgpu. Records are\n" ..
     "messages (with tools and reasoning), conversations, prompt/completion, instruction/output or text.",
-  positional = { "input", "output" },
-  input = { nil, "the data, several files with commas between, or - for standard input; also as the first word", required = true, order = 1 },
-  output = { nil, "the dataset; also as the second word", required = true, order = 2 },
+  rest = "words",
+  input = { nil, "the data: files, folders or patterns as 'data/*.jsonl', with commas between, or - for standard input; also as words", order = 1 },
+  output = { nil, "the dataset; also as the last word, which ends in .qubgpu then", order = 2 },
   tokenizer = { nil, "model folder, tokenizer.json, .tiktoken or SentencePiece model", required = true, order = 3 },
   format = { "auto", "of the input", choices = { "auto", "jsonl", "json", "csv", "text" }, order = 4 },
   documents = { "file", "what one document of plain text is", choices = { "file", "paragraph", "line" }, order = 5 },
@@ -26,17 +26,24 @@ local opt = q.options {
   resume = { false, "go on with an interrupted conversion: same input, same options, same result", order = 18 },
   checkpoint = { 5, "seconds between points to resume from", min = 0, integer = false, order = 19 },
   threads = { 0, "worker threads, 0: one for each core", min = 0, max = 1024, integer = true, order = 20 },
+  overwrite = { false, "write also over a file that is no dataset, or is read here", order = 98 },
 }
 
-local inputs = {}
-for path in opt.input:gmatch "[^,]+" do inputs[#inputs + 1] = path end
-if q.fs.kind(opt.input) then inputs = { opt.input } end  -- a name with a comma in it
+local inputs = opt.words
+if opt.input then table.insert(inputs, 1, opt.input) end
+if not opt.output then
+  opt.output = table.remove(inputs)
+  if not (opt.output or ""):find "%.qubgpu$" then
+    q.error("usage", ("%s: the last word is the dataset that is written, and ends in .qubgpu: convert.lua IN... OUT.qubgpu"):format(opt.output or "no words"))
+  end
+end
+if #inputs == 0 then q.error("usage", "which data? convert.lua IN... " .. opt.output) end
 
 local counts = q.convert(inputs, opt.output, {
   tokenizer = q.tokenizer(opt.tokenizer), template = opt.template, turns = opt.turns, format = opt.format, documents = opt.documents,
   system = opt.system == "" and false or opt.system,
   max_tokens = opt.max_tokens > 0 and opt.max_tokens or nil, long = opt.long, dedupe = opt.dedupe,
   source = opt.source, source_field = opt.source_field, source_names = opt.source_names, destination = opt.destination,
-  max_bad = opt.max_bad, max_record = opt.max_record, resume = opt.resume, checkpoint = opt.checkpoint, threads = opt.threads,
+  max_bad = opt.max_bad, max_record = opt.max_record, overwrite = opt.overwrite, resume = opt.resume, checkpoint = opt.checkpoint, threads = opt.threads,
 })
 print(("%s: %s"):format(opt.output, q.conversion_summary(counts)))

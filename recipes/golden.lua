@@ -10,11 +10,13 @@ local opt = q.options(q.device_options {
   model = { nil, "Hugging Face folder, .gguf file, or org/name[@revision] on the hub", required = true, order = 1 },
   file = { nil, "the kept answers, JSON", required = true, order = 2 },
   write = { false, "keep the answers instead of comparing them", order = 3 },
+  overwrite = { false, "with --write: also over a file that is no golden set", order = 98 },
   steps = { 64, "with --write: tokens of each answer", min = 1, max = 4096, integer = true, order = 4 },
   epsilon = { 0.05, "a first difference is a tie where the kept logits of both tokens were nearer than this", min = 0, integer = false, order = 5 },
   dtype = { nil, "f32 or bf16, by default the file's own (f16 is kept, and computed in f32)", choices = { "f32", "bf16" }, order = 6 },
 })
 q.use_device(opt)
+if opt.write then q.check_output(opt.file, { holds = { "answers", "a golden set" }, reads = { opt.model }, overwrite = opt.overwrite }) end
 local model = q.load(opt.model, { dtype = opt.dtype })
 
 if opt.write then

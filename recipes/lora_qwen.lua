@@ -7,9 +7,9 @@ local demo = require "qeng.demo"
 
 local opt = q.options(q.weight_options(q.device_options {
   "Fine-tunes a model on your data; without --model and --data, runs the built-in demo.",
-  model = { "", "Hugging Face folder, GGUF file, or its name on the hub: org/name[@revision]", order = 1 },
-  data = { "", "JSONL, a JSON array or a .qubgpu file, or a dataset's name on the hub: org/name[:split]", order = 2 },
-  out = { "out", "output folder", order = 3 },
+  model = { "", "Hugging Face folder, GGUF file, or its name on the hub: org/name[@revision]", kind = "input", order = 1 },
+  data = { "", "JSONL, a JSON array or a .qubgpu file, a folder of data, or a dataset's name on the hub: org/name[:split]", kind = "input", order = 2 },
+  out = { "out", "output folder", kind = "folder", order = 3 },
   mode = { "lora", "what is trained", choices = { "lora", "full" }, order = 4 },
   adapter = { "", "go on from this adapter (a PEFT folder or a GGUF file) instead of a new one", order = 4.5 },
   rank = { 16, "LoRA rank", min = 1, max = 4096, order = 5 },

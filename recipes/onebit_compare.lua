@@ -19,8 +19,8 @@ characters they gained nothing over the control; at twice as many they were 0.03
 the tokens; with 5.1 million weights and 20 million characters 0.13 ahead, 30 % of the gap, where all at once with 3 bits close 68 %. There
 the counters of what rests were kept; method refilled drops them, which saves three quarters of the state too, and at those 2 million
 characters lost nothing by it.]],
-  data = { "", "text file; its bytes are the symbols", order = 1 },
-  out = { "onebit", "output folder", order = 2 },
+  data = { "", "text file; its bytes are the symbols", kind = "input", order = 1 },
+  out = { "onebit", "output folder", kind = "folder", files = { "report.html", "runs.jsonl", "table.md", "unfinished" }, order = 2 },
   methods = { "frozen,latent,255,7,3,1,bop,phased", "also 15, 7free, 7hot, 7cool, 7target, grid1, grid127, refilled, dense, dense16", order = 3 },
   lrs = { "6e-3,1.2e-2,2.4e-2", "learning rates of the floats to try", order = 4 },
   latent_lr = { 0, "learning rate of weights that AdamW trains (latent, grid, dense); 0: each rule's own", min = 0, integer = false, order = 4 },

@@ -7,9 +7,9 @@ local opt = q.options(q.device_options {
   [[Replaces the linear weights of a trained model by their signs and a scale a row, block after block, and trains counters, scales,
 embeddings, norms and head towards what the model was. Expect a model much worse than the one it came from: the report shows the
 held-out loss of the text before, and after every evaluation.]],
-  model = { "", "Hugging Face folder or its name on the hub", order = 1 },
-  data = { "", "JSONL, a JSON array, plain text or a .qubgpu file", order = 2 },
-  out = { "onebit", "output folder", order = 3 },
+  model = { "", "Hugging Face folder or its name on the hub", kind = "input", order = 1 },
+  data = { "", "JSONL, a JSON array, plain text or a .qubgpu file", kind = "input", order = 2 },
+  out = { "onebit", "output folder", kind = "folder", order = 3 },
   steps = { 1000, "optimizer steps", min = 1, integer = true, order = 4 },
   stages = { 0, "groups of blocks, 0: each block its own", min = 0, integer = true, order = 5 },
   share = { 0.5, "share of the steps until the last group is converted", min = 0, max = 1, integer = false, order = 6 },

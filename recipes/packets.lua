@@ -4,12 +4,16 @@ local packets = require "qeng.packets"
 local q = require "qeng"
 
 local crc = { "", "CRC variant written (default: as the first dataset has)", choices = { "ccitt", "xmodem" }, order = 90 }
+local overwrite = { false, "write also over a file that is no dataset, or is read here", order = 98 }
 local max_damaged = { 0.01, "share of damaged records that is an error", min = 0, max = 1, order = 91 }
 local function dataset(help, order) return { nil, help, required = true, order = order } end
 
 local commands = {
   merge = { "OUT IN...: one dataset of several", { positional = { "out" }, rest = "inputs", out = dataset("the dataset written", 1) },
-    function(opt) return packets.merge(opt.out, opt.inputs, opt) end },
+    function(opt)
+      if q.fs.kind(opt.out) and not opt.overwrite then q.error("value", opt.out .. " is there already, and merge writes its first word: give a new name, or say --overwrite") end
+      return packets.merge(opt.out, opt.inputs, opt)
+    end },
   append = { "FILE MORE...: adds datasets to one that exists", { positional = { "file" }, rest = "inputs", file = dataset("the dataset that grows", 1) },
     function(opt) return packets.append(opt.file, opt.inputs, opt) end },
   split = { "IN OUT: parts of a dataset, OUT-1-of-2 and so on", {
@@ -22,7 +26,7 @@ local commands = {
         shares[#shares + 1] = tonumber(word) or q.error("usage", ("--shares %s: %s is no number"):format(opt.shares, word))
       end
       return packets.split(opt.input, opt.out, { shares = #shares > 0 and shares or nil, count = opt.count > 0 and opt.count or nil,
-        by_source = opt.by_source, seed = opt.seed, crc = opt.crc, max_damaged = opt.max_damaged })
+        by_source = opt.by_source, seed = opt.seed, crc = opt.crc, max_damaged = opt.max_damaged, overwrite = opt.overwrite })
     end },
   filter = { "IN OUT: the records that match", {
     positional = { "input", "out" }, input = dataset("the dataset", 1), out = dataset("the dataset written", 2),
@@ -32,7 +36,7 @@ local commands = {
     function(opt)
       local where, why = loadstring("return " .. (opt.where ~= "" and opt.where or "true"), "=--where")
       if not where then q.error("usage", why) end
-      return packets.filter(opt.input, opt.out, { crc = opt.crc, max_damaged = opt.max_damaged, min_tokens = opt.min_tokens,
+      return packets.filter(opt.input, opt.out, { overwrite = opt.overwrite, crc = opt.crc, max_damaged = opt.max_damaged, min_tokens = opt.min_tokens,
         max_tokens = opt.max_tokens, sources = packets.numbers(opt.sources, packets.sources),
         destinations = packets.numbers(opt.destinations, packets.destinations),
         where = function(info) return setfenv(where, setmetatable(info, { __index = math }))() end })
@@ -60,7 +64,7 @@ if not command then
 end
 
 local declared = command[2]
-declared[1], declared.crc, declared.max_damaged = command[1], crc, max_damaged
+declared[1], declared.crc, declared.max_damaged, declared.overwrite = command[1], crc, max_damaged, overwrite
 local counts = command[3](q.options(declared, arg, "recipes/packets.lua " .. name))
 io.stderr:write(("%d records read, %d damaged and left out\n"):format(counts.records, counts.damaged))
 for _, part in ipairs(counts.parts or {}) do io.stderr:write(part, "\n") end

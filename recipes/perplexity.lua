@@ -7,16 +7,16 @@ local progress = require "qeng.progress"
 
 local opt = q.options(q.weight_options(q.device_options {
   "Scores a text: windows that do not overlap, of which the second half counts (llama.cpp's default), or strided windows.",
-  model = { nil, "Hugging Face folder, .gguf file, or org/name[@revision] on the hub", required = true, order = 1 },
-  data = { nil, "a text file", required = true, order = 2 },
-  reference = { "", "another model of the same tokenizer, to compare with", order = 3 },
+  model = { nil, "Hugging Face folder, .gguf file, or org/name[@revision] on the hub", kind = "input", required = true, order = 1 },
+  data = { nil, "a text file", kind = "input", required = true, order = 2 },
+  reference = { "", "another model of the same tokenizer, to compare with", kind = "input", order = 3 },
   context = { 512, "tokens of a window", min = 4, integer = true, order = 4 },
   stride = { 0, "tokens between windows, whose last so many are scored; 0: no overlap", min = 0, integer = true, order = 5 },
   windows = { 0, "at most so many windows, 0: all", min = 0, integer = true, order = 6 },
-  adapter = { "", "PEFT adapter folder for the model, or an adapter as a GGUF file", order = 7 },
   dtype = { nil, "f32 or bf16, by default the file's own (f16 is kept, and computed in f32)", choices = { "f32", "bf16" }, order = 8 },
+  adapter = { "", "PEFT adapter folder for the model, or an adapter as a GGUF file", kind = "input", order = 7 },
   kv = { nil, "dtype of the KV cache, by default the model's", choices = { "f32", "f16", "bf16", "q8_0" }, order = 9 },
-  out = { "", "a file for the figures, as JSON", order = 10 },
+  out = { "", "a file for the figures, as JSON", kind = "output", holds = { "ppl", "figures of this recipe" }, order = 10 },
 }))
 q.use_device(opt)
 

@@ -6,7 +6,7 @@ local tinydata = require "qeng.tinydata"
 
 local opt = q.options(q.device_options {
   "Pretrains the small Qwen2 model of the built-in demo; --out/model is a Hugging Face folder.",
-  out = { "tiny", "output folder", order = 1 },
+  out = { "tiny", "output folder", kind = "folder", order = 1 },
   records = { 160000, "stories and dialogues made", min = 100, order = 2 },
   epochs = { 1, "passes over them", min = 0, integer = false, order = 3 },
   row_tokens = { 512, "tokens of a packed row", min = 64, order = 4 },
@@ -19,6 +19,9 @@ q.use_device(opt)
 
 local function records() return tinydata.pretrain(opt.seed, opt.records) end
 local function write_json(name, value) q.fs.write(opt.out .. "/model/" .. name, q.json.encode(value, { pretty = true }) .. "\n") end
+
+local place = q.run_folder(opt.out, { resume = opt.resume, overwrite = opt.overwrite })
+place:clear()
 
 -- The tokenizer: whole words of the small world, and all bytes for everything else.
 q.fs.mkdir(opt.out .. "/model")
@@ -52,7 +55,7 @@ local model = q.random_model({
 }, { std = 0.06, seed = opt.seed })
 q.train {
   model = model:full(), data = q.ndp.open(opt.out .. "/data.qubgpu"), out = opt.out, epochs = opt.epochs, row_tokens = opt.row_tokens,
-  rows = opt.rows, lr = opt.lr, warmup = 100, lr_floor = 0.05, decay = 0.1, beta2 = 0.99, clip = 1.0, seed = opt.seed, resume = opt.resume,
+  rows = opt.rows, lr = opt.lr, warmup = 100, lr_floor = 0.05, decay = 0.1, beta2 = 0.99, clip = 1.0, seed = opt.seed, resume = opt.resume, overwrite = opt.overwrite,
   eval_share = 0.005, eval_every = 1000, save_every = 1000, pad = ending[2], title = "Pretraining the demo's model",
 }
 model.dir = opt.out .. "/model"

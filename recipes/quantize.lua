@@ -11,16 +11,19 @@ local opt = q.options({
   "Writes a model as a GGUF file: " .. table.concat(types.names(), ", ") .. ".",
   positional = { "model", "out" },
   model = { nil, "Hugging Face folder, GGUF file, or org/name[@revision] on the hub", required = true, order = 1 },
-  out = { nil, "GGUF file", required = true, order = 2 },
+  out = { nil, "GGUF file", kind = "output", holds = "gguf", required = true, order = 2 },
   type = { "q4_k_m", "type of the matrices, or a mix as llama.cpp's", order = 3 },
   tensor = { "", "types of single tensors, PATTERN=TYPE,...: how a name, or what follows a dot in it, begins; * for anything", order = 4 },
-  calibration = { "", "text whose use of the weights says which of them matter most", order = 5 },
+  calibration = { "", "text whose use of the weights says which of them matter most", kind = "input", order = 5 },
   chunks = { 64, "documents of 512 tokens taken from the calibration text", min = 1, integer = true, order = 6 },
   split = { nil, "bytes of the tensors of a part, as 4G: parts OUT-00001-of-0000N.gguf, of which the first is the one to open", kind = "bytes", order = 8 },
-  importance = { "", "importance matrix of an earlier run (or llama.cpp's); with --calibration: where to keep it", order = 7 },
+  importance = { "", "importance matrix of an earlier run (or llama.cpp's); with --calibration: where to keep it", kind = "input", order = 7 },
 })
 
 if opt.__given.chunks and opt.calibration == "" then q.error("usage", "--chunks counts documents of a calibration text: give --calibration") end
+if opt.calibration ~= "" and opt.importance ~= "" then
+  q.check_output(opt.importance, { holds = "imatrix", reads = { opt.model, opt.calibration }, overwrite = opt.overwrite })
+end
 local source = export.open(opt.model)
 local job = export.begin(opt.out, source, types.plan(opt.type, opt.tensor, source.shape), opt.split)
 

@@ -4,9 +4,10 @@ local q = require "qeng"
 
 local opt = q.options {
   "Learns a byte-level BPE vocabulary from text, JSONL or JSON files; --out is a folder that qeng and Hugging Face load.",
-  data = { nil, "files, separated by commas", required = true, order = 1 },
+  rest = "files",
+  data = { nil, "files, folders or patterns as 'data/*.txt', with commas between; also as words", kind = "input", order = 1 },
   vocab = { 32000, "ids in all: 256 bytes, merges, special tokens", min = 256, order = 2 },
-  out = { "tokenizer", "output folder", order = 3 },
+  out = { "tokenizer", "output folder", kind = "folder", files = { "tokenizer.json", "tokenizer_config.json" }, order = 3 },
   pattern = { "qwen2", "how text is cut before merging", choices = { "qwen2", "qwen3.5", "llama3", "cl100k", "o200k", "tekken", "gpt2" }, order = 4 },
   nfc = { true, "normalise text to form C first", order = 5 },
   specials = { "<|endoftext|>,<|im_start|>,<|im_end|>", "special tokens, separated by commas", order = 6 },
@@ -21,8 +22,11 @@ local function list(text)
   return items
 end
 
+local files = opt.files
+if opt.data then table.insert(files, 1, opt.data) end
+if #files == 0 then q.error("usage", "which texts? --data FILES") end
 local tokenizer, made = q.train_tokenizer {
-  files = list(opt.data), vocab = opt.vocab, out = opt.out, pattern = opt.pattern, nfc = opt.nfc, threads = opt.threads,
+  files = q.data_files(files), vocab = opt.vocab, out = opt.out, pattern = opt.pattern, nfc = opt.nfc, threads = opt.threads,
   specials = list(opt.specials), eos = opt.eos ~= "" and opt.eos or nil, pad = opt.pad ~= "" and opt.pad or nil,
 }
 print(("%s: %d ids from %.1f MB in %.1f s"):format(opt.out, made.ids, made.bytes / 1e6, made.seconds))

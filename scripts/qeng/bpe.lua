@@ -29,7 +29,9 @@ end
 function bpe.texts(path)
   local file, why = io.open(path, "rb")
   if not file then q.error("io", ("%s: %s"):format(path, (why or "cannot be read"):gsub("^.-: ", ""))) end
-  local head = (file:read(4096) or ""):match "^%s*(.?)"
+  local head = file:read(4096) or ""
+  if head:find "^\31\139" or head:find "^\40\181\47\253" then q.error("unsupported", path .. ": is compressed: unpack it first") end
+  head = head:match "^%s*(.?)"
   file:seek("set", 0)
   if head == "[" then
     local texts = {}

@@ -44,15 +44,14 @@ local function read_state(dir)
   return state
 end
 
--- Makes out ready for a run from the start: checkpoints of a run that ended are deleted, those of one that did not are refused.
-function checkpoint.begin(out)
+-- Refuses a folder whose newest checkpoint is of a run that did not end.
+function checkpoint.refuse_unfinished(out)
   local names = checkpoint.list(out)
   local dir = ("%s/%s"):format(folder(out), names[#names])
   if #names > 0 and not read_state(dir).finished then
     q.error("value", ("%s is a run that stood at step %d: go on with --resume; or delete %s, or give another --out, to start anew"):format(
       out, step_of(names[#names]), folder(out)))
   end
-  q.fs.remove(folder(out))
 end
 
 -- Refuses a checkpoint of a run with other settings. found, mine: flat tables; the first may be anything that a file holds.

@@ -5,6 +5,7 @@
 --   print(talk:speed())
 
 local engine = require "qeng.engine"
+local output = require "qeng.output"
 local q = require "qeng.core"
 local request = require "qeng.request"
 
@@ -91,6 +92,7 @@ end
 function Conversation:save(path)
   local messages = { self.system and { role = "system", content = self.system } or nil }
   for _, message in ipairs(self.messages) do messages[#messages + 1] = message end
+  output.file(path, { holds = { "messages", "a conversation that was saved" } })
   q.fs.write(path, q.json.encode { messages = q.json.array(messages) } .. "\n")
 end
 

@@ -1,6 +1,7 @@
 -- Text data to packets: what the converter of the engine is told, and how it speaks.
 
 local chat = require "qeng.chat"
+local output = require "qeng.output"
 local progress = require "qeng.progress"
 local q = require "qeng.core"
 
@@ -65,16 +66,70 @@ end
 
 local long_words = { keep = "kept whole", drop = "left out", split = "split", ["end"] = "only their end kept" }
 
--- Converts `from` (a path, "-", or a list of them) to the dataset `to`. opt: tokenizer, template, system, turns, format,
+local function is_packed(path)
+  local file = io.open(path, "rb")
+  local packed = file and file:read(6) == "QUBGPU"
+  if file then file:close() end
+  return packed or false
+end
+
+-- Whether a name in a folder is that of data: by its ending, what describes the folder left aside.
+local function is_data_name(name)
+  local bare = name:lower():gsub("%.gz$", ""):gsub("%.zstd?$", "")
+  local ending = bare:match "%.(%w+)$"
+  local known = { jsonl = true, ndjson = true, json = true, csv = true, txt = true, text = true, md = true, qubgpu = true }
+  return known[ending] and not name:find "^[%._]" and not bare:find "^readme" and not bare:find "^license"
+end
+
+local function files_of(folder)
+  local files, left = {}, {}
+  for _, name in ipairs(q.fs.list(folder)) do
+    local path = (folder:gsub("/+$", "")) .. "/" .. name
+    if q.fs.kind(path) == "file" and is_data_name(name) then files[#files + 1] = path else left[#left + 1] = name end
+  end
+  if #files == 0 then q.error("io", folder .. ": a folder without data files (jsonl, ndjson, json, csv, txt, md, also as .gz or .zst)") end
+  return files, left
+end
+
+-- The files that data are read from: of a file, a folder (its data files by name), a pattern such as 'data/*.jsonl', several of these
+-- with commas between, or a list of them. speak: says what of a folder is no data.
+function data.inputs(given, speak)
+  local paths = {}
+  local function add(text)
+    local kind = q.fs.kind(text)
+    if kind == "file" or text == "-" then
+      paths[#paths + 1] = text
+    elseif kind == "dir" then
+      local files, left = files_of(text)
+      for _, path in ipairs(files) do paths[#paths + 1] = path end
+      if speak and #left > 0 then speak:say(("%s: %d files are read; left out, no data by their names: %s"):format(text, #files, table.concat(left, ", ", 1, math.min(#left, 8)))) end
+    elseif text:find "," then  -- no name with a comma in it
+      for part in text:gmatch "[^,]+" do add(part) end
+    else
+      local found = text:find "[*?%[]" and q.fs.glob(text) or {}
+      if #found == 0 then q.error("io", ("data %s: no such file; expected JSONL, JSON, CSV, text or a .qubgpu file, a folder of them, or a pattern"):format(text)) end
+      for _, path in ipairs(found) do add(path) end
+    end
+  end
+  if type(given) == "table" then for _, text in ipairs(given) do add(text) end else add(given) end
+  return paths
+end
+
+-- Converts `from` (as data.inputs takes it; "-": standard input) to the dataset `to`, which replaces a dataset that is there, but no
+-- other file and nothing that is read, without opt.overwrite. opt: tokenizer, template, system, turns, format,
 -- documents, max_tokens, long, dedupe, max_bad (share of bad records that is an error, 0.01), max_record (MiB), source,
 -- source_field, source_names, destination, resume, checkpoint (seconds), threads. Returns the counts. Bad records are told
 -- with their place and left out.
 function data.convert(from, to, opt)
-  local inputs = type(from) == "table" and from or { from }
+  local speak = progress.new()
+  local inputs = data.inputs(from, speak)
+  output.file(to, { holds = "qubgpu", reads = inputs, overwrite = opt.overwrite or false })
+  for _, path in ipairs(inputs) do
+    if is_packed(path) then q.error("value", path .. ": is a dataset already; recipes/packets.lua merge joins datasets") end
+  end
   local tokenizer, info = opt.tokenizer, opt.tokenizer:info()
   local template = chat.template(tokenizer, opt.template, opt.system, opt.turns)
   local system = template.default_system or nil
-  local speak = progress.new()
   q.outlive_output()
   local job = q.ndp.convert {
     inputs = inputs, output = to, tokenizer = tokenizer, format = opt.format, documents = opt.documents,
@@ -101,16 +156,15 @@ function data.convert(from, to, opt)
   return result
 end
 
--- A dataset to train on: a .qubgpu file, checked against the tokenizer, or text data converted into cache_dir first.
+-- A dataset to train on: a .qubgpu file, checked against the tokenizer, or text data (data.inputs) converted first, to opt.cache or to
+-- data.qubgpu in opt.cache_dir.
 function data.open(path, opt)
-  local kind = q.fs.kind(path)
-  if not kind then q.error("io", ("data %s: no such file; expected JSONL, JSON, CSV, text or a .qubgpu file"):format(path)) end
-  local magic = io.open(path, "rb")
-  local packed = magic and magic:read(6) == "QUBGPU"
-  if magic then magic:close() end
-  if not packed then
-    q.fs.mkdir(opt.cache_dir)
-    local to = opt.cache_dir .. "/data.qubgpu"
+  local inputs = data.inputs(path)
+  if #inputs == 1 and is_packed(inputs[1]) then
+    path = inputs[1]
+  else
+    if opt.cache_dir then q.fs.mkdir(opt.cache_dir) end
+    local to = opt.cache or opt.cache_dir .. "/data.qubgpu"
     local counts = data.convert(path, to, opt)
     io.stderr:write(("%s: %s\n"):format(path, data.summary(counts)))
     path = to

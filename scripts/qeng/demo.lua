@@ -59,15 +59,18 @@ function demo.run(opt)
   for key, value in pairs(settings) do
     if not opt.__given[key] then opt[key] = value end
   end
-  q.fs.mkdir(opt.out)
-  opt.model, opt.data = dir, opt.out .. "/examples.jsonl"
-  demo.write_examples(opt.data, opt.seed, examples)
+  opt.model = dir
   local speak = progress.new()
   local set = tinydata.task(opt.seed, questions, "held_out")
   local before, first_answers
   local started
   local model, _, result = run.finetune(opt, {
     title = "qeng demo: LoRA on a small Qwen2 model",
+    make_data = function()
+      local path = opt.out .. "/examples.jsonl"
+      demo.write_examples(path, opt.seed, examples)
+      return path
+    end,
     prepare = function(m)
       before, first_answers = examine(m, set, speak, "before")
       started = q.time()

@@ -324,8 +324,10 @@ Job.__index = Job
 -- Writes `source` to path by a plan of gguf_types, in two steps: what can be refused before the work is refused by begin, the work
 -- is job:finish. part_bytes: of the tensors of a part of a split file, nil: one file.
 function export.begin(path, source, plan, part_bytes)
+  local stem = path:gsub("%.gguf$", "")
   for _, from in ipairs(source.files or {}) do
-    if q.fs.same(path, from) then q.error("value", ("%s: is what is read (%s): give the file that is written another name"):format(path, from)) end
+    local part = from:match "^.*(%-%d+%-of%-%d+%.gguf)$"  -- parts that are written have such names
+    if q.fs.same(path, from) or part_bytes and part and q.fs.same(stem .. part, from) then q.error("value", ("%s: is what is read (%s): give the file that is written another name"):format(path, from)) end
   end
   local list, specs, notes = {}, {}, {}
   for i, entry in ipairs(source.metadata) do list[i] = entry end

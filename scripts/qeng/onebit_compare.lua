@@ -9,6 +9,7 @@ local onebit = require "qeng.onebit"
 local page = require "qeng.page"
 local progress = require "qeng.progress"
 local run = require "qeng.onebit_run"
+local run_folder = require "qeng.run_folder"
 local simulator = require "qeng.onebit_simulator"
 
 local compare = {}
@@ -140,7 +141,7 @@ end
 -- save_every, held_out, latent_lr (of weights that AdamW trains, where not the rule's own).
 function compare.run(opt)
   check(opt)
-  q.fs.mkdir(opt.out)
+  run_folder.hold(opt.out)
   local path, speak = opt.out .. "/runs.jsonl", progress.new()
   local text = char_text.open(opt.text, opt.held_out)
   local settings = ("%d symbols, %d characters (%s), %d held out, %d steps of %d x %d, %d x %d wide, %d heads, ffn %d"):format(#text.symbols, text.train.length,

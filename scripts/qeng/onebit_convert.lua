@@ -144,13 +144,14 @@ end
 
 -- What the recipe does, of its options. Writes opt.out/model and returns it.
 function convert.run(opt)
-  local data, models, train = require "qeng.data", require "qeng.model", require "qeng.train"
-  q.fs.mkdir(opt.out)
+  local data, models, run_folder, train = require "qeng.data", require "qeng.model", require "qeng.run_folder", require "qeng.train"
+  local place = run_folder.open(opt.out, { resume = opt.resume, overwrite = opt.overwrite, reads = { opt.model, unpack(data.inputs(opt.data)) } })
   local student = models.load(opt.model, { dtype = "f32", writable = true })
   if not student.tokenizer then error(student.tokenizer_error, 0) end
   local bits = convert.progressive(student, {
     stages = opt.stages > 0 and opt.stages or nil, steps = opt.steps, share = opt.share, order = opt.order, inertia = { levels = opt.levels, friction = 0, q = opt.q > 0 and opt.q or opt.levels ~= 255 and 0.05 or nil } })
-  local teacher, file = models.load(opt.model), data.open(opt.data, { tokenizer = student.tokenizer, cache_dir = opt.out })
+  place:clear()
+  local teacher, file = models.load(opt.model), place:data(opt.data, { tokenizer = student.tokenizer })
   local settings = {}
   for key, value in pairs(opt) do
     if type(value) ~= "table" and type(value) ~= "function" then settings[key] = value end
@@ -158,8 +159,9 @@ function convert.run(opt)
   local result = train {
     model = student, bits = bits, data = file, out = opt.out, steps = opt.steps, row_tokens = opt.row_tokens, rows = opt.rows, lr = opt.lr, scale_rate = opt.scale_rate,
     lr_floor = 0.1, warmup = math.min(50, math.floor(opt.steps / 10)), beta2 = 0.99, clip = 1, seed = opt.seed, eval_share = opt.eval_share, eval_every = opt.eval_every,
-    save_every = 100, resume = opt.resume, settings = settings, curves = { "loss against samples of the teacher", "held-out loss of the text" }, title = "From " .. opt.model .. " to one bit a weight",
+    save_every = 100, resume = opt.resume, overwrite = opt.overwrite, settings = settings, curves = { "loss against samples of the teacher", "held-out loss of the text" }, title = "From " .. opt.model .. " to one bit a weight",
     pad = student.tokenizer:id "<|endoftext|>" or 0, on_batch = convert.teach(teacher, opt),
+    on_begin = function() place:begin(settings) end,
   }
   student:save(opt.out .. "/model")
   if result.eval_before and result.eval_loss then

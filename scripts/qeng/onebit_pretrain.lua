@@ -4,6 +4,7 @@ local data = require "qeng.data"
 local hub = require "qeng.hub"
 local onebit = require "qeng.onebit"
 local q = require "qeng.core"
+local run_folder = require "qeng.run_folder"
 local train = require "qeng.train"
 
 local pretrain = {}
@@ -16,9 +17,9 @@ function pretrain.options(declared)
     spec.order = order
     declared[name] = spec
   end
-  add("data", { "", "JSONL, a JSON array, plain text or a .qubgpu file, or a dataset's name on the hub" })
-  add("tokenizer", { "demo", "folder or hub name with the tokenizer (demo: that of the built-in demo)" })
-  add("out", { "onebit", "output folder" })
+  add("data", { "", "JSONL, a JSON array, plain text or a .qubgpu file, or a dataset's name on the hub", kind = "input" })
+  add("tokenizer", { "demo", "folder or hub name with the tokenizer (demo: that of the built-in demo)", kind = "input" })
+  add("out", { "onebit", "output folder", kind = "folder" })
   add("hidden", { 256, "width of the model, a multiple of 32", min = 32, integer = true })
   add("layers", { 6, "blocks", min = 1, integer = true })
   add("heads", { 4, "attention heads", min = 1, integer = true })
@@ -54,12 +55,11 @@ function pretrain.inertia(opt)
   return { levels = opt.levels, friction = opt.friction >= 0 and opt.friction or nil, q = opt.q > 0 and opt.q or nil, k = opt.k > 0 and opt.k or nil, target = opt.target > 0 and opt.target or nil }
 end
 
-local function write_settings(opt)
+local function settings_of(opt)
   local settings = {}
   for key, value in pairs(opt) do
     if type(value) ~= "table" and type(value) ~= "function" then settings[key] = value end
   end
-  q.fs.write(opt.out .. "/options.json", q.json.encode(settings, { pretty = true }) .. "\n")
   return settings
 end
 
@@ -70,11 +70,13 @@ function pretrain.run(opt, learn, title)
     q.error("usage", "--host-budget and --stream-keep are of streamed bits: add --weights stream, or leave them out")
   end
   onebit.check_sizes(opt)
-  q.fs.mkdir(opt.out)
-  local settings = write_settings(opt)
+  local place = run_folder.open(opt.out, { resume = opt.resume, overwrite = opt.overwrite, reads = { opt.tokenizer, unpack(q.try(data.inputs, opt.data) or {}) } })
   local folder = opt.tokenizer == "demo" and q.fs.find "recipes/tiny" or hub.resolve_model(opt.tokenizer)
-  local tokenizer = q.tokenizer(folder)
-  local file = data.open(hub.resolve_data(opt.data), { tokenizer = tokenizer, template = "chatml", cache_dir = opt.out })
+  local tokenizer, from = q.tokenizer(folder), hub.resolve_data(opt.data)
+  data.inputs(from)  -- says so if they are not there
+  place:clear()
+  local settings = settings_of(opt)
+  local file = place:data(from, { tokenizer = tokenizer, template = "chatml" })
   local model = onebit.random({
     architectures = { "Qwen3ForCausalLM" }, model_type = "qwen3", vocab_size = tokenizer:vocab_size(), hidden_size = opt.hidden, num_hidden_layers = opt.layers,
     num_attention_heads = opt.heads, num_key_value_heads = opt.heads, head_dim = math.floor(opt.hidden / opt.heads), intermediate_size = opt.ffn,
@@ -86,8 +88,8 @@ function pretrain.run(opt, learn, title)
   local result = train {
     model = model, bits = bits, data = file, out = opt.out, steps = opt.steps, epochs = opt.epochs, row_tokens = opt.row_tokens, rows = opt.rows,
     accumulate = opt.accumulate, lr = opt.lr, scale_rate = opt.scale_rate, lr_floor = 0.1, warmup = opt.warmup, beta2 = 0.99, eps = 1e-10, clip = 0, seed = opt.seed,
-    eval_share = opt.eval_share, eval_every = opt.eval_every, save_every = opt.save_every, resume = opt.resume, settings = settings, title = title,
-    pad = tokenizer:id "<|endoftext|>" or 0,
+    eval_share = opt.eval_share, eval_every = opt.eval_every, save_every = opt.save_every, resume = opt.resume, overwrite = opt.overwrite, settings = settings, title = title,
+    pad = tokenizer:id "<|endoftext|>" or 0, on_begin = function() place:begin(settings) end,
   }
   model.dir = folder
   model:save(opt.out .. "/model")

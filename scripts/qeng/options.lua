@@ -1,8 +1,10 @@
 -- A recipe's command line from one table: name = { default, help, min =, max =, choices =, kind =, required = }.
 -- The type is the default's (false: a switch; nil defaults need kind = "string", "number" or "bytes", which takes 500M, 1.5G
 -- and gives a number, of units of 1000). --name value and --name=value;
--- underscores are written as dashes. --help prints the table and exits; an unknown name is an error with the nearest ones.
+-- underscores are written as dashes. Paths that are read have kind = "input"; what is written has kind = "output" with holds =, or kind =
+-- "folder" with files = (output.lua), is compared with these, and brings --overwrite with it. --help prints the table and exits; an unknown name is an error with the nearest ones.
 
+local output = require "qeng.output"
 local q = require "qeng.core"
 
 local options = {}
@@ -103,6 +105,26 @@ local function convert(name, spec, text)
   return value
 end
 
+local function is_output(spec) return spec.kind == "output" or spec.kind == "folder" end
+
+-- Refuses outputs that would replace what is read, or what is of another kind.
+local function check_outputs(declared, values)
+  for name, spec in pairs(declared) do
+    local reads = {}
+    for other, its in pairs(declared) do
+      local text = other ~= name and (its.kind == "input" or is_output(its)) and values[other] or ""
+      reads[#reads + 1] = text
+      for part in text:gmatch "[^,]+" do reads[#reads + 1] = part end
+    end
+    local path = is_output(spec) and values[name] or ""
+    if path ~= "" then
+      output[spec.kind == "output" and "file" or "folder"](path, { holds = spec.holds, files = spec.files, reads = reads, overwrite = values.overwrite })
+    end
+  end
+end
+
+local overwrite = { false, "write also over what is read here, or is of another kind", order = 98 }
+
 -- Parses args (the recipe's own by default). Returns the values; values.__given says which were on the command line.
 -- Words that are no options are collected in order into the names listed in declared.positional, and further ones, where
 -- declared.rest names a list, into that.
@@ -112,6 +134,9 @@ function options.parse(declared, args, program)
   local declared_options = {}
   for name, spec in pairs(declared) do
     if type(name) == "string" and name ~= "positional" and name ~= "rest" then declared_options[name] = spec; values[name] = spec[1] end
+  end
+  for _, spec in pairs(declared_options) do
+    if is_output(spec) and not declared_options.overwrite then declared_options.overwrite, values.overwrite = overwrite, false break end
   end
   local with_intro = setmetatable({ declared[1] }, { __index = declared_options })
   for name, spec in pairs(declared_options) do with_intro[name] = spec end
@@ -152,12 +177,14 @@ function options.parse(declared, args, program)
     i = i + 1
   end
   for index, name in ipairs(declared.positional or {}) do
+    if positional[index] and given[name] then usage("%s: unexpected beside %s", positional[index], flag(name)) end
     if positional[index] then values[name], given[name] = positional[index], true end
   end
   if declared.rest then values[declared.rest] = { unpack(positional, #(declared.positional or {}) + 1) } end
   for name, spec in pairs(declared_options) do
     if spec.required and values[name] == nil then usage("%s is required: %s", flag(name), spec[2]) end
   end
+  check_outputs(declared_options, values)
   return setmetatable(values, { __index = { __given = given } })
 end
 

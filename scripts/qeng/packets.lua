@@ -2,6 +2,7 @@
 -- Damaged ones are named, counted and left out; more than max_damaged (0.01) of all is an error and nothing is written.
 -- All functions return {records=, damaged=} of what was read, with `parts` where they write several files.
 
+local output = require "qeng.output"
 local progress = require "qeng.progress"
 local q = require "qeng.core"
 
@@ -114,10 +115,12 @@ local function copy(files, paths, writers, route, opt)
 end
 
 local function create(path, files, paths, opt)
+  output.file(path, { holds = "qubgpu", reads = not (opt and opt.grows) and paths or nil, overwrite = opt and opt.overwrite or false })
   return q.ndp.create(path, { meta = packets.merge_meta(files, paths), crc = opt and opt.crc ~= "" and opt.crc or files[1]:crc() })
 end
 
--- One dataset of several, in order. opt, here and below: crc ("ccitt", "xmodem"; default: the first file's), max_damaged.
+-- One dataset of several, in order. opt, here and below: crc ("ccitt", "xmodem"; default: the first file's), max_damaged, overwrite
+-- (also what is read, or is no dataset).
 function packets.merge(out, paths, opt)
   local files = open_all(paths)
   local writer = create(out, files, paths, opt)
@@ -126,7 +129,7 @@ end
 
 -- Adds datasets to one that exists; it is replaced as a whole when all is written.
 function packets.append(path, more, opt)
-  return packets.merge(path, { path, unpack(more) }, opt)
+  return packets.merge(path, { path, unpack(more) }, setmetatable({ grows = true }, { __index = opt }))
 end
 
 -- The records for which opt.sources, opt.destinations (sets of numbers), opt.min_tokens, opt.max_tokens and
@@ -222,6 +225,7 @@ end
 -- Datasets as one bare stream of frames; out "-" is standard output.
 function packets.export(out, paths, opt)
   local files = open_all(paths)
+  output.file(out, { holds = "ndp", reads = paths, overwrite = opt and opt.overwrite or false })
   local writer = q.ndp.create_stream(out, { crc = opt and opt.crc ~= "" and opt.crc or files[1]:crc() })
   return copy(files, paths, { writer }, function() return writer end, opt)
 end
@@ -229,6 +233,7 @@ end
 -- A dataset of a bare stream, damage left out and counted. opt: crc (of the stream and the dataset), meta, max_damaged.
 function packets.import(out, path, opt)
   opt = opt or {}
+  output.file(out, { holds = "qubgpu", reads = { path }, overwrite = opt.overwrite or false })
   local crc = opt.crc ~= "" and opt.crc or "ccitt"
   local stream = q.ndp.stream(path, { crc = crc })
   local writer, counts = q.ndp.create(out, { crc = crc, meta = opt.meta or { sources = { path } } }), { records = 0 }

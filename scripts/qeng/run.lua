@@ -10,6 +10,7 @@ local names = require "qeng.gguf_names"
 local new_tokens = require "qeng.new_tokens"
 local q = require "qeng.core"
 local route = require "qeng.route"
+local run_folder = require "qeng.run_folder"
 local train = require "qeng.train"
 
 local run = {}
@@ -115,30 +116,31 @@ local function with_defaults(given)
 end
 
 -- Loads opt.model for opt.mode (lora, full), opens opt.data, trains, writes what opt asks for. hooks: prepare(model, file)
--- before and the fields of q.train (on_step, weights). Returns the model, the dataset and the result.
+-- before, make_data(), which writes the data when opt.out is ready and returns its path, and the fields of q.train (on_step, weights).
+-- Returns the model, the dataset and the result.
 function run.finetune(opt, hooks)
   opt, hooks = with_defaults(opt), hooks or {}
   if opt.gguf and opt.mode == "full" then
     q.error("usage", "--gguf writes an adapter, and --mode full trains none: recipes/quantize.lua OUT/model MODEL.gguf writes the whole model")
   end
   check_adapter(opt)
-  q.fs.mkdir(opt.out)
+  local place = run_folder.open(opt.out, { resume = opt.resume, overwrite = opt.overwrite, merge = opt.merge, gguf = opt.gguf,
+    reads = { opt.model, opt.adapter or "", unpack(q.try(data.inputs, opt.data) or {}) } })
   opt.model, opt.data = hub.resolve_model(opt.model), hub.resolve_data(opt.data)
-  for _, name in ipairs(q.fs.sweep(opt.out)) do io.stderr:write(("%s/%s: left by a killed run, deleted\n"):format(opt.out, name)) end
-  local settings = settings_of(opt)
-  q.fs.write(opt.out .. "/options.json", q.json.encode(settings, { pretty = true }) .. "\n")
+  if not hooks.make_data then data.inputs(opt.data) end  -- says so if they are not there
   local model = models.load(opt.model, { dtype = opt.dtype, writable = opt.mode == "full", weights = opt.weights, host_budget = opt.host_budget, stream_keep = opt.stream_keep })
   if not model.tokenizer then error(model.tokenizer_error, 0) end
   if opt.gguf then names.architecture(model.arch.hf) end  -- refuses before the training what it would after it
   model.recompute = opt.recompute
+  place:clear()
+  if hooks.make_data then opt.data = hooks.make_data() end
+  local settings = settings_of(opt)
   local added = list(opt.add_tokens or "")
   if added then
     local fresh = new_tokens.add(model, added, opt.out .. "/tokenizer")
     io.stderr:write(("new tokens: %s; the vocabulary is %d\n"):format(#fresh > 0 and table.concat(fresh, " ") or "none, the tokenizer has them all", model.config.vocab))
   end
-  local file = data.open(opt.data, {
-    tokenizer = model.tokenizer, template = opt.template, cache_dir = opt.out, any_tokenizer = opt.any_tokenizer,
-  })
+  local file = place:data(opt.data, { tokenizer = model.tokenizer, template = opt.template, any_tokenizer = opt.any_tokenizer })
   prepare_mode(model, opt)
   if opt.mode ~= "full" and (added or opt.train_embeddings) then new_tokens.train_embeddings(model) end
   model.neftune = opt.neftune and opt.neftune > 0 and opt.neftune or nil
@@ -151,9 +153,10 @@ function run.finetune(opt, hooks)
     model = model, data = file, out = opt.out, steps = opt.steps, epochs = opt.epochs, row_tokens = opt.row_tokens, rows = opt.rows,
     accumulate = opt.accumulate, lr = opt.lr, schedule = opt.schedule, warmup = opt.warmup, decay = opt.decay, clip = opt.clip,
     seed = opt.seed, eval_share = opt.eval_share, eval_every = opt.eval_every, save_every = opt.save_every, keep = opt.keep,
-    resume = opt.resume, eager = opt.eager, profile = opt.profile, settings = settings, title = hooks.title, on_step = hooks.on_step,
+    resume = opt.resume, overwrite = opt.overwrite, eager = opt.eager, profile = opt.profile, settings = settings, title = hooks.title, on_step = hooks.on_step,
     sources = route.source_list(opt.sources), drop = opt.drop, weights = hooks.weights,
     pad = model.tokenizer:id("<|endoftext|>") or 0,
+    on_begin = function() place:begin(settings) end,
     save_best = function() save(opt.out .. "/best") end,
   }
   estimates.came_true(model, {

@@ -6,7 +6,8 @@
 --             bits = q.inertia or q.phases of a one-bit model, scale_rate = its row scales' share of lr (0.3),
 --             on_batch = function(slot, number): may change the loaded tensors of a micro-batch,
 --             curves = {name of the training loss, of the held-out loss} in the report,
---             checkpoints = false: none is written (benchmarks) }
+--             on_begin = function(): before the first step, when nothing can be refused any more,
+--             checkpoints = false: none is written (benchmarks), overwrite = true: a run that is in `out` is deleted (run_folder.lua) }
 --
 -- One optimizer step is `accumulate` packed micro-batches of rows * row_tokens slots; the loss is the sum of nll over its
 -- trained tokens divided by their number. The forward and backward pass is captured once and replayed. Everything is
@@ -26,6 +27,7 @@ local onebit = require "qeng.onebit"
 local progress = require "qeng.progress"
 local report = require "qeng.report"
 local route = require "qeng.route"
+local run_folder = require "qeng.run_folder"
 local schedule = require "qeng.schedule"
 local stream = require "qeng.stream"
 
@@ -140,9 +142,8 @@ return function(given)
   local opt = setmetatable({}, { __index = function(_, key) local v = given[key]; if v == nil then v = defaults[key] end; return v end })
   local model, file, out = opt.model, opt.data, opt.out
   local speak = progress.new()
-  q.outlive_output()
-  q.fs.mkdir(out)
-  checkpoint.clean(out)
+  local place = opt.checkpoints ~= false and run_folder.open(out, { resume = opt.resume, overwrite = opt.overwrite, own = true })
+  if place then checkpoint.clean(out) else q.fs.mkdir(out) end
   model:check_length(opt.row_tokens)
   q.seed(opt.seed)
   local parameters = model:trainable()
@@ -197,9 +198,9 @@ return function(given)
     else
       speak:say("resume: no checkpoint in " .. out .. ", starting at step 0")
     end
-  elseif opt.checkpoints ~= false then
-    checkpoint.begin(out)
   end
+  if place then place:clear() end
+  if opt.on_begin then opt.on_begin() end
   local about = { opt = opt, plan = plan, steps = steps }
   local show = { title = opt.title or "qeng training", settings = opt.settings or {}, curves = opt.curves }  -- of the report
   if opt.checkpoints ~= false and not progress.silent then

@@ -64,6 +64,14 @@ assert(fs.same(root .. "/1", root .. "/a/../1") and not fs.same(root .. "/1", ro
 for _, name in ipairs { "1", "2", "3", "joined" } do fs.remove(root .. "/" .. name) end
 assert(table.concat(fs.list(root), " ") == "a c copy new")
 
+-- patterns, and a folder that one process holds (tests/transcripts/outputs_test.sh has the others)
+assert(table.concat(fs.glob(root .. "/[ab]"), " ") == root .. "/a" and #fs.glob(root .. "/z*") == 0)
+fs.mkdir(root .. "/held")
+assert(fs.holder(root .. "/held") == nil and fs.hold(root .. "/held") and fs.hold(root .. "/a/../held") and fs.holder(root .. "/held") == nil)
+assert(fs.read(root .. "/held/.lock"):match "^process %d+ on %S+\n$")
+refused("cannot create", fs.hold, root .. "/nothing")
+fs.remove(root .. "/held")
+
 assert(fs.find(file) == file and fs.find(root .. "/nothing") == nil)
 
 refused("nothing: no such file", fs.read, root .. "/nothing")
