@@ -124,9 +124,6 @@ function data.convert(from, to, opt)
   local speak = progress.new()
   local inputs = data.inputs(from, speak)
   output.file(to, { holds = "qubgpu", reads = inputs, overwrite = opt.overwrite or false })
-  for _, path in ipairs(inputs) do
-    if is_packed(path) then q.error("value", path .. ": is a dataset already; recipes/packets.lua merge joins datasets") end
-  end
   local tokenizer, info = opt.tokenizer, opt.tokenizer:info()
   local template = chat.template(tokenizer, opt.template, opt.system, opt.turns)
   local system = template.default_system or nil

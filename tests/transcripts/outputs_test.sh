@@ -47,7 +47,7 @@ keeps "a file of another kind" 'b.jsonl is there, and is not a .qubgpu dataset' 
 keeps "text under the name of a dataset" 'c.qubgpu is there, and is not' convert a.jsonl c.qubgpu "${T[@]}"
 expect "--overwrite" 0 '300 records' convert a.jsonl c.qubgpu "${T[@]}" --overwrite
 expect "an older dataset is replaced" 0 '300 records' convert b.jsonl c.qubgpu "${T[@]}"
-keeps "a dataset as input" 'c.qubgpu: is a dataset already' convert c.qubgpu d.qubgpu "${T[@]}"
+keeps "a dataset as input" 'c.qubgpu.* packet dataset already' convert c.qubgpu d.qubgpu "${T[@]}"
 output=$("$QENG" -e 'q.convert("a.jsonl", "./a.jsonl", { tokenizer = q.tokenizer "model" })' 2>&1) && fail "q.convert over its input"
 grep -q 'is read' <<< "$output" || fail "q.convert: $output"
 
