@@ -286,7 +286,7 @@ part_peers() {
 
 part_train_peers() {
   "$python" -c 'import torch, transformers, sys; sys.exit(not torch.cuda.is_available())' 2>/dev/null || skip "$python has no transformers, or no PyTorch that finds a GPU"
-  train_gpu --go-on
+  train_gpu --go-on --only '1.5B lora 8192'
 }
 
 case $part in

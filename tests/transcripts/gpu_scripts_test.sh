@@ -88,10 +88,13 @@ same "attention first and alone" "$(head -n 4 "$dir/log" | tr '\n' ';')" "begin 
 same "the others" "$(grep -c '^end ' "$dir/log")" "$(($(grep -c 'constexpr const char\* name = "' kernels/ops.h) - 2 + 2))"  # but two, and two by mma
 grep -q '^no end within 2 s$' "$dir/check/conformance.log" || fail "an operation that hangs: $(grep -A 3 FAILED "$dir/check/conformance.log")"
 grep -q '^exit status 139$' "$dir/check/conformance.log" || fail "an operation that dies: $(grep -A 3 FAILED "$dir/check/conformance.log")"
-tar -xzOf "$dir/kept.tar.gz" ./parts.tsv | grep -q '^conformance' || fail "--results lacks the last part"
+packed=$(tar -xzOf "$dir/kept.tar.gz" ./parts.tsv)
+grep -q '^conformance' <<<"$packed" || fail "--results lacks the last part: $packed"
 [[ ! -e $dir/kept.tar.gz.new ]] || fail "--results leaves $dir/kept.tar.gz.new"
 checked --only system,conformance,parity --from parity || true
 grep -q '^parity mma$' "$dir/log" || fail "the parts below do not use mma.sync: $(cat "$dir/log")"
+
+checked --from everything && fail "--from a part that is none: exit status 0"
 
 # A paged kernel that is wrong changes nothing of how training computes attention; attention wrong by both is not waited for.
 operations none paged_attention
@@ -101,7 +104,8 @@ grep -q '^parity $' "$dir/log" || fail "a wrong paged_attention moves training t
 operations none attention attention_grad
 checked --only conformance,parity && fail "attention is wrong: exit status 0"
 grep -q 'wrong: attention attention_grad (wrong with QENG_ATTENTION=mma too)' "$dir/check/conformance.summary" || fail "attention is wrong: $(cat "$dir/check/conformance.summary")"
-! grep -q parity "$dir/log" && grep -q 'not begun: attention is wrong' "$dir/check.text" || fail "attention is wrong: $(cat "$dir/log")"
+grep -q 'not begun: attention is wrong' "$dir/check.text" || fail "attention is wrong: $(cat "$dir/check.text")"
+! grep -q parity "$dir/log" || fail "parity was begun"
 
 # Results of another commit do not count.
 echo other >"$dir/check/commit"

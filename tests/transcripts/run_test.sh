@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # scripts/run where there are nvcc or GPUs or not, with stand-ins for them: what is built, for which GPUs, what is said; and
 # an installation with and without the CUDA backend.
+# shellcheck disable=SC2016  # what is in single quotes other shells expand
 set -uo pipefail
 qeng=${QENG:?the qeng executable}
 dir=$(mktemp -d)
@@ -22,7 +23,7 @@ for tool in bash timeout sed sort awk grep dirname readlink; do ln -s "$(command
 present() { env -u CUDACXX -u CUDA_HOME PATH="$dir/smi:$dir/few" "$@" scripts/cuda-present; }
 smi() { stand_in "$dir/smi/nvidia-smi" "$@"; }
 smi 'printf "9.0\n7.5\n12.0\n9.0\n8.6\n"'
-same "GPUs" "$(present CUDACXX="$dir/tools/nvcc")" "$dir/tools/nvcc 86 90 120"
+same "GPUs" "$(present CUDACXX="$dir/tools/nvcc -ccbin g++")" "$dir/tools/nvcc 86 90 120"
 smi 'echo 7.5'
 same "an old GPU" "$(present PATH="$dir/tools:$dir/smi:$dir/few")" "$dir/tools/nvcc"
 smi 'echo "Field \"compute_cap\" is not a valid field to query."; exit 2'
