@@ -44,7 +44,7 @@ function banner.trained(model, bits)
   local all, trained = banner.parameters(model, bits)
   local adapter, plain = model.mode == "lora" and model.adapter, 0
   for _, layer in ipairs(model.linears) do plain = plain + (layer.lora and 0 or 1) end
-  local what = adapter and ("LoRA of rank %d, alpha %g, on %s"):format(adapter.rank, adapter.alpha, plain == 0 and "all linear layers" or table.concat(adapter.targets, " "))
+  local what = adapter and ("%s of rank %d%s, alpha %g, on %s"):format(adapter.dora and "DoRA" or "LoRA", adapter.rank, #(adapter.ranks or {}) > 0 and " and others" or "", adapter.alpha, plain == 0 and "all linear layers" or table.concat(adapter.targets, " "))
     or bits and "one-bit weights, and the floats beside them" or "every parameter"
   return ("%s: %s (%.3g %% of %s)"):format(what, banner.count(trained), 100 * trained / math.max(all, 1), banner.count(all))
 end

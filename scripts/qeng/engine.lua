@@ -71,7 +71,7 @@ function Engine:submit(opt)
     q.error("value", ("engine: a prompt of %d tokens leaves no room in a context of %d: a shorter prompt, or a longer --context"):format(#r.tokens, self.context))
   end
   if pages_of(self, most) > self.runner.pool:stats().pages then
-    q.error("value", ("engine: a prompt of %d tokens and max_tokens = %.15g need %d pages of %d tokens, the cache has %d: lower --max-tokens, or give it more (pages or memory of q.engine)")
+    q.error("value", ("engine: a prompt of %d tokens and max_tokens = %.15g need %d pages of %d tokens, the cache has %d: lower max_tokens (--max-tokens) or give it more pages")
       :format(#r.tokens, r.max_tokens, pages_of(self, most), self.runner.page_tokens, self.runner.pool:stats().pages))
   end
   self.submitted = self.submitted + 1

@@ -72,7 +72,7 @@ function perplexity.run(model, text, opt)
     q.error("value", "perplexity: the reference has another tokenizer, so their tokens cannot be compared")
   end
   local windows = perplexity.windows(#ids, context, opt.stride)
-  if #windows == 0 then q.error("value", ("perplexity: the text has %d tokens, and a window needs %d; give more text, or a smaller --context"):format(#ids, context)) end
+  if #windows == 0 then q.error("value", ("perplexity: the text has %d tokens, and a window needs %d; give more text, or a smaller context (--context)"):format(#ids, context)) end
   local scorer = scoring.new(model, { tokens = context, kv = opt.kv })
   local other = opt.reference and scoring.new(opt.reference, { tokens = context, kv = opt.kv })
   local found = { nll = {}, windows = 0, same = 0, divergence = {}, reference = other and {} }
