@@ -831,7 +831,9 @@ function PacketFile:statistics(opt) end
 ---  rows rank, rank + ranks, ... of each global batch of `rows` rows. route: every batch holds packets of one DST (info().dst).
 ---  weights: a curriculum, {[SRC] = weight} or a function of (step, source), called on this thread some batches ahead; the
 ---  step counts batches_per_step batches. Shares are of records; where a source ends it begins anew.
----@param opt {row_tokens: integer, rows?: integer, rank?: integer, ranks?: integer, seed?: integer, split?: "train"|"eval", eval_share?: number, pad?: integer, long?: "split"|"drop"|"error", lookahead?: integer, once?: boolean, vocab?: integer, sources?: integer[], drop?: number, weights?: table<integer, number>|fun(step: integer, source: integer): number, batches_per_step?: integer, route?: boolean}  vocab: a token at or over it is an error
+---  long: what becomes of documents longer than a row: auto splits those of which all is trained and leaves out the others
+---  (conversations: their later pieces would lack the question); truncate keeps the first row_tokens tokens, if one is trained.
+---@param opt {row_tokens: integer, rows?: integer, rank?: integer, ranks?: integer, seed?: integer, split?: "train"|"eval", eval_share?: number, pad?: integer, long?: "auto"|"split"|"truncate"|"drop"|"error", lookahead?: integer, once?: boolean, vocab?: integer, sources?: integer[], drop?: number, weights?: table<integer, number>|fun(step: integer, source: integer): number, batches_per_step?: integer, route?: boolean}  vocab: a token at or over it is an error
 ---@return Batches
 function PacketFile:batches(opt) end
 
@@ -844,14 +846,14 @@ function Batches:next() end
 ---@return integer[]
 function Batches:state() end
 function Batches:restore(state) end
----{batches=, real_tokens=, trained_tokens=, documents=, split=, dropped=, crc_dropped=} of one epoch, and {[number] = records}
+---{batches=, real_tokens=, trained_tokens=, documents=, split=, truncated=, dropped=, crc_dropped=} of one epoch, and {[number] = records}
 ---as sources= and destinations=. Of a curriculum: with the weights of step 0 throughout.
 ---@return table
 function Batches:plan() end
 
 ---@class Batch
 local Batch = {}
----{tokens=, real_tokens=, trained_tokens=, documents=, split=, dropped=, crc_dropped=, damaged=, epoch=, dst=, wait_ms=,
+---{tokens=, real_tokens=, trained_tokens=, documents=, split=, truncated=, dropped=, crc_dropped=, damaged=, epoch=, dst=, wait_ms=,
 ---max_documents=}
 ---@return table
 function Batch:info() end
@@ -1380,7 +1382,7 @@ function q.run_folder(out, opt) end
 ---than max_tokens. source: a name or number for all records, source_field: the field that says it.
 ---@param from string|string[]  as q.data_files; "-" is standard input
 ---@param to string  a dataset that is there is replaced, another file with overwrite = true
----@param opt {tokenizer: Tokenizer, overwrite?: boolean, template?: string, system?: string|false, turns?: "all"|"last", format?: "auto"|"jsonl"|"json"|"csv"|"text", documents?: "file"|"paragraph"|"line", max_tokens?: integer, long?: "keep"|"drop"|"split"|"end", dedupe?: boolean, source?: string, source_field?: string, source_names?: string, destination?: integer, max_bad?: number, max_record?: number, resume?: boolean, checkpoint?: number, threads?: integer}
+---@param opt {tokenizer: Tokenizer, overwrite?: boolean, template?: string, system?: string|false, turns?: "all"|"last", format?: "auto"|"jsonl"|"json"|"csv"|"text", documents?: "file"|"paragraph"|"line", max_tokens?: integer, long?: "keep"|"drop"|"split"|"truncate"|"end", dedupe?: boolean, source?: string, source_field?: string, source_names?: string, destination?: integer, max_bad?: number, max_record?: number, resume?: boolean, checkpoint?: number, threads?: integer}
 ---@return {records: integer, tokens: integer, targets: integer, bad: integer, seen: integer, bad_by_reason: table<string, integer>, longer: integer, duplicates: integer, repaired: integer}
 function q.convert(from, to, opt) end
 

@@ -90,7 +90,12 @@ int batches(Call& call) {
   options.eval_share = opt.get("eval_share", options.eval_share);
   options.pad = opt.get("pad", options.pad);
   options.long_documents = choice<LongDocuments>(
-      opt, "long", {{"split", LongDocuments::split}, {"drop", LongDocuments::drop}, {"error", LongDocuments::error}});
+      opt, "long",
+      {{"auto", LongDocuments::automatic},
+       {"split", LongDocuments::split},
+       {"truncate", LongDocuments::truncate},
+       {"drop", LongDocuments::drop},
+       {"error", LongDocuments::error}});
   options.lookahead = opt.get("lookahead", options.lookahead);
   options.epochs = opt.get("once", false) ? 1 : 0;
   options.vocab = opt.get("vocab", options.vocab);
@@ -143,6 +148,7 @@ int plan(Call& call) {
   set_field(call.L, "trained_tokens", epoch.trained_tokens);
   set_field(call.L, "documents", epoch.counts.documents);
   set_field(call.L, "split", epoch.counts.split);
+  set_field(call.L, "truncated", epoch.counts.truncated);
   set_field(call.L, "dropped", epoch.counts.dropped);
   set_field(call.L, "crc_dropped", epoch.counts.crc_dropped);
   set_counts(call.L, "sources", epoch.by_source);
@@ -158,6 +164,7 @@ int batch_info(Call& call) {
   set_field(call.L, "trained_tokens", self->trained_tokens);
   set_field(call.L, "documents", self->counts.documents);
   set_field(call.L, "split", self->counts.split);
+  set_field(call.L, "truncated", self->counts.truncated);
   set_field(call.L, "dropped", self->counts.dropped);
   set_field(call.L, "crc_dropped", self->counts.crc_dropped);
   set_field(call.L, "damaged", self->damaged);

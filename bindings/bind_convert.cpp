@@ -122,7 +122,8 @@ int convert(Call& call) {
                           {{"keep", LongRecords::keep},
                            {"drop", LongRecords::drop},
                            {"split", LongRecords::split},
-                           {"end", LongRecords::end}});
+                           {"end", LongRecords::end},
+                           {"truncate", LongRecords::truncate}});
   options.dedupe = opt.get("dedupe", false);
   options.max_bad = opt.get("max_bad", options.max_bad);
   options.max_record_bytes = static_cast<size_t>(opt.get("max_record", 16.0) * (1 << 20));

@@ -15,7 +15,7 @@ local opt = q.options {
   system = { nil, "system message where a conversation has none (\"\": none)", order = 7 },
   turns = { "all", "which of the assistant's messages are trained", choices = { "all", "last" }, order = 8 },
   max_tokens = { 0, "longest record, 0: any", min = 0, integer = true, order = 9 },
-  long = { "keep", "what becomes of longer records: whole, left out, split, or their end kept", choices = { "keep", "drop", "split", "end" }, order = 10 },
+  long = { "keep", "what becomes of longer records: whole, left out, split, or their beginning or end kept", choices = { "keep", "drop", "split", "truncate", "end" }, order = 10 },
   dedupe = { false, "leave out records whose tokens and mask were there before (up to 21 bytes of memory a record)", order = 11 },
   source = { nil, "SRC of every record: chat, instruction, text, code, synthetic or 0xNN; by default the shape tells", order = 12 },
   source_field = { nil, "field of a record that says its SRC, as a name or number", order = 13 },

@@ -16,7 +16,8 @@
 
 namespace qeng {
 
-enum class LongRecords { keep, drop, split, end };  // longer than max_tokens; end: the last max_tokens of it are kept
+// Longer than max_tokens; end, truncate: the last, the first max_tokens of it are kept.
+enum class LongRecords { keep, drop, split, end, truncate };
 
 struct ConvertOptions {
   std::vector<std::string> inputs;  // "-": standard input

@@ -124,6 +124,7 @@ void BlockConverter::convert_record(std::string_view text, const RecordBlock& bl
     case LongRecords::keep: append(0, tokens, out); break;
     case LongRecords::drop: break;
     case LongRecords::end: append(tokens - limit, tokens, out); break;
+    case LongRecords::truncate: append(0, limit, out); break;
     case LongRecords::split:
       for (size_t at = 0; at < tokens; at += limit) append(at, std::min(at + limit, tokens), out);
       break;

@@ -135,7 +135,6 @@ uint64_t Batches::Maker::pack(Packer& packer, Rows& rows, PackCounts& own_counts
     if (options_.route && !row.empty()) destination = file_->info(row[0].record).dst;
     placed += row.size();
   }
-  packer.drop_long(own(options_.rows - 1) ? own_counts : others);
   return placed;
 }
 
@@ -153,7 +152,7 @@ EpochPlan Batches::Maker::plan_epoch(int64_t epoch) const {
       for (const std::vector<Piece>& row : rows) {
         plan.rows += !row.empty();
         for (const Piece& piece : row)
-          if (piece.begin == 0) plan.trained_tokens += file_->info(piece.record).loss_tokens;
+          if (piece.begin == 0) plan.trained_tokens += trained_tokens(piece);
       }
     }
   }
@@ -164,6 +163,12 @@ EpochPlan Batches::Maker::plan_epoch(int64_t epoch) const {
   plan.padding_tokens =
       plan.batches * options_.rows * options_.row_tokens - static_cast<int64_t>(plan.counts.real_tokens);
   return plan;
+}
+
+// Targets of the document that begins with this piece, as far as it is placed.
+uint64_t Batches::Maker::trained_tokens(const Piece& piece) const {
+  const bool cut = options_.long_documents == LongDocuments::truncate;
+  return cut ? file_->trained_tokens(piece.record, piece.tokens) : file_->info(piece.record).loss_tokens;
 }
 
 void Batches::Maker::begin(Batch& batch) const {
@@ -193,7 +198,7 @@ bool Batches::Maker::plan(Batch& batch, const Request& request) {
     if (pack(*packer_, rows_, batch.counts, others) > 0) break;
     if (options_.drop == 0 || empty == kEmptyEpochs)
       fail("value", file_->path(), ": no document fits a row of ", options_.row_tokens,
-           " tokens and long documents are dropped: raise row_tokens, or choose long = \"split\"");
+           " tokens and long documents are left out: raise row_tokens, or choose long = \"split\" or \"truncate\"");
     packer_.reset(), ++epoch_;  // the whole epoch was dropped
     if (finished()) return false;
   }

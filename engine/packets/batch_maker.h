@@ -32,6 +32,7 @@ class Batches::Maker {
   using Rows = std::vector<std::vector<Piece>>;
   Packer packer(int64_t epoch, const PackState& from, MixState& mix, const std::vector<int64_t>& shares) const;
   uint64_t pack(Packer& packer, Rows& rows, PackCounts& own, PackCounts& others) const;
+  uint64_t trained_tokens(const Piece& piece) const;
   bool own(int64_t row) const { return row % options_.ranks == options_.rank; }
   bool finished() const { return options_.epochs > 0 && epoch_ >= options_.epochs; }
   void check(const BatchState& state) const;

@@ -9,8 +9,8 @@
 //   targets: targets[t] = tokens[t + 1] where t + 1 is of the same piece and is trained, else -1
 //   padding: pad token, target -1, position 0; the padding of a row is a segment of its own in cu_seqlens
 //
-// Documents longer than a row are split, dropped or refused, as LongDocuments says; the pieces of a split one restart
-// their positions, and the first token of a later piece is no target (counted in lost_targets). A document whose frames
+// Documents longer than a row are split, cut, left out or refused, as LongDocuments says; the pieces of a split one
+// restart their positions, and the first token of a later piece is no target (counted in lost_targets). A document whose frames
 // are damaged leaves its room as padding, so that the packing does not depend on damage; it is counted, and more than
 // max_damaged of an epoch's documents is Error("format"). A batch never spans two epochs: an epoch's last batch may end
 // with rows of padding. With `weights`, records come from a Mixture, and an epoch is as many draws as there are
@@ -36,7 +36,7 @@ struct BatchOptions {
   double eval_share = 0;  // give the same for train and eval
   int64_t epochs = 0;     // stop after so many; 0: never. Evaluation makes one pass
   int lookahead = kLookahead;
-  LongDocuments long_documents = LongDocuments::split;
+  LongDocuments long_documents = LongDocuments::automatic;
   int32_t pad = 0;
   int32_t vocab = 0;  // a token at or over it is Error("value"); 0: no limit
   double max_damaged = 0.01;

@@ -28,11 +28,25 @@ Packer::Packer(const PacketFile& file, std::unique_ptr<DocumentOrder> documents,
     if (state.gone[i]) good = i < static_cast<size_t>(lookahead_) && i < count - state.cursor;
   if (good) advance();
   if (good && state.placed > 0)
-    good = state_.cursor == state.cursor && !done() && policy_ == LongDocuments::split &&
+    good = state_.cursor == state.cursor && !done() && splits(file_.info(records_[place(state.cursor)])) &&
            state.placed % row_tokens_ == 0 && state.placed < file_.info(records_[place(state.cursor)]).tokens;
   if (!good)
     fail("value", file_.path(), ": the saved position (document ", state.cursor, " of ", count,
          ") is not one of this data set with these packing options: resume with the data and options of the saved run");
+}
+
+bool Packer::splits(const RecordInfo& info) const {
+  return policy_ == LongDocuments::split || (policy_ == LongDocuments::automatic && !trained_in_part(info));
+}
+
+bool Packer::leaves_out(uint64_t record, const RecordInfo& info) const {
+  if (!long_document(info)) return false;
+  switch (policy_) {
+    case LongDocuments::automatic: return trained_in_part(info);
+    case LongDocuments::truncate: return file_.trained_tokens(record, row_tokens_) == 0;
+    case LongDocuments::drop: return true;
+    default: return false;
+  }
 }
 
 void Packer::look_ahead() {
@@ -44,8 +58,13 @@ void Packer::look_ahead() {
     const size_t at = place(seen_), ahead = seen_ - state_.cursor;
     records_[at] = document.record, sources_[at] = document.source;
     destinations_[at] = route_ ? info.dst : 0;
-    if (document.dropped && !state_.gone[ahead]) state_.gone[ahead] = true, ++crc_dropped_;
-    lengths_[at] = state_.gone[ahead] ? kGone : static_cast<int32_t>(std::min<uint32_t>(info.tokens, kGone));
+    if (!state_.gone[ahead] && document.dropped) {
+      state_.gone[ahead] = true, ++crc_dropped_;
+    } else if (!state_.gone[ahead] && leaves_out(document.record, info)) {
+      state_.gone[ahead] = true, ++dropped_, dropped_tokens_ += info.tokens;
+    }
+    const uint32_t most = policy_ == LongDocuments::truncate ? row_tokens_ : uint32_t{kGone};
+    lengths_[at] = state_.gone[ahead] ? kGone : static_cast<int32_t>(std::min(info.tokens, most));
   }
 }
 
@@ -91,31 +110,25 @@ int Packer::best_fit(uint32_t room, int32_t destination) const {
   }
 }
 
-void Packer::drop_long(PackCounts& counts) {
-  while (policy_ == LongDocuments::drop && !done()) {
-    const uint32_t tokens = file_.info(records_[place(state_.cursor)]).tokens;
-    if (tokens <= row_tokens_) break;
-    counts.dropped += 1, counts.dropped_tokens += tokens;
-    retire();
-  }
-  counts.crc_dropped += crc_dropped_, crc_dropped_ = 0;
-}
-
 void Packer::next_row(std::vector<Piece>& row, PackCounts& counts, std::optional<uint8_t> destination) {
   row.clear();
   uint32_t room = row_tokens_;
-  drop_long(counts);
+  const auto add = [&](const Piece& piece) {
+    row.push_back(piece);
+    room -= piece.tokens;
+    counts.documents += piece.begin == 0;
+    counts.truncated += policy_ == LongDocuments::truncate && long_document(file_.info(piece.record));
+  };
   const int32_t oldest = done() ? 0 : destinations_[place(state_.cursor)];
   const int32_t wanted = route_ && destination ? *destination : oldest;
   if (!done() && oldest == wanted) {
     const uint64_t record = records_[place(state_.cursor)];
-    const uint32_t tokens = file_.info(record).tokens, left = tokens - state_.placed;
+    const uint32_t tokens = static_cast<uint32_t>(lengths_[place(state_.cursor)]), left = tokens - state_.placed;
     if (tokens > row_tokens_ && policy_ == LongDocuments::error)
       fail("value", file_.path(), ": record ", record, " has ", tokens, " tokens, a row ", row_tokens_,
-           ": raise row_tokens, or choose long = \"split\" or \"drop\"");
-    row.push_back({record, state_.placed, std::min(left, row_tokens_)});
-    room -= row.back().tokens;
-    counts.documents += state_.placed == 0, counts.split += state_.placed == 0 && left > row_tokens_;
+           ": raise row_tokens, or choose long = \"split\", \"truncate\" or \"drop\"");
+    add({record, state_.placed, std::min(left, row_tokens_)});
+    counts.split += state_.placed == 0 && left > row_tokens_;
     if (left > row_tokens_) {
       state_.placed += row_tokens_;
     } else {
@@ -127,9 +140,7 @@ void Packer::next_row(std::vector<Piece>& row, PackCounts& counts, std::optional
     const int ahead = best_fit(room, wanted);
     if (ahead < 0) break;
     const size_t at = place(state_.cursor + static_cast<uint64_t>(ahead));
-    row.push_back({records_[at], 0, static_cast<uint32_t>(lengths_[at])});
-    room -= row.back().tokens;
-    counts.documents += 1;
+    add({records_[at], 0, static_cast<uint32_t>(lengths_[at])});
     if (ahead == 0) {
       retire();
     } else {
@@ -138,7 +149,8 @@ void Packer::next_row(std::vector<Piece>& row, PackCounts& counts, std::optional
     }
   }
   counts.pieces += row.size(), counts.real_tokens += row_tokens_ - room;
-  counts.crc_dropped += crc_dropped_, crc_dropped_ = 0;
+  counts.crc_dropped += crc_dropped_, counts.dropped += dropped_, counts.dropped_tokens += dropped_tokens_;
+  crc_dropped_ = dropped_ = dropped_tokens_ = 0;
 }
 
 }  // namespace qeng

@@ -7,8 +7,8 @@
 // With `route`, a row holds documents of one destination (DST) only: that of the oldest that waits, or the one asked
 // for.
 //
-// A document longer than a row is, by policy, split (whole rows first; the rest is then packed like any document),
-// dropped (counted) or refused by Error("value").
+// A document longer than a row is treated by LongDocuments; what is left out is counted. Lengths alone say what a row
+// holds, but for `truncate`, which reads the masks of long documents.
 #pragma once
 #include <array>
 #include <bitset>
@@ -21,7 +21,11 @@
 
 namespace qeng {
 
-enum class LongDocuments : uint8_t { split, drop, error };
+// What becomes of a document that is longer than a row. automatic: one of which all is trained (plain text) is split, one
+// that is trained in part (a conversation) is left out, for its later pieces would train answers without their
+// questions. split: whole rows first; the rest is then packed like any document. truncate: its first row_tokens tokens
+// are kept, unless none of them is trained. drop: it is left out. error: Error("value").
+enum class LongDocuments : uint8_t { automatic, split, truncate, drop, error };
 
 constexpr int kLookahead =
     256;  // leaves 1.6 % padding in rows of 512 where 64 leave 2.4 % (log-normal lengths, median 250)
@@ -44,6 +48,7 @@ struct PackCounts {
   uint64_t documents = 0;  // first pieces placed
   uint64_t pieces = 0;     // segments placed; more than documents where some were split
   uint64_t split = 0;      // documents that were split
+  uint64_t truncated = 0;  // documents of which only the beginning was placed
   uint64_t dropped = 0;    // documents longer than a row, left out
   uint64_t dropped_tokens = 0;
   uint64_t crc_dropped = 0;  // documents that CrcDrop left out
@@ -61,8 +66,6 @@ class Packer {
   // The next row's pieces, in the order they lie; empty at the end of the epoch. Adds to counts. destination: what a
   // routed row has to be of; where nothing of it waits that fits, the row is empty before the end.
   void next_row(std::vector<Piece>& row, PackCounts& counts, std::optional<uint8_t> destination = {});
-  // Drops the long documents that stand next, if that is the policy, so that done() is true after the last row.
-  void drop_long(PackCounts& counts);
   bool done() const { return state_.cursor >= count_; }
   const PackState& state() const { return state_; }
   std::vector<uint8_t> window() const;  // Document::source of those drawn, from the oldest that waits
@@ -70,6 +73,9 @@ class Packer {
  private:
   static size_t place(uint64_t document) { return document % kLookahead; }  // in the rings below
   int best_fit(uint32_t room, int32_t destination) const;
+  bool long_document(const RecordInfo& info) const { return info.tokens > row_tokens_; }
+  bool splits(const RecordInfo& info) const;
+  bool leaves_out(uint64_t record, const RecordInfo& info) const;
   void look_ahead();
   void advance();
   void retire();
@@ -82,10 +88,10 @@ class Packer {
   LongDocuments policy_;
   bool route_;
   PackState state_;
-  uint64_t crc_dropped_ = 0;  // since the last row
+  uint64_t crc_dropped_ = 0, dropped_ = 0, dropped_tokens_ = 0;  // since the last row
   uint64_t seen_ = 0;         // documents cursor .. seen_ - 1 are in the rings
   std::array<uint64_t, kLookahead> records_{};
-  std::array<int32_t, kLookahead> lengths_{};       // kGone where no document waits
+  std::array<int32_t, kLookahead> lengths_{};       // to be placed; kGone where no document waits
   std::array<int32_t, kLookahead> destinations_{};  // all 0 where rows are not routed
   std::array<uint8_t, kLookahead> sources_{};
 };

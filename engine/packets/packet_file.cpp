@@ -191,6 +191,16 @@ void PacketFile::prefetch(uint64_t record) const {
   for (size_t i = 0; i < kLines && at + i * kLine < frames_.size(); ++i) __builtin_prefetch(&frames_[at + i * kLine]);
 }
 
+uint32_t PacketFile::trained_tokens(uint64_t record, uint32_t tokens) const {
+  const RecordInfo known = info(record);
+  if (tokens >= known.tokens) return known.loss_tokens;
+  const auto bytes = stored(record);
+  uint32_t trained = 0;
+  for (uint32_t t = 1; t < tokens; ++t) trained += is_target(bytes, known, t);  // the first is none
+  require_whole();
+  return trained;
+}
+
 FrameErrors PacketFile::errors() const {
   FrameErrors errors;
   for (size_t src = 0; src < 256; ++src)

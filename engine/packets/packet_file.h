@@ -67,6 +67,8 @@ class PacketFile {
   bool check(uint64_t record) const;
   std::span<const uint8_t> stored(uint64_t record) const;  // the record's frames, unchecked
   void prefetch(uint64_t record) const;                    // its first lines, for a check() soon
+  // Targets among the first `tokens` tokens of a document, by its mask as it is stored, unchecked.
+  uint32_t trained_tokens(uint64_t record, uint32_t tokens) const;
   void require_whole() const;                              // Error("io") where the file has shrunk
 
   FrameErrors errors() const;  // of all reads so far

@@ -15,6 +15,9 @@ struct RecordInfo {
   bool masked = false;  // has a loss mask; otherwise every token is a target
 };
 
+// Whether a part of the document is only read (a conversation), so that not all but its first token is a target.
+inline bool trained_in_part(const RecordInfo& info) { return info.loss_tokens + 1 < info.tokens; }
+
 struct PieceSlots {  // as many of each as the piece has tokens
   int32_t *tokens, *targets, *positions;
 };

@@ -64,7 +64,7 @@ function data.summary(counts)
   return text
 end
 
-local long_words = { keep = "kept whole", drop = "left out", split = "split", ["end"] = "only their end kept" }
+local long_words = { keep = "kept whole", drop = "left out", split = "split", truncate = "only their beginning kept", ["end"] = "only their end kept" }
 
 local function is_packed(path)
   local file = io.open(path, "rb")

@@ -263,7 +263,7 @@ TEST_CASE("routed batches hold one destination each, and every document once") {
   const Data data(records);
   for (int64_t rows : {1, 3}) {
     BatchOptions o = options(48, rows, 2);
-    o.route = true;
+    o.route = true, o.long_documents = LongDocuments::split;
     Batches batches(data.file, o);
     std::map<int64_t, std::map<uint64_t, uint32_t>> seen;
     std::map<uint8_t, int> number;

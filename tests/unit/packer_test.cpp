@@ -82,6 +82,7 @@ TEST_CASE("packed batches hold every token of every document once an epoch, in p
   for (int64_t rows : {1, 3}) {
     for (int64_t row_tokens : {32, 90, 256}) {
       BatchOptions o = options(row_tokens, rows, 2);
+      o.long_documents = LongDocuments::split;
       Batches batches(data.file, o);
       std::map<int64_t, std::map<uint64_t, uint32_t>> seen;  // epoch, record: tokens so far
       std::map<int64_t, PackCounts> counts;
@@ -130,9 +131,14 @@ TEST_CASE("rows do not depend on how many make a batch") {
 
 TEST_CASE("resuming at any batch gives the same rest, with and without the thread") {
   const Data data(400, 70, 22);
-  for (int lookahead : {kLookahead, 7, 1}) {
+  const std::pair<int, LongDocuments> ways[] = {{kLookahead, LongDocuments::split},
+                                                {kLookahead, LongDocuments::automatic},
+                                                {7, LongDocuments::drop},
+                                                {7, LongDocuments::truncate},
+                                                {1, LongDocuments::split}};
+  for (const auto& [lookahead, policy] : ways) {
     BatchOptions o = options(48, 2, 2);
-    o.lookahead = lookahead, o.long_documents = lookahead == 7 ? LongDocuments::drop : LongDocuments::split;
+    o.lookahead = lookahead, o.long_documents = policy;
     Batches straight(data.file, o);
     const BatchState start = straight.state();
     const std::vector<Batch> whole = all(straight);
@@ -191,6 +197,58 @@ TEST_CASE("long documents are split, dropped or refused, never in silence") {
   o.row_tokens = 3, o.long_documents = LongDocuments::drop;
   Batches none(PacketFile::open(folder.file("a.qubgpu")), o);
   CHECK(error_of([&] { all(none); }).find("no document fits") != std::string::npos);
+}
+
+TEST_CASE("long conversations are left out and long texts split, unless asked otherwise; a cut document keeps its beginning") {
+  TemporaryFolder folder;
+  std::vector<Record> records = random_records(80, 300, 31);
+  for (size_t i = 0; i < records.size(); i += 4) records[i].mask.assign(records[i].tokens.size(), 1);  // trained whole
+  for (size_t i = 1; i < records.size(); i += 4) {  // trained only behind a row
+    records[i].mask.assign(records[i].tokens.size(), 0);
+    for (size_t t = 100; t < records[i].tokens.size(); ++t) records[i].mask[t] = 1;
+  }
+  write_records(folder.file("a.qubgpu"), records);
+  const auto file = PacketFile::open(folder.file("a.qubgpu"));
+  const auto targets = [](const Record& r, size_t end) {
+    size_t count = r.mask.empty() ? end - 1 : 0;
+    for (size_t t = 1; t < end && !r.mask.empty(); ++t) count += r.mask[t];
+    return count;
+  };
+  for (const LongDocuments policy : {LongDocuments::automatic, LongDocuments::truncate}) {
+    BatchOptions o = options(100, 2, 1);
+    if (policy != BatchOptions().long_documents) o.long_documents = policy;
+    std::map<uint64_t, size_t> placed, expected;  // tokens of each record
+    uint64_t split = 0, truncated = 0, dropped = 0, trained = 0;
+    for (size_t i = 0; i < records.size(); ++i) {
+      const size_t tokens = records[i].tokens.size();
+      const bool text = targets(records[i], tokens) == tokens - 1;
+      const bool cut = policy == LongDocuments::truncate && tokens > 100;
+      if (tokens > 100 && (cut ? targets(records[i], 100) == 0 : !text)) {
+        ++dropped;
+        continue;
+      }
+      expected[i] = cut ? 100 : tokens;
+      split += tokens > 100 && !cut, truncated += cut, trained += targets(records[i], expected[i]);
+    }
+    REQUIRE((dropped > 5 && (policy == LongDocuments::truncate ? truncated : split) > 5));
+    Batches batches(file, o);
+    PackCounts counts;
+    for (const Batch& batch : all(batches)) {
+      check_batch(batch, records, o);
+      for (const Segment& s : batch.segments) {
+        CHECK(s.piece.begin == placed[s.piece.record]);
+        placed[s.piece.record] += s.piece.tokens;
+      }
+      counts.split += batch.counts.split, counts.dropped += batch.counts.dropped;
+      counts.truncated += batch.counts.truncated;
+    }
+    CHECK(placed == expected);
+    const EpochPlan plan = batches.plan_epoch();
+    for (const PackCounts& c : {counts, plan.counts})
+      CHECK((c.split == split && c.truncated == truncated && c.dropped == dropped));
+    CHECK(plan.trained_tokens == trained);
+    CHECK(plan.counts.documents == expected.size());
+  }
 }
 
 TEST_CASE("a damaged document leaves padding, is counted, and too many stop the run") {
