@@ -151,12 +151,13 @@ int profile_program(Call& call) {
 // ---------------------------------------------------------------- AdamW
 
 int adamw(Call& call) {
-  Options opt(call, 2, {"beta1", "beta2", "eps", "decay", "groups", "rates"});
+  Options opt(call, 2, {"beta1", "beta2", "eps", "decay", "groups", "rates", "allow_unused"});
   AdamWOptions options;
   options.beta1 = opt.get<float>("beta1", options.beta1);
   options.beta2 = opt.get<float>("beta2", options.beta2);
   options.eps = opt.get<float>("eps", options.eps);
   options.decay = opt.get<float>("decay", options.decay);
+  options.allow_unused = opt.get("allow_unused", false);
   return call.push(std::make_shared<AdamWState>(device(), call.arg<std::vector<TensorPtr>>(1), options, opt.get("groups", std::vector<int>()),
                                                 opt.get("rates", std::vector<double>())));
 }

@@ -40,9 +40,10 @@ HeadLoss lm_head_loss(Tape& tape, const TensorPtr& h, const TensorPtr& w, const 
   }
   device.run(op);
   if (!wanted) return result;
-  tape.record({result.loss}, [&tape, h, dh, loss = result.loss] {
+  tape.record({result.loss}, [&tape, h, w, dh, loss = result.loss] {
     if (loss->grad->label != "one")
       fail("unsupported", "lm_head_loss: backward has to start from this loss itself; put weights into its scale");
+    if (w->requires_grad) w->reached = true;  // its gradient was written with the loss
     if (h->needs_grad()) tape.pass(h, dh);
   });
   return result;

@@ -27,7 +27,10 @@ void Tape::mark(std::function<void()> play) {
 }
 
 Tape::Target Tape::gradient_of(const TensorPtr& x) {
-  if (x->requires_grad) return {x->grad->view, true};
+  if (x->requires_grad) {
+    x->reached = true;
+    return {x->grad->view, true};
+  }
   if (!x->grad) {
     x->grad = make_like(*x);
     return {x->grad->view, false};

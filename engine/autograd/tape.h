@@ -28,7 +28,8 @@ class Tape {
   // True while backward() plays, also where it runs a checkpoint's function again.
   bool playing() const { return playing_; }
 
-  // Where an op of the backward pass writes the gradient of x: `acc` tells it to add. Only if x->needs_grad().
+  // Where an op of the backward pass writes the gradient of x: `acc` tells it to add. Only if x->needs_grad(). A
+  // parameter is marked as reached.
   struct Target {
     View view;
     bool acc;

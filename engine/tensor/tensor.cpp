@@ -295,7 +295,7 @@ void set_requires_grad(const TensorPtr& x, bool on) {
   if (on && is_block(x->view.dtype))
     fail("dtype", "requires_grad: ", shape_text(x->view), x->label.empty() ? "" : " " + x->label,
          " is stored in blocks, which are only read; train an adapter on it, or decode it first, with :to('bf16')");
-  x->requires_grad = on;
+  x->requires_grad = on, x->reached = false;
   if (!on) x->grad.reset();
   else if (!x->grad)
     x->grad = make_zeros(x->device(), Shape(x->view.shape, x->view.shape + x->view.rank), DType::f32, "gradients");

@@ -20,6 +20,7 @@ struct Tensor {
   std::string label;
 
   bool requires_grad = false;  // a parameter: its f32 gradient is kept and added to
+  bool reached = false;        // a parameter whose gradient a backward pass has written to
   bool tracked = false;        // computed from one that requires a gradient, on the tape
   std::shared_ptr<WeightLearner> learner;  // of a linear layer's weight: takes its gradient, where it keeps none
   TensorPtr grad;              // parameter: f32, zero at first. Otherwise: only during backward, in this tensor's dtype

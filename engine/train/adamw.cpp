@@ -59,7 +59,25 @@ void AdamWState::run_ops(float clip, uint64_t groups) {
   }
 }
 
+// What was read from a parameter before the passes (its rows, a transposed or merged copy) is a tensor of its own: the
+// parameter behind it would never learn.
+void AdamWState::check_reached(uint64_t groups) const {
+  size_t missed = 0;
+  const Slot* first = nullptr;
+  for (const Slot& slot : slots_) {
+    if (slot.parameter->reached || !(groups >> slot.group & 1)) continue;
+    if (missed++ == 0) first = &slot;
+  }
+  if (!first) return;
+  const std::string& label = first->parameter->label;
+  fail("value", "adamw: no gradient reached parameter ", label.empty() ? shape_text(first->parameter->view) : label,
+       missed > 1 ? " and " + std::to_string(missed - 1) + " others" : "", ": the loss does not depend on ",
+       missed > 1 ? "them" : "it", ". Compute from the parameter itself in each pass (rows, or a transposed or merged copy, are other tensors), ",
+       "leave it out of the list, or set allow_unused");
+}
+
 AdamWState::Result AdamWState::step(double lr, double clip, uint64_t groups) {
+  if (!options_.allow_unused) check_reached(groups);
   for (const Slot& slot : slots_)
     if (slot.parameter->grad != slot.grad)
       fail("value", "adamw: parameter ", slot.parameter->label, " has another gradient than when the optimizer was made; make a new one");

@@ -15,6 +15,7 @@ namespace qeng {
 struct AdamWOptions {
   float beta1 = 0.9f, beta2 = 0.999f, eps = 1e-8f;
   float decay = 0;  // of parameters of rank 2 and more; vectors (norm weights, biases) are not decayed
+  bool allow_unused = false;  // a step may update parameters that no backward pass has reached yet
 };
 
 class AdamWState {
@@ -29,7 +30,7 @@ class AdamWState {
     bool skipped;  // the norm was not finite: no parameter changed
   };
   // One update of the groups whose bit is set, from the gradients, which are zeroed; those of the other groups have to be
-  // zero. clip <= 0: none.
+  // zero. clip <= 0: none. Error("value") names a parameter of them whose gradient no backward pass has ever written to.
   static constexpr uint64_t kAllGroups = UINT64_MAX;
   Result step(double lr, double clip, uint64_t groups = kAllGroups);
 
@@ -49,6 +50,7 @@ class AdamWState {
     TensorPtr parameter, grad, master, m, v;
     size_t group;
   };
+  void check_reached(uint64_t groups) const;
   void run_ops(float clip, uint64_t groups);
 
   Device& device_;
