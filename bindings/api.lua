@@ -86,8 +86,9 @@ function Tensor:elements() end
 ---@return integer  of its memory, as stored
 function Tensor:bytes() end
 ---XXH3-64 of its memory, as stored: equal tensors have the same.
+---@param rows? integer  of so many of its rows alone, evenly spaced, in the layout of a file
 ---@return string  16 hex digits
-function Tensor:hash() end
+function Tensor:hash(rows) end
 ---The value of a tensor of one element.
 ---@return number
 function Tensor:item() end
@@ -432,8 +433,10 @@ function WeightStream:close() end
 -- ---------------------------------------------------------------- optimizer
 
 ---AdamW over tensors that require gradients. f32 state; a bf16 parameter has an f32 master here.
+---A step that would update a parameter whose gradient no backward pass has ever written to is an error that names it; a gradient
+---that is zero is none. allow_unused: such a parameter is meant (an expert that no token has chosen yet).
 ---@param parameters Tensor[]
----@param opt? {beta1?: number, beta2?: number, eps?: number, decay?: number, groups?: integer[], rates?: number[]}  decay on tensors of rank 2 and more; groups: from 0, one for each parameter; rates: for each group, what a step's lr is multiplied by
+---@param opt? {beta1?: number, beta2?: number, eps?: number, decay?: number, groups?: integer[], rates?: number[], allow_unused?: boolean}  decay on tensors of rank 2 and more; groups: from 0, one for each parameter; rates: for each group, what a step's lr is multiplied by
 ---@return AdamW
 function q.adamw_state(parameters, opt) end
 
@@ -1142,6 +1145,10 @@ function q.device_options(declared) end
 ---@param declared table
 ---@return table declared
 function q.weight_options(declared) end
+---Declares --long, what becomes of documents that are longer than a row, which q.train takes as long.
+---@param order? number  its place in the help
+---@return table
+function q.long_option(order) end
 ---Chooses the device that the options name.
 ---@param opt {device: string, threads: integer, device_budget?: integer}
 function q.use_device(opt) end
@@ -1426,7 +1433,9 @@ function Template:prompt(record) end
 function q.schedule(name, peak, steps, opt) end
 
 ---The ordinary fine-tuning loop: evaluation, checkpoints, metrics.jsonl, report.html, Ctrl-C. Its fields: scripts/qeng/train.lua.
----@param opt {model: Model, data: PacketFile, out: string, steps?: integer, epochs?: number, row_tokens?: integer, rows?: integer, accumulate?: integer, lr?: number, schedule?: string, warmup?: integer, decay?: number, clip?: number, seed?: integer, eval_share?: number, eval_every?: integer, save_every?: integer, keep?: integer, resume?: boolean, eager?: boolean, sources?: integer[], drop?: number, weights?: table|function, on_step?: function, curves?: string[]}
+---Data without a trained token is refused; a step without one computes and changes nothing, has no loss, and is told and counted.
+---resume: all settings, the base weights and the data have to be those of the stopped run, but for the list in scripts/qeng/resume.lua.
+---@param opt {model: Model, data: PacketFile, out: string, steps?: integer, epochs?: number, row_tokens?: integer, rows?: integer, accumulate?: integer, lr?: number, schedule?: string, warmup?: integer, decay?: number, clip?: number, seed?: integer, eval_share?: number, eval_every?: integer, save_every?: integer, keep?: integer, resume?: boolean, eager?: boolean, sources?: integer[], drop?: number, long?: "auto"|"split"|"truncate"|"drop", weights?: table|function, allow_unused?: boolean, on_step?: function, curves?: string[]}
 ---@return {steps: integer, eval_before: number?, eval_loss: number?, metrics: table[], report: table}
 function q.train(opt) end
 

@@ -17,6 +17,7 @@ local opt = q.options(q.device_options {
   steps = { 300, "steps of a run", min = 20, order = 5 },
   records = { 20000, "records of the built-in task", min = 1000, order = 6 },
   row_tokens = { 512, "tokens of a packed row", min = 16, order = 7 },
+  long = q.long_option(7.5),
   rows = { 2, "rows of a step", min = 1, order = 8 },
   rank = { 16, "LoRA rank", min = 1, order = 9 },
   lr = { 3e-3, "peak learning rate", min = 0, order = 10 },

@@ -26,6 +26,7 @@ local opt = q.options(q.weight_options(q.device_options {
   steps = { 0, "optimizer steps, 0: by --epochs", min = 0, integer = true, order = 10 },
   epochs = { 1, "passes over the data", min = 0, integer = false, order = 11 },
   row_tokens = { 512, "tokens of a packed row", min = 2, order = 12 },
+  long = q.long_option(12.5),
   rows = { 1, "rows of a micro-batch", min = 1, order = 13 },
   accumulate = { 1, "micro-batches of an optimizer step", min = 1, order = 14 },
   lr = { 2e-4, "peak learning rate", min = 0, order = 15 },

@@ -10,6 +10,7 @@ local opt = q.options(q.device_options {
   records = { 160000, "stories and dialogues made", min = 100, order = 2 },
   epochs = { 1, "passes over them", min = 0, integer = false, order = 3 },
   row_tokens = { 512, "tokens of a packed row", min = 64, order = 4 },
+  long = q.long_option(4.5),
   rows = { 1, "rows of an optimizer step", min = 1, order = 5 },
   lr = { 3e-3, "peak learning rate", min = 0, order = 6 },
   seed = { 1, "seed of text, weights and order", min = 0, integer = true, order = 7 },
@@ -55,7 +56,7 @@ local model = q.random_model({
 }, { std = 0.06, seed = opt.seed })
 q.train {
   model = model:full(), data = q.ndp.open(opt.out .. "/data.qubgpu"), out = opt.out, epochs = opt.epochs, row_tokens = opt.row_tokens,
-  rows = opt.rows, lr = opt.lr, warmup = 100, lr_floor = 0.05, decay = 0.1, beta2 = 0.99, clip = 1.0, seed = opt.seed, resume = opt.resume, overwrite = opt.overwrite,
+  long = opt.long, rows = opt.rows, lr = opt.lr, warmup = 100, lr_floor = 0.05, decay = 0.1, beta2 = 0.99, clip = 1.0, seed = opt.seed, resume = opt.resume, overwrite = opt.overwrite,
   eval_share = 0.005, eval_every = 1000, save_every = 1000, pad = ending[2], title = "Pretraining the demo's model",
 }
 model.dir = opt.out .. "/model"

@@ -8,13 +8,15 @@
 local chat = require "qeng.chat"
 local data = require "qeng.data"
 local models = require "qeng.model"
+local progress = require "qeng.progress"
 local q = require "qeng.core"
 local schedule = require "qeng.schedule"
+local trained_data = require "qeng.trained_data"
 
 local ab = {}
 ab.ways = { "jsonl", "packets", "packets+drop" }
 
--- What all runs share. opt: model (folder), jsonl, out, template, row_tokens, rows, eval_share, drop.
+-- What all runs share. opt: model (folder), jsonl, out, template, row_tokens, rows, long, eval_share, drop.
 function ab.setup(opt)
   local tokenizer = q.tokenizer(opt.model)
   local packed = opt.out .. "/data.qubgpu"
@@ -28,15 +30,18 @@ function ab.setup(opt)
   if #offsets ~= counts.records then
     q.error("format", ("%s: %d lines but %d records; the experiment needs JSONL, one record a line"):format(opt.jsonl, #offsets, counts.records))
   end
-  return setmetatable({
+  local self = setmetatable({
     opt = opt, tokenizer = tokenizer, template = chat.template(tokenizer, opt.template), packed = packed, offsets = offsets,
     pad = tokenizer:id "<|endoftext|>" or 0, counts = counts,
   }, { __index = ab })
+  local file = q.ndp.open(packed)
+  trained_data.check(self:batches(file, "packets", 1):plan(), self:batches(file, "packets", 1, { split = "eval" }):plan(), opt, progress.new())
+  return self
 end
 
 -- file:batches of one of the ways.
 function ab:batches(file, way, seed, more)
-  local given = { row_tokens = self.opt.row_tokens, rows = self.opt.rows, seed = seed, split = "train", eval_share = self.opt.eval_share, pad = self.pad }
+  local given = { row_tokens = self.opt.row_tokens, rows = self.opt.rows, seed = seed, split = "train", eval_share = self.opt.eval_share, pad = self.pad, long = self.opt.long }
   if way == "packets+drop" then given.drop = self.opt.drop end
   for key, value in pairs(more or {}) do given[key] = value end
   return file:batches(given)

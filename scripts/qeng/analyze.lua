@@ -53,9 +53,9 @@ function analyze.histogram(lengths, count)
   return bins
 end
 
--- How rows of `row_tokens` would be filled: {row_tokens, efficiency = real tokens per slot, split = share of documents cut}.
+-- How rows of `row_tokens` would be filled: {row_tokens, efficiency = real tokens per slot, split = share of documents that are longer}.
 local function packing(file, row_tokens)
-  local plan = file:batches({ row_tokens = row_tokens, rows = 1, seed = 0 }):plan()
+  local plan = file:batches({ row_tokens = row_tokens, rows = 1, seed = 0, long = "split" }):plan()
   return {
     row_tokens = row_tokens, rows = plan.batches, split = plan.split / math.max(plan.documents, 1),
     efficiency = plan.real_tokens / math.max(plan.batches * row_tokens, 1),
@@ -65,8 +65,8 @@ end
 local function up128(n) return math.max(128, math.ceil(n / 128) * 128) end
 
 -- Packs at lengths around the data's own. limit: the longest row that the model takes. Marks the mean rounded up to 128 (a rule
--- that is often given) as `mean_rule`, and as `chosen` the shortest row that cuts at most one document in a hundred and fills
--- within two points of the fullest such row; where every row cuts more, the longest.
+-- that is often given) as `mean_rule`, and as `chosen` the shortest row that is shorter than at most one document in a hundred and fills
+-- within two points of the fullest such row; where more are longer than any row, the longest.
 function analyze.rows(file, found, limit)
   local mean_row = math.min(limit, up128(found.tokens / math.max(found.records, 1)))
   local wanted, list = { [mean_row] = true }, {}

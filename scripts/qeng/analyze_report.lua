@@ -72,7 +72,7 @@ local function row_lengths(found)
     rows[i] = { one.row_tokens, one.rows, ("%.1f %%"):format(100 * one.efficiency), ("%.1f %%"):format(100 * one.split), one.mean_rule and "mean length rounded up to 128" or "",
       mark = one.chosen and "recommended" }
     if one.mean_rule and one.split > 0.01 then
-      note = ("Rows of the mean length (%d) are well filled too, but only because they cut %.0f %% of the documents in two, and the second part is then learned without the first.")
+      note = ("Rows of the mean length (%d) are well filled too, but %.0f %% of the documents are longer: texts are cut in two, and the second part is then learned without the first, conversations are left out.")
         :format(one.row_tokens, 100 * one.split)
     end
   end
@@ -81,7 +81,7 @@ end
 
 local function advice(found, chosen)
   local lines = {
-    "row length " .. found.row.row_tokens .. (": the shortest that cuts %.1f %% of the documents and is %.1f %% full"):format(100 * found.row.split, 100 * found.row.efficiency),
+    "row length " .. found.row.row_tokens .. (": the shortest that %.1f %% of the documents exceed, and %.1f %% full"):format(100 * found.row.split, 100 * found.row.efficiency),
   }
   if found.duplicates > 0.01 * found.records then lines[#lines + 1] = ("drop the %d duplicates: each counts as another epoch of the same text"):format(found.duplicates) end
   if not chosen then return table.concat(lines, "\n") end
@@ -128,7 +128,7 @@ function analyze_report.write(path, title, file, found, chosen)
   page.write(path, title, {
     { charts = {
       charts.draw("Lengths", "% of the records, over tokens", { { "tokens", 1, steps(found.bins, whole) }, { "trained tokens", 2, steps(analyze.histogram(found.trained_lengths, 20), whole) } }),
-      charts.draw("Rows", "%, over tokens of a row", { { "filled", 1, filled, dots = true }, { "documents cut", 2, cut, dots = true } }),
+      charts.draw("Rows", "%, over tokens of a row", { { "filled", 1, filled, dots = true }, { "documents longer", 2, cut, dots = true } }),
     } },
     page.section { "The data", html = page.paragraphs(totals(file, found)) },
     page.section { "Lengths", html = page.paragraphs(lengths_line(found)) .. page.table(percentiles(found)) .. length_bars(found) },

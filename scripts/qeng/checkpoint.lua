@@ -3,6 +3,7 @@
 -- run's, or damaged: what is read is checked.
 
 local q = require "qeng.core"
+local resume = require "qeng.resume"
 
 local checkpoint = {}
 
@@ -57,19 +58,17 @@ end
 -- Refuses a checkpoint of a run with other settings. found, mine: flat tables; the first may be anything that a file holds.
 function checkpoint.compare(dir, found, mine)
   if type(found) ~= "table" then q.error("format", ("%s: was not saved by such a run"):format(dir)) end
-  local names = {}
-  for name in pairs(mine) do names[#names + 1] = name end
-  local first = { rule = 1, levels = 2 }  -- which decide what the others are
+  local names = resume.differences(found, mine)
+  if #names == 0 then return end
+  local first = { mode = 1, dtype = 1, rule = 1, levels = 2, rank = 2 }  -- which decide what the others are
   table.sort(names, function(a, b)
     local i, j = first[a] or 3, first[b] or 3
     if i ~= j then return i < j end
     return a < b
   end)
-  for _, name in ipairs(names) do
-    if found[name] ~= mine[name] then
-      q.error("value", ("resume: the run in %s has %s %s, this one %s; give the same"):format(dir, name, tostring(found[name]), tostring(mine[name])))
-    end
-  end
+  local name = names[1]
+  local function shown(value) return value == nil and "none" or tostring(value) end
+  q.error("value", ("resume: the run in %s has %s %s, this one %s; give the same"):format(dir, name, shown(found[name]), shown(mine[name])))
 end
 
 -- Fills a tensor from an open file, if that has one of its shape and dtype.
@@ -131,16 +130,17 @@ local function open_part(dir, name)
   return file
 end
 
--- Restores the newest checkpoint into parameters, optimizer and bits; its state, or nil where there is none. Its settings are compared
--- before anything changes.
-function checkpoint.load(out, parameters, adamw, bits)
+-- Restores the newest checkpoint into parameters, optimizer and bits; its state, or nil where there is none. Its settings are compared,
+-- and check(state) may refuse it, before anything changes.
+function checkpoint.load(out, parameters, adamw, bits, check)
   local names = checkpoint.list(out)
   local name = names[#names]
   if not name then return nil end
   local dir = folder(out) .. "/" .. name
   local state = read_state(dir)
+  if bits then checkpoint.compare(dir, type(state.bits) == "table" and state.bits.settings, bits:settings()) end
+  if check then check(state) end
   if bits then
-    checkpoint.compare(dir, type(state.bits) == "table" and state.bits.settings, bits:settings())
     local stored = open_part(dir, "bits.safetensors")
     local fine, err = pcall(bits.restore, bits, state.bits, stored)
     stored:close()

@@ -27,6 +27,7 @@ local sampling = require "qeng.sampling"
 local schedule = require "qeng.schedule"
 require "qeng.summaries"
 require "qeng.tables"
+local trained_data = require "qeng.trained_data"
 
 q.options = options.parse
 q.load = models.load
@@ -48,6 +49,7 @@ q.hub.data = hub.data
 q.hub.files = hub.files
 q.device_options = run.device_options
 q.weight_options = run.weight_options
+q.long_option = trained_data.long_option
 q.use_device = run.use_device
 q.finetune = run.finetune
 

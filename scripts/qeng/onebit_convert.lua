@@ -14,6 +14,7 @@ local convert = {}
 -- Where q.train expects q.inertia: a new group of blocks every so many steps.
 local Progress = {}
 Progress.__index = Progress
+Progress.waits = true  -- scales of blocks that are still whole are reached by no gradient
 
 -- A number of the weights that a conversion starts from.
 local function weights_hash(model)
@@ -157,7 +158,7 @@ function convert.run(opt)
     if type(value) ~= "table" and type(value) ~= "function" then settings[key] = value end
   end
   local result = train {
-    model = student, bits = bits, data = file, out = opt.out, steps = opt.steps, row_tokens = opt.row_tokens, rows = opt.rows, lr = opt.lr, scale_rate = opt.scale_rate,
+    model = student, bits = bits, data = file, out = opt.out, steps = opt.steps, row_tokens = opt.row_tokens, long = opt.long, rows = opt.rows, lr = opt.lr, scale_rate = opt.scale_rate,
     lr_floor = 0.1, warmup = math.min(50, math.floor(opt.steps / 10)), beta2 = 0.99, clip = 1, seed = opt.seed, eval_share = opt.eval_share, eval_every = opt.eval_every,
     save_every = 100, resume = opt.resume, overwrite = opt.overwrite, settings = settings, curves = { "loss against samples of the teacher", "held-out loss of the text" }, title = "From " .. opt.model .. " to one bit a weight",
     pad = student.tokenizer:id "<|endoftext|>" or 0, on_batch = convert.teach(teacher, opt),

@@ -6,6 +6,7 @@ local onebit = require "qeng.onebit"
 local q = require "qeng.core"
 local run_folder = require "qeng.run_folder"
 local train = require "qeng.train"
+local trained_data = require "qeng.trained_data"
 
 local pretrain = {}
 
@@ -32,6 +33,7 @@ function pretrain.options(declared)
   add("steps", { 0, "optimizer steps, 0: by --epochs", min = 0, integer = true })
   add("epochs", { 1, "passes over the data", min = 0, integer = false })
   add("row_tokens", { 256, "tokens of a packed row", min = 2 })
+  add("long", trained_data.long_option())
   add("rows", { 4, "rows of a micro-batch", min = 1 })
   add("accumulate", { 1, "micro-batches of a step of the floats; bits learn at each", min = 1 })
   add("lr", { 6e-3, "peak learning rate of embeddings, norms and head", min = 0 })
@@ -86,7 +88,7 @@ function pretrain.run(opt, learn, title)
   print(("%.2f million one-bit weights, %.2f million floats"):format(onebit.weights(model) / 1e6, (model.embed:elements() + model.head:elements()) / 1e6))
   local bits = learn(model)
   local result = train {
-    model = model, bits = bits, data = file, out = opt.out, steps = opt.steps, epochs = opt.epochs, row_tokens = opt.row_tokens, rows = opt.rows,
+    model = model, bits = bits, data = file, out = opt.out, steps = opt.steps, epochs = opt.epochs, row_tokens = opt.row_tokens, long = opt.long, rows = opt.rows,
     accumulate = opt.accumulate, lr = opt.lr, scale_rate = opt.scale_rate, lr_floor = 0.1, warmup = opt.warmup, beta2 = 0.99, eps = 1e-10, clip = 0, seed = opt.seed,
     eval_share = opt.eval_share, eval_every = opt.eval_every, save_every = opt.save_every, resume = opt.resume, overwrite = opt.overwrite, settings = settings, title = title,
     pad = tokenizer:id "<|endoftext|>" or 0, on_begin = function() place:begin(settings) end,

@@ -6,7 +6,8 @@
 --         phases = {parts =, steps =, keep =}: one of so many parts learns at a time, for so many steps, or fewer where the run would end
 --         before each had its turn; dtype of floats and activations (f32)
 --   set:  values (a config.json's keys), text (char_text), rows, tokens, steps, points (of the curve), point_windows; and to go on
---         after a stop, folder (of checkpoints), save_every (steps) and settings (words that have to be the same then)
+--         after a stop, folder (of checkpoints), save_every (steps) and settings (words that have to be the same then, as all else has
+--         but these two)
 --
 -- Returns {loss (whole held-out text), train, curve = {{step, loss}...}, flips = {per thousand weights and step, by tenth}, flips_per_weight
 -- (neither of grid and dense weights, which are no bits), pulse_rate (first tenth), levels (histogram), tokens, seconds, warnings}; of a
@@ -18,6 +19,7 @@ local checkpoint = require "qeng.checkpoint"
 local inertia = require "qeng.inertia"
 local onebit = require "qeng.onebit"
 local phases = require "qeng.phases"
+local resume = require "qeng.resume"
 local schedule = require "qeng.schedule"
 
 local warmup = 50  -- steps
@@ -127,18 +129,22 @@ end
 local function train(case, set, say)
   local run = begin(case, set)
   local model, bits, optimizer, result = run.model, run.bits, run.optimizer, run.result
+  local fixed = resume.flat { case = case, values = set.values, rows = set.rows, tokens = set.tokens, steps = set.steps, points = set.points,
+    point_windows = set.point_windows, text = set.text.digest }
   if set.folder then
     checkpoint.clean(set.folder)
-    local found = checkpoint.load(set.folder, run.parameters, optimizer, bits)
-    if found and found.settings ~= set.settings then
-      q.error("value", ("%s holds a run of other settings (%s; these are %s): remove it, or give another --out"):format(set.folder, found.settings, set.settings))
-    end
+    local found = checkpoint.load(set.folder, run.parameters, optimizer, bits, function(state)
+      if state.settings ~= set.settings then
+        q.error("value", ("%s holds a run of other settings (%s; these are %s): remove it, or give another --out"):format(set.folder, tostring(state.settings), set.settings))
+      end
+      checkpoint.compare(set.folder, state.fixed, fixed)
+    end)
     if found then run.result, result = found.result, found.result end
     if found and case.rule == "latent" then onebit.settle(model) end
   end
   if case.rule == "latent" then run.sign_changes = sign_changes(model.latents) end
   local function save()
-    checkpoint.save(set.folder, run.parameters, optimizer, { step = result.step, settings = set.settings, result = result }, 1, bits)
+    checkpoint.save(set.folder, run.parameters, optimizer, { step = result.step, settings = set.settings, fixed = fixed, result = result }, 1, bits)
   end
   local rate = schedule.make("cosine", case.lr, set.steps, { warmup = warmup, floor = 0.1 })
   local latent_rate = schedule.make("cosine", case.latent_lr or 1e-2, set.steps, { warmup = warmup, floor = case.rule == "dense" and 0.1 or 0 })

@@ -141,7 +141,7 @@ local function full_rows()
       for i = 0, most do bounds[i + 1] = math.min(i, how.rows) * how.row_tokens end
       slot.cu_q:copy(q.tensor(bounds, "i32"))
     end
-    function batches:plan() return { batches = 1, sources = { [0] = 1 }, destinations = { [0] = 1 }, split = 0, dropped = 0 } end
+    function batches:plan() return { batches = 1, trained_tokens = tokens, documents = how.rows, sources = { [0] = 1 }, destinations = { [0] = 1 }, split = 0, truncated = 0, dropped = 0 } end
     function batches:state() return {} end
     function batches:next()
       left = left - 1

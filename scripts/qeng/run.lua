@@ -150,7 +150,7 @@ function run.finetune(opt, hooks)
     if opt.mode == "full" then model:save(dir) else model:save_adapter(dir) end
   end
   local result = train {
-    model = model, data = file, out = opt.out, steps = opt.steps, epochs = opt.epochs, row_tokens = opt.row_tokens, rows = opt.rows,
+    model = model, data = file, out = opt.out, steps = opt.steps, epochs = opt.epochs, row_tokens = opt.row_tokens, long = opt.long, rows = opt.rows,
     accumulate = opt.accumulate, lr = opt.lr, schedule = opt.schedule, warmup = opt.warmup, decay = opt.decay, clip = opt.clip,
     seed = opt.seed, eval_share = opt.eval_share, eval_every = opt.eval_every, save_every = opt.save_every, keep = opt.keep,
     resume = opt.resume, overwrite = opt.overwrite, eager = opt.eager, profile = opt.profile, settings = settings, title = hooks.title, on_step = hooks.on_step,

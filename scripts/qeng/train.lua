@@ -5,14 +5,19 @@
 --             sources = { SRC... }, drop = CRC-Drop, weights = { [SRC] = weight } or function(step, source) -> weight,
 --             bits = q.inertia or q.phases of a one-bit model, scale_rate = its row scales' share of lr (0.3),
 --             on_batch = function(slot, number): may change the loaded tensors of a micro-batch,
+--             long = "auto" | "split" | "truncate" | "drop": of documents longer than a row, as PacketFile:batches has it,
+--             allow_unused: a parameter that no gradient reaches is no error (q.adamw_state),
 --             curves = {name of the training loss, of the held-out loss} in the report,
 --             on_begin = function(): before the first step, when nothing can be refused any more,
 --             checkpoints = false: none is written (benchmarks), overwrite = true: a run that is in `out` is deleted (run_folder.lua) }
 --
 -- One optimizer step is `accumulate` packed micro-batches of rows * row_tokens slots; the loss is the sum of nll over its
 -- trained tokens divided by their number. The forward and backward pass is captured once and replayed. Everything is
--- drawn from `seed`; a run stopped at any moment and resumed gives the same bits. Data, seed and shapes have to be the same then; another
--- course of the learning rate is told and followed.
+-- drawn from `seed`; a run stopped at any moment and resumed gives the same bits. What has to be the same then, and what may change and is
+-- told, says resume.lua.
+--
+-- A step of which no token is trained computes and changes nothing: parameters, moments and the optimizer's count of steps stay, and it
+-- has no loss. The first is told, and at the end how many there were. Data without any trained token is refused.
 --
 -- Packets that are addressed (DST) move the parameters of route.lua only: each micro-batch holds one destination, whose
 -- pass is a program of its own, and a step updates (and decays) what an addressed token of it reached. The loss is divided
@@ -26,10 +31,12 @@ local models = require "qeng.model"
 local onebit = require "qeng.onebit"
 local progress = require "qeng.progress"
 local report = require "qeng.report"
+local resume = require "qeng.resume"
 local route = require "qeng.route"
 local run_folder = require "qeng.run_folder"
 local schedule = require "qeng.schedule"
 local stream = require "qeng.stream"
+local trained_data = require "qeng.trained_data"
 
 local function tensors_of(parameters)
   local list = {}
@@ -66,9 +73,14 @@ local function source_losses(sums)
   return losses
 end
 
+-- The batches of the held-out documents, once.
+local function held_out(file, opt)
+  return file:batches { row_tokens = opt.row_tokens, rows = opt.rows, seed = opt.seed, split = "eval", eval_share = opt.eval_share, once = true, pad = opt.pad, sources = opt.sources, long = opt.long }
+end
+
 -- The held-out loss: mean nll over the trained tokens of the whole eval split. With several sources, also that of each.
 local function evaluate(model, file, opt, several, slot)
-  local batches = file:batches { row_tokens = opt.row_tokens, rows = opt.rows, seed = opt.seed, split = "eval", eval_share = opt.eval_share, once = true, pad = opt.pad, sources = opt.sources }
+  local batches = held_out(file, opt)
   local sum, count, sums = 0, 0, {}
   while true do
     local batch = batches:next()
@@ -101,41 +113,9 @@ local function storable(row)
   return copy
 end
 
--- What tells datasets apart: the number of records, and a digest of the lengths of some and of the tokens of a few.
-local function identity(file)
-  local records, digest = file:records(), 0
-  local function add(number) digest = (digest * 31 + number) % 2 ^ 32 end
-  local function visit(most, look)
-    local count = math.min(most, records)
-    for i = 0, count - 1 do look(math.floor(i * records / count)) end
-  end
-  visit(4096, function(record)
-    local info = file:info(record)
-    add(info.tokens)
-    add(info.loss_tokens)
-  end)
-  visit(64, function(record)
-    local info = file:info(record)
-    local tokens = info.type == "token_ids" and info.tokens <= 65536 and file:read(record)  -- longer ones would take seconds
-    for _, token in ipairs(tokens or {}) do add(token) end
-  end)
-  return ("%d records, digest %08x"):format(records, digest)
-end
-
--- Says in a line which settings a resumed run changes. before: of a checkpoint, which may lack them.
-local function tell_changes(speak, before, now)
-  local changes = {}
-  for name, value in pairs(now) do
-    local was = type(before) == "table" and before[name]
-    if was and was ~= value then changes[#changes + 1] = ("%s was %s and is %s now"):format(name, tostring(was), tostring(value)) end
-  end
-  table.sort(changes)
-  if #changes > 0 then speak:say("resume: " .. table.concat(changes, ", ")) end
-end
-
 local defaults = {
   row_tokens = 512, rows = 1, accumulate = 1, lr = 2e-4, schedule = "cosine", warmup = 0, decay = 0, clip = 1.0, seed = 0,
-  eval_share = 0, eval_every = 0, save_every = 0, keep = 2, nan_limit = 5, pad = 0, drop = 0, scale_rate = 0.3,
+  eval_share = 0, eval_every = 0, save_every = 0, keep = 2, nan_limit = 5, pad = 0, drop = 0, scale_rate = 0.3, long = "auto",
 }
 
 return function(given)
@@ -149,10 +129,10 @@ return function(given)
   local parameters = model:trainable()
   local batches = file:batches {
     row_tokens = opt.row_tokens, rows = opt.rows, seed = opt.seed, split = "train", eval_share = opt.eval_share, pad = opt.pad,
-    sources = opt.sources, drop = opt.drop, weights = opt.weights, batches_per_step = opt.accumulate, route = true,
+    sources = opt.sources, drop = opt.drop, weights = opt.weights, batches_per_step = opt.accumulate, route = true, long = opt.long,
   }
   local plan = batches:plan()
-  if plan.batches == 0 then q.error("value", "train: no training document is left: the data are empty, left out by --sources, or all held out (--eval-share)") end
+  local evaluates = trained_data.check(plan, opt.eval_share > 0 and held_out(file, opt):plan() or nil, opt, speak)
   local several = next(plan.sources, (next(plan.sources))) ~= nil
   local routing = route.plan(model, plan.destinations)
   local groups, rates = routing and routing.groups, nil
@@ -162,36 +142,30 @@ return function(given)
   end
   local adamw = q.adamw_state(tensors_of(parameters), {
     decay = opt.decay, beta1 = opt.beta1, beta2 = opt.beta2, eps = opt.eps, groups = groups, rates = rates,
+    allow_unused = opt.allow_unused or opt.bits and opt.bits.waits,
   })
 
   local steps = opt.steps
   if not steps or steps == 0 then steps = math.max(1, math.ceil(plan.batches * (opt.epochs or 1) / opt.accumulate)) end
   local rate = schedule.make(opt.schedule, opt.lr, steps, { warmup = opt.warmup, floor = opt.lr_floor })
-  if plan.split > 0 or plan.dropped > 0 then
-    speak:say(("note: %d documents are longer than a row of %d tokens and are split, %d dropped (--row-tokens; for plain text, recipes/convert.lua --documents)"):format(plan.split, opt.row_tokens, plan.dropped))
-  end
 
-  -- What has to stay the same for a resumed run to be the run that was stopped.
-  local fixed = {
-    seed = opt.seed, row_tokens = opt.row_tokens, rows = opt.rows, accumulate = opt.accumulate, drop = opt.drop,
-    sources = table.concat(opt.sources or {}, ","), eval_share = opt.eval_share, data = opt.checkpoints ~= false and identity(file) or nil,
-  }
-  local course = {
-    lr = opt.lr, lr_floor = opt.lr_floor or 0, schedule = opt.schedule, warmup = opt.warmup, steps = steps, decay = opt.decay, clip = opt.clip, scale_rate = opt.scale_rate,
-  }
+  local fixed, course
+  if opt.resume or opt.checkpoints ~= false then fixed, course = resume.settings(given, defaults, steps) end
+  local function check(found)
+    if type(found.tokens) ~= "number" or type(found.batches) ~= "table" then q.error("format", out .. ": its checkpoint was not saved by such a run") end
+    if type(found.fixed) ~= "table" or type(found.course) ~= "table" then
+      q.error("value", ("resume: the checkpoint in %s does not say all that decides the result, as those of earlier versions: finish the run with that version, or start anew with another --out"):format(out))
+    end
+    checkpoint.compare(out, found.fixed, fixed)
+    if found.step > steps then
+      q.error("value", ("resume: the run in %s stands at step %d, beyond the %d steps asked for: give %d or more, or another --out"):format(out, found.step, steps, found.step))
+    end
+  end
   local state = { step = 0, tokens = 0 }
   if opt.resume then
-    local found = checkpoint.load(out, parameters, adamw, opt.bits)
+    local found = checkpoint.load(out, parameters, adamw, opt.bits, check)
     if found then
-      for _, name in ipairs { "eval_share", "data" } do  -- a checkpoint may not say them
-        if found[name] == nil then found[name] = fixed[name] end
-      end
-      checkpoint.compare(out, found, fixed)
-      if type(found.tokens) ~= "number" or type(found.batches) ~= "table" then q.error("format", out .. ": its checkpoint was not saved by such a run") end
-      if found.step > steps then
-        q.error("value", ("resume: the run in %s stands at step %d, beyond the %d steps asked for: give %d or more, or another --out"):format(out, found.step, steps, found.step))
-      end
-      tell_changes(speak, found.course, course)
+      resume.tell_changes(speak, found.course, course)
       state = found
       batches:restore(found.batches)
       speak:say(("resuming at step %d of %d"):format(state.step, steps))
@@ -219,8 +193,7 @@ return function(given)
   local upcoming, position  -- the batch made ahead of its step, and where the batches stood before it
   local function save(again)  -- again: a step that is saved already
     if opt.checkpoints == false then return end
-    state.batches, state.finished, state.course = position or batches:state(), state.step == steps and not state.row, course
-    for name, value in pairs(fixed) do state[name] = value end
+    state.batches, state.finished, state.fixed, state.course = position or batches:state(), state.step == steps and not state.row, fixed, course
     if again then checkpoint.note(out, state) else checkpoint.save(out, parameters, adamw, state, opt.keep, opt.bits) end
   end
 
@@ -273,7 +246,7 @@ return function(given)
   end
 
   q.defer_interrupt(true)
-  if opt.eval_share > 0 and state.step == 0 then
+  if evaluates and state.step == 0 then
     local loss = evaluate(model, file, opt, several)
     if loss then speak:say(("held-out loss before training: %.4f"):format(loss)) end
     state.eval_before = finite(loss)
@@ -284,7 +257,7 @@ return function(given)
   -- evaluation is not done; before the last one all is saved, so that nothing of the training is lost with it.
   local function conclude(row)
     local last = state.step == steps
-    local due = opt.eval_share > 0 and (last or (opt.eval_every > 0 and state.step % opt.eval_every == 0))
+    local due = evaluates and (last or (opt.eval_every > 0 and state.step % opt.eval_every == 0))
     state.row = due and storable(row) or nil
     if due and last then save() end
     if due and not q.interrupted() then
@@ -327,10 +300,12 @@ return function(given)
     position = batches:state()
     slot.scale:fill(1 / math.max(trained, 1))
     for i = 1, opt.accumulate do
-      micro[i]:load(slot)
-      if opt.on_batch then opt.on_batch(slot, state.step * opt.accumulate + i - 1) end
-      q.rng_step(state.step * opt.accumulate + i - 1)
-      pass(infos[i].dst, shares[i], nlls[i])
+      if trained > 0 then
+        micro[i]:load(slot)
+        if opt.on_batch then opt.on_batch(slot, state.step * opt.accumulate + i - 1) end
+        q.rng_step(state.step * opt.accumulate + i - 1)
+        pass(infos[i].dst, shares[i], nlls[i])
+      end
       if i < opt.accumulate then
         micro[i + 1]:send()
       elseif state.step + 1 < steps then
@@ -340,10 +315,14 @@ return function(given)
     end
     local lr = rate(state.step)
     if opt.bits and opt.bits.observe then opt.bits:observe() end
-    local update = adamw:step { lr = lr, clip = opt.clip, groups = addressed(infos) }
+    local update = trained > 0 and adamw:step { lr = lr, clip = opt.clip, groups = addressed(infos) } or { skipped = false }
     local total = 0
-    for _, share in ipairs(losses:table()) do total = total + share end
+    for _, share in ipairs(trained > 0 and losses:table() or {}) do total = total + share end
     state.step, state.tokens = state.step + 1, state.tokens + trained
+    if trained == 0 then
+      state.untrained = (state.untrained or 0) + 1
+      if state.untrained == 1 then speak:say(("step %d: none of its %d tokens is trained; it changes nothing, and further such steps are counted"):format(state.step, real)) end
+    end
     if update.skipped or total ~= total then
       bad, skipped = bad + 1, skipped + 1
       speak:say(("step %d: loss or gradient is not finite; the update was skipped (%d in a row)"):format(state.step, bad))
@@ -365,7 +344,7 @@ return function(given)
     local seconds = q.time() - begin
     local slots = opt.accumulate * opt.rows * opt.row_tokens
     local row = {
-      step = state.step, epoch = infos[#infos].epoch, loss = total, lr = lr, grad_norm = update.grad_norm, tokens = slots,
+      step = state.step, epoch = infos[#infos].epoch, loss = trained > 0 and total or nil, lr = lr, grad_norm = update.grad_norm, tokens = slots,
       real_tokens = real, trained_tokens = trained, tok_s = slots / seconds, step_ms = seconds * 1000, data_ms = wait,
       limit_share = peak and slots * flops_per_token(model, opt.bits) / seconds / peak or nil, mem_bytes = q.peak_rss(),
       flip_rate = fed and fed.flip_rate or nil, pulse_rate = fed and fed.pulse_rate or nil,
@@ -374,7 +353,7 @@ return function(given)
     if streamed then
       for name, value in pairs(stream.since(model.stream:figures(), streamed)) do row[name] = value end
     end
-    if several then
+    if several and trained > 0 then
       local sums = {}
       for i = 1, opt.accumulate do add_sources(sums, micro[i], nlls[i]) end
       row.by_source = source_losses(sums)
@@ -382,6 +361,7 @@ return function(given)
     conclude(row)
   end
   speak:finish()
+  if state.untrained then speak:say(("%d of %d steps had no trained token and changed nothing"):format(state.untrained, state.step)) end
   q.defer_interrupt(false)
   log:close()
   local profiled = opt.profile and programs[next(programs)]

@@ -332,9 +332,17 @@ do
     end
     q.fs.write(part, content)
   end
-  local bare = whole:gsub('"data": "[^"]*",%s*', ""):gsub('"eval_share": [%d.]+,%s*', "")
-  assert(not bare:find '"data"' and not bare:find '"eval_share"')
-  q.fs.write(state, bare)  -- which is not held against it
+  local bare, times = whole:gsub('"data": "[^"]*",%s*', "")
+  assert(times == 1)
+  q.fs.write(state, bare)
+  refused("has data none, this one 60 records", learner(7), {})
+  bare, times = whole:gsub('"fixed"', '"known"')
+  assert(times == 1)
+  q.fs.write(state, bare)
+  refused("does not say all that decides the result, as those of earlier versions: finish the run with that version", learner(7), {})
+  bare, times = whole:gsub('"eval_share": [%d.]+,%s*', "")
+  assert(times == 1)
+  q.fs.write(state, bare)  -- what is off is as if it were not there
   run(out, learner(7))
 end
 
@@ -364,7 +372,7 @@ do
   end
   local rows, found = evaluated(dir .. "/evaluated")
   assert(#rows == 6 and found.finished and found.last_eval and found.best)
-  local _, left = evaluated(dir .. "/unevaluated", 4)  -- before the first step, after two, four and six
+  local _, left = evaluated(dir .. "/unevaluated", 5)  -- for a look at them, before the first step, after two, four and six
   assert(left.step == 6 and not left.finished, "nothing was saved before the last evaluation")
   evaluated(dir .. "/unevaluated", nil, 6)  -- stopped between the row of metrics and the checkpoint
   local again, whole = evaluated(dir .. "/unevaluated")
@@ -430,6 +438,17 @@ do
     others.settings = "others"
     local ok, err = pcall(run, case, others)
     assert(not ok and tostring(err.message):find "holds a run of other settings %(these; these are others%)", tostring(err.message))
+    for pattern, change in pairs {
+      ["has case.lr 0.01, this one 0.02; give the same"] = function(c) c.lr = 2e-2 end,
+      ["has case.scale_rate none, this one 0.1"] = function(c) c.scale_rate = 0.1 end,
+      ["has values.num_attention_heads 2, this one 1"] = function(_, s) s.values.num_attention_heads, s.values.num_key_value_heads = 1, 1 end,
+    } do
+      local other, here = set_of(folder), {}
+      for key, value in pairs(case) do here[key] = value end
+      change(here, other)
+      ok, err = pcall(run, here, other)
+      assert(not ok and tostring(err.message):find(pattern, 1, true), ("%s, expected %s"):format(tostring(err.message), pattern))
+    end
   end
   -- Latent signs flip, and the curve's points show it: bits that move are counted one by one. Weights that are no bits have no flips.
   do

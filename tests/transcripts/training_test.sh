@@ -109,6 +109,27 @@ resumes() { run --out "$work/k" --resume "${@:2}" && fail "resume with ${*:2}: n
 head -n 250 "$work/data.jsonl" >"$work/fewer.jsonl"
 resumes 'has eval_share 0.1, this one 0.2; give the same' --eval-share 0.2
 resumes 'has data 300 records, digest .*, this one 250 records' --data "$work/fewer.jsonl"
+resumes 'has alpha 32, this one 8; give the same' --alpha 8
+resumes 'has rslora false, this one true' --rslora
+resumes 'has dropout 0.1, this one 0.2' --dropout 0.2
+resumes 'has targets q_proj,.*,down_proj, this one q_proj,v_proj' --targets q_proj,v_proj
+resumes 'has rank 16, this one 8' --rank 8
+resumes 'has mode lora, this one full' --mode full
+resumes 'has dtype f32, this one bf16' --dtype bf16
+resumes 'has template auto, this one chatml' --template chatml
+resumes 'has long auto, this one split' --long split
+resumes 'has seed 0, this one 1' --seed 1
+# another base of the same shape; the same elsewhere, held otherwise, is the same
+"$QENG" -e "local q = require 'qeng'; local m = q.load('$work/model', { writable = true }); m.linears[5].weight:rows(3, 1):fill(0.25); m:save('$work/other')"
+resumes 'has base weights 26 tensors, digest .*, this one 26 tensors, digest .*; give the same' --model "$work/other"
+mkdir "$work/moved" && cp "$work"/model/* "$work/moved"
+sed 's/"rope_theta": *10000\(\.0\)\?/"rope_theta": 20000/' "$work/model/config.json" >"$work/other/config.json"
+cp "$work/model/model.safetensors" "$work/other/"
+resumes 'has config.rope.theta 10000, this one 20000' --model "$work/other"
+run --out "$work/k" --resume --lr 1e-3 --warmup 9 --model "$work/moved" --weights map --recompute --eval-every 50 || { fail "resume with a moved model"; cat "$work/log"; }
+grep -q "^resume: eval_every was 100 and is 50 now, lr was .*, model was $work/model and is $work/moved now, recompute was false and is true now, warmup was .*, weights was not given and is map now$" "$work/log" ||
+  { fail "what a resumed run changes is not told"; cat "$work/log"; }
+[ "$(bits a)" = "$(bits k)" ] || fail "a finished run changes when it is resumed"
 resumes 'stands at step 700, beyond the 600 steps asked for: give 700 or more, or another --out' --steps 600
 
 # ---- filters and CRC-Drop
@@ -116,6 +137,23 @@ run --out "$work/s" --steps 3 --sources instruction --drop 0.1 || { fail "source
 grep -q '"crc_dropped"' "$work/s/metrics.jsonl" || fail "metrics do not count what CRC-Drop left out"
 expect "a source that is not there" 1 'no training record' "$QENG" "$recipe" --model "$work/model" --data "$work/data.qubgpu" --out "$work/e" --sources chat
 expect "a source that is none" 2 'code_repo' "$QENG" "$recipe" --model "$work/model" --data "$work/data.qubgpu" --out "$work/e" --sources chta
+
+# ---- documents longer than a row, and data that train nothing
+"$QENG" -e 'local long = ("the cat sees a dog and "):rep(20); for i = 1, 40 do
+  print(i % 4 == 0 and ([[{"prompt": "%s", "completion": "red"}]]):format(long) or i % 7 == 0 and ([[{"text": "%s"}]]):format(long) or [[{"prompt": "one", "completion": "two"}]]) end' >"$work/long.jsonl"
+run --out "$work/l" --steps 2 --data "$work/long.jsonl" || { fail "long documents"; cat "$work/log"; }
+grep -q '^note: 10 conversations.* are longer than a row of 64 tokens and are left out (--long split or truncate keeps them)$' "$work/log" || { fail "no word of conversations left out"; cat "$work/log"; }
+grep -q '^note: 4 texts.* are longer than a row of 64 tokens and are split$' "$work/log" || { fail "no word of texts split"; cat "$work/log"; }
+for long in split truncate drop; do
+  run --out "$work/l" --steps 2 --data "$work/long.jsonl" --long $long || { fail "--long $long"; cat "$work/log"; }
+done
+grep -q '^note: 14 documents.* are longer than a row of 64 tokens and are left out$' "$work/log" || { fail "no word of documents left out"; cat "$work/log"; }
+sed -n '4p;8p;12p' "$work/long.jsonl" >"$work/longer.jsonl"
+expect "only long conversations" 1 'each of the 2 training documents is longer than a row of 64 tokens and is left out: give longer rows \(--row-tokens\), or --long split' \
+  "$QENG" "$recipe" --model "$work/model" --data "$work/longer.jsonl" --out "$work/e" --row-tokens 64
+for i in $(seq 20); do echo '{"messages": [{"role": "user", "content": "the cat"}]}'; done >"$work/untrained.jsonl"
+expect "no answer anywhere" 1 'none of the 19 training documents has a trained token, so nothing would be learned.*recipes/inspect.lua' \
+  "$QENG" "$recipe" --model "$work/model" --data "$work/untrained.jsonl" --out "$work/e"
 
 # ---- Ctrl-C
 "$QENG" "$recipe" --model "$work/model" --data "$work/data.qubgpu" --steps 100000 --row-tokens 64 --threads 1 --out "$work/i" >"$work/log" 2>&1 &
