@@ -10,11 +10,11 @@
 //   padding: pad token, target -1, position 0; the padding of a row is a segment of its own in cu_seqlens
 //
 // Documents longer than a row are split, cut, left out or refused, as LongDocuments says; the pieces of a split one
-// restart their positions, and the first token of a later piece is no target (counted in lost_targets). A document whose frames
-// are damaged leaves its room as padding, so that the packing does not depend on damage; it is counted, and more than
-// max_damaged of an epoch's documents is Error("format"). A batch never spans two epochs: an epoch's last batch may end
-// with rows of padding. With `weights`, records come from a Mixture, and an epoch is as many draws as there are
-// records.
+// restart their positions, and the first token of a later piece is no target (counted in lost_targets). A document
+// whose frames are damaged leaves its room as padding, so that the packing does not depend on damage; it is counted,
+// and more than max_damaged of an epoch's documents is Error("format"). A batch never spans two epochs: an epoch's last
+// batch may end with rows of padding. With `weights`, records come from a Mixture, and an epoch is as many draws as
+// there are records.
 #pragma once
 #include <memory>
 #include <optional>

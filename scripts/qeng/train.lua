@@ -335,7 +335,7 @@ return function(given)
       bad = 0
     end
 
-    local fed = opt.bits and opt.bits:finish(opt.accumulate)
+    local fed = opt.bits and trained > 0 and opt.bits:finish(opt.accumulate)
     if fed and fed.warning then warned = { step = state.step, text = fed.warning } end
     if warned and (state.step % 100 == 0 or state.step == steps) then
       speak:say(("step %d: %s"):format(warned.step, warned.text))

@@ -115,10 +115,10 @@ assert(weights(again) == weights(model), "steps without a trained token left a t
 
 -- One-bit weights learn nothing in such a step either.
 local bits_model = q.onebit.random(config, { rule = "counter", seed = 1 })
-local bits = q.inertia(bits_model, { levels = 3, q = 0.4 })
+local bits = q.inertia(bits_model, { levels = 3, q = 0.4, target = 2 })
 before = nil
 told("11 of 12 steps", bits_model, seldom, { bits = bits, steps = 12, on_step = function(row)
-  local parts = { weights(bits_model) }
+  local parts = { weights(bits_model), q.json.encode(bits:state()) }
   for _, each in ipairs(bits:tensors()) do parts[#parts + 1] = each[2]:hash() end
   local now = table.concat(parts)
   assert(not before or (now ~= before) == (row.trained_tokens > 0), "bits changed in step " .. row.step)
