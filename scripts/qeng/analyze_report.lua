@@ -76,7 +76,7 @@ local function row_lengths(found)
         :format(one.row_tokens, 100 * one.split)
     end
   end
-  return { "row", "rows", "filled", "documents cut", "" }, rows, note
+  return { "row", "rows", "filled", "documents longer", "" }, rows, note
 end
 
 local function advice(found, chosen)
