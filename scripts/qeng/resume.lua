@@ -114,7 +114,7 @@ function resume.settings(given, defaults, steps)
     if name ~= "parameters" then flatten(own, name, value) end
   end
   flatten(own, "config", model.config or {})
-  own.mode, own.dtype, own.rule, own.architecture = model.mode, model.dtype, model.rule, model.arch and model.arch.hf
+  own.mode, own.dtype, own.rule, own.neftune, own.architecture = model.mode, model.dtype, model.rule, model.neftune, model.arch and model.arch.hf
   own["base weights"], own.data = base_weights(model, given.bits), dataset(given.data)
   all.steps = steps
   if all.device == "auto" then all.device = q.devices()[1].name end

@@ -79,6 +79,12 @@ assert(course.threads == 2 and course.lr == 1e-3 and course.clip == 1 and course
 for _, name in ipairs { "out", "on_step", "model", "threads" } do assert(fixed[name] == nil, name) end
 for _, name in ipairs { "out", "on_step", "novelty", "alpha" } do assert(course[name] == nil, name) end
 
+-- Ranks of single layers, the magnitudes of DoRA and noise on the embeddings count too.
+adapted = q.load(scratch.at "folder"):lora { rank = 2, ranks = { down_proj = 4 }, dora = true }
+adapted.neftune = 5
+fixed = fixed_of(adapted)
+assert(fixed["ranks.1"] == "down_proj,4" and fixed.dora == true and fixed.neftune == 5 and fixed["base weights"] == base)
+
 -- What is off is as if it were not known; what is on is not.
 assert(#resume.differences({ a = 0, b = false, c = "" }, {}) == 0)
 assert(table.concat(resume.differences({ a = 0, c = 1, e = 2 }, { a = 1, d = true, e = 2 }), " ") == "a c d")
