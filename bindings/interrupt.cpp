@@ -13,8 +13,8 @@ namespace {
 lua_State* watched = nullptr;
 volatile sig_atomic_t deferred = 0, prompting = 0, interactive = 0, pending = 0, raising = 0;
 volatile sig_atomic_t shielded = 0, behind_shield = 0;  // the second: an interrupt waits for the end of the shield
-volatile sig_atomic_t latest = SIGINT, ending = 0;       // the second: SIGTERM or SIGHUP, once one has come
-timespec ended_at{};                                     // when
+volatile sig_atomic_t latest = SIGINT, ending = 0;      // the second: SIGTERM or SIGHUP, once one has come
+timespec ended_at{};                                    // when
 
 void cancel_alarm() {
   const itimerval off{};
@@ -57,12 +57,11 @@ void request() {
 
 // The same request once more (interrupt.h)?
 bool repeated(int signal) {
-  if (signal == SIGHUP) return ending || pending || raising || behind_shield;
+  if (signal == SIGINT) return false;
   timespec now{};
   clock_gettime(CLOCK_MONOTONIC, &now);
-  if (signal != SIGTERM) return false;
-  const double since = static_cast<double>(now.tv_sec - ended_at.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec - ended_at.tv_nsec);
-  if (ending && since < 1) return true;
+  const long ms = (now.tv_sec - ended_at.tv_sec) * 1000 + (now.tv_nsec - ended_at.tv_nsec) / 1000000;
+  if (signal == SIGHUP ? ending || pending || raising || behind_shield : ending && ms < 1000) return true;
   ended_at = now;
   return false;
 }
@@ -89,8 +88,8 @@ void watch_interrupts(lua_State* L) {
   action.sa_handler = on_interrupt;  // no SA_RESTART: a read from the terminal returns
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
     struct sigaction before {};
-    sigaction(signal, &action, &before);
-    if (signal != SIGINT && before.sa_handler == SIG_IGN) sigaction(signal, &before, nullptr);
+    sigaction(signal, nullptr, &before);
+    if (signal == SIGINT || before.sa_handler != SIG_IGN) sigaction(signal, &action, nullptr);
   }
   action.sa_handler = on_alarm;
   action.sa_flags = SA_RESTART;

@@ -28,6 +28,7 @@ local opt = q.options(q.device_options {
 })
 q.use_device(opt)
 q.fs.mkdir(opt.out)
+q.fs.hold(opt.out)
 if (opt.model == "") ~= (opt.data == "") then q.error("usage", "--model and --data go together; without both, the built-in ones are used") end
 opt.jsonl = opt.data
 if opt.model == "" then

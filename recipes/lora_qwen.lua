@@ -11,7 +11,7 @@ local opt = q.options(q.weight_options(q.device_options {
   data = { "", "JSONL, a JSON array or a .qubgpu file, a folder of data, or a dataset's name on the hub: org/name[:split]", kind = "input", order = 2 },
   out = { "out", "output folder", kind = "folder", order = 3 },
   mode = { "lora", "what is trained", choices = { "lora", "full" }, order = 4 },
-  adapter = { "", "go on from this adapter (a PEFT folder or a GGUF file) instead of a new one", order = 4.5 },
+  adapter = { "", "go on from this adapter (a PEFT folder or a GGUF file) instead of a new one", kind = "input", order = 4.5 },
   rank = { 16, "LoRA rank", min = 1, max = 4096, order = 5 },
   alpha = { 0, "LoRA alpha, 0: twice the rank", min = 0, integer = false, order = 6 },
   rslora = { false, "scale by alpha / sqrt(rank)", order = 7 },

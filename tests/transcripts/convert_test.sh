@@ -111,6 +111,10 @@ expect "other input" 1 'another inputs' "${convert[@]}" long.jsonl stopped.qubgp
 mv other.jsonl long.jsonl
 expect "resume after Ctrl-C" 0 'resumed after .* records' "${convert[@]}" long.jsonl stopped.qubgpu --resume
 [ "$(bits long.qubgpu)" = "$(bits stopped.qubgpu)" ] || fail "resumed after Ctrl-C: other bits"
+stop_midway TERM
+[ $status = 143 ] || fail "SIGTERM: exit status $status: $(cat log)"
+expect "resume after SIGTERM" 0 'resumed after .* records' "${convert[@]}" long.jsonl stopped.qubgpu --resume
+[ "$(bits long.qubgpu)" = "$(bits stopped.qubgpu)" ] || fail "resumed after SIGTERM: other bits"
 stop_midway KILL
 expect "replaced" 0 'is replaced' "${convert[@]}" long.jsonl stopped.qubgpu
 [ "$(bits long.qubgpu)" = "$(bits stopped.qubgpu)" ] || fail "replaced: other bits"

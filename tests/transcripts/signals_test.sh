@@ -36,6 +36,7 @@ stopped "SIGHUP" 129 HUP
 stopped "SIGTERM twice at once" 143 TERM TERM
 stopped "SIGHUP twice" 129 HUP HUP
 stopped "SIGTERM, then SIGHUP" 143 TERM HUP
+stopped "SIGHUP, then SIGTERM of the session's end" 129 HUP TERM
 stopped "Ctrl-C, then a closed terminal" 130 INT HUP
 timeout 4 "${train[@]}" --steps 1000000 --out "$work/timeout" > "$work/log" 2>&1
 status "timeout" $? 124
