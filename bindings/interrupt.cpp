@@ -85,6 +85,7 @@ void watch_interrupts(lua_State* L) {
   watched = L;
   struct sigaction action {};
   sigemptyset(&action.sa_mask);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&action.sa_mask, signal);  // one at a time
   action.sa_handler = on_interrupt;  // no SA_RESTART: a read from the terminal returns
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
     struct sigaction before {};
