@@ -30,6 +30,9 @@ end
 local progress = require "qeng.progress"
 local new = progress.new
 
+-- What every run says at its start (banner.lua) and end.
+local function frame(text) return text:find "^model " or text:find "^trained " or text:find "^data " or text:find "^batch " or text:find "^steps " or text:find "^device " or text:find "^%d+ steps? in" end
+
 -- Trains; returns the result, or nil and the error's message, and what was said.
 local count = 0
 local function train(model, file, more)
@@ -39,7 +42,7 @@ local function train(model, file, more)
   local said = {}
   progress.new = function()
     local speak = new()
-    return setmetatable({ say = function(_, text) said[#said + 1] = text end, line = function() end }, { __index = speak })
+    return setmetatable({ say = function(_, text) if not frame(text) then said[#said + 1] = text end end, line = function() end }, { __index = speak })
   end
   local result, err = q.try(q.train, opt)
   progress.new = new
