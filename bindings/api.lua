@@ -644,7 +644,8 @@ local Tokenizer = {}
 ---@return Tokenizer
 function q.tokenizer(path) end
 ---@param text string
----@param opt? {special?: boolean}  special: text like <|im_start|> becomes its token (default false)
+---@param opt? {special?: boolean, after?: integer}  special: text like <|im_start|> becomes its token (default false); after: the token
+---that the text goes on from, so that SentencePiece writes no space between
 ---@return integer[]
 function Tokenizer:encode(text, opt) end
 ---@param ids integer[]
@@ -740,7 +741,8 @@ function q.ndp.create_stream(path, opt) end
 
 ---Starts converting text data to a dataset, in threads of its own; q.convert does this with what users expect around it.
 ---renderer: options of chat.renderer for records that are not plain; chatml: plain conversations are rendered by the engine.
----@param opt {inputs: string[], output: string, tokenizer: Tokenizer, format?: string, documents?: string, chatml?: boolean, system?: string, turns?: string, renderer?: table, max_tokens?: integer, long?: string, dedupe?: boolean, max_bad?: number, max_record?: number, source?: string, source_field?: string, source_names?: table<string, integer>, destination?: integer, meta?: table, resume?: boolean, checkpoint?: number, threads?: integer}
+---special, text_begin, text_end: of plain texts, as q.convert's special, and the ids around them.
+---@param opt {inputs: string[], output: string, tokenizer: Tokenizer, format?: string, documents?: string, chatml?: boolean, system?: string, turns?: string, renderer?: table, max_tokens?: integer, long?: string, dedupe?: boolean, max_bad?: number, max_record?: number, source?: string, source_field?: string, source_names?: table<string, integer>, destination?: integer, meta?: table, resume?: boolean, checkpoint?: number, threads?: integer, special?: "parse"|"text", text_begin?: integer, text_end?: integer}
 ---@return Conversion
 function q.ndp.convert(opt) end
 
@@ -1362,7 +1364,7 @@ function q.generation(opt) end
 ---A dataset to train on: a .qubgpu file, checked against the tokenizer, or data (q.data_files) converted first, to cache_dir/data.qubgpu
 ---or the path `cache`.
 ---@param path string
----@param opt {tokenizer?: Tokenizer, template?: string, cache_dir?: string, cache?: string, any_tokenizer?: boolean}
+---@param opt {tokenizer?: Tokenizer, template?: string, special?: "parse"|"text", documents?: "paragraph"|"line"|"file", cache_dir?: string, cache?: string, any_tokenizer?: boolean}
 ---@return PacketFile
 function q.packets(path, opt) end
 
@@ -1386,11 +1388,13 @@ function q.run_folder(out, opt) end
 
 ---Converts JSONL, JSON arrays, CSV or plain text, also compressed, to packets, on all cores. Bad records are told and left out,
 ---more than max_bad of them is an error. Ctrl-C leaves what resume = true goes on with. long: what becomes of records of more
----than max_tokens. source: a name or number for all records, source_field: the field that says it.
+---than max_tokens. source: a name or number for all records, source_field: the field that says it. documents: what one document of
+---plain text is ("paragraph": blank lines part them). special: what special tokens spelled in texts become, "parse" (their tokens, as
+---transformers reads them) by default, or "text". A text begins with bos where the tokenizer adds it, and ends with the end of text.
 ---@param from string|string[]  as q.data_files; "-" is standard input
 ---@param to string  a dataset that is there is replaced, another file with overwrite = true
----@param opt {tokenizer: Tokenizer, overwrite?: boolean, template?: string, system?: string|false, turns?: "all"|"last", format?: "auto"|"jsonl"|"json"|"csv"|"text", documents?: "file"|"paragraph"|"line", max_tokens?: integer, long?: "keep"|"drop"|"split"|"truncate"|"end", dedupe?: boolean, source?: string, source_field?: string, source_names?: string, destination?: integer, max_bad?: number, max_record?: number, resume?: boolean, checkpoint?: number, threads?: integer}
----@return {records: integer, tokens: integer, targets: integer, bad: integer, seen: integer, bad_by_reason: table<string, integer>, longer: integer, duplicates: integer, repaired: integer}
+---@param opt {tokenizer: Tokenizer, overwrite?: boolean, template?: string, system?: string|false, turns?: "all"|"last", special?: "parse"|"text", format?: "auto"|"jsonl"|"json"|"csv"|"text", documents?: "file"|"paragraph"|"line", max_tokens?: integer, long?: "keep"|"drop"|"split"|"truncate"|"end", dedupe?: boolean, source?: string, source_field?: string, source_names?: string, destination?: integer, max_bad?: number, max_record?: number, resume?: boolean, checkpoint?: number, threads?: integer}
+---@return {records: integer, tokens: integer, targets: integer, bad: integer, seen: integer, bad_by_reason: table<string, integer>, longer: integer, duplicates: integer, repaired: integer, template: "model"|"chatml"|"none", special: "parse"|"text"}
 function q.convert(from, to, opt) end
 
 ---What q.convert returned, as a line for people.
@@ -1398,14 +1402,27 @@ function q.convert(from, to, opt) end
 ---@return string
 function q.conversion_summary(counts) end
 
----How conversations become tokens: "chatml", "model" (the tokenizer's own Jinja template) or "auto": ChatML where the tokenizer has its
----tokens and no template that says something else, otherwise its own. Prompts under auto are its own template's where it has one.
+---One record of a dataset in a few lines, decoded, what is trained of it marked.
+---@param path string
+---@param tokenizer Tokenizer
+---@param to? integer  the file descriptor it is for: coloured on a terminal (default 1)
+---@return string
+function q.conversion_sample(path, tokenizer, to) end
+
+---Adds to a recipe's options how data are converted: template, special, documents.
+---@param declared table
+---@return table
+function q.data_options(declared) end
+
+---How conversations become tokens: "chatml", "model" (the tokenizer's own Jinja template) or "auto": its own wherever there is one, else
+---ChatML if the tokenizer has its tokens, else none: texts, and prompts with their completions, one after the other.
 ---@param tokenizer Tokenizer
 ---@param name? string
 ---@param system? string|false  system message where a conversation has none (false: none); by default what the model's template says
 ---@param turns? "all"|"last"  which of the assistant's messages are trained
+---@param special? "parse"|"text"  what special tokens spelled in texts become
 ---@return Template
-function q.chat_template(tokenizer, name, system, turns) end
+function q.chat_template(tokenizer, name, system, turns, special) end
 
 ---@class Template
 local Template = {}

@@ -94,7 +94,8 @@ int convert(Call& call) {
   const Options opt(call, 1, {"inputs",  "output",     "tokenizer",  "format",       "documents",    "chatml",
                               "system",  "turns",      "renderer",   "max_tokens",   "long",         "dedupe",
                               "max_bad", "max_record", "source",     "source_field", "source_names", "destination",
-                              "meta",    "resume",     "checkpoint", "threads"});
+                              "meta",    "resume",     "checkpoint", "threads",      "special",      "text_begin",
+                              "text_end"});
   ConvertOptions options;
   options.inputs = opt.get<std::vector<std::string>>("inputs");
   options.output = opt.get<std::string>("output");
@@ -106,11 +107,14 @@ int convert(Call& call) {
                            {"csv", InputFormat::csv},
                            {"text", InputFormat::text}});
   options.documents =
-      choice(opt, "documents", DocumentUnit::file,
+      choice(opt, "documents", DocumentUnit::paragraph,
              {{"file", DocumentUnit::file}, {"paragraph", DocumentUnit::paragraph}, {"line", DocumentUnit::line}});
   options.render.chatml = opt.get("chatml", false);
   if (opt.has("system")) options.render.default_system = opt.get<std::string>("system");
   options.render.turns = choice(opt, "turns", Turns::all, {{"all", Turns::all}, {"last", Turns::last}});
+  if (opt.has("text_begin")) options.render.text_begin = opt.get<int32_t>("text_begin");
+  if (opt.has("text_end")) options.render.text_end = opt.get<int32_t>("text_end");
+  options.render.text_special = choice(opt, "special", true, {{"parse", true}, {"text", false}});
   const std::string renderer = json_option(call, opt, "renderer");
   options.renderer = [tokenizer = options.tokenizer, renderer] {
     return std::make_unique<LuaRenderer>(tokenizer, renderer);

@@ -21,25 +21,31 @@ using lua::Options;
 
 int tokenizer(Call& call) { return call.push(load_tokenizer(call.arg<std::string>(1))); }
 
+// An id, checked against the vocabulary.
+int32_t checked(const Call& call, const Tokenizer& self, int64_t id) {
+  if (id < 0 || id >= self.vocab_size()) {
+    fail("value", call.name, ": token ", id, " is outside the vocabulary [0, ", self.vocab_size(), ")");
+  }
+  return static_cast<int32_t>(id);
+}
+
+int32_t token(const Call& call, const Tokenizer& self) { return checked(call, self, call.arg<int64_t>(1)); }
+
 int encode(Call& call) {
   const auto self = call.self<const Tokenizer>();
   const auto text = call.arg<std::string>(1);
-  return call.push(self->encode(text, Options(call, 2, {"special"}).get("special", false)));
+  const Options opt(call, 2, {"special", "after"});
+  std::vector<int32_t> ids;
+  if (opt.has("after")) ids.push_back(checked(call, *self, opt.get<int64_t>("after")));
+  const size_t before = ids.size();
+  self->encode(text, ids, opt.get("special", false), before > 0);
+  return call.push(std::vector<int32_t>(ids.begin() + static_cast<ptrdiff_t>(before), ids.end()));
 }
 
 int decode(Call& call) {
   const auto self = call.self<const Tokenizer>();
   const auto ids = call.arg<std::vector<int32_t>>(1);
   return call.push(self->decode(ids, Options(call, 2, {"skip_special"}).get("skip_special", false)));
-}
-
-// The id of argument 1, checked against the vocabulary.
-int32_t token(const Call& call, const Tokenizer& self) {
-  const auto id = call.arg<int64_t>(1);
-  if (id < 0 || id >= self.vocab_size()) {
-    fail("value", call.name, ": token ", id, " is outside the vocabulary [0, ", self.vocab_size(), ")");
-  }
-  return static_cast<int32_t>(id);
 }
 
 int bytes(Call& call) {

@@ -5,7 +5,7 @@ local advise = require "qeng.advise"
 local analyze = require "qeng.analyze"
 local analyze_report = require "qeng.analyze_report"
 
-local opt = q.options(q.device_options {
+local opt = q.options(q.device_options(q.data_options {
   "Shows lengths, trained shares, answers, duplicates and sources of a dataset, and recommends row length, mode, rank and batch.",
   positional = { "file" },
   file = { nil, "a .qubgpu file, or data to convert (needs --model); also as the first word", kind = "input", required = true, order = 1 },
@@ -15,8 +15,7 @@ local opt = q.options(q.device_options {
   rank = { 0, "LoRA rank, 0: by the data", min = 0, max = 4096, integer = true, order = 5 },
   steps = { 6, "steps to measure, 0: none", min = 0, integer = true, order = 6 },
   dtype = { nil, "f32 or bf16, by default the model file's own (f16 is kept, and computed in f32)", choices = { "f32", "bf16" }, order = 7 },
-  template = { "auto", "chat template, to convert", choices = { "auto", "chatml", "model" }, order = 8 },
-})
+}))
 q.use_device(opt)
 q.fs.mkdir(opt.out)
 
@@ -29,7 +28,7 @@ end
 if not tokenizer and not analyze.is_packets(opt.file) then
   q.error("usage", "--model is needed to convert " .. opt.file .. ": its tokenizer makes the tokens")
 end
-local file = q.packets(opt.file, { tokenizer = tokenizer, template = opt.template, cache_dir = opt.out })
+local file = q.packets(opt.file, { tokenizer = tokenizer, template = opt.template, special = opt.special, documents = opt.documents, cache_dir = opt.out })
 local found = analyze.dataset(file, { tokenizer = tokenizer, max_row = max_row })
 local chosen
 if opt.model ~= "" then

@@ -2,7 +2,7 @@
 
 local q = require "qeng"
 
-local opt = q.options {
+local opt = q.options(q.data_options {
   "Converts JSONL, JSON arrays, CSV or plain text, also .gz or .zst, to packets: convert.lua IN... OUT.qubgpu. Records are\n" ..
     "messages (with tools and reasoning), conversations, prompt/completion, instruction/output or text.",
   rest = "words",
@@ -10,8 +10,6 @@ local opt = q.options {
   output = { nil, "the dataset; also as the last word, which ends in .qubgpu then", order = 2 },
   tokenizer = { nil, "model folder, tokenizer.json, .tiktoken or SentencePiece model", required = true, order = 3 },
   format = { "auto", "of the input", choices = { "auto", "jsonl", "json", "csv", "text" }, order = 4 },
-  documents = { "file", "what one document of plain text is", choices = { "file", "paragraph", "line" }, order = 5 },
-  template = { "auto", "chat template", choices = { "auto", "chatml", "model" }, order = 6 },
   system = { nil, "system message where a conversation has none (\"\": none)", order = 7 },
   turns = { "all", "which of the assistant's messages are trained", choices = { "all", "last" }, order = 8 },
   max_tokens = { 0, "longest record, 0: any", min = 0, integer = true, order = 9 },
@@ -27,7 +25,7 @@ local opt = q.options {
   checkpoint = { 5, "seconds between points to resume from", min = 0, integer = false, order = 19 },
   threads = { 0, "worker threads, 0: one for each core", min = 0, max = 1024, integer = true, order = 20 },
   overwrite = { false, "write also over a file that is no dataset, or is read here", order = 98 },
-}
+})
 
 local inputs = opt.words
 if opt.input then table.insert(inputs, 1, opt.input) end
@@ -39,11 +37,14 @@ if not opt.output then
 end
 if #inputs == 0 then q.error("usage", "which data? convert.lua IN... " .. opt.output) end
 
+local tokenizer = q.tokenizer(opt.tokenizer)
 local counts = q.convert(inputs, opt.output, {
-  tokenizer = q.tokenizer(opt.tokenizer), template = opt.template, turns = opt.turns, format = opt.format, documents = opt.documents,
+  tokenizer = tokenizer, template = opt.template, turns = opt.turns, special = opt.special, format = opt.format,
+  documents = opt.documents,
   system = opt.system == "" and false or opt.system,
   max_tokens = opt.max_tokens > 0 and opt.max_tokens or nil, long = opt.long, dedupe = opt.dedupe,
   source = opt.source, source_field = opt.source_field, source_names = opt.source_names, destination = opt.destination,
   max_bad = opt.max_bad, max_record = opt.max_record, overwrite = opt.overwrite, resume = opt.resume, checkpoint = opt.checkpoint, threads = opt.threads,
 })
 print(("%s: %s"):format(opt.output, q.conversion_summary(counts)))
+print(q.conversion_sample(opt.output, tokenizer))

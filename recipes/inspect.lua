@@ -1,5 +1,6 @@
 -- Shows the records of a packet dataset, decoded, the trained part coloured:  qeng recipes/inspect.lua FILE --tokenizer DIR
 
+local marked = require "qeng.marked"
 local q = require "qeng"
 local verify = require "qeng.verify"
 
@@ -32,19 +33,9 @@ local function show_payload(record)
   return table.concat(value, " ", 1, math.min(16, #value)) .. more
 end
 
-local on, off = ">>", "<<"
-if q.isatty(1) then on, off = "\27[32m", "\27[0m" end
 local function show_document(record)
   local tokens, mask = file:read(record)
-  if not tokens then return "(damaged)" end
-  local parts, trained = {}, false
-  for i, id in ipairs(tokens) do
-    local now = mask[i] == 1
-    if now ~= trained then parts[#parts + 1] = now and on or off end
-    trained = now
-    parts[#parts + 1] = tokenizer and tokenizer:bytes(id) or id .. " "
-  end
-  return table.concat(parts) .. (trained and off or "")
+  return tokens and marked.text(tokens, mask, tokenizer) or "(damaged)"
 end
 
 for record = opt.first, math.min(opt.first + opt.count, file:records()) - 1 do

@@ -5,7 +5,7 @@
 local q = require "qeng"
 local demo = require "qeng.demo"
 
-local opt = q.options(q.weight_options(q.device_options {
+local opt = q.options(q.weight_options(q.device_options(q.data_options {
   "Fine-tunes a model on your data; without --model and --data, runs the built-in demo.",
   model = { "", "Hugging Face folder, GGUF file, or its name on the hub: org/name[@revision]", kind = "input", order = 1 },
   data = { "", "JSONL, a JSON array or a .qubgpu file, a folder of data, or a dataset's name on the hub: org/name[:split]", kind = "input", order = 2 },
@@ -36,7 +36,6 @@ local opt = q.options(q.weight_options(q.device_options {
   clip = { 1.0, "largest gradient norm, 0: none", min = 0, integer = false, order = 19 },
   seed = { 0, "seed of order, adapters and dropout", min = 0, integer = true, order = 20 },
   dtype = { nil, "f32 or bf16, by default the file's own (f16 is kept, and computed in f32)", choices = { "f32", "bf16" }, order = 21 },
-  template = { "auto", "chat template", choices = { "auto", "chatml", "model" }, order = 22 },
   eval_share = { 0.05, "share of the documents held out", min = 0, max = 0.9, integer = false, order = 23 },
   eval_every = { 50, "steps between evaluations, 0: at the end", min = 0, order = 24 },
   save_every = { 100, "steps between checkpoints, 0: at the end", min = 0, order = 25 },
@@ -49,7 +48,7 @@ local opt = q.options(q.weight_options(q.device_options {
   gguf = { false, "also write the adapter as adapter.gguf, for llama.cpp", order = 30.5 },
   sources = { "", "train on packets of these sources only: names or numbers, by commas", order = 32 },
   drop = { 0, "CRC-Drop: share of the documents left out of each epoch, by chance", min = 0, max = 0.99, integer = false, order = 33 },
-}))
+})))
 if opt.merge and opt.weights == "stream" then q.error("usage", "--merge needs the whole model in memory: merge without --weights stream") end
 q.use_device(opt)
 

@@ -3,7 +3,7 @@
 
 local q = require "qeng"
 
-local opt = q.options(q.device_options {
+local opt = q.options(q.device_options(q.data_options {
   [[Replaces the linear weights of a trained model by their signs and a scale a row, block after block, and trains counters, scales,
 embeddings, norms and head towards what the model was. Expect a model much worse than the one it came from: the report shows the
 held-out loss of the text before, and after every evaluation.]],
@@ -26,7 +26,7 @@ held-out loss of the text before, and after every evaluation.]],
   eval_share = { 0.05, "share of the documents held out", min = 0, max = 0.9, integer = false, order = 16 },
   eval_every = { 100, "steps between evaluations, 0: at the end", min = 0, order = 17 },
   resume = { false, "go on from the newest checkpoint in --out", order = 18 },
-})
+}))
 q.use_device(opt)
 if opt.model == "" or opt.data == "" then q.error("usage", "which model and data? --model DIR --data FILE") end
 q.onebit.convert(opt)

@@ -50,6 +50,9 @@ nlohmann::json settings_of(const ConvertOptions& options) {
   settings["system"] =
       options.render.default_system ? nlohmann::json(*options.render.default_system) : nlohmann::json();
   settings["turns"] = static_cast<int>(options.render.turns);
+  settings["special"] = options.render.text_special ? "parse" : "text";
+  settings["text_begin"] = options.render.text_begin.value_or(-1);
+  settings["text_end"] = options.render.text_end.value_or(-1);
   settings["max_tokens"] = options.max_tokens;
   settings["long"] = static_cast<int>(options.longer);
   settings["dedupe"] = options.dedupe;

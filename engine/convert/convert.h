@@ -23,7 +23,7 @@ struct ConvertOptions {
   std::vector<std::string> inputs;  // "-": standard input
   std::string output;
   InputFormat format = InputFormat::automatic;
-  DocumentUnit documents = DocumentUnit::file;
+  DocumentUnit documents = DocumentUnit::paragraph;
 
   std::shared_ptr<const Tokenizer> tokenizer;
   RenderOptions render;

@@ -91,10 +91,13 @@ void InputReader::reject_long(RecordBlock& block) {
     if (done) break;
     fill(kBlockRead);
   }
+  block.rejected.push_back({line, cutter_->number, "too long", too_long()});
+}
+
+std::string InputReader::too_long() const {
   const char* hint = format_ == InputFormat::text ? "; cut the text into documents with --documents paragraph or line"
                                                   : "; raise the limit with --max-record";
-  block.rejected.push_back({line, cutter_->number, "too long",
-                            "longer than " + std::to_string(options_.max_record_bytes >> 20) + " MiB" + hint});
+  return "longer than " + std::to_string(options_.max_record_bytes >> 20) + " MiB" + hint;
 }
 
 void InputReader::close() {
@@ -124,8 +127,7 @@ bool InputReader::next(RecordBlock& block) {
       ++span;
       continue;
     }
-    block.rejected.push_back({span->line, span->number, "too long",
-                              "longer than " + std::to_string(options_.max_record_bytes >> 20) + " MiB"});
+    block.rejected.push_back({span->line, span->number, "too long", too_long()});
     span = block.records.erase(span);
   }
   block.bytes.assign(carry_, 0, used);

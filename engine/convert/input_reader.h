@@ -23,6 +23,7 @@ class InputReader {
   void read_header();
   size_t fill(size_t wanted);
   void reject_long(RecordBlock& block);
+  std::string too_long() const;  // the reason, and what to do
   void close();
   const ConvertOptions& options_;
   InputPosition at_;

@@ -17,13 +17,11 @@ PlainRenderer::PlainRenderer(std::shared_ptr<const Tokenizer> tokenizer, RenderO
     start_ = *start, finish_ = *finish;
     newline_ = tokenizer_->encode("\n", false);
   }
-  stop_ = tokenizer_->id_of("<|endoftext|>");
-  if (!stop_) stop_ = tokenizer_->eos();
 }
 
 void PlainRenderer::append(std::string_view text, bool target, bool special, Rendered& out) {
   if (text.empty()) return;
-  tokenizer_->encode(text, out.tokens, special);
+  tokenizer_->encode(text, out.tokens, special, true);
   fill_mask(out, target);
 }
 
@@ -62,8 +60,13 @@ void PlainRenderer::render(const RecordContent& document, Rendered& out) {
 
 void PlainRenderer::render_text(std::string_view text, Rendered& out) {
   out.clear();
-  append(text, true, false, out);
-  if (stop_) out.tokens.push_back(*stop_);
+  auto& tokens = out.tokens;
+  if (options_.text_begin) tokens.push_back(*options_.text_begin);
+  append(text, true, options_.text_special, out);
+  if (tokens.size() > 1 && tokens[0] == options_.text_begin && tokens[1] == tokens[0]) tokens.erase(tokens.begin());
+  const auto last = tokens.empty() ? std::nullopt : std::optional(tokens.back());
+  const bool ended = last && (last == options_.text_end || last == tokenizer_->eos());
+  if (options_.text_end && !ended) tokens.push_back(*options_.text_end);
   fill_mask(out, true);
 }
 

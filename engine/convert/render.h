@@ -36,6 +36,8 @@ struct RenderOptions {
   bool chatml = false;                        // conversations are ChatML; otherwise only the general way renders them
   std::optional<std::string> default_system;  // the system message where a ChatML conversation has none
   Turns turns = Turns::all;
+  std::optional<int32_t> text_begin, text_end;  // around a plain text, unless it spells them itself
+  bool text_special = true;                     // <|...|> in a plain text are tokens
 };
 
 // mask: one byte a token, 1 where it is trained.
@@ -51,7 +53,7 @@ class PlainRenderer {
 
   bool renders(const RecordContent& document) const { return document.plain && (document.is_text || options_.chatml); }
   void render(const RecordContent& document, Rendered& out);  // of which renders() is true
-  void render_text(std::string_view text, Rendered& out);     // trained throughout; ends with the end of text
+  void render_text(std::string_view text, Rendered& out);  // trained throughout
   void render(const std::vector<RenderPiece>& pieces, Rendered& out);
 
  private:
@@ -64,7 +66,6 @@ class PlainRenderer {
   std::shared_ptr<const Tokenizer> tokenizer_;
   RenderOptions options_;
   int32_t start_ = -1, finish_ = -1;  // <|im_start|>, <|im_end|>
-  std::optional<int32_t> stop_;       // ends a plain text
   std::vector<Header> headers_;       // of the roles seen so far, at most three
   std::vector<int32_t> newline_;
 };

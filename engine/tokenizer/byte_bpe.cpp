@@ -73,7 +73,8 @@ ByteBpeTokenizer::ByteBpeTokenizer(TokenizerProperties properties, TokenBytes by
   normalized_ = AddedTokenFinder(std::move(normalized));
 }
 
-void ByteBpeTokenizer::encode_valid(std::string_view text, std::vector<int32_t>& ids, bool parse_special) const {
+void ByteBpeTokenizer::encode_valid(std::string_view text, std::vector<int32_t>& ids, bool parse_special,
+                                    bool /*goes_on*/) const {
   std::string storage;
   auto add_id = [&](int32_t id) { ids.push_back(id); };
   raw_.split(

@@ -16,7 +16,7 @@ class ByteBpeTokenizer final : public Tokenizer {
   Vocabulary vocabulary() const override;
 
  protected:
-  void encode_valid(std::string_view text, std::vector<int32_t>& ids, bool parse_special) const override;
+  void encode_valid(std::string_view text, std::vector<int32_t>& ids, bool parse_special, bool goes_on) const override;
 
  private:
   void encode_pieces(std::string_view text, std::vector<int32_t>& ids) const;

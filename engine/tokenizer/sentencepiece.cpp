@@ -15,6 +15,8 @@ namespace qeng {
 namespace {
 
 constexpr std::string_view kSpace = "\xE2\x96\x81";  // U+2581, SentencePiece's spelling of a space
+// After a model file: normalizer_spec { add_dummy_prefix: false }. Protobuf merges a message that is there twice.
+constexpr std::string_view kNoDummyPrefix("\x1A\x02\x18\x00", 4);
 
 void append_piece(const sentencepiece::SentencePieceProcessor& model, int id, TokenBytes& tokens) {
   const std::string& piece = model.IdToPiece(id);
@@ -33,46 +35,6 @@ void append_piece(const sentencepiece::SentencePieceProcessor& model, int id, To
   tokens.append(bytes);
 }
 
-// Each stretch between special tokens is encoded as a text of its own, with the model's leading space if it adds one.
-class SentencePieceTokenizer final : public Tokenizer {
- public:
-  SentencePieceTokenizer(TokenizerProperties properties, TokenBytes bytes, std::string serialized,
-                         std::unique_ptr<sentencepiece::SentencePieceProcessor> model)
-      : Tokenizer(std::move(properties), std::move(bytes), XXH3_64bits(serialized.data(), serialized.size())),
-        serialized_(std::move(serialized)),
-        model_(std::move(model)),
-        specials_(properties_.added) {
-    std::vector<int> ids;
-    // A model that writes a space in front of a text encodes "a" and " a" alike; decode takes that space away again.
-    adds_space_ = model_->Encode("a", &ids).ok() && !ids.empty() && this->bytes(ids[0]).starts_with(' ');
-  }
-
-  std::string decode(std::span<const int32_t> ids, bool skip_special) const override {
-    std::string text = Tokenizer::decode(ids, skip_special);
-    bool starts_with_text = !ids.empty() && (skip_special || !is_special(ids[0]));
-    return adds_space_ && starts_with_text && text.starts_with(' ') ? text.substr(1) : text;
-  }
-
-  Vocabulary vocabulary() const override { return read_sentencepiece_vocabulary(name(), serialized_); }
-
- protected:
-  void encode_valid(std::string_view text, std::vector<int32_t>& ids, bool parse_special) const override {
-    auto encode_text = [&](std::string_view stretch) {
-      std::vector<int> pieces;
-      auto status = model_->Encode({stretch.data(), stretch.size()}, &pieces);
-      if (!status.ok()) fail("internal", name(), ": SentencePiece: ", status.ToString());
-      ids.insert(ids.end(), pieces.begin(), pieces.end());
-    };
-    specials_.split(text, parse_special, encode_text, [&](int32_t id) { ids.push_back(id); });
-  }
-
- private:
-  std::string serialized_;
-  std::unique_ptr<sentencepiece::SentencePieceProcessor> model_;
-  AddedTokenFinder specials_;
-  bool adds_space_ = false;
-};
-
 std::unique_ptr<sentencepiece::SentencePieceProcessor> load_model(const std::string& path,
                                                                   std::string_view serialized) {
   auto model = std::make_unique<sentencepiece::SentencePieceProcessor>();
@@ -86,6 +48,54 @@ std::unique_ptr<sentencepiece::SentencePieceProcessor> load_model(const std::str
     fail("format", path, ": not a SentencePiece model: ", status.ToString());
   return model;
 }
+
+// Each stretch between special tokens is encoded as a text of its own, with the model's leading space if it adds one.
+class SentencePieceTokenizer final : public Tokenizer {
+ public:
+  SentencePieceTokenizer(TokenizerProperties properties, TokenBytes bytes, std::string serialized,
+                         std::unique_ptr<sentencepiece::SentencePieceProcessor> model)
+      : Tokenizer(std::move(properties), std::move(bytes), XXH3_64bits(serialized.data(), serialized.size())),
+        serialized_(std::move(serialized)),
+        model_(std::move(model)),
+        specials_(properties_.added) {
+    std::vector<int> ids;
+    // A model that writes a space in front of a text encodes "a" and " a" alike; decode takes that space away again.
+    adds_space_ = model_->Encode("a", &ids).ok() && !ids.empty() && this->bytes(ids[0]).starts_with(' ');
+    if (adds_space_) spaceless_ = load_model(this->name(), serialized_ + std::string(kNoDummyPrefix));
+    added_.resize(static_cast<size_t>(vocab_size()));
+    for (const AddedToken& token : properties_.added) added_[static_cast<size_t>(token.id)] = true;
+  }
+
+  std::string decode(std::span<const int32_t> ids, bool skip_special) const override {
+    std::string text = Tokenizer::decode(ids, skip_special);
+    bool starts_with_text = !ids.empty() && (skip_special || !is_special(ids[0]));
+    return adds_space_ && starts_with_text && text.starts_with(' ') ? text.substr(1) : text;
+  }
+
+  Vocabulary vocabulary() const override { return read_sentencepiece_vocabulary(name(), serialized_); }
+
+ protected:
+  void encode_valid(std::string_view text, std::vector<int32_t>& ids, bool parse_special,
+                    bool goes_on) const override {
+    const bool seam = goes_on && spaceless_ && !ids.empty() && !added_[static_cast<size_t>(ids.back())];
+    auto encode_text = [&](std::string_view stretch) {
+      std::vector<int> pieces;
+      const auto& model = seam && stretch.data() == text.data() ? spaceless_ : model_;
+      auto status = model->Encode({stretch.data(), stretch.size()}, &pieces);
+      if (!status.ok()) fail("internal", name(), ": SentencePiece: ", status.ToString());
+      ids.insert(ids.end(), pieces.begin(), pieces.end());
+    };
+    specials_.split(text, parse_special, encode_text, [&](int32_t id) { ids.push_back(id); });
+  }
+
+ private:
+  std::string serialized_;
+  std::unique_ptr<sentencepiece::SentencePieceProcessor> model_;
+  std::unique_ptr<sentencepiece::SentencePieceProcessor> spaceless_;  // where the model writes a space in front
+  AddedTokenFinder specials_;
+  std::vector<bool> added_;  // by id
+  bool adds_space_ = false;
+};
 
 // The bytes of all pieces; the given tokens, and control pieces besides, are added to the properties.
 TokenBytes read_pieces(const sentencepiece::SentencePieceProcessor& model, const std::map<int32_t, AddedToken>& given,

@@ -21,11 +21,11 @@ Tokenizer::Tokenizer(TokenizerProperties properties, TokenBytes bytes, uint64_t 
   hash_ = XXH3_64bits(parts, sizeof parts);
 }
 
-void Tokenizer::encode(std::string_view text, std::vector<int32_t>& ids, bool parse_special) const {
+void Tokenizer::encode(std::string_view text, std::vector<int32_t>& ids, bool parse_special, bool goes_on) const {
   if (text.size() > INT32_MAX)
     fail("value", "a text of ", text.size(), " bytes: one of less than 2 GB can be encoded; cut it into documents");
   std::string storage;
-  encode_valid(valid_utf8(text, storage), ids, parse_special);
+  encode_valid(valid_utf8(text, storage), ids, parse_special, goes_on);
 }
 
 std::vector<int32_t> Tokenizer::encode(std::string_view text, bool parse_special) const {

@@ -57,7 +57,9 @@ class Tokenizer {
   // Appends the ids of text. parse_special = false treats "<|im_start|>" in it as plain text: use it for whatever a
   // user or a dataset supplies. Added tokens that are not special (such as <tool_call>) are always recognised, as in
   // Hugging Face. No bos is added: see add_bos().
-  void encode(std::string_view text, std::vector<int32_t>& ids, bool parse_special) const;
+  // goes_on: text continues what the ids before say, so that SentencePiece writes no space between (after an added token
+  // it does write it). Ids do not change across the seam: encode a prompt and its answer so, one after the other.
+  void encode(std::string_view text, std::vector<int32_t>& ids, bool parse_special, bool goes_on = false) const;
   std::vector<int32_t> encode(std::string_view text, bool parse_special) const;
 
   // The bytes of ids, end to end: UTF-8 wherever the ids came from encode; ids cut at any place may begin or end inside
@@ -83,7 +85,8 @@ class Tokenizer {
 
  protected:
   Tokenizer(TokenizerProperties properties, TokenBytes bytes, uint64_t model_hash);
-  virtual void encode_valid(std::string_view text, std::vector<int32_t>& ids, bool parse_special) const = 0;
+  virtual void encode_valid(std::string_view text, std::vector<int32_t>& ids, bool parse_special,
+                            bool goes_on) const = 0;
   const TokenizerProperties properties_;
   const TokenBytes bytes_;
 

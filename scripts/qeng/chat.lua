@@ -1,7 +1,6 @@
--- Conversations to tokens with the part that is trained. ChatML is rendered piece by piece, so the spans of what an assistant
--- says are exact: content and <|im_end|> are targets; the role header and the newline after are not. What needs more (tools,
--- their calls and answers, reasoning), and another template, is rendered by the model's own (chat_model.lua). The engine
--- renders plain records itself (engine/convert/render.h), with the same result.
+-- Conversations to tokens with the part that is trained: by the model's own template wherever there is one (chat_model.lua), else
+-- in ChatML, which is rendered piece by piece: content and <|im_end|> are targets; the role header and the newline after are not.
+-- The engine renders texts and plain ChatML itself (engine/convert/render.h), with the same result.
 
 local chat_model = require "qeng.chat_model"
 local q = require "qeng.core"
@@ -18,40 +17,54 @@ local given = records.given
 local Template = {}
 Template.__index = Template
 
--- A conversation by which a model's own template is told from ChatML.
-local probe = { messages = { { role = "user", content = "a" }, { role = "assistant", content = "b" }, { role = "user", content = "c" } } }
-
--- Whether the model's own template says what ChatML says: it may begin with a token, or bring a system message, that ChatML lacks.
-local function own_is_chatml(self)
-  local ok, own = pcall(Template.prompt, setmetatable({ name = "model" }, { __index = self }), probe)
-  if not ok then q.error("template", ("%s; give --template chatml to do without the model's own template"):format(type(own) == "table" and own.message or tostring(own))) end
-  return table.concat(own, " ") == table.concat(Template.prompt(self, probe), " ")
+-- Whether the model's own template writes a system message that no one gave it.
+local function brings_system(model)
+  local said, asked = "SYSTEM", { role = "user", content = "USER" }
+  local function before(messages)
+    local given
+    messages, given = model:values(messages, {})
+    local ok, text = pcall(model.render, model, messages, #messages, given, false)
+    return ok and text:find("USER", 1, true)
+  end
+  local with, without = before { { role = "system", content = said }, asked }, before { asked }
+  return with and without and without >= with - #said
 end
 
--- name: "chatml", "model" (the tokenizer's own chat template) or "auto": ChatML where the tokenizer has <|im_start|> and <|im_end|>
--- and no template of its own that says something else, the model's own otherwise. A prompt under "auto" is rendered by the model's own
--- wherever there is one. system: the system message where a conversation has none (false: none, under auto by ChatML if it can be);
--- by default what the model's template says. turns: "all" or "last" of the assistant's messages are trained.
-function chat.template(tokenizer, name, system, turns)
+-- What stands around a plain text: bos where the tokenizer adds one, and what ends a document, which in chat models is
+-- another token than eos.
+function chat.text_ends(tokenizer)
+  local info = tokenizer:info()
+  return info.add_bos and info.bos or nil, tokenizer:id "<|endoftext|>" or tokenizer:id "<|end_of_text|>" or info.eos
+end
+
+-- name: "model" (the tokenizer's own chat template), "chatml", or "auto": the model's own wherever there is one, else ChatML if the
+-- tokenizer has <|im_start|> and <|im_end|>, else none: only texts, and prompts with their completions, one after the other.
+-- system: the system message where a conversation has none (false: none); by default what the model's template says. turns: "all"
+-- or "last" of the assistant's messages are trained. special: "parse" or "text", what special tokens spelled in texts become.
+function chat.template(tokenizer, name, system, turns, special)
   name = name or "auto"
   if name ~= "auto" and name ~= "chatml" and name ~= "model" and name ~= "none" then
     q.error("value", ("template is %s; expected auto, chatml or model"):format(tostring(name)))
   end
-  local info = tokenizer:info()
-  local auto = name == "auto" and info.chat_template and system ~= false  -- it may not know how to leave the system message out
+  local own, given_name = tokenizer:info().chat_template, name
   local has_chatml = tokenizer:id("<|im_start|>") and tokenizer:id("<|im_end|>")
-  if name == "auto" then name = has_chatml and "chatml" or info.chat_template and "model" or "none" end
+  if name == "auto" then name = own and "model" or has_chatml and "chatml" or "none" end
   if name == "chatml" and not has_chatml then q.error("value", "template chatml: the tokenizer has no <|im_start|> and <|im_end|>") end
-  if name == "model" and not info.chat_template then q.error("value", "template model: the tokenizer's folder has no chat template") end
+  if name == "model" and not own then q.error("value", "template model: the tokenizer's folder has no chat template") end
+  if name == "none" and system then q.error("value", "a system message is given, but this tokenizer has neither a chat template nor ChatML's tokens to write it") end
   local self = setmetatable({
-    tokenizer = tokenizer, name = name, default_system = system, system = system or nil, turns = turns or "all",
+    tokenizer = tokenizer, name = name, system = system or nil, turns = turns or "all", special = special or "parse",
   }, Template)
-  if name == "model" then self:model() end
-  if system == nil and info.chat_template then  -- Qwen2.5 adds a line of its own: read it off the template
-    self.default_system = info.chat_template:match("<|im_start|>system\\n(You are Qwen[^<]-)<|im_end|>")
+  if name == "model" and system == false and brings_system(self:model()) then
+    if given_name == "model" or not has_chatml then
+      q.error("value", "no system message is wanted, but the model's own template always writes one; give one, or leave it to the template")
+    end
+    self.name = "chatml"
   end
-  if auto and name == "chatml" and not own_is_chatml(self) then self.name = "model" end
-  self.own_prompts = auto
+  if self.name == "chatml" then self.default_system = system end
+  if self.name == "chatml" and system == nil and own then  -- Qwen2.5 adds a line of its own: read it off the template
+    self.default_system = own:match("<|im_start|>system\\n(You are Qwen[^<]-)<|im_end|>")
+  end
   return self
 end
 
@@ -59,8 +72,13 @@ local compiled = setmetatable({}, { __mode = "k" })  -- by tokenizer: each reque
 
 -- The model's own template, compiled on first use.
 function Template:model()
-  local model = compiled[self.tokenizer] or chat_model.new(self.tokenizer)
-  compiled[self.tokenizer] = model
+  local model = compiled[self.tokenizer]
+  if not model then
+    local why
+    model, why = q.try(chat_model.new, self.tokenizer)
+    if not model then q.error("template", why.message .. "; give --template chatml to do without the model's own template") end
+    compiled[self.tokenizer] = model
+  end
   return model
 end
 
@@ -106,7 +124,7 @@ end
 -- Whether ChatML is all that a normalised record's messages need; the model's own template renders them otherwise.
 local function plain_chatml(self, record)
   if self.name == "none" then
-    q.error("template", "this tokenizer has neither ChatML tokens nor a chat template; give plain text or --template")
+    q.error("template", "this tokenizer has neither a chat template nor ChatML's tokens, so conversations cannot be written: give a tokenizer folder that has a template (chat_template.jinja, or chat_template in tokenizer_config.json), or records of prompt and completion, or of text")
   end
   if self.name ~= "chatml" then return false end
   local more = beyond_chatml(record)
@@ -116,12 +134,25 @@ local function plain_chatml(self, record)
   return not more
 end
 
+-- A text in parts, {text=, target=}..., between what begins and what ends one, unless the text spells them itself.
+local function document(self, parts)
+  local tokenizer, pieces = self.tokenizer, {}
+  local first, last = chat.text_ends(tokenizer)
+  local parse = self.special == "parse"
+  for i, part in ipairs(parts) do pieces[i] = { text = part.text, target = part.target, special = parse } end
+  local head, tail = tokenizer:encode(parts[1].text, { special = parse }), tokenizer:encode(parts[#parts].text, { special = parse })
+  local ends = tail[#tail] or (#parts == 1 and first)
+  if first and head[1] ~= first then table.insert(pieces, 1, { id = first, target = parts[1].target }) end
+  if last and ends ~= last and ends ~= tokenizer:info().eos then pieces[#pieces + 1] = { id = last, target = true } end
+  return pieces
+end
+
 -- The pieces of a normalised record, in order: {text=, target=, special=} or {id=, target=}. target: trained; special:
--- <|...|> in the text are tokens. Plain text is trained throughout and ends with the end of text.
+-- <|...|> in the text are tokens. Plain text is trained throughout.
 function Template:pieces(record)
-  if record.text then
-    local stop = self.tokenizer:id("<|endoftext|>") or self.tokenizer:info().eos
-    return { { text = record.text, target = true }, stop and { id = stop, target = true } }
+  if record.text then return document(self, { { text = record.text, target = true } }) end
+  if self.name == "none" and record.pair and #record.messages == 2 then
+    return document(self, { { text = record.messages[1].content, target = false }, { text = record.messages[2].content, target = true } })
   end
   if plain_chatml(self, record) then return chatml(self, record.messages) end
   return self:model():pieces(with_system(record.messages, self.system), record, self.turns)
@@ -131,14 +162,10 @@ local function tokenize(tokenizer, pieces)
   local tokens, mask = {}, {}
   for _, piece in ipairs(pieces) do
     local bit = piece.target and 1 or 0
-    if piece.id then
-      tokens[#tokens + 1] = piece.id
+    local ids = piece.id and { piece.id } or tokenizer:encode(piece.text, { special = piece.special or false, after = tokens[#tokens] })
+    for _, id in ipairs(ids) do
+      tokens[#tokens + 1] = id
       mask[#mask + 1] = bit
-    elseif piece.text ~= "" then
-      for _, id in ipairs(tokenizer:encode(piece.text, { special = piece.special or false })) do
-        tokens[#tokens + 1] = id
-        mask[#mask + 1] = bit
-      end
     end
   end
   return tokens, mask
@@ -152,7 +179,7 @@ end
 -- The tokens of a prompt that the assistant is to answer, of a normalised record's messages and tools.
 function Template:prompt(record)
   local pieces
-  if not self.own_prompts and plain_chatml(self, record) then
+  if plain_chatml(self, record) then
     pieces = chatml(self, record.messages)
     pieces[#pieces + 1] = { id = self.tokenizer:id("<|im_start|>") }
     pieces[#pieces + 1] = { text = "assistant\n" }
@@ -165,9 +192,9 @@ end
 chat.Template = Template
 
 -- What the engine's converter calls in each of its threads, for records that it does not render itself: a function of a
--- record's JSON that returns its pieces. opt: template, system, turns.
+-- record's JSON that returns its pieces. opt: template, system, turns, special.
 function chat.renderer(tokenizer, opt)
-  local template = chat.template(tokenizer, opt.template, opt.system, opt.turns)
+  local template = chat.template(tokenizer, opt.template, opt.system, opt.turns, opt.special)
   return function(text) return template:pieces(chat.normalize(q.json.decode(text, { ordered = true }))) end
 end
 

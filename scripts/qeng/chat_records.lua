@@ -277,9 +277,9 @@ local function refuse_others(record, messages)
   end
 end
 
--- {messages =, tools =, template_options =} or {text =} from one record: messages, conversations (ShareGPT), prompt and completion
--- (strings, or TRL's lists), instruction, input and output (Alpaca), or text. Lists may be JSON inside a string. The record is
--- taken over. Error("format") says what is wrong.
+-- {messages =, tools =, template_options =, pair =} or {text =} from one record: messages, conversations (ShareGPT), prompt and
+-- completion (strings, or TRL's lists), instruction, input and output (Alpaca), or text. pair: a prompt and its completion by name.
+-- Lists may be JSON inside a string. The record is taken over. Error("format") says what is wrong.
 function records.normalize(record)
   if type(record) ~= "table" then fail "a record has to be a JSON object" end
   local messages = conversation(record)
@@ -287,7 +287,8 @@ function records.normalize(record)
     refuse_others(record, messages)
     add_system(record, messages)
     local options = given(record.chat_template_kwargs) and decoded(record.chat_template_kwargs, "chat_template_kwargs") or nil
-    return { messages = messages, tools = read_tools(record), template_options = options }
+    local pair = not list_like(record.messages) and not list_like(record.conversations) and type(record.prompt) ~= "table"
+    return { messages = messages, tools = read_tools(record), template_options = options, pair = pair or nil }
   end
   if there(record.text) then return { text = text_field(record.text, "text") } end
   local keys = {}

@@ -1,6 +1,7 @@
 -- Text data to packets: what the converter of the engine is told, and how it speaks.
 
 local chat = require "qeng.chat"
+local marked = require "qeng.marked"
 local output = require "qeng.output"
 local progress = require "qeng.progress"
 local q = require "qeng.core"
@@ -54,6 +55,10 @@ local function reasons(counts)
   return table.concat(list, ", ")
 end
 
+local template_words = {
+  model = "the model's own", chatml = "ChatML", none = "none (prompts and completions are joined as they are)",
+}
+
 -- What was converted, as a line.
 function data.summary(counts)
   local text = ("%d records, %d tokens, %d trained, %d bad"):format(counts.records, counts.tokens, counts.targets, counts.bad)
@@ -61,7 +66,19 @@ function data.summary(counts)
   if counts.duplicates > 0 then text = text .. (", %d duplicates left out"):format(counts.duplicates) end
   if counts.longer > 0 then text = text .. (", %d longer than the limit: %s"):format(counts.longer, counts.long) end
   if counts.repaired > 0 then text = text .. (", %d with ill-formed UTF-8, replaced"):format(counts.repaired) end
-  return text
+  text = text .. "; template: " .. template_words[counts.template]
+  return text .. (counts.special == "parse" and ", special tokens in texts parsed" or ", special tokens in texts taken as text")
+end
+
+-- Lines that show one record of the dataset at path as it is trained, for standard output or another file descriptor.
+function data.sample(path, tokenizer, to) return marked.sample(q.ndp.open(path), tokenizer, to or 1) or "no record" end
+
+-- Adds to `declared` what recipes that convert data take.
+function data.options(declared)
+  declared.template = { "auto", "chat template: auto (the model's own where there is one, else ChatML)", choices = { "auto", "chatml", "model" }, order = 80 }
+  declared.special = { "parse", "what special tokens spelled in texts become: tokens (as transformers reads text), or text", choices = { "parse", "text" }, order = 81 }
+  declared.documents = { "paragraph", "what one document of plain text is (paragraph: blank lines part them)", choices = { "paragraph", "line", "file" }, order = 82 }
+  return declared
 end
 
 local long_words = { keep = "kept whole", drop = "left out", split = "split", truncate = "only their beginning kept", ["end"] = "only their end kept" }
@@ -116,8 +133,8 @@ function data.inputs(given, speak)
 end
 
 -- Converts `from` (as data.inputs takes it; "-": standard input) to the dataset `to`, which replaces a dataset that is there, but no
--- other file and nothing that is read, without opt.overwrite. opt: tokenizer, template, system, turns, format,
--- documents, max_tokens, long, dedupe, max_bad (share of bad records that is an error, 0.01), max_record (MiB), source,
+-- other file and nothing that is read, without opt.overwrite. opt: tokenizer, template, system, turns, special, format,
+-- documents (paragraph), max_tokens, long, dedupe, max_bad (share of bad records that is an error, 0.01), max_record (MiB), source,
 -- source_field, source_names, destination, resume, checkpoint (seconds), threads. Returns the counts. Bad records are told
 -- with their place and left out.
 function data.convert(from, to, opt)
@@ -125,19 +142,22 @@ function data.convert(from, to, opt)
   local inputs = data.inputs(from, speak)
   output.file(to, { holds = "qubgpu", reads = inputs, overwrite = opt.overwrite or false })
   local tokenizer, info = opt.tokenizer, opt.tokenizer:info()
-  local template = chat.template(tokenizer, opt.template, opt.system, opt.turns)
-  local system = template.default_system or nil
+  local template = chat.template(tokenizer, opt.template, opt.system, opt.turns, opt.special)
+  local system = template.default_system or template.system or nil
+  local text_begin, text_end = chat.text_ends(tokenizer)
   q.outlive_output()
   local job = q.ndp.convert {
     inputs = inputs, output = to, tokenizer = tokenizer, format = opt.format, documents = opt.documents,
-    chatml = template.name == "chatml", system = system, turns = template.turns,
-    renderer = { template = template.name, system = opt.system, turns = template.turns },
+    chatml = template.name == "chatml", system = system, turns = template.turns, special = template.special,
+    text_begin = text_begin, text_end = text_end,
+    renderer = { template = template.name, system = opt.system, turns = template.turns, special = template.special },
     max_tokens = opt.max_tokens, long = opt.long, dedupe = opt.dedupe, max_bad = opt.max_bad, max_record = opt.max_record,
     source = opt.source, source_field = opt.source_field, source_names = source_names(opt.source_names), destination = opt.destination,
     resume = opt.resume, checkpoint = opt.checkpoint, threads = opt.threads,
     meta = {
       tokenizer = info.name, tokenizer_hash = tokenizer:hash(), vocab_size = tokenizer:vocab_size(), template = template.name,
-      sources = q.json.array { unpack(inputs) }, system = system, turns = template.turns, max_tokens = opt.max_tokens, long = opt.max_tokens and (opt.long or "keep"),
+      sources = q.json.array { unpack(inputs) }, system = system, turns = template.turns, special = template.special,
+      max_tokens = opt.max_tokens, long = opt.max_tokens and (opt.long or "keep"),
       dedupe = opt.dedupe or false, source_names = opt.source_names, source_field = opt.source_field,
     },
   }
@@ -149,7 +169,7 @@ function data.convert(from, to, opt)
     job:stop()
     error(result, 0)
   end
-  result.long = long_words[opt.long or "keep"]
+  result.long, result.template, result.special = long_words[opt.long or "keep"], template.name, template.special
   return result
 end
 
@@ -164,6 +184,7 @@ function data.open(path, opt)
     local to = opt.cache or opt.cache_dir .. "/data.qubgpu"
     local counts = data.convert(path, to, opt)
     io.stderr:write(("%s: %s\n"):format(path, data.summary(counts)))
+    io.stderr:write(data.sample(to, opt.tokenizer, 2), "\n")
     path = to
   end
   local file = q.ndp.open(path)

@@ -329,7 +329,7 @@ function jinja.slice(v, from, to, step)
 end
 
 jinja.truth, jinja.text, jinja.equal, jinja.fail, jinja.is_list, jinja.is_mapping = truth, text_of, equal, fail, is_list, is_mapping
-jinja.want_string, jinja.without_end = want_string, parse.without_end
+jinja.want_string, jinja.without_end, jinja.order = want_string, parse.without_end, parse.order
 
 -- ---------------------------------------------------------------- running
 
@@ -357,8 +357,9 @@ local function guarded(fn, ...)
 end
 
 -- A function of the variables that returns the text. Error code "template" for what the subset does not have.
-function jinja.compile(source)
-  local body = guarded(parse.template, source, jinja)
+-- words: what the template's operations do, this module by default.
+function jinja.compile(source, words)
+  local body = guarded(parse.template, source, words or jinja)
   local function render(variables)
     local scope = setmetatable({}, { __index = function(_, key) local v = variables[key]; if v == nil then v = globals[key] end return v end })
     local run = { out = {}, size = 0, steps = 0 }

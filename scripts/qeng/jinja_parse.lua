@@ -413,7 +413,7 @@ function Parser:product() return self:chain(Parser.unary, { ["*"] = 1, ["/"] = 1
 function Parser:sum() return self:chain(Parser.product, { ["+"] = 1, ["-"] = 1 }) end
 function Parser:concat() return self:chain(Parser.sum, { ["~"] = 1 }) end
 
-local order = {
+parse.order = {
   ["<"] = function(a, b) return a < b end, [">"] = function(a, b) return a > b end,
   ["<="] = function(a, b) return a <= b end, [">="] = function(a, b) return a >= b end,
 }
@@ -426,7 +426,7 @@ function Parser:comparison()
     if self:accept("==") then local b = self:concat(); left = function(s, r) return jinja.equal(a(s, r), b(s, r)) end
     elseif self:accept("!=") then local b = self:concat(); left = function(s, r) return not jinja.equal(a(s, r), b(s, r)) end
     elseif self:peek("<") or self:peek(">") or self:peek("<=") or self:peek(">=") then
-      local compare, text = order[self.list[self.at][2]], self.text
+      local compare, text = jinja.order[self.list[self.at][2]], self.text
       self.at = self.at + 1
       local b = self:concat()
       left = function(s, r)

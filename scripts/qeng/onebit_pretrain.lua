@@ -49,7 +49,7 @@ function pretrain.options(declared)
   add("host_budget", { nil, "memory of the whole process with --weights stream, as 16G", kind = "bytes" })
   add("stream_keep", { nil, "on a GPU with --weights stream: bytes of bits that stay there, as 1G; by default half of what --device-budget leaves", kind = "bytes" })
   add("recompute", { false, "keep one activation a block, recompute the others" })
-  return declared
+  return data.options(declared)
 end
 
 -- What q.inertia takes of these options.
@@ -78,7 +78,7 @@ function pretrain.run(opt, learn, title)
   data.inputs(from)  -- says so if they are not there
   place:clear()
   local settings = settings_of(opt)
-  local file = place:data(from, { tokenizer = tokenizer, template = "chatml" })
+  local file = place:data(from, { tokenizer = tokenizer, template = opt.template, special = opt.special, documents = opt.documents })
   local model = onebit.random({
     architectures = { "Qwen3ForCausalLM" }, model_type = "qwen3", vocab_size = tokenizer:vocab_size(), hidden_size = opt.hidden, num_hidden_layers = opt.layers,
     num_attention_heads = opt.heads, num_key_value_heads = opt.heads, head_dim = math.floor(opt.hidden / opt.heads), intermediate_size = opt.ffn,

@@ -90,7 +90,7 @@ end
 local defaults = {
   model = "", data = "", out = "out", mode = "lora", adapter = "", rank = 16, alpha = 0, rslora = false, dropout = 0, targets = "",
   rank_pattern = "", alpha_pattern = "", dora = false, add_tokens = "", train_embeddings = false, neftune = 0, steps = 0, epochs = 1, row_tokens = 512, rows = 1,
-  accumulate = 1, lr = 2e-4, schedule = "cosine", warmup = 0, decay = 0, clip = 1.0, seed = 0, template = "auto", eval_share = 0.05, eval_every = 50,
+  accumulate = 1, lr = 2e-4, schedule = "cosine", warmup = 0, decay = 0, clip = 1.0, seed = 0, template = "auto", special = "parse", documents = "paragraph", eval_share = 0.05, eval_every = 50,
   save_every = 100, keep = 2, resume = false, recompute = false, eager = false, profile = false, gguf = false, sources = "", drop = 0, long = "auto", device = "auto", threads = 0,
 }
 
@@ -140,7 +140,7 @@ function run.finetune(opt, hooks)
     local fresh = new_tokens.add(model, added, opt.out .. "/tokenizer")
     io.stderr:write(("new tokens: %s; the vocabulary is %d\n"):format(#fresh > 0 and table.concat(fresh, " ") or "none, the tokenizer has them all", model.config.vocab))
   end
-  local file = place:data(opt.data, { tokenizer = model.tokenizer, template = opt.template, any_tokenizer = opt.any_tokenizer })
+  local file = place:data(opt.data, { tokenizer = model.tokenizer, template = opt.template, special = opt.special, documents = opt.documents, any_tokenizer = opt.any_tokenizer })
   prepare_mode(model, opt)
   if opt.mode ~= "full" and (added or opt.train_embeddings) then new_tokens.train_embeddings(model) end
   model.neftune = opt.neftune and opt.neftune > 0 and opt.neftune or nil

@@ -27,7 +27,7 @@ local model, file, result = q.finetune { model = "recipes/tiny", data = scratch.
 assert(model.adapter.rank == 16 and model.adapter.alpha == 32 and file:records() == 60 and result.steps == 2 and result.eval_loss)
 assert(q.fs.kind(scratch.at "run/adapter/adapter_model.safetensors") == "file")
 local page = q.fs.read(scratch.at "run/report.html")
-assert(page:find "<td>alpha</td><td>32  %(given: 0%)</td>" and page:find "<td>template</td><td>chatml  %(given: auto%)</td>", "the report has no resolved settings")
+assert(page:find "<td>alpha</td><td>32  %(given: 0%)</td>" and page:find "<td>template</td><td>model  %(given: auto%)</td>", "the report has no resolved settings")
 model = q.finetune { model = "recipes/tiny", data = scratch.at "data.jsonl", out = scratch.at "few", steps = 1, row_tokens = 64, alpha = 8, rank = 4, targets = { "q_proj", "v_proj" } }
 assert(model.adapter.alpha == 8 and #model.adapter.targets == 2)
 

@@ -79,9 +79,9 @@ for _, case in ipairs(golden.cases) do  -- a call, its arguments as JSON inside 
   end
 end
 
--- Under "auto" both a prompt and what is trained are the own template's, but where that is ChatML's text, and the tokens are the same.
+-- Under "auto" both a prompt and what is trained are the own template's. Where it says what ChatML says, the tokens are the same.
 assert(prompt(own, { messages = hello }) == "[user:hello]>", "a prompt is rendered by the model's own template")
-assert(prompt(own, { messages = hello, system = false }) == "<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n", "no system message")
+assert(prompt(own, { messages = hello, system = false }) == "[user:hello]>", "no system message")
 local trained_as = q.tokenizer(dir):decode((chat.template(q.tokenizer(dir)):encode { messages = hello }))
 assert(trained_as == "[user:hello]", trained_as)
 local tiny = q.tokenizer((arg[0]:match("^(.*)/tests/") or ".") .. "/recipes/tiny"):info().chat_template
@@ -91,11 +91,18 @@ for _, messages in ipairs { hello, talk } do
   for _, written in ipairs { tiny, qwen } do
     local text, ids = prompt(written, { messages = messages })
     local same, expected = prompt(written, { messages = messages, template = "chatml" })
+    local given = q.tokenizer(dir)
+    local a, b = { chat.template(given):encode { messages = messages } }, { chat.template(given, "chatml"):encode { messages = messages } }
+    assert(table.concat(a[1], " ") == table.concat(b[1], " ") and table.concat(a[2], " ") == table.concat(b[2], " "), "what is trained is not as ChatML has it")
     assert(text == same and table.concat(ids, " ") == table.concat(expected, " "), text .. " is not " .. same)
-    assert(chat.template(q.tokenizer(dir)).name == "chatml", "what is trained is not ChatML")
+    assert(chat.template(given).name == "model")
   end
 end
 assert(prompt(qwen, { messages = hello }):find("You are Qwen, a helper.", 1, true))
+-- No system message: a template that brings its own is not asked.
+assert(prompt(qwen, { messages = hello, system = false }) == "<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n")
+local _, refusal = q.try(prompt, qwen, { messages = hello, system = false, template = "model" })
+assert(refusal.message:find "always writes one", refusal.message)
 
 -- A tokenizer of more tokens than the model has.
 for expected, opt in pairs { ["token 1 of the messages is 260"] = { messages = hello, template = "chatml" }, ["token 1 of the prompt is 261"] = { prompt = "<|im_end|>hello" } } do

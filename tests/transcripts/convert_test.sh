@@ -59,6 +59,15 @@ truncate -s 20000 data.jsonl.gz
 expect "cut off gzip" 1 'ends early' "${convert[@]}" - cut.qubgpu <data.jsonl.gz
 expect "cut off gzip file" 1 'data.jsonl.gz: the gzip data ends early' "${convert[@]}" data.jsonl.gz cut.qubgpu
 [ -e cut.qubgpu ] && fail "a cut off input gave a dataset"
+
+# ---- plain text; what the summary says and shows; special tokens that texts spell
+printf 'the cat sees\nthe dog\n\nand says <|im_end|>\n' >text.txt
+expect "blank lines part a text" 0 'text.qubgpu: 2 records, .*; template: ChatML, special tokens in texts parsed$' "${convert[@]}" text.txt text.qubgpu
+expect "a record is shown" 0 '^record 0, what is trained between >> and <<:$' "${convert[@]}" text.txt text.qubgpu
+expect "a whole file" 0 ' 1 records.*, special tokens in texts taken as text$' "${convert[@]}" text.txt text.qubgpu --documents file --special text
+expect "the trained part" 0 '^  >>three<.im_end.><<$' "${convert[@]}" a.jsonl shown.qubgpu
+"$QENG" -e 'io.open("long.txt", "w"):write(("word "):rep(4000000))'
+expect "one long document" 1 'long.txt:1: .*cut the text into documents with --documents paragraph or line' "${convert[@]}" long.txt long.qubgpu --documents file
 expect "no folder" 1 'does not exist' "${convert[@]}" data.jsonl none/out.qubgpu
 
 # ---- kills at random moments, then to the end
@@ -106,6 +115,7 @@ stop_midway INT
 grep -q 'go on with --resume' log || fail "Ctrl-C: no word of --resume: $(cat log)"
 [ -e stopped.qubgpu ] && fail "Ctrl-C left a dataset"
 expect "other options" 1 'another dedupe: false, now true' "${convert[@]}" long.jsonl stopped.qubgpu --resume --dedupe
+expect "other special tokens" 1 'another (special|meta|renderer): .*"parse".*, now .*"text"' "${convert[@]}" long.jsonl stopped.qubgpu --resume --special text
 cp long.jsonl other.jsonl && echo '{"text": "more"}' >>long.jsonl
 expect "other input" 1 'another inputs' "${convert[@]}" long.jsonl stopped.qubgpu --resume
 mv other.jsonl long.jsonl

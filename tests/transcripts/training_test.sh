@@ -28,6 +28,12 @@ bits() { sha256sum <"$work/$1/adapter/adapter_model.safetensors"; }
 expect "convert" 0 '300 records.* 0 bad' "$QENG" recipes/convert.lua "$work/data.jsonl" "$work/data.qubgpu" --tokenizer "$work/model"
 expect "inspect" 0 'record 1: .*trained' "$QENG" recipes/inspect.lua "$work/data.qubgpu" --tokenizer "$work/model" --verify
 
+printf 'the cat sees\nthe dog\n\nthe dog sees\n\nthe cat\n' >"$work/text.txt"
+expect "a text file" 0 'text.txt: 3 records, .*template: .*special tokens in texts parsed' "$QENG" "$recipe" --model "$work/model" --data "$work/text.txt" \
+  --out "$work/t" --steps 2 --row-tokens 32 --eval-share 0 --threads 1
+expect "one document of it" 0 'text.txt: 1 records, ' "$QENG" "$recipe" --model "$work/model" --data "$work/text.txt" --documents file \
+  --out "$work/u" --steps 2 --row-tokens 32 --eval-share 0 --threads 1
+
 # ---- the same bits
 run --out "$work/a" || { fail "training"; cat "$work/log"; }
 run --out "$work/b" && [ "$(bits a)" = "$(bits b)" ] || fail "two runs differ"

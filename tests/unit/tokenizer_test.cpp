@@ -172,6 +172,19 @@ TEST_CASE("a SentencePiece model gives the ids of the Python package") {
 
 // Ids as transformers gives them: what a file adds is found before the model sees the text, and a space is put in front
 // of each stretch between.
+TEST_CASE("SentencePiece writes no space where a text goes on from another") {
+  const std::string path = data_file("llama2_tokenizer.model");
+  if (path.empty()) return;
+  const auto tokenizer = load_tokenizer(path);
+  const std::string prompt = "Say: hello", answer = " world,\n  and more";
+  std::vector<int32_t> ids = tokenizer->encode(prompt, true);
+  tokenizer->encode(answer, ids, true, true);
+  CHECK(ids == tokenizer->encode(prompt + answer, true));
+  ids = {*tokenizer->bos()};  // not a text: what follows begins one
+  tokenizer->encode(prompt, ids, true, true);
+  CHECK(ids == tokenizer->encode("<s>" + prompt, true));
+}
+
 TEST_CASE("a folder's files add tokens to its SentencePiece model, and put some in place of its pieces") {
   Vocabulary vocabulary{.model = "llama", .add_space_prefix = true};
   const auto piece = [&](const std::string& content, TokenType type) {

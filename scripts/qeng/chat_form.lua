@@ -1,0 +1,279 @@
+-- What a chat template makes of conversations of one shape (who speaks in which order), worked out once: rendering costs as much as
+-- tokenizing four times over. The template runs on marks in place of what was said. An operation that only moves text treats a
+-- mark as any text. One that looks into it either rests on a condition, which is kept, or ends the attempt. So the form holds for
+-- every conversation of the shape whose texts meet the conditions; any other is rendered by the template itself.
+
+local jinja = require "qeng.jinja"
+
+local chat_form = {}
+
+local most_forms, most_messages = 500, 100  -- a hostile dataset must not fill the memory
+
+-- A mark holds a byte that no valid UTF-8 has, and is as long for every message.
+local mark = "\254"
+local pattern = mark .. "(%d+)" .. mark
+local function mark_of(i) return ("%s%06d%s"):format(mark, i, mark) end
+
+local function unknown() error({ code = "template", message = "chat template: looks into what is said" }, 0) end
+
+local function marked(v) return type(v) == "string" and v:find(mark, 1, true) ~= nil end
+local function is_mark(v) return type(v) == "string" and v:find("^" .. pattern .. "$") ~= nil and #v == #mark_of(0) end
+
+-- Whether a value has a mark anywhere in it.
+local function holds(v, budget)
+  if type(v) ~= "table" then return marked(v) end
+  budget = budget or { 10000 }
+  for key, item in pairs(v) do
+    budget[1] = budget[1] - 1
+    if budget[1] < 0 or marked(key) or holds(item, budget) then return true end
+  end
+  return false
+end
+local function check_keys(v)
+  for key in pairs(type(v) == "table" and v or {}) do if marked(key) then unknown() end end
+end
+local function any_holds(...)
+  for i = 1, select("#", ...) do if holds((select(i, ...))) then return true end end
+  return false
+end
+
+-- ---------------------------------------------------------------- conditions of a text
+
+-- Every text has a byte at least. lacks: strings that it does not hold; edges: classes of bytes at neither end;
+-- begins: strings that it is longer than and does not begin with.
+local function add(list, value)
+  for _, there in ipairs(list) do if there == value then return end end
+  list[#list + 1] = value
+end
+
+local function meets(conditions, text)
+  if text == "" then return false end
+  for _, needle in ipairs(conditions.lacks) do if text:find(needle, 1, true) then return false end end
+  for _, class in ipairs(conditions.edges) do if text:find("^" .. class) or text:find(class, -1) then return false end end
+  for _, prefix in ipairs(conditions.begins) do if #text <= #prefix or text:sub(1, #prefix) == prefix then return false end end
+  return true
+end
+
+-- ---------------------------------------------------------------- the template's operations on marks
+
+-- conditions(): those of the form in hand.
+local function words_for(conditions)
+  local words = setmetatable({}, { __index = jinja })
+
+  local function lacks(v, needle)
+    if not is_mark(v) or type(needle) ~= "string" or marked(needle) then unknown() end
+    if needle ~= "" then add(conditions().lacks, needle) end
+  end
+  local function stripped(v, chars)
+    if not is_mark(v) or (chars ~= nil and (type(chars) ~= "string" or chars == "" or marked(chars))) then unknown() end
+    add(conditions().edges, chars and "[" .. chars:gsub("%p", "%%%0") .. "]" or "%s")
+    return v
+  end
+
+  function words.truth(v) return marked(v) or jinja.truth(v) end
+  function words.text(v)
+    if type(v) == "table" and holds(v) then unknown() end
+    return jinja.text(v)
+  end
+  function words.equal(a, b)
+    if not any_holds(a, b) then return jinja.equal(a, b) end
+    if marked(a) and marked(b) or type(a) == "table" and type(b) == "table" then unknown() end
+    if type(a) ~= type(b) then return false end
+    if marked(a) then lacks(a, b) else lacks(b, a) end
+    return false
+  end
+  function words.contains(where, v)
+    if is_mark(where) then
+      lacks(where, v)
+      return v == ""
+    end
+    local keys_only = jinja.is_mapping(where)
+    check_keys(where)
+    if marked(v) or marked(where) or (not keys_only and holds(where)) then unknown() end
+    return jinja.contains(where, v)
+  end
+  function words.slice(v, ...)
+    if marked(v) then unknown() end
+    return jinja.slice(v, ...)
+  end
+
+  local of_mark = {
+    strip = stripped, lstrip = stripped, rstrip = stripped,
+    startswith = function(v, prefix) lacks(v, prefix); return prefix == "" end,
+    endswith = function(v, suffix) lacks(v, suffix); return suffix == "" end,
+    split = function(v, separator)
+      if separator == nil or separator == "" then unknown() end
+      lacks(v, separator)
+      return jinja.list { v }
+    end,
+  }
+  function words.attribute(v, name)
+    if marked(name) then unknown() end
+    check_keys(v)
+    if marked(v) then
+      local method = is_mark(v) and of_mark[name]
+      return method and function(...) return method(v, ...) end or unknown()
+    end
+    local found = jinja.attribute(v, name)
+    if type(found) ~= "function" or name == "append" and jinja.is_list(v) then return found end
+    return function(...)
+      if any_holds(...) or name ~= "get" and holds(v) then unknown() end
+      return found(...)
+    end
+  end
+
+  local of_list = { length = true, count = true, list = true, first = true, last = true, reverse = true }
+  words.filters = setmetatable({}, { __index = function(_, name)
+    local filter = jinja.filters[name]
+    if not filter then return nil end
+    return function(v, ...)
+      if not any_holds(v, ...) then return filter(v, ...) end
+      if any_holds(...) then unknown() end
+      if name == "trim" then return stripped(v, ...) end
+      if name == "string" and marked(v) or name == "safe" or name == "default" or name == "d" then return v end
+      if jinja.is_list(v) and (of_list[name] or name == "map" and type(...) == "table") then return filter(v, ...) end
+      unknown()
+    end
+  end })
+
+  local of_kind = {}  -- tests that a mark passes as any text does
+  for name in ("defined undefined none string number integer float boolean mapping sequence iterable callable true false"):gmatch "%a+" do of_kind[name] = true end
+  words.tests = setmetatable({}, { __index = function(_, name)
+    local test = jinja.tests[name]
+    if test == jinja.equal then return words.equal end
+    if name == "in" then return function(v, where) return words.contains(where, v) end end
+    if not test or of_kind[name] then return test end
+    return function(v, ...)
+      if any_holds(v, ...) then unknown() end
+      return test(v, ...)
+    end
+  end })
+  words.order = {}
+  for name, compare in pairs(jinja.order) do
+    words.order[name] = function(a, b)
+      if any_holds(a, b) then unknown() end
+      return compare(a, b)
+    end
+  end
+  return words
+end
+
+-- ---------------------------------------------------------------- a model that renders marks
+
+-- Where two renderings of marks first differ, and what of one text must not begin the other's for that to be so.
+local function difference(self, a, b, most)
+  local same, edge = 0, false
+  while same < #a and a:byte(same + 1) == b:byte(same + 1) do
+    same = same + 1
+    if a:byte(same) == mark:byte() then edge = not edge end
+  end
+  if edge then unknown() end  -- inside of marks of two messages
+  local x, y = a:sub(same + 1, same + 1), b:sub(same + 1, same + 1)
+  if x == mark or y == mark then
+    local other = x == mark and b or a
+    local text = other:sub(same + 1, same + most):match("^[^" .. mark .. "]+")
+    if text then add(self.conditions.begins, text) end
+  end
+  return same
+end
+
+local Marks = {}
+
+function Marks:begins(text, prefix) return difference(self, text, prefix, 16) == #prefix end
+function Marks:alike(a, b) return difference(self, a, b, 1) end
+function Marks:by_header() unknown() end
+function Marks:values(...)
+  local messages, given = self.model.values(self, ...)
+  given.strftime_now = unknown  -- a form outlives the day
+  return messages, given
+end
+local function marks_in(text) return select(2, text:gsub(mark, "")) end
+function Marks:render(messages, count, given, prompt)
+  local text = self.model.render(self, messages, count, given, prompt)
+  if text:sub(-1) == mark then add(self.conditions.edges, "%s") end  -- white space tells where a turn ends
+  -- A generation prompt that repeats what was said: where a turn begins is told by its last characters.
+  if prompt and marks_in(text) ~= marks_in(self:render(messages, count, given, false)) then unknown() end
+  return text
+end
+function Marks:first_end(whole, from)
+  for _, text in ipairs(self.ends) do
+    if text ~= "" and self.guard(text) == text then add(self.conditions.lacks, text) end
+  end
+  return self.model.first_end(self, whole, from)
+end
+
+-- ---------------------------------------------------------------- forms
+
+local Forms = {}
+Forms.__index = Forms
+
+-- model: a chat_model, source: its template.
+function chat_form.new(model, source)
+  local self = setmetatable({ model = model, by_shape = {}, count = 0 }, Forms)
+  if source:find(mark, 1, true) then
+    self.count = most_forms  -- a template that writes marks itself has no forms
+    return self
+  end
+  local marks = setmetatable({ model = model }, { __index = function(_, key) return Marks[key] or model[key] end })
+  marks.render_text = jinja.compile(source, words_for(function() return marks.conditions end))
+  self.marks = marks
+  return self
+end
+
+-- The shape of a conversation as a string; nil for one with more in it than who speaks and what.
+local function shape_of(messages, record, turns)
+  if record.tools or record.template_options or #messages > most_messages then return nil end
+  local shape = { turns }
+  for i, message in ipairs(messages) do
+    for key in pairs(message) do if key ~= "role" and key ~= "content" and key ~= "train" then return nil end end
+    shape[i + 1] = (message.train == false and "-" or "+") .. message.role
+  end
+  return table.concat(shape, "\0")
+end
+
+-- The form of a shape: {stretches = {{parts, target}...}, conditions}; false where the template looks into what is said.
+-- A part is a string, or the number of a message.
+function Forms:make(messages, record, turns)
+  local marks, asked = self.marks, {}
+  marks.conditions = { lacks = {}, edges = {}, begins = {} }
+  for i, message in ipairs(messages) do asked[i] = { role = message.role, content = mark_of(i), train = message.train } end
+  local ok, stretches = pcall(marks.stretches, marks, asked, record, turns)
+  if not ok then return false end
+  for _, stretch in ipairs(stretches) do
+    local parts, at = {}, 1
+    for from, number, to in stretch[1]:gmatch("()" .. pattern .. "()") do
+      parts[#parts + 1] = stretch[1]:sub(at, from - 1)
+      parts[#parts + 1] = tonumber(number)
+      at = to
+    end
+    parts[#parts + 1] = stretch[1]:sub(at)
+    stretch[1] = parts
+  end
+  return { stretches = stretches, conditions = marks.conditions }
+end
+
+-- What the template makes of a conversation (chat_model's stretches), or nil: render it.
+function Forms:stretches(messages, record, turns)
+  local shape = shape_of(messages, record, turns)
+  if not shape then return nil end
+  local form = self.by_shape[shape]
+  if form == nil then
+    if self.count >= most_forms then return nil end
+    form = self:make(messages, record, turns)
+    self.by_shape[shape], self.count = form, self.count + 1
+  end
+  if not form then return nil end
+  local texts, list = {}, {}
+  for i, message in ipairs(messages) do
+    texts[i] = self.model.guard(message.content)
+    if not meets(form.conditions, texts[i]) then return nil end
+  end
+  for i, stretch in ipairs(form.stretches) do
+    local parts = {}
+    for k, part in ipairs(stretch[1]) do parts[k] = type(part) == "number" and texts[part] or part end
+    list[i] = { table.concat(parts), stretch[2] }
+  end
+  return list
+end
+
+return chat_form

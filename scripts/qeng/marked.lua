@@ -1,0 +1,55 @@
+-- Records decoded for people to look at, the trained part marked: coloured on a terminal, between >> and << elsewhere.
+
+local q = require "qeng.core"
+
+local marked = {}
+
+local function marks(to)
+  if q.isatty(to) then return "\27[32m", "\27[0m" end
+  return ">>", "<<"
+end
+
+-- change(text): of each stretch that is trained throughout, or not at all. to: the file descriptor the text is for.
+local function joined(tokens, mask, tokenizer, to, change)
+  local begin, finish = marks(to)
+  local parts, stretch = {}, {}
+  for i, id in ipairs(tokens) do
+    stretch[#stretch + 1] = tokenizer and tokenizer:bytes(id) or id .. " "
+    if mask[i] ~= mask[i + 1] then
+      local text = change(table.concat(stretch))
+      parts[#parts + 1], stretch = mask[i] == 1 and begin .. text .. finish or text, {}
+    end
+  end
+  return table.concat(parts)
+end
+
+-- Without a tokenizer, the ids.
+function marked.text(tokens, mask, tokenizer)
+  return joined(tokens, mask, tokenizer, 1, function(text) return text end)
+end
+
+-- The middle of a long text is left out, and what a terminal would obey.
+local function short(text)
+  text = text:gsub("[%z\1-\9\11-\31\127]", " ")
+  if #text <= 160 then return text end
+  return text:sub(1, 100):gsub("[\192-\255]?[\128-\191]*$", "") .. " ... " .. text:sub(-50):gsub("^[\128-\191]+", "")
+end
+
+-- One record of a dataset in a few lines: the first of the first hundred that is trained in part, else the first. nil without any.
+function marked.sample(file, tokenizer, to)
+  local number
+  for record = 0, math.min(file:records(), 100) - 1 do
+    local info = file:info(record)
+    if info.tokens > 0 then number = number or record end
+    if info.loss_tokens > 0 and info.loss_tokens < info.tokens - 1 then number = record; break end
+  end
+  local tokens, mask
+  if number then tokens, mask = file:read(number) end
+  if not tokens then return nil end
+  local begin, finish = marks(to)
+  local where = begin == ">>" and "between >> and <<" or begin .. "in green" .. finish
+  local text = joined(tokens, mask, tokenizer, to, short):gsub("%s+$", ""):gsub("\n", "\n  ")
+  return ("record %d, what is trained %s:\n  %s"):format(number, where, text)
+end
+
+return marked
