@@ -14,11 +14,11 @@ end
 -- Followed, and told: another course of the learning rate, when to look and to save, and where and how files and weights are held.
 -- What is in the files is compared.
 local may_change = set [[
-  steps epochs lr lr_floor schedule warmup decay clip scale_rate nan_limit eval_every save_every keep
+  steps epochs lr lr_floor schedule warmup decay clip scale_rate nan_limit eval_every save_every keep patience best samples sample_tokens tensorboard
   model data tokenizer device threads device_budget weights host_budget stream_keep recompute eager profile merge gguf
 ]]
 -- Fields of q.train that are no settings, and options that a run may be given differently each time.
-local no_setting = set "model data out bits settings title curves weights on_step on_batch on_begin save_best resume overwrite checkpoints"
+local no_setting = set "model data out bits settings title curves weights on_step on_batch on_begin on_eval eval_data save_best resume overwrite checkpoints"
 local of_each_time = set "out resume overwrite"
 
 -- value, under `name`, as numbers, strings and booleans of a flat table: lists of them as text, other tables by names with dots.

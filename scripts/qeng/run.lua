@@ -10,6 +10,7 @@ local names = require "qeng.gguf_names"
 local new_tokens = require "qeng.new_tokens"
 local q = require "qeng.core"
 local route = require "qeng.route"
+local samples = require "qeng.samples"
 local run_folder = require "qeng.run_folder"
 local train = require "qeng.train"
 
@@ -86,11 +87,36 @@ local function check_adapter(opt)
   end
 end
 
+-- Held-out data come from one place, and what looks at their loss needs some.
+local function check_evaluation(opt)
+  if opt.eval_data ~= "" then
+    if opt.__given and opt.__given.eval_share and opt.eval_share > 0 then
+      q.error("usage", "--eval-data is what is held out: leave --eval-share out, which would hold out a part of --data as well")
+    end
+    opt.eval_share = 0
+  end
+  if opt.eval_data ~= "" or opt.eval_share > 0 then return end
+  if opt.patience > 0 or opt.best then
+    q.error("usage", ("%s needs held-out data: give --eval-data FILE, or an --eval-share"):format(opt.best and "--best" or "--patience"))
+  end
+end
+
+-- Puts the trained weights of a folder that the run saved back on the model, to the bit.
+local function restore(model, folder)
+  local lora_mode = model.mode == "lora"
+  local file = q.safetensors.open(lora_mode and folder .. "/adapter_model.safetensors" or folder)
+  for _, parameter in ipairs(model:trainable()) do
+    parameter.tensor:copy(file:tensor((lora_mode and "base_model.model." or "") .. parameter.name, { shape = parameter.tensor:shape() }))
+  end
+  file:close()
+end
+
 -- What q.finetune takes where opt is silent: the defaults of recipes/lora_qwen.lua (a test compares them).
 local defaults = {
   model = "", data = "", out = "out", mode = "lora", adapter = "", rank = 16, alpha = 0, rslora = false, dropout = 0, targets = "",
   rank_pattern = "", alpha_pattern = "", dora = false, add_tokens = "", train_embeddings = false, neftune = 0, steps = 0, epochs = 1, row_tokens = 512, rows = 1,
-  accumulate = 1, lr = 2e-4, schedule = "cosine", warmup = 0, decay = 0, clip = 1.0, seed = 0, template = "auto", special = "parse", documents = "paragraph", eval_share = 0.05, eval_every = 50,
+  accumulate = 1, lr = 2e-4, schedule = "cosine", warmup = 0, decay = 0, clip = 1.0, seed = 0, template = "auto", special = "parse", documents = "paragraph", eval_share = 0.05, eval_data = "", eval_every = 50, patience = 0, best = false,
+  samples = "", sample_tokens = 64, tensorboard = false,
   save_every = 100, keep = 2, resume = false, recompute = false, eager = false, profile = false, gguf = false, sources = "", drop = 0, long = "auto", device = "auto", threads = 0,
 }
 
@@ -124,8 +150,9 @@ function run.finetune(opt, hooks)
     q.error("usage", "--gguf writes an adapter, and --mode full trains none: recipes/quantize.lua OUT/model MODEL.gguf writes the whole model")
   end
   check_adapter(opt)
+  check_evaluation(opt)
   local place = run_folder.open(opt.out, { resume = opt.resume, overwrite = opt.overwrite, merge = opt.merge, gguf = opt.gguf,
-    reads = { opt.model, opt.adapter or "", unpack(q.try(data.inputs, opt.data) or {}) } })
+    reads = { opt.model, opt.adapter or "", opt.eval_data, unpack(q.try(data.inputs, opt.data) or {}) } })
   opt.model, opt.data = hub.resolve_model(opt.model), hub.resolve_data(opt.data)
   if not hooks.make_data then data.inputs(opt.data) end  -- says so if they are not there
   local model = models.load(opt.model, { dtype = opt.dtype, writable = opt.mode == "full", weights = opt.weights, host_budget = opt.host_budget, stream_keep = opt.stream_keep })
@@ -141,6 +168,9 @@ function run.finetune(opt, hooks)
     io.stderr:write(("new tokens: %s; the vocabulary is %d\n"):format(#fresh > 0 and table.concat(fresh, " ") or "none, the tokenizer has them all", model.config.vocab))
   end
   local file = place:data(opt.data, { tokenizer = model.tokenizer, template = opt.template, special = opt.special, documents = opt.documents, any_tokenizer = opt.any_tokenizer })
+  local eval_data = opt.eval_data ~= "" and data.open(opt.eval_data, {
+    tokenizer = model.tokenizer, template = opt.template, special = opt.special, documents = opt.documents, any_tokenizer = opt.any_tokenizer,
+    cache = opt.out .. "/eval.qubgpu" }) or nil
   prepare_mode(model, opt)
   if opt.mode ~= "full" and (added or opt.train_embeddings) then new_tokens.train_embeddings(model) end
   model.neftune = opt.neftune and opt.neftune > 0 and opt.neftune or nil
@@ -155,10 +185,15 @@ function run.finetune(opt, hooks)
     seed = opt.seed, eval_share = opt.eval_share, eval_every = opt.eval_every, save_every = opt.save_every, keep = opt.keep,
     resume = opt.resume, overwrite = opt.overwrite, eager = opt.eager, profile = opt.profile, settings = settings, title = hooks.title, on_step = hooks.on_step,
     sources = route.source_list(opt.sources), drop = opt.drop, weights = hooks.weights,
-    pad = model.tokenizer:id("<|endoftext|>") or 0,
+    eval_data = eval_data, patience = opt.patience, on_eval = samples.new(model, opt.samples, { out = opt.out, template = opt.template, max_tokens = opt.sample_tokens }),
+    tensorboard = opt.tensorboard, pad = model.tokenizer:id("<|endoftext|>") or 0,
     on_begin = function() place:begin(settings) end,
     save_best = function() save(opt.out .. "/best") end,
   }
+  if (opt.best or opt.patience > 0) and result.best_step and result.best_step < result.steps then
+    restore(model, opt.out .. "/best")
+    io.stderr:write(("the weights of step %d are kept, with the lowest held-out loss, %.4f\n"):format(result.best_step, result.best))
+  end
   estimates.came_true(model, {
     device = advise.device(opt.device).description, mode = opt.mode, rank = opt.rank, row_tokens = opt.row_tokens, rows = opt.rows, recompute = opt.recompute,
   }, result.metrics)

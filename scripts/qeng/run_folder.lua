@@ -10,8 +10,8 @@ local run_folder = {}
 
 -- What runs leave: all of it, what q.train itself writes, and what was trained.
 local everything = { "adapter", "adapter.gguf", "best", "checkpoints", "data.qubgpu", "examples.jsonl", "merged", "metrics.jsonl", "model",
-  "options.json", "report.html", "tokenizer" }
-local of_train = { "checkpoints", "metrics.jsonl", "report.html" }
+  "options.json", "report.html", "samples.jsonl", "tensorboard", "tokenizer", "eval.qubgpu" }
+local of_train = { "checkpoints", "metrics.jsonl", "report.html", "tensorboard" }
 local trained = { "adapter", "adapter.gguf", "best", "merged", "model" }
 
 local function present(out, names)

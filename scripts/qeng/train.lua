@@ -6,6 +6,8 @@
 --             bits = q.inertia or q.phases of a one-bit model, scale_rate = its row scales' share of lr (0.3),
 --             on_batch = function(slot, number): may change the loaded tensors of a micro-batch,
 --             long = "auto" | "split" | "truncate" | "drop": of documents longer than a row, as PacketFile:batches has it,
+--             eval_data = PacketFile: held out instead of a share of data; patience: evaluations without a lower loss that end the run (0: none),
+--             on_eval = function(step, tell), tensorboard = true: event files beside metrics.jsonl,
 --             allow_unused: a parameter that no gradient reaches is no error (q.adamw_state),
 --             curves = {name of the training loss, of the held-out loss} in the report,
 --             on_begin = function(): before the first step, when nothing can be refused any more,
@@ -26,6 +28,7 @@
 local q = require "qeng.core"
 local banner = require "qeng.banner"
 local checkpoint = require "qeng.checkpoint"
+local held_out = require "qeng.held_out"
 local metrics = require "qeng.metrics"
 local models = require "qeng.model"
 local onebit = require "qeng.onebit"
@@ -36,6 +39,7 @@ local route = require "qeng.route"
 local run_folder = require "qeng.run_folder"
 local schedule = require "qeng.schedule"
 local stream = require "qeng.stream"
+local tensorboard = require "qeng.tensorboard"
 local trained_data = require "qeng.trained_data"
 
 local function tensors_of(parameters)
@@ -53,55 +57,6 @@ local function flops_per_token(model, bits)
   return per_weight * weights + 2 * (bits and (bits.inertia or bits).weights + model.head:elements() or 0)
 end
 
--- Adds what a batch holds of each source, by batch:by_source(nll), to `sums`.
-local function add_sources(sums, batch, nll)
-  for source, part in pairs(batch:by_source(nll)) do
-    local sum = sums[source] or { nll = 0, trained_tokens = 0 }
-    sum.nll, sum.trained_tokens = sum.nll + part.nll, sum.trained_tokens + part.trained_tokens
-    sums[source] = sum
-  end
-end
-
--- {name = {loss=, trained_tokens=}} for the metrics.
-local function source_losses(sums)
-  local losses = {}
-  for source, sum in pairs(sums) do
-    if sum.trained_tokens > 0 then
-      losses[route.source_name(source)] = { loss = sum.nll / sum.trained_tokens, trained_tokens = sum.trained_tokens }
-    end
-  end
-  return losses
-end
-
--- The batches of the held-out documents, once.
-local function held_out(file, opt)
-  return file:batches { row_tokens = opt.row_tokens, rows = opt.rows, seed = opt.seed, split = "eval", eval_share = opt.eval_share, once = true, pad = opt.pad, sources = opt.sources, long = opt.long }
-end
-
--- The held-out loss: mean nll over the trained tokens of the whole eval split. With several sources, also that of each.
-local function evaluate(model, file, opt, several, slot)
-  local batches = held_out(file, opt)
-  local sum, count, sums = 0, 0, {}
-  while true do
-    local batch = batches:next()
-    if not batch then break end
-    local trained = batch:info().trained_tokens
-    if trained > 0 then
-      slot = slot or models.slot(batch:info().tokens, batch:info().max_documents)
-      batch:load(slot)
-      slot.scale:fill(1)
-      sum = sum + q.no_grad(q.scope, function()
-        local loss, nll = model:loss(slot, opt.row_tokens)
-        if several then add_sources(sums, batch, nll) end
-        return loss:item()
-      end)
-      count = count + trained
-    end
-    if q.interrupted() then return nil end
-  end
-  return count > 0 and sum / count or nil, several and source_losses(sums) or nil
-end
-
 local function finite(value) return value and math.abs(value) < math.huge and value or nil end
 
 -- What a checkpoint can hold of a row of metrics: JSON has no NaN.
@@ -115,7 +70,7 @@ end
 
 local defaults = {
   row_tokens = 512, rows = 1, accumulate = 1, lr = 2e-4, schedule = "cosine", warmup = 0, decay = 0, clip = 1.0, seed = 0,
-  eval_share = 0, eval_every = 0, save_every = 0, keep = 2, nan_limit = 5, pad = 0, drop = 0, scale_rate = 0.3, long = "auto",
+  eval_share = 0, eval_every = 0, patience = 0, save_every = 0, keep = 2, nan_limit = 5, pad = 0, drop = 0, scale_rate = 0.3, long = "auto",
 }
 
 return function(given)
@@ -132,7 +87,7 @@ return function(given)
     sources = opt.sources, drop = opt.drop, weights = opt.weights, batches_per_step = opt.accumulate, route = true, long = opt.long,
   }
   local plan = batches:plan()
-  local evaluates = trained_data.check(plan, opt.eval_share > 0 and held_out(file, opt):plan() or nil, opt, speak)
+  local evaluates = trained_data.check(plan, held_out.any(opt) and held_out.batches(file, opt):plan() or nil, opt, speak)
   local several = next(plan.sources, (next(plan.sources))) ~= nil
   local routing = route.plan(model, plan.destinations)
   local groups, rates = routing and routing.groups, nil
@@ -167,6 +122,7 @@ return function(given)
     if found then
       resume.tell_changes(speak, found.course, course)
       state = found
+      held_out.judge(state, nil, opt.patience)  -- which may be another now
       batches:restore(found.batches)
       speak:say(("resuming at step %d of %d"):format(state.step, steps))
     else
@@ -184,6 +140,7 @@ return function(given)
   end
   local live = report.live(out, show)
   local log = metrics.open(out .. "/metrics.jsonl", state.row and state.step - 1 or state.step)
+  local board = opt.tensorboard and tensorboard.open(out .. "/tensorboard", metrics.read(out .. "/metrics.jsonl"))
 
   local slot
   local limits = q.limits { if_room = true }  -- nil: measuring would break the budget, and steps have no share of the limit
@@ -193,7 +150,7 @@ return function(given)
   local upcoming, position  -- the batch made ahead of its step, and where the batches stood before it
   local function save(again)  -- again: a step that is saved already
     if opt.checkpoints == false then return end
-    state.batches, state.finished, state.fixed, state.course = position or batches:state(), state.step == steps and not state.row, fixed, course
+    state.batches, state.finished, state.fixed, state.course = position or batches:state(), (state.step == steps or state.stopped or false) and not state.row, fixed, course
     if again then checkpoint.note(out, state) else checkpoint.save(out, parameters, adamw, state, opt.keep, opt.bits) end
   end
 
@@ -247,7 +204,7 @@ return function(given)
 
   q.defer_interrupt(true)
   if evaluates and state.step == 0 then
-    local loss = evaluate(model, file, opt, several)
+    local loss = held_out.loss(model, file, opt, several)
     if loss then speak:say(("held-out loss before training: %.4f"):format(loss)) end
     state.eval_before = finite(loss)
   end
@@ -261,24 +218,29 @@ return function(given)
     state.row = due and storable(row) or nil
     if due and last then save() end
     if due and not q.interrupted() then
-      row.eval_loss, row.eval_by_source = evaluate(model, file, opt, several, slot)
+      row.eval_loss, row.eval_by_source = held_out.loss(model, file, opt, several, slot)
       if row.eval_loss or not q.interrupted() then state.row, state.last_eval = nil, finite(row.eval_loss) end
-      if finite(row.eval_loss) and row.eval_loss < (state.best or math.huge) then
-        state.best = row.eval_loss
-        if opt.save_best then opt.save_best(state) end
+      if held_out.judge(state, finite(row.eval_loss), opt.patience) and opt.save_best then opt.save_best(state) end
+      if state.stopped and not last then
+        speak:say(("step %d: no lower held-out loss in %d evaluations; training ends"):format(state.step, opt.patience))
       end
     end
+    local ended = last or state.stopped
+    if opt.on_eval and not q.interrupted() and (ended or opt.eval_every > 0 and state.step % opt.eval_every == 0) then
+      opt.on_eval(state.step, function(text) speak:say(text) end)
+    end
     log:add(row)
+    if board then board(row) end
     local rest = (q.time() - started) / math.max(1, state.step - first) * (steps - state.step)
     speak:line(banner.line(row, steps, state.last_eval, rest))
     about.loss, show.eval_before = finite(row.loss), state.eval_before
     if opt.checkpoints ~= false then live:step(state.step, steps, rest, speak) end
     if opt.on_step then opt.on_step(row, model) end
     interrupted = q.interrupted()
-    if interrupted or last or (opt.save_every > 0 and state.step % opt.save_every == 0) then save(due and last) end
+    if interrupted or ended or (opt.save_every > 0 and state.step % opt.save_every == 0) then save(due and last) end
   end
   if state.row then conclude(state.row) end
-  while state.step < steps and not interrupted do
+  while state.step < steps and not interrupted and not state.stopped do
     local begin, streamed = q.time(), model.stream and model.stream:figures()
     if opt.bits and opt.bits:begin(state.step / steps, state.step) then  -- other weights learn now: other operations
       for dst, p in pairs(programs) do
@@ -355,8 +317,8 @@ return function(given)
     end
     if several and trained > 0 then
       local sums = {}
-      for i = 1, opt.accumulate do add_sources(sums, micro[i], nlls[i]) end
-      row.by_source = source_losses(sums)
+      for i = 1, opt.accumulate do held_out.add_sources(sums, micro[i], nlls[i]) end
+      row.by_source = held_out.by_source(sums)
     end
     conclude(row)
   end
@@ -378,5 +340,5 @@ return function(given)
   if interrupted then
     q.error("interrupted", ("stopped after step %d; the checkpoint is in %s; go on with --resume"):format(state.step, out))
   end
-  return { steps = state.step, eval_before = state.eval_before, eval_loss = state.last_eval, metrics = metrics.read(out .. "/metrics.jsonl"), report = show }
+  return { steps = state.step, eval_before = state.eval_before, eval_loss = state.last_eval, best = state.best, best_step = state.best_step, metrics = metrics.read(out .. "/metrics.jsonl"), report = show }
 end
