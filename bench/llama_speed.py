@@ -2,7 +2,7 @@
 
     python3 bench/llama_speed.py [--threads 2] [--prompt 512] [--decode 32] [--rounds 3] [--clock cpu] FILE.gguf...
 
---clock cpu counts time on the processor, with one thread: for a machine that others use too. Random tokens, no sampling; the best of the rounds. n_ctx 1024 and n_batch 512, or what the prompt needs.
+--mean: the mean of the rounds, for a machine that is meant to be busy. --clock cpu counts time on the processor, with one thread: for a machine that others use too. Random tokens, no sampling; the best of the rounds. n_ctx 1024 and n_batch 512, or what the prompt needs.
 """
 import argparse
 import ctypes
@@ -35,20 +35,22 @@ def measure(path, options):
             raise SystemExit(f"{path}: llama_decode failed")
         llama_cpp.llama_synchronize(context)
 
-    prefill = decode = 0
+    prefills, decodes = [], []
     for _ in range(options.rounds):
         llama_cpp.llama_memory_clear(memory, True)
         start = now()
         run(options.prompt)
-        prefill = max(prefill, options.prompt / (now() - start))
+        prefills.append(now() - start)
         llama_cpp.llama_memory_clear(memory, True)
         run(1)
         start = now()
         for _ in range(options.decode):
             run(1)
-        decode = max(decode, options.decode / (now() - start))
+        decodes.append(now() - start)
     llama_cpp.llama_free(context)
     llama_cpp.llama_model_free(model)
+    typical = (lambda times: sum(times) / len(times)) if options.mean else min
+    prefill, decode = options.prompt / typical(prefills), options.decode / typical(decodes)
     print(f"{path}: decode {decode:.2f} tokens/s, prefill of {options.prompt} {prefill:.2f} tokens/s", flush=True)
 
 
@@ -57,6 +59,7 @@ if __name__ == "__main__":
     parser.add_argument("files", nargs="+")
     for name, default in (("threads", 2), ("prompt", 512), ("decode", 32), ("rounds", 3)):
         parser.add_argument("--" + name, type=int, default=default)
+    parser.add_argument("--mean", action="store_true")
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall")
     options = parser.parse_args()
     if options.clock == "cpu":

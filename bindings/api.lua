@@ -11,7 +11,7 @@ local q = {}
 
 -- ---------------------------------------------------------------- device
 
----Chooses the device and its threads; before the first tensor. Default: the CPU with the cores this process may use.
+---Chooses the device and its threads; before the first tensor. Default: the CPU with the cores this process may use (affinity, and quotas of control groups).
 ---budget: the most bytes that tensors may take there; an allocation over it is an error that says which and what to change.
 ---@param opt {device?: string, threads?: integer, isa?: string, budget?: integer}
 function q.device(opt) end

@@ -1,7 +1,6 @@
 #include "engine/convert/convert.h"
 
 #include <pthread.h>
-#include <sched.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -15,6 +14,7 @@
 
 #include "engine/convert/input_reader.h"
 #include "engine/convert/journal.h"
+#include "kernels/cpu/parallel.h"
 #include "kernels/error.h"
 
 namespace qeng {
@@ -25,12 +25,6 @@ constexpr size_t kBlocksPerWorker = 8;         // in flight: none waits for anot
 constexpr size_t kShownBad = 10;
 constexpr uint64_t kHopeless = 1000;  // so many records, all bad: the format or the shape is another one
 constexpr int kConverterVersion = 2;  // of the result: another one is not resumed
-
-int usable_cores() {
-  cpu_set_t set;
-  if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
-  return std::max(1, CPU_COUNT(&set));
-}
 
 // All that decides the result.
 nlohmann::json settings_of(const ConvertOptions& options) {
@@ -173,7 +167,7 @@ void Conversion::Work::begin() {
     spool->begin();
   }
   reader = std::make_unique<InputReader>(options, position);
-  workers = options.threads > 0 ? options.threads : usable_cores();
+  workers = options.threads > 0 ? options.threads : available_threads();
   launch([this] { read(); });
   for (int i = 0; i < workers; ++i) launch([this] { work(); });
   launch([this] { write(); });

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <exception>
+#include <mutex>
 #include <numeric>
 
+#include "kernels/cpu/parallel.h"
 #include "kernels/error.h"
 #include "kernels/math/bf16.h"
 
@@ -33,15 +35,15 @@ int64_t rows_of(const View& logits) {
 template <class Body>
 void for_rows(int64_t rows, const Body& body) {
   std::exception_ptr error;
-#pragma omp parallel for schedule(dynamic)
-  for (int64_t row = 0; row < rows; ++row) {
+  std::mutex guard;
+  parallel_each(available_threads(), rows, [&](int64_t row) {
     try {
       body(row);
     } catch (...) {
-#pragma omp critical(qeng_logprobs_error)
+      const std::lock_guard lock(guard);
       if (!error) error = std::current_exception();
     }
-  }
+  });
   if (error) std::rethrow_exception(error);
 }
 }  // namespace

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "engine/packets/batch_maker.h"
+#include "kernels/cpu/parallel.h"
 
 namespace qeng {
 
@@ -19,7 +20,7 @@ namespace qeng {
 class Batches::Prefetch {
  public:
   Prefetch(Maker& maker, size_t depth) : maker_(maker), spare_(depth), depth_(depth) {
-    const size_t threads = std::clamp<size_t>(std::thread::hardware_concurrency(), 1, std::min(depth, kThreads));
+    const size_t threads = std::clamp<size_t>(static_cast<size_t>(available_threads()), 1, std::min(depth, kThreads));
     for (size_t i = 0; i < threads; ++i) threads_.emplace_back([this] { run(); });
   }
   ~Prefetch() {

@@ -6,6 +6,8 @@
 #include <mutex>
 #include <thread>
 
+#include "kernels/cpu/parallel.h"
+
 namespace qeng {
 namespace {
 
@@ -115,8 +117,7 @@ void SourceStatistics::add(const SourceStatistics& other) {
 
 PacketStatistics packet_statistics(const PacketFile& file, const StatisticsOptions& options) {
   const uint64_t records = file.records();
-  const auto cores =
-      options.threads > 0 ? static_cast<unsigned>(options.threads) : std::max(1u, std::thread::hardware_concurrency());
+  const auto cores = static_cast<uint64_t>(options.threads > 0 ? options.threads : available_threads());
   const auto threads = static_cast<size_t>(std::clamp<uint64_t>((records + kChunk - 1) / kChunk, 1, cores));
   std::vector<Fingerprint> prints(records);
   std::vector<Part> parts(threads);

@@ -34,7 +34,6 @@ class CpuBackend : public Backend {
     repeat(op);
   }
   void repeat(const Op& op) override {
-    omp_set_num_threads(context_.threads);  // for oneDNN, and another backend may have set it since
     context_.scratch.reset();
     std::visit([this](const auto& concrete) { qeng::run(concrete, context_); }, op);
   }

@@ -9,7 +9,6 @@
 
 namespace qeng {
 
-class Scratch;
 struct CpuContext;
 
 // c = alpha * op(a) op(b) + bias + (acc ? c : 0), row-major and dense (but see lda); see Matmul in kernels/ops.h.
@@ -21,7 +20,10 @@ struct GemmShape {
   bool trans_a = false, trans_b = false, acc = false, has_bias = false;
   float alpha = 1;
   std::optional<DType> stored;  // b's dtype where it is not a's
-  int64_t lda = 0, ldc = 0;     // elements from one stored row of a or c to the next; 0: dense
+  int64_t lda = 0, ldb = 0, ldc = 0;  // elements from one stored row to the next; 0: dense
+  int64_t lda_of() const { return lda ? lda : trans_a ? m : k; }
+  int64_t ldb_of() const { return ldb ? ldb : trans_b ? k : n; }
+  int64_t ldc_of() const { return ldc ? ldc : n; }
   bool operator==(const GemmShape&) const = default;
 };
 
@@ -36,8 +38,8 @@ class Gemm {
   Gemm();
   ~Gemm();
   // False, and nothing done, where oneDNN has no good kernel for the shape on this machine.
-  bool run(const GemmShape& shape, const void* a, const void* b, const void* bias, void* c, Scratch& scratch);
-  bool has(const GemmShape& shape);       // whether run() would
+  bool run(const GemmShape& shape, const void* a, const void* b, const void* bias, void* c, CpuContext& context);
+  bool has(const GemmShape& shape, int threads);  // whether run() would
   bool multiplies_bf16_by_tiles() const;  // with AMX: several times as fast as f32
 
  private:

@@ -161,7 +161,9 @@ void run(const Inertia& op, CpuContext& context) {
         default: return feed_counters<4>(op, words, first, last);
       }
     };
-    counts[static_cast<size_t>(team_rank())] = feed();
+    const Counts found = feed();
+    Counts& mine = counts[static_cast<size_t>(team_rank())];
+    mine.pulses += found.pulses, mine.flips += found.flips;
   });
   for (const Counts& each : counts) op.counts.as<int64_t>()[0] += each.pulses, op.counts.as<int64_t>()[1] += each.flips;
 }

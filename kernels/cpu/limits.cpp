@@ -68,7 +68,6 @@ double measure_gemm(CpuContext& context, DType dtype) {
 }  // namespace
 
 Limits measure_limits(CpuContext& context) {
-  omp_set_num_threads(context.threads);
   return {measure_copy(context), measure_gemm(context, DType::f32), measure_gemm(context, DType::bf16)};
 }
 

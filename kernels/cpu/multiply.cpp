@@ -100,7 +100,7 @@ void multiply_tiles(const GemmShape& s, const void* a, const void* b, const void
     int64_t& larger = mt > nt ? mt : nt;
     larger = piece_of(larger, pieces(larger, 2));
   }
-  Panel panel_a(rows_of(a, s.in, s.lda ? s.lda : s.trans_a ? s.m : s.k), s.trans_a, mb, kb, context);
+  Panel panel_a(rows_of(a, s.in, s.lda_of()), s.trans_a, mb, kb, context);
   Panel panel_b(rows_of(b, s.stored.value_or(s.in), s.trans_b ? s.k : s.n), !s.trans_b, nb, kb, context);
   const Rows out = rows_of(c, s.out, s.n), bias_rows = rows_of(bias, s.bias, 0);  // the one row again and again
   const bool direct = s.out == DType::f32;
@@ -152,7 +152,7 @@ bool multiply_decoded(const GemmShape& s, const void* a, const void* b, const vo
   panel.stored.reset(), panel.ldc = s.n;
   for (const int64_t columns : {most, s.n % most}) {
     panel.n = columns;
-    if (columns > 0 && !context.gemm.has(panel)) return false;
+    if (columns > 0 && !context.gemm.has(panel, context.threads)) return false;
   }
   const ScratchFrame frame(context.scratch);
   auto* decoded = context.scratch.take<bf16>(most * s.k);
@@ -166,7 +166,7 @@ bool multiply_decoded(const GemmShape& s, const void* a, const void* b, const vo
         decode_into(stored, s.trans_b ? j + r : r, s.trans_b ? 0 : j, columns, DType::bf16, decoded + r * columns,
                     context);
     });
-    if (!context.gemm.run(panel, a, decoded, s.has_bias ? bias_row.at(0, j) : nullptr, out.at(0, j), context.scratch))
+    if (!context.gemm.run(panel, a, decoded, s.has_bias ? bias_row.at(0, j) : nullptr, out.at(0, j), context))
       fail("internal", "matmul: oneDNN has lost a product that it had");
   }
   return true;
@@ -176,7 +176,7 @@ bool multiply_decoded(const GemmShape& s, const void* a, const void* b, const vo
 
 void multiply(const GemmShape& shape, const void* a, const void* b, const void* bias, void* c, CpuContext& context) {
   const bool done = shape.stored ? multiply_decoded(shape, a, b, bias, c, context)
-                                 : context.gemm.run(shape, a, b, bias, c, context.scratch);
+                                 : context.gemm.run(shape, a, b, bias, c, context);
   if (!done) multiply_tiles(shape, a, b, bias, c, context);
 }
 

@@ -1,85 +1,68 @@
-// Threads of the CPU backend. The pool is OpenMP's own team, which oneDNN uses too: one set of threads, never
-// oversubscribed. Work is split by position only, so a result never depends on timing. Bodies must not throw and must
-// not nest.
+// Threads of the CPU backend: one pool, for our loops and for oneDNN's products (onednn.cpp).
+//
+// A parallel region never costs more than the same work on one thread, also on a busy machine. The caller works on its
+// region until no piece is left, and waits only for threads that are in the middle of one: who comes late finds nothing.
+// Threads without work spin for a moment, then sleep; sleepers are woken for a region that is worth it. A thread that
+// makes others wait for longer than it helps is left alone for a while (parallel.cpp).
+//
+// Work is split by position only, so a result never depends on who computes what. Bodies must not throw and must not
+// nest. Where several threads begin regions at once, one has the pool and the others work alone.
 #pragma once
-#include <omp.h>
-
-#include <algorithm>
-#include <atomic>
 #include <cstdint>
-#include <vector>
+#include <memory>
+#include <type_traits>
 
 namespace qeng {
 
-// The cores this process may use: its affinity mask, at least 1.
+// The threads worth having: the cores of the process' affinity mask, or what quotas of its control groups leave of them.
 int available_threads();
+// At least 1. Half a core is worth a thread; of less, all would wait for the rest of the period.
+int threads_within(int cores, double quota);
 
-// body(begin, end) on disjoint ranges that cover [0, n). Ranges start at multiples of grain; n <= grain runs on the
-// caller.
+// The number of the calling thread in its team, for scratch of its own: 0 .. threads - 1.
+int team_rank();
+
+// Who takes which of a region's pieces first .. end - 1.
+enum class Handout {
+  queue,   // one at a time, in order
+  shares,  // each thread has a share, and takes one at a time off its front; who is done takes off the end of another's
+  runs,    // as shares, but half of what is left at a time
+};
+using Pieces = void (*)(void* body, int64_t first, int64_t end);
+// Runs pieces 0 .. count - 1 with at most so many threads. Returns when all are done.
+void run_region(int threads, int64_t count, Handout handout, Pieces pieces, void* body);
+
+// body(begin, end) on disjoint ranges that cover [0, n), several of them for a thread. Ranges start at multiples of
+// grain, which is what makes another thread worth its while.
 template <class Body>
 void parallel_for(int threads, int64_t n, int64_t grain, Body&& body) {
   if (n <= 0) return;
-  const int64_t grains = (n + grain - 1) / grain;
-  const int team = static_cast<int>(std::min<int64_t>(threads, grains));
-  if (team <= 1) return body(int64_t{0}, n);
-#pragma omp parallel num_threads(team)
-  {
-    const int64_t rank = omp_get_thread_num(), size = omp_get_num_threads();
-    const int64_t begin = grains * rank / size * grain, end = std::min(n, grains * (rank + 1) / size * grain);
-    if (begin < end) body(begin, end);
-  }
+  if (threads <= 1 || n <= grain) return body(int64_t{0}, n);
+  const auto ranges = [&](int64_t first, int64_t end) { body(first * grain, end * grain < n ? end * grain : n); };
+  run_region(threads, (n + grain - 1) / grain, Handout::runs,
+             [](void* of, int64_t first, int64_t end) { (*static_cast<decltype(ranges)*>(of))(first, end); },
+             const_cast<void*>(static_cast<const void*>(std::addressof(ranges))));
+}
+
+template <class Body>
+void each_piece(int threads, int64_t n, Handout handout, Body& body) {
+  const auto each = [](void* of, int64_t first, int64_t end) {
+    for (int64_t i = first; i < end; ++i) (*static_cast<Body*>(of))(i);
+  };
+  run_region(threads, n, handout, each, const_cast<void*>(static_cast<const void*>(std::addressof(body))));
 }
 
 // body(i) for each i of [0, n), handed out one at a time: for pieces of unequal cost that write to places of their own.
 template <class Body>
 void parallel_each(int threads, int64_t n, Body&& body) {
-  const int team = static_cast<int>(std::min<int64_t>(threads, n));
-  if (team <= 1) {
-    for (int64_t i = 0; i < n; ++i) body(i);
-    return;
-  }
-#pragma omp parallel for schedule(dynamic, 1) num_threads(team)
-  for (int64_t i = 0; i < n; ++i) body(i);
+  each_piece(threads, n, Handout::queue, body);
 }
 
 // body(i) for each i of [0, n), for pieces of equal cost that lie side by side in memory: each thread walks a share of
-// its own from front to back, so that it reads one stream; one that is done takes pieces off the end of another's.
+// its own from front to back, so that it reads one stream.
 template <class Body>
 void parallel_shares(int threads, int64_t n, Body&& body) {
-  const int team = static_cast<int>(std::min<int64_t>(threads, n));
-  if (team <= 1) {
-    for (int64_t i = 0; i < n; ++i) body(i);
-    return;
-  }
-  struct alignas(64) Share {
-    std::atomic<uint64_t> left;  // pieces first .. end - 1: end in the upper half, so that one exchange takes one
-  };
-  const auto pack = [](int64_t first, int64_t end) {
-    return static_cast<uint64_t>(end) << 32 | static_cast<uint64_t>(first);
-  };
-  std::vector<Share> shares(static_cast<size_t>(team));
-  for (int t = 0; t < team; ++t) shares[static_cast<size_t>(t)].left = pack(n * t / team, n * (t + 1) / team);
-  // The first or last piece of a share, -1 of an empty one.
-  const auto take = [&](Share& share, bool front) {
-    uint64_t left = share.left.load(std::memory_order_relaxed);
-    for (;;) {
-      const auto first = static_cast<int64_t>(left & 0xffffffff), end = static_cast<int64_t>(left >> 32);
-      if (first >= end) return int64_t{-1};
-      const uint64_t next = front ? pack(first + 1, end) : pack(first, end - 1);
-      if (share.left.compare_exchange_weak(left, next, std::memory_order_relaxed)) return front ? first : end - 1;
-    }
-  };
-#pragma omp parallel num_threads(team)
-  {
-    const int rank = omp_get_thread_num();
-    for (int t = 0; t < team; ++t) {
-      Share& share = shares[static_cast<size_t>((rank + t) % team)];
-      for (int64_t i; (i = take(share, t == 0)) >= 0;) body(i);
-    }
-  }
+  each_piece(threads, n, Handout::shares, body);
 }
-
-// The number of the calling thread in its team, for scratch of its own: 0 .. threads - 1.
-inline int team_rank() { return omp_get_thread_num(); }
 
 }  // namespace qeng

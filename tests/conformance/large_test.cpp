@@ -1,5 +1,7 @@
 // Sizes that the generators do not draw because each takes a while: rows longer than a GPU's shared memory, and matrices
 // that give every warp and every unrolled loop something to do.
+#include <cstring>
+
 #include "kernels/error.h"
 #include "tests/catch.h"
 #include "tests/conformance/runner.h"
@@ -28,6 +30,26 @@ TEST_CASE("products of an adapter's rank") {
     check_everywhere(
         Matmul{.a = u, .b = x, .c = draw.tensor(DType::f32, {rank, kWide}), .trans_a = true, .acc = true}, draw);
   }
+}
+
+// The CPU cuts these into pieces: rows, columns beside c, tiles of operands that lie in larger ones; the last ones smaller.
+TEST_CASE("products in pieces, the same for any number of threads") {
+  Draw draw(base_seed());
+  const auto one = make_cpu_backend(1), twenty = make_cpu_backend(20);
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const auto& [m, n, k] : {std::tuple<int64_t, int64_t, int64_t>{1100, 24, 400}, {40, 530, 300}, {20, 700, 400}, {300, 150, 140}})
+      for (const bool trans_a : {false, true})
+        for (const bool trans_b : {false, true})
+          for (const bool acc : {false, true}) {
+            Matmul op{.a = draw.tensor(dtype, {trans_a ? k : m, trans_a ? m : k}), .b = draw.tensor(dtype, {trans_b ? n : k, trans_b ? k : n}),
+                      .c = draw.tensor(acc ? DType::f32 : dtype, {m, n}), .trans_a = trans_a, .trans_b = trans_b, .acc = acc};
+            if (acc == trans_b) op.bias = draw.tensor(DType::f32, {n});
+            if (trans_a) op.alpha = 0.5f;
+            if (trans_a != acc) check_everywhere(op, draw);
+            const Outcome first = run_on(*one, op, draw.buffers()), second = run_on(*twenty, op, draw.buffers());
+            INFO(describe(op));
+            CHECK(std::memcmp(std::get<Matmul>(first.rebased).c.data, std::get<Matmul>(second.rebased).c.data, op.c.bytes()) == 0);
+          }
 }
 
 // Rows past a multiple of 16, depths past one of 64, and more weights than the CPU reads at a time.
