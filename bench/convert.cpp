@@ -27,7 +27,7 @@ class FreeTokenizer final : public Tokenizer {
   Vocabulary vocabulary() const override { fail("unsupported", name(), ": a tokenizer that costs nothing has no vocabulary"); }
 
  protected:
-  void encode_valid(std::string_view text, std::vector<int32_t>& ids, bool) const override {
+  void encode_valid(std::string_view text, std::vector<int32_t>& ids, bool, bool) const override {
     const size_t before = ids.size();
     ids.resize(before + (text.size() + 3) / 4);
     for (size_t i = before; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(i & 0xFFFF);
