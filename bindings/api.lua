@@ -180,6 +180,13 @@ function q.split_row_scale(packed) end
 ---@return Tensor
 function q.repack_int4(layout, parts) end
 
+---The weights that bitsandbytes packs as NF4, decoded as it does.
+---@param parts {codes: Tensor, map: Tensor, absmax: Tensor, nested_map?: Tensor, nested_absmax?: Tensor, nested_offset?: number, block?: integer, nested_block?: integer, name?: string}
+---@param shape integer[]  {out, in}
+---@param dtype dtype  f32, bf16 or f16
+---@return Tensor
+function q.decode_nf4(parts, shape, dtype) end
+
 ---y[r, i] = x[r, i] * scale[i] + bias[i]: after a linear layer of weights without a scale (one_bit, ternary), that of its rows.
 ---@param x Tensor  [..., n]
 ---@param scale Tensor  [n] f32

@@ -1,6 +1,7 @@
 -- Hugging Face folders whose linear layers AWQ or GPTQ quantized to 4 bits: config.json says so (quantization_config), and a
 -- layer has qweight, qzeros and scales in place of its weight. Each becomes a tensor of int4 blocks of the same values.
 
+local nf4 = require "qeng.nf4"
 local q = require "qeng.core"
 
 local int4 = {}
@@ -24,7 +25,7 @@ local function method_of(file)
   file.used.quantization_config = true
   local method = type(values) == "table" and values.quant_method
   local wanted = demands[method]
-  if not wanted then refuse(file, "quant_method", method, "awq or gptq") end
+  if not wanted then refuse(file, "quant_method", method, "awq, gptq or bitsandbytes") end
   for key, expected in pairs(wanted) do
     local value = values[key]
     if type(value) == "string" then value = value:lower() end
@@ -39,8 +40,10 @@ end
 
 -- Of a folder: nil if it is not quantized, else {take(name, shape, known), spare(name)}. take: the int4 tensor of a weight, its
 -- parts marked in known, or nil if it is stored as it is. spare: whether a tensor is a bias of zeros that GPTQ gave to a layer
--- that has none.
-function int4.of(file, weights)
+-- that has none. dtype: of the model, which NF4 weights of bitsandbytes take (nf4.lua).
+function int4.of(file, weights, dtype)
+  local settings = file.values.quantization_config
+  if type(settings) == "table" and settings.quant_method == "bitsandbytes" then return nf4.of(file, weights, dtype) end
   local method, group = method_of(file)
   if not method then return nil end
   local function take(name, shape, known)

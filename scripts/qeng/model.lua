@@ -75,9 +75,9 @@ function M.load(dir, opt)
   if half then
     io.stderr:write(("%s: weights of f16 are computed in f32, which loses nothing; dtype bf16 (--dtype bf16) drops three bits of each, and trains faster in less memory\n"):format(dir))
   end
-  local packed = int4.of(file, weights)
+  local packed = int4.of(file, weights, dtype or "bf16")
   if packed and opt.weights == "stream" then
-    q.error("unsupported", dir .. ": weights packed by AWQ or GPTQ are repacked in memory and cannot be streamed; stream a GGUF file of the model (recipes/quantize.lua)")
+    q.error("unsupported", dir .. ": weights packed by AWQ, GPTQ or bitsandbytes are unpacked in memory and cannot be streamed; stream a GGUF file of the model (recipes/quantize.lua)")
   end
   local function source(name, shape)
     local blocks = packed and packed.take(name, shape, known)

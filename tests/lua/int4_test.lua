@@ -57,8 +57,8 @@ local function error_with(method, edit)
   return tostring(err)
 end
 local function expect(text, err) assert(err:find(text, 1, true), ("expected '%s' in: %s"):format(text, err)) end
-expect("quant_method is bitsandbytes; awq or gptq is supported: convert the unquantized model with recipes/quantize.lua",
-  error_with("awq", function(c) c.quant_method = "bitsandbytes" end))
+expect("quant_method is hqq; awq, gptq or bitsandbytes is supported: convert the unquantized model with recipes/quantize.lua",
+  error_with("awq", function(c) c.quant_method = "hqq" end))
 expect("quantization_config.bits is 8; 4 is supported", error_with("gptq", function(c) c.bits = 8 end))
 expect("quantization_config.version is gemv; gemm is supported", error_with("awq", function(c) c.version = "GEMV" end))
 expect("quantization_config.checkpoint_format is gptq_v2; gptq is supported", error_with("gptq", function(c) c.checkpoint_format = "gptq_v2" end))
