@@ -216,7 +216,10 @@ end
 function Model:trainable()
   if self.mode == "lora" then
     local list = { unpack(self.adapter.parameters) }
-    for _, parameter in ipairs(self.extra or {}) do list[#list + 1] = parameter end
+    for _, parameter in ipairs(self.extra or {}) do
+      if not parameter.tensor:requires_grad() then parameter.tensor:requires_grad(true) end
+      list[#list + 1] = parameter
+    end
     return list
   end
   if self.mode == "onebit" then return require("qeng.onebit").float_parameters(self) end

@@ -61,7 +61,8 @@ local function refuse_stored(model, what)
   if model.rotations then q.error("unsupported", what .. ": the embedding is stored rotated") end
 end
 
--- Gives the model other matrices for embedding and head, of one number of rows, its vocabulary. The head may be the embedding.
+-- Gives the model other matrices, of its dtype and in memory, for embedding and head. They have one number of rows, which is then its
+-- vocabulary. The head may be the embedding.
 function new_tokens.set_embeddings(model, embed, head)
   refuse_stored(model, "embedding and head")
   if model.config.tied and head ~= embed then
@@ -70,20 +71,21 @@ function new_tokens.set_embeddings(model, embed, head)
   end
   replace(model, embed_name, embed)
   if head ~= embed then replace(model, head_name, head) end
-  model.embed, model.head = embed, head
+  model.embed, model.head, model.own_embeddings = embed, head, true
   model.config.vocab = embed:shape()[1]
   model.config_values.vocab_size = model.config.vocab
 end
 
--- The parameters that are trained beside the adapters.
+-- Has embedding and head trained beside the adapters. They get gradients when Model:trainable() is asked for: inference has no use for these.
 function new_tokens.train_embeddings(model)
   refuse_stored(model, "training the embedding")
-  local function own(tensor) return q.keep(tensor:dtype() == model.dtype and tensor:clone() or tensor:to(model.dtype)) end
-  local embed = own(model.embed)
-  new_tokens.set_embeddings(model, embed, model.config.tied and embed or own(model.head))
+  if not model.own_embeddings then  -- they lie in the model's file
+    local function own(tensor) return q.keep(tensor:dtype() == model.dtype and tensor:clone() or tensor:to(model.dtype)) end
+    local embed = own(model.embed)
+    new_tokens.set_embeddings(model, embed, model.config.tied and embed or own(model.head))
+  end
   model.extra = { { name = embed_name, tensor = model.embed } }
   if not model.config.tied then table.insert(model.extra, { name = head_name, tensor = model.head }) end
-  for _, parameter in ipairs(model.extra) do parameter.tensor:requires_grad(true) end
 end
 
 -- Adds `names` as special tokens: the model's tokenizer is then that of `folder`, written here, and their rows of embedding and head are

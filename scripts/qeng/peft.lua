@@ -5,8 +5,8 @@ local lora = require "qeng.lora"
 local new_tokens = require "qeng.new_tokens"
 local q = require "qeng.core"
 
-local peft = {}
-local prefix = "base_model.model."
+local peft = { prefix = "base_model.model." }
+local prefix = peft.prefix
 
 -- {layer = number} of the layers with an adapter whose number is not the default: whole names, so that no order matters.
 local function exceptions(model, patterns, default)
@@ -159,7 +159,7 @@ end
 local function take_embeddings(model, dir, c, file, embeddings)
   local function matrix(name, base)
     local info = embeddings[name]
-    if not info then return base end
+    if not info then return q.keep(base:dtype() == model.dtype and base:clone() or base:to(model.dtype)) end
     return q.keep(file:tensor(prefix .. name, { dtype = model.dtype, shape = { info.shape[1], model.config.hidden } }):clone())
   end
   local embed, head = matrix(new_tokens.embed_name, model.embed), matrix(new_tokens.head_name, model.head)

@@ -1,6 +1,7 @@
 -- What fine-tuning recipes share: the options of the device, the model and the run, and the way from them to a trained model.
 
 local advise = require "qeng.advise"
+local checkpoint = require "qeng.checkpoint"
 local data = require "qeng.data"
 local estimates = require "qeng.estimates"
 local hub = require "qeng.hub"
@@ -9,6 +10,7 @@ local models = require "qeng.model"
 local names = require "qeng.gguf_names"
 local new_tokens = require "qeng.new_tokens"
 local q = require "qeng.core"
+local peft = require "qeng.peft"
 local route = require "qeng.route"
 local samples = require "qeng.samples"
 local run_folder = require "qeng.run_folder"
@@ -57,7 +59,7 @@ end
 -- What says how an adapter is made, and so cannot be said of one that is there.
 local of_new_adapters = { "rank", "alpha", "rslora", "targets", "rank_pattern", "alpha_pattern", "dora" }
 
--- Everything is trained, a new adapter, or the one of opt.adapter on and on.
+-- What is trained: everything, a new adapter, or the one of opt.adapter.
 local function prepare_mode(model, opt)
   if opt.mode == "full" then return model:full() end
   local from = opt.adapter and opt.adapter ~= "" and opt.adapter
@@ -87,8 +89,9 @@ local function check_adapter(opt)
   end
 end
 
--- Held-out data come from one place, and what looks at their loss needs some.
+-- Held-out data come from one place, what looks at their loss needs some, and prompts have to be readable: before anything is done.
 local function check_evaluation(opt)
+  samples.read(opt.samples)
   if opt.eval_data ~= "" then
     if opt.__given and opt.__given.eval_share and opt.eval_share > 0 then
       q.error("usage", "--eval-data is what is held out: leave --eval-share out, which would hold out a part of --data as well")
@@ -106,7 +109,7 @@ local function restore(model, folder)
   local lora_mode = model.mode == "lora"
   local file = q.safetensors.open(lora_mode and folder .. "/adapter_model.safetensors" or folder)
   for _, parameter in ipairs(model:trainable()) do
-    parameter.tensor:copy(file:tensor((lora_mode and "base_model.model." or "") .. parameter.name, { shape = parameter.tensor:shape() }))
+    checkpoint.fill(parameter.tensor, file, (lora_mode and peft.prefix or "") .. parameter.name)
   end
   file:close()
 end
@@ -190,6 +193,9 @@ function run.finetune(opt, hooks)
     on_begin = function() place:begin(settings) end,
     save_best = function() save(opt.out .. "/best") end,
   }
+  if result.best and result.eval_before and result.best >= result.eval_before then
+    io.stderr:write(("note: no evaluation was below the held-out loss before training, %.4f; the lowest was %.4f\n"):format(result.eval_before, result.best))
+  end
   if (opt.best or opt.patience > 0) and result.best_step and result.best_step < result.steps then
     restore(model, opt.out .. "/best")
     io.stderr:write(("the weights of step %d are kept, with the lowest held-out loss, %.4f\n"):format(result.best_step, result.best))

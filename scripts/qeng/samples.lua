@@ -3,25 +3,34 @@
 --   local ask = samples.new(model, "How many legs has a cat?", { out = "out" })     -- or a file: a prompt, or a record, a line
 --   ask(step, function(text) print(text) end)
 
+local chat = require "qeng.chat"
 local generate = require "qeng.generate"
 local q = require "qeng.core"
 
 local samples = {}
 
--- The requests that a text or a file of lines asks for: {prompt =} or {messages =} each; nil for "".
+-- A prompt of a file's line: a record, whose last answer is what it would train and not told, or plain text.
+local function of_line(line, path)
+  if not line:find "^%s*{" then return { messages = { { role = "user", content = line } }, shown = line } end
+  local ok, result = pcall(function()
+    local record = q.json.decode(line, { ordered = true })
+    if record.prompt ~= nil and record.completion == nil then record.completion = "" end
+    return chat.normalize(record)
+  end)
+  if not ok then q.error("format", ("%s: %s: %s"):format(path, line:sub(1, 60), type(result) == "table" and result.message or tostring(result))) end
+  local messages = result.messages or { { role = "user", content = result.text } }
+  if messages[#messages].role == "assistant" then table.remove(messages) end
+  if #messages == 0 then q.error("format", ("%s: %s: asks nothing"):format(path, line:sub(1, 60))) end
+  return { messages = messages, tools = result.tools, shown = messages[#messages].content }
+end
+
+-- What a text, or a file of lines, asks: {messages =, tools =, shown =} each; nil for "".
 function samples.read(text)
   if not text or text == "" then return nil end
   if q.fs.kind(text) ~= "file" then return { { messages = { { role = "user", content = text } }, shown = text } } end
   local list = {}
   for line in (q.fs.read(text) .. "\n"):gmatch "([^\n]*)\r?\n" do
-    if line:find "%S" then
-      local ok, record = pcall(q.json.decode, line, { ordered = true })
-      local messages = ok and type(record) == "table" and (record.messages or type(record.prompt) == "string" and { { role = "user", content = record.prompt } })
-      if line:match "^%s*{" and not messages then q.error("format", text .. ": a line of JSON has neither messages nor a prompt: " .. line:sub(1, 60)) end
-      messages = messages or { { role = "user", content = line } }
-      if messages[#messages].role == "assistant" then table.remove(messages) end  -- what the record would train
-      list[#list + 1] = { messages = messages, shown = messages[#messages].content }
-    end
+    if line:find "%S" then list[#list + 1] = of_line(line, text) end
   end
   if #list == 0 then q.error("value", text .. ": holds no prompt") end
   return list
@@ -36,7 +45,7 @@ function samples.new(model, prompts, opt)
     for _, sample in ipairs(list) do
       local request = { temperature = 0, max_tokens = opt.max_tokens or 64 }
       if model.tokenizer:info().chat_template or model.tokenizer:id "<|im_start|>" then
-        request.messages, request.template = sample.messages, opt.template
+        request.messages, request.tools, request.template = sample.messages, sample.tools, opt.template
       else
         request.prompt = sample.shown
       end

@@ -60,8 +60,16 @@ local samples = require "qeng.samples"
 q.fs.write(at "prompts", 'one?\n{"messages": [{"role": "user", "content": "two?"}, {"role": "assistant", "content": "2"}]}\n\n{"prompt": "three?"}\n')
 local list = samples.read(at "prompts")
 assert(#list == 3 and list[1].shown == "one?" and list[2].shown == "two?" and #list[2].messages == 1 and list[3].shown == "three?")
-q.fs.write(at "prompts", '{"question": "one?"}\n')
-refused("neither messages nor a prompt", samples.read, at "prompts")
+for line, why in pairs {
+  ['{"question": "one?"}'] = "no known shape", ['{"messages": []}'] = "messages is empty", ['{"messages": 3}'] = "prompts: ", ['{"messages'] = "not JSON",
+  ['{"messages": [{"role": "assistant", "content": "2"}]}'] = "asks nothing", [" "] = "holds no prompt",
+} do
+  q.fs.write(at "prompts", line .. "\n")
+  local fine, err = pcall(samples.read, at "prompts")
+  assert(not fine and type(err) == "table" and err.message:find(at "prompts", 1, true), tostring(err and err.message or err))
+  refused("prompts", train, "none", { samples = at "prompts" })
+end
+assert(not q.fs.kind(at "none"), "refused before anything was written")
 refused("--patience needs held-out data", train, "none", { eval_data = "", eval_share = 0, patience = 2 })
 refused("no such file", train, "none", { eval_data = at "nowhere.jsonl" })
 print "evaluation: ok"

@@ -32,10 +32,10 @@ stand_in "$dir/toolkit/bin/__nvcc_device_query" 'echo 89,90'
 same "no nvidia-smi" "$(present CUDACXX="$dir/toolkit/bin/nvcc")" "$dir/toolkit/bin/nvcc 89 90"
 
 # run, with a cmake that notes what it is asked and makes what it would.
-mkdir -p "$dir/root/scripts"
-cp scripts/{run,build} "$dir/root/scripts/"
-stand_in "$dir/root/scripts/setup" ''
-stand_in "$dir/root/scripts/cuda-present" 'cat "$(dirname "$0")/../present"'
+mkdir -p "$dir/checkout/scripts"
+cp scripts/{run,build} "$dir/checkout/scripts/"
+stand_in "$dir/checkout/scripts/setup" ''
+stand_in "$dir/checkout/scripts/cuda-present" 'cat "$(dirname "$0")/../present"'
 stand_in "$dir/bin/cmake" 'echo "$*" | sed "s/ --parallel [0-9]*//" >>asked
   mkdir -p build/release
   if [[ $* == *--preset* ]]; then
@@ -47,11 +47,11 @@ stand_in "$dir/bin/cmake" 'echo "$*" | sed "s/ --parallel [0-9]*//" >>asked
     chmod +x build/release/qeng
   fi'
 run() {  # WHAT PRESENT, then ASKED SAID
-  : >"$dir/root/asked"
-  echo "$2" >"$dir/root/present"
-  PATH="$dir/bin:$PATH" "$dir/root/scripts/run" hello >"$dir/out" 2>"$dir/said"
+  : >"$dir/checkout/asked"
+  echo "$2" >"$dir/checkout/present"
+  PATH="$dir/bin:$PATH" "$dir/checkout/scripts/run" hello >"$dir/out" 2>"$dir/said"
   status=$?
-  same "$1: asked of cmake" "$(paste -sd ';' <"$dir/root/asked")" "$3"
+  same "$1: asked of cmake" "$(paste -sd ';' <"$dir/checkout/asked")" "$3"
   same "$1: said" "$(grep -o '^run: [^:,]*' "$dir/said" | paste -sd ';')" "$4"
 }
 configure='--preset release' qeng_built='--build build/release --target qeng' cuda_built='--build build/release --target qeng_cuda'
@@ -63,13 +63,13 @@ grep -q 'no nvcc .* this runs on the CPU' "$dir/said" || fail "a GPU: $(cat "$di
 run "a GPU and nvcc" "/nvcc 90" "$configure;$qeng_built;$cuda_built" ""
 run "again" "/nvcc 90" "$qeng_built;$cuda_built" ""
 run "another GPU" "/nvcc 89" "$configure;$qeng_built;$cuda_built" ""
-touch "$dir/root/no_backend"
+touch "$dir/checkout/no_backend"
 run "a broken nvcc" "/nvcc 86" "$configure;$qeng_built" "run: there is a GPU"
-rm "$dir/root/no_backend"
-touch "$dir/root/broken"
+rm "$dir/checkout/no_backend"
+touch "$dir/checkout/broken"
 run "nvcc fails" "/nvcc 80" "$configure;$qeng_built;$cuda_built" "run: to go without the CUDA backend"
 same "nvcc fails" "$status $(cat "$dir/out")" "1 "
-rm -r "$dir/root/broken" "$dir/root/build"
+rm -r "$dir/checkout/broken" "$dir/checkout/build"
 run "nvcc alone" "/nvcc" "$configure;$qeng_built" "run: nvcc is here but no GPU of compute capability 8.0 or more"
 run "nvcc alone, again" "/nvcc" "$qeng_built" ""
 
