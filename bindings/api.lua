@@ -1241,8 +1241,9 @@ function Model:logits(ids) end
 ---@return Tensor loss
 ---@return Tensor nll  [t]
 function Model:loss(slot, length) end
----Adds LoRA adapters to the target layers (all linear ones) and trains those.
----@param opt {rank?: integer, alpha?: number, rslora?: boolean, dropout?: number, targets?: string[], seed?: integer}  rank 16, alpha 2 * rank
+---Adds LoRA adapters to the target layers (all linear ones) and trains those. targets, and the names of ranks and alphas of single layers,
+---are names of layers or how these end: "q_proj", "layers.3.mlp.up_proj". dora: the lengths of weight rows are trained too.
+---@param opt {rank?: integer, alpha?: number, rslora?: boolean, dropout?: number, targets?: string[], ranks?: table<string, integer>, alphas?: table<string, number>, dora?: boolean, seed?: integer}  rank 16, alpha 2 * rank
 ---@return Model self
 function Model:lora(opt) end
 ---Trains every parameter; load the model with writable = true.

@@ -63,8 +63,8 @@ local function check_patterns(model, patterns, option)
 end
 
 -- Adds adapters: opt.rank, alpha (2 * rank), rslora, dropout, targets (names of layers or their ends; all linear layers), ranks and
--- alphas of single layers ({pattern = number}, or a list of {pattern, number} whose first match counts), dora, seed. a is uniform as in PEFT (kaiming, a = sqrt 5), b is zero and the
--- magnitude what the weight has, so the model computes what it did.
+-- alphas of single layers ({pattern = number}, or a list of {pattern, number} whose first match counts), dora, seed. a is uniform as in
+-- PEFT (kaiming, a = sqrt 5), b is zero and the magnitude what the weight has, so the model computes what it did.
 function lora.add(model, opt)
   local rank = opt.rank or 16
   local alpha = opt.alpha or 2 * rank

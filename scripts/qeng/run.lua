@@ -118,9 +118,8 @@ end
 local defaults = {
   model = "", data = "", out = "out", mode = "lora", adapter = "", rank = 16, alpha = 0, rslora = false, dropout = 0, targets = "",
   rank_pattern = "", alpha_pattern = "", dora = false, add_tokens = "", train_embeddings = false, neftune = 0, steps = 0, epochs = 1, row_tokens = 512, rows = 1,
-  accumulate = 1, lr = 2e-4, schedule = "cosine", warmup = 0, decay = 0, clip = 1.0, seed = 0, template = "auto", special = "parse", documents = "paragraph", eval_share = 0.05, eval_data = "", eval_every = 50, patience = 0, best = false,
-  samples = "", sample_tokens = 64, tensorboard = false,
-  save_every = 100, keep = 2, resume = false, recompute = false, eager = false, profile = false, gguf = false, sources = "", drop = 0, long = "auto", device = "auto", threads = 0,
+  accumulate = 1, lr = 2e-4, schedule = "cosine", warmup = 0, decay = 0, clip = 1.0, seed = 0, template = "auto", special = "parse", documents = "paragraph",
+  eval_share = 0.05, eval_data = "", eval_every = 50, patience = 0, best = false, samples = "", sample_tokens = 64, tensorboard = false, save_every = 100, keep = 2, resume = false, recompute = false, eager = false, profile = false, gguf = false, sources = "", drop = 0, long = "auto", device = "auto", threads = 0,
 }
 
 -- given with the defaults, and checked: a script gives what it likes. A list stands for its words. __given: as q.options has it.

@@ -4,6 +4,7 @@ package.path = (arg[0]:match "^(.*/)" or "./") .. "?.lua;" .. package.path
 local q = require "qeng"
 
 local formula = require "formula"
+local last_logits = require "last_logits"
 local scratch = require "scratch"
 local at = scratch.at
 
@@ -22,16 +23,8 @@ local function folder(name, values, own_head)
   return at(name)
 end
 
-local function last(model)
-  local rows = model:logits(golden.tokens):table()
-  return rows[#rows]
-end
-
-local function distance(a, b)
-  local off, size = 0, 0
-  for i = 1, math.max(#a, #b) do off, size = off + (a[i] - b[i]) ^ 2, size + a[i] ^ 2 end
-  return math.sqrt(off / size)
-end
+local distance = last_logits.distance
+local function last(model) return last_logits.of(model, golden.tokens) end
 
 -- f32 on both sides: what differs is the order of sums (2e-6 at most was measured); another reading is off by 1e-2 and more.
 local heads = {}

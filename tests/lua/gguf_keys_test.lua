@@ -4,6 +4,7 @@ package.path = (arg[0]:match "^(.*/)" or "./") .. "?.lua;" .. package.path
 local q = require "qeng"
 
 local formula = require "formula"
+local last_logits = require "last_logits"
 local scratch = require "scratch"
 local at, refused, said = scratch.at, scratch.refused, scratch.said
 
@@ -23,16 +24,8 @@ local function file(architecture, entries, more)
   return at "model.gguf"
 end
 
-local function last(model)
-  local rows = model:logits(golden.tokens):table()
-  return rows[#rows]
-end
-
-local function distance(a, b)
-  local off, size = 0, 0
-  for i = 1, math.max(#a, #b) do off, size = off + (a[i] - b[i]) ^ 2, size + a[i] ^ 2 end
-  return math.sqrt(off / size)
-end
+local distance = last_logits.distance
+local function last(model) return last_logits.of(model, golden.tokens) end
 
 -- Both compute in f32 (8e-7 at most was measured), but llama.cpp's GELU is a table of f16 (6e-5).
 for _, case in ipairs(golden.cases) do
