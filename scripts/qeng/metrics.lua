@@ -42,12 +42,8 @@ local function clean(value)
 end
 
 function Log:add(row)
-  local written, why = self.file:write(q.json.encode(clean(row)), "\n")
-  if written then written, why = self.file:flush() end
-  if not written and not self.told then  -- of a full disk once: the steps are worth more than their figures
-    self.told = true
-    io.stderr:write(("metrics.jsonl: %s; the run goes on without further figures there\n"):format(tostring(why)))
-  end
+  self.file:write(q.json.encode(clean(row)), "\n")
+  self.file:flush()
 end
 
 function Log:close()
