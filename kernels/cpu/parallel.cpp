@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "kernels/cpu/control_groups.h"
+#include "kernels/cpu/crowding.h"
 
 namespace qeng {
 
@@ -90,8 +91,10 @@ struct alignas(64) Worker {
   std::atomic<uint32_t> asleep{0};
   std::atomic<uint32_t> working{0};  // 1: it may be inside the region; 2: and the caller sleeps until it is not
   std::atomic<bool> resting{false};
-  uint64_t region = 0;  // the last one it joined, and the pieces it did there; the caller reads them when it is out
+  // The last region it joined, the pieces it did there and how long it took; the caller reads them when it is out.
+  uint64_t region = 0;
   int64_t pieces = 0;
+  Span took{};
   // The caller's own.
   Span credit{}, waking{}, rest{};
   Time rests_until{};
@@ -138,6 +141,7 @@ class Pool {
   Time start_{};
   std::atomic<int> core_{-1};  // it runs on
   int team_ = 0, asleep_ = 0;  // of its team, at the start or since some were woken
+  Crowding crowding_;          // workers see whether it is alone
   Span owed_{};                // worked alone while others slept
 
   alignas(64) std::atomic<uint64_t> state_{0};  // the region's number << 16 | its team, 0 once it is closed
@@ -237,17 +241,22 @@ void Pool::wait_for(Worker& worker) {
 
 // Waits until the worker is out of the region, and sets what it brought against what it cost.
 void Pool::settle(Worker& worker, uint64_t region, Span worked, int64_t done, Time& now) {
-  Span cost = std::exchange(worker.waking, Span{});
+  const Span waking = std::exchange(worker.waking, Span{});
+  Span waited{}, brought{};
   if (worker.working.load() != 0) {
     wait_for(worker);
     const Time out = Clock::now();
-    cost += out - now, now = out;
+    waited = out - now, now = out;
   }
   const bool joined = worker.region == region;
-  const int64_t helped = joined ? worker.pieces : 0;
-  if (joined) cost += kHandOver;
-  const double brought = static_cast<double>(worked.count()) * static_cast<double>(helped) / static_cast<double>(std::max<int64_t>(1, done));
-  worker.credit = std::min(worker.credit - cost + Span(static_cast<Span::rep>(brought)), kMostCredit);
+  if (joined) {
+    const double share = static_cast<double>(worker.pieces) / static_cast<double>(std::max<int64_t>(1, done));
+    // Not more than the worker itself took: the caller is slow while another program has its core.
+    brought = std::min(Span(static_cast<Span::rep>(static_cast<double>(worked.count()) * share)), worker.took);
+  }
+  const Span spun = std::min<Span>(waited, kSpinAtEnd);
+  crowding_.add(brought, waking + spun, waited - spun);
+  worker.credit = std::min(worker.credit - waking - waited - (joined ? kHandOver : Span{}) + brought, kMostCredit);
   if (worker.credit >= -kMostDebt) return;
   worker.rest = now - worker.rests_until > kLongAgo ? kLeastRest : std::min(2 * worker.rest, kMostRest);
   worker.rests_until = now + worker.rest;
@@ -259,7 +268,8 @@ bool Pool::run_taken(int team, int64_t count, Handout handout, Pieces pieces, vo
   start_ = Clock::now();
   core_.store(::sched_getcpu(), std::memory_order_relaxed);
   team_ = grow(team);
-  if (!ready(team_, start_)) return false;
+  crowding_.look(start_);
+  if (crowding_.alone() || !ready(team_, start_)) return false;
   handout_ = handout, pieces_ = pieces, body_ = body;
   divide(team_, count);
   const uint64_t region = ((state_.load(std::memory_order_relaxed) >> 16) + 1) << 16 | static_cast<uint64_t>(team_);
@@ -288,7 +298,10 @@ void Pool::serve(Worker& self) {
         continue;
       }
       self.working.store(1);
-      if (state_.load() == state) self.pieces = work(&self), self.region = state;  // else it has ended meanwhile
+      if (state_.load() == state) {  // else it has ended meanwhile
+        looked = Clock::now();
+        self.pieces = work(&self), self.region = state, self.took = Clock::now() - looked;
+      }
       if (self.working.exchange(0) == 2) wake(self.working);
       looked = idle = Clock::now();
       continue;
@@ -298,7 +311,8 @@ void Pool::serve(Worker& self) {
     const Time now = Clock::now();
     if (now - looked > kTakenAway) crowded = now + kCrowded;
     looked = now;
-    const bool welcome = now > crowded && (!on_callers_core() || leave_callers_core()) && !self.resting.load(std::memory_order_relaxed);
+    const bool wanted = !self.resting.load(std::memory_order_relaxed) && !crowding_.alone();
+    const bool welcome = wanted && now > crowded && (!on_callers_core() || leave_callers_core());
     if (welcome && now - idle < kSpinIdle) continue;
     sleep(self, seen);
     looked = idle = Clock::now();

@@ -1,10 +1,10 @@
 // Threads of the CPU backend: one pool, for our loops and for oneDNN's products (onednn.cpp).
 //
 // A parallel region is to cost no more than the same work on one thread, also on a busy machine (how near that is:
-// bench/results, "a busy machine"). The caller works on its
-// region until no piece is left, and waits only for threads that are in the middle of one: who comes late finds nothing.
-// Threads without work spin for a moment, then sleep; sleepers are woken for a region that is worth it. A thread that
-// makes others wait for longer than it helps is left alone for a while (parallel.cpp).
+// bench/results, "a busy machine"). The caller works on its region until no piece is left, and waits only for threads
+// that are in the middle of one: who comes late finds nothing. Threads without work spin for a moment, then sleep;
+// sleepers are woken for a region that is worth it. A thread that makes others wait for longer than it helps is left
+// alone for a while (parallel.cpp), and all of them where the caller gets more done without (crowding.h).
 //
 // Work is split by position only, so a result never depends on who computes what. Bodies must not throw and must not
 // nest. Where several threads begin regions at once, one has the pool and the others work alone.

@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "kernels/cpu/crowding.h"
 #include "tests/catch.h"
 
 using namespace qeng;
@@ -42,7 +43,30 @@ double seconds_of(int threads, int regions) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
+// The share of 20 seconds that a caller spends alone, where work goes on at these rates.
+double share_alone(Crowding& crowding, double together, double alone, double kept) {
+  double spent = 0, total = 0;
+  while (total < 20) {
+    const bool was_alone = crowding.alone();
+    const double span = std::chrono::duration<double>(crowding.decide(was_alone ? alone : together, kept)).count();
+    total += span;
+    if (crowding.alone()) spent += span;
+  }
+  return spent / total;
+}
+
 }  // namespace
+
+TEST_CASE("a caller works alone where more gets done so, and tries the other way again") {
+  Crowding crowding;
+  CHECK(share_alone(crowding, 0.9, 1, 0) == 0);      // nothing keeps it from running
+  CHECK(share_alone(crowding, 12, 0.5, 0.5) == 0);   // workers do more than one thread can
+  CHECK(share_alone(crowding, 0.65, 0.8, 0.3) > 0.9);
+  CHECK(share_alone(crowding, 0.9, 0.5, 0.3) < 0.2);  // the machine has changed
+  CHECK(share_alone(crowding, 0.65, 0.8, 0.3) > 0.85);
+  CHECK(share_alone(crowding, 1.4, 1, 0) < 0.15);     // and is quiet again: noticed within a long stint
+  CHECK_FALSE(crowding.alone());
+}
 
 TEST_CASE("shares of pieces: each piece once, whoever is slow, however many threads") {
   for (const int threads : {1, 2, 3, 7})
