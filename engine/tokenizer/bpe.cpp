@@ -22,6 +22,7 @@ size_t slot_of(uint64_t pair, int shift) { return static_cast<size_t>((pair * 0x
 
 Bpe::Bpe(const int32_t (&byte_ids)[256], size_t expected_merges) {
   std::copy(std::begin(byte_ids), std::end(byte_ids), byte_ids_);
+  lacks_bytes_ = std::find(std::begin(byte_ids), std::end(byte_ids), -1) != std::end(byte_ids);
   size_t count = std::bit_ceil(std::max<size_t>(16, expected_merges * 2));
   slots_.assign(count, {kEmpty, {}});
   shift_ = 64 - std::countr_zero(count);

@@ -17,7 +17,7 @@ struct Merge {
 
 class Bpe {
  public:
-  // byte_ids[b]: the token of byte b. lookup: pieces that are a token as a whole are that token, whatever merging would
+  // byte_ids[b]: the token of byte b, -1 if there is none: encode gives it as it is. lookup: pieces that are a token as a whole are that token, whatever merging would
   // give.
   Bpe(const int32_t (&byte_ids)[256], size_t expected_merges);
   void add_merge(int32_t left, int32_t right, Merge merge);                   // a pair added twice keeps the lower rank
@@ -29,6 +29,7 @@ class Bpe {
   void encode(std::string_view piece, const TokenBytes& bytes, std::vector<int32_t>& ids) const;
   uint64_t hash() const { return hash_; }
   bool takes_wholes() const { return wholes_ > 0; }
+  bool lacks_bytes() const { return lacks_bytes_; }
   // {left, right} by rank; empty where two pairs have one rank (tiktoken's), so that no list says what is merged.
   std::vector<std::array<int32_t, 2>> merges() const;
 
@@ -43,6 +44,7 @@ class Bpe {
   void grow();
 
   int32_t byte_ids_[256];
+  bool lacks_bytes_ = false;
   std::vector<Merge> byte_merges_;  // [256 * 256], of pairs of single bytes
   std::vector<Slot> slots_;         // open addressing, a power of two of them, at most half full
   size_t used_ = 0;

@@ -154,7 +154,7 @@ int train_bpe(const PieceCounts& counts, int vocab_size, const std::vector<std::
   }
 
   ByteLevelBpe learned{
-      .vocab = json::object(), .merges = json::array(), .pattern = counts.grammar().pattern, .nfc = counts.nfc()};
+      .vocab = json::object(), .merges = json::array(), .patterns = Cutter(counts.grammar()).patterns(), .nfc = counts.nfc()};
   const auto spelled = [&](int32_t id) { return bytes_to_printable(trainer.tokens[static_cast<size_t>(id)]); };
   for (size_t id = 0; id < trainer.tokens.size(); ++id) learned.vocab[bytes_to_printable(trainer.tokens[id])] = id;
   for (auto [left, right] : trainer.merges) learned.merges.push_back({spelled(left), spelled(right)});

@@ -63,11 +63,9 @@ Vocabulary read_vocabulary(const Gguf& file) {
 }
 
 const PreTokenizer& pre_tokenizer(const Gguf& file, const std::string& pre) {
+  if (const PreTokenizer* const found = find_pre_tokenizer(pre)) return *found;
   std::string known;
-  for (const PreTokenizer& each : kPreTokenizers) {
-    if (pre == each.pre) return each;
-    known += (known.empty() ? "" : ", ") + std::string(each.pre);
-  }
+  for (const PreTokenizer& each : pre_tokenizers()) known += (known.empty() ? "" : ", ") + std::string(each.pre);
   fail("unsupported", file.path(),
        pre.empty() ? ": has no tokenizer.ggml.pre, which says how text is cut" : ": tokenizer.ggml.pre is " + pre,
        "; known are ", known, ": convert the model anew, or load it from its Hugging Face folder");
@@ -98,13 +96,13 @@ std::shared_ptr<const Tokenizer> byte_level(const Gguf& file, const Vocabulary& 
       id_of.emplace(token, id);
     }
   }
+  // Models lack bytes that their training text did not have. Their own tokenizers give the unknown token for them.
+  const std::optional<int32_t> unknown = token_id(file, "unknown_token_id", vocabulary.tokens.size());
   int32_t byte_ids[256];
   for (int byte = 0; byte < 256; ++byte) {
     const char content = static_cast<char>(byte);
     const auto found = id_of.find(bytes_to_printable({&content, 1}));
-    if (found == id_of.end())
-      fail("format", file.path(), ": no token for byte ", byte, ": a byte-level vocabulary has all 256");
-    byte_ids[byte] = found->second;
+    byte_ids[byte] = found != id_of.end() ? found->second : unknown.value_or(-1);
   }
   Bpe bpe(byte_ids, vocabulary.merges.size());
   int32_t rank = 0;
@@ -124,7 +122,7 @@ std::shared_ptr<const Tokenizer> byte_level(const Gguf& file, const Vocabulary& 
       if (!bytes[static_cast<size_t>(id)].empty()) bpe.add_whole(bytes, id);
   bpe.finish();
   return std::make_shared<ByteBpeTokenizer>(std::move(properties), std::move(bytes), std::move(bpe),
-                                            *find_grammar(pre.grammar), pre.nfc);
+                                            ByteBpeTokenizer::Text{cutter_of(pre), pre.nfc});
 }
 
 }  // namespace

@@ -27,6 +27,10 @@ std::map<int32_t, AddedToken> read_folder_tokens(const nlohmann::json& config, c
 // [{"id": 32000, "content": "<|im_start|>", "special": true, ...}, ...]
 std::vector<AddedToken> read_added_tokens(const std::string& path, const nlohmann::json& list);
 
+// The step that a part of tokenizer.json's pre_tokenizer stands for; none for ByteLevel without its pattern.
+// Error("unsupported") for another type.
+std::optional<Cutter::Step> step_of(const std::string& path, const nlohmann::json& part);
+
 nlohmann::json read_json(const std::string& path);  // Error("format") unless it holds an object
 
 // bos, eos, pad and the chat template from config and from folder/chat_template.jinja. The tokens must be among

@@ -78,26 +78,30 @@ size_t contraction(const char* p, const char* end, bool fold) {
   return ((first == 'r' || first == 'v') && second == 'e') || (first == 'l' && second == 'l') ? 3 : 0;
 }
 
-// How a grammar cuts a run of white space. kPlain: \s+(?!\S) | \s+.  kLines: \s*[\r\n]+ first.  kEndAndLines: \s+$
+// How a grammar cuts a run of white space. kPlain: \s+(?!\S) | \s+.  kPlainToNumber: a number ends the text.  kLines: \s*[\r\n]+ first.  kEndAndLines: \s+$
 // before that, so that a run at the end of the text is one piece whatever line ends it holds.
-enum class Space { kPlain, kLines, kEndAndLines };
+enum class Space { kPlain, kPlainToNumber, kLines, kEndAndLines };
 
 template <Space kSpaces>
 size_t white_space(const uint8_t* table, const char* begin, const char* end) {
   const char* p = begin;
   const char* last = begin;             // the last white space of the run
   const char* after_newline = nullptr;  // behind the last line end of the run
+  bool at_end = true;
   while (p < end) {
     Char c = char_at(table, p);
-    if (c.kind != kSpace && c.kind != kNewline) break;
+    if (c.kind != kSpace && c.kind != kNewline) {
+      at_end = kSpaces == Space::kPlainToNumber && c.kind == kNumber;
+      break;
+    }
     last = p;
     p += c.bytes;
     if (c.kind == kNewline) after_newline = p;
   }
-  bool whole = p == end && kSpaces == Space::kEndAndLines;
-  if (kSpaces != Space::kPlain && after_newline && !whole) return static_cast<size_t>(after_newline - begin);
+  bool whole = at_end && kSpaces == Space::kEndAndLines;
+  if ((kSpaces == Space::kLines || kSpaces == Space::kEndAndLines) && after_newline && !whole) return static_cast<size_t>(after_newline - begin);
   // The last space before a word stays with the word.
-  return static_cast<size_t>((p == end || last == begin ? p : last) - begin);
+  return static_cast<size_t>((at_end || last == begin ? p : last) - begin);
 }
 
 inline const char* number_run(const uint8_t* table, const char* p, const char* end, int most) {
@@ -186,14 +190,21 @@ struct Cased {
 };
 
 // 's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
+//
+// With kDigits, each \p{N} is cut out first, and the pattern sees what lies between as texts of their own.
+template <bool kDigits>
 struct Gpt2 {
   static size_t next(const uint8_t* table, const char* p, const char* end) {
+    if constexpr (kDigits) {
+      if (const Char first = char_at(table, p); first.kind == kNumber) return static_cast<size_t>(first.bytes);
+    }
     if (*p == '\'')
       if (size_t n = contraction(p, end, false)) return n;
     const char* start = *p == ' ' && p + 1 < end ? p + 1 : p;
     uint8_t kind = char_at(table, start).kind;
     if (is_letter(kind)) return static_cast<size_t>(word_run<false>(table, start, end, is_letter) - p);
-    if (kind == kSpace || kind == kNewline) return white_space<Space::kPlain>(table, p, end);
+    constexpr Space kSpaces = kDigits ? Space::kPlainToNumber : Space::kPlain;
+    if (kind == kSpace || kind == kNewline || (kDigits && kind == kNumber)) return white_space<kSpaces>(table, p, end);
     bool number = kind == kNumber;
     auto same = [&](uint8_t other) {
       return number ? other == kNumber : other == kOther || other == kMark;  // this grammar knows no marks
@@ -219,39 +230,43 @@ size_t cut(const char* p, const char* end, uint32_t* lengths, size_t room) {
 // one; one with possessive quantifiers, of the same language; and today's, whose \s++$ makes white space at the end of
 // a text one piece. The interval {1,3}+ of today's text is possessive in tiktoken, but to Oniguruma it is a repeated
 // group, so a tokenizer.json that holds this text does not limit numbers to three digits.
+constexpr char kGpt2[] = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 constexpr Grammar kGrammars[] = {
-    {"qwen2",
+    {"qwen2", nullptr,
      R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
      cut<Modern<false, 1, Space::kLines>>},
-    {"qwen3.5",
+    {"qwen3.5", nullptr,
      R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
      cut<Modern<true, 1, Space::kLines>>},
-    {"llama3",
+    {"llama3", nullptr,
      R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
      cut<Modern<false, 3, Space::kLines>>},
-    {"llama3",
+    {"llama3", nullptr,
      R"('(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+)",
      cut<Modern<false, 3, Space::kLines>>},
-    {"cl100k",
+    {"cl100k", nullptr,
      R"('(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s)",
      cut<Modern<false, 3, Space::kEndAndLines>>},
-    {"cl100k",
+    {"cl100k", nullptr,
      R"('(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s)",
      cut<Modern<false, INT_MAX, Space::kEndAndLines>>},
-    {"o200k",
+    {"o200k", nullptr,
      R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
      cut<Cased<true, 3>>},
-    {"tekken",
+    {"tekken", nullptr,
      R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
      cut<Cased<false, 1>>},
-    {"gpt2", R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)", cut<Gpt2>},
+    {"gpt2", nullptr, kGpt2, cut<Gpt2<false>>},
+    {"smollm", R"(\p{N})", kGpt2, cut<Gpt2<true>>},  // Digits by one, which ByteLevel follows
 };
 
 }  // namespace
 
-const Grammar* find_grammar_by_pattern(std::string_view pattern) {
+const Grammar* find_grammar_by_patterns(std::span<const std::string_view> patterns) {
   for (const Grammar& grammar : kGrammars)
-    if (pattern == grammar.pattern) return &grammar;
+    if (patterns.size() == (grammar.first ? 2 : 1) && patterns.back() == grammar.pattern &&
+        (!grammar.first || patterns.front() == grammar.first))
+      return &grammar;
   return nullptr;
 }
 

@@ -1,10 +1,8 @@
 #include "engine/tokenizer/save.h"
 
-#include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "engine/formats/atomic_file.h"
-#include "engine/tokenizer/pretokenizer.h"
 #include "engine/tokenizer/sentencepiece_proto.h"
 #include "engine/tokenizer/tokenizer_json_write.h"
 #include "engine/tokenizer/vocabulary.h"
@@ -16,9 +14,7 @@ namespace {
 using nlohmann::json;
 
 json byte_level_json(const Vocabulary& vocabulary, const Tokenizer& tokenizer) {
-  const PreTokenizer* pre = nullptr;
-  for (const PreTokenizer& each : kPreTokenizers)
-    if (vocabulary.pre == each.pre) pre = &each;
+  const PreTokenizer* const pre = find_pre_tokenizer(vocabulary.pre);
   if (!pre) fail("unsupported", tokenizer.name(), ": no pre-tokenizer is called ", vocabulary.pre);
   json vocab = json::object(), merges = json::array();
   for (size_t i = 0; i < vocabulary.tokens.size(); ++i)
@@ -30,7 +26,7 @@ json byte_level_json(const Vocabulary& vocabulary, const Tokenizer& tokenizer) {
   return tokenizer_json({.vocab = std::move(vocab),
                          .merges = std::move(merges),
                          .added = tokenizer.added_tokens(),
-                         .pattern = find_grammar(pre->grammar)->pattern,
+                         .patterns = cutter_of(*pre).patterns(),
                          .nfc = pre->nfc,
                          .ignore_merges = pre->ignore_merges});
 }

@@ -67,7 +67,7 @@ std::shared_ptr<const Tokenizer> load_tiktoken(const std::string& path, const Ti
   size_t ranks = tokens.size();
 
   int32_t byte_ids[256];
-  find_byte_tokens(path, tokens, byte_ids);
+  find_byte_tokens(tokens, std::nullopt, byte_ids);
   Bpe bpe(byte_ids, ranks * 4);
   for (size_t id = 0; id < ranks; ++id) {
     if (bpe.find_whole(tokens[id], tokens) >= 0) fail("format", path, ": the token of rank ", id, " occurs twice");
@@ -91,8 +91,8 @@ std::shared_ptr<const Tokenizer> load_tiktoken(const std::string& path, const Ti
     if (special == options.pad) properties.pad = properties.added.back().id;
     tokens.append(special);
   }
-  return std::make_shared<ByteBpeTokenizer>(std::move(properties), std::move(tokens), std::move(bpe), *grammar,
-                                            options.nfc);
+  return std::make_shared<ByteBpeTokenizer>(std::move(properties), std::move(tokens), std::move(bpe),
+                                            ByteBpeTokenizer::Text{Cutter(*grammar), options.nfc});
 }
 
 }  // namespace qeng

@@ -1,5 +1,6 @@
 // Hugging Face's tokenizer.json, for byte-level BPE. Every part of it that decides ids is either understood or refused.
 // Not applied, as in transformers: truncation and padding. The post-processor's bos becomes add_bos().
+#include <cctype>
 #include <filesystem>
 #include <unordered_map>
 
@@ -54,34 +55,41 @@ bool read_normalizer(const std::string& path, const json& normalizer) {
   return nfc;
 }
 
-const Grammar& read_pre_tokenizer(const std::string& path, const json& pre_tokenizer) {
-  const Grammar* grammar = nullptr;
-  bool byte_level = false;
+Matches matches_of(const std::string& path, const json& part) {
+  const std::string name = part.value("behavior", "");
+  if (name == "Isolated") return Matches::isolated;
+  if (name == "Removed") return Matches::removed;
+  if (name == "MergedWithPrevious") return Matches::merged_with_previous;
+  if (name == "MergedWithNext") return Matches::merged_with_next;
+  if (name == "Contiguous") return Matches::contiguous;
+  fail("unsupported", path, ": pre-tokenizer ", part.dump(), ": its behavior is not one that is known");
+}
+
+// A pattern that matches this text and no other.
+std::string quoted(const std::string& text) {
+  std::string pattern;
+  for (const char c : text) {
+    if (!std::isalnum(static_cast<unsigned char>(c)) && static_cast<unsigned char>(c) < 0x80) pattern += '\\';
+    pattern += c;
+  }
+  return pattern;
+}
+
+ByteBpeTokenizer::Text read_pre_tokenizer(const std::string& path, const json& pre_tokenizer) {
+  std::vector<Cutter::Step> steps;
+  bool byte_level = false, prefix_space = false;
   for (const json& part : parts_of(pre_tokenizer, "pretokenizers")) {
-    std::string type = type_of(part);
     if (byte_level) fail("unsupported", path, ": pre-tokenizer ", part.dump(), " behind ByteLevel");
-    if (type == "Split") {
-      const json& pattern = member(member(part, "pattern"), "Regex");
-      const Grammar* found = pattern.is_string() ? find_grammar_by_pattern(pattern.get<std::string>()) : nullptr;
-      if (!found || grammar || part.value("behavior", "") != "Isolated" || flag(part, "invert"))
-        fail("unsupported", path, ": pre-tokenizer ", part.dump(), " is not one that is known exactly (",
-             known_grammars(), ")");
-      grammar = found;
-    } else if (type == "ByteLevel") {
-      if (flag(part, "add_prefix_space", true))
-        fail("unsupported", path, ": pre-tokenizer ByteLevel with add_prefix_space");
-      if (flag(part, "use_regex", true)) {
-        if (grammar) fail("unsupported", path, ": pre-tokenizer ByteLevel with use_regex behind a Split");
-        grammar = find_grammar("gpt2");
-      }
-      byte_level = true;
-    } else {
-      fail("unsupported", path, ": pre-tokenizer ", part.dump(), "; byte-level BPE has Split and ByteLevel");
+    byte_level = type_of(part) == "ByteLevel";
+    if (byte_level && flag(part, "add_prefix_space", true)) {
+      if (!steps.empty())
+        fail("unsupported", path, ": pre-tokenizer ByteLevel with add_prefix_space behind others, each piece of which it would change");
+      prefix_space = true;
     }
+    if (std::optional<Cutter::Step> step = step_of(path, part)) steps.push_back(std::move(*step));
   }
   if (!byte_level) fail("unsupported", path, ": no ByteLevel pre-tokenizer: only byte-level BPE is supported");
-  if (!grammar) fail("unsupported", path, ": the pre-tokenizer does not cut the text at all");
-  return *grammar;
+  return {.cutter = Cutter(std::move(steps)), .prefix_space = prefix_space};
 }
 
 void check_model(const std::string& path, const json& model) {
@@ -126,8 +134,8 @@ std::shared_ptr<const Tokenizer> build(const std::string& path, const json& file
                                        const std::string& folder) {
   const json& model = member(file, "model");
   check_model(path, model);
-  bool nfc = read_normalizer(path, member(file, "normalizer"));
-  const Grammar& grammar = read_pre_tokenizer(path, member(file, "pre_tokenizer"));
+  ByteBpeTokenizer::Text text = read_pre_tokenizer(path, member(file, "pre_tokenizer"));
+  text.nfc = read_normalizer(path, member(file, "normalizer"));
   for (const json& part : parts_of(member(file, "decoder"), "decoders"))
     if (type_of(part) != "ByteLevel") fail("unsupported", path, ": decoder ", part.dump());
 
@@ -168,14 +176,23 @@ std::shared_ptr<const Tokenizer> build(const std::string& path, const json& file
   TokenBytes tokens;
   for (const std::string& token : bytes) tokens.append(token);
 
+  std::optional<int32_t> unknown;
+  if (const json& name = member(model, "unk_token"); name.is_string()) {
+    if (const auto found = id_of.find(name.get<std::string>()); found != id_of.end()) unknown = found->second;
+    for (const AddedToken& token : properties.added)
+      if (name == token.content) unknown = token.id;
+    if (!unknown) fail("format", path, ": model.unk_token ", name.dump(), " is not a token");
+  }
+  bool lacks_bytes = false;
   int32_t byte_ids[256];
   for (int byte = 0; byte < 256; ++byte) {
     char content = static_cast<char>(byte);
     auto found = id_of.find(bytes_to_printable({&content, 1}));
-    if (found == id_of.end())
-      fail("format", path, ": no token for byte ", byte, ": a byte-level vocabulary has all 256");
-    byte_ids[byte] = found->second;
+    lacks_bytes = lacks_bytes || found == id_of.end();
+    byte_ids[byte] = found != id_of.end() ? found->second : unknown.value_or(-1);
   }
+  if (lacks_bytes && unknown && flag(model, "fuse_unk"))
+    fail("unsupported", path, ": model.fuse_unk of a vocabulary that lacks bytes");
   const json& merges = model.at("merges");
   Bpe bpe(byte_ids, merges.size());
   int32_t rank = 0;
@@ -200,10 +217,36 @@ std::shared_ptr<const Tokenizer> build(const std::string& path, const json& file
         bpe.add_whole(tokens, static_cast<int32_t>(id));
   bpe.finish();
   apply_config(properties, config, folder);
-  return std::make_shared<ByteBpeTokenizer>(std::move(properties), std::move(tokens), std::move(bpe), grammar, nfc);
+  return std::make_shared<ByteBpeTokenizer>(std::move(properties), std::move(tokens), std::move(bpe), std::move(text));
 }
 
 }  // namespace
+
+std::optional<Cutter::Step> step_of(const std::string& path, const json& part) {
+  const std::string type = type_of(part);
+  if (type == "Split") {
+    const json& pattern = member(part, "pattern");
+    const json &regex = member(pattern, "Regex"), &text = member(pattern, "String");
+    if (!regex.is_string() && !text.is_string())
+      fail("unsupported", path, ": pre-tokenizer ", part.dump(), ": its pattern is neither Regex nor String");
+    return Cutter::Step{regex.is_string() ? regex.get<std::string>() : quoted(text.get<std::string>()),
+                        matches_of(path, part), flag(part, "invert")};
+  }
+  if (type == "Digits") return Cutter::Step{flag(part, "individual_digits") ? R"(\p{N})" : R"(\p{N}+)"};
+  if (type == "Punctuation")
+    return Cutter::Step{R"([!-/:-@\[-`{-~\p{P}])", part.contains("behavior") ? matches_of(path, part) : Matches::isolated};
+  if (type == "Whitespace") {  // by Rust's regex: Alphabetic, marks, digits, connectors and joiners
+    const std::string word =
+        R"(\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{200C}\x{200D}\x{24B6}-\x{24E9}\x{1F130}-\x{1F149}\x{1F150}-\x{1F169}\x{1F170}-\x{1F189})";
+    return Cutter::Step{"[" + word + "]+|[^" + word + R"(\s]+)", Matches::removed, true};
+  }
+  if (type == "WhitespaceSplit") return Cutter::Step{R"(\s)", Matches::removed};
+  if (type != "ByteLevel")
+    fail("unsupported", path, ": pre-tokenizer ", part.dump(),
+         "; byte-level BPE has Split, Digits, Punctuation, Whitespace, WhitespaceSplit and ByteLevel");
+  if (!flag(part, "use_regex", true)) return std::nullopt;
+  return Cutter::Step{find_grammar("gpt2")->pattern};
+}
 
 std::vector<AddedToken> read_added_tokens(const std::string& path, const json& list) {
   std::vector<AddedToken> added;

@@ -16,14 +16,16 @@ json tokenizer_json(ByteLevelBpe tokenizer) {
                      {"special", token.special}});
   const json byte_level = {
       {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", false}, {"use_regex", false}};
-  const json split = {
-      {"type", "Split"}, {"pattern", {{"Regex", tokenizer.pattern}}}, {"behavior", "Isolated"}, {"invert", false}};
+  json steps = json::array();
+  for (const std::string& pattern : tokenizer.patterns)
+    steps.push_back({{"type", "Split"}, {"pattern", {{"Regex", pattern}}}, {"behavior", "Isolated"}, {"invert", false}});
+  steps.push_back(byte_level);
   return {{"version", "1.0"},
           {"truncation", nullptr},
           {"padding", nullptr},
           {"added_tokens", added},
           {"normalizer", tokenizer.nfc ? json{{"type", "NFC"}} : json(nullptr)},
-          {"pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", json::array({split, byte_level})}}},
+          {"pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", std::move(steps)}}},
           {"post_processor", byte_level},
           {"decoder", byte_level},
           {"model",

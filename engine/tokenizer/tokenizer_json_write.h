@@ -13,7 +13,7 @@ struct ByteLevelBpe {
   nlohmann::json vocab;   // {"printable token": id}, without added tokens
   nlohmann::json merges;  // [["left", "right"]...] by rank
   std::vector<AddedToken> added;
-  std::string pattern;  // of the pre-tokenizer's pieces
+  std::vector<std::string> patterns;  // each cuts the pieces of the one before
   bool nfc = false, ignore_merges = false;
 };
 nlohmann::json tokenizer_json(ByteLevelBpe tokenizer);

@@ -2,11 +2,13 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "engine/formats/gguf.h"
+#include "engine/tokenizer/cutter.h"
 #include "engine/tokenizer/tokenizer.h"
 
 namespace qeng {
@@ -15,7 +17,7 @@ enum class TokenType : int32_t { normal = 1, unknown = 2, control = 3, user_defi
 
 struct Vocabulary {
   std::string model;                // "gpt2": byte-level BPE; "llama": SentencePiece's BPE
-  std::string pre;                  // gpt2: the label of how text is cut (kPreTokenizers); llama: "default"
+  std::string pre;                  // gpt2: the label of how text is cut (pre_tokenizers); llama: "default"
   std::vector<std::string> tokens;  // gpt2: in GPT-2's spelling of bytes, but added ones as they are
   std::vector<TokenType> types;
   std::vector<float> scores;        // llama
@@ -23,21 +25,16 @@ struct Vocabulary {
   bool add_space_prefix = false;    // llama
 };
 
-// The labels of tokenizer.ggml.pre that are known, and what each of them stands for. llama.cpp never normalises; the
-// models' own tokenizers do where nfc is set, and so do we.
+// A label of tokenizer.ggml.pre and what it stands for. llama.cpp never normalises; the models' own tokenizers do where
+// nfc is set, and so do we.
 struct PreTokenizer {
   const char* pre;
-  const char* grammar;  // engine/tokenizer/pretokenizer.h
-  bool nfc, ignore_merges, add_bos;
+  const char* cuts;  // a grammar of pretokenizer.h, or a list of patterns (gguf_pretokenizers.cpp)
+  bool nfc = false, ignore_merges = false, add_bos = false;
 };
-inline constexpr PreTokenizer kPreTokenizers[] = {
-    {"qwen2", "qwen2", true, false, false},       {"deepseek-r1-qwen", "qwen2", false, false, false},
-    {"qwen35", "qwen3.5", true, false, false},    {"llama-bpe", "llama3", false, true, true},
-    {"llama3", "llama3", false, true, true},      {"llama-v3", "llama3", false, true, true},
-    {"smaug-bpe", "llama3", false, false, false}, {"gpt-2", "gpt2", false, false, false},
-    {"phi-2", "gpt2", false, false, false},       {"olmo", "gpt2", false, false, false},
-    {"gpt-4o", "o200k", false, false, false},     {"tekken", "tekken", false, true, true},
-};
+std::span<const PreTokenizer> pre_tokenizers();
+const PreTokenizer* find_pre_tokenizer(std::string_view pre);  // nullptr if unknown
+Cutter cutter_of(const PreTokenizer& pre);
 
 // From tokenizer.ggml.* of a file. Error("format") | Error("unsupported"), naming the file and the entry.
 std::shared_ptr<const Tokenizer> load_gguf_tokenizer(const Gguf& file);

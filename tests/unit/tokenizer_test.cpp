@@ -348,8 +348,11 @@ TEST_CASE("what tokenizer.json asks for and is not implemented is refused by nam
   SmallFolder small;
   auto refused = [&](auto change) { return message_of(small.changed(change)); };
   CHECK(refused([](json& j) {
-          j["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "\\w+|x";
-        }).find("\\\\w+|x") != std::string::npos);
+          j["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "\\w+|[a&&b]";
+        }).find("&&") != std::string::npos);
+  CHECK(refused([](json& j) {
+          j["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "(a";
+        }).find("(a") != std::string::npos);
   CHECK(refused([](json& j) { j["normalizer"] = {{"type", "NFKC"}}; }).find("NFKC") != std::string::npos);
   CHECK(refused([](json& j) { j["model"]["type"] = "Unigram"; }).find("Unigram") != std::string::npos);
   CHECK(refused([](json& j) { j["model"]["byte_fallback"] = true; }).find("byte_fallback") != std::string::npos);
@@ -362,7 +365,6 @@ TEST_CASE("what tokenizer.json asks for and is not implemented is refused by nam
           j["post_processor"] = {{"type", "BertProcessing"}};
         }).find("BertProcessing") != std::string::npos);
   CHECK(refused([](json& j) { j["model"]["merges"][0] = {"q", "zz"}; }).find("lacks") != std::string::npos);
-  CHECK(refused([](json& j) { j["model"]["vocab"].erase("A"); }).find("byte 65") != std::string::npos);
   CHECK(refused([](json& j) { j["model"]["vocab"]["A"] = "x"; }).substr(0, 6) == "format");
   CHECK(refused([](json& j) { j["model"]["vocab"]["A"] = -5; }).substr(0, 6) == "format");
   CHECK(refused([](json& j) { j.erase("model"); }).substr(0, 6) == "format");
@@ -370,6 +372,20 @@ TEST_CASE("what tokenizer.json asks for and is not implemented is refused by nam
           for (int i = 0; i < 1000; ++i) j["normalizer"] = {{"type", "Sequence"}, {"normalizers", {j["normalizer"]}}};
         }).find("nested") != std::string::npos);
   CHECK(message_of((small.folder / "nothing").string()).find("no such file") != std::string::npos);
+}
+
+TEST_CASE("a byte without a token is the unknown token, or refused where a text needs it") {
+  SmallFolder small;
+  const auto lacking = load_tokenizer(small.changed([](json& j) { j["model"]["vocab"].erase("Q"); }));
+  CHECK(lacking->decode(lacking->encode("the end", false)) == "the end");
+  CHECK_THROWS_WITH(lacking->encode("the Queue", false), Catch::Matchers::Contains("no token for byte 81"));
+  const auto unknown = load_tokenizer(small.changed([](json& j) {
+    j["model"]["vocab"].erase("Q");
+    j["model"]["unk_token"] = j["added_tokens"][0]["content"];
+  }));
+  const auto ids = unknown->encode("QQ", false);
+  CHECK(ids == std::vector<int32_t>(2, unknown->added_tokens()[0].id));
+  CHECK(unknown->hash() != lacking->hash());
 }
 
 TEST_CASE("a template with a bos in front sets add_bos, and tokenizer_config.json the rest") {

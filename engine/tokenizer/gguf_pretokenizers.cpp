@@ -1,0 +1,132 @@
+// The labels of tokenizer.ggml.pre: what GGUF files say of how their text is cut. Source: the tables of llama.cpp
+// (src/llama-vocab.cpp), and the models' own tokenizer.json.
+#include "engine/tokenizer/vocabulary.h"
+#include "kernels/error.h"
+
+namespace qeng {
+namespace {
+
+// By grammars first, then by patterns.
+constexpr PreTokenizer kPreTokenizers[] = {
+    {"qwen2", "qwen2", true},
+    {"deepseek-r1-qwen", "qwen2"},
+    {"qwen35", "qwen3.5", true},
+    {"llama-bpe", "llama3", false, true, true},
+    {"llama3", "llama3", false, true, true},
+    {"llama-v3", "llama3", false, true, true},
+    {"falcon3", "llama3", false, true, true},
+    {"falcon-h1", "llama3", false, true, true},
+    {"pixtral", "llama3", false, true, true},
+    {"midm-2.0", "llama3", false, true, true},
+    {"lfm2", "llama3", false, true, true},
+    {"smaug-bpe", "llama3"},
+    {"dbrx", "llama3"},
+    {"glm4", "llama3"},
+    {"chatglm-bpe", "llama3"},
+    {"gpt-2", "gpt2"},
+    {"phi-2", "gpt2"},
+    {"olmo", "gpt2"},
+    {"mpt", "gpt2"},
+    {"jais", "gpt2"},
+    {"gigachat", "gpt2"},
+    {"a.x-4.0", "gpt2"},
+    {"mellum", "gpt2"},
+    {"exaone4", "gpt2"},
+    {"trillion", "gpt2"},
+    {"granite-docling", "gpt2"},
+    {"smollm", "smollm"},
+    {"starcoder", "smollm"},
+    {"refact", "smollm"},
+    {"command-r", "smollm"},
+    {"codeshell", "smollm"},
+    {"exaone", "smollm"},
+    {"minerva-7b", "smollm"},
+    {"gpt-4o", "o200k"},
+    {"llama4", "o200k"},
+    {"kanana2", "o200k"},
+    {"minimax-m2", "o200k"},
+    {"tekken", "tekken", false, true, true},
+    {"stablelm2", "qwen2"},
+    {"megrez", "qwen2"},
+    {"kormo", "qwen2"},
+    {"hunyuan", "qwen2"},
+    {"solar-open", "qwen2"},
+    {"grok-2", "qwen2"},
+    {"deepseek-llm", "deepseek-llm"},
+    {"deepseek-coder", "deepseek-coder"},
+    {"deepseek-v3", "deepseek-v3"},
+    {"hunyuan-dense", "deepseek-v3"},
+    {"joyai-llm", "deepseek-v3"},
+    {"falcon", "falcon"},
+    {"bloom", "bloom"},
+    {"poro-chat", "bloom"},
+    {"gpt3-finnish", "bloom"},
+    {"viking", "viking"},
+    {"bailingmoe", "bailingmoe"},
+    {"bailingmoe2", "bailingmoe"},
+    {"llada-moe", "bailingmoe"},
+    {"seed-coder", "seed-coder"},
+    {"superbpe", "superbpe"},
+    {"exaone-moe", "exaone-moe"},
+    {"tiny_aya", "tiny_aya"},
+    {"cohere2moe", "tiny_aya"},
+    {"youtu", "youtu", false, true},
+};
+
+constexpr char kGpt2[] = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S))";
+constexpr char kCased[] =
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)";
+constexpr char kPunctuated[] =
+    R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr char kWords[] = " ?[^(\\s|.,!?…。，、।۔،)]+";
+
+std::vector<std::string> patterns_of(std::string_view cuts) {
+  if (cuts == "deepseek-llm")
+    return {
+        "[\r\n]",
+        "\\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝ"
+        "Ὗ-\u1F7Dᾀ-ᾴᾶ-ᾼ\u1FBEῂ-ῄῆ-ῌῐ-\u1FD3ῖ-\u1FDBῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤ\u2126ℨ\u212A-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎ"
+        "ꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃]+",
+        "\\s?[!-/:-~！-／：-～‘-‟\u3000-。]+",
+        "\\s+$",
+        "[一-龥ࠀ-一가-\uD7FF]+",
+        "\\p{N}+"};
+  if (cuts == "deepseek-coder") return {"[\r\n]", "\\s?\\p{L}+", "\\s?\\p{P}+", "[一-龥ࠀ-一가-\uD7FF]+", "\\p{N}"};
+  if (cuts == "deepseek-v3") return {"\\p{N}{1,3}", "[一-龥\u3040-ゟ゠-ヿ]+", kPunctuated};
+  if (cuts == "falcon") return {"[\\p{P}\\$\\+<=>\\^~\\|`]+", kGpt2, "[0-9][0-9][0-9]"};
+  if (cuts == "bloom") return {kWords};
+  if (cuts == "viking") return {kWords, "\\p{N}"};
+  if (cuts == "bailingmoe")
+    return {R"('(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+)"};
+  if (cuts == "seed-coder")
+    return {
+        R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+)"};
+  if (cuts == "superbpe") return {"\\p{N}+", "(?=(\\d{3})+(?!\\d))"};
+  if (cuts == "exaone-moe")
+    return {
+        R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+)"};
+  const std::string rest = R"( ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+  if (cuts == "tiny_aya") return {"\\d{1,3}(?=(?:\\d{3})*\\b)", kCased + ("\\p{N}{1,3}|" + rest)};
+  if (cuts == "youtu")
+    return {"[가-힣ㄱ-ㆎ]+|[！…“”‘’—：；，、-〿︰-﹏]+|[ㄅ-ㄯ]+|[一-龥\u3040-ゟ゠-ヿ]+", kCased + ("\\p{N}|" + rest)};
+  fail("internal", "no patterns are called ", cuts);
+}
+
+}  // namespace
+
+std::span<const PreTokenizer> pre_tokenizers() { return kPreTokenizers; }
+
+const PreTokenizer* find_pre_tokenizer(std::string_view pre) {
+  for (const PreTokenizer& each : kPreTokenizers)
+    if (pre == each.pre) return &each;
+  return nullptr;
+}
+
+Cutter cutter_of(const PreTokenizer& pre) {
+  if (const Grammar* const grammar = find_grammar(pre.cuts)) return Cutter(*grammar);
+  std::vector<Cutter::Step> steps;
+  for (std::string& pattern : patterns_of(pre.cuts)) steps.push_back({std::move(pattern)});
+  return Cutter(std::move(steps));
+}
+
+}  // namespace qeng
