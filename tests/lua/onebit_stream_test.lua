@@ -113,7 +113,8 @@ local function streamed_run(by, recompute, stop)
   probe.stream:close()
   probe = nil
   local result, limit = streamed.under_least_limit(needed, 2e6, function(limit)
-    return within(limit, by, recompute, stop ~= "save" and stop or nil)
+    local out = within(limit, by, recompute, stop ~= "save" and stop or nil)
+    return out.figures.bytes > 2 * out.figures.total and out or "loose"
   end)
   return stop == "save" and within(limit + 2e6, by, recompute, stop) or result
 end

@@ -53,15 +53,19 @@ function streamed.collect()
 end
 
 -- fn(limit) under the least limit of those tried that it fits, in steps from somewhat less than `needed`: what the process has now
--- may shrink until then. Where it does not fit, fn leaves nothing that streams.
+-- may shrink until then. Where it does not fit, fn leaves nothing that streams. "loose" from fn: the limit did not make it stream;
+-- then the process has shrunk by more, and limits are tried from further below.
 function streamed.under_least_limit(needed, step, fn)
-  for limit = needed - 12e6, needed + 60e6, step do
-    streamed.collect()
-    local ok, result = pcall(fn, math.floor(limit))
-    if ok then return result, limit end
-    if type(result) ~= "table" or result.code ~= "memory" then error(result, 0) end
+  for _, below in ipairs { 12e6, 36e6, 108e6 } do
+    for limit = math.max(step, needed - below), needed + 60e6, step do
+      streamed.collect()
+      local ok, result = pcall(fn, math.floor(limit))
+      if ok and result == "loose" then break end
+      if ok then return result, limit end
+      if type(result) ~= "table" or result.code ~= "memory" then error(result, 0) end
+    end
   end
-  error("no limit is enough", 2)
+  error("no limit is enough, or none makes it stream", 2)
 end
 
 function streamed.same(what, one, other)
