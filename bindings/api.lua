@@ -647,7 +647,7 @@ function q.fs.find(path) end
 
 ---@class Tokenizer
 local Tokenizer = {}
----@param path string  HF folder, tokenizer.json, .tiktoken or SentencePiece .model
+---@param path string  HF folder, tokenizer.json, .tiktoken of Qwen, Meta's or a SentencePiece .model
 ---@return Tokenizer
 function q.tokenizer(path) end
 ---@param text string

@@ -11,8 +11,6 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-constexpr size_t kQwenRanks = 151643;  // the vocabulary of Qwen, Qwen2, 2.5 and 3
-
 // "<s>", {"content": "<s>", ...} or null.
 std::string token_name(const json& config, const char* key) {
   auto found = config.find(key);
@@ -80,15 +78,9 @@ std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& path) {
     std::string folder = file.parent_path().empty() ? "." : file.parent_path().string();
     if (file.extension() == ".json") return load_tokenizer_json(path, read_json(path), json::object(), "");
     if (file.extension() == ".gguf") return load_gguf_tokenizer(*Gguf::open(path));
+    if (file.extension() == ".tiktoken" || (file.extension() == ".model" && is_tiktoken(MappedFile::open(path)->text())))
+      return load_released_tiktoken(path);
     if (file.extension() == ".model") return load_sentencepiece(path, json::object(), "", {});
-    if (file.extension() == ".tiktoken") {
-      auto tokenizer = load_tiktoken(path);
-      size_t ranks = static_cast<size_t>(tokenizer->vocab_size()) - tokenizer->added_tokens().size();
-      if (ranks != kQwenRanks)
-        fail("unsupported", path, ": holds ", ranks, " ranks, Qwen's file has ", kQwenRanks,
-             "; a rank file does not say how text is cut: use the model's tokenizer.json");
-      return tokenizer;
-    }
     MappedFile::open(path);  // says so if it does not exist
     fail("unsupported", path, ": expected a folder, tokenizer.json, a .gguf, a .tiktoken or a SentencePiece .model file");
   }
@@ -106,6 +98,8 @@ std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& path) {
                      (*model)["byte_fallback"] == true;
     if (!converted || !fs::exists(model_path)) return load_tokenizer_json(json_path.string(), tokenizer, config, path);
   }
+  if (fs::exists(model_path) && is_tiktoken(MappedFile::open(model_path.string())->text()))
+    return load_released_tiktoken(model_path.string());
   if (fs::exists(model_path))
     return load_sentencepiece(model_path.string(), config, path, read_folder_tokens(config, tokenizer, path));
   if (fs::exists(folder / "qwen.tiktoken")) return load_tokenizer((folder / "qwen.tiktoken").string());

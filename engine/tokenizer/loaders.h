@@ -16,6 +16,11 @@ std::shared_ptr<const Tokenizer> load_sentencepiece(const std::string& path, con
                                                     const std::string& folder,
                                                     const std::map<int32_t, AddedToken>& tokens);
 
+// A rank file that one of these models was released with, by its number of ranks; Error("unsupported") for another.
+std::shared_ptr<const Tokenizer> load_released_tiktoken(const std::string& path);
+TiktokenOptions tiktoken_options(const std::string& path, size_t ranks);
+bool is_tiktoken(std::string_view text);  // begins as a rank file does
+
 // From the lists of a GGUF file; control tokens are added to the properties.
 std::shared_ptr<const Tokenizer> make_sentencepiece(const std::string& path, const Vocabulary& vocabulary,
                                                     TokenizerProperties properties);

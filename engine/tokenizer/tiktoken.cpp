@@ -6,6 +6,7 @@
 
 #include "engine/formats/mapped_file.h"
 #include "engine/tokenizer/byte_bpe.h"
+#include "engine/tokenizer/loaders.h"
 #include "kernels/error.h"
 
 namespace qeng {
@@ -57,17 +58,16 @@ TokenBytes read_ranks(const std::string& path) {
   return tokens;
 }
 
-}  // namespace
-
-std::shared_ptr<const Tokenizer> load_tiktoken(const std::string& path, const TiktokenOptions& options) {
+std::shared_ptr<const Tokenizer> build(const std::string& path, TokenBytes tokens, const TiktokenOptions& options) {
   const Grammar* grammar = find_grammar(options.grammar);
   if (!grammar)
     fail("unsupported", path, ": unknown pre-tokenizer ", options.grammar, "; there are ", known_grammars());
-  TokenBytes tokens = read_ranks(path);
   size_t ranks = tokens.size();
 
   int32_t byte_ids[256];
   find_byte_tokens(tokens, std::nullopt, byte_ids);
+  for (int byte = 0; byte < 256; ++byte)
+    if (byte_ids[byte] < 0) fail("format", path, ": no token for byte ", byte, ": a rank file has all 256");
   Bpe bpe(byte_ids, ranks * 4);
   for (size_t id = 0; id < ranks; ++id) {
     if (bpe.find_whole(tokens[id], tokens) >= 0) fail("format", path, ": the token of rank ", id, " occurs twice");
@@ -86,13 +86,36 @@ std::shared_ptr<const Tokenizer> load_tiktoken(const std::string& path, const Ti
   TokenizerProperties properties;
   properties.name = std::filesystem::path(path).stem().string();
   for (const std::string& special : options.specials) {
-    properties.added.push_back({special, static_cast<int32_t>(tokens.size())});
-    if (special == options.eos) properties.eos = properties.added.back().id;
-    if (special == options.pad) properties.pad = properties.added.back().id;
+    const auto id = static_cast<int32_t>(tokens.size());
+    const bool plain = std::find(options.plain.begin(), options.plain.end(), special) != options.plain.end();
+    properties.added.push_back({special, id, !plain});
+    if (special == options.eos) properties.eos = id;
+    if (special == options.pad) properties.pad = id;
+    if (special == options.bos) properties.bos = id;
     tokens.append(special);
   }
+  properties.add_bos = options.add_bos;
   return std::make_shared<ByteBpeTokenizer>(std::move(properties), std::move(tokens), std::move(bpe),
                                             ByteBpeTokenizer::Text{Cutter(*grammar), options.nfc});
+}
+
+}  // namespace
+
+std::shared_ptr<const Tokenizer> load_tiktoken(const std::string& path, const TiktokenOptions& options) {
+  return build(path, read_ranks(path), options);
+}
+
+std::shared_ptr<const Tokenizer> load_released_tiktoken(const std::string& path) {
+  TokenBytes tokens = read_ranks(path);
+  const size_t ranks = tokens.size();
+  if (ranks < 256) fail("format", path, ": holds ", ranks, " ranks; a rank file has a token for each of 256 bytes");
+  return build(path, std::move(tokens), tiktoken_options(path, ranks));
+}
+
+bool is_tiktoken(std::string_view text) {
+  const std::string_view line = text.substr(0, text.substr(0, 4096).find('\n'));
+  std::string bytes;
+  return line.ends_with(" 0") && decode_base64(line.substr(0, line.size() - 2), bytes);
 }
 
 }  // namespace qeng

@@ -96,15 +96,17 @@ class Tokenizer {
 };
 
 // path: a folder (tokenizer.json, else tokenizer.model; with tokenizer_config.json if there), or one of those files, a
-// .gguf file, or the Qwen .tiktoken file (151643 ranks; other rank files need load_tiktoken). Error("io") | Error("format") |
-// Error("unsupported"), naming the file and the part that is not supported.
+// .gguf file, or a rank file of Qwen's (.tiktoken) or Meta's (tokenizer.model), known by its number of ranks; others need
+// load_tiktoken. Error("io") | Error("format") | Error("unsupported"), naming the file and the part that is not supported.
 std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& path);
 
 struct TiktokenOptions {
   std::string grammar = "qwen2";  // engine/tokenizer/pretokenizer.h
   bool nfc = true;
   std::vector<std::string> specials = {"<|endoftext|>", "<|im_start|>", "<|im_end|>"};  // ids follow the last rank
-  std::string eos = "<|im_end|>", pad = "<|endoftext|>";                                // "" for none
+  std::string eos = "<|im_end|>", pad = "<|endoftext|>", bos;                           // "" for none
+  bool add_bos = false;
+  std::vector<std::string> plain;  // of the specials, those that are found in any text, and printed
 };
 std::shared_ptr<const Tokenizer> load_tiktoken(const std::string& path, const TiktokenOptions& options = {});
 

@@ -1,3 +1,4 @@
+#include "engine/tokenizer/loaders.h"
 #include "engine/tokenizer/tokenizer.h"
 
 #include <unistd.h>
@@ -372,6 +373,28 @@ TEST_CASE("what tokenizer.json asks for and is not implemented is refused by nam
           for (int i = 0; i < 1000; ++i) j["normalizer"] = {{"type", "Sequence"}, {"normalizers", {j["normalizer"]}}};
         }).find("nested") != std::string::npos);
   CHECK(message_of((small.folder / "nothing").string()).find("no such file") != std::string::npos);
+}
+
+TEST_CASE("rank files of released models have their tokens where the models do") {
+  const auto index = [](const TiktokenOptions& options, const char* name) {
+    return std::find(options.specials.begin(), options.specials.end(), name) - options.specials.begin();
+  };
+  const TiktokenOptions qwen = tiktoken_options("x", 248044), llama3 = tiktoken_options("x", 128000),
+                        llama4 = tiktoken_options("x", 200000);
+  CHECK(qwen.specials.size() == 33);
+  CHECK(index(qwen, "<think>") == 24);
+  CHECK(index(qwen, "<|audio_pad|>") == 32);
+  CHECK(llama3.specials.size() == 256);
+  CHECK(index(llama3, "<|eot_id|>") == 9);
+  CHECK(index(llama3, "<|reserved_special_token_245|>") == 255);
+  CHECK(llama4.specials.size() == 2048);
+  CHECK(index(llama4, "<|finetune_right_pad|>") == 18);
+  CHECK(index(llama4, "<|patch|>") == 92);
+  CHECK(index(llama4, "<|reasoning_thinking_end|>") == 1143);
+  CHECK_THROWS_WITH(tiktoken_options("x", 1000), Catch::Matchers::Contains("1000 ranks"));
+  CHECK(is_tiktoken("IQ== 0\nIg== 1\n"));
+  CHECK_FALSE(is_tiktoken("\n\x0e\n\x05<unk>\x15 0"));
+  CHECK_FALSE(is_tiktoken(" 0"));
 }
 
 TEST_CASE("a byte without a token is the unknown token, or refused where a text needs it") {
