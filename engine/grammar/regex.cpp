@@ -16,12 +16,10 @@ const CharSet kWords = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}};
 const CharSet kSpaces = {{'\t', '\r'},     {' ', ' '},       {0xA0, 0xA0},     {0x1680, 0x1680}, {0x2000, 0x200A},
                          {0x2028, 0x2029}, {0x202F, 0x202F}, {0x205F, 0x205F}, {0x3000, 0x3000}, {0xFEFF, 0xFEFF}};
 
-CharSet printable(const CharSet& set) { return without(complement(set), kControls); }
-
 class Parser {
  public:
-  Parser(std::string_view pattern, const Expr& other, const std::string& where)
-      : in_(pattern, where + ": pattern"), other_(other) {}
+  Parser(std::string_view pattern, PatternOf of, const Expr& other, const std::string& where)
+      : in_(pattern, where + ": pattern"), of_(of), other_(other) {}
 
   Expr parse() {
     std::vector<Expr> all;
@@ -39,6 +37,10 @@ class Parser {
   }
 
  private:
+  Expr character(const CharSet& set) { return of_ == PatternOf::json ? string_char(set) : chars(set); }
+  CharSet others(const CharSet& set) {
+    return of_ == PatternOf::every ? complement(set) : without(complement(set), kControls);
+  }
   [[noreturn]] void unsupported(const std::string& what) {
     fail("unsupported", "schema, pattern: ", what, " is not supported");
   }
@@ -64,15 +66,15 @@ class Parser {
     const size_t at = in_.position();
     switch (const uint32_t c = in_.next()) {
       case '(': return group(at, depth);
-      case '[': return string_char(char_class(at));
-      case '.': return string_char(printable({{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}}));
-      case '\\': return string_char(escape(at, false));
+      case '[': return character(char_class(at));
+      case '.': return character(others({{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}}));
+      case '\\': return character(escape(at, false));
       case '^': unsupported("^ that is not at the beginning");
       case '*':
       case '+':
       case '?':
       case '{': in_.fail_at(at, "nothing to repeat");
-      default: return string_char({{c, c}});
+      default: return character({{c, c}});
     }
   }
 
@@ -115,7 +117,7 @@ class Parser {
         set.insert(set.end(), first.begin(), first.end());
       }
     }
-    return negated ? printable(set) : set;
+    return negated ? others(set) : set;
   }
 
   CharSet class_char() {
@@ -133,9 +135,9 @@ class Parser {
       case 'd': return kDigits;
       case 'w': return kWords;
       case 's': return kSpaces;
-      case 'D': return printable(kDigits);
-      case 'W': return printable(kWords);
-      case 'S': return printable(kSpaces);
+      case 'D': return others(kDigits);
+      case 'W': return others(kWords);
+      case 'S': return others(kSpaces);
       case 'n': return one('\n');
       case 'r': return one('\r');
       case 't': return one('\t');
@@ -160,6 +162,7 @@ class Parser {
   }
 
   TextReader in_;
+  const PatternOf of_;
   const Expr& other_;
 };
 }  // namespace
@@ -191,8 +194,8 @@ Expr string_char(const CharSet& given) {
   return all.size() == 1 ? std::move(all[0]) : choice(std::move(all));
 }
 
-Expr pattern_expr(std::string_view pattern, const Expr& other, const std::string& where) {
-  return Parser(pattern, other, where).parse();
+Expr pattern_expr(std::string_view pattern, PatternOf of, const Expr& other, const std::string& where) {
+  return Parser(pattern, of, other, where).parse();
 }
 
 }  // namespace qeng::grammar

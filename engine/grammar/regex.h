@@ -12,9 +12,14 @@
 
 namespace qeng::grammar {
 
-// The text between the quotes of a JSON string whose value matches; other: any number of such characters (a rule of the
-// caller's). where: for messages. Error("format") | Error("unsupported").
-Expr pattern_expr(std::string_view pattern, const Expr& other, const std::string& where);
+enum class PatternOf {
+  json,  // the text between the quotes of a JSON string whose value matches
+  text,  // the value
+  every  // the value, control characters of negated classes and . included: for what may not match
+};
+// other: any number of such characters (a rule of the caller's). where: for messages. Error("format") |
+// Error("unsupported").
+Expr pattern_expr(std::string_view pattern, PatternOf of, const Expr& other, const std::string& where);
 
 // One character of the set as JSON strings hold it: " as \", a line end as \n, ...
 Expr string_char(const CharSet& set);

@@ -12,32 +12,24 @@ namespace {
 const std::set<std::string> kAnnotations = {"title",     "description", "default",    "examples",
                                             "$schema",   "$comment",    "deprecated", "readOnly",
                                             "writeOnly", "$defs",       "definitions"};
-const std::set<std::string> kKnown = {"$ref",
-                                      "allOf",
-                                      "anyOf",
-                                      "oneOf",
-                                      "type",
-                                      "enum",
-                                      "const",
-                                      "properties",
-                                      "required",
-                                      "additionalProperties",
-                                      "patternProperties",
-                                      "items",
-                                      "prefixItems",
-                                      "minItems",
-                                      "maxItems",
-                                      "minLength",
-                                      "maxLength",
-                                      "pattern",
-                                      "format",
-                                      "minimum",
-                                      "maximum",
-                                      "exclusiveMinimum",
-                                      "exclusiveMaximum",
-                                      "$id"};
+const std::set<std::string> kKnown = {
+    "$ref",        "$id",           "allOf",         "anyOf",      "oneOf",      "not",
+    "type",        "enum",          "const",         "properties", "required",   "additionalProperties",
+    "patternProperties", "minProperties", "maxProperties", "items", "prefixItems", "minItems",
+    "maxItems",    "uniqueItems",   "contains",      "minContains", "minLength", "maxLength",
+    "pattern",     "format",        "minimum",       "maximum",    "exclusiveMinimum", "exclusiveMaximum",
+    "multipleOf"};
+const std::set<std::string> kLogic = {"$ref", "$id", "allOf", "anyOf", "oneOf", "not"};
+const std::set<std::string> kLists = {"pattern", "format", "multipleOf", "contains", "not"};  // in normal form
 const std::set<std::string> kTypes = {"object", "array", "string", "number", "integer", "boolean", "null"};
-const char* const kObjectKeywords[] = {"properties", "required", "additionalProperties", "patternProperties"};
+const char* const kPropertyKeywords[] = {"properties", "additionalProperties", "patternProperties"};
+const std::initializer_list<const char*> kOfObjects = {"properties", "required", "additionalProperties",
+                                                       "patternProperties", "minProperties", "maxProperties"};
+const std::initializer_list<const char*> kOfArrays = {"items", "prefixItems", "minItems", "maxItems", "uniqueItems",
+                                                      "contains"};
+const std::initializer_list<const char*> kOfStrings = {"minLength", "maxLength", "pattern", "format"};
+const std::initializer_list<const char*> kOfNumbers = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum",
+                                                       "multipleOf"};
 
 bool has_any(const Json& schema, std::initializer_list<const char*> keywords) {
   return std::any_of(keywords.begin(), keywords.end(), [&](const char* keyword) { return schema.contains(keyword); });
@@ -71,7 +63,7 @@ class Index {
 // The properties of two schemas: where one side does not name a property, its additionalProperties speak of it.
 void merge_objects(Json& out, const Json& a, const Json& b, const std::string& where) {
   const auto touches = [](const Json& schema) {
-    return std::any_of(std::begin(kObjectKeywords), std::end(kObjectKeywords),
+    return std::any_of(std::begin(kPropertyKeywords), std::end(kPropertyKeywords),
                        [&](const char* k) { return schema.contains(k); });
   };
   if (!touches(a) || !touches(b)) return;  // copied already
@@ -93,6 +85,22 @@ void merge_objects(Json& out, const Json& a, const Json& b, const std::string& w
   if (a.contains("properties") || b.contains("properties")) out["properties"] = std::move(properties);
   if (a.contains("additionalProperties") || b.contains("additionalProperties"))
     out["additionalProperties"] = both(rest_a, rest_b);
+}
+
+// The items of two schemas, place by place.
+void merge_items(Json& out, const Json& a, const Json& b) {
+  const auto touches = [](const Json& schema) { return schema.contains("items") || schema.contains("prefixItems"); };
+  if (!touches(a) || !touches(b)) return;  // copied already
+  const auto item = [](const Json& schema, size_t at) {
+    if (schema.contains("prefixItems") && at < schema["prefixItems"].size()) return schema["prefixItems"][at];
+    return schema.value("items", Json(true));
+  };
+  const auto places = [](const Json& schema) { return schema.contains("prefixItems") ? schema["prefixItems"].size() : 0; };
+  const size_t most = std::max(places(a), places(b));
+  Json prefix = Json::array();
+  for (size_t i = 0; i < most; ++i) prefix.push_back(both(item(a, i), item(b, i)));
+  if (most > 0) out["prefixItems"] = std::move(prefix);
+  if (a.contains("items") || b.contains("items")) out["items"] = both(item(a, most), item(b, most));
 }
 
 // Of two lists, the values of a that are in b, or those of a and then those of b that are not in a.
@@ -118,6 +126,7 @@ Json united(const Json& a, const Json& b) {
 bool is_annotation(const std::string& keyword) { return kAnnotations.count(keyword) > 0; }
 
 bool has_assertions(const Json& schema) {
+  if (schema.is_boolean()) return schema == false;
   for (const auto& [keyword, value] : schema.items()) {
     if (!is_annotation(keyword) && keyword != "$id") return true;
   }
@@ -129,7 +138,6 @@ void check_keywords(const Json& schema, const std::string& where) {
   if (!schema.is_object()) fail("format", where, ": ", schema.type_name(), ", expected an object, true or false");
   for (const auto& [keyword, value] : schema.items()) {
     if (is_annotation(keyword) || kKnown.count(keyword)) continue;
-    if (keyword == "uniqueItems" && value == false) continue;
     const char* advice = keyword == "nullable" ? "; use \"type\": [..., \"null\"]" : "";
     fail("unsupported", where, ": keyword ", keyword, " is not supported", advice);
   }
@@ -152,12 +160,16 @@ void check_keywords(const Json& schema, const std::string& where) {
   expect(
       {"$ref", "pattern", "format"}, [](const Json& v) { return v.is_string(); }, "a string");
   expect(
-      {"minItems", "maxItems", "minLength", "maxLength"},
+      {"minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties", "minContains"},
       [](const Json& v) { return v.is_number_integer() && v >= 0 && v <= 1'000'000'000; },
       "a whole number, 0 to 1,000,000,000");
   expect(
       {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}, [](const Json& v) { return v.is_number(); },
       "a number");
+  expect(
+      {"multipleOf"}, [](const Json& v) { return v.is_number() && v > 0; }, "a number over 0");
+  expect(
+      {"uniqueItems"}, [](const Json& v) { return v.is_boolean(); }, "true or false");
   expect(
       {"required"},
       [](const Json& v) {
@@ -171,11 +183,10 @@ void check_keywords(const Json& schema, const std::string& where) {
 std::vector<std::string> types_of(const Json& schema, const std::string& where) {
   std::vector<std::string> types;
   if (!schema.contains("type")) {
-    if (has_any(schema, {"properties", "required", "additionalProperties", "patternProperties"}))
-      types.push_back("object");
-    if (has_any(schema, {"items", "prefixItems", "minItems", "maxItems"})) types.push_back("array");
-    if (has_any(schema, {"minLength", "maxLength", "pattern", "format"})) types.push_back("string");
-    if (has_any(schema, {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"})) types.push_back("number");
+    if (has_any(schema, kOfObjects)) types.push_back("object");
+    if (has_any(schema, kOfArrays)) types.push_back("array");
+    if (has_any(schema, kOfStrings)) types.push_back("string");
+    if (has_any(schema, kOfNumbers)) types.push_back("number");
     return types.empty() ? std::vector<std::string>{"object", "array", "string", "number", "boolean", "null"} : types;
   }
   const Json& given = schema["type"];
@@ -201,35 +212,45 @@ bool is_of_type(const Json& value, const std::string& type) {
   return value.is_number_integer() || (value.is_number() && value.get<double>() == std::floor(value.get<double>()));
 }
 
-bool keeps_enumerated(const Json& value, const Json& schema, const std::string& where) {
-  if (schema.contains("type")) {
-    const std::vector<std::string> types = types_of(schema, where);
-    if (std::none_of(types.begin(), types.end(), [&](const std::string& type) { return is_of_type(value, type); }))
-      return false;
-  }
-  const auto refuse = [&](std::initializer_list<const char*> keywords) {
-    for (const char* keyword : keywords) {
-      if (schema.contains(keyword))
-        fail("unsupported", where, ": ", keyword,
-             " beside enum or const is not supported; leave out the values it forbids");
+Json normal_form(const Json& schema) {
+  Json out = Json::object();
+  for (const auto& [keyword, value] : schema.items()) {
+    if (is_annotation(keyword) || kLogic.count(keyword) || keyword == "const" || keyword == "minContains") continue;
+    if (keyword == "uniqueItems" && value == false) continue;
+    if (keyword == "contains") {
+      const Json least = schema.value("minContains", Json(1));
+      if (least > 0) out[keyword] = Json::array({Json::array({value, least})});
+    } else if (kLists.count(keyword) > 0) {
+      out[keyword] = Json::array({value});
+    } else {
+      out[keyword] = value;
     }
-  };
-  if (value.is_object()) refuse({"properties", "required", "additionalProperties", "patternProperties"});
-  if (value.is_array()) refuse({"items", "prefixItems", "minItems", "maxItems"});
-  if (value.is_string()) {
-    refuse({"pattern", "format"});
-    const std::string& text = value.get_ref<const std::string&>();
-    const auto length = std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; });
-    return length >= schema.value("minLength", int64_t{0}) && length <= schema.value("maxLength", INT64_MAX);
   }
-  if (!value.is_number()) return true;
-  const auto holds = [&](const char* keyword, bool (*good)(double, double)) {
-    return !schema.contains(keyword) || good(value.get<double>(), schema[keyword].get<double>());
+  if (schema.contains("const")) {
+    const Json only = Json::array({schema["const"]});
+    out["enum"] = out.contains("enum") ? common(only, out["enum"]) : only;
+  }
+  return out;
+}
+
+bool impossible(const Json& schema) {
+  const auto crossed = [&](const char* least, const char* most) {
+    return schema.contains(least) && schema.contains(most) && schema[least] > schema[most];
   };
-  return holds("minimum", [](double x, double edge) { return x >= edge; }) &&
-         holds("maximum", [](double x, double edge) { return x <= edge; }) &&
-         holds("exclusiveMinimum", [](double x, double edge) { return x > edge; }) &&
-         holds("exclusiveMaximum", [](double x, double edge) { return x < edge; });
+  if (crossed("minItems", "maxItems") || crossed("minLength", "maxLength") || crossed("minimum", "maximum") ||
+      crossed("minProperties", "maxProperties"))
+    return true;
+  for (const char* list : {"type", "enum"}) {
+    if (schema.contains(list) && schema[list].is_array() && schema[list].empty()) return true;
+  }
+  // A property that has to be there and may not: a value that is no object would be told by its type.
+  if (!schema.contains("required") || schema.value("type", Json()) != "object") return false;
+  const Json& required = schema["required"];
+  return std::any_of(required.begin(), required.end(), [&](const Json& name) {
+    const std::string& key = name.get_ref<const std::string&>();
+    if (schema.contains("properties") && schema["properties"].contains(key)) return schema["properties"][key] == false;
+    return !schema.contains("patternProperties") && schema.value("additionalProperties", Json(true)) == false;
+  });
 }
 
 Json merge(const Json& a, const Json& b, const std::string& where) {
@@ -256,29 +277,20 @@ Json merge(const Json& a, const Json& b, const std::string& where) {
             types.push_back(other);
         }
       }
-      out[keyword] = types;
+      out[keyword] = types.size() == 1 ? types[0] : types;
     } else if (keyword == "enum") {
       out[keyword] = common(ours, theirs);
-    } else if (keyword == "const") {
-      return false;  // they differ
-    } else if (keyword == "required") {
+    } else if (keyword == "required" || kLists.count(keyword) > 0) {
       out[keyword] = united(ours, theirs);
     } else if (keyword == "minItems" || keyword == "minLength" || keyword == "minimum" ||
-               keyword == "exclusiveMinimum") {
+               keyword == "exclusiveMinimum" || keyword == "minProperties") {
       out[keyword] = std::max(ours, theirs);
     } else if (keyword == "maxItems" || keyword == "maxLength" || keyword == "maximum" ||
-               keyword == "exclusiveMaximum") {
+               keyword == "exclusiveMaximum" || keyword == "maxProperties") {
       out[keyword] = std::min(ours, theirs);
-    } else if (keyword == "items" && !has_any(a, {"prefixItems"}) && !has_any(b, {"prefixItems"})) {
-      out[keyword] = both(ours, theirs);
-    } else if (keyword != "properties" && keyword != "additionalProperties" && keyword != "patternProperties") {
-      no_common(keyword, where);
     }
   }
-  if (has_any(a, {"prefixItems"}) != has_any(b, {"prefixItems"}) && has_any(a, {"items"}) + has_any(b, {"items"}) > 0) {
-    const bool same_side = has_any(a, {"prefixItems"}) ? !has_any(b, {"items"}) : !has_any(a, {"items"});
-    if (!same_side) no_common("prefixItems beside items", where);
-  }
+  merge_items(out, a, b);
   merge_objects(out, a, b, where);
   return out;
 }

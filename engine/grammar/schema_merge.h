@@ -18,12 +18,17 @@ bool has_assertions(const Json& schema);  // anything but annotations and defini
 std::vector<std::string> types_of(const Json& schema, const std::string& where);
 bool is_of_type(const Json& value, const std::string& type);
 
-// Does a value of enum or const hold to the keywords beside it? Known are type, bounds of numbers and of lengths;
-// Error("unsupported") for another that speaks of values of its type.
-bool keeps_enumerated(const Json& value, const Json& schema, const std::string& where);
+// A schema as it is worked on: without annotations and what joins schemas ($ref, allOf, anyOf, oneOf, not); const is an
+// enum of one; pattern, format and multipleOf are lists that all hold, contains a list of [schema, how many at least].
+// Beside these, "not" may come to be a list of what does not hold, each of one keyword: enum, pattern, format,
+// multipleOf, or "type": "integer".
+Json normal_form(const Json& schema);
 
-// Neither holds $ref or allOf at its top; those that follow inside (of a property that both describe) become an allOf.
-// Error("unsupported") where the two have no common form here, as two patterns of one string.
+// Is it seen at a glance that nothing holds to it?
+bool impossible(const Json& schema);
+
+// Two in normal form as one; what follows inside (of a property that both describe) becomes an allOf. Error("unsupported")
+// where the two have no common form here, as patternProperties on both sides.
 Json merge(const Json& a, const Json& b, const std::string& where);
 
 }  // namespace qeng::grammar

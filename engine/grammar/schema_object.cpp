@@ -1,4 +1,4 @@
-// Objects and arrays of a JSON schema.
+// Objects of a JSON schema.
 #include <algorithm>
 
 #include "engine/grammar/regex.h"
@@ -8,11 +8,7 @@
 
 namespace qeng::grammar {
 namespace {
-struct Property {
-  std::string name;
-  const Json* schema;
-  bool required;
-};
+using Property = SchemaCompiler::Property;
 
 std::vector<Property> properties_of(const Json& schema) {
   std::vector<std::string> required;
@@ -84,7 +80,7 @@ Expr SchemaCompiler::object(const Json& schema, const std::string& where) {
            "but false");
     }
     const auto pattern = patterns.begin();
-    const Expr key = pattern_expr(pattern.key(), repeat(json("char"), 0, Expr::kUnlimited), where);
+    const Expr key = pattern_expr(pattern.key(), PatternOf::json, repeat(json("char"), 0, Expr::kUnlimited), where);
     more = pair(sequence({literal("\""), key, literal("\"")}), pattern.value(), "patternProperties");
   } else if (schema.contains("additionalProperties") || !schema.contains("properties")) {
     const Json others = schema.value("additionalProperties", Json(true));
@@ -105,6 +101,8 @@ Expr SchemaCompiler::object(const Json& schema, const std::string& where) {
         rule(add(where + ", property " + property.name,
                  pair(literal(Json(property.name).dump()), *property.schema, "properties/" + property.name))));
   }
+  if (schema.contains("minProperties") || schema.contains("maxProperties"))
+    return counted_object(schema, properties, pairs, open ? &another : nullptr, where);
   std::vector<Expr> tail(properties.size() + 1, others);
   for (size_t i = properties.size(); i-- > 1;) {
     Expr taken = sequence({spaced(","), pairs[i], tail[i + 1]});
@@ -123,43 +121,41 @@ Expr SchemaCompiler::object(const Json& schema, const std::string& where) {
   return sequence({literal("{"), json("ws"), choice(std::move(first)), json("ws"), literal("}")});
 }
 
-Expr SchemaCompiler::array(const Json& schema, const std::string& where) {
-  const Json prefix = schema.value("prefixItems", Json::array());
-  const size_t min = schema.value("minItems", size_t{0});
-  const bool limited = schema.contains("maxItems");
-  const size_t max = limited ? schema["maxItems"].get<size_t>() : 0;
-  if (limited && max < min) return nothing();
-  const size_t ahead = limited ? std::min(prefix.size(), max) : prefix.size();
-
-  Expr item = nothing();
-  const bool asks_more = min > prefix.size();
-  if (schema.contains("items") || prefix.empty() || asks_more)
-    item = value(schema.value("items", Json(true)), where + "/items");
-  const Expr each = rule(add(where + ", an item", std::move(item)));
-  const int more_min = static_cast<int>(min > ahead ? min - ahead : 0);
-  const int more_max = limited ? static_cast<int>(max - ahead) : Expr::kUnlimited;
-
-  // rest: what follows item i, from the last of prefixItems back.
-  Expr rest = empty();
-  if (more_max != 0) {
-    if (ahead > 0) {
-      rest = repeat(sequence({spaced(","), each}), more_min, more_max);
-    } else {
-      const int others = more_max == Expr::kUnlimited ? more_max : more_max - 1;
-      rest = sequence({each, repeat(sequence({spaced(","), each}), std::max(0, more_min - 1), others)});
-      if (min == 0) rest = optional(std::move(rest));
+// With so many properties at least or at most: state {i, k} is before property i, after k. Of names that the schema does
+// not list several may be the same, so that only one of them counts for the least.
+Expr SchemaCompiler::counted_object(const Json& schema, const std::vector<Property>& properties,
+                                    const std::vector<Expr>& pairs, const Expr* another, const std::string& where) {
+  const size_t all = properties.size(), least = schema.value("minProperties", size_t{0});
+  const size_t most = schema.value("maxProperties", SIZE_MAX);
+  if (another && least > all + 1) {
+    fail("unsupported", where, ": minProperties ", least, " beside ", all,
+         " properties is not supported: of names that are not listed only one is counted; list them in properties");
+  }
+  const size_t counts = std::min(all, most) + 1;
+  spend((all + 1) * counts, where);
+  const auto first = static_cast<uint32_t>(rules_.rules.size());
+  for (size_t i = 0; i < (all + 1) * counts; ++i) add(where + ", properties so far", empty());
+  const auto state = [&](size_t i, size_t k) { return static_cast<uint32_t>(first + i * counts + k); };
+  const auto after = [&](size_t k, const Expr& pair) {
+    return k > 0 ? sequence({spaced(","), pair}) : pair;
+  };
+  for (size_t k = 0; k < counts; ++k) {
+    for (size_t i = 0; i < all; ++i) {
+      std::vector<Expr> ways;
+      if (k + 1 < counts) ways.push_back(sequence({after(k, pairs[i]), rule(state(i + 1, k + 1))}));
+      if (!properties[i].required) ways.push_back(rule(state(i + 1, k)));
+      rules_.rules[state(i, k)].body = choice(std::move(ways));
     }
+    std::vector<Expr> ways;
+    if (k >= least) ways.push_back(empty());
+    const size_t room = most == SIZE_MAX ? SIZE_MAX : most - k;
+    if (another && k + 1 >= least && room > 0) {
+      const int more = room == SIZE_MAX ? Expr::kUnlimited : static_cast<int>(room - 1);
+      ways.push_back(sequence({after(k, *another), repeat(sequence({spaced(","), *another}), 0, more)}));
+    }
+    rules_.rules[state(all, k)].body = choice(std::move(ways));
   }
-  for (size_t i = ahead; i-- > 0;) {
-    Expr here = value(prefix[i], where + "/prefixItems/" + std::to_string(i));
-    std::vector<Expr> parts;
-    if (i > 0) parts.push_back(spaced(","));
-    parts.push_back(std::move(here)), parts.push_back(std::move(rest));
-    rest = sequence(std::move(parts));
-    if (i >= min) rest = optional(std::move(rest));
-    rest = rule(add(where + ", from item " + std::to_string(i), std::move(rest)));
-  }
-  return sequence({literal("["), json("ws"), std::move(rest), json("ws"), literal("]")});
+  return sequence({literal("{"), json("ws"), rule(state(0, 0)), json("ws"), literal("}")});
 }
 
 }  // namespace qeng::grammar

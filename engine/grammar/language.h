@@ -1,0 +1,61 @@
+// Regular languages of texts: what several expressions allow together, less what others match. For strings and numbers
+// of a schema that has to hold to more than one thing, or may not be some.
+#pragma once
+#include <cstdint>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "engine/grammar/expression.h"
+
+namespace qeng::grammar {
+
+struct LanguageState {
+  std::vector<std::pair<CharSet, uint32_t>> next;  // sets apart from each other, each with the state it leads to
+  bool final = false;
+};
+
+class Language {
+ public:
+  // rules: what expr calls; such rules may not call themselves. Error("unsupported") over kMostNodes.
+  void must(const Expr& expr, const std::vector<Rule>& rules = {}) { part(expr, rules, true); }
+  void must_not(const Expr& expr, const std::vector<Rule>& rules = {}) { part(expr, rules, false); }
+
+  // An automaton by hand, to be part of this: states from add(), edges, and then its start and end.
+  uint32_t add();
+  void edge(uint32_t from, Range range, uint32_t to) { nodes_[from].edges.push_back({range, to}); }
+  void move(uint32_t from, uint32_t to) { nodes_[from].moves.push_back(to); }
+  void part(uint32_t start, uint32_t end, bool wanted) { parts_.push_back({start, end, wanted}); }
+
+  bool accepts(std::string_view text) const;  // UTF-8
+  // Deterministic, only states from which an end can be reached, the first is the start; none if nothing is in the
+  // language. what: for the Error("unsupported") over kMostStates.
+  std::vector<LanguageState> states(const char* what) const;
+
+ private:
+  static constexpr size_t kMostNodes = 200'000, kMostStates = 20'000, kMostWork = 5'000'000;
+  struct Edge {
+    Range range;
+    uint32_t to;
+  };
+  struct Node {
+    std::vector<Edge> edges;
+    std::vector<uint32_t> moves;
+  };
+  struct Part {
+    uint32_t start, end;
+    bool wanted;
+  };
+  using Set = std::vector<uint32_t>;  // of nodes, sorted
+
+  void part(const Expr& expr, const std::vector<Rule>& rules, bool wanted);
+  uint32_t build(const Expr& expr, const std::vector<Rule>& rules, uint32_t from, int depth);
+  Set closed(Set nodes) const;  // with what moves lead to
+  Set begin() const;
+  bool final(const Set& set) const;
+
+  std::vector<Node> nodes_;
+  std::vector<Part> parts_;
+};
+
+}  // namespace qeng::grammar
