@@ -86,7 +86,8 @@ Language::Set Language::closed(Set nodes) const {
   std::vector<uint32_t> fresh = seen;
   while (!fresh.empty()) {
     Set reached;
-    for (const uint32_t node : fresh) reached.insert(reached.end(), nodes_[node].moves.begin(), nodes_[node].moves.end());
+    for (const uint32_t node : fresh)
+      reached.insert(reached.end(), nodes_[node].moves.begin(), nodes_[node].moves.end());
     std::sort(reached.begin(), reached.end());
     reached.erase(std::unique(reached.begin(), reached.end()), reached.end());
     fresh.clear();

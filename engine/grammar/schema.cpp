@@ -7,7 +7,7 @@
 
 namespace qeng::grammar {
 namespace {
-constexpr int kMaxDepth = 100;    // of values in the output, in rules: JSON readers stop at 128 or more
+constexpr int kMaxDepth = 100;  // of values in the output, in rules: JSON readers stop at 128 or more
 // Values copied, a second or so of them: each is once for each schema around it, and alternatives of alternatives and
 // merges multiply. As much work as one are kText bytes of text; a schema by itself is as much as kSchema of them.
 constexpr size_t kMaxWork = 2'000'000;

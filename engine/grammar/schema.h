@@ -1,15 +1,21 @@
 // JSON schema (2020-12, and what draft 7 shares with it) as rules that match JSON texts valid under it.
 //
-//   type (one or a list), enum, const, anyOf, oneOf (as anyOf), allOf (merged), $ref within the schema (also
-//   recursive), $defs, definitions, true and false objects   properties, required, additionalProperties, one
-//   patternProperties alone arrays    items, prefixItems, minItems, maxItems strings   minLength, maxLength, pattern
-//   (regex.h), format: date, time, date-time, uuid numbers   minimum, maximum, exclusiveMinimum, exclusiveMaximum: of
-//   integers, and whole ones of numbers
+//   all       type (one or a list), enum, const, anyOf, oneOf, allOf, not, $ref within the schema (also recursive),
+//   $defs,
+//             definitions, true and false
+//   objects   properties, required, additionalProperties, minProperties, maxProperties, one patternProperties alone
+//   arrays    items, prefixItems, minItems, maxItems, contains, minContains, uniqueItems of items that list their
+//   values strings   minLength, maxLength, pattern (regex.h), format: date, time, date-time, uuid, email, uri, ipv4
+//   numbers   minimum, maximum, exclusiveMinimum, exclusiveMaximum, multipleOf, exact in decimal; integers have 64 bits
 //
-// The rules are narrower than the schema where it leaves open: properties come in the schema's order; a schema that
-// says "properties" and not additionalProperties allows no others, likewise prefixItems without items; without "type",
-// keywords of one type (as minLength) mean that type; white space and digits are bounded (json_rules.h). Annotations
-// (title, description, ...) are passed over; any other keyword is refused by name and place.
+// Of oneOf comes what holds to one alternative and to none of the others, by the whole meaning of these: where what
+// differs cannot be told, the schema is refused. A format counts as an assertion.
+//
+// The rules are narrower than the schema where it leaves open: properties come in the schema's order, unique items of
+// over ten values in that of their list; a schema that says "properties" and not additionalProperties allows no others,
+// likewise prefixItems without items; without "type", keywords of one type (as minLength) mean that type; white space
+// and digits are bounded (json_rules.h), and so are emails and hosts. Annotations (title, description, ...) are passed
+// over; any other keyword is refused by name and place.
 #pragma once
 #include <string_view>
 

@@ -13,7 +13,8 @@ constexpr size_t kAnyOrder = 10;        // of so many values any order may come:
 }  // namespace
 
 Expr SchemaCompiler::array(const Json& schema, const std::string& where) {
-  if (schema.value("uniqueItems", false) && schema.value("maxItems", SIZE_MAX) > 1) return distinct_array(schema, where);
+  if (schema.value("uniqueItems", false) && schema.value("maxItems", SIZE_MAX) > 1)
+    return distinct_array(schema, where);
   if (schema.contains("contains")) return counted_array(schema, where);
   const Json prefix = schema.value("prefixItems", Json::array());
   const size_t min = schema.value("minItems", size_t{0});
@@ -55,7 +56,8 @@ Expr SchemaCompiler::array(const Json& schema, const std::string& where) {
 
 // With items that "contains" asks for: state {i, k} is before item i, after k of them (no more than asked for).
 Expr SchemaCompiler::counted_array(const Json& schema, const std::string& where) {
-  if (schema["contains"].size() > 1) fail("unsupported", where, ": contains on two sides that hold together is not supported");
+  if (schema["contains"].size() > 1)
+    fail("unsupported", where, ": contains on two sides that hold together is not supported");
   const Json& wanted = schema["contains"][0][0];
   const auto asked = schema["contains"][0][1].get<size_t>();
   const Json prefix = schema.value("prefixItems", Json::array());
@@ -63,13 +65,13 @@ Expr SchemaCompiler::counted_array(const Json& schema, const std::string& where)
   // From item `last` on all are alike; it is where items end, if they do.
   const size_t last = max != SIZE_MAX ? max : std::max({prefix.size(), min, size_t{1}});
   if (last > kMostStates || (last + 1) * (asked + 1) > kMostStates)
-    fail("unsupported", where, ": contains beside ", last, " items takes too many states; make maxItems or minItems smaller");
+    fail("unsupported", where, ": contains beside ", last,
+         " items takes too many states; make maxItems or minItems smaller");
   spend((last + 1) * (asked + 1), where);
-  const auto any_rule = [&](const Json& item, const std::string& at) {
-    return rule(add(at, value(item, at)));
-  };
+  const auto any_rule = [&](const Json& item, const std::string& at) { return rule(add(at, value(item, at))); };
   const auto fitting_rule = [&](const Json& item, const std::string& at) {
-    return rule(add(at + ", contained", value(item == true ? wanted : Json{{"allOf", Json::array({item, wanted})}}, at)));
+    return rule(
+        add(at + ", contained", value(item == true ? wanted : Json{{"allOf", Json::array({item, wanted})}}, at)));
   };
   std::vector<Expr> each, fitting;
   for (size_t i = 0; i < prefix.size() && i < last; ++i) {
@@ -110,7 +112,8 @@ Expr SchemaCompiler::distinct_array(const Json& schema, const std::string& where
     if (!way.schema.contains("enum")) {
       for (const std::string& type : types_of(way.schema, where)) {
         if (type != "boolean" && type != "null")
-          fail("unsupported", where, ": uniqueItems is supported where items list their values (enum, const), and not of ", type);
+          fail("unsupported", where,
+               ": uniqueItems is supported where items list their values (enum, const), and not of ", type);
         for (const Json& value : type == "null" ? Json::array({nullptr}) : both) listed.push_back(value);
       }
     }

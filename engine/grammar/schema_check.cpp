@@ -34,9 +34,11 @@ bool SchemaCompiler::text_holds(const std::string& text, const Json& schema, con
 bool SchemaCompiler::holds(const Json& value, const Json& schema, const std::string& where, int depth) const {
   if (depth > 0) check_keywords(schema, where);  // the first is in normal form
   if (schema.is_boolean()) return schema.get<bool>();
-  if (depth > kMostDepth) fail("unsupported", where, ": a listed value beside schemas nested over ", kMostDepth, " deep");
+  if (depth > kMostDepth)
+    fail("unsupported", where, ": a listed value beside schemas nested over ", kMostDepth, " deep");
   const auto each = [&](const Json& schemas) {
-    return std::count_if(schemas.begin(), schemas.end(), [&](const Json& s) { return holds(value, s, where, depth + 1); });
+    return std::count_if(schemas.begin(), schemas.end(),
+                         [&](const Json& s) { return holds(value, s, where, depth + 1); });
   };
   if (schema.contains("$ref") && !holds(value, target(schema["$ref"].get<std::string>(), where), where, depth + 1))
     return false;

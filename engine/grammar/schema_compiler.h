@@ -87,7 +87,8 @@ class SchemaCompiler {
 
 constexpr int kMaxNesting = 100;          // of JSON values in a schema, and of references to references
 constexpr size_t kMaxAlternatives = 200;  // of one schema, merged
-constexpr size_t kText = 64, kSchema = 20;  // bytes that cost as much to copy as a value; the cost of a schema by itself
+constexpr size_t kText = 64,
+                 kSchema = 20;  // bytes that cost as much to copy as a value; the cost of a schema by itself
 
 size_t size_of(const Json& json);  // the work of copying it
 

@@ -76,8 +76,8 @@ std::vector<SchemaCompiler::Alternative> SchemaCompiler::alternatives(const Json
     std::vector<Alternative> ways;
     for (size_t i = 0; i < schemas.size(); ++i) {
       const std::string at = where + "/" + keyword + "/" + std::to_string(i);
-      std::vector<Alternative> more = keyword == "oneOf" && !generous ? only(schemas, i, all, at, depth)
-                                                                      : joined(all, part(schemas[i], at));
+      std::vector<Alternative> more =
+          keyword == "oneOf" && !generous ? only(schemas, i, all, at, depth) : joined(all, part(schemas[i], at));
       ways.insert(ways.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
     }
     all = std::move(ways);
@@ -117,7 +117,8 @@ std::vector<SchemaCompiler::Alternative> SchemaCompiler::only(const Json& schema
       }
       bool exact = true;
       std::vector<Alternative> others;
-      for (Json& other : negated(schemas[j], one.schema, where, depth + 1, exact)) others.push_back({std::move(other), where});
+      for (Json& other : negated(schemas[j], one.schema, where, depth + 1, exact))
+        others.push_back({std::move(other), where});
       std::vector<Alternative> kept = joined({one}, others);
       if (kept.empty() && !exact)
         fail("unsupported", where, ": what holds to this and not to alternative ", j,
@@ -196,10 +197,21 @@ std::vector<Json> SchemaCompiler::negated(const Json& schema, const Json& of, co
     } else if (keyword == "minLength" || keyword == "minItems" || keyword == "minProperties") {
       const bool items = keyword == "minItems", text = keyword == "minLength";
       if (given > 0)
-        typed(text ? "string" : items ? "array" : "object", text ? "maxLength" : items ? "maxItems" : "maxProperties", less());
+        typed(text    ? "string"
+              : items ? "array"
+                      : "object",
+              text    ? "maxLength"
+              : items ? "maxItems"
+                      : "maxProperties",
+              less());
     } else if (keyword == "maxLength" || keyword == "maxItems" || keyword == "maxProperties") {
       const bool items = keyword == "maxItems", text = keyword == "maxLength";
-      typed(text ? "string" : items ? "array" : "object", text ? "minLength" : items ? "minItems" : "minProperties",
+      typed(text    ? "string"
+            : items ? "array"
+                    : "object",
+            text    ? "minLength"
+            : items ? "minItems"
+                    : "minProperties",
             given.get<int64_t>() + 1);
     } else if (keyword == "minimum") {
       typed("number", "exclusiveMaximum", given);
@@ -235,7 +247,8 @@ std::vector<Json> SchemaCompiler::negated(const Json& schema, const Json& of, co
       typed("array", "contains", Json::array({Json::array({negation(given), 1})}));
     } else if (keyword == "contains" && schema.value("minContains", 1) == 1) {
       typed("array", "items", negation(given));
-    } else if (!(keyword == "uniqueItems" && given == false) && !(keyword == "contains" && schema["minContains"] == 0)) {
+    } else if (!(keyword == "uniqueItems" && given == false) &&
+               !(keyword == "contains" && schema["minContains"] == 0)) {
       exact = false;
     }
   }
@@ -256,9 +269,8 @@ bool SchemaCompiler::schemas_apart(const Json& a, const Json& b, const std::stri
   if (a == true || b == true || depth > kLookAhead) return false;
   const std::vector<Alternative> ours = alternatives(a, where, 0, true), theirs = alternatives(b, where, 0, true);
   return std::all_of(ours.begin(), ours.end(), [&](const Alternative& one) {
-    return std::all_of(theirs.begin(), theirs.end(), [&](const Alternative& other) {
-      return apart(one.schema, other.schema, where, depth);
-    });
+    return std::all_of(theirs.begin(), theirs.end(),
+                       [&](const Alternative& other) { return apart(one.schema, other.schema, where, depth); });
   });
 }
 
@@ -270,7 +282,8 @@ bool SchemaCompiler::apart(const Json& a, const Json& b, const std::string& wher
     return std::none_of(values.begin(), values.end(),
                         [&](const Json& value) { return holds(value, a, where) && holds(value, b, where); });
   }
-  const std::vector<std::string> theirs = b.contains("type") ? types_of(b, where) : all_types().get<std::vector<std::string>>();
+  const std::vector<std::string> theirs =
+      b.contains("type") ? types_of(b, where) : all_types().get<std::vector<std::string>>();
   for (const std::string& type : types_of(a, where)) {
     for (const std::string& other : theirs) {
       const bool numbers = (type == "number" || type == "integer") && (other == "number" || other == "integer");
@@ -282,8 +295,12 @@ bool SchemaCompiler::apart(const Json& a, const Json& b, const std::string& wher
 
 bool SchemaCompiler::apart_of_type(const Json& a, const Json& b, const std::string& type, const std::string& where,
                                    int depth) {
-  const auto at_least_of = [&](const char* keyword) { return std::max(a.value(keyword, size_t{0}), b.value(keyword, size_t{0})); };
-  const auto at_most_of = [&](const char* keyword) { return std::min(a.value(keyword, SIZE_MAX), b.value(keyword, SIZE_MAX)); };
+  const auto at_least_of = [&](const char* keyword) {
+    return std::max(a.value(keyword, size_t{0}), b.value(keyword, size_t{0}));
+  };
+  const auto at_most_of = [&](const char* keyword) {
+    return std::min(a.value(keyword, SIZE_MAX), b.value(keyword, SIZE_MAX));
+  };
   if (type == "string" || type == "number" || type == "integer") {
     Language language;
     if (type == "string") {

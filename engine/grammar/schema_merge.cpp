@@ -12,21 +12,45 @@ namespace {
 const std::set<std::string> kAnnotations = {"title",     "description", "default",    "examples",
                                             "$schema",   "$comment",    "deprecated", "readOnly",
                                             "writeOnly", "$defs",       "definitions"};
-const std::set<std::string> kKnown = {
-    "$ref",        "$id",           "allOf",         "anyOf",      "oneOf",      "not",
-    "type",        "enum",          "const",         "properties", "required",   "additionalProperties",
-    "patternProperties", "minProperties", "maxProperties", "items", "prefixItems", "minItems",
-    "maxItems",    "uniqueItems",   "contains",      "minContains", "minLength", "maxLength",
-    "pattern",     "format",        "minimum",       "maximum",    "exclusiveMinimum", "exclusiveMaximum",
-    "multipleOf"};
+const std::set<std::string> kKnown = {"$ref",
+                                      "$id",
+                                      "allOf",
+                                      "anyOf",
+                                      "oneOf",
+                                      "not",
+                                      "type",
+                                      "enum",
+                                      "const",
+                                      "properties",
+                                      "required",
+                                      "additionalProperties",
+                                      "patternProperties",
+                                      "minProperties",
+                                      "maxProperties",
+                                      "items",
+                                      "prefixItems",
+                                      "minItems",
+                                      "maxItems",
+                                      "uniqueItems",
+                                      "contains",
+                                      "minContains",
+                                      "minLength",
+                                      "maxLength",
+                                      "pattern",
+                                      "format",
+                                      "minimum",
+                                      "maximum",
+                                      "exclusiveMinimum",
+                                      "exclusiveMaximum",
+                                      "multipleOf"};
 const std::set<std::string> kLogic = {"$ref", "$id", "allOf", "anyOf", "oneOf", "not"};
 const std::set<std::string> kLists = {"pattern", "format", "multipleOf", "contains", "not"};  // in normal form
 const std::set<std::string> kTypes = {"object", "array", "string", "number", "integer", "boolean", "null"};
 const char* const kPropertyKeywords[] = {"properties", "additionalProperties", "patternProperties"};
-const std::initializer_list<const char*> kOfObjects = {"properties", "required", "additionalProperties",
+const std::initializer_list<const char*> kOfObjects = {"properties",        "required",      "additionalProperties",
                                                        "patternProperties", "minProperties", "maxProperties"};
-const std::initializer_list<const char*> kOfArrays = {"items", "prefixItems", "minItems", "maxItems", "uniqueItems",
-                                                      "contains"};
+const std::initializer_list<const char*> kOfArrays = {"items",    "prefixItems", "minItems",
+                                                      "maxItems", "uniqueItems", "contains"};
 const std::initializer_list<const char*> kOfStrings = {"minLength", "maxLength", "pattern", "format"};
 const std::initializer_list<const char*> kOfNumbers = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum",
                                                        "multipleOf"};
@@ -95,7 +119,9 @@ void merge_items(Json& out, const Json& a, const Json& b) {
     if (schema.contains("prefixItems") && at < schema["prefixItems"].size()) return schema["prefixItems"][at];
     return schema.value("items", Json(true));
   };
-  const auto places = [](const Json& schema) { return schema.contains("prefixItems") ? schema["prefixItems"].size() : 0; };
+  const auto places = [](const Json& schema) {
+    return schema.contains("prefixItems") ? schema["prefixItems"].size() : 0;
+  };
   const size_t most = std::max(places(a), places(b));
   Json prefix = Json::array();
   for (size_t i = 0; i < most; ++i) prefix.push_back(both(item(a, i), item(b, i)));

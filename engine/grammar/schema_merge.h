@@ -27,8 +27,8 @@ Json normal_form(const Json& schema);
 // Is it seen at a glance that nothing holds to it?
 bool impossible(const Json& schema);
 
-// Two in normal form as one; what follows inside (of a property that both describe) becomes an allOf. Error("unsupported")
-// where the two have no common form here, as patternProperties on both sides.
+// Two in normal form as one; what follows inside (of a property that both describe) becomes an allOf.
+// Error("unsupported") where the two have no common form here, as patternProperties on both sides.
 Json merge(const Json& a, const Json& b, const std::string& where);
 
 }  // namespace qeng::grammar

@@ -51,11 +51,14 @@ Expr above(const Decimal& bound, bool or_equal) {
 }
 
 Expr negative(Expr size) { return sequence({literal("-"), std::move(size)}); }
-Expr positive_sign() { return sequence({digit('0', '9'), repeat(chars({{'.', '.'}, {'0', '9'}}), 0, Expr::kUnlimited)}); }
+Expr positive_sign() {
+  return sequence({digit('0', '9'), repeat(chars({{'.', '.'}, {'0', '9'}}), 0, Expr::kUnlimited)});
+}
 bool is_zero(const Decimal& value) { return value.whole == "0" && value.fraction.empty(); }
 
 void no_negative_zero(Language& language) {
-  language.must_not(sequence({literal("-0"), optional(sequence({literal("."), repeat(literal("0"), 0, Expr::kUnlimited)}))}));
+  language.must_not(
+      sequence({literal("-0"), optional(sequence({literal("."), repeat(literal("0"), 0, Expr::kUnlimited)}))}));
 }
 }  // namespace
 
@@ -124,8 +127,11 @@ void at_most(Language& language, const Decimal& bound, bool open) {
 }
 
 void equal_to(Language& language, const Decimal& value, bool wanted) {
-  const Expr size = value.fraction.empty() ? sequence({literal(value.whole), optional(sequence({literal("."), repeat(literal("0"), 1, Expr::kUnlimited)}))})
-                                           : sequence({literal(value.whole + "." + value.fraction), repeat(literal("0"), 0, Expr::kUnlimited)});
+  const Expr size =
+      value.fraction.empty()
+          ? sequence(
+                {literal(value.whole), optional(sequence({literal("."), repeat(literal("0"), 1, Expr::kUnlimited)}))})
+          : sequence({literal(value.whole + "." + value.fraction), repeat(literal("0"), 0, Expr::kUnlimited)});
   const Expr expr = value.negative ? negative(size) : size;
   wanted ? language.must(expr) : language.must_not(expr);
 }

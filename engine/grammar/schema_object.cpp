@@ -121,8 +121,8 @@ Expr SchemaCompiler::object(const Json& schema, const std::string& where) {
   return sequence({literal("{"), json("ws"), choice(std::move(first)), json("ws"), literal("}")});
 }
 
-// With so many properties at least or at most: state {i, k} is before property i, after k. Of names that the schema does
-// not list several may be the same, so that only one of them counts for the least.
+// With so many properties at least or at most: state {i, k} is before property i, after k. Of names that the schema
+// does not list several may be the same, so that only one of them counts for the least.
 Expr SchemaCompiler::counted_object(const Json& schema, const std::vector<Property>& properties,
                                     const std::vector<Expr>& pairs, const Expr* another, const std::string& where) {
   const size_t all = properties.size(), least = schema.value("minProperties", size_t{0});
@@ -136,9 +136,7 @@ Expr SchemaCompiler::counted_object(const Json& schema, const std::vector<Proper
   const auto first = static_cast<uint32_t>(rules_.rules.size());
   for (size_t i = 0; i < (all + 1) * counts; ++i) add(where + ", properties so far", empty());
   const auto state = [&](size_t i, size_t k) { return static_cast<uint32_t>(first + i * counts + k); };
-  const auto after = [&](size_t k, const Expr& pair) {
-    return k > 0 ? sequence({spaced(","), pair}) : pair;
-  };
+  const auto after = [&](size_t k, const Expr& pair) { return k > 0 ? sequence({spaced(","), pair}) : pair; };
   for (size_t k = 0; k < counts; ++k) {
     for (size_t i = 0; i < all; ++i) {
       std::vector<Expr> ways;

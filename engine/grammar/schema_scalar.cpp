@@ -70,7 +70,8 @@ Expr SchemaCompiler::string(const Json& schema, const std::string& where) {
   return quoted(repeat(json("char"), schema.value("minLength", 0), schema.value("maxLength", Expr::kUnlimited)));
 }
 
-void SchemaCompiler::begin_numbers(Language& language, const Json& schema, bool integer, const std::string& where) const {
+void SchemaCompiler::begin_numbers(Language& language, const Json& schema, bool integer,
+                                   const std::string& where) const {
   bool large = false;
   const auto bound = [&](const char* keyword) {
     if (!schema.contains(keyword)) return false;
