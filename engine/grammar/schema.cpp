@@ -136,14 +136,24 @@ Expr SchemaCompiler::value(const Json& schema, const std::string& where) {
   };
   if (alone("$ref")) return rule(reference(schema["$ref"].get<std::string>(), where));
   std::vector<Expr> all;
+  if (!schema.contains("allOf") && !schema.contains("not") && !schema.contains("$ref") && !schema.contains("anyOf") &&
+      !schema.contains("oneOf"))
+    return plain(normal_form(schema), where);
   for (const char* keyword : {"anyOf", "oneOf"}) {
     if (!alone(keyword) || (keyword == std::string("oneOf") && !all_apart(schema[keyword], where))) continue;
     for (size_t i = 0; i < schema[keyword].size(); ++i)
       all.push_back(value(schema[keyword][i], where + "/" + keyword + "/" + std::to_string(i)));
     return choice(std::move(all));
   }
+  // By its text, so that what does not hold to a schema that holds itself comes to an end.
+  spend(size_of(schema), where);
+  const auto [found, fresh] = joined_.try_emplace(schema.dump(), 0);
+  if (!fresh) return rule(found->second);
+  const uint32_t own = add(where, empty());
+  found->second = own;
   for (const Alternative& way : alternatives(schema, where, 0, false)) all.push_back(plain(way.schema, way.where));
-  return choice(std::move(all));
+  rules_.rules[own].body = choice(std::move(all));
+  return rule(own);
 }
 
 Expr SchemaCompiler::plain(const Json& schema, const std::string& where) {

@@ -80,6 +80,7 @@ class SchemaCompiler {
   std::map<std::string, uint32_t, std::less<>> json_rules_;
   std::map<std::string, uint32_t> references_;
   std::map<std::string, uint32_t> numbers_;  // rules of numbers, by what they hold to
+  std::map<std::string, uint32_t> joined_;   // rules of schemas that join others, by their text
   std::vector<std::string> waiting_;         // references whose rule has no body yet
   size_t work_ = 0;
   int nesting_ = 0;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <functional>
 
 #include "kernels/error.h"
 
@@ -23,12 +24,12 @@ Expr natural(size_t min, size_t max) {  // of so many digits
   return choice(std::move(all));
 }
 
-// Digits as many as in `low`, followed by `rest`, that are greater than it.
-void greater_digits(const std::string& low, const Expr& rest, const std::string& before, std::vector<Expr>& all) {
+// What begins as `low`, digits after `before`, and then has a greater one, followed by as many as `after` says.
+void greater_digits(const std::string& low, const std::string& before, const std::function<Expr(size_t)>& after,
+                    std::vector<Expr>& all) {
   for (size_t i = 0; i < low.size(); ++i) {
     if (low[i] == '9') continue;
-    all.push_back(sequence({literal(before + low.substr(0, i)), digit(static_cast<char>(low[i] + 1), '9'),
-                            digits(low.size() - i - 1, static_cast<int>(low.size() - i - 1)), rest}));
+    all.push_back(sequence({literal(before + low.substr(0, i)), digit(static_cast<char>(low[i] + 1), '9'), after(i)}));
   }
 }
 
@@ -37,9 +38,13 @@ Expr above(const Decimal& bound, bool or_equal) {
   const std::string& whole = bound.whole;
   std::vector<Expr> all;
   all.push_back(sequence({digit('1', '9'), digits(whole.size(), Expr::kUnlimited), any_fraction()}));
-  greater_digits(whole, any_fraction(), "", all);
   const Expr more = digits(0, Expr::kUnlimited);
-  greater_digits(bound.fraction, more, whole + ".", all);
+  const auto as_long = [&](size_t i) {
+    return sequence({digits(whole.size() - i - 1, static_cast<int>(whole.size() - i - 1)), any_fraction()});
+  };
+  greater_digits(whole, "", as_long, all);
+  greater_digits(
+      bound.fraction, whole + ".", [&](size_t) { return more; }, all);
   const std::string equal = whole + "." + bound.fraction;
   all.push_back(sequence({literal(equal), more, digit('1', '9'), more}));  // longer
   if (or_equal) {
