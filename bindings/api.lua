@@ -922,8 +922,9 @@ function Hub:room() end
 ---@class Sampler
 local Sampler = {}
 ---The order in which the options act is in engine/generate/sampler.h. temperature 0: greedy; logit_bias: {[token] = bias}; penalty_window: the
----penalties look at the last so many tokens (0: all); repetition_penalty looks at prompt and output, the others at the output.
----@param opt? {temperature?: number, top_k?: integer, top_p?: number, min_p?: number, typical_p?: number, repetition_penalty?: number, presence_penalty?: number, frequency_penalty?: number, penalty_window?: integer, logit_bias?: table<integer, number>, seed?: integer}
+---penalties look at the last so many tokens (0: all); repetition_penalty and dry_* look at prompt and output, the others at the output.
+---dry_*, top_n_sigma, xtc_* and mirostat* are llama.cpp's of these names; a tokenizer is needed for dry_sequence_breakers, which are texts.
+---@param opt? {temperature?: number, top_k?: integer, top_p?: number, min_p?: number, typical_p?: number, repetition_penalty?: number, presence_penalty?: number, frequency_penalty?: number, penalty_window?: integer, logit_bias?: table<integer, number>, seed?: integer, dry_multiplier?: number, dry_base?: number, dry_allowed_length?: integer, dry_penalty_last_n?: integer, dry_sequence_breakers?: string[], tokenizer?: Tokenizer, top_n_sigma?: number, xtc_probability?: number, xtc_threshold?: number, mirostat?: 0|1|2, mirostat_tau?: number, mirostat_eta?: number}
 ---@return Sampler
 function q.sampler(opt) end
 ---Draws from logits [vocab] (or the last row of [t, vocab]); does not accept the token.
@@ -931,7 +932,12 @@ function q.sampler(opt) end
 ---@param opt? {mask?: TokenMask}
 ---@return integer
 function Sampler:next(logits, opt) end
----Tells it a token of the output.
+---Of what next() would draw: every token that may come and its probability, by id.
+---@param logits Tensor
+---@param opt? {mask?: TokenMask}
+---@return {id: integer, p: number}[]
+function Sampler:distribution(logits, opt) end
+---Tells it a token of the output, after next() or distribution(): mirostat learns from it.
 ---@param token integer
 function Sampler:accept(token) end
 ---Tells it the tokens of the prompt.
@@ -1361,6 +1367,11 @@ function Conversation:close() end
 ---@param declared table
 ---@return table
 function q.generation_options(declared) end
+---Adds to the options of a recipe those of q.sampler alone; require("qeng.sampling").drawn(model, opt) makes a request's of them.
+---@param declared table
+---@param order? integer  where they stand in --help, from 10
+---@return table
+function q.drawing_options(declared, order) end
 ---@param opt table  parsed options
 ---@return Model
 ---@return table how  for Model:generate and q.conversation

@@ -8,6 +8,7 @@
 #include "engine/generate/sampler.h"
 
 QENG_LUA_CLASS(qeng::TokenSampler, "Sampler")
+QENG_LUA_CLASS(const qeng::Tokenizer, "Tokenizer")
 
 namespace qeng {
 namespace {
@@ -53,8 +54,29 @@ std::vector<std::pair<int32_t, double>> biases(const Call& call, const lua::Opti
 
 int sampler(Call& call) {
   lua::Options opt(call, 1,
-                   {"temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty", "presence_penalty",
-                    "frequency_penalty", "penalty_window", "logit_bias", "seed"});
+                   {"temperature",
+                    "top_k",
+                    "top_p",
+                    "min_p",
+                    "typical_p",
+                    "repetition_penalty",
+                    "presence_penalty",
+                    "frequency_penalty",
+                    "penalty_window",
+                    "logit_bias",
+                    "seed",
+                    "dry_multiplier",
+                    "dry_base",
+                    "dry_allowed_length",
+                    "dry_penalty_last_n",
+                    "dry_sequence_breakers",
+                    "tokenizer",
+                    "top_n_sigma",
+                    "xtc_probability",
+                    "xtc_threshold",
+                    "mirostat",
+                    "mirostat_tau",
+                    "mirostat_eta"});
   SamplingOptions options;
   options.temperature = opt.get("temperature", options.temperature);
   options.top_k = opt.get("top_k", options.top_k);
@@ -67,6 +89,21 @@ int sampler(Call& call) {
   options.penalty_window = opt.get("penalty_window", options.penalty_window);
   options.logit_bias = biases(call, opt);
   options.seed = opt.get("seed", options.seed);
+  options.dry.multiplier = opt.get("dry_multiplier", options.dry.multiplier);
+  options.dry.base = opt.get("dry_base", options.dry.base);
+  options.dry.allowed_length = opt.get("dry_allowed_length", options.dry.allowed_length);
+  options.dry.last_n = opt.get("dry_penalty_last_n", options.dry.last_n);
+  const auto tokenizer = opt.get("tokenizer", std::shared_ptr<const Tokenizer>{});
+  const auto breakers = opt.get("dry_sequence_breakers", std::vector<std::string>{});
+  if (!breakers.empty() && !tokenizer)
+    fail("value", "sampler: dry_sequence_breakers are texts: give the tokenizer that has tokens for them");
+  if (!breakers.empty() && options.dry.multiplier > 0) options.dry.breakers = sequence_breakers(*tokenizer, breakers);
+  options.top_n_sigma = opt.get("top_n_sigma", options.top_n_sigma);
+  options.xtc_probability = opt.get("xtc_probability", options.xtc_probability);
+  options.xtc_threshold = opt.get("xtc_threshold", options.xtc_threshold);
+  options.mirostat = opt.get("mirostat", options.mirostat);
+  options.mirostat_tau = opt.get("mirostat_tau", options.mirostat_tau);
+  options.mirostat_eta = opt.get("mirostat_eta", options.mirostat_eta);
   return call.push(std::make_shared<TokenSampler>(options));
 }
 
@@ -77,6 +114,24 @@ int next(Call& call) {
   std::vector<std::byte> host;
   const View last = downloaded(logits, logits->view.rank == 2 ? logits->view.shape[0] - 1 : 0, 1, host);
   return call.push(self->next(last, mask.get()));
+}
+
+int distribution(Call& call) {
+  const auto self = call.self<TokenSampler>();
+  const auto logits = call.arg<TensorPtr>(1);
+  const auto mask = lua::Options(call, 2, {"mask"}).get("mask", std::shared_ptr<const TokenMask>{});
+  std::vector<std::byte> host;
+  const auto all = self->distribution(
+      downloaded(logits, logits->view.rank == 2 ? logits->view.shape[0] - 1 : 0, 1, host), mask.get());
+  lua_State* L = call.L;
+  lua_createtable(L, static_cast<int>(all.size()), 0);
+  for (size_t i = 0; i < all.size(); ++i) {
+    lua_createtable(L, 0, 2);
+    lua::set_field(L, "id", all[i].first);
+    lua::set_field(L, "p", all[i].second);
+    lua_rawseti(L, -2, static_cast<int>(i) + 1);
+  }
+  return 1;
 }
 
 int accept(Call& call) {
@@ -135,8 +190,11 @@ int compare(Call& call) {
 void register_sampler(lua_State* L) {
   using lua::fn;
   lua::functions(L, "", {{"sampler", fn<sampler>}, {"logprobs", fn<token_logprobs>}, {"compare_logits", fn<compare>}});
-  lua::methods<TokenSampler>(
-      L, {{"next", fn<next>}, {"accept", fn<accept>}, {"prompt", fn<prompt>}, {"clone", fn<clone>}});
+  lua::methods<TokenSampler>(L, {{"next", fn<next>},
+                                 {"distribution", fn<distribution>},
+                                 {"accept", fn<accept>},
+                                 {"prompt", fn<prompt>},
+                                 {"clone", fn<clone>}});
 }
 
 }  // namespace qeng

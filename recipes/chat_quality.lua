@@ -5,7 +5,7 @@ local q = require "qeng"
 local progress = require "qeng.progress"
 local quality = require "qeng.chat_quality"
 
-local opt = q.options(q.device_options {
+local opt = q.options(q.drawing_options(q.device_options {
   "Asks 40 coding questions; Lua answers are run in a sandbox, JSON is parsed, the rest compared.",
   model = { nil, "Hugging Face folder, .gguf file, or org/name[@revision] on the hub", kind = "input", required = true, order = 1 },
   adapter = { "", "PEFT adapter folder, or an adapter as a GGUF file: asked with and without it", kind = "input", order = 2 },
@@ -13,11 +13,9 @@ local opt = q.options(q.device_options {
   out = { "quality", "folder for report.html and quality.json", kind = "folder", files = { "quality.json", "report.html" }, order = 4 },
   template = { "auto", "chat template", choices = { "auto", "chatml", "model" }, order = 5 },
   max_tokens = { 256, "at most so many tokens an answer", min = 1, integer = true, order = 6 },
-  temperature = { 0.7, "0: always the likeliest token", min = 0, order = 7 },
-  top_p = { 0.95, "sample within this probability mass", min = 0.01, max = 1, integer = false, order = 8 },
-  seed = { 0, "seed of the samplers", min = 0, integer = true, order = 9 },
-  dtype = { nil, "f32 or bf16, by default the file's own (f16 is kept, and computed in f32)", choices = { "f32", "bf16" }, order = 10 },
-})
+  top_p = { 0.95, "sample within this probability mass", min = 0.01, max = 1, integer = false, order = 12 },
+  dtype = { nil, "f32 or bf16, by default the file's own (f16 is kept, and computed in f32)", choices = { "f32", "bf16" }, order = 50 },
+}))
 q.use_device(opt)
 q.fs.mkdir(opt.out)
 

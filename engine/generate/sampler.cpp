@@ -19,11 +19,13 @@ constexpr auto kLarger = [](const auto& a, const auto& b) {
   return a.weight > b.weight || (a.weight == b.weight && a.token < b.token);
 };
 
+constexpr uint32_t kTokens = 0x53414d50;   // "SAMP": streams apart from dropout's and the initial values'
+constexpr uint32_t kChances = 0x58544353;  // "XTCS"
+
 // Draw n of a seed: 53 bits of one Philox counter.
-double uniform(uint64_t seed, uint64_t draw) {
-  constexpr uint32_t kStream = 0x53414d50;  // "SAMP": apart from dropout's and the initial values' streams
+double uniform(uint64_t seed, uint64_t draw, uint32_t stream) {
   const Philox words =
-      philox4x32(philox_counter(0, kStream, 4 * draw), static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32));
+      philox4x32(philox_counter(0, stream, 4 * draw), static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32));
   return static_cast<double>((uint64_t{words.word[0]} << 21) ^ (words.word[1] >> 11)) * 0x1p-53;
 }
 
@@ -59,7 +61,7 @@ double total_of(const List& list) {
 }
 }  // namespace
 
-TokenSampler::TokenSampler(const SamplingOptions& options) : options_(options) {
+TokenSampler::TokenSampler(const SamplingOptions& options) : options_(options), mu_(2 * options.mirostat_tau) {
   check(std::isfinite(options.temperature) && options.temperature >= 0, "temperature", options.temperature,
         "0 or more");
   check(options.top_k >= 0, "top_k", static_cast<double>(options.top_k), "0 (all) or more");
@@ -71,13 +73,64 @@ TokenSampler::TokenSampler(const SamplingOptions& options) : options_(options) {
   check(std::isfinite(options.presence_penalty), "presence_penalty", options.presence_penalty, "a number");
   check(std::isfinite(options.frequency_penalty), "frequency_penalty", options.frequency_penalty, "a number");
   check(options.penalty_window >= 0, "penalty_window", static_cast<double>(options.penalty_window), "0 (all) or more");
+  check(std::isfinite(options.dry.multiplier) && options.dry.multiplier >= 0, "dry_multiplier", options.dry.multiplier,
+        "0 (off) or more");
+  check(std::isfinite(options.dry.base) && options.dry.base >= 1, "dry_base", options.dry.base, "1 or more");
+  check(options.dry.allowed_length >= 0, "dry_allowed_length", static_cast<double>(options.dry.allowed_length),
+        "0 or more");
+  check(options.dry.last_n >= -1, "dry_penalty_last_n", static_cast<double>(options.dry.last_n), "-1 (all) or more");
+  check(std::isfinite(options.top_n_sigma) && options.top_n_sigma >= 0, "top_n_sigma", options.top_n_sigma,
+        "0 (off) or more");
+  check(options.xtc_probability >= 0 && options.xtc_probability <= 1, "xtc_probability", options.xtc_probability,
+        "0 to 1");
+  check(options.xtc_threshold >= 0 && options.xtc_threshold <= 1, "xtc_threshold", options.xtc_threshold,
+        "0 to 1 (over 0.5: off)");
+  check(options.xtc_probability == 0 || options.temperature > 0, "temperature", options.temperature,
+        "more than 0 beside xtc_probability");
+  check(options.mirostat >= 0 && options.mirostat <= 2, "mirostat", static_cast<double>(options.mirostat),
+        "0 (off), 1 or 2");
+  check(std::isfinite(options.mirostat_tau) && options.mirostat_tau >= 0, "mirostat_tau", options.mirostat_tau,
+        "0 or more");
+  check(std::isfinite(options.mirostat_eta) && options.mirostat_eta >= 0, "mirostat_eta", options.mirostat_eta,
+        "0 or more");
+  if (options.mirostat > 0) {
+    const auto alone = [](bool off, const char* option) {
+      if (!off)
+        fail("value", "sampler: ", option,
+             " is not used beside mirostat, which chooses by itself; leave one of them out");
+    };
+    alone(options.top_k == 0, "top_k"), alone(options.top_p == 1, "top_p"), alone(options.min_p == 0, "min_p");
+    alone(options.typical_p == 1, "typical_p"), alone(options.top_n_sigma == 0, "top_n_sigma");
+    alone(options.xtc_probability == 0, "xtc_probability"), alone(options.dry.multiplier == 0, "dry_multiplier");
+    alone(options.repetition_penalty == 1, "repetition_penalty"),
+        alone(options.presence_penalty == 0, "presence_penalty");
+    alone(options.frequency_penalty == 0, "frequency_penalty");
+  }
   for (const auto& [token, bias] : options.logit_bias) {
     check(token >= 0, "a token of logit_bias", token, "0 or more");
     check(std::isfinite(bias), "a bias", bias, "a number (-100 all but forbids a token)");
   }
 }
 
+void TokenSampler::accept(int32_t token) {
+  if (options_.mirostat > 0) {
+    const auto at =
+        std::find_if(candidates_.begin(), candidates_.end(), [&](const Candidate& c) { return c.token == token; });
+    if (at != candidates_.end()) {
+      const double surprise = -std::log2(at->weight / total_of(candidates_));
+      mu_ -= options_.mirostat_eta * (surprise - options_.mirostat_tau);
+    }
+  }
+  remember(token, true);
+}
+
 void TokenSampler::remember(int32_t token, bool output) {
+  if (options_.dry.multiplier > 0) {
+    history_.push_back(token);
+    const auto most = static_cast<size_t>(options_.dry.last_n);
+    if (options_.dry.last_n >= 0 && history_.size() > 2 * most + 64)
+      history_.erase(history_.begin(), history_.end() - options_.dry.last_n);
+  }
   Count& count = counts_[token];
   ++count.seen, count.output += output;
   if (options_.penalty_window == 0) return;
@@ -104,6 +157,14 @@ void TokenSampler::adjust() {
     if (token >= vocab) fail("value", "sampler: logit_bias is of token ", token, ", and there are ", vocab, " logits");
     logits_[static_cast<size_t>(token)] += static_cast<float>(bias);
   }
+  adjust_by_counts();
+  for (const auto& [token, penalty] : dry_penalties(history_, options_.dry)) {
+    if (token >= 0 && token < vocab) logits_[static_cast<size_t>(token)] -= penalty;
+  }
+}
+
+void TokenSampler::adjust_by_counts() {
+  const auto vocab = static_cast<int64_t>(logits_.size());
   const auto penalty = static_cast<float>(options_.repetition_penalty);
   if (penalty == 1 && options_.presence_penalty == 0 && options_.frequency_penalty == 0) return;
   for (const auto& [token, count] : counts_) {
@@ -203,7 +264,7 @@ void TokenSampler::keep_typical(float top) {
 }
 
 int32_t TokenSampler::draw() {
-  double left = uniform(options_.seed, draws_++) * total_of(candidates_);
+  double left = uniform(options_.seed, draws_++, kTokens) * total_of(candidates_);
   for (const Candidate& candidate : candidates_) {
     left -= candidate.weight;
     if (left < 0) return candidate.token;
@@ -211,7 +272,62 @@ int32_t TokenSampler::draw() {
   return candidates_.back().token;  // rounding of the sum
 }
 
-int32_t TokenSampler::next(const View& logits, const TokenMask* mask) {
+// Of the population of logits that there are, as llama.cpp's.
+void TokenSampler::keep_top_n_sigma(float top) {
+  double sum = 0, squares = 0;
+  size_t count = 0;
+  for (const float z : logits_) {
+    if (z != kNone) sum += z, ++count;
+  }
+  const double mean = sum / static_cast<double>(count);
+  for (const float z : logits_) {
+    if (z != kNone) squares += (z - mean) * (z - mean);
+  }
+  const auto least = static_cast<float>(top - options_.top_n_sigma * std::sqrt(squares / static_cast<double>(count)));
+  for (float& z : logits_) {
+    if (z < least) z = kNone;
+  }
+}
+
+void TokenSampler::keep_xtc(float top) {
+  if (options_.xtc_threshold > 0.5 || candidates_.size() < 2) return;  // two cannot reach it
+  if (uniform(options_.seed, draws_, kChances) >= options_.xtc_probability) return;
+  const auto plain = [&](const Candidate& c) {  // without the temperature
+    return Candidate{exp_of_negative(logits_[static_cast<size_t>(c.token)] - top), c.token};
+  };
+  double total = 0;
+  for (const Candidate& c : candidates_) total += plain(c).weight;
+  Candidate last = {kNone, 0};  // of those that reach the threshold the least
+  for (const Candidate& c : candidates_) {
+    const Candidate one = plain(c);
+    if (one.weight >= options_.xtc_threshold * total && (last.weight == kNone || kLarger(last, one))) last = one;
+  }
+  if (last.weight != kNone)
+    std::erase_if(candidates_, [&](const Candidate& candidate) { return kLarger(plain(candidate), last); });
+}
+
+void TokenSampler::keep_by_mirostat() {
+  constexpr size_t kEstimate = 100;  // tokens that the exponent is estimated from
+  std::sort(candidates_.begin(), candidates_.end(), kLarger);
+  size_t kept = 0;
+  if (options_.mirostat == 2) {
+    const double total = total_of(candidates_);
+    while (kept < candidates_.size() && -std::log2(candidates_[kept].weight / total) <= mu_) ++kept;
+  } else {
+    double products = 0, squares = 0;
+    for (size_t i = 0; i + 1 < std::min(kEstimate, candidates_.size()); ++i) {
+      const double t = std::log(static_cast<double>(i + 2) / static_cast<double>(i + 1));
+      products += t * std::log(candidates_[i].weight / candidates_[i + 1].weight), squares += t * t;
+    }
+    const double exponent = products / squares, epsilon = exponent - 1;
+    const double vocab = static_cast<double>(logits_.size());
+    const double k = std::pow(epsilon * std::exp2(mu_) / (1 - std::pow(vocab, -epsilon)), 1 / exponent);
+    kept = k >= vocab ? candidates_.size() : k >= 1 ? static_cast<size_t>(k) : 1;  // 1 also where there is no such k
+  }
+  candidates_.resize(std::clamp<size_t>(kept, 1, candidates_.size()));
+}
+
+void TokenSampler::choose(const View& logits, const TokenMask* mask) {
   read(logits);
   adjust();
   if (mask) apply(*mask);
@@ -221,7 +337,11 @@ int32_t TokenSampler::next(const View& logits, const TokenMask* mask) {
     fail("value", "sampler: no logit ", mask ? "of a token that may come " : "", "is finite",
          mask && mask->count() == 0 ? "; the mask allows no token" : "");
   }
-  if (1 / options_.temperature > std::numeric_limits<float>::max()) return best;  // as 0: weights would be 0 * inf
+  if (1 / options_.temperature > std::numeric_limits<float>::max()) {  // as 0: weights would be 0 * inf
+    candidates_.assign(1, {1, best});
+    return;
+  }
+  if (options_.top_n_sigma > 0) keep_top_n_sigma(top);
   // Each filter leaves the candidates in the order of their ids.
   if (options_.top_k > 0 && static_cast<size_t>(options_.top_k) < logits_.size()) {
     keep_top_k(top);
@@ -242,7 +362,22 @@ int32_t TokenSampler::next(const View& logits, const TokenMask* mask) {
   const auto least = static_cast<float>(options_.min_p);
   std::erase_if(candidates_, [&](const Candidate& candidate) { return candidate.weight < least; });
   if (options_.typical_p < 1) keep_typical(top);
+  if (options_.xtc_probability > 0) keep_xtc(top);
+  if (options_.mirostat > 0) keep_by_mirostat();
+}
+
+int32_t TokenSampler::next(const View& logits, const TokenMask* mask) {
+  choose(logits, mask);
   return draw();
+}
+
+std::vector<std::pair<int32_t, double>> TokenSampler::distribution(const View& logits, const TokenMask* mask) {
+  choose(logits, mask);
+  const double total = total_of(candidates_);
+  std::vector<std::pair<int32_t, double>> all;
+  for (const Candidate& candidate : candidates_) all.emplace_back(candidate.token, candidate.weight / total);
+  std::sort(all.begin(), all.end());
+  return all;
 }
 
 }  // namespace qeng

@@ -3,6 +3,7 @@
 -- one question go together.
 
 local q = require "qeng.core"
+local sampling = require "qeng.sampling"
 local page = require "qeng.page"
 
 local quality = {}
@@ -57,17 +58,17 @@ function quality.bootstrap(a, b, rounds)
   return total, means[math.ceil(0.025 * #means)], means[math.ceil(0.975 * #means)]
 end
 
--- Asks a model every question opt.samples times. opt: the options of Model:answer, samples, watch(done, all). Returns {rates, right, count, kinds =
+-- Asks a model every question opt.samples times. opt: template, max_tokens, the options of sampling.drawing, samples, watch(done, all). Returns {rates, right, count, kinds =
 -- {kind = {right, count}}, answers = {the first to each}}.
 function quality.ask(model, opt)
   local found = { rates = {}, right = 0, count = 0, kinds = {}, answers = {} }
   for i, prompt in ipairs(quality.prompts) do
     local right = 0
     for sample = 1, opt.samples do
-      local answer = model:answer {
-        messages = { { role = "user", content = prompt.question } }, template = opt.template, max_tokens = opt.max_tokens,
-        temperature = opt.temperature, top_p = opt.top_p, seed = opt.seed * 1000 + sample,
-      }
+      local asked = sampling.drawn(model, opt)
+      asked.messages, asked.template, asked.max_tokens = { { role = "user", content = prompt.question } }, opt.template, opt.max_tokens
+      asked.seed = opt.seed * 1000 + sample
+      local answer = model:answer(asked)
       found.answers[i] = found.answers[i] or answer
       if quality.check(prompt, answer) then right = right + 1 end
     end

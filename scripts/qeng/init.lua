@@ -65,6 +65,7 @@ q.phases = phases.new
 q.engine = engine.new
 q.conversation = conversation.new
 q.generation_options = sampling.options
+q.drawing_options = sampling.drawing
 q.generation = sampling.read
 
 q.help = require "qeng.help"

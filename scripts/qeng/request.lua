@@ -28,8 +28,12 @@ end
 
 local sampling = {
   "temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
-  "penalty_window", "logit_bias", "seed",
+  "penalty_window", "logit_bias", "seed", "dry_multiplier", "dry_base", "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers",
+  "top_n_sigma", "xtc_probability", "xtc_threshold", "mirostat", "mirostat_tau", "mirostat_eta",
 }
+request.sampling = sampling
+
+local breakers = { "\n", ":", '"', "*" }  -- llama.cpp's
 
 local known = {}
 for name in ([[ids prompt messages system tools template max_tokens stop stop_ids grammar adapter logprobs prompt_logprobs context keep lookup draft
@@ -185,6 +189,8 @@ function request.new(owner, opt)
     if not known[name] then q.error("value", ("generate: there is no option %s"):format(tostring(name))) end
   end
   for _, name in ipairs(sampling) do config[name] = opt[name] end
+  if (config.dry_multiplier or 0) == 0 then config.dry_sequence_breakers = nil
+  elseif model.tokenizer then config.dry_sequence_breakers, config.tokenizer = config.dry_sequence_breakers or breakers, model.tokenizer end
   local ids = request.ids(model, opt)
   if #ids == 0 then q.error("value", "generate: the prompt is empty") end
   local context = opt.context or "stop"

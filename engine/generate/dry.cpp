@@ -1,0 +1,110 @@
+#include "engine/generate/dry.h"
+
+#include <algorithm>
+#include <cmath>
+#include <mutex>
+
+#include "kernels/error.h"
+
+namespace qeng {
+namespace {
+constexpr size_t kMostBytes = 40, kMostTail = 20;  // of a breaker, as llama.cpp cuts them
+constexpr double kLogMost = 88.7228391;            // of the largest float
+
+// How many tokens from the end on a repetition may reach: up to the last breaker.
+size_t reach(std::span<const int32_t> tokens, const SequenceBreakers& breakers) {
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    const auto found = breakers.find(tokens[tokens.size() - 1 - i]);
+    if (found == breakers.end()) continue;
+    int64_t longest = -1;
+    for (const std::vector<int32_t>& tail : found->second) {
+      const auto length = static_cast<int64_t>(tail.size());
+      if (length > longest && tail.size() <= i &&
+          std::equal(tail.begin(), tail.end(), tokens.end() - static_cast<int64_t>(i)))
+        longest = length;
+    }
+    if (longest >= 0) return i - static_cast<size_t>(longest);
+  }
+  return tokens.size();
+}
+}  // namespace
+
+std::shared_ptr<const SequenceBreakers> sequence_breakers(const Tokenizer& tokenizer,
+                                                          const std::vector<std::string>& strings) {
+  // Many requests have the same ones, and to find them looks at the whole vocabulary.
+  static std::mutex mutex;
+  static std::pair<uint64_t, std::vector<std::string>> of;
+  static std::shared_ptr<const SequenceBreakers> latest;
+  const std::lock_guard lock(mutex);
+  if (latest && of == std::pair(tokenizer.hash(), strings)) return latest;
+  auto all = std::make_shared<SequenceBreakers>();
+  for (const std::string& given : strings) {
+    if (given.empty()) fail("value", "sampler: a string of dry_sequence_breakers is empty");
+    const std::string text = given.substr(0, kMostBytes);
+    for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
+      const std::string_view bytes = tokenizer.bytes(id);
+      std::vector<std::vector<int32_t>>& tails = (*all)[id];
+      const auto add = [&](std::vector<int32_t> tail) {
+        if (std::find(tails.begin(), tails.end(), tail) == tails.end()) tails.push_back(std::move(tail));
+      };
+      if (bytes.find(text) != std::string_view::npos) {
+        add({});
+      } else {
+        for (size_t at = bytes.size() - std::min(bytes.size(), text.size()); at < bytes.size(); ++at) {
+          const size_t shared = bytes.size() - at;
+          if (bytes.substr(at) != std::string_view(text).substr(0, shared)) continue;
+          std::vector<int32_t> tail = tokenizer.encode(text.substr(shared), false);
+          if (tail.size() > kMostTail) tail.resize(kMostTail);
+          add(std::move(tail));
+        }
+      }
+      if (tails.empty()) all->erase(id);
+    }
+  }
+  of = {tokenizer.hash(), strings};
+  latest = all;
+  return latest;
+}
+
+std::unordered_map<int32_t, float> dry_penalties(std::span<const int32_t> tokens, const DryOptions& options) {
+  std::unordered_map<int32_t, float> penalties;
+  if (options.multiplier == 0 || options.last_n == 0) return penalties;
+  if (options.last_n > 0 && tokens.size() > static_cast<size_t>(options.last_n))
+    tokens = tokens.last(static_cast<size_t>(options.last_n));
+  const size_t count = tokens.size();
+  const auto allowed = static_cast<size_t>(options.allowed_length);
+  if (count <= allowed) return penalties;
+  const size_t most = options.breakers ? reach(tokens, *options.breakers) : count;
+  if (most < allowed) return penalties;
+  // same[k]: how many of the last tokens are those before the last k too, by the Z-algorithm from the end.
+  const auto back = [&](size_t i) { return tokens[count - 1 - i]; };
+  std::vector<size_t> same(count);
+  for (size_t k = 1, left = 0, right = 0; k < count; ++k) {
+    size_t n = k < right ? std::min(right - k, same[k - left]) : 0;
+    while (n + k < count && back(n) == back(n + k)) ++n;
+    same[k] = n;
+    if (k + n > right) left = k, right = k + n;
+  }
+  std::unordered_map<int32_t, size_t> longest;
+  for (size_t k = 1; k < count; ++k) {
+    const size_t length = std::min(same[k], most);
+    if (length < allowed) continue;
+    size_t& known = longest[back(k - 1)];
+    known = std::max(known, length);
+  }
+  const double most_power = options.base > 1.000001 ? std::floor(kLogMost / std::log(options.base)) : 0;
+  for (const auto& [token, length] : longest) {
+    if (options.breakers) {
+      const auto found = options.breakers->find(token);
+      if (found != options.breakers->end() &&
+          std::any_of(found->second.begin(), found->second.end(), [](const auto& tail) { return tail.empty(); }))
+        continue;
+    }
+    double power = static_cast<double>(length - allowed);
+    if (most_power > 0) power = std::min(power, most_power);
+    penalties[token] = static_cast<float>(options.multiplier * std::pow(options.base, power));
+  }
+  return penalties;
+}
+
+}  // namespace qeng
