@@ -1105,6 +1105,22 @@ function PagePool:fill(to, ids, counts) end
 ---@return string text  what the code returned (a string, number or boolean), or what was wrong
 function q.sandbox(code, opt) end
 
+---Lines from the terminal with editing, history in a file and completion: complete(word, before) gives the words that may stand for `word`, which
+---follows `before`. Pasted lines and Alt-Enter make a text of several lines.
+---@param opt? {history?: string, complete?: fun(word: string, before: string): string[]}
+---@return LineEditor
+function q.line_editor(opt) end
+---@class LineEditor
+local LineEditor = {}
+---@param prompt string
+---@param initial? string  text to begin with
+---@return string? text
+---@return "interrupted"|"end"|nil why  there is no text: Ctrl-C, or the end of the input
+function LineEditor:read(prompt, initial) end
+---Adds a text to history, and to its file.
+---@param text string
+function LineEditor:remember(text) end
+
 ---Seconds on a monotonic clock.
 ---@return number
 function q.time() end
@@ -1361,6 +1377,11 @@ function Conversation:speed() end
 function Conversation:reset() end
 ---@param path string  gets a line of JSON
 function Conversation:save(path) end
+---@param path string  of a line that save wrote; its messages take the place of these
+function Conversation:load(path) end
+---Takes back the last question and its answer.
+---@return string? question  nil where nothing was asked
+function Conversation:take_back() end
 function Conversation:close() end
 
 ---Adds the options of recipes that generate text: the model, its adapter, how to draw tokens, and what ends or binds a text.

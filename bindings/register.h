@@ -27,4 +27,5 @@ void register_batches(lua_State* L);      // bind_batches.cpp
 void register_hub(lua_State* L);          // bind_hub.cpp
 void register_statistics(lua_State* L);   // bind_statistics.cpp
 void register_convert(lua_State* L);      // bind_convert.cpp
+void register_line_editor(lua_State* L);  // bind_line_editor.cpp
 }  // namespace qeng

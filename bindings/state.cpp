@@ -105,6 +105,7 @@ LuaState::LuaState() : L_(luaL_newstate()) {
   register_packets(L_);
   register_batches(L_);
   register_convert(L_);
+  register_line_editor(L_);
   register_sampler(L_);
   register_grammar(L_);
   register_sandbox(L_);

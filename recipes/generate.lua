@@ -1,12 +1,14 @@
 -- Continues a prompt, or answers one (--chat), token by token to the terminal.
 --   qeng recipes/generate.lua --model DIR [--adapter DIR] --prompt "Once upon a time"
+--   git diff | qeng recipes/generate.lua --model DIR --chat --system "Write a commit message for this change."
 
 local q = require "qeng"
 local sampling = require "qeng.sampling"
 
 local opt = q.options(q.generation_options(q.device_options {
   "Generates text from a model, with an adapter if given.",
-  prompt = { nil, "text to continue, or the user's message with --chat", required = true, order = 3 },
+  prompt = { nil, "text to continue, or the user's message with --chat; by default what is piped in", order = 3 },
+  prompt_file = { nil, "a file with the prompt, - for standard input; without the line end at its end", order = 3 },
   system = { nil, "system message with --chat", order = 4 },
   chat = { false, "render the prompt with the chat template", order = 5 },
   logprobs = { 0, "then tell each token's log probability and those of so many that were likeliest, 0: no", min = 0, integer = true, order = 6 },
@@ -14,13 +16,14 @@ local opt = q.options(q.generation_options(q.device_options {
   speed = { false, "say on stderr how fast it was", order = 8 },
 }))
 if opt.prompt_logprobs and opt.logprobs == 0 then q.error("usage", "--prompt-logprobs goes with --logprobs N, which says how many alternatives are told") end
+local prompt = sampling.prompt(opt)
 q.use_device(opt)
 
 local model, how = q.generation(opt)
-how.prompt = opt.prompt
+how.prompt = prompt
 if opt.logprobs > 0 then how.logprobs, how.prompt_logprobs = opt.logprobs, opt.prompt_logprobs and opt.logprobs or nil end
 if opt.chat then
-  how.messages = { { role = "user", content = opt.prompt } }
+  how.messages = { { role = "user", content = prompt } }
   if opt.system then table.insert(how.messages, 1, { role = "system", content = opt.system }) end
 end
 local pieces, request = model:generate(how)

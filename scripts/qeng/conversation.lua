@@ -96,6 +96,33 @@ function Conversation:save(path)
   q.fs.write(path, q.json.encode { messages = q.json.array(messages) } .. "\n")
 end
 
+-- Takes the conversation of a file that save wrote, or of any record of messages in JSON, in place of this one.
+function Conversation:load(path)
+  local record = q.try(q.json.decode, q.fs.read(path))
+  local messages, system = type(record) == "table" and type(record.messages) == "table" and record.messages or {}, nil
+  if #messages == 0 then q.error("format", path .. ": expected a line {\"messages\": [{\"role\": ..., \"content\": ...}, ...]}, as /save writes it") end
+  local kept = {}
+  for i, message in ipairs(messages) do
+    local role, content = type(message) == "table" and message.role, type(message) == "table" and message.content
+    local wanted = #kept % 2 == 0 and "user" or "assistant"
+    if i == 1 and role == "system" and type(content) == "string" then system = content
+    elseif role ~= wanted or type(content) ~= "string" then
+      q.error("format", ("%s: message %d is of %s, expected text of %s: user and assistant take turns"):format(path, i, tostring(role), wanted))
+    else kept[#kept + 1] = { role = role, content = content } end
+  end
+  if #kept % 2 == 1 then kept[#kept] = nil end  -- a question without its answer
+  self.messages, self.system, self.forgotten = kept, system, 0
+end
+
+-- Takes back the last question and its answer; the question, or nil where nothing was asked.
+function Conversation:take_back()
+  local count = #self.messages
+  local question = count >= 2 and self.messages[count - 1].content or nil
+  if question then self.messages[count], self.messages[count - 1] = nil, nil end
+  self.forgotten = math.min(self.forgotten, #self.messages)
+  return question
+end
+
 function Conversation:close() self.engine:close() end
 
 conversation.Conversation = Conversation

@@ -105,6 +105,8 @@ local function convert(name, spec, text)
   return value
 end
 
+options.convert = convert  -- the value that a text gives an option of a declaration
+
 local function is_output(spec) return spec.kind == "output" or spec.kind == "folder" end
 
 -- Refuses outputs that would replace what is read, or what is of another kind.

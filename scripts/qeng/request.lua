@@ -183,14 +183,20 @@ local function salt_of(adapter)
   return salts[adapter]
 end
 
-function request.new(owner, opt)
-  local model, config = owner.model, {}
-  for name in pairs(opt) do
-    if not known[name] then q.error("value", ("generate: there is no option %s"):format(tostring(name))) end
-  end
+-- The sampler of a request's options.
+function request.sampler(model, opt)
+  local config = {}
   for _, name in ipairs(sampling) do config[name] = opt[name] end
   if (config.dry_multiplier or 0) == 0 then config.dry_sequence_breakers = nil
   elseif model.tokenizer then config.dry_sequence_breakers, config.tokenizer = config.dry_sequence_breakers or breakers, model.tokenizer end
+  return q.sampler(config)
+end
+
+function request.new(owner, opt)
+  local model = owner.model
+  for name in pairs(opt) do
+    if not known[name] then q.error("value", ("generate: there is no option %s"):format(tostring(name))) end
+  end
   local ids = request.ids(model, opt)
   if #ids == 0 then q.error("value", "generate: the prompt is empty") end
   local context = opt.context or "stop"
@@ -209,7 +215,7 @@ function request.new(owner, opt)
   end
   local self = setmetatable({
     model = model, tokens = {}, output = {}, prompt_tokens = #ids, prompt_length = #ids,  -- the second is 0 after a shift
-    max_tokens = count_of(opt, "max_tokens") or 256, sampler = q.sampler(config),
+    max_tokens = count_of(opt, "max_tokens") or 256, sampler = request.sampler(model, opt),
     stop_ids = stop_ids, grammar = grammar, adapter = opt.adapter, salt = salt_of(opt.adapter), logprobs = opt.logprobs and {} or nil,
     top = alternatives(model, opt, "logprobs"), prompt_logprobs = alternatives(model, opt, "prompt_logprobs"), prompt_logprobs_list = opt.prompt_logprobs and { false } or nil,
     context = context, keep = count_of(opt, "keep") or 0, lookup = count_of(opt, "lookup"), draft = opt.draft ~= false, on_token = opt.on_token,

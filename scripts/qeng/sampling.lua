@@ -96,6 +96,17 @@ local function grammar(opt)
   return made or q.error(problem.code, path .. ": " .. problem.message)
 end
 
+-- The prompt of --prompt, --prompt-file or standard input. The last two lose the line end that editors and pipes leave at the end.
+function sampling.prompt(opt)
+  if opt.prompt and opt.prompt_file then q.error("usage", "--prompt and --prompt-file both say what the prompt is: give one of them") end
+  if opt.prompt then return opt.prompt end
+  local piped = (opt.prompt_file or "-") == "-"
+  if not opt.prompt_file and q.isatty(0) then q.error("usage", "give --prompt TEXT, --prompt-file FILE, or pipe the prompt in (--help lists the options)") end
+  local text = (piped and io.read "a" or not piped and q.fs.read(opt.prompt_file)):gsub("\r?\n$", "")
+  if text == "" then q.error("usage", ("the prompt is empty: %s holds no text; give --prompt TEXT or --prompt-file FILE"):format(piped and "standard input" or opt.prompt_file)) end
+  return text
+end
+
 -- What a request takes of the parsed options of sampling.drawing.
 function sampling.drawn(model, opt)
   local drawn = {}
