@@ -27,9 +27,10 @@ class Language {
   void move(uint32_t from, uint32_t to) { nodes_[from].moves.push_back(to); }
   void part(uint32_t start, uint32_t end, bool wanted) { parts_.push_back({start, end, wanted}); }
 
-  bool accepts(std::string_view text) const;  // UTF-8
-  // Deterministic, only states from which an end can be reached, the first is the start; none if nothing is in the
-  // language. what: for the Error("unsupported") over kMostStates.
+  size_t size() const { return nodes_.size(); }  // what it takes to make states of it grows with this
+  bool accepts(std::string_view text) const;     // UTF-8
+  // Something has to be a must. Deterministic, only states from which an end can be reached, the first is the start;
+  // none if nothing is in the language. what: for the Error("unsupported") over kMostStates.
   std::vector<LanguageState> states(const char* what) const;
 
  private:

@@ -166,8 +166,11 @@ Expr SchemaCompiler::plain(const Json& schema, const std::string& where) {
 
 Expr SchemaCompiler::enumerated(const Json& schema, const std::string& where) {
   std::vector<Expr> all;
+  Json rest = schema;
+  rest.erase("enum");
   for (const Json& value : schema["enum"]) {
-    if (holds(value, schema, where)) all.push_back(literal(value.dump()));
+    spend(size_of(value), where);
+    if (holds(value, rest, where)) all.push_back(literal(value.dump()));
   }
   return choice(std::move(all));
 }

@@ -14,7 +14,9 @@ Json listed(const Json& schema, const char* keyword) {
   return schema[keyword].is_array() ? schema[keyword] : Json::array({schema[keyword]});
 }
 
-bool same(const Json& a, const Json& b) { return nlohmann::json(a) == nlohmann::json(b); }  // members in any order
+bool same(const Json& a, const Json& b) {  // members in any order
+  return a.is_structured() && b.is_structured() ? nlohmann::json(a) == nlohmann::json(b) : a == b;
+}
 
 size_t length_of(const std::string& text) {
   return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));
@@ -52,15 +54,17 @@ bool SchemaCompiler::holds(const Json& value, const Json& schema, const std::str
       return false;
   }
   if (schema.contains("const") && !same(value, schema["const"])) return false;
-  const Json values = listed(schema, "enum");
-  if (schema.contains("enum") &&
-      std::none_of(values.begin(), values.end(), [&](const Json& other) { return same(value, other); }))
-    return false;
+  if (schema.contains("enum")) {
+    const Json& values = schema["enum"];
+    if (std::none_of(values.begin(), values.end(), [&](const Json& other) { return same(value, other); })) return false;
+  }
   if (value.is_string()) return text_holds(value.get<std::string>(), schema, where);
   if (value.is_number()) {
-    Json rest = schema;
-    rest.erase("not");
-    rest["multipleOf"] = listed(schema, "multipleOf");
+    Json rest = {{"multipleOf", listed(schema, "multipleOf")}};
+    for (const char* bound : {"minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"}) {
+      if (schema.contains(bound)) rest[bound] = schema[bound];
+    }
+    if (rest.size() == 1 && rest["multipleOf"].empty()) return true;
     Language language;
     narrow_numbers(language, rest, where);
     return language.accepts(decimal_of(value.dump()).text());
