@@ -12,7 +12,7 @@ fail() { echo "FAILED $*"; failures=$((failures + 1)); }
 
 # open NAME COMMAND: begins it in a terminal that writes to $work/NAME.
 open() {
-  screen=$work/$1 prompts=0
+  screen=$work/$1.screen prompts=0
   rm -f "$work/keys" && mkfifo "$work/keys"
   script -qfec "stty cols 120; $2" /dev/null < "$work/keys" > "$screen" 2>&1 &
   pid=$!
@@ -112,6 +112,16 @@ keys '/edit\003'
 keys '\004'
 close_screen 0
 shows "a stopped answer" 'stopped; prompt'
+
+# Reasoning is dimmed: a template opens the model's thoughts, which nothing ends.
+cp -r recipes/tiny "$work/thinks"
+sed -i 's/<|endoftext|>/<think>/' "$work/thinks/tokenizer.json" "$work/thinks/tokenizer_config.json"
+sed -i "s/assistant\([^']*\)' }}{% endif/assistant\1<think>' }}{% endif/" "$work/thinks/tokenizer_config.json"
+open thinks "$QENG recipes/chat.lua --model $work/thinks --threads 1 --temperature 0 --max-tokens 8"
+keys 'hello\r'
+keys '\004'
+close_screen 0
+shows "reasoning" $'\033\\[\\?2004l\033\\[2m ?[A-Za-z]+.*\033\\[0m'
 
 open repl "$QENG"
 keys '\033[200~for i = 1, 2 do\n  print("n" .. i)\nend\033[201~\r'
