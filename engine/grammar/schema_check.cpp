@@ -29,7 +29,7 @@ bool SchemaCompiler::text_holds(const std::string& text, const Json& schema, con
   if (!schema.contains("pattern") && !schema.contains("format")) return true;
   Json rest = {{"pattern", listed(schema, "pattern")}, {"format", listed(schema, "format")}};
   Language language;
-  narrow_strings(language, rest, where);
+  narrow_strings(language, rest, false, where);
   return language.accepts(text);
 }
 

@@ -43,7 +43,8 @@ class SchemaCompiler {
   // schema_scalar.cpp: strings and numbers
   Expr string(const Json& schema, const std::string& where);
   Expr number(const Json& schema, bool integer, const std::string& where);
-  void narrow_strings(Language& language, const Json& schema, const std::string& where) const;
+  // generated: without control characters where a pattern does not name them; otherwise all that the schema means.
+  void narrow_strings(Language& language, const Json& schema, bool generated, const std::string& where) const;
   void narrow_numbers(Language& language, const Json& schema, const std::string& where) const;
   void begin_numbers(Language& language, const Json& schema, bool integer, const std::string& where) const;
   Expr spelled(const Language& language, bool quoted, const std::string& where);

@@ -307,13 +307,15 @@ bool SchemaCompiler::apart_of_type(const Json& a, const Json& b, const std::stri
     if (type == "string") {
       if (at_least_of("minLength") > at_most_of("maxLength")) return true;
       language.must(repeat(chars(complement({})), 0, Expr::kUnlimited));
-      narrow_strings(language, a, where), narrow_strings(language, b, where);
+      narrow_strings(language, a, false, where), narrow_strings(language, b, false, where);
     } else {
-      begin_numbers(language, a, type == "integer", where);
+      all_numbers(language);
       narrow_numbers(language, a, where), narrow_numbers(language, b, where);
-      const auto whole = types_of(b, where);
-      if (b.contains("type") && std::find(whole.begin(), whole.end(), "number") == whole.end())
-        multiple_of(language, decimal_of("1"), true, where);
+      const auto whole = [&](const Json& schema) {
+        const std::vector<std::string> types = types_of(schema, where);
+        return schema.contains("type") && std::find(types.begin(), types.end(), "number") == types.end();
+      };
+      if (whole(a) || whole(b)) multiple_of(language, decimal_of("1"), true, where);
     }
     const size_t states = language.states(where.c_str()).size();
     spend(kSchema + language.size() / 2, where);

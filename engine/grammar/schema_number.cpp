@@ -95,6 +95,13 @@ Decimal decimal_of(std::string_view json) {
   return out;
 }
 
+void all_numbers(Language& language) {
+  const Expr more = repeat(digit('0', '9'), 0, Expr::kUnlimited);
+  language.must(
+      sequence({optional(literal("-")), choice({literal("0"), sequence({digit('1', '9'), more})}), any_fraction()}));
+  no_negative_zero(language);
+}
+
 void whole_numbers(Language& language) {
   language.must(sequence({optional(literal("-")), natural(1, kIntegerDigits)}));
   no_negative_zero(language);

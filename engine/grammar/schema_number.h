@@ -21,7 +21,8 @@ constexpr size_t kIntegerDigits = 20;  // as many as unsigned integers of 64 bit
 constexpr size_t kExactDigits = 15;    // of a number that a double tells from its neighbours
 
 // Each narrows a language of decimal texts without exponents and signs before 0; all of them start from one of the
-// first two.
+// first three.
+void all_numbers(Language& language);
 void whole_numbers(Language& language);  // up to kIntegerDigits
 // Up to kExactDigits digits, or so many after "0."; large: also whole numbers up to kIntegerDigits.
 void decimal_numbers(Language& language, bool large);

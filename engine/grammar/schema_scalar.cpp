@@ -25,11 +25,11 @@ const char* format_rule(const Json& format, const std::string& where) {
 }
 }  // namespace
 
-// Every keyword of strings in normal form but the lengths, which begin_ has.
-void SchemaCompiler::narrow_strings(Language& language, const Json& schema, const std::string& where) const {
+void SchemaCompiler::narrow_strings(Language& language, const Json& schema, bool generated,
+                                    const std::string& where) const {
   const auto add = [&](const Json& part, bool wanted) {
-    const PatternOf of = wanted ? PatternOf::text : PatternOf::every;
-    const Expr other = wanted ? any_text() : repeat(chars(complement({})), 0, Expr::kUnlimited);
+    const PatternOf of = wanted && generated ? PatternOf::text : PatternOf::every;
+    const Expr other = wanted && generated ? any_text() : repeat(chars(complement({})), 0, Expr::kUnlimited);
     for (const Json& pattern : part.value("pattern", Json::array())) {
       const Expr expr = pattern_expr(pattern.get<std::string>(), of, other, where);
       wanted ? language.must(expr) : language.must_not(expr);
@@ -60,7 +60,7 @@ Expr SchemaCompiler::string(const Json& schema, const std::string& where) {
   if (count("pattern") + count("format") + count("not") + lengths > 1 || count("not") > 0) {
     Language language;
     language.must(any_text());
-    narrow_strings(language, schema, where);
+    narrow_strings(language, schema, true, where);
     return quoted(spelled(language, true, where));
   }
   const Expr any = repeat(json("char"), 0, Expr::kUnlimited);
