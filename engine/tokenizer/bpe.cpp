@@ -116,7 +116,10 @@ void Bpe::encode(std::string_view piece, const TokenBytes& bytes, std::vector<in
   if (wholes_)
     if (int32_t id = find_whole(piece, bytes); id >= 0) return ids.push_back(id);
   if (piece.size() <= kShortPiece) return encode_short(piece, ids);
-  encode_long(piece, ids);
+  std::vector<int32_t> parts(piece.size());
+  for (size_t i = 0; i < piece.size(); ++i) parts[i] = byte_ids_[static_cast<uint8_t>(piece[i])];
+  merge(parts);
+  ids.insert(ids.end(), parts.begin(), parts.end());
 }
 
 void Bpe::encode_short(std::string_view piece, std::vector<int32_t>& ids) const {
@@ -142,7 +145,7 @@ void Bpe::encode_short(std::string_view piece, std::vector<int32_t>& ids) const 
   ids.insert(ids.end(), id, id + count);
 }
 
-void Bpe::encode_long(std::string_view piece, std::vector<int32_t>& ids) const {
+void Bpe::merge(std::vector<int32_t>& ids) const {
   struct Part {
     int32_t id;  // -1 once it has been joined to its left neighbour
     int32_t previous, next;
@@ -154,14 +157,13 @@ void Bpe::encode_long(std::string_view piece, std::vector<int32_t>& ids) const {
       return rank != other.rank ? rank > other.rank : at > other.at;
     }
   };
-  int32_t count = static_cast<int32_t>(piece.size());
-  std::vector<Part> parts(piece.size());
-  for (int32_t i = 0; i < count; ++i)
-    parts[static_cast<size_t>(i)] = {byte_ids_[static_cast<uint8_t>(piece[static_cast<size_t>(i)])], i - 1, i + 1};
+  const auto count = static_cast<int32_t>(ids.size());
+  std::vector<Part> parts(ids.size());
+  for (int32_t i = 0; i < count; ++i) parts[static_cast<size_t>(i)] = {ids[static_cast<size_t>(i)], i - 1, i + 1};
   auto part = [&](int32_t i) -> Part& { return parts[static_cast<size_t>(i)]; };
 
   std::vector<Candidate> storage;
-  storage.reserve(piece.size());
+  storage.reserve(ids.size());
   auto candidate = [&](int32_t at, auto add) {
     if (at < 0 || part(at).next >= count) return;
     int32_t left = part(at).id, right = part(part(at).next).id;
@@ -183,6 +185,7 @@ void Bpe::encode_long(std::string_view piece, std::vector<int32_t>& ids) const {
     candidate(left.previous, [&](Candidate c) { queue.push(c); });
     candidate(top.at, [&](Candidate c) { queue.push(c); });
   }
+  ids.clear();
   for (int32_t i = 0; i < count; i = part(i).next) ids.push_back(part(i).id);
 }
 

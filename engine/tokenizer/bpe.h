@@ -27,6 +27,7 @@ class Bpe {
 
   // Appends the ids of a non-empty piece. bytes: those that add_whole was given. O(n log n).
   void encode(std::string_view piece, const TokenBytes& bytes, std::vector<int32_t>& ids) const;
+  void merge(std::vector<int32_t>& parts) const;  // the same of parts that are tokens; needs no finish(). O(n log n)
   uint64_t hash() const { return hash_; }
   bool takes_wholes() const { return wholes_ > 0; }
   bool lacks_bytes() const { return lacks_bytes_; }
@@ -40,7 +41,6 @@ class Bpe {
   };
   Merge find(int32_t left, int32_t right) const;
   void encode_short(std::string_view piece, std::vector<int32_t>& ids) const;
-  void encode_long(std::string_view piece, std::vector<int32_t>& ids) const;
   void grow();
 
   int32_t byte_ids_[256];

@@ -121,4 +121,12 @@ void Cutter::cut(std::string_view text, std::vector<std::string_view>& pieces) c
   }
 }
 
+void Cutter::cut_any(std::string_view text, std::vector<std::string_view>& pieces) const {
+  if (!grammar_) return cut(text, pieces);
+  uint32_t lengths[64];
+  pieces.clear();
+  for (const char *p = text.data(), *const end = p + text.size(); p < end;)
+    for (size_t i = 0, count = grammar_->cut(p, end, lengths, 64); i < count; p += lengths[i++]) pieces.emplace_back(p, lengths[i]);
+}
+
 }  // namespace qeng

@@ -34,6 +34,7 @@ class Cutter {
 
   // The pieces of text, in order; empty ones are left out. For cutters without a grammar.
   void cut(std::string_view text, std::vector<std::string_view>& pieces) const;
+  void cut_any(std::string_view text, std::vector<std::string_view>& pieces) const;  // for all of them
 
  private:
   const Grammar* grammar_ = nullptr;

@@ -92,7 +92,7 @@ std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& path) {
   json tokenizer = json::object();
   if (fs::exists(json_path)) {
     tokenizer = read_json(json_path.string());
-    // Llama-2's tokenizer.json is a conversion of the SentencePiece file beside it.
+    // Llama-2's tokenizer.json is a conversion of the SentencePiece file beside it, which GGUF can be written from.
     auto model = tokenizer.find("model");
     bool converted = model != tokenizer.end() && model->is_object() && model->contains("byte_fallback") &&
                      (*model)["byte_fallback"] == true;

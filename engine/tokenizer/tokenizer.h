@@ -1,8 +1,8 @@
 // Text to token ids and back. A Tokenizer is immutable: share it between threads.
 //
 // Input that is not UTF-8 has each ill-formed piece replaced by U+FFFD first (as Python's errors="replace"), so ids are
-// defined for any bytes. Sources: a Hugging Face folder or its tokenizer.json (byte-level BPE), a .tiktoken rank
-// file, a SentencePiece .model, a .gguf file. What a file asks for and we do not implement is refused by name when loading, never
+// defined for any bytes. Sources: a Hugging Face folder or its tokenizer.json, a .tiktoken rank file, a
+// SentencePiece .model, a .gguf file. What a file asks for and we do not implement is refused by name when loading, never
 // approximated.
 #pragma once
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Hugging Face's tokenizer.json, for byte-level BPE. Every part of it that decides ids is either understood or refused.
+// Hugging Face's tokenizer.json: here byte-level BPE, the other kinds in pipeline.h. Every part of it that decides ids is either understood or refused.
 // Not applied, as in transformers: truncation and padding. The post-processor's bos becomes add_bos().
 #include <cctype>
 #include <filesystem>
@@ -6,6 +6,7 @@
 
 #include "engine/tokenizer/byte_bpe.h"
 #include "engine/tokenizer/loaders.h"
+#include "engine/tokenizer/pipeline.h"
 #include "kernels/error.h"
 
 namespace qeng {
@@ -130,20 +131,39 @@ void read_post_processor(const std::string& path, const json& post_processor, To
   }
 }
 
+// Whether the file is plain byte-level BPE, which ByteBpeTokenizer runs.
+bool is_byte_level(const json& file) {
+  const json& model = member(file, "model");
+  if (model.value("type", "BPE") != "BPE" || !model.contains("merges") || flag(model, "byte_fallback")) return false;
+  for (const json& part : parts_of(member(file, "normalizer"), "normalizers"))
+    if (type_of(part) != "NFC") return false;
+  const std::vector<json> parts = parts_of(member(file, "pre_tokenizer"), "pretokenizers");
+  for (const json& part : parts) {
+    const std::string type = type_of(part);
+    if (type == "Metaspace" || type == "BertPreTokenizer") return false;
+    if (type == "ByteLevel" && flag(part, "add_prefix_space", true) && &part != &parts.front()) return false;
+  }
+  return !parts.empty() && type_of(parts.back()) == "ByteLevel";
+}
+
 std::shared_ptr<const Tokenizer> build(const std::string& path, const json& file, const json& config,
                                        const std::string& folder) {
   const json& model = member(file, "model");
-  check_model(path, model);
-  ByteBpeTokenizer::Text text = read_pre_tokenizer(path, member(file, "pre_tokenizer"));
-  text.nfc = read_normalizer(path, member(file, "normalizer"));
-  for (const json& part : parts_of(member(file, "decoder"), "decoders"))
-    if (type_of(part) != "ByteLevel") fail("unsupported", path, ": decoder ", part.dump());
-
   TokenizerProperties properties;
   properties.name = std::filesystem::path(folder.empty() ? path : folder).filename().string();
   if (properties.name.empty()) properties.name = path;
   properties.added = read_added_tokens(path, member(file, "added_tokens"));
   read_post_processor(path, member(file, "post_processor"), properties);
+  if (!model.is_object()) fail("format", path, ": has no \"model\"");
+  if (!is_byte_level(file)) {
+    apply_config(properties, config, folder);
+    return make_pipeline(path, file, std::move(properties));
+  }
+  check_model(path, model);
+  ByteBpeTokenizer::Text text = read_pre_tokenizer(path, member(file, "pre_tokenizer"));
+  text.nfc = read_normalizer(path, member(file, "normalizer"));
+  for (const json& part : parts_of(member(file, "decoder"), "decoders"))
+    if (type_of(part) != "ByteLevel") fail("unsupported", path, ": decoder ", part.dump());
 
   // Spelling and bytes by id. An added token's bytes are its text, also where the vocabulary lists it too.
   const json& vocab = model.at("vocab");
