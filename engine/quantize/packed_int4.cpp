@@ -35,13 +35,25 @@ std::vector<f16> halves_of(const PackedInt4& packed) {
   return halves;
 }
 
-void check_order(const PackedInt4& packed, int64_t group) {
-  const std::vector<float> groups = to_host_f32(*packed.g_idx);
-  for (size_t i = 0; i < groups.size(); ++i)
-    if (groups[i] != static_cast<float>(static_cast<int64_t>(i) / group))
-      fail("unsupported", packed.name, ": g_idx puts input ", i, " into group ", groups[i],
-           ", so the weights were quantized with act-order (desc_act), which is not supported; use the model quantized with "
-           "desc_act = false, or quantize the original with recipes/quantize.lua");
+// The group of each input; empty where they follow one another.
+std::vector<int64_t> order_of(const PackedInt4& packed, int64_t groups, int64_t group) {
+  std::vector<int64_t> order;
+  bool plain = true;
+  for (float value : to_host_f32(*packed.g_idx)) {
+    if (!(value >= 0 && value < static_cast<float>(groups)))
+      fail("value", packed.name, ": g_idx puts input ", order.size(), " into group ", value, ", there are ", groups);
+    plain &= static_cast<int64_t>(value) == static_cast<int64_t>(order.size()) / group;
+    order.push_back(static_cast<int64_t>(value));
+  }
+  return plain ? std::vector<int64_t>() : order;
+}
+
+template <class T>
+TensorPtr to_device(const PackedInt4& packed, const std::vector<T>& rows, int64_t out, int64_t in, DType dtype, const std::string& account) {
+  Device& device = packed.qweight->device();
+  const TensorPtr result = make_tensor(device, {out, in}, dtype, account);
+  if (!rows.empty()) device.backend().upload(result->view.data, rows.data(), result->view.bytes());
+  return result;
 }
 
 }  // namespace
@@ -65,10 +77,11 @@ TensorPtr repack_int4(const PackedInt4& packed, Int4Layout layout, const std::st
   check_matrix(packed, "qweight", packed.qweight, DType::i32, awq ? in : in / kPerWord, awq ? out / kPerWord : out);
   check_matrix(packed, "qzeros", packed.qzeros, DType::i32, groups, out / kPerWord);
   const int64_t group = in / groups;
+  std::vector<int64_t> order;
   if (packed.g_idx) {
     if (packed.g_idx->view.dtype != DType::i32 || packed.g_idx->view.elements() != in)
       fail("shape", packed.name, ": g_idx is ", shape_text(packed.g_idx->view), ", expected i32 [", in, "]");
-    check_order(packed, group);
+    order = order_of(packed, groups, group);
   }
 
   const std::vector<uint32_t> weights = words_of(*packed.qweight), zeros = words_of(*packed.qzeros);
@@ -79,6 +92,23 @@ TensorPtr repack_int4(const PackedInt4& packed, Int4Layout layout, const std::st
                               : weights[static_cast<size_t>(row / kPerWord * out + column)];
     return word >> (awq ? place(column) : 4 * static_cast<int>(row % kPerWord)) & 15u;
   };
+  const auto zero_of = [&](int64_t g, int64_t column) {
+    const uint32_t word = zeros[static_cast<size_t>(g * (out / kPerWord) + column / kPerWord)];
+    return static_cast<int>(word >> place(column) & 15u) + (awq ? 0 : 1);
+  };
+  if (!order.empty()) {
+    std::vector<f16> values(static_cast<size_t>(out * in));
+    parallel_for(available_threads(), out, 8, [&](int64_t begin, int64_t end) {
+      for (int64_t column = begin; column < end; ++column)
+        for (int64_t row = 0; row < in; ++row) {
+          const int64_t g = order[static_cast<size_t>(row)];
+          const int distance = static_cast<int>(code(row, column)) - zero_of(g, column);
+          values[static_cast<size_t>(column * in + row)] =
+              to_f16(to_f32(scales[static_cast<size_t>(g * out + column)]) * static_cast<float>(distance));
+        }
+    });
+    return to_device(packed, values, out, in, DType::f16, account);
+  }
   std::vector<blocks::Int4> rows(static_cast<size_t>(out * in / 32));
   parallel_for(available_threads(), out, 8, [&](int64_t begin, int64_t end) {
     for (int64_t column = begin; column < end; ++column)
@@ -86,17 +116,13 @@ TensorPtr repack_int4(const PackedInt4& packed, Int4Layout layout, const std::st
         const int64_t g = first / group;
         blocks::Int4 block{};
         block.d = scales[static_cast<size_t>(g * out + column)];
-        const uint32_t zero = zeros[static_cast<size_t>(g * (out / kPerWord) + column / kPerWord)] >> place(column) & 15u;
-        block.zero = static_cast<uint8_t>(zero + (awq ? 0 : 1));
+        block.zero = static_cast<uint8_t>(zero_of(g, column));
         for (int j = 0; j < 16; ++j)
           block.qs[j] = static_cast<uint8_t>(code(first + j, column) | code(first + j + 16, column) << 4);
         rows[static_cast<size_t>((column * in + first) / 32)] = block;
       }
   });
-  Device& device = packed.qweight->device();
-  const TensorPtr result = make_tensor(device, {out, in}, DType::int4, account);
-  if (!rows.empty()) device.backend().upload(result->view.data, rows.data(), result->view.bytes());
-  return result;
+  return to_device(packed, rows, out, in, DType::int4, account);
 }
 
 }  // namespace qeng

@@ -1,5 +1,6 @@
 -- Hugging Face folders whose linear layers AWQ or GPTQ quantized to 4 bits: config.json says so (quantization_config), and a
--- layer has qweight, qzeros and scales in place of its weight. Each becomes a tensor of int4 blocks of the same values.
+-- layer has qweight, qzeros and scales in place of its weight. Each becomes a tensor of int4 blocks of the same values; of f16 where
+-- GPTQ chose the order of the inputs (act-order).
 
 local nf4 = require "qeng.nf4"
 local q = require "qeng.core"
@@ -38,7 +39,7 @@ local function method_of(file)
   return method, math.max(group, 0)
 end
 
--- Of a folder: nil if it is not quantized, else {take(name, shape, known), spare(name)}. take: the int4 tensor of a weight, its
+-- Of a folder: nil if it is not quantized, else {take(name, shape, known), spare(name)}. take: the tensor of a weight, its
 -- parts marked in known, or nil if it is stored as it is. spare: whether a tensor is a bias of zeros that GPTQ gave to a layer
 -- that has none. dtype: of the model, which NF4 weights of bitsandbytes take (nf4.lua).
 function int4.of(file, weights, dtype)
@@ -46,6 +47,7 @@ function int4.of(file, weights, dtype)
   if type(settings) == "table" and settings.quant_method == "bitsandbytes" then return nf4.of(file, weights, dtype) end
   local method, group = method_of(file)
   if not method then return nil end
+  local told = false
   local function take(name, shape, known)
     local layer = name:match "^(.*)%.weight$"
     if not layer or not weights:info(layer .. ".qweight") then return nil end
@@ -64,6 +66,10 @@ function int4.of(file, weights, dtype)
     local groups = parts.scales:shape()[1]
     if shape[2] / groups ~= (group > 0 and group or shape[2]) then
       q.error("format", ("%s: layer %s has groups of %d inputs, quantization_config says %d"):format(file.path, layer, shape[2] / groups, group))
+    end
+    if tensor:dtype() == "f16" and not told then
+      told = true
+      io.stderr:write(("%s: weights of GPTQ's act-order are decoded to f16, and take four times their size in memory\n"):format(file.path))
     end
     return tensor
   end

@@ -17,11 +17,11 @@ local function same(a, b)
   return #a == #b
 end
 
-for _, method in ipairs { "awq", "gptq" } do
+for _, method in ipairs { "awq", "gptq", "act_order" } do
   local model = q.load(golden .. method, { dtype = "f32" })
   local shown = 0
   for _, layer in ipairs(model.linears) do
-    assert(layer.weight:dtype() == "int4", layer.name .. " is " .. layer.weight:dtype())
+    assert(layer.weight:dtype() == (method == "act_order" and "f16" or "int4"), layer.name .. " is " .. layer.weight:dtype())
     local name = method .. "." .. layer.name
     if values:info(name) then
       shown = shown + 1
@@ -65,13 +65,13 @@ expect("quantization_config.checkpoint_format is gptq_v2; gptq is supported", er
 expect("quantization_config.group_size is 48; a multiple of 32, or -1", error_with("awq", function(c) c.group_size = 48 end))
 expect("has groups of 32 inputs, quantization_config says 64", error_with("awq", function(c) c.group_size = 64 end))
 
--- An order of its own: act-order.
+-- A group that there is not, and parts that do not fit.
 local n = 64
 local parts = { qweight = q.zeros({ n / 8, 8 }, "i32"), qzeros = q.zeros({ 2, 1 }, "i32"), scales = q.zeros({ 2, 8 }, "f16"), name = "layer x" }
 local order = {}
-for i = 1, n do order[i] = i % 2 end
+for i = 1, n do order[i] = i % 3 end
 parts.g_idx = q.tensor(order, "i32")
-expect("layer x: g_idx puts input 0 into group 1, so the weights were quantized with act-order", tostring(select(2, q.try(q.repack_int4, "gptq", parts))))
+expect("layer x: g_idx puts input 1 into group 2, there are 2", tostring(select(2, q.try(q.repack_int4, "gptq", parts))))
 parts.g_idx, parts.qzeros = nil, q.zeros({ 1, 1 }, "i32")
 expect("layer x: qzeros is i32 [1, 1], expected i32 [2, 1]", tostring(select(2, q.try(q.repack_int4, "gptq", parts))))
 print "int4: AWQ and GPTQ folders load as the values they stand for"
