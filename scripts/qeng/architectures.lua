@@ -11,7 +11,7 @@ for _, name in ipairs { "absolute", "gemma", "gemma3", "llama", "mistral", "qwen
 end
 
 -- What keeps an architecture out that looks like a known one.
-local lacking = { Gemma2ForCausalLM = "attention logit soft-capping", Gemma3ForConditionalGeneration = "images beside text" }
+local lacking = { Gemma2ForCausalLM = "attention logit soft-capping" }
 
 -- file: a config (scripts/qeng/config.lua). Returns the model file and its settings; a key that neither uses is refused.
 function architectures.of(file)

@@ -2,6 +2,7 @@
 -- name, because it may change the mathematics. What is absent is what transformers takes it for.
 
 local q = require "qeng.core"
+local wrapper = require "qeng.wrapper"
 
 local config = {}
 
@@ -66,22 +67,24 @@ local function tagged(text)
   return table.concat(parts)
 end
 
--- The keys and values of the file.
+-- The keys and values of the file: where it wraps a text model, of that; and what wraps it (wrapper.lua).
 function config.values(path)
   local text = q.fs.read(path)
   local values, why = q.try(q.json.decode, tagged(text))
   if not is_object(values) then
     q.error("format", ("%s: not a JSON object%s"):format(path, why and ": " .. why.message:gsub("^json: ", "") or ""))
   end
-  read_from[values] = path
-  return values
+  local text, wrapped_by = wrapper.text_values(values, path)
+  read_from[text] = path
+  return text, wrapped_by
 end
 
--- The config of folder `dir`, its keys consumed by get() and must(). weights: the folder's safetensors.
+-- The config of folder `dir`, its keys consumed by get() and must(); and its tensors, of which `weights` is the folder's safetensors.
 function config.read(dir, weights)
-  local file = config.wrap(config.values(dir .. "/config.json"))
-  file.weights = weights
-  return file
+  local values, wrapped_by = config.values(dir .. "/config.json")
+  local file = config.wrap(values)
+  file.weights = wrapper.weights(weights, wrapped_by, dir)
+  return file, file.weights
 end
 
 -- path: where `values` are from, if config.values() did not read them.

@@ -1,0 +1,117 @@
+-- Models of text and images: config.json keeps the text model's settings in text_config (or, of older Qwen-VL, among the others), and its
+-- tensors have a prefix. They are loaded as the text model alone; what belongs to images is left in the file, which a line says.
+
+local q = require "qeng.core"
+
+local wrapper = {}
+
+-- Architectures whose text part is a text model of its own, also where there is no image; and where their tensors are.
+local plain, nested = { "language_model.", "model.language_model." }, { "model.text_model." }
+local known = {
+  Gemma3ForConditionalGeneration = plain, LlavaForConditionalGeneration = plain, LlavaNextForConditionalGeneration = plain,
+  LlavaOnevisionForConditionalGeneration = plain, VipLlavaForConditionalGeneration = plain, Mistral3ForConditionalGeneration = plain,
+  InternVLForConditionalGeneration = plain, Qwen2VLForConditionalGeneration = plain, Qwen2_5_VLForConditionalGeneration = plain,
+  Qwen3VLForConditionalGeneration = plain, Idefics3ForConditionalGeneration = nested, SmolVLMForConditionalGeneration = nested,
+}
+
+-- By model_type of a text_config: the architecture that computes it, and what transformers takes where the file is silent.
+local function sizes(vocab, hidden, ffn, layers, heads, kv_heads)
+  return { vocab_size = vocab, hidden_size = hidden, intermediate_size = ffn, num_hidden_layers = layers, num_attention_heads = heads, num_key_value_heads = kv_heads }
+end
+local texts = {
+  gemma3_text = { "Gemma3ForCausalLM", sizes(262208, 2304, 9216, 26, 8, 4) },
+  llama = { "LlamaForCausalLM", sizes(32000, 4096, 11008, 32, 32) },
+  mistral = { "MistralForCausalLM", sizes(32000, 4096, 14336, 32, 32, 8) },
+  qwen2 = { "Qwen2ForCausalLM", sizes(151936, 4096, 22016, 32, 32, 32) },
+  qwen3 = { "Qwen3ForCausalLM", sizes(151936, 4096, 22016, 32, 32, 32) },
+  qwen2_vl_text = { "Qwen2ForCausalLM", sizes(152064, 8192, 29568, 80, 64, 8), eps = 1e-5, theta = 1e6 },
+  qwen2_5_vl_text = { "Qwen2ForCausalLM", sizes(152064, 8192, 29568, 80, 64, 8), eps = 1e-5, theta = 1e6 },
+  qwen3_vl_text = { "Qwen3ForCausalLM", sizes(151936, 4096, 22016, 32, 32, 32), theta = 5e5 },
+}
+local flat = { qwen2_vl = "qwen2_vl_text", qwen2_5_vl = "qwen2_5_vl_text" }
+
+local of_images = {}
+for key in ([[
+  vision_config vision_start_token_id vision_end_token_id vision_token_id image_token_id video_token_id text_config
+]]):gmatch "%S+" do of_images[key] = true end
+
+local function given(value) return value ~= nil and value ~= q.json.null end
+
+-- The three rows of positions that images have are one in text: the rotation is the ordinary one.
+local function plain_rope(values)
+  for _, key in ipairs { "rope_scaling", "rope_parameters" } do
+    local rope = values[key]
+    if type(rope) == "table" and (rope.type == "mrope" or rope.rope_type == "mrope") then
+      local copy = {}
+      for name, value in pairs(rope) do copy[name] = value end
+      copy.type, copy.rope_type = nil, "default"
+      values[key] = copy
+    end
+  end
+end
+
+-- The text model's settings as a config.json of its own, and the wrapper's architecture; or `values` as they are. path: for errors.
+function wrapper.text_values(values, path)
+  local architecture = type(values.architectures) == "table" and values.architectures[1] or nil
+  if not known[architecture] then return values end
+  local inner = values.text_config
+  if inner ~= nil and (type(inner) ~= "table" or #inner > 0) then q.error("format", path .. ": key text_config is no object") end
+  local kind = type(inner) == "table" and inner.model_type or flat[values.model_type]
+  local text = texts[kind]
+  if not text then
+    q.error("unsupported", ("%s: the text part of %s is of model_type %s, which is not known"):format(path, architecture, tostring(kind)))
+  end
+  local result = {}
+  for key, value in pairs(inner or values) do
+    if inner or not of_images[key] then result[key] = value end
+  end
+  if given(values.tie_word_embeddings) then result.tie_word_embeddings = values.tie_word_embeddings end
+  for _, key in ipairs { "quantization_config", "eos_token_id", "bos_token_id", "torch_dtype", "dtype" } do
+    if not given(result[key]) then result[key] = values[key] end
+  end
+  for key, value in pairs(text[2]) do
+    if not given(result[key]) then result[key] = value end
+  end
+  if not given(result.rms_norm_eps) then result.rms_norm_eps = text.eps end
+  if not given(result.rope_theta) and not given(result.rope_parameters) then result.rope_theta = text.theta end
+  plain_rope(result)
+  result.architectures, result.model_type = q.json.array { text[1] }, kind:gsub("^(qwen%d).*_vl_text$", "%1")
+  return result, architecture
+end
+
+local View = {}
+View.__index = View
+
+function View:info(name) return self.file:info(self.stored[name] or name) end
+function View:tensor(name, opt) return self.file:tensor(self.stored[name] or name, opt) end
+function View:same(a, b) return self.file:same(self.stored[a] or a, self.stored[b] or b) end
+function View:load(opt) return self.file:load(opt) end
+function View:names() return self.list end
+
+-- A folder's tensors under the names of the text model. architecture: as text_values gives it; nil: the folder's own.
+function wrapper.weights(file, architecture, path)
+  if not architecture then return file end
+  local view, left, parts = setmetatable({ file = file, stored = {}, list = {} }, View), 0, {}
+  for _, name in ipairs(file:names()) do
+    local text = (name:find "^model%.layers%." or name:find "^model%.embed_tokens%." or name:find "^model%.norm%." or name:find "^lm_head%.") and name
+    for _, prefix in ipairs(known[architecture]) do
+      if name:sub(1, #prefix) == prefix then
+        text = name:sub(#prefix + 1)
+        if not text:find "^model%." and not text:find "^lm_head%." then text = "model." .. text end
+      end
+    end
+    if text then
+      view.stored[text], view.list[#view.list + 1] = name, text
+    else
+      local part = name:match "^model%.([^.]+)" or name:match "^[^.]+"
+      left, parts[part] = left + 1, true
+    end
+  end
+  local list = {}
+  for part in pairs(parts) do list[#list + 1] = part end
+  table.sort(list)
+  io.stderr:write(("%s: the text part of a %s; %d tensors of images are left (%s), and it sees none\n"):format(path, architecture, left, table.concat(list, ", ")))
+  return view
+end
+
+return wrapper
