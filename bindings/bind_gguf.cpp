@@ -9,6 +9,8 @@
 #include "bindings/runtime.h"
 #include "engine/formats/gguf.h"
 #include "engine/formats/gguf_rows.h"
+#include "engine/formats/gguf_types.h"
+#include "engine/quantize/nvfp4.h"
 #include "engine/stream/pages.h"
 #include "engine/stream/spilled_file.h"
 #include "kernels/cpu/parallel.h"
@@ -117,8 +119,9 @@ int info(Call& call) {
   const GgufTensor* tensor = self->open().find(call.arg<std::string>(1));
   if (!tensor) return 0;
   lua_newtable(call.L);
-  lua::set_field(call.L, "dtype", tensor->dtype ? std::string(dtype_name(*tensor->dtype)) : tensor->type_name);
-  lua::set_field(call.L, "readable", tensor->dtype.has_value());
+  const bool decoded = tensor->type_id == kGgufNvfp4;
+  lua::set_field(call.L, "dtype", decoded ? "nvfp4" : tensor->dtype ? std::string(dtype_name(*tensor->dtype)) : tensor->type_name);
+  lua::set_field(call.L, "readable", tensor->dtype.has_value() || decoded);
   lua::set_field(call.L, "shape", tensor->shape);
   lua::set_field(call.L, "bytes", tensor->bytes);
   return 1;
@@ -142,6 +145,17 @@ TensorPtr waiting_tensor(Device& target, const View& view, int64_t heads, DType 
   return ordered;
 }
 
+// A tensor of NVFP4 in f16.
+View decode(const GgufTensor& tensor, std::vector<f16>& values) {
+  View view(nullptr, DType::f16, {});
+  if (tensor.shape.size() > kMaxRank) fail("shape", "tensor ", tensor.name, " has over ", kMaxRank, " dimensions");
+  for (int64_t dim : tensor.shape) view.shape[view.rank++] = dim;
+  values.resize(static_cast<size_t>(view.elements()));
+  decode_nvfp4(tensor.data, view.elements() / kNvfp4Elements, values.data());
+  view.data = values.data();
+  return view;
+}
+
 int tensor(Call& call) {
   const auto self = call.self<GgufFile>();
   const Gguf& file = self->open();
@@ -156,7 +170,8 @@ int tensor(Call& call) {
   if (opt.has("shape") && opt.get<Shape>("shape") != stored->shape)
     fail("shape", file.path(), ": tensor ", name, " is ", dims_text(stored->shape), ", expected ",
          dims_text(opt.get<Shape>("shape")), ": the file contradicts its own metadata");
-  View view = file.view(name);
+  std::vector<f16> decoded;
+  View view = stored->type_id == kGgufNvfp4 ? decode(*stored, decoded) : file.view(name);
   const DType wanted = opt.get("dtype", view.dtype);
   const auto label = opt.get<std::string>("label", "weights");
   const auto heads = opt.get<int64_t>("heads", 0);
@@ -171,9 +186,11 @@ int tensor(Call& call) {
                            target.backend().host_memory() && interleaved_dtype(view) != view.dtype;
   const size_t element = std::max<size_t>(dtype_size(view.dtype), 2);  // a block begins or ends with an f16
   const bool mappable =
-      heads == 0 && target.backend().host_memory() && reinterpret_cast<uintptr_t>(view.data) % element == 0;
+      heads == 0 && decoded.empty() && target.backend().host_memory() && reinterpret_cast<uintptr_t>(view.data) % element == 0;
   // A matrix to be streamed lies in a file, its own or another; q.weight_stream brings it to a device that is not the host.
   const bool streams = opt.get("stream", false) && stored->shape.size() > 1;
+  if (streams && !target.backend().host_memory() && !decoded.empty())
+    fail("unsupported", "weights = stream: tensor ", name, " is nvfp4, which is decoded: convert the file with recipes/quantize.lua");
   if (streams && !target.backend().host_memory())
     return call.push(waiting_tensor(target, view, heads, wanted, stored->shape, label, name, std::const_pointer_cast<Gguf>(self->file)));
   const auto make = [&](DType dtype) {
@@ -195,7 +212,7 @@ int tensor(Call& call) {
     if (target.backend().computes())
       target.backend().upload(raw->view.data, heads ? ordered.data() : view.data, view.bytes());
     if (interleaves) raw->view = interleave(raw->view, available_threads());
-    if (streams) drop_pages(view.data, view.bytes()), drop_pages(raw->view.data, view.bytes());
+    if (streams) drop_pages(stored->data, stored->bytes), drop_pages(raw->view.data, view.bytes());
     if (wanted == view.dtype) return call.push(raw);
   }
   if (is_interleaved(view.dtype) && wanted == row_dtype(view.dtype)) {  // a copy in the file's order
@@ -205,7 +222,7 @@ int tensor(Call& call) {
   }
   TensorPtr result = make(wanted);
   copy_into(*result, *raw);
-  if (streams) drop_pages(view.data, view.bytes()), drop_pages(result->view.data, result->view.bytes());
+  if (streams) drop_pages(stored->data, stored->bytes), drop_pages(result->view.data, result->view.bytes());
   return call.push(result);
 }
 

@@ -44,6 +44,7 @@ void decode_row(DType dtype, const void* row, int64_t first, int64_t count, floa
 
 void encode_row(DType dtype, const float* x, const float* importance, int64_t count, void* row) {
   check_block(dtype);
+  if (is_read_only(dtype)) fail("dtype", dtype_name(dtype), " is read, not written");
   isa::best().encode(dtype, x, importance, count, row);
 }
 

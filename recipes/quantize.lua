@@ -25,7 +25,7 @@ if opt.calibration ~= "" and opt.importance ~= "" then
   q.check_output(opt.importance, { holds = "imatrix", reads = { opt.model, opt.calibration }, overwrite = opt.overwrite })
 end
 local source = export.open(opt.model)
-local job = export.begin(opt.out, source, types.plan(opt.type, opt.tensor, source.shape), opt.split)
+local job = export.begin(opt.out, source, types.plan(opt.type, opt.tensor, source.shape, opt.calibration .. opt.importance ~= ""), opt.split)
 
 local found
 if opt.calibration ~= "" then

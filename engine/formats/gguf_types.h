@@ -18,6 +18,8 @@ struct GgufTensorType {
 // Q2_0 is two formats under one number: 64 elements in 18 bytes, and 128 in 34 in PrismML's older files, which is
 // PQ2_0. Which of them a file holds is seen from the bytes it keeps for a tensor (gguf.cpp).
 inline constexpr uint32_t kGgufQ2 = 42;
+// Read as f16 (engine/quantize/nvfp4.h).
+inline constexpr uint32_t kGgufNvfp4 = 40;
 
 inline constexpr GgufTensorType kGgufTensorTypes[] = {
     {0, "F32", 1, 4, DType::f32},
@@ -34,25 +36,25 @@ inline constexpr GgufTensorType kGgufTensorTypes[] = {
     {13, "Q5_K", 256, 176, DType::q5_k},
     {14, "Q6_K", 256, 210, DType::q6_k},
     {15, "Q8_K", 256, 292, std::nullopt},
-    {16, "IQ2_XXS", 256, 66, std::nullopt},
-    {17, "IQ2_XS", 256, 74, std::nullopt},
-    {18, "IQ3_XXS", 256, 98, std::nullopt},
-    {19, "IQ1_S", 256, 50, std::nullopt},
+    {16, "IQ2_XXS", 256, 66, DType::iq2_xxs},
+    {17, "IQ2_XS", 256, 74, DType::iq2_xs},
+    {18, "IQ3_XXS", 256, 98, DType::iq3_xxs},
+    {19, "IQ1_S", 256, 50, DType::iq1_s},
     {20, "IQ4_NL", 32, 18, DType::iq4_nl},
-    {21, "IQ3_S", 256, 110, std::nullopt},
-    {22, "IQ2_S", 256, 82, std::nullopt},
-    {23, "IQ4_XS", 256, 136, std::nullopt},
+    {21, "IQ3_S", 256, 110, DType::iq3_s},
+    {22, "IQ2_S", 256, 82, DType::iq2_s},
+    {23, "IQ4_XS", 256, 136, DType::iq4_xs},
     {24, "I8", 1, 1, std::nullopt},
     {25, "I16", 1, 2, std::nullopt},
     {26, "I32", 1, 4, DType::i32},
     {27, "I64", 1, 8, DType::i64},
     {28, "F64", 1, 8, std::nullopt},
-    {29, "IQ1_M", 256, 56, std::nullopt},
+    {29, "IQ1_M", 256, 56, DType::iq1_m},
     {30, "BF16", 1, 2, DType::bf16},
     {34, "TQ1_0", 256, 54, DType::tq1_0},
     {35, "TQ2_0", 256, 66, DType::tq2_0},
     {39, "MXFP4", 32, 17, DType::mxfp4},
-    {40, "NVFP4", 64, 36, std::nullopt},
+    {kGgufNvfp4, "NVFP4", 64, 36, std::nullopt},
     {41, "Q1_0", 128, 18, DType::q1_0},
     {kGgufQ2, "Q2_0", 64, 18, DType::q2_0},
     {142, "PQ2_0", 128, 34, DType::pq2_0},

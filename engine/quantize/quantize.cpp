@@ -15,6 +15,8 @@ constexpr float kLargestHalf = 65504;
 
 void check_arguments(const Tensor& x, DType type, const Tensor* importance) {
   if (!is_block(type)) fail("dtype", "quantize: ", dtype_name(type), " is no block format; :to() converts to it");
+  if (is_read_only(type))
+    fail("dtype", "quantize: ", dtype_name(type), " is read, not written; iq4_xs, q3_k and q2_k are the small types that are");
   if (x.view.dtype != DType::f32 && x.view.dtype != DType::bf16 && x.view.dtype != DType::f16)
     fail("dtype", "quantize: the tensor is ", shape_text(x.view), ", expected f32, bf16 or f16",
          is_block(x.view.dtype) ? "; decode it first, with :to('f32')" : "");

@@ -139,6 +139,24 @@ __device__ inline void codes_of(const MXFP4& b, int, int h, uint32_t (&words)[4]
   for (int i = 0; i < 4; ++i) words[i] = look_up(kFp4First, kFp4Others, words[i]);
 }
 
+__device__ inline void codes_of(const IQ4_XS& b, int part, int h, uint32_t (&words)[4]) {
+  read_16(b, b.qs + 16 * part, words);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) words[i] = look_up(kIq4First, kIq4Others, nibbles(words[i], h));
+}
+
+// Entries of grids, eight codes of which each is 64 too large.
+template <class Block>
+  requires(Block::kFromGrid)
+__device__ inline void codes_of(const Block& b, int part, int h, uint32_t (&words)[4]) {
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const uint64_t codes = eight(b, 4 * part + 2 * h + i);
+    words[2 * i] = take_off(static_cast<uint32_t>(codes), 64);
+    words[2 * i + 1] = take_off(static_cast<uint32_t>(codes >> 32), 64);
+  }
+}
+
 // Q4_K, Q5_K: sixteen bytes are 16 codes of a group low, and 16 of the next group high.
 __device__ inline int first_of(const Q4_K&, int part, int h) { return part / 2 * 64 + part % 2 * 16 + 32 * h; }
 __device__ inline int first_of(const Q5_K&, int part, int h) { return part / 2 * 64 + part % 2 * 16 + 32 * h; }
@@ -243,14 +261,18 @@ template <class Block>
 constexpr int kGroup = kSigns<Block> ? kSignGroup : group_elements(Block::kElements);
 
 template <class Block>
-constexpr bool kFactors = kPairedNibbles<Block> || std::is_same_v<Block, Q2_K> || std::is_same_v<Block, Q3_K> ||
+constexpr bool kGridded = requires { Block::kFromGrid; };
+template <class Block>
+constexpr bool kFactors = kPairedNibbles<Block> || kGridded<Block> || std::is_same_v<Block, IQ4_XS> || std::is_same_v<Block, Q2_K> || std::is_same_v<Block, Q3_K> ||
                           std::is_same_v<Block, Q6_K>;  // of groups
 template <class Block>
 constexpr bool kMinima = Block::kHasMin || std::is_same_v<Block, Int4>;
 
 template <class Block>
 __device__ inline float factor_of(const Block& b) {
-  if constexpr (kFactors<Block>)
+  if constexpr (kGridded<Block>)
+    return unit(b);
+  else if constexpr (kFactors<Block>)
     return to_f32(b.d);
   else
     return scale(b, 0);
@@ -269,6 +291,10 @@ __device__ inline int group_factor(const Q5_K& b, int g) { return group_scale(b.
 __device__ inline int group_factor(const Q2_K& b, int g) { return b.scales[g] & 15; }
 __device__ inline int group_factor(const Q3_K& b, int g) { return group_code(b, g); }
 __device__ inline int group_factor(const Q6_K& b, int g) { return b.scales[g]; }
+__device__ inline int group_factor(const IQ4_XS& b, int g) { return group_code(b, g); }
+template <class Block>
+  requires(Block::kFromGrid)
+__device__ inline int group_factor(const Block& b, int g) { return group_code(b, g); }
 __device__ inline int group_minimum(const Q4_K& b, int g) { return group_min(b.scales, g); }
 __device__ inline int group_minimum(const Q5_K& b, int g) { return group_min(b.scales, g); }
 __device__ inline int group_minimum(const Q2_K& b, int g) { return b.scales[g] >> 4; }

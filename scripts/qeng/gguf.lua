@@ -40,6 +40,32 @@ function gguf.into_memory(file, opt)
   return file:load { if_room = not opt.weights }
 end
 
+-- What multiplies a whole matrix, as files of NVFP4 have it beside each: nil where there is none, or it is one. input_scale, which
+-- says how such files' makers round what the matrix is multiplied with, is nothing that a product in f32 needs.
+local function whole_scale(file, name, known)
+  local stem = name:match "^(.*)%.weight$"
+  local scale = stem and stem .. ".scale"
+  if stem and file:info(stem .. ".input_scale") then known[stem .. ".input_scale"] = true end
+  if not stem or not file:info(scale) then return nil end
+  known[scale] = true
+  local values = file:tensor(scale, { dtype = "f32" }):table()
+  if #values ~= 1 then q.error("unsupported", ("%s has %d elements; one for the whole matrix is supported"):format(scale, #values)) end
+  return values[1] ~= 1 and values[1] or nil
+end
+
+-- Says which weights are kept in another form than the file's.
+local function tell_decoded(file, path)
+  local some, scaled = false, false
+  for _, name in ipairs(file:names()) do
+    some = some or file:info(name).dtype == "nvfp4"
+    scaled = scaled or name:find "%.scale$" ~= nil
+  end
+  if some or scaled then
+    io.stderr:write(("%s: weights of %s are decoded, and take %s times their size in memory\n")
+      :format(path, some and "NVFP4" or "matrices with a scale beside them", not some and "up to 16" or scaled and "7" or "3.6"))
+  end
+end
+
 -- Opens `path` and returns {values = of a config.json, factors =, dtype =, rotations =, source(name, shape), finish(model)}. opt: dtype,
 -- writable, weights, as q.load has them.
 function gguf.open(path, opt)
@@ -50,6 +76,7 @@ function gguf.open(path, opt)
   local dtype = opt.dtype or activation_dtype(file)
   local known = {}
   local c = { heads = values.num_attention_heads, kv_heads = values.num_key_value_heads }
+  tell_decoded(file, path)
 
   local function source(name, shape)
     local stored = names.to_gguf(name, architecture)
@@ -61,13 +88,19 @@ function gguf.open(path, opt)
         return (file:tensor(stored, { dtype = "f32", shape = shape }) + q.zeros(shape, "f32"):fill(-1)):to(dtype)
       end)
     end
+    local factor = whole_scale(file, stored, known)
     local converted = info.dtype == "f32" or info.dtype == "bf16" and dtype == "bf16"
-    local as = (converted or #shape == 1 or opt.writable) and dtype or nil
-    return file:tensor(stored, {
+    local as = factor and "f32" or (converted or #shape == 1 or opt.writable) and dtype or nil
+    local tensor = file:tensor(stored, {
       dtype = as, shape = shape, heads = names.heads(architecture, name, c), copy = opt.writable, stream = opt.weights == "stream",
       label = opt.weights == "stream" and "weights in files" or "weights",
       interleave = in_memory and (stored ~= "token_embd.weight" or not file:info "output.weight"),  -- not what is read by rows alone
     })
+    if not factor then return tensor end
+    if opt.weights == "stream" then
+      q.error("unsupported", ("%s: tensor %s has a scale beside it, so it is decoded in memory and cannot be streamed"):format(path, stored))
+    end
+    return q.no_grad(function() return (tensor * factor):to(opt.writable and dtype or "f32") end)
   end
 
   local function finish(model)

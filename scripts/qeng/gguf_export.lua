@@ -85,15 +85,30 @@ local function add_tokenizer(add, tokenizer, vocab, stops)
   return note
 end
 
--- llama.cpp knows these of Gemma 3 by its architecture: a model that has others would be read as another one.
-local function check_gemma3(c)
+-- The period of layers with a window, as llama.cpp has it: all but every so many-th; nil where there is none.
+local function pattern_of(near)
+  for pattern = 1, #near + 1 do
+    local fits = true
+    for i, each in ipairs(near) do fits = fits and each == (i % pattern ~= 0) end
+    if fits then return pattern end
+  end
+end
+
+-- What Gemma 3 has beside the others. llama.cpp knows the scale of attention by the architecture: a model that has another would be
+-- read as another one. Returns a note, or nil.
+local function add_gemma3(add, a, c)
   local known = gguf_config.query_scalar { num_hidden_layers = c.layers, hidden_size = c.hidden, num_attention_heads = c.heads, head_dim = c.head_dim }
   local function must(what, ok) if not ok then q.error("unsupported", "gguf: gemma3 has no words for " .. what) end end
   must("query_pre_attn_scalar = " .. c.query_pre_attn_scalar, c.query_pre_attn_scalar == known)
-  must("rope frequencies of the local layers other than those of theta 10000", c.rope_local.theta == 10000 and not c.rope_local.scaling)
+  must("scaled rope frequencies of the local layers", not c.rope_local.scaling)
   for i, near in ipairs(c.local_layers) do
-    must("other layers with a window than five in six", near == (i % 6 ~= 0) and c.window > 0)
+    if near then must("layers of local frequencies without a window", c.window > 0) end
   end
+  add(a .. ".rope.freq_base_swa", "f32", c.rope_local.theta)
+  local pattern = pattern_of(c.local_layers)
+  if pattern then return add(a .. ".attention.sliding_window_pattern", "u32", pattern) end
+  add(a .. ".attention.sliding_window_pattern", "[bool]", c.local_layers)
+  return "which layers have a window follows no period, which llama.cpp's key cannot say in this architecture: qeng alone reads the list"
 end
 
 -- The window of all layers, for which llama.cpp has a key in gemma3 alone. Returns a note where it matters, or nil.
@@ -124,9 +139,9 @@ local function metadata(hf, c, name, tokenizer, stops)
   add(a .. ".attention.layer_norm_rms_epsilon", "f32", c.eps)
   add(a .. ".rope.dimension_count", "u32", c.head_dim)
   add(a .. ".vocab_size", "u32", c.vocab)
-  if a == "gemma3" then check_gemma3(c) end
   if a == "gemma" and not c.tied then q.error("unsupported", "gguf: gemma has no words for a head that is not the embedding") end
   local notes = { add_window(add, a, c) }
+  if a == "gemma3" then notes[#notes + 1] = add_gemma3(add, a, c) end
   add_rope(add, a, c)
   notes[#notes + 1] = add_tokenizer(add, tokenizer, c.vocab, stops)
   return list, a, notes
@@ -225,8 +240,7 @@ end
 -- A Hugging Face folder, tensor by tensor as it is stored; one that AWQ or GPTQ quantized as the model that it loads as. Its tensors
 -- have to be those that config.json asks for, and no others.
 function export.of_folder(dir)
-  local weights, known = q.safetensors.open(dir), {}
-  local file = config.read(dir, weights)
+  local known, file, weights = {}, config.read(dir, q.safetensors.open(dir))
   local packed = file.values.quantization_config
   if packed ~= nil and packed ~= q.json.null then return export.of_model(require("qeng.model").load(dir, { dtype = "f32", weights = "map" })) end
   local arch, c = architectures.of(file)
@@ -393,7 +407,7 @@ function export.write(path, source, plan, opt) return export.begin(path, source,
 function export.save(model, path, opt)
   opt = opt or {}
   local source = export.of_model(model)
-  return export.write(path, source, types.plan(opt.type or "f16", opt.overrides, source.shape), opt)
+  return export.write(path, source, types.plan(opt.type or "f16", opt.overrides, source.shape, opt.importance ~= nil), opt)
 end
 
 return export

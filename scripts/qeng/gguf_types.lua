@@ -7,7 +7,7 @@ local types = {}
 -- Mixes: the type of most matrices, and general.file_type where llama.cpp has a number for it.
 local mixes = {
   f32 = { "f32", 0 }, f16 = { "f16", 1 }, bf16 = { "bf16", 32 }, q8_0 = { "q8_0", 7 },
-  q4_0 = { "q4_0", 2 }, q4_1 = { "q4_1", 3 }, q5_0 = { "q5_0", 8 }, q5_1 = { "q5_1", 9 }, iq4_nl = { "iq4_nl", 25 },
+  q4_0 = { "q4_0", 2 }, q4_1 = { "q4_1", 3 }, q5_0 = { "q5_0", 8 }, q5_1 = { "q5_1", 9 }, iq4_nl = { "iq4_nl", 25 }, iq4_xs = { "iq4_xs", 30 },
   q2_k = { "q2_k", 10 }, q3_k_s = { "q3_k", 11 }, q3_k_m = { "q3_k", 12 }, q3_k_l = { "q3_k", 13 },
   q4_k_s = { "q4_k", 14 }, q4_k_m = { "q4_k", 15 }, q5_k_s = { "q5_k", 16 }, q5_k_m = { "q5_k", 17 }, q6_k = { "q6_k", 18 },
   tq1_0 = { "tq1_0", 36 }, tq2_0 = { "tq2_0", 37 }, mxfp4 = { "mxfp4" }, q1_0 = { "q1_0" }, q2_0 = { "q2_0" },
@@ -17,8 +17,8 @@ local aliases = { q3_k = "q3_k_m", q4_k = "q4_k_m", q5_k = "q5_k_m" }
 local ternary = { tq1_0 = true, tq2_0 = true, q1_0 = true, q2_0 = true, pq2_0 = true, ptq1_0 = true }
 
 -- Elements of a block, and what takes the place of a type whose blocks do not fit a row.
-local block = { q2_k = 256, q3_k = 256, q4_k = 256, q5_k = 256, q6_k = 256, tq1_0 = 256, tq2_0 = 256, q1_0 = 128, pq2_0 = 128, ptq1_0 = 128, q2_0 = 64, f32 = 1, f16 = 1, bf16 = 1 }
-local fallback = { q2_k = "iq4_nl", q3_k = "iq4_nl", q4_k = "q5_0", q5_k = "q5_1", q6_k = "q8_0" }
+local block = { q2_k = 256, q3_k = 256, q4_k = 256, q5_k = 256, q6_k = 256, iq4_xs = 256, tq1_0 = 256, tq2_0 = 256, q1_0 = 128, pq2_0 = 128, ptq1_0 = 128, q2_0 = 64, f32 = 1, f16 = 1, bf16 = 1 }
+local fallback = { q2_k = "iq4_nl", q3_k = "iq4_nl", iq4_xs = "iq4_nl", q4_k = "q5_0", q5_k = "q5_1", q6_k = "q8_0" }
 
 -- Tensors that llama.cpp's quantizer leaves as they are: small or sensitive ones of architectures that files are copied of. What of
 -- a name, by plain text, says so (llama-quant.cpp, tensor_allows_quantization).
@@ -69,8 +69,9 @@ local function more_bits(layer, layers)
   return layer < eighth or layer >= math.floor(7 * layers / 8) or (layer - eighth) % 3 == 2
 end
 
--- The type of a matrix by the mix, from its GGUF name. shape: of the model {layers =, groups = heads / kv_heads, tied =}.
-local function of_mix(mix, name, shape)
+-- The type of a matrix by the mix, from its GGUF name. shape: of the model {layers =, groups = heads / kv_heads, tied =}; weighed: by
+-- importance.
+local function of_mix(mix, name, shape, weighed)
   local base = mixes[mix][1]
   if base == "f32" or base == "f16" or base == "bf16" or mix == "q8_0" then return base end
   local embedding = name == "token_embd.weight"
@@ -83,13 +84,13 @@ local function of_mix(mix, name, shape)
     if mix == "q2_k" then return shape.groups >= 4 and "q4_k" or "q3_k" end
     if mix == "q3_k_m" then return layer < 2 and "q5_k" or "q4_k" end
     if mix == "q3_k_l" then return "q5_k" end
-    if mix == "q4_k_s" and layer < 4 then return "q5_k" end
+    if mix == "q4_k_s" and layer < 4 or base:find "^iq4" and shape.groups >= 4 then return "q5_k" end
     if (mix == "q4_k_m" or mix == "q5_k_m") and more_bits(layer, shape.layers) then return "q6_k" end
   elseif part == "ffn_down" then
     if mix == "q2_k" then return "q3_k" end
     if mix == "q3_k_m" then return layer < math.floor(shape.layers / 16) and "q5_k" or "q4_k" end
     if mix == "q3_k_l" then return "q5_k" end
-    if mix == "q4_k_s" and early then return "q5_k" end
+    if early and (mix == "q4_k_s" or base:find "^iq4" and not weighed) then return "q5_k" end
     if (mix == "q4_k_m" or mix == "q5_k_m") and more_bits(layer, shape.layers) then return "q6_k" end
   elseif part == "attn_output" then
     if mix == "q2_k" then return "q3_k" end
@@ -118,15 +119,15 @@ end
 local Plan = {}
 Plan.__index = Plan
 
--- overrides: text as above, or "". shape: see of_mix.
-function types.plan(mix, overrides, shape)
+-- overrides: text as above, or "". shape, weighed: see of_mix.
+function types.plan(mix, overrides, shape, weighed)
   mix = known(mix)
-  return setmetatable({ mix = mix, file_type = mixes[mix][2], overrides = read_overrides(overrides or ""), shape = shape }, Plan)
+  return setmetatable({ mix = mix, file_type = mixes[mix][2], overrides = read_overrides(overrides or ""), shape = shape, weighed = weighed or false }, Plan)
 end
 
 function Plan:type_of(name, dims, signs, stored)
   if #dims == 1 then return "f32" end
-  local type = is_kept(name) and (stored or "f32") or of_mix(self.mix, name, self.shape)
+  local type = is_kept(name) and (stored or "f32") or of_mix(self.mix, name, self.shape, self.weighed)
   for _, override in ipairs(self.overrides) do
     if ("." .. name):find(override.pattern) then type, override.used = override.type, true end
   end

@@ -25,6 +25,8 @@ FORMATS = {
     "tq2_0": (256, 66, [64]), "q1_0": (128, 18, [0]), "q2_0": (64, 18, [0]), "pq2_0": (128, 34, [0]),
     "ptq1_0": (128, 28, [26]), "int4": (32, 20, [0]),
     "one_bit": (32, 4, []), "ternary": (32, 8, []),
+    "iq4_xs": (256, 136, [0]), "iq2_xxs": (256, 66, [0]), "iq2_xs": (256, 74, [0]), "iq2_s": (256, 82, [0]),
+    "iq3_xxs": (256, 98, [0]), "iq3_s": (256, 110, [0]), "iq1_s": (256, 50, [0]), "iq1_m": (256, 56, [48]),
 }
 
 
@@ -112,7 +114,11 @@ def main():
             for which, offset in enumerate(offsets):
                 bits = EXTREME[(i * (1 + 3 * which) + which) % len(EXTREME)] if i < len(EXTREME) else \
                     int(np.float16(rng.normal() * 0.02).view(np.uint16))
-                data[i, offset:offset + 2] = [bits & 255, bits >> 8]
+                if name == "iq1_m":  # four bits of it above each of the scales
+                    for part in range(4):
+                        data[i, offset + 1 + 2 * part] = data[i, offset + 1 + 2 * part] % 16 | (bits >> 4 * part & 15) << 4
+                else:
+                    data[i, offset:offset + 2] = [bits & 255, bits >> 8]
         with np.errstate(all="ignore"):
             values = []
             if ids.get(name) in gguf.quants._type_traits:

@@ -13,7 +13,7 @@ import llama_cpp
 import numpy as np
 import write_safetensors
 
-TYPES = ["q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_nl", "mxfp4", "tq1_0", "tq2_0"]
+TYPES = ["q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_nl", "mxfp4", "tq1_0", "tq2_0", "iq4_xs"]
 OTHER_IDS = {"q1_0": 41, "q2_0": 42}
 SAME_BYTES = {"q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "tq1_0", "tq2_0", "q1_0", "q2_0"}
 

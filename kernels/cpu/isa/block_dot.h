@@ -338,6 +338,42 @@ struct Dot<blocks::Q6_K> : ScaledDot {
   static f16 factor(const blocks::Q6_K& b) { return b.d; }
 };
 
+template <>
+struct Dot<blocks::IQ4_XS> : ScaledDot {
+  static constexpr int kMost = 0;
+  template <int i>
+  static Bytes codes(const blocks::IQ4_XS& b) {
+    return look_up(kIq4Values, nibbles(b.qs + 16 * i));
+  }
+  static Shorts scales(const blocks::IQ4_XS& b) {
+    uint64_t groups = 0;
+    for (int g = 0; g < 8; ++g) groups |= static_cast<uint64_t>(group_code(b, g) & 255) << (8 * g);
+    return signed_groups_of_32(groups);
+  }
+  static f16 factor(const blocks::IQ4_XS& b) { return b.d; }
+};
+
+// Entries of grids, eight codes at a time.
+template <class Block>
+  requires(Block::kFromGrid)
+struct Dot<Block> : ScaledDot {
+  static constexpr int kMost = 126, kOffset = 64;
+  template <int i>
+  static Bytes codes(const Block& b) {
+    return words(eight(b, 4 * i), eight(b, 4 * i + 1), eight(b, 4 * i + 2), eight(b, 4 * i + 3));
+  }
+  static Shorts scales(const Block& b) {
+    constexpr int kGroups = Block::kElements / Block::kGroup;
+    uint64_t groups[kGroups / 8] = {};
+    for (int g = 0; g < kGroups; ++g) groups[g / 8] |= static_cast<uint64_t>(group_code(b, g)) << (g % 8 * 8);
+    if constexpr (kGroups == 8)
+      return groups_of_32(groups[0]);
+    else
+      return signed_groups_of_16(groups);
+  }
+  static float factor(const Block& b) { return unit(b); }
+};
+
 // blocks::with_block of the formats that have a Dot: all but one_bit and ternary (sign_dots.cpp).
 template <class F>
 inline void with_dot_block(DType format, F f) {

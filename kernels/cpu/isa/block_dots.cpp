@@ -103,8 +103,13 @@ inline void add_scaled_products(const Block& b, const int8_t* x, int64_t k, cons
   if constexpr (i < Block::kElements / 32) {
     const Bytes w = Dot<Block>::template codes<i>(b);
     const Shorts factors = factors_of<i>(scales);
-    for (int q = 0; q < kXs; ++q)
-      sums[q] = add_scaled(sums[q], w, load_bytes(x + q * k + 32 * i), factors);
+    for (int q = 0; q < kXs; ++q) {
+      const Bytes a = load_bytes(x + q * k + 32 * i);
+      if constexpr (Dot<Block>::kMost == 0)
+        sums[q] = add_scaled(sums[q], size_of(w), with_sign_of(a, w), factors);
+      else
+        sums[q] = add_scaled(sums[q], w, a, factors);
+    }
     add_scaled_products<Block, kXs, i + 1>(b, x, k, scales, sums);
   }
 }

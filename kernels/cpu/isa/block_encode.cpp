@@ -9,9 +9,13 @@ namespace {
 void encode_row(DType dtype, const float* x, const float* importance, int64_t count, void* row) {
   blocks::with_block(dtype, [=](auto tag) {
     using Block = decltype(tag);
-    auto* out = static_cast<Block*>(row);
-    for (int64_t i = 0; i < count; i += Block::kElements)
-      blocks::encode(x + i, importance ? importance + i : nullptr, *out++);
+    if constexpr (requires(Block & b) { blocks::encode(x, importance, b); }) {
+      auto* out = static_cast<Block*>(row);
+      for (int64_t i = 0; i < count; i += Block::kElements)
+        blocks::encode(x + i, importance ? importance + i : nullptr, *out++);
+    } else {
+      __builtin_trap();  // is_read_only
+    }
   });
 }
 

@@ -149,6 +149,9 @@ inline Shorts signed_groups_of_16(const void* p) { return _mm256_cvtepi8_epi16(b
 inline Shorts groups_of_32(uint64_t groups) {
   return _mm256_cvtepu8_epi16(_mm_set1_epi64x(static_cast<int64_t>(groups)));
 }
+inline Shorts signed_groups_of_32(uint64_t groups) {
+  return _mm256_cvtepi8_epi16(_mm_set1_epi64x(static_cast<int64_t>(groups)));
+}
 // Entry i of each half, for all lanes of the half: the factors of the i-th Bytes.
 template <int i>
 inline Shorts factors_of(Shorts a) {

@@ -147,6 +147,9 @@ inline Shorts signed_groups_of_16(const void* p) {
 inline Shorts groups_of_32(uint64_t groups) {
   return lanes<Shorts>([=](int i) { return groups >> (i % 8 * 8) & 255; });
 }
+inline Shorts signed_groups_of_32(uint64_t groups) {
+  return lanes<Shorts>([=](int i) { return static_cast<int8_t>(groups >> (i % 8 * 8)); });
+}
 template <int i>
 inline Shorts factors_of(const Shorts& a) {
   return lanes<Shorts>([&](int lane) { return a.v[lane / 8 * 8 + i]; });

@@ -65,10 +65,10 @@ static inline Lanes nearest_iq4_values(Lanes v) {
   return nearest;
 }
 
-static inline void encode(const float* x, const float* importance, IQ4_NL& b) {
+// d of x[32] ~ d v[q]; u: error_weights(). The best d for the codes of one of a row of scales.
+static inline float fit_iq4(const float* x, const float* u) {
   const float extreme = extreme_of(32, x);
-  float u[32], d = 0, most = -1;
-  error_weights(32, x, importance, u);
+  float d = 0, most = -1;
   Lanes xs[32 / kLanes], us[32 / kLanes];
   for (int k = 0; k < 32; ++k) xs[k / kLanes][k % kLanes] = x[k], us[k / kLanes][k % kLanes] = u[k];
   // The best d for the codes of an inverse scale, if that beats what is known.
@@ -84,7 +84,13 @@ static inline void encode(const float* x, const float* importance, IQ4_NL& b) {
   for (int t = -7; t <= 7 && extreme != 0; ++t)
     improve((static_cast<float>(t) - 127.0f) / extreme), improve((static_cast<float>(t) + 113.0f) / extreme);
   for (int round = 0; round < kRounds && d != 0; ++round) improve(1.0f / d);
-  b.d = to_f16(d);
+  return d;
+}
+
+static inline void encode(const float* x, const float* importance, IQ4_NL& b) {
+  float u[32];
+  error_weights(32, x, importance, u);
+  b.d = to_f16(fit_iq4(x, u));
   const float stored = to_f32(b.d), inverse = inverse_of(stored);
   uint8_t codes[32];
   for (int k = 0; k < 32; ++k) codes[k] = static_cast<uint8_t>(nearest_iq4(x[k] * inverse));

@@ -2,6 +2,8 @@
 #pragma once
 #include "kernels/dtype.h"
 #include "kernels/math/blocks/int4.h"
+#include "kernels/math/blocks/iq.h"
+#include "kernels/math/blocks/iq4_xs.h"
 #include "kernels/math/blocks/one_bit.h"
 #include "kernels/math/blocks/q2_0.h"
 #include "kernels/math/blocks/q3_k.h"
@@ -31,6 +33,14 @@ static inline auto with_block(DType dtype, F f) {
     case DType::q6_k: return f(Q6_K{});
     case DType::iq4_nl: return f(IQ4_NL{});
     case DType::mxfp4: return f(MXFP4{});
+    case DType::iq4_xs: return f(IQ4_XS{});
+    case DType::iq2_xxs: return f(IQ2_XXS{});
+    case DType::iq2_xs: return f(IQ2_XS{});
+    case DType::iq2_s: return f(IQ2_S{});
+    case DType::iq3_xxs: return f(IQ3_XXS{});
+    case DType::iq3_s: return f(IQ3_S{});
+    case DType::iq1_s: return f(IQ1_S{});
+    case DType::iq1_m: return f(IQ1_M{});
     case DType::tq1_0: return f(TQ1_0{});
     case DType::tq2_0: return f(TQ2_0{});
     case DType::q1_0: return f(Q1_0{});
