@@ -5,7 +5,7 @@
 
 local q = {}
 
----@alias dtype "f32"|"bf16"|"f16"|"i32"|"i64"|"u8"|"q4_0"|"q4_1"|"q5_0"|"q5_1"|"q8_0"|"q2_k"|"q3_k"|"q4_k"|"q5_k"|"q6_k"|"iq4_nl"|"mxfp4"|"tq1_0"|"tq2_0"|"q1_0"|"q2_0"|"pq2_0"|"ptq1_0"|"int4"|"one_bit"|"ternary"
+---@alias dtype "f32"|"bf16"|"f16"|"i32"|"i64"|"u8"|"q4_0"|"q4_1"|"q5_0"|"q5_1"|"q8_0"|"q2_k"|"q3_k"|"q4_k"|"q5_k"|"q6_k"|"iq4_nl"|"mxfp4"|"iq4_xs"|"iq2_xxs"|"iq2_xs"|"iq2_s"|"iq3_xxs"|"iq3_s"|"iq1_s"|"iq1_m"|"tq1_0"|"tq2_0"|"q1_0"|"q2_0"|"pq2_0"|"ptq1_0"|"int4"|"one_bit"|"ternary"
 
 -- ================================================================ Part 1: the engine
 
