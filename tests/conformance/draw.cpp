@@ -67,8 +67,8 @@ void Draw::fill_blocks(const View& view, double deviation) {
       const auto set_scales = [&](double d) {
         if constexpr (requires { b.d; }) b.d = to_f16(static_cast<float>(d));
         if constexpr (std::is_same_v<Block, blocks::IQ1_M>)
-          for (int i = 0; i < 4; ++i)
-            b.scales[i] = static_cast<uint16_t>((b.scales[i] & 0xfff) | (to_f16(static_cast<float>(d)).bits >> (4 * i) & 15) << 12);
+          for (int part = 0; part < 4; ++part)
+            b.scales[part] = static_cast<uint16_t>((b.scales[part] & 0xfff) | (to_f16(static_cast<float>(d)).bits >> (4 * part) & 15) << 12);
         if constexpr (requires { b.dmin; }) b.dmin = to_f16(static_cast<float>(0.6 * d));
         if constexpr (requires { b.m; }) b.m = to_f16(static_cast<float>(-8 * d));
         if constexpr (requires { b.e; }) b.e = static_cast<uint8_t>(128 + std::ilogb(d));
