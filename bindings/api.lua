@@ -1426,14 +1426,14 @@ function q.check_output(path, opt) end
 ---@return {clear: fun(self)}
 function q.run_folder(out, opt) end
 
----Converts JSONL, JSON arrays, CSV or plain text, also compressed, to packets, on all cores. Bad records are told and left out,
+---Converts JSONL, JSON arrays, Parquet, CSV, TSV or plain text, also compressed, to packets, on all cores. Bad records are told and left out,
 ---more than max_bad of them is an error. Ctrl-C leaves what resume = true goes on with. long: what becomes of records of more
 ---than max_tokens. source: a name or number for all records, source_field: the field that says it. documents: what one document of
 ---plain text is ("paragraph": blank lines part them). special: what special tokens spelled in texts become, "parse" (their tokens, as
 ---transformers reads them) by default, or "text". A text begins with bos where the tokenizer adds it, and ends with the end of text.
 ---@param from string|string[]  as q.data_files; "-" is standard input
 ---@param to string  a dataset that is there is replaced, another file with overwrite = true
----@param opt {tokenizer: Tokenizer, overwrite?: boolean, template?: string, system?: string|false, turns?: "all"|"last", special?: "parse"|"text", format?: "auto"|"jsonl"|"json"|"csv"|"text", documents?: "file"|"paragraph"|"line", max_tokens?: integer, long?: "keep"|"drop"|"split"|"truncate"|"end", dedupe?: boolean, source?: string, source_field?: string, source_names?: string, destination?: integer, max_bad?: number, max_record?: number, resume?: boolean, checkpoint?: number, threads?: integer}
+---@param opt {tokenizer: Tokenizer, overwrite?: boolean, template?: string, system?: string|false, turns?: "all"|"last", special?: "parse"|"text", format?: "auto"|"jsonl"|"json"|"csv"|"tsv"|"text", documents?: "file"|"paragraph"|"line", max_tokens?: integer, long?: "keep"|"drop"|"split"|"truncate"|"end", dedupe?: boolean, source?: string, source_field?: string, source_names?: string, destination?: integer, max_bad?: number, max_record?: number, resume?: boolean, checkpoint?: number, threads?: integer}
 ---@return {records: integer, tokens: integer, targets: integer, bad: integer, seen: integer, bad_by_reason: table<string, integer>, longer: integer, duplicates: integer, repaired: integer, template: "model"|"chatml"|"none", special: "parse"|"text"}
 function q.convert(from, to, opt) end
 

@@ -105,6 +105,7 @@ int convert(Call& call) {
                            {"jsonl", InputFormat::jsonl},
                            {"json", InputFormat::json},
                            {"csv", InputFormat::csv},
+                           {"tsv", InputFormat::tsv},
                            {"text", InputFormat::text}});
   options.documents =
       choice(opt, "documents", DocumentUnit::paragraph,

@@ -9,7 +9,7 @@ local opt = q.options(q.data_options {
   input = { nil, "the data: files, folders or patterns as 'data/*.jsonl', with commas between, or - for standard input; also as words", order = 1 },
   output = { nil, "the dataset; also as the last word, which ends in .qubgpu then", order = 2 },
   tokenizer = { nil, "model folder, tokenizer.json, .tiktoken or SentencePiece model", required = true, order = 3 },
-  format = { "auto", "of the input", choices = { "auto", "jsonl", "json", "csv", "text" }, order = 4 },
+  format = { "auto", "of the input", choices = { "auto", "jsonl", "json", "csv", "tsv", "text" }, order = 4 },
   system = { nil, "system message where a conversation has none (\"\": none)", order = 7 },
   turns = { "all", "which of the assistant's messages are trained", choices = { "all", "last" }, order = 8 },
   max_tokens = { 0, "longest record, 0: any", min = 0, integer = true, order = 9 },

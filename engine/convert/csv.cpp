@@ -24,7 +24,7 @@ void append_json_string(std::string& json, std::string_view text) {
 }
 }  // namespace
 
-void parse_csv_row(std::string_view row, std::vector<std::string>& fields) {
+void parse_csv_row(std::string_view row, std::vector<std::string>& fields, char separator) {
   fields.clear();
   size_t at = 0;
   for (;;) {
@@ -38,22 +38,22 @@ void parse_csv_row(std::string_view row, std::vector<std::string>& fields) {
         if (at == row.size() || row[at] != '"') break;
         field += '"', ++at;
       }
-      if (at < row.size() && row[at] != ',')
+      if (at < row.size() && row[at] != separator)
         fail("format", "CSV: text after the closing quote of field ", fields.size(),
              "; a quote inside a quoted field is written twice");
     } else {
-      const size_t end = std::min(row.find(',', at), row.size());
+      const size_t end = std::min(row.find(separator, at), row.size());
       field.assign(row, at, end - at);
       at = end;
     }
     if (at >= row.size()) return;
-    ++at;  // the comma; what follows, if only nothing, is a field
+    ++at;  // the separator; what follows, if only nothing, is a field
   }
 }
 
-std::vector<std::string> parse_csv_header(std::string_view row) {
+std::vector<std::string> parse_csv_header(std::string_view row, char separator) {
   std::vector<std::string> names;
-  parse_csv_row(row, names);
+  parse_csv_row(row, names, separator);
   for (size_t i = 0; i < names.size(); ++i) {
     if (names[i].empty()) fail("format", "CSV: column ", i + 1, " of the header has no name");
     if (std::find(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(i), names[i]) !=

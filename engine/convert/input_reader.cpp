@@ -40,7 +40,7 @@ void InputReader::open() {
   if (carry_.starts_with(kUtf8Mark)) carry_.erase(0, kUtf8Mark.size()), at_.offset = kUtf8Mark.size();
   format_ = options_.format == InputFormat::automatic ? detect_format(path, carry_) : options_.format;
   cutter_ = make_cutter(format_, options_.documents, path);
-  if (format_ == InputFormat::csv) read_header();
+  if (format_ == InputFormat::csv || format_ == InputFormat::tsv) read_header();
   if (from.offset <= at_.offset) return;
 
   const uint64_t ahead = from.offset - at_.offset;  // of what carry_ begins with
@@ -66,7 +66,7 @@ void InputReader::read_header() {
   if (rows.empty()) return;
   try {
     columns_ = std::make_shared<std::vector<std::string>>(
-        parse_csv_header(std::string_view(carry_).substr(rows[0].begin, rows[0].size)));
+        parse_csv_header(std::string_view(carry_).substr(rows[0].begin, rows[0].size), separator_of(format_)));
   } catch (const Error& error) {
     fail("format", path, ":", rows[0].line, ": ", error.what());
   }

@@ -1,6 +1,8 @@
 #include "engine/convert/input_source.h"
 
+#include <bzlib.h>
 #include <fcntl.h>
+#include <lzma.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <xxhash.h>
@@ -13,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/parquet/parquet_source.h"
 #include "kernels/error.h"
 
 namespace qeng {
@@ -20,9 +23,9 @@ namespace {
 constexpr size_t kRawBytes = 256 << 10;     // compressed bytes held at a time
 constexpr size_t kHeadBytes = 8;            // as long as the longest magic number below
 constexpr size_t kIdentityBytes = 1 << 20;  // enough that two exports of one program differ
-constexpr const char* kParquetHelp =
-    ": is a Parquet file; make JSONL of it first, for example with: python3 -c \"import pandas; "
-    "pandas.read_parquet('IN.parquet').to_json('OUT.jsonl', orient='records', lines=True)\"";
+constexpr const char* kArrowHelp =
+    ": is an Arrow file, which is not read; make Parquet of it, for example with: python3 -c \"import pyarrow.feather, pyarrow.parquet; "
+    "pyarrow.parquet.write_table(pyarrow.feather.read_table('IN.arrow'), 'OUT.parquet')\"";
 
 // A file as it lies on the disk, or standard input; its first bytes may be looked at before they are read.
 class RawFile {
@@ -143,6 +146,84 @@ class GzipSource final : public InputSource {
   bool inside_ = false;  // a member has begun and not ended
 };
 
+class Bzip2Source final : public InputSource {
+ public:
+  explicit Bzip2Source(RawFile file) : file_(std::move(file)), raw_(kRawBytes) { start(); }
+  ~Bzip2Source() override { BZ2_bzDecompressEnd(&stream_); }
+  uint64_t consumed() const override { return file_.consumed; }
+
+  size_t read(char* to, size_t bytes) override {
+    const auto wanted = static_cast<unsigned>(std::min<size_t>(bytes, 1 << 30));
+    stream_.next_out = to;
+    stream_.avail_out = wanted;
+    while (wanted > 0 && stream_.avail_out == wanted) {
+      if (stream_.avail_in == 0) {
+        stream_.next_in = raw_.data();
+        stream_.avail_in = static_cast<unsigned>(file_.read(raw_.data(), raw_.size()));
+        if (stream_.avail_in == 0 && inside_) fail("format", file_.path, ": the bzip2 data ends early: the file is cut off");
+        if (stream_.avail_in == 0) return 0;
+      }
+      inside_ = true;
+      const int status = BZ2_bzDecompress(&stream_);
+      if (status == BZ_STREAM_END) {  // streams laid end to end are one file
+        inside_ = false;
+        const bz_stream rest = stream_;
+        BZ2_bzDecompressEnd(&stream_);
+        start();
+        stream_.next_in = rest.next_in, stream_.avail_in = rest.avail_in;
+        stream_.next_out = rest.next_out, stream_.avail_out = rest.avail_out;
+      } else if (status != BZ_OK) {
+        fail("format", file_.path, ": damaged bzip2 data");
+      }
+    }
+    return wanted - stream_.avail_out;
+  }
+
+ private:
+  void start() {
+    stream_ = {};
+    if (BZ2_bzDecompressInit(&stream_, 0, 0) != BZ_OK) fail("memory", file_.path, ": bzip2 could not start");
+  }
+  RawFile file_;
+  bz_stream stream_{};
+  std::vector<char> raw_;
+  bool inside_ = false;  // a stream has begun and not ended
+};
+
+class XzSource final : public InputSource {
+ public:
+  explicit XzSource(RawFile file) : file_(std::move(file)), raw_(kRawBytes) {
+    if (lzma_stream_decoder(&stream_, kMostXzMemory, LZMA_CONCATENATED) != LZMA_OK) fail("memory", file_.path, ": xz could not start");
+  }
+  ~XzSource() override { lzma_end(&stream_); }
+  uint64_t consumed() const override { return file_.consumed; }
+
+  size_t read(char* to, size_t bytes) override {
+    stream_.next_out = reinterpret_cast<uint8_t*>(to);
+    stream_.avail_out = bytes;
+    while (bytes > 0 && stream_.avail_out == bytes && !ended_) {
+      if (stream_.avail_in == 0 && !last_) {
+        stream_.next_in = reinterpret_cast<const uint8_t*>(raw_.data());
+        stream_.avail_in = file_.read(raw_.data(), raw_.size());
+        last_ = stream_.avail_in == 0;
+      }
+      const lzma_ret status = lzma_code(&stream_, last_ ? LZMA_FINISH : LZMA_RUN);
+      ended_ = status == LZMA_STREAM_END;
+      if (status == LZMA_BUF_ERROR) fail("format", file_.path, ": the xz data ends early: the file is cut off");
+      if (status == LZMA_MEMLIMIT_ERROR) fail("unsupported", file_.path, ": xz data that need over ", kMostXzMemory >> 20, " MiB to unpack");
+      if (status != LZMA_OK && !ended_) fail("format", file_.path, ": damaged xz data");
+    }
+    return bytes - stream_.avail_out;
+  }
+
+ private:
+  static constexpr uint64_t kMostXzMemory = uint64_t{256} << 20;  // xz -9 needs 65 MiB
+  RawFile file_;
+  lzma_stream stream_ = LZMA_STREAM_INIT;
+  std::vector<char> raw_;
+  bool last_ = false, ended_ = false;
+};
+
 class ZstdSource final : public InputSource {
  public:
   explicit ZstdSource(RawFile file) : file_(std::move(file)), stream_(ZSTD_createDStream()), raw_(kRawBytes) {
@@ -189,11 +270,20 @@ void InputSource::skip(uint64_t bytes) {
 
 std::unique_ptr<InputSource> InputSource::open(const std::string& path) {
   RawFile file(path);
-  if (file.begins("PAR1")) fail("format", file.path, kParquetHelp);
+  if (file.begins("PAR1")) {
+    if (!readable_twice(path)) fail("format", file.path, ": Parquet is read from its end: give it as a file");
+    return open_parquet(path);
+  }
+  if (file.begins("ARROW1")) fail("format", file.path, kArrowHelp);
   if (file.begins("QUBGPU"))
     fail("format", file.path, ": is a packet dataset already: train on it, or look into it with recipes/inspect.lua");
   if (file.begins("\x1f\x8b")) return std::make_unique<GzipSource>(std::move(file));
   if (file.begins("\x28\xb5\x2f\xfd")) return std::make_unique<ZstdSource>(std::move(file));
+  if (file.begins("BZh")) return std::make_unique<Bzip2Source>(std::move(file));
+  if (file.begins(std::string_view("\xFD"
+                                   "7zXZ\0",
+                                   6)))
+    return std::make_unique<XzSource>(std::move(file));
   return std::make_unique<PlainSource>(std::move(file));
 }
 

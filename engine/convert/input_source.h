@@ -1,5 +1,5 @@
-// The bytes of an input file, decompressed on the way: plain, gzip or zstd, told by the file's first bytes; "-" is
-// standard input. Reads front to back with a small buffer, so memory does not grow with the file.
+// The bytes of an input file, decompressed on the way: plain, gzip, zstd, bzip2 or xz, told by the file's first bytes; of a Parquet
+// file its rows as JSON lines (engine/parquet/parquet_source.h). "-" is standard input. Reads front to back with a small buffer, so memory does not grow with the file.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -10,7 +10,7 @@ namespace qeng {
 
 class InputSource {
  public:
-  // Error("io") for what cannot be opened, Error("format") for a Parquet file or a packet dataset, with what to do.
+  // Error("io") for what cannot be opened, Error("format") for an Arrow file or a packet dataset, with what to do.
   static std::unique_ptr<InputSource> open(const std::string& path);
   virtual ~InputSource() = default;
   InputSource() = default;

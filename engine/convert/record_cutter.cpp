@@ -220,7 +220,7 @@ bool ends_with_any(const std::string& name, std::initializer_list<const char*> e
 
 std::unique_ptr<RecordCutter> make_cutter(InputFormat format, DocumentUnit documents, const std::string& path) {
   if (format == InputFormat::json) return std::make_unique<ArrayCutter>(path);
-  if (format == InputFormat::csv) return std::make_unique<CsvCutter>();
+  if (format == InputFormat::csv || format == InputFormat::tsv) return std::make_unique<CsvCutter>();
   if (format == InputFormat::text && documents == DocumentUnit::file) return std::make_unique<WholeCutter>();
   if (format == InputFormat::text && documents == DocumentUnit::paragraph) return std::make_unique<ParagraphCutter>();
   return std::make_unique<LineCutter>();
@@ -229,15 +229,16 @@ std::unique_ptr<RecordCutter> make_cutter(InputFormat format, DocumentUnit docum
 InputFormat detect_format(const std::string& path, std::string_view head) {
   std::string name = path;
   std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
-  for (const char* packed : {".gz", ".zst", ".zstd"})
+  for (const char* packed : {".gz", ".zst", ".zstd", ".bz2", ".xz"})
     if (name.ends_with(packed)) name.resize(name.size() - std::strlen(packed));
   if (ends_with_any(name, {".txt", ".text", ".md"})) return InputFormat::text;
   if (ends_with_any(name, {".csv"})) return InputFormat::csv;
+  if (ends_with_any(name, {".tsv", ".tab"})) return InputFormat::tsv;
   const size_t first = head.find_first_not_of(" \t\r\n");
   if (first == head.npos || head[first] == '[') return first == head.npos ? InputFormat::jsonl : InputFormat::json;
   if (head[first] == '{' || ends_with_any(name, {".jsonl", ".ndjson", ".json"})) return InputFormat::jsonl;
   fail("format", path,
-       ": neither its name nor its first bytes tell its format; give --format jsonl, json, csv or text");
+       ": neither its name nor its first bytes tell its format; give --format jsonl, json, csv, tsv or text");
 }
 
 }  // namespace qeng

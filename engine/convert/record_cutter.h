@@ -10,8 +10,10 @@
 
 namespace qeng {
 
-enum class InputFormat { automatic, jsonl, json, csv, text };
+enum class InputFormat { automatic, jsonl, json, csv, tsv, text };
 enum class DocumentUnit { file, paragraph, line };  // what one document of a plain text is
+
+inline char separator_of(InputFormat format) { return format == InputFormat::tsv ? '\t' : ','; }  // of fields
 
 // A record inside the bytes that were given to cut().
 struct RecordSpan {
@@ -47,7 +49,7 @@ class RecordCutter {
 // looked for here.
 std::unique_ptr<RecordCutter> make_cutter(InputFormat format, DocumentUnit documents, const std::string& path);
 
-// By the name's extension (before .gz or .zst), else by the first bytes; Error("format") says to give --format.
+// By the name's extension (before .gz, .zst, .bz2 or .xz), else by the first bytes; Error("format") says to give --format.
 InputFormat detect_format(const std::string& path, std::string_view head);
 
 }  // namespace qeng

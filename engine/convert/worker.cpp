@@ -102,9 +102,9 @@ void BlockConverter::convert_record(std::string_view text, const RecordBlock& bl
     const std::string_view valid = valid_utf8(text, storage);
     repaired_ = valid.data() != text.data();
     renderer_.render_text(valid, rendered_);
-  } else if (block.format == InputFormat::csv) {
+  } else if (block.format == InputFormat::csv || block.format == InputFormat::tsv) {
     try {
-      parse_csv_row(text, fields_);
+      parse_csv_row(text, fields_, separator_of(block.format));
       csv_to_json(*block.columns, fields_, json_);
     } catch (const Error& error) {
       throw Refusal{"CSV", error.what()};

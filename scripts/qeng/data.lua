@@ -92,9 +92,9 @@ end
 
 -- Whether a name in a folder is that of data: by its ending, what describes the folder left aside.
 local function is_data_name(name)
-  local bare = name:lower():gsub("%.gz$", ""):gsub("%.zstd?$", "")
+  local bare = name:lower():gsub("%.gz$", ""):gsub("%.zstd?$", ""):gsub("%.bz2$", ""):gsub("%.xz$", "")
   local ending = bare:match "%.(%w+)$"
-  local known = { jsonl = true, ndjson = true, json = true, csv = true, txt = true, text = true, md = true, qubgpu = true }
+  local known = { jsonl = true, ndjson = true, json = true, parquet = true, csv = true, tsv = true, txt = true, text = true, md = true, qubgpu = true }
   return known[ending] and not name:find "^[%._]" and not bare:find "^readme" and not bare:find "^license"
 end
 
@@ -104,7 +104,7 @@ local function files_of(folder)
     local path = (folder:gsub("/+$", "")) .. "/" .. name
     if q.fs.kind(path) == "file" and is_data_name(name) then files[#files + 1] = path else left[#left + 1] = name end
   end
-  if #files == 0 then q.error("io", folder .. ": a folder without data files (jsonl, ndjson, json, csv, txt, md, also as .gz or .zst)") end
+  if #files == 0 then q.error("io", folder .. ": a folder without data files (jsonl, ndjson, json, parquet, csv, tsv, txt, md, also as .gz, .zst, .bz2 or .xz)") end
   return files, left
 end
 
@@ -124,7 +124,7 @@ function data.inputs(given, speak)
       for part in text:gmatch "[^,]+" do add(part) end
     else
       local found = text:find "[*?%[]" and q.fs.glob(text) or {}
-      if #found == 0 then q.error("io", ("data %s: no such file; expected JSONL, JSON, CSV, text or a .qubgpu file, a folder of them, or a pattern"):format(text)) end
+      if #found == 0 then q.error("io", ("data %s: no such file; expected JSONL, JSON, Parquet, CSV, TSV, text or a .qubgpu file, a folder of them, or a pattern"):format(text)) end
       for _, path in ipairs(found) do add(path) end
     end
   end

@@ -4,14 +4,14 @@ local q = require "qeng.core"
 
 local choose = {}
 
--- Forms of data, the preferred ones first. array: several files of it cannot be laid end to end.
+-- Forms of data, the preferred ones first. array: several files of it are not one when they are laid end to end.
 local forms = {
   { ending = "qubgpu", array = true }, { ending = "jsonl" }, { ending = "ndjson" }, { ending = "json", array = true },
-  { ending = "csv", array = true }, { ending = "txt" },
+  { ending = "parquet", array = true }, { ending = "csv", array = true }, { ending = "tsv", array = true }, { ending = "txt" },
 }
 local data_forms = {}
 for _, form in ipairs(forms) do
-  for _, packing in ipairs { "", ".gz", ".zst" } do
+  for _, packing in ipairs { "", ".gz", ".zst", ".bz2", ".xz" } do
     data_forms[#data_forms + 1] = { ending = form.ending .. packing, array = form.array, packed = packing ~= "" }
   end
 end
@@ -23,7 +23,7 @@ function choose.is_file_name(name)
   for _, form in ipairs(data_forms) do
     if ends(name, form.ending) then return true end
   end
-  for _, ending in ipairs { "parquet", "safetensors", "gguf", "tiktoken", "model", "lua", "ndp" } do
+  for _, ending in ipairs { "safetensors", "gguf", "tiktoken", "model", "lua", "ndp" } do
     if ends(name, ending) then return true end
   end
   return false
@@ -101,14 +101,13 @@ local not_data = { ["dataset_infos.json"] = true, ["dataset_dict.json"] = true, 
 -- The files of a split, their form, and the ending of another form that the split has too. A split is told by its name
 -- standing in the path; where no file says what split it is of, all are "train".
 function choose.data_files(listing, repo, split)
-  local by_form, parquet, splits = {}, {}, {}
+  local by_form, splits = {}, {}
   local sorted = false
   for _, file in ipairs(listing.files) do sorted = sorted or split_of(file.path) ~= nil end
   for _, file in ipairs(listing.files) do
     local base = file.path:match "[^/]+$":lower()
     local of = split_of(file.path) or (not sorted and "train") or nil
     local wanted = of == split or names(file.path, split) or (words[of or ""] and words[of][2] == split)
-    if ends(file.path, "parquet") then parquet[#parquet + 1] = file.path end
     for i, form in ipairs(data_forms) do
       if ends(file.path, form.ending) and not not_data[base] and not file.path:match "^%." then
         if of then splits[of] = true end
@@ -129,11 +128,7 @@ function choose.data_files(listing, repo, split)
   for name in pairs(splits) do known[#known + 1] = name end
   table.sort(known)
   if #known > 0 then q.error("value", ("%s has no data of split %s; it has %s"):format(repo, split, table.concat(known, ", "))) end
-  if #parquet > 0 then
-    q.error("unsupported", ("%s has its data only as Parquet (%s), which qeng does not read. With Python's pandas, once: "
-      .. "pandas.read_parquet('FILE').to_json('FILE.jsonl', orient='records', lines=True)"):format(repo, parquet[1]))
-  end
-  q.error("unsupported", ("%s has no data that qeng reads: expected .jsonl, .json, .csv or .txt (also .gz, .zst), or .qubgpu"):format(repo))
+  q.error("unsupported", ("%s has no data that qeng reads: expected .jsonl, .json, .parquet, .csv, .tsv or .txt (also packed: .gz, .zst, .bz2, .xz), or .qubgpu"):format(repo))
 end
 
 -- ---------------------------------------------------------------- by pattern

@@ -329,6 +329,7 @@ end
 expect("a.json", '\239\187\191 [ {"text": "a,]"} ,\n{"text": "b\\""}\n,{"text":"c"} ] \n', { "a,]", 'b"', "c" })
 expect("a.jsonl", '{"text": "a"}\r\n\r\n  \n{"text": "b\\u00e9"}', { "a", "bé" })
 expect("a.csv", 'text,id\r\n"a ""b""\nc, d",1\r\nplain,2\n\n"",3\n', { 'a "b"\nc, d', "plain", "" })
+expect("a.tsv", 'text\tid\na, "b"\t1\n"c\td"\t2\n', { 'a, "b"', "c\td" })
 expect("b.csv", "instruction,output\nsay,yes\n", { "<|im_start|>user\nsay<|im_end|>\n<|im_start|>assistant\nyes<|im_end|>\n" })
 expect("a.txt", "one\r\n\n two\n", { "one\r\n\n two\n" }, { documents = "file" })
 expect("a.txt", "one\nmore\n\n \n two\r\n\r\nthree", { "one\nmore", " two", "three" })
@@ -386,7 +387,11 @@ end
 refused("2 of 3 records are bad; nothing was written. Mend them, or leave them out: .*%-%-max%-bad 0.67$", { max_bad = 0.5 }, '{"text": "a"}\nnothing\n{"x": 1}\n')
 refused("source 300", { source = "300" }, ten)
 refused("needs a limit", { long = "drop" }, ten)
-refused("Parquet.*pandas", {}, "PAR1....PAR1", "bad.parquet")
+refused("Parquet: its metadata", {}, "PAR1....\0\0\0\0PAR1", "bad.parquet")
+refused("Parquet: no whole", {}, "PAR1....", "cut.parquet")
+refused("Arrow file.*pyarrow", {}, "ARROW1\0\0", "data.arrow")
+refused("bzip2", {}, "BZh9....", "bad.jsonl.bz2")
+refused("xz", {}, "\2537zXZ\0....", "bad.jsonl.xz")
 refused("UTF%-16", {}, "\255\254{\0", "bad.json")
 refused("packet dataset already", {}, q.fs.read(dir .. "/out.qubgpu"), "copy.qubgpu")
 refused("ends without %]", {}, '[{"text": "a"}, {"text"', "cut.json")
@@ -396,5 +401,19 @@ refused("header names text twice", {}, "text,text\na,b\n", "twice.csv")
 refused("missing.jsonl: no such file", {}, nil, "missing.jsonl")
 refused("gzip", {}, "\31\139\8\0garbage and more of it", "cut.jsonl.gz")
 refused("all of the first", {}, ("nothing\n"):rep(3000))
+-- Files packed or written by other programs; what is read of them is what their JSON lines say.
+local function same_packets(a, b)
+  for i, path in ipairs { a, b } do q.convert(path, ("%s/same%d.qubgpu"):format(dir, i), { tokenizer = tokenizer, overwrite = true }) end
+  local function tokens(i)
+    local all = {}
+    for n, record in ipairs((read_all(("%s/same%d.qubgpu"):format(dir, i)))) do all[n] = table.concat(record.tokens, " ") end
+    return table.concat(all, "\n")
+  end
+  assert(tokens(1) == tokens(2) and #tokens(1) > 5, a .. " is not read as " .. b)
+end
+q.fs.write(dir .. "/two.jsonl", '{"text": "a"}\n{"text": "b"}\n')
+for _, name in ipairs { "two.jsonl.bz2", "two.jsonl.xz" } do same_packets("tests/golden/packed/" .. name, dir .. "/two.jsonl") end
+same_packets("tests/golden/parquet/chats.parquet", "tests/golden/parquet/chats.jsonl")
+
 q.fs.remove(dir)
 print "convert: the engine's way and chat.lua's agree"

@@ -26,7 +26,7 @@ printf '{"text":"a"}' >"$work/served/chats/data/train-00000-of-00002.jsonl"
 printf '{"text":"b"}\n' >"$work/served/chats/data/train-00001-of-00002.jsonl"
 printf '{"text":"t"}\n' >"$work/served/chats/data/test.jsonl"
 echo '# A dataset' >"$work/served/chats/README.md"
-echo PAR1 >"$work/served/parquet/data/train-00000-of-00001.parquet"
+for shard in 0 1; do cp tests/golden/parquet/chats.parquet "$work/served/parquet/data/train-0000$shard-of-00002.parquet"; done
 mkdir -p "$work/served/task" && cp "$work/made/data.jsonl" "$work/served/task/train.jsonl"
 
 mkfifo "$work/stdin" "$work/port"

@@ -1,0 +1,79 @@
+// Parquet files of pyarrow as the rows that pyarrow reads (tests/golden/parquet_golden.py).
+#include "engine/parquet/parquet_source.h"
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "engine/formats/atomic_file.h"
+#include "kernels/error.h"
+#include "tests/catch.h"
+
+using namespace qeng;
+using nlohmann::json;
+
+namespace {
+
+const std::string kFolder = QENG_SOURCE_DIR "/tests/golden/parquet/";
+
+std::string text_of(const std::string& path) {
+  const auto source = open_parquet(path);
+  std::string text;
+  char some[777];
+  while (const size_t n = source->read(some, sizeof some)) text.append(some, n);
+  return text;
+}
+
+std::vector<json> rows_of(const std::string& text) {
+  std::vector<json> rows;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = text.find('\n', at);
+    rows.push_back(json::parse(text.substr(at, end - at)));
+    at = end + 1;
+  }
+  return rows;
+}
+
+std::string file_of(const std::string& name) {
+  std::ifstream file(kFolder + name, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+}  // namespace
+
+TEST_CASE("a Parquet file's rows are those that pyarrow reads, whatever its pages and encodings") {
+  for (const auto& [name, rows] : {std::pair("chats", "chats"), {"everything_v1", "everything"}, {"everything_v2", "everything"}}) {
+    CAPTURE(name);
+    const std::vector<json> got = rows_of(text_of(kFolder + name + ".parquet")), want = rows_of(file_of(rows + std::string(".jsonl")));
+    REQUIRE(got.size() == want.size());
+    for (size_t i = 0; i < got.size(); ++i) CHECK(got[i] == want[i]);
+  }
+}
+
+TEST_CASE("a damaged Parquet file is refused by name, and whatever its bytes are, nothing else happens") {
+  const std::string path = (std::filesystem::temp_directory_path() / ("qeng_" + std::to_string(::getpid()) + ".parquet")).string();
+  const std::string whole = file_of("everything_v2.parquet");
+  const auto read = [&](const std::string& bytes) {
+    write_file_atomically(path, bytes);
+    return text_of(path);
+  };
+  CHECK_THROWS_WITH(read(whole.substr(0, whole.size() - 1)), Catch::Matchers::Contains(path) && Catch::Matchers::Contains("does not end with PAR1"));
+  CHECK_THROWS_WITH(read("PAR1\xff\xff\xff\x7fPAR1"), Catch::Matchers::Contains("longer than the file"));
+  std::string flipped = whole;
+  flipped[60] = static_cast<char>(flipped[60] ^ 1);
+  CHECK_THROWS_WITH(read(flipped), Catch::Matchers::Contains("checksum"));
+  size_t refused = 0;
+  for (size_t at = 4; at < whole.size(); at += 13) {
+    std::string damaged = whole;
+    damaged[at] = static_cast<char>(damaged[at] ^ (1 << at % 8));
+    try {
+      read(damaged);
+    } catch (const Error&) {
+      ++refused;
+    }
+  }
+  CHECK(refused > 100);
+  std::filesystem::remove(path);
+}
