@@ -107,14 +107,14 @@ local function words_for(conditions)
       return jinja.list { v }
     end,
   }
-  function words.attribute(v, name)
+  function words.attribute(v, name, dotted)
     if marked(name) then unknown() end
     check_keys(v)
     if marked(v) then
       local method = is_mark(v) and of_mark[name]
       return method and function(...) return method(v, ...) end or unknown()
     end
-    local found = jinja.attribute(v, name)
+    local found = jinja.attribute(v, name, dotted)
     if type(found) ~= "function" or name == "append" and jinja.is_list(v) then return found end
     return function(...)
       if any_holds(...) or name ~= "get" and holds(v) then unknown() end

@@ -33,13 +33,31 @@ local function truth(v)
   return not (type(v) == "table" and v ~= none and next(v) == nil)
 end
 
+-- The characters of a text, a list of code points as texts.
+local function characters(s)
+  local out = jinja.list {}
+  for c in s:gmatch("[%z\1-\127\194-\244][\128-\191]*") do out[#out + 1] = c end
+  return out
+end
+
+local function is_ascii(s) return not s:find("[\128-\255]") end
+
+-- The shortest digits that read back as v, as Python prints it.
+local function digits_of(v)
+  for precision = 15, 16 do
+    local text = ("%%.%dg"):format(precision):format(v)
+    if tonumber(text) == v then return text end
+  end
+  return ("%.17g"):format(v)
+end
+
 local function text_of(v)
   if v == nil then return "" end
   if v == none then return "None" end
   if v == true then return "True" elseif v == false then return "False" end
-  if type(v) == "number" then return v == math.floor(v) and math.abs(v) < 2 ^ 53 and ("%d"):format(v) or ("%.14g"):format(v) end
+  if type(v) == "number" then return v == math.floor(v) and math.abs(v) < 2 ^ 53 and ("%d"):format(v) or digits_of(v) end
   if type(v) == "string" then return v end
-  if type(v) == "table" then return jinja.tojson(v) end
+  if type(v) == "table" then return jinja.repr(v) end
   fail("a function cannot be printed")
 end
 
@@ -86,15 +104,53 @@ local function write_json(put, v, indent, depth)
   put(list and "]" or "}")
 end
 
-function jinja.tojson(v, indent)
+-- The text of the pieces that write(put) puts.
+local function collected(write)
   local parts, size = {}, 0
-  write_json(function(text)
+  write(function(text)
     size = size + #text + 16  -- a piece is held too
     parse.room_for_string(size)
     parts[#parts + 1] = text
-  end, v, indent, 0)
+  end)
   return table.concat(parts)
 end
+
+function jinja.tojson(v, indent) return collected(function(put) write_json(put, v, indent, 0) end) end
+
+local named_escapes = { ["\n"] = "\\n", ["\r"] = "\\r", ["\t"] = "\\t", ["\\"] = "\\\\" }
+
+-- A text as Python's repr writes it: in single quotes unless only they occur in it.
+local function quoted(s)
+  local mark = s:find("'", 1, true) and not s:find('"', 1, true) and '"' or "'"
+  s = s:gsub("[%c\\" .. mark .. "]", function(c)
+    return c == mark and "\\" .. c or named_escapes[c] or ("\\x%02x"):format(c:byte())
+  end)
+  return mark .. s .. mark
+end
+
+local function write_repr(put, v, depth)
+  if depth > 64 then fail("a value to be printed is nested too deeply") end
+  if v == nil then return put "Undefined" end
+  if type(v) == "string" then return put(quoted(v)) end
+  if type(v) ~= "table" or v == none then return put(text_of(v)) end
+  local list = is_list(v)
+  local items = list and v or jinja.keys(v)
+  put(list and "[" or "{")
+  for i = 1, #items do
+    if i > 1 then put ", " end
+    if list then
+      write_repr(put, items[i], depth + 1)
+    else
+      write_repr(put, items[i], depth + 1)
+      put ": "
+      write_repr(put, v[items[i]], depth + 1)
+    end
+  end
+  put(list and "]" or "}")
+end
+
+-- A list or mapping as Python prints it.
+function jinja.repr(v) return collected(function(put) write_repr(put, v, 0) end) end
 
 -- Keys in the order of __keys (decoded JSON keeps it there), sorted otherwise.
 function jinja.keys(v)
@@ -168,12 +224,12 @@ local filters = {
   int = function(v, default) local n = tonumber(v); return n and (n < 0 and math.ceil(n) or math.floor(n)) or default or 0 end,
   float = function(v, default) return tonumber(v) or default or 0 end,
   abs = function(v) return math.abs(v) end,
-  first = function(v) if type(v) == "string" then return v:sub(1, 1) end return v[1] end,
-  last = function(v) if type(v) == "string" then return v:sub(-1) end return v[#v] end,
+  first = function(v) if type(v) == "string" then v = characters(v) end return v[1] end,
+  last = function(v) if type(v) == "string" then v = characters(v) end return v[#v] end,
   list = function(v)
     local copy = jinja.list {}
-    if type(v) == "string" then for c in v:gmatch("[%z\1-\127\194-\244][\128-\191]*") do copy[#copy + 1] = c end
-    elseif is_list(v) then for i, item in ipairs(v) do copy[i] = item end
+    if type(v) == "string" then return characters(v) end
+    if is_list(v) then for i, item in ipairs(v) do copy[i] = item end
     else for i, key in ipairs(jinja.keys(v)) do copy[i] = key end end
     return copy
   end,
@@ -196,7 +252,7 @@ local filters = {
     return pairs_of
   end,
   reverse = function(v)
-    if type(v) == "string" then return v:reverse() end
+    if type(v) == "string" then return table.concat(jinja.filters.reverse(characters(v))) end
     local back = jinja.list {}
     for i = #v, 1, -1 do back[#back + 1] = v[i] end
     return back
@@ -254,6 +310,7 @@ tests["=="] = equal
 jinja.tests = tests
 
 function jinja.contains(where, v)
+  if where == nil then return false end  -- undefined: as an empty list
   if type(where) == "string" then return type(v) == "string" and where:find(v, 1, true) ~= nil end
   if is_list(where) then
     for _, item in ipairs(where) do if equal(item, v) then return true end end
@@ -275,7 +332,7 @@ local methods = {
     upper = function(s) return s:upper() end,
     capitalize = filters.capitalize, title = filters.title,
     replace = replace,
-    find = function(s, p) local at = s:find(p, 1, true); return at and at - 1 or -1 end,
+    find = function(s, p) local at = s:find(p, 1, true); return at and length_of(s:sub(1, at - 1)) or -1 end,
     count = function(s, p) return select(2, s:gsub(plain(p), "")) end,
     join = function(s, items) return filters.join(items, s) end,
   },
@@ -293,16 +350,23 @@ local methods = {
   },
 }
 
--- The attribute or method of a value; nil where there is none (undefined).
-function jinja.attribute(v, name)
+-- The attribute or method of a value; nil where there is none (undefined). dotted: written v.name, where a method comes before a
+-- key of its name (t.items() of a schema with a key "items"); v["name"] is the key first.
+function jinja.attribute(v, name, dotted)
   if v == nil or v == none then fail(("'%s' of an undefined value"):format(tostring(name))) end
   local kind = type(v) == "string" and "string" or is_list(v) and "list" or "mapping"
   if type(v) == "table" then
     if type(name) == "number" and kind == "list" then return v[name < 0 and #v + 1 + name or name + 1] end
+    local method = dotted and not (getmetatable(v) or {}).namespace and methods[kind][name]
+    if method then return function(...) return method(v, ...) end end
     local own = v[name]
     if own ~= nil then return own end
   end
   if type(v) == "string" and type(name) == "number" then
+    if not is_ascii(v) then
+      local all = characters(v)
+      return all[name < 0 and #all + 1 + name or name + 1]
+    end
     local at = name < 0 and name or name + 1
     local c = v:sub(at, at)
     return c ~= "" and c or nil
@@ -316,7 +380,8 @@ function jinja.slice(v, from, to, step)
   step = step or 1
   if step == 0 then fail("a slice needs a step other than 0") end
   local text = type(v) == "string"
-  local n = text and #v or #v
+  if text and not is_ascii(v) then return table.concat(jinja.slice(characters(v), from, to, step)) end
+  local n = #v
   local function place(i, default)
     if i == nil then return default end
     if i < 0 then i = i + n end

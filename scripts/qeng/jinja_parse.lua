@@ -1,5 +1,5 @@
 -- Parses a Jinja template to a closure (scope, run). Blocks: if, for (with else, loop, unpacking, condition), set (value and
--- block, namespace attributes), macro, filter, generation (transparent), comments, raw, whitespace control. trim_blocks and
+-- block, namespace attributes), break, continue, macro, generation (transparent), comments, raw, whitespace control. trim_blocks and
 -- lstrip_blocks are on, as chat templates expect.
 
 local parse = {}
@@ -95,7 +95,31 @@ end
 
 -- ---------------------------------------------------------------- tokens of an expression
 
-local escapes = { n = "\n", t = "\t", r = "\r", ["\\"] = "\\", ["'"] = "'", ['"'] = '"' }
+local escapes = { n = "\n", t = "\t", r = "\r", a = "\a", b = "\b", f = "\f", v = "\v", ["\\"] = "\\", ["'"] = "'", ['"'] = '"', ["\n"] = "" }
+
+-- A code point in UTF-8.
+local function utf8_of(code)
+  if code > 0x10ffff or (code >= 0xd800 and code < 0xe000) then fail(("\\U%08x is no character"):format(code)) end
+  if code < 0x80 then return string.char(code) end
+  local tail = ""
+  local most = 0x40  -- what the first byte may hold, beside its mark
+  repeat
+    tail = string.char(0x80 + code % 0x40) .. tail
+    code, most = math.floor(code / 0x40), most / 2
+  until code < most
+  return string.char(0x100 - 2 * most + code) .. tail
+end
+
+-- What the escape after a backslash at `at` stands for, and its last place.
+local function escaped(text, at)
+  local hex = text:match("^x(%x%x)", at) or text:match("^u(%x%x%x%x)", at) or text:match("^U(%x%x%x%x%x%x%x%x)", at)
+  if hex then return utf8_of(tonumber(hex, 16)), at + #hex end
+  local octal = text:match("^[0-7][0-7]?[0-7]?", at)
+  if octal then return utf8_of(tonumber(octal, 8)), at + #octal - 1 end
+  local c = text:sub(at, at)
+  if c == "x" or c == "u" or c == "U" then fail("an escape is cut off in: " .. text) end
+  return escapes[c] or "\\" .. c, at
+end
 
 local function tokens(text)
   local list, at = {}, 1
@@ -114,9 +138,7 @@ local function tokens(text)
         if d == "" then fail("a string is not closed: " .. text) end
         if d == c then break end
         if d == "\\" then
-          i = i + 1
-          local e = text:sub(i, i)
-          out[#out + 1] = escapes[e] or "\\" .. e
+          out[#out + 1], i = escaped(text, i + 1)
         else
           out[#out + 1] = d
         end
@@ -256,7 +278,7 @@ function Parser:postfix(value, without_filters)
     local inner = value
     if self:accept(".") then
       local name = self:name()
-      value = function(scope, run) run.step(); return jinja.attribute(counted(run, inner(scope, run)), name) end
+      value = function(scope, run) run.step(); return jinja.attribute(counted(run, inner(scope, run)), name, true) end
     elseif self:accept("[") then
       local parts, count = {}, 1
       while not self:accept("]") do
@@ -508,7 +530,13 @@ local function sequence(list, at, stops, jinja)
       body[#body + 1], at = statement(list, at, jinja)
     end
   end
-  return function(scope, run) for i = 1, #body do run.step(); body[i](scope, run) end end, at
+  return function(scope, run) 
+    for i = 1, #body do
+      run.step()
+      body[i](scope, run)
+      if run.leave then return end
+    end
+  end, at
 end
 
 local function need(list, at, word)
@@ -552,7 +580,9 @@ statements["for"] = function(list, at, jinja)
   local condition = p:accept("if") and p:expression()
   p:finish()
   local body, otherwise
+  list.loops = (list.loops or 0) + 1
   body, at = sequence(list, at + 1, { ["else"] = 1, endfor = 1 }, jinja)
+  list.loops = list.loops - 1
   if list[at] and list[at].word == "else" then otherwise, at = sequence(list, at + 1, { endfor = 1 }, jinja) end
   return function(scope, run)
     local source = items(scope, run)
@@ -576,9 +606,20 @@ statements["for"] = function(list, at, jinja)
         length = #kept, previtem = kept[i - 1], nextitem = kept[i + 1],
       }
       body(inner, run)
+      local leave = run.leave
+      run.leave = nil
+      if leave == "break" then break end
     end
     if #kept == 0 and otherwise then otherwise(scope, run) end
   end, need(list, at, "endfor")
+end
+
+-- run.leave ends the sequences around it up to the loop.
+for _, word in ipairs { "break", "continue" } do
+  statements[word] = function(list, at)
+    if (list.loops or 0) == 0 then fail(word .. " outside of a loop") end
+    return function(_, run) run.leave = word end, at + 1
+  end
 end
 
 statements.set = function(list, at, jinja)
@@ -605,6 +646,7 @@ statements.set = function(list, at, jinja)
   end
   return function(scope, run)
     local v = value(scope, run)
+    if run.leave then return end  -- a break inside of the block
     if attribute then
       local space = scope[name]
       if type(space) ~= "table" or not (getmetatable(space) or {}).namespace then fail(name .. " is no namespace") end
@@ -627,7 +669,10 @@ statements.macro = function(list, at, jinja)
   end
   p:finish()
   local body
+  local loops = list.loops
+  list.loops = 0
   body, at = sequence(list, at + 1, { endmacro = 1 }, jinja)
+  list.loops = loops
   return function(scope, run)
     local depth = 0
     rawset(scope, name, function(...)

@@ -115,6 +115,19 @@ CONVERSATIONS = [
     [U("call"), {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f", "arguments": {"x": 1}}}]}],
 ]
 
+# What Python's values do: methods before keys of their names, repr, code points, escapes, the loops' leaving.
+VALUES = {"t": {"type": "object", "items": {"a": [1, "x'y", True, 0.5]}, "keys": "k"}, "s": "a\u00e9\u20ac\U0001d11eb", "f": 0.30000000000000004, "n": 0.1}
+PYTHON = [
+    "{{ t }}", "{% for k, v in t.items() %}{{ k }}={{ v }};{% endfor %}", "{{ t['items'] }}", "{{ t.keys() | list }}",
+    "{{ s[1] }}{{ s[-2] }}{{ s[1:3] }}{{ s[::-1] }}", "{{ s | first }}{{ s | last }}{{ s | reverse }}{{ s.find('b') }}",
+    "{{ '\\x41\\u00e9\\U0001D11E\\101\\u20ac\\u07ff\\u0800\\uffff\\v\\q' }}", "{{ f }} {{ n }} {{ [f] }}", "{{ 'x' in nothing }}{{ 'x' not in nothing }}",
+    "{% for i in [1, 2, 3, 4] %}{% if i == 2 %}{% continue %}{% endif %}{% if i == 4 %}{% break %}{% endif %}{{ i }}{% else %}none{% endfor %}.",
+    "{% for i in [1, 2] %}{% for j in [1, 2, 3] %}{% if j == 2 %}{% break %}{% endif %}{{ i }}{{ j }}{% endfor %}|{% endfor %}",
+    "{% for i in [1, 2] %}{% set x %}a{% if i == 1 %}{% continue %}{% endif %}{% endset %}[{{ x }}]{% endfor %}",
+    "{{ ['a\\n', \"it's\", 'q\"', '\\'\"', '\\\\', '\\x01\\x7f', '\u00e9'] }}", "{{ 'a' ~ [1, {'b': none}] }}", "{{ [] }}{{ [[]] }}",
+    "{% set ns = namespace(items=3) %}{{ ns.items }}",
+]
+
 
 def environment():
     env = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
@@ -137,9 +150,10 @@ def main():
                     cases.append({"template": name, "variables": variables, "text": env.from_string(template).render(**variables)})
                 except ValueError as error:
                     cases.append({"template": name, "variables": variables, "error": str(error)})
+    python = [{"template": t, "text": env.from_string(t).render(**VALUES)} for t in PYTHON]
     out = os.path.join(os.path.dirname(os.path.abspath(__file__)), "templates.json")
     with open(out, "w") as f:
-        json.dump({"templates": TEMPLATES, "cases": cases}, f, indent=1, sort_keys=True, ensure_ascii=False)
+        json.dump({"templates": TEMPLATES, "cases": cases, "values": json.dumps(VALUES), "python": python}, f, indent=1, sort_keys=True, ensure_ascii=False)
         f.write("\n")
 
 

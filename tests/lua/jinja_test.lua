@@ -17,7 +17,17 @@ for i, case in ipairs(golden.cases) do
   end
   count = count + 1
 end
+local values = q.json.decode(golden.values, { ordered = true })
+for _, case in ipairs(golden.python) do
+  local ok, text = pcall(function() return jinja.compile(case.template)(values) end)
+  assert(ok and text == case.text, ("%s:\n%s\nexpected\n%s"):format(case.template, ok and text or text.message or text, case.text))
+  count = count + 1
+end
 assert(count >= 50, "too few cases")
+for _, text in ipairs { "{% break %}", "{% for i in [1] %}{% macro f() %}{% continue %}{% endmacro %}{% endfor %}", "{{ '\\x4' }}", "{{ '\\ud800' }}" } do
+  local ok, why = pcall(jinja.compile, text)
+  assert(not ok and why.code == "template", text)
+end
 
 -- Untrusted templates: each is refused or stopped, with a template error.
 for _, hostile in ipairs {
