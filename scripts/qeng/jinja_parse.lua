@@ -440,30 +440,44 @@ parse.order = {
   ["<="] = function(a, b) return a <= b end, [">="] = function(a, b) return a >= b end,
 }
 
-function Parser:comparison()
-  local jinja = self.jinja
-  local left = self:concat()
-  while true do
-    local a = left
-    if self:accept("==") then local b = self:concat(); left = function(s, r) return jinja.equal(a(s, r), b(s, r)) end
-    elseif self:accept("!=") then local b = self:concat(); left = function(s, r) return not jinja.equal(a(s, r), b(s, r)) end
-    elseif self:peek("<") or self:peek(">") or self:peek("<=") or self:peek(">=") then
-      local compare, text = jinja.order[self.list[self.at][2]], self.text
-      self.at = self.at + 1
-      local b = self:concat()
-      left = function(s, r)
-        local x, y = a(s, r), b(s, r)
+-- A comparison f(x, y, run) where the next tokens are its operator.
+function Parser:comparator()
+  local jinja, text = self.jinja, self.text
+  if self:accept("==") then return jinja.equal end
+  if self:accept("!=") then return function(x, y) return not jinja.equal(x, y) end end
+  for _, op in ipairs { "<", ">", "<=", ">=" } do
+    if self:accept(op) then
+      local compare = jinja.order[op]
+      return function(x, y)
         if type(x) ~= type(y) or (type(x) ~= "number" and type(x) ~= "string") then fail("values that have no order are compared in: " .. text) end
         return compare(x, y)
       end
-    elseif self:accept("in") then local b = self:concat(); left = function(s, r) return jinja.contains(counted(r, b(s, r)), a(s, r)) end
-    elseif self:peek("not") and self.list[self.at + 1] and self.list[self.at + 1][2] == "in" then
-      self.at = self.at + 2
-      local b = self:concat()
-      left = function(s, r) return not jinja.contains(counted(r, b(s, r)), a(s, r)) end
-    else
-      return left
     end
+  end
+  if self:accept("in") then return function(x, y, run) return jinja.contains(counted(run, y), x) end end
+  if self:peek("not") and self.list[self.at + 1] and self.list[self.at + 1][2] == "in" then
+    self.at = self.at + 2
+    return function(x, y, run) return not jinja.contains(counted(run, y), x) end
+  end
+end
+
+-- a < b < c is a < b and b < c, each value computed once.
+function Parser:comparison()
+  local first, rest = self:concat(), {}
+  while true do
+    local compare = self:comparator()
+    if not compare then break end
+    rest[#rest + 1] = { compare, self:concat() }
+  end
+  if #rest == 0 then return first end
+  return function(scope, run)
+    local x = first(scope, run)
+    for i = 1, #rest do
+      local y = rest[i][2](scope, run)
+      if not rest[i][1](x, y, run) then return false end
+      x = y
+    end
+    return true
   end
 end
 
@@ -503,7 +517,36 @@ function Parser:expression()
   return value
 end
 
+-- An expression, or several with commas between them: a list.
+function Parser:tuple()
+  local items = { self:expression() }
+  if not self:peek(",") then return items[1] end
+  while self:accept(",") and self.list[self.at] do items[#items + 1] = self:expression() end
+  return self:list_of(items)
+end
+
 -- ---------------------------------------------------------------- statements
+
+-- Names to assign to, with commas and parentheses between them: a name, or a list of targets.
+function Parser:targets(stop)
+  local list, tuple = {}, false
+  repeat
+    if self:peek(stop) then break end
+    list[#list + 1] = self:accept("(") and self:targets(")") or self:name()
+    local comma = self:accept(",")
+    tuple = tuple or comma
+  until not comma
+  if stop == ")" then self:expect(")") end
+  return tuple and list or list[1] or fail("expected a name in: " .. self.text)
+end
+
+local function assign(scope, target, v, jinja)
+  if type(target) == "string" then return rawset(scope, target, v) end
+  if v == nil or v == none or type(v) ~= "table" and type(v) ~= "string" then fail("a value that holds no others is unpacked") end
+  local items = jinja.filters.list(v)
+  if #items ~= #target then fail(("%d values are unpacked to %d names"):format(#items, #target)) end
+  for i, name in ipairs(target) do assign(scope, name, items[i], jinja) end
+end
 
 local statements = {}
 
@@ -573,8 +616,7 @@ end
 
 statements["for"] = function(list, at, jinja)
   local p = parser(list[at].text, jinja)
-  local names = { p:name() }
-  while p:accept(",") do names[#names + 1] = p:name() end
+  local target = p:targets("in")
   p:expect("in")
   local items = p:disjunction()
   local condition = p:accept("if") and p:expression()
@@ -591,8 +633,7 @@ statements["for"] = function(list, at, jinja)
     local kept = {}
     local function bind(item)
       local inner = setmetatable({}, { __index = scope })
-      if #names == 1 then inner[names[1]] = item
-      else for i, name in ipairs(names) do inner[name] = item[i] end end
+      assign(inner, target, item, jinja)
       return inner
     end
     for _, item in ipairs(jinja.filters.list(source)) do
@@ -624,11 +665,11 @@ end
 
 statements.set = function(list, at, jinja)
   local p = parser(list[at].text, jinja)
-  local name = p:name()
-  local attribute = p:accept(".") and p:name()
+  local name = p:targets("=")
+  local attribute = type(name) == "string" and p:accept(".") and p:name()
   local value
   if p:accept("=") then
-    value = p:expression()
+    value = p:tuple()
     p:finish()
     at = at + 1
   else
@@ -652,7 +693,7 @@ statements.set = function(list, at, jinja)
       if type(space) ~= "table" or not (getmetatable(space) or {}).namespace then fail(name .. " is no namespace") end
       space[attribute] = v
     else
-      rawset(scope, name, v)
+      assign(scope, name, v, jinja)
     end
   end, at
 end
