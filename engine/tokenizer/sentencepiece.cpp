@@ -106,7 +106,7 @@ TokenBytes read_pieces(const sentencepiece::SentencePieceProcessor& model, const
     const auto found = given.find(id);
     if (found != given.end())
       properties.added.push_back(found->second);
-    else if (model.IsControl(id))
+    else if (model.IsControl(id) || model.IsUnknown(id))  // "<unk>" is parsed as "<s>" is
       properties.added.push_back({model.IdToPiece(id), id});
   }
   return tokens;

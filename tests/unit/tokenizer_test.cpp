@@ -252,6 +252,7 @@ TEST_CASE("a folder's files add tokens to its SentencePiece model, and put some 
                     containing("token id 300000000"));
   CHECK_THROWS_WITH(load({{"added_tokens_decoder", {{"270", 5}}}}, {}), containing("the tokens that its files add"));
   CHECK(load(json::object(), {})->vocab_size() == 265);
+  CHECK(load(json::object(), {})->encode("<unk>", true) == std::vector<int32_t>{0});
   fs::remove_all(folder);
 }
 
