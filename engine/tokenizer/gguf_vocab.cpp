@@ -1,5 +1,6 @@
 // The tokenizer of a GGUF file.
 #include <filesystem>
+#include <map>
 #include <unordered_map>
 
 #include "engine/tokenizer/byte_bpe.h"
@@ -134,7 +135,10 @@ std::shared_ptr<const Tokenizer> load_gguf_tokenizer(const Gguf& file) {
   properties.bos = token_id(file, "bos_token_id", vocabulary.tokens.size());
   properties.eos = token_id(file, "eos_token_id", vocabulary.tokens.size());
   properties.pad = token_id(file, "padding_token_id", vocabulary.tokens.size());
-  properties.chat_template = file.text("tokenizer.chat_template").value_or("");
+  std::map<std::string, std::string> templates;
+  if (const auto text = file.text("tokenizer.chat_template")) templates["default"] = *text;
+  if (const auto text = file.text("tokenizer.chat_template.tool_use")) templates["tool_use"] = *text;
+  properties.chat_template = join_templates(templates);
   const bool sentencepiece = vocabulary.model == "llama";
   const PreTokenizer* pre = sentencepiece ? nullptr : &pre_tokenizer(file, vocabulary.pre);
   properties.add_bos = file.flag(key_of("add_bos_token")).value_or(sentencepiece || pre->add_bos);

@@ -1,4 +1,5 @@
 #include <filesystem>
+#include <map>
 
 #include "engine/formats/json_depth.h"
 #include "engine/formats/mapped_file.h"
@@ -28,15 +29,21 @@ std::optional<int32_t> token_id(const TokenizerProperties& properties, const jso
        ", which is not a token of this tokenizer");
 }
 
-// A string, or a list of {"name", "template"} of which "default" is the one for chats.
-std::string template_of(const json& config) {
+// By name: of config a string ("default") or a list of {"name", "template"}, and what the folder's files add.
+std::map<std::string, std::string> templates_of(const json& config, const fs::path& folder) {
+  std::map<std::string, std::string> templates;
   auto found = config.find("chat_template");
-  if (found == config.end()) return "";
-  if (found->is_string()) return found->get<std::string>();
-  if (found->is_array())
+  if (found != config.end() && found->is_string()) templates["default"] = found->get<std::string>();
+  if (found != config.end() && found->is_array())
     for (const json& entry : *found)
-      if (entry.is_object() && entry.value("name", "") == "default") return entry.value("template", "");
-  return "";
+      if (entry.is_object()) templates[entry.value("name", "")] = entry.value("template", "");
+  if (folder.empty()) return templates;
+  const auto read = [](const fs::path& path) { return std::string(MappedFile::open(path.string())->text()); };
+  if (fs::exists(folder / "chat_template.jinja")) templates["default"] = read(folder / "chat_template.jinja");
+  if (fs::is_directory(folder / "additional_chat_templates"))
+    for (const fs::directory_entry& entry : fs::directory_iterator(folder / "additional_chat_templates"))
+      if (entry.path().extension() == ".jinja") templates[entry.path().stem().string()] = read(entry.path());
+  return templates;
 }
 
 }  // namespace
@@ -62,14 +69,29 @@ void apply_config(TokenizerProperties& properties, const json& config, const std
     if (auto id = token_id(properties, config, "pad_token")) properties.pad = id;
     auto add_bos = config.find("add_bos_token");
     if (add_bos != config.end() && add_bos->is_boolean()) properties.add_bos = add_bos->get<bool>();
-    properties.chat_template = template_of(config);
+    properties.chat_template = join_templates(templates_of(config, folder));
   } catch (const json::exception& reason) {
     fail("format", properties.name, ": tokenizer_config.json: ", reason.what());
   }
   if (properties.add_bos && !properties.bos)
     fail("format", properties.name, ": add_bos_token is set, but there is no bos_token");
-  std::string jinja = folder + "/chat_template.jinja";
-  if (!folder.empty() && fs::exists(jinja)) properties.chat_template = std::string(MappedFile::open(jinja)->text());
+}
+
+std::string join_templates(const std::map<std::string, std::string>& templates) {
+  const auto chosen = templates.find("default"), tools = templates.find("tool_use");
+  if (chosen != templates.end() && tools == templates.end()) return chosen->second;
+  if (templates.empty()) return "";
+  std::string names;
+  for (const auto& [name, text] : templates) names += (names.empty() ? "" : ", ") + name;
+  // A text between {{ '' }} keeps its line ends beside the tags; of the last one Jinja drops one.
+  const auto inside = [](std::string text) {
+    if (text.ends_with('\n')) text.pop_back();
+    return "{{ '' }}" + text + "{{ '' }}";
+  };
+  const std::string missing = "{{ raise_exception('this model has the chat templates " + names +
+                              ", but none for this conversation: give --template chatml, or a template of your own') }}";
+  return "{% if tools is defined and tools is not none and tools %}" + (tools != templates.end() ? inside(tools->second) : missing) +
+         "{% else %}" + (chosen != templates.end() ? inside(chosen->second) : missing) + "{% endif %}";
 }
 
 std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& path) {

@@ -24,6 +24,14 @@ for _, case in ipairs(golden.python) do
   count = count + 1
 end
 assert(count >= 50, "too few cases")
+-- As the engine joins a model's templates: by whether tools are given; the texts as they are, line ends too.
+do
+  local joined = jinja.compile("{% if tools is defined and tools is not none and tools %}{{ '' }}\n with {{ tools[0].name }}\n  {{ '' }}{% else %}{{ '' }}\n{% set a = 1 %}\nwithout{{ a }}\n {{ '' }}{% endif %}")
+  for text, expected in pairs { ['{"tools": [{"name": "f"}]}'] = "\n with f\n  ", ["{}"] = "\nwithout1\n ", ['{"tools": []}'] = "\nwithout1\n " } do
+    local got = joined(q.json.decode(text, { ordered = true }))
+    assert(got == expected, ("%s: %q"):format(text, got))
+  end
+end
 for _, text in ipairs { "{% break %}", "{% for i in [1] %}{% macro f() %}{% continue %}{% endmacro %}{% endfor %}", "{{ '\\x4' }}", "{{ '\\ud800' }}" } do
   local ok, why = pcall(jinja.compile, text)
   assert(not ok and why.code == "template", text)

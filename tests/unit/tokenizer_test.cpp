@@ -429,6 +429,16 @@ TEST_CASE("a template with a bos in front sets add_bos, and tokenizer_config.jso
   CHECK(!tokenizer->bos());
   CHECK(!tokenizer->add_bos());
   CHECK(tokenizer->chat_template() == "{{ messages }}");
+
+  fs::create_directory(small.folder / "additional_chat_templates");
+  write_file_atomically((small.folder / "additional_chat_templates/tool_use.jinja").string(), "{{ tools }}\n");
+  CHECK(load_tokenizer(small.folder.string())->chat_template() == join_templates({{"default", "{{ messages }}"}, {"tool_use", "{{ tools }}\n"}}));
+  fs::remove_all(small.folder / "additional_chat_templates");
+  write_file_atomically((small.folder / "tokenizer_config.json").string(),
+                        R"({"chat_template": [{"name": "rag", "template": "a"}, {"name": "default", "template": "b"}]})");
+  CHECK(load_tokenizer(small.folder.string())->chat_template() == "b");
+  write_file_atomically((small.folder / "tokenizer_config.json").string(), R"({"chat_template": [{"name": "rag", "template": "a"}]})");
+  CHECK(load_tokenizer(small.folder.string())->chat_template().find("chat templates rag, but none") != std::string::npos);
   write_file_atomically((small.folder / "tokenizer_config.json").string(), R"({"eos_token": "<|nowhere|>"})");
   CHECK(message_of(small.folder.string()).find("<|nowhere|>") != std::string::npos);
 }
