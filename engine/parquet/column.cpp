@@ -35,19 +35,25 @@ PageHeader read_header(ThriftReader& thrift) {
       case 8:
         thrift.fields([&](int inner, Type of) {
           const int encoding = id == 8 ? 4 : 2;
-          if (inner == 1) header.values = thrift.integer();
-          else if (inner == encoding) header.encoding = thrift.integer();
-          else if (id == 8 && inner == 5) header.definition_bytes = thrift.integer();
-          else if (id == 8 && inner == 6) header.repetition_bytes = thrift.integer();
-          else if (id == 8 && inner == 7) header.compressed = of == Type::yes;
-          else thrift.skip(of);
+          if (inner == 1)
+            header.values = thrift.integer();
+          else if (inner == encoding)
+            header.encoding = thrift.integer();
+          else if (id == 8 && inner == 5)
+            header.definition_bytes = thrift.integer();
+          else if (id == 8 && inner == 6)
+            header.repetition_bytes = thrift.integer();
+          else if (id == 8 && inner == 7)
+            header.compressed = of == Type::yes;
+          else
+            thrift.skip(of);
         });
         break;
       default: thrift.skip(type);
     }
   });
-  if (header.size < 0 || header.packed < 0 || header.values < 0 || header.definition_bytes < 0 || header.repetition_bytes < 0 ||
-      static_cast<uint64_t>(header.size) > kMostPage)
+  if (header.size < 0 || header.packed < 0 || header.values < 0 || header.definition_bytes < 0 ||
+      header.repetition_bytes < 0 || static_cast<uint64_t>(header.size) > kMostPage)
     fail("format", "a page of ", header.size, " bytes with ", header.values, " values");
   return header;
 }
@@ -57,7 +63,12 @@ int bits_for(int most) { return std::bit_width(static_cast<unsigned>(most)); }
 }  // namespace
 
 ParquetColumn::ParquetColumn(std::string_view file, const ParquetNode& leaf, const ParquetChunk& chunk)
-    : file_(file), leaf_(leaf), chunk_(chunk), at_(chunk.offset), end_(chunk.offset + chunk.bytes), left_in_chunk_(chunk.values) {
+    : file_(file),
+      leaf_(leaf),
+      chunk_(chunk),
+      at_(chunk.offset),
+      end_(chunk.offset + chunk.bytes),
+      left_in_chunk_(chunk.values) {
   next();
 }
 
@@ -97,7 +108,8 @@ std::string ParquetColumn::decompress(std::string_view page, size_t size) const 
     good = ZSTD_decompress(made.data(), made.size(), page.data(), page.size()) == made.size();
   } else {
     constexpr const char* kNames[] = {"", "", "", "LZO", "Brotli", "LZ4", "", "LZ4_RAW"};
-    fail("unsupported", "a column packed by ", chunk_.codec > 0 && chunk_.codec < 8 ? kNames[chunk_.codec] : "an unknown codec",
+    fail("unsupported", "a column packed by ",
+         chunk_.codec > 0 && chunk_.codec < 8 ? kNames[chunk_.codec] : "an unknown codec",
          "; Snappy, zstd and gzip are read");
   }
   if (!good) fail("format", "a page does not unpack to its ", size, " bytes");
@@ -150,8 +162,10 @@ void ParquetColumn::read_dictionary(std::string_view page, uint64_t count) {
   PageBytes from(page);
   for (uint64_t i = 0; i < count; ++i) {
     plain_value(from);
-    if (is_text()) dictionary_bytes_.push_back(bytes_);
-    else dictionary_numbers_.push_back(number_);
+    if (is_text())
+      dictionary_bytes_.push_back(bytes_);
+    else
+      dictionary_numbers_.push_back(number_);
   }
 }
 
@@ -186,7 +200,8 @@ void ParquetColumn::begin_values(int encoding, std::string_view page, uint64_t c
       }
       break;
     case Encoding::delta:
-      if (leaf_.type != ParquetType::int32 && leaf_.type != ParquetType::int64) fail("format", "differences of values that are no integers");
+      if (leaf_.type != ParquetType::int32 && leaf_.type != ParquetType::int64)
+        fail("format", "differences of values that are no integers");
       deltas_ = DeltaReader(page);
       break;
     case Encoding::delta_lengths: {
@@ -197,7 +212,8 @@ void ParquetColumn::begin_values(int encoding, std::string_view page, uint64_t c
       break;
     }
     case Encoding::delta_bytes: {
-      if (leaf_.type != ParquetType::bytes && leaf_.type != ParquetType::fixed) fail("format", "prefixes of values that are not bytes");
+      if (leaf_.type != ParquetType::bytes && leaf_.type != ParquetType::fixed)
+        fail("format", "prefixes of values that are not bytes");
       DeltaReader prefixes(page);
       if (prefixes.count() > kMostLengths) fail("unsupported", "a page of ", prefixes.count(), " texts");
       prefix_lengths_.clear();
@@ -218,9 +234,12 @@ void ParquetColumn::begin_values(int encoding, std::string_view page, uint64_t c
 }
 
 void ParquetColumn::plain_value(PageBytes& from) {
-  if (leaf_.type == ParquetType::bytes) bytes_ = from.take(from.word(4));
-  else if (is_text()) bytes_ = from.take(width());
-  else number_ = from.word(width());
+  if (leaf_.type == ParquetType::bytes)
+    bytes_ = from.take(from.word(4));
+  else if (is_text())
+    bytes_ = from.take(width());
+  else
+    number_ = from.word(width());
 }
 
 void ParquetColumn::read_value() {
@@ -235,8 +254,10 @@ void ParquetColumn::read_value() {
       const uint32_t index = indices_.next();
       const size_t size = is_text() ? dictionary_bytes_.size() : dictionary_numbers_.size();
       if (index >= size) fail("format", "value ", index, " of a dictionary of ", size);
-      if (is_text()) bytes_ = dictionary_bytes_[index];
-      else number_ = dictionary_numbers_[index];
+      if (is_text())
+        bytes_ = dictionary_bytes_[index];
+      else
+        number_ = dictionary_numbers_[index];
       return;
     }
     case Encoding::delta_lengths:
@@ -248,7 +269,8 @@ void ParquetColumn::read_value() {
       if (prefix_lengths_[i] > last_.size()) fail("format", "a prefix is longer than the text before");
       last_.resize(prefix_lengths_[i]);
       last_ += tail;
-      if (last_.size() > kMostPage || (leaf_.type == ParquetType::fixed && last_.size() != width())) fail("format", "a text of ", last_.size(), " bytes");
+      if (last_.size() > kMostPage || (leaf_.type == ParquetType::fixed && last_.size() != width()))
+        fail("format", "a text of ", last_.size(), " bytes");
       bytes_ = last_;
       return;
     }

@@ -18,7 +18,7 @@ class ParquetColumn {
   bool done() const { return done_; }
   int repetition() const { return repetition_; }
   int defined() const { return defined_; }
-  uint64_t number() const { return number_; }       // booleans, numbers; floats by their bits
+  uint64_t number() const { return number_; }        // booleans, numbers; floats by their bits
   std::string_view bytes() const { return bytes_; }  // of bytes, fixed and int96; until next()
   void next();
 

@@ -114,7 +114,8 @@ class DeltaReader {
     const uint64_t block = bytes_.varint(), minis = bytes_.varint();
     left_ = bytes_.varint();
     value_ = static_cast<uint64_t>(bytes_.zigzag());
-    if (minis == 0 || minis > 4096 || block == 0 || block % minis != 0 || block / minis > 1 << 20 || block / minis % 8 != 0)
+    if (minis == 0 || minis > 4096 || block == 0 || block % minis != 0 || block / minis > 1 << 20 ||
+        block / minis % 8 != 0)
       fail("format", "a block of ", block, " differences in ", minis, " parts");
     minis_ = minis, per_mini_ = block / minis;
   }

@@ -44,11 +44,16 @@ void read_logical_type(ThriftReader& thrift, ParquetNode& node) {
       default: break;
     }
     thrift.fields([&](int id, Type type) {
-      if (kind == 5 && id == 1) node.scale = static_cast<int>(thrift.integer());
-      else if ((kind == 7 || kind == 8) && id == 1) node.utc = type == Type::yes;
-      else if ((kind == 7 || kind == 8) && id == 2) node.per_second = units_of(thrift);
-      else if (kind == 10 && id == 2) node.is_unsigned = type == Type::no;
-      else thrift.skip(type);
+      if (kind == 5 && id == 1)
+        node.scale = static_cast<int>(thrift.integer());
+      else if ((kind == 7 || kind == 8) && id == 1)
+        node.utc = type == Type::yes;
+      else if ((kind == 7 || kind == 8) && id == 2)
+        node.per_second = units_of(thrift);
+      else if (kind == 10 && id == 2)
+        node.is_unsigned = type == Type::no;
+      else
+        thrift.skip(type);
     });
   });
 }
@@ -57,7 +62,9 @@ void read_logical_type(ThriftReader& thrift, ParquetNode& node) {
 void apply_converted_type(Element& element) {
   ParquetNode& node = element.node;
   if (node.meaning != ParquetMeaning::plain) return;
-  const auto timed = [&](ParquetMeaning meaning, int per_second) { node.meaning = meaning, node.per_second = per_second, node.utc = true; };
+  const auto timed = [&](ParquetMeaning meaning, int per_second) {
+    node.meaning = meaning, node.per_second = per_second, node.utc = true;
+  };
   switch (element.converted) {
     case 0:
     case 4:
@@ -124,7 +131,8 @@ ParquetNode build(std::vector<Element>& elements, size_t& at, int defined, int r
   node.defined = defined + (node.optional || node.repeated), node.repetition = repetition + node.repeated;
   node.first_leaf = leaves;
   if (!node.group) ++leaves;
-  if (node.group && element.children <= 0 && depth > 0) fail("unsupported", "column ", node.name, " is a group without fields");
+  if (node.group && element.children <= 0 && depth > 0)
+    fail("unsupported", "column ", node.name, " is a group without fields");
   for (int64_t i = 0; node.group && i < element.children; ++i)
     node.children.push_back(build(elements, at, node.defined, node.repetition, depth + 1, leaves));
   return node;
@@ -173,9 +181,12 @@ void read_parquet_metadata(std::string_view file, ParquetMetadata& metadata) {
     thrift.elements([&](Type) {
       ParquetRowGroup& group = metadata.groups.emplace_back();
       thrift.fields([&](int inner, Type of) {
-        if (inner == 1) thrift.elements([&](Type) { group.columns.push_back(read_chunk(thrift)); });
-        else if (inner == 3) group.rows = static_cast<uint64_t>(thrift.integer());
-        else thrift.skip(of);
+        if (inner == 1)
+          thrift.elements([&](Type) { group.columns.push_back(read_chunk(thrift)); });
+        else if (inner == 3)
+          group.rows = static_cast<uint64_t>(thrift.integer());
+        else
+          thrift.skip(of);
       });
     });
   });
@@ -184,9 +195,11 @@ void read_parquet_metadata(std::string_view file, ParquetMetadata& metadata) {
   metadata.root = build(elements, at, 0, 0, 0, leaves);
   collect(metadata.root, metadata.leaves);
   for (const ParquetRowGroup& group : metadata.groups) {
-    if (group.columns.size() != metadata.leaves.size()) fail("format", "a row group has ", group.columns.size(), " columns, the schema ", metadata.leaves.size());
+    if (group.columns.size() != metadata.leaves.size())
+      fail("format", "a row group has ", group.columns.size(), " columns, the schema ", metadata.leaves.size());
     for (const ParquetChunk& chunk : group.columns)
-      if (chunk.offset > file.size() || chunk.bytes > file.size() - chunk.offset) fail("format", "a column lies beyond the file's end");
+      if (chunk.offset > file.size() || chunk.bytes > file.size() - chunk.offset)
+        fail("format", "a column lies beyond the file's end");
   }
 }
 

@@ -19,8 +19,8 @@ struct ParquetNode {
   bool group = false, optional = false, repeated = false;
   bool is_unsigned = false, utc = false;
   int fixed_bytes = 0, scale = 0, per_second = 0;  // of fixed; of decimals; of times: 1000, 10^6 or 10^9
-  int defined = 0, repetition = 0;  // the levels at which this node is there, and at which it repeats
-  int first_leaf = 0;               // of the columns under it
+  int defined = 0, repetition = 0;                 // the levels at which this node is there, and at which it repeats
+  int first_leaf = 0;                              // of the columns under it
   std::vector<ParquetNode> children;
 };
 

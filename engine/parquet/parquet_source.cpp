@@ -69,7 +69,8 @@ void append_date(std::string& json, int64_t days) {
   days += 719468;
   const int64_t era = (days >= 0 ? days : days - 146096) / 146097, of_era = days - era * 146097;
   const int64_t year_of_era = (of_era - of_era / 1460 + of_era / 36524 - of_era / 146096) / 365;
-  const int64_t of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100), month = (5 * of_year + 2) / 153;
+  const int64_t of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100),
+                month = (5 * of_year + 2) / 153;
   append_padded(json, year_of_era + era * 400 + (month >= 10), 4);
   json += '-';
   append_padded(json, month < 10 ? month + 3 : month - 9, 2);
@@ -158,7 +159,8 @@ void append_value(std::string& json, const ParquetNode& leaf, const ParquetColum
     return void(json += '"');
   }
   switch (leaf.meaning) {
-    case ParquetMeaning::decimal: return append_decimal(json, is_integer ? big_endian(number, narrow ? 4 : 8) : column.bytes(), leaf.scale);
+    case ParquetMeaning::decimal:
+      return append_decimal(json, is_integer ? big_endian(number, narrow ? 4 : 8) : column.bytes(), leaf.scale);
     case ParquetMeaning::date:
       if (!is_integer) break;
       json += '"';
@@ -185,7 +187,8 @@ void append_value(std::string& json, const ParquetNode& leaf, const ParquetColum
     }
     case ParquetMeaning::float16:
       if (column.bytes().size() != 2 || !is_bytes) break;
-      return append_float(json, from_half(static_cast<uint16_t>(static_cast<uint8_t>(column.bytes()[0]) | static_cast<uint8_t>(column.bytes()[1]) << 8)));
+      return append_float(json, from_half(static_cast<uint16_t>(static_cast<uint8_t>(column.bytes()[0]) |
+                                                                static_cast<uint8_t>(column.bytes()[1]) << 8)));
     default: break;
   }
   if (is_bytes) return append_bytes(json, column.bytes());
@@ -226,7 +229,8 @@ class ParquetSource final : public InputSource {
       if (group_ == metadata_.groups.size()) return false;
       columns_.clear();
       const ParquetRowGroup& group = metadata_.groups[group_++];
-      for (size_t i = 0; i < metadata_.leaves.size(); ++i) columns_.emplace_back(new ParquetColumn(file_->text(), *metadata_.leaves[i], group.columns[i]));
+      for (size_t i = 0; i < metadata_.leaves.size(); ++i)
+        columns_.emplace_back(new ParquetColumn(file_->text(), *metadata_.leaves[i], group.columns[i]));
       row_ = 0, rows_ = metadata_.leaves.empty() ? 0 : group.rows;
     }
     ++row_;
@@ -274,10 +278,12 @@ class ParquetSource final : public InputSource {
     const bool wraps = node.children.size() == 1 && node.children[0].repeated;
     if (node.meaning == ParquetMeaning::list && wraps) {
       const ParquetNode& repeated = node.children[0];
-      const bool is_element = !repeated.group || repeated.children.size() != 1 || repeated.name == "array" || repeated.name == node.name + "_tuple";
+      const bool is_element = !repeated.group || repeated.children.size() != 1 || repeated.name == "array" ||
+                              repeated.name == node.name + "_tuple";
       return write_repeated(repeated, [&] { is_element ? write_one(repeated) : write(repeated.children[0]); });
     }
-    if (node.meaning == ParquetMeaning::map && wraps && node.children[0].children.size() == 2) return write_map(node.children[0]);
+    if (node.meaning == ParquetMeaning::map && wraps && node.children[0].children.size() == 2)
+      return write_map(node.children[0]);
     write_fields(node);
   }
   template <class Element>
@@ -298,13 +304,16 @@ class ParquetSource final : public InputSource {
   void write_map(const ParquetNode& pairs) {
     const ParquetNode &key = pairs.children[0], &value = pairs.children[1];
     const bool is_object = !key.group && key.type == ParquetType::bytes && !key.repeated && !key.optional;
-    write_repeated(pairs, [&] {
-      if (!is_object) line_ += '[';
-      write(key);
-      line_ += is_object ? ": " : ", ";
-      write(value);
-      if (!is_object) line_ += ']';
-    }, is_object ? '{' : '[', is_object ? '}' : ']');
+    write_repeated(
+        pairs,
+        [&] {
+          if (!is_object) line_ += '[';
+          write(key);
+          line_ += is_object ? ": " : ", ";
+          write(value);
+          if (!is_object) line_ += ']';
+        },
+        is_object ? '{' : '[', is_object ? '}' : ']');
   }
 
   std::shared_ptr<const MappedFile> file_;

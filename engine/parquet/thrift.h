@@ -10,9 +10,24 @@ namespace qeng {
 
 class ThriftReader {
  public:
-  enum Type : uint8_t { stop = 0, yes = 1, no = 2, i8 = 3, i16 = 4, i32 = 5, i64 = 6, real = 7, binary = 8, list = 9, set = 10, map = 11, record = 12 };
+  enum Type : uint8_t {
+    stop = 0,
+    yes = 1,
+    no = 2,
+    i8 = 3,
+    i16 = 4,
+    i32 = 5,
+    i64 = 6,
+    real = 7,
+    binary = 8,
+    list = 9,
+    set = 10,
+    map = 11,
+    record = 12
+  };
 
-  explicit ThriftReader(std::string_view bytes) : begin_(bytes.data()), at_(bytes.data()), end_(bytes.data() + bytes.size()) {}
+  explicit ThriftReader(std::string_view bytes)
+      : begin_(bytes.data()), at_(bytes.data()), end_(bytes.data() + bytes.size()) {}
   size_t consumed() const { return static_cast<size_t>(at_ - begin_); }
 
   // field(id, type) for each field of a record; it reads the value, or leaves it to skip(type).

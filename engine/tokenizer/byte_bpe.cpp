@@ -67,7 +67,9 @@ uint64_t hash_of(const ByteBpeTokenizer::Text& text, const Bpe& bpe) {
 }  // namespace
 
 ByteBpeTokenizer::ByteBpeTokenizer(TokenizerProperties properties, TokenBytes bytes, Bpe bpe, Text text)
-    : Tokenizer(std::move(properties), std::move(bytes), hash_of(text, bpe)), bpe_(std::move(bpe)), text_(std::move(text)) {
+    : Tokenizer(std::move(properties), std::move(bytes), hash_of(text, bpe)),
+      bpe_(std::move(bpe)),
+      text_(std::move(text)) {
   static std::atomic<uint32_t> serials{0};
   serial_ = ++serials & (UINT32_MAX >> 2);
   std::vector<AddedToken> raw, normalized;
@@ -184,7 +186,8 @@ Vocabulary ByteBpeTokenizer::vocabulary() const {
   const auto merges = bpe_.merges();
   if (vocabulary.pre.empty() || (merges.empty() && vocab_size() > 256 + static_cast<int>(properties_.added.size())))
     fail("unsupported", name(), ": GGUF has no words for this tokenizer (it cuts text as ", text_.cutter.description(),
-         text_.nfc ? " after NFC" : "", merges.empty() ? ", and merges by ranks" : "", "); use the model's tokenizer.json");
+         text_.nfc ? " after NFC" : "", merges.empty() ? ", and merges by ranks" : "",
+         "); use the model's tokenizer.json");
   for (int32_t id = 0; id < vocab_size(); ++id) {
     const std::string_view token = bytes(id);
     vocabulary.tokens.push_back(token.empty() ? "[PAD" + std::to_string(id) + "]" : bytes_to_printable(token));

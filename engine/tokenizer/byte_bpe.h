@@ -23,7 +23,8 @@ class ByteBpeTokenizer final : public Tokenizer {
 
  private:
   void encode_stretch(std::string_view text, std::vector<int32_t>& ids) const;
-  void encode_pieces(const char* p, const uint32_t* lengths, size_t count, const char* end, std::vector<int32_t>& ids) const;
+  void encode_pieces(const char* p, const uint32_t* lengths, size_t count, const char* end,
+                     std::vector<int32_t>& ids) const;
   [[noreturn]] void refuse_byte(std::string_view piece) const;
   Bpe bpe_;
   const Text text_;

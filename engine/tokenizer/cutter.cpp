@@ -21,7 +21,8 @@ void find_stretches(const Pattern& pattern, std::string_view text, std::vector<S
   while (from <= text.size() && pattern.find(text, from, begin, end)) {
     if (begin == end && matched && begin == done) {
       uint32_t code;
-      from = begin < text.size() ? begin + static_cast<size_t>(decode_utf8(text.data() + begin, code)) : text.size() + 1;
+      from =
+          begin < text.size() ? begin + static_cast<size_t>(decode_utf8(text.data() + begin, code)) : text.size() + 1;
       continue;
     }
     if (done < begin) stretches.push_back({done, begin, false});
@@ -54,7 +55,8 @@ void join(std::vector<Stretch>& stretches, Matches matches) {
       for (const Stretch& stretch : stretches) add(stretch, stretch.match && !last);
       break;
     case Matches::merged_with_next:
-      for (auto stretch = stretches.rbegin(); stretch != stretches.rend(); ++stretch) add(*stretch, stretch->match && !last);
+      for (auto stretch = stretches.rbegin(); stretch != stretches.rend(); ++stretch)
+        add(*stretch, stretch->match && !last);
       std::reverse(joined.begin(), joined.end());
       break;
   }
@@ -126,7 +128,8 @@ void Cutter::cut_any(std::string_view text, std::vector<std::string_view>& piece
   uint32_t lengths[64];
   pieces.clear();
   for (const char *p = text.data(), *const end = p + text.size(); p < end;)
-    for (size_t i = 0, count = grammar_->cut(p, end, lengths, 64); i < count; p += lengths[i++]) pieces.emplace_back(p, lengths[i]);
+    for (size_t i = 0, count = grammar_->cut(p, end, lengths, 64); i < count; p += lengths[i++])
+      pieces.emplace_back(p, lengths[i]);
 }
 
 }  // namespace qeng

@@ -88,10 +88,12 @@ std::string join_templates(const std::map<std::string, std::string>& templates) 
     if (text.ends_with('\n')) text.pop_back();
     return "{{ '' }}" + text + "{{ '' }}";
   };
-  const std::string missing = "{{ raise_exception('this model has the chat templates " + names +
-                              ", but none for this conversation: give --template chatml, or a template of your own') }}";
-  return "{% if tools is defined and tools is not none and tools %}" + (tools != templates.end() ? inside(tools->second) : missing) +
-         "{% else %}" + (chosen != templates.end() ? inside(chosen->second) : missing) + "{% endif %}";
+  const std::string missing =
+      "{{ raise_exception('this model has the chat templates " + names +
+      ", but none for this conversation: give --template chatml, or a template of your own') }}";
+  return "{% if tools is defined and tools is not none and tools %}" +
+         (tools != templates.end() ? inside(tools->second) : missing) + "{% else %}" +
+         (chosen != templates.end() ? inside(chosen->second) : missing) + "{% endif %}";
 }
 
 std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& path) {
@@ -100,11 +102,13 @@ std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& path) {
     std::string folder = file.parent_path().empty() ? "." : file.parent_path().string();
     if (file.extension() == ".json") return load_tokenizer_json(path, read_json(path), json::object(), "");
     if (file.extension() == ".gguf") return load_gguf_tokenizer(*Gguf::open(path));
-    if (file.extension() == ".tiktoken" || (file.extension() == ".model" && is_tiktoken(MappedFile::open(path)->text())))
+    if (file.extension() == ".tiktoken" ||
+        (file.extension() == ".model" && is_tiktoken(MappedFile::open(path)->text())))
       return load_released_tiktoken(path);
     if (file.extension() == ".model") return load_sentencepiece(path, json::object(), "", {});
     MappedFile::open(path);  // says so if it does not exist
-    fail("unsupported", path, ": expected a folder, tokenizer.json, a .gguf, a .tiktoken or a SentencePiece .model file");
+    fail("unsupported", path,
+         ": expected a folder, tokenizer.json, a .gguf, a .tiktoken or a SentencePiece .model file");
   }
 
   fs::path folder = path;

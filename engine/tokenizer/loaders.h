@@ -36,8 +36,8 @@ std::vector<AddedToken> read_added_tokens(const std::string& path, const nlohman
 // Error("unsupported") for another type.
 std::optional<Cutter::Step> step_of(const std::string& path, const nlohmann::json& part);
 
-// One template of those that a model has by name: "tool_use" where tools are given, as transformers chooses, else "default"; where
-// there is none for a conversation, rendering it is an error.
+// One template of those that a model has by name: "tool_use" where tools are given, as transformers chooses, else
+// "default"; where there is none for a conversation, rendering it is an error.
 std::string join_templates(const std::map<std::string, std::string>& templates);
 
 nlohmann::json read_json(const std::string& path);  // Error("format") unless it holds an object

@@ -20,9 +20,9 @@ using nlohmann::json;
 
 std::string normal_form(std::string_view text, int options) {
   utf8proc_uint8_t* made = nullptr;
-  const utf8proc_ssize_t size = utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
-                                             static_cast<utf8proc_ssize_t>(text.size()), &made,
-                                             static_cast<utf8proc_option_t>(options | UTF8PROC_STABLE));
+  const utf8proc_ssize_t size =
+      utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()), static_cast<utf8proc_ssize_t>(text.size()),
+                   &made, static_cast<utf8proc_option_t>(options | UTF8PROC_STABLE));
   const std::unique_ptr<utf8proc_uint8_t, void (*)(void*)> owned(made, std::free);
   if (size < 0) fail("internal", "utf8proc: ", utf8proc_errmsg(size));
   return {reinterpret_cast<const char*>(made), static_cast<size_t>(size)};
@@ -94,7 +94,8 @@ class Precompiled {
   Precompiled(const std::string& path, const std::string& text) {
     std::string bytes;
     uint32_t size = 0;
-    if (!decode_base64(text, bytes) || bytes.size() < 4) fail("format", path, ": normalizer Precompiled: its map is not base64");
+    if (!decode_base64(text, bytes) || bytes.size() < 4)
+      fail("format", path, ": normalizer Precompiled: its map is not base64");
     std::memcpy(&size, bytes.data(), 4);
     if (size % 4 != 0 || size > bytes.size() - 4) fail("format", path, ": normalizer Precompiled: its map is cut off");
     units_.resize(size / 4);
@@ -130,7 +131,9 @@ class Precompiled {
     size_t at = static_cast<size_t>(decode_utf8(text.data(), before));
     while (at < text.size()) {
       const int bytes = decode_utf8(text.data() + at, code);
-      if (utf8proc_grapheme_break_stateful(static_cast<utf8proc_int32_t>(before), static_cast<utf8proc_int32_t>(code), &state)) break;
+      if (utf8proc_grapheme_break_stateful(static_cast<utf8proc_int32_t>(before), static_cast<utf8proc_int32_t>(code),
+                                           &state))
+        break;
       at += static_cast<size_t>(bytes), before = code;
     }
     return at;
@@ -206,24 +209,26 @@ void Normalizer::add(const std::string& path, const json& part, int depth) {
   } else if (type == "StripAccents") {
     codes([](uint32_t code, std::string& made) {
       const utf8proc_category_t kind = category(code);
-      if (kind != UTF8PROC_CATEGORY_MN && kind != UTF8PROC_CATEGORY_MC && kind != UTF8PROC_CATEGORY_ME) append_utf8(code, made);
+      if (kind != UTF8PROC_CATEGORY_MN && kind != UTF8PROC_CATEGORY_MC && kind != UTF8PROC_CATEGORY_ME)
+        append_utf8(code, made);
     });
   } else if (type == "Strip") {
-    steps_.push_back([left = flag(part, "strip_left", true), right = flag(part, "strip_right", true)](std::string& text, bool) {
-      size_t begin = 0, end = 0, first = std::string::npos;
-      for (size_t at = 0; at < text.size();) {
-        uint32_t code;
-        const size_t next = at + static_cast<size_t>(decode_utf8(text.data() + at, code));
-        if (!is_white(code)) {
-          if (first == std::string::npos) first = at;
-          end = next;
-        }
-        at = next;
-      }
-      begin = left ? std::min(first, text.size()) : 0;
-      end = right ? std::max(end, begin) : text.size();
-      text = text.substr(begin, end - begin);
-    });
+    steps_.push_back(
+        [left = flag(part, "strip_left", true), right = flag(part, "strip_right", true)](std::string& text, bool) {
+          size_t begin = 0, end = 0, first = std::string::npos;
+          for (size_t at = 0; at < text.size();) {
+            uint32_t code;
+            const size_t next = at + static_cast<size_t>(decode_utf8(text.data() + at, code));
+            if (!is_white(code)) {
+              if (first == std::string::npos) first = at;
+              end = next;
+            }
+            at = next;
+          }
+          begin = left ? std::min(first, text.size()) : 0;
+          end = right ? std::max(end, begin) : text.size();
+          text = text.substr(begin, end - begin);
+        });
   } else if (type == "Prepend") {
     prepends_ = true;
     steps_.push_back([what = part.at("prepend").get<std::string>()](std::string& text, bool prepend) {

@@ -10,13 +10,13 @@
 namespace qeng {
 namespace {
 
-constexpr uint32_t kMostSteps = 10'000'000;           // of one match
+constexpr uint32_t kMostSteps = 10'000'000;                     // of one match
 constexpr size_t kLeastStack = 32 << 10, kMostStack = 4 << 20;  // of compiled patterns
 constexpr size_t kLongest = 1 << 16;
 
 // What \s and \w are to Oniguruma: PCRE2 lacks U+0085 in the one, marks, punctuation and circled letters in the other.
 constexpr std::string_view kSpace = "\\s\\x{85}";
-constexpr std::string_view kWord = 
+constexpr std::string_view kWord =
     "\\p{L}\\p{M}\\p{N}\\p{Pc}\\x{24B6}-\\x{24E9}\\x{1F130}-\\x{1F149}\\x{1F150}-\\x{1F169}\\x{1F170}-\\x{1F189}";
 
 // The pattern as PCRE2 has to be given it.
@@ -86,8 +86,7 @@ class Translation {
       case 'K':
       case 'G':
       case 'Z':
-      case 'C':
-        refuse(std::string("\\") + letter, "is not read alike everywhere");
+      case 'C': refuse(std::string("\\") + letter, "is not read alike everywhere");
       default: break;
     }
     made += '\\';
@@ -136,17 +135,17 @@ std::string message_of(int error) {
 struct Pattern::Code : Owned<pcre2_code> {};
 
 Pattern::Pattern(const std::string& text) : text_(text), code_(std::make_unique<Code>()) {
-  if (text.size() > kLongest) fail("unsupported", "a pattern of ", text.size(), " bytes; at most ", kLongest, " are read");
+  if (text.size() > kLongest)
+    fail("unsupported", "a pattern of ", text.size(), " bytes; at most ", kLongest, " are read");
   const std::string given = Translation(text).made;
   const Owned<pcre2_compile_context> context(pcre2_compile_context_create(nullptr));
   if (!context) throw std::bad_alloc();
   pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
   int error = 0;
   size_t offset = 0;
-  const uint32_t options =
-      PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C | PCRE2_NO_AUTO_CAPTURE | PCRE2_MULTILINE;
-  code_->reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(given.data()), given.size(), options, &error, &offset,
-                             context.get()));
+  const uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C | PCRE2_NO_AUTO_CAPTURE | PCRE2_MULTILINE;
+  code_->reset(
+      pcre2_compile(reinterpret_cast<PCRE2_SPTR>(given.data()), given.size(), options, &error, &offset, context.get()));
   if (!*code_) fail("unsupported", "pattern ", text, ": ", message_of(error));
   pcre2_jit_compile(code_->get(), PCRE2_JIT_COMPLETE);  // where it cannot, patterns are interpreted
 }
@@ -159,7 +158,8 @@ bool Pattern::find(std::string_view text, size_t from, size_t& begin, size_t& en
   const int found = pcre2_match(code_->get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), from,
                                 PCRE2_NO_UTF_CHECK, workspace.data.get(), workspace.context.get());
   if (found == PCRE2_ERROR_NOMATCH) return false;
-  if (found < 0) fail("value", "pattern ", text_, ": a text of ", text.size(), " bytes cannot be matched: ", message_of(found));
+  if (found < 0)
+    fail("value", "pattern ", text_, ": a text of ", text.size(), " bytes cannot be matched: ", message_of(found));
   const size_t* const span = pcre2_get_ovector_pointer(workspace.data.get());
   begin = span[0], end = span[1];
   return true;

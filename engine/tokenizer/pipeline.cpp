@@ -46,9 +46,9 @@ class Pieces {
   void operator()(std::vector<std::string>& pieces, bool at_start, bool goes_on) const {
     for (const Step& step : steps_) step(pieces, at_start, goes_on);
   }
-  bool byte_level = false;    // pieces are spelled in GPT-2's characters
-  bool adds_space = false;    // in front of a text
-  std::string space;          // Metaspace's spelling of one
+  bool byte_level = false;  // pieces are spelled in GPT-2's characters
+  bool adds_space = false;  // in front of a text
+  std::string space;        // Metaspace's spelling of one
 
  private:
   using Step = std::function<void(std::vector<std::string>& pieces, bool at_start, bool goes_on)>;
@@ -79,7 +79,8 @@ class Pieces {
         std::string made;
         for (const char c : piece) c == ' ' ? made += space : made += c;
         const bool seam = goes_on && &piece == &pieces.front();
-        if ((scheme == "always" ? !seam : scheme == "first" && first) && !made.starts_with(space)) made.insert(0, space);
+        if ((scheme == "always" ? !seam : scheme == "first" && first) && !made.starts_with(space))
+          made.insert(0, space);
         piece.swap(made);
         first = false;
       }
@@ -114,7 +115,8 @@ class Pieces {
 };
 
 // What ids decode to, token by token.
-TokenBytes bytes_of(const WordModel& model, const Pieces& pre, const std::vector<AddedToken>& added, bool byte_fallback) {
+TokenBytes bytes_of(const WordModel& model, const Pieces& pre, const std::vector<AddedToken>& added,
+                    bool byte_fallback) {
   std::vector<std::string> bytes;
   const auto place = [&](int32_t id, std::string content) {
     if (static_cast<size_t>(id) >= bytes.size()) bytes.resize(static_cast<size_t>(id) + 1);
@@ -155,7 +157,8 @@ class PipelineTokenizer final : public Tokenizer {
         normalizer_(std::move(normalizer)),
         pre_(std::move(pre)),
         model_(std::move(model)),
-        strips_space_(normalizer_.prepends() || (pre_.adds_space && !pre_.byte_level) || !model_->continuation.empty()) {
+        strips_space_(normalizer_.prepends() || (pre_.adds_space && !pre_.byte_level) ||
+                      !model_->continuation.empty()) {
     std::vector<AddedToken> raw, normalized;
     for (AddedToken token : properties_.added) {
       if (token.normalized) token.content = normalizer_(token.content);
@@ -167,18 +170,21 @@ class PipelineTokenizer final : public Tokenizer {
 
   std::string decode(std::span<const int32_t> ids, bool skip_special) const override {
     std::string text = Tokenizer::decode(ids, skip_special);
-    const bool starts_with_text = !ids.empty() && (skip_special || !is_special(ids[0]) || !model_->continuation.empty());
+    const bool starts_with_text =
+        !ids.empty() && (skip_special || !is_special(ids[0]) || !model_->continuation.empty());
     return strips_space_ && starts_with_text && text.starts_with(' ') ? text.substr(1) : text;
   }
 
   Vocabulary vocabulary() const override {
-    fail("unsupported", name(), ": GGUF has no words for this tokenizer.json; use the model's tokenizer.model where there is one");
+    fail("unsupported", name(),
+         ": GGUF has no words for this tokenizer.json; use the model's tokenizer.model where there is one");
   }
 
  protected:
   void encode_valid(std::string_view text, std::vector<int32_t>& ids, bool parse_special, bool goes_on) const override {
     const auto is_added = [&](int32_t id) {
-      return std::any_of(properties_.added.begin(), properties_.added.end(), [id](const AddedToken& token) { return token.id == id; });
+      return std::any_of(properties_.added.begin(), properties_.added.end(),
+                         [id](const AddedToken& token) { return token.id == id; });
     };
     const bool seam = goes_on && !ids.empty() && !is_added(ids.back());
     const auto add_id = [&](int32_t id) { ids.push_back(id); };
@@ -212,7 +218,8 @@ class PipelineTokenizer final : public Tokenizer {
 
 }  // namespace
 
-std::shared_ptr<const Tokenizer> make_pipeline(const std::string& path, const json& file, TokenizerProperties properties) {
+std::shared_ptr<const Tokenizer> make_pipeline(const std::string& path, const json& file,
+                                               TokenizerProperties properties) {
   const json& model_part = member(file, "model");
   std::unique_ptr<WordModel> model = make_word_model(path, model_part);
   Normalizer normalizer(path, member(file, "normalizer"));
@@ -221,15 +228,20 @@ std::shared_ptr<const Tokenizer> make_pipeline(const std::string& path, const js
   for (const json& part : leaves(path, member(file, "decoder"), "decoders")) {
     const std::string type = part.value("type", "");
     // Llama's normalizer writes U+2581 for a space, and this decoder takes it back.
-    if (type == "Replace" && member(part, "content") == " ") pre.space = member(member(part, "pattern"), "String").get<std::string>();
-    else if (type == "ByteFallback") byte_fallback = true;
-    else if (type != "Fuse" && type != "Strip" && type != "Metaspace" && type != "WordPiece" && type != "BPEDecoder" && type != "ByteLevel")
+    if (type == "Replace" && member(part, "content") == " ")
+      pre.space = member(member(part, "pattern"), "String").get<std::string>();
+    else if (type == "ByteFallback")
+      byte_fallback = true;
+    else if (type != "Fuse" && type != "Strip" && type != "Metaspace" && type != "WordPiece" && type != "BPEDecoder" &&
+             type != "ByteLevel")
       fail("unsupported", path, ": decoder ", part.dump());
   }
   TokenBytes bytes = bytes_of(*model, pre, properties.added, byte_fallback);
-  const std::string parts = member(file, "normalizer").dump() + member(file, "pre_tokenizer").dump() + model_part.dump();
-  return std::make_shared<PipelineTokenizer>(std::move(properties), std::move(bytes), XXH3_64bits(parts.data(), parts.size()),
-                                             std::move(normalizer), std::move(pre), std::move(model));
+  const std::string parts =
+      member(file, "normalizer").dump() + member(file, "pre_tokenizer").dump() + model_part.dump();
+  return std::make_shared<PipelineTokenizer>(std::move(properties), std::move(bytes),
+                                             XXH3_64bits(parts.data(), parts.size()), std::move(normalizer),
+                                             std::move(pre), std::move(model));
 }
 
 }  // namespace qeng

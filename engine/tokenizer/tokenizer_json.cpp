@@ -1,5 +1,6 @@
-// Hugging Face's tokenizer.json: here byte-level BPE, the other kinds in pipeline.h. Every part of it that decides ids is either understood or refused.
-// Not applied, as in transformers: truncation and padding. The post-processor's bos becomes add_bos().
+// Hugging Face's tokenizer.json: here byte-level BPE, the other kinds in pipeline.h. Every part of it that decides ids
+// is either understood or refused. Not applied, as in transformers: truncation and padding. The post-processor's bos
+// becomes add_bos().
 #include <cctype>
 #include <filesystem>
 #include <unordered_map>
@@ -84,7 +85,8 @@ ByteBpeTokenizer::Text read_pre_tokenizer(const std::string& path, const json& p
     byte_level = type_of(part) == "ByteLevel";
     if (byte_level && flag(part, "add_prefix_space", true)) {
       if (!steps.empty())
-        fail("unsupported", path, ": pre-tokenizer ByteLevel with add_prefix_space behind others, each piece of which it would change");
+        fail("unsupported", path,
+             ": pre-tokenizer ByteLevel with add_prefix_space behind others, each piece of which it would change");
       prefix_space = true;
     }
     if (std::optional<Cutter::Step> step = step_of(path, part)) steps.push_back(std::move(*step));
@@ -254,7 +256,8 @@ std::optional<Cutter::Step> step_of(const std::string& path, const json& part) {
   }
   if (type == "Digits") return Cutter::Step{flag(part, "individual_digits") ? R"(\p{N})" : R"(\p{N}+)"};
   if (type == "Punctuation")
-    return Cutter::Step{R"([!-/:-@\[-`{-~\p{P}])", part.contains("behavior") ? matches_of(path, part) : Matches::isolated};
+    return Cutter::Step{R"([!-/:-@\[-`{-~\p{P}])",
+                        part.contains("behavior") ? matches_of(path, part) : Matches::isolated};
   if (type == "Whitespace") {  // by Rust's regex: Alphabetic, marks, digits, connectors and joiners
     const std::string word =
         R"(\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{200C}\x{200D}\x{24B6}-\x{24E9}\x{1F130}-\x{1F149}\x{1F150}-\x{1F169}\x{1F170}-\x{1F189})";

@@ -70,7 +70,9 @@ class Model : public WordModel {
     return true;
   }
   int32_t unknown(std::string_view text) const {
-    if (!unknown_) fail("value", path_, ": no token for \"", text, "\", and no unknown token: this model cannot be given such a text");
+    if (!unknown_)
+      fail("value", path_, ": no token for \"", text,
+           "\", and no unknown token: this model cannot be given such a text");
     return *unknown_;
   }
 
@@ -83,7 +85,10 @@ class Model : public WordModel {
 class CharacterBpe final : public Model {
  public:
   CharacterBpe(const std::string& path, const json& model)
-      : Model(path, model), fuse_(flag(model, "fuse_unk")), whole_(flag(model, "ignore_merges")), bpe_(kNoBytes, model.at("merges").size()) {
+      : Model(path, model),
+        fuse_(flag(model, "fuse_unk")),
+        whole_(flag(model, "ignore_merges")),
+        bpe_(kNoBytes, model.at("merges").size()) {
     set_unknown(model);
     if (flag(model, "byte_fallback")) find_bytes();
     suffix = text_of(model, "end_of_word_suffix");
@@ -111,7 +116,8 @@ class CharacterBpe final : public Model {
 
   void encode(std::string_view piece, std::vector<int32_t>& made) const override {
     if (whole_)
-      if (const auto found = ids.find(std::string(piece) + suffix); found != ids.end()) return made.push_back(found->second);
+      if (const auto found = ids.find(std::string(piece) + suffix); found != ids.end())
+        return made.push_back(found->second);
     std::vector<int32_t> parts;
     bool unknown_before = false;
     for (size_t at = 0, size; at < piece.size(); at += size) {
@@ -120,9 +126,12 @@ class CharacterBpe final : public Model {
       const bool last = !suffix.empty() && at + size == piece.size();
       const auto found = last ? ids.find(std::string(one) + suffix) : ids.find(one);
       const bool missing = found == ids.end();
-      if (!missing) parts.push_back(found->second);
-      else if (fall_back(one, parts)) unknown_before = false;
-      else if (!fuse_ || !unknown_before) parts.push_back(unknown(one)), unknown_before = true;
+      if (!missing)
+        parts.push_back(found->second);
+      else if (fall_back(one, parts))
+        unknown_before = false;
+      else if (!fuse_ || !unknown_before)
+        parts.push_back(unknown(one)), unknown_before = true;
       if (!missing) unknown_before = false;
     }
     bpe_.merge(parts);
@@ -188,15 +197,19 @@ class Unigram final : public Model {
     for (size_t end = piece.size(); end > 0; end = cuts.back().first) {
       const Node& node = best[end];
       const bool joins = unknown_ && !cuts.empty() && is_unknown(node.id) && is_unknown(cuts.back().second);
-      if (joins) cuts.back() = {node.begin, -1};
-      else cuts.push_back({node.begin, node.id});
+      if (joins)
+        cuts.back() = {node.begin, -1};
+      else
+        cuts.push_back({node.begin, node.id});
     }
     for (size_t i = cuts.size(); i-- > 0;) {
       const auto [begin, id] = cuts[i];
       const size_t end = i == 0 ? piece.size() : cuts[i - 1].first;
       const std::string_view text = piece.substr(begin, end - begin);
-      if (const auto found = ids.find(text); found != ids.end()) made.push_back(found->second);
-      else if (!fall_back(text, made)) made.push_back(unknown(text));
+      if (const auto found = ids.find(text); found != ids.end())
+        made.push_back(found->second);
+      else if (!fall_back(text, made))
+        made.push_back(unknown(text));
     }
   }
 
@@ -205,7 +218,8 @@ class Unigram final : public Model {
   void add(std::string_view spelling, int32_t id) {
     uint32_t node = 0;
     for (const char c : spelling) {
-      const auto [place, made] = children_.try_emplace(uint64_t{node} << 8 | static_cast<uint8_t>(c), static_cast<uint32_t>(id_of_node_.size()));
+      const auto [place, made] = children_.try_emplace(uint64_t{node} << 8 | static_cast<uint8_t>(c),
+                                                       static_cast<uint32_t>(id_of_node_.size()));
       if (made) id_of_node_.push_back(-1);
       node = place->second;
     }

@@ -1,5 +1,6 @@
-// The models of tokenizer.json that read characters rather than bytes: BPE (Llama 2, Mistral, Gemma), Unigram (Kudo 2018,
-// arXiv 1804.10959), WordPiece and WordLevel. Each turns one piece of a text into ids as Hugging Face's tokenizers do.
+// The models of tokenizer.json that read characters rather than bytes: BPE (Llama 2, Mistral, Gemma), Unigram (Kudo
+// 2018, arXiv 1804.10959), WordPiece and WordLevel. Each turns one piece of a text into ids as Hugging Face's
+// tokenizers do.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -20,7 +21,8 @@ using Ids = std::unordered_map<std::string, int32_t, StringHash, std::equal_to<>
 class WordModel {
  public:
   virtual ~WordModel() = default;
-  // Appends the ids of a piece, valid UTF-8 and not empty. Error("value") where it has no token and there is no unknown one.
+  // Appends the ids of a piece, valid UTF-8 and not empty. Error("value") where it has no token and there is no unknown
+  // one.
   virtual void encode(std::string_view piece, std::vector<int32_t>& ids) const = 0;
 
   Ids ids;                   // by spelling

@@ -24,7 +24,8 @@ std::vector<std::string> pieces_of(const Cutter& cutter, const std::string& text
   if (const Grammar* const grammar = cutter.grammar()) {
     uint32_t lengths[3];
     for (const char *p = text.data(), *end = p + text.size(); p < end;)
-      for (size_t i = 0, count = grammar->cut(p, end, lengths, 3); i < count; p += lengths[i++]) pieces.emplace_back(p, lengths[i]);
+      for (size_t i = 0, count = grammar->cut(p, end, lengths, 3); i < count; p += lengths[i++])
+        pieces.emplace_back(p, lengths[i]);
     return pieces;
   }
   std::vector<std::string_view> views;
@@ -68,7 +69,8 @@ TEST_CASE("labels of GGUF files cut as the models' own patterns do") {
 }
 
 TEST_CASE("patterns that others read differently, or that take too long, are refused") {
-  for (const char* text : {"a{2}+", "[a&&b]", "[a[bc]]", "\\h", "(?m:.)", "[^\\S]", "(", "a\\", "\\K"}) CHECK_THROWS_AS(Pattern(text), Error);
+  for (const char* text : {"a{2}+", "[a&&b]", "[a[bc]]", "\\h", "(?m:.)", "[^\\S]", "(", "a\\", "\\K"})
+    CHECK_THROWS_AS(Pattern(text), Error);
   CHECK_NOTHROW(Pattern("\\p{L}+[[:alpha:]][]a][^]b]"));
   size_t begin = 0, end = 0;
   CHECK_THROWS_AS(Pattern("(?:a|aa)+[bc]").find(std::string(200, 'a'), 0, begin, end), Error);

@@ -1,6 +1,4 @@
 // Parquet files of pyarrow as the rows that pyarrow reads (tests/golden/parquet_golden.py).
-#include "engine/parquet/parquet_source.h"
-
 #include <unistd.h>
 
 #include <filesystem>
@@ -8,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/formats/atomic_file.h"
+#include "engine/parquet/parquet_source.h"
 #include "kernels/error.h"
 #include "tests/catch.h"
 
@@ -44,22 +43,26 @@ std::string file_of(const std::string& name) {
 }  // namespace
 
 TEST_CASE("a Parquet file's rows are those that pyarrow reads, whatever its pages and encodings") {
-  for (const auto& [name, rows] : {std::pair("chats", "chats"), {"everything_v1", "everything"}, {"everything_v2", "everything"}}) {
+  for (const auto& [name, rows] :
+       {std::pair("chats", "chats"), {"everything_v1", "everything"}, {"everything_v2", "everything"}}) {
     CAPTURE(name);
-    const std::vector<json> got = rows_of(text_of(kFolder + name + ".parquet")), want = rows_of(file_of(rows + std::string(".jsonl")));
+    const std::vector<json> got = rows_of(text_of(kFolder + name + ".parquet")),
+                            want = rows_of(file_of(rows + std::string(".jsonl")));
     REQUIRE(got.size() == want.size());
     for (size_t i = 0; i < got.size(); ++i) CHECK(got[i] == want[i]);
   }
 }
 
 TEST_CASE("a damaged Parquet file is refused by name, and whatever its bytes are, nothing else happens") {
-  const std::string path = (std::filesystem::temp_directory_path() / ("qeng_" + std::to_string(::getpid()) + ".parquet")).string();
+  const std::string path =
+      (std::filesystem::temp_directory_path() / ("qeng_" + std::to_string(::getpid()) + ".parquet")).string();
   const std::string whole = file_of("everything_v2.parquet");
   const auto read = [&](const std::string& bytes) {
     write_file_atomically(path, bytes);
     return text_of(path);
   };
-  CHECK_THROWS_WITH(read(whole.substr(0, whole.size() - 1)), Catch::Matchers::Contains(path) && Catch::Matchers::Contains("does not end with PAR1"));
+  CHECK_THROWS_WITH(read(whole.substr(0, whole.size() - 1)),
+                    Catch::Matchers::Contains(path) && Catch::Matchers::Contains("does not end with PAR1"));
   CHECK_THROWS_WITH(read("PAR1\xff\xff\xff\x7fPAR1"), Catch::Matchers::Contains("longer than the file"));
   std::string flipped = whole;
   flipped[60] = static_cast<char>(flipped[60] ^ 1);

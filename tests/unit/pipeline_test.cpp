@@ -16,7 +16,9 @@ json golden() {
   return json::parse(file);
 }
 
-std::shared_ptr<const Tokenizer> load(const json& file) { return load_tokenizer_json("test.json", file, json::object(), ""); }
+std::shared_ptr<const Tokenizer> load(const json& file) {
+  return load_tokenizer_json("test.json", file, json::object(), "");
+}
 
 }  // namespace
 
