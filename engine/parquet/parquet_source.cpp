@@ -254,7 +254,8 @@ class ParquetSource final : public InputSource {
     line_ += '{';
     for (const ParquetNode& child : group.children) {
       if (&child != &group.children.front()) line_ += ", ";
-      append_string(line_, child.name);
+      std::string storage;
+      append_string(line_, valid_utf8(child.name, storage));
       line_ += ": ";
       write(child);
     }
