@@ -583,10 +583,29 @@ function GgufWriter:write(name, tensor, opt) end
 ---@return string[] paths  of the file, or of its parts
 function GgufWriter:commit() end
 
+q.unicode = {}
+---Text as Python's str has it, by code point: lower, upper, capitalize, title.
+---@param text string
+---@return string
+function q.unicode.lower(text) end
+function q.unicode.upper(text) end
+function q.unicode.capitalize(text) end
+function q.unicode.title(text) end
+---As Python's repr writes it.
+---@param text string
+---@return string
+function q.unicode.quoted(text) end
+---Whether Python's str.isalpha (isdigit, ...) is true of the text.
+---@param text string
+---@param class "alpha"|"digit"|"alnum"|"space"|"upper"|"lower"
+---@return boolean
+function q.unicode.is(text, class) end
+
 q.json = {}
 ---Arrays keep that they are arrays; whole numbers are exact up to 2^53.
 ---@param text string
----@param opt? {ordered?: boolean}  with ordered, the metatable of an object lists its keys in the text's order, as __keys
+---@param opt? {ordered?: boolean, exact?: boolean}  ordered: the metatable of an object lists its keys in the text's order, as __keys;
+---exact: integers beyond 2^53 and floats without a fraction are {value =, digits = of an integer}, which encode writes as they were
 ---@return any  null is q.json.null
 function q.json.decode(text, opt) end
 ---@param value any
@@ -670,7 +689,7 @@ function Tokenizer:is_special(id) end
 function Tokenizer:vocab_size() end
 ---@return string  16 hex digits
 function Tokenizer:hash() end
----@return {bos?: integer, eos?: integer, pad?: integer, add_bos: boolean, chat_template?: string, name: string}
+---@return {bos?: integer, eos?: integer, pad?: integer, add_bos: boolean, chat_template?: string, template_args?: string|table, name: string}
 function Tokenizer:info() end
 ---The lists that a GGUF file holds of a tokenizer (tokenizer.ggml.*).
 ---@return {model: string, pre: string, tokens: string[], types: integer[], scores?: number[], merges?: string[], add_space_prefix: boolean}
@@ -1124,6 +1143,10 @@ function LineEditor:remember(text) end
 ---Seconds on a monotonic clock.
 ---@return number
 function q.time() end
+---XXH3 (64 bits) of bytes, as 16 hexadecimal digits.
+---@param bytes string
+---@return string
+function q.hash(bytes) end
 ---@param fd? 0|1|2  1
 ---@return boolean
 function q.isatty(fd) end
@@ -1180,13 +1203,17 @@ function q.weight_options(declared) end
 ---@param order? number  its place in the help
 ---@return table
 function q.long_option(order) end
+---The option --template-args of a recipe: what the model's own chat template is given beside the messages.
+---@param order number
+---@return table
+function q.template_args_option(order) end
 ---Chooses the device that the options name.
 ---@param opt {device: string, threads: integer, device_budget?: integer}
 function q.use_device(opt) end
 
 ---Loads opt.model, opens opt.data, trains by opt.mode, saves under opt.out: what recipes/lora_qwen.lua does with its options. Fields that
 ---are missing are what that recipe's --help gives as defaults (alpha 0: twice the rank; steps 0: by epochs); targets and sources may be lists.
----@param opt {model: string, data: string, out?: string, mode?: "lora"|"full", rank?: integer, alpha?: number, rslora?: boolean, dropout?: number, targets?: string|string[], steps?: integer, epochs?: number, row_tokens?: integer, rows?: integer, accumulate?: integer, lr?: number, schedule?: string, warmup?: integer, decay?: number, clip?: number, seed?: integer, dtype?: dtype, template?: string, eval_share?: number, eval_data?: string, eval_every?: integer, patience?: integer, best?: boolean, samples?: string, sample_tokens?: integer, tensorboard?: boolean, save_every?: integer, keep?: integer, resume?: boolean, recompute?: boolean, eager?: boolean, profile?: boolean, gguf?: boolean, adapter?: string, rank_pattern?: string, alpha_pattern?: string, dora?: boolean, add_tokens?: string, train_embeddings?: boolean, neftune?: number, special?: "parse"|"text", documents?: "paragraph"|"line"|"file", long?: "auto"|"split"|"truncate"|"drop", sources?: string|string[], drop?: number, weights?: string, host_budget?: integer, stream_keep?: integer, any_tokenizer?: boolean}
+---@param opt {model: string, data: string, out?: string, mode?: "lora"|"full", rank?: integer, alpha?: number, rslora?: boolean, dropout?: number, targets?: string|string[], steps?: integer, epochs?: number, row_tokens?: integer, rows?: integer, accumulate?: integer, lr?: number, schedule?: string, warmup?: integer, decay?: number, clip?: number, seed?: integer, dtype?: dtype, template?: string, template_args?: string|table, eval_share?: number, eval_data?: string, eval_every?: integer, patience?: integer, best?: boolean, samples?: string, sample_tokens?: integer, tensorboard?: boolean, save_every?: integer, keep?: integer, resume?: boolean, recompute?: boolean, eager?: boolean, profile?: boolean, gguf?: boolean, adapter?: string, rank_pattern?: string, alpha_pattern?: string, dora?: boolean, add_tokens?: string, train_embeddings?: boolean, neftune?: number, special?: "parse"|"text", documents?: "paragraph"|"line"|"file", long?: "auto"|"split"|"truncate"|"drop", sources?: string|string[], drop?: number, weights?: string, host_budget?: integer, stream_keep?: integer, any_tokenizer?: boolean}
 ---@param hooks? {prepare?: function, on_step?: function, weights?: table|function, title?: string}  prepare(model, file), on_step(row, model)
 ---@return Model model
 ---@return PacketFile file
@@ -1297,7 +1324,7 @@ function Model:save(dir, opt) end
 ---Without opt.engine there is a KV cache for this call alone: of dtype kv, prompts in pieces of chunk tokens, draft a model that guesses ahead. Who
 ---leaves the loop early may free it with request.engine:close(). Messages may have tool_calls, reasoning_content and role tool, as tools may be
 ---given, where the model has a chat template.
----@param opt {prompt?: string, messages?: table[], ids?: integer[], system?: string, tools?: table[], template?: string, max_tokens?: integer, stop?: string[], stop_ids?: table<integer, boolean>, grammar?: Grammar, adapter?: Adapter|false, logprobs?: integer, prompt_logprobs?: integer, context?: "stop"|"error"|"shift", keep?: integer, lookup?: integer, reasoning?: boolean, on_token?: fun(request: Request, id: integer), engine?: Engine, kv?: dtype, chunk?: integer, draft?: Model|boolean}
+---@param opt {prompt?: string, messages?: table[], ids?: integer[], system?: string, tools?: table[], template?: string, template_args?: string|table, max_tokens?: integer, stop?: string[], stop_ids?: table<integer, boolean>, grammar?: Grammar, adapter?: Adapter|false, logprobs?: integer, prompt_logprobs?: integer, context?: "stop"|"error"|"shift", keep?: integer, lookup?: integer, reasoning?: boolean, on_token?: fun(request: Request, id: integer), engine?: Engine, kv?: dtype, chunk?: integer, draft?: Model|boolean}
 ---@return fun(): string?, string?
 ---@return Request
 function Model:generate(opt) end
@@ -1404,7 +1431,7 @@ function q.generation(opt) end
 ---A dataset to train on: a .qubgpu file, checked against the tokenizer, or data (q.data_files) converted first, to cache_dir/data.qubgpu
 ---or the path `cache`.
 ---@param path string
----@param opt {tokenizer?: Tokenizer, template?: string, special?: "parse"|"text", documents?: "paragraph"|"line"|"file", cache_dir?: string, cache?: string, any_tokenizer?: boolean}
+---@param opt {tokenizer?: Tokenizer, template?: string, template_args?: string|table, special?: "parse"|"text", documents?: "paragraph"|"line"|"file", cache_dir?: string, cache?: string, any_tokenizer?: boolean}
 ---@return PacketFile
 function q.packets(path, opt) end
 
@@ -1433,7 +1460,7 @@ function q.run_folder(out, opt) end
 ---transformers reads them) by default, or "text". A text begins with bos where the tokenizer adds it, and ends with the end of text.
 ---@param from string|string[]  as q.data_files; "-" is standard input
 ---@param to string  a dataset that is there is replaced, another file with overwrite = true
----@param opt {tokenizer: Tokenizer, overwrite?: boolean, template?: string, system?: string|false, turns?: "all"|"last", special?: "parse"|"text", format?: "auto"|"jsonl"|"json"|"csv"|"tsv"|"text", documents?: "file"|"paragraph"|"line", max_tokens?: integer, long?: "keep"|"drop"|"split"|"truncate"|"end", dedupe?: boolean, source?: string, source_field?: string, source_names?: string, destination?: integer, max_bad?: number, max_record?: number, resume?: boolean, checkpoint?: number, threads?: integer}
+---@param opt {tokenizer: Tokenizer, overwrite?: boolean, template?: string, template_args?: string|table, system?: string|false, turns?: "all"|"last", special?: "parse"|"text", format?: "auto"|"jsonl"|"json"|"csv"|"tsv"|"text", documents?: "file"|"paragraph"|"line", max_tokens?: integer, long?: "keep"|"drop"|"split"|"truncate"|"end", dedupe?: boolean, source?: string, source_field?: string, source_names?: string, destination?: integer, max_bad?: number, max_record?: number, resume?: boolean, checkpoint?: number, threads?: integer}
 ---@return {records: integer, tokens: integer, targets: integer, bad: integer, seen: integer, bad_by_reason: table<string, integer>, longer: integer, duplicates: integer, repaired: integer, template: "model"|"chatml"|"none", special: "parse"|"text"}
 function q.convert(from, to, opt) end
 
@@ -1461,8 +1488,9 @@ function q.data_options(declared) end
 ---@param system? string|false  system message where a conversation has none (false: none); by default what the model's template says
 ---@param turns? "all"|"last"  which of the assistant's messages are trained
 ---@param special? "parse"|"text"  what special tokens spelled in texts become
+---@param arguments? string|table  what the model's own template is given beside the messages, as a table or JSON
 ---@return Template
-function q.chat_template(tokenizer, name, system, turns, special) end
+function q.chat_template(tokenizer, name, system, turns, special, arguments) end
 
 ---@class Template
 local Template = {}

@@ -1,10 +1,12 @@
-// q.time, q.isatty, q.columns, q.peak_rss, q.try, q.error, q.defer_interrupt, q.interrupted,
+// q.time, q.hash, q.isatty, q.columns, q.peak_rss, q.try, q.error, q.defer_interrupt, q.interrupted,
 // q.outlive_output, q.uninterrupted, q.interruptible, q.version.
 #include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 
 #include "bindings/interrupt.h"
@@ -19,6 +21,13 @@ using lua::Call;
 int time(Call& call) {
   const auto now = std::chrono::steady_clock::now().time_since_epoch();
   return call.push(std::chrono::duration<double>(now).count());
+}
+
+int hash(Call& call) {
+  const std::string bytes = call.arg<std::string>(1);
+  char text[17];
+  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(XXH3_64bits(bytes.data(), bytes.size())));
+  return call.push(std::string(text));
 }
 
 int isatty(Call& call) {
@@ -87,6 +96,7 @@ void register_host(lua_State* L) {
   using lua::fn;
   lua::functions(L, "",
                  {{"time", fn<time>},
+                  {"hash", fn<hash>},
                   {"isatty", fn<isatty>},
                   {"columns", fn<columns>},
                   {"peak_rss", fn<peak_rss>},

@@ -1,5 +1,7 @@
 // q.json: text to Lua values and back. Arrays carry a metatable, so that an empty one stays []; null is q.json.null;
-// objects are written with sorted keys; whole numbers up to 2^53 are exact, larger ones become the nearest double.
+// objects are written with sorted keys; whole numbers up to 2^53 are exact, larger ones become the nearest double,
+// unless they are asked for as they are written ("exact"): then those, and floats without a fraction (1.0), are tables
+// {value =, digits =}.
 #include <algorithm>
 #include <cinttypes>
 #include <cstdio>
@@ -16,12 +18,13 @@ using lua::Call;
 constexpr int kMaxDepth = kRecordDepth;  // deeper is no real file; bounds the C and Lua stacks
 constexpr const char* kArray = "qeng.json.array";
 constexpr const char* kNull = "qeng.json.null";
+constexpr const char* kNumber = "qeng.json.number";  // the metatable of an exact number
 
 void push_null(lua_State* L) { lua_getfield(L, LUA_REGISTRYINDEX, kNull); }
 
-bool has_array_mark(lua_State* L, int index) {
+bool has_mark(lua_State* L, int index, const char* mark) {
   if (lua_getmetatable(L, index) == 0) return false;
-  luaL_getmetatable(L, kArray);
+  luaL_getmetatable(L, mark);
   const bool same = lua_rawequal(L, -1, -2) != 0;
   lua_pop(L, 2);
   return same;
@@ -31,12 +34,16 @@ bool has_array_mark(lua_State* L, int index) {
 // above it.
 class Builder {
  public:
-  Builder(lua_State* L, bool ordered) : L_(L), ordered_(ordered) {}
+  Builder(lua_State* L, bool ordered, bool exact) : L_(L), ordered_(ordered), exact_(exact) {}
   bool null() { return push_null(L_), add(); }
   bool boolean(bool value) { return lua_pushboolean(L_, value), add(); }
-  bool number_integer(int64_t value) { return lua_pushnumber(L_, static_cast<double>(value)), add(); }
-  bool number_unsigned(uint64_t value) { return lua_pushnumber(L_, static_cast<double>(value)), add(); }
-  bool number_float(double value, const std::string&) { return lua_pushnumber(L_, value), add(); }
+  bool number_integer(int64_t value) { return number(static_cast<double>(value), std::to_string(value)); }
+  bool number_unsigned(uint64_t value) { return number(static_cast<double>(value), std::to_string(value)); }
+  bool number_float(double value, const std::string& text) {
+    if (text.find_first_of(".eE") == std::string::npos) return number(value, text);
+    if (!exact_ || value != std::floor(value)) return lua_pushnumber(L_, value), add();
+    return push_exact(value, ""), add();
+  }
   bool string(std::string& value) { return lua_pushlstring(L_, value.data(), value.size()), add(); }
   bool binary(std::vector<uint8_t>&) { return false; }
   bool start_object(size_t) { return open(false); }
@@ -64,6 +71,20 @@ class Builder {
     int count;
     std::vector<std::string> keys;  // of an object, where their order is kept
   };
+  bool number(double value, const std::string& digits) {
+    if (!exact_ || std::fabs(value) <= lua::kMaxInteger) return lua_pushnumber(L_, value), add();
+    return push_exact(value, digits), add();
+  }
+  // A number that a Lua number cannot tell: digits of an integer, "" of a float.
+  void push_exact(double value, const std::string& digits) {
+    luaL_checkstack(L_, 4, "json");
+    lua_createtable(L_, 0, 2);
+    lua_pushnumber(L_, value);
+    lua_setfield(L_, -2, "value");
+    if (!digits.empty()) lua::set_field(L_, "digits", digits);
+    luaL_getmetatable(L_, kNumber);
+    lua_setmetatable(L_, -2);
+  }
   bool open(bool array) {
     if (levels_.size() == kMaxDepth) fail("format", "json: nested more than ", kMaxDepth, " levels deep");
     luaL_checkstack(L_, 6, "json");
@@ -92,7 +113,7 @@ class Builder {
     return true;
   }
   lua_State* L_;
-  const bool ordered_;
+  const bool ordered_, exact_;
   std::vector<Level> levels_;
 };
 
@@ -113,6 +134,7 @@ class Writer {
         if (lua_rawequal(L_, -1, index)) return lua_pop(L_, 1), void(out_ += "null");
         fail("value", "json.encode: a ", lua::type_text(L_, index), " cannot be written", place());
     }
+    if (has_mark(L_, index, kNumber)) return exact_number(index);
     if (depth == kMaxDepth)
       fail("value", "json.encode: nested more than ", kMaxDepth, " levels deep (a cycle?)", place());
     luaL_checkstack(L_, 8, "json");
@@ -125,7 +147,7 @@ class Writer {
         ++others;
     }
     const size_t items = lua_objlen(L_, index);
-    const bool array = has_array_mark(L_, index) || others > 0;
+    const bool array = has_mark(L_, index, kArray) || others > 0;
     if (array && (!keys.empty() || others != items)) {
       fail("value", "json.encode: a table is either 1 .. n or string keys, not both and without holes", place());
     }
@@ -173,6 +195,12 @@ class Writer {
       out_ += nlohmann::json(value).dump();  // shortest that reads back the same
     }
   }
+  void exact_number(int index) {
+    lua_getfield(L_, index, "digits");
+    lua_getfield(L_, index, "value");
+    out_ += lua_isnil(L_, -2) ? nlohmann::json(lua_tonumber(L_, -1)).dump() : lua_tostring(L_, -2);
+    lua_pop(L_, 2);
+  }
   void string(const std::string& text) {
     try {
       out_ += nlohmann::json(text).dump();
@@ -200,7 +228,9 @@ class Writer {
 
 int decode(Call& call) {
   const std::string text = call.arg<std::string>(1);
-  push_json(call.L, text, lua::Options(call, 2, {"ordered"}).get("ordered", false));
+  lua::Options opt(call, 2, {"ordered", "exact"});
+  const bool ordered = opt.get("ordered", false), exact = opt.get("exact", false);
+  push_json(call.L, text, ordered, exact);
   return 1;
 }
 
@@ -217,7 +247,7 @@ int null_text(lua_State* L) {
 
 int array(Call& call) {
   if (!lua_istable(call.L, 1)) call.bad_argument(1, "table expected, got " + lua::type_text(call.L, 1));
-  if (lua_getmetatable(call.L, 1) && !has_array_mark(call.L, 1))
+  if (lua_getmetatable(call.L, 1) && !has_mark(call.L, 1, kArray))
     call.bad_argument(1, "the table has a metatable already");
   lua_settop(call.L, 1);
   luaL_getmetatable(call.L, kArray);
@@ -226,8 +256,8 @@ int array(Call& call) {
 }
 }  // namespace
 
-void push_json(lua_State* L, const std::string& text, bool ordered) {
-  Builder builder(L, ordered);
+void push_json(lua_State* L, const std::string& text, bool ordered, bool exact) {
+  Builder builder(L, ordered, exact);
   nlohmann::json::sax_parse(text, &builder);
 }
 
@@ -239,7 +269,10 @@ std::string json_text(lua_State* L, int index, bool pretty) {
 
 void register_json(lua_State* L) {
   luaL_newmetatable(L, kArray);
-  lua_pop(L, 1);
+  luaL_newmetatable(L, kNumber);
+  lua_pushboolean(L, 1);
+  lua_setfield(L, -2, "json_number");
+  lua_pop(L, 2);
   lua_newuserdata(L, 1);
   luaL_newmetatable(L, "qeng.Null");
   lua::set_field(L, "__name", "null");

@@ -25,6 +25,7 @@ local opt = q.options(q.device_options {
   eval_share = { 0.02, "share of the records held out", min = 0.001, max = 0.5, integer = false, order = 12 },
   dtype = { nil, "f32 or bf16, by default the model file's own (f16 is kept, and computed in f32)", choices = { "f32", "bf16" }, order = 13 },
   template = { "auto", "chat template", choices = { "auto", "chatml", "model" }, order = 14 },
+  template_args = q.template_args_option(15),
 })
 q.use_device(opt)
 q.fs.mkdir(opt.out)

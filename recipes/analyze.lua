@@ -28,7 +28,7 @@ end
 if not tokenizer and not analyze.is_packets(opt.file) then
   q.error("usage", "--model is needed to convert " .. opt.file .. ": its tokenizer makes the tokens")
 end
-local file = q.packets(opt.file, { tokenizer = tokenizer, template = opt.template, special = opt.special, documents = opt.documents, cache_dir = opt.out })
+local file = q.packets(opt.file, { tokenizer = tokenizer, template = opt.template, template_args = opt.template_args, special = opt.special, documents = opt.documents, cache_dir = opt.out })
 local found = analyze.dataset(file, { tokenizer = tokenizer, max_row = max_row })
 local chosen
 if opt.model ~= "" then

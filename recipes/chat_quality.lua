@@ -12,6 +12,7 @@ local opt = q.options(q.drawing_options(q.device_options {
   samples = { 4, "answers to each question", min = 1, max = 1000, integer = true, order = 3 },
   out = { "quality", "folder for report.html and quality.json", kind = "folder", files = { "quality.json", "report.html" }, order = 4 },
   template = { "auto", "chat template", choices = { "auto", "chatml", "model" }, order = 5 },
+  template_args = q.template_args_option(5.5),
   max_tokens = { 256, "at most so many tokens an answer", min = 1, integer = true, order = 6 },
   top_p = { 0.95, "sample within this probability mass", min = 0.01, max = 1, integer = false, order = 12 },
   dtype = { nil, "f32 or bf16, by default the file's own (f16 is kept, and computed in f32)", choices = { "f32", "bf16" }, order = 50 },

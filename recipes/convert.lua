@@ -39,7 +39,7 @@ if #inputs == 0 then q.error("usage", "which data? convert.lua IN... " .. opt.ou
 
 local tokenizer = q.tokenizer(opt.tokenizer)
 local counts = q.convert(inputs, opt.output, {
-  tokenizer = tokenizer, template = opt.template, turns = opt.turns, special = opt.special, format = opt.format,
+  tokenizer = tokenizer, template = opt.template, template_args = opt.template_args, turns = opt.turns, special = opt.special, format = opt.format,
   documents = opt.documents,
   system = opt.system == "" and false or opt.system,
   max_tokens = opt.max_tokens > 0 and opt.max_tokens or nil, long = opt.long, dedupe = opt.dedupe,

@@ -16,7 +16,7 @@ local trained_data = require "qeng.trained_data"
 local ab = {}
 ab.ways = { "jsonl", "packets", "packets+drop" }
 
--- What all runs share. opt: model (folder), jsonl, out, template, row_tokens, rows, long, eval_share, drop.
+-- What all runs share. opt: model (folder), jsonl, out, template, template_args, row_tokens, rows, long, eval_share, drop.
 function ab.setup(opt)
   local tokenizer = q.tokenizer(opt.model)
   local packed = opt.out .. "/data.qubgpu"
@@ -26,12 +26,12 @@ function ab.setup(opt)
     if line:find "%S" then offsets[#offsets + 1] = at end
     at = at + #line
   end
-  local counts = data.convert(opt.jsonl, packed, { tokenizer = tokenizer, template = opt.template, max_bad = 0 })
+  local counts = data.convert(opt.jsonl, packed, { tokenizer = tokenizer, template = opt.template, template_args = opt.template_args, max_bad = 0 })
   if #offsets ~= counts.records then
     q.error("format", ("%s: %d lines but %d records; the experiment needs JSONL, one record a line"):format(opt.jsonl, #offsets, counts.records))
   end
   local self = setmetatable({
-    opt = opt, tokenizer = tokenizer, template = chat.template(tokenizer, opt.template), packed = packed, offsets = offsets,
+    opt = opt, tokenizer = tokenizer, template = chat.template(tokenizer, opt.template, nil, nil, nil, opt.template_args), packed = packed, offsets = offsets,
     pad = tokenizer:id "<|endoftext|>" or 0, counts = counts,
   }, { __index = ab })
   local file = q.ndp.open(packed)

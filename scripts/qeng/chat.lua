@@ -17,6 +17,11 @@ local given = records.given
 local Template = {}
 Template.__index = Template
 
+-- The option of recipes that says them.
+function chat.arguments_option(order)
+  return { "", "what the model's own template is given beside the messages, as JSON: '{\"enable_thinking\": false}'", order = order }
+end
+
 -- Whether the model's own template writes a system message that no one gave it.
 local function brings_system(model)
   local said, asked = "SYSTEM", { role = "user", content = "USER" }
@@ -37,11 +42,27 @@ function chat.text_ends(tokenizer)
   return info.add_bos and info.bos or nil, tokenizer:id "<|endoftext|>" or tokenizer:id "<|end_of_text|>" or info.eos
 end
 
+-- Template arguments as a table, nil without any.
+local function read_arguments(given)
+  if type(given) == "string" and given ~= "" then
+    local ok, why = q.try(q.json.decode, given, { ordered = true, exact = true })
+    if not ok then q.error("value", ("template arguments: %s; expected a JSON object such as {\"enable_thinking\": false}, got %s"):format(why.message, given)) end
+    given = ok
+  end
+  if given == nil or given == "" then return nil end
+  if type(given) ~= "table" or given[1] ~= nil then q.error("value", "template arguments: expected a JSON object such as {\"enable_thinking\": false}") end
+  for _, name in ipairs { "messages", "tools", "add_generation_prompt" } do
+    if given[name] ~= nil then q.error("value", ("template arguments: %s is given by the conversation"):format(name)) end
+  end
+  return next(given) ~= nil and given or nil
+end
+
 -- name: "model" (the tokenizer's own chat template), "chatml", or "auto": the model's own wherever there is one, else ChatML if the
 -- tokenizer has <|im_start|> and <|im_end|>, else none: only texts, and prompts with their completions, one after the other.
 -- system: the system message where a conversation has none (false: none); by default what the model's template says. turns: "all"
 -- or "last" of the assistant's messages are trained. special: "parse" or "text", what special tokens spelled in texts become.
-function chat.template(tokenizer, name, system, turns, special)
+-- arguments: what the model's own template is given beside messages (enable_thinking, ...), a table or JSON text; a record's own go first.
+function chat.template(tokenizer, name, system, turns, special, arguments)
   name = name or "auto"
   if name ~= "auto" and name ~= "chatml" and name ~= "model" and name ~= "none" then
     q.error("value", ("template is %s; expected auto, chatml or model"):format(tostring(name)))
@@ -54,7 +75,14 @@ function chat.template(tokenizer, name, system, turns, special)
   if name == "none" and system then q.error("value", "a system message is given, but this tokenizer has neither a chat template nor ChatML's tokens to write it") end
   local self = setmetatable({
     tokenizer = tokenizer, name = name, system = system or nil, turns = turns or "all", special = special or "parse",
+    arguments = read_arguments(arguments),
   }, Template)
+  for key in pairs(self.arguments or {}) do
+    if own and not own:find(key, 1, true) then q.error("value", ("template arguments: the model's chat template does not mention '%s'"):format(key)) end
+  end
+  if self.arguments and name ~= "model" then
+    q.error("value", ("template arguments are given, but %s takes none: they are for a model's own chat template"):format(name == "none" and "a tokenizer without a chat template" or "ChatML"))
+  end
   if name == "model" and system == false and brings_system(self:model()) then
     if given_name == "model" or not has_chatml then
       q.error("value", "no system message is wanted, but the model's own template always writes one; give one, or leave it to the template")
@@ -147,6 +175,18 @@ local function document(self, parts)
   return pieces
 end
 
+-- A record with this template's arguments, where its own do not say otherwise.
+local function with_arguments(self, record)
+  if not self.arguments then return record end
+  local own, merged = record.template_options, self.arguments
+  if own then
+    merged = {}
+    for key, value in pairs(self.arguments) do merged[key] = value end
+    for key, value in pairs(own) do merged[key] = value end
+  end
+  return setmetatable({ template_options = merged }, { __index = record })
+end
+
 -- The pieces of a normalised record, in order: {text=, target=, special=} or {id=, target=}. target: trained; special:
 -- <|...|> in the text are tokens. Plain text is trained throughout.
 function Template:pieces(record)
@@ -155,7 +195,7 @@ function Template:pieces(record)
     return document(self, { { text = record.messages[1].content, target = false }, { text = record.messages[2].content, target = true } })
   end
   if plain_chatml(self, record) then return chatml(self, record.messages) end
-  return self:model():pieces(with_system(record.messages, self.system), record, self.turns)
+  return self:model():pieces(with_system(record.messages, self.system), with_arguments(self, record), self.turns)
 end
 
 local function tokenize(tokenizer, pieces)
@@ -184,7 +224,7 @@ function Template:prompt(record)
     pieces[#pieces + 1] = { id = self.tokenizer:id("<|im_start|>") }
     pieces[#pieces + 1] = { text = "assistant\n" }
   else
-    pieces = self:model():prompt(with_system(record.messages, self.system), record)
+    pieces = self:model():prompt(with_system(record.messages, self.system), with_arguments(self, record))
   end
   return (tokenize(self.tokenizer, pieces))
 end
@@ -192,10 +232,10 @@ end
 chat.Template = Template
 
 -- What the engine's converter calls in each of its threads, for records that it does not render itself: a function of a
--- record's JSON that returns its pieces. opt: template, system, turns, special.
+-- record's JSON that returns its pieces. opt: template, system, turns, special, arguments.
 function chat.renderer(tokenizer, opt)
-  local template = chat.template(tokenizer, opt.template, opt.system, opt.turns, opt.special)
-  return function(text) return template:pieces(chat.normalize(q.json.decode(text, { ordered = true }))) end
+  local template = chat.template(tokenizer, opt.template, opt.system, opt.turns, opt.special, opt.arguments)
+  return function(text) return template:pieces(chat.normalize(q.json.decode(text, { ordered = true, exact = true }))) end
 end
 
 return chat

@@ -4,6 +4,9 @@
 -- every conversation of the shape whose texts meet the conditions; any other is rendered by the template itself.
 
 local jinja = require "qeng.jinja"
+local q = require "qeng.core"
+local strings = require "qeng.jinja.strings"
+local values = require "qeng.jinja.values"
 
 local chat_form = {}
 
@@ -30,7 +33,8 @@ local function holds(v, budget)
   return false
 end
 local function check_keys(v)
-  for key in pairs(type(v) == "table" and v or {}) do if marked(key) then unknown() end end
+  if not values.is_dict(v) then return end
+  for _, key in ipairs(v.keys) do if marked(key) then unknown() end end
 end
 local function any_holds(...)
   for i = 1, select("#", ...) do if holds((select(i, ...))) then return true end end
@@ -39,7 +43,7 @@ end
 
 -- ---------------------------------------------------------------- conditions of a text
 
--- Every text has a byte at least. lacks: strings that it does not hold; edges: classes of bytes at neither end;
+-- Every text has a byte at least. lacks: strings that it does not hold; edges: characters at neither end ("": white space);
 -- begins: strings that it is longer than and does not begin with.
 local function add(list, value)
   for _, there in ipairs(list) do if there == value then return end end
@@ -49,7 +53,7 @@ end
 local function meets(conditions, text)
   if text == "" then return false end
   for _, needle in ipairs(conditions.lacks) do if text:find(needle, 1, true) then return false end end
-  for _, class in ipairs(conditions.edges) do if text:find("^" .. class) or text:find(class, -1) then return false end end
+  for _, chars in ipairs(conditions.edges) do if strings.strip(text, chars ~= "" and chars or nil, true, true) ~= text then return false end end
   for _, prefix in ipairs(conditions.begins) do if #text <= #prefix or text:sub(1, #prefix) == prefix then return false end end
   return true
 end
@@ -58,25 +62,27 @@ end
 
 -- conditions(): those of the form in hand.
 local function words_for(conditions)
-  local words = setmetatable({}, { __index = jinja })
+  local own = jinja.words
+  local words = setmetatable({}, { __index = own })
 
   local function lacks(v, needle)
     if not is_mark(v) or type(needle) ~= "string" or marked(needle) then unknown() end
     if needle ~= "" then add(conditions().lacks, needle) end
   end
   local function stripped(v, chars)
+    if chars == values.none then chars = nil end
     if not is_mark(v) or (chars ~= nil and (type(chars) ~= "string" or chars == "" or marked(chars))) then unknown() end
-    add(conditions().edges, chars and "[" .. chars:gsub("%p", "%%%0") .. "]" or "%s")
+    add(conditions().edges, chars or "")
     return v
   end
 
-  function words.truth(v) return marked(v) or jinja.truth(v) end
+  function words.truth(v) return marked(v) or own.truth(v) end
   function words.text(v)
     if type(v) == "table" and holds(v) then unknown() end
-    return jinja.text(v)
+    return own.text(v)
   end
   function words.equal(a, b)
-    if not any_holds(a, b) then return jinja.equal(a, b) end
+    if not any_holds(a, b) then return own.equal(a, b) end
     if marked(a) and marked(b) or type(a) == "table" and type(b) == "table" then unknown() end
     if type(a) ~= type(b) then return false end
     if marked(a) then lacks(a, b) else lacks(b, a) end
@@ -87,69 +93,84 @@ local function words_for(conditions)
       lacks(where, v)
       return v == ""
     end
-    local keys_only = jinja.is_mapping(where)
     check_keys(where)
-    if marked(v) or marked(where) or (not keys_only and holds(where)) then unknown() end
-    return jinja.contains(where, v)
+    if marked(v) or marked(where) or (not values.is_dict(where) and holds(where)) then unknown() end
+    return own.contains(where, v)
+  end
+  function words.iterate(v)
+    if marked(v) or values.is_dict(v) and holds(v) then unknown() end  -- the order of a message's keys is no part of the shape
+    return own.iterate(v)
   end
   function words.slice(v, ...)
     if marked(v) then unknown() end
-    return jinja.slice(v, ...)
+    return own.slice(v, ...)
+  end
+  function words.binary(op, a, b)
+    local moves = op == "~" or op == "+" or op == "*"
+    if any_holds(a, b) and (not moves or op == "~" and (type(a) == "table" or type(b) == "table")) then unknown() end
+    return own.binary(op, a, b)
   end
 
   local of_mark = {
     strip = stripped, lstrip = stripped, rstrip = stripped,
     startswith = function(v, prefix) lacks(v, prefix); return prefix == "" end,
     endswith = function(v, suffix) lacks(v, suffix); return suffix == "" end,
-    split = function(v, separator)
-      if separator == nil or separator == "" then unknown() end
+    split = function(v, separator, more)
+      if separator == nil or separator == "" or separator == values.none or more ~= nil then unknown() end
       lacks(v, separator)
-      return jinja.list { v }
+      return values.list { v }
     end,
   }
-  function words.attribute(v, name, dotted)
-    if marked(name) then unknown() end
-    check_keys(v)
-    if marked(v) then
-      local method = is_mark(v) and of_mark[name]
-      return method and function(...) return method(v, ...) end or unknown()
-    end
-    local found = jinja.attribute(v, name, dotted)
-    if type(found) ~= "function" or name == "append" and jinja.is_list(v) then return found end
-    return function(...)
-      if any_holds(...) or name ~= "get" and holds(v) then unknown() end
-      return found(...)
+  for _, name in ipairs { "attribute", "item" } do
+    words[name] = function(v, key)
+      if marked(key) then unknown() end
+      check_keys(v)
+      if marked(v) then
+        local method = is_mark(v) and of_mark[key] or unknown()
+        return values.callable(key, function(arguments, named)
+          if next(named) then unknown() end
+          return method(v, unpack(arguments))
+        end)
+      end
+      local found = own[name](v, key)
+      if values.kind(found) ~= "function" then return found end
+      return values.callable(key, function(arguments, named, run)
+        if any_holds(arguments, named) or key ~= "get" and holds(v) then unknown() end
+        return found.call(arguments, named, run)
+      end)
     end
   end
 
-  local of_list = { length = true, count = true, list = true, first = true, last = true, reverse = true }
+  local of_list = {}  -- filters that move items, or ask words about them
+  for name in ("length count list first last reverse select reject selectattr rejectattr"):gmatch "%a+" do of_list[name] = true end
   words.filters = setmetatable({}, { __index = function(_, name)
-    local filter = jinja.filters[name]
+    local filter = own.filters[name]
     if not filter then return nil end
-    return function(v, ...)
-      if not any_holds(v, ...) then return filter(v, ...) end
-      if any_holds(...) then unknown() end
-      if name == "trim" then return stripped(v, ...) end
-      if name == "string" and marked(v) or name == "safe" or name == "default" or name == "d" then return v end
-      if jinja.is_list(v) and (of_list[name] or name == "map" and type(...) == "table") then return filter(v, ...) end
+    return function(v, arguments, named)
+      if not any_holds(v, arguments, named) then return filter(v, arguments, named, words) end
+      if any_holds(arguments, named) then unknown() end
+      if name == "trim" then return stripped(v, arguments[1]) end
+      if marked(v) and (name == "string" or name == "safe") or name == "default" or name == "d" then return v end
+      if type(v) == "table" and (of_list[name] or name == "map" and #arguments == 0) then return filter(v, arguments, named, words) end
       unknown()
     end
   end })
 
   local of_kind = {}  -- tests that a mark passes as any text does
   for name in ("defined undefined none string number integer float boolean mapping sequence iterable callable true false"):gmatch "%a+" do of_kind[name] = true end
+  local equal_to = { eq = true, equalto = true, ["=="] = true }
   words.tests = setmetatable({}, { __index = function(_, name)
-    local test = jinja.tests[name]
-    if test == jinja.equal then return words.equal end
-    if name == "in" then return function(v, where) return words.contains(where, v) end end
+    local test = own.tests[name]
     if not test or of_kind[name] then return test end
-    return function(v, ...)
-      if any_holds(v, ...) then unknown() end
-      return test(v, ...)
+    return function(v, arguments, named)
+      if equal_to[name] and #arguments == 1 then return words.equal(v, arguments[1]) end
+      if name == "in" and #arguments == 1 then return words.contains(arguments[1], v) end
+      if any_holds(v, arguments, named) then unknown() end
+      return test(v, arguments, named)
     end
   end })
   words.order = {}
-  for name, compare in pairs(jinja.order) do
+  for name, compare in pairs(own.order) do
     words.order[name] = function(a, b)
       if any_holds(a, b) then unknown() end
       return compare(a, b)
@@ -181,7 +202,8 @@ local Marks = {}
 
 function Marks:begins(text, prefix) return difference(self, text, prefix, 16) == #prefix end
 function Marks:alike(a, b) return difference(self, a, b, 1) end
-function Marks:by_header() unknown() end
+Marks.unknown = unknown  -- what chat_spans does beyond rendering a part
+function Marks:attempt(method, ...) return method(self, ...) end
 function Marks:values(...)
   local messages, given = self.model.values(self, ...)
   given.strftime_now = unknown  -- a form outlives the day
@@ -189,17 +211,16 @@ function Marks:values(...)
 end
 local function marks_in(text) return select(2, text:gsub(mark, "")) end
 function Marks:render(messages, count, given, prompt)
-  local text = self.model.render(self, messages, count, given, prompt)
-  if text:sub(-1) == mark then add(self.conditions.edges, "%s") end  -- white space tells where a turn ends
+  local text, said = self.model.render(self, messages, count, given, prompt)
+  if text:sub(-1) == mark then add(self.conditions.edges, "") end  -- white space tells where a turn ends
   -- A generation prompt that repeats what was said: where a turn begins is told by its last characters.
   if prompt and marks_in(text) ~= marks_in(self:render(messages, count, given, false)) then unknown() end
-  return text
+  return text, said
 end
-function Marks:first_end(whole, from)
+function Marks:before_first_end()
   for _, text in ipairs(self.ends) do
     if text ~= "" and self.guard(text) == text then add(self.conditions.lacks, text) end
   end
-  return self.model.first_end(self, whole, from)
 end
 
 -- ---------------------------------------------------------------- forms
@@ -222,9 +243,12 @@ end
 
 -- The shape of a conversation as a string; nil for one with more in it than who speaks and what.
 local function shape_of(messages, record, turns)
-  if record.tools or record.template_options or #messages > most_messages then return nil end
-  local shape = { turns }
+  if record.tools or #messages > most_messages then return nil end
+  local options = record.template_options and q.try(q.json.encode, record.template_options) or ""
+  if record.template_options and options == "" then return nil end  -- a function among them
+  local shape = { turns .. options }
   for i, message in ipairs(messages) do
+    if type(message.content) ~= "string" then return nil end
     for key in pairs(message) do if key ~= "role" and key ~= "content" and key ~= "train" then return nil end end
     shape[i + 1] = (message.train == false and "-" or "+") .. message.role
   end
@@ -265,8 +289,8 @@ function Forms:stretches(messages, record, turns)
   if not form then return nil end
   local texts, list = {}, {}
   for i, message in ipairs(messages) do
-    texts[i] = self.model.guard(message.content)
-    if not meets(form.conditions, texts[i]) then return nil end
+    texts[i] = message.content
+    if self.model.guard(texts[i]) ~= texts[i] or not meets(form.conditions, texts[i]) then return nil end
   end
   for i, stretch in ipairs(form.stretches) do
     local parts = {}

@@ -58,7 +58,7 @@ function quality.bootstrap(a, b, rounds)
   return total, means[math.ceil(0.025 * #means)], means[math.ceil(0.975 * #means)]
 end
 
--- Asks a model every question opt.samples times. opt: template, max_tokens, the options of sampling.drawing, samples, watch(done, all). Returns {rates, right, count, kinds =
+-- Asks a model every question opt.samples times. opt: template, template_args, max_tokens, the options of sampling.drawing, samples, watch(done, all). Returns {rates, right, count, kinds =
 -- {kind = {right, count}}, answers = {the first to each}}.
 function quality.ask(model, opt)
   local found = { rates = {}, right = 0, count = 0, kinds = {}, answers = {} }
@@ -66,7 +66,8 @@ function quality.ask(model, opt)
     local right = 0
     for sample = 1, opt.samples do
       local asked = sampling.drawn(model, opt)
-      asked.messages, asked.template, asked.max_tokens = { { role = "user", content = prompt.question } }, opt.template, opt.max_tokens
+      asked.messages, asked.max_tokens = { { role = "user", content = prompt.question } }, opt.max_tokens
+      asked.template, asked.template_args = opt.template, opt.template_args
       asked.seed = opt.seed * 1000 + sample
       local answer = model:answer(asked)
       found.answers[i] = found.answers[i] or answer

@@ -27,7 +27,12 @@ local function given(value) return there(value) and value ~= "" and not (type(va
 local function is_object(value) return type(value) == "table" and value[1] == nil and next(value) ~= nil end
 records.given = given
 
-local function shown(value) return (tostring(value):sub(1, 40)) end
+-- A number as it was written (q.json.decode, exact) is one.
+local function number_of(value)
+  local meta = type(value) == "table" and getmetatable(value)
+  return meta and meta.json_number and value.value or value
+end
+local function shown(value) return (tostring(number_of(value)):sub(1, 40)) end
 
 local function text_field(value, what)
   if not there(value) then return "" end
@@ -38,7 +43,7 @@ end
 -- A list or an object, which many sets write as JSON inside a string.
 local function decoded(value, what)
   if type(value) == "string" then
-    local ok, result = pcall(q.json.decode, value, { ordered = true })
+    local ok, result = pcall(q.json.decode, value, { ordered = true, exact = true })
     if not ok then fail("%s is a string that is not JSON (%s)", what, result.message) end
     value = result
   end
@@ -126,15 +131,17 @@ local function trained(turn, by_assistant, place)
     end
   end
   if there(turn.weight) then
-    if turn.weight ~= 0 and turn.weight ~= 1 then fail("%s.weight is %s, expected 0 or 1", place, shown(turn.weight)) end
-    train = train and turn.weight == 1
+    local weight = number_of(turn.weight)
+    if weight ~= 0 and weight ~= 1 then fail("%s.weight is %s, expected 0 or 1", place, shown(weight)) end
+    train = train and weight == 1
   end
   return train
 end
 
--- A string, or a list of {type = "text", text =}.
+-- A string, or a list of {type = "text", text =}; nil for a message without, as a template sees it.
 local function content_of(turn, place)
   local content = either(turn.content, turn.value)
+  if not there(content) then return nil end
   if type(content) ~= "table" or is_object(content) then return text_field(content, place .. ".content") end
   local parts = {}
   for i, part in ipairs(content) do

@@ -38,7 +38,7 @@ end
 local function make_room(self)
   local context = self.engine.context
   local room = context - math.min(self.opt.max_tokens or 256, math.floor(context / 2))
-  while #self.messages - self.forgotten > 2 and #request.ids(self.model, { messages = told(self), template = self.opt.template, tools = self.opt.tools }) > room do
+  while #self.messages - self.forgotten > 2 and #request.ids(self.model, { messages = told(self), template = self.opt.template, template_args = self.opt.template_args, tools = self.opt.tools }) > room do
     self.forgotten = self.forgotten + 2
   end
 end

@@ -76,6 +76,7 @@ function data.sample(path, tokenizer, to) return marked.sample(q.ndp.open(path),
 -- Adds to `declared` what recipes that convert data take.
 function data.options(declared)
   declared.template = { "auto", "chat template: auto (the model's own where there is one, else ChatML)", choices = { "auto", "chatml", "model" }, order = 80 }
+  declared.template_args = chat.arguments_option(80.5)
   declared.special = { "parse", "what special tokens spelled in texts become: tokens (as transformers reads text), or text", choices = { "parse", "text" }, order = 81 }
   declared.documents = { "paragraph", "what one document of plain text is (paragraph: blank lines part them)", choices = { "paragraph", "line", "file" }, order = 82 }
   return declared
@@ -133,7 +134,7 @@ function data.inputs(given, speak)
 end
 
 -- Converts `from` (as data.inputs takes it; "-": standard input) to the dataset `to`, which replaces a dataset that is there, but no
--- other file and nothing that is read, without opt.overwrite. opt: tokenizer, template, system, turns, special, format,
+-- other file and nothing that is read, without opt.overwrite. opt: tokenizer, template, template_args, system, turns, special, format,
 -- documents (paragraph), max_tokens, long, dedupe, max_bad (share of bad records that is an error, 0.01), max_record (MiB), source,
 -- source_field, source_names, destination, resume, checkpoint (seconds), threads. Returns the counts. Bad records are told
 -- with their place and left out.
@@ -142,22 +143,24 @@ function data.convert(from, to, opt)
   local inputs = data.inputs(from, speak)
   output.file(to, { holds = "qubgpu", reads = inputs, overwrite = opt.overwrite or false })
   local tokenizer, info = opt.tokenizer, opt.tokenizer:info()
-  local template = chat.template(tokenizer, opt.template, opt.system, opt.turns, opt.special)
+  local template = chat.template(tokenizer, opt.template, opt.system, opt.turns, opt.special, opt.template_args)
   local system = template.default_system or template.system or nil
   local text_begin, text_end = chat.text_ends(tokenizer)
+  local arguments = template.arguments and (type(opt.template_args) == "string" and opt.template_args or q.json.encode(template.arguments)) or nil
   q.outlive_output()
   local job = q.ndp.convert {
     inputs = inputs, output = to, tokenizer = tokenizer, format = opt.format, documents = opt.documents,
     chatml = template.name == "chatml", system = system, turns = template.turns, special = template.special,
     text_begin = text_begin, text_end = text_end,
-    renderer = { template = template.name, system = opt.system, turns = template.turns, special = template.special },
+    renderer = { template = template.name, system = opt.system, turns = template.turns, special = template.special,
+      arguments = arguments },
     max_tokens = opt.max_tokens, long = opt.long, dedupe = opt.dedupe, max_bad = opt.max_bad, max_record = opt.max_record,
     source = opt.source, source_field = opt.source_field, source_names = source_names(opt.source_names), destination = opt.destination,
     resume = opt.resume, checkpoint = opt.checkpoint, threads = opt.threads,
     meta = {
       tokenizer = info.name, tokenizer_hash = tokenizer:hash(), vocab_size = tokenizer:vocab_size(), template = template.name,
       sources = q.json.array { unpack(inputs) }, system = system, turns = template.turns, special = template.special,
-      max_tokens = opt.max_tokens, long = opt.max_tokens and (opt.long or "keep"),
+      template_args = arguments, max_tokens = opt.max_tokens, long = opt.max_tokens and (opt.long or "keep"),
       dedupe = opt.dedupe or false, source_names = opt.source_names, source_field = opt.source_field,
     },
   }

@@ -26,7 +26,7 @@ local function start(model, opt)
     return r, function() opt.engine:cancel(r) end
   end
   rest.ids = request.ids(model, opt)
-  rest.prompt, rest.messages, rest.system, rest.tools, rest.template = nil, nil, nil, nil, nil
+  rest.prompt, rest.messages, rest.system, rest.tools, rest.template, rest.template_args = nil, nil, nil, nil, nil, nil
   local limit = model.config.max_position
   own.max_batch, own.remember = 1, false
   own.pages = math.ceil(math.min(#rest.ids + (request.count(opt, "max_tokens") or 256) + speculate.most, limit) / 16)

@@ -44,6 +44,7 @@ q.conversion_summary = data.summary
 q.conversion_sample = data.sample
 q.packets = data.open
 q.chat_template = chat.template
+q.template_args_option = chat.arguments_option
 q.schedule = schedule.make
 q.hub.model = hub.model
 q.hub.data = hub.data

@@ -152,7 +152,7 @@ function convert.run(opt)
   local bits = convert.progressive(student, {
     stages = opt.stages > 0 and opt.stages or nil, steps = opt.steps, share = opt.share, order = opt.order, inertia = { levels = opt.levels, friction = 0, q = opt.q > 0 and opt.q or opt.levels ~= 255 and 0.05 or nil } })
   place:clear()
-  local teacher, file = models.load(opt.model), place:data(opt.data, { tokenizer = student.tokenizer, template = opt.template, special = opt.special, documents = opt.documents })
+  local teacher, file = models.load(opt.model), place:data(opt.data, { tokenizer = student.tokenizer, template = opt.template, template_args = opt.template_args, special = opt.special, documents = opt.documents })
   local settings = {}
   for key, value in pairs(opt) do
     if type(value) ~= "table" and type(value) ~= "function" then settings[key] = value end

@@ -78,7 +78,7 @@ function pretrain.run(opt, learn, title)
   data.inputs(from)  -- says so if they are not there
   place:clear()
   local settings = settings_of(opt)
-  local file = place:data(from, { tokenizer = tokenizer, template = opt.template, special = opt.special, documents = opt.documents })
+  local file = place:data(from, { tokenizer = tokenizer, template = opt.template, template_args = opt.template_args, special = opt.special, documents = opt.documents })
   local model = onebit.random({
     architectures = { "Qwen3ForCausalLM" }, model_type = "qwen3", vocab_size = tokenizer:vocab_size(), hidden_size = opt.hidden, num_hidden_layers = opt.layers,
     num_attention_heads = opt.heads, num_key_value_heads = opt.heads, head_dim = math.floor(opt.hidden / opt.heads), intermediate_size = opt.ffn,

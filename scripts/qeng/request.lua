@@ -1,6 +1,6 @@
 -- One request of the engine: its tokens so far, its sampler, and what it has said.
 --
--- Given: ids, or prompt (text), or messages (a chat: system, tools, template); max_tokens (256); the options of q.sampler; stop
+-- Given: ids, or prompt (text), or messages (a chat: system, tools, template, template_args); max_tokens (256); the options of q.sampler; stop
 -- (strings; one that is a special token counts among the stop_ids), stop_ids (a set of ids; the model's own), grammar (q.grammar or
 -- q.json_schema, or a matcher of one), adapter (model:read_adapter; false: none, nil: the model's own), logprobs and prompt_logprobs
 -- (how many alternatives, 0: only the token's own), context ("stop", "error" or "shift" when it is full), keep (tokens at the
@@ -36,7 +36,7 @@ request.sampling = sampling
 local breakers = { "\n", ":", '"', "*" }  -- llama.cpp's
 
 local known = {}
-for name in ([[ids prompt messages system tools template max_tokens stop stop_ids grammar adapter logprobs prompt_logprobs context keep lookup draft
+for name in ([[ids prompt messages system tools template template_args max_tokens stop stop_ids grammar adapter logprobs prompt_logprobs context keep lookup draft
   reasoning on_token]]):gmatch "%S+" do known[name] = true end
 for _, name in ipairs(sampling) do known[name] = true end
 
@@ -104,7 +104,7 @@ function request.ids(model, opt)
     if opt.system then check_type(opt, "system", "string", "text") end
     check_type(opt, "tools", "table", "a list of tools")
     local record = chat.normalize { messages = copied(opt.messages), tools = copied(opt.tools) }
-    return checked(model, chat.template(tokenizer, opt.template, opt.system):prompt(record), "messages")
+    return checked(model, chat.template(tokenizer, opt.template, opt.system, nil, nil, opt.template_args):prompt(record), "messages")
   end
   if type(opt.prompt) ~= "string" then q.error("value", "generate: give a prompt, messages or ids") end
   local ids, info = tokenizer:encode(opt.prompt, { special = true }), tokenizer:info()

@@ -118,7 +118,7 @@ end
 local defaults = {
   model = "", data = "", out = "out", mode = "lora", adapter = "", rank = 16, alpha = 0, rslora = false, dropout = 0, targets = "",
   rank_pattern = "", alpha_pattern = "", dora = false, add_tokens = "", train_embeddings = false, neftune = 0, steps = 0, epochs = 1, row_tokens = 512, rows = 1,
-  accumulate = 1, lr = 2e-4, schedule = "cosine", warmup = 0, decay = 0, clip = 1.0, seed = 0, template = "auto", special = "parse", documents = "paragraph",
+  accumulate = 1, lr = 2e-4, schedule = "cosine", warmup = 0, decay = 0, clip = 1.0, seed = 0, template = "auto", template_args = "", special = "parse", documents = "paragraph",
   eval_share = 0.05, eval_data = "", eval_every = 50, patience = 0, best = false, samples = "", sample_tokens = 64, tensorboard = false, save_every = 100, keep = 2, resume = false, recompute = false, eager = false, profile = false, gguf = false, sources = "", drop = 0, long = "auto", device = "auto", threads = 0,
 }
 
@@ -169,9 +169,9 @@ function run.finetune(opt, hooks)
     local fresh = new_tokens.add(model, added, opt.out .. "/tokenizer")
     io.stderr:write(("new tokens: %s; the vocabulary is %d\n"):format(#fresh > 0 and table.concat(fresh, " ") or "none, the tokenizer has them all", model.config.vocab))
   end
-  local file = place:data(opt.data, { tokenizer = model.tokenizer, template = opt.template, special = opt.special, documents = opt.documents, any_tokenizer = opt.any_tokenizer })
+  local file = place:data(opt.data, { tokenizer = model.tokenizer, template = opt.template, template_args = opt.template_args, special = opt.special, documents = opt.documents, any_tokenizer = opt.any_tokenizer })
   local eval_data = opt.eval_data ~= "" and data.open(opt.eval_data, {
-    tokenizer = model.tokenizer, template = opt.template, special = opt.special, documents = opt.documents, any_tokenizer = opt.any_tokenizer,
+    tokenizer = model.tokenizer, template = opt.template, template_args = opt.template_args, special = opt.special, documents = opt.documents, any_tokenizer = opt.any_tokenizer,
     cache = opt.out .. "/eval.qubgpu" }) or nil
   prepare_mode(model, opt)
   if opt.mode ~= "full" and (added or opt.train_embeddings) then new_tokens.train_embeddings(model) end
@@ -187,7 +187,7 @@ function run.finetune(opt, hooks)
     seed = opt.seed, eval_share = opt.eval_share, eval_every = opt.eval_every, save_every = opt.save_every, keep = opt.keep,
     resume = opt.resume, overwrite = opt.overwrite, eager = opt.eager, profile = opt.profile, settings = settings, title = hooks.title, on_step = hooks.on_step,
     sources = route.source_list(opt.sources), drop = opt.drop, weights = hooks.weights,
-    eval_data = eval_data, patience = opt.patience, on_eval = samples.new(model, opt.samples, { out = opt.out, template = opt.template, max_tokens = opt.sample_tokens }),
+    eval_data = eval_data, patience = opt.patience, on_eval = samples.new(model, opt.samples, { out = opt.out, template = opt.template, template_args = opt.template_args, max_tokens = opt.sample_tokens }),
     tensorboard = opt.tensorboard, pad = model.tokenizer:id("<|endoftext|>") or 0,
     on_begin = function() place:begin(settings) end,
     save_best = function() save(opt.out .. "/best") end,

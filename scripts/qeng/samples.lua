@@ -13,7 +13,7 @@ local samples = {}
 local function of_line(line, path)
   if not line:find "^%s*{" then return { messages = { { role = "user", content = line } }, shown = line } end
   local ok, result = pcall(function()
-    local record = q.json.decode(line, { ordered = true })
+    local record = q.json.decode(line, { ordered = true, exact = true })
     if record.prompt ~= nil and record.completion == nil then record.completion = "" end
     return chat.normalize(record)
   end)
@@ -36,7 +36,7 @@ function samples.read(text)
   return list
 end
 
--- prompts: as read() takes them. opt: out (samples.jsonl is written there), template, max_tokens (64). Returns a function that answers
+-- prompts: as read() takes them. opt: out (samples.jsonl is written there), template, template_args, max_tokens (64). Returns a function that answers
 -- them, greedily, after a step, and tells each; nil without prompts. Nothing of the training changes by it.
 function samples.new(model, prompts, opt)
   local list = samples.read(prompts)
@@ -45,7 +45,7 @@ function samples.new(model, prompts, opt)
     for _, sample in ipairs(list) do
       local request = { temperature = 0, max_tokens = opt.max_tokens or 64 }
       if model.tokenizer:info().chat_template or model.tokenizer:id "<|im_start|>" then
-        request.messages, request.tools, request.template = sample.messages, sample.tools, opt.template
+        request.messages, request.tools, request.template, request.template_args = sample.messages, sample.tools, opt.template, opt.template_args
       else
         request.prompt = sample.shown
       end

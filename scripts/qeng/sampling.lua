@@ -1,5 +1,6 @@
 -- The options of recipes that generate text, and what requests and engines make of them.
 
+local chat = require "qeng.chat"
 local models = require "qeng.model"
 local q = require "qeng.core"
 local request = require "qeng.request"
@@ -45,6 +46,7 @@ function sampling.options(declared)
   declared.model = { nil, "Hugging Face folder, .gguf file, or org/name[@revision] on the hub", required = true, order = 1 }
   declared.adapter = { "", "PEFT adapter folder, or an adapter as a GGUF file", order = 2 }
   declared.template = { "auto", "chat template", choices = { "auto", "chatml", "model" }, order = 20 }
+  declared.template_args = chat.arguments_option(20.5)
   declared.max_tokens = { 256, "at most so many tokens", min = 1, integer = true, order = 21 }
   sampling.drawing(declared, 22)
   declared.stop = { nil, "end before this text; several as a JSON array of strings", order = 50 }
@@ -127,7 +129,7 @@ function sampling.read(opt)
   local model = models.load(opt.model, how)
   if opt.adapter ~= "" then model:load_adapter(opt.adapter) end
   local how = {
-    template = opt.template, max_tokens = opt.max_tokens, stop = stops(opt.stop), grammar = bound,
+    template = opt.template, template_args = opt.template_args, max_tokens = opt.max_tokens, stop = stops(opt.stop), grammar = bound,
     context = opt.when_full, keep = opt.keep, lookup = opt.lookup > 0 and opt.lookup or nil, kv = opt.kv,
     draft = opt.draft ~= "" and models.load(opt.draft, { dtype = opt.dtype, weights = opt.weights == "stream" and "map" or opt.weights }) or nil,
   }

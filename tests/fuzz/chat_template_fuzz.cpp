@@ -13,9 +13,9 @@ local jinja = require "qeng.jinja"
 return function(text)
   local ok, result = pcall(function()
     return jinja.compile(text) {
-      messages = jinja.list { { role = "system", content = "s" }, { role = "user", content = "hello\n" },
-        { role = "assistant", content = "", tool_calls = jinja.list { { ["function"] = { name = "f", arguments = { x = 1 } } } } } },
-      tools = jinja.list { { type = "function", ["function"] = { name = "f" } } }, add_generation_prompt = true, bos_token = "<s>", eos_token = "</s>",
+      messages = { { role = "system", content = "s" }, { role = "user", content = "hello\n" },
+        { role = "assistant", content = "", tool_calls = { { ["function"] = { name = "f", arguments = { x = 1 } } } } } },
+      tools = { { type = "function", ["function"] = { name = "f" } } }, add_generation_prompt = true, bos_token = "<s>", eos_token = "</s>",
     }
   end)
   if ok then return type(result) == "string" and "" or "no text" end

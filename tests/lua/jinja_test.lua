@@ -17,12 +17,19 @@ for i, case in ipairs(golden.cases) do
   end
   count = count + 1
 end
-local values = q.json.decode(golden.values, { ordered = true })
+local values = q.json.decode(golden.values, { ordered = true, exact = true })
 for _, case in ipairs(golden.python) do
-  local ok, text = pcall(function() return jinja.compile(case.template)(values) end)
-  assert(ok and text == case.text, ("%s:\n%s\nexpected\n%s"):format(case.template, ok and text or text.message or text, case.text))
+  local ok, text = pcall(function() return (jinja.compile(case.template)(values)) end)
+  if case.error then
+    assert(not ok and text.code == "template", ("%s: %s, expected an error"):format(case.template, ok and text or tostring(text)))
+  else
+    assert(ok and text == case.text, ("%s:\n%s\nexpected\n%s"):format(case.template, ok and text or text.message or text, case.text))
+  end
   count = count + 1
 end
+assert(jinja.compile "{{ ('{\"b\": [1, 2.0]}' | from_json).b }}" {} == "[1, 2.0]")
+local text, said = jinja.compile "ab{% generation %}cé{% endgeneration %}{% set x %}{% generation %}d{% endgeneration %}{% endset %}" {}
+assert(text == "abcé" and said[1][1] == 3 and said[1][2] == 5 and said[2] == false and #said == 2, "what {% generation %} marks")
 assert(count >= 50, "too few cases")
 -- As the engine joins a model's templates: by whether tools are given; the texts as they are, line ends too.
 do
@@ -96,6 +103,41 @@ for _, case in ipairs(golden.cases) do  -- a call, its arguments as JSON inside 
     assert(messages[2].tool_calls[1]["function"].arguments == arguments and messages[2].content == q.json.null, "the caller's messages stay as they are")
   end
 end
+
+-- Template arguments: of a request, under those of a record; a name that the template lacks, or a template that takes none, is refused.
+local thinks = own .. "{% if enable_thinking is defined and not enable_thinking %}no{% endif %}{{ level }}"
+assert(prompt(thinks, { messages = hello, template_args = { enable_thinking = false } }) == "[user:hello]>no")
+assert(prompt(thinks, { messages = hello, template_args = '{"level": 1.0}' }) == "[user:hello]>1.0", "numbers as they are written")
+local with_own = chat.template(q.tokenizer(dir), "model", nil, nil, nil, { level = 1, enable_thinking = false })
+local told = tokenizer:decode(with_own:prompt(chat.normalize { messages = hello, chat_template_kwargs = { level = 2 } }))
+assert(told == "[user:hello]>no2", told)
+for args, expected in pairs { ['{"thinkign": true}'] = "does not mention 'thinkign'", ["{"] = "expected a JSON object", ["[1]"] = "expected a JSON object", ['{"messages": []}'] = "given by the conversation" } do
+  local _, why = q.try(prompt, thinks, { messages = hello, template_args = args })
+  assert(why and why.message:find(expected, 1, true), expected .. ": " .. (why and why.message or "none"))
+end
+local _, takes_none = q.try(prompt, thinks, { messages = hello, template = "chatml", template_args = { level = 1 } })
+assert(takes_none and takes_none.message:find "ChatML takes none", takes_none and takes_none.message)
+
+-- What is trained where a template cannot be rendered up to a turn: it refuses to begin with the assistant's answer, or marks the answers.
+local function trained_of(written, messages)
+  q.fs.write(dir .. "/tokenizer_config.json", q.json.encode { chat_template = written })
+  local of = q.tokenizer(dir)
+  local ids, mask = chat.template(of):encode(chat.normalize { messages = messages })
+  local parts = {}
+  for i, id in ipairs(ids) do if mask[i] == 1 then parts[#parts + 1] = of:bytes(id) end end
+  return table.concat(parts), of:decode(ids)
+end
+local strict = "{% if messages[0].role == 'system' and messages | length < 2 %}{{ raise_exception('more') }}{% endif %}" ..
+  "{% for m in messages %}<|im_start|>{{ m.role }}:{{ m.content | trim }}<|im_end|>{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant:{% endif %}"
+local first = { { role = "system", content = "S" }, { role = "assistant", content = " one " }, { role = "user", content = "two" }, { role = "assistant", content = "three" } }
+assert(trained_of(strict, first) == "one<|im_end|>three<|im_end|>")
+assert(trained_of(strict, { first[2], first[3] }) == "one<|im_end|>", "a conversation that begins with the assistant")
+local marking = "{% for m in messages %}{% if m.role == 'assistant' %}<{% generation %}{{ m.content }}!{% endgeneration %}>{% else %}[{{ m.content }}]{% endif %}{% endfor %}"
+assert(trained_of(marking, first) == " one !three!")
+-- A special token in what is said stays text, unless the template itself looks for it.
+local looks = "{% for m in messages %}{% set parts = m.content.split('<|im_start|>') %}({{ parts | last }}){% endfor %}"
+local _, whole = trained_of(looks, { { role = "user", content = "a<|im_start|>b<|im_end|>" } })
+assert(whole == "(b<|im_end|>)", whole)
 
 -- Under "auto" both a prompt and what is trained are the own template's. Where it says what ChatML says, the tokens are the same.
 assert(prompt(own, { messages = hello }) == "[user:hello]>", "a prompt is rendered by the model's own template")

@@ -1,0 +1,217 @@
+-- Python's values as a template sees them: Lua strings, booleans, numbers (numbers.lua), and tables that are marked with their kind.
+-- None of them is changed once it is made; a namespace's names are.
+--
+--   list, tuple, range, view   the items, 1 .. n
+--   generator                  the items, until it is walked through
+--   dict                       {keys = in order, map = by key}
+--   namespace, loop            {map = by name}
+--   function                   {name =, call = of (arguments, named)}
+--   none; undefined            {name =}
+--   markup                     {text}: what the filter safe gives, which escapes what is added to it
+
+local limits = require "qeng.jinja.limits"
+local numbers = require "qeng.jinja.numbers"
+local q = require "qeng.core"
+local strings = require "qeng.jinja.strings"
+
+local values = {}
+
+local fail = limits.fail
+
+local metas = {}
+for kind in ("list tuple range view generator dict namespace loop function none undefined markup"):gmatch "%a+" do metas[kind] = { kind = kind } end
+
+local none = setmetatable({}, metas.none)
+values.none = none
+
+function values.list(t) return setmetatable(t, metas.list) end
+function values.tuple(t) return setmetatable(t, metas.tuple) end
+function values.generator(t) return setmetatable(t, metas.generator) end
+-- name: what Python prints it as.
+function values.view(t, name) t.name = name; return setmetatable(t, metas.view) end
+function values.range(t, name) t.name = name; return setmetatable(t, metas.range) end
+function values.object(kind, map) return setmetatable({ map = map }, metas[kind]) end
+function values.undefined(name) return setmetatable({ name = name }, metas.undefined) end
+-- call: of the arguments (n of them) and those by name.
+function values.callable(name, call) return setmetatable({ name = name, call = call }, metas["function"]) end
+
+function values.markup(text) return setmetatable({ text }, metas.markup) end
+function values.is_markup(v) return getmetatable(v) == metas.markup end
+-- A markup's text; any other value itself.
+function values.plain(v) return getmetatable(v) == metas.markup and v[1] or v end
+
+function values.is_undefined(v) return getmetatable(v) == metas.undefined end
+local is_undefined = values.is_undefined
+
+-- Python's name of a value's type, but for those of this file.
+function values.kind(v)
+  local kind = type(v)
+  if kind == "string" then return "str" end
+  if kind == "number" then return v == math.floor(v) and "int" or "float" end
+  if kind == "boolean" then return "bool" end
+  return getmetatable(v).kind
+end
+local kind_of = values.kind
+
+local sequences = { list = true, tuple = true, range = true }
+function values.is_sequence(v) return type(v) == "table" and sequences[getmetatable(v).kind] == true end
+function values.is_dict(v) return getmetatable(v) == metas.dict end
+
+-- ---------------------------------------------------------------- dicts
+
+-- What stands for a key in the map: numbers that are equal are one key.
+local function key_of(v)
+  if type(v) ~= "table" then return v end
+  local number = numbers.value(v)
+  if number then return number end
+  if v == none or values.is_undefined(v) then return v end  -- an undefined value is the key of nothing
+  fail("a %s as the key of a dict", kind_of(v))
+end
+
+function values.dict(keys, map) return setmetatable({ keys = keys, map = map }, metas.dict) end
+function values.get(dict, key) return dict.map[key_of(key)] end
+
+-- Of pairs {key, value}; a key given twice keeps its place.
+function values.dict_of(pairs_of)
+  local dict = values.dict({}, {})
+  for _, pair in ipairs(pairs_of) do
+    local key = key_of(pair[1])
+    if dict.map[key] == nil then dict.keys[#dict.keys + 1] = pair[1] end
+    dict.map[key] = pair[2]
+  end
+  return dict
+end
+
+function values.items_of(dict)
+  local out = {}
+  for i, key in ipairs(dict.keys) do out[i] = values.tuple { key, values.get(dict, key) } end
+  return out
+end
+
+-- ---------------------------------------------------------------- what holds for values of every kind
+
+function values.truth(v)
+  if v == nil or v == false or v == 0 or v == "" then return false end
+  if type(v) ~= "table" then return true end
+  local kind = getmetatable(v).kind
+  if kind == "none" or kind == "undefined" then return false end
+  if kind == "float" then return v[1] ~= 0 end
+  if kind == "markup" then return v[1] ~= "" end
+  if kind == "dict" then return v.keys[1] ~= nil end
+  if sequences[kind] or kind == "view" then return v[1] ~= nil end
+  return true
+end
+
+function values.length(v)
+  local kind = kind_of(v)
+  if kind == "str" then return strings.length(v) end
+  if kind == "dict" then return #v.keys end
+  if sequences[kind] or kind == "view" then return #v end
+  if kind == "undefined" then return 0 end
+  fail("a %s has no length", kind)
+end
+
+-- The items of what can be walked through, 1 .. n. A generator is empty then.
+function values.iterate(v)
+  local kind = kind_of(v)
+  if sequences[kind] or kind == "view" then return v end
+  if kind == "dict" then return v.keys end
+  if kind == "str" then return strings.characters(v) end
+  if kind == "undefined" then return {} end
+  if kind ~= "generator" then fail("a %s is not iterable", kind) end
+  local items = {}
+  for i = 1, #v do items[i], v[i] = v[i], nil end
+  return items
+end
+
+local function same_items(a, b, equal)
+  if #a ~= #b then return false end
+  for i = 1, #a do if not equal(a[i], b[i]) then return false end end
+  return true
+end
+
+function values.equal(a, b)
+  a, b = values.plain(a), values.plain(b)
+  if rawequal(a, b) then return a == a end
+  if numbers.value(a) then return numbers.value(b) ~= nil and numbers.equal(a, b) end
+  if type(a) ~= "table" or type(b) ~= "table" then return false end
+  local kind = kind_of(a)
+  if kind ~= kind_of(b) then return false end
+  if kind == "undefined" then return true end
+  if sequences[kind] then return same_items(a, b, values.equal) end
+  if kind ~= "dict" or #a.keys ~= #b.keys then return false end
+  for _, key in ipairs(a.keys) do
+    local other = values.get(b, key)
+    if other == nil or not values.equal(values.get(a, key), other) then return false end
+  end
+  return true
+end
+
+-- Whether a < b; an error for values that have no order.
+function values.less(a, b)
+  if type(a) == "string" and type(b) == "string" then return a < b end
+  if numbers.value(a) and numbers.value(b) then return numbers.less(a, b) end
+  local kind = kind_of(a)
+  if (kind ~= "list" and kind ~= "tuple") or kind ~= kind_of(b) then fail("a %s and a %s have no order", kind, kind_of(b)) end
+  for i = 1, math.min(#a, #b) do if not values.equal(a[i], b[i]) then return values.less(a[i], b[i]) end end
+  return #a < #b
+end
+
+values.order = {
+  ["<"] = values.less,
+  [">"] = function(a, b) return values.less(b, a) end,
+  ["<="] = function(a, b) return values.less(a, b) or (values.equal(a, b)) end,
+  [">="] = function(a, b) return values.less(b, a) or (values.equal(a, b)) end,
+}
+
+function values.contains(where, v)
+  where, v = values.plain(where), values.plain(v)
+  local kind = kind_of(where)
+  if kind == "str" then
+    if type(v) ~= "string" then fail("a %s is looked for in a string", kind_of(v)) end
+    return where:find(v, 1, true) ~= nil
+  end
+  if kind == "dict" then return values.get(where, v) ~= nil end
+  for _, item in ipairs(values.iterate(where)) do if values.equal(item, v) then return true end end
+  return false
+end
+
+-- ---------------------------------------------------------------- from Lua
+
+-- A Lua value as a template's: q.json.null is none; tables of items 1 .. n, and those marked as JSON arrays, are lists, others dicts,
+-- in the order of __keys, which decoded JSON has, else sorted; what is one already stays. change(text, whether it is a key): of every text, or nil.
+function values.from_lua(v, change)
+  if v == nil or v == q.json.null then return none end
+  if type(v) == "string" then return change and change(v) or v end
+  if type(v) == "number" then return v == math.floor(v) and math.abs(v) > 2 ^ 53 and numbers.float(v) or v end
+  if type(v) == "function" then
+    return values.callable("function", function(arguments) return values.from_lua(v(unpack(arguments, 1, #arguments)), change) end)
+  end
+  if type(v) ~= "table" then return v end
+  local meta = getmetatable(v)
+  if meta and meta.kind then return v end
+  if meta and meta.json_number then return v.digits and numbers.digits(v.digits) or numbers.float(v.value) end
+  local keys = meta and meta.__keys
+  if not keys and (v[1] ~= nil or (meta and next(v) == nil)) then
+    local list = {}
+    for i, item in ipairs(v) do list[i] = values.from_lua(item, change) end
+    return values.list(list)
+  end
+  local order, known = {}, {}
+  for _, key in ipairs(keys or {}) do
+    if v[key] ~= nil then order[#order + 1] = key end
+    known[key] = true
+  end
+  local others = {}
+  for key in pairs(v) do if not known[key] then others[#others + 1] = key end end
+  table.sort(others, function(a, b) return tostring(a) < tostring(b) end)
+  for _, key in ipairs(others) do order[#order + 1] = key end
+  local map = {}
+  for i, key in ipairs(order) do
+    order[i] = change and type(key) == "string" and change(key, true) or key
+    map[order[i]] = values.from_lua(v[key], change)
+  end
+  return values.dict(order, map)
+end
+
+return values
