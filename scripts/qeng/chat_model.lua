@@ -147,20 +147,39 @@ local function append(pieces, text, target)
   end
 end
 
+-- What make(messages) gives. A message of calls without content has none in the template's eyes, as in transformers; a template that
+-- errs on it is given an empty one.
+local function with_content(messages, make)
+  local made, why = q.try(make, messages)
+  if made then return made end
+  local filled, any = {}, false
+  for i, message in ipairs(messages) do
+    filled[i] = message
+    if message.content == nil then
+      any, filled[i] = true, setmetatable({}, getmetatable(message))
+      for key, value in pairs(message) do filled[i][key] = value end
+      filled[i].content = ""
+    end
+  end
+  return any and q.try(make, filled) or error(why, 0)
+end
+
 -- The pieces of a normalised record's conversation: {text=, target=, special = true}. turns: "all" or "last".
 function Model:pieces(messages, record, turns)
+  local stretches = self.forms:stretches(messages, record, turns)
+  stretches = stretches or with_content(messages, function(given) return self:seeing(given, record, false):stretches(given, record, turns) end)
   local pieces = {}
-  for _, stretch in ipairs(self.forms:stretches(messages, record, turns) or self:seeing(messages, record, false):stretches(messages, record, turns)) do
-    append(pieces, stretch[1], stretch[2])
-  end
+  for _, stretch in ipairs(stretches) do append(pieces, stretch[1], stretch[2]) end
   return pieces
 end
 
 -- The pieces of a prompt that the assistant is to answer.
 function Model:prompt(messages, record)
   local pieces = {}
-  local list, given = self:seeing(messages, record, true):values(messages, record)
-  append(pieces, (self:render(list, #messages, given, true)), false)
+  append(pieces, with_content(messages, function(filled)
+    local list, given = self:seeing(filled, record, true):values(filled, record)
+    return (self:render(list, #filled, given, true))
+  end), false)
   return pieces
 end
 
