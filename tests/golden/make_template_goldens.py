@@ -137,7 +137,7 @@ PYTHON = [
     "{{ one }} {{ long }} {{ longer }} {{ neg }} {{ big }} {{ small }} {{ e22 }} {{ zero }} {{ [one, long, 2.50] }}",
     "{{ t | tojson }} {{ [one, long, longer, big, zero, yes, void] | tojson }} {{ calls | tojson(indent=2) }} {{ calls | tojson(sort_keys=true, separators=(',', ':')) }}",
     "{{ 7 / 2 }} {{ 6 / 2 }} {{ 7 // 2 }} {{ -7 // 2 }} {{ 7.0 // 2 }} {{ -7 % 3 }} {{ 7.5 % 2 }} {{ 2 ** 10 }} {{ 2 ** -1 }} {{ 2 ** 0.5 }} {{ 2 ** 3 ** 2 }} {{ -2 ** 2 }}",
-    "{{ 1 + 2.0 }} {{ 3 * 1.0 }} {{ yes + 1 }} {{ 1 == 1.0 }} {{ yes == 1 }} {{ long == long + 0.0 }} {{ longer > long }} {{ 1_000 }} {{ 0x1F }} {{ 1.5e3 }} {{ 10 - -3 }}",
+    "{{ 1 + 2.0 }} {{ 3 * 1.0 }} {{ yes + 1 }} {{ 1 == 1.0 }} {{ yes == 1 }} {{ long == 1234567890123456768.0 }} {{ longer > long }} {{ 1_000 }} {{ 0x1F }} {{ 1.5e3 }} {{ 10 - -3 }}",
     "{{ 1 is integer }}{{ one is integer }}{{ one is float }}{{ n is float }}{{ yes is integer }}{{ yes is number }}{{ 'a' is number }}{{ long is integer }}",
     "{{ '12' | int }} {{ '12.7' | int }} {{ 'x' | int }} {{ 'x' | int(5) }} {{ 3.9 | int }} {{ -3.9 | int }} {{ '0x1f' | int(0, 16) }} {{ void | int }} {{ yes | int }}",
     "{{ '1.5' | float }} {{ 2 | float }} {{ 'x' | float }} {{ 'x' | float(2) }} {{ '1e3' | float }} {{ ' 12_3 ' | int }}",

@@ -138,7 +138,10 @@ local function check(v, name)
 end
 
 local function own(v, kind, name)
-  if kind == "dict" then return values.get(v, name) end
+  if kind == "dict" then
+    if values.is_dict(name) or type(name) == "table" and values.kind(name) == "list" then return nil end  -- the key of nothing
+    return values.get(v, name)
+  end
   if kind == "namespace" or kind == "loop" or kind == "function" and v.map then return v.map[name] end  -- a recursive loop is a function
 end
 
@@ -177,7 +180,7 @@ function access.slice(v, from, to, step)
   from, to, step = number(from), number(to), number(step) or 1
   if step == 0 then fail "a slice needs a step other than 0" end
   local kind = values.kind(v)
-  if kind ~= "str" and not values.is_sequence(v) then return values.undefined "a slice" end
+  if kind ~= "str" and not values.is_sequence(v) then fail("a slice of a %s", kind) end
   local items = kind == "str" and strings.characters(v) or v
   local n = #items
   local function place(i, default)

@@ -254,10 +254,8 @@ function Parser:test(inner)
     arguments = self:arguments()
   elseif (kind == "name" or kind == "value" or self:peek "[" or self:peek "{") and not (self:peek "else" or self:peek "or" or self:peek "and") then
     if self:peek "is" then self:fail "a test is tested" end
-    if not (self:peek "if" or self:peek "in" or self:peek "not") then
-      local one = self:postfix(self:primary())
-      arguments = function(scope, run) return { one(scope, run) }, {} end
-    end
+    local one = self:postfix(self:primary())
+    arguments = function(scope, run) return { one(scope, run) }, {} end
   end
   return function(scope, run)
     local test = words.tests[name] or fail("test '%s' is not known", name)

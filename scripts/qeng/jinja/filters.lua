@@ -38,7 +38,8 @@ define("title", "", function(v)
 end)
 define("indent", "width first blank", function(v, width, first, blank)
   local pad = type(width) == "string" and width or strings.times(" ", number(width) or 4)
-  local lines = strings.splitlines(text.str(v) .. "\n")
+  if type(v) ~= "string" then fail("indent of a %s", values.kind(v)) end
+  local lines = strings.splitlines(v .. "\n")
   return limits.collected(function(put)
     for i, line in ipairs(lines) do
       if i > 1 then put "\n" end
@@ -58,7 +59,8 @@ end
 
 define("abs", "", function(v)
   local x = numbers.value(v) or fail("abs of a %s", values.kind(v))
-  return x < 0 and numbers.negative(v) or v
+  if numbers.is_float(v) then return numbers.float(math.abs(x)) end
+  return x < 0 and numbers.negative(v) or numbers.truncated(v)
 end)
 define("int", "default base", function(v, default, base)
   if values.is_undefined(v) then fail "int of an undefined value" end
@@ -154,6 +156,7 @@ define_with_words("unique", "case_sensitive attribute", function(v, words, case,
   local key, seen, out = getter(words, attribute, not values.truth(case)), {}, {}
   for _, item in ipairs(values.iterate(v)) do
     local k = key(item)
+    if type(k) == "table" and (values.is_dict(k) or values.kind(k) == "list") then fail("unique of a %s", values.kind(k)) end
     if not values.contains(list(seen), k) then seen[#seen + 1] = k; out[#out + 1] = item end
   end
   return generator(out)

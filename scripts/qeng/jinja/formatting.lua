@@ -86,7 +86,9 @@ function formatting.percent(format, v)
       })
     end
   end
-  if used < #arguments and not values.is_dict(v) and not (values.is_sequence(v) and values.kind(v) ~= "tuple") then fail "not all arguments of a format are used" end
+  local kind = values.kind(v)
+  local may_be_left = kind == "dict" or kind == "list" or kind == "range" or kind == "undefined"  -- what has items, for Python
+  if used < #arguments and not may_be_left then fail "not all arguments of a format are used" end
   return limits.collected(function(put) for _, part in ipairs(parts) do put(part) end end)
 end
 

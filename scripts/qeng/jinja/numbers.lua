@@ -120,18 +120,33 @@ end
 
 local function zero(y) if y == 0 then fail "division by zero" end end
 
+-- The remainder with y's sign; x % y of Lua loses digits.
+local function remainder(x, y)
+  zero(y)
+  local rest = math.fmod(x, y)
+  if rest == 0 then return y < 0 and -0.0 or 0 end
+  return (rest < 0) ~= (y < 0) and rest + y or rest
+end
+
+local function quotient(x, y)
+  local whole = (x - remainder(x, y)) / y
+  local below = math.floor(whole)
+  return whole - below > 0.5 and below + 1 or below
+end
+
 local operations = {
   ["+"] = function(x, y) return x + y end,
   ["-"] = function(x, y) return x - y end,
   ["*"] = function(x, y) return x * y end,
-  ["//"] = function(x, y) zero(y); return math.floor(x / y) end,
-  ["%"] = function(x, y) zero(y); return x % y end,
+  ["//"] = quotient,
+  ["%"] = remainder,
   ["**"] = function(x, y) return x ^ y end,
 }
 
 -- a op b; text: of the operands' kinds, for an error.
 function numbers.arithmetic(op, a, b)
   local x, y = numbers.value(a), numbers.value(b)
+  if is_long(a) or is_long(b) then fail "an integer beyond 2^53 is reckoned with" end
   if op == "/" then
     zero(y)
     return numbers.float(x / y)
@@ -139,8 +154,9 @@ function numbers.arithmetic(op, a, b)
   local float = numbers.is_float(a) or numbers.is_float(b) or op == "**" and y < 0
   if op == "**" and x == 0 and y < 0 then fail "division by zero" end
   local result = operations[op](x, y)
+  if op == "**" and math.abs(result) == math.huge and math.abs(x) < math.huge and math.abs(y) < math.huge then fail "a power is too large" end
+  if result ~= result and x == x and y == y then fail "a root of a negative number" end
   if float then return numbers.float(result) end
-  if is_long(a) or is_long(b) then fail "an integer beyond 2^53 is reckoned with" end
   return numbers.int(result)
 end
 

@@ -31,9 +31,10 @@ define("false", "", function(v) return v == false end)
 define("mapping", "", values.is_dict)
 define("sequence", "", function(v) return sized[values.kind(v)] == true end)
 define("iterable", "", function(v) return sized[values.kind(v)] or iterable[values.kind(v)] or false end)
-define("callable", "", function(v) return values.kind(v) == "function" end)
-define("odd", "", function(v) return number(v) % 2 == 1 end)
-define("even", "", function(v) return number(v) % 2 == 0 end)
+define("callable", "", function(v) return values.kind(v) == "function" or values.is_undefined(v) end)  -- Python's Undefined has __call__
+local function last_digit(v) return type(v) == "table" and v.digits and tonumber(v.digits:sub(-1)) or number(v) end
+define("odd", "", function(v) return last_digit(v) % 2 == 1 end)
+define("even", "", function(v) return last_digit(v) % 2 == 0 end)
 define("divisibleby", "num /", function(v, n) return values.equal(numbers.arithmetic("%", v, n), 0) end)
 define("lower", "", function(v) return q.unicode.is(text.str(v), "lower") end)
 define("upper", "", function(v) return q.unicode.is(text.str(v), "upper") end)

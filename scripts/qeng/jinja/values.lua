@@ -64,7 +64,7 @@ local function key_of(v)
   if type(v) ~= "table" then return v end
   local number = numbers.value(v)
   if number then return number end
-  if v == none or values.is_undefined(v) then return v end  -- an undefined value is the key of nothing
+  if v == none or values.is_undefined(v) or kind_of(v) == "tuple" then return v end  -- an undefined value is the key of nothing
   fail("a %s as the key of a dict", kind_of(v))
 end
 
@@ -75,6 +75,7 @@ function values.get(dict, key) return dict.map[key_of(key)] end
 function values.dict_of(pairs_of)
   local dict = values.dict({}, {})
   for _, pair in ipairs(pairs_of) do
+    if kind_of(pair[1]) == "tuple" then fail "a tuple as the key of a dict" end
     local key = key_of(pair[1])
     if dict.map[key] == nil then dict.keys[#dict.keys + 1] = pair[1] end
     dict.map[key] = pair[2]
