@@ -1,5 +1,5 @@
 -- What qeng makes of a request, for qeng.py:  qeng tests/peers/answers.lua REQUEST.json FOLDER
--- Request: model, adapter (none), texts, chats, ids, and prompt (ids) with count. FOLDER/answers.json gets tokens (the ids of each
+-- Request: model (or only tokenizer), adapter (none), texts, chats, ids, and prompt (ids) with count. FOLDER/answers.json gets tokens (the ids of each
 -- text), prompts (those of each chat, with what opens the answer) and greedy (the likeliest `count` tokens after prompt);
 -- FOLDER/logits.safetensors gets logits [#ids, vocab] f32, as generation computes them.
 local q = require "qeng"
@@ -8,7 +8,7 @@ local scoring = require "qeng.scoring"
 
 local asked, folder = q.json.decode(q.fs.read(arg[1])), arg[2]
 q.device { device = "cpu" }
-local model = q.load(asked.model, { dtype = "f32" })
+local model = asked.model and q.load(asked.model, { dtype = "f32" }) or { tokenizer = q.tokenizer(asked.tokenizer) }
 if asked.adapter then model:load_adapter(asked.adapter) end
 local answers = { tokens = q.json.array {}, prompts = q.json.array {} }
 

@@ -69,9 +69,9 @@ def divergences(reference, logits):
     return (numpy.exp(p) * (p - q)).sum(-1)
 
 
-def perplexity(logits, ids):
-    """Of ids[1:], each after those before it."""
-    return float(numpy.exp(-log_softmax(logits[:-1])[range(len(ids) - 1), ids[1:]].mean()))
+def losses(logits, ids):
+    """-log p of ids[1:], each after those before it."""
+    return -log_softmax(logits[:-1])[range(len(ids) - 1), ids[1:]]
 
 
 def read_json(path):

@@ -19,12 +19,14 @@ def run(script, *arguments):
     return done.stdout
 
 
-def answers(model, **request):
+def answers(model=None, **request):
     """What answers.lua says to a request: a dict, with `logits` where it has ids."""
+    if model:
+        request["model"] = str(model)
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "request.json")
         with open(path, "w", encoding="utf-8") as file:
-            json.dump({"model": str(model), **request}, file)
+            json.dump(request, file)
         run("tests/peers/answers.lua", path, folder)
         found = read_json(os.path.join(folder, "answers.json"))
         if "ids" in request:
@@ -36,7 +38,7 @@ def logits(model, ids, **more):
     return answers(model, ids=list(ids), **more)["logits"]
 
 
-def quantized(model, path, kind):
-    """Writes `model` as the GGUF file `path` with weights of a type or mix."""
-    run("recipes/quantize.lua", model, path, "--type", kind, "--overwrite")
+def quantized(model, path, kind, tensor=""):
+    """Writes `model` as the GGUF file `path` with weights of a type or mix, and single tensors as recipes/quantize.lua --tensor has it."""
+    run("recipes/quantize.lua", model, path, "--type", kind, "--tensor", tensor, "--overwrite")
     return path

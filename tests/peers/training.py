@@ -7,7 +7,7 @@ import random
 import qeng
 from peers import DATA, WORK, smollm2
 
-ROW_TOKENS, RANK, RATE = 128, 16, 2e-4
+STEPS, ROW_TOKENS, RANK, RATE = 100, 128, 16, 2e-4
 
 
 def records():
@@ -24,7 +24,7 @@ def records():
     return path, "QENG_DATA has no code_alpaca_2k.json; made records are trained on instead"
 
 
-def trained(dtype, steps):
+def trained(dtype):
     """The folder of a run of recipes/lora_qwen.lua on SmolLM2 (metrics.jsonl, adapter/, adapter.gguf, merged/), with batches.json and
     adapter0/ of export_batches.lua; made when it is first asked for."""
     folder = WORK / f"lora-{dtype}"
@@ -33,10 +33,10 @@ def trained(dtype, steps):
     data, model = WORK / "records.qubgpu", smollm2()
     if not data.is_file():
         qeng.run("recipes/convert.lua", records()[0], data, "--tokenizer", model)
-    qeng.run("recipes/lora_qwen.lua", "--model", model, "--data", data, "--out", folder, "--steps", steps, "--row-tokens", ROW_TOKENS,
+    qeng.run("recipes/lora_qwen.lua", "--model", model, "--data", data, "--out", folder, "--steps", STEPS, "--row-tokens", ROW_TOKENS,
              "--rank", RANK, "--lr", RATE, "--schedule", "constant", "--eval-share", 0, "--save-every", 0, "--dtype", dtype, "--device", "cpu",
              "--gguf", "--merge")
-    qeng.run("bench/export_batches.lua", "--model", model, "--data", data, "--out", folder, "--row-tokens", ROW_TOKENS, "--steps", steps,
+    qeng.run("bench/export_batches.lua", "--model", model, "--data", data, "--out", folder, "--row-tokens", ROW_TOKENS, "--steps", STEPS,
              "--rank", RANK)
     return folder
 

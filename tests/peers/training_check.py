@@ -4,7 +4,6 @@ import torch_model
 import training
 from peers import Skip, check, expect, read_json, row
 
-STEPS = 100
 EXACT = 1e-4  # f32, any step: orders of summation alone; 8 steps came to 1e-5, and 100 steps of AdamW make more of it
 # bf16: what rounding activations to 8 bits does to a step of some 70 trained tokens. transformers' own losses of such a batch lie
 # 1e-2 from its f32 losses, and as far apart between its two kinds of attention. Of the mean of all steps it leaves little.
@@ -18,16 +17,16 @@ with check("training on code_alpaca_2k.json"):
 runs = {}
 for dtype in "f32", "bf16":
     with check(f"qeng trains in {dtype}"):
-        runs[dtype] = training.losses(training.trained(dtype, STEPS))
-        expect(len(runs[dtype]) == STEPS, f"{len(runs[dtype])} losses in metrics.jsonl, expected {STEPS}")
+        runs[dtype] = training.losses(training.trained(dtype))
+        expect(len(runs[dtype]) == training.STEPS, f"{len(runs[dtype])} losses in metrics.jsonl, expected {training.STEPS}")
 
 with check("PEFT trains the same batches"):
-    folder = training.trained("f32", STEPS)
+    folder = training.trained("f32")
     model = torch_model.with_adapter(torch_model.base("f32"), folder / "adapter0", trainable=True).train()
     batches = read_json(folder / "batches.json")
     peft = torch_model.train(model, batches["batches"], batches["row_tokens"], training.RATE)
 
-row(f"LoRA, {STEPS} steps", "first loss", "mean of the last ten", "largest difference from PEFT", "of the mean")
+row(f"LoRA, {training.STEPS} steps", "first loss", "mean of the last ten", "largest difference from PEFT", "of the mean")
 row("PEFT f32", f"{peft[0]:.4f}", f"{sum(peft[-10:]) / 10:.4f}", "", "")
 for dtype, ours in runs.items():
     apart = [abs(a - b) / b for a, b in zip(ours, peft)]
