@@ -12,7 +12,7 @@ exact = qeng.logits(exact_path, both.ids, adapter=str(adapter))
 
 both.heading("adapter")
 with check("adapter on f32 weights"):
-    both.compare("adapter on f32", exact_path, exact, adapter)
+    both.compare("adapter on f32", exact_path, exact, adapter, "f32")
 with check("adapter on the original Q4_1 file"):
     both.compare("adapter on Q4_1", smollm2(), exact, adapter)
 for kind in "q8_0", "q4_k_m":

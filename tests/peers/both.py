@@ -16,6 +16,10 @@ PROMPT = "<|im_start|>user\nWhy is the sky blue?<|im_end|>\n<|im_start|>assistan
 # which the differences at each token tell: at 1,500 tokens the largest of seven types was 1.7.
 ERRORS = 4
 SUMS = 1e-6  # f32: what orders of summation leave of a mean
+# KL of qeng from llama.cpp, nats. Block types came to 3.5e-3 to 6.5e-3: both engines round activations to 8 bits. llama.cpp rounds them
+# to f16 and bf16 beside weights of these types (1.5e-6, 1.1e-4), and in f32 only sums differ (5e-12).
+APART = {"f32": 1e-9, "f16": 1e-5, "bf16": 5e-4}
+APART_BLOCKS = 1.5e-2
 
 
 def difference(ours, theirs):
@@ -35,8 +39,9 @@ def same_text(ours, theirs, rows, noise):
     return f"{GREEDY} of {GREEDY}"
 
 
-def compare(name, path, exact, adapter=None):
-    """Checks and a row of the table of file `path`, whose model before it was quantized has logits `exact`; adapter: a GGUF file on it."""
+def compare(name, path, exact, adapter=None, kind=None):
+    """Checks and a row of the table of file `path` of type `kind` (none: a block type), whose model before it was quantized has logits
+    `exact`. adapter: a GGUF file on it."""
     more = {"adapter": str(adapter)} if adapter else {}
     ours = qeng.answers(path, ids=ids, prompt=prompt, count=GREEDY, **more)
     with llama.Model(path, adapter) as model:
@@ -50,6 +55,9 @@ def compare(name, path, exact, adapter=None):
             mean, error = difference(mine, its)
             expect(mean <= ERRORS * error + SUMS, f"{mine.mean():.3e} in qeng, {its.mean():.3e} in llama.cpp: {mean:.1e} more, "
                    f"and chance explains {ERRORS} times {error:.1e}")
+    apart, limit = float(divergences(theirs, ours["logits"]).mean()), APART.get(kind, APART_BLOCKS)
+    with check(f"{name}: logits of llama.cpp"):
+        expect(apart <= limit, f"KL of qeng's from llama.cpp's is {apart:.1e} nats, at most {limit:.0e}")
     perplexities = [float(numpy.exp(pair.mean())) for pair in pairs]
     with check(f"{name}: perplexity of llama.cpp"):
         mean, error = difference(*pairs)
@@ -57,14 +65,14 @@ def compare(name, path, exact, adapter=None):
                f"{mean:.1e} apart, and chance explains {ERRORS} times {error:.1e}")
     greedy = "other"
     with check(f"{name}: greedy text of llama.cpp"):
-        apart = ours["logits"] - theirs
-        noise = float(numpy.sqrt((apart - apart.mean(1, keepdims=True)).astype(float).var()))
+        moved = ours["logits"] - theirs
+        noise = float(numpy.sqrt((moved - moved.mean(1, keepdims=True)).astype(float).var()))
         greedy = same_text(ours["greedy"], text, rows, noise * 2 ** 0.5)
-    row(name, *(f"{mean:.2e}" for mean in means), *(f"{each:.3f}" for each in perplexities), greedy)
+    row(name, *(f"{mean:.2e}" for mean in means), f"{apart:.1e}", *(f"{each:.3f}" for each in perplexities), greedy)
 
 
 def heading(what):
-    row(what, "weights: qeng", "llama.cpp", "engine: qeng", "llama.cpp", "perplexity: qeng", "llama.cpp", "greedy tokens alike")
+    row(what, "weights: qeng", "llama.cpp", "engine: qeng", "llama.cpp", "between them", "perplexity: qeng", "llama.cpp", "greedy tokens alike")
 
 
 ids, prompt = qeng.answers(smollm2(), texts=[TEXT, PROMPT])["tokens"]

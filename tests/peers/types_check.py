@@ -31,4 +31,4 @@ for name in qeng.run("tests/peers/types.lua").split():
         if name in FORKS:
             raise Skip(FORKS[name])
         kind, tensor = COARSE.get(name, (name, ""))
-        both.compare(name, exact_path if name == "f32" else qeng.quantized(smollm2(), WORK / "model.gguf", kind, tensor), exact)
+        both.compare(name, exact_path if name == "f32" else qeng.quantized(smollm2(), WORK / "model.gguf", kind, tensor), exact, kind=name)
