@@ -15,6 +15,6 @@ with check("adapter on f32 weights"):
     both.compare("adapter on f32", exact_path, exact, adapter, "f32")
 with check("adapter on the original Q4_1 file"):
     both.compare("adapter on Q4_1", smollm2(), exact, adapter)
-for kind in "q8_0", "q4_k_m":
-    with check(f"merged and quantized to {kind}"):
-        both.compare(f"merged, {kind}", qeng.quantized(merged, WORK / "model.gguf", kind), exact)
+for kind in "f32", "q8_0", "q4_k_m":
+    with check(f"merged, and written as {kind}"):
+        both.compare(f"merged, {kind}", qeng.quantized(merged, WORK / "model.gguf", kind), exact, kind=kind)

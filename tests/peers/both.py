@@ -55,6 +55,10 @@ def compare(name, path, exact, adapter=None, kind=None):
             mean, error = difference(mine, its)
             expect(mean <= ERRORS * error + SUMS, f"{mine.mean():.3e} in qeng, {its.mean():.3e} in llama.cpp: {mean:.1e} more, "
                    f"and chance explains {ERRORS} times {error:.1e}")
+    if kind in APART:
+        with check(f"{name}: weights are kept"):
+            expect(max(means[:2]) <= APART[kind], f"KL from the model that was written is {means[0]:.1e} nats under qeng, {means[1]:.1e} under "
+                   f"llama.cpp, at most {APART[kind]:.0e}")
     apart, limit = float(divergences(theirs, ours["logits"]).mean()), APART.get(kind, APART_BLOCKS)
     with check(f"{name}: logits of llama.cpp"):
         expect(apart <= limit, f"KL of qeng's from llama.cpp's is {apart:.1e} nats, at most {limit:.0e}")
