@@ -1,6 +1,5 @@
 """LoRA training by qeng, and what PEFT needs to repeat it: the same batches, from the same adapter."""
 import json
-import os
 import pathlib
 import random
 
