@@ -112,7 +112,7 @@ function splits.files(config, split, files, where, note)
     local full = glob.join(config.data_dir or "", path)
     local found = glob.files(full, files)
     if #found == 0 and config.data_files then
-      if not glob.has_magic(full) and not full:find "[{}]" then
+      if not glob.has_magic(full) then
         q.error("format", ("%s: split %s has no file %s in the repository (of a folder, say %s/**)"):format(where, split.name, full, full))
       end
       note(("%s: split %s: no file is like %s"):format(where, split.name, full))

@@ -92,6 +92,7 @@ for card, pattern in pairs {
   ["- data_files: x"] = "entry 1 of configs has no config_name",
   ["  a: x"] = "configs is no list",
   ["- config_name: a\n  data_files: x.jsonl"] = "no file x.jsonl in the repository",
+  ["- config_name: a\n  data_files: [a.jsonl, 'x{2,3}.jsonl']"] = "no file x{2,3}.jsonl in the repository",
   ["- config_name: a\n  data_files: x*y"] = "no file in the repository that is like x%*y",
   ["- config_name: a\n  data_files: {train: a.jsonl}"] = "names no path; expected",
   ["- config_name: a\n  data_files: [{split: t-1, path: a.jsonl}]"] = "names no split by letters",
