@@ -62,7 +62,7 @@ local function default_of(list, repo)
       marked = is and config or marked
     end
   end
-  return marked or #list == 1 and list[1] or named(list, "default")
+  return marked or (#list == 1 and list[1] or named(list, "default"))
 end
 
 -- What changes how files are read, and the values that change nothing for qeng.
@@ -86,32 +86,32 @@ local function check_reading(config, files, where)
   end
 end
 
+-- The config that one word means, or none; and the word, where it is a split of that config.
+local function by_word(list, word, repo, files, where)
+  local of_name = word and named(list, word)
+  local default, why = q.try(default_of, list, repo)
+  local known
+  if default and word then known, why = q.try(splits.of, default, files, where(default)) end
+  if why and not of_name then error(why, 0) end
+  if known and named(known, word) then return default, word end
+  if of_name then return of_name end
+  if not default then
+    q.error("value", ("%s has several configs and no default: name one, as %s:%s; its README.md has %s"):format(repo, repo, list[1].name, names(list)))
+  end
+  if not word then return default end
+  q.error("value", ("%s has no data of split %s; config %s has %s%s"):format(repo, word, default.name, names(known),
+    #list > 1 and "; its configs are " .. names(list) or ""))
+end
+
 -- The config and the split that the words of `name` mean ({repo =, config =, split =}; one word alone stands in split).
 local function choose(list, name, files)
   local function where(config) return ("%s: config %s of README.md"):format(name.repo, config.name:gsub("%c", "?")) end
-  local function unknown(word)
-    q.error("value", ("%s has no config %s; its README.md has %s"):format(name.repo, word, names(list)))
-  end
   local config, word = nil, name.split
   if name.config then
-    config = named(list, name.config) or unknown(name.config)
+    config = named(list, name.config)
+    if not config then q.error("value", ("%s has no config %s; its README.md has %s"):format(name.repo, name.config, names(list))) end
   else
-    local by_word = word and named(list, word)
-    local ok, default = q.try(function() return { default_of(list, name.repo) } end)
-    if not ok and not by_word then error(default, 0) end
-    default = ok and ok[1]
-    local known, list_of = q.try(splits.of, default or {}, files, default and where(default) or "")
-    if word and default and not known and not by_word then error(list_of, 0) end
-    local of_default = word and default and known and named(known, word)
-    config = of_default and default or by_word or default
-    if not config then
-      q.error("value", ("%s has several configs and no default: name one, as %s:%s; its README.md has %s"):format(name.repo, name.repo, list[1].name, names(list)))
-    end
-    if config == by_word and not of_default then word = nil end
-    if word and not of_default then
-      local others = #list > 1 and ("; its configs are %s"):format(names(list)) or ""
-      q.error("value", ("%s has no data of split %s; config %s has %s%s"):format(name.repo, word, config.name, names(splits.of(config, files, where(config))), others))
-    end
+    config, word = by_word(list, word, name.repo, files, where)
   end
   local all = splits.of(config, files, where(config))
   local split = word and named(all, word) or not word and (named(all, "train") or #all == 1 and all[1])
