@@ -148,6 +148,7 @@ function flow.value(c, depth)
     if not more:find "^[^,%[%]{}#:]" then break end
     c:next_line "a bracket"
   until false
+  if parts[1]:find "^?" then c:fail(("%s: a ? before a key is not read here"):format(parts[1]:sub(1, 80))) end
   return flow.plain(c.r, table.concat(parts, " "), c.r.at - 1)
 end
 
