@@ -1226,7 +1226,8 @@ function q.finetune(opt, hooks) end
 ---@return string folder
 ---@return string commit
 function q.hub.model(name, opt) end
----The data of a split of a dataset, org/name[@revision][:split], as one local file; split: train.
+---The data of a split of a dataset, org/name[@revision][:config][:split], as one local file, or several with commas between; config: the
+---default of the dataset's README, split: train.
 ---@param name string
 ---@param opt? {hub?: Hub}
 ---@return string path

@@ -8,7 +8,7 @@ local q = require "qeng"
 local opt = q.options {
   "Downloads from the hub that HF_ENDPOINT names (huggingface.co) into the folder that Hugging Face's tools share.",
   positional = { "name" },
-  name = { nil, "org/name[@revision], of a dataset also :split; also as the first word", required = true, order = 1 },
+  name = { nil, "org/name[@revision], of a dataset also :config, :split or :config:split; also as the first word", required = true, order = 1 },
   kind = { "model", "what it is", choices = { "model", "dataset" }, order = 2 },
   files = { "", "only files like these, by commas, instead of what qeng needs: '*.json,data/*'", order = 3 },
 }

@@ -8,7 +8,7 @@ local demo = require "qeng.demo"
 local opt = q.options(q.weight_options(q.device_options(q.data_options {
   "Fine-tunes a model on your data; without --model and --data, runs the built-in demo.",
   model = { "", "Hugging Face folder, GGUF file, or its name on the hub: org/name[@revision]", kind = "input", order = 1 },
-  data = { "", "JSONL, a JSON array or a .qubgpu file, a folder of data, or a dataset's name on the hub: org/name[:split]", kind = "input", order = 2 },
+  data = { "", "JSONL, a JSON array or a .qubgpu file, a folder of data, or a dataset's name on the hub: org/name[:config][:split]", kind = "input", order = 2 },
   out = { "out", "output folder", kind = "folder", order = 3 },
   mode = { "lora", "what is trained", choices = { "lora", "full" }, order = 4 },
   adapter = { "", "go on from this adapter (a PEFT folder or a GGUF file) instead of a new one", kind = "input", order = 4.5 },

@@ -108,11 +108,38 @@ do
   check(not found and why.message:find "has no safetensors", why)
 end
 
+-- configs of a README
+do
+  local hub = client()
+  local function data(name) return q.fs.read((q.hub.data(name, { hub = hub }))) end
+  local function refusal(name)
+    local found, why = q.try(q.hub.data, name, { hub = hub })
+    return found and "taken" or why.code .. ": " .. why.message
+  end
+  local english = '{"text":"en/part-1"}\n{"text":"en/part-2"}\n{"text":"en/more"}\n'
+  for _, name in ipairs { "plain/configs", "plain/configs:train", "plain/configs:english", "plain/configs:english:train" } do
+    check(data(name) == english, "the default config's train", name)
+  end
+  check(data "plain/configs:held.out" == '{"text":"en/held"}', "a split of the default config")
+  check(data "plain/configs@v1:french" == '{"text":"fr/data/train-00000-of-00001"}', "a config by names under data_dir")
+  check(data "plain/parts:b" == '{"text":"x"}\n{"text":"y"}\n' and data "plain/parts:a:train" == '{"text":"x"}\n', "two without a default")
+  for name, pattern in pairs {
+    ["plain/parts"] = "value: .*several configs and no default: name one, as plain/parts:a; its README.md has a, b",
+    ["plain/configs:test"] = "value: .*no data of split test; config english has train, held.out; its configs are english, french, piped",
+    ["plain/configs:german:train"] = "value: .*no config german; its README.md has english, french, piped",
+    ["plain/configs:french:test"] = "value: .*config french has no split test; .*it has train",
+    ["plain/configs:piped"] = "unsupported: .*piped of README.md says sep: |",
+    ["plain/chats:default:train"] = "value: .*no configs in a README.md",
+  } do
+    check(refusal(name):find("^" .. pattern), name, refusal(name))
+  end
+end
+
 -- addresses and names
 for _, bad in ipairs { "http://example.com", "ftp://127.0.0.1", "http://127.0.0.1.example.com", "nothing", "https://me:pw@huggingface.co" } do
   check(not q.try(q.hub.open, { endpoint = bad }), bad, "taken")
 end
-for _, bad in ipairs { "../x", "a/b/c", "a/..", "-a/b", "a/b@..", "a/b@x/../y", "a/b:c:d", "" } do
+for _, bad in ipairs { "../x", "a/b/c", "a/..", "-a/b", "a/b@..", "a/b@x/../y", "a/b:c:d", "a/b:c", "" } do
   local found, why = q.try(q.hub.model, bad, { hub = client() })
   check(not found and why.code == "value", bad, found or why)
 end

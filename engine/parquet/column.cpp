@@ -1,13 +1,12 @@
 #include "engine/parquet/column.h"
 
-#include <snappy-c.h>
 #include <zlib.h>
-#include <zstd.h>
 
 #include <algorithm>
 #include <bit>
 
 #include "engine/parquet/thrift.h"
+#include "engine/parquet/unpack.h"
 
 namespace qeng {
 namespace {
@@ -87,35 +86,6 @@ bool ParquetColumn::is_text() const {
   return leaf_.type == ParquetType::bytes || leaf_.type == ParquetType::fixed || leaf_.type == ParquetType::int96;
 }
 
-std::string ParquetColumn::decompress(std::string_view page, size_t size) const {
-  if (chunk_.codec == 0) return std::string(page);
-  std::string made(size, '\0');
-  bool good = false;
-  if (chunk_.codec == 1) {
-    size_t length = 0;
-    good = snappy_uncompressed_length(page.data(), page.size(), &length) == SNAPPY_OK && length == size &&
-           snappy_uncompress(page.data(), page.size(), made.data(), &length) == SNAPPY_OK;
-  } else if (chunk_.codec == 2) {
-    z_stream stream{};
-    if (inflateInit2(&stream, 15 + 32) != Z_OK) fail("memory", "zlib could not start");
-    stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(page.data()));
-    stream.avail_in = static_cast<uInt>(page.size());
-    stream.next_out = reinterpret_cast<Bytef*>(made.data());
-    stream.avail_out = static_cast<uInt>(made.size());
-    good = inflate(&stream, Z_FINISH) == Z_STREAM_END && stream.avail_out == 0;
-    inflateEnd(&stream);
-  } else if (chunk_.codec == 6) {
-    good = ZSTD_decompress(made.data(), made.size(), page.data(), page.size()) == made.size();
-  } else {
-    constexpr const char* kNames[] = {"", "", "", "LZO", "Brotli", "LZ4", "", "LZ4_RAW"};
-    fail("unsupported", "a column packed by ",
-         chunk_.codec > 0 && chunk_.codec < 8 ? kNames[chunk_.codec] : "an unknown codec",
-         "; Snappy, zstd and gzip are read");
-  }
-  if (!good) fail("format", "a page does not unpack to its ", size, " bytes");
-  return made;
-}
-
 // The next page of values; false at the chunk's end.
 bool ParquetColumn::begin_page() {
   while (left_in_page_ == 0) {
@@ -133,10 +103,10 @@ bool ParquetColumn::begin_page() {
     const auto size = static_cast<size_t>(header.size);
     const auto values = static_cast<uint64_t>(header.values);
     if (header.type == 2) {
-      dictionary_page_ = decompress(packed, size);
+      dictionary_page_ = unpack_page(chunk_.codec, packed, size);
       read_dictionary(dictionary_page_, values);
     } else if (header.type == 0) {
-      page_ = decompress(packed, size);
+      page_ = unpack_page(chunk_.codec, packed, size);
       PageBytes bytes(page_);
       if (leaf_.repetition > 0) repetitions_ = RunReader(bytes.take(bytes.word(4)), bits_for(leaf_.repetition));
       if (leaf_.defined > 0) definitions_ = RunReader(bytes.take(bytes.word(4)), bits_for(leaf_.defined));
@@ -149,7 +119,7 @@ bool ParquetColumn::begin_page() {
       repetitions_ = RunReader(repetitions, bits_for(leaf_.repetition));
       definitions_ = RunReader(definitions, bits_for(leaf_.defined));
       const size_t rest = size - repetitions.size() - definitions.size();
-      page_ = header.compressed && rest > 0 ? decompress(bytes.rest(), rest) : std::string(bytes.rest());
+      page_ = header.compressed && rest > 0 ? unpack_page(chunk_.codec, bytes.rest(), rest) : std::string(bytes.rest());
       begin_values(static_cast<int>(header.encoding), page_, values);
     }
   }

@@ -29,7 +29,6 @@ class ParquetColumn {
   void read_dictionary(std::string_view page, uint64_t count);
   void read_value();
   void plain_value(PageBytes& from);
-  std::string decompress(std::string_view page, size_t size) const;
   size_t width() const;  // of a stored value; 0 for bytes
   bool is_text() const;
 

@@ -1,26 +1,28 @@
 -- Models and datasets by their names on a Hugging Face-compatible hub: which files to take, and their way here. What is
 -- fetched lies in the folder that Hugging Face's tools share, under a commit; engine/hub does the transfers and the checks.
 --
---   org/name   org/name@revision   datasets also: org/name:split   org/name@revision:split
+--   org/name   org/name@revision   datasets also: org/name:split   org/name:config   org/name:config:split
 
 local choose = require "qeng.hub_files"
+local configs = require "qeng.hub_configs"
 local progress = require "qeng.progress"
 local q = require "qeng.core"
 local user = require "qeng.user"
 
 local hub = {}
 
--- {repo=, revision=, split=} of a name; nil where the text is none. A word that ends as a data file does is taken for a
--- path with a slip in it, and is none either.
+-- {repo=, revision=, config=, split=} of a name; nil where the text is none. One word behind a colon is in split, be it a split or a
+-- config. A word that ends as a data file does is taken for a path with a slip in it, and is none either.
 function hub.parse(text)
   local repo, rest = text:match "^([%w][%w._-]*/[%w][%w._-]*)(.*)$"
   if not repo then return nil end
   local revision = rest:match "^@([%w][%w._/+-]*)"
   if revision then rest = rest:sub(#revision + 2) end
-  local split = rest:match "^:([%w][%w._-]*)$"
+  local config, split = rest:match "^:([^:/%c]+):([^:/%c]+)$"
+  split = split or rest:match "^:([^:/%c]+)$"
   if rest ~= "" and not split then return nil end
   if rest == "" and not revision and choose.is_file_name(repo) then return nil end
-  return { repo = repo, revision = revision or "main", split = split }
+  return { repo = repo, revision = revision or "main", config = config, split = split }
 end
 
 local function listing_of(handle, kind, name, speak)
@@ -81,7 +83,9 @@ end
 
 local function begin(text, kind, opt)
   local name = hub.parse(text)
-  if not name then q.error("value", ("'%s' is no name on a hub; expected org/name, org/name@revision%s"):format(text, kind == "dataset" and ", org/name:split" or "")) end
+  if not name or kind == "model" and name.split then
+    q.error("value", ("'%s' is no name on a hub; expected org/name, org/name@revision%s"):format(text, kind == "dataset" and ", org/name:split, org/name:config:split" or ""))
+  end
   local handle, speak = opt.hub or q.hub.open(), progress.new()
   local listing, local_only = listing_of(handle, kind, name, speak)
   local function get(files)
@@ -112,36 +116,68 @@ function hub.model_texts(text, opt)
   return listing.folder, listing.commit, whole
 end
 
--- Shards of lines as one file, made once a commit; of other forms their paths with commas between, as data.inputs takes them.
-local function join(name, listing, files, kind)
-  if kind.array then
+-- Several files as the data of `label`: shards of lines as one file, made once a commit; of other or mixed forms their paths with
+-- commas between, as data.inputs takes them. form: of all of them, or nil.
+local function join(name, listing, files, form, label)
+  if not form or form.array then
     local paths = {}
-    for i, file in ipairs(files) do paths[i] = listing.folder .. "/" .. file.path end
-    if kind.ending:find "^qubgpu" or listing.folder:find "," then
-      q.error("unsupported", ("%s: split %s is %d files of %s: give --data one of them, under %s"):format(name.repo, name.split or "train", #files, kind.ending, listing.folder))
+    for i, file in ipairs(files) do
+      paths[i] = listing.folder .. "/" .. file.path
+      if file.path:lower():find "%.qubgpu" or paths[i]:find "," then
+        q.error("unsupported", ("%s: %s is %d files, such as %s: give --data one of them, under %s"):format(name.repo, label, #files, file.path, listing.folder))
+      end
     end
     return table.concat(paths, ",")
   end
   local folder = ("%s/hub/datasets--%s/%s"):format(user.cache_dir(), name.repo:gsub("/", "--"), listing.commit)
-  local path = ("%s/%s.%s"):format(folder, name.split or "train", kind.ending)
+  local path = ("%s/%s.%s"):format(folder, label, form.ending)
   if q.fs.kind(path) == "file" then return path end
   q.fs.mkdir(folder)
   local parts = {}
   for i, file in ipairs(files) do parts[i] = listing.folder .. "/" .. file.path end
-  q.fs.join(parts, path, { lines = not kind.packed })
+  q.fs.join(parts, path, { lines = not form.packed })
   return path
 end
 
--- The data of a split (train, where none is named) as one local file, or several with commas between. opt.hub: of q.hub.open. Returns
--- the path and the commit.
+-- The configs of the dataset's README, which is fetched for them; nil where it has none.
+local function configs_of(name, listing, get)
+  for _, file in ipairs(listing.files) do
+    if file.path == "README.md" then
+      configs.check_size(file.size or 0, name.repo .. "/README.md")
+      get { file }
+      return configs.read(q.fs.read(listing.folder .. "/README.md"), name.repo .. "/README.md")
+    end
+  end
+end
+
+-- The data of a split as one local file, or several with commas between: as the configs of the dataset's README say, else of what is
+-- named like the split (train, where none is named). opt.hub: of q.hub.open. Returns the path and the commit.
 function hub.data(text, opt)
   local name, listing, get, done, speak = begin(text, "dataset", opt or {})
-  local files, kind, left = choose.data_files(listing, name.repo, name.split or "train")
-  if left then speak:say(("note: %s also has its data as %s; taken: %s"):format(name.repo, left, kind.ending)) end
-  get(files)
+  local function note(line) speak:say("note: " .. line) end
+  local list = configs_of(name, listing, get)
+  local files, form, label
+  if list then
+    local config, split
+    files, config, split = configs.files(list, name, listing.files, note)
+    files, form = choose.readable(files, ("%s: config %s, split %s"):format(name.repo, config, split), note)
+    label = config:gsub("[^%w._-]", function(byte) return ("%%%02X"):format(byte:byte()) end) .. "--" .. split
+  elseif name.config then
+    q.error("value", ("%s has no configs in a README.md: name a split alone, %s:%s"):format(name.repo, name.repo, name.split))
+  else
+    local left
+    label = name.split or "train"
+    files, form, left = choose.data_files(listing, name.repo, label)
+    if left then note(("%s also has its data as %s; taken: %s"):format(name.repo, left, form.ending)) end
+  end
+  local once, seen = {}, {}
+  for _, file in ipairs(files) do
+    if not seen[file] then once[#once + 1], seen[file] = file, true end
+  end
+  get(once)
   done()
   if #files == 1 then return listing.folder .. "/" .. files[1].path, listing.commit end
-  return join(name, listing, files, kind), listing.commit
+  return join(name, listing, files, form, label), listing.commit
 end
 
 -- Every file of a repository, or those whose path a pattern of `patterns` ("*.json") matches. Returns the folder, the

@@ -16,13 +16,19 @@ for _, form in ipairs(forms) do
   end
 end
 
+local expected = "expected .jsonl, .json, .parquet, .csv, .tsv or .txt (also packed: .gz, .zst, .bz2, .xz), or .qubgpu"
+
 local function ends(path, ending) return path:sub(-#ending - 1):lower() == "." .. ending end
+
+local function form_of(path)
+  for _, form in ipairs(data_forms) do
+    if ends(path, form.ending) then return form end
+  end
+end
 
 -- Does a name end as a file does that people give by its path?
 function choose.is_file_name(name)
-  for _, form in ipairs(data_forms) do
-    if ends(name, form.ending) then return true end
-  end
+  if form_of(name) then return true end
   for _, ending in ipairs { "safetensors", "gguf", "tiktoken", "model", "lua", "ndp" } do
     if ends(name, ending) then return true end
   end
@@ -128,7 +134,24 @@ function choose.data_files(listing, repo, split)
   for name in pairs(splits) do known[#known + 1] = name end
   table.sort(known)
   if #known > 0 then q.error("value", ("%s has no data of split %s; it has %s"):format(repo, split, table.concat(known, ", "))) end
-  q.error("unsupported", ("%s has no data that qeng reads: expected .jsonl, .json, .parquet, .csv, .tsv or .txt (also packed: .gz, .zst, .bz2, .xz), or .qubgpu"):format(repo))
+  q.error("unsupported", ("%s has no data that qeng reads: %s"):format(repo, expected))
+end
+
+-- Those of `files` that are data by their names, and their form where it is one. whose: names them, for errors and note(text).
+function choose.readable(files, whose, note)
+  local kept, left, one = {}, {}, nil
+  for _, file in ipairs(files) do
+    local form = form_of(file.path)
+    if form then
+      if #kept == 0 then one = form elseif one ~= form then one = nil end
+      kept[#kept + 1] = file
+    else
+      left[#left + 1] = file.path
+    end
+  end
+  if #kept == 0 then q.error("unsupported", ("%s has no data that qeng reads, but files such as %s; %s"):format(whose, left[1], expected)) end
+  if #left > 0 then note(("%s: %d files are left out, no data by their names: %s"):format(whose, #left, table.concat(left, ", ", 1, math.min(#left, 8)))) end
+  return kept, one
 end
 
 -- ---------------------------------------------------------------- by pattern

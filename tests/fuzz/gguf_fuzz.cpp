@@ -1,8 +1,10 @@
 // A .gguf file: its entries, the bounds of its tensors, and the tokenizer that its entries describe. Each tensor's
-// bytes and each value are read once; text goes to ids and back.
+// bytes and each value are read once, and blocks are decoded and multiplied with; text goes to ids and back.
 #include "engine/formats/gguf.h"
+#include "engine/formats/gguf_types.h"
 #include "engine/tokenizer/vocabulary.h"
 #include "kernels/error.h"
+#include "tests/fuzz/block_walk.h"
 #include "tests/fuzz/memory_file.h"
 
 namespace {
@@ -19,6 +21,21 @@ uint64_t touch(const qeng::GgufValue& value) {
   return sum;
 }
 
+// The tensors of blocks, while they have no more than `budget` bytes: names may share bytes by the thousand.
+void walk(const qeng::Gguf& file, size_t budget) {
+  for (const qeng::GgufTensor& tensor : file.tensors()) {
+    if (tensor.bytes > budget || tensor.bytes == 0) continue;
+    std::vector<std::byte> bytes(tensor.data, tensor.data + tensor.bytes);  // the sanitizer sees where they end
+    if (tensor.type_id == qeng::kGgufNvfp4) {
+      qeng::fuzz::walk_nvfp4(bytes);
+    } else if (tensor.dtype && qeng::is_block(*tensor.dtype)) {
+      const qeng::View view = file.view(tensor.name);
+      qeng::fuzz::walk_blocks(view.dtype, bytes, view.rows(), view.columns());
+    }
+    budget -= tensor.bytes;
+  }
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -31,6 +48,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       for (size_t i = 0; i < tensor.bytes; ++i) sum += static_cast<uint8_t>(tensor.data[i]);
     volatile uint64_t keep = sum;  // the reads above are the point
     static_cast<void>(keep);
+    walk(*file, 32 << 10);
     const auto tokenizer = qeng::load_gguf_tokenizer(*file);
     for (const char* text : {"Hello, world 123", "\xE2\x96\x81 \xC3\xA9\n<s>"})
       static_cast<void>(tokenizer->decode(tokenizer->encode(text, true)));

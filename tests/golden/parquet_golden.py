@@ -40,6 +40,46 @@ def everything():
     return pa.Table.from_pylist([{**row, "map": row["map"] and list(row["map"].items())} for row in rows], schema), rows
 
 
+def zigzag(value):
+    value, out = value * 2, b""
+    while value > 127:
+        value, out = value >> 7, out + bytes([value & 127 | 128])
+    return out + bytes([value])
+
+
+def lz4_hadoop(path):
+    """A file whose one page is LZ4 in Hadoop's frames (codec 5), which pyarrow reads but does not write: made of one with codec 7."""
+    rows = [{"text": f"row {i} " + "again " * (i % 9)} for i in range(60)]
+    pq.write_table(pa.Table.from_pylist(rows), path, compression="lz4_raw", use_dictionary=False, write_statistics=False, store_schema=False)
+    data, chunk = path.read_bytes(), pq.read_metadata(path).row_group(0).column(0)
+    first, packed = chunk.data_page_offset, chunk.total_compressed_size
+    header = data.index(b"\x00", first + 20) + 1  # the end of the page's header: both structures of it are closed
+    header = next(h for h in range(header, header + 20) if unpacks(data[h : first + packed], chunk.total_uncompressed_size - (h - first)))
+    page = pa.decompress(data[header : first + packed], chunk.total_uncompressed_size - (header - first), "lz4_raw").to_pybytes()
+    frames = b""
+    for part in (page[:1000], page[1000:]):
+        block = pa.compress(part, "lz4_raw", asbytes=True)
+        frames += len(part).to_bytes(4, "big") + len(block).to_bytes(4, "big") + block
+    longer = len(frames) - (first + packed - header)
+
+    def patched(text, value):
+        old, new = zigzag(value), zigzag(value + longer)
+        assert old in text and len(old) == len(new), (path, value)
+        return text.replace(old, new)
+
+    footer = patched(data[first + packed :], packed).replace(b"\x15\x0e", b"\x15\x0a", 1)
+    path.write_bytes(data[:first] + patched(data[first:header], first + packed - header) + frames + footer)
+    assert data[first + packed :] != footer and pq.read_table(path).to_pylist() == rows
+    path.with_suffix(".jsonl").write_text("".join(line(row) + "\n" for row in rows))
+
+
+def unpacks(block, size):
+    try:
+        return len(pa.decompress(block, size, "lz4_raw")) == size
+    except (OSError, pa.ArrowInvalid):
+        return False
+
+
 def line(row):
     def plain(value):
         if isinstance(value, datetime.datetime):
@@ -65,9 +105,12 @@ def main():
     for name, options in {
         "everything_v1": {"compression": "gzip", "use_dictionary": True, "row_group_size": 25, "data_page_size": 100},
         "everything_v2": {"compression": "zstd", "data_page_version": "2.0", "use_dictionary": False, "column_encoding": delta, "write_page_checksum": True},
+        "everything_brotli": {"compression": "brotli", "use_dictionary": True, "row_group_size": 25},
+        "everything_lz4": {"compression": "lz4", "data_page_version": "2.0", "use_dictionary": False},
     }.items():
         pq.write_table(table, HERE / f"{name}.parquet", **options)
         pq.write_table(table.select(["text", "tags", "pair", "i64", "price"]).slice(0, 9), CORPUS / name, store_schema=False, write_statistics=False, **{**options, "column_encoding": {k: v for k, v in delta.items() if k in ("text", "i64")}} if "column_encoding" in options else options)
+    lz4_hadoop(HERE / "lz4_hadoop.parquet")
 
 
 if __name__ == "__main__":

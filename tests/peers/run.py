@@ -9,7 +9,7 @@ import time
 
 HERE = pathlib.Path(__file__).parent
 LIMIT = 900  # seconds of a file: the longest takes 300 on two cores
-ORDER = ["tokens", "tiktoken", "adapter_llama", "adapter_peft", "training", "types"]
+ORDER = ["tokens", "tiktoken", "templates", "adapter_llama", "adapter_peft", "training", "types"]
 
 lines = []
 

@@ -27,6 +27,32 @@ printf '{"text":"b"}\n' >"$work/served/chats/data/train-00001-of-00002.jsonl"
 printf '{"text":"t"}\n' >"$work/served/chats/data/test.jsonl"
 echo '# A dataset' >"$work/served/chats/README.md"
 for shard in 0 1; do cp tests/golden/parquet/chats.parquet "$work/served/parquet/data/train-0000$shard-of-00002.parquet"; done
+mkdir -p "$work/served/configs/en" "$work/served/configs/fr/data" "$work/served/parts"
+cat >"$work/served/configs/README.md" <<'END'
+---
+license: [a slip beside configs
+configs:
+- config_name: english
+  default: true
+  data_files:
+  - split: train
+    path: ["en/part-*.jsonl", en/more.jsonl]
+  - split: held.out
+    path: en/held.jsonl
+- config_name: french
+  data_dir: fr
+- config_name: piped
+  sep: "|"
+  data_files: table.csv
+---
+configs: of no meaning here
+END
+printf -- '---\nconfigs:\n- {config_name: a, data_files: x.jsonl}\n- {config_name: b, data_files: "*.jsonl"}\n---\n' >"$work/served/parts/README.md"
+for file in en/part-2 en/part-1 en/more en/held en/train fr/data/train-00000-of-00001 fr/test; do
+  printf '{"text":"%s"}' "$file" >"$work/served/configs/$file.jsonl"
+done
+echo 'text' >"$work/served/configs/table.csv"
+for file in x y; do printf '{"text":"%s"}\n' $file >"$work/served/parts/$file.jsonl"; done
 mkdir -p "$work/served/task" && cp "$work/made/data.jsonl" "$work/served/task/train.jsonl"
 
 mkfifo "$work/stdin" "$work/port"

@@ -7,6 +7,7 @@
 
 #include "engine/formats/atomic_file.h"
 #include "engine/parquet/parquet_source.h"
+#include "engine/parquet/unpack.h"
 #include "kernels/error.h"
 #include "tests/catch.h"
 
@@ -43,8 +44,12 @@ std::string file_of(const std::string& name) {
 }  // namespace
 
 TEST_CASE("a Parquet file's rows are those that pyarrow reads, whatever its pages and encodings") {
-  for (const auto& [name, rows] :
-       {std::pair("chats", "chats"), {"everything_v1", "everything"}, {"everything_v2", "everything"}}) {
+  for (const auto& [name, rows] : {std::pair("chats", "chats"),
+                                   {"everything_v1", "everything"},
+                                   {"everything_v2", "everything"},
+                                   {"everything_brotli", "everything"},
+                                   {"everything_lz4", "everything"},
+                                   {"lz4_hadoop", "lz4_hadoop"}}) {
     CAPTURE(name);
     const std::vector<json> got = rows_of(text_of(kFolder + name + ".parquet")),
                             want = rows_of(file_of(rows + std::string(".jsonl")));
@@ -67,16 +72,44 @@ TEST_CASE("a damaged Parquet file is refused by name, and whatever its bytes are
   std::string flipped = whole;
   flipped[60] = static_cast<char>(flipped[60] ^ 1);
   CHECK_THROWS_WITH(read(flipped), Catch::Matchers::Contains("checksum"));
-  size_t refused = 0;
-  for (size_t at = 4; at < whole.size(); at += 13) {
-    std::string damaged = whole;
-    damaged[at] = static_cast<char>(damaged[at] ^ (1 << at % 8));
-    try {
-      read(damaged);
-    } catch (const Error&) {
-      ++refused;
+  for (const char* name : {"everything_v2.parquet", "everything_brotli.parquet", "everything_lz4.parquet"}) {
+    CAPTURE(name);
+    const std::string sound = file_of(name);
+    size_t refused = 0;
+    for (size_t at = 4; at < sound.size(); at += 13) {
+      std::string damaged = sound;
+      damaged[at] = static_cast<char>(damaged[at] ^ (1 << at % 8));
+      try {
+        read(damaged);
+      } catch (const Error&) {
+        ++refused;
+      }
     }
+    CHECK(refused > 100);
   }
-  CHECK(refused > 100);
   std::filesystem::remove(path);
+}
+
+TEST_CASE("a Parquet page of LZ4 is one block or Hadoop's frames, and unpacks to its size or is refused") {
+  using namespace std::string_literals;
+  const std::string block = "\x50hello", frame = "\0\0\0\5\0\0\0\6"s + block;  // five characters as they are
+  CHECK(unpack_page(7, block, 5) == "hello");
+  CHECK(unpack_page(5, block, 5) == "hello");
+  CHECK(unpack_page(5, frame + frame, 10) == "hellohello");
+  for (const auto& [codec, page, size] : {std::tuple(7, block, 4),
+                                          {7, block, 6},
+                                          {7, frame, 5},
+                                          {5, frame, 6},
+                                          {5, frame + frame, 5},
+                                          {5, frame + "x", 5},
+                                          {5, frame.substr(0, 10), 5},
+                                          {5, "\xff\xff\xff\xff\xff\xff\xff\xff"s, 5},
+                                          {4, block, 5},
+                                          {4, ""s, 5},
+                                          {7, ""s, 5}}) {
+    CAPTURE(codec, size);
+    CHECK_THROWS_WITH(unpack_page(codec, page, static_cast<size_t>(size)),
+                      Catch::Matchers::Contains("does not unpack"));
+  }
+  CHECK_THROWS_WITH(unpack_page(3, block, 5), Catch::Matchers::Contains("LZO") && Catch::Matchers::Contains("Brotli"));
 }

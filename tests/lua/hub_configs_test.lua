@@ -1,0 +1,112 @@
+-- What a dataset's README says of its files: the YAML that is read of it, its patterns, and what is refused.
+local q = require "qeng"
+local configs, glob, yaml = require "qeng.hub_configs", require "qeng.hub_glob", require "qeng.yaml"
+
+local function text_of(value)
+  if type(value) ~= "table" then return ("%q"):format(value) end
+  local parts = {}
+  for i, one in ipairs(value) do parts[i] = text_of(one) end
+  if #parts > 0 then return "[" .. table.concat(parts, ",") .. "]" end
+  for key, one in pairs(value) do parts[#parts + 1] = key .. "=" .. text_of(one) end
+  table.sort(parts)
+  return "{" .. table.concat(parts, ",") .. "}"
+end
+local function read(text) return text_of(yaml.key(text, "configs", "card")) end
+local function refused(pattern, fn, ...)
+  local result, why = q.try(fn, ...)
+  assert(not result and why.message:find(pattern), ("expected %s, got %s"):format(pattern, result and text_of(result) or why.message))
+end
+
+-- one value, however it is written; expected as PyYAML reads it
+local same = '[{a="x y",b=["1","two"]},{a="it\'s"}]'
+for _, text in ipairs {
+  "configs:\n- a: x y\n  b:\n  - 1\n  - two\n- a: it's\n",
+  "configs:\r\n  -   a: 'x y' # one\r\n      b: [1, 'two'] \r\n\r\n  # two\r\n  - {a: \"it's\"}\r\nother: [\r\n",
+  "other: *x\nconfigs: [{a: x\n  y, b: [1,\n two,]}, {\"a\": 'it''s'}]",
+  "configs:\n-\n  a: >-\n    x\n    y\n  b:\n    - 1\n    -\n      two\n- a: |-\n    it's\n",
+  '"configs":\n - a: "x\\\n     \\x20y"\n   b: ["1", "\\u0074wo"]\n   c:\n   d: ~\n - "a": it\'s\n',
+  "{other: 1, configs: [{a: x y, b: [1, two]}, {a: it's}]}",
+  "  a:\n    configs: 1\n  configs:\n  - a: x\n      y\n    b: [1, two]\n  - a: it's",
+} do
+  assert(read(text) == same, read(text))
+end
+assert(yaml.key("a:\n configs: 1\n# configs: 2\nb: |\n  configs: 3\n", "configs", "card") == nil)
+for text, pattern in pairs {
+  ["configs:\n- a: *.jsonl"] = "card, line 2: %*%.jsonl is to stand in quotes",
+  ["configs:\n- a: &x 1"] = "line 2: &x 1 is not in the part",
+  ["configs:\n- a: 1\n  a: 2"] = "line 3: the key a is there twice",
+  ["configs: 1\nconfigs: 2"] = "line 2: the key configs is there twice",
+  ["configs:\n  - a: 1\n - a: 2"] = "line 3: .*indented otherwise",
+  ["configs:\n- a: 'x\n  b"] = "line 2: a quote is not closed",
+  ["configs: [a, {b: 1]"] = "line 1: expected , or }",
+  ["configs: [a"] = "line 1: a bracket is not closed",
+  ["configs:\n-\n- a"] = "line 2: an empty entry",
+  ["configs:\n- a: b: c"] = "line 2: b: c has a colon",
+  ["configs:\n\t- a"] = "line 2: a tab",
+  ['configs: "\\q"'] = "is no escape",
+  ["configs: " .. ("["):rep(1e5)] = "more than 32 deep",
+  ["configs:\n" .. ("- "):rep(1e4) .. "a"] = "more than 32 deep",
+} do
+  refused(pattern, yaml.key, text, "configs", "card")
+end
+assert(yaml.front_matter "---\na: 1\n---\nb" == "\na: 1" and not yaml.front_matter "# Title\n---\na: 1\n---\n" and not yaml.front_matter "---\na: 1\n")
+
+-- hostile sizes take no time to speak of
+local began = q.time()
+for _, text in ipairs { (" "):rep(2e6) .. "x", ("a: "):rep(5e5), ("["):rep(30) .. ("a,"):rep(5e5), ("a" .. (" "):rep(1000)):rep(2000), ("'' "):rep(5e5) } do
+  q.try(yaml.key, "configs: " .. text, "configs", "card")
+  q.try(yaml.key, "configs:\n- " .. text .. "\n" .. text, "configs", "card")
+end
+assert(glob.matches(glob.compile(("*a"):rep(300)), ("a"):rep(300)) and not glob.matches(glob.compile(("*a"):rep(300)), ("a"):rep(299)))
+assert(q.time() - began < 20, q.time() - began)  -- some 3 s on a busy core; hours where any step is quadratic
+
+-- patterns; expected as the library datasets 5.2 resolves them
+local paths = { "README.md", "a.jsonl", "b.jsonl", "data/a1.jsonl", "data/deep/a2.jsonl", "data/.h/a3.jsonl", "data/__c/a4.jsonl", "data/中.jsonl", "x{1}.jsonl" }
+local files = {}
+for i, path in ipairs(paths) do files[i] = { path = path } end
+for pattern, expected in pairs {
+  ["*"] = "a.jsonl b.jsonl x{1}.jsonl", ["*.jsonl"] = "a.jsonl b.jsonl x{1}.jsonl", ["?.jsonl"] = "a.jsonl b.jsonl",
+  ["**"] = "a.jsonl b.jsonl data/a1.jsonl data/deep/a2.jsonl data/中.jsonl x{1}.jsonl", ["data/**"] = "data/a1.jsonl data/deep/a2.jsonl data/中.jsonl",
+  ["**/a[0-9].jsonl"] = "data/a1.jsonl data/deep/a2.jsonl", ["data/*/*"] = "data/deep/a2.jsonl", ["data/.h/*"] = "data/.h/a3.jsonl",
+  ["**/__c/*"] = "data/__c/a4.jsonl", ["data/?.jsonl"] = "data/中.jsonl", ["[!a].jsonl"] = "b.jsonl", ["[]a].jsonl"] = "a.jsonl", ["[b-a].jsonl"] = "",
+  ["README.md"] = "README.md", ["x{1}.jsonl"] = "x{1}.jsonl", ["{a,b,c}.jsonl"] = "a.jsonl b.jsonl", ["data/{a1,{deep,x}/a2}.jsonl"] = "data/a1.jsonl data/deep/a2.jsonl",
+  ["data[!x]a1.jsonl"] = "data/a1.jsonl",
+} do
+  local found = {}
+  for i, file in ipairs(glob.files(pattern, files)) do found[i] = file.path end
+  assert(table.concat(found, " ") == expected, pattern .. ": " .. table.concat(found, " "))
+end
+assert(glob.join("./data/", ".//x/*") == "data/x/*")
+for _, path in ipairs { "/etc/passwd", "../x", "a/../../x", "https://h/x", "zip://a::b" } do refused("leads out of", glob.join, "data", path) end
+refused("can only be a whole part", glob.files, "**.jsonl", files)
+refused("alternatives", glob.files, ("{a,b}"):rep(20), files)
+
+-- configs that cannot be followed
+local function files_of(card, name)
+  name = name or {}
+  name.repo = "org/name"
+  local list = configs.read("---\nconfigs:\n" .. card .. "\n---\n", "card")
+  return configs.files(list, name, files, function() end)
+end
+for card, pattern in pairs {
+  ["- data_files: x"] = "entry 1 of configs has no config_name",
+  ["  a: x"] = "configs is no list",
+  ["- config_name: a\n  data_files: x.jsonl"] = "no file x.jsonl in the repository",
+  ["- config_name: a\n  data_files: [a.jsonl, 'x{2,3}.jsonl']"] = "no file x{2,3}.jsonl in the repository",
+  ["- config_name: a\n  data_files: x*y"] = "no file in the repository that is like x%*y",
+  ["- config_name: a\n  data_files: {train: a.jsonl}"] = "names no path; expected",
+  ["- config_name: a\n  data_files: [{split: t-1, path: a.jsonl}]"] = "names no split by letters",
+  ["- config_name: a\n  data_files: [{split: t, path: a.jsonl}, {split: t, path: b.jsonl}]"] = "split t is there twice",
+  ["- config_name: a\n  data_files: [{split: t, path: a.jsonl}, b.jsonl]"] = "entry 2 has not split and path",
+  ["- config_name: a\n  data_files: [{split: t, path: a.jsonl}, {split: u, path: b.jsonl}]"] = "no split train; name one, as org/name:a:t; it has t, u",
+  ["- {config_name: a, default: true}\n- {config_name: b, default: true}"] = "a and b are both the default",
+  ["- config_name: a\n  data_dir: nothing"] = "neither data_files nor files under nothing",
+  ["- config_name: a\n  field: rows\n  data_files: a.jsonl"] = "says field: rows",
+} do
+  refused(pattern, files_of, card)
+end
+local both = "- {config_name: a, data_files: [a.jsonl, '*.jsonl']}\n- {config_name: default, default: false, data_files: b.jsonl}"
+local found, config = files_of(both)
+assert(config == "default" and #found == 1, "the config of the name default")
+found, config = files_of(both, { split = "a" })
+assert(config == "a" and #found == 4 and found[1].path == "a.jsonl" and found[2].path == "a.jsonl", "a file that two paths name is there twice")
