@@ -23,5 +23,5 @@ elseif opt.kind == "model" then
 else
   folder, commit = q.hub.data(opt.name)
 end
-io.stderr:write(("commit %s; name it to get the same again: --model or --data %s@%s\n"):format(commit, opt.name:match "^[^@:]+", commit))
+io.stderr:write(("commit %s; name it to get the same again: --model or --data %s@%s%s\n"):format(commit, opt.name:match "^[^@:]+", commit, opt.name:match ":.*" or ""))
 print(folder)

@@ -157,7 +157,11 @@ void ParquetColumn::begin_values(int encoding, std::string_view page, uint64_t c
     case 9: encoding_ = Encoding::split; break;
     default: fail("unsupported", "values in encoding ", encoding);
   }
-  if (page.empty()) return void(plain_ = PageBytes(page));  // all of them null
+  if (page.empty()) {  // all of them null, or of no length
+    plain_ = PageBytes(page);
+    if (encoding_ != Encoding::plain) encoding_ = Encoding::none;
+    return;
+  }
   switch (encoding_) {
     case Encoding::dictionary: indices_ = RunReader(page.substr(1), static_cast<uint8_t>(page[0])); break;
     case Encoding::runs:
@@ -253,7 +257,7 @@ void ParquetColumn::read_value() {
       PageBytes one(split_value_);
       return plain_value(one);
     }
-    default: fail("format", "values before a page");
+    default: fail("format", "a page without its values");
   }
 }
 

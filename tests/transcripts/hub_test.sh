@@ -68,6 +68,7 @@ export HF_HOME=$work/home HF_ENDPOINT=http://127.0.0.1:$port XDG_CACHE_HOME=$wor
 # ---- the recipes
 commit=c0ffee0000000000000000000000000000000000
 expect "fetch" 0 "/home/hub/models--plain--model/snapshots/$commit\$" "$QENG" recipes/fetch.lua plain/model
+expect "fetch of a config" 0 "again: --model or --data plain/configs@$commit:french:train\$" "$QENG" recipes/fetch.lua plain/configs:french:train --kind dataset
 expect "fetch by pattern" 0 "/snapshots/$commit\$" "$QENG" recipes/fetch.lua plain/chats --kind dataset --files 'data/*,README.md'
 [ -L "$work/home/hub/datasets--plain--chats/snapshots/$commit/data/test.jsonl" ] || fail "a file in a folder is no link"
 [ "$(readlink "$work/home/hub/datasets--plain--chats/snapshots/$commit/data/test.jsonl")" = "../../../blobs/$(sha256sum <"$work/served/chats/data/test.jsonl" | cut -c1-64)" ] ||

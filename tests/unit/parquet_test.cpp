@@ -90,6 +90,12 @@ TEST_CASE("a damaged Parquet file is refused by name, and whatever its bytes are
   std::filesystem::remove(path);
 }
 
+TEST_CASE("an empty Parquet page has no values, also after a page with more than it counts") {
+  const std::string corpus = QENG_SOURCE_DIR "/tests/fuzz/corpus/parquet/";
+  for (const char* name : {"split_texts_of_an_empty_page", "values_of_the_page_before_an_empty_one"})
+    CHECK_THROWS_WITH(text_of(corpus + name), Catch::Matchers::Contains("a page without its values"));
+}
+
 TEST_CASE("a Parquet page of LZ4 is one block or Hadoop's frames, and unpacks to its size or is refused") {
   using namespace std::string_literals;
   const std::string block = "\x50hello", frame = "\0\0\0\5\0\0\0\6"s + block;  // five characters as they are
