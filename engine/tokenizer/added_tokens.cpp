@@ -14,6 +14,17 @@ bool is_space(uint32_t code) {
   return kind == kSpace || kind == kNewline;
 }
 
+bool word_begins(std::string_view text) {
+  uint32_t code;
+  return !text.empty() && (decode_utf8(text.data(), code), is_word(code));
+}
+bool word_ends(std::string_view text) {
+  size_t start = text.size();
+  while (start > 0 && (text[--start] & 0xC0) == 0x80) {
+  }
+  return word_begins(text.substr(start));
+}
+
 }  // namespace
 
 AddedTokenFinder::AddedTokenFinder(std::vector<AddedToken> tokens) : tokens_(std::move(tokens)) {
@@ -37,8 +48,13 @@ const AddedToken* AddedTokenFinder::find(std::string_view text, bool with_specia
     }
     uint8_t byte = static_cast<uint8_t>(text[from]);
     for (uint32_t i = first_[byte]; i < first_[byte + 1u]; ++i)
-      if ((with_special || !tokens_[i].special) && text.substr(from).starts_with(tokens_[i].content))
-        return &tokens_[i];
+      if ((with_special || !tokens_[i].special) && text.substr(from).starts_with(tokens_[i].content)) {
+        const size_t end = from + tokens_[i].content.size();
+        if (!tokens_[i].single_word || !(word_ends(text.substr(0, from)) || word_begins(text.substr(end))))
+          return &tokens_[i];
+        from = end - 1;  // as Hugging Face's, which go on behind it
+        break;
+      }
   }
   return nullptr;
 }

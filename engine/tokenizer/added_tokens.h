@@ -1,4 +1,5 @@
-// Finds added tokens in a text: leftmost first, longest first at one place.
+// Finds added tokens in a text: leftmost first, longest first at one place. One of single_word that stands in a word is
+// passed over.
 #pragma once
 #include <algorithm>
 #include <array>

@@ -17,8 +17,8 @@ struct Merge {
 
 class Bpe {
  public:
-  // byte_ids[b]: the token of byte b, -1 if there is none: encode gives it as it is. lookup: pieces that are a token as a whole are that token, whatever merging would
-  // give.
+  // byte_ids[b]: the token of byte b, -1 if there is none: encode gives it as it is. lookup: pieces that are a token as
+  // a whole are that token, whatever merging would give.
   Bpe(const int32_t (&byte_ids)[256], size_t expected_merges);
   void add_merge(int32_t left, int32_t right, Merge merge);                   // a pair added twice keeps the lower rank
   void add_whole(const TokenBytes& bytes, int32_t id);                        // piece bytes[id] is token id

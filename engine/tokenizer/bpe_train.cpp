@@ -153,8 +153,10 @@ int train_bpe(const PieceCounts& counts, int vocab_size, const std::vector<std::
   while (trainer.tokens.size() + specials.size() < room && trainer.merge_best()) {
   }
 
-  ByteLevelBpe learned{
-      .vocab = json::object(), .merges = json::array(), .patterns = Cutter(counts.grammar()).patterns(), .nfc = counts.nfc()};
+  ByteLevelBpe learned{.vocab = json::object(),
+                       .merges = json::array(),
+                       .patterns = Cutter(counts.grammar()).patterns(),
+                       .nfc = counts.nfc()};
   const auto spelled = [&](int32_t id) { return bytes_to_printable(trainer.tokens[static_cast<size_t>(id)]); };
   for (size_t id = 0; id < trainer.tokens.size(); ++id) learned.vocab[bytes_to_printable(trainer.tokens[id])] = id;
   for (auto [left, right] : trainer.merges) learned.merges.push_back({spelled(left), spelled(right)});

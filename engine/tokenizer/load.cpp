@@ -62,13 +62,13 @@ json read_json(const std::string& path) {
   return value;
 }
 
-void apply_config(TokenizerProperties& properties, const json& config, const std::string& folder) {
+void apply_config(TokenizerProperties& properties, const json& config, const std::string& folder, bool says_bos) {
   try {
     if (auto id = token_id(properties, config, "bos_token")) properties.bos = id;
     if (auto id = token_id(properties, config, "eos_token")) properties.eos = id;
     if (auto id = token_id(properties, config, "pad_token")) properties.pad = id;
     auto add_bos = config.find("add_bos_token");
-    if (add_bos != config.end() && add_bos->is_boolean()) properties.add_bos = add_bos->get<bool>();
+    if (says_bos && add_bos != config.end() && add_bos->is_boolean()) properties.add_bos = add_bos->get<bool>();
     properties.chat_template = join_templates(templates_of(config, folder));
   } catch (const json::exception& reason) {
     fail("format", properties.name, ": tokenizer_config.json: ", reason.what());

@@ -43,7 +43,9 @@ std::string join_templates(const std::map<std::string, std::string>& templates);
 nlohmann::json read_json(const std::string& path);  // Error("format") unless it holds an object
 
 // bos, eos, pad and the chat template from config and from folder/chat_template.jinja. The tokens must be among
-// properties.added; Error("format") otherwise.
-void apply_config(TokenizerProperties& properties, const nlohmann::json& config, const std::string& folder);
+// properties.added; Error("format") otherwise. says_bos: whether config's add_bos_token counts; beside a tokenizer.json
+// it does not, as in transformers 5, which goes by the post-processor.
+void apply_config(TokenizerProperties& properties, const nlohmann::json& config, const std::string& folder,
+                  bool says_bos);
 
 }  // namespace qeng

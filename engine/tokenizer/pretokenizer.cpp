@@ -78,8 +78,9 @@ size_t contraction(const char* p, const char* end, bool fold) {
   return ((first == 'r' || first == 'v') && second == 'e') || (first == 'l' && second == 'l') ? 3 : 0;
 }
 
-// How a grammar cuts a run of white space. kPlain: \s+(?!\S) | \s+.  kPlainToNumber: a number ends the text.  kLines: \s*[\r\n]+ first.  kEndAndLines: \s+$
-// before that, so that a run at the end of the text is one piece whatever line ends it holds.
+// How a grammar cuts a run of white space. kPlain: \s+(?!\S) | \s+.  kPlainToNumber: a number ends the text.  kLines:
+// \s*[\r\n]+ first.  kEndAndLines: \s+$ before that, so that a run at the end of the text is one piece whatever line
+// ends it holds.
 enum class Space { kPlain, kPlainToNumber, kLines, kEndAndLines };
 
 template <Space kSpaces>
@@ -99,7 +100,8 @@ size_t white_space(const uint8_t* table, const char* begin, const char* end) {
     if (c.kind == kNewline) after_newline = p;
   }
   bool whole = at_end && kSpaces == Space::kEndAndLines;
-  if ((kSpaces == Space::kLines || kSpaces == Space::kEndAndLines) && after_newline && !whole) return static_cast<size_t>(after_newline - begin);
+  if ((kSpaces == Space::kLines || kSpaces == Space::kEndAndLines) && after_newline && !whole)
+    return static_cast<size_t>(after_newline - begin);
   // The last space before a word stays with the word.
   return static_cast<size_t>((at_end || last == begin ? p : last) - begin);
 }

@@ -11,7 +11,7 @@ namespace qeng {
 
 struct Grammar {
   const char* name;
-  const char* first;    // cuts the text before `pattern` does; nullptr for none. Both as tokenizer.json writes them
+  const char* first;  // cuts the text before `pattern` does; nullptr for none. Both as tokenizer.json writes them
   const char* pattern;
   // Cuts the first pieces off [p, end), which is valid UTF-8 of less than 2 GB, until `room` pieces are found or the
   // text ends: lengths[i] is the length of piece i, at least 1. Returns how many there are. The text must go on to its
@@ -22,7 +22,8 @@ struct Grammar {
 // The language of published texts as the library reads them that they are meant for: Oniguruma for a tokenizer.json,
 // fancy-regex for a name, which tiktoken's users give. nullptr if unknown. Texts: one pattern, or one after the other.
 const Grammar* find_grammar_by_patterns(std::span<const std::string_view> patterns);
-const Grammar* find_grammar(std::string_view name);  // "qwen2", "qwen3.5", "llama3", "cl100k", "o200k", "tekken", "gpt2", "smollm"
-std::string known_grammars();                        // "qwen2, qwen3.5, ..." for messages
+const Grammar* find_grammar(
+    std::string_view name);    // "qwen2", "qwen3.5", "llama3", "cl100k", "o200k", "tekken", "gpt2", "smollm"
+std::string known_grammars();  // "qwen2, qwen3.5, ..." for messages
 
 }  // namespace qeng

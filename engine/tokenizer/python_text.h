@@ -1,13 +1,14 @@
-// What Python's str says of text, which chat templates rest on: cases, classes, repr. Properties are utf8proc's (Unicode
-// 14 on Debian 12, 15 on Ubuntu 24.04). Text that is no valid UTF-8 keeps its bytes.
+// What Python's str says of text, which chat templates rest on: cases, classes, repr. Properties are utf8proc's
+// (Unicode 14 on Debian 12, 15 on Ubuntu 24.04). Text that is no valid UTF-8 keeps its bytes.
 #pragma once
 #include <string>
 #include <string_view>
 
 namespace qeng {
 
-// str.lower, str.upper, str.capitalize, str.title. Letters whose other case is several (as ß) become those. Left out: the
-// final sigma; in title, letters that are small or capital by a property of their own (ª), and eleven Greek ligatures.
+// str.lower, str.upper, str.capitalize, str.title. Letters whose other case is several (as ß) become those. Left out:
+// the final sigma; in title, letters that are small or capital by a property of their own (ª), and eleven Greek
+// ligatures.
 enum class TextCase { lower, upper, capitalize, title };
 std::string to_case(std::string_view text, TextCase to);
 

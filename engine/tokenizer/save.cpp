@@ -28,7 +28,8 @@ json byte_level_json(const Vocabulary& vocabulary, const Tokenizer& tokenizer) {
                          .added = tokenizer.added_tokens(),
                          .patterns = cutter_of(*pre).patterns(),
                          .nfc = pre->nfc,
-                         .ignore_merges = pre->ignore_merges});
+                         .ignore_merges = pre->ignore_merges,
+                         .bos = tokenizer.add_bos() ? std::string(tokenizer.bytes(*tokenizer.bos())) : ""});
 }
 
 }  // namespace

@@ -75,8 +75,7 @@ class SentencePieceTokenizer final : public Tokenizer {
   Vocabulary vocabulary() const override { return read_sentencepiece_vocabulary(name(), serialized_); }
 
  protected:
-  void encode_valid(std::string_view text, std::vector<int32_t>& ids, bool parse_special,
-                    bool goes_on) const override {
+  void encode_valid(std::string_view text, std::vector<int32_t>& ids, bool parse_special, bool goes_on) const override {
     const bool seam = goes_on && spaceless_ && !ids.empty() && !added_[static_cast<size_t>(ids.back())];
     auto encode_text = [&](std::string_view stretch) {
       std::vector<int> pieces;
@@ -128,7 +127,7 @@ std::shared_ptr<const Tokenizer> load_sentencepiece(const std::string& path, con
   properties.eos = known(model->eos_id());
   properties.pad = known(model->pad_id());
   properties.add_bos = properties.bos.has_value();
-  apply_config(properties, config, folder);
+  apply_config(properties, config, folder, true);
   return std::make_shared<SentencePieceTokenizer>(std::move(properties), std::move(bytes), std::move(serialized),
                                                   std::move(model));
 }

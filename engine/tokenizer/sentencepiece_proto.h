@@ -15,8 +15,8 @@ Vocabulary read_sentencepiece_vocabulary(const std::string& path, std::string_vi
 // A model file of a vocabulary: BPE by scores, bytes for what is not in it, no normalisation.
 std::string serialize_sentencepiece(const Vocabulary& vocabulary);
 
-// The model file with these tokens at their ids: as control pieces (special ones, which text never becomes by itself) or
-// user-defined ones, in place of pieces or after the last, where ids between get unused pieces.
+// The model file with these tokens at their ids: as control pieces (special ones, which text never becomes by itself)
+// or user-defined ones, in place of pieces or after the last, where ids between get unused pieces.
 std::string with_tokens(const std::string& path, std::string_view serialized,
                         const std::map<int32_t, AddedToken>& tokens);
 

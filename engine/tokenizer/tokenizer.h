@@ -2,8 +2,8 @@
 //
 // Input that is not UTF-8 has each ill-formed piece replaced by U+FFFD first (as Python's errors="replace"), so ids are
 // defined for any bytes. Sources: a Hugging Face folder or its tokenizer.json, a .tiktoken rank file, a
-// SentencePiece .model, a .gguf file. What a file asks for and we do not implement is refused by name when loading, never
-// approximated.
+// SentencePiece .model, a .gguf file. What a file asks for and we do not implement is refused by name when loading,
+// never approximated.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -21,6 +21,7 @@ struct AddedToken {
   std::string content;
   int32_t id = 0;
   bool special = true, lstrip = false, rstrip = false, normalized = false;
+  bool single_word = false;  // only where no letter, digit or underscore stands beside it
 };
 
 struct TokenizerProperties {
@@ -57,8 +58,8 @@ class Tokenizer {
   // Appends the ids of text. parse_special = false treats "<|im_start|>" in it as plain text: use it for whatever a
   // user or a dataset supplies. Added tokens that are not special (such as <tool_call>) are always recognised, as in
   // Hugging Face. No bos is added: see add_bos().
-  // goes_on: text continues what the ids before say, so that SentencePiece writes no space between (after an added token
-  // it does write it). Ids do not change across the seam: encode a prompt and its answer so, one after the other.
+  // goes_on: text continues what the ids before say, so that SentencePiece writes no space between (after an added
+  // token it does write it). Ids do not change across the seam: encode a prompt and its answer so, one after the other.
   void encode(std::string_view text, std::vector<int32_t>& ids, bool parse_special, bool goes_on = false) const;
   std::vector<int32_t> encode(std::string_view text, bool parse_special) const;
 
@@ -96,8 +97,9 @@ class Tokenizer {
 };
 
 // path: a folder (tokenizer.json, else tokenizer.model; with tokenizer_config.json if there), or one of those files, a
-// .gguf file, or a rank file of Qwen's (.tiktoken) or Meta's (tokenizer.model), known by its number of ranks; others need
-// load_tiktoken. Error("io") | Error("format") | Error("unsupported"), naming the file and the part that is not supported.
+// .gguf file, or a rank file of Qwen's (.tiktoken) or Meta's (tokenizer.model), known by its number of ranks; others
+// need load_tiktoken. Error("io") | Error("format") | Error("unsupported"), naming the file and the part that is not
+// supported.
 std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& path);
 
 struct TiktokenOptions {

@@ -1,6 +1,6 @@
 // Hugging Face's tokenizer.json: here byte-level BPE, the other kinds in pipeline.h. Every part of it that decides ids
-// is either understood or refused. Not applied, as in transformers: truncation and padding. The post-processor's bos
-// becomes add_bos().
+// is either understood or refused. Not applied, as in transformers: truncation and padding. The post-processor says
+// whether a bos stands before a text (add_bos), and nothing else does.
 #include <cctype>
 #include <filesystem>
 #include <unordered_map>
@@ -110,26 +110,45 @@ void check_model(const std::string& path, const json& model) {
   }
 }
 
-// TemplateProcessing may put tokens around a text; the one form in use is a bos in front.
+// Takes the tokens that a post-processor puts around a text: one in front is the bos, one behind it the eos where the
+// file names none (a text to be continued gets none; what ends a document is its own matter).
+void read_around(const std::string& path, const json& shown, const std::vector<std::string>& before,
+                 const std::vector<std::string>& behind, TokenizerProperties& properties) {
+  if (before.size() > 1 || behind.size() > 1 || (!before.empty() && properties.add_bos))
+    fail("unsupported", path, ": post-processor ", shown.dump(),
+         "; one token before a text and one behind it are supported");
+  const auto id_of = [&](const std::string& content) {
+    for (const AddedToken& token : properties.added)
+      if (token.content == content) return token.id;
+    fail("format", path, ": post-processor ", shown.dump(), " has ", content, ", which is no added token");
+  };
+  if (!before.empty()) properties.bos = id_of(before[0]), properties.add_bos = true;
+  if (!behind.empty() && !properties.eos) properties.eos = id_of(behind[0]);
+}
+
+// [CLS] text [SEP], and <s> text </s>, have processors of their own; TemplateProcessing lists what stands around a
+// text.
 void read_post_processor(const std::string& path, const json& post_processor, TokenizerProperties& properties) {
   for (const json& part : parts_of(post_processor, "processors")) {
-    std::string type = type_of(part);
+    const std::string type = type_of(part);
     if (type == "ByteLevel") continue;  // moves offsets, not ids
+    if (type == "BertProcessing" || type == "RobertaProcessing") {
+      const json &cls = member(part, "cls"), &sep = member(part, "sep");  // [token, id]
+      if (!cls.is_array() || !sep.is_array() || cls.size() != 2 || sep.size() != 2)
+        fail("format", path, ": post-processor ", part.dump(), " has no cls and sep");
+      read_around(path, part, {cls[0].get<std::string>()}, {sep[0].get<std::string>()}, properties);
+      continue;
+    }
     if (type != "TemplateProcessing") fail("unsupported", path, ": post-processor ", part.dump());
+    std::vector<std::string> before, behind;
     bool text_seen = false;
     for (const json& item : member(part, "single")) {
-      if (item.contains("Sequence")) {
+      if (item.contains("Sequence"))
         text_seen = true;
-        continue;
-      }
-      const json& special = item.at("SpecialToken").at("id");
-      for (const AddedToken& token : properties.added)
-        if (special == token.content) properties.bos = token.id;
-      if (text_seen || properties.add_bos || !properties.bos)
-        fail("unsupported", path, ": post-processor template ", member(part, "single").dump(),
-             "; only a bos in front is supported");
-      properties.add_bos = true;
+      else
+        (text_seen ? behind : before).push_back(item.at("SpecialToken").at("id").get<std::string>());
     }
+    read_around(path, member(part, "single"), before, behind, properties);
   }
 }
 
@@ -158,7 +177,7 @@ std::shared_ptr<const Tokenizer> build(const std::string& path, const json& file
   read_post_processor(path, member(file, "post_processor"), properties);
   if (!model.is_object()) fail("format", path, ": has no \"model\"");
   if (!is_byte_level(file)) {
-    apply_config(properties, config, folder);
+    apply_config(properties, config, folder, false);
     return make_pipeline(path, file, std::move(properties));
   }
   check_model(path, model);
@@ -238,7 +257,7 @@ std::shared_ptr<const Tokenizer> build(const std::string& path, const json& file
       if (!tokens[id].empty() && !(id < is_added.size() && is_added[id]))
         bpe.add_whole(tokens, static_cast<int32_t>(id));
   bpe.finish();
-  apply_config(properties, config, folder);
+  apply_config(properties, config, folder, false);
   return std::make_shared<ByteBpeTokenizer>(std::move(properties), std::move(tokens), std::move(bpe), std::move(text));
 }
 
@@ -282,7 +301,7 @@ std::vector<AddedToken> read_added_tokens(const std::string& path, const json& l
     token.rstrip = flag(entry, "rstrip");
     token.normalized = flag(entry, "normalized", !token.special);
     if (token.content.empty()) fail("format", path, ": added token ", token.id, " is empty");
-    if (flag(entry, "single_word")) fail("unsupported", path, ": added token ", token.content, " has single_word");
+    token.single_word = flag(entry, "single_word");
     added.push_back(std::move(token));
   }
   return added;

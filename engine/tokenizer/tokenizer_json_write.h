@@ -15,6 +15,7 @@ struct ByteLevelBpe {
   std::vector<AddedToken> added;
   std::vector<std::string> patterns;  // each cuts the pieces of the one before
   bool nfc = false, ignore_merges = false;
+  std::string bos;  // the added token that stands before a text, "" for none
 };
 nlohmann::json tokenizer_json(ByteLevelBpe tokenizer);
 

@@ -72,6 +72,14 @@ void append_utf8(uint32_t code, std::string& text) {
   put(0xF0 | code >> 18), put(0x80 | (code >> 12 & 63)), put(0x80 | (code >> 6 & 63)), put(0x80 | (code & 63));
 }
 
+bool is_word(uint32_t code) {
+  const auto in = [code](uint32_t first, uint32_t last) { return code >= first && code <= last; };
+  const utf8proc_category_t kind = utf8proc_category(static_cast<utf8proc_int32_t>(code));
+  return (kind >= UTF8PROC_CATEGORY_LU && kind <= UTF8PROC_CATEGORY_NL) || kind == UTF8PROC_CATEGORY_PC ||
+         in(0x200C, 0x200D) || in(0x24B6, 0x24E9) || in(0x1F130, 0x1F149) || in(0x1F150, 0x1F169) ||
+         in(0x1F170, 0x1F189);
+}
+
 bool is_ascii(std::string_view text) {
   const char* end = text.data() + text.size();
   return skip_ascii(text.data(), end) == end;

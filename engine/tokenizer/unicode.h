@@ -30,6 +30,8 @@ inline int decode_utf8(const char* p, uint32_t& code) {
 }
 void append_utf8(uint32_t code, std::string& text);
 
+bool is_word(uint32_t code);  // \w: a letter, mark, decimal digit, connector as _, or joiner
+
 bool is_ascii(std::string_view text);
 
 // The first byte of [p, end) that is not ASCII, or end; eight bytes a step.

@@ -257,8 +257,9 @@ assert(said == "|b<|im_end|>|c<|im_end|>|<think>\n\n</think>\n\ne<|im_end|>", sa
 local with_bos = folder("bos", function(value, vocabulary)
   if vocabulary then
     value.added_tokens[#value.added_tokens + 1] = { id = 280, content = "<s>", special = true, single_word = false, lstrip = false, rstrip = false, normalized = false }
+    value.post_processor = { type = "TemplateProcessing", single = { { SpecialToken = { id = "<s>", type_id = 0 } }, { Sequence = { id = "A", type_id = 0 } } } }
   else
-    value.bos_token, value.add_bos_token = "<s>", true
+    value.bos_token = "<s>"
   end
 end)
 local bos, stop = with_bos:id "<s>", with_bos:id "<|endoftext|>"

@@ -1,4 +1,3 @@
-#include "engine/tokenizer/loaders.h"
 #include "engine/tokenizer/tokenizer.h"
 
 #include <unistd.h>
@@ -13,6 +12,7 @@
 
 #include "engine/formats/atomic_file.h"
 #include "engine/tokenizer/bpe_train.h"
+#include "engine/tokenizer/loaders.h"
 #include "engine/tokenizer/sentencepiece_proto.h"
 #include "engine/tokenizer/unicode.h"
 #include "kernels/error.h"
@@ -352,16 +352,15 @@ TEST_CASE("what tokenizer.json asks for and is not implemented is refused by nam
   CHECK(refused([](json& j) {
           j["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "\\w+|[a&&b]";
         }).find("&&") != std::string::npos);
-  CHECK(refused([](json& j) {
-          j["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "(a";
-        }).find("(a") != std::string::npos);
+  CHECK(refused([](json& j) { j["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "(a"; }).find("(a") !=
+        std::string::npos);
   CHECK(refused([](json& j) { j["normalizer"] = {{"type", "Nmt"}}; }).find("Nmt") != std::string::npos);
   CHECK(refused([](json& j) { j["model"]["type"] = "Bigram"; }).find("Bigram") != std::string::npos);
   CHECK(refused([](json& j) { j["model"]["dropout"] = 0.1; }).find("dropout") != std::string::npos);
-  CHECK(refused([](json& j) { j["added_tokens"][0]["single_word"] = true; }).find("single_word") != std::string::npos);
+  CHECK(refused([](json& j) { j["post_processor"] = {{"type", "BertProcessing"}}; }).find("cls") != std::string::npos);
   CHECK(refused([](json& j) {
-          j["post_processor"] = {{"type", "BertProcessing"}};
-        }).find("BertProcessing") != std::string::npos);
+          j["post_processor"] = {{"type", "RobertaProcessing"}, {"cls", {"<|start|>", 289}}, {"sep", {"</none>", 2}}};
+        }).find("no added token") != std::string::npos);
   CHECK(refused([](json& j) { j["model"]["merges"][0] = {"q", "zz"}; }).find("lacks") != std::string::npos);
   CHECK(refused([](json& j) { j["model"]["vocab"]["A"] = "x"; }).substr(0, 6) == "format");
   CHECK(refused([](json& j) { j["model"]["vocab"]["A"] = -5; }).substr(0, 6) == "format");
@@ -408,7 +407,27 @@ TEST_CASE("a byte without a token is the unknown token, or refused where a text 
   CHECK(unknown->hash() != lacking->hash());
 }
 
-TEST_CASE("a template with a bos in front sets add_bos, and tokenizer_config.json the rest") {
+TEST_CASE("an added token of single_word is none inside of a word") {  // the ids are those of Hugging Face's tokenizers
+  SmallFolder small;
+  const auto tokenizer = load_tokenizer(small.changed([](json& j) {
+    j["added_tokens"].push_back({{"id", 290},
+                                 {"content", "dog"},
+                                 {"special", false},
+                                 {"single_word", true},
+                                 {"lstrip", false},
+                                 {"rstrip", false},
+                                 {"normalized", false}});
+  }));
+  const auto count = [&](const char* text) {
+    const std::vector<int32_t> ids = tokenizer->encode(text, true);
+    return std::count(ids.begin(), ids.end(), 290);
+  };
+  for (const char* text : {"dog", "a dog.", "(dog)", "-dog-"}) CHECK(count(text) == 1);
+  CHECK(count("dog.dog") == 2);
+  for (const char* text : {"dogs", "_dog", "\u00e9dog", "2dog", "dogdog"}) CHECK(count(text) == 0);
+}
+
+TEST_CASE("the post-processor says whether a bos stands in front, and tokenizer_config.json the rest") {
   SmallFolder small;
   std::string path = small.changed([](json& j) {
     j["post_processor"] = {
@@ -423,22 +442,31 @@ TEST_CASE("a template with a bos in front sets add_bos, and tokenizer_config.jso
 
   write_file_atomically(
       (small.folder / "tokenizer_config.json").string(),
-      R"({"eos_token": {"content": "<|end|>"}, "bos_token": null, "chat_template": "{{ messages }}"})");
+      R"({"eos_token": {"content": "<|end|>"}, "bos_token": null, "add_bos_token": false, "chat_template": "{{ messages }}"})");
+  tokenizer = load_tokenizer(path);
+  CHECK(tokenizer->add_bos());  // a file by itself
+  write_file_atomically(
+      (small.folder / "tokenizer_config.json").string(),
+      R"({"eos_token": {"content": "<|end|>"}, "bos_token": null, "add_bos_token": true, "chat_template": "{{ messages }}"})");
   tokenizer = load_tokenizer(small.folder.string());
   CHECK(tokenizer->eos() == 288);
   CHECK(!tokenizer->bos());
-  CHECK(!tokenizer->add_bos());
+  CHECK(!tokenizer->add_bos());  // as transformers 5 has it, whatever add_bos_token says
   CHECK(tokenizer->chat_template() == "{{ messages }}");
 
   fs::create_directory(small.folder / "additional_chat_templates");
   write_file_atomically((small.folder / "additional_chat_templates/tool_use.jinja").string(), "{{ tools }}\n");
-  CHECK(load_tokenizer(small.folder.string())->chat_template() == join_templates({{"default", "{{ messages }}"}, {"tool_use", "{{ tools }}\n"}}));
+  CHECK(load_tokenizer(small.folder.string())->chat_template() ==
+        join_templates({{"default", "{{ messages }}"}, {"tool_use", "{{ tools }}\n"}}));
   fs::remove_all(small.folder / "additional_chat_templates");
-  write_file_atomically((small.folder / "tokenizer_config.json").string(),
-                        R"({"chat_template": [{"name": "rag", "template": "a"}, {"name": "default", "template": "b"}]})");
+  write_file_atomically(
+      (small.folder / "tokenizer_config.json").string(),
+      R"({"chat_template": [{"name": "rag", "template": "a"}, {"name": "default", "template": "b"}]})");
   CHECK(load_tokenizer(small.folder.string())->chat_template() == "b");
-  write_file_atomically((small.folder / "tokenizer_config.json").string(), R"({"chat_template": [{"name": "rag", "template": "a"}]})");
-  CHECK(load_tokenizer(small.folder.string())->chat_template().find("chat templates rag, but none") != std::string::npos);
+  write_file_atomically((small.folder / "tokenizer_config.json").string(),
+                        R"({"chat_template": [{"name": "rag", "template": "a"}]})");
+  CHECK(load_tokenizer(small.folder.string())->chat_template().find("chat templates rag, but none") !=
+        std::string::npos);
   write_file_atomically((small.folder / "tokenizer_config.json").string(), R"({"eos_token": "<|nowhere|>"})");
   CHECK(message_of(small.folder.string()).find("<|nowhere|>") != std::string::npos);
 }
