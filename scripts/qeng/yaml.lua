@@ -63,7 +63,7 @@ local function inline(r, text, parent, depth)
     local c = flow.cursor(r, text)
     local value = flow.value(c, depth)
     local rest = c.text:sub(c.pos)
-    if rest:find "%S" and not rest:find "^%s+#" then c:fail(("unexpected %s"):format(c:rest())) end
+    if rest:find "^%s*[^%s#]" then c:fail(("unexpected %s"):format(c:rest())) end
     return value
   end
   local parts = { flow.bare(text) }

@@ -56,10 +56,8 @@ end
 
 function Cursor:skip()
   while true do
-    local from = self.pos
-    self.pos = select(2, self.text:find("^%s*", from)) + 1
-    local comment = self:char() == "#" and (self.pos > from or from == 1)
-    if not comment and self.pos <= #self.text then return end
+    self.pos = select(2, self.text:find("^%s*", self.pos)) + 1
+    if self.pos <= #self.text and self:char() ~= "#" then return end
     self:next_line "a bracket"
   end
 end
