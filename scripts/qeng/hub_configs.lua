@@ -13,6 +13,8 @@ function configs.check_size(bytes, name)
   if bytes > max_bytes then q.error("format", ("%s has %d bytes; at most %d are read"):format(name, bytes, max_bytes)) end
 end
 
+local truth = { ["true"] = true, yes = true, on = true, ["false"] = false, no = false, off = false }
+
 -- The list of a README's text, or nil where it has none. Each: {name =, default =, data_dir =, data_files =, options = {key = value}}.
 function configs.read(text, name)
   configs.check_size(#text, name)
@@ -24,7 +26,9 @@ function configs.read(text, name)
   for i, entry in ipairs(given) do
     local own = type(entry) == "table" and entry.config_name
     if type(own) ~= "string" or own == "" then q.error("format", ("%s: entry %d of configs has no config_name"):format(name, i)) end
-    local config = { name = own, default = entry.default, data_dir = entry.data_dir, data_files = entry.data_files, options = {} }
+    local default = truth[type(entry.default) == "string" and entry.default:lower()]
+    if entry.default ~= nil and default == nil then q.error("format", ("%s: config %s: default is neither true nor false"):format(name, own)) end
+    local config = { name = own, default = default or false, data_dir = entry.data_dir, data_files = entry.data_files, options = {} }
     for key, value in pairs(entry) do
       if key ~= "config_name" and config[key] == nil then config.options[key] = value end
     end
@@ -48,18 +52,13 @@ local function named(list, name)
   end
 end
 
-local truth = { ["true"] = true, yes = true, on = true, ["false"] = false, no = false, off = false }
-
 -- The config that is taken where none is named: the one marked, the only one, or that of the name default.
 local function default_of(list, repo)
   local marked
   for _, config in ipairs(list) do
-    local said = config.default
-    if said ~= nil then
-      local is = type(said) == "string" and truth[said:lower()]
-      if is == nil or type(said) ~= "string" then q.error("format", ("%s: config %s: default is neither true nor false"):format(repo, config.name)) end
-      if is and marked then q.error("format", ("%s: the configs %s and %s are both the default; name one: %s:%s"):format(repo, marked.name, config.name, repo, config.name)) end
-      marked = is and config or marked
+    if config.default then
+      if marked then q.error("format", ("%s: the configs %s and %s are both the default; name one: %s:%s"):format(repo, marked.name, config.name, repo, config.name)) end
+      marked = config
     end
   end
   return marked or (#list == 1 and list[1] or named(list, "default"))

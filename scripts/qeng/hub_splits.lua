@@ -107,7 +107,7 @@ end
 -- The files of a split in the order of its paths, those of a pattern by name; a file that two of them mean is there twice. Notes are
 -- given to note(text).
 function splits.files(config, split, files, where, note)
-  local list, seen = {}, {}
+  local list, seen, again = {}, {}, 0
   for _, path in ipairs(split.paths) do
     local full = glob.join(config.data_dir or "", path)
     local found = glob.files(full, files)
@@ -118,10 +118,11 @@ function splits.files(config, split, files, where, note)
       note(("%s: split %s: no file is like %s"):format(where, split.name, full))
     end
     for _, file in ipairs(found) do
-      if seen[file] then note(("%s: split %s: %s is taken twice, as two of its paths name it"):format(where, split.name, file.path)) end
+      if seen[file] then again = again + 1 end
       list[#list + 1], seen[file] = file, true
     end
   end
+  if again > 0 then note(("%s: split %s: %d of its %d files are there again, as more than one of its paths names them"):format(where, split.name, again, #list)) end
   if #list == 0 then q.error("format", ("%s: split %s has no file in the repository that is like %s"):format(where, split.name, table.concat(split.paths, ", ", 1, math.min(#split.paths, 5)))) end
   return list
 end

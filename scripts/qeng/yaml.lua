@@ -21,7 +21,7 @@ end
 
 local function is_item(text) return text:find "^%-%s" ~= nil or text == "-" end
 
-local function misplaced(r, text) flow.fail(r, ("%s is indented otherwise than what stands before it"):format(text:sub(1, 80))) end
+local function misplaced(r, text) flow.fail(r, ("%s is indented otherwise than what stands before it"):format(flow.shown(text))) end
 
 -- Key and the rest of its line; nil where the line begins with no key.
 local function key_of(r, text)
@@ -63,7 +63,7 @@ local function inline(r, text, parent, depth)
     local c = flow.cursor(r, text)
     local value = flow.value(c, depth)
     local rest = c.text:sub(c.pos)
-    if rest:find "%S" and not rest:find "^%s+#" then c:fail(("unexpected %s"):format(c:rest())) end
+    if rest:find "^%s*[^%s#]" then c:fail(("unexpected %s"):format(c:rest())) end
     return value
   end
   local parts = { flow.bare(text) }
@@ -117,8 +117,8 @@ function mapping(r, column, depth)
     if not at or at < column then return map end
     if at > column then misplaced(r, text) end
     local key, rest = key_of(r, text)
-    if not key or is_item(text) then flow.fail(r, ("expected key: value, found %s"):format(text:sub(1, 80))) end
-    if seen[key] then flow.fail(r, ("the key %s is there twice"):format(key:sub(1, 80))) end
+    if not key or is_item(text) then flow.fail(r, ("expected key: value, found %s"):format(flow.shown(text))) end
+    if seen[key] then flow.fail(r, ("the key %s is there twice"):format(flow.shown(key))) end
     seen[key], r.at = true, r.at + 1
     map[key] = value_of(r, rest, column, depth)
   end

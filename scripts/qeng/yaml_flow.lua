@@ -9,6 +9,9 @@ local max_depth = 32  -- of lists and maps in each other: a README has some six
 
 function flow.fail(r, what, line) q.error("format", ("%s, line %d: %s"):format(r.name, line or math.min(r.at, #r.lines), what)) end
 
+-- The beginning of a text, for errors; no character of UTF-8 is cut.
+function flow.shown(text) return #text <= 80 and text or text:sub(1, 80):gsub("[\192-\255][\128-\191]*$", "") .. "..." end
+
 function flow.trim(text) return text:find "^%s*$" and "" or text:match "^%s*(.*%S)" end
 
 -- As far as a comment.
@@ -29,7 +32,7 @@ local null = { [""] = true, ["~"] = true, null = true, Null = true, NULL = true 
 
 -- Plain text, or nil where it stands for null.
 function flow.plain(r, text, line)
-  local shown = text:sub(1, 80)
+  local shown = flow.shown(text)
   if text:find "^%*" then flow.fail(r, ("%s is to stand in quotes: without them, * is a reference"):format(shown), line) end
   if text:find "^[&!|>%%@`%[%]{},'\"]" or text:find "^[?:%-]%s" or text == "-" or text == "?" then
     flow.fail(r, ("%s is not in the part of YAML that is read here; text that begins so is to stand in quotes"):format(shown), line)
@@ -46,7 +49,7 @@ function flow.cursor(r, text) return setmetatable({ r = r, text = text, pos = 1,
 
 function Cursor:fail(what) flow.fail(self.r, what, self.r.at - 1) end
 function Cursor:char() return self.text:sub(self.pos, self.pos) end
-function Cursor:rest() return self.text:sub(self.pos, self.pos + 79) end
+function Cursor:rest() return flow.shown(self.text:sub(self.pos)) end
 
 function Cursor:next_line(what)
   local line = self.r.lines[self.r.at]
@@ -56,10 +59,8 @@ end
 
 function Cursor:skip()
   while true do
-    local from = self.pos
-    self.pos = select(2, self.text:find("^%s*", from)) + 1
-    local comment = self:char() == "#" and (self.pos > from or from == 1)
-    if not comment and self.pos <= #self.text then return end
+    self.pos = select(2, self.text:find("^%s*", self.pos)) + 1
+    if self.pos <= #self.text and self:char() ~= "#" then return end
     self:next_line "a bracket"
   end
 end
@@ -83,6 +84,7 @@ end
 
 local escapes = {
   ["0"] = "\0", a = "\a", b = "\b", t = "\t", n = "\n", v = "\v", f = "\f", r = "\r", e = "\27", [" "] = " ", ['"'] = '"', ["/"] = "/", ["\\"] = "\\",
+  N = "\194\133", _ = "\194\160", L = "\226\128\168", P = "\226\128\169", ["\t"] = "\t",
 }
 local hex_digits = { x = 2, u = 4, U = 8 }
 
@@ -148,7 +150,7 @@ function flow.value(c, depth)
     if not more:find "^[^,%[%]{}#:]" then break end
     c:next_line "a bracket"
   until false
-  if parts[1]:find "^?" then c:fail(("%s: a ? before a key is not read here"):format(parts[1]:sub(1, 80))) end
+  if parts[1]:find "^?" then c:fail(("%s: a ? before a key is not read here"):format(flow.shown(parts[1]))) end
   return flow.plain(c.r, table.concat(parts, " "), c.r.at - 1)
 end
 

@@ -5,7 +5,7 @@
 Each case is a list of paths and a README by PyYAML in any of its styles, some with a slip. The library resolves every config and
 split by its own code, with a file system that lists these paths; qeng answers every name that may be asked for (hub_configs.lua).
 Exit status 1 where both take files and not the same, or where qeng refuses what the library takes, but for what qeng refuses in
-any README: keys that are there twice or end with a colon, ? keys, configs without a name, a default that is no truth value. qeng
+any README: keys that are there twice or end with a colon, ? keys, empty entries, configs without a name, a default that is no truth value. qeng
 may take what the library does not: other configs may have slips, and of two defaults the one marked counts.
 """
 import argparse, collections, json, logging, random, re, subprocess, sys, tempfile
@@ -165,7 +165,7 @@ def main():
             want = wanted(known, words)
             if want is None: kind = "both refuse" if "error" in got else "qeng takes files, the library none"
             elif want == got: kind = "the same files"
-            elif "error" in got and re.search("is there twice|no config_name|a colon in it|not in the part of YAML|is not read here|neither true nor false", got["error"]): kind = "qeng refuses, as is meant"
+            elif "error" in got and re.search("is there twice|an empty entry|no config_name|a colon in it|not in the part of YAML|is not read here|neither true nor false", got["error"]): kind = "qeng refuses, as is meant"
             else:
                 kind, bad = "DIFFER", bad + 1
                 print(case["readme"], case["files"], f"{words}\n library: {want}\n qeng:    {got}", sep="\n", file=sys.stderr)

@@ -86,7 +86,9 @@ local function files_of(card, name)
   name = name or {}
   name.repo = "org/name"
   local list = configs.read("---\nconfigs:\n" .. card .. "\n---\n", "card")
-  return configs.files(list, name, files, function() end)
+  local notes = {}
+  local found, config = configs.files(list, name, files, function(text) notes[#notes + 1] = text end)
+  return found, config, table.concat(notes, "\n")
 end
 for card, pattern in pairs {
   ["- data_files: x"] = "entry 1 of configs has no config_name",
@@ -100,13 +102,15 @@ for card, pattern in pairs {
   ["- config_name: a\n  data_files: [{split: t, path: a.jsonl}, b.jsonl]"] = "entry 2 has not split and path",
   ["- config_name: a\n  data_files: [{split: t, path: a.jsonl}, {split: u, path: b.jsonl}]"] = "no split train; name one, as org/name:a:t; it has t, u",
   ["- {config_name: a, default: true}\n- {config_name: b, default: true}"] = "a and b are both the default",
+  ["- {config_name: a, default: tru, data_files: a.jsonl}"] = "config a: default is neither true nor false",
   ["- config_name: a\n  data_dir: nothing"] = "neither data_files nor files under nothing",
   ["- config_name: a\n  field: rows\n  data_files: a.jsonl"] = "says field: rows",
 } do
   refused(pattern, files_of, card)
 end
 local both = "- {config_name: a, data_files: [a.jsonl, '*.jsonl']}\n- {config_name: default, default: false, data_files: b.jsonl}"
-local found, config = files_of(both)
-assert(config == "default" and #found == 1, "the config of the name default")
-found, config = files_of(both, { split = "a" })
+local found, config, notes = files_of(both)
+assert(config == "default" and #found == 1 and notes == "", "the config of the name default")
+found, config, notes = files_of(both, { split = "a" })
+assert(notes:find "split train: 1 of its 4 files are there again", notes)
 assert(config == "a" and #found == 4 and found[1].path == "a.jsonl" and found[2].path == "a.jsonl", "a file that two paths name is there twice")
