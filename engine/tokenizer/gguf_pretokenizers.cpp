@@ -10,6 +10,7 @@ namespace {
 constexpr PreTokenizer kPreTokenizers[] = {
     {"qwen2", "qwen2", true},
     {"deepseek-r1-qwen", "qwen2"},
+    {"f2llmv2", "qwen2", true},
     {"qwen35", "qwen3.5", true},
     {"llama-bpe", "llama3", false, true, true},
     {"llama3", "llama3", false, true, true},
@@ -19,9 +20,11 @@ constexpr PreTokenizer kPreTokenizers[] = {
     {"pixtral", "llama3", false, true, true},
     {"midm-2.0", "llama3", false, true, true},
     {"lfm2", "llama3", false, true, true},
+    {"jina-v5-nano", "llama3", false, true, true},
     {"smaug-bpe", "llama3"},
     {"dbrx", "llama3"},
-    {"glm4", "llama3"},
+    {"glm4", "llama3", false, true},
+    {"glm5", "llama3", false, true},
     {"chatglm-bpe", "llama3"},
     {"gpt-2", "gpt2"},
     {"phi-2", "gpt2"},
@@ -31,6 +34,7 @@ constexpr PreTokenizer kPreTokenizers[] = {
     {"gigachat", "gpt2"},
     {"a.x-4.0", "gpt2"},
     {"mellum", "gpt2"},
+    {"modern-bert", "gpt2"},
     {"exaone4", "gpt2"},
     {"trillion", "gpt2"},
     {"granite-docling", "gpt2"},
@@ -41,10 +45,12 @@ constexpr PreTokenizer kPreTokenizers[] = {
     {"codeshell", "smollm"},
     {"exaone", "smollm"},
     {"minerva-7b", "smollm"},
+    {"mellum2", "smollm"},
     {"gpt-4o", "o200k"},
     {"llama4", "o200k"},
     {"kanana2", "o200k"},
     {"minimax-m2", "o200k"},
+    {"talkie", "o200k"},
     {"tekken", "tekken", false, true, true},
     {"stablelm2", "qwen2"},
     {"megrez", "qwen2"},
@@ -57,6 +63,13 @@ constexpr PreTokenizer kPreTokenizers[] = {
     {"deepseek-v3", "deepseek-v3"},
     {"hunyuan-dense", "deepseek-v3"},
     {"joyai-llm", "deepseek-v3"},
+    {"hy_v4", "deepseek-v3"},
+    {"spark2_5", "spark2_5"},
+    {"kimi-k2", "kimi-k2"},
+    {"minicpm5", "minicpm5", false, true},
+    {"jais-2", "jais-2"},
+    {"laguna", "laguna"},
+    {"ufakzeka", "ufakzeka"},
     {"falcon", "falcon"},
     {"bloom", "bloom"},
     {"poro-chat", "bloom"},
@@ -83,7 +96,8 @@ constexpr char kWords[] = " ?[^(\\s|.,!?…。，、।۔،)]+";
 std::vector<std::string> patterns_of(std::string_view cuts) {
   if (cuts == "deepseek-llm")
     return {"[\r\n]",
-            "\\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-"
+            "\\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-"
+            "ᶚḀ-"
             "ἕἘ-"
             "Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝ"
             "Ὗ-\u1F7Dᾀ-ᾴᾶ-ᾼ\u1FBEῂ-ῄῆ-ῌῐ-\u1FD3ῖ-\u1FDBῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤ\u2126ℨ\u212A-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-"
@@ -104,6 +118,29 @@ std::vector<std::string> patterns_of(std::string_view cuts) {
   if (cuts == "seed-coder")
     return {
         R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+)"};
+  if (cuts == "spark2_5") {
+    const std::string_view punctuated = kPunctuated;
+    const std::string words(punctuated.substr(0, punctuated.find("[\\r\\n]*")));
+    return {"\\p{N}{1,3}", "[一-龥\u3040-ゟ゠-ヿ]+", words + R"(|[\r\n]|\s+(?!\S)|\s+)", "\\p{N}"};
+  }
+  const std::string ends = R"((?i:'s|'t|'re|'ve|'m|'ll|'d)?)", line_ends = R"(\s*[\r\n]+|\s+(?!\S)|\s+)";
+  if (cuts == "kimi-k2") {  // Han apart from other letters
+    const std::string before = R"([^\r\n\p{L}\p{N}]?)", upper = R"((?:(?!\p{Han})[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]))",
+                      lower = R"((?:(?!\p{Han})[\p{Ll}\p{Lm}\p{Lo}\p{M}]))";
+    return {"\\p{Han}+|" + before + upper + "*" + lower + "+" + ends + "|" + before + upper + "+" + lower + "*" + ends +
+            R"(|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|)" + line_ends};
+  }
+  const std::string contractions = R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|)", letters = R"([^\r\n\p{L}\p{N}]?\p{L}+|)",
+                    signs = R"(| ?[^\s\p{L}\p{N}]+[\r\n]*|)";
+  if (cuts == "minicpm5") return {"\\p{N}{1,3}", contractions + letters + "\\p{N}+" + signs + line_ends};
+  if (cuts == "laguna") return {"[^\n]+|\n+", contractions + letters + "\\p{N}" + signs + line_ends};
+  if (cuts == "ufakzeka") return {letters + "\\p{N}" + signs + line_ends};
+  if (cuts == "jais-2") {
+    std::string runs;  // of spaces, in powers of two
+    for (const char* length : {"512", "256", "128", "64", "32", "16", "8", "4", "1,2"})
+      runs += std::string("\\s{") + length + R"(}(?!\S)|)";
+    return {contractions + letters + "\\p{N}{1,3}" + signs + R"(\s*[\r\n]+|)" + runs + "\\s{1}"};
+  }
   if (cuts == "superbpe") return {"\\p{N}+", "(?=(\\d{3})+(?!\\d))"};
   if (cuts == "exaone-moe")
     return {

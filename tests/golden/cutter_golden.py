@@ -36,7 +36,23 @@ def patterns_of_labels():
     gpt2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)"
     words = " ?[^(\\s|.,!?…。，、।۔،)]+"
     cjk = "[一-龥ࠀ-一가-\ud7ff]+"
+    contractions, ends = "(?i:'s|'t|'re|'ve|'m|'ll|'d)", r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+    letters, signs = r"[^\r\n\p{L}\p{N}]?\p{L}+|", r"| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    upper, lower = (r"(?:(?!\p{Han})[\p{L%s}\p{L%s}\p{Lm}\p{Lo}\p{M}])" % pair for pair in (("u", "t"), ("l", "l")))
+    before = r"[^\r\n\p{L}\p{N}]?"
+    runs = "".join(r"|\s{%s}(?!\S)" % n for n in (512, 256, 128, 64, 32, 16, 8, 4, "1,2"))
     return {
+        "kimi-k2": [rf"[\p{{Han}}]+|{before}{upper}*{lower}+{contractions}?|{before}{upper}+{lower}*{contractions}?|" r"\p{N}{1,3}" + signs + ends],
+        "minicpm5": [r"\p{N}{1,3}", contractions + "|" + letters + r"\p{N}+" + signs + ends],
+        "laguna": [r"[^\n]+|[\n]+", contractions + "|" + letters + r"\p{N}" + signs + ends],
+        "ufakzeka": [letters + r"\p{N}" + signs + ends],
+        "jais-2": [contractions + "|" + letters + r"\p{N}{1,3}" + signs + r"|\s*[\r\n]+" + runs + r"|\s{1}"],
+        "spark2_5": [
+            r"\p{N}{1,3}",
+            "[一-龥\u3040-ゟ゠-ヿ]+",
+            r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+|[\r\n]|\s+(?!\S)|\s+""",
+            r"\p{N}",
+        ],
         "deepseek-coder": ["[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", cjk, r"\p{N}"],
         "deepseek-v3": [
             r"\p{N}{1,3}",
