@@ -583,6 +583,13 @@ function GgufWriter:write(name, tensor, opt) end
 ---@return string[] paths  of the file, or of its parts
 function GgufWriter:commit() end
 
+---A YAML document, as READMEs have at their head: lists, maps, and text, whatever a scalar looks like; null is nil. Anchors and tags are
+---refused.
+---@param text string
+---@param name string  of the text, for errors
+---@return any
+function q.yaml(text, name) end
+
 q.unicode = {}
 ---Text as Python's str has it, by code point: lower, upper, capitalize, title.
 ---@param text string

@@ -5,6 +5,7 @@
 namespace qeng {
 void register_host(lua_State* L);         // bind_host.cpp: time, terminal, errors
 void register_json(lua_State* L);         // bind_json.cpp
+void register_yaml(lua_State* L);         // bind_yaml.cpp
 void register_unicode(lua_State* L);      // bind_unicode.cpp: text as Python has it
 void register_fs(lua_State* L);           // bind_fs.cpp
 void register_tensor(lua_State* L);       // bind_tensor.cpp: device, memory, tensors

@@ -89,6 +89,7 @@ LuaState::LuaState() : L_(luaL_newstate()) {
 
   register_host(L_);
   register_json(L_);
+  register_yaml(L_);
   register_unicode(L_);
   register_fs(L_);
   register_tensor(L_);

@@ -3,7 +3,6 @@
 
 local q = require "qeng.core"
 local splits = require "qeng.hub_splits"
-local yaml = require "qeng.yaml"
 
 local configs = {}
 
@@ -15,12 +14,26 @@ end
 
 local truth = { ["true"] = true, yes = true, on = true, ["false"] = false, no = false, off = false }
 
+-- The text before the line --- that closes what a first line --- opened; nil where there is none. Lines keep their numbers.
+function configs.front_matter(text)
+  local lines, first = {}, 1
+  for line in (text:gsub("^\239\187\191", "") .. "\n"):gmatch "(.-)\r?\n" do lines[#lines + 1] = line end
+  while lines[first] and not lines[first]:find "%S" do first = first + 1 end
+  if not (lines[first] or ""):find "^%s*%-%-%-%s*$" then return nil end
+  lines[first] = ""
+  for i = first + 1, #lines do
+    if lines[i]:find "^%-%-%-[ \t]*$" then return table.concat(lines, "\n", 1, i - 1) end
+  end
+end
+
 -- The list of a README's text, or nil where it has none. Each: {name =, default =, data_dir =, data_files =, options = {key = value}}.
 function configs.read(text, name)
   configs.check_size(#text, name)
-  local front = yaml.front_matter(text)
-  local given = front and yaml.key(front, "configs", name)
-  if given == nil then return nil end
+  local front = configs.front_matter(text)
+  if not front or not front:find "configs" then return nil end
+  local card = q.yaml(front, name)
+  local given = type(card) == "table" and card.configs
+  if not given then return nil end
   if type(given) ~= "table" or #given == 0 and next(given) then q.error("format", name .. ": configs is no list") end
   local list, at = {}, {}
   for i, entry in ipairs(given) do

