@@ -116,8 +116,8 @@ function Model:seeing(messages, record, prompt)
   local expected = self:render(plain_messages, #messages, plain_given, prompt)
   local function says_the_same(guarded)
     local list, given = self:values(messages, record, guarded)
-    local ok, text = q.try(self.render, self, list, #messages, given, prompt)
-    return ok ~= nil and without_guards(ok) == expected
+    local text = q.try(self.render, self, list, #messages, given, prompt)
+    return text ~= nil and without_guards(text) == expected
   end
   if says_the_same(self.guard) then return self end
   local plain = {}
