@@ -1,5 +1,7 @@
-"""python tests/peers/run.py [NAME...]: runs the checks of NAME_check.py, by default of all, each file as a process of its own. What it
-prints at the end: the tables, what failed and what was skipped, and "N passed, N failed[, N skipped]". Exit status 1: something failed."""
+"""python tests/peers/run.py [NAME...]: runs the checks of NAME_check.py, by default of all, each file as a process of its own, those of
+types beside the others: neither keeps two cores busy. What it prints at the end: the tables, what failed and what was skipped, and
+"N passed, N failed[, N skipped]". Exit status 1: something failed."""
+import concurrent.futures
 import os
 import pathlib
 import subprocess
@@ -14,13 +16,14 @@ ORDER = ["tokens", "tiktoken", "templates", "adapter_llama", "adapter_peft", "tr
 lines = []
 
 
-def tell(line):
-    lines.append(line)
-    print(line, flush=True)
-
-
 def run(name, environment, log):
-    begin, passed_before = time.time(), len(lines)
+    begin, own = time.time(), []
+
+    def tell(line):
+        own.append(line)
+        lines.append(line)
+        print(line, flush=True)
+
     command = ["timeout", str(LIMIT), sys.executable, str(HERE / f"{name}_check.py")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, stdin=subprocess.DEVNULL, env=environment, text=True) as child:
         for line in child.stdout:
@@ -29,7 +32,7 @@ def run(name, environment, log):
         tell(f"FAILED {name}: not done after {LIMIT} s")
     elif child.returncode:
         tell(f"FAILED {name}: ended with status {child.returncode}")
-    elif not any(line.startswith(("passed ", "FAILED ", "SKIPPED ")) for line in lines[passed_before:]):
+    elif not any(line.startswith(("passed ", "FAILED ", "SKIPPED ")) for line in own):
         tell(f"FAILED {name}: checked nothing")
     print(f"{name}: {time.time() - begin:.0f} s", flush=True)
 
@@ -44,9 +47,18 @@ def main(names):
     with tempfile.TemporaryDirectory(prefix="qeng-peers-") as work, tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:
         environment = {
             "OMP_WAIT_POLICY": "PASSIVE",  # threads of the peers that spin for each other take four times as long on a busy machine
-            **os.environ, "QENG_PEERS_WORK": work, "TORCH_USE_RTLD_GLOBAL": "1", "TQDM_DISABLE": "1"}
-        for name in [each for each in ORDER if not names or each in names]:
-            run(name, environment, log)
+            **os.environ, "TORCH_USE_RTLD_GLOBAL": "1", "TQDM_DISABLE": "1"}
+        wanted = [each for each in ORDER if not names or each in names]
+
+        def run_all(some, folder):
+            os.mkdir(folder)
+            for name in some:
+                run(name, {**environment, "QENG_PEERS_WORK": folder}, log)
+
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            queues = [[each for each in wanted if (each == "types") == apart] for apart in (False, True)]
+            for done in [pool.submit(run_all, some, os.path.join(work, str(i))) for i, some in enumerate(queues)]:
+                done.result()
         failed = [line for line in lines if line.startswith("FAILED ")]
         if failed:
             log.seek(0)
