@@ -696,7 +696,7 @@ function Tokenizer:is_special(id) end
 function Tokenizer:vocab_size() end
 ---@return string  16 hex digits
 function Tokenizer:hash() end
----@return {bos?: integer, eos?: integer, pad?: integer, add_bos: boolean, chat_template?: string, template_args?: string|table, name: string}
+---@return {bos?: integer, eos?: integer, pad?: integer, add_bos: boolean, chat_template?: string, name: string}
 function Tokenizer:info() end
 ---The lists that a GGUF file holds of a tokenizer (tokenizer.ggml.*).
 ---@return {model: string, pre: string, tokens: string[], types: integer[], scores?: number[], merges?: string[], add_space_prefix: boolean}

@@ -132,6 +132,7 @@ local function with_defaults(given)
   for name, value in pairs(defaults) do opt[name] = value end
   for name, value in pairs(given) do
     local wanted = type(defaults[name])
+    if name == "template_args" and type(value) == "table" then value = q.json.encode(value) end
     if wanted == "string" and type(value) == "table" then value = table.concat(value, ",") end
     if wanted ~= "nil" and type(value) ~= wanted then q.error("value", ("finetune: %s is %s, expected a %s"):format(name, tostring(value), wanted)) end
     opt[name] = value

@@ -32,6 +32,7 @@ model = q.finetune { model = "recipes/tiny", data = scratch.at "data.jsonl", out
 assert(model.adapter.alpha == 8 and #model.adapter.targets == 2)
 
 refused("finetune: data is missing", q.finetune, { model = "recipes/tiny" })
+refused("does not mention 'nosuch'", q.finetune, { model = "recipes/tiny", data = scratch.at "data.jsonl", out = scratch.at "args", template_args = { nosuch = true } })
 refused("finetune: lr is fast, expected a number", q.finetune, { model = "recipes/tiny", data = "x", lr = "fast" })
 refused("finetune: mode is all, expected lora or full", q.finetune, { model = "recipes/tiny", data = "x", mode = "all" })
 refused("--targets takes those of this model, q_proj", q.finetune, { model = "recipes/tiny", data = scratch.at "data.jsonl", out = scratch.at "none", targets = "q" })

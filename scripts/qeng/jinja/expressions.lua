@@ -351,23 +351,24 @@ function Parser:negation()
   return function(scope, run) return not words.truth(v(scope, run)) end
 end
 
-function Parser:conjunction()
-  local left, words = self:negation(), self.words
-  while self:accept "and" do
-    local a, b = left, self:negation()
-    left = function(scope, run) local v = a(scope, run); if words.truth(v) then return b(scope, run) end return v end
+-- Operands of "and" or "or": the first whose truth is `decides`, else the last.
+local function logical(next_level, word, decides)
+  return function(self)
+    local left, words = next_level(self), self.words
+    while self:accept(word) do
+      local a, b = left, next_level(self)
+      left = function(scope, run)
+        local v = a(scope, run)
+        if words.truth(v) == decides then return v end
+        return b(scope, run)
+      end
+    end
+    return left
   end
-  return left
 end
 
-function Parser:disjunction()
-  local left, words = self:conjunction(), self.words
-  while self:accept "or" do
-    local a, b = left, self:conjunction()
-    left = function(scope, run) local v = a(scope, run); if words.truth(v) then return v end return b(scope, run) end
-  end
-  return left
-end
+Parser.conjunction = logical(Parser.negation, "and", false)
+Parser.disjunction = logical(Parser.conjunction, "or", true)
 
 function Parser:expression()
   local value, words = self:disjunction(), self.words
