@@ -3,8 +3,8 @@
 -- Lines "name value unit". bench/busy.sh runs it beside busy processes.
 
 local q = require "qeng"
-local demo = require "qeng.demo"
-local paged = require "qeng.paged"
+local demo = require "qeng.train.demo"
+local paged = require "qeng.infer.paged"
 
 local opt = q.options(q.device_options {
   "Measures a forward pass, decoding, a training step and products, as they come, not at their best.",

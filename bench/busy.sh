@@ -14,7 +14,7 @@ quiet() {
   busy=()
 }
 trap quiet EXIT
-"${qengs[0]}" -e "require('qeng.demo').write_examples('$out/examples.jsonl', 0, 500)"
+"${qengs[0]}" -e "require('qeng.train.demo').write_examples('$out/examples.jsonl', 0, 500)"
 
 for ((round = 0; round < ${ROUNDS:-2}; round++)); do
   for count in ${BUSY:-0 1 2 4}; do

@@ -2,10 +2,10 @@
 -- 61 rows of random weights are packed for each type and width, and every matrix repeats them: packing 8 billion weights of their
 -- own takes minutes. The device reads as many bytes, from as many places, and no speed here depends on which weights they are.
 
-local export = require "qeng.gguf_export"
-local names = require "qeng.gguf_names"
+local export = require "qeng.gguf.export"
+local names = require "qeng.gguf.names"
 local q = require "qeng"
-local types = require "qeng.gguf_types"
+local types = require "qeng.gguf.types"
 
 local shapes = {  -- Qwen3
   ["1.7B"] = { hidden_size = 2048, num_hidden_layers = 28, num_attention_heads = 16, num_key_value_heads = 8, head_dim = 128, intermediate_size = 6144, vocab_size = 151936, tie_word_embeddings = true },

@@ -4,7 +4,7 @@
 -- A line a step: loss, flips, seconds, what was moved and how much of that was hidden; at the end the most memory there was.
 
 local q = require "qeng"
-local shapes = require "qeng.shapes"
+local shapes = require "qeng.plan.shapes"
 
 local opt = q.options(q.device_options {
   "Times phased training of one-bit weights that are streamed.",

@@ -401,7 +401,7 @@ function Program:stats() end
 function Program:profile() end
 function Program:free() end
 
--- ---------------------------------------------------------------- streamed weights (engine/stream; scripts/qeng/stream.lua)
+-- ---------------------------------------------------------------- streamed weights (engine/stream; scripts/qeng/model/stream.lua)
 
 ---A tensor of the CPU in a temporary file without a name ($TMPDIR, /var/tmp), which may leave memory and come back with what was written.
 ---@param shape integer[]
@@ -1328,7 +1328,7 @@ function Model:merge() end
 ---@param opt? {max_shard_bytes?: integer}
 function Model:save(dir, opt) end
 ---An iterator over pieces of generated text, whole UTF-8 characters each, and their kind: "reasoning" with opt.reasoning, else nil.
----The request comes as second result: its finish, logprobs and figures (scripts/qeng/request.lua). opt also takes q.sampler's options.
+---The request comes as second result: its finish, logprobs and figures (scripts/qeng/infer/request.lua). opt also takes q.sampler's options.
 ---Without opt.engine there is a KV cache for this call alone: of dtype kv, prompts in pieces of chunk tokens, draft a model that guesses ahead. Who
 ---leaves the loop early may free it with request.engine:close(). Messages may have tool_calls, reasoning_content and role tool, as tools may be
 ---given, where the model has a chat template.
@@ -1349,7 +1349,7 @@ function Model:read_adapter(dir) end
 ---@return Engine
 function Model:engine(opt) end
 
----Many requests at once (scripts/qeng/engine.lua says how they are served). kv: the dtype of the cache, f32, bf16, f16 or q8_0; pages or
+---Many requests at once (scripts/qeng/infer/engine.lua says how they are served). kv: the dtype of the cache, f32, bf16, f16 or q8_0; pages or
 ---memory (bytes): its size; chunk: tokens of prompts in a step; context: the most tokens of a sequence; remember: equal beginnings of
 ---prompts are computed once; draft: a model that guesses ahead.
 ---@param model Model
@@ -1388,7 +1388,7 @@ function Request:take() end
 ---@return string
 function Request:speed() end
 
----A conversation: what was said counts, and only what is new is computed (scripts/qeng/conversation.lua).
+---A conversation: what was said counts, and only what is new is computed (scripts/qeng/infer/conversation.lua).
 ---@param model Model
 ---@param opt? table  system; kv, context, chunk, draft as q.engine; when_full, which Model:generate calls context; and what else that takes
 ---@return Conversation
@@ -1423,7 +1423,7 @@ function Conversation:close() end
 ---@param declared table
 ---@return table
 function q.generation_options(declared) end
----Adds to the options of a recipe those of q.sampler alone; require("qeng.sampling").drawn(model, opt) makes a request's of them.
+---Adds to the options of a recipe those of q.sampler alone; require("qeng.infer.sampling").drawn(model, opt) makes a request's of them.
 ---@param declared table
 ---@param order? integer  where they stand in --help, from 10
 ---@return table
@@ -1525,14 +1525,14 @@ function Template:prompt(record) end
 ---@return fun(step: integer): number
 function q.schedule(name, peak, steps, opt) end
 
----The ordinary fine-tuning loop: evaluation, checkpoints, metrics.jsonl, report.html, Ctrl-C. Its fields: scripts/qeng/train.lua.
+---The ordinary fine-tuning loop: evaluation, checkpoints, metrics.jsonl, report.html, Ctrl-C. Its fields: scripts/qeng/train/init.lua.
 ---Data without a trained token is refused; a step without one computes and changes nothing, has no loss, and is told and counted.
----resume: all settings, the base weights and the data have to be those of the stopped run, but for the list in scripts/qeng/resume.lua.
+---resume: all settings, the base weights and the data have to be those of the stopped run, but for the list in scripts/qeng/train/resume.lua.
 ---@param opt {model: Model, data: PacketFile, out: string, steps?: integer, epochs?: number, row_tokens?: integer, rows?: integer, accumulate?: integer, lr?: number, schedule?: string, warmup?: integer, decay?: number, clip?: number, seed?: integer, eval_share?: number, eval_data?: PacketFile, eval_every?: integer, patience?: integer, tensorboard?: boolean, on_eval?: fun(step: integer, tell: fun(text: string)), save_every?: integer, keep?: integer, resume?: boolean, eager?: boolean, sources?: integer[], drop?: number, long?: "auto"|"split"|"truncate"|"drop", weights?: table|function, allow_unused?: boolean, on_step?: function, curves?: string[]}
 ---@return {steps: integer, eval_before: number?, eval_loss: number?, metrics: table[], report: table}
 function q.train(opt) end
 
----What training or inference will need and take, before anything is loaded; prints as a table. Its fields: scripts/qeng/plan.lua.
+---What training or inference will need and take, before anything is loaded; prints as a table. Its fields: scripts/qeng/plan/init.lua.
 ---model: a folder, GGUF file or config.json, a name on the hub, a shape ("7b"), or a table of config.json's keys.
 ---@param opt {model: string|table, mode?: "lora"|"full"|"onebit"|"inference", dtype?: dtype, stored?: dtype, rank?: integer, targets?: string[], dropout?: number, levels?: integer, active?: integer, keep?: boolean, row_tokens?: integer, rows?: integer, accumulate?: integer, recompute?: boolean, eval?: boolean, context?: integer, batch?: integer, kv?: dtype, device_budget?: number, host_budget?: number, bandwidth?: number, flops?: number, link?: number}
 ---@return {accounts: table<string, number>, total: number, least: number, least_host: number, process: number, fits: boolean, placed: {device: number, host: number, file: number, streamed: number, resident: integer, keep: number}, units: table[], devices: table[], step: {seconds: number, flops_f32: number, flops_bf16: number, bytes: number, moved: number, transfer: number?, tokens: integer}, parameters: number, trained: number, sentence: function}
@@ -1545,7 +1545,7 @@ function q.plan(opt) end
 ---@param opt? {rule?: "frozen"|"counter"|"bop"|"latent"|"grid"|"dense", seed?: integer, dtype?: dtype, levels?: integer, std?: number, head_std?: number}  levels: of grid
 ---@return Model
 function q.onebit.random(values, opt) end
----Makes a model with one-bit layers (loaded, or random) learn by a rule: scripts/qeng/onebit.lua lists them.
+---Makes a model with one-bit layers (loaded, or random) learn by a rule: scripts/qeng/onebit/init.lua lists them.
 ---@param model Model
 ---@param rule string
 ---@param opt {seed?: integer, levels?: integer}
@@ -1559,7 +1559,7 @@ function q.onebit.unpack(model) end
 ---@param model Model
 ---@return integer
 function q.onebit.weights(model) end
----Rules against each other at equal tokens: scripts/qeng/onebit_compare.lua.
+---Rules against each other at equal tokens: scripts/qeng/onebit/compare.lua.
 ---@param opt table
 ---@return table[]
 function q.onebit.compare(opt) end
@@ -1585,7 +1585,7 @@ function q.onebit.inertia_options(opt) end
 function q.onebit.pretrain(opt, learn, title) end
 
 ---The optimizer of one-bit weights: counters that are fed in the backward pass, at every micro-batch. What decides:
----scripts/qeng/inertia.lua.
+---scripts/qeng/onebit/inertia.lua.
 ---@param model Model
 ---@param opt? {levels?: 1|"strict"|3|7|15|255, q?: number, k?: number, friction?: number, target?: number, schedule?: "cosine"|"constant", bop?: boolean, gamma?: number, tau?: number, rise?: number, parts?: table}
 ---@return Inertia

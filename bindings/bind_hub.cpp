@@ -1,4 +1,4 @@
-// q.hub: files of a Hugging Face-compatible hub, one at a time; scripts/qeng/hub.lua chooses which.
+// q.hub: files of a Hugging Face-compatible hub, one at a time; scripts/qeng/hub/init.lua chooses which.
 #include "bindings/interrupt.h"
 #include "bindings/lua.h"
 #include "bindings/register.h"

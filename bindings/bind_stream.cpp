@@ -1,4 +1,4 @@
-// q.weight_stream: a model's weights within a limit of memory (scripts/qeng/stream.lua makes one).
+// q.weight_stream: a model's weights within a limit of memory (scripts/qeng/model/stream.lua makes one).
 #include "bindings/register.h"
 #include "bindings/runtime.h"
 #include "engine/stream/mapped_stream.h"

@@ -4,7 +4,7 @@
 
 namespace qeng {
 struct EmbeddedFile {
-  const char* path;  // relative to the repository: "scripts/qeng/chat.lua", "bindings/api.lua"
+  const char* path;  // relative to the repository: "scripts/qeng/chat/init.lua", "bindings/api.lua"
   const char* text;  // NUL-terminated
   size_t size;       // bytes, without the NUL
 };

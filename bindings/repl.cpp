@@ -25,7 +25,7 @@ std::string history_file() {
 // Pushes qeng.repl's function of that name.
 bool push_repl_function(lua_State* L, const char* name) {
   lua_getglobal(L, "require");
-  lua_pushstring(L, "qeng.repl");
+  lua_pushstring(L, "qeng.console.repl");
   if (!protected_call(L, 1, 1)) return false;
   lua_getfield(L, -1, name);
   lua_remove(L, -2);

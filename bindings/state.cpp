@@ -20,21 +20,21 @@ bool read_file(const std::string& path, std::string* text) {
   return true;
 }
 
-// package.loaders entry: "qeng" is scripts/qeng/init.lua, "qeng.a.b" is scripts/qeng/a/b.lua. Chunks are named
-// "=qeng/a/b.lua", by which error messages tell the library from the recipe.
+// package.loaders entry: "qeng.a.b" is scripts/qeng/a/b.lua, or scripts/qeng/a/b/init.lua of a room. Chunks are named "=qeng/a/b.lua",
+// by which error messages tell the library from the recipe.
 int search_library(lua_State* L) {
   const std::string module = luaL_checkstring(L, 1);
   if (module != "qeng" && module.rfind("qeng.", 0) != 0) return 0;
-  std::string path = module == "qeng" ? "qeng/init.lua" : module + ".lua";
-  for (size_t i = 0; i + 4 < path.size(); ++i) {
-    if (path[i] == '.') path[i] = '/';
-  }
+  std::string stem = module;
+  for (char& each : stem)
+    if (each == '.') each = '/';
   std::string text;
-  if (!library_file("scripts/" + path, &text)) {
-    lua_pushfstring(L, "\n\tno file '%s' in the library of qeng", path.c_str());
+  for (const std::string& path : {stem + ".lua", stem + "/init.lua"}) {
+    if (!library_file("scripts/" + path, &text)) continue;
+    if (luaL_loadbuffer(L, text.data(), text.size(), ("=" + path).c_str()) != 0) return lua_error(L);
     return 1;
   }
-  if (luaL_loadbuffer(L, text.data(), text.size(), ("=" + path).c_str()) != 0) return lua_error(L);
+  lua_pushfstring(L, "\n\tno file '%s.lua' in the library of qeng", stem.c_str());
   return 1;
 }
 

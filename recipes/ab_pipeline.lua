@@ -3,10 +3,10 @@
 -- With the built-in model and its task it takes a few minutes on two quiet cores; --model and --data for your own.
 
 local q = require "qeng"
-local ab = require "qeng.ab"
-local ab_report = require "qeng.ab_report"
-local demo = require "qeng.demo"
-local progress = require "qeng.progress"
+local ab = require "qeng.train.ab"
+local ab_report = require "qeng.train.ab_report"
+local demo = require "qeng.train.demo"
+local progress = require "qeng.console.progress"
 
 local opt = q.options(q.device_options {
   "Compares JSONL tokenized on the fly, packets, and packets with CRC-Drop: loading, training speed, held-out loss.",

@@ -1,9 +1,9 @@
 -- What is in a dataset, and how to train on it here:  qeng recipes/analyze.lua FILE --model DIR
 
 local q = require "qeng"
-local advise = require "qeng.advise"
-local analyze = require "qeng.analyze"
-local analyze_report = require "qeng.analyze_report"
+local advise = require "qeng.train.advise"
+local analyze = require "qeng.plan.analyze"
+local analyze_report = require "qeng.plan.analysis_report"
 
 local opt = q.options(q.device_options(q.data_options {
   "Shows lengths, trained shares, answers, duplicates and sources of a dataset, and recommends row length, mode, rank and batch.",

@@ -2,7 +2,7 @@
 --   qeng recipes/bench_decode.lua --model model.gguf --batch 1,4,16,64
 
 local q = require "qeng"
-local bench = require "qeng.decode_bench"
+local bench = require "qeng.infer.decode_bench"
 
 local opt = q.options(q.weight_options(q.device_options {
   "Measures prefill and decode. The limit of decode is the file's own bytes and the cache's over the bandwidth measured in the same\n" ..
@@ -30,7 +30,7 @@ local kv = opt.kv or model.dtype
 local weights = bench.weight_bytes(model)
 local found = { model = opt.model, weight_bytes = weights, kv = kv, decode = {} }
 print(("%s: matrices of %.1f MB, a token's keys and values %.1f KB (%s)"):format(opt.model, weights / 1e6,
-  require("qeng.paged").page_bytes(model, kv, 1) / 1e3, kv))
+  require("qeng.infer.paged").page_bytes(model, kv, 1) / 1e3, kv))
 
 local seconds = bench.prefill(model, opt.prompt, { kv = opt.kv, repeats = opt.repeats })
 local least, rate = bench.prefill_limit(model, opt.prompt, kv, q.limits())

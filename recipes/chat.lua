@@ -2,7 +2,7 @@
 --   qeng recipes/chat.lua --model DIR [--adapter DIR] [--system TEXT] [--context TOKENS]
 
 local q = require "qeng"
-local terminal = require "qeng.chat_terminal"
+local terminal = require "qeng.infer.terminal"
 
 local opt = q.options(q.generation_options(q.device_options {
   "Talks with a model. Ctrl-C stops an answer; /help lists the commands.",

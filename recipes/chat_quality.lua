@@ -2,8 +2,8 @@
 --   qeng recipes/chat_quality.lua --model DIR [--adapter DIR] --samples 4
 
 local q = require "qeng"
-local progress = require "qeng.progress"
-local quality = require "qeng.chat_quality"
+local progress = require "qeng.console.progress"
+local quality = require "qeng.infer.quality"
 
 local opt = q.options(q.drawing_options(q.device_options {
   "Asks 40 coding questions; Lua answers are run in a sandbox, JSON is parsed, the rest compared.",

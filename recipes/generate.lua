@@ -3,7 +3,7 @@
 --   git diff | qeng recipes/generate.lua --model DIR --chat --system "Write a commit message for this change."
 
 local q = require "qeng"
-local sampling = require "qeng.sampling"
+local sampling = require "qeng.infer.sampling"
 
 local opt = q.options(q.generation_options(q.device_options {
   "Generates text from a model, with an adapter if given.",

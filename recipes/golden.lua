@@ -3,7 +3,7 @@
 --   qeng recipes/golden.lua --model model.gguf --file golden.json      exit status 1 where an answer differs and it was no tie
 
 local q = require "qeng"
-local golden = require "qeng.golden"
+local golden = require "qeng.infer.golden"
 
 local opt = q.options(q.device_options {
   "Ten prompts, always the likeliest token: the answers have to be those that were kept.",

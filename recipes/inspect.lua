@@ -1,8 +1,8 @@
 -- Shows the records of a packet dataset, decoded, the trained part coloured:  qeng recipes/inspect.lua FILE --tokenizer DIR
 
-local marked = require "qeng.marked"
+local marked = require "qeng.data.marked"
 local q = require "qeng"
-local verify = require "qeng.verify"
+local verify = require "qeng.data.verify"
 
 local opt = q.options {
   "Shows a .qubgpu file: totals, and records decoded with the trained part in colour (between >> and << where there is none). Of a bare stream (.ndp, or - for standard input): totals and damage.",

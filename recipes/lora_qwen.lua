@@ -3,7 +3,7 @@
 -- Without --model and --data it runs the built-in demo: a small model learns a task it has never seen.
 
 local q = require "qeng"
-local demo = require "qeng.demo"
+local demo = require "qeng.train.demo"
 
 local opt = q.options(q.weight_options(q.device_options(q.data_options {
   "Fine-tunes a model on your data; without --model and --data, runs the built-in demo.",

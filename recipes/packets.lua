@@ -1,6 +1,6 @@
 -- Datasets made of datasets, without tokenizing again:  qeng recipes/packets.lua merge OUT.qubgpu A.qubgpu B.qubgpu
 
-local packets = require "qeng.packets"
+local packets = require "qeng.data.packets"
 local q = require "qeng"
 
 local crc = { "", "CRC variant written (default: as the first dataset has)", choices = { "ccitt", "xmodem" }, order = 90 }

@@ -2,8 +2,8 @@
 --   qeng recipes/perplexity.lua --model model.gguf --data wiki.test.raw [--reference DIR]
 
 local q = require "qeng"
-local perplexity = require "qeng.perplexity"
-local progress = require "qeng.progress"
+local perplexity = require "qeng.infer.perplexity"
+local progress = require "qeng.console.progress"
 
 local opt = q.options(q.weight_options(q.device_options {
   "Scores a text: windows that do not overlap, of which the second half counts (llama.cpp's default), or strided windows.",

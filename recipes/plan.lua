@@ -8,7 +8,7 @@
 -- --model is a config.json or its folder, a Hugging Face folder, a GGUF file, a name on a hub, or a shape: 1b 3b 7b 8b 13b 70b 90b.
 
 local q = require "qeng"
-local plan_text = require "qeng.plan_text"
+local plan_text = require "qeng.plan.text"
 
 local opt = q.options(q.device_options {
   "Says what training or inference of a model needs, before anything is loaded.",

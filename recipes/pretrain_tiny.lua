@@ -2,7 +2,7 @@
 -- small Qwen2 with random weights.   qeng recipes/pretrain_tiny.lua --out tiny
 
 local q = require "qeng"
-local tinydata = require "qeng.tinydata"
+local tinydata = require "qeng.train.tinydata"
 
 local opt = q.options(q.device_options {
   "Pretrains the small Qwen2 model of the built-in demo; --out/model is a Hugging Face folder.",

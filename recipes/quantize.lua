@@ -1,11 +1,11 @@
 -- Writes a model as a GGUF file, in any of the format's types that qeng has.
 --   qeng recipes/quantize.lua MODEL OUT.gguf --type q4_k_m [--calibration text.txt] [--tensor 'ffn_down=q6_k,output=q8_0']
 
-local export = require "qeng.gguf_export"
-local importance = require "qeng.importance"
-local progress = require "qeng.progress"
+local export = require "qeng.gguf.export"
+local importance = require "qeng.gguf.importance"
+local progress = require "qeng.console.progress"
 local q = require "qeng"
-local types = require "qeng.gguf_types"
+local types = require "qeng.gguf.types"
 
 local opt = q.options({
   "Writes a model as a GGUF file: " .. table.concat(types.names(), ", ") .. ".",

@@ -1,6 +1,6 @@
 // Who speaks, by the names that datasets have: ShareGPT's, OpenAI's (old and new), Gemma's, Open Assistant's,
 // LangChain's, and those of LLaMA-Factory, ms-swift, Unsloth and Llama. Capitals do not matter. The general way has the
-// same table (scripts/qeng/chat_records.lua); a test holds one against the other.
+// same table (scripts/qeng/chat/records.lua); a test holds one against the other.
 #pragma once
 #include <string_view>
 #include <utility>

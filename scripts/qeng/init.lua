@@ -5,29 +5,29 @@ local q = require "qeng.core"
 
 io.stdout:setvbuf "line"  -- so that a log shows it between the progress lines of stderr
 
-local bpe = require "qeng.bpe"
+local bpe = require "qeng.data.bpe"
 local chat = require "qeng.chat"
-local conversation = require "qeng.conversation"
+local conversation = require "qeng.infer.conversation"
 local data = require "qeng.data"
-local engine = require "qeng.engine"
-local generate = require "qeng.generate"
+local engine = require "qeng.infer.engine"
+local generate = require "qeng.infer.generate"
 local hub = require "qeng.hub"
 local models = require "qeng.model"
-local inertia = require "qeng.inertia"
+local inertia = require "qeng.onebit.inertia"
 local onebit = require "qeng.onebit"
-local onebit_convert = require "qeng.onebit_convert"
-local onebit_compare = require "qeng.onebit_compare"
-local onebit_pretrain = require "qeng.onebit_pretrain"
-local options = require "qeng.options"
-local output = require "qeng.output"
-local phases = require "qeng.phases"
-local run = require "qeng.run"
-local run_folder = require "qeng.run_folder"
-local sampling = require "qeng.sampling"
-local schedule = require "qeng.schedule"
+local onebit_convert = require "qeng.onebit.convert"
+local onebit_compare = require "qeng.onebit.compare"
+local onebit_pretrain = require "qeng.onebit.pretrain"
+local options = require "qeng.console.options"
+local output = require "qeng.console.output"
+local phases = require "qeng.onebit.phases"
+local run = require "qeng.train.finetune"
+local run_folder = require "qeng.train.run_folder"
+local sampling = require "qeng.infer.sampling"
+local schedule = require "qeng.train.schedule"
 require "qeng.summaries"
-require "qeng.tables"
-local trained_data = require "qeng.trained_data"
+require "qeng.console.tables"
+local trained_data = require "qeng.train.trained_data"
 
 q.options = options.parse
 q.load = models.load
@@ -69,7 +69,7 @@ q.generation_options = sampling.options
 q.drawing_options = sampling.drawing
 q.generation = sampling.read
 
-q.help = require "qeng.help"
+q.help = require "qeng.console.help"
 
 models.Model.generate = generate.text
 models.Model.answer = generate.answer

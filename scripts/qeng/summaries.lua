@@ -1,16 +1,16 @@
 -- What an object says when it is printed or typed at the prompt: its class and what matters of it in a few lines. help(x) has the
--- reference of its class (help.lua), which is found by the name given here.
+-- reference of its class (console/help.lua), which is found by the name given here.
 
-local banner = require "qeng.banner"
+local banner = require "qeng.train.banner"
 local chat = require "qeng.chat"
-local conversation = require "qeng.conversation"
-local engine = require "qeng.engine"
-local inertia = require "qeng.inertia"
+local conversation = require "qeng.infer.conversation"
+local engine = require "qeng.infer.engine"
+local inertia = require "qeng.onebit.inertia"
 local models = require "qeng.model"
-local phases = require "qeng.phases"
-local progress = require "qeng.progress"
+local phases = require "qeng.onebit.phases"
+local progress = require "qeng.console.progress"
 local q = require "qeng.core"
-local request = require "qeng.request"
+local request = require "qeng.infer.request"
 
 local summaries = {
   -- Classes of the Lua library, whose metatables are in no registry.

@@ -1,7 +1,7 @@
 -- The logits of one document as generation computes them, for llama_parity.py:
 --   qeng tests/campaigns/llama_parity.lua MODEL.gguf '[1, 2, 3]' OUT [ADAPTER]
 -- OUT: a safetensors file with `logits` [tokens, vocab] f32.
-local paged = require "qeng.paged"
+local paged = require "qeng.infer.paged"
 local q = require "qeng"
 
 local model, ids = q.load(arg[1], { dtype = "f32" }), q.json.decode(arg[2])

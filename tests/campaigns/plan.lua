@@ -3,9 +3,9 @@
 -- Exit status 1 where a plan is over 5 % away from the sum of the accounts' peaks, but for kernels' scratch, which no plan has. Beside it stands what the process took of
 -- the system, which knows more than accounts: libraries' own memory, the heap, pages of files.
 
-local char_text = require "qeng.char_text"
+local char_text = require "qeng.onebit.char_text"
 local onebit = require "qeng.onebit"
-local onebit_run = require "qeng.onebit_run"
+local onebit_run = require "qeng.onebit.run"
 local q = require "qeng"
 
 local size = arg[1] or "small"

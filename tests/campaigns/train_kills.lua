@@ -31,7 +31,7 @@ if onebit then
     tie_word_embeddings = false }
   if onebit == "convert" then
     model = q.random_model(values, { seed = 5, dtype = "f32" })
-    bits = require("qeng.onebit_convert").progressive(model, { steps = steps, inertia = { levels = 3, q = 0.4 } })
+    bits = require("qeng.onebit.convert").progressive(model, { steps = steps, inertia = { levels = 3, q = 0.4 } })
   else
     model = q.onebit.random(values, { rule = onebit == "bop" and "bop" or "counter", seed = 5 })
     phased[onebit].steps = 10

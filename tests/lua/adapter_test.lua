@@ -84,7 +84,7 @@ end
 
 -- New tokens: their rows are the mean of the others, they are trained, and a folder with them is loaded as it was left.
 do
-  local new_tokens = require "qeng.new_tokens"
+  local new_tokens = require "qeng.model.new_tokens"
   local model = q.load("recipes/tiny", { dtype = "f32" })
   local before, tokens = model.config.vocab, model.tokenizer:vocab_size()
   local mean = {}

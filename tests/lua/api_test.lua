@@ -42,9 +42,9 @@ for key, meta in pairs(debug.getregistry()) do
 end
 local template = q.chat_template({ info = function() return {} end, id = function() end }, "none")
 local classes = {
-  Model = require("qeng.model").Model, Template = getmetatable(template), Engine = require("qeng.engine").Engine,
-  Inertia = require("qeng.inertia").Inertia, Phases = require("qeng.phases").Phases,
-  Conversation = require("qeng.conversation").Conversation, Request = { take = require("qeng.request").take, speed = require("qeng.request").speed },
+  Model = require("qeng.model").Model, Template = getmetatable(template), Engine = require("qeng.infer.engine").Engine,
+  Inertia = require("qeng.onebit.inertia").Inertia, Phases = require("qeng.onebit.phases").Phases,
+  Conversation = require("qeng.infer.conversation").Conversation, Request = { take = require("qeng.infer.request").take, speed = require("qeng.infer.request").speed },
 }
 for class, table_ in pairs(classes) do methods(class, table_) end
 

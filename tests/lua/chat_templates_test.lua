@@ -4,7 +4,7 @@
 --   QENG_TEMPLATES=.../llama.cpp/models/templates qeng tests/lua/chat_templates_test.lua [TEMPLATE [NUMBER]]
 
 local chat = require "qeng.chat"
-local chat_model = require "qeng.chat_model"
+local chat_model = require "qeng.chat.template"
 local q = require "qeng"
 
 local folder = os.getenv "QENG_TEMPLATES"

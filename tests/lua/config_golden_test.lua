@@ -57,7 +57,7 @@ for _, case in ipairs(heads) do
   if case.config.model_type == "llama" then
     model:save_gguf(at "head.gguf", { type = "f32" })
     assert(distance(case.logits, last(q.load(at "head.gguf"))) < 1e-5)
-    local export, types = require "qeng.gguf_export", require "qeng.gguf_types"
+    local export, types = require "qeng.gguf.export", require "qeng.gguf.types"
     export.write(at "folder.gguf", export.open(at(case.name)), types.plan("f32", "", { layers = 2, groups = 2 }))
     assert(distance(case.logits, last(q.load(at "folder.gguf"))) < 2e-6, "a folder's own head is not exported")
   else

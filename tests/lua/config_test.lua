@@ -1,7 +1,7 @@
 -- config.json: what is of another kind than it has to be is refused by its key and its file, and so is what is larger than any model.
 package.path = (arg[0]:match "^(.*/)" or "./") .. "?.lua;" .. package.path
 local q = require "qeng"
-local config = require "qeng.config"
+local config = require "qeng.model.config"
 
 local scratch = require "scratch"
 local at, refused = scratch.at, scratch.refused

@@ -38,7 +38,7 @@ local function text()
 end
 local null = q.json.null
 local speakers, flags = { "alien", "User", "ASSISTANT", "system", "" }, { "train", "training", "trainable", "loss" }
-for name in pairs(require "qeng.chat_records".roles) do speakers[#speakers + 1] = name end
+for name in pairs(require "qeng.chat.records".roles) do speakers[#speakers + 1] = name end
 table.sort(speakers)
 local function any(list) return list[random(#list)] end
 -- A turn of any speaker, with what may say that it is not trained, rightly and wrongly.

@@ -346,7 +346,7 @@ for _, value in ipairs { -100, "abc" } do
 end
 
 -- the memory of a call is free after an error, and once its engine is closed
-local Engine = require("qeng.engine").Engine
+local Engine = require("qeng.infer.engine").Engine
 local step = Engine.step
 local pieces, request = model:generate { ids = { 1, 7 }, max_tokens = 40, stop_ids = {} }
 check(#pieces() > 0 and q.memory().kv.bytes > 0, "a piece of text")

@@ -56,7 +56,7 @@ assert(whole.best_step < 30, whole.best_step)
 for _, name in ipairs(kept:names()) do assert(kept:tensor(name):hash() == best:tensor(name):hash(), name) end
 
 -- Prompts of a file: lines, and records without what they would train.
-local samples = require "qeng.samples"
+local samples = require "qeng.train.samples"
 q.fs.write(at "prompts", 'one?\n{"messages": [{"role": "user", "content": "two?"}, {"role": "assistant", "content": "2"}]}\n\n{"prompt": "three?"}\n')
 local list = samples.read(at "prompts")
 assert(#list == 3 and list[1].shown == "one?" and list[2].shown == "two?" and #list[2].messages == 1 and list[3].shown == "three?")

@@ -1,6 +1,6 @@
 -- q.finetune from a script: what it does not say has the recipe's defaults; what it says wrong is told.
 local q = require "qeng"
-local run = require "qeng.run"
+local run = require "qeng.train.finetune"
 local scratch = require "scratch"
 local refused = scratch.refused
 

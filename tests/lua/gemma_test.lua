@@ -1,6 +1,6 @@
 -- Gemma: the forms of its config.json mean the same, a layer's window and rotation are its own, inference computes what training
 -- does, and gradients are those of finite differences. (Against llama.cpp: gguf_test.lua.)
-local paged = require "qeng.paged"
+local paged = require "qeng.infer.paged"
 local q = require "qeng"
 q.device { device = "cpu", threads = 1 }
 

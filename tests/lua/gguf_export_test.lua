@@ -2,10 +2,10 @@
 -- importance matrices say what they match, tokens that end an answer are kept, and small tensors stay as they are.
 package.path = (arg[0]:match "^(.*/)" or "./") .. "?.lua;" .. package.path
 local q = require "qeng"
-local export = require "qeng.gguf_export"
+local export = require "qeng.gguf.export"
 local golden = require "golden"
-local request = require "qeng.request"
-local types = require "qeng.gguf_types"
+local request = require "qeng.infer.request"
+local types = require "qeng.gguf.types"
 
 local scratch = require "scratch"
 local at, refused = scratch.at, scratch.refused

@@ -40,7 +40,7 @@ for _, case in ipairs(golden.cases) do
 end
 
 -- A window that this program writes is one that it reads, and a note tells what llama.cpp makes of the file.
-local export, types = require "qeng.gguf_export", require "qeng.gguf_types"
+local export, types = require "qeng.gguf.export", require "qeng.gguf.types"
 for name, values in pairs {
   llama = { architectures = { "MistralForCausalLM" }, sliding_window = 3 },
   qwen2 = { architectures = { "Qwen2ForCausalLM" }, use_sliding_window = true, sliding_window = 3, max_window_layers = 0 },

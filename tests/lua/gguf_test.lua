@@ -1,9 +1,9 @@
 -- Models in GGUF files: written from a folder, loaded, and written again, they compute the same; what may change the mathematics
 -- and is not known is refused by name.
 local q = require "qeng"
-local export = require "qeng.gguf_export"
-local importance = require "qeng.importance"
-local types = require "qeng.gguf_types"
+local export = require "qeng.gguf.export"
+local importance = require "qeng.gguf.importance"
+local types = require "qeng.gguf.types"
 
 local scratch = os.tmpname()
 q.fs.remove(scratch)

@@ -1,7 +1,7 @@
 -- help(x) of names, functions, parts of q and objects; and what objects say when they are printed.
 local q = require "qeng"
 local scratch = require "scratch"
-local repl = require "qeng.repl"
+local repl = require "qeng.console.repl"
 
 -- What fn(...) prints.
 local function said_by(fn, ...)
@@ -77,7 +77,7 @@ assert(helped(q.train):find "row_tokens =" , "the fields of q.train are not told
 
 -- ---- what has no reference says so
 begins(helped(string.format), "string.format is Lua's own")
-begins(helped(model.forward), "a function of qeng/nn.lua, line ")
+begins(helped(model.forward), "a function of qeng/model/nn.lua, line ")
 begins(helped(5), "no reference for this number")
 begins(helped {}, "no reference for this table")
 

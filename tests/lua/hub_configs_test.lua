@@ -1,6 +1,6 @@
 -- What a dataset's README says of its files: the YAML that is read of it, its patterns, and what is refused.
 local q = require "qeng"
-local configs, glob = require "qeng.hub_configs", require "qeng.hub_glob"
+local configs, glob = require "qeng.hub.configs", require "qeng.hub.glob"
 
 local function text_of(value)
   if type(value) ~= "table" then return ("%q"):format(value) end

@@ -2,7 +2,7 @@
 local chat = require "qeng.chat"
 local jinja = require "qeng.jinja"
 local q = require "qeng"
-local request = require "qeng.request"
+local request = require "qeng.infer.request"
 
 local golden = q.json.decode(q.fs.read((arg[0]:match("^(.*)/tests/") or ".") .. "/tests/golden/templates.json"))
 local compiled, count = {}, 0

@@ -91,7 +91,7 @@ half:loss(slot):backward()
 for i, parameter in ipairs(half:trainable()) do assert(parameter.tensor:dtype() == "f32" and (i % 2 == 1 or q.squared_error(parameter.tensor:grad(), parameter.tensor) > 0)) end
 
 -- Where an answer ends: eos_token_id of generation_config.json, of config.json where that names none.
-local request = require "qeng.request"
+local request = require "qeng.infer.request"
 q.random_model(with("eos_token_id", 7)):save(at "ends")
 local function ends(text)
   if text then q.fs.write(at "ends/generation_config.json", text) end

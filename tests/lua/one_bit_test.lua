@@ -59,7 +59,7 @@ local ok, problem = pcall(q.row_linear, x, { bits }, { scale = { q.tensor { 1, 2
 assert(not ok and tostring(problem):find("scale", 1, true), tostring(problem))
 
 -- As GGUF: a plan never rounds such weights to a type of few bits, and a file gives them back.
-local types = require "qeng.gguf_types"
+local types = require "qeng.gguf.types"
 local shape = { layers = 2, groups = 1, tied = true }
 local name = "blk.0.ffn_up.weight"
 assert(types.plan("q1_0", "", shape):type_of(name, { rows, columns }, "one_bit") == "q1_0")
@@ -67,7 +67,7 @@ assert(types.plan("q1_0", "", shape):type_of(name, { rows, 96 }) == "q4_0")
 ok, problem = pcall(types.plan("q1_0", "", shape).type_of, types.plan("q1_0", "", shape), name, { rows, 96 }, "one_bit")
 assert(not ok and problem.message:find("blk.0.ffn_up.weight=f16", 1, true), tostring(problem))
 
-local export = require "qeng.gguf_export"
+local export = require "qeng.gguf.export"
 path = os.tmpname() .. ".gguf"
 local source = {
   metadata = { { "general.architecture", "string", "llama" } }, shape = shape,

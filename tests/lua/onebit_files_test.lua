@@ -73,7 +73,7 @@ end
 -- ---------------------------------------------------------------- where the memory is the file's
 
 do
-  local model = q.load(dir .. "/bits", { weights = "stream", host_budget = require("qeng.stream").process() + 200e6 })
+  local model = q.load(dir .. "/bits", { weights = "stream", host_budget = require("qeng.model.stream").process() + 200e6 })
   local weight = model.linears[1].weight
   for name, learn in pairs {
     inertia = function() q.inertia(model, {}) end,
@@ -92,7 +92,7 @@ do
   local template = q.chat_template(tokenizer, "chatml")
   for i = 1, 60 do train_tokens:add((template:encode { text = ("Anna counts to %d and then to %d again."):format(i, i + 3) })) end
   train_tokens:finish()
-  local convert = require "qeng.onebit_convert"
+  local convert = require "qeng.onebit.convert"
   local function converted(out, seed, steps, stop)
     local student = q.random_model(values, { seed = seed, dtype = "f32" })
     local bits = convert.progressive(student, { steps = steps, stages = 2, inertia = { levels = 3, q = 0.4 } })
@@ -116,7 +116,7 @@ do
   assert(not ok and err:find "has steps 12, this one 20", err)
 end
 do  -- what is one-bit already is refused before anything else is done
-  local convert = require "qeng.onebit_convert"
+  local convert = require "qeng.onebit.convert"
   local ok, err = pcall(convert.progressive, model_of_bits(1), { steps = 4 })
   assert(not ok and err.code == "dtype" and tostring(err):find "is one_bit, expected f32, bf16 or f16: convert the model", tostring(err))
 end

@@ -3,8 +3,8 @@
 package.path = (arg[0]:match "^(.*/)" or "./") .. "?.lua;" .. package.path
 local q = require "qeng"
 local onebit = require "qeng.onebit"
-local inertia = require "qeng.inertia"
-local quantile = require "qeng.quantile"
+local inertia = require "qeng.onebit.inertia"
+local quantile = require "qeng.onebit.quantile"
 local small = require "onebit_small"
 
 q.device { device = "cpu", threads = 2 }
@@ -381,7 +381,7 @@ do
 end
 
 do  -- the newest of checkpoints is that of the most steps, also where their number gets longer
-  local checkpoint, out = require "qeng.checkpoint", dir .. "/many"
+  local checkpoint, out = require "qeng.train.checkpoint", dir .. "/many"
   local adamw = { state = function() return { { "m", q.zeros { 1 } } }, 0 end }
   for step = 999998, 1000001 do checkpoint.save(out, { { name = "w", tensor = q.zeros { 1 } } }, adamw, { step = step }, 2) end
   assert(table.concat(checkpoint.list(out), " ") == "step-1000000 step-1000001", table.concat(checkpoint.list(out), " "))
@@ -406,7 +406,7 @@ do
 end
 -- A run of a comparison that was stopped goes on to the same figures, whatever the rule.
 do
-  local run, char_text = require "qeng.onebit_run", require "qeng.char_text"
+  local run, char_text = require "qeng.onebit.run", require "qeng.onebit.char_text"
   local lines = {}
   for i = 1, 300 do lines[i] = ("line %d of a text: %d\n"):format(i, i * i) end
   q.fs.write(dir .. "/text.txt", table.concat(lines))

@@ -1,7 +1,7 @@
 -- Perplexity counts the targets that llama.cpp counts, and is what the logits say; a golden set tells a tie from a difference.
 local q = require "qeng"
-local golden = require "qeng.golden"
-local perplexity = require "qeng.perplexity"
+local golden = require "qeng.infer.golden"
+local perplexity = require "qeng.infer.perplexity"
 
 -- llama.cpp: 512 - 1 - 256 = 255 targets of each window of its default; with a stride of 256, 256 targets of each window.
 local windows = perplexity.windows(2000, 512)

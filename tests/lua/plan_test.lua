@@ -134,14 +134,14 @@ assert(not short.fits and short.counted > 64e6 and short.least_budget == free.to
 -- What is printed as the least is given back as it stands, and does; the process is that of a model with its tokenizer.
 local shown = tostring(on_cpu { host_budget = 1e6 }):match "least host budget that works is ([%d.]+) MB"
 assert(on_cpu { host_budget = (tonumber(shown) + 1) * 1e6 }.fits)
-local at_start = require("qeng.stream").process()
+local at_start = require("qeng.model.stream").process()
 assert(q.plan { model = q.fs.find "recipes/tiny", row_tokens = 64 }.process >= at_start)
 assert(tostring(free):find "and the process itself, [%d.]+ MB" and not tostring(whole):find "the process itself,")
 local window = q.plan { model = config_of(false), mode = "inference", context = 4096 }
 assert(tostring(window):find("context: 128 tokens, the model's max_position_embeddings, not 4096", 1, true))
 
 -- All ways at once: one that the shape does not allow says why, and where none is possible that is the error.
-local compare = require("qeng.plan_text").compare
+local compare = require("qeng.plan.text").compare
 local function ways(change)
   return function(mode, active)
     local values = config_of(false)

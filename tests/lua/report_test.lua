@@ -1,8 +1,8 @@
 -- Reports: what their pages hold, against figures worked out here.
 local q = require "qeng"
-local charts = require "qeng.charts"
-local grid = require "qeng.grid"
-local page = require "qeng.page"
+local charts = require "qeng.report.charts"
+local grid = require "qeng.report.grid"
+local page = require "qeng.report.page"
 local report = require "qeng.report"
 local scratch = require "scratch"
 

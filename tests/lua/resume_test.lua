@@ -1,7 +1,7 @@
 -- What a resumed run has to have as the one that was stopped: everything but a list; the base weights by what they are, not by how they
 -- are held or where they lie.
 local q = require "qeng"
-local resume = require "qeng.resume"
+local resume = require "qeng.train.resume"
 local scratch = require "scratch"
 q.device { threads = 1 }  -- the shapes are small
 

@@ -5,8 +5,8 @@ package.path = (arg[0]:match "^(.*/)" or "./") .. "?.lua;" .. package.path
 local golden = require "golden"
 local scratch = require "scratch"
 local q = require "qeng"
-local export = require "qeng.gguf_export"
-local types = require "qeng.gguf_types"
+local export = require "qeng.gguf.export"
+local types = require "qeng.gguf.types"
 local at, flat = scratch.at, golden.flat
 
 -- Of f32 rounding, u = 6e-8: a rotated layer rounds its stored weight, its input log2(block) + 2 times, and its products over up to

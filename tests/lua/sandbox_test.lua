@@ -1,6 +1,6 @@
 -- Answers run in a sandbox: right and wrong ones, and whatever tries to leave it or to stay in it.
 local q = require "qeng"
-local quality = require "qeng.chat_quality"
+local quality = require "qeng.infer.quality"
 
 local function refused(code, pattern, limits)
   local done, text = q.sandbox(code, limits or { seconds = 3, memory = 64 * 2 ^ 20 })

@@ -1,6 +1,6 @@
 -- Stop strings: however the bytes are cut, the text is that of the byte-by-byte definition, and nothing is shown too early.
 local q = require "qeng"
-local stop = require "qeng.stop"
+local stop = require "qeng.infer.stop"
 
 -- The definition: the shortest beginning of `bytes` that ends with a stop string, less the longest such string.
 local function expected(bytes, strings)

@@ -2,7 +2,7 @@
 package.path = (arg[0]:match "^(.*/)" or "./") .. "?.lua;" .. package.path
 local q = require "qeng"
 local scratch = require "scratch"
-local tensorboard = require "qeng.tensorboard"
+local tensorboard = require "qeng.train.tensorboard"
 
 local function hex(text) return (text:gsub(".", function(byte) return ("%02x"):format(byte:byte()) end)) end
 local written = "1800000000000000a37f4b2209000000000000f83f1a0d627261696e2e4576656e743a322a28646c3d000000000000006049f1ec09000000000000084010ac022a2f0a110a0a747261696e2f6c6f737315cdcccc3d0a1a0a13747261696e2f6c6561726e696e675f726174651517b7513928fee029"

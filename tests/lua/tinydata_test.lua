@@ -1,5 +1,5 @@
 -- tinydata: the built-in demo's text. Runs under qeng and under plain luajit, from the repository root.
-package.path = "scripts/?.lua;scripts/qeng/?.lua;" .. package.path
+package.path = "scripts/?.lua;scripts/qeng/train/?.lua;" .. package.path
 local tinydata = require "tinydata"
 
 local function flat(record)

@@ -27,7 +27,7 @@ local function dataset(name, documents)
   return q.ndp.open(path)
 end
 
-local progress = require "qeng.progress"
+local progress = require "qeng.console.progress"
 local new = progress.new
 
 -- What every run says at its start (banner.lua) and end.

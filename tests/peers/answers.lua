@@ -3,8 +3,8 @@
 -- (the ids of each text), prompts (those of each chat, with what opens the answer) and greedy (the likeliest `count` tokens after
 -- prompt); FOLDER/logits.safetensors gets logits [#ids, vocab] f32, as generation computes them.
 local q = require "qeng"
-local request = require "qeng.request"
-local scoring = require "qeng.scoring"
+local request = require "qeng.infer.request"
+local scoring = require "qeng.infer.scoring"
 
 local asked, folder = q.json.decode(q.fs.read(arg[1])), arg[2]
 q.device { device = "cpu" }

@@ -64,7 +64,7 @@ expect "bench_decode's figures" 0 '^fit$' "$QENG" -e "
     assert(math.abs(one.tokens_per_second / one.limit / one.share - 1) < 1e-9)
   end
   -- 3 layers of 4 * 128 * 128 + 3 * 128 * 384 weights; a head of 1024 * 128; 4 heads of 32, 2080 pairs of 64 tokens
-  assert(require('qeng.decode_bench').prefill_flops(q.load 'recipes/tiny', 64) == 2 * 64 * 638976 + 2 * 131072 + 3 * 4 * 128 * 2080)
+  assert(require('qeng.infer.decode_bench').prefill_flops(q.load 'recipes/tiny', 64) == 2 * 64 * 638976 + 2 * 131072 + 3 * 4 * 128 * 2080)
   print 'fit'"
 expect "bench_decode, no batch" 2 '0 is no number of sequences' "$QENG" recipes/bench_decode.lua "${model[@]}" --batch 1,0
 

@@ -10,7 +10,7 @@ using namespace qeng;
 
 TEST_CASE("roles: the converter and chat_records.lua know the same names, for the same speakers") {
   LuaState L;
-  REQUIRE(luaL_dostring(L, "return require('qeng.chat_records').roles") == 0);
+  REQUIRE(luaL_dostring(L, "return require('qeng.chat.records').roles") == 0);
   std::map<std::string, std::string> theirs;
   for (lua_pushnil(L); lua_next(L, 1) != 0; lua_pop(L, 1)) theirs[lua_tostring(L, -2)] = lua_tostring(L, -1);
   std::map<std::string, std::string> ours;

@@ -1,5 +1,5 @@
 -- Parses expressions to closures f(scope, run). Precedence as in Jinja: or, and, not, comparisons, + -, ~, * / // %, **, signs.
--- words: what the operations do (jinja.lua). run.step counts work.
+-- words: what the operations do (jinja/init.lua). run.step counts work.
 
 local limits = require "qeng.jinja.limits"
 local values = require "qeng.jinja.values"

@@ -1,7 +1,7 @@
 -- The plainest decoder: pre-norm blocks of attention and SwiGLU, learned positions that are added to the embedding. No published
 -- model is of this kind; it is what small experiments are made of.
 
-local nn = require "qeng.nn"
+local nn = require "qeng.model.nn"
 
 local Absolute = { hf = "QengAbsoluteForCausalLM", model_type = "qeng_absolute" }
 

@@ -1,6 +1,6 @@
 -- Gemma (the first): a Llama gated by GELU, whose norms add one to their weights and whose embeddings are scaled.
 
-local nn = require "qeng.nn"
+local nn = require "qeng.model.nn"
 
 local Gemma = { hf = "GemmaForCausalLM", model_type = "gemma" }
 

@@ -2,7 +2,7 @@
 -- back over a window only and turn their heads by frequencies of their own.
 
 local gemma = require "qeng.models.gemma"
-local nn = require "qeng.nn"
+local nn = require "qeng.model.nn"
 local q = require "qeng.core"
 
 local Gemma3 = { hf = "Gemma3ForCausalLM", model_type = "gemma3_text" }

@@ -1,6 +1,6 @@
 -- Llama 2 and 3 (and derivatives of the same architecture): pre-norm decoder, grouped-query attention, RoPE, SwiGLU.
 
-local nn = require "qeng.nn"
+local nn = require "qeng.model.nn"
 
 local Llama = { hf = "LlamaForCausalLM", model_type = "llama" }
 

@@ -1,6 +1,6 @@
 -- Mistral (dense): a Llama without biases whose attention may look back over a sliding window only.
 
-local nn = require "qeng.nn"
+local nn = require "qeng.model.nn"
 
 local Mistral = { hf = "MistralForCausalLM", model_type = "mistral" }
 

@@ -1,6 +1,6 @@
 -- Qwen2 and Qwen2.5 (dense): pre-norm decoder, grouped-query attention with bias on q, k and v, RoPE, SwiGLU.
 
-local nn = require "qeng.nn"
+local nn = require "qeng.model.nn"
 
 local Qwen2 = { hf = "Qwen2ForCausalLM", model_type = "qwen2" }
 

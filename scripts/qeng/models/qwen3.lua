@@ -1,6 +1,6 @@
 -- Qwen3 (dense): as Qwen2 without the bias, with RMSNorm on each head of q and k before RoPE and a head_dim of its own.
 
-local nn = require "qeng.nn"
+local nn = require "qeng.model.nn"
 
 local Qwen3 = { hf = "Qwen3ForCausalLM", model_type = "qwen3" }
 

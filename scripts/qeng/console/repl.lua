@@ -1,0 +1,151 @@
+-- What the REPL (bindings/repl.cpp) needs of Lua: printing results, completing names. help() is in qeng/console/help.lua.
+local help = require "qeng.console.help"
+local core = require "qeng.core"
+
+local repl = {}
+
+local kDepth, kItems, kEdge, kRows, kColumns, kLines = 4, 40, 3, 8, 8, 60 -- what fits a screen
+
+local function number_text(x)
+  if x == math.floor(x) and math.abs(x) < 1e15 then return string.format("%d", x) end
+  return string.format("%.6g", x)
+end
+
+-- The first and last of n indices (from 0), with false where some are left out.
+local function shown(n, limit)
+  local list = {}
+  for i = 0, n - 1 do
+    if n <= limit or i < kEdge or i >= n - kEdge then
+      list[#list + 1] = i
+    elseif i == kEdge then
+      list[#list + 1] = false
+    end
+  end
+  return list
+end
+
+local function row_text(values)
+  local cells = {}
+  for _, i in ipairs(shown(#values, kColumns)) do cells[#cells + 1] = i and number_text(values[i + 1]) or "..." end
+  return "[" .. table.concat(cells, ", ") .. "]"
+end
+
+-- "f32 [3, 4]" and the values: rows of the last dimension, the middle ones left out.
+function repl.tensor_text(t)
+  local shape = t:shape()
+  local head = t:dtype() .. " [" .. table.concat(shape, ", ") .. "]"
+  local n = t:elements()
+  if n == 0 or #shape == 0 then return head .. (n == 1 and "  " .. number_text(t:item()) or "") end
+  local columns = shape[#shape]
+  local rows = t:reshape { n / columns, columns }
+  local lines = {}
+  for _, i in ipairs(shown(n / columns, kRows)) do
+    lines[#lines + 1] = i and row_text(rows:rows(i, 1):table()[1]) or "..."
+  end
+  if #lines == 1 then return head .. "  " .. lines[1] end
+  return head .. "\n  " .. table.concat(lines, "\n  ")
+end
+
+local function key_text(key)
+  if type(key) == "string" and key:match "^[%a_][%w_]*$" then return key end
+  return "[" .. (type(key) == "string" and string.format("%q", key) or tostring(key)) .. "]"
+end
+
+local function compare(a, b)
+  if type(a) == type(b) and (type(a) == "number" or type(a) == "string") then return a < b end
+  if type(a) ~= type(b) then return type(a) < type(b) end
+  return tostring(a) < tostring(b)
+end
+
+-- Any value as text: tables with their fields (limits on depth and width, cycles named), tensors with their values.
+function repl.text(value, width, depth, open)
+  width, depth, open = width or core.columns(), depth or 0, open or {}
+  local meta = getmetatable(value)
+  if type(value) == "string" then return depth == 0 and value or string.format("%q", value):gsub("\\\n", "\\n") .. "" end
+  if type(value) == "userdata" and type(meta) == "table" and meta.__name == "Tensor" then
+    local ok, text = pcall(repl.tensor_text, value)
+    if not ok then return tostring(text) end
+    return depth == 0 and text or text:match "^[^\n]*"
+  end
+  if type(value) ~= "table" or (type(meta) == "table" and meta.__tostring) then
+    local text = tostring(value)
+    return depth == 0 and text or text:match "^[^\n]*"
+  end
+  if open[value] then return "<cycle>" end
+  if depth == kDepth then return next(value) == nil and "{}" or "{...}" end
+
+  open[value] = true
+  local items, length = {}, #value
+  local inner = width - 2
+  for i = 1, math.min(length, kItems) do items[i] = repl.text(value[i], inner, depth + 1, open) end
+  if length > kItems then items[#items + 1] = string.format("... %d more", length - kItems) end
+  local keys = {}
+  for key in pairs(value) do
+    if not (type(key) == "number" and key >= 1 and key <= length and key == math.floor(key)) then keys[#keys + 1] = key end
+  end
+  table.sort(keys, compare)
+  for i = 1, math.min(#keys, kItems) do
+    items[#items + 1] = key_text(keys[i]) .. " = " .. repl.text(value[keys[i]], inner, depth + 1, open)
+  end
+  if #keys > kItems then items[#items + 1] = string.format("... %d more", #keys - kItems) end
+  open[value] = nil
+
+  local flat = table.concat(items, ", ")
+  if #flat + 2 <= width and not flat:find "\n" then return "{" .. flat .. "}" end
+  return "{\n  " .. table.concat(items, ",\n"):gsub("\n", "\n  ") .. "\n}"
+end
+
+-- The first kLines lines of what a table says; what is in it can be asked for.
+local function cut(text)
+  local _, lines = text:gsub("\n", "")
+  if lines < kLines then return text end
+  local last = 0
+  for _ = 1, kLines do last = text:find("\n", last + 1, true) end
+  return text:sub(1, last) .. ("... %d more lines"):format(lines + 1 - kLines)
+end
+
+function repl.show(...)
+  if select("#", ...) == 1 and select(1, ...) == nil then return end
+  local parts = {}
+  for i = 1, select("#", ...) do
+    local value = select(i, ...)
+    parts[i] = type(value) == "table" and cut(repl.text(value)) or repl.text(value)
+  end
+  print(table.concat(parts, "\t"))
+  _G._ = (...)
+end
+
+local function fields(value, found)
+  if type(value) == "table" then
+    for key in pairs(value) do
+      if type(key) == "string" then found[key] = true end
+    end
+  end
+  local meta = getmetatable(value)
+  local index = type(meta) == "table" and rawget(meta, "__index")
+  if type(index) == "table" and index ~= value then fields(index, found) end
+end
+
+-- The names that may continue text: globals, fields, methods (also of userdata and strings).
+function repl.complete(text)
+  local path, last = text:match "^(.-)([%w_]*)$"
+  local value = _G
+  for name in path:gmatch "[%w_]+" do
+    local ok, field = pcall(function() return value[name] end)
+    if not ok or field == nil then return {} end
+    value = field
+  end
+  local found, words = {}, {}
+  fields(value, found)
+  for key in pairs(found) do
+    if key:sub(1, #last) == last and key:match "^[%a_]" then words[#words + 1] = path .. key end
+  end
+  table.sort(words)
+  return words
+end
+
+function repl.install()
+  _G.help = help
+end
+
+return repl

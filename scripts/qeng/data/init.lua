@@ -1,0 +1,202 @@
+-- Text data to packets: what the converter of the engine is told, and how it speaks.
+
+local chat = require "qeng.chat"
+local marked = require "qeng.data.marked"
+local output = require "qeng.console.output"
+local progress = require "qeng.console.progress"
+local q = require "qeng.core"
+
+local data = {}
+
+-- {name = number} of "code=0x40,web=0x41".
+local function source_names(text)
+  local names = {}
+  for entry in (text or ""):gmatch "[^,]+" do
+    local name, id = entry:match "^%s*(.-)%s*=%s*(%w+)%s*$"
+    id = tonumber(id)
+    if not id or id < 0 or id > 255 then q.error("value", ("source_names %s: expected NAME=NUMBER,... with numbers of 0 to 255"):format(entry)) end
+    names[name] = id
+  end
+  return names
+end
+
+local function line_of(status, began)
+  local seconds = math.max(q.time() - began, 1e-3)
+  local text = ("converted %d records, %d tokens, %.1f MB/s, %d records/s"):format(status.records, status.tokens,
+    (status.bytes_text - status.bytes_skipped) / 1e6 / seconds, status.seen_here / seconds)
+  if status.bytes_total > 0 and status.bytes_read > status.skipped_read then
+    local rest = (status.bytes_total - status.bytes_read) / ((status.bytes_read - status.skipped_read) / seconds)
+    text = text .. (", %d %%, %s left"):format(100 * status.bytes_read / status.bytes_total, progress.duration(rest))
+  end
+  return text
+end
+
+-- Waits for a conversion, with progress; Ctrl-C, SIGTERM or SIGHUP stops it after the records in flight.
+local function follow(job, speak)
+  local began, first = q.time(), nil
+  while true do
+    local status = job:wait(0.2)
+    for _, note in ipairs(status.notes) do speak:say(note) end
+    for _, bad in ipairs(status.told) do speak:say(bad .. "; left out") end
+    first = first or status
+    local resumed = status.bytes_skipped > 0
+    status.seen_here, status.skipped_read = status.seen - (resumed and first.seen or 0), resumed and first.bytes_read or 0
+    if status.done then return status end
+    speak:line(line_of(status, began))
+    if q.interrupted() then job:stop() end
+  end
+end
+
+-- "3 of an unknown shape, 1 not JSON"
+local function reasons(counts)
+  local list = {}
+  for reason, count in pairs(counts.bad_by_reason) do list[#list + 1] = ("%d: %s"):format(count, reason) end
+  table.sort(list)
+  return table.concat(list, ", ")
+end
+
+local template_words = {
+  model = "the model's own", chatml = "ChatML", none = "none (prompts and completions are joined as they are)",
+}
+
+-- What was converted, as a line.
+function data.summary(counts)
+  local text = ("%d records, %d tokens, %d trained, %d bad"):format(counts.records, counts.tokens, counts.targets, counts.bad)
+  if counts.bad > 0 then text = text .. " (" .. reasons(counts) .. ")" end
+  if counts.duplicates > 0 then text = text .. (", %d duplicates left out"):format(counts.duplicates) end
+  if counts.longer > 0 then text = text .. (", %d longer than the limit: %s"):format(counts.longer, counts.long) end
+  if counts.repaired > 0 then text = text .. (", %d with ill-formed UTF-8, replaced"):format(counts.repaired) end
+  text = text .. "; template: " .. template_words[counts.template]
+  return text .. (counts.special == "parse" and ", special tokens in texts parsed" or ", special tokens in texts taken as text")
+end
+
+-- Lines that show one record of the dataset at path as it is trained, for standard output or another file descriptor.
+function data.sample(path, tokenizer, to) return marked.sample(q.ndp.open(path), tokenizer, to or 1) or "no record" end
+
+-- Adds to `declared` what recipes that convert data take.
+function data.options(declared)
+  declared.template = { "auto", "chat template: auto (the model's own where there is one, else ChatML)", choices = { "auto", "chatml", "model" }, order = 80 }
+  declared.template_args = chat.arguments_option(80.5)
+  declared.special = { "parse", "what special tokens spelled in texts become: tokens (as transformers reads text), or text", choices = { "parse", "text" }, order = 81 }
+  declared.documents = { "paragraph", "what one document of plain text is (paragraph: blank lines part them)", choices = { "paragraph", "line", "file" }, order = 82 }
+  return declared
+end
+
+local long_words = { keep = "kept whole", drop = "left out", split = "split", truncate = "only their beginning kept", ["end"] = "only their end kept" }
+
+local function is_packed(path)
+  local file = io.open(path, "rb")
+  local packed = file and file:read(6) == "QUBGPU"
+  if file then file:close() end
+  return packed or false
+end
+
+-- Whether a name in a folder is that of data: by its ending, what describes the folder left aside.
+local function is_data_name(name)
+  local bare = name:lower():gsub("%.gz$", ""):gsub("%.zstd?$", ""):gsub("%.bz2$", ""):gsub("%.xz$", "")
+  local ending = bare:match "%.(%w+)$"
+  local known = { jsonl = true, ndjson = true, json = true, parquet = true, csv = true, tsv = true, txt = true, text = true, md = true, qubgpu = true }
+  return known[ending] and not name:find "^[%._]" and not bare:find "^readme" and not bare:find "^license"
+end
+
+local function files_of(folder)
+  local files, left = {}, {}
+  for _, name in ipairs(q.fs.list(folder)) do
+    local path = (folder:gsub("/+$", "")) .. "/" .. name
+    if q.fs.kind(path) == "file" and is_data_name(name) then files[#files + 1] = path else left[#left + 1] = name end
+  end
+  if #files == 0 then q.error("io", folder .. ": a folder without data files (jsonl, ndjson, json, parquet, csv, tsv, txt, md, also as .gz, .zst, .bz2 or .xz)") end
+  return files, left
+end
+
+-- The files that data are read from: of a file, a folder (its data files by name), a pattern such as 'data/*.jsonl', several of these
+-- with commas between, or a list of them. speak: says what of a folder is no data.
+function data.inputs(given, speak)
+  local paths = {}
+  local function add(text)
+    local kind = q.fs.kind(text)
+    if kind == "file" or text == "-" then
+      paths[#paths + 1] = text
+    elseif kind == "dir" then
+      local files, left = files_of(text)
+      for _, path in ipairs(files) do paths[#paths + 1] = path end
+      if speak and #left > 0 then speak:say(("%s: %d files are read; left out, no data by their names: %s"):format(text, #files, table.concat(left, ", ", 1, math.min(#left, 8)))) end
+    elseif text:find "," then  -- no name with a comma in it
+      for part in text:gmatch "[^,]+" do add(part) end
+    else
+      local found = text:find "[*?%[]" and q.fs.glob(text) or {}
+      if #found == 0 then q.error("io", ("data %s: no such file; expected JSONL, JSON, Parquet, CSV, TSV, text or a .qubgpu file, a folder of them, or a pattern"):format(text)) end
+      for _, path in ipairs(found) do add(path) end
+    end
+  end
+  if type(given) == "table" then for _, text in ipairs(given) do add(text) end else add(given) end
+  return paths
+end
+
+-- Converts `from` (as data.inputs takes it; "-": standard input) to the dataset `to`, which replaces a dataset that is there, but no
+-- other file and nothing that is read, without opt.overwrite. opt: tokenizer, template, template_args, system, turns, special, format,
+-- documents (paragraph), max_tokens, long, dedupe, max_bad (share of bad records that is an error, 0.01), max_record (MiB), source,
+-- source_field, source_names, destination, resume, checkpoint (seconds), threads. Returns the counts. Bad records are told
+-- with their place and left out.
+function data.convert(from, to, opt)
+  local speak = progress.new()
+  local inputs = data.inputs(from, speak)
+  output.file(to, { holds = "qubgpu", reads = inputs, overwrite = opt.overwrite or false })
+  local tokenizer, info = opt.tokenizer, opt.tokenizer:info()
+  local template = chat.template(tokenizer, opt.template, opt.system, opt.turns, opt.special, opt.template_args)
+  local system = template.default_system or template.system or nil
+  local text_begin, text_end = chat.text_ends(tokenizer)
+  local arguments = template.arguments and (type(opt.template_args) == "string" and opt.template_args or q.json.encode(template.arguments)) or nil
+  q.outlive_output()
+  local job = q.ndp.convert {
+    inputs = inputs, output = to, tokenizer = tokenizer, format = opt.format, documents = opt.documents,
+    chatml = template.name == "chatml", system = system, turns = template.turns, special = template.special,
+    text_begin = text_begin, text_end = text_end,
+    renderer = { template = template.name, system = opt.system, turns = template.turns, special = template.special,
+      arguments = arguments },
+    max_tokens = opt.max_tokens, long = opt.long, dedupe = opt.dedupe, max_bad = opt.max_bad, max_record = opt.max_record,
+    source = opt.source, source_field = opt.source_field, source_names = source_names(opt.source_names), destination = opt.destination,
+    resume = opt.resume, checkpoint = opt.checkpoint, threads = opt.threads,
+    meta = {
+      tokenizer = info.name, tokenizer_hash = tokenizer:hash(), vocab_size = tokenizer:vocab_size(), template = template.name,
+      sources = q.json.array { unpack(inputs) }, system = system, turns = template.turns, special = template.special,
+      template_args = arguments, max_tokens = opt.max_tokens, long = opt.max_tokens and (opt.long or "keep"),
+      dedupe = opt.dedupe or false, source_names = opt.source_names, source_field = opt.source_field,
+    },
+  }
+  q.defer_interrupt(true)
+  local ok, result = pcall(follow, job, speak)
+  q.defer_interrupt(false)
+  speak:finish()
+  if not ok then
+    job:stop()
+    error(result, 0)
+  end
+  result.long, result.template, result.special = long_words[opt.long or "keep"], template.name, template.special
+  return result
+end
+
+-- A dataset to train on: a .qubgpu file, checked against the tokenizer, or text data (data.inputs) converted first, to opt.cache or to
+-- data.qubgpu in opt.cache_dir.
+function data.open(path, opt)
+  local inputs = data.inputs(path)
+  if #inputs == 1 and is_packed(inputs[1]) then
+    path = inputs[1]
+  else
+    if opt.cache_dir then q.fs.mkdir(opt.cache_dir) end
+    local to = opt.cache or opt.cache_dir .. "/data.qubgpu"
+    local counts = data.convert(path, to, opt)
+    io.stderr:write(("%s: %s\n"):format(path, data.summary(counts)))
+    io.stderr:write(data.sample(to, opt.tokenizer, 2), "\n")
+    path = to
+  end
+  local file = q.ndp.open(path)
+  local meta = file:meta()
+  if opt.tokenizer and not opt.any_tokenizer and meta.tokenizer_hash and meta.tokenizer_hash ~= opt.tokenizer:hash() then
+    q.error("value", ("%s was made with tokenizer %s (hash %s), the model's is %s (hash %s): convert the data again with --tokenizer of this model")
+      :format(path, tostring(meta.tokenizer), tostring(meta.tokenizer_hash), opt.tokenizer:info().name, opt.tokenizer:hash()))
+  end
+  return file
+end
+
+return data

@@ -1,0 +1,413 @@
+-- Models as GGUF files. A source is what is written: {metadata = {{key, type, value}...}, tensors = {{name =, shape =, read =,
+-- heads =, signs =, stored =}...}, shape = for gguf_types, files = paths it is read from (none), notes = what the file cannot say
+-- (none)}; read() gives the tensor, heads says that its rows have to move to llama's order, stored is the type of a GGUF file's
+-- tensor. signs: "one_bit" or "ternary" where the tensor is that, and read() also gives the f32 scale of each row.
+
+local architectures = require "qeng.model.architectures"
+local config = require "qeng.model.config"
+local gguf_config = require "qeng.gguf.config"
+local hadamard = require "qeng.gguf.hadamard"
+local hub = require "qeng.hub"
+local names = require "qeng.gguf.names"
+local q = require "qeng.core"
+local request = require "qeng.infer.request"
+local types = require "qeng.gguf.types"
+
+local export = {}
+
+-- ---------------------------------------------------------------- metadata
+
+local function add_rope(add, a, c)
+  local scaling = c.rope.scaling
+  add(a .. ".rope.freq_base", "f32", c.rope.theta)
+  if not scaling then return end
+  local kind = scaling.rope_type
+  if kind == "llama3" and a ~= "llama" then q.error("unsupported", ("gguf: rope scaling llama3 has no words in architecture %s"):format(a)) end
+  if kind == "llama3" then return end  -- tensor rope_freqs.weight says it
+  if kind ~= "linear" and kind ~= "yarn" then q.error("unsupported", ("gguf: rope scaling %s has no words in the format"):format(kind)) end
+  add(a .. ".rope.scaling.type", "string", kind)
+  add(a .. ".rope.scaling.factor", "f32", scaling.factor)
+  if kind == "yarn" then
+    add(a .. ".rope.scaling.original_context_length", "u32", scaling.original_max_position_embeddings or c.max_position)
+    if (scaling.beta_fast or 32) ~= 32 or (scaling.beta_slow or 1) ~= 1 or scaling.truncate == false or scaling.mscale then
+      q.error("unsupported", "gguf: YaRN with beta_fast, beta_slow, truncate or mscale of its own is not written")
+    end
+    if scaling.attention_factor then
+      add(a .. ".rope.scaling.attn_factor", "f32", scaling.attention_factor / (0.1 * math.log(scaling.factor) + 1))
+    end
+  end
+end
+
+-- The ids that end an answer beside eos: llama.cpp reads one as eot and one as eom, and knows those of common names; the rest stands in
+-- an entry that only qeng reads. Returns a note of those, or nil. stops: a set of all.
+local function add_stops(add, tokenizer, stops)
+  local space, eot = "tokenizer.ggml.", nil
+  for _, name in ipairs { "<|im_end|>", "<|eot_id|>", "<end_of_turn>" } do eot = eot or tokenizer:id(name) end
+  local by_name, others = request.stops { tokenizer = tokenizer }, {}
+  for id in pairs(stops) do
+    if not by_name[id] then others[#others + 1] = id end
+  end
+  table.sort(others)
+  eot = eot or table.remove(others, 1)
+  local eom = table.remove(others, 1)
+  if eot then add(space .. "eot_token_id", "u32", eot) end
+  if eom then add(space .. "eom_token_id", "u32", eom) end
+  if #others == 0 then return nil end
+  add("qeng.stop_token_ids", "[u32]", others)
+  return ("answers also end at token %s, for which llama.cpp has no key: qeng alone stops there"):format(table.concat(others, ", "))
+end
+
+local function add_tokenizer(add, tokenizer, vocab, stops)
+  local space = "tokenizer.ggml."
+  if not tokenizer then return add(space .. "model", "string", "none") end
+  local lists, info = tokenizer:vocabulary(), tokenizer:info()
+  local missing = lists.model == "llama" and "<unused%d>" or "[PAD%d]"
+  if #lists.tokens > vocab then
+    q.error("value", ("gguf: the tokenizer has %d tokens, the model %d embeddings"):format(#lists.tokens, vocab))
+  end
+  for id = #lists.tokens, vocab - 1 do
+    lists.tokens[id + 1], lists.types[id + 1] = missing:format(id), 5
+    if lists.scores then lists.scores[id + 1] = -1e4 end
+  end
+  add(space .. "model", "string", lists.model)
+  add(space .. "pre", "string", lists.pre)
+  add(space .. "tokens", "[string]", lists.tokens)
+  if lists.scores then add(space .. "scores", "[f32]", lists.scores) end
+  add(space .. "token_type", "[i32]", lists.types)
+  if lists.merges then add(space .. "merges", "[string]", lists.merges) end
+  if info.bos then add(space .. "bos_token_id", "u32", info.bos) end
+  if info.eos then add(space .. "eos_token_id", "u32", info.eos) end
+  local note = add_stops(add, tokenizer, stops)
+  if info.pad then add(space .. "padding_token_id", "u32", info.pad) end
+  add(space .. "add_bos_token", "bool", info.add_bos)
+  if lists.model == "llama" then add(space .. "add_space_prefix", "bool", lists.add_space_prefix) end
+  if info.chat_template then add("tokenizer.chat_template", "string", info.chat_template) end
+  return note
+end
+
+-- The period of layers with a window, as llama.cpp has it: all but every so many-th; nil where there is none.
+local function pattern_of(near)
+  for pattern = 1, #near + 1 do
+    local fits = true
+    for i, each in ipairs(near) do fits = fits and each == (i % pattern ~= 0) end
+    if fits then return pattern end
+  end
+end
+
+-- What Gemma 3 has beside the others. llama.cpp knows the scale of attention by the architecture: a model that has another would be
+-- read as another one. Returns a note, or nil.
+local function add_gemma3(add, a, c)
+  local known = gguf_config.query_scalar { num_hidden_layers = c.layers, hidden_size = c.hidden, num_attention_heads = c.heads, head_dim = c.head_dim }
+  local function must(what, ok) if not ok then q.error("unsupported", "gguf: gemma3 has no words for " .. what) end end
+  must("query_pre_attn_scalar = " .. c.query_pre_attn_scalar, c.query_pre_attn_scalar == known)
+  must("scaled rope frequencies of the local layers", not c.rope_local.scaling)
+  for i, near in ipairs(c.local_layers) do
+    if near then must("layers of local frequencies without a window", c.window > 0) end
+  end
+  add(a .. ".rope.freq_base_swa", "f32", c.rope_local.theta)
+  local pattern = pattern_of(c.local_layers)
+  if pattern then return add(a .. ".attention.sliding_window_pattern", "u32", pattern) end
+  add(a .. ".attention.sliding_window_pattern", "[bool]", c.local_layers)
+  return "which layers have a window follows no period, which llama.cpp's key cannot say in this architecture: qeng alone reads the list"
+end
+
+-- The window of all layers, for which llama.cpp has a key in gemma3 alone. Returns a note where it matters, or nil.
+local function add_window(add, a, c)
+  if (c.window or 0) == 0 then return nil end
+  if a == "gemma3" then return add(a .. ".attention.sliding_window", "u32", c.window) end
+  add("qeng.sliding_window", "u32", c.window)
+  if c.window >= c.max_position then return nil end
+  return ("attention looks back over %d tokens, for which llama.cpp has no key in this architecture: it looks at all %d, qeng alone keeps the window"):format(c.window, c.max_position)
+end
+
+-- Of a model of Hugging Face's architecture hf with settings c; stops: a set of the ids that end an answer. Also a list of notes.
+local function metadata(hf, c, name, tokenizer, stops)
+  local a = names.architecture(hf)
+  local list = {}
+  local function add(key, type, value) list[#list + 1] = { key, type, value } end
+  add("general.architecture", "string", a)
+  add("general.type", "string", "model")
+  add("general.name", "string", name)
+  add(a .. ".block_count", "u32", c.layers)
+  add(a .. ".context_length", "u32", c.max_position)
+  add(a .. ".embedding_length", "u32", c.hidden)
+  add(a .. ".feed_forward_length", "u32", c.ffn)
+  add(a .. ".attention.head_count", "u32", c.heads)
+  add(a .. ".attention.head_count_kv", "u32", c.kv_heads)
+  add(a .. ".attention.key_length", "u32", c.head_dim)
+  add(a .. ".attention.value_length", "u32", c.head_dim)
+  add(a .. ".attention.layer_norm_rms_epsilon", "f32", c.eps)
+  add(a .. ".rope.dimension_count", "u32", c.head_dim)
+  add(a .. ".vocab_size", "u32", c.vocab)
+  if a == "gemma" and not c.tied then q.error("unsupported", "gguf: gemma has no words for a head that is not the embedding") end
+  local notes = { add_window(add, a, c) }
+  if a == "gemma3" then notes[#notes + 1] = add_gemma3(add, a, c) end
+  add_rope(add, a, c)
+  notes[#notes + 1] = add_tokenizer(add, tokenizer, c.vocab, stops)
+  return list, a, notes
+end
+
+-- The factors of tensor rope_freqs.weight, where c asks for it: a Lua array, or nil.
+local function rope_factors(c)
+  if c.rope.factors then return c.rope.factors end
+  local scaling = c.rope.scaling
+  if not scaling or scaling.rope_type ~= "llama3" then return nil end
+  local plain = q.rope_table { dim = c.head_dim, theta = c.rope.theta }.inv_freq:table()
+  local scaled = q.rope_table {
+    dim = c.head_dim, theta = c.rope.theta, type = "llama3", factor = scaling.factor, low_freq_factor = scaling.low_freq_factor,
+    high_freq_factor = scaling.high_freq_factor, original_max_position_embeddings = scaling.original_max_position_embeddings,
+  }.inv_freq:table()
+  for i, each in ipairs(scaled) do plain[i] = plain[i] / each end
+  return plain
+end
+
+-- ---------------------------------------------------------------- sources
+
+-- from: {tokenizer =, dir =, stop_ids =} of the model, as request.stops takes them.
+local function source_of(hf, c, name, from, parameters)
+  local list, a, notes = metadata(hf, c, name, from.tokenizer, request.stops(from))
+  local source = {
+    metadata = list, architecture = a, tensors = {}, files = {}, notes = notes,
+    shape = { layers = c.layers, groups = c.heads / c.kv_heads, tied = c.tied },
+  }
+  local factors = rope_factors(c)
+  if factors then
+    source.tensors[1] = { name = "rope_freqs.weight", shape = { #factors }, read = function() return q.tensor(factors, "f32") end }
+  end
+  for _, parameter in ipairs(parameters) do
+    local stored, read = names.to_gguf(parameter.name, a), parameter.read
+    if not stored then q.error("unsupported", ("gguf: tensor %s has no name in the format"):format(parameter.name)) end
+    if names.plus_one(a, parameter.name) then
+      read = function() return parameter.read():to "f32" + q.zeros(parameter.shape, "f32"):fill(1) end
+    end
+    table.insert(source.tensors, {
+      name = stored, shape = parameter.shape, read = read, heads = names.heads(a, parameter.name, c), signs = parameter.signs,
+    })
+  end
+  return source
+end
+
+-- The name of a file or folder.
+local function basename(path)
+  path = path:gsub("/+$", ""):gsub("%.gguf$", "")
+  return path:match "([^/]+)$" or path
+end
+
+-- How a model's parameter is stored rotated: of the embedding by its rows, which is how a head that is tied to it is, too.
+local function rotation_of(model, parameter)
+  local shape = parameter.tensor:shape()
+  if not model.rotations or #shape == 1 then return nil end
+  local forward, inverse = model.rotations(parameter.name, shape[2])
+  if parameter.tensor == model.embed then return inverse end
+  return forward
+end
+
+-- A loaded model as it is, rotated weights unrotated: merge adapters first.
+function export.of_model(model)
+  if model.adapter then q.error("value", "save_gguf: merge the adapter first (model:merge()), or save it apart (save_adapter_gguf)") end
+  local parameters = {}
+  for i, parameter in ipairs(model.parameters) do
+    local scale, rotation = parameter.row_scale, rotation_of(model, parameter)
+    if scale and rotation then
+      q.error("unsupported", ("save_gguf: %s is stored as rotated signs, which are no signs once unrotated; recipes/quantize.lua copies the file as it is"):format(parameter.name))
+    end
+    parameters[i] = {
+      name = parameter.name, shape = parameter.tensor:shape(), signs = scale and parameter.tensor:dtype(),
+      read = function()
+        if rotation then return hadamard.undo(parameter.tensor, rotation) end
+        return parameter.tensor, scale
+      end,
+    }
+  end
+  local path = model.gguf and model.gguf.path
+  local name = model.dir or path
+  local source = source_of(model.arch.hf, model.config, name and basename(name) or "model", model, parameters)
+  source.files = { path }
+  if model.rotations then table.insert(source.notes, "the weights were stored rotated: they are written unrotated, and lose more in types of few bits than as they were") end
+  return source
+end
+
+-- The parameters that a model has by its configuration: {{name =, shape =}...}.
+local function parameters_of(arch, c)
+  local list, stand_in = {}, q.zeros({ 1 }, "f32")
+  arch.build({ parameters = {}, linears = {} }, function(name, shape)
+    list[#list + 1] = { name = name, shape = shape }
+    return stand_in
+  end, c)
+  return list
+end
+
+-- A Hugging Face folder, tensor by tensor as it is stored; one that AWQ or GPTQ quantized as the model that it loads as. Its tensors
+-- have to be those that config.json asks for, and no others.
+function export.of_folder(dir)
+  local known, file, weights = {}, config.read(dir, q.safetensors.open(dir))
+  local packed = file.values.quantization_config
+  if packed ~= nil and packed ~= q.json.null then return export.of_model(require("qeng.model").load(dir, { dtype = "f32", weights = "map" })) end
+  local arch, c = architectures.of(file)
+  local parameters = parameters_of(arch, c)
+  for _, parameter in ipairs(parameters) do
+    local name, scale = parameter.name, parameter.name .. "_scale"
+    local info = weights:info(name)
+    if not info then q.error("format", ("%s: tensor %s is missing, though config.json asks for it"):format(dir, name)) end
+    local given, asked = table.concat(info.shape, ", "), table.concat(parameter.shape, ", ")
+    if given ~= asked then q.error("shape", ("%s: tensor %s is [%s], config.json says [%s]"):format(dir, name, given, asked)) end
+    local scaled = info.dtype == "one_bit" or info.dtype == "ternary" or weights:info(scale) ~= nil
+    if scaled and not weights:info(scale) then q.error("format", ("%s: tensor %s is missing: the weight beside it has no scale of its own"):format(dir, scale)) end
+    known[name], known[scale] = true, scaled
+    parameter.signs = scaled and info.dtype or nil
+    parameter.read = function() return weights:tensor(name), scaled and weights:tensor(scale) end
+  end
+  for _, name in ipairs(weights:names()) do
+    local spare = c.tied and name == "lm_head.weight" or name:find("rotary_emb.inv_freq", 1, true)
+    if not known[name] and not spare then q.error("format", ("%s: tensor %s belongs to no part of a %s"):format(dir, name, arch.hf)) end
+  end
+  local ok, tokenizer = pcall(q.tokenizer, dir)
+  if not ok and tokenizer.code ~= "io" then error(tokenizer, 0) end  -- a folder without a tokenizer gives a file without one
+  return source_of(arch.hf, c, basename(dir), { tokenizer = ok and tokenizer or nil, dir = dir }, parameters)
+end
+
+local dropped = { ["general.file_type"] = true, ["general.quantization_version"] = true, ["general.alignment"] = true }
+
+-- A GGUF file: its own entries and tensors, whatever the architecture.
+function export.of_gguf(path)
+  local file = q.gguf.open(path)
+  local a = file:get "general.architecture"
+  if type(a) ~= "string" or file:get "general.type" == "adapter" then q.error("value", path .. ": is not a model") end
+  local source = { metadata = {}, architecture = a, tensors = {}, files = file:files(), notes = {} }
+  for _, key in ipairs(file:keys()) do
+    if not dropped[key] and key:sub(1, 6) ~= "split." and key:sub(1, 9) ~= "quantize." then
+      local value, kind = file:get(key)
+      table.insert(source.metadata, { key, kind, value })
+    end
+  end
+  for _, name in ipairs(file:names()) do
+    local info = file:info(name)
+    table.insert(source.tensors, { name = name, shape = info.shape, stored = info.dtype, read = function() return file:tensor(name) end })
+  end
+  local function number(key, otherwise)  -- of an architecture that may be unknown; for the first layer where each has its own
+    local value = file:get(a .. "." .. key)
+    if type(value) == "table" then value = value[1] end
+    return type(value) == "number" and value or otherwise
+  end
+  local heads = number("attention.head_count", 1)
+  source.shape = {
+    layers = number("block_count", 1), tied = not file:info "output.weight", groups = heads / number("attention.head_count_kv", heads),
+  }
+  return source
+end
+
+-- A folder, a GGUF file or a name on the hub.
+function export.open(path)
+  path = hub.resolve_model(path)
+  return q.fs.kind(path) == "file" and export.of_gguf(path) or export.of_folder(path)
+end
+
+-- ---------------------------------------------------------------- writing
+
+local is_dense = { f32 = true, f16 = true, bf16 = true }
+
+local function to_type(tensor, type, importance, scale)
+  if scale then
+    local exact = tensor:dtype() == "one_bit" and "q1_0" or "tq2_0"
+    if is_dense[type] or type == exact then return q.join_row_scale(tensor, scale, type) end
+    tensor = q.join_row_scale(tensor, scale, "f32")
+  end
+  if tensor:dtype() == type then return tensor end
+  if is_dense[type] then return tensor:to(type) end
+  if not is_dense[tensor:dtype()] then tensor = tensor:to "f32" end
+  return q.quantize(tensor, type, { importance = importance })
+end
+
+-- The matrices of a source that an importance matrix weighs; refuses one that is of another model.
+local function count_weighed(job, importance)
+  local weighed, matrices = 0, 0
+  for i, tensor in ipairs(job.source.tensors) do
+    if not is_dense[job.specs[i].dtype] then
+      matrices, weighed = matrices + 1, weighed + (importance[tensor.name] and 1 or 0)
+    end
+  end
+  if matrices > 0 and weighed == 0 then
+    q.error("value", ("the importance matrix has none of the names of the %d matrices to be quantized: it is of another model"):format(matrices))
+  end
+  return weighed, matrices
+end
+
+local Job = {}
+Job.__index = Job
+
+-- Writes `source` to path by a plan of gguf_types, in two steps: what can be refused before the work is refused by begin, the work
+-- is job:finish. part_bytes: of the tensors of a part of a split file, nil: one file.
+function export.begin(path, source, plan, part_bytes)
+  local stem = path:gsub("%.gguf$", "")
+  for _, from in ipairs(source.files or {}) do
+    local part = from:match "^.*(%-%d+%-of%-%d+%.gguf)$"  -- parts that are written have such names
+    if q.fs.same(path, from) or part_bytes and part and q.fs.same(stem .. part, from) then q.error("value", ("%s: is what is read (%s): give the file that is written another name"):format(path, from)) end
+  end
+  local list, specs, notes = {}, {}, {}
+  for i, entry in ipairs(source.metadata) do list[i] = entry end
+  if plan.file_type then list[#list + 1] = { "general.file_type", "u32", plan.file_type } end
+  list[#list + 1] = { "general.quantization_version", "u32", 2 }
+  for i, tensor in ipairs(source.tensors) do
+    local type, note = plan:type_of(tensor.name, tensor.shape, tensor.signs, tensor.stored)
+    if note then
+      if not notes[note] then notes[note], notes[#notes + 1] = 0, note end
+      notes[note] = notes[note] + 1
+    end
+    specs[i] = { name = tensor.name, dtype = type, shape = tensor.shape }
+  end
+  plan:check()
+  for i, note in ipairs(notes) do notes[i] = ("%d tensor%s %s"):format(notes[note], notes[note] > 1 and "s" or "", note) end
+  for _, note in ipairs(source.notes or {}) do notes[#notes + 1] = note end
+  return setmetatable({ source = source, specs = specs, notes = notes, writer = q.gguf.writer(path, specs, list, { part_bytes = part_bytes }) }, Job)
+end
+
+-- opt: importance (name -> tensor), progress(done, bytes, name), measure. Returns {by_type = {{type, tensors, elements, bytes, rmse}...},
+-- bytes =, elements =, notes = {...}, paths = {...}}; rmse relative to the weights' rms.
+function Job:finish(opt)
+  opt = opt or {}
+  local source, specs, writer, notes, by_type, order = self.source, self.specs, self.writer, self.notes, {}, {}
+  if opt.importance then
+    local weighed, matrices = count_weighed(self, opt.importance)
+    notes[#notes + 1] = ("%d of %d quantized matrices are weighed by importance"):format(weighed, matrices)
+  end
+  local total = { elements = 0, bytes = 0 }
+  for i, tensor in ipairs(source.tensors) do
+    q.no_grad(q.scope, function()
+      local type = specs[i].dtype
+      local original, scale = tensor.read()
+      local result = to_type(original, type, opt.importance and opt.importance[tensor.name], scale)
+      local sums = by_type[type]
+      if not sums then
+        sums = { type = type, tensors = 0, elements = 0, bytes = 0, error = 0, total = 0 }
+        by_type[type], order[#order + 1] = sums, sums
+      end
+      if is_dense[type] or opt.measure and result ~= original then
+        if scale then original = q.join_row_scale(original, scale, "f32") end
+        local off, all = q.squared_error(original, result)
+        if is_dense[type] and not (off < math.huge) then
+          q.error("value", ("tensor %s holds a weight that is not finite%s"):format(tensor.name, type == "f16" and ", or above 65504, the largest of f16" or ""))
+        end
+        sums.error, sums.total = sums.error + off, sums.total + all
+      end
+      local bytes, elements = writer:write(tensor.name, result, { heads = tensor.heads }), result:elements()
+      sums.tensors, sums.elements, sums.bytes = sums.tensors + 1, sums.elements + elements, sums.bytes + bytes
+      total.elements, total.bytes = total.elements + elements, total.bytes + bytes
+    end)
+    if opt.progress then opt.progress(i, #source.tensors, total.bytes, tensor.name) end
+  end
+  local paths = writer:commit()
+  for _, sums in ipairs(order) do sums.rmse = sums.total == 0 and 0 or math.sqrt(sums.error / sums.total) end
+  table.sort(order, function(x, y) return x.bytes > y.bytes end)
+  return { by_type = order, elements = total.elements, bytes = total.bytes, notes = notes, paths = paths }
+end
+
+function export.write(path, source, plan, opt) return export.begin(path, source, plan, opt and opt.part_bytes):finish(opt) end
+
+-- Model:save_gguf(path, {type = "f16", overrides = "", part_bytes = nil, ...}); opt as for write.
+function export.save(model, path, opt)
+  opt = opt or {}
+  local source = export.of_model(model)
+  return export.write(path, source, types.plan(opt.type or "f16", opt.overrides, source.shape, opt.importance ~= nil), opt)
+end
+
+return export

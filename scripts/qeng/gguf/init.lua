@@ -1,0 +1,121 @@
+-- A GGUF file as a model's checkpoint.
+
+local gguf_config = require "qeng.gguf.config"
+local hadamard = require "qeng.gguf.hadamard"
+local names = require "qeng.gguf.names"
+local q = require "qeng.core"
+local stream = require "qeng.model.stream"
+
+local gguf = {}
+
+-- Tensors that hold no weights of the network: tables that llama.cpp's older files keep, and what gguf_config reads.
+local function is_table(name) return name == "rope_freqs.weight" or name:find("%.attn_rot_embd%.") ~= nil or name:find("%.rope_freqs%.") ~= nil end
+
+-- The dtype of activations and of what is not a matrix: bf16 where all matrices are, f32 otherwise. Matrices of f16, of block
+-- formats, and under f32 of bf16 stay as they are stored.
+local function activation_dtype(file)
+  for _, name in ipairs(file:names()) do
+    local info = file:info(name)
+    if #info.shape > 1 and info.dtype ~= "bf16" then return "f32" end
+  end
+  return "bf16"
+end
+
+-- The ids that end an answer, by the file's own word; those that llama.cpp has no key for are in one of ours (gguf/export.lua).
+local function stop_ids(file)
+  local ids = {}
+  local function take(id) if type(id) == "number" then ids[#ids + 1] = id end end
+  for _, key in ipairs { "eos", "eot", "eom" } do take(file:get("tokenizer.ggml." .. key .. "_token_id")) end
+  local others = file:get "qeng.stop_token_ids"
+  for _, id in ipairs(type(others) == "table" and others or {}) do take(id) end
+  return ids
+end
+
+-- Brings the weights of an open GGUF or safetensors file into memory as q.load's options have it; returns whether they are there.
+function gguf.into_memory(file, opt)
+  if opt.weights and opt.weights ~= "copy" and opt.weights ~= "map" and opt.weights ~= "stream" then
+    q.error("value", ("weights = %q: expected \"map\", \"copy\" or \"stream\""):format(tostring(opt.weights)))
+  end
+  if opt.weights == "map" or opt.weights == "stream" or not opt.weights and opt.writable then return false end
+  return file:load { if_room = not opt.weights }
+end
+
+-- What multiplies a whole matrix, as files of NVFP4 have it beside each: nil where there is none, or it is one. input_scale, which
+-- says how such files' makers round what the matrix is multiplied with, is nothing that a product in f32 needs.
+local function whole_scale(file, name, known)
+  local stem = name:match "^(.*)%.weight$"
+  local scale = stem and stem .. ".scale"
+  if stem and file:info(stem .. ".input_scale") then known[stem .. ".input_scale"] = true end
+  if not stem or not file:info(scale) then return nil end
+  known[scale] = true
+  local values = file:tensor(scale, { dtype = "f32" }):table()
+  if #values ~= 1 then q.error("unsupported", ("%s has %d elements; one for the whole matrix is supported"):format(scale, #values)) end
+  return values[1] ~= 1 and values[1] or nil
+end
+
+-- Says which weights are kept in another form than the file's.
+local function tell_decoded(file, path)
+  local some, scaled = false, false
+  for _, name in ipairs(file:names()) do
+    some = some or file:info(name).dtype == "nvfp4"
+    scaled = scaled or name:find "%.scale$" ~= nil
+  end
+  if some or scaled then
+    io.stderr:write(("%s: weights of %s are decoded, and take %s times their size in memory\n")
+      :format(path, some and "NVFP4" or "matrices with a scale beside them", not some and "up to 16" or scaled and "7" or "3.6"))
+  end
+end
+
+-- Opens `path` and returns {values = of a config.json, factors =, dtype =, rotations =, source(name, shape), finish(model)}. opt: dtype,
+-- writable, weights, as q.load has them.
+function gguf.open(path, opt)
+  local file = q.gguf.open(path)
+  stream.check(path, opt)
+  local in_memory = gguf.into_memory(file, opt)
+  local values, architecture, factors = gguf_config.read(file, path, hadamard.keys)
+  local dtype = opt.dtype or activation_dtype(file)
+  local known = {}
+  local c = { heads = values.num_attention_heads, kv_heads = values.num_key_value_heads }
+  tell_decoded(file, path)
+
+  local function source(name, shape)
+    local stored = names.to_gguf(name, architecture)
+    local info = stored and file:info(stored)
+    if not info then q.error("format", ("%s: tensor %s is missing"):format(path, stored or name)) end
+    known[stored] = true
+    if names.plus_one(architecture, name) then
+      return q.no_grad(function()
+        return (file:tensor(stored, { dtype = "f32", shape = shape }) + q.zeros(shape, "f32"):fill(-1)):to(dtype)
+      end)
+    end
+    local factor = whole_scale(file, stored, known)
+    local converted = info.dtype == "f32" or info.dtype == "bf16" and dtype == "bf16"
+    local as = factor and "f32" or (converted or #shape == 1 or opt.writable) and dtype or nil
+    local tensor = file:tensor(stored, {
+      dtype = as, shape = shape, heads = names.heads(architecture, name, c), copy = opt.writable, stream = opt.weights == "stream",
+      label = opt.weights == "stream" and "weights in files" or "weights",
+      interleave = in_memory and (stored ~= "token_embd.weight" or not file:info "output.weight"),  -- not what is read by rows alone
+    })
+    if not factor then return tensor end
+    if opt.weights == "stream" then
+      q.error("unsupported", ("%s: tensor %s has a scale beside it, so it is decoded in memory and cannot be streamed"):format(path, stored))
+    end
+    return q.no_grad(function() return (tensor * factor):to(opt.writable and dtype or "f32") end)
+  end
+
+  local function finish(model)
+    for _, name in ipairs(file:names()) do
+      if not known[name] and not is_table(name) then
+        q.error("format", ("%s: tensor %s belongs to no part of a %s model"):format(path, name, architecture))
+      end
+    end
+    model.gguf = { path = path, architecture = architecture }
+    model.stop_ids = stop_ids(file)
+    local ok, tokenizer = pcall(q.tokenizer, path)
+    if ok then model.tokenizer = tokenizer else model.tokenizer_error = tokenizer end
+    file:close()
+  end
+  return { values = values, factors = factors, dtype = dtype, rotations = hadamard.read(file, path), source = source, finish = finish }
+end
+
+return gguf

@@ -1,0 +1,129 @@
+-- A conversation with a model: what was said, and an engine whose cache remembers it, so that a turn computes only what is new.
+--
+--   local talk = conversation.new(model, { system = "Be brief.", temperature = 0.7, kv = "f16" })
+--   for text, kind in talk:ask "Hello" do io.write(text) end      -- kind "reasoning" for what stands between <think> and </think>
+--   print(talk:speed())
+
+local engine = require "qeng.infer.engine"
+local output = require "qeng.console.output"
+local q = require "qeng.core"
+local request = require "qeng.infer.request"
+
+local conversation = {}
+local Conversation = {}
+Conversation.__index = Conversation
+
+-- opt: system, and what engine.new (kv, context, chunk, draft) and a request (infer/request.lua) take; when_full: what a request calls its
+-- context ("stop", "error" or "shift"). With shift, the oldest exchanges are no longer told once they would leave the answer no room.
+function conversation.new(model, opt)
+  local self = setmetatable({ model = model, messages = {}, forgotten = 0, system = opt.system, opt = { context = opt.when_full } }, Conversation)
+  local own = { max_batch = 1 }
+  for name, value in pairs(opt) do
+    if name == "kv" or name == "context" or name == "chunk" or name == "draft" then own[name] = value
+    elseif name ~= "system" and name ~= "when_full" then self.opt[name] = value end
+  end
+  own.pages = math.ceil(math.min(own.context or math.huge, model.config.max_position) / 16)
+  self.engine = engine.new(model, own)
+  return self
+end
+
+-- The system message and what the model is still told of the others.
+local function told(self)
+  local messages = { self.system and { role = "system", content = self.system } or nil }
+  for i = self.forgotten + 1, #self.messages do messages[#messages + 1] = self.messages[i] end
+  return messages
+end
+
+-- Forgets the oldest exchanges until the rest leaves room for an answer, of half the context at most.
+local function make_room(self)
+  local context = self.engine.context
+  local room = context - math.min(self.opt.max_tokens or 256, math.floor(context / 2))
+  while #self.messages - self.forgotten > 2 and #request.ids(self.model, { messages = told(self), template = self.opt.template, template_args = self.opt.template_args, tools = self.opt.tools }) > room do
+    self.forgotten = self.forgotten + 2
+  end
+end
+
+-- An iterator over pieces of the answer to `text`, as generate.text gives them. Where `interrupted` says so between two pieces (or
+-- the loop ends early and stop() is called), what has come stays as the answer.
+function Conversation:ask(text, interrupted)
+  table.insert(self.messages, { role = "user", content = text })
+  if self.opt.context == "shift" then make_room(self) end
+  local given = { messages = told(self), reasoning = true }
+  for name, value in pairs(self.opt) do given[name] = value end
+  local ok, r = pcall(self.engine.submit, self.engine, given)
+  if not ok then
+    table.remove(self.messages)
+    error(r, 0)
+  end
+  self.request = r
+  local pieces, at = {}, 0
+  return function()
+    while at == #pieces do
+      if r.state == "done" then
+        self:stop()
+        if r.error then error(r.error, 0) end
+        return nil
+      end
+      if interrupted and interrupted() then self.engine:cancel(r) else self.engine:step() end
+      pieces, at = r:take(), 0
+    end
+    at = at + 1
+    return unpack(pieces[at])
+  end
+end
+
+-- Ends the answer that is being given, and keeps it among the messages.
+function Conversation:stop()
+  local r = self.request
+  if not r or r.kept then return end
+  self.engine:cancel(r)
+  r.kept = true
+  table.insert(self.messages, { role = "assistant", content = r.text })
+end
+
+-- How fast the last answer was, in a line.
+function Conversation:speed() return self.request and self.request:speed() or "nothing was asked yet" end
+
+function Conversation:reset()
+  self.messages, self.forgotten = {}, 0
+end
+
+-- Writes the conversation as a line of JSON that training takes.
+function Conversation:save(path)
+  local messages = { self.system and { role = "system", content = self.system } or nil }
+  for _, message in ipairs(self.messages) do messages[#messages + 1] = message end
+  output.file(path, { holds = { "messages", "a conversation that was saved" } })
+  q.fs.write(path, q.json.encode { messages = q.json.array(messages) } .. "\n")
+end
+
+-- Takes the conversation of a file that save wrote, or of any record of messages in JSON, in place of this one.
+function Conversation:load(path)
+  local record = q.try(q.json.decode, q.fs.read(path))
+  local messages, system = type(record) == "table" and type(record.messages) == "table" and record.messages or {}, nil
+  if #messages == 0 then q.error("format", path .. ": expected a line {\"messages\": [{\"role\": ..., \"content\": ...}, ...]}, as /save writes it") end
+  local kept = {}
+  for i, message in ipairs(messages) do
+    local role, content = type(message) == "table" and message.role, type(message) == "table" and message.content
+    local wanted = #kept % 2 == 0 and "user" or "assistant"
+    if i == 1 and role == "system" and type(content) == "string" then system = content
+    elseif role ~= wanted or type(content) ~= "string" then
+      q.error("format", ("%s: message %d is of %s, expected text of %s: user and assistant take turns"):format(path, i, tostring(role), wanted))
+    else kept[#kept + 1] = { role = role, content = content } end
+  end
+  if #kept % 2 == 1 then kept[#kept] = nil end  -- a question without its answer
+  self.messages, self.system, self.forgotten = kept, system, 0
+end
+
+-- Takes back the last question and its answer; the question, or nil where nothing was asked.
+function Conversation:take_back()
+  local count = #self.messages
+  local question = count >= 2 and self.messages[count - 1].content or nil
+  if question then self.messages[count], self.messages[count - 1] = nil, nil end
+  self.forgotten = math.min(self.forgotten, #self.messages)
+  return question
+end
+
+function Conversation:close() self.engine:close() end
+
+conversation.Conversation = Conversation
+return conversation

@@ -1,0 +1,362 @@
+-- Continuous batching: many requests in one step, admitted, cancelled and finished at any step. What a request gets does not
+-- depend on the others: each has its own sampler, and rows of a step do not change each other's bits (infer/paged.lua).
+--
+--   local engine = model:engine { kv = "f16", max_batch = 16 }
+--   local request = engine:submit { prompt = "Once", max_tokens = 100, seed = 1 }
+--   while engine:step() do end
+--   print(request.text, request.finish)
+--
+-- A step runs the tokens that decoding sequences wait for, then pieces of prompts up to `chunk` tokens. Requests are served in
+-- the order they came. Where pages run out, the youngest running sequence gives its pages back and waits again, before all that
+-- never ran; once readmitted, its tokens are computed anew. A request that would not fit alone is refused at once, so the oldest
+-- always goes on, and all end.
+--
+-- Lists, requests and pages change together: Ctrl-C is raised only while a model runs and in on_token. The next step goes on.
+
+local paged = require "qeng.infer.paged"
+local q = require "qeng.core"
+local request = require "qeng.infer.request"
+local speculate = require "qeng.infer.speculate"
+
+local engine = {}
+local Engine = {}
+Engine.__index = Engine
+
+local known = {}
+for name in ([[kv pages memory page_tokens max_batch chunk context remember draft]]):gmatch "%S+" do known[name] = true end
+
+local function positive(opt, name, default)
+  local value = opt[name] or default
+  if type(value) ~= "number" or value < 1 or value ~= math.floor(value) then
+    q.error("value", ("engine: %s is %s, expected a positive integer"):format(name, tostring(value)))
+  end
+  return value
+end
+
+-- opt: kv (dtype of the cache, the model's), page_tokens (16), pages, or memory (bytes of keys and values; without either, what
+-- max_batch sequences of up to 4096 tokens need), max_batch (64 sequences), chunk (256 tokens of prompts in a step), context (the
+-- most tokens of a sequence, the model's positions), remember (equal beginnings are computed once, true), draft (a model that
+-- guesses ahead; its cache has as many pages).
+function engine.new(model, opt)
+  opt = opt or {}
+  for name in pairs(opt) do
+    if not known[name] then q.error("value", "engine: there is no option " .. tostring(name)) end
+  end
+  local limit = model.config.max_position
+  local self = setmetatable({
+    model = model, running = {}, waiting = {}, cancelled = {}, submitted = 0, steps = 0,
+    max_batch = positive(opt, "max_batch", 64), chunk = positive(opt, "chunk", 256), context = math.min(positive(opt, "context", limit), limit),
+  }, Engine)
+  local kv, page_tokens = opt.kv or model.dtype, positive(opt, "page_tokens", 16)
+  local pages = opt.pages
+  if opt.memory then pages = math.floor(opt.memory / paged.page_bytes(model, kv, page_tokens)) end
+  pages = pages or self.max_batch * math.ceil(math.min(self.context, 4096) / page_tokens)
+  if pages < 1 then q.error("value", ("engine: %d bytes of memory hold no page of %d tokens"):format(opt.memory or 0, page_tokens)) end
+  local shape = {
+    kv = kv, page_tokens = page_tokens, pages = pages, remember = opt.remember, sequences = self.max_batch,
+    rows = self.chunk + self.max_batch * (speculate.most + 1),
+  }
+  if opt.draft then self.drafter = speculate.drafter(model, opt.draft, shape) end
+  self.runner = paged.new(model, shape)
+  return self
+end
+
+local function pages_of(self, tokens) return math.ceil(tokens / self.runner.page_tokens) end
+
+-- Queues a request (infer/request.lua has its fields) and returns it; Error("value") where it cannot be served.
+function Engine:submit(opt)
+  local r = request.new(self, opt)
+  local most = math.min(#r.tokens + r.max_tokens, self.context)
+  if #r.tokens + math.min(r.max_tokens, 1) > self.context then
+    q.error("value", ("engine: a prompt of %d tokens leaves no room in a context of %d: a shorter prompt, or a longer --context"):format(#r.tokens, self.context))
+  end
+  if pages_of(self, most) > self.runner.pool:stats().pages then
+    q.error("value", ("engine: a prompt of %d tokens and max_tokens = %.15g need %d pages of %d tokens, the cache has %d: lower max_tokens (--max-tokens) or give it more pages")
+      :format(#r.tokens, r.max_tokens, pages_of(self, most), self.runner.page_tokens, self.runner.pool:stats().pages))
+  end
+  self.submitted = self.submitted + 1
+  r.number, r.engine, r.state = self.submitted, self, "waiting"
+  if r.max_tokens == 0 and not r.prompt_logprobs then
+    r:finish_with "length"
+  else
+    table.insert(self.waiting, r)
+  end
+  return r
+end
+
+-- ---------------------------------------------------------------- pages
+
+local function remove(list, item)
+  for i, each in ipairs(list) do
+    if each == item then return table.remove(list, i) end
+  end
+end
+
+-- Gives a sequence's pages back.
+local function release(self, r)
+  if r.id then self.runner.pool:close(r.id) end
+  if r.draft_id then self.drafter:close(r) end
+  r.id, r.guesses = nil, nil
+end
+
+-- The request leaves the engine.
+local function retire(self, r, reason)
+  release(self, r)
+  remove(r.state == "running" and self.running or self.waiting, r)
+  r:finish_with(reason)
+end
+
+-- Back to the queue, before those that came later.
+local function preempt(self, r)
+  release(self, r)
+  remove(self.running, r)
+  r.state, r.preempted = "waiting", r.preempted + 1
+  local at = 1
+  while self.waiting[at] and self.waiting[at].number < r.number do at = at + 1 end
+  table.insert(self.waiting, at, r)
+end
+
+-- Takes the first of the queue while there is room for it and for its whole prompt.
+local function admit(self)
+  while self.waiting[1] and #self.running < self.max_batch do
+    local r, pool = self.waiting[1], self.runner.pool
+    local id = pool:open(r.salt)
+    local reused = r.prompt_logprobs and 0 or pool:reuse(id, r.tokens)
+    if #self.running > 0 and pages_of(self, #r.tokens + 1) - math.floor(reused / self.runner.page_tokens) > pool:available() then
+      pool:close(id)
+      return
+    end
+    table.remove(self.waiting, 1)
+    r.started_at = r.started_at or q.time()
+    r.id, r.length, r.state, r.reused = id, reused, "running", math.max(r.reused, r.preempted == 0 and reused or 0)
+    local at = #self.running + 1  -- readmitted ones are older than some that run
+    while at > 1 and self.running[at - 1].number > r.number do at = at - 1 end
+    table.insert(self.running, at, r)
+  end
+end
+
+-- ---------------------------------------------------------------- a step
+
+-- Reserves slots for r's tokens first .. last and its guesses; takes pages from younger sequences where it must. False: r itself
+-- had to give way.
+local function reserve(self, r, first, last)
+  while true do
+    if self.runner:extend(r.id, r.tokens, first, last) then
+      if r.guesses and not self.runner:extend(r.id, r.guesses) then r.guesses = nil end
+      return true
+    end
+    local youngest = self.running[#self.running]
+    preempt(self, youngest)
+    if youngest == r then return false end
+  end
+end
+
+local function interrupted(err) return type(err) == "table" and err.code == "interrupted" end
+
+-- Guesses of the draft model. What it fails with is raised once, and the requests go on without it.
+local function draft(self)
+  local ok, err = pcall(q.interruptible, self.drafter.guess, self.drafter, self.running)
+  if ok then return end
+  for _, r in ipairs(self.running) do
+    if r.draft_id then self.drafter:close(r) end
+    r.guesses = nil
+  end
+  if not interrupted(err) then
+    self.drafter.runner:free()
+    self.drafter = nil
+  end
+  error(err, 0)
+end
+
+-- Keys and values are stored of r's first r.length tokens. What more is reserved is of a step that was cut short: it goes, and with
+-- it all of the page that was to be written next, whose copy may not have been made.
+local function rewind(self, r)
+  local pool = self.runner.pool
+  r.guesses = nil
+  if pool:length(r.id) == r.length then return end
+  r.length = r.length - r.length % self.runner.page_tokens
+  pool:truncate(r.id, r.length)
+  pool:copies()  -- those still to be made are into pages that are free now
+end
+
+-- Which tokens of which sequence this step runs: {request =, first =, count =}, oldest first.
+local function schedule(self)
+  local plan, budget = {}, self.chunk
+  for _, r in ipairs(self.running) do
+    rewind(self, r)
+    if #r.tokens - r.length == 1 then budget = budget - 1 end
+  end
+  budget = math.max(budget, math.min(16, self.chunk))  -- prompts go on even where decoding fills the step
+  if self.drafter then draft(self) end
+  local i = 1
+  while self.running[i] do
+    local r = self.running[i]
+    local need = #r.tokens - r.length
+    local count = need == 1 and 1 or math.min(need, budget)
+    if need == 1 and not r.guesses then speculate.lookup(r) end
+    if count > 0 then
+      if not reserve(self, r, r.length + 1, r.length + count) then break end
+      if need > 1 then budget = budget - count end
+      plan[#plan + 1] = { request = r, first = r.length + 1, count = count }
+    end
+    i = i + 1
+  end
+  return plan
+end
+
+-- Rows of the step by adapter, and which of them need logits: {request =, part =, row = its first, count =}.
+local function lay_out(self, plan)
+  table.sort(plan, function(a, b)
+    if a.request.salt ~= b.request.salt then return a.request.salt < b.request.salt end
+    return a.request.number < b.request.number
+  end)
+  local parts, wanted, readers, rows = {}, {}, {}, 0
+  for i, entry in ipairs(plan) do
+    local r, guessed = entry.request, entry.request.guesses and #entry.request.guesses or 0
+    local count = entry.count + guessed
+    parts[i] = { id = r.id, count = count, adapter = r.adapter, salt = r.salt }
+    local reaches = entry.first + entry.count - 1 == #r.tokens
+    local from = r.prompt_logprobs and entry.first < r.prompt_length and 1 or reaches and entry.count or count + 1
+    for k = from, count do
+      wanted[#wanted + 1] = rows + k - 1
+      readers[#readers + 1] = { request = r, position = entry.first + k - 1, last = k == count }
+    end
+    rows = rows + count
+  end
+  return parts, wanted, readers
+end
+
+-- What a row of logits means for its request: a prompt's logprobs, or the next token.
+local function read_row(self, reader, logits)
+  local r, position = reader.request, reader.position
+  if r.state ~= "running" or r.settled then return end
+  local of_prompt = position < r.prompt_length
+  if not of_prompt and position < #r.tokens then return end
+  local ok, err = pcall(of_prompt and r.measure_prompt or r.sample, r, logits, position)
+  if not ok and interrupted(err) then error(err, 0) end
+  if not ok then
+    r.error, r.settled, r.reason = err, true, "error"
+    return
+  end
+  if of_prompt or r.settled then return end
+  local guess = r.guesses and r.guesses[position - r.known + 1]
+  if guess then
+    r.drafted = r.drafted + 1
+    if guess == r.tokens[#r.tokens] then r.accepted = r.accepted + 1 else r.settled = true end
+  end
+end
+
+-- Sets what a context that is full asks for, unless only the prompt is measured.
+local function check_context(self, r)
+  if r.reason or #r.tokens < self.context or r.max_tokens == 0 then return end
+  if r.context == "shift" then
+    release(self, r)
+    r:shift(self.context)
+    r.id, r.length = self.runner.pool:open(r.salt), 0
+  elseif r.context == "error" then
+    r.error = { code = "context", message = ("the context of %d tokens is full"):format(self.context) }
+    r.reason = "error"
+  else
+    r.reason = "length"
+  end
+end
+
+-- Requests that came to their end, or were cancelled from inside the step, leave.
+local function settle(self)
+  for i = #self.running, 1, -1 do
+    local r = self.running[i]
+    check_context(self, r)
+    if r.reason then retire(self, r, r.reason) end
+  end
+  for _, r in ipairs(self.cancelled) do
+    if r.state ~= "done" then retire(self, r, "cancelled") end
+  end
+  self.cancelled = {}
+end
+
+local function advance(self)
+  settle(self)  -- of a step that was cut short
+  admit(self)
+  local plan = schedule(self)
+  if #plan == 0 then return #self.running + #self.waiting > 0 end
+  local parts, wanted, readers = lay_out(self, plan)
+  for _, entry in ipairs(plan) do entry.request.known, entry.request.settled = #entry.request.tokens, false end
+  local ok, err = pcall(q.interruptible, self.runner.run, self.runner, parts, wanted, function(logits, first)
+    for k = 0, logits:shape()[1] - 1 do read_row(self, readers[first + k], logits:rows(k, 1)) end
+  end)
+  self.steps = self.steps + 1
+  for _, entry in ipairs(plan) do
+    local r = entry.request
+    if r.id then
+      -- Stored is what the tokens now begin with: the guesses that came true, without the token sampled last.
+      local stored = ok and math.min(entry.first + entry.count - 1 + (r.guesses and #r.guesses or 0), math.max(#r.tokens - 1, entry.first + entry.count - 1)) or entry.first - 1
+      self.runner.pool:truncate(r.id, stored)
+      if ok then self.runner.pool:commit(r.id) end
+      r.length = stored
+    end
+    r.guesses, r.settled = nil, nil
+  end
+  settle(self)
+  if not ok then error(err, 0) end
+  return #self.running + #self.waiting > 0
+end
+
+local function outside_steps(self, name)
+  if self.stepping then q.error("value", ("engine: %s inside a step: on_token may submit and cancel; %s after the step"):format(name, name)) end
+end
+
+local function step(self)
+  self.stepping = true
+  local ok, more = pcall(advance, self)
+  self.stepping = false
+  if not ok then error(more, 0) end
+  return more
+end
+
+-- Runs one step. False once nothing is running or waiting. What a request's logits, grammar or on_token raise ends that request
+-- alone; what the model raises is raised here, and the next call tries that step again. Not from on_token.
+function Engine:step()
+  outside_steps(self, "step")
+  return q.uninterrupted(step, self)
+end
+
+-- Ends a request now (from on_token: after the step), in whatever state; its text stays. Does nothing to one that is done.
+function Engine:cancel(r)
+  if r.state == "done" then return end
+  if self.stepping then table.insert(self.cancelled, r) else q.uninterrupted(retire, self, r, "cancelled") end
+end
+
+-- Runs until no request is left.
+function Engine:finish()
+  while self:step() do end
+end
+
+-- {running, waiting, steps, kv_bytes (of pages in use), kv_capacity, pages, used, remembered}
+function Engine:stats()
+  local stats = self.runner.pool:stats()
+  stats.running, stats.waiting, stats.steps = #self.running, #self.waiting, self.steps
+  stats.kv_bytes, stats.kv_capacity = stats.used * self.runner.page_bytes, stats.pages * self.runner.page_bytes
+  return stats
+end
+
+-- After the model's weights changed: nothing that was computed with the old ones is used again. Only where nothing runs.
+function Engine:forget()
+  if #self.running > 0 then q.error("value", "engine: forget: requests are running") end
+  for _, runner in ipairs { self.runner, self.drafter and self.drafter.runner or nil } do
+    runner:forget()
+    runner.pool:forget()
+  end
+end
+
+-- Cancels what is left and frees the cache. Not from on_token.
+function Engine:close()
+  outside_steps(self, "close")
+  for _, list in ipairs { self.running, self.waiting } do
+    while #list > 0 do self:cancel(list[#list]) end
+  end
+  self.runner:free()
+  if self.drafter then self.drafter.runner:free() end
+end
+
+engine.Engine = Engine
+return engine

@@ -1,0 +1,243 @@
+-- A model over a paged KV cache: what one step over many sequences computes. Rows of different sequences do not change each
+-- other's bits: linear layers are q.row_linear, attention is q.paged_attention, and the rest works row by row. What a step reads
+-- (tokens, positions, slots, pages, lengths) lies in tensors made once and filled for each step, so that a step of a shape that
+-- comes again is captured as a program and replayed without Lua.
+--
+--   local runner = paged.new(model, { pages = 64 })
+--   local id = runner.pool:open(0)
+--   runner:extend(id, ids)                                     -- false where pages lack
+--   runner:run({ { id = id, count = #ids } }, { #ids - 1 }, function(logits, first) ... end)
+--   runner.pool:commit(id)
+
+local lora = require "qeng.model.lora"
+local q = require "qeng.core"
+
+local paged = {}
+
+-- ---------------------------------------------------------------- what the layers of a model see: seq.inference (model/nn.lua)
+
+local Inference = {}
+Inference.__index = Inference
+
+-- The adapter of a layer for a range of rows: range.adapter is one made by peft.read, false for none, nil for the model's own.
+local function lora_of(layer, range)
+  if range.adapter == nil then return layer.lora end
+  return range.adapter and range.adapter.layers[layer.name] or nil
+end
+
+-- The outputs of up to three layers that read x.
+function Inference:project(x, layers)
+  local weights, biases, scales, rotation = {}, {}, {}, layers[1].rotation
+  for i, layer in ipairs(layers) do
+    weights[i], biases[i], scales[i] = layer.weight, layer.bias or false, layer.row_scale or false
+    if layer.rotation ~= rotation and not (layer.rotation and rotation and layer.rotation.block == rotation.block and layer.rotation.signs == rotation.signs) then
+      local results = {}  -- each has its own input
+      for k, one in ipairs(layers) do results[k] = self:project(x, { one }) end
+      return unpack(results)
+    end
+  end
+  local y = q.row_linear(rotation and q.hadamard(x, rotation) or x, weights, { bias = biases, scale = scales })  -- adapters read x itself
+  for _, range in ipairs(self.ranges) do
+    local whole = #self.ranges == 1
+    local input = whole and x or x:rows(range.first, range.count)
+    for i, layer in ipairs(layers) do
+      local adapter = lora_of(layer, range)
+      if adapter then
+        local inner = q.row_linear(input, { adapter.a })
+        local output = whole and y[i] or y[i]:rows(range.first, range.count)
+        q.row_linear(inner[1], { adapter.b }, { alpha = adapter.scale, into = { output } })
+        if adapter.magnitude then
+          adapter.columns = adapter.columns or { lora.columns(layer, adapter) }
+          output:copy(q.scale_columns(output, unpack(adapter.columns, 1, 2)))
+        end
+      end
+    end
+  end
+  return unpack(y, 1, #layers)
+end
+
+-- how: {window =, scale =}
+function Inference:attend(layer, query, key, value, how)
+  local runner, step = self.runner, self.step
+  local keys, values = runner.keys[layer], runner.values[layer]
+  q.kv_store(key, value, step.slots, keys, values)
+  return q.paged_attention(query, keys, values, {
+    pages = step.pages, cu_q = step.cu_q, lengths = step.lengths, page_tokens = runner.page_tokens, window = how.window, scale = how.scale,
+  })
+end
+
+-- ---------------------------------------------------------------- the runner
+
+local Runner = {}
+Runner.__index = Runner
+
+local head_rows = 64    -- logits held at once, where a step wants those of a whole prompt
+local most_programs = 8 -- captured at a time
+
+-- Bytes of keys and values that a page of tokens takes in all layers.
+function paged.page_bytes(model, kv, page_tokens)
+  local c = model.config
+  local element = ({ f32 = 4, bf16 = 2, f16 = 2, q8_0 = 34 / 32 })[kv]
+  if not element then q.error("value", ("kv is %s; expected f32, bf16, f16 or q8_0"):format(tostring(kv))) end
+  if kv == "q8_0" and c.head_dim % 32 ~= 0 then
+    q.error("unsupported", ("kv = q8_0 needs heads of a multiple of 32, this model's have %d; take f16"):format(c.head_dim))
+  end
+  return 2 * c.layers * page_tokens * c.kv_heads * c.head_dim * element
+end
+
+-- The one handle of what make() returns, in no scope, so that free() frees it.
+local function kept(make) return q.scope(function() return q.keep(make()) end) end
+
+-- opt: pages; kv (dtype of the cache, the model's), page_tokens (16), remember (reuse full pages of equal beginnings, true), rows and
+-- sequences (the most of a step: 512, 64).
+function paged.new(model, opt)
+  local c, kv = model.config, opt.kv or model.dtype
+  local page_tokens, rows, sequences = opt.page_tokens or 16, opt.rows or 512, opt.sequences or 64
+  local self = setmetatable({
+    model = model, kv = kv, page_tokens = page_tokens, rows = rows, sequences = sequences, keys = {}, values = {}, programs = {}, seen = {},
+    page_bytes = paged.page_bytes(model, kv, page_tokens),
+    pool = q.page_pool { pages = opt.pages, page_tokens = page_tokens, remember = opt.remember },
+  }, Runner)
+  for _, layer in ipairs(model.linears) do
+    if layer.lora then layer.lora.columns = nil end  -- it may have been trained since
+  end
+  self.rope, self.rope_local = model:rope(c.max_position)
+  local function make(shape, dtype) return kept(function() return q.empty(shape, dtype, "kv") end) end
+  for i = 1, c.layers do
+    self.keys[i] = make({ opt.pages * page_tokens, c.kv_heads, c.head_dim }, kv)
+    self.values[i] = make({ opt.pages * page_tokens, c.kv_heads, c.head_dim }, kv)
+  end
+  self.most = math.min(opt.pages, math.ceil(c.max_position / page_tokens))
+  self.step = {
+    tokens = make({ rows }, "i32"), positions = make({ rows }, "i32"), slots = make({ rows }, "i32"), wanted = make({ rows }, "i32"),
+    cu_q = make({ sequences + 1 }, "i32"), lengths = make({ sequences }, "i32"), pages = make({ sequences * self:bucket(self.most) }, "i32"),
+  }
+  return self
+end
+
+-- The width of the page table for sequences of up to `pages` pages: a power of two, so that shapes come again.
+function Runner:bucket(pages)
+  local width = 4
+  while width < pages do width = 2 * width end
+  return width
+end
+
+-- Reserves slots for tokens first .. last of `ids` (all of them); false where pages lack.
+function Runner:extend(id, ids, first, last)
+  if not self.pool:extend(id, ids, first, last) then return false end
+  local pairs_ = self.pool:copies()
+  if pairs_ then
+    q.scope(function()
+      local table_ = q.tensor(pairs_, "i32"):reshape { #pairs_ / 2, 2 }
+      for i = 1, #self.keys do
+        q.copy_pages(self.keys[i], table_, self.page_tokens)
+        q.copy_pages(self.values[i], table_, self.page_tokens)
+      end
+    end)
+  end
+  return true
+end
+
+-- The step's tensors for so many rows, sequences and pages.
+function Runner:views(rows, sequences, most, wanted)
+  local s = self.step
+  return {
+    tokens = s.tokens:rows(0, rows), positions = s.positions:rows(0, rows), slots = s.slots:rows(0, rows), cu_q = s.cu_q:rows(0, sequences + 1),
+    lengths = s.lengths:rows(0, sequences), pages = s.pages:rows(0, sequences * most):reshape { sequences, most },
+    wanted = wanted and s.wanted:rows(0, wanted),
+  }
+end
+
+-- Hidden states of the step's rows, of the wanted ones where those are fewer.
+function Runner:hidden(step, ranges)
+  local inference = setmetatable({ runner = self, step = step, ranges = ranges }, Inference)
+  local hidden = self.model.forward(step.tokens, {
+    positions = step.positions, rope = self.rope, rope_local = self.rope_local, inference = inference,
+  })
+  return step.wanted and q.embedding(hidden, step.wanted) or hidden
+end
+
+function Runner:logits(hidden) return q.block("head", q.row_linear, hidden, { self.model.head }, { out = "f32" })[1] end
+
+local function fill(self, step, ids, counts)
+  self.pool:fill({
+    tokens = step.tokens, positions = step.positions, slots = step.slots, cu_q = step.cu_q, lengths = step.lengths, pages = step.pages,
+  }, ids, counts)
+end
+
+-- A step of one row for each sequence, all of one adapter: the second of a shape is captured, the others replay it. An adapter
+-- is told by its salt: another may come to lie where it was.
+function Runner:decode(ids, counts, most, range, use)
+  local key = ("%d/%d/%d"):format(#ids, most, range.salt)
+  local found = self.programs[key]
+  if not found then
+    self.seen[key] = (self.seen[key] or 0) + 1
+    if self.seen[key] < 2 then return false end
+    if self.captured == most_programs then self:forget() end
+    local step = q.scope(function()
+      local views = self:views(#ids, #ids, most)
+      for name, tensor in pairs(views) do views[name] = q.keep(tensor) end
+      return views
+    end)
+    fill(self, step, ids, counts)
+    local program
+    local logits = kept(function()
+      local result
+      program, result = q.capture(q.no_grad, function() return self:logits(self:hidden(step, { range })) end)
+      return result
+    end)
+    found = { program = program, logits = logits, step = step }
+    self.programs[key], self.captured = found, (self.captured or 0) + 1
+  else
+    fill(self, found.step, ids, counts)
+  end
+  found.program:run()
+  use(found.logits, 1)
+  return true
+end
+
+-- Runs the model over the last part.count tokens of each sequence part.id (their slots are reserved), whose adapters
+-- (part.adapter, and part.salt, a number of its own for each) cover one run of parts each; use(logits, first) gets the logits
+-- [n, vocab] of rows wanted[first] .. of the step, in pieces. Rows count from 0 over all parts, `wanted` ascends. use must not keep them.
+function Runner:run(parts, wanted, use)
+  local ids, counts, ranges, rows, longest = {}, {}, {}, 0, 1
+  for i, part in ipairs(parts) do
+    ids[i], counts[i] = part.id, part.count
+    local last = ranges[#ranges]
+    if not last or last.adapter ~= part.adapter then
+      last = { adapter = part.adapter, salt = part.salt or 0, first = rows, count = 0 }
+      ranges[#ranges + 1] = last
+    end
+    last.count, rows = last.count + part.count, rows + part.count
+    longest = math.max(longest, math.ceil(self.pool:length(part.id) / self.page_tokens))
+  end
+  local most = self:bucket(longest)
+  if rows == #parts and rows == #wanted and #ranges == 1 and self:decode(ids, counts, most, ranges[1], use) then return end
+  q.no_grad(q.scope, function()
+    local step = self:views(rows, #parts, most, #wanted < rows and math.max(#wanted, 1))
+    fill(self, step, ids, counts)
+    if step.wanted then step.wanted:set(#wanted > 0 and wanted or { 0 }) end
+    local hidden = self:hidden(step, ranges)
+    for first = 0, #wanted - 1, head_rows do
+      q.scope(function() use(self:logits(hidden:rows(first, math.min(head_rows, #wanted - first))), first + 1) end)
+    end
+  end)
+end
+
+-- Drops the captured programs: after the model's weights were replaced, for one.
+function Runner:forget()
+  for _, found in pairs(self.programs) do
+    found.program:free()
+    found.logits:free()
+    for _, tensor in pairs(found.step) do tensor:free() end
+  end
+  self.programs, self.seen, self.captured = {}, {}, 0
+end
+
+function Runner:free()
+  self:forget()
+  for i = 1, #self.keys do self.keys[i]:free(); self.values[i]:free() end
+  for _, tensor in pairs(self.step) do tensor:free() end
+end
+
+return paged

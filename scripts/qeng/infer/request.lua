@@ -1,0 +1,349 @@
+-- One request of the engine: its tokens so far, its sampler, and what it has said.
+--
+-- Given: ids, or prompt (text), or messages (a chat: system, tools, template, template_args); max_tokens (256); the options of q.sampler; stop
+-- (strings; one that is a special token counts among the stop_ids), stop_ids (a set of ids; the model's own), grammar (q.grammar or
+-- q.json_schema, or a matcher of one), adapter (model:read_adapter; false: none, nil: the model's own), logprobs and prompt_logprobs
+-- (how many alternatives, 0: only the token's own), context ("stop", "error" or "shift" when it is full), keep (tokens at the
+-- beginning that a shift keeps), lookup (guess up to so many tokens from earlier occurrences), draft (false: without the engine's
+-- draft model), reasoning (true: what stands between <think> and </think> comes apart), on_token(request, id).
+-- Had: tokens (prompt and output), output (ids), text, reasoning_text, finish ("stop", "length", "cancelled" or "error"), error,
+-- stop_string, logprobs ({id, logprob, top = {{id, logprob}...}}... of the output), prompt_logprobs_list (the first is false),
+-- reused (tokens of the prompt that were there already), drafted, accepted (guesses made, and those that came true), preempted.
+
+local chat = require "qeng.chat"
+local config = require "qeng.model.config"
+local q = require "qeng.core"
+local stop = require "qeng.infer.stop"
+
+local request = {}
+local Request = {}
+Request.__index = Request
+
+local function refuse(name, value, expected)
+  q.error("value", ("generate: %s is %s, expected %s"):format(name, type(value) == "table" and "a table" or tostring(value), expected))
+end
+local function check_type(opt, name, kind, expected)
+  if opt[name] ~= nil and type(opt[name]) ~= kind then refuse(name, opt[name], expected) end
+end
+
+local sampling = {
+  "temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
+  "penalty_window", "logit_bias", "seed", "dry_multiplier", "dry_base", "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers",
+  "top_n_sigma", "xtc_probability", "xtc_threshold", "mirostat", "mirostat_tau", "mirostat_eta",
+}
+request.sampling = sampling
+
+local breakers = { "\n", ":", '"', "*" }  -- llama.cpp's
+
+local known = {}
+for name in ([[ids prompt messages system tools template template_args max_tokens stop stop_ids grammar adapter logprobs prompt_logprobs context keep lookup draft
+  reasoning on_token]]):gmatch "%S+" do known[name] = true end
+for _, name in ipairs(sampling) do known[name] = true end
+
+-- The ids that end an answer: the file's own, eos of the tokenizer and of generation_config.json (of config.json where that names none),
+-- and those that end a turn.
+function request.stops(model)
+  local stops, tokenizer = {}, model.tokenizer
+  for _, id in ipairs(model.stop_ids or {}) do stops[id] = true end
+  if tokenizer then
+    local eos = tokenizer:info().eos
+    if eos then stops[eos] = true end
+    for _, name in ipairs { "<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<end_of_turn>" } do
+      local id = tokenizer:id(name)
+      if id then stops[id] = true end
+    end
+  end
+  for _, name in ipairs(model.dir and { "generation_config.json", "config.json" } or {}) do
+    local path = model.dir .. "/" .. name
+    local ids = q.fs.kind(path) == "file" and config.values(path).eos_token_id
+    if type(ids) == "number" then ids = { ids } end
+    if type(ids) == "table" then
+      for _, id in ipairs(ids) do
+        if type(id) == "number" and id >= 0 then stops[id] = true end
+      end
+      break
+    end
+  end
+  return stops
+end
+
+function request.tokenizer(model)
+  if model.tokenizer then return model.tokenizer end
+  if model.tokenizer_error then error(model.tokenizer_error, 0) end
+  q.error("value", "generate: this model has no tokenizer: give ids, and take tokens")
+end
+
+-- A copy of messages or tools for chat.normalize, which changes what it gets.
+local function copied(value)
+  if type(value) ~= "table" then return value end
+  local copy = setmetatable({}, getmetatable(value))
+  for key, item in pairs(value) do copy[key] = copied(item) end
+  return copy
+end
+
+-- `ids`, of a source ("ids", "prompt", "messages"), each of which the model has.
+local function checked(model, ids, source)
+  local vocab, tokenizer = model.config.vocab, model.tokenizer
+  for i, id in ipairs(ids) do
+    if type(id) ~= "number" or id < 0 or id >= vocab or id ~= math.floor(id) then
+      local place = source == "ids" and ("ids[%d]"):format(i) or ("token %d of the %s"):format(i, source)
+      local sizes = tokenizer and (": its embedding has %d rows, its tokenizer %d tokens"):format(vocab, tokenizer:vocab_size()) or ""
+      q.error("value", ("generate: %s is %s; the model has tokens 0 to %d%s"):format(place, tostring(id), vocab - 1, sizes))
+    end
+  end
+  return ids
+end
+
+-- The ids of a prompt: opt.ids, or those of opt.messages or opt.prompt.
+function request.ids(model, opt)
+  check_type(opt, "ids", "table", "a list of token ids")
+  if opt.ids then return checked(model, opt.ids, "ids") end
+  local tokenizer = request.tokenizer(model)
+  check_type(opt, "messages", "table", "a list of {role =, content =}")
+  if opt.messages then
+    if opt.system then check_type(opt, "system", "string", "text") end
+    check_type(opt, "tools", "table", "a list of tools")
+    local record = chat.normalize { messages = copied(opt.messages), tools = copied(opt.tools) }
+    return checked(model, chat.template(tokenizer, opt.template, opt.system, nil, nil, opt.template_args):prompt(record), "messages")
+  end
+  if type(opt.prompt) ~= "string" then q.error("value", "generate: give a prompt, messages or ids") end
+  local ids, info = tokenizer:encode(opt.prompt, { special = true }), tokenizer:info()
+  if info.add_bos and info.bos then table.insert(ids, 1, info.bos) end
+  return checked(model, ids, "prompt")
+end
+
+-- stop_ids, and the tokens of stop strings that are special: those have no text, so that it would never be found.
+local function with_special(stop_ids, strings, tokenizer)
+  local all = {}
+  for id in pairs(stop_ids) do all[id] = true end
+  for _, text in ipairs(strings) do
+    local id = tokenizer and tokenizer:id(text)
+    if id and tokenizer:is_special(id) then all[id] = true end
+  end
+  return all
+end
+
+-- A matcher of a grammar's that lets the ids of `stops` end the output.
+function request.matcher(model, grammar, stops)
+  local tokenizer, ends = request.tokenizer(model), {}
+  for id in pairs(stops) do
+    if id < tokenizer:vocab_size() then ends[#ends + 1] = id end
+  end
+  return grammar:matcher(tokenizer, { ends = ends })
+end
+
+-- The whole number opt[name], or nil.
+function request.count(opt, name)
+  local value = opt[name]
+  if value ~= nil and (type(value) ~= "number" or value < 0 or value ~= math.floor(value)) then refuse(name, value, "a whole number") end
+  return value
+end
+local count_of = request.count
+
+-- How many alternatives to tell of each token: at most all there are.
+local function alternatives(model, opt, name)
+  local count = count_of(opt, name)
+  return count and math.min(count, model.config.vocab)
+end
+
+local function check_stop_ids(ids)
+  for id, is in pairs(ids) do
+    if type(id) ~= "number" or id < 0 or id ~= math.floor(id) or is ~= true then
+      q.error("value", ("generate: stop_ids has [%s] = %s, expected a set of token ids, {[id] = true}"):format(tostring(id), tostring(is)))
+    end
+  end
+end
+
+-- An adapter of read_adapter's has to be of this model: rows of the batch beside it would not survive its error.
+local function check_adapter(model, adapter)
+  if type(adapter) ~= "table" or type(adapter.layers) ~= "table" then refuse("adapter", adapter, "what model:read_adapter gives, or false") end
+  local known = {}
+  for _, layer in ipairs(model.linears) do
+    local lora = adapter.layers[layer.name]
+    known[layer.name] = true
+    if lora then
+      local a, b, weight = lora.a:shape(), lora.b:shape(), layer.weight:shape()
+      if a[1] ~= b[2] or a[2] ~= weight[2] or b[1] ~= weight[1] then
+        q.error("value", ("generate: adapter: %s is [%d, %d] [%d, %d], of the model [%d, %d]: the adapter belongs to another model")
+          :format(layer.name, b[1], b[2], a[1], a[2], weight[1], weight[2]))
+      end
+    end
+  end
+  for name in pairs(adapter.layers) do
+    if not known[name] then q.error("value", ("generate: adapter: the model has no layer %s: the adapter belongs to another model"):format(name)) end
+  end
+end
+
+-- Numbers of adapters, so that pages are shared under the same one only.
+local salts, last_salt = setmetatable({}, { __mode = "k" }), 1
+local function salt_of(adapter)
+  if adapter == nil then return 0 end
+  if adapter == false then return 1 end
+  if not salts[adapter] then last_salt = last_salt + 1; salts[adapter] = last_salt end
+  return salts[adapter]
+end
+
+-- The sampler of a request's options.
+function request.sampler(model, opt)
+  local config = {}
+  for _, name in ipairs(sampling) do config[name] = opt[name] end
+  if (config.dry_multiplier or 0) == 0 then config.dry_sequence_breakers = nil
+  elseif model.tokenizer then config.dry_sequence_breakers, config.tokenizer = config.dry_sequence_breakers or breakers, model.tokenizer end
+  return q.sampler(config)
+end
+
+function request.new(owner, opt)
+  local model = owner.model
+  for name in pairs(opt) do
+    if not known[name] then q.error("value", ("generate: there is no option %s"):format(tostring(name))) end
+  end
+  local ids = request.ids(model, opt)
+  if #ids == 0 then q.error("value", "generate: the prompt is empty") end
+  local context = opt.context or "stop"
+  if context ~= "stop" and context ~= "error" and context ~= "shift" then
+    q.error("value", ("generate: context is %s; expected stop, error or shift"):format(tostring(context)))
+  end
+  check_type(opt, "stop_ids", "table", "a set of token ids, {[id] = true}")
+  check_type(opt, "on_token", "function", "a function")
+  if opt.stop_ids then check_stop_ids(opt.stop_ids) end
+  if opt.adapter then check_adapter(model, opt.adapter) end
+  local stream = stop.new(opt.stop)
+  local stop_ids, grammar = with_special(opt.stop_ids or request.stops(model), stream.strings, model.tokenizer), opt.grammar
+  if grammar then
+    check_type(opt, "grammar", "userdata", "what q.grammar or q.json_schema makes, or a matcher of it")
+    if grammar.matcher then grammar = request.matcher(model, grammar, stop_ids) end
+  end
+  local self = setmetatable({
+    model = model, tokens = {}, output = {}, prompt_tokens = #ids, prompt_length = #ids,  -- the second is 0 after a shift
+    max_tokens = count_of(opt, "max_tokens") or 256, sampler = request.sampler(model, opt),
+    stop_ids = stop_ids, grammar = grammar, adapter = opt.adapter, salt = salt_of(opt.adapter), logprobs = opt.logprobs and {} or nil,
+    top = alternatives(model, opt, "logprobs"), prompt_logprobs = alternatives(model, opt, "prompt_logprobs"), prompt_logprobs_list = opt.prompt_logprobs and { false } or nil,
+    context = context, keep = count_of(opt, "keep") or 0, lookup = count_of(opt, "lookup"), draft = opt.draft ~= false, on_token = opt.on_token,
+    text = "", reasoning_text = "", pieces = {}, stream = stream, reused = 0, drafted = 0, accepted = 0, preempted = 0,
+  }, Request)
+  for i, id in ipairs(ids) do self.tokens[i] = id end
+  self.sampler:prompt(ids)
+  if opt.reasoning and model.tokenizer then self:split_reasoning() end
+  return self
+end
+
+-- ---------------------------------------------------------------- text
+
+-- Text of <think> .. </think> goes apart from now on; a prompt may have opened it.
+function Request:split_reasoning()
+  local tokenizer = self.model.tokenizer
+  self.think_open, self.think_close = tokenizer:id "<think>", tokenizer:id "</think>"
+  for _, id in ipairs(self.tokens) do
+    if id == self.think_open then self.thinking = stop.new() elseif id == self.think_close then self.thinking = nil end
+  end
+end
+
+function Request:say(text, kind)
+  if text == "" then return end
+  local field = kind == "reasoning" and "reasoning_text" or "text"
+  self[field] = self[field] .. text
+  self.pieces[#self.pieces + 1] = { text, kind }
+end
+
+-- Text that came since the last call: an array of {text, kind}, kind "reasoning" or nil.
+function Request:take()
+  local pieces = self.pieces
+  self.pieces = {}
+  return pieces
+end
+
+-- The text of a token; true once a stop string is complete. A model may have more tokens than its tokenizer: padding, without text.
+function Request:speak(id)
+  local tokenizer = self.model.tokenizer
+  if not tokenizer or id >= tokenizer:vocab_size() then return false end
+  if id == self.think_open and not self.thinking then
+    self.thinking = stop.new()
+  elseif id == self.think_close and self.thinking then
+    self:say(self.thinking:flush(), "reasoning")
+    self.thinking = nil
+  elseif not tokenizer:is_special(id) then
+    local text, stopped = (self.thinking or self.stream):push(tokenizer:bytes(id))
+    self:say(text, self.thinking and "reasoning" or nil)
+    self.stop_string = stopped
+    return stopped ~= nil
+  end
+  return false
+end
+
+-- ---------------------------------------------------------------- tokens
+
+-- {id, logprob, top} of a token under a row of logits.
+local function measured(logits, id, top)
+  local logprob, best = q.token_logprobs(logits, id, top)
+  return { id = id, logprob = logprob, top = best }
+end
+
+function Request:measure_prompt(logits, position)
+  self.prompt_logprobs_list[position + 1] = measured(logits, self.tokens[position + 1], self.prompt_logprobs)
+end
+
+-- The next token's id, or nil where there is none; sets self.reason once the request is to end.
+local function draw(self, logits)
+  if #self.output >= self.max_tokens then  -- asked for the prompt's logprobs alone
+    self.reason, self.settled = "length", true
+    return
+  end
+  local id = self.grammar and self.sampler:next(logits, { mask = self.grammar:mask() }) or self.sampler:next(logits)
+  if self.stop_ids[id] then
+    self.reason, self.settled = "stop", true
+    return
+  end
+  if self.grammar then self.grammar:accept(id) end
+  self.sampler:accept(id)
+  self.first_at = self.first_at or q.time()
+  self.tokens[#self.tokens + 1], self.output[#self.output + 1] = id, id
+  if self.logprobs then self.logprobs[#self.output] = measured(logits, id, self.top) end
+  if self:speak(id) or (self.grammar and self.grammar:finished()) then
+    self.reason = "stop"
+  elseif #self.output == self.max_tokens then
+    self.reason = "length"
+  end
+  self.settled = self.reason ~= nil or #self.tokens >= self.engine.context
+  return id
+end
+
+-- Draws the next token, with all that follows from it, or nothing of it where Ctrl-C comes first.
+function Request:sample(logits)
+  local id = q.uninterrupted(draw, self, logits)
+  if id and self.on_token then self.on_token(self, id) end
+end
+
+-- Drops the older half of what follows the kept beginning; the rest is computed anew, at its new positions.
+function Request:shift(context)
+  local keep = math.min(self.keep, math.floor(context / 2))
+  local drop = math.max(1, math.floor((#self.tokens - keep) / 2))
+  local tokens = {}
+  for i, id in ipairs(self.tokens) do
+    if i <= keep or i > keep + drop then tokens[#tokens + 1] = id end
+  end
+  self.tokens, self.shifted, self.prompt_length = tokens, (self.shifted or 0) + drop, 0
+end
+
+function Request:finish_with(reason)
+  if not self.stop_string then
+    if self.thinking then self:say(self.thinking:flush(), "reasoning") end
+    self:say(self.stream:flush())
+  end
+  self.state, self.finish, self.done_at = "done", reason, q.time()
+end
+
+-- "prompt 120 tokens (96 remembered), 210 tokens/s; answer 40 tokens, 31.2 tokens/s; KV cache 1.2 MB": from when it first ran.
+function Request:speed()
+  local now, runner = q.time(), self.engine.runner
+  local started = self.started_at or now
+  local first = self.first_at or now
+  local remembered = self.reused > 0 and (" (%d remembered)"):format(self.reused) or ""
+  local guesses = self.drafted > 0 and ("; %d of %d guesses true"):format(self.accepted, self.drafted) or ""
+  return ("prompt %d tokens%s, %.0f tokens/s; answer %d tokens, %.1f tokens/s; KV cache %.2f MB%s"):format(
+    self.prompt_tokens, remembered, (self.prompt_tokens - self.reused) / math.max(first - started, 1e-6), #self.output,
+    math.max(#self.output - 1, 0) / math.max((self.done_at or now) - first, 1e-6),
+    math.ceil(#self.tokens / runner.page_tokens) * runner.page_bytes / 1e6, guesses)
+end
+
+request.take, request.speed, request.Request = Request.take, Request.speed, Request
+return request

@@ -1,0 +1,154 @@
+-- Guessing ahead (Leviathan et al. 2023, arXiv 2211.17192), exactly: the guesses run through the model in the step of the token
+-- before them, each position is sampled from the model's own logits with the request's own random numbers, and what was sampled
+-- counts as long as it is what was guessed. So output is that without guesses, greedy or sampled; only the number of steps differs.
+
+local paged = require "qeng.infer.paged"
+local q = require "qeng.core"
+
+local speculate = {}
+
+speculate.most = 8  -- guesses a step
+
+-- How many guesses a request may still use.
+local function room(r, limit) return math.min(limit, speculate.most, r.max_tokens - #r.output - 1, r.engine.context - #r.tokens - 1) end
+
+-- Guesses by prompt lookup: what followed the last occurrence of the three (or two) tokens at the end. Sets r.guesses.
+function speculate.lookup(r)
+  local count = r.lookup and room(r, r.lookup) or 0
+  if count < 1 then return end
+  local tokens, length = r.tokens, #r.tokens
+  for width = 3, 2, -1 do
+    for start = length - width, 1, -1 do
+      local same = true
+      for k = 0, width - 1 do same = same and tokens[start + k] == tokens[length - width + 1 + k] end
+      if same then
+        r.guesses = {}
+        for k = 1, math.min(count, length - start - width + 1) do r.guesses[k] = tokens[start + width - 1 + k] end
+        return
+      end
+    end
+  end
+end
+
+-- ---------------------------------------------------------------- a draft model
+
+local Drafter = {}
+Drafter.__index = Drafter
+
+-- Ids have to mean the same to both, as far as both go: a file may pad its vocabulary, or the model its rows.
+local function check_tokens(model, draft)
+  local ours, theirs = model.tokenizer, draft.tokenizer
+  if not ours or not theirs or ours:hash() == theirs:hash() then return end
+  for id = 0, math.min(ours:vocab_size(), theirs:vocab_size()) - 1 do
+    if ours:bytes(id) ~= theirs:bytes(id) then
+      q.error("value", ("engine: token %d is %q to the model and %q to the draft model: they need the same tokenizer"):format(id, ours:bytes(id), theirs:bytes(id)))
+    end
+  end
+end
+
+function speculate.drafter(model, draft, shape)
+  check_tokens(model, draft)
+  local own = {}
+  for key, value in pairs(shape) do own[key] = value end
+  own.kv = draft.dtype
+  return setmetatable({
+    runner = paged.new(draft, own), vocab = math.min(model.config.vocab, draft.config.vocab), context = draft.config.max_position,
+    greedy = q.sampler { temperature = 0 },
+  }, Drafter)
+end
+
+function Drafter:close(r)
+  q.uninterrupted(function()
+    self.runner.pool:close(r.draft_id)
+    r.draft_id = nil
+  end)
+end
+
+-- Runs `list` of {request =, first =, last =} tokens (of request.tokens, then its guesses) and guesses a token after each.
+local function extend(self, list)
+  local parts, wanted, rows, done = {}, {}, 0, {}
+  for _, entry in ipairs(list) do
+    local r = entry.request
+    local reserved = entry.guess and self.runner:extend(r.draft_id, { entry.guess }) or not entry.guess and self.runner:extend(r.draft_id, r.tokens, entry.first, entry.last)
+    if reserved then
+      local count = entry.guess and 1 or entry.last - entry.first + 1
+      parts[#parts + 1], done[#done + 1] = { id = r.draft_id, count = count, adapter = nil }, entry
+      rows = rows + count
+      wanted[#wanted + 1] = rows - 1
+    end
+  end
+  if #parts == 0 then return done end
+  self.runner:run(parts, wanted, function(logits, first)
+    for k = 0, logits:shape()[1] - 1 do
+      local entry = done[first + k]
+      if entry.guesses then table.insert(entry.request.guesses, self.greedy:next(logits:rows(k, 1))) end
+    end
+  end)
+  for _, part in ipairs(parts) do self.runner.pool:commit(part.id) end
+  return done
+end
+
+-- Brings the draft's cache of r in line with r.tokens, whose last one it has not seen; how many tokens it holds.
+local function align(self, r)
+  local pool = self.runner.pool
+  if not r.draft_id then
+    q.uninterrupted(function() r.draft_id, r.draft_tokens = pool:open(0), {} end)
+    pool:reuse(r.draft_id, r.tokens)
+    for i = 1, pool:length(r.draft_id) do r.draft_tokens[i] = r.tokens[i] end
+  end
+  local held, same = pool:length(r.draft_id), 0
+  while same < held and same < #r.tokens - 1 and r.draft_tokens[same + 1] == r.tokens[same + 1] do same = same + 1 end
+  pool:truncate(r.draft_id, same)
+  return same
+end
+
+-- Whether the draft has tokens first .. last of r; one that only the model has ends its guesses.
+local function readable(self, r, first, last)
+  for i = first, last do
+    if r.tokens[i] >= self.vocab then
+      self:close(r)
+      r.draft = false
+      return false
+    end
+  end
+  return true
+end
+
+-- Sets the guesses of those that decode. The draft's cache follows their tokens, a chunk a step where it is behind.
+function Drafter:guess(running)
+  local list, budget = {}, self.runner.rows
+  for _, r in ipairs(running) do
+    local decodes = r.draft and #r.tokens - r.length == 1
+    local wants = decodes and math.min(room(r, speculate.most), self.context - #r.tokens + 1) or 0  -- the last is not run
+    if wants > 0 then
+      local held = align(self, r)
+      local last = math.min(#r.tokens, held + budget)
+      if last > held and readable(self, r, held + 1, last) then
+        budget = budget - (last - held)
+        for i = held + 1, last do r.draft_tokens[i] = r.tokens[i] end
+        for i = #r.draft_tokens, last + 1, -1 do r.draft_tokens[i] = nil end
+        r.guesses = {}
+        list[#list + 1] = { request = r, first = held + 1, last = last, guesses = last == #r.tokens, wants = wants }
+      end
+    end
+  end
+  while #list > 0 do
+    local nexts = {}
+    for _, entry in ipairs(extend(self, list)) do
+      local r = entry.request
+      local guess = r.guesses[#r.guesses]
+      if entry.guesses and guess < self.vocab and #r.guesses < entry.wants then
+        r.draft_tokens[#r.draft_tokens + 1] = guess
+        nexts[#nexts + 1] = { request = r, guess = guess, guesses = true, wants = entry.wants }
+      end
+    end
+    list = nexts
+  end
+  for _, r in ipairs(running) do
+    local guesses = r.guesses
+    if guesses and guesses[#guesses] and guesses[#guesses] >= self.vocab then guesses[#guesses] = nil end
+    if guesses and #guesses == 0 then r.guesses = nil end
+  end
+end
+
+return speculate

@@ -1,0 +1,289 @@
+-- A model: its parameters by Hugging Face name, its forward pass, adapters, loss, saving. q.load makes one from a folder;
+-- model files (scripts/qeng/models) say what the architecture is.
+
+local q = require "qeng.core"
+local architectures = require "qeng.model.architectures"
+local config = require "qeng.model.config"
+local gguf = require "qeng.gguf"
+local gguf_export = require "qeng.gguf.export"
+local gguf_lora = require "qeng.gguf.lora"
+local hub = require "qeng.hub"
+local int4 = require "qeng.model.int4"
+local lora = require "qeng.model.lora"
+local new_tokens = require "qeng.model.new_tokens"
+local peft = require "qeng.model.peft"
+local stream = require "qeng.model.stream"
+
+local Model = {}
+Model.__index = Model
+
+-- rotations: of weights that are stored rotated (gguf/hadamard.lua).
+local function build(file, dtype, source, rotations)
+  local arch, c = architectures.of(file)
+  local model = setmetatable({
+    arch = arch, config = c, dtype = dtype, config_values = file.values, rotations = rotations,
+    parameters = {}, linears = {}, ropes = {}, mode = "frozen", recompute = false,
+  }, Model)
+  model.forward = arch.build(model, source, c)
+  if not c.learned_positions then model:rope(c.max_position) end  -- what a rotation cannot be is refused now, not by the first forward pass
+  return model
+end
+
+local M = {}
+
+local function load_gguf(path, opt)
+  local checkpoint = gguf.open(path, opt)
+  local file = config.wrap(checkpoint.values, path)
+  file.rope_factors = checkpoint.factors
+  local model = build(file, checkpoint.dtype, checkpoint.source, checkpoint.rotations)
+  checkpoint.finish(model)
+  stream.attach(model, opt)
+  return model
+end
+
+-- What an open folder's matrices are computed in so that nothing of them is lost, nil where none is of floats; and whether some are
+-- f16, which nothing is computed in: f32 holds all of it, bf16 has three bits less.
+local function own_dtype(weights)
+  local found = {}
+  for _, name in ipairs(weights:names()) do
+    local info = weights:info(name)
+    if #info.shape > 1 and name:find "%.weight$" then found[info.dtype] = true end
+  end
+  return (found.f16 or found.f32) and "f32" or found.bf16 and "bf16" or nil, found.f16 or false
+end
+
+-- Loads folder `dir` (config.json, safetensors, tokenizer), a GGUF file, or a name on the hub. opt.dtype: f32 or bf16, the dtype of
+-- weights and activations; the file's own by default. Without it matrices of f16 stay as they are stored, and all is computed in f32.
+-- A GGUF's matrices of f16 and of block formats, and of bf16 under f32, stay as they are stored. opt.writable: the weights get memory of their own, for full fine-tuning. opt.weights, of those that are not and
+-- on the CPU: "map" reads them where the file is mapped, "copy" from a copy in large pages, which is faster; by default there is a
+-- copy if memory has room for two.
+-- "stream": from the mapped file, within opt.host_budget bytes for the whole process (model/stream.lua).
+function M.load(dir, opt)
+  opt = opt or {}
+  dir = hub.resolve_model(dir)
+  if q.fs.kind(dir) == "file" then return load_gguf(dir, opt) end
+  if q.fs.kind(dir) ~= "dir" then
+    q.error("io", ("model %s: no such file or folder; expected a .gguf file, or a Hugging Face folder with config.json and model.safetensors"):format(dir))
+  end
+  local file, weights = config.read(dir, q.safetensors.open(dir))
+  gguf.into_memory(weights, opt)
+  stream.check(dir, opt)
+  local known = {}
+  local dtype, half = opt.dtype, false
+  if not dtype then dtype, half = own_dtype(weights) end
+  if half then
+    io.stderr:write(("%s: weights of f16 are computed in f32, which loses nothing; dtype bf16 (--dtype bf16) drops three bits of each, and trains faster in less memory\n"):format(dir))
+  end
+  local packed = int4.of(file, weights, dtype or "bf16")
+  if packed and opt.weights == "stream" then
+    q.error("unsupported", dir .. ": weights packed by AWQ, GPTQ or bitsandbytes are unpacked in memory and cannot be streamed; stream a GGUF file of the model (recipes/quantize.lua)")
+  end
+  local function source(name, shape)
+    local blocks = packed and packed.take(name, shape, known)
+    if blocks then return blocks end
+    local info = weights:info(name)
+    if not info then q.error("format", ("%s: tensor %s is missing, though config.json asks for it"):format(dir, name)) end
+    if info.dtype == "one_bit" or info.dtype == "ternary" then
+      known[name] = true
+      return weights:tensor(name, { shape = shape, copy = opt.writable, label = "weights" })
+    end
+    dtype = dtype or (info.dtype == "f32" and "f32" or "bf16")
+    known[name] = true
+    local as_stored = half and info.dtype == "f16" and #shape > 1 and not opt.writable
+    return weights:tensor(name, { dtype = as_stored and "f16" or dtype, shape = shape, copy = opt.writable, stream = opt.weights == "stream", label = opt.weights == "stream" and "weights in files" or "weights" })
+  end
+  local model = build(file, nil, source)
+  model.dtype, model.dir, model.saved_dtype = dtype, dir, half and not opt.writable and "f16" or nil
+  for _, layer in ipairs(model.linears) do
+    local scale = layer.name .. ".weight_scale"
+    if weights:info(scale) and not packed then
+      known[scale] = true
+      require("qeng.onebit").give_scale(model, layer, weights:tensor(scale, { dtype = "f32", shape = { layer.weight:shape()[1] }, copy = opt.writable, label = "weights" }))
+    elseif layer.weight:dtype() == "one_bit" or layer.weight:dtype() == "ternary" then
+      q.error("format", ("%s: tensor %s is missing: the weight beside it has no scale of its own"):format(dir, scale))
+    end
+  end
+  for _, name in ipairs(weights:names()) do
+    local tied = name == "lm_head.weight" and model.config.tied
+    local spare = tied or name:find("rotary_emb.inv_freq", 1, true) or packed and packed.spare(name)
+    if not known[name] and not spare then
+      q.error("format", ("%s: tensor %s belongs to no part of a %s"):format(dir, name, model.arch.hf))
+    end
+  end
+  local ok, tokenizer = pcall(q.tokenizer, dir)
+  if ok then model.tokenizer = tokenizer else model.tokenizer_error = tokenizer end
+  stream.attach(model, opt)
+  return model
+end
+
+-- A model with random weights (std, Philox) from the keys of a config.json; or with those that opt.weights(name, shape) gives.
+function M.random(values, opt)
+  opt = opt or {}
+  local stream, dtype = 0, opt.dtype or "f32"
+  return build(config.wrap(values), dtype, opt.weights or function(name, shape, plus_one)
+    stream = stream + 1
+    if #shape == 1 then return q.zeros(shape, dtype, "weights"):fill(name:find("norm") and not plus_one and 1 or 0) end
+    return q.randn(shape, { std = opt.std or 0.02, seed = opt.seed or 0, stream = stream, dtype = dtype, label = "weights" })
+  end)
+end
+
+-- ---------------------------------------------------------------- forward
+
+local function is_dynamic(rope) return rope.scaling and rope.scaling.rope_type == "dynamic" end
+
+-- The table of one rotation's settings (Config:rope) for documents of up to `length` tokens.
+local function rope_of(c, settings, length)
+  local how = { dim = c.head_dim, theta = settings.theta, length = length, max_position_embeddings = c.max_position }
+  for name, value in pairs(settings.scaling or {}) do how[name == "rope_type" and "type" or name] = value end
+  local rope = q.rope_table(how)
+  if settings.factors then
+    local divided = rope.inv_freq:table()
+    for i, factor in ipairs(settings.factors) do divided[i] = divided[i] / factor end
+    rope.inv_freq = q.tensor(divided, "f32")
+  end
+  return { inv_freq = q.keep(rope.inv_freq), scale = rope.scale }
+end
+
+-- Rotation frequencies for documents of up to `length` tokens; and those of the layers that look at a window only, where the
+-- model has some of their own.
+function Model:rope(length)
+  local c = self.config
+  local key = is_dynamic(c.rope) and length or 0
+  local found = self.ropes[key]
+  if not found then
+    found = { rope_of(c, c.rope, length), c.rope_local and rope_of(c, c.rope_local, length) }
+    self.ropes[key] = found
+  end
+  return found[1], found[2]
+end
+
+-- Refuses packed rows in which dynamic RoPE scaling would differ by document.
+function Model:check_length(row_tokens)
+  if is_dynamic(self.config.rope) and row_tokens > self.config.max_position then
+    q.error("unsupported", ("rows of %d tokens exceed max_position_embeddings = %d, and dynamic RoPE scaling differs by document; use shorter rows (--row-tokens)")
+      :format(row_tokens, self.config.max_position))
+  end
+end
+
+-- Hidden states [t, hidden] of one document of token ids (a Lua array).
+function Model:hidden(ids)
+  local positions = {}
+  for i = 1, #ids do positions[i] = i - 1 end
+  local seq = { positions = q.tensor(positions, "i32"), cu_q = q.tensor({ 0, #ids }, "i32") }
+  seq.rope, seq.rope_local = self:rope(#ids)
+  return self.forward(q.tensor(ids, "i32"), seq)
+end
+
+-- Logits [t, vocab] in f32 of one document.
+function Model:logits(ids)
+  return q.no_grad(q.scope, function() return q.linear(self:hidden(ids), self.head, { out = "f32" }) end)
+end
+
+-- Tensors that hold one packed micro-batch: q.slot's, filled by batch:load(slot) and slot.scale:fill(1 / trained tokens).
+function M.slot(tokens, max_documents)
+  return {
+    tokens = q.zeros({ tokens }, "i32", "batch"), targets = q.zeros({ tokens }, "i32", "batch"),
+    positions = q.zeros({ tokens }, "i32", "batch"), cu_q = q.zeros({ max_documents + 1 }, "i32", "batch"),
+    scale = q.zeros({ 1 }, "f32", "batch"),
+  }
+end
+
+-- Loss [1] of a packed batch: slot.scale times the sum of nll over its targets. Also nll [t]. length: the longest document
+-- (dynamic RoPE scaling needs it; see check_length).
+function Model:loss(slot, length)
+  length = length or slot.tokens:shape()[1]
+  local seq = { positions = slot.positions, cu_q = slot.cu_q }
+  seq.rope, seq.rope_local = self:rope(length)
+  local hidden = self.forward(slot.tokens, seq)
+  return q.block("head", q.lm_head_loss, hidden, self.head, slot.targets, slot.scale)
+end
+
+-- ---------------------------------------------------------------- what is trained
+
+-- Adds adapters: rank, alpha, rslora, dropout, targets, ranks, alphas, dora, seed, as model/lora.lua has them.
+function Model:lora(opt) return lora.add(self, opt) end
+
+-- Trains every parameter (load the model with writable = true).
+function Model:full()
+  stream.refuse(self, "full: every weight would change")
+  for _, parameter in ipairs(self.parameters) do parameter.tensor:requires_grad(true) end
+  self.mode = "full"
+  return self
+end
+
+-- {{name=, tensor=}...} in a fixed order.
+function Model:trainable()
+  if self.mode == "lora" then
+    local list = { unpack(self.adapter.parameters) }
+    for _, parameter in ipairs(self.extra or {}) do
+      if not parameter.tensor:requires_grad() then parameter.tensor:requires_grad(true) end
+      list[#list + 1] = parameter
+    end
+    return list
+  end
+  if self.mode == "onebit" then return require("qeng.onebit").float_parameters(self) end
+  return self.mode == "full" and self.parameters or {}
+end
+
+-- ---------------------------------------------------------------- saving
+
+function Model:save_adapter(dir) return peft.save(self, dir) end
+-- A PEFT folder, or an adapter in a GGUF file.
+function Model:load_adapter(path)
+  return q.fs.kind(path) == "file" and gguf_lora.load(self, path) or peft.load(self, path)
+end
+-- The same for single requests (infer/request.lua), beside whatever adapter is on the model.
+function Model:read_adapter(path)
+  return setmetatable(q.fs.kind(path) == "file" and gguf_lora.read(self, path) or peft.read(self, path), M.Adapter)
+end
+function Model:save_adapter_gguf(path) return gguf_lora.save(self, path) end
+-- opt: type (f16; any mix of gguf/types.lua), overrides, importance, part_bytes, as gguf_export.write has them.
+function Model:save_gguf(path, opt) return gguf_export.save(self, path, opt) end
+function Model:merge()
+  stream.refuse(self, "merge: the merged weights would lie in memory")
+  return peft.merge(self)
+end
+
+-- A Hugging Face folder of the weights as they are (merge first): config, tokenizer files, safetensors in shards. opt: dtype
+-- (the weights' own; f16 where they were loaded as such, the model's where they come from a GGUF file), max_shard_bytes.
+function Model:save(dir, opt)
+  opt = opt or {}
+  if self.rotations then
+    q.error("unsupported", "save: the weights are stored rotated, which a config.json cannot say; save_gguf writes them unrotated, and what is loaded from that file can be saved")
+  end
+  if self.config.rope.factors then
+    q.error("unsupported", "save: rope_freqs.weight holds factors of no known setting, which a config.json cannot say; recipes/quantize.lua copies the GGUF file with it")
+  end
+  local dtype = opt.dtype or self.gguf and self.dtype or self.saved_dtype
+  local tensors = {}
+  for _, parameter in ipairs(self.parameters) do tensors[#tensors + 1] = { parameter.name, parameter.tensor } end
+  for _, layer in ipairs(self.linears) do
+    if layer.row_scale then tensors[#tensors + 1] = { layer.name .. ".weight_scale", layer.row_scale, "f32" } end
+  end
+  local values = {}
+  for key, value in pairs(self.config_values) do values[key] = value end
+  values.torch_dtype = ({ f32 = "float32", bf16 = "bfloat16", f16 = "float16" })[dtype or self.dtype]
+  values.dtype = values.dtype and values.torch_dtype or nil
+  q.fs.write_dir(dir, function(folder)
+    q.safetensors.save(folder, tensors, { metadata = { format = "pt" }, max_shard_bytes = opt.max_shard_bytes or 4e9, dtype = dtype })
+    q.fs.write(folder .. "/config.json", q.json.encode(values, { pretty = true }) .. "\n")
+    if self.tokenizer_dir then new_tokens.copy_tokenizer(self.tokenizer_dir, folder) end
+    if self.dir then
+      for _, name in ipairs(M.companions) do
+        if q.fs.kind(folder .. "/" .. name) ~= "file" and q.fs.kind(self.dir .. "/" .. name) == "file" then q.fs.copy(self.dir .. "/" .. name, folder .. "/" .. name) end
+      end
+    elseif self.gguf and self.tokenizer then
+      if not self.tokenizer_dir then self.tokenizer:save(folder) end
+      q.fs.write(folder .. "/generation_config.json", q.json.encode({ eos_token_id = q.json.array(self.stop_ids) }, { pretty = true }) .. "\n")
+    end
+  end)
+end
+
+-- The files of a model folder that are copied as they are.
+M.companions = {
+  "generation_config.json", "tokenizer.json", "tokenizer_config.json", "tokenizer.model", "special_tokens_map.json",
+  "added_tokens.json", "vocab.json", "merges.txt", "chat_template.jinja",
+}
+
+M.Model, M.Adapter = Model, {}
+return M

@@ -1,0 +1,235 @@
+-- The parts that decoder models are made of. A model file (scripts/qeng/models) says which parts, with which config keys.
+-- `p` is a position in the model's tree of parameters: p:at("self_attn") goes down, p:weight(name, shape) takes a tensor from
+-- the checkpoint (or draws it) and registers it under its Hugging Face name.
+
+local q = require "qeng.core"
+
+local nn = {}
+
+-- ---------------------------------------------------------------- parameters
+
+local Params = {}
+Params.__index = Params
+
+-- source(name, shape, plus_one) returns the tensor (plus_one: of a norm that adds one to its weight); every parameter and linear layer is registered in `model`.
+function nn.params(model, source, prefix)
+  return setmetatable({ model = model, source = source, prefix = prefix or "" }, Params)
+end
+
+function Params:at(name)
+  return nn.params(self.model, self.source, self.prefix .. name .. ".")
+end
+
+function Params:weight(name, shape, plus_one)
+  local full = self.prefix .. name
+  local tensor = self.source(full, shape, plus_one)
+  tensor:label(full)
+  table.insert(self.model.parameters, { name = full, tensor = tensor })
+  return tensor
+end
+
+-- How a parameter's input, and what is looked up in it, is rotated: {block =, signs =} each, or nil.
+function Params:rotation(name, columns)
+  if not self.model.rotations then return nil end
+  return self.model.rotations(self.prefix .. name, columns)
+end
+
+-- ---------------------------------------------------------------- layers
+
+local Linear = {}
+Linear.__index = Linear
+
+-- y, and what the adapter makes of x.
+local function adapted(y, x, lora)
+  return lora and y + q.linear(q.linear(q.dropout(x, lora.dropout), lora.a), lora.b) * lora.scale or y
+end
+
+-- The layer under DoRA (arXiv 2402.09353): rows of w + scale b a have the length that the adapter's magnitude says.
+local function decomposed(self, x)
+  local lora = self.lora
+  local scale = q.dora_scale(self.weight, lora, lora.magnitude, lora.squares)
+  return q.scale_columns(q.linear(x, self.weight, { lora = lora }), scale, self.bias)
+end
+
+-- y = x w^T (+ bias) (+ the adapter, once model:lora set self.lora). Where the weight is stored rotated, it reads x rotated, the
+-- adapter x as it is: adapters are those of the model, however its weights are stored.
+function Linear:__call(x)
+  local input = self.rotation and q.hadamard(x, self.rotation) or x
+  if self.model.observe then self.model.observe(self.name .. ".weight", input) end
+  if self.row_scale and not self.whole then  -- a weight without a scale, which has one number for each row beside it (onebit/init.lua)
+    return adapted(q.scale_columns(q.linear(input, self.weight), self.row_scale, self.bias), x, self.lora)
+  end
+  if self.lora and self.lora.magnitude then return decomposed(self, x) end
+  if self.rotation then return adapted(q.linear(input, self.weight, { bias = self.bias }), x, self.lora) end
+  return q.linear(x, self.weight, { bias = self.bias, lora = self.lora })
+end
+
+-- What layers that read the same x make of it. In inference they are one operation (infer/paged.lua), whatever the batch around them.
+local function project(seq, x, first, second, third)
+  if seq.inference then return seq.inference:project(x, { first, second, third }) end
+  return first(x), second and second(x), third and third(x)
+end
+
+function Params:linear(name, out, inputs, bias)
+  local p = self:at(name)
+  local layer = setmetatable({
+    model = self.model,
+    name = self.prefix .. name,
+    role = name,
+    weight = p:weight("weight", { out, inputs }),
+    bias = bias and p:weight("bias", { out }) or nil,
+    rotation = p:rotation("weight", inputs),
+  }, Linear)
+  table.insert(self.model.linears, layer)
+  return layer
+end
+
+local Norm = {}
+Norm.__index = Norm
+function Norm:__call(x) return q.rmsnorm(x, self.weight, self.eps, self.plus_one) end
+
+-- x + branch, and its norm; without a branch, x and its norm.
+function Norm:of_sum(x, branch)
+  if not branch then return x, self(x) end
+  return q.add_rmsnorm(x, branch, self.weight, self.eps, self.plus_one)
+end
+
+function Params:norm(name, dim, eps, plus_one)
+  return setmetatable({ weight = self:at(name):weight("weight", { dim }, plus_one), eps = eps, plus_one = plus_one or false }, Norm)
+end
+
+-- ---------------------------------------------------------------- attention and MLP
+
+-- Grouped-query attention with rotary positions. c: hidden, heads, kv_heads, head_dim, eps, plus_one (norms add one to their
+-- weights), attention_scale (1 / sqrt(head_dim)). opt: qkv_bias, o_bias, qk_norm (per head, before RoPE), window (0: none),
+-- local_rope (seq.rope_local turns its heads), no_rope (positions are learned, and added by the decoder).
+function nn.attention(p, c, opt)
+  local q_proj = p:linear("q_proj", c.heads * c.head_dim, c.hidden, opt.qkv_bias)
+  local k_proj = p:linear("k_proj", c.kv_heads * c.head_dim, c.hidden, opt.qkv_bias)
+  local v_proj = p:linear("v_proj", c.kv_heads * c.head_dim, c.hidden, opt.qkv_bias)
+  local o_proj = p:linear("o_proj", c.hidden, c.heads * c.head_dim, opt.o_bias)
+  local q_norm = opt.qk_norm and p:norm("q_norm", c.head_dim, c.eps, c.plus_one)
+  local k_norm = opt.qk_norm and p:norm("k_norm", c.head_dim, c.eps, c.plus_one)
+
+  return function(x, seq, layer)
+    local tokens = x:shape()[1]
+    local query, key, value = project(seq, x, q_proj, k_proj, v_proj)
+    query = query:reshape { tokens, c.heads, c.head_dim }
+    key, value = key:reshape { tokens, c.kv_heads, c.head_dim }, value:reshape { tokens, c.kv_heads, c.head_dim }
+    if q_norm then query, key = q_norm(query), k_norm(key) end
+    if not opt.no_rope then query, key = q.rope(query, key, seq.positions, opt.local_rope and seq.rope_local or seq.rope) end
+    local how = { window = opt.window or 0, scale = c.attention_scale }
+    local mixed = seq.inference and seq.inference:attend(layer, query, key, value, how) or q.attention(query, key, value, seq, how)
+    return project(seq, mixed:reshape { tokens, c.heads * c.head_dim }, o_proj)
+  end
+end
+
+-- c: hidden, ffn, gelu (the gate is GELU's, not SiLU's).
+function nn.swiglu_mlp(p, c, bias)
+  local gate_proj = p:linear("gate_proj", c.ffn, c.hidden, bias)
+  local up_proj = p:linear("up_proj", c.ffn, c.hidden, bias)
+  local down_proj = p:linear("down_proj", c.hidden, c.ffn, bias)
+  return function(x, seq)
+    local gate, up = project(seq, x, gate_proj, up_proj)
+    return project(seq, q.swiglu(gate, up, { gelu = c.gelu or false }), down_proj)
+  end
+end
+
+-- The pre-norm block: x + attn(norm(x)), then x + mlp(norm(x)). opt: as for nn.attention, mlp_bias, and post_norms: what
+-- attention and MLP give is normed too, before it is added. What is added to the stream x is added by the norm that reads it next: block(x, branch, seq, layer) takes the last block's branch, nil in the
+-- first, and gives the stream and its own.
+local Block = {}
+Block.__index = Block
+
+function nn.block(p, c, opt)
+  local function norm(name) return p:norm(name, c.hidden, c.eps, c.plus_one) end
+  return setmetatable({
+    attn_norm = norm "input_layernorm",
+    attn = nn.attention(p:at("self_attn"), c, opt),
+    attn_post = opt.post_norms and norm "post_attention_layernorm",
+    mlp_norm = norm(opt.post_norms and "pre_feedforward_layernorm" or "post_attention_layernorm"),
+    mlp = nn.swiglu_mlp(p:at("mlp"), c, opt.mlp_bias),
+    mlp_post = opt.post_norms and norm "post_feedforward_layernorm",
+  }, Block)
+end
+
+function Block:__call(x, branch, seq, layer)
+  local y
+  x, y = self.attn_norm:of_sum(x, branch)
+  y = self.attn(y, seq, layer)
+  x, y = self.mlp_norm:of_sum(x, self.attn_post and self.attn_post(y) or y)
+  y = self.mlp(y, seq)
+  return x, self.mlp_post and self.mlp_post(y) or y
+end
+
+-- ---------------------------------------------------------------- the decoder around the blocks
+
+-- A positive number as bf16 holds it, where that is the dtype.
+local function rounded(value, dtype)
+  if dtype ~= "bf16" then return value end
+  local fraction, exponent = math.frexp(value)
+  return math.ldexp(math.floor(fraction * 256 + 0.5) / 256, exponent)
+end
+
+-- Embedding, c.layers blocks made by new_block(p, index), final norm and head. Returns forward(tokens, seq) -> hidden.
+-- c.embed_scale: rows of the embedding are multiplied by it, rounded to the model's dtype. c.learned_positions: a learned row for
+-- each of c.max_position positions is added to them.
+-- model.neftune: the strength of noise on what is embedded, while training.
+-- seq: positions, cu_q, cu_k, rope, rope_local; or positions, the ropes and inference (infer/paged.lua). Each block is one checkpoint where model.recompute is set; it
+-- then adds its branch itself, so that one tensor a block is kept and not two.
+function nn.decoder(model, source, c, new_block)
+  local p = nn.params(model, source)
+  local body = p:at("model")
+  model.embed = body:weight("embed_tokens.weight", { c.vocab, c.hidden })
+  local places = c.learned_positions and body:weight("embed_positions.weight", { c.max_position, c.hidden })
+  local blocks = {}
+  for i = 0, c.layers - 1 do blocks[i + 1] = new_block(body:at("layers." .. i), i) end
+  local norm = body:norm("norm", c.hidden, c.eps, c.plus_one)
+  model.head = c.tied and model.embed or p:weight("lm_head.weight", { c.vocab, c.hidden })
+  local of_head, of_rows = body:rotation("embed_tokens.weight", c.hidden)
+  if not c.tied then
+    of_head = p:rotation("lm_head.weight", c.hidden)
+  elseif not of_head ~= not of_rows then
+    q.error("format", "the embedding, which is the head too, is listed as rotated for one of the two only; expected it among the metadata's weight_names and inverse_weight_names")
+  end
+
+  local function embed(tokens, positions, documents)
+    local rows = q.embedding(model.embed, tokens, model.dtype)
+    if of_rows then rows = q.hadamard(rows, { block = of_rows.block, signs = of_rows.signs, inverse = true }) end
+    if places then rows = rows + q.embedding(places, positions, model.dtype) end
+    if c.embed_scale then rows = rows * rounded(c.embed_scale, model.dtype) end
+    return model.neftune and documents and q.embedding_noise(rows, documents, model.neftune) or rows
+  end
+
+  return function(tokens, seq)
+    local weights = model.stream  -- model/stream.lua: unit 0 is the embedding, i a block, the last one norm and head
+    if weights then weights:use(0) end
+    local x, branch = q.block("embed", embed, tokens, seq.positions, seq.cu_q), nil
+    if weights then weights:mark() end
+    for i, block in ipairs(blocks) do
+      local name = "layers." .. (i - 1)
+      if weights and not model.recompute then weights:use(i) end
+      if model.recompute then
+        x = q.checkpoint(name, function(input)
+          if weights then weights:use(i) end
+          local stream, addend = block(input, nil, seq, i)
+          if weights then weights:mark(i) end
+          return stream + addend
+        end, x)
+      elseif seq.inference then  -- nothing but its results is wanted again: the next block has its memory, still in the caches
+        local before, addend = x, branch
+        x, branch = q.scope(q.block, name, block, x, branch, seq, i)
+        before:free()
+        if addend then addend:free() end
+      else
+        x, branch = q.block(name, block, x, branch, seq, i)
+        if weights then weights:mark(i) end  -- where its gradient begins
+      end
+    end
+    if weights then weights:use(c.layers + 1) end
+    local hidden = select(2, q.block("norm", norm.of_sum, norm, x, branch))
+    return of_head and q.hadamard(hidden, of_head) or hidden
+  end
+end
+
+return nn

@@ -1,0 +1,412 @@
+-- q.plan: what training or inference will need and take, before anything is loaded.
+--
+-- No formulas: the model is built and q.train (or an engine) runs on a device that computes nothing (q.rehearse), so that
+-- parameters, gradients, the optimizer's state, the planned arena and the cost of each operation are those of the code that
+-- will run. What remains to be said is where the weights lie (place) and whether that fits (plan/text.lua).
+--
+--   q.plan { model =, mode = "full" | "lora" | "onebit" | "inference", dtype =, stored =, rank =, targets =, dropout =, levels =, active =, keep =,
+--            row_tokens =, rows =, accumulate =, recompute =, eval =, context =, batch =, kv =, device_budget =, host_budget =, bandwidth =,
+--            flops =, link = }
+--
+-- model: a folder (config.json is enough), a GGUF file, a config.json, a name on a hub (whose weights are not fetched), a name of
+-- plan/shapes.lua, or a table of config.json's keys. stored: the dtype of the linear layers where no file says it ("q4_k"). eval: a
+-- held-out loss is measured too. kv, context, batch: of inference, whose context ends at the model's max_position_embeddings.
+-- levels: of one-bit training's counters (7); active: weights that learn at once, the rest being frozen bits (onebit/phases.lua); keep:
+-- with the counters of those that rest. Budgets in bytes, as training takes them: on the CPU host_budget is the whole process's, and
+-- so is device_budget where weights have to be streamed to keep it. bandwidth and flops (of the dtype): those of a GPU that is not here;
+-- without them the plan is for this device, at its measured limits. link: bytes a second from host or file to the device.
+
+local config = require "qeng.model.config"
+local inertia = require "qeng.onebit.inertia"
+local hub = require "qeng.hub"
+local names = require "qeng.gguf.names"
+local models = require "qeng.model"
+local onebit = require "qeng.onebit"
+local options = require "qeng.console.options"
+local phases = require "qeng.onebit.phases"
+local plan_text = require "qeng.plan.text"
+local progress = require "qeng.console.progress"
+local q = require "qeng.core"
+local shapes = require "qeng.plan.shapes"
+local stream = require "qeng.model.stream"
+local train = require "qeng.train"
+
+-- ---------------------------------------------------------------- the model
+
+local function shape_names()
+  local found = {}
+  for name in pairs(shapes) do found[#found + 1] = name end
+  table.sort(found, function(a, b) return tonumber(a:match "%d+") < tonumber(b:match "%d+") end)
+  return found
+end
+
+local folders = {}  -- of names on a hub, which is asked once: {path, whole}
+
+-- The path of `model`, and whether its weights may be read there.
+local function find(model)
+  if shapes[model:lower()] then return model, true end
+  if folders[model] and q.fs.kind(folders[model].path) then return folders[model].path, folders[model].whole end
+  local path, whole = hub.resolve_texts(model)
+  if path ~= model then folders[model] = { path = path, whole = whole } end
+  return path, whole
+end
+
+-- A function that builds the model (in a rehearsal), what to call it, and where its tokenizer may be.
+local function source_of(opt)
+  local values, name, place = opt.model, "this config", nil
+  if type(values) == "string" then
+    name = values
+    local path, whole = find(values)
+    local kind = q.fs.kind(path)
+    local stored = kind == "file" and not path:find "%.json$"
+    if kind == "dir" then
+      place = path
+      for _, entry in ipairs(whole and q.fs.list(path) or {}) do stored = stored or entry:find "%.safetensors$" ~= nil end
+    end
+    if stored and opt.mode == "onebit" then
+      q.error("unsupported", ("plan: one-bit training starts from a config; %s holds weights"):format(path))
+    elseif stored then
+      if opt.stored then q.error("value", ("stored = %s: %s says itself how its weights are stored"):format(opt.stored, path)) end
+      return function() return models.load(path, { dtype = opt.dtype, writable = opt.mode == "full", weights = "map" }) end, name
+    end
+    if kind == "dir" then
+      values = config.values(path .. "/config.json")
+    elseif kind == "file" then
+      values = config.values(path)
+    else
+      values = shapes[values:lower()]
+      if not values then
+        local near = options.nearest(name, shape_names())
+        q.error("value", ("plan: %s is no file, no folder and no shape%s; shapes are %s"):format(name,
+          #near > 0 and " (did you mean " .. near[1] .. "?)" or "", table.concat(shape_names(), ", ")))
+      end
+    end
+    if not whole and values.quantization_config ~= nil then
+      q.error("unsupported", ("plan: %s is packed (quantization_config), and how is in its weights, which are not here: fetch them (recipes/fetch.lua %s), then plan again"):format(name, name))
+    end
+  end
+  local word = values.dtype or values.torch_dtype
+  local half = word == "float16" and not opt.dtype and opt.mode ~= "full" and opt.mode ~= "onebit"  -- kept, and computed in f32 (model/init.lua)
+  local dtype = opt.dtype or (word == "float32" or word == "float16") and "f32" or "bf16"
+  return function()
+    if opt.mode == "onebit" then return onebit.random(values, { rule = "counter", dtype = dtype }) end
+    return models.random(values, {
+      dtype = dtype,
+      weights = function(weight, shape)
+        local as = opt.stored and weight:find "_proj%.weight$" and opt.stored or half and #shape > 1 and "f16" or dtype
+        return q.empty(shape, as, "weights")
+      end,
+    })
+  end, name, place
+end
+
+-- Bytes of the weights by the unit that is moved as one when they are streamed: embed, each layer, head. Those trained as floats stay
+-- on the device. shared: it is the embedding and the head, and a GPU keeps it. learned: of its bytes, those of the bits in `learning`,
+-- a set. held: of its bytes, what a GGUF file of llama's has in an order of its own, and is in the host's memory where the unit is read
+-- from there.
+local function units_of(model, learning, opt)
+  local order = model.gguf and model.gguf.architecture or opt.stored and model.arch.hf:find "^Llama" and "llama"
+  local units, by_name = {}, {}
+  for _, parameter in ipairs(model.parameters) do
+    local layer = parameter.name:match "layers%.(%d+)%."
+    local unit = layer and "layers." .. layer or parameter.name:find "embed_tokens" and "embed" or parameter.name:find "^lm_head" and "head"
+    if unit and not parameter.tensor:requires_grad() then
+      if not by_name[unit] then
+        by_name[unit] = { name = unit, bytes = 0, held = 0, learned = 0, shared = unit == "embed" and model.config.tied }
+        units[#units + 1] = by_name[unit]
+      end
+      by_name[unit].bytes = by_name[unit].bytes + parameter.tensor:bytes()
+      if learning[parameter.tensor] then by_name[unit].learned = by_name[unit].learned + parameter.tensor:bytes() end
+      if names.heads(order, parameter.name, model.config) then by_name[unit].held = by_name[unit].held + parameter.tensor:bytes() end
+    end
+  end
+  return units
+end
+
+-- ---------------------------------------------------------------- rehearsals
+
+-- What q.train reads of a PacketFile: rows full of one document each, every token trained.
+local function full_rows()
+  local file = {}
+  function file:batches(how)
+    local tokens, most = how.rows * how.row_tokens, how.rows * math.max(2, math.floor(how.row_tokens / 4))
+    local left = how.once and 1 or math.huge
+    local batch, batches = {}, {}
+    function batch:info()
+      return { tokens = tokens, max_documents = most, trained_tokens = tokens, real_tokens = tokens, wait_ms = 0, damaged = 0, crc_dropped = 0, dst = 0, epoch = 0 }
+    end
+    function batch:send() end
+    function batch:load(slot)
+      local bounds = {}
+      for i = 0, most do bounds[i + 1] = math.min(i, how.rows) * how.row_tokens end
+      slot.cu_q:copy(q.tensor(bounds, "i32"))
+    end
+    function batches:plan() return { batches = 1, trained_tokens = tokens, documents = how.rows, sources = { [0] = 1 }, destinations = { [0] = 1 }, split = 0, truncated = 0, dropped = 0 } end
+    function batches:state() return {} end
+    function batches:next()
+      left = left - 1
+      return left >= 0 and batch or nil
+    end
+    return batches
+  end
+  return file
+end
+
+local function difference(after, before)
+  local d = {}
+  for name, value in pairs(after) do d[name] = type(value) == "number" and value - before[name] or nil end
+  return d
+end
+
+-- Three steps of q.train; the second is what a step costs.
+local function train_steps(model, opt)
+  local name = os.tmpname()
+  q.fs.remove(name)
+  local marks = {}
+  local ok, err = pcall(train, {
+    model = model, data = full_rows(), out = name .. ".plan", steps = 3, row_tokens = opt.row_tokens, rows = opt.rows, accumulate = opt.accumulate,
+    eval_share = opt.eval and 0.5 or 0, checkpoints = false, on_step = function() marks[#marks + 1] = q.rehearsed() end,
+  })
+  q.fs.remove(name .. ".plan")
+  if not ok then error(err, 0) end
+  return difference(marks[2], marks[1])
+end
+
+-- Two steps of one-bit training: the bits by counters, all else by AdamW. Also the bits that learn.
+local function onebit_steps(model, opt)
+  local floats = {}
+  for i, parameter in ipairs(onebit.float_parameters(model)) do floats[i] = parameter.tensor end
+  local adamw, learner = q.adamw_state(floats), { levels = opt.levels }
+  local bits = opt.active and phases.new(model, { active = opt.active, steps = 2, keep = opt.keep, inertia = learner }) or inertia.new(model, learner)
+  local turn, most = 1, 0  -- of the phases, that in which most weights learn
+  for number, parts in ipairs(bits.turns or {}) do
+    local held = 0
+    for _, part in ipairs(parts) do held = held + part.layer.weight:elements() end
+    if held > most then turn, most = number, held end
+  end
+  for number = 1, opt.keep and bits.turns and #bits.turns or 0 do bits:begin(0, 2 * (number - 1)) end  -- each turn gets its counters
+  local batches, marks, learning, program = full_rows():batches(opt), {}, {}, nil
+  local batch = batches:next()
+  local slot = models.slot(batch:info().tokens, batch:info().max_documents)
+  for step = 0, 1 do
+    bits:begin(step / 2, 2 * (turn - 1) + step)
+    batch:load(slot)
+    program = program or q.capture(function() model:loss(slot, opt.row_tokens):backward() end)
+    for _ = 1, opt.accumulate do program:run() end
+    adamw:step { lr = 1e-3, clip = 1 }
+    bits:finish(opt.accumulate)
+    marks[#marks + 1] = q.rehearsed()
+  end
+  if opt.eval then q.no_grad(q.scope, function() model:loss(slot, opt.row_tokens) end) end
+  for _, part in ipairs((bits.inertia or bits).parts) do learning[part.layer.weight] = true end
+  return difference(marks[2], marks[1]), learning
+end
+
+local most_read = 2 ^ 22  -- tokens of prompts: a rehearsal reads them in steps of a few hundred, so many in minutes
+
+-- opt.batch prompts of all but a few tokens of opt.context are read and decoding begins; a late decoding step is the step.
+local function decode_steps(model, opt)
+  opt.asked_context, opt.context = opt.context, math.min(opt.context, model.config.max_position)
+  if opt.batch * opt.context > most_read then
+    q.error("value", ("plan: batch x context is %.0f tokens, expected %d at most: plan fewer sequences, whose cache is as much each"):format(opt.batch * opt.context, most_read))
+  end
+  local pages = opt.batch * math.ceil(opt.context / 16)
+  local engine, ids, marks = model:engine { kv = opt.kv, max_batch = opt.batch, context = opt.context, pages = pages, remember = false }, {}, {}
+  for i = 1, opt.context - 6 do ids[i] = 0 end
+  for _ = 1, opt.batch do engine:submit { ids = ids, max_tokens = 6, temperature = 0, stop_ids = {} } end
+  repeat marks[#marks + 1] = q.rehearsed() until not engine:step()
+  engine:close()
+  return difference(marks[#marks - 1], marks[#marks - 2])
+end
+
+local prepare = {
+  full = function(model) model:full() end,
+  lora = function(model, opt) model:lora { rank = opt.rank, targets = opt.targets, dropout = opt.dropout } end,
+  onebit = function() end,
+  inference = function() end,
+}
+local steps = { full = train_steps, lora = train_steps, onebit = onebit_steps, inference = decode_steps }
+
+local function rehearse(make, opt, limits)
+  local silent = progress.silent
+  progress.silent = true
+  local ok, result = pcall(q.rehearse, function()
+    local model = make()
+    model.recompute = opt.recompute
+    prepare[opt.mode](model, opt)
+    local step, learning = steps[opt.mode](model, opt)
+    local found = {
+      device = q.rehearsed().device, tokenizer = model.tokenizer, accounts = {}, step = step, units = units_of(model, learning or {}, opt), parameters = 0, trained = 0, layers = model.config.layers, dtype = model.dtype,
+    }
+    for name, account in pairs(q.memory()) do found.accounts[name] = account.peak end
+    for _, parameter in ipairs(model.parameters) do found.parameters = found.parameters + parameter.tensor:elements() end
+    for _, parameter in ipairs(opt.mode == "onebit" and onebit.float_parameters(model) or model:trainable()) do
+      found.trained = found.trained + parameter.tensor:elements()
+    end
+    found.learns = next(learning or {}) ~= nil
+    for weight in pairs(learning or {}) do found.trained = found.trained + weight:elements() end
+    return found
+  end, limits)
+  progress.silent = silent
+  if not ok then error(result, 0) end
+  return result
+end
+
+-- ---------------------------------------------------------------- where the weights lie
+
+-- Bytes of the device, of the host and of the file where the device may hold `budget` (nil: all), or nil where that does not do. Streamed
+-- units pass through slots of the largest: the one in use and those on their way, two on a GPU (SlotStream::kDepth). The largest units
+-- stay, `keep` bytes of them, what --stream-keep has to be on a GPU. There the others lie in pinned memory of the host, as far as
+-- host_budget goes; but for those of a model whose bits learn, the rest is read from the file by way of a buffer. on_host: the device
+-- is the CPU, which reads all from the file. written: bytes that a pass copies back. least, least_host: what would do.
+local function place(found, budget, host_budget, on_host)
+  local units, total, streamable = {}, 0, 0
+  for _, bytes in pairs(found.accounts) do total = total + bytes end
+  for number, unit in ipairs(found.units) do
+    if on_host or not unit.shared then
+      units[#units + 1] = { bytes = unit.bytes, held = unit.held, learned = unit.learned, number = number }
+      streamable = streamable + unit.bytes
+    end
+  end
+  table.sort(units, function(a, b)
+    if a.bytes ~= b.bytes then return a.bytes > b.bytes end
+    return a.number < b.number
+  end)
+  local slots, largest, rest = on_host and 2 or 3, units[1] and units[1].bytes or 0, total - streamable
+  local placed = { total = total, least = math.min(total, rest + math.min(slots, #units) * largest), least_host = 0, resident = #found.units,
+    device = total, host = 0, file = 0, streamed = 0, written = 0, keep = streamable }
+  if not budget or total <= budget then return placed end
+  if placed.least > budget then return nil, placed end
+  local kept, slot, moving, held = 0, 0, 0, 0
+  for i, unit in ipairs(units) do  -- one that stays leaves room for the slots that the next needs
+    local next = units[i + 1] and units[i + 1].bytes or 0
+    if rest + kept + unit.bytes + slots * math.max(slot, next) <= budget then
+      kept = kept + unit.bytes
+    else
+      slot, moving, held = math.max(slot, unit.bytes), moving + 1, held + unit.held
+      placed.written = placed.written + unit.learned
+    end
+  end
+  placed.resident, placed.keep, placed.streamed = #found.units - moving, kept, streamable - kept
+  placed.device = rest + kept + math.min(slots, moving) * slot
+  if on_host then
+    placed.file, placed.written = placed.streamed, 0
+    return placed
+  end
+  placed.host = placed.streamed
+  placed.least_host = found.learns and placed.streamed or math.min(placed.streamed, slot + held)
+  host_budget = host_budget or math.huge
+  if placed.least_host > host_budget then return nil, placed end
+  if placed.host > host_budget then placed.host, placed.file = host_budget, placed.streamed - (host_budget - slot) end
+  return placed
+end
+
+-- ---------------------------------------------------------------- q.plan
+
+local defaults = { mode = "lora", rank = 16, row_tokens = 512, rows = 1, accumulate = 1, recompute = false, eval = false, context = 4096, batch = 1 }
+
+local most_tokens = 2 ^ 24       -- beyond any published context; a rehearsal's lists are of that length
+local most_accumulated = 4096    -- each micro-batch is rehearsed
+local most_rank = 4096           -- as recipes/lora_qwen.lua takes
+
+-- What an option may be: a type, {least, most} of an integer, or a set.
+local allowed = {
+  mode = { full = true, lora = true, onebit = true, inference = true }, dtype = { f32 = true, bf16 = true }, stored = "string",
+  rank = { 1, most_rank }, targets = "table", dropout = "number", levels = { [1] = true, [3] = true, [7] = true, [15] = true, [255] = true },
+  active = "positive", keep = "boolean", row_tokens = { 1, most_tokens }, rows = { 1, most_tokens }, accumulate = { 1, most_accumulated },
+  recompute = "boolean", eval = "boolean", context = { 16, most_tokens }, batch = { 1, 4096 },
+  kv = { f32 = true, bf16 = true, f16 = true, q8_0 = true }, device_budget = "positive", host_budget = "positive", bandwidth = "positive",
+  flops = "positive", link = "positive",
+}
+
+local function names_of(set)
+  local list = {}
+  for name in pairs(set) do list[#list + 1] = name end
+  table.sort(list)
+  return list
+end
+
+-- Nil where `value` is what `rule` allows, else what that is.
+local function expected(rule, value)
+  if type(rule) == "string" then
+    if rule ~= "positive" then return type(value) ~= rule and "a " .. rule or nil end
+    return not (type(value) == "number" and value > 0 and value < math.huge) and "a positive number" or nil
+  elseif #rule == 2 then
+    return not (type(value) == "number" and value >= rule[1] and value <= rule[2] and value % 1 == 0) and ("an integer from %d to %d"):format(rule[1], rule[2]) or nil
+  end
+  return not rule[value] and "one of " .. table.concat(names_of(rule), ", ") or nil
+end
+
+local function check(opt, given)
+  for name, value in pairs(given) do
+    local rule = allowed[name]
+    if name ~= "model" and not rule then
+      local near = options.nearest(tostring(name), names_of(allowed))
+      q.error("value", ("plan: no option %s%s"):format(tostring(name), #near > 0 and "; did you mean " .. table.concat(near, " or ") .. "?"
+        or "; there are model, " .. table.concat(names_of(allowed), ", ")))
+    end
+    local what = rule and expected(rule, value)
+    if what then q.error("value", ("plan: %s is %s, expected %s"):format(name, tostring(value), what)) end
+  end
+  if type(opt.model) ~= "string" and type(opt.model) ~= "table" then
+    q.error("value", ("plan: model is %s, expected a path, a name, or the keys of a config.json"):format(tostring(opt.model)))
+  end
+  if opt.rows * opt.row_tokens > most_tokens then
+    q.error("value", ("plan: rows x row_tokens is %.0f tokens, expected %d at most"):format(opt.rows * opt.row_tokens, most_tokens))
+  end
+  if (opt.bandwidth ~= nil) ~= (opt.flops ~= nil) then q.error("value", "plan: bandwidth and flops go together: they stand in for a device that is not here") end
+  if opt.stored and (opt.mode == "full" or opt.mode == "onebit") then
+    q.error("value", ("plan: stored = %s is of frozen weights, and mode %s trains them; take mode lora or inference"):format(opt.stored, opt.mode))
+  end
+end
+
+-- Bytes that a stream counts for the process itself, which has rehearsed what it will run.
+local function process_bytes(plan, folder)
+  plan.tokenizer = plan.tokenizer or folder and q.try(q.tokenizer, folder) or nil
+  collectgarbage()
+  local bytes = stream.process()
+  plan.tokenizer = nil
+  return bytes
+end
+
+-- What tensors may take of the budgets (nil: there is none), and what of these is the process's own. On the CPU a stream holds the
+-- process to the smaller one; what is not streamed is only held to device_budget, and by its tensors.
+local function room(plan, opt)
+  local whole = math.min(opt.device_budget or math.huge, opt.host_budget or math.huge)
+  if not plan.on_host or whole == math.huge then return opt.device_budget, 0 end
+  if not opt.host_budget and plan.total <= whole then return whole, 0 end
+  return whole - plan.process, plan.process
+end
+
+return function(given)
+  if type(given) ~= "table" then q.error("value", "plan: expected a table of options, as q.plan { model = \"7b\" }") end
+  local opt = setmetatable({}, { __index = function(_, key) local v = given[key]; if v == nil then v = defaults[key] end; return v end })
+  check(opt, given)
+  local make, name, folder = source_of(opt)
+  local limits = opt.bandwidth and { bandwidth = opt.bandwidth, flops_f32 = opt.flops, flops_bf16 = opt.flops, gpu = true } or q.limits()
+  local plan = rehearse(make, opt, limits)
+  plan.name, plan.mode, plan.given = name, opt.mode, opt
+  plan.on_host = plan.device == "cpu" and not opt.bandwidth  -- with figures of its own it is a GPU that is not here
+  plan.process = plan.on_host and process_bytes(plan, folder) or 0
+  local all = place(plan, nil, nil, plan.on_host)
+  plan.total, plan.least = all.total, all.least
+  local budget, failed
+  budget, plan.counted = room(plan, opt)
+  plan.placed, failed = place(plan, budget, opt.host_budget, plan.on_host)
+  plan.fits = plan.placed ~= nil
+  plan.least_host = (plan.placed or failed).least_host
+  plan.placed = plan.placed or all
+  plan.least_budget = plan.least + plan.counted
+  if not opt.host_budget then plan.least_budget = math.min(plan.least_budget, plan.total) end
+  plan.devices = {}
+  for i, device in ipairs(q.devices()) do
+    local here = device.name == "cpu"
+    plan.devices[i] = { name = device.name, description = device.description, memory = device.memory,
+      placed = (place(plan, device.memory - (here and plan.process or 0), nil, here)) }
+  end
+  local passes = opt.mode == "inference" and 1 or 2 * opt.accumulate  -- backward wants each layer once more
+  plan.step.moved = plan.placed.streamed * passes + plan.placed.written * opt.accumulate
+  plan.step.transfer = opt.link and plan.step.moved / opt.link or nil
+  plan.step.tokens = opt.mode == "inference" and opt.batch or opt.rows * opt.row_tokens * opt.accumulate
+  return setmetatable(plan, plan_text)
+end

@@ -1,0 +1,208 @@
+-- The three ways of the pipeline experiment (recipes/ab_pipeline.lua) to bring the same rows to the same model:
+--   jsonl         records read from JSONL and tokenized when their row is due, on the thread that trains
+--   packets       a .qubgpu file of the same records, tokenized once; a thread makes the batches
+--   packets+drop  the same, with a share of the records treated as damaged (CRC-Drop)
+-- The first two give the same rows to the bit, which is checked. So that this is so, JSONL is told beforehand which records
+-- make which row; finding that out on the fly would cost it more.
+
+local chat = require "qeng.chat"
+local data = require "qeng.data"
+local models = require "qeng.model"
+local progress = require "qeng.console.progress"
+local q = require "qeng.core"
+local schedule = require "qeng.train.schedule"
+local trained_data = require "qeng.train.trained_data"
+
+local ab = {}
+ab.ways = { "jsonl", "packets", "packets+drop" }
+
+-- What all runs share. opt: model (folder), jsonl, out, template, template_args, row_tokens, rows, long, eval_share, drop.
+function ab.setup(opt)
+  local tokenizer = q.tokenizer(opt.model)
+  local packed = opt.out .. "/data.qubgpu"
+  local offsets, at = {}, 0
+  for line in io.lines(opt.jsonl, "*L") do
+    if #offsets == 0 and line:find "^%s*%[" then q.error("format", opt.jsonl .. ": is a JSON array; the experiment needs JSONL, one record a line") end
+    if line:find "%S" then offsets[#offsets + 1] = at end
+    at = at + #line
+  end
+  local counts = data.convert(opt.jsonl, packed, { tokenizer = tokenizer, template = opt.template, template_args = opt.template_args, max_bad = 0 })
+  if #offsets ~= counts.records then
+    q.error("format", ("%s: %d lines but %d records; the experiment needs JSONL, one record a line"):format(opt.jsonl, #offsets, counts.records))
+  end
+  local self = setmetatable({
+    opt = opt, tokenizer = tokenizer, template = chat.template(tokenizer, opt.template, nil, nil, nil, opt.template_args), packed = packed, offsets = offsets,
+    pad = tokenizer:id "<|endoftext|>" or 0, counts = counts,
+  }, { __index = ab })
+  local file = q.ndp.open(packed)
+  trained_data.check(self:batches(file, "packets", 1):plan(), self:batches(file, "packets", 1, { split = "eval" }):plan(), opt, progress.new())
+  return self
+end
+
+-- file:batches of one of the ways.
+function ab:batches(file, way, seed, more)
+  local given = { row_tokens = self.opt.row_tokens, rows = self.opt.rows, seed = seed, split = "train", eval_share = self.opt.eval_share, pad = self.pad, long = self.opt.long }
+  if way == "packets+drop" then given.drop = self.opt.drop end
+  for key, value in pairs(more or {}) do given[key] = value end
+  return file:batches(given)
+end
+
+-- ---------------------------------------------------------------- loaders: next(slot) fills the slot, returns its info or nil
+
+local function packets_loader(self, way, seed, more)
+  local batches = self:batches(q.ndp.open(self.packed), way, seed, more)
+  return function(slot)
+    local batch = batches:next()
+    if not batch then return nil end
+    batch:load(slot)
+    return batch:info()
+  end
+end
+
+-- The rows of `steps` batches (all of an epoch where nil), from the packets: {info =, documents =}...
+function ab:plan(seed, steps)
+  local batches = self:batches(q.ndp.open(self.packed), "packets", seed, { once = steps == nil })
+  local plan = {}
+  while not steps or #plan < steps do
+    local batch = batches:next()
+    if not batch then break end
+    plan[#plan + 1] = { info = batch:info(), documents = batch:documents() }
+  end
+  return plan
+end
+
+local function filled(n, value)
+  local list = {}
+  for i = 1, n do list[i] = value end
+  return list
+end
+
+local function jsonl_loader(self, plan)
+  local file, template, at = assert(io.open(self.opt.jsonl, "rb")), self.template, 0
+  local row_tokens, slots = self.opt.row_tokens, self.opt.row_tokens * self.opt.rows
+  return function(slot)
+    at = at + 1
+    local batch = plan[at]
+    if not batch then file:close(); return nil end
+    local tokens, targets, positions, ends = filled(slots, self.pad), filled(slots, -1), filled(slots, 0), { 0 }
+    for _, piece in ipairs(batch.documents) do
+      file:seek("set", self.offsets[piece.record + 1])
+      local ids, mask = template:encode(chat.normalize(q.json.decode(file:read "*l")))
+      local row_end = (math.floor(piece.slot / row_tokens)) * row_tokens
+      if row_end > ends[#ends] then ends[#ends + 1] = row_end end
+      for i = 0, piece.tokens - 1 do
+        local from, to = piece.begin + i + 1, piece.slot + i + 1
+        tokens[to], positions[to] = ids[from], i
+        if i > 0 and mask[from] == 1 then targets[to - 1] = ids[from] end
+      end
+      ends[#ends + 1] = piece.slot + piece.tokens
+    end
+    for row_end = row_tokens, slots, row_tokens do
+      if row_end > ends[#ends] then ends[#ends + 1] = row_end end
+    end
+    for i = #ends + 1, batch.info.max_documents + 1 do ends[i] = slots end
+    slot.tokens:copy(q.tensor(tokens, "i32"))
+    slot.targets:copy(q.tensor(targets, "i32"))
+    slot.positions:copy(q.tensor(positions, "i32"))
+    slot.cu_q:copy(q.tensor(ends, "i32"))
+    return batch.info
+  end
+end
+
+-- plan: of ab:plan, for JSONL.
+function ab:loader(way, seed, plan, more)
+  if way == "jsonl" then return jsonl_loader(self, plan) end
+  return packets_loader(self, way, seed, more)
+end
+
+function ab:slot()
+  local info = self:batches(q.ndp.open(self.packed), "packets", 0):next():info()
+  return models.slot(info.tokens, info.max_documents)
+end
+
+-- ---------------------------------------------------------------- what is measured
+
+-- Are the rows of JSONL those of the packets? Raises where they are not.
+function ab:same_rows(seed, steps)
+  local one, other = self:slot(), self:slot()
+  local jsonl, packets = self:loader("jsonl", seed, self:plan(seed, steps)), self:loader("packets", seed)
+  for step = 1, steps do
+    jsonl(one)
+    packets(other)
+    for _, field in ipairs { "tokens", "targets", "positions", "cu_q" } do
+      local a, b = one[field]:table(), other[field]:table()
+      for i = 1, #a do
+        if a[i] ~= b[i] then q.error("internal", ("ab: %s[%d] of batch %d is %d from JSONL and %d from packets"):format(field, i - 1, step, a[i], b[i])) end
+      end
+    end
+  end
+end
+
+-- Tokens a second of a loader alone, from the first batch to the last of an epoch. cold: the system is asked to forget the
+-- file first. Opening the file counts; for JSONL the plan does not.
+function ab:load_speed(way, seed, cold)
+  local plan = way == "jsonl" and self:plan(seed) or nil
+  local slot = self:slot()
+  collectgarbage()
+  collectgarbage()  -- a mapping that is still there keeps its pages in memory
+  local dropped = cold and q.fs.drop_cache(way == "jsonl" and self.opt.jsonl or self.packed)
+  local began, tokens = q.time(), 0
+  local next_batch = self:loader(way, seed, plan, { once = true })
+  for info in function() return next_batch(slot) end do tokens = tokens + info.real_tokens end
+  return tokens / (q.time() - began), dropped
+end
+
+local function held_out(self, model, slot, seed)
+  local batches = self:batches(q.ndp.open(self.packed), "packets", seed, { split = "eval", once = true })
+  local sum, count = 0, 0
+  for batch in function() return batches:next() end do
+    batch:load(slot)
+    slot.scale:fill(1)
+    sum = sum + q.no_grad(q.scope, function() return (model:loss(slot, self.opt.row_tokens)):item() end)
+    count = count + batch:info().trained_tokens
+  end
+  return sum / count
+end
+
+-- One training run. `seed` chooses the records held out, orders the others and draws the adapters: runs are compared within a
+-- seed.
+-- Returns {tok_s = real tokens a second, slot_s =, wait = share of the time that steps waited for data, loss = held-out,
+-- losses = of the steps, seconds =}; the first five steps are not timed.
+function ab:run(way, seed, steps)
+  local opt = self.opt
+  local model = models.load(opt.model, { dtype = opt.dtype }):lora { rank = opt.rank, seed = seed }
+  local tensors = {}
+  for i, parameter in ipairs(model:trainable()) do tensors[i] = parameter.tensor end
+  q.seed(seed)
+  local adamw, rate, slot = q.adamw_state(tensors, {}), schedule.make("cosine", opt.lr, steps, { warmup = 10 }), self:slot()
+  local next_batch = self:loader(way, seed, way == "jsonl" and self:plan(seed, steps) or nil)
+  local program, loss
+  local losses, real, waited, began = {}, 0, 0, nil
+  for step = 1, steps do
+    if step == 6 then began, real, waited = q.time(), 0, 0 end
+    local asked = q.time()
+    local info = next_batch(slot)
+    waited = waited + q.time() - asked
+    slot.scale:fill(1 / math.max(info.trained_tokens, 1))
+    q.rng_step(step)
+    if not program then
+      program, loss = q.capture(function()
+        local value = model:loss(slot, opt.row_tokens)
+        value:backward()
+        return value
+      end)
+    end
+    program:run()
+    adamw:step { lr = rate(step - 1), clip = 1 }
+    losses[step] = loss:item()
+    real = real + info.real_tokens
+  end
+  local seconds = q.time() - began
+  program:free()
+  return {
+    tok_s = real / seconds, slot_s = (steps - 5) * opt.row_tokens * opt.rows / seconds, wait = waited / seconds, loss = held_out(self, model, slot, seed),
+    losses = losses, seconds = seconds,
+  }
+end
+
+return ab

@@ -1,0 +1,161 @@
+-- Checkpoints of a run: out/checkpoints/step-000100/ with the trained parameters, the optimizer and state.json. A folder is
+-- written under another name, synced and renamed, so whatever is there under its own name is whole. It may still be another
+-- run's, or damaged: what is read is checked.
+
+local q = require "qeng.core"
+local resume = require "qeng.train.resume"
+
+local checkpoint = {}
+
+local function folder(out) return out .. "/checkpoints" end
+
+-- Deletes what a killed run left half written. One run at a time writes to a folder.
+function checkpoint.clean(out)
+  if q.fs.kind(folder(out)) ~= "dir" then return end
+  q.fs.sweep(folder(out))
+  for _, name in ipairs(q.fs.list(folder(out))) do
+    if name:match("^step%-%d+%.tmp$") then q.fs.remove(folder(out) .. "/" .. name) end
+  end
+end
+
+local function step_of(name) return tonumber(name:match "^step%-(%d+)$") end
+
+-- Names of whole checkpoints, oldest first.
+function checkpoint.list(out)
+  local names = {}
+  if q.fs.kind(folder(out)) ~= "dir" then return names end
+  for _, name in ipairs(q.fs.list(folder(out))) do
+    if step_of(name) and q.fs.kind(folder(out) .. "/" .. name .. "/state.json") == "file" then names[#names + 1] = name end
+  end
+  table.sort(names, function(a, b) return step_of(a) < step_of(b) end)
+  return names
+end
+
+-- The state of a checkpoint as it was saved; what is not one is refused.
+local function read_state(dir)
+  local path = dir .. "/state.json"
+  local fine, state = pcall(q.json.decode, q.fs.read(path))
+  local function expect(what, good)
+    if not good then q.error("format", ("%s: %s: the file is damaged or not of this program; delete %s to go on from an earlier one"):format(path, what, dir)) end
+  end
+  expect(tostring(state), fine)
+  expect("no JSON object", type(state) == "table")
+  expect("step is not the folder's", state.step == step_of(dir:match "[^/]+$"))
+  expect("no optimizer_steps", type(state.optimizer_steps) == "number" or type(state.optimizer_steps) == "table")
+  return state
+end
+
+-- Refuses a folder whose newest checkpoint is of a run that did not end.
+function checkpoint.refuse_unfinished(out)
+  local names = checkpoint.list(out)
+  local dir = ("%s/%s"):format(folder(out), names[#names])
+  if #names > 0 and not read_state(dir).finished then
+    q.error("value", ("%s is a run that stood at step %d: go on with --resume; or delete %s, or give another --out, to start anew"):format(
+      out, step_of(names[#names]), folder(out)))
+  end
+end
+
+-- Refuses a checkpoint of a run with other settings. found, mine: flat tables; the first may be anything that a file holds.
+function checkpoint.compare(dir, found, mine)
+  if type(found) ~= "table" then q.error("format", ("%s: was not saved by such a run"):format(dir)) end
+  local names = resume.differences(found, mine)
+  if #names == 0 then return end
+  local first = { mode = 1, dtype = 1, rule = 1, levels = 2, rank = 2 }  -- which decide what the others are
+  table.sort(names, function(a, b)
+    local i, j = first[a] or 3, first[b] or 3
+    if i ~= j then return i < j end
+    return a < b
+  end)
+  local name = names[1]
+  local function shown(value) return value == nil and "none" or tostring(value) end
+  q.error("value", ("resume: the run in %s has %s %s, this one %s; give the same"):format(dir, name, shown(found[name]), shown(mine[name])))
+end
+
+-- Fills a tensor from an open file, if that has one of its shape and dtype.
+function checkpoint.fill(tensor, file, name)
+  local info = file:info(name)
+  if not info then q.error("format", ("the checkpoint holds no %s: the run was started with other options"):format(name)) end
+  if info.dtype ~= tensor:dtype() then
+    q.error("dtype", ("the checkpoint holds %s as %s, this run has it as %s: the run was started with other options"):format(name, info.dtype, tensor:dtype()))
+  end
+  tensor:copy(file:tensor(name, { shape = tensor:shape() }))
+end
+
+local function names_of(parameters)
+  local names = {}
+  for i, parameter in ipairs(parameters) do names[i] = parameter.name end
+  return names
+end
+
+-- parameters: {name, tensor} of what `adamw` trains, in its order. state: what has to be the same after resuming, as a JSON-able table;
+-- step is its number of finished steps, finished whether that was the last. bits: of one-bit weights that learn, q.inertia or
+-- q.phases, or nil.
+function checkpoint.save(out, parameters, adamw, state, keep, bits)
+  q.fs.mkdir(folder(out))
+  local dir = ("%s/step-%06d"):format(folder(out), state.step)
+  local tmp = dir .. ".tmp"
+  q.fs.remove(tmp)
+  q.fs.mkdir(tmp)
+  local tensors = {}
+  for i, parameter in ipairs(parameters) do tensors[i] = { parameter.name, parameter.tensor } end
+  q.safetensors.save(tmp .. "/parameters.safetensors", tensors)
+  local optimizer, steps = adamw:state(names_of(parameters))
+  q.safetensors.save(tmp .. "/optimizer.safetensors", optimizer)
+  state.optimizer_steps = steps
+  if bits then
+    q.safetensors.save(tmp .. "/bits.safetensors", bits:tensors())
+    state.bits = bits:state()
+    state.bits.settings = bits:settings()
+  end
+  q.fs.write(tmp .. "/state.json", q.json.encode(state, { pretty = true }) .. "\n")
+  q.fs.replace_dir(tmp, dir)
+  local names = checkpoint.list(out)
+  for i = 1, #names - (keep or 2) do
+    local old = folder(out) .. "/" .. names[i]
+    local moved, why = os.rename(old, old .. ".tmp")  -- so that a kill leaves no half of it under its name
+    if not moved then q.error("io", why) end
+    q.fs.remove(old .. ".tmp")
+  end
+end
+
+-- Writes anew what the checkpoint of state.step says of the run, whose tensors are as they were saved.
+function checkpoint.note(out, state)
+  q.fs.write(("%s/step-%06d/state.json"):format(folder(out), state.step), q.json.encode(state, { pretty = true }) .. "\n")
+end
+
+-- A file of a checkpoint, open.
+local function open_part(dir, name)
+  local file, err = q.try(q.safetensors.open, dir .. "/" .. name)
+  if not file then q.error(err.code, ("%s; delete %s to go on from an earlier one"):format(err.message, dir)) end
+  return file
+end
+
+-- Restores the newest checkpoint into parameters, optimizer and bits; its state, or nil where there is none. Its settings are compared,
+-- and check(state) may refuse it, before anything changes.
+function checkpoint.load(out, parameters, adamw, bits, check)
+  local names = checkpoint.list(out)
+  local name = names[#names]
+  if not name then return nil end
+  local dir = folder(out) .. "/" .. name
+  local state = read_state(dir)
+  if bits then checkpoint.compare(dir, type(state.bits) == "table" and state.bits.settings, bits:settings()) end
+  if check then check(state) end
+  if bits then
+    local stored = open_part(dir, "bits.safetensors")
+    local fine, err = pcall(bits.restore, bits, state.bits, stored)
+    stored:close()
+    if not fine then
+      if type(err) ~= "table" or err.code ~= "format" then error(err, 0) end
+      q.error(err.code, ("%s: %s; delete it to go on from an earlier one"):format(dir, err.message))
+    end
+  end
+  local file = open_part(dir, "parameters.safetensors")
+  for _, parameter in ipairs(parameters) do checkpoint.fill(parameter.tensor, file, parameter.name) end
+  file:close()
+  local optimizer = open_part(dir, "optimizer.safetensors")
+  adamw:restore(optimizer, names_of(parameters), state.optimizer_steps)
+  optimizer:close()
+  return state
+end
+
+return checkpoint

@@ -1,0 +1,100 @@
+-- The built-in demo: a small model (recipes/tiny, pretrained by recipes/pretrain_tiny.lua) learns a task that its pretraining
+-- never showed, from examples made here, and is asked the same held-out questions before and after.
+
+local q = require "qeng.core"
+local engine = require "qeng.infer.engine"
+local progress = require "qeng.console.progress"
+local report = require "qeng.report"
+local run = require "qeng.train.finetune"
+local tinydata = require "qeng.train.tinydata"
+
+local demo = {}
+
+-- What the demo sets where the command line is silent.
+local settings = { rank = 16, lr = 3e-3, steps = 1200, row_tokens = 512, rows = 2, warmup = 10, eval_share = 0.02, eval_every = 200, save_every = 400, dtype = "f32" }
+local examples, questions, shown = 6000, 100, 3
+
+-- The answers to held-out questions: share of exact matches, and the answers.
+local function examine(model, set, speak, when)
+  local right, done, requests, answers = 0, 0, {}, {}
+  local asked = engine.new(model, { max_batch = 16, context = 256 })
+  for i, example in ipairs(set) do
+    requests[i] = asked:submit { messages = { example.messages[1] }, temperature = 0, max_tokens = 96, context = "stop" }
+  end
+  while asked:step() do
+    local stats = asked:stats()
+    if #set - stats.running - stats.waiting > done then
+      done = #set - stats.running - stats.waiting
+      speak:line(("asking %d held-out questions %s training: %d"):format(#set, when, done))
+    end
+  end
+  asked:close()
+  for i, example in ipairs(set) do
+    if requests[i].error then error(requests[i].error, 0) end
+    answers[i] = requests[i].text
+    if answers[i] == example.messages[2].content then right = right + 1 end
+  end
+  speak:finish()
+  return right / #set, answers
+end
+
+-- Examples of the demo's task as JSONL.
+function demo.write_examples(path, seed, count)
+  local lines = {}
+  for i, example in ipairs(tinydata.task(seed, count)) do lines[i] = q.json.encode(example) end
+  q.fs.write(path, table.concat(lines, "\n") .. "\n")
+end
+
+-- The folder of the demo's model.
+function demo.model()
+  local dir = q.fs.find("recipes/tiny")
+  if not dir then q.error("io", "the demo model recipes/tiny was not found beside the recipes; give --model and --data") end
+  return dir
+end
+
+-- opt: of recipes/lora_qwen.lua.
+function demo.run(opt)
+  print("This is the built-in demo (a model of 0.8 million parameters learns to write records); for your own: --model DIR --data FILE.jsonl")
+  local dir = demo.model()
+  for key, value in pairs(settings) do
+    if not opt.__given[key] then opt[key] = value end
+  end
+  opt.model = dir
+  local speak = progress.new()
+  local set = tinydata.task(opt.seed, questions, "held_out")
+  local before, first_answers
+  local started
+  local model, _, result = run.finetune(opt, {
+    title = "qeng demo: LoRA on a small Qwen2 model",
+    make_data = function()
+      local path = opt.out .. "/examples.jsonl"
+      demo.write_examples(path, opt.seed, examples)
+      return path
+    end,
+    prepare = function(m)
+      before, first_answers = examine(m, set, speak, "before")
+      started = q.time()
+    end,
+  })
+  local seconds = q.time() - started
+  local after, answers = examine(model, set, speak, "after")
+  local lines = {}
+  for i = 1, shown do
+    lines[#lines + 1] = "question: " .. set[i].messages[1].content
+    lines[#lines + 1] = "  before: " .. first_answers[i]:gsub("\n", " "):sub(1, 110)
+    lines[#lines + 1] = "  after:  " .. answers[i]
+    lines[#lines + 1] = "  wanted: " .. set[i].messages[2].content
+  end
+  lines[#lines + 1] = ("held-out questions answered exactly: %.0f %% before, %.0f %% after (%d questions, training %s)")
+    :format(before * 100, after * 100, #set, progress.duration(seconds))
+  if result.eval_before and result.eval_loss then
+    lines[#lines + 1] = ("held-out loss: %.4f before, %.4f after"):format(result.eval_before, result.eval_loss)
+  end
+  print(table.concat(lines, "\n"))
+  result.report.sections = { { "Held-out questions", table.concat(lines, "\n") } }
+  report.write(opt.out, result.report)
+  print(opt.out .. ": adapter/ (PEFT), metrics.jsonl, report.html")
+  return after
+end
+
+return demo

@@ -1,0 +1,77 @@
+-- Documents that are held out of training: their loss, and what it says of the run.
+
+local models = require "qeng.model"
+local q = require "qeng.core"
+local route = require "qeng.train.route"
+
+local held_out = {}
+
+-- Adds what a batch holds of each source, by batch:by_source(nll), to `sums`.
+function held_out.add_sources(sums, batch, nll)
+  for source, part in pairs(batch:by_source(nll)) do
+    local sum = sums[source] or { nll = 0, trained_tokens = 0 }
+    sum.nll, sum.trained_tokens = sum.nll + part.nll, sum.trained_tokens + part.trained_tokens
+    sums[source] = sum
+  end
+end
+
+-- {name = {loss=, trained_tokens=}} for the metrics.
+function held_out.by_source(sums)
+  local losses = {}
+  for source, sum in pairs(sums) do
+    if sum.trained_tokens > 0 then
+      losses[route.source_name(source)] = { loss = sum.nll / sum.trained_tokens, trained_tokens = sum.trained_tokens }
+    end
+  end
+  return losses
+end
+
+-- Whether there are held-out documents: opt.eval_data, or a share of the data.
+function held_out.any(opt) return opt.eval_data ~= nil or opt.eval_share > 0 end
+
+-- The batches of the held-out documents, once.
+function held_out.batches(file, opt)
+  if opt.eval_data then
+    return opt.eval_data:batches { row_tokens = opt.row_tokens, rows = opt.rows, seed = opt.seed, once = true, pad = opt.pad, long = opt.long }
+  end
+  return file:batches { row_tokens = opt.row_tokens, rows = opt.rows, seed = opt.seed, split = "eval", eval_share = opt.eval_share, once = true, pad = opt.pad, sources = opt.sources, long = opt.long }
+end
+
+-- The held-out loss: mean nll over the trained tokens of the whole eval split. With several sources, also that of each.
+function held_out.loss(model, file, opt, several, slot)
+  local batches = held_out.batches(file, opt)
+  local sum, count, sums = 0, 0, {}
+  while true do
+    local batch = batches:next()
+    if not batch then break end
+    local trained = batch:info().trained_tokens
+    if trained > 0 then
+      slot = slot or models.slot(batch:info().tokens, batch:info().max_documents)
+      batch:load(slot)
+      slot.scale:fill(1)
+      sum = sum + q.no_grad(q.scope, function()
+        local loss, nll = model:loss(slot, opt.row_tokens)
+        if several then held_out.add_sources(sums, batch, nll) end
+        return loss:item()
+      end)
+      count = count + trained
+    end
+    if q.interrupted() then return nil end
+  end
+  return count > 0 and sum / count or nil, several and held_out.by_source(sums) or nil
+end
+
+-- Takes down a held-out loss (nil: none came of the evaluation) in the state of a run; whether it is the lowest so far. state.stopped:
+-- whether `patience` evaluations (0: any number) have passed since the lowest.
+function held_out.judge(state, loss, patience)
+  local best = loss ~= nil and loss < (state.best or math.huge)
+  if best then
+    state.best, state.best_step, state.stale = loss, state.step, 0
+  elseif loss then
+    state.stale = (state.stale or 0) + 1
+  end
+  state.stopped = patience > 0 and (state.stale or 0) >= patience
+  return best
+end
+
+return held_out
