@@ -82,6 +82,13 @@ def main():
         "whitespace split": [{"type": "WhitespaceSplit"}],
         "words and lines": [split(r"\b\w+\b|^ +| +$|\S+")],
         "letters that fold": [split("(?i:k|s)+")],
+        "intersections": [split(pattern) for pattern in (r"[\p{L}&&[^\p{Lu}]]+", r"[a-z1-9&&b-y&&[^c]]{2,3}")],
+        "negated intersections": [split(r"[^\s&&[^a-f]]+|[^\p{L}&&\p{Ll}]")],
+        "classes in classes": [split(r"[a-f[\p{N}[_]]]+|[^lo[\p{P}\s]^]+")],
+        "what is no class": [split(r"[\Sé]+?[^\S\n]|[\W\d]+")],
+        "many ways to match": [split(r"[\w[\p{L}[a-z]]\S]+#")],
+        "scripts": [split(r"\p{Han}+|[\p{Hiragana}\p{Thai}]+|\P{Katakana}")],
+        "posix brackets": [split("[[:" + name + ":]]+") for name in ("digit", "upper", "space", "word", "alnum", "alpha")],
     }
     for behavior in BEHAVIORS:
         own["punctuation " + behavior] = [{"type": "Punctuation", "behavior": behavior}]
