@@ -66,6 +66,7 @@ TEST_CASE("labels of GGUF files cut as the models' own patterns do") {
     check(cutter_of_parts(cut["parts"]), cut, file["texts"]);  // the same patterns, not known by their text
   }
   for (const PreTokenizer& each : pre_tokenizers()) CHECK(cutter_of(each) == cutter_of(each));
+  for (const char* name : {"qwen2", "qwen35", "olmo", "mpt", "command-r"}) CHECK(find_pre_tokenizer(name)->nfc);
 }
 
 TEST_CASE("patterns that others read differently, or that take too long, are refused") {
