@@ -28,20 +28,21 @@ constexpr PreTokenizer kPreTokenizers[] = {
     {"chatglm-bpe", "llama3"},
     {"gpt-2", "gpt2"},
     {"phi-2", "gpt2"},
-    {"olmo", "gpt2"},
-    {"mpt", "gpt2"},
+    {"olmo", "gpt2", true},
+    {"mpt", "gpt2", true},
     {"jais", "gpt2"},
     {"gigachat", "gpt2"},
     {"a.x-4.0", "gpt2"},
     {"mellum", "gpt2"},
     {"modern-bert", "gpt2"},
     {"exaone4", "gpt2"},
+    {"roberta-bpe", "gpt2"},
     {"trillion", "gpt2"},
     {"granite-docling", "gpt2"},
     {"smollm", "smollm"},
     {"starcoder", "smollm"},
     {"refact", "smollm"},
-    {"command-r", "smollm"},
+    {"command-r", "smollm", true},
     {"codeshell", "smollm"},
     {"exaone", "smollm"},
     {"minerva-7b", "smollm"},
@@ -51,6 +52,7 @@ constexpr PreTokenizer kPreTokenizers[] = {
     {"kanana2", "o200k"},
     {"minimax-m2", "o200k"},
     {"talkie", "o200k"},
+    {"granite-embed-multi-97m", "o200k", false, true},
     {"tekken", "tekken", false, true, true},
     {"stablelm2", "qwen2"},
     {"megrez", "qwen2"},
@@ -84,6 +86,24 @@ constexpr PreTokenizer kPreTokenizers[] = {
     {"tiny_aya", "tiny_aya"},
     {"cohere2moe", "tiny_aya"},
     {"youtu", "youtu", false, true},
+    {"afmoe", "afmoe"},
+    {"chameleon", "chameleon", false, false, true},
+};
+
+constexpr const char* kCharacters[] = {"gemma4", "granite-embed-multi-311m", "sarvam-moe", "whitespace"};
+
+// What llama.cpp cuts in a way that is not the models' own, where that is not known here.
+constexpr char kUnspoken[] = "its models normalise or cut text in ways of their own, which the label does not say";
+constexpr struct {
+  const char *pre, *why;
+} kRefused[] = {
+    {"default", "its converter did not know how this model cuts text"},
+    {"jina-v1-en", "its tokens are spelled in characters, but nothing says how those are found"},
+    {"jina-v2-code", kUnspoken},
+    {"jina-v2-de", kUnspoken},
+    {"jina-v2-es", kUnspoken},
+    {"jina-de", kUnspoken},
+    {"jina-es", kUnspoken},
 };
 
 constexpr char kGpt2[] = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S))";
@@ -147,6 +167,15 @@ std::vector<std::string> patterns_of(std::string_view cuts) {
         R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+)"};
   const std::string rest = R"( ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
   if (cuts == "tiny_aya") return {"\\d{1,3}(?=(?:\\d{3})*\\b)", kCased + ("\\p{N}{1,3}|" + rest)};
+  // Numbers in threes from their end, and scripts without spaces; the blocks are llama.cpp's.
+  if (cuts == "afmoe")
+    return {"\\p{N}{1,3}(?=(?:\\p{N}{3})*(?!\\p{N}))",
+            R"([\x{4E00}-\x{9FFF}\x{3400}-\x{4DBF}\x{8C48}-\x{FAFF}\x{3040}-\x{30FF}\x{FF65}-\x{FF9F}\x{2F00}-\x{2FDF})"
+            R"(\x{E40}-\x{EFF}\x{1780}-\x{17FF}\x{1000}-\x{109F}\x{AA60}-\x{AA7F}\x{A9E0}-\x{A9FF}\x{AC00}-\x{D7AF})"
+            R"(\x{1100}-\x{11FF}]+)",
+            kPunctuated};
+  if (cuts == "chameleon")
+    return {"<sentinel:[0-9]+>", "IMGIMG[A-I]{1,4}Z", "[\t\n]|    |  ", "\\p{N}", R"([!-/:-@\[-`{-~\p{P}])", kGpt2};
   if (cuts == "youtu")
     return {"[가-힣ㄱ-ㆎ]+|[！…“”‘’—：；，、-〿︰-﹏]+|[ㄅ-ㄯ]+|[一-龥\u3040-ゟ゠-ヿ]+",
             kCased + ("\\p{N}|" + rest)};
@@ -160,6 +189,14 @@ std::span<const PreTokenizer> pre_tokenizers() { return kPreTokenizers; }
 const PreTokenizer* find_pre_tokenizer(std::string_view pre) {
   for (const PreTokenizer& each : kPreTokenizers)
     if (pre == each.pre) return &each;
+  return nullptr;
+}
+
+std::span<const char* const> character_pre_tokenizers() { return kCharacters; }
+
+const char* why_refused(std::string_view pre) {
+  for (const auto& [label, why] : kRefused)
+    if (pre == label) return why;
   return nullptr;
 }
 

@@ -1,4 +1,5 @@
 // The tokenizer of a GGUF file.
+#include <algorithm>
 #include <filesystem>
 #include <map>
 #include <unordered_map>
@@ -28,10 +29,12 @@ std::optional<int32_t> token_id(const Gguf& file, const char* name, size_t token
 Vocabulary read_vocabulary(const Gguf& file) {
   Vocabulary vocabulary;
   vocabulary.model = file.text(key_of("model")).value_or("none");
-  if (vocabulary.model != "gpt2" && vocabulary.model != "llama")
+  const bool characters = vocabulary.model == "gemma4" || vocabulary.model == "whitespace";
+  if (!characters && vocabulary.model != "gpt2" && vocabulary.model != "llama")
     fail("unsupported", file.path(), ": tokenizer.ggml.model is ", vocabulary.model,
-         vocabulary.model == "none" ? ": the file holds no vocabulary" : "; gpt2 and llama are read");
-  vocabulary.pre = file.text(key_of("pre")).value_or("");
+         vocabulary.model == "none" ? ": the file holds no vocabulary"
+                                    : "; gpt2, llama, gemma4 and whitespace are read");
+  vocabulary.pre = characters ? vocabulary.model : file.text(key_of("pre")).value_or("");
   const GgufArray* tokens = file.strings(key_of("tokens"));
   if (!tokens || tokens->count == 0 || tokens->count > kMaxTokens)
     fail("format", file.path(), ": tokenizer.ggml.tokens has ", tokens ? tokens->count : 0, " tokens; expected 1 to ",
@@ -65,8 +68,13 @@ Vocabulary read_vocabulary(const Gguf& file) {
 
 const PreTokenizer& pre_tokenizer(const Gguf& file, const std::string& pre) {
   if (const PreTokenizer* const found = find_pre_tokenizer(pre)) return *found;
+  if (const char* const why = why_refused(pre))
+    fail("unsupported", file.path(), ": tokenizer.ggml.pre is ", pre, ": ", why,
+         ": load the model from its Hugging Face folder");
   std::string known;
-  for (const PreTokenizer& each : pre_tokenizers()) known += (known.empty() ? "" : ", ") + std::string(each.pre);
+  for (const PreTokenizer& each : pre_tokenizers()) known += std::string(each.pre) + ", ";
+  for (const char* each : character_pre_tokenizers()) known += std::string(each) + ", ";
+  known.resize(known.size() - 2);
   fail("unsupported", file.path(),
        pre.empty() ? ": has no tokenizer.ggml.pre, which says how text is cut" : ": tokenizer.ggml.pre is " + pre,
        "; known are ", known, ": convert the model anew, or load it from its Hugging Face folder");
@@ -140,14 +148,19 @@ std::shared_ptr<const Tokenizer> load_gguf_tokenizer(const Gguf& file) {
   if (const auto text = file.text("tokenizer.chat_template.tool_use")) templates["tool_use"] = *text;
   properties.chat_template = join_templates(templates);
   const bool sentencepiece = vocabulary.model == "llama";
-  const PreTokenizer* pre = sentencepiece ? nullptr : &pre_tokenizer(file, vocabulary.pre);
-  properties.add_bos = file.flag(key_of("add_bos_token")).value_or(sentencepiece || pre->add_bos);
+  const std::span<const char* const> labels = character_pre_tokenizers();
+  const bool characters = !sentencepiece && std::find(labels.begin(), labels.end(), vocabulary.pre) != labels.end();
+  const PreTokenizer* pre = sentencepiece || characters ? nullptr : &pre_tokenizer(file, vocabulary.pre);
+  properties.add_bos = file.flag(key_of("add_bos_token")).value_or(sentencepiece || (pre && pre->add_bos));
   if (properties.add_bos && !properties.bos) {
     if (file.flag(key_of("add_bos_token")).value_or(false))
       fail("format", file.path(), ": tokenizer.ggml.add_bos_token is set, but there is no bos_token_id");
     properties.add_bos = false;
   }
   if (sentencepiece) return make_sentencepiece(file.path(), vocabulary, std::move(properties));
+  if (characters)
+    return make_character_bpe(file, vocabulary, token_id(file, "unknown_token_id", vocabulary.tokens.size()),
+                              std::move(properties));
   return byte_level(file, vocabulary, *pre, std::move(properties));
 }
 

@@ -21,9 +21,12 @@ std::shared_ptr<const Tokenizer> load_released_tiktoken(const std::string& path)
 TiktokenOptions tiktoken_options(const std::string& path, size_t ranks);
 bool is_tiktoken(std::string_view text);  // begins as a rank file does
 
-// From the lists of a GGUF file; control tokens are added to the properties.
+// From the lists of a GGUF file; control tokens are added to the properties. make_character_bpe: vocabulary.pre is one
+// of character_pre_tokenizers(). unknown: the token of what has none.
 std::shared_ptr<const Tokenizer> make_sentencepiece(const std::string& path, const Vocabulary& vocabulary,
                                                     TokenizerProperties properties);
+std::shared_ptr<const Tokenizer> make_character_bpe(const Gguf& file, const Vocabulary& vocabulary,
+                                                    std::optional<int32_t> unknown, TokenizerProperties properties);
 
 // The tokens of tokenizer_config.json's added_tokens_decoder, tokenizer.json's added_tokens and added_tokens.json; of
 // an id in several of them, the first's. config, tokenizer: the objects of those two files, or empty ones.

@@ -4,6 +4,9 @@
 #include <pcre2.h>
 
 #include <algorithm>
+#include <cctype>
+#include <utility>
+#include <vector>
 
 #include "kernels/error.h"
 
@@ -14,10 +17,39 @@ constexpr uint32_t kMostSteps = 10'000'000;                     // of one match
 constexpr size_t kLeastStack = 32 << 10, kMostStack = 4 << 20;  // of compiled patterns
 constexpr size_t kLongest = 1 << 16;
 
-// What \s and \w are to Oniguruma: PCRE2 lacks U+0085 in the one, marks, punctuation and circled letters in the other.
-constexpr std::string_view kSpace = "\\s\\x{85}";
-constexpr std::string_view kWord =
-    "\\p{L}\\p{M}\\p{N}\\p{Pc}\\x{24B6}-\\x{24E9}\\x{1F130}-\\x{1F149}\\x{1F150}-\\x{1F169}\\x{1F170}-\\x{1F189}";
+// What \s and \w are to Oniguruma. PCRE2 has U+180E and lacks U+0085 in the one; in the other it lacks marks and
+// circled letters and has all numbers, of which Oniguruma has six (²³¹¼½¾), and those not within a class.
+constexpr std::string_view kSpace =
+    "\\t-\\r \\x85\\xA0\\x{1680}\\x{2000}-\\x{200A}\\x{2028}\\x{2029}\\x{202F}\\x{205F}\\x{3000}";
+constexpr std::string_view kWord = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}";
+constexpr std::string_view kWordAlone = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\xB2\\xB3\\xB9\\xBC-\\xBE";
+
+// Oniguruma's POSIX brackets by PCRE2's names. Others (punct, graph, ...) differ from version to version and are
+// refused.
+constexpr std::pair<std::string_view, std::string_view> kPosix[] = {
+    {"alpha", "\\p{Alphabetic}"},
+    {"alnum", "\\p{Alphabetic}\\p{Nd}"},
+    {"upper", "\\p{Uppercase}"},
+    {"lower", "\\p{Lowercase}"},
+    {"digit", "\\p{Nd}"},
+    {"space", kSpace},
+    {"word", kWord},
+    {"cntrl", "\\p{Cc}"},
+    {"ascii", "\\x00-\\x7F"},
+    {"xdigit", "0-9A-Fa-f"},
+};
+constexpr int kDeepest = 16;  // classes within classes
+
+// Oniguruma's \p{Han} is what the script alone uses; PCRE2 has that, and what several do, for \p{sc:Han} and \p{Han}.
+bool names_script(const std::string& name) {
+  const std::string text = "\\p{sc:" + name + "}";
+  int error = 0;
+  size_t offset = 0;
+  pcre2_code* const code =
+      pcre2_compile(reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), PCRE2_UTF, &error, &offset, nullptr);
+  pcre2_code_free(code);
+  return code != nullptr;
+}
 
 // The pattern as PCRE2 has to be given it.
 class Translation {
@@ -33,52 +65,107 @@ class Translation {
   }
   bool starts(std::string_view part) const { return std::string_view(text_).substr(at_).starts_with(part); }
   void step() {
-    if (text_[at_] == '\\') return escape();
-    if (in_class_) {
-      if (starts("&&")) refuse("&&", "in a class is Oniguruma's intersection");
-      if (text_[at_] == '[' && !starts("[:")) refuse("[", "inside a class is a class of Oniguruma's");
-      if (starts("[:")) {  // [:alpha:]
-        const size_t end = text_.find(":]", at_);
-        if (end == std::string::npos) refuse("[:", "has no end");
-        made.append(text_, at_, end + 2 - at_);
-        at_ = end + 2, first_in_class_ = false;
-        return;
-      }
-      if (text_[at_] == ']' && !first_in_class_) in_class_ = false;
-      first_in_class_ = false;
-    } else if (text_[at_] == '[') {
-      in_class_ = first_in_class_ = true;
-      if (starts("[^")) made += '[', ++at_;
-    } else if (starts("}+")) {
+    if (text_[at_] == '\\') return void(made += escape(false));
+    if (text_[at_] == '[') return void(made += character_class(0));
+    if (starts("}+")) {
       // Oniguruma repeats what the interval gave, PCRE2 would not give back; the two differ.
       refuse("}+", "is read differently by Oniguruma and others");
     } else if (starts("(?m")) {
       refuse("(?m", "means another thing to Oniguruma");
+    } else if (text_[at_] == '(') {
+      open_group();
+    } else if (text_[at_] == ')' && folds_.size() > 1) {
+      folds_.pop_back();
     }
     made += text_[at_++];
   }
-  void escape() {
+  // Keeps whether cases are folded: (?i: to the end of the group, (?i) to the end of the one around it.
+  void open_group() {
+    size_t end = at_ + 1;
+    bool folds = folds_.back();
+    if (starts("(?"))
+      for (++end; end < text_.size() && (std::isalpha(static_cast<unsigned char>(text_[end])) || text_[end] == '-');
+           ++end)
+        folds = folds || text_[end] == 'i';
+    if (end < text_.size() && text_[end] == ')') folds_.back() = folds;
+    folds_.push_back(folds);
+  }
+  // A class, of which '[' comes next. Oniguruma's may hold classes, which join it, and && between what it intersects:
+  // a group of alternatives and look-aheads that takes one character, as it does.
+  std::string character_class(int depth) {
+    if (depth > kDeepest) refuse("[", "is nested too deeply");
+    const bool negated = starts("[^");
+    at_ += negated ? 2 : 1;
+    std::string set, parts, sides;  // within one pair of brackets, before the next &&, before the last &&
+    const auto add_part = [&](const std::string& part) { parts += (parts.empty() ? "" : "|") + part; };
+    const auto end_set = [&] {
+      if (!set.empty()) add_part("[" + set + "]");
+      set.clear();
+    };
+    bool range = false;  // a hyphen came last, and something before it
+    for (bool first = true; first || at_ == text_.size() || text_[at_] != ']'; first = false) {
+      if (at_ == text_.size()) refuse("[", "has no end");
+      if (range && (text_[at_] == '[' || starts("&&"))) refuse("-", "has no end of its range");
+      range = text_[at_] == '-' && !set.empty();
+      if (starts("&&")) {
+        end_set();
+        if (parts.empty()) refuse("&&", "has nothing on its left");
+        sides += "(?=" + parts + ")";
+        parts.clear(), at_ += 2;
+      } else if (starts("[:")) {
+        set += posix();
+      } else if (text_[at_] == '[') {
+        end_set();
+        add_part(character_class(depth + 1));
+      } else if (starts("\\S") || starts("\\W")) {
+        end_set();
+        add_part("[^" + std::string(starts("\\S") ? kSpace : kWord) + "]");
+        at_ += 2;
+      } else if (text_[at_] == '\\') {
+        set += escape(true);
+      } else {
+        if (set.empty() && text_[at_] == '^') set += '\\';
+        set += text_[at_++];
+      }
+    }
+    ++at_;
+    if (sides.empty() && parts.empty()) return (negated ? "[^" : "[") + set + "]";
+    end_set();
+    if (parts.empty()) refuse("&&", "has nothing on its right");
+    // Oniguruma folds the whole class, PCRE2 would fold its parts, of which those with ^ take less then.
+    if (folds_.back()) refuse("[", "holds classes or && where cases are folded");
+    const std::string whole = sides + "(?:" + parts + ")";  // of which one way to match is as good as another
+    return negated ? "(?:(?!" + whole + ")(?s:.))" : "(?>" + whole + ")";
+  }
+  std::string posix() {  // [:alpha:]
+    const size_t end = text_.find(":]", at_);
+    if (end == std::string::npos) refuse("[:", "has no end");
+    const std::string_view name = std::string_view(text_).substr(at_ + 2, end - at_ - 2);
+    for (const auto& [known, properties] : kPosix)
+      if (name == known) {
+        at_ = end + 2;
+        return std::string(properties);
+      }
+    refuse(std::string_view(text_).substr(at_, end + 2 - at_), "is not read");
+  }
+  std::string escape(bool in_class) {
     if (at_ + 1 == text_.size()) refuse("\\", "stands at the end");
     const char letter = text_[at_ + 1];
-    first_in_class_ = false;
     at_ += 2;
-    const std::string space(kSpace), word(kWord), inside = "[" + word + "]";
+    const std::string space(kSpace), word(kWord), inside = "[" + std::string(kWordAlone) + "]";
     switch (letter) {
-      case 's': made += in_class_ ? space : "[" + space + "]"; return;
-      case 'w': made += in_class_ ? word : inside; return;
-      case 'd': made += "\\p{Nd}"; return;
-      case 'D': made += "\\P{Nd}"; return;
-      case 'S':
-      case 'W':
-        if (in_class_) refuse(letter == 'S' ? "\\S" : "\\W", "in a class is not read");
-        made += "[^" + (letter == 'S' ? space : word) + "]";
-        return;
+      case 's': return in_class ? space : "[" + space + "]";
+      case 'w': return in_class ? word : inside;
+      case 'd': return "\\p{Nd}";
+      case 'D': return "\\P{Nd}";
+      case 'S': return "[^" + space + "]";
+      case 'W': return "[^" + std::string(kWordAlone) + "]";
       case 'b':
+        if (in_class) break;
+        return "(?:(?<=" + inside + ")(?!" + inside + ")|(?<!" + inside + ")(?=" + inside + "))";
       case 'B':
-        if (in_class_) break;
-        made += letter == 'b' ? "(?:(?<=" + inside + ")(?!" + inside + ")|(?<!" + inside + ")(?=" + inside + "))"
-                              : "(?:(?<=" + inside + ")(?=" + inside + ")|(?<!" + inside + ")(?!" + inside + "))";
-        return;
+        if (in_class) break;
+        return "(?:(?<=" + inside + ")(?=" + inside + ")|(?<!" + inside + ")(?!" + inside + "))";
       case 'h':
       case 'H':
       case 'R':
@@ -89,17 +176,18 @@ class Translation {
       case 'C': refuse(std::string("\\") + letter, "is not read alike everywhere");
       default: break;
     }
-    made += '\\';
-    made += letter;
+    std::string same = {'\\', letter};
     if (at_ < text_.size() && text_[at_] == '{') {  // \p{Lu}: no interval
       const size_t end = std::min(text_.find('}', at_), text_.size() - 1);
-      made.append(text_, at_, end + 1 - at_);
+      const std::string name = text_.substr(at_ + 1, end - at_ - 1);
+      same += "{" + (names_script(name) ? "sc:" + name : name) + text_[end];
       at_ = end + 1;
     }
+    return same;
   }
   const std::string& text_;
   size_t at_ = 0;
-  bool in_class_ = false, first_in_class_ = false;
+  std::vector<bool> folds_ = {false};  // in each open group
 };
 
 struct Free {

@@ -177,7 +177,7 @@ class PipelineTokenizer final : public Tokenizer {
 
   Vocabulary vocabulary() const override {
     fail("unsupported", name(),
-         ": GGUF has no words for this tokenizer.json; use the model's tokenizer.model where there is one");
+         ": this kind of tokenizer is not written as GGUF's lists; use the model's tokenizer.model where there is one");
   }
 
  protected:

@@ -16,7 +16,8 @@ namespace qeng {
 enum class TokenType : int32_t { normal = 1, unknown = 2, control = 3, user_defined = 4, unused = 5, byte = 6 };
 
 struct Vocabulary {
-  std::string model;                // "gpt2": byte-level BPE; "llama": SentencePiece's BPE
+  std::string model;                // "gpt2": byte-level BPE; "llama": SentencePiece's BPE; from files also BPE of
+                                    // characters: "gemma4", "whitespace", or "gpt2" and a label of those
   std::string pre;                  // gpt2: the label of how text is cut (pre_tokenizers); llama: "default"
   std::vector<std::string> tokens;  // gpt2: in GPT-2's spelling of bytes, but added ones as they are
   std::vector<TokenType> types;
@@ -34,6 +35,8 @@ struct PreTokenizer {
 };
 std::span<const PreTokenizer> pre_tokenizers();
 const PreTokenizer* find_pre_tokenizer(std::string_view pre);  // nullptr if unknown
+std::span<const char* const> character_pre_tokenizers();       // labels of BPE of characters (gguf_characters.cpp)
+const char* why_refused(std::string_view pre);  // of a label that llama.cpp knows and we cannot follow, or nullptr
 Cutter cutter_of(const PreTokenizer& pre);
 
 // From tokenizer.ggml.* of a file. Error("format") | Error("unsupported"), naming the file and the entry.

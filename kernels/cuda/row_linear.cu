@@ -32,15 +32,23 @@ __global__ void __launch_bounds__(kThreads)
   for (int i = 0; i < kRun; ++i) largest = max(largest, bits_of(values[i]) & 0x7fffffffu);
   for (int step = group / kRun / 2; step > 0; step /= 2)
     largest = max(largest, __shfl_xor_sync(kAllLanes, largest, step));
-  if (!real) return;
-  const blocks::ActivationGroup rounding = blocks::activation_group(float_of(largest), group);
+  const blocks::ActivationGroup rounding = blocks::activation_group(float_of(largest));
   uint32_t packed[2] = {};
+  blocks::ActivationFit fit;
 #pragma unroll
-  for (int i = 0; i < kRun; ++i)
-    packed[i / 4] |= (static_cast<uint32_t>(blocks::activation_code(values[i], rounding.inverse)) & 255u)
-                     << (i % 4 * 8);
+  for (int i = 0; i < kRun; ++i) {
+    const int code = blocks::activation_code(values[i], rounding.inverse);
+    packed[i / 4] |= (static_cast<uint32_t>(code) & 255u) << (i % 4 * 8);
+    blocks::add_to_fit(fit, values[i], rounding.inverse, code);
+  }
+  for (int step = group / kRun / 2; step > 0; step /= 2) {
+    fit.squares += __shfl_xor_sync(kAllLanes, fit.squares, step);
+    fit.products += __shfl_xor_sync(kAllLanes, fit.products, step);
+  }
+  if (!real) return;
   *reinterpret_cast<uint2*>(codes + row * k + column) = make_uint2(packed[0], packed[1]);
-  if (column % kScaleStep == 0) scales[(row * k + column) / kScaleStep] = rounding.scale;
+  if (column % kScaleStep == 0)
+    scales[(row * k + column) / kScaleStep] = blocks::activation_scale(rounding, fit, group);
 }
 
 struct Rounded {

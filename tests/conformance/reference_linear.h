@@ -39,10 +39,14 @@ inline RoundedRow rounded_row(const std::vector<double>& x, size_t group) {
     const size_t end = std::min(x.size(), first + group);
     double largest = 0;
     for (size_t k = first; k < end; ++k) largest = std::max(largest, std::fabs(x[k]));
-    const blocks::ActivationGroup made = blocks::activation_group(static_cast<float>(largest), static_cast<int>(group));
-    for (size_t k = first; k < end; ++k)
-      rounded.codes.push_back(blocks::activation_code(static_cast<float>(x[k]), made.inverse));
-    rounded.scales.push_back(made.scale);
+    const blocks::ActivationGroup made = blocks::activation_group(static_cast<float>(largest));
+    blocks::ActivationFit fit;
+    for (size_t k = first; k < end; ++k) {
+      const int code = blocks::activation_code(static_cast<float>(x[k]), made.inverse);
+      rounded.codes.push_back(code);
+      blocks::add_to_fit(fit, static_cast<float>(x[k]), made.inverse, code);
+    }
+    rounded.scales.push_back(blocks::activation_scale(made, fit, static_cast<int>(group)));
   }
   return rounded;
 }

@@ -63,6 +63,12 @@ def patterns_of_labels():
         "bloom": [words],
         "viking": [words, r"\p{N}"],
         "smollm": [r"\p{N}", gpt2],
+        "afmoe": [
+            r"\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))",
+            "[一-\u9fff㐀-\u4dbf\u8c48-\ufaff\u3040-\u309f\u30a0-\u30ff\uff65-\uff9f\u2f00-\u2fdf\u0e40-\u0e7f\u0e80-\u0eff\u1780-\u17ff\u1000-\u109f\uaa60-\uaa7f\ua9e0-\ua9ff\uac00-\ud7af\u1100-\u11ff]+",
+            r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+""",
+        ],
+        "chameleon": [r"<sentinel:[0-9]+>", "(IMGIMG)((A|B|C|D|E|F|G|H|I){1,4})Z", "([\t\n]|    |  )", r"\p{N}", r"[\p{P}!-/:-@\[-`{-~]", gpt2],
         "superbpe": [r"\p{N}+", r"(?=(\d{3})+(?!\d))"],
         "tiny_aya": [
             r"\d{1,3}(?=(?:\d{3})*\b)",
@@ -82,6 +88,13 @@ def main():
         "whitespace split": [{"type": "WhitespaceSplit"}],
         "words and lines": [split(r"\b\w+\b|^ +| +$|\S+")],
         "letters that fold": [split("(?i:k|s)+")],
+        "intersections": [split(pattern) for pattern in (r"[\p{L}&&[^\p{Lu}]]+", r"[a-z1-9&&b-y&&[^c]]{2,3}")],
+        "negated intersections": [split(r"[^\s&&[^a-f]]+|[^\p{L}&&\p{Ll}]")],
+        "classes in classes": [split(r"[a-f[\p{N}[_]]]+|[^lo[\p{P}\s]^]+")],
+        "what is no class": [split(r"[\Sé]+?[^\S\n]|[\W\d]+")],
+        "many ways to match": [split(r"[\w[\p{L}[a-z]]\S]+#")],
+        "scripts": [split(r"\p{Han}+|[\p{Hiragana}\p{Thai}]+|\P{Katakana}")],
+        "posix brackets": [split("[[:" + name + ":]]+") for name in ("digit", "upper", "space", "word", "alnum", "alpha")],
     }
     for behavior in BEHAVIORS:
         own["punctuation " + behavior] = [{"type": "Punctuation", "behavior": behavior}]

@@ -40,10 +40,12 @@ def bytes_and(specials):
     return specials + [f"<0x{byte:02X}>" for byte in range(256)]
 
 
-def bpe(corpus, size, normalizer, pre, decoder, suffix=None, byte_fallback=True, **options):
+def bpe(corpus, size, normalizer, pre, decoder, suffix=None, byte_fallback=True, fuse=True, **options):
     """BPE trained on the normalized text."""
-    tokenizer = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=byte_fallback, **({"end_of_word_suffix": suffix} if suffix else {})))
-    tokenizer.normalizer, tokenizer.pre_tokenizer, tokenizer.decoder = normalizer, pre, decoder
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=fuse, byte_fallback=byte_fallback, **({"end_of_word_suffix": suffix} if suffix else {})))
+    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, pre
+    if decoder:
+        tokenizer.decoder = decoder
     specials = ["<unk>", "<s>", "</s>"]
     trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=bytes_and(specials) if byte_fallback else specials, show_progress=False, limit_alphabet=90,
                                   **({"end_of_word_suffix": suffix} if suffix else {}), **options)
@@ -89,6 +91,8 @@ def kinds(corpus, size):
     words.normalizer, words.pre_tokenizer = normalizers.NFKC(), pre_tokenizers.Whitespace()
     words.train_from_iterator(corpus, trainers.WordLevelTrainer(vocab_size=size, special_tokens=["<unk>"], show_progress=False))
     yield "words", words
+
+    yield "white space", bpe(corpus, size, normalizers.Lowercase(), pre_tokenizers.Whitespace(), None, byte_fallback=False, fuse=False)
 
 
 def main():

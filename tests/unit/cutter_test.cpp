@@ -66,12 +66,16 @@ TEST_CASE("labels of GGUF files cut as the models' own patterns do") {
     check(cutter_of_parts(cut["parts"]), cut, file["texts"]);  // the same patterns, not known by their text
   }
   for (const PreTokenizer& each : pre_tokenizers()) CHECK(cutter_of(each) == cutter_of(each));
+  for (const char* name : {"qwen2", "qwen35", "olmo", "mpt", "command-r"}) CHECK(find_pre_tokenizer(name)->nfc);
 }
 
 TEST_CASE("patterns that others read differently, or that take too long, are refused") {
-  for (const char* text : {"a{2}+", "[a&&b]", "[a[bc]]", "\\h", "(?m:.)", "[^\\S]", "(", "a\\", "\\K"})
+  for (const char* text : {"a{2}+", "[a&&]", "[&&a]", "[a&&[]", "[a-[b]]", "(?i:[a[bc]])", "(?i)[a&&b]",
+                           "a(?i)b|[^\\S]", "[[:punct:]]", "[[:no:]]", "\\h", "(?m:.)", "(", "a\\", "\\K"})
     CHECK_THROWS_AS(Pattern(text), Error);
-  CHECK_NOTHROW(Pattern("\\p{L}+[[:alpha:]][]a][^]b]"));
+  CHECK_THROWS_AS(Pattern(std::string(100, '[') + "a" + std::string(100, ']')), Error);
+  CHECK_NOTHROW(Pattern("\\p{L}+[[:alpha:]][]a][^]b](?i:a)[a&&b](?:(?i)a)[^\\S]"));
   size_t begin = 0, end = 0;
+  CHECK(!Pattern("[a[ab]\\w]+-").find(std::string(200, 'a'), 0, begin, end));
   CHECK_THROWS_AS(Pattern("(?:a|aa)+[bc]").find(std::string(200, 'a'), 0, begin, end), Error);
 }

@@ -1,8 +1,12 @@
 // Tokenizers that are not byte-level BPE, against Hugging Face's tokenizers (tests/golden/pipeline_golden.py).
 #include "engine/tokenizer/pipeline.h"
 
+#include <unistd.h>
+
+#include <filesystem>
 #include <fstream>
 
+#include "engine/formats/gguf.h"
 #include "kernels/error.h"
 #include "tests/catch.h"
 
@@ -18,6 +22,32 @@ json golden() {
 
 std::shared_ptr<const Tokenizer> load(const json& file) {
   return load_tokenizer_json("test.json", file, json::object(), "");
+}
+
+// The lists of a tokenizer.json with merges as a GGUF file, read again. lines: line ends that it finds as added tokens.
+std::shared_ptr<const Tokenizer> load_as_gguf(const json& file, const char* model, const char* pre, int lines = 0) {
+  std::vector<GgufMetadata::Scalar> tokens(file["model"]["vocab"].size()), types(tokens.size(), int64_t{1}), merges;
+  for (const auto& [spelling, id] : file["model"]["vocab"].items()) tokens[id.get<size_t>()] = spelling;
+  for (const json& token : file["added_tokens"]) types[token["id"].get<size_t>()] = int64_t{3};
+  for (const json& merge : file["model"]["merges"])
+    merges.push_back(merge[0].get<std::string>() + " " + merge[1].get<std::string>());
+  for (int count = 1; count <= lines; ++count)
+    tokens.emplace_back(std::string(static_cast<size_t>(count), '\n')), types.emplace_back(int64_t{1});
+  tokens.emplace_back("[PAD]"), types.emplace_back(int64_t{5});
+  GgufMetadata metadata;
+  metadata.add("tokenizer.ggml.model", GgufType::string, model);
+  metadata.add("tokenizer.ggml.pre", GgufType::string, pre);
+  metadata.add("tokenizer.ggml.tokens", GgufType::string, tokens);
+  metadata.add("tokenizer.ggml.token_type", GgufType::i32, types);
+  metadata.add("tokenizer.ggml.merges", GgufType::string, merges);
+  metadata.add("tokenizer.ggml.unknown_token_id", GgufType::u32, uint64_t{0});
+  metadata.add("tokenizer.ggml.normalizer.lowercase", GgufType::boolean, true);
+  const std::string path =
+      (std::filesystem::temp_directory_path() / ("qeng_pipeline_" + std::to_string(getpid()) + ".gguf")).string();
+  GgufWriter(path, {}, metadata).commit();
+  const auto remove = [&](void*) { std::filesystem::remove(path); };
+  const std::unique_ptr<void, decltype(remove)> removed(&metadata, remove);
+  return load_tokenizer(path);
 }
 
 }  // namespace
@@ -69,4 +99,40 @@ TEST_CASE("damaged models of words are refused, and texts that they have no toke
   CHECK_THROWS_AS(load(words), Error);
   words["normalizer"] = {{"type", "Replace"}, {"pattern", {{"String", ""}}}, {"content", "x"}};
   CHECK_THROWS_AS(load(words), Error);
+}
+
+TEST_CASE("GGUF vocabularies of characters give the ids of the models' own tokenizer.json") {
+  const json file = golden();
+  const std::pair<const char*, const char*> labels[] = {{"gpt2", "gemma4"},
+                                                        {"gemma4", "default"},  // as converters write it
+                                                        {"gpt2", "granite-embed-multi-311m"},
+                                                        {"gpt2", "sarvam-moe"},
+                                                        {"whitespace", "whitespace"},
+                                                        {"gpt2", "whitespace"}};
+  for (const auto& [model, pre] : labels) {
+    const json& kind = file["kinds"][pre == std::string("whitespace") ? "white space" : "gemma"];
+    const auto tokenizer = load_as_gguf(kind["tokenizer"], model, pre);
+    for (size_t i = 0; i < file["texts"].size(); ++i) {
+      CAPTURE(model, pre, file["texts"][i].dump(-1, ' ', true));
+      const auto ids = kind["ids"][i].get<std::vector<int32_t>>();
+      CHECK(tokenizer->encode(file["texts"][i].get<std::string>(), true) == ids);
+      if (pre != std::string("whitespace")) CHECK(tokenizer->decode(ids) == kind["decoded"][i].get<std::string>());
+    }
+  }
+}
+
+TEST_CASE("a run of line ends is one token of Gemma's where it has one") {
+  const json gemma = golden()["kinds"]["gemma"]["tokenizer"];
+  const auto tokenizer = load_as_gguf(gemma, "gemma4", "", 3);
+  const auto first = static_cast<int32_t>(gemma["model"]["vocab"].size());
+  CHECK(tokenizer->encode("\n\n\n\n\n", false) == std::vector<int32_t>{first + 2, first + 1});
+}
+
+TEST_CASE("labels of GGUF that nothing public explains are refused by name") {
+  const json gemma = golden()["kinds"]["gemma"]["tokenizer"];
+  using Catch::Matchers::Contains;
+  CHECK_THROWS_WITH(load_as_gguf(gemma, "gpt2", "jina-v2-de"),
+                    Contains("tokenizer.ggml.pre is jina-v2-de: its models"));
+  CHECK_THROWS_WITH(load_as_gguf(gemma, "gpt2", "default"), Contains("its converter did not know"));
+  CHECK_THROWS_WITH(load_as_gguf(gemma, "gpt2", "no-such"), Contains("gemma4") && Contains("youtu"));
 }

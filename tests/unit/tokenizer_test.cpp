@@ -350,7 +350,7 @@ TEST_CASE("what tokenizer.json asks for and is not implemented is refused by nam
   SmallFolder small;
   auto refused = [&](auto change) { return message_of(small.changed(change)); };
   CHECK(refused([](json& j) {
-          j["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "\\w+|[a&&b]";
+          j["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "\\w+|[a&&]";
         }).find("&&") != std::string::npos);
   CHECK(refused([](json& j) { j["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "(a"; }).find("(a") !=
         std::string::npos);

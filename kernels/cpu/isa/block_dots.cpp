@@ -38,13 +38,16 @@ void round_groups(const float* x, const Activations& to, int64_t row) {
   for (int64_t b = 0; b < groups; ++b, x += group, codes += group) {
     Largest largest;
     for (int i = 0; i < group; i += 8) largest.add(x + i);
-    const blocks::ActivationGroup rounded = blocks::activation_group(largest.value(), group);
+    const blocks::ActivationGroup rounded = blocks::activation_group(largest.value());
+    blocks::ActivationFit fit;
     for (int i = 0; i < group; i += 32) {
       Bytes part = splat_byte(0);
       if (rounded.inverse != 0.0f) part = to_codes(x + i, rounded.inverse);
       store_bytes(codes + i, part);
+      if (rounded.inverse != 0.0f)
+        for (int k = i; k < i + 32; ++k) blocks::add_to_fit(fit, x[k], rounded.inverse, codes[k]);
     }
-    to.scales[row * groups + b] = rounded.scale;
+    to.scales[row * groups + b] = blocks::activation_scale(rounded, fit, group);
     Ints total = splat_int(0);
     for (int i = 0; i < group / 32; ++i) {
       const Ints fours = sum_of_bytes(load_bytes(codes + 32 * i));

@@ -20,10 +20,13 @@ void sign_tables(DType format, const float* x, const SignTables& to, int64_t row
   const int64_t left = to.k - group * kGroup, n = left < kGroup ? left : kGroup;
   Largest largest;
   for (int64_t i = 0; i < n; i += 8) largest.add(x + i);
-  const blocks::ActivationGroup rounded = blocks::activation_group(largest.value(), blocks::kSignGroup);
+  const blocks::ActivationGroup rounded = blocks::activation_group(largest.value());
   alignas(32) int8_t codes[kGroup] = {};
   if (rounded.inverse != 0.0f)
     for (int64_t i = 0; i < n; i += 32) store_bytes(codes + i, to_codes(x + i, rounded.inverse));
+  blocks::ActivationFit fit;
+  if (rounded.inverse != 0.0f)
+    for (int64_t i = 0; i < n; ++i) blocks::add_to_fit(fit, x[i], rounded.inverse, codes[i]);
   uint8_t* tables = to.tables + row * sign_row_bytes(format, to.k);
   int less = 0;
   if (format == DType::one_bit) {
@@ -32,7 +35,8 @@ void sign_tables(DType format, const float* x, const SignTables& to, int64_t row
     for (const int8_t code : codes) less += code;
     for (int i = 0; i < kGroup; ++i) tables[group * kGroup + i % 4 * 64 + i / 4] = static_cast<uint8_t>(codes[i]);
   }
-  to.scales[row * sign_groups(to.k) + group] = rounded.scale, to.less[row * sign_groups(to.k) + group] = less;
+  to.scales[row * sign_groups(to.k) + group] = blocks::activation_scale(rounded, fit, blocks::kSignGroup);
+  to.less[row * sign_groups(to.k) + group] = less;
 }
 
 // By four bits, one more than the weight that the lower two say, and than that of the upper two.
