@@ -15,7 +15,7 @@ qeng() { # qeng WHICH SCRIPT ARGUMENTS...: what it says goes to a log, which is 
   local program=$old tree=$old_tree given=${OLD_TREE-} which=$1 script=$2
   [ "$which" = old ] || program=$new tree=$new_tree given=${NEW_TREE-}
   [ -n "$given" ] && [ -d "$tree/scripts/qeng" ] && export QENG_SCRIPTS=$tree/scripts || unset QENG_SCRIPTS
-  [ "${script#/}" != "$script" ] || script=$tree/$script
+  case $script in /* | -e) ;; *) script=$tree/$script ;; esac
   (cd "$tree" && "$program" "$script" "${@:3}") >"$work/log" 2>&1 || { echo "FAILED: $which ${*:2}"; cat "$work/log"; exit 1; }
 }
 
@@ -57,6 +57,9 @@ both "${small[@]}" --mode full --decay 0.1 --drop 0.1 --recompute
 compare "full" model/model.safetensors
 both "${small[@]}" --weights stream --host-budget 1.5G
 compare "streamed" "${adapter[@]}"
+for which in old new; do qeng old "${small[@]//OUT/$work/$which}" --schedule constant --save-every 20; done
+both "${small[@]}" --schedule constant --steps 60 --resume
+compare "LoRA, begun by the first and gone on with" "${adapter[@]}"
 qeng old recipes/quantize.lua "$work/model" "$work/model.gguf" --type q8_0
 both "${lora[@]}" --model "$work/model.gguf" --data "$work/data.jsonl" --row-tokens 64 --steps 30 --out OUT --gguf
 compare "LoRA on a GGUF file" "${adapter[@]}" adapter.gguf
@@ -73,6 +76,15 @@ both recipes/onebit_compare.lua --data "$work/text.txt" --methods frozen,latent,
   --hidden 32 --layers 2 --heads 2 --ffn 64 --threads 2 --out OUT
 sed -i 's/"seconds": *[0-9.e+-]*//g' "$work/old/runs.jsonl" "$work/new/runs.jsonl"
 compare "rules of one bit" runs.jsonl
+
+both recipes/ab_pipeline.lua --model "$work/model" --data "$work/data.jsonl" --seeds 3 --steps 20 --row-tokens 128 --rows 1 --threads 1 --out OUT
+for which in old new; do
+  qeng new -e 'local q = require "qeng"
+    for way, runs in pairs(q.json.decode(q.fs.read(arg[1] .. "/figures.json")).runs) do
+      for i, run in ipairs(runs) do q.fs.write(("%s/%s-%d"):format(arg[1], way, i), run.loss .. " " .. table.concat(run.losses, " ")) end
+    end' "$work/$which"
+done
+compare "three ways of data" jsonl-1 packets-2 packets+drop-3
 
 cat >"$work/ask.lua" <<'L'
 local q = require "qeng"

@@ -1,4 +1,4 @@
--- The micro-batches of a run's steps. They are taken from the data ahead, so that a GPU has the next when it is done with one.
+-- The micro-batches of a run's steps. Each is sent ahead, so that a GPU has it when it is done with the one before.
 
 local models = require "qeng.model"
 local q = require "qeng.core"
@@ -11,8 +11,9 @@ Feed.__index = Feed
 -- opt: of q.run.
 function feed.new(opt)
   return setmetatable({ opt = opt, batches = opt.data:batches {
-    row_tokens = opt.row_tokens, rows = opt.rows, seed = opt.seed, split = "train", eval_share = opt.eval_share, pad = opt.pad,
-    sources = opt.sources, drop = opt.drop, weights = opt.weights, batches_per_step = opt.accumulate, route = true, long = opt.long,
+    row_tokens = opt.row_tokens, rows = opt.rows, seed = opt.seed, split = "train", eval_share = opt.eval_share,
+    pad = opt.pad, sources = opt.sources, drop = opt.drop, weights = opt.weights, batches_per_step = opt.accumulate,
+    route = true, long = opt.long,
   } }, Feed)
 end
 
@@ -27,12 +28,12 @@ local function face(self)
     return self.slot
   end
   return setmetatable({ parts = parts }, { __index = function()
-    q.error("value", ("a step of this run is %d micro-batches: for part in batch:parts() do model:loss(part):backward() end")
-      :format(self.opt.accumulate))
+    q.error("value", ("a step of this run is %d micro-batches: "
+      .. "for part in batch:parts() do model:loss(part):backward() end"):format(self.opt.accumulate))
   end })
 end
 
--- Takes the micro-batches of a step (from 0). more: another step follows. `sums`, `infos` and `micro` then tell what they hold.
+-- Takes the micro-batches of a step (from 0). more: another step follows. `sums` and `infos` then tell what they hold.
 function Feed:take(step, more)
   local sums = { trained = 0, real = 0, wait = 0, damaged = 0, dropped = 0 }
   self.first, self.more, self.micro, self.infos, self.sums = step * self.opt.accumulate, more, {}, {}, sums
@@ -40,8 +41,9 @@ function Feed:take(step, more)
     self.micro[i], self.upcoming = self.upcoming or self.batches:next(), nil
     local info = self.micro[i]:info()
     self.infos[i] = info
-    sums.trained, sums.real, sums.wait = sums.trained + info.trained_tokens, sums.real + info.real_tokens, sums.wait + info.wait_ms
+    sums.trained, sums.real = sums.trained + info.trained_tokens, sums.real + info.real_tokens
     sums.damaged, sums.dropped = sums.damaged + info.damaged, sums.dropped + info.crc_dropped
+    sums.wait = sums.wait + info.wait_ms
     self.slot = self.slot or models.slot(info.tokens, info.max_documents)
   end
   self.position = self.batches:state()

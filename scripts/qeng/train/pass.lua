@@ -1,5 +1,5 @@
--- The forward and backward pass of a step's micro-batches: captured once and replayed, or eager. Packets of each destination
--- (train/route.lua) have a program of their own, which leaves alone what they do not move.
+-- The forward and backward pass of a step's micro-batches: captured once and replayed, or eager. Packets of each
+-- destination (train/route.lua) have a program of their own, which leaves alone what they do not move.
 
 local held_out = require "qeng.train.held_out"
 local q = require "qeng.core"
@@ -15,8 +15,8 @@ local function forward_backward(model, slot, row_tokens)
   return loss, nll
 end
 
--- The pass of what lies in `slot`, captured: run() replays it, `loss` is then its loss. opt: row_tokens; frozen: tensors that get no
--- gradient; nll: keeps that of each token too.
+-- The pass of what lies in `slot`, captured: run() replays it, and `loss` is then its loss. opt: row_tokens; frozen:
+-- tensors that get no gradient; nll: whether that of each token is kept too.
 function pass.capture(model, slot, opt)
   local self = setmetatable({}, Program)
   self.program, self.loss, self.nll = q.capture(q.freeze, opt.frozen or {}, function()
@@ -50,8 +50,8 @@ function pass.new(run, routing)
   return self
 end
 
--- The pass of the i-th micro-batch, addressed to `dst`. Nothing is read from the device, so that a GPU has its next work before it is
--- done with this.
+-- The pass of the i-th micro-batch, addressed to `dst`. Nothing is read from the device, so that a GPU has its next
+-- work before it is done with this.
 local function add(self, i, slot, dst)
   local run, opt = self.run, self.run.opt
   dst = self.routing and dst or 0  -- one program where all destinations move the same

@@ -32,7 +32,9 @@ end
 
 -- schedule.cosine(peak, steps, { warmup =, floor = }), and so for each name. A constant rate needs no steps.
 for _, name in ipairs(schedule.names) do
-  schedule[name] = function(peak, steps, opt) return schedule.make(name, peak, steps or name == "constant" and 1 or nil, opt) end
+  schedule[name] = function(peak, steps, opt)
+    return schedule.make(name, peak, steps or name == "constant" and 1 or nil, opt)
+  end
 end
 
 return schedule

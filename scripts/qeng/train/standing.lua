@@ -14,13 +14,13 @@ local function check(run, found)
     q.error("format", out .. ": its checkpoint was not saved by such a run")
   end
   if type(found.fixed) ~= "table" or type(found.course) ~= "table" then
-    q.error("value", ("resume: the checkpoint in %s does not say all that decides the result, as those of earlier versions: "
-      .. "finish the run with that version, or start anew with another --out"):format(out))
+    q.error("value", ("resume: the checkpoint in %s does not say all that decides the result, as those of earlier "
+      .. "versions: finish the run with that version, or start anew with another --out"):format(out))
   end
   checkpoint.compare(out, found.fixed, run.fixed)
   if found.step > run.total then
-    q.error("value", ("resume: the run in %s stands at step %d, beyond the %d steps asked for: give %d or more, or another --out")
-      :format(out, found.step, run.total, found.step))
+    q.error("value", ("resume: the run in %s stands at step %d, beyond the %d steps asked for: give %d or more, or "
+      .. "another --out"):format(out, found.step, run.total, found.step))
   end
 end
 
@@ -28,7 +28,9 @@ end
 function standing.load(run)
   local opt, out = run.opt, run.out
   run.state = { step = 0, tokens = 0 }
-  if opt.resume or opt.checkpoints ~= false then run.fixed, run.course = resume.settings(run.given, run.defaults, run.total) end
+  if opt.resume or opt.checkpoints ~= false then
+    run.fixed, run.course = resume.settings(run.given, run.defaults, run.total)
+  end
   if not opt.resume then return end
   local found = checkpoint.load(out, run.parameters, run.optimizer, run.bits, function(state) check(run, state) end)
   if not found then return run.speak:say("resume: no checkpoint in " .. out .. ", starting at step 0") end
