@@ -1,4 +1,4 @@
--- A training loop of your own, to copy and change: Ctrl-C stops it with a checkpoint, --resume goes on to the same bits.
+-- A training loop to copy and change. Ctrl-C stops it with a checkpoint, and --resume goes on to the same bits.
 --   qeng recipes/own_loop.lua --model ~/Qwen2.5-0.5B-Instruct --data my.jsonl
 -- Without --model and --data a small model learns the task of the built-in demo.
 
@@ -27,8 +27,9 @@ end
 local model = q.load(opt.model):lora { rank = opt.rank, seed = opt.seed }
 local data = q.packets(opt.data, { tokenizer = model.tokenizer, cache_dir = opt.out })
 local adamw = q.adamw(model:trainable(), { lr = q.cosine(opt.lr, opt.steps, { warmup = 10 }) })
-local run = q.run { model = model, data = data, optimizer = adamw, out = opt.out, row_tokens = 512, seed = opt.seed, eval_share = 0.02,
-  eval_every = 100, save_every = opt.save_every, resume = opt.resume, overwrite = opt.overwrite, settings = opt, title = "A loop of one's own" }
+local run = q.run { model = model, data = data, optimizer = adamw, out = opt.out, row_tokens = 512, eval_share = 0.02,
+  eval_every = 100, save_every = opt.save_every, seed = opt.seed, resume = opt.resume, overwrite = opt.overwrite,
+  settings = opt, title = "A loop of your own" }
 
 for step, batch in run:steps(opt.steps) do
   local loss = model:loss(batch)

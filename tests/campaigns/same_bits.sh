@@ -1,11 +1,12 @@
 #!/bin/bash
-# By hand: do two executables compute the same bits? Trains and generates with each, small models and one seed on two threads, and
-# compares losses, gradient norms and the files that were trained. OLD_TREE, NEW_TREE: folders whose recipes/ they run (this one), with
-# the library of their scripts/, if there is one, instead of the executable's.
+# By hand: do two executables compute the same bits? Trains and generates with each, small models and one seed on two
+# threads, and compares losses, gradient norms and the files that were trained. OLD_TREE, NEW_TREE: folders whose recipes/
+# they run (this one), with the library of their scripts/, if there is one, instead of the executable's.
 #   bash tests/campaigns/same_bits.sh OLD_QENG NEW_QENG
 set -u
 cd "$(dirname "$(realpath "$0")")/../.." || exit 1
-old=$(realpath "${1:?usage: same_bits.sh OLD_QENG NEW_QENG}") new=$(realpath "${2:?usage: same_bits.sh OLD_QENG NEW_QENG}")
+[ $# = 2 ] || { echo "usage: same_bits.sh OLD_QENG NEW_QENG"; exit 2; }
+old=$(realpath "$1") new=$(realpath "$2")
 old_tree=$(realpath "${OLD_TREE:-.}") new_tree=$(realpath "${NEW_TREE:-.}")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -14,9 +15,13 @@ different=0
 qeng() { # qeng WHICH SCRIPT ARGUMENTS...: what it says goes to a log, which is shown when it fails
   local program=$old tree=$old_tree given=${OLD_TREE-} which=$1 script=$2
   [ "$which" = old ] || program=$new tree=$new_tree given=${NEW_TREE-}
-  [ -n "$given" ] && [ -d "$tree/scripts/qeng" ] && export QENG_SCRIPTS=$tree/scripts || unset QENG_SCRIPTS
+  unset QENG_SCRIPTS
+  if [ -n "$given" ] && [ -d "$tree/scripts/qeng" ]; then export QENG_SCRIPTS=$tree/scripts; fi
   case $script in /* | -e) ;; *) script=$tree/$script ;; esac
-  (cd "$tree" && "$program" "$script" "${@:3}") >"$work/log" 2>&1 || { echo "FAILED: $which ${*:2}"; cat "$work/log"; exit 1; }
+  (cd "$tree" && "$program" "$script" "${@:3}") >"$work/log" 2>&1 && return
+  echo "FAILED: $which ${*:2}"
+  cat "$work/log"
+  exit 1
 }
 
 # What a run computed: losses and norms of its steps, and the files that hold what was trained.
@@ -46,10 +51,10 @@ both() { # both ARGUMENTS...: OUT stands for the folder of each
 
 adapter=(adapter/adapter_model.safetensors adapter/adapter_config.json)
 "$old" tests/lua/small_model.lua "$work" >/dev/null 2>&1 || { echo "FAILED: no model"; exit 1; }
-lora=(recipes/lora_qwen.lua --seed 3 --threads 2)
-small=("${lora[@]}" --model "$work/model" --data "$work/data.jsonl" --row-tokens 64 --rows 2 --accumulate 2 --dropout 0.1 --steps 40 --out OUT)
+mine=(--data "$work/data.jsonl" --row-tokens 64 --threads 2 --out OUT)
+small=(recipes/lora_qwen.lua --seed 3 --model "$work/model" "${mine[@]}" --rows 2 --accumulate 2 --dropout 0.1 --steps 40)
 
-both "${lora[@]}" --steps 12 --out OUT
+both recipes/lora_qwen.lua --seed 3 --threads 2 --steps 12 --out OUT
 compare "LoRA, the demo" "${adapter[@]}"
 both "${small[@]}" --eval-every 10 --clip 0.5 --warmup 5 --eager
 compare "LoRA, eager, accumulated, with dropout" "${adapter[@]}"
@@ -61,27 +66,29 @@ for which in old new; do qeng old "${small[@]//OUT/$work/$which}" --schedule con
 both "${small[@]}" --schedule constant --steps 60 --resume
 compare "LoRA, begun by the first and gone on with" "${adapter[@]}"
 qeng old recipes/quantize.lua "$work/model" "$work/model.gguf" --type q8_0
-both "${lora[@]}" --model "$work/model.gguf" --data "$work/data.jsonl" --row-tokens 64 --steps 30 --out OUT --gguf
+both recipes/lora_qwen.lua --seed 3 --model "$work/model.gguf" "${mine[@]}" --steps 30 --gguf
 compare "LoRA on a GGUF file" "${adapter[@]}" adapter.gguf
 
-onebit=(--data "$work/data.jsonl" --hidden 64 --layers 2 --heads 2 --ffn 96 --row-tokens 64 --steps 40 --threads 2 --out OUT)
+onebit=("${mine[@]}" --hidden 64 --layers 2 --heads 2 --ffn 96 --steps 40)
 both recipes/onebit_pretrain.lua "${onebit[@]}" --levels 3 --accumulate 2
 compare "one bit" model/model.safetensors
 both recipes/onebit_phased.lua "${onebit[@]}" --phase-steps 8 --by gradient --rows 2
 compare "one bit in phases" model/model.safetensors
-both recipes/onebit_convert.lua --model "$old_tree/recipes/tiny" --data "$work/data.jsonl" --row-tokens 64 --steps 30 --threads 2 --out OUT
+both recipes/onebit_convert.lua --model "$old_tree/recipes/tiny" "${mine[@]}" --steps 30
 compare "to one bit" model/model.safetensors
 head -c 20000 README.md >"$work/text.txt"
-both recipes/onebit_compare.lua --data "$work/text.txt" --methods frozen,latent,7,bop,grid1,phased --lrs 1.2e-2 --seeds 1 --steps 30 --rows 4 --tokens 32 \
-  --hidden 32 --layers 2 --heads 2 --ffn 64 --threads 2 --out OUT
+both recipes/onebit_compare.lua --data "$work/text.txt" --methods frozen,latent,7,bop,grid1,phased --lrs 1.2e-2 --seeds 1 \
+  --steps 30 --rows 4 --tokens 32 --hidden 32 --layers 2 --heads 2 --ffn 64 --threads 2 --out OUT
 sed -i 's/"seconds": *[0-9.e+-]*//g' "$work/old/runs.jsonl" "$work/new/runs.jsonl"
 compare "rules of one bit" runs.jsonl
 
-both recipes/ab_pipeline.lua --model "$work/model" --data "$work/data.jsonl" --seeds 3 --steps 20 --row-tokens 128 --rows 1 --threads 1 --out OUT
+both recipes/ab_pipeline.lua --model "$work/model" "${mine[@]}" --seeds 3 --steps 20 --rows 1
 for which in old new; do
   qeng new -e 'local q = require "qeng"
     for way, runs in pairs(q.json.decode(q.fs.read(arg[1] .. "/figures.json")).runs) do
-      for i, run in ipairs(runs) do q.fs.write(("%s/%s-%d"):format(arg[1], way, i), run.loss .. " " .. table.concat(run.losses, " ")) end
+      for i, run in ipairs(runs) do
+        q.fs.write(("%s/%s-%d"):format(arg[1], way, i), run.loss .. " " .. table.concat(run.losses, " "))
+      end
     end' "$work/$which"
 done
 compare "three ways of data" jsonl-1 packets-2 packets+drop-3
@@ -91,7 +98,8 @@ local q = require "qeng"
 q.device { threads = 2 }
 local model = q.load(arg[1])
 for _, prompt in ipairs { "How many legs has a cat?", "red" } do
-  local answer = model:answer { messages = { { role = "user", content = prompt } }, temperature = 0, max_tokens = 48, template = "chatml" }
+  local messages = { { role = "user", content = prompt } }
+  local answer = model:answer { messages = messages, temperature = 0, max_tokens = 48, template = "chatml" }
   q.fs.append(arg[2], answer .. "\n")
 end
 local digest = q.no_grad(q.scope, function() return model:logits({ 5, 9, 100, 7 }):hash() end)
