@@ -1543,8 +1543,8 @@ function q.wsd(peak, steps, opt) end
 ---@return fun(step: integer): number
 function q.constant(peak, steps, opt) end
 
----AdamW over parameters as model:trainable() lists them; lr is a number, or a function of the step. Else it takes what q.adamw_state takes;
----rates are by name here, for parameters that name theirs. Its fields: scripts/qeng/train/adamw.lua.
+---AdamW over parameters as model:trainable() lists them; lr is a number, or a function of the step. Else it takes what
+---q.adamw_state takes; rates are by name here, for parameters that name theirs. Its fields: scripts/qeng/train/adamw.lua.
 ---@param parameters {name: string, tensor: Tensor, rate?: string}[]|Tensor[]
 ---@param opt? {lr?: number|fun(step: integer): number, decay?: number, beta1?: number, beta2?: number, eps?: number, rates?: table<string, number>, groups?: integer[], allow_unused?: boolean}
 ---@return Optimizer
@@ -1571,8 +1571,8 @@ function Optimizer:state(names) end
 ---@param steps integer[]
 function Optimizer:restore(file, names, steps) end
 
----A training run around a loop of your own: its folder, batches, checkpoints, evaluation, metrics.jsonl, report.html, Ctrl-C. recipes/own_loop.lua
----is such a loop. Its fields: scripts/qeng/train/run.lua.
+---A training run around a loop of your own: its folder, batches, checkpoints, evaluation, metrics.jsonl, report.html,
+---Ctrl-C. recipes/own_loop.lua is such a loop. Its fields: scripts/qeng/train/run.lua.
 ---@param opt {model: Model, data: PacketFile, optimizer: Optimizer, out: string, seed?: integer, row_tokens?: integer, rows?: integer, accumulate?: integer, steps?: integer, epochs?: number, eval_share?: number, eval_data?: PacketFile, eval_every?: integer, patience?: integer, save_every?: integer, keep?: integer, resume?: boolean, overwrite?: boolean, sources?: integer[], drop?: number, long?: "auto"|"split"|"truncate"|"drop", weights?: table|function, bits?: Inertia|Phases, tensorboard?: boolean, settings?: table, title?: string}
 ---@return Run
 function q.run(opt) end
@@ -1581,13 +1581,13 @@ function q.run(opt) end
 ---@field total integer  steps of the whole run
 ---@field plan table  of the batches, Batches:plan()
 local Run = {}
----for step, batch in run:steps(n): the steps that are left of n; step is how many are done. batch: what model:loss takes; with accumulate > 1
----for part in batch:parts() gives that. Ends with the last step or on Ctrl-C, and then finishes the run.
+---for step, batch in run:steps(n): the steps that are left of n; step is how many are done. batch: what model:loss takes;
+---with accumulate > 1 for part in batch:parts() gives that. Ends with the last step or on Ctrl-C, and finishes the run.
 ---@param n? integer
 ---@return fun(): integer?, table?
 function Run:steps(n) end
----Ends a step: metrics, progress, and evaluation and checkpoint when due. loss: a number or a tensor; lr, the norm and whether the update was
----skipped are the optimizer's; further fields go to metrics.jsonl.
+---Ends a step: metrics, progress, and evaluation and checkpoint when due. loss: a number or a tensor; lr, the norm and
+---whether the update was skipped are the optimizer's; further fields go to metrics.jsonl.
 ---@param figures {loss: number|Tensor, lr?: number}
 function Run:log(figures) end
 ---Between backward and the optimizer's step, of a run with bits.
