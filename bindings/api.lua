@@ -1524,6 +1524,77 @@ function Template:prompt(record) end
 ---@param opt? {warmup?: integer, floor?: number}
 ---@return fun(step: integer): number
 function q.schedule(name, peak, steps, opt) end
+---The cosine of q.schedule, for q.adamw's lr.
+---@param peak number
+---@param steps integer
+---@param opt? {warmup?: integer, floor?: number}
+---@return fun(step: integer): number
+function q.cosine(peak, steps, opt) end
+---Flat for the first 80 %, then down as 1 - sqrt.
+---@param peak number
+---@param steps integer
+---@param opt? {warmup?: integer, floor?: number}
+---@return fun(step: integer): number
+function q.wsd(peak, steps, opt) end
+---The same rate throughout, after the warm-up.
+---@param peak number
+---@param steps? integer
+---@param opt? {warmup?: integer}
+---@return fun(step: integer): number
+function q.constant(peak, steps, opt) end
+
+---AdamW over parameters as model:trainable() lists them; lr is a number, or a function of the step. Else it takes what
+---q.adamw_state takes; rates are by name here, for parameters that name theirs. Its fields: scripts/qeng/train/adamw.lua.
+---@param parameters {name: string, tensor: Tensor, rate?: string}[]|Tensor[]
+---@param opt? {lr?: number|fun(step: integer): number, decay?: number, beta1?: number, beta2?: number, eps?: number, rates?: table<string, number>, groups?: integer[], allow_unused?: boolean}
+---@return Optimizer
+function q.adamw(parameters, opt) end
+
+---@class Optimizer
+---@field lr number  of the last step
+---@field last {grad_norm: number, skipped: boolean}  what the last step gave
+local Optimizer = {}
+---One update and zeroed gradients, at lr or at what q.adamw was given.
+---@param opt? {lr?: number, clip?: number, groups?: integer[]}
+---@return {grad_norm: number, skipped: boolean}
+function Optimizer:step(opt) end
+---The rate of the step that is due.
+---@return number?
+function Optimizer:rate() end
+---As of AdamW.
+---@param names string[]
+---@return table tensors
+---@return integer[] steps
+function Optimizer:state(names) end
+---@param file SafetensorsFile
+---@param names string[]
+---@param steps integer[]
+function Optimizer:restore(file, names, steps) end
+
+---A training run around a loop of your own: its folder, batches, checkpoints, evaluation, metrics.jsonl, report.html,
+---Ctrl-C. recipes/own_loop.lua is such a loop. Its fields: scripts/qeng/train/run.lua.
+---@param opt {model: Model, data: PacketFile, optimizer: Optimizer, out: string, seed?: integer, row_tokens?: integer, rows?: integer, accumulate?: integer, steps?: integer, epochs?: number, eval_share?: number, eval_data?: PacketFile, eval_every?: integer, patience?: integer, save_every?: integer, keep?: integer, resume?: boolean, overwrite?: boolean, sources?: integer[], drop?: number, long?: "auto"|"split"|"truncate"|"drop", weights?: table|function, bits?: Inertia|Phases, tensorboard?: boolean, settings?: table, title?: string}
+---@return Run
+function q.run(opt) end
+
+---@class Run
+---@field total integer  steps of the whole run
+---@field plan table  of the batches, Batches:plan()
+local Run = {}
+---for step, batch in run:steps(n): the steps that are left of n; step is how many are done. batch: what model:loss takes;
+---with accumulate > 1 for part in batch:parts() gives that. Ends with the last step or on Ctrl-C, and finishes the run.
+---@param n? integer
+---@return fun(): integer?, table?
+function Run:steps(n) end
+---Ends a step: metrics, progress, and evaluation and checkpoint when due. loss: a number or a tensor; lr, the norm and
+---whether the update was skipped are the optimizer's; further fields go to metrics.jsonl.
+---@param figures {loss: number|Tensor, lr?: number}
+function Run:log(figures) end
+---Between backward and the optimizer's step, of a run with bits.
+function Run:observe() end
+---The end of the run, of a page that leaves its loop before; otherwise steps() does it. Once ended, what q.train returns.
+---@return table
+function Run:finish() end
 
 ---The ordinary fine-tuning loop: evaluation, checkpoints, metrics.jsonl, report.html, Ctrl-C. Its fields: scripts/qeng/train/init.lua.
 ---Data without a trained token is refused; a step without one computes and changes nothing, has no loss, and is told and counted.

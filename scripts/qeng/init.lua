@@ -5,6 +5,7 @@ local q = require "qeng.core"
 
 io.stdout:setvbuf "line"  -- so that a log shows it between the progress lines of stderr
 
+local adamw = require "qeng.train.adamw"
 local bpe = require "qeng.data.bpe"
 local chat = require "qeng.chat"
 local conversation = require "qeng.infer.conversation"
@@ -22,6 +23,7 @@ local options = require "qeng.console.options"
 local output = require "qeng.console.output"
 local phases = require "qeng.onebit.phases"
 local run = require "qeng.train.finetune"
+local runs = require "qeng.train.run"
 local run_folder = require "qeng.train.run_folder"
 local sampling = require "qeng.infer.sampling"
 local schedule = require "qeng.train.schedule"
@@ -34,6 +36,8 @@ q.load = models.load
 q.random_model = models.random
 q.slot = models.slot
 q.train = require "qeng.train"
+q.run = runs.new
+q.adamw = adamw.new
 q.plan = require "qeng.plan"
 q.convert = data.convert
 q.data_files = data.inputs
@@ -46,6 +50,7 @@ q.packets = data.open
 q.chat_template = chat.template
 q.template_args_option = chat.arguments_option
 q.schedule = schedule.make
+q.constant, q.cosine, q.wsd = schedule.constant, schedule.cosine, schedule.wsd
 q.hub.model = hub.model
 q.hub.data = hub.data
 q.hub.files = hub.files

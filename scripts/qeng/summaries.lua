@@ -1,6 +1,7 @@
 -- What an object says when it is printed or typed at the prompt: its class and what matters of it in a few lines. help(x) has the
 -- reference of its class (console/help.lua), which is found by the name given here.
 
+local adamw = require "qeng.train.adamw"
 local banner = require "qeng.train.banner"
 local chat = require "qeng.chat"
 local conversation = require "qeng.infer.conversation"
@@ -11,12 +12,14 @@ local phases = require "qeng.onebit.phases"
 local progress = require "qeng.console.progress"
 local q = require "qeng.core"
 local request = require "qeng.infer.request"
+local runs = require "qeng.train.run"
 
 local summaries = {
   -- Classes of the Lua library, whose metatables are in no registry.
   classes = {
     Model = models.Model, Adapter = models.Adapter, Template = chat.Template, Engine = engine.Engine, Request = request.Request,
     Conversation = conversation.Conversation, Inertia = inertia.Inertia, Phases = phases.Phases,
+    Run = runs.Run, Optimizer = adamw.Optimizer,
   },
 }
 
@@ -83,6 +86,14 @@ end
 
 function texts.Inertia(i) return ("Inertia: %s one-bit weights learn in %d parts, %s levels"):format(count(i.weights), #i.parts, tostring(i.knobs.levels)) end
 function texts.Phases(p) return ("Phases: %s of %s one-bit weights learn at a time, in turns of %d steps"):format(count(p.active), count(p.total), p.steps) end
+
+function texts.Optimizer(o)
+  local lr = o.lr or o:rate()
+  return ("Optimizer: AdamW, %d steps%s"):format(o.at, lr and (", learning rate %.3g"):format(lr) or "")
+end
+function texts.Run(r)
+  return ("Run in %s: %s of %d steps"):format(r.out, r.state and ("step %d"):format(r.state.step) or "not begun", r.total)
+end
 
 function texts.PacketFile(f)
   local meta = f:meta()

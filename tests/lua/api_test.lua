@@ -43,6 +43,7 @@ end
 local template = q.chat_template({ info = function() return {} end, id = function() end }, "none")
 local classes = {
   Model = require("qeng.model").Model, Template = getmetatable(template), Engine = require("qeng.infer.engine").Engine,
+  Run = require("qeng.train.run").Run, Optimizer = require("qeng.train.adamw").Optimizer,
   Inertia = require("qeng.onebit.inertia").Inertia, Phases = require("qeng.onebit.phases").Phases,
   Conversation = require("qeng.infer.conversation").Conversation, Request = { take = require("qeng.infer.request").take, speed = require("qeng.infer.request").speed },
 }

@@ -139,16 +139,6 @@ function onebit.float_parameters(model)
   return list
 end
 
--- AdamW's groups for these parameters, scales of rows at their share of the rate: groups, rates.
-function onebit.rate_groups(parameters, scale_rate)
-  local groups, rates = {}, { 1 }
-  for i, parameter in ipairs(parameters) do
-    groups[i] = parameter.rate == "scales" and 1 or 0
-    if groups[i] == 1 then rates[2] = scale_rate end
-  end
-  return groups, rates
-end
-
 -- After a step of the latents' optimizer: clips them, and makes bits or grid points of them. stream: of the numbers that round.
 function onebit.settle(model, stream)
   for index, latent in ipairs(model.latents) do

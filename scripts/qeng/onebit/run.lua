@@ -13,27 +13,18 @@
 -- (neither of grid and dense weights, which are no bits), pulse_rate (first tenth), levels (histogram), tokens, seconds, warnings}; of a
 -- run whose loss was no number any more, without loss, train and levels, but with diverged, the step.
 
+local adamw = require "qeng.train.adamw"
 local q = require "qeng.core"
 local char_text = require "qeng.onebit.char_text"
 local checkpoint = require "qeng.train.checkpoint"
 local inertia = require "qeng.onebit.inertia"
 local onebit = require "qeng.onebit"
+local pass = require "qeng.train.pass"
 local phases = require "qeng.onebit.phases"
 local resume = require "qeng.train.resume"
 local schedule = require "qeng.train.schedule"
 
 local warmup = 50  -- steps
-
-local function tensors(parameters)
-  local list = {}
-  for i, parameter in ipairs(parameters) do list[i] = parameter.tensor end
-  return list
-end
-
-local function float_optimizer(parameters, scale_rate)
-  local groups, rates = onebit.rate_groups(parameters, scale_rate)
-  return q.adamw_state(tensors(parameters), { beta1 = 0.9, beta2 = 0.99, eps = 1e-10, groups = groups, rates = rates })
-end
 
 local function learns_by_pulses(case) return case.rule == "counter" or case.rule == "bop" end
 
@@ -67,6 +58,12 @@ function Pair:state(names)
   for _, each in ipairs(more) do list[#list + 1] = each end
   return list, { steps, latent_steps }
 end
+function Pair:step(step)
+  for _, each in ipairs { self.floats, self.latents or nil } do
+    each.at = step
+    each:step()
+  end
+end
 function Pair:restore(file, names, steps)
   local of_floats, of_latents = divide(self, names)
   self.floats:restore(file, of_floats, steps[1])
@@ -74,6 +71,10 @@ function Pair:restore(file, names, steps)
 end
 
 local function finite(value) return math.abs(value) < math.huge end  -- false for NaN too
+
+local function optimizer(parameters, rates, lr)
+  return adamw.new(parameters, { lr = lr, rates = rates, beta1 = 0.9, beta2 = 0.99, eps = 1e-10 })
+end
 
 -- What a run is made of: model, bits, optimizer and its parameters, and `result`, what is known of it so far.
 local function begin(case, set)
@@ -88,8 +89,10 @@ local function begin(case, set)
   return {
     model = model, parameters = parameters,
     bits = learns_by_pulses(case) and learner(case, set, model, options_of(case)),
-    optimizer = setmetatable({ count = #floats, floats = float_optimizer(floats, case.scale_rate or 0.3),
-      latents = #model.latents > 0 and q.adamw_state(tensors(model.latents), { beta1 = 0.9, beta2 = 0.99, eps = 1e-10 }) }, Pair),
+    optimizer = setmetatable({ count = #floats, floats = optimizer(floats, { scales = case.scale_rate or 0.3 },
+        schedule.cosine(case.lr, set.steps, { warmup = warmup, floor = 0.1 })),
+      latents = #model.latents > 0 and optimizer(model.latents, {},
+        schedule.cosine(case.latent_lr or 1e-2, set.steps, { warmup = warmup, floor = case.rule == "dense" and 0.1 or 0 })) }, Pair),
     result = { step = 0, curve = q.json.array {}, flips = q.json.array {}, pulse_rate = 0, warnings = q.json.array {}, seconds = 0,
       tokens = set.steps * set.rows * set.tokens, recent = q.json.array {}, flipped = 0, flipped_tenth = 0, steps_tenth = 0 },
   }
@@ -146,40 +149,26 @@ local function train(case, set, say)
   local function save()
     checkpoint.save(set.folder, run.parameters, optimizer, { step = result.step, settings = set.settings, fixed = fixed, result = result }, 1, bits)
   end
-  local rate = schedule.make("cosine", case.lr, set.steps, { warmup = warmup, floor = 0.1 })
-  local latent_rate = schedule.make("cosine", case.latent_lr or 1e-2, set.steps, { warmup = warmup, floor = case.rule == "dense" and 0.1 or 0 })
   local slot = char_text.slot(set.rows, set.tokens)
   local places = set.text:places(1000 + case.seed, set.rows, set.tokens)
-  local program, loss
+  local program
   local before, started = result.seconds, q.time()
   while result.step < set.steps do
     local step = result.step
     set.text:fill(slot, set.text.train, places(step), set.tokens)
-    if bits and bits:begin(step / set.steps, step) then  -- another part learns now
-      if program then
-        program:free()
-        loss:free()  -- which holds on to the program's memory
-      end
+    if bits and bits:begin(step / set.steps, step) and program then  -- another part learns now
+      program:free()
       program = nil
     end
     q.rng_step(step)
-    if not program then
-      program, loss = q.capture(function()
-        local value = model:loss(slot)
-        value:backward()
-        return value
-      end)
-    end
+    program = program or pass.capture(model, slot, {})
     program:run()
     if bits and bits.observe then bits:observe() end
-    optimizer.floats:step { lr = rate(step) }
-    if optimizer.latents then
-      optimizer.latents:step { lr = latent_rate(step) }
-      onebit.settle(model)
-    end
+    optimizer:step(step)
+    if optimizer.latents then onebit.settle(model) end
     result.step = step + 1
     note_flips(run, set)
-    local value, point = loss:item(), nil
+    local value, point = program.loss:item(), nil
     if math.floor(result.step * set.points / set.steps) > math.floor(step * set.points / set.steps) then
       point = set.text:held_out_loss(model, slot, set.rows, set.tokens, result.step < set.steps and set.point_windows or nil)
     end
@@ -207,10 +196,7 @@ local function train(case, set, say)
     result.flips_per_weight = result.flipped / onebit.weights(model)
   end
   for _, name in ipairs { "step", "recent", "flipped", "flipped_tenth", "steps_tenth" } do result[name] = nil end
-  if program then
-    program:free()
-    loss:free()
-  end
+  if program then program:free() end
   if bits then bits:free() end
   return result
 end

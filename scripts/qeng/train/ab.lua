@@ -5,9 +5,12 @@
 -- The first two give the same rows to the bit, which is checked. So that this is so, JSONL is told beforehand which records
 -- make which row; finding that out on the fly would cost it more.
 
+local adamw = require "qeng.train.adamw"
 local chat = require "qeng.chat"
 local data = require "qeng.data"
+local held_out = require "qeng.train.held_out"
 local models = require "qeng.model"
+local pass = require "qeng.train.pass"
 local progress = require "qeng.console.progress"
 local q = require "qeng.core"
 local schedule = require "qeng.train.schedule"
@@ -152,18 +155,6 @@ function ab:load_speed(way, seed, cold)
   return tokens / (q.time() - began), dropped
 end
 
-local function held_out(self, model, slot, seed)
-  local batches = self:batches(q.ndp.open(self.packed), "packets", seed, { split = "eval", once = true })
-  local sum, count = 0, 0
-  for batch in function() return batches:next() end do
-    batch:load(slot)
-    slot.scale:fill(1)
-    sum = sum + q.no_grad(q.scope, function() return (model:loss(slot, self.opt.row_tokens)):item() end)
-    count = count + batch:info().trained_tokens
-  end
-  return sum / count
-end
-
 -- One training run. `seed` chooses the records held out, orders the others and draws the adapters: runs are compared within a
 -- seed.
 -- Returns {tok_s = real tokens a second, slot_s =, wait = share of the time that steps waited for data, loss = held-out,
@@ -171,12 +162,10 @@ end
 function ab:run(way, seed, steps)
   local opt = self.opt
   local model = models.load(opt.model, { dtype = opt.dtype }):lora { rank = opt.rank, seed = seed }
-  local tensors = {}
-  for i, parameter in ipairs(model:trainable()) do tensors[i] = parameter.tensor end
   q.seed(seed)
-  local adamw, rate, slot = q.adamw_state(tensors, {}), schedule.make("cosine", opt.lr, steps, { warmup = 10 }), self:slot()
+  local optimizer, slot = adamw.new(model:trainable(), { lr = schedule.cosine(opt.lr, steps, { warmup = 10 }) }), self:slot()
   local next_batch = self:loader(way, seed, way == "jsonl" and self:plan(seed, steps) or nil)
-  local program, loss
+  local program
   local losses, real, waited, began = {}, 0, 0, nil
   for step = 1, steps do
     if step == 6 then began, real, waited = q.time(), 0, 0 end
@@ -185,22 +174,18 @@ function ab:run(way, seed, steps)
     waited = waited + q.time() - asked
     slot.scale:fill(1 / math.max(info.trained_tokens, 1))
     q.rng_step(step)
-    if not program then
-      program, loss = q.capture(function()
-        local value = model:loss(slot, opt.row_tokens)
-        value:backward()
-        return value
-      end)
-    end
+    program = program or pass.capture(model, slot, { row_tokens = opt.row_tokens })
     program:run()
-    adamw:step { lr = rate(step - 1), clip = 1 }
-    losses[step] = loss:item()
+    optimizer:step { clip = 1 }
+    losses[step] = program.loss:item()
     real = real + info.real_tokens
   end
   local seconds = q.time() - began
   program:free()
+  local loss = held_out.loss(model, q.ndp.open(self.packed), { row_tokens = opt.row_tokens, rows = opt.rows, seed = seed,
+    eval_share = opt.eval_share, pad = self.pad, long = opt.long }, false, slot)
   return {
-    tok_s = real / seconds, slot_s = (steps - 5) * opt.row_tokens * opt.rows / seconds, wait = waited / seconds, loss = held_out(self, model, slot, seed),
+    tok_s = real / seconds, slot_s = (steps - 5) * opt.row_tokens * opt.rows / seconds, wait = waited / seconds, loss = loss,
     losses = losses, seconds = seconds,
   }
 end

@@ -32,11 +32,14 @@ function banner.device()
   return "not chosen yet"
 end
 
+-- The weights that learn bits now. bits: q.inertia, or what stands for it.
+function banner.learning(bits) return (bits.inertia or bits).weights end
+
 -- Parameters of a model with what was added to it, and how many of them are trained. bits: what learns one-bit weights, or nil.
 function banner.parameters(model, bits)
   local all, names = elements(model.parameters)
   local trained = elements(model:trainable())
-  return all + elements(model:trainable(), names), trained + (bits and (bits.inertia or bits).weights or 0)
+  return all + elements(model:trainable(), names), trained + (bits and banner.learning(bits) or 0)
 end
 
 -- What is trained of a model, and its share.
@@ -61,8 +64,8 @@ function banner.facts(model, file, about)
       banner.count(plan.trained_tokens), opt.eval_share > 0 and ("; %g %% held out"):format(100 * opt.eval_share) or "", tostring(meta.template or "none")) },
     { "batch", ("%d rows of %d a step: about %.3g documents, %s trained tokens; rows %.1f %% full"):format(opt.rows * opt.accumulate, opt.row_tokens, plan.documents * per_step,
       banner.count(plan.trained_tokens * per_step), 100 * plan.real_tokens / math.max(1, plan.batches * slots)) },
-    { "steps", ("%d, %.3g epochs; learning rate %g, %s%s"):format(about.steps, about.steps * per_step, opt.lr, opt.schedule,
-      opt.warmup > 0 and (", %d steps of warm-up"):format(opt.warmup) or "") },
+    { "steps", ("%d, %.3g epochs"):format(about.steps, about.steps * per_step) .. (opt.lr and ("; learning rate %g, %s%s"):format(opt.lr,
+      opt.schedule, opt.warmup > 0 and (", %d steps of warm-up"):format(opt.warmup) or "") or "") },
     { "device", banner.device() },
   }
 end
@@ -89,7 +92,7 @@ end
 function banner.warn(speak, opt, steps, rate)
   if opt.lr == 0 then
     speak:say "warning: the learning rate is 0, so nothing is learned: give --lr"
-  elseif opt.warmup > steps then
+  elseif opt.lr and opt.warmup > steps then
     local highest = 0
     for step = 0, steps - 1 do highest = math.max(highest, rate(step)) end
     speak:say(("warning: the warm-up of %d steps is not over when the run ends after %d: the learning rate gets to %.3g at most, not to %g; give a shorter --warmup, or more --steps")
@@ -100,10 +103,10 @@ end
 -- The line of a step, as fields for Progress:line, of which the least needed go first where the terminal is narrow.
 -- row: of the metrics. held_out: the last evaluation's loss, or nil. rest: seconds left.
 function banner.line(row, steps, held_out, rest)
-  local rate = ("%.1e"):format(row.lr):gsub("e([+-])0", "e%1")
+  local rate = row.lr and ("%.1e"):format(row.lr):gsub("e([+-])0", "e%1")
   return {
     { ("step %d/%d"):format(row.step, steps), 0 }, { ("loss %.4f"):format(row.loss or 0 / 0), 0 },
-    held_out and { ("held-out %.4f"):format(held_out), 3 }, { "lr " .. rate, 4 },
+    held_out and { ("held-out %.4f"):format(held_out), 3 }, rate and { "lr " .. rate, 4 },
     row.grad_norm and { ("norm %.2g"):format(row.grad_norm), 5 }, { ("%.0f tok/s"):format(row.tok_s), 2 },
     row.limit_share and { ("%.0f %% of GEMM limit"):format(100 * row.limit_share), 7 }, row.stream_bytes and { stream.text(row), 6 },
     { "ETA " .. progress.duration(rest), 1 },

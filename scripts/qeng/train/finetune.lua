@@ -123,7 +123,7 @@ local defaults = {
 }
 
 -- given with the defaults, and checked: a script gives what it likes. A list stands for its words. __given: as q.options has it.
-local function with_defaults(given)
+local function with_defaults(given, hooks)
   local told = given.__given or {}
   if not given.__given then
     for name in pairs(given) do told[name] = true end
@@ -138,7 +138,9 @@ local function with_defaults(given)
     opt[name] = value
   end
   for _, name in ipairs { "model", "data" } do
-    if opt[name] == "" then q.error("value", ("finetune: %s is missing: q.finetune { model = FOLDER, data = FILE }"):format(name)) end
+    if opt[name] == "" and not (name == "data" and hooks.make_data) then
+      q.error("value", ("finetune: %s is missing: q.finetune { model = FOLDER, data = FILE }"):format(name))
+    end
   end
   if opt.mode ~= "lora" and opt.mode ~= "full" then q.error("value", ("finetune: mode is %s, expected lora or full"):format(opt.mode)) end
   return opt
@@ -148,7 +150,8 @@ end
 -- before, make_data(), which writes the data when opt.out is ready and returns its path, and the fields of q.train (on_step, weights).
 -- Returns the model, the dataset and the result.
 function run.finetune(opt, hooks)
-  opt, hooks = with_defaults(opt), hooks or {}
+  hooks = hooks or {}
+  opt = with_defaults(opt, hooks)
   if opt.gguf and opt.mode == "full" then
     q.error("usage", "--gguf writes an adapter, and --mode full trains none: recipes/quantize.lua OUT/model MODEL.gguf writes the whole model")
   end

@@ -6,6 +6,9 @@ local route = require "qeng.train.route"
 
 local held_out = {}
 
+-- The value, or nil where it is not finite.
+function held_out.finite(value) return value and math.abs(value) < math.huge and value or nil end
+
 -- Adds what a batch holds of each source, by batch:by_source(nll), to `sums`.
 function held_out.add_sources(sums, batch, nll)
   for source, part in pairs(batch:by_source(nll)) do
@@ -34,7 +37,10 @@ function held_out.batches(file, opt)
   if opt.eval_data then
     return opt.eval_data:batches { row_tokens = opt.row_tokens, rows = opt.rows, seed = opt.seed, once = true, pad = opt.pad, long = opt.long }
   end
-  return file:batches { row_tokens = opt.row_tokens, rows = opt.rows, seed = opt.seed, split = "eval", eval_share = opt.eval_share, once = true, pad = opt.pad, sources = opt.sources, long = opt.long }
+  return file:batches {
+    row_tokens = opt.row_tokens, rows = opt.rows, seed = opt.seed, split = "eval", eval_share = opt.eval_share, once = true,
+    pad = opt.pad, sources = opt.sources, long = opt.long,
+  }
 end
 
 -- The held-out loss: mean nll over the trained tokens of the whole eval split. With several sources, also that of each.
@@ -72,6 +78,25 @@ function held_out.judge(state, loss, patience)
   end
   state.stopped = patience > 0 and (state.stale or 0) >= patience
   return best
+end
+
+-- Takes down the loss before the first step of a run.
+function held_out.before(run)
+  local loss = held_out.loss(run.model, run.opt.data, run.opt, run.several)
+  if loss then run.speak:say(("held-out loss before training: %.4f"):format(loss)) end
+  run.state.eval_before = held_out.finite(loss)
+end
+
+-- The evaluation of a step, of whose metrics `row` are; opt.save_best(state) is called where the loss is the lowest.
+function held_out.evaluate(run, row)
+  local opt, state = run.opt, run.state
+  row.eval_loss, row.eval_by_source = held_out.loss(run.model, opt.data, opt, run.several, run.feed.slot)
+  local loss = held_out.finite(row.eval_loss)
+  if row.eval_loss or not q.interrupted() then state.row, state.last_eval = nil, loss end
+  if held_out.judge(state, loss, opt.patience) and opt.save_best then opt.save_best(state) end
+  if state.stopped and state.step < run.total then
+    run.speak:say(("step %d: no lower held-out loss in %d evaluations; training ends"):format(state.step, opt.patience))
+  end
 end
 
 return held_out

@@ -18,7 +18,7 @@ local may_change = set [[
   model data tokenizer device threads device_budget weights host_budget stream_keep recompute eager profile merge gguf
 ]]
 -- Fields of q.train that are no settings, and options that a run may be given differently each time.
-local no_setting = set "model data out bits settings title curves weights on_step on_batch on_begin on_eval eval_data save_best resume overwrite checkpoints"
+local no_setting = set "model data out bits optimizer settings title curves weights on_step on_batch on_begin on_eval eval_data save_best resume overwrite checkpoints"
 local of_each_time = set "out resume overwrite"
 
 -- value, under `name`, as numbers, strings and booleans of a flat table: lists of them as text, other tables by names with dots.

@@ -84,6 +84,9 @@ function route.plan(model, records)
     everything = everything and #frozen[number] == 0
   end
   if everything then return nil end
+  for _, parameter in ipairs(parameters) do
+    if parameter.rate then q.error("unsupported", "train: addressed packets (DST) and one-bit weights: leave the destinations out") end
+  end
   local groups, number_of, count = {}, {}, 0
   for i, key in ipairs(keys) do
     if not number_of[key] then number_of[key], count = count, count + 1 end

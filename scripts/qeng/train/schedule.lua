@@ -1,6 +1,8 @@
 -- Learning-rate schedules: functions of the step (from 0) that return the rate. warmup: steps of linear rise.
 -- shape(progress) goes from 1 at progress 0 to 0 at the end; floor is the share of the peak that is kept.
 
+local q = require "qeng.core"
+
 local schedule = {}
 
 local shapes = {
@@ -17,13 +19,21 @@ function schedule.make(name, peak, steps, opt)
   opt = opt or {}
   local shape = shapes[name]
   if not shape then
-    require("qeng.core").error("value", ("schedule %s: one of %s"):format(tostring(name), table.concat(schedule.names, ", ")))
+    q.error("value", ("schedule %s: one of %s"):format(tostring(name), table.concat(schedule.names, ", ")))
   end
+  if not steps then q.error("value", ("schedule %s: over how many steps?"):format(name)) end
   local warmup, floor = opt.warmup or 0, opt.floor or 0
   return function(step)
     if step < warmup then return peak * (step + 1) / warmup end
     local progress = (step - warmup) / math.max(steps - warmup, 1)
     return peak * (floor + (1 - floor) * shape(math.min(progress, 1)))
+  end
+end
+
+-- schedule.cosine(peak, steps, { warmup =, floor = }), and so for each name. A constant rate needs no steps.
+for _, name in ipairs(schedule.names) do
+  schedule[name] = function(peak, steps, opt)
+    return schedule.make(name, peak, steps or name == "constant" and 1 or nil, opt)
   end
 end
 

@@ -1,0 +1,42 @@
+-- A training loop to copy and change. Ctrl-C stops it with a checkpoint, and --resume goes on to the same bits.
+--   qeng recipes/own_loop.lua --model ~/Qwen2.5-0.5B-Instruct --data my.jsonl
+-- Without --model and --data a small model learns the task of the built-in demo.
+
+local q = require "qeng"
+local demo = require "qeng.train.demo"
+
+local opt = q.options(q.device_options {
+  "Trains LoRA adapters by a loop that is written out in the recipe; without --model and --data, on the built-in demo.",
+  model = { "", "Hugging Face folder, GGUF file, or its name on the hub", kind = "input", order = 1 },
+  data = { "", "JSONL, a JSON array, plain text or a .qubgpu file", kind = "input", order = 2 },
+  out = { "out", "output folder", kind = "folder", order = 3 },
+  rank = { 16, "LoRA rank", min = 1, order = 4 },
+  lr = { 3e-3, "peak learning rate", min = 0, order = 5 },
+  steps = { 200, "optimizer steps", min = 1, order = 6 },
+  save_every = { 50, "steps between checkpoints", min = 0, order = 7 },
+  seed = { 0, "seed of order and adapters", min = 0, integer = true, order = 8 },
+  resume = { false, "go on from the newest checkpoint in --out", order = 9 },
+})
+q.use_device(opt)
+if opt.model == "" and opt.data == "" then
+  opt.model, opt.data = demo.model(), opt.out .. "/examples.jsonl"
+  q.fs.mkdir(opt.out)
+  demo.write_examples(opt.data, opt.seed, 2000)
+end
+
+local model = q.load(opt.model):lora { rank = opt.rank, seed = opt.seed }
+local data = q.packets(opt.data, { tokenizer = model.tokenizer, cache_dir = opt.out })
+local adamw = q.adamw(model:trainable(), { lr = q.cosine(opt.lr, opt.steps, { warmup = 10 }) })
+local run = q.run { model = model, data = data, optimizer = adamw, out = opt.out, row_tokens = 512, eval_share = 0.02,
+  eval_every = 100, save_every = opt.save_every, seed = opt.seed, resume = opt.resume, overwrite = opt.overwrite,
+  settings = opt, title = "A loop of your own" }
+
+for step, batch in run:steps(opt.steps) do
+  local loss = model:loss(batch)
+  loss:backward()
+  adamw:step { clip = 1.0 }
+  run:log { loss = loss, lr = adamw.lr }
+end
+
+model:save_adapter(opt.out .. "/adapter")
+print(opt.out .. ": adapter/ (PEFT), metrics.jsonl, report.html")

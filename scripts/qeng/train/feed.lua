@@ -1,0 +1,83 @@
+-- The micro-batches of a run's steps. Each is sent ahead, so that a GPU has it when it is done with the one before.
+
+local models = require "qeng.model"
+local q = require "qeng.core"
+
+local feed = {}
+
+local Feed = {}
+Feed.__index = Feed
+
+-- opt: of q.run.
+function feed.new(opt)
+  return setmetatable({ opt = opt, batches = opt.data:batches {
+    row_tokens = opt.row_tokens, rows = opt.rows, seed = opt.seed, split = "train", eval_share = opt.eval_share,
+    pad = opt.pad, sources = opt.sources, drop = opt.drop, weights = opt.weights, batches_per_step = opt.accumulate,
+    route = true, long = opt.long,
+  } }, Feed)
+end
+
+-- Where the batches stand after the last step that was taken.
+function Feed:state() return self.position or self.batches:state() end
+
+-- What a page gets of a step: the slot, if the step is one micro-batch; its parts() otherwise.
+local function face(self)
+  local function parts() return self:parts() end
+  if self.opt.accumulate == 1 then
+    self.slot.parts = parts
+    return self.slot
+  end
+  return setmetatable({ parts = parts }, { __index = function()
+    q.error("value", ("a step of this run is %d micro-batches: "
+      .. "for part in batch:parts() do model:loss(part):backward() end"):format(self.opt.accumulate))
+  end })
+end
+
+-- Takes the micro-batches of a step (from 0). more: another step follows. `sums` and `infos` then tell what they hold.
+function Feed:take(step, more)
+  local sums = { trained = 0, real = 0, wait = 0, damaged = 0, dropped = 0 }
+  self.first, self.more, self.micro, self.infos, self.sums = step * self.opt.accumulate, more, {}, {}, sums
+  for i = 1, self.opt.accumulate do
+    self.micro[i], self.upcoming = self.upcoming or self.batches:next(), nil
+    local info = self.micro[i]:info()
+    self.infos[i] = info
+    sums.trained, sums.real = sums.trained + info.trained_tokens, sums.real + info.real_tokens
+    sums.damaged, sums.dropped = sums.damaged + info.damaged, sums.dropped + info.crc_dropped
+    sums.wait = sums.wait + info.wait_ms
+    self.slot = self.slot or models.slot(info.tokens, info.max_documents)
+  end
+  self.position = self.batches:state()
+  self.slot.scale:fill(1 / math.max(sums.trained, 1))
+  self.face = self.face or face(self)
+end
+
+-- Puts a micro-batch into the slot. Random numbers of its pass are counted by micro-batches, whatever else was drawn.
+function Feed:load(i)
+  local number = self.first + i - 1
+  self.micro[i]:load(self.slot)
+  if self.opt.on_batch then self.opt.on_batch(self.slot, number) end
+  q.rng_step(number)
+end
+
+-- for slot, info in feed:parts(): the micro-batches of the step in turn; the first is in the slot already.
+function Feed:parts()
+  local i = 0
+  return function()
+    i = i + 1
+    if not self.micro[i] then return self:ahead() end
+    if i > 1 then
+      self.micro[i]:send()
+      self:load(i)
+    end
+    return self.slot, self.infos[i]
+  end
+end
+
+-- Sends the next step's first micro-batch on its way.
+function Feed:ahead()
+  if self.upcoming or not self.more then return end
+  self.upcoming = self.batches:next()
+  self.upcoming:send()
+end
+
+return feed

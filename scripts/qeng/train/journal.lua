@@ -1,0 +1,90 @@
+-- What a run writes down and says: metrics.jsonl, the progress line, report.html, event files, and what came of it.
+
+local banner = require "qeng.train.banner"
+local held_out = require "qeng.train.held_out"
+local metrics = require "qeng.report.metrics"
+local progress = require "qeng.console.progress"
+local q = require "qeng.core"
+local report = require "qeng.report"
+local stream = require "qeng.model.stream"
+local tensorboard = require "qeng.train.tensorboard"
+
+local journal = {}
+
+local Journal = {}
+Journal.__index = Journal
+
+-- Floating-point work of one token: 6 per weight that is trained, 4 per frozen one that the gradient passes through, 2
+-- more where it is of bits that learn, and of the head then.
+local function flops_per_token(run)
+  local model, head = run.model, run.model.head:elements()
+  local weights = head
+  for _, layer in ipairs(model.linears) do weights = weights + layer.weight:elements() end
+  return (model.mode == "full" and 6 or 4) * weights + 2 * (run.bits and banner.learning(run.bits) + head or 0)
+end
+
+-- Says what the run is, and begins its files anew, or after the step that it goes on from.
+function journal.open(run)
+  local opt, out, state = run.opt, run.out, run.state
+  local slots = opt.accumulate * opt.rows * opt.row_tokens
+  local about = { opt = opt, plan = run.plan, steps = run.total, state = state, slots = slots }
+  local show = { title = opt.title or "qeng training", settings = opt.settings or {}, curves = opt.curves }
+  if opt.checkpoints ~= false and not progress.silent then
+    show.facts = banner.facts(run.model, opt.data, about)
+    show.used = banner.used(run.model, opt.data, about, run.defaults)
+    banner.start(run.speak, show.facts)
+    banner.warn(run.speak, opt, run.total, run.optimizer.schedule)
+  end
+  local self = setmetatable({ run = run, about = about, show = show, live = report.live(out, show) }, Journal)
+  self.log = metrics.open(out .. "/metrics.jsonl", state.row and state.step - 1 or state.step)
+  self.board = opt.tensorboard and tensorboard.open(out .. "/tensorboard", metrics.read(out .. "/metrics.jsonl"))
+  local limits = q.limits { if_room = true }  -- nil: measuring would break the budget, and steps have no such share
+  self.peak = limits and limits[run.model.dtype == "bf16" and "flops_bf16" or "flops_f32"]
+  return self
+end
+
+-- A step begins.
+function Journal:begin()
+  local weights = self.run.model.stream
+  self.began, self.streamed = q.time(), weights and weights:figures()
+end
+
+-- The row of metrics of the step that was computed. figures: what the page says of it (loss, lr, grad_norm ...).
+function Journal:row(figures)
+  local run, slots, seconds = self.run, self.about.slots, q.time() - self.began
+  local sums, infos = run.feed.sums, run.feed.infos
+  local row = {
+    step = run.state.step, epoch = infos[#infos].epoch, tokens = slots, real_tokens = sums.real,
+    trained_tokens = sums.trained, tok_s = slots / seconds, step_ms = seconds * 1000, data_ms = sums.wait,
+    mem_bytes = q.peak_rss(),
+    limit_share = self.peak and slots * flops_per_token(run) / seconds / self.peak or nil,
+    damaged = sums.damaged > 0 and sums.damaged or nil, crc_dropped = run.opt.drop > 0 and sums.dropped or nil,
+  }
+  local streamed = self.streamed and stream.since(run.model.stream:figures(), self.streamed) or {}
+  for _, more in ipairs { streamed, figures } do
+    for name, value in pairs(more) do row[name] = value end
+  end
+  return row
+end
+
+function Journal:add(row)
+  local run, state = self.run, self.run.state
+  self.log:add(row)
+  if self.board then self.board(row) end
+  local rest = (q.time() - run.started) / math.max(1, state.step - run.first) * (run.total - state.step)
+  run.speak:line(banner.line(row, run.total, state.last_eval, rest))
+  self.about.loss, self.show.eval_before = held_out.finite(row.loss), state.eval_before
+  if run.opt.checkpoints ~= false then self.live:step(state.step, run.total, rest, run.speak) end
+end
+
+-- The last words: a sentence for the report; and if the run came to an end, what came of it.
+function Journal:close(sentence, ended)
+  local run, about = self.run, self.about
+  self.log:close()
+  about.done, about.skipped, about.seconds = run.state.step - run.first, run.skipped, q.time() - run.started
+  self.show.eval_before = run.state.eval_before
+  self.live:finish(sentence)
+  if ended and run.opt.checkpoints ~= false then run.speak:say(banner.outcome(about)) end
+end
+
+return journal

@@ -1,0 +1,122 @@
+-- The forward and backward pass of a step's micro-batches: captured once and replayed, or eager. Packets of each
+-- destination (train/route.lua) have a program of their own, which leaves alone what they do not move.
+
+local held_out = require "qeng.train.held_out"
+local q = require "qeng.core"
+
+local pass = {}
+
+local Program = {}
+Program.__index = Program
+
+local function forward_backward(model, slot, row_tokens)
+  local loss, nll = model:loss(slot, row_tokens)
+  loss:backward()
+  return loss, nll
+end
+
+-- The pass of what lies in `slot`, captured: run() replays it, and `loss` is then its loss. opt: row_tokens; frozen:
+-- tensors that get no gradient; nll: whether that of each token is kept too.
+function pass.capture(model, slot, opt)
+  local self = setmetatable({}, Program)
+  self.program, self.loss, self.nll = q.capture(q.freeze, opt.frozen or {}, function()
+    local loss, nll = forward_backward(model, slot, opt.row_tokens)
+    if opt.nll then return loss, nll end
+    return loss
+  end)
+  return self
+end
+
+function Program:run() self.program:run() end
+
+function Program:free()
+  self.program:free()
+  self.loss:free()  -- which holds on to the program's memory
+  if self.nll then self.nll:free() end
+end
+
+local Pass = {}
+Pass.__index = Pass
+
+-- The passes of a run. routing: of route.plan, or nil.
+function pass.new(run, routing)
+  local opt = run.opt
+  local self = setmetatable({ run = run, routing = routing, programs = {}, shares = {}, nlls = {},
+    losses = q.zeros({ opt.accumulate }, "f32", "batch") }, Pass)
+  for i = 1, opt.accumulate do
+    self.shares[i] = self.losses:rows(i - 1, 1)
+    self.nlls[i] = run.several and q.zeros({ opt.rows * opt.row_tokens }, "f32", "batch")
+  end
+  return self
+end
+
+-- The pass of the i-th micro-batch, addressed to `dst`. Nothing is read from the device, so that a GPU has its next
+-- work before it is done with this.
+local function add(self, i, slot, dst)
+  local run, opt = self.run, self.run.opt
+  dst = self.routing and dst or 0  -- one program where all destinations move the same
+  local frozen = self.routing and self.routing.frozen[dst] or {}
+  local function take(loss, nll)
+    self.shares[i]:copy(loss)
+    if run.several then self.nlls[i]:copy(nll) end
+  end
+  if opt.eager then
+    return q.scope(function() take(q.freeze(frozen, forward_backward, run.model, slot, opt.row_tokens)) end)
+  end
+  local program = self.programs[dst]
+  if not program then
+    program = pass.capture(run.model, slot, { row_tokens = opt.row_tokens, frozen = frozen, nll = run.several })
+    self.programs[dst] = program
+  end
+  program:run()
+  take(program.loss, program.nll)
+end
+
+-- The passes of a step; gradients add up.
+function Pass:compute(batch)
+  if self.turn ~= self.run.turn then self:forget() end  -- other weights learn now: other operations
+  self.turn = self.run.turn
+  local i = 0
+  for slot, info in batch:parts() do
+    i = i + 1
+    add(self, i, slot, info.dst)
+  end
+end
+
+-- The optimizer's groups that trained tokens of the step are addressed to; nil: all.
+function Pass:groups()
+  if not self.routing then return nil end
+  local seen, groups = {}, {}
+  for _, info in ipairs(self.run.feed.infos) do
+    for _, group in ipairs(info.trained_tokens > 0 and self.routing.active[info.dst] or {}) do
+      if not seen[group] then seen[group], groups[#groups + 1] = true, group end
+    end
+  end
+  return groups
+end
+
+-- The loss of the step; and that of each source, where there are several.
+function Pass:loss()
+  local total = 0
+  for _, share in ipairs(self.losses:table()) do total = total + share end
+  return total
+end
+function Pass:by_source()
+  if not self.run.several then return nil end
+  local sums = {}
+  for i, batch in ipairs(self.run.feed.micro) do held_out.add_sources(sums, batch, self.nlls[i]) end
+  return held_out.by_source(sums)
+end
+
+function Pass:forget()
+  for _, program in pairs(self.programs) do program:free() end
+  self.programs = {}
+end
+
+-- A table of where a captured pass spends its time, or nil.
+function Pass:profile()
+  local _, program = next(self.programs)
+  return program and tostring(program.program:profile())
+end
+
+return pass

@@ -1,0 +1,128 @@
+-- q.run: a training run around a loop of your own. The run owns the folder, the order of the data, checkpoints,
+-- metrics, progress line, report, evaluation and Ctrl-C; the page computes.
+--
+--   local run = q.run { model = model, data = data, optimizer = adamw, out = "out", row_tokens = 512, resume = true }
+--   for step, batch in run:steps(200) do  -- step: how many are done, from 0 or from where the run was stopped
+--     local loss = model:loss(batch)
+--     loss:backward()
+--     adamw:step { clip = 1.0 }
+--     run:log { loss = loss }             -- ends the step
+--   end
+--
+-- Fields: optimizer: q.adamw, whose state the checkpoints keep; the others are those of q.train (train/init.lua),
+-- without lr, lr_floor, schedule, warmup, decay, clip, scale_rate, beta1, beta2, eps, eager and profile, which are the
+-- page's. What the page decides and a resumed run has to have too goes into `settings`. bits: an object beside the
+-- optimizer that learns in the backward pass, as q.inertia: begin(progress, step) tells whether other weights learn
+-- now, observe() looks at gradients before the optimizer clears them, finish() tells what was done; a checkpoint asks
+-- for state, tensors, settings.
+--
+-- With accumulate > 1: for part in batch:parts() do model:loss(part):backward() end. A step without a trained token
+-- does not reach the page. After the last step or Ctrl-C the loop ends, and the run with it; a page that leaves the
+-- loop before calls run:finish(). The end of an interrupted run raises "interrupted".
+
+local checkpoint = require "qeng.train.checkpoint"
+local ending = require "qeng.train.ending"
+local feed = require "qeng.train.feed"
+local held_out = require "qeng.train.held_out"
+local journal = require "qeng.train.journal"
+local progress = require "qeng.console.progress"
+local q = require "qeng.core"
+local run_folder = require "qeng.train.run_folder"
+local standing = require "qeng.train.standing"
+local trained_data = require "qeng.train.trained_data"
+
+local M = {}
+
+local Run = {}
+Run.__index = Run
+
+local defaults = {
+  row_tokens = 512, rows = 1, accumulate = 1, seed = 0, eval_share = 0, eval_every = 0, patience = 0, save_every = 0,
+  keep = 2, nan_limit = 5, pad = 0, drop = 0, long = "auto",
+}
+
+-- more: further defaults, of a loop that takes more (train/init.lua).
+function M.new(given, more)
+  local known = {}
+  for _, values in ipairs { defaults, more or {} } do
+    for name, value in pairs(values) do known[name] = value end
+  end
+  local opt = setmetatable({}, { __index = function(_, name)
+    if given[name] == nil then return known[name] end
+    return given[name]
+  end })
+  local self = setmetatable({ given = given, defaults = known, opt = opt, model = opt.model, out = opt.out,
+    optimizer = opt.optimizer, bits = opt.bits, speak = progress.new(), turn = 0, bad = 0, skipped = 0 }, Run)
+  self.place = opt.checkpoints ~= false
+    and run_folder.open(opt.out, { resume = opt.resume, overwrite = opt.overwrite, own = true })
+  if self.place then checkpoint.clean(opt.out) else q.fs.mkdir(opt.out) end
+  self.model:check_length(opt.row_tokens)
+  q.seed(opt.seed)
+  self.parameters = self.model:trainable()
+  self.feed = feed.new(opt)
+  self.plan = self.feed.batches:plan()
+  local held = held_out.any(opt) and held_out.batches(opt.data, opt):plan() or nil
+  self.evaluates = trained_data.check(self.plan, held, opt, self.speak)
+  self.several = next(self.plan.sources, (next(self.plan.sources))) ~= nil
+  self.total = opt.steps and opt.steps > 0 and opt.steps
+    or math.max(1, math.ceil(self.plan.batches * (opt.epochs or 1) / opt.accumulate))
+  return self
+end
+
+local function start(self)
+  local opt = self.opt
+  standing.load(self)
+  if self.place then self.place:clear() end
+  if opt.on_begin then opt.on_begin() end
+  self.journal = journal.open(self)
+  q.defer_interrupt(true)
+  local state = self.state
+  if self.evaluates and state.step == 0 then held_out.before(self) end
+  self.first, self.started = state.step, q.time()
+  if state.row then ending.conclude(self, state.row) end
+end
+
+-- Before the optimizer's step: what learns in the backward pass looks at gradients, which that clears.
+function Run:observe()
+  if self.bits and self.bits.observe then self.bits:observe() end
+end
+
+-- for step, batch in run:steps(n): up to n steps in all, or as many as steps or epochs say. batch: what model:loss
+-- takes.
+function Run:steps(steps)
+  if not self.optimizer then
+    q.error("value", "run: which optimizer? q.run { optimizer = q.adamw(model:trainable(), ...) }")
+  end
+  self.total = steps or self.total
+  start(self)
+  local state, expected = self.state, self.state.step
+  return function()
+    if state.step ~= expected then q.error("value", "run: a step did not end with run:log { loss = loss }") end
+    while state.step < self.total and not self.interrupted and not state.stopped do
+      self.journal:begin()
+      self.optimizer.at, self.optimizer.last = state.step, nil
+      if self.bits and self.bits:begin(state.step / self.total, state.step) then self.turn = self.turn + 1 end
+      self.feed:take(state.step, state.step + 1 < self.total)
+      if self.feed.sums.trained > 0 then
+        self.feed:load(1)
+        expected = state.step + 1
+        return state.step, self.feed.face
+      end
+      self:observe()
+      self:log {}
+    end
+    self:finish()
+  end
+end
+
+-- Ends a step.
+function Run:log(figures) ending.log(self, figures) end
+
+-- The end of the run, which steps() comes to by itself; once it is over, what q.train returns.
+function Run:finish()
+  self.result = self.result or ending.finish(self)
+  return self.result
+end
+
+M.Run = Run
+return M

@@ -1,0 +1,54 @@
+-- Where a run stands: from which checkpoint it goes on, and what its own hold beside tensors (run.state).
+
+local checkpoint = require "qeng.train.checkpoint"
+local held_out = require "qeng.train.held_out"
+local q = require "qeng.core"
+local resume = require "qeng.train.resume"
+
+local standing = {}
+
+-- Refuses a checkpoint of another run, before anything is read of it.
+local function check(run, found)
+  local out = run.out
+  if type(found.tokens) ~= "number" or type(found.batches) ~= "table" then
+    q.error("format", out .. ": its checkpoint was not saved by such a run")
+  end
+  if type(found.fixed) ~= "table" or type(found.course) ~= "table" then
+    q.error("value", ("resume: the checkpoint in %s does not say all that decides the result, as those of earlier "
+      .. "versions: finish the run with that version, or start anew with another --out"):format(out))
+  end
+  checkpoint.compare(out, found.fixed, run.fixed)
+  if found.step > run.total then
+    q.error("value", ("resume: the run in %s stands at step %d, beyond the %d steps asked for: give %d or more, or "
+      .. "another --out"):format(out, found.step, run.total, found.step))
+  end
+end
+
+-- Sets run.state, from the newest checkpoint if the run goes on from one.
+function standing.load(run)
+  local opt, out = run.opt, run.out
+  run.state = { step = 0, tokens = 0 }
+  if opt.resume or opt.checkpoints ~= false then
+    run.fixed, run.course = resume.settings(run.given, run.defaults, run.total)
+  end
+  if not opt.resume then return end
+  local found = checkpoint.load(out, run.parameters, run.optimizer, run.bits, function(state) check(run, state) end)
+  if not found then return run.speak:say("resume: no checkpoint in " .. out .. ", starting at step 0") end
+  resume.tell_changes(run.speak, found.course, run.course)
+  run.state = found
+  held_out.judge(found, nil, opt.patience)  -- which may be another now
+  run.feed.batches:restore(found.batches)
+  run.speak:say(("resuming at step %d of %d"):format(found.step, run.total))
+end
+
+-- Writes a checkpoint. again: the step is saved already, and its tensors are the same.
+function standing.save(run, again)
+  local opt, state = run.opt, run.state
+  if opt.checkpoints == false then return end
+  state.batches, state.fixed, state.course = run.feed:state(), run.fixed, run.course
+  state.finished = (state.step == run.total or state.stopped or false) and not state.row
+  if again then return checkpoint.note(run.out, state) end
+  checkpoint.save(run.out, run.parameters, run.optimizer, state, opt.keep, run.bits)
+end
+
+return standing
