@@ -36,17 +36,16 @@ void unpack(const StoredTensor& stored, const View& view, int64_t heads, Tensor&
 
 // A matrix in the host's memory that a device reads later.
 TensorPtr waiting(Device& device, const StoredTensor& stored, const View& view, const WeightOptions& options,
-                  std::shared_ptr<void> owner) {
-  if (stored.decoder)
-    fail("unsupported", "weights = stream: tensor ", stored.name, " is ", stored.decoder->name,
-         ", which is decoded: convert the file with recipes/quantize.lua");
-  if (options.dtype.value_or(view.dtype) != view.dtype)
-    fail("unsupported", "weights = stream: tensor ", stored.name, " is ", dtype_name(view.dtype), " in the file, not ",
-         dtype_name(*options.dtype),
-         ": to a GPU weights are streamed as they are stored; give no dtype, or convert the file with "
-         "recipes/quantize.lua");
+                  const std::shared_ptr<const WeightFile>& file) {
+  const DType wanted = options.dtype.value_or(view.dtype);
+  if (stored.decoder || wanted != view.dtype)
+    fail("unsupported", file->path(), ": tensor ", stored.name, " is ",
+         stored.decoder ? stored.decoder->name : dtype_name(view.dtype), " in the file, not ", dtype_name(wanted),
+         ": to a device with memory of its own weights are streamed as they are stored; ask for no other dtype, or "
+         "convert the file");
   if (!options.heads)
-    return adopt_tensor(device, view.data, stored.shape, view.dtype, options.account, std::move(owner));
+    return adopt_tensor(device, view.data, stored.shape, view.dtype, options.account,
+                        std::const_pointer_cast<WeightFile>(file));
   const TensorPtr ordered = make_spilled(device, stored.shape, view.dtype, options.account, stored.name);
   rows_to_halves(view, options.heads, ordered->view.as<std::byte>());
   return ordered;
@@ -80,7 +79,7 @@ TensorPtr Weights::tensor(Device& device, const std::string& name, const WeightO
 
   const bool on_host = device.backend().host_memory();
   const bool streams = options.stream && stored.shape.size() > 1;
-  if (streams && !on_host) return waiting(device, stored, view, options, owner());
+  if (streams && !on_host) return waiting(device, stored, view, options, file_);
 
   const DType wanted = options.dtype.value_or(row_dtype(view.dtype));
   const bool as_is = wanted == row_dtype(view.dtype) && !options.copy;
@@ -100,7 +99,8 @@ TensorPtr Weights::tensor(Device& device, const std::string& name, const WeightO
   if (in_place) {
     if (interleaves && placed == in_place_.end()) view = interleave(view, available_threads());
     in_place_[name] = view.dtype;
-    raw = adopt_tensor(device, view.data, stored.shape, view.dtype, options.account, owner());
+    raw = adopt_tensor(device, view.data, stored.shape, view.dtype, options.account,
+                       std::const_pointer_cast<WeightFile>(file_));
     if (as_is) return raw;
   } else {
     raw = make(view.dtype);

@@ -48,7 +48,6 @@ class Weights {
   void close() { file_.reset(); }
 
  private:
-  std::shared_ptr<void> owner() const { return std::const_pointer_cast<WeightFile>(file_); }
   std::shared_ptr<const WeightFile> file_;
   std::map<std::string, DType> in_place_;  // what tensors are the file's memory, and the dtype they lie there in
 };

@@ -248,7 +248,8 @@ TEST_CASE("weights: a stream's matrices lie in files, and wait in the host's mem
         stored(weights, "v"));  // no matrix: it goes to the device at once
   CHECK_THAT(refusal([&] { weights.tensor(own, "w", streamed(kBf16)); }),
              containing("unsupported: ") && containing("streamed as they are stored"));
-  CHECK_THAT(refusal([&] { nibbles.tensor(own, "n", kStream); }), containing("is nibbles, which is decoded"));
+  CHECK_THAT(refusal([&] { nibbles.tensor(own, "n", kStream); }),
+             containing("tensor n is nibbles in the file, not f16"));
 
   const TensorPtr copied = weights.tensor(own, "w", kInterleave);
   CHECK(copied->view.data != stored(weights, "w"));
