@@ -12,6 +12,19 @@
 QENG_LUA_CLASS(qeng::GgufWriter, "GgufWriter")
 
 namespace qeng {
+
+template <>
+struct lua::Value<GgufSpec> {
+  static GgufSpec read(lua_State* L, int index) {
+    if (!lua_istable(L, index)) expected(L, index, "{name=, dtype=, shape=}");
+    const int top = lua_gettop(L);
+    for (const char* field : {"name", "dtype", "shape"}) lua_getfield(L, index, field);
+    GgufSpec spec{Value<std::string>::read(L, top + 1), Value<DType>::read(L, top + 2), Value<Shape>::read(L, top + 3)};
+    lua_settop(L, top);
+    return spec;
+  }
+};
+
 namespace {
 using lua::Call;
 using lua::Options;
@@ -96,23 +109,7 @@ void write_tensor(GgufWriter& writer, const std::string& name, const Tensor& sou
 // q.gguf.writer(path, {{name=, dtype=, shape=}...}, metadata)
 int writer(Call& call) {
   const auto path = call.arg<std::string>(1);
-  lua_State* L = call.L;
-  const int list = call.index(2);
-  if (!lua_istable(L, list)) call.bad_argument(2, "table of {name=, dtype=, shape=} expected");
-  std::vector<GgufSpec> specs;
-  for (int i = 1, n = static_cast<int>(lua_objlen(L, list)); i <= n; ++i) {
-    lua_rawgeti(L, list, i);
-    if (!lua_istable(L, -1)) call.bad_argument(2, "element " + std::to_string(i) + " is not {name=, dtype=, shape=}");
-    const int spec = lua_gettop(L);
-    try {
-      for (const char* field : {"name", "dtype", "shape"}) lua_getfield(L, spec, field);
-      specs.push_back({lua::Value<std::string>::read(L, spec + 1), lua::Value<DType>::read(L, spec + 2),
-                       lua::Value<Shape>::read(L, spec + 3)});
-    } catch (const lua::Problem& problem) {
-      call.bad_argument(2, "element " + std::to_string(i) + ": " + problem.text);
-    }
-    lua_settop(L, spec - 1);
-  }
+  auto specs = call.arg<std::vector<GgufSpec>>(2);
   const auto part_bytes = Options(call, 4, {"part_bytes"}).get<size_t>("part_bytes", 0);
   return call.push(std::make_shared<GgufWriter>(path, std::move(specs), read_metadata(call, 3), part_bytes));
 }
@@ -134,28 +131,14 @@ int commit(Call& call) {
 // q.gguf.save(path, {{name, Tensor}...}, metadata)
 int save(Call& call) {
   const auto path = call.arg<std::string>(1);
-  lua_State* L = call.L;
-  const int list = call.index(2);
-  if (!lua_istable(L, list)) call.bad_argument(2, "table of {name, Tensor} expected");
+  const auto tensors = call.arg<std::vector<NamedTensor>>(2);
   std::vector<GgufSpec> specs;
-  std::vector<TensorPtr> tensors;
-  for (int i = 1, n = static_cast<int>(lua_objlen(L, list)); i <= n; ++i) {
-    lua_rawgeti(L, list, i);
-    if (!lua_istable(L, -1)) call.bad_argument(2, "element " + std::to_string(i) + " is not {name, Tensor}");
-    const int pair = lua_gettop(L);
-    try {
-      for (int k = 1; k <= 2; ++k) lua_rawgeti(L, pair, k);
-      tensors.push_back(lua::Value<TensorPtr>::read(L, pair + 2));
-      const View& view = tensors.back()->view;
-      specs.push_back({lua::Value<std::string>::read(L, pair + 1), row_dtype(view.dtype),
-                       Shape(view.shape, view.shape + view.rank)});
-    } catch (const lua::Problem& problem) {
-      call.bad_argument(2, "element " + std::to_string(i) + ": " + problem.text);
-    }
-    lua_settop(L, pair - 1);
+  for (const NamedTensor& named : tensors) {
+    const View& view = named.tensor->view;
+    specs.push_back({named.name, row_dtype(view.dtype), Shape(view.shape, view.shape + view.rank)});
   }
   GgufWriter out(path, specs, read_metadata(call, 3));
-  for (size_t i = 0; i < specs.size(); ++i) write_tensor(out, specs[i].name, *tensors[i], 0);
+  for (const NamedTensor& named : tensors) write_tensor(out, named.name, *named.tensor, 0);
   out.commit();
   return 0;
 }

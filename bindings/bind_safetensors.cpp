@@ -1,6 +1,5 @@
 // q.safetensors: opening a file, a sharded set or a folder as safetensors, and writing one.
 #include <filesystem>
-#include <optional>
 
 #include "bindings/register.h"
 #include "bindings/runtime.h"
@@ -15,36 +14,6 @@ using lua::Call;
 using lua::Options;
 
 int open(Call& call) { return call.push(std::make_shared<Weights>(SafeTensors::open(call.arg<std::string>(1)))); }
-
-struct NamedTensor {
-  std::string name;
-  TensorPtr tensor;
-  std::optional<DType> dtype;  // of its own
-};
-
-std::vector<NamedTensor> read_tensors(Call& call, int argument) {
-  lua_State* L = call.L;
-  const int list = call.index(argument);
-  if (!lua_istable(L, list))
-    call.bad_argument(argument, "table of {name, Tensor, [dtype]} expected, got " + lua::type_text(L, list));
-  std::vector<NamedTensor> tensors;
-  for (int i = 1, n = static_cast<int>(lua_objlen(L, list)); i <= n; ++i) {
-    lua_rawgeti(L, list, i);
-    try {
-      if (!lua_istable(L, -1)) lua::expected(L, -1, "{name, Tensor}");
-      const int pair = lua_gettop(L);
-      lua_rawgeti(L, pair, 1);
-      lua_rawgeti(L, pair, 2);
-      lua_rawgeti(L, pair, 3);
-      tensors.push_back({lua::Value<std::string>::read(L, pair + 1), lua::Value<TensorPtr>::read(L, pair + 2), {}});
-      if (!lua_isnil(L, pair + 3)) tensors.back().dtype = lua::Value<DType>::read(L, pair + 3);
-    } catch (const lua::Problem& problem) {
-      call.bad_argument(argument, "element " + std::to_string(i) + ": " + problem.text);
-    }
-    lua_settop(L, lua_gettop(L) - 4);
-  }
-  return tensors;
-}
 
 bool is_float(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16; }
 
@@ -72,7 +41,7 @@ void write_all(Writer& writer, const std::vector<NamedTensor>& tensors) {
 
 int save(Call& call) {
   const auto path = call.arg<std::string>(1);
-  const std::vector<NamedTensor> tensors = read_tensors(call, 2);
+  const auto tensors = call.arg<std::vector<NamedTensor>>(2);
   Options opt(call, 3, {"metadata", "max_shard_bytes", "dtype"});
   Metadata notes = opt.get<Metadata>("metadata", {});
   notes.emplace("format", "pt");

@@ -7,14 +7,16 @@
 namespace qeng {
 namespace {
 
-// The name with the longest ending in common: beginnings are what usually differs.
+// The name with most of its beginning and end in common: prefixes differ by file, and letters by hand.
 std::string nearest_name(const std::vector<StoredTensor>& tensors, const std::string& name) {
-  size_t best = 0;
+  const auto common = [](auto a, auto end, auto b, auto b_end) { return std::mismatch(a, end, b, b_end).first - a; };
+  int64_t best = 0;
   std::string nearest;
   for (const StoredTensor& tensor : tensors) {
-    const auto differs = std::mismatch(name.rbegin(), name.rend(), tensor.name.rbegin(), tensor.name.rend()).first;
-    const auto common = static_cast<size_t>(differs - name.rbegin());
-    if (common > best) best = common, nearest = tensor.name;
+    const std::string& other = tensor.name;
+    const int64_t alike = common(name.begin(), name.end(), other.begin(), other.end()) +
+                          common(name.rbegin(), name.rend(), other.rbegin(), other.rend());
+    if (alike > best) best = alike, nearest = other;
   }
   return nearest;
 }

@@ -290,6 +290,7 @@ TEST_CASE("weights: a path is read as what it is") {
   const auto file = open_weights(scratch.folder.string());
   CHECK(std::get<std::string_view>(file->find_entry("format")->value) == "pt");
   CHECK(file->tensors().size() == 1);
+  CHECK_THAT(refusal([&] { file->get("model.xx"); }), containing("the nearest name is x"));
   fs::remove(scratch / "model.safetensors");
   CHECK_THAT(
       refusal([&] { open_weights(scratch.folder.string()); }),
