@@ -459,16 +459,62 @@ function AdamW:step(opt) end
 ---@return table tensors
 ---@return integer[] steps
 function AdamW:state(names) end
----@param file SafetensorsFile
+---@param file Weights
 ---@param names string[]
 ---@param steps integer[]
 function AdamW:restore(file, names, steps) end
 
 -- ---------------------------------------------------------------- files
 
+q.weights = {}
+---A file, index or folder of weights in any format that is known (engine/formats).
+---@param path string
+---@return Weights
+function q.weights.open(path) end
+
+---Tensors and metadata of a file, or of a set of them. Tensors stay valid after close().
+---@class Weights
+local Weights = {}
+---Integers beyond 2^53 come as decimal text.
+---@param key string
+---@return any value, string? type  nothing if the file has no such entry
+function Weights:get(key) end
+---@return string[]
+function Weights:keys() end
+---All entries; vocabularies too, so get() is quicker for one.
+---@return table<string, any>
+function Weights:metadata() end
+---@return string[]
+function Weights:names() end
+---@return string[]  the paths of its parts
+function Weights:files() end
+---@param name string
+---@return {dtype: string, readable: boolean, shape: integer[], bytes: integer}?
+function Weights:info(name) end
+---The file's own memory where dtype, order and device allow, copied otherwise (engine/weights/weights.h).
+---heads: the rows are those of a llama file's q or k, and come in Hugging Face's order (engine/formats/gguf_rows.h).
+---interleave: rows of a matrix of tq2_0 or q6_k may change places in memory (kernels/interleave.h), for the CPU to multiply faster by it,
+---unless a tensor given out before shows them; no load() after that.
+---stream: a matrix that cannot be the file's own memory lies in a temporary file (engine/stream/spilled_file.h).
+---@param name string
+---@param opt? {dtype?: dtype, shape?: integer[], copy?: boolean, label?: string, heads?: integer, interleave?: boolean, stream?: boolean}  shape: what is expected
+---@return Tensor
+function Weights:tensor(name, opt) end
+---Whether two tensors have the same type, shape and bytes.
+---@param first string
+---@param second string
+---@return boolean
+function Weights:same(first, second) end
+---Reads the file into memory of the process's own, in large pages: weights are then read faster than from a mapping. Tensors made
+---before and after lie there. Does nothing where tensors are copied to a device anyway.
+---@param opt? {if_room?: boolean}  only with twice the file's size of memory to spare
+---@return boolean  whether it was done
+function Weights:load(opt) end
+function Weights:close() end
+
 q.safetensors = {}
 ---@param path string  file, index.json or folder
----@return SafetensorsFile
+---@return Weights
 function q.safetensors.open(path) end
 ---Writes atomically; over max_shard_bytes in shards with an index; what an earlier save left in the folder goes. one_bit and ternary tensors are kept as their words, U32,
 ---with a note in the metadata by which they read back as what they were; other block formats need a dtype.
@@ -476,32 +522,6 @@ function q.safetensors.open(path) end
 ---@param tensors table  {{name, Tensor, dtype?}...}  dtype: of this one, whatever that of the others
 ---@param opt? {metadata?: table<string, string>, max_shard_bytes?: integer, dtype?: dtype}  dtype: of floats and other blocks
 function q.safetensors.save(path, tensors, opt) end
-
----@class SafetensorsFile
-local SafetensorsFile = {}
----@return string[]
-function SafetensorsFile:names() end
----@param name string
----@return {dtype: string, shape: integer[]}?
-function SafetensorsFile:info(name) end
----Mapped where the dtype is the file's own, converted otherwise; with stream into a temporary file (engine/stream/spilled_file.h).
----@param name string
----@param opt? {dtype?: dtype, shape?: integer[], copy?: boolean, label?: string, stream?: boolean}  shape: what is expected
----@return Tensor
-function SafetensorsFile:tensor(name, opt) end
----Whether two tensors have the same dtype, shape and bytes.
----@param first string
----@param second string
----@return boolean
-function SafetensorsFile:same(first, second) end
----@return table<string, string>
-function SafetensorsFile:metadata() end
----Reads the file into memory of the process's own, in large pages: weights are then read faster than from a mapping. Tensors made
----before and after lie there. Does nothing where tensors are copied to a device anyway.
----@param opt? {if_room?: boolean}  only with twice the file's size of memory to spare
----@return boolean  whether it was done
-function SafetensorsFile:load(opt) end
-function SafetensorsFile:close() end
 
 ---sums[c] += the squares of column c of x: what a linear layer's inputs say of the importance of its weights' columns.
 ---@param sums Tensor  f32 [columns], on the CPU
@@ -522,7 +542,7 @@ function q.count_bits(x, y) end
 q.gguf = {}
 ---Of a split file, the first part: NAME-00001-of-0000N.gguf.
 ---@param path string
----@return GgufFile
+---@return Weights
 function q.gguf.open(path) end
 ---Writes atomically, each tensor as it is (q.quantize first, for blocks). Types of metadata: u8 i8 u16 i16 u32 i32 u64 i64
 ---f32 f64 bool string, and "[u32]" for arrays.
@@ -538,40 +558,6 @@ function q.gguf.save(path, tensors, metadata) end
 ---@param opt? {part_bytes?: integer}
 ---@return GgufWriter
 function q.gguf.writer(path, specs, metadata, opt) end
-
----@class GgufFile
-local GgufFile = {}
----Integers beyond 2^53 come as decimal text.
----@param key string
----@return any value, string? type  nothing if the file has no such entry
-function GgufFile:get(key) end
----@return string[]
-function GgufFile:keys() end
----All entries; vocabularies too, so get() is quicker for one.
----@return table<string, any>
-function GgufFile:metadata() end
----@return string[]
-function GgufFile:names() end
----@return string[]  the paths of its parts
-function GgufFile:files() end
----@param name string
----@return {dtype: string, readable: boolean, shape: integer[], bytes: integer}?
-function GgufFile:info(name) end
----Mapped where dtype and order are the file's own, copied otherwise. heads: the rows are those of a llama file's q or k, and
----come in Hugging Face's order (engine/formats/gguf_rows.h).
----@param name string
----interleave: rows of a matrix of tq2_0 or q6_k may change places in memory (kernels/interleave.h), for the CPU to multiply faster by it,
----unless a tensor given out before shows them; no load() after that.
----stream: a matrix that cannot be the file's own memory lies in a temporary file (engine/stream/spilled_file.h).
----@param opt? {dtype?: dtype, shape?: integer[], copy?: boolean, label?: string, heads?: integer, interleave?: boolean, stream?: boolean}  shape: what is expected
----@return Tensor
-function GgufFile:tensor(name, opt) end
----Reads the file into memory of the process's own, in large pages: weights are then read faster than from a mapping. Tensors made
----before and after lie there. Does nothing where tensors are copied to a device anyway.
----@param opt? {if_room?: boolean}  only with twice the file's size of memory to spare
----@return boolean  whether it was done
-function GgufFile:load(opt) end
-function GgufFile:close() end
 
 ---@class GgufWriter
 local GgufWriter = {}

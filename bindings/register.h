@@ -15,6 +15,7 @@ void register_program(lua_State* L);      // bind_program.cpp: programs, traces,
 void register_rehearsal(lua_State* L);    // bind_rehearsal.cpp: q.rehearse
 void register_quantize(lua_State* L);     // bind_quantize.cpp
 void register_onebit(lua_State* L);       // bind_onebit.cpp
+void register_weights(lua_State* L);      // bind_weights.cpp: open files of weights
 void register_safetensors(lua_State* L);  // bind_safetensors.cpp
 void register_gguf(lua_State* L);         // bind_gguf.cpp
 void register_stream(lua_State* L);       // bind_stream.cpp

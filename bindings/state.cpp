@@ -99,6 +99,7 @@ LuaState::LuaState() : L_(luaL_newstate()) {
   register_rehearsal(L_);
   register_quantize(L_);
   register_onebit(L_);
+  register_weights(L_);
   register_safetensors(L_);
   register_gguf(L_);
   register_stream(L_);

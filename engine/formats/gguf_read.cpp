@@ -2,10 +2,11 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
-#include <filesystem>
+#include <fstream>
 
 #include "engine/formats/gguf.h"
 #include "engine/formats/gguf_types.h"
+#include "engine/quantize/nvfp4.h"
 #include "kernels/error.h"
 
 namespace qeng {
@@ -50,35 +51,34 @@ class Cursor {
   uint64_t at_ = 0;
 };
 
-size_t width_of(GgufType type) {
+size_t width_of(MetadataType type) {
   switch (type) {
-    case GgufType::u8:
-    case GgufType::i8:
-    case GgufType::boolean: return 1;
-    case GgufType::u16:
-    case GgufType::i16: return 2;
-    case GgufType::u32:
-    case GgufType::i32:
-    case GgufType::f32: return 4;
-    case GgufType::u64:
-    case GgufType::i64:
-    case GgufType::f64: return 8;
-    case GgufType::string: return 8;  // at least: its length
-    case GgufType::array: break;
+    case MetadataType::u8:
+    case MetadataType::i8:
+    case MetadataType::boolean: return 1;
+    case MetadataType::u16:
+    case MetadataType::i16: return 2;
+    case MetadataType::u32:
+    case MetadataType::i32:
+    case MetadataType::f32: return 4;
+    case MetadataType::u64:
+    case MetadataType::i64:
+    case MetadataType::f64: return 8;
+    case MetadataType::string: return 8;  // at least: its length
+    case MetadataType::array: break;
   }
   return 12;  // at least: its type and count
 }
 
-std::string shape_of(const std::vector<int64_t>& shape) {
-  std::string text;
-  for (int64_t dim : shape) text += (text.empty() ? "" : ", ") + std::to_string(dim);
-  return "[" + text + "]";
-}
-
 struct Extent {
-  GgufTensor tensor;
+  StoredTensor tensor;
+  const GgufTensorType* type = nullptr;  // null: of a number that is not known
   uint64_t offset = 0;
 };
+
+constexpr Decoder kNvfp4 = {"nvfp4", DType::f16, [](const std::byte* data, int64_t elements, std::byte* out) {
+                              decode_nvfp4(data, elements / kNvfp4Elements, reinterpret_cast<f16*>(out));
+                            }};
 
 }  // namespace
 
@@ -87,9 +87,9 @@ class GgufReader {
   GgufReader(Gguf& set, const std::string& path) : set_(set), file_(MappedFile::open(path)), in_(*file_) {}
 
   // Part `part` (from 0) of a file; returns its entries.
-  std::vector<GgufEntry> read() {
+  std::vector<MetadataEntry> read() {
     read_header();
-    std::vector<GgufEntry> entries;
+    std::vector<MetadataEntry> entries;
     for (uint64_t i = 0; i < entries_; ++i) entries.push_back(read_entry());
     const uint64_t alignment = alignment_of(entries);
     std::vector<Extent> extents;
@@ -118,25 +118,25 @@ class GgufReader {
            file_->size(), " bytes can: cut short or damaged");
   }
 
-  GgufType read_type(const std::string& key) {
+  MetadataType read_type(const std::string& key) {
     const auto type = in_.number<uint32_t>("type of an entry");
-    if (type > static_cast<uint32_t>(GgufType::f64))
+    if (type > static_cast<uint32_t>(MetadataType::f64))
       fail("format", file_->path(), ": entry ", key, " is of type ", type, "; the format defines 0 to 12");
-    return static_cast<GgufType>(type);
+    return static_cast<MetadataType>(type);
   }
 
-  std::shared_ptr<const GgufArray> read_array(const std::string& key, int depth) {
+  std::shared_ptr<const MetadataArray> read_array(const std::string& key, int depth) {
     if (depth > kMaxDepth) fail("format", file_->path(), ": entry ", key, " nests arrays over ", kMaxDepth, " deep");
-    auto array = std::make_shared<GgufArray>();
+    auto array = std::make_shared<MetadataArray>();
     array->type = read_type(key);
     array->count = in_.number<uint64_t>("array");
     if (array->count > in_.left() / width_of(array->type))
       fail("format", file_->path(), ": entry ", key, " has ", array->count, " elements of type ",
-           gguf_type_name(array->type), ", the file has ", in_.left(), " more bytes: cut short or damaged");
-    if (array->type == GgufType::string) {
+           metadata_type_name(array->type), ", the file has ", in_.left(), " more bytes: cut short or damaged");
+    if (array->type == MetadataType::string) {
       array->strings.reserve(array->count);
       for (uint64_t i = 0; i < array->count; ++i) array->strings.push_back(in_.string(key.c_str()));
-    } else if (array->type == GgufType::array) {
+    } else if (array->type == MetadataType::array) {
       for (uint64_t i = 0; i < array->count; ++i) array->arrays.push_back(read_array(key, depth + 1));
     } else {
       array->numbers = in_.take(array->count * width_of(array->type), key.c_str());
@@ -144,18 +144,18 @@ class GgufReader {
     return array;
   }
 
-  GgufEntry read_entry() {
-    GgufEntry entry;
+  MetadataEntry read_entry() {
+    MetadataEntry entry;
     entry.key = in_.string("key of an entry");
     if (entry.key.empty() || entry.key.size() > kMaxKeyBytes)
       fail("format", file_->path(), ": a key of ", entry.key.size(), " bytes; expected 1 to ", kMaxKeyBytes);
     entry.type = read_type(entry.key);
-    if (entry.type == GgufType::string) {
+    if (entry.type == MetadataType::string) {
       entry.value = in_.string(entry.key.c_str());
-    } else if (entry.type == GgufType::array) {
+    } else if (entry.type == MetadataType::array) {
       entry.value = read_array(entry.key, 1);
     } else {
-      GgufArray one;
+      MetadataArray one;
       one.type = entry.type;
       one.numbers = in_.take(width_of(entry.type), entry.key.c_str());
       entry.value = one.at(0);
@@ -163,14 +163,14 @@ class GgufReader {
     return entry;
   }
 
-  uint64_t alignment_of(const std::vector<GgufEntry>& entries) const {
-    for (const GgufEntry& entry : entries) {
+  uint64_t alignment_of(const std::vector<MetadataEntry>& entries) const {
+    for (const MetadataEntry& entry : entries) {
       if (entry.key != "general.alignment") continue;
       const auto* value = std::get_if<uint64_t>(&entry.value);
       const uint64_t alignment = value ? *value : 0;
       if (alignment < 8 || alignment > kMaxAlignment || (alignment & (alignment - 1)) != 0)
         fail("format", file_->path(), ": general.alignment is ",
-             value ? std::to_string(alignment) : gguf_type_name(entry.type), ", expected a power of two of 8 to ",
+             value ? std::to_string(alignment) : metadata_type_name(entry.type), ", expected a power of two of 8 to ",
              kMaxAlignment);
       return alignment;
     }
@@ -179,7 +179,7 @@ class GgufReader {
 
   Extent read_tensor(uint64_t alignment) {
     Extent extent;
-    GgufTensor& tensor = extent.tensor;
+    StoredTensor& tensor = extent.tensor;
     tensor.name = in_.string("name of a tensor");
     if (tensor.name.empty() || tensor.name.size() > kMaxKeyBytes)
       fail("format", file_->path(), ": a tensor's name of ", tensor.name.size(), " bytes; expected 1 to ",
@@ -196,23 +196,24 @@ class GgufReader {
         fail("format", where, ": its dimensions overflow");
       tensor.shape[rank - 1 - i] = static_cast<int64_t>(dim);
     }
-    tensor.type_id = in_.number<uint32_t>("type of a tensor");
+    const auto type_id = in_.number<uint32_t>("type of a tensor");
     extent.offset = in_.number<uint64_t>("offset of a tensor");
     if (extent.offset % alignment != 0)
       fail("format", where, " begins at byte ", extent.offset, " of the data, expected a multiple of ", alignment);
-    const GgufTensorType* type = find_gguf_type(tensor.type_id);
-    tensor.type_name = type ? type->name : "number " + std::to_string(tensor.type_id);
+    const GgufTensorType* type = extent.type = find_gguf_type(type_id);
+    tensor.type_name = type ? type->name : "number " + std::to_string(type_id);
     if (!type) return extent;
     tensor.dtype = type->dtype;
+    if (type_id == kGgufNvfp4) tensor.decoder = &kNvfp4;
     tensor.bytes = bytes_of(where, tensor, type->name, type->elements, type->bytes);
     return extent;
   }
 
-  static size_t bytes_of(const std::string& where, const GgufTensor& tensor, const char* type, int elements,
+  static size_t bytes_of(const std::string& where, const StoredTensor& tensor, const char* type, int elements,
                          int bytes) {
     const int64_t columns = tensor.shape.back();
     if (columns % elements != 0)
-      fail("format", where, " is ", type, " ", shape_of(tensor.shape), ": rows have to be whole blocks of ", elements);
+      fail("format", where, " is ", type, " ", dims_text(tensor.shape), ": rows have to be whole blocks of ", elements);
     uint64_t total = static_cast<uint64_t>(columns / elements);
     for (size_t i = 0; i + 1 < tensor.shape.size(); ++i) total *= static_cast<uint64_t>(tensor.shape[i]);
     if (__builtin_mul_overflow(total, static_cast<uint64_t>(bytes), &total))
@@ -241,39 +242,39 @@ class GgufReader {
     }
     settle_q2(extents, room, alignment);
     for (size_t i = 0; i < extents.size(); ++i) {
-      GgufTensor& tensor = extents[i].tensor;
+      StoredTensor& tensor = extents[i].tensor;
       const std::string where = file_->path() + ": tensor " + tensor.name;
-      const bool known = find_gguf_type(tensor.type_id) != nullptr;
+      const bool known = extents[i].type != nullptr;
       if (known && tensor.bytes > room[i])
-        fail("format", where, " (", tensor.type_name, " ", shape_of(tensor.shape), ") takes ", tensor.bytes,
+        fail("format", where, " (", tensor.type_name, " ", dims_text(tensor.shape), ") takes ", tensor.bytes,
              " bytes, the file keeps ", room[i],
              " for it: cut short, overlapped by the next tensor, or of another type");
       if (known && room[i] - tensor.bytes >= alignment)
-        fail("format", where, " (", tensor.type_name, " ", shape_of(tensor.shape), ") takes ", tensor.bytes,
+        fail("format", where, " (", tensor.type_name, " ", dims_text(tensor.shape), ") takes ", tensor.bytes,
              " bytes, the file keeps ", room[i],
              " for it: written by a program that numbers the types differently; use a file of today's numbering");
       tensor.data = file_->data() + begin + extents[i].offset;
       tensor.file = static_cast<int>(set_.files_.size());
-      const auto [other, fresh] = set_.index_.emplace(tensor.name, set_.tensors_.size());
-      if (!fresh)
-        fail("format", where, " is in ",
-             set_.tensors_[other->second].file == tensor.file ? "it twice" : "another part too");
-      set_.tensors_.push_back(std::move(tensor));
+      const int file = tensor.file;
+      if (const StoredTensor* other = set_.add(std::move(tensor)))
+        fail("format", where, " is in ", other->file == file ? "it twice" : "another part too");
     }
   }
+
+  static bool is_q2(const Extent& extent) { return extent.type && extent.type->id == kGgufQ2; }
 
   // Type 42 with 64 or 128 elements a block: the one whose size fits what the file keeps for each of these tensors.
   void settle_q2(std::vector<Extent>& extents, const std::vector<uint64_t>& room, uint64_t alignment) const {
     bool fits[2] = {true, true}, any = false;
     const DTypeInfo formats[2] = {dtype_info(DType::q2_0), dtype_info(DType::pq2_0)};
-    const auto size = [](const GgufTensor& tensor, const DTypeInfo& format) {
+    const auto size = [](const StoredTensor& tensor, const DTypeInfo& format) {
       uint64_t elements = 1;
       for (int64_t dim : tensor.shape) elements *= static_cast<uint64_t>(dim);
       return elements / static_cast<uint64_t>(format.elements) * static_cast<uint64_t>(format.bytes);
     };
     for (size_t i = 0; i < extents.size(); ++i) {
-      const GgufTensor& tensor = extents[i].tensor;
-      if (tensor.type_id != kGgufQ2) continue;
+      const StoredTensor& tensor = extents[i].tensor;
+      if (!is_q2(extents[i])) continue;
       any = true;
       for (int k = 0; k < 2; ++k) {
         const uint64_t bytes = size(tensor, formats[k]);
@@ -286,7 +287,7 @@ class GgufReader {
            fits[0] ? "both" : "neither",
            ": use the model's file for llama.cpp (..._Q2_g64.gguf), or one of type PQ2_0");
     for (Extent& extent : extents) {
-      if (extent.tensor.type_id != kGgufQ2) continue;
+      if (!is_q2(extent)) continue;
       extent.tensor.dtype = DType::pq2_0;
       extent.tensor.type_name = "Q2_0 in groups of 128";
       extent.tensor.bytes = size(extent.tensor, formats[1]);
@@ -301,8 +302,8 @@ class GgufReader {
 
 namespace {
 
-uint64_t entry_number(const std::string& path, const std::vector<GgufEntry>& entries, const char* key) {
-  for (const GgufEntry& entry : entries) {
+uint64_t entry_number(const std::string& path, const std::vector<MetadataEntry>& entries, const char* key) {
+  for (const MetadataEntry& entry : entries) {
     if (entry.key != key) continue;
     if (const auto* value = std::get_if<uint64_t>(&entry.value)) return *value;
     if (const auto* value = std::get_if<int64_t>(&entry.value); value && *value >= 0)
@@ -317,10 +318,10 @@ uint64_t entry_number(const std::string& path, const std::vector<GgufEntry>& ent
 std::shared_ptr<const Gguf> Gguf::open(const std::string& path) {
   auto set = std::make_shared<Gguf>();
   set->path_ = path;
-  set->entries_ = GgufReader(*set, path).read();
-  for (size_t i = 0; i < set->entries_.size(); ++i)
-    if (!set->entry_index_.emplace(set->entries_[i].key, i).second)
-      fail("format", path, ": entry ", set->entries_[i].key, " is in it twice");
+  for (MetadataEntry& entry : GgufReader(*set, path).read()) {
+    const std::string key = entry.key;
+    if (!set->add_entry(std::move(entry))) fail("format", path, ": entry ", key, " is in it twice");
+  }
 
   const uint64_t parts = entry_number(path, set->entries_, "split.count");
   if (parts <= 1) return set;
@@ -335,7 +336,7 @@ std::shared_ptr<const Gguf> Gguf::open(const std::string& path) {
     std::snprintf(ending, sizeof ending, "-%05u-of-%05u.gguf", static_cast<unsigned>(part + 1),
                   static_cast<unsigned>(parts));
     const std::string name = stem + ending;
-    const std::vector<GgufEntry> entries = GgufReader(*set, name).read();
+    const std::vector<MetadataEntry> entries = GgufReader(*set, name).read();
     const uint64_t no = entry_number(name, entries, "split.no"), count = entry_number(name, entries, "split.count");
     if (no != part || count != parts)
       fail("format", name, ": says it is part ", no + 1, " of ", count, ": it belongs to another file");
@@ -345,5 +346,16 @@ std::shared_ptr<const Gguf> Gguf::open(const std::string& path) {
     fail("format", path, ": says that its parts hold ", total, " tensors, they hold ", set->tensors_.size());
   return set;
 }
+
+namespace {
+
+bool takes(const std::string& path) {
+  char magic[4] = {};
+  return std::ifstream(path, std::ios::binary).read(magic, 4) && std::string_view(magic, 4) == "GGUF";
+}
+std::shared_ptr<const WeightFile> open_set(const std::string& path) { return Gguf::open(path); }
+const WeightReader reader("a GGUF file", takes, open_set);
+
+}  // namespace
 
 }  // namespace qeng

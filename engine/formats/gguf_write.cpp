@@ -25,7 +25,7 @@ void append_string(std::string& out, const std::string& text) {
 }
 
 template <class T>
-void append_integer(std::string& out, const std::string& key, GgufType type, const GgufMetadata::Scalar& value) {
+void append_integer(std::string& out, const std::string& key, MetadataType type, const GgufMetadata::Scalar& value) {
   T fitted{};
   bool fits = false;
   std::visit(
@@ -42,41 +42,41 @@ void append_integer(std::string& out, const std::string& key, GgufType type, con
         }
       },
       value);
-  if (!fits) fail("value", "GGUF entry ", key, ": its value does not fit the type ", gguf_type_name(type));
+  if (!fits) fail("value", "GGUF entry ", key, ": its value does not fit the type ", metadata_type_name(type));
   append(out, fitted);
 }
 
-double real(const std::string& key, GgufType type, const GgufMetadata::Scalar& value) {
+double real(const std::string& key, MetadataType type, const GgufMetadata::Scalar& value) {
   return std::visit(
       [&](const auto& number) -> double {
         using Given = std::decay_t<decltype(number)>;
         if constexpr (std::is_arithmetic_v<Given> && !std::is_same_v<Given, bool>)
           return static_cast<double>(number);
         else
-          fail("value", "GGUF entry ", key, ": expected a number of type ", gguf_type_name(type));
+          fail("value", "GGUF entry ", key, ": expected a number of type ", metadata_type_name(type));
       },
       value);
 }
 
-void append_value(std::string& out, const std::string& key, GgufType type, const GgufMetadata::Scalar& value) {
+void append_value(std::string& out, const std::string& key, MetadataType type, const GgufMetadata::Scalar& value) {
   switch (type) {
-    case GgufType::u8: return append_integer<uint8_t>(out, key, type, value);
-    case GgufType::i8: return append_integer<int8_t>(out, key, type, value);
-    case GgufType::u16: return append_integer<uint16_t>(out, key, type, value);
-    case GgufType::i16: return append_integer<int16_t>(out, key, type, value);
-    case GgufType::u32: return append_integer<uint32_t>(out, key, type, value);
-    case GgufType::i32: return append_integer<int32_t>(out, key, type, value);
-    case GgufType::u64: return append_integer<uint64_t>(out, key, type, value);
-    case GgufType::i64: return append_integer<int64_t>(out, key, type, value);
-    case GgufType::f32: return append(out, static_cast<float>(real(key, type, value)));
-    case GgufType::f64: return append(out, real(key, type, value));
-    case GgufType::boolean:
+    case MetadataType::u8: return append_integer<uint8_t>(out, key, type, value);
+    case MetadataType::i8: return append_integer<int8_t>(out, key, type, value);
+    case MetadataType::u16: return append_integer<uint16_t>(out, key, type, value);
+    case MetadataType::i16: return append_integer<int16_t>(out, key, type, value);
+    case MetadataType::u32: return append_integer<uint32_t>(out, key, type, value);
+    case MetadataType::i32: return append_integer<int32_t>(out, key, type, value);
+    case MetadataType::u64: return append_integer<uint64_t>(out, key, type, value);
+    case MetadataType::i64: return append_integer<int64_t>(out, key, type, value);
+    case MetadataType::f32: return append(out, static_cast<float>(real(key, type, value)));
+    case MetadataType::f64: return append(out, real(key, type, value));
+    case MetadataType::boolean:
       if (!std::holds_alternative<bool>(value)) fail("value", "GGUF entry ", key, ": expected true or false");
       return append(out, static_cast<uint8_t>(std::get<bool>(value)));
-    case GgufType::string:
+    case MetadataType::string:
       if (!std::holds_alternative<std::string>(value)) fail("value", "GGUF entry ", key, ": expected a string");
       return append_string(out, std::get<std::string>(value));
-    case GgufType::array: break;
+    case MetadataType::array: break;
   }
   fail("value", "GGUF entry ", key, ": arrays of arrays are not written");
 }
@@ -91,15 +91,15 @@ void GgufMetadata::begin(const std::string& key) {
   append_string(encoded_, key);
 }
 
-void GgufMetadata::add(const std::string& key, GgufType type, const Scalar& value) {
+void GgufMetadata::add(const std::string& key, MetadataType type, const Scalar& value) {
   begin(key);
   append(encoded_, static_cast<uint32_t>(type));
   append_value(encoded_, key, type, value);
 }
 
-void GgufMetadata::add(const std::string& key, GgufType element, const std::vector<Scalar>& values) {
+void GgufMetadata::add(const std::string& key, MetadataType element, const std::vector<Scalar>& values) {
   begin(key);
-  append(encoded_, static_cast<uint32_t>(GgufType::array));
+  append(encoded_, static_cast<uint32_t>(MetadataType::array));
   append(encoded_, static_cast<uint32_t>(element));
   append(encoded_, uint64_t{values.size()});
   for (const Scalar& value : values) append_value(encoded_, key, element, value);
@@ -136,9 +136,9 @@ GgufWriter::GgufWriter(const std::string& path, std::vector<GgufSpec> specs, con
   size_t begin = 0;
   for (part_ = 0; part_ < parts_.size(); ++part_) {
     if (parts_.size() > 1) {
-      of_part.add("split.no", GgufType::u16, uint64_t{part_});
-      of_part.add("split.count", GgufType::u16, uint64_t{parts_.size()});
-      of_part.add("split.tensors.count", GgufType::i32, uint64_t{specs_.size()});
+      of_part.add("split.no", MetadataType::u16, uint64_t{part_});
+      of_part.add("split.count", MetadataType::u16, uint64_t{parts_.size()});
+      of_part.add("split.tensors.count", MetadataType::i32, uint64_t{specs_.size()});
     }
     write_header(parts_[part_], begin, of_part);
     begin = parts_[part_].end;
@@ -171,7 +171,8 @@ void GgufWriter::divide(size_t part_bytes) {
     std::snprintf(ending, sizeof ending, "-%05u-of-%05u.gguf", static_cast<unsigned>(i + 1),
                   static_cast<unsigned>(parts_.size()));
     if (std::error_code ignored; std::filesystem::exists(stem + ending, ignored))
-      fail("value", stem, ending, ": is there already; remove the parts of the earlier file, or give this one another name");
+      fail("value", stem, ending,
+           ": is there already; remove the parts of the earlier file, or give this one another name");
     parts_[i].file = std::make_unique<AtomicFile>(stem + ending);
   }
 }

@@ -3,60 +3,35 @@
 //   header = {"name": {"dtype": "BF16", "shape": [2, 3], "data_offsets": [begin, end]}, ..., "__metadata__": {"k":
 //   "v"}}
 // Offsets count from the start of the data; tensors cover it from first to last byte without holes or overlap.
-// (huggingface.co/docs/safetensors) one_bit and ternary tensors are U32 words there (safetensors_dtype.h), and themselves
-// here: shapes count elements.
+// one_bit and ternary tensors are U32 words there (safetensors_dtype.h), and themselves here: shapes count elements.
+// (huggingface.co/docs/safetensors)
 #pragma once
 #include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "engine/formats/atomic_file.h"
-#include "engine/formats/mapped_file.h"
-#include "kernels/view.h"
+#include "engine/weights/weight_file.h"
 
 namespace qeng {
 
 inline constexpr const char* kWholeName = "model.safetensors";             // of a folder without shards
 inline constexpr const char* kIndexName = "model.safetensors.index.json";  // which shard holds which tensor
 
-struct StoredTensor {
-  std::string name;
-  std::string dtype_name;      // as in the file: "BF16", "F8_E4M3", "U32" of one_bit
-  std::optional<DType> dtype;  // absent where the engine has no such type: listed, but not readable
-  std::vector<int64_t> shape;  // any rank, also 0
-  const std::byte* data = nullptr;
-  size_t bytes = 0;
-  int shard = 0;  // index into SafeTensors::files()
-};
-
-// An open file or set. Everything is checked when opening, and Error("format") names the file and the tensor. Views and
-// data pointers lie in private mappings and live as long as this object: whoever keeps one keeps the shared_ptr.
-class SafeTensors {
+// An open file or set.
+class SafeTensors : public WeightFile {
  public:
   // path: a .safetensors file, a model.safetensors.index.json, or a folder holding either (the index wins).
   static std::shared_ptr<const SafeTensors> open(const std::string& path);
 
-  const std::vector<StoredTensor>& tensors() const { return tensors_; }  // shard by shard, in order of their data
-  const StoredTensor* find(const std::string& name) const;               // nullptr if absent
-  const StoredTensor& get(const std::string& name) const;                // Error("value") if absent
-  // Error("dtype") for a type that the engine lacks, Error("shape") above kMaxRank. Writing to
-  // it never reaches the file. In a file that another program wrote, data may lie unaligned to its element: copy it
-  // bytewise.
-  View view(const std::string& name) const;
-
   const std::map<std::string, std::string>& metadata() const { return metadata_; }  // of all shards together
-  const std::vector<std::shared_ptr<const MappedFile>>& files() const { return files_; }
-  const std::string& path() const { return path_; }  // as opened, for messages
+  std::string readable_types() const override;
 
  private:
   void add_file(const std::string& path);
-  std::string path_;
-  std::vector<std::shared_ptr<const MappedFile>> files_;
-  std::vector<StoredTensor> tensors_;
-  std::unordered_map<std::string, size_t> index_;
+  void add_files(const std::string& index_path);
   std::map<std::string, std::string> metadata_;
 };
 

@@ -64,7 +64,7 @@ Extent read_entry(const std::string& file, const std::string& name, const json& 
   const SafeTensorsType* type =
       dtype.is_string() ? find_safetensors_type(dtype.get_ref<const std::string&>()) : nullptr;
   if (!type) fail("format", where, " has dtype ", dtype.dump(), ", which the safetensors format does not define");
-  extent.tensor.dtype_name = type->name;
+  extent.tensor.type_name = type->name;
   extent.tensor.dtype = type->dtype;
 
   const json& shape = field_of(where, entry, "shape");
@@ -95,25 +95,12 @@ void unpack_words(const std::string& file, const std::string& name, const std::s
     fail("format", file, ": __metadata__ says that tensor ", name, " is ", kind, ", expected one_bit or ternary");
   const DType dtype = dtype_from_name(kind);
   const int64_t elements = word_elements(dtype), words = dtype_info(dtype).bytes / 4;
-  if (tensor.dtype_name != safetensors_type_name(dtype) || tensor.shape.empty() || tensor.shape.back() % words != 0 ||
+  if (tensor.type_name != safetensors_type_name(dtype) || tensor.shape.empty() || tensor.shape.back() % words != 0 ||
       tensor.shape.back() > INT64_MAX / elements)
     fail("format", file, ": __metadata__ says that tensor ", name, " is ", kind, ", but it is not ",
          words > 1 ? "pairs" : "rows", " of U32 words");
   tensor.dtype = dtype;
   tensor.shape.back() *= elements;
-}
-
-std::string nearest_name(const std::vector<StoredTensor>& tensors, const std::string& name) {
-  size_t best = 0;
-  std::string nearest;
-  for (const StoredTensor& tensor : tensors) {  // the longest common ending: prefixes are what usually differs
-    size_t common = 0;
-    while (common < std::min(name.size(), tensor.name.size()) &&
-           name[name.size() - 1 - common] == tensor.name[tensor.name.size() - 1 - common])
-      ++common;
-    if (common > best) best = common, nearest = tensor.name;
-  }
-  return nearest;
 }
 
 }  // namespace
@@ -163,16 +150,36 @@ void SafeTensors::add_file(const std::string& path) {
            data_bytes, ": cut short, download it again");
     expected = extent.end;
     extent.tensor.data = data + extent.begin;
-    extent.tensor.shard = static_cast<int>(files_.size());
-    auto [other, fresh] = index_.emplace(extent.tensor.name, tensors_.size());
-    if (!fresh)
-      fail("format", path, ": tensor ", extent.tensor.name, " is also in ",
-           files_[static_cast<size_t>(tensors_[other->second].shard)]->path());
-    tensors_.push_back(std::move(extent.tensor));
+    extent.tensor.file = static_cast<int>(files_.size());
+    if (const StoredTensor* other = add(std::move(extent.tensor)))
+      fail("format", path, ": tensor ", other->name, " is also in ", files_[static_cast<size_t>(other->file)]->path());
   }
   if (expected != data_bytes)
     fail("format", path, ": ", data_bytes - expected, " bytes after the last tensor belong to none");
   files_.push_back(std::move(file));
+}
+
+void SafeTensors::add_files(const std::string& index_path) {
+  json index = parse_object(index_path, MappedFile::open(index_path)->text());
+  auto map = index.find("weight_map");
+  if (map == index.end() || !map->is_object()) fail("format", index_path, ": has no \"weight_map\" object");
+  std::set<std::string> shards;
+  for (const auto& [name, shard] : map->items()) {
+    std::string shard_name = shard.is_string() ? shard.get<std::string>() : "";
+    // A name from a downloaded file must not lead out of its folder.
+    if (shard_name.empty() || shard_name == ".." || shard_name == "." ||
+        shard_name.find_first_of("/\\") != std::string::npos)
+      fail("format", index_path, ": tensor ", name, " is said to be in ", shard.dump(),
+           ", expected a file of the same folder");
+    shards.insert(shard_name);
+  }
+  for (const std::string& shard : shards) add_file((fs::path(index_path).parent_path() / shard).string());
+  for (const auto& [name, shard] : map->items()) {
+    const StoredTensor* tensor = find(name);
+    std::string expected = shard.get<std::string>();
+    if (!tensor || fs::path(files_[static_cast<size_t>(tensor->file)]->path()).filename() != expected)
+      fail("format", index_path, ": tensor ", name, " is said to be in ", expected, ", which does not hold it");
+  }
 }
 
 std::shared_ptr<const SafeTensors> SafeTensors::open(const std::string& path) {
@@ -184,57 +191,27 @@ std::shared_ptr<const SafeTensors> SafeTensors::open(const std::string& path) {
     if (!fs::exists(file)) file = (fs::path(path) / kWholeName).string();
     if (!fs::exists(file)) fail("io", path, ": holds neither ", kIndexName, " nor ", kWholeName);
   }
-  if (!file.ends_with(".json")) {
-    set->add_file(file);
-    return set;
-  }
-
-  json index = parse_object(file, MappedFile::open(file)->text());
-  auto map = index.find("weight_map");
-  if (map == index.end() || !map->is_object()) fail("format", file, ": has no \"weight_map\" object");
-  std::set<std::string> shards;
-  for (const auto& [name, shard] : map->items()) {
-    std::string shard_name = shard.is_string() ? shard.get<std::string>() : "";
-    // A name from a downloaded file must not lead out of its folder.
-    if (shard_name.empty() || shard_name == ".." || shard_name == "." ||
-        shard_name.find_first_of("/\\") != std::string::npos)
-      fail("format", file, ": tensor ", name, " is said to be in ", shard.dump(),
-           ", expected a file of the same folder");
-    shards.insert(shard_name);
-  }
-  for (const std::string& shard : shards) set->add_file((fs::path(file).parent_path() / shard).string());
-  for (const auto& [name, shard] : map->items()) {
-    const StoredTensor* tensor = set->find(name);
-    std::string expected = shard.get<std::string>();
-    if (!tensor || fs::path(set->files_[static_cast<size_t>(tensor->shard)]->path()).filename() != expected)
-      fail("format", file, ": tensor ", name, " is said to be in ", expected, ", which does not hold it");
-  }
+  file.ends_with(".json") ? set->add_files(file) : set->add_file(file);
+  for (const auto& [key, text] : set->metadata_) set->add_entry({key, MetadataType::string, std::string_view(text)});
   return set;
 }
 
-const StoredTensor* SafeTensors::find(const std::string& name) const {
-  auto found = index_.find(name);
-  return found == index_.end() ? nullptr : &tensors_[found->second];
+std::string SafeTensors::readable_types() const {
+  std::string known;
+  for (const SafeTensorsType& type : kSafeTensorsTypes)
+    if (type.dtype) known += (known.empty() ? "" : ", ") + std::string(type.name);
+  return known;
 }
 
-const StoredTensor& SafeTensors::get(const std::string& name) const {
-  if (const StoredTensor* tensor = find(name)) return *tensor;
-  std::string nearest = nearest_name(tensors_, name);
-  fail("value", path_, ": has no tensor ", name, nearest.empty() ? "" : "; the nearest name is " + nearest);
-}
+namespace {
 
-View SafeTensors::view(const std::string& name) const {
-  const StoredTensor& tensor = get(name);
-  if (!tensor.dtype)
-    fail("dtype", path_, ": tensor ", name, " is ", tensor.dtype_name, ", a type that qeng does not read");
-  if (tensor.shape.size() > kMaxRank)
-    fail("shape", path_, ": tensor ", name, " has ", tensor.shape.size(), " dimensions, at most ", kMaxRank,
-         " are supported");
-  View view;
-  view.data = const_cast<std::byte*>(tensor.data);
-  view.dtype = *tensor.dtype;
-  for (int64_t dim : tensor.shape) view.shape[view.rank++] = dim;
-  return view;
+bool takes(const std::string& path) {
+  if (fs::is_directory(path)) return fs::exists(fs::path(path) / kIndexName) || fs::exists(fs::path(path) / kWholeName);
+  return path.ends_with(".safetensors") || path.ends_with(kIndexName);
 }
+std::shared_ptr<const WeightFile> open_set(const std::string& path) { return SafeTensors::open(path); }
+const WeightReader reader("model.safetensors or its index in a folder", takes, open_set);
+
+}  // namespace
 
 }  // namespace qeng

@@ -35,17 +35,17 @@ Vocabulary read_vocabulary(const Gguf& file) {
          vocabulary.model == "none" ? ": the file holds no vocabulary"
                                     : "; gpt2, llama, gemma4 and whitespace are read");
   vocabulary.pre = characters ? vocabulary.model : file.text(key_of("pre")).value_or("");
-  const GgufArray* tokens = file.strings(key_of("tokens"));
+  const MetadataArray* tokens = file.strings(key_of("tokens"));
   if (!tokens || tokens->count == 0 || tokens->count > kMaxTokens)
     fail("format", file.path(), ": tokenizer.ggml.tokens has ", tokens ? tokens->count : 0, " tokens; expected 1 to ",
          kMaxTokens);
   vocabulary.tokens.assign(tokens->strings.begin(), tokens->strings.end());
   vocabulary.types.assign(tokens->count, TokenType::normal);
 
-  if (const GgufArray* types = file.numbers(key_of("token_type"))) {
-    if (types->count != tokens->count || types->type != GgufType::i32)
+  if (const MetadataArray* types = file.numbers(key_of("token_type"))) {
+    if (types->count != tokens->count || types->type != MetadataType::i32)
       fail("format", file.path(), ": tokenizer.ggml.token_type has ", types->count, " values of type ",
-           gguf_type_name(types->type), ", expected ", tokens->count, " of type i32");
+           metadata_type_name(types->type), ", expected ", tokens->count, " of type i32");
     for (uint64_t i = 0; i < types->count; ++i) {
       const int64_t type = std::get<int64_t>(types->at(i));
       if (type < 1 || type > 6)
@@ -53,14 +53,14 @@ Vocabulary read_vocabulary(const Gguf& file) {
       vocabulary.types[i] = static_cast<TokenType>(type);
     }
   }
-  if (const GgufArray* scores = file.numbers(key_of("scores"))) {
-    if (scores->count != tokens->count || scores->type != GgufType::f32)
+  if (const MetadataArray* scores = file.numbers(key_of("scores"))) {
+    if (scores->count != tokens->count || scores->type != MetadataType::f32)
       fail("format", file.path(), ": tokenizer.ggml.scores has ", scores->count, " values of type ",
-           gguf_type_name(scores->type), ", expected ", tokens->count, " of type f32");
+           metadata_type_name(scores->type), ", expected ", tokens->count, " of type f32");
     for (uint64_t i = 0; i < scores->count; ++i)
       vocabulary.scores.push_back(static_cast<float>(std::get<double>(scores->at(i))));
   }
-  if (const GgufArray* merges = file.strings(key_of("merges")))
+  if (const MetadataArray* merges = file.strings(key_of("merges")))
     vocabulary.merges.assign(merges->strings.begin(), merges->strings.end());
   vocabulary.add_space_prefix = file.flag(key_of("add_space_prefix")).value_or(true);
   return vocabulary;

@@ -106,8 +106,10 @@ function texts.Batch(b)
 end
 
 function texts.TokenBatch(b) return ("TokenBatch: %d documents, %d tokens"):format(#b, b:tokens()) end
-function texts.SafetensorsFile(f) return ("SafetensorsFile: %d tensors"):format(#f:names()) end
-function texts.GgufFile(f) return ("GgufFile: %s, %d tensors"):format(tostring(f:get "general.architecture"), #f:names()) end
+function texts.Weights(w)
+  local architecture = w:get "general.architecture"
+  return ("Weights: %s%d tensors"):format(architecture and tostring(architecture) .. ", " or "", #w:names())
+end
 function texts.TokenMask(m) return ("TokenMask: %d of %d tokens may come"):format(m:count(), #m) end
 function texts.Hub(h) return ("Hub %s, cache %s"):format(h:settings().endpoint, h:settings().cache) end
 

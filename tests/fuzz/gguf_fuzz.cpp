@@ -1,7 +1,6 @@
 // A .gguf file: its entries, the bounds of its tensors, and the tokenizer that its entries describe. Each tensor's
 // bytes and each value are read once, and blocks are decoded and multiplied with; text goes to ids and back.
 #include "engine/formats/gguf.h"
-#include "engine/formats/gguf_types.h"
 #include "engine/tokenizer/vocabulary.h"
 #include "kernels/error.h"
 #include "tests/fuzz/block_walk.h"
@@ -9,13 +8,13 @@
 
 namespace {
 
-uint64_t touch(const qeng::GgufValue& value) {
+uint64_t touch(const qeng::MetadataValue& value) {
   if (const auto* text = std::get_if<std::string_view>(&value)) {
     uint64_t sum = 0;
     for (char c : *text) sum += static_cast<uint8_t>(c);
     return sum;
   }
-  const auto* array = std::get_if<std::shared_ptr<const qeng::GgufArray>>(&value);
+  const auto* array = std::get_if<std::shared_ptr<const qeng::MetadataArray>>(&value);
   uint64_t sum = 1;
   for (uint64_t i = 0; array && i < (*array)->count; ++i) sum += touch((*array)->at(i));
   return sum;
@@ -23,10 +22,10 @@ uint64_t touch(const qeng::GgufValue& value) {
 
 // The tensors of blocks, while they have no more than `budget` bytes: names may share bytes by the thousand.
 void walk(const qeng::Gguf& file, size_t budget) {
-  for (const qeng::GgufTensor& tensor : file.tensors()) {
+  for (const qeng::StoredTensor& tensor : file.tensors()) {
     if (tensor.bytes > budget || tensor.bytes == 0) continue;
     std::vector<std::byte> bytes(tensor.data, tensor.data + tensor.bytes);  // the sanitizer sees where they end
-    if (tensor.type_id == qeng::kGgufNvfp4) {
+    if (tensor.decoder) {
       qeng::fuzz::walk_nvfp4(bytes);
     } else if (tensor.dtype && qeng::is_block(*tensor.dtype)) {
       const qeng::View view = file.view(tensor.name);
@@ -43,8 +42,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   try {
     const auto file = qeng::Gguf::open(memory.path());
     uint64_t sum = 0;
-    for (const qeng::GgufEntry& entry : file->entries()) sum += touch(entry.value);
-    for (const qeng::GgufTensor& tensor : file->tensors())
+    for (const qeng::MetadataEntry& entry : file->entries()) sum += touch(entry.value);
+    for (const qeng::StoredTensor& tensor : file->tensors())
       for (size_t i = 0; i < tensor.bytes; ++i) sum += static_cast<uint8_t>(tensor.data[i]);
     volatile uint64_t keep = sum;  // the reads above are the point
     static_cast<void>(keep);

@@ -62,7 +62,7 @@ local objects = {
   { q.conversation(model, {}), "class Conversation", "Conversation of 0 messages, in a context of 1024" },
   { q.chat_template(model.tokenizer), "class Template", "Template model, of Tokenizer tiny" },
   { q.load("recipes/tiny"):read_adapter(scratch.at "adapter"), "class Adapter", "Adapter of 21 layers, of " },
-  { q.safetensors.open "recipes/tiny", "class SafetensorsFile", "SafetensorsFile: 38 tensors" },
+  { q.safetensors.open "recipes/tiny", "class Weights", "Weights: 38 tensors" },
   { q.tensor { 1, 2 }, "class Tensor" }, { q.memory(), "q.memory()" }, { q.sampler(), "class Sampler" },
   { model.tokenizer:encode_batch { "a", "b" }, "class TokenBatch", "TokenBatch: 2 documents, 2 tokens" },
 }

@@ -79,10 +79,11 @@ TEST_CASE("a GGUF file of the Python package reads back") {
   CHECK(file->integer("test.i64") == -(int64_t{1} << 60));
   CHECK(file->flag("test.bool") == true);
   CHECK(std::get<double>(file->find_entry("test.f32")->value) == 1.5);
-  const GgufArray* words = file->strings("test.strings");
+  const MetadataArray* words = file->strings("test.strings");
   REQUIRE(words->count == 2);
   CHECK(words->strings[1] == "zwei");
-  const GgufArray* nested = std::get<std::shared_ptr<const GgufArray>>(file->find_entry("test.nested")->value).get();
+  const MetadataArray* nested =
+      std::get<std::shared_ptr<const MetadataArray>>(file->find_entry("test.nested")->value).get();
   REQUIRE(nested->arrays.size() == 2);
   CHECK(std::get<int64_t>(nested->arrays[1]->at(0)) == 3);
   CHECK_THROWS_AS(file->text("test.u32"), Error);
@@ -98,18 +99,18 @@ TEST_CASE("a GGUF file of the Python package reads back") {
 TEST_CASE("what GgufWriter writes Gguf reads") {
   const GgufScratch scratch;
   GgufMetadata metadata;
-  metadata.add("a.u8", GgufType::u8, 255.0);
-  metadata.add("a.u64", GgufType::u64, uint64_t{UINT64_MAX});
-  metadata.add("a.words", GgufType::string,
+  metadata.add("a.u8", MetadataType::u8, 255.0);
+  metadata.add("a.u64", MetadataType::u64, uint64_t{UINT64_MAX});
+  metadata.add("a.words", MetadataType::string,
                std::vector<GgufMetadata::Scalar>{std::string("eins"), std::string("zwei")});
-  metadata.add("a.flag", GgufType::boolean, true);
-  CHECK_THROWS_AS(metadata.add("a.flag", GgufType::boolean, false), Error);
-  CHECK_THROWS_AS(metadata.add("a.bad", GgufType::u8, 256.0), Error);
-  CHECK_THROWS_AS(metadata.add("a.half", GgufType::i32, 0.5), Error);
+  metadata.add("a.flag", MetadataType::boolean, true);
+  CHECK_THROWS_AS(metadata.add("a.flag", MetadataType::boolean, false), Error);
+  CHECK_THROWS_AS(metadata.add("a.bad", MetadataType::u8, 256.0), Error);
+  CHECK_THROWS_AS(metadata.add("a.half", MetadataType::i32, 0.5), Error);
 
   GgufMetadata good;
-  good.add("a.u64", GgufType::u64, uint64_t{UINT64_MAX});
-  good.add("a.words", GgufType::string, std::vector<GgufMetadata::Scalar>{std::string("eins")});
+  good.add("a.u64", MetadataType::u64, uint64_t{UINT64_MAX});
+  good.add("a.words", MetadataType::string, std::vector<GgufMetadata::Scalar>{std::string("eins")});
   const std::string path = scratch / "own.gguf";
   const float numbers[3] = {1, 2, 3};
   const std::string blocks(2 * 34, '\7');
@@ -134,9 +135,10 @@ TEST_CASE("what GgufWriter writes Gguf reads") {
 
 TEST_CASE("a hundred thousand entries are added as fast as a vocabulary") {
   GgufMetadata metadata;
-  for (uint64_t i = 0; i < 120'000; ++i) metadata.add("k." + std::to_string(i), GgufType::u32, i);  // 40 s, were it quadratic
+  for (uint64_t i = 0; i < 120'000; ++i)
+    metadata.add("k." + std::to_string(i), MetadataType::u32, i);  // 40 s, were it quadratic
   CHECK(metadata.count() == 120'000);
-  CHECK_THROWS_AS(metadata.add("k.7", GgufType::u32, uint64_t{1}), Error);
+  CHECK_THROWS_AS(metadata.add("k.7", MetadataType::u32, uint64_t{1}), Error);
 }
 
 TEST_CASE("hostile GGUF files are refused, saying what is wrong") {
@@ -201,8 +203,9 @@ TEST_CASE("type 42 is Q2_0 of 64 or of 128 by the bytes that a tensor has") {
 TEST_CASE("a GGUF file that is written in parts is read as one") {
   const GgufScratch scratch;
   GgufMetadata metadata;
-  metadata.add("a.name", GgufType::string, std::string("eins"));
-  const std::vector<GgufSpec> specs = {{"a", DType::f32, {4}}, {"b", DType::f32, {20}}, {"c", DType::f32, {2}}, {"d", DType::f32, {3}}};
+  metadata.add("a.name", MetadataType::string, std::string("eins"));
+  const std::vector<GgufSpec> specs = {
+      {"a", DType::f32, {4}}, {"b", DType::f32, {20}}, {"c", DType::f32, {2}}, {"d", DType::f32, {3}}};
   const auto write = [&](GgufWriter& writer) {
     float value = 0;
     for (const GgufSpec& spec : specs)
@@ -211,7 +214,8 @@ TEST_CASE("a GGUF file that is written in parts is read as one") {
   };
   {
     GgufWriter writer(scratch / "m.gguf", specs, metadata, 24);  // b alone is more
-    CHECK(writer.paths() == std::vector<std::string>{scratch / "m-00001-of-00003.gguf", scratch / "m-00002-of-00003.gguf",
+    CHECK(writer.paths() == std::vector<std::string>{scratch / "m-00001-of-00003.gguf",
+                                                     scratch / "m-00002-of-00003.gguf",
                                                      scratch / "m-00003-of-00003.gguf"});
     CHECK(!fs::exists(scratch / "m-00001-of-00003.gguf"));
     write(writer);

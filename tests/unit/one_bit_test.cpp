@@ -91,7 +91,7 @@ TEST_CASE("one_bit and ternary tensors come back from a safetensors file as they
   CHECK(shape_text(read->view("bits")) == "one_bit [2, 3, 64]");
   CHECK(shape_text(read->view("pairs")) == "ternary [3, 64]");
   CHECK(shape_text(read->view("scale")) == "f32 [3]");
-  CHECK(read->get("bits").dtype_name == "U32");
+  CHECK(read->get("bits").type_name == "U32");
   CHECK(read->metadata().at("by") == "test");
   CHECK(std::memcmp(read->view("bits").data, bits->view.data, 48) == 0);
   CHECK(std::memcmp(read->view("pairs").data, pairs->view.data, 48) == 0);

@@ -35,13 +35,13 @@ std::shared_ptr<const Tokenizer> load_as_gguf(const json& file, const char* mode
     tokens.emplace_back(std::string(static_cast<size_t>(count), '\n')), types.emplace_back(int64_t{1});
   tokens.emplace_back("[PAD]"), types.emplace_back(int64_t{5});
   GgufMetadata metadata;
-  metadata.add("tokenizer.ggml.model", GgufType::string, model);
-  metadata.add("tokenizer.ggml.pre", GgufType::string, pre);
-  metadata.add("tokenizer.ggml.tokens", GgufType::string, tokens);
-  metadata.add("tokenizer.ggml.token_type", GgufType::i32, types);
-  metadata.add("tokenizer.ggml.merges", GgufType::string, merges);
-  metadata.add("tokenizer.ggml.unknown_token_id", GgufType::u32, uint64_t{0});
-  metadata.add("tokenizer.ggml.normalizer.lowercase", GgufType::boolean, true);
+  metadata.add("tokenizer.ggml.model", MetadataType::string, model);
+  metadata.add("tokenizer.ggml.pre", MetadataType::string, pre);
+  metadata.add("tokenizer.ggml.tokens", MetadataType::string, tokens);
+  metadata.add("tokenizer.ggml.token_type", MetadataType::i32, types);
+  metadata.add("tokenizer.ggml.merges", MetadataType::string, merges);
+  metadata.add("tokenizer.ggml.unknown_token_id", MetadataType::u32, uint64_t{0});
+  metadata.add("tokenizer.ggml.normalizer.lowercase", MetadataType::boolean, true);
   const std::string path =
       (std::filesystem::temp_directory_path() / ("qeng_pipeline_" + std::to_string(getpid()) + ".gguf")).string();
   GgufWriter(path, {}, metadata).commit();

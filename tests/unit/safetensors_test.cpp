@@ -67,7 +67,7 @@ TEST_CASE("a file of the Python package reads back") {
   CHECK(file->view("empty").elements() == 0);
   CHECK(file->view("scalar").rank == 0);
   CHECK(file->view("scalar").as<int32_t>()[0] == 7);
-  CHECK(file->get("flag").dtype_name == "BOOL");
+  CHECK(file->get("flag").type_name == "BOOL");
   CHECK_THROWS_WITH(file->view("flag"), containing("BOOL"));
   CHECK_THROWS_WITH(file->view("layer.weight"), containing("nearest name is weight"));
 }

@@ -240,7 +240,7 @@ end
 -- A Hugging Face folder, tensor by tensor as it is stored; one that AWQ or GPTQ quantized as the model that it loads as. Its tensors
 -- have to be those that config.json asks for, and no others.
 function export.of_folder(dir)
-  local known, file, weights = {}, config.read(dir, q.safetensors.open(dir))
+  local known, file, weights = {}, config.read(dir, q.weights.open(dir))
   local packed = file.values.quantization_config
   if packed ~= nil and packed ~= q.json.null then return export.of_model(require("qeng.model").load(dir, { dtype = "f32", weights = "map" })) end
   local arch, c = architectures.of(file)

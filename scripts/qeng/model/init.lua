@@ -65,7 +65,7 @@ function M.load(dir, opt)
   if q.fs.kind(dir) ~= "dir" then
     q.error("io", ("model %s: no such file or folder; expected a .gguf file, or a Hugging Face folder with config.json and model.safetensors"):format(dir))
   end
-  local file, weights = config.read(dir, q.safetensors.open(dir))
+  local file, weights = config.read(dir, q.weights.open(dir))
   gguf.into_memory(weights, opt)
   stream.check(dir, opt)
   local known = {}

@@ -1,0 +1,137 @@
+#include "engine/weights/weights.h"
+
+#include "engine/formats/gguf_rows.h"
+#include "engine/formats/safetensors_dtype.h"
+#include "engine/stream/pages.h"
+#include "engine/stream/spilled_file.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/interleave.h"
+
+namespace qeng {
+namespace {
+
+// What the elements' addresses have to be multiples of; a block of GGUF's begins or ends with an f16.
+size_t alignment_of(DType dtype) { return is_packed_words(dtype) ? 4 : is_block(dtype) ? 2 : dtype_size(dtype); }
+
+// Writes the tensor as it is asked for but for the dtype: decoded, its rows in halves.
+void unpack(const StoredTensor& stored, View view, int64_t heads, std::byte* to) {
+  if (!stored.decoder) return rows_to_halves(view, heads, to);
+  std::vector<std::byte> decoded(heads ? view.bytes() : 0);
+  view.data = heads ? decoded.data() : to;
+  stored.decoder->decode(stored.data, view.elements(), view.as<std::byte>());
+  if (heads) rows_to_halves(view, heads, to);
+}
+
+// The same to memory of a device.
+void unpack(const StoredTensor& stored, const View& view, int64_t heads, Tensor& to) {
+  Backend& backend = to.device().backend();
+  if (view.bytes() == 0) return;
+  if (!stored.decoder && !heads) return backend.upload(to.view.data, view.data, view.bytes());
+  if (!backend.computes()) return;
+  if (backend.host_memory()) return unpack(stored, view, heads, to.view.as<std::byte>());
+  std::vector<std::byte> host(view.bytes());
+  unpack(stored, view, heads, host.data());
+  backend.upload(to.view.data, host.data(), host.size());
+}
+
+// A matrix in the host's memory that a device reads later.
+TensorPtr waiting(Device& device, const StoredTensor& stored, const View& view, const WeightOptions& options,
+                  const std::shared_ptr<const WeightFile>& file) {
+  const DType wanted = options.dtype.value_or(view.dtype);
+  if (stored.decoder || wanted != view.dtype)
+    fail("unsupported", file->path(), ": tensor ", stored.name, " is ",
+         stored.decoder ? stored.decoder->name : dtype_name(view.dtype), " in the file, not ", dtype_name(wanted),
+         ": to a device with memory of its own weights are streamed as they are stored; ask for no other dtype, or "
+         "convert the file");
+  if (!options.heads)
+    return adopt_tensor(device, view.data, stored.shape, view.dtype, options.account,
+                        std::const_pointer_cast<WeightFile>(file));
+  const TensorPtr ordered = make_spilled(device, stored.shape, view.dtype, options.account, stored.name);
+  rows_to_halves(view, options.heads, ordered->view.as<std::byte>());
+  return ordered;
+}
+
+// Files in memory, as long as someone uses them.
+struct Held {
+  std::shared_ptr<const WeightFile> file;
+  Device& device;
+  size_t bytes;
+  ~Held() { device.let_go(bytes, "weights in memory"); }
+};
+
+}  // namespace
+
+const WeightFile& Weights::file() const {
+  if (!file_) fail("closed", "these weights are closed");
+  return *file_;
+}
+
+TensorPtr Weights::tensor(Device& device, const std::string& name, const WeightOptions& options) {
+  const StoredTensor& stored = file().get(name);
+  if (options.shape && *options.shape != stored.shape)
+    fail("shape", file_->path(), ": tensor ", name, " is ", dims_text(stored.shape), ", expected ",
+         dims_text(*options.shape), ": the weights belong to another model or configuration");
+  View view = file_->view(name);
+  const auto placed = in_place_.find(name);
+  if (placed != in_place_.end()) view.dtype = placed->second;
+  if (is_interleaved(view.dtype) && options.heads)
+    fail("value", file_->path(), ": tensor ", name, " lies interleaved already; its rows stay in their order");
+
+  const bool on_host = device.backend().host_memory();
+  const bool streams = options.stream && stored.shape.size() > 1;
+  if (streams && !on_host) return waiting(device, stored, view, options, file_);
+
+  const DType wanted = options.dtype.value_or(row_dtype(view.dtype));
+  const bool as_is = wanted == row_dtype(view.dtype) && !options.copy;
+  const bool interleaves = options.interleave && as_is && on_host && interleaved_dtype(view) != view.dtype;
+  const bool in_place = on_host && !stored.decoder && !options.heads &&
+                        reinterpret_cast<uintptr_t>(view.data) % alignment_of(view.dtype) == 0;
+  const auto make = [&](DType dtype) {
+    return streams ? make_spilled(device, stored.shape, dtype, options.account, name)
+                   : make_tensor(device, stored.shape, dtype, options.account);
+  };
+  const auto read_once = [&](const TensorPtr& copy) {  // pages of a stream's file come back when they are used
+    if (streams) drop_pages(stored.data, stored.bytes), drop_pages(copy->view.data, copy->view.bytes());
+    return copy;
+  };
+
+  TensorPtr raw;
+  if (in_place) {
+    if (interleaves && placed == in_place_.end()) view = interleave(view, available_threads());
+    in_place_[name] = view.dtype;
+    raw = adopt_tensor(device, view.data, stored.shape, view.dtype, options.account,
+                       std::const_pointer_cast<WeightFile>(file_));
+    if (as_is) return raw;
+  } else {
+    raw = make(view.dtype);
+    unpack(stored, view, options.heads, *raw);
+    if (interleaves) raw->view = interleave(raw->view, available_threads());
+    read_once(raw);
+    if (wanted == view.dtype) return raw;
+  }
+  const TensorPtr result = make(wanted);
+  if (is_interleaved(view.dtype) && wanted == row_dtype(view.dtype))
+    restore(view, result->view.data);
+  else
+    copy_into(*result, *raw);
+  return read_once(result);
+}
+
+bool Weights::load(Device& device, bool if_room) {
+  file();
+  for (const auto& [name, dtype] : in_place_)
+    if (is_interleaved(dtype))
+      fail("value", file_->path(), ": tensor ", name, " lies interleaved in memory already; load the file before");
+  if (!device.backend().host_memory()) return false;
+  if (device.budget() == 0) return load_files(file_->files(), if_room);
+  size_t bytes = 0;
+  for (const auto& each : file_->files()) bytes += each->size();
+  if (if_room && bytes + device.held() > device.budget()) return false;
+  device.hold(bytes, "weights in memory", file_->path());
+  const std::shared_ptr<Held> held(new Held{file_, device, bytes});
+  if (!load_files(file_->files(), if_room)) return false;
+  file_ = std::shared_ptr<const WeightFile>(held, held->file.get());
+  return true;
+}
+
+}  // namespace qeng
