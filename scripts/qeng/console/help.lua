@@ -59,7 +59,7 @@ local function render(name)
   local entry = entries[name]
   local lines, fields = { entry.signature }, nil
   for _, text in ipairs(entry.doc) do
-    fields = fields or text:match "fields: (scripts/qeng/[%w_]+%.lua)"
+    fields = fields or text:match "fields: (scripts/qeng/[%w_/]+%.lua)"
     text = text:gsub("^@param ([%w_]+%??) ", "  %1: "):gsub("^@field ([%w_]+%??) ", "  .%1: "):gsub("^@return ", "  returns "):gsub("^@type ", "  type ")
       :gsub("^@operator ", "  operator ")
     lines[#lines + 1] = "  " .. text

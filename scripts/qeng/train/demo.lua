@@ -5,7 +5,7 @@ local q = require "qeng.core"
 local engine = require "qeng.infer.engine"
 local progress = require "qeng.console.progress"
 local report = require "qeng.report"
-local run = require "qeng.train.finetune"
+local finetune = require "qeng.train.finetune"
 local tinydata = require "qeng.train.tinydata"
 
 local demo = {}
@@ -64,7 +64,7 @@ function demo.run(opt)
   local set = tinydata.task(opt.seed, questions, "held_out")
   local before, first_answers
   local started
-  local model, _, result = run.finetune(opt, {
+  local model, _, result = finetune(opt, {
     title = "qeng demo: LoRA on a small Qwen2 model",
     make_data = function()
       local path = opt.out .. "/examples.jsonl"
