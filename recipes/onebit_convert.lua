@@ -8,6 +8,7 @@ local opt = q.options {
 counters, scales, embeddings, norms and head towards what the model was. Expect a model much worse than the one it
 came from: the report shows the held-out loss of the text before, and after every evaluation.]],
   { "model", "", "Hugging Face folder or its name on the hub", kind = "input" },
+  "model_file",
   { "data", "", "JSONL, a JSON array, plain text or a .qubgpu file", kind = "input" },
   { "out", "onebit", "output folder", kind = "folder" },
   { "steps", 1000, "optimizer steps", min = 1 },

@@ -31,7 +31,7 @@ if opt.calibration ~= "" and opt.importance ~= "" then
   local reads = { opt.model, opt.calibration }
   q.check_output(opt.importance, { holds = "imatrix", reads = reads, overwrite = opt.overwrite })
 end
-local source = export.open(opt.model)
+local source = export.open(opt.model, { model_file = opt.model_file })
 local plan = types.plan(opt.type, opt.tensor, source.shape, opt.calibration .. opt.importance ~= "")
 local job = export.begin(opt.out, source, plan, opt.split)
 

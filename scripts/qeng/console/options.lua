@@ -217,9 +217,9 @@ end
 
 -- What a script's value has to be, where it is not that.
 local function expected(entry, value)
-  if entry.choices then return not is_choice(entry, value) and "one of " .. table.concat(entry.choices, ", ") or nil end
   local kind, is_list = kind_of(entry)
   if is_list or kind == "map" then return type(value) ~= "table" and "a table" or nil end
+  if entry.choices then return not is_choice(entry, value) and "one of " .. table.concat(entry.choices, ", ") or nil end
   if kind == "switch" then return type(value) ~= "boolean" and "true or false" or nil end
   if kind == "text" then return type(value) ~= "string" and "a string" or nil end
   local least, whole = entry.min or kind == "bytes" and 1, kind == "number" and is_whole(entry)
@@ -335,7 +335,7 @@ function options.parse(list, args, program)
   end
   for index, name in ipairs(positional) do
     if words[index] and given[name] then usage("%s: unexpected beside %s", words[index], flag(declared[name])) end
-    if words[index] then values[name], given[name] = words[index], true end
+    if words[index] then values[name], given[name] = options.convert(declared[name], words[index]), true end
   end
   if list.rest then values[list.rest] = { unpack(words, #positional + 1) } end
   for _, entry in ipairs(declared) do

@@ -311,7 +311,7 @@ options.set("plan", {
   { "rank", 16, "LoRA rank", min = 1, max = 4096 },
   { "targets", {}, "layers with adapters (all linear layers)" },
   { "dropout", 0, "dropout on the adapters' input", min = 0, max = 0.9, number = true },
-  { "row_tokens", 512, "tokens of a packed row", min = 1, max = most_tokens },
+  { "row_tokens", 512, "tokens of a packed row", min = 2, max = most_tokens },
   { "rows", 1, "rows of a micro-batch", min = 1, max = most_tokens },
   { "accumulate", 1, "micro-batches of a step", min = 1, max = most_accumulated },
   { "levels", 7, "one-bit training: levels of a counter", choices = { 1, 3, 7, 15, 255 } },

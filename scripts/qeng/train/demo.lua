@@ -1,5 +1,5 @@
--- The built-in demo: a small model (recipes/tiny, pretrained by recipes/pretrain_tiny.lua) learns a task that its pretraining
--- never showed, from examples made here, and is asked the same held-out questions before and after.
+-- The built-in demo: a small model (recipes/tiny, pretrained by recipes/pretrain_tiny.lua) learns a task that its
+-- pretraining never showed, from examples made here. It is asked the same held-out questions before and after.
 
 local q = require "qeng.core"
 local engine = require "qeng.infer.engine"
@@ -11,7 +11,10 @@ local tinydata = require "qeng.train.tinydata"
 local demo = {}
 
 -- What the demo sets where the command line is silent.
-local settings = { rank = 16, lr = 3e-3, steps = 1200, row_tokens = 512, rows = 2, warmup = 10, eval_share = 0.02, eval_every = 200, save_every = 400, dtype = "f32" }
+local settings = {
+  rank = 16, lr = 3e-3, steps = 1200, row_tokens = 512, rows = 2, warmup = 10, eval_share = 0.02, eval_every = 200,
+  save_every = 400, dtype = "f32",
+}
 local examples, questions, shown = 6000, 100, 3
 
 -- The answers to held-out questions: share of exact matches, and the answers.
@@ -48,13 +51,16 @@ end
 -- The folder of the demo's model.
 function demo.model()
   local dir = q.fs.find("recipes/tiny")
-  if not dir then q.error("io", "the demo model recipes/tiny was not found beside the recipes; give --model and --data") end
+  if not dir then
+    q.error("io", "the demo model recipes/tiny was not found beside the recipes; give --model and --data")
+  end
   return dir
 end
 
--- opt: of recipes/lora_qwen.lua.
+-- opt: the parsed options of recipes/lora_qwen.lua.
 function demo.run(opt)
-  print("This is the built-in demo (a model of 0.8 million parameters learns to write records); for your own: --model DIR --data FILE.jsonl")
+  print("This is the built-in demo (a model of 0.8 million parameters learns to write records); for your own: "
+    .. "--model DIR --data FILE.jsonl")
   local dir = demo.model()
   for key, value in pairs(settings) do
     if not opt.__given[key] then opt[key] = value end
