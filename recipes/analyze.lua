@@ -24,20 +24,18 @@ local opt = q.options {
 q.use_device(opt)
 q.fs.mkdir(opt.out)
 
-local tokenizer, max_row
+local max_row
 if opt.model ~= "" then
   opt.model = q.fs.kind(opt.model) and opt.model or q.hub.model(opt.model)
-  tokenizer = q.tokenizer(opt.model)
+  opt.tokenizer = q.tokenizer(opt.model)
   max_row = q.json.decode(q.fs.read(opt.model .. "/config.json")).max_position_embeddings
 end
-if not tokenizer and not analyze.is_packets(opt.file) then
+if not opt.tokenizer and not analyze.is_packets(opt.file) then
   q.error("usage", "--model is needed to convert " .. opt.file .. ": its tokenizer makes the tokens")
 end
-local file = q.packets(opt.file, {
-  tokenizer = tokenizer, template = opt.template, template_args = opt.template_args, special = opt.special,
-  documents = opt.documents, cache_dir = opt.out,
-})
-local found = analyze.dataset(file, { tokenizer = tokenizer, max_row = max_row })
+opt.cache_dir = opt.out
+local file = q.packets(opt.file, opt)
+local found = analyze.dataset(file, { tokenizer = opt.tokenizer, max_row = max_row })
 local chosen
 if opt.model ~= "" then
   chosen = advise.training(file, found, opt)

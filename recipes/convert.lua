@@ -42,14 +42,8 @@ if not opt.output then
 end
 if #inputs == 0 then q.error("usage", "which data? convert.lua IN... " .. opt.output) end
 
-local tokenizer = q.tokenizer(opt.tokenizer)
-local counts = q.convert(inputs, opt.output, {
-  tokenizer = tokenizer, template = opt.template, template_args = opt.template_args, turns = opt.turns,
-  special = opt.special, format = opt.format, documents = opt.documents,
-  system = opt.system == "" and false or opt.system, max_tokens = opt.max_tokens > 0 and opt.max_tokens or nil,
-  long = opt.long, dedupe = opt.dedupe, source = opt.source, source_field = opt.source_field,
-  source_names = opt.source_names, destination = opt.destination, max_bad = opt.max_bad, max_record = opt.max_record,
-  overwrite = opt.overwrite, resume = opt.resume, checkpoint = opt.checkpoint, threads = opt.threads,
-})
-print(("%s: %s"):format(opt.output, q.conversion_summary(counts)))
-print(q.conversion_sample(opt.output, tokenizer))
+opt.tokenizer = q.tokenizer(opt.tokenizer)
+opt.max_tokens = opt.max_tokens > 0 and opt.max_tokens or nil
+if opt.system == "" then opt.system = false end
+print(("%s: %s"):format(opt.output, q.conversion_summary(q.convert(inputs, opt.output, opt))))
+print(q.conversion_sample(opt.output, opt.tokenizer))

@@ -37,10 +37,10 @@ local commands = {
     { "destinations", {}, "numbers or names: lora" },
     { "min_tokens", 0, "shortest document", min = 0 },
     { "max_tokens", 4294967295, "longest document", min = 0 },
-    { "where", "true",
+    { "where", "",
       "a Lua expression of type, tokens, loss_tokens, src, dst, frames, bytes: 'loss_tokens > tokens / 2'" },
   }, function(opt)
-    local where, why = loadstring("return " .. opt.where, "=--where")
+    local where, why = loadstring("return " .. (opt.where ~= "" and opt.where or "true"), "=--where")
     if not where then q.error("usage", why) end
     opt.where = function(info) return setfenv(where, setmetatable(info, { __index = math }))() end
     for _, name in ipairs { "sources", "destinations" } do opt[name] = packets.numbers(opt[name], packets[name]) end

@@ -17,8 +17,8 @@ assert(model.adapter.alpha == 8 and #model.adapter.targets == 2)
 
 refused("finetune: data is missing", q.finetune, { model = "recipes/tiny" })
 refused("does not mention 'nosuch'", q.finetune, { model = "recipes/tiny", data = scratch.at "data.jsonl", out = scratch.at "args", template_args = { nosuch = true } })
-refused("finetune: lr is fast, expected a number", q.finetune, { model = "recipes/tiny", data = "x", lr = "fast" })
-refused("finetune: mode is all, expected one of lora, full", q.finetune, { model = "recipes/tiny", data = "x", mode = "all" })
+refused("finetune: lr is fast: not a number", q.finetune, { model = "recipes/tiny", data = "x", lr = "fast" })
+refused("finetune: mode is all: one of lora, full", q.finetune, { model = "recipes/tiny", data = "x", mode = "all" })
 refused("--targets takes those of this model, q_proj", q.finetune, { model = "recipes/tiny", data = scratch.at "data.jsonl", out = scratch.at "none", targets = "q" })
 
 q.fs.remove(scratch.folder)

@@ -58,8 +58,8 @@ refused('entry 16: expected { "name", default, "help" }', q.options, { { 16, "Lo
 -- ---- a set that a script gives, and what is written of it
 opt = options.complete("count", "test fruit", { apples = 4, colour = "red" })
 assert(opt.apples == 4 and opt.ripe == false and opt.colour == "red" and opt.__given.apples and not opt.__given.ripe)
-refused("count: apples is 1.5, expected an integer from 1 on", options.complete, "count", "test fruit", { apples = 1.5 })
-refused("count: ripe is 1, expected true or false", options.complete, "count", "test fruit", { ripe = 1 })
+refused("count: apples is 1.5: not a whole number", options.complete, "count", "test fruit", { apples = 1.5 })
+refused("count: ripe is 1: not true or false", options.complete, "count", "test fruit", { ripe = 1 })
 local written = options.settings { names = { "a", "b" }, ranks = { q = 8, k = 4 }, none = {}, share = 0.5, ripe = false, f = print }
 assert(q.json.encode(written) == q.json.encode { names = "a,b", ranks = "k=4,q=8", none = "", share = 0.5, ripe = false })
 

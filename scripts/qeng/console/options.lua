@@ -168,38 +168,42 @@ local function usage(...) q.error("usage", (...):format(select(2, ...))) end
 
 local units = { [""] = 1, K = 1e3, M = 1e6, G = 1e9, T = 1e12 }
 
-local function is_choice(entry, value)
-  for _, choice in ipairs(entry.choices) do if choice == value then return true end end
-  return false
-end
+local types = { switch = "boolean", text = "string", map = "table", number = "number", bytes = "number" }
+local called = { boolean = "true or false", string = "a text", table = "a table of numbers by names", number = "a number" }
 
-local function map_of(entry, text, wrong)
-  local map = {}
-  for part in text:gmatch "[^,]+" do
-    local name, number = part:match(entry.blanks and "^(.+)=([^=]*)$" or "^%s*(.-)%s*=([^=]*)$")
-    number = tonumber(number)
-    if not number or number - number ~= 0 then wrong(("%q is not NAME=NUMBER"):format(part)) end
-    map[name] = number
+-- What is wrong with a value, or with one of a list; nil where nothing is.
+local function fault(entry, value)
+  local kind = kind_of(entry)
+  local least = entry.min or kind == "bytes" and 1
+  if type(value) ~= types[kind] then return "not " .. called[types[kind]] end
+  if types[kind] == "number" then
+    if value - value ~= 0 then return "not a number" end  -- nor is infinity
+    if value % 1 ~= 0 and kind == "number" and is_whole(entry) then return "not a whole number" end
+    if least and value < least then return "has to be at least " .. shown(least) end
+    if entry.max and value > entry.max then return "has to be at most " .. shown(entry.max) end
   end
-  return map
+  for _, choice in ipairs(entry.choices or {}) do if choice == value then return nil end end
+  return entry.choices and "one of " .. table.concat(entry.choices, ", ")
 end
 
 local function convert_one(entry, text)
-  local kind, value = kind_of(entry), text
-  local function wrong(why) usage("%s %s: %s", flag(entry), text, why) end
-  if kind == "map" then return map_of(entry, text, wrong) end
-  if kind == "bytes" then
+  local kind, value, why = kind_of(entry), text, nil
+  if kind == "map" then
+    value = {}
+    for part in text:gmatch "[^,]+" do
+      local name, number = part:match(entry.blanks and "^(.+)=([^=]*)$" or "^%s*(.-)%s*=([^=]*)$")
+      number = tonumber(number)
+      if number and number - number == 0 then value[name] = number else why = ("%q is not NAME=NUMBER"):format(part) end
+    end
+  elseif kind == "bytes" then
     local number, unit = text:match "^([%d.]+)([KMGT]?)B?$"
-    value = tonumber(number) and math.floor(tonumber(number) * units[unit] + 0.5)
-    if not value or value < 1 then wrong "expected a size, as 500M, 1.5G or a number of bytes" end
+    value = tonumber(number) and math.floor(tonumber(number) * units[unit] + 0.5) or 0
+    if value < 1 then why = "expected a size, as 500M, 1.5G or a number of bytes" end
   elseif kind == "number" then
     value = tonumber(text)
-    if not value or value - value ~= 0 then wrong "not a number" end  -- nor is infinity
-    if value ~= math.floor(value) and is_whole(entry) then wrong "not a whole number" end
-    if entry.min and value < entry.min then wrong("has to be at least " .. shown(entry.min)) end
-    if entry.max and value > entry.max then wrong("has to be at most " .. shown(entry.max)) end
   end
-  if entry.choices and not is_choice(entry, value) then wrong("one of " .. table.concat(entry.choices, ", ")) end
+  why = why or fault(entry, value)
+  if why then usage("%s %s: %s", flag(entry), text, why) end
   return value
 end
 
@@ -213,20 +217,6 @@ function options.convert(entry, text)
     if word ~= "" then list[#list + 1] = convert_one(entry, word) end
   end
   return list
-end
-
--- What a script's value has to be, where it is not that.
-local function expected(entry, value)
-  local kind, is_list = kind_of(entry)
-  if is_list or kind == "map" then return type(value) ~= "table" and "a table" or nil end
-  if entry.choices then return not is_choice(entry, value) and "one of " .. table.concat(entry.choices, ", ") or nil end
-  if kind == "switch" then return type(value) ~= "boolean" and "true or false" or nil end
-  if kind == "text" then return type(value) ~= "string" and "a string" or nil end
-  local least, whole = entry.min or kind == "bytes" and 1, kind == "number" and is_whole(entry)
-  local good = type(value) == "number" and value - value == 0 and (not whole or value == math.floor(value))
-  if good and not (least and value < least) and not (entry.max and value > entry.max) then return nil end
-  return (whole and "an integer" or "a number") .. (least and " from " .. shown(least) .. " on" or "")
-    .. (entry.max and ", " .. shown(entry.max) .. " at most" or "")
 end
 
 -- The options of a set as a script gave them, with the defaults for what it left out; errors are `who`'s. A list may be
@@ -245,9 +235,13 @@ function options.complete(who, set, given)
       value = value[1] and table.concat(value, ",") or q.json.encode(value)
     end
     if type(value) == "string" and type(entry[2]) == "table" then value = options.convert(entry, value) end
-    local wanted = value ~= nil and expected(entry, value)
-    if wanted then q.error("value", ("%s: %s is %s, expected %s"):format(who, name, tostring(value), wanted)) end
-    if value == nil then opt[name] = default_of(entry) else opt[name] = value end
+    if value == nil then value = default_of(entry) end
+    local _, is_list = kind_of(entry)
+    for _, one in ipairs(is_list and type(value) == "table" and value or { value }) do
+      local why = fault(entry, one)
+      if why then q.error("value", ("%s: %s is %s: %s"):format(who, name, tostring(one), why)) end
+    end
+    opt[name] = value
   end
   return setmetatable(opt, { __index = { __given = told } })
 end
