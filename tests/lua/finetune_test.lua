@@ -15,6 +15,10 @@ assert(page:find "<td>alpha</td><td>32  %(given: 0%)</td>" and page:find "<td>te
 model = q.finetune { model = "recipes/tiny", data = scratch.at "data.jsonl", out = scratch.at "few", steps = 1, row_tokens = 64, alpha = 8, rank = 4, targets = { "q_proj", "v_proj" } }
 assert(model.adapter.alpha == 8 and #model.adapter.targets == 2)
 
+-- ---- data that a hook makes when the folder is ready, as those of the built-in demo
+local made = { make_data = function() return scratch.at "data.jsonl" end }
+assert(select(3, q.finetune({ model = "recipes/tiny", out = scratch.at "made", steps = 1, row_tokens = 64 }, made)).steps == 1)
+
 refused("finetune: data is missing", q.finetune, { model = "recipes/tiny" })
 refused("does not mention 'nosuch'", q.finetune, { model = "recipes/tiny", data = scratch.at "data.jsonl", out = scratch.at "args", template_args = { nosuch = true } })
 refused("finetune: lr is fast: not a number", q.finetune, { model = "recipes/tiny", data = "x", lr = "fast" })

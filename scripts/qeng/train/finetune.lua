@@ -138,10 +138,10 @@ local function restore(model, folder)
 end
 
 -- given with the defaults, and checked: a script gives what it likes.
-local function completed(given)
+local function completed(given, hooks)
   local opt = options.complete("finetune", "finetune", given)
   for _, name in ipairs { "model", "data" } do
-    if opt[name] == "" then
+    if opt[name] == "" and not (name == "data" and hooks.make_data) then
       q.error("value", ("finetune: %s is missing: q.finetune { model = FOLDER, data = FILE }"):format(name))
     end
   end
@@ -152,7 +152,8 @@ end
 -- before; make_data(), which writes the data when opt.out is ready and returns its path; and the fields of q.train
 -- (on_step, weights). Returns the model, the dataset and the result.
 return function(opt, hooks)
-  opt, hooks = completed(opt), hooks or {}
+  hooks = hooks or {}
+  opt = completed(opt, hooks)
   if opt.gguf and opt.mode == "full" then
     q.error("usage", "--gguf writes an adapter, and --mode full trains none: recipes/quantize.lua OUT/model MODEL.gguf "
       .. "writes the whole model")
