@@ -6,16 +6,17 @@ local q = require "qeng"
 local demo = require "qeng.train.demo"
 local paged = require "qeng.infer.paged"
 
-local opt = q.options(q.device_options {
+local opt = q.options {
   "Measures a forward pass, decoding, a training step and products, as they come, not at their best.",
-  gguf = { "", "a real model's file, for decoding", order = 1 },
-  seconds = { 1, "time for each figure", min = 0.01, integer = false, order = 2 },
-  only = { "", "figures by name, by commas", order = 3 },
-})
+  { "gguf", "", "a real model's file, for decoding" },
+  { "seconds", 1, "time for each figure", min = 0.01, number = true },
+  { "only", {}, "figures by name" },
+  "device",
+}
 q.use_device(opt)
 
 local wanted = {}
-for name in opt.only:gmatch "[^,%s]+" do wanted[name] = true end
+for _, name in ipairs(opt.only) do wanted[name] = true end
 
 -- body() again and again, after twice to warm up; prints how often per second, times `amount`.
 local function measure(name, unit, amount, body)

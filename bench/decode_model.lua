@@ -17,10 +17,10 @@ local throughout = { tq2_0 = true, q2_0 = true }
 
 local opt = q.options {
   "Writes a GGUF file with random weights.",
-  shape = { "8B", "whose shape", choices = { "1.7B", "8B", "tiny" }, order = 1 },
-  type = { "tq2_0", "type of the matrices, or a mix, as recipes/quantize.lua has them", order = 2 },
-  out = { nil, "GGUF file", required = true, order = 3 },
-  config = { "", "a file for its config.json, which decode_peer.py reads", order = 4 },
+  { "shape", "8B", "whose shape", choices = { "1.7B", "8B", "tiny" } },
+  { "type", "tq2_0", "type of the matrices, or a mix, as recipes/quantize.lua has them" },
+  { "out", nil, "GGUF file", required = true },
+  { "config", "", "a file for its config.json, which decode_peer.py reads" },
 }
 q.device { device = "cpu" }
 

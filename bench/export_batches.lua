@@ -2,8 +2,12 @@
 --   qeng bench/export_batches.lua --model DIR --data FILE.qubgpu --out DIR
 local q = require "qeng"
 local opt = q.options {
-  model = { nil, "model folder", required = true }, data = { nil, ".qubgpu file", required = true }, out = { nil, "folder to write", required = true },
-  row_tokens = { 512, "tokens of a row", min = 2 }, steps = { 20, "batches", min = 1 }, rank = { 16, "LoRA rank", min = 1 },
+  { "model", nil, "model folder", required = true },
+  { "data", nil, ".qubgpu file", required = true },
+  { "out", nil, "folder to write", required = true },
+  { "row_tokens", 512, "tokens of a row", min = 2 },
+  { "steps", 20, "batches", min = 1 },
+  { "rank", 16, "LoRA rank", min = 1 },
 }
 q.fs.mkdir(opt.out)
 local file = q.ndp.open(opt.data)

@@ -6,21 +6,22 @@
 local q = require "qeng"
 local shapes = require "qeng.plan.shapes"
 
-local opt = q.options(q.device_options {
+local opt = q.options {
   "Times phased training of one-bit weights that are streamed.",
-  shape = { "1b", "whose shape: 1b 3b 7b 8b 13b 70b 90b, or tiny", order = 1 },
-  tokens = { 2048, "tokens of a step, one row", min = 2, integer = true, order = 2 },
-  phase_steps = { 1, "steps of a phase: the third and later ones repeat a recorded program", min = 1, integer = true, order = 3 },
-  phases = { 2, "phases", min = 1, integer = true, order = 4 },
-  active = { 0, "weights that learn at once; 0: a quarter", min = 0, order = 5 },
-  levels = { 7, "levels of a counter", integer = true, order = 6 },
-  vocab = { 1024, "symbols", min = 64, integer = true, order = 7 },
-  dtype = { "f32", "of floats and activations", choices = { "f32", "bf16" }, order = 8 },
-  weights = { "stream", "or in the device's memory", choices = { "copy", "stream" }, order = 9 },
-  depth = { 2, "on a GPU: units copied ahead", min = 1, integer = true, order = 10 },
-  keep = { -1, "on a GPU: bytes of bits that stay there; -1: half of what the budget leaves", order = 11 },
-  host_budget = { nil, "memory of the whole process, or on a GPU of what is pinned", kind = "bytes", order = 12 },
-})
+  { "shape", "1b", "whose shape: 1b 3b 7b 8b 13b 70b 90b, or tiny" },
+  { "tokens", 2048, "tokens of a step, one row", min = 2 },
+  { "phase_steps", 1, "steps of a phase: the third and later ones repeat a recorded program", min = 1 },
+  { "phases", 2, "phases", min = 1 },
+  { "active", 0, "weights that learn at once; 0: a quarter", min = 0 },
+  { "levels", 7, "levels of a counter" },
+  { "vocab", 1024, "symbols", min = 64 },
+  { "dtype", "f32", "of floats and activations", choices = { "f32", "bf16" } },
+  { "weights", "stream", "or in the device's memory", choices = { "copy", "stream" } },
+  { "depth", 2, "on a GPU: units copied ahead", min = 1 },
+  { "keep", -1, "on a GPU: bytes of bits that stay there; -1: half of what the budget leaves" },
+  { "host_budget", nil, "memory of the whole process, or on a GPU of what is pinned", kind = "bytes" },
+  "device",
+}
 q.use_device(opt)
 
 local tiny = {

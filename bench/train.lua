@@ -11,22 +11,23 @@ local shapes = {  -- Qwen2.5
   tiny = { hidden_size = 64, num_hidden_layers = 2, num_attention_heads = 4, num_key_value_heads = 2, intermediate_size = 96, vocab_size = 320, tie_word_embeddings = true },
 }
 
-local opt = q.options(q.device_options {
+local opt = q.options {
   "Times training of a model with random weights.",
-  shape = { "1.5B", "whose shape", choices = { "0.5B", "1.5B", "7B", "tiny" }, order = 1 },
-  mode = { "lora", "what is trained", choices = { "lora", "full" }, order = 2 },
-  row_tokens = { 8192, "tokens of a packed row", min = 2, order = 3 },
-  rows = { 1, "rows of a step", min = 1, order = 4 },
-  steps = { 13, "steps, of which the first three are not timed", min = 1, order = 5 },
-  rank = { 16, "LoRA rank", min = 1, order = 6 },
-  dtype = { "bf16", "of weights and activations", choices = { "f32", "bf16" }, order = 7 },
-  recompute = { false, "keep one activation a layer, recompute the others", order = 8 },
-  eager = { false, "run operation by operation", order = 9 },
-  profile = { false, "at the end, print where a pass spends its time", order = 10 },
-  batches = { false, "write batches.json, which train_peer.py reads", order = 11 },
-  adapter = { false, "at the end, save the adapter (to compare the bits of runs)", order = 12 },
-  out = { nil, "folder to write", required = true, order = 13 },
-})
+  { "shape", "1.5B", "whose shape", choices = { "0.5B", "1.5B", "7B", "tiny" } },
+  { "mode", "lora", "what is trained", choices = { "lora", "full" } },
+  { "row_tokens", 8192, "tokens of a packed row", min = 2 },
+  { "rows", 1, "rows of a step", min = 1 },
+  { "steps", 13, "steps, of which the first three are not timed", min = 1 },
+  { "rank", 16, "LoRA rank", min = 1 },
+  { "dtype", "bf16", "of weights and activations", choices = { "f32", "bf16" } },
+  { "recompute", false, "keep one activation a layer, recompute the others" },
+  { "eager", false, "run operation by operation" },
+  { "profile", false, "at the end, print where a pass spends its time" },
+  { "batches", false, "write batches.json, which train_peer.py reads" },
+  { "adapter", false, "at the end, save the adapter (to compare the bits of runs)" },
+  { "out", nil, "folder to write", required = true },
+  "device",
+}
 q.use_device(opt)
 q.fs.mkdir(opt.out)
 

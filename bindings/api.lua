@@ -1176,37 +1176,23 @@ q.version = ""
 
 -- ---------------------------------------------------------------- recipes
 
----A recipe's command line: name = {default, help, min=, max=, choices=, kind=, integer=, required=}; positional = names of words
----without --. Prints --help; a wrong or unknown option is an error of code "usage" that names the nearest.
----@param declared table
+---A recipe's command line, in the order that --help prints: what the recipe does, { "rank", 16, "LoRA rank", min = 1 } for
+---each option (name, default, help), and names of sets of options ("device", "model"; recipes/README.md lists them). The
+---default shows the type; scripts/qeng/console/options.lua says what else an entry may have. A wrong or unknown option is
+---an error of code "usage" that names the nearest.
+---@param list table
 ---@param args? string[]  the recipe's own
 ---@param program? string  for the help text
 ---@return table values  values.__given[name]: was it on the command line?
-function q.options(declared, args, program) end
+function q.options(list, args, program) end
 
----Adds --device, --threads and --device-budget to a declaration.
----@param declared table
----@return table declared
-function q.device_options(declared) end
----Adds --weights, --host-budget and --stream-keep, which q.load takes as weights, host_budget and stream_keep.
----@param declared table
----@return table declared
-function q.weight_options(declared) end
----Declares --long, what becomes of documents that are longer than a row, which q.train takes as long.
----@param order? number  its place in the help
----@return table
-function q.long_option(order) end
----The option --template-args of a recipe: what the model's own chat template is given beside the messages.
----@param order number
----@return table
-function q.template_args_option(order) end
 ---Chooses the device that the options name.
 ---@param opt {device: string, threads: integer, device_budget?: integer}
 function q.use_device(opt) end
 
----Loads opt.model, opens opt.data, trains by opt.mode, saves under opt.out: what recipes/lora_qwen.lua does with its options. Fields that
----are missing are what that recipe's --help gives as defaults (alpha 0: twice the rank; steps 0: by epochs); targets and sources may be lists.
----@param opt {model: string, data: string, out?: string, mode?: "lora"|"full", rank?: integer, alpha?: number, rslora?: boolean, dropout?: number, targets?: string|string[], steps?: integer, epochs?: number, row_tokens?: integer, rows?: integer, accumulate?: integer, lr?: number, schedule?: string, warmup?: integer, decay?: number, clip?: number, seed?: integer, dtype?: dtype, template?: string, template_args?: string|table, eval_share?: number, eval_data?: string, eval_every?: integer, patience?: integer, best?: boolean, samples?: string, sample_tokens?: integer, tensorboard?: boolean, save_every?: integer, keep?: integer, resume?: boolean, recompute?: boolean, eager?: boolean, profile?: boolean, gguf?: boolean, adapter?: string, rank_pattern?: string, alpha_pattern?: string, dora?: boolean, add_tokens?: string, train_embeddings?: boolean, neftune?: number, special?: "parse"|"text", documents?: "paragraph"|"line"|"file", long?: "auto"|"split"|"truncate"|"drop", sources?: string|string[], drop?: number, weights?: string, host_budget?: integer, stream_keep?: integer, any_tokenizer?: boolean}
+---Loads opt.model, opens opt.data, trains by opt.mode, saves under opt.out. opt is the set of options "finetune", as
+---recipes/lora_qwen.lua has it; its --help tells the defaults of fields that are missing. A list may be text with commas.
+---@param opt {model: string, model_file?: string, data: string, out?: string, mode?: "lora"|"full", rank?: integer, alpha?: number, rslora?: boolean, dropout?: number, targets?: string[], steps?: integer, epochs?: number, row_tokens?: integer, rows?: integer, accumulate?: integer, lr?: number, schedule?: string, warmup?: integer, decay?: number, clip?: number, seed?: integer, dtype?: dtype, template?: string, template_args?: string|table, eval_share?: number, eval_data?: string, eval_every?: integer, patience?: integer, best?: boolean, samples?: string, sample_tokens?: integer, tensorboard?: boolean, save_every?: integer, keep?: integer, resume?: boolean, recompute?: boolean, eager?: boolean, profile?: boolean, gguf?: boolean, adapter?: string, rank_pattern?: table<string, integer>, alpha_pattern?: table<string, number>, dora?: boolean, add_tokens?: string[], train_embeddings?: boolean, neftune?: number, special?: "parse"|"text", documents?: "paragraph"|"line"|"file", long?: "auto"|"split"|"truncate"|"drop", sources?: string, drop?: number, weights?: string, host_budget?: integer, stream_keep?: integer, any_tokenizer?: boolean}
 ---@param hooks? {prepare?: function, on_step?: function, weights?: table|function, title?: string}  prepare(model, file), on_step(row, model)
 ---@return Model model
 ---@return PacketFile file
@@ -1405,15 +1391,7 @@ function Conversation:load(path) end
 function Conversation:take_back() end
 function Conversation:close() end
 
----Adds the options of recipes that generate text: the model, its adapter, how to draw tokens, and what ends or binds a text.
----@param declared table
----@return table
-function q.generation_options(declared) end
----Adds to the options of a recipe those of q.sampler alone; require("qeng.infer.sampling").drawn(model, opt) makes a request's of them.
----@param declared table
----@param order? integer  where they stand in --help, from 10
----@return table
-function q.drawing_options(declared, order) end
+---The model of the options of the set "generation", with its adapter.
 ---@param opt table  parsed options
 ---@return Model
 ---@return table how  for Model:generate and q.conversation
@@ -1454,7 +1432,7 @@ function q.run_folder(out, opt) end
 ---transformers reads them) by default, or "text". A text begins with bos where the tokenizer adds it, and ends with the end of text.
 ---@param from string|string[]  as q.data_files; "-" is standard input
 ---@param to string  a dataset that is there is replaced, another file with overwrite = true
----@param opt {tokenizer: Tokenizer, overwrite?: boolean, template?: string, template_args?: string|table, system?: string|false, turns?: "all"|"last", special?: "parse"|"text", format?: "auto"|"jsonl"|"json"|"csv"|"tsv"|"text", documents?: "file"|"paragraph"|"line", max_tokens?: integer, long?: "keep"|"drop"|"split"|"truncate"|"end", dedupe?: boolean, source?: string, source_field?: string, source_names?: string, destination?: integer, max_bad?: number, max_record?: number, resume?: boolean, checkpoint?: number, threads?: integer}
+---@param opt {tokenizer: Tokenizer, overwrite?: boolean, template?: string, template_args?: string|table, system?: string|false, turns?: "all"|"last", special?: "parse"|"text", format?: "auto"|"jsonl"|"json"|"csv"|"tsv"|"text", documents?: "file"|"paragraph"|"line", max_tokens?: integer, long?: "keep"|"drop"|"split"|"truncate"|"end", dedupe?: boolean, source?: string, source_field?: string, source_names?: table<string, integer>, destination?: integer, max_bad?: number, max_record?: number, resume?: boolean, checkpoint?: number, threads?: integer}
 ---@return {records: integer, tokens: integer, targets: integer, bad: integer, seen: integer, bad_by_reason: table<string, integer>, longer: integer, duplicates: integer, repaired: integer, template: "model"|"chatml"|"none", special: "parse"|"text"}
 function q.convert(from, to, opt) end
 
@@ -1469,11 +1447,6 @@ function q.conversion_summary(counts) end
 ---@param to? integer  the file descriptor it is for: coloured on a terminal (default 1)
 ---@return string
 function q.conversion_sample(path, tokenizer, to) end
-
----Adds to a recipe's options how data are converted: template, special, documents.
----@param declared table
----@return table
-function q.data_options(declared) end
 
 ---How conversations become tokens: "chatml", "model" (the tokenizer's own Jinja template) or "auto": its own wherever there is one, else
 ---ChatML if the tokenizer has its tokens, else none: texts, and prompts with their completions, one after the other.
@@ -1625,11 +1598,7 @@ function q.onebit.compare(opt) end
 ---@return Model
 ---@return table  as of q.train
 function q.onebit.convert(opt) end
----Adds what recipes that pretrain one-bit models take to their declared options.
----@param declared table
----@return table
-function q.onebit.options(declared) end
----What q.inertia takes of such options.
+---What q.inertia takes of the options of the set "onebit".
 ---@param opt table
 ---@return table
 function q.onebit.inertia_options(opt) end

@@ -1,42 +1,52 @@
--- What is in a dataset, and how to train on it here:  qeng recipes/analyze.lua FILE --model DIR
+-- Shows what is in a dataset, and says how to train on it here.
+--   qeng recipes/analyze.lua FILE --model DIR
 
 local q = require "qeng"
 local advise = require "qeng.train.advise"
 local analyze = require "qeng.plan.analyze"
 local analyze_report = require "qeng.plan.analysis_report"
 
-local opt = q.options(q.device_options(q.data_options {
-  "Shows lengths, trained shares, answers, duplicates and sources of a dataset, and recommends row length, mode, rank and batch.",
+local opt = q.options {
+  "Shows lengths, trained shares, answers, duplicates and sources of a dataset, and recommends row length, mode,\n" ..
+    "rank and batch.",
   positional = { "file" },
-  file = { nil, "a .qubgpu file, or data to convert (needs --model); also as the first word", kind = "input", required = true, order = 1 },
-  model = { "", "Hugging Face folder, GGUF file, or org/name on the hub: judges answers, and is measured for a few steps", kind = "input", order = 2 },
-  out = { "analysis", "folder for report.html, and the converted data", kind = "folder", files = { "data.qubgpu", "report.html" }, order = 3 },
-  mode = { "auto", "what is to be trained", choices = { "auto", "lora", "full" }, order = 4 },
-  rank = { 0, "LoRA rank, 0: by the data", min = 0, max = 4096, integer = true, order = 5 },
-  steps = { 6, "steps to measure, 0: none", min = 0, integer = true, order = 6 },
-  dtype = { nil, "f32 or bf16, by default the model file's own (f16 is kept, and computed in f32)", choices = { "f32", "bf16" }, order = 7 },
-}))
+  { "file", nil, "a .qubgpu file, or data to convert (needs --model); also as the first word", kind = "input",
+    required = true },
+  { "model", "", "Hugging Face folder, GGUF file, or org/name on the hub: judges answers, and is measured for a few "
+    .. "steps", kind = "input" },
+  { "out", "analysis", "folder for report.html, and the converted data", kind = "folder",
+    files = { "data.qubgpu", "report.html" } },
+  { "mode", "auto", "what is to be trained", choices = { "auto", "lora", "full" } },
+  { "rank", 0, "LoRA rank, 0: by the data", min = 0, max = 4096 },
+  { "steps", 6, "steps to measure, 0: none", min = 0 },
+  "dtype", "data", "device",
+}
 q.use_device(opt)
 q.fs.mkdir(opt.out)
 
-local tokenizer, max_row
+local max_row
 if opt.model ~= "" then
   opt.model = q.fs.kind(opt.model) and opt.model or q.hub.model(opt.model)
-  tokenizer = q.tokenizer(opt.model)
+  opt.tokenizer = q.tokenizer(opt.model)
   max_row = q.json.decode(q.fs.read(opt.model .. "/config.json")).max_position_embeddings
 end
-if not tokenizer and not analyze.is_packets(opt.file) then
+if not opt.tokenizer and not analyze.is_packets(opt.file) then
   q.error("usage", "--model is needed to convert " .. opt.file .. ": its tokenizer makes the tokens")
 end
-local file = q.packets(opt.file, { tokenizer = tokenizer, template = opt.template, template_args = opt.template_args, special = opt.special, documents = opt.documents, cache_dir = opt.out })
-local found = analyze.dataset(file, { tokenizer = tokenizer, max_row = max_row })
+opt.cache_dir = opt.out
+local file = q.packets(opt.file, opt)
+local found = analyze.dataset(file, { tokenizer = opt.tokenizer, max_row = max_row })
 local chosen
 if opt.model ~= "" then
   chosen = advise.training(file, found, opt)
-  chosen.command = ("qeng recipes/lora_qwen.lua --model %s --data %s --mode %s%s --row-tokens %d --rows %d --accumulate %d"):format(opt.model, opt.file,
-    chosen.mode, chosen.mode == "lora" and " --rank " .. chosen.rank or "", chosen.row_tokens, chosen.rows, chosen.accumulate)
+  local rank = chosen.mode == "lora" and " --rank " .. chosen.rank or ""
+  chosen.command = ("qeng recipes/lora_qwen.lua --model %s --data %s --mode %s%s --row-tokens %d --rows %d "
+    .. "--accumulate %d"):format(opt.model, opt.file, chosen.mode, rank, chosen.row_tokens, chosen.rows,
+    chosen.accumulate)
 end
 
-for _, section in ipairs(analyze_report.sections(file, found, chosen, q.columns())) do print(("%s\n%s\n"):format(section[1]:upper(), section[2])) end
+for _, section in ipairs(analyze_report.sections(file, found, chosen, q.columns())) do
+  print(("%s\n%s\n"):format(section[1]:upper(), section[2]))
+end
 analyze_report.write(opt.out .. "/report.html", "Analysis of " .. opt.file, file, found, chosen)
 print(opt.out .. "/report.html")

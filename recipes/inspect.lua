@@ -1,18 +1,20 @@
--- Shows the records of a packet dataset, decoded, the trained part coloured:  qeng recipes/inspect.lua FILE --tokenizer DIR
+-- Shows the records of a packet dataset, decoded, the trained part coloured.
+--   qeng recipes/inspect.lua FILE --tokenizer DIR
 
 local marked = require "qeng.data.marked"
 local q = require "qeng"
 local verify = require "qeng.data.verify"
 
 local opt = q.options {
-  "Shows a .qubgpu file: totals, and records decoded with the trained part in colour (between >> and << where there is none). Of a bare stream (.ndp, or - for standard input): totals and damage.",
+  "Shows a .qubgpu file: totals, and records decoded with the trained part in colour (between >> and << where\n" ..
+    "there is none). Of a bare stream (.ndp, or - for standard input): totals and damage.",
   positional = { "file" },
-  file = { nil, "the dataset; also as the first word", required = true, order = 1 },
-  tokenizer = { "", "to decode: model folder, tokenizer.json, .tiktoken or SentencePiece model", order = 2 },
-  first = { 0, "number of the first record shown", min = 0, integer = true, order = 3 },
-  count = { 3, "records shown", min = 0, order = 4 },
-  verify = { false, "check every frame, every block hash and the index; exit status 1 if damaged", order = 5 },
-  crc = { "ccitt", "of a bare stream: its CRC variant", choices = { "ccitt", "xmodem" }, order = 6 },
+  { "file", nil, "the dataset; also as the first word", required = true },
+  { "tokenizer", "", "to decode: model folder, tokenizer.json, .tiktoken or SentencePiece model" },
+  { "first", 0, "number of the first record shown", min = 0 },
+  { "count", 3, "records shown", min = 0 },
+  { "verify", false, "check every frame, every block hash and the index; exit status 1 if damaged" },
+  { "crc", "ccitt", "of a bare stream: its CRC variant", choices = { "ccitt", "xmodem" } },
 }
 if opt.file == "-" or opt.file:match "%.ndp$" then return verify.stream(opt.file, opt.crc) end
 
@@ -22,7 +24,8 @@ local tokenizer = opt.tokenizer ~= "" and q.tokenizer(opt.tokenizer) or nil
 if tokenizer and meta.tokenizer_hash and meta.tokenizer_hash ~= tokenizer:hash() then
   q.error("value", ("%s was made with tokenizer %s, not this one"):format(opt.file, tostring(meta.tokenizer)))
 end
-print(("%s: %d records, tokenizer %s, template %s"):format(opt.file, file:records(), tostring(meta.tokenizer), tostring(meta.template)))
+print(("%s: %d records, tokenizer %s, template %s"):format(opt.file, file:records(), tostring(meta.tokenizer),
+  tostring(meta.template)))
 
 local function show_payload(record)
   local value, kind = file:payload(record)

@@ -5,18 +5,19 @@
 local q = require "qeng"
 local demo = require "qeng.train.demo"
 
-local opt = q.options(q.device_options {
+local opt = q.options {
   "Trains LoRA adapters by a loop that is written out in the recipe; without --model and --data, on the built-in demo.",
-  model = { "", "Hugging Face folder, GGUF file, or its name on the hub", kind = "input", order = 1 },
-  data = { "", "JSONL, a JSON array, plain text or a .qubgpu file", kind = "input", order = 2 },
-  out = { "out", "output folder", kind = "folder", order = 3 },
-  rank = { 16, "LoRA rank", min = 1, order = 4 },
-  lr = { 3e-3, "peak learning rate", min = 0, order = 5 },
-  steps = { 200, "optimizer steps", min = 1, order = 6 },
-  save_every = { 50, "steps between checkpoints", min = 0, order = 7 },
-  seed = { 0, "seed of order and adapters", min = 0, integer = true, order = 8 },
-  resume = { false, "go on from the newest checkpoint in --out", order = 9 },
-})
+  { "model", "", "Hugging Face folder, GGUF file, or its name on the hub", kind = "input" },
+  { "data", "", "JSONL, a JSON array, plain text or a .qubgpu file", kind = "input" },
+  { "out", "out", "output folder", kind = "folder" },
+  { "rank", 16, "LoRA rank", min = 1 },
+  { "lr", 3e-3, "peak learning rate", min = 0 },
+  { "steps", 200, "optimizer steps", min = 1 },
+  { "save_every", 50, "steps between checkpoints", min = 0 },
+  { "seed", 0, "seed of order and adapters", min = 0 },
+  { "resume", false, "go on from the newest checkpoint in --out" },
+  "device",
+}
 q.use_device(opt)
 if opt.model == "" and opt.data == "" then
   opt.model, opt.data = demo.model(), opt.out .. "/examples.jsonl"

@@ -1,5 +1,5 @@
 -- Writes a model as a GGUF file, in any of the format's types that qeng has.
---   qeng recipes/quantize.lua MODEL OUT.gguf --type q4_k_m [--calibration text.txt] [--tensor 'ffn_down=q6_k,output=q8_0']
+--   qeng recipes/quantize.lua MODEL OUT.gguf --type q4_k_m [--calibration text.txt] [--tensor 'ffn_down=q6_k']
 
 local export = require "qeng.gguf.export"
 local importance = require "qeng.gguf.importance"
@@ -7,29 +7,37 @@ local progress = require "qeng.console.progress"
 local q = require "qeng"
 local types = require "qeng.gguf.types"
 
-local opt = q.options({
+local opt = q.options {
   "Writes a model as a GGUF file: " .. table.concat(types.names(), ", ") .. ".",
   positional = { "model", "out" },
-  model = { nil, "Hugging Face folder, GGUF file, or org/name[@revision] on the hub", required = true, order = 1 },
-  out = { nil, "GGUF file", kind = "output", holds = "gguf", required = true, order = 2 },
-  type = { "q4_k_m", "type of the matrices, or a mix as llama.cpp's", order = 3 },
-  tensor = { "", "types of single tensors, PATTERN=TYPE,...: how a name, or what follows a dot in it, begins; * for anything", order = 4 },
-  calibration = { "", "text whose use of the weights says which of them matter most", kind = "input", order = 5 },
-  chunks = { 64, "documents of 512 tokens taken from the calibration text", min = 1, integer = true, order = 6 },
-  split = { nil, "bytes of the tensors of a part, as 4G: parts OUT-00001-of-0000N.gguf, of which the first is the one to open", kind = "bytes", order = 8 },
-  importance = { "", "importance matrix of an earlier run (or llama.cpp's); with --calibration: where to keep it", kind = "input", order = 7 },
-})
+  { "model", nil, "Hugging Face folder, GGUF file, or org/name[@revision] on the hub", required = true },
+  { "out", nil, "GGUF file", kind = "output", holds = "gguf", required = true },
+  { "type", "q4_k_m", "type of the matrices, or a mix as llama.cpp's" },
+  { "tensor", "", "types of single tensors, PATTERN=TYPE,...: how a name, or what follows a dot in it, begins; * for "
+    .. "anything" },
+  { "calibration", "", "text whose use of the weights says which of them matter most", kind = "input" },
+  { "chunks", 64, "documents of 512 tokens taken from the calibration text", min = 1 },
+  { "importance", "", "importance matrix of an earlier run (or llama.cpp's); with --calibration: where to keep it",
+    kind = "input" },
+  { "split", nil, "bytes of the tensors of a part, as 4G: parts OUT-00001-of-0000N.gguf, of which the first is the one "
+    .. "to open", kind = "bytes" },
+  "model_file",
+}
 
-if opt.__given.chunks and opt.calibration == "" then q.error("usage", "--chunks counts documents of a calibration text: give --calibration") end
-if opt.calibration ~= "" and opt.importance ~= "" then
-  q.check_output(opt.importance, { holds = "imatrix", reads = { opt.model, opt.calibration }, overwrite = opt.overwrite })
+if opt.__given.chunks and opt.calibration == "" then
+  q.error("usage", "--chunks counts documents of a calibration text: give --calibration")
 end
-local source = export.open(opt.model)
-local job = export.begin(opt.out, source, types.plan(opt.type, opt.tensor, source.shape, opt.calibration .. opt.importance ~= ""), opt.split)
+if opt.calibration ~= "" and opt.importance ~= "" then
+  local reads = { opt.model, opt.calibration }
+  q.check_output(opt.importance, { holds = "imatrix", reads = reads, overwrite = opt.overwrite })
+end
+local source = export.open(opt.model, { model_file = opt.model_file })
+local plan = types.plan(opt.type, opt.tensor, source.shape, opt.calibration .. opt.importance ~= "")
+local job = export.begin(opt.out, source, plan, opt.split)
 
 local found
 if opt.calibration ~= "" then
-  local model = q.load(opt.model, { dtype = "f32" })
+  local model = q.load(opt.model, { model_file = opt.model_file, dtype = "f32" })
   found = importance.collect(model, q.fs.read(opt.calibration), { chunks = opt.chunks })
   if opt.importance ~= "" then importance.save(found, opt.importance, 512) end
 elseif opt.importance ~= "" then
@@ -40,14 +48,16 @@ local line, begin = progress.new(), q.time()
 local result = job:finish {
   importance = found and importance.tensors(found), measure = true,
   progress = function(done, count, bytes, name)
-    line:line(("%d of %d tensors, %s, %s: %s"):format(done, count, progress.bytes(bytes), progress.duration(q.time() - begin), name))
+    local took = progress.duration(q.time() - begin)
+    line:line(("%d of %d tensors, %s, %s: %s"):format(done, count, progress.bytes(bytes), took, name))
   end,
 }
 line:finish()
 for _, note in ipairs(result.notes) do print("note: " .. note) end
 print(("%-8s %8s %14s %10s %6s %9s"):format("type", "tensors", "elements", "bytes", "bits", "rel. RMSE"))
 for _, row in ipairs(result.by_type) do
-  print(("%-8s %8d %14d %10s %6.2f %9.5f"):format(row.type, row.tensors, row.elements, progress.bytes(row.bytes), 8 * row.bytes / row.elements, row.rmse))
+  print(("%-8s %8d %14d %10s %6.2f %9.5f"):format(row.type, row.tensors, row.elements, progress.bytes(row.bytes),
+    8 * row.bytes / row.elements, row.rmse))
 end
 local name = result.paths[1] .. (#result.paths > 1 and (" and %d more"):format(#result.paths - 1) or "")
 print(("%s: %s, %.2f bits per weight"):format(name, progress.bytes(result.bytes), 8 * result.bytes / result.elements))

@@ -22,14 +22,12 @@ local onebit_pretrain = require "qeng.onebit.pretrain"
 local options = require "qeng.console.options"
 local output = require "qeng.console.output"
 local phases = require "qeng.onebit.phases"
-local run = require "qeng.train.finetune"
 local runs = require "qeng.train.run"
 local run_folder = require "qeng.train.run_folder"
 local sampling = require "qeng.infer.sampling"
 local schedule = require "qeng.train.schedule"
 require "qeng.summaries"
 require "qeng.console.tables"
-local trained_data = require "qeng.train.trained_data"
 
 q.options = options.parse
 q.load = models.load
@@ -48,30 +46,23 @@ q.conversion_summary = data.summary
 q.conversion_sample = data.sample
 q.packets = data.open
 q.chat_template = chat.template
-q.template_args_option = chat.arguments_option
 q.schedule = schedule.make
 q.constant, q.cosine, q.wsd = schedule.constant, schedule.cosine, schedule.wsd
 q.hub.model = hub.model
 q.hub.data = hub.data
 q.hub.files = hub.files
-q.device_options = run.device_options
-q.data_options = data.options
-q.weight_options = run.weight_options
-q.long_option = trained_data.long_option
-q.use_device = run.use_device
-q.finetune = run.finetune
+q.use_device = require "qeng.console.shared"
+q.finetune = require "qeng.train.finetune"
 
 q.onebit = {
   random = onebit.random, learn = onebit.learn, unpack = onebit.unpack, weights = onebit.weights, compare = onebit_compare.run, convert = onebit_convert.run,
-  options = onebit_pretrain.options, inertia_options = onebit_pretrain.inertia, pretrain = onebit_pretrain.run,
+  inertia_options = onebit_pretrain.inertia, pretrain = onebit_pretrain.run,
 }
 q.inertia = inertia.new
 q.phases = phases.new
 
 q.engine = engine.new
 q.conversation = conversation.new
-q.generation_options = sampling.options
-q.drawing_options = sampling.drawing
 q.generation = sampling.read
 
 q.help = require "qeng.console.help"

@@ -371,7 +371,7 @@ end
 assert(sources {} == "1 1 1")
 assert(sources { source = "0x42" } == "66 66 66")
 assert(sources { source = "code" } == "2 2 2")
-assert(sources { source_field = "from_", source_names = "web=0x41" } == "65 7 65")
+assert(sources { source_field = "from_", source_names = { web = 0x41 } } == "65 7 65")
 assert(q.ndp.open(dir .. "/out.qubgpu"):meta().counts["0x41"].records == 2)
 
 -- ---------------------------------------------------------------- errors

@@ -109,11 +109,11 @@ assert(math.abs((kept.accounts.optimizer - dropped.accounts.optimizer) / counter
 local twice, again = plan { mode = "lora", rows = 2 }, plan { mode = "lora", recompute = true }
 assert(twice.step.flops_bf16 > 1.99 * whole.step.flops_bf16 and twice.step.flops_bf16 < 2.01 * whole.step.flops_bf16)
 assert(again.accounts.activations < whole.accounts.activations and again.step.flops_bf16 > whole.step.flops_bf16)
-fails("value", "mode is some, expected one of full", q.plan, { model = "7b", mode = "some" })
+fails("value", "mode is some: one of full", q.plan, { model = "7b", mode = "some" })
 -- What cannot be meant is refused before anything is built.
 for name, wrong in pairs { device_budget = 0 / 0, host_budget = -5, accumulate = 0, row_tokens = 1e12, rank = 1.5, link = math.huge, recompute = 1, levels = 5,
   dtype = "q4_k", kv = "i32", bandwidth = "fast", batch = 1e6 } do
-  fails("value", ("plan: %s is %s, expected"):format(name, tostring(wrong)), q.plan, { model = "1b", [name] = wrong })
+  fails("value", ("plan: %s is %s: "):format(name, tostring(wrong)), q.plan, { model = "1b", [name] = wrong })
 end
 fails("value", "no option row_token; did you mean row_tokens", q.plan, { model = "1b", row_token = 64 })
 fails("value", "model is 5, expected", q.plan, { model = 5 })

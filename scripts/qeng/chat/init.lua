@@ -3,6 +3,7 @@
 -- The engine renders texts and plain ChatML itself (engine/convert/render.h), with the same result.
 
 local chat_model = require "qeng.chat.template"
+local options = require "qeng.console.options"
 local q = require "qeng.core"
 local records = require "qeng.chat.records"
 
@@ -17,10 +18,12 @@ local given = records.given
 local Template = {}
 Template.__index = Template
 
--- The option of recipes that says them.
-function chat.arguments_option(order)
-  return { "", "what the model's own template is given beside the messages, as JSON: '{\"enable_thinking\": false}'", order = order }
-end
+options.set("template", {
+  { "template", "auto", "chat template: auto (the model's own where there is one, else ChatML)",
+    choices = { "auto", "chatml", "model" } },
+  { "template_args", "", "what the model's own template is given beside the messages, as JSON: "
+    .. "'{\"enable_thinking\": false}'" },
+})
 
 -- Whether the model's own template writes a system message that no one gave it.
 local function brings_system(model)

@@ -1,8 +1,27 @@
--- A recipe's command line from one table: name = { default, help, min =, max =, choices =, kind =, required = }.
--- The type is the default's (false: a switch; nil defaults need kind = "string", "number" or "bytes", which takes 500M, 1.5G
--- and gives a number, of units of 1000). --name value and --name=value;
--- underscores are written as dashes. Paths that are read have kind = "input"; what is written has kind = "output" with holds =, or kind =
--- "folder" with files = (console/output.lua), is compared with these, and brings --overwrite with it. --help prints the table and exits; an unknown name is an error with the nearest ones.
+-- A recipe's command line from a list, in the order that --help prints:
+--
+--   local opt = q.options {
+--     "Fine-tunes a model.",                                     -- what --help says first
+--     { "model", nil, "Hugging Face folder", required = true },  -- name, default, help
+--     { "rank", 16, "LoRA rank", min = 1 },
+--     "device",                                                  -- a set that options.set declared
+--   }
+--
+-- The default shows the type: true or false is a switch, 16 a whole number, 0.5 a number, {} a list with commas
+-- between, and all else text. What else an entry may have:
+--
+--   number = true                a number that may have a fraction, where the default does not show it
+--   min =, max =, choices =      what a value may be, or each of a list
+--   required = true              without a default
+--   kind = "bytes"               a size, as 500M or 1.5G (units of 1000)
+--   kind = "map"                 NAME=NUMBER,... as a table; blanks = true: a blank beside a name is part of it
+--   kind = "input"               a path that is read
+--   kind = "output", holds =     a file that is written, compared with what is read (console/output.lua)
+--   kind = "folder", files =     a folder that is written, likewise; these two bring --overwrite with them
+--
+-- The list may have positional = { names }, the options that words without -- are in their order, and rest = "name", a
+-- list of the words after these. An entry takes the place of one before it that has the same name. On the command line
+-- a dash stands for an underscore.
 
 local output = require "qeng.console.output"
 local q = require "qeng.core"
@@ -39,154 +58,284 @@ function options.nearest(word, candidates)
   return names
 end
 
-local function flag(name) return "--" .. name:gsub("_", "-") end
+-- ---------------------------------------------------------------- declarations
 
-local function kind_of(spec)
-  if spec.kind then return spec.kind end
-  local kind = type(spec[1])
-  return kind == "nil" and "string" or kind
+local sets = {}
+
+-- Declares a set of options, which lists bring in by its name.
+function options.set(name, entries) sets[name] = entries end
+
+local function unknown_set(name)
+  local names = {}
+  for known in pairs(sets) do names[#names + 1] = known end
+  table.sort(names)
+  q.error("value", ("q.options: no set of options is called %s; there are %s"):format(name, table.concat(names, ", ")))
+end
+
+local function add(declared, entry)
+  if type(entry) == "string" then
+    for _, one in ipairs(sets[entry] or unknown_set(entry)) do add(declared, one) end
+    return declared
+  end
+  if type(entry[1]) ~= "string" or type(entry[3]) ~= "string" then
+    q.error("value", ("q.options: entry %s: expected { \"name\", default, \"help\" }"):format(tostring(entry[1])))
+  end
+  local place = #declared + 1
+  for i, one in ipairs(declared) do if one[1] == entry[1] then place = i end end
+  declared[place], declared[entry[1]] = entry, entry
+  return declared
+end
+
+-- The entries of a set, in order and by name.
+function options.entries(set) return add({}, set) end
+
+local function is_output(entry) return entry.kind == "output" or entry.kind == "folder" end
+
+local overwrite = { "overwrite", false, "write also over what is read here, or is of another kind" }
+
+local function entries_of(list)
+  for key in pairs(list) do
+    if type(key) == "string" and key ~= "positional" and key ~= "rest" then
+      q.error("value", ("q.options takes a list in the order of --help: { %q, default, help } instead of "
+        .. "%s = { default, help }"):format(key, key))
+    end
+  end
+  local declared = {}
+  for i, entry in ipairs(list) do
+    if i > 1 or type(entry) == "table" then add(declared, entry) end
+  end
+  for _, entry in ipairs(declared) do
+    if is_output(entry) and not declared.overwrite then add(declared, overwrite) end
+  end
+  return declared
+end
+
+local function flag(entry) return "--" .. entry[1]:gsub("_", "-") end
+
+-- What a value is, and each of a list: "switch", "number", "bytes", "map" or "text"; and whether it is a list.
+local function kind_of(entry)
+  local default = entry[2]
+  local list = type(default) == "table" and entry.kind ~= "map"
+  if entry.kind == "bytes" or entry.kind == "map" then return entry.kind, list end
+  if list then default = default[1] end
+  if entry.number or type(default) == "number" then return "number", list end
+  return type(default) == "boolean" and "switch" or "text", list
+end
+
+local function is_whole(entry)
+  local default = entry[2]
+  for _, number in ipairs(type(default) == "table" and default or { default }) do
+    if number ~= math.floor(number) then return false end
+  end
+  return not entry.number
+end
+
+local function default_of(entry)
+  local default = entry[2]
+  return type(default) == "table" and { unpack(default) } or default
 end
 
 local function shown(value)
-  if type(value) == "number" and value == math.floor(value) and math.abs(value) < 1e15 then return ("%d"):format(value) end
-  return tostring(value)
+  if type(value) == "number" and value % 1 == 0 and math.abs(value) < 1e15 then return ("%d"):format(value) end
+  if type(value) ~= "table" then return tostring(value) end
+  local words = {}
+  for i, each in ipairs(value) do words[i] = shown(each) end
+  return table.concat(words, ",")
 end
 
-local function ordered(declared)
-  local names = {}
-  for name in pairs(declared) do if type(name) == "string" then names[#names + 1] = name end end
-  table.sort(names, function(a, b)
-    local x, y = declared[a].order or math.huge, declared[b].order or math.huge
-    return x < y or (x == y and a < b)
-  end)
-  return names
-end
+local value_words = { number = " N", bytes = " SIZE", map = " NAME=N,...", text = " TEXT" }
 
--- The help text of a declaration.
-function options.help(declared, program)
+local function help(list, declared, program)
   local lines = { ("usage: qeng %s [options]"):format(program), "" }
-  if declared[1] then lines[#lines + 1] = declared[1]; lines[#lines + 1] = "" end
-  for _, name in ipairs(ordered(declared)) do
-    local spec = declared[name]
-    local kind = kind_of(spec)
-    local left = flag(name) .. (kind == "boolean" and "" or kind == "number" and " N" or kind == "bytes" and " SIZE" or spec.choices and " " .. table.concat(spec.choices, "|") or " TEXT")
-    local notes = {}
-    if spec[1] ~= nil and spec[1] ~= false and spec[1] ~= "" then notes[#notes + 1] = "default " .. shown(spec[1]) end
-    if spec.min then notes[#notes + 1] = "at least " .. shown(spec.min) end
-    if spec.max then notes[#notes + 1] = "at most " .. shown(spec.max) end
-    lines[#lines + 1] = ("  %-28s %s%s"):format(left, spec[2], #notes > 0 and " (" .. table.concat(notes, ", ") .. ")" or "")
+  if type(list[1]) == "string" then lines[3], lines[4] = list[1], "" end
+  for _, entry in ipairs(declared) do
+    local kind, is_list = kind_of(entry)
+    local words = entry.choices and " " .. shown(entry.choices):gsub(",", "|") or value_words[kind] or ""
+    local notes, default = {}, shown(entry[2])
+    if entry[2] and default ~= "" then notes[#notes + 1] = "default " .. default end
+    if entry.min then notes[#notes + 1] = "at least " .. shown(entry.min) end
+    if entry.max then notes[#notes + 1] = "at most " .. shown(entry.max) end
+    lines[#lines + 1] = ("  %-28s %s%s"):format(flag(entry) .. words .. (is_list and ",..." or ""), entry[3],
+      #notes > 0 and " (" .. table.concat(notes, ", ") .. ")" or "")
   end
   lines[#lines + 1] = ("  %-28s %s"):format("--help", "this text")
   return table.concat(lines, "\n") .. "\n"
 end
 
+-- ---------------------------------------------------------------- values
+
 local function usage(...) q.error("usage", (...):format(select(2, ...))) end
 
 local units = { [""] = 1, K = 1e3, M = 1e6, G = 1e9, T = 1e12 }
 
-local function convert(name, spec, text)
-  local kind = kind_of(spec)
-  local value = text
-  if kind == "bytes" then
+local types = { switch = "boolean", text = "string", map = "table", number = "number", bytes = "number" }
+local called = { boolean = "true or false", string = "a text", table = "a table of numbers by names", number = "a number" }
+
+-- What is wrong with a value, or with one of a list; nil where nothing is.
+local function fault(entry, value)
+  local kind = kind_of(entry)
+  local least = entry.min or kind == "bytes" and 1
+  if type(value) ~= types[kind] then return "not " .. called[types[kind]] end
+  if types[kind] == "number" then
+    if value - value ~= 0 then return "not a number" end  -- nor is infinity
+    if value % 1 ~= 0 and kind == "number" and is_whole(entry) then return "not a whole number" end
+    if least and value < least then return "has to be at least " .. shown(least) end
+    if entry.max and value > entry.max then return "has to be at most " .. shown(entry.max) end
+  end
+  for _, choice in ipairs(entry.choices or {}) do if choice == value then return nil end end
+  return entry.choices and "one of " .. table.concat(entry.choices, ", ")
+end
+
+local function convert_one(entry, text)
+  local kind, value, why = kind_of(entry), text, nil
+  if kind == "map" then
+    value = {}
+    for part in text:gmatch "[^,]+" do
+      local name, number = part:match(entry.blanks and "^(.+)=([^=]*)$" or "^%s*(.-)%s*=([^=]*)$")
+      number = tonumber(number)
+      if number and number - number == 0 then value[name] = number else why = ("%q is not NAME=NUMBER"):format(part) end
+    end
+  elseif kind == "bytes" then
     local number, unit = text:match "^([%d.]+)([KMGT]?)B?$"
-    value = tonumber(number) and math.floor(tonumber(number) * units[unit] + 0.5)
-    if not value or value < 1 then usage("%s %s: expected a size, as 500M, 1.5G or a number of bytes", flag(name), text) end
+    value = tonumber(number) and math.floor(tonumber(number) * units[unit] + 0.5) or 0
+    if value < 1 then why = "expected a size, as 500M, 1.5G or a number of bytes" end
   elseif kind == "number" then
     value = tonumber(text)
-    if not value or value - value ~= 0 then usage("%s %s: not a number", flag(name), text) end  -- nor is infinity
-    local integral = spec[1] and spec[1] == math.floor(spec[1]) and spec.integer ~= false and (spec.integer or spec[1] ~= 0)
-    if integral and value ~= math.floor(value) then usage("%s %s: not a whole number", flag(name), text) end
-    if spec.min and value < spec.min then usage("%s %s: has to be at least %s", flag(name), text, shown(spec.min)) end
-    if spec.max and value > spec.max then usage("%s %s: has to be at most %s", flag(name), text, shown(spec.max)) end
-  elseif spec.choices then
-    for _, choice in ipairs(spec.choices) do if choice == text then return text end end
-    usage("%s %s: one of %s", flag(name), text, table.concat(spec.choices, ", "))
   end
+  why = why or fault(entry, value)
+  if why then usage("%s %s: %s", flag(entry), text, why) end
   return value
 end
 
-options.convert = convert  -- the value that a text gives an option of a declaration
+-- The value that a text gives an option.
+function options.convert(entry, text)
+  local _, is_list = kind_of(entry)
+  if not is_list then return convert_one(entry, text) end
+  local list = {}
+  for word in text:gmatch "[^,]+" do
+    word = word:match "^%s*(.-)%s*$"
+    if word ~= "" then list[#list + 1] = convert_one(entry, word) end
+  end
+  return list
+end
 
-local function is_output(spec) return spec.kind == "output" or spec.kind == "folder" end
+-- The options of a set as a script gave them, with the defaults for what it left out; errors are `who`'s. A list may be
+-- text with commas, and a text a list of its parts, or a table that is meant as JSON. What the set does not have stays
+-- as it is. __given: as parse has it.
+function options.complete(who, set, given)
+  local told, opt = given.__given, {}
+  for name, value in pairs(given) do opt[name] = value end
+  if not told then
+    told = {}
+    for name in pairs(given) do told[name] = true end
+  end
+  for _, entry in ipairs(options.entries(set)) do
+    local name, value = entry[1], given[entry[1]]
+    if type(value) == "table" and kind_of(entry) == "text" and type(entry[2]) ~= "table" then
+      value = value[1] and table.concat(value, ",") or q.json.encode(value)
+    end
+    if type(value) == "string" and type(entry[2]) == "table" then value = options.convert(entry, value) end
+    if value == nil then value = default_of(entry) end
+    local _, is_list = kind_of(entry)
+    for _, one in ipairs(is_list and type(value) == "table" and value or { value }) do
+      local why = fault(entry, one)
+      if why then q.error("value", ("%s: %s is %s: %s"):format(who, name, tostring(one), why)) end
+    end
+    opt[name] = value
+  end
+  return setmetatable(opt, { __index = { __given = told } })
+end
+
+-- Values as the command line has them, numbers, strings and booleans, for the output folder and the report.
+function options.settings(values)
+  local settings = {}
+  for name, value in pairs(values) do
+    if type(value) == "table" then
+      local parts = {}
+      for key, each in pairs(value) do
+        if type(key) == "string" then parts[#parts + 1] = key .. "=" .. shown(each) end
+      end
+      table.sort(parts)
+      settings[name] = #parts > 0 and table.concat(parts, ",") or shown(value)
+    elseif type(value) ~= "function" then
+      settings[name] = value
+    end
+  end
+  return settings
+end
+
+-- ---------------------------------------------------------------- the command line
 
 -- Refuses outputs that would replace what is read, or what is of another kind.
 local function check_outputs(declared, values)
-  for name, spec in pairs(declared) do
-    local reads = {}
-    for other, its in pairs(declared) do
-      local text = other ~= name and (its.kind == "input" or is_output(its)) and values[other] or ""
+  for _, entry in ipairs(declared) do
+    local reads, path = {}, is_output(entry) and values[entry[1]] or ""
+    for _, other in ipairs(declared) do
+      local counts = other ~= entry and (other.kind == "input" or is_output(other))
+      local text = counts and shown(values[other[1]] or "") or ""
       reads[#reads + 1] = text
       for part in text:gmatch "[^,]+" do reads[#reads + 1] = part end
     end
-    local path = is_output(spec) and values[name] or ""
     if path ~= "" then
-      output[spec.kind == "output" and "file" or "folder"](path, { holds = spec.holds, files = spec.files, reads = reads, overwrite = values.overwrite })
+      output[entry.kind == "output" and "file" or "folder"](path,
+        { holds = entry.holds, files = entry.files, reads = reads, overwrite = values.overwrite })
     end
   end
 end
 
-local overwrite = { false, "write also over what is read here, or is of another kind", order = 98 }
+local function unknown(declared, name)
+  local names = {}
+  for i, entry in ipairs(declared) do names[i] = (entry[1]:gsub("_", "-")) end
+  local near = options.nearest(name, names)
+  local hint = #near > 0 and "did you mean --" .. table.concat(near, " or --") .. "?" or "see --help"
+  usage("unknown option --%s; %s", name, hint)
+end
 
 -- Parses args (the recipe's own by default). Returns the values; values.__given says which were on the command line.
--- Words that are no options are collected in order into the names listed in declared.positional, and further ones, where
--- declared.rest names a list, into that.
-function options.parse(declared, args, program)
+function options.parse(list, args, program)
   args, program = args or arg or {}, program or (arg and arg[0]) or "recipe"
-  local values, given, positional = {}, {}, {}
-  local declared_options = {}
-  for name, spec in pairs(declared) do
-    if type(name) == "string" and name ~= "positional" and name ~= "rest" then declared_options[name] = spec; values[name] = spec[1] end
-  end
-  for _, spec in pairs(declared_options) do
-    if is_output(spec) and not declared_options.overwrite then declared_options.overwrite, values.overwrite = overwrite, false break end
-  end
-  local with_intro = setmetatable({ declared[1] }, { __index = declared_options })
-  for name, spec in pairs(declared_options) do with_intro[name] = spec end
+  local declared, values, given, words = entries_of(list), {}, {}, {}
+  local positional = list.positional or {}
+  for _, entry in ipairs(declared) do values[entry[1]] = default_of(entry) end
   local i = 1
   while i <= #args do
     local word = args[i]
-    local name, text = word:match("^%-%-([^=]+)=(.*)$")
-    name = name or word:match("^%-%-(.+)$")
+    local name, text = word:match "^%-%-([^=]+)=(.*)$"
+    name = name or word:match "^%-%-(.+)$"
     if not name then
-      if not declared.rest and #positional >= #(declared.positional or {}) then usage("%s: unexpected; options begin with --, see --help", word) end
-      positional[#positional + 1] = word
+      if not list.rest and #words >= #positional then
+        usage("%s: unexpected; options begin with --, see --help", word)
+      end
+      words[#words + 1] = word
     elseif name == "help" then
-      io.write(options.help(with_intro, program))
+      io.write(help(list, declared, program))
       os.exit(0, true)
     else
       local key = name:gsub("-", "_")
-      local spec = declared_options[key]
-      if not spec then
-        local names = {}
-        for other in pairs(declared_options) do names[#names + 1] = (other:gsub("_", "-")) end
-        table.sort(names)
-        local near = options.nearest(name, names)
-        usage("unknown option --%s%s", name, #near > 0 and "; did you mean --" .. table.concat(near, " or --") .. "?" or "; see --help")
-      end
-      if kind_of(spec) == "boolean" then
-        if text and text ~= "true" and text ~= "false" then usage("%s takes no value", flag(key)) end
+      local entry = declared[key] or unknown(declared, name)
+      if kind_of(entry) == "switch" then
+        if text and text ~= "true" and text ~= "false" then usage("%s takes no value", flag(entry)) end
         values[key] = text ~= "false"
       else
         if not text then
           i = i + 1
-          text = args[i]
-          if not text then usage("%s needs a value", flag(key)) end
+          text = args[i] or usage("%s needs a value", flag(entry))
         end
-        values[key] = convert(key, spec, text)
+        values[key] = options.convert(entry, text)
       end
       given[key] = true
     end
     i = i + 1
   end
-  for index, name in ipairs(declared.positional or {}) do
-    if positional[index] and given[name] then usage("%s: unexpected beside %s", positional[index], flag(name)) end
-    if positional[index] then values[name], given[name] = positional[index], true end
+  for index, name in ipairs(positional) do
+    if words[index] and given[name] then usage("%s: unexpected beside %s", words[index], flag(declared[name])) end
+    if words[index] then values[name], given[name] = options.convert(declared[name], words[index]), true end
   end
-  if declared.rest then values[declared.rest] = { unpack(positional, #(declared.positional or {}) + 1) } end
-  for name, spec in pairs(declared_options) do
-    if spec.required and values[name] == nil then usage("%s is required: %s", flag(name), spec[2]) end
+  if list.rest then values[list.rest] = { unpack(words, #positional + 1) } end
+  for _, entry in ipairs(declared) do
+    if entry.required and values[entry[1]] == nil then usage("%s is required: %s", flag(entry), entry[3]) end
   end
-  check_outputs(declared_options, values)
+  check_outputs(declared, values)
   return setmetatable(values, { __index = { __given = given } })
 end
 

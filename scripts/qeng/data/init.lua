@@ -2,22 +2,20 @@
 
 local chat = require "qeng.chat"
 local marked = require "qeng.data.marked"
+local options = require "qeng.console.options"
 local output = require "qeng.console.output"
 local progress = require "qeng.console.progress"
 local q = require "qeng.core"
 
 local data = {}
 
--- {name = number} of "code=0x40,web=0x41".
-local function source_names(text)
-  local names = {}
-  for entry in (text or ""):gmatch "[^,]+" do
-    local name, id = entry:match "^%s*(.-)%s*=%s*(%w+)%s*$"
-    id = tonumber(id)
-    if not id or id < 0 or id > 255 then q.error("value", ("source_names %s: expected NAME=NUMBER,... with numbers of 0 to 255"):format(entry)) end
-    names[name] = id
+local function source_names(names)
+  for name, id in pairs(names or {}) do
+    if id ~= math.floor(id) or id < 0 or id > 255 then
+      q.error("value", ("source_names %s=%s: expected numbers of 0 to 255"):format(name, tostring(id)))
+    end
   end
-  return names
+  return names or {}
 end
 
 local function line_of(status, began)
@@ -73,14 +71,14 @@ end
 -- Lines that show one record of the dataset at path as it is trained, for standard output or another file descriptor.
 function data.sample(path, tokenizer, to) return marked.sample(q.ndp.open(path), tokenizer, to or 1) or "no record" end
 
--- Adds to `declared` what recipes that convert data take.
-function data.options(declared)
-  declared.template = { "auto", "chat template: auto (the model's own where there is one, else ChatML)", choices = { "auto", "chatml", "model" }, order = 80 }
-  declared.template_args = chat.arguments_option(80.5)
-  declared.special = { "parse", "what special tokens spelled in texts become: tokens (as transformers reads text), or text", choices = { "parse", "text" }, order = 81 }
-  declared.documents = { "paragraph", "what one document of plain text is (paragraph: blank lines part them)", choices = { "paragraph", "line", "file" }, order = 82 }
-  return declared
-end
+-- How recipes that read text data convert them.
+options.set("data", {
+  "template",
+  { "special", "parse", "what special tokens spelled in texts become: tokens (as transformers reads text), or text",
+    choices = { "parse", "text" } },
+  { "documents", "paragraph", "what one document of plain text is (paragraph: blank lines part them)",
+    choices = { "paragraph", "line", "file" } },
+})
 
 local long_words = { keep = "kept whole", drop = "left out", split = "split", truncate = "only their beginning kept", ["end"] = "only their end kept" }
 
@@ -142,7 +140,7 @@ function data.convert(from, to, opt)
   local speak = progress.new()
   local inputs = data.inputs(from, speak)
   output.file(to, { holds = "qubgpu", reads = inputs, overwrite = opt.overwrite or false })
-  local tokenizer, info = opt.tokenizer, opt.tokenizer:info()
+  local tokenizer, info, named = opt.tokenizer, opt.tokenizer:info(), source_names(opt.source_names)
   local template = chat.template(tokenizer, opt.template, opt.system, opt.turns, opt.special, opt.template_args)
   local system = template.default_system or template.system or nil
   local text_begin, text_end = chat.text_ends(tokenizer)
@@ -155,13 +153,14 @@ function data.convert(from, to, opt)
     renderer = { template = template.name, system = opt.system, turns = template.turns, special = template.special,
       arguments = arguments },
     max_tokens = opt.max_tokens, long = opt.long, dedupe = opt.dedupe, max_bad = opt.max_bad, max_record = opt.max_record,
-    source = opt.source, source_field = opt.source_field, source_names = source_names(opt.source_names), destination = opt.destination,
+    source = opt.source, source_field = opt.source_field, source_names = named, destination = opt.destination,
     resume = opt.resume, checkpoint = opt.checkpoint, threads = opt.threads,
     meta = {
       tokenizer = info.name, tokenizer_hash = tokenizer:hash(), vocab_size = tokenizer:vocab_size(), template = template.name,
       sources = q.json.array { unpack(inputs) }, system = system, turns = template.turns, special = template.special,
       template_args = arguments, max_tokens = opt.max_tokens, long = opt.max_tokens and (opt.long or "keep"),
-      dedupe = opt.dedupe or false, source_names = opt.source_names, source_field = opt.source_field,
+      dedupe = opt.dedupe or false, source_field = opt.source_field,
+      source_names = next(named) and options.settings({ named })[1],
     },
   }
   q.defer_interrupt(true)

@@ -12,11 +12,11 @@ packets.sources = { text_corpus = 0x01, code_repo = 0x02, chat = 0x03, instructi
   kv_cache = 0x07, synthetic = 0x08 }
 packets.destinations = { all = 0x00, embedding = 0x01, attention = 0x02, ffn = 0x03, norm = 0x04, lora = 0x05, lm_head = 0x06 }
 
--- "chat,0x42" to { [0x03] = true, [0x42] = true }; names are those of the two tables above. nil for "".
-function packets.numbers(text, names)
-  if text == "" then return nil end
+-- { "chat", "0x42" } to { [0x03] = true, [0x42] = true }; names are those of the two tables above. nil for none.
+function packets.numbers(words, names)
+  if #words == 0 then return nil end
   local set = {}
-  for word in text:gmatch "[^,%s]+" do
+  for _, word in ipairs(words) do
     local number = names[word] or tonumber(word)
     if not number or number < 0 or number > 255 or number ~= math.floor(number) then
       local known = {}

@@ -2,6 +2,7 @@
 -- two models differ. Rates have Wilson's interval over all answers, the difference a bootstrap over questions, since the answers to
 -- one question go together.
 
+local options = require "qeng.console.options"
 local q = require "qeng.core"
 local sampling = require "qeng.infer.sampling"
 local page = require "qeng.report.page"
@@ -58,8 +59,8 @@ function quality.bootstrap(a, b, rounds)
   return total, means[math.ceil(0.025 * #means)], means[math.ceil(0.975 * #means)]
 end
 
--- Asks a model every question opt.samples times. opt: template, template_args, max_tokens, the options of sampling.drawing, samples, watch(done, all). Returns {rates, right, count, kinds =
--- {kind = {right, count}}, answers = {the first to each}}.
+-- Asks a model every question opt.samples times. opt: template, template_args, the options of the set "drawing",
+-- samples, watch(done, all). Returns {rates, right, count, kinds = {kind = {right, count}}, answers = {the first to each}}.
 function quality.ask(model, opt)
   local found = { rates = {}, right = 0, count = 0, kinds = {}, answers = {} }
   for i, prompt in ipairs(quality.prompts) do
@@ -124,7 +125,7 @@ function quality.write(out, runs, settings)
   end
   page.write(out .. "/report.html", "Coding questions", {
     page.section { "Result", html = result_table(runs) }, page.section { "First answers", table.concat(answers, "\n") },
-    page.section { "Settings", q.json.encode(settings, { pretty = true }) },
+    page.section { "Settings", q.json.encode(options.settings(settings), { pretty = true }) },
   })
   local kept = {}
   for i, run in ipairs(runs) do kept[i] = { name = run[1], right = run[2].right, count = run[2].count, rates = q.json.array(run[2].rates) } end

@@ -1,81 +1,83 @@
 -- The options of recipes that generate text, and what requests and engines make of them.
 
-local chat = require "qeng.chat"
 local models = require "qeng.model"
+local options = require "qeng.console.options"
 local q = require "qeng.core"
 local request = require "qeng.infer.request"
-local run = require "qeng.train.finetune"
+require "qeng.chat"  -- declares "template"
+require "qeng.console.shared"  -- "model", "weights"
 
 local sampling = {}
 
--- Adds to `declared` how to draw tokens, as options from `order` on; one that is declared already stays.
-function sampling.drawing(declared, order)
-  for i, option in ipairs {
-    { "temperature", 0.7, "0: always the likeliest token", min = 0 },
-    { "top_k", 0, "sample among the k likeliest, 0: all", min = 0, integer = true },
-    { "top_p", 1.0, "sample within this probability mass", min = 0, max = 1, integer = false },
-    { "min_p", 0, "leave out tokens below this share of the likeliest", min = 0, max = 1, integer = false },
-    { "typical_p", 1.0, "sample within this mass of the tokens that surprise as much as expected", min = 0.01, max = 1, integer = false },
-    { "repetition_penalty", 1.0, "over 1: discourage tokens that occurred", min = 0.01, integer = false },
-    { "presence_penalty", 0, "taken off the logits of tokens that the answer has", integer = false },
-    { "frequency_penalty", 0, "the same, for each time that it has them", integer = false },
-    { "penalty_window", 0, "the penalties look at the last so many tokens, 0: all", min = 0, integer = true },
-    { "logit_bias", "", "added to logits, TOKEN=BIAS,...: a token's number or text; -100 all but forbids it" },
-    { "dry_multiplier", 0, "DRY: discourage going on with what was said before, 0: off", min = 0, integer = false },
-    { "dry_base", 1.75, "DRY: so many times more for each further token that repeats", min = 1, integer = false },
-    { "dry_allowed_length", 2, "DRY: repetitions shorter than this are let be", min = 0, integer = true },
-    { "dry_penalty_last_n", -1, "DRY looks at the last so many tokens, -1: all", min = -1, integer = true },
-    { "dry_sequence_breakers", '["\\n", ":", "\\"", "*"]', "DRY: texts that end a repetition, a JSON array" },
-    { "top_n_sigma", 0, "leave out tokens whose logit is so many standard deviations under the largest, 0: off", min = 0, integer = false },
-    { "xtc_probability", 0, "XTC: how often of the likely tokens only the least is kept", min = 0, max = 1, integer = false },
-    { "xtc_threshold", 0.1, "XTC: tokens of this probability are likely", min = 0, max = 1, integer = false },
-    { "mirostat", 0, "1 or 2: keep the surprise of the text constant, instead of the options above; 0: off", min = 0, max = 2, integer = true },
-    { "mirostat_tau", 5, "mirostat: the surprise of a token, in bits", min = 0, integer = false },
-    { "mirostat_eta", 0.1, "mirostat: how fast it learns", min = 0, integer = false },
-    { "seed", 0, "seed of the sampler", min = 0, integer = true },
-  } do
-    local name = table.remove(option, 1)
-    option.order = (order or 10) + i - 1
-    declared[name] = declared[name] or option
-  end
-  return declared
-end
+-- How to draw tokens: what q.sampler takes, and how many.
+options.set("drawing", {
+  { "max_tokens", 256, "at most so many tokens an answer", min = 1 },
+  { "temperature", 0.7, "0: always the likeliest token", min = 0 },
+  { "top_k", 0, "sample among the k likeliest, 0: all", min = 0 },
+  { "top_p", 1, "sample within this probability mass", min = 0, max = 1, number = true },
+  { "min_p", 0, "leave out tokens below this share of the likeliest", min = 0, max = 1, number = true },
+  { "typical_p", 1, "sample within this mass of the tokens that surprise as much as expected", min = 0.01, max = 1,
+    number = true },
+  { "repetition_penalty", 1, "over 1: discourage tokens that occurred", min = 0.01, number = true },
+  { "presence_penalty", 0, "taken off the logits of tokens that the answer has", number = true },
+  { "frequency_penalty", 0, "the same, for each time that it has them", number = true },
+  { "penalty_window", 0, "the penalties look at the last so many tokens, 0: all", min = 0 },
+  { "logit_bias", {}, "added to logits: a token's number or text, and how much; -100 all but forbids it", kind = "map",
+    blanks = true },
+  { "dry_multiplier", 0, "DRY: discourage going on with what was said before, 0: off", min = 0, number = true },
+  { "dry_base", 1.75, "DRY: so many times more for each further token that repeats", min = 1 },
+  { "dry_allowed_length", 2, "DRY: repetitions shorter than this are let be", min = 0 },
+  { "dry_penalty_last_n", -1, "DRY looks at the last so many tokens, -1: all", min = -1 },
+  { "dry_sequence_breakers", '["\\n", ":", "\\"", "*"]', "DRY: texts that end a repetition, a JSON array" },
+  { "top_n_sigma", 0, "leave out tokens whose logit is so many standard deviations under the largest, 0: off", min = 0,
+    number = true },
+  { "xtc_probability", 0, "XTC: how often of the likely tokens only the least is kept", min = 0, max = 1,
+    number = true },
+  { "xtc_threshold", 0.1, "XTC: tokens of this probability are likely", min = 0, max = 1 },
+  { "mirostat", 0, "1 or 2: keep the surprise of the text constant, instead of the options above; 0: off", min = 0,
+    max = 2 },
+  { "mirostat_tau", 5, "mirostat: the surprise of a token, in bits", min = 0, number = true },
+  { "mirostat_eta", 0.1, "mirostat: how fast it learns", min = 0 },
+  { "seed", 0, "seed of the sampler", min = 0 },
+})
 
--- Adds to `declared` the model, its adapter, how to draw tokens, and what ends or binds a text.
-function sampling.options(declared)
-  declared.model = { nil, "Hugging Face folder, .gguf file, or org/name[@revision] on the hub", required = true, order = 1 }
-  declared.adapter = { "", "PEFT adapter folder, or an adapter as a GGUF file", order = 2 }
-  declared.template = { "auto", "chat template", choices = { "auto", "chatml", "model" }, order = 20 }
-  declared.template_args = chat.arguments_option(20.5)
-  declared.max_tokens = { 256, "at most so many tokens", min = 1, integer = true, order = 21 }
-  sampling.drawing(declared, 22)
-  declared.stop = { nil, "end before this text; several as a JSON array of strings", order = 50 }
-  declared.schema = { nil, "file with a JSON schema that the text has to follow", order = 51 }
-  declared.grammar = { nil, "file with a grammar (GBNF, as llama.cpp's) that the text has to follow", order = 52 }
-  declared.when_full = { "stop", "where the context is full: end, fail, or forget the older half and go on", choices = { "stop", "error", "shift" }, order = 53 }
-  declared.keep = { 0, "with --when-full shift: tokens of the beginning that are never forgotten", min = 0, integer = true, order = 54 }
-  declared.lookup = { 0, "guess up to so many tokens ahead from what was said before", min = 0, max = 8, integer = true, order = 55 }
-  declared.draft = { "", "a small model of the same tokenizer that guesses ahead", order = 56 }
-  declared.dtype = { nil, "f32 or bf16, by default the file's own", choices = { "f32", "bf16" }, order = 57 }
-  declared.kv = { nil, "dtype of the KV cache, by default the model's", choices = { "f32", "f16", "bf16", "q8_0" }, order = 58 }
-  return run.weight_options(declared)
-end
+options.set("kv", {
+  { "kv", nil, "dtype of the KV cache, by default the model's", choices = { "f32", "f16", "bf16", "q8_0" } },
+})
+
+-- What q.generation reads: the model, its adapter, how to draw tokens, and what ends or binds a text.
+options.set("generation", {
+  "model",
+  { "adapter", "", "PEFT adapter folder, or an adapter as a GGUF file" },
+  "template", "drawing",
+  { "stop", nil, "end before this text; several as a JSON array of strings" },
+  { "schema", nil, "file with a JSON schema that the text has to follow" },
+  { "grammar", nil, "file with a grammar (GBNF, as llama.cpp's) that the text has to follow" },
+  { "when_full", "stop", "where the context is full: end, fail, or forget the older half and go on",
+    choices = { "stop", "error", "shift" } },
+  { "keep", 0, "with --when-full shift: tokens of the beginning that are never forgotten", min = 0 },
+  { "lookup", 0, "guess up to so many tokens ahead from what was said before", min = 0, max = 8 },
+  { "draft", "", "a small model of the same tokenizer that guesses ahead" },
+  "kv", "weights",
+})
 
 -- {[token] = bias} of --logit-bias; nil for none.
-local function biases(model, text)
-  if text == "" then return nil end
+local function biases(model, given)
+  if not next(given) then return nil end
   local tokenizer, all = request.tokenizer(model), {}
-  for part in text:gmatch "[^,]+" do
-    local name, bias = part:match "^(.+)=([^=]*)$"
-    bias = tonumber(bias)
-    if not bias or bias - bias ~= 0 then q.error("usage", ("--logit-bias %s: %q is not TOKEN=BIAS, as 42=-100 or '<|im_end|>=2.5'"):format(text, part)) end
+  for name, bias in pairs(given) do
     local token = name:match "^%d+$" and tonumber(name) or tokenizer:id(name)
     if not token then
       local ids = tokenizer:encode(name, { special = true })
-      if #ids ~= 1 then q.error("value", ("--logit-bias %s: %q is %d tokens of this model, expected one; give its number"):format(text, name, #ids)) end
+      if #ids ~= 1 then
+        q.error("value", ("--logit-bias: %q is %d tokens of this model, expected one; give its number"):format(
+          name, #ids))
+      end
       token = ids[1]
     end
-    if token >= model.config.vocab then q.error("value", ("--logit-bias %s: the model has tokens 0 to %d"):format(text, model.config.vocab - 1)) end
+    if token >= model.config.vocab then
+      q.error("value", ("--logit-bias %s=%g: the model has tokens 0 to %d"):format(name, bias, model.config.vocab - 1))
+    end
     all[token] = bias
   end
   return all
@@ -109,7 +111,7 @@ function sampling.prompt(opt)
   return text
 end
 
--- What a request takes of the parsed options of sampling.drawing.
+-- What a request takes of the parsed options of the set "drawing".
 function sampling.drawn(model, opt)
   local drawn = {}
   for _, name in ipairs(request.sampling) do drawn[name] = opt[name] end
@@ -125,8 +127,7 @@ end
 function sampling.read(opt)
   if opt.keep > 0 and opt.when_full ~= "shift" then q.error("usage", "--keep says what a shift does not forget: give --when-full shift") end
   local bound = grammar(opt)
-  local how = { dtype = opt.dtype, weights = opt.weights, host_budget = opt.host_budget, stream_keep = opt.stream_keep }
-  local model = models.load(opt.model, how)
+  local model = models.load(opt.model, opt)
   if opt.adapter ~= "" then model:load_adapter(opt.adapter) end
   local how = {
     template = opt.template, template_args = opt.template_args, max_tokens = opt.max_tokens, stop = stops(opt.stop), grammar = bound,

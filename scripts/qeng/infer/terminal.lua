@@ -1,6 +1,6 @@
 -- A conversation in the terminal: reads messages and commands, shows answers as they come, reasoning dimmed.
 --
---   chat_terminal.run(conversation.new(model, how), { name = "the model's", declared = sampling.drawing {} })
+--   terminal.run(conversation.new(model, how), "the model's name")
 
 local options = require "qeng.console.options"
 local q = require "qeng.core"
@@ -119,11 +119,11 @@ end
 
 -- ---------------------------------------------------------------- commands
 
--- The names of what /set changes.
+-- The names of what /set changes: how tokens are drawn, but for what is no single value.
 function Chat:settings()
-  local list = { "max_tokens" }
-  for name in pairs(self.declared) do
-    if name ~= "logit_bias" and name ~= "dry_sequence_breakers" then list[#list + 1] = name end
+  local list = {}
+  for _, entry in ipairs(self.declared) do
+    if entry[1] ~= "logit_bias" and entry[1] ~= "dry_sequence_breakers" then list[#list + 1] = entry[1] end
   end
   table.sort(list)
   return list
@@ -162,13 +162,12 @@ function commands.set(self, text)
     return
   end
   name = name and name:gsub("-", "_")
-  local spec = name and (self.declared[name] or name == "max_tokens" and { 256, min = 1, integer = true })
-  if not spec or name == "logit_bias" or name == "dry_sequence_breakers" then
+  if not name or name == "logit_bias" or name == "dry_sequence_breakers" or not self.declared[name] then
     return print(("/set NAME VALUE, with a name of: %s"):format(table.concat(self:settings(), ", ")))
   end
   local changed = {}
   for each, given in pairs(talk.opt) do changed[each] = given end
-  changed[name] = options.convert(name, spec, value)
+  changed[name] = options.convert(self.declared[name], value)
   require("qeng.infer.request").sampler(talk.model, changed)  -- what does not go together is an error
   talk.opt[name] = changed[name]
 end
@@ -187,13 +186,13 @@ end
 
 -- ---------------------------------------------------------------- the loop
 
--- talk: a conversation; opt: name (of the model), declared (the options that /set knows, as sampling.drawing gives them).
-function chat.run(talk, opt)
-  local self = setmetatable({ talk = talk, declared = opt.declared }, Chat)
+-- talk: a conversation; name: the model's.
+function chat.run(talk, name)
+  local self = setmetatable({ talk = talk, declared = options.entries "drawing" }, Chat)
   if q.isatty(0) and q.isatty(1) then
     self.editor = q.line_editor { history = home_history(), complete = function(word, before) return self:complete(word, before) end }
   end
-  if q.isatty(0) then print(("%s; /help lists the commands"):format(opt.name)) end
+  if q.isatty(0) then print(name .. "; /help lists the commands") end
   while true do
     local text, why = self:read()
     if not text and why ~= "interrupted" then break end

@@ -5,6 +5,7 @@
 -- target of a token is drawn from it anew each time, so that the gradient is that of the divergence from the teacher in the mean.
 
 local checkpoint = require "qeng.train.checkpoint"
+local options = require "qeng.console.options"
 local q = require "qeng.core"
 local inertia = require "qeng.onebit.inertia"
 local onebit = require "qeng.onebit"
@@ -147,16 +148,17 @@ end
 function convert.run(opt)
   local data, models, run_folder, train = require "qeng.data", require "qeng.model", require "qeng.train.run_folder", require "qeng.train"
   local place = run_folder.open(opt.out, { resume = opt.resume, overwrite = opt.overwrite, reads = { opt.model, unpack(data.inputs(opt.data)) } })
-  local student = models.load(opt.model, { dtype = "f32", writable = true })
+  local student = models.load(opt.model, { model_file = opt.model_file, dtype = "f32", writable = true })
   if not student.tokenizer then error(student.tokenizer_error, 0) end
   local bits = convert.progressive(student, {
     stages = opt.stages > 0 and opt.stages or nil, steps = opt.steps, share = opt.share, order = opt.order, inertia = { levels = opt.levels, friction = 0, q = opt.q > 0 and opt.q or opt.levels ~= 255 and 0.05 or nil } })
   place:clear()
-  local teacher, file = models.load(opt.model), place:data(opt.data, { tokenizer = student.tokenizer, template = opt.template, template_args = opt.template_args, special = opt.special, documents = opt.documents })
-  local settings = {}
-  for key, value in pairs(opt) do
-    if type(value) ~= "table" and type(value) ~= "function" then settings[key] = value end
-  end
+  local teacher = models.load(opt.model, { model_file = opt.model_file })
+  local file = place:data(opt.data, {
+    tokenizer = student.tokenizer, template = opt.template, template_args = opt.template_args, special = opt.special,
+    documents = opt.documents,
+  })
+  local settings = options.settings(opt)
   local result = train {
     model = student, bits = bits, data = file, out = opt.out, steps = opt.steps, row_tokens = opt.row_tokens, long = opt.long, rows = opt.rows, lr = opt.lr, scale_rate = opt.scale_rate,
     lr_floor = 0.1, warmup = math.min(50, math.floor(opt.steps / 10)), beta2 = 0.99, clip = 1, seed = opt.seed, eval_share = opt.eval_share, eval_every = opt.eval_every,

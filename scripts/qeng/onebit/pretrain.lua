@@ -3,66 +3,61 @@
 local data = require "qeng.data"
 local hub = require "qeng.hub"
 local onebit = require "qeng.onebit"
+local options = require "qeng.console.options"
 local q = require "qeng.core"
 local run_folder = require "qeng.train.run_folder"
 local train = require "qeng.train"
-local trained_data = require "qeng.train.trained_data"
+require "qeng.console.shared"
+require "qeng.train.trained_data"
 
 local pretrain = {}
 
--- Adds to `declared` what both take.
-function pretrain.options(declared)
-  local order = 0
-  local function add(name, spec)
-    order = order + 1
-    spec.order = order
-    declared[name] = spec
-  end
-  add("data", { "", "JSONL, a JSON array, plain text or a .qubgpu file, or a dataset's name on the hub", kind = "input" })
-  add("tokenizer", { "demo", "folder or hub name with the tokenizer (demo: that of the built-in demo)", kind = "input" })
-  add("out", { "onebit", "output folder", kind = "folder" })
-  add("hidden", { 256, "width of the model, a multiple of 32", min = 32, integer = true })
-  add("layers", { 6, "blocks", min = 1, integer = true })
-  add("heads", { 4, "attention heads", min = 1, integer = true })
-  add("ffn", { 704, "inner width of the MLP, a multiple of 32", min = 32, integer = true })
-  add("levels", { 7, "top of a weight's counter: 1, 3, 7, 15 or 255", integer = true })
-  add("q", { 0, "share of a row's gradient that pulses at first, 0: what suits the levels", min = 0, max = 0.99, integer = false })
-  add("k", { 0, "with 255 levels: steps of a counter for a gradient of the row's rms, 0: 10", min = 0, integer = false })
-  add("friction", { -1, "how far a gradient counts for the sign a weight has, in rms of its row, -1: what suits the levels", min = -1, max = 1, integer = false })
-  add("target", { 0, "flips per thousand weights and step to steer to, 0: by --q", min = 0, integer = false })
-  add("steps", { 0, "optimizer steps, 0: by --epochs", min = 0, integer = true })
-  add("epochs", { 1, "passes over the data", min = 0, integer = false })
-  add("row_tokens", { 256, "tokens of a packed row", min = 2 })
-  add("long", trained_data.long_option())
-  add("rows", { 4, "rows of a micro-batch", min = 1 })
-  add("accumulate", { 1, "micro-batches of a step of the floats; bits learn at each", min = 1 })
-  add("lr", { 6e-3, "peak learning rate of embeddings, norms and head", min = 0 })
-  add("scale_rate", { 0.3, "the same of row scales, as a share of --lr", min = 0, integer = false })
-  add("warmup", { 50, "steps of linear warm-up", min = 0, integer = true })
-  add("seed", { 1, "seed of weights and order", min = 0, integer = true })
-  add("dtype", { "f32", "of activations and floats", choices = { "f32", "bf16" } })
-  add("eval_share", { 0.02, "share of the documents held out", min = 0, max = 0.9, integer = false })
-  add("eval_every", { 200, "steps between evaluations, 0: at the end", min = 0 })
-  add("save_every", { 200, "steps between checkpoints, 0: at the end", min = 0 })
-  add("resume", { false, "go on from the newest checkpoint in --out" })
-  add("weights", { "copy", "bits in memory, or streamed from a temporary file within --host-budget", choices = { "copy", "stream" } })
-  add("host_budget", { nil, "memory of the whole process with --weights stream, as 16G", kind = "bytes" })
-  add("stream_keep", { nil, "on a GPU with --weights stream: bytes of bits that stay there, as 1G; by default half of what --device-budget leaves", kind = "bytes" })
-  add("recompute", { false, "keep one activation a block, recompute the others" })
-  return data.options(declared)
-end
+-- What both take.
+options.set("onebit", {
+  { "data", "", "JSONL, a JSON array, plain text or a .qubgpu file, or a dataset's name on the hub", kind = "input" },
+  { "tokenizer", "demo", "folder or hub name with the tokenizer (demo: that of the built-in demo)", kind = "input" },
+  { "out", "onebit", "output folder", kind = "folder" },
+  { "hidden", 256, "width of the model, a multiple of 32", min = 32 },
+  { "layers", 6, "blocks", min = 1 },
+  { "heads", 4, "attention heads", min = 1 },
+  { "ffn", 704, "inner width of the MLP, a multiple of 32", min = 32 },
+  { "levels", 7, "top of a weight's counter: 1, 3, 7, 15 or 255" },
+  { "q", 0, "share of a row's gradient that pulses at first, 0: what suits the levels", min = 0, max = 0.99,
+    number = true },
+  { "k", 0, "with 255 levels: steps of a counter for a gradient of the row's rms, 0: 10", min = 0, number = true },
+  { "friction", -1, "how far a gradient counts for the sign a weight has, in rms of its row, -1: what suits the levels",
+    min = -1, max = 1, number = true },
+  { "target", 0, "flips per thousand weights and step to steer to, 0: by --q", min = 0, number = true },
+  { "steps", 0, "optimizer steps, 0: by --epochs", min = 0 },
+  { "epochs", 1, "passes over the data", min = 0, number = true },
+  { "row_tokens", 256, "tokens of a packed row", min = 2 },
+  "long",
+  { "rows", 4, "rows of a micro-batch", min = 1 },
+  { "accumulate", 1, "micro-batches of a step of the floats; bits learn at each", min = 1 },
+  { "lr", 6e-3, "peak learning rate of embeddings, norms and head", min = 0 },
+  { "scale_rate", 0.3, "the same of row scales, as a share of --lr", min = 0 },
+  { "warmup", 50, "steps of linear warm-up", min = 0 },
+  { "seed", 1, "seed of weights and order", min = 0 },
+  { "dtype", "f32", "of activations and floats", choices = { "f32", "bf16" } },
+  { "eval_share", 0.02, "share of the documents held out", min = 0, max = 0.9 },
+  { "eval_every", 200, "steps between evaluations, 0: at the end", min = 0 },
+  { "save_every", 200, "steps between checkpoints, 0: at the end", min = 0 },
+  { "resume", false, "go on from the newest checkpoint in --out" },
+  { "weights", "copy", "bits in memory, or streamed from a temporary file within --host-budget",
+    choices = { "copy", "stream" } },
+  { "host_budget", nil, "memory of the whole process with --weights stream, as 16G", kind = "bytes" },
+  { "stream_keep", nil, "on a GPU with --weights stream: bytes of bits that stay there, as 1G; by default half of what "
+    .. "--device-budget leaves", kind = "bytes" },
+  { "recompute", false, "keep one activation a block, recompute the others" },
+  "data", "device",
+})
 
 -- What q.inertia takes of these options.
 function pretrain.inertia(opt)
-  return { levels = opt.levels, friction = opt.friction >= 0 and opt.friction or nil, q = opt.q > 0 and opt.q or nil, k = opt.k > 0 and opt.k or nil, target = opt.target > 0 and opt.target or nil }
-end
-
-local function settings_of(opt)
-  local settings = {}
-  for key, value in pairs(opt) do
-    if type(value) ~= "table" and type(value) ~= "function" then settings[key] = value end
-  end
-  return settings
+  return {
+    levels = opt.levels, friction = opt.friction >= 0 and opt.friction or nil, q = opt.q > 0 and opt.q or nil,
+    k = opt.k > 0 and opt.k or nil, target = opt.target > 0 and opt.target or nil,
+  }
 end
 
 -- learn(model) -> q.inertia or q.phases. Trains, writes opt.out/model (a folder that q.load reads) and returns the model and q.train's result.
@@ -77,7 +72,7 @@ function pretrain.run(opt, learn, title)
   local tokenizer, from = q.tokenizer(folder), hub.resolve_data(opt.data)
   data.inputs(from)  -- says so if they are not there
   place:clear()
-  local settings = settings_of(opt)
+  local settings = options.settings(opt)
   local file = place:data(from, { tokenizer = tokenizer, template = opt.template, template_args = opt.template_args, special = opt.special, documents = opt.documents })
   local model = onebit.random({
     architectures = { "Qwen3ForCausalLM" }, model_type = "qwen3", vocab_size = tokenizer:vocab_size(), hidden_size = opt.hidden, num_hidden_layers = opt.layers,

@@ -4,17 +4,11 @@
 -- parameters, gradients, the optimizer's state, the planned arena and the cost of each operation are those of the code that
 -- will run. What remains to be said is where the weights lie (place) and whether that fits (plan/text.lua).
 --
---   q.plan { model =, mode = "full" | "lora" | "onebit" | "inference", dtype =, stored =, rank =, targets =, dropout =, levels =, active =, keep =,
---            row_tokens =, rows =, accumulate =, recompute =, eval =, context =, batch =, kv =, device_budget =, host_budget =, bandwidth =,
---            flops =, link = }
+--   q.plan { model = "7b", mode = "lora", row_tokens = 2048 }
 --
--- model: a folder (config.json is enough), a GGUF file, a config.json, a name on a hub (whose weights are not fetched), a name of
--- plan/shapes.lua, or a table of config.json's keys. stored: the dtype of the linear layers where no file says it ("q4_k"). eval: a
--- held-out loss is measured too. kv, context, batch: of inference, whose context ends at the model's max_position_embeddings.
--- levels: of one-bit training's counters (7); active: weights that learn at once, the rest being frozen bits (onebit/phases.lua); keep:
--- with the counters of those that rest. Budgets in bytes, as training takes them: on the CPU host_budget is the whole process's, and
--- so is device_budget where weights have to be streamed to keep it. bandwidth and flops (of the dtype): those of a GPU that is not here;
--- without them the plan is for this device, at its measured limits. link: bytes a second from host or file to the device.
+-- model: a folder (config.json is enough), a GGUF file, a config.json, a name on a hub (whose weights are not fetched),
+-- a name of plan/shapes.lua, or a table of config.json's keys. The other options are the set "plan", below. Without
+-- bandwidth and flops the plan is for this device, at its measured limits.
 
 local config = require "qeng.model.config"
 local inertia = require "qeng.onebit.inertia"
@@ -67,7 +61,8 @@ local function source_of(opt)
       q.error("unsupported", ("plan: one-bit training starts from a config; %s holds weights"):format(path))
     elseif stored then
       if opt.stored then q.error("value", ("stored = %s: %s says itself how its weights are stored"):format(opt.stored, path)) end
-      return function() return models.load(path, { dtype = opt.dtype, writable = opt.mode == "full", weights = "map" }) end, name
+      local how = { model_file = opt.model_file, dtype = opt.dtype, writable = opt.mode == "full", weights = "map" }
+      return function() return models.load(path, how) end, name
     end
     if kind == "dir" then
       values = config.values(path .. "/config.json")
@@ -221,7 +216,9 @@ end
 
 local prepare = {
   full = function(model) model:full() end,
-  lora = function(model, opt) model:lora { rank = opt.rank, targets = opt.targets, dropout = opt.dropout } end,
+  lora = function(model, opt)
+    model:lora { rank = opt.rank, targets = opt.targets[1] and opt.targets, dropout = opt.dropout }
+  end,
   onebit = function() end,
   inference = function() end,
 }
@@ -303,61 +300,64 @@ end
 
 -- ---------------------------------------------------------------- q.plan
 
-local defaults = { mode = "lora", rank = 16, row_tokens = 512, rows = 1, accumulate = 1, recompute = false, eval = false, context = 4096, batch = 1 }
-
 local most_tokens = 2 ^ 24       -- beyond any published context; a rehearsal's lists are of that length
 local most_accumulated = 4096    -- each micro-batch is rehearsed
-local most_rank = 4096           -- as recipes/lora_qwen.lua takes
 
--- What an option may be: a type, {least, most} of an integer, or a set.
-local allowed = {
-  mode = { full = true, lora = true, onebit = true, inference = true }, dtype = { f32 = true, bf16 = true }, stored = "string",
-  rank = { 1, most_rank }, targets = "table", dropout = "number", levels = { [1] = true, [3] = true, [7] = true, [15] = true, [255] = true },
-  active = "positive", keep = "boolean", row_tokens = { 1, most_tokens }, rows = { 1, most_tokens }, accumulate = { 1, most_accumulated },
-  recompute = "boolean", eval = "boolean", context = { 16, most_tokens }, batch = { 1, 4096 },
-  kv = { f32 = true, bf16 = true, f16 = true, q8_0 = true }, device_budget = "positive", host_budget = "positive", bandwidth = "positive",
-  flops = "positive", link = "positive",
-}
+options.set("plan", {
+  { "mode", "lora", "what to plan", choices = { "full", "lora", "onebit", "inference" } },
+  { "dtype", nil, "f32 or bf16; by default what the config says (float16 is kept, and computed in f32)",
+    choices = { "f32", "bf16" } },
+  { "stored", nil, "dtype of the frozen linear layers where no file says it, such as q4_k" },
+  { "rank", 16, "LoRA rank", min = 1, max = 4096 },
+  { "targets", {}, "layers with adapters (all linear layers)" },
+  { "dropout", 0, "dropout on the adapters' input", min = 0, max = 0.9, number = true },
+  { "row_tokens", 512, "tokens of a packed row", min = 2, max = most_tokens },
+  { "rows", 1, "rows of a micro-batch", min = 1, max = most_tokens },
+  { "accumulate", 1, "micro-batches of a step", min = 1, max = most_accumulated },
+  { "levels", 7, "one-bit training: levels of a counter", choices = { 1, 3, 7, 15, 255 } },
+  { "active", nil, "one-bit training by phases: weights that learn at once", min = 1, number = true },
+  { "keep", false, "one-bit training by phases: counters of weights that rest are kept" },
+  { "recompute", false, "keep one activation a layer, recompute the others" },
+  { "eval", false, "a held-out loss is measured too" },
+  { "context", 4096, "inference: tokens of a sequence, as far as the model's positions go", min = 16,
+    max = most_tokens },
+  { "batch", 1, "inference: sequences at once", min = 1, max = 4096 },
+  { "kv", nil, "inference: dtype of the cache; the model's by default", choices = { "f32", "bf16", "f16", "q8_0" } },
+  { "bandwidth", nil, "bytes a second of a GPU that is not here; with flops", kind = "bytes" },
+  { "flops", nil, "of a GPU that is not here, in its dtype; with bandwidth", min = 1, number = true },
+  { "link", nil, "bytes a second from host to device, for streamed weights", kind = "bytes" },
+  { "device_budget", nil, "memory that tensors may take on the device, as 8G", kind = "bytes" },
+  { "host_budget", nil, "most host memory, such as 16G: beside a GPU that of streamed weights, which is pinned (the "
+    .. "rest is read from the file); on the CPU that of the whole process, as --device-budget is where weights have to be "
+    .. "streamed", kind = "bytes" },
+})
 
-local function names_of(set)
-  local list = {}
-  for name in pairs(set) do list[#list + 1] = name end
-  table.sort(list)
-  return list
-end
-
--- Nil where `value` is what `rule` allows, else what that is.
-local function expected(rule, value)
-  if type(rule) == "string" then
-    if rule ~= "positive" then return type(value) ~= rule and "a " .. rule or nil end
-    return not (type(value) == "number" and value > 0 and value < math.huge) and "a positive number" or nil
-  elseif #rule == 2 then
-    return not (type(value) == "number" and value >= rule[1] and value <= rule[2] and value % 1 == 0) and ("an integer from %d to %d"):format(rule[1], rule[2]) or nil
-  end
-  return not rule[value] and "one of " .. table.concat(names_of(rule), ", ") or nil
-end
-
-local function check(opt, given)
-  for name, value in pairs(given) do
-    local rule = allowed[name]
-    if name ~= "model" and not rule then
-      local near = options.nearest(tostring(name), names_of(allowed))
-      q.error("value", ("plan: no option %s%s"):format(tostring(name), #near > 0 and "; did you mean " .. table.concat(near, " or ") .. "?"
-        or "; there are model, " .. table.concat(names_of(allowed), ", ")))
+-- The options as they were given, with their defaults, checked.
+local function checked(given)
+  local known, names = options.entries "plan", { "model", "model_file" }
+  for i, entry in ipairs(known) do names[i + 2] = entry[1] end
+  for name in pairs(given) do
+    if not known[name] and name ~= "model" and name ~= "model_file" then
+      local near = options.nearest(tostring(name), names)
+      q.error("value", ("plan: no option %s; "):format(tostring(name)) .. (#near > 0 and "did you mean "
+        .. table.concat(near, " or ") .. "?" or "there are " .. table.concat(names, ", ")))
     end
-    local what = rule and expected(rule, value)
-    if what then q.error("value", ("plan: %s is %s, expected %s"):format(name, tostring(value), what)) end
   end
+  local opt = options.complete("plan", "plan", given)
   if type(opt.model) ~= "string" and type(opt.model) ~= "table" then
     q.error("value", ("plan: model is %s, expected a path, a name, or the keys of a config.json"):format(tostring(opt.model)))
   end
   if opt.rows * opt.row_tokens > most_tokens then
     q.error("value", ("plan: rows x row_tokens is %.0f tokens, expected %d at most"):format(opt.rows * opt.row_tokens, most_tokens))
   end
-  if (opt.bandwidth ~= nil) ~= (opt.flops ~= nil) then q.error("value", "plan: bandwidth and flops go together: they stand in for a device that is not here") end
-  if opt.stored and (opt.mode == "full" or opt.mode == "onebit") then
-    q.error("value", ("plan: stored = %s is of frozen weights, and mode %s trains them; take mode lora or inference"):format(opt.stored, opt.mode))
+  if (opt.bandwidth ~= nil) ~= (opt.flops ~= nil) then
+    q.error("value", "plan: bandwidth and flops go together: they stand in for a device that is not here")
   end
+  if opt.stored and (opt.mode == "full" or opt.mode == "onebit") then
+    q.error("value", ("plan: stored = %s is of frozen weights, and mode %s trains them; take mode lora or inference")
+      :format(opt.stored, opt.mode))
+  end
+  return opt
 end
 
 -- Bytes that a stream counts for the process itself, which has rehearsed what it will run.
@@ -380,8 +380,7 @@ end
 
 return function(given)
   if type(given) ~= "table" then q.error("value", "plan: expected a table of options, as q.plan { model = \"7b\" }") end
-  local opt = setmetatable({}, { __index = function(_, key) local v = given[key]; if v == nil then v = defaults[key] end; return v end })
-  check(opt, given)
+  local opt = checked(given)
   local make, name, folder = source_of(opt)
   local limits = opt.bandwidth and { bandwidth = opt.bandwidth, flops_f32 = opt.flops, flops_bf16 = opt.flops, gpu = true } or q.limits()
   local plan = rehearse(make, opt, limits)

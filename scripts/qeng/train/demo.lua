@@ -1,17 +1,20 @@
--- The built-in demo: a small model (recipes/tiny, pretrained by recipes/pretrain_tiny.lua) learns a task that its pretraining
--- never showed, from examples made here, and is asked the same held-out questions before and after.
+-- The built-in demo: a small model (recipes/tiny, pretrained by recipes/pretrain_tiny.lua) learns a task that its
+-- pretraining never showed, from examples made here. It is asked the same held-out questions before and after.
 
 local q = require "qeng.core"
 local engine = require "qeng.infer.engine"
 local progress = require "qeng.console.progress"
 local report = require "qeng.report"
-local run = require "qeng.train.finetune"
+local finetune = require "qeng.train.finetune"
 local tinydata = require "qeng.train.tinydata"
 
 local demo = {}
 
 -- What the demo sets where the command line is silent.
-local settings = { rank = 16, lr = 3e-3, steps = 1200, row_tokens = 512, rows = 2, warmup = 10, eval_share = 0.02, eval_every = 200, save_every = 400, dtype = "f32" }
+local settings = {
+  rank = 16, lr = 3e-3, steps = 1200, row_tokens = 512, rows = 2, warmup = 10, eval_share = 0.02, eval_every = 200,
+  save_every = 400, dtype = "f32",
+}
 local examples, questions, shown = 6000, 100, 3
 
 -- The answers to held-out questions: share of exact matches, and the answers.
@@ -48,13 +51,16 @@ end
 -- The folder of the demo's model.
 function demo.model()
   local dir = q.fs.find("recipes/tiny")
-  if not dir then q.error("io", "the demo model recipes/tiny was not found beside the recipes; give --model and --data") end
+  if not dir then
+    q.error("io", "the demo model recipes/tiny was not found beside the recipes; give --model and --data")
+  end
   return dir
 end
 
--- opt: of recipes/lora_qwen.lua.
+-- opt: the parsed options of recipes/lora_qwen.lua.
 function demo.run(opt)
-  print("This is the built-in demo (a model of 0.8 million parameters learns to write records); for your own: --model DIR --data FILE.jsonl")
+  print("This is the built-in demo (a model of 0.8 million parameters learns to write records); for your own: "
+    .. "--model DIR --data FILE.jsonl")
   local dir = demo.model()
   for key, value in pairs(settings) do
     if not opt.__given[key] then opt[key] = value end
@@ -64,7 +70,7 @@ function demo.run(opt)
   local set = tinydata.task(opt.seed, questions, "held_out")
   local before, first_answers
   local started
-  local model, _, result = run.finetune(opt, {
+  local model, _, result = finetune(opt, {
     title = "qeng demo: LoRA on a small Qwen2 model",
     make_data = function()
       local path = opt.out .. "/examples.jsonl"

@@ -1,15 +1,15 @@
 -- A look at what a run will be trained on, before it begins: what nothing can be learned from is refused, and what becomes of
 -- documents longer than a row is told.
 
+local options = require "qeng.console.options"
 local q = require "qeng.core"
 
 local trained_data = {}
 
--- The option of recipes that train on packed rows.
-function trained_data.long_option(order)
-  return { "auto", "documents longer than a row: auto splits texts and leaves out conversations, truncate keeps the beginning",
-    choices = { "auto", "split", "truncate", "drop" }, order = order }
-end
+options.set("long", {
+  { "long", "auto", "documents longer than a row: auto splits texts and leaves out conversations, truncate keeps the "
+    .. "beginning", choices = { "auto", "split", "truncate", "drop" } },
+})
 
 local kept = { split = "split", truncated = "cut to their first tokens" }
 
