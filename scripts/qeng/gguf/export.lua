@@ -5,7 +5,6 @@
 
 local architectures = require "qeng.model.architectures"
 local config = require "qeng.model.config"
-local gguf_config = require "qeng.gguf.config"
 local hadamard = require "qeng.gguf.hadamard"
 local hub = require "qeng.hub"
 local names = require "qeng.gguf.names"
@@ -17,12 +16,12 @@ local export = {}
 
 -- ---------------------------------------------------------------- metadata
 
-local function add_rope(add, a, c)
-  local scaling = c.rope.scaling
+local function add_rope(add, arch, c)
+  local a, scaling = arch.gguf.architecture, c.rope.scaling
   add(a .. ".rope.freq_base", "f32", c.rope.theta)
   if not scaling then return end
   local kind = scaling.rope_type
-  if kind == "llama3" and a ~= "llama" then q.error("unsupported", ("gguf: rope scaling llama3 has no words in architecture %s"):format(a)) end
+  if kind == "llama3" and not arch.gguf.rope_freqs then q.error("unsupported", ("gguf: rope scaling llama3 has no words in architecture %s"):format(a)) end
   if kind == "llama3" then return end  -- tensor rope_freqs.weight says it
   if kind ~= "linear" and kind ~= "yarn" then q.error("unsupported", ("gguf: rope scaling %s has no words in the format"):format(kind)) end
   add(a .. ".rope.scaling.type", "string", kind)
@@ -85,44 +84,19 @@ local function add_tokenizer(add, tokenizer, vocab, stops)
   return note
 end
 
--- The period of layers with a window, as llama.cpp has it: all but every so many-th; nil where there is none.
-local function pattern_of(near)
-  for pattern = 1, #near + 1 do
-    local fits = true
-    for i, each in ipairs(near) do fits = fits and each == (i % pattern ~= 0) end
-    if fits then return pattern end
-  end
-end
-
--- What Gemma 3 has beside the others. llama.cpp knows the scale of attention by the architecture: a model that has another would be
--- read as another one. Returns a note, or nil.
-local function add_gemma3(add, a, c)
-  local known = gguf_config.query_scalar { num_hidden_layers = c.layers, hidden_size = c.hidden, num_attention_heads = c.heads, head_dim = c.head_dim }
-  local function must(what, ok) if not ok then q.error("unsupported", "gguf: gemma3 has no words for " .. what) end end
-  must("query_pre_attn_scalar = " .. c.query_pre_attn_scalar, c.query_pre_attn_scalar == known)
-  must("scaled rope frequencies of the local layers", not c.rope_local.scaling)
-  for i, near in ipairs(c.local_layers) do
-    if near then must("layers of local frequencies without a window", c.window > 0) end
-  end
-  add(a .. ".rope.freq_base_swa", "f32", c.rope_local.theta)
-  local pattern = pattern_of(c.local_layers)
-  if pattern then return add(a .. ".attention.sliding_window_pattern", "u32", pattern) end
-  add(a .. ".attention.sliding_window_pattern", "[bool]", c.local_layers)
-  return "which layers have a window follows no period, which llama.cpp's key cannot say in this architecture: qeng alone reads the list"
-end
-
--- The window of all layers, for which llama.cpp has a key in gemma3 alone. Returns a note where it matters, or nil.
-local function add_window(add, a, c)
+-- The window of all layers. Returns a note where llama.cpp has no key for it and it matters, or nil.
+local function add_window(add, arch, c)
   if (c.window or 0) == 0 then return nil end
-  if a == "gemma3" then return add(a .. ".attention.sliding_window", "u32", c.window) end
+  if arch.gguf.window then return add(arch.gguf.architecture .. "." .. arch.gguf.window, "u32", c.window) end
   add("qeng.sliding_window", "u32", c.window)
   if c.window >= c.max_position then return nil end
   return ("attention looks back over %d tokens, for which llama.cpp has no key in this architecture: it looks at all %d, qeng alone keeps the window"):format(c.window, c.max_position)
 end
 
--- Of a model of Hugging Face's architecture hf with settings c; stops: a set of the ids that end an answer. Also a list of notes.
-local function metadata(hf, c, name, tokenizer, stops)
-  local a = names.architecture(hf)
+-- Of a model of a model file with settings c; stops: a set of the ids that end an answer. Also a list of notes. What an architecture
+-- has beside the others, the model file's gguf.write(add, c) adds, whose keys lack the architecture's word; it may return a note.
+local function metadata(arch, c, name, tokenizer, stops)
+  local a = names.architecture(arch)
   local list = {}
   local function add(key, type, value) list[#list + 1] = { key, type, value } end
   add("general.architecture", "string", a)
@@ -139,10 +113,11 @@ local function metadata(hf, c, name, tokenizer, stops)
   add(a .. ".attention.layer_norm_rms_epsilon", "f32", c.eps)
   add(a .. ".rope.dimension_count", "u32", c.head_dim)
   add(a .. ".vocab_size", "u32", c.vocab)
-  if a == "gemma" and not c.tied then q.error("unsupported", "gguf: gemma has no words for a head that is not the embedding") end
-  local notes = { add_window(add, a, c) }
-  if a == "gemma3" then notes[#notes + 1] = add_gemma3(add, a, c) end
-  add_rope(add, a, c)
+  local notes = { add_window(add, arch, c) }
+  if arch.gguf.write then
+    notes[#notes + 1] = arch.gguf.write(function(key, type, value) add(a .. "." .. key, type, value) end, c)
+  end
+  add_rope(add, arch, c)
   notes[#notes + 1] = add_tokenizer(add, tokenizer, c.vocab, stops)
   return list, a, notes
 end
@@ -164,8 +139,8 @@ end
 -- ---------------------------------------------------------------- sources
 
 -- from: {tokenizer =, dir =, stop_ids =} of the model, as request.stops takes them.
-local function source_of(hf, c, name, from, parameters)
-  local list, a, notes = metadata(hf, c, name, from.tokenizer, request.stops(from))
+local function source_of(arch, c, name, from, parameters)
+  local list, a, notes = metadata(arch, c, name, from.tokenizer, request.stops(from))
   local source = {
     metadata = list, architecture = a, tensors = {}, files = {}, notes = notes,
     shape = { layers = c.layers, groups = c.heads / c.kv_heads, tied = c.tied },
@@ -175,13 +150,13 @@ local function source_of(hf, c, name, from, parameters)
     source.tensors[1] = { name = "rope_freqs.weight", shape = { #factors }, read = function() return q.tensor(factors, "f32") end }
   end
   for _, parameter in ipairs(parameters) do
-    local stored, read = names.to_gguf(parameter.name, a), parameter.read
+    local stored, read = names.to_gguf(parameter.name, arch), parameter.read
     if not stored then q.error("unsupported", ("gguf: tensor %s has no name in the format"):format(parameter.name)) end
-    if names.plus_one(a, parameter.name) then
+    if names.plus_one(arch, parameter.name) then
       read = function() return parameter.read():to "f32" + q.zeros(parameter.shape, "f32"):fill(1) end
     end
     table.insert(source.tensors, {
-      name = stored, shape = parameter.shape, read = read, heads = names.heads(a, parameter.name, c), signs = parameter.signs,
+      name = stored, shape = parameter.shape, read = read, heads = names.heads(arch, parameter.name, c), signs = parameter.signs,
     })
   end
   return source
@@ -221,7 +196,7 @@ function export.of_model(model)
   end
   local path = model.gguf and model.gguf.path
   local name = model.dir or path
-  local source = source_of(model.arch.hf, model.config, name and basename(name) or "model", model, parameters)
+  local source = source_of(model.arch, model.config, name and basename(name) or "model", model, parameters)
   source.files = { path }
   if model.rotations then table.insert(source.notes, "the weights were stored rotated: they are written unrotated, and lose more in types of few bits than as they were") end
   return source
@@ -263,7 +238,7 @@ function export.of_folder(dir)
   end
   local ok, tokenizer = pcall(q.tokenizer, dir)
   if not ok and tokenizer.code ~= "io" then error(tokenizer, 0) end  -- a folder without a tokenizer gives a file without one
-  return source_of(arch.hf, c, basename(dir), { tokenizer = ok and tokenizer or nil, dir = dir }, parameters)
+  return source_of(arch, c, basename(dir), { tokenizer = ok and tokenizer or nil, dir = dir }, parameters)
 end
 
 local dropped = { ["general.file_type"] = true, ["general.quantization_version"] = true, ["general.alignment"] = true }

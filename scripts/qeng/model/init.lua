@@ -17,12 +17,12 @@ local stream = require "qeng.model.stream"
 local Model = {}
 Model.__index = Model
 
--- rotations: of weights that are stored rotated (gguf/hadamard.lua).
-local function build(file, dtype, source, rotations)
-  local arch, c = architectures.of(file)
+-- own: the user's model file, or nil. rotations: of weights that are stored rotated (gguf/hadamard.lua).
+local function build(file, own, dtype, source, rotations)
+  local arch, c = architectures.of(file, own)
   local model = setmetatable({
     arch = arch, config = c, dtype = dtype, config_values = file.values, rotations = rotations,
-    parameters = {}, linears = {}, ropes = {}, mode = "frozen", recompute = false,
+    parameters = {}, linears = {}, states = {}, ropes = {}, mode = "frozen", recompute = false,
   }, Model)
   model.forward = arch.build(model, source, c)
   if not c.learned_positions then model:rope(c.max_position) end  -- what a rotation cannot be is refused now, not by the first forward pass
@@ -32,10 +32,11 @@ end
 local M = {}
 
 local function load_gguf(path, opt)
-  local checkpoint = gguf.open(path, opt)
+  local own = architectures.read(opt.model_file)
+  local checkpoint = gguf.open(path, opt, own)
   local file = config.wrap(checkpoint.values, path)
   file.rope_factors = checkpoint.factors
-  local model = build(file, checkpoint.dtype, checkpoint.source, checkpoint.rotations)
+  local model = build(file, own, checkpoint.dtype, checkpoint.source, checkpoint.rotations)
   checkpoint.finish(model)
   stream.attach(model, opt)
   return model
@@ -58,6 +59,8 @@ end
 -- on the CPU: "map" reads them where the file is mapped, "copy" from a copy in large pages, which is faster; by default there is a
 -- copy if memory has room for two.
 -- "stream": from the mapped file, within opt.host_budget bytes for the whole process (model/stream.lua).
+-- opt.model_file: the path of a Lua file that says the architecture, in place of those of scripts/qeng/models. It is run; nothing in the
+-- model's own folder is, unless its path is given here.
 function M.load(dir, opt)
   opt = opt or {}
   dir = hub.resolve_model(dir)
@@ -92,7 +95,7 @@ function M.load(dir, opt)
     local as_stored = half and info.dtype == "f16" and #shape > 1 and not opt.writable
     return weights:tensor(name, { dtype = as_stored and "f16" or dtype, shape = shape, copy = opt.writable, stream = opt.weights == "stream", label = opt.weights == "stream" and "weights in files" or "weights" })
   end
-  local model = build(file, nil, source)
+  local model = build(file, architectures.read(opt.model_file), nil, source)
   model.dtype, model.dir, model.saved_dtype = dtype, dir, half and not opt.writable and "f16" or nil
   for _, layer in ipairs(model.linears) do
     local scale = layer.name .. ".weight_scale"
@@ -117,10 +120,11 @@ function M.load(dir, opt)
 end
 
 -- A model with random weights (std, Philox) from the keys of a config.json; or with those that opt.weights(name, shape) gives.
+-- opt.model_file: as for load.
 function M.random(values, opt)
   opt = opt or {}
   local stream, dtype = 0, opt.dtype or "f32"
-  return build(config.wrap(values), dtype, opt.weights or function(name, shape, plus_one)
+  return build(config.wrap(values), architectures.read(opt.model_file), dtype, opt.weights or function(name, shape, plus_one)
     stream = stream + 1
     if #shape == 1 then return q.zeros(shape, dtype, "weights"):fill(name:find("norm") and not plus_one and 1 or 0) end
     return q.randn(shape, { std = opt.std or 0.02, seed = opt.seed or 0, stream = stream, dtype = dtype, label = "weights" })

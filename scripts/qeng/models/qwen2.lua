@@ -11,9 +11,15 @@ function Qwen2.config(file)
 end
 
 function Qwen2.build(model, source, c)
-  return nn.decoder(model, source, c, function(p)
-    return nn.block(p, c, { qkv_bias = true, window = c.window })
-  end)
+  local block = { mixer = nn.attention { qkv_bias = true, window = c.window } }
+  return nn.decoder(model, source, c, function(p) return nn.block(p, c, block) end)
 end
+
+Qwen2.gguf = {
+  architecture = "qwen2",
+  read = function(r, values)
+    if r.window then values.use_sliding_window, values.max_window_layers = true, 0 end
+  end,
+}
 
 return Qwen2

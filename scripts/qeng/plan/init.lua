@@ -105,7 +105,6 @@ end
 -- a set. held: of its bytes, what a GGUF file of llama's has in an order of its own, and is in the host's memory where the unit is read
 -- from there.
 local function units_of(model, learning, opt)
-  local order = model.gguf and model.gguf.architecture or opt.stored and model.arch.hf:find "^Llama" and "llama"
   local units, by_name = {}, {}
   for _, parameter in ipairs(model.parameters) do
     local layer = parameter.name:match "layers%.(%d+)%."
@@ -117,7 +116,7 @@ local function units_of(model, learning, opt)
       end
       by_name[unit].bytes = by_name[unit].bytes + parameter.tensor:bytes()
       if learning[parameter.tensor] then by_name[unit].learned = by_name[unit].learned + parameter.tensor:bytes() end
-      if names.heads(order, parameter.name, model.config) then by_name[unit].held = by_name[unit].held + parameter.tensor:bytes() end
+      if (model.gguf or opt.stored) and names.heads(model.arch, parameter.name, model.config) then by_name[unit].held = by_name[unit].held + parameter.tensor:bytes() end
     end
   end
   return units
