@@ -303,7 +303,7 @@ function q.merge_dora(w, lora, magnitude) end
 function q.embedding_noise(x, cu, strength) end
 
 ---Rotation frequencies: dim rotary dimensions, theta, and the keys of config.json's rope_scaling (type for rope_type); length is
----the longest sequence (dynamic scaling).
+---the longest sequence (dynamic and longrope scaling).
 ---@param opt {dim: integer, theta: number, length?: integer, type?: string, factor?: number, max_position_embeddings?: integer}
 ---@return {inv_freq: Tensor, scale: number}
 function q.rope_table(opt) end

@@ -7,6 +7,7 @@
 --                    qeng.sliding_window, which llama.cpp does not know
 --   partial_rotary   rope.dimension_count may be less than the heads'
 --   rope_freqs       tensor rope_freqs.weight may be there
+--   longrope         tensors rope_factors_short.weight and rope_factors_long.weight may be there
 --   read(r, values)  reads what else there is into the values; r: a Reader, with r.window
 
 local architectures = require "qeng.model.architectures"
@@ -86,6 +87,18 @@ function Reader:not_applied(key, taken)
     io.stderr:write(("%s: %s = %s is not applied, as in llama.cpp, which does not read it in this architecture and takes %s\n")
       :format(self.path, name, type(value) == "table" and "a list" or tostring(value), tostring(taken)))
   end
+end
+
+-- What a file with longrope's two tensors says, as rope_scaling. llama.cpp goes by the tensors, whatever the type says.
+function Reader:longrope()
+  self:get("rope.scaling.type", "string", "")
+  local function factors(name) return self.file:tensor(name, { dtype = "f32" }):table() end
+  return {
+    rope_type = "longrope", short_factor = factors "rope_factors_short.weight", long_factor = factors "rope_factors_long.weight",
+    attention_factor = self:get("rope.scaling.attn_factor", "number", 1),
+    original_max_position_embeddings = self:get("rope.scaling.original_context_length", "number",
+      self:get("context_length", "number")),
+  }
 end
 
 -- What rope.scaling.* says, as rope_scaling. A factor whose type is not said is linear.
@@ -217,7 +230,8 @@ function gguf_config.read(file, path, known_keys, own)
     intermediate_size = r:same_for_layers "feed_forward_length", vocab_size = embedding.shape[1],
     rms_norm_eps = r:get("attention.layer_norm_rms_epsilon", "number"),
     max_position_embeddings = r:get("context_length", "number"), rope_theta = r:get("rope.freq_base", "number", 10000),
-    rope_scaling = r:rope_scaling(), partial_rotary_factor = rotary ~= head_dim and rotary / head_dim or nil,
+    rope_scaling = words.longrope and r:has "rope_factors_long.weight" and r:longrope() or r:rope_scaling(),
+    partial_rotary_factor = rotary ~= head_dim and rotary / head_dim or nil,
     tie_word_embeddings = not r:has "output.weight", sliding_window = r.window,
     bos_token_id = file:get "tokenizer.ggml.bos_token_id", eos_token_id = file:get "tokenizer.ggml.eos_token_id",
   }

@@ -23,6 +23,14 @@ local function add_rope(add, arch, c)
   local kind = scaling.rope_type
   if kind == "llama3" and not arch.gguf.rope_freqs then q.error("unsupported", ("gguf: rope scaling llama3 has no words in architecture %s"):format(a)) end
   if kind == "llama3" then return end  -- tensor rope_freqs.weight says it
+  if kind == "longrope" and arch.gguf.longrope then  -- and two tensors its factors
+    local original = scaling.original_max_position_embeddings or c.max_position
+    local longer = scaling.factor or c.max_position / original
+    add(a .. ".rope.scaling.original_context_length", "u32", original)
+    add(a .. ".rope.scaling.attn_factor", "f32", scaling.attention_factor
+      or longer > 1 and math.sqrt(1 + math.log(longer) / math.log(original)) or 1)
+    return
+  end
   if kind ~= "linear" and kind ~= "yarn" then q.error("unsupported", ("gguf: rope scaling %s has no words in the format"):format(kind)) end
   add(a .. ".rope.scaling.type", "string", kind)
   add(a .. ".rope.scaling.factor", "f32", scaling.factor)
@@ -111,7 +119,7 @@ local function metadata(arch, c, name, tokenizer, stops)
   add(a .. ".attention.key_length", "u32", c.head_dim)
   add(a .. ".attention.value_length", "u32", c.head_dim)
   add(a .. ".attention.layer_norm_rms_epsilon", "f32", c.eps)
-  add(a .. ".rope.dimension_count", "u32", c.head_dim)
+  add(a .. ".rope.dimension_count", "u32", c.rotary or c.head_dim)
   add(a .. ".vocab_size", "u32", c.vocab)
   local notes = { add_window(add, arch, c) }
   if arch.gguf.write then
@@ -145,10 +153,16 @@ local function source_of(arch, c, name, from, parameters)
     metadata = list, architecture = a, tensors = {}, files = {}, notes = notes,
     shape = { layers = c.layers, groups = c.heads / c.kv_heads, tied = c.tied },
   }
-  local factors = rope_factors(c)
-  if factors then
-    source.tensors[1] = { name = "rope_freqs.weight", shape = { #factors }, read = function() return q.tensor(factors, "f32") end }
+  local scaling = c.rope.scaling or {}
+  local function add_factors(stored, factors)
+    if not factors then return end
+    table.insert(source.tensors, {
+      name = stored, shape = { #factors }, read = function() return q.tensor(factors, "f32") end,
+    })
   end
+  add_factors("rope_freqs.weight", rope_factors(c))
+  add_factors("rope_factors_long.weight", scaling.long_factor)
+  add_factors("rope_factors_short.weight", scaling.short_factor)
   for _, parameter in ipairs(parameters) do
     local stored, read = names.to_gguf(parameter.name, arch), parameter.read
     if not stored then q.error("unsupported", ("gguf: tensor %s has no name in the format"):format(parameter.name)) end

@@ -9,7 +9,7 @@ local stream = require "qeng.model.stream"
 local gguf = {}
 
 -- Tensors that hold no weights of the network: tables that llama.cpp's older files keep, and what gguf_config reads.
-local function is_table(name) return name == "rope_freqs.weight" or name:find("%.attn_rot_embd%.") ~= nil or name:find("%.rope_freqs%.") ~= nil end
+local function is_table(name) return name:find "^rope_f[%a_]+%.weight$" ~= nil or name:find("%.attn_rot_embd%.") ~= nil or name:find("%.rope_freqs%.") ~= nil end
 
 -- The dtype of activations and of what is not a matrix: bf16 where all matrices are, f32 otherwise. Matrices of f16, of
 -- block formats, and under f32 of bf16 stay as they are stored.

@@ -1,7 +1,7 @@
--- A model over a paged KV cache: what one step over many sequences computes. Rows of different sequences do not change each
--- other's bits: linear layers are q.row_linear, attention is q.paged_attention, and the rest works row by row. What a step reads
--- (tokens, positions, slots, pages, lengths) lies in tensors made once and filled for each step, so that a step of a shape that
--- comes again is captured as a program and replayed without Lua.
+-- A model over a paged KV cache: what one step over many sequences computes. Rows of different sequences do not change
+-- each other's bits: linear layers are q.row_linear, attention is q.paged_attention, and the rest works row by row.
+-- What a step reads (tokens, positions, slots, pages, lengths) lies in tensors made once and filled for each step, so
+-- that a step of a shape that comes again is captured as a program and replayed without Lua.
 --
 --   local runner = paged.new(model, { pages = 64 })
 --   local id = runner.pool:open(0)
@@ -19,14 +19,17 @@ local paged = {}
 local Inference = {}
 Inference.__index = Inference
 
--- The adapter of a layer for a range of rows: range.adapter is one made by peft.read, false for none, nil for the model's own.
+-- The adapter of a layer for a range of rows: range.adapter is one made by peft.read, false for none, nil for the
+-- model's own.
 local function lora_of(layer, range)
   if range.adapter == nil then return layer.lora end
   return range.adapter and range.adapter.layers[layer.name] or nil
 end
 
--- The outputs of up to three layers that read x.
+-- The outputs of up to three layers that read x, or of the parts of a fused one.
 function Inference:project(x, layers)
+  local fused = layers[1].parts and layers[1]
+  if fused then layers = fused:fused() end
   local weights, biases, scales, rotation = {}, {}, {}, layers[1].rotation
   for i, layer in ipairs(layers) do
     weights[i], biases[i], scales[i] = layer.weight, layer.bias or false, layer.row_scale or false
@@ -40,8 +43,11 @@ function Inference:project(x, layers)
   for _, range in ipairs(self.ranges) do
     local whole = #self.ranges == 1
     local input = whole and x or x:rows(range.first, range.count)
+    local of_parts = fused and lora_of(fused, range)
+    of_parts = of_parts and fused:fused(of_parts)
     for i, layer in ipairs(layers) do
-      local adapter = lora_of(layer, range)
+      local adapter
+      if fused then adapter = of_parts and of_parts[i].lora else adapter = lora_of(layer, range) end
       if adapter then
         local inner = q.row_linear(input, { adapter.a })
         local output = whole and y[i] or y[i]:rows(range.first, range.count)
@@ -88,8 +94,9 @@ end
 -- The one handle of what make() returns, in no scope, so that free() frees it.
 local function kept(make) return q.scope(function() return q.keep(make()) end) end
 
--- opt: pages; kv (dtype of the cache, the model's), page_tokens (16), remember (reuse full pages of equal beginnings, true), rows and
--- sequences (the most of a step: 512, 64).
+-- opt: pages; kv (dtype of the cache, the model's), page_tokens (16), remember (reuse full pages of equal beginnings,
+-- true), rows and sequences (the most of a step: 512, 64), context (the most tokens of a sequence, by which longrope
+-- chooses: the model's positions).
 function paged.new(model, opt)
   local c, kv = model.config, opt.kv or model.dtype
   local page_tokens, rows, sequences = opt.page_tokens or 16, opt.rows or 512, opt.sequences or 64
@@ -101,7 +108,7 @@ function paged.new(model, opt)
   for _, layer in ipairs(model.linears) do
     if layer.lora then layer.lora.columns = nil end  -- it may have been trained since
   end
-  self.rope, self.rope_local = model:rope(c.max_position)
+  self.rope, self.rope_local = model:rope(math.min(c.max_position, opt.context or c.max_position, opt.pages * page_tokens))
   local function make(shape, dtype) return kept(function() return q.empty(shape, dtype, "kv") end) end
   for i = 1, c.layers do
     self.keys[i] = make({ opt.pages * page_tokens, c.kv_heads, c.head_dim }, kv)
@@ -165,8 +172,8 @@ local function fill(self, step, ids, counts)
   }, ids, counts)
 end
 
--- A step of one row for each sequence, all of one adapter: the second of a shape is captured, the others replay it. An adapter
--- is told by its salt: another may come to lie where it was.
+-- A step of one row for each sequence, all of one adapter: the second of a shape is captured, the others replay it. An
+-- adapter is told by its salt: another may come to lie where it was.
 function Runner:decode(ids, counts, most, range, use)
   local key = ("%d/%d/%d"):format(#ids, most, range.salt)
   local found = self.programs[key]
@@ -197,8 +204,9 @@ function Runner:decode(ids, counts, most, range, use)
 end
 
 -- Runs the model over the last part.count tokens of each sequence part.id (their slots are reserved), whose adapters
--- (part.adapter, and part.salt, a number of its own for each) cover one run of parts each; use(logits, first) gets the logits
--- [n, vocab] of rows wanted[first] .. of the step, in pieces. Rows count from 0 over all parts, `wanted` ascends. use must not keep them.
+-- (part.adapter, and part.salt, a number of its own for each) cover one run of parts each; use(logits, first) gets the
+-- logits [n, vocab] of rows wanted[first] .. of the step, in pieces. Rows count from 0 over all parts, `wanted`
+-- ascends. use must not keep them.
 function Runner:run(parts, wanted, use)
   local ids, counts, ranges, rows, longest = {}, {}, {}, 0, 1
   for i, part in ipairs(parts) do

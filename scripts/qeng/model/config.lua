@@ -171,7 +171,11 @@ local of_rotation = {
     factor = true, original_max_position_embeddings = false, attention_factor = false, beta_fast = false, beta_slow = false, mscale = false,
     mscale_all_dim = false, truncate = false,
   },
+  longrope = {
+    short_factor = true, long_factor = true, factor = false, attention_factor = false, original_max_position_embeddings = false,
+  },
 }
+local most_rotations = { "default", "linear", "dynamic", "llama3", "yarn" }
 
 -- The numbers, strings and so on of the object at `key` (in it, at `kind`) that are not null, and what it is called; nil where there
 -- are none.
@@ -214,11 +218,16 @@ function Config:rotation(key, kind, theta)
   if not named and entries.factor and entries.factor ~= 1 then
     refuse("format", "the rotation has factor = %s, but no rope_type says what it is of", tostring(entries.factor))
   end
-  local known = of_rotation[named or "default"]
-  if not known then
-    refuse("unsupported", "key %s.rope_type is %s; default, linear, dynamic, llama3 and yarn are supported", name, named)
+  if named == "su" then named = "longrope" end  -- its older name
+  local supported, known = self.rotations or most_rotations, nil
+  for _, each in ipairs(supported) do
+    if each == (named or "default") then known = of_rotation[each] end
   end
-  if (entries.partial_rotary_factor or 1) ~= 1 then
+  if not known then
+    refuse("unsupported", "key %s.rope_type is %s; %s and %s are supported", name, named,
+      table.concat(supported, ", ", 1, #supported - 1), supported[#supported])
+  end
+  if (entries.partial_rotary_factor or 1) ~= 1 and not self.partial_rotary then
     refuse("unsupported", "key %s.partial_rotary_factor is %s; only 1 is supported: transformers turns whole heads of this architecture whatever it says, other programs a part of each",
       name, tostring(entries.partial_rotary_factor))
   end
@@ -233,18 +242,31 @@ function Config:rotation(key, kind, theta)
   for entry, needed in pairs(known) do
     if needed and not scaling[entry] then refuse("format", "key %s.%s is missing, which a rotation of type %s needs", name, entry, named) end
   end
-  return { theta = entries.rope_theta or theta, scaling = next(known) and scaling or nil }
+  if known.original_max_position_embeddings ~= nil and self.original_length then
+    scaling.original_max_position_embeddings = self.original_length
+  end
+  for _, each in ipairs { "short_factor", "long_factor" } do
+    for i, factor in ipairs(scaling[each] or {}) do
+      if not is_positive(factor) then
+        refuse("format", "key %s.%s[%d] is %s, expected a positive number", name, each, i - 1, shown(factor))
+      end
+    end
+  end
+  return {
+    theta = entries.rope_theta or theta, scaling = next(known) and scaling or nil, part = entries.partial_rotary_factor,
+  }
 end
 
 local function same_rotation(a, b)
   local one, other = a.scaling or {}, b.scaling or {}
+  local function text(value) return type(value) == "table" and table.concat(value, " ") or value end
   for entry, value in pairs(one) do
-    if other[entry] ~= value then return false end
+    if text(other[entry]) ~= text(value) then return false end
   end
   for entry in pairs(other) do
     if one[entry] == nil then return false end
   end
-  return a.theta == b.theta
+  return a.theta == b.theta and a.part == b.part
 end
 
 -- {theta, scaling}: from rope_theta and rope_scaling, or from rope_parameters (newer files), whose theta counts before rope_theta.
@@ -337,7 +359,9 @@ end
 
 -- What the decoders of this house share. opt: gelu (MLPs are gated by its tanh form), kinds (layers rotate by their kind), and what
 -- transformers takes for the architecture where the file is silent: kv_heads (as many as heads), head_dim (hidden / heads),
--- max_position (2048), tied (false).
+-- max_position (2048), tied (false). partial_rotary: c.rotary elements of each head are turned, as partial_rotary_factor says;
+-- rotations: the rope_types that transformers has for the architecture, where these are not all but longrope; original_length: the
+-- length before these, where the file says it beside them.
 function Config:decoder(theta, opt)
   opt = opt or {}
   local c = {
@@ -354,8 +378,19 @@ function Config:decoder(theta, opt)
     q.error("format", ("%s: %d heads cannot share %d key/value heads"):format(self.path, c.heads, c.kv_heads))
   end
   c.gelu = opt.gelu or false
+  self.partial_rotary, self.rotations, self.original_length = opt.partial_rotary, opt.rotations, opt.original_length
   c.rope = self:rope(theta, opt.kinds and "full_attention" or nil)
-  self:must("partial_rotary_factor", 1)
+  if opt.partial_rotary then
+    local part = c.rope.part or self:positive("partial_rotary_factor", 1)
+    self.used.partial_rotary_factor = true
+    c.rotary = math.floor(c.head_dim * part)
+    if c.rotary < 2 or c.rotary > c.head_dim or c.rotary % 2 ~= 0 then
+      q.error("format", ("%s: partial_rotary_factor turns %s of a head's %d elements, expected an even number of them")
+        :format(self.path, tostring(c.rotary), c.head_dim))
+    end
+  else
+    self:must("partial_rotary_factor", 1)
+  end
   self:must("use_mrope", false)  -- of positions of images
   if c.gelu then
     self:must("hidden_activation", "gelu_pytorch_tanh")

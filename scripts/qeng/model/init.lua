@@ -135,10 +135,22 @@ end
 
 local function is_dynamic(rope) return rope.scaling and rope.scaling.rope_type == "dynamic" end
 
+-- What tells apart the tables of a rotation for documents of up to `length` tokens.
+local function rope_key(c, length)
+  local scaling = c.rope.scaling or {}
+  if scaling.rope_type == "longrope" then return length > (scaling.original_max_position_embeddings or c.max_position) and 1 or 0 end
+  return is_dynamic(c.rope) and length or 0
+end
+
 -- The table of one rotation's settings (Config:rope) for documents of up to `length` tokens.
 local function rope_of(c, settings, length)
-  local how = { dim = c.head_dim, theta = settings.theta, length = length, max_position_embeddings = c.max_position }
+  local how = {
+    dim = c.rotary or c.head_dim, theta = settings.theta, length = length, max_position_embeddings = c.max_position,
+  }
   for name, value in pairs(settings.scaling or {}) do how[name == "rope_type" and "type" or name] = value end
+  if how.type == "longrope" and not how.factor then
+    how.factor = c.max_position / (how.original_max_position_embeddings or c.max_position)
+  end
   local rope = q.rope_table(how)
   if settings.factors then
     local divided = rope.inv_freq:table()
@@ -152,7 +164,7 @@ end
 -- model has some of their own.
 function Model:rope(length)
   local c = self.config
-  local key = is_dynamic(c.rope) and length or 0
+  local key = rope_key(c, length)
   local found = self.ropes[key]
   if not found then
     found = { rope_of(c, c.rope, length), c.rope_local and rope_of(c, c.rope_local, length) }

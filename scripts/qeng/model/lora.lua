@@ -47,6 +47,9 @@ function lora.scale(alpha, rank, rslora) return alpha / (rslora and math.sqrt(ra
 -- The squared lengths of the layer's rows, which DoRA needs.
 function lora.squares(model, layer)
   if model.stream then q.error("unsupported", "lora: dora needs the lengths of all weights' rows, and they are streamed; leave dora, or --weights stream, out") end
+  if layer.parts then
+    q.error("unsupported", ("lora: dora of %s, which is several layers in one, is not supported"):format(layer.name))
+  end
   if layer.rotation or layer.row_scale then
     q.error("unsupported", ("lora: dora of %s, whose weight is stored %s, is not supported"):format(layer.name, layer.rotation and "rotated" or "with a scale a row"))
   end

@@ -74,8 +74,52 @@ local function project(seq, x, first, second, third)
 end
 nn.project = project
 
-function Params:linear(name, out, inputs, bias)
+-- Rows first .. first + count of a weight or of an adapter's b. A gradient does not pass a view of rows, but it passes
+-- a lookup: rows of what is trained are looked up, which copies them.
+local function rows_of(tensor, first, count, index)
+  if not tensor:requires_grad() then return tensor:rows(first, count) end
+  return q.embedding(tensor, index:rows(first, count), tensor:dtype())
+end
+
+-- The parts of a fused layer as layers of their own, under an adapter of the whole, or nil.
+function Linear:fused(adapter)
+  local list, first = {}, 0
+  for i, count in ipairs(self.parts) do
+    list[i] = {
+      weight = rows_of(self.weight, first, count, self.index), rotation = self.rotation,
+      row_scale = self.row_scale and self.row_scale:rows(first, count),
+      lora = adapter and {
+        a = adapter.a, b = rows_of(adapter.b, first, count, self.index),
+        scale = adapter.scale, dropout = adapter.dropout,
+      },
+    }
+    first = first + count
+  end
+  return list
+end
+
+-- What the parts of a fused layer make of x. Each draws a dropout of its own.
+function Linear:split(x)
+  local input = self.rotation and q.hadamard(x, self.rotation) or x
+  if self.model.observe then self.model.observe(self.name .. ".weight", input) end
+  if self.row_scale then
+    q.error("unsupported", ("%s: several layers in one that have a scale for each row are only generated from")
+      :format(self.name))
+  end
+  local results = {}
+  for i, part in ipairs(self:fused(self.lora)) do
+    results[i] = self.rotation and adapted(q.linear(input, part.weight), x, part.lora)
+      or q.linear(x, part.weight, { lora = part.lora })
+  end
+  return unpack(results)
+end
+
+-- parts: the rows of each of several layers that are stored as one. It has no bias then, and is called through
+-- `project`, which gives a result for each.
+function Params:linear(name, out, inputs, bias, parts)
   local p = self:at(name)
+  local index = parts and {}
+  for i = 1, parts and out or 0 do index[i] = i - 1 end
   local layer = setmetatable({
     model = self.model,
     name = self.prefix .. name,
@@ -83,6 +127,8 @@ function Params:linear(name, out, inputs, bias)
     weight = p:weight("weight", { out, inputs }),
     bias = bias and p:weight("bias", { out }) or nil,
     rotation = p:rotation("weight", inputs),
+    parts = parts,
+    index = index and q.keep(q.tensor(index, "i32")),
   }, Linear)
   table.insert(self.model.linears, layer)
   return layer
@@ -110,13 +156,19 @@ end
 -- Grouped-query attention with rotary positions. c: hidden, heads, kv_heads, head_dim, eps, plus_one (norms add one to
 -- their weights), attention_scale (1 / sqrt(head_dim)). opt: qkv_bias, o_bias, qk_norm (per head, before RoPE), window
 -- (0: none), local_rope (seq.rope_local turns its heads), no_rope (positions are learned, and added by the decoder), at
--- ("self_attn").
+-- ("self_attn"), fused (the name of one layer that is q_proj, k_proj and v_proj).
 function nn.attention(opt)
   return function(block, c)
     local p = block:at(opt.at or "self_attn")
-    local q_proj = p:linear("q_proj", c.heads * c.head_dim, c.hidden, opt.qkv_bias)
-    local k_proj = p:linear("k_proj", c.kv_heads * c.head_dim, c.hidden, opt.qkv_bias)
-    local v_proj = p:linear("v_proj", c.kv_heads * c.head_dim, c.hidden, opt.qkv_bias)
+    local wide, narrow = c.heads * c.head_dim, c.kv_heads * c.head_dim
+    local q_proj, k_proj, v_proj
+    if opt.fused then
+      q_proj = p:linear(opt.fused, wide + 2 * narrow, c.hidden, false, { wide, narrow, narrow })
+    else
+      q_proj = p:linear("q_proj", wide, c.hidden, opt.qkv_bias)
+      k_proj = p:linear("k_proj", narrow, c.hidden, opt.qkv_bias)
+      v_proj = p:linear("v_proj", narrow, c.hidden, opt.qkv_bias)
+    end
     local o_proj = p:linear("o_proj", c.hidden, c.heads * c.head_dim, opt.o_bias)
     local q_norm = opt.qk_norm and p:norm("q_norm", c.head_dim, c.eps, c.plus_one)
     local k_norm = opt.qk_norm and p:norm("k_norm", c.head_dim, c.eps, c.plus_one)
@@ -138,12 +190,14 @@ function nn.attention(opt)
   end
 end
 
--- c: hidden, ffn, gelu (the gate is GELU's, not SiLU's). opt: bias, at ("mlp").
+-- c: hidden, ffn, gelu (the gate is GELU's, not SiLU's). opt: bias, at ("mlp"), fused (the name of one layer that is
+-- gate_proj and up_proj).
 function nn.swiglu_mlp(opt)
   return function(block, c)
     local p = block:at(opt.at or "mlp")
-    local gate_proj = p:linear("gate_proj", c.ffn, c.hidden, opt.bias)
-    local up_proj = p:linear("up_proj", c.ffn, c.hidden, opt.bias)
+    local gate_proj = opt.fused and p:linear(opt.fused, 2 * c.ffn, c.hidden, false, { c.ffn, c.ffn })
+      or p:linear("gate_proj", c.ffn, c.hidden, opt.bias)
+    local up_proj = not opt.fused and p:linear("up_proj", c.ffn, c.hidden, opt.bias) or nil
     local down_proj = p:linear("down_proj", c.hidden, c.ffn, opt.bias)
     return function(x, seq)
       local gate, up = project(seq, x, gate_proj, up_proj)
