@@ -2,6 +2,7 @@
 -- keys. `p` is a position in the model's tree of parameters: p:at("self_attn") goes down, p:weight(name, shape) takes a
 -- tensor from the checkpoint (or draws it) and registers it under its Hugging Face name.
 
+local kv_pages = require "qeng.model.kv_pages"
 local q = require "qeng.core"
 
 local nn = {}
@@ -27,6 +28,13 @@ function Params:weight(name, shape, plus_one)
   tensor:label(full)
   table.insert(self.model.parameters, { name = full, tensor = tensor })
   return tensor
+end
+
+-- Registers what the mixer that is made here keeps of a sequence (infer/sequences.lua); where it is among the model's
+-- states.
+function Params:state(kind)
+  table.insert(self.model.states, kind)
+  return #self.model.states
 end
 
 -- How a parameter's input, and what is looked up in it, is rotated: {block =, signs =} each, or nil.
@@ -173,8 +181,9 @@ function nn.attention(opt)
     local q_norm = opt.qk_norm and p:norm("q_norm", c.head_dim, c.eps, c.plus_one)
     local k_norm = opt.qk_norm and p:norm("k_norm", c.head_dim, c.eps, c.plus_one)
     local how = { window = opt.window or 0, scale = c.attention_scale }
+    local state = block:state(kv_pages.kind(c.kv_heads, c.head_dim))
 
-    return function(x, seq, layer)
+    return function(x, seq)
       local tokens = x:shape()[1]
       local query, key, value = project(seq, x, q_proj, k_proj, v_proj)
       query = query:reshape { tokens, c.heads, c.head_dim }
@@ -183,7 +192,7 @@ function nn.attention(opt)
       if not opt.no_rope then
         query, key = q.rope(query, key, seq.positions, opt.local_rope and seq.rope_local or seq.rope)
       end
-      local mixed = seq.inference and seq.inference:attend(layer, query, key, value, how)
+      local mixed = seq.inference and seq.inference.states[state]:attend(seq.inference.step, query, key, value, how)
         or q.attention(query, key, value, seq, how)
       return project(seq, mixed:reshape { tokens, c.heads * c.head_dim }, o_proj)
     end
@@ -228,7 +237,7 @@ function no_norm:of_sum(x, branch)
 end
 
 -- x + mixer(norm(x)), then x + mlp(norm(x)). opt: mixer, mlp (swiglu_mlp), norms (pre_norms), functions of the forms
--- above. What is added to the stream x is added by the norm that reads it next: block(x, branch, seq, layer) takes the
+-- above. What is added to the stream x is added by the norm that reads it next: block(x, branch, seq) takes the
 -- last block's branch, nil in the first, and gives the stream and its own. A model file may have any other function of
 -- that form for a block.
 function nn.block(p, c, opt)
@@ -240,10 +249,10 @@ function nn.block(p, c, opt)
   local mlp = (opt.mlp or nn.swiglu_mlp {})(p, c)
   local mlp_post = norms(p, c, "mlp_branch") or no_norm
 
-  return function(x, branch, seq, layer)
+  return function(x, branch, seq)
     local y
     x, y = mixer_norm:of_sum(x, branch)
-    x, y = mlp_norm:of_sum(x, mixer_post(mixer(y, seq, layer)))
+    x, y = mlp_norm:of_sum(x, mixer_post(mixer(y, seq)))
     return x, mlp_post(mlp(y, seq))
   end
 end
@@ -298,17 +307,17 @@ function nn.decoder(model, source, c, new_block)
       if model.recompute then
         x = q.checkpoint(name, function(input)
           if weights then weights:use(i) end
-          local stream, addend = block(input, nil, seq, i)
+          local stream, addend = block(input, nil, seq)
           if weights then weights:mark(i) end
           return stream + addend
         end, x)
       elseif seq.inference then  -- nothing but its results is wanted again: the next block has its memory, still in the caches
         local before, addend = x, branch
-        x, branch = q.scope(q.block, name, block, x, branch, seq, i)
+        x, branch = q.scope(q.block, name, block, x, branch, seq)
         if not rawequal(before, x) then before:free() end
         if addend then addend:free() end
       else
-        x, branch = q.block(name, block, x, branch, seq, i)
+        x, branch = q.block(name, block, x, branch, seq)
         if weights then weights:mark(i) end  -- where its gradient begins
       end
     end

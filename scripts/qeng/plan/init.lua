@@ -19,6 +19,7 @@
 local config = require "qeng.model.config"
 local inertia = require "qeng.onebit.inertia"
 local hub = require "qeng.hub"
+local kv_pages = require "qeng.model.kv_pages"
 local names = require "qeng.gguf.names"
 local models = require "qeng.model"
 local onebit = require "qeng.onebit"
@@ -308,13 +309,19 @@ local most_tokens = 2 ^ 24       -- beyond any published context; a rehearsal's 
 local most_accumulated = 4096    -- each micro-batch is rehearsed
 local most_rank = 4096           -- as recipes/lora_qwen.lua takes
 
+local function set_of(list)
+  local set = {}
+  for _, name in ipairs(list) do set[name] = true end
+  return set
+end
+
 -- What an option may be: a type, {least, most} of an integer, or a set.
 local allowed = {
   mode = { full = true, lora = true, onebit = true, inference = true }, dtype = { f32 = true, bf16 = true }, stored = "string",
   rank = { 1, most_rank }, targets = "table", dropout = "number", levels = { [1] = true, [3] = true, [7] = true, [15] = true, [255] = true },
   active = "positive", keep = "boolean", row_tokens = { 1, most_tokens }, rows = { 1, most_tokens }, accumulate = { 1, most_accumulated },
   recompute = "boolean", eval = "boolean", context = { 16, most_tokens }, batch = { 1, 4096 },
-  kv = { f32 = true, bf16 = true, f16 = true, q8_0 = true }, device_budget = "positive", host_budget = "positive", bandwidth = "positive",
+  kv = set_of(kv_pages.dtypes), device_budget = "positive", host_budget = "positive", bandwidth = "positive",
   flops = "positive", link = "positive",
 }
 
