@@ -3,6 +3,7 @@
 package.path = (arg[0]:match "^(.*/)" or "./") .. "?.lua;" .. package.path
 local q = require "qeng"
 
+local cases = require "engine_cases"
 local formula = require "formula"
 local last_logits = require "last_logits"
 local scoring = require "qeng.infer.scoring"
@@ -121,6 +122,7 @@ local function refuses(text, more)
 end
 refuses("rope_type is yarn; default and longrope are supported", { rope_scaling = { type = "yarn", factor = 4 } })
 refuses("longrope has 3 factors, expected 4", { partial_rotary_factor = 1 })
+refuses("mlp_bias = true changes the mathematics", { mlp_bias = true })
 refuses("turns 5 of a head's 8 elements", { partial_rotary_factor = 0.7 })
 local odd = { type = "longrope", short_factor = { 1, -1, 1 }, long_factor = { 1, 1, 1 } }
 refuses("short_factor[1] is -1", { rope_scaling = odd })
@@ -139,6 +141,11 @@ for type, most in pairs { q8_0 = 0.05, q6_k = 0.15, q4_k_m = 0.5 } do
   scorer:run(tokens, { #tokens - 1 }, function(logits) near(type, expected, logits:table()[1], 0.03) end)
   scorer:free()
 end
+
+-- ---- whatever runs beside a request, it gets what it gets alone
+local small = { hidden_size = 64, intermediate_size = 96, num_hidden_layers = 2, num_attention_heads = 4, vocab_size = 320 }
+for _, key in ipairs { "architectures", "model_type" } do small[key] = values[key] end
+for seed = 1, 2 do cases.schedule(seed, { model = q.random_model(small, { seed = seed, std = 0.12 }), count = 24 }) end
 
 -- ---- the whole of a training run, from blocks and in full
 local lines = {}

@@ -31,7 +31,7 @@ end
 -- The outputs of up to three layers that read x, or of the parts of a fused one.
 function Inference:project(x, layers)
   local fused = layers[1].parts and layers[1]
-  if fused then layers = fused:fused() end
+  if fused then layers = fused:fused(nil, x.rows) end
   local weights, biases, scales, rotation = {}, {}, {}, layers[1].rotation
   for i, layer in ipairs(layers) do
     weights[i], biases[i], scales[i] = layer.weight, layer.bias or false, layer.row_scale or false
@@ -46,7 +46,7 @@ function Inference:project(x, layers)
     local whole = #self.ranges == 1
     local input = whole and x or x:rows(range.first, range.count)
     local of_parts = fused and lora_of(fused, range)
-    of_parts = of_parts and fused:fused(of_parts)
+    of_parts = of_parts and fused:fused(of_parts, x.rows)
     for i, layer in ipairs(layers) do
       local adapter
       if fused then adapter = of_parts and of_parts[i].lora else adapter = lora_of(layer, range) end

@@ -89,15 +89,16 @@ local function rows_of(tensor, first, count, index)
   return q.embedding(tensor, index:rows(first, count), tensor:dtype())
 end
 
--- The parts of a fused layer as layers of their own, under an adapter of the whole, or nil.
-function Linear:fused(adapter)
+-- The parts of a fused layer as layers of their own, under an adapter of the whole, or nil. rows: rows_of, or Tensor.rows
+-- where no gradient is wanted.
+function Linear:fused(adapter, rows)
   local list, first = {}, 0
   for i, count in ipairs(self.parts) do
     list[i] = {
-      weight = rows_of(self.weight, first, count, self.index), rotation = self.rotation,
+      weight = rows(self.weight, first, count, self.index), rotation = self.rotation,
       row_scale = self.row_scale and self.row_scale:rows(first, count),
       lora = adapter and {
-        a = adapter.a, b = rows_of(adapter.b, first, count, self.index),
+        a = adapter.a, b = rows(adapter.b, first, count, self.index),
         scale = adapter.scale, dropout = adapter.dropout,
       },
     }
@@ -115,7 +116,7 @@ function Linear:split(x)
       :format(self.name))
   end
   local results = {}
-  for i, part in ipairs(self:fused(self.lora)) do
+  for i, part in ipairs(self:fused(self.lora, rows_of)) do
     results[i] = self.rotation and adapted(q.linear(input, part.weight), x, part.lora)
       or q.linear(x, part.weight, { lora = part.lora })
   end
