@@ -5,6 +5,8 @@
 --   build(model, source, c)   its forward function, of the parts of model/nn.lua
 --   gguf               its words in GGUF (gguf/names.lua, gguf/config.lua); nil where it has none
 --   lora               the roles of the layers that get adapters by default; nil for all linear layers
+--   texts              as the text part of a model of images: {[model_type] = {vocab, hidden, ffn, layers, heads, kv_heads,
+--                      eps =, theta =}}, what transformers takes where the file is silent
 --   refuses            names of similar architectures, and what these have that is not supported: {{name, what}...}
 
 local list_files = require "qeng.library_files"

@@ -100,4 +100,6 @@ end
 
 Gemma3.gguf = gguf
 
+Gemma3.texts = { gemma3_text = { 262208, 2304, 9216, 26, 8, 4 } }
+
 return Gemma3

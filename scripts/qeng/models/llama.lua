@@ -29,4 +29,6 @@ Llama.gguf = {
   end,
 }
 
+Llama.texts = { llama = { 32000, 4096, 11008, 32, 32 } }
+
 return Llama

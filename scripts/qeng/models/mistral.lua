@@ -22,4 +22,6 @@ Mistral.gguf = {
   reads = function(file) return file:get "qeng.sliding_window" ~= nil end,
 }
 
+Mistral.texts = { mistral = { 32000, 4096, 14336, 32, 32, 8 } }
+
 return Mistral

@@ -22,4 +22,7 @@ Qwen2.gguf = {
   end,
 }
 
+local vl = { 152064, 8192, 29568, 80, 64, 8, eps = 1e-5, theta = 1e6 }
+Qwen2.texts = { qwen2 = { 151936, 4096, 22016, 32, 32, 32 }, qwen2_vl_text = vl, qwen2_5_vl_text = vl }
+
 return Qwen2

@@ -25,4 +25,8 @@ Qwen3.gguf = {
   end,
 }
 
+Qwen3.texts = {
+  qwen3 = { 151936, 4096, 22016, 32, 32, 32 }, qwen3_vl_text = { 151936, 4096, 22016, 32, 32, 32, theta = 5e5 },
+}
+
 return Qwen3
