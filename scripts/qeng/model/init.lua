@@ -205,7 +205,7 @@ function M.slot(tokens, max_documents)
 end
 
 -- Loss [1] of a packed batch: slot.scale times the sum of nll over its targets. Also nll [t]. length: the longest document
--- (dynamic RoPE scaling needs it; see check_length).
+-- (dynamic RoPE scaling needs it, see check_length; longrope chooses its factors by it).
 function Model:loss(slot, length)
   length = length or slot.tokens:shape()[1]
   local seq = { positions = slot.positions, cu_q = slot.cu_q }
