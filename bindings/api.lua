@@ -1252,8 +1252,8 @@ function q.hub.files(name, kind, patterns, opt) end
 
 -- ---------------------------------------------------------------- models
 
----A model from a Hugging Face folder (config.json, safetensors, tokenizer) or a GGUF file, of an architecture in scripts/qeng/models,
----or of model_file, the path of a Lua file such as those, which is run.
+---A model from a Hugging Face folder (config.json, safetensors, tokenizer) or a GGUF file, of an architecture in
+---scripts/qeng/models, or of model_file, the path of a Lua file such as those, which is run.
 ---@param dir string  folder, .gguf file, or a name on the hub, org/name[@revision]
 ---weights: "map", "copy" (faster; by default if there is room) or "stream": no more of the file in memory than host_budget, the bytes of
 ---the whole process, leaves; stream_slack of it (64 MB) is for what is not known in advance. On a GPU host_budget bounds what is
@@ -1264,7 +1264,7 @@ function q.load(dir, opt) end
 
 ---A model with random weights from the keys of a config.json; or with those that weights(name, shape) gives.
 ---@param config table
----@param opt? {dtype?: dtype, std?: number, seed?: integer, weights?: (fun(name: string, shape: integer[]): Tensor), model_file?: string}
+---@param opt? {dtype?: dtype, std?: number, seed?: integer, weights?: function, model_file?: string}
 ---@return Model
 function q.random_model(config, opt) end
 

@@ -79,9 +79,10 @@ int gated(Call& call) {
 int drop(Call& call) { return call.push(dropout(tape(), call.arg<TensorPtr>(1), call.arg<float>(2))); }
 
 int frequencies(Call& call) {
-  Options opt(call, 1, {"dim", "theta", "length", "type", "factor", "max_position_embeddings", "original_max_position_embeddings",
-                        "attention_factor", "mscale", "mscale_all_dim", "beta_fast", "beta_slow", "truncate", "low_freq_factor", "high_freq_factor",
-                        "short_factor", "long_factor"});
+  Options opt(call, 1,
+              {"dim", "theta", "length", "type", "factor", "max_position_embeddings",
+               "original_max_position_embeddings", "attention_factor", "mscale", "mscale_all_dim", "beta_fast", "beta_slow", "truncate", "low_freq_factor",
+               "high_freq_factor", "short_factor", "long_factor"});
   RopeConfig config;
   config.rotary = opt.get<int64_t>("dim");
   config.theta = opt.get<double>("theta");

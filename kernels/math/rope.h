@@ -22,7 +22,7 @@ namespace qeng {
 
 enum class RopeScaling : uint8_t { none, linear, dynamic, yarn, llama3, longrope };
 
-// "default", "linear", "dynamic", "yarn", "llama3", "longrope": rope_type of a config.json. Throws Error("unsupported").
+// "default", "linear", "dynamic", "yarn", "llama3", "longrope": rope_type of a config.json; else Error("unsupported").
 inline RopeScaling rope_scaling_from_name(const std::string& name) {
   if (name == "default") return RopeScaling::none;
   if (name == "linear") return RopeScaling::linear;
@@ -40,7 +40,7 @@ struct RopeConfig {
   double factor = 1;
   int64_t max_positions = 0;           // max_position_embeddings (dynamic)
   int64_t original_max_positions = 0;  // original_max_position_embeddings (yarn, llama3, longrope)
-  double attention_factor = 0;         // yarn, longrope; 0: from factor, or from mscale and mscale_all_dim where both are given
+  double attention_factor = 0;         // yarn, longrope; 0: from factor, or from the next two where both are given
   double mscale = 0, mscale_all_dim = 0;
   double beta_fast = 32, beta_slow = 1;
   bool truncate = true;
@@ -124,8 +124,8 @@ inline void longrope(const RopeConfig& config, int64_t sequence, RopeTable& tabl
 
 }  // namespace rope_detail
 
-// The frequencies for sequences of `sequence` tokens (dynamic and longrope ask; 0: up to max_positions, or the original). Throws
-// Error("value") where the configuration lacks what its scaling needs.
+// The frequencies for sequences of `sequence` tokens (dynamic and longrope ask; 0: up to max_positions, or the
+// original). Throws Error("value") where the configuration lacks what its scaling needs.
 inline RopeTable rope_table(const RopeConfig& config, int64_t sequence = 0) {
   if (config.rotary <= 0 || config.rotary % 2 || !(config.theta > 0))
     fail("value", "rope: rotary dimension ", config.rotary, " and theta ", config.theta,

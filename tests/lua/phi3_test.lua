@@ -72,7 +72,8 @@ for _, case in ipairs(golden.cases) do
   local file = q.gguf.open(at "model.gguf")
   for key, value in pairs(case.entries) do
     local written = file:get("phi3." .. key)
-    assert(math.abs(written / value - 1) < 1e-6, ("%s: %s is %s, llama.cpp writes %s"):format(name, key, written, value))
+    assert(math.abs(written / value - 1) < 1e-6,
+      ("%s: %s is %s, llama.cpp writes %s"):format(name, key, written, value))
   end
   file:close()
   local again = q.load(at "model.gguf")
@@ -143,7 +144,8 @@ for type, most in pairs { q8_0 = 0.05, q6_k = 0.15, q4_k_m = 0.5 } do
 end
 
 -- ---- whatever runs beside a request, it gets what it gets alone
-local small = { hidden_size = 64, intermediate_size = 96, num_hidden_layers = 2, num_attention_heads = 4, vocab_size = 320 }
+local small = { hidden_size = 64, intermediate_size = 96, num_hidden_layers = 2, num_attention_heads = 4 }
+small.vocab_size = 320
 for _, key in ipairs { "architectures", "model_type" } do small[key] = values[key] end
 for seed = 1, 2 do cases.schedule(seed, { model = q.random_model(small, { seed = seed, std = 0.12 }), count = 24 }) end
 

@@ -79,5 +79,5 @@ q.fs.write(at "wrong.lua", "return {")
 refused("wrong.lua", q.load, at "folder", { model_file = at "wrong.lua" })
 
 q.fs.remove(scratch.folder)
-print(("sequences: a recurrent state beside keys and values; %d tokens reused, %d gave way, %d guesses were wrong"):format(
-  reused, preempted, wrong))
+print(("sequences: a state beside keys and values; %d tokens reused, %d gave way, %d guesses were wrong"):format(reused,
+  preempted, wrong))

@@ -94,7 +94,8 @@ function Reader:longrope()
   self:get("rope.scaling.type", "string", "")
   local function factors(name) return self.file:tensor(name, { dtype = "f32" }):table() end
   return {
-    rope_type = "longrope", short_factor = factors "rope_factors_short.weight", long_factor = factors "rope_factors_long.weight",
+    rope_type = "longrope",
+    short_factor = factors "rope_factors_short.weight", long_factor = factors "rope_factors_long.weight",
     attention_factor = self:get("rope.scaling.attn_factor", "number", 1),
     original_max_position_embeddings = self:get("rope.scaling.original_context_length", "number",
       self:get("context_length", "number")),

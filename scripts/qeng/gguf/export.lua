@@ -1,7 +1,8 @@
--- Models as GGUF files. A source is what is written: {metadata = {{key, type, value}...}, tensors = {{name =, shape =, read =,
--- heads =, signs =, stored =}...}, shape = for gguf_types, files = paths it is read from (none), notes = what the file cannot say
--- (none)}; read() gives the tensor, heads says that its rows have to move to llama's order, stored is the type of a GGUF file's
--- tensor. signs: "one_bit" or "ternary" where the tensor is that, and read() also gives the f32 scale of each row.
+-- Models as GGUF files. A source is what is written: {metadata = {{key, type, value}...}, tensors = {{name =, shape =,
+-- read =, heads =, signs =, stored =}...}, shape = for gguf_types, files = paths it is read from (none), notes = what
+-- the file cannot say (none)}; read() gives the tensor, heads says that its rows have to move to llama's order, stored
+-- is the type of a GGUF file's tensor. signs: "one_bit" or "ternary" where the tensor is that, and read() also gives
+-- the f32 scale of each row.
 
 local architectures = require "qeng.model.architectures"
 local config = require "qeng.model.config"
@@ -21,7 +22,9 @@ local function add_rope(add, arch, c)
   add(a .. ".rope.freq_base", "f32", c.rope.theta)
   if not scaling then return end
   local kind = scaling.rope_type
-  if kind == "llama3" and not arch.gguf.rope_freqs then q.error("unsupported", ("gguf: rope scaling llama3 has no words in architecture %s"):format(a)) end
+  if kind == "llama3" and not arch.gguf.rope_freqs then
+    q.error("unsupported", ("gguf: rope scaling llama3 has no words in architecture %s"):format(a))
+  end
   if kind == "llama3" then return end  -- tensor rope_freqs.weight says it
   if kind == "longrope" and arch.gguf.longrope then  -- and two tensors its factors
     local original = scaling.original_max_position_embeddings or c.max_position
@@ -45,8 +48,8 @@ local function add_rope(add, arch, c)
   end
 end
 
--- The ids that end an answer beside eos: llama.cpp reads one as eot and one as eom, and knows those of common names; the rest stands in
--- an entry that only qeng reads. Returns a note of those, or nil. stops: a set of all.
+-- The ids that end an answer beside eos: llama.cpp reads one as eot and one as eom, and knows those of common names;
+-- the rest stands in an entry that only qeng reads. Returns a note of those, or nil. stops: a set of all.
 local function add_stops(add, tokenizer, stops)
   local space, eot = "tokenizer.ggml.", nil
   for _, name in ipairs { "<|im_end|>", "<|eot_id|>", "<end_of_turn>" } do eot = eot or tokenizer:id(name) end
@@ -101,8 +104,9 @@ local function add_window(add, arch, c)
   return ("attention looks back over %d tokens, for which llama.cpp has no key in this architecture: it looks at all %d, qeng alone keeps the window"):format(c.window, c.max_position)
 end
 
--- Of a model of a model file with settings c; stops: a set of the ids that end an answer. Also a list of notes. What an architecture
--- has beside the others, the model file's gguf.write(add, c) adds, whose keys lack the architecture's word; it may return a note.
+-- Of a model of a model file with settings c; stops: a set of the ids that end an answer. Also a list of notes. What an
+-- architecture has beside the others, the model file's gguf.write(add, c) adds, whose keys lack the architecture's
+-- word; it may return a note.
 local function metadata(arch, c, name, tokenizer, stops)
   local a = names.architecture(arch)
   local list = {}
@@ -170,7 +174,8 @@ local function source_of(arch, c, name, from, parameters)
       read = function() return parameter.read():to "f32" + q.zeros(parameter.shape, "f32"):fill(1) end
     end
     table.insert(source.tensors, {
-      name = stored, shape = parameter.shape, read = read, heads = names.heads(arch, parameter.name, c), signs = parameter.signs,
+      name = stored, shape = parameter.shape, read = read, heads = names.heads(arch, parameter.name, c),
+      signs = parameter.signs,
     })
   end
   return source
@@ -182,7 +187,8 @@ local function basename(path)
   return path:match "([^/]+)$" or path
 end
 
--- How a model's parameter is stored rotated: of the embedding by its rows, which is how a head that is tied to it is, too.
+-- How a model's parameter is stored rotated: of the embedding by its rows, which is how a head that is tied to it is,
+-- too.
 local function rotation_of(model, parameter)
   local shape = parameter.tensor:shape()
   if not model.rotations or #shape == 1 then return nil end
@@ -226,8 +232,8 @@ local function parameters_of(arch, c)
   return list
 end
 
--- A Hugging Face folder, tensor by tensor as it is stored; one that AWQ or GPTQ quantized as the model that it loads as. Its tensors
--- have to be those that config.json asks for, and no others.
+-- A Hugging Face folder, tensor by tensor as it is stored; one that AWQ or GPTQ quantized as the model that it loads
+-- as. Its tensors have to be those that config.json asks for, and no others.
 function export.of_folder(dir)
   local known, file, weights = {}, config.read(dir, q.safetensors.open(dir))
   local packed = file.values.quantization_config
@@ -324,8 +330,8 @@ end
 local Job = {}
 Job.__index = Job
 
--- Writes `source` to path by a plan of gguf_types, in two steps: what can be refused before the work is refused by begin, the work
--- is job:finish. part_bytes: of the tensors of a part of a split file, nil: one file.
+-- Writes `source` to path by a plan of gguf_types, in two steps: what can be refused before the work is refused by
+-- begin, the work is job:finish. part_bytes: of the tensors of a part of a split file, nil: one file.
 function export.begin(path, source, plan, part_bytes)
   local stem = path:gsub("%.gguf$", "")
   for _, from in ipairs(source.files or {}) do
@@ -350,8 +356,8 @@ function export.begin(path, source, plan, part_bytes)
   return setmetatable({ source = source, specs = specs, notes = notes, writer = q.gguf.writer(path, specs, list, { part_bytes = part_bytes }) }, Job)
 end
 
--- opt: importance (name -> tensor), progress(done, bytes, name), measure. Returns {by_type = {{type, tensors, elements, bytes, rmse}...},
--- bytes =, elements =, notes = {...}, paths = {...}}; rmse relative to the weights' rms.
+-- opt: importance (name -> tensor), progress(done, bytes, name), measure. Returns {by_type = {{type, tensors, elements,
+-- bytes, rmse}...}, bytes =, elements =, notes = {...}, paths = {...}}; rmse relative to the weights' rms.
 function Job:finish(opt)
   opt = opt or {}
   local source, specs, writer, notes, by_type, order = self.source, self.specs, self.writer, self.notes, {}, {}

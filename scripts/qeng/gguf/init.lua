@@ -9,7 +9,9 @@ local stream = require "qeng.model.stream"
 local gguf = {}
 
 -- Tensors that hold no weights of the network: tables that llama.cpp's older files keep, and what gguf_config reads.
-local function is_table(name) return name:find "^rope_f[%a_]+%.weight$" ~= nil or name:find("%.attn_rot_embd%.") ~= nil or name:find("%.rope_freqs%.") ~= nil end
+local function is_table(name)
+  return (name:find "^rope_f[%a_]+%.weight$" or name:find "%.attn_rot_embd%." or name:find "%.rope_freqs%.") ~= nil
+end
 
 -- The dtype of activations and of what is not a matrix: bf16 where all matrices are, f32 otherwise. Matrices of f16, of
 -- block formats, and under f32 of bf16 stay as they are stored.
@@ -119,7 +121,10 @@ function gguf.open(path, opt, own)
     if ok then model.tokenizer = tokenizer else model.tokenizer_error = tokenizer end
     file:close()
   end
-  return { values = values, factors = factors, dtype = dtype, rotations = hadamard.read(file, path, arch), source = source, finish = finish }
+  return {
+    values = values, factors = factors, dtype = dtype, rotations = hadamard.read(file, path, arch), source = source,
+    finish = finish,
+  }
 end
 
 return gguf

@@ -21,7 +21,10 @@ function lora.save(model, path)
       local stored = names.to_gguf(weight, model.arch)
       parts[#parts + 1] = { name = stored .. ".lora_a", tensor = layer.lora.a }
       local factor = layer.lora.scale * layer.lora.a:shape()[1] / alpha
-      parts[#parts + 1] = { name = stored .. ".lora_b", tensor = layer.lora.b, heads = names.heads(model.arch, weight, model.config), factor = math.abs(factor - 1) > 1e-9 and factor }
+      parts[#parts + 1] = {
+        name = stored .. ".lora_b", tensor = layer.lora.b, heads = names.heads(model.arch, weight, model.config),
+        factor = math.abs(factor - 1) > 1e-9 and factor,
+      }
     end
   end
   for i, part in ipairs(parts) do specs[i] = { name = part.name, dtype = "f32", shape = part.tensor:shape() } end
@@ -63,7 +66,8 @@ function lora.read(model, path)
         return q.keep(file:tensor(stored .. ending, { dtype = model.dtype, shape = size, heads = heads }):clone())
       end
       adapter.layers[layer.name] = {
-        a = part(".lora_a", { rank, shape[2] }), b = part(".lora_b", { shape[1], rank }, names.heads(model.arch, weight, model.config)),
+        a = part(".lora_a", { rank, shape[2] }),
+        b = part(".lora_b", { shape[1], rank }, names.heads(model.arch, weight, model.config)),
         scale = alpha == 0 and 1 or alpha / rank,  -- llama.cpp's
       }
       count = count + 2

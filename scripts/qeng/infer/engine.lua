@@ -55,8 +55,8 @@ function engine.new(model, opt)
   pages = pages or self.max_batch * math.ceil(math.min(self.context, 4096) / page_tokens)
   if pages < 1 then q.error("value", ("engine: %d bytes of memory hold no page of %d tokens"):format(opt.memory or 0, page_tokens)) end
   local shape = {
-    kv = kv, page_tokens = page_tokens, pages = pages, remember = opt.remember, sequences = self.max_batch, context = self.context,
-    rows = self.chunk + self.max_batch * (speculate.most + 1),
+    kv = kv, page_tokens = page_tokens, pages = pages, remember = opt.remember, context = self.context,
+    sequences = self.max_batch, rows = self.chunk + self.max_batch * (speculate.most + 1),
   }
   if opt.draft then self.drafter = speculate.drafter(model, opt.draft, shape) end
   self.runner = paged.new(model, shape)

@@ -102,7 +102,8 @@ function paged.new(model, opt)
   self.most = math.min(opt.pages, math.ceil(c.max_position / page_tokens))
   self.step = {
     tokens = make({ rows }, "i32"), positions = make({ rows }, "i32"), slots = make({ rows }, "i32"), wanted = make({ rows }, "i32"),
-    cu_q = make({ most + 1 }, "i32"), lengths = make({ most }, "i32"), pages = make({ most * self:bucket(self.most) }, "i32"),
+    cu_q = make({ most + 1 }, "i32"), lengths = make({ most }, "i32"),
+    pages = make({ most * self:bucket(self.most) }, "i32"),
   }
   return self
 end

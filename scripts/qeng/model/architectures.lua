@@ -5,8 +5,8 @@
 --   build(model, source, c)   its forward function, of the parts of model/nn.lua
 --   gguf               its words in GGUF (gguf/names.lua, gguf/config.lua); nil where it has none
 --   lora               the roles of the layers that get adapters by default; nil for all linear layers
---   texts              as the text part of a model of images: {[model_type] = {vocab, hidden, ffn, layers, heads, kv_heads,
---                      eps =, theta =}}, what transformers takes where the file is silent
+--   texts              what transformers takes where the text part of a model of images is silent: {[model_type] =
+--                      {vocab, hidden, ffn, layers, heads, kv_heads, eps =, theta =}}
 --   refuses            names of similar architectures, and what these have that is not supported: {{name, what}...}
 
 local list_files = require "qeng.library_files"
@@ -45,8 +45,8 @@ function architectures.unknown(path, name, name_of)
     if own and not seen[own] then list[#list + 1], seen[own] = own, true end
   end
   table.sort(list)
-  q.error("unsupported", ("%s: architecture %s is not known; known are %s (a new one is a file in scripts/qeng/models, or "
-    .. "one of your own: --model-file)"):format(path, tostring(name), table.concat(list, ", ")))
+  q.error("unsupported", ("%s: architecture %s is not known; known are %s (a new one is a file in scripts/qeng/models, "
+    .. "or one of your own: --model-file)"):format(path, tostring(name), table.concat(list, ", ")))
 end
 
 -- file: a config (scripts/qeng/model/config.lua). own: the user's model file, which then has to be the one that is
@@ -57,8 +57,8 @@ function architectures.of(file, own)
   for _, arch in ipairs(own and { own } or architectures.known) do
     if arch.hf == name or (not name and arch.model_type == kind) then
       if type(kind) == "string" and kind ~= arch.model_type then
-        q.error("unsupported", ("%s: architectures says %s, whose model_type is %s, but model_type is %s: transformers goes by "
-          .. "model_type; correct the wrong one"):format(file.path, arch.hf, arch.model_type, kind))
+        q.error("unsupported", ("%s: architectures says %s, whose model_type is %s, but model_type is %s: transformers "
+          .. "goes by model_type; correct the wrong one"):format(file.path, arch.hf, arch.model_type, kind))
       end
       local c = arch.config(file)
       file:finish()

@@ -1,5 +1,5 @@
--- A model: its parameters by Hugging Face name, its forward pass, adapters, loss, saving. q.load makes one from a folder;
--- model files (scripts/qeng/models) say what the architecture is.
+-- A model: its parameters by Hugging Face name, its forward pass, adapters, loss, saving. q.load makes one from a
+-- folder; model files (scripts/qeng/models) say what the architecture is.
 
 local q = require "qeng.core"
 local architectures = require "qeng.model.architectures"
@@ -42,8 +42,8 @@ local function load_gguf(path, opt)
   return model
 end
 
--- What an open folder's matrices are computed in so that nothing of them is lost, nil where none is of floats; and whether some are
--- f16, which nothing is computed in: f32 holds all of it, bf16 has three bits less.
+-- What an open folder's matrices are computed in so that nothing of them is lost, nil where none is of floats; and
+-- whether some are f16, which nothing is computed in: f32 holds all of it, bf16 has three bits less.
 local function own_dtype(weights)
   local found = {}
   for _, name in ipairs(weights:names()) do
@@ -53,14 +53,14 @@ local function own_dtype(weights)
   return (found.f16 or found.f32) and "f32" or found.bf16 and "bf16" or nil, found.f16 or false
 end
 
--- Loads folder `dir` (config.json, safetensors, tokenizer), a GGUF file, or a name on the hub. opt.dtype: f32 or bf16, the dtype of
--- weights and activations; the file's own by default. Without it matrices of f16 stay as they are stored, and all is computed in f32.
--- A GGUF's matrices of f16 and of block formats, and of bf16 under f32, stay as they are stored. opt.writable: the weights get memory of their own, for full fine-tuning. opt.weights, of those that are not and
--- on the CPU: "map" reads them where the file is mapped, "copy" from a copy in large pages, which is faster; by default there is a
--- copy if memory has room for two.
--- "stream": from the mapped file, within opt.host_budget bytes for the whole process (model/stream.lua).
--- opt.model_file: the path of a Lua file that says the architecture, in place of those of scripts/qeng/models. It is run; nothing in the
--- model's own folder is, unless its path is given here.
+-- Loads folder `dir` (config.json, safetensors, tokenizer), a GGUF file, or a name on the hub. opt.dtype: f32 or bf16,
+-- the dtype of weights and activations; the file's own by default. Without it matrices of f16 stay as they are stored,
+-- and all is computed in f32. A GGUF's matrices of f16 and of block formats, and of bf16 under f32, stay as they are
+-- stored. opt.writable: the weights get memory of their own, for full fine-tuning. opt.weights, of those that are not
+-- and on the CPU: "map" reads them where the file is mapped, "copy" from a copy in large pages, which is faster; by
+-- default there is a copy if memory has room for two. "stream": from the mapped file, within opt.host_budget bytes for
+-- the whole process (model/stream.lua). opt.model_file: the path of a Lua file that says the architecture, in place of
+-- those of scripts/qeng/models. It is run; nothing in the model's own folder is, unless its path is given here.
 function M.load(dir, opt)
   opt = opt or {}
   dir = hub.resolve_model(dir)
@@ -119,12 +119,13 @@ function M.load(dir, opt)
   return model
 end
 
--- A model with random weights (std, Philox) from the keys of a config.json; or with those that opt.weights(name, shape) gives.
--- opt.model_file: as for load.
+-- A model with random weights (std, Philox) from the keys of a config.json; or with those that opt.weights(name, shape)
+-- gives. opt.model_file: as for load.
 function M.random(values, opt)
   opt = opt or {}
   local stream, dtype = 0, opt.dtype or "f32"
-  return build(config.wrap(values), architectures.read(opt.model_file), dtype, opt.weights or function(name, shape, plus_one)
+  local own = architectures.read(opt.model_file)
+  return build(config.wrap(values), own, dtype, opt.weights or function(name, shape, plus_one)
     stream = stream + 1
     if #shape == 1 then return q.zeros(shape, dtype, "weights"):fill(name:find("norm") and not plus_one and 1 or 0) end
     return q.randn(shape, { std = opt.std or 0.02, seed = opt.seed or 0, stream = stream, dtype = dtype, label = "weights" })
@@ -138,7 +139,9 @@ local function is_dynamic(rope) return rope.scaling and rope.scaling.rope_type =
 -- What tells apart the tables of a rotation for documents of up to `length` tokens.
 local function rope_key(c, length)
   local scaling = c.rope.scaling or {}
-  if scaling.rope_type == "longrope" then return length > (scaling.original_max_position_embeddings or c.max_position) and 1 or 0 end
+  if scaling.rope_type == "longrope" then
+    return length > (scaling.original_max_position_embeddings or c.max_position) and 1 or 0
+  end
   return is_dynamic(c.rope) and length or 0
 end
 
@@ -160,8 +163,8 @@ local function rope_of(c, settings, length)
   return { inv_freq = q.keep(rope.inv_freq), scale = rope.scale }
 end
 
--- Rotation frequencies for documents of up to `length` tokens; and those of the layers that look at a window only, where the
--- model has some of their own.
+-- Rotation frequencies for documents of up to `length` tokens; and those of the layers that look at a window only,
+-- where the model has some of their own.
 function Model:rope(length)
   local c = self.config
   local key = rope_key(c, length)
@@ -195,7 +198,8 @@ function Model:logits(ids)
   return q.no_grad(q.scope, function() return q.linear(self:hidden(ids), self.head, { out = "f32" }) end)
 end
 
--- Tensors that hold one packed micro-batch: q.slot's, filled by batch:load(slot) and slot.scale:fill(1 / trained tokens).
+-- Tensors that hold one packed micro-batch: q.slot's, filled by batch:load(slot) and slot.scale:fill(1 / trained
+-- tokens).
 function M.slot(tokens, max_documents)
   return {
     tokens = q.zeros({ tokens }, "i32", "batch"), targets = q.zeros({ tokens }, "i32", "batch"),
@@ -204,8 +208,8 @@ function M.slot(tokens, max_documents)
   }
 end
 
--- Loss [1] of a packed batch: slot.scale times the sum of nll over its targets. Also nll [t]. length: the longest document
--- (dynamic RoPE scaling needs it, see check_length; longrope chooses its factors by it).
+-- Loss [1] of a packed batch: slot.scale times the sum of nll over its targets. Also nll [t]. length: the longest
+-- document (dynamic RoPE scaling needs it, see check_length; longrope chooses its factors by it).
 function Model:loss(slot, length)
   length = length or slot.tokens:shape()[1]
   local seq = { positions = slot.positions, cu_q = slot.cu_q }
@@ -260,8 +264,9 @@ function Model:merge()
   return peft.merge(self)
 end
 
--- A Hugging Face folder of the weights as they are (merge first): config, tokenizer files, safetensors in shards. opt: dtype
--- (the weights' own; f16 where they were loaded as such, the model's where they come from a GGUF file), max_shard_bytes.
+-- A Hugging Face folder of the weights as they are (merge first): config, tokenizer files, safetensors in shards. opt:
+-- dtype (the weights' own; f16 where they were loaded as such, the model's where they come from a GGUF file),
+-- max_shard_bytes.
 function Model:save(dir, opt)
   opt = opt or {}
   if self.rotations then

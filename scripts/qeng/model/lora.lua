@@ -118,7 +118,8 @@ function lora.add(model, opt)
   end
   for _, target in ipairs(targets) do
     if not count[target] then
-      q.error("value", ("lora: no layer is named %s; --targets takes those of this model, %s"):format(target, table.concat(lora.roles(model), ", ")))
+      q.error("value", ("lora: no layer is named %s; --targets takes those of this model, %s")
+        :format(target, table.concat(lora.roles(model), ", ")))
     end
   end
   check_patterns(model, ranks, "ranks")

@@ -89,8 +89,8 @@ local function rows_of(tensor, first, count, index)
   return q.embedding(tensor, index:rows(first, count), tensor:dtype())
 end
 
--- The parts of a fused layer as layers of their own, under an adapter of the whole, or nil. rows: rows_of, or Tensor.rows
--- where no gradient is wanted.
+-- The parts of a fused layer as layers of their own, under an adapter of the whole, or nil. rows: rows_of, or
+-- Tensor.rows where no gradient is wanted.
 function Linear:fused(adapter, rows)
   local list, first = {}, 0
   for i, count in ipairs(self.parts) do

@@ -59,8 +59,9 @@ function gguf.read(r, values)
   r.used["attention.sliding_window_pattern"] = true
   local listed = type(pattern) == "table"
   if listed and #pattern ~= layers or not listed and (type(pattern) ~= "number" or pattern < 1 or pattern % 1 ~= 0) then
-    q.error("format", ("%s: entry gemma3.attention.sliding_window_pattern %s, expected a positive integer, or one entry for "
-      .. "each of %d layers"):format(r.path, listed and ("has %d entries"):format(#pattern) or "is " .. tostring(pattern), layers))
+    q.error("format", ("%s: entry gemma3.attention.sliding_window_pattern %s, expected a positive integer, or one "
+      .. "entry for each of %d layers"):format(r.path, listed and ("has %d entries"):format(#pattern)
+      or "is " .. tostring(pattern), layers))
   end
   for i = 1, layers do
     local near
@@ -94,8 +95,8 @@ function gguf.write(add, c)
   local pattern = pattern_of(c.local_layers)
   if pattern then return add("attention.sliding_window_pattern", "u32", pattern) end
   add("attention.sliding_window_pattern", "[bool]", c.local_layers)
-  return "which layers have a window follows no period, which llama.cpp's key cannot say in this architecture: qeng alone "
-    .. "reads the list"
+  return "which layers have a window follows no period, which llama.cpp's key cannot say in this architecture: qeng "
+    .. "alone reads the list"
 end
 
 Gemma3.gguf = gguf

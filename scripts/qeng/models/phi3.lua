@@ -13,7 +13,8 @@ function Phi3.config(file)
   })
   c.window = file.values.sliding_window and file:window(c.layers, true) or 0
   for _, key in ipairs { "resid_pdrop", "embd_pdrop" } do file.used[key] = true end  -- of training alone
-  for _, key in ipairs { "attention_bias", "mlp_bias", "lm_head_bias" } do file:must(key, false) end  -- Phi-4 mini says them
+  -- What Phi-4 mini says beside.
+  for _, key in ipairs { "attention_bias", "mlp_bias", "lm_head_bias" } do file:must(key, false) end
   for _, key in ipairs { "full_attn_mod", "interpolate_factor" } do file:must(key, 1) end
   return c
 end

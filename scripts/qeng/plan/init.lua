@@ -117,7 +117,9 @@ local function units_of(model, learning, opt)
       end
       by_name[unit].bytes = by_name[unit].bytes + parameter.tensor:bytes()
       if learning[parameter.tensor] then by_name[unit].learned = by_name[unit].learned + parameter.tensor:bytes() end
-      if (model.gguf or opt.stored) and names.heads(model.arch, parameter.name, model.config) then by_name[unit].held = by_name[unit].held + parameter.tensor:bytes() end
+      if (model.gguf or opt.stored) and names.heads(model.arch, parameter.name, model.config) then
+        by_name[unit].held = by_name[unit].held + parameter.tensor:bytes()
+      end
     end
   end
   return units
