@@ -303,7 +303,7 @@ function q.merge_dora(w, lora, magnitude) end
 function q.embedding_noise(x, cu, strength) end
 
 ---Rotation frequencies: dim rotary dimensions, theta, and the keys of config.json's rope_scaling (type for rope_type); length is
----the longest sequence (dynamic scaling).
+---the longest sequence (dynamic and longrope scaling).
 ---@param opt {dim: integer, theta: number, length?: integer, type?: string, factor?: number, max_position_embeddings?: integer}
 ---@return {inv_freq: Tensor, scale: number}
 function q.rope_table(opt) end
@@ -1224,18 +1224,19 @@ function q.hub.files(name, kind, patterns, opt) end
 
 -- ---------------------------------------------------------------- models
 
----A model from a Hugging Face folder (config.json, safetensors, tokenizer) or a GGUF file: Llama, Mistral, Qwen2, Qwen3.
+---A model from a Hugging Face folder (config.json, safetensors, tokenizer) or a GGUF file, of an architecture in
+---scripts/qeng/models, or of model_file, the path of a Lua file such as those, which is run.
 ---@param dir string  folder, .gguf file, or a name on the hub, org/name[@revision]
 ---weights: "map", "copy" (faster; by default if there is room) or "stream": no more of the file in memory than host_budget, the bytes of
 ---the whole process, leaves; stream_slack of it (64 MB) is for what is not known in advance. On a GPU host_budget bounds what is
 ---pinned, and stream_keep the weights that stay there for good.
----@param opt? {dtype?: dtype, writable?: boolean, weights?: string, host_budget?: integer, stream_slack?: integer, stream_keep?: integer}  dtype: the file's own (f16 matrices stay so, computed in f32); writable: weights with memory of their own (full fine-tuning)
+---@param opt? {dtype?: dtype, writable?: boolean, weights?: string, host_budget?: integer, stream_slack?: integer, stream_keep?: integer, model_file?: string}  dtype: the file's own (f16 matrices stay so, computed in f32); writable: weights with memory of their own (full fine-tuning)
 ---@return Model
 function q.load(dir, opt) end
 
 ---A model with random weights from the keys of a config.json; or with those that weights(name, shape) gives.
 ---@param config table
----@param opt? {dtype?: dtype, std?: number, seed?: integer, weights?: fun(name: string, shape: integer[]): Tensor}
+---@param opt? {dtype?: dtype, std?: number, seed?: integer, weights?: function, model_file?: string}
 ---@return Model
 function q.random_model(config, opt) end
 

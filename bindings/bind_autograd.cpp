@@ -79,8 +79,10 @@ int gated(Call& call) {
 int drop(Call& call) { return call.push(dropout(tape(), call.arg<TensorPtr>(1), call.arg<float>(2))); }
 
 int frequencies(Call& call) {
-  Options opt(call, 1, {"dim", "theta", "length", "type", "factor", "max_position_embeddings", "original_max_position_embeddings",
-                        "attention_factor", "mscale", "mscale_all_dim", "beta_fast", "beta_slow", "truncate", "low_freq_factor", "high_freq_factor"});
+  Options opt(call, 1,
+              {"dim", "theta", "length", "type", "factor", "max_position_embeddings",
+               "original_max_position_embeddings", "attention_factor", "mscale", "mscale_all_dim", "beta_fast", "beta_slow", "truncate", "low_freq_factor",
+               "high_freq_factor", "short_factor", "long_factor"});
   RopeConfig config;
   config.rotary = opt.get<int64_t>("dim");
   config.theta = opt.get<double>("theta");
@@ -96,6 +98,8 @@ int frequencies(Call& call) {
   config.truncate = opt.get<bool>("truncate", config.truncate);
   config.low_freq_factor = opt.get<double>("low_freq_factor", config.low_freq_factor);
   config.high_freq_factor = opt.get<double>("high_freq_factor", config.high_freq_factor);
+  config.short_factor = opt.get<std::vector<double>>("short_factor", {});
+  config.long_factor = opt.get<std::vector<double>>("long_factor", {});
   const RopeTable made = qeng::rope_table(config, opt.get<int64_t>("length", 0));
   const std::vector<double> values(made.inv_freq.begin(), made.inv_freq.end());
   lua_newtable(call.L);

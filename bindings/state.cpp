@@ -2,7 +2,9 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
+#include <set>
 #include <sstream>
 
 #include "bindings/embedded.h"
@@ -52,6 +54,35 @@ int read_library_file(lua_State* L) {
 }
 int load_library_file(lua_State* L) {
   lua_pushcfunction(L, read_library_file);
+  return 1;
+}
+
+// require "qeng.library_files" (folder): the names of the Lua files in a folder of the library, sorted.
+int list_library_files(lua_State* L) {
+  const std::string folder = luaL_checkstring(L, 1);
+  std::set<std::string> names;
+  const auto take = [&](const std::string& name) {
+    if (name.size() > 4 && name.ends_with(".lua") && name.find('/') == std::string::npos) names.insert(name);
+  };
+  if (const char* root = std::getenv("QENG_SCRIPTS")) {
+    std::error_code missing;
+    for (const auto& entry : std::filesystem::directory_iterator(std::string(root) + "/" + folder, missing))
+      take(entry.path().filename().string());
+  }
+  const std::string start = "scripts/" + folder + "/";
+  for (const EmbeddedFile* file = kEmbeddedFiles; file->path; ++file) {
+    const std::string path = file->path;
+    if (path.rfind(start, 0) == 0) take(path.substr(start.size()));
+  }
+  lua_newtable(L);
+  for (const std::string& name : names) {
+    lua_pushlstring(L, name.data(), name.size());
+    lua_rawseti(L, -2, static_cast<int>(lua_objlen(L, -2)) + 1);
+  }
+  return 1;
+}
+int load_library_files(lua_State* L) {
+  lua_pushcfunction(L, list_library_files);
   return 1;
 }
 
@@ -122,6 +153,8 @@ LuaState::LuaState() : L_(luaL_newstate()) {
   lua_setfield(L_, -2, "qeng.core");
   lua_pushcfunction(L_, load_library_file);
   lua_setfield(L_, -2, "qeng.library_file");
+  lua_pushcfunction(L_, load_library_files);
+  lua_setfield(L_, -2, "qeng.library_files");
   lua_getfield(L_, -2, "loaders");
   for (int i = static_cast<int>(lua_objlen(L_, -1)); i >= 2; --i) lua_rawgeti(L_, -1, i), lua_rawseti(L_, -2, i + 1);
   lua_pushcfunction(L_, search_library);

@@ -4,6 +4,8 @@
 // roundings are made here; a double would differ by 4e-7, which at position 32768 is 0.01 radians.
 //   linear   every frequency divided by factor
 //   dynamic  NTK: theta grows with the sequence past max_positions
+//   longrope Ding et al. 2024, arXiv 2402.13753: each frequency divided by a factor of its own, of one list up to the
+//   original length and of another beyond it; scales cos and sin
 //   yarn     Peng et al. 2023, arXiv 2309.00071: low frequencies divided, high ones kept, a ramp between; scales cos
 //   and sin llama3   the same idea by wavelengths: kept below original / high_freq_factor, divided above original /
 //   low_freq_factor
@@ -18,16 +20,17 @@
 
 namespace qeng {
 
-enum class RopeScaling : uint8_t { none, linear, dynamic, yarn, llama3 };
+enum class RopeScaling : uint8_t { none, linear, dynamic, yarn, llama3, longrope };
 
-// "default", "linear", "dynamic", "yarn", "llama3": rope_type of a config.json. Throws Error("unsupported").
+// "default", "linear", "dynamic", "yarn", "llama3", "longrope": rope_type of a config.json; else Error("unsupported").
 inline RopeScaling rope_scaling_from_name(const std::string& name) {
   if (name == "default") return RopeScaling::none;
   if (name == "linear") return RopeScaling::linear;
   if (name == "dynamic") return RopeScaling::dynamic;
   if (name == "yarn") return RopeScaling::yarn;
   if (name == "llama3") return RopeScaling::llama3;
-  fail("unsupported", "rope_type '", name, "': one of default, linear, dynamic, yarn, llama3");
+  if (name == "longrope") return RopeScaling::longrope;
+  fail("unsupported", "rope_type '", name, "': one of default, linear, dynamic, yarn, llama3, longrope");
 }
 
 struct RopeConfig {
@@ -36,12 +39,13 @@ struct RopeConfig {
   RopeScaling scaling = RopeScaling::none;
   double factor = 1;
   int64_t max_positions = 0;           // max_position_embeddings (dynamic)
-  int64_t original_max_positions = 0;  // original_max_position_embeddings (yarn, llama3)
-  double attention_factor = 0;         // yarn; 0: from factor, or from mscale and mscale_all_dim where both are given
+  int64_t original_max_positions = 0;  // original_max_position_embeddings (yarn, llama3, longrope)
+  double attention_factor = 0;         // yarn, longrope; 0: from factor, or from the next two where both are given
   double mscale = 0, mscale_all_dim = 0;
   double beta_fast = 32, beta_slow = 1;
   bool truncate = true;
   double low_freq_factor = 1, high_freq_factor = 4;  // llama3
+  std::vector<double> short_factor, long_factor;     // [rotary / 2] each (longrope)
 };
 
 struct RopeTable {
@@ -104,17 +108,32 @@ inline void llama3(const RopeConfig& config, RopeTable& table) {
   }
 }
 
+// factor: how much longer sequences may be than the original.
+inline void longrope(const RopeConfig& config, int64_t sequence, RopeTable& table) {
+  const auto& factors = sequence > config.original_max_positions ? config.long_factor : config.short_factor;
+  if (factors.size() != table.inv_freq.size())
+    fail("value", "rope: longrope has ", factors.size(), " factors, expected ", table.inv_freq.size());
+  const auto powers = wave_numbers(config.theta, config.rotary);
+  for (size_t i = 0; i < powers.size(); ++i) table.inv_freq[i] = 1.0f / (static_cast<float>(factors[i]) * powers[i]);
+  if (config.attention_factor > 0)
+    table.attention_factor = static_cast<float>(config.attention_factor);
+  else if (config.factor > 1)
+    table.attention_factor = static_cast<float>(
+        std::sqrt(1 + std::log(config.factor) / std::log(static_cast<double>(config.original_max_positions))));
+}
+
 }  // namespace rope_detail
 
-// The frequencies for sequences of `sequence` tokens (only dynamic scaling asks; 0: up to max_positions). Throws
-// Error("value") where the configuration lacks what its scaling needs.
+// The frequencies for sequences of `sequence` tokens (dynamic and longrope ask; 0: up to max_positions, or the
+// original). Throws Error("value") where the configuration lacks what its scaling needs.
 inline RopeTable rope_table(const RopeConfig& config, int64_t sequence = 0) {
   if (config.rotary <= 0 || config.rotary % 2 || !(config.theta > 0))
     fail("value", "rope: rotary dimension ", config.rotary, " and theta ", config.theta,
          "; expected even and positive");
   if (config.scaling != RopeScaling::none && !(config.factor > 0))
     fail("value", "rope: scaling factor ", config.factor, "; expected above 0");
-  const bool by_original = config.scaling == RopeScaling::yarn || config.scaling == RopeScaling::llama3;
+  const bool by_original = config.scaling == RopeScaling::yarn || config.scaling == RopeScaling::llama3 ||
+                           config.scaling == RopeScaling::longrope;
   if (by_original && config.original_max_positions <= 0)
     fail("value", "rope: this scaling needs original_max_position_embeddings");
   if (config.scaling == RopeScaling::llama3 &&
@@ -136,6 +155,7 @@ inline RopeTable rope_table(const RopeConfig& config, int64_t sequence = 0) {
     for (float& frequency : table.inv_freq) frequency /= static_cast<float>(config.factor);
   if (config.scaling == RopeScaling::yarn) rope_detail::yarn(config, table);
   if (config.scaling == RopeScaling::llama3) rope_detail::llama3(config, table);
+  if (config.scaling == RopeScaling::longrope) rope_detail::longrope(config, sequence, table);
   return table;
 }
 

@@ -1,6 +1,6 @@
 """Writes rope.json beside this file: rotary frequencies and attention factors as transformers computes them.
 
-    python tests/golden/rope_goldens.py        (needs torch and transformers; rope.json was made with transformers 5.23.0)
+    python tests/golden/rope_goldens.py        (needs torch and transformers; rope.json was made with transformers 5.24.0)
 """
 import json
 import pathlib
@@ -26,6 +26,9 @@ CASES = [  # rope parameters, head_dim, max_position_embeddings, sequence length
           original_max_position_embeddings=8192), 128, 131072, None),
     (dict(rope_type="llama3", rope_theta=500000.0, factor=32.0, low_freq_factor=1.0, high_freq_factor=4.0,
           original_max_position_embeddings=8192), 64, 131072, None),
+    *((dict(rope_type="longrope", rope_theta=10000.0, original_max_position_embeddings=4096, partial_rotary_factor=0.75,
+            factor=32.0, short_factor=[1 + i / 40 for i in range(12)], long_factor=[1 + i * i / 3 for i in range(12)]),
+       32, 131072, length) for length in (4096, 4097)),
 ]
 
 cases = []

@@ -27,6 +27,8 @@ RopeConfig config_of(const nlohmann::json& golden) {
   config.truncate = parameters.value("truncate", true);
   config.low_freq_factor = parameters.value("low_freq_factor", 1.0);
   config.high_freq_factor = parameters.value("high_freq_factor", 4.0);
+  config.short_factor = parameters.value("short_factor", std::vector<double>());
+  config.long_factor = parameters.value("long_factor", std::vector<double>());
   return config;
 }
 

@@ -1,20 +1,20 @@
--- The metadata of a GGUF file as the keys of a Hugging Face config.json, which the models read. A key means what llama.cpp makes of it
--- in that architecture; one that it does not read there is not applied, which a line says; one that may change the mathematics
--- and is not understood is refused by name.
+-- The metadata of a GGUF file as the keys of a Hugging Face config.json, which the models read. A key means what
+-- llama.cpp makes of it in that architecture; one that it does not read there is not applied, which a line says; one
+-- that may change the mathematics and is not understood is refused by name. What differs between architectures, the
+-- table `gguf` of a model file says:
+--   reads(file)      whether a file is of this model, where several have one word in GGUF
+--   window           the entry that says the window of attention, false where there is none; where this is nil, it is
+--                    qeng.sliding_window, which llama.cpp does not know
+--   partial_rotary   rope.dimension_count may be less than the heads'
+--   rope_freqs       tensor rope_freqs.weight may be there
+--   longrope         tensors rope_factors_short.weight and rope_factors_long.weight may be there
+--   read(r, values)  reads what else there is into the values; r: a Reader, with r.window
 
+local architectures = require "qeng.model.architectures"
 local config = require "qeng.model.config"
 local q = require "qeng.core"
 
 local gguf_config = {}
-
--- The architectures of GGUF that are read: which model file computes them.
-local architectures = {
-  llama = "LlamaForCausalLM", qwen2 = "Qwen2ForCausalLM", qwen3 = "Qwen3ForCausalLM", gemma = "GemmaForCausalLM",
-  gemma3 = "Gemma3ForCausalLM",
-}
-
--- What keeps an architecture out that looks like a known one.
-local lacking = { gemma2 = "attention logit soft-capping" }
 
 -- Namespaces and keys that say nothing about what the network computes.
 local harmless_space = { general = true, tokenizer = true, split = true, quantize = true }
@@ -28,6 +28,8 @@ local ours = { ["qeng.stop_token_ids"] = true, ["qeng.sliding_window"] = true }
 
 local Reader = {}
 Reader.__index = Reader
+
+function Reader:has(tensor) return self.file:info(tensor) ~= nil end
 
 -- A value of the architecture's own key; kind: its Lua type.
 function Reader:get(key, kind, default)
@@ -75,7 +77,8 @@ function Reader:must(key, value)
   end
 end
 
--- A key that llama.cpp does not read in this architecture, where it takes `taken`: followed, and said where the file has something else.
+-- A key that llama.cpp does not read in this architecture, where it takes `taken`: followed, and said where the file
+-- has something else.
 function Reader:not_applied(key, taken)
   self.used[key] = true
   local name = self.architecture .. "." .. key
@@ -84,6 +87,19 @@ function Reader:not_applied(key, taken)
     io.stderr:write(("%s: %s = %s is not applied, as in llama.cpp, which does not read it in this architecture and takes %s\n")
       :format(self.path, name, type(value) == "table" and "a list" or tostring(value), tostring(taken)))
   end
+end
+
+-- What a file with longrope's two tensors says, as rope_scaling. llama.cpp goes by the tensors, whatever the type says.
+function Reader:longrope()
+  self:get("rope.scaling.type", "string", "")
+  local function factors(name) return self.file:tensor(name, { dtype = "f32" }):table() end
+  return {
+    rope_type = "longrope",
+    short_factor = factors "rope_factors_short.weight", long_factor = factors "rope_factors_long.weight",
+    attention_factor = self:get("rope.scaling.attn_factor", "number", 1),
+    original_max_position_embeddings = self:get("rope.scaling.original_context_length", "number",
+      self:get("context_length", "number")),
+  }
 end
 
 -- What rope.scaling.* says, as rope_scaling. A factor whose type is not said is linear.
@@ -101,7 +117,7 @@ function Reader:rope_scaling()
   else
     for _, key in ipairs { "beta_fast", "beta_slow", "attn_factor", "ext_factor" } do self.used["rope.scaling.yarn_" .. key] = true end
   end
-  if kind ~= "yarn" or self.architecture == "gemma3" then self:must("rope.scaling.attn_factor", 1) end
+  if kind ~= "yarn" then self:must("rope.scaling.attn_factor", 1) end
   if kind == "none" or kind == "linear" and factor == 1 then return nil end
   if kind == "linear" then return { rope_type = kind, factor = factor } end
   if kind ~= "yarn" then q.error("unsupported", ("%s: rope scaling %s; linear and yarn are read"):format(self.path, kind)) end
@@ -112,8 +128,8 @@ function Reader:rope_scaling()
   }
 end
 
--- The settings of Llama 3's rope scaling whose factors are those of tensor rope_freqs, or nil. The files hold the factors
--- alone, and published models have had these.
+-- The settings of Llama 3's rope scaling whose factors are those of tensor rope_freqs, or nil. The files hold the
+-- factors alone, and published models have had these.
 local function llama3_scaling(factors, theta)
   local dim = 2 * #factors
   local plain = q.rope_table { dim = dim, theta = theta }.inv_freq:table()
@@ -131,34 +147,6 @@ local function llama3_scaling(factors, theta)
   end
 end
 
--- What Gemma 3's own entries say, where `values` has what all architectures share. llama.cpp knows the pattern of windows, the
--- frequencies of the layers that have one, and the scale of attention by the architecture; newer files say the first two.
-function Reader:gemma3(values, window)
-  local layers, types = values.num_hidden_layers, {}
-  local pattern = self.file:get "gemma3.attention.sliding_window_pattern" or 6
-  self.used["attention.sliding_window_pattern"] = true
-  local listed = type(pattern) == "table"
-  if listed and #pattern ~= layers or not listed and (type(pattern) ~= "number" or pattern < 1 or pattern % 1 ~= 0) then
-    q.error("format", ("%s: entry gemma3.attention.sliding_window_pattern %s, expected a positive integer, or one entry for each of %d layers")
-      :format(self.path, listed and ("has %d entries"):format(#pattern) or "is " .. tostring(pattern), layers))
-  end
-  for i = 1, layers do
-    local near
-    if listed then near = pattern[i] == true or pattern[i] == 1 else near = i % pattern ~= 0 end
-    types[i] = window > 0 and near and "sliding_attention" or "full_attention"
-  end
-  values.layer_types = q.json.array(types)
-  values.sliding_window = window > 0 and window or nil
-  values.rope_local_base_freq = self:get("rope.freq_base_swa", "number", 10000)
-  values.query_pre_attn_scalar = gguf_config.query_scalar(values)
-end
-
--- The square of what llama.cpp divides Gemma 3's scores by: the largest, which it knows by its layers, has another than the rest.
-function gguf_config.query_scalar(values)
-  if values.num_hidden_layers == 62 then return math.floor(values.hidden_size / values.num_attention_heads) end
-  return values.head_dim
-end
-
 function Reader:finish()
   for _, name in ipairs(self.file:keys()) do
     local space, key = name:match "^([^.]*)%.(.*)$"
@@ -169,84 +157,89 @@ function Reader:finish()
   end
 end
 
--- Returns the values of a config.json, and the factors by which rotation frequencies are divided where no setting of
--- config.json says them. known_keys: a set of other keys, which the caller reads.
-function gguf_config.read(file, path, known_keys)
-  local architecture = file:get "general.architecture"
+-- The model file for an open GGUF file. own: the user's, which then has to be the one.
+local function architecture_of(file, path, own)
+  local word, plain = file:get "general.architecture", nil
   if file:get "general.type" == "adapter" then
     q.error("value", ("%s: is an adapter, not a model: load its base, and then model:load_adapter"):format(path))
   end
-  if lacking[architecture] then
-    q.error("unsupported", ("%s: architecture %s needs %s, which is not supported"):format(path, architecture, lacking[architecture]))
+  for _, arch in ipairs(own and { own } or architectures.known) do
+    if arch.gguf and arch.gguf.architecture == word then
+      if arch.gguf.reads and arch.gguf.reads(file) then return arch end
+      if own or not arch.gguf.reads then plain = arch end
+    end
   end
-  if not architectures[architecture] then
-    local known = {}
-    for name in pairs(architectures) do known[#known + 1] = name end
-    table.sort(known)
-    q.error("unsupported", ("%s: architecture %s is not known; known are %s"):format(path, tostring(architecture), table.concat(known, ", ")))
+  return plain or architectures.unknown(path, word, function(arch) return arch.gguf and arch.gguf.architecture end)
+end
+
+-- The window of attention that the file has, nil where it says nothing.
+local function window_of(r, words)
+  if words.window then return r:get(words.window, "number", 0) end
+  local window = r.file:get "qeng.sliding_window"
+  if not window then
+    r:not_applied("attention.sliding_window", 0)
+    return nil
   end
-  local r = setmetatable({ file = file, path = path, architecture = architecture, used = {}, known = known_keys }, Reader)
+  r.used["attention.sliding_window"] = true
+  if words.window == false or type(window) ~= "number" then
+    q.error("format", ("%s: entry qeng.sliding_window, which is a number, and which %s has not")
+      :format(r.path, r.architecture))
+  end
+  return window
+end
+
+-- The factors of tensor rope_freqs.weight, unless they are those of a setting, which `values` then gets.
+local function rope_factors(r, values, words)
+  if not r:has "rope_freqs.weight" then return nil end
+  if not words.rope_freqs then
+    q.error("unsupported", ("%s: tensor rope_freqs.weight, which %s has not"):format(r.path, r.architecture))
+  end
+  local factors = r.file:tensor("rope_freqs.weight", { dtype = "f32" }):table()
+  if #factors ~= values.head_dim / 2 then
+    q.error("format", ("%s: rope_freqs.weight has %d factors, expected %d")
+      :format(r.path, #factors, values.head_dim / 2))
+  end
+  if values.rope_scaling then q.error("unsupported", r.path .. ": both rope.scaling and rope_freqs.weight") end
+  values.rope_scaling = llama3_scaling(factors, values.rope_theta)
+  return not values.rope_scaling and factors or nil
+end
+
+-- Returns the values of a config.json, the model file, and the factors by which rotation frequencies are divided where
+-- no setting of config.json says them. known_keys: a set of other keys, which the caller reads. own: the user's model
+-- file, or nil.
+function gguf_config.read(file, path, known_keys, own)
+  local arch = architecture_of(file, path, own)
+  local words = arch.gguf
+  local r = { file = file, path = path, architecture = words.architecture, used = {}, known = known_keys }
+  setmetatable(r, Reader)
   local embedding = file:info "token_embd.weight"
   if not embedding then q.error("format", path .. ": has no tensor token_embd.weight") end
   local heads = r:same_for_layers "attention.head_count"
   local hidden = r:size "embedding_length"
   local head_dim = r:get("attention.key_length", "number", math.floor(hidden / heads))
   r:must("attention.value_length", head_dim)
-  r:must("rope.dimension_count", head_dim)
+  local rotary = words.partial_rotary and r:get("rope.dimension_count", "number", head_dim) or head_dim
+  r:must("rope.dimension_count", rotary)
   r:must("expert_count", 0)
   r:must("expert_used_count", 0)
   r:must("attention.causal", true)
-  local window = file:get "qeng.sliding_window"
-  if architecture == "gemma3" then
-    window = r:get("attention.sliding_window", "number", 0)
-    r:must("final_logit_softcapping", 0)
-  elseif window then
-    r.used["attention.sliding_window"] = true
-    if architecture == "gemma" or type(window) ~= "number" then q.error("format", path .. ": entry qeng.sliding_window, which is a number, of llama, qwen2 and qwen3") end
-  else
-    r:not_applied("attention.sliding_window", 0)
-  end
-  local theta = r:get("rope.freq_base", "number", 10000)
-  local hf = architectures[architecture]
-  if hf == "LlamaForCausalLM" and window then hf = "MistralForCausalLM" end
+  r.window = window_of(r, words)
   local values = {
-    architectures = q.json.array { hf }, model_type = architecture == "gemma3" and "gemma3_text" or hf:match("^(%w-)ForCausalLM$"):lower(),
+    architectures = q.json.array { arch.hf }, model_type = arch.model_type, hidden_act = "silu",
     hidden_size = hidden, num_hidden_layers = r:size("block_count", config.most_layers), num_attention_heads = heads,
     num_key_value_heads = r:same_for_layers("attention.head_count_kv", heads), head_dim = head_dim,
     intermediate_size = r:same_for_layers "feed_forward_length", vocab_size = embedding.shape[1],
     rms_norm_eps = r:get("attention.layer_norm_rms_epsilon", "number"),
-    max_position_embeddings = r:get("context_length", "number"), rope_theta = theta, rope_scaling = r:rope_scaling(),
-    tie_word_embeddings = file:info "output.weight" == nil,
+    max_position_embeddings = r:get("context_length", "number"), rope_theta = r:get("rope.freq_base", "number", 10000),
+    rope_scaling = words.longrope and r:has "rope_factors_long.weight" and r:longrope() or r:rope_scaling(),
+    partial_rotary_factor = rotary ~= head_dim and rotary / head_dim or nil,
+    tie_word_embeddings = not r:has "output.weight", sliding_window = r.window,
     bos_token_id = file:get "tokenizer.ggml.bos_token_id", eos_token_id = file:get "tokenizer.ggml.eos_token_id",
   }
-  local gemma = architecture == "gemma" or architecture == "gemma3"
-  values[gemma and "hidden_activation" or "hidden_act"] = gemma and "gelu_pytorch_tanh" or "silu"
-  if hf == "LlamaForCausalLM" then
-    values.attention_bias = file:info "blk.0.attn_q.bias" ~= nil
-    values.mlp_bias = file:info "blk.0.ffn_gate.bias" ~= nil
-  elseif hf == "Qwen3ForCausalLM" then
-    values.attention_bias = file:info "blk.0.attn_q.bias" ~= nil
-  end
-  if architecture == "gemma3" then
-    r:gemma3(values, window)
-  elseif window then
-    values.sliding_window = window
-    if hf ~= "MistralForCausalLM" then values.use_sliding_window, values.max_window_layers = true, 0 end
-  end
-  local factors
-  if file:info "rope_freqs.weight" then
-    if architecture ~= "llama" then q.error("unsupported", ("%s: tensor rope_freqs.weight, which %s has not"):format(path, architecture)) end
-    factors = file:tensor("rope_freqs.weight", { dtype = "f32" }):table()
-    if #factors ~= head_dim / 2 then
-      q.error("format", ("%s: rope_freqs.weight has %d factors, expected %d"):format(path, #factors, head_dim / 2))
-    end
-    if values.rope_scaling then q.error("unsupported", path .. ": both rope.scaling and rope_freqs.weight") end
-    values.rope_scaling = llama3_scaling(factors, theta)
-    if values.rope_scaling then factors = nil end
-  end
+  if words.read then words.read(r, values) end
+  local factors = rope_factors(r, values, words)
   r:finish()
-  return values, architecture, factors
+  return values, arch, factors
 end
 
-gguf_config.architectures = architectures
 return gguf_config

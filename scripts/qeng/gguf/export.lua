@@ -1,11 +1,11 @@
--- Models as GGUF files. A source is what is written: {metadata = {{key, type, value}...}, tensors = {{name =, shape =, read =,
--- heads =, signs =, stored =}...}, shape = for gguf_types, files = paths it is read from (none), notes = what the file cannot say
--- (none)}; read() gives the tensor, heads says that its rows have to move to llama's order, stored is the type of a GGUF file's
--- tensor. signs: "one_bit" or "ternary" where the tensor is that, and read() also gives the f32 scale of each row.
+-- Models as GGUF files. A source is what is written: {metadata = {{key, type, value}...}, tensors = {{name =, shape =,
+-- read =, heads =, signs =, stored =}...}, shape = for gguf_types, files = paths it is read from (none), notes = what
+-- the file cannot say (none)}; read() gives the tensor, heads says that its rows have to move to llama's order, stored
+-- is the type of a GGUF file's tensor. signs: "one_bit" or "ternary" where the tensor is that, and read() also gives
+-- the f32 scale of each row.
 
 local architectures = require "qeng.model.architectures"
 local config = require "qeng.model.config"
-local gguf_config = require "qeng.gguf.config"
 local hadamard = require "qeng.gguf.hadamard"
 local hub = require "qeng.hub"
 local names = require "qeng.gguf.names"
@@ -17,13 +17,23 @@ local export = {}
 
 -- ---------------------------------------------------------------- metadata
 
-local function add_rope(add, a, c)
-  local scaling = c.rope.scaling
+local function add_rope(add, arch, c)
+  local a, scaling = arch.gguf.architecture, c.rope.scaling
   add(a .. ".rope.freq_base", "f32", c.rope.theta)
   if not scaling then return end
   local kind = scaling.rope_type
-  if kind == "llama3" and a ~= "llama" then q.error("unsupported", ("gguf: rope scaling llama3 has no words in architecture %s"):format(a)) end
+  if kind == "llama3" and not arch.gguf.rope_freqs then
+    q.error("unsupported", ("gguf: rope scaling llama3 has no words in architecture %s"):format(a))
+  end
   if kind == "llama3" then return end  -- tensor rope_freqs.weight says it
+  if kind == "longrope" and arch.gguf.longrope then  -- and two tensors its factors
+    local original = scaling.original_max_position_embeddings or c.max_position
+    local longer = scaling.factor or c.max_position / original
+    add(a .. ".rope.scaling.original_context_length", "u32", original)
+    add(a .. ".rope.scaling.attn_factor", "f32", scaling.attention_factor
+      or longer > 1 and math.sqrt(1 + math.log(longer) / math.log(original)) or 1)
+    return
+  end
   if kind ~= "linear" and kind ~= "yarn" then q.error("unsupported", ("gguf: rope scaling %s has no words in the format"):format(kind)) end
   add(a .. ".rope.scaling.type", "string", kind)
   add(a .. ".rope.scaling.factor", "f32", scaling.factor)
@@ -38,8 +48,8 @@ local function add_rope(add, a, c)
   end
 end
 
--- The ids that end an answer beside eos: llama.cpp reads one as eot and one as eom, and knows those of common names; the rest stands in
--- an entry that only qeng reads. Returns a note of those, or nil. stops: a set of all.
+-- The ids that end an answer beside eos: llama.cpp reads one as eot and one as eom, and knows those of common names;
+-- the rest stands in an entry that only qeng reads. Returns a note of those, or nil. stops: a set of all.
 local function add_stops(add, tokenizer, stops)
   local space, eot = "tokenizer.ggml.", nil
   for _, name in ipairs { "<|im_end|>", "<|eot_id|>", "<end_of_turn>" } do eot = eot or tokenizer:id(name) end
@@ -85,44 +95,20 @@ local function add_tokenizer(add, tokenizer, vocab, stops)
   return note
 end
 
--- The period of layers with a window, as llama.cpp has it: all but every so many-th; nil where there is none.
-local function pattern_of(near)
-  for pattern = 1, #near + 1 do
-    local fits = true
-    for i, each in ipairs(near) do fits = fits and each == (i % pattern ~= 0) end
-    if fits then return pattern end
-  end
-end
-
--- What Gemma 3 has beside the others. llama.cpp knows the scale of attention by the architecture: a model that has another would be
--- read as another one. Returns a note, or nil.
-local function add_gemma3(add, a, c)
-  local known = gguf_config.query_scalar { num_hidden_layers = c.layers, hidden_size = c.hidden, num_attention_heads = c.heads, head_dim = c.head_dim }
-  local function must(what, ok) if not ok then q.error("unsupported", "gguf: gemma3 has no words for " .. what) end end
-  must("query_pre_attn_scalar = " .. c.query_pre_attn_scalar, c.query_pre_attn_scalar == known)
-  must("scaled rope frequencies of the local layers", not c.rope_local.scaling)
-  for i, near in ipairs(c.local_layers) do
-    if near then must("layers of local frequencies without a window", c.window > 0) end
-  end
-  add(a .. ".rope.freq_base_swa", "f32", c.rope_local.theta)
-  local pattern = pattern_of(c.local_layers)
-  if pattern then return add(a .. ".attention.sliding_window_pattern", "u32", pattern) end
-  add(a .. ".attention.sliding_window_pattern", "[bool]", c.local_layers)
-  return "which layers have a window follows no period, which llama.cpp's key cannot say in this architecture: qeng alone reads the list"
-end
-
--- The window of all layers, for which llama.cpp has a key in gemma3 alone. Returns a note where it matters, or nil.
-local function add_window(add, a, c)
+-- The window of all layers. Returns a note where llama.cpp has no key for it and it matters, or nil.
+local function add_window(add, arch, c)
   if (c.window or 0) == 0 then return nil end
-  if a == "gemma3" then return add(a .. ".attention.sliding_window", "u32", c.window) end
+  if arch.gguf.window then return add(arch.gguf.architecture .. "." .. arch.gguf.window, "u32", c.window) end
   add("qeng.sliding_window", "u32", c.window)
   if c.window >= c.max_position then return nil end
   return ("attention looks back over %d tokens, for which llama.cpp has no key in this architecture: it looks at all %d, qeng alone keeps the window"):format(c.window, c.max_position)
 end
 
--- Of a model of Hugging Face's architecture hf with settings c; stops: a set of the ids that end an answer. Also a list of notes.
-local function metadata(hf, c, name, tokenizer, stops)
-  local a = names.architecture(hf)
+-- Of a model of a model file with settings c; stops: a set of the ids that end an answer. Also a list of notes. What an
+-- architecture has beside the others, the model file's gguf.write(add, c) adds, whose keys lack the architecture's
+-- word; it may return a note.
+local function metadata(arch, c, name, tokenizer, stops)
+  local a = names.architecture(arch)
   local list = {}
   local function add(key, type, value) list[#list + 1] = { key, type, value } end
   add("general.architecture", "string", a)
@@ -137,12 +123,13 @@ local function metadata(hf, c, name, tokenizer, stops)
   add(a .. ".attention.key_length", "u32", c.head_dim)
   add(a .. ".attention.value_length", "u32", c.head_dim)
   add(a .. ".attention.layer_norm_rms_epsilon", "f32", c.eps)
-  add(a .. ".rope.dimension_count", "u32", c.head_dim)
+  add(a .. ".rope.dimension_count", "u32", c.rotary or c.head_dim)
   add(a .. ".vocab_size", "u32", c.vocab)
-  if a == "gemma" and not c.tied then q.error("unsupported", "gguf: gemma has no words for a head that is not the embedding") end
-  local notes = { add_window(add, a, c) }
-  if a == "gemma3" then notes[#notes + 1] = add_gemma3(add, a, c) end
-  add_rope(add, a, c)
+  local notes = { add_window(add, arch, c) }
+  if arch.gguf.write then
+    notes[#notes + 1] = arch.gguf.write(function(key, type, value) add(a .. "." .. key, type, value) end, c)
+  end
+  add_rope(add, arch, c)
   notes[#notes + 1] = add_tokenizer(add, tokenizer, c.vocab, stops)
   return list, a, notes
 end
@@ -164,24 +151,31 @@ end
 -- ---------------------------------------------------------------- sources
 
 -- from: {tokenizer =, dir =, stop_ids =} of the model, as request.stops takes them.
-local function source_of(hf, c, name, from, parameters)
-  local list, a, notes = metadata(hf, c, name, from.tokenizer, request.stops(from))
+local function source_of(arch, c, name, from, parameters)
+  local list, a, notes = metadata(arch, c, name, from.tokenizer, request.stops(from))
   local source = {
     metadata = list, architecture = a, tensors = {}, files = {}, notes = notes,
     shape = { layers = c.layers, groups = c.heads / c.kv_heads, tied = c.tied },
   }
-  local factors = rope_factors(c)
-  if factors then
-    source.tensors[1] = { name = "rope_freqs.weight", shape = { #factors }, read = function() return q.tensor(factors, "f32") end }
+  local scaling = c.rope.scaling or {}
+  local function add_factors(stored, factors)
+    if not factors then return end
+    table.insert(source.tensors, {
+      name = stored, shape = { #factors }, read = function() return q.tensor(factors, "f32") end,
+    })
   end
+  add_factors("rope_freqs.weight", rope_factors(c))
+  add_factors("rope_factors_long.weight", scaling.long_factor)
+  add_factors("rope_factors_short.weight", scaling.short_factor)
   for _, parameter in ipairs(parameters) do
-    local stored, read = names.to_gguf(parameter.name, a), parameter.read
+    local stored, read = names.to_gguf(parameter.name, arch), parameter.read
     if not stored then q.error("unsupported", ("gguf: tensor %s has no name in the format"):format(parameter.name)) end
-    if names.plus_one(a, parameter.name) then
+    if names.plus_one(arch, parameter.name) then
       read = function() return parameter.read():to "f32" + q.zeros(parameter.shape, "f32"):fill(1) end
     end
     table.insert(source.tensors, {
-      name = stored, shape = parameter.shape, read = read, heads = names.heads(a, parameter.name, c), signs = parameter.signs,
+      name = stored, shape = parameter.shape, read = read, heads = names.heads(arch, parameter.name, c),
+      signs = parameter.signs,
     })
   end
   return source
@@ -193,7 +187,8 @@ local function basename(path)
   return path:match "([^/]+)$" or path
 end
 
--- How a model's parameter is stored rotated: of the embedding by its rows, which is how a head that is tied to it is, too.
+-- How a model's parameter is stored rotated: of the embedding by its rows, which is how a head that is tied to it is,
+-- too.
 local function rotation_of(model, parameter)
   local shape = parameter.tensor:shape()
   if not model.rotations or #shape == 1 then return nil end
@@ -221,7 +216,7 @@ function export.of_model(model)
   end
   local path = model.gguf and model.gguf.path
   local name = model.dir or path
-  local source = source_of(model.arch.hf, model.config, name and basename(name) or "model", model, parameters)
+  local source = source_of(model.arch, model.config, name and basename(name) or "model", model, parameters)
   source.files = { path }
   if model.rotations then table.insert(source.notes, "the weights were stored rotated: they are written unrotated, and lose more in types of few bits than as they were") end
   return source
@@ -230,15 +225,15 @@ end
 -- The parameters that a model has by its configuration: {{name =, shape =}...}.
 local function parameters_of(arch, c)
   local list, stand_in = {}, q.zeros({ 1 }, "f32")
-  arch.build({ parameters = {}, linears = {} }, function(name, shape)
+  arch.build({ parameters = {}, linears = {}, states = {} }, function(name, shape)
     list[#list + 1] = { name = name, shape = shape }
     return stand_in
   end, c)
   return list
 end
 
--- A Hugging Face folder, tensor by tensor as it is stored; one that AWQ or GPTQ quantized as the model that it loads as. Its tensors
--- have to be those that config.json asks for, and no others.
+-- A Hugging Face folder, tensor by tensor as it is stored; one that AWQ or GPTQ quantized as the model that it loads
+-- as. Its tensors have to be those that config.json asks for, and no others.
 function export.of_folder(dir)
   local known, file, weights = {}, config.read(dir, q.weights.open(dir))
   local packed = file.values.quantization_config
@@ -263,7 +258,7 @@ function export.of_folder(dir)
   end
   local ok, tokenizer = pcall(q.tokenizer, dir)
   if not ok and tokenizer.code ~= "io" then error(tokenizer, 0) end  -- a folder without a tokenizer gives a file without one
-  return source_of(arch.hf, c, basename(dir), { tokenizer = ok and tokenizer or nil, dir = dir }, parameters)
+  return source_of(arch, c, basename(dir), { tokenizer = ok and tokenizer or nil, dir = dir }, parameters)
 end
 
 local dropped = { ["general.file_type"] = true, ["general.quantization_version"] = true, ["general.alignment"] = true }
@@ -335,8 +330,8 @@ end
 local Job = {}
 Job.__index = Job
 
--- Writes `source` to path by a plan of gguf_types, in two steps: what can be refused before the work is refused by begin, the work
--- is job:finish. part_bytes: of the tensors of a part of a split file, nil: one file.
+-- Writes `source` to path by a plan of gguf_types, in two steps: what can be refused before the work is refused by
+-- begin, the work is job:finish. part_bytes: of the tensors of a part of a split file, nil: one file.
 function export.begin(path, source, plan, part_bytes)
   local stem = path:gsub("%.gguf$", "")
   for _, from in ipairs(source.files or {}) do
@@ -361,8 +356,8 @@ function export.begin(path, source, plan, part_bytes)
   return setmetatable({ source = source, specs = specs, notes = notes, writer = q.gguf.writer(path, specs, list, { part_bytes = part_bytes }) }, Job)
 end
 
--- opt: importance (name -> tensor), progress(done, bytes, name), measure. Returns {by_type = {{type, tensors, elements, bytes, rmse}...},
--- bytes =, elements =, notes = {...}, paths = {...}}; rmse relative to the weights' rms.
+-- opt: importance (name -> tensor), progress(done, bytes, name), measure. Returns {by_type = {{type, tensors, elements,
+-- bytes, rmse}...}, bytes =, elements =, notes = {...}, paths = {...}}; rmse relative to the weights' rms.
 function Job:finish(opt)
   opt = opt or {}
   local source, specs, writer, notes, by_type, order = self.source, self.specs, self.writer, self.notes, {}, {}

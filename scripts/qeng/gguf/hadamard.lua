@@ -1,4 +1,5 @@
--- Weights that are stored rotated (PrismML's metadata prism.hadamard.*, version 1): what has to be done to their inputs.
+-- Weights that are stored rotated (PrismML's metadata prism.hadamard.*, version 1): what has to be done to their
+-- inputs.
 --   a weight of weight_names:  y = W H(s * x) / sqrt(block), blockwise over the last dimension of x
 --   a table of inverse_weight_names holds rotated rows: h = s * H(row) / sqrt(block)
 -- s is the vector of sign_values whose width is that of x (sign_mode explicit), or all ones (identity).
@@ -46,9 +47,10 @@ local function signs_of(file, path)
   return signs
 end
 
--- nil where the file's weights are not rotated; otherwise function(name, columns) -> forward, inverse: the rotations before the
--- parameter of that Hugging Face name and after a lookup in it, each {block =, signs =} or nil.
-function hadamard.read(file, path)
+-- nil where the file's weights are not rotated; otherwise function(name, columns) -> forward, inverse: the rotations
+-- before the parameter of that Hugging Face name and after a lookup in it, each {block =, signs =} or nil. arch: the
+-- model file, whose names these are.
+function hadamard.read(file, path, arch)
   local given = false
   for _, key in ipairs(file:keys()) do given = given or key:sub(1, #space) == space end
   if not given then return nil end
@@ -67,7 +69,7 @@ function hadamard.read(file, path)
   end
   local forward, inverse, signs = set_of(file, path, "weight_names"), set_of(file, path, "inverse_weight_names"), signs_of(file, path)
   return function(name, columns)
-    local stored = names.to_gguf(name)
+    local stored = names.to_gguf(name, arch)
     if not forward[stored] and not inverse[stored] then return nil end
     if columns % block ~= 0 then q.error("format", ("%s: %s has %d columns, not a multiple of the rotation's block of %d"):format(path, stored, columns, block)) end
     if signs and not signs[columns] then q.error("format", ("%s: %ssign_widths lacks %d, the columns of %s"):format(path, space, columns, stored)) end

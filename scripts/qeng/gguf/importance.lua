@@ -16,7 +16,7 @@ function importance.collect(model, text, opt)
   if count == 0 then q.error("value", ("the calibration text has %d tokens, expected %d at least: give a longer --calibration text"):format(#ids, length)) end
   local found = {}
   model.observe = function(name, x)
-    local stored = names.to_gguf(name)
+    local stored = names.to_gguf(name, model.arch)
     local entry = found[stored]
     if not entry then
       entry = { sums = q.keep(q.zeros({ x:shape()[2] }, "f32", "workspace")), count = 0 }

@@ -9,10 +9,12 @@ local stream = require "qeng.model.stream"
 local gguf = {}
 
 -- Tensors that hold no weights of the network: tables that llama.cpp's older files keep, and what gguf_config reads.
-local function is_table(name) return name == "rope_freqs.weight" or name:find("%.attn_rot_embd%.") ~= nil or name:find("%.rope_freqs%.") ~= nil end
+local function is_table(name)
+  return (name:find "^rope_f[%a_]+%.weight$" or name:find "%.attn_rot_embd%." or name:find "%.rope_freqs%.") ~= nil
+end
 
--- The dtype of activations and of what is not a matrix: bf16 where all matrices are, f32 otherwise. Matrices of f16, of block
--- formats, and under f32 of bf16 stay as they are stored.
+-- The dtype of activations and of what is not a matrix: bf16 where all matrices are, f32 otherwise. Matrices of f16, of
+-- block formats, and under f32 of bf16 stay as they are stored.
 local function activation_dtype(file)
   for _, name in ipairs(file:names()) do
     local info = file:info(name)
@@ -21,7 +23,8 @@ local function activation_dtype(file)
   return "bf16"
 end
 
--- The ids that end an answer, by the file's own word; those that llama.cpp has no key for are in one of ours (gguf/export.lua).
+-- The ids that end an answer, by the file's own word; those that llama.cpp has no key for are in one of ours
+-- (gguf/export.lua).
 local function stop_ids(file)
   local ids = {}
   local function take(id) if type(id) == "number" then ids[#ids + 1] = id end end
@@ -31,7 +34,8 @@ local function stop_ids(file)
   return ids
 end
 
--- Brings the weights of an open GGUF or safetensors file into memory as q.load's options have it; returns whether they are there.
+-- Brings the weights of an open GGUF or safetensors file into memory as q.load's options have it; returns whether they
+-- are there.
 function gguf.into_memory(file, opt)
   if opt.weights and opt.weights ~= "copy" and opt.weights ~= "map" and opt.weights ~= "stream" then
     q.error("value", ("weights = %q: expected \"map\", \"copy\" or \"stream\""):format(tostring(opt.weights)))
@@ -40,8 +44,9 @@ function gguf.into_memory(file, opt)
   return file:load { if_room = not opt.weights }
 end
 
--- What multiplies a whole matrix, as files of NVFP4 have it beside each: nil where there is none, or it is one. input_scale, which
--- says how such files' makers round what the matrix is multiplied with, is nothing that a product in f32 needs.
+-- What multiplies a whole matrix, as files of NVFP4 have it beside each: nil where there is none, or it is one.
+-- input_scale, which says how such files' makers round what the matrix is multiplied with, is nothing that a product in
+-- f32 needs.
 local function whole_scale(file, name, known)
   local stem = name:match "^(.*)%.weight$"
   local scale = stem and stem .. ".scale"
@@ -66,24 +71,24 @@ local function tell_decoded(file, path)
   end
 end
 
--- Opens `path` and returns {values = of a config.json, factors =, dtype =, rotations =, source(name, shape), finish(model)}. opt: dtype,
--- writable, weights, as q.load has them.
-function gguf.open(path, opt)
+-- Opens `path` and returns {values = of a config.json, factors =, dtype =, rotations =, source(name, shape),
+-- finish(model)}. opt: dtype, writable, weights, as q.load has them; own: the user's model file, or nil.
+function gguf.open(path, opt, own)
   local file = q.gguf.open(path)
   stream.check(path, opt)
   local in_memory = gguf.into_memory(file, opt)
-  local values, architecture, factors = gguf_config.read(file, path, hadamard.keys)
+  local values, arch, factors = gguf_config.read(file, path, hadamard.keys, own)
   local dtype = opt.dtype or activation_dtype(file)
   local known = {}
   local c = { heads = values.num_attention_heads, kv_heads = values.num_key_value_heads }
   tell_decoded(file, path)
 
   local function source(name, shape)
-    local stored = names.to_gguf(name, architecture)
+    local stored = names.to_gguf(name, arch)
     local info = stored and file:info(stored)
     if not info then q.error("format", ("%s: tensor %s is missing"):format(path, stored or name)) end
     known[stored] = true
-    if names.plus_one(architecture, name) then
+    if names.plus_one(arch, name) then
       return q.no_grad(function()
         return (file:tensor(stored, { dtype = "f32", shape = shape }) + q.zeros(shape, "f32"):fill(-1)):to(dtype)
       end)
@@ -92,7 +97,8 @@ function gguf.open(path, opt)
     local converted = info.dtype == "f32" or info.dtype == "bf16" and dtype == "bf16"
     local as = factor and "f32" or (converted or #shape == 1 or opt.writable) and dtype or nil
     local tensor = file:tensor(stored, {
-      dtype = as, shape = shape, heads = names.heads(architecture, name, c), copy = opt.writable, stream = opt.weights == "stream",
+      dtype = as, shape = shape, heads = names.heads(arch, name, c), copy = opt.writable,
+      stream = opt.weights == "stream",
       label = opt.weights == "stream" and "weights in files" or "weights",
       interleave = in_memory and (stored ~= "token_embd.weight" or not file:info "output.weight"),  -- not what is read by rows alone
     })
@@ -106,16 +112,19 @@ function gguf.open(path, opt)
   local function finish(model)
     for _, name in ipairs(file:names()) do
       if not known[name] and not is_table(name) then
-        q.error("format", ("%s: tensor %s belongs to no part of a %s model"):format(path, name, architecture))
+        q.error("format", ("%s: tensor %s belongs to no part of a %s model"):format(path, name, arch.gguf.architecture))
       end
     end
-    model.gguf = { path = path, architecture = architecture }
+    model.gguf = { path = path, architecture = arch.gguf.architecture }
     model.stop_ids = stop_ids(file)
     local ok, tokenizer = pcall(q.tokenizer, path)
     if ok then model.tokenizer = tokenizer else model.tokenizer_error = tokenizer end
     file:close()
   end
-  return { values = values, factors = factors, dtype = dtype, rotations = hadamard.read(file, path), source = source, finish = finish }
+  return {
+    values = values, factors = factors, dtype = dtype, rotations = hadamard.read(file, path, arch), source = source,
+    finish = finish,
+  }
 end
 
 return gguf

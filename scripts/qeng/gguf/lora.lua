@@ -9,7 +9,7 @@ local lora = {}
 function lora.save(model, path)
   local adapter = model.adapter
   if not adapter then q.error("value", "save_adapter_gguf: this model has no adapter") end
-  local a = names.architecture(model.arch.hf)
+  local a = names.architecture(model.arch)
   if model.extra then q.error("unsupported", "save_adapter_gguf: GGUF's adapters have no embedding; merge the adapter and write the model (recipes/quantize.lua)") end
   if adapter.dora then q.error("unsupported", "save_adapter_gguf: GGUF has no DoRA; merge the adapter and write the model (recipes/quantize.lua)") end
   -- llama.cpp divides one alpha by each layer's rank; what a layer's scale is beyond that goes into its b.
@@ -18,10 +18,13 @@ function lora.save(model, path)
   for _, layer in ipairs(model.linears) do
     if layer.lora then
       local weight = layer.name .. ".weight"
-      local stored = names.to_gguf(weight)
+      local stored = names.to_gguf(weight, model.arch)
       parts[#parts + 1] = { name = stored .. ".lora_a", tensor = layer.lora.a }
       local factor = layer.lora.scale * layer.lora.a:shape()[1] / alpha
-      parts[#parts + 1] = { name = stored .. ".lora_b", tensor = layer.lora.b, heads = names.heads(a, weight, model.config), factor = math.abs(factor - 1) > 1e-9 and factor }
+      parts[#parts + 1] = {
+        name = stored .. ".lora_b", tensor = layer.lora.b, heads = names.heads(model.arch, weight, model.config),
+        factor = math.abs(factor - 1) > 1e-9 and factor,
+      }
     end
   end
   for i, part in ipairs(parts) do specs[i] = { name = part.name, dtype = "f32", shape = part.tensor:shape() } end
@@ -41,7 +44,7 @@ end
 -- The adapter of a GGUF file for single requests, as peft.read has it; and its alpha.
 function lora.read(model, path)
   local file = q.gguf.open(path)
-  local a = names.architecture(model.arch.hf)
+  local a = names.architecture(model.arch)
   if file:get "general.type" ~= "adapter" or file:get "adapter.type" ~= "lora" then
     q.error("value", path .. ": is not a LoRA adapter (general.type = adapter, adapter.type = lora)")
   end
@@ -53,7 +56,7 @@ function lora.read(model, path)
   local adapter, count = { dir = path, layers = {} }, 0
   for _, layer in ipairs(model.linears) do
     local weight = layer.name .. ".weight"
-    local stored = names.to_gguf(weight)
+    local stored = names.to_gguf(weight, model.arch)
     local info = stored and file:info(stored .. ".lora_a")
     if info then
       local rank = info.shape[1]
@@ -63,7 +66,8 @@ function lora.read(model, path)
         return q.keep(file:tensor(stored .. ending, { dtype = model.dtype, shape = size, heads = heads }):clone())
       end
       adapter.layers[layer.name] = {
-        a = part(".lora_a", { rank, shape[2] }), b = part(".lora_b", { shape[1], rank }, names.heads(a, weight, model.config)),
+        a = part(".lora_a", { rank, shape[2] }),
+        b = part(".lora_b", { shape[1], rank }, names.heads(model.arch, weight, model.config)),
         scale = alpha == 0 and 1 or alpha / rank,  -- llama.cpp's
       }
       count = count + 2

@@ -86,6 +86,8 @@ local function of_mix(mix, name, shape, weighed)
     if mix == "q3_k_l" then return "q5_k" end
     if mix == "q4_k_s" and layer < 4 or base:find "^iq4" and shape.groups >= 4 then return "q5_k" end
     if (mix == "q4_k_m" or mix == "q5_k_m") and more_bits(layer, shape.layers) then return "q6_k" end
+  elseif part == "attn_qkv" then
+    return ({ q3_k_m = "q4_k", q3_k_l = "q4_k", q4_k_m = "q5_k", q5_k_m = "q6_k" })[mix] or base
   elseif part == "ffn_down" then
     if mix == "q2_k" then return "q3_k" end
     if mix == "q3_k_m" then return layer < math.floor(shape.layers / 16) and "q5_k" or "q4_k" end

@@ -1,7 +1,7 @@
 -- Tokens a second of a model, prompt and output, against what the device can do at most.
 --
--- A step of decoding n sequences reads every matrix once and each sequence's keys and values, so it takes at least
---   (bytes of matrices + n * context * bytes of keys and values of a token) / bandwidth
+-- A step of decoding n sequences reads every matrix once and each sequence's state, so it takes at least
+--   (bytes of matrices + n * bytes of the state of a sequence of `context` tokens) / bandwidth
 -- of the tables that are read by row (the embedding, where it is not also the head) one row counts, which is nothing.
 --
 -- A prompt of t tokens is one pass over the matrices, whose every weight is multiplied t times, the head's once, and of each layer's
@@ -11,6 +11,7 @@
 
 local paged = require "qeng.infer.paged"
 local q = require "qeng.core"
+local states = require "qeng.infer.sequences"
 
 local bench = {}
 
@@ -111,7 +112,8 @@ end
 
 -- Least seconds of a step of n sequences of `context` tokens.
 function bench.limit(model, n, context, kv, bandwidth)
-  return (bench.weight_bytes(model) + n * context * paged.page_bytes(model, kv, 1)) / bandwidth
+  local state = states.bytes(model, context, { kv = kv, page_tokens = 16 })
+  return (bench.weight_bytes(model) + n * state) / bandwidth
 end
 
 -- Pairs of a token among t and one that it sees: itself, and those before it, with a window only the nearest.

@@ -1,17 +1,19 @@
--- Continuous batching: many requests in one step, admitted, cancelled and finished at any step. What a request gets does not
--- depend on the others: each has its own sampler, and rows of a step do not change each other's bits (infer/paged.lua).
+-- Continuous batching: many requests in one step, admitted, cancelled and finished at any step. What a request gets
+-- does not depend on the others: each has its own sampler, and rows of a step do not change each other's bits
+-- (infer/paged.lua).
 --
 --   local engine = model:engine { kv = "f16", max_batch = 16 }
 --   local request = engine:submit { prompt = "Once", max_tokens = 100, seed = 1 }
 --   while engine:step() do end
 --   print(request.text, request.finish)
 --
--- A step runs the tokens that decoding sequences wait for, then pieces of prompts up to `chunk` tokens. Requests are served in
--- the order they came. Where pages run out, the youngest running sequence gives its pages back and waits again, before all that
--- never ran; once readmitted, its tokens are computed anew. A request that would not fit alone is refused at once, so the oldest
--- always goes on, and all end.
+-- A step runs the tokens that decoding sequences wait for, then pieces of prompts up to `chunk` tokens. Requests are
+-- served in the order they came. Where pages run out, the youngest running sequence gives its pages back and waits
+-- again, before all that never ran; once readmitted, its tokens are computed anew. A request that would not fit alone
+-- is refused at once, so the oldest always goes on, and all end.
 --
--- Lists, requests and pages change together: Ctrl-C is raised only while a model runs and in on_token. The next step goes on.
+-- Lists, requests and pages change together: Ctrl-C is raised only while a model runs and in on_token. The next step
+-- goes on.
 
 local paged = require "qeng.infer.paged"
 local q = require "qeng.core"
@@ -33,10 +35,10 @@ local function positive(opt, name, default)
   return value
 end
 
--- opt: kv (dtype of the cache, the model's), page_tokens (16), pages, or memory (bytes of keys and values; without either, what
--- max_batch sequences of up to 4096 tokens need), max_batch (64 sequences), chunk (256 tokens of prompts in a step), context (the
--- most tokens of a sequence, the model's positions), remember (equal beginnings are computed once, true), draft (a model that
--- guesses ahead; its cache has as many pages).
+-- opt: kv (dtype of the cache, the model's), page_tokens (16), pages, or memory (bytes of its sequences' state; without
+-- either, what max_batch sequences of up to 4096 tokens need), max_batch (64 sequences), chunk (256 tokens of prompts
+-- in a step), context (the most tokens of a sequence, the model's positions), remember (equal beginnings are computed
+-- once, true), draft (a model that guesses ahead; its cache has as many pages).
 function engine.new(model, opt)
   opt = opt or {}
   for name in pairs(opt) do
@@ -53,8 +55,8 @@ function engine.new(model, opt)
   pages = pages or self.max_batch * math.ceil(math.min(self.context, 4096) / page_tokens)
   if pages < 1 then q.error("value", ("engine: %d bytes of memory hold no page of %d tokens"):format(opt.memory or 0, page_tokens)) end
   local shape = {
-    kv = kv, page_tokens = page_tokens, pages = pages, remember = opt.remember, sequences = self.max_batch,
-    rows = self.chunk + self.max_batch * (speculate.most + 1),
+    kv = kv, page_tokens = page_tokens, pages = pages, remember = opt.remember, context = self.context,
+    sequences = self.max_batch, rows = self.chunk + self.max_batch * (speculate.most + 1),
   }
   if opt.draft then self.drafter = speculate.drafter(model, opt.draft, shape) end
   self.runner = paged.new(model, shape)
@@ -121,7 +123,7 @@ local function admit(self)
   while self.waiting[1] and #self.running < self.max_batch do
     local r, pool = self.waiting[1], self.runner.pool
     local id = pool:open(r.salt)
-    local reused = r.prompt_logprobs and 0 or pool:reuse(id, r.tokens)
+    local reused = r.prompt_logprobs and 0 or pool:share(id, r.tokens)
     if #self.running > 0 and pages_of(self, #r.tokens + 1) - math.floor(reused / self.runner.page_tokens) > pool:available() then
       pool:close(id)
       return
@@ -137,8 +139,8 @@ end
 
 -- ---------------------------------------------------------------- a step
 
--- Reserves slots for r's tokens first .. last and its guesses; takes pages from younger sequences where it must. False: r itself
--- had to give way.
+-- Reserves slots for r's tokens first .. last and its guesses; takes pages from younger sequences where it must. False:
+-- r itself had to give way.
 local function reserve(self, r, first, last)
   while true do
     if self.runner:extend(r.id, r.tokens, first, last) then
@@ -168,15 +170,10 @@ local function draft(self)
   error(err, 0)
 end
 
--- Keys and values are stored of r's first r.length tokens. What more is reserved is of a step that was cut short: it goes, and with
--- it all of the page that was to be written next, whose copy may not have been made.
+-- r's first r.length tokens were run. What more is reserved is of a step that was cut short: it goes.
 local function rewind(self, r)
-  local pool = self.runner.pool
   r.guesses = nil
-  if pool:length(r.id) == r.length then return end
-  r.length = r.length - r.length % self.runner.page_tokens
-  pool:truncate(r.id, r.length)
-  pool:copies()  -- those still to be made are into pages that are free now
+  r.length = self.runner.pool:rewind(r.id, r.length)
 end
 
 -- Which tokens of which sequence this step runs: {request =, first =, count =}, oldest first.
@@ -288,11 +285,10 @@ local function advance(self)
   for _, entry in ipairs(plan) do
     local r = entry.request
     if r.id then
-      -- Stored is what the tokens now begin with: the guesses that came true, without the token sampled last.
+      -- What was run of what the tokens now begin with: the guesses that came true, without the token sampled last.
       local stored = ok and math.min(entry.first + entry.count - 1 + (r.guesses and #r.guesses or 0), math.max(#r.tokens - 1, entry.first + entry.count - 1)) or entry.first - 1
-      self.runner.pool:truncate(r.id, stored)
+      r.length = self.runner.pool:rollback(r.id, stored)
       if ok then self.runner.pool:commit(r.id) end
-      r.length = stored
     end
     r.guesses, r.settled = nil, nil
   end
@@ -313,14 +309,15 @@ local function step(self)
   return more
 end
 
--- Runs one step. False once nothing is running or waiting. What a request's logits, grammar or on_token raise ends that request
--- alone; what the model raises is raised here, and the next call tries that step again. Not from on_token.
+-- Runs one step. False once nothing is running or waiting. What a request's logits, grammar or on_token raise ends that
+-- request alone; what the model raises is raised here, and the next call tries that step again. Not from on_token.
 function Engine:step()
   outside_steps(self, "step")
   return q.uninterrupted(step, self)
 end
 
--- Ends a request now (from on_token: after the step), in whatever state; its text stays. Does nothing to one that is done.
+-- Ends a request now (from on_token: after the step), in whatever state; its text stays. Does nothing to one that is
+-- done.
 function Engine:cancel(r)
   if r.state == "done" then return end
   if self.stepping then table.insert(self.cancelled, r) else q.uninterrupted(retire, self, r, "cancelled") end
@@ -339,7 +336,8 @@ function Engine:stats()
   return stats
 end
 
--- After the model's weights changed: nothing that was computed with the old ones is used again. Only where nothing runs.
+-- After the model's weights changed: nothing that was computed with the old ones is used again. Only where nothing
+-- runs.
 function Engine:forget()
   if #self.running > 0 then q.error("value", "engine: forget: requests are running") end
   for _, runner in ipairs { self.runner, self.drafter and self.drafter.runner or nil } do

@@ -1,7 +1,8 @@
--- A model over a paged KV cache: what one step over many sequences computes. Rows of different sequences do not change each
--- other's bits: linear layers are q.row_linear, attention is q.paged_attention, and the rest works row by row. What a step reads
--- (tokens, positions, slots, pages, lengths) lies in tensors made once and filled for each step, so that a step of a shape that
--- comes again is captured as a program and replayed without Lua.
+-- A model over sequence states in pages (infer/sequences.lua): what one step over many sequences computes. Rows of
+-- different sequences do not change each other's bits: linear layers are q.row_linear, attention is q.paged_attention,
+-- and the rest works row by row. What a step reads (tokens, positions, slots, pages, lengths) lies in tensors made once
+-- and filled for each step, so that a step of a shape that comes again is captured as a program and replayed without
+-- Lua.
 --
 --   local runner = paged.new(model, { pages = 64 })
 --   local id = runner.pool:open(0)
@@ -11,6 +12,7 @@
 
 local lora = require "qeng.model.lora"
 local q = require "qeng.core"
+local sequences = require "qeng.infer.sequences"
 
 local paged = {}
 
@@ -19,14 +21,17 @@ local paged = {}
 local Inference = {}
 Inference.__index = Inference
 
--- The adapter of a layer for a range of rows: range.adapter is one made by peft.read, false for none, nil for the model's own.
+-- The adapter of a layer for a range of rows: range.adapter is one made by peft.read, false for none, nil for the
+-- model's own.
 local function lora_of(layer, range)
   if range.adapter == nil then return layer.lora end
   return range.adapter and range.adapter.layers[layer.name] or nil
 end
 
--- The outputs of up to three layers that read x.
+-- The outputs of up to three layers that read x, or of the parts of a fused one.
 function Inference:project(x, layers)
+  local fused = layers[1].parts and layers[1]
+  if fused then layers = fused:fused(nil, x.rows) end
   local weights, biases, scales, rotation = {}, {}, {}, layers[1].rotation
   for i, layer in ipairs(layers) do
     weights[i], biases[i], scales[i] = layer.weight, layer.bias or false, layer.row_scale or false
@@ -40,8 +45,11 @@ function Inference:project(x, layers)
   for _, range in ipairs(self.ranges) do
     local whole = #self.ranges == 1
     local input = whole and x or x:rows(range.first, range.count)
+    local of_parts = fused and lora_of(fused, range)
+    of_parts = of_parts and fused:fused(of_parts, x.rows)
     for i, layer in ipairs(layers) do
-      local adapter = lora_of(layer, range)
+      local adapter
+      if fused then adapter = of_parts and of_parts[i].lora else adapter = lora_of(layer, range) end
       if adapter then
         local inner = q.row_linear(input, { adapter.a })
         local output = whole and y[i] or y[i]:rows(range.first, range.count)
@@ -56,16 +64,6 @@ function Inference:project(x, layers)
   return unpack(y, 1, #layers)
 end
 
--- how: {window =, scale =}
-function Inference:attend(layer, query, key, value, how)
-  local runner, step = self.runner, self.step
-  local keys, values = runner.keys[layer], runner.values[layer]
-  q.kv_store(key, value, step.slots, keys, values)
-  return q.paged_attention(query, keys, values, {
-    pages = step.pages, cu_q = step.cu_q, lengths = step.lengths, page_tokens = runner.page_tokens, window = how.window, scale = how.scale,
-  })
-end
-
 -- ---------------------------------------------------------------- the runner
 
 local Runner = {}
@@ -74,43 +72,38 @@ Runner.__index = Runner
 local head_rows = 64    -- logits held at once, where a step wants those of a whole prompt
 local most_programs = 8 -- captured at a time
 
--- Bytes of keys and values that a page of tokens takes in all layers.
+-- Bytes of the sequence states that a page of tokens takes in all layers.
 function paged.page_bytes(model, kv, page_tokens)
-  local c = model.config
-  local element = ({ f32 = 4, bf16 = 2, f16 = 2, q8_0 = 34 / 32 })[kv]
-  if not element then q.error("value", ("kv is %s; expected f32, bf16, f16 or q8_0"):format(tostring(kv))) end
-  if kv == "q8_0" and c.head_dim % 32 ~= 0 then
-    q.error("unsupported", ("kv = q8_0 needs heads of a multiple of 32, this model's have %d; take f16"):format(c.head_dim))
-  end
-  return 2 * c.layers * page_tokens * c.kv_heads * c.head_dim * element
+  return sequences.bytes(model, page_tokens, { kv = kv, page_tokens = page_tokens })
 end
 
 -- The one handle of what make() returns, in no scope, so that free() frees it.
 local function kept(make) return q.scope(function() return q.keep(make()) end) end
 
--- opt: pages; kv (dtype of the cache, the model's), page_tokens (16), remember (reuse full pages of equal beginnings, true), rows and
--- sequences (the most of a step: 512, 64).
+-- opt: pages; kv (dtype of the cache, the model's), page_tokens (16), remember (reuse full pages of equal beginnings,
+-- true), rows and sequences (the most of a step: 512, 64), context (the most tokens of a sequence, by which longrope
+-- chooses: the model's positions).
 function paged.new(model, opt)
   local c, kv = model.config, opt.kv or model.dtype
-  local page_tokens, rows, sequences = opt.page_tokens or 16, opt.rows or 512, opt.sequences or 64
+  local page_tokens, rows, most = opt.page_tokens or 16, opt.rows or 512, opt.sequences or 64
+  local pool = sequences.new(model, {
+    pages = opt.pages, page_tokens = page_tokens, kv = kv, rows = rows, sequences = most, remember = opt.remember,
+  })
   local self = setmetatable({
-    model = model, kv = kv, page_tokens = page_tokens, rows = rows, sequences = sequences, keys = {}, values = {}, programs = {}, seen = {},
-    page_bytes = paged.page_bytes(model, kv, page_tokens),
-    pool = q.page_pool { pages = opt.pages, page_tokens = page_tokens, remember = opt.remember },
+    model = model, kv = kv, page_tokens = page_tokens, rows = rows, sequences = most, programs = {}, seen = {},
+    page_bytes = pool.page_bytes, pool = pool,
   }, Runner)
   for _, layer in ipairs(model.linears) do
     if layer.lora then layer.lora.columns = nil end  -- it may have been trained since
   end
-  self.rope, self.rope_local = model:rope(c.max_position)
+  local context = math.min(c.max_position, opt.context or c.max_position, opt.pages * page_tokens)
+  self.rope, self.rope_local = model:rope(context)
   local function make(shape, dtype) return kept(function() return q.empty(shape, dtype, "kv") end) end
-  for i = 1, c.layers do
-    self.keys[i] = make({ opt.pages * page_tokens, c.kv_heads, c.head_dim }, kv)
-    self.values[i] = make({ opt.pages * page_tokens, c.kv_heads, c.head_dim }, kv)
-  end
   self.most = math.min(opt.pages, math.ceil(c.max_position / page_tokens))
   self.step = {
     tokens = make({ rows }, "i32"), positions = make({ rows }, "i32"), slots = make({ rows }, "i32"), wanted = make({ rows }, "i32"),
-    cu_q = make({ sequences + 1 }, "i32"), lengths = make({ sequences }, "i32"), pages = make({ sequences * self:bucket(self.most) }, "i32"),
+    cu_q = make({ most + 1 }, "i32"), lengths = make({ most }, "i32"),
+    pages = make({ most * self:bucket(self.most) }, "i32"),
   }
   return self
 end
@@ -122,21 +115,7 @@ function Runner:bucket(pages)
   return width
 end
 
--- Reserves slots for tokens first .. last of `ids` (all of them); false where pages lack.
-function Runner:extend(id, ids, first, last)
-  if not self.pool:extend(id, ids, first, last) then return false end
-  local pairs_ = self.pool:copies()
-  if pairs_ then
-    q.scope(function()
-      local table_ = q.tensor(pairs_, "i32"):reshape { #pairs_ / 2, 2 }
-      for i = 1, #self.keys do
-        q.copy_pages(self.keys[i], table_, self.page_tokens)
-        q.copy_pages(self.values[i], table_, self.page_tokens)
-      end
-    end)
-  end
-  return true
-end
+function Runner:extend(id, ids, first, last) return self.pool:extend(id, ids, first, last) end
 
 -- The step's tensors for so many rows, sequences and pages.
 function Runner:views(rows, sequences, most, wanted)
@@ -150,7 +129,7 @@ end
 
 -- Hidden states of the step's rows, of the wanted ones where those are fewer.
 function Runner:hidden(step, ranges)
-  local inference = setmetatable({ runner = self, step = step, ranges = ranges }, Inference)
+  local inference = setmetatable({ states = self.pool.states, step = step, ranges = ranges }, Inference)
   local hidden = self.model.forward(step.tokens, {
     positions = step.positions, rope = self.rope, rope_local = self.rope_local, inference = inference,
   })
@@ -159,14 +138,8 @@ end
 
 function Runner:logits(hidden) return q.block("head", q.row_linear, hidden, { self.model.head }, { out = "f32" })[1] end
 
-local function fill(self, step, ids, counts)
-  self.pool:fill({
-    tokens = step.tokens, positions = step.positions, slots = step.slots, cu_q = step.cu_q, lengths = step.lengths, pages = step.pages,
-  }, ids, counts)
-end
-
--- A step of one row for each sequence, all of one adapter: the second of a shape is captured, the others replay it. An adapter
--- is told by its salt: another may come to lie where it was.
+-- A step of one row for each sequence, all of one adapter: the second of a shape is captured, the others replay it. An
+-- adapter is told by its salt: another may come to lie where it was.
 function Runner:decode(ids, counts, most, range, use)
   local key = ("%d/%d/%d"):format(#ids, most, range.salt)
   local found = self.programs[key]
@@ -179,7 +152,7 @@ function Runner:decode(ids, counts, most, range, use)
       for name, tensor in pairs(views) do views[name] = q.keep(tensor) end
       return views
     end)
-    fill(self, step, ids, counts)
+    self.pool:fill(step, ids, counts)
     local program
     local logits = kept(function()
       local result
@@ -189,7 +162,7 @@ function Runner:decode(ids, counts, most, range, use)
     found = { program = program, logits = logits, step = step }
     self.programs[key], self.captured = found, (self.captured or 0) + 1
   else
-    fill(self, found.step, ids, counts)
+    self.pool:fill(found.step, ids, counts)
   end
   found.program:run()
   use(found.logits, 1)
@@ -197,8 +170,9 @@ function Runner:decode(ids, counts, most, range, use)
 end
 
 -- Runs the model over the last part.count tokens of each sequence part.id (their slots are reserved), whose adapters
--- (part.adapter, and part.salt, a number of its own for each) cover one run of parts each; use(logits, first) gets the logits
--- [n, vocab] of rows wanted[first] .. of the step, in pieces. Rows count from 0 over all parts, `wanted` ascends. use must not keep them.
+-- (part.adapter, and part.salt, a number of its own for each) cover one run of parts each; use(logits, first) gets the
+-- logits [n, vocab] of rows wanted[first] .. of the step, in pieces. Rows count from 0 over all parts, `wanted`
+-- ascends. use must not keep them.
 function Runner:run(parts, wanted, use)
   local ids, counts, ranges, rows, longest = {}, {}, {}, 0, 1
   for i, part in ipairs(parts) do
@@ -215,7 +189,7 @@ function Runner:run(parts, wanted, use)
   if rows == #parts and rows == #wanted and #ranges == 1 and self:decode(ids, counts, most, ranges[1], use) then return end
   q.no_grad(q.scope, function()
     local step = self:views(rows, #parts, most, #wanted < rows and math.max(#wanted, 1))
-    fill(self, step, ids, counts)
+    self.pool:fill(step, ids, counts)
     if step.wanted then step.wanted:set(#wanted > 0 and wanted or { 0 }) end
     local hidden = self:hidden(step, ranges)
     for first = 0, #wanted - 1, head_rows do
@@ -236,7 +210,7 @@ end
 
 function Runner:free()
   self:forget()
-  for i = 1, #self.keys do self.keys[i]:free(); self.values[i]:free() end
+  self.pool:free()
   for _, tensor in pairs(self.step) do tensor:free() end
 end
 

@@ -1,5 +1,6 @@
 -- The options of recipes that generate text, and what requests and engines make of them.
 
+local kv_pages = require "qeng.model.kv_pages"
 local models = require "qeng.model"
 local options = require "qeng.console.options"
 local q = require "qeng.core"
@@ -42,7 +43,7 @@ options.set("drawing", {
 })
 
 options.set("kv", {
-  { "kv", nil, "dtype of the KV cache, by default the model's", choices = { "f32", "f16", "bf16", "q8_0" } },
+  { "kv", nil, "dtype of the KV cache, by default the model's", choices = kv_pages.dtypes },
 })
 
 -- What q.generation reads: the model, its adapter, how to draw tokens, and what ends or binds a text.

@@ -15,7 +15,10 @@ Scorer.__index = Scorer
 function scoring.new(model, opt)
   local limit = model.config.max_position
   if opt.tokens > limit then q.error("value", ("documents of %d tokens exceed the model's %d positions: give a smaller --context"):format(opt.tokens, limit)) end
-  local runner = paged.new(model, { pages = math.ceil(opt.tokens / 16) + 1, kv = opt.kv, rows = opt.tokens, sequences = 1, remember = false })
+  local runner = paged.new(model, {
+    pages = math.ceil(opt.tokens / 16) + 1, kv = opt.kv, rows = opt.tokens, sequences = 1, remember = false,
+    context = opt.tokens,
+  })
   return setmetatable({ runner = runner, tokens = opt.tokens }, Scorer)
 end
 

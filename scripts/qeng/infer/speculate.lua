@@ -1,6 +1,7 @@
--- Guessing ahead (Leviathan et al. 2023, arXiv 2211.17192), exactly: the guesses run through the model in the step of the token
--- before them, each position is sampled from the model's own logits with the request's own random numbers, and what was sampled
--- counts as long as it is what was guessed. So output is that without guesses, greedy or sampled; only the number of steps differs.
+-- Guessing ahead (Leviathan et al. 2023, arXiv 2211.17192), exactly: the guesses run through the model in the step of
+-- the token before them, each position is sampled from the model's own logits with the request's own random numbers,
+-- and what was sampled counts as long as it is what was guessed. So output is that without guesses, greedy or sampled;
+-- only the number of steps differs.
 
 local paged = require "qeng.infer.paged"
 local q = require "qeng.core"
@@ -64,7 +65,8 @@ function Drafter:close(r)
   end)
 end
 
--- Runs `list` of {request =, first =, last =} tokens (of request.tokens, then its guesses) and guesses a token after each.
+-- Runs `list` of {request =, first =, last =} tokens (of request.tokens, then its guesses) and guesses a token after
+-- each.
 local function extend(self, list)
   local parts, wanted, rows, done = {}, {}, 0, {}
   for _, entry in ipairs(list) do
@@ -93,13 +95,12 @@ local function align(self, r)
   local pool = self.runner.pool
   if not r.draft_id then
     q.uninterrupted(function() r.draft_id, r.draft_tokens = pool:open(0), {} end)
-    pool:reuse(r.draft_id, r.tokens)
+    pool:share(r.draft_id, r.tokens)
     for i = 1, pool:length(r.draft_id) do r.draft_tokens[i] = r.tokens[i] end
   end
   local held, same = pool:length(r.draft_id), 0
   while same < held and same < #r.tokens - 1 and r.draft_tokens[same + 1] == r.tokens[same + 1] do same = same + 1 end
-  pool:truncate(r.draft_id, same)
-  return same
+  return pool:rollback(r.draft_id, same)
 end
 
 -- Whether the draft has tokens first .. last of r; one that only the model has ends its guesses.

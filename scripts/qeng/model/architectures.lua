@@ -1,41 +1,75 @@
--- The model files of scripts/qeng/models, and which of them a config.json asks for.
+-- The model files of scripts/qeng/models and those of users, and which of them a config.json or a GGUF file asks for. A
+-- model file returns a table that says everything of one architecture; recipes/README.md has an example:
+--   hf, model_type     its names in config.json
+--   config(file)       its settings, read from a Config (model/config.lua); any key that it does not read is refused
+--   build(model, source, c)   its forward function, of the parts of model/nn.lua
+--   gguf               its words in GGUF (gguf/names.lua, gguf/config.lua); nil where it has none
+--   lora               the roles of the layers that get adapters by default; nil for all linear layers
+--   texts              what transformers takes where the text part of a model of images is silent: {[model_type] =
+--                      {vocab, hidden, ffn, layers, heads, kv_heads, eps =, theta =}}
+--   refuses            names of similar architectures, and what these have that is not supported: {{name, what}...}
 
+local list_files = require "qeng.library_files"
 local q = require "qeng.core"
 
-local architectures = {}
+local architectures = { known = {} }
 
-local known = {}
-for _, name in ipairs { "absolute", "gemma", "gemma3", "llama", "mistral", "qwen2", "qwen3" } do
-  local arch = require("qeng.models." .. name)
-  known[arch.hf] = arch
+for _, name in ipairs(list_files "qeng/models") do
+  table.insert(architectures.known, require("qeng.models." .. name:match "^(.*)%.lua$"))
 end
 
--- What keeps an architecture out that looks like a known one.
-local lacking = { Gemma2ForCausalLM = "attention logit soft-capping" }
+-- The model file of a user at `path`, which is run; nil without a path. A model's own folder is never searched for one.
+function architectures.read(path)
+  if not path then return nil end
+  local chunk, why = loadstring(q.fs.read(path), "@" .. path)
+  if not chunk then q.error("format", ("%s: %s"):format(path, why)) end
+  local arch = chunk()
+  for name, kind in pairs { hf = "string", model_type = "string", config = "function", build = "function" } do
+    if type(arch) ~= "table" or type(arch[name]) ~= kind then
+      q.error("format", ("%s: returns no model: expected a table with hf, model_type, config and build"):format(path))
+    end
+  end
+  return arch
+end
 
--- file: a config (scripts/qeng/model/config.lua). Returns the model file and its settings; a key that neither uses is refused.
-function architectures.of(file)
+-- Refuses an architecture that no file has. name_of(arch): what it is called where `name` comes from.
+function architectures.unknown(path, name, name_of)
+  local list, seen = {}, {}
+  for _, arch in ipairs(architectures.known) do
+    for _, refused in ipairs(arch.refuses or {}) do
+      if refused[1] == name then
+        q.error("unsupported", ("%s: architecture %s needs %s, which is not supported"):format(path, name, refused[2]))
+      end
+    end
+    local own = name_of(arch)
+    if own and not seen[own] then list[#list + 1], seen[own] = own, true end
+  end
+  table.sort(list)
+  q.error("unsupported", ("%s: architecture %s is not known; known are %s (a new one is a file in scripts/qeng/models, "
+    .. "or one of your own: --model-file)"):format(path, tostring(name), table.concat(list, ", ")))
+end
+
+-- file: a config (scripts/qeng/model/config.lua). own: the user's model file, which then has to be the one that is
+-- asked for. Returns the model file and its settings; a key that neither uses is refused.
+function architectures.of(file, own)
   local names = file.values.architectures
   local name, kind = type(names) == "table" and names[1] or nil, file.values.model_type
-  for _, arch in pairs(known) do
+  for _, arch in ipairs(own and { own } or architectures.known) do
     if arch.hf == name or (not name and arch.model_type == kind) then
       if type(kind) == "string" and kind ~= arch.model_type then
-        q.error("unsupported", ("%s: architectures says %s, whose model_type is %s, but model_type is %s: transformers goes by model_type; correct the wrong one")
-          :format(file.path, arch.hf, arch.model_type, kind))
+        q.error("unsupported", ("%s: architectures says %s, whose model_type is %s, but model_type is %s: transformers "
+          .. "goes by model_type; correct the wrong one"):format(file.path, arch.hf, arch.model_type, kind))
       end
       local c = arch.config(file)
       file:finish()
       return arch, c
     end
   end
-  if lacking[name] then
-    q.error("unsupported", ("%s: architecture %s needs %s, which is not supported"):format(file.path, name, lacking[name]))
+  if own then
+    q.error("value", ("%s: is of architecture %s, and the model file is of %s: leave it out, or change its hf")
+      :format(file.path, tostring(name or kind), own.hf))
   end
-  local list = {}
-  for hf in pairs(known) do list[#list + 1] = hf end
-  table.sort(list)
-  q.error("unsupported", ("%s: architecture %s is not known; known are %s (a new one is a file in scripts/qeng/models)")
-    :format(file.path, tostring(name or kind), table.concat(list, ", ")))
+  architectures.unknown(file.path, name or kind, function(arch) return arch.hf end)
 end
 
 return architectures

@@ -1,5 +1,5 @@
--- Reads a Hugging Face config.json strictly: a key that a model file neither uses nor knows to be harmless is refused by
--- name, because it may change the mathematics. What is absent is what transformers takes it for.
+-- Reads a Hugging Face config.json strictly: a key that a model file neither uses nor knows to be harmless is refused
+-- by name, because it may change the mathematics. What is absent is what transformers takes it for.
 
 local q = require "qeng.core"
 local wrapper = require "qeng.model.wrapper"
@@ -18,7 +18,8 @@ for key in ([[
   tie_encoder_decoder cache_implementation is_llama_config transformers.js_config
 ]]):gmatch("%S+") do harmless[key] = true end
 
--- Eight times what the largest published models have, or more: a damaged number must not be counted up to, nor memory asked for it.
+-- Eight times what the largest published models have, or more: a damaged number must not be counted up to, nor memory
+-- asked for it.
 config.most_layers = 1024        -- 126: Llama 3.1 405B
 local most_of = {
   hidden_size = 2 ^ 18,          -- 16384: the same
@@ -46,8 +47,8 @@ local function shown(value) return type(value) == "table" and described(value) o
 
 local read_from = setmetatable({}, { __mode = "k" })  -- the files of values, for errors
 
--- NaN and Infinity, which Python writes though JSON has neither, as the objects that transformers writes for them: whatever reads a
--- number then refuses them by their key.
+-- NaN and Infinity, which Python writes though JSON has neither, as the objects that transformers writes for them:
+-- whatever reads a number then refuses them by their key.
 local function tagged(text)
   if not text:find "NaN" and not text:find "Infinity" then return text end
   local names, parts, at = {}, {}, 1
@@ -79,7 +80,8 @@ function config.values(path)
   return text, wrapped_by
 end
 
--- The config of folder `dir`, its keys consumed by get() and must(); and its tensors, of which `weights` is the folder's safetensors.
+-- The config of folder `dir`, its keys consumed by get() and must(); and its tensors, of which `weights` is the
+-- folder's safetensors.
 function config.read(dir, weights)
   local values, wrapped_by = config.values(dir .. "/config.json")
   local file = config.wrap(values)
@@ -127,8 +129,8 @@ function Config:positive(key, default)
   return value
 end
 
--- Whether the embedding is the head too. Where a folder holds another head, that one counts, as in transformers, and what
--- is saved says so.
+-- Whether the embedding is the head too. Where a folder holds another head, that one counts, as in transformers, and
+-- what is saved says so.
 function Config:tied(default)
   local tied = self:get("tie_word_embeddings", default)
   if tied and self.weights and self.weights:info "lm_head.weight" and self.weights:info "model.embed_tokens.weight"
@@ -158,8 +160,8 @@ function Config:without(key, what)
   end
 end
 
--- What rope_scaling and rope_parameters may hold, whatever the rotation; all else are numbers. mrope_*: how positions of images are
--- laid out, which say nothing of text.
+-- What rope_scaling and rope_parameters may hold, whatever the rotation; all else are numbers. mrope_*: how positions
+-- of images are laid out, which say nothing of text.
 local rope_types = { rope_type = "string", type = "string", mrope_section = "table", mrope_interleaved = "boolean", truncate = "boolean", finetuned = "boolean", short_factor = "table", long_factor = "table" }
 local of_all = { rope_type = true, type = true, rope_theta = true, partial_rotary_factor = true, finetuned = true, mrope_section = true, mrope_interleaved = true }
 
@@ -171,10 +173,15 @@ local of_rotation = {
     factor = true, original_max_position_embeddings = false, attention_factor = false, beta_fast = false, beta_slow = false, mscale = false,
     mscale_all_dim = false, truncate = false,
   },
+  longrope = {
+    short_factor = true, long_factor = true, factor = false, attention_factor = false,
+    original_max_position_embeddings = false,
+  },
 }
+local most_rotations = { "default", "linear", "dynamic", "llama3", "yarn" }
 
--- The numbers, strings and so on of the object at `key` (in it, at `kind`) that are not null, and what it is called; nil where there
--- are none.
+-- The numbers, strings and so on of the object at `key` (in it, at `kind`) that are not null, and what it is called;
+-- nil where there are none.
 function Config:rope_entries(key, kind)
   local object, name, entries = self.values[key], key, {}
   local function expect_object()
@@ -214,11 +221,16 @@ function Config:rotation(key, kind, theta)
   if not named and entries.factor and entries.factor ~= 1 then
     refuse("format", "the rotation has factor = %s, but no rope_type says what it is of", tostring(entries.factor))
   end
-  local known = of_rotation[named or "default"]
-  if not known then
-    refuse("unsupported", "key %s.rope_type is %s; default, linear, dynamic, llama3 and yarn are supported", name, named)
+  if named == "su" then named = "longrope" end  -- its older name
+  local supported, known = self.rotations or most_rotations, nil
+  for _, each in ipairs(supported) do
+    if each == (named or "default") then known = of_rotation[each] end
   end
-  if (entries.partial_rotary_factor or 1) ~= 1 then
+  if not known then
+    refuse("unsupported", "key %s.rope_type is %s; %s and %s are supported", name, named,
+      table.concat(supported, ", ", 1, #supported - 1), supported[#supported])
+  end
+  if (entries.partial_rotary_factor or 1) ~= 1 and not self.partial_rotary then
     refuse("unsupported", "key %s.partial_rotary_factor is %s; only 1 is supported: transformers turns whole heads of this architecture whatever it says, other programs a part of each",
       name, tostring(entries.partial_rotary_factor))
   end
@@ -233,23 +245,36 @@ function Config:rotation(key, kind, theta)
   for entry, needed in pairs(known) do
     if needed and not scaling[entry] then refuse("format", "key %s.%s is missing, which a rotation of type %s needs", name, entry, named) end
   end
-  return { theta = entries.rope_theta or theta, scaling = next(known) and scaling or nil }
+  if known.original_max_position_embeddings ~= nil and self.original_length then
+    scaling.original_max_position_embeddings = self.original_length
+  end
+  for _, each in ipairs { "short_factor", "long_factor" } do
+    for i, factor in ipairs(scaling[each] or {}) do
+      if not is_positive(factor) then
+        refuse("format", "key %s.%s[%d] is %s, expected a positive number", name, each, i - 1, shown(factor))
+      end
+    end
+  end
+  return {
+    theta = entries.rope_theta or theta, scaling = next(known) and scaling or nil, part = entries.partial_rotary_factor,
+  }
 end
 
 local function same_rotation(a, b)
   local one, other = a.scaling or {}, b.scaling or {}
+  local function text(value) return type(value) == "table" and table.concat(value, " ") or value end
   for entry, value in pairs(one) do
-    if other[entry] ~= value then return false end
+    if text(other[entry]) ~= text(value) then return false end
   end
   for entry in pairs(other) do
     if one[entry] == nil then return false end
   end
-  return a.theta == b.theta
+  return a.theta == b.theta and a.part == b.part
 end
 
--- {theta, scaling}: from rope_theta and rope_scaling, or from rope_parameters (newer files), whose theta counts before rope_theta.
--- scaling: rope_type and what of_rotation has for it, nil where nothing is scaled. kind: which of rope_parameters' where these differ
--- between layers; theta_key: what the older files call its theta.
+-- {theta, scaling}: from rope_theta and rope_scaling, or from rope_parameters (newer files), whose theta counts before
+-- rope_theta. scaling: rope_type and what of_rotation has for it, nil where nothing is scaled. kind: which of
+-- rope_parameters' where these differ between layers; theta_key: what the older files call its theta.
 function Config:rope(default_theta, kind, theta_key)
   local theta = self:positive(theta_key or "rope_theta", default_theta)
   local newer = self:rotation("rope_parameters", kind, theta)
@@ -283,8 +308,9 @@ local function must_be_kind(self, kind)
   end
 end
 
--- The sliding window in tokens of all `layers`, 0 for none. always: of every layer, whatever layer_types says (Mistral); otherwise where
--- use_sliding_window says so, of those that layer_types names, or from max_window_layers on (Qwen).
+-- The sliding window in tokens of all `layers`, 0 for none. always: of every layer, whatever layer_types says
+-- (Mistral); otherwise where use_sliding_window says so, of those that layer_types names, or from max_window_layers on
+-- (Qwen).
 function Config:window(layers, always)
   local used = always or self:get("use_sliding_window", false)
   local window = self.values.sliding_window
@@ -322,8 +348,8 @@ function Config:finish()
   end
 end
 
--- Which layers look at the window only: a list of booleans, from layer_types or from sliding_window_pattern, by which every
--- so many-th layer looks at all.
+-- Which layers look at the window only: a list of booleans, from layer_types or from sliding_window_pattern, by which
+-- every so many-th layer looks at all.
 function Config:local_layers(layers, default_pattern)
   local pattern = self:size("sliding_window_pattern", self:size("_sliding_window_pattern", default_pattern))
   local types, list = self:layer_types(layers), {}
@@ -335,9 +361,11 @@ function Config:local_layers(layers, default_pattern)
   return list
 end
 
--- What the decoders of this house share. opt: gelu (MLPs are gated by its tanh form), kinds (layers rotate by their kind), and what
--- transformers takes for the architecture where the file is silent: kv_heads (as many as heads), head_dim (hidden / heads),
--- max_position (2048), tied (false).
+-- What the decoders of this house share. opt: gelu (MLPs are gated by its tanh form), kinds (layers rotate by their
+-- kind), and what transformers takes for the architecture where the file is silent: kv_heads (as many as heads),
+-- head_dim (hidden / heads), max_position (2048), tied (false). partial_rotary: c.rotary elements of each head are
+-- turned, as partial_rotary_factor says; rotations: the rope_types that transformers has for the architecture, where
+-- these are not all but longrope; original_length: the length before these, where the file says it beside them.
 function Config:decoder(theta, opt)
   opt = opt or {}
   local c = {
@@ -354,12 +382,24 @@ function Config:decoder(theta, opt)
     q.error("format", ("%s: %d heads cannot share %d key/value heads"):format(self.path, c.heads, c.kv_heads))
   end
   c.gelu = opt.gelu or false
+  self.partial_rotary, self.rotations, self.original_length = opt.partial_rotary, opt.rotations, opt.original_length
   c.rope = self:rope(theta, opt.kinds and "full_attention" or nil)
-  self:must("partial_rotary_factor", 1)
+  if opt.partial_rotary then
+    local part = c.rope.part or self:positive("partial_rotary_factor", 1)
+    self.used.partial_rotary_factor = true
+    c.rotary = math.floor(c.head_dim * part)
+    if c.rotary < 2 or c.rotary > c.head_dim or c.rotary % 2 ~= 0 then
+      q.error("format", ("%s: partial_rotary_factor turns %s of a head's %d elements, expected an even number of them")
+        :format(self.path, tostring(c.rotary), c.head_dim))
+    end
+  else
+    self:must("partial_rotary_factor", 1)
+  end
   self:must("use_mrope", false)  -- of positions of images
   if c.gelu then
     self:must("hidden_activation", "gelu_pytorch_tanh")
-    -- "gelu" is what early files of the first Gemma say; transformers reads it as the tanh form, which it is trained with.
+    -- "gelu" is what early files of the first Gemma say; transformers reads it as the tanh form, which it is trained
+    -- with.
     if self.values.hidden_act == "gelu" then self.used.hidden_act = true else self:must("hidden_act", "gelu_pytorch_tanh") end
   else
     self:must("hidden_act", "silu")

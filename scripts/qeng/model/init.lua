@@ -1,5 +1,5 @@
--- A model: its parameters by Hugging Face name, its forward pass, adapters, loss, saving. q.load makes one from a folder;
--- model files (scripts/qeng/models) say what the architecture is.
+-- A model: its parameters by Hugging Face name, its forward pass, adapters, loss, saving. q.load makes one from a
+-- folder; model files (scripts/qeng/models) say what the architecture is.
 
 local q = require "qeng.core"
 local architectures = require "qeng.model.architectures"
@@ -17,12 +17,12 @@ local stream = require "qeng.model.stream"
 local Model = {}
 Model.__index = Model
 
--- rotations: of weights that are stored rotated (gguf/hadamard.lua).
-local function build(file, dtype, source, rotations)
-  local arch, c = architectures.of(file)
+-- own: the user's model file, or nil. rotations: of weights that are stored rotated (gguf/hadamard.lua).
+local function build(file, own, dtype, source, rotations)
+  local arch, c = architectures.of(file, own)
   local model = setmetatable({
     arch = arch, config = c, dtype = dtype, config_values = file.values, rotations = rotations,
-    parameters = {}, linears = {}, ropes = {}, mode = "frozen", recompute = false,
+    parameters = {}, linears = {}, states = {}, ropes = {}, mode = "frozen", recompute = false,
   }, Model)
   model.forward = arch.build(model, source, c)
   if not c.learned_positions then model:rope(c.max_position) end  -- what a rotation cannot be is refused now, not by the first forward pass
@@ -32,17 +32,18 @@ end
 local M = {}
 
 local function load_gguf(path, opt)
-  local checkpoint = gguf.open(path, opt)
+  local own = architectures.read(opt.model_file)
+  local checkpoint = gguf.open(path, opt, own)
   local file = config.wrap(checkpoint.values, path)
   file.rope_factors = checkpoint.factors
-  local model = build(file, checkpoint.dtype, checkpoint.source, checkpoint.rotations)
+  local model = build(file, own, checkpoint.dtype, checkpoint.source, checkpoint.rotations)
   checkpoint.finish(model)
   stream.attach(model, opt)
   return model
 end
 
--- What an open folder's matrices are computed in so that nothing of them is lost, nil where none is of floats; and whether some are
--- f16, which nothing is computed in: f32 holds all of it, bf16 has three bits less.
+-- What an open folder's matrices are computed in so that nothing of them is lost, nil where none is of floats; and
+-- whether some are f16, which nothing is computed in: f32 holds all of it, bf16 has three bits less.
 local function own_dtype(weights)
   local found = {}
   for _, name in ipairs(weights:names()) do
@@ -52,12 +53,14 @@ local function own_dtype(weights)
   return (found.f16 or found.f32) and "f32" or found.bf16 and "bf16" or nil, found.f16 or false
 end
 
--- Loads folder `dir` (config.json, safetensors, tokenizer), a GGUF file, or a name on the hub. opt.dtype: f32 or bf16, the dtype of
--- weights and activations; the file's own by default. Without it matrices of f16 stay as they are stored, and all is computed in f32.
--- A GGUF's matrices of f16 and of block formats, and of bf16 under f32, stay as they are stored. opt.writable: the weights get memory of their own, for full fine-tuning. opt.weights, of those that are not and
--- on the CPU: "map" reads them where the file is mapped, "copy" from a copy in large pages, which is faster; by default there is a
--- copy if memory has room for two.
--- "stream": from the mapped file, within opt.host_budget bytes for the whole process (model/stream.lua).
+-- Loads folder `dir` (config.json, safetensors, tokenizer), a GGUF file, or a name on the hub. opt.dtype: f32 or bf16,
+-- the dtype of weights and activations; the file's own by default. Without it matrices of f16 stay as they are stored,
+-- and all is computed in f32. A GGUF's matrices of f16 and of block formats, and of bf16 under f32, stay as they are
+-- stored. opt.writable: the weights get memory of their own, for full fine-tuning. opt.weights, of those that are not
+-- and on the CPU: "map" reads them where the file is mapped, "copy" from a copy in large pages, which is faster; by
+-- default there is a copy if memory has room for two. "stream": from the mapped file, within opt.host_budget bytes for
+-- the whole process (model/stream.lua). opt.model_file: the path of a Lua file that says the architecture, in place of
+-- those of scripts/qeng/models. It is run; nothing in the model's own folder is, unless its path is given here.
 function M.load(dir, opt)
   opt = opt or {}
   dir = hub.resolve_model(dir)
@@ -92,7 +95,7 @@ function M.load(dir, opt)
     local as_stored = half and info.dtype == "f16" and #shape > 1 and not opt.writable
     return weights:tensor(name, { dtype = as_stored and "f16" or dtype, shape = shape, copy = opt.writable, stream = opt.weights == "stream", label = opt.weights == "stream" and "weights in files" or "weights" })
   end
-  local model = build(file, nil, source)
+  local model = build(file, architectures.read(opt.model_file), nil, source)
   model.dtype, model.dir, model.saved_dtype = dtype, dir, half and not opt.writable and "f16" or nil
   for _, layer in ipairs(model.linears) do
     local scale = layer.name .. ".weight_scale"
@@ -116,11 +119,13 @@ function M.load(dir, opt)
   return model
 end
 
--- A model with random weights (std, Philox) from the keys of a config.json; or with those that opt.weights(name, shape) gives.
+-- A model with random weights (std, Philox) from the keys of a config.json; or with those that opt.weights(name, shape)
+-- gives. opt.model_file: as for load.
 function M.random(values, opt)
   opt = opt or {}
   local stream, dtype = 0, opt.dtype or "f32"
-  return build(config.wrap(values), dtype, opt.weights or function(name, shape, plus_one)
+  local own = architectures.read(opt.model_file)
+  return build(config.wrap(values), own, dtype, opt.weights or function(name, shape, plus_one)
     stream = stream + 1
     if #shape == 1 then return q.zeros(shape, dtype, "weights"):fill(name:find("norm") and not plus_one and 1 or 0) end
     return q.randn(shape, { std = opt.std or 0.02, seed = opt.seed or 0, stream = stream, dtype = dtype, label = "weights" })
@@ -131,10 +136,24 @@ end
 
 local function is_dynamic(rope) return rope.scaling and rope.scaling.rope_type == "dynamic" end
 
+-- What tells apart the tables of a rotation for documents of up to `length` tokens.
+local function rope_key(c, length)
+  local scaling = c.rope.scaling or {}
+  if scaling.rope_type == "longrope" then
+    return length > (scaling.original_max_position_embeddings or c.max_position) and 1 or 0
+  end
+  return is_dynamic(c.rope) and length or 0
+end
+
 -- The table of one rotation's settings (Config:rope) for documents of up to `length` tokens.
 local function rope_of(c, settings, length)
-  local how = { dim = c.head_dim, theta = settings.theta, length = length, max_position_embeddings = c.max_position }
+  local how = {
+    dim = c.rotary or c.head_dim, theta = settings.theta, length = length, max_position_embeddings = c.max_position,
+  }
   for name, value in pairs(settings.scaling or {}) do how[name == "rope_type" and "type" or name] = value end
+  if how.type == "longrope" and not how.factor then
+    how.factor = c.max_position / (how.original_max_position_embeddings or c.max_position)
+  end
   local rope = q.rope_table(how)
   if settings.factors then
     local divided = rope.inv_freq:table()
@@ -144,11 +163,11 @@ local function rope_of(c, settings, length)
   return { inv_freq = q.keep(rope.inv_freq), scale = rope.scale }
 end
 
--- Rotation frequencies for documents of up to `length` tokens; and those of the layers that look at a window only, where the
--- model has some of their own.
+-- Rotation frequencies for documents of up to `length` tokens; and those of the layers that look at a window only,
+-- where the model has some of their own.
 function Model:rope(length)
   local c = self.config
-  local key = is_dynamic(c.rope) and length or 0
+  local key = rope_key(c, length)
   local found = self.ropes[key]
   if not found then
     found = { rope_of(c, c.rope, length), c.rope_local and rope_of(c, c.rope_local, length) }
@@ -179,7 +198,8 @@ function Model:logits(ids)
   return q.no_grad(q.scope, function() return q.linear(self:hidden(ids), self.head, { out = "f32" }) end)
 end
 
--- Tensors that hold one packed micro-batch: q.slot's, filled by batch:load(slot) and slot.scale:fill(1 / trained tokens).
+-- Tensors that hold one packed micro-batch: q.slot's, filled by batch:load(slot) and slot.scale:fill(1 / trained
+-- tokens).
 function M.slot(tokens, max_documents)
   return {
     tokens = q.zeros({ tokens }, "i32", "batch"), targets = q.zeros({ tokens }, "i32", "batch"),
@@ -188,8 +208,8 @@ function M.slot(tokens, max_documents)
   }
 end
 
--- Loss [1] of a packed batch: slot.scale times the sum of nll over its targets. Also nll [t]. length: the longest document
--- (dynamic RoPE scaling needs it; see check_length).
+-- Loss [1] of a packed batch: slot.scale times the sum of nll over its targets. Also nll [t]. length: the longest
+-- document (dynamic RoPE scaling needs it, see check_length; longrope chooses its factors by it).
 function Model:loss(slot, length)
   length = length or slot.tokens:shape()[1]
   local seq = { positions = slot.positions, cu_q = slot.cu_q }
@@ -244,8 +264,9 @@ function Model:merge()
   return peft.merge(self)
 end
 
--- A Hugging Face folder of the weights as they are (merge first): config, tokenizer files, safetensors in shards. opt: dtype
--- (the weights' own; f16 where they were loaded as such, the model's where they come from a GGUF file), max_shard_bytes.
+-- A Hugging Face folder of the weights as they are (merge first): config, tokenizer files, safetensors in shards. opt:
+-- dtype (the weights' own; f16 where they were loaded as such, the model's where they come from a GGUF file),
+-- max_shard_bytes.
 function Model:save(dir, opt)
   opt = opt or {}
   if self.rotations then

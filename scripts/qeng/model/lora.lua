@@ -4,9 +4,19 @@ local q = require "qeng.core"
 
 local lora = {}
 
-lora.all_targets = { "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj" }
+-- The roles of the layers that get adapters where no targets are given: what the model file says, or all that there
+-- are.
+function lora.roles(model)
+  if model.arch.lora then return model.arch.lora end
+  local roles, seen = {}, {}
+  for _, layer in ipairs(model.linears) do
+    if not seen[layer.role] then roles[#roles + 1], seen[layer.role] = layer.role, true end
+  end
+  return roles
+end
 
--- Whether a layer's name is the pattern or ends with it after a dot: "q_proj", "self_attn.q_proj", "model.layers.3.mlp.up_proj".
+-- Whether a layer's name is the pattern or ends with it after a dot: "q_proj", "self_attn.q_proj",
+-- "model.layers.3.mlp.up_proj".
 function lora.matches(name, pattern)
   return name == pattern or name:sub(-#pattern - 1) == "." .. pattern
 end
@@ -19,7 +29,8 @@ function lora.of_pattern(patterns, name, default)
   return default
 end
 
--- Patterns as such a list, from {pattern = number}: the longest first, so that an exception stands before what it is excepted from.
+-- Patterns as such a list, from {pattern = number}: the longest first, so that an exception stands before what it is
+-- excepted from.
 function lora.ordered(patterns)
   local list = {}
   for pattern, number in pairs(patterns or {}) do list[#list + 1] = { pattern, number } end
@@ -36,6 +47,9 @@ function lora.scale(alpha, rank, rslora) return alpha / (rslora and math.sqrt(ra
 -- The squared lengths of the layer's rows, which DoRA needs.
 function lora.squares(model, layer)
   if model.stream then q.error("unsupported", "lora: dora needs the lengths of all weights' rows, and they are streamed; leave dora, or --weights stream, out") end
+  if layer.parts then
+    q.error("unsupported", ("lora: dora of %s, which is several layers in one, is not supported"):format(layer.name))
+  end
   if layer.rotation or layer.row_scale then
     q.error("unsupported", ("lora: dora of %s, whose weight is stored %s, is not supported"):format(layer.name, layer.rotation and "rotated" or "with a scale a row"))
   end
@@ -62,13 +76,14 @@ local function check_patterns(model, patterns, option)
   end
 end
 
--- Adds adapters: opt.rank, alpha (2 * rank), rslora, dropout, targets (names of layers or their ends; all linear layers), ranks and
--- alphas of single layers ({pattern = number}, or a list of {pattern, number} whose first match counts), dora, seed. a is uniform as in
--- PEFT (kaiming, a = sqrt 5), b is zero and the magnitude what the weight has, so the model computes what it did.
+-- Adds adapters: opt.rank, alpha (2 * rank), rslora, dropout, targets (names of layers or their ends; all linear
+-- layers), ranks and alphas of single layers ({pattern = number}, or a list of {pattern, number} whose first match
+-- counts), dora, seed. a is uniform as in PEFT (kaiming, a = sqrt 5), b is zero and the magnitude what the weight has,
+-- so the model computes what it did.
 function lora.add(model, opt)
   local rank = opt.rank or 16
   local alpha = opt.alpha or 2 * rank
-  local targets, count = opt.targets or lora.all_targets, {}
+  local targets, count = opt.targets or lora.roles(model), {}
   local function list_of(patterns) return patterns and patterns[1] and patterns or lora.ordered(patterns) end
   local ranks, alphas = list_of(opt.ranks), list_of(opt.alphas)
   local adapter = {
@@ -103,7 +118,8 @@ function lora.add(model, opt)
   end
   for _, target in ipairs(targets) do
     if not count[target] then
-      q.error("value", ("lora: no layer is named %s; --targets takes those of this model, %s"):format(target, table.concat(lora.all_targets, ", ")))
+      q.error("value", ("lora: no layer is named %s; --targets takes those of this model, %s")
+        :format(target, table.concat(lora.roles(model), ", ")))
     end
   end
   check_patterns(model, ranks, "ranks")
@@ -124,8 +140,8 @@ function lora.patterns(text, option)
   return some and patterns or nil
 end
 
--- What the columns of a DoRA layer's output are multiplied by, and what is then added: with y = x (w + s b a)^T + bias, the layer gives
--- factor * y + (1 - factor) * bias. Of the adapter as it is now, for inference.
+-- What the columns of a DoRA layer's output are multiplied by, and what is then added: with y = x (w + s b a)^T + bias,
+-- the layer gives factor * y + (1 - factor) * bias. Of the adapter as it is now, for inference.
 function lora.columns(layer, adapter)
   return q.no_grad(q.scope, function()
     local factor = q.dora_scale(layer.weight, adapter, adapter.magnitude, adapter.squares)

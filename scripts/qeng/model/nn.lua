@@ -1,7 +1,8 @@
--- The parts that decoder models are made of. A model file (scripts/qeng/models) says which parts, with which config keys.
--- `p` is a position in the model's tree of parameters: p:at("self_attn") goes down, p:weight(name, shape) takes a tensor from
--- the checkpoint (or draws it) and registers it under its Hugging Face name.
+-- The parts that decoder models are made of. A model file (scripts/qeng/models) says which parts, with which config
+-- keys. `p` is a position in the model's tree of parameters: p:at("self_attn") goes down, p:weight(name, shape) takes a
+-- tensor from the checkpoint (or draws it) and registers it under its Hugging Face name.
 
+local kv_pages = require "qeng.model.kv_pages"
 local q = require "qeng.core"
 
 local nn = {}
@@ -11,7 +12,8 @@ local nn = {}
 local Params = {}
 Params.__index = Params
 
--- source(name, shape, plus_one) returns the tensor (plus_one: of a norm that adds one to its weight); every parameter and linear layer is registered in `model`.
+-- source(name, shape, plus_one) returns the tensor (plus_one: of a norm that adds one to its weight); every parameter
+-- and linear layer is registered in `model`.
 function nn.params(model, source, prefix)
   return setmetatable({ model = model, source = source, prefix = prefix or "" }, Params)
 end
@@ -26,6 +28,13 @@ function Params:weight(name, shape, plus_one)
   tensor:label(full)
   table.insert(self.model.parameters, { name = full, tensor = tensor })
   return tensor
+end
+
+-- Registers what the mixer that is made here keeps of a sequence (infer/sequences.lua); where it is among the model's
+-- states.
+function Params:state(kind)
+  table.insert(self.model.states, kind)
+  return #self.model.states
 end
 
 -- How a parameter's input, and what is looked up in it, is rotated: {block =, signs =} each, or nil.
@@ -51,8 +60,8 @@ local function decomposed(self, x)
   return q.scale_columns(q.linear(x, self.weight, { lora = lora }), scale, self.bias)
 end
 
--- y = x w^T (+ bias) (+ the adapter, once model:lora set self.lora). Where the weight is stored rotated, it reads x rotated, the
--- adapter x as it is: adapters are those of the model, however its weights are stored.
+-- y = x w^T (+ bias) (+ the adapter, once model:lora set self.lora). Where the weight is stored rotated, it reads x
+-- rotated, the adapter x as it is: adapters are those of the model, however its weights are stored.
 function Linear:__call(x)
   local input = self.rotation and q.hadamard(x, self.rotation) or x
   if self.model.observe then self.model.observe(self.name .. ".weight", input) end
@@ -64,14 +73,62 @@ function Linear:__call(x)
   return q.linear(x, self.weight, { bias = self.bias, lora = self.lora })
 end
 
--- What layers that read the same x make of it. In inference they are one operation (infer/paged.lua), whatever the batch around them.
+-- What layers that read the same x make of it; one fused layer gives a result for each of its parts. In inference they
+-- are one operation (infer/paged.lua), whatever the batch around them.
 local function project(seq, x, first, second, third)
   if seq.inference then return seq.inference:project(x, { first, second, third }) end
+  if first.parts then return first:split(x) end
   return first(x), second and second(x), third and third(x)
 end
+nn.project = project
 
-function Params:linear(name, out, inputs, bias)
+-- Rows first .. first + count of a weight or of an adapter's b. A gradient does not pass a view of rows, but it passes
+-- a lookup: rows of what is trained are looked up, which copies them.
+local function rows_of(tensor, first, count, index)
+  if not tensor:requires_grad() then return tensor:rows(first, count) end
+  return q.embedding(tensor, index:rows(first, count), tensor:dtype())
+end
+
+-- The parts of a fused layer as layers of their own, under an adapter of the whole, or nil. rows: rows_of, or
+-- Tensor.rows where no gradient is wanted.
+function Linear:fused(adapter, rows)
+  local list, first = {}, 0
+  for i, count in ipairs(self.parts) do
+    list[i] = {
+      weight = rows(self.weight, first, count, self.index), rotation = self.rotation,
+      row_scale = self.row_scale and self.row_scale:rows(first, count),
+      lora = adapter and {
+        a = adapter.a, b = rows(adapter.b, first, count, self.index),
+        scale = adapter.scale, dropout = adapter.dropout,
+      },
+    }
+    first = first + count
+  end
+  return list
+end
+
+-- What the parts of a fused layer make of x. Each draws a dropout of its own.
+function Linear:split(x)
+  local input = self.rotation and q.hadamard(x, self.rotation) or x
+  if self.model.observe then self.model.observe(self.name .. ".weight", input) end
+  if self.row_scale then
+    q.error("unsupported", ("%s: several layers in one that have a scale for each row are only generated from")
+      :format(self.name))
+  end
+  local results = {}
+  for i, part in ipairs(self:fused(self.lora, rows_of)) do
+    results[i] = self.rotation and adapted(q.linear(input, part.weight), x, part.lora)
+      or q.linear(x, part.weight, { lora = part.lora })
+  end
+  return unpack(results)
+end
+
+-- parts: the rows of each of several layers that are stored as one. It has no bias then, and is called through
+-- `project`, which gives a result for each.
+function Params:linear(name, out, inputs, bias, parts)
   local p = self:at(name)
+  local index = parts and {}
+  for i = 1, parts and out or 0 do index[i] = i - 1 end
   local layer = setmetatable({
     model = self.model,
     name = self.prefix .. name,
@@ -79,6 +136,8 @@ function Params:linear(name, out, inputs, bias)
     weight = p:weight("weight", { out, inputs }),
     bias = bias and p:weight("bias", { out }) or nil,
     rotation = p:rotation("weight", inputs),
+    parts = parts,
+    index = index and q.keep(q.tensor(index, "i32")),
   }, Linear)
   table.insert(self.model.linears, layer)
   return layer
@@ -100,66 +159,103 @@ end
 
 -- ---------------------------------------------------------------- attention and MLP
 
--- Grouped-query attention with rotary positions. c: hidden, heads, kv_heads, head_dim, eps, plus_one (norms add one to their
--- weights), attention_scale (1 / sqrt(head_dim)). opt: qkv_bias, o_bias, qk_norm (per head, before RoPE), window (0: none),
--- local_rope (seq.rope_local turns its heads), no_rope (positions are learned, and added by the decoder).
-function nn.attention(p, c, opt)
-  local q_proj = p:linear("q_proj", c.heads * c.head_dim, c.hidden, opt.qkv_bias)
-  local k_proj = p:linear("k_proj", c.kv_heads * c.head_dim, c.hidden, opt.qkv_bias)
-  local v_proj = p:linear("v_proj", c.kv_heads * c.head_dim, c.hidden, opt.qkv_bias)
-  local o_proj = p:linear("o_proj", c.hidden, c.heads * c.head_dim, opt.o_bias)
-  local q_norm = opt.qk_norm and p:norm("q_norm", c.head_dim, c.eps, c.plus_one)
-  local k_norm = opt.qk_norm and p:norm("k_norm", c.head_dim, c.eps, c.plus_one)
+-- A block's mixer and MLP are functions of this form: make(p, c) takes parameters at p and returns f(x, seq) -> y
+-- [tokens, hidden].
 
-  return function(x, seq, layer)
-    local tokens = x:shape()[1]
-    local query, key, value = project(seq, x, q_proj, k_proj, v_proj)
-    query = query:reshape { tokens, c.heads, c.head_dim }
-    key, value = key:reshape { tokens, c.kv_heads, c.head_dim }, value:reshape { tokens, c.kv_heads, c.head_dim }
-    if q_norm then query, key = q_norm(query), k_norm(key) end
-    if not opt.no_rope then query, key = q.rope(query, key, seq.positions, opt.local_rope and seq.rope_local or seq.rope) end
+-- Grouped-query attention with rotary positions. c: hidden, heads, kv_heads, head_dim, eps, plus_one (norms add one to
+-- their weights), attention_scale (1 / sqrt(head_dim)). opt: qkv_bias, o_bias, qk_norm (per head, before RoPE), window
+-- (0: none), local_rope (seq.rope_local turns its heads), no_rope (positions are learned, and added by the decoder), at
+-- ("self_attn"), fused (the name of one layer that is q_proj, k_proj and v_proj).
+function nn.attention(opt)
+  return function(block, c)
+    local p = block:at(opt.at or "self_attn")
+    local wide, narrow = c.heads * c.head_dim, c.kv_heads * c.head_dim
+    local q_proj, k_proj, v_proj
+    if opt.fused then
+      q_proj = p:linear(opt.fused, wide + 2 * narrow, c.hidden, false, { wide, narrow, narrow })
+    else
+      q_proj = p:linear("q_proj", wide, c.hidden, opt.qkv_bias)
+      k_proj = p:linear("k_proj", narrow, c.hidden, opt.qkv_bias)
+      v_proj = p:linear("v_proj", narrow, c.hidden, opt.qkv_bias)
+    end
+    local o_proj = p:linear("o_proj", c.hidden, c.heads * c.head_dim, opt.o_bias)
+    local q_norm = opt.qk_norm and p:norm("q_norm", c.head_dim, c.eps, c.plus_one)
+    local k_norm = opt.qk_norm and p:norm("k_norm", c.head_dim, c.eps, c.plus_one)
     local how = { window = opt.window or 0, scale = c.attention_scale }
-    local mixed = seq.inference and seq.inference:attend(layer, query, key, value, how) or q.attention(query, key, value, seq, how)
-    return project(seq, mixed:reshape { tokens, c.heads * c.head_dim }, o_proj)
+    local state = block:state(kv_pages.kind(c.kv_heads, c.head_dim))
+
+    return function(x, seq)
+      local tokens = x:shape()[1]
+      local query, key, value = project(seq, x, q_proj, k_proj, v_proj)
+      query = query:reshape { tokens, c.heads, c.head_dim }
+      key, value = key:reshape { tokens, c.kv_heads, c.head_dim }, value:reshape { tokens, c.kv_heads, c.head_dim }
+      if q_norm then query, key = q_norm(query), k_norm(key) end
+      if not opt.no_rope then
+        query, key = q.rope(query, key, seq.positions, opt.local_rope and seq.rope_local or seq.rope)
+      end
+      local mixed = seq.inference and seq.inference.states[state]:attend(seq.inference.step, query, key, value, how)
+        or q.attention(query, key, value, seq, how)
+      return project(seq, mixed:reshape { tokens, c.heads * c.head_dim }, o_proj)
+    end
   end
 end
 
--- c: hidden, ffn, gelu (the gate is GELU's, not SiLU's).
-function nn.swiglu_mlp(p, c, bias)
-  local gate_proj = p:linear("gate_proj", c.ffn, c.hidden, bias)
-  local up_proj = p:linear("up_proj", c.ffn, c.hidden, bias)
-  local down_proj = p:linear("down_proj", c.hidden, c.ffn, bias)
-  return function(x, seq)
-    local gate, up = project(seq, x, gate_proj, up_proj)
-    return project(seq, q.swiglu(gate, up, { gelu = c.gelu or false }), down_proj)
+-- c: hidden, ffn, gelu (the gate is GELU's, not SiLU's). opt: bias, at ("mlp"), fused (the name of one layer that is
+-- gate_proj and up_proj).
+function nn.swiglu_mlp(opt)
+  return function(block, c)
+    local p = block:at(opt.at or "mlp")
+    local gate_proj = opt.fused and p:linear(opt.fused, 2 * c.ffn, c.hidden, false, { c.ffn, c.ffn })
+      or p:linear("gate_proj", c.ffn, c.hidden, opt.bias)
+    local up_proj = not opt.fused and p:linear("up_proj", c.ffn, c.hidden, opt.bias) or nil
+    local down_proj = p:linear("down_proj", c.hidden, c.ffn, opt.bias)
+    return function(x, seq)
+      local gate, up = project(seq, x, gate_proj, up_proj)
+      return project(seq, q.swiglu(gate, up, { gelu = c.gelu or false }), down_proj)
+    end
   end
 end
 
--- The pre-norm block: x + attn(norm(x)), then x + mlp(norm(x)). opt: as for nn.attention, mlp_bias, and post_norms: what
--- attention and MLP give is normed too, before it is added. What is added to the stream x is added by the norm that reads it next: block(x, branch, seq, layer) takes the last block's branch, nil in the
--- first, and gives the stream and its own.
-local Block = {}
-Block.__index = Block
+-- ---------------------------------------------------------------- the block
 
+-- The norms of a block are functions of this form: norms(p, c, place) gives the norm of a place, or nil. Places:
+-- "mixer" and "mlp", before these, and "mixer_branch" and "mlp_branch", of what they give, before it is added.
+
+local function norms_named(of_place)
+  return function(p, c, place) return of_place[place] and p:norm(of_place[place], c.hidden, c.eps, c.plus_one) end
+end
+nn.pre_norms = norms_named { mixer = "input_layernorm", mlp = "post_attention_layernorm" }
+nn.sandwich_norms = norms_named {
+  mixer = "input_layernorm", mixer_branch = "post_attention_layernorm", mlp = "pre_feedforward_layernorm",
+  mlp_branch = "post_feedforward_layernorm",
+}
+
+-- What stands where there is no norm: x + branch, as it is.
+local no_norm = setmetatable({}, { __call = function(_, x) return x end })
+function no_norm:of_sum(x, branch)
+  local sum = branch and x + branch or x
+  return sum, sum
+end
+
+-- x + mixer(norm(x)), then x + mlp(norm(x)). opt: mixer, mlp (swiglu_mlp), norms (pre_norms), functions of the forms
+-- above. What is added to the stream x is added by the norm that reads it next: block(x, branch, seq) takes the
+-- last block's branch, nil in the first, and gives the stream and its own. A model file may have any other function of
+-- that form for a block.
 function nn.block(p, c, opt)
-  local function norm(name) return p:norm(name, c.hidden, c.eps, c.plus_one) end
-  return setmetatable({
-    attn_norm = norm "input_layernorm",
-    attn = nn.attention(p:at("self_attn"), c, opt),
-    attn_post = opt.post_norms and norm "post_attention_layernorm",
-    mlp_norm = norm(opt.post_norms and "pre_feedforward_layernorm" or "post_attention_layernorm"),
-    mlp = nn.swiglu_mlp(p:at("mlp"), c, opt.mlp_bias),
-    mlp_post = opt.post_norms and norm "post_feedforward_layernorm",
-  }, Block)
-end
+  local norms = opt.norms or nn.pre_norms
+  local mixer_norm = norms(p, c, "mixer") or no_norm
+  local mixer = opt.mixer(p, c)
+  local mixer_post = norms(p, c, "mixer_branch") or no_norm
+  local mlp_norm = norms(p, c, "mlp") or no_norm
+  local mlp = (opt.mlp or nn.swiglu_mlp {})(p, c)
+  local mlp_post = norms(p, c, "mlp_branch") or no_norm
 
-function Block:__call(x, branch, seq, layer)
-  local y
-  x, y = self.attn_norm:of_sum(x, branch)
-  y = self.attn(y, seq, layer)
-  x, y = self.mlp_norm:of_sum(x, self.attn_post and self.attn_post(y) or y)
-  y = self.mlp(y, seq)
-  return x, self.mlp_post and self.mlp_post(y) or y
+  return function(x, branch, seq)
+    local y
+    x, y = mixer_norm:of_sum(x, branch)
+    x, y = mlp_norm:of_sum(x, mixer_post(mixer(y, seq)))
+    return x, mlp_post(mlp(y, seq))
+  end
 end
 
 -- ---------------------------------------------------------------- the decoder around the blocks
@@ -172,11 +268,11 @@ local function rounded(value, dtype)
 end
 
 -- Embedding, c.layers blocks made by new_block(p, index), final norm and head. Returns forward(tokens, seq) -> hidden.
--- c.embed_scale: rows of the embedding are multiplied by it, rounded to the model's dtype. c.learned_positions: a learned row for
--- each of c.max_position positions is added to them.
--- model.neftune: the strength of noise on what is embedded, while training.
--- seq: positions, cu_q, cu_k, rope, rope_local; or positions, the ropes and inference (infer/paged.lua). Each block is one checkpoint where model.recompute is set; it
--- then adds its branch itself, so that one tensor a block is kept and not two.
+-- c.embed_scale: rows of the embedding are multiplied by it, rounded to the model's dtype. c.learned_positions: a
+-- learned row for each of c.max_position positions is added to them. model.neftune: the strength of noise on what is
+-- embedded, while training. seq: positions, cu_q, cu_k, rope, rope_local; or positions, the ropes and inference
+-- (infer/paged.lua). Each block is one checkpoint where model.recompute is set; it then adds its branch itself, so that
+-- one tensor a block is kept and not two.
 function nn.decoder(model, source, c, new_block)
   local p = nn.params(model, source)
   local body = p:at("model")
@@ -212,17 +308,17 @@ function nn.decoder(model, source, c, new_block)
       if model.recompute then
         x = q.checkpoint(name, function(input)
           if weights then weights:use(i) end
-          local stream, addend = block(input, nil, seq, i)
+          local stream, addend = block(input, nil, seq)
           if weights then weights:mark(i) end
           return stream + addend
         end, x)
       elseif seq.inference then  -- nothing but its results is wanted again: the next block has its memory, still in the caches
         local before, addend = x, branch
-        x, branch = q.scope(q.block, name, block, x, branch, seq, i)
-        before:free()
+        x, branch = q.scope(q.block, name, block, x, branch, seq)
+        if not rawequal(before, x) then before:free() end
         if addend then addend:free() end
       else
-        x, branch = q.block(name, block, x, branch, seq, i)
+        x, branch = q.block(name, block, x, branch, seq)
         if weights then weights:mark(i) end  -- where its gradient begins
       end
     end

@@ -1,6 +1,7 @@
 -- Models of text and images: config.json keeps the text model's settings in text_config (or, of older Qwen-VL, among the others), and its
 -- tensors have a prefix. They are loaded as the text model alone; what belongs to images is left in the file, which a line says.
 
+local architectures = require "qeng.model.architectures"
 local q = require "qeng.core"
 
 local wrapper = {}
@@ -14,19 +15,14 @@ local known = {
   Qwen3VLForConditionalGeneration = plain, Idefics3ForConditionalGeneration = nested, SmolVLMForConditionalGeneration = nested,
 }
 
--- By model_type of a text_config: the architecture that computes it, and what transformers takes where the file is silent.
-local function sizes(vocab, hidden, ffn, layers, heads, kv_heads)
-  return { vocab_size = vocab, hidden_size = hidden, intermediate_size = ffn, num_hidden_layers = layers, num_attention_heads = heads, num_key_value_heads = kv_heads }
+-- The model file that computes a text_config of this model_type, and what transformers takes where it is silent.
+local function text_of(kind)
+  for _, arch in ipairs(architectures.known) do
+    if arch.texts and arch.texts[kind] then return arch, arch.texts[kind] end
+  end
 end
-local texts = {
-  gemma3_text = { "Gemma3ForCausalLM", sizes(262208, 2304, 9216, 26, 8, 4) },
-  llama = { "LlamaForCausalLM", sizes(32000, 4096, 11008, 32, 32) },
-  mistral = { "MistralForCausalLM", sizes(32000, 4096, 14336, 32, 32, 8) },
-  qwen2 = { "Qwen2ForCausalLM", sizes(151936, 4096, 22016, 32, 32, 32) },
-  qwen3 = { "Qwen3ForCausalLM", sizes(151936, 4096, 22016, 32, 32, 32) },
-  qwen2_vl_text = { "Qwen2ForCausalLM", sizes(152064, 8192, 29568, 80, 64, 8), eps = 1e-5, theta = 1e6 },
-  qwen2_5_vl_text = { "Qwen2ForCausalLM", sizes(152064, 8192, 29568, 80, 64, 8), eps = 1e-5, theta = 1e6 },
-  qwen3_vl_text = { "Qwen3ForCausalLM", sizes(151936, 4096, 22016, 32, 32, 32), theta = 5e5 },
+local sizes = {
+  "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
 }
 local flat = { qwen2_vl = "qwen2_vl_text", qwen2_5_vl = "qwen2_5_vl_text" }
 
@@ -57,8 +53,8 @@ function wrapper.text_values(values, path)
   local inner = values.text_config
   if inner ~= nil and (type(inner) ~= "table" or #inner > 0) then q.error("format", path .. ": key text_config is no object") end
   local kind = type(inner) == "table" and inner.model_type or flat[values.model_type]
-  local text = texts[kind]
-  if not text then
+  local arch, text = text_of(kind)
+  if not arch then
     q.error("unsupported", ("%s: the text part of %s is of model_type %s, which is not known"):format(path, architecture, tostring(kind)))
   end
   local result = {}
@@ -69,13 +65,13 @@ function wrapper.text_values(values, path)
   for _, key in ipairs { "quantization_config", "eos_token_id", "bos_token_id", "torch_dtype", "dtype" } do
     if not given(result[key]) then result[key] = values[key] end
   end
-  for key, value in pairs(text[2]) do
-    if not given(result[key]) then result[key] = value end
+  for i, key in ipairs(sizes) do
+    if not given(result[key]) then result[key] = text[i] end
   end
   if not given(result.rms_norm_eps) then result.rms_norm_eps = text.eps end
   if not given(result.rope_theta) and not given(result.rope_parameters) then result.rope_theta = text.theta end
   plain_rope(result)
-  result.architectures, result.model_type = q.json.array { text[1] }, kind:gsub("^(qwen%d).*_vl_text$", "%1")
+  result.architectures, result.model_type = q.json.array { arch.hf }, arch.model_type
   return result, architecture
 end
 

@@ -1,5 +1,5 @@
--- The plainest decoder: pre-norm blocks of attention and SwiGLU, learned positions that are added to the embedding. No published
--- model is of this kind; it is what small experiments are made of.
+-- The plainest decoder: pre-norm blocks of attention and SwiGLU, learned positions that are added to the embedding. No
+-- published model is of this kind; it is what small experiments are made of.
 
 local nn = require "qeng.model.nn"
 
@@ -12,7 +12,8 @@ function Absolute.config(file)
 end
 
 function Absolute.build(model, source, c)
-  return nn.decoder(model, source, c, function(p) return nn.block(p, c, { no_rope = true }) end)
+  local block = { mixer = nn.attention { no_rope = true } }
+  return nn.decoder(model, source, c, function(p) return nn.block(p, c, block) end)
 end
 
 return Absolute

@@ -1,8 +1,12 @@
 -- Gemma (the first): a Llama gated by GELU, whose norms add one to their weights and whose embeddings are scaled.
 
 local nn = require "qeng.model.nn"
+local q = require "qeng.core"
 
-local Gemma = { hf = "GemmaForCausalLM", model_type = "gemma" }
+local no_cap = "attention logit soft-capping"
+local Gemma = {
+  hf = "GemmaForCausalLM", model_type = "gemma", refuses = { { "Gemma2ForCausalLM", no_cap }, { "gemma2", no_cap } },
+}
 
 -- What all Gemmas share, from their config.json. opt: as for Config:decoder.
 function Gemma.decoder(file, theta, opt)
@@ -18,7 +22,16 @@ end
 function Gemma.config(file) return Gemma.decoder(file, 1e4, { kv_heads = 16, max_position = 8192 }) end
 
 function Gemma.build(model, source, c)
-  return nn.decoder(model, source, c, function(p) return nn.block(p, c, { qkv_bias = c.bias, o_bias = c.bias }) end)
+  local block = { mixer = nn.attention { qkv_bias = c.bias, o_bias = c.bias } }
+  return nn.decoder(model, source, c, function(p) return nn.block(p, c, block) end)
 end
+
+Gemma.gguf = {
+  architecture = "gemma", plus_one = true, window = false,
+  read = function(_, values) values.hidden_act, values.hidden_activation = nil, "gelu_pytorch_tanh" end,
+  write = function(_, c)
+    if not c.tied then q.error("unsupported", "gguf: gemma has no words for a head that is not the embedding") end
+  end,
+}
 
 return Gemma

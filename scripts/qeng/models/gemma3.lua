@@ -1,5 +1,5 @@
--- Gemma 3 (text): a Gemma with RMSNorm on each head of q and k and behind attention and MLP, five layers in six of which look
--- back over a window only and turn their heads by frequencies of their own.
+-- Gemma 3 (text): a Gemma with RMSNorm on each head of q and k and behind attention and MLP, five layers in six of
+-- which look back over a window only and turn their heads by frequencies of their own.
 
 local gemma = require "qeng.models.gemma"
 local nn = require "qeng.model.nn"
@@ -24,9 +24,83 @@ function Gemma3.build(model, source, c)
   return nn.decoder(model, source, c, function(p, index)
     local near = c.local_layers[index + 1]
     return nn.block(p, c, {
-      qkv_bias = c.bias, o_bias = c.bias, qk_norm = true, post_norms = true, window = near and c.window or 0, local_rope = near,
+      mixer = nn.attention {
+        qkv_bias = c.bias, o_bias = c.bias, qk_norm = true, window = near and c.window or 0, local_rope = near,
+      },
+      norms = nn.sandwich_norms,
     })
   end)
 end
+
+-- ---------------------------------------------------------------- GGUF
+
+local gguf = {
+  architecture = "gemma3", plus_one = true, window = "attention.sliding_window",
+  names = {
+    ["post_attention_layernorm"] = "post_attention_norm", ["pre_feedforward_layernorm"] = "ffn_norm",
+    ["post_feedforward_layernorm"] = "post_ffw_norm",
+  },
+}
+
+-- The square of what llama.cpp divides the scores by: the largest, which it knows by its layers, has another than the
+-- rest.
+local function query_scalar(layers, hidden, heads, head_dim)
+  return layers == 62 and math.floor(hidden / heads) or head_dim
+end
+
+-- llama.cpp knows the pattern of windows, the frequencies of the layers that have one, and the scale of attention by
+-- the architecture; newer files say the first two.
+function gguf.read(r, values)
+  gemma.gguf.read(r, values)
+  r:must("final_logit_softcapping", 0)
+  r:must("rope.scaling.attn_factor", 1)
+  local layers, types, window = values.num_hidden_layers, {}, r.window
+  local pattern = r.file:get "gemma3.attention.sliding_window_pattern" or 6
+  r.used["attention.sliding_window_pattern"] = true
+  local listed = type(pattern) == "table"
+  if listed and #pattern ~= layers or not listed and (type(pattern) ~= "number" or pattern < 1 or pattern % 1 ~= 0) then
+    q.error("format", ("%s: entry gemma3.attention.sliding_window_pattern %s, expected a positive integer, or one "
+      .. "entry for each of %d layers"):format(r.path, listed and ("has %d entries"):format(#pattern)
+      or "is " .. tostring(pattern), layers))
+  end
+  for i = 1, layers do
+    local near
+    if listed then near = pattern[i] == true or pattern[i] == 1 else near = i % pattern ~= 0 end
+    types[i] = window > 0 and near and "sliding_attention" or "full_attention"
+  end
+  values.layer_types = q.json.array(types)
+  values.sliding_window = window > 0 and window or nil
+  values.rope_local_base_freq = r:get("rope.freq_base_swa", "number", 10000)
+  values.query_pre_attn_scalar = query_scalar(layers, values.hidden_size, values.num_attention_heads, values.head_dim)
+end
+
+-- The period of layers with a window, as llama.cpp has it: all but every so many-th; nil where there is none.
+local function pattern_of(near)
+  for pattern = 1, #near + 1 do
+    local fits = true
+    for i, each in ipairs(near) do fits = fits and each == (i % pattern ~= 0) end
+    if fits then return pattern end
+  end
+end
+
+function gguf.write(add, c)
+  local function must(what, ok) if not ok then q.error("unsupported", "gguf: gemma3 has no words for " .. what) end end
+  must("query_pre_attn_scalar = " .. c.query_pre_attn_scalar,
+    c.query_pre_attn_scalar == query_scalar(c.layers, c.hidden, c.heads, c.head_dim))
+  must("scaled rope frequencies of the local layers", not c.rope_local.scaling)
+  for _, near in ipairs(c.local_layers) do
+    if near then must("layers of local frequencies without a window", c.window > 0) end
+  end
+  add("rope.freq_base_swa", "f32", c.rope_local.theta)
+  local pattern = pattern_of(c.local_layers)
+  if pattern then return add("attention.sliding_window_pattern", "u32", pattern) end
+  add("attention.sliding_window_pattern", "[bool]", c.local_layers)
+  return "which layers have a window follows no period, which llama.cpp's key cannot say in this architecture: qeng "
+    .. "alone reads the list"
+end
+
+Gemma3.gguf = gguf
+
+Gemma3.texts = { gemma3_text = { 262208, 2304, 9216, 26, 8, 4 } }
 
 return Gemma3

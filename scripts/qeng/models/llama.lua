@@ -13,9 +13,22 @@ function Llama.config(file)
 end
 
 function Llama.build(model, source, c)
-  return nn.decoder(model, source, c, function(p)
-    return nn.block(p, c, { qkv_bias = c.attention_bias, o_bias = c.attention_bias, mlp_bias = c.mlp_bias })
-  end)
+  local block = {
+    mixer = nn.attention { qkv_bias = c.attention_bias, o_bias = c.attention_bias },
+    mlp = nn.swiglu_mlp { bias = c.mlp_bias },
+  }
+  return nn.decoder(model, source, c, function(p) return nn.block(p, c, block) end)
 end
+
+Llama.gguf = {
+  architecture = "llama", rope_freqs = true,
+  llama_rows = { ["self_attn.q_proj"] = "heads", ["self_attn.k_proj"] = "kv_heads" },
+  read = function(r, values)
+    values.attention_bias = r:has "blk.0.attn_q.bias"
+    values.mlp_bias = r:has "blk.0.ffn_gate.bias"
+  end,
+}
+
+Llama.texts = { llama = { 32000, 4096, 11008, 32, 32 } }
 
 return Llama

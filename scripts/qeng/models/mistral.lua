@@ -1,5 +1,7 @@
--- Mistral (dense): a Llama without biases whose attention may look back over a sliding window only.
+-- Mistral (dense): a Llama without biases whose attention may look back over a sliding window only. GGUF has no word of
+-- its own for it: a file of llama's architecture is a Mistral where it has a window.
 
+local llama = require "qeng.models.llama"
 local nn = require "qeng.model.nn"
 
 local Mistral = { hf = "MistralForCausalLM", model_type = "mistral" }
@@ -11,7 +13,15 @@ function Mistral.config(file)
 end
 
 function Mistral.build(model, source, c)
-  return nn.decoder(model, source, c, function(p) return nn.block(p, c, { window = c.window }) end)
+  local block = { mixer = nn.attention { window = c.window } }
+  return nn.decoder(model, source, c, function(p) return nn.block(p, c, block) end)
 end
+
+Mistral.gguf = {
+  architecture = "llama", rope_freqs = true, llama_rows = llama.gguf.llama_rows,
+  reads = function(file) return file:get "qeng.sliding_window" ~= nil end,
+}
+
+Mistral.texts = { mistral = { 32000, 4096, 14336, 32, 32, 8 } }
 
 return Mistral

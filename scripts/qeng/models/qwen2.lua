@@ -11,9 +11,18 @@ function Qwen2.config(file)
 end
 
 function Qwen2.build(model, source, c)
-  return nn.decoder(model, source, c, function(p)
-    return nn.block(p, c, { qkv_bias = true, window = c.window })
-  end)
+  local block = { mixer = nn.attention { qkv_bias = true, window = c.window } }
+  return nn.decoder(model, source, c, function(p) return nn.block(p, c, block) end)
 end
+
+Qwen2.gguf = {
+  architecture = "qwen2",
+  read = function(r, values)
+    if r.window then values.use_sliding_window, values.max_window_layers = true, 0 end
+  end,
+}
+
+local vl = { 152064, 8192, 29568, 80, 64, 8, eps = 1e-5, theta = 1e6 }
+Qwen2.texts = { qwen2 = { 151936, 4096, 22016, 32, 32, 32 }, qwen2_vl_text = vl, qwen2_5_vl_text = vl }
 
 return Qwen2

@@ -13,6 +13,7 @@
 local config = require "qeng.model.config"
 local inertia = require "qeng.onebit.inertia"
 local hub = require "qeng.hub"
+local kv_pages = require "qeng.model.kv_pages"
 local names = require "qeng.gguf.names"
 local models = require "qeng.model"
 local onebit = require "qeng.onebit"
@@ -100,7 +101,6 @@ end
 -- a set. held: of its bytes, what a GGUF file of llama's has in an order of its own, and is in the host's memory where the unit is read
 -- from there.
 local function units_of(model, learning, opt)
-  local order = model.gguf and model.gguf.architecture or opt.stored and model.arch.hf:find "^Llama" and "llama"
   local units, by_name = {}, {}
   for _, parameter in ipairs(model.parameters) do
     local layer = parameter.name:match "layers%.(%d+)%."
@@ -112,7 +112,9 @@ local function units_of(model, learning, opt)
       end
       by_name[unit].bytes = by_name[unit].bytes + parameter.tensor:bytes()
       if learning[parameter.tensor] then by_name[unit].learned = by_name[unit].learned + parameter.tensor:bytes() end
-      if names.heads(order, parameter.name, model.config) then by_name[unit].held = by_name[unit].held + parameter.tensor:bytes() end
+      if (model.gguf or opt.stored) and names.heads(model.arch, parameter.name, model.config) then
+        by_name[unit].held = by_name[unit].held + parameter.tensor:bytes()
+      end
     end
   end
   return units
@@ -322,7 +324,7 @@ options.set("plan", {
   { "context", 4096, "inference: tokens of a sequence, as far as the model's positions go", min = 16,
     max = most_tokens },
   { "batch", 1, "inference: sequences at once", min = 1, max = 4096 },
-  { "kv", nil, "inference: dtype of the cache; the model's by default", choices = { "f32", "bf16", "f16", "q8_0" } },
+  { "kv", nil, "inference: dtype of the cache; the model's by default", choices = kv_pages.dtypes },
   { "bandwidth", nil, "bytes a second of a GPU that is not here; with flops", kind = "bytes" },
   { "flops", nil, "of a GPU that is not here, in its dtype; with bandwidth", min = 1, number = true },
   { "link", nil, "bytes a second from host to device, for streamed weights", kind = "bytes" },

@@ -171,7 +171,7 @@ return function(opt, hooks)
     host_budget = opt.host_budget, stream_keep = opt.stream_keep,
   })
   if not model.tokenizer then error(model.tokenizer_error, 0) end
-  if opt.gguf then names.architecture(model.arch.hf) end  -- refuses before the training what it would after it
+  if opt.gguf then names.architecture(model.arch) end  -- refuses before the training what it would after it
   model.recompute = opt.recompute
   place:clear()
   if hooks.make_data then opt.data = hooks.make_data() end

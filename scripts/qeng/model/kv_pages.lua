@@ -1,0 +1,59 @@
+-- The sequence state of attention: keys and values in pages (kernels/ops.h, KvStore and PagedAttention). This file
+-- alone knows how they are stored. infer/sequences.lua says what a state is.
+
+local q = require "qeng.core"
+
+local kv_pages = {}
+
+-- Dtypes of the cache, and their bytes an element.
+kv_pages.dtypes = { "f32", "f16", "bf16", "q8_0" }
+local element = { f32 = 4, f16 = 2, bf16 = 2, q8_0 = 34 / 32 }
+
+local Kind, Pages = {}, {}
+Kind.__index, Pages.__index = Kind, Pages
+
+-- What a layer of so many heads of keys keeps.
+function kv_pages.kind(heads, head_dim) return setmetatable({ heads = heads, head_dim = head_dim }, Kind) end
+
+function Kind:bytes(tokens, shape)
+  local size = element[shape.kv]
+  if not size then q.error("value", ("kv is %s; expected f32, bf16, f16 or q8_0"):format(tostring(shape.kv))) end
+  if shape.kv == "q8_0" and self.head_dim % 32 ~= 0 then
+    q.error("unsupported", ("kv = q8_0 needs heads of a multiple of 32, this model's have %d; take f16")
+      :format(self.head_dim))
+  end
+  return 2 * tokens * self.heads * self.head_dim * size
+end
+
+function Kind:open(shape)
+  local function pool()
+    return q.scope(function()
+      return q.keep(q.empty({ shape.pages * shape.page_tokens, self.heads, self.head_dim }, shape.kv, "kv"))
+    end)
+  end
+  return setmetatable({ keys = pool(), values = pool(), page_tokens = shape.page_tokens }, Pages)
+end
+
+-- Stores the step's keys and values [tokens, heads, head_dim]; what its queries make of all that their sequences have.
+-- how: {window =, scale =}
+function Pages:attend(step, query, key, value, how)
+  q.kv_store(key, value, step.slots, self.keys, self.values)
+  return q.paged_attention(query, self.keys, self.values, {
+    pages = step.pages, cu_q = step.cu_q, lengths = step.lengths, page_tokens = self.page_tokens, window = how.window,
+    scale = how.scale,
+  })
+end
+
+function Pages:copy(pairs_)
+  q.copy_pages(self.keys, pairs_, self.page_tokens)
+  q.copy_pages(self.values, pairs_, self.page_tokens)
+end
+
+function Pages:rollback(length) return length end
+
+function Pages:free()
+  self.keys:free()
+  self.values:free()
+end
+
+return kv_pages
