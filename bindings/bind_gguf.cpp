@@ -13,8 +13,8 @@
 #include "engine/quantize/nvfp4.h"
 #include "engine/stream/pages.h"
 #include "engine/stream/spilled_file.h"
-#include "kernels/cpu/parallel.h"
 #include "kernels/interleave.h"
+#include "kernels/parallel.h"
 
 namespace qeng {
 namespace {

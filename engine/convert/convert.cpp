@@ -14,7 +14,7 @@
 
 #include "engine/convert/input_reader.h"
 #include "engine/convert/journal.h"
-#include "kernels/cpu/parallel.h"
+#include "kernels/parallel.h"
 #include "kernels/error.h"
 
 namespace qeng {

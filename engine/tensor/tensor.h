@@ -10,7 +10,7 @@
 namespace qeng {
 
 struct Tensor;
-class WeightLearner;  // engine/train/learner.h
+class WeightLearner;  // engine/autograd/learner.h
 using TensorPtr = std::shared_ptr<Tensor>;
 using Shape = std::vector<int64_t>;
 

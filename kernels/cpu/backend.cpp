@@ -5,7 +5,7 @@
 #include <fstream>
 
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/system_memory.h"
+#include "kernels/system_memory.h"
 
 namespace qeng {
 
