@@ -63,8 +63,10 @@ class Device {
   std::shared_ptr<Buffer> allocate(size_t bytes, const std::string& account);
   // Memory that `owner` keeps alive (a mapped file).
   std::shared_ptr<Buffer> adopt(void* data, size_t bytes, const std::string& account, std::shared_ptr<void> owner);
-  // The most bytes to hold, 0: any number; the option that set it is what messages name. What is there already may exceed it.
-  void set_budget(size_t bytes, const std::string& option = "--device-budget") { budget_ = bytes, budget_option_ = option; }
+  // The most bytes to hold, 0: any number; option: what messages call it. What is there already may exceed it.
+  void set_budget(size_t bytes, const std::string& option = "the device's budget") {
+    budget_ = bytes, budget_option_ = option;
+  }
   size_t budget() const { return budget_; }
   const std::string& budget_option() const { return budget_option_; }
   size_t held() const { return held_; }  // what counts against it: memory in use, and kept for reuse

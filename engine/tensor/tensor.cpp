@@ -34,7 +34,9 @@ Philox draw(uint64_t seed, uint64_t stream, uint64_t i) {
 }
 
 void need_values(const Tensor& x) {
-  if (x.device().capturing()) fail("value", "a tensor's values do not exist while a program is captured: read them after run(), or do without capturing (--eager; q.train's eager = true)");
+  if (x.device().capturing())
+    fail("value",
+         "a tensor's values do not exist while a program is captured: read them after run(), or do without capturing");
 }
 
 double element(const View& view, int64_t i) {

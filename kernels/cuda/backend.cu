@@ -214,7 +214,7 @@ class CudaBackend : public Backend {
       cudaGetLastError();
       const Memory left = this->memory();
       fail("memory", name(), ": no room for ", bytes, " bytes; ", left.free, " of ", left.total,
-           " are free. Use fewer or shorter rows, or recompute");
+           " are free. Use fewer or shorter rows, or recompute activations");
     }
     check_cuda(status, "allocating memory");
     return memory;

@@ -27,7 +27,7 @@ if [[ -e $(dirname "$qeng")/libqeng_cuda.so && ! -e /dev/nvidiactl ]]; then
 fi
 
 # Weights that are copied into memory count against the device's budget while someone has them; by default they then stay mapped.
-expect 1 'weights in memory .recipes.tiny.: 1548200 bytes more would exceed the 1000000 that --device-budget leaves' "$qeng" -e "
+expect 1 'weights in memory .recipes.tiny.: 1548200 bytes more would exceed the 1000000 that the device.s budget leaves.*--device-budget' "$qeng" -e "
   q.device { device = 'cpu', budget = 1e6 } q.load('recipes/tiny', { weights = 'copy' })"
 expect 0 '^mapped$' "$qeng" -e "
   q.device { device = 'cpu', budget = 1e6 } q.load('recipes/tiny'):logits { 1, 2, 3 } print 'mapped'"
