@@ -43,11 +43,6 @@ int spilled(Call& call) {
   return call.push(make_spilled(device(), shape, dtype, call.arg<std::string>(3, "weights"), "a spilled tensor"));
 }
 
-void use_weights(const std::shared_ptr<StreamedWeights>& stream, int unit, Pass pass) {
-  stream->show(unit);
-  device().run(UseWeights{stream, unit, pass});
-}
-
 int use(Call& call) {
   const Pass pass = tape().playing() ? Pass::backward : tape().training() ? Pass::forward : Pass::inference;
   use_weights(call.self<StreamedWeights>(), call.arg<int>(1), pass);

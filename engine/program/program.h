@@ -3,7 +3,6 @@
 // any more at the end is a temporary; temporaries share one arena, planned by the ops between first and last use.
 #pragma once
 #include <functional>
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -43,7 +42,11 @@ class Program {
   size_t temporaries_ = 0;
   bool checked_ = false;  // all of it has run to the end once: views do not change, so their shapes need no second check
   std::unique_ptr<Recording> recording_;
-  std::map<std::shared_ptr<StreamedWeights>, StreamFigures> copies_;  // of weights, that a replay makes
+  struct Copies {  // of weights, that a replay makes
+    std::shared_ptr<StreamedWeights> stream;
+    StreamFigures figures;
+  };
+  std::vector<Copies> copies_;
 };
 
 // One line an op: block, name, its views with shapes, flops and bytes. The views are in the backend's memory.

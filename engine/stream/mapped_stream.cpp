@@ -41,7 +41,7 @@ std::string in_mb(size_t bytes) { return std::to_string((bytes + 999999) / 10000
 
 MappedStream::MappedStream(Device& device, std::vector<StreamUnit> units, size_t limit, const std::string& option,
                            size_t slack)
-    : device_(device),
+    : StreamedWeights(device),
       limit_(limit ? limit : device.backend().memory().total),
       slack_(slack),
       budget_before_(device.budget()),

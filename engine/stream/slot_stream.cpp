@@ -38,7 +38,7 @@ void stay(Device& device, Tensor& tensor) {
 
 SlotStream::SlotStream(Device& device, std::vector<StreamUnit> units, size_t limit, const std::string& option,
                        size_t keep, int depth)
-    : device_(device), copies_(device.backend().side_copies()) {
+    : StreamedWeights(device), copies_(device.backend().side_copies()) {
   const size_t most_slots = static_cast<size_t>(depth) + 1;
   if (!copies_)
     fail("unsupported", "streamed weights: ", device.backend().name(), " copies nothing beside its operations");

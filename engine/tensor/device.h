@@ -3,6 +3,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -12,6 +13,7 @@
 namespace qeng {
 
 class Device;
+class StreamedWeights;  // engine/stream
 struct Tensor;
 
 // Memory that tensors share. Freed, or returned to the device's cache, when the last sharer lets go.
@@ -38,6 +40,7 @@ struct Account {
 struct Captured {
   std::vector<std::shared_ptr<Buffer>> buffers;
   std::vector<std::weak_ptr<Tensor>> tensors;
+  std::set<std::shared_ptr<StreamedWeights>> streams;  // of its UseWeights
 };
 
 // Told of every op before and after it runs. A listener that returns false from before() keeps it from running (capture).
