@@ -106,6 +106,7 @@ LuaState::LuaState() : L_(luaL_newstate()) {
   register_yaml(L_);
   register_unicode(L_);
   register_fs(L_);
+  register_runtime(L_);
   register_tensor(L_);
   register_view(L_);
   register_autograd(L_);
@@ -163,8 +164,8 @@ std::string error_report(lua_State* L, std::string* code) {
     lua_pop(L, 1);
   }
   lua_pop(L, 1);
-  if (error.code == "lua" || error.code == "internal" || std::getenv("QENG_TRACE")) {
   if (error.code != "usage" && error.code != "lua") text = with_hints(L, text);
+  if (error.code == "lua" || error.code == "internal" || std::getenv("QENG_TRACE")) {
     lua_getfield(L, LUA_REGISTRYINDEX, "qeng.traceback");
     if (lua_isstring(L, -1)) text += std::string("\n") + lua_tostring(L, -1);
     lua_pop(L, 1);

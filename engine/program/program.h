@@ -23,19 +23,21 @@ class Program {
   static std::unique_ptr<Program> capture(Device& device, const std::function<void()>& fn);
 
   void run();
+  Device& device() const { return device_; }
   const std::vector<LabelledOp>& ops() const { return ops_; }
   size_t arena_bytes() const { return arena_ ? arena_->bytes : 0; }
   size_t temporaries() const { return temporaries_; }           // bytes of all temporaries, had each its own memory
   Cost total_cost() const;
 
  private:
-  explicit Program(Device& device) : device_(device) {}
+  explicit Program(Device& device) : device_(device), keeps_(device.weak_from_this().lock()) {}
   void plan(Captured& captured);
   void give_memory(const std::vector<std::weak_ptr<Tensor>>& tensors);
   void record();
   void run_each();
 
   Device& device_;
+  std::shared_ptr<Device> keeps_;
   std::vector<LabelledOp> ops_;
   std::vector<std::shared_ptr<Buffer>> kept_;
   std::shared_ptr<Buffer> arena_;

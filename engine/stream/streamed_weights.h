@@ -27,7 +27,7 @@ struct StreamFigures {
 
 class StreamedWeights : public WeightStream {
  public:
-  explicit StreamedWeights(Device& device) : device_(device) {}
+  explicit StreamedWeights(Device& device) : device_(device), keeps_(device.weak_from_this().lock()) {}
   Device& device() const { return device_; }
   virtual StreamFigures figures() = 0;
   virtual size_t resident() = 0;       // bytes of units that are where they are read
@@ -44,6 +44,9 @@ class StreamedWeights : public WeightStream {
 
  protected:
   Device& device_;
+
+ private:
+  std::shared_ptr<Device> keeps_;
 };
 
 // Runs UseWeights, or leaves it to the program being captured, which keeps the stream.

@@ -142,6 +142,7 @@ std::shared_ptr<Buffer> Device::allocate(size_t bytes, const std::string& accoun
     held_ += size;
   }
   buffer->device = this;
+  buffer->keeps = weak_from_this().lock();
   buffer->bytes = bytes;
   buffer->account = account;
   since_ += size;
@@ -152,6 +153,7 @@ std::shared_ptr<Buffer> Device::allocate(size_t bytes, const std::string& accoun
 std::shared_ptr<Buffer> Device::adopt(void* data, size_t bytes, const std::string& account, std::shared_ptr<void> owner) {
   auto buffer = std::make_shared<Buffer>();
   buffer->device = this;
+  buffer->keeps = weak_from_this().lock();
   buffer->data = data;
   buffer->bytes = bytes;
   buffer->account = account;

@@ -13,12 +13,14 @@
 namespace qeng {
 
 class Device;
+class Runtime;          // engine/runtime
 class StreamedWeights;  // engine/stream
 struct Tensor;
 
 // Memory that tensors share. Freed, or returned to the device's cache, when the last sharer lets go.
 struct Buffer {
   Device* device = nullptr;
+  std::shared_ptr<Device> keeps;  // the device, where it is shared
   void* data = nullptr;
   size_t bytes = 0;
   std::string account;          // "weights", "gradients", "activations", ...
@@ -51,13 +53,16 @@ class OpListener {
   virtual void after(const Op&, const std::string& label) { (void)label; }
 };
 
-class Device {
+class Device : public std::enable_shared_from_this<Device> {
  public:
   explicit Device(std::unique_ptr<Backend> backend);
   ~Device();
   Device(const Device&) = delete;
 
   Backend& backend() { return *backend_; }
+  // Whose it is, null: nobody's, or nobody's any more. Buffers of a shared device outlive its runtime.
+  Runtime* runtime() const { return runtime_; }
+  void set_runtime(Runtime* runtime) { runtime_ = runtime; }
   void run(const Op& op) { run(op, false); }
   void repeat(const Op& op) { run(op, true); }  // what has run before with the same views
 
@@ -126,6 +131,7 @@ class Device {
   void credit(const std::string& account, size_t bytes, bool held);
   void make_room(size_t bytes, const std::string& account, const std::string& what);
   std::unique_ptr<Backend> backend_;
+  Runtime* runtime_ = nullptr;
   std::map<std::string, Account> accounts_;
   std::unordered_map<size_t, std::vector<void*>> cache_;
   size_t cached_ = 0, held_ = 0, budget_ = 0, since_ = 0;
