@@ -202,7 +202,7 @@ int address(Call& call) {
 int equals(Call& call) { return call.push(call.arg<TensorPtr>(1) == call.arg<TensorPtr>(2)); }
 
 int text(Call& call) {
-  const TensorPtr& held = static_cast<lua::HeldTensor*>(lua_touserdata(call.L, 1))->tensor;
+  const TensorPtr& held = *static_cast<TensorPtr*>(lua_touserdata(call.L, 1));
   if (!held) return call.push("Tensor (closed)");
   const Tensor& x = *held;
   std::string out = shape_text(x.view);

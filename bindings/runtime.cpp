@@ -34,6 +34,12 @@ void end_runtimes() {
     }
 }
 
+// Of a tensor that Lua has: the same as long as it does.
+bool holds_runtime(const Tensor& tensor) {
+  const Runtime* runtime = tensor.device().runtime();
+  return runtime && runtime != default_runtime.get();
+}
+
 constexpr const char* kScopes = "qeng.scopes";  // registry: an array of arrays of tensor userdata
 
 // Pushes the innermost scope's array, or nothing (and false) outside of all scopes.
@@ -180,7 +186,7 @@ namespace lua {
 
 TensorPtr Value<TensorPtr>::read(lua_State* L, int index) {
   if (!is_class(L, index, ClassName<Tensor>::value)) expected(L, index, "Tensor");
-  const TensorPtr& tensor = static_cast<HeldTensor*>(lua_touserdata(L, index))->tensor;
+  const TensorPtr& tensor = *static_cast<TensorPtr*>(lua_touserdata(L, index));
   if (!tensor) throw Problem{"this Tensor is closed: it was freed, or its scope has ended"};
   return tensor;
 }
@@ -200,14 +206,22 @@ void Value<TensorPtr>::push(lua_State* L, const TensorPtr& tensor) {
 }
 
 void push_kept(lua_State* L, const TensorPtr& tensor) {
-  Runtime* runtime = tensor->device().runtime();
-  if (runtime == default_runtime.get()) runtime = nullptr;
-  new (lua_newuserdata(L, sizeof(HeldTensor))) HeldTensor{tensor, runtime ? runtime->shared_from_this() : nullptr};
+  if (holds_runtime(*tensor))
+    new (lua_newuserdata(L, sizeof(HeldTensor))) HeldTensor{tensor, tensor->device().runtime()->shared_from_this()};
+  else
+    new (lua_newuserdata(L, sizeof(TensorPtr))) TensorPtr(tensor);
   push_class(L, ClassName<Tensor>::value, &collect<Tensor>);
   lua_setmetatable(L, -2);
 }
 
-void close_tensor(lua_State* L, int index) { *static_cast<HeldTensor*>(lua_touserdata(L, index)) = {}; }
+void close_tensor(lua_State* L, int index) {
+  void* held = lua_touserdata(L, index);
+  TensorPtr& tensor = *static_cast<TensorPtr*>(held);
+  if (!tensor) return;
+  const bool with_runtime = holds_runtime(*tensor);
+  tensor.reset();
+  if (with_runtime) static_cast<HeldTensor*>(held)->runtime.reset();
+}
 
 template <>
 int collect<Tensor>(lua_State* L) {

@@ -75,7 +75,7 @@ void leave(lua_State* L, int results);
 
 namespace lua {
 
-// What a Tensor's userdata holds: its runtime too, unless that is the default one.
+// What a Tensor's userdata holds where its runtime is not the default one; else a TensorPtr alone.
 struct HeldTensor {
   TensorPtr tensor;
   std::shared_ptr<Runtime> runtime;

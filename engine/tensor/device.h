@@ -18,6 +18,7 @@ class StreamedWeights;  // engine/stream
 struct Tensor;
 
 // Memory that tensors share. Freed, or returned to the device's cache, when the last sharer lets go.
+// With its count of sharers it fills 128 bytes, the largest size that malloc keeps at hand.
 struct Buffer {
   Device* device = nullptr;
   std::shared_ptr<Device> keeps;  // the device, where it is shared
@@ -25,9 +26,10 @@ struct Buffer {
   size_t bytes = 0;
   std::string account;          // "weights", "gradients", "activations", ...
   std::shared_ptr<void> owner;  // set where the memory belongs to something else, a mapped file for one
+  void* home =
+      nullptr;  // the host's memory that has the values, which are at `data` only while they are streamed there
   bool read_only = false;       // weights that are streamed: what is written there would be lost
-  bool spilled = false;         // a file's memory, whose pages need not be in the process (engine/stream/spilled_file.h)
-  void* home = nullptr;         // the host's memory that has the values, which are at `data` only while they are streamed there
+  bool spilled = false;  // a file's memory, whose pages need not be in the process (engine/stream/spilled_file.h)
   bool constant = false;        // made from host values while capturing: the program keeps it as it is
   bool virtual_pages = false;   // allocated while capturing: address space, until the program gives it memory
   ~Buffer();
