@@ -12,7 +12,7 @@
 #include <random>
 #include <set>
 
-#include "kernels/backend.h"
+#include "kernels/backends.h"
 #include "kernels/blocks.h"
 #include "kernels/error.h"
 #include "kernels/math/bf16.h"
@@ -587,13 +587,7 @@ int verify(const Settings& settings, Backend& backend, Keep keep) {
 
 int bench(const Settings& settings) {
   const double started = now();
-  std::unique_ptr<Backend> backend;
-  if (settings.device == "cpu")
-    backend = make_cpu_backend();
-  else if (settings.device.rfind("cuda", 0) == 0)
-    backend = make_cuda_backend(settings.device.size() > 5 ? std::stoi(settings.device.substr(5)) : 0);
-  else
-    fail("usage", "--device ", settings.device, ": expected cpu, cuda or cuda:N");
+  const std::unique_ptr<Backend> backend = find_device(settings.device).make();
   std::ofstream file;
   if (!settings.json.empty()) {
     file.open(settings.json);

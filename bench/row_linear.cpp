@@ -6,19 +6,19 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <ctime>
 #include <cstring>
+#include <ctime>
 #include <random>
 #include <sstream>
 #include <string>
 #include <vector>
 
 #include "kernels/backend.h"
-#include "kernels/cpu/parallel.h"
 #include "kernels/error.h"
 #include "kernels/interleave.h"
 #include "kernels/math/blocks/with_block.h"
 #include "kernels/ops.h"
+#include "kernels/parallel.h"
 
 using namespace qeng;
 

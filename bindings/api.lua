@@ -16,9 +16,28 @@ local q = {}
 ---@param opt {device?: string, threads?: integer, isa?: string, budget?: integer}
 function q.device(opt) end
 
----The devices present: name, description, memory, in_use.
+---The devices present: name, description, memory, in_use. The first is the one that "auto" takes.
 ---@return table[]
 function q.devices() end
+
+---A runtime of its own: a device with its threads, tape, accounts and budget, beside the default one that q.device describes. Operations run
+---on the runtime of their tensors, which has to be one; tensors are made on the runtime in use. q.load(dir, { runtime = rt }) loads a model
+---there, and the model works there wherever it is called from. Without options: the runtime in use. It lives as long as its handle, models
+---and tensors do; `runtime:use(q.memory)` shows its accounts.
+---@param opt? {device?: string, threads?: integer, isa?: string, budget?: integer}
+---@return Runtime
+function q.runtime(opt) end
+
+---@class Runtime
+local Runtime = {}
+
+---Calls fn(...), and makes it the runtime in use meanwhile: tensors that fn makes, programs it captures and files it loads are here.
+---@param fn fun(...): ...
+---@return ...
+function Runtime:use(fn, ...) end
+
+---Lets go of this handle; what models and tensors still use stays.
+function Runtime:free() end
 
 ---Bytes by name of allocation (weights, adapters, gradients, optimizer, activations, batch, workspace), with current and peak; prints as a table.
 ---@return table
@@ -127,6 +146,8 @@ function Tensor:clone() end
 function Tensor:view() end
 ---Frees the memory now (or when the last sharer lets go); a later use is an error.
 function Tensor:free() end
+---@return Runtime  where it lies
+function Tensor:runtime() end
 ---@param on? boolean  sets whether gradients are kept; without it, asks
 ---@return boolean
 function Tensor:requires_grad(on) end
@@ -1230,13 +1251,13 @@ function q.hub.files(name, kind, patterns, opt) end
 ---weights: "map", "copy" (faster; by default if there is room) or "stream": no more of the file in memory than host_budget, the bytes of
 ---the whole process, leaves; stream_slack of it (64 MB) is for what is not known in advance. On a GPU host_budget bounds what is
 ---pinned, and stream_keep the weights that stay there for good.
----@param opt? {dtype?: dtype, writable?: boolean, weights?: string, host_budget?: integer, stream_slack?: integer, stream_keep?: integer, model_file?: string}  dtype: the file's own (f16 matrices stay so, computed in f32); writable: weights with memory of their own (full fine-tuning)
+---@param opt? {dtype?: dtype, writable?: boolean, weights?: string, host_budget?: integer, stream_slack?: integer, stream_keep?: integer, model_file?: string, runtime?: Runtime}  dtype: the file's own (f16 matrices stay so, computed in f32); writable: weights with memory of their own (full fine-tuning)
 ---@return Model
 function q.load(dir, opt) end
 
 ---A model with random weights from the keys of a config.json; or with those that weights(name, shape) gives.
 ---@param config table
----@param opt? {dtype?: dtype, std?: number, seed?: integer, weights?: function, model_file?: string}
+---@param opt? {dtype?: dtype, std?: number, seed?: integer, weights?: (fun(name: string, shape: integer[]): Tensor), model_file?: string, runtime?: Runtime}
 ---@return Model
 function q.random_model(config, opt) end
 

@@ -1,4 +1,6 @@
 // The differentiable functions and what controls their tape: backward, no_grad, scope, checkpoint, block.
+#include <list>
+
 #include "bindings/register.h"
 #include "bindings/runtime.h"
 #include "engine/autograd/functions.h"
@@ -41,42 +43,64 @@ int project(Call& call) {
     lora = read_lora(call, lua_gettop(call.L));
     lua_pop(call.L, 1);
   }
-  return call.push(linear(tape(), x, w, opt.get<TensorPtr>("bias", nullptr), lora, opt.get<DType>("out", x->view.dtype)));
+  const TensorPtr bias = opt.get<TensorPtr>("bias", nullptr);
+  return call.push(
+      linear(tape_of(call, x, w, bias, lora.a, lora.b), x, w, bias, lora, opt.get<DType>("out", x->view.dtype)));
 }
 
-int merge(Call& call) { return call.push(merge_lora(call.arg<TensorPtr>(1), read_lora(call, 2))); }
+int merge(Call& call) {
+  const TensorPtr w = call.arg<TensorPtr>(1);
+  const Lora lora = read_lora(call, 2);
+  device_of(call, w, lora.a, lora.b);
+  return call.push(merge_lora(w, lora));
+}
 int dora_scales(Call& call) {
-  return call.push(dora_scale(tape(), call.arg<TensorPtr>(1), read_lora(call, 2), call.arg<TensorPtr>(3), call.arg<TensorPtr>(4)));
+  const TensorPtr w = call.arg<TensorPtr>(1), magnitude = call.arg<TensorPtr>(3), squares = call.arg<TensorPtr>(4);
+  const Lora lora = read_lora(call, 2);
+  return call.push(dora_scale(tape_of(call, w, lora.a, lora.b, magnitude, squares), w, lora, magnitude, squares));
 }
 int squares(Call& call) { return call.push(row_squares(call.arg<TensorPtr>(1))); }
-int merge_scaled(Call& call) { return call.push(merge_dora(call.arg<TensorPtr>(1), read_lora(call, 2), call.arg<TensorPtr>(3))); }
+int merge_scaled(Call& call) {
+  const TensorPtr w = call.arg<TensorPtr>(1), magnitude = call.arg<TensorPtr>(3);
+  const Lora lora = read_lora(call, 2);
+  device_of(call, w, lora.a, lora.b, magnitude);
+  return call.push(merge_dora(w, lora, magnitude));
+}
 int noisy(Call& call) {
-  return call.push(embedding_noise(tape(), call.arg<TensorPtr>(1), call.arg<TensorPtr>(2), call.arg<float>(3)));
+  const TensorPtr x = call.arg<TensorPtr>(1), cu = call.arg<TensorPtr>(2);
+  return call.push(embedding_noise(tape_of(call, x, cu), x, cu, call.arg<float>(3)));
 }
 int embed(Call& call) {
-  const auto table = call.arg<TensorPtr>(1);
+  const TensorPtr table = call.arg<TensorPtr>(1), tokens = call.arg<TensorPtr>(2);
   const DType own = table->view.dtype;  // a stored dtype is none to compute in
   const DType out = call.arg<DType>(3, own == DType::bf16 ? own : DType::f32);
-  return call.push(embedding(tape(), table, call.arg<TensorPtr>(2), out));
+  return call.push(embedding(tape_of(call, table, tokens), table, tokens, out));
 }
 int rotate_signed(Call& call) {
   TensorPtr x = call.arg<TensorPtr>(1);
   Options opt(call, 2, {"signs", "block", "inverse"});
   const int block = opt.get<int>("block", static_cast<int>(x->view.columns()));
-  return call.push(hadamard(tape(), x, opt.get<TensorPtr>("signs", nullptr), block, opt.get<bool>("inverse", false)));
+  const TensorPtr signs = opt.get<TensorPtr>("signs", nullptr);
+  return call.push(hadamard(tape_of(call, x, signs), x, signs, block, opt.get<bool>("inverse", false)));
 }
 int norm(Call& call) {
-  return call.push(rmsnorm(tape(), call.arg<TensorPtr>(1), call.arg<TensorPtr>(2), call.arg<float>(3), call.arg<bool>(4, false)));
+  const TensorPtr x = call.arg<TensorPtr>(1), w = call.arg<TensorPtr>(2);
+  return call.push(rmsnorm(tape_of(call, x, w), x, w, call.arg<float>(3), call.arg<bool>(4, false)));
 }
 int normed_sum(Call& call) {
-  const NormedSum result = add_rmsnorm(tape(), call.arg<TensorPtr>(1), call.arg<TensorPtr>(2), call.arg<TensorPtr>(3), call.arg<float>(4), call.arg<bool>(5, false));
+  const TensorPtr a = call.arg<TensorPtr>(1), b = call.arg<TensorPtr>(2), w = call.arg<TensorPtr>(3);
+  const NormedSum result = add_rmsnorm(tape_of(call, a, b, w), a, b, w, call.arg<float>(4), call.arg<bool>(5, false));
   return call.push(result.sum, result.y);
 }
 int gated(Call& call) {
   Options opt(call, 3, {"gelu"});
-  return call.push(swiglu(tape(), call.arg<TensorPtr>(1), call.arg<TensorPtr>(2), opt.get<bool>("gelu", false)));
+  const TensorPtr gate = call.arg<TensorPtr>(1), up = call.arg<TensorPtr>(2);
+  return call.push(swiglu(tape_of(call, gate, up), gate, up, opt.get<bool>("gelu", false)));
 }
-int drop(Call& call) { return call.push(dropout(tape(), call.arg<TensorPtr>(1), call.arg<float>(2))); }
+int drop(Call& call) {
+  const TensorPtr x = call.arg<TensorPtr>(1);
+  return call.push(dropout(tape_of(call, x), x, call.arg<float>(2)));
+}
 
 int frequencies(Call& call) {
   Options opt(call, 1,
@@ -110,8 +134,10 @@ int frequencies(Call& call) {
 
 int rotate(Call& call) {
   Options table(call, 4, {"inv_freq", "scale"});
-  const Rotated rotated = rope(tape(), call.arg<TensorPtr>(1), call.arg<TensorPtr>(2, nullptr), call.arg<TensorPtr>(3),
-                               table.get<TensorPtr>("inv_freq"), table.get<float>("scale", 1));
+  const TensorPtr query = call.arg<TensorPtr>(1), key = call.arg<TensorPtr>(2, nullptr),
+                  positions = call.arg<TensorPtr>(3), inv_freq = table.get<TensorPtr>("inv_freq");
+  const Rotated rotated = rope(tape_of(call, query, key, positions, inv_freq), query, key, positions, inv_freq,
+                               table.get<float>("scale", 1));
   return rotated.key ? call.push(rotated.query, rotated.key) : call.push(rotated.query);
 }
 
@@ -129,41 +155,49 @@ int attend(Call& call) {
   if (!documents.cu_k) documents.cu_k = documents.cu_q;
   Options opt(call, 5, {"scale", "window"});
   const float scale = opt.get<float>("scale", 1.0f / std::sqrt(static_cast<float>(q->view.columns())));
-  return call.push(attention(tape(), q, k, v, documents, scale, opt.get<int>("window", 0)));
+  return call.push(attention(tape_of(call, q, k, v, documents.cu_q, documents.cu_k), q, k, v, documents, scale,
+                             opt.get<int>("window", 0)));
 }
 
 int loss(Call& call) {
-  HeadLoss result = lm_head_loss(tape(), call.arg<TensorPtr>(1), call.arg<TensorPtr>(2), call.arg<TensorPtr>(3), call.arg<TensorPtr>(4));
+  const TensorPtr h = call.arg<TensorPtr>(1), w = call.arg<TensorPtr>(2), targets = call.arg<TensorPtr>(3),
+                  scale = call.arg<TensorPtr>(4);
+  HeadLoss result = lm_head_loss(tape_of(call, h, w, targets, scale), h, w, targets, scale);
   return call.push(result.loss, result.nll);
 }
 
-int reshaped(Call& call) { return call.push(reshape(tape(), lua::self_tensor(call), call.arg<Shape>(1))); }
-int to(Call& call) { return call.push(cast(tape(), lua::self_tensor(call), call.arg<DType>(1))); }
-int plus(Call& call) { return call.push(add(tape(), call.arg<TensorPtr>(1), call.arg<TensorPtr>(2))); }
+int reshaped(Call& call) {
+  const TensorPtr x = lua::self_tensor(call);
+  return call.push(reshape(tape_of(call, x), x, call.arg<Shape>(1)));
+}
+int to(Call& call) {
+  const TensorPtr x = lua::self_tensor(call);
+  return call.push(cast(tape_of(call, x), x, call.arg<DType>(1)));
+}
+int plus(Call& call) {
+  const TensorPtr a = call.arg<TensorPtr>(1), b = call.arg<TensorPtr>(2);
+  return call.push(add(tape_of(call, a, b), a, b));
+}
 int times(Call& call) {
   const bool number_first = lua_type(call.L, 1) == LUA_TNUMBER;
-  return call.push(scale(tape(), call.arg<TensorPtr>(number_first ? 2 : 1), call.arg<float>(number_first ? 1 : 2)));
+  const TensorPtr x = call.arg<TensorPtr>(number_first ? 2 : 1);
+  return call.push(scale(tape_of(call, x), x, call.arg<float>(number_first ? 1 : 2)));
 }
 int backward(Call& call) {
-  tape().backward(lua::self_tensor(call));
+  const TensorPtr loss = lua::self_tensor(call);
+  Tape& tape = tape_of(call, loss);
+  const Using used(tape.device().runtime()->shared_from_this());  // checkpoints run functions of Lua again
+  tape.backward(loss);
   return 0;
 }
 
 // ---------------------------------------------------------------- control
 
-// Calls the function at argument `at` with those after it; its results replace them on the stack. Returns their number.
-int call_rest(Call& call, int at) {
-  const bool callable = lua_isfunction(call.L, at) || luaL_getmetafield(call.L, at, "__call");
-  if (!callable) call.bad_argument(at, "function expected, got " + lua::type_text(call.L, at));
-  if (!lua_isfunction(call.L, at)) lua_pop(call.L, 1);  // the metafield
-  const int base = at - 1;
-  lua::call(call.L, lua_gettop(call.L) - at, LUA_MULTRET);
-  return lua_gettop(call.L) - base;
-}
-
 int no_grad(Call& call) {
-  Tape::NoGrad guard(tape());
-  return call_rest(call, 1);
+  runtime();
+  std::list<Tape::NoGrad> guards;  // the function may use tensors of any runtime
+  for (Runtime* each : Runtime::all()) guards.emplace_back(each->tape());
+  return lua::call_rest(call, 1);
 }
 
 // RAII: these parameters count as ones that require no gradient, and keep the gradient that they have.
@@ -181,13 +215,13 @@ struct Frozen {
 
 int freeze(Call& call) {
   Frozen frozen(call.arg<std::vector<TensorPtr>>(1));
-  return call_rest(call, 2);
+  return lua::call_rest(call, 2);
 }
 
 int scope(Call& call) {
   scopes::enter(call.L);
   try {
-    const int results = call_rest(call, 1);
+    const int results = lua::call_rest(call, 1);
     scopes::leave(call.L, results);
     return results;
   } catch (...) {
@@ -203,7 +237,7 @@ int keep(Call& call) {
 
 int block(Call& call) {
   Block named(device(), call.arg<std::string>(1));
-  return call_rest(call, 2);
+  return lua::call_rest(call, 2);
 }
 
 // The function runs inside a scope of its own, so that Lua's handles do not keep the dropped activations alive.
@@ -234,7 +268,7 @@ int checkpoint(Call& call) {
     lua_settop(L, base);
     return results;
   };
-  const std::vector<TensorPtr> results = tape().checkpoint(label, run, inputs);
+  const std::vector<TensorPtr> results = device_of(call, inputs).runtime()->tape().checkpoint(label, run, inputs);
   for (const TensorPtr& result : results) call.push(result);
   return static_cast<int>(results.size());
 }

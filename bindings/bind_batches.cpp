@@ -5,7 +5,6 @@
 #include "bindings/register.h"
 #include "bindings/runtime.h"
 #include "engine/packets/batches.h"
-#include "engine/train/batch_stage.h"
 #include "engine/train/source_loss.h"
 
 QENG_LUA_CLASS(const qeng::PacketFile, "PacketFile")
@@ -196,7 +195,7 @@ int by_source(Call& call) {
 
 int send(Call& call) {
   const auto self = call.self<Batch>();
-  if (!device().backend().host_memory()) batch_stage(*self).send(self);
+  if (!device().backend().host_memory()) runtime().batch_stage(*self).send(self);
   return 0;
 }
 
@@ -220,8 +219,9 @@ int load(Call& call) {
   };
   const BatchStage::Slot slot{field("tokens", self->tokens), field("targets", self->targets),
                               field("positions", self->positions), field("cu_q", self->cu_seqlens)};
-  if (!device().backend().host_memory()) {
-    batch_stage(*self).load(*self, slot);
+  Device& device = device_of(call, slot.tokens, slot.targets, slot.positions, slot.cu_seqlens);
+  if (!device.backend().host_memory()) {
+    device.runtime()->batch_stage(*self).load(*self, slot);
   } else {
     from_host_i32(*slot.tokens, self->tokens.data(), self->tokens.size());
     from_host_i32(*slot.targets, self->targets.data(), self->targets.size());

@@ -14,8 +14,9 @@ using lua::Options;
 
 // ---------------------------------------------------------------- operations
 
-// The tensors of option `key`, a list that may have holes, as views; the tensors are alive as long as Lua's are.
-std::vector<View> views_of(Call& call, const Options& opt, const char* key, size_t count) {
+// The tensors of option `key`, a list that may have holes, as views, of the runtime of x; they are alive as long as
+// Lua's are.
+std::vector<View> views_of(Call& call, const TensorPtr& x, const Options& opt, const char* key, size_t count) {
   std::vector<View> views;
   if (!opt.has(key)) return views;
   opt.push(key);
@@ -26,7 +27,9 @@ std::vector<View> views_of(Call& call, const Options& opt, const char* key, size
     lua_rawgeti(call.L, table, static_cast<int>(i));
     try {
       const bool present = !lua_isnil(call.L, -1) && !(lua_isboolean(call.L, -1) && !lua_toboolean(call.L, -1));
-      views.push_back(present ? lua::Value<TensorPtr>::read(call.L, lua_gettop(call.L))->view : View());
+      const TensorPtr tensor = present ? lua::Value<TensorPtr>::read(call.L, lua_gettop(call.L)) : nullptr;
+      device_of(call, x, tensor);
+      views.push_back(present ? tensor->view : View());
       any = any || present;
     } catch (const lua::Problem& problem) {
       fail("value", call.name, ": ", key, ": element ", i, ": ", problem.text);
@@ -42,44 +45,54 @@ int row_linear(Call& call) {
   const std::vector<TensorPtr> weights = call.arg<std::vector<TensorPtr>>(2);
   Options opt(call, 3, {"bias", "scale", "out", "alpha", "into"});
   const DType out = opt.get<DType>("out", x->view.dtype);
-  RowLinear op{.x = x->view, .scale = views_of(call, opt, "scale", weights.size()), .bias = views_of(call, opt, "bias", weights.size()), .alpha = opt.get<float>("alpha", 1)};
+  Device& device = device_of(call, x);
+  RowLinear op{.x = x->view,
+               .scale = views_of(call, x, opt, "scale", weights.size()),
+               .bias = views_of(call, x, opt, "bias", weights.size()),
+               .alpha = opt.get<float>("alpha", 1)};
   std::vector<TensorPtr> results;
   if (opt.has("into")) {
     results = opt.get<std::vector<TensorPtr>>("into");
     op.acc = true;
   }
   for (const TensorPtr& w : weights) {
+    device_of(call, x, w);
     op.w.push_back(w->view);
     if (op.acc) continue;
     Shape shape(x->view.shape, x->view.shape + x->view.rank);
     if (shape.empty() || w->view.rank != 2) fail("shape", call.name, ": x is ", shape_text(x->view), ", w is ", shape_text(w->view), "; expected rows and [out, in]");
     shape.back() = w->view.shape[0];
-    results.push_back(make_tensor(device(), shape, out));
+    results.push_back(make_tensor(device, shape, out));
   }
-  for (const TensorPtr& y : results) op.y.push_back(y->view);
-  device().run(op);
+  for (const TensorPtr& y : results) device_of(call, x, y), op.y.push_back(y->view);
+  device.run(op);
   return call.push(results);
 }
 
 int kv_store(Call& call) {
-  const auto view = [&](int i) { return call.arg<TensorPtr>(i)->view; };
-  device().run(KvStore{view(1), view(2), view(3), view(4), view(5)});
+  const TensorPtr keys = call.arg<TensorPtr>(1), values = call.arg<TensorPtr>(2), slots = call.arg<TensorPtr>(3),
+                  key_pool = call.arg<TensorPtr>(4), value_pool = call.arg<TensorPtr>(5);
+  device_of(call, keys, values, slots, key_pool, value_pool)
+      .run(KvStore{keys->view, values->view, slots->view, key_pool->view, value_pool->view});
   return 0;
 }
 
 int copy_pages(Call& call) {
-  device().run(CopyPages{call.arg<TensorPtr>(1)->view, call.arg<TensorPtr>(2)->view, call.arg<int>(3)});
+  const TensorPtr pool = call.arg<TensorPtr>(1), pairs = call.arg<TensorPtr>(2);
+  device_of(call, pool, pairs).run(CopyPages{pool->view, pairs->view, call.arg<int>(3)});
   return 0;
 }
 
 int paged_attention(Call& call) {
   const TensorPtr query = call.arg<TensorPtr>(1), keys = call.arg<TensorPtr>(2), values = call.arg<TensorPtr>(3);
   Options opt(call, 4, {"pages", "cu_q", "lengths", "page_tokens", "scale", "window"});
-  const auto view = [&](const char* key) { return opt.get<TensorPtr>(key)->view; };
+  const auto pages = opt.get<TensorPtr>("pages"), cu_q = opt.get<TensorPtr>("cu_q"),
+             lengths = opt.get<TensorPtr>("lengths");
+  Device& device = device_of(call, query, keys, values, pages, cu_q, lengths);
   const TensorPtr mixed = make_like(*query);
-  device().run(PagedAttention{query->view, keys->view, values->view, view("pages"), view("cu_q"), view("lengths"), mixed->view,
-                              opt.get<float>("scale", 1.0f / std::sqrt(static_cast<float>(query->view.columns()))), opt.get<int>("window", 0),
-                              opt.get<int>("page_tokens")});
+  device.run(PagedAttention{query->view, keys->view, values->view, pages->view, cu_q->view, lengths->view, mixed->view,
+                            opt.get<float>("scale", 1.0f / std::sqrt(static_cast<float>(query->view.columns()))),
+                            opt.get<int>("window", 0), opt.get<int>("page_tokens")});
   return call.push(mixed);
 }
 

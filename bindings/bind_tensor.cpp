@@ -1,4 +1,4 @@
-// Device, memory and tensors: making, reading, copying.
+// Tensors: making, reading, copying.
 #include <xxhash.h>
 
 #include <algorithm>
@@ -14,67 +14,6 @@ namespace {
 
 using lua::Call;
 using lua::Options;
-
-// ---------------------------------------------------------------- device
-
-int choose(Call& call) {
-  Options opt(call, 1, {"device", "threads", "isa", "budget"});
-  choose_device({opt.get<std::string>("device", "auto"), opt.get<int>("threads", 0), opt.get<std::string>("isa", ""), opt.get<size_t>("budget", 0)});
-  return 0;
-}
-
-// What this machine has, whether in use or not: {name, description, memory (bytes), in_use}, the GPUs first.
-int devices(Call& call) {
-  lua_State* L = call.L;
-  lua_newtable(L);
-  int count = 0;
-  const std::string used = device_in_use() ? device().backend().name() : "";
-  const auto add = [&](const std::string& name, std::string description, size_t bytes) {
-    if (name == used) description = device().backend().description();  // with the threads that were chosen
-    lua_newtable(L);
-    lua::set_field(L, "name", name);
-    lua::set_field(L, "description", description);
-    lua::set_field(L, "in_use", name == used);
-    lua::set_field(L, "memory", static_cast<int64_t>(bytes));
-    lua_rawseti(L, -2, ++count);
-  };
-  const auto gpus = cuda_devices();
-  for (size_t i = 0; i < gpus.size(); ++i) add("cuda:" + std::to_string(i), gpus[i].name, gpus[i].bytes);
-  const auto cpu = make_cpu_backend();
-  add(cpu->name(), cpu->description(), cpu->memory().total);
-  return 1;
-}
-
-int limits(Call& call) {
-  const Limits* measured = device().limits(Options(call, 1, {"if_room"}).get("if_room", false));
-  if (!measured) return 0;
-  lua_newtable(call.L);
-  lua::set_field(call.L, "bandwidth", measured->bandwidth);
-  lua::set_field(call.L, "flops_f32", measured->flops_f32);
-  lua::set_field(call.L, "flops_bf16", measured->flops_bf16);
-  return 1;
-}
-
-int memory(Call& call) {
-  lua_State* L = call.L;
-  lua_newtable(L);
-  for (const auto& [name, account] : device().accounts()) {
-    lua_newtable(L);
-    lua::set_field(L, "bytes", static_cast<int64_t>(account.bytes));
-    lua::set_field(L, "peak", static_cast<int64_t>(account.peak));
-    lua_setfield(L, -2, name.c_str());
-  }
-  return 1;
-}
-
-int seed(Call& call) {
-  tape().set_rng(static_cast<uint64_t>(call.arg<int64_t>(1)), 0);
-  return 0;
-}
-int rng_step(Call& call) {
-  tape().set_rng(tape().seed(), static_cast<uint64_t>(call.arg<int64_t>(1)));
-  return 0;
-}
 
 // ---------------------------------------------------------------- making
 
@@ -216,7 +155,7 @@ int fill(Call& call) {
   TensorPtr x = lua::self_tensor(call);
   require_writable(*x, "fill");
   const float value = call.arg<float>(1);
-  if (x->view.elements()) device().run(Fill{x->view, value});
+  if (x->view.elements()) x->device().run(Fill{x->view, value});
   lua_settop(call.L, 1);
   return 1;
 }
@@ -229,7 +168,7 @@ int clone(Call& call) {
 
 int free(Call& call) {
   if (!lua::is_class(call.L, 1, "Tensor")) fail("value", "free is a method of Tensor: call it with a colon");
-  static_cast<TensorPtr*>(lua_touserdata(call.L, 1))->reset();
+  lua::close_tensor(call.L, 1);
   return 0;
 }
 
@@ -263,15 +202,15 @@ int address(Call& call) {
 int equals(Call& call) { return call.push(call.arg<TensorPtr>(1) == call.arg<TensorPtr>(2)); }
 
 int text(Call& call) {
-  const TensorPtr* held = static_cast<TensorPtr*>(lua_touserdata(call.L, 1));
-  if (!*held) return call.push("Tensor (closed)");
-  const Tensor& x = **held;
+  const TensorPtr& held = *static_cast<TensorPtr*>(lua_touserdata(call.L, 1));
+  if (!held) return call.push("Tensor (closed)");
+  const Tensor& x = *held;
   std::string out = shape_text(x.view);
   if (!x.label.empty()) out += " " + x.label;
   if (x.device().capturing() || x.view.elements() == 0) return call.push(out);
   constexpr int64_t kShown = 8;
   const int64_t unit = dtype_info(x.view.dtype).elements;  // a block cannot be cut
-  const TensorPtr units = reshape_view(*held, {x.view.elements() / unit, unit});
+  const TensorPtr units = reshape_view(held, {x.view.elements() / unit, unit});
   const std::vector<double> values = to_host(*row_range(units, 0, std::min(unit > 1 ? 1 : kShown, x.view.elements() / unit)));
   out += " {";
   for (size_t i = 0; i < std::min<size_t>(values.size(), kShown); ++i) {
@@ -286,8 +225,13 @@ int text(Call& call) {
 
 void register_tensor(lua_State* L) {
   using namespace lua;
-  functions(L, "", {{"device", fn<choose>}, {"devices", fn<devices>}, {"limits", fn<limits>}, {"memory", fn<memory>}, {"seed", fn<seed>},
-                    {"rng_step", fn<rng_step>}, {"tensor", fn<tensor>}, {"new_rows", fn<new_rows>}, {"zeros", fn<zeros>}, {"empty", fn<empty>}, {"randn", fn<randn>}, {"uniform", fn<uniform>}});
+  functions(L, "",
+            {{"tensor", fn<tensor>},
+             {"new_rows", fn<new_rows>},
+             {"zeros", fn<zeros>},
+             {"empty", fn<empty>},
+             {"randn", fn<randn>},
+             {"uniform", fn<uniform>}});
   methods<Tensor>(L, {{"shape", fn<shape>}, {"dtype", fn<dtype>}, {"elements", fn<elements>}, {"bytes", fn<bytes>}, {"hash", fn<hash>}, {"item", fn<item>}, {"table", fn<table>},
                       {"rows", fn<rows>}, {"copy", fn<copy>}, {"fill", fn<fill>}, {"clone", fn<clone>}, {"free", fn<free>},
                       {"requires_grad", fn<requires_grad>}, {"grad", fn<grad>}, {"label", fn<label>}, {"_address", fn<address>},

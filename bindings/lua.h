@@ -136,6 +136,9 @@ struct Entry {
   lua_CFunction function;
 };
 
+// Calls the function at `index` of the stack with the values after it, which its results replace. Returns their number.
+int call_rest(Call& call, int index);
+
 template <int (*Body)(Call&)>
 int entry(lua_State* L) {
   {

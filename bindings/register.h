@@ -8,7 +8,8 @@ void register_json(lua_State* L);         // bind_json.cpp
 void register_yaml(lua_State* L);         // bind_yaml.cpp
 void register_unicode(lua_State* L);      // bind_unicode.cpp: text as Python has it
 void register_fs(lua_State* L);           // bind_fs.cpp
-void register_tensor(lua_State* L);       // bind_tensor.cpp: device, memory, tensors
+void register_runtime(lua_State* L);      // bind_runtime.cpp: runtimes, devices, memory
+void register_tensor(lua_State* L);       // bind_tensor.cpp
 void register_view(lua_State* L);         // bind_view.cpp: Tensor:view
 void register_autograd(lua_State* L);     // bind_autograd.cpp: differentiable functions, tape, scopes
 void register_program(lua_State* L);      // bind_program.cpp: programs, traces, profiles, AdamW

@@ -1,5 +1,5 @@
-// A device that runs operations. One backend per kind of device; the CPU's is built in (kernels/cpu), others are shared
-// objects. A backend is used from one thread.
+// A device that runs operations. One backend per kind of device (backends.h says which there are); the CPU's is built
+// in (kernels/cpu), others are shared objects. A backend is used from one thread.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -109,16 +109,6 @@ class Backend {
 // threads: 0 means the cores this process may use. isa: "" picks the best; "baseline", "avx2" or "avx512" forces one
 // (Error("unsupported") where the machine lacks it).
 std::unique_ptr<Backend> make_cpu_backend(int threads = 0, const std::string& isa = "");
-
-// An NVIDIA GPU, by libqeng_cuda.so, which is looked for beside the executable and in its ../lib, or is the file that
-// $QENG_CUDA_LIBRARY names. Error("unsupported") says what is missing (library, driver, device) and what is needed.
-std::unique_ptr<Backend> make_cuda_backend(int index = 0);
-// The GPUs that make_cuda_backend would take, in order; empty where it would refuse, with the reason in *why.
-struct CudaDevice {
-  std::string name;  // "NVIDIA H200"
-  size_t bytes = 0;  // of its memory
-};
-std::vector<CudaDevice> cuda_devices(std::string* why = nullptr);
 
 // What an operation needs, where its index lists (document boundaries, targets) lie in the backend's memory.
 Cost cost(const Op& op, Backend& backend);

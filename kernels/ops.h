@@ -9,7 +9,6 @@
 // Every op has   static constexpr const char* name;
 //                void views(F f)  calling f("label", View&, Access) on each view that is present or may be.
 #pragma once
-#include <memory>
 #include <variant>
 #include <vector>
 
@@ -523,12 +522,13 @@ class WeightStream {
   virtual void use(int unit, Pass pass) = 0;
 };
 
-// From here to the next one of the same stream, operations read the weights of `unit`, which are there from now on, and not
-// those of other units, whose memory may be used again. What comes next follows from the pass and is brought meanwhile.
-// stream: null does nothing. An op is an op of a captured program like any other, so that replays stream as well.
+// From here to the next one of the same stream, operations read the weights of `unit`, which are there from now on, and
+// not those of other units, whose memory may be used again. What comes next follows from the pass and is brought
+// meanwhile. stream: null does nothing; whoever runs the op, or keeps it to run it again, keeps the stream. It is an op
+// of a captured program like any other, so that replays stream as well.
 struct UseWeights {
   static constexpr const char* name = "use_weights";
-  std::shared_ptr<WeightStream> stream;
+  WeightStream* stream = nullptr;
   int unit = 0;
   Pass pass = Pass::inference;
   template <class F> void views(F) {}

@@ -1,5 +1,5 @@
 #include "engine/autograd/functions.h"
-#include "engine/train/learner.h"
+#include "engine/autograd/learner.h"
 
 namespace qeng {
 

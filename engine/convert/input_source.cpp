@@ -275,8 +275,7 @@ std::unique_ptr<InputSource> InputSource::open(const std::string& path) {
     return open_parquet(path);
   }
   if (file.begins("ARROW1")) fail("format", file.path, kArrowHelp);
-  if (file.begins("QUBGPU"))
-    fail("format", file.path, ": is a packet dataset already: train on it, or look into it with recipes/inspect.lua");
+  if (file.begins("QUBGPU")) fail("format", file.path, ": is a packet dataset already: train on it, or look into it");
   if (file.begins("\x1f\x8b")) return std::make_unique<GzipSource>(std::move(file));
   if (file.begins("\x28\xb5\x2f\xfd")) return std::make_unique<ZstdSource>(std::move(file));
   if (file.begins("BZh")) return std::make_unique<Bzip2Source>(std::move(file));

@@ -5,8 +5,8 @@
 #include <thread>
 
 #include "engine/packets/packet_file.h"
-#include "kernels/cpu/parallel.h"
 #include "kernels/error.h"
+#include "kernels/parallel.h"
 
 namespace qeng {
 

@@ -105,6 +105,7 @@ void Program::plan(Captured& captured) {
         view.data = static_cast<char*>(arena_->data) + life->offset + (static_cast<char*>(view.data) - static_cast<char*>(life->buffer->data));
     });
   captured.buffers.clear();
+  for (const auto& stream : captured.streams) copies_.push_back({stream, {}});
   give_memory(captured.tensors);
 }
 
@@ -149,9 +150,7 @@ void Program::run() {
 
 // What recording seems to copy is what each replay copies.
 void Program::record() {
-  for (const LabelledOp& labelled : ops_)
-    if (const auto* use = std::get_if<UseWeights>(&labelled.op))
-      if (const auto stream = std::dynamic_pointer_cast<StreamedWeights>(use->stream)) copies_[stream] = stream->figures();
+  for (auto& [stream, copies] : copies_) copies = stream->figures();
   recording_ = device_.backend().record([this] { run_each(); });
   for (auto& [stream, copies] : copies_) {
     const StreamFigures after = stream->figures();

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "kernels/blocks.h"
-#include "kernels/cpu/parallel.h"
+#include "kernels/parallel.h"
 
 namespace qeng {
 

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "kernels/cpu/parallel.h"
 #include "kernels/math/bf16.h"
+#include "kernels/parallel.h"
 
 namespace qeng {
 namespace {

@@ -2,8 +2,8 @@
 
 #include <cmath>
 
-#include "kernels/cpu/parallel.h"
 #include "kernels/math/blocks/tables.h"
+#include "kernels/parallel.h"
 
 namespace qeng {
 

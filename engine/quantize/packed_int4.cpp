@@ -2,8 +2,8 @@
 
 #include <cmath>
 
-#include "kernels/cpu/parallel.h"
 #include "kernels/math/blocks/int4.h"
+#include "kernels/parallel.h"
 
 namespace qeng {
 

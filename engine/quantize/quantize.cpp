@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "kernels/blocks.h"
-#include "kernels/cpu/parallel.h"
+#include "kernels/parallel.h"
 
 namespace qeng {
 

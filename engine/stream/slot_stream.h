@@ -66,7 +66,6 @@ class SlotStream : public StreamedWeights {
   void leave();           // the unit in use
   void place(int order, bool in_slot);  // points its tensors there, or to pinned memory
 
-  Device& device_;
   std::shared_ptr<SideCopies> copies_;
   std::vector<Unit> units_;
   std::vector<int> streamed_;  // units by order

@@ -34,7 +34,9 @@ Philox draw(uint64_t seed, uint64_t stream, uint64_t i) {
 }
 
 void need_values(const Tensor& x) {
-  if (x.device().capturing()) fail("value", "a tensor's values do not exist while a program is captured: read them after run(), or do without capturing (--eager; q.train's eager = true)");
+  if (x.device().capturing())
+    fail("value",
+         "a tensor's values do not exist while a program is captured: read them after run(), or do without capturing");
 }
 
 double element(const View& view, int64_t i) {
@@ -224,7 +226,17 @@ void copy_into(Tensor& destination, const Tensor& source) {
   if (!source.view.elements()) return;
   Device& device = destination.device();
   const auto is_float = [](DType dtype) { return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16; };
-  if (destination.buffer->home || source.buffer->home) {
+  if (&source.device() != &device) {
+    if (destination.view.dtype != source.view.dtype) {
+      const TensorPtr near =
+          make_tensor(device, Shape(source.view.shape, source.view.shape + source.view.rank), source.view.dtype);
+      copy_into(*near, source);
+      return copy_into(destination, *near);
+    }
+    std::vector<char> bytes(source.view.bytes());
+    read_bytes(source, bytes.data());
+    write_bytes(destination, bytes.data());
+  } else if (destination.buffer->home || source.buffer->home) {
     if (destination.view.dtype != source.view.dtype)
       fail("dtype", "copy of ", shape_text(source.view), " into ", shape_text(destination.view), ", one of which is streamed: a copy of the same dtype is needed");
     std::vector<char> bytes(source.view.bytes());

@@ -10,7 +10,7 @@
 namespace qeng {
 
 struct Tensor;
-class WeightLearner;  // engine/train/learner.h
+class WeightLearner;  // engine/autograd/learner.h
 using TensorPtr = std::shared_ptr<Tensor>;
 using Shape = std::vector<int64_t>;
 
@@ -54,7 +54,8 @@ std::vector<float> to_host_f32(const Tensor& x);
 std::vector<double> to_host(const Tensor& x);  // any dtype
 void from_host(Tensor& x, const double* values, size_t count);
 void from_host_i32(Tensor& x, const int32_t* values, size_t count);
-void copy_into(Tensor& destination, const Tensor& source);  // converts the dtype where they differ; decodes blocks
+void copy_into(Tensor& destination,
+               const Tensor& source);  // converts the dtype where they differ; decodes blocks; from any device
 
 // A copy of matrix w in the float dtype whose rows first .. first + count are the mean of the rows before them: an embedding with so
 // many new tokens. It has more rows than w where those reach beyond; rows after them stay as they are.

@@ -1,6 +1,6 @@
 // The inside of the CPU backend: what an operation gets to work with, and one overload of run per operation. Each is
 // defined in kernels/cpu/NAME.cpp: its shapes are checked already (kernels/check_shapes.h); it checks values before it
-// touches outputs, splits the work with kernels/cpu/parallel.h and calls inner loops through context.isa
+// touches outputs, splits the work with kernels/parallel.h and calls inner loops through context.isa
 // (kernels/cpu/isa/table.h).
 #pragma once
 #include <functional>
@@ -11,10 +11,10 @@
 #include "kernels/check_shapes.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/isa/table.h"
-#include "kernels/cpu/parallel.h"
 #include "kernels/error.h"
 #include "kernels/math/bf16.h"
 #include "kernels/ops.h"
+#include "kernels/parallel.h"
 
 namespace qeng {
 

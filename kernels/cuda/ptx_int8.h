@@ -9,7 +9,7 @@
 #include "kernels/cuda/ptx.h"
 
 #ifdef QENG_EMULATED
-#include "tests/emulator/ptx_int8_emulated.h"
+#include "ptx_int8_emulated.h"
 #else
 
 namespace qeng {

@@ -10,7 +10,7 @@
 #include "kernels/cuda/tensor_map.h"
 
 #ifdef QENG_EMULATED
-#include "tests/emulator/ptx_sm90_emulated.h"
+#include "ptx_sm90_emulated.h"
 #else
 
 namespace qeng {

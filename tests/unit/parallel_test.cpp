@@ -1,4 +1,4 @@
-#include "kernels/cpu/parallel.h"
+#include "kernels/parallel.h"
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "kernels/cpu/crowding.h"
+#include "kernels/crowding.h"
 #include "tests/catch.h"
 
 using namespace qeng;

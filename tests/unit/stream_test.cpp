@@ -125,7 +125,7 @@ TEST_CASE("a streamed file keeps to its limit, shows its bytes, and keeps what i
   CHECK_THAT(message_of([&] { MappedStream(device, copies, 0, "", 8 << 20); }), containing("its weights were copied into memory"));
   copies.clear();
   CHECK_THAT(message_of([&] { MappedStream(device, units, 1 << 20, "--host-budget", 8 << 20); }),
-             containing("memory: weights = stream: the largest unit of 2 MB"));
+             containing("memory: streamed weights: the largest unit of 2 MB"));
   MappedStream stream(device, units, process + 4 * kUnit + kUnit / 2, "--host-budget", 8 << 20);
   CHECK_THAT(message_of([&] { MappedStream(device, units, 0, "", 8 << 20); }), containing("unsupported"));
   CHECK_THAT(message_of([&] { set_requires_grad(weight, true); }), containing("unsupported"));

@@ -1,4 +1,4 @@
-#include "kernels/cpu/system_memory.h"
+#include "kernels/system_memory.h"
 
 #include <unistd.h>
 

@@ -6,7 +6,7 @@
 // AVX-512 copy the linker may then pick for the whole program. To add a loop: a field here, a static function in a
 // file, and an assignment in that file's fill_...(Table&), which table.cpp calls.
 //
-// Loops are serial; callers split rows or elements among threads (kernels/cpu/parallel.h). Pointers need no alignment.
+// Loops are serial; callers split rows or elements among threads (kernels/parallel.h). Pointers need no alignment.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -1,4 +1,4 @@
-#include "kernels/cpu/crowding.h"
+#include "kernels/crowding.h"
 
 #include <fcntl.h>
 #include <time.h>

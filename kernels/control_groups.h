@@ -6,7 +6,8 @@
 namespace qeng {
 
 // visit(folder, version) for the process' group of a controller ("cpu", "memory") and each around it, from the inside
-// out; folder ends with /. In a container, groups around its own may not be there. root: a folder in place of /, for tests.
+// out; folder ends with /. In a container, groups around its own may not be there. root: a folder in place of /, for
+// tests.
 void visit_control_groups(const std::string& root, const std::string& controller,
                           const std::function<void(const std::string& folder, int version)>& visit);
 

@@ -1,10 +1,10 @@
-#include "kernels/cpu/system_memory.h"
+#include "kernels/system_memory.h"
 
 #include <algorithm>
 #include <fstream>
 #include <limits>
 
-#include "kernels/cpu/control_groups.h"
+#include "kernels/control_groups.h"
 
 namespace qeng {
 namespace {

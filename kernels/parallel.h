@@ -15,7 +15,8 @@
 
 namespace qeng {
 
-// The threads worth having: the cores of the process' affinity mask, or what quotas of its control groups leave of them.
+// The threads worth having: the cores of the process' affinity mask, or what quotas of its control groups leave of
+// them.
 int available_threads();
 // At least 1. Half a core is worth a thread; of less, all would wait for the rest of the period.
 int threads_within(int cores, double quota);
@@ -40,9 +41,10 @@ void parallel_for(int threads, int64_t n, int64_t grain, Body&& body) {
   if (n <= 0) return;
   if (threads <= 1 || n <= grain) return body(int64_t{0}, n);
   const auto ranges = [&](int64_t first, int64_t end) { body(first * grain, end * grain < n ? end * grain : n); };
-  run_region(threads, (n + grain - 1) / grain, Handout::runs,
-             [](void* of, int64_t first, int64_t end) { (*static_cast<decltype(ranges)*>(of))(first, end); },
-             const_cast<void*>(static_cast<const void*>(std::addressof(ranges))));
+  run_region(
+      threads, (n + grain - 1) / grain, Handout::runs,
+      [](void* of, int64_t first, int64_t end) { (*static_cast<decltype(ranges)*>(of))(first, end); },
+      const_cast<void*>(static_cast<const void*>(std::addressof(ranges))));
 }
 
 template <class Body>

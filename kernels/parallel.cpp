@@ -1,4 +1,4 @@
-#include "kernels/cpu/parallel.h"
+#include "kernels/parallel.h"
 
 #include <linux/futex.h>
 #include <pthread.h>
@@ -16,8 +16,8 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/cpu/control_groups.h"
-#include "kernels/cpu/crowding.h"
+#include "kernels/control_groups.h"
+#include "kernels/crowding.h"
 
 namespace qeng {
 
@@ -29,7 +29,8 @@ using Span = Clock::duration;
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-// Waking a thread takes its caller some 5 us, and 20 more pass until it runs (on a virtual machine, where it is dearest).
+// Waking a thread takes its caller some 5 us, and 20 more pass until it runs (on a virtual machine, where it is
+// dearest).
 constexpr Span kWorthWaking = microseconds(50);  // of work that the caller would do alone
 constexpr Span kHandOver = microseconds(1);      // what a region costs with a thread that spins
 // Spinning takes a core. It lasts about as long as what lies between two operations of a model.
@@ -78,8 +79,10 @@ struct alignas(64) Share {
       const int64_t some = half ? (end - first + 1) / 2 : 1;
       const uint64_t next = front ? pack(first + some, end) : pack(first, end - some);
       if (!left.compare_exchange_weak(now, next, std::memory_order_relaxed)) continue;
-      if (front) end = first + some;
-      else first = end - some;
+      if (front)
+        end = first + some;
+      else
+        first = end - some;
       return true;
     }
   }
@@ -125,7 +128,8 @@ class Pool {
   bool on_callers_core() const { return ::sched_getcpu() == core_.load(std::memory_order_relaxed); }
   bool leave_callers_core() const;
   bool is_new(uint64_t state, uint64_t seen, const Worker& self) const {
-    return state != seen && static_cast<int>(state & 0xffff) > self.rank && !self.resting.load(std::memory_order_relaxed);
+    return state != seen && static_cast<int>(state & 0xffff) > self.rank &&
+           !self.resting.load(std::memory_order_relaxed);
   }
 
   std::atomic<bool> taken_{false};  // by a caller
@@ -190,7 +194,8 @@ void Pool::divide(int team, int64_t count) {
   if (shares_.size() < share_count_) shares_ = std::vector<Share>(share_count_);
   const auto n = static_cast<int64_t>(share_count_);
   for (int64_t s = 0; s < n; ++s)
-    shares_[static_cast<size_t>(s)].left.store(Share::pack(count * s / n, count * (s + 1) / n), std::memory_order_relaxed);
+    shares_[static_cast<size_t>(s)].left.store(Share::pack(count * s / n, count * (s + 1) / n),
+                                               std::memory_order_relaxed);
 }
 
 // Takes pieces until none is left: those of its own share from the front, others' from the end. Returns their number.
@@ -214,7 +219,8 @@ void Pool::wake_worth(int64_t done) {
   for (size_t s = 0; s < share_count_; ++s) left += shares_[s].count();
   Time now = Clock::now();
   const double span = std::chrono::duration<double>(now - start_).count();
-  const double alone = left == 0 ? 0 : span * static_cast<double>(left) / static_cast<double>(std::max<int64_t>(1, done));
+  const double alone =
+      left == 0 ? 0 : span * static_cast<double>(left) / static_cast<double>(std::max<int64_t>(1, done));
   auto worth = static_cast<int64_t>((alone + std::chrono::duration<double>(owed_).count()) /
                                     std::chrono::duration<double>(kWorthWaking).count());
   for (int rank = 1; rank < team_ && worth > 0 && left > 0 && asleep_ > 0; ++rank) {
@@ -339,7 +345,8 @@ void Pool::sleep(Worker& self, uint64_t seen) {
 std::atomic<Pool*> the_pool{nullptr};
 
 Pool& pool() {
-  static const int forgets = ::pthread_atfork(nullptr, nullptr, [] { the_pool = nullptr; });  // a child has no threads of it
+  static const int forgets =
+      ::pthread_atfork(nullptr, nullptr, [] { the_pool = nullptr; });  // a child has no threads of it
   (void)forgets;
   if (Pool* made = the_pool) return *made;
   auto made = std::make_unique<Pool>();
