@@ -1,13 +1,15 @@
 // The operations: each a plain value of non-owning views and scalars. This header is the table of contents of what a
 // backend can do. `Backend::run(op)` executes one; tape, program, profiler and conformance test are lists of them.
 //
-// Conventions. Views are dense and row-major. "float" views are f32 or bf16; unless an op says otherwise, all float views
-// of one op share a dtype, and sums accumulate in f32. `acc` on a gradient means dst += result instead of dst = result.
-// Views named in brackets may be absent (a null View). Backends check shapes and throw Error("shape" | "dtype").
-// No output may overlap an input except where the op says "in place allowed".
+// Conventions. Views are dense and row-major. "float" views are f32 or bf16; unless an op says otherwise, all float
+// views of one op share a dtype, and sums accumulate in f32. `acc` on a gradient means dst += result instead of dst =
+// result. Views named in brackets may be absent (a null View). Backends check shapes and throw Error("shape" |
+// "dtype"). No output may overlap an input except where the op says "in place allowed".
 //
 // Every op has   static constexpr const char* name;
-//                void views(F f)  calling f("label", View&, Access) on each view that is present or may be.
+//                void views(F f)  calling f("label", View&, Access) on each view that is present or may be;
+// and may have   int64_t flops() const  what it must compute, from the shapes (without: nothing worth counting).
+// kernels/cost.cpp has those that do not move each view just once, or whose flops depend on values.
 #pragma once
 #include <variant>
 #include <vector>
@@ -47,6 +49,7 @@ struct BiasGrad {
   static constexpr const char* name = "bias_grad";
   View dy, db;
   bool acc = false;
+  int64_t flops() const { return dy.elements(); }
   template <class F> void views(F f) { f("dy", dy, Access::read), f("db", db, acc ? Access::update : Access::write); }
 };
 
@@ -111,6 +114,7 @@ struct RmsNorm {
   View x, w, y, rstd;
   float eps = 1e-6f;
   bool plus_one = false;
+  int64_t flops() const { return 4 * x.elements(); }
   template <class F> void views(F f) {
     f("x", x, Access::read), f("w", w, Access::read), f("y", y, Access::write), f("rstd", rstd, Access::write);
   }
@@ -123,6 +127,7 @@ struct AddRmsNorm {
   View a, b, w, sum, y, rstd;
   float eps = 1e-6f;
   bool plus_one = false;
+  int64_t flops() const { return 5 * a.elements(); }
   template <class F> void views(F f) {
     f("a", a, Access::read), f("b", b, Access::read), f("w", w, Access::read);
     f("sum", sum, Access::write), f("y", y, Access::write), f("rstd", rstd, Access::write);
@@ -136,6 +141,7 @@ struct RmsNormGrad {
   static constexpr const char* name = "rmsnorm_grad";
   View x, w, rstd, dy, dresidual, dx, dw;
   bool plus_one = false, acc_dw = false;
+  int64_t flops() const { return (9 + (dw ? 2 : 0) + (dresidual ? 1 : 0)) * x.elements(); }
   template <class F> void views(F f) {
     f("x", x, Access::read), f("w", w, Access::read), f("rstd", rstd, Access::read), f("dy", dy, Access::read);
     f("dresidual", dresidual, Access::read), f("dx", dx, Access::write);
@@ -150,6 +156,7 @@ struct SwiGlu {
   static constexpr const char* name = "swiglu";
   View gate, up, y;
   bool gelu = false;
+  int64_t flops() const { return (gelu ? 9 : 5) * gate.elements(); }  // an exponential counts as one
   template <class F> void views(F f) { f("gate", gate, Access::read), f("up", up, Access::read), f("y", y, Access::write); }
 };
 
@@ -159,6 +166,7 @@ struct SwiGluGrad {
   static constexpr const char* name = "swiglu_grad";
   View gate, up, dy, dgate, dup;
   bool gelu = false;
+  int64_t flops() const { return (gelu ? 18 : 11) * gate.elements(); }
   template <class F> void views(F f) {
     f("gate", gate, Access::read), f("up", up, Access::read), f("dy", dy, Access::read);
     f("dgate", dgate, Access::write), f("dup", dup, Access::write);
@@ -169,6 +177,7 @@ struct SwiGluGrad {
 struct Add {
   static constexpr const char* name = "add";
   View a, b, y;
+  int64_t flops() const { return y.elements(); }
   template <class F> void views(F f) { f("a", a, Access::read), f("b", b, Access::read), f("y", y, Access::write); }
 };
 
@@ -177,6 +186,7 @@ struct Scale {
   static constexpr const char* name = "scale";
   View x, y;
   float alpha = 1;
+  int64_t flops() const { return y.elements(); }
   template <class F> void views(F f) { f("x", x, Access::read), f("y", y, Access::write); }
 };
 
@@ -211,6 +221,7 @@ struct Dropout {
   View x, y, rng;
   float p = 0;
   uint32_t stream = 0;
+  int64_t flops() const { return x.elements(); }
   template <class F> void views(F f) { f("x", x, Access::read), f("rng", rng, Access::read), f("y", y, Access::write); }
 };
 
@@ -223,6 +234,7 @@ struct EmbeddingNoise {
   View x, cu, y, rng;
   float strength = 0;
   uint32_t stream = 0;
+  int64_t flops() const { return 2 * x.elements(); }
   template <class F> void views(F f) {
     f("x", x, Access::read), f("cu", cu, Access::read), f("rng", rng, Access::read), f("y", y, Access::write);
   }
@@ -235,6 +247,7 @@ struct EmbeddingNoise {
 struct DoraScale {
   static constexpr const char* name = "dora_scale";
   View squares, magnitude, b, cross, inverse, scale;
+  int64_t flops() const { return 2 * b.elements() + 3 * scale.elements(); }
   template <class F> void views(F f) {
     f("squares", squares, Access::read), f("magnitude", magnitude, Access::read), f("b", b, Access::read);
     f("cross", cross, Access::read), f("inverse", inverse, Access::write), f("scale", scale, Access::write);
@@ -254,6 +267,7 @@ struct Rope {
   View x, positions, inv_freq, y, x2, y2;
   float scale = 1;
   bool inverse = false;
+  int64_t flops() const { return 3 * (x.elements() + (x2 ? x2.elements() : 0)); }  // as if all were rotated
   template <class F> void views(F f) {
     f("x", x, Access::read), f("positions", positions, Access::read), f("inv_freq", inv_freq, Access::read);
     f("y", y, Access::write), f("x2", x2, Access::read), f("y2", y2, Access::write);
@@ -393,6 +407,7 @@ struct ClipScale {
   static constexpr const char* name = "clip_scale";
   View partials, out;
   float max_norm = 1;
+  int64_t flops() const { return partials.elements(); }
   template <class F> void views(F f) { f("partials", partials, Access::read), f("out", out, Access::write); }
 };
 
@@ -424,6 +439,7 @@ struct AdamW {
 struct ScaleColumns {
   static constexpr const char* name = "scale_columns";
   View x, scale, bias, y;
+  int64_t flops() const { return (bias ? 2 : 1) * x.elements(); }
   template <class F> void views(F f) {
     f("x", x, Access::read), f("scale", scale, Access::read), f("bias", bias, Access::read), f("y", y, Access::write);
   }
@@ -434,6 +450,7 @@ struct ScaleColumnsGrad {
   static constexpr const char* name = "scale_columns_grad";
   View x, scale, dy, dx, dscale;
   bool acc = false;  // of dscale
+  int64_t flops() const { return (dscale ? 3 : 1) * x.elements(); }
   template <class F> void views(F f) {
     f("x", x, Access::read), f("scale", scale, Access::read), f("dy", dy, Access::read), f("dx", dx, Access::write);
     f("dscale", dscale, acc ? Access::update : Access::write);
@@ -476,6 +493,7 @@ struct Inertia {
   View pulses, weights, state, counts, hyper, rng;
   bool bop = false;
   uint32_t stream = 0;
+  int64_t flops() const { return (bop ? 5 : 1) * weights.elements(); }
   template <class F> void views(F f) {
     f("pulses", pulses, Access::read), f("weights", weights, Access::update), f("state", state, Access::update);
     f("counts", counts, Access::update), f("hyper", hyper, Access::read), f("rng", rng, Access::read);
@@ -487,6 +505,7 @@ struct Inertia {
 struct CountLevels {
   static constexpr const char* name = "count_levels";
   View state, counts;
+  int64_t flops() const { return state.elements(); }
   template <class F> void views(F f) { f("state", state, Access::read), f("counts", counts, Access::update); }
 };
 
@@ -494,6 +513,7 @@ struct CountLevels {
 struct PackSigns {
   static constexpr const char* name = "pack_signs";
   View x, y;
+  int64_t flops() const { return x.elements(); }
   template <class F> void views(F f) { f("x", x, Access::read), f("y", y, Access::write); }
 };
 
@@ -505,6 +525,7 @@ struct ClipToGrid {
   View x, y, rng;
   int levels = 0;
   uint32_t stream = 0;
+  int64_t flops() const { return (levels ? 4 : 2) * x.elements(); }
   template <class F> void views(F f) { f("x", x, Access::read), f("y", y, Access::write), f("rng", rng, Access::read); }
 };
 
@@ -534,10 +555,22 @@ struct UseWeights {
   template <class F> void views(F) {}
 };
 
-using Op = std::variant<Matmul, RowLinear, Hadamard, KvStore, CopyPages, PagedAttention, BiasGrad, Embedding, EmbeddingGrad, RmsNorm, AddRmsNorm, RmsNormGrad, SwiGlu, SwiGluGrad, Add,
-                        Scale, Cast, Copy, Fill, Dropout, EmbeddingNoise, DoraScale, Rope, Attention, AttentionGrad, LmHeadLoss, DecodePackets, SumSquares,
-                        ClipScale, AdamW, ScaleColumns, ScaleColumnsGrad, PulseGrad, Inertia, CountLevels, PackSigns, ClipToGrid,
-                        UseWeights>;
+// Every operation, once. What has to know of each follows from this list: the variant, the declarations of check_shapes
+// and of run on each backend, the conformance test's table, and the names of CTest's runs of it.
+// clang-format off
+#define QENG_OPERATIONS(OP) \
+  OP(Matmul) OP(RowLinear) OP(Hadamard) OP(KvStore) OP(CopyPages) OP(PagedAttention) OP(BiasGrad) OP(Embedding) \
+  OP(EmbeddingGrad) OP(RmsNorm) OP(AddRmsNorm) OP(RmsNormGrad) OP(SwiGlu) OP(SwiGluGrad) OP(Add) OP(Scale) OP(Cast) \
+  OP(Copy) OP(Fill) OP(Dropout) OP(EmbeddingNoise) OP(DoraScale) OP(Rope) OP(Attention) OP(AttentionGrad) \
+  OP(LmHeadLoss) OP(DecodePackets) OP(SumSquares) OP(ClipScale) OP(AdamW) OP(ScaleColumns) OP(ScaleColumnsGrad) \
+  OP(PulseGrad) OP(Inertia) OP(CountLevels) OP(PackSigns) OP(ClipToGrid) OP(UseWeights)
+// clang-format on
+
+#define QENG_ALTERNATIVE(Name) , Name
+template <class, class... Ops>  // the list puts a comma before each
+using OpOf = std::variant<Ops...>;
+using Op = OpOf<void QENG_OPERATIONS(QENG_ALTERNATIVE)>;
+#undef QENG_ALTERNATIVE
 
 inline const char* op_name(const Op& op) {
   return std::visit([](const auto& o) { return o.name; }, op);

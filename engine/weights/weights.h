@@ -14,7 +14,7 @@
 #include <string>
 
 #include "engine/tensor/tensor.h"
-#include "engine/weights/weight_file.h"
+#include "engine/formats/weight_file.h"
 
 namespace qeng {
 

@@ -93,43 +93,9 @@ void release_memory(void* memory, size_t bytes);
 constexpr size_t kLimitsMemory = size_t{192} << 20;  // two blocks of three times the last-level cache of a large desktop processor
 Limits measure_limits(CpuContext& context);
 
-void run(const Matmul&, CpuContext&);
-void run(const RowLinear&, CpuContext&);
-void run(const Hadamard&, CpuContext&);
-void run(const KvStore&, CpuContext&);
-void run(const CopyPages&, CpuContext&);
-void run(const PagedAttention&, CpuContext&);
-void run(const BiasGrad&, CpuContext&);
-void run(const Embedding&, CpuContext&);
-void run(const EmbeddingGrad&, CpuContext&);
-void run(const RmsNorm&, CpuContext&);
-void run(const AddRmsNorm&, CpuContext&);
-void run(const RmsNormGrad&, CpuContext&);
-void run(const SwiGlu&, CpuContext&);
-void run(const SwiGluGrad&, CpuContext&);
-void run(const Add&, CpuContext&);
-void run(const Scale&, CpuContext&);
-void run(const Cast&, CpuContext&);
-void run(const Copy&, CpuContext&);
-void run(const Fill&, CpuContext&);
-void run(const Dropout&, CpuContext&);
-void run(const EmbeddingNoise&, CpuContext&);
-void run(const DoraScale&, CpuContext&);
-void run(const Rope&, CpuContext&);
-void run(const Attention&, CpuContext&);
-void run(const AttentionGrad&, CpuContext&);
-void run(const LmHeadLoss&, CpuContext&);
-void run(const DecodePackets&, CpuContext&);
-void run(const SumSquares&, CpuContext&);
-void run(const ClipScale&, CpuContext&);
-void run(const AdamW&, CpuContext&);
-void run(const ScaleColumns&, CpuContext&);
-void run(const ScaleColumnsGrad&, CpuContext&);
-void run(const PulseGrad&, CpuContext&);
-void run(const Inertia&, CpuContext&);
-void run(const CountLevels&, CpuContext&);
-void run(const PackSigns&, CpuContext&);
-void run(const ClipToGrid&, CpuContext&);
+#define QENG_RUN(Name) void run(const Name&, CpuContext&);
+QENG_OPERATIONS(QENG_RUN)
+#undef QENG_RUN
 inline void run(const UseWeights& op, CpuContext&) {
   if (op.stream) op.stream->use(op.unit, op.pass);
 }

@@ -114,45 +114,11 @@ void for_float(const View& view, F f) {
     f(static_cast<bf16*>(nullptr));
 }
 
-void run(const Matmul&, CudaContext&);
-void run(const RowLinear&, CudaContext&);
-void run(const Hadamard&, CudaContext&);
-void run(const KvStore&, CudaContext&);
-void run(const CopyPages&, CudaContext&);
-void run(const PagedAttention&, CudaContext&);
-void run(const BiasGrad&, CudaContext&);
-void run(const Embedding&, CudaContext&);
-void run(const EmbeddingGrad&, CudaContext&);
-void run(const RmsNorm&, CudaContext&);
-void run(const AddRmsNorm&, CudaContext&);
-void run(const RmsNormGrad&, CudaContext&);
-void run(const SwiGlu&, CudaContext&);
-void run(const SwiGluGrad&, CudaContext&);
-void run(const Add&, CudaContext&);
-void run(const Scale&, CudaContext&);
-void run(const Cast&, CudaContext&);
-void run(const Copy&, CudaContext&);
-void run(const Fill&, CudaContext&);
-void run(const Dropout&, CudaContext&);
-void run(const EmbeddingNoise&, CudaContext&);
-void run(const DoraScale&, CudaContext&);
-void run(const Rope&, CudaContext&);
-void run(const Attention&, CudaContext&);
-void run(const AttentionGrad&, CudaContext&);
-void run(const LmHeadLoss&, CudaContext&);
-void run(const DecodePackets&, CudaContext&);
-void run(const SumSquares&, CudaContext&);
-void run(const ClipScale&, CudaContext&);
-void run(const AdamW&, CudaContext&);
+#define QENG_RUN(Name) void run(const Name&, CudaContext&);
+QENG_OPERATIONS(QENG_RUN)
+#undef QENG_RUN
 inline void run(const UseWeights& op, CudaContext&) {
   if (op.stream) op.stream->use(op.unit, op.pass);
 }
-void run(const ScaleColumns&, CudaContext&);
-void run(const ScaleColumnsGrad&, CudaContext&);
-void run(const PulseGrad&, CudaContext&);
-void run(const Inertia&, CudaContext&);
-void run(const CountLevels&, CudaContext&);
-void run(const PackSigns&, CudaContext&);
-void run(const ClipToGrid&, CudaContext&);
 
 }  // namespace qeng

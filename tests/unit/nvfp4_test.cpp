@@ -1,4 +1,4 @@
-#include "engine/quantize/nvfp4.h"
+#include "engine/formats/nvfp4.h"
 
 #include <cmath>
 

@@ -64,8 +64,8 @@ void dropout(Float type, const void* x, void* y, int64_t first, int64_t n, uint6
   });
 }
 
-void noise(Float type, const void* x, void* y, int64_t first, int64_t n, uint64_t seed, uint64_t step, uint32_t stream,
-           float strength) {
+void embedding_noise(Float type, const void* x, void* y, int64_t first, int64_t n, uint64_t seed, uint64_t step,
+                     uint32_t stream, float strength) {
   for_type(type, [=](auto tag) {
     using T = decltype(tag);
     uint32_t word[kDrawn];
@@ -84,6 +84,6 @@ void noise(Float type, const void* x, void* y, int64_t first, int64_t n, uint64_
 
 }  // namespace
 
-void fill_dropout(Table& table) { table.dropout = dropout, table.noise = noise; }
+void fill_dropout(Table& table) { table.dropout = dropout, table.embedding_noise = embedding_noise; }
 
 }  // namespace qeng::isa::QENG_ISA

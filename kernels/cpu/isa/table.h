@@ -147,8 +147,8 @@ struct Table {
   void (*dropout)(Float type, const void* x, void* y, int64_t first, int64_t n, uint64_t seed, uint64_t step,
                   uint32_t stream, float p) = nullptr;
   // y = x + strength (2 u - 1), u in [0, 1) as dropout draws it; first may be any.
-  void (*noise)(Float type, const void* x, void* y, int64_t first, int64_t n, uint64_t seed, uint64_t step,
-                uint32_t stream, float strength) = nullptr;
+  void (*embedding_noise)(Float type, const void* x, void* y, int64_t first, int64_t n, uint64_t seed, uint64_t step,
+                          uint32_t stream, float strength) = nullptr;
 
   // ---- attention (attention.cpp, attention_grad.cpp): tiles as attention.h describes them
   void (*attention)(const AttentionTile& tile) = nullptr;

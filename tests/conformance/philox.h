@@ -1,7 +1,7 @@
-// Dropout, with Philox4x32-10 written from its paper (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2,
-// 3").
+// Philox4x32-10, written from its paper (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3").
 #pragma once
-#include "tests/conformance/sheet.h"
+#include <cstdint>
+#include <vector>
 
 namespace qeng::conformance {
 
@@ -22,25 +22,14 @@ inline PhiloxBlock philox_block(PhiloxBlock counter, uint64_t key) {
 
 // The uniform number of element i, as kernels/math/philox.h lays out the counter: blocks of four elements in 64 bits,
 // with the step's high word mixed into theirs, then the stream, then the step's low word. The key is the seed.
-inline double philox_uniform(uint64_t seed, uint64_t step, uint32_t stream, uint64_t i) {
-  const uint64_t block = i / 4;
+inline double philox_uniform(const std::vector<int64_t>& rng, uint32_t stream, int64_t element) {
+  const auto seed = static_cast<uint64_t>(rng[0]), step = static_cast<uint64_t>(rng[1]);
+  const auto i = static_cast<uint64_t>(element), block = i / 4;
   const PhiloxBlock words = philox_block(
       {{static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32) ^ static_cast<uint32_t>(step >> 32), stream,
         static_cast<uint32_t>(step)}},
       seed);
   return (words.word[i % 4] >> 8) * 0x1p-24;
-}
-
-template <class T>
-void reference(const Dropout& op, Sheet<T>& sheet) {
-  const Array<T> x = sheet.in(op.x);
-  const auto rng = sheet.integers(op.rng);
-  Array<T>& y = sheet.out(op.y);
-  for (int64_t i = 0; i < y.size(); ++i) {
-    const double drawn = philox_uniform(static_cast<uint64_t>(rng[0]), static_cast<uint64_t>(rng[1]), op.stream,
-                                        static_cast<uint64_t>(i));
-    y[i] = drawn >= double{op.p} ? x[i] / (T(1) - T(op.p)) : T(0);
-  }
 }
 
 }  // namespace qeng::conformance

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "engine/formats/mapped_file.h"
-#include "engine/weights/metadata.h"
+#include "engine/formats/metadata.h"
 #include "kernels/view.h"
 
 namespace qeng {

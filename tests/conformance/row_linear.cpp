@@ -1,39 +1,43 @@
-// Matmul, RowLinear, Hadamard, BiasGrad, Embedding, EmbeddingGrad from their equations in kernels/ops.h.
-#pragma once
+// RowLinear: linear layers for inference, with x rounded to int8 where weights are of a block format.
 #include <cstring>
 
 #include "kernels/math/blocks/activations.h"
 #include "kernels/math/blocks/with_block.h"
-#include "tests/conformance/sheet.h"
+#include "tests/conformance/table.h"
 
 namespace qeng::conformance {
+namespace {
 
-template <class T>
-void reference(const Matmul& op, Sheet<T>& sheet) {
-  const Array<T> a = sheet.in(op.a);
-  Array<T> b = sheet.in(op.b);
-  if (op.b.dtype != op.a.dtype)
-    for (T& x : b.values) x = kept(x, unit_roundoff(op.a.dtype));  // decoded to a's dtype
-  const int64_t m = op.trans_a ? op.a.columns() : op.a.rows(), k = op.trans_a ? op.a.rows() : op.a.columns(),
-                n = op.c.columns();
-  const Array<T> bias = op.bias ? sheet.in(op.bias) : Array<T>();
-  Array<T>& c = sheet.update(op.c, op.acc);
-  for (int64_t i = 0; i < m; ++i)
-    for (int64_t j = 0; j < n; ++j) {
-      T sum = 0;
-      for (int64_t l = 0; l < k; ++l)
-        sum += (op.trans_a ? a[l * m + i] : a[i * k + l]) * (op.trans_b ? b[j * k + l] : b[l * n + j]);
-      sum = T(op.alpha) * sum;
-      if (op.bias) sum += bias[j];
-      c[i * n + j] += sum;
-    }
+// Weights of one dtype and rows of a length that suits it, or of many dtypes; a row of x, a few, and many.
+Op row_linear(Draw& draw) {
+  draw.sometimes_misalign();
+  RowLinear op;
+  const bool mixed = draw.integer(0, 3) == 0, dense = draw.integer(0, 3) == 0;
+  const DType one = dense ? draw.pick({DType::f32, DType::bf16, DType::f16}) : draw.block_format();
+  const int64_t k = mixed ? 256 * draw.integer(1, 2) : draw.row_length(one, dense ? 150 : 600), rows = draw.size(9);
+  op.x = draw.tensor(draw.float_dtype(), {rows, k});
+  op.alpha = draw.pick({1.0f, 1.0f, -0.5f, 2.75f}), op.acc = draw.flip();
+  const bool biased = draw.flip(), scaled = draw.flip();
+  for (int64_t count = draw.integer(1, 3); count > 0; --count) {
+    const int64_t n = draw.size(40);
+    const DType dtype = !mixed               ? one
+                        : draw.integer(0, 3) ? draw.block_format()
+                                             : draw.pick({DType::f32, DType::bf16, DType::f16});
+    const DType result = draw.flip() ? DType::f32 : op.x.dtype;
+    op.w.push_back(draw.tensor(dtype, {n, k}));
+    op.y.push_back(op.acc ? draw.tensor(result, {rows, n}) : draw.empty(result, {rows, n}));
+    if (biased) op.bias.push_back(draw.flip() ? draw.tensor(draw.flip() ? DType::f32 : op.x.dtype, {n}) : View());
+    if (scaled) op.scale.push_back(draw.flip() ? draw.tensor(DType::f32, {n}) : View());
+  }
+  return op;
 }
 
 // x rounded in groups of `group`, the last of which may be shorter: codes, and the scale of each.
 struct RoundedRow {
   std::vector<double> codes, scales;
 };
-inline RoundedRow rounded_row(const std::vector<double>& x, size_t group) {
+
+RoundedRow rounded_row(const std::vector<double>& x, size_t group) {
   RoundedRow rounded;
   for (size_t first = 0; first < x.size(); first += group) {
     const size_t end = std::min(x.size(), first + group);
@@ -64,7 +68,8 @@ T rounded_dot(const RoundedRow& x, size_t group, const View& w, int64_t j) {
       double dot = 0, less = 0;
       for (size_t i = first; i < std::min(columns, first + group); ++i) {
         Block block;
-        std::memcpy(&block, w.as<char>() + (static_cast<size_t>(j) * columns + i) / kElements * sizeof block, sizeof block);
+        std::memcpy(&block, w.as<char>() + (static_cast<size_t>(j) * columns + i) / kElements * sizeof block,
+                    sizeof block);
         const auto k = static_cast<int>(i % kElements);
         const double q = x.codes[i], d = scale(block, k / Block::kGroup);
         if constexpr (requires { block.zero; }) {  // d (q - zero) as d q - (d zero)
@@ -81,6 +86,8 @@ T rounded_dot(const RoundedRow& x, size_t group, const View& w, int64_t j) {
   });
   return sum;
 }
+
+}  // namespace
 
 template <class T>
 void reference(const RowLinear& op, Sheet<T>& sheet) {
@@ -116,51 +123,6 @@ void reference(const RowLinear& op, Sheet<T>& sheet) {
   }
 }
 
-template <class T>
-void reference(const Hadamard& op, Sheet<T>& sheet) {
-  const Array<T> x = sheet.in(op.x), signs = op.signs ? sheet.in(op.signs) : Array<T>();
-  Array<T>& y = sheet.out(op.y);
-  const int64_t dim = op.x.columns();
-  for (int64_t i = 0; i < op.x.elements(); ++i) {
-    const int64_t column = i % dim, first = i - column % op.block;
-    T sum = 0;
-    for (int64_t j = 0; j < op.block; ++j) {
-      T term = x[first + j];
-      if (op.signs && !op.inverse) term = term * signs[first % dim + j];
-      sum += __builtin_popcountll(static_cast<unsigned long long>((column % op.block) & j)) % 2 ? T(0) - term : term;
-    }
-    if (op.signs && op.inverse) sum = sum * signs[column];
-    y[i] = sum * T(1 / std::sqrt(static_cast<double>(op.block)));
-  }
-}
-
-template <class T>
-void reference(const BiasGrad& op, Sheet<T>& sheet) {
-  const Array<T> dy = sheet.in(op.dy);
-  Array<T>& db = sheet.update(op.db, op.acc);
-  for (int64_t j = 0; j < op.dy.columns(); ++j) {
-    T sum = 0;
-    for (int64_t i = 0; i < op.dy.rows(); ++i) sum += dy(i, j);
-    db[j] += sum;
-  }
-}
-
-template <class T>
-void reference(const Embedding& op, Sheet<T>& sheet) {
-  const auto tokens = sheet.integers(op.tokens);
-  const Array<T> table = sheet.in(op.table);
-  Array<T>& y = sheet.out(op.y, Sheet<T>::Check::exact);
-  for (size_t t = 0; t < tokens.size(); ++t)
-    for (int64_t j = 0; j < op.table.columns(); ++j) y(static_cast<int64_t>(t), j) = table(tokens[t], j);
-}
-
-template <class T>
-void reference(const EmbeddingGrad& op, Sheet<T>& sheet) {
-  const auto tokens = sheet.integers(op.tokens);
-  const Array<T> dy = sheet.in(op.dy);
-  Array<T>& dtable = sheet.update(op.dtable);
-  for (size_t t = 0; t < tokens.size(); ++t)
-    for (int64_t j = 0; j < op.dy.columns(); ++j) dtable(tokens[t], j) += dy(static_cast<int64_t>(t), j);
-}
+QENG_CONFORMANCE(RowLinear, .make = row_linear);
 
 }  // namespace qeng::conformance

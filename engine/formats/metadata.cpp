@@ -1,4 +1,4 @@
-#include "engine/weights/metadata.h"
+#include "engine/formats/metadata.h"
 
 #include <cstring>
 

@@ -1,4 +1,4 @@
-#include "engine/weights/weight_file.h"
+#include "engine/formats/weight_file.h"
 
 #include <algorithm>
 
