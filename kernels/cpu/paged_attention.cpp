@@ -1,6 +1,6 @@
 // KvStore, CopyPages and PagedAttention: checks of slots and pages, and the division of the work. The arithmetic of
 // attention is in isa/paged_attention.cpp.
-#include "kernels/cpu/isa/paged_attention.h"
+#include "kernels/cpu/isa/attention/paged_attention.h"
 
 #include <cstring>
 

@@ -4,7 +4,7 @@
 #include <bit>
 #include <cstring>
 
-#include "kernels/cpu/isa/sign_tables.h"
+#include "kernels/cpu/isa/signs/sign_tables.h"
 #include "kernels/cpu/matmul.h"
 
 namespace qeng {

@@ -1,5 +1,5 @@
 // Add, Scale, Cast, Copy, Fill. Inputs are read once here, and what is written is what the next operation reads.
-#include "kernels/cuda/stored.h"
+#include "kernels/cuda/linear/stored.h"
 #include "kernels/cuda/vector.h"
 
 namespace qeng {

@@ -7,7 +7,7 @@
 // quickly as any other, no atomics are needed, and the order of each sum follows from the tokens alone.
 #include <utility>
 
-#include "kernels/cuda/stored.h"
+#include "kernels/cuda/linear/stored.h"
 #include "kernels/cuda/vector.h"
 
 namespace qeng {

@@ -1,4 +1,4 @@
-// The twins of kernels/cuda/ptx_sm90.h. hopper.cpp does the work. What the hardware leaves open is drawn by the seed or
+// The twins of kernels/cuda/ptx/ptx_sm90.h. hopper.cpp does the work. What the hardware leaves open is drawn by the seed or
 // put off as long as may be: a tensor copy lands at once or when somebody waits for its barrier, products are computed
 // when they are waited for, from the shared memory of that moment. Until then what they will write is poison.
 //

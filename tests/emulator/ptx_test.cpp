@@ -1,5 +1,5 @@
 // The twins of ptx.h, against layouts written out by hand and a plain product.
-#include "kernels/cuda/ptx_int8.h"
+#include "kernels/cuda/ptx/ptx_int8.h"
 
 #include <cmath>
 #include <limits>

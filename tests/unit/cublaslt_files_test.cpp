@@ -1,5 +1,5 @@
 // Where cuBLASLt is looked for, and the file in which the choices of its algorithms are kept.
-#include "kernels/cuda/cublaslt_files.h"
+#include "kernels/cuda/linear/cublaslt_files.h"
 
 #include <sys/wait.h>
 #include <unistd.h>

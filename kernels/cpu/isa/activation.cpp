@@ -1,5 +1,5 @@
 // SwiGLU and GeGLU, and their gradients.
-#include "kernels/cpu/isa/simd.h"
+#include "kernels/cpu/isa/simd/simd.h"
 
 namespace qeng::isa::QENG_ISA {
 namespace {

@@ -2,8 +2,8 @@
 // memory, times up to 16 rows of x. The order of sums is that of the tile instruction, 32 elements of k after 32, and so the
 // same for one row of x as for many.
 #include "kernels/cpu/isa/table.h"
-#include "kernels/cpu/isa/tile_config_amx.h"
-#include "kernels/cpu/isa/transpose.h"
+#include "kernels/cpu/isa/simd/tile_config_amx.h"
+#include "kernels/cpu/isa/simd/transpose.h"
 
 namespace qeng::isa::QENG_ISA {
 namespace {

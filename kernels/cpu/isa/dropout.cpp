@@ -1,5 +1,5 @@
 // Dropout and noise: Philox for several counters side by side, each of which draws for four neighbouring elements.
-#include "kernels/cpu/isa/simd.h"
+#include "kernels/cpu/isa/simd/simd.h"
 #include "kernels/math/philox.h"
 
 namespace qeng::isa::QENG_ISA {
