@@ -16,7 +16,8 @@ using lua::Options;
 
 Lora read_lora(Call& call, int table) {
   lua_State* L = call.L;
-  if (!lua_istable(L, table)) fail("value", call.name, ": lora: table {a=, b=, scale=} expected, got ", lua::type_text(L, table));
+  if (!lua_istable(L, table))
+    fail("value", call.name, ": lora: table {a=, b=, scale=} expected, got ", lua::type_text(L, table));
   const auto field = [&](const char* key, auto fallback) {
     using T = decltype(fallback);
     lua_getfield(L, table, key);
@@ -34,7 +35,7 @@ Lora read_lora(Call& call, int table) {
   return lora;
 }
 
-int project(Call& call) {
+int linear(Call& call) {
   TensorPtr x = call.arg<TensorPtr>(1), w = call.arg<TensorPtr>(2);
   Options opt(call, 3, {"bias", "lora", "out"});
   Lora lora;
@@ -48,65 +49,65 @@ int project(Call& call) {
       linear(tape_of(call, x, w, bias, lora.a, lora.b), x, w, bias, lora, opt.get<DType>("out", x->view.dtype)));
 }
 
-int merge(Call& call) {
+int merge_lora(Call& call) {
   const TensorPtr w = call.arg<TensorPtr>(1);
   const Lora lora = read_lora(call, 2);
   device_of(call, w, lora.a, lora.b);
   return call.push(merge_lora(w, lora));
 }
-int dora_scales(Call& call) {
+int dora_scale(Call& call) {
   const TensorPtr w = call.arg<TensorPtr>(1), magnitude = call.arg<TensorPtr>(3), squares = call.arg<TensorPtr>(4);
   const Lora lora = read_lora(call, 2);
   return call.push(dora_scale(tape_of(call, w, lora.a, lora.b, magnitude, squares), w, lora, magnitude, squares));
 }
-int squares(Call& call) { return call.push(row_squares(call.arg<TensorPtr>(1))); }
-int merge_scaled(Call& call) {
+int row_squares(Call& call) { return call.push(row_squares(call.arg<TensorPtr>(1))); }
+int merge_dora(Call& call) {
   const TensorPtr w = call.arg<TensorPtr>(1), magnitude = call.arg<TensorPtr>(3);
   const Lora lora = read_lora(call, 2);
   device_of(call, w, lora.a, lora.b, magnitude);
   return call.push(merge_dora(w, lora, magnitude));
 }
-int noisy(Call& call) {
+int embedding_noise(Call& call) {
   const TensorPtr x = call.arg<TensorPtr>(1), cu = call.arg<TensorPtr>(2);
   return call.push(embedding_noise(tape_of(call, x, cu), x, cu, call.arg<float>(3)));
 }
-int embed(Call& call) {
+int embedding(Call& call) {
   const TensorPtr table = call.arg<TensorPtr>(1), tokens = call.arg<TensorPtr>(2);
   const DType own = table->view.dtype;  // a stored dtype is none to compute in
   const DType out = call.arg<DType>(3, own == DType::bf16 ? own : DType::f32);
   return call.push(embedding(tape_of(call, table, tokens), table, tokens, out));
 }
-int rotate_signed(Call& call) {
+int hadamard(Call& call) {
   TensorPtr x = call.arg<TensorPtr>(1);
   Options opt(call, 2, {"signs", "block", "inverse"});
   const int block = opt.get<int>("block", static_cast<int>(x->view.columns()));
   const TensorPtr signs = opt.get<TensorPtr>("signs", nullptr);
   return call.push(hadamard(tape_of(call, x, signs), x, signs, block, opt.get<bool>("inverse", false)));
 }
-int norm(Call& call) {
+int rmsnorm(Call& call) {
   const TensorPtr x = call.arg<TensorPtr>(1), w = call.arg<TensorPtr>(2);
   return call.push(rmsnorm(tape_of(call, x, w), x, w, call.arg<float>(3), call.arg<bool>(4, false)));
 }
-int normed_sum(Call& call) {
+int add_rmsnorm(Call& call) {
   const TensorPtr a = call.arg<TensorPtr>(1), b = call.arg<TensorPtr>(2), w = call.arg<TensorPtr>(3);
   const NormedSum result = add_rmsnorm(tape_of(call, a, b, w), a, b, w, call.arg<float>(4), call.arg<bool>(5, false));
   return call.push(result.sum, result.y);
 }
-int gated(Call& call) {
+int swiglu(Call& call) {
   Options opt(call, 3, {"gelu"});
   const TensorPtr gate = call.arg<TensorPtr>(1), up = call.arg<TensorPtr>(2);
   return call.push(swiglu(tape_of(call, gate, up), gate, up, opt.get<bool>("gelu", false)));
 }
-int drop(Call& call) {
+int dropout(Call& call) {
   const TensorPtr x = call.arg<TensorPtr>(1);
   return call.push(dropout(tape_of(call, x), x, call.arg<float>(2)));
 }
 
-int frequencies(Call& call) {
+int rope_table(Call& call) {
   Options opt(call, 1,
               {"dim", "theta", "length", "type", "factor", "max_position_embeddings",
-               "original_max_position_embeddings", "attention_factor", "mscale", "mscale_all_dim", "beta_fast", "beta_slow", "truncate", "low_freq_factor",
-               "high_freq_factor", "short_factor", "long_factor"});
+               "original_max_position_embeddings", "attention_factor", "mscale", "mscale_all_dim", "beta_fast",
+               "beta_slow", "truncate", "low_freq_factor", "high_freq_factor", "short_factor", "long_factor"});
   RopeConfig config;
   config.rotary = opt.get<int64_t>("dim");
   config.theta = opt.get<double>("theta");
@@ -127,12 +128,13 @@ int frequencies(Call& call) {
   const RopeTable made = qeng::rope_table(config, opt.get<int64_t>("length", 0));
   const std::vector<double> values(made.inv_freq.begin(), made.inv_freq.end());
   lua_newtable(call.L);
-  lua::set_field(call.L, "inv_freq", make_constant(device(), {static_cast<int64_t>(values.size())}, DType::f32, values));
+  lua::set_field(call.L, "inv_freq",
+                 make_constant(device(), {static_cast<int64_t>(values.size())}, DType::f32, values));
   lua::set_field(call.L, "scale", static_cast<double>(made.attention_factor));
   return 1;
 }
 
-int rotate(Call& call) {
+int rope(Call& call) {
   Options table(call, 4, {"inv_freq", "scale"});
   const TensorPtr query = call.arg<TensorPtr>(1), key = call.arg<TensorPtr>(2, nullptr),
                   positions = call.arg<TensorPtr>(3), inv_freq = table.get<TensorPtr>("inv_freq");
@@ -141,7 +143,7 @@ int rotate(Call& call) {
   return rotated.key ? call.push(rotated.query, rotated.key) : call.push(rotated.query);
 }
 
-int attend(Call& call) {
+int attention(Call& call) {
   TensorPtr q = call.arg<TensorPtr>(1), k = call.arg<TensorPtr>(2), v = call.arg<TensorPtr>(3);
   if (!lua_istable(call.L, 4)) call.bad_argument(4, "table with cu_q expected, got " + lua::type_text(call.L, 4));
   const auto boundary = [&](const char* key) {
@@ -159,14 +161,14 @@ int attend(Call& call) {
                              opt.get<int>("window", 0)));
 }
 
-int loss(Call& call) {
+int lm_head_loss(Call& call) {
   const TensorPtr h = call.arg<TensorPtr>(1), w = call.arg<TensorPtr>(2), targets = call.arg<TensorPtr>(3),
                   scale = call.arg<TensorPtr>(4);
   HeadLoss result = lm_head_loss(tape_of(call, h, w, targets, scale), h, w, targets, scale);
   return call.push(result.loss, result.nll);
 }
 
-int reshaped(Call& call) {
+int reshape(Call& call) {
   const TensorPtr x = lua::self_tensor(call);
   return call.push(reshape(tape_of(call, x), x, call.arg<Shape>(1)));
 }
@@ -174,11 +176,11 @@ int to(Call& call) {
   const TensorPtr x = lua::self_tensor(call);
   return call.push(cast(tape_of(call, x), x, call.arg<DType>(1)));
 }
-int plus(Call& call) {
+int add(Call& call) {
   const TensorPtr a = call.arg<TensorPtr>(1), b = call.arg<TensorPtr>(2);
   return call.push(add(tape_of(call, a, b), a, b));
 }
-int times(Call& call) {
+int scale(Call& call) {
   const bool number_first = lua_type(call.L, 1) == LUA_TNUMBER;
   const TensorPtr x = call.arg<TensorPtr>(number_first ? 2 : 1);
   return call.push(scale(tape_of(call, x), x, call.arg<float>(number_first ? 1 : 2)));
@@ -277,10 +279,20 @@ int checkpoint(Call& call) {
 
 void register_autograd(lua_State* L) {
   using namespace lua;
-  functions(L, "", {{"linear", fn<project>}, {"merge_lora", fn<merge>}, {"dora_scale", fn<dora_scales>}, {"row_squares", fn<squares>}, {"merge_dora", fn<merge_scaled>}, {"embedding_noise", fn<noisy>}, {"embedding", fn<embed>}, {"hadamard", fn<rotate_signed>}, {"rmsnorm", fn<norm>}, {"add_rmsnorm", fn<normed_sum>}, {"swiglu", fn<gated>},
-                    {"dropout", fn<drop>}, {"rope_table", fn<frequencies>}, {"rope", fn<rotate>}, {"attention", fn<attend>},
-                    {"lm_head_loss", fn<loss>}, {"no_grad", fn<no_grad>}, {"freeze", fn<freeze>}, {"scope", fn<scope>}, {"keep", fn<keep>}, {"block", fn<block>}, {"checkpoint", fn<checkpoint>}});
-  methods<Tensor>(L, {{"reshape", fn<reshaped>}, {"to", fn<to>}, {"backward", fn<backward>}, {"__add", fn<plus>}, {"__mul", fn<times>}});
+  functions(L, "", {{"linear", fn<linear>},         {"merge_lora", fn<merge_lora>},
+                    {"dora_scale", fn<dora_scale>}, {"row_squares", fn<row_squares>},
+                    {"merge_dora", fn<merge_dora>}, {"embedding_noise", fn<embedding_noise>},
+                    {"embedding", fn<embedding>},   {"hadamard", fn<hadamard>},
+                    {"rmsnorm", fn<rmsnorm>},       {"add_rmsnorm", fn<add_rmsnorm>},
+                    {"swiglu", fn<swiglu>},         {"dropout", fn<dropout>},
+                    {"rope_table", fn<rope_table>}, {"rope", fn<rope>},
+                    {"attention", fn<attention>},   {"lm_head_loss", fn<lm_head_loss>},
+                    {"no_grad", fn<no_grad>},       {"freeze", fn<freeze>},
+                    {"scope", fn<scope>},           {"keep", fn<keep>},
+                    {"block", fn<block>},           {"checkpoint", fn<checkpoint>}});
+  methods<Tensor>(
+      L,
+      {{"reshape", fn<reshape>}, {"to", fn<to>}, {"backward", fn<backward>}, {"__add", fn<add>}, {"__mul", fn<scale>}});
 }
 
 }  // namespace qeng
