@@ -88,13 +88,12 @@ int batches(Call& call) {
   options.split = choice<Split>(opt, "split", {{"train", Split::train}, {"eval", Split::eval}});
   options.eval_share = opt.get("eval_share", options.eval_share);
   options.pad = opt.get("pad", options.pad);
-  options.long_documents = choice<LongDocuments>(
-      opt, "long",
-      {{"auto", LongDocuments::automatic},
-       {"split", LongDocuments::split},
-       {"truncate", LongDocuments::truncate},
-       {"drop", LongDocuments::drop},
-       {"error", LongDocuments::error}});
+  options.long_documents = choice<LongDocuments>(opt, "long",
+                                                 {{"auto", LongDocuments::automatic},
+                                                  {"split", LongDocuments::split},
+                                                  {"truncate", LongDocuments::truncate},
+                                                  {"drop", LongDocuments::drop},
+                                                  {"error", LongDocuments::error}});
   options.lookahead = opt.get("lookahead", options.lookahead);
   options.epochs = opt.get("once", false) ? 1 : 0;
   options.vocab = opt.get("vocab", options.vocab);

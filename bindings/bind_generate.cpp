@@ -21,7 +21,8 @@ std::vector<View> views_of(Call& call, const TensorPtr& x, const Options& opt, c
   if (!opt.has(key)) return views;
   opt.push(key);
   const int table = lua_gettop(call.L);
-  if (!lua_istable(call.L, table)) fail("value", call.name, ": ", key, ": list of tensors expected, got ", lua::type_text(call.L, table));
+  if (!lua_istable(call.L, table))
+    fail("value", call.name, ": ", key, ": list of tensors expected, got ", lua::type_text(call.L, table));
   bool any = false;
   for (size_t i = 1; i <= count; ++i) {
     lua_rawgeti(call.L, table, static_cast<int>(i));
@@ -60,7 +61,9 @@ int row_linear(Call& call) {
     op.w.push_back(w->view);
     if (op.acc) continue;
     Shape shape(x->view.shape, x->view.shape + x->view.rank);
-    if (shape.empty() || w->view.rank != 2) fail("shape", call.name, ": x is ", shape_text(x->view), ", w is ", shape_text(w->view), "; expected rows and [out, in]");
+    if (shape.empty() || w->view.rank != 2)
+      fail("shape", call.name, ": x is ", shape_text(x->view), ", w is ", shape_text(w->view),
+           "; expected rows and [out, in]");
     shape.back() = w->view.shape[0];
     results.push_back(make_tensor(device, shape, out));
   }
@@ -96,11 +99,13 @@ int paged_attention(Call& call) {
   return call.push(mixed);
 }
 
-// token_logprobs(logits, id, k): the log-probability of the token under the last row, and {{id =, logprob =}...} of the k likeliest.
+// token_logprobs(logits, id, k): the log-probability of the token under the last row, and {{id =, logprob =}...} of the
+// k likeliest.
 int one_logprob(Call& call) {
   const TensorPtr logits = call.arg<TensorPtr>(1);
   const int64_t rows = logits->view.rows();
-  const std::vector<float> row = to_host_f32(*row_range(reshape_view(logits, {rows, logits->view.columns()}), rows - 1, 1));
+  const std::vector<float> row =
+      to_host_f32(*row_range(reshape_view(logits, {rows, logits->view.columns()}), rows - 1, 1));
   const View view(const_cast<float*>(row.data()), DType::f32, {logits->view.columns()});
   const auto token = call.arg<int32_t>(2);
   if (token < 0) fail("value", "token_logprobs: token ", token, " is outside the ", view.columns(), " logits");
@@ -120,14 +125,17 @@ int one_logprob(Call& call) {
 
 int page_pool(Call& call) {
   Options opt(call, 1, {"pages", "page_tokens", "remember"});
-  return call.push(std::make_shared<PagePool>(opt.get<int64_t>("pages"), opt.get<int>("page_tokens", 16), opt.get("remember", true)));
+  return call.push(std::make_shared<PagePool>(opt.get<int64_t>("pages"), opt.get<int>("page_tokens", 16),
+                                              opt.get("remember", true)));
 }
 
 // Elements first .. last of the array of ids at an argument, 1 .. its length by default.
 std::vector<int32_t> ids_of(Call& call, int argument) {
   const int table = call.index(argument);
-  if (!lua_istable(call.L, table)) call.bad_argument(argument, "list of token ids expected, got " + lua::type_text(call.L, table));
-  const int first = call.arg<int>(argument + 1, 1), last = call.arg<int>(argument + 2, static_cast<int>(lua_objlen(call.L, table)));
+  if (!lua_istable(call.L, table))
+    call.bad_argument(argument, "list of token ids expected, got " + lua::type_text(call.L, table));
+  const int first = call.arg<int>(argument + 1, 1),
+            last = call.arg<int>(argument + 2, static_cast<int>(lua_objlen(call.L, table)));
   std::vector<int32_t> ids;
   for (int i = first; i <= last; ++i) {
     lua_rawgeti(call.L, table, i);
@@ -174,16 +182,19 @@ int fill(Call& call) {
   const auto pool = call.self<PagePool>();
   Options to(call, 1, {"tokens", "positions", "slots", "cu_q", "lengths", "pages"});
   const auto ids = call.arg<std::vector<int64_t>>(2), counts = call.arg<std::vector<int64_t>>(3);
-  if (ids.size() != counts.size()) fail("value", call.name, ": ", ids.size(), " sequences and ", counts.size(), " counts");
+  if (ids.size() != counts.size())
+    fail("value", call.name, ": ", ids.size(), " sequences and ", counts.size(), " counts");
   std::vector<PagePool::Part> parts;
   for (size_t i = 0; i < ids.size(); ++i) parts.push_back({ids[i], counts[i]});
-  const TensorPtr tokens = to.get<TensorPtr>("tokens"), lengths = to.get<TensorPtr>("lengths"), pages = to.get<TensorPtr>("pages");
+  const TensorPtr tokens = to.get<TensorPtr>("tokens"), lengths = to.get<TensorPtr>("lengths"),
+                  pages = to.get<TensorPtr>("pages");
   const int64_t most = pages->view.rank == 2 ? pages->view.shape[1] : 0;
   const PagePool::Rows rows = pool->rows(parts, tokens->view.elements(), lengths->view.elements(), most);
   const auto put = [&](const char* key, const std::vector<int32_t>& values) {
     const TensorPtr tensor = to.get<TensorPtr>(key);
     if (tensor->view.dtype != DType::i32 || tensor->view.elements() != static_cast<int64_t>(values.size()))
-      fail("shape", call.name, ": ", key, " is ", shape_text(tensor->view), ", expected ", values.size(), " elements of i32");
+      fail("shape", call.name, ": ", key, " is ", shape_text(tensor->view), ", expected ", values.size(),
+           " elements of i32");
     if (!values.empty()) from_host_i32(*tensor, values.data(), values.size());
   };
   put("tokens", rows.tokens), put("positions", rows.positions), put("slots", rows.slots);
@@ -206,9 +217,25 @@ int set(Call& call) {
 
 void register_generate(lua_State* L) {
   using namespace lua;
-  functions(L, "", {{"row_linear", fn<row_linear>}, {"kv_store", fn<kv_store>}, {"copy_pages", fn<copy_pages>}, {"paged_attention", fn<paged_attention>}, {"token_logprobs", fn<one_logprob>}, {"page_pool", fn<page_pool>}});
-  methods<PagePool>(L, {{"open", fn<open>}, {"reuse", fn<reuse>}, {"extend", fn<extend>}, {"length", fn<length>}, {"fork", fn<fork>}, {"commit", fn<commit>},
-                        {"truncate", fn<truncate>}, {"close", fn<close>}, {"forget", fn<forget>}, {"copies", fn<copies>}, {"stats", fn<stats>}, {"available", fn<available>},
+  functions(L, "",
+            {{"row_linear", fn<row_linear>},
+             {"kv_store", fn<kv_store>},
+             {"copy_pages", fn<copy_pages>},
+             {"paged_attention", fn<paged_attention>},
+             {"token_logprobs", fn<one_logprob>},
+             {"page_pool", fn<page_pool>}});
+  methods<PagePool>(L, {{"open", fn<open>},
+                        {"reuse", fn<reuse>},
+                        {"extend", fn<extend>},
+                        {"length", fn<length>},
+                        {"fork", fn<fork>},
+                        {"commit", fn<commit>},
+                        {"truncate", fn<truncate>},
+                        {"close", fn<close>},
+                        {"forget", fn<forget>},
+                        {"copies", fn<copies>},
+                        {"stats", fn<stats>},
+                        {"available", fn<available>},
                         {"fill", fn<fill>}});
   methods<Tensor>(L, {{"set", fn<set>}});
 }

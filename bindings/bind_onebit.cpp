@@ -23,7 +23,8 @@ int by_pulses(Call& call) {
   require_writable(*weight, "learn_by_pulses");
   Options opt(call, 2, {"state", "hyper", "counts", "first", "stream", "bop"});
   PulseOptions options;
-  options.state = opt.get<TensorPtr>("state"), options.hyper = opt.get<TensorPtr>("hyper"), options.counts = opt.get<TensorPtr>("counts");
+  options.state = opt.get<TensorPtr>("state"), options.hyper = opt.get<TensorPtr>("hyper"),
+  options.counts = opt.get<TensorPtr>("counts");
   options.first = opt.get<int64_t>("first", 0), options.stream = static_cast<uint32_t>(opt.get<int64_t>("stream", 0));
   options.bop = opt.get<bool>("bop", false);
   device_of(call, weight, options.state, options.hyper, options.counts);
@@ -81,8 +82,16 @@ int levels(Call& call) { return call.push(counter_levels(*call.arg<TensorPtr>(1)
 
 void register_onebit(lua_State* L) {
   using namespace lua;
-  functions(L, "", {{"scale_columns", fn<scaled>}, {"learn_by_pulses", fn<by_pulses>}, {"learn_latent", fn<by_latent>},
-                    {"stop_learning", fn<not_at_all>}, {"pack_signs", fn<signs>}, {"random_signs", fn<random_signs>}, {"clip_to_grid", fn<to_grid>}, {"count_levels", fn<levels>}, {"binarize", fn<to_signs>}});
+  functions(L, "",
+            {{"scale_columns", fn<scaled>},
+             {"learn_by_pulses", fn<by_pulses>},
+             {"learn_latent", fn<by_latent>},
+             {"stop_learning", fn<not_at_all>},
+             {"pack_signs", fn<signs>},
+             {"random_signs", fn<random_signs>},
+             {"clip_to_grid", fn<to_grid>},
+             {"count_levels", fn<levels>},
+             {"binarize", fn<to_signs>}});
 }
 
 }  // namespace qeng

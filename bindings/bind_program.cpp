@@ -174,7 +174,8 @@ int step(Call& call) {
     if (group < 0 || group >= AdamWState::kMaxGroups) fail("value", "AdamW:step: there is no group ", group);
     groups |= uint64_t{1} << group;
   }
-  const AdamWState::Result result = call.self<AdamWState>()->step(opt.get<double>("lr"), opt.get<double>("clip", 0), groups);
+  const AdamWState::Result result =
+      call.self<AdamWState>()->step(opt.get<double>("lr"), opt.get<double>("clip", 0), groups);
   lua_newtable(call.L);
   lua::set_field(call.L, "grad_norm", result.grad_norm);
   lua::set_field(call.L, "skipped", result.skipped);
@@ -183,7 +184,9 @@ int step(Call& call) {
 
 std::vector<std::string> names_for(const Call& call, int argument, const AdamWState& state) {
   std::vector<std::string> names = call.arg<std::vector<std::string>>(argument);
-  if (names.size() != state.size()) call.bad_argument(argument, std::to_string(names.size()) + " names for " + std::to_string(state.size()) + " parameters");
+  if (names.size() != state.size())
+    call.bad_argument(argument,
+                      std::to_string(names.size()) + " names for " + std::to_string(state.size()) + " parameters");
   return names;
 }
 
@@ -229,8 +232,13 @@ int restore(Call& call) {
 
 void register_program(lua_State* L) {
   using namespace lua;
-  functions(L, "", {{"capture", fn<capture>}, {"trace", fn<trace>}, {"profile", fn<profile>}, {"adamw_state", fn<adamw>}});
-  methods<Program>(L, {{"run", fn<run>}, {"stats", fn<stats>}, {"profile", fn<profile_program>}, {"free", fn<free_program>}, {"__tostring", fn<program_text>}});
+  functions(L, "",
+            {{"capture", fn<capture>}, {"trace", fn<trace>}, {"profile", fn<profile>}, {"adamw_state", fn<adamw>}});
+  methods<Program>(L, {{"run", fn<run>},
+                       {"stats", fn<stats>},
+                       {"profile", fn<profile_program>},
+                       {"free", fn<free_program>},
+                       {"__tostring", fn<program_text>}});
   methods<AdamWState>(L, {{"step", fn<step>}, {"state", fn<state>}, {"restore", fn<restore>}});
 }
 

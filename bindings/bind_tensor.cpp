@@ -28,7 +28,8 @@ void flatten(lua_State* L, int index, size_t level, Shape& shape, std::vector<do
   luaL_checkstack(L, 2, "nested tensor");
   const int64_t length = static_cast<int64_t>(lua_objlen(L, index));
   if (level == shape.size()) {
-    if (!values.empty() || level >= kMaxRank) fail("shape", "tensor: the nested tables have different depths, or more than ", kMaxRank);
+    if (!values.empty() || level >= kMaxRank)
+      fail("shape", "tensor: the nested tables have different depths, or more than ", kMaxRank);
     shape.push_back(length);
   } else if (shape[level] != length) {
     fail("shape", "tensor: a nested table has ", length, " elements where another has ", shape[level]);
@@ -49,24 +50,29 @@ int tensor(Call& call) {
 }
 
 int zeros(Call& call) {
-  return call.push(make_zeros(device(), call.arg<Shape>(1), call.arg<DType>(2, DType::f32), call.arg<std::string>(3, "activations")));
+  return call.push(make_zeros(device(), call.arg<Shape>(1), call.arg<DType>(2, DType::f32),
+                              call.arg<std::string>(3, "activations")));
 }
 
 int empty(Call& call) {
-  return call.push(make_tensor(device(), call.arg<Shape>(1), call.arg<DType>(2, DType::f32), call.arg<std::string>(3, "activations")));
+  return call.push(make_tensor(device(), call.arg<Shape>(1), call.arg<DType>(2, DType::f32),
+                               call.arg<std::string>(3, "activations")));
 }
 
 int randn(Call& call) {
   Options opt(call, 2, {"std", "seed", "stream", "dtype", "label"});
-  TensorPtr x = make_tensor(device(), call.arg<Shape>(1), opt.get<DType>("dtype", DType::f32), opt.get<std::string>("label", "activations"));
+  TensorPtr x = make_tensor(device(), call.arg<Shape>(1), opt.get<DType>("dtype", DType::f32),
+                            opt.get<std::string>("label", "activations"));
   fill_normal(*x, opt.get<double>("std", 1), opt.get<uint64_t>("seed", tape().seed()), opt.get<uint64_t>("stream", 0));
   return call.push(x);
 }
 
 int uniform(Call& call) {
   Options opt(call, 2, {"low", "high", "seed", "stream", "dtype", "label"});
-  TensorPtr x = make_tensor(device(), call.arg<Shape>(1), opt.get<DType>("dtype", DType::f32), opt.get<std::string>("label", "activations"));
-  fill_uniform(*x, opt.get<double>("low", 0), opt.get<double>("high", 1), opt.get<uint64_t>("seed", tape().seed()), opt.get<uint64_t>("stream", 0));
+  TensorPtr x = make_tensor(device(), call.arg<Shape>(1), opt.get<DType>("dtype", DType::f32),
+                            opt.get<std::string>("label", "activations"));
+  fill_uniform(*x, opt.get<double>("low", 0), opt.get<double>("high", 1), opt.get<uint64_t>("seed", tape().seed()),
+               opt.get<uint64_t>("stream", 0));
   return call.push(x);
 }
 
@@ -99,7 +105,8 @@ int hash(Call& call) {
   std::vector<std::byte> host;
   if (wanted > 0) {
     const int64_t some = std::min(wanted, rows);
-    for (int64_t i = 0; i < some; ++i) append_row(host, x, some == rows ? i : i * (rows - 1) / std::max<int64_t>(some - 1, 1));
+    for (int64_t i = 0; i < some; ++i)
+      append_row(host, x, some == rows ? i : i * (rows - 1) / std::max<int64_t>(some - 1, 1));
   } else {
     host.resize(x->view.bytes());
     read_bytes(*x, host.data());
@@ -120,8 +127,10 @@ void push_nested(lua_State* L, const Shape& sizes, size_t level, const std::vect
   luaL_checkstack(L, 2, "nested tensor");
   lua_createtable(L, static_cast<int>(sizes[level]), 0);
   for (int64_t i = 1; i <= sizes[level]; ++i) {
-    if (level + 1 == sizes.size()) lua_pushnumber(L, values[at++]);
-    else push_nested(L, sizes, level + 1, values, at);
+    if (level + 1 == sizes.size())
+      lua_pushnumber(L, values[at++]);
+    else
+      push_nested(L, sizes, level + 1, values, at);
     lua_rawseti(L, -2, static_cast<int>(i));
   }
 }
@@ -141,7 +150,9 @@ int new_rows(Call& call) {
   return call.push(with_new_rows(w, call.arg<int64_t>(2), call.arg<int64_t>(3), opt.get<DType>("dtype", w->view.dtype),
                                  opt.get<std::string>("label", "weights")));
 }
-int rows(Call& call) { return call.push(row_range(lua::self_tensor(call), call.arg<int64_t>(1), call.arg<int64_t>(2))); }
+int rows(Call& call) {
+  return call.push(row_range(lua::self_tensor(call), call.arg<int64_t>(1), call.arg<int64_t>(2)));
+}
 
 int copy(Call& call) {
   require_writable(*lua::self_tensor(call), "copy");
@@ -192,9 +203,11 @@ int label(Call& call) {
 // The pointer that tensor_view.lua wraps into a bounds-checked FFI view.
 int address(Call& call) {
   TensorPtr x = lua::self_tensor(call);
-  if (x->view.dtype != DType::f32 && x->view.dtype != DType::i32) fail("dtype", "view: the tensor is ", shape_text(x->view), ", expected f32 or i32");
+  if (x->view.dtype != DType::f32 && x->view.dtype != DType::i32)
+    fail("dtype", "view: the tensor is ", shape_text(x->view), ", expected f32 or i32");
   if (!x->device().backend().host_memory())
-    fail("unsupported", "view: the tensor is on ", x->device().backend().name(), ", where the host has no view of it; use :table()");
+    fail("unsupported", "view: the tensor is on ", x->device().backend().name(),
+         ", where the host has no view of it; use :table()");
   lua_pushlightuserdata(call.L, x->view.data);
   return 1;
 }
@@ -211,7 +224,8 @@ int text(Call& call) {
   constexpr int64_t kShown = 8;
   const int64_t unit = dtype_info(x.view.dtype).elements;  // a block cannot be cut
   const TensorPtr units = reshape_view(held, {x.view.elements() / unit, unit});
-  const std::vector<double> values = to_host(*row_range(units, 0, std::min(unit > 1 ? 1 : kShown, x.view.elements() / unit)));
+  const std::vector<double> values =
+      to_host(*row_range(units, 0, std::min(unit > 1 ? 1 : kShown, x.view.elements() / unit)));
   out += " {";
   for (size_t i = 0; i < std::min<size_t>(values.size(), kShown); ++i) {
     char number[32];
@@ -232,10 +246,24 @@ void register_tensor(lua_State* L) {
              {"empty", fn<empty>},
              {"randn", fn<randn>},
              {"uniform", fn<uniform>}});
-  methods<Tensor>(L, {{"shape", fn<shape>}, {"dtype", fn<dtype>}, {"elements", fn<elements>}, {"bytes", fn<bytes>}, {"hash", fn<hash>}, {"item", fn<item>}, {"table", fn<table>},
-                      {"rows", fn<rows>}, {"copy", fn<copy>}, {"fill", fn<fill>}, {"clone", fn<clone>}, {"free", fn<free>},
-                      {"requires_grad", fn<requires_grad>}, {"grad", fn<grad>}, {"label", fn<label>}, {"_address", fn<address>},
-                      {"__tostring", fn<text>}, {"__eq", fn<equals>}});
+  methods<Tensor>(L, {{"shape", fn<shape>},
+                      {"dtype", fn<dtype>},
+                      {"elements", fn<elements>},
+                      {"bytes", fn<bytes>},
+                      {"hash", fn<hash>},
+                      {"item", fn<item>},
+                      {"table", fn<table>},
+                      {"rows", fn<rows>},
+                      {"copy", fn<copy>},
+                      {"fill", fn<fill>},
+                      {"clone", fn<clone>},
+                      {"free", fn<free>},
+                      {"requires_grad", fn<requires_grad>},
+                      {"grad", fn<grad>},
+                      {"label", fn<label>},
+                      {"_address", fn<address>},
+                      {"__tostring", fn<text>},
+                      {"__eq", fn<equals>}});
 }
 
 }  // namespace qeng

@@ -10,7 +10,8 @@ namespace qeng {
 
 namespace {
 
-// Bytes that Lua's dropped tensors may hold before its collector is told to run: it sees 50 bytes where there are megabytes.
+// Bytes that Lua's dropped tensors may hold before its collector is told to run: it sees 50 bytes where there are
+// megabytes.
 constexpr size_t kCollectEvery = size_t{256} << 20;
 
 // Compiled code keeps the objects that it was compiled with; what has a finalizer is freed by the second collection.

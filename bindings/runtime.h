@@ -67,8 +67,9 @@ struct Rehearsing {
 const Rehearsal& rehearsal();  // Error("value") outside of one
 
 namespace scopes {
-// Tensors pushed to Lua from now on belong to a new scope, until leave(). The results of the scope are the top `results`
-// values of the stack: tensors among them, and in tables among them, move to the scope around; the others are closed.
+// Tensors pushed to Lua from now on belong to a new scope, until leave(). The results of the scope are the top
+// `results` values of the stack: tensors among them, and in tables among them, move to the scope around; the others are
+// closed.
 void enter(lua_State* L);
 void leave(lua_State* L, int results);
 }  // namespace scopes
@@ -84,7 +85,8 @@ template <>
 int collect<Tensor>(lua_State* L);
 void close_tensor(lua_State* L, int index);  // the Tensor at index
 
-// A tensor whose scope has ended, or that was freed, reads as an error that says so; pushing registers it with its scope.
+// A tensor whose scope has ended, or that was freed, reads as an error that says so; pushing registers it with its
+// scope.
 template <>
 struct Value<TensorPtr> {
   static TensorPtr read(lua_State* L, int index);

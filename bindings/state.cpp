@@ -22,8 +22,8 @@ bool read_file(const std::string& path, std::string* text) {
   return true;
 }
 
-// package.loaders entry: "qeng.a.b" is scripts/qeng/a/b.lua, or scripts/qeng/a/b/init.lua of a room. Chunks are named "=qeng/a/b.lua",
-// by which error messages tell the library from the recipe.
+// package.loaders entry: "qeng.a.b" is scripts/qeng/a/b.lua, or scripts/qeng/a/b/init.lua of a room. Chunks are named
+// "=qeng/a/b.lua", by which error messages tell the library from the recipe.
 int search_library(lua_State* L) {
   const std::string module = luaL_checkstring(L, 1);
   if (module != "qeng" && module.rfind("qeng.", 0) != 0) return 0;

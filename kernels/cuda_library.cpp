@@ -33,7 +33,9 @@ std::string find_library() {
 Library open_library() {
   const std::string path = find_library();
   if (path.empty())
-    return {{}, "this qeng has no CUDA backend: libqeng_cuda.so is not beside it (build where the CUDA toolkit's nvcc is on the PATH)"};
+    return {{},
+            "this qeng has no CUDA backend: libqeng_cuda.so is not beside it (build where the CUDA toolkit's nvcc is "
+            "on the PATH)"};
   void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);  // never closed: the runtime inside keeps state
   if (!handle) return {{}, std::string("cannot load the CUDA backend: ") + dlerror()};
   const auto entry = reinterpret_cast<CudaLibraryEntry>(dlsym(handle, kCudaLibraryEntry));

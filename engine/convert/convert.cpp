@@ -294,7 +294,8 @@ void Conversion::Work::finish() {
   const double bad_share = static_cast<double>(counts.bad) / static_cast<double>(std::max<uint64_t>(counts.seen, 1));
   const char* others = options.inputs.size() > 1 ? " and others: " : ": ";
   if (counts.records == 0)
-    fail("format", options.inputs.front(), others, counts.bad, " of ", counts.seen, " records are bad; nothing was written");
+    fail("format", options.inputs.front(), others, counts.bad, " of ", counts.seen,
+         " records are bad; nothing was written");
   if (bad_share > options.max_bad)
     fail("format", options.inputs.front(), others, counts.bad, " of ", counts.seen,
          " records are bad; nothing was written. Mend them, or leave them out: allow a share of bad records of ",

@@ -12,7 +12,8 @@ namespace {
 float half_of_e4m3(int bits) {
   const int exponent = bits >> 3 & 15, fraction = bits & 7;
   if (bits == 0x7f) return 0;
-  return exponent ? std::ldexp(static_cast<float>(8 + fraction), exponent - 11) : std::ldexp(static_cast<float>(fraction), -10);
+  return exponent ? std::ldexp(static_cast<float>(8 + fraction), exponent - 11)
+                  : std::ldexp(static_cast<float>(fraction), -10);
 }
 
 }  // namespace

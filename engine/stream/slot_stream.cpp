@@ -167,7 +167,8 @@ void SlotStream::lay_out(Unit& unit) {
       places.values = tensor.buffer->owner;
       places.out_of_reach = device_.put_out_of_reach(
           tensor.view.data, tensor.view.bytes(),
-          unit.name + ": its weights are in their file; operations find them within the unit's use only (a pass of the model)");
+          unit.name +
+              ": its weights are in their file; operations find them within the unit's use only (a pass of the model)");
     }
     void* home = tensor.view.data;
     tensor.buffer = device_.adopt(static_cast<char*>(slot->data) + unit.offsets[i], tensor.view.bytes(), account,

@@ -34,8 +34,8 @@ class StreamedWeights : public WeightStream {
   virtual size_t total() const = 0;    // of all units
   virtual size_t process() const = 0;  // what the limit has to leave beside units
   virtual size_t filed() const = 0;    // bytes of units that are read from their file whenever they are brought
-  // Before a UseWeights of the unit is run or captured: from here on tensors of the unit, and of no other, are where that
-  // brings them.
+  // Before a UseWeights of the unit is run or captured: from here on tensors of the unit, and of no other, are where
+  // that brings them.
   virtual void show(int unit) { (void)unit; }
   // Copies that a recorded program repeated without calling use().
   virtual void repeated(const StreamFigures& copies) { (void)copies; }

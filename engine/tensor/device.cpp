@@ -150,7 +150,8 @@ std::shared_ptr<Buffer> Device::allocate(size_t bytes, const std::string& accoun
   return buffer;
 }
 
-std::shared_ptr<Buffer> Device::adopt(void* data, size_t bytes, const std::string& account, std::shared_ptr<void> owner) {
+std::shared_ptr<Buffer> Device::adopt(void* data, size_t bytes, const std::string& account,
+                                      std::shared_ptr<void> owner) {
   auto buffer = std::make_shared<Buffer>();
   buffer->device = this;
   buffer->keeps = weak_from_this().lock();

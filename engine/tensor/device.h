@@ -28,10 +28,10 @@ struct Buffer {
   std::shared_ptr<void> owner;  // set where the memory belongs to something else, a mapped file for one
   void* home =
       nullptr;  // the host's memory that has the values, which are at `data` only while they are streamed there
-  bool read_only = false;       // weights that are streamed: what is written there would be lost
-  bool spilled = false;  // a file's memory, whose pages need not be in the process (engine/stream/spilled_file.h)
-  bool constant = false;        // made from host values while capturing: the program keeps it as it is
-  bool virtual_pages = false;   // allocated while capturing: address space, until the program gives it memory
+  bool read_only = false;      // weights that are streamed: what is written there would be lost
+  bool spilled = false;        // a file's memory, whose pages need not be in the process (engine/stream/spilled_file.h)
+  bool constant = false;       // made from host values while capturing: the program keeps it as it is
+  bool virtual_pages = false;  // allocated while capturing: address space, until the program gives it memory
   ~Buffer();
 };
 
@@ -47,11 +47,15 @@ struct Captured {
   std::set<std::shared_ptr<StreamedWeights>> streams;  // of its UseWeights
 };
 
-// Told of every op before and after it runs. A listener that returns false from before() keeps it from running (capture).
+// Told of every op before and after it runs. A listener that returns false from before() keeps it from running
+// (capture).
 class OpListener {
  public:
   virtual ~OpListener() = default;
-  virtual bool before(const Op&, const std::string& label) { (void)label; return true; }
+  virtual bool before(const Op&, const std::string& label) {
+    (void)label;
+    return true;
+  }
   virtual void after(const Op&, const std::string& label) { (void)label; }
 };
 
@@ -68,8 +72,8 @@ class Device : public std::enable_shared_from_this<Device> {
   void run(const Op& op) { run(op, false); }
   void repeat(const Op& op) { run(op, true); }  // what has run before with the same views
 
-  // Uninitialised memory, 64-byte aligned; Error("memory") over the budget, naming account, block and what to change, or when
-  // the system has none.
+  // Uninitialised memory, 64-byte aligned; Error("memory") over the budget, naming account, block and what to change,
+  // or when the system has none.
   std::shared_ptr<Buffer> allocate(size_t bytes, const std::string& account);
   // Memory that `owner` keeps alive (a mapped file).
   std::shared_ptr<Buffer> adopt(void* data, size_t bytes, const std::string& account, std::shared_ptr<void> owner);
@@ -87,7 +91,8 @@ class Device : public std::enable_shared_from_this<Device> {
   void set_reclaim(std::function<void(size_t bytes)> reclaim) { reclaim_ = std::move(reclaim); }
   // Called as the last thing before memory is refused, to let go of what nobody uses any more (the host's garbage).
   void set_collect(std::function<void()> collect) { collect_ = std::move(collect); }
-  // The backend's limits, measured in memory that the budget has: Error("memory") where it has too little, or with if_room null.
+  // The backend's limits, measured in memory that the budget has: Error("memory") where it has too little, or with
+  // if_room null.
   const Limits* limits(bool if_room = false);
   // Operations on this memory are refused with Error("value", why) while the result lives: the device cannot reach it.
   std::shared_ptr<void> put_out_of_reach(const void* data, size_t bytes, const std::string& why);

@@ -6,9 +6,9 @@ namespace qeng {
 
 // Counters or momenta of rows first .. first + n of a weight, as the ops PulseGrad and Inertia have them.
 struct PulseOptions {
-  TensorPtr state;    // one_bit [planes, n, in], or u8 [n, in]
-  TensorPtr hyper;    // [4] f32: read by each step
-  TensorPtr counts;   // [2] i64: added to
+  TensorPtr state;   // one_bit [planes, n, in], or u8 [n, in]
+  TensorPtr hyper;   // [4] f32: read by each step
+  TensorPtr counts;  // [2] i64: added to
   int64_t first = 0;
   uint32_t stream = 0;
   bool bop = false;

@@ -4,8 +4,8 @@
 #include "engine/formats/safetensors_dtype.h"
 #include "engine/stream/pages.h"
 #include "engine/stream/spilled_file.h"
-#include "kernels/parallel.h"
 #include "kernels/interleave.h"
+#include "kernels/parallel.h"
 
 namespace qeng {
 namespace {

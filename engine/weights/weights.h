@@ -13,8 +13,8 @@
 #include <optional>
 #include <string>
 
-#include "engine/tensor/tensor.h"
 #include "engine/formats/weight_file.h"
+#include "engine/tensor/tensor.h"
 
 namespace qeng {
 

@@ -90,7 +90,8 @@ void* allocate_memory(size_t bytes);
 void release_memory(void* memory, size_t bytes);
 
 // Bytes/s of a copy and FLOP/s of matrix products with all the context's threads: the best of a few tries (limits.cpp).
-constexpr size_t kLimitsMemory = size_t{192} << 20;  // two blocks of three times the last-level cache of a large desktop processor
+constexpr size_t kLimitsMemory = size_t{192}
+                                 << 20;  // two blocks of three times the last-level cache of a large desktop processor
 Limits measure_limits(CpuContext& context);
 
 #define QENG_RUN(Name) void run(const Name&, CpuContext&);

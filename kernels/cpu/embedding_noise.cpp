@@ -1,6 +1,7 @@
 // EmbeddingNoise, row by row: a row's strength follows from the document it is in.
-#include "kernels/cpu/cpu.h"
 #include "kernels/math/embedding_noise.h"
+
+#include "kernels/cpu/cpu.h"
 
 namespace qeng {
 

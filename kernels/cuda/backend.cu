@@ -4,10 +4,10 @@
 #include <deque>
 #include <utility>
 
-#include "kernels/cuda/linear/cublaslt.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/library.h"
 #include "kernels/cuda/limits.h"
+#include "kernels/cuda/linear/cublaslt.h"
 #include "kernels/cuda/side_copies.h"
 #include "kernels/lm_head.h"
 
@@ -236,7 +236,8 @@ class CudaBackend : public Backend {
   }
   void download(void* host, const void* device, size_t bytes) override {
     if (bytes)
-      check_cuda(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, context_.stream), "copying from the device");
+      check_cuda(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, context_.stream),
+                 "copying from the device");
     synchronize();
   }
   bool host_memory() const override { return false; }
@@ -272,10 +273,11 @@ class CudaBackend : public Backend {
     clear_fault();
     switch (fault.kind) {
       case FaultKind::token:
-        fail("value", "token ", fault.value, " at position ", fault.place, " is outside the table of ", fault.limit, " rows");
+        fail("value", "token ", fault.value, " at position ", fault.place, " is outside the table of ", fault.limit,
+             " rows");
       case FaultKind::target:
-        fail("value", "target ", fault.value, " at position ", fault.place, " is outside the vocabulary of ", fault.limit,
-             " (-1: not trained)");
+        fail("value", "target ", fault.value, " at position ", fault.place, " is outside the vocabulary of ",
+             fault.limit, " (-1: not trained)");
       case FaultKind::piece:
         fail("value", "decode_packets: piece ", fault.place, " does not fit the slots or the frames");
       case FaultKind::slot:
@@ -330,7 +332,8 @@ std::vector<DeviceInfo> list_devices(std::string* why) {
     return {};
   }
   if (status != cudaSuccess || count == 0) {
-    *why = std::string("the NVIDIA driver finds no GPU (") + cudaGetErrorString(status) + "); is CUDA_VISIBLE_DEVICES right?";
+    *why = std::string("the NVIDIA driver finds no GPU (") + cudaGetErrorString(status) +
+           "); is CUDA_VISIBLE_DEVICES right?";
     return {};
   }
   std::vector<DeviceInfo> devices;
@@ -357,7 +360,8 @@ void check_launch(CudaContext& context, const char* name, const void* kernel, di
     fail("internal", name, ": grid ", grid.x, "x", grid.y, "x", grid.z, ", ", threads, " threads and ", shared,
          " bytes of shared memory do not fit the device (", context.shared_limit, " bytes)");
   if (shared > 48 * 1024 && context.prepared.insert(kernel).second)
-    check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(context.shared_limit)),
+    check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                    static_cast<int>(context.shared_limit)),
                name);
 }
 
@@ -388,7 +392,9 @@ void* CudaScratch::take(size_t bytes) {
   if (used_ == blocks_.size()) blocks_.emplace_back();
   Block& block = blocks_[used_++];
   if (block.bytes < bytes) {
-    if (frozen_) fail("internal", "cuda: an operation being recorded needs ", bytes, " bytes of scratch that its first run did not");
+    if (frozen_)
+      fail("internal", "cuda: an operation being recorded needs ", bytes,
+           " bytes of scratch that its first run did not");
     const size_t rounded = (bytes + 65535) / 65536 * 65536;
     if (grows_) grows_(rounded);
     void* larger = allocate_device(rounded, reclaim_, "allocating scratch memory");

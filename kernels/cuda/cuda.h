@@ -10,8 +10,8 @@
 
 #include "kernels/backend.h"
 #include "kernels/check_shapes.h"
-#include "kernels/error.h"
 #include "kernels/cuda/device.h"
+#include "kernels/error.h"
 #include "kernels/ops.h"
 
 namespace qeng {
@@ -59,11 +59,11 @@ class CublasLt;  // cublaslt.h
 struct CudaContext {
   int device = 0;
   int multiprocessors = 0;
-  int capability = 0;         // 80, 86, 89, 90, ...
-  size_t shared_limit = 0;    // bytes of shared memory that a block may ask for
+  int capability = 0;       // 80, 86, 89, 90, ...
+  size_t shared_limit = 0;  // bytes of shared memory that a block may ask for
   cudaStream_t stream = nullptr;
-  Fault* fault = nullptr;     // device memory, for kernels to report into
-  Reclaim reclaim;            // lets go of memory that lies idle
+  Fault* fault = nullptr;  // device memory, for kernels to report into
+  Reclaim reclaim;         // lets go of memory that lies idle
   CudaScratch scratch{reclaim};
   std::shared_ptr<CublasLt> cublas;  // null until the first product that wants it, and in the emulator
   std::set<const void*> prepared;    // kernels whose shared memory limit is raised
@@ -81,8 +81,9 @@ void launch(CudaContext& context, const char* name, void (*kernel)(Params...), d
   check_launch(context, name, reinterpret_cast<const void*>(kernel), grid, block, shared);
   std::tuple<Params...> values(static_cast<Params>(args)...);
 #ifdef QENG_EMULATED
-  finish_launch(context, name, emulator::launch(name, reinterpret_cast<const void*>(kernel), grid, block, shared,
-                                                context.stream, [kernel, values] { std::apply(kernel, values); }));
+  finish_launch(context, name,
+                emulator::launch(name, reinterpret_cast<const void*>(kernel), grid, block, shared, context.stream,
+                                 [kernel, values] { std::apply(kernel, values); }));
 #else
   cudaLaunchConfig_t config{};
   config.gridDim = grid, config.blockDim = block, config.dynamicSmemBytes = shared, config.stream = context.stream;

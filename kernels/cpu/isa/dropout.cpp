@@ -77,7 +77,9 @@ void embedding_noise(Float type, const void* x, void* y, int64_t first, int64_t 
       const int64_t from = at < 0 ? skipped : 0, count = (n - at < kDrawn ? n - at : kDrawn) - from;
       const T* in = static_cast<const T*>(x) + at + from;
       T* out = static_cast<T*>(y) + at + from;
-      for_lanes(count, [&](int64_t i, int64_t lanes) { store(out + i, load(in + i, lanes) + load(added + from + i, lanes), lanes); });
+      for_lanes(count, [&](int64_t i, int64_t lanes) {
+        store(out + i, load(in + i, lanes) + load(added + from + i, lanes), lanes);
+      });
     }
   });
 }

@@ -64,8 +64,8 @@ struct alignas(16) AttentionPlan {  // the list lies behind it
 enum class TileSide { queries, keys };
 
 // A plan in scratch memory, filled by a kernel that this queues. rows: queries or keys of a tile; step: keys or queries
-// that a kernel takes at a time, the measure of a tile's length. Boundaries that do not rise from 0 or pass the rows are
-// reported, and leave the plan without tiles.
+// that a kernel takes at a time, the measure of a tile's length. Boundaries that do not rise from 0 or pass the rows
+// are reported, and leave the plan without tiles.
 struct PlanWish {
   TileSide side;
   int rows, step;

@@ -147,8 +147,7 @@ __device__ inline void codes_of(const IQ4_XS& b, int part, int h, uint32_t (&wor
 
 // Entries of grids, eight codes of which each is 64 too large.
 template <class Block>
-  requires(Block::kFromGrid)
-__device__ inline void codes_of(const Block& b, int part, int h, uint32_t (&words)[4]) {
+requires(Block::kFromGrid) __device__ inline void codes_of(const Block& b, int part, int h, uint32_t (&words)[4]) {
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const uint64_t codes = eight(b, 4 * part + 2 * h + i);
@@ -261,10 +260,13 @@ template <class Block>
 constexpr int kGroup = kSigns<Block> ? kSignGroup : group_elements(Block::kElements);
 
 template <class Block>
-constexpr bool kGridded = requires { Block::kFromGrid; };
+constexpr bool kGridded = requires {
+  Block::kFromGrid;
+};
 template <class Block>
-constexpr bool kFactors = kPairedNibbles<Block> || kGridded<Block> || std::is_same_v<Block, IQ4_XS> || std::is_same_v<Block, Q2_K> || std::is_same_v<Block, Q3_K> ||
-                          std::is_same_v<Block, Q6_K>;  // of groups
+constexpr bool kFactors =
+    kPairedNibbles<Block> || kGridded<Block> || std::is_same_v<Block, IQ4_XS> || std::is_same_v<Block, Q2_K> ||
+    std::is_same_v<Block, Q3_K> || std::is_same_v<Block, Q6_K>;  // of groups
 template <class Block>
 constexpr bool kMinima = Block::kHasMin || std::is_same_v<Block, Int4>;
 
@@ -293,8 +295,7 @@ __device__ inline int group_factor(const Q3_K& b, int g) { return group_code(b, 
 __device__ inline int group_factor(const Q6_K& b, int g) { return b.scales[g]; }
 __device__ inline int group_factor(const IQ4_XS& b, int g) { return group_code(b, g); }
 template <class Block>
-  requires(Block::kFromGrid)
-__device__ inline int group_factor(const Block& b, int g) { return group_code(b, g); }
+requires(Block::kFromGrid) __device__ inline int group_factor(const Block& b, int g) { return group_code(b, g); }
 __device__ inline int group_minimum(const Q4_K& b, int g) { return group_min(b.scales, g); }
 __device__ inline int group_minimum(const Q5_K& b, int g) { return group_min(b.scales, g); }
 __device__ inline int group_minimum(const Q2_K& b, int g) { return b.scales[g] >> 4; }

@@ -1,7 +1,6 @@
-#include "kernels/cuda/linear/cublaslt.h"
-
 #include <cstdlib>
 
+#include "kernels/cuda/linear/cublaslt.h"
 #include "kernels/cuda/linear/cublaslt_files.h"
 
 #ifdef QENG_EMULATED
@@ -28,10 +27,12 @@ namespace qeng {
 
 namespace {
 
+// clang-format off
 #define QENG_CUBLASLT_FUNCTIONS(X)                                                                              \
   X(Create) X(Destroy) X(GetVersion) X(GetStatusName) X(Matmul) X(MatmulDescCreate) X(MatmulDescDestroy)        \
   X(MatmulDescSetAttribute) X(MatrixLayoutCreate) X(MatrixLayoutDestroy) X(MatmulPreferenceCreate)              \
   X(MatmulPreferenceDestroy) X(MatmulPreferenceSetAttribute) X(MatmulAlgoGetHeuristic) X(MatmulAlgoConfigGetAttribute)
+// clang-format on
 
 // The library's functions, without the prefix cublasLt.
 struct Library {
@@ -40,8 +41,8 @@ struct Library {
 #undef X
   // Empty, or what the library lacks.
   std::string load(void* handle) {
-#define X(name)                                                                       \
-  name = reinterpret_cast<decltype(name)>(dlsym(handle, "cublasLt" #name));           \
+#define X(name)                                                             \
+  name = reinterpret_cast<decltype(name)>(dlsym(handle, "cublasLt" #name)); \
   if (!name) return "it has no function cublasLt" #name;
     QENG_CUBLASLT_FUNCTIONS(X)
 #undef X
@@ -82,8 +83,21 @@ uint32_t alignment(const void* pointer) {
 }
 
 Key key_of(const CudaGemm& g) {
-  return {g.m,       g.n,       g.k,   g.lda,             g.ldb,          g.ldc,          g.in, g.out,
-          g.trans_a, g.trans_b, g.acc, g.bias != nullptr, alignment(g.a), alignment(g.b), alignment(g.c)};
+  return {g.m,
+          g.n,
+          g.k,
+          g.lda,
+          g.ldb,
+          g.ldc,
+          g.in,
+          g.out,
+          g.trans_a,
+          g.trans_b,
+          g.acc,
+          g.bias != nullptr,
+          alignment(g.a),
+          alignment(g.b),
+          alignment(g.c)};
 }
 
 struct Candidate {
@@ -128,7 +142,8 @@ class Opened : public CublasLt {
     check_cuda(cudaGetDeviceProperties(&properties, context.device), "reading the device's properties");
     check_cuda(cudaDriverGetVersion(&driver), "asking for the driver's version");
     machine_ = std::string(properties.name) + ", " + std::to_string(properties.multiProcessorCount) +
-               " multiprocessors, cuBLAS " + std::to_string(library_.GetVersion()) + ", driver " + std::to_string(driver);
+               " multiprocessors, cuBLAS " + std::to_string(library_.GetVersion()) + ", driver " +
+               std::to_string(driver);
     // What NVIDIA recommends; split sums of large products on Hopper need it.
     workspace_bytes_ = size_t{properties.major >= 9 ? 32u : 4u} << 20;
     check_cuda(cudaEventCreate(&begin_), "creating an event");
@@ -173,9 +188,7 @@ class Opened : public CublasLt {
     fail(status == CUBLAS_STATUS_ALLOC_FAILED ? "memory" : "cuda", "cuBLASLt: ", function, " says ",
          library_.status_text(status), " for ", gemm_text(gemm), " (", key_of(gemm).text(), ")");
   }
-  void complain(const std::string& text) const {
-    std::fprintf(stderr, "qeng: %s: %s\n", path_.c_str(), text.c_str());
-  }
+  void complain(const std::string& text) const { std::fprintf(stderr, "qeng: %s: %s\n", path_.c_str(), text.c_str()); }
   bool recording(cudaStream_t stream) const {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     check_cuda(cudaStreamIsCapturing(stream, &status), "asking whether a graph is recorded");
@@ -188,8 +201,9 @@ class Opened : public CublasLt {
     return memory;
   }
 
-  // The library's matrices are column-major: row-major memory is their transpose, and c^T = op(b)^T op(a)^T. So b is its
-  // first operand, a its second, and its rows are our columns: a bias along rows is what we mean by one along columns.
+  // The library's matrices are column-major: row-major memory is their transpose, and c^T = op(b)^T op(a)^T. So b is
+  // its first operand, a its second, and its rows are our columns: a bias along rows is what we mean by one along
+  // columns.
   void describe(const CudaGemm& gemm, Plan& plan) const {
     const auto type = [](DType dtype) { return dtype == DType::f32 ? CUDA_R_32F : CUDA_R_16BF; };
     const auto layout = [&](cublasLtMatrixLayout_t& to, DType dtype, int64_t stored_rows, int64_t stored_columns,
@@ -246,9 +260,8 @@ class Opened : public CublasLt {
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, key.align_c);
     cublasLtMatmulHeuristicResult_t results[kCandidates] = {};
     int count = 0;
-    const cublasStatus_t status =
-        library_.MatmulAlgoGetHeuristic(handle_, plan.operation, plan.b, plan.a, plan.c, plan.c, preference, kCandidates,
-                                        results, &count);
+    const cublasStatus_t status = library_.MatmulAlgoGetHeuristic(handle_, plan.operation, plan.b, plan.a, plan.c,
+                                                                  plan.c, preference, kCandidates, results, &count);
     if (status != CUBLAS_STATUS_NOT_SUPPORTED) check(status, "cublasLtMatmulAlgoGetHeuristic", gemm);
     std::vector<Candidate> list;
     for (int i = 0; status == CUBLAS_STATUS_SUCCESS && i < count; ++i)
@@ -284,7 +297,8 @@ class Opened : public CublasLt {
     plan.found = !list.empty();
     if (!plan.found) {
       if (gemm.m * gemm.n >= kLeastWork / gemm.k)  // once, as the plan is kept
-        std::fprintf(stderr, "qeng: cuBLASLt has no algorithm for %s (%s); a plain kernel, much slower, takes its place\n",
+        std::fprintf(stderr,
+                     "qeng: cuBLASLt has no algorithm for %s (%s); a plain kernel, much slower, takes its place\n",
                      gemm_text(gemm).c_str(), key.text().c_str());
       return;
     }

@@ -7,8 +7,9 @@ namespace qeng {
 class CublasLt {
  public:
   virtual ~CublasLt() = default;
-  // Queues the product on the context's stream. False, and nothing is queued, where the library has no algorithm for it.
-  // The bias has c's dtype and is aligned to 16 bytes. Sums are in f32 and partial sums are never rounded below it; f32 inputs stay f32 (no TF32).
+  // Queues the product on the context's stream. False, and nothing is queued, where the library has no algorithm for
+  // it. The bias has c's dtype and is aligned to 16 bytes. Sums are in f32 and partial sums are never rounded below it;
+  // f32 inputs stay f32 (no TF32).
   //
   // The first product of each shape chooses its algorithm: it times the library's candidates, waiting for the device,
   // unless a graph is being recorded, QENG_CUBLASLT_TUNE=0, or an earlier run's choice is on disk. The choice stays for

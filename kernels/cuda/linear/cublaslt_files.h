@@ -7,10 +7,10 @@
 
 namespace qeng {
 
-// Opens libcublasLt. Looks at, in order: $QENG_CUBLASLT (a file; nothing else is tried where it is set), what the loader
-// finds as libcublasLt.so.13 and .so.12, the folder of libqeng_cuda.so, $CUDA_HOME/lib64 and lib, /usr/local/cuda/lib64.
-// accept(handle) gives an empty text, or why this library cannot be used; then the search goes on. The handle is never
-// closed. Error("unsupported"): one line with all that was tried and what to do.
+// Opens libcublasLt. Looks at, in order: $QENG_CUBLASLT (a file; nothing else is tried where it is set), what the
+// loader finds as libcublasLt.so.13 and .so.12, the folder of libqeng_cuda.so, $CUDA_HOME/lib64 and lib,
+// /usr/local/cuda/lib64. accept(handle) gives an empty text, or why this library cannot be used; then the search goes
+// on. The handle is never closed. Error("unsupported"): one line with all that was tried and what to do.
 void* open_cublaslt_library(const std::function<std::string(void* handle)>& accept);
 
 // Choices of algorithms, as a text file: a line that names the format, one that names the machine (device, versions),
@@ -35,8 +35,8 @@ std::string choices_path(const std::string& machine);
 // No such file: no choices. A file that cannot be read is complained of and counts as none.
 GemmChoices read_choices(const std::string& path, const std::string& machine,
                          const std::function<void(const std::string&)>& complain);
-// Adds the choices to the file, which appears whole or not at all; where another process has chosen for a shape already,
-// its choice stays. Returns what the file holds afterwards. Error("io") says what could not be written.
+// Adds the choices to the file, which appears whole or not at all; where another process has chosen for a shape
+// already, its choice stays. Returns what the file holds afterwards. Error("io") says what could not be written.
 GemmChoices add_choices(const std::string& path, const std::string& machine, const GemmChoices& choices,
                         const std::function<void(const std::string&)>& complain);
 

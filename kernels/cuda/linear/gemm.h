@@ -6,7 +6,8 @@ namespace qeng {
 
 // c = alpha op(a) op(b) + bias + (acc ? c : 0), row-major; see Matmul in kernels/ops.h.
 // a, b: f32 or bf16, of type in. c: in or f32, of type out. bias: null, or [n] of type in or f32.
-// b may also be of a stored type, f16, a block format, or bf16 where a is f32, dense (its rows are whole blocks one after the other).
+// b may also be of a stored type, f16, a block format, or bf16 where a is f32, dense (its rows are whole blocks one
+// after the other).
 struct CudaGemm {
   int64_t m = 0, n = 0, k = 0;
   const void *a = nullptr, *b = nullptr, *bias = nullptr;

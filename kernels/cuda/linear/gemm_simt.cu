@@ -9,7 +9,7 @@ namespace {
 constexpr int kTile = 64, kDepth = 16;  // a block makes 64 x 64 of c, 16 of k at a time
 constexpr int kSide = 4;                // a thread makes 4 x 4: 16 multiply-adds for two 16-byte reads of shared memory
 constexpr int kThreads = (kTile / kSide) * (kTile / kSide);
-constexpr int kRow = kTile + 4;         // of shared memory, in floats: rows stay aligned to 16 bytes, on different banks
+constexpr int kRow = kTile + 4;  // of shared memory, in floats: rows stay aligned to 16 bytes, on different banks
 constexpr int kLoads = kTile * kDepth / kThreads;
 constexpr size_t kShared = 2 * kDepth * kRow * sizeof(float);
 

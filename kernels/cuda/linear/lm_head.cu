@@ -1,6 +1,6 @@
-// LmHeadLoss. A chunk of rows at a time: logits in f32, which become their own gradient in place. All rows are computed,
-// also those that are not trained: how many are is known on the device only, and a product's size is given by the host,
-// also in a recorded graph. Their gradient is 0, so what they add to dh and dw is too.
+// LmHeadLoss. A chunk of rows at a time: logits in f32, which become their own gradient in place. All rows are
+// computed, also those that are not trained: how many are is known on the device only, and a product's size is given by
+// the host, also in a recorded graph. Their gradient is 0, so what they add to dh and dw is too.
 #include <cfloat>
 
 #include "kernels/cuda/linear/gemm.h"
@@ -18,7 +18,7 @@ constexpr float kLog2e = 1.44269504088896340736f;
 
 struct Rows {
   float* logits;
-  const int32_t* targets;   // of the chunk's rows, as nll
+  const int32_t* targets;  // of the chunk's rows, as nll
   const float* loss_scale;
   float* nll;
   int64_t first, vocab, stride;

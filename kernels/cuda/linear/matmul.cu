@@ -62,8 +62,8 @@ __global__ void __launch_bounds__(kRowThreads) gemv(Row row, int split) {
 }
 
 void gemv(const CudaGemm& gemm, CudaContext& context) {
-  const Row row{gemm.a, gemm.b, gemm.bias, gemm.c, gemm.n, gemm.k, gemm.ldb, gemm.bias_type == DType::f32, gemm.acc,
-                gemm.alpha};
+  const Row row{gemm.a,   gemm.b,    gemm.bias, gemm.c, gemm.n, gemm.k, gemm.ldb, gemm.bias_type == DType::f32,
+                gemm.acc, gemm.alpha};
   for_gemm_types(gemm, [&](auto* in, auto* out) {
     using In = std::remove_pointer_t<decltype(in)>;
     using Out = std::remove_pointer_t<decltype(out)>;
@@ -127,7 +127,8 @@ bool is_decoded(const CudaGemm& gemm) {
 void by_panels(const CudaGemm& gemm, CudaContext& context) {
   const int64_t width = panel_columns(gemm);
   DecodeRows rows;
-  rows.table = gemm.trans_b ? View(nullptr, gemm.stored, {gemm.n, gemm.k}) : View(nullptr, gemm.stored, {gemm.k, gemm.n});
+  rows.table =
+      gemm.trans_b ? View(nullptr, gemm.stored, {gemm.n, gemm.k}) : View(nullptr, gemm.stored, {gemm.k, gemm.n});
   rows.table.data = const_cast<void*>(gemm.b);
   rows.rows = rows.table.rows(), rows.columns = rows.table.columns();
   rows.out = gemm.in, rows.y = gemm.panel ? gemm.panel : context.scratch.take(panel_bytes(gemm));
@@ -139,7 +140,8 @@ void by_panels(const CudaGemm& gemm, CudaContext& context) {
     decode_rows("matmul", rows, context);
     part.stored = DType::f32, part.b = rows.y, part.ldb = gemm.trans_b ? gemm.k : part.n;
     part.c = static_cast<char*>(gemm.c) + j * static_cast<int64_t>(dtype_size(gemm.out));
-    if (gemm.bias) part.bias = static_cast<const char*>(gemm.bias) + j * static_cast<int64_t>(dtype_size(gemm.bias_type));
+    if (gemm.bias)
+      part.bias = static_cast<const char*>(gemm.bias) + j * static_cast<int64_t>(dtype_size(gemm.bias_type));
     run_gemm(part, context);
   }
 }
@@ -167,8 +169,8 @@ void run_gemm(const CudaGemm& gemm, CudaContext& context) {
   if (gemm.m == 0 || gemm.n == 0) return;
   if (is_decoded(gemm)) return by_panels(gemm, context);
   if (gemm.m == 1 && gemm.trans_b && (!gemm.trans_a || gemm.lda == 1)) return gemv(gemm, context);
-  // cuBLASLt adds a bias of c's dtype only, and reads it 16 bytes at a time. To widen a bf16 one is exact, but an f32 one
-  // is not to be rounded to bf16: it is added to a product in f32.
+  // cuBLASLt adds a bias of c's dtype only, and reads it 16 bytes at a time. To widen a bf16 one is exact, but an f32
+  // one is not to be rounded to bf16: it is added to a product in f32.
   const bool fits = gemm.bias_type == gemm.out;
   if (!gemm.bias || (fits && aligned(gemm.bias, 16))) return by_library(gemm, context);
   CudaGemm other = gemm;

@@ -5,8 +5,8 @@
 // under way while these are used. Then each lane takes its part of a block (block_halves.h), the lanes of a block add
 // their exact integers, and sums of the products with the scales are f32, in the order of row_linear.h.
 #include "kernels/cuda/linear/block_halves.h"
-#include "kernels/cuda/ptx/ptx.h"
 #include "kernels/cuda/linear/row_linear.h"
+#include "kernels/cuda/ptx/ptx.h"
 
 namespace qeng {
 

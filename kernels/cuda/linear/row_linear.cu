@@ -9,7 +9,8 @@ namespace {
 
 constexpr int kThreads = 128, kRun = 8;  // elements to a lane, 256 to a warp: the largest group
 
-// codes: [rows, k], scales: [rows, k / kScaleStep]; group: of elements that have one scale, 32 or 256. pieces: warps to a row.
+// codes: [rows, k], scales: [rows, k / kScaleStep]; group: of elements that have one scale, 32 or 256. pieces: warps to
+// a row.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     round_rows(const T* x, int64_t rows, int64_t k, int pieces, int group, bool vectors, int8_t* codes, float* scales) {
@@ -59,7 +60,8 @@ struct Rounded {
 
 Rounded round_activations(const RowLinear& op, int group, CudaContext& context) {
   const int64_t rows = op.x.rows(), k = op.x.columns();
-  const Rounded rounded{group, context.scratch.take<int8_t>(rows * k), context.scratch.take<float>(rows * k / kScaleStep)};
+  const Rounded rounded{group, context.scratch.take<int8_t>(rows * k),
+                        context.scratch.take<float>(rows * k / kScaleStep)};
   const int pieces = static_cast<int>(ceil_div(k, kWarp * kRun));
   const int64_t grid = ceil_div(rows * pieces, kThreads / kWarp);
   if (grid > INT32_MAX) fail("unsupported", op.name, ": x is ", shape_text(op.x), ", more than one launch takes");

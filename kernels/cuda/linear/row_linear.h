@@ -30,7 +30,7 @@ struct RowProducts {
   bool x_f32;
   const int8_t* codes;  // for block formats: [rows, k]
   const float* scales;  // [rows, k / kScaleStep]
-  bool vectors;  // dense: whether all rows start at multiples of 16 bytes
+  bool vectors;         // dense: whether all rows start at multiples of 16 bytes
 };
 
 // Bytes are copied from global to shared memory by whole 16-byte vectors, from that in which the first lies; so they
@@ -72,9 +72,9 @@ __device__ inline void finish_row(const RowProducts& p, const RowWeight& weight,
   }
 }
 
-// How sums over the groups of a row of x are ordered, whichever kernel makes them. A span of 256 elements gives one number:
-// the products of its groups (one of 256, or eight of 32), added in pairs of neighbours, and those in pairs. Span s goes
-// to sum s % kSpanSums, in order of s; the end is (sum 0 + sum 2) + (sum 1 + sum 3).
+// How sums over the groups of a row of x are ordered, whichever kernel makes them. A span of 256 elements gives one
+// number: the products of its groups (one of 256, or eight of 32), added in pairs of neighbours, and those in pairs.
+// Span s goes to sum s % kSpanSums, in order of s; the end is (sum 0 + sum 2) + (sum 1 + sum 3).
 constexpr int kSpan = 256, kSpanSums = 4;
 // The product of one group, from its exact integers (kernels/math/blocks/activations.h). d: the scale of x.
 __device__ inline float block_product(float factor, float d, int dot) {

@@ -4,8 +4,8 @@
 // to shared memory as they lie in memory, cut into codes there, and multiplied. Integers are exact, and floats are
 // added in the order of row_linear.h, so the bits are those of row_blocks.cu.
 #include "kernels/cuda/linear/block_halves.h"
-#include "kernels/cuda/ptx/ptx_int8.h"
 #include "kernels/cuda/linear/row_linear.h"
+#include "kernels/cuda/ptx/ptx_int8.h"
 
 namespace qeng {
 
@@ -21,7 +21,7 @@ struct Layout {
   static constexpr int kBlocks = kSpan / Block::kElements;  // of a row in a span
   static constexpr int kGroups = kSpan / Block::kGroup;
   static constexpr int kProducts = kSpan / halves::kGroup<Block>;  // of one scale of x each
-  static constexpr int kDepth = Block::kGroup == 16 ? 16 : 32;  // k of a product, which lies in one group
+  static constexpr int kDepth = Block::kGroup == 16 ? 16 : 32;     // k of a product, which lies in one group
   static constexpr int kBytes = kBlocks * static_cast<int>(sizeof(Block));
 
   const Block* rows[kTileW];  // of the weights, or null

@@ -102,7 +102,8 @@ __device__ inline void mma_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t 
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// Named barrier `id` (1 to 15; 0 is __syncthreads) over `threads` threads, a multiple of 32: sync waits, arrive does not.
+// Named barrier `id` (1 to 15; 0 is __syncthreads) over `threads` threads, a multiple of 32: sync waits, arrive does
+// not.
 __device__ inline void barrier_sync(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }

@@ -8,8 +8,10 @@
 //                 added to every weight
 //   kPlanes       codes are in the order of the stored bytes where that is cheaper: element k of 32 is code
 //                 k % kPlanes * (32 / kPlanes) + k / kPlanes; activations are laid out to match
-//   kLanes        where several groups of activations meet a block: for few rows of activations its codes are wide_codes<i>(b), in
-//                 such an order of all its elements, as it is cheaper; this says of which group the sums in each lane then are
+//   kLanes        where several groups of activations meet a block: for few rows of activations its codes are
+//   wide_codes<i>(b), in
+//                 such an order of all its elements, as it is cheaper; this says of which group the sums in each lane
+//                 then are
 #pragma once
 #include "kernels/cpu/isa/blocks/bytes.h"
 #include "kernels/math/blocks/activations.h"
@@ -355,8 +357,7 @@ struct Dot<blocks::IQ4_XS> : ScaledDot {
 
 // Entries of grids, eight codes at a time.
 template <class Block>
-  requires(Block::kFromGrid)
-struct Dot<Block> : ScaledDot {
+requires(Block::kFromGrid) struct Dot<Block> : ScaledDot {
   static constexpr int kMost = 126, kOffset = 64;
   template <int i>
   static Bytes codes(const Block& b) {

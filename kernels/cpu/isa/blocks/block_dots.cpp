@@ -76,12 +76,13 @@ void round_activations(DType format, const float* x, const Activations& to, int6
     round_groups<kActivationGroup<Block>, Dot<Block>::kScaled>(x, to, row);
     constexpr int kPlanes = Dot<Block>::kPlanes;
     int8_t* codes = to.codes + row * to.k;
-    if constexpr (kPlanes > 1) to.few ? reorder<run_of<Block>(true), kPlanes>(codes, to.k) : reorder<32, kPlanes>(codes, to.k);
+    if constexpr (kPlanes > 1)
+      to.few ? reorder<run_of<Block>(true), kPlanes>(codes, to.k) : reorder<32, kPlanes>(codes, to.k);
   });
 }
 
-// Codes 32 i .. 32 end - 1 of a block, unpacked once, times those of kXs rows of activations, still in lanes: the block's in row
-// q begin at x + q * k.
+// Codes 32 i .. 32 end - 1 of a block, unpacked once, times those of kXs rows of activations, still in lanes: the
+// block's in row q begin at x + q * k.
 template <class Block, int kXs, int i, int end>
 inline void add_products_of(const Block& b, const int8_t* x, int64_t k, Products (&products)[kXs]) {
   if constexpr (i < end) {
@@ -122,10 +123,11 @@ constexpr int log2(int n) { return n <= 1 ? 0 : 1 + log2(n / 2); }
 constexpr int kRows = 8;          // of w at a time: a lane each, once their products are summed
 constexpr int64_t kAhead = 1024;  // bytes of each row of w to ask for early
 
-// y[q] += <row row + q of x, each of rows>, over block b, or from its group a of x on. codes: of the block, in the first row.
+// y[q] += <row row + q of x, each of rows>, over block b, or from its group a of x on. codes: of the block, in the
+// first row.
 template <class Block, int kXs, int a = 0>
-inline void add_groups(const Activations& x, int64_t row, const int8_t* codes, const Block* const (&rows)[kRows], int64_t b,
-                       const Floats& factors, const Floats& minimum_factors, Floats (&y)[kXs]) {
+inline void add_groups(const Activations& x, int64_t row, const int8_t* codes, const Block* const (&rows)[kRows],
+                       int64_t b, const Floats& factors, const Floats& minimum_factors, Floats (&y)[kXs]) {
   using D = Dot<Block>;
   constexpr int kGroups = kActivationGroups<Block>, kTogether = groups_of(D::kLanes);
   if constexpr (a < kGroups) {

@@ -1,5 +1,5 @@
-// Rows of f32 to block formats: the encoders of kernels/math/blocks, whose fits are made of vectors. This file is compiled
-// without fused products (CMakeLists.txt), so that the blocks do not depend on the instruction set.
+// Rows of f32 to block formats: the encoders of kernels/math/blocks, whose fits are made of vectors. This file is
+// compiled without fused products (CMakeLists.txt), so that the blocks do not depend on the instruction set.
 #include "kernels/cpu/isa/table.h"
 #include "kernels/math/blocks/with_block.h"
 

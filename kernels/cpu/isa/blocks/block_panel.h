@@ -1,5 +1,5 @@
-// Panels of block_tiles.cpp: kPanelRows rows of a weight, codes interleaved so that each lane of a vector works for a row of
-// its own.
+// Panels of block_tiles.cpp: kPanelRows rows of a weight, codes interleaved so that each lane of a vector works for a
+// row of its own.
 #pragma once
 #include "kernels/cpu/isa/blocks/block_dot.h"
 #include "kernels/cpu/isa/table.h"

@@ -1,7 +1,7 @@
 // Many rows of activations times weights of block formats: 16 rows of w are repacked as a panel, codes interleaved so
 // that each lane of a vector works for a row of its own; then tiles of 16 rows of w by 4 of x stay in registers. Sums
-// inside a block are exact and those over blocks take the order of block_dots.cpp, so the results are its bits. With AMX
-// tiles of 16 rows of x take most of it (block_tiles_amx.h).
+// inside a block are exact and those over blocks take the order of block_dots.cpp, so the results are its bits. With
+// AMX tiles of 16 rows of x take most of it (block_tiles_amx.h).
 #include "kernels/cpu/isa/blocks/block_dot.h"
 #include "kernels/cpu/isa/blocks/block_panel.h"
 #include "kernels/cpu/isa/table.h"

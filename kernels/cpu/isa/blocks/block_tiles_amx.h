@@ -60,7 +60,8 @@ struct MatrixTile {
     __m512i dot = _mm512_load_si512(sums);
     if constexpr (D::kScaled) {
       const auto scaled = [&](int u) {  // the upper of two equal factors, with sign
-        return _mm512_mullo_epi32(_mm512_load_si512(sums + u * stride), _mm512_srai_epi32(_mm512_load_si512(w.scales[u]), 16));
+        return _mm512_mullo_epi32(_mm512_load_si512(sums + u * stride),
+                                  _mm512_srai_epi32(_mm512_load_si512(w.scales[u]), 16));
       };
       dot = scaled(0);
       for (int u = 1; u < kUnits; ++u) dot = _mm512_add_epi32(dot, scaled(u));
@@ -126,8 +127,10 @@ int64_t matrix_tiles(const Activations& x, int64_t first, int64_t rows, const Pa
   _tile_loadconfig(&Tile::kConfig);
   int64_t r = 0;
   if constexpr (Tile::kMostXs == 2)
-    for (; r + 2 * kMatrixRows <= rows; r += 2 * kMatrixRows) Tile::template run<2>(x, first + r, panel, out + r * stride, stride);
-  for (; r + kMatrixRows <= rows; r += kMatrixRows) Tile::template run<1>(x, first + r, panel, out + r * stride, stride);
+    for (; r + 2 * kMatrixRows <= rows; r += 2 * kMatrixRows)
+      Tile::template run<2>(x, first + r, panel, out + r * stride, stride);
+  for (; r + kMatrixRows <= rows; r += kMatrixRows)
+    Tile::template run<1>(x, first + r, panel, out + r * stride, stride);
   _tile_release();
   return r;
 }

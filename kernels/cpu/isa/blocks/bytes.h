@@ -20,7 +20,9 @@ enum class GroupLanes {
   pairs_of_four,   // 0 0 1 1  2 2 3 3
   singles_of_four  // 0 1 2 3  0 1 2 3
 };
-constexpr int groups_of(GroupLanes lanes) { return lanes == GroupLanes::one_group ? 1 : lanes == GroupLanes::pairs_of_two ? 2 : 4; }
+constexpr int groups_of(GroupLanes lanes) {
+  return lanes == GroupLanes::one_group ? 1 : lanes == GroupLanes::pairs_of_two ? 2 : 4;
+}
 
 }  // namespace qeng::isa::QENG_ISA
 

@@ -209,7 +209,8 @@ inline void totals(const Ints (&rows)[8], Ints (&groups)[groups_of(kind)]) {
   } else if constexpr (kind == GroupLanes::pairs_of_four) {
     const Ints a = _mm256_hadd_epi32(rows[0], rows[1]), b = _mm256_hadd_epi32(rows[2], rows[3]);
     const Ints c = _mm256_hadd_epi32(rows[4], rows[5]), d = _mm256_hadd_epi32(rows[6], rows[7]);
-    const Ints low[2] = {every_other<0>(a, b), every_other<1>(a, b)}, high[2] = {every_other<0>(c, d), every_other<1>(c, d)};
+    const Ints low[2] = {every_other<0>(a, b), every_other<1>(a, b)},
+               high[2] = {every_other<0>(c, d), every_other<1>(c, d)};
     for (int g = 0; g < 2; ++g) {
       groups[g] = _mm256_permute2x128_si256(low[g], high[g], 0x20);
       groups[2 + g] = _mm256_permute2x128_si256(low[g], high[g], 0x31);
@@ -217,7 +218,8 @@ inline void totals(const Ints (&rows)[8], Ints (&groups)[groups_of(kind)]) {
   } else {
     Ints sums[4];  // of rows r and r + 4
     for (int r = 0; r < 4; ++r)
-      sums[r] = add(_mm256_permute2x128_si256(rows[r], rows[r + 4], 0x20), _mm256_permute2x128_si256(rows[r], rows[r + 4], 0x31));
+      sums[r] = add(_mm256_permute2x128_si256(rows[r], rows[r + 4], 0x20),
+                    _mm256_permute2x128_si256(rows[r], rows[r + 4], 0x31));
     if constexpr (kind == GroupLanes::pairs_of_two) {
       const Ints a = _mm256_hadd_epi32(sums[0], sums[1]), b = _mm256_hadd_epi32(sums[2], sums[3]);
       groups[0] = every_other<0>(a, b), groups[1] = every_other<1>(a, b);

@@ -8,12 +8,12 @@ namespace qeng::isa::QENG_ISA {
 namespace {
 
 using blocks::Interleaved;
-constexpr int kParts = 4;         // of 8 rows: a vector's lanes
+constexpr int kParts = 4;  // of 8 rows: a vector's lanes
 // Bytes of each group of rows to ask for early. A quarter as many leave an Intel Xeon at 70 % of its bandwidth, where
 // these reach 83; AMD's ask for more by themselves.
 constexpr int64_t kAhead = 4096;
-// Groups of rows together, for one row of x: two share its codes where the products are what takes time, or where so many
-// codes do not stay in the first level beside the weights that pass.
+// Groups of rows together, for one row of x: two share its codes where the products are what takes time, or where so
+// many codes do not stay in the first level beside the weights that pass.
 #if defined(QENG_VNNI)
 constexpr int64_t kOneStream = 4096;  // codes of a row up to which one stream is faster
 #else
@@ -40,7 +40,8 @@ inline void add_block(const Interleaved<blocks::TQ2_0>* const (&w)[kGroups], int
         const Bytes codes = load_bytes(from);
         const Bytes parts[kParts] = {bits<0, 3>(codes), bits<0, 15>(codes), bits<0, 63>(codes), codes};
         if (set == 0) prefetch(from[0] + kAhead);
-        if (g == 0 && set == 0 && step % 16 == 0) __builtin_prefetch(x + 4 * step + 256);  // codes of x of the next block
+        if (g == 0 && set == 0 && step % 16 == 0)
+          __builtin_prefetch(x + 4 * step + 256);  // codes of x of the next block
         for (int q = 0; q < kXs; ++q) {
           const Bytes a = splat_four(x + q * k + 4 * (step + set));
           for (int p = 0; p < kParts; ++p) {

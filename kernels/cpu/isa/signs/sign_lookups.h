@@ -1,5 +1,5 @@
-// one_bit weights by tables (sign_tables.h): four bits of a weight at a time are looked up, of 32 rows of w at once, a lane
-// of bytes each. 16 bytes of each row are transposed for that, for all rows of x together.
+// one_bit weights by tables (sign_tables.h): four bits of a weight at a time are looked up, of 32 rows of w at once, a
+// lane of bytes each. 16 bytes of each row are transposed for that, for all rows of x together.
 #pragma once
 #include "kernels/cpu/isa/blocks/bytes.h"
 #include "kernels/cpu/isa/signs/sign_tables.h"
@@ -49,8 +49,7 @@ inline int one_bit_tables(const int8_t* codes, int64_t k, int64_t group, uint8_t
   int less = 0;
   for (int i = 0; i < blocks::kSignGroup; ++i) less += codes[i] < 0 ? -codes[i] : codes[i];
   const int64_t first = group * kRuns, last = sign_runs(k) - first, runs = last < kRuns ? last : kRuns;
-  for (int64_t r = 0; r < runs; ++r)
-    join(quartet(codes + 4 * r), quartet(codes + 4 * r + 2), row + (first + r) * 32);
+  for (int64_t r = 0; r < runs; ++r) join(quartet(codes + 4 * r), quartet(codes + 4 * r + 2), row + (first + r) * 32);
   return less;
 }
 

@@ -66,7 +66,8 @@ void plane_dots(const SignTables& x, int64_t row, int64_t rows, const uint8_t* w
         __m512i planes[kPlanes];
 #pragma GCC unroll 8
         for (int b = 0; b < kPlanes; ++b)
-          planes[b] = _mm512_gf2p8affine_epi64_epi8(bytes, _mm512_set1_epi64(static_cast<int64_t>(1ull << (56 + b))), 0);
+          planes[b] =
+              _mm512_gf2p8affine_epi64_epi8(bytes, _mm512_set1_epi64(static_cast<int64_t>(1ull << (56 + b))), 0);
         for (int64_t q = 0; q < rows; ++q) {
           __m512i sum = _mm512_setzero_si512();
 #pragma GCC unroll 8

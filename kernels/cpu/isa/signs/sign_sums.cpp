@@ -1,9 +1,9 @@
-// Products of f32 rows with one_bit weights, four weights at a time: a table has the sixteen sums +-a +-b +-c +-d of each
-// run of four elements, and a run of weights picks one. Tables are made of kSumRows rows of x together, so that an entry
-// is whole vectors, which costs an addition where separate weights would cost four products.
+// Products of f32 rows with one_bit weights, four weights at a time: a table has the sixteen sums +-a +-b +-c +-d of
+// each run of four elements, and a run of weights picks one. Tables are made of kSumRows rows of x together, so that an
+// entry is whole vectors, which costs an addition where separate weights would cost four products.
 #include "kernels/cpu/isa/signs/sign_tables.h"
-#include "kernels/cpu/isa/table.h"
 #include "kernels/cpu/isa/simd/transpose.h"
+#include "kernels/cpu/isa/table.h"
 
 namespace qeng::isa::QENG_ISA {
 namespace {

@@ -1,6 +1,7 @@
 // Rows of x as one_bit and ternary weights read them: rounded to int8 codes q, as kernels/math/blocks/activations.h
 // says.
-//   one_bit   tables of what each run of 4 codes adds to a dot product, by the four bits v that a weight has there. Over
+//   one_bit   tables of what each run of 4 codes adds to a dot product, by the four bits v that a weight has there.
+//   Over
 //             the runs of a group of activations
 //               sum_i w_i q_i = 2 sum_run (tables[run, 0, v] + 32 tables[run, 1, v]) - sum_i |q_i|
 //             as an entry counts from the least that its run can add. An entry of a byte table fits five bits, so that
@@ -20,7 +21,7 @@ constexpr int64_t kSignRows = 32;     // of a one_bit w that are read together: 
 constexpr int64_t kSignUnit = 16;     // bytes of a row of it that are read together: 32 runs
 constexpr int64_t kMostSignRows = 8;  // of x: their sums and a group of their tables stay in the first-level cache
 constexpr int64_t kSumRows = 16;      // of f32 x whose sums are taken together: a cache line
-constexpr int64_t kSumRuns = 16;      // of four elements whose tables are made together: 16 KB, half a first-level cache
+constexpr int64_t kSumRuns = 16;  // of four elements whose tables are made together: 16 KB, half a first-level cache
 constexpr int64_t kSumColumns = 4 * kSumRuns;
 constexpr bool is_signs(DType format) { return format == DType::one_bit || format == DType::ternary; }
 constexpr int64_t sign_groups(int64_t k) { return (k + blocks::kSignGroup - 1) / blocks::kSignGroup; }
