@@ -993,6 +993,10 @@ function q.logprobs(logits, tokens, opt) end
 ---@return number[] divergence
 ---@return integer same_top
 function q.compare_logits(reference, logits) end
+---A copy of logits in host memory, by one read, for samplers that take a row each; nil where the host reads the device's memory.
+---@param logits Tensor
+---@return Tensor?
+function q.on_host(logits) end
 
 ---A grammar that output has to follow, in the notation of llama.cpp (GBNF; engine/grammar/gbnf.h):  root ::= "yes" | [0-9]{1,3}
 ---@param text string
