@@ -34,22 +34,25 @@ __global__ void __launch_bounds__(kThreads)
   for (int step = group / kRun / 2; step > 0; step /= 2)
     largest = max(largest, __shfl_xor_sync(kAllLanes, largest, step));
   const blocks::ActivationGroup rounding = blocks::activation_group(float_of(largest));
-  uint32_t packed[2] = {};
   blocks::ActivationFit fit;
 #pragma unroll
-  for (int i = 0; i < kRun; ++i) {
-    const int code = blocks::activation_code(values[i], rounding.inverse);
-    packed[i / 4] |= (static_cast<uint32_t>(code) & 255u) << (i % 4 * 8);
-    blocks::add_to_fit(fit, values[i], rounding.inverse, code);
-  }
-  for (int step = group / kRun / 2; step > 0; step /= 2) {
-    fit.squares += __shfl_xor_sync(kAllLanes, fit.squares, step);
-    fit.products += __shfl_xor_sync(kAllLanes, fit.products, step);
-  }
+  for (int i = 0; i < kRun; ++i) blocks::add_to_fit(fit, values[i], rounding.inverse);
+#pragma unroll
+  for (int i = 0; i < blocks::kSteps; ++i)
+    for (int step = group / kRun / 2; step > 0; step /= 2) {
+      fit.squares[i] += __shfl_xor_sync(kAllLanes, fit.squares[i], step);
+      fit.products[i] += __shfl_xor_sync(kAllLanes, fit.products[i], step);
+    }
   if (!real) return;
+  const int step = blocks::best_step(fit);
+  const float inverse = blocks::step_inverse(rounding.inverse, step);
+  uint32_t packed[2] = {};
+#pragma unroll
+  for (int i = 0; i < kRun; ++i)
+    packed[i / 4] |= (static_cast<uint32_t>(blocks::activation_code(values[i], inverse)) & 255u) << (i % 4 * 8);
   *reinterpret_cast<uint2*>(codes + row * k + column) = make_uint2(packed[0], packed[1]);
   if (column % kScaleStep == 0)
-    scales[(row * k + column) / kScaleStep] = blocks::activation_scale(rounding, fit, group);
+    scales[(row * k + column) / kScaleStep] = blocks::activation_scale(rounding, fit, step, group);
 }
 
 struct Rounded {

@@ -1,12 +1,14 @@
 // How a linear layer rounds its input where its weight is of a block format (RowLinear in kernels/ops.h).
 // Each group of consecutive elements of a row of x becomes int8 codes q and one scale d:
-//   q_i = x_i * (127 / max|x|) to the nearest integer, halves to even;   d = sum_i x_i q_i / sum_i q_i^2
-// where d makes the squared error of d q least; max|x| / 127, which llama.cpp takes, leaves up to 3 % more of it.
-// Groups have 256 elements where the weight's blocks have, or where these have no scale (one_bit, ternary, whose last
-// group is what is left of the row); else 32, and then d is rounded to the 11 bits that an f16 holds. Both sums are of
-// integers, x_i counted in steps of max|x| / 32512, so that they are exact, and the same in every order. A group whose
-// max|x| is below 2^-120 counts as zeros: 127 / max|x| might overflow. One with a NaN or an infinity has d = NaN and
-// all q = 0. The product of a row with weights  w_k = d_b s_g (c_k - o) - m_b u_g  (codes c, integers s, o, u) is then,
+//   q_i = x_i * (c / max|x|) to the nearest integer, halves to even;   d = sum_i x_i q_i / sum_i q_i^2
+// where d makes the squared error of d q least, and c is the one of 127, 126, 125 and 124 that leaves the least of it:
+// a few percent of step more and other roundings, of which the best of four is taken. llama.cpp takes c = 127 and d =
+// max|x| / 127, which leaves a sixth more of the squared error in groups of 32 elements, 4 % in those of 256. Groups
+// have 256 elements where the weight's blocks have, or where these have no scale (one_bit, ternary, whose last group is
+// what is left of the row); else 32, and then d is rounded to the 11 bits that an f16 holds. Sums are of integers, x_i
+// counted in steps of max|x| / 32512, so that they are exact, and the same in every order. A group whose max|x| is
+// below 2^-120 counts as zeros: 127 / max|x| might overflow. One with a NaN or an infinity has d = NaN and all q = 0.
+// The product of a row with weights  w_k = d_b s_g (c_k - o) - m_b u_g  (codes c, integers s, o, u) is then,
 // over groups a of x, each in a block b,
 //   y = sum_a (d_b d_a) A_a - (m_b d_a) B_a,   A_a = sum_g s_g sum_k (c_k - o) q_k,   B_a = sum_g u_g sum_k q_k
 // where A and B are exact integers: backends may differ in the f32 sum over a alone.
@@ -20,7 +22,7 @@ constexpr int kSignGroup = kLargeGroup;             // where the weight is one_b
 // Where the weight is of another format, with so many elements in a block.
 constexpr int group_elements(int block) { return block < kLargeGroup ? kSmallGroup : kLargeGroup; }
 
-// The step of a group's codes, and its inverse; both 0 where all codes are, and NaN and 0 where no code is a number's.
+// max|x| / 127 and its inverse; both 0 where all codes are, and NaN and 0 where no code is a number's.
 // largest: max|x| of the group, NaN if one of them is.
 struct ActivationGroup {
   float step, inverse;
@@ -36,24 +38,47 @@ QENG_HD int nearest_integer(float x) {
 #ifdef __CUDA_ARCH__
   return __float2int_rn(x);
 #else
-  return static_cast<int>(__builtin_lrintf(x));
+  return static_cast<int>(__builtin_rintf(x));  // which compilers have vectors for
 #endif
 }
-QENG_HD int activation_code(float x, float inverse) { return inverse == 0.0f ? 0 : nearest_integer(x * inverse); }
 
-// What the scale of a group is made of: over its elements, sums of q^2 and of q times x in 256ths of the step.
+constexpr int kSteps = 4;  // that are tried
+
+// What x is multiplied by with the i-th of them.
+QENG_HD float step_inverse(float inverse, int i) { return inverse * (static_cast<float>(127 - i) / 127.0f); }
+QENG_HD int activation_code(float x, float step_inverse) {
+  return step_inverse == 0.0f ? 0 : nearest_integer(x * step_inverse);
+}
+
+// Of each step, over the elements of a group: sums of q^2, and of q times x in 256ths of max|x| / 127.
 struct ActivationFit {
-  int squares = 0, products = 0;  // of 256 elements at most, each of 127 * 32512 at most: below 2^31
+  int squares[kSteps] = {}, products[kSteps] = {};  // 256 elements at most, each of 127 * 32512 at most: below 2^31
 };
-QENG_HD void add_to_fit(ActivationFit& fit, float x, float inverse, int code) {
-  fit.squares += code * code;
-  fit.products += code * nearest_integer(x * (inverse * 256.0f));
+QENG_HD void add_to_fit(ActivationFit& fit, float x, float inverse) {
+  const int fine = nearest_integer(x * (inverse * 256.0f));
+  for (int i = 0; i < kSteps; ++i) {
+    const int code = nearest_integer(x * step_inverse(inverse, i));
+    fit.squares[i] += code * code;
+    fit.products[i] += code * fine;
+  }
+}
+// The step whose codes explain the most of x; the first of equals.
+QENG_HD int best_step(const ActivationFit& fit) {
+  int best = 0;
+  float most = -1.0f;
+  for (int i = 0; i < kSteps; ++i) {
+    const auto product = static_cast<float>(fit.products[i]);
+    const float explained = product * product / static_cast<float>(fit.squares[i]);
+    if (explained > most) most = explained, best = i;
+  }
+  return best;
 }
 // elements: of a whole group, kSmallGroup or kLargeGroup.
-QENG_HD float activation_scale(const ActivationGroup& group, const ActivationFit& fit, int elements) {
-  if (fit.squares == 0) return group.step;
+QENG_HD float activation_scale(const ActivationGroup& group, const ActivationFit& fit, int step, int elements) {
+  const int squares = fit.squares[step];
+  if (squares == 0) return group.step;
   uint32_t scale =
-      bits_of(group.step * (static_cast<float>(fit.products) / (256.0f * static_cast<float>(fit.squares))));
+      bits_of(group.step * (static_cast<float>(fit.products[step]) / (256.0f * static_cast<float>(squares))));
   if (elements == kSmallGroup) scale = (scale + 0xfffu + (scale >> 13 & 1u)) & ~0x1fffu;
   return float_of(scale);
 }

@@ -40,14 +40,15 @@ void round_groups(const float* x, const Activations& to, int64_t row) {
     for (int i = 0; i < group; i += 8) largest.add(x + i);
     const blocks::ActivationGroup rounded = blocks::activation_group(largest.value());
     blocks::ActivationFit fit;
+    if (rounded.inverse != 0.0f)
+      for (int i = 0; i < group; ++i) blocks::add_to_fit(fit, x[i], rounded.inverse);
+    const int step = blocks::best_step(fit);
     for (int i = 0; i < group; i += 32) {
       Bytes part = splat_byte(0);
-      if (rounded.inverse != 0.0f) part = to_codes(x + i, rounded.inverse);
+      if (rounded.inverse != 0.0f) part = to_codes(x + i, blocks::step_inverse(rounded.inverse, step));
       store_bytes(codes + i, part);
-      if (rounded.inverse != 0.0f)
-        for (int k = i; k < i + 32; ++k) blocks::add_to_fit(fit, x[k], rounded.inverse, codes[k]);
     }
-    to.scales[row * groups + b] = blocks::activation_scale(rounded, fit, group);
+    to.scales[row * groups + b] = blocks::activation_scale(rounded, fit, step, group);
     Ints total = splat_int(0);
     for (int i = 0; i < group / 32; ++i) {
       const Ints fours = sum_of_bytes(load_bytes(codes + 32 * i));
