@@ -84,5 +84,7 @@ product("gemm_small", 512, 128, 128, "f32")
 local x = q.randn({ 1, 2048 }, { seed = 3 })
 for _, rows in ipairs { 256, 4096 } do
   local w = q.quantize(q.randn({ rows, 2048 }, { seed = 4 }), "q4_k")
-  measure("row_linear_" .. rows, "products/s", 1, function() q.scope(function() wait(q.row_linear(x, { w })[1]) end) end)
+  measure("row_linear_" .. rows, "products/s", 1, function()
+    q.scope(function() wait(q.row_linear(x, { w })[1]) end)
+  end)
 end

@@ -1,4 +1,5 @@
--- Random records of every type, written, read back, and described in lines that tests/packets_decoder.py --lines prints too:
+-- Random records of every type, written, read back, and described in lines that tests/packets_decoder.py --lines prints
+--   too:
 --   qeng tests/packets_roundtrip.lua OUT COUNT SEED ccitt|xmodem
 -- makes OUT.qubgpu, OUT.ndp and OUT.txt. packets_test.sh runs it; COUNT 1000000 takes some minutes.
 local q = require "qeng"
@@ -87,7 +88,8 @@ local function all_ones(mask)
 end
 local file, from, record = q.ndp.open(out .. ".qubgpu"), q.ndp.stream(out .. ".ndp", { crc = crc }), 0
 for expected in io.lines(out .. ".txt") do
-  local info, value, mask = file:info(record)
+  local info = file:info(record)
+  local value, mask
   if info.type == "token_ids" then value, mask = file:read(record) else value = file:payload(record) end
   local streamed = from:next()
   for _, seen in ipairs { { info.type, value, mask, info.src, info.dst },

@@ -12,5 +12,7 @@ runner:extend(id, ids)
 local wanted = {}
 for row = 0, #ids - 1 do wanted[#wanted + 1] = row end
 local all = q.zeros({ #ids, model.config.vocab }, "f32")
-runner:run({ { id = id, count = #ids } }, wanted, function(logits, first) all:rows(first - 1, logits:shape()[1]):copy(logits) end)
+runner:run({ { id = id, count = #ids } }, wanted, function(logits, first)
+  all:rows(first - 1, logits:shape()[1]):copy(logits)
+end)
 q.safetensors.save(arg[3], { { "logits", all } })

@@ -1,4 +1,5 @@
--- What tests of golden logits share: the logits of a text's last token, and how far two lists of numbers are from each other.
+-- What tests of golden logits share: the logits of a text's last token, and how far two lists of numbers are from each
+-- other.
 local last_logits = {}
 
 function last_logits.of(model, tokens)

@@ -5,8 +5,10 @@ local q = require "qeng"
 local small = {}
 
 small.values = {
-  architectures = { "QengAbsoluteForCausalLM" }, model_type = "qeng_absolute", vocab_size = 61, hidden_size = 64, num_hidden_layers = 2, num_attention_heads = 2,
-  num_key_value_heads = 2, intermediate_size = 96, max_position_embeddings = 64, rms_norm_eps = 1e-6, hidden_act = "silu", tie_word_embeddings = false,
+  architectures = { "QengAbsoluteForCausalLM" }, model_type = "qeng_absolute", vocab_size = 61, hidden_size = 64,
+  num_hidden_layers = 2, num_attention_heads = 2,
+  num_key_value_heads = 2, intermediate_size = 96, max_position_embeddings = 64, rms_norm_eps = 1e-6,
+  hidden_act = "silu", tie_word_embeddings = false,
 }
 
 function small.batch(step)

@@ -1,5 +1,5 @@
--- A captured program that fails, in its first run, where operations are checked, or in a later one, where a device replays them, goes
--- on when what it read is mended.  qeng program_test.lua [DEVICE]
+-- A captured program that fails, in its first run, where operations are checked, or in a later one, where a device
+-- replays them, goes on when what it read is mended.  qeng program_test.lua [DEVICE]
 local q = require "qeng"
 q.device { device = arg[1] or "cpu" }
 
@@ -35,7 +35,8 @@ end
 program:free()
 -- Values that do not exist while capturing: the message names the option that does without it.
 local looks = { function() return weights:table() end }
-if pcall(weights.view, weights) then looks[2] = function() return q.linear(weights, weights):view() end end  -- of host memory alone
+-- of host memory alone
+if pcall(weights.view, weights) then looks[2] = function() return q.linear(weights, weights):view() end end
 for _, look in ipairs(looks) do
   local fine, why = pcall(q.capture, q.no_grad, look)
   assert(not fine and why.message:find("--eager", 1, true), tostring(fine or why.message))

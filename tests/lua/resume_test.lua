@@ -1,18 +1,20 @@
--- What a resumed run has to have as the one that was stopped: everything but a list; the base weights by what they are, not by how they
--- are held or where they lie.
+-- What a resumed run has to have as the one that was stopped: everything but a list; the base weights by what they are,
+-- not by how they are held or where they lie.
 local q = require "qeng"
 local resume = require "qeng.train.resume"
 local scratch = require "scratch"
 q.device { threads = 1 }  -- the shapes are small
 
 local config = {
-  architectures = q.json.array { "Qwen2ForCausalLM" }, model_type = "qwen2", hidden_size = 256, intermediate_size = 256, num_hidden_layers = 2,
+  architectures = q.json.array { "Qwen2ForCausalLM" }, model_type = "qwen2", hidden_size = 256, intermediate_size = 256,
+  num_hidden_layers = 2,
   num_attention_heads = 4, num_key_value_heads = 4, vocab_size = 320, max_position_embeddings = 64, rms_norm_eps = 1e-6,
   rope_theta = 10000, tie_word_embeddings = true, hidden_act = "silu",
 }
 local given = q.random_model(config, { seed = 3, std = 0.2 })
 given:save(scratch.at "folder")
-q.train_bpe({ "the cat sees the dog" }, { vocab = 262, specials = { "<|endoftext|>", "<|im_start|>", "<|im_end|>" }, out = scratch.at "folder" })
+q.train_bpe({ "the cat sees the dog" }, { vocab = 262, specials = { "<|endoftext|>", "<|im_start|>", "<|im_end|>" },
+  out = scratch.at "folder" })
 given = q.load(scratch.at "folder")
 given:save_gguf(scratch.at "model.gguf", { type = "q6_k" })
 local writer = q.ndp.create(scratch.at "data.qubgpu")
@@ -71,10 +73,13 @@ assert(before == "0 tensors, digest 000000000000" and fixed_of(full)["base weigh
 
 -- An option that nobody has heard of is fixed, one of the list is not; the adapter counts as it is.
 local adapted = q.load(scratch.at "folder"):lora { rank = 2, targets = { "q_proj" } }
-local fixed, course = resume.settings({ model = adapted, data = data, settings = { novelty = 3, alpha = 0, threads = 2, out = "x", device = "cpu" }, lr = 1e-3, weights = { [3] = 1, [1] = 2 },
+local fixed, course = resume.settings({ model = adapted, data = data, settings = { novelty = 3, alpha = 0, threads = 2,
+  out = "x", device = "cpu" }, lr = 1e-3, weights = { [3] = 1, [1] = 2 },
   on_step = print, beta2 = 0.9 }, { clip = 1, long = "auto" }, 7)
-assert(fixed.novelty == 3 and fixed.alpha == 4 and fixed.targets == "q_proj" and fixed.rank == 2 and fixed.beta2 == 0.9 and fixed.long == "auto")
-assert(fixed["weights of sources.1"] == 2 and fixed["weights of sources.3"] == 1 and fixed["config.rope.theta"] == 10000 and fixed.mode == "lora")
+assert(fixed.novelty == 3 and fixed.alpha == 4 and fixed.targets == "q_proj" and fixed.rank == 2 and
+  fixed.beta2 == 0.9 and fixed.long == "auto")
+assert(fixed["weights of sources.1"] == 2 and fixed["weights of sources.3"] == 1 and
+  fixed["config.rope.theta"] == 10000 and fixed.mode == "lora")
 assert(course.threads == 2 and course.lr == 1e-3 and course.clip == 1 and course.steps == 7 and course.device == "cpu")
 for _, name in ipairs { "out", "on_step", "model", "threads" } do assert(fixed[name] == nil, name) end
 for _, name in ipairs { "out", "on_step", "novelty", "alpha" } do assert(course[name] == nil, name) end
@@ -83,7 +88,8 @@ for _, name in ipairs { "out", "on_step", "novelty", "alpha" } do assert(course[
 adapted = q.load(scratch.at "folder"):lora { rank = 2, ranks = { down_proj = 4 }, dora = true }
 adapted.neftune = 5
 fixed = fixed_of(adapted)
-assert(fixed["ranks.1"] == "down_proj,4" and fixed.dora == true and fixed.neftune == 5 and fixed["base weights"] == base)
+assert(fixed["ranks.1"] == "down_proj,4" and fixed.dora == true and fixed.neftune == 5 and
+  fixed["base weights"] == base)
 
 -- What is off is as if it were not known; what is on is not.
 assert(#resume.differences({ a = 0, b = false, c = "" }, {}) == 0)
@@ -92,7 +98,8 @@ assert(table.concat(resume.differences({ a = 0, c = 1, e = 2 }, { a = 1, d = tru
 -- A whole run: refused by name before anything changes, also for what one's own recipe gives.
 local function train(more)
   local model = q.load(scratch.at "folder"):lora(more.lora or { rank = 2, seed = 1 })
-  local opt = { model = model, data = data, out = scratch.at "run", steps = 3, row_tokens = 16, save_every = 1, resume = true, settings = more.settings }
+  local opt = { model = model, data = data, out = scratch.at "run", steps = 3, row_tokens = 16, save_every = 1,
+    resume = true, settings = more.settings }
   for name, value in pairs(more.opt or {}) do opt[name] = value end
   local ok, err = q.try(q.train, opt)
   return not ok and err.message, model
@@ -109,7 +116,8 @@ for pattern, more in pairs {
   local message, model = train(more)
   assert(message and message:find(pattern, 1, true), ("%s: %s"):format(pattern, tostring(message)))
   for _, parameter in ipairs(model:trainable()) do
-    assert(not parameter.name:find "lora_B" or parameter.tensor:hash() == q.zeros(parameter.tensor:shape()):hash(), "a refused checkpoint was loaded")
+    assert(not parameter.name:find "lora_B" or parameter.tensor:hash() == q.zeros(parameter.tensor:shape()):hash(),
+      "a refused checkpoint was loaded")
   end
 end
 assert(not train { settings = { mine = "x" }, opt = { steps = 5, lr = 1e-3 } })

@@ -10,7 +10,8 @@ function scratch.at(name) return scratch.folder .. "/" .. name end
 -- fn(...) has to raise an error whose message holds the text.
 function scratch.refused(text, fn, ...)
   local ok, err = pcall(fn, ...)
-  assert(not ok and tostring(err.message):find(text, 1, true), ("expected an error with '%s', got %s"):format(text, tostring(ok or err.message or err)))
+  assert(not ok and tostring(err.message):find(text, 1, true),
+    ("expected an error with '%s', got %s"):format(text, tostring(ok or err.message or err)))
 end
 
 -- What fn(...) writes to standard error, and its result.

@@ -24,11 +24,13 @@ function char_text.open(path, held_out)
     end
   end
   local split = math.floor(#text * (1 - (held_out or 0.1)))
-  self.train, self.held = { text = text, first = 1, length = split }, { text = text, first = split + 1, length = #text - split }
+  self.train, self.held = { text = text, first = 1, length = split },
+    { text = text, first = split + 1, length = #text - split }
   return self
 end
 
--- Fills a slot (q.slot) with rows of `tokens` characters that begin at the given places of a part (from 0), and their targets.
+-- Fills a slot (q.slot) with rows of `tokens` characters that begin at the given places of a part (from 0), and their
+-- targets.
 function Text:fill(slot, part, places, tokens)
   local ids, targets = {}, {}
   for r, place in ipairs(places) do

@@ -1,5 +1,5 @@
--- The table of one-bit rules against each other at equal tokens: each rule with the learning rate of the floats swept on the first
--- seed, the best one run on the others. Finished runs are kept in out/runs.jsonl, and the one that is
+-- The table of one-bit rules against each other at equal tokens: each rule with the learning rate of the floats swept
+-- on the first seed, the best one run on the others. Finished runs are kept in out/runs.jsonl, and the one that is
 -- under way in out/unfinished, so that a stopped comparison goes on.
 
 local q = require "qeng.core"
@@ -14,29 +14,42 @@ local simulator = require "qeng.onebit.simulator"
 
 local compare = {}
 
--- What each method is: the case of a run (onebit/run.lua), the bits of training state a weight, and whether an edge of the sweep is
--- gone beyond.
+-- What each method is: the case of a run (onebit/run.lua), the bits of training state a weight, and whether an edge of
+-- the sweep is gone beyond.
 compare.methods = {
   frozen = { text = "frozen random bits", case = { rule = "frozen" }, state = "0", sweep_on = true },
   latent = { text = "straight-through, f32 latent weights", case = { rule = "latent" }, state = "12 B" },
-  ["255"] = { text = "counter of 256 levels, k 10", case = { rule = "counter", levels = 255, k = 10 }, state = "8 bits" },
-  ["15"] = { text = "counter of 16 levels, q 0.6", case = { rule = "counter", levels = 15, q = 0.6 }, state = "4 bits" },
-  ["7"] = { text = "counter of 8 levels, q 0.15, friction 0.2", case = { rule = "counter", levels = 7, q = 0.15, friction = 0.2 }, state = "3 bits" },
-  ["7free"] = { text = "counter of 8 levels, q 0.15, no friction", case = { rule = "counter", levels = 7, q = 0.15, friction = 0 }, state = "3 bits" },
-  ["7hot"] = { text = "counter of 8 levels, q 0.3, no friction", case = { rule = "counter", levels = 7, q = 0.3, friction = 0 }, state = "3 bits" },
-  ["7cool"] = { text = "counter of 8 levels, q 0.05, no friction", case = { rule = "counter", levels = 7, q = 0.05, friction = 0 }, state = "3 bits" },
-  ["7target"] = { text = "counter of 8 levels, steered to 2 flips per thousand, no friction", case = { rule = "counter", levels = 7, friction = 0, target = 2 }, state = "3 bits" },
+  ["255"] = { text = "counter of 256 levels, k 10", case = { rule = "counter", levels = 255, k = 10 },
+  state = "8 bits" },
+  ["15"] = { text = "counter of 16 levels, q 0.6", case = { rule = "counter", levels = 15, q = 0.6 },
+  state = "4 bits" },
+  ["7"] = { text = "counter of 8 levels, q 0.15, friction 0.2",
+  case = { rule = "counter", levels = 7, q = 0.15, friction = 0.2 }, state = "3 bits" },
+  ["7free"] = { text = "counter of 8 levels, q 0.15, no friction",
+  case = { rule = "counter", levels = 7, q = 0.15, friction = 0 }, state = "3 bits" },
+  ["7hot"] = { text = "counter of 8 levels, q 0.3, no friction",
+  case = { rule = "counter", levels = 7, q = 0.3, friction = 0 }, state = "3 bits" },
+  ["7cool"] = { text = "counter of 8 levels, q 0.05, no friction",
+  case = { rule = "counter", levels = 7, q = 0.05, friction = 0 }, state = "3 bits" },
+  ["7target"] = { text = "counter of 8 levels, steered to 2 flips per thousand, no friction",
+  case = { rule = "counter", levels = 7, friction = 0, target = 2 }, state = "3 bits" },
   ["3"] = { text = "counter of 4 levels, q 0.05", case = { rule = "counter", levels = 3, q = 0.05 }, state = "2 bits" },
-  ["1"] = { text = "two-step machine (strict), q 0.02", case = { rule = "counter", levels = 1, q = 0.02 }, state = "1 bit" },
+  ["1"] = { text = "two-step machine (strict), q 0.02", case = { rule = "counter", levels = 1, q = 0.02 },
+  state = "1 bit" },
   bop = { text = "Bop, int8 momentum", case = { rule = "bop" }, state = "8 bits" },
   grid1 = { text = "ternary without latent copy, AdamW", case = { rule = "grid", grid_levels = 1 }, state = "8 B" },
   grid127 = { text = "int8 without latent copy, AdamW", case = { rule = "grid", grid_levels = 127 }, state = "8 B" },
   dense = { text = "f32 weights, AdamW", case = { rule = "dense", latent_lr = 3e-3 }, state = "12 B" },
-  dense16 = { text = "bf16 weights of f32 masters, AdamW", case = { rule = "dense", latent_lr = 3e-3, dtype = "bf16" }, state = "14 B" },
-  phased = { text = "phases: a quarter at a time, 8 levels, q 0.3, no friction", case = { rule = "counter", levels = 7, q = 0.3, friction = 0, phases = { parts = 4, steps = 100, keep = true } }, state = "3 bits", sweep_on = true },
-  refilled = { text = "phases: a quarter at a time, counters refilled, 8 levels, q 0.3, no friction", case = { rule = "counter", levels = 7, q = 0.3, friction = 0, phases = { parts = 4, steps = 100 } }, state = "3 bits on 1/4", sweep_on = true },
+  dense16 = { text = "bf16 weights of f32 masters, AdamW", case = { rule = "dense", latent_lr = 3e-3, dtype = "bf16" },
+  state = "14 B" },
+  phased = { text = "phases: a quarter at a time, 8 levels, q 0.3, no friction", case = { rule = "counter", levels = 7,
+  q = 0.3, friction = 0, phases = { parts = 4, steps = 100, keep = true } }, state = "3 bits", sweep_on = true },
+  refilled = { text = "phases: a quarter at a time, counters refilled, 8 levels, q 0.3, no friction",
+  case = { rule = "counter", levels = 7, q = 0.3, friction = 0, phases = { parts = 4, steps = 100 } },
+  state = "3 bits on 1/4", sweep_on = true },
 }
-compare.order = { "frozen", "latent", "255", "15", "7", "7free", "7hot", "7cool", "7target", "3", "1", "bop", "grid1", "grid127", "phased", "refilled", "dense", "dense16" }
+compare.order = { "frozen", "latent", "255", "15", "7", "7free", "7hot", "7cool", "7target", "3", "1", "bop", "grid1",
+  "grid127", "phased", "refilled", "dense", "dense16" }
 
 -- One more of a sweep that has not turned over, and the most it goes to.
 local further, highest = 2, 0.4
@@ -68,9 +81,11 @@ local function read_runs(path, settings)
       local one, err = q.try(q.json.decode, line)
       local wrong = err and err.message or fault(one)
       if wrong then
-        q.error("format", ("%s, line %d: %s: the file is damaged; delete the line, and its run is done again"):format(path, number, wrong))
+        q.error("format", ("%s, line %d: %s: the file is damaged; delete the line, and its run is done again"):format(
+          path, number, wrong))
       elseif one.settings ~= settings then
-        q.error("value", ("%s holds runs of other settings (%s; these are %s): give another --out"):format(path, tostring(one.settings), settings))
+        q.error("value", ("%s holds runs of other settings (%s; these are %s): give another --out"):format(
+          path, tostring(one.settings), settings))
       end
       runs[one.key] = one
     end
@@ -104,12 +119,14 @@ local by_adamw = { latent = true, grid = true, dense = true }
 local function case_of(method, latent_lr)
   local known = compare.methods[method]
   if not latent_lr or not by_adamw[known.case.rule] then return known end
-  return { text = ("%s, its rate %g"):format(known.text, latent_lr), case = copy(known.case, { latent_lr = latent_lr }) }
+  return { text = ("%s, its rate %g"):format(known.text, latent_lr),
+    case = copy(known.case, { latent_lr = latent_lr }) }
 end
 
 local function key_of(method, lr, seed) return ("%s lr %g seed %d"):format(method, lr, seed) end
 
--- The run of a method at the rate that is best on a seed, and that rate's place among lrs; nil where none of them came to an end.
+-- The run of a method at the rate that is best on a seed, and that rate's place among lrs; nil where none of them came
+-- to an end.
 local function best_of(runs, method, seed, lrs)
   local best, place
   for i, lr in ipairs(lrs) do
@@ -125,13 +142,19 @@ local function check(opt)
     if #opt[name] == 0 then q.error("value", ("--%s: at least one expected"):format(name)) end
   end
   for _, method in ipairs(opt.methods) do
-    if not compare.methods[method] then q.error("value", ("method %s: one of %s"):format(method, table.concat(compare.order, ", "))) end
+    if not compare.methods[method] then
+      q.error("value", ("method %s: one of %s"):format(method, table.concat(compare.order, ", ")))
+    end
   end
   for _, lr in ipairs(opt.lrs) do
-    if not (lr > 0 and lr < math.huge) then q.error("value", ("--lrs: %g is no learning rate: expected more than 0"):format(lr)) end
+    if not (lr > 0 and lr < math.huge) then
+      q.error("value", ("--lrs: %g is no learning rate: expected more than 0"):format(lr))
+    end
   end
   for _, seed in ipairs(opt.seeds) do
-    if seed < 0 or seed ~= math.floor(seed) then q.error("value", ("--seeds: %g: expected whole numbers from 0"):format(seed)) end
+    if seed < 0 or seed ~= math.floor(seed) then
+      q.error("value", ("--seeds: %g: expected whole numbers from 0"):format(seed))
+    end
   end
   onebit.check_sizes(opt)
   table.sort(opt.lrs)
@@ -144,15 +167,21 @@ function compare.run(opt)
   run_folder.hold(opt.out)
   local path, speak = opt.out .. "/runs.jsonl", progress.new()
   local text = char_text.open(opt.text, opt.held_out)
-  local settings = ("%d symbols, %d characters (%s), %d held out, %d steps of %d x %d, %d x %d wide, %d heads, ffn %d"):format(#text.symbols, text.train.length,
+  local settings = ("%d symbols, %d characters (%s), %d held out, %d steps of %d x %d, %d x %d wide, %d heads, ffn %d")
+    :format(#text.symbols, text.train.length,
     text.digest, text.held.length, opt.steps, opt.rows, opt.tokens, opt.layers, opt.hidden, opt.heads, opt.ffn)
   local runs = read_runs(path, settings)
   if math.min(text.train.length, text.held.length) < opt.tokens + 2 then
-    q.error("value", ("%s: its held-out part has %d characters, fewer than a window of %d and one: give a longer text or shorter windows"):format(opt.text, text.held.length, opt.tokens))
+    q.error("value",
+      ("%s: its held-out part has %d characters, fewer than a window of %d and one: give a longer text or " ..
+      "shorter windows"):format(opt.text, text.held.length, opt.tokens))
   end
-  local set = { text = text, rows = opt.rows, tokens = opt.tokens, steps = opt.steps, points = opt.points or 10, point_windows = opt.point_windows or 100, values = {
-    architectures = { "QengAbsoluteForCausalLM" }, model_type = "qeng_absolute", vocab_size = #text.symbols, hidden_size = opt.hidden, num_hidden_layers = opt.layers,
-    num_attention_heads = opt.heads, num_key_value_heads = opt.heads, intermediate_size = opt.ffn, max_position_embeddings = opt.tokens, rms_norm_eps = 1e-6,
+  local set = { text = text, rows = opt.rows, tokens = opt.tokens, steps = opt.steps, points = opt.points or 10,
+      point_windows = opt.point_windows or 100, values = {
+    architectures = { "QengAbsoluteForCausalLM" }, model_type = "qeng_absolute", vocab_size = #text.symbols,
+    hidden_size = opt.hidden, num_hidden_layers = opt.layers,
+    num_attention_heads = opt.heads, num_key_value_heads = opt.heads, intermediate_size = opt.ffn,
+    max_position_embeddings = opt.tokens, rms_norm_eps = 1e-6,
     hidden_act = "silu", tie_word_embeddings = false } }
 
   local function one(method, lr, seed)
@@ -168,13 +197,18 @@ function compare.run(opt)
     end
     q.fs.mkdir(folder)
     local case = copy(known.case, { name = key, lr = lr, seed = seed })
-    local result = run(case, copy(set, { folder = folder, save_every = opt.save_every, settings = settings .. ", " .. known.text }), function(step, loss)
-      if step % 10 == 0 or step == set.steps then speak:line(("%s: step %d/%d  loss %.4f"):format(key, step, set.steps, loss)) end
+    local result = run(case, copy(set, { folder = folder, save_every = opt.save_every,
+        settings = settings .. ", " .. known.text }), function(step, loss)
+      if step % 10 == 0 or step == set.steps then
+        speak:line(("%s: step %d/%d  loss %.4f"):format(key, step, set.steps, loss))
+      end
     end)
-    add(path, runs, copy(result, { key = key, method = method, rule = known.text, lr = lr, seed = seed, settings = settings }))
+    add(path, runs,
+      copy(result, { key = key, method = method, rule = known.text, lr = lr, seed = seed, settings = settings }))
     q.fs.remove(folder)
     speak:say(result.diverged and ("%-28s diverged at step %d"):format(key, result.diverged) or
-      ("%-28s held out %.4f  train %.4f  flips a weight %s  %d s"):format(key, result.loss, result.train, flips_text(result.flips_per_weight), result.seconds))
+      ("%-28s held out %.4f  train %.4f  flips a weight %s  %d s"):format(key, result.loss, result.train,
+        flips_text(result.flips_per_weight), result.seconds))
     return runs[key]
   end
 
@@ -185,7 +219,10 @@ function compare.run(opt)
     for _, lr in ipairs(opt.lrs) do one(method, lr, opt.seeds[1]) end
     local list = tried[method]
     local best, place = best_of(runs, method, opt.seeds[1], list)
-    if not best then q.error("value", ("%s diverged at each of the rates %s: give lower --lrs"):format(method, table.concat(list, ", "))) end
+    if not best then
+      q.error("value", ("%s diverged at each of the rates %s: give lower --lrs"):format(
+        method, table.concat(list, ", ")))
+    end
     while compare.methods[method].sweep_on and place == #list and list[#list] * further <= highest do
       list[#list + 1] = list[#list] * further
       one(method, list[#list], opt.seeds[1])
@@ -200,8 +237,9 @@ function compare.run(opt)
   return compare.rows(opt, runs, tried)
 end
 
--- {method, text, state, lr, edge (whether lr is the least or the highest of those tried), losses (of the seeds, at that rate), share (of
--- the gap, of the first seed), flips (a weight; nil of grid and dense weights), best (the run)} for each method that was run.
+-- {method, text, state, lr, edge (whether lr is the least or the highest of those tried), losses (of the seeds, at that
+-- rate), share (of the gap, of the first seed), flips (a weight; nil of grid and dense weights), best (the run)} for
+-- each method that was run.
 function compare.rows(opt, runs, tried)
   local rows = {}
   local function anchor(method)
@@ -216,9 +254,12 @@ function compare.rows(opt, runs, tried)
         local there = runs[key_of(method, best.lr, seed)]
         losses[i] = there and (there.loss and ("%.3f"):format(there.loss) or "diverged") or "-"
       end
-      local share = frozen and latent and frozen.loss > latent.loss and (frozen.loss - best.loss) / (frozen.loss - latent.loss)
-      rows[#rows + 1] = { method = method, text = case_of(method, opt.latent_lr).text, state = compare.methods[method].state, lr = best.lr,
-        edge = place == 1 or place == #tried[method], losses = losses, share = share, flips = of_bits(method) and best.flips_per_weight or nil, best = best }
+      local share = frozen and latent and frozen.loss > latent.loss and
+        (frozen.loss - best.loss) / (frozen.loss - latent.loss)
+      rows[#rows + 1] = { method = method, text = case_of(method, opt.latent_lr).text,
+        state = compare.methods[method].state, lr = best.lr,
+        edge = place == 1 or place == #tried[method], losses = losses, share = share,
+          flips = of_bits(method) and best.flips_per_weight or nil, best = best }
     end
   end
   return rows
@@ -229,7 +270,9 @@ local function histogram(rows)
   for _, row in ipairs(rows) do
     local total, cells = 0, {}
     for _, count in pairs(row.best.levels or {}) do total = total + count end
-    for level, count in ipairs(row.best.levels or {}) do cells[level] = ("%d: %.1f %%"):format(level - 1, 100 * count / total) end
+    for level, count in ipairs(row.best.levels or {}) do
+      cells[level] = ("%d: %.1f %%"):format(level - 1, 100 * count / total)
+    end
     if #cells > 0 then list[#list + 1] = { row.method, table.concat(cells, "   ") } end
   end
   return list
@@ -238,11 +281,16 @@ end
 -- out/report.html and out/table.md, of what has been run.
 function compare.write(opt, set, runs, tried)
   local rows = compare.rows(opt, runs, tried)
-  local columns = { "method", "state a weight", "lr", "held-out loss, seeds " .. table.concat(opt.seeds, " / "), "share of the gap", "flips a weight" }
+  local columns = { "method", "state a weight", "lr", "held-out loss, seeds " .. table.concat(opt.seeds, " / "),
+    "share of the gap", "flips a weight" }
   local cells, sweep, warnings, curves, flips, edge = {}, {}, {}, {}, {}, ""
   for i, row in ipairs(rows) do
-    if row.edge then edge = "(edge): the best of the rates tried is the lowest or the highest of them; beyond it the method may do better." end
-    cells[i] = { row.text, row.state, ("%g%s"):format(row.lr, row.edge and " (edge)" or ""), table.concat(row.losses, " / "), row.share and ("%.0f %%"):format(100 * row.share) or "-", flips_text(row.flips) }
+    if row.edge then
+      edge = "(edge): the best of the rates tried is the lowest or the highest of them; beyond it the method may " ..
+        "do better."
+    end
+    cells[i] = { row.text, row.state, ("%g%s"):format(row.lr, row.edge and " (edge)" or ""),
+      table.concat(row.losses, " / "), row.share and ("%.0f %%"):format(100 * row.share) or "-", flips_text(row.flips) }
     for _, warning in ipairs(row.best.warnings) do warnings[#warnings + 1] = { row.method, warning } end
     local tries = {}
     for _, lr in ipairs(tried[row.method]) do
@@ -258,14 +306,16 @@ function compare.write(opt, set, runs, tried)
   local lines = { "| " .. table.concat(columns, " | ") .. " |", "|" .. ("---|"):rep(#columns) }
   for i, row in ipairs(cells) do lines[i + 2] = "| " .. table.concat(row, " | ") .. " |" end
   q.fs.write(opt.out .. "/table.md", table.concat(lines, "\n") .. (edge ~= "" and "\n\n" .. edge or "") .. "\n")
-  page.write(opt.out .. "/report.html", ("One-bit rules at %.2f million tokens"):format(set.steps * set.rows * set.tokens / 1e6), {
+  page.write(opt.out .. "/report.html",
+      ("One-bit rules at %.2f million tokens"):format(set.steps * set.rows * set.tokens / 1e6), {
     { charts = {
       charts.draw("Held-out loss", "nats a character, over steps", curves, { log = true }),
       charts.draw("Flips per thousand weights and step", "mean of each tenth of the run", flips),
     } },
     page.section { "Table", html = page.table(columns, cells) .. page.paragraphs(edge) },
     page.section { "Learning rates of the floats, first seed", html = page.table({ "method", "rate: loss" }, sweep) },
-    page.section { "Counters at the end, by level (256 levels in 16 bins)", html = page.table({ "method", "share of the counters" }, histogram(rows)) },
+    page.section { "Counters at the end, by level (256 levels in 16 bins)",
+    html = page.table({ "method", "share of the counters" }, histogram(rows)) },
     #warnings > 0 and page.section { "Flips out of range", html = page.table({ "method", "" }, warnings) } or "",
     simulator.html(),
   })

@@ -1,14 +1,17 @@
--- q.phases: training of a part of a one-bit model at a time; the others are bits without state, frozen. A phase lasts so many steps;
--- then the next part is given counters. It stands where q.inertia does.
+-- q.phases: training of a part of a one-bit model at a time; the others are bits without state, frozen. A phase lasts
+-- so many steps; then the next part is given counters. It stands where q.inertia does.
 --
 --   active: the most weights that learn at once (or count: into how many parts to divide)    steps: of a phase
---   by: layer (whole blocks of layers in turn, or matrices of blocks that are larger than that), rows (the same band of rows of every
---       matrix), or gradient (the matrices with the largest gradients a weight, by those of their row scales, which observe() saw in
---       the last step of the phase before; the first phase takes the first matrices, and some may never learn)
---   keep: counters of parts that rest are kept, otherwise dropped and refilled when their turn comes; a part that goes on keeps its own
+--   by: layer (whole blocks of layers in turn, or matrices of blocks that are larger than that), rows (the same band of
+--       rows of every matrix), or gradient (the matrices with the largest gradients a weight, by those of their row
+--       scales, which observe() saw in the last step of the phase before; the first phase takes the first matrices, and
+--         some may never learn)
+--   keep: counters of parts that rest are kept, otherwise dropped and refilled when their turn comes; a part that goes
+--     on keeps its own
 --   inertia: options of q.inertia
 --
--- begin() returns true where the part changed: a captured program is then of the past. The switch happens at a step's start, and
+-- begin() returns true where the part changed: a captured program is then of the past. The switch happens at a step's
+-- start, and
 -- tensors(), state() and restore() carry it over a resume.
 
 local q = require "qeng.core"
@@ -48,7 +51,8 @@ local function by_layer(model, active)
   return turns
 end
 
--- `count` turns of neighbouring blocks, or of neighbouring matrices where there are fewer blocks, as equal as those allow.
+-- `count` turns of neighbouring blocks, or of neighbouring matrices where there are fewer blocks, as equal as those
+-- allow.
 local function in_turns(model, count)
   local pieces = onebit.blocks(model)
   if #pieces < count then
@@ -107,23 +111,31 @@ end
 
 function phases.new(model, opt)
   local total, by, count = onebit.weights(model), opt.by or "layer", opt.count
-  if by ~= "layer" and by ~= "rows" and by ~= "gradient" then q.error("value", ("phases: by is %s, expected layer, rows or gradient"):format(tostring(by))) end
+  if by ~= "layer" and by ~= "rows" and by ~= "gradient" then
+    q.error("value", ("phases: by is %s, expected layer, rows or gradient"):format(tostring(by)))
+  end
   local most = #model.linears
   if by == "rows" then
     most = 1
     for _, layer in ipairs(model.linears) do most = math.max(most, layer.weight:shape()[1]) end
   end
   if not opt.active and (type(count) ~= "number" or not (count >= 1 and count <= most) or count % 1 ~= 0) then
-    q.error("value", ("phases: give active (weights that learn at once), or count, the number of parts, from 1 to %d (%s)"):format(most,
+    q.error("value",
+      ("phases: give active (weights that learn at once), or count, the number of parts, from 1 to %d (%s)"):format(
+      most,
       by == "rows" and "rows of the largest matrix" or "matrices"))
   end
-  if opt.active and type(opt.active) ~= "number" then q.error("value", ("phases: active is %s, expected a number of weights"):format(tostring(opt.active))) end
+  if opt.active and type(opt.active) ~= "number" then
+    q.error("value", ("phases: active is %s, expected a number of weights"):format(tostring(opt.active)))
+  end
   local active = opt.active or math.ceil(total / count)
   if opt.active then check_active(model, by, active) end
   if type(opt.steps) ~= "number" or not (opt.steps >= 1) or opt.steps % 1 ~= 0 then
-    q.error("value", ("phases: steps is %s, expected the steps of a phase, a whole number from 1"):format(tostring(opt.steps)))
+    q.error("value", ("phases: steps is %s, expected the steps of a phase, a whole number from 1"):format(
+      tostring(opt.steps)))
   end
-  local self = setmetatable({ model = model, active = active, total = total, steps = opt.steps, by = by, keep = opt.keep or false, knobs = opt.inertia or {},
+  local self = setmetatable({ model = model, active = active, total = total, steps = opt.steps, by = by,
+    keep = opt.keep or false, knobs = opt.inertia or {},
     kept = {}, turn = 0, phase = -1 }, Phases)
   if by == "layer" then
     self.turns = opt.active and by_layer(model, active) or in_turns(model, count)
@@ -133,8 +145,8 @@ function phases.new(model, opt)
   return self
 end
 
--- The matrices whose rows' scales have the largest mean squared gradient, within the budget. For random signs the gradient of a
--- row's scale has the squared size of the row's gradient in the mean.
+-- The matrices whose rows' scales have the largest mean squared gradient, within the budget. For random signs the
+-- gradient of a row's scale has the squared size of the row's gradient in the mean.
 local function largest(self)
   local list = {}
   for _, layer in ipairs(self.model.linears) do
@@ -176,7 +188,9 @@ local function switch(self, parts)
     if self.keep or goes_on[name] then states[name] = part.state else part.state:free() end
   end
   local fresh = {}
-  for i, part in ipairs(parts) do fresh[i] = { layer = part.layer, first = part.first, rows = part.rows, state = states[inertia.name_of(part)] } end
+  for i, part in ipairs(parts) do
+    fresh[i] = { layer = part.layer, first = part.first, rows = part.rows, state = states[inertia.name_of(part)] }
+  end
   local knobs = {}
   for name, value in pairs(self.knobs) do knobs[name] = value end
   knobs.parts = fresh
@@ -190,7 +204,9 @@ function Phases:begin(progress, step)
   local changed = false
   if phase ~= self.phase then
     local parts = self.turns and self.turns[phase % #self.turns + 1] or self.next or not self.inertia and largest(self)
-    if not parts then q.error("value", "phases: by = gradient saw no gradients: call observe() between backward and the floats' step") end
+    if not parts then
+      q.error("value", "phases: by = gradient saw no gradients: call observe() between backward and the floats' step")
+    end
     changed = not (self.inertia and same(parts, self.inertia.parts))
     if changed then switch(self, parts) end
     self.phase, self.next = phase, nil
@@ -200,8 +216,8 @@ function Phases:begin(progress, step)
   return changed
 end
 
--- As Inertia:finish; rates are of the active weights. Before the floats' optimizer clears the gradients of scales, by = gradient
--- looks at them: call observe() between backward and that step.
+-- As Inertia:finish; rates are of the active weights. Before the floats' optimizer clears the gradients of scales, by =
+-- gradient looks at them: call observe() between backward and that step.
 function Phases:finish(feeds) return self.inertia:finish(feeds) end
 function Phases:observe()
   if self.by == "gradient" and self.last then self.next = largest(self) end
@@ -227,19 +243,23 @@ end
 function Phases:state()
   local kept = {}
   for name, state in pairs(self.kept) do kept[name] = q.json.array(state:shape()) end
-  return { phase = self.phase, parts = described(self.inertia.parts), next = self.next and described(self.next) or nil, kept = kept,
+  return { phase = self.phase, parts = described(self.inertia.parts), next = self.next and described(self.next) or nil,
+    kept = kept,
     inertia = self.inertia:state() }
 end
 -- What a run that goes on has to have as the one that was stopped.
 function Phases:settings()
-  return inertia.settings(inertia.knobs(self.knobs), { rule = "phases of ", by = self.by, active = self.active, phase_steps = self.steps, keep = self.keep,
+  return inertia.settings(inertia.knobs(self.knobs),
+    { rule = "phases of ", by = self.by, active = self.active, phase_steps = self.steps, keep = self.keep,
     matrices = #self.model.linears, weights = self.total })
 end
 function Phases:restore(state, file)
   local layers = {}
   for _, layer in ipairs(self.model.linears) do layers[layer.name] = layer end
   local function expect(good)
-    if not good then q.error("format", "the checkpoint's phases are not of this model: it is damaged, or of another run") end
+    if not good then
+      q.error("format", "the checkpoint's phases are not of this model: it is damaged, or of another run")
+    end
   end
   local function parts_of(list)
     local parts, seen = {}, {}
@@ -252,7 +272,8 @@ function Phases:restore(state, file)
     end
     return parts
   end
-  expect(type(state.phase) == "number" and state.phase >= 0 and state.phase % 1 == 0 and type(state.kept) == "table" and type(state.inertia) == "table")
+  expect(type(state.phase) == "number" and state.phase >= 0 and state.phase % 1 == 0 and type(state.kept) == "table" and
+    type(state.inertia) == "table")
   local parts, next_parts = parts_of(state.parts), state.next and parts_of(state.next)
   expect(not self.turns or same(parts, self.turns[state.phase % #self.turns + 1]) and not next_parts)
 
@@ -283,7 +304,9 @@ function Phases:histogram()
   local total, active = self.inertia:histogram(), {}
   for _, part in ipairs(self.inertia.parts) do active[inertia.name_of(part)] = true end
   for name, state in pairs(self.kept) do
-    for level, count in ipairs(active[name] and {} or q.count_levels(state)) do total[level] = (total[level] or 0) + count end
+    for level, count in ipairs(active[name] and {} or q.count_levels(state)) do
+      total[level] = (total[level] or 0) + count
+    end
   end
   return total
 end

@@ -1,17 +1,22 @@
--- One training run of a small one-bit model on a text of characters: the same data, floats and schedule whatever the rule, so that
--- runs differ by the rule alone.
+-- One training run of a small one-bit model on a text of characters: the same data, floats and schedule whatever the
+-- rule, so that runs differ by the rule alone.
 --
---   case: rule (onebit/init.lua), seed, lr (of the floats), scale_rate (row scales' share of lr: 0.3), latent_lr (of latent, grid and dense
---         weights: 1e-2), and for counters and momenta what q.inertia takes (levels, q, k, friction, target, schedule, gamma, tau, rise);
---         phases = {parts =, steps =, keep =}: one of so many parts learns at a time, for so many steps, or fewer where the run would end
+--   case: rule (onebit/init.lua), seed, lr (of the floats), scale_rate (row scales' share of lr: 0.3), latent_lr (of
+--         latent, grid and dense
+--         weights: 1e-2), and for counters and momenta what q.inertia takes (levels, q, k, friction, target, schedule,
+--           gamma, tau, rise);
+--         phases = {parts =, steps =, keep =}: one of so many parts learns at a time, for so many steps, or fewer where
+--           the run would end
 --         before each had its turn; dtype of floats and activations (f32)
---   set:  values (a config.json's keys), text (char_text), rows, tokens, steps, points (of the curve), point_windows; and to go on
---         after a stop, folder (of checkpoints), save_every (steps) and settings (words that have to be the same then, as all else has
+--   set:  values (a config.json's keys), text (char_text), rows, tokens, steps, points (of the curve), point_windows;
+--         and to go on after a stop, folder (of checkpoints), save_every (steps) and settings (words that have to be
+--           the same then, as all else has
 --         but these two)
 --
--- Returns {loss (whole held-out text), train, curve = {{step, loss}...}, flips = {per thousand weights and step, by tenth}, flips_per_weight
--- (neither of grid and dense weights, which are no bits), pulse_rate (first tenth), levels (histogram), tokens, seconds, warnings}; of a
--- run whose loss was no number any more, without loss, train and levels, but with diverged, the step.
+-- Returns {loss (whole held-out text), train, curve = {{step, loss}...}, flips = {per thousand weights and step, by
+-- tenth}, flips_per_weight (neither of grid and dense weights, which are no bits), pulse_rate (first tenth), levels
+-- (histogram), tokens, seconds, warnings}; of a run whose loss was no number any more, without loss, train and levels,
+-- but with diverged, the step.
 
 local adamw = require "qeng.train.adamw"
 local q = require "qeng.core"
@@ -36,7 +41,8 @@ local function learner(case, set, model, options)
 end
 
 local function options_of(case)
-  return { levels = case.levels, q = case.q, k = case.k, friction = case.friction, target = case.target, schedule = case.schedule, bop = case.rule == "bop",
+  return { levels = case.levels, q = case.q, k = case.k, friction = case.friction, target = case.target,
+    schedule = case.schedule, bop = case.rule == "bop",
     gamma = case.gamma, tau = case.tau, rise = case.rise }
 end
 
@@ -72,7 +78,7 @@ end
 
 local function finite(value) return math.abs(value) < math.huge end  -- false for NaN too
 
-local function optimizer(parameters, rates, lr)
+local function adamw_of(parameters, rates, lr)
   return adamw.new(parameters, { lr = lr, rates = rates, beta1 = 0.9, beta2 = 0.99, eps = 1e-10 })
 end
 
@@ -80,7 +86,8 @@ end
 local function begin(case, set)
   q.seed(case.seed)
   q.rng_step(0)
-  local model = onebit.random(set.values, { rule = case.rule, seed = case.seed, levels = case.grid_levels, dtype = case.dtype })
+  local model = onebit.random(set.values,
+    { rule = case.rule, seed = case.seed, levels = case.grid_levels, dtype = case.dtype })
   local floats = onebit.float_parameters(model)
   local parameters = {}
   for _, list in ipairs { floats, model.latents } do
@@ -89,12 +96,15 @@ local function begin(case, set)
   return {
     model = model, parameters = parameters,
     bits = learns_by_pulses(case) and learner(case, set, model, options_of(case)),
-    optimizer = setmetatable({ count = #floats, floats = optimizer(floats, { scales = case.scale_rate or 0.3 },
+    optimizer = setmetatable({ count = #floats, floats = adamw_of(floats, { scales = case.scale_rate or 0.3 },
         schedule.cosine(case.lr, set.steps, { warmup = warmup, floor = 0.1 })),
-      latents = #model.latents > 0 and optimizer(model.latents, {},
-        schedule.cosine(case.latent_lr or 1e-2, set.steps, { warmup = warmup, floor = case.rule == "dense" and 0.1 or 0 })) }, Pair),
-    result = { step = 0, curve = q.json.array {}, flips = q.json.array {}, pulse_rate = 0, warnings = q.json.array {}, seconds = 0,
-      tokens = set.steps * set.rows * set.tokens, recent = q.json.array {}, flipped = 0, flipped_tenth = 0, steps_tenth = 0 },
+      latents = #model.latents > 0 and adamw_of(model.latents, {},
+        schedule.cosine(case.latent_lr or 1e-2, set.steps,
+          { warmup = warmup, floor = case.rule == "dense" and 0.1 or 0 })) }, Pair),
+    result = { step = 0, curve = q.json.array {}, flips = q.json.array {}, pulse_rate = 0, warnings = q.json.array {},
+      seconds = 0,
+      tokens = set.steps * set.rows * set.tokens, recent = q.json.array {}, flipped = 0, flipped_tenth = 0,
+        steps_tenth = 0 },
   }
 end
 
@@ -120,7 +130,9 @@ local function note_flips(run, set)
   result.flipped, result.flipped_tenth = result.flipped + flips, result.flipped_tenth + flips
   if report then
     if step <= tenth then result.pulse_rate = result.pulse_rate + report.pulse_rate / tenth end
-    if report.warning and #result.warnings < 5 and step % 50 == 0 then table.insert(result.warnings, ("step %d: %s"):format(step, report.warning)) end
+    if report.warning and #result.warnings < 5 and step % 50 == 0 then
+      table.insert(result.warnings, ("step %d: %s"):format(step, report.warning))
+    end
   end
   result.steps_tenth = result.steps_tenth + 1
   if math.floor(step * 10 / set.steps) > math.floor((step - 1) * 10 / set.steps) then
@@ -132,13 +144,15 @@ end
 local function train(case, set, say)
   local run = begin(case, set)
   local model, bits, optimizer, result = run.model, run.bits, run.optimizer, run.result
-  local fixed = resume.flat { case = case, values = set.values, rows = set.rows, tokens = set.tokens, steps = set.steps, points = set.points,
+  local fixed = resume.flat { case = case, values = set.values, rows = set.rows, tokens = set.tokens, steps = set.steps,
+    points = set.points,
     point_windows = set.point_windows, text = set.text.digest }
   if set.folder then
     checkpoint.clean(set.folder)
     local found = checkpoint.load(set.folder, run.parameters, optimizer, bits, function(state)
       if state.settings ~= set.settings then
-        q.error("value", ("%s holds a run of other settings (%s; these are %s): remove it, or give another --out"):format(set.folder, tostring(state.settings), set.settings))
+        q.error("value", ("%s holds a run of other settings (%s; these are %s): remove it, or give another --out")
+          :format(set.folder, tostring(state.settings), set.settings))
       end
       checkpoint.compare(set.folder, state.fixed, fixed)
     end)
@@ -147,7 +161,8 @@ local function train(case, set, say)
   end
   if case.rule == "latent" then run.sign_changes = sign_changes(model.latents) end
   local function save()
-    checkpoint.save(set.folder, run.parameters, optimizer, { step = result.step, settings = set.settings, fixed = fixed, result = result }, 1, bits)
+    checkpoint.save(set.folder, run.parameters, optimizer,
+      { step = result.step, settings = set.settings, fixed = fixed, result = result }, 1, bits)
   end
   local slot = char_text.slot(set.rows, set.tokens)
   local places = set.text:places(1000 + case.seed, set.rows, set.tokens)
@@ -170,7 +185,8 @@ local function train(case, set, say)
     note_flips(run, set)
     local value, point = program.loss:item(), nil
     if math.floor(result.step * set.points / set.steps) > math.floor(step * set.points / set.steps) then
-      point = set.text:held_out_loss(model, slot, set.rows, set.tokens, result.step < set.steps and set.point_windows or nil)
+      point = set.text:held_out_loss(model, slot, set.rows, set.tokens,
+        result.step < set.steps and set.point_windows or nil)
     end
     if not finite(value) or point and not finite(point) then
       result.diverged = result.step

@@ -1,4 +1,5 @@
--- report.html: the page of a training run: how it stands, its curves, figures and settings. It is written while training as well.
+-- report.html: the page of a training run: how it stands, its curves, figures and settings. It is written while
+-- training as well.
 
 local charts = require "qeng.report.charts"
 local metrics = require "qeng.report.metrics"
@@ -51,13 +52,15 @@ local function source_table(rows)
   local function figure(loss) return type(loss) == "number" and ("%.4f"):format(loss) or "none" end
   for _, row in ipairs(rows) do
     for name, part in pairs(row.by_source or {}) do
-      total, tokens[name], last[name] = total + part.trained_tokens, (tokens[name] or 0) + part.trained_tokens, part.loss
+      total, tokens[name], last[name] = total + part.trained_tokens,
+        (tokens[name] or 0) + part.trained_tokens, part.loss
     end
     for name, part in pairs(row.eval_by_source or {}) do held_out[name] = part.loss end
   end
   local lines = {}
   for i, name in ipairs(names) do
-    lines[i] = { name, ("%d"):format(tokens[name]), ("%.1f %%"):format(100 * tokens[name] / math.max(total, 1)), figure(last[name]), figure(held_out[name]) }
+    lines[i] = { name, ("%d"):format(tokens[name]), ("%.1f %%"):format(100 * tokens[name] / math.max(total, 1)),
+      figure(last[name]), figure(held_out[name]) }
   end
   return page.table({ "source", "trained tokens", "share", "last loss", "last held-out loss" }, lines)
 end
@@ -67,7 +70,9 @@ local function settings_table(given, used)
   local names, seen, rows = {}, {}, {}
   for _, settings in ipairs { given, used } do
     for name, value in pairs(settings) do
-      if not seen[name] and type(value) ~= "table" and type(value) ~= "function" then seen[name], names[#names + 1] = true, name end
+      if not seen[name] and type(value) ~= "table" and type(value) ~= "function" then
+        seen[name], names[#names + 1] = true, name
+      end
     end
   end
   table.sort(names)
@@ -75,14 +80,16 @@ local function settings_table(given, used)
   for i, name in ipairs(names) do
     local value = used[name] == nil and given[name] or used[name]
     local other = given[name] ~= nil and shown(given[name]) ~= shown(value)
-    rows[i] = { name, shown(value) .. (other and ("  (given: %s)"):format(given[name] == "" and "nothing" or shown(given[name])) or "") }
+    rows[i] = { name, shown(value) ..
+      (other and ("  (given: %s)"):format(given[name] == "" and "nothing" or shown(given[name])) or "") }
   end
   return page.table({ "setting", "used" }, rows)
 end
 
--- Writes out/report.html from out/metrics.jsonl. opt: title, settings (name = value, as given), used (the same as resolved), facts ({name,
--- text}...), state (how the run stands, a sentence), reload (seconds, while it goes on), sections (page.section), curves (names of the
--- training and of the held-out loss), eval_before (the held-out loss before the first step).
+-- Writes out/report.html from out/metrics.jsonl. opt: title, settings (name = value, as given), used (the same as
+-- resolved), facts ({name, text}...), state (how the run stands, a sentence), reload (seconds, while it goes on),
+-- sections (page.section), curves (names of the training and of the held-out loss), eval_before (the held-out loss
+-- before the first step).
 function report.write(out, opt)
   local rows = metrics.read(out .. "/metrics.jsonl")
   local last = rows[#rows] or {}
@@ -106,7 +113,8 @@ function report.write(out, opt)
   end
   local parts = {
     opt.state and ('<p class="state">%s</p>'):format(page.escape(opt.state)) or "",
-    ("<p>%d steps, %d trained tokens%s, qeng %s</p>"):format(last.step or 0, trained, page.escape(figures), page.escape(q.version)),
+    ("<p>%d steps, %d trained tokens%s, qeng %s</p>"):format(last.step or 0, trained, page.escape(figures),
+    page.escape(q.version)),
     opt.facts and page.table({ "", "" }, opt.facts) or "", source_table(rows),
     { charts = {
       charts.draw("Loss", "nats a trained token, over steps", loss, { log = true, smooth = true }), source_chart(rows),
@@ -136,7 +144,8 @@ function report.live(out, opt) return setmetatable({ out = out, opt = opt, next 
 function Live:step(step, steps, rest, speak)
   local began = q.time()
   if self.failed or progress.silent or began < self.next then return end
-  self.opt.state = ("Running: step %d of %d, about %s left. As of %s; this page reloads itself."):format(step, steps, progress.duration(rest), os.date "%Y-%m-%d %H:%M:%S")
+  self.opt.state = ("Running: step %d of %d, about %s left. As of %s; this page reloads itself."):format(
+    step, steps, progress.duration(rest), os.date "%Y-%m-%d %H:%M:%S")
   self.opt.reload = 15
   local ok, why = q.try(function() report.write(self.out, self.opt) return true end)
   if not ok then

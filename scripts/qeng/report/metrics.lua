@@ -1,4 +1,5 @@
--- metrics.jsonl: one JSON object a step. Resuming cuts off what came after the checkpoint, so each step stands there once.
+-- metrics.jsonl: one JSON object a step. Resuming cuts off what came after the checkpoint, so each step stands there
+-- once.
 
 local q = require "qeng.core"
 

@@ -22,7 +22,8 @@ local function examine(model, set, speak, when)
   local right, done, requests, answers = 0, 0, {}, {}
   local asked = engine.new(model, { max_batch = 16, context = 256 })
   for i, example in ipairs(set) do
-    requests[i] = asked:submit { messages = { example.messages[1] }, temperature = 0, max_tokens = 96, context = "stop" }
+    requests[i] = asked:submit { messages = { example.messages[1] }, temperature = 0, max_tokens = 96,
+      context = "stop" }
   end
   while asked:step() do
     local stats = asked:stats()

@@ -1,5 +1,6 @@
--- What the analyzer foretold, and what training then took: a few lines of JSON in the user's cache folder. Training adds a
--- line only where an estimate of the same model, device and row is known; a file that is missing or spoilt does no harm.
+-- What the analyzer foretold, and what training then took: a few lines of JSON in the user's cache folder. Training
+-- adds a line only where an estimate of the same model, device and row is known; a file that is missing or spoilt does
+-- no harm.
 
 local q = require "qeng.core"
 local user = require "qeng.console.user"
@@ -28,12 +29,13 @@ local function add(entry)
   q.fs.write(path(), table.concat(lines, "\n") .. "\n")
 end
 
--- What decides speed and memory of a slot of a row, but for how many rows there are. about: device, mode, rank, row_tokens,
--- recompute.
+-- What decides speed and memory of a slot of a row, but for how many rows there are. about: device, mode, rank,
+-- row_tokens, recompute.
 function estimates.key(model, about)
   local weights = model.head:elements()
   for _, layer in ipairs(model.linears) do weights = weights + layer.weight:elements() end
-  return ("%s, %s, %d weights in %s, %s%s, rows of %d%s"):format(about.device, model.arch.hf, weights, model.dtype, about.mode,
+  return ("%s, %s, %d weights in %s, %s%s, rows of %d%s"):format(about.device, model.arch.hf, weights,
+    model.dtype, about.mode,
     about.mode == "lora" and " " .. about.rank or "", about.row_tokens, about.recompute and ", recomputing" or "")
 end
 
@@ -41,7 +43,11 @@ end
 function estimates.memory()
   local fixed, growing = 0, 0
   for name, account in pairs(q.memory()) do
-    if name == "activations" or name == "workspace" or name == "scratch" or name == "batch" then growing = growing + account.peak else fixed = fixed + account.peak end
+    if name == "activations" or name == "workspace" or name == "scratch" or name == "batch" then
+      growing = growing + account.peak
+    else
+      fixed = fixed + account.peak
+    end
   end
   return fixed, growing
 end
@@ -65,7 +71,8 @@ end
 
 -- given: tok_s, fixed_bytes, row_bytes
 function estimates.foretell(key, given)
-  q.try(add, { kind = "estimate", key = key, tok_s = given.tok_s, fixed_bytes = given.fixed_bytes, row_bytes = given.row_bytes })
+  q.try(add, { kind = "estimate", key = key, tok_s = given.tok_s, fixed_bytes = given.fixed_bytes,
+    row_bytes = given.row_bytes })
 end
 
 -- At the end of a training run.
@@ -78,7 +85,8 @@ function estimates.came_true(model, about, metrics)
     if not last or #metrics < 5 then return end
     local fixed, growing = estimates.memory()
     add {
-      kind = "actual", key = key, tok_s = estimates.speed(metrics), bytes = fixed + growing, estimated_tok_s = last.tok_s,
+      kind = "actual", key = key, tok_s = estimates.speed(metrics), bytes = fixed + growing,
+      estimated_tok_s = last.tok_s,
       estimated_bytes = last.fixed_bytes + last.row_bytes * about.rows,
     }
   end)
@@ -90,14 +98,16 @@ function estimates.errors()
   local list = estimates.read()
   for i = #list, 1, -1 do
     local entry = list[i]
-    if entry.kind == "actual" and #time < 10 and (entry.tok_s or 0) > 0 and (entry.estimated_tok_s or 0) > 0 and (entry.bytes or 0) > 0 and entry.estimated_bytes then
+    if entry.kind == "actual" and #time < 10 and (entry.tok_s or 0) > 0 and (entry.estimated_tok_s or 0) > 0 and
+        (entry.bytes or 0) > 0 and entry.estimated_bytes then
       time[#time + 1] = math.abs(entry.tok_s / entry.estimated_tok_s - 1)
       memory[#memory + 1] = math.abs(entry.estimated_bytes / entry.bytes - 1)
     end
   end
   if #time == 0 then return nil end
   local worst = math.max(unpack(time))
-  return ("%d earlier estimates were put to the test: time was off by %.0f %% (median; %.0f %% at worst), memory by %.0f %% (median)")
+  return ("%d earlier estimates were put to the test: time was off by %.0f %% (median; %.0f %% at worst), memory " ..
+    "by %.0f %% (median)")
     :format(#time, 100 * estimates.median(time), 100 * worst, 100 * estimates.median(memory)), #time
 end
 

@@ -148,9 +148,9 @@ local function completed(given, hooks)
   return opt
 end
 
--- Loads opt.model for opt.mode (lora, full), opens opt.data, trains, writes what opt asks for. hooks: prepare(model, file)
--- before; make_data(), which writes the data when opt.out is ready and returns its path; and the fields of q.train
--- (on_step, weights). Returns the model, the dataset and the result.
+-- Loads opt.model for opt.mode (lora, full), opens opt.data, trains, writes what opt asks for. hooks: prepare(model,
+-- file) before; make_data(), which writes the data when opt.out is ready and returns its path; and the fields of
+-- q.train (on_step, weights). Returns the model, the dataset and the result.
 return function(opt, hooks)
   hooks = hooks or {}
   opt = completed(opt, hooks)

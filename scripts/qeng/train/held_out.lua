@@ -35,10 +35,12 @@ function held_out.any(opt) return opt.eval_data ~= nil or opt.eval_share > 0 end
 -- The batches of the held-out documents, once.
 function held_out.batches(file, opt)
   if opt.eval_data then
-    return opt.eval_data:batches { row_tokens = opt.row_tokens, rows = opt.rows, seed = opt.seed, once = true, pad = opt.pad, long = opt.long }
+    return opt.eval_data:batches { row_tokens = opt.row_tokens, rows = opt.rows, seed = opt.seed, once = true,
+      pad = opt.pad, long = opt.long }
   end
   return file:batches {
-    row_tokens = opt.row_tokens, rows = opt.rows, seed = opt.seed, split = "eval", eval_share = opt.eval_share, once = true,
+    row_tokens = opt.row_tokens, rows = opt.rows, seed = opt.seed, split = "eval", eval_share = opt.eval_share,
+    once = true,
     pad = opt.pad, sources = opt.sources, long = opt.long,
   }
 end
@@ -67,8 +69,8 @@ function held_out.loss(model, file, opt, several, slot)
   return count > 0 and sum / count or nil, several and held_out.by_source(sums) or nil
 end
 
--- Takes down a held-out loss (nil: none came of the evaluation) in the state of a run; whether it is the lowest so far. state.stopped:
--- whether `patience` evaluations (0: any number) have passed since the lowest.
+-- Takes down a held-out loss (nil: none came of the evaluation) in the state of a run; whether it is the lowest so far.
+-- state.stopped: whether `patience` evaluations (0: any number) have passed since the lowest.
 function held_out.judge(state, loss, patience)
   local best = loss ~= nil and loss < (state.best or math.huge)
   if best then

@@ -1,7 +1,8 @@
 -- q.train: the ordinary fine-tuning loop. Copy it into a recipe to change it; it is made of the pieces that q offers.
 --
 --   q.train { model =, data = PacketFile, out =, steps = | epochs =, row_tokens =, rows =, accumulate =, lr =,
---             schedule =, warmup =, decay =, clip =, seed =, eval_share =, eval_every =, save_every =, keep =, resume =,
+--             schedule =, warmup =, decay =, clip =, seed =, eval_share =, eval_every =, save_every =, keep =, resume
+--               =,
 --             eager =, profile =,
 --             sources = { SRC... }, drop = CRC-Drop, weights = { [SRC] = weight } or function(step, source) -> weight,
 --             bits = q.inertia or q.phases of a one-bit model, scale_rate = its row scales' share of lr (0.3),

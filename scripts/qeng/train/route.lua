@@ -1,9 +1,9 @@
 -- SRC and DST of packets by name, and which of a model's parameters the packets of a destination move.
 --
--- ALL moves everything that is trained; ATTENTION the query, key, value and output projections with their biases; FFN the
--- gate, up and down projections; NORM every norm's weight; EMBEDDING and LM_HEAD the two ends (a tied matrix is both, and
--- either moves it by its whole gradient); LORA every adapter. An adapter belongs to its layer too: ATTENTION moves those of
--- the attention's projections, FFN those of the MLP's.
+-- ALL moves everything that is trained; ATTENTION the query, key, value and output projections with their biases; FFN
+-- the gate, up and down projections; NORM every norm's weight; EMBEDDING and LM_HEAD the two ends (a tied matrix is
+-- both, and either moves it by its whole gradient); LORA every adapter. An adapter belongs to its layer too: ATTENTION
+-- moves those of the attention's projections, FFN those of the MLP's.
 
 local q = require "qeng.core"
 
@@ -14,7 +14,8 @@ local sources = {
   [0x06] = "ACTIVATION", [0x07] = "KV_CACHE", [0x08] = "SYNTHETIC",
 }
 local destinations = {
-  [0x00] = "ALL", [0x01] = "EMBEDDING", [0x02] = "ATTENTION", [0x03] = "FFN", [0x04] = "NORM", [0x05] = "LORA", [0x06] = "LM_HEAD",
+  [0x00] = "ALL", [0x01] = "EMBEDDING", [0x02] = "ATTENTION", [0x03] = "FFN", [0x04] = "NORM", [0x05] = "LORA",
+  [0x06] = "LM_HEAD",
 }
 
 function route.source_name(number) return sources[number] or ("0x%02x"):format(number) end
@@ -32,7 +33,8 @@ function route.source_list(text)
       local known = {}
       for _, name in pairs(sources) do known[#known + 1] = name:lower() end
       table.sort(known)
-      q.error("usage", ("source %s: a number from 0 to 255 expected, or one of %s"):format(word, table.concat(known, ", ")))
+      q.error("usage", ("source %s: a number from 0 to 255 expected, or one of %s"):format(
+        word, table.concat(known, ", ")))
     end
     list[#list + 1] = number
   end
@@ -54,8 +56,9 @@ local function moves(destination, name)
 end
 
 -- How to train on packets addressed to these destinations ({[DST] = records}): nil where all of them move all that is
--- trained. Otherwise {groups = the optimizer's group of each parameter of model:trainable(), frozen = {[DST] = tensors that
--- its packets leave alone}, active = {[DST] = groups that they move}}. A destination that moves nothing is an error.
+-- trained. Otherwise {groups = the optimizer's group of each parameter of model:trainable(), frozen = {[DST] = tensors
+-- that its packets leave alone}, active = {[DST] = groups that they move}}. A destination that moves nothing is an
+-- error.
 function route.plan(model, records)
   local parameters = model:trainable()
   local list = {}
@@ -66,7 +69,8 @@ function route.plan(model, records)
   for _, number in ipairs(list) do
     local destination = destinations[number]
     if not destination then
-      q.error("value", ("train: %d packets are addressed to destination 0x%02x, which no parameter has"):format(records[number], number))
+      q.error("value", ("train: %d packets are addressed to destination 0x%02x, which no parameter has"):format(
+        records[number], number))
     end
     frozen[number] = {}
     for i, parameter in ipairs(parameters) do
@@ -78,14 +82,18 @@ function route.plan(model, records)
       end
     end
     if #frozen[number] == #parameters then
-      q.error("value", ("train: %d packets are addressed to %s, and nothing of that is trained (mode %s): train it (--mode full, other --targets), or leave these packets out")
+      q.error("value",
+          ("train: %d packets are addressed to %s, and nothing of that is trained (mode %s): train it (--mode " ..
+          "full, other --targets), or leave these packets out")
         :format(records[number], destination, model.mode))
     end
     everything = everything and #frozen[number] == 0
   end
   if everything then return nil end
   for _, parameter in ipairs(parameters) do
-    if parameter.rate then q.error("unsupported", "train: addressed packets (DST) and one-bit weights: leave the destinations out") end
+    if parameter.rate then
+      q.error("unsupported", "train: addressed packets (DST) and one-bit weights: leave the destinations out")
+    end
   end
   local groups, number_of, count = {}, {}, 0
   for i, key in ipairs(keys) do

@@ -1,6 +1,7 @@
 -- What the model answers to the same few prompts at each evaluation, so that a run can be read as well as plotted.
 --
---   local ask = samples.new(model, "How many legs has a cat?", { out = "out" })     -- or a file: a prompt, or a record, a line
+--   local ask = samples.new(model, "How many legs has a cat?", { out = "out" })     -- or a file: a prompt, or a
+--     record, a line
 --   ask(step, function(text) print(text) end)
 
 local chat = require "qeng.chat"
@@ -17,7 +18,10 @@ local function of_line(line, path)
     if record.prompt ~= nil and record.completion == nil then record.completion = "" end
     return chat.normalize(record)
   end)
-  if not ok then q.error("format", ("%s: %s: %s"):format(path, line:sub(1, 60), type(result) == "table" and result.message or tostring(result))) end
+  if not ok then
+    q.error("format",
+      ("%s: %s: %s"):format(path, line:sub(1, 60), type(result) == "table" and result.message or tostring(result)))
+  end
   local messages = result.messages or { { role = "user", content = result.text } }
   if messages[#messages].role == "assistant" then table.remove(messages) end
   if #messages == 0 then q.error("format", ("%s: %s: asks nothing"):format(path, line:sub(1, 60))) end
@@ -36,8 +40,9 @@ function samples.read(text)
   return list
 end
 
--- prompts: as read() takes them. opt: out (samples.jsonl is written there), template, template_args, max_tokens (64). Returns a function that answers
--- them, greedily, after a step, and tells each; nil without prompts. Nothing of the training changes by it.
+-- prompts: as read() takes them. opt: out (samples.jsonl is written there), template, template_args, max_tokens (64).
+-- Returns a function that answers them, greedily, after a step, and tells each; nil without prompts. Nothing of the
+-- training changes by it.
 function samples.new(model, prompts, opt)
   local list = samples.read(prompts)
   if not list then return nil end
@@ -45,13 +50,15 @@ function samples.new(model, prompts, opt)
     for _, sample in ipairs(list) do
       local request = { temperature = 0, max_tokens = opt.max_tokens or 64 }
       if model.tokenizer:info().chat_template or model.tokenizer:id "<|im_start|>" then
-        request.messages, request.tools, request.template, request.template_args = sample.messages, sample.tools, opt.template, opt.template_args
+        request.messages, request.tools, request.template, request.template_args = sample.messages, sample.tools,
+          opt.template, opt.template_args
       else
         request.prompt = sample.shown
       end
       local answer = q.no_grad(generate.answer, model, request)
       tell(("step %d, %s: %s"):format(step, (sample.shown:gsub("%s+", " "):sub(1, 60)), (answer:gsub("%s+", " "))))
-      q.fs.append(opt.out .. "/samples.jsonl", q.json.encode { step = step, prompt = sample.shown, answer = answer } .. "\n")
+      q.fs.append(opt.out .. "/samples.jsonl",
+        q.json.encode { step = step, prompt = sample.shown, answer = answer } .. "\n")
     end
   end
 end

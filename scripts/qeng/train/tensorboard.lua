@@ -1,5 +1,6 @@
--- Scalars as TensorBoard reads them: a file of TFRecords (length, masked CRC-32C of it, bytes, masked CRC-32C of these), each an Event
--- message of protocol buffers. tensorboard/compat/proto/event.proto and summary.proto number the fields.
+-- Scalars as TensorBoard reads them: a file of TFRecords (length, masked CRC-32C of it, bytes, masked CRC-32C of
+-- these), each an Event message of protocol buffers. tensorboard/compat/proto/event.proto and summary.proto number the
+-- fields.
 
 local bit = require "bit"
 local ffi = require "ffi"
@@ -45,12 +46,14 @@ end
 local function field(number, text) return varint(number * 8 + 2) .. varint(#text) .. text end
 
 local function event(time, step, content)
-  return record(varint(1 * 8 + 1) .. little_endian("double", time) .. (step > 0 and varint(2 * 8) .. varint(step) or "") .. content)
+  return record(varint(1 * 8 + 1) .. little_endian("double", time) ..
+    (step > 0 and varint(2 * 8) .. varint(step) or "") .. content)
 end
 
 -- What a row of metrics is called, by names that TensorBoard groups.
 local tags = {
-  { "loss", "train/loss" }, { "eval_loss", "eval/loss" }, { "lr", "train/learning_rate" }, { "grad_norm", "train/grad_norm" },
+  { "loss", "train/loss" }, { "eval_loss", "eval/loss" }, { "lr", "train/learning_rate" },
+  { "grad_norm", "train/grad_norm" },
   { "epoch", "train/epoch" }, { "tok_s", "speed/tokens_per_second" }, { "mem_bytes", "memory/bytes" },
 }
 
