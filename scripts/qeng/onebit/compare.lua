@@ -1,6 +1,6 @@
--- The table of one-bit rules against each other at equal tokens: each rule with the learning rate of the floats swept
--- on the first seed, the best one run on the others. Finished runs are kept in out/runs.jsonl, and the one that is
--- under way in out/unfinished, so that a stopped comparison goes on.
+-- Compares one-bit rules at equal tokens. On the first seed each rule is run at several learning rates of the floats;
+-- on the other seeds it is run at the best of these. Finished runs are kept in out/runs.jsonl. The run under way is
+-- kept in out/unfinished, so a stopped comparison goes on.
 
 local q = require "qeng.core"
 local char_text = require "qeng.onebit.char_text"
@@ -14,8 +14,8 @@ local simulator = require "qeng.onebit.simulator"
 
 local compare = {}
 
--- What each method is: the case of a run (onebit/run.lua), the bits of training state a weight, and whether an edge of
--- the sweep is gone beyond.
+-- Each method: its case (onebit/run.lua) and the bits of training state a weight. sweep_on: a sweep whose best rate is
+-- its highest tries higher ones.
 compare.methods = {
   frozen = { text = "frozen random bits", case = { rule = "frozen" }, state = "0", sweep_on = true },
   latent = { text = "straight-through, f32 latent weights", case = { rule = "latent" }, state = "12 B" },
@@ -51,7 +51,7 @@ compare.methods = {
 compare.order = { "frozen", "latent", "255", "15", "7", "7free", "7hot", "7cool", "7target", "3", "1", "bop", "grid1",
   "grid127", "phased", "refilled", "dense", "dense16" }
 
--- One more of a sweep that has not turned over, and the most it goes to.
+-- By what the rate grows in a sweep that goes on, and the highest rate it tries.
 local further, highest = 2, 0.4
 
 local function of_bits(method)
@@ -59,7 +59,7 @@ local function of_bits(method)
   return rule ~= "grid" and rule ~= "dense"
 end
 
--- What is wrong with a decoded line of runs.jsonl; nil where it is a finished run.
+-- What is wrong with a decoded line of runs.jsonl; nil for a finished run.
 local function fault(one)
   if type(one) ~= "table" then return "no JSON object" end
   for _, name in ipairs { "curve", "flips", "warnings" } do
@@ -71,7 +71,7 @@ local function fault(one)
   return type(one.key) ~= "string" and "no key" or nil
 end
 
--- The finished runs of `path` by their keys, all of the same settings.
+-- The finished runs of `path` by their keys. All must have the same settings.
 local function read_runs(path, settings)
   local runs, number = {}, 0
   if q.fs.kind(path) ~= "file" then return runs end
@@ -93,7 +93,7 @@ local function read_runs(path, settings)
   return runs
 end
 
--- Written anew as a whole, so that a kill leaves the old ones or the new ones.
+-- Writes the whole file anew. A kill leaves either the old runs or the new ones.
 local function add(path, runs, one)
   runs[one.key] = one
   local keys, lines = {}, {}
@@ -110,12 +110,12 @@ local function copy(from, more)
   return to
 end
 
--- Flips a weight; "-" where weights are no bits.
+-- Flips a weight; "-" where the weights are no bits.
 local function flips_text(flips) return flips and ("%.2f"):format(flips) or "-" end
 
 local by_adamw = { latent = true, grid = true, dense = true }
 
--- {text, case} of a method, where AdamW trains its weights at the rate `latent_lr`, if that is given.
+-- {text, case} of a method. AdamW trains the weights of some; latent_lr replaces the rate of these.
 local function case_of(method, latent_lr)
   local known = compare.methods[method]
   if not latent_lr or not by_adamw[known.case.rule] then return known end
@@ -125,8 +125,7 @@ end
 
 local function key_of(method, lr, seed) return ("%s lr %g seed %d"):format(method, lr, seed) end
 
--- The run of a method at the rate that is best on a seed, and that rate's place among lrs; nil where none of them came
--- to an end.
+-- A method's run at the rate that is best on a seed, and that rate's place among lrs. Nil where all of them diverged.
 local function best_of(runs, method, seed, lrs)
   local best, place
   for i, lr in ipairs(lrs) do
@@ -136,7 +135,7 @@ local function best_of(runs, method, seed, lrs)
   return best, place
 end
 
--- Refuses what cannot be run, before anything is. Rates ascend from here on.
+-- Refuses what cannot be run, before anything is run. Sorts the rates.
 local function check(opt)
   for _, name in ipairs { "methods", "lrs", "seeds" } do
     if #opt[name] == 0 then q.error("value", ("--%s: at least one expected"):format(name)) end
@@ -161,7 +160,7 @@ local function check(opt)
 end
 
 -- opt: text (path), out, methods, lrs, seeds, steps, rows, tokens, hidden, layers, heads, ffn, points, point_windows,
--- save_every, held_out, latent_lr (of weights that AdamW trains, where not the rule's own).
+-- save_every, held_out, latent_lr (of weights that AdamW trains; otherwise the rule has its own).
 function compare.run(opt)
   check(opt)
   run_folder.hold(opt.out)
@@ -237,9 +236,13 @@ function compare.run(opt)
   return compare.rows(opt, runs, tried)
 end
 
--- {method, text, state, lr, edge (whether lr is the least or the highest of those tried), losses (of the seeds, at that
--- rate), share (of the gap, of the first seed), flips (a weight; nil of grid and dense weights), best (the run)} for
--- each method that was run.
+-- A row for each method that was run:
+--   method, text, state
+--   lr      the best rate; edge: it is the least or the highest of those tried
+--   losses  of the seeds at that rate
+--   share   of the gap between frozen and latent, on the first seed
+--   flips   a weight; nil where the weights are no bits
+--   best    the run
 function compare.rows(opt, runs, tried)
   local rows = {}
   local function anchor(method)
@@ -278,7 +281,7 @@ local function histogram(rows)
   return list
 end
 
--- out/report.html and out/table.md, of what has been run.
+-- Writes out/report.html and out/table.md of the runs so far.
 function compare.write(opt, set, runs, tried)
   local rows = compare.rows(opt, runs, tried)
   local columns = { "method", "state a weight", "lr", "held-out loss, seeds " .. table.concat(opt.seeds, " / "),

@@ -1,10 +1,10 @@
--- A trained model becomes one of one-bit weights, a few blocks at a time (progressive binarization), learning from
--- itself as it was.
+-- Turns a trained model into one of one-bit weights, a few blocks at a time (progressive binarization). The model as it
+-- was teaches it.
 --
--- A block's weights are replaced by their signs and a scale for each row, and from then on learn by counters; blocks
--- that are still whole stay frozen; embeddings, norms, head and scales are trained throughout. What is learned is the
--- teacher's distribution: the target of a token is drawn from it anew each time, so that the gradient is that of the
--- divergence from the teacher in the mean.
+-- When a block is converted, signs and a scale for each row replace its weights, and from then on the signs learn by
+-- counters. Blocks that are still whole stay frozen. Embeddings, norms, head and scales are trained throughout. The
+-- model learns the teacher's distribution: each target is drawn from it anew, so the expected gradient is that of the
+-- divergence from the teacher.
 
 local checkpoint = require "qeng.train.checkpoint"
 local options = require "qeng.console.options"
@@ -14,12 +14,12 @@ local onebit = require "qeng.onebit"
 
 local convert = {}
 
--- Where q.train expects q.inertia: a new group of blocks every so many steps.
+-- Stands where q.train expects q.inertia. Every so many steps it converts a new group of blocks.
 local Progress = {}
 Progress.__index = Progress
 Progress.waits = true  -- scales of blocks that are still whole are reached by no gradient
 
--- A number of the weights that a conversion starts from.
+-- A number that tells the starting weights of conversions apart.
 local function weights_hash(model)
   local sum = 0
   for _, parameter in ipairs(model.parameters) do
@@ -38,7 +38,7 @@ local function binarize(model, layer)
   layer.whole = nil
 end
 
--- Refuses, before anything of it changes, a model whose weights are no floats.
+-- Refuses a model whose weights are no floats, before anything changes.
 local function check_weights(model)
   for _, layer in ipairs(model.linears) do
     local dtype = layer.weight:dtype()
@@ -51,9 +51,12 @@ local function check_weights(model)
   end
 end
 
--- model: with float weights of its own (writable). opt: stages (into how many groups the blocks are divided), steps (of
--- training in all), share (of the steps until the last group is converted: 0.5), order ("last" or "first" block first),
--- inertia (options of q.inertia).
+-- model: with float weights of its own (writable). opt:
+--   stages   into how many groups the blocks are divided
+--   steps    of training in all
+--   share    of the steps until the last group is converted (0.5)
+--   order    "last" or "first" block first
+--   inertia  options of q.inertia
 function convert.progressive(model, opt)
   check_weights(model)
   local blocks = onebit.blocks(model)
@@ -118,7 +121,7 @@ function Progress:state()
   state.done = self.done
   return state
 end
--- What a run that goes on has to have as the one that was stopped.
+-- What has to be the same in a resumed run.
 function Progress:settings()
   return inertia.settings(inertia.knobs(self.knobs),
     { rule = "conversion by ", stages = #self.groups, order = self.order, share = self.share, steps = self.steps,
@@ -133,7 +136,7 @@ function Progress:restore(state, file)
   for _, each in ipairs(self:tensors()) do checkpoint.fill(each[2], file, each[1]) end
 end
 
--- A function for q.train's on_batch: writes tokens drawn from the teacher's distribution where the batch has targets.
+-- For q.train's on_batch: replaces the targets of a batch by tokens drawn from the teacher's distribution.
 function convert.teach(teacher, opt)
   local rows = 64  -- of logits at a time
   return function(slot, number)
@@ -155,7 +158,7 @@ function convert.teach(teacher, opt)
   end
 end
 
--- What the recipe does, of its options. Writes opt.out/model and returns it.
+-- The recipe: from its options to a model in opt.out/model, which it returns.
 function convert.run(opt)
   local data, models, run_folder, train = require "qeng.data", require "qeng.model", require "qeng.train.run_folder",
     require "qeng.train"

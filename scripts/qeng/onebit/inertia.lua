@@ -1,6 +1,6 @@
--- q.inertia: the optimizer of one-bit weights. Each weight has a counter, its health; pulses of the gradient that agree
--- with the weight bank health, pulses against it take some, and at none the weight flips and its health is refilled.
--- The counters are fed in the backward pass, at every micro-batch, and no gradient of a weight is kept.
+-- q.inertia: the optimizer of one-bit weights. Each weight has a counter, its health. A pulse of the gradient that
+-- agrees with the weight adds health; a pulse against it takes some. At none the weight flips and its health is
+-- refilled. The backward pass feeds the counters at every micro-batch. No gradient of a weight is kept.
 --
 --   local bits = q.inertia(model, { levels = 7 })
 --   for step = 1, steps do
@@ -9,13 +9,15 @@
 --     local report = bits:finish()      -- flips, pulses, and a warning where they are out of range
 --   end
 --
--- levels: the top H of a counter: 1 (the two-step machine; also "strict"), 3 (2 bits), 7 (a nibble with its weight; the
--- default), 15, or 255 (a byte, fed by several steps at once). q: the share of a row's entries that pulse, if they were
--- normal, at the start; k, with
--- levels = 255: steps per rms of the row (10). friction: how far every gradient counts for the sign its weight has, in
--- rms of the row, so that a flip takes a drift of gradients and not their noise alone; it rises along a line from 0 to
--- that at the end. target: flips per thousand weights and step to steer the thresholds to, instead of q. schedule:
--- cosine, or constant (of friction too). bop: momenta instead of counters (gamma, tau, rise).
+--   levels    the top of a counter: 1 (the two-step machine; also "strict"), 3 (2 bits), 7 (a nibble with its weight;
+--             the default), 15, or 255 (a byte, fed by several steps at once)
+--   q         the share of a row's entries that pulse at the start, if they were normal
+--   k         with levels = 255, instead of q: steps per rms of the row (10)
+--   friction  how far every gradient counts for the sign its weight has, in rms of the row: then it takes a drift to
+--             flip a weight, and noise alone does not. It rises along a line from 0 to its value at the end
+--   target    flips per thousand weights and step that the thresholds are steered to, instead of q
+--   schedule  cosine or constant, of friction too
+--   bop       momenta instead of counters (gamma, tau, rise)
 
 local checkpoint = require "qeng.train.checkpoint"
 local q = require "qeng.core"
@@ -26,7 +28,7 @@ local inertia = {}
 local Inertia = {}
 Inertia.__index = Inertia
 
--- What held in the experiments that chose them: few levels want rare pulses, of which each says more.
+-- The experiments chose these. With few levels a pulse says more, so pulses have to be rare.
 local share = { [1] = 0.02, [3] = 0.05, [7] = 0.15, [15] = 0.6 }
 local usual_friction = { [7] = 0.2 }  -- others run without
 local planes = { [1] = 1, [3] = 2, [7] = 3, [15] = 4 }  -- bits of state a weight; of 255 a byte
@@ -38,14 +40,14 @@ for _, name in ipairs(options) do names[name] = true end
 local hot, cold = 4, 0.1  -- flips per thousand weights and step, outside of which training was seen to fail
 local judged = 30         -- feeds whose mean that is
 
--- Feeds until flips are as usual: counters start full, so that none flips at first and many do together then. Twice
--- what the shortest way down takes; of momenta, twice what they average over.
+-- Feeds until flips are as usual. Counters start full: at first none flips, then many do together. Twice the shortest
+-- way down; of momenta, twice what they average over.
 local function settling(knobs)
   if knobs.bop then return 2 / knobs.gamma end
   return knobs.levels == 255 and 2 * 255 / knobs.k or 2 * (knobs.levels + 1)
 end
 
--- The options of q.inertia, whole.
+-- The options of q.inertia, with their defaults.
 function inertia.knobs(opt)
   local levels = opt.bop and 255 or opt.levels == "strict" and 1 or opt.levels or 7
   if not planes[levels] and levels ~= 255 then
@@ -117,7 +119,7 @@ local function full_planes(count, rows, width)
   return q.keep(state)
 end
 
--- Whether `state` is what counters of `part` = {layer, rows} are kept in.
+-- Whether `state` can hold the counters of `part` = {layer, rows}.
 function inertia.fits(state, knobs, part)
   local of_bits = not knobs.bop and planes[knobs.levels]
   local shape, width = state:shape(), part.layer.weight:shape()[2]
@@ -126,7 +128,7 @@ function inertia.fits(state, knobs, part)
     shape[3] == width
 end
 
--- Gives `part` = {layer, first, rows, [state]} of a model its counters: full, if it has none yet.
+-- Gives `part` = {layer, first, rows, [state]} its counters. New ones are full.
 local function attach(self, index, part)
   local width = part.layer.weight:shape()[2]
   local of_bits = not self.knobs.bop and planes[self.knobs.levels]
@@ -145,8 +147,7 @@ end
 
 function inertia.name_of(part) return ("%s.inertia.%d"):format(part.layer.name, part.first) end
 
--- opt.parts: {{layer =, first =, rows =, [state =]}...}, the rows of layers that learn; all of the model's where it is
--- absent.
+-- opt.parts: {{layer =, first =, rows =, [state =]}...}, the rows that learn. Without it all rows of the model learn.
 function inertia.new(model, opt)
   opt = opt or {}
   local self = setmetatable({ model = model, knobs = inertia.knobs(opt), parts = opt.parts or {}, weights = 0, z = {},
@@ -179,7 +180,7 @@ local function cooling(self)
   return self.knobs.schedule == "cosine" and 0.5 * (1 + math.cos(math.pi * math.min(self.progress, 1))) or 1
 end
 
--- Sets what the next micro-batches feed the counters with. progress: 0 at the first step, 1 at the end.
+-- Sets how the next micro-batches feed the counters. progress: 0 at the first step, 1 at the end.
 function Inertia:begin(progress)
   self.progress = progress
   local knobs, cold_share = self.knobs, cooling(self)
@@ -202,9 +203,9 @@ function Inertia:begin(progress)
   self.hyper:set(values)
 end
 
--- What the micro-batches since begin() did: {flips, pulses, flip_rate (per thousand weights and feed), pulse_rate
--- (share), layers = {{name, flip_rate}...}, warning (of the mean of late, once flips are as usual)}. feeds: how many
--- they were.
+-- Reports on the `feeds` micro-batches since begin(): flips, pulses, flip_rate (per thousand weights and feed),
+-- pulse_rate (share), layers = {{name, flip_rate}...}, and a warning where the mean of late is out of range, once flips
+-- are as usual.
 function Inertia:finish(feeds)
   feeds = feeds or 1
   local counted = self.counts:table()
@@ -243,7 +244,7 @@ function Inertia:finish(feeds)
   return report
 end
 
--- How many counters stand at each level, from 0 on; of bytes in 16 bins.
+-- How many counters stand at each level, from 0 on. The levels of bytes come in 16 bins.
 function Inertia:histogram()
   local total = {}
   for _, part in ipairs(self.parts) do
@@ -252,7 +253,7 @@ function Inertia:histogram()
   return total
 end
 
--- What a checkpoint keeps: {{name, tensor}...}, the model's bits among them, and a table of numbers.
+-- What a checkpoint keeps: {{name, tensor}...}, the bits of the model among them, and a table of numbers.
 function Inertia:tensors()
   local list = {}
   for _, layer in ipairs(self.model.linears) do list[#list + 1] = { layer.name .. ".weight", layer.weight } end
@@ -261,8 +262,8 @@ function Inertia:tensors()
 end
 function Inertia:state() return { z = q.json.array(self.z), fed = self.fed, recent = self.recent } end
 
--- What a run that goes on has to have as the one that was stopped: every knob, and `more`, whose rule stands before the
--- name of this one. A knob that is not set is false.
+-- What has to be the same in a resumed run: every knob, and `more`, whose rule comes before the name of this one. A
+-- knob that is not set is false.
 function inertia.settings(knobs, more)
   more.rule = (more.rule or "") .. (knobs.bop and "bop" or "counter")
   for _, name in ipairs(options) do
@@ -274,7 +275,7 @@ function Inertia:settings()
   return inertia.settings(self.knobs, { matrices = #self.model.linears, parts = #self.parts, weights = self.weights })
 end
 
--- Brings back what state() and tensors() gave; file: of the tensors.
+-- Restores what state() and tensors() gave. file: of the tensors.
 function Inertia:restore(state, file)
   self:restore_numbers(state)
   for _, each in ipairs(self:tensors()) do checkpoint.fill(each[2], file, each[1]) end
@@ -293,7 +294,7 @@ function Inertia:restore_numbers(state)
   self.fed, self.recent = state.fed, state.recent
 end
 
--- Ends the learning: the weights stay as they are, the counters are freed.
+-- Ends the learning: frees the counters and leaves the weights as they are.
 function Inertia:free()
   for _, part in ipairs(self.parts) do
     q.stop_learning(part.layer.weight)

@@ -1,10 +1,13 @@
--- One-bit models: the weights of every linear layer are 1 or -1, with one trained f32 scale for each row; embeddings,
--- norms, biases and head stay floats. How the bits learn is a rule of this table:
+-- One-bit models. The weights of every linear layer are 1 or -1, with one trained f32 scale for each row; embeddings,
+-- norms, biases and head stay floats. How the bits learn is a rule:
 --
---   frozen     not at all: random features. What the others have to beat
 --   counter    integer counters fed with pulses of the gradient (onebit/inertia.lua): `levels` 1, 3, 7, 15 or 255
+--
+-- The others are there to be compared with (recipes/onebit_compare.lua):
+--
+--   frozen     the bits do not learn: random features, which every rule has to beat
 --   bop        int8 momenta and a threshold (Helwegen et al. 2019, arXiv 1906.02107)
---   latent     straight-through: f32 latent weights, of which the bits are the signs, under AdamW (12 bytes a weight)
+--   latent     straight-through: f32 latent weights under AdamW, of which the bits are the signs (12 bytes a weight)
 --   grid       no latent copy: weights of 2 levels + 1 values, rounded at random after each step of AdamW (Zhao et al.
 --              2024, arXiv 2412.04787); kept as f32 here, so it shows what the rule learns, not what it saves
 --   dense      ordinary f32 or bf16 weights under AdamW, drawn with the same spread
@@ -17,7 +20,8 @@ onebit.rules = { "frozen", "counter", "bop", "latent", "grid", "dense" }
 
 local residual = { o_proj = true, down_proj = true }  -- layers that write to the residual stream
 
--- What a row of a layer starts with: outputs of the spread of the inputs, and a stream that grows with no depth.
+-- The scale that a row of a layer starts with. Outputs have the spread of the inputs, and depth does not make the
+-- residual stream grow.
 local function first_scale(layer, layers)
   local inputs = layer.weight:shape()[2]
   return 1 / math.sqrt(inputs) / (residual[layer.role] and math.sqrt(2 * layers) or 1)
@@ -35,10 +39,14 @@ local function random_bits(shape, seed, stream, spilled)
   return bits
 end
 
--- A model from the keys of a config.json whose linear layers are of random bits. opt: rule ("frozen"), seed, dtype (of
--- all else: f32), levels (of grid: 1), std (of the embedding: 0.5), head_std (0.5 / sqrt(hidden)). weights = "stream":
--- the bits, those that learn as well, lie in a temporary file and are in memory as far as host_budget allows, on the
--- CPU; in the host's memory, for a GPU. Further options are those of model/stream.lua.
+-- A model whose linear layers hold random bits, from the keys of a config.json. opt:
+--   rule ("frozen"), seed, levels (of grid: 1)
+--   dtype     of all else (f32)
+--   std       of the embedding (0.5)
+--   head_std  of the head (0.5 / sqrt(hidden))
+--   weights   "stream": on the CPU the bits, learning ones too, lie in a temporary file and are in memory as far as
+--             host_budget allows; for a GPU they lie in the host's memory
+--   further options are those of model/stream.lua
 function onebit.random(values, opt)
   opt = opt or {}
   local models = require "qeng.model"
@@ -76,7 +84,7 @@ function onebit.random(values, opt)
   return model
 end
 
--- Sets what the rows of a layer's weight are scaled by: [out] f32.
+-- Sets the scales of the rows of a layer's weight: [out] f32.
 function onebit.give_scale(model, layer, scale)
   layer.row_scale = scale:label(layer.name .. ".weight_scale")
   for _, parameter in ipairs(model.parameters) do
@@ -84,8 +92,8 @@ function onebit.give_scale(model, layer, scale)
   end
 end
 
--- A model of a GGUF file whose linear weights are q1_0 or tq2_0 with one scale a row, as bits or ternary words with
--- that scale: bits can learn. A file with a scale for each group is refused.
+-- A model of a GGUF file whose linear weights are q1_0 or tq2_0 with one scale a row. They become bits or ternary words
+-- with that scale; the bits can learn. A file with a scale for each group is refused.
 function onebit.unpack(model)
   for _, layer in ipairs(model.linears) do
     local dtype = layer.weight:dtype()
@@ -102,8 +110,8 @@ function onebit.unpack(model)
   return model
 end
 
--- Makes a model whose linear layers hold bits (or what `rule` keeps instead) learn by that rule: gives each layer its
--- scale, and sets what model:trainable() lists. Counters and momenta are q.inertia's.
+-- Makes a model whose linear layers hold bits (or what `rule` keeps instead) learn by that rule. Each layer gets its
+-- scale, and model:trainable() lists what learns. Counters and momenta belong to q.inertia.
 function onebit.learn(model, rule, opt)
   local seed = opt.seed or 0
   if rule ~= "counter" and rule ~= "bop" and rule ~= "frozen" and model.linears[1].row_scale then
@@ -140,8 +148,8 @@ function onebit.learn(model, rule, opt)
   return model
 end
 
--- What AdamW trains beside the bits: embedding, norms, biases, head; then the scales of rows. {name, tensor, rate}
--- each.
+-- What AdamW trains beside the bits: embedding, norms, biases and head, then the scales of rows. Each is {name, tensor,
+-- rate}.
 function onebit.float_parameters(model)
   local list, learned = {}, {}
   for _, layer in ipairs(model.linears) do learned[layer.weight] = true end
@@ -155,8 +163,8 @@ function onebit.float_parameters(model)
   return list
 end
 
--- After a step of the latents' optimizer: clips them, and makes bits or grid points of them. stream: of the numbers
--- that round.
+-- Follows a step of the latents' optimizer: clips the latents and turns them into bits or grid points. stream: of the
+-- random numbers that round.
 function onebit.settle(model, stream)
   for index, latent in ipairs(model.latents) do
     if model.rule == "grid" then
@@ -168,7 +176,7 @@ function onebit.settle(model, stream)
   end
 end
 
--- Refuses sizes that a recipe was given (hidden, ffn, heads) of which no model can be made.
+-- Refuses sizes (hidden, ffn, heads) of which no model can be made.
 function onebit.check_sizes(opt)
   for _, name in ipairs { "hidden", "ffn" } do
     if opt[name] % 32 ~= 0 then

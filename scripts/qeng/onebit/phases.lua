@@ -1,18 +1,19 @@
--- q.phases: training of a part of a one-bit model at a time; the others are bits without state, frozen. A phase lasts
--- so many steps; then the next part is given counters. It stands where q.inertia does.
+-- q.phases: trains a part of a one-bit model at a time. The other weights are bits without state, frozen. A phase lasts
+-- so many steps; then the next part gets counters. It stands where q.inertia does.
 --
---   active: the most weights that learn at once (or count: into how many parts to divide)    steps: of a phase
---   by: layer (whole blocks of layers in turn, or matrices of blocks that are larger than that), rows (the same band of
---       rows of every matrix), or gradient (the matrices with the largest gradients a weight, by those of their row
---       scales, which observe() saw in the last step of the phase before; the first phase takes the first matrices, and
---         some may never learn)
---   keep: counters of parts that rest are kept, otherwise dropped and refilled when their turn comes; a part that goes
---     on keeps its own
---   inertia: options of q.inertia
+--   active   the most weights that learn at once; or count: into how many parts to divide
+--   steps    of a phase
+--   by       layer     whole blocks in turn, or the matrices of a block that is larger than that
+--            rows      the same band of rows of every matrix
+--            gradient  the matrices with the largest gradients a weight. The gradients of their row scales tell, which
+--                      observe() saw in the last step of the phase before. The first phase takes the first matrices;
+--                      some may never learn
+--   keep     counters of parts that rest are kept; otherwise they are dropped, and refilled when their turn comes. A
+--            part that goes on keeps its own
+--   inertia  options of q.inertia
 --
--- begin() returns true where the part changed: a captured program is then of the past. The switch happens at a step's
--- start, and
--- tensors(), state() and restore() carry it over a resume.
+-- begin() returns true where the part changed: a program captured before is then out of date. The part changes at the
+-- start of a step. tensors(), state() and restore() carry the phases over a resume.
 
 local q = require "qeng.core"
 local inertia = require "qeng.onebit.inertia"
@@ -31,7 +32,7 @@ end
 
 local function whole(layer) return { layer = layer, first = 0, rows = layer.weight:shape()[1] } end
 
--- Turns of at most `active` weights: as many blocks as that holds, or matrices of a block that it does not hold.
+-- Turns of at most `active` weights: as many blocks as that holds. A block that is larger is divided into its matrices.
 local function by_layer(model, active)
   local turns, current, held = {}, {}, 0
   local function close()
@@ -51,8 +52,8 @@ local function by_layer(model, active)
   return turns
 end
 
--- `count` turns of neighbouring blocks, or of neighbouring matrices where there are fewer blocks, as equal as those
--- allow.
+-- `count` turns of neighbouring blocks, as equal as blocks allow. Where there are fewer blocks: of neighbouring
+-- matrices.
 local function in_turns(model, count)
   local pieces = onebit.blocks(model)
   if #pieces < count then
@@ -99,7 +100,7 @@ local function bands(model, active, total)
   return count
 end
 
--- What a turn has at least to hold: a matrix, or where turns are bands of rows, a row of each.
+-- The least that a turn holds: a matrix, or for bands of rows, one row of each matrix.
 local function check_active(model, by, active)
   local least = by == "rows" and widest(model, math.huge) or 0
   for _, layer in ipairs(by == "rows" and {} or model.linears) do least = math.max(least, layer.weight:elements()) end
@@ -145,8 +146,8 @@ function phases.new(model, opt)
   return self
 end
 
--- The matrices whose rows' scales have the largest mean squared gradient, within the budget. For random signs the
--- gradient of a row's scale has the squared size of the row's gradient in the mean.
+-- The matrices whose row scales have the largest mean squared gradient, within the budget. With random signs, the
+-- gradient of a row scale has the mean squared size of the row's gradient.
 local function largest(self)
   local list = {}
   for _, layer in ipairs(self.model.linears) do
@@ -198,7 +199,7 @@ local function switch(self, parts)
   for i, part in ipairs(parts) do self.inertia.z[i] = thresholds[inertia.name_of(part)] or self.inertia.z[i] end
 end
 
--- step: from 0. Returns whether the part that learns changed.
+-- step: from 0. Returns whether another part learns now.
 function Phases:begin(progress, step)
   local phase = math.floor(step / self.steps)
   local changed = false
@@ -216,14 +217,14 @@ function Phases:begin(progress, step)
   return changed
 end
 
--- As Inertia:finish; rates are of the active weights. Before the floats' optimizer clears the gradients of scales, by =
--- gradient looks at them: call observe() between backward and that step.
+-- As Inertia:finish; the rates are of the active weights. The floats' optimizer clears the gradients of scales, which
+-- by = gradient needs: call observe() between the backward pass and that step.
 function Phases:finish(feeds) return self.inertia:finish(feeds) end
 function Phases:observe()
   if self.by == "gradient" and self.last then self.next = largest(self) end
 end
 
--- As of Inertia; counters that rest are among the tensors.
+-- As Inertia. Counters that rest are among the tensors.
 function Phases:tensors()
   local list, seen = self.inertia:tensors(), {}
   for _, each in ipairs(list) do seen[each[1]] = true end
@@ -247,7 +248,7 @@ function Phases:state()
     kept = kept,
     inertia = self.inertia:state() }
 end
--- What a run that goes on has to have as the one that was stopped.
+-- What has to be the same in a resumed run.
 function Phases:settings()
   return inertia.settings(inertia.knobs(self.knobs),
     { rule = "phases of ", by = self.by, active = self.active, phase_steps = self.steps, keep = self.keep,
@@ -277,7 +278,7 @@ function Phases:restore(state, file)
   local parts, next_parts = parts_of(state.parts), state.next and parts_of(state.next)
   expect(not self.turns or same(parts, self.turns[state.phase % #self.turns + 1]) and not next_parts)
 
-  -- Counters that rest: those of every turn that was; which matrices had the largest gradients is not known any more.
+  -- Counters that rest are those of every turn so far. Which matrices had the largest gradients is not known any more.
   local resting, expected = {}, {}
   for turn, list in ipairs(self.turns or { self.model.linears }) do
     for _, each in ipairs(list) do
@@ -299,7 +300,7 @@ function Phases:restore(state, file)
   self.inertia:restore(state.inertia, file)
 end
 
--- As Inertia:histogram, counters that rest included.
+-- As Inertia:histogram, with the counters that rest.
 function Phases:histogram()
   local total, active = self.inertia:histogram(), {}
   for _, part in ipairs(self.inertia.parts) do active[inertia.name_of(part)] = true end

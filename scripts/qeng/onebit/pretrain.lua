@@ -1,4 +1,4 @@
--- Pretraining of a one-bit model from nothing, on packets: what the recipes onebit_pretrain and onebit_phased share.
+-- Pretrains a one-bit model from nothing, on packets. The recipes onebit_pretrain and onebit_phased share it.
 
 local data = require "qeng.data"
 local hub = require "qeng.hub"
@@ -12,7 +12,7 @@ require "qeng.train.trained_data"
 
 local pretrain = {}
 
--- What both take.
+-- The options of both.
 options.set("onebit", {
   { "data", "", "JSONL, a JSON array, plain text or a .qubgpu file, or a dataset's name on the hub", kind = "input" },
   { "tokenizer", "demo", "folder or hub name with the tokenizer (demo: that of the built-in demo)", kind = "input" },
@@ -52,7 +52,7 @@ options.set("onebit", {
   "data", "device",
 })
 
--- What q.inertia takes of these options.
+-- The options that q.inertia takes.
 function pretrain.inertia(opt)
   return {
     levels = opt.levels, friction = opt.friction >= 0 and opt.friction or nil, q = opt.q > 0 and opt.q or nil,
@@ -60,7 +60,7 @@ function pretrain.inertia(opt)
   }
 end
 
--- learn(model) -> q.inertia or q.phases. Trains, writes opt.out/model (a folder that q.load reads) and returns the
+-- learn(model) returns q.inertia or q.phases. Trains and writes opt.out/model, a folder that q.load reads. Returns the
 -- model and q.train's result.
 function pretrain.run(opt, learn, title)
   if opt.data == "" then q.error("usage", "which data? --data FILE") end

@@ -1,22 +1,25 @@
--- One training run of a small one-bit model on a text of characters: the same data, floats and schedule whatever the
--- rule, so that runs differ by the rule alone.
+-- One training run of a small one-bit model on a text of characters. Data, floats and schedule are the same for every
+-- rule, so runs differ by the rule alone.
 --
---   case: rule (onebit/init.lua), seed, lr (of the floats), scale_rate (row scales' share of lr: 0.3), latent_lr (of
---         latent, grid and dense
---         weights: 1e-2), and for counters and momenta what q.inertia takes (levels, q, k, friction, target, schedule,
---           gamma, tau, rise);
---         phases = {parts =, steps =, keep =}: one of so many parts learns at a time, for so many steps, or fewer where
---           the run would end
---         before each had its turn; dtype of floats and activations (f32)
---   set:  values (a config.json's keys), text (char_text), rows, tokens, steps, points (of the curve), point_windows;
---         and to go on after a stop, folder (of checkpoints), save_every (steps) and settings (words that have to be
---           the same then, as all else has
---         but these two)
+--   case: rule        of onebit/init.lua
+--         seed, lr    of the floats
+--         scale_rate  the row scales' share of lr (0.3)
+--         latent_lr   of latent, grid and dense weights (1e-2)
+--         levels, q, k, friction, target, schedule, gamma, tau, rise: of q.inertia, for counters and momenta
+--         phases      {parts =, steps =, keep =}: one of so many parts learns at a time, for so many steps, or fewer
+--                     where the run would end before each had its turn
+--         dtype       of floats and activations (f32)
+--   set:  values (a config.json's keys), text (char_text), rows, tokens, steps, points (of the curve), point_windows
+--         folder (of checkpoints), save_every (steps), settings (words that have to be the same then): to go on after a
+--         stop. All else has to be the same too, but folder and save_every
 --
--- Returns {loss (whole held-out text), train, curve = {{step, loss}...}, flips = {per thousand weights and step, by
--- tenth}, flips_per_weight (neither of grid and dense weights, which are no bits), pulse_rate (first tenth), levels
--- (histogram), tokens, seconds, warnings}; of a run whose loss was no number any more, without loss, train and levels,
--- but with diverged, the step.
+-- Returns a table:
+--   loss (of the whole held-out text), train, curve = {{step, loss}...}, tokens, seconds, warnings
+--   flips             {per thousand weights and step, by tenth of the run}
+--   flips_per_weight  nil of grid and dense weights, which are no bits
+--   pulse_rate        of the first tenth
+--   levels            the histogram of the counters
+--   diverged          the step at which the loss was no number any more; then there is no loss, train or levels
 
 local adamw = require "qeng.train.adamw"
 local q = require "qeng.core"
@@ -46,11 +49,11 @@ local function options_of(case)
     gamma = case.gamma, tau = case.tau, rise = case.rise }
 end
 
--- The optimizers of floats and of latent weights as one, for checkpoints.
+-- The optimizers of floats and of latent weights as one object, for checkpoints.
 local Pair = {}
 Pair.__index = Pair
 
--- `names` are of both.
+-- `names` are the names of both.
 local function divide(self, names)
   local of_floats, of_latents = {}, {}
   for i, name in ipairs(names) do table.insert(i <= self.count and of_floats or of_latents, name) end
@@ -82,7 +85,7 @@ local function adamw_of(parameters, rates, lr)
   return adamw.new(parameters, { lr = lr, rates = rates, beta1 = 0.9, beta2 = 0.99, eps = 1e-10 })
 end
 
--- What a run is made of: model, bits, optimizer and its parameters, and `result`, what is known of it so far.
+-- The parts of a run: model, bits, optimizer and its parameters, and `result`, what is known so far.
 local function begin(case, set)
   q.seed(case.seed)
   q.rng_step(0)
@@ -108,7 +111,7 @@ local function begin(case, set)
   }
 end
 
--- A function that tells how many bits of the latent weights have another sign than when it was called before.
+-- Returns a function that tells how many latent weights changed their sign since it was last called.
 local function sign_changes(latents)
   local before = {}
   for i, latent in ipairs(latents) do before[i] = latent.bits:clone() end

@@ -1,5 +1,4 @@
--- The pulse simulator of the report: one weight, its counter, and buttons that send pulses. It is the page's only
--- script.
+-- The pulse simulator of the report: one weight, its counter, and buttons that send pulses.
 
 local simulator = {}
 

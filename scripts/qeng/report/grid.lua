@@ -1,5 +1,5 @@
--- A table of cells, as text for the terminal (grid.text) or as HTML (page.table): columns is a list of names, rows a
--- list of lists of cells; mark = true in a row makes it stand out. Columns of figures are set to the right.
+-- A table of cells, as text for the terminal (grid.text) or as HTML (page.table). columns is a list of names; rows is a
+-- list of lists of cells. mark = true makes a row stand out. Columns of figures are set to the right.
 
 local grid = {}
 

@@ -1,5 +1,5 @@
--- report.html: the page of a training run: how it stands, its curves, figures and settings. It is written while
--- training as well.
+-- report.html, the page of a training run: how it stands, its curves, figures and settings. It is written during
+-- training too.
 
 local charts = require "qeng.report.charts"
 local metrics = require "qeng.report.metrics"
@@ -29,7 +29,7 @@ local function sources_of(rows, key)
   return names
 end
 
--- A curve for each source of by_source, dots for its held-out loss, and a table of its share and last losses.
+-- For each source: a curve, and dots for its held-out loss.
 local function source_chart(rows)
   local series = {}
   for i, name in ipairs(sources_of(rows, "by_source")) do
@@ -65,7 +65,7 @@ local function source_table(rows)
   return page.table({ "source", "trained tokens", "share", "last loss", "last held-out loss" }, lines)
 end
 
--- What was given, and what became of it where that is something else.
+-- Each setting as it was used. Where another value was given, that stands beside it.
 local function settings_table(given, used)
   local names, seen, rows = {}, {}, {}
   for _, settings in ipairs { given, used } do
@@ -86,10 +86,13 @@ local function settings_table(given, used)
   return page.table({ "setting", "used" }, rows)
 end
 
--- Writes out/report.html from out/metrics.jsonl. opt: title, settings (name = value, as given), used (the same as
--- resolved), facts ({name, text}...), state (how the run stands, a sentence), reload (seconds, while it goes on),
--- sections (page.section), curves (names of the training and of the held-out loss), eval_before (the held-out loss
--- before the first step).
+-- Writes out/report.html from out/metrics.jsonl. opt:
+--   title, settings (name = value, as given), used (the same, as resolved), facts ({name, text}...)
+--   state        how the run stands, a sentence
+--   reload       seconds after which the page reads itself again, while the run goes on
+--   sections     page.section
+--   curves       the names of the training loss and of the held-out loss
+--   eval_before  the held-out loss before the first step
 function report.write(out, opt)
   local rows = metrics.read(out .. "/metrics.jsonl")
   local last = rows[#rows] or {}
@@ -137,10 +140,10 @@ local share = 50  -- a writing takes at most a fiftieth of the time, however lon
 local Live = {}
 Live.__index = Live
 
--- The report of a run that goes on. opt: as report.write's.
+-- The report of a run that goes on. opt: that of report.write.
 function report.live(out, opt) return setmetatable({ out = out, opt = opt, next = 0 }, Live) end
 
--- Writes it where it is time to. rest: seconds left. What fails is told once and does not end the training.
+-- Writes the page when it is due. rest: seconds left. A failure is told once and does not end the training.
 function Live:step(step, steps, rest, speak)
   local began = q.time()
   if self.failed or progress.silent or began < self.next then return end
@@ -155,7 +158,7 @@ function Live:step(step, steps, rest, speak)
   self.next = q.time() + math.max(every, share * (q.time() - began))
 end
 
--- The last writing. state: a sentence.
+-- Writes the page for the last time. state: a sentence.
 function Live:finish(state)
   self.opt.state, self.opt.reload = state, nil
   report.write(self.out, self.opt)

@@ -1,5 +1,5 @@
--- A self-contained page: style, tables, bars, sections. No network; one script of a line keeps the check boxes when a
--- page reloads itself.
+-- A self-contained page: style, tables, bars, sections. It needs no network. One line of script keeps the check boxes
+-- when the page reloads itself.
 
 local charts = require "qeng.report.charts"
 local grid = require "qeng.report.grid"
@@ -9,7 +9,8 @@ local page = {}
 local escape = charts.escape
 page.escape = escape
 
--- Colours of lines, on the light and on the dark background: 3 to 1 at least against it, what WCAG asks of graphics.
+-- Colours of lines, on the light and on the dark background. Each has a contrast of 3 to 1 at least, which WCAG asks of
+-- graphics.
 page.light = { "#2f6fde", "#c94f24", "#1f8a4d", "#8a4fd0", "#977200", "#0b7f8b", "#c2357b", "#6b7280", "#1b2430",
   "#5a8231", "#4b6a9b", "#b25e10", "#7c3a2d", "#4b3f99" }
 page.dark = { "#6ea8ff", "#ff8f66", "#4fd08a", "#bd93f5", "#e0b63a", "#3ec6d3", "#f277b0", "#a3adba", "#e6ebf2",
@@ -99,8 +100,8 @@ function page.paragraphs(text)
   return (escape(text):gsub("[^\n]+", "<p>%0</p>"))
 end
 
--- Writes a page. parts: HTML in order, charts in groups: { charts = { ... } }. opt.reload: seconds after which it reads
--- itself again.
+-- Writes a page. parts: HTML in order; charts come in groups, { charts = { ... } }. opt.reload: seconds after which the
+-- page reads itself again.
 function page.write(path, title, parts, opt)
   local body = {}
   for i, part in ipairs(parts) do
@@ -115,7 +116,7 @@ function page.write(path, title, parts, opt)
   })
 end
 
--- {title, text} as monospaced text under a heading; {title, html = ...} as it is.
+-- A heading with {title, text} as monospaced text under it, or with {title, html = ...} as it is.
 function page.section(section)
   return ("<h2>%s</h2>%s"):format(escape(section[1]), section.html or "<pre>" .. escape(section[2]) .. "</pre>")
 end
