@@ -533,7 +533,8 @@ do
         end
       end
     end
-    local ok, result = pcall(run_one, { name = "latent", rule = "latent", lr = 1e-2, latent_lr = 0.1, seed = 3 }, set_of())
+    local ok, result = pcall(run_one, { name = "latent", rule = "latent", lr = 1e-2, latent_lr = 0.1, seed = 3 },
+      set_of())
     onebit.settle = settle
     assert(ok, tostring(result))
     local weights, by_tenth = 7 * 32 * 32, 0

@@ -1,4 +1,4 @@
--- An analysis (qeng.analyze, qeng.advise) as text for the terminal and as a self-contained page.
+-- Writes an analysis (plan/analyze.lua, train/advise.lua) as text for the terminal and as a page.
 
 local analyze = require "qeng.plan.analyze"
 local charts = require "qeng.report.charts"

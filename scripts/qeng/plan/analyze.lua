@@ -1,5 +1,5 @@
--- What a dataset holds and what to do with it: lengths, trained shares, answers, duplicates, sources, how rows of
--- several lengths would be packed. qeng.advise recommends from it; qeng.analyze_report writes it down.
+-- What a dataset holds: lengths, trained shares, answers, duplicates, sources, and how rows of several lengths would be
+-- packed. train/advise.lua recommends from it; plan/analysis_report.lua writes it down.
 
 local q = require "qeng.core"
 
@@ -28,7 +28,7 @@ function analyze.ends(tokenizer)
   return ends
 end
 
--- From {{length, records}...}: total(), and the length that a share of the records does not exceed.
+-- Of {{length, records}...}: total(), and the length that a share of the records does not exceed.
 function analyze.percentile(lengths, share)
   local total, passed = 0, 0
   for _, pair in ipairs(lengths) do total = total + pair[2] end
@@ -39,8 +39,8 @@ function analyze.percentile(lengths, share)
   return 0
 end
 
--- Bins of equal width up to the longest of all but one in 200 documents; the last bin holds the rest:
--- {{from =, to =, records =}...}
+-- Bins of equal width, {{from =, to =, records =}...}. They reach up to the longest of all but one in 200 documents;
+-- the last bin holds the rest.
 function analyze.histogram(lengths, count)
   local top = analyze.percentile(lengths, 0.995)
   local width = math.max(1, math.ceil((top + 1) / count))
@@ -54,8 +54,8 @@ function analyze.histogram(lengths, count)
   return bins
 end
 
--- How rows of `row_tokens` would be filled: {row_tokens, efficiency = real tokens per slot, split = share of documents
--- that are longer}.
+-- How full rows of `row_tokens` would be: {row_tokens, efficiency (real tokens per slot), split (share of documents
+-- that are longer)}.
 local function packing(file, row_tokens)
   local plan = file:batches({ row_tokens = row_tokens, rows = 1, seed = 0, long = "split" }):plan()
   return {
@@ -66,10 +66,10 @@ end
 
 local function up128(n) return math.max(128, math.ceil(n / 128) * 128) end
 
--- Packs at lengths around the data's own. limit: the longest row that the model takes. Marks the mean rounded up to 128
--- (a rule that is often given) as `mean_rule`, and as `chosen` the shortest row that is shorter than at most one
--- document in a hundred and fills within two points of the fullest such row; where more are longer than any row, the
--- longest.
+-- Packs at lengths around those of the data. limit: the longest row that the model takes. Marks two rows:
+--   mean_rule  the mean rounded up to 128, a rule that is often given
+--   chosen     the shortest row that at most one document in a hundred exceeds and that fills within two points of the
+--              fullest such row; the longest row where more documents are longer than any
 function analyze.rows(file, found, limit)
   local mean_row = math.min(limit, up128(found.tokens / math.max(found.records, 1)))
   local wanted, list = { [mean_row] = true }, {}
@@ -96,8 +96,8 @@ function analyze.rows(file, found, limit)
   return list, chosen
 end
 
--- file: a PacketFile. opt: tokenizer (to judge answers), max_row (the model's longest sequence). Returns what
--- PacketFile:statistics gives, with mean, percentiles, bins, rows and row.
+-- file: a PacketFile. opt: tokenizer (to judge answers), max_row (the model's longest sequence). Returns
+-- PacketFile:statistics with mean, percentiles, bins, rows and row.
 function analyze.dataset(file, opt)
   local started = q.time()
   local found = file:statistics { ends = opt.tokenizer and analyze.ends(opt.tokenizer) or {} }

@@ -1,13 +1,13 @@
 -- q.plan: what training or inference will need and take, before anything is loaded.
 --
--- No formulas: the model is built and q.train (or an engine) runs on a device that computes nothing (q.rehearse), so
--- that parameters, gradients, the optimizer's state, the planned arena and the cost of each operation are those of the
--- code that will run. What remains to be said is where the weights lie (place) and whether that fits (plan/text.lua).
+-- There are no formulas. The model is built, and q.train (or an engine) runs, on a device that computes nothing
+-- (q.rehearse). So parameters, gradients, the optimizer's state, the planned arena and the cost of each operation are
+-- those of the code that will run. What remains is where the weights lie (place) and whether that fits (plan/text.lua).
 --
 --   q.plan { model = "7b", mode = "lora", row_tokens = 2048 }
 --
--- model: a folder (config.json is enough), a GGUF file, a config.json, a name on a hub (whose weights are not fetched),
--- a name of plan/shapes.lua, or a table of config.json's keys. The other options are the set "plan", below. Without
+-- model: a folder (config.json is enough), a GGUF file, a config.json, a name on a hub (its weights are not fetched), a
+-- name of plan/shapes.lua, or a table of config.json's keys. The other options are the set "plan", below. Without
 -- bandwidth and flops the plan is for this device, at its measured limits.
 
 local config = require "qeng.model.config"
@@ -37,7 +37,7 @@ end
 
 local folders = {}  -- of names on a hub, which is asked once: {path, whole}
 
--- The path of `model`, and whether its weights may be read there.
+-- The path of `model`, and whether weights may be read there.
 local function find(model)
   if shapes[model:lower()] then return model, true end
   if folders[model] and q.fs.kind(folders[model].path) then return folders[model].path, folders[model].whole end
@@ -46,7 +46,7 @@ local function find(model)
   return path, whole
 end
 
--- A function that builds the model (in a rehearsal), what to call it, and where its tokenizer may be.
+-- Returns a function that builds the model (in a rehearsal), its name, and where its tokenizer may be.
 local function source_of(opt)
   local values, name, place = opt.model, "this config", nil
   if type(values) == "string" then
@@ -103,10 +103,12 @@ local function source_of(opt)
   end, name, place
 end
 
--- Bytes of the weights by the unit that is moved as one when they are streamed: embed, each layer, head. Those trained
--- as floats stay on the device. shared: it is the embedding and the head, and a GPU keeps it. learned: of its bytes,
--- those of the bits in `learning`, a set. held: of its bytes, what a GGUF file of llama's has in an order of its own,
--- and is in the host's memory where the unit is read from there.
+-- The bytes of the weights by unit: embed, each layer, head. A streamed unit moves as a whole. Weights that are trained
+-- as floats stay on the device. Of a unit:
+--   shared   it is embedding and head at once; a GPU keeps it
+--   learned  bytes of the bits in `learning`, a set
+--   held     bytes that a llama GGUF file has in another order; they are in the host's memory where the unit is read
+--            from there
 local function units_of(model, learning, opt)
   local units, by_name = {}, {}
   for _, parameter in ipairs(model.parameters) do
@@ -131,7 +133,7 @@ end
 
 -- ---------------------------------------------------------------- rehearsals
 
--- What q.train reads of a PacketFile: rows full of one document each, every token trained.
+-- Stands for a PacketFile in q.train: every row is full of one document, and every token is trained.
 local function full_rows()
   local file = {}
   function file:batches(how)
@@ -168,7 +170,7 @@ local function difference(after, before)
   return d
 end
 
--- Three steps of q.train; the second is what a step costs.
+-- Three steps of q.train. The second shows what a step costs.
 local function train_steps(model, opt)
   local name = os.tmpname()
   q.fs.remove(name)
@@ -183,7 +185,7 @@ local function train_steps(model, opt)
   return difference(marks[2], marks[1])
 end
 
--- Two steps of one-bit training: the bits by counters, all else by AdamW. Also the bits that learn.
+-- Two steps of one-bit training: the bits by counters, all else by AdamW. Returns also the bits that learn.
 local function onebit_steps(model, opt)
   local floats = {}
   for i, parameter in ipairs(onebit.float_parameters(model)) do floats[i] = parameter.tensor end
@@ -217,7 +219,7 @@ end
 
 local most_read = 2 ^ 22  -- tokens of prompts: a rehearsal reads them in steps of a few hundred, so many in minutes
 
--- opt.batch prompts of all but a few tokens of opt.context are read and decoding begins; a late decoding step is the
+-- Reads opt.batch prompts of all but a few tokens of opt.context and begins to decode. A late decoding step is the
 -- step.
 local function decode_steps(model, opt)
   opt.asked_context, opt.context = opt.context, math.min(opt.context, model.config.max_position)
@@ -276,12 +278,14 @@ end
 
 -- ---------------------------------------------------------------- where the weights lie
 
--- Bytes of the device, of the host and of the file where the device may hold `budget` (nil: all), or nil where that
--- does not do. Streamed units pass through slots of the largest: the one in use and those on their way, two on a GPU
--- (SlotStream::kDepth). The largest units stay, `keep` bytes of them, what --stream-keep has to be on a GPU. There the
--- others lie in pinned memory of the host, as far as host_budget goes; but for those of a model whose bits learn, the
--- rest is read from the file by way of a buffer. on_host: the device is the CPU, which reads all from the file.
--- written: bytes that a pass copies back. least, least_host: what would do.
+-- Places the weights where the device may hold `budget` (nil: all of them): bytes of the device, of the host and of the
+-- file. Nil where the budget does not do; the second result then says what would (least, least_host).
+--
+-- Streamed units pass through slots as large as the largest: one in use and those on their way, two on a GPU
+-- (SlotStream::kDepth). The largest units stay, as many as fit; `keep` is their bytes, which --stream-keep has to be on
+-- a GPU. There the streamed units lie in pinned memory of the host as far as host_budget goes, and the rest is read
+-- from the file through a buffer. Only a model whose bits learn needs pinned memory for all. on_host: the device is the
+-- CPU, which reads all from the file. written: bytes that a pass copies back.
 local function place(found, budget, host_budget, on_host)
   local units, total, streamable = {}, 0, 0
   for _, bytes in pairs(found.accounts) do total = total + bytes end
@@ -360,7 +364,7 @@ options.set("plan", {
     .. "streamed", kind = "bytes" },
 })
 
--- The options as they were given, with their defaults, checked.
+-- The options as given, with their defaults, checked.
 local function checked(given)
   local known, wanted = options.entries "plan", { "model", "model_file" }
   for i, entry in ipairs(known) do wanted[i + 2] = entry[1] end
@@ -390,7 +394,7 @@ local function checked(given)
   return opt
 end
 
--- Bytes that a stream counts for the process itself, which has rehearsed what it will run.
+-- The bytes that a stream counts for the process itself, which has rehearsed what it will run.
 local function process_bytes(plan, folder)
   plan.tokenizer = plan.tokenizer or folder and q.try(q.tokenizer, folder) or nil
   collectgarbage()
@@ -399,8 +403,9 @@ local function process_bytes(plan, folder)
   return bytes
 end
 
--- What tensors may take of the budgets (nil: there is none), and what of these is the process's own. On the CPU a
--- stream holds the process to the smaller one; what is not streamed is only held to device_budget, and by its tensors.
+-- What tensors may take of the budgets (nil: there is none), and how much of them the process takes. On the CPU a
+-- stream holds the whole process to the smaller budget. Without a stream only device_budget counts, and only for
+-- tensors.
 local function room(plan, opt)
   local whole = math.min(opt.device_budget or math.huge, opt.host_budget or math.huge)
   if not plan.on_host or whole == math.huge then return opt.device_budget, 0 end

@@ -1,5 +1,5 @@
--- Shapes of models to plan for by name: what a config.json would say. Each is a published model's, but for 90b, which
--- is 70b with more layers.
+-- Shapes of models to plan for by name: what a config.json would say. Each is a published model's, except 90b, which is
+-- 70b with more layers.
 
 local q = require "qeng.core"
 

@@ -1,5 +1,4 @@
--- How a plan (plan/init.lua) prints: accounts, where they lie, what a step takes, and a sentence that says whether it
--- fits.
+-- How a plan (plan/init.lua) prints: accounts, where they lie, what a step takes, and whether it fits.
 
 local progress = require "qeng.console.progress"
 local q = require "qeng.core"
@@ -10,7 +9,7 @@ local order = { "weights", "adapters", "gradients", "optimizer", "activations", 
 
 local function bytes(n) return progress.bytes(n) end
 
--- Rounded up in what is shown of it: a least that is given as it is printed has to do.
+-- Rounds up what is shown: a least amount has to do as it is printed.
 local function at_least(n)
   local unit = 1
   while n / unit >= 1000 do unit = unit * 1000 end
@@ -23,7 +22,7 @@ local function seconds(s)
   return s < 60 and ("%.3g s"):format(s) or progress.duration(s)
 end
 
--- Accounts in a fixed order, those not known to it last.
+-- Accounts in a fixed order; others come last.
 local function accounts_of(plan)
   local names, known = {}, {}
   for _, name in ipairs(order) do
@@ -37,7 +36,7 @@ local function accounts_of(plan)
   return names
 end
 
--- What would bring it under the memory there is, the largest account first.
+-- What would bring the plan under the memory there is, the largest account first.
 local function advice(plan)
   local opt, a = plan.given, plan.accounts
   local ways = {}
@@ -57,7 +56,7 @@ local function advice(plan)
   return #ways > 0 and table.concat(ways, ", or ") or "take a smaller model"
 end
 
--- Whether it fits what was given, or the devices present, and what to change.
+-- Whether the plan fits the budgets or the devices present, and what to change.
 function text.sentence(plan)
   local opt = plan.given
   local streams = plan.least < plan.total
@@ -107,7 +106,7 @@ function text.sentence(plan)
     bytes(device.memory), bytes(plan.least), streams and " (weights streamed)" or "", advice(plan))
 end
 
--- The step at the device's limits: a lower bound, which real steps come near to and never beat.
+-- The step at the device's limits: a lower bound, which real steps approach and never beat.
 local function step_line(plan)
   local step = plan.step
   local flops = step.flops_f32 + step.flops_bf16
@@ -127,7 +126,7 @@ local function step_line(plan)
   return line
 end
 
--- What the figures leave out, and where the plan is not of what was asked for.
+-- What the figures leave out, and where the plan differs from what was asked for.
 local function notes(plan, lines)
   lines[#lines + 1] = "tensors only: what kernels take for themselves comes on top (scratch in q.memory() of a run)"
   if plan.process > 0 then
@@ -165,9 +164,9 @@ text.__index = { sentence = text.sentence }
 
 -- ---------------------------------------------------------------- several ways at once
 
--- What the announcement of one-bit training (Qsbits) counts for so many weights, in bytes: bf16 weights and gradients
--- with f32 moments; weights of 1 bit with gradients and state of 2 each; and by phases, where `active` weights have
--- those.
+-- The bytes that the announcement of one-bit training (Qsbits) counts for so many weights: bf16 weights and gradients
+-- with f32 moments; weights of 1 bit with 2 bits each of gradients and state; and by phases, where only `active`
+-- weights have gradients and state.
 local function announced(weights, active)
   local function decimal(n) return n >= 1e12 and ("%.2f TB"):format(n / 1e12) or ("%.2f GB"):format(n / 1e9) end
   return ("as one-bit training was announced, for %.3g billion weights: %s dense with AdamW, %s with one bit and " ..
@@ -176,11 +175,11 @@ local function announced(weights, active)
       decimal(weights / 8))
 end
 
--- Errors that are about the model, or one way of training it.
+-- Codes of errors that are about the model, or about one way of training it.
 local of_the_model = { unsupported = true, shape = true, dtype = true, value = true, format = true }
 
--- A line for each way of plan(mode, active) and where it would fit; one that cannot be planned says why, and if none
--- can, that is the error. active: weights that learn at once by phases; 0: all, so that there are none.
+-- A line for each way of plan(mode, active), and where it would fit. A way that cannot be planned says why; if none
+-- can, that is the error. active: weights that learn at once by phases; 0: no phases.
 function text.compare(plan, active)
   local ways = { { "full" }, { "lora" }, { "onebit" }, { "inference" } }
   if active > 0 then table.insert(ways, 4, { "onebit", active, name = "by phases" }) end

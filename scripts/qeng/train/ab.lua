@@ -1,9 +1,9 @@
--- The three ways of the pipeline experiment (recipes/ab_pipeline.lua) to bring the same rows to the same model:
+-- The pipeline experiment (recipes/ab_pipeline.lua): three ways to bring the same rows to the same model.
 --   jsonl         records read from JSONL and tokenized when their row is due, on the thread that trains
 --   packets       a .qubgpu file of the same records, tokenized once; a thread makes the batches
 --   packets+drop  the same, with a share of the records treated as damaged (CRC-Drop)
--- The first two give the same rows to the bit, which is checked. So that this is so, JSONL is told beforehand which
--- records make which row; finding that out on the fly would cost it more.
+-- The first two give the same rows to the bit, which is checked. For that, JSONL is told beforehand which records make
+-- which row. Finding it out on the fly would cost JSONL more.
 
 local adamw = require "qeng.train.adamw"
 local chat = require "qeng.chat"
@@ -58,8 +58,7 @@ function ab:batches(file, way, seed, more)
   return file:batches(given)
 end
 
--- ---------------------------------------------------------------- loaders: next(slot) fills the slot, returns its info
--- or nil
+-- ---------------------------------------------------------------- loaders: next(slot) fills the slot; its info, or nil
 
 local function packets_loader(self, way, seed, more)
   local batches = self:batches(q.ndp.open(self.packed), way, seed, more)
@@ -134,7 +133,7 @@ end
 
 -- ---------------------------------------------------------------- what is measured
 
--- Are the rows of JSONL those of the packets? Raises where they are not.
+-- Raises an error where the rows of JSONL are not those of the packets.
 function ab:same_rows(seed, steps)
   local one, other = self:slot(), self:slot()
   local jsonl, packets = self:loader("jsonl", seed, self:plan(seed, steps)), self:loader("packets", seed)
@@ -153,8 +152,8 @@ function ab:same_rows(seed, steps)
   end
 end
 
--- Tokens a second of a loader alone, from the first batch to the last of an epoch. cold: the system is asked to forget
--- the file first. Opening the file counts; for JSONL the plan does not.
+-- Tokens a second of a loader alone, from the first batch to the last of an epoch. cold: the system is first asked to
+-- forget the file. The time to open the file counts; for JSONL the time of the plan does not.
 function ab:load_speed(way, seed, cold)
   local plan = way == "jsonl" and self:plan(seed) or nil
   local slot = self:slot()
@@ -167,11 +166,12 @@ function ab:load_speed(way, seed, cold)
   return tokens / (q.time() - began), dropped
 end
 
--- One training run. `seed` chooses the records held out, orders the others and draws the adapters: runs are compared
--- within a seed.
--- Returns {tok_s = real tokens a second, slot_s =, wait = share of the time that steps waited for data, loss =
--- held-out,
--- losses = of the steps, seconds =}; the first five steps are not timed.
+-- One training run. `seed` chooses the records held out, orders the others and draws the adapters. Runs are compared
+-- within a seed. The first five steps are not timed. Returns:
+--   tok_s, slot_s   real tokens and slots a second
+--   wait            share of the time that steps waited for data
+--   loss, losses    the held-out loss; the losses of the steps
+--   seconds
 function ab:run(way, seed, steps)
   local opt = self.opt
   local model = models.load(opt.model, { dtype = opt.dtype }):lora { rank = opt.rank, seed = seed }

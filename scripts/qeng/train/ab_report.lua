@@ -1,4 +1,4 @@
--- The pipeline experiment's figures with their confidence, and what they mean, as text and as a page.
+-- The pipeline experiment's figures with their confidence, and what they mean: as text and as a page.
 
 local ab = require "qeng.train.ab"
 local charts = require "qeng.report.charts"
@@ -8,8 +8,8 @@ local q = require "qeng.core"
 
 local ab_report = {}
 
--- Student's t, two-sided 95 %, by degrees of freedom; beyond the table the next lower entry, which is a little too
--- wide.
+-- Student's t, two-sided 95 %, by degrees of freedom. Between entries the next lower one is taken, which is a little
+-- too wide.
 local student = { 12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145,
   2.131, 2.120, 2.110, 2.101, 2.093, 2.086 }
 
@@ -29,7 +29,7 @@ local function column(runs, way, key)
   return list
 end
 
--- combine(of way a, of way b) seed by seed: its mean and half-width.
+-- combine(a, b) seed by seed, of two ways: its mean and half-width.
 local function paired(runs, a, b, key, combine)
   local list = {}
   for i in ipairs(runs[a]) do list[i] = combine(runs[a][i][key], runs[b][i][key]) end
@@ -75,7 +75,7 @@ local function same_losses(runs)
   return true
 end
 
--- What it says of packets, in sentences that the figures decide.
+-- What the figures say of packets, in sentences.
 local function meaning(found)
   local runs, lines = found.runs, {}
   local function say(...) lines[#lines + 1] = "- " .. (...):format(select(2, ...)) end
@@ -170,7 +170,7 @@ function ab_report.write(path, found)
   })
 end
 
--- The figures as JSON, for whoever wants to compute something else.
+-- The figures as JSON, to compute other things from.
 function ab_report.save(path, found)
   q.fs.write(path,
     q.json.encode({ load = found.load, runs = found.runs, drop = found.drop, mean_tokens = found.mean_tokens }) .. "\n")

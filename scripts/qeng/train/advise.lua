@@ -1,5 +1,5 @@
--- From an analysis to a way of training: LoRA or every weight, rank, batch; and what it will take on this machine, from
--- a few measured steps.
+-- From an analysis to a way of training: LoRA or every weight, rank, batch. A few measured steps tell what training
+-- will take on this machine.
 
 local estimates = require "qeng.train.estimates"
 local models = require "qeng.model"
@@ -8,8 +8,9 @@ local q = require "qeng.core"
 
 local advise = {}
 
--- Adapters hold about two bits a weight, and a trained token of instruction data brings about one (Schulman 2025, "LoRA
--- Without Regret"): the rank that holds them all, a power of two from 8 on. Nil where it would be over 256.
+-- The rank of adapters that hold all the data: a power of two from 8 on, or nil if it would be over 256. Adapters hold
+-- about two bits a weight, and a trained token of instruction data brings about one (Schulman 2025, "LoRA Without
+-- Regret").
 function advise.rank(model, trained)
   local per_rank = 0
   for _, layer in ipairs(model.linears) do
@@ -21,13 +22,14 @@ function advise.rank(model, trained)
   return rank <= 256 and rank or nil
 end
 
--- Slots of an optimizer step: two hundred steps an epoch, within a row and what LoRA (which likes small batches) or
--- full fine-tuning takes well.
+-- Slots of an optimizer step: a two-hundredth of an epoch, but at least a row, and at most what the mode takes well.
+-- LoRA likes small batches.
 function advise.step_tokens(tokens, row_tokens, mode)
   return math.max(row_tokens, math.min(tokens / 200, mode == "lora" and 32768 or 131072))
 end
 
--- Bytes that may be taken: of the GPU, or those the system says are available. The second result says whose.
+-- Bytes that may be taken: of the GPU, or those that the system says are available. The second result says whose they
+-- are.
 function advise.available(device)
   if device.name ~= "cpu" and device.memory then return device.memory, device.name end
   local text = q.try(q.fs.read, "/proc/meminfo") or ""
@@ -42,7 +44,7 @@ function advise.device(name)
   return q.devices()[1]
 end
 
--- Trains a few steps and forgets them. Returns slots a second, and bytes that are fixed and that a row adds.
+-- Trains a few steps and forgets them. Returns slots a second, the bytes that are fixed, and the bytes that a row adds.
 local function measure(model, file, opt, row_tokens, steps)
   local folder = opt.out .. "/measured"
   local result = q.train {
@@ -56,7 +58,7 @@ local function measure(model, file, opt, row_tokens, steps)
 end
 
 -- found: of analyze.dataset. opt: model (folder), mode ("auto", "lora", "full"), rank (0: advised), steps (measured),
--- device, dtype, out. Returns what to do: mode, rank, row_tokens, rows, accumulate, why, and what it takes.
+-- device, dtype, out. Returns mode, rank, row_tokens, rows, accumulate, why, and what training takes.
 function advise.training(file, found, opt)
   local probe = models.load(opt.model, { dtype = opt.dtype })
   local rank = advise.rank(probe, found.trained)

@@ -1,5 +1,5 @@
--- What a training run says of itself: what it is before the first step, what is odd about its settings, and at the end
--- what came of it.
+-- What a training run says of itself. Before the first step: what it is, and what is odd about its settings. At the
+-- end: what came of it.
 
 local q = require "qeng.core"
 local progress = require "qeng.console.progress"
@@ -33,11 +33,11 @@ function banner.device()
   return "not chosen yet"
 end
 
--- The weights that learn bits now. bits: q.inertia, or what stands for it.
+-- The one-bit weights that learn now. bits: q.inertia, or what stands for it.
 function banner.learning(bits) return (bits.inertia or bits).weights end
 
--- Parameters of a model with what was added to it, and how many of them are trained. bits: what learns one-bit weights,
--- or nil.
+-- The parameters of a model, with what was added to it, and how many of them are trained. bits: what learns one-bit
+-- weights, or nil.
 function banner.parameters(model, bits)
   local all, names = elements(model.parameters)
   local trained = elements(model:trainable())
@@ -57,7 +57,7 @@ function banner.trained(model, bits)
     banner.count(all))
 end
 
--- { {name, text}... } of a run about to begin. about: opt (of q.train), plan (of the batches), steps.
+-- { {name, text}... } of a run before its first step. about: opt (of q.train), plan (of the batches), steps.
 function banner.facts(model, file, about)
   local opt, plan, slots = about.opt, about.plan, about.opt.rows * about.opt.row_tokens
   local per_step = opt.accumulate / math.max(plan.batches, 1)
@@ -80,7 +80,7 @@ function banner.facts(model, file, about)
   }
 end
 
--- The settings as they came out: what 0, auto and defaults stood for.
+-- The settings as they came out: 0, auto and defaults are resolved.
 function banner.used(model, file, about, defaults)
   local opt, adapter, used = about.opt, model.adapter, {}
   for name in pairs(defaults) do used[name] = opt[name] end
@@ -99,7 +99,7 @@ function banner.start(speak, facts)
   for _, fact in ipairs(facts) do speak:say(("%-8s %s"):format(fact[1], fact[2])) end
 end
 
--- Settings that are allowed and most likely not meant.
+-- Warns of settings that are allowed and most likely not meant.
 function banner.warn(speak, opt, steps, rate)
   if opt.lr == 0 then
     speak:say "warning: the learning rate is 0, so nothing is learned: give --lr"
@@ -112,8 +112,8 @@ function banner.warn(speak, opt, steps, rate)
   end
 end
 
--- The line of a step, as fields for Progress:line, of which the least needed go first where the terminal is narrow.
--- row: of the metrics. held_out: the last evaluation's loss, or nil. rest: seconds left.
+-- The line of a step, as fields for Progress:line. A narrow terminal leaves out those of the highest ranks. row: of the
+-- metrics. held_out: the last held-out loss, or nil. rest: seconds left.
 function banner.line(row, steps, held_out, rest)
   local rate = row.lr and ("%.1e"):format(row.lr):gsub("e([+-])0", "e%1")
   return {
@@ -126,8 +126,8 @@ function banner.line(row, steps, held_out, rest)
   }
 end
 
--- What came of it, in a sentence. about: done (steps in this process), skipped (updates that were not finite), seconds,
--- slots (of a step), loss (of the last step), state (the run's).
+-- What came of the run, in a sentence. about: done (steps in this process), skipped (updates that were not finite),
+-- seconds, slots (of a step), loss (of the last step), state (of the run).
 function banner.outcome(about)
   local state, parts = about.state, {}
   parts[1] = ("%d step%s in %s"):format(about.done, about.done == 1 and "" or "s",

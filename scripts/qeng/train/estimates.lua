@@ -1,6 +1,5 @@
--- What the analyzer foretold, and what training then took: a few lines of JSON in the user's cache folder. Training
--- adds a line only where an estimate of the same model, device and row is known; a file that is missing or spoilt does
--- no harm.
+-- What the analyzer estimated, and what training then took: lines of JSON in the user's cache folder. Training adds a
+-- line only if there is an estimate for the same model, device and row. A missing or damaged file does no harm.
 
 local q = require "qeng.core"
 local user = require "qeng.console.user"
@@ -29,8 +28,8 @@ local function add(entry)
   q.fs.write(path(), table.concat(lines, "\n") .. "\n")
 end
 
--- What decides speed and memory of a slot of a row, but for how many rows there are. about: device, mode, rank,
--- row_tokens, recompute.
+-- A key of what decides speed and memory of a row, except the number of rows. about: device, mode, rank, row_tokens,
+-- recompute.
 function estimates.key(model, about)
   local weights = model.head:elements()
   for _, layer in ipairs(model.linears) do weights = weights + layer.weight:elements() end
@@ -39,7 +38,8 @@ function estimates.key(model, about)
     about.mode == "lora" and " " .. about.rank or "", about.row_tokens, about.recompute and ", recomputing" or "")
 end
 
--- Bytes that this process has had at most, by q.memory: what keeps its size, and what grows with the rows of a batch.
+-- The peak bytes of this process by q.memory, in two parts: what keeps its size, and what grows with the rows of a
+-- batch.
 function estimates.memory()
   local fixed, growing = 0, 0
   for name, account in pairs(q.memory()) do
@@ -60,7 +60,7 @@ function estimates.median(list)
   return sorted[math.ceil(#sorted / 2)]
 end
 
--- Slots a second of a run's steps, the first two left out.
+-- Slots a second of a run's steps, without the first two.
 function estimates.speed(metrics)
   local rates = {}
   for i, row in ipairs(metrics) do
@@ -75,7 +75,7 @@ function estimates.foretell(key, given)
     row_bytes = given.row_bytes })
 end
 
--- At the end of a training run.
+-- Called at the end of a training run.
 function estimates.came_true(model, about, metrics)
   q.try(function()
     local key, last = estimates.key(model, about), nil
@@ -92,7 +92,7 @@ function estimates.came_true(model, about, metrics)
   end)
 end
 
--- How wrong the last estimates (at most ten) were: "time by 4 %, ..." or nil where none was put to the test.
+-- How wrong the last ten estimates were, as text; nil where none was tested.
 function estimates.errors()
   local time, memory = {}, {}
   local list = estimates.read()

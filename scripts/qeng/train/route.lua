@@ -1,9 +1,11 @@
--- SRC and DST of packets by name, and which of a model's parameters the packets of a destination move.
+-- The names of SRC and DST in packets, and which parameters the packets of a destination move:
 --
--- ALL moves everything that is trained; ATTENTION the query, key, value and output projections with their biases; FFN
--- the gate, up and down projections; NORM every norm's weight; EMBEDDING and LM_HEAD the two ends (a tied matrix is
--- both, and either moves it by its whole gradient); LORA every adapter. An adapter belongs to its layer too: ATTENTION
--- moves those of the attention's projections, FFN those of the MLP's.
+--   ALL        everything that is trained
+--   ATTENTION  the query, key, value and output projections with their biases and adapters
+--   FFN        the gate, up and down projections with their adapters
+--   NORM       the weight of every norm
+--   EMBEDDING, LM_HEAD  the two ends; either moves a tied matrix by its whole gradient
+--   LORA       every adapter
 
 local q = require "qeng.core"
 
@@ -55,10 +57,11 @@ local function moves(destination, name)
   return layer:find("^lm_head%.") ~= nil
 end
 
--- How to train on packets addressed to these destinations ({[DST] = records}): nil where all of them move all that is
--- trained. Otherwise {groups = the optimizer's group of each parameter of model:trainable(), frozen = {[DST] = tensors
--- that its packets leave alone}, active = {[DST] = groups that they move}}. A destination that moves nothing is an
--- error.
+-- How to train on packets with these destinations ({[DST] = records}). Nil where all of them move all that is trained.
+-- A destination that moves nothing is an error. Otherwise:
+--   groups  the optimizer's group of each parameter of model:trainable()
+--   frozen  {[DST] = tensors that its packets leave alone}
+--   active  {[DST] = groups that they move}
 function route.plan(model, records)
   local parameters = model:trainable()
   local list = {}

@@ -1,5 +1,5 @@
--- A look at what a run will be trained on, before it begins: what nothing can be learned from is refused, and what
--- becomes of documents longer than a row is told.
+-- Looks at what a run will be trained on, before it begins. Refuses data from which nothing can be learned, and tells
+-- what becomes of documents longer than a row.
 
 local options = require "qeng.console.options"
 local q = require "qeng.core"
@@ -23,7 +23,7 @@ local function note(noun, training, held, row_tokens, fate)
     one and "is" or "are", fate)
 end
 
--- plan: of the training documents (Batches:plan); held: of the held-out ones, or nil. opt: row_tokens, long. Returns
+-- plan: of the training documents (Batches:plan). held: of the held-out ones, or nil. opt: row_tokens, long. Returns
 -- whether there is a held-out loss to compute.
 function trained_data.check(plan, held, opt, speak)
   local by_itself, row = opt.long == "auto", opt.row_tokens
