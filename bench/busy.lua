@@ -1,6 +1,6 @@
 -- Speeds of one process on a machine that may be busy, each the mean over some seconds:
 --   qeng bench/busy.lua --threads 2 [--gguf FILE] [--seconds 1] [--only decode_4]
--- Lines "name value unit". bench/busy.sh runs it beside busy processes.
+-- It prints lines "name value unit". bench/busy.sh runs it beside busy processes.
 
 local q = require "qeng"
 local demo = require "qeng.train.demo"

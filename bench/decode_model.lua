@@ -1,7 +1,7 @@
--- A GGUF file of a Qwen3 shape with random weights, in seconds:  qeng bench/decode_model.lua --shape 8B --type tq2_0
--- --out model.gguf 61 rows of random weights are packed for each type and width, and every matrix repeats them: packing
--- 8 billion weights of their own takes minutes. The device reads as many bytes, from as many places, and no speed here
--- depends on which weights they are.
+-- Writes a GGUF file of a Qwen3 shape with random weights, in seconds:
+--   qeng bench/decode_model.lua --shape 8B --type tq2_0 --out model.gguf
+-- For each type and width 61 rows of random weights are packed, and every matrix repeats them. To pack 8 billion
+-- weights takes minutes. The device reads as many bytes from as many places, and no speed here depends on the weights.
 
 local export = require "qeng.gguf.export"
 local names = require "qeng.gguf.names"

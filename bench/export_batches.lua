@@ -1,4 +1,4 @@
--- The packed batches that recipes/lora_qwen.lua trains on, for lora_vs_peft.py, and the adapter it starts from:
+-- Writes the packed batches that recipes/lora_qwen.lua trains on, and the adapter it starts from, for lora_vs_peft.py:
 --   qeng bench/export_batches.lua --model DIR --data FILE.qubgpu --out DIR
 local q = require "qeng"
 local opt = q.options {

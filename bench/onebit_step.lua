@@ -1,10 +1,10 @@
--- Steps of phased training of a one-bit model of a real one's shape, its bits streamed within a budget:
---   qeng bench/onebit_step.lua --shape 1b --host-budget 1300M                                       # minutes on two
---   cores
---   qeng bench/onebit_step.lua --shape 90b --dtype bf16 --device cuda --device-budget 8G --host-budget 64G       # on a
---   GPU
--- A line a step: loss, flips, seconds, what was moved and how much of that was hidden; at the end the most memory there
--- was.
+-- Steps of phased training of a one-bit model in the shape of a real one, its bits streamed within a budget. On two
+-- cores, minutes:
+--   qeng bench/onebit_step.lua --shape 1b --host-budget 1300M
+-- On a GPU:
+--   qeng bench/onebit_step.lua --shape 90b --dtype bf16 --device cuda --device-budget 8G --host-budget 64G
+-- It prints a line a step: loss, flips, seconds, what was moved and how much of that was hidden; at the end the peak
+-- memory.
 
 local q = require "qeng"
 local shapes = require "qeng.plan.shapes"

@@ -1,5 +1,5 @@
 -- PagedAttention of the CPU: decoding against the bandwidth of the machine, prefill against Attention over contiguous
---   memory.
+-- memory.
 --   qeng bench/paged_attention.lua [threads]
 
 local q = require "qeng"

@@ -1,7 +1,6 @@
--- Trains a model of a real one's shape for some steps and says how fast:  qeng bench/train.lua --shape 1.5B --out DIR
--- Weights, adapters and documents come from one block of random numbers, by rules short enough that train_peer.py
--- follows them too; so nothing is downloaded, and no file of weights is written. README.md says what is in DIR
--- afterwards.
+-- Trains a model of a real shape for some steps and says how fast:  qeng bench/train.lua --shape 1.5B --out DIR
+-- Weights, adapters and documents come from one block of random numbers, by rules that train_peer.py follows too. So
+-- nothing is downloaded and no file of weights is written. README.md says what is in DIR afterwards.
 
 local q = require "qeng"
 

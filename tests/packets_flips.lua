@@ -1,7 +1,7 @@
 -- Flips random bits of a dataset and of a bare stream, one at a time:  qeng tests/packets_flips.lua FLIPS [SEED]
--- Each has to be found: the file is refused when it is opened, or exactly the record that holds the bit is left out,
--- counted and named with its place by verify, and every other record is what it was. tests/lua/packets_faults_test.lua
--- runs a few.
+-- Each flip has to be found. Either the file is refused when it is opened, or exactly the record that holds the bit is
+-- left out, counted, and named with its place by verify; every other record is as before.
+-- tests/lua/packets_faults_test.lua runs a few.
 local q = require "qeng"
 
 local flips, seed = tonumber(arg and arg[1]) or 300, tonumber(arg and arg[2]) or 1

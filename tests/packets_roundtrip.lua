@@ -1,7 +1,7 @@
--- Random records of every type, written, read back, and described in lines that tests/packets_decoder.py --lines prints
---   too:
+-- Writes random records of every type and reads them back:
 --   qeng tests/packets_roundtrip.lua OUT COUNT SEED ccitt|xmodem
--- makes OUT.qubgpu, OUT.ndp and OUT.txt. packets_test.sh runs it; COUNT 1000000 takes some minutes.
+-- makes OUT.qubgpu, OUT.ndp and OUT.txt, whose lines tests/packets_decoder.py --lines prints too. packets_test.sh runs
+-- it. COUNT 1000000 takes some minutes.
 local q = require "qeng"
 
 local out, count, seed, crc = arg[1], tonumber(arg[2]), tonumber(arg[3]), arg[4]

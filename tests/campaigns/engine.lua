@@ -1,4 +1,4 @@
--- Many random schedules of the continuous-batching engine, each request against itself alone:
+-- Runs many random schedules of the continuous-batching engine and compares each request with itself alone:
 --   qeng tests/campaigns/engine.lua [schedules 100] [first seed 1]
 -- One in two has a cache of another dtype, one in three a bf16 model, one in four a draft model.
 

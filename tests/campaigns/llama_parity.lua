@@ -1,4 +1,4 @@
--- The logits of one document as generation computes them, for llama_parity.py:
+-- Writes the logits of one document as generation computes them, for llama_parity.py:
 --   qeng tests/campaigns/llama_parity.lua MODEL.gguf '[1, 2, 3]' OUT [ADAPTER]
 -- OUT: a safetensors file with `logits` [tokens, vocab] f32.
 local paged = require "qeng.infer.paged"

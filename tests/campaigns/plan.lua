@@ -1,7 +1,7 @@
--- q.plan against the peaks of real training, each case in a process of its own:
+-- Compares q.plan with the peaks of real training, each case in a process of its own:
 --   qeng tests/campaigns/plan.lua [small | large]        QENG names the executable, "qeng" by default
--- Exit status 1 where a plan is over 5 % away from the sum of the accounts' peaks, but for kernels' scratch, which no
--- plan has. Beside it stands what the process took of the system, which knows more than accounts: libraries' own
+-- The exit status is 1 where a plan is more than 5 % away from the sum of the peaks of the accounts, without kernels'
+-- scratch, which no plan has. Beside it stands what the process took of the system, which is more: libraries' own
 -- memory, the heap, pages of files.
 
 local char_text = require "qeng.onebit.char_text"

@@ -1,5 +1,5 @@
--- For each schema (a line of a file) outputs drawn by random walks over qeng's masks, as a line of JSON; see
---   schemas.py.
+-- Draws outputs by random walks over qeng's masks, for each schema (a line of FILE), and prints them as a line of JSON.
+-- schemas.py uses it.
 --   qeng tests/campaigns/schemas.lua FILE TOKENIZER WALKS SEED
 local q = require "qeng"
 

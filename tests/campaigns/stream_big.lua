@@ -1,8 +1,8 @@
--- LoRA on a base that is larger than the memory it may have: files of real shapes with random weights, a few steps of
--- training with the weights streamed and resident, the same losses. stream_big.sh runs all of it.
---   qeng tests/campaigns/stream_big.lua write 7b q4_k FILE       (7b: Qwen2.5's shape; 13b: Llama 2's; small: for a
---   try)
+-- LoRA on a base that is larger than the memory it may have. Files of real shapes get random weights; a few steps are
+-- trained with the weights streamed and resident; the losses are the same. stream_big.sh runs all of it.
+--   qeng tests/campaigns/stream_big.lua write 7b q4_k FILE
 --   qeng tests/campaigns/stream_big.lua train FILE stream|map [LIMIT in bytes] [tokens 64] [steps 3]
+-- Shapes: 7b (Qwen2.5's), 13b (Llama 2's), small (for a try).
 
 local q = require "qeng"
 

@@ -1,6 +1,6 @@
 -- One run of the campaign train_kills.sh: full training of a small model on packets of three sources and two
--- destinations, by a curriculum, with CRC-Drop; or with ONEBIT one of `ways` below: a model of one-bit weights that
---   learns in phases, or becomes one.
+-- destinations, by a curriculum, with CRC-Drop. With ONEBIT it is one of `ways` below: a model of one-bit weights that
+-- learns in phases, or a model that becomes one.
 --   qeng train_kills.lua MODEL DATA OUT
 local q = require "qeng"
 local from, data, out = assert(arg[1], "usage: train_kills.lua MODEL DATA OUT"), arg[2], arg[3]

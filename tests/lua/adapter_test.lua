@@ -1,6 +1,6 @@
 -- Adapters that PEFT wrote (tests/golden/adapter_golden.py): DoRA, layers by full path, ranks and alphas of single
--- layers. They give PEFT's logits and gradients, merged and in the batch engine as well, and what is saved again is the
--- same adapter.
+-- layers. They give PEFT's logits and gradients, merged and in the batch engine too. Saved again, they are the same
+-- adapter.
 package.path = (arg[0]:match "^(.*/)" or "./") .. "?.lua;" .. package.path
 local q = require "qeng"
 local scratch = require "scratch"

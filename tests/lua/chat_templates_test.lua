@@ -1,6 +1,6 @@
--- Released chat templates give the prompts that transformers gives, over 30 conversations each, and an error where it
--- errs; of each conversation just what the assistant says is trained. The templates are others': QENG_TEMPLATES names
--- their folder.
+-- Released chat templates give the prompts that transformers gives, over 30 conversations each, and an error where
+-- transformers gives one. Just what the assistant says is trained. QENG_TEMPLATES names the folder of the templates,
+-- which are other people's.
 --
 --   QENG_TEMPLATES=.../llama.cpp/models/templates qeng tests/lua/chat_templates_test.lua [TEMPLATE [NUMBER]]
 

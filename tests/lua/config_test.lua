@@ -1,5 +1,4 @@
--- config.json: what is of another kind than it has to be is refused by its key and its file, and so is what is larger
--- than any model.
+-- config.json: a value of the wrong kind is refused by its key and file, and so is one larger than any model.
 package.path = (arg[0]:match "^(.*/)" or "./") .. "?.lua;" .. package.path
 local q = require "qeng"
 local config = require "qeng.model.config"

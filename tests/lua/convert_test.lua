@@ -1,7 +1,7 @@
--- The converter of the engine and chat.lua agree: records of every shape, plain ones by the engine's fast way and the
--- others by a Lua state of a worker, give the tokens, masks and order that chat.lua gives one record at a time, in any
--- template. Texts have their begin and end once. Formats, policies, sources, duplicates and bad input do what they say,
--- whatever the number of threads.
+-- The engine's converter agrees with chat.lua, whatever the number of threads. For records of every shape and any
+-- template it gives the tokens, masks and order that chat.lua gives one record at a time: plain ones by the engine's
+-- fast way, others by a worker's Lua state. Texts have their begin and end once. Formats, policies, sources, duplicates
+-- and bad input do what they say.
 local chat = require "qeng.chat"
 local q = require "qeng"
 

@@ -1,6 +1,6 @@
--- A model file such as a user writes (recipes/README.md), for sequences_test.lua: every other layer mixes by a moving
--- average over tokens instead of attention, and keeps for each page what the average became by the page's last token.
--- Slow: one token at a time.
+-- A model file as a user writes one (recipes/README.md), for sequences_test.lua. In every other layer a moving average
+-- over tokens takes the place of attention. For each page it keeps the average at the last token of the page. It is
+-- slow: one token at a time.
 local nn = require "qeng.model.nn"
 local q = require "qeng"
 

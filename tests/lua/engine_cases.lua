@@ -1,5 +1,5 @@
--- Random schedules of the continuous-batching engine against each request alone: used by engine_test.lua and by the
--- campaign tests/campaigns/engine.lua.
+-- Random schedules of the continuous-batching engine, each request compared with itself alone. engine_test.lua and
+-- tests/campaigns/engine.lua use them.
 
 local q = require "qeng"
 

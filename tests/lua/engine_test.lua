@@ -1,5 +1,5 @@
--- The continuous-batching engine: what a request gives does not depend on what runs beside it, on the cache's pages, on
--- how its prompt was cut, or on guesses; and what it refuses.
+-- The continuous-batching engine. What a request gives does not depend on what runs beside it, on the pages of the
+-- cache, on how its prompt was cut, or on guesses. Some requests are refused.
 
 package.path = (arg[0]:match("^(.*/)") or "./") .. "?.lua;" .. package.path
 local cases = require "engine_cases"

@@ -1,5 +1,5 @@
--- What a run does with held-out data of its own: it ends early, keeps the best weights, answers prompts, writes event
--- files; and what is trained is the same with and without looking.
+-- What a run does with held-out data: it ends early, keeps the best weights, answers prompts and writes event files.
+-- None of this changes what is trained.
 package.path = (arg[0]:match "^(.*/)" or "./") .. "?.lua;" .. package.path
 local q = require "qeng"
 local scratch = require "scratch"

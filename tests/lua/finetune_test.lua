@@ -1,4 +1,4 @@
--- q.finetune from a script: what it does not say has the defaults of the set "finetune"; what it says wrong is told.
+-- q.finetune from a script: what is left out has the defaults of the set "finetune"; what is wrong is told.
 local q = require "qeng"
 local scratch = require "scratch"
 local refused = scratch.refused

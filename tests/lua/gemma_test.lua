@@ -1,5 +1,5 @@
--- Gemma: the forms of its config.json mean the same, a layer's window and rotation are its own, inference computes what
--- training does, and gradients are those of finite differences. (Against llama.cpp: gguf_test.lua.)
+-- Gemma: the forms of its config.json mean the same, each layer has its own window and rotation, inference computes
+-- what training does, and gradients are those of finite differences. (gguf_test.lua compares with llama.cpp.)
 local paged = require "qeng.infer.paged"
 local q = require "qeng"
 q.device { device = "cpu", threads = 1 }

@@ -1,5 +1,5 @@
--- What GGUF files are written of: folders are checked as q.load checks them, weights that a type cannot hold are
--- refused, patterns and importance matrices say what they match, tokens that end an answer are kept, and small tensors
+-- What GGUF files are written from. Folders are checked as q.load checks them. Weights that a type cannot hold are
+-- refused. Patterns and importance matrices say what they match. Tokens that end an answer are kept, and small tensors
 -- stay as they are.
 package.path = (arg[0]:match "^(.*/)" or "./") .. "?.lua;" .. package.path
 local q = require "qeng"

@@ -1,5 +1,5 @@
--- Entries of GGUF metadata mean what llama.cpp makes of them in their architecture; what it does not read is not
--- applied, and said; what changes the mathematics and is not supported is refused by name.
+-- GGUF metadata mean what llama.cpp makes of them for the architecture. What llama.cpp does not read is not applied,
+-- which is said. What changes the mathematics and is not supported is refused by name.
 package.path = (arg[0]:match "^(.*/)" or "./") .. "?.lua;" .. package.path
 local q = require "qeng"
 

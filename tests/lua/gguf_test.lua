@@ -1,5 +1,5 @@
--- Models in GGUF files: written from a folder, loaded, and written again, they compute the same; what may change the
--- mathematics and is not known is refused by name.
+-- Models in GGUF files: written from a folder, loaded, and written again, they compute the same. Unknown metadata that
+-- may change the mathematics are refused by name.
 local q = require "qeng"
 local export = require "qeng.gguf.export"
 local importance = require "qeng.gguf.importance"

@@ -1,4 +1,4 @@
--- What a dataset's README says of its files: the YAML that is read of it, its patterns, and what is refused.
+-- What a dataset's README says of its files: its YAML, its patterns, and what is refused.
 local q = require "qeng"
 local configs, glob = require "qeng.hub.configs", require "qeng.hub.glob"
 

@@ -1,5 +1,5 @@
--- Folders that AWQ and GPTQ quantized load as int4 blocks of the same values (tests/golden/int4_golden.py), run like
--- their decoded weights, take an adapter, and are refused by name where they are packed in a way we do not read.
+-- Folders that AWQ and GPTQ quantized load as int4 blocks of the same values (tests/golden/int4_golden.py). They run
+-- like their decoded weights and take an adapter. Packings that we do not read are refused by name.
 local q = require "qeng"
 local here = arg[0]:match "^(.*/)" or "./"
 local golden = here .. "../golden/int4/"

@@ -1,5 +1,5 @@
--- Ctrl-C at any moment of generation: what is asked again afterwards gives the same tokens, and no page stays taken.
--- And what q.uninterrupted and q.interruptible promise.
+-- Ctrl-C at any moment of generation: the next request gives the same tokens as before, and no page stays taken. Also
+-- what q.uninterrupted and q.interruptible promise.
 
 package.path = (arg[0]:match("^(.*/)") or "./") .. "?.lua;" .. package.path
 local cases = require "engine_cases"

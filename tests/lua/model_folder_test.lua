@@ -1,5 +1,5 @@
--- Folders of models and adapters: saving leaves what lies beside them alone, and what contradicts itself in their files
--- is refused.
+-- Folders of models and adapters: saving leaves other files in them alone; files that contradict each other are
+-- refused.
 package.path = (arg[0]:match "^(.*/)" or "./") .. "?.lua;" .. package.path
 local q = require "qeng"
 

@@ -1,5 +1,5 @@
--- Bases of bitsandbytes' NF4 (tests/golden/nf4_golden.py): decoded, they are the numbers that it dequantizes, and
--- transformers' logits.
+-- Base models in bitsandbytes' NF4 (tests/golden/nf4_golden.py): decoded, they are the numbers that it dequantizes, and
+-- give transformers' logits.
 package.path = (arg[0]:match "^(.*/)" or "./") .. "?.lua;" .. package.path
 local q = require "qeng"
 local scratch = require "scratch"

@@ -1,5 +1,5 @@
--- One-bit models in files: saved as bits whatever they were loaded from, merged with an adapter, refused to learn where
--- their memory is the file's; and the conversion of a trained model, stopped and resumed.
+-- One-bit models in files: saved as bits, whatever they were loaded from; merged with an adapter; refused for learning
+-- where their memory belongs to the file. And the conversion of a trained model, stopped and resumed.
 package.path = (arg[0]:match "^(.*/)" or "./") .. "?.lua;" .. package.path
 local q = require "qeng"
 local onebit = require "qeng.onebit"

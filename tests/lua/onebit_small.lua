@@ -1,4 +1,4 @@
--- A small model of one-bit weights, its batches, and what tells two apart: for the tests of one-bit training.
+-- For the tests of one-bit training: a small model of one-bit weights, its batches, and a digest of it.
 
 local q = require "qeng"
 

@@ -1,5 +1,5 @@
--- Training of one-bit weights that are streamed, those that learn included: the bits, flips and losses are those of a
--- model in the device's memory, through switches of phases and from a saved state. qeng onebit_stream_test.lua [cuda]
+-- One-bit weights that are streamed, learning ones too: bits, flips and losses are those of a model in the device's
+-- memory, through switches of phases and from a saved state.  qeng onebit_stream_test.lua [cuda]
 package.path = (arg[0]:match "^(.*/)" or "./") .. "?.lua;" .. package.path
 local q = require "qeng"
 local streamed = require "streamed"

@@ -1,5 +1,5 @@
--- One-bit training: the counters follow their tables, what is frozen stays, the same seed gives the same bits, a run
--- that is stopped and resumed is the run that was not, also across a switch of phases.
+-- One-bit training: the counters follow their tables, frozen weights stay, a seed gives the same bits, and a run that
+-- was stopped and resumed gives them too, also across a switch of phases.
 package.path = (arg[0]:match "^(.*/)" or "./") .. "?.lua;" .. package.path
 local q = require "qeng"
 local onebit = require "qeng.onebit"

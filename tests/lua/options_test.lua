@@ -1,4 +1,4 @@
--- q.options: a list in the order of --help, whose defaults show the types; sets of options; and what is refused.
+-- q.options: the list is in the order of --help, defaults show the types, sets bring in options; and what is refused.
 local options = require "qeng.console.options"
 local q = require "qeng"
 local refused = require("scratch").refused

@@ -1,7 +1,7 @@
 -- Every golden model: logits, losses, gradients and 30-step curves are those of transformers and PEFT; a packed row
 -- gives the loss and gradients of its documents alone; captured, recomputed and eager passes give the same bits.
--- Arguments: names of models (all). QENG_TEST_DEVICE: where (auto). QENG_PARITY=short: without curves and bits, for an
--- emulated device.
+-- Arguments: names of models (all). QENG_TEST_DEVICE: the device (auto). QENG_PARITY=short: without curves and bits,
+-- for an emulated device.
 
 package.path = (arg[0]:match("^(.*/)") or "./") .. "?.lua;" .. package.path
 local golden = require "golden"

@@ -1,4 +1,4 @@
--- Perplexity counts the targets that llama.cpp counts, and is what the logits say; a golden set tells a tie from a
+-- Perplexity counts the targets that llama.cpp counts, and follows from the logits. A golden set tells a tie from a
 -- difference.
 local q = require "qeng"
 local golden = require "qeng.infer.golden"

@@ -1,5 +1,5 @@
--- q.phases: turns cover the model once and keep within their bound, counters of what goes on stay, and a checkpoint
--- that is not of the run's phases is refused.
+-- q.phases: turns cover the model once and keep within their bound; the counters of a part that goes on stay; a
+-- checkpoint of other phases is refused.
 package.path = (arg[0]:match "^(.*/)" or "./") .. "?.lua;" .. package.path
 local q = require "qeng"
 local small = require "onebit_small"

@@ -1,5 +1,6 @@
--- Phi-3, one file of scripts/qeng/models: transformers and llama.cpp compute the same, gradients are transformers', an
--- adapter is trained, merged and kept as others are, and a GGUF file of it has llama.cpp's words and reads back.
+-- Phi-3, one file of scripts/qeng/models: logits are those of transformers and llama.cpp, gradients those of
+-- transformers. An adapter is trained, merged and saved as for other models. A GGUF file of it has llama.cpp's words
+-- and reads back.
 package.path = (arg[0]:match "^(.*/)" or "./") .. "?.lua;" .. package.path
 local q = require "qeng"
 

@@ -1,4 +1,4 @@
--- q.rehearse and q.plan: what they promise beyond the figures, which tests/transcripts/plan_test.sh sets against
+-- What q.rehearse and q.plan promise beyond their figures. tests/transcripts/plan_test.sh compares the figures with
 -- training.
 local q = require "qeng"
 q.device { device = "cpu", threads = 1 }

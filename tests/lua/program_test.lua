@@ -1,5 +1,5 @@
--- A captured program that fails, in its first run, where operations are checked, or in a later one, where a device
--- replays them, goes on when what it read is mended.  qeng program_test.lua [DEVICE]
+-- A captured program that fails goes on when what it read is mended. It may fail in its first run, where operations are
+-- checked, or in a later one, where a device replays them.  qeng program_test.lua [DEVICE]
 local q = require "qeng"
 q.device { device = arg[1] or "cpu" }
 

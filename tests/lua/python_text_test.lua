@@ -1,4 +1,4 @@
--- q.unicode says of every code point that Unicode 14 assigns what Python's str says.
+-- q.unicode says what Python's str says of every code point that Unicode 14 assigns.
 local q = require "qeng"
 
 local golden = q.json.decode(q.fs.read((arg[0]:match("^(.*)/tests/") or ".") .. "/tests/golden/python_text.json"))

@@ -1,6 +1,6 @@
--- Adapters on a quantized base, or one of bf16 under f32: gradients are those of the decoded weights, by float64 in Lua
--- for one layer and by the model of decoded weights for a whole one; training lowers the loss; merging gives decode(w)
--- + scale * b a.
+-- Adapters on a quantized base, or on a bf16 base under f32. Gradients are those of the decoded weights: by float64 in
+-- Lua for one layer, by a model of decoded weights for a whole one. Training lowers the loss. Merging gives decode(w) +
+-- scale * b a.
 package.path = (arg[0]:match "^(.*/)" or "./") .. "?.lua;" .. package.path
 local golden = require "golden"
 local q = require "qeng"

@@ -1,6 +1,6 @@
--- Records of other trainers' shapes mean here what they mean there: the text, and what of it is trained, are those that
--- transformers gives for the same conversation written as messages (tests/golden/records.json). What cannot be followed
--- is refused by name, and a record that is nested too deeply is bad, no more.
+-- Records in other trainers' shapes mean what they mean there: the text and what of it is trained are those that
+-- transformers gives for the same conversation as messages (tests/golden/records.json). What cannot be followed is
+-- refused by name. A record that is nested too deeply is only a bad record.
 local chat = require "qeng.chat"
 local q = require "qeng"
 

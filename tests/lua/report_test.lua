@@ -1,4 +1,4 @@
--- Reports: what their pages hold, against figures worked out here.
+-- Reports: their pages hold the figures worked out here.
 local q = require "qeng"
 local charts = require "qeng.report.charts"
 local grid = require "qeng.report.grid"

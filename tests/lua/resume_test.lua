@@ -1,5 +1,5 @@
--- What a resumed run has to have as the one that was stopped: everything but a list; the base weights by what they are,
--- not by how they are held or where they lie.
+-- A resumed run has to have everything as the stopped one had, except a list of settings. The base weights count by
+-- their values, not by how they are held or where they lie.
 local q = require "qeng"
 local resume = require "qeng.train.resume"
 local scratch = require "scratch"

@@ -1,6 +1,6 @@
 -- Weights that are stored rotated (prism.hadamard.* of a GGUF file): the file means the same model as the one that is
--- not rotated, in training's forward, in the engine, and under adapters, which are trained on it, served from it and
--- merged into it. Rotated here by the definition of H, in float64.
+-- not rotated. So it is in training's forward pass, in the engine, and under adapters that are trained, served and
+-- merged. The rotation here is by the definition of H, in float64.
 package.path = (arg[0]:match "^(.*/)" or "./") .. "?.lua;" .. package.path
 local golden = require "golden"
 local scratch = require "scratch"

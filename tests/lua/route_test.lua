@@ -1,5 +1,5 @@
--- Packets addressed to some parameters move those and no others, just as a run in which only those are trained; losses
--- are reported by source; curricula written in Lua are called with steps and sources, and their errors tell both.
+-- Packets addressed to some parameters move those and no others, as in a run in which only those are trained. Losses
+-- are reported by source. Curricula in Lua are called with steps and sources, and their errors tell both.
 local q = require "qeng"
 local route = require "qeng.train.route"
 q.device { threads = 1 }  -- the shapes are small

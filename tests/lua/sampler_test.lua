@@ -1,4 +1,4 @@
--- The samplers that llama.cpp has too leave what its own leave of the same logits (tests/golden/sampler_golden.py).
+-- The samplers that llama.cpp has too leave of the same logits what llama.cpp's leave (tests/golden/sampler_golden.py).
 local q = require "qeng"
 
 local tokenizer = q.tokenizer "tests/golden/small_llama.gguf"

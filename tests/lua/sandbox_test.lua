@@ -1,4 +1,4 @@
--- Answers run in a sandbox: right and wrong ones, and whatever tries to leave it or to stay in it.
+-- Answers run in a sandbox: right and wrong ones, and programs that try to leave it or to stay in it.
 local q = require "qeng"
 local quality = require "qeng.infer.quality"
 

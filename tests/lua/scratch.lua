@@ -1,4 +1,4 @@
--- What tests of files share: a folder of their own, and errors that have to come.
+-- For tests of files: a folder of their own, and a check that an error comes.
 local q = require "qeng"
 
 local scratch = { folder = os.tmpname() }

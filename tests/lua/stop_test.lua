@@ -1,5 +1,4 @@
--- Stop strings: however the bytes are cut, the text is that of the byte-by-byte definition, and nothing is shown too
--- early.
+-- Stop strings: however the bytes are cut, the text is that of the byte-by-byte definition. Nothing is shown too early.
 local q = require "qeng"
 local stop = require "qeng.infer.stop"
 

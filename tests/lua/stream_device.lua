@@ -1,5 +1,5 @@
--- Weights streamed to a device with memory of its own (a GPU, or the emulator): the bits of a resident model in logits,
--- generation and training, eager, recorded and recomputed.  qeng stream_device.lua cuda
+-- Weights streamed to a device with memory of its own (a GPU, or the emulator). Logits, generation and training give
+-- the bits of a resident model: eager, recorded and recomputed.  qeng stream_device.lua cuda
 package.path = (arg[0]:match "^(.*/)" or "./") .. "?.lua;" .. package.path
 local q = require "qeng"
 local streamed = require "streamed"

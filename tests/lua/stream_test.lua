@@ -1,6 +1,6 @@
--- Streamed weights: the bits of a mapped model in training (eager, captured, recomputed), in logits and in generation,
--- for every kind of file, under limits that force streaming and that the process keeps; limits that do not suffice say
--- what lacks.
+-- Streamed weights, for every kind of file: training (eager, captured, recomputed), logits and generation give the bits
+-- of a mapped model. The limits force streaming, and the process keeps within them. Limits that are too small say what
+-- is missing.
 package.path = (arg[0]:match "^(.*/)" or "./") .. "?.lua;" .. package.path
 local golden = require "golden"
 local streamed = require "streamed"

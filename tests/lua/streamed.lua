@@ -1,4 +1,4 @@
--- How tests compare a model whose weights are streamed with a resident one. The device is the caller's.
+-- Compares a model whose weights are streamed with a resident one, for tests. The caller chooses the device.
 local q = require "qeng"
 
 local streamed = {}

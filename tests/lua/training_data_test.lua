@@ -1,5 +1,5 @@
--- What q.train does with data that it cannot learn from, with documents longer than a row, with steps that have no
--- trained token, and with parameters that no gradient reaches: it refuses, tells, or leaves all as it was.
+-- What q.train does with data that it cannot learn from, documents longer than a row, steps without a trained token,
+-- and parameters that no gradient reaches: it refuses, tells, or leaves all as it was.
 local q = require "qeng"
 q.device { threads = 1 }  -- the shapes are small
 

@@ -1,4 +1,4 @@
--- Folders of models of text and images load as their text model, with either of the prefixes that transformers writes.
+-- Folders of models of text and images load as their text model, with either prefix that transformers writes.
 local q = require "qeng"
 local scratch = require "scratch"
 local at = scratch.at

@@ -1,8 +1,10 @@
--- What qeng makes of a request, for qeng.py:  qeng tests/peers/answers.lua REQUEST.json FOLDER
+-- Answers a request of qeng.py:  qeng tests/peers/answers.lua REQUEST.json FOLDER
 -- Request: model (or only tokenizer), adapter (none), texts, chats, ids, and prompt (ids) with count.
--- FOLDER/answers.json gets tokens (the ids of each text), prompts (those of each chat, with what opens the answer) and
--- greedy (the likeliest `count` tokens after prompt); FOLDER/logits.safetensors gets logits [#ids, vocab] f32, as
--- generation computes them.
+-- FOLDER/answers.json gets:
+--   tokens   the ids of each text
+--   prompts  the ids of each chat, with what opens the answer
+--   greedy   the likeliest `count` tokens after prompt
+-- FOLDER/logits.safetensors gets logits [#ids, vocab] f32, as generation computes them.
 local q = require "qeng"
 local request = require "qeng.infer.request"
 local scoring = require "qeng.infer.scoring"
