@@ -1,5 +1,5 @@
--- Prints the table of what bench/train_gpu.sh measured, and writes all of it as OUT/train.json:  qeng
--- bench/compare_train.lua OUT
+-- Prints the table of what bench/train_gpu.sh measured, and writes all of it as OUT/train.json:
+--   qeng bench/compare_train.lua OUT
 local q = require "qeng"
 local out = assert(arg[1], "usage: compare_train.lua OUT")
 local peak = 989e12  -- an H100's or H200's dense bf16, FLOP/s

@@ -1,5 +1,5 @@
--- Prints the tables of what bench/decode_gpu.sh measured, and writes all of it as OUT/decode.json:  qeng
--- bench/decode_table.lua OUT
+-- Prints the tables of what bench/decode_gpu.sh measured, and writes all of it as OUT/decode.json:
+--   qeng bench/decode_table.lua OUT
 local q = require "qeng"
 local out = assert(arg[1], "usage: decode_table.lua OUT")
 
