@@ -6,6 +6,7 @@ local q = require "qeng.core"
 local char_text = require "qeng.onebit.char_text"
 local charts = require "qeng.report.charts"
 local onebit = require "qeng.onebit"
+local grid = require "qeng.report.grid"
 local page = require "qeng.report.page"
 local progress = require "qeng.console.progress"
 local run = require "qeng.onebit.run"
@@ -306,20 +307,18 @@ function compare.write(opt, set, runs, tried)
     for tenth, rate in ipairs(row.best.flips) do tenths[tenth] = { tenth, rate } end
     if (row.flips or 0) > 0 then flips[#flips + 1] = { row.method, page.colour(i), tenths, dots = true } end
   end
-  local lines = { "| " .. table.concat(columns, " | ") .. " |", "|" .. ("---|"):rep(#columns) }
-  for i, row in ipairs(cells) do lines[i + 2] = "| " .. table.concat(row, " | ") .. " |" end
-  q.fs.write(opt.out .. "/table.md", table.concat(lines, "\n") .. (edge ~= "" and "\n\n" .. edge or "") .. "\n")
+  q.fs.write(opt.out .. "/table.md", grid.markdown(columns, cells) .. (edge ~= "" and "\n\n" .. edge or "") .. "\n")
   page.write(opt.out .. "/report.html",
       ("One-bit rules at %.2f million tokens"):format(set.steps * set.rows * set.tokens / 1e6), {
     { charts = {
       charts.draw("Held-out loss", "nats a character, over steps", curves, { log = true }),
       charts.draw("Flips per thousand weights and step", "mean of each tenth of the run", flips),
     } },
-    page.section { "Table", html = page.table(columns, cells) .. page.paragraphs(edge) },
-    page.section { "Learning rates of the floats, first seed", html = page.table({ "method", "rate: loss" }, sweep) },
-    page.section { "Counters at the end, by level (256 levels in 16 bins)",
-    html = page.table({ "method", "share of the counters" }, histogram(rows)) },
-    #warnings > 0 and page.section { "Flips out of range", html = page.table({ "method", "" }, warnings) } or "",
+    { "Table", parts = { { columns, cells }, edge } },
+    { "Learning rates of the floats, first seed", parts = { { { "method", "rate: loss" }, sweep } } },
+    { "Counters at the end, by level (256 levels in 16 bins)",
+      parts = { { { "method", "share of the counters" }, histogram(rows) } } },
+    #warnings > 0 and { "Flips out of range", parts = { { { "method", "" }, warnings } } } or "",
     simulator.html(),
   })
 end

@@ -52,24 +52,19 @@ local function percentiles(found)
   for i, one in ipairs(found.percentiles) do
     head[i], body[i] = one.share == 1 and "longest" or ("%g %%"):format(one.share * 100), one.tokens
   end
-  return head, { body }
+  return { head, { body } }
 end
 
-local function lengths(found, width)
-  local lines, most = { lengths_line(found), grid.text(percentiles(found)) }, 1
+local function length_bars(found, width)
+  local bars, lines, most = {}, {}, 1
   for _, bin in ipairs(found.bins) do most = math.max(most, bin.records) end
-  for _, bin in ipairs(found.bins) do
+  for i, bin in ipairs(found.bins) do
     local bar = math.floor(bin.records / most * (width - 32) + 0.5)
-    lines[#lines + 1] = ("%7d-%-7d %8d  %s"):format(bin.from, bin.to, bin.records,
+    bars[i] = { ("%d-%d"):format(bin.from, bin.to), bin.records, bin.records }
+    lines[i] = ("%7d-%-7d %8d  %s"):format(bin.from, bin.to, bin.records,
       ("#"):rep(bin.records > 0 and math.max(1, bar) or 0))
   end
-  return table.concat(lines, "\n")
-end
-
-local function length_bars(found)
-  local bars = {}
-  for i, bin in ipairs(found.bins) do bars[i] = { ("%d-%d"):format(bin.from, bin.to), bin.records, bin.records } end
-  return page.bars(bars)
+  return { bars = bars, in_text = table.concat(lines, "\n") }
 end
 
 local function sources(found)
@@ -82,14 +77,15 @@ local function sources(found)
         one.empty_answers, one.truncated, one.duplicates, one.longest }
     end
   end
-  return { "source", "records", "tokens", "mean", "trained", "empty", "cut", "same", "longest" }, rows
+  return { { "source", "records", "tokens", "mean", "trained", "empty", "cut", "same", "longest" }, rows }
 end
 
-local function row_lengths(found)
+-- said: whether the last column says which is recommended (else its mark does).
+local function row_lengths(found, said)
   local rows, note = {}, ""
   for i, one in ipairs(found.rows) do
     rows[i] = { one.row_tokens, one.rows, ("%.1f %%"):format(100 * one.efficiency), ("%.1f %%"):format(100 * one.split),
-      one.mean_rule and "mean length rounded up to 128" or "",
+      said and one.chosen and "recommended" or one.mean_rule and "mean length rounded up to 128" or "",
       mark = one.chosen and "recommended" }
     if one.mean_rule and one.split > 0.01 then
       note = ("Rows of the mean length (%d) are well filled too, but %.0f %% of the documents are longer: texts " ..
@@ -97,7 +93,7 @@ local function row_lengths(found)
         :format(one.row_tokens, 100 * one.split)
     end
   end
-  return { "row", "rows", "filled", "documents longer", "" }, rows, note
+  return { { "row", "rows", "filled", "documents longer", "" }, rows }, note
 end
 
 local function advice(found, chosen)
@@ -128,14 +124,21 @@ local function advice(found, chosen)
   return table.concat(lines, "\n")
 end
 
+-- width: of the terminal; nil for a page.
+local function sections(file, found, chosen, width)
+  local rows, note = row_lengths(found, not width)
+  return {
+    { "The data", parts = { totals(file, found) } },
+    { "Lengths", parts = { lengths_line(found), percentiles(found), length_bars(found, width or 80) } },
+    { "Sources", parts = { sources(found) } },
+    { "Rows", parts = { rows, note } },
+    { "Recommended", parts = { advice(found, chosen) } },
+  }
+end
+
 -- {{title, text}...} for the terminal.
 function analyze_report.sections(file, found, chosen, width)
-  local columns, rows, note = row_lengths(found)
-  return {
-    { "The data", totals(file, found) }, { "Lengths", lengths(found, width) }, { "Sources", grid.text(sources(found)) },
-    { "Rows", grid.text(columns, rows) .. (note ~= "" and "\n" .. note or "") },
-    { "Recommended", advice(found, chosen) },
-  }
+  return grid.sections(sections(file, found, chosen, width))
 end
 
 local function steps(bins, total)
@@ -153,10 +156,6 @@ function analyze_report.write(path, title, file, found, chosen)
     filled[i], cut[i] = { one.row_tokens, 100 * one.efficiency }, { one.row_tokens, 100 * one.split }
   end
   local whole = found.records - found.damaged
-  local columns, rows, note = row_lengths(found)
-  for _, row in ipairs(rows) do
-    if row.mark then row[5] = "recommended" end
-  end
   page.write(path, title, {
     { charts = {
       charts.draw("Lengths", "% of the records, over tokens", { { "tokens", 1, steps(found.bins, whole) },
@@ -164,12 +163,7 @@ function analyze_report.write(path, title, file, found, chosen)
       charts.draw("Rows", "%, over tokens of a row",
       { { "filled", 1, filled, dots = true }, { "documents longer", 2, cut, dots = true } }),
     } },
-    page.section { "The data", html = page.paragraphs(totals(file, found)) },
-    page.section { "Lengths", html = page.paragraphs(lengths_line(found)) .. page.table(percentiles(found)) ..
-    length_bars(found) },
-    page.section { "Sources", html = page.table(sources(found)) },
-    page.section { "Rows", html = page.table(columns, rows) .. page.paragraphs(note) },
-    page.section { "Recommended", html = page.paragraphs(advice(found, chosen)) },
+    unpack(sections(file, found, chosen)),
   })
 end
 

@@ -41,4 +41,25 @@ function grid.text(columns, rows)
   return table.concat(lines, "\n")
 end
 
+function grid.markdown(columns, rows)
+  local lines = { "| " .. table.concat(columns, " | ") .. " |", "|" .. ("---|"):rep(#columns) }
+  for i, row in ipairs(rows) do lines[i + 2] = "| " .. table.concat(row, " | ") .. " |" end
+  return table.concat(lines, "\n")
+end
+
+-- Sections of a page (page.section) that have parts, for the terminal: {{title, text}...}. `in_text` has the text of
+-- parts that only a page can show.
+function grid.sections(sections)
+  local list = {}
+  for i, section in ipairs(sections) do
+    local texts = {}
+    for _, part in ipairs(section.parts) do
+      local text = type(part) == "table" and (part.in_text or grid.text(part[1], part[2])) or part
+      if text ~= "" then texts[#texts + 1] = text end
+    end
+    list[i] = { section[1], table.concat(texts, "\n") }
+  end
+  return list
+end
+
 return grid

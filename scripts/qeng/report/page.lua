@@ -100,12 +100,13 @@ function page.paragraphs(text)
   return (escape(text):gsub("[^\n]+", "<p>%0</p>"))
 end
 
--- Writes a page. parts: HTML in order; charts come in groups, { charts = { ... } }. opt.reload: seconds after which the
--- page reads itself again.
+-- Writes a page. parts: HTML, sections (page.section) and groups of charts, { charts = { ... } }, in order. opt.reload:
+-- seconds after which the page reads itself again.
 function page.write(path, title, parts, opt)
   local body = {}
   for i, part in ipairs(parts) do
-    body[i] = type(part) == "table" and "<main>" .. table.concat(part.charts) .. "</main>" or part
+    body[i] = type(part) == "string" and part or part.charts and "<main>" .. table.concat(part.charts) .. "</main>" or
+      page.section(part)
   end
   q.fs.write(path, table.concat {
     '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">',
@@ -116,9 +117,18 @@ function page.write(path, title, parts, opt)
   })
 end
 
--- A heading with {title, text} as monospaced text under it, or with {title, html = ...} as it is.
+local function html_of(part)
+  if type(part) == "string" then return page.paragraphs(part) end
+  return part.bars and page.bars(part.bars) or page.table(part[1], part[2])
+end
+
+-- A heading and what follows: {title, text} is monospaced, {title, html =} stays as it is. Of {title, parts = {...}} a
+-- string is paragraphs, {columns, rows} a table, {bars =} bars; grid.sections says the same on the terminal.
 function page.section(section)
-  return ("<h2>%s</h2>%s"):format(escape(section[1]), section.html or "<pre>" .. escape(section[2]) .. "</pre>")
+  local parts = {}
+  for i, part in ipairs(section.parts or {}) do parts[i] = html_of(part) end
+  local html = section.parts and table.concat(parts) or section.html
+  return ("<h2>%s</h2>%s"):format(escape(section[1]), html or "<pre>" .. escape(section[2]) .. "</pre>")
 end
 
 return page

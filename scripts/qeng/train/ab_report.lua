@@ -61,9 +61,7 @@ local function losses_table(found)
     rows[i] = { way, ("%.4f +- %.4f"):format(loss, around), ("%.4f +- %.4f"):format(less, less_around),
       ("%.3f +- %.3f"):format(faster, faster_around) }
   end
-  return { { "", "held-out loss", "less than jsonl's", "speed over jsonl" }, rows,
-    ("+-: 95 %% confidence (Student's t, %d seeds); tok/s: real tokens, no padding; the last two columns " ..
-      "are compared within a seed"):format(#found.runs.jsonl) }
+  return { { "", "held-out loss", "less than jsonl's", "speed over jsonl" }, rows }
 end
 
 local function same_losses(runs)
@@ -132,14 +130,19 @@ local function meaning(found)
   return table.concat(lines, "\n")
 end
 
--- {{title, text}...} for the terminal.
-function ab_report.sections(found)
-  local function text(t) return grid.text(t[1], t[2]) .. (t[3] and "\n" .. t[3] or "") end
+local function sections(found)
   return {
-    { "Speed", text(speeds_table(found)) }, { "Loss", text(losses_table(found)) }, { "What it means", meaning(found) },
-    { "How it was done", found.how },
+    { "Speed", parts = { speeds_table(found) } },
+    { "Loss", parts = { losses_table(found),
+      ("+-: 95 %% confidence (Student's t, %d seeds); tok/s: real tokens, no padding; the last two columns " ..
+        "are compared within a seed"):format(#found.runs.jsonl) } },
+    { "What it means", parts = { meaning(found) } },
+    { "How it was done", parts = { found.how } },
   }
 end
+
+-- {{title, text}...} for the terminal.
+function ab_report.sections(found) return grid.sections(sections(found)) end
 
 local colours = { jsonl = 1, packets = 3, ["packets+drop"] = 2 }
 
@@ -156,17 +159,13 @@ function ab_report.write(path, found)
     curves[i], outcome[i], speed[i] = { way, colours[way], curve }, { way, colours[way], losses, dots = "alone" },
       { way, colours[way], rates, dots = "alone" }
   end
-  local function html(t) return page.table(t[1], t[2]) .. page.paragraphs(t[3] or "") end
   page.write(path, "JSONL, packets, packets with CRC-Drop", {
     { charts = {
       charts.draw("Training loss", "mean of the seeds, over steps", curves, { log = true, smooth = true }),
       charts.draw("Held-out loss", "by seed", outcome),
       charts.draw("Training speed", "real tokens a second, by seed", speed),
     } },
-    page.section { "Speed", html = html(speeds_table(found)) },
-    page.section { "Loss", html = html(losses_table(found)) },
-    page.section { "What it means", html = page.paragraphs(meaning(found)) },
-    page.section { "How it was done", html = page.paragraphs(found.how) },
+    unpack(sections(found)),
   })
 end
 
