@@ -2,7 +2,7 @@
 -- was stopped and resumed gives them too, also across a switch of phases.
 package.path = (arg[0]:match "^(.*/)" or "./") .. "?.lua;" .. package.path
 local q = require "qeng"
-local onebit = require "qeng.onebit"
+local rules = require "qeng.onebit.compare_rules"
 local inertia = require "qeng.onebit.inertia"
 local quantile = require "qeng.onebit.quantile"
 local small = require "onebit_small"
@@ -176,7 +176,7 @@ local function trained(rule, options, steps, how)
     adam:step { lr = 1e-2 }
     if latent then
       latent:step { lr = 1e-2 }
-      onebit.settle(model)
+      rules.settle(model)
     end
     if bits then flips = flips + bits:finish().flips end
   end
@@ -465,7 +465,7 @@ do
 end
 -- A run of a comparison that was stopped goes on to the same figures, whatever the rule.
 do
-  local run_one, char_text = require "qeng.onebit.run", require "qeng.onebit.char_text"
+  local run_one, char_text = require "qeng.onebit.compare_run", require "qeng.onebit.compare_text"
   local lines = {}
   for i = 1, 300 do lines[i] = ("line %d of a text: %d\n"):format(i, i * i) end
   q.fs.write(dir .. "/text.txt", table.concat(lines))
@@ -522,8 +522,8 @@ do
   -- have no flips.
   do
     local before, moved = {}, 0
-    local settle = onebit.settle
-    onebit.settle = function(model, stream)
+    local settle = rules.settle
+    rules.settle = function(model, stream)
       for i, latent in ipairs(model.latents) do before[i] = latent.bits:to "f32":table() end
       settle(model, stream)
       for i, latent in ipairs(model.latents) do
@@ -535,7 +535,7 @@ do
     end
     local ok, result = pcall(run_one, { name = "latent", rule = "latent", lr = 1e-2, latent_lr = 0.1, seed = 3 },
       set_of())
-    onebit.settle = settle
+    rules.settle = settle
     assert(ok, tostring(result))
     local weights, by_tenth = 7 * 32 * 32, 0
     for _, rate in ipairs(result.flips) do by_tenth = by_tenth + rate * 2 * weights / 1000 end  -- a tenth is two steps

@@ -3,20 +3,20 @@
 -- kept in out/unfinished, so a stopped comparison goes on.
 
 local q = require "qeng.core"
-local char_text = require "qeng.onebit.char_text"
+local char_text = require "qeng.onebit.compare_text"
 local charts = require "qeng.report.charts"
 local onebit = require "qeng.onebit"
 local grid = require "qeng.report.grid"
 local page = require "qeng.report.page"
 local progress = require "qeng.console.progress"
-local run = require "qeng.onebit.run"
+local run = require "qeng.onebit.compare_run"
 local run_folder = require "qeng.train.run_folder"
-local simulator = require "qeng.onebit.simulator"
+local simulator = require "qeng.onebit.compare_simulator"
 
 local compare = {}
 
--- Each method: its case (onebit/run.lua) and the bits of training state a weight. sweep_on: a sweep whose best rate is
--- its highest tries higher ones.
+-- Each method: its case (onebit/compare_run.lua) and the bits of training state a weight. sweep_on: a sweep whose best
+-- rate is its highest tries higher ones.
 compare.methods = {
   frozen = { text = "frozen random bits", case = { rule = "frozen" }, state = "0", sweep_on = true },
   latent = { text = "straight-through, f32 latent weights", case = { rule = "latent" }, state = "12 B" },

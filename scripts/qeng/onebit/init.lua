@@ -2,15 +2,10 @@
 -- norms, biases and head stay floats. How the bits learn is a rule:
 --
 --   counter    integer counters fed with pulses of the gradient (onebit/inertia.lua): `levels` 1, 3, 7, 15 or 255
---
--- The others are there to be compared with (recipes/onebit_compare.lua):
---
+--   bop        int8 momenta and a threshold (Helwegen et al. 2019, arXiv 1906.02107), to compare with
 --   frozen     the bits do not learn: random features, which every rule has to beat
---   bop        int8 momenta and a threshold (Helwegen et al. 2019, arXiv 1906.02107)
---   latent     straight-through: f32 latent weights under AdamW, of which the bits are the signs (12 bytes a weight)
---   grid       no latent copy: weights of 2 levels + 1 values, rounded at random after each step of AdamW (Zhao et al.
---              2024, arXiv 2412.04787); kept as f32 here, so it shows what the rule learns, not what it saves
---   dense      ordinary f32 or bf16 weights under AdamW, drawn with the same spread
+--
+-- onebit/compare_rules.lua has the rules of other kinds of weights that they are compared with.
 
 local q = require "qeng.core"
 
@@ -27,10 +22,15 @@ local function first_scale(layer, layers)
   return 1 / math.sqrt(inputs) / (residual[layer.role] and math.sqrt(2 * layers) or 1)
 end
 
-local function is_known(rule)
-  for _, name in ipairs(onebit.rules) do
-    if name == rule then return true end
+-- What a rule of onebit/compare_rules.lua does; {} for the rules of bits.
+local function rule_of(name)
+  for _, known in ipairs(onebit.rules) do
+    if name == known then
+      local of_bits = name == "counter" or name == "bop" or name == "frozen"
+      return of_bits and {} or require("qeng.onebit.compare_rules")[name]
+    end
   end
+  q.error("value", ("rule %s: one of %s"):format(tostring(name), table.concat(onebit.rules, ", ")))
 end
 
 local function random_bits(shape, seed, stream, spilled)
@@ -51,24 +51,15 @@ function onebit.random(values, opt)
   opt = opt or {}
   local models = require "qeng.model"
   local rule, seed, dtype, stream = opt.rule or "frozen", opt.seed or 0, opt.dtype or "f32", 0
-  if not is_known(rule) then
-    q.error("value", ("rule %s: one of %s"):format(tostring(rule), table.concat(onebit.rules, ", ")))
-  end
-  local spilled = opt.weights == "stream"
-  if spilled and not (rule == "counter" or rule == "bop" or rule == "frozen") then
+  local special, spilled = rule_of(rule), opt.weights == "stream"
+  if spilled and special.learn then
     q.error("unsupported", ("weights = stream: rule %s keeps more than bits; take counter, bop or frozen"):format(rule))
   end
   local model = models.random(values, { dtype = dtype, weights = function(name, shape, plus_one)
     stream = stream + 1
     if #shape == 1 then return q.zeros(shape, dtype, "weights"):fill(name:find "norm" and not plus_one and 1 or 0) end
     if name:find "_proj.weight$" then
-      if rule == "dense" then
-        return q.randn(shape, { std = 1 / math.sqrt(shape[2]), seed = seed, stream = stream, dtype = dtype,
-          label = "weights" })
-      end
-      if rule == "grid" then
-        return q.uniform(shape, { low = -1, high = 1, seed = seed, stream = stream, label = "weights" })
-      end
+      if special.weight then return special.weight(shape, { seed = seed, stream = stream, dtype = dtype }) end
       return random_bits(shape, seed, stream, spilled)
     end
     local std = name:find "lm_head" and (opt.head_std or 0.5 / math.sqrt(shape[2])) or name:find "positions" and 0.1 or
@@ -113,16 +104,14 @@ end
 -- Makes a model whose linear layers hold bits (or what `rule` keeps instead) learn by that rule. Each layer gets its
 -- scale, and model:trainable() lists what learns. Counters and momenta belong to q.inertia.
 function onebit.learn(model, rule, opt)
-  local seed = opt.seed or 0
-  if rule ~= "counter" and rule ~= "bop" and rule ~= "frozen" and model.linears[1].row_scale then
+  local special = rule_of(rule)
+  if special.learn and model.linears[1].row_scale then
     q.error("unsupported",
       ("rule %s: draws weights of its own, and this model has some; take counter, bop or frozen"):format(rule))
   end
   model.mode, model.rule, model.latents, model.row_scales, model.grid_levels = "onebit", rule, {}, {}, opt.levels or 1
   for index, layer in ipairs(model.linears) do
-    if rule == "dense" then
-      if residual[layer.role] then layer.weight:copy(layer.weight * (1 / math.sqrt(2 * model.config.layers))) end
-    else
+    if not special.unscaled then
       local shape = layer.weight:shape()
       if not layer.row_scale then
         onebit.give_scale(model, layer,
@@ -132,19 +121,9 @@ function onebit.learn(model, rule, opt)
       table.insert(model.row_scales,
         { name = layer.name .. ".weight_scale", tensor = layer.row_scale, rate = "scales" })
     end
-    if rule == "latent" then
-      local latent = q.uniform(layer.weight:shape(),
-        { low = -0.3, high = 0.3, seed = seed, stream = 5000 + index, label = "latent" }):label(layer.name .. ".latent")
-      latent:requires_grad(true)
-      q.learn_latent(layer.weight, latent)
-      q.pack_signs(latent, layer.weight)
-      table.insert(model.latents, { name = layer.name .. ".latent", tensor = latent, bits = layer.weight })
-    elseif rule == "grid" or rule == "dense" then
-      layer.weight:requires_grad(true)
-      table.insert(model.latents, { name = layer.name .. ".weight", tensor = layer.weight })
-    end
+    if special.learn then special.learn(model, layer, index, opt.seed or 0, residual[layer.role]) end
   end
-  if rule == "grid" then onebit.settle(model, 6000) end  -- by numbers that no step draws
+  if rule == "grid" then require("qeng.onebit.compare_rules").settle(model, 6000) end  -- by numbers that no step draws
   return model
 end
 
@@ -161,19 +140,6 @@ function onebit.float_parameters(model)
   end
   for _, scale in ipairs(model.row_scales) do list[#list + 1] = scale end
   return list
-end
-
--- Follows a step of the latents' optimizer: clips the latents and turns them into bits or grid points. stream: of the
--- random numbers that round.
-function onebit.settle(model, stream)
-  for index, latent in ipairs(model.latents) do
-    if model.rule == "grid" then
-      q.clip_to_grid(latent.tensor, { levels = model.grid_levels, stream = (stream or 7000) + index })
-    elseif model.rule == "latent" then
-      q.clip_to_grid(latent.tensor)
-      q.pack_signs(latent.tensor, latent.bits)
-    end
-  end
 end
 
 -- Refuses sizes (hidden, ffn, heads) of which no model can be made.

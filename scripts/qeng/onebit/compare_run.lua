@@ -1,7 +1,7 @@
 -- One training run of a small one-bit model on a text of characters. Data, floats and schedule are the same for every
 -- rule, so runs differ by the rule alone.
 --
---   case: rule        of onebit/init.lua
+--   case: rule        of onebit/init.lua or compare_rules.lua
 --         seed, lr    of the floats
 --         scale_rate  the row scales' share of lr (0.3)
 --         latent_lr   of latent, grid and dense weights (1e-2)
@@ -9,7 +9,8 @@
 --         phases      {parts =, steps =, keep =}: one of so many parts learns at a time, for so many steps, or fewer
 --                     where the run would end before each had its turn
 --         dtype       of floats and activations (f32)
---   set:  values (a config.json's keys), text (char_text), rows, tokens, steps, points (of the curve), point_windows
+--   set:  values (a config.json's keys), text (compare_text.lua), rows, tokens, steps, points (of the curve),
+--         point_windows
 --         folder (of checkpoints), save_every (steps), settings (words that have to be the same then): to go on after a
 --         stop. All else has to be the same too, but folder and save_every
 --
@@ -23,7 +24,8 @@
 
 local adamw = require "qeng.train.adamw"
 local q = require "qeng.core"
-local char_text = require "qeng.onebit.char_text"
+local char_text = require "qeng.onebit.compare_text"
+local compare_rules = require "qeng.onebit.compare_rules"
 local checkpoint = require "qeng.train.checkpoint"
 local inertia = require "qeng.onebit.inertia"
 local onebit = require "qeng.onebit"
@@ -160,7 +162,7 @@ local function train(case, set, say)
       checkpoint.compare(set.folder, state.fixed, fixed)
     end)
     if found then run.result, result = found.result, found.result end
-    if found and case.rule == "latent" then onebit.settle(model) end
+    if found and case.rule == "latent" then compare_rules.settle(model) end
   end
   if case.rule == "latent" then run.sign_changes = sign_changes(model.latents) end
   local function save()
@@ -183,7 +185,7 @@ local function train(case, set, say)
     program:run()
     if bits and bits.observe then bits:observe() end
     optimizer:step(step)
-    if optimizer.latents then onebit.settle(model) end
+    if optimizer.latents then compare_rules.settle(model) end
     result.step = step + 1
     note_flips(run, set)
     local value, point = program.loss:item(), nil
