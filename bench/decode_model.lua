@@ -10,11 +10,11 @@ local types = require "qeng.gguf.types"
 
 local shapes = {  -- Qwen3
   ["1.7B"] = { hidden_size = 2048, num_hidden_layers = 28, num_attention_heads = 16, num_key_value_heads = 8,
-  head_dim = 128, intermediate_size = 6144, vocab_size = 151936, tie_word_embeddings = true },
+    head_dim = 128, intermediate_size = 6144, vocab_size = 151936, tie_word_embeddings = true },
   ["8B"] = { hidden_size = 4096, num_hidden_layers = 36, num_attention_heads = 32, num_key_value_heads = 8,
-  head_dim = 128, intermediate_size = 12288, vocab_size = 151936, tie_word_embeddings = false },
+    head_dim = 128, intermediate_size = 12288, vocab_size = 151936, tie_word_embeddings = false },
   tiny = { hidden_size = 256, num_hidden_layers = 2, num_attention_heads = 4, num_key_value_heads = 2, head_dim = 64,
-  intermediate_size = 512, vocab_size = 512, tie_word_embeddings = false },
+    intermediate_size = 512, vocab_size = 512, tie_word_embeddings = false },
 }
 -- Their published files have embedding and head in the type of the layers; the mixes give these q6_k.
 local throughout = { tq2_0 = true, q2_0 = true }

@@ -6,13 +6,13 @@ local q = require "qeng"
 
 local shapes = {  -- Qwen2.5
   ["0.5B"] = { hidden_size = 896, num_hidden_layers = 24, num_attention_heads = 14, num_key_value_heads = 2,
-  intermediate_size = 4864, vocab_size = 151936, tie_word_embeddings = true },
+    intermediate_size = 4864, vocab_size = 151936, tie_word_embeddings = true },
   ["1.5B"] = { hidden_size = 1536, num_hidden_layers = 28, num_attention_heads = 12, num_key_value_heads = 2,
-  intermediate_size = 8960, vocab_size = 151936, tie_word_embeddings = true },
+    intermediate_size = 8960, vocab_size = 151936, tie_word_embeddings = true },
   ["7B"] = { hidden_size = 3584, num_hidden_layers = 28, num_attention_heads = 28, num_key_value_heads = 4,
-  intermediate_size = 18944, vocab_size = 152064, tie_word_embeddings = false },
+    intermediate_size = 18944, vocab_size = 152064, tie_word_embeddings = false },
   tiny = { hidden_size = 64, num_hidden_layers = 2, num_attention_heads = 4, num_key_value_heads = 2,
-  intermediate_size = 96, vocab_size = 320, tie_word_embeddings = true },
+    intermediate_size = 96, vocab_size = 320, tie_word_embeddings = true },
 }
 
 local opt = q.options {

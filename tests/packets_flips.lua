@@ -122,6 +122,6 @@ q.fs.remove(path)
 q.fs.remove(stream_path)
 print(("%d flips in a dataset: %d refused when opening, %d left out one record, counted and named; none unnoticed")
   :format(flips,
-  counts.refused, counts.skipped))
+    counts.refused, counts.skipped))
 print(("%d flips in a stream: %.2f records lost each; none unnoticed, no record that was not written"):format(
   flips, lost / flips))

@@ -8,11 +8,11 @@ local q = require "qeng"
 
 local shapes = {
   ["7b"] = { architecture = "qwen2", layers = 28, hidden = 3584, ffn = 18944, heads = 28, kv_heads = 4, vocab = 152064,
-  theta = 1e6 },
+    theta = 1e6 },
   ["13b"] = { architecture = "llama", layers = 40, hidden = 5120, ffn = 13824, heads = 40, kv_heads = 40, vocab = 32000,
-  theta = 1e4 },
+    theta = 1e4 },
   small = { architecture = "llama", layers = 8, hidden = 1024, ffn = 2816, heads = 8, kv_heads = 8, vocab = 4096,
-  theta = 1e4 },
+    theta = 1e4 },
 }
 
 -- Pieces of 128 rows of random weights, each used in many places, because quantizing 13 billion takes an hour.

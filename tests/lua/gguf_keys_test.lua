@@ -49,7 +49,7 @@ local export, types = require "qeng.gguf.export", require "qeng.gguf.types"
 for name, values in pairs {
   llama = { architectures = { "MistralForCausalLM" }, sliding_window = 3 },
   qwen2 = { architectures = { "Qwen2ForCausalLM" }, use_sliding_window = true, sliding_window = 3,
-  max_window_layers = 0 },
+    max_window_layers = 0 },
 } do
   for key, value in pairs {
     hidden_size = 32, intermediate_size = 32, num_hidden_layers = 2, num_attention_heads = 4, num_key_value_heads = 2,
@@ -69,18 +69,18 @@ end
 
 for _, case in ipairs {
   { "llama.attention.causal = false is not supported, only true", "llama",
-  { ["attention.causal"] = { "bool", false } } },
+    { ["attention.causal"] = { "bool", false } } },
   { "gemma3.attention.causal = false", "gemma3", { ["attention.causal"] = { "bool", false } } },
   { "llama.rope.scaling.attn_factor = 0.5 is not supported", "llama",
-  { ["rope.scaling.attn_factor"] = { "f32", 0.5 } } },
+    { ["rope.scaling.attn_factor"] = { "f32", 0.5 } } },
   { "gemma3.rope.scaling.attn_factor = 0.5 is not supported", "gemma3",
     { ["rope.scaling.attn_factor"] = { "f32", 0.5 }, ["rope.scaling.type"] = { "string", "yarn" },
       ["rope.scaling.factor"] = { "f32", 4 } } },
   { "rope scaling longrope", "qwen3",
-  { ["rope.scaling.type"] = { "string", "longrope" }, ["rope.scaling.factor"] = { "f32", 4 } } },
+    { ["rope.scaling.type"] = { "string", "longrope" }, ["rope.scaling.factor"] = { "f32", 4 } } },
   { "unknown entry llama.rope.scaling.alpha", "llama", { ["rope.scaling.alpha"] = { "f32", 2 } } },
   { "unknown entry llama.rope.scaling.yarn_log_multiplier", "llama",
-  { ["rope.scaling.yarn_log_multiplier"] = { "f32", 0.1 } } },
+    { ["rope.scaling.yarn_log_multiplier"] = { "f32", 0.1 } } },
   { "unknown entry qwen2.nextn_predict_layers", "qwen2", { nextn_predict_layers = { "u32", 1 } } },
   { "unknown entry llama.attention.scale", "llama", { ["attention.scale"] = { "f32", 0.1 } } },
   { "gemma3.final_logit_softcapping = 30 is not supported", "gemma3", { final_logit_softcapping = { "f32", 30 } } },

@@ -28,7 +28,7 @@ assert(err.message:find "outside the vocabulary")
 -- The sampler keeps to the mask, and an answer to the schema, whatever the model would say.
 local schema = q.json_schema {
   type = "object", properties = { name = { type = "string", maxLength = 8 },
-  count = { type = "integer", minimum = 0, maximum = 20 } }, required = { "name", "count" },
+    count = { type = "integer", minimum = 0, maximum = 20 } }, required = { "name", "count" },
 }
 for seed = 1, 5 do
   local text = model:answer { prompt = "Record: ", grammar = schema, max_tokens = 200, temperature = 1.5, seed = seed }

@@ -76,7 +76,7 @@ local source = {
   tensors = {
     { name = name, shape = { rows, columns }, signs = "one_bit", read = function() return bits, scale end },
     { name = "blk.1.ffn_up.weight", shape = { rows, columns }, signs = "ternary",
-    read = function() return pairs_, scale end },
+      read = function() return pairs_, scale end },
   },
 }
 export.write(path, source, types.plan("q1_0", "blk.1=tq2_0", shape))

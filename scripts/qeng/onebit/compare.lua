@@ -21,33 +21,33 @@ compare.methods = {
   frozen = { text = "frozen random bits", case = { rule = "frozen" }, state = "0", sweep_on = true },
   latent = { text = "straight-through, f32 latent weights", case = { rule = "latent" }, state = "12 B" },
   ["255"] = { text = "counter of 256 levels, k 10", case = { rule = "counter", levels = 255, k = 10 },
-  state = "8 bits" },
+    state = "8 bits" },
   ["15"] = { text = "counter of 16 levels, q 0.6", case = { rule = "counter", levels = 15, q = 0.6 },
-  state = "4 bits" },
+    state = "4 bits" },
   ["7"] = { text = "counter of 8 levels, q 0.15, friction 0.2",
-  case = { rule = "counter", levels = 7, q = 0.15, friction = 0.2 }, state = "3 bits" },
+    case = { rule = "counter", levels = 7, q = 0.15, friction = 0.2 }, state = "3 bits" },
   ["7free"] = { text = "counter of 8 levels, q 0.15, no friction",
-  case = { rule = "counter", levels = 7, q = 0.15, friction = 0 }, state = "3 bits" },
+    case = { rule = "counter", levels = 7, q = 0.15, friction = 0 }, state = "3 bits" },
   ["7hot"] = { text = "counter of 8 levels, q 0.3, no friction",
-  case = { rule = "counter", levels = 7, q = 0.3, friction = 0 }, state = "3 bits" },
+    case = { rule = "counter", levels = 7, q = 0.3, friction = 0 }, state = "3 bits" },
   ["7cool"] = { text = "counter of 8 levels, q 0.05, no friction",
-  case = { rule = "counter", levels = 7, q = 0.05, friction = 0 }, state = "3 bits" },
+    case = { rule = "counter", levels = 7, q = 0.05, friction = 0 }, state = "3 bits" },
   ["7target"] = { text = "counter of 8 levels, steered to 2 flips per thousand, no friction",
-  case = { rule = "counter", levels = 7, friction = 0, target = 2 }, state = "3 bits" },
+    case = { rule = "counter", levels = 7, friction = 0, target = 2 }, state = "3 bits" },
   ["3"] = { text = "counter of 4 levels, q 0.05", case = { rule = "counter", levels = 3, q = 0.05 }, state = "2 bits" },
   ["1"] = { text = "two-step machine (strict), q 0.02", case = { rule = "counter", levels = 1, q = 0.02 },
-  state = "1 bit" },
+    state = "1 bit" },
   bop = { text = "Bop, int8 momentum", case = { rule = "bop" }, state = "8 bits" },
   grid1 = { text = "ternary without latent copy, AdamW", case = { rule = "grid", grid_levels = 1 }, state = "8 B" },
   grid127 = { text = "int8 without latent copy, AdamW", case = { rule = "grid", grid_levels = 127 }, state = "8 B" },
   dense = { text = "f32 weights, AdamW", case = { rule = "dense", latent_lr = 3e-3 }, state = "12 B" },
   dense16 = { text = "bf16 weights of f32 masters, AdamW", case = { rule = "dense", latent_lr = 3e-3, dtype = "bf16" },
-  state = "14 B" },
+    state = "14 B" },
   phased = { text = "phases: a quarter at a time, 8 levels, q 0.3, no friction", case = { rule = "counter", levels = 7,
-  q = 0.3, friction = 0, phases = { parts = 4, steps = 100, keep = true } }, state = "3 bits", sweep_on = true },
+    q = 0.3, friction = 0, phases = { parts = 4, steps = 100, keep = true } }, state = "3 bits", sweep_on = true },
   refilled = { text = "phases: a quarter at a time, counters refilled, 8 levels, q 0.3, no friction",
-  case = { rule = "counter", levels = 7, q = 0.3, friction = 0, phases = { parts = 4, steps = 100 } },
-  state = "3 bits on 1/4", sweep_on = true },
+    case = { rule = "counter", levels = 7, q = 0.3, friction = 0, phases = { parts = 4, steps = 100 } },
+    state = "3 bits on 1/4", sweep_on = true },
 }
 compare.order = { "frozen", "latent", "255", "15", "7", "7free", "7hot", "7cool", "7target", "3", "1", "bop", "grid1",
   "grid127", "phased", "refilled", "dense", "dense16" }
@@ -169,12 +169,12 @@ function compare.run(opt)
   local text = char_text.open(opt.text, opt.held_out)
   local settings = ("%d symbols, %d characters (%s), %d held out, %d steps of %d x %d, %d x %d wide, %d heads, ffn %d")
     :format(#text.symbols, text.train.length,
-    text.digest, text.held.length, opt.steps, opt.rows, opt.tokens, opt.layers, opt.hidden, opt.heads, opt.ffn)
+      text.digest, text.held.length, opt.steps, opt.rows, opt.tokens, opt.layers, opt.hidden, opt.heads, opt.ffn)
   local runs = read_runs(path, settings)
   if math.min(text.train.length, text.held.length) < opt.tokens + 2 then
     q.error("value",
       ("%s: its held-out part has %d characters, fewer than a window of %d and one: give a longer text or " ..
-      "shorter windows"):format(opt.text, text.held.length, opt.tokens))
+        "shorter windows"):format(opt.text, text.held.length, opt.tokens))
   end
   local set = { text = text, rows = opt.rows, tokens = opt.tokens, steps = opt.steps, points = opt.points or 10,
       point_windows = opt.point_windows or 100, values = {

@@ -45,8 +45,8 @@ local function check_weights(model)
     if dtype ~= "f32" and dtype ~= "bf16" and dtype ~= "f16" then
       q.error("dtype",
         ("the weight of %s is %s, expected f32, bf16 or f16: convert the model that this one was made from%s"):format(
-        layer.name, dtype,
-        layer.row_scale and "; one of one-bit weights goes on learning with q.inertia" or ""))
+          layer.name, dtype,
+          layer.row_scale and "; one of one-bit weights goes on learning with q.inertia" or ""))
     end
   end
 end
@@ -125,7 +125,7 @@ end
 function Progress:settings()
   return inertia.settings(inertia.knobs(self.knobs),
     { rule = "conversion by ", stages = #self.groups, order = self.order, share = self.share, steps = self.steps,
-    ["weights to convert"] = self.given, matrices = #self.model.linears, weights = onebit.weights(self.model) })
+      ["weights to convert"] = self.given, matrices = #self.model.linears, weights = onebit.weights(self.model) })
 end
 function Progress:restore(state, file)
   if not self.groups[state.done] then

@@ -80,7 +80,7 @@ function inertia.knobs(opt)
   if opt.target and by_steps then
     q.error("value",
       ("inertia: target = %s steers the thresholds of counters of up to 15; momenta and 255 levels have none: " ..
-      "set k, or tau"):format(tostring(opt.target)))
+        "set k, or tau"):format(tostring(opt.target)))
   end
   if opt.q and by_steps then
     q.error("value", ("inertia: q = %s is of counters of up to 15; momenta and 255 levels take steps: set k, or tau")
@@ -239,7 +239,7 @@ function Inertia:finish(feeds)
   elseif late >= judged and self.recent < cold and self.progress < 0.5 then
     report.warning =
       ("%.3f flips per thousand weights and step in the first half: too cold; raise q or k, or lower friction"):format(
-      self.recent)
+        self.recent)
   end
   return report
 end

@@ -123,8 +123,8 @@ function phases.new(model, opt)
   if not opt.active and (type(count) ~= "number" or not (count >= 1 and count <= most) or count % 1 ~= 0) then
     q.error("value",
       ("phases: give active (weights that learn at once), or count, the number of parts, from 1 to %d (%s)"):format(
-      most,
-      by == "rows" and "rows of the largest matrix" or "matrices"))
+        most,
+        by == "rows" and "rows of the largest matrix" or "matrices"))
   end
   if opt.active and type(opt.active) ~= "number" then
     q.error("value", ("phases: active is %s, expected a number of weights"):format(tostring(opt.active)))
@@ -252,7 +252,7 @@ end
 function Phases:settings()
   return inertia.settings(inertia.knobs(self.knobs),
     { rule = "phases of ", by = self.by, active = self.active, phase_steps = self.steps, keep = self.keep,
-    matrices = #self.model.linears, weights = self.total })
+      matrices = #self.model.linears, weights = self.total })
 end
 function Phases:restore(state, file)
   local layers = {}

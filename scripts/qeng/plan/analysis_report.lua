@@ -14,7 +14,7 @@ local function percent(part, whole) return ("%.1f %%"):format(100 * part / math.
 local function totals(file, found)
   local lines = {
     ("%d records, %d tokens, %d of them trained (%s); read in %.1f s"):format(found.records, found.tokens,
-    found.trained, percent(found.trained, found.tokens), found.seconds),
+      found.trained, percent(found.trained, found.tokens), found.seconds),
   }
   local meta = file:meta()
   if meta.tokenizer then
@@ -31,8 +31,8 @@ local function totals(file, found)
   if found.judged then
     lines[#lines + 1] =
       ("%d answers: %d empty (%s); %d records (%s) end in the middle of an answer, without its end token"):format(
-      found.answers, found.empty_answers,
-      percent(found.empty_answers, found.answers), found.truncated, percent(found.truncated, found.records))
+        found.answers, found.empty_answers,
+        percent(found.empty_answers, found.answers), found.truncated, percent(found.truncated, found.records))
   else
     lines[#lines + 1] = ("%d answers; whether they are empty or cut short is told with --model"):format(found.answers)
   end
@@ -159,9 +159,9 @@ function analyze_report.write(path, title, file, found, chosen)
   page.write(path, title, {
     { charts = {
       charts.draw("Lengths", "% of the records, over tokens", { { "tokens", 1, steps(found.bins, whole) },
-      { "trained tokens", 2, steps(analyze.histogram(found.trained_lengths, 20), whole) } }),
+        { "trained tokens", 2, steps(analyze.histogram(found.trained_lengths, 20), whole) } }),
       charts.draw("Rows", "%, over tokens of a row",
-      { { "filled", 1, filled, dots = true }, { "documents longer", 2, cut, dots = true } }),
+        { { "filled", 1, filled, dots = true }, { "documents longer", 2, cut, dots = true } }),
     } },
     unpack(sections(file, found, chosen)),
   })

@@ -84,7 +84,7 @@ local function source_of(opt)
     if not whole and values.quantization_config ~= nil then
       q.error("unsupported",
         ("plan: %s is packed (quantization_config), and how is in its weights, which are not here: fetch them " ..
-        "(recipes/fetch.lua %s), then plan again"):format(name, name))
+          "(recipes/fetch.lua %s), then plan again"):format(name, name))
     end
   end
   local word = values.dtype or values.torch_dtype
@@ -226,7 +226,7 @@ local function decode_steps(model, opt)
   if opt.batch * opt.context > most_read then
     q.error("value",
       ("plan: batch x context is %.0f tokens, expected %d at most: plan fewer sequences, whose cache is as " ..
-      "much each"):format(opt.batch * opt.context, most_read))
+        "much each"):format(opt.batch * opt.context, most_read))
   end
   local pages = opt.batch * math.ceil(opt.context / 16)
   local engine, ids, marks = model:engine { kv = opt.kv, max_batch = opt.batch, context = opt.context, pages = pages,
@@ -258,7 +258,7 @@ local function rehearse(make, opt, limits)
     local step, learning = steps[opt.mode](model, opt)
     local found = {
       device = q.rehearsed().device, tokenizer = model.tokenizer, accounts = {}, step = step, units = units_of(model,
-      learning or {}, opt), parameters = 0, trained = 0, layers = model.config.layers, dtype = model.dtype,
+        learning or {}, opt), parameters = 0, trained = 0, layers = model.config.layers, dtype = model.dtype,
     }
     for name, account in pairs(q.memory()) do found.accounts[name] = account.peak end
     for _, parameter in ipairs(model.parameters) do

@@ -188,12 +188,12 @@ function charts.draw(title, unit, series, opt)
   end
   return table.concat {
     ("<figure><figcaption>%s%s</figcaption>"):format(
-    escape(title), unit and " <small>" .. escape(unit) .. "</small>" or ""),
+      escape(title), unit and " <small>" .. escape(unit) .. "</small>" or ""),
     widest > 0 and switch(id, "smooth", ("smoothed over %d steps"):format(widest), true) or "",
     logged and switch(id, "logarithmic", "log axis") or "",
     #series > 1 and '<p class="legend">' .. table.concat(keys) .. "</p>" or "",
     ('<div class="plot">%s<svg viewBox="0 0 %d %d" preserveAspectRatio="none" role="img" aria-label="%s">'):format(
-    labels, scale, scale, escape(title)),
+      labels, scale, scale, escape(title)),
     svg, '</svg><div class="x">', table.concat(x_ticks), "</div></div></figure>",
   }
 end

@@ -117,7 +117,7 @@ function report.write(out, opt)
   local parts = {
     opt.state and ('<p class="state">%s</p>'):format(page.escape(opt.state)) or "",
     ("<p>%d steps, %d trained tokens%s, qeng %s</p>"):format(last.step or 0, trained, page.escape(figures),
-    page.escape(q.version)),
+      page.escape(q.version)),
     opt.facts and page.table({ "", "" }, opt.facts) or "", source_table(rows),
     { charts = {
       charts.draw("Loss", "nats a trained token, over steps", loss, { log = true, smooth = true }), source_chart(rows),

@@ -40,7 +40,7 @@ function ab.setup(opt)
   end
   local self = setmetatable({
     opt = opt, tokenizer = tokenizer, template = chat.template(tokenizer, opt.template, nil, nil, nil,
-    opt.template_args), packed = packed, offsets = offsets,
+      opt.template_args), packed = packed, offsets = offsets,
     pad = tokenizer:id "<|endoftext|>" or 0, counts = counts,
   }, { __index = ab })
   local file = q.ndp.open(packed)
@@ -198,7 +198,7 @@ function ab:run(way, seed, steps)
   program:free()
   local loss = held_out.loss(model, q.ndp.open(self.packed),
     { row_tokens = opt.row_tokens, rows = opt.rows, seed = seed,
-    eval_share = opt.eval_share, pad = self.pad, long = opt.long }, false, slot)
+      eval_share = opt.eval_share, pad = self.pad, long = opt.long }, false, slot)
   return {
     tok_s = real / seconds, slot_s = (steps - 5) * opt.row_tokens * opt.rows / seconds, wait = waited / seconds,
     loss = loss,

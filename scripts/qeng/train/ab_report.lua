@@ -126,7 +126,7 @@ local function meaning(found)
     "set. Here they are of the same held-out records, over %d seeds.", #runs.jsonl)
   lines[#lines + 1] =
     ("Not measured here: a tokenizer on threads of its own beside training, which would hide JSONL's waiting " ..
-    "where cores are idle. Rows are %.1f %% full in all three."):format(100 * real)
+      "where cores are idle. Rows are %.1f %% full in all three."):format(100 * real)
   return table.concat(lines, "\n")
 end
 

@@ -72,7 +72,7 @@ function advise.training(file, found, opt)
     mode = (not rank and fits) and "full" or "lora"
     why = rank and
       ("LoRA of rank %d: its adapters can hold what %d trained tokens say (about 2 bits a weight, 1 a token)"):format(
-      rank, found.trained)
+        rank, found.trained)
       or fits and ("every weight: %d trained tokens say more than adapters of rank 256 hold"):format(found.trained)
       or ("LoRA of rank 256: the data say more than its adapters hold, and every weight would need about %s, " ..
           "of which %s has %s"):format(

@@ -64,7 +64,7 @@ function banner.facts(model, file, about)
   local meta = file:meta()
   return {
     { "model", ("%s, %d layers, hidden %d, %s"):format(model.arch.model_type, model.config.layers, model.config.hidden,
-    model.dtype) },
+      model.dtype) },
     { "trained", banner.trained(model, opt.bits) },
     { "data", ("%s documents, %s tokens, %s of them trained%s; template %s"):format(banner.count(plan.documents),
       banner.count(plan.real_tokens),
@@ -75,7 +75,7 @@ function banner.facts(model, file, about)
       banner.count(plan.trained_tokens * per_step), 100 * plan.real_tokens / math.max(1, plan.batches * slots)) },
     { "steps", ("%d, %.3g epochs"):format(about.steps, about.steps * per_step) ..
       (opt.lr and ("; learning rate %g, %s%s"):format(opt.lr,
-      opt.schedule, opt.warmup > 0 and (", %d steps of warm-up"):format(opt.warmup) or "") or "") },
+        opt.schedule, opt.warmup > 0 and (", %d steps of warm-up"):format(opt.warmup) or "") or "") },
     { "device", banner.device() },
   }
 end

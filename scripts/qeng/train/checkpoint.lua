@@ -57,7 +57,7 @@ function checkpoint.refuse_unfinished(out)
   if #names > 0 and not read_state(dir).finished then
     q.error("value",
         ("%s is a run that stood at step %d: go on with --resume; or delete %s, or give another --out, to start " ..
-        "anew"):format(
+          "anew"):format(
       out, step_of(names[#names]), folder(out)))
   end
 end

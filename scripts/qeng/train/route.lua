@@ -87,7 +87,7 @@ function route.plan(model, records)
     if #frozen[number] == #parameters then
       q.error("value",
           ("train: %d packets are addressed to %s, and nothing of that is trained (mode %s): train it (--mode " ..
-          "full, other --targets), or leave these packets out")
+            "full, other --targets), or leave these packets out")
         :format(records[number], destination, model.mode))
     end
     everything = everything and #frozen[number] == 0

@@ -31,7 +31,7 @@ function trained_data.check(plan, held, opt, speak)
   if plan.batches == 0 and plan.dropped > 0 then
     q.error("value",
         ("train: each of the %d training documents is longer than a row of %d tokens%s and is left out: give " ..
-        "longer rows (--row-tokens), or %s"):format(
+          "longer rows (--row-tokens), or %s"):format(
       plan.dropped, row, opt.long == "truncate" and ", has no trained token before its end" or "", hint))
   end
   if plan.batches == 0 then
@@ -40,8 +40,8 @@ function trained_data.check(plan, held, opt, speak)
   if plan.trained_tokens == 0 then
     q.error("value",
         ("train: none of the %d training documents has a trained token, so nothing would be learned: give " ..
-        "records with an answer of the assistant, a completion or text. recipes/inspect.lua shows what is " ..
-        "trained of each")
+          "records with an answer of the assistant, a completion or text. recipes/inspect.lua shows what is " ..
+          "trained of each")
       :format(plan.documents))
   end
   for _, field in ipairs { "split", "truncated", "dropped" } do
