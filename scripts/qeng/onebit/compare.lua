@@ -15,42 +15,44 @@ local simulator = require "qeng.onebit.compare_simulator"
 
 local compare = {}
 
--- Each method: its case (onebit/compare_run.lua) and the bits of training state a weight. sweep_on: a sweep whose best
+local function counter(levels, how)
+  how.rule, how.levels = "counter", levels
+  return how
+end
+
+local function quarter(keep)  -- a quarter of the weights at a time
+  return counter(7, { q = 0.3, friction = 0, phases = { parts = 4, steps = 100, keep = keep } })
+end
+
+-- Name, bits of training state a weight, what it is, and its case (onebit/compare_run.lua). sweep_on: a sweep whose best
 -- rate is its highest tries higher ones.
-compare.methods = {
-  frozen = { text = "frozen random bits", case = { rule = "frozen" }, state = "0", sweep_on = true },
-  latent = { text = "straight-through, f32 latent weights", case = { rule = "latent" }, state = "12 B" },
-  ["255"] = { text = "counter of 256 levels, k 10", case = { rule = "counter", levels = 255, k = 10 },
-    state = "8 bits" },
-  ["15"] = { text = "counter of 16 levels, q 0.6", case = { rule = "counter", levels = 15, q = 0.6 },
-    state = "4 bits" },
-  ["7"] = { text = "counter of 8 levels, q 0.15, friction 0.2",
-    case = { rule = "counter", levels = 7, q = 0.15, friction = 0.2 }, state = "3 bits" },
-  ["7free"] = { text = "counter of 8 levels, q 0.15, no friction",
-    case = { rule = "counter", levels = 7, q = 0.15, friction = 0 }, state = "3 bits" },
-  ["7hot"] = { text = "counter of 8 levels, q 0.3, no friction",
-    case = { rule = "counter", levels = 7, q = 0.3, friction = 0 }, state = "3 bits" },
-  ["7cool"] = { text = "counter of 8 levels, q 0.05, no friction",
-    case = { rule = "counter", levels = 7, q = 0.05, friction = 0 }, state = "3 bits" },
-  ["7target"] = { text = "counter of 8 levels, steered to 2 flips per thousand, no friction",
-    case = { rule = "counter", levels = 7, friction = 0, target = 2 }, state = "3 bits" },
-  ["3"] = { text = "counter of 4 levels, q 0.05", case = { rule = "counter", levels = 3, q = 0.05 }, state = "2 bits" },
-  ["1"] = { text = "two-step machine (strict), q 0.02", case = { rule = "counter", levels = 1, q = 0.02 },
-    state = "1 bit" },
-  bop = { text = "Bop, int8 momentum", case = { rule = "bop" }, state = "8 bits" },
-  grid1 = { text = "ternary without latent copy, AdamW", case = { rule = "grid", grid_levels = 1 }, state = "8 B" },
-  grid127 = { text = "int8 without latent copy, AdamW", case = { rule = "grid", grid_levels = 127 }, state = "8 B" },
-  dense = { text = "f32 weights, AdamW", case = { rule = "dense", latent_lr = 3e-3 }, state = "12 B" },
-  dense16 = { text = "bf16 weights of f32 masters, AdamW", case = { rule = "dense", latent_lr = 3e-3, dtype = "bf16" },
-    state = "14 B" },
-  phased = { text = "phases: a quarter at a time, 8 levels, q 0.3, no friction", case = { rule = "counter", levels = 7,
-    q = 0.3, friction = 0, phases = { parts = 4, steps = 100, keep = true } }, state = "3 bits", sweep_on = true },
-  refilled = { text = "phases: a quarter at a time, counters refilled, 8 levels, q 0.3, no friction",
-    case = { rule = "counter", levels = 7, q = 0.3, friction = 0, phases = { parts = 4, steps = 100 } },
-    state = "3 bits on 1/4", sweep_on = true },
+local methods = {
+  { "frozen", "0", "frozen random bits", { rule = "frozen" }, sweep_on = true },
+  { "latent", "12 B", "straight-through, f32 latent weights", { rule = "latent" } },
+  { "255", "8 bits", "counter of 256 levels, k 10", counter(255, { k = 10 }) },
+  { "15", "4 bits", "counter of 16 levels, q 0.6", counter(15, { q = 0.6 }) },
+  { "7", "3 bits", "counter of 8 levels, q 0.15, friction 0.2", counter(7, { q = 0.15, friction = 0.2 }) },
+  { "7free", "3 bits", "counter of 8 levels, q 0.15, no friction", counter(7, { q = 0.15, friction = 0 }) },
+  { "7hot", "3 bits", "counter of 8 levels, q 0.3, no friction", counter(7, { q = 0.3, friction = 0 }) },
+  { "7cool", "3 bits", "counter of 8 levels, q 0.05, no friction", counter(7, { q = 0.05, friction = 0 }) },
+  { "7target", "3 bits", "counter of 8 levels, steered to 2 flips per thousand, no friction",
+    counter(7, { friction = 0, target = 2 }) },
+  { "3", "2 bits", "counter of 4 levels, q 0.05", counter(3, { q = 0.05 }) },
+  { "1", "1 bit", "two-step machine (strict), q 0.02", counter(1, { q = 0.02 }) },
+  { "bop", "8 bits", "Bop, int8 momentum", { rule = "bop" } },
+  { "grid1", "8 B", "ternary without latent copy, AdamW", { rule = "grid", grid_levels = 1 } },
+  { "grid127", "8 B", "int8 without latent copy, AdamW", { rule = "grid", grid_levels = 127 } },
+  { "phased", "3 bits", "phases: a quarter at a time, 8 levels, q 0.3, no friction", quarter(true), sweep_on = true },
+  { "refilled", "3 bits on 1/4", "phases: a quarter at a time, counters refilled, 8 levels, q 0.3, no friction",
+    quarter(), sweep_on = true },
+  { "dense", "12 B", "f32 weights, AdamW", { rule = "dense", latent_lr = 3e-3 } },
+  { "dense16", "14 B", "bf16 weights of f32 masters, AdamW", { rule = "dense", latent_lr = 3e-3, dtype = "bf16" } },
 }
-compare.order = { "frozen", "latent", "255", "15", "7", "7free", "7hot", "7cool", "7target", "3", "1", "bop", "grid1",
-  "grid127", "phased", "refilled", "dense", "dense16" }
+compare.methods, compare.order = {}, {}
+for i, one in ipairs(methods) do
+  compare.order[i] = one[1]
+  compare.methods[one[1]] = { state = one[2], text = one[3], case = one[4], sweep_on = one.sweep_on }
+end
 
 -- By what the rate grows in a sweep that goes on, and the highest rate it tries.
 local further, highest = 2, 0.4
