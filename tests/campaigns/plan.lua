@@ -6,7 +6,7 @@
 
 local char_text = require "qeng.onebit.char_text"
 local onebit = require "qeng.onebit"
-local onebit_run = require "qeng.onebit.run"
+local onebit_run = require "qeng.onebit.compare_run"
 local q = require "qeng"
 
 local size = arg[1] or "small"

@@ -24,8 +24,8 @@ local function quarter(keep)  -- a quarter of the weights at a time
   return counter(7, { q = 0.3, friction = 0, phases = { parts = 4, steps = 100, keep = keep } })
 end
 
--- Name, bits of training state a weight, what it is, and its case (onebit/compare_run.lua). sweep_on: a sweep whose best
--- rate is its highest tries higher ones.
+-- Name, bits of training state a weight, what it is, and its case (onebit/compare_run.lua). sweep_on: if the highest
+-- rate of a sweep is the best, higher ones are tried.
 local methods = {
   { "frozen", "0", "frozen random bits", { rule = "frozen" }, sweep_on = true },
   { "latent", "12 B", "straight-through, f32 latent weights", { rule = "latent" } },
