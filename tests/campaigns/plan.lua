@@ -4,7 +4,7 @@
 -- scratch, which no plan has. Beside it stands what the process took of the system, which is more: libraries' own
 -- memory, the heap, pages of files.
 
-local char_text = require "qeng.onebit.char_text"
+local char_text = require "qeng.onebit.compare_text"
 local onebit = require "qeng.onebit"
 local onebit_run = require "qeng.onebit.compare_run"
 local q = require "qeng"
