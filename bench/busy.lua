@@ -18,7 +18,7 @@ q.use_device(opt)
 local wanted = {}
 for _, name in ipairs(opt.only) do wanted[name] = true end
 
--- body() again and again, after twice to warm up; prints how often per second, times `amount`.
+-- Runs body() again and again, twice before that to warm up. Prints how often per second, times `amount`.
 local function measure(name, unit, amount, body)
   if next(wanted) and not wanted[name] then return end
   body()
@@ -33,7 +33,7 @@ end
 
 local function wait(logits) logits:rows(0, 1):reshape { logits:shape()[2] }:rows(0, 1):item() end
 
--- A prompt of 32 tokens, and steps of `batch` sequences from 64 tokens on, which begin anew at 192.
+-- Reads a prompt of 32 tokens. Times steps of `batch` sequences from 64 tokens on; they begin anew at 192.
 local function decoding(model, batch)
   local runner = paged.new(model, { pages = 13 * batch, rows = 64 * batch, sequences = batch, remember = false })
   local vocab, ids, parts, heads = model.config.vocab, {}, {}, {}

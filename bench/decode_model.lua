@@ -16,7 +16,7 @@ local shapes = {  -- Qwen3
   tiny = { hidden_size = 256, num_hidden_layers = 2, num_attention_heads = 4, num_key_value_heads = 2, head_dim = 64,
     intermediate_size = 512, vocab_size = 512, tie_word_embeddings = false },
 }
--- Their published files have embedding and head in the type of the layers; the mixes give these q6_k.
+-- Types whose published files have embedding and head in the type of the layers. The mixes give these q6_k.
 local throughout = { tq2_0 = true, q2_0 = true }
 
 local opt = q.options {
@@ -45,7 +45,7 @@ local plan = types.plan(opt.type, overrides, {
   layers = shape.num_hidden_layers, groups = shape.num_attention_heads / shape.num_key_value_heads, tied = tied,
 })
 
--- One tensor of each type and shape, its rows those of a random block again and again.
+-- Makes one tensor of each type and shape. Its rows are those of a random block, repeated.
 local made = {}
 local function matrix(type, size)
   local key = ("%s %d %d"):format(type, size[1], size[2])

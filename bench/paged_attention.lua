@@ -6,7 +6,7 @@ local q = require "qeng"
 q.device { device = "cpu", threads = tonumber(arg[1] or 0) }
 local heads, kv_heads, dim, page_tokens = 16, 8, 128, 16
 
--- On one thread the CPU's time counts, which others on the machine do not lengthen as much.
+-- On one thread the CPU's time counts. Other programs on the machine lengthen it less.
 local clock = arg[1] == "1" and os.clock or q.time
 
 local function best(body)

@@ -44,12 +44,12 @@ local config = {
 for key, value in pairs(shape) do config[key] = value end
 q.fs.write(opt.out .. "/config.json", q.json.encode(config, { pretty = true }) .. "\n")
 
--- A prime, so that rows of a matrix do not repeat each other: its width divides nothing.
+-- A prime: it divides no width, so the rows of a matrix do not repeat each other.
 local period = 1048573
 local block = q.randn({ period }, { std = 0.02, seed = 1, dtype = opt.dtype, label = "batch" })
 q.safetensors.save(opt.out .. "/block.safetensors", { { "block", block } })
 
--- The block again and again, from a place that the name decides.
+-- Fills with the block, repeated, from a place that the name decides.
 local function fill(name, tensor)
   local n, start = tensor:elements(), 0
   for i = 1, #name do start = (start * 31 + name:byte(i)) % period end

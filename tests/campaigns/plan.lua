@@ -93,7 +93,7 @@ local function train_phases(case, file)
   end
 end
 
--- In a process of its own: trains, and prints what the plan said and what it took.
+-- Runs in a process of its own: trains, and prints what the plan said and what the training took.
 local function run(case, folder)
   q.device { device = "cpu", threads = size == "small" and 1 or 0 }
   local path = folder .. "/model.gguf"

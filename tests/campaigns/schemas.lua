@@ -11,7 +11,7 @@ local kLimit = 500
 local state = seed * 7919 + 1
 local function random(n) state = (state * 1103515245 + 12345) % 2147483648; return math.floor(state / 65536) % n end
 
--- Tokens by how they bring a text to its end: 2 closes something, 1 is structure or a digit, 0 is anything else.
+-- How each token helps to end a text: 2 closes something, 1 is structure or a digit, 0 is anything else.
 local rank = {}
 for id = 0, tokenizer:vocab_size() - 1 do
   local bytes = tokenizer:bytes(id)

@@ -15,7 +15,8 @@ local shapes = {
     theta = 1e4 },
 }
 
--- Pieces of 128 rows of random weights, each used in many places, because quantizing 13 billion takes an hour.
+-- Pieces of 128 rows of random weights. Each is used in many places, because quantizing 13 billion weights takes an
+-- hour.
 local piece_rows, pieces_drawn = 128, 5
 local pieces = {}
 local function piece(columns, type, index)
@@ -75,7 +76,7 @@ local function write(name, type, path)
   print(("%s: %s, %.2f billion weights in %s"):format(path, name, weights / 1e9, type))
 end
 
--- The most memory the process had, of all kinds, in bytes.
+-- The peak memory of the process, of all kinds, in bytes.
 local function high_water()
   return tonumber(q.fs.read("/proc/self/status"):match "VmHWM:%s*(%d+) kB") * 1024
 end

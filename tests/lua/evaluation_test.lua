@@ -12,7 +12,7 @@ local function write(name, count, record)
   return at(name)
 end
 local data = write("a.jsonl", 60, function(i) return { prompt = "how many? " .. i, completion = i .. " geese" } end)
--- Other answers: their loss rises while the run learns its own.
+-- Other answers. Their loss rises while the run learns its own.
 local others = write("e.jsonl", 8, function(i)
   return { prompt = "who? " .. i, completion = "nobody at all, said the fox" }
 end)
@@ -61,7 +61,7 @@ local kept, best = q.safetensors.open(at "whole/model"), q.safetensors.open(at "
 assert(whole.best_step < 30, whole.best_step)
 for _, name in ipairs(kept:names()) do assert(kept:tensor(name):hash() == best:tensor(name):hash(), name) end
 
--- Prompts of a file: lines, and records without what they would train.
+-- Prompts of a file: lines, and records without the answer that they would train.
 local samples = require "qeng.train.samples"
 q.fs.write(at "prompts", 'one?\n{"messages": [{"role": "user", "content": "two?"}, {"role": "assistant", "content": ' ..
   '"2"}]}\n\n{"prompt": "three?"}\n')

@@ -26,7 +26,7 @@ local function differ(a, b)
   return worst
 end
 
--- Scales that no power of two is, so that a scale forgotten or used twice shows.
+-- No scale is a power of two, so a scale that is forgotten or used twice shows.
 local function model_of_bits(seed)
   local model = q.onebit.random(values, { seed = seed })
   for i, layer in ipairs(model.linears) do

@@ -35,10 +35,12 @@ local function in_memory()
   return 4096 * pages
 end
 
--- Losses, flips and counts of the bits after training, which are saved to a file. how: of q.onebit.random; by: of
--- q.phases; recompute;
--- stop: after so many steps the bits are saved and given to a new model's, with which it goes on; "save": they are
--- saved at each.
+-- Losses, flips and counts of the bits after training, which are saved to a file.
+--   how        of q.onebit.random
+--   by         of q.phases
+--   recompute
+--   stop       after so many steps the bits are saved, and a new model goes on with them; "save": they are saved at
+--              each step
 local function trained(how, by, recompute, saved, stop)
   return q.scope(function()
     local model = q.onebit.random(values, how)
@@ -91,7 +93,7 @@ local function trained(how, by, recompute, saved, stop)
   end)
 end
 
--- A piece at a time: what the process keeps of large strings would count as what it needs.
+-- Reads a piece at a time. Large strings would stay in the process, and count as what it needs.
 local function same_file(one, other)
   local a, b = assert(io.open(one, "rb")), assert(io.open(other, "rb"))
   local left, right
@@ -109,8 +111,8 @@ local function within(limit, by, recompute, stop)
   return trained(streamed_options, by, recompute, of_streamed, stop)
 end
 
--- The run within a limit that makes it stream: on the CPU the least of those tried that the run fits, beside what the
--- process has now. Where it is saved at each step it has to fit with what it needs without.
+-- The run within a limit that makes it stream. On the CPU that is the smallest limit tried that the run fits in, beside
+-- what the process has now. A run that is saved at each step has to fit in what the run needs without.
 local function streamed_run(by, recompute, stop)
   if on_gpu then return within(nil, by, recompute, stop) end
   local probe = q.onebit.random(values, { rule = "frozen", seed = 4, weights = "stream", stream_slack = 4e6 })

@@ -11,8 +11,8 @@ q.device { device = "cpu", threads = 2 }
 
 -- ---------------------------------------------------------------- one weight, by hand
 
--- A row of 32 weights with counters of the top given, all bits +1. send(p, at) lets the gradient send weight `at` the
--- pulse p (the sign that descent wants); the others get none.
+-- A row of 32 weights with counters of the given top; all bits are +1. send(p, at): the gradient sends weight `at` the
+-- pulse p, the sign that descent wants. The others get none.
 local function one_row(levels, friction)
   local weight = q.empty({ 1, 32 }, "one_bit")
   q.pack_signs(q.zeros({ 1, 32 }, "f32"):fill(1), weight)
@@ -43,7 +43,7 @@ local function one_row(levels, friction)
   return row
 end
 
--- The two-step machine, as its table has it: armed is health 0.
+-- The two-step machine, as its table has it. Armed means health 0.
 do
   local row = one_row(1)
   local report = row.send(1, 5)  -- agrees, disarmed already: nothing
@@ -70,8 +70,7 @@ for _, levels in ipairs { 3, 7, 15 } do
   assert(row.send(-1, 9).flips == 1 and row.sign(9) == -1 and row.level(9) == levels, levels .. " levels: the flip")
 end
 
--- a gradient in one place of 32 is sqrt(32) rms: k = 1 / sqrt(32) makes one step of it, give or take the rounding of
--- floor(1 + u)
+-- a gradient in one place of 32 is sqrt(32) rms: k = 1 / sqrt(32) makes it one step, up to the rounding of floor(1 + u)
 do
   local row = one_row(255)
   for _ = 1, 255 do assert(row.send(-1, 2).flips == 0) end
@@ -88,7 +87,7 @@ do  -- a gradient in one place of 32 is 5.7 rms of its row; friction of 1 leaves
   report = row.send(-1, 3)
   assert(report.pulses == 1 and row.level(3) == 6, "friction held more than it takes")
   row = one_row(7, 1)
-  -- the threshold of the usual q is 1.44 rms: the others, without a gradient, get 1, which is none
+  -- the threshold of the usual q is 1.44 rms. Friction moves the weights without a gradient by 1, which is below it
   report = row.send(1, 3)
   assert(report.pulses == 1, "friction alone sent pulses")
 
@@ -220,8 +219,8 @@ for _, value in ipairs(grid.model.linears[1].weight:table()[1]) do
   assert(value == 0 or math.abs(value) == 1, "off the grid")
 end
 
--- The gradient of a latent weight is that of the same model with dense weights of 1 and -1, but for the order of the
--- sums in which its products with bits are taken: a few roundings of 6e-8 a layer.
+-- The gradient of a latent weight is that of the same model with dense weights of 1 and -1. The sums of its products
+-- with bits have another order: a few roundings of 6e-8 a layer.
 do
   local slot = batch(1)
   local model = q.onebit.random(values, { rule = "latent", seed = 5 })
@@ -317,7 +316,7 @@ for name, make in pairs {
     name .. ": the saved model computes other logits")
 end
 
--- A run from the start does not mix with checkpoints that are there: those of a run that ended go, those of another are
+-- A run from the start does not mix with checkpoints that are there: those of an ended run go, those of another run are
 -- refused.
 do
   local function learner(levels) return function(model) return q.inertia(model, { levels = levels }) end end
@@ -391,8 +390,7 @@ do
   run(out, learner(7))
 end
 
--- An error in the evaluation loses nothing: all is saved before the last one, and resuming does what is left of the
--- step.
+-- An error in the last evaluation loses nothing: all is saved before it, and resuming does what is left of the step.
 do
   local function evaluated(out, broken, stop)
     local file = q.ndp.open(dir .. "/data.qubgpu")
@@ -518,8 +516,8 @@ do
         ("%s, expected %s"):format(tostring(err.message), pattern))
     end
   end
-  -- Latent signs flip, and the curve's points show it: bits that move are counted one by one. Weights that are no bits
-  -- have no flips.
+  -- Latent signs flip, and the points of the curve show it: here the bits that move are counted one by one. Weights
+  -- that are no bits have no flips.
   do
     local before, moved = {}, 0
     local settle = rules.settle

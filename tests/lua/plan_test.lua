@@ -9,7 +9,7 @@ local function fails(code, part, fn, ...)
     tostring(type(err) == "table" and err.message or err))
 end
 
--- A rehearsal has accounts and a tape of its own, and takes no memory whatever it is asked for.
+-- A rehearsal has accounts and a tape of its own. It takes no memory, whatever it is asked for.
 local before, real = q.memory(), q.zeros({ 4 }, "f32", "weights")
 local inside, kept
 local sum, none = q.rehearse(function()
@@ -47,7 +47,7 @@ fails("value", "going on already", q.rehearse, function() q.rehearse(function() 
 fails("value", "stop here", q.rehearse, function() q.error("value", "stop here") end)
 assert(q.zeros({ 2 }):table()[2] == 0, "after an error the device is the real one again")
 
--- The least budget works, a byte less does not; at the least, three slots of the largest unit are held.
+-- The least budget works; a byte less does not. At the least, three slots of the largest unit are held.
 local rates = { bandwidth = 1e11, flops = 1e13 }
 local function plan(opt)
   for name, value in pairs(rates) do opt[name] = value end
@@ -87,8 +87,8 @@ local function config_of(tied)
     rope_theta = 10000, hidden_act = "silu",
     tie_word_embeddings = tied }
 end
--- Without rates of its own it is the CPU that is planned for, whose host budget is for all of the process, and for
--- which two slots do.
+-- Without rates of its own the plan is for the CPU. There the host budget is for the whole process, and two slots are
+-- enough.
 local there = plan { mode = "lora", model = config_of(false) }
 local host_budget = there.least + q.plan({ model = config_of(false), row_tokens = 64, mode = "lora" }).process
 local here = q.plan { model = config_of(false), row_tokens = 64, mode = "lora", device_budget = 1e12,
@@ -98,13 +98,13 @@ assert(here.fits and here.placed.device + here.process <= host_budget + 10e6 and
 assert(here.least < there.least and here.process > 64e6)
 assert(not q.plan { model = config_of(false), row_tokens = 64, mode = "lora", host_budget = here.least + 60e6 }.fits,
   "the process itself needs nothing")
--- A head that is the embedding stays on a GPU, which streams what is of one unit.
+-- A head that is the embedding stays on a GPU. A GPU streams whole units.
 local tied = plan { mode = "lora", model = config_of(true) }
 assert(tied.least > tied.units[1].bytes + 3 * tied.units[2].bytes and tied.units[1].shared,
   "a tied embedding counts as streamed")
 assert(not plan { mode = "lora", model = config_of(false) }.units[1].shared)
--- By phases the largest turn is what memory is needed for, wherever it comes: here gate and up, after what attention
--- has in a block.
+-- By phases memory has to hold the largest turn, wherever it comes: here gate and up, after the matrices of the
+-- attention.
 local attention, mlp = 3 * 256 * 256, 256 * 512
 local all = plan { mode = "onebit", model = config_of(false) }
 local floats = all.trained - 8 * (attention + 3 * mlp)
@@ -112,7 +112,8 @@ assert(plan { mode = "onebit", model = config_of(false), active = 2 * mlp }.trai
   "the turn that is planned is not the largest")
 local parted = plan { mode = "onebit", model = config_of(false), active = 2 * mlp, keep = true }
 local dropped = plan { mode = "onebit", model = config_of(false), active = 2 * mlp }
--- Bits that learn are streamed too, wait in pinned memory of the host, and are copied back there in each backward pass.
+-- Bits that learn are streamed too. They wait in pinned memory of the host, and each backward pass copies them back
+-- there.
 local learners = plan { mode = "onebit", model = config_of(false), active = 2 * mlp, accumulate = 2,
   device_budget = dropped.least }
 local bits = 8 * (attention + 3 * mlp) / 8
@@ -128,7 +129,7 @@ local twice, again = plan { mode = "lora", rows = 2 }, plan { mode = "lora", rec
 assert(twice.step.flops_bf16 > 1.99 * whole.step.flops_bf16 and twice.step.flops_bf16 < 2.01 * whole.step.flops_bf16)
 assert(again.accounts.activations < whole.accounts.activations and again.step.flops_bf16 > whole.step.flops_bf16)
 fails("value", "mode is some: one of full", q.plan, { model = "7b", mode = "some" })
--- What cannot be meant is refused before anything is built.
+-- What makes no sense is refused before anything is built.
 for name, wrong in pairs { device_budget = 0 / 0, host_budget = -5, accumulate = 0, row_tokens = 1e12, rank = 1.5,
   link = math.huge, recompute = 1, levels = 5,
   dtype = "q4_k", kv = "i32", bandwidth = "fast", batch = 1e6 } do
@@ -144,7 +145,7 @@ end
 fails("value", "batch x context is 33554432", q.plan,
   { model = "1b", mode = "inference", batch = 4096, context = 8192, bandwidth = 1e10, flops = 1e11 })
 
--- On the CPU a device budget that weights have to be streamed for is the whole process's, as a stream takes it.
+-- On the CPU, where weights have to be streamed, the device budget is for the whole process.
 local function on_cpu(opt)
   opt.model, opt.row_tokens = config_of(false), 64
   return q.plan(opt)
@@ -155,7 +156,7 @@ assert(on_cpu { device_budget = free.total }.fits and on_cpu { device_budget = f
 local short = on_cpu { device_budget = free.total - 1 }
 assert(not short.fits and short.counted > 64e6 and short.least_budget == free.total,
   "what streams would take the process's memory for tensors")
--- What is printed as the least is given back as it stands, and does; the process is that of a model with its tokenizer.
+-- The least amount is enough as it is printed, given back. The process is that of a model with its tokenizer.
 local shown = tostring(on_cpu { host_budget = 1e6 }):match "least host budget that works is ([%d.]+) MB"
 assert(on_cpu { host_budget = (tonumber(shown) + 1) * 1e6 }.fits)
 local at_start = require("qeng.model.stream").process()
@@ -164,7 +165,7 @@ assert(tostring(free):find "and the process itself, [%d.]+ MB" and not tostring(
 local window = q.plan { model = config_of(false), mode = "inference", context = 4096 }
 assert(tostring(window):find("context: 128 tokens, the model's max_position_embeddings, not 4096", 1, true))
 
--- All ways at once: one that the shape does not allow says why, and where none is possible that is the error.
+-- All ways at once: a way that the shape does not allow says why. Where no way is possible, that is the error.
 local compare = require("qeng.plan.text").compare
 local function ways(change)
   return function(mode, active)
@@ -178,7 +179,7 @@ assert(rows:find "\nlora +[%d.]+ MB" and rows:find "\nonebit +rows of one_bit %[
 fails("unsupported", "unknown keys num_experts_per_tok", compare,
   ways { num_experts_per_tok = 2, num_local_experts = 8 }, 0)
 
--- A name on a hub: of a model whose weights are not here only the configuration and the tokenizer come.
+-- A name on a hub: only the configuration and the tokenizer of the model are fetched, not its weights.
 local cache, fetched = os.tmpname(), {}
 q.fs.remove(cache)
 q.fs.mkdir(cache)

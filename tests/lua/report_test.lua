@@ -26,7 +26,7 @@ for i in ipairs(page.light) do
   assert(contrast(page.dark[i], page.backgrounds.dark) >= 3, "colour " .. i .. " is too dark on dark ground")
 end
 
--- ---- axes: whole steps, units, nothing called -0, and what is not negative has no axis below zero
+-- ---- axes: whole steps, units, no -0, and no axis below zero where nothing is negative
 local function labels(html, class)
   local found = {}
   for block in html:gmatch('<div class="' .. class .. '">(.-)</div>') do
@@ -49,7 +49,7 @@ for shift = -3, 3 do
 end
 assert(line_of({ { 1, 1 }, { 2, 2 } }):find("A &amp; B", 1, true), "the title is not escaped")
 
--- ---- a logarithmic axis, by choice, on which 10 lies in the middle of 1 and 100 (with a tenth of room at both ends)
+-- ---- a logarithmic axis, by choice: 10 lies in the middle of 1 and 100 (with a tenth of room at both ends)
 local logged = line_of({ { 0, 1 }, { 1, 10 }, { 2, 100 } }, { log = true })
 same(labels(logged, "y log"), "1 2 5 10 20 50 100")
 assert(logged:find '<input type="checkbox" class="logarithmic"' and not line_of({ { 0, 1 }, { 1, 2 } }):find "<input")

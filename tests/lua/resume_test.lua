@@ -41,7 +41,7 @@ end
 assert(q.load(scratch.at "model.gguf", { weights = "copy" }).linears[1].weight:dtype() == "q6_k")
 assert(weights_of(scratch.at "folder") ~= weights_of(scratch.at "model.gguf"))
 
--- One number of a small tensor, another name, another order of rows, and the setting of a norm.
+-- Each of these is noticed: one number of a small tensor, another name, another order of rows, the setting of a norm.
 local base = weights_of(scratch.at "folder")
 for name, change in pairs {
   number = function(m) m.linears[3].weight:rows(7, 1):fill(0.5) end,
@@ -53,7 +53,7 @@ for name, change in pairs {
   assert(fixed_of(model)["base weights"] ~= base, name .. " is not seen")
 end
 
--- Of a large tensor some rows are read, in the time of some rows: the first and the last among them.
+-- Of a large tensor some rows are read, the first and the last among them. It takes the time of some rows.
 local large = q.zeros({ 40000, 64 }, "f32")
 local hash = large:hash(16)
 large:rows(39999, 1):fill(1)
@@ -63,7 +63,7 @@ large:rows(1, 1):fill(1)
 assert(large:hash(16) == hash and large:hash(40000) ~= q.zeros({ 40000, 64 }, "f32"):hash(40000))
 assert(q.zeros({ 3, 64 }, "f32"):hash(16) == q.zeros({ 3, 64 }, "f32"):hash())
 
--- What is trained is in the checkpoint: its values, which move, are not held against a run.
+-- What is trained is in the checkpoint. Its values change, so they are not compared.
 local full = q.load(scratch.at "folder", { writable = true }):full()
 local before = fixed_of(full)["base weights"]
 full.linears[1].weight:fill(1)
@@ -71,7 +71,7 @@ assert(before == "0 tensors, digest 000000000000" and fixed_of(full)["base weigh
 
 -- ---------------------------------------------------------------- settings
 
--- An option that nobody has heard of is fixed, one of the list is not; the adapter counts as it is.
+-- An unknown option has to stay the same; one of the list may change. The adapter counts as it is.
 local adapted = q.load(scratch.at "folder"):lora { rank = 2, targets = { "q_proj" } }
 local fixed, course = resume.settings({ model = adapted, data = data, settings = { novelty = 3, alpha = 0, threads = 2,
   out = "x", device = "cpu" }, lr = 1e-3, weights = { [3] = 1, [1] = 2 },
@@ -91,11 +91,11 @@ fixed = fixed_of(adapted)
 assert(fixed["ranks.1"] == "down_proj,4" and fixed.dora == true and fixed.neftune == 5 and
   fixed["base weights"] == base)
 
--- What is off is as if it were not known; what is on is not.
+-- A setting that is off equals one that is not known. A setting that is on does not.
 assert(#resume.differences({ a = 0, b = false, c = "" }, {}) == 0)
 assert(table.concat(resume.differences({ a = 0, c = 1, e = 2 }, { a = 1, d = true, e = 2 }), " ") == "a c d")
 
--- A whole run: refused by name before anything changes, also for what one's own recipe gives.
+-- A whole run is refused by name before anything changes, also for settings of one's own recipe.
 local function train(more)
   local model = q.load(scratch.at "folder"):lora(more.lora or { rank = 2, seed = 1 })
   local opt = { model = model, data = data, out = scratch.at "run", steps = 3, row_tokens = 16, save_every = 1,

@@ -19,7 +19,7 @@ local function new_model(tied)
   return q.random_model(config, { seed = 3, std = 0.2 })
 end
 
--- 60 documents addressed in turn to the destinations given; their source tells which.
+-- 60 documents addressed in turn to the given destinations. Their source tells which.
 local function dataset(name, destinations)
   local path = ("%s/%s.qubgpu"):format(root, name)
   local writer = q.ndp.create(path)
@@ -61,7 +61,8 @@ local function train(model, file, more)
   return q.train(opt)
 end
 
--- One destination: what it does not address keeps its bits; the rest has those of a run with only that trained.
+-- One destination: what it does not address keeps its bits. The rest has the bits of a run in which only that is
+-- trained.
 for _, destination in ipairs { 1, 2, 3, 4, 6 } do
   local name = route.destination_name(destination)
   local file = dataset("to_" .. name, { destination })
@@ -98,8 +99,8 @@ for _, destination in ipairs { 1, 2, 3, 4, 6 } do
   assert(moved == ({ 1, 14, 6, 5, nil, 1 })[destination], name .. " moves " .. moved)
 end
 
--- Several in one run: what none addresses stays; what one does not address does not move in steps without the others;
--- eager and captured agree.
+-- Several in one run: what none addresses stays. What a destination does not address does not move in steps that hold
+-- only that destination. Eager and captured agree.
 local mixed = dataset("mixed", { 2, 3 })
 local a, b = new_model():full(), new_model():full()
 local before = weights_of(a)
@@ -131,7 +132,7 @@ assert(math.abs(sum / tokens - last.eval_loss) < 1e-4 * last.eval_loss)
 assert(q.fs.read(root .. "/run" .. count .. "/report.html"):find("CODE_REPO held out"))
 assert(not train(new_model():full(), dataset("one", { 0 })).metrics[1].by_source)
 
--- Stopped and resumed, the groups' counts of steps and the rest are what they were.
+-- Stopped and resumed, a run has the same counts of steps of the groups, and the same of everything else.
 local straight, halves, out = new_model():full(), new_model():full(), root .. "/halves"
 train(straight, mixed, { schedule = "constant" })
 train(new_model():full(), mixed, { schedule = "constant", steps = 3, out = out, checkpoints = true })
@@ -139,8 +140,8 @@ train(halves, mixed, { schedule = "constant", out = out, checkpoints = true, res
 assert(same(weights_of(halves), weights_of(straight)))
 refused("has drop 0, this one 0.5", train, new_model():full(), mixed, { out = out, resume = true, drop = 0.5 })
 
--- Adapters: LORA and ALL move them all, ATTENTION those of the attention; a destination without a trained parameter is
--- an error.
+-- Adapters: LORA and ALL move all of them, ATTENTION those of the attention. A destination without a trained parameter
+-- is an error.
 local lora = new_model():lora { rank = 2 }
 assert(route.plan(lora, { [0] = 1, [5] = 1 }) == nil)
 assert(#route.plan(lora, { [2] = 1 }).frozen[2] == 12)

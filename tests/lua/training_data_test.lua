@@ -94,7 +94,7 @@ refused("each of the 3 training documents is longer than a row of 16 tokens and 
 refused("longer than a row of 16 tokens, has no trained token before its end and is left out: .*, or %-%-long split$",
   new_model(), long, { long = "truncate" })
 
--- Held-out documents that are all too long: no held-out loss, and a word of it.
+-- All held-out documents are too long: there is no held-out loss, and the run says so.
 local held = {}
 for i = 1, 10 do held[i] = { 40, 20 } end
 held[11] = { 8, 5 }
@@ -109,7 +109,7 @@ for i = 1, 12 do untrained[i] = { 16, 17 } end
 refused("none of the 12 training documents has a trained token, so nothing would be learned", new_model(),
   dataset("untrained", untrained))
 
--- Of twelve rows one is trained: the others leave parameters, moments and the count of steps as they are.
+-- Of twelve rows one is trained. The others leave parameters, moments and the count of steps as they are.
 untrained[12] = { 16, 9 }
 local seldom = dataset("seldom", untrained)
 local model, changed = new_model(), 0
@@ -130,7 +130,7 @@ told(
     changed, before = changed + (now ~= before and 1 or 0), now
   end })
 assert(changed == 1)
--- the trained row alone gives the same weights: the steps around it do not exist for the optimizer
+-- the trained row alone gives the same weights: for the optimizer the steps around it do not exist
 local again = new_model()
 told(nil, again, dataset("alone", { { 16, 9, 12 } }), { steps = 1, schedule = "constant" })
 assert(weights(again) == weights(model), "steps without a trained token left a trace")
@@ -150,7 +150,7 @@ end })
 -- ---------------------------------------------------------------- parameters that no gradient reaches
 
 local short = q.ndp.open(root .. "/short.qubgpu")
--- What reads a parameter once, before the passes: a copy learns nothing, and would be saved as if it had.
+-- A model that reads a parameter only before the passes: a copy learns nothing, and would be saved as if it had.
 local broken = new_model()
 local layer = broken.linears[3]
 layer.weight = layer.weight:rows(0, layer.weight:shape()[1])
@@ -159,12 +159,12 @@ for _, eager in ipairs { true, false } do
     broken, short, { eager = eager })
 end
 told(nil, broken, short, { allow_unused = true })
--- A zero gradient is one: LoRA's B is zero at first, so that A's gradient is, in every element.
+-- A zero gradient is a gradient: LoRA's B is zero at first, so every element of A's gradient is zero.
 local adapted = q.random_model(config, { seed = 3, std = 0.2 }):lora { rank = 4 }
 told(nil, adapted, short)
 told(nil, q.random_model(config, { seed = 3, std = 0.2 }):lora { rank = 4, targets = { "q_proj" } }, short,
   { accumulate = 2 })
--- Recomputed blocks, a tied head, and one whose embedding alone is read.
+-- Recomputed blocks, a tied head, and a model of which only the embedding is read.
 local recomputed = new_model()
 recomputed.recompute = true
 told(nil, recomputed, short)
@@ -172,7 +172,7 @@ config.tie_word_embeddings = true
 told(nil, new_model(), short)
 config.tie_word_embeddings = false
 
--- Loops of one's own get it from the optimizer: at the first step that would move the parameter.
+-- In a loop of your own the error comes from the optimizer, at the first step that would move the parameter.
 do
   local function parameter(name)
     local t = q.randn({ 4, 4 }, { seed = 1 }):label(name)
