@@ -21,7 +21,7 @@ local function same(folder)
   return true
 end
 
--- whole in the end, whatever the way
+-- whole in the end, by every way
 for _, org in ipairs { "plain", "cut", "noranges", "badrange", "busy", "slow", "renamed", "expired", "wrongonce",
     "nohash", "trickle" } do
   local hub, cache = client()
@@ -63,7 +63,7 @@ check(q.try(q.hub.model, "private/model", { hub = client { token = "secret" } })
 check(select(2, q.try(q.hub.model, "private/model", { hub = client { token = "wrong" } })).message:find "is not valid",
   "a wrong token")
 
--- an interrupted download is gone on from
+-- an interrupted download goes on
 do
   local hub, cache = client { attempts = 1 }
   local listing = hub:list("model", "cut/second", "main")
@@ -78,7 +78,7 @@ do
   hub = client { cache = cache }
   path = hub:fetch("model", "cut/second", listing.commit, file, function(done) first = first or done > 0 and done end)
   check(first == came and #q.fs.read(path) == file.size, "gone on from", first, came)
-  -- a part that is of another file is found out by its hash, and thrown away
+  -- a part of another file is found by its hash and thrown away
   q.fs.remove(path)
   q.fs.remove(cache .. "/models--cut--second/blobs/" .. file.hash)
   q.fs.write(part, ("x"):rep(1000))

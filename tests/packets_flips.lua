@@ -88,7 +88,7 @@ for _ = 1, flips do
 end
 assert(q.ndp.open(path):verify().ok)
 
--- The stream: what is read was written, in order, and damage is counted.
+-- The stream: records come in the order they were written, and damage is counted.
 local written = {}
 for record in (function() local s = q.ndp.stream(stream_path); return function() return s:next() end end)() do
   written[#written + 1] = q.json.encode(record)
@@ -111,8 +111,8 @@ for _ = 1, flips do
     following = following + 1
   end
   skip_to(nil)
-  -- What is missing was skipped and counted, but for the record before the damage, whose mask it may have been. (It is
-  -- more than one record where a damaged length happens to lead to a later frame.)
+  -- Missing records were skipped and counted. The one before the damage may be missing uncounted, if the damage was its
+  -- mask. (A damaged length may happen to lead to a later frame; then more than one record is missing.)
   local errors = damaged:errors()
   assert(errors.total >= 1 and unseen > 0 and unseen <= errors.skipped_bytes + largest,
     ("stream: byte %d: %d bytes of records missing, %d skipped"):format(where, unseen, errors.skipped_bytes))

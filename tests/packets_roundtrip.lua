@@ -81,7 +81,7 @@ writer:finish()
 stream:finish()
 lines:close()
 
--- What qeng itself reads. (A document without a mask reads as all ones, which the lines of the writer show as nothing.)
+-- What qeng itself reads. (A document without a mask reads as all ones; the writer's lines show none.)
 local function all_ones(mask)
   for i = 1, #mask do if mask[i] ~= 1 then return false end end
   return true

@@ -32,7 +32,7 @@ for _, name in ipairs { "dora", "plain" } do
   near(name, model:logits(ids), rows)
   assert(worst(fresh():logits(ids), rows) > 0.1, "the adapter makes a difference")
 
-  -- Greedy text of the batch engine is that of the full forward pass, with the adapter on the model and as a request's
+  -- Greedy text of the batch engine is that of the full forward pass: with the adapter on the model, and as a request's
   -- own.
   local function greedy(logits, row)
     local numbers, best = logits:table()[row], 1
@@ -75,8 +75,8 @@ for _, name in ipairs { "dora", "plain" } do
   end
 end
 
--- Embedding and head that were trained beside the adapters, or one of them, though the base ties them: PEFT's are two
--- then.
+-- Embedding and head, or one of them, were trained beside the adapters of a base that ties them. In PEFT's file they
+-- are two.
 for _, name in ipairs { "whole", "embed" } do
   local model = q.load(golden .. "/base"):load_adapter(golden .. "/" .. name)
   near(name, model:logits(ids), expected.logits[name])
@@ -87,7 +87,7 @@ for _, name in ipairs { "whole", "embed" } do
   refused("an embedding of its own", function() q.load(golden .. "/base"):read_adapter(golden .. "/" .. name) end)
 end
 
--- New tokens: their rows are the mean of the others, they are trained, and a folder with them is loaded as it was left.
+-- New tokens: their rows are the mean of the others, and they are trained. A folder with them loads as it was saved.
 do
   local new_tokens = require "qeng.model.new_tokens"
   local model = q.load("recipes/tiny", { dtype = "f32" })
@@ -142,8 +142,8 @@ do
   same(q.load(at "tools_merged"), "merged and saved")
 end
 
--- The gradients of the magnitudes, and of an A that stands before one, are PyTorch's; recomputed, and in two steps, the
--- same.
+-- The gradients of the magnitudes, and of an A that stands before one, are PyTorch's. Recomputed, and in two steps,
+-- they are the same.
 local function gradients(recompute)
   local model = q.load(golden .. "/base"):load_adapter(golden .. "/dora")
   model.recompute = recompute
@@ -180,8 +180,8 @@ local again, recomputed = gradients(true)
 assert(again == value)
 for name, numbers in pairs(found) do assert(table.concat(numbers, " ") == table.concat(recomputed[name], " "), name) end
 
--- NEFTune: noise while training only, drawn anew each step, of the strength that a document's length says whatever lies
--- beside it.
+-- NEFTune: noise only in training, drawn anew each step. Its strength follows a document's length, whatever lies beside
+-- it.
 do
   local x = q.zeros({ 6, 50 }, "f32")
   local cu = q.tensor({ 0, 4, 6 }, "i32")
@@ -205,7 +205,7 @@ do
   assert(other[1] ~= y[1] and same[1] == y[1] and same[300] == y[300], "drawn from the step")
 end
 
--- What is not to be had is refused by name.
+-- What is not supported is refused by name.
 local function config_with(key, setting)
   local folder = at("bad_" .. key)
   q.fs.mkdir(folder)

@@ -51,7 +51,7 @@ local function rendered(model, record, prompt)
   return (model:render(list, #record.messages, given, prompt):gsub("\255", ""))
 end
 
--- The record with a word before each text that tells whose it is: U1q, A2q, ... and R2q before reasoning.
+-- The record with a word before each text that says whose it is: U1q, A2q, ...; R2q before reasoning.
 local function named(record)
   for i, message in ipairs(record.messages) do
     if message.content and message.content ~= "" then

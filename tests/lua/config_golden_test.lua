@@ -28,8 +28,8 @@ end
 local distance = last_logits.distance
 local function last(model) return last_logits.of(model, golden.tokens) end
 
--- f32 on both sides: what differs is the order of sums (2e-6 at most was measured); another reading is off by 1e-2 and
--- more.
+-- Both sides compute in f32 and differ by the order of sums: 2e-6 at most was measured. A wrong reading is off by 1e-2
+-- or more.
 local heads = {}
 for _, case in ipairs(golden.cases) do
   local model = q.load(folder(case.name, case.config, case.own_head), { dtype = "f32" })
@@ -38,7 +38,7 @@ for _, case in ipairs(golden.cases) do
   if case.own_head then heads[#heads + 1] = case end
 end
 
--- A head of its own beside a tie.
+-- A head of its own, in a folder whose config.json ties it.
 assert(#heads == 2)
 for _, case in ipairs(heads) do
   local model = q.load(at(case.name), { dtype = "f32" })
@@ -72,7 +72,7 @@ for _, case in ipairs(heads) do
   end
 end
 
--- The same head twice is one.
+-- A head that is there twice, with the same values, counts as one.
 local tied = folder("twice", { architectures = { "LlamaForCausalLM" }, hidden_size = 32, intermediate_size = 24,
   num_hidden_layers = 1,
   num_attention_heads = 4, vocab_size = 24, tie_word_embeddings = true }, true)

@@ -68,7 +68,7 @@ refused("high_freq_factor 1 must be above low_freq_factor 1", q.random_model, wi
 refused("rope_parameters and rope_scaling (with rope_theta) say different things", q.random_model,
   with { rope_parameters = { rope_type = "default", rope_theta = 1e6 },
     rope_scaling = { rope_type = "linear", factor = 2 } })
--- rope_scaling has no theta of its own, so that of the top level is its
+-- rope_scaling has no theta of its own, so it takes that of the top level
 refused("say different things", q.random_model,
   with { rope_parameters = { rope_type = "linear", factor = 2, rope_theta = 1e6 },
     rope_scaling = { type = "linear", factor = 2 } })
@@ -120,7 +120,7 @@ local gemma = with({ layer_types = "sliding_attention", hidden_act = "gelu_pytor
   "Gemma3ForCausalLM")
 refused("key layer_types is a string", q.random_model, gemma)
 
--- Sizes: published ones are taken, those of no model refused before memory is asked for.
+-- Sizes: published ones are accepted. Sizes of no model are refused before memory is asked for.
 local largest = { hidden_size = 16384, intermediate_size = 53248, num_hidden_layers = 126, num_attention_heads = 128,
   vocab_size = 262144, head_dim = 256 }
 for key, size in pairs(largest) do
@@ -129,7 +129,7 @@ for key, size in pairs(largest) do
     with { [key] = 2 ^ 31 })
 end
 
--- A file that is none, and errors in one: by its path.
+-- A file that is no config.json, and errors in one, are refused by path.
 for text, why in pairs {
   ['{"architectures": ["LlamaForCausalLM"], "hidden_size": NaN}'] = "key hidden_size is NaN, expected a number",
   ['{"x": "a \\\\\\" NaN", "architectures": ["LlamaForCausalLM"], "hidden_size":-Infinity}'] =

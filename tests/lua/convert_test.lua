@@ -50,7 +50,7 @@ local speakers, flags = { "alien", "User", "ASSISTANT", "system", "" }, { "train
 for name in pairs(require "qeng.chat.records".roles) do speakers[#speakers + 1] = name end
 table.sort(speakers)
 local function any(list) return list[random(#list)] end
--- A turn of any speaker, with what may say that it is not trained, rightly and wrongly.
+-- A turn of any speaker, with fields, right and wrong, that may say that it is not trained.
 local function turn()
   local one = random(2) == 1 and { role = any(speakers), content = text() } or { from = any(speakers), value = text() }
   if random(9) == 1 then one.content = any { null, text(), 5 } end
@@ -248,7 +248,7 @@ local function folder(name, change)
 end
 local function join(list) return table.concat(list, " ") end
 
--- What is made of a shape once, and used for its other conversations, is what the template makes of each.
+-- What is worked out once for a shape serves its other conversations: it is what the template makes of each.
 local golden = q.json.decode(q.fs.read((arg[0]:match("^(.*)/tests/") or ".") .. "/tests/golden/templates.json"))
 local formed, asked = 0, 0
 local function against_rendering(template, messages, record)
@@ -294,7 +294,7 @@ for name, source in pairs(golden.templates) do
 end
 assert(formed > asked / 3, ("only %d of %d conversations were made by forms"):format(formed, asked))
 
--- A template that looks into what is said has no form, or one on a condition.
+-- A template that looks into what is said has no form, or a form with a condition.
 for source, condition in pairs {
   ["{{ messages[0].content[0] }}"] = "none", ["{{ messages[0].content | upper }}"] = "none",
   ["{{ messages[0].content | length }}"] = "none", ["{{ messages | tojson }}"] = "none",
@@ -323,8 +323,8 @@ for source, condition in pairs {
   assert(held == condition, ("%s: %s, expected %s"):format(source, held, condition))
 end
 
--- Qwen3's way: the last turn has its empty thinking block, which is trained as it will be said; earlier reasoning is
--- not there.
+-- Qwen3's way: the last turn has its empty thinking block, which is trained as it will be said. Earlier reasoning is
+-- left out.
 local function spans(given, messages, more)
   local record = more or {}
   record.messages = messages
@@ -341,7 +341,7 @@ end)
 local spoken = spans(thinking, { { role = "user", content = "a" }, { role = "assistant",
   content = "<think>\nr\n</think>\n\nb" }, { role = "user", content = "c" }, { role = "assistant", content = "d" } })
 assert(spoken == "|b<|im_end|>|<think>\n\n</think>\n\nd<|im_end|>", spoken)
--- Turns that the template renders in another way later are found by the generation prompt.
+-- The generation prompt finds turns that the template later renders in another way.
 spoken = spans(thinking, { { role = "user", content = "a" }, { role = "assistant",
   content = "<think>\nr\n</think>\n\nb" }, { role = "assistant", content = "<think>\ns\n</think>\n\nc" },
   { role = "user", content = "d" }, { role = "assistant", content = "e" } })
@@ -512,7 +512,7 @@ refused("header names text twice", {}, "text,text\na,b\n", "twice.csv")
 refused("missing.jsonl: no such file", {}, nil, "missing.jsonl")
 refused("gzip", {}, "\31\139\8\0garbage and more of it", "cut.jsonl.gz")
 refused("all of the first", {}, ("nothing\n"):rep(3000))
--- Files packed or written by other programs; what is read of them is what their JSON lines say.
+-- Files packed or written by other programs read as their JSON lines do.
 local function same_packets(a, b)
   for i, path in ipairs { a, b } do
     q.convert(path, ("%s/same%d.qubgpu"):format(dir, i), { tokenizer = tokenizer, overwrite = true })

@@ -29,7 +29,7 @@ function Kind:open(shape)
   }, State)
 end
 
--- Where each sequence's average is read, and after which rows it is kept: behind the last token of each page.
+-- Where the average of each sequence is read, and after which rows it is kept: after the last token of each page.
 function State:prepare(step)
   local bounds, lengths, pages, size = step.cu_q:table(), step.lengths:table(), step.pages:table(), self.page_tokens
   local from, to = {}, {}
@@ -103,7 +103,7 @@ local function average(block, c)
   end
 end
 
--- Norms of what is added alone, as in OLMo 2: blocks with attention read the stream as it is.
+-- Norms only of what is added, as in OLMo 2: blocks with attention read the stream as it is.
 local function after(p, c, place)
   return place:find "_branch$" and p:norm(place .. "_norm", c.hidden, c.eps) or nil
 end

@@ -100,8 +100,8 @@ local function same(a, b, length)
   return true
 end
 
--- Runs one random schedule: `count` requests arrive at random steps and some are cancelled at random ones. Each gives
--- the tokens of itself alone (a cancelled one the first of them), and no memory stays. Returns figures.
+-- Runs a random schedule: `count` requests arrive at random steps, and some are cancelled. Each gives the tokens that
+-- it gives alone (a cancelled one the first of them), and no memory stays taken. Returns figures.
 function cases.schedule(seed, opt)
   opt = opt or {}
   local below = cases.random(seed)

@@ -76,7 +76,7 @@ for _, draft in ipairs { model, other } do
   engine:close()
 end
 
--- a draft model of a shorter context, and of fewer tokens: it guesses as far as it goes
+-- a draft model with a shorter context and fewer tokens guesses as far as it can
 for name, draft in pairs { context = cases.model("qwen3", { layers = 1, context = 32 }),
     vocabulary = cases.model("qwen3", { layers = 1, vocab = 310 }) } do
   local engine, list, drafted = model:engine { draft = draft, pages = 40, max_batch = 4 }, {}, 0
@@ -96,7 +96,7 @@ for name, draft in pairs { context = cases.model("qwen3", { layers = 1, context 
   engine:close()
 end
 
--- what a draft model fails with is told once
+-- an error of a draft model is told once
 do
   local engine = model:engine { draft = other, pages = 40 }
   local opt = { ids = { 1, 2, 3 }, max_tokens = 10, temperature = 0, stop_ids = {} }
@@ -110,7 +110,7 @@ do
   engine:close()
 end
 
--- the tokens of both have to mean the same, as far as both go
+-- the tokens that both models have must mean the same
 local function with_tokens(of, list)
   return setmetatable({ tokenizer = {
     hash = function() return table.concat(list, ",") end, vocab_size = function() return #list end,
@@ -134,7 +134,7 @@ engine:finish()
 check(first.reused == 0 and again.reused == 32 and equal(first.output, again.output), "%d tokens reused", again.reused)
 engine:close()
 
--- an adapter for one request gives what it gives on the model; the others are not touched
+-- an adapter for one request gives what it gives on the model; other requests do not change
 do
   local dir = os.tmpname()
   os.remove(dir)
@@ -178,7 +178,7 @@ do
   check(equal(cases.alone(tuned, opt).output, without), "adapter = false leaves the model's own out")
 end
 
--- captured steps are those of their adapter, also where another has its name: a table may come to lie where one was
+-- captured steps belong to their adapter, even if another has its name or its place in memory
 do
   local base = cases.model "qwen2"
   local forgetful = base:engine { pages = 40, remember = false }
@@ -192,7 +192,7 @@ do
   forgetful:close()
 end
 
--- what one request's logits raise ends it alone; after a step that raised, what had come counts
+-- an error in one request's logits ends that request alone; after a step that raised, what had been computed counts
 do
   local base = cases.model "qwen2"
   local broken = cases.adapter(base, 1)
@@ -221,8 +221,8 @@ do
   strained:close()
 end
 
--- a step that is cut short after it reserved: what was not computed is not taken for computed. The second prompt shares
--- its last page with the first, which runs, so that it gets a copy.
+-- A step is cut short after it reserved pages: what was not computed is not taken for computed. The second prompt
+-- shares its last page with the first, which still runs, so it gets a copy.
 do
   local base, long = cases.model "qwen2", {}
   for i = 1, 32 do long[i] = i * i % 7 end
@@ -293,7 +293,7 @@ for policy, finish in pairs { stop = "length", error = "error", shift = "length"
 end
 check(engine:stats().used == 0, "pages are left")
 
--- what is refused says what to do; on_token that raises ends its request alone
+-- a refusal says what to do; an on_token that raises ends its request alone
 local function refused(opt, pattern)
   local ok, err = pcall(engine.submit, engine, opt)
   check(not ok and tostring(err):find(pattern), "expected %s, got %s", pattern, tostring(err))
@@ -371,7 +371,7 @@ local plain, text = model:generate { ids = { 1, 7 }, max_tokens = 4, temperature
 for piece in plain do text = text .. piece end
 check(select(2, text:gsub("<", "")) == 4, "four tokens of text: %s", text)
 
--- a stop string that is a special token stops at it; one that is a token of text does as text
+-- a stop string that is a special token stops at the token; one that is an ordinary token stops as text does
 for special_text, special in pairs { ["<|end|>"] = true, ["<6>"] = false } do
   local request = model:engine({ pages = 3 }):submit { ids = { 1, 7 }, max_tokens = 4, stop = { special_text },
     stop_ids = { [5] = true } }

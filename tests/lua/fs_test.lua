@@ -28,7 +28,7 @@ assert(fs.read(root .. "/copy") == "new")
 fs.copy(root .. "/a", root .. "/c")
 assert(table.concat(fs.list(root .. "/c"), " ") == "b log text")
 
--- a folder takes the place of another as one
+-- a folder takes the place of another in one step
 fs.mkdir(root .. "/fresh")
 fs.write(root .. "/fresh/only", "1")
 fs.replace_dir(root .. "/fresh", root .. "/c")
@@ -38,7 +38,7 @@ fs.replace_dir(root .. "/fresh", root .. "/new")
 assert(fs.kind(root .. "/new") == "dir" and #fs.list(root .. "/new") == 0)
 assert(table.concat(fs.list(root), " ") == "a c copy new")
 
--- a folder written by a function, which changes nothing where that fails
+-- a function writes a folder; if it fails, nothing changes
 fs.write_dir(root .. "/new", function(folder) fs.write(folder .. "/x", "1") end)
 assert(table.concat(fs.list(root .. "/new"), " ") == "x")
 local _, why = q.try(fs.write_dir, root .. "/new", function(folder)

@@ -108,7 +108,7 @@ assert(ends_at { 2, 5, 7, 8, 9 }:find("also end at token 8, 9", 1, true))
 note, eot, eom = ends_at { 2 }
 assert(note == "" and not eot and not eom)
 
--- A file of bf16 has bf16 activations; under f32 its matrices stay as they are, for what trains and saves as well.
+-- A bf16 file has bf16 activations. Under f32 its matrices stay as they are, also for training and saving.
 write(export.open(at "llama"), "bf16")
 local half, kept = q.load(at "out.gguf"), q.load(at "out.gguf", { dtype = "f32" })
 assert(half.dtype == "bf16" and kept.dtype == "f32" and kept.linears[1].weight:dtype() == "bf16" and
@@ -150,7 +150,7 @@ for i, layer in ipairs(theirs.linears) do
   assert(q.squared_error(layer.weight, ours.linears[i].weight) == 0, layer.name)
 end
 
--- llama.cpp's quantizer leaves these as they are, and so does a copy; a pattern may ask for them.
+-- llama.cpp's quantizer leaves these tensors as they are, and so does a copy. A pattern may ask for them.
 q.gguf.save(at "moe.gguf", {
   { "blk.0.ffn_gate_inp.weight", q.randn({ 8, 256 }, { dtype = "f16" }) },
   { "blk.0.ssm_conv1d.weight", q.randn({ 64, 32 }, { dtype = "f32" }) },

@@ -10,7 +10,7 @@ local at, refused, said = scratch.at, scratch.refused, scratch.said
 
 local golden = q.json.decode(q.fs.read "tests/golden/gguf_keys_golden.json")
 
--- A file of `architecture` with the entries of all and these, and beside the tensors of all those named in more
+-- A file of `architecture` with the entries of `all` and these. Beside the usual tensors it has those named in `more`
 -- ([vocab, hidden]).
 local function file(architecture, entries, more)
   local list, tensors = { { "general.architecture", "string", architecture },
@@ -31,7 +31,7 @@ end
 local distance = last_logits.distance
 local function last(model) return last_logits.of(model, golden.tokens) end
 
--- Both compute in f32 (8e-7 at most was measured), but llama.cpp's GELU is a table of f16 (6e-5).
+-- Both compute in f32 (8e-7 at most was measured). But llama.cpp's GELU is a table of f16 (6e-5).
 for _, case in ipairs(golden.cases) do
   local line, model = said(q.load, file(case.architecture, case.entries, case.more))
   local off = distance(case.logits, last(model))
@@ -44,7 +44,7 @@ for _, case in ipairs(golden.cases) do
   end
 end
 
--- A window that this program writes is one that it reads, and a note tells what llama.cpp makes of the file.
+-- A window that qeng writes is one that it reads. A note tells what llama.cpp makes of the file.
 local export, types = require "qeng.gguf.export", require "qeng.gguf.types"
 for name, values in pairs {
   llama = { architectures = { "MistralForCausalLM" }, sliding_window = 3 },

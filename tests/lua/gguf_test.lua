@@ -84,7 +84,7 @@ for name, values in pairs {
   refused("is an adapter", q.load, at "adapter.gguf")
 end
 
--- The demo's model with its tokenizer, in types of falling precision; the figures are loose bounds of what was
+-- The demo's model with its tokenizer, in types of falling precision. The figures are loose bounds of what was
 -- measured.
 local demo = q.load("recipes/tiny", { dtype = "f32" })
 local before = logits(demo)
@@ -165,7 +165,7 @@ q.gguf.save(at "gemma2.gguf", { { "token_embd.weight", q.zeros({ 8, 64 }) } },
 refused("attention logit soft-capping", q.load, at "gemma2.gguf")
 refused("attention logit soft-capping", q.random_model, with { architectures = { "Gemma2ForCausalLM" } })
 
--- Newer files say what older ones leave to the architecture; what they say has to make sense.
+-- Newer files say what older ones leave to the architecture. What they say has to make sense.
 local function copy_with(key, type, value)
   local source = export.of_gguf "tests/golden/small_gemma3.gguf"
   table.insert(source.metadata, { key, type, value })
@@ -199,7 +199,7 @@ refused("soft-capping of the logits", q.random_model, gemma3_with("final_logit_s
 refused("hidden_activation = silu", q.random_model, gemma3_with("hidden_activation", "silu"))
 assert(distance(logits(q.load(at "qwen2.gguf", { weights = "map" })),
   logits(q.load(at "qwen2.gguf", { weights = "copy" }))) == 0)
--- Matrices of tq2_0 and q6_k are interleaved as they are copied, which shows nowhere: not in logits, rows, values or
+-- Matrices of tq2_0 and q6_k are interleaved when they are copied. That shows nowhere: not in logits, rows, values or
 -- files.
 for name, values in pairs {
   llama = { architectures = { "LlamaForCausalLM" }, tie_word_embeddings = false },

@@ -25,7 +25,7 @@ assert(err.code == "unsupported" and err.message:find "keyword if")
 _, err = q.try(function() q.grammar('root ::= "a"'):matcher(tokenizer, { ends = { 1e6 } }) end)
 assert(err.message:find "outside the vocabulary")
 
--- The sampler keeps to the mask, and an answer to the schema, whatever the model would say.
+-- The sampler keeps to the mask, and an answer to the schema, whatever the model prefers.
 local schema = q.json_schema {
   type = "object", properties = { name = { type = "string", maxLength = 8 },
     count = { type = "integer", minimum = 0, maximum = 20 } }, required = { "name", "count" },
@@ -38,7 +38,8 @@ end
 assert(model:answer { prompt = "Hello", grammar = q.grammar 'root ::= "left" | "right"', temperature = 0,
   lookup = 4 }:match "^[lr]")
 
--- Requests side by side, each with its own grammar or none, give what each gives alone, guesses or not.
+-- Requests side by side, each with a grammar of its own or none: each gives what it gives alone, with guesses or
+-- without.
 local grammars = { schema, q.grammar 'root ::= [a-f]{12}', false,
   q.json_schema { type = "array", items = { type = "boolean" }, minItems = 2, maxItems = 4 } }
 local function together(setup, lookup)

@@ -85,7 +85,7 @@ begins(helped(model.forward), "a function of qeng/model/nn.lua, line ")
 begins(helped(5), "no reference for this number")
 begins(helped {}, "no reference for this table")
 
--- ---- at the prompt, what is large is a few lines; within a table an object is one
+-- ---- at the prompt a large value takes a few lines; an object within a table takes one
 local function lines_of(text) return select(2, text:gsub("\n", "")) + 1 end
 assert(lines_of(repl.text(model)) <= 10 and lines_of(repl.text(q)) == 1)
 assert(repl.text { model } == "{Model qwen2 (Qwen2ForCausalLM), of recipes/tiny}")

@@ -43,7 +43,7 @@ for _, method in ipairs { "awq", "gptq", "act_order" } do
   assert(model:merge().linears[1].weight:dtype() == model.dtype, "a merged weight has the model's dtype")
 end
 
--- Edits a copy of a folder's configuration; the error that loading it gives.
+-- Edits a copy of a folder's configuration. Returns the error of loading it.
 local folder = os.tmpname()
 os.remove(folder)
 local function error_with(method, edit)
@@ -71,7 +71,7 @@ expect("quantization_config.group_size is 48; a multiple of 32, or -1", error_wi
 end))
 expect("has groups of 32 inputs, quantization_config says 64", error_with("awq", function(c) c.group_size = 64 end))
 
--- A group that there is not, and parts that do not fit.
+-- A group that does not exist, and parts that do not fit.
 local n = 64
 local parts = { qweight = q.zeros({ n / 8, 8 }, "i32"), qzeros = q.zeros({ 2, 1 }, "i32"),
   scales = q.zeros({ 2, 8 }, "f16"), name = "layer x" }

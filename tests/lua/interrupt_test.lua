@@ -12,7 +12,7 @@ ffi.cdef "int raise(int signal);"
 local function interrupt() ffi.C.raise(2) end
 local function interrupted(err) return type(err) == "table" and err.code == "interrupted" end
 
--- Runs fn, and Ctrl-C comes after `count` instructions; whether it was raised.
+-- Runs fn, with Ctrl-C after `count` instructions. Returns whether it was raised.
 local function run_interrupted(count, fn)
   local ok, err = pcall(function()
     debug.sethook(function()
@@ -54,7 +54,7 @@ ok, err = pcall(function()
 end)
 assert(not ok and interrupted(err), tostring(err))
 assert(table.concat(log, ", ") == "kept, kept within, shielded again", table.concat(log, ", "))
--- Deferred, it is told and not raised.
+-- A deferred interrupt is told and not raised.
 q.defer_interrupt(true)
 q.uninterrupted(function()
   interrupt()
@@ -69,8 +69,8 @@ assert(a == 2 and b == nil and c == 7, "results are lost")
 
 local model, draft = cases.model("qwen3"), cases.model("qwen3", { layers = 1, seed = 9 })
 
--- Four requests for few pages, so that they give way to each other, one past its context, and one cancelled when it has
--- two tokens.
+-- Four requests for few pages, so they give way to each other. One runs past its context; one is cancelled at two
+-- tokens.
 local function generation(options, count)
   local engine, list = model:engine(options), {}
   for i = 1, 4 do

@@ -36,7 +36,7 @@ local text, said =
 assert(text == "abcé" and said[1][1] == 3 and said[1][2] == 5 and said[2] == false and #said == 2,
   "what {% generation %} marks")
 assert(count >= 50, "too few cases")
--- As the engine joins a model's templates: by whether tools are given; the texts as they are, line ends too.
+-- As the engine joins a model's templates, by whether tools are given. The texts stay as they are, line ends too.
 do
   local joined = jinja.compile(
     "{% if tools is defined and tools is not none and tools %}{{ '' }}\n with {{ tools[0].name }}\n  {{ '' " ..
@@ -66,7 +66,7 @@ for _, hostile in ipairs {
   "{% set n = namespace(x=[1]) %}{% for i in range(60) %}{% set n.x = [n.x, n.x] %}{% endfor %}{{ n.x | tojson }}",
   "{% set x = 'a' * 100000 %}{{ x | replace('a', x) }}", "{{ ('b' * 100000).join(range(100000)) }}",
   "{{ ('\nb' * 100000) | indent(100000) }}",
-  -- what each value may be, but too much of them
+  -- each value is allowed, but not so many of them
   "{% set x = 'a' * 1000000 %}{% set n = namespace(l=[]) %}{% for i in range(100000) %}{% set n.l = n.l + " ..
   "[x ~ i] %}{% endfor %}",
   "{% set n = namespace(l=[]) %}{% for i in range(100000) %}{% set n.l = n.l + [range(100000)] %}{% endfor %}",
@@ -131,8 +131,8 @@ for _, case in ipairs(golden.cases) do  -- a call, its arguments as JSON inside 
   end
 end
 
--- Template arguments: of a request, under those of a record; a name that the template lacks, or a template that takes
--- none, is refused.
+-- Template arguments: those of a request come under those of a record. A name that the template does not have is
+-- refused, and so is any name for a template that takes none.
 local thinks = own .. "{% if enable_thinking is defined and not enable_thinking %}no{% endif %}{{ level }}"
 assert(prompt(thinks, { messages = hello, template_args = { enable_thinking = false } }) == "[user:hello]>no")
 assert(prompt(thinks, { messages = hello, template_args = '{"level": 1.0}' }) == "[user:hello]>1.0",
@@ -149,8 +149,8 @@ end
 local _, takes_none = q.try(prompt, thinks, { messages = hello, template = "chatml", template_args = { level = 1 } })
 assert(takes_none and takes_none.message:find "ChatML takes none", takes_none and takes_none.message)
 
--- What is trained where a template cannot be rendered up to a turn: it refuses to begin with the assistant's answer, or
--- marks the answers.
+-- What is trained of templates that cannot be rendered up to a turn: one refuses to begin with the assistant's answer,
+-- one marks the answers.
 local function trained_of(written, messages)
   q.fs.write(dir .. "/tokenizer_config.json", q.json.encode { chat_template = written })
   local of = q.tokenizer(dir)
@@ -176,8 +176,8 @@ local looks = "{% for m in messages %}{% set parts = m.content.split('<|im_start
 local _, whole = trained_of(looks, { { role = "user", content = "a<|im_start|>b<|im_end|>" } })
 assert(whole == "(b<|im_end|>)", whole)
 
--- Under "auto" both a prompt and what is trained are the own template's. Where it says what ChatML says, the tokens are
--- the same.
+-- Under "auto", the own template makes both the prompt and what is trained. Where it says what ChatML says, the tokens
+-- are the same.
 assert(prompt(own, { messages = hello }) == "[user:hello]>", "a prompt is rendered by the model's own template")
 assert(prompt(own, { messages = hello, system = false }) == "[user:hello]>", "no system message")
 local trained_as = q.tokenizer(dir):decode((chat.template(q.tokenizer(dir)):encode { messages = hello }))
@@ -234,7 +234,7 @@ for expected, opt in pairs {
     expected .. ": " .. tostring(ok or why))
 end
 
--- Long runs of spaces and of special tokens take a moment, not time that grows with their square.
+-- Long runs of spaces and of special tokens take a moment; the time does not grow with their square.
 local began, spaces = q.time(), (" "):rep(100000)
 assert(jinja.compile "{{ x | trim }}{{ x.rstrip() }}{{ x.strip(' ab') }}" { x = "  a" .. spaces .. "b \t" } == "a" ..
   spaces .. "b" .. "  a" .. spaces .. "b" .. "\t")

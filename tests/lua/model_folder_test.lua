@@ -18,7 +18,7 @@ local function with(key, value)
   return all
 end
 
--- A backup by the names that people give: neither taken for a part of ours nor written over.
+-- A backup with a name that people give. It is not taken for a part of the model, and not written over.
 local model = q.random_model(values, { seed = 1 }):lora { rank = 2 }
 for _, name in ipairs { "mine", "adapter" } do
   for _, ending in ipairs { ".old", ".tmp" } do
@@ -56,7 +56,7 @@ end
 q.fs.write(path, q.json.encode(config))
 assert(q.random_model(values):load_adapter(at "adapter").adapter.alpha == 4)
 
--- Weights of f16 stay as they are and are computed in f32: nothing is lost, which a line says; bf16 is there for who
+-- f16 weights stay as they are and are computed in f32. Nothing is lost, and a line says so. bf16 is there for who
 -- asks.
 local half_values = with("model_type", "llama")
 q.random_model(half_values, { seed = 3, std = 0.3 }):save(at "half", { dtype = "f16" })
@@ -103,7 +103,7 @@ for i, parameter in ipairs(half:trainable()) do
     (i % 2 == 1 or q.squared_error(parameter.tensor:grad(), parameter.tensor) > 0))
 end
 
--- Where an answer ends: eos_token_id of generation_config.json, of config.json where that names none.
+-- Where an answer ends: eos_token_id of generation_config.json, or of config.json where that has none.
 local request = require "qeng.infer.request"
 q.random_model(with("eos_token_id", 7)):save(at "ends")
 local function ends(text)
@@ -116,7 +116,7 @@ end
 assert(ends() == "7" and ends "{}" == "7" and ends '{"temperature": Infinity, "eos_token_id": null}' == "7")
 assert(ends '{"eos_token_id": 9}' == "9" and ends '{"eos_token_id": [4, 5, -1]}' == "4 5")
 
--- Numbers that no model has, before anything is counted up to them.
+-- Numbers that no model has are refused before anything is counted up to them.
 refused("num_hidden_layers is 2000000000, expected a positive integer, at most 1024", q.random_model,
   with("num_hidden_layers", 2e9))
 for _, wrong in ipairs { 0, -1e-5, math.huge } do

@@ -18,7 +18,7 @@ end
 for name, rows in pairs(expected.logits) do
   local model = q.load(golden .. "/" .. name, { dtype = "f32" })
   near(name, model, rows)
-  -- Saved, it is an ordinary model; adapters are trained on it as on any.
+  -- Saved, it is an ordinary model. Adapters are trained on it as on any.
   model:save(at(name))
   near(name .. " saved", q.load(at(name)), rows)
   assert(q.load(golden .. "/" .. name).dtype == "bf16")

@@ -47,7 +47,7 @@ for r = 1, rows do
   near(y[1]:table()[2][r], 127 * of_bits * factors[r], "one_bit")
   near(y[2]:table()[2][r], 127 * of_pairs + r, "ternary")
 end
--- The largest sums that there are: all codes 127 or -127, and all weights as they are.
+-- The largest possible sums: all codes are 127 or -127, all weights as they are.
 for _, dtype in ipairs { "one_bit", "ternary" } do
   local largest = q.tensor { 127 }
   local ones = q.quantize(q.zeros({ 1, 1312 }):fill(1), dtype)

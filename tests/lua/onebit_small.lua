@@ -32,7 +32,7 @@ function small.tensors(parameters)
   return list
 end
 
--- Of the weights that bits are.
+-- A digest of the weights that are bits.
 function small.digest(model)
   local parts = {}
   for _, layer in ipairs(model.linears) do parts[#parts + 1] = layer.weight:hash() end

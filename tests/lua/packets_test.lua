@@ -65,7 +65,7 @@ for batch in function() return held:next() end do documents, count = documents +
 assert(documents == 5 and count == held:plan().batches and held:plan().documents == 5)
 assert(batches({ seed = 5 }):plan().trained_tokens > 40)
 
--- long documents: a conversation is left out, a text is split, a beginning is trained as far as it is a target
+-- long documents: a conversation is left out, a text is split, and a cut beginning is trained as far as it is a target
 do
   writer = q.ndp.create(path)
   local ids, answered = {}, {}

@@ -96,7 +96,8 @@ local function test_curves(g)
   return table.concat(worst, ", ")
 end
 
--- Each document's loss and gradients inside the packed row, the others' targets left out, against the document alone.
+-- The loss and gradients of each document inside the packed row, without the others' targets, against the document
+-- alone.
 local function test_packing(g)
   if g.values.name == "llama_dynamic" then return 0 end  -- documents of different lengths are rotated differently there
   local documents = g.values.batches[1]
@@ -123,9 +124,8 @@ local function test_packing(g)
       local loss, grads = pass(alone)
       check(math.abs(packed_loss - loss) <= 1e-5 * math.max(1, loss), "%s: document %d: packed loss %g, alone %g",
         g.values.name, number, packed_loss, loss)
-      -- A query that sees one key has no gradient, so that of a document of two tokens leaves q and k only rounding
-      -- errors, which some machines make differently in the packed row: they are to be nothing there too, next to all
-      -- gradients.
+      -- A query that sees one key has no gradient. So a document of two tokens leaves q and k only rounding errors,
+      -- which differ on some machines in the packed row. They have to be nothing there too, next to all gradients.
       local nothing = 1e-6 * golden.norm(unpack(grads))
       for i, parameter in ipairs(model:trainable()) do
         if golden.norm(grads[i]) <= nothing then

@@ -48,8 +48,8 @@ assert(different == 0 and #results == 10)
 for _, r in ipairs(results) do assert(r.result == "same" and math.abs(r.kl) < 1e-4, r.kl) end
 local answer = set.answers[1]
 local likely = answer.top[3]
--- As if another token had been kept, and the one that comes had been the likeliest but `place` - 1, that much less
--- likely.
+-- Acts as if another token had been kept. The token that comes was then the likeliest but `place` - 1, by that much
+-- less likely.
 local function kept_otherwise(place, gaps)
   likely[1][1], likely[place][1] = likely[place][1], likely[1][1]
   answer.output[3] = likely[1][1]

@@ -115,7 +115,7 @@ end
 near("merged", changed, last_logits.of(model:merge(), tokens), 1e-5)
 refused("qkv_proj, which is several layers in one", function() fresh():lora { dora = true } end)
 
--- ---- settings that transformers has not for it, or that fit nothing, are refused
+-- ---- settings that transformers does not have for it, or that fit nothing, are refused
 local function refuses(text, more)
   local own = {}
   for key, value in pairs(values) do own[key] = value end

@@ -7,7 +7,7 @@ local weights = q.tensor({ 1, 2, 3, 4, 5, 6, 7, 8 }, "f32"):reshape { 4, 2 }
 local tokens = q.tensor({ 3 }, "i32")
 local program, rows = q.capture(q.no_grad, function() return q.linear(q.embedding(weights, tokens), weights) end)
 
--- What program:run() makes of a token.
+-- What program:run() gives for a token.
 local function run(token)
   tokens:set { token }
   program:run()

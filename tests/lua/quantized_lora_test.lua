@@ -69,7 +69,7 @@ local values = {
   rms_norm_eps = 1e-6, rope_theta = 10000, tie_word_embeddings = true, hidden_act = "silu",
 }
 
--- The same random model with its matrices quantized; decoded: as the f32 that these stand for.
+-- The same random model with its matrices quantized. decoded: as the f32 values that the blocks stand for.
 local function model_of(type, decoded)
   local stream = 0
   local model = q.random_model(values, { weights = function(name, shape)

@@ -119,7 +119,8 @@ for _, way in ipairs { "model", "chatml" } do
   assert(counts.bad == #refused and counts.bad_by_reason.shape == #refused and counts.records == 1,
     way .. ": " .. q.conversion_summary(counts))
 end
--- What only looks like it: a chosen answer that is the last message, a good example, a label of another kind.
+-- Records that only look like preferences: a chosen answer that is the last message, a good example, another kind of
+-- label.
 for _, field in ipairs { '"chosen": [], "rejected": [' .. answer .. "]", '"label": true', '"label": 0', '"image": null',
     '"tools": ""', '"tools": "null"' } do
   assert(#chat.normalize(q.json.decode(beside(field))).messages == 2, field)

@@ -9,9 +9,9 @@ local export = require "qeng.gguf.export"
 local types = require "qeng.gguf.types"
 local at, flat = scratch.at, golden.flat
 
--- Of f32 rounding, u = 6e-8: a rotated layer rounds its stored weight, its input log2(block) + 2 times, and its
--- products over up to 256 columns otherwise, which adds up to some 20 u of the result's norm; nine layers are behind
--- one another in two blocks and a head.
+-- The error of f32 rounding, u = 6e-8. A rotated layer rounds its stored weight, rounds its input log2(block) + 2
+-- times, and sums products over up to 256 columns in another order: some 20 u of the norm of the result. Nine layers
+-- follow one another in two blocks and a head.
 local rounding = 1e-5
 
 local function close(what, got, wanted, limit)
@@ -68,7 +68,7 @@ local function is_rotated(tensor, how)
     tensor.name:match "^(.*)%.weight$"]
 end
 
--- Adds the metadata to a source. wrong: of the metadata only, in place of how's.
+-- Adds the metadata to a source. wrong: fields of the metadata that replace those of `how`.
 local function say(source, how, wrong)
   local names, widths, values, mode = {}, {}, {}, how.signs and "explicit" or "identity"
   local function add(key, type, value) table.insert(source.metadata, { "prism.hadamard." .. key, type, value }) end
@@ -154,8 +154,8 @@ local function continue(model, ids, count)
   return { unpack(all, #ids + 1) }, gaps
 end
 
--- The engine's greedy tokens for each document, with one of `adapters` each in turn (false: none, "own": the model's),
--- all in one batch.
+-- The engine's greedy tokens for each document, all in one batch. The documents take turns with `adapters` (false:
+-- none, "own": the model's).
 local function serve(model, adapters, count)
   local engine, requests = model:engine { max_batch = 4, pages = 40, chunk = 5 }, {}
   for i = 1, #documents * #adapters do
@@ -171,8 +171,8 @@ local function serve(model, adapters, count)
   return requests
 end
 
--- models: one for each adapter, whose forward pass has to agree; where two logits are closer than `tie`, either may be
--- taken, in one request of nine.
+-- models: one for each adapter, whose forward pass has to agree. Where two logits are closer than `tie`, either token
+-- may be taken, in one request of nine.
 local function check_served(what, served, models)
   local distinct, parted = {}, 0
   for i, output in ipairs(served) do
@@ -239,7 +239,7 @@ for name, case in pairs {
   close(name .. ": logits of a copy",
     flat(q.load(rewrite(at "rotated.gguf", at "copy.gguf", "f32")):logits(documents[1].tokens)), wanted, rounding)
 
-  -- What the metadata say is what decides.
+  -- The metadata decide.
   local function off(wrong)
     return select(2, golden.differences(flat(q.load(write_rotated(at "plain.gguf", at "wrong.gguf", how,
       wrong)):logits(documents[1].tokens)), wanted))
@@ -298,8 +298,8 @@ end
 
 local function train(model) return golden.train(model, slot) end
 
--- tie: between two logits of the forward pass in f32 and of the engine, which rounds activations to eight bits for
--- blocks.
+-- tie: the distance of two logits that the engine may exchange. It rounds activations to eight bits for blocks; the
+-- forward pass is in f32.
 local function adapters(type, tie)
   local how = { block = 128, signs = signs_of(128, 256), plain = {} }
   local rotated_file, plain_file = pair(type, how)

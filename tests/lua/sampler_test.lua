@@ -32,14 +32,14 @@ for i, case in ipairs(q.json.decode(q.fs.read "tests/golden/sampler_golden.json"
 end
 assert(compared == 33 + 8 * 12, compared)
 
--- XTC's chance: over many draws as often as its probability, and the same for a seed.
+-- XTC's chance: over many draws it comes as often as its probability says, and a seed gives the same draws.
 local logits = q.tensor { 2, 1.9, 0, -1 }
 local function firsts(seed)
   local sampler, drawn, count = q.sampler { xtc_probability = 0.3, xtc_threshold = 0.2, temperature = 0.01,
     seed = seed }, {}, 0
   for i = 1, 2000 do
     drawn[i] = sampler:next(logits)
-    -- of the two likely ones the less likely, which such a temperature never draws
+    -- the less likely of the two likely ones, which such a temperature never draws
     count = count + (drawn[i] == 1 and 1 or 0)
   end
   return count, table.concat(drawn)
@@ -48,7 +48,7 @@ local count, drawn = firsts(3)
 assert(math.abs(count - 600) < 100, count)
 assert(select(2, firsts(3)) == drawn and select(2, firsts(4)) ~= drawn)
 
--- What does not go together is said.
+-- Settings that do not go together are refused.
 for options, message in pairs {
   [{ mirostat = 2, top_k = 5 }] = "top_k is not used beside mirostat",
   [{ mirostat = 3 }] = "mirostat is 3, expected 0 (off), 1 or 2",

@@ -60,8 +60,8 @@ do  -- times are kept of many passes, none of which asks for them
   assert(now.fetches - one.fetches > 140 and now.fetch_ms > one.fetch_ms,
     ("%d fetches"):format(now.fetches - one.fetches))
 end
--- a weight that is used by hand has its own values, whatever its slot holds by then: after a pass, or a program that is
--- freed
+-- a weight that is used by hand has its own values, whatever its slot holds by then: after a pass, or after a program
+-- is freed
 do
   -- while its last launch is under way
   local resident, streaming = q.load(path), q.load(path, { weights = "stream", stream_keep = 0 })
@@ -83,8 +83,7 @@ do
     same(layer.name, streamed.flat(streaming.linears[i].weight:rows(1, 2)), streamed.flat(layer.weight:rows(1, 2)))
   end
 end
--- what lies in the file: operations by hand are refused, values are read, and a file that is torn is an error of the
--- pass
+-- weights in the file: operations by hand are refused, values are read, and a torn file is an error of the pass
 do
   local torn = os.tmpname()
   assert(q.fs.write(torn, q.fs.read(path)) ~= false)

@@ -43,7 +43,7 @@ for _, text in ipairs(first) do
 end
 assert(distinct > 0.97 * #first, distinct)
 
--- No record of the task can be told apart from its sentence wrongly: read the sentence back, with tables of its own.
+-- The sentence of each record says what the record says: read it back, with tables of its own.
 local digits = { a = 1, an = 1, two = 2, three = 3, four = 4, five = 5, six = 6, seven = 7, eight = 8,
   nine = 9, ten = 10,
   eleven = 11, twelve = 12 }
@@ -87,7 +87,7 @@ for _, example in ipairs(train) do
   prompts[prompt] = true
 end
 
--- Training and held-out prompts are disjoint whatever the seeds, also where both draw from the same one.
+-- Training and held-out prompts are disjoint for all seeds, also where both draw from the same seed.
 for _, seed in ipairs { 1, 2 } do
   for _, example in ipairs(tinydata.task(seed, 500, "held_out")) do
     check(example)

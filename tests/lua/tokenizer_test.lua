@@ -54,7 +54,7 @@ refused("element 2: string expected, got a number", t.encode_batch, t, { "a", 2 
 refused("table of strings expected", t.encode_batch, t, "a")
 refused("outside the vocabulary", t.decode_batch, t, { { 1 }, { 270 } })
 
--- A tokenizer learned from files is the one learned from their texts, whatever the threads.
+-- A tokenizer learned from files is that learned from their texts, for any number of threads.
 q.fs.write(out .. "/a.txt", "plain lines\nof text\n" .. ("more of it, and more\n"):rep(50))
 q.fs.write(out .. "/b.jsonl", q.json.encode { messages = { { role = "user", content = texts[1] } } } .. "\n\n" ..
   q.json.encode { text = texts[2] } .. "\n")
