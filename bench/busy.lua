@@ -1,6 +1,6 @@
 -- Speeds of one process on a machine that may be busy, each the mean over some seconds:
 --   qeng bench/busy.lua --threads 2 [--gguf FILE] [--seconds 1] [--only decode_4]
--- Lines "name value unit". bench/busy.sh runs it beside busy processes.
+-- It prints lines "name value unit". bench/busy.sh runs it beside busy processes.
 
 local q = require "qeng"
 local demo = require "qeng.train.demo"
@@ -18,7 +18,7 @@ q.use_device(opt)
 local wanted = {}
 for _, name in ipairs(opt.only) do wanted[name] = true end
 
--- body() again and again, after twice to warm up; prints how often per second, times `amount`.
+-- Runs body() again and again, twice before that to warm up. Prints how often per second, times `amount`.
 local function measure(name, unit, amount, body)
   if next(wanted) and not wanted[name] then return end
   body()
@@ -33,7 +33,7 @@ end
 
 local function wait(logits) logits:rows(0, 1):reshape { logits:shape()[2] }:rows(0, 1):item() end
 
--- A prompt of 32 tokens, and steps of `batch` sequences from 64 tokens on, which begin anew at 192.
+-- Reads a prompt of 32 tokens. Times steps of `batch` sequences from 64 tokens on; they begin anew at 192.
 local function decoding(model, batch)
   local runner = paged.new(model, { pages = 13 * batch, rows = 64 * batch, sequences = batch, remember = false })
   local vocab, ids, parts, heads = model.config.vocab, {}, {}, {}
@@ -84,5 +84,7 @@ product("gemm_small", 512, 128, 128, "f32")
 local x = q.randn({ 1, 2048 }, { seed = 3 })
 for _, rows in ipairs { 256, 4096 } do
   local w = q.quantize(q.randn({ rows, 2048 }, { seed = 4 }), "q4_k")
-  measure("row_linear_" .. rows, "products/s", 1, function() q.scope(function() wait(q.row_linear(x, { w })[1]) end) end)
+  measure("row_linear_" .. rows, "products/s", 1, function()
+    q.scope(function() wait(q.row_linear(x, { w })[1]) end)
+  end)
 end

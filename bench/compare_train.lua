@@ -1,4 +1,5 @@
--- The table of what bench/train_gpu.sh measured, and all of it as OUT/train.json:  qeng bench/compare_train.lua OUT
+-- Prints the table of what bench/train_gpu.sh measured, and writes all of it as OUT/train.json:
+--   qeng bench/compare_train.lua OUT
 local q = require "qeng"
 local out = assert(arg[1], "usage: compare_train.lua OUT")
 local peak = 989e12  -- an H100's or H200's dense bf16, FLOP/s
@@ -33,7 +34,8 @@ table.sort(runs, function(a, b)
 end)
 q.fs.write(out .. "/train.json", q.json.encode(runs) .. "\n")
 
-print(("%-5s %-5s %5s %9s %8s %7s %7s | %8s %8s %8s %10s | %7s %7s | %s"):format("shape", "mode", "row", "tok/s", "of peak", "of GEMM", "wait",
+print(("%-5s %-5s %5s %9s %8s %7s %7s | %8s %8s %8s %10s | %7s %7s | %s"):format("shape", "mode", "row", "tok/s",
+  "of peak", "of GEMM", "wait",
   "eager", "compiled", "helped", "both", "GiB", "eager", "losses differ"))
 for _, run in ipairs(runs) do
   local ratios, worst = {}, nil
@@ -42,8 +44,11 @@ for _, run in ipairs(runs) do
     ratios[i] = peer and ("%.2f"):format(run.tok_s / peer.tok_s) or "-"
     if peer then worst = math.max(worst or 0, peer.largest_relative_loss_difference) end
   end
-  print(("%-5s %-5s %5d %9.0f %7.1f%% %6.1f%% %6.2f%% | %8s %8s %8s %10s | %7s %7s | %s"):format(run.shape, run.mode, run.row_tokens, run.tok_s,
-    100 * run.flops_s / peak, 100 * run.flops_s / run.limits.flops_bf16, 100 * run.data_wait, ratios[1], ratios[2], ratios[3], ratios[4],
+  print(("%-5s %-5s %5d %9.0f %7.1f%% %6.1f%% %6.2f%% | %8s %8s %8s %10s | %7s %7s | %s"):format(
+    run.shape, run.mode, run.row_tokens, run.tok_s,
+    100 * run.flops_s / peak, 100 * run.flops_s / run.limits.flops_bf16, 100 * run.data_wait, ratios[1], ratios[2],
+    ratios[3], ratios[4],
     memory(run), memory(run.peers.eager), worst and ("%.1e"):format(worst) or "-"))
 end
-print "tok/s and its ratios to transformers + PEFT (README.md says what each variant is); of peak: 989 TFLOP/s at 4N (lora) or 6N (full) FLOPs a token"
+print("tok/s and its ratios to transformers + PEFT (README.md says what each variant is); " ..
+  "of peak: 989 TFLOP/s at 4N (lora) or 6N (full) FLOPs a token")

@@ -1,6 +1,7 @@
--- A GGUF file of a Qwen3 shape with random weights, in seconds:  qeng bench/decode_model.lua --shape 8B --type tq2_0 --out model.gguf
--- 61 rows of random weights are packed for each type and width, and every matrix repeats them: packing 8 billion weights of their
--- own takes minutes. The device reads as many bytes, from as many places, and no speed here depends on which weights they are.
+-- Writes a GGUF file of a Qwen3 shape with random weights, in seconds:
+--   qeng bench/decode_model.lua --shape 8B --type tq2_0 --out model.gguf
+-- For each type and width 61 rows of random weights are packed, and every matrix repeats them. To pack 8 billion
+-- weights takes minutes. The device reads as many bytes from as many places, and no speed here depends on the weights.
 
 local export = require "qeng.gguf.export"
 local names = require "qeng.gguf.names"
@@ -8,11 +9,14 @@ local q = require "qeng"
 local types = require "qeng.gguf.types"
 
 local shapes = {  -- Qwen3
-  ["1.7B"] = { hidden_size = 2048, num_hidden_layers = 28, num_attention_heads = 16, num_key_value_heads = 8, head_dim = 128, intermediate_size = 6144, vocab_size = 151936, tie_word_embeddings = true },
-  ["8B"] = { hidden_size = 4096, num_hidden_layers = 36, num_attention_heads = 32, num_key_value_heads = 8, head_dim = 128, intermediate_size = 12288, vocab_size = 151936, tie_word_embeddings = false },
-  tiny = { hidden_size = 256, num_hidden_layers = 2, num_attention_heads = 4, num_key_value_heads = 2, head_dim = 64, intermediate_size = 512, vocab_size = 512, tie_word_embeddings = false },
+  ["1.7B"] = { hidden_size = 2048, num_hidden_layers = 28, num_attention_heads = 16, num_key_value_heads = 8,
+    head_dim = 128, intermediate_size = 6144, vocab_size = 151936, tie_word_embeddings = true },
+  ["8B"] = { hidden_size = 4096, num_hidden_layers = 36, num_attention_heads = 32, num_key_value_heads = 8,
+    head_dim = 128, intermediate_size = 12288, vocab_size = 151936, tie_word_embeddings = false },
+  tiny = { hidden_size = 256, num_hidden_layers = 2, num_attention_heads = 4, num_key_value_heads = 2, head_dim = 64,
+    intermediate_size = 512, vocab_size = 512, tie_word_embeddings = false },
 }
--- Their published files have embedding and head in the type of the layers; the mixes give these q6_k.
+-- Types whose published files have embedding and head in the type of the layers. The mixes give these q6_k.
 local throughout = { tq2_0 = true, q2_0 = true }
 
 local opt = q.options {
@@ -26,19 +30,22 @@ q.device { device = "cpu" }
 
 local shape = shapes[opt.shape]
 local config = {
-  architectures = q.json.array { "Qwen3ForCausalLM" }, model_type = "qwen3", max_position_embeddings = 40960, rms_norm_eps = 1e-6,
+  architectures = q.json.array { "Qwen3ForCausalLM" }, model_type = "qwen3", max_position_embeddings = 40960,
+  rms_norm_eps = 1e-6,
   rope_theta = 1000000, hidden_act = "silu", attention_bias = false, bos_token_id = 0, eos_token_id = 0,
 }
 for key, value in pairs(shape) do config[key] = value end
 if opt.config ~= "" then q.fs.write(opt.config, q.json.encode(config, { pretty = true }) .. "\n") end
 
 local tied, overrides = shape.tie_word_embeddings, ""
-if throughout[opt.type] then overrides = ("token_embd=%s"):format(opt.type) .. (tied and "" or (",output=%s"):format(opt.type)) end
+if throughout[opt.type] then
+  overrides = ("token_embd=%s"):format(opt.type) .. (tied and "" or (",output=%s"):format(opt.type))
+end
 local plan = types.plan(opt.type, overrides, {
   layers = shape.num_hidden_layers, groups = shape.num_attention_heads / shape.num_key_value_heads, tied = tied,
 })
 
--- One tensor of each type and shape, its rows those of a random block again and again.
+-- Makes one tensor of each type and shape. Its rows are those of a random block, repeated.
 local made = {}
 local function matrix(type, size)
   local key = ("%s %d %d"):format(type, size[1], size[2])
@@ -64,4 +71,5 @@ local model = q.random_model(config, { weights = function(name, size)
 end })
 local begin = q.time()
 local result = export.write(opt.out, export.of_model(model), plan)
-print(("%s: %.2f GB, %.2f bits per weight, written in %.1f s"):format(opt.out, result.bytes / 1e9, 8 * result.bytes / result.elements, q.time() - begin))
+print(("%s: %.2f GB, %.2f bits per weight, written in %.1f s"):format(opt.out, result.bytes / 1e9,
+  8 * result.bytes / result.elements, q.time() - begin))

@@ -1,4 +1,4 @@
--- The packed batches that recipes/lora_qwen.lua trains on, for lora_vs_peft.py, and the adapter it starts from:
+-- Writes the packed batches that recipes/lora_qwen.lua trains on, and the adapter it starts from, for lora_vs_peft.py:
 --   qeng bench/export_batches.lua --model DIR --data FILE.qubgpu --out DIR
 local q = require "qeng"
 local opt = q.options {
@@ -13,7 +13,8 @@ q.fs.mkdir(opt.out)
 local file = q.ndp.open(opt.data)
 local model = q.load(opt.model):lora { rank = opt.rank, seed = 0 }
 model:save_adapter(opt.out .. "/adapter0")
-local batches = file:batches { row_tokens = opt.row_tokens, rows = 1, seed = 0, split = "train", pad = model.tokenizer:id("<|endoftext|>") }
+local batches = file:batches { row_tokens = opt.row_tokens, rows = 1, seed = 0, split = "train",
+  pad = model.tokenizer:id("<|endoftext|>") }
 local list = q.json.array {}
 for i = 1, opt.steps do
   local batch = batches:next()
@@ -22,6 +23,7 @@ for i = 1, opt.steps do
   batch:load(slot)
   local cu, ends = slot.cu_q:table(), q.json.array {}
   for _, v in ipairs(cu) do if #ends == 0 or v > ends[#ends] then ends[#ends + 1] = v end end
-  list[i] = { tokens = slot.tokens:table(), targets = slot.targets:table(), positions = slot.positions:table(), cu_seqlens = ends }
+  list[i] = { tokens = slot.tokens:table(), targets = slot.targets:table(), positions = slot.positions:table(),
+    cu_seqlens = ends }
 end
 q.fs.write(opt.out .. "/batches.json", q.json.encode { row_tokens = opt.row_tokens, batches = list })

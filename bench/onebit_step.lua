@@ -1,7 +1,10 @@
--- Steps of phased training of a one-bit model of a real one's shape, its bits streamed within a budget:
---   qeng bench/onebit_step.lua --shape 1b --host-budget 1300M                                       # minutes on two cores
---   qeng bench/onebit_step.lua --shape 90b --dtype bf16 --device cuda --device-budget 8G --host-budget 64G       # on a GPU
--- A line a step: loss, flips, seconds, what was moved and how much of that was hidden; at the end the most memory there was.
+-- Steps of phased training of a one-bit model in the shape of a real one, its bits streamed within a budget. On two
+-- cores, minutes:
+--   qeng bench/onebit_step.lua --shape 1b --host-budget 1300M
+-- On a GPU:
+--   qeng bench/onebit_step.lua --shape 90b --dtype bf16 --device cuda --device-budget 8G --host-budget 64G
+-- It prints a line a step: loss, flips, seconds, what was moved and how much of that was hidden; at the end the peak
+-- memory.
 
 local q = require "qeng"
 local shapes = require "qeng.plan.shapes"
@@ -25,23 +28,27 @@ local opt = q.options {
 q.use_device(opt)
 
 local tiny = {
-  architectures = { "LlamaForCausalLM" }, model_type = "llama", hidden_size = 64, num_hidden_layers = 5, num_attention_heads = 4, num_key_value_heads = 2,
+  architectures = { "LlamaForCausalLM" }, model_type = "llama", hidden_size = 64, num_hidden_layers = 5,
+  num_attention_heads = 4, num_key_value_heads = 2,
   intermediate_size = 96, rms_norm_eps = 1e-5, rope_theta = 10000, hidden_act = "silu",
 }
 local shape, values = opt.shape == "tiny" and tiny or shapes[opt.shape], {}
 if not shape then q.error("value", ("--shape %s: one of 1b 3b 7b 8b 13b 70b 90b tiny"):format(opt.shape)) end
 for key, value in pairs(shape) do values[key] = value end
-values.vocab_size, values.tie_word_embeddings, values.max_position_embeddings = opt.vocab, false, math.max(4096, opt.tokens)
+values.vocab_size, values.tie_word_embeddings, values.max_position_embeddings = opt.vocab, false,
+  math.max(4096, opt.tokens)
 
 local begun = q.time()
-local model = q.onebit.random(values, { rule = "counter", seed = 1, dtype = opt.dtype, weights = opt.weights, host_budget = opt.host_budget, stream_keep = opt.keep >= 0 and opt.keep or nil,
+local model = q.onebit.random(values, { rule = "counter", seed = 1, dtype = opt.dtype, weights = opt.weights,
+  host_budget = opt.host_budget, stream_keep = opt.keep >= 0 and opt.keep or nil,
   stream_depth = opt.depth })
 model.recompute = true
 local total = q.onebit.weights(model)
 local floats = {}
 for i, parameter in ipairs(model:trainable()) do floats[i] = parameter.tensor end
 local adam = q.adamw_state(floats)
-local bits = q.phases(model, { active = opt.active > 0 and opt.active or math.ceil(total / 4), steps = opt.phase_steps, inertia = { levels = opt.levels } })
+local bits = q.phases(model, { active = opt.active > 0 and opt.active or math.ceil(total / 4), steps = opt.phase_steps,
+  inertia = { levels = opt.levels } })
 local slot = q.slot(opt.tokens, 1)
 local ids, targets, positions = {}, {}, {}
 for i = 1, opt.tokens do ids[i], targets[i], positions[i] = i * 37 % opt.vocab, (i + 1) * 37 % opt.vocab, i - 1 end
@@ -50,7 +57,8 @@ slot.targets:set(targets)
 slot.positions:set(positions)
 slot.cu_q:set { 0, opt.tokens }
 slot.scale:fill(1 / opt.tokens)
-print(("%.2f billion one-bit weights, drawn in %.1f s; %d tokens a step"):format(total / 1e9, q.time() - begun, opt.tokens))
+print(("%.2f billion one-bit weights, drawn in %.1f s; %d tokens a step"):format(total / 1e9, q.time() - begun,
+  opt.tokens))
 
 local program, value
 local function release()
@@ -80,10 +88,12 @@ for step = 0, steps - 1 do
   if before then
     local now = model.stream:figures()
     local fetch, stall = now.fetch_ms - before.fetch_ms, now.stall_ms - before.stall_ms
-    moved = ("; moved %.1f MB of %.1f, fetching %.1f ms, stalled %.1f ms: %.1f %% hidden"):format((now.bytes - before.bytes) / 1e6, now.total / 1e6, fetch, stall,
+    moved = ("; moved %.1f MB of %.1f, fetching %.1f ms, stalled %.1f ms: %.1f %% hidden"):format(
+      (now.bytes - before.bytes) / 1e6, now.total / 1e6, fetch, stall,
       100 * (1 - stall / math.max(fetch, 1e-9)))
   end
-  print(("step %d: loss %.6f, %d flips of %.2f million weights that learn, %.2f s%s"):format(step + 1, loss, report.flips, bits.inertia.weights / 1e6, seconds, moved))
+  print(("step %d: loss %.6f, %d flips of %.2f million weights that learn, %.2f s%s"):format(
+    step + 1, loss, report.flips, bits.inertia.weights / 1e6, seconds, moved))
 end
 release()
 print(tostring(q.memory()))

@@ -1,11 +1,12 @@
--- PagedAttention of the CPU: decoding against the bandwidth of the machine, prefill against Attention over contiguous memory.
+-- PagedAttention of the CPU: decoding against the bandwidth of the machine, prefill against Attention over contiguous
+-- memory.
 --   qeng bench/paged_attention.lua [threads]
 
 local q = require "qeng"
 q.device { device = "cpu", threads = tonumber(arg[1] or 0) }
 local heads, kv_heads, dim, page_tokens = 16, 8, 128, 16
 
--- On one thread the CPU's time counts, which others on the machine do not lengthen as much.
+-- On one thread the CPU's time counts. Other programs on the machine lengthen it less.
 local clock = arg[1] == "1" and os.clock or q.time
 
 local function best(body)
@@ -21,7 +22,8 @@ end
 local function pool(tokens, dtype)
   local pages = math.ceil(tokens / page_tokens)
   local rows = q.randn({ pages * page_tokens, kv_heads, dim }, { seed = 1 })
-  local keys, values = q.empty({ pages * page_tokens, kv_heads, dim }, dtype), q.empty({ pages * page_tokens, kv_heads, dim }, dtype)
+  local keys, values = q.empty({ pages * page_tokens, kv_heads, dim }, dtype),
+    q.empty({ pages * page_tokens, kv_heads, dim }, dtype)
   local slots, table_ = {}, {}
   for i = 1, pages * page_tokens do slots[i] = i - 1 end
   for i = 1, pages do table_[i] = (i * 7919) % pages end  -- a prime: each page once, in no order
@@ -30,16 +32,19 @@ local function pool(tokens, dtype)
 end
 
 local limits = q.limits()
-print(("copy bandwidth %.1f GB/s, %.0f GFLOP/s in f32; %d query heads, %d of K and V, head_dim %d"):format(limits.bandwidth / 1e9, limits.flops_f32 / 1e9, heads, kv_heads, dim))
+print(("copy bandwidth %.1f GB/s, %.0f GFLOP/s in f32; %d query heads, %d of K and V, head_dim %d"):format(
+  limits.bandwidth / 1e9, limits.flops_f32 / 1e9, heads, kv_heads, dim))
 for _, dtype in ipairs { "f32", "bf16", "f16", "q8_0" } do
   local bytes = ({ f32 = 4, bf16 = 2, f16 = 2, q8_0 = 34 / 32 })[dtype]
   q.scope(function()
     local tokens = 16384
     local keys, values, pages = pool(tokens, dtype)
-    local step = { pages = pages, cu_q = q.tensor({ 0, 1 }, "i32"), lengths = q.tensor({ tokens }, "i32"), page_tokens = page_tokens }
+    local step = { pages = pages, cu_q = q.tensor({ 0, 1 }, "i32"), lengths = q.tensor({ tokens }, "i32"),
+      page_tokens = page_tokens }
     local query = q.randn { 1, heads, dim }
     local seconds = best(function() q.scope(function() q.paged_attention(query, keys, values, step) end) end)
-    print(("decode %5s, %d keys: %6.2f ms, %5.1f GB/s"):format(dtype, tokens, seconds * 1e3, 2 * tokens * kv_heads * dim * bytes / seconds / 1e9))
+    print(("decode %5s, %d keys: %6.2f ms, %5.1f GB/s"):format(dtype, tokens, seconds * 1e3,
+      2 * tokens * kv_heads * dim * bytes / seconds / 1e9))
   end)
 end
 q.no_grad(q.scope, function()
@@ -48,9 +53,11 @@ q.no_grad(q.scope, function()
   local flops = 2 * 2 * heads * dim * tokens * tokens / 2
   for _, dtype in ipairs { "f32", "bf16", "q8_0" } do
     local keys, values, pages = pool(tokens, dtype)
-    local step = { pages = pages, cu_q = q.tensor({ 0, tokens }, "i32"), lengths = q.tensor({ tokens }, "i32"), page_tokens = page_tokens }
+    local step = { pages = pages, cu_q = q.tensor({ 0, tokens }, "i32"), lengths = q.tensor({ tokens }, "i32"),
+      page_tokens = page_tokens }
     local seconds = best(function() q.scope(function() q.paged_attention(query, keys, values, step) end) end)
-    print(("prefill %5s, %d tokens: %6.1f ms, %5.0f GFLOP/s"):format(dtype, tokens, seconds * 1e3, flops / seconds / 1e9))
+    print(("prefill %5s, %d tokens: %6.1f ms, %5.0f GFLOP/s"):format(dtype, tokens, seconds * 1e3,
+      flops / seconds / 1e9))
   end
   local cu = { cu_q = q.tensor({ 0, tokens }, "i32") }
   local seconds = best(function() q.scope(function() q.attention(query, rows, rows, cu) end) end)

@@ -1,14 +1,18 @@
--- Trains a model of a real one's shape for some steps and says how fast:  qeng bench/train.lua --shape 1.5B --out DIR
--- Weights, adapters and documents come from one block of random numbers, by rules short enough that train_peer.py follows
--- them too; so nothing is downloaded, and no file of weights is written. README.md says what is in DIR afterwards.
+-- Trains a model of a real shape for some steps and says how fast:  qeng bench/train.lua --shape 1.5B --out DIR
+-- Weights, adapters and documents come from one block of random numbers, by rules that train_peer.py follows too. So
+-- nothing is downloaded and no file of weights is written. README.md says what is in DIR afterwards.
 
 local q = require "qeng"
 
 local shapes = {  -- Qwen2.5
-  ["0.5B"] = { hidden_size = 896, num_hidden_layers = 24, num_attention_heads = 14, num_key_value_heads = 2, intermediate_size = 4864, vocab_size = 151936, tie_word_embeddings = true },
-  ["1.5B"] = { hidden_size = 1536, num_hidden_layers = 28, num_attention_heads = 12, num_key_value_heads = 2, intermediate_size = 8960, vocab_size = 151936, tie_word_embeddings = true },
-  ["7B"] = { hidden_size = 3584, num_hidden_layers = 28, num_attention_heads = 28, num_key_value_heads = 4, intermediate_size = 18944, vocab_size = 152064, tie_word_embeddings = false },
-  tiny = { hidden_size = 64, num_hidden_layers = 2, num_attention_heads = 4, num_key_value_heads = 2, intermediate_size = 96, vocab_size = 320, tie_word_embeddings = true },
+  ["0.5B"] = { hidden_size = 896, num_hidden_layers = 24, num_attention_heads = 14, num_key_value_heads = 2,
+    intermediate_size = 4864, vocab_size = 151936, tie_word_embeddings = true },
+  ["1.5B"] = { hidden_size = 1536, num_hidden_layers = 28, num_attention_heads = 12, num_key_value_heads = 2,
+    intermediate_size = 8960, vocab_size = 151936, tie_word_embeddings = true },
+  ["7B"] = { hidden_size = 3584, num_hidden_layers = 28, num_attention_heads = 28, num_key_value_heads = 4,
+    intermediate_size = 18944, vocab_size = 152064, tie_word_embeddings = false },
+  tiny = { hidden_size = 64, num_hidden_layers = 2, num_attention_heads = 4, num_key_value_heads = 2,
+    intermediate_size = 96, vocab_size = 320, tie_word_embeddings = true },
 }
 
 local opt = q.options {
@@ -33,18 +37,19 @@ q.fs.mkdir(opt.out)
 
 local shape = shapes[opt.shape]
 local config = {
-  architectures = q.json.array { "Qwen2ForCausalLM" }, model_type = "qwen2", max_position_embeddings = 32768, rms_norm_eps = 1e-6,
+  architectures = q.json.array { "Qwen2ForCausalLM" }, model_type = "qwen2", max_position_embeddings = 32768,
+  rms_norm_eps = 1e-6,
   rope_theta = 1000000, hidden_act = "silu", bos_token_id = 0, eos_token_id = 0,
 }
 for key, value in pairs(shape) do config[key] = value end
 q.fs.write(opt.out .. "/config.json", q.json.encode(config, { pretty = true }) .. "\n")
 
--- A prime, so that rows of a matrix do not repeat each other: its width divides nothing.
+-- A prime: it divides no width, so the rows of a matrix do not repeat each other.
 local period = 1048573
 local block = q.randn({ period }, { std = 0.02, seed = 1, dtype = opt.dtype, label = "batch" })
 q.safetensors.save(opt.out .. "/block.safetensors", { { "block", block } })
 
--- The block again and again, from a place that the name decides.
+-- Fills with the block, repeated, from a place that the name decides.
 local function fill(name, tensor)
   local n, start = tensor:elements(), 0
   for i = 1, #name do start = (start * 31 + name:byte(i)) % period end
@@ -112,18 +117,22 @@ if opt.batches then  -- those that q.train will draw
     local ends = q.json.array {}
     for _, v in ipairs(slot.cu_q:table()) do if #ends == 0 or v > ends[#ends] then ends[#ends + 1] = v end end
     list[i] = {
-      tokens = slot.tokens:table(), targets = slot.targets:table(), positions = slot.positions:table(), cu_seqlens = ends,
+      tokens = slot.tokens:table(), targets = slot.targets:table(), positions = slot.positions:table(),
+      cu_seqlens = ends,
       real_tokens = info.real_tokens,
     }
   end
-  q.fs.write(opt.out .. "/batches.json", q.json.encode { row_tokens = opt.row_tokens, rows = opt.rows, rank = opt.rank, batches = list })
+  q.fs.write(opt.out .. "/batches.json", q.json.encode { row_tokens = opt.row_tokens, rows = opt.rows, rank = opt.rank,
+    batches = list })
 end
 block:free()
 
 local began = q.time()
 local result = q.train {
-  model = model, data = file, out = opt.out, steps = opt.steps, row_tokens = opt.row_tokens, rows = opt.rows, schedule = "constant",
-  lr = opt.mode == "full" and 1e-5 or 2e-4, clip = 1.0, seed = 0, checkpoints = false, eager = opt.eager, profile = opt.profile,
+  model = model, data = file, out = opt.out, steps = opt.steps, row_tokens = opt.row_tokens, rows = opt.rows,
+  schedule = "constant",
+  lr = opt.mode == "full" and 1e-5 or 2e-4, clip = 1.0, seed = 0, checkpoints = false, eager = opt.eager,
+  profile = opt.profile,
 }
 
 local timed, data_ms, losses = {}, 0, q.json.array {}
@@ -147,10 +156,14 @@ end
 local flops = (opt.mode == "full" and 6 or 4) * parameters
 local rate = opt.row_tokens * opt.rows / median * 1000
 q.fs.write(opt.out .. "/result.json", q.json.encode({
-  who = "qeng", version = q.version, device = opt.device, description = device.description, shape = opt.shape, mode = opt.mode,
-  row_tokens = opt.row_tokens, rows = opt.rows, steps = #losses, rank = opt.rank, dtype = opt.dtype, recompute = opt.recompute,
-  parameters = parameters, flops_per_token = flops, tok_s = rate, step_ms = median, step_ms_least = timed[1], step_ms_most = timed[#timed],
-  first_step_ms = result.metrics[1].step_ms, data_wait = data_ms / sum, flops_s = rate * flops, limits = q.limits(), losses = losses,
+  who = "qeng", version = q.version, device = opt.device, description = device.description, shape = opt.shape,
+  mode = opt.mode,
+  row_tokens = opt.row_tokens, rows = opt.rows, steps = #losses, rank = opt.rank, dtype = opt.dtype,
+  recompute = opt.recompute,
+  parameters = parameters, flops_per_token = flops, tok_s = rate, step_ms = median, step_ms_least = timed[1],
+  step_ms_most = timed[#timed],
+  first_step_ms = result.metrics[1].step_ms, data_wait = data_ms / sum, flops_s = rate * flops, limits = q.limits(),
+  losses = losses,
   memory_peaks = memory, seconds = q.time() - began,
 }, { pretty = true }) .. "\n")
 if opt.adapter and opt.mode == "lora" then
@@ -159,4 +172,5 @@ if opt.adapter and opt.mode == "lora" then
   q.safetensors.save(opt.out .. "/adapter.safetensors", tensors)
 end
 print(("qeng %s %s, rows of %d: %.0f tok/s, %.1f ms a step, %.1f TFLOP/s at %d N a token, data wait %.2f %%"):format(
-  opt.shape, opt.mode, opt.row_tokens, rate, median, rate * flops / 1e12, opt.mode == "full" and 6 or 4, 100 * data_ms / sum))
+  opt.shape, opt.mode, opt.row_tokens, rate, median, rate * flops / 1e12, opt.mode == "full" and 6 or 4,
+    100 * data_ms / sum))

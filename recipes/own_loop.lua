@@ -32,7 +32,7 @@ local run = q.run { model = model, data = data, optimizer = adamw, out = opt.out
   eval_every = 100, save_every = opt.save_every, seed = opt.seed, resume = opt.resume, overwrite = opt.overwrite,
   settings = opt, title = "A loop of your own" }
 
-for step, batch in run:steps(opt.steps) do
+for _, batch in run:steps(opt.steps) do
   local loss = model:loss(batch)
   loss:backward()
   adamw:step { clip = 1.0 }

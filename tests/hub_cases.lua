@@ -9,7 +9,8 @@ end
 local number = 0
 local function client(opt)
   number = number + 1
-  local all = { endpoint = endpoint, cache = ("%s/cache%d"):format(work, number), token = "", backoff = 0.02, stall_timeout = 1 }
+  local all = { endpoint = endpoint, cache = ("%s/cache%d"):format(work, number), token = "", backoff = 0.02,
+    stall_timeout = 1 }
   for key, value in pairs(opt or {}) do all[key] = value end
   return q.hub.open(all), all.cache
 end
@@ -20,8 +21,9 @@ local function same(folder)
   return true
 end
 
--- whole in the end, whatever the way
-for _, org in ipairs { "plain", "cut", "noranges", "badrange", "busy", "slow", "renamed", "expired", "wrongonce", "nohash", "trickle" } do
+-- whole in the end, by every way
+for _, org in ipairs { "plain", "cut", "noranges", "badrange", "busy", "slow", "renamed", "expired", "wrongonce",
+    "nohash", "trickle" } do
   local hub, cache = client()
   local folder, commit = q.try(q.hub.model, org .. "/model", { hub = hub })
   check(folder and same(folder), org, commit)
@@ -33,16 +35,22 @@ end
 
 -- refused, with a message that says why, and nothing put in place
 local refused = {
-  private = "io: .*401.*private: set HF_TOKEN", gated = "io: .*403.*accepts? its conditions", missing = "io: .*404.*%?%[31mnot found",
-  down = "network: .*503.*tried 5 times", closed = "network: .*100000 seconds", forever = "network: .*tried 5 times", loop = "network: .*redirects",
-  climbs = "format: .*leads out", absolute = "format: .*leads out", twice = "format: .*twice", huge = "io: .*make room", negative = "format: .*%-1 bytes",
-  oddcommit = "format: .*as the commit", othercommit = "format: .*commit", movedcommit = "format: .*commit b+ where", oddetag = "format: .*ETag",
-  wronghead = "format: .*list says that its hash", wronghash = "format: .*damaged on its way", wrongsize = "format: .*list says that it has",
-  longer = "format: .*more bytes arrive", webpage = "format: .*does not answer as", nested = "format: .*does not answer as",
+  private = "io: .*401.*private: set HF_TOKEN", gated = "io: .*403.*accepts? its conditions",
+  missing = "io: .*404.*%?%[31mnot found",
+  down = "network: .*503.*tried 5 times", closed = "network: .*100000 seconds", forever = "network: .*tried 5 times",
+  loop = "network: .*redirects",
+  climbs = "format: .*leads out", absolute = "format: .*leads out", twice = "format: .*twice", huge = "io: .*make room",
+  negative = "format: .*%-1 bytes",
+  oddcommit = "format: .*as the commit", othercommit = "format: .*commit", movedcommit = "format: .*commit b+ where",
+  oddetag = "format: .*ETag",
+  wronghead = "format: .*list says that its hash", wronghash = "format: .*damaged on its way",
+  wrongsize = "format: .*list says that it has",
+  longer = "format: .*more bytes arrive", webpage = "format: .*does not answer as",
+  nested = "format: .*does not answer as",
   outside = "io: .*not encrypted", downgrade = "value: .*ftp is not supported", user = "value: .*name or password",
 }
 for org, pattern in pairs(refused) do
-  local hub, cache = client()
+  local hub = client()
   local folder, why = q.try(q.hub.model, org .. "/model", { hub = hub })
   local text = why and why.code .. ": " .. why.message
   check(not folder and text:find("^" .. pattern), org, folder or text)
@@ -52,9 +60,10 @@ check(not q.fs.kind(work .. "/climbed") and not q.fs.kind "/tmp/climbed", "a nam
 
 -- the token opens what is private, and is shown to the hub alone (the shell looks into the server's log)
 check(q.try(q.hub.model, "private/model", { hub = client { token = "secret" } }), "private with the token")
-check(select(2, q.try(q.hub.model, "private/model", { hub = client { token = "wrong" } })).message:find "is not valid", "a wrong token")
+check(select(2, q.try(q.hub.model, "private/model", { hub = client { token = "wrong" } })).message:find "is not valid",
+  "a wrong token")
 
--- an interrupted download is gone on from
+-- an interrupted download goes on
 do
   local hub, cache = client { attempts = 1 }
   local listing = hub:list("model", "cut/second", "main")
@@ -69,7 +78,7 @@ do
   hub = client { cache = cache }
   path = hub:fetch("model", "cut/second", listing.commit, file, function(done) first = first or done > 0 and done end)
   check(first == came and #q.fs.read(path) == file.size, "gone on from", first, came)
-  -- a part that is of another file is found out by its hash, and thrown away
+  -- a part of another file is found by its hash and thrown away
   q.fs.remove(path)
   q.fs.remove(cache .. "/models--cut--second/blobs/" .. file.hash)
   q.fs.write(part, ("x"):rep(1000))
@@ -84,7 +93,8 @@ do
   check(commit == "c0ffee" .. ("0"):rep(34), commit)
   check(q.fs.read(cache .. "/models--plain--model/refs/v1") == commit, "refs")
   local away = client { cache = cache, offline = true, endpoint = "http://127.0.0.1:9" }
-  check(q.hub.model("plain/model@v1", { hub = away }) == folder and q.hub.model("plain/model@" .. commit, { hub = away }) == folder, "offline")
+  check(q.hub.model("plain/model@v1", { hub = away }) == folder and q.hub.model("plain/model@" .. commit,
+    { hub = away }) == folder, "offline")
   local found, why = q.try(q.hub.model, "plain/model", { hub = away })
   check(not found and why.message:find "HF_HUB_OFFLINE", "offline, another revision", why)
   local unreachable = client { cache = cache, endpoint = "http://127.0.0.1:9", attempts = 2 }
@@ -103,7 +113,8 @@ do
   local found, why = q.try(q.hub.data, "plain/chats:dev", { hub = hub })
   check(not found and why.message:find "no data of split dev; it has test, train", why)
   local shards = q.hub.data("plain/parquet", { hub = hub })
-  check(shards:find "train%-00000.*%.parquet,.*train%-00001.*%.parquet$", "shards of Parquet with commas between", shards)
+  check(shards:find "train%-00000.*%.parquet,.*train%-00001.*%.parquet$",
+    "shards of Parquet with commas between", shards)
   found, why = q.try(q.hub.model, "plain/chats", { hub = hub })
   check(not found and why.message:find "has no safetensors", why)
 end
@@ -117,15 +128,18 @@ do
     return found and "taken" or why.code .. ": " .. why.message
   end
   local english = '{"text":"en/part-1"}\n{"text":"en/part-2"}\n{"text":"en/more"}\n'
-  for _, name in ipairs { "plain/configs", "plain/configs:train", "plain/configs:english", "plain/configs:english:train" } do
+  for _, name in ipairs { "plain/configs", "plain/configs:train", "plain/configs:english",
+      "plain/configs:english:train" } do
     check(data(name) == english, "the default config's train", name)
   end
   check(data "plain/configs:held.out" == '{"text":"en/held"}', "a split of the default config")
   check(data "plain/configs@v1:french" == '{"text":"fr/data/train-00000-of-00001"}', "a config by names under data_dir")
-  check(data "plain/parts:b" == '{"text":"x"}\n{"text":"y"}\n' and data "plain/parts:a:train" == '{"text":"x"}\n', "two without a default")
+  check(data "plain/parts:b" == '{"text":"x"}\n{"text":"y"}\n' and data "plain/parts:a:train" == '{"text":"x"}\n',
+    "two without a default")
   for name, pattern in pairs {
     ["plain/parts"] = "value: .*several configs and no default: name one, as plain/parts:a; its README.md has a, b",
-    ["plain/configs:test"] = "value: .*no data of split test; config english has train, held.out; its configs are english, french, piped",
+    ["plain/configs:test"] =
+    "value: .*no data of split test; config english has train, held.out; its configs are english, french, " .. "piped",
     ["plain/configs:german:train"] = "value: .*no config german; its README.md has english, french, piped",
     ["plain/configs:french:test"] = "value: .*config french has no split test; .*it has train",
     ["plain/configs:piped"] = "unsupported: .*piped of README.md says sep: |",
@@ -136,7 +150,8 @@ do
 end
 
 -- addresses and names
-for _, bad in ipairs { "http://example.com", "ftp://127.0.0.1", "http://127.0.0.1.example.com", "nothing", "https://me:pw@huggingface.co" } do
+for _, bad in ipairs { "http://example.com", "ftp://127.0.0.1", "http://127.0.0.1.example.com", "nothing",
+    "https://me:pw@huggingface.co" } do
   check(not q.try(q.hub.open, { endpoint = bad }), bad, "taken")
 end
 for _, bad in ipairs { "../x", "a/b/c", "a/..", "-a/b", "a/b@..", "a/b@x/../y", "a/b:c:d", "a/b:c", "" } do

@@ -30,7 +30,7 @@ EXCEPTIONS = {
     ("scripts/qeng/onebit/convert.lua", "train"): "as compare.lua",
     ("scripts/qeng/onebit/inertia.lua", "train"): "as compare.lua",
     ("scripts/qeng/onebit/pretrain.lua", "train"): "as compare.lua",
-    ("scripts/qeng/onebit/run.lua", "train"): "as compare.lua",
+    ("scripts/qeng/onebit/compare_run.lua", "train"): "as compare.lua",
 }
 
 failures = []

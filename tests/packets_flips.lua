@@ -1,6 +1,7 @@
 -- Flips random bits of a dataset and of a bare stream, one at a time:  qeng tests/packets_flips.lua FLIPS [SEED]
--- Each has to be found: the file is refused when it is opened, or exactly the record that holds the bit is left out, counted
--- and named with its place by verify, and every other record is what it was. tests/lua/packets_faults_test.lua runs a few.
+-- Each flip has to be found. Either the file is refused when it is opened, or exactly the record that holds the bit is
+-- left out, counted, and named with its place by verify; every other record is as before.
+-- tests/lua/packets_faults_test.lua runs a few.
 local q = require "qeng"
 
 local flips, seed = tonumber(arg and arg[1]) or 300, tonumber(arg and arg[2]) or 1
@@ -53,7 +54,7 @@ for record = 0, records - 1 do
   ends[record] = at
 end
 local frames_end, size = at, #bytes_of(path)
-file = nil
+file = nil  -- luacheck: ignore 311
 
 local counts = { refused = 0, skipped = 0 }
 for _ = 1, flips do
@@ -78,7 +79,8 @@ for _ = 1, flips do
     local found = opened:verify()
     assert(not found.ok and found.bad_records == 1 and found.bad_blocks == 1, place .. ": verify")
     local damage = found.damaged[1]
-    assert(where >= starts[damage.record] and where < ends[damage.record], place .. ": named as record " .. damage.record)
+    assert(where >= starts[damage.record] and where < ends[damage.record],
+      place .. ": named as record " .. damage.record)
     assert(damage.offset <= where and damage.offset >= starts[damage.record], place .. ": named at " .. damage.offset)
     counts.skipped = counts.skipped + 1
   end
@@ -86,7 +88,7 @@ for _ = 1, flips do
 end
 assert(q.ndp.open(path):verify().ok)
 
--- The stream: what is read was written, in order, and damage is counted.
+-- The stream: records come in the order they were written, and damage is counted.
 local written = {}
 for record in (function() local s = q.ndp.stream(stream_path); return function() return s:next() end end)() do
   written[#written + 1] = q.json.encode(record)
@@ -109,8 +111,8 @@ for _ = 1, flips do
     following = following + 1
   end
   skip_to(nil)
-  -- What is missing was skipped and counted, but for the record before the damage, whose mask it may have been. (It is more
-  -- than one record where a damaged length happens to lead to a later frame.)
+  -- Missing records were skipped and counted. The one before the damage may be missing uncounted, if the damage was its
+  -- mask. (A damaged length may happen to lead to a later frame; then more than one record is missing.)
   local errors = damaged:errors()
   assert(errors.total >= 1 and unseen > 0 and unseen <= errors.skipped_bytes + largest,
     ("stream: byte %d: %d bytes of records missing, %d skipped"):format(where, unseen, errors.skipped_bytes))
@@ -118,6 +120,8 @@ for _ = 1, flips do
 end
 q.fs.remove(path)
 q.fs.remove(stream_path)
-print(("%d flips in a dataset: %d refused when opening, %d left out one record, counted and named; none unnoticed"):format(flips,
-  counts.refused, counts.skipped))
-print(("%d flips in a stream: %.2f records lost each; none unnoticed, no record that was not written"):format(flips, lost / flips))
+print(("%d flips in a dataset: %d refused when opening, %d left out one record, counted and named; none unnoticed")
+  :format(flips,
+    counts.refused, counts.skipped))
+print(("%d flips in a stream: %.2f records lost each; none unnoticed, no record that was not written"):format(
+  flips, lost / flips))

@@ -1,6 +1,7 @@
--- Random records of every type, written, read back, and described in lines that tests/packets_decoder.py --lines prints too:
+-- Writes random records of every type and reads them back:
 --   qeng tests/packets_roundtrip.lua OUT COUNT SEED ccitt|xmodem
--- makes OUT.qubgpu, OUT.ndp and OUT.txt. packets_test.sh runs it; COUNT 1000000 takes some minutes.
+-- makes OUT.qubgpu, OUT.ndp and OUT.txt, whose lines tests/packets_decoder.py --lines prints too. packets_test.sh runs
+-- it. COUNT 1000000 takes some minutes.
 local q = require "qeng"
 
 local out, count, seed, crc = arg[1], tonumber(arg[2]), tonumber(arg[3]), arg[4]
@@ -80,14 +81,15 @@ writer:finish()
 stream:finish()
 lines:close()
 
--- What qeng itself reads. (A document without a mask reads as all ones, which the lines of the writer show as nothing.)
+-- What qeng itself reads. (A document without a mask reads as all ones; the writer's lines show none.)
 local function all_ones(mask)
   for i = 1, #mask do if mask[i] ~= 1 then return false end end
   return true
 end
 local file, from, record = q.ndp.open(out .. ".qubgpu"), q.ndp.stream(out .. ".ndp", { crc = crc }), 0
 for expected in io.lines(out .. ".txt") do
-  local info, value, mask = file:info(record)
+  local info = file:info(record)
+  local value, mask
   if info.type == "token_ids" then value, mask = file:read(record) else value = file:payload(record) end
   local streamed = from:next()
   for _, seen in ipairs { { info.type, value, mask, info.src, info.dst },

@@ -1,5 +1,6 @@
--- What qeng takes of datasets with the READMEs of hub_configs.py:   qeng hub_configs.lua QUESTIONS ANSWERS
--- A line of QUESTIONS is {readme, files, words: [":config:split", ...]}, one of ANSWERS a list of {config, split, paths} or {error}.
+-- Tells which files qeng takes of datasets, for the READMEs of hub_configs.py:   qeng hub_configs.lua QUESTIONS ANSWERS
+-- A line of QUESTIONS is {readme, files, words: [":config:split", ...]}. A line of ANSWERS is a list of {config, split,
+-- paths} or {error}.
 local choose, configs, hub, q = require "qeng.hub.files", require "qeng.hub.configs", require "qeng.hub", require "qeng"
 
 local function nothing() end

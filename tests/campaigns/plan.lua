@@ -1,11 +1,12 @@
--- q.plan against the peaks of real training, each case in a process of its own:
+-- Compares q.plan with the peaks of real training, each case in a process of its own:
 --   qeng tests/campaigns/plan.lua [small | large]        QENG names the executable, "qeng" by default
--- Exit status 1 where a plan is over 5 % away from the sum of the accounts' peaks, but for kernels' scratch, which no plan has. Beside it stands what the process took of
--- the system, which knows more than accounts: libraries' own memory, the heap, pages of files.
+-- The exit status is 1 where a plan is more than 5 % away from the sum of the peaks of the accounts, without kernels'
+-- scratch, which no plan has. Beside it stands what the process took of the system, which is more: libraries' own
+-- memory, the heap, pages of files.
 
-local char_text = require "qeng.onebit.char_text"
+local char_text = require "qeng.onebit.compare_text"
 local onebit = require "qeng.onebit"
-local onebit_run = require "qeng.onebit.run"
+local onebit_run = require "qeng.onebit.compare_run"
 local q = require "qeng"
 
 local size = arg[1] or "small"
@@ -27,8 +28,10 @@ local cases = {
 }
 
 local values = {
-  architectures = q.json.array { "Qwen2ForCausalLM" }, model_type = "qwen2", hidden_size = s.hidden, num_hidden_layers = s.layers,
-  num_attention_heads = s.heads, num_key_value_heads = s.heads / 2, intermediate_size = s.ffn, vocab_size = s.vocab, hidden_act = "silu",
+  architectures = q.json.array { "Qwen2ForCausalLM" }, model_type = "qwen2", hidden_size = s.hidden,
+  num_hidden_layers = s.layers,
+  num_attention_heads = s.heads, num_key_value_heads = s.heads / 2, intermediate_size = s.ffn, vocab_size = s.vocab,
+  hidden_act = "silu",
   max_position_embeddings = 4096, rms_norm_eps = 1e-6, rope_theta = 10000, tie_word_embeddings = true,
 }
 
@@ -36,13 +39,16 @@ local function linear_weights() return s.layers * (3 * s.hidden ^ 2 + 3 * s.hidd
 
 local function settings(case, model)
   return {
-    model = model, mode = case.mode, dtype = case.dtype, rank = 8, row_tokens = s.row_tokens, rows = case.rows, accumulate = case.accumulate,
-    recompute = case.recompute, levels = case.levels, active = case.phases and linear_weights() / case.phases, eval = not case.phases,
+    model = model, mode = case.mode, dtype = case.dtype, rank = 8, row_tokens = s.row_tokens, rows = case.rows,
+    accumulate = case.accumulate,
+    recompute = case.recompute, levels = case.levels, active = case.phases and linear_weights() / case.phases,
+    eval = not case.phases,
   }
 end
 
 local function train(case, file, path, folder)
-  local model = case.stored and q.load(path, { weights = "copy" }) or q.random_model(values, { dtype = case.dtype, seed = 1 })
+  local model = case.stored and q.load(path, { weights = "copy" }) or
+    q.random_model(values, { dtype = case.dtype, seed = 1 })
   model.recompute = case.recompute or false
   if case.mode == "full" then model:full() else model:lora { rank = 8 } end
   q.train {
@@ -57,7 +63,8 @@ local function train_bits(case, folder)
   for i = 1, 40 * s.row_tokens do letters[i] = string.char(97 + (i * 7919 + i * i) % 26) end
   q.fs.write(folder .. "/text", table.concat(letters))
   onebit_run({ name = case.name, rule = "counter", levels = case.levels, seed = 1, lr = 1e-3 }, {
-    values = values, text = char_text.open(folder .. "/text"), rows = 1, tokens = s.row_tokens, steps = 3, points = 1, point_windows = 1,
+    values = values, text = char_text.open(folder .. "/text"), rows = 1, tokens = s.row_tokens, steps = 3, points = 1,
+    point_windows = 1,
   })
 end
 
@@ -86,7 +93,7 @@ local function train_phases(case, file)
   end
 end
 
--- In a process of its own: trains, and prints what the plan said and what it took.
+-- Runs in a process of its own: trains, and prints what the plan said and what the training took.
 local function run(case, folder)
   q.device { device = "cpu", threads = size == "small" and 1 or 0 }
   local path = folder .. "/model.gguf"
@@ -108,7 +115,9 @@ local function run(case, folder)
     train(case, file, path, folder)
   end
   local result = { planned = {}, measured = {}, rss = q.peak_rss(), seconds = plan.step.seconds }
-  for name, account in pairs(q.memory()) do result.measured[name] = account.peak - (before[name] and before[name].bytes or 0) end
+  for name, account in pairs(q.memory()) do
+    result.measured[name] = account.peak - (before[name] and before[name].bytes or 0)
+  end
   for name, bytes in pairs(plan.accounts) do result.planned[name] = bytes end
   print("RESULT " .. q.json.encode(result))
 end
@@ -125,7 +134,8 @@ for i, case in ipairs(cases) do
   local folder = base .. ".plan"
   q.fs.mkdir(folder)
   if case.stored then
-    os.execute(("%s -e 'local q = require \"qeng\"; q.random_model(q.json.decode([[%s]]), {seed = 1}):save_gguf(\"%s/model.gguf\", {type = \"%s\"})' >&2")
+    os.execute(("%s -e 'local q = require \"qeng\"; q.random_model(q.json.decode([[%s]]), {seed = " ..
+        "1}):save_gguf(\"%s/model.gguf\", {type = \"%s\"})' >&2")
       :format(qeng, q.json.encode(values), folder, case.stored))
   end
   local pipe = io.popen(("%s %s %s %d %s 2>%s/err"):format(qeng, arg[0], size, i, folder, folder))
@@ -140,11 +150,14 @@ for i, case in ipairs(cases) do
   for name, bytes in pairs(result.measured) do
     measured = measured + bytes
     local off = math.abs((result.planned[name] or 0) - bytes)
-    if off > worst then worst, worst_name = off, ("%s %+d kB"):format(name, ((result.planned[name] or 0) - bytes) / 1000) end
+    if off > worst then
+      worst, worst_name = off, ("%s %+d kB"):format(name, ((result.planned[name] or 0) - bytes) / 1000)
+    end
   end
   local off = 100 * (planned / measured - 1)
   if math.abs(off) > 5 then bad = bad + 1 end
-  print(("| %s | %.2f MB | %.2f MB | %+.2f %% | %s | %.2f MB | %.0f MB |"):format(case.name, planned / 1e6, measured / 1e6, off, worst_name, scratch / 1e6, result.rss / 1e6))
+  print(("| %s | %.2f MB | %.2f MB | %+.2f %% | %s | %.2f MB | %.0f MB |"):format(
+    case.name, planned / 1e6, measured / 1e6, off, worst_name, scratch / 1e6, result.rss / 1e6))
   q.fs.remove(folder)
 end
 if bad > 0 then q.error("value", bad .. " plans are over 5 % away from what was measured") end

@@ -1,4 +1,5 @@
--- For each schema (a line of a file) outputs drawn by random walks over qeng's masks, as a line of JSON; see schemas.py.
+-- Draws outputs by random walks over qeng's masks, for each schema (a line of FILE), and prints them as a line of JSON.
+-- schemas.py uses it.
 --   qeng tests/campaigns/schemas.lua FILE TOKENIZER WALKS SEED
 local q = require "qeng"
 
@@ -10,8 +11,8 @@ local kLimit = 500
 local state = seed * 7919 + 1
 local function random(n) state = (state * 1103515245 + 12345) % 2147483648; return math.floor(state / 65536) % n end
 
--- Tokens by how they bring a text to its end: 2 closes something, 1 is structure or a digit, 0 is anything else.
-local rank, plain_quote = {}, {}
+-- How each token helps to end a text: 2 closes something, 1 is structure or a digit, 0 is anything else.
+local rank = {}
 for id = 0, tokenizer:vocab_size() - 1 do
   local bytes = tokenizer:bytes(id)
   rank[id] = (id == eos or bytes:match '^["%]}]$') and 2 or bytes:match '^[%s,:%d"%[{}%]truefalsn]+$' and 1 or 0

@@ -1,5 +1,6 @@
--- One run of the campaign train_kills.sh: full training of a small model on packets of three sources and two destinations,
--- by a curriculum, with CRC-Drop; or with ONEBIT one of `ways` below: a model of one-bit weights that learns in phases, or becomes one.
+-- One run of the campaign train_kills.sh: full training of a small model on packets of three sources and two
+-- destinations, by a curriculum, with CRC-Drop. With ONEBIT it is one of `ways` below: a model of one-bit weights that
+-- learns in phases, or a model that becomes one.
 --   qeng train_kills.lua MODEL DATA OUT
 local q = require "qeng"
 local from, data, out = assert(arg[1], "usage: train_kills.lua MODEL DATA OUT"), arg[2], arg[3]
@@ -19,15 +20,19 @@ local phased = {  -- options of q.phases
   gradient = { count = 3, by = "gradient", inertia = { levels = 3, target = 3 } },
   bop = { count = 2, keep = true, inertia = { bop = true, gamma = 0.2, tau = 0.7 } },
 }
-if onebit and onebit ~= "convert" and not phased[onebit] then q.error("usage", "ONEBIT is layer, rows, gradient, bop or convert") end
+if onebit and onebit ~= "convert" and not phased[onebit] then
+  q.error("usage", "ONEBIT is layer, rows, gradient, bop or convert")
+end
 q.device { device = "cpu", threads = 1 }
 q.fs.mkdir(out)
 q.fs.sweep(out)
 local model, bits
 if onebit then
   local values = {
-    architectures = { "Qwen3ForCausalLM" }, model_type = "qwen3", vocab_size = 300, hidden_size = 64, num_hidden_layers = 3, num_attention_heads = 2,
-    num_key_value_heads = 1, head_dim = 32, intermediate_size = 96, max_position_embeddings = 128, rms_norm_eps = 1e-6, rope_theta = 10000, hidden_act = "silu",
+    architectures = { "Qwen3ForCausalLM" }, model_type = "qwen3", vocab_size = 300, hidden_size = 64,
+    num_hidden_layers = 3, num_attention_heads = 2,
+    num_key_value_heads = 1, head_dim = 32, intermediate_size = 96, max_position_embeddings = 128, rms_norm_eps = 1e-6,
+    rope_theta = 10000, hidden_act = "silu",
     tie_word_embeddings = false }
   if onebit == "convert" then
     model = q.random_model(values, { seed = 5, dtype = "f32" })
@@ -41,7 +46,8 @@ else
   model = q.load(from, { writable = true }):full()
 end
 q.train {
-  model = model, bits = bits, data = q.ndp.open(data), out = out, steps = steps, row_tokens = 48, rows = 2, accumulate = 2, lr = 1e-3, decay = 0.1,
+  model = model, bits = bits, data = q.ndp.open(data), out = out, steps = steps, row_tokens = 48, rows = 2,
+  accumulate = 2, lr = 1e-3, decay = 0.1,
   seed = 7, eval_share = 0.1, eval_every = 50, save_every = 3, resume = true, drop = 0.1,
   weights = function(step, source) return source == 1 and 1 or source == 2 and step / steps or 0.5 end,
 }

@@ -1,5 +1,5 @@
--- What check_outputs.py compares with PEFT and transformers: an adapter with a b that is not zero, the merged folder, and
--- our logits of the adapted model.   qeng tests/golden/write_outputs.lua BASE OUT
+-- What check_outputs.py compares with PEFT and transformers: an adapter with a b that is not zero, the merged folder,
+-- and our logits of the adapted model.   qeng tests/golden/write_outputs.lua BASE OUT
 local q = require "qeng"
 local base, out = assert(arg[1], "BASE is missing"), assert(arg[2], "OUT is missing")
 q.fs.mkdir(out)
@@ -11,6 +11,7 @@ for i, parameter in ipairs(model:trainable()) do
 end
 local tokens, vocab = {}, model.config.vocab
 for i = 1, 24 do tokens[i] = (i * 7919) % vocab end
-q.fs.write(out .. "/logits.json", q.json.encode { tokens = q.json.array(tokens), logits = model:logits(tokens):table() })
+q.fs.write(out .. "/logits.json",
+  q.json.encode { tokens = q.json.array(tokens), logits = model:logits(tokens):table() })
 model:save_adapter(out .. "/adapter")
 model:merge():save(out .. "/merged")

@@ -20,7 +20,8 @@ end
 local all = {
   date = os.date "!%Y-%m-%d %H:%M:%S UTC", commit = text "commit" or "unknown", device = arg[2], quick = arg[3] == "1",
   method = "scripts/gpu-check; bench/README.md says how each figure was measured",
-  system = whole "system.json", verify = lines "verify.jsonl", ops = lines "ops.jsonl", attention_mma = lines "attention_mma.jsonl", peers = lines "peers.jsonl", train = whole "train/train.json",
+  system = whole "system.json", verify = lines "verify.jsonl", ops = lines "ops.jsonl",
+  attention_mma = lines "attention_mma.jsonl", peers = lines "peers.jsonl", train = whole "train/train.json",
   logs = { system = text "system.log" }, parts = q.json.array {},
 }
 local failed, skipped = 0, 0
@@ -36,5 +37,6 @@ for line in (text "parts.tsv" or ""):gmatch "[^\n]+" do
   end
   if verdict == "skipped" then skipped = skipped + 1 end
 end
-print(("%d passed, %d failed, %d skipped; %s/gpu-check.json"):format(#all.parts - failed - skipped, failed, skipped, out))
+print(("%d passed, %d failed, %d skipped; %s/gpu-check.json"):format(#all.parts - failed - skipped, failed,
+  skipped, out))
 q.fs.write(out .. "/gpu-check.json", q.json.encode(all) .. "\n")

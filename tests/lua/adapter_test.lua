@@ -1,5 +1,6 @@
--- Adapters that PEFT wrote (tests/golden/adapter_golden.py): DoRA, layers by full path, ranks and alphas of single layers. They give
--- PEFT's logits and gradients, merged and in the batch engine as well, and what is saved again is the same adapter.
+-- Adapters that PEFT wrote (tests/golden/adapter_golden.py): DoRA, layers by full path, ranks and alphas of single
+-- layers. They give PEFT's logits and gradients, merged and in the batch engine too. Saved again, they are the same
+-- adapter.
 package.path = (arg[0]:match "^(.*/)" or "./") .. "?.lua;" .. package.path
 local q = require "qeng"
 local scratch = require "scratch"
@@ -31,7 +32,8 @@ for _, name in ipairs { "dora", "plain" } do
   near(name, model:logits(ids), rows)
   assert(worst(fresh():logits(ids), rows) > 0.1, "the adapter makes a difference")
 
-  -- Greedy text of the batch engine is that of the full forward pass, with the adapter on the model and as a request's own.
+  -- Greedy text of the batch engine is that of the full forward pass: with the adapter on the model, and as a request's
+  -- own.
   local function greedy(logits, row)
     local numbers, best = logits:table()[row], 1
     for j, value in ipairs(numbers) do if value > numbers[best] then best = j end end
@@ -52,11 +54,13 @@ for _, name in ipairs { "dora", "plain" } do
   end
   assert(generated(model) == table.concat(want, " "), name .. ": the engine's text")
   local plain = fresh()
-  assert(generated(plain, plain:read_adapter(golden .. "/" .. name)) == table.concat(want, " "), name .. ": a request's adapter")
+  assert(generated(plain, plain:read_adapter(golden .. "/" .. name)) == table.concat(want, " "),
+    name .. ": a request's adapter")
 
   -- Saved again and loaded: the same tensors. Merged: the same logits.
   model:save_adapter(at(name))
-  local first, second = q.safetensors.open(golden .. "/" .. name .. "/adapter_model.safetensors"), q.safetensors.open(at(name) .. "/adapter_model.safetensors")
+  local first, second = q.safetensors.open(golden .. "/" .. name .. "/adapter_model.safetensors"),
+    q.safetensors.open(at(name) .. "/adapter_model.safetensors")
   assert(#first:names() == #second:names())
   for _, tensor in ipairs(first:names()) do
     assert(flat(first:tensor(tensor)) == flat(second:tensor(tensor)), tensor)
@@ -71,7 +75,8 @@ for _, name in ipairs { "dora", "plain" } do
   end
 end
 
--- Embedding and head that were trained beside the adapters, or one of them, though the base ties them: PEFT's are two then.
+-- Embedding and head, or one of them, were trained beside the adapters of a base that ties them. In PEFT's file they
+-- are two.
 for _, name in ipairs { "whole", "embed" } do
   local model = q.load(golden .. "/base"):load_adapter(golden .. "/" .. name)
   near(name, model:logits(ids), expected.logits[name])
@@ -82,7 +87,7 @@ for _, name in ipairs { "whole", "embed" } do
   refused("an embedding of its own", function() q.load(golden .. "/base"):read_adapter(golden .. "/" .. name) end)
 end
 
--- New tokens: their rows are the mean of the others, they are trained, and a folder with them is loaded as it was left.
+-- New tokens: their rows are the mean of the others, and they are trained. A folder with them loads as it was saved.
 do
   local new_tokens = require "qeng.model.new_tokens"
   local model = q.load("recipes/tiny", { dtype = "f32" })
@@ -92,15 +97,21 @@ do
     for j, value in ipairs(row) do mean[j] = (mean[j] or 0) + value / before end
   end
   assert(#new_tokens.add(model, { "<tool>", "<|im_end|>", "<tool>", "</tool>" }, at "tokenizer") == 2)
-  assert(model.config.vocab == before + 2 and model.tokenizer:id "<tool>" == tokens and model.tokenizer:id "</tool>" == tokens + 1)
-  assert(#model.tokenizer:encode("a<tool>b</tool>", { special = true }) == 4 and #new_tokens.add(model, { "<tool>" }, at "again") == 0)
+  assert(model.config.vocab == before + 2 and model.tokenizer:id "<tool>" == tokens and
+    model.tokenizer:id "</tool>" == tokens + 1)
+  assert(#model.tokenizer:encode("a<tool>b</tool>", { special = true }) == 4 and #new_tokens.add(model, { "<tool>" },
+    at "again") == 0)
   local row = model.embed:rows(tokens + 1, 1):table()[1]
-  for j, value in ipairs(row) do assert(math.abs(value - mean[j]) <= 1e-6 + math.abs(mean[j]) / 256) end  -- rounded to bf16
+  -- rounded to bf16
+  for j, value in ipairs(row) do assert(math.abs(value - mean[j]) <= 1e-6 + math.abs(mean[j]) / 256) end
   model:lora { rank = 2, targets = { "q_proj" } }
   new_tokens.train_embeddings(model)
   local trained = model:trainable()
   assert(trained[#trained].tensor == model.embed and model.head == model.embed)
-  local adamw = q.adamw_state((function(list) for i, p in ipairs(trained) do list[i] = p.tensor end return list end)({}), {})
+  local adamw = q.adamw_state((function(list)
+    for i, p in ipairs(trained) do list[i] = p.tensor end
+    return list
+  end)({}), {})
   local text = { tokens, 5, tokens + 1, 7 }
   local slot = q.slot(4, 1)
   slot.tokens:set(text)
@@ -131,7 +142,8 @@ do
   same(q.load(at "tools_merged"), "merged and saved")
 end
 
--- The gradients of the magnitudes, and of an A that stands before one, are PyTorch's; recomputed, and in two steps, the same.
+-- The gradients of the magnitudes, and of an A that stands before one, are PyTorch's. Recomputed, and in two steps,
+-- they are the same.
 local function gradients(recompute)
   local model = q.load(golden .. "/base"):load_adapter(golden .. "/dora")
   model.recompute = recompute
@@ -147,7 +159,10 @@ local function gradients(recompute)
   local value = loss:item()
   loss:backward()
   local found = {}
-  for _, parameter in ipairs(model:trainable()) do found[parameter.name:gsub("%.weight$", "")] = parameter.tensor:grad():reshape { parameter.tensor:elements() }:table() end
+  for _, parameter in ipairs(model:trainable()) do
+    found[parameter.name:gsub("%.weight$", "")] = parameter.tensor:grad():reshape {
+      parameter.tensor:elements() }:table()
+  end
   return value, found
 end
 local value, found = gradients(false)
@@ -156,7 +171,8 @@ local seen = 0
 for name, numbers in pairs(expected.gradients) do
   seen = seen + 1
   for i, number in ipairs(numbers) do
-    assert(math.abs(found[name][i] - number) < 2e-6, ("%s[%d]: %g, expected %g"):format(name, i, found[name][i], number))
+    assert(math.abs(found[name][i] - number) < 2e-6,
+      ("%s[%d]: %g, expected %g"):format(name, i, found[name][i], number))
   end
 end
 assert(seen == 5)
@@ -164,7 +180,8 @@ local again, recomputed = gradients(true)
 assert(again == value)
 for name, numbers in pairs(found) do assert(table.concat(numbers, " ") == table.concat(recomputed[name], " "), name) end
 
--- NEFTune: noise while training only, drawn anew each step, of the strength that a document's length says whatever lies beside it.
+-- NEFTune: noise only in training, drawn anew each step. Its strength follows a document's length, whatever lies beside
+-- it.
 do
   local x = q.zeros({ 6, 50 }, "f32")
   local cu = q.tensor({ 0, 4, 6 }, "i32")
@@ -176,9 +193,9 @@ do
   end
   local y = noisy(0)
   local function most(first, last)
-    local value = 0
-    for i = first, last do value = math.max(value, math.abs(y[i])) end
-    return value
+    local sum = 0
+    for i = first, last do sum = math.max(sum, math.abs(y[i])) end
+    return sum
   end
   local long, short = 5 / math.sqrt(4 * 50), 5 / math.sqrt(2 * 50)
   assert(most(1, 200) <= long and most(1, 200) > 0.95 * long, "the first document's strength")
@@ -188,21 +205,26 @@ do
   assert(other[1] ~= y[1] and same[1] == y[1] and same[300] == y[300], "drawn from the step")
 end
 
--- What is not to be had is refused by name.
-local function config_with(key, value)
+-- What is not supported is refused by name.
+local function config_with(key, setting)
   local folder = at("bad_" .. key)
   q.fs.mkdir(folder)
   q.fs.copy(golden .. "/plain/adapter_model.safetensors", folder .. "/adapter_model.safetensors")
   local config = q.json.decode(q.fs.read(golden .. "/plain/adapter_config.json"))
-  config[key] = value
+  config[key] = setting
   q.fs.write(folder .. "/adapter_config.json", q.json.encode(config))
   return function() q.load(golden .. "/base"):load_adapter(folder) end
 end
 refused("velora_config is not supported", config_with("velora_config", { rank = 2 }))
 refused("modules_to_save has norm", config_with("modules_to_save", q.json.array { "norm" }))
 refused("is a pattern; names of layers", config_with("rank_pattern", { ["layers.[01].*"] = 3 }))
-refused("is missing: the adapter belongs to another model", config_with("target_modules", q.json.array { "v_proj", "o_proj", "gate_proj", "q_proj" }))
+refused("is missing: the adapter belongs to another model",
+  config_with("target_modules", q.json.array { "v_proj", "o_proj", "gate_proj", "q_proj" }))
 refused("", config_with("rank_pattern", { gate_proj = 5 }))
-refused("ranks: no layer with an adapter is named nowhere", function() q.load(golden .. "/base"):lora { ranks = { nowhere = 3 } } end)
-refused("no layer is named layers.7.self_attn.q_proj", function() q.load(golden .. "/base"):lora { targets = { "layers.7.self_attn.q_proj" } } end)
+refused("ranks: no layer with an adapter is named nowhere", function()
+  q.load(golden .. "/base"):lora { ranks = { nowhere = 3 } }
+end)
+refused("no layer is named layers.7.self_attn.q_proj", function()
+  q.load(golden .. "/base"):lora { targets = { "layers.7.self_attn.q_proj" } }
+end)
 print "ok"

@@ -45,7 +45,8 @@ local classes = {
   Model = require("qeng.model").Model, Template = getmetatable(template), Engine = require("qeng.infer.engine").Engine,
   Run = require("qeng.train.run").Run, Optimizer = require("qeng.train.adamw").Optimizer,
   Inertia = require("qeng.onebit.inertia").Inertia, Phases = require("qeng.onebit.phases").Phases,
-  Conversation = require("qeng.infer.conversation").Conversation, Request = { take = require("qeng.infer.request").take, speed = require("qeng.infer.request").speed },
+  Conversation = require("qeng.infer.conversation").Conversation,
+  Request = { take = require("qeng.infer.request").take, speed = require("qeng.infer.request").speed },
 }
 for class, table_ in pairs(classes) do methods(class, table_) end
 

@@ -1,5 +1,6 @@
--- Released chat templates give the prompts that transformers gives, over 30 conversations each, and an error where it errs; of each
--- conversation just what the assistant says is trained. The templates are others': QENG_TEMPLATES names their folder.
+-- Released chat templates give the prompts that transformers gives, over 30 conversations each, and an error where
+-- transformers gives one. Just what the assistant says is trained. QENG_TEMPLATES names the folder of the templates,
+-- which are other people's.
 --
 --   QENG_TEMPLATES=.../llama.cpp/models/templates qeng tests/lua/chat_templates_test.lua [TEMPLATE [NUMBER]]
 
@@ -17,9 +18,12 @@ local only, only_number = arg[1], tonumber(arg[2])
 
 -- What chat_model asks of a tokenizer, with the special tokens that a template spells, and two more.
 local function tokenizer_of(template)
-  local specials, ids = { "<s>", "</s>", "<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end|>", "<turn|>", "]~b]", "[e~[", "<SPECIAL_11>", "<SPECIAL_12>" }, {}
+  local specials, ids = { "<s>", "</s>", "<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end|>", "<turn|>", "]~b]",
+    "[e~[", "<SPECIAL_11>", "<SPECIAL_12>" }, {}
   for token in template:gmatch "<[|｜][^<>%s'\"]-[|｜]>" do specials[#specials + 1] = token end
-  for i, token in ipairs(specials) do if not ids[token] and template:find(token, 1, true) or i <= 2 then ids[token] = i - 1 end end
+  for i, token in ipairs(specials) do
+    if not ids[token] and template:find(token, 1, true) or i <= 2 then ids[token] = i - 1 end
+  end
   return {
     info = function() return { chat_template = template, bos = 0, eos = 1 } end,
     bytes = function(_, id) return specials[id + 1] end,
@@ -31,7 +35,9 @@ end
 
 local function record_of(conversation)
   local given = q.json.decode(conversation, { ordered = true, exact = true })
-  local options = { strftime_now = function(form) return os.date(form, os.time { year = 2026, month = 1, day = 2, hour = 3, min = 4, sec = 5 }) end }
+  local options = { strftime_now = function(form)
+    return os.date(form, os.time { year = 2026, month = 1, day = 2, hour = 3, min = 4, sec = 5 })
+  end }
   for key, value in pairs(given) do
     if key ~= "messages" and key ~= "tools" and key ~= "add_generation_prompt" then options[key] = value end
   end
@@ -45,10 +51,12 @@ local function rendered(model, record, prompt)
   return (model:render(list, #record.messages, given, prompt):gsub("\255", ""))
 end
 
--- The record with a word before each text that tells whose it is: U1q, A2q, ... and R2q before reasoning.
+-- The record with a word before each text that says whose it is: U1q, A2q, ...; R2q before reasoning.
 local function named(record)
   for i, message in ipairs(record.messages) do
-    if message.content and message.content ~= "" then message.content = ("%s%dq %s"):format(message.role:sub(1, 1):upper(), i, message.content) end
+    if message.content and message.content ~= "" then
+      message.content = ("%s%dq %s"):format(message.role:sub(1, 1):upper(), i, message.content)
+    end
     if message.reasoning_content then message.reasoning_content = ("R%dq %s"):format(i, message.reasoning_content) end
   end
   return record
@@ -62,11 +70,17 @@ local function fault(model, record)
   if not pieces then return nil, why.message:find "cannot be told apart" and "refused" or error(why.message, 0) end
   for _, piece in ipairs(pieces) do
     local list = piece.target and trained or others
-    if piece.target == before and #list > 0 then list[#list] = list[#list] .. piece.text else list[#list + 1] = piece.text end
+    if piece.target == before and #list > 0 then
+      list[#list] = list[#list] .. piece.text
+    else
+      list[#list + 1] = piece.text
+    end
     before = piece.target
   end
   local said, rest = table.concat(trained, "\0"), table.concat(others, "\0")
-  if #said + #rest - select(2, said:gsub("%z", "")) - select(2, rest:gsub("%z", "")) ~= #whole then return "the pieces are not the whole" end
+  if #said + #rest - select(2, said:gsub("%z", "")) - select(2, rest:gsub("%z", "")) ~= #whole then
+    return "the pieces are not the whole"
+  end
   for i, message in ipairs(record.messages) do
     local own = message.role == "assistant"
     for _, letter in ipairs { message.role:sub(1, 1):upper(), "R" } do
@@ -75,7 +89,10 @@ local function fault(model, record)
       if own and rest:find(word, 1, true) then return word .. " is not trained" end
     end
     for _, call in ipairs(message.tool_calls or {}) do
-      if not said:find(call["function"].name, 1, true) and whole:find(call["function"].name, whole:find(("U%dq"):format(i - 1), 1, true) or 1, true) then return "a call is not trained" end
+      if not said:find(call["function"].name, 1, true) and whole:find(call["function"].name,
+          whole:find(("U%dq"):format(i - 1), 1, true) or 1, true) then
+        return "a call is not trained"
+      end
     end
   end
   if only_number then for _, text in ipairs(trained) do print(("trained: %q"):format(text)) end end
@@ -92,12 +109,17 @@ for name, expected in pairs(golden.templates) do
         tried = tried + 1
         local record, prompt = record_of(conversation)
         local got, error_of = nil, why
-        if model then got, error_of = q.try(function() return rendered(model:seeing(record.messages, record, prompt), record, prompt) end) end
+        if model then
+          got, error_of = q.try(function()
+            return rendered(model:seeing(record.messages, record, prompt), record, prompt)
+          end)
+        end
         if only_number then print(got or error_of.message) end
         if (got and q.hash(got) or "error") == expected.prompts[number] then
           equal = equal + 1
         else
-          wrong[#wrong + 1] = ("%s %d: %s"):format(name, number, got and (expected.prompts[number] == "error" and "rendered, and transformers errs" or "differs") or error_of.message)
+          wrong[#wrong + 1] = ("%s %d: %s"):format(name, number, got and (expected.prompts[number] == "error" and
+            "rendered, and transformers errs" or "differs") or error_of.message)
         end
         local speaks = false
         for _, message in ipairs(record.messages) do speaks = speaks or message.role == "assistant" end
@@ -106,7 +128,10 @@ for name, expected in pairs(golden.templates) do
           local fine, what, refusal = pcall(fault, model, named(record_of(conversation)))
           if refusal then refused[#refused + 1] = name .. " " .. number
           elseif fine and not what then right = right + 1
-          else wrong[#wrong + 1] = ("%s %d: spans: %s"):format(name, number, type(what) == "table" and what.message or tostring(what)) end
+          else
+            wrong[#wrong + 1] = ("%s %d: spans: %s"):format(
+              name, number, type(what) == "table" and what.message or tostring(what))
+          end
         end
       end
     end
@@ -114,6 +139,8 @@ for name, expected in pairs(golden.templates) do
 end
 table.sort(wrong)
 for _, line in ipairs(wrong) do print(line) end
-print(("%d of %d prompts are transformers'; of %d of %d conversations just what the assistant says is trained, %d are refused"):format(equal, tried, right, spans, #refused))
+print(("%d of %d prompts are transformers'; of %d of %d conversations just what the assistant says is trained, %d " ..
+  "are refused"):format(equal, tried, right, spans, #refused))
 -- Gemma 4 writes what the assistant says with a call after the answer of the tool, in the same turn.
-assert(#wrong == 0 and (only or table.concat(refused, ", ") == "google-gemma-4-31B-it.jinja 9"), table.concat(refused, ", "))
+assert(#wrong == 0 and (only or table.concat(refused, ", ") == "google-gemma-4-31B-it.jinja 9"),
+  table.concat(refused, ", "))

@@ -1,6 +1,6 @@
--- A model file such as a user writes (recipes/README.md), for sequences_test.lua: every other layer mixes by a moving
--- average over tokens instead of attention, and keeps for each page what the average became by the page's last token.
--- Slow: one token at a time.
+-- A model file as a user writes one (recipes/README.md), for sequences_test.lua. In every other layer a moving average
+-- over tokens takes the place of attention. For each page it keeps the average at the last token of the page. It is
+-- slow: one token at a time.
 local nn = require "qeng.model.nn"
 local q = require "qeng"
 
@@ -29,7 +29,7 @@ function Kind:open(shape)
   }, State)
 end
 
--- Where each sequence's average is read, and after which rows it is kept: behind the last token of each page.
+-- Where the average of each sequence is read, and after which rows it is kept: after the last token of each page.
 function State:prepare(step)
   local bounds, lengths, pages, size = step.cu_q:table(), step.lengths:table(), step.pages:table(), self.page_tokens
   local from, to = {}, {}
@@ -103,7 +103,7 @@ local function average(block, c)
   end
 end
 
--- Norms of what is added alone, as in OLMo 2: blocks with attention read the stream as it is.
+-- Norms only of what is added, as in OLMo 2: blocks with attention read the stream as it is.
 local function after(p, c, place)
   return place:find "_branch$" and p:norm(place .. "_norm", c.hidden, c.eps) or nil
 end

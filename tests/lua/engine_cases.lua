@@ -1,5 +1,5 @@
--- Random schedules of the continuous-batching engine against each request alone: used by engine_test.lua and by the campaign
--- tests/campaigns/engine.lua.
+-- Random schedules of the continuous-batching engine, each request compared with itself alone. engine_test.lua and
+-- tests/campaigns/engine.lua use them.
 
 local q = require "qeng"
 
@@ -11,7 +11,8 @@ local families = {
   llama = { architectures = q.json.array { "LlamaForCausalLM" }, model_type = "llama" },
   mistral = { architectures = q.json.array { "MistralForCausalLM" }, model_type = "mistral", sliding_window = 20 },
   gemma3 = {
-    architectures = q.json.array { "Gemma3ForCausalLM" }, model_type = "gemma3_text", sliding_window = 20, sliding_window_pattern = 2,
+    architectures = q.json.array { "Gemma3ForCausalLM" }, model_type = "gemma3_text", sliding_window = 20,
+    sliding_window_pattern = 2,
     query_pre_attn_scalar = 32, hidden_act = "gelu_pytorch_tanh",
   },
 }
@@ -21,8 +22,10 @@ cases.families = { "qwen2", "qwen3", "llama", "mistral", "gemma3" }
 function cases.model(family, opt)
   opt = opt or {}
   local values = {
-    hidden_size = 64, intermediate_size = 96, num_hidden_layers = opt.layers or 2, num_attention_heads = 4, num_key_value_heads = 2,
-    vocab_size = opt.vocab or 320, max_position_embeddings = opt.context or 256, rms_norm_eps = 1e-6, rope_theta = 10000, tie_word_embeddings = true,
+    hidden_size = 64, intermediate_size = 96, num_hidden_layers = opt.layers or 2, num_attention_heads = 4,
+    num_key_value_heads = 2,
+    vocab_size = opt.vocab or 320, max_position_embeddings = opt.context or 256, rms_norm_eps = 1e-6,
+    rope_theta = 10000, tie_word_embeddings = true,
     hidden_act = "silu", head_dim = 32,
   }
   for key, value in pairs(families[family]) do values[key] = value end
@@ -37,7 +40,8 @@ function cases.adapter(model, seed)
       local shape = layer.weight:shape()
       adapter.layers[layer.name] = {
         a = q.keep(q.randn({ 4, shape[2] }, { std = 0.2, seed = seed, stream = 2 * i, dtype = model.dtype })),
-        b = q.keep(q.randn({ shape[1], 4 }, { std = 0.2, seed = seed, stream = 2 * i + 1, dtype = model.dtype })), scale = 0.7,
+        b = q.keep(q.randn({ shape[1], 4 }, { std = 0.2, seed = seed, stream = 2 * i + 1, dtype = model.dtype })),
+        scale = 0.7,
       }
     end
   end
@@ -81,7 +85,8 @@ function cases.requests(model, count, below)
     end
     for _ = 1, 1 + below(40) do ids[#ids + 1] = below(320) end
     list[i] = {
-      ids = ids, max_tokens = 1 + below(40), temperature = below(2), top_k = below(2) * 40, repetition_penalty = 1 + below(2) * 0.1, seed = i,
+      ids = ids, max_tokens = 1 + below(40), temperature = below(2), top_k = below(2) * 40,
+      repetition_penalty = 1 + below(2) * 0.1, seed = i,
       stop_ids = { [below(320)] = true }, adapter = adapters[below(4)],
     }
   end
@@ -95,8 +100,8 @@ local function same(a, b, length)
   return true
 end
 
--- Runs one random schedule: `count` requests arrive at random steps and some are cancelled at random ones. Each gives the tokens of
--- itself alone (a cancelled one the first of them), and no memory stays. Returns figures.
+-- Runs a random schedule: `count` requests arrive at random steps, and some are cancelled. Each gives the tokens that
+-- it gives alone (a cancelled one the first of them), and no memory stays taken. Returns figures.
 function cases.schedule(seed, opt)
   opt = opt or {}
   local below = cases.random(seed)
@@ -104,7 +109,8 @@ function cases.schedule(seed, opt)
   local model = opt.model or cases.model(family, { seed = seed, dtype = opt.dtype })
   local list = cases.requests(model, opt.count or 64, below)
   local setup = {
-    kv = opt.kv, max_batch = ({ 2, 8, 16, 64 })[below(4) + 1], chunk = ({ 1, 7, 33, 256 })[below(4) + 1], pages = opt.pages or 12 + below(36),
+    kv = opt.kv, max_batch = ({ 2, 8, 16, 64 })[below(4) + 1], chunk = ({ 1, 7, 33, 256 })[below(4) + 1],
+    pages = opt.pages or 12 + below(36),
     remember = below(4) > 0, page_tokens = 16, draft = opt.draft,
   }
   local engine = model:engine(setup)
@@ -128,22 +134,29 @@ function cases.schedule(seed, opt)
     busy = engine:step()
   end
   local stats, preempted, reused, accepted = engine:stats(), 0, 0, 0
-  if stats.used ~= 0 or engine.runner.pool:stats().sequences ~= 0 then error(("seed %d: %d pages are still in use"):format(seed, stats.used)) end
+  if stats.used ~= 0 or engine.runner.pool:stats().sequences ~= 0 then
+    error(("seed %d: %d pages are still in use"):format(seed, stats.used))
+  end
   engine:close()
   local lone = model:engine { kv = opt.kv, max_batch = 1, pages = 16, chunk = 300, remember = false }
   for i, r in ipairs(requests) do
     local expected = cases.alone(model, list[i], lone)
     if r.finish ~= "cancelled" and (r.finish ~= expected.finish or #r.output ~= #expected.output) then
-      error(("seed %d: request %d gives %d tokens and finish %s; alone %d and %s"):format(seed, i, #r.output, r.finish, #expected.output, expected.finish))
+      error(("seed %d: request %d gives %d tokens and finish %s; alone %d and %s"):format(seed, i, #r.output, r.finish,
+        #expected.output, expected.finish))
     end
     local equal, at = same(r.output, expected.output, #r.output)
-    if not equal then error(("seed %d (%s): request %d differs from itself alone at token %d"):format(seed, family, i, at)) end
-    preempted, reused, guessed, accepted = preempted + r.preempted, reused + r.reused, guessed + r.drafted, accepted + r.accepted
+    if not equal then
+      error(("seed %d (%s): request %d differs from itself alone at token %d"):format(seed, family, i, at))
+    end
+    preempted, reused, guessed, accepted = preempted + r.preempted, reused + r.reused, guessed + r.drafted,
+      accepted + r.accepted
   end
   lone:close()
   local kv = q.memory().kv
   if kv.bytes ~= 0 then error(("seed %d: %d bytes of KV memory are left"):format(seed, kv.bytes)) end
-  return { steps = stats.steps, preempted = preempted, reused = reused, cancelled = cancelled, guessed = guessed, accepted = accepted }
+  return { steps = stats.steps, preempted = preempted, reused = reused, cancelled = cancelled, guessed = guessed,
+    accepted = accepted }
 end
 
 return cases

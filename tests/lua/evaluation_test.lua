@@ -1,5 +1,5 @@
--- What a run does with held-out data of its own: it ends early, keeps the best weights, answers prompts, writes event files; and what is
--- trained is the same with and without looking.
+-- What a run does with held-out data: it ends early, keeps the best weights, answers prompts and writes event files.
+-- None of this changes what is trained.
 package.path = (arg[0]:match "^(.*/)" or "./") .. "?.lua;" .. package.path
 local q = require "qeng"
 local scratch = require "scratch"
@@ -12,11 +12,14 @@ local function write(name, count, record)
   return at(name)
 end
 local data = write("a.jsonl", 60, function(i) return { prompt = "how many? " .. i, completion = i .. " geese" } end)
--- Other answers: their loss rises while the run learns its own.
-local others = write("e.jsonl", 8, function(i) return { prompt = "who? " .. i, completion = "nobody at all, said the fox" } end)
+-- Other answers. Their loss rises while the run learns its own.
+local others = write("e.jsonl", 8, function(i)
+  return { prompt = "who? " .. i, completion = "nobody at all, said the fox" }
+end)
 
 local function train(out, more)
-  local opt = { model = "recipes/tiny", data = data, out = at(out), eval_data = others, steps = 60, eval_every = 5, lr = 2e-3, row_tokens = 64 }
+  local opt = { model = "recipes/tiny", data = data, out = at(out), eval_data = others, steps = 60, eval_every = 5,
+    lr = 2e-3, row_tokens = 64 }
   for name, value in pairs(more) do opt[name] = value end
   return select(3, q.finetune(opt))
 end
@@ -31,7 +34,9 @@ for _, row in ipairs(rows) do assert(not row.eval_loss or row.eval_loss >= resul
 -- Looking changes nothing: without samples and event files, and stopped by patience later, the steps are the same.
 local plain = train("plain", { patience = 3 })
 assert(adapter "plain/adapter" == adapter "patient/adapter")
-for i, row in ipairs(plain.metrics) do assert(row.loss == rows[i].loss and row.eval_loss == rows[i].eval_loss, "step " .. i) end
+for i, row in ipairs(plain.metrics) do
+  assert(row.loss == rows[i].loss and row.eval_loss == rows[i].eval_loss, "step " .. i)
+end
 assert(not q.fs.kind(at "plain/samples.jsonl") and not q.fs.kind(at "plain/tensorboard"))
 
 -- Every evaluation has its answers; the event file holds every step.
@@ -47,7 +52,8 @@ assert(events == result.steps, events)
 
 -- With more patience, the run that ended goes on.
 local more = train("plain", { patience = 6, resume = true })
-assert(more.steps == plain.best_step + 30 and more.best_step == plain.best_step, ("%d, best %d"):format(more.steps, more.best_step or -1))
+assert(more.steps == plain.best_step + 30 and more.best_step == plain.best_step,
+  ("%d, best %d"):format(more.steps, more.best_step or -1))
 
 -- The best weights of a whole model, without ending early.
 local whole = train("whole", { mode = "full", best = true, steps = 30, lr = 2e-3 })
@@ -55,18 +61,22 @@ local kept, best = q.safetensors.open(at "whole/model"), q.safetensors.open(at "
 assert(whole.best_step < 30, whole.best_step)
 for _, name in ipairs(kept:names()) do assert(kept:tensor(name):hash() == best:tensor(name):hash(), name) end
 
--- Prompts of a file: lines, and records without what they would train.
+-- Prompts of a file: lines, and records without the answer that they would train.
 local samples = require "qeng.train.samples"
-q.fs.write(at "prompts", 'one?\n{"messages": [{"role": "user", "content": "two?"}, {"role": "assistant", "content": "2"}]}\n\n{"prompt": "three?"}\n')
+q.fs.write(at "prompts", 'one?\n{"messages": [{"role": "user", "content": "two?"}, {"role": "assistant", "content": ' ..
+  '"2"}]}\n\n{"prompt": "three?"}\n')
 local list = samples.read(at "prompts")
-assert(#list == 3 and list[1].shown == "one?" and list[2].shown == "two?" and #list[2].messages == 1 and list[3].shown == "three?")
+assert(#list == 3 and list[1].shown == "one?" and list[2].shown == "two?" and #list[2].messages == 1 and
+  list[3].shown == "three?")
 for line, why in pairs {
-  ['{"question": "one?"}'] = "no known shape", ['{"messages": []}'] = "messages is empty", ['{"messages": 3}'] = "prompts: ", ['{"messages'] = "not JSON",
+  ['{"question": "one?"}'] = "no known shape", ['{"messages": []}'] = "messages is empty",
+  ['{"messages": 3}'] = "prompts: ", ['{"messages'] = "parse error",
   ['{"messages": [{"role": "assistant", "content": "2"}]}'] = "asks nothing", [" "] = "holds no prompt",
 } do
   q.fs.write(at "prompts", line .. "\n")
   local fine, err = pcall(samples.read, at "prompts")
-  assert(not fine and type(err) == "table" and err.message:find(at "prompts", 1, true), tostring(err and err.message or err))
+  assert(not fine and type(err) == "table" and err.message:find(at "prompts", 1, true) and
+    err.message:find(why, 1, true), tostring(err and err.message or err))
   refused("prompts", train, "none", { samples = at "prompts" })
 end
 assert(not q.fs.kind(at "none"), "refused before anything was written")

@@ -28,7 +28,7 @@ assert(fs.read(root .. "/copy") == "new")
 fs.copy(root .. "/a", root .. "/c")
 assert(table.concat(fs.list(root .. "/c"), " ") == "b log text")
 
--- a folder takes the place of another as one
+-- a folder takes the place of another in one step
 fs.mkdir(root .. "/fresh")
 fs.write(root .. "/fresh/only", "1")
 fs.replace_dir(root .. "/fresh", root .. "/c")
@@ -38,7 +38,7 @@ fs.replace_dir(root .. "/fresh", root .. "/new")
 assert(fs.kind(root .. "/new") == "dir" and #fs.list(root .. "/new") == 0)
 assert(table.concat(fs.list(root), " ") == "a c copy new")
 
--- a folder written by a function, which changes nothing where that fails
+-- a function writes a folder; if it fails, nothing changes
 fs.write_dir(root .. "/new", function(folder) fs.write(folder .. "/x", "1") end)
 assert(table.concat(fs.list(root .. "/new"), " ") == "x")
 local _, why = q.try(fs.write_dir, root .. "/new", function(folder)
@@ -60,14 +60,16 @@ refused("nothing", fs.join, { root .. "/1", root .. "/nothing" }, root .. "/join
 assert(fs.read(root .. "/joined") == "a\nbb")
 if fs.kind "/dev/full" then refused("/dev/full", fs.write, "/dev/full", "x") end
 
-assert(fs.same(root .. "/1", root .. "/a/../1") and not fs.same(root .. "/1", root .. "/2") and not fs.same(root .. "/x", root .. "/x"))
+assert(fs.same(root .. "/1", root .. "/a/../1") and not fs.same(root .. "/1", root .. "/2") and
+  not fs.same(root .. "/x", root .. "/x"))
 for _, name in ipairs { "1", "2", "3", "joined" } do fs.remove(root .. "/" .. name) end
 assert(table.concat(fs.list(root), " ") == "a c copy new")
 
 -- patterns, and a folder that one process holds (tests/transcripts/outputs_test.sh has the others)
 assert(table.concat(fs.glob(root .. "/[ab]"), " ") == root .. "/a" and #fs.glob(root .. "/z*") == 0)
 fs.mkdir(root .. "/held")
-assert(fs.holder(root .. "/held") == nil and fs.hold(root .. "/held") and fs.hold(root .. "/a/../held") and fs.holder(root .. "/held") == nil)
+assert(fs.holder(root .. "/held") == nil and fs.hold(root .. "/held") and fs.hold(root .. "/a/../held") and
+  fs.holder(root .. "/held") == nil)
 assert(fs.read(root .. "/held/.lock"):match "^process %d+ on %S+\n$")
 refused("cannot create", fs.hold, root .. "/nothing")
 fs.remove(root .. "/held")

@@ -1,5 +1,5 @@
--- Gemma: the forms of its config.json mean the same, a layer's window and rotation are its own, inference computes what training
--- does, and gradients are those of finite differences. (Against llama.cpp: gguf_test.lua.)
+-- Gemma: the forms of its config.json mean the same, each layer has its own window and rotation, inference computes
+-- what training does, and gradients are those of finite differences. (gguf_test.lua compares with llama.cpp.)
 local paged = require "qeng.infer.paged"
 local q = require "qeng"
 q.device { device = "cpu", threads = 1 }
@@ -13,8 +13,10 @@ for i = 1, 40 do ids[i] = (i * i * 7 + 3 * i) % 96 end
 
 local function values_of(more)
   local values = {
-    architectures = { "Gemma3ForCausalLM" }, hidden_size = 64, intermediate_size = 48, num_hidden_layers = 4, num_attention_heads = 4,
-    num_key_value_heads = 2, head_dim = 16, vocab_size = 96, max_position_embeddings = 128, hidden_activation = "gelu_pytorch_tanh",
+    architectures = { "Gemma3ForCausalLM" }, hidden_size = 64, intermediate_size = 48, num_hidden_layers = 4,
+    num_attention_heads = 4,
+    num_key_value_heads = 2, head_dim = 16, vocab_size = 96, max_position_embeddings = 128,
+    hidden_activation = "gelu_pytorch_tanh",
     query_pre_attn_scalar = 24, sliding_window = 8,
   }
   for key, value in pairs(more) do values[key] = value end
@@ -39,12 +41,14 @@ end
 
 -- transformers 4: one theta for each kind of layer and a pattern; transformers 5: rope_parameters and layer_types.
 local old = {
-  rope_theta = 50000, rope_local_base_freq = 300, rope_scaling = { rope_type = "linear", factor = 4 }, sliding_window_pattern = 2,
+  rope_theta = 50000, rope_local_base_freq = 300, rope_scaling = { rope_type = "linear", factor = 4 },
+  sliding_window_pattern = 2,
 }
 local kinds = { "sliding_attention", "full_attention", "sliding_attention", "full_attention" }
 local new = {
   layer_types = kinds, rope_parameters = {
-    full_attention = { rope_type = "linear", factor = 4, rope_theta = 50000 }, sliding_attention = { rope_type = "default", rope_theta = 300 },
+    full_attention = { rope_type = "linear", factor = 4, rope_theta = 50000 },
+    sliding_attention = { rope_type = "default", rope_theta = 300 },
   },
 }
 local model = model_of(old)
@@ -52,7 +56,8 @@ local logits = flat(model:logits(ids))
 check(distance(logits, flat(model_of(new):logits(ids))) == 0, "the two forms of config.json differ")
 
 -- Each setting counts.
-for key, value in pairs { rope_theta = 60000, rope_local_base_freq = 400, sliding_window_pattern = 3, sliding_window = 9, query_pre_attn_scalar = 25 } do
+for key, value in pairs { rope_theta = 60000, rope_local_base_freq = 400, sliding_window_pattern = 3,
+    sliding_window = 9, query_pre_attn_scalar = 25 } do
   local changed = {}
   for k, v in pairs(old) do changed[k] = v end
   changed[key] = value
@@ -61,7 +66,8 @@ end
 
 -- Pages, and one token at a time at the end.
 local first = {
-  architectures = { "GemmaForCausalLM" }, hidden_size = 64, intermediate_size = 48, num_hidden_layers = 2, num_attention_heads = 4,
+  architectures = { "GemmaForCausalLM" }, hidden_size = 64, intermediate_size = 48, num_hidden_layers = 2,
+  num_attention_heads = 4,
   num_key_value_heads = 1, head_dim = 32, vocab_size = 96, max_position_embeddings = 128, hidden_act = "gelu",
 }
 for name, values in pairs { gemma = first, gemma3 = values_of(old) } do
@@ -83,7 +89,8 @@ for name, values in pairs { gemma = first, gemma3 = values_of(old) } do
   end
   local all = {}
   for _, row in ipairs(rows) do for _, value in ipairs(row) do all[#all + 1] = value end end
-  check(#all == expected:elements() and distance(flat(expected), all) < 1e-5, "%s: inference differs from training", name)
+  check(#all == expected:elements() and distance(flat(expected), all) < 1e-5,
+    "%s: inference differs from training", name)
 end
 
 -- The derivative along the gradient itself, by a central difference.
@@ -101,7 +108,8 @@ local again = model_of(old):full()
 again.recompute = true
 again:loss(slot):backward()
 for i, parameter in ipairs(model.parameters) do
-  check(distance(flat(parameter.tensor:grad()), flat(again.parameters[i].tensor:grad())) == 0, "%s: recomputed gradients differ", parameter.name)
+  check(distance(flat(parameter.tensor:grad()), flat(again.parameters[i].tensor:grad())) == 0,
+    "%s: recomputed gradients differ", parameter.name)
 end
 local square, gradients = 0, {}
 for i, parameter in ipairs(model.parameters) do
@@ -121,7 +129,8 @@ end
 local above = loss_at(0.01)
 local below = loss_at(-0.02)
 local slope = (above - below) / 0.02
-check(math.abs(slope / math.sqrt(square) - 1) < 2e-3, "the slope is %g, the gradient's norm %g", slope, math.sqrt(square))
+check(math.abs(slope / math.sqrt(square) - 1) < 2e-3, "the slope is %g, the gradient's norm %g", slope,
+  math.sqrt(square))
 
 -- Embeddings are scaled by the root of hidden_size, in bf16 by what bf16 holds of it: 90.5 for 8192, 90.50967.
 first.hidden_size, first.num_hidden_layers = 8192, 1

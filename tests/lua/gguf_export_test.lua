@@ -1,5 +1,6 @@
--- What GGUF files are written of: folders are checked as q.load checks them, weights that a type cannot hold are refused, patterns and
--- importance matrices say what they match, tokens that end an answer are kept, and small tensors stay as they are.
+-- What GGUF files are written from. Folders are checked as q.load checks them. Weights that a type cannot hold are
+-- refused. Patterns and importance matrices say what they match. Tokens that end an answer are kept, and small tensors
+-- stay as they are.
 package.path = (arg[0]:match "^(.*/)" or "./") .. "?.lua;" .. package.path
 local q = require "qeng"
 local export = require "qeng.gguf.export"
@@ -16,8 +17,10 @@ end
 
 -- A folder of a small llama, with `edit` applied to its tensors and its configuration.
 local values = {
-  architectures = { "LlamaForCausalLM" }, hidden_size = 64, intermediate_size = 96, num_hidden_layers = 1, num_attention_heads = 4,
-  num_key_value_heads = 2, vocab_size = 80, max_position_embeddings = 64, rms_norm_eps = 1e-5, hidden_act = "silu", tie_word_embeddings = false,
+  architectures = { "LlamaForCausalLM" }, hidden_size = 64, intermediate_size = 96, num_hidden_layers = 1,
+  num_attention_heads = 4,
+  num_key_value_heads = 2, vocab_size = 80, max_position_embeddings = 64, rms_norm_eps = 1e-5, hidden_act = "silu",
+  tie_word_embeddings = false,
 }
 q.random_model(values, { seed = 1, std = 0.1 }):save(at "plain")
 local function folder_with(edit)
@@ -56,7 +59,8 @@ assert(#write(export.open(with_first(1e5)), "bf16", { measure = true }).by_type 
 -- Patterns begin where a name or a part of it does.
 local function types_with(overrides)
   local plan, found = types.plan("f16", overrides, { layers = 1, groups = 2 }), {}
-  for _, name in ipairs { "output.weight", "token_embd.weight", "blk.0.attn_output.weight", "blk.0.ffn_down.weight", "blk.10.ffn_down.weight" } do
+  for _, name in ipairs { "output.weight", "token_embd.weight", "blk.0.attn_output.weight", "blk.0.ffn_down.weight",
+      "blk.10.ffn_down.weight" } do
     found[#found + 1] = plan:type_of(name, { 256, 256 })
   end
   return table.concat(found, " ")
@@ -81,7 +85,8 @@ end
 refused("is what is read", function() q.load(at "out.gguf"):save_gguf(at "out.gguf", { type = "q8_0" }) end)
 refused("does not exist", export.begin, at "none/x.gguf", copy, types.plan("q4_0", "", copy.shape))
 
--- Answers end in the file where they end in the folder: at eos, eot, eom, and at tokens that only qeng's own entry lists.
+-- Answers end in the file where they end in the folder: at eos, eot, eom, and at tokens that only qeng's own entry
+-- lists.
 local llama = q.load "tests/golden/small_llama.gguf"
 llama:save(at "llama")
 local function ends_at(ids)
@@ -103,15 +108,17 @@ assert(ends_at { 2, 5, 7, 8, 9 }:find("also end at token 8, 9", 1, true))
 note, eot, eom = ends_at { 2 }
 assert(note == "" and not eot and not eom)
 
--- A file of bf16 has bf16 activations; under f32 its matrices stay as they are, for what trains and saves as well.
+-- A bf16 file has bf16 activations. Under f32 its matrices stay as they are, also for training and saving.
 write(export.open(at "llama"), "bf16")
 local half, kept = q.load(at "out.gguf"), q.load(at "out.gguf", { dtype = "f32" })
-assert(half.dtype == "bf16" and kept.dtype == "f32" and kept.linears[1].weight:dtype() == "bf16" and kept.embed:dtype() == "bf16")
+assert(half.dtype == "bf16" and kept.dtype == "f32" and kept.linears[1].weight:dtype() == "bf16" and
+  kept.embed:dtype() == "bf16")
 assert(q.load(at "out.gguf", { dtype = "f32", writable = true }).linears[1].weight:dtype() == "f32")
 q.fs.remove(at "again")
 kept:save(at "again")
 local wide = q.load(at "again", { dtype = "f32" })
-local _, off = golden.differences(golden.flat(kept:logits { 3, 1, 4, 1, 5 }), golden.flat(wide:logits { 3, 1, 4, 1, 5 }))
+local _, off = golden.differences(golden.flat(kept:logits { 3, 1, 4, 1, 5 }),
+  golden.flat(wide:logits { 3, 1, 4, 1, 5 }))
 assert(off < 1e-5, "logits of bf16 matrices under f32 are off by " .. off)
 
 -- Tokens that a folder adds to its SentencePiece model are in the file.
@@ -128,21 +135,27 @@ for _, name in ipairs { "tokenizer.model", "tokenizer_config.json", "added_token
 end
 write(export.open(at "more"), "f16")
 local before, after = q.load(at "more").tokenizer, q.load(at "out.gguf").tokenizer
-assert(before:id "<|im_end|>" == count and after:id "<|im_end|>" == count and q.gguf.open(at "out.gguf"):get "tokenizer.ggml.eot_token_id" == count)
+assert(before:id "<|im_end|>" == count and after:id "<|im_end|>" == count and
+  q.gguf.open(at "out.gguf"):get "tokenizer.ggml.eot_token_id" == count)
 for _, special in ipairs { true, false } do
   local text = "the cat<|im_end|> sat"
-  assert(table.concat(before:encode(text, { special = special }), " ") == table.concat(after:encode(text, { special = special }), " "))
+  assert(table.concat(before:encode(text, { special = special }),
+    " ") == table.concat(after:encode(text, { special = special }), " "))
 end
 
 -- A folder that AWQ quantized is written from the values that its int4 weights stand for.
 write(export.open "tests/golden/int4/awq", "f32")
 local theirs, ours = q.load("tests/golden/int4/awq", { dtype = "f32" }), q.load(at "out.gguf")
-for i, layer in ipairs(theirs.linears) do assert(q.squared_error(layer.weight, ours.linears[i].weight) == 0, layer.name) end
+for i, layer in ipairs(theirs.linears) do
+  assert(q.squared_error(layer.weight, ours.linears[i].weight) == 0, layer.name)
+end
 
--- llama.cpp's quantizer leaves these as they are, and so does a copy; a pattern may ask for them.
+-- llama.cpp's quantizer leaves these tensors as they are, and so does a copy. A pattern may ask for them.
 q.gguf.save(at "moe.gguf", {
-  { "blk.0.ffn_gate_inp.weight", q.randn({ 8, 256 }, { dtype = "f16" }) }, { "blk.0.ssm_conv1d.weight", q.randn({ 64, 32 }, { dtype = "f32" }) },
-  { "blk.0.ffn_up_exps.weight", q.randn({ 4, 64, 256 }, { dtype = "f32" }) }, { "blk.0.ssm_a", q.randn({ 256, 256 }, { dtype = "f32" }) },
+  { "blk.0.ffn_gate_inp.weight", q.randn({ 8, 256 }, { dtype = "f16" }) },
+  { "blk.0.ssm_conv1d.weight", q.randn({ 64, 32 }, { dtype = "f32" }) },
+  { "blk.0.ffn_up_exps.weight", q.randn({ 4, 64, 256 }, { dtype = "f32" }) },
+  { "blk.0.ssm_a", q.randn({ 256, 256 }, { dtype = "f32" }) },
 }, { { "general.architecture", "string", "qwen3moe" }, { "qwen3moe.attention.head_count", "[u32]", {} } })
 local function copied(overrides)
   write(export.of_gguf(at "moe.gguf"), "q2_k", { overrides = overrides })
@@ -152,8 +165,9 @@ local function copied(overrides)
 end
 assert(copied() == "f16 f32 q2_k f32", copied())
 assert(copied "ffn_gate_inp=q8_0" == "q8_0 f32 q2_k f32")
-local kept = q.gguf.open(at "out.gguf"):tensor "blk.0.ssm_conv1d.weight"
-assert(table.concat(flat(kept)) == table.concat(flat(q.gguf.open(at "moe.gguf"):tensor "blk.0.ssm_conv1d.weight")))
+local convolution = q.gguf.open(at "out.gguf"):tensor "blk.0.ssm_conv1d.weight"
+assert(table.concat(flat(convolution)) ==
+  table.concat(flat(q.gguf.open(at "moe.gguf"):tensor "blk.0.ssm_conv1d.weight")))
 
 q.fs.remove(scratch.folder)
 print "gguf_export: what is written is what was read, or it is refused"

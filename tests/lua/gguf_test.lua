@@ -1,5 +1,5 @@
--- Models in GGUF files: written from a folder, loaded, and written again, they compute the same; what may change the mathematics
--- and is not known is refused by name.
+-- Models in GGUF files: written from a folder, loaded, and written again, they compute the same. Unknown metadata that
+-- may change the mathematics are refused by name.
 local q = require "qeng"
 local export = require "qeng.gguf.export"
 local importance = require "qeng.gguf.importance"
@@ -24,12 +24,14 @@ end
 
 local function refused(text, fn, ...)
   local ok, err = pcall(fn, ...)
-  assert(not ok and tostring(err.message):find(text, 1, true), ("expected an error with '%s', got %s"):format(text, tostring(ok or err.message)))
+  assert(not ok and tostring(err.message):find(text, 1, true),
+    ("expected an error with '%s', got %s"):format(text, tostring(ok or err.message)))
 end
 
 -- llama3's frequencies, the order of llama's rows, biases and head norms: each architecture through a file and back.
 local common = {
-  hidden_size = 64, intermediate_size = 96, num_hidden_layers = 2, num_attention_heads = 4, num_key_value_heads = 2, vocab_size = 320,
+  hidden_size = 64, intermediate_size = 96, num_hidden_layers = 2, num_attention_heads = 4, num_key_value_heads = 2,
+  vocab_size = 320,
   max_position_embeddings = 256, rms_norm_eps = 1e-5, rope_theta = 10000, hidden_act = "silu",
 }
 local function with(more)
@@ -40,14 +42,17 @@ local function with(more)
 end
 for name, values in pairs {
   llama = with { architectures = { "LlamaForCausalLM" }, tie_word_embeddings = false, attention_bias = true,
-    rope_scaling = { rope_type = "llama3", factor = 8, low_freq_factor = 1, high_freq_factor = 4, original_max_position_embeddings = 8192 } },
+    rope_scaling = { rope_type = "llama3", factor = 8, low_freq_factor = 1, high_freq_factor = 4,
+      original_max_position_embeddings = 8192 } },
   mistral = with { architectures = { "MistralForCausalLM" }, sliding_window = 4 },
   qwen2 = with { architectures = { "Qwen2ForCausalLM" }, tie_word_embeddings = true,
     rope_scaling = { rope_type = "yarn", factor = 4, original_max_position_embeddings = 64 } },
   qwen3 = with { architectures = { "Qwen3ForCausalLM" }, head_dim = 32 },
   gemma = with { architectures = { "GemmaForCausalLM" }, head_dim = 32, hidden_act = "gelu_pytorch_tanh" },
-  gemma3 = with { architectures = { "Gemma3ForCausalLM" }, head_dim = 32, hidden_act = false, hidden_activation = "gelu_pytorch_tanh",
-    num_hidden_layers = 6, sliding_window = 4, rope_scaling = { rope_type = "linear", factor = 8 }, query_pre_attn_scalar = 32 },
+  gemma3 = with { architectures = { "Gemma3ForCausalLM" }, head_dim = 32, hidden_act = false,
+    hidden_activation = "gelu_pytorch_tanh",
+    num_hidden_layers = 6, sliding_window = 4, rope_scaling = { rope_type = "linear", factor = 8 },
+      query_pre_attn_scalar = 32 },
 } do
   local model = q.random_model(values, { seed = 3, std = 0.2 })
   local before = logits(model)
@@ -55,7 +60,8 @@ for name, values in pairs {
   local again = q.load(at(name .. ".gguf"))
   assert(distance(before, logits(again)) < 1e-6, name .. ": the model of the file computes something else")
   again:save(at(name))
-  assert(distance(before, logits(q.load(at(name)))) < 1e-6, name .. ": the folder made of the file computes something else")
+  assert(distance(before, logits(q.load(at(name)))) < 1e-6,
+    name .. ": the folder made of the file computes something else")
   export.write(at "copy.gguf", export.of_gguf(at(name .. ".gguf")), types.plan("f32", "", { layers = 2, groups = 2 }))
   assert(distance(logits(again), logits(q.load(at "copy.gguf"))) == 0, name .. ": a copy differs")
   local bytes = q.fs.read(at "copy.gguf")
@@ -65,28 +71,34 @@ for name, values in pairs {
 
   -- An adapter beside the model, and merged into it.
   local adapted = q.load(at(name .. ".gguf")):lora { rank = 2, seed = 1 }
-  for i, parameter in ipairs(adapted.adapter.parameters) do parameter.tensor:copy(q.randn(parameter.tensor:shape(), { std = 0.3, seed = 7, stream = i })) end
+  for i, parameter in ipairs(adapted.adapter.parameters) do
+    parameter.tensor:copy(q.randn(parameter.tensor:shape(), { std = 0.3, seed = 7, stream = i }))
+  end
   local changed = logits(adapted)
   assert(distance(before, changed) > 1e-2)
   adapted:save_adapter_gguf(at "adapter.gguf")
-  assert(distance(changed, logits(q.load(at(name .. ".gguf")):load_adapter(at "adapter.gguf"))) < 1e-6, name .. ": the adapter of the file differs")
+  assert(distance(changed, logits(q.load(at(name .. ".gguf")):load_adapter(at "adapter.gguf"))) < 1e-6,
+    name .. ": the adapter of the file differs")
   adapted:merge():save_gguf(at "merged.gguf", { type = "f32" })
   assert(distance(changed, logits(q.load(at "merged.gguf"))) < 1e-5, name .. ": the merged model differs")
   refused("is an adapter", q.load, at "adapter.gguf")
 end
 
--- The demo's model with its tokenizer, in types of falling precision; the figures are loose bounds of what was measured.
+-- The demo's model with its tokenizer, in types of falling precision. The figures are loose bounds of what was
+-- measured.
 local demo = q.load("recipes/tiny", { dtype = "f32" })
 local before = logits(demo)
 for type, most in pairs { f16 = 0.01, q8_0 = 0.03, q5_0 = 0.15, q4_k_m = 0.15 } do
-  local report = export.write(at "demo.gguf", export.open "recipes/tiny", types.plan(type, "ffn_down=q8_0", { layers = 3, groups = 1, tied = true }), { measure = true })
+  local report = export.write(at "demo.gguf", export.open "recipes/tiny",
+    types.plan(type, "ffn_down=q8_0", { layers = 3, groups = 1, tied = true }), { measure = true })
   assert(report.elements == 772096)
   local model = q.load(at "demo.gguf")
   local off = distance(before, logits(model))
   assert(off < most, ("%s: logits are off by %.4f of their norm"):format(type, off))
   local text = "The red bell — 12 birds.\n<|im_end|>"
   assert(table.concat(model.tokenizer:encode(text), " ") == table.concat(demo.tokenizer:encode(text), " "))
-  assert(model.tokenizer:info().chat_template == demo.tokenizer:info().chat_template and model.stop_ids[1] == demo.tokenizer:id "<|im_end|>")
+  assert(model.tokenizer:info().chat_template == demo.tokenizer:info().chat_template and
+    model.stop_ids[1] == demo.tokenizer:id "<|im_end|>")
 end
 
 -- Files of the gguf package, and what llama.cpp makes of them. Its logits differ by its rounding of activations to f16.
@@ -118,12 +130,15 @@ assert(found["blk.2.ffn_down.weight"].sums:elements() == 384 and found["token_em
 -- Refusals: what changes the mathematics, and what is not there.
 local function file_with(entries, tensors)
   local list = { { "general.architecture", "string", "llama" } }
-  for key, value in pairs(entries) do list[#list + 1] = { key, type(value) == "number" and "u32" or "string", value } end
+  for key, value in pairs(entries) do
+    list[#list + 1] = { key, type(value) == "number" and "u32" or "string", value }
+  end
   q.gguf.save(at "odd.gguf", tensors or { { "token_embd.weight", q.zeros({ 8, 64 }) } }, list)
   return at "odd.gguf"
 end
 local sizes = {
-  ["llama.block_count"] = 1, ["llama.context_length"] = 64, ["llama.embedding_length"] = 64, ["llama.feed_forward_length"] = 64,
+  ["llama.block_count"] = 1, ["llama.context_length"] = 64, ["llama.embedding_length"] = 64,
+  ["llama.feed_forward_length"] = 64,
   ["llama.attention.head_count"] = 2, ["llama.attention.layer_norm_rms_epsilon"] = 1,
 }
 local function sizes_and(key, value)
@@ -137,33 +152,40 @@ refused("expert_count", q.load, file_with(sizes_and("llama.expert_count", 8)))
 refused("rope scaling longrope", q.load, file_with(sizes_and("llama.rope.scaling.type", "longrope")))
 refused("sign_mode", q.load, file_with((function()
   local all = sizes_and("prism.hadamard.version", 1)
-  all["prism.hadamard.transform"], all["prism.hadamard.axis"] = "normalized-sylvester-walsh-hadamard", "input-last-dimension"
+  all["prism.hadamard.transform"], all["prism.hadamard.axis"] = "normalized-sylvester-walsh-hadamard",
+    "input-last-dimension"
   all["prism.hadamard.block_size"], all["prism.hadamard.sign_mode"] = 64, "random"
   return all
 end)()))
-q.gguf.save(at "mamba.gguf", { { "token_embd.weight", q.zeros({ 8, 64 }) } }, { { "general.architecture", "string", "mamba" } })
+q.gguf.save(at "mamba.gguf", { { "token_embd.weight", q.zeros({ 8, 64 }) } },
+  { { "general.architecture", "string", "mamba" } })
 refused("architecture mamba", q.load, at "mamba.gguf")
-q.gguf.save(at "gemma2.gguf", { { "token_embd.weight", q.zeros({ 8, 64 }) } }, { { "general.architecture", "string", "gemma2" } })
+q.gguf.save(at "gemma2.gguf", { { "token_embd.weight", q.zeros({ 8, 64 }) } },
+  { { "general.architecture", "string", "gemma2" } })
 refused("attention logit soft-capping", q.load, at "gemma2.gguf")
 refused("attention logit soft-capping", q.random_model, with { architectures = { "Gemma2ForCausalLM" } })
 
--- Newer files say what older ones leave to the architecture; what they say has to make sense.
+-- Newer files say what older ones leave to the architecture. What they say has to make sense.
 local function copy_with(key, type, value)
   local source = export.of_gguf "tests/golden/small_gemma3.gguf"
   table.insert(source.metadata, { key, type, value })
   export.write(at "said.gguf", source, types.plan("f16", "", { layers = 6, groups = 2 }))
   return at "said.gguf"
 end
-local function as_before(file) return distance(logits(q.load "tests/golden/small_gemma3.gguf"), logits(q.load(file))) end
+local function as_before(file)
+  return distance(logits(q.load "tests/golden/small_gemma3.gguf"), logits(q.load(file)))
+end
 local short = ids
 ids = { 2, 5, 17, 260, 4, 99, 31, 8 }
-assert(as_before(copy_with("gemma3.attention.sliding_window_pattern", "[bool]", { true, true, true, true, true, false })) == 0)
+assert(as_before(copy_with("gemma3.attention.sliding_window_pattern", "[bool]",
+  { true, true, true, true, true, false })) == 0)
 assert(as_before(copy_with("gemma3.attention.sliding_window_pattern", "u32", 6)) == 0)
 assert(as_before(copy_with("gemma3.attention.sliding_window_pattern", "u32", 5)) > 1e-3)
 assert(as_before(copy_with("gemma3.rope.freq_base_swa", "f32", 10000)) == 0)
 assert(as_before(copy_with("gemma3.rope.freq_base_swa", "f32", 500)) > 1e-3)
 refused("sliding_window_pattern is 0", q.load, copy_with("gemma3.attention.sliding_window_pattern", "u32", 0))
-refused("sliding_window_pattern has 1 entries", q.load, copy_with("gemma3.attention.sliding_window_pattern", "[bool]", { true }))
+refused("sliding_window_pattern has 1 entries", q.load,
+  copy_with("gemma3.attention.sliding_window_pattern", "[bool]", { true }))
 ids = short
 local gemma3 = { architectures = { "Gemma3ForCausalLM" }, hidden_act = false, head_dim = 32 }
 local function gemma3_with(key, value)
@@ -175,18 +197,24 @@ end
 refused("attention logit soft-capping", q.random_model, gemma3_with("attn_logit_softcapping", 50))
 refused("soft-capping of the logits", q.random_model, gemma3_with("final_logit_softcapping", 30))
 refused("hidden_activation = silu", q.random_model, gemma3_with("hidden_activation", "silu"))
-assert(distance(logits(q.load(at "qwen2.gguf", { weights = "map" })), logits(q.load(at "qwen2.gguf", { weights = "copy" }))) == 0)
--- Matrices of tq2_0 and q6_k are interleaved as they are copied, which shows nowhere: not in logits, rows, values or files.
+assert(distance(logits(q.load(at "qwen2.gguf", { weights = "map" })),
+  logits(q.load(at "qwen2.gguf", { weights = "copy" }))) == 0)
+-- Matrices of tq2_0 and q6_k are interleaved when they are copied. That shows nowhere: not in logits, rows, values or
+-- files.
 for name, values in pairs {
-  llama = { architectures = { "LlamaForCausalLM" }, tie_word_embeddings = false }, qwen2 = { architectures = { "Qwen2ForCausalLM" }, tie_word_embeddings = true },
+  llama = { architectures = { "LlamaForCausalLM" }, tie_word_embeddings = false },
+  qwen2 = { architectures = { "Qwen2ForCausalLM" }, tie_word_embeddings = true },
 } do
   values = with(values)
   values.hidden_size, values.intermediate_size = 256, 512
-  q.random_model(values, { seed = 4, std = 0.2 }):save_gguf(at(name .. "-ternary.gguf"), { type = "tq2_0", overrides = "attn_output=q6_k" })
-  local mapped, copied = q.load(at(name .. "-ternary.gguf"), { weights = "map" }), q.load(at(name .. "-ternary.gguf"), { weights = "copy" })
+  q.random_model(values, { seed = 4, std = 0.2 }):save_gguf(at(name .. "-ternary.gguf"),
+    { type = "tq2_0", overrides = "attn_output=q6_k" })
+  local mapped, copied = q.load(at(name .. "-ternary.gguf"), { weights = "map" }),
+    q.load(at(name .. "-ternary.gguf"), { weights = "copy" })
   assert(distance(logits(mapped), logits(copied)) == 0, name .. ": interleaved rows compute something else")
   for _, pair in ipairs { { mapped.head, copied.head }, { mapped.linears[1].weight, copied.linears[1].weight } } do
-    assert(pair[1]:dtype() == pair[2]:dtype() and distance(pair[1]:to("f32"):reshape({ pair[1]:elements() }):table(), pair[2]:to("f32"):reshape({ pair[1]:elements() }):table()) == 0)
+    assert(pair[1]:dtype() == pair[2]:dtype() and distance(pair[1]:to("f32"):reshape({ pair[1]:elements() }):table(),
+      pair[2]:to("f32"):reshape({ pair[1]:elements() }):table()) == 0)
   end
   refused("groups of 32 rows", function() copied.linears[1].weight:rows(1, 2) end)
   refused("lie in groups", function() copied.linears[1].weight:reshape { 128, 512 } end)
@@ -198,16 +226,22 @@ for name, values in pairs {
   assert(distance(values_of_plain, again:to("f32"):reshape({ plain:elements() }):table()) == 0)
   local down = file:tensor("blk.0.ffn_down.weight", { interleave = true })
   local same = file:tensor("blk.0.ffn_down.weight", { copy = true })
-  assert(distance(down:to("f32"):reshape({ down:elements() }):table(), same:to("f32"):reshape({ down:elements() }):table()) == 0)
+  assert(distance(down:to("f32"):reshape({ down:elements() }):table(),
+    same:to("f32"):reshape({ down:elements() }):table()) == 0)
   refused("load the file before", function() file:load() end)
-  for i, model in ipairs { mapped, copied } do model:save_gguf(at(i .. ".gguf"), { type = "tq2_0", overrides = "attn_output=q6_k" }) end
+  for i, model in ipairs { mapped, copied } do
+    model:save_gguf(at(i .. ".gguf"), { type = "tq2_0", overrides = "attn_output=q6_k" })
+  end
   assert(q.fs.read(at "1.gguf") == q.fs.read(at "2.gguf"), name .. ": interleaved rows are written as they lie")
 end
 refused('expected "map", "copy" or "stream"', function() q.load(at "qwen2.gguf", { weights = "mmap" }) end)
-refused("gemma3 has no words for", function() q.random_model(gemma3_with("query_pre_attn_scalar", 99)):save_gguf(at "x.gguf") end)
+refused("gemma3 has no words for", function()
+  q.random_model(gemma3_with("query_pre_attn_scalar", 99)):save_gguf(at "x.gguf")
+end)
 refused("blk.0.attn_norm.weight is missing", q.load, file_with(sizes))
 refused("there is no type q9", types.plan, "q9", "", {})
-refused("no matrix is called like nothing", export.write, at "x.gguf", export.open "recipes/tiny", types.plan("f16", "nothing=f32", { layers = 3, groups = 1 }))
+refused("no matrix is called like nothing", export.write, at "x.gguf", export.open "recipes/tiny",
+  types.plan("f16", "nothing=f32", { layers = 3, groups = 1 }))
 
 q.fs.remove(scratch)
 print "gguf: files and folders compute the same, and the rest is refused"

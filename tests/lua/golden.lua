@@ -12,7 +12,8 @@ golden.names = q.fs.list(root)
 -- {dir, file (safetensors), values (golden.json)}
 function golden.open(name)
   local dir = root .. name
-  return { dir = dir, file = q.safetensors.open(dir .. "/golden.safetensors"), values = q.json.decode(q.fs.read(dir .. "/golden.json")) }
+  return { dir = dir, file = q.safetensors.open(dir .. "/golden.safetensors"),
+    values = q.json.decode(q.fs.read(dir .. "/golden.json")) }
 end
 
 -- A slot with the documents laid end to end; trained: the number of targets, longest: tokens of the longest document.

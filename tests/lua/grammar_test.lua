@@ -12,7 +12,8 @@ assert(not matcher:complete() and not matcher:finished())
 local copy = matcher:clone()
 matcher:accept(tokenizer:encode("2")[1])
 assert(matcher:complete() and matcher:finished() and not copy:complete())
-assert(matcher:mask():count() == 1 and matcher:mask():ids()[1] == tokenizer:info().eos and #matcher:mask() == tokenizer:vocab_size())
+assert(matcher:mask():count() == 1 and matcher:mask():ids()[1] == tokenizer:info().eos and
+  #matcher:mask() == tokenizer:vocab_size())
 local _, err = q.try(copy.accept, copy, tokenizer:encode("x")[1])
 assert(err.message:find "is not allowed here" and copy:allows(tokenizer:encode("7")[1]))
 copy:reset()
@@ -24,23 +25,28 @@ assert(err.code == "unsupported" and err.message:find "keyword if")
 _, err = q.try(function() q.grammar('root ::= "a"'):matcher(tokenizer, { ends = { 1e6 } }) end)
 assert(err.message:find "outside the vocabulary")
 
--- The sampler keeps to the mask, and an answer to the schema, whatever the model would say.
+-- The sampler keeps to the mask, and an answer to the schema, whatever the model prefers.
 local schema = q.json_schema {
-  type = "object", properties = { name = { type = "string", maxLength = 8 }, count = { type = "integer", minimum = 0, maximum = 20 } }, required = { "name", "count" },
+  type = "object", properties = { name = { type = "string", maxLength = 8 },
+    count = { type = "integer", minimum = 0, maximum = 20 } }, required = { "name", "count" },
 }
 for seed = 1, 5 do
   local text = model:answer { prompt = "Record: ", grammar = schema, max_tokens = 200, temperature = 1.5, seed = seed }
   local value = q.json.decode(text)
   assert(#value.name <= 32 and value.count >= 0 and value.count <= 20, text)
 end
-assert(model:answer { prompt = "Hello", grammar = q.grammar 'root ::= "left" | "right"', temperature = 0, lookup = 4 }:match "^[lr]")
+assert(model:answer { prompt = "Hello", grammar = q.grammar 'root ::= "left" | "right"', temperature = 0,
+  lookup = 4 }:match "^[lr]")
 
--- Requests side by side, each with its own grammar or none, give what each gives alone, guesses or not.
-local grammars = { schema, q.grammar 'root ::= [a-f]{12}', false, q.json_schema { type = "array", items = { type = "boolean" }, minItems = 2, maxItems = 4 } }
+-- Requests side by side, each with a grammar of its own or none: each gives what it gives alone, with guesses or
+-- without.
+local grammars = { schema, q.grammar 'root ::= [a-f]{12}', false,
+  q.json_schema { type = "array", items = { type = "boolean" }, minItems = 2, maxItems = 4 } }
 local function together(setup, lookup)
   local engine, list = model:engine(setup), {}
   for i = 1, 12 do
-    list[i] = engine:submit { prompt = "ababab " .. i, grammar = grammars[i % 4 + 1] or nil, max_tokens = 60, temperature = i % 3, seed = i, lookup = lookup }
+    list[i] = engine:submit { prompt = "ababab " .. i, grammar = grammars[i % 4 + 1] or nil, max_tokens = 60,
+      temperature = i % 3, seed = i, lookup = lookup }
   end
   engine:finish()
   assert(engine:stats().used == 0)
@@ -48,9 +54,11 @@ local function together(setup, lookup)
   return list
 end
 local alone = together { max_batch = 1, pages = 60 }
-for _, other in ipairs { together { max_batch = 5, pages = 60, chunk = 3 }, together({ max_batch = 12, pages = 100 }, 4) } do
+for _, other in ipairs { together { max_batch = 5, pages = 60, chunk = 3 },
+    together({ max_batch = 12, pages = 100 }, 4) } do
   for i, request in ipairs(other) do
-    assert(table.concat(request.output, " ") == table.concat(alone[i].output, " "), "request " .. i .. " differs with its company")
+    assert(table.concat(request.output, " ") == table.concat(alone[i].output, " "),
+      "request " .. i .. " differs with its company")
     local text = tokenizer:decode(request.output)
     if i % 4 + 1 == 2 then assert(text:match "^[a-f]+$" and #text == 12, text) end
     if i % 4 + 1 == 4 then assert(#q.json.decode(text) >= 2, text) end

@@ -13,7 +13,9 @@ local function said_by(fn, ...)
   return said
 end
 local function helped(...) return said_by(q.help, ...) end
-local function begins(text, wanted) assert(text:sub(1, #wanted) == wanted, ("expected %s at the start of:\n%s"):format(wanted, text)) end
+local function begins(text, wanted)
+  assert(text:sub(1, #wanted) == wanted, ("expected %s at the start of:\n%s"):format(wanted, text))
+end
 
 -- ---- every documented name, and every documented function as a value, has its own reference
 local functions, classes = 0, {}
@@ -70,8 +72,10 @@ for _, one in ipairs(objects) do
   begins(helped(one[1]), one[2])
   if one[3] then begins(tostring(one[1]), one[3]) end
 end
-assert(helped(model):find("\n    .recompute: boolean", 1, true) and helped(model.generate):find "^Model:generate%(opt%)")
-assert(untouched:find "trains +nothing" and tostring(model):find "trains +LoRA of rank 4, alpha 8, on all linear layers: 30.7 k %(3.83 %% of 803 k%)")
+assert(helped(model):find("\n    .recompute: boolean", 1, true) and
+  helped(model.generate):find "^Model:generate%(opt%)")
+assert(untouched:find "trains +nothing" and
+  tostring(model):find "trains +LoRA of rank 4, alpha 8, on all linear layers: 30.7 k %(3.83 %% of 803 k%)")
 assert(helped "Tensor.view" == helped "Tensor:view" and helped "model" == helped "Model")
 assert(helped(q.train):find "row_tokens =" , "the fields of q.train are not told")
 
@@ -81,7 +85,7 @@ begins(helped(model.forward), "a function of qeng/model/nn.lua, line ")
 begins(helped(5), "no reference for this number")
 begins(helped {}, "no reference for this table")
 
--- ---- at the prompt, what is large is a few lines; within a table an object is one
+-- ---- at the prompt a large value takes a few lines; an object within a table takes one
 local function lines_of(text) return select(2, text:gsub("\n", "")) + 1 end
 assert(lines_of(repl.text(model)) <= 10 and lines_of(repl.text(q)) == 1)
 assert(repl.text { model } == "{Model qwen2 (Qwen2ForCausalLM), of recipes/tiny}")

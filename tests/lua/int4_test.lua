@@ -1,5 +1,5 @@
--- Folders that AWQ and GPTQ quantized load as int4 blocks of the same values (tests/golden/int4_golden.py), run like their
--- decoded weights, take an adapter, and are refused by name where they are packed in a way we do not read.
+-- Folders that AWQ and GPTQ quantized load as int4 blocks of the same values (tests/golden/int4_golden.py). They run
+-- like their decoded weights and take an adapter. Packings that we do not read are refused by name.
 local q = require "qeng"
 local here = arg[0]:match "^(.*/)" or "./"
 local golden = here .. "../golden/int4/"
@@ -21,7 +21,8 @@ for _, method in ipairs { "awq", "gptq", "act_order" } do
   local model = q.load(golden .. method, { dtype = "f32" })
   local shown = 0
   for _, layer in ipairs(model.linears) do
-    assert(layer.weight:dtype() == (method == "act_order" and "f16" or "int4"), layer.name .. " is " .. layer.weight:dtype())
+    assert(layer.weight:dtype() == (method == "act_order" and "f16" or "int4"),
+      layer.name .. " is " .. layer.weight:dtype())
     local name = method .. "." .. layer.name
     if values:info(name) then
       shown = shown + 1
@@ -42,7 +43,7 @@ for _, method in ipairs { "awq", "gptq", "act_order" } do
   assert(model:merge().linears[1].weight:dtype() == model.dtype, "a merged weight has the model's dtype")
 end
 
--- Edits a copy of a folder's configuration; the error that loading it gives.
+-- Edits a copy of a folder's configuration. Returns the error of loading it.
 local folder = os.tmpname()
 os.remove(folder)
 local function error_with(method, edit)
@@ -57,21 +58,28 @@ local function error_with(method, edit)
   return tostring(err)
 end
 local function expect(text, err) assert(err:find(text, 1, true), ("expected '%s' in: %s"):format(text, err)) end
-expect("quant_method is hqq; awq, gptq or bitsandbytes is supported: convert the unquantized model with recipes/quantize.lua",
+expect("quant_method is hqq; awq, gptq or bitsandbytes is supported: convert the unquantized model with " ..
+  "recipes/quantize.lua",
   error_with("awq", function(c) c.quant_method = "hqq" end))
 expect("quantization_config.bits is 8; 4 is supported", error_with("gptq", function(c) c.bits = 8 end))
 expect("quantization_config.version is gemv; gemm is supported", error_with("awq", function(c) c.version = "GEMV" end))
-expect("quantization_config.checkpoint_format is gptq_v2; gptq is supported", error_with("gptq", function(c) c.checkpoint_format = "gptq_v2" end))
-expect("quantization_config.group_size is 48; a multiple of 32, or -1", error_with("awq", function(c) c.group_size = 48 end))
+expect("quantization_config.checkpoint_format is gptq_v2; gptq is supported", error_with("gptq", function(c)
+  c.checkpoint_format = "gptq_v2"
+end))
+expect("quantization_config.group_size is 48; a multiple of 32, or -1", error_with("awq", function(c)
+  c.group_size = 48
+end))
 expect("has groups of 32 inputs, quantization_config says 64", error_with("awq", function(c) c.group_size = 64 end))
 
--- A group that there is not, and parts that do not fit.
+-- A group that does not exist, and parts that do not fit.
 local n = 64
-local parts = { qweight = q.zeros({ n / 8, 8 }, "i32"), qzeros = q.zeros({ 2, 1 }, "i32"), scales = q.zeros({ 2, 8 }, "f16"), name = "layer x" }
+local parts = { qweight = q.zeros({ n / 8, 8 }, "i32"), qzeros = q.zeros({ 2, 1 }, "i32"),
+  scales = q.zeros({ 2, 8 }, "f16"), name = "layer x" }
 local order = {}
 for i = 1, n do order[i] = i % 3 end
 parts.g_idx = q.tensor(order, "i32")
-expect("layer x: g_idx puts input 1 into group 2, there are 2", tostring(select(2, q.try(q.repack_int4, "gptq", parts))))
+expect("layer x: g_idx puts input 1 into group 2, there are 2",
+  tostring(select(2, q.try(q.repack_int4, "gptq", parts))))
 parts.g_idx, parts.qzeros = nil, q.zeros({ 1, 1 }, "i32")
 expect("layer x: qzeros is i32 [1, 1], expected i32 [2, 1]", tostring(select(2, q.try(q.repack_int4, "gptq", parts))))
 print "int4: AWQ and GPTQ folders load as the values they stand for"

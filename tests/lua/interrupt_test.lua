@@ -1,5 +1,5 @@
--- Ctrl-C at any moment of generation: what is asked again afterwards gives the same tokens, and no page stays taken. And what
--- q.uninterrupted and q.interruptible promise.
+-- Ctrl-C at any moment of generation: the next request gives the same tokens as before, and no page stays taken. Also
+-- what q.uninterrupted and q.interruptible promise.
 
 package.path = (arg[0]:match("^(.*/)") or "./") .. "?.lua;" .. package.path
 local cases = require "engine_cases"
@@ -12,7 +12,7 @@ ffi.cdef "int raise(int signal);"
 local function interrupt() ffi.C.raise(2) end
 local function interrupted(err) return type(err) == "table" and err.code == "interrupted" end
 
--- Runs fn, and Ctrl-C comes after `count` instructions; whether it was raised.
+-- Runs fn, with Ctrl-C after `count` instructions. Returns whether it was raised.
 local function run_interrupted(count, fn)
   local ok, err = pcall(function()
     debug.sethook(function()
@@ -54,7 +54,7 @@ ok, err = pcall(function()
 end)
 assert(not ok and interrupted(err), tostring(err))
 assert(table.concat(log, ", ") == "kept, kept within, shielded again", table.concat(log, ", "))
--- Deferred, it is told and not raised.
+-- A deferred interrupt is told and not raised.
 q.defer_interrupt(true)
 q.uninterrupted(function()
   interrupt()
@@ -69,14 +69,16 @@ assert(a == 2 and b == nil and c == 7, "results are lost")
 
 local model, draft = cases.model("qwen3"), cases.model("qwen3", { layers = 1, seed = 9 })
 
--- Four requests for few pages, so that they give way to each other, one past its context, and one cancelled when it has two tokens.
+-- Four requests for few pages, so they give way to each other. One runs past its context; one is cancelled at two
+-- tokens.
 local function generation(options, count)
   local engine, list = model:engine(options), {}
   for i = 1, 4 do
     local ids = {}
     for k = 1, 6 * i do ids[k] = (k * k + i) % 7 end
     list[i] = engine:submit {
-      ids = ids, max_tokens = 14, temperature = i % 2, seed = i, stop_ids = {}, lookup = i == 3 and 4 or nil, context = "shift",
+      ids = ids, max_tokens = 14, temperature = i % 2, seed = i, stop_ids = {}, lookup = i == 3 and 4 or nil,
+      context = "shift",
     }
   end
   local function go_on()
@@ -94,7 +96,8 @@ local function generation(options, count)
   return table.concat(output, "; "), was_interrupted
 end
 
-for _, case in ipairs { { pages = 10, max_batch = 3, chunk = 9, page_tokens = 4, context = 32 }, { pages = 30, max_batch = 3, chunk = 9, page_tokens = 4, draft = draft } } do
+for _, case in ipairs { { pages = 10, max_batch = 3, chunk = 9, page_tokens = 4, context = 32 },
+    { pages = 30, max_batch = 3, chunk = 9, page_tokens = 4, draft = draft } } do
   local whole = generation(case, 1e9)
   local trials, count, stride = 0, 1, tonumber(os.getenv "QENG_STRIDE") or 397
   while true do
@@ -104,5 +107,6 @@ for _, case in ipairs { { pages = 10, max_batch = 3, chunk = 9, page_tokens = 4,
     trials, count = trials + 1, count + stride
   end
   assert(trials > 20, "Ctrl-C was raised too seldom to tell")
-  print(("Ctrl-C at %d moments of generation%s: the same tokens, no page left"):format(trials, case.draft and " with a draft model" or ""))
+  print(("Ctrl-C at %d moments of generation%s: the same tokens, no page left"):format(
+    trials, case.draft and " with a draft model" or ""))
 end

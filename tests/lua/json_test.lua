@@ -1,4 +1,4 @@
--- q.json: what is read is written again, and what is not JSON is refused by place.
+-- q.json writes again what it read, and refuses what is not JSON by its place.
 local q = require "qeng"
 local json = q.json
 

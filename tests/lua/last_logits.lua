@@ -1,4 +1,4 @@
--- What tests of golden logits share: the logits of a text's last token, and how far two lists of numbers are from each other.
+-- What tests of golden logits share: the logits of a text's last token, and the distance of two lists of numbers.
 local last_logits = {}
 
 function last_logits.of(model, tokens)

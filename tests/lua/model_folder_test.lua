@@ -1,4 +1,5 @@
--- Folders of models and adapters: saving leaves what lies beside them alone, and what contradicts itself in their files is refused.
+-- Folders of models and adapters: saving leaves other files in them alone; files that contradict each other are
+-- refused.
 package.path = (arg[0]:match "^(.*/)" or "./") .. "?.lua;" .. package.path
 local q = require "qeng"
 
@@ -6,7 +7,8 @@ local scratch = require "scratch"
 local at, refused = scratch.at, scratch.refused
 
 local values = {
-  architectures = { "LlamaForCausalLM" }, hidden_size = 32, intermediate_size = 64, num_hidden_layers = 1, num_attention_heads = 2,
+  architectures = { "LlamaForCausalLM" }, hidden_size = 32, intermediate_size = 64, num_hidden_layers = 1,
+  num_attention_heads = 2,
   num_key_value_heads = 2, vocab_size = 40, max_position_embeddings = 64, rms_norm_eps = 1e-5, hidden_act = "silu",
 }
 local function with(key, value)
@@ -16,7 +18,7 @@ local function with(key, value)
   return all
 end
 
--- A backup by the names that people give: neither taken for a part of ours nor written over.
+-- A backup with a name that people give. It is not taken for a part of the model, and not written over.
 local model = q.random_model(values, { seed = 1 }):lora { rank = 2 }
 for _, name in ipairs { "mine", "adapter" } do
   for _, ending in ipairs { ".old", ".tmp" } do
@@ -30,7 +32,9 @@ for _ = 1, 2 do
   q.random_model(values, { seed = 2 }):save(at "mine")
 end
 for _, name in ipairs { "mine", "adapter" } do
-  for _, ending in ipairs { ".old", ".tmp" } do assert(q.fs.read(at(name .. ending .. "/precious.txt")) == "only copy") end
+  for _, ending in ipairs { ".old", ".tmp" } do
+    assert(q.fs.read(at(name .. ending .. "/precious.txt")) == "only copy")
+  end
 end
 assert(table.concat(q.fs.list(scratch.folder), " ") == "adapter adapter.old adapter.tmp mine mine.old mine.tmp")
 
@@ -43,14 +47,17 @@ for _, key in ipairs { "r", "lora_alpha" } do
     config[key] = wrong or nil
     q.fs.write(path, q.json.encode(config))
     local fresh = q.random_model(values)
-    for _, read in ipairs { fresh.load_adapter, fresh.read_adapter } do refused(key .. " is " .. tostring(wrong or "missing"), read, fresh, at "adapter") end
+    for _, read in ipairs { fresh.load_adapter, fresh.read_adapter } do
+      refused(key .. " is " .. tostring(wrong or "missing"), read, fresh, at "adapter")
+    end
   end
   config[key] = kept
 end
 q.fs.write(path, q.json.encode(config))
 assert(q.random_model(values):load_adapter(at "adapter").adapter.alpha == 4)
 
--- Weights of f16 stay as they are and are computed in f32: nothing is lost, which a line says; bf16 is there for who asks.
+-- f16 weights stay as they are and are computed in f32. Nothing is lost, and a line says so. bf16 is there for who
+-- asks.
 local half_values = with("model_type", "llama")
 q.random_model(half_values, { seed = 3, std = 0.3 }):save(at "half", { dtype = "f16" })
 local function logits(folder, opt)
@@ -85,12 +92,18 @@ q.fs.copy(at "half/config.json", at "mixed/config.json")
 assert(q.load(at "mixed").dtype == "f32", "matrices of f32 are rounded because the first one is bf16")
 half:lora { rank = 2, seed = 1 }
 local slot = q.slot(4, 1)
-slot.tokens:set { 3, 7, 1, 20 } slot.targets:set { 7, 1, 20, -1 } slot.positions:set { 0, 1, 2, 3 } slot.cu_q:set { 0, 4 }
+slot.tokens:set { 3, 7, 1, 20 }
+slot.targets:set { 7, 1, 20, -1 }
+slot.positions:set { 0, 1, 2, 3 }
+slot.cu_q:set { 0, 4 }
 slot.scale:fill(1 / 3)
 half:loss(slot):backward()
-for i, parameter in ipairs(half:trainable()) do assert(parameter.tensor:dtype() == "f32" and (i % 2 == 1 or q.squared_error(parameter.tensor:grad(), parameter.tensor) > 0)) end
+for i, parameter in ipairs(half:trainable()) do
+  assert(parameter.tensor:dtype() == "f32" and
+    (i % 2 == 1 or q.squared_error(parameter.tensor:grad(), parameter.tensor) > 0))
+end
 
--- Where an answer ends: eos_token_id of generation_config.json, of config.json where that names none.
+-- Where an answer ends: eos_token_id of generation_config.json, or of config.json where that has none.
 local request = require "qeng.infer.request"
 q.random_model(with("eos_token_id", 7)):save(at "ends")
 local function ends(text)
@@ -103,15 +116,19 @@ end
 assert(ends() == "7" and ends "{}" == "7" and ends '{"temperature": Infinity, "eos_token_id": null}' == "7")
 assert(ends '{"eos_token_id": 9}' == "9" and ends '{"eos_token_id": [4, 5, -1]}' == "4 5")
 
--- Numbers that no model has, before anything is counted up to them.
-refused("num_hidden_layers is 2000000000, expected a positive integer, at most 1024", q.random_model, with("num_hidden_layers", 2e9))
-for _, wrong in ipairs { 0, -1e-5, math.huge } do refused("rms_norm_eps is", q.random_model, with("rms_norm_eps", wrong)) end
+-- Numbers that no model has are refused before anything is counted up to them.
+refused("num_hidden_layers is 2000000000, expected a positive integer, at most 1024", q.random_model,
+  with("num_hidden_layers", 2e9))
+for _, wrong in ipairs { 0, -1e-5, math.huge } do
+  refused("rms_norm_eps is", q.random_model, with("rms_norm_eps", wrong))
+end
 refused("theta is", q.random_model, with("rope_theta", -1))
 refused("factor is", q.random_model, with("rope_scaling", { rope_type = "linear", factor = -4 }))
 refused("hidden_size is", q.random_model, with("hidden_size", 0 / 0))
 
 local entries = {
-  block_count = { "u32", 1 }, context_length = { "u32", 64 }, embedding_length = { "u32", 32 }, feed_forward_length = { "u32", 32 },
+  block_count = { "u32", 1 }, context_length = { "u32", 64 }, embedding_length = { "u32", 32 },
+  feed_forward_length = { "u32", 32 },
   ["attention.head_count"] = { "u32", 2 }, ["attention.layer_norm_rms_epsilon"] = { "f32", 1e-5 },
 }
 local function gguf_with(architecture, key, type, value)
@@ -124,8 +141,10 @@ local function gguf_with(architecture, key, type, value)
   return at "odd.gguf"
 end
 for _, case in ipairs {
-  { "block_count", "u32", 4294967295 }, { "block_count", "u32", 0 }, { "attention.head_count", "[u32]", {} }, { "attention.head_count", "[string]", { "a" } },
-  { "attention.head_count", "u32", 0 }, { "attention.head_count_kv", "[string]", { "a" } }, { "embedding_length", "f32", 0.5 },
+  { "block_count", "u32", 4294967295 }, { "block_count", "u32", 0 }, { "attention.head_count", "[u32]", {} },
+  { "attention.head_count", "[string]", { "a" } },
+  { "attention.head_count", "u32", 0 }, { "attention.head_count_kv", "[string]", { "a" } },
+  { "embedding_length", "f32", 0.5 },
 } do
   for _, architecture in ipairs { "llama", "gemma3" } do
     refused(("entry %s.%s is"):format(architecture, case[1]), q.load, gguf_with(architecture, unpack(case)))

@@ -1,4 +1,5 @@
--- Bases of bitsandbytes' NF4 (tests/golden/nf4_golden.py): decoded, they are the numbers that it dequantizes, and transformers' logits.
+-- Base models in bitsandbytes' NF4 (tests/golden/nf4_golden.py): decoded, they are the numbers that it dequantizes, and
+-- give transformers' logits.
 package.path = (arg[0]:match "^(.*/)" or "./") .. "?.lua;" .. package.path
 local q = require "qeng"
 local scratch = require "scratch"
@@ -9,13 +10,15 @@ local expected = q.json.decode(q.fs.read(golden .. "/expected.json"))
 local function near(what, model, rows)
   local got = model:logits(expected.tokens):table()
   for i, row in ipairs(rows) do
-    for j, value in ipairs(row) do assert(math.abs(got[i][j] - value) < 2e-5, ("%s: %g, expected %g"):format(what, got[i][j], value)) end
+    for j, value in ipairs(row) do
+      assert(math.abs(got[i][j] - value) < 2e-5, ("%s: %g, expected %g"):format(what, got[i][j], value))
+    end
   end
 end
 for name, rows in pairs(expected.logits) do
   local model = q.load(golden .. "/" .. name, { dtype = "f32" })
   near(name, model, rows)
-  -- Saved, it is an ordinary model; adapters are trained on it as on any.
+  -- Saved, it is an ordinary model. Adapters are trained on it as on any.
   model:save(at(name))
   near(name .. " saved", q.load(at(name)), rows)
   assert(q.load(golden .. "/" .. name).dtype == "bf16")
@@ -41,8 +44,10 @@ refused("cannot be streamed", q.load, source, { weights = "stream" })
 local file = q.safetensors.open(source)
 local weight = "model.layers.0.mlp.up_proj.weight"
 local function parts(more)
-  local all = { codes = file:tensor(weight), map = file:tensor(weight .. ".quant_map"), absmax = file:tensor(weight .. ".absmax"),
-    nested_map = file:tensor(weight .. ".nested_quant_map"), nested_absmax = file:tensor(weight .. ".nested_absmax"), nested_offset = 0.1 }
+  local all = { codes = file:tensor(weight), map = file:tensor(weight .. ".quant_map"),
+    absmax = file:tensor(weight .. ".absmax"),
+    nested_map = file:tensor(weight .. ".nested_quant_map"), nested_absmax = file:tensor(weight .. ".nested_absmax"),
+      nested_offset = 0.1 }
   for key, value in pairs(more) do all[key] = value or nil end
   return all
 end

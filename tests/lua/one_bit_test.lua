@@ -1,7 +1,9 @@
 -- One-bit and ternary weights from Lua: saved, counted, multiplied with a scale for each row, and as GGUF.
 local q = require "qeng"
 
-local function near(x, y, what) assert(math.abs(x - y) <= 1e-5 * math.max(1, math.abs(y)), ("%s: %g, expected %g"):format(what, x, y)) end
+local function near(x, y, what)
+  assert(math.abs(x - y) <= 1e-5 * math.max(1, math.abs(y)), ("%s: %g, expected %g"):format(what, x, y))
+end
 
 local rows, columns = 5, 256
 local plain = q.randn({ rows, columns }, { seed = 7 })
@@ -45,7 +47,7 @@ for r = 1, rows do
   near(y[1]:table()[2][r], 127 * of_bits * factors[r], "one_bit")
   near(y[2]:table()[2][r], 127 * of_pairs + r, "ternary")
 end
--- The largest sums that there are: all codes 127 or -127, and all weights as they are.
+-- The largest possible sums: all codes are 127 or -127, all weights as they are.
 for _, dtype in ipairs { "one_bit", "ternary" } do
   local largest = q.tensor { 127 }
   local ones = q.quantize(q.zeros({ 1, 1312 }):fill(1), dtype)
@@ -73,7 +75,8 @@ local source = {
   metadata = { { "general.architecture", "string", "llama" } }, shape = shape,
   tensors = {
     { name = name, shape = { rows, columns }, signs = "one_bit", read = function() return bits, scale end },
-    { name = "blk.1.ffn_up.weight", shape = { rows, columns }, signs = "ternary", read = function() return pairs_, scale end },
+    { name = "blk.1.ffn_up.weight", shape = { rows, columns }, signs = "ternary",
+      read = function() return pairs_, scale end },
   },
 }
 export.write(path, source, types.plan("q1_0", "blk.1=tq2_0", shape))

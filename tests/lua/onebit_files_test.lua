@@ -1,5 +1,5 @@
--- One-bit models in files: saved as bits whatever they were loaded from, merged with an adapter, refused to learn where their memory
--- is the file's; and the conversion of a trained model, stopped and resumed.
+-- One-bit models in files: saved as bits, whatever they were loaded from; merged with an adapter; refused for learning
+-- where their memory belongs to the file. And the conversion of a trained model, stopped and resumed.
 package.path = (arg[0]:match "^(.*/)" or "./") .. "?.lua;" .. package.path
 local q = require "qeng"
 local onebit = require "qeng.onebit"
@@ -11,8 +11,10 @@ local dir = ("%s/qeng_onebit_files_%d_%d"):format(os.getenv "TMPDIR" or "/tmp", 
 q.fs.mkdir(dir)
 local tokenizer = q.tokenizer "recipes/tiny"
 local values = {
-  architectures = { "Qwen3ForCausalLM" }, model_type = "qwen3", vocab_size = tokenizer:vocab_size(), hidden_size = 128, num_hidden_layers = 2, num_attention_heads = 2,
-  num_key_value_heads = 2, head_dim = 64, intermediate_size = 128, max_position_embeddings = 128, rms_norm_eps = 1e-6, rope_theta = 10000, hidden_act = "silu",
+  architectures = { "Qwen3ForCausalLM" }, model_type = "qwen3", vocab_size = tokenizer:vocab_size(), hidden_size = 128,
+  num_hidden_layers = 2, num_attention_heads = 2,
+  num_key_value_heads = 2, head_dim = 64, intermediate_size = 128, max_position_embeddings = 128, rms_norm_eps = 1e-6,
+  rope_theta = 10000, hidden_act = "silu",
   tie_word_embeddings = false }
 local ids = { 5, 9, 100, 7, 61, 3 }
 
@@ -24,10 +26,12 @@ local function differ(a, b)
   return worst
 end
 
--- Scales that no power of two is, so that a scale forgotten or used twice shows.
+-- No scale is a power of two, so a scale that is forgotten or used twice shows.
 local function model_of_bits(seed)
   local model = q.onebit.random(values, { seed = seed })
-  for i, layer in ipairs(model.linears) do layer.row_scale:copy(q.uniform(layer.row_scale:shape(), { low = 0.03, high = 0.2, seed = seed, stream = i })) end
+  for i, layer in ipairs(model.linears) do
+    layer.row_scale:copy(q.uniform(layer.row_scale:shape(), { low = 0.03, high = 0.2, seed = seed, stream = i }))
+  end
   return model
 end
 
@@ -35,7 +39,9 @@ end
 
 do
   local bare, model = model_of_bits(1), model_of_bits(1):lora { rank = 4, seed = 2 }
-  for i, layer in ipairs(model.linears) do layer.lora.b:copy(q.randn(layer.lora.b:shape(), { std = 0.05, seed = 3, stream = i })) end
+  for i, layer in ipairs(model.linears) do
+    layer.lora.b:copy(q.randn(layer.lora.b:shape(), { std = 0.05, seed = 3, stream = i }))
+  end
   model:save_adapter(dir .. "/adapter")
   local apart, before = differ(model, bare), model:logits(ids):clone()
   assert(apart > 0.1, "the adapter does nothing")
@@ -55,16 +61,19 @@ end
 do
   local model = model_of_bits(4)
   model.tokenizer, model.stop_ids = tokenizer, {}
-  model:save_gguf(dir .. "/bits.gguf", { type = "q1_0", overrides = "token_embd=f32,output.weight=f32,attn_output.weight=q1_0" })
+  model:save_gguf(dir .. "/bits.gguf",
+    { type = "q1_0", overrides = "token_embd=f32,output.weight=f32,attn_output.weight=q1_0" })
   local from_gguf = onebit.unpack(q.load(dir .. "/bits.gguf", { dtype = "f32" }))
   from_gguf:save(dir .. "/bits")
   local again = q.load(dir .. "/bits", { writable = true })
-  assert(again.linears[1].weight:dtype() == "one_bit" and differ(again, from_gguf) == 0, "bits from a GGUF file are saved as something else")
+  assert(again.linears[1].weight:dtype() == "one_bit" and differ(again, from_gguf) == 0,
+    "bits from a GGUF file are saved as something else")
   q.inertia(again, {}):free()  -- they can learn
   model:save(dir .. "/narrow", { dtype = "bf16" })
   local file = q.safetensors.open(dir .. "/narrow")
   for _, layer in ipairs(model.linears) do
-    assert(file:info(layer.name .. ".weight").dtype == "one_bit" and file:info(layer.name .. ".weight_scale").dtype == "f32", "bits or scales were cast")
+    assert(file:info(layer.name .. ".weight").dtype == "one_bit" and
+      file:info(layer.name .. ".weight_scale").dtype == "f32", "bits or scales were cast")
   end
   assert(file:info("model.norm.weight").dtype == "bf16")
   file:close()
@@ -73,7 +82,8 @@ end
 -- ---------------------------------------------------------------- where the memory is the file's
 
 do
-  local model = q.load(dir .. "/bits", { weights = "stream", host_budget = require("qeng.model.stream").process() + 200e6 })
+  local model = q.load(dir .. "/bits",
+    { weights = "stream", host_budget = require("qeng.model.stream").process() + 200e6 })
   local weight = model.linears[1].weight
   for name, learn in pairs {
     inertia = function() q.inertia(model, {}) end,
@@ -90,14 +100,17 @@ end
 do
   local train_tokens = q.ndp.create(dir .. "/data.qubgpu", { meta = { tokenizer_hash = tokenizer:hash() } })
   local template = q.chat_template(tokenizer, "chatml")
-  for i = 1, 60 do train_tokens:add((template:encode { text = ("Anna counts to %d and then to %d again."):format(i, i + 3) })) end
+  for i = 1, 60 do
+    train_tokens:add((template:encode { text = ("Anna counts to %d and then to %d again."):format(i, i + 3) }))
+  end
   train_tokens:finish()
   local convert = require "qeng.onebit.convert"
   local function converted(out, seed, steps, stop)
     local student = q.random_model(values, { seed = seed, dtype = "f32" })
     local bits = convert.progressive(student, { steps = steps, stages = 2, inertia = { levels = 3, q = 0.4 } })
     local ok, err = pcall(q.train, {
-      model = student, bits = bits, data = q.ndp.open(dir .. "/data.qubgpu"), out = out, steps = steps, row_tokens = 48, rows = 1, lr = 5e-3, seed = 3, save_every = 1,
+      model = student, bits = bits, data = q.ndp.open(dir .. "/data.qubgpu"), out = out, steps = steps, row_tokens = 48,
+      rows = 1, lr = 5e-3, seed = 3, save_every = 1,
       resume = true, on_step = function(row) if row.step == stop then q.error("value", "stopped here") end end,
     })
     if stop then assert(not ok and tostring(err):find "stopped here", tostring(err)) end
@@ -118,7 +131,8 @@ end
 do  -- what is one-bit already is refused before anything else is done
   local convert = require "qeng.onebit.convert"
   local ok, err = pcall(convert.progressive, model_of_bits(1), { steps = 4 })
-  assert(not ok and err.code == "dtype" and tostring(err):find "is one_bit, expected f32, bf16 or f16: convert the model", tostring(err))
+  assert(not ok and err.code == "dtype" and
+    tostring(err):find "is one_bit, expected f32, bf16 or f16: convert the model", tostring(err))
 end
 q.fs.remove(dir)
 print "one-bit files: ok"

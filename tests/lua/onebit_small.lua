@@ -1,12 +1,14 @@
--- A small model of one-bit weights, its batches, and what tells two apart: for the tests of one-bit training.
+-- For the tests of one-bit training: a small model of one-bit weights, its batches, and a digest of it.
 
 local q = require "qeng"
 
 local small = {}
 
 small.values = {
-  architectures = { "QengAbsoluteForCausalLM" }, model_type = "qeng_absolute", vocab_size = 61, hidden_size = 64, num_hidden_layers = 2, num_attention_heads = 2,
-  num_key_value_heads = 2, intermediate_size = 96, max_position_embeddings = 64, rms_norm_eps = 1e-6, hidden_act = "silu", tie_word_embeddings = false,
+  architectures = { "QengAbsoluteForCausalLM" }, model_type = "qeng_absolute", vocab_size = 61, hidden_size = 64,
+  num_hidden_layers = 2, num_attention_heads = 2,
+  num_key_value_heads = 2, intermediate_size = 96, max_position_embeddings = 64, rms_norm_eps = 1e-6,
+  hidden_act = "silu", tie_word_embeddings = false,
 }
 
 function small.batch(step)
@@ -30,7 +32,7 @@ function small.tensors(parameters)
   return list
 end
 
--- Of the weights that bits are.
+-- A digest of the weights that are bits.
 function small.digest(model)
   local parts = {}
   for _, layer in ipairs(model.linears) do parts[#parts + 1] = layer.weight:hash() end

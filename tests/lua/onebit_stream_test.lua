@@ -1,5 +1,5 @@
--- Training of one-bit weights that are streamed, those that learn included: the bits, flips and losses are those of a model in the
--- device's memory, through switches of phases and from a saved state. qeng onebit_stream_test.lua [cuda]
+-- One-bit weights that are streamed, learning ones too: bits, flips and losses are those of a model in the device's
+-- memory, through switches of phases and from a saved state.  qeng onebit_stream_test.lua [cuda]
 package.path = (arg[0]:match "^(.*/)" or "./") .. "?.lua;" .. package.path
 local q = require "qeng"
 local streamed = require "streamed"
@@ -7,8 +7,10 @@ local on_gpu = (arg[1] or ""):find "^cuda" ~= nil
 q.device { device = arg[1] or "cpu", threads = 1 }
 
 local values = {
-  architectures = { "QengAbsoluteForCausalLM" }, model_type = "qeng_absolute", vocab_size = 61, hidden_size = on_gpu and 32 or 1024, num_hidden_layers = 4,
-  num_attention_heads = 4, num_key_value_heads = 4, intermediate_size = on_gpu and 64 or 4096, max_position_embeddings = 32, rms_norm_eps = 1e-6,
+  architectures = { "QengAbsoluteForCausalLM" }, model_type = "qeng_absolute", vocab_size = 61,
+  hidden_size = on_gpu and 32 or 1024, num_hidden_layers = 4,
+  num_attention_heads = 4, num_key_value_heads = 4, intermediate_size = on_gpu and 64 or 4096,
+  max_position_embeddings = 32, rms_norm_eps = 1e-6,
   hidden_act = "silu", tie_word_embeddings = false,
 }
 
@@ -33,8 +35,12 @@ local function in_memory()
   return 4096 * pages
 end
 
--- Losses, flips and counts of the bits after training, which are saved to a file. how: of q.onebit.random; by: of q.phases; recompute;
--- stop: after so many steps the bits are saved and given to a new model's, with which it goes on; "save": they are saved at each.
+-- Losses, flips and counts of the bits after training, which are saved to a file.
+--   how        of q.onebit.random
+--   by         of q.phases
+--   recompute
+--   stop       after so many steps the bits are saved, and a new model goes on with them; "save": they are saved at
+--              each step
 local function trained(how, by, recompute, saved, stop)
   return q.scope(function()
     local model = q.onebit.random(values, how)
@@ -87,7 +93,7 @@ local function trained(how, by, recompute, saved, stop)
   end)
 end
 
--- A piece at a time: what the process keeps of large strings would count as what it needs.
+-- Reads a piece at a time. Large strings would stay in the process, and count as what it needs.
 local function same_file(one, other)
   local a, b = assert(io.open(one, "rb")), assert(io.open(other, "rb"))
   local left, right
@@ -97,21 +103,22 @@ local function same_file(one, other)
   return left == right
 end
 
-local streamed_options = { rule = "counter", seed = 4, weights = "stream", stream_keep = on_gpu and 0 or nil, stream_slack = not on_gpu and 4e6 or nil }
+local streamed_options = { rule = "counter", seed = 4, weights = "stream", stream_keep = on_gpu and 0 or nil,
+  stream_slack = not on_gpu and 4e6 or nil }
 local function within(limit, by, recompute, stop)
   streamed.collect()
   streamed_options.host_budget = limit
   return trained(streamed_options, by, recompute, of_streamed, stop)
 end
 
--- The run within a limit that makes it stream: on the CPU the least of those tried that the run fits, beside what the process has now.
--- Where it is saved at each step it has to fit with what it needs without.
+-- The run within a limit that makes it stream. On the CPU that is the smallest limit tried that the run fits in, beside
+-- what the process has now. A run that is saved at each step has to fit in what the run needs without.
 local function streamed_run(by, recompute, stop)
   if on_gpu then return within(nil, by, recompute, stop) end
   local probe = q.onebit.random(values, { rule = "frozen", seed = 4, weights = "stream", stream_slack = 4e6 })
   local needed = probe.stream:figures().process
   probe.stream:close()
-  probe = nil
+  probe = nil  -- luacheck: ignore 311
   local result, limit = streamed.under_least_limit(needed, 2e6, function(limit)
     local out = within(limit, by, recompute, stop ~= "save" and stop or nil)
     return out.figures.bytes > 2 * out.figures.total and out or "loose"
@@ -123,7 +130,8 @@ local cases = { { "rows", true }, { "rows", true, "save" }, { "layer", false, 4 
 if on_gpu then table.insert(cases, { "layer", true }) end
 for _, case in ipairs(cases) do
   local by, recompute, stop = case[1], case[2] or false, case[3]
-  local what = ("by %s%s%s: "):format(by, recompute and ", recomputed" or "", stop == "save" and ", saved at each step" or stop and ", restored" or "")
+  local what = ("by %s%s%s: "):format(by, recompute and ", recomputed" or "",
+    stop == "save" and ", saved at each step" or stop and ", restored" or "")
   local inside = trained({ rule = "counter", seed = 4 }, by, recompute, of_resident)
   streamed.collect()
   local out = streamed_run(by, recompute, stop)
@@ -132,13 +140,16 @@ for _, case in ipairs(cases) do
   assert(out.figures.fetch_ms > 0 and out.figures.stall_ms >= 0, what .. "no times")
   -- A matrix of half a megabyte at a time passes through memory.
   assert((out.touched or 0) <= 1e6, what .. "saving brought bits into memory")
-  assert(inside.flips > 0 and inside.flips == out.flips, ("%sflips: %d in memory, %d streamed"):format(what, inside.flips, out.flips))
+  assert(inside.flips > 0 and inside.flips == out.flips,
+    ("%sflips: %d in memory, %d streamed"):format(what, inside.flips, out.flips))
   for i, loss in ipairs(inside.losses) do
-    assert(loss == out.losses[i], ("%sstep %d: loss %.9g in memory, %.9g streamed"):format(what, i, loss, out.losses[i]))
+    assert(loss == out.losses[i], ("%sstep %d: loss %.9g in memory, %.9g streamed"):format(
+      what, i, loss, out.losses[i]))
   end
   for i, count in ipairs(inside.bits) do assert(count == out.bits[i], ("%smatrix %d: other bits"):format(what, i)) end
   assert(same_file(of_resident, of_streamed), what .. "other bytes are saved")
-  print(("one-bit weights, streamed %sthe bits of a model in memory; %.1f MB moved, %d flips"):format(what, out.figures.bytes / 1e6, out.flips))
+  print(("one-bit weights, streamed %sthe bits of a model in memory; %.1f MB moved, %d flips"):format(
+    what, out.figures.bytes / 1e6, out.flips))
 end
 local ok, err = pcall(q.onebit.random, values, { rule = "latent", weights = "stream" })
 assert(not ok and tostring(err):find "keeps more than bits", tostring(err))

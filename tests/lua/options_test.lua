@@ -1,4 +1,4 @@
--- q.options: a list in the order of --help, whose defaults show the types; sets of options; and what is refused.
+-- q.options: the list is in the order of --help, defaults show the types, sets bring in options; and what is refused.
 local options = require "qeng.console.options"
 local q = require "qeng"
 local refused = require("scratch").refused
@@ -24,9 +24,11 @@ local function parse(...) return q.options(list, { ... }, "test") end
 local function wrong(text, ...) refused(text, parse, "in", ...) end
 
 -- ---- values
-local opt = parse("in", "out", "--share", "0.25", "--epochs=1.5", "--names", " a, b c,,d", "--rates=0.5,2", "--ranks", "q = 8, layers.0.k=4",
+local opt = parse("in", "out", "--share", "0.25", "--epochs=1.5", "--names", " a, b c,,d", "--rates=0.5,2", "--ranks",
+  "q = 8, layers.0.k=4",
   "--biases", " red=-1,a=b=2", "--budget", "1.5G", "--level", "3", "--ripe")
-assert(opt.file == "in" and opt.more[1] == "out" and opt.share == 0.25 and opt.epochs == 1.5 and opt.ripe == true and opt.apples == 3)
+assert(opt.file == "in" and opt.more[1] == "out" and opt.share == 0.25 and opt.epochs == 1.5 and opt.ripe == true and
+  opt.apples == 3)
 assert(table.concat(opt.names, "|") == "a|b c|d" and opt.rates[2] == 2 and #opt.sizes == 2 and opt.sizes ~= list[7][2])
 assert(opt.ranks.q == 8 and opt.ranks["layers.0.k"] == 4 and opt.biases[" red"] == -1 and opt.biases["a=b"] == 2)
 assert(opt.budget == 1.5e9 and opt.level == 3 and opt.mode == "some")
@@ -51,7 +53,8 @@ refused("--file is required: what is read", q.options, list, {}, "test")
 -- ---- declarations
 local again = { "Counts.", "test fruit", { "apples", 5, "more of them" } }
 assert(q.options(again, {}).apples == 5 and options.entries("test fruit").apples[2] == 3)
-refused('takes a list in the order of --help: { "rank", default, help } instead of rank = ', q.options, { rank = { 16, "LoRA rank" } }, {})
+refused('takes a list in the order of --help: { "rank", default, help } instead of rank = ', q.options,
+  { rank = { 16, "LoRA rank" } }, {})
 refused("no set of options is called fruits", q.options, { "Counts.", "fruits" }, {})
 refused('entry 16: expected { "name", default, "help" }', q.options, { { 16, "LoRA rank" } }, {})
 
@@ -60,13 +63,16 @@ opt = options.complete("count", "test fruit", { apples = 4, colour = "red" })
 assert(opt.apples == 4 and opt.ripe == false and opt.colour == "red" and opt.__given.apples and not opt.__given.ripe)
 refused("count: apples is 1.5: not a whole number", options.complete, "count", "test fruit", { apples = 1.5 })
 refused("count: ripe is 1: not true or false", options.complete, "count", "test fruit", { ripe = 1 })
-local written = options.settings { names = { "a", "b" }, ranks = { q = 8, k = 4 }, none = {}, share = 0.5, ripe = false, f = print }
-assert(q.json.encode(written) == q.json.encode { names = "a,b", ranks = "k=4,q=8", none = "", share = 0.5, ripe = false })
+local written = options.settings { names = { "a", "b" }, ranks = { q = 8, k = 4 }, none = {}, share = 0.5,
+  ripe = false, f = print }
+assert(q.json.encode(written) == q.json.encode { names = "a,b", ranks = "k=4,q=8", none = "", share = 0.5,
+  ripe = false })
 
 -- ---- the help, in the order of the list
 local text, write, exit = "", io.write, os.exit
 io.write, os.exit = function(part) text = text .. part end, function() error "enough" end
-pcall(q.options, { "Counts.", { "b", 1, "first", min = 0 }, { "a", { "x", "y" }, "second" }, { "out", "o", "x", kind = "folder" } },
+pcall(q.options, { "Counts.", { "b", 1, "first", min = 0 }, { "a", { "x", "y" }, "second" },
+  { "out", "o", "x", kind = "folder" } },
   { "--help" }, "count.lua")
 io.write, os.exit = write, exit
 assert(text == [[

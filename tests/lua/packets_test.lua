@@ -65,17 +65,18 @@ for batch in function() return held:next() end do documents, count = documents +
 assert(documents == 5 and count == held:plan().batches and held:plan().documents == 5)
 assert(batches({ seed = 5 }):plan().trained_tokens > 40)
 
--- long documents: a conversation is left out, a text is split, a beginning is trained as far as it is a target
+-- long documents: a conversation is left out, a text is split, and a cut beginning is trained as far as it is a target
 do
-  local writer = q.ndp.create(path)
-  local ids, mask = {}, {}
-  for i = 1, 20 do ids[i], mask[i] = i, i > 12 and 1 or 0 end
+  writer = q.ndp.create(path)
+  local ids, answered = {}, {}
+  for i = 1, 20 do ids[i], answered[i] = i, i > 12 and 1 or 0 end
   writer:add(ids)
-  writer:add(ids, mask)
+  writer:add(ids, answered)
   writer:add({ 1, 2, 3 })
   writer:finish()
   local long = q.ndp.open(path)
-  for how, expected in pairs { auto = "1 0 1 21 2", split = "2 0 0 29 3", truncate = "0 2 0 17 3", drop = "0 0 2 2 1" } do
+  for how, expected in pairs { auto = "1 0 1 21 2", split = "2 0 0 29 3", truncate = "0 2 0 17 3",
+      drop = "0 0 2 2 1" } do
     local plan = long:batches({ row_tokens = 14, long = how }):plan()
     local got = ("%d %d %d %d %d"):format(plan.split, plan.truncated, plan.dropped, plan.trained_tokens, plan.documents)
     assert(got == expected, how .. ": " .. got)

@@ -1,6 +1,7 @@
--- Every golden model: logits, losses, gradients and 30-step curves are those of transformers and PEFT; a packed row gives
--- the loss and gradients of its documents alone; captured, recomputed and eager passes give the same bits. Arguments: names of
--- models (all). QENG_TEST_DEVICE: where (auto). QENG_PARITY=short: without curves and bits, for an emulated device.
+-- Every golden model: logits, losses, gradients and 30-step curves are those of transformers and PEFT; a packed row
+-- gives the loss and gradients of its documents alone; captured, recomputed and eager passes give the same bits.
+-- Arguments: names of models (all). QENG_TEST_DEVICE: the device (auto). QENG_PARITY=short: without curves and bits,
+-- for an emulated device.
 
 package.path = (arg[0]:match("^(.*/)") or "./") .. "?.lua;" .. package.path
 local golden = require "golden"
@@ -16,7 +17,8 @@ local function test_logits(g)
   local model = open(g, { dtype = "f32" })
   local worst = 0
   for i, document in ipairs(g.values.batches[1]) do
-    local largest = golden.differences(golden.flat(model:logits(document.tokens)), golden.flat(g.file:tensor("logits." .. (i - 1))))
+    local largest = golden.differences(golden.flat(model:logits(document.tokens)),
+      golden.flat(g.file:tensor("logits." .. (i - 1))))
     worst = math.max(worst, largest)
   end
   check(worst <= 1e-4, "%s: logits differ by %g", g.values.name, worst)
@@ -26,7 +28,8 @@ end
 local function gradients(model, prefix, g)
   local worst = 0
   for _, parameter in ipairs(model:trainable()) do
-    local _, relative = golden.differences(golden.flat(parameter.tensor:grad()), golden.flat(g.file:tensor(prefix .. parameter.name)))
+    local _, relative = golden.differences(golden.flat(parameter.tensor:grad()),
+      golden.flat(g.file:tensor(prefix .. parameter.name)))
     check(relative <= 1e-4, "%s: gradient of %s differs by %g", g.values.name, parameter.name, relative)
     worst = math.max(worst, relative)
   end
@@ -46,7 +49,8 @@ local function test_gradients(g)
   loss = lora:loss(slot, longest)
   loss:backward()
   wanted = g.values.lora.loss
-  check(math.abs(loss:item() - wanted) <= 1e-5 * wanted, "%s: LoRA loss %g, expected %g", g.values.name, loss:item(), wanted)
+  check(math.abs(loss:item() - wanted) <= 1e-5 * wanted, "%s: LoRA loss %g, expected %g", g.values.name,
+    loss:item(), wanted)
   return math.max(a, gradients(lora, "lora_grad.base_model.model.", g))
 end
 
@@ -83,7 +87,8 @@ end
 
 local function test_curves(g)
   local worst = {}
-  for _, case in ipairs { { "lora", "f32", 1e-4 }, { "full", "f32", 1e-4 }, { "lora", "bf16", 5e-3 }, { "full", "bf16", 5e-3 } } do
+  for _, case in ipairs { { "lora", "f32", 1e-4 }, { "full", "f32", 1e-4 }, { "lora", "bf16", 5e-3 },
+      { "full", "bf16", 5e-3 } } do
     local relative = curve(g, case[1], case[2])
     check(relative <= case[3], "%s: %s %s loss curve differs by %g", g.values.name, case[1], case[2], relative)
     worst[#worst + 1] = ("%s %s %.1e"):format(case[1], case[2], relative)
@@ -91,7 +96,8 @@ local function test_curves(g)
   return table.concat(worst, ", ")
 end
 
--- Each document's loss and gradients inside the packed row, the others' targets left out, against the document alone.
+-- The loss and gradients of each document inside the packed row, without the others' targets, against the document
+-- alone.
 local function test_packing(g)
   if g.values.name == "llama_dynamic" then return 0 end  -- documents of different lengths are rotated differently there
   local documents = g.values.batches[1]
@@ -116,17 +122,20 @@ local function test_packing(g)
       for i, other in ipairs(documents) do others[i] = i == number and other or { tokens = other.tokens, mask = {} } end
       local packed_loss, packed = pass((golden.slot(others)))
       local loss, grads = pass(alone)
-      check(math.abs(packed_loss - loss) <= 1e-5 * math.max(1, loss), "%s: document %d: packed loss %g, alone %g", g.values.name, number, packed_loss, loss)
-      -- A query that sees one key has no gradient, so that of a document of two tokens leaves q and k only rounding errors,
-      -- which some machines make differently in the packed row: they are to be nothing there too, next to all gradients.
+      check(math.abs(packed_loss - loss) <= 1e-5 * math.max(1, loss), "%s: document %d: packed loss %g, alone %g",
+        g.values.name, number, packed_loss, loss)
+      -- A query that sees one key has no gradient. So a document of two tokens leaves q and k only rounding errors,
+      -- which differ on some machines in the packed row. They have to be nothing there too, next to all gradients.
       local nothing = 1e-6 * golden.norm(unpack(grads))
       for i, parameter in ipairs(model:trainable()) do
         if golden.norm(grads[i]) <= nothing then
           local size = golden.norm(packed[i])
-          check(size <= nothing, "%s: document %d: gradient of %s is %g, alone it is 0", g.values.name, number, parameter.name, size)
+          check(size <= nothing, "%s: document %d: gradient of %s is %g, alone it is 0", g.values.name, number,
+            parameter.name, size)
         else
           local _, relative = golden.differences(packed[i], grads[i])
-          check(relative <= 1e-5, "%s: document %d: gradient of %s differs by %g", g.values.name, number, parameter.name, relative)
+          check(relative <= 1e-5, "%s: document %d: gradient of %s differs by %g", g.values.name, number,
+            parameter.name, relative)
           worst = math.max(worst, relative)
         end
       end
@@ -135,14 +144,17 @@ local function test_packing(g)
   return worst
 end
 
--- All gradients as one exact string: eager, recomputed, captured (replayed twice, so that replay leaves nothing behind).
+-- All gradients as one exact string: eager, recomputed, captured (replayed twice, so that replay leaves nothing
+-- behind).
 local function test_bits(g)
   local slot, _, longest = golden.slot(g.values.batches[1])
   local function bits(opt)
     local model = open(g, { dtype = opt.dtype })
     model:lora { rank = 4, dropout = 0.1, seed = 3 }
     for i, parameter in ipairs(model:trainable()) do
-      if i % 2 == 0 then parameter.tensor:copy(q.randn(parameter.tensor:shape(), { std = 0.1, seed = 1, stream = i })) end
+      if i % 2 == 0 then
+        parameter.tensor:copy(q.randn(parameter.tensor:shape(), { std = 0.1, seed = 1, stream = i }))
+      end
     end
     model.recompute = opt.recompute
     q.seed(5)
@@ -173,7 +185,8 @@ local function test_bits(g)
     check(eager == bits { dtype = dtype }, "%s %s: two runs differ", g.values.name, dtype)
     check(eager == bits { dtype = dtype, recompute = true }, "%s %s: recompute differs", g.values.name, dtype)
     check(eager == bits { dtype = dtype, capture = true }, "%s %s: captured differs", g.values.name, dtype)
-    check(eager == bits { dtype = dtype, capture = true, recompute = true }, "%s %s: captured recompute differs", g.values.name, dtype)
+    check(eager == bits { dtype = dtype, capture = true, recompute = true }, "%s %s: captured recompute differs",
+      g.values.name, dtype)
   end
 end
 

@@ -1,5 +1,6 @@
--- Phi-3, one file of scripts/qeng/models: transformers and llama.cpp compute the same, gradients are transformers', an
--- adapter is trained, merged and kept as others are, and a GGUF file of it has llama.cpp's words and reads back.
+-- Phi-3, one file of scripts/qeng/models: logits are those of transformers and llama.cpp, gradients those of
+-- transformers. An adapter is trained, merged and saved as for other models. A GGUF file of it has llama.cpp's words
+-- and reads back.
 package.path = (arg[0]:match "^(.*/)" or "./") .. "?.lua;" .. package.path
 local q = require "qeng"
 
@@ -114,7 +115,7 @@ end
 near("merged", changed, last_logits.of(model:merge(), tokens), 1e-5)
 refused("qkv_proj, which is several layers in one", function() fresh():lora { dora = true } end)
 
--- ---- settings that transformers has not for it, or that fit nothing, are refused
+-- ---- settings that transformers does not have for it, or that fit nothing, are refused
 local function refuses(text, more)
   local own = {}
   for key, value in pairs(values) do own[key] = value end

@@ -1,13 +1,15 @@
--- q.rehearse and q.plan: what they promise beyond the figures, which tests/transcripts/plan_test.sh sets against training.
+-- What q.rehearse and q.plan promise beyond their figures. tests/transcripts/plan_test.sh compares the figures with
+-- training.
 local q = require "qeng"
 q.device { device = "cpu", threads = 1 }
 
 local function fails(code, part, fn, ...)
   local ok, err = pcall(fn, ...)
-  assert(not ok and type(err) == "table" and err.code == code and err.message:find(part, 1, true), tostring(type(err) == "table" and err.message or err))
+  assert(not ok and type(err) == "table" and err.code == code and err.message:find(part, 1, true),
+    tostring(type(err) == "table" and err.message or err))
 end
 
--- A rehearsal has accounts and a tape of its own, and takes no memory whatever it is asked for.
+-- A rehearsal has accounts and a tape of its own. It takes no memory, whatever it is asked for.
 local before, real = q.memory(), q.zeros({ 4 }, "f32", "weights")
 local inside, kept
 local sum, none = q.rehearse(function()
@@ -22,7 +24,7 @@ assert(sum == 3 and none == nil and real:table()[1] == 0)
 assert((q.memory().adapters or { bytes = 0 }).bytes == (before.adapters or { bytes = 0 }).bytes)
 fails("closed", "closed", inside.shape, inside)
 assert(kept:elements() == 8)
-kept, inside = nil, nil
+kept, inside = nil, nil  -- luacheck: ignore 311
 collectgarbage()
 
 -- The cost of a product: 2 m n k at the rate given, index lists counted by their values.
@@ -45,7 +47,7 @@ fails("value", "going on already", q.rehearse, function() q.rehearse(function() 
 fails("value", "stop here", q.rehearse, function() q.error("value", "stop here") end)
 assert(q.zeros({ 2 }):table()[2] == 0, "after an error the device is the real one again")
 
--- The least budget works, a byte less does not; at the least, three slots of the largest unit are held.
+-- The least budget works; a byte less does not. At the least, three slots of the largest unit are held.
 local rates = { bandwidth = 1e11, flops = 1e13 }
 local function plan(opt)
   for name, value in pairs(rates) do opt[name] = value end
@@ -66,52 +68,70 @@ assert(least.placed.streamed == least.placed.host and least.step.moved == 2 * le
 local pinned = plan { mode = "lora", device_budget = whole.least, host_budget = least.placed.host }
 assert(pinned.fits and pinned.placed.host == least.placed.host and pinned.placed.file == 0)
 local filed = plan { mode = "lora", device_budget = whole.least, host_budget = least.placed.host - 1 }
-assert(filed.fits and filed.placed.host == least.placed.host - 1 and filed.placed.file == least.least_host + 1, "the host's budget is not kept")
-assert(least.least_host < least.placed.host and plan { mode = "lora", device_budget = whole.least, host_budget = least.least_host }.fits)
-assert(not plan { mode = "lora", device_budget = whole.least, host_budget = least.least_host - 1 }.fits, "there is no buffer for what is read from the file")
+assert(filed.fits and filed.placed.host == least.placed.host - 1 and filed.placed.file == least.least_host + 1,
+  "the host's budget is not kept")
+assert(least.least_host < least.placed.host and plan { mode = "lora", device_budget = whole.least,
+  host_budget = least.least_host }.fits)
+assert(not plan { mode = "lora", device_budget = whole.least, host_budget = least.least_host - 1 }.fits,
+  "there is no buffer for what is read from the file")
 local between = plan { mode = "lora", device_budget = (whole.least + whole.total) / 2 }
-assert(between.placed.keep > 0 and between.placed.device <= (whole.least + whole.total) / 2 and between.placed.keep + between.placed.streamed == least.placed.streamed,
+assert(between.placed.keep > 0 and between.placed.device <= (whole.least + whole.total) / 2 and
+  between.placed.keep + between.placed.streamed == least.placed.streamed,
   "what stays and what is streamed are not all that may be")
 assert(math.abs(least.step.transfer - least.step.moved / 1e10) < 1e-9)
 assert(not plan { mode = "lora", device_budget = whole.least - 1 }.fits)
 local function config_of(tied)
-  return { architectures = { "Qwen3ForCausalLM" }, model_type = "qwen3", vocab_size = 32000, hidden_size = 256, num_hidden_layers = 8, num_attention_heads = 4,
-    num_key_value_heads = 2, head_dim = 64, intermediate_size = 512, max_position_embeddings = 128, rms_norm_eps = 1e-6, rope_theta = 10000, hidden_act = "silu",
+  return { architectures = { "Qwen3ForCausalLM" }, model_type = "qwen3", vocab_size = 32000, hidden_size = 256,
+    num_hidden_layers = 8, num_attention_heads = 4,
+    num_key_value_heads = 2, head_dim = 64, intermediate_size = 512, max_position_embeddings = 128, rms_norm_eps = 1e-6,
+    rope_theta = 10000, hidden_act = "silu",
     tie_word_embeddings = tied }
 end
--- Without rates of its own it is the CPU that is planned for, whose host budget is for all of the process, and for which two slots do.
+-- Without rates of its own the plan is for the CPU. There the host budget is for the whole process, and two slots are
+-- enough.
 local there = plan { mode = "lora", model = config_of(false) }
 local host_budget = there.least + q.plan({ model = config_of(false), row_tokens = 64, mode = "lora" }).process
-local here = q.plan { model = config_of(false), row_tokens = 64, mode = "lora", device_budget = 1e12, host_budget = host_budget + 10e6 }
-assert(here.fits and here.placed.device + here.process <= host_budget + 10e6 and here.placed.host == 0 and here.placed.file == here.placed.streamed)
+local here = q.plan { model = config_of(false), row_tokens = 64, mode = "lora", device_budget = 1e12,
+  host_budget = host_budget + 10e6 }
+assert(here.fits and here.placed.device + here.process <= host_budget + 10e6 and here.placed.host == 0 and
+  here.placed.file == here.placed.streamed)
 assert(here.least < there.least and here.process > 64e6)
-assert(not q.plan { model = config_of(false), row_tokens = 64, mode = "lora", host_budget = here.least + 60e6 }.fits, "the process itself needs nothing")
--- A head that is the embedding stays on a GPU, which streams what is of one unit.
+assert(not q.plan { model = config_of(false), row_tokens = 64, mode = "lora", host_budget = here.least + 60e6 }.fits,
+  "the process itself needs nothing")
+-- A head that is the embedding stays on a GPU. A GPU streams whole units.
 local tied = plan { mode = "lora", model = config_of(true) }
-assert(tied.least > tied.units[1].bytes + 3 * tied.units[2].bytes and tied.units[1].shared, "a tied embedding counts as streamed")
+assert(tied.least > tied.units[1].bytes + 3 * tied.units[2].bytes and tied.units[1].shared,
+  "a tied embedding counts as streamed")
 assert(not plan { mode = "lora", model = config_of(false) }.units[1].shared)
--- By phases the largest turn is what memory is needed for, wherever it comes: here gate and up, after what attention has in a block.
+-- By phases memory has to hold the largest turn, wherever it comes: here gate and up, after the matrices of the
+-- attention.
 local attention, mlp = 3 * 256 * 256, 256 * 512
 local all = plan { mode = "onebit", model = config_of(false) }
 local floats = all.trained - 8 * (attention + 3 * mlp)
-assert(plan { mode = "onebit", model = config_of(false), active = 2 * mlp }.trained - floats == 2 * mlp, "the turn that is planned is not the largest")
-local kept = plan { mode = "onebit", model = config_of(false), active = 2 * mlp, keep = true }
+assert(plan { mode = "onebit", model = config_of(false), active = 2 * mlp }.trained - floats == 2 * mlp,
+  "the turn that is planned is not the largest")
+local parted = plan { mode = "onebit", model = config_of(false), active = 2 * mlp, keep = true }
 local dropped = plan { mode = "onebit", model = config_of(false), active = 2 * mlp }
--- Bits that learn are streamed too, wait in pinned memory of the host, and are copied back there in each backward pass.
-local learners = plan { mode = "onebit", model = config_of(false), active = 2 * mlp, accumulate = 2, device_budget = dropped.least }
+-- Bits that learn are streamed too. They wait in pinned memory of the host, and each backward pass copies them back
+-- there.
+local learners = plan { mode = "onebit", model = config_of(false), active = 2 * mlp, accumulate = 2,
+  device_budget = dropped.least }
 local bits = 8 * (attention + 3 * mlp) / 8
-assert(learners.fits and learners.placed.host == bits and learners.placed.streamed == bits and learners.least_host == bits)
+assert(learners.fits and learners.placed.host == bits and learners.placed.streamed == bits and
+  learners.least_host == bits)
 assert(learners.step.moved == 4 * bits + 2 * (2 * mlp / 8))
 local counters = 3 / 8 * (8 * (attention + 3 * mlp) - 2 * mlp)  -- of 3 bits
-assert(math.abs((kept.accounts.optimizer - dropped.accounts.optimizer) / counters - 1) < 0.01, "not the counters of all weights")
+assert(math.abs((parted.accounts.optimizer - dropped.accounts.optimizer) / counters - 1) < 0.01,
+  "not the counters of all weights")
 
 -- Twice the rows, twice the work of a step; recomputing holds less and computes more.
 local twice, again = plan { mode = "lora", rows = 2 }, plan { mode = "lora", recompute = true }
 assert(twice.step.flops_bf16 > 1.99 * whole.step.flops_bf16 and twice.step.flops_bf16 < 2.01 * whole.step.flops_bf16)
 assert(again.accounts.activations < whole.accounts.activations and again.step.flops_bf16 > whole.step.flops_bf16)
 fails("value", "mode is some: one of full", q.plan, { model = "7b", mode = "some" })
--- What cannot be meant is refused before anything is built.
-for name, wrong in pairs { device_budget = 0 / 0, host_budget = -5, accumulate = 0, row_tokens = 1e12, rank = 1.5, link = math.huge, recompute = 1, levels = 5,
+-- What makes no sense is refused before anything is built.
+for name, wrong in pairs { device_budget = 0 / 0, host_budget = -5, accumulate = 0, row_tokens = 1e12, rank = 1.5,
+  link = math.huge, recompute = 1, levels = 5,
   dtype = "q4_k", kv = "i32", bandwidth = "fast", batch = 1e6 } do
   fails("value", ("plan: %s is %s: "):format(name, tostring(wrong)), q.plan, { model = "1b", [name] = wrong })
 end
@@ -119,19 +139,24 @@ fails("value", "no option row_token; did you mean row_tokens", q.plan, { model =
 fails("value", "model is 5, expected", q.plan, { model = 5 })
 fails("value", "bandwidth and flops go together", q.plan, { model = "1b", flops = 1e12 })
 fails("value", "rows x row_tokens is 33554432", q.plan, { model = "1b", rows = 2, row_tokens = 2 ^ 24 })
-for _, mode in ipairs { "full", "onebit" } do fails("value", "stored = q4_k is of frozen weights", q.plan, { model = "1b", mode = mode, stored = "q4_k" }) end
-fails("value", "batch x context is 33554432", q.plan, { model = "1b", mode = "inference", batch = 4096, context = 8192, bandwidth = 1e10, flops = 1e11 })
+for _, mode in ipairs { "full", "onebit" } do
+  fails("value", "stored = q4_k is of frozen weights", q.plan, { model = "1b", mode = mode, stored = "q4_k" })
+end
+fails("value", "batch x context is 33554432", q.plan,
+  { model = "1b", mode = "inference", batch = 4096, context = 8192, bandwidth = 1e10, flops = 1e11 })
 
--- On the CPU a device budget that weights have to be streamed for is the whole process's, as a stream takes it.
+-- On the CPU, where weights have to be streamed, the device budget is for the whole process.
 local function on_cpu(opt)
   opt.model, opt.row_tokens = config_of(false), 64
   return q.plan(opt)
 end
 local free = on_cpu {}
-assert(on_cpu { device_budget = free.total }.fits and on_cpu { device_budget = free.total }.counted == 0, "resident weights are held to no more than tensors")
+assert(on_cpu { device_budget = free.total }.fits and on_cpu { device_budget = free.total }.counted == 0,
+  "resident weights are held to no more than tensors")
 local short = on_cpu { device_budget = free.total - 1 }
-assert(not short.fits and short.counted > 64e6 and short.least_budget == free.total, "what streams would take the process's memory for tensors")
--- What is printed as the least is given back as it stands, and does; the process is that of a model with its tokenizer.
+assert(not short.fits and short.counted > 64e6 and short.least_budget == free.total,
+  "what streams would take the process's memory for tensors")
+-- The least amount is enough as it is printed, given back. The process is that of a model with its tokenizer.
 local shown = tostring(on_cpu { host_budget = 1e6 }):match "least host budget that works is ([%d.]+) MB"
 assert(on_cpu { host_budget = (tonumber(shown) + 1) * 1e6 }.fits)
 local at_start = require("qeng.model.stream").process()
@@ -140,7 +165,7 @@ assert(tostring(free):find "and the process itself, [%d.]+ MB" and not tostring(
 local window = q.plan { model = config_of(false), mode = "inference", context = 4096 }
 assert(tostring(window):find("context: 128 tokens, the model's max_position_embeddings, not 4096", 1, true))
 
--- All ways at once: one that the shape does not allow says why, and where none is possible that is the error.
+-- All ways at once: a way that the shape does not allow says why. Where no way is possible, that is the error.
 local compare = require("qeng.plan.text").compare
 local function ways(change)
   return function(mode, active)
@@ -151,15 +176,19 @@ local function ways(change)
 end
 local rows = compare(ways { hidden_size = 264, intermediate_size = 500 }, 0)
 assert(rows:find "\nlora +[%d.]+ MB" and rows:find "\nonebit +rows of one_bit %[256, 264%] are not whole blocks of 32")
-fails("unsupported", "unknown keys num_experts_per_tok", compare, ways { num_experts_per_tok = 2, num_local_experts = 8 }, 0)
+fails("unsupported", "unknown keys num_experts_per_tok", compare,
+  ways { num_experts_per_tok = 2, num_local_experts = 8 }, 0)
 
--- A name on a hub: of a model whose weights are not here only the configuration and the tokenizer come.
+-- A name on a hub: only the configuration and the tokenizer of the model are fetched, not its weights.
 local cache, fetched = os.tmpname(), {}
 q.fs.remove(cache)
 q.fs.mkdir(cache)
-local listing = { commit = "c0ffee", folder = cache, files = { { path = "config.json", size = 9 }, { path = "model.safetensors", size = 2 ^ 40 } } }
-local there = {
-  settings = function() return { offline = false, cache = cache, endpoint = "nowhere" } end, list = function() return listing end,
+local listing = { commit = "c0ffee", folder = cache,
+  files = { { path = "config.json", size = 9 }, { path = "model.safetensors", size = 2 ^ 40 } } }
+local folders = {
+  settings = function()
+    return { offline = false, cache = cache, endpoint = "nowhere" }
+  end, list = function() return listing end,
   room = function() return 2 ^ 50 end, pin = function() fetched.pinned = true end,
   fetch = function(_, _, _, _, file)
     fetched[#fetched + 1] = file.path
@@ -168,8 +197,10 @@ local there = {
   end,
 }
 local open = q.hub.open
-q.hub.open = function() return there end
-for _ = 1, 2 do assert(plan { model = "org/name", mode = "lora" }.total == plan { model = config_of(false), mode = "lora" }.total) end
+q.hub.open = function() return folders end
+for _ = 1, 2 do
+  assert(plan { model = "org/name", mode = "lora" }.total == plan { model = config_of(false), mode = "lora" }.total)
+end
 q.hub.open = open
 q.fs.remove(cache)
 assert(table.concat(fetched, " ") == "config.json" and not fetched.pinned, table.concat(fetched, " "))

@@ -1,5 +1,5 @@
--- A captured program that fails, in its first run, where operations are checked, or in a later one, where a device replays them, goes
--- on when what it read is mended.  qeng program_test.lua [DEVICE]
+-- A captured program that fails goes on when what it read is mended. It may fail in its first run, where operations are
+-- checked, or in a later one, where a device replays them.  qeng program_test.lua [DEVICE]
 local q = require "qeng"
 q.device { device = arg[1] or "cpu" }
 
@@ -7,7 +7,7 @@ local weights = q.tensor({ 1, 2, 3, 4, 5, 6, 7, 8 }, "f32"):reshape { 4, 2 }
 local tokens = q.tensor({ 3 }, "i32")
 local program, rows = q.capture(q.no_grad, function() return q.linear(q.embedding(weights, tokens), weights) end)
 
--- What program:run() makes of a token.
+-- What program:run() gives for a token.
 local function run(token)
   tokens:set { token }
   program:run()
@@ -35,7 +35,8 @@ end
 program:free()
 -- Values that do not exist while capturing: the message says what does without it.
 local looks = { function() return weights:table() end }
-if pcall(weights.view, weights) then looks[2] = function() return q.linear(weights, weights):view() end end  -- of host memory alone
+-- of host memory alone
+if pcall(weights.view, weights) then looks[2] = function() return q.linear(weights, weights):view() end end
 for _, look in ipairs(looks) do
   local fine, why = pcall(q.capture, q.no_grad, look)
   assert(not fine and why.message:find("do without capturing", 1, true), tostring(fine or why.message))

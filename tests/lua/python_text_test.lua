@@ -1,11 +1,12 @@
--- q.unicode says of every code point that Unicode 14 assigns what Python's str says.
+-- q.unicode says what Python's str says of every code point that Unicode 14 assigns.
 local q = require "qeng"
 
 local golden = q.json.decode(q.fs.read((arg[0]:match("^(.*)/tests/") or ".") .. "/tests/golden/python_text.json"))
 local characters = {}
 for _, range in ipairs(golden.ranges) do
   for code = range[1], range[2] do
-    local high = code >= 0x10000 and ("\\u%04x\\u%04x"):format(0xd800 + math.floor((code - 0x10000) / 0x400), 0xdc00 + code % 0x400)
+    local high = code >= 0x10000 and ("\\u%04x\\u%04x"):format(0xd800 + math.floor((code - 0x10000) / 0x400),
+      0xdc00 + code % 0x400)
     characters[#characters + 1] = high or ("\\u%04x"):format(code)
   end
 end

@@ -1,5 +1,6 @@
--- Adapters on a quantized base, or one of bf16 under f32: gradients are those of the decoded weights, by float64 in Lua for one layer and by the model
--- of decoded weights for a whole one; training lowers the loss; merging gives decode(w) + scale * b a.
+-- Adapters on a quantized base, or on a bf16 base under f32. Gradients are those of the decoded weights: by float64 in
+-- Lua for one layer, by a model of decoded weights for a whole one. Training lowers the loss. Merging gives decode(w) +
+-- scale * b a.
 package.path = (arg[0]:match "^(.*/)" or "./") .. "?.lua;" .. package.path
 local golden = require "golden"
 local q = require "qeng"
@@ -41,14 +42,16 @@ local function layer(type)
     x:requires_grad(true)
     return x
   end
-  local x, a, b, weights = leaf({ t, k }, 2), leaf({ rank, k }, 3), leaf({ n, rank }, 4), q.randn({ 1, t * n }, { seed = 5 })
+  local x, a, b, weights = leaf({ t, k }, 2), leaf({ rank, k }, 3), leaf({ n, rank }, 4),
+    q.randn({ 1, t * n }, { seed = 5 })
   local y = q.linear(x, w, { lora = { a = a, b = b, scale = scale } })
   local loss = q.linear(y:reshape { 1, t * n }, weights):reshape { 1 }  -- sum of weights * y
   loss:backward()
 
   local W, X, A, B, G = flat(w:to "f32"), flat(x), flat(a), flat(b), flat(weights)
   local xa = product(t, rank, k, 1, rows(X, k), columns(A, k))
-  local wanted = product(t, n, k, 1, rows(X, k), columns(W, k), product(t, n, rank, scale, rows(xa, rank), columns(B, rank)))
+  local wanted = product(t, n, k, 1, rows(X, k), columns(W, k),
+    product(t, n, rank, scale, rows(xa, rank), columns(B, rank)))
   close(type .. ": y", flat(y), wanted, 1e-6)
   local gb = product(t, rank, n, scale, rows(G, n), rows(B, rank))
   close(type .. ": db", flat(b:grad()), product(n, rank, t, scale, columns(G, n), rows(xa, rank)), 1e-6)
@@ -61,11 +64,12 @@ end
 
 local values = {
   architectures = q.json.array { "Qwen2ForCausalLM" }, model_type = "qwen2", hidden_size = 256, intermediate_size = 256,
-  num_hidden_layers = 2, num_attention_heads = 4, num_key_value_heads = 2, vocab_size = 96, max_position_embeddings = 64,
+  num_hidden_layers = 2, num_attention_heads = 4, num_key_value_heads = 2, vocab_size = 96,
+  max_position_embeddings = 64,
   rms_norm_eps = 1e-6, rope_theta = 10000, tie_word_embeddings = true, hidden_act = "silu",
 }
 
--- The same random model with its matrices quantized; decoded: as the f32 that these stand for.
+-- The same random model with its matrices quantized. decoded: as the f32 values that the blocks stand for.
 local function model_of(type, decoded)
   local stream = 0
   local model = q.random_model(values, { weights = function(name, shape)
@@ -105,7 +109,8 @@ local function whole(type)
   assert(math.abs(losses[1] - losses[2]) <= 1e-5 * losses[2], type .. ": the loss is not the decoded model's")
   local of_decoded = decoded:trainable()
   for i, parameter in ipairs(stored:trainable()) do
-    worst = math.max(worst, close(type .. ": " .. parameter.name, flat(parameter.tensor:grad()), flat(of_decoded[i].tensor:grad()), 2e-5))
+    worst = math.max(worst,
+      close(type .. ": " .. parameter.name, flat(parameter.tensor:grad()), flat(of_decoded[i].tensor:grad()), 2e-5))
     parameter.tensor:grad():fill(0)
   end
   local curve = train(stored)
@@ -114,7 +119,8 @@ local function whole(type)
   local before = stored:logits(documents[1].tokens)
   close(type .. ": merged logits", flat(stored:merge():logits(documents[1].tokens)), flat(before), 1e-4)
   assert(stored.linears[1].weight:dtype() == "f32")
-  return ("%s: gradients within %.0e of the decoded base's, loss %.3f to %.3f"):format(type, worst, curve[1], curve[#curve])
+  return ("%s: gradients within %.0e of the decoded base's, loss %.3f to %.3f"):format(
+    type, worst, curve[1], curve[#curve])
 end
 
 for _, type in ipairs { "q4_k", "tq2_0", "bf16" } do
@@ -123,7 +129,8 @@ for _, type in ipairs { "q4_k", "tq2_0", "bf16" } do
 end
 for _, type in ipairs { "q8_0", "q2_0", "int4" } do layer(type) end
 
--- ---------------------------------------------------------------- trained on a GGUF file, served by the engine from the same file
+-- ---------------------------------------------------------------- trained on a GGUF file, served by the engine from
+-- the same file
 
 -- Greedy tokens by whole forward passes, and by how much each was the best.
 local function continue(model, ids, count)
@@ -131,15 +138,19 @@ local function continue(model, ids, count)
   for n = 1, count do
     local logits, best, second = flat(model:logits(all):rows(#all - 1, 1)), 1, -math.huge
     for i = 2, #logits do
-      if logits[i] > logits[best] then best, second = i, logits[best] elseif logits[i] > second then second = logits[i] end
+      if logits[i] > logits[best] then
+        best, second = i, logits[best]
+      elseif logits[i] > second then
+        second = logits[i]
+      end
     end
     all[#all + 1], gaps[n] = best - 1, logits[best] - second
   end
   return { unpack(all, #ids + 1) }, gaps
 end
 
--- Between the two best logits. The engine rounds activations to eight bits, which changes the difference of two of these logits by up to
--- 0.026 (q4_k) and 0.031 (tq2_0).
+-- Between the two best logits. The engine rounds activations to eight bits, which changes the difference of two of
+-- these logits by up to 0.026 (q4_k) and 0.031 (tq2_0).
 local tie = 0.02
 local function of(i) return math.ceil(i / 3) end  -- the document of request i
 
@@ -154,7 +165,8 @@ for _, type in ipairs { "q4_k", "tq2_0" } do
   trained:lora { rank = 4, seed = 3 }
   local curve = train(trained)
   assert(curve[#curve] < curve[1])
-  local mapped = train(q.load(path, { weights = "map" }):lora { rank = 4, seed = 3 })  -- rows as in the file; those of a copy may be interleaved
+  -- rows as in the file; those of a copy may be interleaved
+  local mapped = train(q.load(path, { weights = "map" }):lora { rank = 4, seed = 3 })
   for step = 1, #curve do assert(curve[step] == mapped[step], type .. ": training differs where the file is mapped") end
   trained:save_adapter(out)
   trained:save_adapter_gguf(out .. "-lora.gguf")
@@ -163,7 +175,8 @@ for _, type in ipairs { "q4_k", "tq2_0" } do
   local engine, requests = served:engine { max_batch = 4, pages = 40, chunk = 5 }, {}
   local adapters = { false, served:read_adapter(out), served:read_adapter(out .. "-lora.gguf") }
   for i = 1, 9 do  -- two of three with the adapter, as PEFT and as GGUF store it
-    requests[i] = engine:submit { ids = documents[of(i)].tokens, max_tokens = 8, temperature = 0, stop_ids = {}, adapter = adapters[i % 3 + 1] }
+    requests[i] = engine:submit { ids = documents[of(i)].tokens, max_tokens = 8, temperature = 0, stop_ids = {},
+      adapter = adapters[i % 3 + 1] }
   end
   engine:finish()
   local bare, changed, parted = q.load(path), 0, 0
@@ -171,7 +184,8 @@ for _, type in ipairs { "q4_k", "tq2_0" } do
     local wanted, gaps = continue(i % 3 > 0 and trained or bare, documents[of(i)].tokens, 8)
     for n = 1, 8 do
       if request.output[n] ~= wanted[n] then
-        assert(gaps[n] < tie, ("%s, request %d: served %s, expected %s, by %g"):format(type, i, table.concat(request.output, " "),
+        assert(gaps[n] < tie, ("%s, request %d: served %s, expected %s, by %g"):format(
+          type, i, table.concat(request.output, " "),
           table.concat(wanted, " "), gaps[n]))
         parted = parted + 1
         break

@@ -1,4 +1,4 @@
--- Reports: what their pages hold, against figures worked out here.
+-- Reports: their pages hold the figures worked out here.
 local q = require "qeng"
 local charts = require "qeng.report.charts"
 local grid = require "qeng.report.grid"
@@ -26,7 +26,7 @@ for i in ipairs(page.light) do
   assert(contrast(page.dark[i], page.backgrounds.dark) >= 3, "colour " .. i .. " is too dark on dark ground")
 end
 
--- ---- axes: whole steps, units, nothing called -0, and what is not negative has no axis below zero
+-- ---- axes: whole steps, units, no -0, and no axis below zero where nothing is negative
 local function labels(html, class)
   local found = {}
   for block in html:gmatch('<div class="' .. class .. '">(.-)</div>') do
@@ -35,7 +35,9 @@ local function labels(html, class)
   return found
 end
 local function line_of(points, opt) return charts.draw("A & B", nil, { { "a", 1, points } }, opt) end
-local function same(given, wanted) assert(table.concat(given, " ") == wanted, table.concat(given, " ") .. ", expected " .. wanted) end
+local function same(given, wanted)
+  assert(table.concat(given, " ") == wanted, table.concat(given, " ") .. ", expected " .. wanted)
+end
 same(labels(line_of { { 1, -1 }, { 2, 1 } }, "y lin"), "-1 -0.5 0 0.5 1")
 same(labels(line_of { { 1, -1 }, { 2, 1 } }, "x"), "1 2")
 same(labels(line_of { { 0, 0 }, { 1000, 3 } }, "y lin"), "0 1 2 3")
@@ -47,7 +49,7 @@ for shift = -3, 3 do
 end
 assert(line_of({ { 1, 1 }, { 2, 2 } }):find("A &amp; B", 1, true), "the title is not escaped")
 
--- ---- a logarithmic axis, by choice, on which 10 lies in the middle of 1 and 100 (with a tenth of room at both ends)
+-- ---- a logarithmic axis, by choice: 10 lies in the middle of 1 and 100 (with a tenth of room at both ends)
 local logged = line_of({ { 0, 1 }, { 1, 10 }, { 2, 100 } }, { log = true })
 same(labels(logged, "y log"), "1 2 5 10 20 50 100")
 assert(logged:find '<input type="checkbox" class="logarithmic"' and not line_of({ { 0, 1 }, { 1, 2 } }):find "<input")
@@ -79,8 +81,10 @@ assert(#long < 40000, "a chart of " .. #long .. " bytes")
 assert(long:find "[ML]%d+ 4[78]L", "the spike is lost")  -- 100 of 0 to 104.95
 
 -- ---- every key of a legend has the colour of its line
-local two = charts.draw("Loss", nil, { { "first", 3, { { 1, 1 }, { 2, 2 } } }, { "second", 5, { { 1, 2 }, { 2, 1 } }, dots = true } })
-assert(two:find '<b class="s3"></b>first' and two:find '<path class="line s3"' and two:find '<b class="s5 dots"></b>second' and two:find '<path class="dot s5"')
+local two = charts.draw("Loss", nil,
+  { { "first", 3, { { 1, 1 }, { 2, 2 } } }, { "second", 5, { { 1, 2 }, { 2, 1 } }, dots = true } })
+assert(two:find '<b class="s3"></b>first' and two:find '<path class="line s3"' and
+  two:find '<b class="s5 dots"></b>second' and two:find '<path class="dot s5"')
 assert(not two:find "fill=", "a colour that a style would beat")
 assert(charts.draw("Loss", nil, { { "none", 1, {} } }) == "")
 
@@ -91,14 +95,19 @@ assert(page.table(columns, rows):find('<td>a&lt;b</td><td class="n">5</td>', 1, 
 
 -- ---- the report of a run: metrics of earlier versions, settings as given and as used
 local out = scratch.folder
-q.fs.write(out .. "/metrics.jsonl", '{"step":1,"loss":2,"lr":0.1,"sol":0.5,"trained_tokens":3}\n{"step":2,"loss":1,"lr":0.1,"limit_share":0.25,"trained_tokens":4,"eval_loss":1.5}\n')
-report.write(out, { title = "A run", settings = { alpha = 0, data = "<x>", epochs = 1 }, used = { alpha = 32, epochs = 1 }, eval_before = 3, state = "Running", reload = 15 })
+q.fs.write(out .. "/metrics.jsonl", '{"step":1,"loss":2,"lr":0.1,"sol":0.5,"trained_tokens":3}' ..
+  '\n{"step":2,"loss":1,"lr":0.1,"limit_share":0.25,"trained_tokens":4,"eval_loss":1.5}\n')
+report.write(out, { title = "A run", settings = { alpha = 0, data = "<x>", epochs = 1 },
+  used = { alpha = 32, epochs = 1 }, eval_before = 3, state = "Running", reload = 15 })
 local html = q.fs.read(out .. "/report.html")
 assert(html:find "2 steps, 7 trained tokens, last training loss 1.0000, held%-out loss 1.5000, before training 3.0000")
 local limit = html:match "<figcaption>Share of the measured GEMM limit.-</figure>"
 same(labels(limit, "x"), "1 2")
-assert(html:find "<td>alpha</td><td>32  %(given: 0%)</td>" and html:find "<td>data</td><td>&lt;x&gt;</td>" and html:find "<td>epochs</td><td>1</td>")
+assert(html:find "<td>alpha</td><td>32  %(given: 0%)</td>" and html:find "<td>data</td><td>&lt;x&gt;</td>" and
+  html:find "<td>epochs</td><td>1</td>")
 assert(html:find 'http%-equiv="refresh"' and not html:find "https?://", "the page wants a network")
-for class in html:gmatch 'class="[^"]*(s%d+)[^%d]' do assert(html:find("." .. class .. "{color:", 1, true), class .. " has no colour") end
+for class in html:gmatch 'class="[^"]*(s%d+)[^%d]' do
+  assert(html:find("." .. class .. "{color:", 1, true), class .. " has no colour")
+end
 q.fs.remove(out)
 print "report: ok"

@@ -1,6 +1,6 @@
--- Weights that are stored rotated (prism.hadamard.* of a GGUF file): the file means the same model as the one that is not rotated, in
--- training's forward, in the engine, and under adapters, which are trained on it, served from it and merged into it. Rotated here by
--- the definition of H, in float64.
+-- Weights that are stored rotated (prism.hadamard.* of a GGUF file): the file means the same model as the one that is
+-- not rotated. So it is in training's forward pass, in the engine, and under adapters that are trained, served and
+-- merged. The rotation here is by the definition of H, in float64.
 package.path = (arg[0]:match "^(.*/)" or "./") .. "?.lua;" .. package.path
 local golden = require "golden"
 local scratch = require "scratch"
@@ -9,8 +9,9 @@ local export = require "qeng.gguf.export"
 local types = require "qeng.gguf.types"
 local at, flat = scratch.at, golden.flat
 
--- Of f32 rounding, u = 6e-8: a rotated layer rounds its stored weight, its input log2(block) + 2 times, and its products over up to
--- 256 columns otherwise, which adds up to some 20 u of the result's norm; nine layers are behind one another in two blocks and a head.
+-- The error of f32 rounding, u = 6e-8. A rotated layer rounds its stored weight, rounds its input log2(block) + 2
+-- times, and sums products over up to 256 columns in another order: some 20 u of the norm of the result. Nine layers
+-- follow one another in two blocks and a head.
 local rounding = 1e-5
 
 local function close(what, got, wanted, limit)
@@ -60,16 +61,18 @@ local function random_signs(width)
   return signs
 end
 
--- how: block, signs (by width; nil for the identity), plain (a set of what is not rotated, without "blk.N." and ".weight").
+-- how: block, signs (by width; nil for the identity), plain (a set of what is not rotated, without "blk.N." and
+-- ".weight").
 local function is_rotated(tensor, how)
-  return #tensor.shape == 2 and not how.plain[tensor.name:match "^blk%.%d+%.(.*)%.weight$" or tensor.name:match "^(.*)%.weight$"]
+  return #tensor.shape == 2 and not how.plain[tensor.name:match "^blk%.%d+%.(.*)%.weight$" or
+    tensor.name:match "^(.*)%.weight$"]
 end
 
--- Adds the metadata to a source. wrong: of the metadata only, in place of how's.
+-- Adds the metadata to a source. wrong: fields of the metadata that replace those of `how`.
 local function say(source, how, wrong)
   local names, widths, values, mode = {}, {}, {}, how.signs and "explicit" or "identity"
   local function add(key, type, value) table.insert(source.metadata, { "prism.hadamard." .. key, type, value }) end
-  local inverse, head = {}, false
+  local inverse = {}
   for _, tensor in ipairs(source.tensors) do
     if is_rotated(tensor, how) then
       local looked_up = tensor.name == "token_embd.weight"
@@ -117,8 +120,10 @@ end
 
 local function values_of(architecture, more)
   local values = {
-    architectures = q.json.array { architecture }, hidden_size = 64, intermediate_size = 96, num_hidden_layers = 2, num_attention_heads = 4,
-    num_key_value_heads = 2, vocab_size = 96, max_position_embeddings = 64, rms_norm_eps = 1e-6, rope_theta = 10000, hidden_act = "silu",
+    architectures = q.json.array { architecture }, hidden_size = 64, intermediate_size = 96, num_hidden_layers = 2,
+    num_attention_heads = 4,
+    num_key_value_heads = 2, vocab_size = 96, max_position_embeddings = 64, rms_norm_eps = 1e-6, rope_theta = 10000,
+    hidden_act = "silu",
   }
   for key, value in pairs(more) do values[key] = value end
   return values
@@ -138,20 +143,26 @@ local function continue(model, ids, count)
   for n = 1, count do
     local logits, best, second = flat(model:logits(all):rows(#all - 1, 1)), 1, -math.huge
     for i = 2, #logits do
-      if logits[i] > logits[best] then best, second = i, logits[best] elseif logits[i] > second then second = logits[i] end
+      if logits[i] > logits[best] then
+        best, second = i, logits[best]
+      elseif logits[i] > second then
+        second = logits[i]
+      end
     end
     all[#all + 1], gaps[n] = best - 1, logits[best] - second
   end
   return { unpack(all, #ids + 1) }, gaps
 end
 
--- The engine's greedy tokens for each document, with one of `adapters` each in turn (false: none, "own": the model's), all in one batch.
+-- The engine's greedy tokens for each document, all in one batch. The documents take turns with `adapters` (false:
+-- none, "own": the model's).
 local function serve(model, adapters, count)
   local engine, requests = model:engine { max_batch = 4, pages = 40, chunk = 5 }, {}
   for i = 1, #documents * #adapters do
     local adapter = adapters[(i - 1) % #adapters + 1]
     if adapter == "own" then adapter = nil end
-    requests[i] = engine:submit { ids = documents[math.ceil(i / #adapters)].tokens, max_tokens = count, temperature = 0, stop_ids = {}, adapter = adapter }
+    requests[i] = engine:submit { ids = documents[math.ceil(i / #adapters)].tokens, max_tokens = count, temperature = 0,
+      stop_ids = {}, adapter = adapter }
   end
   engine:finish()
   for i, request in ipairs(requests) do requests[i] = request.output end
@@ -160,22 +171,25 @@ local function serve(model, adapters, count)
   return requests
 end
 
--- models: one for each adapter, whose forward pass has to agree; where two logits are closer than `tie`, either may be taken, in one
--- request of nine.
+-- models: one for each adapter, whose forward pass has to agree. Where two logits are closer than `tie`, either token
+-- may be taken, in one request of nine.
 local function check_served(what, served, models)
   local distinct, parted = {}, 0
   for i, output in ipairs(served) do
-    local wanted, gaps = continue(models.of[(i - 1) % #models.of + 1], documents[math.ceil(i / #models.of)].tokens, #output)
+    local wanted, gaps = continue(models.of[(i - 1) % #models.of + 1],
+      documents[math.ceil(i / #models.of)].tokens, #output)
     for n = 1, #wanted do
       if output[n] ~= wanted[n] then
-        assert(gaps[n] < models.tie, ("%s, request %d: served %s, expected %s, by %g"):format(what, i, table.concat(output, " "), table.concat(wanted, " "), gaps[n]))
+        assert(gaps[n] < models.tie, ("%s, request %d: served %s, expected %s, by %g"):format(
+          what, i, table.concat(output, " "), table.concat(wanted, " "), gaps[n]))
         parted = parted + 1
         break
       end
     end
     distinct[table.concat(wanted, " ")] = true
   end
-  assert(parted <= #served / 9, ("%s: %d of %d requests part from the forward pass, at ties"):format(what, parted, #served))
+  assert(parted <= #served / 9, ("%s: %d of %d requests part from the forward pass, at ties"):format(
+    what, parted, #served))
   local count = 0
   for _ in pairs(distinct) do count = count + 1 end
   assert(count > #documents / 2, what .. ": all continuations are the same, which says little")
@@ -190,13 +204,16 @@ end
 -- ---------------------------------------------------------------- a rotated file is the model that it was made of
 
 for name, case in pairs {
-  ["qwen3, all, explicit signs"] = { values = values_of("Qwen3ForCausalLM", { head_dim = 32, tie_word_embeddings = false }),
+  ["qwen3, all, explicit signs"] = {
+    values = values_of("Qwen3ForCausalLM", { head_dim = 32, tie_word_embeddings = false }),
     how = { block = 32, signs = signs_of(64, 96, 128), plain = {} } },
   ["qwen2, tied, explicit signs"] = { values = values_of("Qwen2ForCausalLM", { tie_word_embeddings = true }),
     how = { block = 16, signs = signs_of(64, 96), plain = {} } },
-  ["llama, some layers, no signs"] = { values = values_of("LlamaForCausalLM", { tie_word_embeddings = false, attention_bias = true }),
+  ["llama, some layers, no signs"] = {
+    values = values_of("LlamaForCausalLM", { tie_word_embeddings = false, attention_bias = true }),
     how = { block = 32, plain = { attn_k = true, ffn_up = true, ffn_down = true, output = true } } },
-  ["gemma, tied and scaled, one block a row"] = { values = values_of("GemmaForCausalLM", { head_dim = 16, intermediate_size = 64, hidden_act = "gelu_pytorch_tanh" }),
+  ["gemma, tied and scaled, one block a row"] = {
+    values = values_of("GemmaForCausalLM", { head_dim = 16, intermediate_size = 64, hidden_act = "gelu_pytorch_tanh" }),
     how = { block = 64, signs = signs_of(64), plain = {} } },
 } do
   local how = case.how
@@ -207,7 +224,8 @@ for name, case in pairs {
   local wanted = flat(plain:logits(documents[1].tokens))
   close(name .. ": logits", flat(rotated:logits(documents[1].tokens)), wanted, rounding)
   check_served(name, serve(rotated, { false }, 8), { of = { plain }, tie = 1e-4 })
-  close(name .. ": streamed logits", flat(q.load(at "rotated.gguf", { weights = "stream" }):logits(documents[1].tokens)), wanted, rounding)
+  close(name .. ": streamed logits",
+    flat(q.load(at "rotated.gguf", { weights = "stream" }):logits(documents[1].tokens)), wanted, rounding)
 
   -- Written again: unrotated, and then a folder too.
   rotated:save_gguf(at "again.gguf", { type = "f32" })
@@ -218,11 +236,13 @@ for name, case in pairs {
   scratch.refused("save_gguf writes them unrotated", function() rotated:save(at "folder") end)
   again:save(at "folder")
   -- A copy by quantize.lua's way keeps the rotation.
-  close(name .. ": logits of a copy", flat(q.load(rewrite(at "rotated.gguf", at "copy.gguf", "f32")):logits(documents[1].tokens)), wanted, rounding)
+  close(name .. ": logits of a copy",
+    flat(q.load(rewrite(at "rotated.gguf", at "copy.gguf", "f32")):logits(documents[1].tokens)), wanted, rounding)
 
-  -- What the metadata say is what decides.
+  -- The metadata decide.
   local function off(wrong)
-    return select(2, golden.differences(flat(q.load(write_rotated(at "plain.gguf", at "wrong.gguf", how, wrong)):logits(documents[1].tokens)), wanted))
+    return select(2, golden.differences(flat(q.load(write_rotated(at "plain.gguf", at "wrong.gguf", how,
+      wrong)):logits(documents[1].tokens)), wanted))
   end
   assert(off { block = how.block / 2 } > 0.05, name .. ": half the block changes little")
   if how.signs then
@@ -241,8 +261,10 @@ end
 
 -- A file whose matrices are of `type`, rotated; and the equivalent one in f32 that is not.
 local function pair(type, how)
-  local values = values_of("Qwen3ForCausalLM", { hidden_size = 128, intermediate_size = 256, head_dim = 32, tie_word_embeddings = true })
-  q.random_model(values, { seed = 5, std = 0.06 }):save_gguf(at "drawn.gguf", { type = type, overrides = "token_embd=" .. type })
+  local values = values_of("Qwen3ForCausalLM",
+    { hidden_size = 128, intermediate_size = 256, head_dim = 32, tie_word_embeddings = true })
+  q.random_model(values, { seed = 5, std = 0.06 }):save_gguf(at "drawn.gguf",
+    { type = type, overrides = "token_embd=" .. type })
   local source = export.of_gguf(at "drawn.gguf")
   say(source, how)
   export.write(at(type .. ".gguf"), source, types.plan(type, "token_embd=" .. type, source.shape))
@@ -254,7 +276,9 @@ end
 local function with_adapter(path, dropout)
   local model = q.load(path):lora { rank = 4, seed = 3, dropout = dropout }
   for i, parameter in ipairs(model:trainable()) do
-    if parameter.name:find("lora_B", 1, true) then parameter.tensor:copy(q.randn(parameter.tensor:shape(), { std = 0.05, seed = 9, stream = i })) end
+    if parameter.name:find("lora_B", 1, true) then
+      parameter.tensor:copy(q.randn(parameter.tensor:shape(), { std = 0.05, seed = 9, stream = i }))
+    end
   end
   return model
 end
@@ -274,7 +298,8 @@ end
 
 local function train(model) return golden.train(model, slot) end
 
--- tie: between two logits of the forward pass in f32 and of the engine, which rounds activations to eight bits for blocks.
+-- tie: the distance of two logits that the engine may exchange. It rounds activations to eight bits for blocks; the
+-- forward pass is in f32.
 local function adapters(type, tie)
   local how = { block = 128, signs = signs_of(128, 256), plain = {} }
   local rotated_file, plain_file = pair(type, how)
@@ -283,10 +308,12 @@ local function adapters(type, tie)
     assert(rotated.linears[1].weight:dtype() == type and plain.linears[1].weight:dtype() == "f32")
     local loss, found = gradients(rotated)
     local wanted_loss, wanted = gradients(plain)
-    assert(math.abs(loss - wanted_loss) <= rounding * wanted_loss, ("%s, dropout %g: the loss is %.8g, expected %.8g"):format(type, dropout, loss, wanted_loss))
+    assert(math.abs(loss - wanted_loss) <= rounding * wanted_loss,
+      ("%s, dropout %g: the loss is %.8g, expected %.8g"):format(type, dropout, loss, wanted_loss))
     for part, gradient in pairs(wanted) do
       assert(golden.norm(gradient) > 0)
-      close(("%s, dropout %g: gradient of %s"):format(type, dropout, part), found[part], gradient, 2 * rounding)  -- forward and back
+      -- forward and back
+      close(("%s, dropout %g: gradient of %s"):format(type, dropout, part), found[part], gradient, 2 * rounding)
     end
     rotated.recompute = true
     local again, recomputed = gradients(rotated)
@@ -298,7 +325,8 @@ local function adapters(type, tie)
   local curve, wanted = train(trained), train(plain)
   -- AdamW's first steps divide each gradient by its own size, so that the rounding of the small ones counts fully.
   for step = 1, #curve do
-    assert(math.abs(curve[step] - wanted[step]) <= 1e-4 * wanted[step], ("%s, step %d: the loss is %.7g, expected %.7g"):format(type, step, curve[step], wanted[step]))
+    assert(math.abs(curve[step] - wanted[step]) <= 1e-4 * wanted[step],
+      ("%s, step %d: the loss is %.7g, expected %.7g"):format(type, step, curve[step], wanted[step]))
   end
   assert(curve[#curve] < 0.8 * curve[1], ("%s: the loss went from %g to %g"):format(type, curve[1], curve[#curve]))
 
@@ -306,18 +334,21 @@ local function adapters(type, tie)
   trained:save_adapter_gguf(at "lora.gguf")
   local served = q.load(rotated_file)
   local models = { of = { q.load(plain_file), trained, trained }, tie = tie }
-  check_served(type, serve(served, { false, served:read_adapter(at "peft"), served:read_adapter(at "lora.gguf") }, 8), models)
+  check_served(type,
+    serve(served, { false, served:read_adapter(at "peft"), served:read_adapter(at "lora.gguf") }, 8), models)
   check_served(type .. ", the model's own adapter", serve(trained, { "own" }, 8), { of = { trained }, tie = tie })
 
   -- The adapter is the model's, rotated or not; merged, the weights stay rotated.
   local ids = documents[1].tokens
   local with = flat(trained:logits(ids))
-  close(type .. ": the adapter on the base that is not rotated", flat(q.load(plain_file):load_adapter(at "peft"):logits(ids)), with, rounding)
+  close(type .. ": the adapter on the base that is not rotated",
+    flat(q.load(plain_file):load_adapter(at "peft"):logits(ids)), with, rounding)
   close(type .. ": loaded again", flat(q.load(rotated_file):load_adapter(at "lora.gguf"):logits(ids)), with, 1e-6)
   close(type .. ": merged", flat(trained:merge():logits(ids)), with, rounding)
   trained:save_gguf(at "merged.gguf", { type = "f32" })
   close(type .. ": the merged file", flat(q.load(at "merged.gguf"):logits(ids)), with, rounding)
-  return ("%s: loss %.3f to %.3f, within %.0e of the base's that is not rotated"):format(type, curve[1], curve[#curve], math.abs(curve[#curve] / wanted[#wanted] - 1))
+  return ("%s: loss %.3f to %.3f, within %.0e of the base's that is not rotated"):format(type, curve[1], curve[#curve],
+    math.abs(curve[#curve] / wanted[#wanted] - 1))
 end
 
 print(adapters("f32", 1e-4))

@@ -1,4 +1,4 @@
--- The samplers that llama.cpp has too leave what its own leave of the same logits (tests/golden/sampler_golden.py).
+-- The samplers that llama.cpp has too leave of the same logits what llama.cpp's leave (tests/golden/sampler_golden.py).
 local q = require "qeng"
 
 local tokenizer = q.tokenizer "tests/golden/small_llama.gguf"
@@ -11,7 +11,8 @@ local function check(sampler, logits, left, what)
   assert(#got == count, ("%s: %d tokens are left, of llama.cpp %d"):format(what, #got, count))
   for _, one in ipairs(got) do
     local expected = left[tostring(one.id)]
-    assert(expected and math.abs(expected - one.p) < kTolerance, ("%s: token %d has %.6f, of llama.cpp %s"):format(what, one.id, one.p, tostring(expected)))
+    assert(expected and math.abs(expected - one.p) < kTolerance, ("%s: token %d has %.6f, of llama.cpp %s"):format(
+      what, one.id, one.p, tostring(expected)))
   end
   compared = compared + 1
 end
@@ -31,13 +32,15 @@ for i, case in ipairs(q.json.decode(q.fs.read "tests/golden/sampler_golden.json"
 end
 assert(compared == 33 + 8 * 12, compared)
 
--- XTC's chance: over many draws as often as its probability, and the same for a seed.
+-- XTC's chance: over many draws it comes as often as its probability says, and a seed gives the same draws.
 local logits = q.tensor { 2, 1.9, 0, -1 }
 local function firsts(seed)
-  local sampler, drawn, count = q.sampler { xtc_probability = 0.3, xtc_threshold = 0.2, temperature = 0.01, seed = seed }, {}, 0
+  local sampler, drawn, count = q.sampler { xtc_probability = 0.3, xtc_threshold = 0.2, temperature = 0.01,
+    seed = seed }, {}, 0
   for i = 1, 2000 do
     drawn[i] = sampler:next(logits)
-    count = count + (drawn[i] == 1 and 1 or 0)  -- of the two likely ones the less likely, which such a temperature never draws
+    -- the less likely of the two likely ones, which such a temperature never draws
+    count = count + (drawn[i] == 1 and 1 or 0)
   end
   return count, table.concat(drawn)
 end
@@ -45,12 +48,15 @@ local count, drawn = firsts(3)
 assert(math.abs(count - 600) < 100, count)
 assert(select(2, firsts(3)) == drawn and select(2, firsts(4)) ~= drawn)
 
--- What does not go together is said.
+-- Settings that do not go together are refused.
 for options, message in pairs {
-  [{ mirostat = 2, top_k = 5 }] = "top_k is not used beside mirostat", [{ mirostat = 3 }] = "mirostat is 3, expected 0 (off), 1 or 2",
-  [{ dry_multiplier = -1 }] = "dry_multiplier is -1, expected 0", [{ dry_sequence_breakers = { "x" } }] = "give the tokenizer",
+  [{ mirostat = 2, top_k = 5 }] = "top_k is not used beside mirostat",
+  [{ mirostat = 3 }] = "mirostat is 3, expected 0 (off), 1 or 2",
+  [{ dry_multiplier = -1 }] = "dry_multiplier is -1, expected 0",
+  [{ dry_sequence_breakers = { "x" } }] = "give the tokenizer",
   [{ dry_multiplier = 1, dry_sequence_breakers = { "" }, tokenizer = tokenizer }] = "dry_sequence_breakers is empty",
-  [{ xtc_probability = 0.5, temperature = 0 }] = "temperature is 0, expected more than 0 beside xtc_probability", [{ dry_base = 0.5 }] = "dry_base is 0.5, expected 1",
+  [{ xtc_probability = 0.5, temperature = 0 }] = "temperature is 0, expected more than 0 beside xtc_probability",
+  [{ dry_base = 0.5 }] = "dry_base is 0.5, expected 1",
 } do
   local ok, err = q.try(q.sampler, options)
   assert(not ok and err.message:find(message, 1, true), err and err.message or message)

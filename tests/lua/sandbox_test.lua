@@ -1,4 +1,4 @@
--- Answers run in a sandbox: right and wrong ones, and whatever tries to leave it or to stay in it.
+-- Answers run in a sandbox: right and wrong ones, and programs that try to leave it or to stay in it.
 local q = require "qeng"
 local quality = require "qeng.infer.quality"
 
@@ -9,9 +9,9 @@ end
 local done, text = q.sandbox "local t = {} for i = 1, 3 do t[i] = i * i end return table.concat(t, ',')"
 assert(done and text == "1,4,9", text)
 assert(select(2, q.sandbox "return math.max(1, 2) == 2") == "true")
-for _, name in ipairs { "io", "os", "ffi", "debug", "package", "require", "jit", "dofile", "loadfile", "print", "collectgarbage" } do
-  done, text = q.sandbox("return " .. name .. " == nil")
-  assert(text == "true", name)
+for _, name in ipairs { "io", "os", "ffi", "debug", "package", "require", "jit", "dofile", "loadfile", "print",
+    "collectgarbage" } do
+  assert(select(2, q.sandbox("return " .. name .. " == nil")) == "true", name)
 end
 refused("return string.dump(function() end)", "nil value")
 refused("while true do end", "limit of instructions")
@@ -26,8 +26,10 @@ refused("return load('\\27LJ')()", "")
 assert(#quality.prompts == 40)
 local function right(i, answer) return quality.check(quality.prompts[i], answer, { seconds = 3 }) end
 assert(right(1, "```lua\nfunction add(a, b) return a + b end\n```\nThat adds."))
-assert(right(1, "local function add(a, b) return a + b end") and not right(1, "function add(a, b) return a - b end") and not right(1, "I cannot."))
-assert(right(21, '{"ok": true}') and right(21, '```json\n{ "ok" : true }\n```') and not right(21, '{"ok": 1}') and not right(21, "ok"))
+assert(right(1, "local function add(a, b) return a + b end") and not right(1, "function add(a, b) return a - b end") and
+  not right(1, "I cannot."))
+assert(right(21, '{"ok": true}') and right(21, '```json\n{ "ok" : true }\n```') and not right(21, '{"ok": 1}') and
+  not right(21, "ok"))
 assert(right(31, "42") and right(31, " `42`.\nas 17 + 25 = 42") and not right(31, "41"))
 local low, high = quality.wilson(8, 10)
 assert(math.abs(low - 0.4902) < 1e-4 and math.abs(high - 0.9433) < 1e-4)  -- Wilson 1927

@@ -1,6 +1,6 @@
--- A user's model file with a recurrent state: the batch engine (shared beginnings, guesses, sequences that give way,
--- adapters) makes of it what a forward pass does, and each request what it makes alone. A model file is run only where
--- it is named.
+-- A user's model file with a recurrent state. The batch engine makes of it what a forward pass does (shared beginnings,
+-- guesses, sequences that give way, adapters), and each request gives what it gives alone. A model file is run only
+-- where it is named.
 package.path = (arg[0]:match "^(.*/)" or "./") .. "?.lua;" .. package.path
 local q = require "qeng"
 

@@ -1,4 +1,4 @@
--- Stop strings: however the bytes are cut, the text is that of the byte-by-byte definition, and nothing is shown too early.
+-- Stop strings: however the bytes are cut, the text is that of the byte-by-byte definition. Nothing is shown too early.
 local q = require "qeng"
 local stop = require "qeng.infer.stop"
 
@@ -42,7 +42,8 @@ for _ = 1, 3000 do
 end
 
 local stream = stop.new { "</s>", "\n\n" }
-assert(stream:push "one<" == "one" and stream:push "/" == "" and stream:push "b\n" == "</b" and stream:push "\226\130" == "\n")
+assert(stream:push "one<" == "one" and stream:push "/" == "" and stream:push "b\n" == "</b" and
+  stream:push "\226\130" == "\n")
 assert(stream:push "\172 " == "\226\130\172 ")
 local last, found = stream:push "two\n\nthree"
 assert(last == "two" and found == "\n\n" and stream:push "x" == "" and stream:flush() == "")

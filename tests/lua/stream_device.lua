@@ -1,5 +1,5 @@
--- Weights streamed to a device with memory of its own (a GPU, or the emulator): the bits of a resident model in logits, generation and
--- training, eager, recorded and recomputed.  qeng stream_device.lua cuda
+-- Weights streamed to a device with memory of its own (a GPU, or the emulator). Logits, generation and training give
+-- the bits of a resident model: eager, recorded and recomputed.  qeng stream_device.lua cuda
 package.path = (arg[0]:match "^(.*/)" or "./") .. "?.lua;" .. package.path
 local q = require "qeng"
 local streamed = require "streamed"
@@ -8,7 +8,8 @@ q.device { device = arg[1] or "cuda", budget = 64e6 }
 
 local values = {
   architectures = q.json.array { "LlamaForCausalLM" }, model_type = "llama", hidden_size = 64, intermediate_size = 64,
-  num_hidden_layers = 4, num_attention_heads = 4, num_key_value_heads = 2, vocab_size = 64, max_position_embeddings = 64,
+  num_hidden_layers = 4, num_attention_heads = 4, num_key_value_heads = 2, vocab_size = 64,
+  max_position_embeddings = 64,
   rms_norm_eps = 1e-6, rope_theta = 10000, tie_word_embeddings = false, hidden_act = "silu",
 }
 local ids, targets, positions = { 5, 9, 2, 30 }, { 9, 2, 30, -1 }, { 0, 1, 2, 3 }
@@ -20,7 +21,8 @@ local slot = {
 -- Losses and the adapter's values, and how many steps there were.
 local function train(model, how)
   local steps = how == "captured" and 4 or 1  -- run, recorded, and replayed twice
-  local losses, adapter = streamed.train(model, slot, how, { rank = 2, lr = 1e-2, steps = steps, after = function(losses)
+  local losses, adapter = streamed.train(model, slot, how,
+      { rank = 2, lr = 1e-2, steps = steps, after = function(losses)
     if how == "eager" then losses[#losses + 1] = q.no_grad(q.scope, function() return (model:loss(slot)):item() end) end
   end })
   for _, value in ipairs(adapter) do losses[#losses + 1] = value end
@@ -31,7 +33,9 @@ local function generate(model) return streamed.generate(model, ids, 3) end
 local path = os.tmpname() .. ".gguf"
 q.random_model(values, { std = 0.1 }):save_gguf(path, { type = "q8_0" })
 local function logits(model) return streamed.flat(model:logits(ids)) end
-for _, case in ipairs { { "eager", 40e3 }, { "captured", 0 }, { "recomputed", 0 }, { "captured", 0, 130e3 }, { "eager", 0, 90e3 } } do  -- a layer or two stay; all are streamed, some from the file
+-- a layer or two stay; all are streamed, some from the file
+for _, case in ipairs { { "eager", 40e3 }, { "captured", 0 }, { "recomputed", 0 }, { "captured", 0, 130e3 },
+    { "eager", 0, 90e3 } } do
   local how, keep, host_budget = unpack(case)
   local resident = q.load(path)
   local shown, output = logits(resident), how == "captured" and generate(resident)
@@ -45,16 +49,20 @@ for _, case in ipairs { { "eager", 40e3 }, { "captured", 0 }, { "recomputed", 0 
   local before = streaming.stream:figures()
   same(how .. ": training", train(streaming, how), wanted)
   local moved, each = streaming.stream:figures().bytes - before.bytes, figures.total - figures.resident
-  assert(moved > steps * each and moved <= steps * 3 * each, ("%s: %d bytes were moved, of %d"):format(how, moved, each))
+  assert(moved > steps * each and moved <= steps * 3 * each,
+    ("%s: %d bytes were moved, of %d"):format(how, moved, each))
 end
 do  -- times are kept of many passes, none of which asks for them
   local streaming = q.load(path, { weights = "stream", stream_keep = 0 })
   local one = streaming.stream:figures()
   for _ = 1, 40 do q.no_grad(q.scope, function() streaming:logits { 5, 9 } end) end
   local now = streaming.stream:figures()
-  assert(now.fetches - one.fetches > 140 and now.fetch_ms > one.fetch_ms, ("%d fetches"):format(now.fetches - one.fetches))
+  assert(now.fetches - one.fetches > 140 and now.fetch_ms > one.fetch_ms,
+    ("%d fetches"):format(now.fetches - one.fetches))
 end
-do  -- a weight that is used by hand has its own values, whatever its slot holds by then: after a pass, or a program that is freed
+-- a weight that is used by hand has its own values, whatever its slot holds by then: after a pass, or after a program
+-- is freed
+do
   -- while its last launch is under way
   local resident, streaming = q.load(path), q.load(path, { weights = "stream", stream_keep = 0 })
   streaming:lora { rank = 1, seed = 3 }
@@ -75,7 +83,8 @@ do  -- a weight that is used by hand has its own values, whatever its slot holds
     same(layer.name, streamed.flat(streaming.linears[i].weight:rows(1, 2)), streamed.flat(layer.weight:rows(1, 2)))
   end
 end
-do  -- what lies in the file: operations by hand are refused, values are read, and a file that is torn is an error of the pass
+-- weights in the file: operations by hand are refused, values are read, and a torn file is an error of the pass
+do
   local torn = os.tmpname()
   assert(q.fs.write(torn, q.fs.read(path)) ~= false)
   local streaming = q.load(torn, { weights = "stream", stream_keep = 0, host_budget = 90e3 })
@@ -97,12 +106,15 @@ do  -- what lies in the file: operations by hand are refused, values are read, a
   os.remove(torn)
 end
 for _, budget in ipairs { 0, 90e3 } do  -- a weight outlives its stream, with its values
-  local resident, streaming = q.load(path), q.load(path, { weights = "stream", stream_keep = 0, host_budget = budget > 0 and budget or nil })
+  local resident, streaming = q.load(path),
+    q.load(path, { weights = "stream", stream_keep = 0, host_budget = budget > 0 and budget or nil })
   local name, weight, wanted = "model.layers.2.mlp.down_proj.weight", nil, nil
   for i, parameter in ipairs(streaming.parameters) do
-    if parameter.name == name then weight, wanted = parameter.tensor, q.json.encode(resident.parameters[i].tensor:table()) end
+    if parameter.name == name then
+      weight, wanted = parameter.tensor, q.json.encode(resident.parameters[i].tensor:table())
+    end
   end
-  streaming = nil
+  streaming = nil  -- luacheck: ignore 311
   collectgarbage()
   collectgarbage()
   assert(q.json.encode(weight:table()) == wanted, name .. ": other values after its stream")
@@ -110,7 +122,8 @@ end
 do  -- learned positions are read with the embedding, also where both are in the file
   local absolute, dir = {}, os.tmpname()
   for key, value in pairs(values) do absolute[key] = value end
-  absolute.architectures, absolute.model_type, absolute.num_key_value_heads = q.json.array { "QengAbsoluteForCausalLM" }, "qeng_absolute", 4
+  absolute.architectures, absolute.model_type, absolute.num_key_value_heads = q.json.array {
+    "QengAbsoluteForCausalLM" }, "qeng_absolute", 4
   os.remove(dir)
   q.random_model(absolute, { dtype = "bf16", std = 0.1 }):save(dir)
   local streaming = q.load(dir, { weights = "stream", stream_keep = 0, host_budget = 60e3 })
@@ -119,7 +132,8 @@ do  -- learned positions are read with the embedding, also where both are in the
   q.fs.remove(dir)
 end
 local ok, err = pcall(q.load, path, { weights = "stream", stream_keep = 0, host_budget = 10e3 })
-assert(not ok and err.code == "memory" and err.message:find "pinned memory of the host, more than %-%-host%-budget", tostring(err.message))
+assert(not ok and err.code == "memory" and err.message:find "pinned memory of the host, more than %-%-host%-budget",
+  tostring(err.message))
 ok, err = pcall(q.load, path, { weights = "stream", dtype = "bf16" })
 assert(ok or err.message:find "streamed as they are stored", tostring(ok or err.message))
 os.remove(path)

@@ -1,5 +1,6 @@
--- Streamed weights: the bits of a mapped model in training (eager, captured, recomputed), in logits and in generation, for every
--- kind of file, under limits that force streaming and that the process keeps; limits that do not suffice say what lacks.
+-- Streamed weights, for every kind of file: training (eager, captured, recomputed), logits and generation give the bits
+-- of a mapped model. The limits force streaming, and the process keeps within them. Limits that are too small say what
+-- is missing.
 package.path = (arg[0]:match "^(.*/)" or "./") .. "?.lua;" .. package.path
 local golden = require "golden"
 local streamed = require "streamed"
@@ -9,8 +10,10 @@ q.device { device = "cpu", threads = 1 }
 
 local function values_of(type, tied)
   return {
-    architectures = q.json.array { type }, model_type = type:match "^(%w-)For":lower(), hidden_size = 512, intermediate_size = 1024,
-    num_hidden_layers = 5, num_attention_heads = 8, num_key_value_heads = 4, vocab_size = 640, max_position_embeddings = 64,
+    architectures = q.json.array { type }, model_type = type:match "^(%w-)For":lower(), hidden_size = 512,
+    intermediate_size = 1024,
+    num_hidden_layers = 5, num_attention_heads = 8, num_key_value_heads = 4, vocab_size = 640,
+    max_position_embeddings = 64,
     rms_norm_eps = 1e-6, rope_theta = 10000, tie_word_embeddings = tied, hidden_act = "silu",
   }
 end
@@ -33,7 +36,8 @@ end
 -- limit: bytes the process keeps to.
 local function train(model, how, limit)
   return streamed.train(model, slot, how, { rank = 1, lr = 5e-3, steps = 3, after = function()
-    assert(not limit or resident() <= limit, ("%d bytes are resident, over the limit of %d"):format(resident(), limit or 0))
+    assert(not limit or resident() <= limit, ("%d bytes are resident, over the limit of %d"):format(
+      resident(), limit or 0))
   end })
 end
 local function generate(model) return streamed.generate(model, documents[1].tokens, 6) end
@@ -75,7 +79,8 @@ local function check(path, about, ways)
       end)
       streaming.stream:close()
       if not fits then error(err, 0) end
-      same(about .. ": logits after closing", flat(streaming:logits(documents[1].tokens)), flat(streaming:logits(documents[1].tokens)))
+      same(about .. ": logits after closing", flat(streaming:logits(documents[1].tokens)),
+        flat(streaming:logits(documents[1].tokens)))
       return err
     end)
   end
@@ -124,28 +129,39 @@ check(path "one_bit", "one bit a weight and a scale a row", { "captured" })
 
 local function refused(code, pattern, fn)
   local result, err = q.try(fn)
-  assert(not result and err.code == code and err.message:find(pattern), ("expected %s %s, got %s"):format(code, pattern, err and err.code .. ": " .. err.message or "no error"))
+  assert(not result and err.code == code and err.message:find(pattern),
+    ("expected %s %s, got %s"):format(code, pattern, err and err.code .. ": " .. err.message or "no error"))
 end
 local file = path "q8_0.gguf"
 refused("memory", "largest unit of .* exceeds .* of %-%-host%-budget; give at least", function()
   return q.load(file, { weights = "stream", host_budget = 20e6 })
 end)
-refused("unsupported", "trained in full cannot be streamed", function() return q.load(file, { weights = "stream", writable = true }) end)
+refused("unsupported", "trained in full cannot be streamed", function()
+  return q.load(file, { weights = "stream", writable = true })
+end)
 refused("value", "host_budget is of streamed weights", function() return q.load(file, { host_budget = 1e9 }) end)
 refused("value", "were copied into memory", function()
   local copied = q.load(file, { weights = "copy" })
   return q.weight_stream({ "embedding", "layers" }, { {}, { copied.linears[1].weight } }, {})
 end)
 local process, total = figures_of(file)
-local streaming = q.load(file, { weights = "stream", host_budget = process + math.floor(total / 2), stream_slack = slack })
-refused("memory", "activations: %d+ bytes more would exceed .* %-%-host%-budget leaves.*Give %-%-host%-budget more", function()
+local streaming = q.load(file,
+  { weights = "stream", host_budget = process + math.floor(total / 2), stream_slack = slack })
+refused("memory",
+    "activations: %d+ bytes more would exceed .* %-%-host%-budget leaves.*Give %-%-host%-budget more", function()
   return q.zeros({ 12500000 }, "f32")
 end)
-refused("unsupported", "another model's weights are streamed", function() return q.load(file, { weights = "stream" }) end)
+refused("unsupported", "another model's weights are streamed", function()
+  return q.load(file, { weights = "stream" })
+end)
 refused("unsupported", "full: every weight would change", function() return streaming:full() end)
 refused("unsupported", "merge: .* load it with", function() return streaming:lora({ rank = 2 }):merge() end)
-refused("unsupported", "fill: .*q_proj.weight is a weight that is streamed", function() return streaming.linears[1].weight:fill(0) end)
-refused("unsupported", "copy: .* is a weight that is streamed", function() return streaming.linears[1].weight:copy(streaming.linears[1].weight) end)
+refused("unsupported", "fill: .*q_proj.weight is a weight that is streamed", function()
+  return streaming.linears[1].weight:fill(0)
+end)
+refused("unsupported", "copy: .* is a weight that is streamed", function()
+  return streaming.linears[1].weight:copy(streaming.linears[1].weight)
+end)
 streaming.stream:close()
 q.zeros({ 12500000 }, "f32"):free()  -- the limit went with the stream
 q.fs.remove(dir)

@@ -1,12 +1,12 @@
--- How tests compare a model whose weights are streamed with a resident one. The device is the caller's.
+-- Compares a model whose weights are streamed with a resident one, for tests. The caller chooses the device.
 local q = require "qeng"
 
 local streamed = {}
 
 function streamed.flat(tensor) return tensor:reshape({ tensor:elements() }):table() end
 
--- Trains a LoRA adapter of a model. how: "eager", "captured", "recomputed"; opt: rank, lr, steps, after (called with the losses so far
--- after each step). Returns the losses and the values of the adapter.
+-- Trains a LoRA adapter of a model. how: "eager", "captured", "recomputed"; opt: rank, lr, steps, after (called with
+-- the losses so far after each step). Returns the losses and the values of the adapter.
 function streamed.train(model, slot, how, opt)
   model:lora { rank = opt.rank, seed = 3 }
   model.recompute = how == "recomputed"
@@ -46,15 +46,15 @@ function streamed.generate(model, prompt, count)
   return request.output
 end
 
--- Compiled traces hold what they were compiled for, models too; and what a finalizer lets go is collected a cycle later.
+-- Compiled traces hold what they were compiled for, models too. What a finalizer lets go is collected a cycle later.
 function streamed.collect()
   jit.flush()
   for _ = 1, 3 do collectgarbage() end
 end
 
--- fn(limit) under the least limit of those tried that it fits, in steps from somewhat less than `needed`: what the process has now
--- may shrink until then. Where it does not fit, fn leaves nothing that streams. "loose" from fn: the limit did not make it stream;
--- then the process has shrunk by more, and limits are tried from further below.
+-- fn(limit) under the least limit that it fits in, of limits from somewhat less than `needed` on: the process may
+-- shrink by then. Where fn does not fit, it leaves nothing that streams. fn returns "loose" where the limit did not
+-- make it stream. Then the process has shrunk more, and lower limits are tried.
 function streamed.under_least_limit(needed, step, fn)
   for _, below in ipairs { 12e6, 36e6, 108e6 } do
     for limit = math.max(step, needed - below), needed + 60e6, step do

@@ -43,27 +43,33 @@ for _, text in ipairs(first) do
 end
 assert(distinct > 0.97 * #first, distinct)
 
--- No record of the task can be told apart from its sentence wrongly: read the sentence back, with tables of its own.
-local digits = { a = 1, an = 1, two = 2, three = 3, four = 4, five = 5, six = 6, seven = 7, eight = 8, nine = 9, ten = 10,
+-- The sentence of each record says what the record says: read it back, with tables of its own.
+local digits = { a = 1, an = 1, two = 2, three = 3, four = 4, five = 5, six = 6, seven = 7, eight = 8,
+  nine = 9, ten = 10,
   eleven = 11, twelve = 12 }
 local day_numbers = { Monday = 1, Tuesday = 2, Wednesday = 3, Thursday = 4, Friday = 5, Saturday = 6, Sunday = 7 }
-local irregular = { buy = "bought", sell = "sold", find = "found", lose = "lost", steal = "stole,stolen", ["break"] = "broke,broken",
+local irregular = { buy = "bought", sell = "sold", find = "found", lose = "lost", steal = "stole,stolen",
+  ["break"] = "broke,broken",
   hide = "hid,hidden", draw = "drew,drawn", carry = "carried" }
 local plurals = { knife = "knives", shelf = "shelves", leaf = "leaves", mouse = "mice", goose = "geese", box = "boxes",
   brush = "brushes", berry = "berries", puppy = "puppies" }
 
-local function has_word(sentence, word) return (" " .. sentence:lower() .. " "):find("[^%w]" .. word:lower() .. "[^%w]") ~= nil end
+local function has_word(sentence, word)
+  return (" " .. sentence:lower() .. " "):find("[^%w]" .. word:lower() .. "[^%w]") ~= nil
+end
 
 local function check(example)
   local sentence = assert(example.messages[1].content:match "^Record: (.+)%.$")
   local answer = example.messages[2].content
   local who, did, count, colour, item, place, day = answer:match(
-    '^{"name": "(%u%l+)", "verb": "(%l+)", "number": (%d+), "colour": "(%l+)", "thing": "(%l+)", "place": "(%u%l+)", "day": (%w+)}$')
+    '^{"name": "(%u%l+)", "verb": "(%l+)", "number": (%d+), "colour": "(%l+)", ' ..
+    '"thing": "(%l+)", "place": "(%u%l+)", "day": (%w+)}$')
   assert(who, answer)
   assert(has_word(sentence, who) and has_word(sentence, colour) and has_word(sentence, "in " .. place), sentence)
   local quantity = assert(sentence:lower():match("(%w+) " .. colour .. " "), sentence)
   assert((digits[quantity] or tonumber(quantity)) == tonumber(count), sentence .. answer)
-  assert(has_word(sentence, colour .. " " .. (count == "1" and item or plurals[item] or item .. "s")), sentence .. answer)
+  assert(has_word(sentence, colour .. " " .. (count == "1" and item or plurals[item] or item .. "s")),
+    sentence .. answer)
   local told = false
   for form in (irregular[did] or did .. "ed"):gmatch "[^,]+" do told = told or has_word(sentence, form) end
   assert(told, sentence .. answer)
@@ -81,7 +87,7 @@ for _, example in ipairs(train) do
   prompts[prompt] = true
 end
 
--- Training and held-out prompts are disjoint whatever the seeds, also where both draw from the same one.
+-- Training and held-out prompts are disjoint for all seeds, also where both draw from the same seed.
 for _, seed in ipairs { 1, 2 } do
   for _, example in ipairs(tinydata.task(seed, 500, "held_out")) do
     check(example)

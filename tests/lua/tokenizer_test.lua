@@ -54,15 +54,18 @@ refused("element 2: string expected, got a number", t.encode_batch, t, { "a", 2 
 refused("table of strings expected", t.encode_batch, t, "a")
 refused("outside the vocabulary", t.decode_batch, t, { { 1 }, { 270 } })
 
--- A tokenizer learned from files is the one learned from their texts, whatever the threads.
+-- A tokenizer learned from files is that learned from their texts, for any number of threads.
 q.fs.write(out .. "/a.txt", "plain lines\nof text\n" .. ("more of it, and more\n"):rep(50))
-q.fs.write(out .. "/b.jsonl", q.json.encode { messages = { { role = "user", content = texts[1] } } } .. "\n\n" .. q.json.encode { text = texts[2] } .. "\n")
+q.fs.write(out .. "/b.jsonl", q.json.encode { messages = { { role = "user", content = texts[1] } } } .. "\n\n" ..
+  q.json.encode { text = texts[2] } .. "\n")
 q.fs.write(out .. "/c.json", q.json.encode { { instruction = texts[3], output = "done" } })
 local files = { out .. "/a.txt", out .. "/b.jsonl", out .. "/c.json" }
 local first
 for threads = 1, 2 do
-  local learned, made = q.train_tokenizer { files = files, vocab = 280, specials = { "<eos>" }, eos = "<eos>", out = out .. "/learned", threads = threads }
-  assert(made.ids == 280 and learned:vocab_size() == 280 and learned:info().eos == 279 and #learned:encode "more of it" <= 5)
+  local learned, made = q.train_tokenizer { files = files, vocab = 280, specials = { "<eos>" }, eos = "<eos>",
+    out = out .. "/learned", threads = threads }
+  assert(made.ids == 280 and learned:vocab_size() == 280 and learned:info().eos == 279 and
+    #learned:encode "more of it" <= 5)
   first = first or q.fs.read(out .. "/learned/tokenizer.json")
   assert(q.fs.read(out .. "/learned/tokenizer.json") == first)
 end
@@ -70,8 +73,10 @@ local trainer = q.bpe_trainer { pattern = "o200k", nfc = false }
 trainer:add(texts)
 assert(trainer:write { vocab = 270, specials = {}, out = out .. "/o200k" } == 270 and trainer:bytes() > 2000)
 assert(q.tokenizer(out .. "/o200k"):decode(q.tokenizer(out .. "/o200k"):encode(text)) == text)
-refused("unknown pattern cat; there are qwen2, qwen3.5, llama3, cl100k, o200k, tekken, gpt2", q.bpe_trainer, { pattern = "cat" })
-refused("not among the special tokens", q.train_tokenizer, { files = files, vocab = 300, specials = {}, eos = "<e>", out = out })
+refused("unknown pattern cat; there are qwen2, qwen3.5, llama3, cl100k, o200k, tekken, gpt2", q.bpe_trainer,
+  { pattern = "cat" })
+refused("not among the special tokens", q.train_tokenizer,
+  { files = files, vocab = 300, specials = {}, eos = "<e>", out = out })
 refused("b.jsonl:1: not JSON", function()
   q.fs.write(out .. "/b.jsonl", "{\n")
   q.train_tokenizer { files = files, vocab = 300, specials = {}, out = out }

@@ -1,7 +1,10 @@
--- What qeng makes of a request, for qeng.py:  qeng tests/peers/answers.lua REQUEST.json FOLDER
--- Request: model (or only tokenizer), adapter (none), texts, chats, ids, and prompt (ids) with count. FOLDER/answers.json gets tokens
--- (the ids of each text), prompts (those of each chat, with what opens the answer) and greedy (the likeliest `count` tokens after
--- prompt); FOLDER/logits.safetensors gets logits [#ids, vocab] f32, as generation computes them.
+-- Answers a request of qeng.py:  qeng tests/peers/answers.lua REQUEST.json FOLDER
+-- Request: model (or only tokenizer), adapter (none), texts, chats, ids, and prompt (ids) with count.
+-- FOLDER/answers.json gets:
+--   tokens   the ids of each text
+--   prompts  the ids of each chat, with what opens the answer
+--   greedy   the likeliest `count` tokens after prompt
+-- FOLDER/logits.safetensors gets logits [#ids, vocab] f32, as generation computes them.
 local q = require "qeng"
 local request = require "qeng.infer.request"
 local scoring = require "qeng.infer.scoring"
@@ -12,8 +15,12 @@ local model = asked.model and q.load(asked.model, { dtype = "f32" }) or { tokeni
 if asked.adapter then model:load_adapter(asked.adapter) end
 local answers = { tokens = q.json.array {}, prompts = q.json.array {} }
 
-for i, text in ipairs(asked.texts or {}) do answers.tokens[i] = q.json.array(model.tokenizer:encode(text, { special = true })) end
-for i, messages in ipairs(asked.chats or {}) do answers.prompts[i] = q.json.array(request.ids(model, { messages = messages })) end
+for i, text in ipairs(asked.texts or {}) do
+  answers.tokens[i] = q.json.array(model.tokenizer:encode(text, { special = true }))
+end
+for i, messages in ipairs(asked.chats or {}) do
+  answers.prompts[i] = q.json.array(request.ids(model, { messages = messages }))
+end
 
 if asked.ids then
   local logits, wanted = q.zeros({ #asked.ids, model.config.vocab }, "f32"), {}
@@ -24,7 +31,8 @@ if asked.ids then
 end
 
 if asked.count then
-  local pieces, said = model:generate { ids = asked.prompt, max_tokens = asked.count, temperature = 0, stop_ids = {}, kv = "f32" }
+  local pieces, said = model:generate { ids = asked.prompt, max_tokens = asked.count, temperature = 0, stop_ids = {},
+    kv = "f32" }
   while pieces() do end
   answers.greedy = q.json.array(said.output)
 end

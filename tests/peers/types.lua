@@ -1,2 +1,2 @@
--- The types and mixes that qeng writes GGUF files in, a line each.
+-- Prints the types and mixes in which qeng writes GGUF files, one a line.
 for _, name in ipairs(require("qeng.gguf.types").names()) do print(name) end

@@ -128,18 +128,6 @@ function lora.add(model, opt)
   return model
 end
 
--- The numbers of "down_proj=32,layers.0.self_attn.q_proj=8"; nil for "".
-function lora.patterns(text, option)
-  local patterns, some = {}, false
-  for entry in (text or ""):gmatch "[^,]+" do
-    local name, number = entry:match "^%s*([%w_.]+)%s*=%s*(%S+)%s*$"
-    number = tonumber(number)
-    if not number then q.error("usage", ("%s %s: expected LAYER=NUMBER,... as down_proj=32"):format(option, entry)) end
-    patterns[name], some = number, true
-  end
-  return some and patterns or nil
-end
-
 -- What the columns of a DoRA layer's output are multiplied by, and what is then added: with y = x (w + s b a)^T + bias,
 -- the layer gives factor * y + (1 - factor) * bias. Of the adapter as it is now, for inference.
 function lora.columns(layer, adapter)

@@ -1,8 +1,10 @@
--- A trained model becomes one of one-bit weights, a few blocks at a time (progressive binarization), learning from itself as it was.
+-- Turns a trained model into one of one-bit weights, a few blocks at a time (progressive binarization). The model as it
+-- was teaches it.
 --
--- A block's weights are replaced by their signs and a scale for each row, and from then on learn by counters; blocks that are still
--- whole stay frozen; embeddings, norms, head and scales are trained throughout. What is learned is the teacher's distribution: the
--- target of a token is drawn from it anew each time, so that the gradient is that of the divergence from the teacher in the mean.
+-- When a block is converted, signs and a scale for each row replace its weights, and from then on the signs learn by
+-- counters. Blocks that are still whole stay frozen. Embeddings, norms, head and scales are trained throughout. The
+-- model learns the teacher's distribution: each target is drawn from it anew, so the expected gradient is that of the
+-- divergence from the teacher.
 
 local checkpoint = require "qeng.train.checkpoint"
 local options = require "qeng.console.options"
@@ -12,15 +14,17 @@ local onebit = require "qeng.onebit"
 
 local convert = {}
 
--- Where q.train expects q.inertia: a new group of blocks every so many steps.
+-- Stands where q.train expects q.inertia. Every so many steps it converts a new group of blocks.
 local Progress = {}
 Progress.__index = Progress
 Progress.waits = true  -- scales of blocks that are still whole are reached by no gradient
 
--- A number of the weights that a conversion starts from.
+-- A number that tells the starting weights of conversions apart.
 local function weights_hash(model)
   local sum = 0
-  for _, parameter in ipairs(model.parameters) do sum = (31 * sum + tonumber(parameter.tensor:hash():sub(1, 8), 16)) % 2 ^ 32 end
+  for _, parameter in ipairs(model.parameters) do
+    sum = (31 * sum + tonumber(parameter.tensor:hash():sub(1, 8), 16)) % 2 ^ 32
+  end
   return ("%08x"):format(sum)
 end
 
@@ -34,19 +38,25 @@ local function binarize(model, layer)
   layer.whole = nil
 end
 
--- Refuses, before anything of it changes, a model whose weights are no floats.
+-- Refuses a model whose weights are no floats, before anything changes.
 local function check_weights(model)
   for _, layer in ipairs(model.linears) do
     local dtype = layer.weight:dtype()
     if dtype ~= "f32" and dtype ~= "bf16" and dtype ~= "f16" then
-      q.error("dtype", ("the weight of %s is %s, expected f32, bf16 or f16: convert the model that this one was made from%s"):format(layer.name, dtype,
-        layer.row_scale and "; one of one-bit weights goes on learning with q.inertia" or ""))
+      q.error("dtype",
+        ("the weight of %s is %s, expected f32, bf16 or f16: convert the model that this one was made from%s"):format(
+          layer.name, dtype,
+          layer.row_scale and "; one of one-bit weights goes on learning with q.inertia" or ""))
     end
   end
 end
 
--- model: with float weights of its own (writable). opt: stages (into how many groups the blocks are divided), steps (of training in all),
--- share (of the steps until the last group is converted: 0.5), order ("last" or "first" block first), inertia (options of q.inertia).
+-- model: with float weights of its own (writable). opt:
+--   stages   into how many groups the blocks are divided
+--   steps    of training in all
+--   share    of the steps until the last group is converted (0.5)
+--   order    "last" or "first" block first
+--   inertia  options of q.inertia
 function convert.progressive(model, opt)
   check_weights(model)
   local blocks = onebit.blocks(model)
@@ -54,7 +64,8 @@ function convert.progressive(model, opt)
     for i = 1, math.floor(#blocks / 2) do blocks[i], blocks[#blocks + 1 - i] = blocks[#blocks + 1 - i], blocks[i] end
   end
   local stages = math.min(opt.stages or #blocks, #blocks)
-  local self = setmetatable({ model = model, groups = {}, done = 0, steps = opt.steps, share = opt.share or 0.5, order = opt.order or "last",
+  local self = setmetatable({ model = model, groups = {}, done = 0, steps = opt.steps, share = opt.share or 0.5,
+    order = opt.order or "last",
     knobs = opt.inertia or {}, kept = {}, given = weights_hash(model) }, Progress)
   for i, block in ipairs(blocks) do
     local group = math.ceil(i * stages / #blocks)
@@ -110,19 +121,22 @@ function Progress:state()
   state.done = self.done
   return state
 end
--- What a run that goes on has to have as the one that was stopped.
+-- What has to be the same in a resumed run.
 function Progress:settings()
-  return inertia.settings(inertia.knobs(self.knobs), { rule = "conversion by ", stages = #self.groups, order = self.order, share = self.share, steps = self.steps,
-    ["weights to convert"] = self.given, matrices = #self.model.linears, weights = onebit.weights(self.model) })
+  return inertia.settings(inertia.knobs(self.knobs),
+    { rule = "conversion by ", stages = #self.groups, order = self.order, share = self.share, steps = self.steps,
+      ["weights to convert"] = self.given, matrices = #self.model.linears, weights = onebit.weights(self.model) })
 end
 function Progress:restore(state, file)
-  if not self.groups[state.done] then q.error("format", "the checkpoint's groups of blocks are not of this model: it is damaged, or of another run") end
+  if not self.groups[state.done] then
+    q.error("format", "the checkpoint's groups of blocks are not of this model: it is damaged, or of another run")
+  end
   grow(self, state.done)
   self.inertia:restore_numbers(state)
   for _, each in ipairs(self:tensors()) do checkpoint.fill(each[2], file, each[1]) end
 end
 
--- A function for q.train's on_batch: writes tokens drawn from the teacher's distribution where the batch has targets.
+-- For q.train's on_batch: replaces the targets of a batch by tokens drawn from the teacher's distribution.
 function convert.teach(teacher, opt)
   local rows = 64  -- of logits at a time
   return function(slot, number)
@@ -144,14 +158,17 @@ function convert.teach(teacher, opt)
   end
 end
 
--- What the recipe does, of its options. Writes opt.out/model and returns it.
+-- The recipe: from its options to a model in opt.out/model, which it returns.
 function convert.run(opt)
-  local data, models, run_folder, train = require "qeng.data", require "qeng.model", require "qeng.train.run_folder", require "qeng.train"
-  local place = run_folder.open(opt.out, { resume = opt.resume, overwrite = opt.overwrite, reads = { opt.model, unpack(data.inputs(opt.data)) } })
+  local data, models, run_folder, train = require "qeng.data", require "qeng.model", require "qeng.train.run_folder",
+    require "qeng.train"
+  local place = run_folder.open(opt.out,
+    { resume = opt.resume, overwrite = opt.overwrite, reads = { opt.model, unpack(data.inputs(opt.data)) } })
   local student = models.load(opt.model, { model_file = opt.model_file, dtype = "f32", writable = true })
   if not student.tokenizer then error(student.tokenizer_error, 0) end
   local bits = convert.progressive(student, {
-    stages = opt.stages > 0 and opt.stages or nil, steps = opt.steps, share = opt.share, order = opt.order, inertia = { levels = opt.levels, friction = 0, q = opt.q > 0 and opt.q or opt.levels ~= 255 and 0.05 or nil } })
+    stages = opt.stages > 0 and opt.stages or nil, steps = opt.steps, share = opt.share, order = opt.order,
+      inertia = { levels = opt.levels, friction = 0, q = opt.q > 0 and opt.q or opt.levels ~= 255 and 0.05 or nil } })
   place:clear()
   local teacher = models.load(opt.model, { model_file = opt.model_file })
   local file = place:data(opt.data, {
@@ -160,15 +177,20 @@ function convert.run(opt)
   })
   local settings = options.settings(opt)
   local result = train {
-    model = student, bits = bits, data = file, out = opt.out, steps = opt.steps, row_tokens = opt.row_tokens, long = opt.long, rows = opt.rows, lr = opt.lr, scale_rate = opt.scale_rate,
-    lr_floor = 0.1, warmup = math.min(50, math.floor(opt.steps / 10)), beta2 = 0.99, clip = 1, seed = opt.seed, eval_share = opt.eval_share, eval_every = opt.eval_every,
-    save_every = 100, resume = opt.resume, overwrite = opt.overwrite, settings = settings, curves = { "loss against samples of the teacher", "held-out loss of the text" }, title = "From " .. opt.model .. " to one bit a weight",
+    model = student, bits = bits, data = file, out = opt.out, steps = opt.steps, row_tokens = opt.row_tokens,
+    long = opt.long, rows = opt.rows, lr = opt.lr, scale_rate = opt.scale_rate,
+    lr_floor = 0.1, warmup = math.min(50, math.floor(opt.steps / 10)), beta2 = 0.99, clip = 1, seed = opt.seed,
+    eval_share = opt.eval_share, eval_every = opt.eval_every,
+    save_every = 100, resume = opt.resume, overwrite = opt.overwrite,
+    settings = settings, curves = { "loss against samples of the teacher", "held-out loss of the text" },
+    title = "From " .. opt.model .. " to one bit a weight",
     pad = student.tokenizer:id "<|endoftext|>" or 0, on_batch = convert.teach(teacher, opt),
     on_begin = function() place:begin(settings) end,
   }
   student:save(opt.out .. "/model")
   if result.eval_before and result.eval_loss then
-    print(("held-out loss: %.3f as given, %.3f with one-bit weights (%d of %d blocks' groups)"):format(result.eval_before, result.eval_loss, bits.done, #bits.groups))
+    print(("held-out loss: %.3f as given, %.3f with one-bit weights (%d of %d blocks' groups)"):format(
+      result.eval_before, result.eval_loss, bits.done, #bits.groups))
   end
   print(opt.out .. "/model: bits and floats, which q.load reads; report.html, metrics.jsonl beside it")
   return student, result

@@ -1,6 +1,6 @@
--- q.inertia: the optimizer of one-bit weights. Each weight has a counter, its health; pulses of the gradient that agree with the
--- weight bank health, pulses against it take some, and at none the weight flips and its health is refilled. The counters are fed
--- in the backward pass, at every micro-batch, and no gradient of a weight is kept.
+-- q.inertia: the optimizer of one-bit weights. Each weight has a counter, its health. A pulse of the gradient that
+-- agrees with the weight adds health; a pulse against it takes some. At none the weight flips and its health is
+-- refilled. The backward pass feeds the counters at every micro-batch. No gradient of a weight is kept.
 --
 --   local bits = q.inertia(model, { levels = 7 })
 --   for step = 1, steps do
@@ -9,12 +9,15 @@
 --     local report = bits:finish()      -- flips, pulses, and a warning where they are out of range
 --   end
 --
--- levels: the top H of a counter: 1 (the two-step machine; also "strict"), 3 (2 bits), 7 (a nibble with its weight; the default), 15, or 255
--- (a byte, fed by several steps at once). q: the share of a row's entries that pulse, if they were normal, at the start; k, with
--- levels = 255: steps per rms of the row (10). friction: how far every gradient counts for the sign its weight has, in rms of the row, so
--- that a flip takes a drift of gradients and not their noise alone; it rises along a line from 0 to that at the end. target: flips per
--- thousand weights and step to steer the thresholds to, instead of q. schedule: cosine, or constant (of friction too). bop: momenta
--- instead of counters (gamma, tau, rise).
+--   levels    the top of a counter: 1 (the two-step machine; also "strict"), 3 (2 bits), 7 (a nibble with its weight;
+--             the default), 15, or 255 (a byte, fed by several steps at once)
+--   q         the share of a row's entries that pulse at the start, if they were normal
+--   k         with levels = 255, instead of q: steps per rms of the row (10)
+--   friction  how far every gradient counts for the sign its weight has, in rms of the row: then it takes a drift to
+--             flip a weight, and noise alone does not. It rises along a line from 0 to its value at the end
+--   target    flips per thousand weights and step that the thresholds are steered to, instead of q
+--   schedule  cosine or constant, of friction too
+--   bop       momenta instead of counters (gamma, tau, rise)
 
 local checkpoint = require "qeng.train.checkpoint"
 local q = require "qeng.core"
@@ -25,7 +28,7 @@ local inertia = {}
 local Inertia = {}
 Inertia.__index = Inertia
 
--- What held in the experiments that chose them: few levels want rare pulses, of which each says more.
+-- The experiments chose these. With few levels a pulse says more, so pulses have to be rare.
 local share = { [1] = 0.02, [3] = 0.05, [7] = 0.15, [15] = 0.6 }
 local usual_friction = { [7] = 0.2 }  -- others run without
 local planes = { [1] = 1, [3] = 2, [7] = 3, [15] = 4 }  -- bits of state a weight; of 255 a byte
@@ -37,23 +40,27 @@ for _, name in ipairs(options) do names[name] = true end
 local hot, cold = 4, 0.1  -- flips per thousand weights and step, outside of which training was seen to fail
 local judged = 30         -- feeds whose mean that is
 
--- Feeds until flips are as usual: counters start full, so that none flips at first and many do together then. Twice what the shortest
--- way down takes; of momenta, twice what they average over.
+-- Feeds until flips are as usual. Counters start full: at first none flips, then many do together. Twice the shortest
+-- way down; of momenta, twice what they average over.
 local function settling(knobs)
   if knobs.bop then return 2 / knobs.gamma end
   return knobs.levels == 255 and 2 * 255 / knobs.k or 2 * (knobs.levels + 1)
 end
 
--- The options of q.inertia, whole.
+-- The options of q.inertia, with their defaults.
 function inertia.knobs(opt)
   local levels = opt.bop and 255 or opt.levels == "strict" and 1 or opt.levels or 7
-  if not planes[levels] and levels ~= 255 then q.error("value", ("inertia: levels is %s, expected 1 (strict), 3, 7, 15 or 255"):format(tostring(levels))) end
+  if not planes[levels] and levels ~= 255 then
+    q.error("value", ("inertia: levels is %s, expected 1 (strict), 3, 7, 15 or 255"):format(tostring(levels)))
+  end
   local by_steps = levels == 255  -- these have no quantile
   if opt.schedule and opt.schedule ~= "cosine" and opt.schedule ~= "constant" then
     q.error("value", ("inertia: schedule is %s, expected cosine or constant"):format(tostring(opt.schedule)))
   end
   for name in pairs(opt) do
-    if not names[name] then q.error("value", ("inertia: no option %s; there are %s"):format(tostring(name), table.concat(options, ", "))) end
+    if not names[name] then
+      q.error("value", ("inertia: no option %s; there are %s"):format(tostring(name), table.concat(options, ", ")))
+    end
   end
   for _, name in ipairs { "k", "gamma", "tau", "rise", "target" } do
     local value = opt[name]
@@ -61,19 +68,37 @@ function inertia.knobs(opt)
       q.error("value", ("inertia: %s is %s, expected a number over 0"):format(name, tostring(value)))
     end
   end
-  if not opt.bop and (opt.gamma or opt.tau or opt.rise) then q.error("value", "inertia: gamma, tau and rise are of momenta: set bop") end
-  if opt.gamma and opt.gamma > 1 then q.error("value", ("inertia: gamma is %g, expected a share up to 1"):format(opt.gamma)) end
-  if opt.q and not (type(opt.q) == "number" and opt.q > 0 and opt.q < 1) then q.error("value", ("inertia: q is %s, expected a share between 0 and 1"):format(tostring(opt.q))) end
-  if opt.target and by_steps then
-    q.error("value", ("inertia: target = %s steers the thresholds of counters of up to 15; momenta and 255 levels have none: set k, or tau"):format(tostring(opt.target)))
+  if not opt.bop and (opt.gamma or opt.tau or opt.rise) then
+    q.error("value", "inertia: gamma, tau and rise are of momenta: set bop")
   end
-  if opt.q and by_steps then q.error("value", ("inertia: q = %s is of counters of up to 15; momenta and 255 levels take steps: set k, or tau"):format(tostring(opt.q))) end
-  if opt.k and not by_steps then q.error("value", ("inertia: k = %s is of 255 levels; with %d, set q"):format(tostring(opt.k), levels)) end
+  if opt.gamma and opt.gamma > 1 then
+    q.error("value", ("inertia: gamma is %g, expected a share up to 1"):format(opt.gamma))
+  end
+  if opt.q and not (type(opt.q) == "number" and opt.q > 0 and opt.q < 1) then
+    q.error("value", ("inertia: q is %s, expected a share between 0 and 1"):format(tostring(opt.q)))
+  end
+  if opt.target and by_steps then
+    q.error("value",
+      ("inertia: target = %s steers the thresholds of counters of up to 15; momenta and 255 levels have none: " ..
+        "set k, or tau"):format(tostring(opt.target)))
+  end
+  if opt.q and by_steps then
+    q.error("value", ("inertia: q = %s is of counters of up to 15; momenta and 255 levels take steps: set k, or tau")
+      :format(tostring(opt.q)))
+  end
+  if opt.k and not by_steps then
+    q.error("value", ("inertia: k = %s is of 255 levels; with %d, set q"):format(tostring(opt.k), levels))
+  end
   local friction = opt.friction or usual_friction[levels] or 0
-  if not (type(friction) == "number" and friction >= 0 and friction <= 1) then q.error("value", ("inertia: friction is %s, expected 0 to 1"):format(tostring(opt.friction))) end
-  if opt.bop and friction > 0 then q.error("value", "inertia: friction is of counters; momenta have a threshold, tau") end
+  if not (type(friction) == "number" and friction >= 0 and friction <= 1) then
+    q.error("value", ("inertia: friction is %s, expected 0 to 1"):format(tostring(opt.friction)))
+  end
+  if opt.bop and friction > 0 then
+    q.error("value", "inertia: friction is of counters; momenta have a threshold, tau")
+  end
   return {
-    levels = levels, friction = friction, q = opt.q or share[levels], k = opt.k or (opt.bop and 16 or 10), target = opt.target, bop = opt.bop or false,
+    levels = levels, friction = friction, q = opt.q or share[levels], k = opt.k or (opt.bop and 16 or 10),
+    target = opt.target, bop = opt.bop or false,
     schedule = opt.schedule or "cosine", gamma = opt.gamma or 0.02, tau = opt.tau or 1.7, rise = opt.rise or 2.2,
   }
 end
@@ -81,7 +106,8 @@ end
 -- Bit planes of counters at the top.
 local function full_planes(count, rows, width)
   local state = q.empty({ count, rows, width }, "one_bit", "optimizer")
-  local some = math.min(rows, math.max(1, math.floor(65536 / width)))  -- rows at a time: floats take 32 times the memory of bits
+  -- rows at a time: floats take 32 times the memory of bits
+  local some = math.min(rows, math.max(1, math.floor(65536 / width)))
   local ones = q.zeros({ some, width }, "f32"):fill(1)
   for p = 0, count - 1 do
     local bits = state:rows(p, 1):reshape { rows, width }
@@ -93,15 +119,16 @@ local function full_planes(count, rows, width)
   return q.keep(state)
 end
 
--- Whether `state` is what counters of `part` = {layer, rows} are kept in.
+-- Whether `state` can hold the counters of `part` = {layer, rows}.
 function inertia.fits(state, knobs, part)
   local of_bits = not knobs.bop and planes[knobs.levels]
   local shape, width = state:shape(), part.layer.weight:shape()[2]
   if not of_bits then return state:dtype() == "u8" and #shape == 2 and shape[1] == part.rows and shape[2] == width end
-  return state:dtype() == "one_bit" and #shape == 3 and shape[1] == of_bits and shape[2] == part.rows and shape[3] == width
+  return state:dtype() == "one_bit" and #shape == 3 and shape[1] == of_bits and shape[2] == part.rows and
+    shape[3] == width
 end
 
--- Gives `part` = {layer, first, rows, [state]} of a model its counters: full, if it has none yet.
+-- Gives `part` = {layer, first, rows, [state]} its counters. New ones are full.
 local function attach(self, index, part)
   local width = part.layer.weight:shape()[2]
   local of_bits = not self.knobs.bop and planes[self.knobs.levels]
@@ -112,28 +139,34 @@ local function attach(self, index, part)
   end
   part.state:label(part.layer.name .. ".inertia")
   q.learn_by_pulses(part.layer.weight, {
-    state = part.state, hyper = self.hyper:rows(index - 1, 1):reshape { 4 }, counts = self.counts:rows(index - 1, 1):reshape { 2 },
+    state = part.state, hyper = self.hyper:rows(index - 1, 1):reshape { 4 },
+    counts = self.counts:rows(index - 1, 1):reshape { 2 },
     first = part.first, stream = 9000 + part.number, bop = self.knobs.bop,
   })
 end
 
 function inertia.name_of(part) return ("%s.inertia.%d"):format(part.layer.name, part.first) end
 
--- opt.parts: {{layer =, first =, rows =, [state =]}...}, the rows of layers that learn; all of the model's where it is absent.
+-- opt.parts: {{layer =, first =, rows =, [state =]}...}, the rows that learn. Without it all rows of the model learn.
 function inertia.new(model, opt)
   opt = opt or {}
-  local self = setmetatable({ model = model, knobs = inertia.knobs(opt), parts = opt.parts or {}, weights = 0, z = {}, progress = 0, fed = 0, recent = 0 }, Inertia)
+  local self = setmetatable({ model = model, knobs = inertia.knobs(opt), parts = opt.parts or {}, weights = 0, z = {},
+    progress = 0, fed = 0, recent = 0 }, Inertia)
   local numbers = {}
   for number, layer in ipairs(model.linears) do
     numbers[layer] = number
     if not opt.parts then self.parts[number] = { layer = layer, first = 0, rows = layer.weight:shape()[1] } end
   end
-  if #self.parts == 0 then q.error("value", "inertia: no part of the model is to learn: opt.parts, or the model's linears, is empty") end
-  self.hyper, self.counts = q.zeros({ #self.parts, 4 }, "f32", "optimizer"), q.zeros({ #self.parts, 2 }, "i64", "optimizer")
+  if #self.parts == 0 then
+    q.error("value", "inertia: no part of the model is to learn: opt.parts, or the model's linears, is empty")
+  end
+  self.hyper, self.counts = q.zeros({ #self.parts, 4 }, "f32", "optimizer"),
+    q.zeros({ #self.parts, 2 }, "i64", "optimizer")
   for index, part in ipairs(self.parts) do
     local dtype = part.layer.weight:dtype()
     if dtype ~= "one_bit" then
-      q.error("dtype", ("inertia: the weight of %s is %s, expected one_bit; q.onebit.random makes such a model"):format(part.layer.name, dtype))
+      q.error("dtype", ("inertia: the weight of %s is %s, expected one_bit; q.onebit.random makes such a model"):format(
+        part.layer.name, dtype))
     end
     part.number, part.weights = numbers[part.layer], part.rows * part.layer.weight:shape()[2]
     self.weights = self.weights + part.weights
@@ -147,13 +180,14 @@ local function cooling(self)
   return self.knobs.schedule == "cosine" and 0.5 * (1 + math.cos(math.pi * math.min(self.progress, 1))) or 1
 end
 
--- Sets what the next micro-batches feed the counters with. progress: 0 at the first step, 1 at the end.
+-- Sets how the next micro-batches feed the counters. progress: 0 at the first step, 1 at the end.
 function Inertia:begin(progress)
   self.progress = progress
   local knobs, cold_share = self.knobs, cooling(self)
   local values, friction = {}, knobs.friction * (knobs.schedule == "cosine" and math.min(progress, 1) or 1)
   for index = 1, #self.parts do
-    local strength, gamma, threshold = 0, 0, 0
+    local strength
+    local gamma, threshold = 0, 0
     if knobs.bop then  -- the momentum of noise has the deviation sqrt(gamma / 2)
       strength, gamma = knobs.k, knobs.gamma
       threshold = knobs.tau * math.sqrt(gamma / 2) * (1 + (knobs.rise - 1) * math.min(progress, 1))
@@ -169,8 +203,9 @@ function Inertia:begin(progress)
   self.hyper:set(values)
 end
 
--- What the micro-batches since begin() did: {flips, pulses, flip_rate (per thousand weights and feed), pulse_rate (share), layers =
--- {{name, flip_rate}...}, warning (of the mean of late, once flips are as usual)}. feeds: how many they were.
+-- Reports on the `feeds` micro-batches since begin(): flips, pulses, flip_rate (per thousand weights and feed),
+-- pulse_rate (share), layers = {{name, flip_rate}...}, and a warning where the mean of late is out of range, once flips
+-- are as usual.
 function Inertia:finish(feeds)
   feeds = feeds or 1
   local counted = self.counts:table()
@@ -183,7 +218,8 @@ function Inertia:finish(feeds)
     report.flips, report.pulses = report.flips + flips, report.pulses + pulses
     if not hottest or rate > hottest.flip_rate then hottest = { name = part.layer.name, flip_rate = rate } end
     report.layers[index] = { name = part.layer.name, flip_rate = rate }
-    if self.knobs.target then  -- a threshold rises where there are too many flips; a tenth of the way, and at most by a tenth
+    -- a threshold rises where there are too many flips; a tenth of the way, and at most by a tenth
+    if self.knobs.target then
       local wanted = self.knobs.target * cooling(self)
       local step = 0.1 * math.log((rate + 0.02) / (wanted + 0.02))
       self.z[index] = math.max(0.05, self.z[index] + math.max(-0.1, math.min(0.1, step)))
@@ -193,17 +229,22 @@ function Inertia:finish(feeds)
   report.pulse_rate = report.pulses / self.weights / feeds
   self.fed = self.fed + feeds
   local late = self.fed - settling(self.knobs)
-  if late > 0 then self.recent = self.recent + (report.flip_rate - self.recent) * math.min(1, feeds / math.min(late, judged)) end
+  if late > 0 then
+    self.recent = self.recent + (report.flip_rate - self.recent) * math.min(1, feeds / math.min(late, judged))
+  end
   if late >= judged and self.recent > hot then
-    report.warning = ("%.1f flips per thousand weights and step, %.1f in %s: too hot (over %g); lower q or k"):format(self.recent,
+    report.warning = ("%.1f flips per thousand weights and step, %.1f in %s: too hot (over %g); lower q or k"):format(
+      self.recent,
       hottest.flip_rate, hottest.name, hot)
   elseif late >= judged and self.recent < cold and self.progress < 0.5 then
-    report.warning = ("%.3f flips per thousand weights and step in the first half: too cold; raise q or k, or lower friction"):format(self.recent)
+    report.warning =
+      ("%.3f flips per thousand weights and step in the first half: too cold; raise q or k, or lower friction"):format(
+        self.recent)
   end
   return report
 end
 
--- How many counters stand at each level, from 0 on; of bytes in 16 bins.
+-- How many counters stand at each level, from 0 on. The levels of bytes come in 16 bins.
 function Inertia:histogram()
   local total = {}
   for _, part in ipairs(self.parts) do
@@ -212,7 +253,7 @@ function Inertia:histogram()
   return total
 end
 
--- What a checkpoint keeps: {{name, tensor}...}, the model's bits among them, and a table of numbers.
+-- What a checkpoint keeps: {{name, tensor}...}, the bits of the model among them, and a table of numbers.
 function Inertia:tensors()
   local list = {}
   for _, layer in ipairs(self.model.linears) do list[#list + 1] = { layer.name .. ".weight", layer.weight } end
@@ -221,8 +262,8 @@ function Inertia:tensors()
 end
 function Inertia:state() return { z = q.json.array(self.z), fed = self.fed, recent = self.recent } end
 
--- What a run that goes on has to have as the one that was stopped: every knob, and `more`, whose rule stands before the name of this
--- one. A knob that is not set is false.
+-- What has to be the same in a resumed run: every knob, and `more`, whose rule comes before the name of this one. A
+-- knob that is not set is false.
 function inertia.settings(knobs, more)
   more.rule = (more.rule or "") .. (knobs.bop and "bop" or "counter")
   for _, name in ipairs(options) do
@@ -234,7 +275,7 @@ function Inertia:settings()
   return inertia.settings(self.knobs, { matrices = #self.model.linears, parts = #self.parts, weights = self.weights })
 end
 
--- Brings back what state() and tensors() gave; file: of the tensors.
+-- Restores what state() and tensors() gave. file: of the tensors.
 function Inertia:restore(state, file)
   self:restore_numbers(state)
   for _, each in ipairs(self:tensors()) do checkpoint.fill(each[2], file, each[1]) end
@@ -242,14 +283,18 @@ end
 function Inertia:restore_numbers(state)
   local z = state.z
   for index = 1, self.knobs.target and #self.parts or 0 do
-    if type(z) ~= "table" or type(z[index]) ~= "number" then q.error("format", "the checkpoint holds no threshold for each matrix: it is damaged") end
+    if type(z) ~= "table" or type(z[index]) ~= "number" then
+      q.error("format", "the checkpoint holds no threshold for each matrix: it is damaged")
+    end
     self.z[index] = z[index]
   end
-  if type(state.fed) ~= "number" or type(state.recent) ~= "number" then q.error("format", "the checkpoint does not say how often counters were fed: it is damaged") end
+  if type(state.fed) ~= "number" or type(state.recent) ~= "number" then
+    q.error("format", "the checkpoint does not say how often counters were fed: it is damaged")
+  end
   self.fed, self.recent = state.fed, state.recent
 end
 
--- Ends the learning: the weights stay as they are, the counters are freed.
+-- Ends the learning: frees the counters and leaves the weights as they are.
 function Inertia:free()
   for _, part in ipairs(self.parts) do
     q.stop_learning(part.layer.weight)

@@ -1,13 +1,11 @@
--- One-bit models: the weights of every linear layer are 1 or -1, with one trained f32 scale for each row; embeddings, norms,
--- biases and head stay floats. How the bits learn is a rule of this table:
+-- One-bit models. The weights of every linear layer are 1 or -1, with one trained f32 scale for each row; embeddings,
+-- norms, biases and head stay floats. How the bits learn is a rule:
 --
---   frozen     not at all: random features. What the others have to beat
 --   counter    integer counters fed with pulses of the gradient (onebit/inertia.lua): `levels` 1, 3, 7, 15 or 255
---   bop        int8 momenta and a threshold (Helwegen et al. 2019, arXiv 1906.02107)
---   latent     straight-through: f32 latent weights, of which the bits are the signs, under AdamW (12 bytes a weight)
---   grid       no latent copy: weights of 2 levels + 1 values, rounded at random after each step of AdamW (Zhao et al. 2024,
---              arXiv 2412.04787); kept as f32 here, so it shows what the rule learns, not what it saves
---   dense      ordinary f32 or bf16 weights under AdamW, drawn with the same spread
+--   bop        int8 momenta and a threshold (Helwegen et al. 2019, arXiv 1906.02107), to compare with
+--   frozen     the bits do not learn: random features, which every rule has to beat
+--
+-- onebit/compare_rules.lua has the rules of other kinds of weights that they are compared with.
 
 local q = require "qeng.core"
 
@@ -17,16 +15,22 @@ onebit.rules = { "frozen", "counter", "bop", "latent", "grid", "dense" }
 
 local residual = { o_proj = true, down_proj = true }  -- layers that write to the residual stream
 
--- What a row of a layer starts with: outputs of the spread of the inputs, and a stream that grows with no depth.
+-- The scale that a row of a layer starts with. Outputs have the spread of the inputs, and depth does not make the
+-- residual stream grow.
 local function first_scale(layer, layers)
   local inputs = layer.weight:shape()[2]
   return 1 / math.sqrt(inputs) / (residual[layer.role] and math.sqrt(2 * layers) or 1)
 end
 
-local function is_known(rule)
-  for _, name in ipairs(onebit.rules) do
-    if name == rule then return true end
+-- What a rule of onebit/compare_rules.lua does; {} for the rules of bits.
+local function rule_of(name)
+  for _, known in ipairs(onebit.rules) do
+    if name == known then
+      local of_bits = name == "counter" or name == "bop" or name == "frozen"
+      return of_bits and {} or require("qeng.onebit.compare_rules")[name]
+    end
   end
+  q.error("value", ("rule %s: one of %s"):format(tostring(name), table.concat(onebit.rules, ", ")))
 end
 
 local function random_bits(shape, seed, stream, spilled)
@@ -35,39 +39,43 @@ local function random_bits(shape, seed, stream, spilled)
   return bits
 end
 
--- A model from the keys of a config.json whose linear layers are of random bits. opt: rule ("frozen"), seed, dtype (of all else: f32),
--- levels (of grid: 1), std (of the embedding: 0.5), head_std (0.5 / sqrt(hidden)). weights = "stream": the bits, those that learn as
--- well, lie in a temporary file and are in memory as far as host_budget allows, on the CPU; in the host's memory, for a GPU. Further
--- options are those of model/stream.lua.
+-- A model whose linear layers hold random bits, from the keys of a config.json. opt:
+--   rule ("frozen"), seed, levels (of grid: 1)
+--   dtype     of all else (f32)
+--   std       of the embedding (0.5)
+--   head_std  of the head (0.5 / sqrt(hidden))
+--   weights   "stream": on the CPU the bits, learning ones too, lie in a temporary file and are in memory as far as
+--             host_budget allows; for a GPU they lie in the host's memory
+--   further options are those of model/stream.lua
 function onebit.random(values, opt)
   opt = opt or {}
   local models = require "qeng.model"
   local rule, seed, dtype, stream = opt.rule or "frozen", opt.seed or 0, opt.dtype or "f32", 0
-  if not is_known(rule) then q.error("value", ("rule %s: one of %s"):format(tostring(rule), table.concat(onebit.rules, ", "))) end
-  local spilled = opt.weights == "stream"
-  if spilled and not (rule == "counter" or rule == "bop" or rule == "frozen") then
+  local special, spilled = rule_of(rule), opt.weights == "stream"
+  if spilled and special.learn then
     q.error("unsupported", ("weights = stream: rule %s keeps more than bits; take counter, bop or frozen"):format(rule))
   end
   local model = models.random(values, { dtype = dtype, weights = function(name, shape, plus_one)
     stream = stream + 1
     if #shape == 1 then return q.zeros(shape, dtype, "weights"):fill(name:find "norm" and not plus_one and 1 or 0) end
     if name:find "_proj.weight$" then
-      if rule == "dense" then return q.randn(shape, { std = 1 / math.sqrt(shape[2]), seed = seed, stream = stream, dtype = dtype, label = "weights" }) end
-      if rule == "grid" then return q.uniform(shape, { low = -1, high = 1, seed = seed, stream = stream, label = "weights" }) end
+      if special.weight then return special.weight(shape, { seed = seed, stream = stream, dtype = dtype }) end
       return random_bits(shape, seed, stream, spilled)
     end
-    local std = name:find "lm_head" and (opt.head_std or 0.5 / math.sqrt(shape[2])) or name:find "positions" and 0.1 or opt.std or 0.5
+    local std = name:find "lm_head" and (opt.head_std or 0.5 / math.sqrt(shape[2])) or name:find "positions" and 0.1 or
+      opt.std or 0.5
     return q.randn(shape, { std = std, seed = seed, stream = stream, dtype = dtype, label = "weights" })
   end })
   onebit.learn(model, rule, opt)
   if spilled then
-    require("qeng.model.stream").attach(model, { weights = "stream", host_budget = opt.host_budget, stream_slack = opt.stream_slack, stream_keep = opt.stream_keep,
+    require("qeng.model.stream").attach(model, { weights = "stream", host_budget = opt.host_budget,
+      stream_slack = opt.stream_slack, stream_keep = opt.stream_keep,
       stream_depth = opt.stream_depth, writable = true })
   end
   return model
 end
 
--- Sets what the rows of a layer's weight are scaled by: [out] f32.
+-- Sets the scales of the rows of a layer's weight: [out] f32.
 function onebit.give_scale(model, layer, scale)
   layer.row_scale = scale:label(layer.name .. ".weight_scale")
   for _, parameter in ipairs(model.parameters) do
@@ -75,8 +83,8 @@ function onebit.give_scale(model, layer, scale)
   end
 end
 
--- A model of a GGUF file whose linear weights are q1_0 or tq2_0 with one scale a row, as bits or ternary words with that scale:
--- bits can learn. A file with a scale for each group is refused.
+-- A model of a GGUF file whose linear weights are q1_0 or tq2_0 with one scale a row. They become bits or ternary words
+-- with that scale; the bits can learn. A file with a scale for each group is refused.
 function onebit.unpack(model)
   for _, layer in ipairs(model.linears) do
     local dtype = layer.weight:dtype()
@@ -93,39 +101,34 @@ function onebit.unpack(model)
   return model
 end
 
--- Makes a model whose linear layers hold bits (or what `rule` keeps instead) learn by that rule: gives each layer its scale, and sets
--- what model:trainable() lists. Counters and momenta are q.inertia's.
+-- Makes a model whose linear layers hold bits (or what `rule` keeps instead) learn by that rule. Each layer gets its
+-- scale, and model:trainable() lists what learns. Counters and momenta belong to q.inertia.
 function onebit.learn(model, rule, opt)
-  local seed = opt.seed or 0
-  if rule ~= "counter" and rule ~= "bop" and rule ~= "frozen" and model.linears[1].row_scale then
-    q.error("unsupported", ("rule %s: draws weights of its own, and this model has some; take counter, bop or frozen"):format(rule))
+  local special = rule_of(rule)
+  if special.learn and model.linears[1].row_scale then
+    q.error("unsupported",
+      ("rule %s: draws weights of its own, and this model has some; take counter, bop or frozen"):format(rule))
   end
   model.mode, model.rule, model.latents, model.row_scales, model.grid_levels = "onebit", rule, {}, {}, opt.levels or 1
   for index, layer in ipairs(model.linears) do
-    if rule == "dense" then
-      if residual[layer.role] then layer.weight:copy(layer.weight * (1 / math.sqrt(2 * model.config.layers))) end
-    else
+    if not special.unscaled then
       local shape = layer.weight:shape()
-      if not layer.row_scale then onebit.give_scale(model, layer, q.zeros({ shape[1] }, "f32", "weights"):fill(first_scale(layer, model.config.layers))) end
+      if not layer.row_scale then
+        onebit.give_scale(model, layer,
+          q.zeros({ shape[1] }, "f32", "weights"):fill(first_scale(layer, model.config.layers)))
+      end
       layer.row_scale:requires_grad(true)
-      table.insert(model.row_scales, { name = layer.name .. ".weight_scale", tensor = layer.row_scale, rate = "scales" })
+      table.insert(model.row_scales,
+        { name = layer.name .. ".weight_scale", tensor = layer.row_scale, rate = "scales" })
     end
-    if rule == "latent" then
-      local latent = q.uniform(layer.weight:shape(), { low = -0.3, high = 0.3, seed = seed, stream = 5000 + index, label = "latent" }):label(layer.name .. ".latent")
-      latent:requires_grad(true)
-      q.learn_latent(layer.weight, latent)
-      q.pack_signs(latent, layer.weight)
-      table.insert(model.latents, { name = layer.name .. ".latent", tensor = latent, bits = layer.weight })
-    elseif rule == "grid" or rule == "dense" then
-      layer.weight:requires_grad(true)
-      table.insert(model.latents, { name = layer.name .. ".weight", tensor = layer.weight })
-    end
+    if special.learn then special.learn(model, layer, index, opt.seed or 0, residual[layer.role]) end
   end
-  if rule == "grid" then onebit.settle(model, 6000) end  -- by numbers that no step draws
+  if rule == "grid" then require("qeng.onebit.compare_rules").settle(model, 6000) end  -- by numbers that no step draws
   return model
 end
 
--- What AdamW trains beside the bits: embedding, norms, biases, head; then the scales of rows. {name, tensor, rate} each.
+-- What AdamW trains beside the bits: embedding, norms, biases and head, then the scales of rows. Each is {name, tensor,
+-- rate}.
 function onebit.float_parameters(model)
   local list, learned = {}, {}
   for _, layer in ipairs(model.linears) do learned[layer.weight] = true end
@@ -139,25 +142,17 @@ function onebit.float_parameters(model)
   return list
 end
 
--- After a step of the latents' optimizer: clips them, and makes bits or grid points of them. stream: of the numbers that round.
-function onebit.settle(model, stream)
-  for index, latent in ipairs(model.latents) do
-    if model.rule == "grid" then
-      q.clip_to_grid(latent.tensor, { levels = model.grid_levels, stream = (stream or 7000) + index })
-    elseif model.rule == "latent" then
-      q.clip_to_grid(latent.tensor)
-      q.pack_signs(latent.tensor, latent.bits)
-    end
-  end
-end
-
--- Refuses sizes that a recipe was given (hidden, ffn, heads) of which no model can be made.
+-- Refuses sizes (hidden, ffn, heads) of which no model can be made.
 function onebit.check_sizes(opt)
   for _, name in ipairs { "hidden", "ffn" } do
-    if opt[name] % 32 ~= 0 then q.error("value", ("--%s is %d, expected a multiple of 32: rows of weights are words of 32 bits"):format(name, opt[name])) end
+    if opt[name] % 32 ~= 0 then
+      q.error("value", ("--%s is %d, expected a multiple of 32: rows of weights are words of 32 bits"):format(
+        name, opt[name]))
+    end
   end
   if opt.hidden / opt.heads % 2 ~= 0 then
-    q.error("value", ("--heads %d: --hidden %d divided by it is the size of a head, expected an even number"):format(opt.heads, opt.hidden))
+    q.error("value", ("--heads %d: --hidden %d divided by it is the size of a head, expected an even number"):format(
+      opt.heads, opt.hidden))
   end
 end
 

@@ -1,15 +1,19 @@
--- q.phases: training of a part of a one-bit model at a time; the others are bits without state, frozen. A phase lasts so many steps;
--- then the next part is given counters. It stands where q.inertia does.
+-- q.phases: trains a part of a one-bit model at a time. The other weights are bits without state, frozen. A phase lasts
+-- so many steps; then the next part gets counters. It stands where q.inertia does.
 --
---   active: the most weights that learn at once (or count: into how many parts to divide)    steps: of a phase
---   by: layer (whole blocks of layers in turn, or matrices of blocks that are larger than that), rows (the same band of rows of every
---       matrix), or gradient (the matrices with the largest gradients a weight, by those of their row scales, which observe() saw in
---       the last step of the phase before; the first phase takes the first matrices, and some may never learn)
---   keep: counters of parts that rest are kept, otherwise dropped and refilled when their turn comes; a part that goes on keeps its own
---   inertia: options of q.inertia
+--   active   the most weights that learn at once; or count: into how many parts to divide
+--   steps    of a phase
+--   by       layer     whole blocks in turn, or the matrices of a block that is larger than that
+--            rows      the same band of rows of every matrix
+--            gradient  the matrices with the largest gradients a weight. The gradients of their row scales tell, which
+--                      observe() saw in the last step of the phase before. The first phase takes the first matrices;
+--                      some may never learn
+--   keep     counters of parts that rest are kept; otherwise they are dropped, and refilled when their turn comes. A
+--            part that goes on keeps its own
+--   inertia  options of q.inertia
 --
--- begin() returns true where the part changed: a captured program is then of the past. The switch happens at a step's start, and
--- tensors(), state() and restore() carry it over a resume.
+-- begin() returns true where the part changed: a program captured before is then out of date. The part changes at the
+-- start of a step. tensors(), state() and restore() carry the phases over a resume.
 
 local q = require "qeng.core"
 local inertia = require "qeng.onebit.inertia"
@@ -28,7 +32,7 @@ end
 
 local function whole(layer) return { layer = layer, first = 0, rows = layer.weight:shape()[1] } end
 
--- Turns of at most `active` weights: as many blocks as that holds, or matrices of a block that it does not hold.
+-- Turns of at most `active` weights: as many blocks as that holds. A block that is larger is divided into its matrices.
 local function by_layer(model, active)
   local turns, current, held = {}, {}, 0
   local function close()
@@ -48,7 +52,8 @@ local function by_layer(model, active)
   return turns
 end
 
--- `count` turns of neighbouring blocks, or of neighbouring matrices where there are fewer blocks, as equal as those allow.
+-- `count` turns of neighbouring blocks, as equal as blocks allow. Where there are fewer blocks: of neighbouring
+-- matrices.
 local function in_turns(model, count)
   local pieces = onebit.blocks(model)
   if #pieces < count then
@@ -95,7 +100,7 @@ local function bands(model, active, total)
   return count
 end
 
--- What a turn has at least to hold: a matrix, or where turns are bands of rows, a row of each.
+-- The least that a turn holds: a matrix, or for bands of rows, one row of each matrix.
 local function check_active(model, by, active)
   local least = by == "rows" and widest(model, math.huge) or 0
   for _, layer in ipairs(by == "rows" and {} or model.linears) do least = math.max(least, layer.weight:elements()) end
@@ -107,23 +112,31 @@ end
 
 function phases.new(model, opt)
   local total, by, count = onebit.weights(model), opt.by or "layer", opt.count
-  if by ~= "layer" and by ~= "rows" and by ~= "gradient" then q.error("value", ("phases: by is %s, expected layer, rows or gradient"):format(tostring(by))) end
+  if by ~= "layer" and by ~= "rows" and by ~= "gradient" then
+    q.error("value", ("phases: by is %s, expected layer, rows or gradient"):format(tostring(by)))
+  end
   local most = #model.linears
   if by == "rows" then
     most = 1
     for _, layer in ipairs(model.linears) do most = math.max(most, layer.weight:shape()[1]) end
   end
   if not opt.active and (type(count) ~= "number" or not (count >= 1 and count <= most) or count % 1 ~= 0) then
-    q.error("value", ("phases: give active (weights that learn at once), or count, the number of parts, from 1 to %d (%s)"):format(most,
-      by == "rows" and "rows of the largest matrix" or "matrices"))
+    q.error("value",
+      ("phases: give active (weights that learn at once), or count, the number of parts, from 1 to %d (%s)"):format(
+        most,
+        by == "rows" and "rows of the largest matrix" or "matrices"))
   end
-  if opt.active and type(opt.active) ~= "number" then q.error("value", ("phases: active is %s, expected a number of weights"):format(tostring(opt.active))) end
+  if opt.active and type(opt.active) ~= "number" then
+    q.error("value", ("phases: active is %s, expected a number of weights"):format(tostring(opt.active)))
+  end
   local active = opt.active or math.ceil(total / count)
   if opt.active then check_active(model, by, active) end
   if type(opt.steps) ~= "number" or not (opt.steps >= 1) or opt.steps % 1 ~= 0 then
-    q.error("value", ("phases: steps is %s, expected the steps of a phase, a whole number from 1"):format(tostring(opt.steps)))
+    q.error("value", ("phases: steps is %s, expected the steps of a phase, a whole number from 1"):format(
+      tostring(opt.steps)))
   end
-  local self = setmetatable({ model = model, active = active, total = total, steps = opt.steps, by = by, keep = opt.keep or false, knobs = opt.inertia or {},
+  local self = setmetatable({ model = model, active = active, total = total, steps = opt.steps, by = by,
+    keep = opt.keep or false, knobs = opt.inertia or {},
     kept = {}, turn = 0, phase = -1 }, Phases)
   if by == "layer" then
     self.turns = opt.active and by_layer(model, active) or in_turns(model, count)
@@ -133,8 +146,8 @@ function phases.new(model, opt)
   return self
 end
 
--- The matrices whose rows' scales have the largest mean squared gradient, within the budget. For random signs the gradient of a
--- row's scale has the squared size of the row's gradient in the mean.
+-- The matrices whose row scales have the largest mean squared gradient, within the budget. With random signs, the
+-- gradient of a row scale has the mean squared size of the row's gradient.
 local function largest(self)
   local list = {}
   for _, layer in ipairs(self.model.linears) do
@@ -176,7 +189,9 @@ local function switch(self, parts)
     if self.keep or goes_on[name] then states[name] = part.state else part.state:free() end
   end
   local fresh = {}
-  for i, part in ipairs(parts) do fresh[i] = { layer = part.layer, first = part.first, rows = part.rows, state = states[inertia.name_of(part)] } end
+  for i, part in ipairs(parts) do
+    fresh[i] = { layer = part.layer, first = part.first, rows = part.rows, state = states[inertia.name_of(part)] }
+  end
   local knobs = {}
   for name, value in pairs(self.knobs) do knobs[name] = value end
   knobs.parts = fresh
@@ -184,13 +199,15 @@ local function switch(self, parts)
   for i, part in ipairs(parts) do self.inertia.z[i] = thresholds[inertia.name_of(part)] or self.inertia.z[i] end
 end
 
--- step: from 0. Returns whether the part that learns changed.
+-- step: from 0. Returns whether another part learns now.
 function Phases:begin(progress, step)
   local phase = math.floor(step / self.steps)
   local changed = false
   if phase ~= self.phase then
     local parts = self.turns and self.turns[phase % #self.turns + 1] or self.next or not self.inertia and largest(self)
-    if not parts then q.error("value", "phases: by = gradient saw no gradients: call observe() between backward and the floats' step") end
+    if not parts then
+      q.error("value", "phases: by = gradient saw no gradients: call observe() between backward and the floats' step")
+    end
     changed = not (self.inertia and same(parts, self.inertia.parts))
     if changed then switch(self, parts) end
     self.phase, self.next = phase, nil
@@ -200,14 +217,14 @@ function Phases:begin(progress, step)
   return changed
 end
 
--- As Inertia:finish; rates are of the active weights. Before the floats' optimizer clears the gradients of scales, by = gradient
--- looks at them: call observe() between backward and that step.
+-- As Inertia:finish; the rates are of the active weights. The floats' optimizer clears the gradients of scales, which
+-- by = gradient needs: call observe() between the backward pass and that step.
 function Phases:finish(feeds) return self.inertia:finish(feeds) end
 function Phases:observe()
   if self.by == "gradient" and self.last then self.next = largest(self) end
 end
 
--- As of Inertia; counters that rest are among the tensors.
+-- As Inertia. Counters that rest are among the tensors.
 function Phases:tensors()
   local list, seen = self.inertia:tensors(), {}
   for _, each in ipairs(list) do seen[each[1]] = true end
@@ -227,19 +244,23 @@ end
 function Phases:state()
   local kept = {}
   for name, state in pairs(self.kept) do kept[name] = q.json.array(state:shape()) end
-  return { phase = self.phase, parts = described(self.inertia.parts), next = self.next and described(self.next) or nil, kept = kept,
+  return { phase = self.phase, parts = described(self.inertia.parts), next = self.next and described(self.next) or nil,
+    kept = kept,
     inertia = self.inertia:state() }
 end
--- What a run that goes on has to have as the one that was stopped.
+-- What has to be the same in a resumed run.
 function Phases:settings()
-  return inertia.settings(inertia.knobs(self.knobs), { rule = "phases of ", by = self.by, active = self.active, phase_steps = self.steps, keep = self.keep,
-    matrices = #self.model.linears, weights = self.total })
+  return inertia.settings(inertia.knobs(self.knobs),
+    { rule = "phases of ", by = self.by, active = self.active, phase_steps = self.steps, keep = self.keep,
+      matrices = #self.model.linears, weights = self.total })
 end
 function Phases:restore(state, file)
   local layers = {}
   for _, layer in ipairs(self.model.linears) do layers[layer.name] = layer end
   local function expect(good)
-    if not good then q.error("format", "the checkpoint's phases are not of this model: it is damaged, or of another run") end
+    if not good then
+      q.error("format", "the checkpoint's phases are not of this model: it is damaged, or of another run")
+    end
   end
   local function parts_of(list)
     local parts, seen = {}, {}
@@ -252,11 +273,12 @@ function Phases:restore(state, file)
     end
     return parts
   end
-  expect(type(state.phase) == "number" and state.phase >= 0 and state.phase % 1 == 0 and type(state.kept) == "table" and type(state.inertia) == "table")
+  expect(type(state.phase) == "number" and state.phase >= 0 and state.phase % 1 == 0 and type(state.kept) == "table" and
+    type(state.inertia) == "table")
   local parts, next_parts = parts_of(state.parts), state.next and parts_of(state.next)
   expect(not self.turns or same(parts, self.turns[state.phase % #self.turns + 1]) and not next_parts)
 
-  -- Counters that rest: those of every turn that was; which matrices had the largest gradients is not known any more.
+  -- Counters that rest are those of every turn so far. Which matrices had the largest gradients is not known any more.
   local resting, expected = {}, {}
   for turn, list in ipairs(self.turns or { self.model.linears }) do
     for _, each in ipairs(list) do
@@ -278,12 +300,14 @@ function Phases:restore(state, file)
   self.inertia:restore(state.inertia, file)
 end
 
--- As Inertia:histogram, counters that rest included.
+-- As Inertia:histogram, with the counters that rest.
 function Phases:histogram()
   local total, active = self.inertia:histogram(), {}
   for _, part in ipairs(self.inertia.parts) do active[inertia.name_of(part)] = true end
   for name, state in pairs(self.kept) do
-    for level, count in ipairs(active[name] and {} or q.count_levels(state)) do total[level] = (total[level] or 0) + count end
+    for level, count in ipairs(active[name] and {} or q.count_levels(state)) do
+      total[level] = (total[level] or 0) + count
+    end
   end
   return total
 end

@@ -1,4 +1,4 @@
--- Pretraining of a one-bit model from nothing, on packets: what the recipes onebit_pretrain and onebit_phased share.
+-- Pretrains a one-bit model from nothing, on packets. The recipes onebit_pretrain and onebit_phased share it.
 
 local data = require "qeng.data"
 local hub = require "qeng.hub"
@@ -12,7 +12,7 @@ require "qeng.train.trained_data"
 
 local pretrain = {}
 
--- What both take.
+-- The options of both.
 options.set("onebit", {
   { "data", "", "JSONL, a JSON array, plain text or a .qubgpu file, or a dataset's name on the hub", kind = "input" },
   { "tokenizer", "demo", "folder or hub name with the tokenizer (demo: that of the built-in demo)", kind = "input" },
@@ -52,7 +52,7 @@ options.set("onebit", {
   "data", "device",
 })
 
--- What q.inertia takes of these options.
+-- The options that q.inertia takes.
 function pretrain.inertia(opt)
   return {
     levels = opt.levels, friction = opt.friction >= 0 and opt.friction or nil, q = opt.q > 0 and opt.q or nil,
@@ -60,37 +60,50 @@ function pretrain.inertia(opt)
   }
 end
 
--- learn(model) -> q.inertia or q.phases. Trains, writes opt.out/model (a folder that q.load reads) and returns the model and q.train's result.
+-- learn(model) returns q.inertia or q.phases. Trains and writes opt.out/model, a folder that q.load reads. Returns the
+-- model and q.train's result.
 function pretrain.run(opt, learn, title)
   if opt.data == "" then q.error("usage", "which data? --data FILE") end
   if opt.weights ~= "stream" and (opt.host_budget or opt.stream_keep) then
     q.error("usage", "--host-budget and --stream-keep are of streamed bits: add --weights stream, or leave them out")
   end
   onebit.check_sizes(opt)
-  local place = run_folder.open(opt.out, { resume = opt.resume, overwrite = opt.overwrite, reads = { opt.tokenizer, unpack(q.try(data.inputs, opt.data) or {}) } })
+  local place = run_folder.open(opt.out, { resume = opt.resume, overwrite = opt.overwrite,
+    reads = { opt.tokenizer, unpack(q.try(data.inputs, opt.data) or {}) } })
   local folder = opt.tokenizer == "demo" and q.fs.find "recipes/tiny" or hub.resolve_model(opt.tokenizer)
   local tokenizer, from = q.tokenizer(folder), hub.resolve_data(opt.data)
   data.inputs(from)  -- says so if they are not there
   place:clear()
   local settings = options.settings(opt)
-  local file = place:data(from, { tokenizer = tokenizer, template = opt.template, template_args = opt.template_args, special = opt.special, documents = opt.documents })
+  local file = place:data(from, { tokenizer = tokenizer, template = opt.template, template_args = opt.template_args,
+    special = opt.special, documents = opt.documents })
   local model = onebit.random({
-    architectures = { "Qwen3ForCausalLM" }, model_type = "qwen3", vocab_size = tokenizer:vocab_size(), hidden_size = opt.hidden, num_hidden_layers = opt.layers,
-    num_attention_heads = opt.heads, num_key_value_heads = opt.heads, head_dim = math.floor(opt.hidden / opt.heads), intermediate_size = opt.ffn,
-    max_position_embeddings = math.max(1024, opt.row_tokens), rms_norm_eps = 1e-6, rope_theta = 10000, hidden_act = "silu", tie_word_embeddings = false,
-  }, { rule = "counter", seed = opt.seed, dtype = opt.dtype, weights = opt.weights, host_budget = opt.host_budget, stream_keep = opt.stream_keep })
+    architectures = { "Qwen3ForCausalLM" }, model_type = "qwen3", vocab_size = tokenizer:vocab_size(),
+    hidden_size = opt.hidden, num_hidden_layers = opt.layers,
+    num_attention_heads = opt.heads, num_key_value_heads = opt.heads, head_dim = math.floor(opt.hidden / opt.heads),
+    intermediate_size = opt.ffn,
+    max_position_embeddings = math.max(1024, opt.row_tokens), rms_norm_eps = 1e-6, rope_theta = 10000,
+    hidden_act = "silu", tie_word_embeddings = false,
+  }, { rule = "counter", seed = opt.seed, dtype = opt.dtype, weights = opt.weights, host_budget = opt.host_budget,
+    stream_keep = opt.stream_keep })
   model.tokenizer, model.recompute = tokenizer, opt.recompute
-  print(("%.2f million one-bit weights, %.2f million floats"):format(onebit.weights(model) / 1e6, (model.embed:elements() + model.head:elements()) / 1e6))
+  print(("%.2f million one-bit weights, %.2f million floats"):format(onebit.weights(model) / 1e6,
+    (model.embed:elements() + model.head:elements()) / 1e6))
   local bits = learn(model)
   local result = train {
-    model = model, bits = bits, data = file, out = opt.out, steps = opt.steps, epochs = opt.epochs, row_tokens = opt.row_tokens, long = opt.long, rows = opt.rows,
-    accumulate = opt.accumulate, lr = opt.lr, scale_rate = opt.scale_rate, lr_floor = 0.1, warmup = opt.warmup, beta2 = 0.99, eps = 1e-10, clip = 0, seed = opt.seed,
-    eval_share = opt.eval_share, eval_every = opt.eval_every, save_every = opt.save_every, resume = opt.resume, overwrite = opt.overwrite, settings = settings, title = title,
+    model = model, bits = bits, data = file, out = opt.out, steps = opt.steps, epochs = opt.epochs,
+    row_tokens = opt.row_tokens, long = opt.long, rows = opt.rows,
+    accumulate = opt.accumulate, lr = opt.lr, scale_rate = opt.scale_rate, lr_floor = 0.1, warmup = opt.warmup,
+    beta2 = 0.99, eps = 1e-10, clip = 0, seed = opt.seed,
+    eval_share = opt.eval_share, eval_every = opt.eval_every, save_every = opt.save_every, resume = opt.resume,
+    overwrite = opt.overwrite, settings = settings, title = title,
     pad = tokenizer:id "<|endoftext|>" or 0, on_begin = function() place:begin(settings) end,
   }
   model.dir = folder
   model:save(opt.out .. "/model")
-  if result.eval_before and result.eval_loss then print(("held-out loss: %.4f before, %.4f after"):format(result.eval_before, result.eval_loss)) end
+  if result.eval_before and result.eval_loss then
+    print(("held-out loss: %.4f before, %.4f after"):format(result.eval_before, result.eval_loss))
+  end
   print(opt.out .. "/model: bits and floats, which q.load reads; report.html, metrics.jsonl beside it")
   return model, result
 end

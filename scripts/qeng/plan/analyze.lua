@@ -1,5 +1,5 @@
--- What a dataset holds and what to do with it: lengths, trained shares, answers, duplicates, sources, how rows of several
--- lengths would be packed. qeng.advise recommends from it; qeng.analyze_report writes it down.
+-- What a dataset holds: lengths, trained shares, answers, duplicates, sources, and how rows of several lengths would be
+-- packed. train/advise.lua recommends from it; plan/analysis_report.lua writes it down.
 
 local q = require "qeng.core"
 
@@ -21,13 +21,14 @@ end
 -- The tokens by which an answer ends.
 function analyze.ends(tokenizer)
   local ends, seen = {}, {}
-  for _, id in ipairs { tokenizer:id "<|im_end|>" or -1, tokenizer:id "<|endoftext|>" or -1, tokenizer:id "<|eot_id|>" or -1, tokenizer:info().eos or -1 } do
+  for _, id in ipairs { tokenizer:id "<|im_end|>" or -1, tokenizer:id "<|endoftext|>" or -1,
+      tokenizer:id "<|eot_id|>" or -1, tokenizer:info().eos or -1 } do
     if id >= 0 and not seen[id] then ends[#ends + 1], seen[id] = id, true end
   end
   return ends
 end
 
--- From {{length, records}...}: total(), and the length that a share of the records does not exceed.
+-- Of {{length, records}...}: total(), and the length that a share of the records does not exceed.
 function analyze.percentile(lengths, share)
   local total, passed = 0, 0
   for _, pair in ipairs(lengths) do total = total + pair[2] end
@@ -38,8 +39,8 @@ function analyze.percentile(lengths, share)
   return 0
 end
 
--- Bins of equal width up to the longest of all but one in 200 documents; the last bin holds the rest:
--- {{from =, to =, records =}...}
+-- Bins of equal width, {{from =, to =, records =}...}. They reach up to the longest of all but one in 200 documents;
+-- the last bin holds the rest.
 function analyze.histogram(lengths, count)
   local top = analyze.percentile(lengths, 0.995)
   local width = math.max(1, math.ceil((top + 1) / count))
@@ -53,7 +54,8 @@ function analyze.histogram(lengths, count)
   return bins
 end
 
--- How rows of `row_tokens` would be filled: {row_tokens, efficiency = real tokens per slot, split = share of documents that are longer}.
+-- How full rows of `row_tokens` would be: {row_tokens, efficiency (real tokens per slot), split (share of documents
+-- that are longer)}.
 local function packing(file, row_tokens)
   local plan = file:batches({ row_tokens = row_tokens, rows = 1, seed = 0, long = "split" }):plan()
   return {
@@ -64,13 +66,16 @@ end
 
 local function up128(n) return math.max(128, math.ceil(n / 128) * 128) end
 
--- Packs at lengths around the data's own. limit: the longest row that the model takes. Marks the mean rounded up to 128 (a rule
--- that is often given) as `mean_rule`, and as `chosen` the shortest row that is shorter than at most one document in a hundred and fills
--- within two points of the fullest such row; where more are longer than any row, the longest.
+-- Packs at lengths around those of the data. limit: the longest row that the model takes. Marks two rows:
+--   mean_rule  the mean rounded up to 128, a rule that is often given
+--   chosen     the shortest row that at most one document in a hundred exceeds and that fills within two points of the
+--              fullest such row; the longest row where more documents are longer than any
 function analyze.rows(file, found, limit)
   local mean_row = math.min(limit, up128(found.tokens / math.max(found.records, 1)))
   local wanted, list = { [mean_row] = true }, {}
-  for _, share in ipairs { 0.5, 0.9, 0.99, 0.999, 1 } do wanted[math.min(limit, up128(analyze.percentile(found.lengths, share)))] = true end
+  for _, share in ipairs { 0.5, 0.9, 0.99, 0.999, 1 } do
+    wanted[math.min(limit, up128(analyze.percentile(found.lengths, share)))] = true
+  end
   for row = 256, limit do
     if row > 16384 or row > 8 * up128(found.longest) then break end
     if row == 2 ^ math.floor(math.log(row) / math.log(2) + 0.5) then wanted[row] = true end
@@ -91,14 +96,16 @@ function analyze.rows(file, found, limit)
   return list, chosen
 end
 
--- file: a PacketFile. opt: tokenizer (to judge answers), max_row (the model's longest sequence). Returns what
--- PacketFile:statistics gives, with mean, percentiles, bins, rows and row.
+-- file: a PacketFile. opt: tokenizer (to judge answers), max_row (the model's longest sequence). Returns
+-- PacketFile:statistics with mean, percentiles, bins, rows and row.
 function analyze.dataset(file, opt)
   local started = q.time()
   local found = file:statistics { ends = opt.tokenizer and analyze.ends(opt.tokenizer) or {} }
   found.seconds = q.time() - started
   found.judged = opt.tokenizer ~= nil
-  if found.records == 0 or found.records == found.damaged then q.error("value", "analyze: there is no readable record in it") end
+  if found.records == 0 or found.records == found.damaged then
+    q.error("value", "analyze: there is no readable record in it")
+  end
   found.mean = found.tokens / (found.records - found.damaged)
   found.percentiles = {}
   for i, share in ipairs { 0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1 } do

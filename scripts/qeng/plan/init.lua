@@ -1,13 +1,13 @@
 -- q.plan: what training or inference will need and take, before anything is loaded.
 --
--- No formulas: the model is built and q.train (or an engine) runs on a device that computes nothing (q.rehearse), so that
--- parameters, gradients, the optimizer's state, the planned arena and the cost of each operation are those of the code that
--- will run. What remains to be said is where the weights lie (place) and whether that fits (plan/text.lua).
+-- There are no formulas. The model is built, and q.train (or an engine) runs, on a device that computes nothing
+-- (q.rehearse). So parameters, gradients, the optimizer's state, the planned arena and the cost of each operation are
+-- those of the code that will run. What remains is where the weights lie (place) and whether that fits (plan/text.lua).
 --
 --   q.plan { model = "7b", mode = "lora", row_tokens = 2048 }
 --
--- model: a folder (config.json is enough), a GGUF file, a config.json, a name on a hub (whose weights are not fetched),
--- a name of plan/shapes.lua, or a table of config.json's keys. The other options are the set "plan", below. Without
+-- model: a folder (config.json is enough), a GGUF file, a config.json, a name on a hub (its weights are not fetched), a
+-- name of plan/shapes.lua, or a table of config.json's keys. The other options are the set "plan", below. Without
 -- bandwidth and flops the plan is for this device, at its measured limits.
 
 local config = require "qeng.model.config"
@@ -37,7 +37,7 @@ end
 
 local folders = {}  -- of names on a hub, which is asked once: {path, whole}
 
--- The path of `model`, and whether its weights may be read there.
+-- The path of `model`, and whether weights may be read there.
 local function find(model)
   if shapes[model:lower()] then return model, true end
   if folders[model] and q.fs.kind(folders[model].path) then return folders[model].path, folders[model].whole end
@@ -46,7 +46,7 @@ local function find(model)
   return path, whole
 end
 
--- A function that builds the model (in a rehearsal), what to call it, and where its tokenizer may be.
+-- Returns a function that builds the model (in a rehearsal), its name, and where its tokenizer may be.
 local function source_of(opt)
   local values, name, place = opt.model, "this config", nil
   if type(values) == "string" then
@@ -56,12 +56,16 @@ local function source_of(opt)
     local stored = kind == "file" and not path:find "%.json$"
     if kind == "dir" then
       place = path
-      for _, entry in ipairs(whole and q.fs.list(path) or {}) do stored = stored or entry:find "%.safetensors$" ~= nil end
+      for _, entry in ipairs(whole and q.fs.list(path) or {}) do
+        stored = stored or entry:find "%.safetensors$" ~= nil
+      end
     end
     if stored and opt.mode == "onebit" then
       q.error("unsupported", ("plan: one-bit training starts from a config; %s holds weights"):format(path))
     elseif stored then
-      if opt.stored then q.error("value", ("stored = %s: %s says itself how its weights are stored"):format(opt.stored, path)) end
+      if opt.stored then
+        q.error("value", ("stored = %s: %s says itself how its weights are stored"):format(opt.stored, path))
+      end
       local how = { model_file = opt.model_file, dtype = opt.dtype, writable = opt.mode == "full", weights = "map" }
       return function() return models.load(path, how) end, name
     end
@@ -78,11 +82,14 @@ local function source_of(opt)
       end
     end
     if not whole and values.quantization_config ~= nil then
-      q.error("unsupported", ("plan: %s is packed (quantization_config), and how is in its weights, which are not here: fetch them (recipes/fetch.lua %s), then plan again"):format(name, name))
+      q.error("unsupported",
+        ("plan: %s is packed (quantization_config), and how is in its weights, which are not here: fetch them " ..
+          "(recipes/fetch.lua %s), then plan again"):format(name, name))
     end
   end
   local word = values.dtype or values.torch_dtype
-  local half = word == "float16" and not opt.dtype and opt.mode ~= "full" and opt.mode ~= "onebit"  -- kept, and computed in f32 (model/init.lua)
+  -- kept, and computed in f32 (model/init.lua)
+  local half = word == "float16" and not opt.dtype and opt.mode ~= "full" and opt.mode ~= "onebit"
   local dtype = opt.dtype or (word == "float32" or word == "float16") and "f32" or "bf16"
   return function()
     if opt.mode == "onebit" then return onebit.random(values, { rule = "counter", dtype = dtype }) end
@@ -96,18 +103,22 @@ local function source_of(opt)
   end, name, place
 end
 
--- Bytes of the weights by the unit that is moved as one when they are streamed: embed, each layer, head. Those trained as floats stay
--- on the device. shared: it is the embedding and the head, and a GPU keeps it. learned: of its bytes, those of the bits in `learning`,
--- a set. held: of its bytes, what a GGUF file of llama's has in an order of its own, and is in the host's memory where the unit is read
--- from there.
+-- The bytes of the weights by unit: embed, each layer, head. A streamed unit moves as a whole. Weights that are trained
+-- as floats stay on the device. Of a unit:
+--   shared   it is embedding and head at once; a GPU keeps it
+--   learned  bytes of the bits in `learning`, a set
+--   held     bytes that a llama GGUF file has in another order; they are in the host's memory where the unit is read
+--            from there
 local function units_of(model, learning, opt)
   local units, by_name = {}, {}
   for _, parameter in ipairs(model.parameters) do
     local layer = parameter.name:match "layers%.(%d+)%."
-    local unit = layer and "layers." .. layer or parameter.name:find "embed_tokens" and "embed" or parameter.name:find "^lm_head" and "head"
+    local unit = layer and "layers." .. layer or parameter.name:find "embed_tokens" and "embed" or
+      parameter.name:find "^lm_head" and "head"
     if unit and not parameter.tensor:requires_grad() then
       if not by_name[unit] then
-        by_name[unit] = { name = unit, bytes = 0, held = 0, learned = 0, shared = unit == "embed" and model.config.tied }
+        by_name[unit] = { name = unit, bytes = 0, held = 0, learned = 0,
+          shared = unit == "embed" and model.config.tied }
         units[#units + 1] = by_name[unit]
       end
       by_name[unit].bytes = by_name[unit].bytes + parameter.tensor:bytes()
@@ -122,7 +133,7 @@ end
 
 -- ---------------------------------------------------------------- rehearsals
 
--- What q.train reads of a PacketFile: rows full of one document each, every token trained.
+-- Stands for a PacketFile in q.train: every row is full of one document, and every token is trained.
 local function full_rows()
   local file = {}
   function file:batches(how)
@@ -130,7 +141,8 @@ local function full_rows()
     local left = how.once and 1 or math.huge
     local batch, batches = {}, {}
     function batch:info()
-      return { tokens = tokens, max_documents = most, trained_tokens = tokens, real_tokens = tokens, wait_ms = 0, damaged = 0, crc_dropped = 0, dst = 0, epoch = 0 }
+      return { tokens = tokens, max_documents = most, trained_tokens = tokens, real_tokens = tokens, wait_ms = 0,
+        damaged = 0, crc_dropped = 0, dst = 0, epoch = 0 }
     end
     function batch:send() end
     function batch:load(slot)
@@ -138,7 +150,10 @@ local function full_rows()
       for i = 0, most do bounds[i + 1] = math.min(i, how.rows) * how.row_tokens end
       slot.cu_q:copy(q.tensor(bounds, "i32"))
     end
-    function batches:plan() return { batches = 1, trained_tokens = tokens, documents = how.rows, sources = { [0] = 1 }, destinations = { [0] = 1 }, split = 0, truncated = 0, dropped = 0 } end
+    function batches:plan()
+      return { batches = 1, trained_tokens = tokens, documents = how.rows, sources = { [0] = 1 },
+        destinations = { [0] = 1 }, split = 0, truncated = 0, dropped = 0 }
+    end
     function batches:state() return {} end
     function batches:next()
       left = left - 1
@@ -155,13 +170,14 @@ local function difference(after, before)
   return d
 end
 
--- Three steps of q.train; the second is what a step costs.
+-- Three steps of q.train. The second shows what a step costs.
 local function train_steps(model, opt)
   local name = os.tmpname()
   q.fs.remove(name)
   local marks = {}
   local ok, err = pcall(train, {
-    model = model, data = full_rows(), out = name .. ".plan", steps = 3, row_tokens = opt.row_tokens, rows = opt.rows, accumulate = opt.accumulate,
+    model = model, data = full_rows(), out = name .. ".plan", steps = 3, row_tokens = opt.row_tokens, rows = opt.rows,
+    accumulate = opt.accumulate,
     eval_share = opt.eval and 0.5 or 0, checkpoints = false, on_step = function() marks[#marks + 1] = q.rehearsed() end,
   })
   q.fs.remove(name .. ".plan")
@@ -169,19 +185,21 @@ local function train_steps(model, opt)
   return difference(marks[2], marks[1])
 end
 
--- Two steps of one-bit training: the bits by counters, all else by AdamW. Also the bits that learn.
+-- Two steps of one-bit training: the bits by counters, all else by AdamW. Returns also the bits that learn.
 local function onebit_steps(model, opt)
   local floats = {}
   for i, parameter in ipairs(onebit.float_parameters(model)) do floats[i] = parameter.tensor end
   local adamw, learner = q.adamw_state(floats), { levels = opt.levels }
-  local bits = opt.active and phases.new(model, { active = opt.active, steps = 2, keep = opt.keep, inertia = learner }) or inertia.new(model, learner)
+  local bits = opt.active and phases.new(model,
+    { active = opt.active, steps = 2, keep = opt.keep, inertia = learner }) or inertia.new(model, learner)
   local turn, most = 1, 0  -- of the phases, that in which most weights learn
   for number, parts in ipairs(bits.turns or {}) do
     local held = 0
     for _, part in ipairs(parts) do held = held + part.layer.weight:elements() end
     if held > most then turn, most = number, held end
   end
-  for number = 1, opt.keep and bits.turns and #bits.turns or 0 do bits:begin(0, 2 * (number - 1)) end  -- each turn gets its counters
+  -- each turn gets its counters
+  for number = 1, opt.keep and bits.turns and #bits.turns or 0 do bits:begin(0, 2 * (number - 1)) end
   local batches, marks, learning, program = full_rows():batches(opt), {}, {}, nil
   local batch = batches:next()
   local slot = models.slot(batch:info().tokens, batch:info().max_documents)
@@ -201,14 +219,18 @@ end
 
 local most_read = 2 ^ 22  -- tokens of prompts: a rehearsal reads them in steps of a few hundred, so many in minutes
 
--- opt.batch prompts of all but a few tokens of opt.context are read and decoding begins; a late decoding step is the step.
+-- Reads opt.batch prompts of all but a few tokens of opt.context and begins to decode. A late decoding step is the
+-- step.
 local function decode_steps(model, opt)
   opt.asked_context, opt.context = opt.context, math.min(opt.context, model.config.max_position)
   if opt.batch * opt.context > most_read then
-    q.error("value", ("plan: batch x context is %.0f tokens, expected %d at most: plan fewer sequences, whose cache is as much each"):format(opt.batch * opt.context, most_read))
+    q.error("value",
+      ("plan: batch x context is %.0f tokens, expected %d at most: plan fewer sequences, whose cache is as " ..
+        "much each"):format(opt.batch * opt.context, most_read))
   end
   local pages = opt.batch * math.ceil(opt.context / 16)
-  local engine, ids, marks = model:engine { kv = opt.kv, max_batch = opt.batch, context = opt.context, pages = pages, remember = false }, {}, {}
+  local engine, ids, marks = model:engine { kv = opt.kv, max_batch = opt.batch, context = opt.context, pages = pages,
+    remember = false }, {}, {}
   for i = 1, opt.context - 6 do ids[i] = 0 end
   for _ = 1, opt.batch do engine:submit { ids = ids, max_tokens = 6, temperature = 0, stop_ids = {} } end
   repeat marks[#marks + 1] = q.rehearsed() until not engine:step()
@@ -235,10 +257,13 @@ local function rehearse(make, opt, limits)
     prepare[opt.mode](model, opt)
     local step, learning = steps[opt.mode](model, opt)
     local found = {
-      device = q.rehearsed().device, tokenizer = model.tokenizer, accounts = {}, step = step, units = units_of(model, learning or {}, opt), parameters = 0, trained = 0, layers = model.config.layers, dtype = model.dtype,
+      device = q.rehearsed().device, tokenizer = model.tokenizer, accounts = {}, step = step, units = units_of(model,
+        learning or {}, opt), parameters = 0, trained = 0, layers = model.config.layers, dtype = model.dtype,
     }
     for name, account in pairs(q.memory()) do found.accounts[name] = account.peak end
-    for _, parameter in ipairs(model.parameters) do found.parameters = found.parameters + parameter.tensor:elements() end
+    for _, parameter in ipairs(model.parameters) do
+      found.parameters = found.parameters + parameter.tensor:elements()
+    end
     for _, parameter in ipairs(opt.mode == "onebit" and onebit.float_parameters(model) or model:trainable()) do
       found.trained = found.trained + parameter.tensor:elements()
     end
@@ -253,11 +278,14 @@ end
 
 -- ---------------------------------------------------------------- where the weights lie
 
--- Bytes of the device, of the host and of the file where the device may hold `budget` (nil: all), or nil where that does not do. Streamed
--- units pass through slots of the largest: the one in use and those on their way, two on a GPU (SlotStream::kDepth). The largest units
--- stay, `keep` bytes of them, what --stream-keep has to be on a GPU. There the others lie in pinned memory of the host, as far as
--- host_budget goes; but for those of a model whose bits learn, the rest is read from the file by way of a buffer. on_host: the device
--- is the CPU, which reads all from the file. written: bytes that a pass copies back. least, least_host: what would do.
+-- Places the weights where the device may hold `budget` (nil: all of them): bytes of the device, of the host and of the
+-- file. Nil where the budget does not do; the second result then says what would (least, least_host).
+--
+-- Streamed units pass through slots as large as the largest: one in use and those on their way, two on a GPU
+-- (SlotStream::kDepth). The largest units stay, as many as fit; `keep` is their bytes, which --stream-keep has to be on
+-- a GPU. There the streamed units lie in pinned memory of the host as far as host_budget goes, and the rest is read
+-- from the file through a buffer. Only a model whose bits learn needs pinned memory for all. on_host: the device is the
+-- CPU, which reads all from the file. written: bytes that a pass copies back.
 local function place(found, budget, host_budget, on_host)
   local units, total, streamable = {}, 0, 0
   for _, bytes in pairs(found.accounts) do total = total + bytes end
@@ -272,7 +300,8 @@ local function place(found, budget, host_budget, on_host)
     return a.number < b.number
   end)
   local slots, largest, rest = on_host and 2 or 3, units[1] and units[1].bytes or 0, total - streamable
-  local placed = { total = total, least = math.min(total, rest + math.min(slots, #units) * largest), least_host = 0, resident = #found.units,
+  local placed = { total = total, least = math.min(total, rest + math.min(slots, #units) * largest), least_host = 0,
+    resident = #found.units,
     device = total, host = 0, file = 0, streamed = 0, written = 0, keep = streamable }
   if not budget or total <= budget then return placed end
   if placed.least > budget then return nil, placed end
@@ -330,27 +359,30 @@ options.set("plan", {
   { "link", nil, "bytes a second from host to device, for streamed weights", kind = "bytes" },
   { "device_budget", nil, "memory that tensors may take on the device, as 8G", kind = "bytes" },
   { "host_budget", nil, "most host memory, such as 16G: beside a GPU that of streamed weights, which is pinned (the "
-    .. "rest is read from the file); on the CPU that of the whole process, as --device-budget is where weights have to be "
+    .. "rest is read from the file); on the CPU that of the whole process, as --device-budget is where " ..
+      "weights have to be "
     .. "streamed", kind = "bytes" },
 })
 
--- The options as they were given, with their defaults, checked.
+-- The options as given, with their defaults, checked.
 local function checked(given)
-  local known, names = options.entries "plan", { "model", "model_file" }
-  for i, entry in ipairs(known) do names[i + 2] = entry[1] end
+  local known, wanted = options.entries "plan", { "model", "model_file" }
+  for i, entry in ipairs(known) do wanted[i + 2] = entry[1] end
   for name in pairs(given) do
     if not known[name] and name ~= "model" and name ~= "model_file" then
-      local near = options.nearest(tostring(name), names)
+      local near = options.nearest(tostring(name), wanted)
       q.error("value", ("plan: no option %s; "):format(tostring(name)) .. (#near > 0 and "did you mean "
-        .. table.concat(near, " or ") .. "?" or "there are " .. table.concat(names, ", ")))
+        .. table.concat(near, " or ") .. "?" or "there are " .. table.concat(wanted, ", ")))
     end
   end
   local opt = options.complete("plan", "plan", given)
   if type(opt.model) ~= "string" and type(opt.model) ~= "table" then
-    q.error("value", ("plan: model is %s, expected a path, a name, or the keys of a config.json"):format(tostring(opt.model)))
+    q.error("value", ("plan: model is %s, expected a path, a name, or the keys of a config.json"):format(
+      tostring(opt.model)))
   end
   if opt.rows * opt.row_tokens > most_tokens then
-    q.error("value", ("plan: rows x row_tokens is %.0f tokens, expected %d at most"):format(opt.rows * opt.row_tokens, most_tokens))
+    q.error("value", ("plan: rows x row_tokens is %.0f tokens, expected %d at most"):format(opt.rows * opt.row_tokens,
+      most_tokens))
   end
   if (opt.bandwidth ~= nil) ~= (opt.flops ~= nil) then
     q.error("value", "plan: bandwidth and flops go together: they stand in for a device that is not here")
@@ -362,7 +394,7 @@ local function checked(given)
   return opt
 end
 
--- Bytes that a stream counts for the process itself, which has rehearsed what it will run.
+-- The bytes that a stream counts for the process itself, which has rehearsed what it will run.
 local function process_bytes(plan, folder)
   plan.tokenizer = plan.tokenizer or folder and q.try(q.tokenizer, folder) or nil
   collectgarbage()
@@ -371,8 +403,9 @@ local function process_bytes(plan, folder)
   return bytes
 end
 
--- What tensors may take of the budgets (nil: there is none), and what of these is the process's own. On the CPU a stream holds the
--- process to the smaller one; what is not streamed is only held to device_budget, and by its tensors.
+-- What tensors may take of the budgets (nil: there is none), and how much of them the process takes. On the CPU a
+-- stream holds the whole process to the smaller budget. Without a stream only device_budget counts, and only for
+-- tensors.
 local function room(plan, opt)
   local whole = math.min(opt.device_budget or math.huge, opt.host_budget or math.huge)
   if not plan.on_host or whole == math.huge then return opt.device_budget, 0 end
@@ -384,7 +417,8 @@ return function(given)
   if type(given) ~= "table" then q.error("value", "plan: expected a table of options, as q.plan { model = \"7b\" }") end
   local opt = checked(given)
   local make, name, folder = source_of(opt)
-  local limits = opt.bandwidth and { bandwidth = opt.bandwidth, flops_f32 = opt.flops, flops_bf16 = opt.flops, gpu = true } or q.limits()
+  local limits = opt.bandwidth and { bandwidth = opt.bandwidth, flops_f32 = opt.flops, flops_bf16 = opt.flops,
+    gpu = true } or q.limits()
   local plan = rehearse(make, opt, limits)
   plan.name, plan.mode, plan.given = name, opt.mode, opt
   plan.on_host = plan.device == "cpu" and not opt.bandwidth  -- with figures of its own it is a GPU that is not here

@@ -1,13 +1,16 @@
--- Shapes of models to plan for by name: what a config.json would say. Each is a published model's, but for 90b, which is 70b
--- with more layers.
+-- Shapes of models to plan for by name: what a config.json would say. Each is a published model's, except 90b, which is
+-- 70b with more layers.
 
 local q = require "qeng.core"
 
 local function llama(hidden, layers, heads, kv_heads, ffn, vocab, tied)
   return {
-    architectures = q.json.array { "LlamaForCausalLM" }, model_type = "llama", hidden_size = hidden, num_hidden_layers = layers,
-    num_attention_heads = heads, num_key_value_heads = kv_heads, intermediate_size = ffn, vocab_size = vocab, hidden_act = "silu",
-    tie_word_embeddings = tied or false, max_position_embeddings = 8192, rms_norm_eps = 1e-5, rope_theta = 500000, torch_dtype = "bfloat16",
+    architectures = q.json.array { "LlamaForCausalLM" }, model_type = "llama", hidden_size = hidden,
+    num_hidden_layers = layers,
+    num_attention_heads = heads, num_key_value_heads = kv_heads, intermediate_size = ffn, vocab_size = vocab,
+    hidden_act = "silu",
+    tie_word_embeddings = tied or false, max_position_embeddings = 8192, rms_norm_eps = 1e-5, rope_theta = 500000,
+    torch_dtype = "bfloat16",
   }
 end
 

@@ -1,4 +1,4 @@
--- How a plan (plan/init.lua) prints: accounts, where they lie, what a step takes, and a sentence that says whether it fits.
+-- How a plan (plan/init.lua) prints: accounts, where they lie, what a step takes, and whether it fits.
 
 local progress = require "qeng.console.progress"
 local q = require "qeng.core"
@@ -9,7 +9,7 @@ local order = { "weights", "adapters", "gradients", "optimizer", "activations", 
 
 local function bytes(n) return progress.bytes(n) end
 
--- Rounded up in what is shown of it: a least that is given as it is printed has to do.
+-- Rounds up what is shown: a least amount has to do as it is printed.
 local function at_least(n)
   local unit = 1
   while n / unit >= 1000 do unit = unit * 1000 end
@@ -22,7 +22,7 @@ local function seconds(s)
   return s < 60 and ("%.3g s"):format(s) or progress.duration(s)
 end
 
--- Accounts in a fixed order, those not known to it last.
+-- Accounts in a fixed order; others come last.
 local function accounts_of(plan)
   local names, known = {}, {}
   for _, name in ipairs(order) do
@@ -36,101 +36,124 @@ local function accounts_of(plan)
   return names
 end
 
--- What would bring it under the memory there is, the largest account first.
+-- What would bring the plan under the memory there is, the largest account first.
 local function advice(plan)
   local opt, a = plan.given, plan.accounts
   local ways = {}
   local function way(condition, what) if condition then ways[#ways + 1] = what end end
   local running, state = (a.activations or 0) + (a.workspace or 0), (a.gradients or 0) + (a.optimizer or 0)
   way(opt.mode == "full", "train adapters (--mode lora)")
-  way(opt.mode ~= "inference" and running > 0.2 * plan.total and not opt.recompute, "recompute activations (--recompute)")
+  way(opt.mode ~= "inference" and running > 0.2 * plan.total and not opt.recompute,
+    "recompute activations (--recompute)")
   way(opt.mode ~= "inference" and running > 0.2 * plan.total, "take fewer or shorter rows")
   way(opt.mode == "onebit" and not opt.active, "train by phases (--active 1.5e9)")
-  way(opt.mode == "onebit" and state > 0.2 * plan.total, "take a smaller vocabulary: embedding and head are trained as floats")
+  way(opt.mode == "onebit" and state > 0.2 * plan.total,
+    "take a smaller vocabulary: embedding and head are trained as floats")
   way(opt.mode == "lora" and state > 0.2 * plan.total, "lower the rank")
   way((a.kv or 0) > 0.2 * plan.total, "shorten the context or store it smaller (--kv q8_0)")
-  way((a.weights or 0) > 0.2 * plan.total and opt.mode ~= "full" and opt.mode ~= "onebit" and not opt.stored, "store the weights in fewer bits (--stored q4_k)")
+  way((a.weights or 0) > 0.2 * plan.total and opt.mode ~= "full" and opt.mode ~= "onebit" and not opt.stored,
+    "store the weights in fewer bits (--stored q4_k)")
   return #ways > 0 and table.concat(ways, ", or ") or "take a smaller model"
 end
 
--- Whether it fits what was given, or the devices present, and what to change.
+-- Whether the plan fits the budgets or the devices present, and what to change.
 function text.sentence(plan)
   local opt = plan.given
   local streams = plan.least < plan.total
   local budget, which = opt.device_budget, "device"
-  if plan.on_host and opt.host_budget and opt.host_budget < (budget or math.huge) then budget, which = opt.host_budget, "host" end
+  if plan.on_host and opt.host_budget and opt.host_budget < (budget or math.huge) then
+    budget, which = opt.host_budget, "host"
+  end
   if budget then
     if not plan.fits and plan.least_host > 0 then
-      return ("Does not fit: %s of weights have to be streamed from pinned memory of the host, whose budget is %s; give it that, or the device more than %s."):format(
+      return ("Does not fit: %s of weights have to be streamed from pinned memory of the host, whose budget is %s; " ..
+          "give it that, or the device more than %s."):format(
         at_least(plan.least_host), bytes(opt.host_budget), bytes(budget))
     end
     local process = plan.counted > 0 and (", of which the process itself %s"):format(bytes(plan.counted)) or ""
     if not plan.fits then
       local resident = not streams or not opt.host_budget and plan.least_budget == plan.total
-      return ("Does not fit in %s: the least %s budget that works is %s%s%s; %s."):format(bytes(budget), which, at_least(plan.least_budget),
+      return ("Does not fit in %s: the least %s budget that works is %s%s%s; %s."):format(
+        bytes(budget), which, at_least(plan.least_budget),
         resident and "" or " (weights streamed)", resident and not opt.host_budget and "" or process, advice(plan))
     end
-    if plan.placed.streamed == 0 then return ("Fits in %s with everything resident%s."):format(bytes(budget), process) end
+    if plan.placed.streamed == 0 then
+      return ("Fits in %s with everything resident%s."):format(bytes(budget), process)
+    end
     local keep = plan.on_host and "" or (" --stream-keep %.0fM"):format(math.ceil(plan.placed.keep / 1e6))
-    local from = plan.placed.host > 0 and plan.placed.file > 0 and (", %s of that from the file each time"):format(bytes(plan.placed.file)) or ""
-    return ("Fits in %s%s with --weights stream%s: %d of %d units resident, %s streamed%s."):format(bytes(budget), process, keep, plan.placed.resident,
+    local from = plan.placed.host > 0 and plan.placed.file > 0 and (", %s of that from the file each time"):format(
+      bytes(plan.placed.file)) or ""
+    return ("Fits in %s%s with --weights stream%s: %d of %d units resident, %s streamed%s."):format(
+      bytes(budget), process, keep, plan.placed.resident,
       #plan.units, bytes(plan.placed.streamed), from)
   end
   local best
   for _, device in ipairs(plan.devices) do
     if device.placed and device.placed.streamed == 0 then
-      return ("Fits on %s (%s): %s of %s."):format(device.name, device.description, bytes(plan.total), bytes(device.memory))
+      return ("Fits on %s (%s): %s of %s."):format(device.name, device.description, bytes(plan.total),
+        bytes(device.memory))
     end
     best = best or device.placed and device
   end
   if best then
-    return ("Fits on %s (%s, %s) with --weights stream only: %d of %d units resident, %s streamed."):format(best.name, best.description,
+    return ("Fits on %s (%s, %s) with --weights stream only: %d of %d units resident, %s streamed."):format(
+      best.name, best.description,
       bytes(best.memory), best.placed.resident, #plan.units, bytes(best.placed.streamed))
   end
   local device = plan.devices[1]
-  return ("Does not fit on %s (%s): it has %s, and the least that works is %s%s; %s."):format(device.name, device.description,
+  return ("Does not fit on %s (%s): it has %s, and the least that works is %s%s; %s."):format(
+    device.name, device.description,
     bytes(device.memory), bytes(plan.least), streams and " (weights streamed)" or "", advice(plan))
 end
 
--- The step at the device's limits: a lower bound, which real steps come near to and never beat.
+-- The step at the device's limits: a lower bound, which real steps approach and never beat.
 local function step_line(plan)
   local step = plan.step
   local flops = step.flops_f32 + step.flops_bf16
   local unit = plan.mode == "inference" and "decoding step" or "step"
-  local line = ("%s of %d tokens: %.3g TFLOP, %s moved in memory"):format(unit, step.tokens, flops / 1e12, bytes(step.bytes))
+  local line = ("%s of %d tokens: %.3g TFLOP, %s moved in memory"):format(unit, step.tokens, flops / 1e12,
+    bytes(step.bytes))
   if step.seconds > 0 then
     local at_best = math.max(step.seconds, step.transfer or 0)
     line = line .. ("; at the limits %s, %.4g tokens/s"):format(seconds(at_best), step.tokens / at_best)
   end
   if step.moved > 0 then
     line = line .. ("\n%s streamed a step"):format(bytes(step.moved))
-    line = line .. (step.transfer and (": %s at %s/s, %.0f %% of it hidden at best"):format(seconds(step.transfer), bytes(plan.given.link),
+    line = line .. (step.transfer and (": %s at %s/s, %.0f %% of it hidden at best"):format(
+      seconds(step.transfer), bytes(plan.given.link),
       100 * math.min(1, step.seconds / step.transfer)) or "; give the link's rate (--link, GB/s) for its time")
   end
   return line
 end
 
--- What the figures leave out, and where the plan is not of what was asked for.
+-- What the figures leave out, and where the plan differs from what was asked for.
 local function notes(plan, lines)
   lines[#lines + 1] = "tensors only: what kernels take for themselves comes on top (scratch in q.memory() of a run)"
-  if plan.process > 0 then lines[#lines] = lines[#lines] .. (", and the process itself, %s as --weights stream counts it"):format(bytes(plan.process)) end
+  if plan.process > 0 then
+    lines[#lines] = lines[#lines] .. (", and the process itself, %s as --weights stream counts it"):format(
+      bytes(plan.process))
+  end
   local opt = plan.given
   if opt.asked_context and opt.asked_context > opt.context then
-    lines[#lines + 1] = ("context: %d tokens, the model's max_position_embeddings, not %d"):format(opt.context, opt.asked_context)
+    lines[#lines + 1] = ("context: %d tokens, the model's max_position_embeddings, not %d"):format(
+      opt.context, opt.asked_context)
   end
 end
 
 function text.__tostring(plan)
-  local lines = { ("%s: %.4g billion parameters, %d layers, %s, %s%s"):format(plan.name, plan.parameters / 1e9, plan.layers, plan.dtype, plan.mode,
+  local lines = { ("%s: %.4g billion parameters, %d layers, %s, %s%s"):format(plan.name, plan.parameters / 1e9,
+    plan.layers, plan.dtype, plan.mode,
     plan.trained > 0 and (", %.4g million trained"):format(plan.trained / 1e6) or "") }
   lines[#lines + 1] = ("%-14s %12s %12s %12s"):format("account", "device", "host", "file")
   local placed = plan.placed
   for _, name in ipairs(accounts_of(plan)) do
     local n, host, file = plan.accounts[name], 0, 0
     if name == "weights" then n, host, file = n - plan.total + placed.device, placed.host, placed.file end
-    lines[#lines + 1] = ("%-14s %12s %12s %12s"):format(name, bytes(n), host > 0 and bytes(host) or "", file > 0 and bytes(file) or "")
+    lines[#lines + 1] = ("%-14s %12s %12s %12s"):format(name, bytes(n), host > 0 and bytes(host) or "",
+      file > 0 and bytes(file) or "")
   end
-  lines[#lines + 1] = ("%-14s %12s %12s %12s"):format("total", bytes(placed.device), bytes(placed.host), bytes(placed.file))
+  lines[#lines + 1] = ("%-14s %12s %12s %12s"):format("total", bytes(placed.device), bytes(placed.host),
+    bytes(placed.file))
   notes(plan, lines)
   lines[#lines + 1] = step_line(plan)
   lines[#lines + 1] = text.sentence(plan)
@@ -141,23 +164,27 @@ text.__index = { sentence = text.sentence }
 
 -- ---------------------------------------------------------------- several ways at once
 
--- What the announcement of one-bit training (Qsbits) counts for so many weights, in bytes: bf16 weights and gradients with f32
--- moments; weights of 1 bit with gradients and state of 2 each; and by phases, where `active` weights have those.
+-- The bytes that the announcement of one-bit training (Qsbits) counts for so many weights: bf16 weights and gradients
+-- with f32 moments; weights of 1 bit with 2 bits each of gradients and state; and by phases, where only `active`
+-- weights have gradients and state.
 local function announced(weights, active)
-  local function bytes(n) return n >= 1e12 and ("%.2f TB"):format(n / 1e12) or ("%.2f GB"):format(n / 1e9) end
-  return ("as one-bit training was announced, for %.3g billion weights: %s dense with AdamW, %s with one bit and ternary gradients and state;\nby phases of %.2g billion %s on the device and %s on the host")
-    :format(weights / 1e9, bytes(12 * weights), bytes(weights * 5 / 8), active / 1e9, bytes(active * 5 / 8), bytes(weights / 8))
+  local function decimal(n) return n >= 1e12 and ("%.2f TB"):format(n / 1e12) or ("%.2f GB"):format(n / 1e9) end
+  return ("as one-bit training was announced, for %.3g billion weights: %s dense with AdamW, %s with one bit and " ..
+    "ternary gradients and state;\nby phases of %.2g billion %s on the device and %s on the host")
+    :format(weights / 1e9, decimal(12 * weights), decimal(weights * 5 / 8), active / 1e9, decimal(active * 5 / 8),
+      decimal(weights / 8))
 end
 
--- Errors that are about the model, or one way of training it.
+-- Codes of errors that are about the model, or about one way of training it.
 local of_the_model = { unsupported = true, shape = true, dtype = true, value = true, format = true }
 
--- A line for each way of plan(mode, active) and where it would fit; one that cannot be planned says why, and if none can, that is the
--- error. active: weights that learn at once by phases; 0: all, so that there are none.
+-- A line for each way of plan(mode, active), and where it would fit. A way that cannot be planned says why; if none
+-- can, that is the error. active: weights that learn at once by phases; 0: no phases.
 function text.compare(plan, active)
   local ways = { { "full" }, { "lora" }, { "onebit" }, { "inference" } }
   if active > 0 then table.insert(ways, 4, { "onebit", active, name = "by phases" }) end
-  local lines, below, weights, failed = { ("%-12s %12s %12s %12s   %s"):format("mode", "total", "at least", "step", "fits") }, {}, nil, nil
+  local lines, below, weights, failed = { ("%-12s %12s %12s %12s   %s"):format("mode", "total", "at least", "step",
+    "fits") }, {}, nil, nil
   for _, way in ipairs(ways) do
     local name, one, why = way.name or way[1], q.try(plan, way[1], way[2])
     if not one then
@@ -167,7 +194,8 @@ function text.compare(plan, active)
     else
       local where = {}
       for _, device in ipairs(one.devices) do
-        where[#where + 1] = device.name .. ": " .. (not device.placed and "no" or device.placed.streamed > 0 and "streamed" or "yes")
+        where[#where + 1] = device.name .. ": " ..
+          (not device.placed and "no" or device.placed.streamed > 0 and "streamed" or "yes")
       end
       weights, below = one.parameters, {}
       notes(one, below)

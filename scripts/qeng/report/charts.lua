@@ -1,9 +1,12 @@
--- Charts of a report: a figure of HTML with an SVG in it. The SVG stretches with the page while text and line widths keep their size
--- (labels are HTML, placed by shares; strokes do not scale), so a chart reads the same on a telephone. Colours are report/page.lua's palette.
+-- Charts of a report: a figure of HTML with an SVG in it. The SVG stretches with the page; labels and strokes keep
+-- their size, so a chart reads the same on a telephone. The labels are HTML. Colours are numbers in the palette of
+-- report/page.lua.
 --
 --   charts.draw(title, unit, series, opt)
---   series: { {label, colour (a number of the palette), {{x, y}...}, dots = true or "alone" (no line)}... }; x are whole numbers
---   opt: log (offers a logarithmic axis), smooth (offers the mean over neighbours beside what was measured), id (of its check boxes)
+--   series: { {label, colour, {{x, y}...}, dots = true or "alone" (no line)}... }; x are whole numbers
+--   opt: log     offers a logarithmic axis
+--        smooth  offers the mean over neighbours, beside what was measured
+--        id      names the check boxes
 
 local charts = {}
 
@@ -28,7 +31,8 @@ local function ticks(low, high, whole)
   return list
 end
 
--- 1, 2 and 5 times powers of ten within [low, high]; the powers alone where those are many, plain ticks where they are few.
+-- 1, 2 and 5 times powers of ten within [low, high]. Where those are many: the powers alone. Where they are few:
+-- ticks().
 local function log_ticks(low, high)
   for _, factors in ipairs { { 1, 2, 5 }, { 1 } } do
     local list = {}
@@ -44,7 +48,7 @@ local function log_ticks(low, high)
   return { low, high }
 end
 
--- A tick as text; the largest of the axis decides the unit: 0.25, 1500, 20k, 1.5M; 1e-4 and 5e-5.
+-- A tick as text: 0.25, 1500, 20k, 1.5M, 1e-4. The largest value of the axis decides the unit.
 local function label(value, largest)
   if value == 0 then return "0" end
   for _, unit in ipairs { { 1e9, "G" }, { 1e6, "M" }, { 1e4, "k", 1e3 } } do
@@ -55,7 +59,7 @@ local function label(value, largest)
   return (text:gsub("e([+-])0*", function(sign) return sign == "-" and "e-" or "e" end))
 end
 
--- At most `shown` points: the least and the greatest of each stretch, so that no spike is lost.
+-- At most `shown` points: the least and the greatest of each stretch. So no spike is lost.
 local function thin(points)
   if #points <= shown then return points end
   local kept, stretches = {}, shown / 2
@@ -72,7 +76,7 @@ local function thin(points)
   return kept
 end
 
--- The mean over `width` points around each, fewer at the ends, as many on either side.
+-- The mean over `width` points around each point. Near the ends it takes fewer, as many on either side.
 local function smoothed(points, width)
   local sums = { [0] = 0 }
   for i, p in ipairs(points) do sums[i] = sums[i - 1] + p[2] end
@@ -86,10 +90,12 @@ end
 
 local function place(value) return ("%.0f"):format(value * scale):gsub("^%-0$", "0") end
 
--- Grid, lines and dots of one axis (class "lin" or "log"), and the labels beside it. range: x0, x1, y0, y1.
+-- One axis (class "lin" or "log"): its grid, lines and dots, and the labels beside it. range: x0, x1, y0, y1.
 local function plot(class, series, range, widths)
   local log = class == "log"
-  local function share(y) return log and math.log(y / range.y0) / math.log(range.y1 / range.y0) or (y - range.y0) / (range.y1 - range.y0) end
+  local function share(y)
+    return log and math.log(y / range.y0) / math.log(range.y1 / range.y0) or (y - range.y0) / (range.y1 - range.y0)
+  end
   local function at(p) return place((p[1] - range.x0) / (range.x1 - range.x0)) .. " " .. place(1 - share(p[2])) end
   local function path(points)
     local parts = {}
@@ -103,16 +109,20 @@ local function plot(class, series, range, widths)
   for _, y in ipairs(lines) do
     local from_top = 1 - share(y)
     svg[#svg + 1] = ('<path class="grid" d="M0 %sH%d"/>'):format(place(from_top), scale)
-    labels[#labels + 1] = ('<i style="top:%.1f%%">%s</i>'):format(100 * from_top, label(y, math.max(math.abs(range.y0), math.abs(range.y1))))
+    labels[#labels + 1] = ('<i style="top:%.1f%%">%s</i>'):format(
+      100 * from_top, label(y, math.max(math.abs(range.y0), math.abs(range.y1))))
   end
   for i, s in ipairs(series) do
     if #s[3] > 1 and s.dots ~= "alone" then
       svg[#svg + 1] = ('<path class="line s%d%s" d="%s"/>'):format(s[2], widths[i] and " raw" or "", path(thin(s[3])))
-      if widths[i] then svg[#svg + 1] = ('<path class="line mean s%d" d="%s"/>'):format(s[2], path(smoothed(s[3], widths[i]))) end
+      if widths[i] then
+        svg[#svg + 1] = ('<path class="line mean s%d" d="%s"/>'):format(s[2], path(smoothed(s[3], widths[i])))
+      end
     end
     for _, p in ipairs((s.dots or #s[3] == 1) and thin(s[3]) or {}) do
       if not log or p[2] > 0 then
-        svg[#svg + 1] = ('<path class="dot s%d" d="M%sh0"><title>%s, %g: %.4g</title></path>'):format(s[2], at(p), escape(s[1]), p[1], p[2])
+        svg[#svg + 1] = ('<path class="dot s%d" d="M%sh0"><title>%s, %g: %.4g</title></path>'):format(
+          s[2], at(p), escape(s[1]), p[1], p[2])
       end
     end
   end
@@ -131,7 +141,7 @@ local function range_of(series)
   return r
 end
 
--- With room above and below; where nothing is negative the axis is not either.
+-- Leaves room above and below. Where no value is negative, the axis is not negative either.
 local function linear(r)
   local margin = r.y1 > r.y0 and (r.y1 - r.y0) * 0.05 or math.abs(r.y0) * 0.1 + 1e-9
   return { x0 = r.x0, x1 = r.x1, y0 = r.y0 >= 0 and math.max(0, r.y0 - margin) or r.y0 - margin, y1 = r.y1 + margin }
@@ -147,7 +157,8 @@ local function logarithmic(r, series)
 end
 
 local function switch(id, class, text, on)
-  return ('<input type="checkbox" class="%s" id="%s-%s"%s><label for="%s-%s">%s</label> '):format(class, id, class, on and " checked" or "", id, class, text)
+  return ('<input type="checkbox" class="%s" id="%s-%s"%s><label for="%s-%s">%s</label> '):format(
+    class, id, class, on and " checked" or "", id, class, text)
 end
 
 function charts.draw(title, unit, series, opt)
@@ -176,10 +187,13 @@ function charts.draw(title, unit, series, opt)
     keys[i] = ('<span><b class="s%d%s"></b>%s</span>'):format(s[2], s.dots and " dots" or "", escape(s[1]))
   end
   return table.concat {
-    ("<figure><figcaption>%s%s</figcaption>"):format(escape(title), unit and " <small>" .. escape(unit) .. "</small>" or ""),
-    widest > 0 and switch(id, "smooth", ("smoothed over %d steps"):format(widest), true) or "", logged and switch(id, "logarithmic", "log axis") or "",
+    ("<figure><figcaption>%s%s</figcaption>"):format(
+      escape(title), unit and " <small>" .. escape(unit) .. "</small>" or ""),
+    widest > 0 and switch(id, "smooth", ("smoothed over %d steps"):format(widest), true) or "",
+    logged and switch(id, "logarithmic", "log axis") or "",
     #series > 1 and '<p class="legend">' .. table.concat(keys) .. "</p>" or "",
-    ('<div class="plot">%s<svg viewBox="0 0 %d %d" preserveAspectRatio="none" role="img" aria-label="%s">'):format(labels, scale, scale, escape(title)),
+    ('<div class="plot">%s<svg viewBox="0 0 %d %d" preserveAspectRatio="none" role="img" aria-label="%s">'):format(
+      labels, scale, scale, escape(title)),
     svg, '</svg><div class="x">', table.concat(x_ticks), "</div></div></figure>",
   }
 end

@@ -1,5 +1,5 @@
--- A table of cells, as text for the terminal (grid.text) or as HTML (page.table): columns is a list of names, rows a list of lists of
--- cells; mark = true in a row makes it stand out. Columns of figures are set to the right.
+-- A table of cells, as text for the terminal (grid.text) or as HTML (page.table). columns is a list of names; rows is a
+-- list of lists of cells. mark = true makes a row stand out. Columns of figures are set to the right.
 
 local grid = {}
 
@@ -12,7 +12,8 @@ function grid.figures(columns, rows)
     found[c] = #rows > 0
     for _, row in ipairs(rows) do
       local cell = text_of(row[c])
-      local figure = cell == "" or cell == "-" or cell == "none" or #cell <= 30 and cell:find "^[-+]?%d" and not cell:find "^0x"
+      local figure = cell == "" or cell == "-" or cell == "none" or #cell <= 30 and cell:find "^[-+]?%d" and
+        not cell:find "^0x"
       found[c] = found[c] and figure and true or false
     end
   end
@@ -32,11 +33,33 @@ function grid.text(columns, rows)
       local space = (" "):rep(widths[c] - #cell)
       parts[c] = figures[c] and space .. cell or cell .. space
     end
-    return (table.concat(parts, "  "):gsub("%s+$", "")) .. (mark and "   <- " .. (type(mark) == "string" and mark or "chosen") or "")
+    return (table.concat(parts, "  "):gsub("%s+$", "")) ..
+      (mark and "   <- " .. (type(mark) == "string" and mark or "chosen") or "")
   end
   lines[1] = line(columns)
   for i, row in ipairs(rows) do lines[i + 1] = line(row, row.mark) end
   return table.concat(lines, "\n")
+end
+
+function grid.markdown(columns, rows)
+  local lines = { "| " .. table.concat(columns, " | ") .. " |", "|" .. ("---|"):rep(#columns) }
+  for i, row in ipairs(rows) do lines[i + 2] = "| " .. table.concat(row, " | ") .. " |" end
+  return table.concat(lines, "\n")
+end
+
+-- Sections of a page (page.section) that have parts, for the terminal: {{title, text}...}. `in_text` has the text of
+-- parts that only a page can show.
+function grid.sections(sections)
+  local list = {}
+  for i, section in ipairs(sections) do
+    local texts = {}
+    for _, part in ipairs(section.parts) do
+      local text = type(part) == "table" and (part.in_text or grid.text(part[1], part[2])) or part
+      if text ~= "" then texts[#texts + 1] = text end
+    end
+    list[i] = { section[1], table.concat(texts, "\n") }
+  end
+  return list
 end
 
 return grid

@@ -1,4 +1,5 @@
--- report.html: the page of a training run: how it stands, its curves, figures and settings. It is written while training as well.
+-- report.html, the page of a training run: how it stands, its curves, figures and settings. It is written during
+-- training too.
 
 local charts = require "qeng.report.charts"
 local metrics = require "qeng.report.metrics"
@@ -28,7 +29,7 @@ local function sources_of(rows, key)
   return names
 end
 
--- A curve for each source of by_source, dots for its held-out loss, and a table of its share and last losses.
+-- For each source: a curve, and dots for its held-out loss.
 local function source_chart(rows)
   local series = {}
   for i, name in ipairs(sources_of(rows, "by_source")) do
@@ -51,23 +52,27 @@ local function source_table(rows)
   local function figure(loss) return type(loss) == "number" and ("%.4f"):format(loss) or "none" end
   for _, row in ipairs(rows) do
     for name, part in pairs(row.by_source or {}) do
-      total, tokens[name], last[name] = total + part.trained_tokens, (tokens[name] or 0) + part.trained_tokens, part.loss
+      total, tokens[name], last[name] = total + part.trained_tokens,
+        (tokens[name] or 0) + part.trained_tokens, part.loss
     end
     for name, part in pairs(row.eval_by_source or {}) do held_out[name] = part.loss end
   end
   local lines = {}
   for i, name in ipairs(names) do
-    lines[i] = { name, ("%d"):format(tokens[name]), ("%.1f %%"):format(100 * tokens[name] / math.max(total, 1)), figure(last[name]), figure(held_out[name]) }
+    lines[i] = { name, ("%d"):format(tokens[name]), ("%.1f %%"):format(100 * tokens[name] / math.max(total, 1)),
+      figure(last[name]), figure(held_out[name]) }
   end
   return page.table({ "source", "trained tokens", "share", "last loss", "last held-out loss" }, lines)
 end
 
--- What was given, and what became of it where that is something else.
+-- Each setting as it was used. Where another value was given, that stands beside it.
 local function settings_table(given, used)
   local names, seen, rows = {}, {}, {}
   for _, settings in ipairs { given, used } do
     for name, value in pairs(settings) do
-      if not seen[name] and type(value) ~= "table" and type(value) ~= "function" then seen[name], names[#names + 1] = true, name end
+      if not seen[name] and type(value) ~= "table" and type(value) ~= "function" then
+        seen[name], names[#names + 1] = true, name
+      end
     end
   end
   table.sort(names)
@@ -75,14 +80,19 @@ local function settings_table(given, used)
   for i, name in ipairs(names) do
     local value = used[name] == nil and given[name] or used[name]
     local other = given[name] ~= nil and shown(given[name]) ~= shown(value)
-    rows[i] = { name, shown(value) .. (other and ("  (given: %s)"):format(given[name] == "" and "nothing" or shown(given[name])) or "") }
+    rows[i] = { name, shown(value) ..
+      (other and ("  (given: %s)"):format(given[name] == "" and "nothing" or shown(given[name])) or "") }
   end
   return page.table({ "setting", "used" }, rows)
 end
 
--- Writes out/report.html from out/metrics.jsonl. opt: title, settings (name = value, as given), used (the same as resolved), facts ({name,
--- text}...), state (how the run stands, a sentence), reload (seconds, while it goes on), sections (page.section), curves (names of the
--- training and of the held-out loss), eval_before (the held-out loss before the first step).
+-- Writes out/report.html from out/metrics.jsonl. opt:
+--   title, settings (name = value, as given), used (the same, as resolved), facts ({name, text}...)
+--   state        how the run stands, a sentence
+--   reload       seconds after which the page reads itself again, while the run goes on
+--   sections     page.section
+--   curves       the names of the training loss and of the held-out loss
+--   eval_before  the held-out loss before the first step
 function report.write(out, opt)
   local rows = metrics.read(out .. "/metrics.jsonl")
   local last = rows[#rows] or {}
@@ -106,7 +116,8 @@ function report.write(out, opt)
   end
   local parts = {
     opt.state and ('<p class="state">%s</p>'):format(page.escape(opt.state)) or "",
-    ("<p>%d steps, %d trained tokens%s, qeng %s</p>"):format(last.step or 0, trained, page.escape(figures), page.escape(q.version)),
+    ("<p>%d steps, %d trained tokens%s, qeng %s</p>"):format(last.step or 0, trained, page.escape(figures),
+      page.escape(q.version)),
     opt.facts and page.table({ "", "" }, opt.facts) or "", source_table(rows),
     { charts = {
       charts.draw("Loss", "nats a trained token, over steps", loss, { log = true, smooth = true }), source_chart(rows),
@@ -129,14 +140,15 @@ local share = 50  -- a writing takes at most a fiftieth of the time, however lon
 local Live = {}
 Live.__index = Live
 
--- The report of a run that goes on. opt: as report.write's.
+-- The report of a run that goes on. opt: that of report.write.
 function report.live(out, opt) return setmetatable({ out = out, opt = opt, next = 0 }, Live) end
 
--- Writes it where it is time to. rest: seconds left. What fails is told once and does not end the training.
+-- Writes the page when it is due. rest: seconds left. A failure is told once and does not end the training.
 function Live:step(step, steps, rest, speak)
   local began = q.time()
   if self.failed or progress.silent or began < self.next then return end
-  self.opt.state = ("Running: step %d of %d, about %s left. As of %s; this page reloads itself."):format(step, steps, progress.duration(rest), os.date "%Y-%m-%d %H:%M:%S")
+  self.opt.state = ("Running: step %d of %d, about %s left. As of %s; this page reloads itself."):format(
+    step, steps, progress.duration(rest), os.date "%Y-%m-%d %H:%M:%S")
   self.opt.reload = 15
   local ok, why = q.try(function() report.write(self.out, self.opt) return true end)
   if not ok then
@@ -146,7 +158,7 @@ function Live:step(step, steps, rest, speak)
   self.next = q.time() + math.max(every, share * (q.time() - began))
 end
 
--- The last writing. state: a sentence.
+-- Writes the page for the last time. state: a sentence.
 function Live:finish(state)
   self.opt.state, self.opt.reload = state, nil
   report.write(self.out, self.opt)

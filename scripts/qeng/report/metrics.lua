@@ -1,10 +1,11 @@
--- metrics.jsonl: one JSON object a step. Resuming cuts off what came after the checkpoint, so each step stands there once.
+-- metrics.jsonl: one JSON object a step. Resuming cuts off what came after the checkpoint, so each step stands there
+-- once.
 
 local q = require "qeng.core"
 
 local metrics = {}
 
--- The rows of a file, in order; a torn last line (a killed run) is left out.
+-- The rows of a file, in order. A killed run may leave a torn last line, which is left out.
 function metrics.read(path)
   local rows = {}
   if q.fs.kind(path) ~= "file" then return rows end
@@ -18,7 +19,7 @@ end
 local Log = {}
 Log.__index = Log
 
--- Opens for appending after `step`.
+-- Opens the file to append the steps after `step`.
 function metrics.open(path, step)
   local kept = {}
   if step > 0 then

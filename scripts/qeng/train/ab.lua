@@ -1,9 +1,9 @@
--- The three ways of the pipeline experiment (recipes/ab_pipeline.lua) to bring the same rows to the same model:
+-- The pipeline experiment (recipes/ab_pipeline.lua): three ways to bring the same rows to the same model.
 --   jsonl         records read from JSONL and tokenized when their row is due, on the thread that trains
 --   packets       a .qubgpu file of the same records, tokenized once; a thread makes the batches
 --   packets+drop  the same, with a share of the records treated as damaged (CRC-Drop)
--- The first two give the same rows to the bit, which is checked. So that this is so, JSONL is told beforehand which records
--- make which row; finding that out on the fly would cost it more.
+-- The first two give the same rows to the bit, which is checked. For that, JSONL is told beforehand which records make
+-- which row. Finding it out on the fly would cost JSONL more.
 
 local adamw = require "qeng.train.adamw"
 local chat = require "qeng.chat"
@@ -19,38 +19,46 @@ local trained_data = require "qeng.train.trained_data"
 local ab = {}
 ab.ways = { "jsonl", "packets", "packets+drop" }
 
--- What all runs share. opt: model (folder), jsonl, out, template, template_args, row_tokens, rows, long, eval_share, drop.
+-- What all runs share. opt: model (folder), jsonl, out, template, template_args, row_tokens, rows, long, eval_share,
+-- drop.
 function ab.setup(opt)
   local tokenizer = q.tokenizer(opt.model)
   local packed = opt.out .. "/data.qubgpu"
   local offsets, at = {}, 0
   for line in io.lines(opt.jsonl, "*L") do
-    if #offsets == 0 and line:find "^%s*%[" then q.error("format", opt.jsonl .. ": is a JSON array; the experiment needs JSONL, one record a line") end
+    if #offsets == 0 and line:find "^%s*%[" then
+      q.error("format", opt.jsonl .. ": is a JSON array; the experiment needs JSONL, one record a line")
+    end
     if line:find "%S" then offsets[#offsets + 1] = at end
     at = at + #line
   end
-  local counts = data.convert(opt.jsonl, packed, { tokenizer = tokenizer, template = opt.template, template_args = opt.template_args, max_bad = 0 })
+  local counts = data.convert(opt.jsonl, packed,
+    { tokenizer = tokenizer, template = opt.template, template_args = opt.template_args, max_bad = 0 })
   if #offsets ~= counts.records then
-    q.error("format", ("%s: %d lines but %d records; the experiment needs JSONL, one record a line"):format(opt.jsonl, #offsets, counts.records))
+    q.error("format", ("%s: %d lines but %d records; the experiment needs JSONL, one record a line"):format(
+      opt.jsonl, #offsets, counts.records))
   end
   local self = setmetatable({
-    opt = opt, tokenizer = tokenizer, template = chat.template(tokenizer, opt.template, nil, nil, nil, opt.template_args), packed = packed, offsets = offsets,
+    opt = opt, tokenizer = tokenizer, template = chat.template(tokenizer, opt.template, nil, nil, nil,
+      opt.template_args), packed = packed, offsets = offsets,
     pad = tokenizer:id "<|endoftext|>" or 0, counts = counts,
   }, { __index = ab })
   local file = q.ndp.open(packed)
-  trained_data.check(self:batches(file, "packets", 1):plan(), self:batches(file, "packets", 1, { split = "eval" }):plan(), opt, progress.new())
+  trained_data.check(self:batches(file, "packets", 1):plan(),
+    self:batches(file, "packets", 1, { split = "eval" }):plan(), opt, progress.new())
   return self
 end
 
 -- file:batches of one of the ways.
 function ab:batches(file, way, seed, more)
-  local given = { row_tokens = self.opt.row_tokens, rows = self.opt.rows, seed = seed, split = "train", eval_share = self.opt.eval_share, pad = self.pad, long = self.opt.long }
+  local given = { row_tokens = self.opt.row_tokens, rows = self.opt.rows, seed = seed, split = "train",
+    eval_share = self.opt.eval_share, pad = self.pad, long = self.opt.long }
   if way == "packets+drop" then given.drop = self.opt.drop end
   for key, value in pairs(more or {}) do given[key] = value end
   return file:batches(given)
 end
 
--- ---------------------------------------------------------------- loaders: next(slot) fills the slot, returns its info or nil
+-- ---------------------------------------------------------------- loaders: next(slot) fills the slot; its info, or nil
 
 local function packets_loader(self, way, seed, more)
   local batches = self:batches(q.ndp.open(self.packed), way, seed, more)
@@ -125,7 +133,7 @@ end
 
 -- ---------------------------------------------------------------- what is measured
 
--- Are the rows of JSONL those of the packets? Raises where they are not.
+-- Raises an error where the rows of JSONL are not those of the packets.
 function ab:same_rows(seed, steps)
   local one, other = self:slot(), self:slot()
   local jsonl, packets = self:loader("jsonl", seed, self:plan(seed, steps)), self:loader("packets", seed)
@@ -135,14 +143,17 @@ function ab:same_rows(seed, steps)
     for _, field in ipairs { "tokens", "targets", "positions", "cu_q" } do
       local a, b = one[field]:table(), other[field]:table()
       for i = 1, #a do
-        if a[i] ~= b[i] then q.error("internal", ("ab: %s[%d] of batch %d is %d from JSONL and %d from packets"):format(field, i - 1, step, a[i], b[i])) end
+        if a[i] ~= b[i] then
+          q.error("internal", ("ab: %s[%d] of batch %d is %d from JSONL and %d from packets"):format(
+            field, i - 1, step, a[i], b[i]))
+        end
       end
     end
   end
 end
 
--- Tokens a second of a loader alone, from the first batch to the last of an epoch. cold: the system is asked to forget the
--- file first. Opening the file counts; for JSONL the plan does not.
+-- Tokens a second of a loader alone, from the first batch to the last of an epoch. cold: the system is first asked to
+-- forget the file. The time to open the file counts; for JSONL the time of the plan does not.
 function ab:load_speed(way, seed, cold)
   local plan = way == "jsonl" and self:plan(seed) or nil
   local slot = self:slot()
@@ -155,15 +166,18 @@ function ab:load_speed(way, seed, cold)
   return tokens / (q.time() - began), dropped
 end
 
--- One training run. `seed` chooses the records held out, orders the others and draws the adapters: runs are compared within a
--- seed.
--- Returns {tok_s = real tokens a second, slot_s =, wait = share of the time that steps waited for data, loss = held-out,
--- losses = of the steps, seconds =}; the first five steps are not timed.
+-- One training run. `seed` chooses the records held out, orders the others and draws the adapters. Runs are compared
+-- within a seed. The first five steps are not timed. Returns:
+--   tok_s, slot_s   real tokens and slots a second
+--   wait            share of the time that steps waited for data
+--   loss, losses    the held-out loss; the losses of the steps
+--   seconds
 function ab:run(way, seed, steps)
   local opt = self.opt
   local model = models.load(opt.model, { dtype = opt.dtype }):lora { rank = opt.rank, seed = seed }
   q.seed(seed)
-  local optimizer, slot = adamw.new(model:trainable(), { lr = schedule.cosine(opt.lr, steps, { warmup = 10 }) }), self:slot()
+  local optimizer, slot = adamw.new(model:trainable(),
+    { lr = schedule.cosine(opt.lr, steps, { warmup = 10 }) }), self:slot()
   local next_batch = self:loader(way, seed, way == "jsonl" and self:plan(seed, steps) or nil)
   local program
   local losses, real, waited, began = {}, 0, 0, nil
@@ -182,10 +196,12 @@ function ab:run(way, seed, steps)
   end
   local seconds = q.time() - began
   program:free()
-  local loss = held_out.loss(model, q.ndp.open(self.packed), { row_tokens = opt.row_tokens, rows = opt.rows, seed = seed,
-    eval_share = opt.eval_share, pad = self.pad, long = opt.long }, false, slot)
+  local loss = held_out.loss(model, q.ndp.open(self.packed),
+    { row_tokens = opt.row_tokens, rows = opt.rows, seed = seed,
+      eval_share = opt.eval_share, pad = self.pad, long = opt.long }, false, slot)
   return {
-    tok_s = real / seconds, slot_s = (steps - 5) * opt.row_tokens * opt.rows / seconds, wait = waited / seconds, loss = loss,
+    tok_s = real / seconds, slot_s = (steps - 5) * opt.row_tokens * opt.rows / seconds, wait = waited / seconds,
+    loss = loss,
     losses = losses, seconds = seconds,
   }
 end

@@ -4,8 +4,8 @@
 --   loss:backward()
 --   adamw:step { clip = 1.0 }          -- or adamw:step { lr = 1e-4 }
 --
--- It is a face of q.adamw_state and takes its options. A parameter may name a rate of its own ({name =, tensor =,
--- rate = "scales"}); rates = { scales = 0.3 } says by what lr is multiplied for those.
+-- It is q.adamw_state with a rate, and takes the same options. A parameter may name a rate: {name =, tensor =, rate =
+-- "scales"}. rates = { scales = 0.3 } says what lr is multiplied by for those.
 
 local q = require "qeng.core"
 
@@ -14,7 +14,7 @@ local adamw = {}
 local Optimizer = {}
 Optimizer.__index = Optimizer
 
--- The group of each parameter by the rate it names, and the factor of each group.
+-- The group of each parameter, by the rate that it names, and the factor of each group.
 local function by_rate(parameters, rates)
   local groups, factors, group_of = {}, { 1 }, {}
   for i, parameter in ipairs(parameters) do
@@ -27,7 +27,7 @@ local function by_rate(parameters, rates)
   return groups, factors
 end
 
--- parameters: {name =, tensor =} each, or tensors.
+-- parameters: each is {name =, tensor =} or a tensor.
 function adamw.new(parameters, opt)
   local given, tensors = {}, {}
   for name, value in pairs(opt or {}) do given[name] = value end
@@ -37,13 +37,13 @@ function adamw.new(parameters, opt)
   return setmetatable({ schedule = opt and opt.lr, at = 0, adamw = q.adamw_state(tensors, given) }, Optimizer)
 end
 
--- The rate of the step that is due. `at` counts calls of step(); a run sets it to the number of its own step.
+-- The rate of the step that is due. `at` counts calls of step(); a run sets it to its own step.
 function Optimizer:rate()
   if type(self.schedule) == "function" then return self.schedule(self.at) end
   return self.schedule
 end
 
--- One update, as AdamW:step. `lr` keeps its rate, `last` what it gave.
+-- One update, as AdamW:step. `lr` is the rate; `last` keeps what the update gave.
 function Optimizer:step(opt)
   opt = opt or {}
   self.lr = opt.lr or self:rate()
@@ -51,7 +51,7 @@ function Optimizer:step(opt)
   return self.last
 end
 
--- For checkpoints, as of AdamW.
+-- For checkpoints, as AdamW has them.
 function Optimizer:state(names) return self.adamw:state(names) end
 function Optimizer:restore(file, names, steps) return self.adamw:restore(file, names, steps) end
 

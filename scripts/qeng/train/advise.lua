@@ -1,5 +1,5 @@
--- From an analysis to a way of training: LoRA or every weight, rank, batch; and what it will take on this machine, from a few
--- measured steps.
+-- From an analysis to a way of training: LoRA or every weight, rank, batch. A few measured steps tell what training
+-- will take on this machine.
 
 local estimates = require "qeng.train.estimates"
 local models = require "qeng.model"
@@ -8,8 +8,9 @@ local q = require "qeng.core"
 
 local advise = {}
 
--- Adapters hold about two bits a weight, and a trained token of instruction data brings about one (Schulman 2025, "LoRA
--- Without Regret"): the rank that holds them all, a power of two from 8 on. Nil where it would be over 256.
+-- The rank of adapters that hold all the data: a power of two from 8 on, or nil if it would be over 256. Adapters hold
+-- about two bits a weight, and a trained token of instruction data brings about one (Schulman 2025, "LoRA Without
+-- Regret").
 function advise.rank(model, trained)
   local per_rank = 0
   for _, layer in ipairs(model.linears) do
@@ -21,13 +22,14 @@ function advise.rank(model, trained)
   return rank <= 256 and rank or nil
 end
 
--- Slots of an optimizer step: two hundred steps an epoch, within a row and what LoRA (which likes small batches) or full
--- fine-tuning takes well.
+-- Slots of an optimizer step: a two-hundredth of an epoch, but at least a row, and at most what the mode takes well.
+-- LoRA likes small batches.
 function advise.step_tokens(tokens, row_tokens, mode)
   return math.max(row_tokens, math.min(tokens / 200, mode == "lora" and 32768 or 131072))
 end
 
--- Bytes that may be taken: of the GPU, or those the system says are available. The second result says whose.
+-- Bytes that may be taken: of the GPU, or those that the system says are available. The second result says whose they
+-- are.
 function advise.available(device)
   if device.name ~= "cpu" and device.memory then return device.memory, device.name end
   local text = q.try(q.fs.read, "/proc/meminfo") or ""
@@ -42,11 +44,12 @@ function advise.device(name)
   return q.devices()[1]
 end
 
--- Trains a few steps and forgets them. Returns slots a second, and bytes that are fixed and that a row adds.
+-- Trains a few steps and forgets them. Returns slots a second, the bytes that are fixed, and the bytes that a row adds.
 local function measure(model, file, opt, row_tokens, steps)
   local folder = opt.out .. "/measured"
   local result = q.train {
-    model = model, data = file, out = folder, steps = steps, row_tokens = row_tokens, rows = 1, schedule = "constant", lr = 1e-6,
+    model = model, data = file, out = folder, steps = steps, row_tokens = row_tokens, rows = 1,
+    schedule = "constant", lr = 1e-6,
     seed = 0, checkpoints = false, pad = model.tokenizer and model.tokenizer:id "<|endoftext|>" or 0,
   }
   q.fs.remove(folder)
@@ -54,8 +57,8 @@ local function measure(model, file, opt, row_tokens, steps)
   return { tok_s = estimates.speed(result.metrics), fixed_bytes = fixed, row_bytes = growing }
 end
 
--- found: of analyze.dataset. opt: model (folder), mode ("auto", "lora", "full"), rank (0: advised), steps (measured), device,
--- dtype, out. Returns what to do: mode, rank, row_tokens, rows, accumulate, why, and what it takes.
+-- found: of analyze.dataset. opt: model (folder), mode ("auto", "lora", "full"), rank (0: advised), steps (measured),
+-- device, dtype, out. Returns mode, rank, row_tokens, rows, accumulate, why, and what training takes.
 function advise.training(file, found, opt)
   local probe = models.load(opt.model, { dtype = opt.dtype })
   local rank = advise.rank(probe, found.trained)
@@ -67,12 +70,16 @@ function advise.training(file, found, opt)
   if mode == "auto" then
     local fits = room and full_bytes < 0.7 * room
     mode = (not rank and fits) and "full" or "lora"
-    why = rank and ("LoRA of rank %d: its adapters can hold what %d trained tokens say (about 2 bits a weight, 1 a token)"):format(rank, found.trained)
+    why = rank and
+      ("LoRA of rank %d: its adapters can hold what %d trained tokens say (about 2 bits a weight, 1 a token)"):format(
+        rank, found.trained)
       or fits and ("every weight: %d trained tokens say more than adapters of rank 256 hold"):format(found.trained)
-      or ("LoRA of rank 256: the data say more than its adapters hold, and every weight would need about %s, of which %s has %s"):format(
+      or ("LoRA of rank 256: the data say more than its adapters hold, and every weight would need about %s, " ..
+          "of which %s has %s"):format(
         progress.bytes(full_bytes), whose, room and progress.bytes(room) or "an unknown part")
   end
-  local chosen = { mode = mode, rank = opt.rank > 0 and opt.rank or rank or 256, why = why or "as asked for", row_tokens = found.row.row_tokens, room = room, whose = whose }
+  local chosen = { mode = mode, rank = opt.rank > 0 and opt.rank or rank or 256, why = why or "as asked for",
+    row_tokens = found.row.row_tokens, room = room, whose = whose }
   local model = mode == "full" and models.load(opt.model, { dtype = opt.dtype, writable = true }) or probe
   if mode == "full" then model:full() else model:lora { rank = chosen.rank } end
   local step_tokens = advise.step_tokens(found.tokens, chosen.row_tokens, mode)
@@ -85,7 +92,8 @@ function advise.training(file, found, opt)
     chosen.accumulate = math.max(1, math.floor(step_tokens / chosen.row_tokens / chosen.rows + 0.5))
     chosen.bytes = took.fixed_bytes + chosen.rows * took.row_bytes
     chosen.seconds = found.row.rows * chosen.row_tokens / took.tok_s
-    estimates.foretell(estimates.key(model, { device = advise.device(opt.device).description, mode = mode, rank = chosen.rank, row_tokens = chosen.row_tokens }), took)
+    estimates.foretell(estimates.key(model, { device = advise.device(opt.device).description, mode = mode,
+      rank = chosen.rank, row_tokens = chosen.row_tokens }), took)
   end
   chosen.steps = math.max(1, math.ceil(found.row.rows / chosen.rows / chosen.accumulate))
   return chosen

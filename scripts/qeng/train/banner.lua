@@ -1,4 +1,5 @@
--- What a training run says of itself: what it is before the first step, what is odd about its settings, and at the end what came of it.
+-- What a training run says of itself. Before the first step: what it is, and what is odd about its settings. At the
+-- end: what came of it.
 
 local q = require "qeng.core"
 local progress = require "qeng.console.progress"
@@ -32,10 +33,11 @@ function banner.device()
   return "not chosen yet"
 end
 
--- The weights that learn bits now. bits: q.inertia, or what stands for it.
+-- The one-bit weights that learn now. bits: q.inertia, or what stands for it.
 function banner.learning(bits) return (bits.inertia or bits).weights end
 
--- Parameters of a model with what was added to it, and how many of them are trained. bits: what learns one-bit weights, or nil.
+-- The parameters of a model, with what was added to it, and how many of them are trained. bits: what learns one-bit
+-- weights, or nil.
 function banner.parameters(model, bits)
   local all, names = elements(model.parameters)
   local trained = elements(model:trainable())
@@ -47,30 +49,38 @@ function banner.trained(model, bits)
   local all, trained = banner.parameters(model, bits)
   local adapter, plain = model.mode == "lora" and model.adapter, 0
   for _, layer in ipairs(model.linears) do plain = plain + (layer.lora and 0 or 1) end
-  local what = adapter and ("%s of rank %d%s, alpha %g, on %s"):format(adapter.dora and "DoRA" or "LoRA", adapter.rank, #(adapter.ranks or {}) > 0 and " and others" or "", adapter.alpha, plain == 0 and "all linear layers" or table.concat(adapter.targets, " "))
+  local what = adapter and ("%s of rank %d%s, alpha %g, on %s"):format(
+    adapter.dora and "DoRA" or "LoRA", adapter.rank, #(adapter.ranks or {}) > 0 and " and others" or "", adapter.alpha,
+    plain == 0 and "all linear layers" or table.concat(adapter.targets, " "))
     or bits and "one-bit weights, and the floats beside them" or "every parameter"
-  return ("%s: %s (%.3g %% of %s)"):format(what, banner.count(trained), 100 * trained / math.max(all, 1), banner.count(all))
+  return ("%s: %s (%.3g %% of %s)"):format(what, banner.count(trained), 100 * trained / math.max(all, 1),
+    banner.count(all))
 end
 
--- { {name, text}... } of a run about to begin. about: opt (of q.train), plan (of the batches), steps.
+-- { {name, text}... } of a run before its first step. about: opt (of q.train), plan (of the batches), steps.
 function banner.facts(model, file, about)
   local opt, plan, slots = about.opt, about.plan, about.opt.rows * about.opt.row_tokens
   local per_step = opt.accumulate / math.max(plan.batches, 1)
   local meta = file:meta()
   return {
-    { "model", ("%s, %d layers, hidden %d, %s"):format(model.arch.model_type, model.config.layers, model.config.hidden, model.dtype) },
+    { "model", ("%s, %d layers, hidden %d, %s"):format(model.arch.model_type, model.config.layers, model.config.hidden,
+      model.dtype) },
     { "trained", banner.trained(model, opt.bits) },
-    { "data", ("%s documents, %s tokens, %s of them trained%s; template %s"):format(banner.count(plan.documents), banner.count(plan.real_tokens),
-      banner.count(plan.trained_tokens), opt.eval_share > 0 and ("; %g %% held out"):format(100 * opt.eval_share) or "", tostring(meta.template or "none")) },
-    { "batch", ("%d rows of %d a step: about %.3g documents, %s trained tokens; rows %.1f %% full"):format(opt.rows * opt.accumulate, opt.row_tokens, plan.documents * per_step,
+    { "data", ("%s documents, %s tokens, %s of them trained%s; template %s"):format(banner.count(plan.documents),
+      banner.count(plan.real_tokens),
+      banner.count(plan.trained_tokens), opt.eval_share > 0 and ("; %g %% held out"):format(100 * opt.eval_share) or "",
+        tostring(meta.template or "none")) },
+    { "batch", ("%d rows of %d a step: about %.3g documents, %s trained tokens; rows %.1f %% full"):format(
+      opt.rows * opt.accumulate, opt.row_tokens, plan.documents * per_step,
       banner.count(plan.trained_tokens * per_step), 100 * plan.real_tokens / math.max(1, plan.batches * slots)) },
-    { "steps", ("%d, %.3g epochs"):format(about.steps, about.steps * per_step) .. (opt.lr and ("; learning rate %g, %s%s"):format(opt.lr,
-      opt.schedule, opt.warmup > 0 and (", %d steps of warm-up"):format(opt.warmup) or "") or "") },
+    { "steps", ("%d, %.3g epochs"):format(about.steps, about.steps * per_step) ..
+      (opt.lr and ("; learning rate %g, %s%s"):format(opt.lr,
+        opt.schedule, opt.warmup > 0 and (", %d steps of warm-up"):format(opt.warmup) or "") or "") },
     { "device", banner.device() },
   }
 end
 
--- The settings as they came out: what 0, auto and defaults stood for.
+-- The settings as they came out: 0, auto and defaults are resolved.
 function banner.used(model, file, about, defaults)
   local opt, adapter, used = about.opt, model.adapter, {}
   for name in pairs(defaults) do used[name] = opt[name] end
@@ -78,7 +88,8 @@ function banner.used(model, file, about, defaults)
   used.device, used.dtype, used.mode, used.template = banner.device(), model.dtype, model.mode, file:meta().template
   used.sources = opt.sources and table.concat(opt.sources, ", ") or "all"
   if adapter then
-    used.rank, used.alpha, used.rslora, used.dropout, used.targets = adapter.rank, adapter.alpha, adapter.rslora, adapter.dropout, table.concat(adapter.targets, ", ")
+    used.rank, used.alpha, used.rslora, used.dropout, used.targets = adapter.rank, adapter.alpha, adapter.rslora,
+      adapter.dropout, table.concat(adapter.targets, ", ")
   end
   if model.stream then used.weights = "stream" end
   return used
@@ -88,44 +99,53 @@ function banner.start(speak, facts)
   for _, fact in ipairs(facts) do speak:say(("%-8s %s"):format(fact[1], fact[2])) end
 end
 
--- Settings that are allowed and most likely not meant.
+-- Warns of settings that are allowed and most likely not meant.
 function banner.warn(speak, opt, steps, rate)
   if opt.lr == 0 then
     speak:say "warning: the learning rate is 0, so nothing is learned: give --lr"
   elseif opt.lr and opt.warmup > steps then
     local highest = 0
     for step = 0, steps - 1 do highest = math.max(highest, rate(step)) end
-    speak:say(("warning: the warm-up of %d steps is not over when the run ends after %d: the learning rate gets to %.3g at most, not to %g; give a shorter --warmup, or more --steps")
+    speak:say(("warning: the warm-up of %d steps is not over when the run ends after %d: the learning rate gets to " ..
+        "%.3g at most, not to %g; give a shorter --warmup, or more --steps")
       :format(opt.warmup, steps, highest, opt.lr))
   end
 end
 
--- The line of a step, as fields for Progress:line, of which the least needed go first where the terminal is narrow.
--- row: of the metrics. held_out: the last evaluation's loss, or nil. rest: seconds left.
+-- The line of a step, as fields for Progress:line. A narrow terminal leaves out those of the highest ranks. row: of the
+-- metrics. held_out: the last held-out loss, or nil. rest: seconds left.
 function banner.line(row, steps, held_out, rest)
   local rate = row.lr and ("%.1e"):format(row.lr):gsub("e([+-])0", "e%1")
   return {
     { ("step %d/%d"):format(row.step, steps), 0 }, { ("loss %.4f"):format(row.loss or 0 / 0), 0 },
     held_out and { ("held-out %.4f"):format(held_out), 3 }, rate and { "lr " .. rate, 4 },
     row.grad_norm and { ("norm %.2g"):format(row.grad_norm), 5 }, { ("%.0f tok/s"):format(row.tok_s), 2 },
-    row.limit_share and { ("%.0f %% of GEMM limit"):format(100 * row.limit_share), 7 }, row.stream_bytes and { stream.text(row), 6 },
+    row.limit_share and { ("%.0f %% of GEMM limit"):format(100 * row.limit_share), 7 },
+    row.stream_bytes and { stream.text(row), 6 },
     { "ETA " .. progress.duration(rest), 1 },
   }
 end
 
--- What came of it, in a sentence. about: done (steps in this process), skipped (updates that were not finite), seconds, slots (of a step),
--- loss (of the last step), state (the run's).
+-- What came of the run, in a sentence. about: done (steps in this process), skipped (updates that were not finite),
+-- seconds, slots (of a step), loss (of the last step), state (of the run).
 function banner.outcome(about)
   local state, parts = about.state, {}
-  parts[1] = ("%d step%s in %s"):format(about.done, about.done == 1 and "" or "s", about.seconds < 10 and ("%.1f s"):format(about.seconds) or progress.duration(about.seconds))
-  if about.done > 0 then parts[1] = parts[1] .. (", %.0f tok/s"):format(about.done * about.slots / math.max(about.seconds, 1e-9)) end
+  parts[1] = ("%d step%s in %s"):format(about.done, about.done == 1 and "" or "s",
+    about.seconds < 10 and ("%.1f s"):format(about.seconds) or progress.duration(about.seconds))
+  if about.done > 0 then
+    parts[1] = parts[1] .. (", %.0f tok/s"):format(about.done * about.slots / math.max(about.seconds, 1e-9))
+  end
   if about.loss then parts[#parts + 1] = ("last training loss %.4f"):format(about.loss) end
   if state.last_eval then
-    parts[#parts + 1] = (state.eval_before and ("held-out loss %.4f before, "):format(state.eval_before) or "held-out loss ") .. ("%.4f after"):format(state.last_eval)
+    parts[#parts + 1] = (state.eval_before and ("held-out loss %.4f before, "):format(state.eval_before) or
+      "held-out loss ") .. ("%.4f after"):format(state.last_eval)
   end
-  if state.best and state.last_eval and state.best < state.last_eval then parts[#parts + 1] = ("%.4f at best"):format(state.best) end
+  if state.best and state.last_eval and state.best < state.last_eval then
+    parts[#parts + 1] = ("%.4f at best"):format(state.best)
+  end
   if about.skipped > 0 then
-    parts[#parts + 1] = ("%d updates were skipped because loss or gradient were not finite: lower the learning rate"):format(about.skipped)
+    parts[#parts + 1] = ("%d updates were skipped because loss or gradient were not finite: lower the learning rate")
+      :format(about.skipped)
   end
   return table.concat(parts, "; ")
 end

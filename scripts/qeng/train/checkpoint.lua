@@ -1,6 +1,6 @@
--- Checkpoints of a run: out/checkpoints/step-000100/ with the trained parameters, the optimizer and state.json. A folder is
--- written under another name, synced and renamed, so whatever is there under its own name is whole. It may still be another
--- run's, or damaged: what is read is checked.
+-- Checkpoints of a run: out/checkpoints/step-000100/ with the trained parameters, the optimizer and state.json. A
+-- folder is written under another name, synced and renamed: one under its own name is whole. It may still belong to
+-- another run, or be damaged, so everything that is read is checked.
 
 local q = require "qeng.core"
 local resume = require "qeng.train.resume"
@@ -9,7 +9,7 @@ local checkpoint = {}
 
 local function folder(out) return out .. "/checkpoints" end
 
--- Deletes what a killed run left half written. One run at a time writes to a folder.
+-- Deletes what a killed run left unfinished. One run at a time writes to a folder.
 function checkpoint.clean(out)
   if q.fs.kind(folder(out)) ~= "dir" then return end
   q.fs.sweep(folder(out))
@@ -25,18 +25,23 @@ function checkpoint.list(out)
   local names = {}
   if q.fs.kind(folder(out)) ~= "dir" then return names end
   for _, name in ipairs(q.fs.list(folder(out))) do
-    if step_of(name) and q.fs.kind(folder(out) .. "/" .. name .. "/state.json") == "file" then names[#names + 1] = name end
+    if step_of(name) and q.fs.kind(folder(out) .. "/" .. name .. "/state.json") == "file" then
+      names[#names + 1] = name
+    end
   end
   table.sort(names, function(a, b) return step_of(a) < step_of(b) end)
   return names
 end
 
--- The state of a checkpoint as it was saved; what is not one is refused.
+-- The state of a checkpoint as it was saved. Refuses what is no such state.
 local function read_state(dir)
   local path = dir .. "/state.json"
   local fine, state = pcall(q.json.decode, q.fs.read(path))
   local function expect(what, good)
-    if not good then q.error("format", ("%s: %s: the file is damaged or not of this program; delete %s to go on from an earlier one"):format(path, what, dir)) end
+    if not good then
+      q.error("format", ("%s: %s: the file is damaged or not of this program; delete %s to go on from an earlier one")
+        :format(path, what, dir))
+    end
   end
   expect(tostring(state), fine)
   expect("no JSON object", type(state) == "table")
@@ -45,17 +50,20 @@ local function read_state(dir)
   return state
 end
 
--- Refuses a folder whose newest checkpoint is of a run that did not end.
+-- Refuses a folder whose newest checkpoint belongs to a run that did not end.
 function checkpoint.refuse_unfinished(out)
   local names = checkpoint.list(out)
   local dir = ("%s/%s"):format(folder(out), names[#names])
   if #names > 0 and not read_state(dir).finished then
-    q.error("value", ("%s is a run that stood at step %d: go on with --resume; or delete %s, or give another --out, to start anew"):format(
+    q.error("value",
+        ("%s is a run that stood at step %d: go on with --resume; or delete %s, or give another --out, to start " ..
+          "anew"):format(
       out, step_of(names[#names]), folder(out)))
   end
 end
 
--- Refuses a checkpoint of a run with other settings. found, mine: flat tables; the first may be anything that a file holds.
+-- Refuses a checkpoint of a run with other settings. found, mine: flat tables; `found` comes from a file and may hold
+-- anything.
 function checkpoint.compare(dir, found, mine)
   if type(found) ~= "table" then q.error("format", ("%s: was not saved by such a run"):format(dir)) end
   local names = resume.differences(found, mine)
@@ -68,15 +76,19 @@ function checkpoint.compare(dir, found, mine)
   end)
   local name = names[1]
   local function shown(value) return value == nil and "none" or tostring(value) end
-  q.error("value", ("resume: the run in %s has %s %s, this one %s; give the same"):format(dir, name, shown(found[name]), shown(mine[name])))
+  q.error("value", ("resume: the run in %s has %s %s, this one %s; give the same"):format(dir, name, shown(found[name]),
+    shown(mine[name])))
 end
 
--- Fills a tensor from an open file, if that has one of its shape and dtype.
+-- Fills a tensor from an open file, if the file has one of its shape and dtype.
 function checkpoint.fill(tensor, file, name)
   local info = file:info(name)
-  if not info then q.error("format", ("the checkpoint holds no %s: the run was started with other options"):format(name)) end
+  if not info then
+    q.error("format", ("the checkpoint holds no %s: the run was started with other options"):format(name))
+  end
   if info.dtype ~= tensor:dtype() then
-    q.error("dtype", ("the checkpoint holds %s as %s, this run has it as %s: the run was started with other options"):format(name, info.dtype, tensor:dtype()))
+    q.error("dtype", ("the checkpoint holds %s as %s, this run has it as %s: the run was started with other options")
+      :format(name, info.dtype, tensor:dtype()))
   end
   tensor:copy(file:tensor(name, { shape = tensor:shape() }))
 end
@@ -87,9 +99,9 @@ local function names_of(parameters)
   return names
 end
 
--- parameters: {name, tensor} of what `adamw` trains, in its order. state: what has to be the same after resuming, as a JSON-able table;
--- step is its number of finished steps, finished whether that was the last. bits: of one-bit weights that learn, q.inertia or
--- q.phases, or nil.
+-- parameters: {name, tensor} of what `adamw` trains, in its order. state: a JSON-able table of what resuming needs;
+-- step is the number of finished steps, and finished says whether that was the last. bits: q.inertia or q.phases of
+-- one-bit weights that learn, or nil.
 function checkpoint.save(out, parameters, adamw, state, keep, bits)
   q.fs.mkdir(folder(out))
   local dir = ("%s/step-%06d"):format(folder(out), state.step)
@@ -118,20 +130,21 @@ function checkpoint.save(out, parameters, adamw, state, keep, bits)
   end
 end
 
--- Writes anew what the checkpoint of state.step says of the run, whose tensors are as they were saved.
+-- Rewrites state.json of the checkpoint of state.step. Its tensors stay as they were saved.
 function checkpoint.note(out, state)
-  q.fs.write(("%s/step-%06d/state.json"):format(folder(out), state.step), q.json.encode(state, { pretty = true }) .. "\n")
+  q.fs.write(("%s/step-%06d/state.json"):format(folder(out), state.step),
+    q.json.encode(state, { pretty = true }) .. "\n")
 end
 
--- A file of a checkpoint, open.
+-- Opens a file of a checkpoint.
 local function open_part(dir, name)
   local file, err = q.try(q.safetensors.open, dir .. "/" .. name)
   if not file then q.error(err.code, ("%s; delete %s to go on from an earlier one"):format(err.message, dir)) end
   return file
 end
 
--- Restores the newest checkpoint into parameters, optimizer and bits; its state, or nil where there is none. Its settings are compared,
--- and check(state) may refuse it, before anything changes.
+-- Restores the newest checkpoint into parameters, optimizer and bits. Returns its state, or nil where there is none.
+-- Before anything changes, its settings are compared and check(state) may refuse it.
 function checkpoint.load(out, parameters, adamw, bits, check)
   local names = checkpoint.list(out)
   local name = names[#names]

@@ -1,5 +1,5 @@
--- The built-in demo: a small model (recipes/tiny, pretrained by recipes/pretrain_tiny.lua) learns a task that its
--- pretraining never showed, from examples made here. It is asked the same held-out questions before and after.
+-- The built-in demo. A small model (recipes/tiny, pretrained by recipes/pretrain_tiny.lua) learns a task that its
+-- pretraining never showed, from examples made here. It answers the same held-out questions before and after.
 
 local q = require "qeng.core"
 local engine = require "qeng.infer.engine"
@@ -10,19 +10,20 @@ local tinydata = require "qeng.train.tinydata"
 
 local demo = {}
 
--- What the demo sets where the command line is silent.
+-- The options of the demo that the command line may replace.
 local settings = {
   rank = 16, lr = 3e-3, steps = 1200, row_tokens = 512, rows = 2, warmup = 10, eval_share = 0.02, eval_every = 200,
   save_every = 400, dtype = "f32",
 }
 local examples, questions, shown = 6000, 100, 3
 
--- The answers to held-out questions: share of exact matches, and the answers.
+-- Asks held-out questions. Returns the share of exact answers, and the answers.
 local function examine(model, set, speak, when)
   local right, done, requests, answers = 0, 0, {}, {}
   local asked = engine.new(model, { max_batch = 16, context = 256 })
   for i, example in ipairs(set) do
-    requests[i] = asked:submit { messages = { example.messages[1] }, temperature = 0, max_tokens = 96, context = "stop" }
+    requests[i] = asked:submit { messages = { example.messages[1] }, temperature = 0, max_tokens = 96,
+      context = "stop" }
   end
   while asked:step() do
     local stats = asked:stats()

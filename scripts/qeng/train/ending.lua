@@ -1,5 +1,5 @@
--- The end of a step: run:log() takes its figures, looks whether they are finite, and does what is due: evaluation,
--- metrics, checkpoint. And the end of the run.
+-- The end of a step, and of a run. run:log() takes the figures of a step, checks that they are finite, and does what is
+-- due: evaluation, metrics, checkpoint.
 
 local held_out = require "qeng.train.held_out"
 local metrics = require "qeng.report.metrics"
@@ -8,7 +8,7 @@ local standing = require "qeng.train.standing"
 
 local ending = {}
 
--- What a checkpoint can hold of a row of metrics: JSON has no NaN.
+-- A row of metrics as a checkpoint can hold it: JSON has no NaN.
 local function storable(row)
   local copy = {}
   for key, value in pairs(row) do
@@ -18,8 +18,8 @@ local function storable(row)
   return copy
 end
 
--- What follows the update of a step. state.row is the row of a step whose evaluation is not done; before the last one
--- all is saved, so that nothing of the training is lost with it.
+-- What follows the update of a step. state.row is the row of a step whose evaluation is not done. Before the last
+-- evaluation everything is saved, so that none of the training can be lost with it.
 function ending.conclude(run, row)
   local opt, state = run.opt, run.state
   local last = state.step == run.total
@@ -52,7 +52,7 @@ local function watch(run, skipped)
     .. "data"):format(run.bad, run.opt.lr or run.optimizer.lr))
 end
 
--- What learns in the backward pass says what it did; a warning is told every hundred steps.
+-- Takes the report of what learns in the backward pass. A warning is told every hundred steps.
 local function learned(run, figures)
   local state, trained = run.state, run.feed.sums.trained > 0
   local fed = trained and run.bits and run.bits:finish(run.opt.accumulate) or {}
@@ -64,7 +64,8 @@ local function learned(run, figures)
   end
 end
 
--- figures: loss (a number, or a tensor of one), lr (otherwise the optimizer's), and what else metrics.jsonl is to say.
+-- figures: loss (a number, or a tensor of one), lr (without it the optimizer's), and whatever else metrics.jsonl should
+-- say.
 function ending.log(run, figures)
   local state, sums, optimizer = run.state, run.feed.sums, run.optimizer
   local trained = sums.trained > 0
@@ -85,7 +86,7 @@ function ending.log(run, figures)
   ending.conclude(run, run.journal:row(row))
 end
 
--- The last words of a run. Returns what q.train returns.
+-- Ends a run. Returns what q.train returns.
 function ending.finish(run)
   local state = run.state
   run.speak:finish()

@@ -1,5 +1,5 @@
--- What the analyzer foretold, and what training then took: a few lines of JSON in the user's cache folder. Training adds a
--- line only where an estimate of the same model, device and row is known; a file that is missing or spoilt does no harm.
+-- What the analyzer estimated, and what training then took: lines of JSON in the user's cache folder. Training adds a
+-- line only if there is an estimate for the same model, device and row. A missing or damaged file does no harm.
 
 local q = require "qeng.core"
 local user = require "qeng.console.user"
@@ -28,20 +28,26 @@ local function add(entry)
   q.fs.write(path(), table.concat(lines, "\n") .. "\n")
 end
 
--- What decides speed and memory of a slot of a row, but for how many rows there are. about: device, mode, rank, row_tokens,
+-- A key of what decides speed and memory of a row, except the number of rows. about: device, mode, rank, row_tokens,
 -- recompute.
 function estimates.key(model, about)
   local weights = model.head:elements()
   for _, layer in ipairs(model.linears) do weights = weights + layer.weight:elements() end
-  return ("%s, %s, %d weights in %s, %s%s, rows of %d%s"):format(about.device, model.arch.hf, weights, model.dtype, about.mode,
+  return ("%s, %s, %d weights in %s, %s%s, rows of %d%s"):format(about.device, model.arch.hf, weights,
+    model.dtype, about.mode,
     about.mode == "lora" and " " .. about.rank or "", about.row_tokens, about.recompute and ", recomputing" or "")
 end
 
--- Bytes that this process has had at most, by q.memory: what keeps its size, and what grows with the rows of a batch.
+-- The peak bytes of this process by q.memory, in two parts: what keeps its size, and what grows with the rows of a
+-- batch.
 function estimates.memory()
   local fixed, growing = 0, 0
   for name, account in pairs(q.memory()) do
-    if name == "activations" or name == "workspace" or name == "scratch" or name == "batch" then growing = growing + account.peak else fixed = fixed + account.peak end
+    if name == "activations" or name == "workspace" or name == "scratch" or name == "batch" then
+      growing = growing + account.peak
+    else
+      fixed = fixed + account.peak
+    end
   end
   return fixed, growing
 end
@@ -54,7 +60,7 @@ function estimates.median(list)
   return sorted[math.ceil(#sorted / 2)]
 end
 
--- Slots a second of a run's steps, the first two left out.
+-- Slots a second of a run's steps, without the first two.
 function estimates.speed(metrics)
   local rates = {}
   for i, row in ipairs(metrics) do
@@ -65,10 +71,11 @@ end
 
 -- given: tok_s, fixed_bytes, row_bytes
 function estimates.foretell(key, given)
-  q.try(add, { kind = "estimate", key = key, tok_s = given.tok_s, fixed_bytes = given.fixed_bytes, row_bytes = given.row_bytes })
+  q.try(add, { kind = "estimate", key = key, tok_s = given.tok_s, fixed_bytes = given.fixed_bytes,
+    row_bytes = given.row_bytes })
 end
 
--- At the end of a training run.
+-- Called at the end of a training run.
 function estimates.came_true(model, about, metrics)
   q.try(function()
     local key, last = estimates.key(model, about), nil
@@ -78,26 +85,29 @@ function estimates.came_true(model, about, metrics)
     if not last or #metrics < 5 then return end
     local fixed, growing = estimates.memory()
     add {
-      kind = "actual", key = key, tok_s = estimates.speed(metrics), bytes = fixed + growing, estimated_tok_s = last.tok_s,
+      kind = "actual", key = key, tok_s = estimates.speed(metrics), bytes = fixed + growing,
+      estimated_tok_s = last.tok_s,
       estimated_bytes = last.fixed_bytes + last.row_bytes * about.rows,
     }
   end)
 end
 
--- How wrong the last estimates (at most ten) were: "time by 4 %, ..." or nil where none was put to the test.
+-- How wrong the last ten estimates were, as text; nil where none was tested.
 function estimates.errors()
   local time, memory = {}, {}
   local list = estimates.read()
   for i = #list, 1, -1 do
     local entry = list[i]
-    if entry.kind == "actual" and #time < 10 and (entry.tok_s or 0) > 0 and (entry.estimated_tok_s or 0) > 0 and (entry.bytes or 0) > 0 and entry.estimated_bytes then
+    if entry.kind == "actual" and #time < 10 and (entry.tok_s or 0) > 0 and (entry.estimated_tok_s or 0) > 0 and
+        (entry.bytes or 0) > 0 and entry.estimated_bytes then
       time[#time + 1] = math.abs(entry.tok_s / entry.estimated_tok_s - 1)
       memory[#memory + 1] = math.abs(entry.estimated_bytes / entry.bytes - 1)
     end
   end
   if #time == 0 then return nil end
   local worst = math.max(unpack(time))
-  return ("%d earlier estimates were put to the test: time was off by %.0f %% (median; %.0f %% at worst), memory by %.0f %% (median)")
+  return ("%d earlier estimates were put to the test: time was off by %.0f %% (median; %.0f %% at worst), memory " ..
+    "by %.0f %% (median)")
     :format(#time, 100 * estimates.median(time), 100 * worst, 100 * estimates.median(memory)), #time
 end
 

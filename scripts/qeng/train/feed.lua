@@ -1,4 +1,4 @@
--- The micro-batches of a run's steps. Each is sent ahead, so that a GPU has it when it is done with the one before.
+-- The micro-batches of a run's steps. Each is sent ahead: a GPU has the next one when it is done with the one before.
 
 local models = require "qeng.model"
 local q = require "qeng.core"
@@ -20,7 +20,7 @@ end
 -- Where the batches stand after the last step that was taken.
 function Feed:state() return self.position or self.batches:state() end
 
--- What a page gets of a step: the slot, if the step is one micro-batch; its parts() otherwise.
+-- What the page gets of a step: the slot if the step is one micro-batch, otherwise an object with parts().
 local function face(self)
   local function parts() return self:parts() end
   if self.opt.accumulate == 1 then
@@ -33,7 +33,7 @@ local function face(self)
   end })
 end
 
--- Takes the micro-batches of a step (from 0). more: another step follows. `sums` and `infos` then tell what they hold.
+-- Takes the micro-batches of a step (from 0). more: another step follows. `sums` and `infos` then say what they hold.
 function Feed:take(step, more)
   local sums = { trained = 0, real = 0, wait = 0, damaged = 0, dropped = 0 }
   self.first, self.more, self.micro, self.infos, self.sums = step * self.opt.accumulate, more, {}, {}, sums
@@ -51,7 +51,8 @@ function Feed:take(step, more)
   self.face = self.face or face(self)
 end
 
--- Puts a micro-batch into the slot. Random numbers of its pass are counted by micro-batches, whatever else was drawn.
+-- Puts a micro-batch into the slot. The random numbers of its pass depend on its number only, not on what was drawn
+-- before.
 function Feed:load(i)
   local number = self.first + i - 1
   self.micro[i]:load(self.slot)
@@ -59,7 +60,7 @@ function Feed:load(i)
   q.rng_step(number)
 end
 
--- for slot, info in feed:parts(): the micro-batches of the step in turn; the first is in the slot already.
+-- for slot, info in feed:parts(): the micro-batches of the step in turn. The first is in the slot already.
 function Feed:parts()
   local i = 0
   return function()

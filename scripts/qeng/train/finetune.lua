@@ -18,7 +18,7 @@ local train = require "qeng.train"
 require "qeng.console.shared"
 require "qeng.train.trained_data"
 
--- What q.finetune takes, and its defaults.
+-- The options of q.finetune with their defaults.
 options.set("finetune", {
   { "model", "", "Hugging Face folder, GGUF file, or its name on the hub: org/name[@revision]", kind = "input" },
   "model_file",
@@ -73,10 +73,10 @@ options.set("finetune", {
   "data", "device", "weights",
 })
 
--- What says how an adapter is made, and so cannot be said of one that is there.
+-- Options that say how a new adapter is made. They make no sense with --adapter.
 local of_new_adapters = { "rank", "alpha", "rslora", "targets", "rank_pattern", "alpha_pattern", "dora" }
 
--- What is trained: everything, a new adapter, or the one of opt.adapter.
+-- Sets what is trained: every weight, a new adapter, or the adapter of opt.adapter.
 local function prepare_mode(model, opt)
   if opt.mode == "full" then return model:full() end
   if opt.adapter == "" then
@@ -109,8 +109,8 @@ local function check_adapter(opt)
   end
 end
 
--- Refuses, before anything is done: held-out data from two places, what needs held-out data without them, and prompts
--- that cannot be read.
+-- Refuses, before anything is done: held-out data from two places, options that need held-out data without any, and
+-- prompts that cannot be read.
 local function check_evaluation(opt)
   samples.read(opt.samples)
   if opt.eval_data ~= "" then
@@ -127,7 +127,7 @@ local function check_evaluation(opt)
   end
 end
 
--- Puts the trained weights of a folder that the run saved back on the model, to the bit.
+-- Puts the trained weights of a folder that the run saved back on the model, bit for bit.
 local function restore(model, folder)
   local lora_mode = model.mode == "lora"
   local file = q.safetensors.open(lora_mode and folder .. "/adapter_model.safetensors" or folder)
@@ -137,7 +137,7 @@ local function restore(model, folder)
   file:close()
 end
 
--- given with the defaults, and checked: a script gives what it likes.
+-- `given` with the defaults, checked: a script may give anything.
 local function completed(given, hooks)
   local opt = options.complete("finetune", "finetune", given)
   for _, name in ipairs { "model", "data" } do
@@ -148,9 +148,11 @@ local function completed(given, hooks)
   return opt
 end
 
--- Loads opt.model for opt.mode (lora, full), opens opt.data, trains, writes what opt asks for. hooks: prepare(model, file)
--- before; make_data(), which writes the data when opt.out is ready and returns its path; and the fields of q.train
--- (on_step, weights). Returns the model, the dataset and the result.
+-- Loads opt.model for opt.mode (lora, full), opens opt.data, trains, and writes what opt asks for. Returns the model,
+-- the dataset and the result. hooks:
+--   prepare(model, file)  is called before training
+--   make_data()           writes the data when opt.out is ready, and returns their path
+--   and the fields of q.train (on_step, weights)
 return function(opt, hooks)
   hooks = hooks or {}
   opt = completed(opt, hooks)

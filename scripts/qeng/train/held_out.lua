@@ -1,4 +1,4 @@
--- Documents that are held out of training: their loss, and what it says of the run.
+-- Documents that are held out of training: their loss, and what it means for the run.
 
 local models = require "qeng.model"
 local q = require "qeng.core"
@@ -6,10 +6,10 @@ local route = require "qeng.train.route"
 
 local held_out = {}
 
--- The value, or nil where it is not finite.
+-- The value, or nil if it is not finite.
 function held_out.finite(value) return value and math.abs(value) < math.huge and value or nil end
 
--- Adds what a batch holds of each source, by batch:by_source(nll), to `sums`.
+-- Adds the figures of a batch by source (batch:by_source(nll)) to `sums`.
 function held_out.add_sources(sums, batch, nll)
   for source, part in pairs(batch:by_source(nll)) do
     local sum = sums[source] or { nll = 0, trained_tokens = 0 }
@@ -32,18 +32,21 @@ end
 -- Whether there are held-out documents: opt.eval_data, or a share of the data.
 function held_out.any(opt) return opt.eval_data ~= nil or opt.eval_share > 0 end
 
--- The batches of the held-out documents, once.
+-- The batches of the held-out documents, once through.
 function held_out.batches(file, opt)
   if opt.eval_data then
-    return opt.eval_data:batches { row_tokens = opt.row_tokens, rows = opt.rows, seed = opt.seed, once = true, pad = opt.pad, long = opt.long }
+    return opt.eval_data:batches { row_tokens = opt.row_tokens, rows = opt.rows, seed = opt.seed, once = true,
+      pad = opt.pad, long = opt.long }
   end
   return file:batches {
-    row_tokens = opt.row_tokens, rows = opt.rows, seed = opt.seed, split = "eval", eval_share = opt.eval_share, once = true,
+    row_tokens = opt.row_tokens, rows = opt.rows, seed = opt.seed, split = "eval", eval_share = opt.eval_share,
+    once = true,
     pad = opt.pad, sources = opt.sources, long = opt.long,
   }
 end
 
--- The held-out loss: mean nll over the trained tokens of the whole eval split. With several sources, also that of each.
+-- The held-out loss: mean nll over the trained tokens of all held-out documents. With several sources, also that of
+-- each.
 function held_out.loss(model, file, opt, several, slot)
   local batches = held_out.batches(file, opt)
   local sum, count, sums = 0, 0, {}
@@ -67,8 +70,8 @@ function held_out.loss(model, file, opt, several, slot)
   return count > 0 and sum / count or nil, several and held_out.by_source(sums) or nil
 end
 
--- Takes down a held-out loss (nil: none came of the evaluation) in the state of a run; whether it is the lowest so far. state.stopped:
--- whether `patience` evaluations (0: any number) have passed since the lowest.
+-- Notes a held-out loss (nil: the evaluation gave none) in the state of a run. Returns whether it is the lowest so far.
+-- Sets state.stopped when `patience` evaluations (0: any number) have passed since the lowest.
 function held_out.judge(state, loss, patience)
   local best = loss ~= nil and loss < (state.best or math.huge)
   if best then
@@ -80,14 +83,14 @@ function held_out.judge(state, loss, patience)
   return best
 end
 
--- Takes down the loss before the first step of a run.
+-- Notes the loss before the first step of a run.
 function held_out.before(run)
   local loss = held_out.loss(run.model, run.opt.data, run.opt, run.several)
   if loss then run.speak:say(("held-out loss before training: %.4f"):format(loss)) end
   run.state.eval_before = held_out.finite(loss)
 end
 
--- The evaluation of a step, of whose metrics `row` are; opt.save_best(state) is called where the loss is the lowest.
+-- Evaluates after a step. row: the metrics of the step. opt.save_best(state) is called when the loss is the lowest.
 function held_out.evaluate(run, row)
   local opt, state = run.opt, run.state
   row.eval_loss, row.eval_by_source = held_out.loss(run.model, opt.data, opt, run.several, run.feed.slot)

@@ -1,34 +1,38 @@
--- q.train: the ordinary fine-tuning loop. Copy it into a recipe to change it; it is made of the pieces that q offers.
+-- q.train: the ordinary fine-tuning loop. To change it, copy it into a recipe: it is made of pieces that q offers.
 --
 --   q.train { model =, data = PacketFile, out =, steps = | epochs =, row_tokens =, rows =, accumulate =, lr =,
---             schedule =, warmup =, decay =, clip =, seed =, eval_share =, eval_every =, save_every =, keep =, resume =,
---             eager =, profile =,
---             sources = { SRC... }, drop = CRC-Drop, weights = { [SRC] = weight } or function(step, source) -> weight,
---             bits = q.inertia or q.phases of a one-bit model, scale_rate = its row scales' share of lr (0.3),
---             on_batch = function(slot, number): may change the loaded tensors of a micro-batch,
---             long = "auto" | "split" | "truncate" | "drop": of documents longer than a row (PacketFile:batches),
---             eval_data = PacketFile: held out instead of a share of data,
---             patience: evaluations without a lower loss that end the run (0: none),
---             on_eval = function(step, tell), tensorboard = true: event files beside metrics.jsonl,
---             allow_unused: a parameter that no gradient reaches is no error (q.adamw_state),
---             curves = {name of the training loss, of the held-out loss} in the report,
---             on_begin = function(): before the first step, when nothing can be refused any more,
---             checkpoints = false: none is written (benchmarks),
---             overwrite = true: a run that is in `out` is deleted (train/run_folder.lua) }
+--             schedule =, warmup =, decay =, clip =, seed =, eval_share =, eval_every =, save_every =, keep =,
+--             resume =, eager =, profile =, ... }
 --
--- One optimizer step is `accumulate` packed micro-batches of rows * row_tokens slots; the loss is the sum of nll over
--- its trained tokens divided by their number. The forward and backward pass is captured once and replayed. Everything
--- is drawn from `seed`; a run stopped at any moment and resumed gives the same bits. What has to be the same then, and
--- what may change and is told, says train/resume.lua.
+--   sources       { SRC... }: train on these only
+--   drop          CRC-Drop: the share of records treated as damaged
+--   weights       { [SRC] = weight } or function(step, source) -> weight
+--   bits          q.inertia or q.phases of a one-bit model
+--   scale_rate    its row scales' share of lr (0.3)
+--   on_batch      function(slot, number): may change the loaded tensors of a micro-batch
+--   long          "auto", "split", "truncate" or "drop": documents longer than a row (PacketFile:batches)
+--   eval_data     PacketFile: held out instead of a share of data
+--   patience      evaluations without a lower loss that end the run (0: none)
+--   on_eval       function(step, tell)
+--   tensorboard   true: event files beside metrics.jsonl
+--   allow_unused  a parameter that no gradient reaches is no error (q.adamw_state)
+--   curves        {name of the training loss, of the held-out loss} in the report
+--   on_begin      function(): before the first step, when nothing can be refused any more
+--   checkpoints   false: none is written (benchmarks)
+--   overwrite     true: a run that is in `out` is deleted (train/run_folder.lua)
 --
--- A step of which no token is trained computes and changes nothing: parameters, moments and the optimizer's count of
--- steps stay, and it has no loss. The first is told, and at the end how many there were. Data without any trained token
--- is refused.
+-- An optimizer step is `accumulate` packed micro-batches of rows * row_tokens slots. Its loss is the sum of nll over
+-- its trained tokens, divided by their number. The forward and backward pass is captured once and replayed. Everything
+-- is drawn from `seed`. A run that is stopped at any moment and resumed gives the same bits; train/resume.lua says what
+-- has to be the same then.
 --
--- Packets that are addressed (DST) move the parameters of train/route.lua only: each micro-batch holds one destination,
--- whose pass is a program of its own, and a step updates (and decays) what an addressed token of it reached. The loss
--- is divided by the trained tokens of the whole step, whomever they address, so that a token weighs the same wherever
--- it goes.
+-- A step without a trained token changes nothing: parameters, moments and the optimizer's count of steps stay, and it
+-- has no loss. The first such step is told, and at the end how many there were. Data without any trained token are
+-- refused.
+--
+-- Addressed packets (DST) move only the parameters that train/route.lua says. Each micro-batch holds one destination
+-- and has a program of its own. A step updates (and decays) what an addressed token of it reached. The loss is divided
+-- by the trained tokens of the whole step, whatever their destination, so every token weighs the same.
 
 local adamw = require "qeng.train.adamw"
 local pass = require "qeng.train.pass"
@@ -37,7 +41,7 @@ local route = require "qeng.train.route"
 local runs = require "qeng.train.run"
 local schedule = require "qeng.train.schedule"
 
--- Beside those of q.run.
+-- In addition to those of q.run.
 local defaults = { lr = 2e-4, schedule = "cosine", warmup = 0, decay = 0, clip = 1.0, scale_rate = 0.3 }
 
 return function(given)

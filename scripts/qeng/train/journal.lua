@@ -1,4 +1,4 @@
--- What a run writes down and says: metrics.jsonl, the progress line, report.html, event files, and what came of it.
+-- What a run writes and says: metrics.jsonl, the progress line, report.html, event files, and its last words.
 
 local banner = require "qeng.train.banner"
 local held_out = require "qeng.train.held_out"
@@ -14,8 +14,8 @@ local journal = {}
 local Journal = {}
 Journal.__index = Journal
 
--- Floating-point work of one token: 6 per weight that is trained, 4 per frozen one that the gradient passes through, 2
--- more where it is of bits that learn, and of the head then.
+-- Floating-point work of a token: 6 per weight that is trained, 4 per frozen weight that the gradient passes through.
+-- Where bits learn, those weights and the head cost 2 more.
 local function flops_per_token(run)
   local model, head = run.model, run.model.head:elements()
   local weights = head
@@ -23,7 +23,7 @@ local function flops_per_token(run)
   return (model.mode == "full" and 6 or 4) * weights + 2 * (run.bits and banner.learning(run.bits) + head or 0)
 end
 
--- Says what the run is, and begins its files anew, or after the step that it goes on from.
+-- Says what the run is. Begins its files anew, or after the step that it goes on from.
 function journal.open(run)
   local opt, out, state = run.opt, run.out, run.state
   local slots = opt.accumulate * opt.rows * opt.row_tokens
@@ -43,13 +43,13 @@ function journal.open(run)
   return self
 end
 
--- A step begins.
+-- Begins a step.
 function Journal:begin()
   local weights = self.run.model.stream
   self.began, self.streamed = q.time(), weights and weights:figures()
 end
 
--- The row of metrics of the step that was computed. figures: what the page says of it (loss, lr, grad_norm ...).
+-- The row of metrics of a step. figures: what the page says of it (loss, lr, grad_norm ...).
 function Journal:row(figures)
   local run, slots, seconds = self.run, self.about.slots, q.time() - self.began
   local sums, infos = run.feed.sums, run.feed.infos
@@ -77,7 +77,7 @@ function Journal:add(row)
   if run.opt.checkpoints ~= false then self.live:step(state.step, run.total, rest, run.speak) end
 end
 
--- The last words: a sentence for the report; and if the run came to an end, what came of it.
+-- The last words: a sentence for the report, and what came of the run if it reached its end.
 function Journal:close(sentence, ended)
   local run, about = self.run, self.about
   self.log:close()

@@ -1,5 +1,5 @@
--- The forward and backward pass of a step's micro-batches: captured once and replayed, or eager. Packets of each
--- destination (train/route.lua) have a program of their own, which leaves alone what they do not move.
+-- The forward and backward pass of micro-batches: captured once and replayed, or eager. Packets of each destination
+-- (train/route.lua) have a program of their own, which gives no gradient to what they do not move.
 
 local held_out = require "qeng.train.held_out"
 local q = require "qeng.core"
@@ -15,8 +15,8 @@ local function forward_backward(model, slot, row_tokens)
   return loss, nll
 end
 
--- The pass of what lies in `slot`, captured: run() replays it, and `loss` is then its loss. opt: row_tokens; frozen:
--- tensors that get no gradient; nll: whether that of each token is kept too.
+-- The captured pass of what lies in `slot`: run() replays it, and `loss` is its loss. opt: row_tokens; frozen (tensors
+-- that get no gradient); nll (whether the nll of each token is kept too).
 function pass.capture(model, slot, opt)
   local self = setmetatable({}, Program)
   self.program, self.loss, self.nll = q.capture(q.freeze, opt.frozen or {}, function()
@@ -50,8 +50,8 @@ function pass.new(run, routing)
   return self
 end
 
--- The pass of the i-th micro-batch, addressed to `dst`. Nothing is read from the device, so that a GPU has its next
--- work before it is done with this.
+-- The pass of the i-th micro-batch, addressed to `dst`. It reads nothing from the device, so a GPU gets its next work
+-- early.
 local function add(self, i, slot, dst)
   local run, opt = self.run, self.run.opt
   dst = self.routing and dst or 0  -- one program where all destinations move the same
@@ -72,7 +72,7 @@ local function add(self, i, slot, dst)
   take(program.loss, program.nll)
 end
 
--- The passes of a step; gradients add up.
+-- Runs the passes of a step; gradients add up.
 function Pass:compute(batch)
   if self.turn ~= self.run.turn then self:forget() end  -- other weights learn now: other operations
   self.turn = self.run.turn
@@ -83,7 +83,7 @@ function Pass:compute(batch)
   end
 end
 
--- The optimizer's groups that trained tokens of the step are addressed to; nil: all.
+-- The optimizer's groups that the step's trained tokens are addressed to; nil means all.
 function Pass:groups()
   if not self.routing then return nil end
   local seen, groups = {}, {}
@@ -95,7 +95,7 @@ function Pass:groups()
   return groups
 end
 
--- The loss of the step; and that of each source, where there are several.
+-- The loss of the step, and with several sources that of each.
 function Pass:loss()
   local total = 0
   for _, share in ipairs(self.losses:table()) do total = total + share end

@@ -1,5 +1,5 @@
--- What a run that is resumed has to have as the one that was stopped: all that it was given and that its model is, but for what is
--- listed here. So an option that is new has to be the same until it is put on the list. A checkpoint keeps both parts.
+-- What has to be the same in a resumed run: everything that the run was given and that its model is, except what is
+-- listed here. A new option has to be the same until it is put on the list. A checkpoint keeps both parts.
 
 local q = require "qeng.core"
 
@@ -11,17 +11,22 @@ local function set(text)
   return names
 end
 
--- Followed, and told: another course of the learning rate, when to look and to save, and where and how files and weights are held.
--- What is in the files is compared.
+-- These may change, and the run says so: the course of the learning rate, when to evaluate and save, where and how
+-- files and weights are held. The content of the files is compared.
 local may_change = set [[
-  steps epochs lr lr_floor schedule warmup decay clip scale_rate nan_limit eval_every save_every keep patience best samples sample_tokens tensorboard
+  steps epochs lr lr_floor schedule warmup decay clip scale_rate nan_limit eval_every save_every keep patience
+  best samples sample_tokens tensorboard
   model data tokenizer device threads device_budget weights host_budget stream_keep recompute eager profile merge gguf
 ]]
--- Fields of q.train that are no settings, and options that a run may be given differently each time.
-local no_setting = set "model data out bits optimizer settings title curves weights on_step on_batch on_begin on_eval eval_data save_best resume overwrite checkpoints"
+-- Fields of q.train that are no settings. Below: options that may differ each time.
+local no_setting = set [[
+  model data out bits optimizer settings title curves weights on_step on_batch on_begin on_eval eval_data save_best
+  resume overwrite checkpoints
+]]
 local of_each_time = set "out resume overwrite"
 
--- value, under `name`, as numbers, strings and booleans of a flat table: lists of them as text, other tables by names with dots.
+-- Puts the numbers, strings and booleans of `value` into a flat table. A list becomes text; other tables become names
+-- with dots.
 local function flatten(into, name, value)
   local count = 0
   for _ in pairs(type(value) == "table" and value or {}) do count = count + 1 end
@@ -36,7 +41,7 @@ local function flatten(into, name, value)
   end
 end
 
--- The parts of `values` as a flat table.
+-- `values` as a flat table.
 function resume.flat(values)
   local into = {}
   for name, value in pairs(values) do flatten(into, name, value) end
@@ -60,7 +65,8 @@ local function dataset(file)
   end)
   visit(64, function(record)
     local info = file:info(record)
-    local tokens = info.type == "token_ids" and info.tokens <= 65536 and file:read(record)  -- longer ones would take seconds
+    -- longer ones would take seconds
+    local tokens = info.type == "token_ids" and info.tokens <= 65536 and file:read(record)
     for _, token in ipairs(tokens or {}) do add(token) end
   end)
   return ("%d records, digest %08x"):format(records, digest)
@@ -68,9 +74,9 @@ end
 
 local whole_bytes, some_rows = 2 ^ 20, 16  -- larger tensors are told by that many rows: some 40 MB of 7 billion weights
 
--- A digest of the weights that are not trained: name, dtype, shape and values of each, of large ones those of some rows, whatever way
--- they are held in memory. What is trained, learning bits too, is in the checkpoint itself. A base that was trained further differs in
--- nearly every row; a change of a few rows of one large tensor may go unseen.
+-- A digest of the weights that are not trained: name, dtype, shape and values of each. Of large ones it takes some
+-- rows, however they are held in memory. Trained weights and learning bits are in the checkpoint itself. A base model
+-- that was trained further differs in nearly every row; a change of a few rows of a large tensor may go unseen.
 local function base_weights(model, bits)
   local learned, count, digest = {}, 0, 0
   for _, layer in ipairs(bits and model.linears or {}) do learned[layer.weight] = true end
@@ -99,8 +105,8 @@ end
 
 -- ---------------------------------------------------------------- a run's settings
 
--- given: of q.train, with defaults for what it leaves out; steps: as they were resolved. Returns what has to stay and what may change,
--- as flat tables of numbers, strings and booleans. Functions (a curriculum, hooks) cannot be compared.
+-- given: of q.train, with its defaults. steps: as resolved. Returns what has to stay and what may change, as flat
+-- tables. Functions (a curriculum, hooks) cannot be compared.
 function resume.settings(given, defaults, steps)
   local all, model, own = {}, given.model, {}
   for _, values in ipairs { defaults, given.settings or {} } do
@@ -114,7 +120,8 @@ function resume.settings(given, defaults, steps)
     if name ~= "parameters" then flatten(own, name, value) end
   end
   flatten(own, "config", model.config or {})
-  own.mode, own.dtype, own.rule, own.neftune, own.architecture = model.mode, model.dtype, model.rule, model.neftune, model.arch and model.arch.hf
+  own.mode, own.dtype, own.rule, own.neftune, own.architecture = model.mode, model.dtype, model.rule, model.neftune,
+    model.arch and model.arch.hf
   own["base weights"], own.data = base_weights(model, given.bits), dataset(given.data)
   all.steps = steps
   if all.device == "auto" then all.device = q.devices()[1].name end
@@ -127,7 +134,7 @@ function resume.settings(given, defaults, steps)
   return fixed, course
 end
 
--- What is off is the same as what an earlier run did not know.
+-- A setting that is off equals one that an earlier version did not have.
 local function is_off(value) return value == nil or value == false or value == 0 or value == "" end
 local function same(a, b) return a == b or (a == nil or b == nil) and is_off(a) and is_off(b) end
 
@@ -144,7 +151,7 @@ function resume.differences(before, now)
   return names
 end
 
--- Says in a line which settings a resumed run changes.
+-- Says in a line which settings the resumed run changes.
 function resume.tell_changes(speak, before, now)
   local changes = {}
   for i, name in ipairs(resume.differences(before, now)) do

@@ -1,9 +1,11 @@
--- SRC and DST of packets by name, and which of a model's parameters the packets of a destination move.
+-- The names of SRC and DST in packets, and which parameters the packets of a destination move:
 --
--- ALL moves everything that is trained; ATTENTION the query, key, value and output projections with their biases; FFN the
--- gate, up and down projections; NORM every norm's weight; EMBEDDING and LM_HEAD the two ends (a tied matrix is both, and
--- either moves it by its whole gradient); LORA every adapter. An adapter belongs to its layer too: ATTENTION moves those of
--- the attention's projections, FFN those of the MLP's.
+--   ALL        everything that is trained
+--   ATTENTION  the query, key, value and output projections with their biases and adapters
+--   FFN        the gate, up and down projections with their adapters
+--   NORM       the weight of every norm
+--   EMBEDDING, LM_HEAD  the two ends; either moves a tied matrix by its whole gradient
+--   LORA       every adapter
 
 local q = require "qeng.core"
 
@@ -14,7 +16,8 @@ local sources = {
   [0x06] = "ACTIVATION", [0x07] = "KV_CACHE", [0x08] = "SYNTHETIC",
 }
 local destinations = {
-  [0x00] = "ALL", [0x01] = "EMBEDDING", [0x02] = "ATTENTION", [0x03] = "FFN", [0x04] = "NORM", [0x05] = "LORA", [0x06] = "LM_HEAD",
+  [0x00] = "ALL", [0x01] = "EMBEDDING", [0x02] = "ATTENTION", [0x03] = "FFN", [0x04] = "NORM", [0x05] = "LORA",
+  [0x06] = "LM_HEAD",
 }
 
 function route.source_name(number) return sources[number] or ("0x%02x"):format(number) end
@@ -32,7 +35,8 @@ function route.source_list(text)
       local known = {}
       for _, name in pairs(sources) do known[#known + 1] = name:lower() end
       table.sort(known)
-      q.error("usage", ("source %s: a number from 0 to 255 expected, or one of %s"):format(word, table.concat(known, ", ")))
+      q.error("usage", ("source %s: a number from 0 to 255 expected, or one of %s"):format(
+        word, table.concat(known, ", ")))
     end
     list[#list + 1] = number
   end
@@ -53,9 +57,11 @@ local function moves(destination, name)
   return layer:find("^lm_head%.") ~= nil
 end
 
--- How to train on packets addressed to these destinations ({[DST] = records}): nil where all of them move all that is
--- trained. Otherwise {groups = the optimizer's group of each parameter of model:trainable(), frozen = {[DST] = tensors that
--- its packets leave alone}, active = {[DST] = groups that they move}}. A destination that moves nothing is an error.
+-- How to train on packets with these destinations ({[DST] = records}). Nil where all of them move all that is trained.
+-- A destination that moves nothing is an error. Otherwise:
+--   groups  the optimizer's group of each parameter of model:trainable()
+--   frozen  {[DST] = tensors that its packets leave alone}
+--   active  {[DST] = groups that they move}
 function route.plan(model, records)
   local parameters = model:trainable()
   local list = {}
@@ -66,7 +72,8 @@ function route.plan(model, records)
   for _, number in ipairs(list) do
     local destination = destinations[number]
     if not destination then
-      q.error("value", ("train: %d packets are addressed to destination 0x%02x, which no parameter has"):format(records[number], number))
+      q.error("value", ("train: %d packets are addressed to destination 0x%02x, which no parameter has"):format(
+        records[number], number))
     end
     frozen[number] = {}
     for i, parameter in ipairs(parameters) do
@@ -78,14 +85,18 @@ function route.plan(model, records)
       end
     end
     if #frozen[number] == #parameters then
-      q.error("value", ("train: %d packets are addressed to %s, and nothing of that is trained (mode %s): train it (--mode full, other --targets), or leave these packets out")
+      q.error("value",
+          ("train: %d packets are addressed to %s, and nothing of that is trained (mode %s): train it (--mode " ..
+            "full, other --targets), or leave these packets out")
         :format(records[number], destination, model.mode))
     end
     everything = everything and #frozen[number] == 0
   end
   if everything then return nil end
   for _, parameter in ipairs(parameters) do
-    if parameter.rate then q.error("unsupported", "train: addressed packets (DST) and one-bit weights: leave the destinations out") end
+    if parameter.rate then
+      q.error("unsupported", "train: addressed packets (DST) and one-bit weights: leave the destinations out")
+    end
   end
   local groups, number_of, count = {}, {}, 0
   for i, key in ipairs(keys) do

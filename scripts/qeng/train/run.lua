@@ -1,5 +1,5 @@
--- q.run: a training run around a loop of your own. The run owns the folder, the order of the data, checkpoints,
--- metrics, progress line, report, evaluation and Ctrl-C; the page computes.
+-- q.run: a training run around a loop of your own. The run has the folder, the order of the data, checkpoints, metrics,
+-- progress line, report, evaluation and Ctrl-C. The page computes.
 --
 --   local run = q.run { model = model, data = data, optimizer = adamw, out = "out", row_tokens = 512, resume = true }
 --   for step, batch in run:steps(200) do  -- step: how many are done, from 0 or from where the run was stopped
@@ -9,16 +9,17 @@
 --     run:log { loss = loss }             -- ends the step
 --   end
 --
--- Fields: optimizer: q.adamw, whose state the checkpoints keep; the others are those of q.train (train/init.lua),
--- without lr, lr_floor, schedule, warmup, decay, clip, scale_rate, beta1, beta2, eps, eager and profile, which are the
--- page's. What the page decides and a resumed run has to have too goes into `settings`. bits: an object beside the
--- optimizer that learns in the backward pass, as q.inertia: begin(progress, step) tells whether other weights learn
--- now, observe() looks at gradients before the optimizer clears them, finish() tells what was done; a checkpoint asks
--- for state, tensors, settings.
+-- Fields are those of q.train (train/init.lua), except what the page decides: lr, lr_floor, schedule, warmup, decay,
+-- clip, scale_rate, beta1, beta2, eps, eager and profile. And these:
+--   optimizer  q.adamw; checkpoints keep its state
+--   settings   what the page decides and a resumed run has to have too
+--   bits       an object that learns in the backward pass, as q.inertia. begin(progress, step) tells whether other
+--              weights learn now; observe() looks at gradients before the optimizer clears them; finish() tells what
+--              was done. Checkpoints call its state, tensors and settings.
 --
 -- With accumulate > 1: for part in batch:parts() do model:loss(part):backward() end. A step without a trained token
--- does not reach the page. After the last step or Ctrl-C the loop ends, and the run with it; a page that leaves the
--- loop before calls run:finish(). The end of an interrupted run raises "interrupted".
+-- does not reach the page. After the last step or Ctrl-C the loop ends, and the run with it; an interrupted run then
+-- raises "interrupted". A page that leaves the loop early calls run:finish().
 
 local checkpoint = require "qeng.train.checkpoint"
 local ending = require "qeng.train.ending"
@@ -41,7 +42,7 @@ local defaults = {
   keep = 2, nan_limit = 5, pad = 0, drop = 0, long = "auto",
 }
 
--- more: further defaults, of a loop that takes more (train/init.lua).
+-- more: further defaults, of a loop that takes more options (train/init.lua).
 function M.new(given, more)
   local known = {}
   for _, values in ipairs { defaults, more or {} } do
@@ -82,13 +83,13 @@ local function start(self)
   if state.row then ending.conclude(self, state.row) end
 end
 
--- Before the optimizer's step: what learns in the backward pass looks at gradients, which that clears.
+-- What learns in the backward pass looks at gradients here. Call it before the optimizer, which clears them.
 function Run:observe()
   if self.bits and self.bits.observe then self.bits:observe() end
 end
 
--- for step, batch in run:steps(n): up to n steps in all, or as many as steps or epochs say. batch: what model:loss
--- takes.
+-- for step, batch in run:steps(n): up to n steps in all; without n, as many as steps or epochs say. model:loss takes
+-- the batch.
 function Run:steps(steps)
   if not self.optimizer then
     q.error("value", "run: which optimizer? q.run { optimizer = q.adamw(model:trainable(), ...) }")
@@ -118,7 +119,7 @@ end
 -- Ends a step.
 function Run:log(figures) ending.log(self, figures) end
 
--- The end of the run, which steps() comes to by itself; once it is over, what q.train returns.
+-- Ends the run; steps() does it by itself. Returns what q.train returns.
 function Run:finish()
   self.result = self.result or ending.finish(self)
   return self.result

@@ -1,6 +1,6 @@
--- The folder that a training run writes to. One run at a time has it; the folder of a stopped run is written to with --resume only;
--- what a run that ended has left there is moved to earlier-1/, earlier-2/ ... before another one begins, so that what lies beside
--- each other is of one run.
+-- The folder that a training run writes to. One run at a time has it. The folder of a stopped run is written to only
+-- with --resume. Before a new run begins, what an ended run left is moved to earlier-1/, earlier-2/ ...: files that lie
+-- side by side belong to one run.
 
 local checkpoint = require "qeng.train.checkpoint"
 local data = require "qeng.data"
@@ -8,8 +8,9 @@ local q = require "qeng.core"
 
 local run_folder = {}
 
--- What runs leave: all of it, what q.train itself writes, and what was trained.
-local everything = { "adapter", "adapter.gguf", "best", "checkpoints", "data.qubgpu", "examples.jsonl", "merged", "metrics.jsonl", "model",
+-- What runs leave: everything; what q.train itself writes; what was trained.
+local everything = { "adapter", "adapter.gguf", "best", "checkpoints", "data.qubgpu", "examples.jsonl", "merged",
+  "metrics.jsonl", "model",
   "options.json", "report.html", "samples.jsonl", "tensorboard", "tokenizer", "eval.qubgpu" }
 local of_train = { "checkpoints", "metrics.jsonl", "report.html", "tensorboard" }
 local trained = { "adapter", "adapter.gguf", "best", "merged", "model" }
@@ -20,7 +21,7 @@ local function present(out, names)
   return list
 end
 
--- What of an earlier run would lie beside the results of this one. A run that goes on makes most of it anew at its end.
+-- What of an earlier run would lie beside the results of this one. A resumed run writes most of it anew at its end.
 local function stale_of(out, opt)
   if opt.resume and #checkpoint.list(out) > 0 then
     return present(out, opt.own and {} or { not opt.merge and "merged" or "", not opt.gguf and "adapter.gguf" or "" })
@@ -37,39 +38,47 @@ local function inside(path, folder)
   return false
 end
 
--- Has the folder to itself until this process ends, and outlives who reads what it prints.
+-- Takes the folder for this process alone. The run outlives a reader of its output that goes away.
 function run_folder.hold(out)
   q.outlive_output()
   local holder = q.fs.holder(out)
-  if holder then q.error("busy", ("%s is in use by %s: wait until that run has ended, or give another --out"):format(out, holder)) end
+  if holder then
+    q.error("busy", ("%s is in use by %s: wait until that run has ended, or give another --out"):format(out, holder))
+  end
   q.fs.mkdir(out)
-  if not q.fs.hold(out) then io.stderr:write(("note: the file system of %s has no locks: see that no other run writes to it\n"):format(out)) end
+  if not q.fs.hold(out) then
+    io.stderr:write(("note: the file system of %s has no locks: see that no other run writes to it\n"):format(out))
+  end
 end
 
 local Place = {}
 Place.__index = Place
 
--- Checks, before anything is written, that a run may have `out`, and holds it. opt: resume, overwrite (what is there is deleted), reads
--- (paths), merge and gguf (whether the run will write these), own (only what q.train writes is looked at).
+-- Checks, before anything is written, that a run may have `out`, and holds it. opt: resume, overwrite (what is there is
+-- deleted), reads (paths), merge and gguf (whether the run will write these), own (only what q.train writes is looked
+-- at).
 function run_folder.open(out, opt)
   local stale = stale_of(out, opt)
   for _, path in ipairs(opt.reads or {}) do
     if q.fs.same(path, out) then q.error("value", ("%s is what is read: give another --out"):format(path)) end
     for _, name in ipairs(stale) do
       if inside(path, out .. "/" .. name) then
-        q.error("value", ("%s is read, and is of an earlier run in %s, which this one replaces: give another --out"):format(path, out))
+        q.error("value",
+          ("%s is read, and is of an earlier run in %s, which this one replaces: give another --out"):format(path, out))
       end
     end
   end
   local holder = q.fs.holder(out)  -- whose checkpoints are no reason to say --resume
   if not opt.resume and not opt.overwrite and not holder then checkpoint.refuse_unfinished(out) end
   run_folder.hold(out)
-  for _, name in ipairs(q.fs.sweep(out)) do io.stderr:write(("%s/%s: left by a killed run, deleted\n"):format(out, name)) end
+  for _, name in ipairs(q.fs.sweep(out)) do
+    io.stderr:write(("%s/%s: left by a killed run, deleted\n"):format(out, name))
+  end
   if not opt.own then q.fs.remove(out .. "/data.resumed.qubgpu") end  -- of a run that was refused
   return setmetatable({ out = out, stale = stale, resume = opt.resume, overwrite = opt.overwrite }, Place)
 end
 
--- Moves away what is not of this run: when all that can be refused has been.
+-- Moves away what does not belong to this run. Call it when nothing can be refused any more.
 function Place:clear()
   if #self.stale == 0 then return end
   local number = 1
@@ -85,17 +94,19 @@ function Place:clear()
       if not moved then q.error("io", why) end
     end
   end
-  io.stderr:write(("%s: %s of an earlier run: %s\n"):format(self.out, table.concat(self.stale, ", "), self.overwrite and "deleted" or "moved to " .. to))
+  io.stderr:write(("%s: %s of an earlier run: %s\n"):format(self.out, table.concat(self.stale, ", "),
+    self.overwrite and "deleted" or "moved to " .. to))
   self.stale = {}
 end
 
--- data.open for the run. A run that goes on may still be refused for its data: what is converted then replaces the earlier in begin().
+-- data.open for the run. A resumed run may still be refused for its data. So what is converted replaces the earlier
+-- file only in begin().
 function Place:data(path, opt)
   opt.cache = self.out .. (self.resume and "/data.resumed.qubgpu" or "/data.qubgpu")
   return data.open(path, opt)
 end
 
--- For q.train's on_begin: writes the settings of the run, now that it is accepted.
+-- For q.train's on_begin: writes the settings of the run, which is accepted now.
 function Place:begin(settings)
   q.fs.write(self.out .. "/options.json", q.json.encode(settings, { pretty = true }) .. "\n")
   local resumed = self.out .. "/data.resumed.qubgpu"

@@ -1,6 +1,7 @@
--- What the model answers to the same few prompts at each evaluation, so that a run can be read as well as plotted.
+-- What the model answers to the same few prompts at each evaluation: a run can be read as well as plotted.
 --
---   local ask = samples.new(model, "How many legs has a cat?", { out = "out" })     -- or a file: a prompt, or a record, a line
+--   local ask = samples.new(model, "How many legs has a cat?", { out = "out" })  -- or a file: a prompt or record a
+--   line
 --   ask(step, function(text) print(text) end)
 
 local chat = require "qeng.chat"
@@ -9,7 +10,7 @@ local q = require "qeng.core"
 
 local samples = {}
 
--- A prompt of a file's line: a record, whose last answer is what it would train and not told, or plain text.
+-- The prompt of a line of a file: plain text, or a record, whose last answer is left out because training would use it.
 local function of_line(line, path)
   if not line:find "^%s*{" then return { messages = { { role = "user", content = line } }, shown = line } end
   local ok, result = pcall(function()
@@ -17,14 +18,17 @@ local function of_line(line, path)
     if record.prompt ~= nil and record.completion == nil then record.completion = "" end
     return chat.normalize(record)
   end)
-  if not ok then q.error("format", ("%s: %s: %s"):format(path, line:sub(1, 60), type(result) == "table" and result.message or tostring(result))) end
+  if not ok then
+    q.error("format",
+      ("%s: %s: %s"):format(path, line:sub(1, 60), type(result) == "table" and result.message or tostring(result)))
+  end
   local messages = result.messages or { { role = "user", content = result.text } }
   if messages[#messages].role == "assistant" then table.remove(messages) end
   if #messages == 0 then q.error("format", ("%s: %s: asks nothing"):format(path, line:sub(1, 60))) end
   return { messages = messages, tools = result.tools, shown = messages[#messages].content }
 end
 
--- What a text, or a file of lines, asks: {messages =, tools =, shown =} each; nil for "".
+-- The prompts of a text or a file of lines: {messages =, tools =, shown =} each; nil for "".
 function samples.read(text)
   if not text or text == "" then return nil end
   if q.fs.kind(text) ~= "file" then return { { messages = { { role = "user", content = text } }, shown = text } } end
@@ -36,8 +40,9 @@ function samples.read(text)
   return list
 end
 
--- prompts: as read() takes them. opt: out (samples.jsonl is written there), template, template_args, max_tokens (64). Returns a function that answers
--- them, greedily, after a step, and tells each; nil without prompts. Nothing of the training changes by it.
+-- prompts: as read() takes them. opt: out (where samples.jsonl is written), template, template_args, max_tokens (64).
+-- Returns a function that answers them greedily after a step and tells each answer; nil without prompts. It changes
+-- nothing of the training.
 function samples.new(model, prompts, opt)
   local list = samples.read(prompts)
   if not list then return nil end
@@ -45,13 +50,15 @@ function samples.new(model, prompts, opt)
     for _, sample in ipairs(list) do
       local request = { temperature = 0, max_tokens = opt.max_tokens or 64 }
       if model.tokenizer:info().chat_template or model.tokenizer:id "<|im_start|>" then
-        request.messages, request.tools, request.template, request.template_args = sample.messages, sample.tools, opt.template, opt.template_args
+        request.messages, request.tools, request.template, request.template_args = sample.messages, sample.tools,
+          opt.template, opt.template_args
       else
         request.prompt = sample.shown
       end
       local answer = q.no_grad(generate.answer, model, request)
       tell(("step %d, %s: %s"):format(step, (sample.shown:gsub("%s+", " "):sub(1, 60)), (answer:gsub("%s+", " "))))
-      q.fs.append(opt.out .. "/samples.jsonl", q.json.encode { step = step, prompt = sample.shown, answer = answer } .. "\n")
+      q.fs.append(opt.out .. "/samples.jsonl",
+        q.json.encode { step = step, prompt = sample.shown, answer = answer } .. "\n")
     end
   end
 end

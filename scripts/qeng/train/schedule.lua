@@ -1,5 +1,5 @@
--- Learning-rate schedules: functions of the step (from 0) that return the rate. warmup: steps of linear rise.
--- shape(progress) goes from 1 at progress 0 to 0 at the end; floor is the share of the peak that is kept.
+-- Learning-rate schedules: functions from a step (from 0) to a rate. warmup: steps of linear rise. shape(progress)
+-- falls from 1 at progress 0 to 0 at the end. floor: the share of the peak that is kept.
 
 local q = require "qeng.core"
 
@@ -30,7 +30,7 @@ function schedule.make(name, peak, steps, opt)
   end
 end
 
--- schedule.cosine(peak, steps, { warmup =, floor = }), and so for each name. A constant rate needs no steps.
+-- schedule.cosine(peak, steps, { warmup =, floor = }), and the same for each name. A constant rate needs no steps.
 for _, name in ipairs(schedule.names) do
   schedule[name] = function(peak, steps, opt)
     return schedule.make(name, peak, steps or name == "constant" and 1 or nil, opt)

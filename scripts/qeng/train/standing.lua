@@ -1,4 +1,4 @@
--- Where a run stands: from which checkpoint it goes on, and what its own hold beside tensors (run.state).
+-- Where a run stands (run.state): which checkpoint it goes on from, and what its checkpoints keep beside tensors.
 
 local checkpoint = require "qeng.train.checkpoint"
 local held_out = require "qeng.train.held_out"
@@ -7,7 +7,7 @@ local resume = require "qeng.train.resume"
 
 local standing = {}
 
--- Refuses a checkpoint of another run, before anything is read of it.
+-- Refuses a checkpoint of another run, before anything of it is used.
 local function check(run, found)
   local out = run.out
   if type(found.tokens) ~= "number" or type(found.batches) ~= "table" then
@@ -24,7 +24,7 @@ local function check(run, found)
   end
 end
 
--- Sets run.state, from the newest checkpoint if the run goes on from one.
+-- Sets run.state, from the newest checkpoint if the run is resumed.
 function standing.load(run)
   local opt, out = run.opt, run.out
   run.state = { step = 0, tokens = 0 }
@@ -41,7 +41,7 @@ function standing.load(run)
   run.speak:say(("resuming at step %d of %d"):format(found.step, run.total))
 end
 
--- Writes a checkpoint. again: the step is saved already, and its tensors are the same.
+-- Writes a checkpoint. again: the step is saved already, with the same tensors.
 function standing.save(run, again)
   local opt, state = run.opt, run.state
   if opt.checkpoints == false then return end

@@ -1,4 +1,4 @@
--- Scalars as TensorBoard reads them: a file of TFRecords (length, masked CRC-32C of it, bytes, masked CRC-32C of these), each an Event
+-- Event files for TensorBoard: TFRecords (length, masked CRC-32C of it, bytes, masked CRC-32C of these), each an Event
 -- message of protocol buffers. tensorboard/compat/proto/event.proto and summary.proto number the fields.
 
 local bit = require "bit"
@@ -45,16 +45,18 @@ end
 local function field(number, text) return varint(number * 8 + 2) .. varint(#text) .. text end
 
 local function event(time, step, content)
-  return record(varint(1 * 8 + 1) .. little_endian("double", time) .. (step > 0 and varint(2 * 8) .. varint(step) or "") .. content)
+  return record(varint(1 * 8 + 1) .. little_endian("double", time) ..
+    (step > 0 and varint(2 * 8) .. varint(step) or "") .. content)
 end
 
--- What a row of metrics is called, by names that TensorBoard groups.
+-- The tag of a field of metrics. TensorBoard groups tags by what comes before the slash.
 local tags = {
-  { "loss", "train/loss" }, { "eval_loss", "eval/loss" }, { "lr", "train/learning_rate" }, { "grad_norm", "train/grad_norm" },
+  { "loss", "train/loss" }, { "eval_loss", "eval/loss" }, { "lr", "train/learning_rate" },
+  { "grad_norm", "train/grad_norm" },
   { "epoch", "train/epoch" }, { "tok_s", "speed/tokens_per_second" }, { "mem_bytes", "memory/bytes" },
 }
 
--- A row of metrics as one event; "" where it holds nothing to plot.
+-- A row of metrics as one event; "" if it has nothing to plot.
 function tensorboard.row(row, time)
   local values = {}
   for _, tag in ipairs(tags) do
@@ -68,7 +70,7 @@ end
 
 function tensorboard.head(time) return event(time, 0, field(3, "brain.Event:2")) end
 
--- Begins the file anew with the rows of metrics that are kept, and returns a function that adds a row.
+-- Begins the file anew with the rows that are kept. Returns a function that adds a row.
 function tensorboard.open(folder, rows)
   q.fs.mkdir(folder)
   local path, parts = folder .. "/events.out.tfevents.qeng", { tensorboard.head(os.time()) }

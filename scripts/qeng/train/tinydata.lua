@@ -1,16 +1,17 @@
--- The text of the built-in demo: a small closed world of people who buy, find and lose things, made from a seed.
+-- The text of the built-in demo: a small closed world of people who buy, find and lose things, made from a seed. A seed
+-- gives the same records on every machine.
 --
---   for record in tinydata.pretrain(seed, n) do ... end     n records: {text = ...} or {messages = {{role =, content =}, ...}}
---   tinydata.task(seed, n)                                  n examples of the new task, {messages = {user, assistant}}
---   tinydata.task(seed, n, "held_out")                      n examples that no call without "held_out" gives, whatever its seed
+--   for record in tinydata.pretrain(seed, n) do ... end    n records: {text = ...} or {messages = {...}}
+--   tinydata.task(seed, n)                                 n examples of the new task: {messages = {user, assistant}}
+--   tinydata.task(seed, n, "held_out")                     n examples that no call without "held_out" gives, whatever
+--                                                          the seed
 --
--- Pretraining is stories, questions about them, rewording, lists and copying; braces and quotation marks come in it only among
--- random characters to copy, never in a record.
--- The task is to turn one sentence into a JSON record, with the count in digits, the verb and the noun in their base forms
--- and the day as a number, or null where the sentence names none:
+-- Pretraining is stories, questions about them, rewording, lists and copying. Braces and quotation marks come only
+-- among random characters to copy, never in a record. The task is to turn a sentence into a JSON record: the count in
+-- digits, verb and noun in their base forms, the day as a number, or null where the sentence names none:
 --   user:       Record: On Friday Mira bought three red lamps in Oslo.
---   assistant:  {"name": "Mira", "verb": "buy", "number": 3, "colour": "red", "thing": "lamp", "place": "Oslo", "day": 5}
--- The same seed gives the same records on every machine.
+--   assistant:  {"name": "Mira", "verb": "buy", "number": 3, "colour": "red", "thing": "lamp", "place": "Oslo",
+--                "day": 5}
 local bit = require "bit"
 
 local tinydata = {}
@@ -33,16 +34,16 @@ local function tuples(list) -- "buy/bought/bought sell/sold/sold" -> {{"buy", "b
 end
 
 local names = words [[Mira Tomas Ana Bruno Clara David Elena Felix Greta Hugo Ida Jonas Karin Leo Maria Nils Olga Paul
-  Rosa Simon Tessa Victor Wanda Yuri Zara Anton Berta Emil Frida Ivan Adam Bella Cora Dora Eric Fiona Gino Heidi Igor Julia
-  Kurt Lena Max Nora Oscar Petra Rita Sven Tina Ugo]]
-local places = words [[Oslo Paris Rome Lima Cairo Tokyo Delhi Bonn Porto Malta Kiel Turin Quito Dublin Prague Vienna Riga
-  Accra Nairobi Havana]]
+  Rosa Simon Tessa Victor Wanda Yuri Zara Anton Berta Emil Frida Ivan Adam Bella Cora Dora Eric Fiona Gino Heidi
+  Igor Julia Kurt Lena Max Nora Oscar Petra Rita Sven Tina Ugo]]
+local places = words [[Oslo Paris Rome Lima Cairo Tokyo Delhi Bonn Porto Malta Kiel Turin Quito Dublin Prague Vienna
+  Riga Accra Nairobi Havana]]
 local days = words [[Monday Tuesday Wednesday Thursday Friday Saturday Sunday]]
 local colours = words [[red blue green yellow black white brown grey pink purple orange silver]]
-local items = tuples [[lamp/lamps knife/knives box/boxes berry/berries book/books chair/chairs cup/cups key/keys coat/coats
-  ring/rings shelf/shelves brush/brushes pen/pens bell/bells stone/stones ladder/ladders puppy/puppies mouse/mice
-  goose/geese apple/apples basket/baskets candle/candles drum/drums feather/feathers glove/gloves hat/hats jar/jars
-  kite/kites leaf/leaves melon/melons]]
+local items = tuples [[lamp/lamps knife/knives box/boxes berry/berries book/books chair/chairs cup/cups key/keys
+  coat/coats ring/rings shelf/shelves brush/brushes pen/pens bell/bells stone/stones ladder/ladders puppy/puppies
+  mouse/mice goose/geese apple/apples basket/baskets candle/candles drum/drums feather/feathers glove/gloves hat/hats
+  jar/jars kite/kites leaf/leaves melon/melons]]
 local verbs = tuples [[buy/bought/bought sell/sold/sold find/found/found lose/lost/lost paint/painted/painted
   steal/stole/stolen break/broke/broken hide/hid/hidden draw/drew/drawn clean/cleaned/cleaned wash/washed/washed
   carry/carried/carried]]
@@ -59,7 +60,7 @@ local function new_random(seed)
   return self
 end
 
--- Marsaglia's 32-bit xorshift over a Weyl sequence, so that a state of zero is no trap.
+-- Marsaglia's 32-bit xorshift over a Weyl sequence, so a state of zero does not stay zero.
 function random:next()
   self.weyl = bit.tobit((self.weyl or 0) + 0x61C88647)
   local x = bit.bxor(self.state, bit.lshift(self.state, 13))
@@ -175,7 +176,7 @@ end
 
 local kinds = {}
 
--- A short sentence and a question whose answer is in it: where copying is learned first.
+-- A short sentence and a question whose answer is in it. From these the model first learns to copy.
 local simple = {
   { "$who was in $place.", "Where was $who?", "In $place." },
   { "$who was in $place.", "Who was in $place?", "$who." },
@@ -242,7 +243,8 @@ local function random_words(rng, n) -- all different
   local out, seen = {}, {}
   while #out < n do
     local kind = rng:below(4)
-    local word = kind == 0 and rng:pick(places) or kind == 1 and rng:pick(names) or kind == 2 and rng:pick(colours) or rng:pick(items)[1]
+    local word = kind == 0 and rng:pick(places) or kind == 1 and rng:pick(names) or kind == 2 and rng:pick(colours) or
+      rng:pick(items)[1]
     if not seen[word] then
       seen[word] = true
       out[#out + 1] = word
@@ -252,11 +254,11 @@ local function random_words(rng, n) -- all different
 end
 
 function kinds.say(rng)
-  local words = table.concat(random_words(rng, rng:range(1, 3)), ", ") .. "."
-  return dialogue { "Say " .. words, words }
+  local said = table.concat(random_words(rng, rng:range(1, 3)), ", ") .. "."
+  return dialogue { "Say " .. said, said }
 end
 
--- Any printable characters, so that no byte is a stranger to the model when a new task needs it.
+-- Any printable characters: the model has seen every byte when a new task needs it.
 function kinds.symbols(rng)
   local parts = {}
   for i = 1, rng:range(2, 10) do
@@ -300,7 +302,8 @@ function kinds.pairs(rng)
   for i, key in ipairs(keys) do lines[i] = key .. ": " .. values[i] end
   local text, first = table.concat(lines, "; "), rng:range(1, #keys)
   local second = 1 + first % #keys
-  return dialogue { text .. ". " .. keys[first] .. "?", values[first] .. ".", keys[second] .. "?", values[second] .. "." }
+  return dialogue { text .. ". " .. keys[first] .. "?", values[first] .. ".", keys[second] .. "?",
+    values[second] .. "." }
 end
 
 function kinds.numbers(rng)
@@ -334,7 +337,7 @@ function kinds.stories(rng)
   return { text = table.concat(sentences, " ") }
 end
 
--- How many of 20 records are of each kind; "say" and "simple" records are short, the others several times as long.
+-- How many of 20 records are of each kind. "say" and "simple" records are short; the others are several times as long.
 local mixture = {
   { "say", 1 }, { "symbols", 2 }, { "simple", 4 }, { "questions", 3 }, { "reword", 2 }, { "facts", 3 }, { "lists", 1 },
   { "pairs", 1 }, { "numbers", 2 }, { "stories", 1 },
@@ -356,7 +359,8 @@ end
 -- ---- the task
 
 local function record(event)
-  return string.format('{"name": "%s", "verb": "%s", "number": %d, "colour": "%s", "thing": "%s", "place": "%s", "day": %s}',
+  return string.format(
+    '{"name": "%s", "verb": "%s", "number": %d, "colour": "%s", "thing": "%s", "place": "%s", "day": %s}',
     event.who, event.verb[1], event.count, event.colour, event.item[1], event.place, event.day or "null")
 end
 

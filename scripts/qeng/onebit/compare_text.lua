@@ -1,4 +1,4 @@
--- A text as characters: its symbols, the part that trains and the part held out, windows of it as batches.
+-- A text as characters: its symbols, a part that trains and a part held out, and windows of it as batches.
 
 local q = require "qeng.core"
 
@@ -7,7 +7,7 @@ local char_text = {}
 local Text = {}
 Text.__index = Text
 
--- The file at path; bytes are its characters. held_out: the share at the end that is not trained on.
+-- The file at `path`; its bytes are the characters. held_out: the share at the end that is not trained on.
 function char_text.open(path, held_out)
   local text = q.fs.read(path)
   local self = setmetatable({ symbols = {}, id = {} }, Text)
@@ -24,11 +24,13 @@ function char_text.open(path, held_out)
     end
   end
   local split = math.floor(#text * (1 - (held_out or 0.1)))
-  self.train, self.held = { text = text, first = 1, length = split }, { text = text, first = split + 1, length = #text - split }
+  self.train, self.held = { text = text, first = 1, length = split },
+    { text = text, first = split + 1, length = #text - split }
   return self
 end
 
--- Fills a slot (q.slot) with rows of `tokens` characters that begin at the given places of a part (from 0), and their targets.
+-- Fills a slot (q.slot) with rows of `tokens` characters and their targets. A row begins at a given place of a part
+-- (from 0).
 function Text:fill(slot, part, places, tokens)
   local ids, targets = {}, {}
   for r, place in ipairs(places) do
@@ -54,7 +56,7 @@ function char_text.slot(rows, tokens)
   return slot
 end
 
--- Places where windows of the training part begin: `rows` for each step, uniform, the same for a seed.
+-- Places where windows of the training part begin: `rows` for each step, uniform. A seed gives the same places.
 function Text:places(seed, rows, tokens)
   local most = self.train.length - tokens - 1
   return function(step)
@@ -65,7 +67,7 @@ function Text:places(seed, rows, tokens)
   end
 end
 
--- The mean loss over whole windows of the held-out part, or over `windows` of them spread evenly.
+-- The mean loss over the whole windows of the held-out part, or over `windows` of them, spread evenly.
 function Text:held_out_loss(model, slot, rows, tokens, windows)
   local whole = math.floor((self.held.length - 1) / tokens)
   local count = math.min(windows or whole, whole)
