@@ -30,13 +30,14 @@ local function load_reference()
       add(name, name .. arguments)
     elseif class then
       add(class, "class " .. class)
-      latest.parent, latest.record = parent, true
+      latest.parent = parent
     elseif field then
       add(field, field)
-    elseif object and entries[object] then  -- a class with methods, not a record of fields
+    elseif object and entries[object] then
       entries[object].record = false
-    elseif text and text:find "^@field" and latest then  -- of the class above
+    elseif text and text:find "^@field" and latest then  -- of the class above, a record unless it has methods
       latest.doc[#latest.doc + 1] = text
+      latest.record = true
     elseif text then
       doc[#doc + 1] = text
     elseif not line:match "^local" then
@@ -160,7 +161,7 @@ local function overview()
   for _, section in ipairs(sections) do
     local names = {}
     for _, name in ipairs(section.names) do
-      if not name:find ":" then names[#names + 1] = name end
+      if not name:find ":" and not entries[name].record then names[#names + 1] = name end
     end
     if #names > 0 then lines[#lines + 1] = section.title .. "\n  " .. table.concat(names, "  ") end
   end
@@ -179,7 +180,8 @@ local function find(what)
     local near = {}
     for _, candidate in ipairs(order) do
       if candidate:lower() == short:lower() then return render(candidate) end
-      if candidate:lower():find(short:lower():gsub("[:.]", ""), 1, true) or candidate:match "[%w_]+$" == short then
+      local like = candidate:lower():find(short:lower():gsub("[:.]", ""), 1, true) or candidate:match "[%w_]+$" == short
+      if like and not entries[candidate].record then
         near[#near + 1] = candidate
       end
     end
