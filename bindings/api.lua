@@ -392,7 +392,7 @@ function q.no_grad(fn, ...) end
 ---Runs fn(...) as if these parameters required no gradient. Gradients that they have stay as they are.
 ---@param parameters Tensor[]
 function q.freeze(parameters, fn, ...) end
----A handle of the same tensor that outlives the scopes around.
+---Runs fn(...); tensors created inside die at its end, except those it returns.
 function q.scope(fn, ...) end
 ---A handle of the same tensor that outlives the scopes around.
 ---@param tensor Tensor
@@ -570,6 +570,7 @@ function Weights:info(name) end
 ---@field stream? boolean  what is not the file's own memory lies in a temporary file (engine/stream/spilled_file.h)
 
 ---The file's own memory if dtype, order and device allow, else a copy (engine/weights/weights.h).
+---interleave has no effect if a tensor given out before shows those rows.
 ---@param name string
 ---@param opt? WeightOptions
 ---@return Tensor
