@@ -229,7 +229,7 @@ local function marks_in(text) return select(2, text:gsub(mark, "")) end
 function Marks:render(messages, count, given, prompt)
   local text, said = self.model.render(self, messages, count, given, prompt)
   if text:sub(-1) == mark then add(self.conditions.edges, "") end  -- white space tells where a turn ends
-  -- A generation prompt that repeats what was said: where a turn begins is told by its last characters.
+  -- This generation prompt repeats what was said. Its last characters then tell where a turn begins.
   if prompt and marks_in(text) ~= marks_in(self:render(messages, count, given, false)) then unknown() end
   return text, said
 end

@@ -168,7 +168,7 @@ local function crossed(model, talk, i, from, to)
 end
 
 -- The end of a turn that has no token of its own before another message's text, as when a tool answers within the turn.
--- It is where the conversation so far and the whole part, else where what the turn says ends.
+-- It is where the conversation so far and the whole begin to differ, else the end of what the turn says.
 local function end_without_token(model, talk, i, from, first)
   local through = attempt(model, model.render, talk.list, i, talk.given, false)
   local same = through and alike(model, through, talk.whole) or 0

@@ -129,7 +129,7 @@ local function name_of(value)
   return method_name
 end
 
--- The functions of a part of q, "q.fs", as a list; nil where there is no such part.
+-- The functions of a part of q, "q.fs", as a list; nil if there is no such part.
 local function render_module(module)
   local lines = { module }
   for _, name in ipairs(order) do

@@ -107,7 +107,7 @@ end
 
 -- ---------------------------------------------------------------- of a config
 
--- The splits {name =, paths =} of an entry of `configs`, in order. where: names the entry, for errors.
+-- The splits {name =, paths =} of an entry of `configs`, in order. where: the name of the entry, for errors.
 function splits.of(config, files, where)
   local folder = config.data_dir or ""
   if type(folder) ~= "string" then q.error("format", where .. ": data_dir is no path") end

@@ -1,4 +1,4 @@
--- Calls as Python has them: arguments in order and by name.
+-- Python's calls: arguments in order and by name.
 
 local limits = require "qeng.jinja.limits"
 

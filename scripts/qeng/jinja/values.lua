@@ -44,7 +44,7 @@ function values.plain(v) return getmetatable(v) == metas.markup and v[1] or v en
 
 function values.is_undefined(v) return getmetatable(v) == metas.undefined end
 
--- Python's name of a value's type, but for those of this file.
+-- Python's name of a value's type, or the kind of a table of this file.
 function values.kind(v)
   local kind = type(v)
   if kind == "string" then return "str" end
