@@ -1,7 +1,8 @@
 ---@meta qeng
 -- The reference of `require "qeng"`. Editors read it for completion, and help(x) prints it. A test asserts that its
--- names are exactly those that exist. Part 1 is bound in C++ (bindings/*.cpp), part 2 is the Lua library (scripts/qeng).
--- Options with many fields are classes (---@class SamplerOptions); help prints their fields where they are used.
+-- names are exactly those that exist. Part 1 is bound in C++ (bindings/*.cpp), part 2 is the Lua library
+-- (scripts/qeng). Options with many fields are classes (---@class SamplerOptions); help prints their fields where they
+-- are used.
 -- Every function raises {code=, message=} on failure (see q.try). Rows and ids count from 0, as in the model files.
 
 local q = {}
