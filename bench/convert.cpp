@@ -24,7 +24,9 @@ class FreeTokenizer final : public Tokenizer {
   explicit FreeTokenizer(TokenBytes bytes)
       : Tokenizer({.name = "free", .added = {{"<|im_start|>", 1}, {"<|im_end|>", 2}, {"<|endoftext|>", 3}}},
                   std::move(bytes), 0) {}
-  Vocabulary vocabulary() const override { fail("unsupported", name(), ": a tokenizer that costs nothing has no vocabulary"); }
+  Vocabulary vocabulary() const override {
+    fail("unsupported", name(), ": a tokenizer that costs nothing has no vocabulary");
+  }
 
  protected:
   void encode_valid(std::string_view text, std::vector<int32_t>& ids, bool, bool) const override {

@@ -1,5 +1,6 @@
-// Times each operation at the shapes of a training step, and of decoding, on any device:  qeng_bench_ops --device cuda [--json FILE]
-// bench/README.md says what the columns mean; --verify compares with the CPU. A new operation is one line in cases().
+// Times each operation at the shapes of a training step, and of decoding, on any device:  qeng_bench_ops --device cuda
+// [--json FILE] bench/README.md says what the columns mean; --verify compares with the CPU. A new operation is one line
+// in cases().
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -12,7 +13,7 @@
 #include <random>
 #include <set>
 
-#include "kernels/backend.h"
+#include "kernels/backends.h"
 #include "kernels/blocks.h"
 #include "kernels/error.h"
 #include "kernels/math/bf16.h"
@@ -21,12 +22,13 @@ namespace qeng {
 
 namespace {
 
-constexpr size_t kCycle = size_t{512} << 20;  // bytes that the operands of one operation are spread over: more than 4 times any L2
+constexpr size_t kCycle =
+    size_t{512} << 20;  // bytes that the operands of one operation are spread over: more than 4 times any L2
 constexpr int kMostSets = 32;
 constexpr int kTries = 5;
-constexpr int64_t kBlock = 1 << 20;           // random numbers made on the host, repeated to fill an operand
-constexpr int64_t kTableRows = 151936;        // Qwen2.5's vocabulary, as its smaller models store it
-constexpr int kRank = 16;                     // of a LoRA adapter
+constexpr int64_t kBlock = 1 << 20;     // random numbers made on the host, repeated to fill an operand
+constexpr int64_t kTableRows = 151936;  // Qwen2.5's vocabulary, as its smaller models store it
+constexpr int kRank = 16;               // of a LoRA adapter
 
 struct Model {
   std::string name;
@@ -68,11 +70,14 @@ class Operands {
     const Numbers& numbers = normal(deviation);
     const int64_t start = ++drawn_ * 7919 % kBlock, count = std::min(kBlock, view.elements());
     const size_t size = dtype_size(dtype);
-    backend_.upload(view.data, dtype == DType::f32 ? static_cast<const void*>(&numbers.full[static_cast<size_t>(start)]) : &numbers.half[static_cast<size_t>(start)],
+    backend_.upload(view.data,
+                    dtype == DType::f32 ? static_cast<const void*>(&numbers.full[static_cast<size_t>(start)])
+                                        : &numbers.half[static_cast<size_t>(start)],
                     static_cast<size_t>(count) * size);
     for (int64_t done = count; done < view.elements(); done *= 2) {  // doubled by copies
       const int64_t more = std::min(done, view.elements() - done);
-      backend_.run(Copy{View(view.data, dtype, {more}), View(static_cast<char*>(view.data) + static_cast<size_t>(done) * size, dtype, {more})});
+      backend_.run(Copy{View(view.data, dtype, {more}),
+                        View(static_cast<char*>(view.data) + static_cast<size_t>(done) * size, dtype, {more})});
     }
     return view;
   }
@@ -146,7 +151,8 @@ std::vector<int32_t> boundaries(int64_t tokens, bool packed) {
   std::vector<int32_t> ends = {0};
   std::mt19937 engine(1);
   const int longest = static_cast<int>(std::max<int64_t>(2, tokens / 8));
-  while (packed && ends.back() < tokens - longest) ends.push_back(ends.back() + 1 + static_cast<int>(engine() % static_cast<unsigned>(longest)));
+  while (packed && ends.back() < tokens - longest)
+    ends.push_back(ends.back() + 1 + static_cast<int>(engine() % static_cast<unsigned>(longest)));
   ends.push_back(static_cast<int32_t>(tokens));
   return ends;
 }
@@ -161,14 +167,16 @@ Op attention(Operands& o, const Model& m, int64_t t, bool packed, bool backward)
   Attention forward{q, k, v, cu, cu, o.empty(kHalf, {t, m.heads, m.head_dim}), o.empty(kFull, {m.heads, t}), scale, 0};
   if (!backward) return forward;
   o.backend().run(forward);  // the gradient reads o and lse
-  AttentionGrad op{q, k, v, cu, cu, forward.o, forward.lse, o.random(kHalf, {t, m.heads, m.head_dim}), o.empty(kFull, {m.heads, t})};
+  AttentionGrad op{
+      q, k, v, cu, cu, forward.o, forward.lse, o.random(kHalf, {t, m.heads, m.head_dim}), o.empty(kFull, {m.heads, t})};
   op.dq = o.empty(kHalf, {t, m.heads, m.head_dim});
   op.dk = o.empty(kHalf, {t, m.kv_heads, m.head_dim}), op.dv = o.empty(kHalf, {t, m.kv_heads, m.head_dim});
   op.scale = scale;
   return op;
 }
 
-// c [m, n] of a product over k; which: the forward pass y = x w^T, the input's gradient dy w, the weight's dy^T x in f32.
+// c [m, n] of a product over k; which: the forward pass y = x w^T, the input's gradient dy w, the weight's dy^T x in
+// f32.
 Op product(Operands& o, int64_t m, int64_t n, int64_t k, char which) {
   Matmul op;
   op.a = which == 'w' ? o.random(kHalf, {k, m}) : o.random(kHalf, {m, k});
@@ -178,7 +186,8 @@ Op product(Operands& o, int64_t m, int64_t n, int64_t k, char which) {
   return op;
 }
 
-// The same with the weights in blocks, of a format whose blocks the rows are whole numbers of: frozen, so y and dx alone.
+// The same with the weights in blocks, of a format whose blocks the rows are whole numbers of: frozen, so y and dx
+// alone.
 Op packed_product(Operands& o, int64_t m, int64_t n, int64_t k, bool forward) {
   const int64_t columns = forward ? k : n;
   Matmul op;
@@ -189,7 +198,8 @@ Op packed_product(Operands& o, int64_t m, int64_t n, int64_t k, bool forward) {
 
 Op lm_head(Operands& o, const Model& m, int64_t t, bool train, bool full) {
   LmHeadLoss op;
-  op.h = o.random(kHalf, {t, m.hidden}), op.w = o.random(kHalf, {m.vocab, m.hidden}, 0.02f), op.targets = o.tokens(t, m.vocab);
+  op.h = o.random(kHalf, {t, m.hidden}), op.w = o.random(kHalf, {m.vocab, m.hidden}, 0.02f),
+  op.targets = o.tokens(t, m.vocab);
   op.loss_scale = o.constant(kFull, {1}, 1.0f / static_cast<float>(t));
   op.nll = o.empty(kFull, {t}), op.loss = o.empty(kFull, {1});
   if (train) op.dh = o.empty(kHalf, {t, m.hidden});
@@ -223,8 +233,10 @@ Op rope(Operands& o, int64_t t, int64_t heads, int64_t kv_heads, int64_t dim) {
   std::vector<int32_t> positions(static_cast<size_t>(t));
   for (size_t i = 0; i < positions.size(); ++i) positions[i] = static_cast<int32_t>(i);
   std::vector<float> frequencies(static_cast<size_t>(dim / 2));
-  for (size_t i = 0; i < frequencies.size(); ++i) frequencies[i] = std::pow(1e6f, -2.0f * static_cast<float>(i) / static_cast<float>(dim));
-  Rope op{o.random(kHalf, {t, heads, dim}), o.list(positions), o.numbers(kFull, frequencies), o.empty(kHalf, {t, heads, dim})};
+  for (size_t i = 0; i < frequencies.size(); ++i)
+    frequencies[i] = std::pow(1e6f, -2.0f * static_cast<float>(i) / static_cast<float>(dim));
+  Rope op{o.random(kHalf, {t, heads, dim}), o.list(positions), o.numbers(kFull, frequencies),
+          o.empty(kHalf, {t, heads, dim})};
   op.x2 = o.random(kHalf, {t, kv_heads, dim}), op.y2 = o.empty(kHalf, {t, kv_heads, dim});
   return op;
 }
@@ -250,26 +262,31 @@ Op paged(Operands& o, const Model& m, DType stored, int64_t sequences, int64_t q
   std::shuffle(pages.begin(), pages.end(), std::mt19937(1));
   for (int64_t s = 0; s < sequences; ++s) cu_q.push_back(cu_q.back() + static_cast<int32_t>(queries));
   const auto pool = [&] {
-    View view = stored == DType::q8_0 ? o.packed(stored, slots * m.kv_heads, m.head_dim) : o.random(stored, {slots * m.kv_heads, m.head_dim});
+    View view = stored == DType::q8_0 ? o.packed(stored, slots * m.kv_heads, m.head_dim)
+                                      : o.random(stored, {slots * m.kv_heads, m.head_dim});
     view.rank = 3, view.shape[0] = slots, view.shape[1] = m.kv_heads, view.shape[2] = m.head_dim;
     return view;
   };
   op.k_pool = pool(), op.v_pool = pool();
   op.pages = o.list(pages);
   op.pages.rank = 2, op.pages.shape[0] = sequences, op.pages.shape[1] = most;
-  op.cu_q = o.list(cu_q), op.lengths = o.list(std::vector<int32_t>(static_cast<size_t>(sequences), static_cast<int32_t>(keys)));
-  op.q = o.random(kHalf, {sequences * queries, m.heads, m.head_dim}), op.o = o.empty(kHalf, {sequences * queries, m.heads, m.head_dim});
+  op.cu_q = o.list(cu_q),
+  op.lengths = o.list(std::vector<int32_t>(static_cast<size_t>(sequences), static_cast<int32_t>(keys)));
+  op.q = o.random(kHalf, {sequences * queries, m.heads, m.head_dim}),
+  op.o = o.empty(kHalf, {sequences * queries, m.heads, m.head_dim});
   return op;
 }
 
 // The operations of inference: linear layers of each format that suits the model, a row and many; a cache of `t` keys.
 std::vector<Case> inference(const Model& m, int64_t t) {
   std::vector<Case> list;
-  for (const DType stored : {kHalf, DType::q8_0, DType::q6_k, DType::q4_k, DType::q4_0, DType::tq2_0, DType::pq2_0, DType::one_bit})
+  for (const DType stored :
+       {kHalf, DType::q8_0, DType::q6_k, DType::q4_k, DType::q4_0, DType::tq2_0, DType::pq2_0, DType::one_bit})
     for (const int64_t rows : {int64_t{1}, int64_t{8}, std::min<int64_t>(512, t), std::min<int64_t>(4096, t)}) {
       if (m.hidden % dtype_info(stored).elements != 0) continue;
       if (rows > 512 && stored != kHalf && stored != DType::one_bit) continue;  // of the others training does not ask
-      const std::string name = std::string("row_linear ") + dtype_name(stored) + ", " + std::to_string(rows) + (rows == 1 ? " row" : " rows");
+      const std::string name = std::string("row_linear ") + dtype_name(stored) + ", " + std::to_string(rows) +
+                               (rows == 1 ? " row" : " rows");
       list.push_back({name, [=](Operands& o) { return linear(o, stored, rows, m.intermediate, m.hidden); }, ""});
     }
   for (const DType stored : {kHalf, DType::q8_0}) {
@@ -277,7 +294,8 @@ std::vector<Case> inference(const Model& m, int64_t t) {
     const std::string name = std::string("paged_attention ") + dtype_name(stored);
     list.push_back({name + ", one sequence", [=](Operands& o) { return paged(o, m, stored, 1, 1, t); }, ""});
     list.push_back({name + ", 16 sequences", [=](Operands& o) { return paged(o, m, stored, 16, 1, t); }, ""});
-    list.push_back({name + ", a chunk", [=](Operands& o) { return paged(o, m, stored, 1, std::min<int64_t>(512, t), t); }, ""});
+    list.push_back(
+        {name + ", a chunk", [=](Operands& o) { return paged(o, m, stored, 1, std::min<int64_t>(512, t), t); }, ""});
   }
   return list;
 }
@@ -285,8 +303,9 @@ std::vector<Case> inference(const Model& m, int64_t t) {
 // What a product of random numbers wants of weights [rows, columns].
 View pulses(Operands& o, DType dtype, int64_t rows, int64_t columns, float strength) {
   constexpr int64_t kTokens = 16;
-  const PulseGrad op{o.random(kHalf, {kTokens, rows}), o.random(kHalf, {kTokens, columns}), o.packed(DType::one_bit, rows, columns),
-                     o.empty(dtype, {rows, columns}), o.numbers(kFull, {strength, 0.1f, 0, 0}), o.constant(DType::i64, {2}, 1)};
+  const PulseGrad op{o.random(kHalf, {kTokens, rows}),         o.random(kHalf, {kTokens, columns}),
+                     o.packed(DType::one_bit, rows, columns),  o.empty(dtype, {rows, columns}),
+                     o.numbers(kFull, {strength, 0.1f, 0, 0}), o.constant(DType::i64, {2}, 1)};
   o.backend().run(op);
   return op.pulses;
 }
@@ -294,7 +313,8 @@ View pulses(Operands& o, DType dtype, int64_t rows, int64_t columns, float stren
 // planes: of counters; 0: counters of a byte, or momenta with `bop`.
 Op inertia(Operands& o, int64_t rows, int64_t columns, int64_t planes, bool bop) {
   Inertia op;
-  op.pulses = planes ? pulses(o, DType::ternary, rows, columns, 1.4f) : pulses(o, DType::u8, rows, columns, bop ? 16.0f : 1.0f);
+  op.pulses =
+      planes ? pulses(o, DType::ternary, rows, columns, 1.4f) : pulses(o, DType::u8, rows, columns, bop ? 16.0f : 1.0f);
   op.weights = o.packed(DType::one_bit, rows, columns);
   if (planes) {
     op.state = o.packed(DType::one_bit, planes * rows, columns);
@@ -312,23 +332,59 @@ std::vector<Case> one_bit(const Model& m, int64_t t) {
   const int64_t hidden = m.hidden, wide = m.intermediate;
   const auto half = [](Operands& o, int64_t rows, int64_t columns) { return o.random(kHalf, {rows, columns}); };
   const auto pulse_grad = [=](Operands& o, DType dtype) {
-    return PulseGrad{half(o, t, wide), half(o, t, hidden), o.packed(DType::one_bit, wide, hidden), o.empty(dtype, {wide, hidden}),
-                     o.numbers(kFull, {1.4f, 0.1f, 0, 0}), o.constant(DType::i64, {2}, 1)};
+    return PulseGrad{half(o, t, wide),
+                     half(o, t, hidden),
+                     o.packed(DType::one_bit, wide, hidden),
+                     o.empty(dtype, {wide, hidden}),
+                     o.numbers(kFull, {1.4f, 0.1f, 0, 0}),
+                     o.constant(DType::i64, {2}, 1)};
   };
   return {
-      {"scale_columns", [=](Operands& o) { return ScaleColumns{half(o, t, wide), o.random(kFull, {wide}), {}, o.empty(kHalf, {t, wide})}; }, ""},
-      {"scale_columns_grad", [=](Operands& o) { return ScaleColumnsGrad{half(o, t, wide), o.random(kFull, {wide}), half(o, t, wide), o.empty(kHalf, {t, wide}), o.empty(kFull, {wide})}; }, ""},
+      {"scale_columns",
+       [=](Operands& o) {
+         return ScaleColumns{half(o, t, wide), o.random(kFull, {wide}), {}, o.empty(kHalf, {t, wide})};
+       },
+       ""},
+      {"scale_columns_grad",
+       [=](Operands& o) {
+         return ScaleColumnsGrad{half(o, t, wide), o.random(kFull, {wide}), half(o, t, wide), o.empty(kHalf, {t, wide}),
+                                 o.empty(kFull, {wide})};
+       },
+       ""},
       {"pulse_grad ternary", [=](Operands& o) { return pulse_grad(o, DType::ternary); }, ""},
       {"pulse_grad u8", [=](Operands& o) { return pulse_grad(o, DType::u8); }, ""},
       {"inertia 1 plane", [=](Operands& o) { return inertia(o, wide, hidden, 1, false); }, ""},
       {"inertia 3 planes", [=](Operands& o) { return inertia(o, wide, hidden, 3, false); }, ""},
       {"inertia u8", [=](Operands& o) { return inertia(o, wide, hidden, 0, false); }, ""},
       {"inertia bop", [=](Operands& o) { return inertia(o, wide, hidden, 0, true); }, ""},
-      {"count_levels 3 planes", [=](Operands& o) { return CountLevels{std::get<Inertia>(inertia(o, wide, hidden, 3, false)).state, o.constant(DType::i64, {16}, 0)}; }, ""},
-      {"count_levels u8", [=](Operands& o) { return CountLevels{std::get<Inertia>(inertia(o, wide, hidden, 0, false)).state, o.constant(DType::i64, {16}, 0)}; }, ""},
-      {"pack_signs", [=](Operands& o) { return PackSigns{o.random(kFull, {wide, hidden}), o.empty(DType::one_bit, {wide, hidden})}; }, ""},
-      {"clip_to_grid", [=](Operands& o) { return ClipToGrid{o.random(kFull, {wide, hidden}), o.empty(kFull, {wide, hidden}), o.constant(DType::i64, {2}, 1), 7}; }, ""},
-      {"cast of one_bit", [=](Operands& o) { return Cast{o.packed(DType::one_bit, t, wide), o.empty(kHalf, {t, wide})}; }, ""},
+      {"count_levels 3 planes",
+       [=](Operands& o) {
+         return CountLevels{std::get<Inertia>(inertia(o, wide, hidden, 3, false)).state,
+                            o.constant(DType::i64, {16}, 0)};
+       },
+       ""},
+      {"count_levels u8",
+       [=](Operands& o) {
+         return CountLevels{std::get<Inertia>(inertia(o, wide, hidden, 0, false)).state,
+                            o.constant(DType::i64, {16}, 0)};
+       },
+       ""},
+      {"pack_signs",
+       [=](Operands& o) {
+         return PackSigns{o.random(kFull, {wide, hidden}), o.empty(DType::one_bit, {wide, hidden})};
+       },
+       ""},
+      {"clip_to_grid",
+       [=](Operands& o) {
+         return ClipToGrid{o.random(kFull, {wide, hidden}), o.empty(kFull, {wide, hidden}),
+                           o.constant(DType::i64, {2}, 1), 7};
+       },
+       ""},
+      {"cast of one_bit",
+       [=](Operands& o) {
+         return Cast{o.packed(DType::one_bit, t, wide), o.empty(kHalf, {t, wide})};
+       },
+       ""},
   };
 }
 
@@ -336,7 +392,9 @@ std::vector<Case> one_bit(const Model& m, int64_t t) {
 // training and of inference.
 std::vector<Case> cases(const Model& m, int64_t t) {
   const int64_t hidden = m.hidden, wide = m.intermediate, kv = m.kv_heads * m.head_dim, all = t * wide;
-  const auto half = [](int64_t rows, int64_t columns) { return [=](Operands& o) { return o.random(kHalf, {rows, columns}); }; };
+  const auto half = [](int64_t rows, int64_t columns) {
+    return [=](Operands& o) { return o.random(kHalf, {rows, columns}); };
+  };
   std::vector<Case> list = {
       {"attention, one document", [=](Operands& o) { return attention(o, m, t, false, false); }, "one"},
       {"attention_grad, one document", [=](Operands& o) { return attention(o, m, t, false, true); }, "one"},
@@ -347,10 +405,23 @@ std::vector<Case> cases(const Model& m, int64_t t) {
       {"rmsnorm, heads", [=](Operands& o) { return norm(o, t * m.heads, m.head_dim, false, false); }, ""},
       {"rmsnorm_grad, weight frozen", [=](Operands& o) { return norm(o, t, hidden, true, false); }, ""},
       {"rmsnorm_grad", [=](Operands& o) { return norm(o, t, hidden, true, true); }, ""},
-      {"swiglu", [=](Operands& o) { return SwiGlu{half(t, wide)(o), half(t, wide)(o), o.empty(kHalf, {t, wide})}; }, ""},
-      {"swiglu_grad", [=](Operands& o) { return SwiGluGrad{half(t, wide)(o), half(t, wide)(o), half(t, wide)(o), o.empty(kHalf, {t, wide}), o.empty(kHalf, {t, wide})}; }, ""},
+      {"swiglu",
+       [=](Operands& o) {
+         return SwiGlu{half(t, wide)(o), half(t, wide)(o), o.empty(kHalf, {t, wide})};
+       },
+       ""},
+      {"swiglu_grad",
+       [=](Operands& o) {
+         return SwiGluGrad{half(t, wide)(o), half(t, wide)(o), half(t, wide)(o), o.empty(kHalf, {t, wide}),
+                           o.empty(kHalf, {t, wide})};
+       },
+       ""},
       {"rope", [=](Operands& o) { return rope(o, t, m.heads, m.kv_heads, m.head_dim); }, ""},
-      {"add", [=](Operands& o) { return Add{half(t, hidden)(o), half(t, hidden)(o), o.empty(kHalf, {t, hidden})}; }, ""},
+      {"add",
+       [=](Operands& o) {
+         return Add{half(t, hidden)(o), half(t, hidden)(o), o.empty(kHalf, {t, hidden})};
+       },
+       ""},
       {"lm_head_loss, forward and backward", [=](Operands& o) { return lm_head(o, m, t, true, false); }, ""},
       {"lm_head_loss, head trained", [=](Operands& o) { return lm_head(o, m, t, true, true); }, ""},
       {"matmul up, y", [=](Operands& o) { return product(o, t, wide, hidden, 'y'); }, ""},
@@ -366,19 +437,77 @@ std::vector<Case> cases(const Model& m, int64_t t) {
       {"matmul LoRA b, y", [=](Operands& o) { return product(o, t, wide, kRank, 'y'); }, ""},
       {"matmul LoRA a, dw", [=](Operands& o) { return product(o, kRank, wide, t, 'w'); }, ""},
       {"adamw", [=](Operands& o) { return adamw(o, wide * hidden); }, ""},
-      {"sum_squares", [=](Operands& o) { return SumSquares{{o.random(kFull, {wide * hidden})}, o.empty(kFull, {1})}; }, ""},
-      {"embedding", [=](Operands& o) { return Embedding{o.tokens(t, m.vocab), o.random(kHalf, {m.vocab, hidden}), o.empty(kHalf, {t, hidden})}; }, ""},
-      {"embedding_grad", [=](Operands& o) { return EmbeddingGrad{o.tokens(t, m.vocab), half(t, hidden)(o), o.constant(kFull, {m.vocab, hidden}, 0)}; }, ""},
-      {"bias_grad", [=](Operands& o) { return BiasGrad{half(t, hidden)(o), o.empty(kFull, {hidden})}; }, ""},
-      {"dropout", [=](Operands& o) { return Dropout{half(t, hidden)(o), o.empty(kHalf, {t, hidden}), o.constant(DType::i64, {2}, 1), 0.1f, 1}; }, ""},
-      {"embedding_noise", [=](Operands& o) { return EmbeddingNoise{half(t, hidden)(o), o.constant(DType::i32, {1}, 0), o.empty(kHalf, {t, hidden}), o.constant(DType::i64, {2}, 1), 5.0f, 1}; }, ""},
-      {"dora_scale", [=](Operands& o) { return DoraScale{o.constant(kFull, {wide}, 1e6), o.random(kFull, {wide}), o.random(kHalf, {wide, kRank}), o.random(kFull, {kRank, wide}), o.empty(kFull, {wide}), o.empty(kFull, {wide})}; }, ""},
-      {"copy", [=](Operands& o) { return Copy{o.random(kHalf, {all}), o.empty(kHalf, {all})}; }, ""},
-      {"cast to bf16", [=](Operands& o) { return Cast{o.random(kFull, {all}), o.empty(kHalf, {all})}; }, ""},
-      {"cast of q8_0", [=](Operands& o) { return Cast{o.packed(DType::q8_0, t, wide), o.empty(kHalf, {t, wide})}; }, ""},
-      {"hadamard", [=](Operands& o) { return Hadamard{half(t, hidden)(o), {}, o.empty(kHalf, {t, hidden}), 64}; }, ""},
-      {"scale", [=](Operands& o) { return Scale{o.random(kHalf, {all}), o.empty(kHalf, {all}), 0.5f}; }, ""},
-      {"fill", [=](Operands& o) { return Fill{o.empty(kFull, {all}), 0}; }, ""},
+      {"sum_squares",
+       [=](Operands& o) {
+         return SumSquares{{o.random(kFull, {wide * hidden})}, o.empty(kFull, {1})};
+       },
+       ""},
+      {"embedding",
+       [=](Operands& o) {
+         return Embedding{o.tokens(t, m.vocab), o.random(kHalf, {m.vocab, hidden}), o.empty(kHalf, {t, hidden})};
+       },
+       ""},
+      {"embedding_grad",
+       [=](Operands& o) {
+         return EmbeddingGrad{o.tokens(t, m.vocab), half(t, hidden)(o), o.constant(kFull, {m.vocab, hidden}, 0)};
+       },
+       ""},
+      {"bias_grad",
+       [=](Operands& o) {
+         return BiasGrad{half(t, hidden)(o), o.empty(kFull, {hidden})};
+       },
+       ""},
+      {"dropout",
+       [=](Operands& o) {
+         return Dropout{half(t, hidden)(o), o.empty(kHalf, {t, hidden}), o.constant(DType::i64, {2}, 1), 0.1f, 1};
+       },
+       ""},
+      {"embedding_noise",
+       [=](Operands& o) {
+         return EmbeddingNoise{half(t, hidden)(o),
+                               o.constant(DType::i32, {1}, 0),
+                               o.empty(kHalf, {t, hidden}),
+                               o.constant(DType::i64, {2}, 1),
+                               5.0f,
+                               1};
+       },
+       ""},
+      {"dora_scale",
+       [=](Operands& o) {
+         return DoraScale{o.constant(kFull, {wide}, 1e6), o.random(kFull, {wide}), o.random(kHalf, {wide, kRank}),
+                          o.random(kFull, {kRank, wide}), o.empty(kFull, {wide}),  o.empty(kFull, {wide})};
+       },
+       ""},
+      {"copy",
+       [=](Operands& o) {
+         return Copy{o.random(kHalf, {all}), o.empty(kHalf, {all})};
+       },
+       ""},
+      {"cast to bf16",
+       [=](Operands& o) {
+         return Cast{o.random(kFull, {all}), o.empty(kHalf, {all})};
+       },
+       ""},
+      {"cast of q8_0",
+       [=](Operands& o) {
+         return Cast{o.packed(DType::q8_0, t, wide), o.empty(kHalf, {t, wide})};
+       },
+       ""},
+      {"hadamard",
+       [=](Operands& o) {
+         return Hadamard{half(t, hidden)(o), {}, o.empty(kHalf, {t, hidden}), 64};
+       },
+       ""},
+      {"scale",
+       [=](Operands& o) {
+         return Scale{o.random(kHalf, {all}), o.empty(kHalf, {all}), 0.5f};
+       },
+       ""},
+      {"fill",
+       [=](Operands& o) {
+         return Fill{o.empty(kFull, {all}), 0};
+       },
+       ""},
   };
   for (Case& one : one_bit(m, t)) list.push_back(std::move(one));
   for (Case& one : inference(m, t)) list.push_back(std::move(one));
@@ -387,8 +516,8 @@ std::vector<Case> cases(const Model& m, int64_t t) {
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-// Seconds of one run: median and least of a few tries, each of `seconds` of work over all operand sets in turn. A device
-// that records replays them from its own graph, so that queueing them costs no time.
+// Seconds of one run: median and least of a few tries, each of `seconds` of work over all operand sets in turn. A
+// device that records replays them from its own graph, so that queueing them costs no time.
 std::pair<double, double> time_of(Backend& backend, const std::vector<Op>& sets, double seconds) {
   const auto once = [&] {
     for (const Op& op : sets) backend.run(op);
@@ -432,7 +561,8 @@ std::string disagreement(Backend& backend, Backend& reference, const Op& op, dou
   Op twin = op;
   for_each_view(twin, [&](const char* label, View& view, Access access) {
     const View device = view;
-    const auto same = std::find_if(places.begin(), places.end(), [&](const Place& p) { return p.device.data == device.data; });
+    const auto same =
+        std::find_if(places.begin(), places.end(), [&](const Place& p) { return p.device.data == device.data; });
     if (same != places.end()) return void(view.data = same->host.data);  // cu_q and cu_k are often one list
     view.data = host.empty(view.dtype, {view.elements()}).data;
     if (access != Access::write) backend.download(view.data, device.data, device.bytes());
@@ -442,14 +572,15 @@ std::string disagreement(Backend& backend, Backend& reference, const Op& op, dou
   backend.run(op);
   reference.run(twin);
   reference.synchronize();
-  const double element = uses_bf16(op) ? 0.03 : 1e-4, norm = uses_bf16(op) ? 0.01 : 1e-5;  // of the value and the mean; of the norm
+  const double element = uses_bf16(op) ? 0.03 : 1e-4,
+               norm = uses_bf16(op) ? 0.01 : 1e-5;  // of the value and the mean; of the norm
   for (const Place& place : places) {
     if (!place.result) continue;
     std::vector<unsigned char> bytes(place.device.bytes());
     backend.download(bytes.data(), place.device.data, bytes.size());
     if (place.device.dtype != DType::f32 && place.device.dtype != DType::bf16) {
-      // Numbers that are not rounded: the same bytes; but pulses, of gradients that are: where one is next to its threshold
-      // it falls on either side.
+      // Numbers that are not rounded: the same bytes; but pulses, of gradients that are: where one is next to its
+      // threshold it falls on either side.
       const auto* want = static_cast<const unsigned char*>(place.host.data);
       int64_t differing = 0;
       for (size_t i = 0; i < bytes.size(); ++i) differing += bytes[i] != want[i];
@@ -481,9 +612,12 @@ std::string disagreement(Backend& backend, Backend& reference, const Op& op, dou
     }
     if (wrong == 0 && relative <= norm) continue;
     char text[256];
-    std::snprintf(text, sizeof text, "%s %s: error %.2e of the norm; %lld of %lld elements far off, the first at %lld: %.6g, the CPU has %.6g", place.label,
-                  shape_text(place.device).c_str(), relative, static_cast<long long>(wrong), static_cast<long long>(count), static_cast<long long>(first),
-                  value(bytes.data(), first), value(place.host.data, first));
+    std::snprintf(
+        text, sizeof text,
+        "%s %s: error %.2e of the norm; %lld of %lld elements far off, the first at %lld: %.6g, the CPU has %.6g",
+        place.label, shape_text(place.device).c_str(), relative, static_cast<long long>(wrong),
+        static_cast<long long>(count), static_cast<long long>(first), value(bytes.data(), first),
+        value(place.host.data, first));
     return text;
   }
   return "";
@@ -528,10 +662,14 @@ std::string shapes(Op op) {
   std::set<std::string> seen;  // of a list of tensors, the first
   for_each_view(op, [&](const char* label, View& view, Access) {
     if (!seen.insert(label).second) return;
-    views.raw(label, Row().add("dtype", dtype_name(view.dtype)).add("shape", std::vector<int64_t>(view.shape, view.shape + view.rank)).text());
+    views.raw(label, Row()
+                         .add("dtype", dtype_name(view.dtype))
+                         .add("shape", std::vector<int64_t>(view.shape, view.shape + view.rank))
+                         .text());
   });
   if (const auto* matmul = std::get_if<Matmul>(&op))
-    views.raw("transposed", std::string(matmul->trans_a ? "[true" : "[false") + (matmul->trans_b ? ", true]" : ", false]"));
+    views.raw("transposed",
+              std::string(matmul->trans_a ? "[true" : "[false") + (matmul->trans_b ? ", true]" : ", false]"));
   return views.text();
 }
 
@@ -571,12 +709,19 @@ int verify(const Settings& settings, Backend& backend, Keep keep) {
         lost = error.code == "cuda";  // the context may be dead; what follows would fail for that alone
       }
       (wrong.empty() ? right : failed) += 1;
-      std::printf("%-5s %-36s %s %s(%.1f s)\n", model.name.c_str(), one.name.c_str(), wrong.empty() ? "agrees," : "WRONG:",
-                  wrong.empty() ? ("error " + std::to_string(worst) + " ").c_str() : (wrong + " ").c_str(), now() - begin);
+      std::printf(
+          "%-5s %-36s %s %s(%.1f s)\n", model.name.c_str(), one.name.c_str(), wrong.empty() ? "agrees," : "WRONG:",
+          wrong.empty() ? ("error " + std::to_string(worst) + " ").c_str() : (wrong + " ").c_str(), now() - begin);
       std::fflush(stdout);
-      keep(Row().add("model", model.name).add("case", one.name).add("verified", wrong.empty()).add("error", worst).add("wrong", wrong));
+      keep(Row()
+               .add("model", model.name)
+               .add("case", one.name)
+               .add("verified", wrong.empty())
+               .add("error", worst)
+               .add("wrong", wrong));
       if (lost) {
-        std::printf("%s failed in a way that may end the device for this process: the cases behind it were not tried\n", one.name.c_str());
+        std::printf("%s failed in a way that may end the device for this process: the cases behind it were not tried\n",
+                    one.name.c_str());
         return 1;
       }
     }
@@ -587,13 +732,7 @@ int verify(const Settings& settings, Backend& backend, Keep keep) {
 
 int bench(const Settings& settings) {
   const double started = now();
-  std::unique_ptr<Backend> backend;
-  if (settings.device == "cpu")
-    backend = make_cpu_backend();
-  else if (settings.device.rfind("cuda", 0) == 0)
-    backend = make_cuda_backend(settings.device.size() > 5 ? std::stoi(settings.device.substr(5)) : 0);
-  else
-    fail("usage", "--device ", settings.device, ": expected cpu, cuda or cuda:N");
+  const std::unique_ptr<Backend> backend = find_device(settings.device).make();
   std::ofstream file;
   if (!settings.json.empty()) {
     file.open(settings.json);
@@ -604,11 +743,18 @@ int bench(const Settings& settings) {
   };
   if (settings.verify) return verify(settings, *backend, keep);
   const Limits limits = backend->limits();
-  std::printf("%s: %s; copies at %.4g GB/s, products of 8192 at %.4g TFLOP/s in bf16, of 4096 at %.4g in f32\n", backend->name().c_str(),
-              backend->description().c_str(), limits.bandwidth / 1e9, limits.flops_bf16 / 1e12, limits.flops_f32 / 1e12);
-  keep(Row().add("device", backend->name()).add("description", backend->description()).add("copy_bytes_s", limits.bandwidth)
-           .add("flops_s_bf16", limits.flops_bf16).add("flops_s_f32", limits.flops_f32).add("tokens", static_cast<double>(settings.tokens)));
-  std::printf("%-5s %-36s %11s %9s %9s %9s %9s  %s\n", "model", "operation", "us", "least us", "GB/s", "TFLOP/s", "share", "of");
+  std::printf("%s: %s; copies at %.4g GB/s, products of 8192 at %.4g TFLOP/s in bf16, of 4096 at %.4g in f32\n",
+              backend->name().c_str(), backend->description().c_str(), limits.bandwidth / 1e9, limits.flops_bf16 / 1e12,
+              limits.flops_f32 / 1e12);
+  keep(Row()
+           .add("device", backend->name())
+           .add("description", backend->description())
+           .add("copy_bytes_s", limits.bandwidth)
+           .add("flops_s_bf16", limits.flops_bf16)
+           .add("flops_s_f32", limits.flops_f32)
+           .add("tokens", static_cast<double>(settings.tokens)));
+  std::printf("%-5s %-36s %11s %9s %9s %9s %9s  %s\n", "model", "operation", "us", "least us", "GB/s", "TFLOP/s",
+              "share", "of");
   int failed = 0, left_out = 0;
   for (const Model& model : kModels) {
     if (!chosen(settings, model)) continue;
@@ -632,16 +778,25 @@ int bench(const Settings& settings) {
         const double by_bytes = needed.bytes / limits.bandwidth;
         const double by_flops = needed.flops / (uses_bf16(sets[0]) ? limits.flops_bf16 : limits.flops_f32);
         // The rate of matrix products is a limit for what is made of them; the arithmetic of a norm has another.
-        const bool products = std::holds_alternative<Matmul>(sets[0]) || std::holds_alternative<LmHeadLoss>(sets[0]) ||
-                              std::holds_alternative<Attention>(sets[0]) || std::holds_alternative<AttentionGrad>(sets[0]) ||
-                              std::holds_alternative<RowLinear>(sets[0]) || std::holds_alternative<PagedAttention>(sets[0]);
+        const bool products =
+            std::holds_alternative<Matmul>(sets[0]) || std::holds_alternative<LmHeadLoss>(sets[0]) ||
+            std::holds_alternative<Attention>(sets[0]) || std::holds_alternative<AttentionGrad>(sets[0]) ||
+            std::holds_alternative<RowLinear>(sets[0]) || std::holds_alternative<PagedAttention>(sets[0]);
         const bool moves = !products || by_bytes > by_flops;
         const double share = (moves ? by_bytes : by_flops) / median;
-        row.add("op", op_name(sets[0])).raw("views", shapes(sets[0])).add("us", median * 1e6).add("us_least", least * 1e6).add("bytes", needed.bytes);
-        row.add("flops", needed.flops).add("share", share).add("of", moves ? "copy" : "gemm").add("sets", static_cast<double>(sets.size()));
+        row.add("op", op_name(sets[0]))
+            .raw("views", shapes(sets[0]))
+            .add("us", median * 1e6)
+            .add("us_least", least * 1e6)
+            .add("bytes", needed.bytes);
+        row.add("flops", needed.flops)
+            .add("share", share)
+            .add("of", moves ? "copy" : "gemm")
+            .add("sets", static_cast<double>(sets.size()));
         if (!one.documents.empty()) row.add("documents", boundaries(settings.tokens, one.documents == "packed"));
-        std::printf("%-5s %-36s %11.1f %9.1f %9.1f %9.2f %8.1f%%  %s\n", model.name.c_str(), one.name.c_str(), median * 1e6, least * 1e6,
-                    needed.bytes / median / 1e9, needed.flops / median / 1e12, share * 100, moves ? "copy" : "GEMM");
+        std::printf("%-5s %-36s %11.1f %9.1f %9.1f %9.2f %8.1f%%  %s\n", model.name.c_str(), one.name.c_str(),
+                    median * 1e6, least * 1e6, needed.bytes / median / 1e9, needed.flops / median / 1e12, share * 100,
+                    moves ? "copy" : "GEMM");
       } catch (const Error& error) {
         ++failed;
         row.add("error", error.what());
@@ -673,17 +828,27 @@ int main(int argc, char** argv) {
         continue;
       }
       const std::string value = i + 1 < argc ? argv[++i] : "";
-      if (word == "--device") settings.device = value;
-      else if (word == "--models") settings.models = value;
-      else if (word == "--only") settings.only = value;
-      else if (word == "--json") settings.json = value;
-      else if (word == "--tokens") settings.tokens = std::stoll(value);
-      else if (word == "--seconds") settings.seconds = std::stod(value);
-      else if (word == "--budget") settings.budget = std::stod(value);
+      if (word == "--device")
+        settings.device = value;
+      else if (word == "--models")
+        settings.models = value;
+      else if (word == "--only")
+        settings.only = value;
+      else if (word == "--json")
+        settings.json = value;
+      else if (word == "--tokens")
+        settings.tokens = std::stoll(value);
+      else if (word == "--seconds")
+        settings.seconds = std::stod(value);
+      else if (word == "--budget")
+        settings.budget = std::stod(value);
       else {
-        std::fprintf(stderr, "usage: qeng_bench_ops [--device cpu|cuda|cuda:N] [--models 1.5B,7B,0.5B,tiny] [--tokens N] [--only TEXT] [--json FILE]\n"
-                             "                      [--seconds S of one try] [--budget S of the whole run] [--no-cycle: one set of operands]\n"
-                             "                      [--verify: compares results with the CPU's instead]\n");
+        std::fprintf(stderr,
+                     "usage: qeng_bench_ops [--device cpu|cuda|cuda:N] [--models 1.5B,7B,0.5B,tiny] [--tokens N] "
+                     "[--only TEXT] [--json FILE]\n"
+                     "                      [--seconds S of one try] [--budget S of the whole run] [--no-cycle: one "
+                     "set of operands]\n"
+                     "                      [--verify: compares results with the CPU's instead]\n");
         return 2;
       }
     }

@@ -1,24 +1,25 @@
-// The linear layers of a Qwen2-1.5B shape in each stored dtype, as RowLinear computes them on the CPU, or matrices of one
-// shape each:
+// The linear layers of a Qwen2-1.5B shape in each stored dtype, as RowLinear computes them on the CPU, or matrices of
+// one shape each:
 //   qeng_bench_row_linear [--types tq2_0,q8_0] [--head q6_k] [--rows 1,512] [--threads 2] [--rounds 5] [--clock cpu]
 //                         [--layout rows|interleaved] [--shapes 4096x4096,11008x4096] [--isa avx2]
-// bench/README.md says what the columns mean. Weights are random blocks, a tensor each, so that nothing stays in a cache.
+// bench/README.md says what the columns mean. Weights are random blocks, a tensor each, so that nothing stays in a
+// cache.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <ctime>
 #include <cstring>
+#include <ctime>
 #include <random>
 #include <sstream>
 #include <string>
 #include <vector>
 
 #include "kernels/backend.h"
-#include "kernels/cpu/parallel.h"
 #include "kernels/error.h"
 #include "kernels/interleave.h"
 #include "kernels/math/blocks/with_block.h"
 #include "kernels/ops.h"
+#include "kernels/parallel.h"
 
 using namespace qeng;
 
@@ -27,7 +28,8 @@ namespace {
 constexpr size_t kCopiesBytes = size_t{256} << 20;  // of matrices of one shape: more than caches hold
 constexpr int64_t kHidden = 1536, kWide = 8960, kKv = 256, kLayers = 28, kVocab = 151936;
 
-bool cpu_clock = false;  // count this process's time on the processor: what one thread would do on a machine that is its own
+bool cpu_clock =
+    false;  // count this process's time on the processor: what one thread would do on a machine that is its own
 double now() {
   if (cpu_clock) return static_cast<double>(std::clock()) / CLOCKS_PER_SEC;
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -65,7 +67,8 @@ double read_bandwidth(int threads, const std::vector<char>& memory) {
 class Weights {
  public:
   Weights(DType layers, DType head, bool interleaved) : layers_(layers), head_(head), interleaved_(interleaved) {
-    const size_t each = dtype_bytes(layers, kHidden * (2 * kHidden + 2 * kKv)) + dtype_bytes(layers, 3 * kHidden * kWide);
+    const size_t each =
+        dtype_bytes(layers, kHidden * (2 * kHidden + 2 * kKv)) + dtype_bytes(layers, 3 * kHidden * kWide);
     memory.resize(each * kLayers + dtype_bytes(head, kHidden * kVocab));
     const size_t blocks = each * kLayers;
     fill(layers, memory.data(), blocks);
@@ -74,7 +77,8 @@ class Weights {
   View layer(int64_t n, int64_t k) { return take(layers_, n, k); }
   View head() { return take(head_, kVocab, kHidden); }
   // As many [n, k] matrices as fit kCopiesBytes, at least one.
-  Weights(DType dtype, int64_t n, int64_t k, bool interleaved) : layers_(dtype), head_(dtype), interleaved_(interleaved) {
+  Weights(DType dtype, int64_t n, int64_t k, bool interleaved)
+      : layers_(dtype), head_(dtype), interleaved_(interleaved) {
     const size_t each = dtype_bytes(dtype, n * k);
     memory.resize(std::max<size_t>(1, kCopiesBytes / each) * each);
     fill(dtype, memory.data(), memory.size());
@@ -152,7 +156,8 @@ std::vector<RowLinear> step(Weights& weights, const View& x, const View& wide, c
 }
 
 // Products with each copy of an [n, k] matrix, of one_bit and ternary with scales.
-std::vector<RowLinear> products(Weights& weights, DType dtype, int64_t n, const View& x, const View& scale, const View& y) {
+std::vector<RowLinear> products(Weights& weights, DType dtype, int64_t n, const View& x, const View& scale,
+                                const View& y) {
   std::vector<RowLinear> ops;
   weights.rewind();
   for (size_t used = 0; used < weights.memory.size(); used += dtype_bytes(dtype, n * x.columns())) {
@@ -165,16 +170,18 @@ std::vector<RowLinear> products(Weights& weights, DType dtype, int64_t n, const 
 }
 
 // Best and median time of the rounds, in ms of one product, and shares of reading of the same two rounds.
-void bench_shape(Backend& backend, const std::string& type, const std::string& shape, int64_t rows, int threads, int rounds,
-                 bool interleaved) {
+void bench_shape(Backend& backend, const std::string& type, const std::string& shape, int64_t rows, int threads,
+                 int rounds, bool interleaved) {
   const DType dtype = dtype_from_name(type);
   const int64_t n = std::stoll(shape), k = std::stoll(shape.substr(shape.find('x') + 1));
   Weights weights(dtype, n, k, interleaved);
-  std::vector<float> x(static_cast<size_t>(rows * k)), y(static_cast<size_t>(rows * n)), scale(static_cast<size_t>(n), 0.01f);
+  std::vector<float> x(static_cast<size_t>(rows * k)), y(static_cast<size_t>(rows * n)),
+      scale(static_cast<size_t>(n), 0.01f);
   std::mt19937 engine(2);
   for (float& value : x) value = static_cast<float>(engine() % 2001) * 1e-3f - 1;
-  const std::vector<RowLinear> ops = products(weights, dtype, n, View(x.data(), DType::f32, {rows, k}),
-                                              View(scale.data(), DType::f32, {n}), View(y.data(), DType::f32, {rows, n}));
+  const std::vector<RowLinear> ops =
+      products(weights, dtype, n, View(x.data(), DType::f32, {rows, k}), View(scale.data(), DType::f32, {n}),
+               View(y.data(), DType::f32, {rows, n}));
   struct Round {
     double seconds, read;
     bool operator<(const Round& other) const { return seconds < other.seconds; }
@@ -201,16 +208,28 @@ int bench(int count, char** arguments) {
   bool interleaved = false;
   for (int i = 1; i < count; i += 2) {
     const std::string option = arguments[i], value = i + 1 < count ? arguments[i + 1] : "";
-    if (option == "--types") types = value;
-    else if (option == "--head") head = value;
-    else if (option == "--shapes") shapes = value;
-    else if (option == "--rows") rows_list = value;
-    else if (option == "--threads") threads = std::stoi(value);
-    else if (option == "--rounds") rounds = std::stoi(value);
-    else if (option == "--isa") isa = value;
-    else if (option == "--layout" && (value == "rows" || value == "interleaved")) interleaved = value == "interleaved";
-    else if (option == "--clock" && value == "cpu") cpu_clock = true, threads = 1;
-    else fail("usage", "unknown option ", option, " ", value, "; expected --types, --head, --shapes, --rows, --threads, --rounds, --isa, --layout interleaved or --clock cpu");
+    if (option == "--types")
+      types = value;
+    else if (option == "--head")
+      head = value;
+    else if (option == "--shapes")
+      shapes = value;
+    else if (option == "--rows")
+      rows_list = value;
+    else if (option == "--threads")
+      threads = std::stoi(value);
+    else if (option == "--rounds")
+      rounds = std::stoi(value);
+    else if (option == "--isa")
+      isa = value;
+    else if (option == "--layout" && (value == "rows" || value == "interleaved"))
+      interleaved = value == "interleaved";
+    else if (option == "--clock" && value == "cpu")
+      cpu_clock = true, threads = 1;
+    else
+      fail("usage", "unknown option ", option, " ", value,
+           "; expected --types, --head, --shapes, --rows, --threads, --rounds, --isa, --layout interleaved or --clock "
+           "cpu");
   }
   const auto backend = make_cpu_backend(threads, isa);
   if (!shapes.empty()) {
@@ -221,8 +240,8 @@ int bench(int count, char** arguments) {
           bench_shape(*backend, type, shape, std::stoll(rows), threads, rounds, interleaved);
     return 0;
   }
-  std::printf("%s\n%-8s %5s %10s %10s %8s %8s %10s %10s\n", backend->description().c_str(), "type", "rows", "ms", "tokens/s",
-              "GB/s", "of read", "MAC/ns", "read GB/s");
+  std::printf("%s\n%-8s %5s %10s %10s %8s %8s %10s %10s\n", backend->description().c_str(), "type", "rows", "ms",
+              "tokens/s", "GB/s", "of read", "MAC/ns", "read GB/s");
   std::mt19937 engine(2);
   for (const std::string& type : split(types)) {
     const DType dtype = dtype_from_name(type);

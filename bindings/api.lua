@@ -25,9 +25,29 @@ local q = {}
 ---@param opt {device?: string, threads?: integer, isa?: string, budget?: integer}
 function q.device(opt) end
 
----The devices present: name, description, memory, in_use.
+---The devices present: name, description, memory, in_use. The first is the one that "auto" takes.
 ---@return table[]
 function q.devices() end
+
+---A runtime of its own: a device with its threads, tape, accounts and budget, beside the default one.
+---q.device describes the default. Operations run on the runtime of their tensors, which has to be one. Tensors are
+---made on the runtime in use. q.load(dir, { runtime = rt }) loads a model there, and the model works there wherever it
+---is called from. Without options: the runtime in use. It lives as long as its handle, models and tensors do.
+---rt:use(q.memory) shows its accounts.
+---@param opt? {device?: string, threads?: integer, isa?: string, budget?: integer}
+---@return Runtime
+function q.runtime(opt) end
+
+---@class Runtime
+local Runtime = {}
+
+---Calls fn(...) with it as the runtime in use: for tensors that fn makes, programs it captures and files it loads.
+---@param fn fun(...): ...
+---@return ...
+function Runtime:use(fn, ...) end
+
+---Lets go of this handle; what models and tensors still use stays.
+function Runtime:free() end
 
 ---Bytes by name of allocation, with current and peak; prints as a table.
 ---Names: weights, adapters, gradients, optimizer, activations, batch, workspace.
@@ -139,6 +159,8 @@ function Tensor:clone() end
 function Tensor:view() end
 ---Frees the memory now (or when the last sharer lets go); a later use is an error.
 function Tensor:free() end
+---@return Runtime  where it lies
+function Tensor:runtime() end
 ---@param on? boolean  sets whether gradients are kept; without it, asks
 ---@return boolean
 function Tensor:requires_grad(on) end
@@ -1205,6 +1227,11 @@ function q.logprobs(logits, tokens, opt) end
 ---@return number[] divergence
 ---@return integer same_top
 function q.compare_logits(reference, logits) end
+---A copy of logits in host memory, by one read, for samplers that take a row each.
+---nil if the host can read the device's memory.
+---@param logits Tensor
+---@return Tensor?
+function q.on_host(logits) end
 
 ---A grammar that output has to follow, in llama.cpp's notation: root ::= "yes" | [0-9]{1,3}  (engine/grammar/gbnf.h)
 ---@param text string
@@ -1532,6 +1559,7 @@ function q.hub.files(name, kind, patterns, opt) end
 ---@field stream_slack? integer  bytes of host_budget for what is not known in advance (64 MB)
 ---@field stream_keep? integer  on a GPU, bytes of weights that stay there for good
 ---@field model_file? string  a Lua file like those of scripts/qeng/models; it is run
+---@field runtime? Runtime  where the model lies; by default the runtime in use
 
 ---A model from a Hugging Face folder (config.json, safetensors, tokenizer) or a GGUF file.
 ---Its architecture is one of scripts/qeng/models, or that of model_file.
@@ -1540,9 +1568,17 @@ function q.hub.files(name, kind, patterns, opt) end
 ---@return Model
 function q.load(dir, opt) end
 
+---@class RandomModelOptions
+---@field dtype? dtype
+---@field std? number
+---@field seed? integer
+---@field weights? (fun(name: string, shape: integer[]): Tensor)
+---@field model_file? string
+---@field runtime? Runtime
+
 ---A model with random weights from the keys of a config.json; or with those that weights(name, shape) gives.
 ---@param config table
----@param opt? {dtype?: dtype, std?: number, seed?: integer, weights?: function, model_file?: string}
+---@param opt? RandomModelOptions
 ---@return Model
 function q.random_model(config, opt) end
 

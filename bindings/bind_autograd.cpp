@@ -1,4 +1,6 @@
 // The differentiable functions and what controls their tape: backward, no_grad, scope, checkpoint, block.
+#include <list>
+
 #include "bindings/register.h"
 #include "bindings/runtime.h"
 #include "engine/autograd/functions.h"
@@ -14,7 +16,8 @@ using lua::Options;
 
 Lora read_lora(Call& call, int table) {
   lua_State* L = call.L;
-  if (!lua_istable(L, table)) fail("value", call.name, ": lora: table {a=, b=, scale=} expected, got ", lua::type_text(L, table));
+  if (!lua_istable(L, table))
+    fail("value", call.name, ": lora: table {a=, b=, scale=} expected, got ", lua::type_text(L, table));
   const auto field = [&](const char* key, auto fallback) {
     using T = decltype(fallback);
     lua_getfield(L, table, key);
@@ -32,7 +35,7 @@ Lora read_lora(Call& call, int table) {
   return lora;
 }
 
-int project(Call& call) {
+int linear(Call& call) {
   TensorPtr x = call.arg<TensorPtr>(1), w = call.arg<TensorPtr>(2);
   Options opt(call, 3, {"bias", "lora", "out"});
   Lora lora;
@@ -41,48 +44,70 @@ int project(Call& call) {
     lora = read_lora(call, lua_gettop(call.L));
     lua_pop(call.L, 1);
   }
-  return call.push(linear(tape(), x, w, opt.get<TensorPtr>("bias", nullptr), lora, opt.get<DType>("out", x->view.dtype)));
+  const TensorPtr bias = opt.get<TensorPtr>("bias", nullptr);
+  return call.push(
+      linear(tape_of(call, x, w, bias, lora.a, lora.b), x, w, bias, lora, opt.get<DType>("out", x->view.dtype)));
 }
 
-int merge(Call& call) { return call.push(merge_lora(call.arg<TensorPtr>(1), read_lora(call, 2))); }
-int dora_scales(Call& call) {
-  return call.push(dora_scale(tape(), call.arg<TensorPtr>(1), read_lora(call, 2), call.arg<TensorPtr>(3), call.arg<TensorPtr>(4)));
+int merge_lora(Call& call) {
+  const TensorPtr w = call.arg<TensorPtr>(1);
+  const Lora lora = read_lora(call, 2);
+  device_of(call, w, lora.a, lora.b);
+  return call.push(merge_lora(w, lora));
 }
-int squares(Call& call) { return call.push(row_squares(call.arg<TensorPtr>(1))); }
-int merge_scaled(Call& call) { return call.push(merge_dora(call.arg<TensorPtr>(1), read_lora(call, 2), call.arg<TensorPtr>(3))); }
-int noisy(Call& call) {
-  return call.push(embedding_noise(tape(), call.arg<TensorPtr>(1), call.arg<TensorPtr>(2), call.arg<float>(3)));
+int dora_scale(Call& call) {
+  const TensorPtr w = call.arg<TensorPtr>(1), magnitude = call.arg<TensorPtr>(3), squares = call.arg<TensorPtr>(4);
+  const Lora lora = read_lora(call, 2);
+  return call.push(dora_scale(tape_of(call, w, lora.a, lora.b, magnitude, squares), w, lora, magnitude, squares));
 }
-int embed(Call& call) {
-  const auto table = call.arg<TensorPtr>(1);
+int row_squares(Call& call) { return call.push(row_squares(call.arg<TensorPtr>(1))); }
+int merge_dora(Call& call) {
+  const TensorPtr w = call.arg<TensorPtr>(1), magnitude = call.arg<TensorPtr>(3);
+  const Lora lora = read_lora(call, 2);
+  device_of(call, w, lora.a, lora.b, magnitude);
+  return call.push(merge_dora(w, lora, magnitude));
+}
+int embedding_noise(Call& call) {
+  const TensorPtr x = call.arg<TensorPtr>(1), cu = call.arg<TensorPtr>(2);
+  return call.push(embedding_noise(tape_of(call, x, cu), x, cu, call.arg<float>(3)));
+}
+int embedding(Call& call) {
+  const TensorPtr table = call.arg<TensorPtr>(1), tokens = call.arg<TensorPtr>(2);
   const DType own = table->view.dtype;  // a stored dtype is none to compute in
   const DType out = call.arg<DType>(3, own == DType::bf16 ? own : DType::f32);
-  return call.push(embedding(tape(), table, call.arg<TensorPtr>(2), out));
+  return call.push(embedding(tape_of(call, table, tokens), table, tokens, out));
 }
-int rotate_signed(Call& call) {
+int hadamard(Call& call) {
   TensorPtr x = call.arg<TensorPtr>(1);
   Options opt(call, 2, {"signs", "block", "inverse"});
   const int block = opt.get<int>("block", static_cast<int>(x->view.columns()));
-  return call.push(hadamard(tape(), x, opt.get<TensorPtr>("signs", nullptr), block, opt.get<bool>("inverse", false)));
+  const TensorPtr signs = opt.get<TensorPtr>("signs", nullptr);
+  return call.push(hadamard(tape_of(call, x, signs), x, signs, block, opt.get<bool>("inverse", false)));
 }
-int norm(Call& call) {
-  return call.push(rmsnorm(tape(), call.arg<TensorPtr>(1), call.arg<TensorPtr>(2), call.arg<float>(3), call.arg<bool>(4, false)));
+int rmsnorm(Call& call) {
+  const TensorPtr x = call.arg<TensorPtr>(1), w = call.arg<TensorPtr>(2);
+  return call.push(rmsnorm(tape_of(call, x, w), x, w, call.arg<float>(3), call.arg<bool>(4, false)));
 }
-int normed_sum(Call& call) {
-  const NormedSum result = add_rmsnorm(tape(), call.arg<TensorPtr>(1), call.arg<TensorPtr>(2), call.arg<TensorPtr>(3), call.arg<float>(4), call.arg<bool>(5, false));
+int add_rmsnorm(Call& call) {
+  const TensorPtr a = call.arg<TensorPtr>(1), b = call.arg<TensorPtr>(2), w = call.arg<TensorPtr>(3);
+  const NormedSum result = add_rmsnorm(tape_of(call, a, b, w), a, b, w, call.arg<float>(4), call.arg<bool>(5, false));
   return call.push(result.sum, result.y);
 }
-int gated(Call& call) {
+int swiglu(Call& call) {
   Options opt(call, 3, {"gelu"});
-  return call.push(swiglu(tape(), call.arg<TensorPtr>(1), call.arg<TensorPtr>(2), opt.get<bool>("gelu", false)));
+  const TensorPtr gate = call.arg<TensorPtr>(1), up = call.arg<TensorPtr>(2);
+  return call.push(swiglu(tape_of(call, gate, up), gate, up, opt.get<bool>("gelu", false)));
 }
-int drop(Call& call) { return call.push(dropout(tape(), call.arg<TensorPtr>(1), call.arg<float>(2))); }
+int dropout(Call& call) {
+  const TensorPtr x = call.arg<TensorPtr>(1);
+  return call.push(dropout(tape_of(call, x), x, call.arg<float>(2)));
+}
 
-int frequencies(Call& call) {
+int rope_table(Call& call) {
   Options opt(call, 1,
               {"dim", "theta", "length", "type", "factor", "max_position_embeddings",
-               "original_max_position_embeddings", "attention_factor", "mscale", "mscale_all_dim", "beta_fast", "beta_slow", "truncate", "low_freq_factor",
-               "high_freq_factor", "short_factor", "long_factor"});
+               "original_max_position_embeddings", "attention_factor", "mscale", "mscale_all_dim", "beta_fast",
+               "beta_slow", "truncate", "low_freq_factor", "high_freq_factor", "short_factor", "long_factor"});
   RopeConfig config;
   config.rotary = opt.get<int64_t>("dim");
   config.theta = opt.get<double>("theta");
@@ -103,19 +128,22 @@ int frequencies(Call& call) {
   const RopeTable made = qeng::rope_table(config, opt.get<int64_t>("length", 0));
   const std::vector<double> values(made.inv_freq.begin(), made.inv_freq.end());
   lua_newtable(call.L);
-  lua::set_field(call.L, "inv_freq", make_constant(device(), {static_cast<int64_t>(values.size())}, DType::f32, values));
+  lua::set_field(call.L, "inv_freq",
+                 make_constant(device(), {static_cast<int64_t>(values.size())}, DType::f32, values));
   lua::set_field(call.L, "scale", static_cast<double>(made.attention_factor));
   return 1;
 }
 
-int rotate(Call& call) {
+int rope(Call& call) {
   Options table(call, 4, {"inv_freq", "scale"});
-  const Rotated rotated = rope(tape(), call.arg<TensorPtr>(1), call.arg<TensorPtr>(2, nullptr), call.arg<TensorPtr>(3),
-                               table.get<TensorPtr>("inv_freq"), table.get<float>("scale", 1));
+  const TensorPtr query = call.arg<TensorPtr>(1), key = call.arg<TensorPtr>(2, nullptr),
+                  positions = call.arg<TensorPtr>(3), inv_freq = table.get<TensorPtr>("inv_freq");
+  const Rotated rotated = rope(tape_of(call, query, key, positions, inv_freq), query, key, positions, inv_freq,
+                               table.get<float>("scale", 1));
   return rotated.key ? call.push(rotated.query, rotated.key) : call.push(rotated.query);
 }
 
-int attend(Call& call) {
+int attention(Call& call) {
   TensorPtr q = call.arg<TensorPtr>(1), k = call.arg<TensorPtr>(2), v = call.arg<TensorPtr>(3);
   if (!lua_istable(call.L, 4)) call.bad_argument(4, "table with cu_q expected, got " + lua::type_text(call.L, 4));
   const auto boundary = [&](const char* key) {
@@ -129,41 +157,49 @@ int attend(Call& call) {
   if (!documents.cu_k) documents.cu_k = documents.cu_q;
   Options opt(call, 5, {"scale", "window"});
   const float scale = opt.get<float>("scale", 1.0f / std::sqrt(static_cast<float>(q->view.columns())));
-  return call.push(attention(tape(), q, k, v, documents, scale, opt.get<int>("window", 0)));
+  return call.push(attention(tape_of(call, q, k, v, documents.cu_q, documents.cu_k), q, k, v, documents, scale,
+                             opt.get<int>("window", 0)));
 }
 
-int loss(Call& call) {
-  HeadLoss result = lm_head_loss(tape(), call.arg<TensorPtr>(1), call.arg<TensorPtr>(2), call.arg<TensorPtr>(3), call.arg<TensorPtr>(4));
+int lm_head_loss(Call& call) {
+  const TensorPtr h = call.arg<TensorPtr>(1), w = call.arg<TensorPtr>(2), targets = call.arg<TensorPtr>(3),
+                  scale = call.arg<TensorPtr>(4);
+  HeadLoss result = lm_head_loss(tape_of(call, h, w, targets, scale), h, w, targets, scale);
   return call.push(result.loss, result.nll);
 }
 
-int reshaped(Call& call) { return call.push(reshape(tape(), lua::self_tensor(call), call.arg<Shape>(1))); }
-int to(Call& call) { return call.push(cast(tape(), lua::self_tensor(call), call.arg<DType>(1))); }
-int plus(Call& call) { return call.push(add(tape(), call.arg<TensorPtr>(1), call.arg<TensorPtr>(2))); }
-int times(Call& call) {
+int reshape(Call& call) {
+  const TensorPtr x = lua::self_tensor(call);
+  return call.push(reshape(tape_of(call, x), x, call.arg<Shape>(1)));
+}
+int to(Call& call) {
+  const TensorPtr x = lua::self_tensor(call);
+  return call.push(cast(tape_of(call, x), x, call.arg<DType>(1)));
+}
+int add(Call& call) {
+  const TensorPtr a = call.arg<TensorPtr>(1), b = call.arg<TensorPtr>(2);
+  return call.push(add(tape_of(call, a, b), a, b));
+}
+int scale(Call& call) {
   const bool number_first = lua_type(call.L, 1) == LUA_TNUMBER;
-  return call.push(scale(tape(), call.arg<TensorPtr>(number_first ? 2 : 1), call.arg<float>(number_first ? 1 : 2)));
+  const TensorPtr x = call.arg<TensorPtr>(number_first ? 2 : 1);
+  return call.push(scale(tape_of(call, x), x, call.arg<float>(number_first ? 1 : 2)));
 }
 int backward(Call& call) {
-  tape().backward(lua::self_tensor(call));
+  const TensorPtr loss = lua::self_tensor(call);
+  Tape& tape = tape_of(call, loss);
+  const Using used(tape.device().runtime()->shared_from_this());  // checkpoints run functions of Lua again
+  tape.backward(loss);
   return 0;
 }
 
 // ---------------------------------------------------------------- control
 
-// Calls the function at argument `at` with those after it; its results replace them on the stack. Returns their number.
-int call_rest(Call& call, int at) {
-  const bool callable = lua_isfunction(call.L, at) || luaL_getmetafield(call.L, at, "__call");
-  if (!callable) call.bad_argument(at, "function expected, got " + lua::type_text(call.L, at));
-  if (!lua_isfunction(call.L, at)) lua_pop(call.L, 1);  // the metafield
-  const int base = at - 1;
-  lua::call(call.L, lua_gettop(call.L) - at, LUA_MULTRET);
-  return lua_gettop(call.L) - base;
-}
-
 int no_grad(Call& call) {
-  Tape::NoGrad guard(tape());
-  return call_rest(call, 1);
+  runtime();
+  std::list<Tape::NoGrad> guards;  // the function may use tensors of any runtime
+  for (Runtime* each : Runtime::all()) guards.emplace_back(each->tape());
+  return lua::call_rest(call, 1);
 }
 
 // RAII: these parameters count as ones that require no gradient, and keep the gradient that they have.
@@ -181,13 +217,13 @@ struct Frozen {
 
 int freeze(Call& call) {
   Frozen frozen(call.arg<std::vector<TensorPtr>>(1));
-  return call_rest(call, 2);
+  return lua::call_rest(call, 2);
 }
 
 int scope(Call& call) {
   scopes::enter(call.L);
   try {
-    const int results = call_rest(call, 1);
+    const int results = lua::call_rest(call, 1);
     scopes::leave(call.L, results);
     return results;
   } catch (...) {
@@ -203,7 +239,7 @@ int keep(Call& call) {
 
 int block(Call& call) {
   Block named(device(), call.arg<std::string>(1));
-  return call_rest(call, 2);
+  return lua::call_rest(call, 2);
 }
 
 // The function runs inside a scope of its own, so that Lua's handles do not keep the dropped activations alive.
@@ -234,7 +270,7 @@ int checkpoint(Call& call) {
     lua_settop(L, base);
     return results;
   };
-  const std::vector<TensorPtr> results = tape().checkpoint(label, run, inputs);
+  const std::vector<TensorPtr> results = device_of(call, inputs).runtime()->tape().checkpoint(label, run, inputs);
   for (const TensorPtr& result : results) call.push(result);
   return static_cast<int>(results.size());
 }
@@ -243,10 +279,20 @@ int checkpoint(Call& call) {
 
 void register_autograd(lua_State* L) {
   using namespace lua;
-  functions(L, "", {{"linear", fn<project>}, {"merge_lora", fn<merge>}, {"dora_scale", fn<dora_scales>}, {"row_squares", fn<squares>}, {"merge_dora", fn<merge_scaled>}, {"embedding_noise", fn<noisy>}, {"embedding", fn<embed>}, {"hadamard", fn<rotate_signed>}, {"rmsnorm", fn<norm>}, {"add_rmsnorm", fn<normed_sum>}, {"swiglu", fn<gated>},
-                    {"dropout", fn<drop>}, {"rope_table", fn<frequencies>}, {"rope", fn<rotate>}, {"attention", fn<attend>},
-                    {"lm_head_loss", fn<loss>}, {"no_grad", fn<no_grad>}, {"freeze", fn<freeze>}, {"scope", fn<scope>}, {"keep", fn<keep>}, {"block", fn<block>}, {"checkpoint", fn<checkpoint>}});
-  methods<Tensor>(L, {{"reshape", fn<reshaped>}, {"to", fn<to>}, {"backward", fn<backward>}, {"__add", fn<plus>}, {"__mul", fn<times>}});
+  functions(L, "", {{"linear", fn<linear>},         {"merge_lora", fn<merge_lora>},
+                    {"dora_scale", fn<dora_scale>}, {"row_squares", fn<row_squares>},
+                    {"merge_dora", fn<merge_dora>}, {"embedding_noise", fn<embedding_noise>},
+                    {"embedding", fn<embedding>},   {"hadamard", fn<hadamard>},
+                    {"rmsnorm", fn<rmsnorm>},       {"add_rmsnorm", fn<add_rmsnorm>},
+                    {"swiglu", fn<swiglu>},         {"dropout", fn<dropout>},
+                    {"rope_table", fn<rope_table>}, {"rope", fn<rope>},
+                    {"attention", fn<attention>},   {"lm_head_loss", fn<lm_head_loss>},
+                    {"no_grad", fn<no_grad>},       {"freeze", fn<freeze>},
+                    {"scope", fn<scope>},           {"keep", fn<keep>},
+                    {"block", fn<block>},           {"checkpoint", fn<checkpoint>}});
+  methods<Tensor>(
+      L,
+      {{"reshape", fn<reshape>}, {"to", fn<to>}, {"backward", fn<backward>}, {"__add", fn<add>}, {"__mul", fn<scale>}});
 }
 
 }  // namespace qeng

@@ -5,7 +5,6 @@
 #include "bindings/register.h"
 #include "bindings/runtime.h"
 #include "engine/packets/batches.h"
-#include "engine/train/batch_stage.h"
 #include "engine/train/source_loss.h"
 
 QENG_LUA_CLASS(const qeng::PacketFile, "PacketFile")
@@ -89,13 +88,12 @@ int batches(Call& call) {
   options.split = choice<Split>(opt, "split", {{"train", Split::train}, {"eval", Split::eval}});
   options.eval_share = opt.get("eval_share", options.eval_share);
   options.pad = opt.get("pad", options.pad);
-  options.long_documents = choice<LongDocuments>(
-      opt, "long",
-      {{"auto", LongDocuments::automatic},
-       {"split", LongDocuments::split},
-       {"truncate", LongDocuments::truncate},
-       {"drop", LongDocuments::drop},
-       {"error", LongDocuments::error}});
+  options.long_documents = choice<LongDocuments>(opt, "long",
+                                                 {{"auto", LongDocuments::automatic},
+                                                  {"split", LongDocuments::split},
+                                                  {"truncate", LongDocuments::truncate},
+                                                  {"drop", LongDocuments::drop},
+                                                  {"error", LongDocuments::error}});
   options.lookahead = opt.get("lookahead", options.lookahead);
   options.epochs = opt.get("once", false) ? 1 : 0;
   options.vocab = opt.get("vocab", options.vocab);
@@ -196,7 +194,7 @@ int by_source(Call& call) {
 
 int send(Call& call) {
   const auto self = call.self<Batch>();
-  if (!device().backend().host_memory()) batch_stage(*self).send(self);
+  if (!device().backend().host_memory()) runtime().batch_stage(*self).send(self);
   return 0;
 }
 
@@ -220,8 +218,9 @@ int load(Call& call) {
   };
   const BatchStage::Slot slot{field("tokens", self->tokens), field("targets", self->targets),
                               field("positions", self->positions), field("cu_q", self->cu_seqlens)};
-  if (!device().backend().host_memory()) {
-    batch_stage(*self).load(*self, slot);
+  Device& device = device_of(call, slot.tokens, slot.targets, slot.positions, slot.cu_seqlens);
+  if (!device.backend().host_memory()) {
+    device.runtime()->batch_stage(*self).load(*self, slot);
   } else {
     from_host_i32(*slot.tokens, self->tokens.data(), self->tokens.size());
     from_host_i32(*slot.targets, self->targets.data(), self->targets.size());

@@ -91,11 +91,11 @@ std::string json_option(const Call& call, const Options& opt, const char* key) {
 }
 
 int convert(Call& call) {
-  const Options opt(call, 1, {"inputs",  "output",     "tokenizer",  "format",       "documents",    "chatml",
-                              "system",  "turns",      "renderer",   "max_tokens",   "long",         "dedupe",
-                              "max_bad", "max_record", "source",     "source_field", "source_names", "destination",
-                              "meta",    "resume",     "checkpoint", "threads",      "special",      "text_begin",
-                              "text_end"});
+  const Options opt(call, 1,
+                    {"inputs",  "output",       "tokenizer",    "format",      "documents", "chatml",  "system",
+                     "turns",   "renderer",     "max_tokens",   "long",        "dedupe",    "max_bad", "max_record",
+                     "source",  "source_field", "source_names", "destination", "meta",      "resume",  "checkpoint",
+                     "threads", "special",      "text_begin",   "text_end"});
   ConvertOptions options;
   options.inputs = opt.get<std::vector<std::string>>("inputs");
   options.output = opt.get<std::string>("output");

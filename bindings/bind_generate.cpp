@@ -14,19 +14,23 @@ using lua::Options;
 
 // ---------------------------------------------------------------- operations
 
-// The tensors of option `key`, a list that may have holes, as views; the tensors are alive as long as Lua's are.
-std::vector<View> views_of(Call& call, const Options& opt, const char* key, size_t count) {
+// The tensors of option `key`, a list that may have holes, as views, of the runtime of x; they are alive as long as
+// Lua's are.
+std::vector<View> views_of(Call& call, const TensorPtr& x, const Options& opt, const char* key, size_t count) {
   std::vector<View> views;
   if (!opt.has(key)) return views;
   opt.push(key);
   const int table = lua_gettop(call.L);
-  if (!lua_istable(call.L, table)) fail("value", call.name, ": ", key, ": list of tensors expected, got ", lua::type_text(call.L, table));
+  if (!lua_istable(call.L, table))
+    fail("value", call.name, ": ", key, ": list of tensors expected, got ", lua::type_text(call.L, table));
   bool any = false;
   for (size_t i = 1; i <= count; ++i) {
     lua_rawgeti(call.L, table, static_cast<int>(i));
     try {
       const bool present = !lua_isnil(call.L, -1) && !(lua_isboolean(call.L, -1) && !lua_toboolean(call.L, -1));
-      views.push_back(present ? lua::Value<TensorPtr>::read(call.L, lua_gettop(call.L))->view : View());
+      const TensorPtr tensor = present ? lua::Value<TensorPtr>::read(call.L, lua_gettop(call.L)) : nullptr;
+      device_of(call, x, tensor);
+      views.push_back(present ? tensor->view : View());
       any = any || present;
     } catch (const lua::Problem& problem) {
       fail("value", call.name, ": ", key, ": element ", i, ": ", problem.text);
@@ -42,52 +46,66 @@ int row_linear(Call& call) {
   const std::vector<TensorPtr> weights = call.arg<std::vector<TensorPtr>>(2);
   Options opt(call, 3, {"bias", "scale", "out", "alpha", "into"});
   const DType out = opt.get<DType>("out", x->view.dtype);
-  RowLinear op{.x = x->view, .scale = views_of(call, opt, "scale", weights.size()), .bias = views_of(call, opt, "bias", weights.size()), .alpha = opt.get<float>("alpha", 1)};
+  Device& device = device_of(call, x);
+  RowLinear op{.x = x->view,
+               .scale = views_of(call, x, opt, "scale", weights.size()),
+               .bias = views_of(call, x, opt, "bias", weights.size()),
+               .alpha = opt.get<float>("alpha", 1)};
   std::vector<TensorPtr> results;
   if (opt.has("into")) {
     results = opt.get<std::vector<TensorPtr>>("into");
     op.acc = true;
   }
   for (const TensorPtr& w : weights) {
+    device_of(call, x, w);
     op.w.push_back(w->view);
     if (op.acc) continue;
     Shape shape(x->view.shape, x->view.shape + x->view.rank);
-    if (shape.empty() || w->view.rank != 2) fail("shape", call.name, ": x is ", shape_text(x->view), ", w is ", shape_text(w->view), "; expected rows and [out, in]");
+    if (shape.empty() || w->view.rank != 2)
+      fail("shape", call.name, ": x is ", shape_text(x->view), ", w is ", shape_text(w->view),
+           "; expected rows and [out, in]");
     shape.back() = w->view.shape[0];
-    results.push_back(make_tensor(device(), shape, out));
+    results.push_back(make_tensor(device, shape, out));
   }
-  for (const TensorPtr& y : results) op.y.push_back(y->view);
-  device().run(op);
+  for (const TensorPtr& y : results) device_of(call, x, y), op.y.push_back(y->view);
+  device.run(op);
   return call.push(results);
 }
 
 int kv_store(Call& call) {
-  const auto view = [&](int i) { return call.arg<TensorPtr>(i)->view; };
-  device().run(KvStore{view(1), view(2), view(3), view(4), view(5)});
+  const TensorPtr keys = call.arg<TensorPtr>(1), values = call.arg<TensorPtr>(2), slots = call.arg<TensorPtr>(3),
+                  key_pool = call.arg<TensorPtr>(4), value_pool = call.arg<TensorPtr>(5);
+  device_of(call, keys, values, slots, key_pool, value_pool)
+      .run(KvStore{keys->view, values->view, slots->view, key_pool->view, value_pool->view});
   return 0;
 }
 
 int copy_pages(Call& call) {
-  device().run(CopyPages{call.arg<TensorPtr>(1)->view, call.arg<TensorPtr>(2)->view, call.arg<int>(3)});
+  const TensorPtr pool = call.arg<TensorPtr>(1), pairs = call.arg<TensorPtr>(2);
+  device_of(call, pool, pairs).run(CopyPages{pool->view, pairs->view, call.arg<int>(3)});
   return 0;
 }
 
 int paged_attention(Call& call) {
   const TensorPtr query = call.arg<TensorPtr>(1), keys = call.arg<TensorPtr>(2), values = call.arg<TensorPtr>(3);
   Options opt(call, 4, {"pages", "cu_q", "lengths", "page_tokens", "scale", "window"});
-  const auto view = [&](const char* key) { return opt.get<TensorPtr>(key)->view; };
+  const auto pages = opt.get<TensorPtr>("pages"), cu_q = opt.get<TensorPtr>("cu_q"),
+             lengths = opt.get<TensorPtr>("lengths");
+  Device& device = device_of(call, query, keys, values, pages, cu_q, lengths);
   const TensorPtr mixed = make_like(*query);
-  device().run(PagedAttention{query->view, keys->view, values->view, view("pages"), view("cu_q"), view("lengths"), mixed->view,
-                              opt.get<float>("scale", 1.0f / std::sqrt(static_cast<float>(query->view.columns()))), opt.get<int>("window", 0),
-                              opt.get<int>("page_tokens")});
+  device.run(PagedAttention{query->view, keys->view, values->view, pages->view, cu_q->view, lengths->view, mixed->view,
+                            opt.get<float>("scale", 1.0f / std::sqrt(static_cast<float>(query->view.columns()))),
+                            opt.get<int>("window", 0), opt.get<int>("page_tokens")});
   return call.push(mixed);
 }
 
-// token_logprobs(logits, id, k): the log-probability of the token under the last row, and {{id =, logprob =}...} of the k likeliest.
+// token_logprobs(logits, id, k): the log-probability of the token under the last row, and {{id =, logprob =}...} of the
+// k likeliest.
 int one_logprob(Call& call) {
   const TensorPtr logits = call.arg<TensorPtr>(1);
   const int64_t rows = logits->view.rows();
-  const std::vector<float> row = to_host_f32(*row_range(reshape_view(logits, {rows, logits->view.columns()}), rows - 1, 1));
+  const std::vector<float> row =
+      to_host_f32(*row_range(reshape_view(logits, {rows, logits->view.columns()}), rows - 1, 1));
   const View view(const_cast<float*>(row.data()), DType::f32, {logits->view.columns()});
   const auto token = call.arg<int32_t>(2);
   if (token < 0) fail("value", "token_logprobs: token ", token, " is outside the ", view.columns(), " logits");
@@ -107,14 +125,17 @@ int one_logprob(Call& call) {
 
 int page_pool(Call& call) {
   Options opt(call, 1, {"pages", "page_tokens", "remember"});
-  return call.push(std::make_shared<PagePool>(opt.get<int64_t>("pages"), opt.get<int>("page_tokens", 16), opt.get("remember", true)));
+  return call.push(std::make_shared<PagePool>(opt.get<int64_t>("pages"), opt.get<int>("page_tokens", 16),
+                                              opt.get("remember", true)));
 }
 
 // Elements first .. last of the array of ids at an argument, 1 .. its length by default.
 std::vector<int32_t> ids_of(Call& call, int argument) {
   const int table = call.index(argument);
-  if (!lua_istable(call.L, table)) call.bad_argument(argument, "list of token ids expected, got " + lua::type_text(call.L, table));
-  const int first = call.arg<int>(argument + 1, 1), last = call.arg<int>(argument + 2, static_cast<int>(lua_objlen(call.L, table)));
+  if (!lua_istable(call.L, table))
+    call.bad_argument(argument, "list of token ids expected, got " + lua::type_text(call.L, table));
+  const int first = call.arg<int>(argument + 1, 1),
+            last = call.arg<int>(argument + 2, static_cast<int>(lua_objlen(call.L, table)));
   std::vector<int32_t> ids;
   for (int i = first; i <= last; ++i) {
     lua_rawgeti(call.L, table, i);
@@ -161,16 +182,19 @@ int fill(Call& call) {
   const auto pool = call.self<PagePool>();
   Options to(call, 1, {"tokens", "positions", "slots", "cu_q", "lengths", "pages"});
   const auto ids = call.arg<std::vector<int64_t>>(2), counts = call.arg<std::vector<int64_t>>(3);
-  if (ids.size() != counts.size()) fail("value", call.name, ": ", ids.size(), " sequences and ", counts.size(), " counts");
+  if (ids.size() != counts.size())
+    fail("value", call.name, ": ", ids.size(), " sequences and ", counts.size(), " counts");
   std::vector<PagePool::Part> parts;
   for (size_t i = 0; i < ids.size(); ++i) parts.push_back({ids[i], counts[i]});
-  const TensorPtr tokens = to.get<TensorPtr>("tokens"), lengths = to.get<TensorPtr>("lengths"), pages = to.get<TensorPtr>("pages");
+  const TensorPtr tokens = to.get<TensorPtr>("tokens"), lengths = to.get<TensorPtr>("lengths"),
+                  pages = to.get<TensorPtr>("pages");
   const int64_t most = pages->view.rank == 2 ? pages->view.shape[1] : 0;
   const PagePool::Rows rows = pool->rows(parts, tokens->view.elements(), lengths->view.elements(), most);
   const auto put = [&](const char* key, const std::vector<int32_t>& values) {
     const TensorPtr tensor = to.get<TensorPtr>(key);
     if (tensor->view.dtype != DType::i32 || tensor->view.elements() != static_cast<int64_t>(values.size()))
-      fail("shape", call.name, ": ", key, " is ", shape_text(tensor->view), ", expected ", values.size(), " elements of i32");
+      fail("shape", call.name, ": ", key, " is ", shape_text(tensor->view), ", expected ", values.size(),
+           " elements of i32");
     if (!values.empty()) from_host_i32(*tensor, values.data(), values.size());
   };
   put("tokens", rows.tokens), put("positions", rows.positions), put("slots", rows.slots);
@@ -193,9 +217,25 @@ int set(Call& call) {
 
 void register_generate(lua_State* L) {
   using namespace lua;
-  functions(L, "", {{"row_linear", fn<row_linear>}, {"kv_store", fn<kv_store>}, {"copy_pages", fn<copy_pages>}, {"paged_attention", fn<paged_attention>}, {"token_logprobs", fn<one_logprob>}, {"page_pool", fn<page_pool>}});
-  methods<PagePool>(L, {{"open", fn<open>}, {"reuse", fn<reuse>}, {"extend", fn<extend>}, {"length", fn<length>}, {"fork", fn<fork>}, {"commit", fn<commit>},
-                        {"truncate", fn<truncate>}, {"close", fn<close>}, {"forget", fn<forget>}, {"copies", fn<copies>}, {"stats", fn<stats>}, {"available", fn<available>},
+  functions(L, "",
+            {{"row_linear", fn<row_linear>},
+             {"kv_store", fn<kv_store>},
+             {"copy_pages", fn<copy_pages>},
+             {"paged_attention", fn<paged_attention>},
+             {"token_logprobs", fn<one_logprob>},
+             {"page_pool", fn<page_pool>}});
+  methods<PagePool>(L, {{"open", fn<open>},
+                        {"reuse", fn<reuse>},
+                        {"extend", fn<extend>},
+                        {"length", fn<length>},
+                        {"fork", fn<fork>},
+                        {"commit", fn<commit>},
+                        {"truncate", fn<truncate>},
+                        {"close", fn<close>},
+                        {"forget", fn<forget>},
+                        {"copies", fn<copies>},
+                        {"stats", fn<stats>},
+                        {"available", fn<available>},
                         {"fill", fn<fill>}});
   methods<Tensor>(L, {{"set", fn<set>}});
 }

@@ -8,6 +8,7 @@
 #include "engine/formats/gguf.h"
 #include "engine/formats/gguf_rows.h"
 #include "kernels/interleave.h"
+#include "kernels/parallel.h"
 
 QENG_LUA_CLASS(qeng::GgufWriter, "GgufWriter")
 

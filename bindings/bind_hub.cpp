@@ -50,7 +50,8 @@ HubWatch watch(const Call& call, int argument) {
   return [function, L = call.L](const HubProgress& progress) {
     if (interrupt_waiting()) {
       take_interrupt(L);
-      fail("interrupted", "interrupted by ", interrupt_name(), "; what has come is kept, and the next run goes on from there");
+      fail("interrupted", "interrupted by ", interrupt_name(),
+           "; what has come is kept, and the next run goes on from there");
     }
     if (function) function.call(progress.done, progress.total, progress.note);
   };

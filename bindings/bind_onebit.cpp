@@ -14,7 +14,8 @@ using lua::Call;
 using lua::Options;
 
 int scaled(Call& call) {
-  return call.push(scale_columns(tape(), call.arg<TensorPtr>(1), call.arg<TensorPtr>(2), call.arg<TensorPtr>(3, nullptr)));
+  const TensorPtr x = call.arg<TensorPtr>(1), scale = call.arg<TensorPtr>(2), bias = call.arg<TensorPtr>(3, nullptr);
+  return call.push(scale_columns(tape_of(call, x, scale, bias), x, scale, bias));
 }
 
 int by_pulses(Call& call) {
@@ -22,17 +23,20 @@ int by_pulses(Call& call) {
   require_writable(*weight, "learn_by_pulses");
   Options opt(call, 2, {"state", "hyper", "counts", "first", "stream", "bop"});
   PulseOptions options;
-  options.state = opt.get<TensorPtr>("state"), options.hyper = opt.get<TensorPtr>("hyper"), options.counts = opt.get<TensorPtr>("counts");
+  options.state = opt.get<TensorPtr>("state"), options.hyper = opt.get<TensorPtr>("hyper"),
+  options.counts = opt.get<TensorPtr>("counts");
   options.first = opt.get<int64_t>("first", 0), options.stream = static_cast<uint32_t>(opt.get<int64_t>("stream", 0));
   options.bop = opt.get<bool>("bop", false);
+  device_of(call, weight, options.state, options.hyper, options.counts);
   weight->learner = learn_by_pulses(weight, options);
   return 0;
 }
 
 int by_latent(Call& call) {
-  const TensorPtr weight = call.arg<TensorPtr>(1);
+  const TensorPtr weight = call.arg<TensorPtr>(1), latent = call.arg<TensorPtr>(2);
   require_writable(*weight, "learn_latent");
-  weight->learner = learn_latent(weight, call.arg<TensorPtr>(2));
+  device_of(call, weight, latent);
+  weight->learner = learn_latent(weight, latent);
   return 0;
 }
 
@@ -44,7 +48,7 @@ int not_at_all(Call& call) {
 int signs(Call& call) {
   const TensorPtr x = call.arg<TensorPtr>(1), y = call.arg<TensorPtr>(2);
   require_writable(*y, "pack_signs");
-  device().run(PackSigns{x->view, y->view});
+  device_of(call, x, y).run(PackSigns{x->view, y->view});
   drop_spilled(*y);
   return 0;
 }
@@ -53,7 +57,7 @@ int random_signs(Call& call) {
   const TensorPtr x = call.arg<TensorPtr>(1);
   Options opt(call, 2, {"seed", "stream"});
   require_writable(*x, "random_signs");
-  fill_signs(*x, opt.get<uint64_t>("seed", tape().seed()), opt.get<uint64_t>("stream", 0));
+  fill_signs(*x, opt.get<uint64_t>("seed", tape_of(call, x).seed()), opt.get<uint64_t>("stream", 0));
   return 0;
 }
 
@@ -61,7 +65,9 @@ int to_grid(Call& call) {
   const TensorPtr x = call.arg<TensorPtr>(1);
   Options opt(call, 2, {"levels", "stream"});
   require_writable(*x, "clip_to_grid");
-  device().run(ClipToGrid{x->view, x->view, tape().rng()->view, opt.get<int>("levels", 0), static_cast<uint32_t>(opt.get<int64_t>("stream", 0))});
+  Tape& tape = tape_of(call, x);
+  tape.device().run(ClipToGrid{x->view, x->view, tape.rng()->view, opt.get<int>("levels", 0),
+                               static_cast<uint32_t>(opt.get<int64_t>("stream", 0))});
   return 0;
 }
 
@@ -76,8 +82,16 @@ int levels(Call& call) { return call.push(counter_levels(*call.arg<TensorPtr>(1)
 
 void register_onebit(lua_State* L) {
   using namespace lua;
-  functions(L, "", {{"scale_columns", fn<scaled>}, {"learn_by_pulses", fn<by_pulses>}, {"learn_latent", fn<by_latent>},
-                    {"stop_learning", fn<not_at_all>}, {"pack_signs", fn<signs>}, {"random_signs", fn<random_signs>}, {"clip_to_grid", fn<to_grid>}, {"count_levels", fn<levels>}, {"binarize", fn<to_signs>}});
+  functions(L, "",
+            {{"scale_columns", fn<scaled>},
+             {"learn_by_pulses", fn<by_pulses>},
+             {"learn_latent", fn<by_latent>},
+             {"stop_learning", fn<not_at_all>},
+             {"pack_signs", fn<signs>},
+             {"random_signs", fn<random_signs>},
+             {"clip_to_grid", fn<to_grid>},
+             {"count_levels", fn<levels>},
+             {"binarize", fn<to_signs>}});
 }
 
 }  // namespace qeng

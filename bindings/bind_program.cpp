@@ -14,10 +14,11 @@ namespace {
 using lua::Call;
 using lua::Options;
 
-// RAII: another listener for the device's ops.
+// RAII: another listener for a device's ops.
 struct Listening {
-  explicit Listening(OpListener& listener) : before(device().listener()) { device().set_listener(&listener); }
-  ~Listening() { device().set_listener(before); }
+  Listening(Device& d, OpListener& listener) : device(d), before(d.listener()) { device.set_listener(&listener); }
+  ~Listening() { device.set_listener(before); }
+  Device& device;
   OpListener* before;
 };
 
@@ -30,17 +31,16 @@ int call_function(Call& call) {
 // ---------------------------------------------------------------- programs
 
 int capture(Call& call) {
-  device();
-  tape();
+  Runtime& on = runtime();
   int results = 0;
-  std::shared_ptr<Program> program = Program::capture(device(), [&] {
+  std::shared_ptr<Program> program = Program::capture(on.device(), [&] {
     scopes::enter(call.L);
     try {
       results = call_function(call);
       scopes::leave(call.L, results);
     } catch (...) {
       scopes::leave(call.L, 0);
-      tape().clear();
+      on.tape().clear();
       throw;
     }
   });
@@ -81,7 +81,8 @@ int free_program(Call& call) {
 int program_text(Call& call) {
   const auto program = live_program(call);
   std::string text;
-  for (const LabelledOp& labelled : program->ops()) text += op_text(labelled.op, labelled.label, device().backend()) + "\n";
+  for (const LabelledOp& labelled : program->ops())
+    text += op_text(labelled.op, labelled.label, program->device().backend()) + "\n";
   return call.push(text);
 }
 
@@ -89,15 +90,16 @@ int program_text(Call& call) {
 
 class Tracer : public OpListener {
  public:
-  void after(const Op& op, const std::string& label) override { text += op_text(op, label, device().backend()) + "\n"; }
+  explicit Tracer(Device& d) : device(d) {}
+  void after(const Op& op, const std::string& label) override { text += op_text(op, label, device.backend()) + "\n"; }
+  Device& device;
   std::string text;
 };
 
 int trace(Call& call) {
-  device();
-  Tracer tracer;
+  Tracer tracer(device());
   {
-    Listening listening(tracer);
+    Listening listening(tracer.device, tracer);
     call_function(call);
   }
   return call.push(tracer.text);
@@ -130,9 +132,10 @@ int push_profile(Call& call, const Profiler& profiler) {
 }
 
 int profile(Call& call) {
-  Profiler profiler(device());
+  Device& on = device();
+  Profiler profiler(on);
   {
-    Listening listening(profiler);
+    Listening listening(on, profiler);
     call_function(call);
   }
   return push_profile(call, profiler);
@@ -140,9 +143,9 @@ int profile(Call& call) {
 
 int profile_program(Call& call) {
   const auto program = live_program(call);
-  Profiler profiler(device());
+  Profiler profiler(program->device());
   {
-    Listening listening(profiler);
+    Listening listening(program->device(), profiler);
     program->run();
   }
   return push_profile(call, profiler);
@@ -158,7 +161,9 @@ int adamw(Call& call) {
   options.eps = opt.get<float>("eps", options.eps);
   options.decay = opt.get<float>("decay", options.decay);
   options.allow_unused = opt.get("allow_unused", false);
-  return call.push(std::make_shared<AdamWState>(device(), call.arg<std::vector<TensorPtr>>(1), options, opt.get("groups", std::vector<int>()),
+  const auto parameters = call.arg<std::vector<TensorPtr>>(1);
+  return call.push(std::make_shared<AdamWState>(device_of(call, parameters), parameters, options,
+                                                opt.get("groups", std::vector<int>()),
                                                 opt.get("rates", std::vector<double>())));
 }
 
@@ -169,7 +174,8 @@ int step(Call& call) {
     if (group < 0 || group >= AdamWState::kMaxGroups) fail("value", "AdamW:step: there is no group ", group);
     groups |= uint64_t{1} << group;
   }
-  const AdamWState::Result result = call.self<AdamWState>()->step(opt.get<double>("lr"), opt.get<double>("clip", 0), groups);
+  const AdamWState::Result result =
+      call.self<AdamWState>()->step(opt.get<double>("lr"), opt.get<double>("clip", 0), groups);
   lua_newtable(call.L);
   lua::set_field(call.L, "grad_norm", result.grad_norm);
   lua::set_field(call.L, "skipped", result.skipped);
@@ -178,7 +184,9 @@ int step(Call& call) {
 
 std::vector<std::string> names_for(const Call& call, int argument, const AdamWState& state) {
   std::vector<std::string> names = call.arg<std::vector<std::string>>(argument);
-  if (names.size() != state.size()) call.bad_argument(argument, std::to_string(names.size()) + " names for " + std::to_string(state.size()) + " parameters");
+  if (names.size() != state.size())
+    call.bad_argument(argument,
+                      std::to_string(names.size()) + " names for " + std::to_string(state.size()) + " parameters");
   return names;
 }
 
@@ -224,8 +232,13 @@ int restore(Call& call) {
 
 void register_program(lua_State* L) {
   using namespace lua;
-  functions(L, "", {{"capture", fn<capture>}, {"trace", fn<trace>}, {"profile", fn<profile>}, {"adamw_state", fn<adamw>}});
-  methods<Program>(L, {{"run", fn<run>}, {"stats", fn<stats>}, {"profile", fn<profile_program>}, {"free", fn<free_program>}, {"__tostring", fn<program_text>}});
+  functions(L, "",
+            {{"capture", fn<capture>}, {"trace", fn<trace>}, {"profile", fn<profile>}, {"adamw_state", fn<adamw>}});
+  methods<Program>(L, {{"run", fn<run>},
+                       {"stats", fn<stats>},
+                       {"profile", fn<profile_program>},
+                       {"free", fn<free_program>},
+                       {"__tostring", fn<program_text>}});
   methods<AdamWState>(L, {{"step", fn<step>}, {"state", fn<state>}, {"restore", fn<restore>}});
 }
 

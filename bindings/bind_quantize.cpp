@@ -26,7 +26,9 @@ int repack(Call& call) {
 }
 
 int decode(Call& call) {
-  Options opt(call, 1, {"codes", "map", "absmax", "nested_map", "nested_absmax", "nested_offset", "block", "nested_block", "name"});
+  Options opt(
+      call, 1,
+      {"codes", "map", "absmax", "nested_map", "nested_absmax", "nested_offset", "block", "nested_block", "name"});
   Nf4 packed{opt.get<TensorPtr>("codes"), opt.get<TensorPtr>("map", nullptr), opt.get<TensorPtr>("absmax", nullptr),
              opt.get<TensorPtr>("nested_map", nullptr), opt.get<TensorPtr>("nested_absmax", nullptr)};
   packed.nested_offset = opt.get("nested_offset", 0.0);
@@ -48,7 +50,13 @@ int split_scale(Call& call) {
 
 }  // namespace
 
-void register_quantize(lua_State* L) { lua::functions(L, "", {{"quantize", lua::fn<pack>}, {"repack_int4", lua::fn<repack>}, {"decode_nf4", lua::fn<decode>},
-                         {"join_row_scale", lua::fn<join_scale>}, {"split_row_scale", lua::fn<split_scale>}}); }
+void register_quantize(lua_State* L) {
+  lua::functions(L, "",
+                 {{"quantize", lua::fn<pack>},
+                  {"repack_int4", lua::fn<repack>},
+                  {"decode_nf4", lua::fn<decode>},
+                  {"join_row_scale", lua::fn<join_scale>},
+                  {"split_row_scale", lua::fn<split_scale>}});
+}
 
 }  // namespace qeng

@@ -1,4 +1,5 @@
-// q.sampler, q.logprobs, q.compare_logits. Logits on another device than the host's memory are downloaded first.
+// q.sampler, q.logprobs, q.compare_logits, q.on_host. Logits on another device than the host's memory are downloaded
+// first.
 #include <algorithm>
 
 #include "bindings/register.h"
@@ -26,6 +27,18 @@ View downloaded(const TensorPtr& tensor, int64_t first, int64_t rows, std::vecto
   tensor->device().backend().download(host.data(), part.data, host.size());
   part.data = host.data();
   return part;
+}
+
+// on_host(logits): a copy in host memory, by one read, for samplers that take a row each; nil where the host reads the
+// device's memory.
+int on_host(Call& call) {
+  const TensorPtr logits = call.arg<TensorPtr>(1);
+  if (logits->device().backend().host_memory()) return 0;
+  static const std::shared_ptr<Runtime> host = make_runtime({.device = "cpu", .threads = 1});
+  const View& view = logits->view;
+  const TensorPtr copy = make_tensor(host->device(), Shape(view.shape, view.shape + view.rank), view.dtype, "logits");
+  logits->device().backend().download(copy->view.data, view.data, view.bytes());
+  return call.push(copy);
 }
 
 // {[token] = bias}; tokens may be strings of digits, as JSON's keys are.
@@ -189,7 +202,11 @@ int compare(Call& call) {
 
 void register_sampler(lua_State* L) {
   using lua::fn;
-  lua::functions(L, "", {{"sampler", fn<sampler>}, {"logprobs", fn<token_logprobs>}, {"compare_logits", fn<compare>}});
+  lua::functions(L, "",
+                 {{"sampler", fn<sampler>},
+                  {"logprobs", fn<token_logprobs>},
+                  {"compare_logits", fn<compare>},
+                  {"on_host", fn<on_host>}});
   lua::methods<TokenSampler>(L, {{"next", fn<next>},
                                  {"distribution", fn<distribution>},
                                  {"accept", fn<accept>},

@@ -27,12 +27,15 @@ int make(Call& call) {
   if (depth < 1 || depth > 64) fail("value", "weight_stream: depth is ", depth, ", expected 1 to 64 units");
   const auto limit = opt.get<size_t>("limit", 0);
   const auto option = opt.get<std::string>("option", "the machine's memory");
+  std::vector<TensorPtr> all;
+  for (const auto& unit : weights) all.insert(all.end(), unit.begin(), unit.end());
+  Device& device = device_of(call, all);
   std::shared_ptr<StreamedWeights> stream;
-  if (device().backend().host_memory())
-    stream = std::make_shared<MappedStream>(device(), std::move(units), limit, option,
+  if (device.backend().host_memory())
+    stream = std::make_shared<MappedStream>(device, std::move(units), limit, option,
                                             opt.get<size_t>("slack", size_t{64} << 20));
   else
-    stream = std::make_shared<SlotStream>(device(), std::move(units), limit, option,
+    stream = std::make_shared<SlotStream>(device, std::move(units), limit, option,
                                           opt.get<size_t>("keep", SlotStream::kHalf), depth);
   return call.push(stream);
 }
@@ -43,20 +46,23 @@ int spilled(Call& call) {
   return call.push(make_spilled(device(), shape, dtype, call.arg<std::string>(3, "weights"), "a spilled tensor"));
 }
 
-void use_weights(const std::shared_ptr<StreamedWeights>& stream, int unit, Pass pass) {
-  stream->show(unit);
-  device().run(UseWeights{stream, unit, pass});
+Tape& tape_of_stream(const Call& call, const StreamedWeights& stream) {
+  if (!stream.device().runtime()) fail("closed", call.name, ": the runtime of this stream is gone");
+  return stream.device().runtime()->tape();
 }
 
 int use(Call& call) {
-  const Pass pass = tape().playing() ? Pass::backward : tape().training() ? Pass::forward : Pass::inference;
-  use_weights(call.self<StreamedWeights>(), call.arg<int>(1), pass);
+  const auto stream = call.self<StreamedWeights>();
+  const Tape& tape = tape_of_stream(call, *stream);
+  const Pass pass = tape.playing() ? Pass::backward : tape.training() ? Pass::forward : Pass::inference;
+  use_weights(stream, call.arg<int>(1), pass);
   return 0;
 }
 
 // mark() without a unit: there the backward pass ends.
 int mark(Call& call) {
-  tape().mark([stream = call.self<StreamedWeights>(), unit = call.arg<int>(1, WeightStream::kNoUnit)] {
+  const auto stream = call.self<StreamedWeights>();
+  tape_of_stream(call, *stream).mark([stream, unit = call.arg<int>(1, WeightStream::kNoUnit)] {
     use_weights(stream, unit, Pass::backward);
   });
   return 0;

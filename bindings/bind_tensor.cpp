@@ -1,4 +1,4 @@
-// Device, memory and tensors: making, reading, copying.
+// Tensors: making, reading, copying.
 #include <xxhash.h>
 
 #include <algorithm>
@@ -15,67 +15,6 @@ namespace {
 using lua::Call;
 using lua::Options;
 
-// ---------------------------------------------------------------- device
-
-int choose(Call& call) {
-  Options opt(call, 1, {"device", "threads", "isa", "budget"});
-  choose_device({opt.get<std::string>("device", "auto"), opt.get<int>("threads", 0), opt.get<std::string>("isa", ""), opt.get<size_t>("budget", 0)});
-  return 0;
-}
-
-// What this machine has, whether in use or not: {name, description, memory (bytes), in_use}, the GPUs first.
-int devices(Call& call) {
-  lua_State* L = call.L;
-  lua_newtable(L);
-  int count = 0;
-  const std::string used = device_in_use() ? device().backend().name() : "";
-  const auto add = [&](const std::string& name, std::string description, size_t bytes) {
-    if (name == used) description = device().backend().description();  // with the threads that were chosen
-    lua_newtable(L);
-    lua::set_field(L, "name", name);
-    lua::set_field(L, "description", description);
-    lua::set_field(L, "in_use", name == used);
-    lua::set_field(L, "memory", static_cast<int64_t>(bytes));
-    lua_rawseti(L, -2, ++count);
-  };
-  const auto gpus = cuda_devices();
-  for (size_t i = 0; i < gpus.size(); ++i) add("cuda:" + std::to_string(i), gpus[i].name, gpus[i].bytes);
-  const auto cpu = make_cpu_backend();
-  add(cpu->name(), cpu->description(), cpu->memory().total);
-  return 1;
-}
-
-int limits(Call& call) {
-  const Limits* measured = device().limits(Options(call, 1, {"if_room"}).get("if_room", false));
-  if (!measured) return 0;
-  lua_newtable(call.L);
-  lua::set_field(call.L, "bandwidth", measured->bandwidth);
-  lua::set_field(call.L, "flops_f32", measured->flops_f32);
-  lua::set_field(call.L, "flops_bf16", measured->flops_bf16);
-  return 1;
-}
-
-int memory(Call& call) {
-  lua_State* L = call.L;
-  lua_newtable(L);
-  for (const auto& [name, account] : device().accounts()) {
-    lua_newtable(L);
-    lua::set_field(L, "bytes", static_cast<int64_t>(account.bytes));
-    lua::set_field(L, "peak", static_cast<int64_t>(account.peak));
-    lua_setfield(L, -2, name.c_str());
-  }
-  return 1;
-}
-
-int seed(Call& call) {
-  tape().set_rng(static_cast<uint64_t>(call.arg<int64_t>(1)), 0);
-  return 0;
-}
-int rng_step(Call& call) {
-  tape().set_rng(tape().seed(), static_cast<uint64_t>(call.arg<int64_t>(1)));
-  return 0;
-}
-
 // ---------------------------------------------------------------- making
 
 // Flattens a nested table; every level has to have the same length throughout.
@@ -89,7 +28,8 @@ void flatten(lua_State* L, int index, size_t level, Shape& shape, std::vector<do
   luaL_checkstack(L, 2, "nested tensor");
   const int64_t length = static_cast<int64_t>(lua_objlen(L, index));
   if (level == shape.size()) {
-    if (!values.empty() || level >= kMaxRank) fail("shape", "tensor: the nested tables have different depths, or more than ", kMaxRank);
+    if (!values.empty() || level >= kMaxRank)
+      fail("shape", "tensor: the nested tables have different depths, or more than ", kMaxRank);
     shape.push_back(length);
   } else if (shape[level] != length) {
     fail("shape", "tensor: a nested table has ", length, " elements where another has ", shape[level]);
@@ -110,24 +50,29 @@ int tensor(Call& call) {
 }
 
 int zeros(Call& call) {
-  return call.push(make_zeros(device(), call.arg<Shape>(1), call.arg<DType>(2, DType::f32), call.arg<std::string>(3, "activations")));
+  return call.push(make_zeros(device(), call.arg<Shape>(1), call.arg<DType>(2, DType::f32),
+                              call.arg<std::string>(3, "activations")));
 }
 
 int empty(Call& call) {
-  return call.push(make_tensor(device(), call.arg<Shape>(1), call.arg<DType>(2, DType::f32), call.arg<std::string>(3, "activations")));
+  return call.push(make_tensor(device(), call.arg<Shape>(1), call.arg<DType>(2, DType::f32),
+                               call.arg<std::string>(3, "activations")));
 }
 
 int randn(Call& call) {
   Options opt(call, 2, {"std", "seed", "stream", "dtype", "label"});
-  TensorPtr x = make_tensor(device(), call.arg<Shape>(1), opt.get<DType>("dtype", DType::f32), opt.get<std::string>("label", "activations"));
+  TensorPtr x = make_tensor(device(), call.arg<Shape>(1), opt.get<DType>("dtype", DType::f32),
+                            opt.get<std::string>("label", "activations"));
   fill_normal(*x, opt.get<double>("std", 1), opt.get<uint64_t>("seed", tape().seed()), opt.get<uint64_t>("stream", 0));
   return call.push(x);
 }
 
 int uniform(Call& call) {
   Options opt(call, 2, {"low", "high", "seed", "stream", "dtype", "label"});
-  TensorPtr x = make_tensor(device(), call.arg<Shape>(1), opt.get<DType>("dtype", DType::f32), opt.get<std::string>("label", "activations"));
-  fill_uniform(*x, opt.get<double>("low", 0), opt.get<double>("high", 1), opt.get<uint64_t>("seed", tape().seed()), opt.get<uint64_t>("stream", 0));
+  TensorPtr x = make_tensor(device(), call.arg<Shape>(1), opt.get<DType>("dtype", DType::f32),
+                            opt.get<std::string>("label", "activations"));
+  fill_uniform(*x, opt.get<double>("low", 0), opt.get<double>("high", 1), opt.get<uint64_t>("seed", tape().seed()),
+               opt.get<uint64_t>("stream", 0));
   return call.push(x);
 }
 
@@ -160,7 +105,8 @@ int hash(Call& call) {
   std::vector<std::byte> host;
   if (wanted > 0) {
     const int64_t some = std::min(wanted, rows);
-    for (int64_t i = 0; i < some; ++i) append_row(host, x, some == rows ? i : i * (rows - 1) / std::max<int64_t>(some - 1, 1));
+    for (int64_t i = 0; i < some; ++i)
+      append_row(host, x, some == rows ? i : i * (rows - 1) / std::max<int64_t>(some - 1, 1));
   } else {
     host.resize(x->view.bytes());
     read_bytes(*x, host.data());
@@ -181,8 +127,10 @@ void push_nested(lua_State* L, const Shape& sizes, size_t level, const std::vect
   luaL_checkstack(L, 2, "nested tensor");
   lua_createtable(L, static_cast<int>(sizes[level]), 0);
   for (int64_t i = 1; i <= sizes[level]; ++i) {
-    if (level + 1 == sizes.size()) lua_pushnumber(L, values[at++]);
-    else push_nested(L, sizes, level + 1, values, at);
+    if (level + 1 == sizes.size())
+      lua_pushnumber(L, values[at++]);
+    else
+      push_nested(L, sizes, level + 1, values, at);
     lua_rawseti(L, -2, static_cast<int>(i));
   }
 }
@@ -202,7 +150,9 @@ int new_rows(Call& call) {
   return call.push(with_new_rows(w, call.arg<int64_t>(2), call.arg<int64_t>(3), opt.get<DType>("dtype", w->view.dtype),
                                  opt.get<std::string>("label", "weights")));
 }
-int rows(Call& call) { return call.push(row_range(lua::self_tensor(call), call.arg<int64_t>(1), call.arg<int64_t>(2))); }
+int rows(Call& call) {
+  return call.push(row_range(lua::self_tensor(call), call.arg<int64_t>(1), call.arg<int64_t>(2)));
+}
 
 int copy(Call& call) {
   require_writable(*lua::self_tensor(call), "copy");
@@ -216,7 +166,7 @@ int fill(Call& call) {
   TensorPtr x = lua::self_tensor(call);
   require_writable(*x, "fill");
   const float value = call.arg<float>(1);
-  if (x->view.elements()) device().run(Fill{x->view, value});
+  if (x->view.elements()) x->device().run(Fill{x->view, value});
   lua_settop(call.L, 1);
   return 1;
 }
@@ -229,7 +179,7 @@ int clone(Call& call) {
 
 int free(Call& call) {
   if (!lua::is_class(call.L, 1, "Tensor")) fail("value", "free is a method of Tensor: call it with a colon");
-  static_cast<TensorPtr*>(lua_touserdata(call.L, 1))->reset();
+  lua::close_tensor(call.L, 1);
   return 0;
 }
 
@@ -253,9 +203,11 @@ int label(Call& call) {
 // The pointer that tensor_view.lua wraps into a bounds-checked FFI view.
 int address(Call& call) {
   TensorPtr x = lua::self_tensor(call);
-  if (x->view.dtype != DType::f32 && x->view.dtype != DType::i32) fail("dtype", "view: the tensor is ", shape_text(x->view), ", expected f32 or i32");
+  if (x->view.dtype != DType::f32 && x->view.dtype != DType::i32)
+    fail("dtype", "view: the tensor is ", shape_text(x->view), ", expected f32 or i32");
   if (!x->device().backend().host_memory())
-    fail("unsupported", "view: the tensor is on ", x->device().backend().name(), ", where the host has no view of it; use :table()");
+    fail("unsupported", "view: the tensor is on ", x->device().backend().name(),
+         ", where the host has no view of it; use :table()");
   lua_pushlightuserdata(call.L, x->view.data);
   return 1;
 }
@@ -263,16 +215,17 @@ int address(Call& call) {
 int equals(Call& call) { return call.push(call.arg<TensorPtr>(1) == call.arg<TensorPtr>(2)); }
 
 int text(Call& call) {
-  const TensorPtr* held = static_cast<TensorPtr*>(lua_touserdata(call.L, 1));
-  if (!*held) return call.push("Tensor (closed)");
-  const Tensor& x = **held;
+  const TensorPtr& held = *static_cast<TensorPtr*>(lua_touserdata(call.L, 1));
+  if (!held) return call.push("Tensor (closed)");
+  const Tensor& x = *held;
   std::string out = shape_text(x.view);
   if (!x.label.empty()) out += " " + x.label;
   if (x.device().capturing() || x.view.elements() == 0) return call.push(out);
   constexpr int64_t kShown = 8;
   const int64_t unit = dtype_info(x.view.dtype).elements;  // a block cannot be cut
-  const TensorPtr units = reshape_view(*held, {x.view.elements() / unit, unit});
-  const std::vector<double> values = to_host(*row_range(units, 0, std::min(unit > 1 ? 1 : kShown, x.view.elements() / unit)));
+  const TensorPtr units = reshape_view(held, {x.view.elements() / unit, unit});
+  const std::vector<double> values =
+      to_host(*row_range(units, 0, std::min(unit > 1 ? 1 : kShown, x.view.elements() / unit)));
   out += " {";
   for (size_t i = 0; i < std::min<size_t>(values.size(), kShown); ++i) {
     char number[32];
@@ -286,12 +239,31 @@ int text(Call& call) {
 
 void register_tensor(lua_State* L) {
   using namespace lua;
-  functions(L, "", {{"device", fn<choose>}, {"devices", fn<devices>}, {"limits", fn<limits>}, {"memory", fn<memory>}, {"seed", fn<seed>},
-                    {"rng_step", fn<rng_step>}, {"tensor", fn<tensor>}, {"new_rows", fn<new_rows>}, {"zeros", fn<zeros>}, {"empty", fn<empty>}, {"randn", fn<randn>}, {"uniform", fn<uniform>}});
-  methods<Tensor>(L, {{"shape", fn<shape>}, {"dtype", fn<dtype>}, {"elements", fn<elements>}, {"bytes", fn<bytes>}, {"hash", fn<hash>}, {"item", fn<item>}, {"table", fn<table>},
-                      {"rows", fn<rows>}, {"copy", fn<copy>}, {"fill", fn<fill>}, {"clone", fn<clone>}, {"free", fn<free>},
-                      {"requires_grad", fn<requires_grad>}, {"grad", fn<grad>}, {"label", fn<label>}, {"_address", fn<address>},
-                      {"__tostring", fn<text>}, {"__eq", fn<equals>}});
+  functions(L, "",
+            {{"tensor", fn<tensor>},
+             {"new_rows", fn<new_rows>},
+             {"zeros", fn<zeros>},
+             {"empty", fn<empty>},
+             {"randn", fn<randn>},
+             {"uniform", fn<uniform>}});
+  methods<Tensor>(L, {{"shape", fn<shape>},
+                      {"dtype", fn<dtype>},
+                      {"elements", fn<elements>},
+                      {"bytes", fn<bytes>},
+                      {"hash", fn<hash>},
+                      {"item", fn<item>},
+                      {"table", fn<table>},
+                      {"rows", fn<rows>},
+                      {"copy", fn<copy>},
+                      {"fill", fn<fill>},
+                      {"clone", fn<clone>},
+                      {"free", fn<free>},
+                      {"requires_grad", fn<requires_grad>},
+                      {"grad", fn<grad>},
+                      {"label", fn<label>},
+                      {"_address", fn<address>},
+                      {"__tostring", fn<text>},
+                      {"__eq", fn<equals>}});
 }
 
 }  // namespace qeng

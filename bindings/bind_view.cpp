@@ -19,9 +19,14 @@ using lua::Call;
 int view(Call& call) {
   const TensorPtr tensor = lua::self_tensor(call);
   const DType dtype = tensor->view.dtype;
-  if (dtype != DType::f32 && dtype != DType::i32) fail("dtype", "Tensor:view: ", shape_text(tensor->view), ", expected f32 or i32");
-  if (tensor->device().backend().name() != "cpu") fail("unsupported", "Tensor:view: the tensor is not in host memory; use :table()");
-  if (tensor->device().capturing()) fail("value", "Tensor:view: a program that is being captured has no values yet: look at them after run(), or do without capturing (--eager; q.train's eager = true)");
+  if (dtype != DType::f32 && dtype != DType::i32)
+    fail("dtype", "Tensor:view: ", shape_text(tensor->view), ", expected f32 or i32");
+  if (!tensor->device().backend().host_memory())
+    fail("unsupported", "Tensor:view: the tensor is not in host memory; use :table()");
+  if (tensor->device().capturing())
+    fail("value",
+         "Tensor:view: a program that is being captured has no values yet: look at them after run(), or do without "
+         "capturing");
   return call.push(std::make_shared<TensorView>(TensorView{tensor}));
 }
 
@@ -43,8 +48,10 @@ int set(Call& call) {
   require_writable(*held->tensor, "view");
   const View& view = held->tensor->view;
   const int64_t i = element(call, view);
-  if (view.dtype == DType::f32) view.as<float>()[i] = call.arg<float>(3);
-  else view.as<int32_t>()[i] = call.arg<int32_t>(3);
+  if (view.dtype == DType::f32)
+    view.as<float>()[i] = call.arg<float>(3);
+  else
+    view.as<int32_t>()[i] = call.arg<int32_t>(3);
   return 0;
 }
 

@@ -6,8 +6,8 @@
 //
 // The exit status is 128 and the signal's number (130, 143, 129), so that whoever sent it sees that it was obeyed.
 // Who sends SIGTERM often sends it to the process and to its group; a terminal that closes sends SIGHUP twice. So a
-// SIGTERM within a second of another signal to end is the same request, and SIGHUP is never a second one. Both, where they
-// were ignored from the start (nohup), stay ignored.
+// SIGTERM within a second of another signal to end is the same request, and SIGHUP is never a second one. Both, where
+// they were ignored from the start (nohup), stay ignored.
 #pragma once
 #include <lua.hpp>
 
@@ -15,7 +15,7 @@ namespace qeng {
 
 void watch_interrupts(lua_State* L);  // installs the handlers for this state
 void defer_interrupts(bool on);
-bool interrupt_waiting();            // will one be raised at the next Lua instruction? For engine calls that wait long
+bool interrupt_waiting();           // will one be raised at the next Lua instruction? For engine calls that wait long
 bool interrupt_told();              // is the flag set? Whoever asks has been told: the next Ctrl-C is again a first one
 void prompt_interrupts(bool on);    // while the REPL reads a line: Ctrl-C is only noted, for take_interrupt
 bool take_interrupt(lua_State* L);  // forgets a Ctrl-C not yet raised; was there one?
@@ -24,7 +24,8 @@ int interrupt_status();             // the exit status of an interrupted process
 const char* interrupt_name();       // of the latest: "Ctrl-C", "SIGTERM", "SIGHUP"
 bool told_to_end();                 // has SIGTERM or SIGHUP come? No REPL goes on then
 
-// While one lives Ctrl-C waits (shielded), or comes as it does without any (not). It comes when the last that shields goes.
+// While one lives Ctrl-C waits (shielded), or comes as it does without any (not). It comes when the last that shields
+// goes.
 class InterruptShield {
  public:
   explicit InterruptShield(bool shielded);

@@ -5,8 +5,9 @@
 
 namespace qeng {
 
-// Error("format") with line and column. ordered: an object's metatable holds its keys in the text's order, in __keys. exact: floats
-// without a fraction and integers beyond 2^53 are tables {value =, digits = of an integer} whose metatable has json_number.
+// Error("format") with line and column. ordered: an object's metatable holds its keys in the text's order, in __keys.
+// exact: floats without a fraction and integers beyond 2^53 are tables {value =, digits = of an integer} whose
+// metatable has json_number.
 void push_json(lua_State* L, const std::string& text, bool ordered = false, bool exact = false);
 std::string json_text(lua_State* L, int index, bool pretty = false);  // Error("value") names where in the value
 

@@ -205,6 +205,15 @@ Call::~Call() {
   set_depth(outer_depth_);
 }
 
+int call_rest(Call& call, int index) {
+  const bool callable = lua_isfunction(call.L, index) || luaL_getmetafield(call.L, index, "__call");
+  if (!callable) call.bad_argument(index - call.index(0), "function expected, got " + type_text(call.L, index));
+  if (!lua_isfunction(call.L, index)) lua_pop(call.L, 1);  // the metafield
+  const int base = index - 1;
+  lua::call(call.L, lua_gettop(call.L) - index, LUA_MULTRET);
+  return lua_gettop(call.L) - base;
+}
+
 void Call::bad_argument(int argument, const std::string& text) const {
   fail("value", "bad argument #", argument, " to '", name, "': ", text);
 }

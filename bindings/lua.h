@@ -70,7 +70,7 @@ void call(lua_State* L, int arguments, int results);
 
 // The state whose code is running (a coroutine, perhaps); null when Lua runs nothing.
 lua_State* current();
-bool in_engine();  // is a binding running that has not called back into Lua? (safe in a signal handler)
+bool in_engine();          // is a binding running that has not called back into Lua? (safe in a signal handler)
 void background_thread();  // Lua states of this thread do not count for in_engine(), which is the main thread's
 
 // ---------------------------------------------------------------- bindings
@@ -135,6 +135,9 @@ struct Entry {
   const char* name;  // metamethods start with "__" and count self as argument 1
   lua_CFunction function;
 };
+
+// Calls the function at `index` of the stack with the values after it, which its results replace. Returns their number.
+int call_rest(Call& call, int index);
 
 template <int (*Body)(Call&)>
 int entry(lua_State* L) {

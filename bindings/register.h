@@ -8,7 +8,8 @@ void register_json(lua_State* L);         // bind_json.cpp
 void register_yaml(lua_State* L);         // bind_yaml.cpp
 void register_unicode(lua_State* L);      // bind_unicode.cpp: text as Python has it
 void register_fs(lua_State* L);           // bind_fs.cpp
-void register_tensor(lua_State* L);       // bind_tensor.cpp: device, memory, tensors
+void register_runtime(lua_State* L);      // bind_runtime.cpp: runtimes, devices, memory
+void register_tensor(lua_State* L);       // bind_tensor.cpp
 void register_view(lua_State* L);         // bind_view.cpp: Tensor:view
 void register_autograd(lua_State* L);     // bind_autograd.cpp: differentiable functions, tape, scopes
 void register_program(lua_State* L);      // bind_program.cpp: programs, traces, profiles, AdamW
@@ -24,7 +25,7 @@ void register_tokenizer(lua_State* L);    // bind_tokenizer.cpp
 void register_sampler(lua_State* L);      // bind_sampler.cpp
 void register_grammar(lua_State* L);      // bind_grammar.cpp
 void register_sandbox(lua_State* L);      // bind_sandbox.cpp
-void register_generate(lua_State* L);      // bind_generate.cpp: operations of inference, page pools
+void register_generate(lua_State* L);     // bind_generate.cpp: operations of inference, page pools
 void register_packets(lua_State* L);      // bind_packets.cpp
 void register_batches(lua_State* L);      // bind_batches.cpp
 void register_hub(lua_State* L);          // bind_hub.cpp

@@ -1,23 +1,18 @@
 #include "bindings/runtime.h"
 
 #include <cstdlib>
+#include <utility>
 
 #include "engine/program/rehearsal.h"
-#include "engine/train/batch_stage.h"
+#include "kernels/backends.h"
 
 namespace qeng {
 
 namespace {
 
-// Bytes that Lua's dropped tensors may hold before its collector is told to run: it sees 50 bytes where there are megabytes.
+// Bytes that Lua's dropped tensors may hold before its collector is told to run: it sees 50 bytes where there are
+// megabytes.
 constexpr size_t kCollectEvery = size_t{256} << 20;
-
-struct Runtime {
-  explicit Runtime(std::unique_ptr<Backend> backend) : device(std::move(backend)), tape(device) {}
-  Device device;
-  Tape tape;
-  std::unique_ptr<BatchStage> stage;
-};
 
 // Compiled code keeps the objects that it was compiled with; what has a finalizer is freed by the second collection.
 void collect_garbage() {
@@ -27,33 +22,23 @@ void collect_garbage() {
   lua_gc(L, LUA_GCCOLLECT, 0);
 }
 
-DeviceChoice chosen;
-std::unique_ptr<Runtime> current_runtime;
-std::unique_ptr<Runtime> real_runtime;            // during a rehearsal
-std::vector<std::unique_ptr<Runtime>> rehearsed;  // a handle that Lua has yet to collect may point to them
+RuntimeChoice chosen;                      // of the default runtime
+std::shared_ptr<Runtime> default_runtime;  // null until the first use
+std::shared_ptr<Runtime> used;             // the runtime in use, null: the default one
 
-std::unique_ptr<Backend> make_backend() {
-  if (chosen.name == "cpu" || (chosen.name == "auto" && cuda_devices().empty()))
-    return make_cpu_backend(chosen.threads, chosen.isa);
-  const size_t colon = chosen.name.find(':');
-  return make_cuda_backend(colon == std::string::npos ? 0 : std::stoi(chosen.name.substr(colon + 1)));
+// What is queued ends, also on runtimes whose handles os.exit() left behind.
+void end_runtimes() {
+  default_runtime.reset();
+  for (Runtime* left : Runtime::all()) try {
+      left->device().backend().synchronize();
+    } catch (const std::exception&) {  // nobody waits for it
+    }
 }
 
-void close_runtimes() {
-  current_runtime.reset();  // before the device that it may rehearse
-  rehearsed.clear();
-  real_runtime.reset();
-}
-
-Runtime& runtime() {
-  if (!current_runtime) {
-    current_runtime = std::make_unique<Runtime>(make_backend());
-    // exit() goes backwards: this is done before CUDA's libraries end, which registered when the device was opened.
-    std::atexit(close_runtimes);
-    current_runtime->device.set_budget(chosen.budget);
-    current_runtime->device.set_collect(collect_garbage);
-  }
-  return *current_runtime;
+// Of a tensor that Lua has: the same as long as it does.
+bool holds_runtime(const Tensor& tensor) {
+  const Runtime* runtime = tensor.device().runtime();
+  return runtime && runtime != default_runtime.get();
 }
 
 constexpr const char* kScopes = "qeng.scopes";  // registry: an array of arrays of tensor userdata
@@ -73,45 +58,72 @@ bool push_scope(lua_State* L) {
 
 }  // namespace
 
-void choose_device(const DeviceChoice& choice) {
-  if (current_runtime) fail("value", "device: choose it before the first tensor");
-  const std::string& name = choice.name;
-  const bool numbered = name.rfind("cuda:", 0) == 0 && name.size() > 5 && name.size() < 9 &&
-                        name.find_first_not_of("0123456789", 5) == std::string::npos;
-  if (name != "auto" && name != "cpu" && name != "cuda" && !numbered)
-    fail("value", "device: '", name, "'; expected auto, cpu, cuda or cuda:N");
-  if (name == "cuda" || numbered) {  // said at once, not when the first tensor is made
-    std::string why;
-    if (cuda_devices(&why).empty()) fail("unsupported", "device ", name, ": ", why, ". --device cpu runs without a GPU");
-  }
+void choose_device(const RuntimeChoice& choice) {
+  if (default_runtime) fail("value", "device: choose it before the first tensor");
+  if (choice.device != "auto") find_device(choice.device);  // what is wrong with it is said at once
   chosen = choice;
 }
-Device& device() { return runtime().device; }
-Tape& tape() { return runtime().tape; }
-BatchStage& batch_stage(const Batch& batch) {
-  std::unique_ptr<BatchStage>& stage = runtime().stage;
-  if (!stage || !stage->fits(batch)) stage = std::make_unique<BatchStage>(device(), batch);
-  return *stage;
+
+std::shared_ptr<Runtime> make_runtime(const RuntimeChoice& choice) {
+  auto made = std::make_shared<Runtime>(find_device(choice.device).make({choice.threads, choice.isa}));
+  // exit() goes backwards: this is done before the libraries of devices end, which registered when the device was
+  // opened.
+  std::atexit(end_runtimes);
+  made->device().set_budget(choice.budget);
+  made->device().set_collect(collect_garbage);
+  return made;
 }
-Rehearsing::Rehearsing(const Limits& limits, bool for_gpu) {
-  if (real_runtime) fail("value", "rehearse: a rehearsal is going on already");
-  if (runtime().device.capturing()) fail("value", "rehearse: a program is being captured");
-  auto stage = std::make_unique<Runtime>(std::make_unique<Rehearsal>(runtime().device.backend(), limits, for_gpu));
-  real_runtime = std::move(current_runtime);
-  current_runtime = std::move(stage);
+
+bool device_in_use() { return used || default_runtime; }
+
+Runtime& runtime() {
+  if (used) return *used;
+  if (!default_runtime) default_runtime = make_runtime(chosen);
+  return *default_runtime;
 }
+Device& device() { return runtime().device(); }
+Tape& tape() { return runtime().tape(); }
+
+Device& device_of(const lua::Call& call, std::initializer_list<const Tensor*> tensors) {
+  Device* found = nullptr;
+  for (const Tensor* tensor : tensors) {
+    if (!tensor || &tensor->device() == found) continue;
+    if (found) {
+      const auto text = [](Device& device) {
+        return device.backend().name() + " (" + device.backend().description() + ")";
+      };
+      fail("value", call.name, ": its tensors are on two runtimes, ", text(*found), " and ", text(tensor->device()),
+           "; y:copy(x) brings the values of x to y");
+    }
+    found = &tensor->device();
+    if (!found->runtime()) fail("closed", call.name, ": the runtime of a tensor is gone");
+  }
+  return found ? *found : device();
+}
+Device& device_of(const lua::Call& call, const std::vector<TensorPtr>& tensors) {
+  if (tensors.empty()) return device();
+  for (const TensorPtr& tensor : tensors) device_of(call, tensors.front(), tensor);
+  return tensors.front()->device();
+}
+
+Using::Using(std::shared_ptr<Runtime> runtime) : before(std::exchange(used, std::move(runtime))) {}
+Using::~Using() { used = std::move(before); }
+
+Rehearsing::Rehearsing(const Limits& limits, bool for_gpu)
+    : real(runtime().shared_from_this()), use([&] {
+        if (!real->device().backend().computes()) fail("value", "rehearse: a rehearsal is going on already");
+        if (real->device().capturing()) fail("value", "rehearse: a program is being captured");
+        return std::make_shared<Runtime>(std::make_unique<Rehearsal>(real->device().backend(), limits, for_gpu));
+      }()) {}
 Rehearsing::~Rehearsing() {
-  current_runtime->tape.clear();
-  current_runtime->device.trim();
-  rehearsed.push_back(std::move(current_runtime));
-  current_runtime = std::move(real_runtime);
+  used->tape().clear();
+  used->device().trim();
 }
 const Rehearsal& rehearsal() {
-  if (!real_runtime)
+  if (!device_in_use() || device().backend().computes())
     fail("value", "rehearsed: nothing is being rehearsed; call it in the function given to q.rehearse");
-  return static_cast<const Rehearsal&>(current_runtime->device.backend());
+  return static_cast<const Rehearsal&>(device().backend());
 }
-bool device_in_use() { return current_runtime != nullptr; }
 
 namespace scopes {
 
@@ -159,7 +171,7 @@ void leave(lua_State* L, int results) {
     const bool stays = lua_toboolean(L, -1);
     lua_pop(L, 1);
     if (!stays) {
-      static_cast<TensorPtr*>(lua_touserdata(L, -1))->reset();
+      lua::close_tensor(L, -1);
     } else if (outer) {
       lua_rawseti(L, around, static_cast<int>(lua_objlen(L, around)) + 1);
       continue;
@@ -182,8 +194,8 @@ TensorPtr Value<TensorPtr>::read(lua_State* L, int index) {
 
 void Value<TensorPtr>::push(lua_State* L, const TensorPtr& tensor) {
   if (!tensor) return lua_pushnil(L);
-  if (device_in_use() && device().allocated_since(false) > kCollectEvery) {
-    device().allocated_since(true);
+  if (Device& device = tensor->device(); device.allocated_since(false) > kCollectEvery) {
+    device.allocated_since(true);
     lua_gc(L, LUA_GCCOLLECT, 0);
   }
   push_kept(L, tensor);
@@ -195,9 +207,27 @@ void Value<TensorPtr>::push(lua_State* L, const TensorPtr& tensor) {
 }
 
 void push_kept(lua_State* L, const TensorPtr& tensor) {
-  new (lua_newuserdata(L, sizeof(TensorPtr))) TensorPtr(tensor);
+  if (holds_runtime(*tensor))
+    new (lua_newuserdata(L, sizeof(HeldTensor))) HeldTensor{tensor, tensor->device().runtime()->shared_from_this()};
+  else
+    new (lua_newuserdata(L, sizeof(TensorPtr))) TensorPtr(tensor);
   push_class(L, ClassName<Tensor>::value, &collect<Tensor>);
   lua_setmetatable(L, -2);
+}
+
+void close_tensor(lua_State* L, int index) {
+  void* held = lua_touserdata(L, index);
+  TensorPtr& tensor = *static_cast<TensorPtr*>(held);
+  if (!tensor) return;
+  const bool with_runtime = holds_runtime(*tensor);
+  tensor.reset();
+  if (with_runtime) static_cast<HeldTensor*>(held)->runtime.reset();
+}
+
+template <>
+int collect<Tensor>(lua_State* L) {
+  close_tensor(L, 1);
+  return 0;
 }
 
 TensorPtr self_tensor(const Call& call) {

@@ -1,49 +1,92 @@
-// What the Lua functions of tensors work with: the device and its tape, made on first use, and the scopes that tensors live in.
+// Which runtime (engine/runtime) a call from Lua runs on, and the scopes that tensors live in.
+//
+// A call that is given tensors runs on theirs: tape_of() and device_of() tell, and refuse tensors of two runtimes. A
+// call that is given none (q.zeros, q.capture, q.memory, a file that is loaded) runs on the runtime in use, which
+// runtime(), device() and tape() are: that of the innermost runtime:use(fn), else the process' default one, which
+// q.device{...} describes and the first such call makes.
+//
+// The default runtime lives until the process ends. Another one lives as long as Lua has its handle (models keep it as
+// model.runtime) or a tensor of it; then its memory is given back. A rehearsal (engine/program/rehearsal.h) is a
+// runtime in use like any other.
 #pragma once
 #include <memory>
 #include <string>
 
 #include "bindings/lua.h"
-#include "engine/autograd/tape.h"
+#include "engine/runtime/runtime.h"
 
 QENG_LUA_CLASS(qeng::Tensor, "Tensor")
+QENG_LUA_CLASS(qeng::Runtime, "Runtime")
 
 namespace qeng {
 
-struct Batch;
-class BatchStage;
 class Rehearsal;
 
-struct DeviceChoice {
-  std::string name = "auto";  // auto (the first GPU, else the CPU), cpu, cuda, cuda:N
-  int threads = 0;            // 0: the cores this process may use
-  std::string isa;            // "": the best
-  size_t budget = 0;          // bytes that tensors may take on it, 0: any number
+struct RuntimeChoice {
+  std::string device = "auto";  // as find_device (kernels/backends.h) takes it
+  int threads = 0;              // 0: the cores this process may use
+  std::string isa;              // "": the best
+  size_t budget = 0;            // bytes that tensors may take on it, 0: any number
 };
-void choose_device(const DeviceChoice& choice);  // Error("value") once the device is in use
+void choose_device(const RuntimeChoice& choice);  // of the default runtime; Error("value") once that is in use
+bool device_in_use();                             // the default runtime is made, or another one in use
+std::shared_ptr<Runtime> make_runtime(const RuntimeChoice& choice);
+Runtime& runtime();
 Device& device();
 Tape& tape();
-bool device_in_use();
-BatchStage& batch_stage(const Batch& batch);  // the device's, for batches of this shape
 
-// RAII: while it lives, device() and tape() are those of a rehearsal (engine/program/rehearsal.h) of the device in use.
-// Tensors made meanwhile may be dropped later, and used no more.
+// The device or tape of these tensors, null ones aside. Error("value") where they are of two runtimes, Error("closed")
+// where theirs is gone.
+Device& device_of(const lua::Call& call, std::initializer_list<const Tensor*> tensors);
+template <class... T>
+Device& device_of(const lua::Call& call, const std::shared_ptr<T>&... tensors) {
+  return device_of(call, {tensors.get()...});
+}
+template <class... T>
+Tape& tape_of(const lua::Call& call, const std::shared_ptr<T>&... tensors) {
+  return device_of(call, {tensors.get()...}).runtime()->tape();
+}
+Device& device_of(const lua::Call& call, const std::vector<TensorPtr>& tensors);  // the one in use where there are none
+
+// RAII: the runtime in use.
+struct Using {
+  explicit Using(std::shared_ptr<Runtime> runtime);
+  ~Using();
+  Using(const Using&) = delete;
+  std::shared_ptr<Runtime> before;
+};
+
+// RAII: while it lives, a rehearsal of the device in use is in use. Tensors made meanwhile may be dropped later, and
+// used no more.
 struct Rehearsing {
   explicit Rehearsing(const Limits& limits, bool for_gpu = false);
   ~Rehearsing();
+  std::shared_ptr<Runtime> real;
+  Using use;
 };
 const Rehearsal& rehearsal();  // Error("value") outside of one
 
 namespace scopes {
-// Tensors pushed to Lua from now on belong to a new scope, until leave(). The results of the scope are the top `results`
-// values of the stack: tensors among them, and in tables among them, move to the scope around; the others are closed.
+// Tensors pushed to Lua from now on belong to a new scope, until leave(). The results of the scope are the top
+// `results` values of the stack: tensors among them, and in tables among them, move to the scope around; the others are
+// closed.
 void enter(lua_State* L);
 void leave(lua_State* L, int results);
 }  // namespace scopes
 
 namespace lua {
 
-// A tensor whose scope has ended, or that was freed, reads as an error that says so; pushing registers it with its scope.
+// What a Tensor's userdata holds where its runtime is not the default one; else a TensorPtr alone.
+struct HeldTensor {
+  TensorPtr tensor;
+  std::shared_ptr<Runtime> runtime;
+};
+template <>
+int collect<Tensor>(lua_State* L);
+void close_tensor(lua_State* L, int index);  // the Tensor at index
+
+// A tensor whose scope has ended, or that was freed, reads as an error that says so; pushing registers it with its
+// scope.
 template <>
 struct Value<TensorPtr> {
   static TensorPtr read(lua_State* L, int index);

@@ -22,8 +22,8 @@ bool read_file(const std::string& path, std::string* text) {
   return true;
 }
 
-// package.loaders entry: "qeng.a.b" is scripts/qeng/a/b.lua, or scripts/qeng/a/b/init.lua of a room. Chunks are named "=qeng/a/b.lua",
-// by which error messages tell the library from the recipe.
+// package.loaders entry: "qeng.a.b" is scripts/qeng/a/b.lua, or scripts/qeng/a/b/init.lua of a room. Chunks are named
+// "=qeng/a/b.lua", by which error messages tell the library from the recipe.
 int search_library(lua_State* L) {
   const std::string module = luaL_checkstring(L, 1);
   if (module != "qeng" && module.rfind("qeng.", 0) != 0) return 0;
@@ -86,6 +86,20 @@ int load_library_files(lua_State* L) {
   return 1;
 }
 
+// Messages of the engine name no options of recipes: the library does (scripts/qeng/console/hints.lua).
+std::string with_hints(lua_State* L, const std::string& text) {
+  const int top = lua_gettop(L);
+  lua_getglobal(L, "require");
+  lua_pushstring(L, "qeng.console.hints");
+  std::string hinted = text;
+  if (lua_pcall(L, 1, 1, 0) == 0) {
+    lua_pushlstring(L, text.data(), text.size());
+    if (lua_pcall(L, 1, 1, 0) == 0 && lua_isstring(L, -1)) hinted = lua_tostring(L, -1);
+  }
+  lua_settop(L, top);
+  return hinted;
+}
+
 int keep_traceback(lua_State* L) {
   if (lua_gettop(L) < 1) lua_pushnil(L);
   luaL_traceback(L, L, nullptr, 1);
@@ -123,6 +137,7 @@ LuaState::LuaState() : L_(luaL_newstate()) {
   register_yaml(L_);
   register_unicode(L_);
   register_fs(L_);
+  register_runtime(L_);
   register_tensor(L_);
   register_view(L_);
   register_autograd(L_);
@@ -183,6 +198,7 @@ std::string error_report(lua_State* L, std::string* code) {
     lua_pop(L, 1);
   }
   lua_pop(L, 1);
+  if (error.code != "usage" && error.code != "lua") text = with_hints(L, text);
   if (error.code == "lua" || error.code == "internal" || std::getenv("QENG_TRACE")) {
     lua_getfield(L, LUA_REGISTRYINDEX, "qeng.traceback");
     if (lua_isstring(L, -1)) text += std::string("\n") + lua_tostring(L, -1);

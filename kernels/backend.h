@@ -1,5 +1,5 @@
-// A device that runs operations. One backend per kind of device; the CPU's is built in (kernels/cpu), others are shared
-// objects. A backend is used from one thread.
+// A device that runs operations. One backend per kind of device (backends.h says which there are); the CPU's is built
+// in (kernels/cpu), others are shared objects. A backend is used from one thread.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -26,15 +26,15 @@ class Recording {
   virtual void replay() = 0;
 };
 
-// Copies from the host and back that run beside the operations, one after the other, for weights that are streamed. `place`
-// is a small number that stands for their memory on the device: a copy waits for what was queued before the place's last
-// release(). They are recorded where operations are; synchronize() waits for them as well.
+// Copies from the host and back that run beside the operations, one after the other, for weights that are streamed.
+// `place` is a small number that stands for their memory on the device: a copy waits for what was queued before the
+// place's last release(). They are recorded where operations are; synchronize() waits for them as well.
 class SideCopies {
  public:
   virtual ~SideCopies() = default;
-  // What writes the pinned memory before it is copied, on a thread of the device's and in the order of the copies, which it must not
-  // ask for anything. Null, or why it failed: synchronize() and download() throw that as Error("io"). Stays where it is as long as a
-  // recording has its copy.
+  // What writes the pinned memory before it is copied, on a thread of the device's and in the order of the copies,
+  // which it must not ask for anything. Null, or why it failed: synchronize() and download() throw that as Error("io").
+  // Stays where it is as long as a recording has its copy.
   struct Fill {
     std::function<const char*()> write;
     std::atomic<const char*>* failure = nullptr;  // set by copy()
@@ -45,8 +45,8 @@ class SideCopies {
   virtual void copy_back(int place, void* pinned, const void* device, size_t bytes) = 0;
   virtual void await(int place) = 0;    // what is queued from now on finds there what was copied
   virtual void release(int place) = 0;  // what was queued until now is all that uses it
-  // Seconds that copies took, and that operations waited for them, since the last call; blocking. Of a recording that was
-  // replayed more than once since then, the last time alone counts.
+  // Seconds that copies took, and that operations waited for them, since the last call; blocking. Of a recording that
+  // was replayed more than once since then, the last time alone counts.
   struct Times {
     double copying = 0, waiting = 0;
   };
@@ -71,8 +71,8 @@ class Backend {
   // Null, with nothing called, where the device has no such thing.
   virtual std::unique_ptr<Recording> record(const std::function<void()>& fn) { return (void)fn, nullptr; }
 
-  // Calls fn, whose uploads and operations run beside what is queued already; what is queued later comes after them. They
-  // may use only memory that nothing queued since the previous call of ahead() uses.
+  // Calls fn, whose uploads and operations run beside what is queued already; what is queued later comes after them.
+  // They may use only memory that nothing queued since the previous call of ahead() uses.
   virtual void ahead(const std::function<void()>& fn) { fn(); }
 
   // Null where operations read the host's memory as it lies.
@@ -83,8 +83,8 @@ class Backend {
   virtual void release(void* memory, size_t bytes) = 0;
   // Called where an operation finds no memory for its own intermediate values, to release() what lies idle.
   virtual void set_reclaim(std::function<void()> reclaim) { (void)reclaim; }
-  // Called with the bytes by which memory for intermediate values is to grow; the backend keeps it. What it throws is the operation's
-  // Error.
+  // Called with the bytes by which memory for intermediate values is to grow; the backend keeps it. What it throws is
+  // the operation's Error.
   virtual void set_on_scratch(std::function<void(size_t bytes)> grows) { (void)grows; }
   // Copies in order with the operations. The host's memory may be changed or freed when they return.
   virtual void upload(void* device, const void* host, size_t bytes) = 0;
@@ -109,16 +109,6 @@ class Backend {
 // threads: 0 means the cores this process may use. isa: "" picks the best; "baseline", "avx2" or "avx512" forces one
 // (Error("unsupported") where the machine lacks it).
 std::unique_ptr<Backend> make_cpu_backend(int threads = 0, const std::string& isa = "");
-
-// An NVIDIA GPU, by libqeng_cuda.so, which is looked for beside the executable and in its ../lib, or is the file that
-// $QENG_CUDA_LIBRARY names. Error("unsupported") says what is missing (library, driver, device) and what is needed.
-std::unique_ptr<Backend> make_cuda_backend(int index = 0);
-// The GPUs that make_cuda_backend would take, in order; empty where it would refuse, with the reason in *why.
-struct CudaDevice {
-  std::string name;  // "NVIDIA H200"
-  size_t bytes = 0;  // of its memory
-};
-std::vector<CudaDevice> cuda_devices(std::string* why = nullptr);
 
 // What an operation needs, where its index lists (document boundaries, targets) lie in the backend's memory.
 Cost cost(const Op& op, Backend& backend);

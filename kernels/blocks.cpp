@@ -48,4 +48,6 @@ void encode_row(DType dtype, const float* x, const float* importance, int64_t co
   isa::best().encode(dtype, x, importance, count, row);
 }
 
+int64_t count_bits(const void* a, const void* b, int64_t bytes) { return isa::best().count_bits(a, b, bytes); }
+
 }  // namespace qeng

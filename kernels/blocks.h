@@ -16,4 +16,7 @@ void decode_row(DType dtype, const void* row, int64_t first, int64_t count, floa
 // reference.
 void encode_row(DType dtype, const float* x, const float* importance, int64_t count, void* row);
 
+// How many bits are set of a, or of a xor b where b is not null.
+int64_t count_bits(const void* a, const void* b, int64_t bytes);
+
 }  // namespace qeng

@@ -461,12 +461,13 @@ void check_shapes(const CountLevels& op) {
   const Check check{op.name};
   check.dtype("state", op.state, {DType::one_bit, DType::u8});
   const bool planes = op.state.dtype == DType::one_bit;
-  check.that(planes ? op.state.rank == 3 && op.state.shape[0] >= 1 && op.state.shape[0] <= 4 && op.state.columns() % 32 == 0
-                    : op.state.rank == 2,
-             [&] {
-               return "state is " + shape_text(op.state) +
-                      ", expected one_bit [1 to 4 planes, n, k] with k a multiple of 32, or u8 [n, k]";
-             });
+  check.that(
+      planes ? op.state.rank == 3 && op.state.shape[0] >= 1 && op.state.shape[0] <= 4 && op.state.columns() % 32 == 0
+             : op.state.rank == 2,
+      [&] {
+        return "state is " + shape_text(op.state) +
+               ", expected one_bit [1 to 4 planes, n, k] with k a multiple of 32, or u8 [n, k]";
+      });
   check.is("counts", op.counts, DType::i64, {16});
 }
 

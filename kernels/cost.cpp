@@ -42,6 +42,15 @@ double attention_flops(const AnyAttention& op, int products) {
          static_cast<double>(op.q.shape[1] * op.q.shape[2]);
 }
 
+// Without an overload below: each view once, and the flops that the operation says of itself.
+template <class AnyOp>
+Cost of(const AnyOp& op) {
+  if constexpr (requires { op.flops(); })
+    return {bytes_of(op), static_cast<double>(op.flops())};
+  else
+    return {bytes_of(op), 0};
+}
+
 Cost of(const Matmul& op) {
   const double k = static_cast<double>(op.trans_a ? op.a.rows() : op.a.columns());
   return {bytes_of(op), 2 * count(op.c) * k + (op.bias ? count(op.c) : 0)};
@@ -77,30 +86,13 @@ Cost of(const PagedAttention& op) {
   return {static_cast<double>(op.q.bytes() + op.o.bytes()) + 2 * keys * row,
           4 * pairs * static_cast<double>(op.q.shape[1] * op.q.shape[2])};
 }
-Cost of(const BiasGrad& op) { return {bytes_of(op), count(op.dy)}; }
 Cost of(const Embedding& op) {  // of the table, the rows it reads
   return {static_cast<double>(op.tokens.bytes()) + 2.0 * static_cast<double>(op.y.bytes()), 0};
 }
 Cost of(const EmbeddingGrad& op) {
   return {static_cast<double>(op.tokens.bytes() + op.dy.bytes()) + 2 * 4 * count(op.dy), count(op.dy)};
 }
-Cost of(const RmsNorm& op) { return {bytes_of(op), 4 * count(op.x)}; }
-Cost of(const AddRmsNorm& op) { return {bytes_of(op), 5 * count(op.a)}; }
-Cost of(const RmsNormGrad& op) { return {bytes_of(op), (9 + (op.dw ? 2 : 0) + (op.dresidual ? 1 : 0)) * count(op.x)}; }
-Cost of(const SwiGlu& op) { return {bytes_of(op), (op.gelu ? 9 : 5) * count(op.gate)}; }  // an exponential counts as one
-Cost of(const SwiGluGrad& op) { return {bytes_of(op), (op.gelu ? 18 : 11) * count(op.gate)}; }
-Cost of(const Add& op) { return {bytes_of(op), count(op.y)}; }
-Cost of(const Scale& op) { return {bytes_of(op), count(op.y)}; }
-Cost of(const Cast& op) { return {bytes_of(op), 0}; }
-Cost of(const Copy& op) { return {bytes_of(op), 0}; }
-Cost of(const Fill& op) { return {bytes_of(op), 0}; }
-Cost of(const Dropout& op) { return {bytes_of(op), count(op.x)}; }
-Cost of(const EmbeddingNoise& op) { return {bytes_of(op), 2 * count(op.x)}; }
-Cost of(const DoraScale& op) { return {bytes_of(op), 2 * count(op.b) + 3 * count(op.scale)}; }
-Cost of(const Rope& op) {  // upper bound: every element rotated
-  return {bytes_of(op), 3 * (count(op.x) + (op.x2 ? count(op.x2) : 0))};
-}
-Cost of(const Attention& op) { return {bytes_of(op), attention_flops(op, 2)}; }  // q k^T, P v
+Cost of(const Attention& op) { return {bytes_of(op), attention_flops(op, 2)}; }      // q k^T, P v
 Cost of(const AttentionGrad& op) { return {bytes_of(op), attention_flops(op, 5)}; }  // q k^T, dout v^T, dq, dk, dv
 Cost of(const LmHeadLoss& op) {
   if (!op.targets) return {};
@@ -113,27 +105,19 @@ Cost of(const LmHeadLoss& op) {
   const double logits = trained * static_cast<double>(op.w.rows());
   return {bytes_of(moved), logits * (2.0 * products * static_cast<double>(op.h.columns()) + (op.dh ? 5 : 3))};
 }
-Cost of(const DecodePackets& op) { return {bytes_of(op), 0}; }
 double count(const std::vector<View>& views) {
   double elements = 0;
   for (const View& view : views) elements += count(view);
   return elements;
 }
 Cost of(const SumSquares& op) { return {bytes_of(op), 2 * count(op.x)}; }
-Cost of(const ClipScale& op) { return {bytes_of(op), count(op.partials)}; }
 Cost of(const AdamW& op) { return {bytes_of(op), 14 * count(op.w)}; }
-Cost of(const ScaleColumns& op) { return {bytes_of(op), (op.bias ? 2 : 1) * count(op.x)}; }
-Cost of(const ScaleColumnsGrad& op) { return {bytes_of(op), (op.dscale ? 3 : 1) * count(op.x)}; }
 Cost of(const PulseGrad& op) {  // the product, its squares, friction and a comparison; of dy the columns that count
   const double rows = static_cast<double>(op.x.rows()), n = static_cast<double>(op.pulses.shape[0]);
   const double dy = rows * n * static_cast<double>(dtype_size(op.dy.dtype));
-  return {dy + static_cast<double>(op.x.bytes() + op.weights.bytes() + op.pulses.bytes()), (2 * rows + 4) * count(op.pulses)};
+  return {dy + static_cast<double>(op.x.bytes() + op.weights.bytes() + op.pulses.bytes()),
+          (2 * rows + 4) * count(op.pulses)};
 }
-Cost of(const Inertia& op) { return {bytes_of(op), (op.bop ? 5 : 1) * count(op.weights)}; }
-Cost of(const CountLevels& op) { return {bytes_of(op), count(op.state)}; }
-Cost of(const PackSigns& op) { return {bytes_of(op), count(op.x)}; }
-Cost of(const ClipToGrid& op) { return {bytes_of(op), (op.levels ? 4 : 2) * count(op.x)}; }
-Cost of(const UseWeights&) { return {}; }
 
 }  // namespace
 

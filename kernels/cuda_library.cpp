@@ -1,13 +1,14 @@
-// Opens libqeng_cuda.so, so that one executable runs with and without a GPU, a driver or CUDA's libraries.
+// The backend "cuda": NVIDIA GPUs, by libqeng_cuda.so, so that one executable runs with and without a GPU, a driver or
+// CUDA's libraries. The library is looked for beside the executable and in its ../lib, or is the file that
+// $QENG_CUDA_LIBRARY names.
 #include <dlfcn.h>
 #include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
 
-#include "kernels/backend.h"
+#include "kernels/backends.h"
 #include "kernels/cuda/library.h"
-#include "kernels/error.h"
 
 namespace qeng {
 
@@ -32,7 +33,9 @@ std::string find_library() {
 Library open_library() {
   const std::string path = find_library();
   if (path.empty())
-    return {{}, "this qeng has no CUDA backend: libqeng_cuda.so is not beside it (build where the CUDA toolkit's nvcc is on the PATH)"};
+    return {{},
+            "this qeng has no CUDA backend: libqeng_cuda.so is not beside it (build where the CUDA toolkit's nvcc is "
+            "on the PATH)"};
   void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);  // never closed: the runtime inside keeps state
   if (!handle) return {{}, std::string("cannot load the CUDA backend: ") + dlerror()};
   const auto entry = reinterpret_cast<CudaLibraryEntry>(dlsym(handle, kCudaLibraryEntry));
@@ -48,24 +51,20 @@ const Library& library() {
   return opened;
 }
 
-}  // namespace
-
-std::vector<CudaDevice> cuda_devices(std::string* why) {
+std::vector<DeviceInfo> list_devices(std::string* why) {
   std::string reason = library().why;
-  std::vector<CudaDevice> devices;
+  std::vector<DeviceInfo> devices;
   if (reason.empty()) devices = library().functions.devices(&reason);
   if (why) *why = reason;
   return devices;
 }
 
-std::unique_ptr<Backend> make_cuda_backend(int index) {
-  std::string why;
-  const auto devices = cuda_devices(&why);
-  if (!why.empty()) fail("unsupported", "cuda: ", why);
-  if (index < 0 || index >= static_cast<int>(devices.size()))
-    fail("unsupported", "cuda:", index, " is not there; this machine has ", devices.size(),
-         devices.size() == 1 ? " GPU, cuda:0" : " GPUs, from cuda:0 on");
+std::unique_ptr<Backend> make(int index, const BackendOptions&) {
   return std::unique_ptr<Backend>(library().functions.open(index));
 }
+
+}  // namespace
+
+QENG_BACKEND(cuda, 10, list_devices, make)
 
 }  // namespace qeng

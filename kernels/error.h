@@ -6,8 +6,8 @@
 
 namespace qeng {
 
-// code: a short stable word that programs test: "shape", "dtype", "io", "format", "value", "memory", "closed", "unsupported",
-// "network", "interrupted", "internal". message: what was given, what was expected, what to do.
+// code: a short stable word that programs test: "shape", "dtype", "io", "format", "value", "memory", "closed",
+// "unsupported", "network", "interrupted", "internal". message: what was given, what was expected, what to do.
 class Error : public std::runtime_error {
  public:
   Error(std::string code_word, const std::string& message) : std::runtime_error(message), code(std::move(code_word)) {}

@@ -3,8 +3,8 @@
 #include <cstring>
 #include <vector>
 
-#include "kernels/cpu/parallel.h"
 #include "kernels/math/blocks/interleaved.h"
+#include "kernels/parallel.h"
 
 namespace qeng {
 

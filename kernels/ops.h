@@ -1,15 +1,16 @@
 // The operations: each a plain value of non-owning views and scalars. This header is the table of contents of what a
 // backend can do. `Backend::run(op)` executes one; tape, program, profiler and conformance test are lists of them.
 //
-// Conventions. Views are dense and row-major. "float" views are f32 or bf16; unless an op says otherwise, all float views
-// of one op share a dtype, and sums accumulate in f32. `acc` on a gradient means dst += result instead of dst = result.
-// Views named in brackets may be absent (a null View). Backends check shapes and throw Error("shape" | "dtype").
-// No output may overlap an input except where the op says "in place allowed".
+// Conventions. Views are dense and row-major. "float" views are f32 or bf16; unless an op says otherwise, all float
+// views of one op share a dtype, and sums accumulate in f32. `acc` on a gradient means dst += result instead of dst =
+// result. Views named in brackets may be absent (a null View). Backends check shapes and throw Error("shape" |
+// "dtype"). No output may overlap an input except where the op says "in place allowed".
 //
 // Every op has   static constexpr const char* name;
-//                void views(F f)  calling f("label", View&, Access) on each view that is present or may be.
+//                void views(F f)  calling f("label", View&, Access) on each view that is present or may be;
+// and may have   int64_t flops() const  what it must compute, from the shapes (without: nothing worth counting).
+// kernels/cost.cpp has those that do not move each view just once, or whose flops depend on values.
 #pragma once
-#include <memory>
 #include <variant>
 #include <vector>
 
@@ -29,15 +30,16 @@ struct Cost {
 
 // c = alpha * op(a) op(b) + bias + (acc ? c : 0)     op(a): [m, k]  op(b): [k, n]  c: [m, n]  bias: [n]
 // a is stored [m, k], or [k, m] with trans_a; b is stored [k, n], or [n, k] with trans_b. Views of higher rank count as
-// [rows(), columns()]. a and b share a dtype, or b is of a stored one (f16, bf16 where a is f32, or a block format; blocks run
-// along stored rows) whose decoded values count, which a device may round to bf16 where a is bf16; c and bias may be f32 there.
-// alpha does not scale the bias.
+// [rows(), columns()]. a and b share a dtype, or b is of a stored one (f16, bf16 where a is f32, or a block format;
+// blocks run along stored rows) whose decoded values count, which a device may round to bf16 where a is bf16; c and
+// bias may be f32 there. alpha does not scale the bias.
 struct Matmul {
   static constexpr const char* name = "matmul";
   View a, b, bias, c;
   bool trans_a = false, trans_b = false, acc = false;
   float alpha = 1;
-  template <class F> void views(F f) {
+  template <class F>
+  void views(F f) {
     f("a", a, Access::read), f("b", b, Access::read), f("bias", bias, Access::read);
     f("c", c, acc ? Access::update : Access::write);
   }
@@ -48,24 +50,28 @@ struct BiasGrad {
   static constexpr const char* name = "bias_grad";
   View dy, db;
   bool acc = false;
-  template <class F> void views(F f) { f("dy", dy, Access::read), f("db", db, acc ? Access::update : Access::write); }
+  int64_t flops() const { return dy.elements(); }
+  template <class F>
+  void views(F f) {
+    f("dy", dy, Access::read), f("db", db, acc ? Access::update : Access::write);
+  }
 };
 
-// y_i (+)= alpha * x w_i^T * [scale_i] + [bias_i], for inference: scale_i has a factor for each row of w_i, that is column of
-// y_i, which one_bit and ternary weights need. The bits of a row of y depend on that row of x alone, not on how many
-// rows there are, so that a sequence computes the same in every batch. Several weights may read one x (q, k, v; gate, up).
-// x: [rows, k] f32 or bf16   w_i: [n_i, k] f32, bf16, f16 or a block format   scale_i: [n_i] f32   bias_i: [n_i] f32 or x's
-// dtype; empty lists or absent views where there are none   y_i: [rows, n_i] f32 or x's dtype. Neither alpha nor scale_i
-// scales the bias.
-// Where w_i is of a block format, x is rounded to int8 in groups first (kernels/math/blocks/activations.h); where it is bf16, to
-// bf16.
+// y_i (+)= alpha * x w_i^T * [scale_i] + [bias_i], for inference: scale_i has a factor for each row of w_i, that is
+// column of y_i, which one_bit and ternary weights need. The bits of a row of y depend on that row of x alone, not on
+// how many rows there are, so that a sequence computes the same in every batch. Several weights may read one x (q, k,
+// v; gate, up). x: [rows, k] f32 or bf16   w_i: [n_i, k] f32, bf16, f16 or a block format   scale_i: [n_i] f32 bias_i:
+// [n_i] f32 or x's dtype; empty lists or absent views where there are none   y_i: [rows, n_i] f32 or x's dtype. Neither
+// alpha nor scale_i scales the bias. Where w_i is of a block format, x is rounded to int8 in groups first
+// (kernels/math/blocks/activations.h); where it is bf16, to bf16.
 struct RowLinear {
   static constexpr const char* name = "row_linear";
   View x;
   std::vector<View> w, scale, bias, y;
   float alpha = 1;
   bool acc = false;
-  template <class F> void views(F f) {
+  template <class F>
+  void views(F f) {
     f("x", x, Access::read);
     for (View& each : w) f("w", each, Access::read);
     for (View& each : scale) f("scale", each, Access::read);
@@ -76,14 +82,17 @@ struct RowLinear {
 
 // Blockwise Walsh-Hadamard transform with signs, for weights that are stored rotated: for each run of `block` columns
 //   y = H (s * x) / sqrt(block),   inverse: y = s * (H x) / sqrt(block),   H[i, j] = (-1)^popcount(i & j)
-// x, y: [..., dim], float; block: a power of two that divides dim   [signs]: [dim] f32, each 1 or -1. Each is the other's
-// inverse and transpose, so also its gradient. In place allowed.
+// x, y: [..., dim], float; block: a power of two that divides dim   [signs]: [dim] f32, each 1 or -1. Each is the
+// other's inverse and transpose, so also its gradient. In place allowed.
 struct Hadamard {
   static constexpr const char* name = "hadamard";
   View x, signs, y;
   int block = 0;
   bool inverse = false;
-  template <class F> void views(F f) { f("x", x, Access::read), f("signs", signs, Access::read), f("y", y, Access::write); }
+  template <class F>
+  void views(F f) {
+    f("x", x, Access::read), f("signs", signs, Access::read), f("y", y, Access::write);
+  }
 };
 
 // ---------------------------------------------------------------- embedding
@@ -93,14 +102,20 @@ struct Hadamard {
 struct Embedding {
   static constexpr const char* name = "embedding";
   View tokens, table, y;
-  template <class F> void views(F f) { f("tokens", tokens, Access::read), f("table", table, Access::read), f("y", y, Access::write); }
+  template <class F>
+  void views(F f) {
+    f("tokens", tokens, Access::read), f("table", table, Access::read), f("y", y, Access::write);
+  }
 };
 
 // dtable[tokens[t], :] += dy[t, :], summed in order of t     dy: [t, hidden]   dtable: [vocab, hidden] f32
 struct EmbeddingGrad {
   static constexpr const char* name = "embedding_grad";
   View tokens, dy, dtable;
-  template <class F> void views(F f) { f("tokens", tokens, Access::read), f("dy", dy, Access::read), f("dtable", dtable, Access::update); }
+  template <class F>
+  void views(F f) {
+    f("tokens", tokens, Access::read), f("dy", dy, Access::read), f("dtable", dtable, Access::update);
+  }
 };
 
 // ---------------------------------------------------------------- norm, activation, residual
@@ -112,7 +127,9 @@ struct RmsNorm {
   View x, w, y, rstd;
   float eps = 1e-6f;
   bool plus_one = false;
-  template <class F> void views(F f) {
+  int64_t flops() const { return 4 * x.elements(); }
+  template <class F>
+  void views(F f) {
     f("x", x, Access::read), f("w", w, Access::read), f("y", y, Access::write), f("rstd", rstd, Access::write);
   }
 };
@@ -124,7 +141,9 @@ struct AddRmsNorm {
   View a, b, w, sum, y, rstd;
   float eps = 1e-6f;
   bool plus_one = false;
-  template <class F> void views(F f) {
+  int64_t flops() const { return 5 * a.elements(); }
+  template <class F>
+  void views(F f) {
     f("a", a, Access::read), f("b", b, Access::read), f("w", w, Access::read);
     f("sum", sum, Access::write), f("y", y, Access::write), f("rstd", rstd, Access::write);
   }
@@ -137,7 +156,9 @@ struct RmsNormGrad {
   static constexpr const char* name = "rmsnorm_grad";
   View x, w, rstd, dy, dresidual, dx, dw;
   bool plus_one = false, acc_dw = false;
-  template <class F> void views(F f) {
+  int64_t flops() const { return (9 + (dw ? 2 : 0) + (dresidual ? 1 : 0)) * x.elements(); }
+  template <class F>
+  void views(F f) {
     f("x", x, Access::read), f("w", w, Access::read), f("rstd", rstd, Access::read), f("dy", dy, Access::read);
     f("dresidual", dresidual, Access::read), f("dx", dx, Access::write);
     f("dw", dw, acc_dw ? Access::update : Access::write);
@@ -145,13 +166,18 @@ struct RmsNormGrad {
 };
 
 // y = act(gate) * up     all [rows, n]
-//   act(z) = z sigmoid(a(z)):  a(z) = z, which is SiLU;  with gelu a(z) = 2 sqrt(2 / pi) (z + 0.044715 z^3), which is the tanh
-//   form of GELU, z / 2 (1 + tanh(a(z) / 2))   (Hendrycks & Gimpel 2016, arXiv 1606.08415; Shazeer 2020, arXiv 2002.05202)
+//   act(z) = z sigmoid(a(z)):  a(z) = z, which is SiLU;  with gelu a(z) = 2 sqrt(2 / pi) (z + 0.044715 z^3), which is
+//   the tanh form of GELU, z / 2 (1 + tanh(a(z) / 2))   (Hendrycks & Gimpel 2016, arXiv 1606.08415; Shazeer 2020, arXiv
+//   2002.05202)
 struct SwiGlu {
   static constexpr const char* name = "swiglu";
   View gate, up, y;
   bool gelu = false;
-  template <class F> void views(F f) { f("gate", gate, Access::read), f("up", up, Access::read), f("y", y, Access::write); }
+  int64_t flops() const { return (gelu ? 9 : 5) * gate.elements(); }  // an exponential counts as one
+  template <class F>
+  void views(F f) {
+    f("gate", gate, Access::read), f("up", up, Access::read), f("y", y, Access::write);
+  }
 };
 
 // With s = sigmoid(a(gate)):  dup = dy * gate * s;  dgate = dy * up * s * (1 + gate * (1 - s) * a'(gate)).
@@ -160,7 +186,9 @@ struct SwiGluGrad {
   static constexpr const char* name = "swiglu_grad";
   View gate, up, dy, dgate, dup;
   bool gelu = false;
-  template <class F> void views(F f) {
+  int64_t flops() const { return (gelu ? 18 : 11) * gate.elements(); }
+  template <class F>
+  void views(F f) {
     f("gate", gate, Access::read), f("up", up, Access::read), f("dy", dy, Access::read);
     f("dgate", dgate, Access::write), f("dup", dup, Access::write);
   }
@@ -170,7 +198,11 @@ struct SwiGluGrad {
 struct Add {
   static constexpr const char* name = "add";
   View a, b, y;
-  template <class F> void views(F f) { f("a", a, Access::read), f("b", b, Access::read), f("y", y, Access::write); }
+  int64_t flops() const { return y.elements(); }
+  template <class F>
+  void views(F f) {
+    f("a", a, Access::read), f("b", b, Access::read), f("y", y, Access::write);
+  }
 };
 
 // y = alpha * x     x, y: same shape, float, dtypes may differ (so this also casts); in place allowed where they agree.
@@ -178,22 +210,32 @@ struct Scale {
   static constexpr const char* name = "scale";
   View x, y;
   float alpha = 1;
-  template <class F> void views(F f) { f("x", x, Access::read), f("y", y, Access::write); }
+  int64_t flops() const { return y.elements(); }
+  template <class F>
+  void views(F f) {
+    f("x", x, Access::read), f("y", y, Access::write);
+  }
 };
 
-// y = x rounded to y's dtype (bf16: to nearest, ties to even; f16 likewise). x, y: f32, bf16 or f16, same element count;
-// x may also be of a block format, whose values are those of its decoder.
+// y = x rounded to y's dtype (bf16: to nearest, ties to even; f16 likewise). x, y: f32, bf16 or f16, same element
+// count; x may also be of a block format, whose values are those of its decoder.
 struct Cast {
   static constexpr const char* name = "cast";
   View x, y;
-  template <class F> void views(F f) { f("x", x, Access::read), f("y", y, Access::write); }
+  template <class F>
+  void views(F f) {
+    f("x", x, Access::read), f("y", y, Access::write);
+  }
 };
 
 // y = x, byte for byte. Same dtype and element count.
 struct Copy {
   static constexpr const char* name = "copy";
   View x, y;
-  template <class F> void views(F f) { f("x", x, Access::read), f("y", y, Access::write); }
+  template <class F>
+  void views(F f) {
+    f("x", x, Access::read), f("y", y, Access::write);
+  }
 };
 
 // y = value everywhere (any dtype; value is converted; a block format takes 0 only).
@@ -201,7 +243,10 @@ struct Fill {
   static constexpr const char* name = "fill";
   View y;
   float value = 0;
-  template <class F> void views(F f) { f("y", y, Access::write); }
+  template <class F>
+  void views(F f) {
+    f("y", y, Access::write);
+  }
 };
 
 // y[i] = keep(i) ? x[i] / (1 - p) : 0,  keep(i) = philox(seed, step, stream, i) >= p     (kernels/math/philox.h)
@@ -212,31 +257,40 @@ struct Dropout {
   View x, y, rng;
   float p = 0;
   uint32_t stream = 0;
-  template <class F> void views(F f) { f("x", x, Access::read), f("rng", rng, Access::read), f("y", y, Access::write); }
+  int64_t flops() const { return x.elements(); }
+  template <class F>
+  void views(F f) {
+    f("x", x, Access::read), f("rng", rng, Access::read), f("y", y, Access::write);
+  }
 };
 
 // y[t, i] = x[t, i] + strength / sqrt(length(t) * n) * (2 philox(seed, step, stream, t * n + i) - 1)
-// Noise on embedded tokens (NEFTune; Jain et al. 2023, arXiv 2310.05914). length(t): tokens of the document that row t is in,
-// of all rows past the last one. Its gradient is dy itself. In place allowed.
-// x, y: [tokens, n] of one float dtype   cu: [documents + 1] i32   rng: [2] i64, as in Dropout
+// Noise on embedded tokens (NEFTune; Jain et al. 2023, arXiv 2310.05914). length(t): tokens of the document that row t
+// is in, of all rows past the last one. Its gradient is dy itself. In place allowed. x, y: [tokens, n] of one float
+// dtype   cu: [documents + 1] i32   rng: [2] i64, as in Dropout
 struct EmbeddingNoise {
   static constexpr const char* name = "embedding_noise";
   View x, cu, y, rng;
   float strength = 0;
   uint32_t stream = 0;
-  template <class F> void views(F f) {
+  int64_t flops() const { return 2 * x.elements(); }
+  template <class F>
+  void views(F f) {
     f("x", x, Access::read), f("cu", cu, Access::read), f("rng", rng, Access::read), f("y", y, Access::write);
   }
 };
 
-// inverse[i] = 1 / sqrt(squares[i] + sum_k b[i, k] cross[k, i]), 0 where that is not positive;  scale[i] = magnitude[i] * inverse[i]
-// What multiplies row i of W + s B A under DoRA (Liu et al. 2024, arXiv 2402.09353), whose length is that root if squares[i] = |W[i]|^2
-// and cross = 2 s A W^T + s^2 (A A^T) B^T. The gradient of the magnitude is dscale[i] * inverse[i]; the length counts as a constant.
-// squares, magnitude, inverse, scale: [out] f32   b: [out, rank] f32 or bf16   cross: [rank, out] f32
+// inverse[i] = 1 / sqrt(squares[i] + sum_k b[i, k] cross[k, i]), 0 where that is not positive;  scale[i] = magnitude[i]
+// * inverse[i] What multiplies row i of W + s B A under DoRA (Liu et al. 2024, arXiv 2402.09353), whose length is that
+// root if squares[i] = |W[i]|^2 and cross = 2 s A W^T + s^2 (A A^T) B^T. The gradient of the magnitude is dscale[i] *
+// inverse[i]; the length counts as a constant. squares, magnitude, inverse, scale: [out] f32   b: [out, rank] f32 or
+// bf16   cross: [rank, out] f32
 struct DoraScale {
   static constexpr const char* name = "dora_scale";
   View squares, magnitude, b, cross, inverse, scale;
-  template <class F> void views(F f) {
+  int64_t flops() const { return 2 * b.elements() + 3 * scale.elements(); }
+  template <class F>
+  void views(F f) {
     f("squares", squares, Access::read), f("magnitude", magnitude, Access::read), f("b", b, Access::read);
     f("cross", cross, Access::read), f("inverse", inverse, Access::write), f("scale", scale, Access::write);
   }
@@ -244,18 +298,21 @@ struct DoraScale {
 
 // ---------------------------------------------------------------- attention
 
-// Rotates pairs (i, i + rotary/2) of each head by angle positions[t] * inv_freq[i] ("neox halves"); inverse: by minus that.
+// Rotates pairs (i, i + rotary/2) of each head by angle positions[t] * inv_freq[i] ("neox halves"); inverse: by minus
+// that.
 //   y[i] = c x[i] - s x[i + r/2];  y[i + r/2] = s x[i] + c x[i + r/2];  c, s = scale * cos, sin;  the rest is copied
 // x, y: [tokens, heads, head_dim]   positions: [tokens] i32   inv_freq: [rotary/2] f32, rotary <= head_dim
 // [x2], [y2]: [tokens, heads2, head_dim], rotated by the same angles: the keys beside the queries.
-// scale is YaRN's attention factor (1 otherwise). inverse is the exact transpose, so it is the gradient. In place allowed
-// (y may be x, y2 may be x2).
+// scale is YaRN's attention factor (1 otherwise). inverse is the exact transpose, so it is the gradient. In place
+// allowed (y may be x, y2 may be x2).
 struct Rope {
   static constexpr const char* name = "rope";
   View x, positions, inv_freq, y, x2, y2;
   float scale = 1;
   bool inverse = false;
-  template <class F> void views(F f) {
+  int64_t flops() const { return 3 * (x.elements() + (x2 ? x2.elements() : 0)); }  // as if all were rotated
+  template <class F>
+  void views(F f) {
     f("x", x, Access::read), f("positions", positions, Access::read), f("inv_freq", inv_freq, Access::read);
     f("y", y, Access::write), f("x2", x2, Access::read), f("y2", y2, Access::write);
   }
@@ -263,17 +320,18 @@ struct Rope {
 
 // Causal attention over packed documents, grouped query heads; the score matrix is never formed.
 //   o[t, h, :] = sum_j softmax_j(scale * <q[t, h, :], k[j, g, :]>) v[j, g, :],   g = h / (heads / kv_heads)
-// Document s holds queries cu_q[s] .. cu_q[s+1] and keys cu_k[s] .. cu_k[s+1]; its last query sees its last key, the one
-// before sees one less, and so on (training: cu_q == cu_k; decoding: few queries, many keys). window > 0 limits a query to
-// its last `window` keys. Documents may be empty. Queries past cu_q[last] give o = 0, lse = 0.
-// q, o: [tq, heads, head_dim]   k, v: [tk, kv_heads, head_dim]   cu_q, cu_k: [docs + 1] i32 ascending from 0
-// lse: [heads, tq] f32, log of the sum of exponentials, kept for backward. f32 softmax.
+// Document s holds queries cu_q[s] .. cu_q[s+1] and keys cu_k[s] .. cu_k[s+1]; its last query sees its last key, the
+// one before sees one less, and so on (training: cu_q == cu_k; decoding: few queries, many keys). window > 0 limits a
+// query to its last `window` keys. Documents may be empty. Queries past cu_q[last] give o = 0, lse = 0. q, o: [tq,
+// heads, head_dim]   k, v: [tk, kv_heads, head_dim]   cu_q, cu_k: [docs + 1] i32 ascending from 0 lse: [heads, tq] f32,
+// log of the sum of exponentials, kept for backward. f32 softmax.
 struct Attention {
   static constexpr const char* name = "attention";
   View q, k, v, cu_q, cu_k, o, lse;
   float scale = 1;
   int window = 0;
-  template <class F> void views(F f) {
+  template <class F>
+  void views(F f) {
     f("q", q, Access::read), f("k", k, Access::read), f("v", v, Access::read), f("cu_q", cu_q, Access::read);
     f("cu_k", cu_k, Access::read), f("o", o, Access::write), f("lse", lse, Access::write);
   }
@@ -287,33 +345,40 @@ struct AttentionGrad {
   View q, k, v, cu_q, cu_k, o, lse, dout, delta, dq, dk, dv;
   float scale = 1;
   int window = 0;
-  template <class F> void views(F f) {
+  template <class F>
+  void views(F f) {
     f("q", q, Access::read), f("k", k, Access::read), f("v", v, Access::read), f("cu_q", cu_q, Access::read);
     f("cu_k", cu_k, Access::read), f("o", o, Access::read), f("lse", lse, Access::read), f("dout", dout, Access::read);
-    f("delta", delta, Access::write), f("dq", dq, Access::write), f("dk", dk, Access::write), f("dv", dv, Access::write);
+    f("delta", delta, Access::write), f("dq", dq, Access::write), f("dk", dk, Access::write),
+        f("dv", dv, Access::write);
   }
 };
 
-// Stores new keys and values in a paged cache: pool[slots[t], :, :] = row t, rounded to the pool's dtype; slot -1: nowhere.
-// k, v: [tokens, kv_heads, head_dim] float   slots: [tokens] i32, no slot twice
-// k_pool, v_pool: [slots, kv_heads, head_dim] f32, bf16, f16 or q8_0 (head_dim then a multiple of 32)
-// A slot outside the pool is Error("value").
+// Stores new keys and values in a paged cache: pool[slots[t], :, :] = row t, rounded to the pool's dtype; slot -1:
+// nowhere. k, v: [tokens, kv_heads, head_dim] float   slots: [tokens] i32, no slot twice k_pool, v_pool: [slots,
+// kv_heads, head_dim] f32, bf16, f16 or q8_0 (head_dim then a multiple of 32) A slot outside the pool is
+// Error("value").
 struct KvStore {
   static constexpr const char* name = "kv_store";
   View k, v, slots, k_pool, v_pool;
-  template <class F> void views(F f) {
+  template <class F>
+  void views(F f) {
     f("k", k, Access::read), f("v", v, Access::read), f("slots", slots, Access::read);
     f("k_pool", k_pool, Access::update), f("v_pool", v_pool, Access::update);
   }
 };
 
 // pool's page to = its page from, for each pair {from, to}: copy on write. A page is page_tokens rows of the pool.
-// pool: as in KvStore   pairs: [n, 2] i32; no `to` is another pair's `from` or `to`. A page outside the pool is Error("value").
+// pool: as in KvStore   pairs: [n, 2] i32; no `to` is another pair's `from` or `to`. A page outside the pool is
+// Error("value").
 struct CopyPages {
   static constexpr const char* name = "copy_pages";
   View pool, pairs;
   int page_tokens = 0;
-  template <class F> void views(F f) { f("pairs", pairs, Access::read), f("pool", pool, Access::update); }
+  template <class F>
+  void views(F f) {
+    f("pairs", pairs, Access::read), f("pool", pool, Access::update);
+  }
 };
 
 // Attention (see there) of the new tokens of many sequences over a paged cache, for inference: sequence s has queries
@@ -327,7 +392,8 @@ struct PagedAttention {
   View q, k_pool, v_pool, pages, cu_q, lengths, o;
   float scale = 1;
   int window = 0, page_tokens = 0;
-  template <class F> void views(F f) {
+  template <class F>
+  void views(F f) {
     f("q", q, Access::read), f("k_pool", k_pool, Access::read), f("v_pool", v_pool, Access::read);
     f("pages", pages, Access::read), f("cu_q", cu_q, Access::read), f("lengths", lengths, Access::read);
     f("o", o, Access::write);
@@ -340,28 +406,33 @@ struct PagedAttention {
 //   z = h W^T;  nll[t] = logsumexp(z[t]) - z[t, targets[t]];  loss = loss_scale * sum of nll over trained rows
 //   [dh] = loss_scale * (softmax(z) - onehot) W;   [dw] += loss_scale * (softmax(z) - onehot)^T h
 // Rows whose target is -1 are not trained: their nll and dh are 0 and their logits are never computed.
-// h, dh: [tokens, hidden]   w: [vocab, hidden] of h's dtype, or without dw of a stored one as in Matmul   targets: [tokens] i32
-// loss_scale: [1] f32, read when the op runs
-// nll: [tokens] f32   loss: [1] f32   dw: [vocab, hidden] f32, absent where the head is frozen
-// workspace: u8 of at least lm_head_workspace(...) bytes. With dh absent only nll and loss are computed (evaluation).
+// h, dh: [tokens, hidden]   w: [vocab, hidden] of h's dtype, or without dw of a stored one as in Matmul   targets:
+// [tokens] i32 loss_scale: [1] f32, read when the op runs nll: [tokens] f32   loss: [1] f32   dw: [vocab, hidden] f32,
+// absent where the head is frozen workspace: u8 of at least lm_head_workspace(...) bytes. With dh absent only nll and
+// loss are computed (evaluation).
 struct LmHeadLoss {
   static constexpr const char* name = "lm_head_loss";
   View h, w, targets, loss_scale, nll, loss, dh, dw, workspace;
   int chunk = 256;  // rows of logits held at once
-  template <class F> void views(F f) {
-    f("h", h, Access::read), f("w", w, Access::read), f("targets", targets, Access::read), f("loss_scale", loss_scale, Access::read);
-    f("nll", nll, Access::write), f("loss", loss, Access::write), f("dh", dh, Access::write), f("dw", dw, Access::update);
+  template <class F>
+  void views(F f) {
+    f("h", h, Access::read), f("w", w, Access::read), f("targets", targets, Access::read),
+        f("loss_scale", loss_scale, Access::read);
+    f("nll", nll, Access::write), f("loss", loss, Access::write), f("dh", dh, Access::write),
+        f("dw", dw, Access::update);
     f("workspace", workspace, Access::write);
   }
 };
-// Bytes for: logits [chunk, vocab] in f32, gathered h and dh rows [tokens, hidden], trained row numbers [tokens] i32, slack.
+// Bytes for: logits [chunk, vocab] in f32, gathered h and dh rows [tokens, hidden], trained row numbers [tokens] i32,
+// slack.
 int64_t lm_head_workspace(int64_t tokens, int64_t hidden, int64_t vocab, int chunk, DType dtype);
 
 // ---------------------------------------------------------------- data
 
 // Packed rows from records as they are stored (engine/packets/frame.h): strips headers, swaps bytes, reads mask bits.
 //   slot piece.slot + i, i < piece.tokens, gets:  tokens = token piece.begin + i of the record,  positions = i,
-//   targets = the piece's next token where the mask has its bit, else -1.  Slots of no piece get pad, -1 and position 0.
+//   targets = the piece's next token where the mask has its bit, else -1.  Slots of no piece get pad, -1 and position
+//   0.
 // frames: [bytes] u8   pieces: [n, 6] i64 = {slot, tokens, byte where the record starts in frames, begin, tokens of the
 // whole record, 1 if it has a mask}, by ascending slot; rows that are not needed have slot = slots and zeros
 // tokens, targets, positions: [slots] i32. A piece that leaves the slots or the frames is Error("value").
@@ -369,7 +440,8 @@ struct DecodePackets {
   static constexpr const char* name = "decode_packets";
   View frames, pieces, tokens, targets, positions;
   int32_t pad = 0;
-  template <class F> void views(F f) {
+  template <class F>
+  void views(F f) {
     f("frames", frames, Access::read), f("pieces", pieces, Access::read);
     f("tokens", tokens, Access::write), f("targets", targets, Access::write), f("positions", positions, Access::write);
   }
@@ -382,33 +454,42 @@ struct SumSquares {
   static constexpr const char* name = "sum_squares";
   std::vector<View> x;
   View out;
-  template <class F> void views(F f) {
+  template <class F>
+  void views(F f) {
     for (View& each : x) f("x", each, Access::read);
     f("out", out, Access::write);
   }
 };
 
-// out[0] = norm = sqrt(sum(partials)),  out[1] = min(1, max_norm / (norm + 1e-6)); max_norm <= 0 means no clipping (out[1] = 1).
-// If norm is not finite, out[1] = 0 and out[2] = 1 (the caller skips the step), else out[2] = 0.   partials: [n] f32   out: [3] f32
+// out[0] = norm = sqrt(sum(partials)),  out[1] = min(1, max_norm / (norm + 1e-6)); max_norm <= 0 means no clipping
+// (out[1] = 1). If norm is not finite, out[1] = 0 and out[2] = 1 (the caller skips the step), else out[2] = 0.
+// partials: [n] f32   out: [3] f32
 struct ClipScale {
   static constexpr const char* name = "clip_scale";
   View partials, out;
   float max_norm = 1;
-  template <class F> void views(F f) { f("partials", partials, Access::read), f("out", out, Access::write); }
+  int64_t flops() const { return partials.elements(); }
+  template <class F>
+  void views(F f) {
+    f("partials", partials, Access::read), f("out", out, Access::write);
+  }
 };
 
 // Decoupled weight decay (Loshchilov & Hutter 2019). With g = clip[1] * grad, t = step + 1:
-//   m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2;  w = w (1 - lr decay) - lr (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps)
+//   m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2;  w = w (1 - lr decay) - lr (m / (1 - b1^t)) / (sqrt(v / (1 -
+//   b2^t)) + eps)
 // Lists of tensors, one for each parameter: w, grad, m, v of the same element count, f32.   model: bf16 copies of w,
 // written with the new value; an empty list, or absent views, where there are none.   clear: grad = 0 afterwards.
-// hyper: [2] f32 = {lr, t}, read when the op runs.   clip: [3] f32 from ClipScale; if clip[2] != 0 only grad is changed.
+// hyper: [2] f32 = {lr, t}, read when the op runs.   clip: [3] f32 from ClipScale; if clip[2] != 0 only grad is
+// changed.
 struct AdamW {
   static constexpr const char* name = "adamw";
   std::vector<View> w, grad, m, v, model;
   View hyper, clip;
   float beta1 = 0.9f, beta2 = 0.999f, eps = 1e-8f, decay = 0;
   bool clear = false;
-  template <class F> void views(F f) {
+  template <class F>
+  void views(F f) {
     for (View& each : w) f("w", each, Access::update);
     for (View& each : grad) f("grad", each, clear ? Access::update : Access::read);
     for (View& each : m) f("m", each, Access::update);
@@ -420,56 +501,66 @@ struct AdamW {
 
 // ---------------------------------------------------------------- one-bit training
 
-// y[r, i] = x[r, i] * scale[i] + [bias[i]]     x, y: [..., n] of one float dtype   scale: [n] f32   bias: [n] f32 or x's dtype
-// The factor that a row of unscaled weights (one_bit, ternary) has: x is their product.
+// y[r, i] = x[r, i] * scale[i] + [bias[i]]     x, y: [..., n] of one float dtype   scale: [n] f32   bias: [n] f32 or
+// x's dtype The factor that a row of unscaled weights (one_bit, ternary) has: x is their product.
 struct ScaleColumns {
   static constexpr const char* name = "scale_columns";
   View x, scale, bias, y;
-  template <class F> void views(F f) {
+  int64_t flops() const { return (bias ? 2 : 1) * x.elements(); }
+  template <class F>
+  void views(F f) {
     f("x", x, Access::read), f("scale", scale, Access::read), f("bias", bias, Access::read), f("y", y, Access::write);
   }
 };
 
-// dx[r, i] = dy[r, i] * scale[i];  [dscale[i]] (+)= sum_r dy[r, i] * x[r, i]     as there; dscale: [n] f32, absent where frozen
+// dx[r, i] = dy[r, i] * scale[i];  [dscale[i]] (+)= sum_r dy[r, i] * x[r, i]     as there; dscale: [n] f32, absent
+// where frozen
 struct ScaleColumnsGrad {
   static constexpr const char* name = "scale_columns_grad";
   View x, scale, dy, dx, dscale;
   bool acc = false;  // of dscale
-  template <class F> void views(F f) {
+  int64_t flops() const { return (dscale ? 3 : 1) * x.elements(); }
+  template <class F>
+  void views(F f) {
     f("x", x, Access::read), f("scale", scale, Access::read), f("dy", dy, Access::read), f("dx", dx, Access::write);
     f("dscale", dscale, acc ? Access::update : Access::write);
   }
 };
 
-// The gradient of rows first .. first + n of a weight, in directions and steps alone. With G = dy^T x, in tiles of rows that
-// are dropped again, so that no more of it than 4 MB (a GPU: 32 MB) ever exists, r[i] = sqrt(mean_j G[i, j]^2), and H = G - hyper[1] r[i] W,
-// which takes some of the evidence against a weight's sign away and adds as much for it:
+// The gradient of rows first .. first + n of a weight, in directions and steps alone. With G = dy^T x, in tiles of rows
+// that are dropped again, so that no more of it than 4 MB (a GPU: 32 MB) ever exists, r[i] = sqrt(mean_j G[i, j]^2),
+// and H = G - hyper[1] r[i] W, which takes some of the evidence against a weight's sign away and adds as much for it:
 //   ternary:  pulses[i, j] = -sign(H[i, j]) where |H[i, j]| > hyper[0] r[i], else 0
-//   u8:       pulses[i, j] = -sign(H[i, j]) floor(hyper[0] |H[i, j]| / r[i] + u), at most 127 in size, two's complement;
+//   u8:       pulses[i, j] = -sign(H[i, j]) floor(hyper[0] |H[i, j]| / r[i] + u), at most 127 in size, two's
+//   complement;
 //             u in [0, 1) is Philox's for element i * k + j (kernels/math/philox.h)
 // A row whose sum of squares is not finite gives no pulses. A pulse is the way that descent wants the weight to go.
-// hyper[1] is the reference value of a cumulative sum test (Page 1954, Continuous inspection schemes), in deviations of G:
-// counters of pulses tell a drift of G's mean from noise the better, the nearer it is to half the drift that matters.
-// dy: [rows, first + n or more] float   x: [rows, k] of dy's dtype   weights: [n, k] one_bit, W = -1 or +1   pulses: [n, k]
-// ternary or u8   hyper: [4] f32 = {strength, friction, gamma, threshold}, read when the op runs   rng: [2] i64 = {seed,
-// step}, likewise. Rules and what they did: the one-bit recipes' README.
+// hyper[1] is the reference value of a cumulative sum test (Page 1954, Continuous inspection schemes), in deviations of
+// G: counters of pulses tell a drift of G's mean from noise the better, the nearer it is to half the drift that
+// matters. dy: [rows, first + n or more] float   x: [rows, k] of dy's dtype   weights: [n, k] one_bit, W = -1 or +1
+// pulses: [n, k] ternary or u8   hyper: [4] f32 = {strength, friction, gamma, threshold}, read when the op runs   rng:
+// [2] i64 = {seed, step}, likewise. Rules and what they did: the one-bit recipes' README.
 struct PulseGrad {
   static constexpr const char* name = "pulse_grad";
   View dy, x, weights, pulses, hyper, rng;
   int64_t first = 0;
   uint32_t stream = 0;  // tells the weights of a model apart
-  template <class F> void views(F f) {
-    f("dy", dy, Access::read), f("x", x, Access::read), f("weights", weights, Access::read), f("pulses", pulses, Access::write);
+  template <class F>
+  void views(F f) {
+    f("dy", dy, Access::read), f("x", x, Access::read), f("weights", weights, Access::read),
+        f("pulses", pulses, Access::write);
     f("hyper", hyper, Access::read), f("rng", rng, Access::read);
   }
 };
 
-// Pulses move the state of one-bit weights, which flip when it is against them (kernels/math/inertia.h). By state's dtype:
-//   one_bit [planes, n, k]: counters of 0 .. 2^planes - 1 in bit planes, +1 a set bit, planes 1 to 4; ternary pulses. A pulse
+// Pulses move the state of one-bit weights, which flip when it is against them (kernels/math/inertia.h). By state's
+// dtype:
+//   one_bit [planes, n, k]: counters of 0 .. 2^planes - 1 in bit planes, +1 a set bit, planes 1 to 4; ternary pulses. A
+//   pulse
 //             along the weight counts up to the top, one against it counts down; at 0 it flips the weight and refills
 //   u8 [n, k]: counters of 0 .. 255 likewise, of u8 pulses of several steps; or with `bop` int8 momenta, in steps of
-//             0.8 / 127 of the gradient's rms, of u8 pulses in sixteenths of it: m = (1 - g) m + g p, rounded up with the
-//             probability of what is cut off (Philox, as in PulseGrad), and the weight flips where m * weight < -t;
+//             0.8 / 127 of the gradient's rms, of u8 pulses in sixteenths of it: m = (1 - g) m + g p, rounded up with
+//             the probability of what is cut off (Philox, as in PulseGrad), and the weight flips where m * weight < -t;
 //             g = hyper[2], t = hyper[3]
 // pulses: [n, k]   weights: [n, k] one_bit   counts: [2] i64 += {pulses that are not 0, flips}   hyper: PulseGrad's
 struct Inertia {
@@ -477,45 +568,61 @@ struct Inertia {
   View pulses, weights, state, counts, hyper, rng;
   bool bop = false;
   uint32_t stream = 0;
-  template <class F> void views(F f) {
+  int64_t flops() const { return (bop ? 5 : 1) * weights.elements(); }
+  template <class F>
+  void views(F f) {
     f("pulses", pulses, Access::read), f("weights", weights, Access::update), f("state", state, Access::update);
     f("counts", counts, Access::update), f("hyper", hyper, Access::read), f("rng", rng, Access::read);
   }
 };
 
-// counts[level] += how many counters stand there: popcounts of the state that Inertia has   state: one_bit [planes, n, k] of
-// 1 to 4 planes, levels 0 .. 2^planes - 1; or u8 [n, k], where 16 levels are one: counts[0] is of 0 .. 15   counts: [16] i64
+// counts[level] += how many counters stand there: popcounts of the state that Inertia has   state: one_bit [planes, n,
+// k] of 1 to 4 planes, levels 0 .. 2^planes - 1; or u8 [n, k], where 16 levels are one: counts[0] is of 0 .. 15 counts:
+// [16] i64
 struct CountLevels {
   static constexpr const char* name = "count_levels";
   View state, counts;
-  template <class F> void views(F f) { f("state", state, Access::read), f("counts", counts, Access::update); }
+  int64_t flops() const { return state.elements(); }
+  template <class F>
+  void views(F f) {
+    f("state", state, Access::read), f("counts", counts, Access::update);
+  }
 };
 
 // y = the sign of x, +1 for zero     x: [..., k] f32   y: that shape, one_bit
 struct PackSigns {
   static constexpr const char* name = "pack_signs";
   View x, y;
-  template <class F> void views(F f) { f("x", x, Access::read), f("y", y, Access::write); }
+  int64_t flops() const { return x.elements(); }
+  template <class F>
+  void views(F f) {
+    f("x", x, Access::read), f("y", y, Access::write);
+  }
 };
 
-// y = x clipped to [-1, 1]; with levels > 0 rounded to a multiple of 1 / levels, up with the probability of its distance
-// from the lower one (Philox, as in PulseGrad): the weights of training without a latent copy (Zhao et al. 2024, arXiv
-// 2412.04787). x, y: f32, in place allowed   levels: at most 127
+// y = x clipped to [-1, 1]; with levels > 0 rounded to a multiple of 1 / levels, up with the probability of its
+// distance from the lower one (Philox, as in PulseGrad): the weights of training without a latent copy (Zhao et al.
+// 2024, arXiv 2412.04787). x, y: f32, in place allowed   levels: at most 127
 struct ClipToGrid {
   static constexpr const char* name = "clip_to_grid";
   View x, y, rng;
   int levels = 0;
   uint32_t stream = 0;
-  template <class F> void views(F f) { f("x", x, Access::read), f("y", y, Access::write), f("rng", rng, Access::read); }
+  int64_t flops() const { return (levels ? 4 : 2) * x.elements(); }
+  template <class F>
+  void views(F f) {
+    f("x", x, Access::read), f("y", y, Access::write), f("rng", rng, Access::read);
+  }
 };
 
 // ---------------------------------------------------------------- weights that are streamed
 
-// What the operations around belong to: a forward pass with nothing behind it, one that a backward pass follows, or that.
+// What the operations around belong to: a forward pass with nothing behind it, one that a backward pass follows, or
+// that.
 enum class Pass : uint8_t { inference, forward, backward };
 
-// Weights that are not all in the device's memory, in units that are used one after the other (engine/stream). Called where a
-// UseWeights runs, in the order of the operations, or once for each recorded one; Error("memory" | "io").
+// Weights that are not all in the device's memory, in units that are used one after the other (engine/stream). Called
+// where a UseWeights runs, in the order of the operations, or once for each recorded one; Error("memory" | "io").
 class WeightStream {
  public:
   static constexpr int kNoUnit = -1;  // the pass is over
@@ -523,21 +630,35 @@ class WeightStream {
   virtual void use(int unit, Pass pass) = 0;
 };
 
-// From here to the next one of the same stream, operations read the weights of `unit`, which are there from now on, and not
-// those of other units, whose memory may be used again. What comes next follows from the pass and is brought meanwhile.
-// stream: null does nothing. An op is an op of a captured program like any other, so that replays stream as well.
+// From here to the next one of the same stream, operations read the weights of `unit`, which are there from now on, and
+// not those of other units, whose memory may be used again. What comes next follows from the pass and is brought
+// meanwhile. stream: null does nothing; whoever runs the op, or keeps it to run it again, keeps the stream. It is an op
+// of a captured program like any other, so that replays stream as well.
 struct UseWeights {
   static constexpr const char* name = "use_weights";
-  std::shared_ptr<WeightStream> stream;
+  WeightStream* stream = nullptr;
   int unit = 0;
   Pass pass = Pass::inference;
-  template <class F> void views(F) {}
+  template <class F>
+  void views(F) {}
 };
 
-using Op = std::variant<Matmul, RowLinear, Hadamard, KvStore, CopyPages, PagedAttention, BiasGrad, Embedding, EmbeddingGrad, RmsNorm, AddRmsNorm, RmsNormGrad, SwiGlu, SwiGluGrad, Add,
-                        Scale, Cast, Copy, Fill, Dropout, EmbeddingNoise, DoraScale, Rope, Attention, AttentionGrad, LmHeadLoss, DecodePackets, SumSquares,
-                        ClipScale, AdamW, ScaleColumns, ScaleColumnsGrad, PulseGrad, Inertia, CountLevels, PackSigns, ClipToGrid,
-                        UseWeights>;
+// Every operation, once. What has to know of each follows from this list: the variant, the declarations of check_shapes
+// and of run on each backend, the conformance test's table, and the names of CTest's runs of it.
+// clang-format off
+#define QENG_OPERATIONS(OP) \
+  OP(Matmul) OP(RowLinear) OP(Hadamard) OP(KvStore) OP(CopyPages) OP(PagedAttention) OP(BiasGrad) OP(Embedding) \
+  OP(EmbeddingGrad) OP(RmsNorm) OP(AddRmsNorm) OP(RmsNormGrad) OP(SwiGlu) OP(SwiGluGrad) OP(Add) OP(Scale) OP(Cast) \
+  OP(Copy) OP(Fill) OP(Dropout) OP(EmbeddingNoise) OP(DoraScale) OP(Rope) OP(Attention) OP(AttentionGrad) \
+  OP(LmHeadLoss) OP(DecodePackets) OP(SumSquares) OP(ClipScale) OP(AdamW) OP(ScaleColumns) OP(ScaleColumnsGrad) \
+  OP(PulseGrad) OP(Inertia) OP(CountLevels) OP(PackSigns) OP(ClipToGrid) OP(UseWeights)
+// clang-format on
+
+#define QENG_ALTERNATIVE(Name) , Name
+template <class, class... Ops>  // the list puts a comma before each
+using OpOf = std::variant<Ops...>;
+using Op = OpOf<void QENG_OPERATIONS(QENG_ALTERNATIVE)>;
+#undef QENG_ALTERNATIVE
 
 inline const char* op_name(const Op& op) {
   return std::visit([](const auto& o) { return o.name; }, op);
@@ -546,7 +667,13 @@ inline const char* op_name(const Op& op) {
 // Calls f(label, View&, Access) for each view of the op that is present.
 template <class F>
 void for_each_view(Op& op, F f) {
-  std::visit([&](auto& o) { o.views([&](const char* label, View& view, Access access) { if (view) f(label, view, access); }); }, op);
+  std::visit(
+      [&](auto& o) {
+        o.views([&](const char* label, View& view, Access access) {
+          if (view) f(label, view, access);
+        });
+      },
+      op);
 }
 
 Cost cost(const Op& op);  // of views in host memory; kernels/backend.h has the form for any device

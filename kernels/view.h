@@ -16,14 +16,13 @@ struct DTypeInfo {
   int bytes;     // of a block
 };
 constexpr DTypeInfo kDTypes[] = {
-    {"f32", 1, 4},       {"bf16", 1, 2},      {"f16", 1, 2},       {"i32", 1, 4},      {"i64", 1, 8},
-    {"u8", 1, 1},        {"q4_0", 32, 18},    {"q4_1", 32, 20},    {"q5_0", 32, 22},   {"q5_1", 32, 24},
-    {"q8_0", 32, 34},    {"q2_k", 256, 84},   {"q3_k", 256, 110},  {"q4_k", 256, 144}, {"q5_k", 256, 176},
-    {"q6_k", 256, 210},  {"iq4_nl", 32, 18},  {"mxfp4", 32, 17},   {"iq4_xs", 256, 136},
-    {"iq2_xxs", 256, 66}, {"iq2_xs", 256, 74}, {"iq2_s", 256, 82},  {"iq3_xxs", 256, 98}, {"iq3_s", 256, 110},
-    {"iq1_s", 256, 50},  {"iq1_m", 256, 56},  {"tq1_0", 256, 54}, {"tq2_0", 256, 66},
-    {"q1_0", 128, 18},   {"q2_0", 64, 18},    {"pq2_0", 128, 34},  {"ptq1_0", 128, 28}, {"int4", 32, 20},
-    {"one_bit", 32, 4},  {"ternary", 32, 8},
+    {"f32", 1, 4},       {"bf16", 1, 2},      {"f16", 1, 2},        {"i32", 1, 4},        {"i64", 1, 8},
+    {"u8", 1, 1},        {"q4_0", 32, 18},    {"q4_1", 32, 20},     {"q5_0", 32, 22},     {"q5_1", 32, 24},
+    {"q8_0", 32, 34},    {"q2_k", 256, 84},   {"q3_k", 256, 110},   {"q4_k", 256, 144},   {"q5_k", 256, 176},
+    {"q6_k", 256, 210},  {"iq4_nl", 32, 18},  {"mxfp4", 32, 17},    {"iq4_xs", 256, 136}, {"iq2_xxs", 256, 66},
+    {"iq2_xs", 256, 74}, {"iq2_s", 256, 82},  {"iq3_xxs", 256, 98}, {"iq3_s", 256, 110},  {"iq1_s", 256, 50},
+    {"iq1_m", 256, 56},  {"tq1_0", 256, 54},  {"tq2_0", 256, 66},   {"q1_0", 128, 18},    {"q2_0", 64, 18},
+    {"pq2_0", 128, 34},  {"ptq1_0", 128, 28}, {"int4", 32, 20},     {"one_bit", 32, 4},   {"ternary", 32, 8},
     {"tq2_0", 256, 66},  {"q6_k", 256, 210},  // interleaved: the same numbers in another order, under the same names
 };
 constexpr const DTypeInfo& dtype_info(DType dtype) { return kDTypes[static_cast<size_t>(dtype)]; }
@@ -58,14 +57,16 @@ struct View {
     for (int i = 0; i < rank; ++i) n *= shape[i];
     return n;
   }
-  int64_t columns() const { return rank ? shape[rank - 1] : 1; }                     // the last dimension
-  int64_t rows() const { return columns() ? elements() / columns() : 0; }            // all the others
-  size_t bytes() const { return dtype_bytes(dtype, elements()); }  // a row of a block format is whole blocks
+  int64_t columns() const { return rank ? shape[rank - 1] : 1; }           // the last dimension
+  int64_t rows() const { return columns() ? elements() / columns() : 0; }  // all the others
+  size_t bytes() const { return dtype_bytes(dtype, elements()); }          // a row of a block format is whole blocks
   bool same_shape(const View& other) const {
     return rank == other.rank && std::memcmp(shape, other.shape, sizeof(int64_t) * static_cast<size_t>(rank)) == 0;
   }
   template <class T>
-  T* as() const { return static_cast<T*>(data); }
+  T* as() const {
+    return static_cast<T*>(data);
+  }
 };
 
 std::string shape_text(const View& view);  // "bf16 [512, 14, 64]"

@@ -30,13 +30,16 @@ TensorPtr row_squares(const TensorPtr& w) {
   return result;
 }
 
-TensorPtr dora_scale(Tape& tape, const TensorPtr& w, const Lora& lora, const TensorPtr& magnitude, const TensorPtr& squares) {
+TensorPtr dora_scale(Tape& tape, const TensorPtr& w, const Lora& lora, const TensorPtr& magnitude,
+                     const TensorPtr& squares) {
   Device& device = tape.device();
   const int64_t rank = lora.a->view.shape[0], out = w->view.rows();
   // cross = 2 s A W^T + s^2 (A A^T) B^T costs the layer what `rank` more tokens would.
-  const TensorPtr cross = make_tensor(device, {rank, out}, DType::f32), gram = make_tensor(device, {rank, rank}, DType::f32);
+  const TensorPtr cross = make_tensor(device, {rank, out}, DType::f32),
+                  gram = make_tensor(device, {rank, rank}, DType::f32);
   device.run(Matmul{.a = lora.a->view, .b = w->view, .c = cross->view, .trans_b = true, .alpha = 2 * lora.scale});
-  device.run(Matmul{.a = lora.a->view, .b = lora.a->view, .c = gram->view, .trans_b = true, .alpha = lora.scale * lora.scale});
+  device.run(
+      Matmul{.a = lora.a->view, .b = lora.a->view, .c = gram->view, .trans_b = true, .alpha = lora.scale * lora.scale});
   TensorPtr b = lora.b;
   if (b->view.dtype != DType::f32) {
     b = make_tensor(device, {out, rank}, DType::f32);

@@ -28,7 +28,8 @@ TensorPtr rmsnorm(Tape& tape, const TensorPtr& x, const TensorPtr& w, float eps,
   return y;
 }
 
-NormedSum add_rmsnorm(Tape& tape, const TensorPtr& a, const TensorPtr& b, const TensorPtr& w, float eps, bool plus_one) {
+NormedSum add_rmsnorm(Tape& tape, const TensorPtr& a, const TensorPtr& b, const TensorPtr& w, float eps,
+                      bool plus_one) {
   Device& device = tape.device();
   TensorPtr sum = make_like(*a), y = make_like(*a), rstd = make_tensor(device, {a->view.rows()}, DType::f32);
   device.run(AddRmsNorm{a->view, b->view, w->view, sum->view, y->view, rstd->view, eps, plus_one});

@@ -18,9 +18,11 @@ TensorPtr embedding(Tape& tape, const TensorPtr& table, const TensorPtr& tokens,
   return y;
 }
 
-HeadLoss lm_head_loss(Tape& tape, const TensorPtr& h, const TensorPtr& w, const TensorPtr& targets, const TensorPtr& loss_scale) {
+HeadLoss lm_head_loss(Tape& tape, const TensorPtr& h, const TensorPtr& w, const TensorPtr& targets,
+                      const TensorPtr& loss_scale) {
   if (h->view.rank != 2 || w->view.rank != 2 || h->view.shape[1] != w->view.shape[1])
-    fail("shape", "lm_head_loss: h is ", shape_text(h->view), ", w ", shape_text(w->view), "; expected [tokens, hidden] and [vocab, hidden]");
+    fail("shape", "lm_head_loss: h is ", shape_text(h->view), ", w ", shape_text(w->view),
+         "; expected [tokens, hidden] and [vocab, hidden]");
   Device& device = tape.device();
   const int64_t tokens = h->view.shape[0], hidden = h->view.shape[1], vocab = w->view.shape[0];
   HeadLoss result{make_tensor(device, {1}, DType::f32), make_tensor(device, {tokens}, DType::f32)};

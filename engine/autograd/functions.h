@@ -14,28 +14,32 @@ struct Lora {
 };
 
 // y = x w^T + bias + lora.scale * (dropout(x) a^T) b^T.  x: [..., in]  w: [out, in]  y: [..., out] of dtype out.
-// The rank is contracted first, forward and backward, so no [out, in] product of an adapter ever exists. w may be frozen; it
-// has x's dtype, or a stored one (f16, bf16 under f32, a block format), whose decoded values count. Its learner, if it has one, takes its
-// gradient last.
-TensorPtr linear(Tape& tape, const TensorPtr& x, const TensorPtr& w, const TensorPtr& bias, const Lora& lora, DType out);
+// The rank is contracted first, forward and backward, so no [out, in] product of an adapter ever exists. w may be
+// frozen; it has x's dtype, or a stored one (f16, bf16 under f32, a block format), whose decoded values count. Its
+// learner, if it has one, takes its gradient last.
+TensorPtr linear(Tape& tape, const TensorPtr& x, const TensorPtr& w, const TensorPtr& bias, const Lora& lora,
+                 DType out);
 
-// w + scale * b a, computed in f32 and rounded once to w's dtype; f32 where that is a stored one (in which a sum would have to be
-// rounded or quantized anew). Not differentiable.
+// w + scale * b a, computed in f32 and rounded once to w's dtype; f32 where that is a stored one (in which a sum would
+// have to be rounded or quantized anew). Not differentiable.
 TensorPtr merge_lora(const TensorPtr& w, const Lora& lora);
 
-// DoRA (Liu et al. 2024, arXiv 2402.09353): y = scale * (x w^T + lora.scale (x a^T) b^T) + bias with scale[i] = magnitude[i] / |row i
-// of w + lora.scale b a|. dora_scale gives scale [out] f32, through which the magnitude [out] f32 has its gradient; the length counts
-// as a constant, as in the paper's section 4.3. squares: [out] f32, the squared lengths of w's rows, of row_squares.
-TensorPtr dora_scale(Tape& tape, const TensorPtr& w, const Lora& lora, const TensorPtr& magnitude, const TensorPtr& squares);
+// DoRA (Liu et al. 2024, arXiv 2402.09353): y = scale * (x w^T + lora.scale (x a^T) b^T) + bias with scale[i] =
+// magnitude[i] / |row i of w + lora.scale b a|. dora_scale gives scale [out] f32, through which the magnitude [out] f32
+// has its gradient; the length counts as a constant, as in the paper's section 4.3. squares: [out] f32, the squared
+// lengths of w's rows, of row_squares.
+TensorPtr dora_scale(Tape& tape, const TensorPtr& w, const Lora& lora, const TensorPtr& magnitude,
+                     const TensorPtr& squares);
 TensorPtr row_squares(const TensorPtr& w);  // [out] f32 of w [out, in] of any dtype, summed on the host in f64
 // The merged weight: row i of w + lora.scale b a times magnitude[i] / its length; its dtype as of merge_lora.
 TensorPtr merge_dora(const TensorPtr& w, const Lora& lora, const TensorPtr& magnitude);
 
-// Noise on embedded tokens while training (NEFTune; see EmbeddingNoise in kernels/ops.h); else x itself. cu: boundaries of documents.
+// Noise on embedded tokens while training (NEFTune; see EmbeddingNoise in kernels/ops.h); else x itself. cu: boundaries
+// of documents.
 TensorPtr embedding_noise(Tape& tape, const TensorPtr& x, const TensorPtr& cu, float strength);
 
-// Rows of the table by token, of dtype out, which is the table's where that is float; a table may also be f16 or of a block
-// format, and is then frozen.
+// Rows of the table by token, of dtype out, which is the table's where that is float; a table may also be f16 or of a
+// block format, and is then frozen.
 TensorPtr embedding(Tape& tape, const TensorPtr& table, const TensorPtr& tokens, DType out);
 
 // Blockwise Walsh-Hadamard transform with signs ([dim] f32, or null); see Hadamard in kernels/ops.h.
@@ -67,17 +71,19 @@ struct Documents {
 struct Rotated {
   TensorPtr query, key;
 };
-Rotated rope(Tape& tape, const TensorPtr& query, const TensorPtr& key, const TensorPtr& positions, const TensorPtr& inv_freq,
-             float scale);
+Rotated rope(Tape& tape, const TensorPtr& query, const TensorPtr& key, const TensorPtr& positions,
+             const TensorPtr& inv_freq, float scale);
 TensorPtr attention(Tape& tape, const TensorPtr& q, const TensorPtr& k, const TensorPtr& v, const Documents& documents,
                     float scale, int window);
 
-// The gradient of h, and of w, is computed together with the loss, while the logits of a chunk exist; so the loss has to be
-// the scalar that backward() starts from (weights belong into loss_scale), and w's gradient is added when this runs.
+// The gradient of h, and of w, is computed together with the loss, while the logits of a chunk exist; so the loss has
+// to be the scalar that backward() starts from (weights belong into loss_scale), and w's gradient is added when this
+// runs.
 struct HeadLoss {
   TensorPtr loss;  // [1] f32
   TensorPtr nll;   // [tokens] f32
 };
-HeadLoss lm_head_loss(Tape& tape, const TensorPtr& h, const TensorPtr& w, const TensorPtr& targets, const TensorPtr& loss_scale);
+HeadLoss lm_head_loss(Tape& tape, const TensorPtr& h, const TensorPtr& w, const TensorPtr& targets,
+                      const TensorPtr& loss_scale);
 
 }  // namespace qeng

@@ -1,11 +1,13 @@
 #include "engine/autograd/functions.h"
-#include "engine/train/learner.h"
+#include "engine/autograd/learner.h"
 
 namespace qeng {
 
-TensorPtr linear(Tape& tape, const TensorPtr& x, const TensorPtr& w, const TensorPtr& bias, const Lora& lora, DType out) {
+TensorPtr linear(Tape& tape, const TensorPtr& x, const TensorPtr& w, const TensorPtr& bias, const Lora& lora,
+                 DType out) {
   if (x->view.rank < 1 || w->view.rank != 2 || x->view.columns() != w->view.shape[1])
-    fail("shape", "linear: x is ", shape_text(x->view), ", w is ", shape_text(w->view), "; w has to be [out, ", x->view.columns(), "]");
+    fail("shape", "linear: x is ", shape_text(x->view), ", w is ", shape_text(w->view), "; w has to be [out, ",
+         x->view.columns(), "]");
   Device& device = tape.device();
   const int64_t rows = x->view.rows(), rank = lora ? lora.a->view.shape[0] : 0;
   Shape shape(x->view.shape, x->view.shape + x->view.rank);

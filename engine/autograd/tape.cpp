@@ -35,7 +35,8 @@ Tape::Target Tape::gradient_of(const TensorPtr& x) {
     x->grad = make_like(*x);
     return {x->grad->view, false};
   }
-  if (x->grad.use_count() > 1 || x->grad->buffer.use_count() > 1) {  // shared by pass(): the other sharer still reads it
+  if (x->grad.use_count() > 1 ||
+      x->grad->buffer.use_count() > 1) {  // shared by pass(): the other sharer still reads it
     TensorPtr own = make_like(*x);
     device_.run(Copy{x->grad->view, own->view});
     x->grad = own;

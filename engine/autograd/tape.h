@@ -1,5 +1,5 @@
-// Reverse-mode differentiation. A differentiable function runs its ops at once and records how to run the gradient's ops;
-// backward() plays the records in reverse. What a record keeps alive is dropped as soon as it has been played.
+// Reverse-mode differentiation. A differentiable function runs its ops at once and records how to run the gradient's
+// ops; backward() plays the records in reverse. What a record keeps alive is dropped as soon as it has been played.
 #pragma once
 #include <functional>
 #include <string>
@@ -23,7 +23,8 @@ class Tape {
   // those of its inputs by gradient_of(input) or pass(input, gradient).
   void record(const std::vector<TensorPtr>& outputs, std::function<void()> play);
 
-  // play() is called where the backward pass gets here, whatever gradients there are. Nothing where nothing is recorded.
+  // play() is called where the backward pass gets here, whatever gradients there are. Nothing where nothing is
+  // recorded.
   void mark(std::function<void()> play);
   // True while backward() plays, also where it runs a checkpoint's function again.
   bool playing() const { return playing_; }
@@ -42,8 +43,8 @@ class Tape {
   void backward(const TensorPtr& loss);
   void clear();
 
-  // Runs fn(inputs) with nothing kept but inputs and outputs; backward runs it again, recording. The same ops run in the
-  // same order with the same dropout streams, so the bits are those of a run without it.
+  // Runs fn(inputs) with nothing kept but inputs and outputs; backward runs it again, recording. The same ops run in
+  // the same order with the same dropout streams, so the bits are those of a run without it.
   using Function = std::function<std::vector<TensorPtr>(const std::vector<TensorPtr>&)>;
   std::vector<TensorPtr> checkpoint(const std::string& label, Function fn, const std::vector<TensorPtr>& inputs);
 

@@ -14,8 +14,8 @@
 
 #include "engine/convert/input_reader.h"
 #include "engine/convert/journal.h"
-#include "kernels/cpu/parallel.h"
 #include "kernels/error.h"
+#include "kernels/parallel.h"
 
 namespace qeng {
 namespace {
@@ -154,7 +154,7 @@ void Conversion::Work::begin() {
     status.notes.push_back(options.output + ": nothing to resume, begins at the first record");
   if (!options.resume && DatasetSpool::exists(options.output))
     status.notes.push_back(options.output +
-                           ".partial of an interrupted conversion is replaced (--resume would go on with it)");
+                           ".partial of an interrupted conversion is replaced (resuming would go on with it)");
   spool = std::make_unique<DatasetSpool>(options.output, options.dedupe);
   if (journal) {
     spool->go_on(journal->spool);
@@ -286,7 +286,7 @@ void Conversion::Work::write() {
   if (!interrupted) return finish();
   checkpoint();
   if (!resumable) fail("interrupted", options.output, ": stopped; what comes from a pipe cannot be resumed");
-  fail("interrupted", options.output, ": stopped after ", status.counts.seen, " records; go on with --resume");
+  fail("interrupted", options.output, ": stopped after ", status.counts.seen, " records, and can be resumed");
 }
 
 void Conversion::Work::finish() {
@@ -294,10 +294,11 @@ void Conversion::Work::finish() {
   const double bad_share = static_cast<double>(counts.bad) / static_cast<double>(std::max<uint64_t>(counts.seen, 1));
   const char* others = options.inputs.size() > 1 ? " and others: " : ": ";
   if (counts.records == 0)
-    fail("format", options.inputs.front(), others, counts.bad, " of ", counts.seen, " records are bad; nothing was written");
+    fail("format", options.inputs.front(), others, counts.bad, " of ", counts.seen,
+         " records are bad; nothing was written");
   if (bad_share > options.max_bad)
     fail("format", options.inputs.front(), others, counts.bad, " of ", counts.seen,
-         " records are bad; nothing was written. Mend them, or leave them out: recipes/convert.lua with --max-bad ",
+         " records are bad; nothing was written. Mend them, or leave them out: allow a share of bad records of ",
          std::ceil(bad_share * 100) / 100);
   nlohmann::json meta = options.meta;
   meta["conversion"] = to_json(counts);

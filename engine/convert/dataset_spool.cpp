@@ -167,8 +167,7 @@ nlohmann::json DatasetSpool::checkpoint() {
 // The counts come from the index entries, the hashes from both files, read once through.
 void DatasetSpool::go_on(const nlohmann::json& state) {
   const auto damaged = [&] {
-    fail("format", path_,
-         ".partial: is not what its journal says: it was changed or damaged; convert without --resume");
+    fail("format", path_, ".partial: is not what its journal says: it was changed or damaged; convert anew");
   };
   const uint64_t bytes = state.at("frames_bytes"), records = state.at("records");
   std::vector<SpoolEntry> entries(kBufferBytes / sizeof(SpoolEntry));

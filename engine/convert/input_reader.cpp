@@ -95,8 +95,8 @@ void InputReader::reject_long(RecordBlock& block) {
 }
 
 std::string InputReader::too_long() const {
-  const char* hint = format_ == InputFormat::text ? "; cut the text into documents with --documents paragraph or line"
-                                                  : "; raise the limit with --max-record";
+  const char* hint = format_ == InputFormat::text ? "; cut the text into documents by paragraph or line"
+                                                  : "; raise the limit of a record";
   return "longer than " + std::to_string(options_.max_record_bytes >> 20) + " MiB" + hint;
 }
 

@@ -24,7 +24,8 @@ constexpr size_t kRawBytes = 256 << 10;     // compressed bytes held at a time
 constexpr size_t kHeadBytes = 8;            // as long as the longest magic number below
 constexpr size_t kIdentityBytes = 1 << 20;  // enough that two exports of one program differ
 constexpr const char* kArrowHelp =
-    ": is an Arrow file, which is not read; make Parquet of it, for example with: python3 -c \"import pyarrow.feather, pyarrow.parquet; "
+    ": is an Arrow file, which is not read; make Parquet of it, for example with: python3 -c \"import pyarrow.feather, "
+    "pyarrow.parquet; "
     "pyarrow.parquet.write_table(pyarrow.feather.read_table('IN.arrow'), 'OUT.parquet')\"";
 
 // A file as it lies on the disk, or standard input; its first bytes may be looked at before they are read.
@@ -160,7 +161,8 @@ class Bzip2Source final : public InputSource {
       if (stream_.avail_in == 0) {
         stream_.next_in = raw_.data();
         stream_.avail_in = static_cast<unsigned>(file_.read(raw_.data(), raw_.size()));
-        if (stream_.avail_in == 0 && inside_) fail("format", file_.path, ": the bzip2 data ends early: the file is cut off");
+        if (stream_.avail_in == 0 && inside_)
+          fail("format", file_.path, ": the bzip2 data ends early: the file is cut off");
         if (stream_.avail_in == 0) return 0;
       }
       inside_ = true;
@@ -193,7 +195,8 @@ class Bzip2Source final : public InputSource {
 class XzSource final : public InputSource {
  public:
   explicit XzSource(RawFile file) : file_(std::move(file)), raw_(kRawBytes) {
-    if (lzma_stream_decoder(&stream_, kMostXzMemory, LZMA_CONCATENATED) != LZMA_OK) fail("memory", file_.path, ": xz could not start");
+    if (lzma_stream_decoder(&stream_, kMostXzMemory, LZMA_CONCATENATED) != LZMA_OK)
+      fail("memory", file_.path, ": xz could not start");
   }
   ~XzSource() override { lzma_end(&stream_); }
   uint64_t consumed() const override { return file_.consumed; }
@@ -210,7 +213,8 @@ class XzSource final : public InputSource {
       const lzma_ret status = lzma_code(&stream_, last_ ? LZMA_FINISH : LZMA_RUN);
       ended_ = status == LZMA_STREAM_END;
       if (status == LZMA_BUF_ERROR) fail("format", file_.path, ": the xz data ends early: the file is cut off");
-      if (status == LZMA_MEMLIMIT_ERROR) fail("unsupported", file_.path, ": xz data that need over ", kMostXzMemory >> 20, " MiB to unpack");
+      if (status == LZMA_MEMLIMIT_ERROR)
+        fail("unsupported", file_.path, ": xz data that need over ", kMostXzMemory >> 20, " MiB to unpack");
       if (status != LZMA_OK && !ended_) fail("format", file_.path, ": damaged xz data");
     }
     return bytes - stream_.avail_out;
@@ -275,8 +279,7 @@ std::unique_ptr<InputSource> InputSource::open(const std::string& path) {
     return open_parquet(path);
   }
   if (file.begins("ARROW1")) fail("format", file.path, kArrowHelp);
-  if (file.begins("QUBGPU"))
-    fail("format", file.path, ": is a packet dataset already: train on it, or look into it with recipes/inspect.lua");
+  if (file.begins("QUBGPU")) fail("format", file.path, ": is a packet dataset already: train on it, or look into it");
   if (file.begins("\x1f\x8b")) return std::make_unique<GzipSource>(std::move(file));
   if (file.begins("\x28\xb5\x2f\xfd")) return std::make_unique<ZstdSource>(std::move(file));
   if (file.begins("BZh")) return std::make_unique<Bzip2Source>(std::move(file));

@@ -1,5 +1,6 @@
-// The bytes of an input file, decompressed on the way: plain, gzip, zstd, bzip2 or xz, told by the file's first bytes; of a Parquet
-// file its rows as JSON lines (engine/parquet/parquet_source.h). "-" is standard input. Reads front to back with a small buffer, so memory does not grow with the file.
+// The bytes of an input file, decompressed on the way: plain, gzip, zstd, bzip2 or xz, told by the file's first bytes;
+// of a Parquet file its rows as JSON lines (engine/parquet/parquet_source.h). "-" is standard input. Reads front to
+// back with a small buffer, so memory does not grow with the file.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -38,9 +38,9 @@ void require_same(const std::string& output, const json& was, const json& now) {
   for (const auto& [key, value] : now.items()) {
     if (was.contains(key) && was[key] == value) continue;
     fail("value", output, ".partial was begun with another ", key, ": ", was.value(key, json()).dump(), ", now ",
-         value.dump(), "; resume with what it was begun with, or convert anew without --resume");
+         value.dump(), "; resume with what it was begun with, or convert anew");
   }
-  fail("value", output, ".partial was begun with other options; convert anew without --resume");
+  fail("value", output, ".partial was begun with other options; convert anew");
 }
 }  // namespace
 
@@ -97,7 +97,7 @@ std::optional<Journal> read_journal(const std::string& output, const json& setti
     journal.bytes_text = value.at("bytes_text");
     journal.spool = value.at("spool");
   } catch (const json::exception& error) {
-    fail("format", path, ": is damaged (", error.what(), "); convert anew without --resume");
+    fail("format", path, ": is damaged (", error.what(), "); convert anew");
   }
   require_same(output, journal.settings, settings);
   return journal;

@@ -238,7 +238,7 @@ InputFormat detect_format(const std::string& path, std::string_view head) {
   if (first == head.npos || head[first] == '[') return first == head.npos ? InputFormat::jsonl : InputFormat::json;
   if (head[first] == '{' || ends_with_any(name, {".jsonl", ".ndjson", ".json"})) return InputFormat::jsonl;
   fail("format", path,
-       ": neither its name nor its first bytes tell its format; give --format jsonl, json, csv, tsv or text");
+       ": neither its name nor its first bytes tell its format; say that it is jsonl, json, csv, tsv or text");
 }
 
 }  // namespace qeng

@@ -49,7 +49,8 @@ class RecordCutter {
 // looked for here.
 std::unique_ptr<RecordCutter> make_cutter(InputFormat format, DocumentUnit documents, const std::string& path);
 
-// By the name's extension (before .gz, .zst, .bz2 or .xz), else by the first bytes; Error("format") says to give --format.
+// By the name's extension (before .gz, .zst, .bz2 or .xz), else by the first bytes; Error("format") where neither
+// tells.
 InputFormat detect_format(const std::string& path, std::string_view head);
 
 }  // namespace qeng

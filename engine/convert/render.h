@@ -53,7 +53,7 @@ class PlainRenderer {
 
   bool renders(const RecordContent& document) const { return document.plain && (document.is_text || options_.chatml); }
   void render(const RecordContent& document, Rendered& out);  // of which renders() is true
-  void render_text(std::string_view text, Rendered& out);  // trained throughout
+  void render_text(std::string_view text, Rendered& out);     // trained throughout
   void render(const std::vector<RenderPiece>& pieces, Rendered& out);
 
  private:

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "engine/formats/atomic_file.h"
-#include "engine/weights/weight_file.h"
+#include "engine/formats/weight_file.h"
 
 namespace qeng {
 

@@ -6,7 +6,7 @@
 
 #include "engine/formats/gguf.h"
 #include "engine/formats/gguf_types.h"
-#include "engine/quantize/nvfp4.h"
+#include "engine/formats/nvfp4.h"
 #include "kernels/error.h"
 
 namespace qeng {

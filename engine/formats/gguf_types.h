@@ -18,7 +18,7 @@ struct GgufTensorType {
 // Q2_0 is two formats under one number: 64 elements in 18 bytes, and 128 in 34 in PrismML's older files, which is
 // PQ2_0. Which of them a file holds is seen from the bytes it keeps for a tensor (gguf.cpp).
 inline constexpr uint32_t kGgufQ2 = 42;
-// Read as f16 (engine/quantize/nvfp4.h).
+// Read as f16 (engine/formats/nvfp4.h).
 inline constexpr uint32_t kGgufNvfp4 = 40;
 
 inline constexpr GgufTensorType kGgufTensorTypes[] = {

@@ -11,9 +11,9 @@
 #include <filesystem>
 #include <mutex>
 
-#include "kernels/cpu/parallel.h"
-#include "kernels/cpu/system_memory.h"
 #include "kernels/error.h"
+#include "kernels/parallel.h"
+#include "kernels/system_memory.h"
 
 namespace qeng {
 namespace {

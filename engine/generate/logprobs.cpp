@@ -6,9 +6,9 @@
 #include <mutex>
 #include <numeric>
 
-#include "kernels/cpu/parallel.h"
 #include "kernels/error.h"
 #include "kernels/math/bf16.h"
+#include "kernels/parallel.h"
 
 namespace qeng {
 namespace {

@@ -11,7 +11,8 @@ constexpr uint64_t kSalt = uint64_t{1} << 63;  // marks a salt, where otherwise 
 
 PagePool::PagePool(int64_t pages, int page_tokens, bool remember) : page_tokens_(page_tokens), remember_(remember) {
   if (pages < 1 || page_tokens < 1 || pages > INT32_MAX / page_tokens)
-    fail("value", "page pool: ", pages, " pages of ", page_tokens, " tokens; expected at least 1, and less than 2^31 slots");
+    fail("value", "page pool: ", pages, " pages of ", page_tokens,
+         " tokens; expected at least 1, and less than 2^31 slots");
   states_.resize(static_cast<size_t>(pages));
   for (int64_t page = pages - 1; page >= 0; --page) free_.push_back(static_cast<int32_t>(page));
 }
@@ -81,13 +82,16 @@ void PagePool::share(int32_t page) {
 void PagePool::release(int32_t page) {
   State& state = states_[static_cast<size_t>(page)];
   if (--state.users > 0) return;
-  if (state.serial == 0) free_.push_back(page);
-  else state.idle = idle_.insert(idle_.end(), page);
+  if (state.serial == 0)
+    free_.push_back(page);
+  else
+    state.idle = idle_.insert(idle_.end(), page);
 }
 
 int64_t PagePool::reuse(int64_t id, const std::vector<int32_t>& tokens) {
   Sequence& sequence = at(id);
-  if (!sequence.tokens.empty()) fail("value", "page pool: reuse: sequence ", id, " has ", sequence.tokens.size(), " tokens already");
+  if (!sequence.tokens.empty())
+    fail("value", "page pool: reuse: sequence ", id, " has ", sequence.tokens.size(), " tokens already");
   const size_t page_tokens = static_cast<size_t>(page_tokens_);
   uint64_t before = sequence.salt;
   for (size_t begin = 0; begin + page_tokens <= tokens.size(); begin += page_tokens) {
@@ -108,7 +112,8 @@ bool PagePool::extend(int64_t id, const std::vector<int32_t>& tokens) {
   Sequence& sequence = at(id);
   if (tokens.empty()) return true;
   const size_t page_tokens = static_cast<size_t>(page_tokens_), length = sequence.tokens.size();
-  const size_t wanted = (length + tokens.size() + page_tokens - 1) / page_tokens, added = wanted - sequence.pages.size();
+  const size_t wanted = (length + tokens.size() + page_tokens - 1) / page_tokens,
+               added = wanted - sequence.pages.size();
   int32_t last = length % page_tokens ? sequence.pages.back() : -1;  // is written into
   const bool copied = last >= 0 && states_[static_cast<size_t>(last)].users > 1;
   if (static_cast<int64_t>(added) + copied > available()) return false;
@@ -159,7 +164,8 @@ void PagePool::truncate(int64_t id, int64_t length) {
     fail("value", "page pool: truncate: sequence ", id, " has ", sequence.tokens.size(), " tokens, not ", length);
   const size_t page_tokens = static_cast<size_t>(page_tokens_), kept = static_cast<size_t>(length);
   sequence.tokens.resize(kept);
-  while (sequence.pages.size() > (kept + page_tokens - 1) / page_tokens) {  // from the last: the ends are forgotten first
+  while (sequence.pages.size() >
+         (kept + page_tokens - 1) / page_tokens) {  // from the last: the ends are forgotten first
     release(sequence.pages.back());
     sequence.pages.pop_back();
   }
@@ -187,7 +193,8 @@ std::vector<int32_t> PagePool::copies() {
 PagePool::Rows PagePool::rows(const std::vector<Part>& parts, int64_t rows, int64_t sequences, int64_t most) const {
   Rows out;
   const auto size = [](int64_t n) { return static_cast<size_t>(n); };
-  if (static_cast<int64_t>(parts.size()) > sequences) fail("value", "page pool: rows: ", parts.size(), " sequences, room for ", sequences);
+  if (static_cast<int64_t>(parts.size()) > sequences)
+    fail("value", "page pool: rows: ", parts.size(), " sequences, room for ", sequences);
   out.tokens.reserve(size(rows)), out.positions.reserve(size(rows)), out.slots.reserve(size(rows));
   out.pages.assign(size(sequences * most), -1);
   out.cu_q.push_back(0);
@@ -196,14 +203,16 @@ PagePool::Rows PagePool::rows(const std::vector<Part>& parts, int64_t rows, int6
     const int64_t length = static_cast<int64_t>(sequence.tokens.size());
     if (part.count < 0 || part.count > length || static_cast<int64_t>(out.tokens.size()) + part.count > rows ||
         static_cast<int64_t>(sequence.pages.size()) > most)
-      fail("value", "page pool: rows: ", part.count, " rows of sequence ", part.id, " with ", length, " tokens on ", sequence.pages.size(),
-           " pages do not fit ", rows, " rows of ", most, " pages");
+      fail("value", "page pool: rows: ", part.count, " rows of sequence ", part.id, " with ", length, " tokens on ",
+           sequence.pages.size(), " pages do not fit ", rows, " rows of ", most, " pages");
     for (int64_t position = length - part.count; position < length; ++position) {
       out.tokens.push_back(sequence.tokens[size(position)]);
       out.positions.push_back(static_cast<int32_t>(position));
-      out.slots.push_back(sequence.pages[size(position / page_tokens_)] * page_tokens_ + static_cast<int32_t>(position % page_tokens_));
+      out.slots.push_back(sequence.pages[size(position / page_tokens_)] * page_tokens_ +
+                          static_cast<int32_t>(position % page_tokens_));
     }
-    std::copy(sequence.pages.begin(), sequence.pages.end(), out.pages.begin() + static_cast<std::ptrdiff_t>(size(most) * out.lengths.size()));
+    std::copy(sequence.pages.begin(), sequence.pages.end(),
+              out.pages.begin() + static_cast<std::ptrdiff_t>(size(most) * out.lengths.size()));
     out.lengths.push_back(static_cast<int32_t>(length));
     out.cu_q.push_back(static_cast<int32_t>(out.tokens.size()));
   }

@@ -1,12 +1,12 @@
 // Which pages of a paged KV cache belong to which sequence. It owns no memory of the device: pages are numbers, slot
 // page * page_tokens + i is row i of a page in every layer's pool (kernels/ops.h, KvStore).
 //
-// A sequence is its tokens so far and their pages. Pages are shared, counted, and never written while shared: what writes
-// into one gets a copy first (copies()). Full pages whose keys and values are stored are remembered by what they hold: a new
-// sequence that begins with the same tokens, under the same salt (an adapter's number), takes them instead of computing them.
-// A page is found by its tokens and the very page before it, so equal tokens at other positions, or after another beginning,
-// are never mistaken for it; hashes only find candidates. Remembered pages that no sequence has are free memory: the one
-// unused longest is forgotten when pages are needed.
+// A sequence is its tokens so far and their pages. Pages are shared, counted, and never written while shared: what
+// writes into one gets a copy first (copies()). Full pages whose keys and values are stored are remembered by what they
+// hold: a new sequence that begins with the same tokens, under the same salt (an adapter's number), takes them instead
+// of computing them. A page is found by its tokens and the very page before it, so equal tokens at other positions, or
+// after another beginning, are never mistaken for it; hashes only find candidates. Remembered pages that no sequence
+// has are free memory: the one unused longest is forgotten when pages are needed.
 //
 //   id = open(salt);  reuse(id, prompt);         // how many tokens are there already
 //   while (!extend(id, more)) make room;         // slots for new tokens; false, and nothing changed, where pages lack
@@ -25,8 +25,8 @@ class PagePool {
   PagePool(int64_t pages, int page_tokens, bool remember);
 
   int64_t open(int64_t salt);
-  // Takes remembered pages for the beginning of `tokens`, all but at least one of them; how many tokens they hold. Only for a
-  // sequence without tokens.
+  // Takes remembered pages for the beginning of `tokens`, all but at least one of them; how many tokens they hold. Only
+  // for a sequence without tokens.
   int64_t reuse(int64_t id, const std::vector<int32_t>& tokens);
   bool extend(int64_t id, const std::vector<int32_t>& tokens);
   // The keys and values of all of the sequence's tokens are stored.
@@ -39,10 +39,11 @@ class PagePool {
   // Pages to copy before anything else is stored, {from, to} one after another; they are told once.
   std::vector<int32_t> copies();
 
-  // What a step over the last `count` tokens of each sequence is given (PagedAttention), padded to so many rows and sequences.
+  // What a step over the last `count` tokens of each sequence is given (PagedAttention), padded to so many rows and
+  // sequences.
   struct Rows {
-    std::vector<int32_t> tokens, positions, slots;        // [rows]: 0, 0, -1 where there is none
-    std::vector<int32_t> cu_q, lengths, pages;            // [sequences + 1], [sequences], [sequences, most] (-1)
+    std::vector<int32_t> tokens, positions, slots;  // [rows]: 0, 0, -1 where there is none
+    std::vector<int32_t> cu_q, lengths, pages;      // [sequences + 1], [sequences], [sequences, most] (-1)
   };
   struct Part {
     int64_t id, count;

@@ -21,8 +21,8 @@ class TextReader {
   uint32_t next();                         // the character here, and past it; not at the end
   bool take(std::string_view expected);    // past it if it is here
   uint32_t hex(size_t begin, int digits);  // of an escape that began at `begin`: a code point that is not a surrogate
-  // Past one of * + ? {m} {m,} {m,n} if it is here, with its bounds; max is Expr::kUnlimited where there is none. A bound
-  // over `most` is refused.
+  // Past one of * + ? {m} {m,} {m,n} if it is here, with its bounds; max is Expr::kUnlimited where there is none. A
+  // bound over `most` is refused.
   bool take_repeat(uint32_t most, int& min, int& max);
 
   [[noreturn]] void fail_at(size_t position, const std::string& message) const;

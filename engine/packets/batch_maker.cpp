@@ -36,8 +36,8 @@ BatchOptions checked(BatchOptions o, const PacketFile& file) {
   if (file.records() == 0) fail("value", file.path(), ": there is no record in it");
   if (file.payloads() > 0)
     fail("value", file.path(), ": ", file.payloads(), " of ", file.records(),
-         " records are payloads and hold no tokens",
-         " to train on: copy the others with recipes/packets.lua filter --where 'tokens > 0'");
+         " records are payloads and hold no tokens to train on: copy the records that have tokens to a file of their "
+         "own");
   if (o.split == Split::eval) {
     if (o.eval_share == 0) fail("value", "batches: split = \"eval\" needs an eval_share above 0");
     if (o.drop > 0 || o.weights)

@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "engine/packets/batch_maker.h"
-#include "kernels/cpu/parallel.h"
+#include "kernels/parallel.h"
 
 namespace qeng {
 

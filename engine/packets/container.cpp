@@ -23,7 +23,7 @@ std::string header_bytes(ContainerHeader header) {
 ContainerHeader parse_header(std::span<const uint8_t> file, const std::string& path) {
   ContainerHeader header, ours;
   if (file.size() < sizeof ours.magic || std::memcmp(file.data(), ours.magic, 6) != 0)
-    fail("format", path, ": not a .qubgpu file (it does not begin with QUBGPU); convert text with recipes/convert.lua");
+    fail("format", path, ": not a .qubgpu file (it does not begin with QUBGPU); text has to be converted");
   if (std::memcmp(file.data(), ours.magic, sizeof ours.magic) != 0)
     fail("format", path, ": .qubgpu version ", int{file[7]}, ", this qeng reads version ", int{ours.magic[7]});
   if (file.size() < kHeaderBytes)

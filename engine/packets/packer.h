@@ -21,8 +21,8 @@
 
 namespace qeng {
 
-// What becomes of a document that is longer than a row. automatic: one of which all is trained (plain text) is split, one
-// that is trained in part (a conversation) is left out, for its later pieces would train answers without their
+// What becomes of a document that is longer than a row. automatic: one of which all is trained (plain text) is split,
+// one that is trained in part (a conversation) is left out, for its later pieces would train answers without their
 // questions. split: whole rows first; the rest is then packed like any document. truncate: its first row_tokens tokens
 // are kept, unless none of them is trained. drop: it is left out. error: Error("value").
 enum class LongDocuments : uint8_t { automatic, split, truncate, drop, error };
@@ -89,7 +89,7 @@ class Packer {
   bool route_;
   PackState state_;
   uint64_t crc_dropped_ = 0, dropped_ = 0, dropped_tokens_ = 0;  // since the last row
-  uint64_t seen_ = 0;         // documents cursor .. seen_ - 1 are in the rings
+  uint64_t seen_ = 0;                                            // documents cursor .. seen_ - 1 are in the rings
   std::array<uint64_t, kLookahead> records_{};
   std::array<int32_t, kLookahead> lengths_{};       // to be placed; kGone where no document waits
   std::array<int32_t, kLookahead> destinations_{};  // all 0 where rows are not routed

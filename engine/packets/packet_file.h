@@ -69,7 +69,7 @@ class PacketFile {
   void prefetch(uint64_t record) const;                    // its first lines, for a check() soon
   // Targets among the first `tokens` tokens of a document, by its mask as it is stored, unchecked.
   uint32_t trained_tokens(uint64_t record, uint32_t tokens) const;
-  void require_whole() const;                              // Error("io") where the file has shrunk
+  void require_whole() const;  // Error("io") where the file has shrunk
 
   FrameErrors errors() const;  // of all reads so far
   // Reads the whole file, on all cores; does not count into errors(). progress, if any, is called on this thread now

@@ -5,8 +5,8 @@
 #include <thread>
 
 #include "engine/packets/packet_file.h"
-#include "kernels/cpu/parallel.h"
 #include "kernels/error.h"
+#include "kernels/parallel.h"
 
 namespace qeng {
 
@@ -38,7 +38,8 @@ PacketReport PacketFile::verify(const std::function<void(uint64_t)>& progress) c
     for (uint64_t block = next++; block < blocks; block = next++) verify_block(block, report), after(block);
   };
   // Each thread takes blocks in ascending order, so the first kNamed of all are among each one's first kNamed.
-  const uint64_t threads = std::clamp<uint64_t>(static_cast<uint64_t>(available_threads()), 1, std::max<uint64_t>(blocks, 1));
+  const uint64_t threads =
+      std::clamp<uint64_t>(static_cast<uint64_t>(available_threads()), 1, std::max<uint64_t>(blocks, 1));
   std::vector<PacketReport> reports(threads);
   {
     std::vector<std::thread> others;

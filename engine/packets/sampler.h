@@ -22,8 +22,9 @@ class Sampler {
       fail("value", "eval_share is ", eval_share, ", expected 0 or more and below 1");
     if (eval_share > 0 && records < 2)
       fail("value", "eval_share ", eval_share, " of ", records,
-           " record(s) leaves nothing to train on: add data, or hold nothing out (--eval-share 0); a text that is one long "
-           "document becomes many by recipes/convert.lua --documents paragraph");
+           " record(s) leaves nothing to train on: add data, or hold nothing out; a text that is one long document "
+           "becomes "
+           "many when it is cut into paragraphs");
     if (eval_share > 0) {
       const double held = std::round(eval_share * static_cast<double>(records));
       eval_ = std::clamp<uint64_t>(static_cast<uint64_t>(held), 1, records - 1);

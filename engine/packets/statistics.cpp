@@ -6,7 +6,7 @@
 #include <mutex>
 #include <thread>
 
-#include "kernels/cpu/parallel.h"
+#include "kernels/parallel.h"
 
 namespace qeng {
 namespace {

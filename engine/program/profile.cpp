@@ -59,7 +59,8 @@ void Profiler::after(const Op& op, const std::string& label) {
 
 std::vector<ProfileRow> Profiler::by_op() const {
   std::vector<ProfileRow> rows = ops_;
-  std::stable_sort(rows.begin(), rows.end(), [](const ProfileRow& a, const ProfileRow& b) { return a.seconds > b.seconds; });
+  std::stable_sort(rows.begin(), rows.end(),
+                   [](const ProfileRow& a, const ProfileRow& b) { return a.seconds > b.seconds; });
   return rows;
 }
 

@@ -44,7 +44,9 @@ size_t place(std::vector<Lifetime*> lives) {
     }
     life->offset = offset;
     total = std::max(total, offset + life->size);
-    placed.insert(std::upper_bound(placed.begin(), placed.end(), life, [](auto* a, auto* b) { return a->offset < b->offset; }), life);
+    placed.insert(
+        std::upper_bound(placed.begin(), placed.end(), life, [](auto* a, auto* b) { return a->offset < b->offset; }),
+        life);
   }
   return total;
 }
@@ -102,9 +104,11 @@ void Program::plan(Captured& captured) {
   for (LabelledOp& labelled : ops_)
     for_each_view(labelled.op, [&](const char*, View& view, Access) {
       if (Lifetime* life = find(view))
-        view.data = static_cast<char*>(arena_->data) + life->offset + (static_cast<char*>(view.data) - static_cast<char*>(life->buffer->data));
+        view.data = static_cast<char*>(arena_->data) + life->offset +
+                    (static_cast<char*>(view.data) - static_cast<char*>(life->buffer->data));
     });
   captured.buffers.clear();
+  for (const auto& stream : captured.streams) copies_.push_back({stream, {}});
   give_memory(captured.tensors);
 }
 
@@ -149,9 +153,7 @@ void Program::run() {
 
 // What recording seems to copy is what each replay copies.
 void Program::record() {
-  for (const LabelledOp& labelled : ops_)
-    if (const auto* use = std::get_if<UseWeights>(&labelled.op))
-      if (const auto stream = std::dynamic_pointer_cast<StreamedWeights>(use->stream)) copies_[stream] = stream->figures();
+  for (auto& [stream, copies] : copies_) copies = stream->figures();
   recording_ = device_.backend().record([this] { run_each(); });
   for (auto& [stream, copies] : copies_) {
     const StreamFigures after = stream->figures();
@@ -188,7 +190,10 @@ std::string op_text(const Op& op, const std::string& label, Backend& backend) {
   Op copy = op;
   for_each_view(copy, [&](const char* name, View& view, Access access) {
     text += first ? "" : ", ";
-    text += std::string(access == Access::read ? "" : access == Access::write ? "->" : "+>") + name + " " + shape_text(view);
+    text += std::string(access == Access::read    ? ""
+                        : access == Access::write ? "->"
+                                                  : "+>") +
+            name + " " + shape_text(view);
     first = false;
   });
   const Cost one = cost(op, backend);

@@ -1,9 +1,8 @@
-// A captured program: the operations of one run of a function, forward and backward, replayed on the same inputs with no
-// host language and no allocation. While capturing nothing is computed: buffers are address space only. What no one holds
-// any more at the end is a temporary; temporaries share one arena, planned by the ops between first and last use.
+// A captured program: the operations of one run of a function, forward and backward, replayed on the same inputs with
+// no host language and no allocation. While capturing nothing is computed: buffers are address space only. What no one
+// holds any more at the end is a temporary; temporaries share one arena, planned by the ops between first and last use.
 #pragma once
 #include <functional>
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -19,31 +18,38 @@ struct LabelledOp {
 
 class Program {
  public:
-  // Runs fn, whose tensors' values it must not read, and keeps its ops. Tensors that fn leaves behind (results, gradients)
-  // hold the new values after each run().
+  // Runs fn, whose tensors' values it must not read, and keeps its ops. Tensors that fn leaves behind (results,
+  // gradients) hold the new values after each run().
   static std::unique_ptr<Program> capture(Device& device, const std::function<void()>& fn);
 
   void run();
+  Device& device() const { return device_; }
   const std::vector<LabelledOp>& ops() const { return ops_; }
   size_t arena_bytes() const { return arena_ ? arena_->bytes : 0; }
-  size_t temporaries() const { return temporaries_; }           // bytes of all temporaries, had each its own memory
+  size_t temporaries() const { return temporaries_; }  // bytes of all temporaries, had each its own memory
   Cost total_cost() const;
 
  private:
-  explicit Program(Device& device) : device_(device) {}
+  explicit Program(Device& device) : device_(device), keeps_(device.weak_from_this().lock()) {}
   void plan(Captured& captured);
   void give_memory(const std::vector<std::weak_ptr<Tensor>>& tensors);
   void record();
   void run_each();
 
   Device& device_;
+  std::shared_ptr<Device> keeps_;
   std::vector<LabelledOp> ops_;
   std::vector<std::shared_ptr<Buffer>> kept_;
   std::shared_ptr<Buffer> arena_;
   size_t temporaries_ = 0;
-  bool checked_ = false;  // all of it has run to the end once: views do not change, so their shapes need no second check
+  bool checked_ =
+      false;  // all of it has run to the end once: views do not change, so their shapes need no second check
   std::unique_ptr<Recording> recording_;
-  std::map<std::shared_ptr<StreamedWeights>, StreamFigures> copies_;  // of weights, that a replay makes
+  struct Copies {  // of weights, that a replay makes
+    std::shared_ptr<StreamedWeights> stream;
+    StreamFigures figures;
+  };
+  std::vector<Copies> copies_;
 };
 
 // One line an op: block, name, its views with shapes, flops and bytes. The views are in the backend's memory.

@@ -16,7 +16,8 @@ class Rehearsal : public Backend {
                                   << 20;  // an index list of a million tokens; no weight worth its memory is smaller
 
   // A stand-in for `real`, which has to outlive it while it is in use. limits: of the device that is planned for; zeros
-  // where they are not known. for_gpu: what is planned for is a GPU, though `real` may be none; one with memory for the largest chunks.
+  // where they are not known. for_gpu: what is planned for is a GPU, though `real` may be none; one with memory for the
+  // largest chunks.
   Rehearsal(const Backend& real, const Limits& limits, bool for_gpu = false);
 
   struct Work {

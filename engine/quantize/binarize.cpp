@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "kernels/blocks.h"
-#include "kernels/cpu/parallel.h"
+#include "kernels/parallel.h"
 
 namespace qeng {
 
@@ -31,7 +31,8 @@ RowScaled binarize(const TensorPtr& w, const std::string& account) {
   for (size_t r = 0; r < scales.size(); ++r)
     if (!std::isfinite(scales[r])) fail("value", "binarize: row ", r, " of the weights is not finite");
   Device& device = w->device();
-  RowScaled result{make_tensor(device, {rows, columns}, DType::one_bit, account), make_tensor(device, {rows}, DType::f32, account)};
+  RowScaled result{make_tensor(device, {rows, columns}, DType::one_bit, account),
+                   make_tensor(device, {rows}, DType::f32, account)};
   if (rows > 0) {
     device.backend().upload(result.w->view.data, bits.data(), bits.size());
     device.backend().upload(result.scale->view.data, scales.data(), scales.size() * sizeof(float));

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernels/cpu/parallel.h"
+#include "kernels/parallel.h"
 
 namespace qeng {
 namespace {

@@ -5,10 +5,9 @@
 #include <cstring>
 
 #include "kernels/blocks.h"
-#include "kernels/cpu/isa/table.h"
-#include "kernels/cpu/parallel.h"
 #include "kernels/math/blocks/one_bit.h"
 #include "kernels/math/blocks/ternary.h"
+#include "kernels/parallel.h"
 
 namespace qeng {
 namespace {
@@ -34,7 +33,9 @@ struct HostBytes {
 void check_bits(const char* what, const Tensor& x) {
   if (x.view.dtype != DType::one_bit)
     fail("dtype", "count_bits: ", what, " is ", shape_text(x.view), ", expected a one_bit tensor");
-  if (x.device().capturing()) fail("value", "count_bits: a program that is being captured has no values yet: count after run(), or do without capturing (--eager)");
+  if (x.device().capturing())
+    fail("value",
+         "count_bits: a program that is being captured has no values yet: count after run(), or do without capturing");
 }
 
 int64_t count(const void* a, const void* b, size_t bytes) {
@@ -43,7 +44,7 @@ int64_t count(const void* a, const void* b, size_t bytes) {
   parallel_for(available_threads(), (size + kPieceBytes - 1) / kPieceBytes, 1, [&](int64_t begin, int64_t end) {
     const int64_t first = begin * kPieceBytes, last = std::min(size, end * kPieceBytes);
     const char *x = static_cast<const char*>(a) + first, *y = b ? static_cast<const char*>(b) + first : nullptr;
-    total += isa::best().count_bits(x, y, last - first);
+    total += count_bits(x, y, last - first);
   });
   return total;
 }

@@ -2,14 +2,14 @@
 
 #include <cmath>
 
-#include "kernels/cpu/parallel.h"
 #include "kernels/math/blocks/int4.h"
+#include "kernels/parallel.h"
 
 namespace qeng {
 
 namespace {
 
-constexpr int64_t kPerWord = 8;  // nibbles of an i32
+constexpr int64_t kPerWord = 8;                                // nibbles of an i32
 constexpr int kAwqPlace[kPerWord] = {0, 4, 1, 5, 2, 6, 3, 7};  // the nibble of a word's column 0..7
 
 std::vector<uint32_t> words_of(const Tensor& x) {
@@ -18,7 +18,8 @@ std::vector<uint32_t> words_of(const Tensor& x) {
   return words;
 }
 
-void check_matrix(const PackedInt4& packed, const char* part, const TensorPtr& x, DType dtype, int64_t rows, int64_t columns) {
+void check_matrix(const PackedInt4& packed, const char* part, const TensorPtr& x, DType dtype, int64_t rows,
+                  int64_t columns) {
   const View expected(nullptr, dtype, {rows, columns});
   if (x->view.dtype != dtype || !x->view.same_shape(expected))
     fail("shape", packed.name, ": ", part, " is ", shape_text(x->view), ", expected ", shape_text(expected));
@@ -49,7 +50,8 @@ std::vector<int64_t> order_of(const PackedInt4& packed, int64_t groups, int64_t 
 }
 
 template <class T>
-TensorPtr to_device(const PackedInt4& packed, const std::vector<T>& rows, int64_t out, int64_t in, DType dtype, const std::string& account) {
+TensorPtr to_device(const PackedInt4& packed, const std::vector<T>& rows, int64_t out, int64_t in, DType dtype,
+                    const std::string& account) {
   Device& device = packed.qweight->device();
   const TensorPtr result = make_tensor(device, {out, in}, dtype, account);
   if (!rows.empty()) device.backend().upload(result->view.data, rows.data(), result->view.bytes());
@@ -67,8 +69,8 @@ Int4Layout int4_layout_from_name(const std::string& name) {
 TensorPtr repack_int4(const PackedInt4& packed, Int4Layout layout, const std::string& account) {
   const bool awq = layout == Int4Layout::awq;
   if (packed.qweight->view.rank != 2 || packed.scales->view.rank != 2)
-    fail("shape", packed.name, ": qweight is ", shape_text(packed.qweight->view), ", scales ", shape_text(packed.scales->view),
-         "; expected matrices");
+    fail("shape", packed.name, ": qweight is ", shape_text(packed.qweight->view), ", scales ",
+         shape_text(packed.scales->view), "; expected matrices");
   const int64_t out = packed.scales->view.shape[1], groups = packed.scales->view.shape[0];
   const int64_t in = packed.qweight->view.shape[0] * (awq ? 1 : kPerWord);
   if (out % kPerWord != 0 || in % 32 != 0 || groups < 1 || in % groups != 0 || in / groups % 32 != 0)
@@ -86,7 +88,9 @@ TensorPtr repack_int4(const PackedInt4& packed, Int4Layout layout, const std::st
 
   const std::vector<uint32_t> weights = words_of(*packed.qweight), zeros = words_of(*packed.qzeros);
   const std::vector<f16> scales = halves_of(packed);
-  const auto place = [awq](int64_t column) { return 4 * (awq ? kAwqPlace[column % kPerWord] : static_cast<int>(column % kPerWord)); };
+  const auto place = [awq](int64_t column) {
+    return 4 * (awq ? kAwqPlace[column % kPerWord] : static_cast<int>(column % kPerWord));
+  };
   const auto code = [&](int64_t row, int64_t column) {  // of input `row`, output `column`
     const uint32_t word = awq ? weights[static_cast<size_t>(row * (out / kPerWord) + column / kPerWord)]
                               : weights[static_cast<size_t>(row / kPerWord * out + column)];

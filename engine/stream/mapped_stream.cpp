@@ -41,7 +41,7 @@ std::string in_mb(size_t bytes) { return std::to_string((bytes + 999999) / 10000
 
 MappedStream::MappedStream(Device& device, std::vector<StreamUnit> units, size_t limit, const std::string& option,
                            size_t slack)
-    : device_(device),
+    : StreamedWeights(device),
       limit_(limit ? limit : device.backend().memory().total),
       slack_(slack),
       budget_before_(device.budget()),
@@ -49,13 +49,13 @@ MappedStream::MappedStream(Device& device, std::vector<StreamUnit> units, size_t
       option_(option) {
   if (device_.reclaims())
     fail("unsupported",
-         "weights = stream: another model's weights are streamed in this process already; close them first "
-         "(model.stream:close())");
+         "streamed weights: another model's weights are streamed to this device already; close that stream first");
   for (const StreamUnit& given : units)
     for (const TensorPtr& tensor : given.weights)
       if (tensor->buffer->owner && !lies_in_file(tensor->view.data))
-        fail("value", "weights = stream: ", given.name, ": its weights were copied into memory, from where they cannot be dropped; "
-             "load the model with weights = \"stream\" or \"map\"");
+        fail("value", "streamed weights: ", given.name,
+             ": its weights were copied into memory, from where they cannot be dropped; "
+             "load the model mapped or streamed");
   for (StreamUnit& given : units) {
     Unit unit;
     unit.name = given.name;
@@ -86,7 +86,7 @@ MappedStream::MappedStream(Device& device, std::vector<StreamUnit> units, size_t
   const size_t held = device_.held(), resident = resident_bytes();
   others_ = (resident > held ? resident - held : 0) + slack_;
   if (limit_ < others_ + held + largest_)
-    fail("memory", "weights = stream: the largest unit of ", in_mb(largest_), " beside the ", in_mb(others_ + held),
+    fail("memory", "streamed weights: the largest unit of ", in_mb(largest_), " beside the ", in_mb(others_ + held),
          " that the process needs for itself exceeds the ", in_mb(limit_), " of ", option_, "; give at least ",
          in_mb(others_ + held + largest_), ", and more for activations");
   device_.set_budget(limit_ - others_, option_);
@@ -203,7 +203,7 @@ void MappedStream::wait(int unit) {
     figures_.stalled_seconds += now() - began;
   }
   if (torn_)
-    fail("io", "weights = stream: ", wanted.name, ": the file became shorter while it was in use, or its disk failed");
+    fail("io", "streamed weights: ", wanted.name, ": the file became shorter while it was in use, or its disk failed");
 }
 
 void MappedStream::give_up(int unit) {

@@ -65,7 +65,6 @@ class MappedStream : public StreamedWeights {
   void fetch_loop();
   bool fetch(const Unit& unit);  // on the thread; false where the file is torn
 
-  Device& device_;
   std::vector<TensorPtr> tensors_;
   std::vector<Unit> units_;
   size_t limit_, slack_, budget_before_, others_ = 0, total_ = 0, largest_ = 0, resident_held_ = 0;

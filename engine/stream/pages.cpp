@@ -40,11 +40,13 @@ Pages touched(const void* memory, size_t bytes) {
 }  // namespace
 
 bool lies_in_file(const void* memory) {
-  std::ifstream maps("/proc/self/maps");  // "begin-end rights offset device inode path", in hexadecimal but for the inode
+  std::ifstream maps(
+      "/proc/self/maps");  // "begin-end rights offset device inode path", in hexadecimal but for the inode
   const auto at = reinterpret_cast<uintptr_t>(memory);
   for (std::string line; std::getline(maps, line);) {
     unsigned long begin = 0, end = 0, inode = 0;
-    if (std::sscanf(line.c_str(), "%lx-%lx %*s %*s %*s %lu", &begin, &end, &inode) == 3 && begin <= at && at < end) return inode != 0;
+    if (std::sscanf(line.c_str(), "%lx-%lx %*s %*s %*s %lu", &begin, &end, &inode) == 3 && begin <= at && at < end)
+      return inode != 0;
   }
   return false;
 }

@@ -38,10 +38,10 @@ void stay(Device& device, Tensor& tensor) {
 
 SlotStream::SlotStream(Device& device, std::vector<StreamUnit> units, size_t limit, const std::string& option,
                        size_t keep, int depth)
-    : device_(device), copies_(device.backend().side_copies()) {
+    : StreamedWeights(device), copies_(device.backend().side_copies()) {
   const size_t most_slots = static_cast<size_t>(depth) + 1;
   if (!copies_)
-    fail("unsupported", "weights = stream: ", device.backend().name(), " copies nothing beside its operations");
+    fail("unsupported", "streamed weights: ", device.backend().name(), " copies nothing beside its operations");
   std::map<Tensor*, int> shared;
   for (const StreamUnit& given : units)
     for (const TensorPtr& tensor : given.weights) ++shared[tensor.get()];
@@ -95,8 +95,8 @@ SlotStream::SlotStream(Device& device, std::vector<StreamUnit> units, size_t lim
   streamed_ = moving;
   const size_t slots = std::min(most_slots, moving.size());
   if (slots * slot_bytes > room)
-    fail("memory", "weights = stream: ", slots, " units of up to ", in_mb(slot_bytes), " (", largest,
-         ") do not fit the ", in_mb(room), " that are left of the device's memory; give --device-budget more");
+    fail("memory", "streamed weights: ", slots, " units of up to ", in_mb(slot_bytes), " (", largest,
+         ") do not fit the ", in_mb(room), " that are left of the device's memory; give the device's budget more");
   choose_pinned(limit, option);
   for (size_t i = 0; i < slots; ++i) slots_.push_back(device_.allocate(slot_bytes, "streamed weights"));
   holds_.assign(slots, -1);
@@ -127,8 +127,9 @@ void SlotStream::choose_pinned(size_t limit, const std::string& option) {
   }
   least += staging;
   if (least > limit)
-    fail("memory", "weights = stream: ", in_mb(least), " have to lie in pinned memory of the host, more than ", option,
-         " ", in_mb(limit), "; give ", option, " at least that, or --device-budget more so that fewer are streamed");
+    fail("memory", "streamed weights: ", in_mb(least), " have to lie in pinned memory of the host, more than ", option,
+         " ", in_mb(limit), "; give ", option,
+         " at least that, or the device's budget more so that fewer are streamed");
   const double share = static_cast<double>(limit - least) / static_cast<double>(pinned_bytes_ - (least - staging));
   pinned_bytes_ = least;
   double asked = 0, given = 0;
@@ -166,7 +167,8 @@ void SlotStream::lay_out(Unit& unit) {
       places.values = tensor.buffer->owner;
       places.out_of_reach = device_.put_out_of_reach(
           tensor.view.data, tensor.view.bytes(),
-          unit.name + ": its weights are in their file; operations find them within the unit's use only (a pass of the model)");
+          unit.name +
+              ": its weights are in their file; operations find them within the unit's use only (a pass of the model)");
     }
     void* home = tensor.view.data;
     tensor.buffer = device_.adopt(static_cast<char*>(slot->data) + unit.offsets[i], tensor.view.bytes(), account,
@@ -175,7 +177,7 @@ void SlotStream::lay_out(Unit& unit) {
     tensor.buffer->read_only = !unit.writable;
   }
   if (unit.pinned) return;
-  unit.torn = "weights = stream: " + unit.name + ": the file became shorter while it was in use, or its disk failed";
+  unit.torn = "streamed weights: " + unit.name + ": the file became shorter while it was in use, or its disk failed";
   unit.fill.write = [this, &unit, mapped]() -> const char* {
     for (size_t i = 0; i < mapped.size(); ++i)
       if (mapped[i]) ask_for_pages(unit.sources[i], unit.moving[i]->view.bytes());

@@ -8,13 +8,13 @@
 // the forward and the backward pass the last units stay in their slots.
 //
 // Weights that learn (Tensor::learner) change while their unit is used in the backward pass, and are copied back to the
-// host when that ends: that pass has to end with kNoUnit, or what its last unit learned is lost. A tensor's values are those in
-// pinned memory (Buffer::home), which it keeps, and where an operation finds them whose weight is not of the unit in use: the
-// device reads there, slowly.
+// host when that ends: that pass has to end with kNoUnit, or what its last unit learned is lost. A tensor's values are
+// those in pinned memory (Buffer::home), which it keeps, and where an operation finds them whose weight is not of the
+// unit in use: the device reads there, slowly.
 //
-// Where the host may not pin as much as that, some of the units, spread evenly, stay in their mapped file and pass through one buffer
-// of pinned memory when they are copied: a read of the disk then is part of the copy. Only weights that do not learn can, and only
-// operations within their unit's use find them.
+// Where the host may not pin as much as that, some of the units, spread evenly, stay in their mapped file and pass
+// through one buffer of pinned memory when they are copied: a read of the disk then is part of the copy. Only weights
+// that do not learn can, and only operations within their unit's use find them.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -62,14 +62,13 @@ class SlotStream : public StreamedWeights {
   void choose_pinned(size_t limit, const std::string& option);
   void lay_out(Unit& unit);  // its tensors, with their values in pinned memory or in the file
   int slot_of(int order) const { return order % static_cast<int>(slots_.size()); }
-  void bring(int order);  // unless its slot has it
-  void leave();           // the unit in use
+  void bring(int order);                // unless its slot has it
+  void leave();                         // the unit in use
   void place(int order, bool in_slot);  // points its tensors there, or to pinned memory
 
-  Device& device_;
   std::shared_ptr<SideCopies> copies_;
   std::vector<Unit> units_;
-  std::vector<int> streamed_;  // units by order
+  std::vector<int> streamed_;      // units by order
   std::shared_ptr<void> staging_;  // pinned memory that what lies in the file passes through
   std::vector<std::shared_ptr<Buffer>> slots_;
   std::vector<int> holds_;  // which order each slot has, -1: none

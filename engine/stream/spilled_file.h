@@ -2,7 +2,8 @@
 // them (another dtype, another order of rows): the system may drop its pages and read them again. The file is in
 // $TMPDIR, by default /var/tmp, and is gone with the last user, or with the process.
 //
-// For a device with memory of its own a spilled tensor lies in the host's memory: operations find it once it is streamed.
+// For a device with memory of its own a spilled tensor lies in the host's memory: operations find it once it is
+// streamed.
 #pragma once
 #include <cstddef>
 #include <memory>
@@ -28,7 +29,8 @@ class SpilledFile {
 // A tensor in such a file, uninitialised; `name` is told in errors.
 TensorPtr make_spilled(Device& device, const Shape& shape, DType dtype, const std::string& account,
                        const std::string& name);
-// drop_pages (pages.h) for a tensor of make_spilled, after all of it was read or written past its stream; nothing for others.
+// drop_pages (pages.h) for a tensor of make_spilled, after all of it was read or written past its stream; nothing for
+// others.
 void drop_spilled(const Tensor& tensor);
 
 }  // namespace qeng

@@ -91,9 +91,9 @@ void Device::make_room(size_t bytes, const std::string& account, const std::stri
   for (size_t i = 0; i < std::min<size_t>(largest.size(), 4); ++i)
     taken += (i ? ", " : "; in use: ") + largest[i].second + " " + std::to_string(largest[i].first);
   fail("memory", account, what.empty() ? "" : " (" + what + ")", label().empty() ? "" : " in " + label(), ": ", bytes,
-       " bytes more would exceed the ", budget_, " that ", budget_option_, " leaves, of which ", held_, " are held", taken,
-       ". Give ", budget_option_, " more, or use fewer or shorter rows (--rows, --row-tokens)",
-       reclaims() ? " or --recompute" : ", --recompute or --weights stream");
+       " bytes more would exceed the ", budget_, " that ", budget_option_, " leaves, of which ", held_, " are held",
+       taken, ". Give ", budget_option_, " more, use fewer or shorter rows, recompute activations",
+       reclaims() ? "" : ", or stream the weights");
 }
 
 void Device::hold(size_t bytes, const std::string& account, const std::string& what) {
@@ -142,6 +142,7 @@ std::shared_ptr<Buffer> Device::allocate(size_t bytes, const std::string& accoun
     held_ += size;
   }
   buffer->device = this;
+  buffer->keeps = weak_from_this().lock();
   buffer->bytes = bytes;
   buffer->account = account;
   since_ += size;
@@ -149,9 +150,11 @@ std::shared_ptr<Buffer> Device::allocate(size_t bytes, const std::string& accoun
   return buffer;
 }
 
-std::shared_ptr<Buffer> Device::adopt(void* data, size_t bytes, const std::string& account, std::shared_ptr<void> owner) {
+std::shared_ptr<Buffer> Device::adopt(void* data, size_t bytes, const std::string& account,
+                                      std::shared_ptr<void> owner) {
   auto buffer = std::make_shared<Buffer>();
   buffer->device = this;
+  buffer->keeps = weak_from_this().lock();
   buffer->data = data;
   buffer->bytes = bytes;
   buffer->account = account;

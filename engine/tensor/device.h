@@ -3,6 +3,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -12,20 +13,25 @@
 namespace qeng {
 
 class Device;
+class Runtime;          // engine/runtime
+class StreamedWeights;  // engine/stream
 struct Tensor;
 
 // Memory that tensors share. Freed, or returned to the device's cache, when the last sharer lets go.
+// With its count of sharers it fills 128 bytes, the largest size that malloc keeps at hand.
 struct Buffer {
   Device* device = nullptr;
+  std::shared_ptr<Device> keeps;  // the device, where it is shared
   void* data = nullptr;
   size_t bytes = 0;
   std::string account;          // "weights", "gradients", "activations", ...
   std::shared_ptr<void> owner;  // set where the memory belongs to something else, a mapped file for one
-  bool read_only = false;       // weights that are streamed: what is written there would be lost
-  bool spilled = false;         // a file's memory, whose pages need not be in the process (engine/stream/spilled_file.h)
-  void* home = nullptr;         // the host's memory that has the values, which are at `data` only while they are streamed there
-  bool constant = false;        // made from host values while capturing: the program keeps it as it is
-  bool virtual_pages = false;   // allocated while capturing: address space, until the program gives it memory
+  void* home =
+      nullptr;  // the host's memory that has the values, which are at `data` only while they are streamed there
+  bool read_only = false;      // weights that are streamed: what is written there would be lost
+  bool spilled = false;        // a file's memory, whose pages need not be in the process (engine/stream/spilled_file.h)
+  bool constant = false;       // made from host values while capturing: the program keeps it as it is
+  bool virtual_pages = false;  // allocated while capturing: address space, until the program gives it memory
   ~Buffer();
 };
 
@@ -38,33 +44,43 @@ struct Account {
 struct Captured {
   std::vector<std::shared_ptr<Buffer>> buffers;
   std::vector<std::weak_ptr<Tensor>> tensors;
+  std::set<std::shared_ptr<StreamedWeights>> streams;  // of its UseWeights
 };
 
-// Told of every op before and after it runs. A listener that returns false from before() keeps it from running (capture).
+// Told of every op before and after it runs. A listener that returns false from before() keeps it from running
+// (capture).
 class OpListener {
  public:
   virtual ~OpListener() = default;
-  virtual bool before(const Op&, const std::string& label) { (void)label; return true; }
+  virtual bool before(const Op&, const std::string& label) {
+    (void)label;
+    return true;
+  }
   virtual void after(const Op&, const std::string& label) { (void)label; }
 };
 
-class Device {
+class Device : public std::enable_shared_from_this<Device> {
  public:
   explicit Device(std::unique_ptr<Backend> backend);
   ~Device();
   Device(const Device&) = delete;
 
   Backend& backend() { return *backend_; }
+  // Whose it is, null: nobody's, or nobody's any more. Buffers of a shared device outlive its runtime.
+  Runtime* runtime() const { return runtime_; }
+  void set_runtime(Runtime* runtime) { runtime_ = runtime; }
   void run(const Op& op) { run(op, false); }
   void repeat(const Op& op) { run(op, true); }  // what has run before with the same views
 
-  // Uninitialised memory, 64-byte aligned; Error("memory") over the budget, naming account, block and what to change, or when
-  // the system has none.
+  // Uninitialised memory, 64-byte aligned; Error("memory") over the budget, naming account, block and what to change,
+  // or when the system has none.
   std::shared_ptr<Buffer> allocate(size_t bytes, const std::string& account);
   // Memory that `owner` keeps alive (a mapped file).
   std::shared_ptr<Buffer> adopt(void* data, size_t bytes, const std::string& account, std::shared_ptr<void> owner);
-  // The most bytes to hold, 0: any number; the option that set it is what messages name. What is there already may exceed it.
-  void set_budget(size_t bytes, const std::string& option = "--device-budget") { budget_ = bytes, budget_option_ = option; }
+  // The most bytes to hold, 0: any number; option: what messages call it. What is there already may exceed it.
+  void set_budget(size_t bytes, const std::string& option = "the device's budget") {
+    budget_ = bytes, budget_option_ = option;
+  }
   size_t budget() const { return budget_; }
   const std::string& budget_option() const { return budget_option_; }
   size_t held() const { return held_; }  // what counts against it: memory in use, and kept for reuse
@@ -75,7 +91,8 @@ class Device {
   void set_reclaim(std::function<void(size_t bytes)> reclaim) { reclaim_ = std::move(reclaim); }
   // Called as the last thing before memory is refused, to let go of what nobody uses any more (the host's garbage).
   void set_collect(std::function<void()> collect) { collect_ = std::move(collect); }
-  // The backend's limits, measured in memory that the budget has: Error("memory") where it has too little, or with if_room null.
+  // The backend's limits, measured in memory that the budget has: Error("memory") where it has too little, or with
+  // if_room null.
   const Limits* limits(bool if_room = false);
   // Operations on this memory are refused with Error("value", why) while the result lives: the device cannot reach it.
   std::shared_ptr<void> put_out_of_reach(const void* data, size_t bytes, const std::string& why);
@@ -121,6 +138,7 @@ class Device {
   void credit(const std::string& account, size_t bytes, bool held);
   void make_room(size_t bytes, const std::string& account, const std::string& what);
   std::unique_ptr<Backend> backend_;
+  Runtime* runtime_ = nullptr;
   std::map<std::string, Account> accounts_;
   std::unordered_map<size_t, std::vector<void*>> cache_;
   size_t cached_ = 0, held_ = 0, budget_ = 0, since_ = 0;

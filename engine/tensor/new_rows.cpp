@@ -7,7 +7,8 @@ namespace qeng {
 TensorPtr with_new_rows(const TensorPtr& w, int64_t first, int64_t count, DType dtype, const std::string& account) {
   if (w->view.rank != 2 || first < 1 || first > w->view.shape[0] || count < 1)
     fail("value", "new_rows: w is ", shape_text(w->view), ", new rows are ", count, " from row ", first, " on");
-  if (dtype != DType::f32 && dtype != DType::bf16) fail("dtype", "new_rows: dtype is ", dtype_name(dtype), ", expected f32 or bf16");
+  if (dtype != DType::f32 && dtype != DType::bf16)
+    fail("dtype", "new_rows: dtype is ", dtype_name(dtype), ", expected f32 or bf16");
   const int64_t rows = w->view.shape[0], n = w->view.shape[1];
   const TensorPtr result = make_tensor(w->device(), {std::max(rows, first + count), n}, dtype, account);
   copy_into(*row_range(result, 0, rows), *w);

@@ -19,7 +19,8 @@ View view_of(void* data, const Shape& shape, DType dtype) {
   view.data = data;
   view.dtype = dtype;
   for (int64_t dim : shape) {
-    if (dim < 0 || (dim > 0 && view.elements() > (int64_t{1} << 46) / dim)) fail("shape", "a dimension of ", dim, " is out of range");
+    if (dim < 0 || (dim > 0 && view.elements() > (int64_t{1} << 46) / dim))
+      fail("shape", "a dimension of ", dim, " is out of range");
     view.shape[view.rank++] = dim;
   }
   const int block = dtype_info(dtype).elements;
@@ -29,12 +30,15 @@ View view_of(void* data, const Shape& shape, DType dtype) {
 
 // Four words for draw number i of a stream of initial values.
 Philox draw(uint64_t seed, uint64_t stream, uint64_t i) {
-  const Philox counter{{static_cast<uint32_t>(i), static_cast<uint32_t>(i >> 32), static_cast<uint32_t>(stream), static_cast<uint32_t>(stream >> 32)}};
+  const Philox counter{{static_cast<uint32_t>(i), static_cast<uint32_t>(i >> 32), static_cast<uint32_t>(stream),
+                        static_cast<uint32_t>(stream >> 32)}};
   return philox4x32(counter, static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32));
 }
 
 void need_values(const Tensor& x) {
-  if (x.device().capturing()) fail("value", "a tensor's values do not exist while a program is captured: read them after run(), or do without capturing (--eager; q.train's eager = true)");
+  if (x.device().capturing())
+    fail("value",
+         "a tensor's values do not exist while a program is captured: read them after run(), or do without capturing");
 }
 
 double element(const View& view, int64_t i) {
@@ -79,7 +83,8 @@ void fill_from(Tensor& x, Each each) {
   write_bytes(x, bytes.data());
 }
 
-// Where x's values are in the host's memory, which nothing that is queued uses any more; null where they are the device's.
+// Where x's values are in the host's memory, which nothing that is queued uses any more; null where they are the
+// device's.
 void* home_of(const Tensor& x) {
   if (!x.buffer->home) return nullptr;
   x.device().backend().synchronize();
@@ -127,7 +132,8 @@ TensorPtr reshape_view(const TensorPtr& x, const Shape& shape) {
   tensor->buffer = x->buffer;
   tensor->view = view_of(x->view.data, shape, x->view.dtype);
   if (tensor->view.elements() != x->view.elements())
-    fail("shape", "reshape of ", shape_text(x->view), " to ", shape_text(tensor->view), " changes the number of elements");
+    fail("shape", "reshape of ", shape_text(x->view), " to ", shape_text(tensor->view),
+         " changes the number of elements");
   if (is_interleaved(x->view.dtype) && !tensor->view.same_shape(x->view))
     fail("dtype", "reshape of ", shape_text(x->view), ", whose rows lie in groups: decode it first, with :to('f32')");
   return tensor;
@@ -139,8 +145,8 @@ TensorPtr row_range(const TensorPtr& x, int64_t first, int64_t count) {
   if (first < 0 || count < 0 || first > rows - count)
     fail("shape", "rows ", first, " .. ", first + count, " of ", shape_text(x->view), " are out of range");
   if (is_interleaved(x->view.dtype) && (first % kInterleavedRows || count % kInterleavedRows))
-    fail("dtype", "rows ", first, " .. ", first + count, " of ", shape_text(x->view), ", which lies in groups of ", kInterleavedRows,
-         " rows: decode it first, with :to('f32')");
+    fail("dtype", "rows ", first, " .. ", first + count, " of ", shape_text(x->view), ", which lies in groups of ",
+         kInterleavedRows, " rows: decode it first, with :to('f32')");
   TensorPtr tensor = new_tensor(x->device());
   tensor->buffer = x->buffer;
   tensor->view = x->view;
@@ -153,15 +159,19 @@ TensorPtr row_range(const TensorPtr& x, int64_t first, int64_t count) {
 void read_bytes(const Tensor& x, void* host) {
   need_values(x);
   if (!x.view.bytes()) return;
-  if (const void* home = home_of(x)) std::memcpy(host, home, x.view.bytes());
-  else x.device().backend().download(host, x.view.data, x.view.bytes());
+  if (const void* home = home_of(x))
+    std::memcpy(host, home, x.view.bytes());
+  else
+    x.device().backend().download(host, x.view.data, x.view.bytes());
 }
 
 void write_bytes(Tensor& x, const void* host) {
   need_values(x);
   if (!x.view.bytes()) return;
-  if (void* home = home_of(x)) std::memcpy(home, host, x.view.bytes());
-  else x.device().backend().upload(x.view.data, host, x.view.bytes());
+  if (void* home = home_of(x))
+    std::memcpy(home, host, x.view.bytes());
+  else
+    x.device().backend().upload(x.view.data, host, x.view.bytes());
 }
 
 namespace {
@@ -202,7 +212,8 @@ std::vector<float> to_host_f32(const Tensor& x) {
     std::vector<uint16_t> plain(is_interleaved(image.dtype) ? image.bytes() / 2 : 0);
     const View rows = plain.empty() ? image : restore(image, plain.data());
     for (int64_t r = 0; r < rows.rows(); ++r)
-      decode_row(rows.dtype, rows.as<char>() + static_cast<size_t>(r) * row_bytes, 0, columns, values.data() + r * columns);
+      decode_row(rows.dtype, rows.as<char>() + static_cast<size_t>(r) * row_bytes, 0, columns,
+                 values.data() + r * columns);
   });
 }
 
@@ -224,9 +235,20 @@ void copy_into(Tensor& destination, const Tensor& source) {
   if (!source.view.elements()) return;
   Device& device = destination.device();
   const auto is_float = [](DType dtype) { return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16; };
-  if (destination.buffer->home || source.buffer->home) {
+  if (&source.device() != &device) {
+    if (destination.view.dtype != source.view.dtype) {
+      const TensorPtr near =
+          make_tensor(device, Shape(source.view.shape, source.view.shape + source.view.rank), source.view.dtype);
+      copy_into(*near, source);
+      return copy_into(destination, *near);
+    }
+    std::vector<char> bytes(source.view.bytes());
+    read_bytes(source, bytes.data());
+    write_bytes(destination, bytes.data());
+  } else if (destination.buffer->home || source.buffer->home) {
     if (destination.view.dtype != source.view.dtype)
-      fail("dtype", "copy of ", shape_text(source.view), " into ", shape_text(destination.view), ", one of which is streamed: a copy of the same dtype is needed");
+      fail("dtype", "copy of ", shape_text(source.view), " into ", shape_text(destination.view),
+           ", one of which is streamed: a copy of the same dtype is needed");
     std::vector<char> bytes(source.view.bytes());
     read_bytes(source, bytes.data());
     write_bytes(destination, bytes.data());
@@ -235,7 +257,8 @@ void copy_into(Tensor& destination, const Tensor& source) {
   } else if (is_float(destination.view.dtype) && (is_float(source.view.dtype) || is_block(source.view.dtype))) {
     device.run(Cast{source.view, destination.view});
   } else if (is_block(destination.view.dtype)) {
-    fail("dtype", "copy of ", shape_text(source.view), " into ", shape_text(destination.view), "; q.quantize packs weights into blocks");
+    fail("dtype", "copy of ", shape_text(source.view), " into ", shape_text(destination.view),
+         "; q.quantize packs weights into blocks");
   } else {
     const std::vector<double> values = to_host(source);
     from_host(destination, values.data(), values.size());
@@ -260,12 +283,14 @@ void fill_uniform(Tensor& x, double low, double high, uint64_t seed, uint64_t st
 }
 
 void fill_signs(Tensor& x, uint64_t seed, uint64_t stream) {
-  if (x.view.dtype != DType::one_bit || x.view.rank < 1) fail("dtype", "random signs: ", shape_text(x.view), ", expected one_bit rows");
+  if (x.view.dtype != DType::one_bit || x.view.rank < 1)
+    fail("dtype", "random signs: ", shape_text(x.view), ", expected one_bit rows");
   if (!x.device().backend().computes()) return;
   const int64_t rows = x.view.shape[0];
   if (rows == 0) return;
   const size_t row_words = x.view.bytes() / sizeof(uint32_t) / static_cast<size_t>(rows);
-  const int64_t some = std::max<int64_t>(1, static_cast<int64_t>((size_t{1} << 20) / std::max<size_t>(row_words, 1)));  // 4 MB of the host's
+  const int64_t some = std::max<int64_t>(
+      1, static_cast<int64_t>((size_t{1} << 20) / std::max<size_t>(row_words, 1)));  // 4 MB of the host's
   std::vector<uint32_t> words;
   Tensor part = x;
   for (int64_t first = 0; first < rows; first += some) {
@@ -286,8 +311,9 @@ void fill_signs(Tensor& x, uint64_t seed, uint64_t stream) {
 
 void require_writable(const Tensor& x, const char* doing) {
   if (x.buffer->read_only)
-    fail("unsupported", doing, ": ", x.label.empty() ? "this tensor" : x.label,
-         " is a weight that is streamed, whose memory is the file's; load the model with weights = \"copy\" or \"map\"");
+    fail(
+        "unsupported", doing, ": ", x.label.empty() ? "this tensor" : x.label,
+        " is a weight that is streamed, whose memory is the file's; load the model with weights = \"copy\" or \"map\"");
 }
 
 void set_requires_grad(const TensorPtr& x, bool on) {
@@ -296,7 +322,8 @@ void set_requires_grad(const TensorPtr& x, bool on) {
     fail("dtype", "requires_grad: ", shape_text(x->view), x->label.empty() ? "" : " " + x->label,
          " is stored in blocks, which are only read; train an adapter on it, or decode it first, with :to('bf16')");
   x->requires_grad = on, x->reached = false;
-  if (!on) x->grad.reset();
+  if (!on)
+    x->grad.reset();
   else if (!x->grad)
     x->grad = make_zeros(x->device(), Shape(x->view.shape, x->view.shape + x->view.rank), DType::f32, "gradients");
 }

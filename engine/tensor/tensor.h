@@ -10,7 +10,7 @@
 namespace qeng {
 
 struct Tensor;
-class WeightLearner;  // engine/train/learner.h
+class WeightLearner;  // engine/autograd/learner.h
 using TensorPtr = std::shared_ptr<Tensor>;
 using Shape = std::vector<int64_t>;
 
@@ -19,20 +19,22 @@ struct Tensor {
   View view;
   std::string label;
 
-  bool requires_grad = false;  // a parameter: its f32 gradient is kept and added to
-  bool reached = false;        // a parameter whose gradient a backward pass has written to
-  bool tracked = false;        // computed from one that requires a gradient, on the tape
+  bool requires_grad = false;              // a parameter: its f32 gradient is kept and added to
+  bool reached = false;                    // a parameter whose gradient a backward pass has written to
+  bool tracked = false;                    // computed from one that requires a gradient, on the tape
   std::shared_ptr<WeightLearner> learner;  // of a linear layer's weight: takes its gradient, where it keeps none
-  TensorPtr grad;              // parameter: f32, zero at first. Otherwise: only during backward, in this tensor's dtype
+  TensorPtr grad;  // parameter: f32, zero at first. Otherwise: only during backward, in this tensor's dtype
 
   bool needs_grad() const { return requires_grad || tracked; }
   Device& device() const { return *buffer->device; }
 };
 
-// Uninitialised. Error("shape") for a rank over kMaxRank, a negative size, or rows that are not whole blocks of the dtype.
+// Uninitialised. Error("shape") for a rank over kMaxRank, a negative size, or rows that are not whole blocks of the
+// dtype.
 TensorPtr make_tensor(Device& device, const Shape& shape, DType dtype, const std::string& account = "activations");
 inline TensorPtr make_like(const Tensor& other, const std::string& account = "activations") {
-  return make_tensor(other.device(), Shape(other.view.shape, other.view.shape + other.view.rank), other.view.dtype, account);
+  return make_tensor(other.device(), Shape(other.view.shape, other.view.shape + other.view.rank), other.view.dtype,
+                     account);
 }
 TensorPtr make_zeros(Device& device, const Shape& shape, DType dtype, const std::string& account = "activations");
 // A tensor of host values; while a program is captured, a constant of it.
@@ -45,8 +47,8 @@ TensorPtr adopt_tensor(Device& device, void* data, const Shape& shape, DType dty
 TensorPtr reshape_view(const TensorPtr& x, const Shape& shape);
 TensorPtr row_range(const TensorPtr& x, int64_t first, int64_t count);
 
-// The bytes of x as they are stored, to and from the host's memory; blocking. Where x is streamed, those that a next pass reads.
-// Refused while capturing: a captured program has no values yet.
+// The bytes of x as they are stored, to and from the host's memory; blocking. Where x is streamed, those that a next
+// pass reads. Refused while capturing: a captured program has no values yet.
 void read_bytes(const Tensor& x, void* host);
 void write_bytes(Tensor& x, const void* host);
 // Host copies, converting; blocking; refused likewise.
@@ -54,10 +56,12 @@ std::vector<float> to_host_f32(const Tensor& x);
 std::vector<double> to_host(const Tensor& x);  // any dtype
 void from_host(Tensor& x, const double* values, size_t count);
 void from_host_i32(Tensor& x, const int32_t* values, size_t count);
-void copy_into(Tensor& destination, const Tensor& source);  // converts the dtype where they differ; decodes blocks
+void copy_into(Tensor& destination,
+               const Tensor& source);  // converts the dtype where they differ; decodes blocks; from any device
 
-// A copy of matrix w in the float dtype whose rows first .. first + count are the mean of the rows before them: an embedding with so
-// many new tokens. It has more rows than w where those reach beyond; rows after them stay as they are.
+// A copy of matrix w in the float dtype whose rows first .. first + count are the mean of the rows before them: an
+// embedding with so many new tokens. It has more rows than w where those reach beyond; rows after them stay as they
+// are.
 TensorPtr with_new_rows(const TensorPtr& w, int64_t first, int64_t count, DType dtype, const std::string& account);
 
 // Fills with normal(0, std) or uniform[low, high) numbers of Philox(seed, stream): the same everywhere.

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <exception>
 
-#include "kernels/cpu/parallel.h"
+#include "kernels/parallel.h"
 
 namespace qeng {
 namespace {

@@ -114,6 +114,7 @@ constexpr char kPunctuated[] =
 constexpr char kWords[] = " ?[^(\\s|.,!?…。，、।۔،)]+";
 
 std::vector<std::string> patterns_of(std::string_view cuts) {
+  // clang-format off
   if (cuts == "deepseek-llm")
     return {"[\r\n]",
             "\\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-"
@@ -127,6 +128,7 @@ std::vector<std::string> patterns_of(std::string_view cuts) {
             "\\s+$",
             "[一-龥ࠀ-一가-\uD7FF]+",
             "\\p{N}+"};
+  // clang-format on
   if (cuts == "deepseek-coder") return {"[\r\n]", "\\s?\\p{L}+", "\\s?\\p{P}+", "[一-龥ࠀ-一가-\uD7FF]+", "\\p{N}"};
   if (cuts == "deepseek-v3") return {"\\p{N}{1,3}", "[一-龥\u3040-ゟ゠-ヿ]+", kPunctuated};
   if (cuts == "falcon") return {"[\\p{P}\\$\\+<=>\\^~\\|`]+", kGpt2, "[0-9][0-9][0-9]"};

@@ -88,9 +88,8 @@ std::string join_templates(const std::map<std::string, std::string>& templates) 
     if (text.ends_with('\n')) text.pop_back();
     return "{{ '' }}" + text + "{{ '' }}";
   };
-  const std::string missing =
-      "{{ raise_exception('this model has the chat templates " + names +
-      ", but none for this conversation: give --template chatml, or a template of your own') }}";
+  const std::string missing = "{{ raise_exception('this model has the chat templates " + names +
+                              ", but none for this conversation: take the template chatml, or one of your own') }}";
   return "{% if tools is defined and tools is not none and tools %}" +
          (tools != templates.end() ? inside(tools->second) : missing) + "{% else %}" +
          (chosen != templates.end() ? inside(chosen->second) : missing) + "{% endif %}";

@@ -3,8 +3,8 @@
 #include <xxhash.h>
 
 #include "engine/tokenizer/unicode.h"
-#include "kernels/cpu/parallel.h"
 #include "kernels/error.h"
+#include "kernels/parallel.h"
 
 namespace qeng {
 namespace {

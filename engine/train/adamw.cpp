@@ -2,8 +2,8 @@
 
 namespace qeng {
 
-AdamWState::AdamWState(Device& device, std::vector<TensorPtr> parameters, AdamWOptions options, const std::vector<int>& groups,
-                       const std::vector<double>& rates)
+AdamWState::AdamWState(Device& device, std::vector<TensorPtr> parameters, AdamWOptions options,
+                       const std::vector<int>& groups, const std::vector<double>& rates)
     : device_(device), options_(options), rates_(rates) {
   if (parameters.empty()) fail("value", "adamw: no parameter requires a gradient");
   if (!groups.empty() && groups.size() != parameters.size())
@@ -18,7 +18,12 @@ AdamWState::AdamWState(Device& device, std::vector<TensorPtr> parameters, AdamWO
     if (view.dtype != DType::f32 && view.dtype != DType::bf16)
       fail("dtype", "adamw: parameter ", parameter->label, " is ", shape_text(view), ", expected f32 or bf16");
     const Shape shape(view.shape, view.shape + view.rank);
-    Slot slot{parameter, parameter->grad, nullptr, make_zeros(device, shape, DType::f32, "optimizer"), make_zeros(device, shape, DType::f32, "optimizer"), group};
+    Slot slot{parameter,
+              parameter->grad,
+              nullptr,
+              make_zeros(device, shape, DType::f32, "optimizer"),
+              make_zeros(device, shape, DType::f32, "optimizer"),
+              group};
     if (view.dtype == DType::bf16) slot.master = make_tensor(device, shape, DType::f32, "optimizer");
     slots_.push_back(slot);
     refresh_master(slots_.size() - 1);
@@ -27,7 +32,8 @@ AdamWState::AdamWState(Device& device, std::vector<TensorPtr> parameters, AdamWO
   clip_ = make_zeros(device, {3}, DType::f32, "optimizer");
   if (rates_.empty()) rates_.assign(steps_.size(), 1);
   if (rates_.size() != steps_.size()) fail("value", "adamw: ", rates_.size(), " rates for ", steps_.size(), " groups");
-  for (size_t group = 0; group < steps_.size(); ++group) hyper_.push_back(make_zeros(device, {2}, DType::f32, "optimizer"));
+  for (size_t group = 0; group < steps_.size(); ++group)
+    hyper_.push_back(make_zeros(device, {2}, DType::f32, "optimizer"));
 }
 
 void AdamWState::refresh_master(size_t i) {
@@ -72,7 +78,8 @@ void AdamWState::check_reached(uint64_t groups) const {
   const std::string& label = first->parameter->label;
   fail("value", "adamw: no gradient reached parameter ", label.empty() ? shape_text(first->parameter->view) : label,
        missed > 1 ? " and " + std::to_string(missed - 1) + " others" : "", ": the loss does not depend on ",
-       missed > 1 ? "them" : "it", ". Compute from the parameter itself in each pass (rows, or a transposed or merged copy, are other tensors), ",
+       missed > 1 ? "them" : "it",
+       ". Compute from the parameter itself in each pass (rows, or a transposed or merged copy, are other tensors), ",
        "leave it out of the list, or set allow_unused");
 }
 
@@ -80,7 +87,8 @@ AdamWState::Result AdamWState::step(double lr, double clip, uint64_t groups) {
   if (!options_.allow_unused) check_reached(groups);
   for (const Slot& slot : slots_)
     if (slot.parameter->grad != slot.grad)
-      fail("value", "adamw: parameter ", slot.parameter->label, " has another gradient than when the optimizer was made; make a new one");
+      fail("value", "adamw: parameter ", slot.parameter->label,
+           " has another gradient than when the optimizer was made; make a new one");
   for (size_t group = 0; group < steps_.size(); ++group) {
     if (!(groups >> group & 1)) continue;
     const float hyper[2] = {static_cast<float>(lr * rates_[group]), static_cast<float>(steps_[group] + 1)};

@@ -14,23 +14,25 @@ namespace qeng {
 
 struct AdamWOptions {
   float beta1 = 0.9f, beta2 = 0.999f, eps = 1e-8f;
-  float decay = 0;  // of parameters of rank 2 and more; vectors (norm weights, biases) are not decayed
+  float decay = 0;            // of parameters of rank 2 and more; vectors (norm weights, biases) are not decayed
   bool allow_unused = false;  // a step may update parameters that no backward pass has reached yet
 };
 
 class AdamWState {
  public:
-  // rates: what the rate of a step is multiplied by, for each group; none: 1. Each parameter has to require a gradient; f32 or bf16. groups: 0 .. kMaxGroups - 1 for each; none: all are of group 0.
+  // rates: what the rate of a step is multiplied by, for each group; none: 1. Each parameter has to require a gradient;
+  // f32 or bf16. groups: 0 .. kMaxGroups - 1 for each; none: all are of group 0.
   static constexpr int kMaxGroups = 64;
-  AdamWState(Device& device, std::vector<TensorPtr> parameters, AdamWOptions options, const std::vector<int>& groups = {},
-             const std::vector<double>& rates = {});
+  AdamWState(Device& device, std::vector<TensorPtr> parameters, AdamWOptions options,
+             const std::vector<int>& groups = {}, const std::vector<double>& rates = {});
 
   struct Result {
     double grad_norm;
     bool skipped;  // the norm was not finite: no parameter changed
   };
-  // One update of the groups whose bit is set, from the gradients, which are zeroed; those of the other groups have to be
-  // zero. clip <= 0: none. Error("value") names a parameter of them whose gradient no backward pass has ever written to.
+  // One update of the groups whose bit is set, from the gradients, which are zeroed; those of the other groups have to
+  // be zero. clip <= 0: none. Error("value") names a parameter of them whose gradient no backward pass has ever written
+  // to.
   static constexpr uint64_t kAllGroups = UINT64_MAX;
   Result step(double lr, double clip, uint64_t groups = kAllGroups);
 
@@ -58,10 +60,11 @@ class AdamWState {
   std::vector<Slot> slots_;
   TensorPtr partials_, clip_;
   std::vector<TensorPtr> hyper_;  // of each group: rate and count of steps
-  std::vector<double> rates_;  // of each group
+  std::vector<double> rates_;     // of each group
   std::vector<int64_t> steps_;
-  std::map<uint64_t, std::unique_ptr<Program>> programs_;  // run_ops for program_clip_ by groups, captured so that a GPU
-  double program_clip_ = 0;                                // replays it as one
+  std::map<uint64_t, std::unique_ptr<Program>>
+      programs_;             // run_ops for program_clip_ by groups, captured so that a GPU
+  double program_clip_ = 0;  // replays it as one
 };
 
 }  // namespace qeng

@@ -3,7 +3,9 @@
 namespace qeng {
 
 BatchStage::BatchStage(Device& device, const Batch& batch) : device_(device) {
-  const auto i32 = [&](size_t count) { return make_tensor(device, {static_cast<int64_t>(count)}, DType::i32, "batch"); };
+  const auto i32 = [&](size_t count) {
+    return make_tensor(device, {static_cast<int64_t>(count)}, DType::i32, "batch");
+  };
   const size_t slots = batch.tokens.size();
   for (Place& place : places_) {
     place.slot = {i32(slots), i32(slots), i32(slots), i32(batch.cu_seqlens.size())};
@@ -26,7 +28,8 @@ void BatchStage::fill(Place& place, const Batch& batch) {
   backend.upload(frames.data, batch.frames.data(), batch.frames.size());
   backend.upload(pieces.data, batch.pieces.data(), pieces.bytes());
   backend.upload(bounds.data, batch.cu_seqlens.data(), bounds.bytes());
-  backend.run(DecodePackets{frames, pieces, place.slot.tokens->view, place.slot.targets->view, place.slot.positions->view, batch.pad});
+  backend.run(DecodePackets{frames, pieces, place.slot.tokens->view, place.slot.targets->view,
+                            place.slot.positions->view, batch.pad});
 }
 
 void BatchStage::send(std::shared_ptr<const Batch> batch) {

@@ -6,8 +6,8 @@
 
 namespace qeng {
 
-// state: as the op CountLevels has it. Of planes one count for each of 2^planes levels; of u8 16 counts, of bytes 0 .. 15, 16 .. 31
-// and so on. Error("dtype" | "value") otherwise.
+// state: as the op CountLevels has it. Of planes one count for each of 2^planes levels; of u8 16 counts, of bytes 0 ..
+// 15, 16 .. 31 and so on. Error("dtype" | "value") otherwise.
 std::vector<int64_t> counter_levels(const Tensor& state);
 
 }  // namespace qeng

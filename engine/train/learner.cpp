@@ -6,7 +6,8 @@ namespace qeng {
 
 namespace {
 
-// Of the streams of random numbers: pulses are rounded by the weight's own, momenta by another, so that the two are independent.
+// Of the streams of random numbers: pulses are rounded by the weight's own, momenta by another, so that the two are
+// independent.
 constexpr uint32_t kOfMomenta = uint32_t{1} << 31;
 
 class PulseLearner : public WeightLearner {
@@ -28,7 +29,8 @@ class PulseLearner : public WeightLearner {
     const TensorPtr pulses = make_tensor(device, {rows_, columns_}, pulses_of(nullptr).dtype, "workspace");
     const View& rng = tape.rng()->view;
     const Inertia step = inertia(pulses->view, rng);
-    device.run(PulseGrad{dy, x, step.weights, pulses->view, options_.hyper->view, rng, options_.first, options_.stream});
+    device.run(
+        PulseGrad{dy, x, step.weights, pulses->view, options_.hyper->view, rng, options_.first, options_.stream});
     device.run(step);
   }
 
@@ -39,8 +41,8 @@ class PulseLearner : public WeightLearner {
   Inertia inertia(View pulses, const View& rng) const {
     const TensorPtr learned = row_range(weight_.lock(), options_.first, rows_);  // which moves where it is streamed
     if (!pulses.data) pulses.data = learned->view.data;  // for checks alone, which read no memory
-    return {pulses, learned->view, options_.state->view, options_.counts->view, options_.hyper->view, rng, options_.bop,
-            options_.stream | kOfMomenta};
+    return {pulses, learned->view, options_.state->view,        options_.counts->view, options_.hyper->view,
+            rng,    options_.bop,  options_.stream | kOfMomenta};
   }
   PulseOptions options_;
   std::weak_ptr<Tensor> weight_;  // which keeps this
@@ -67,8 +69,8 @@ std::shared_ptr<WeightLearner> learn_by_pulses(const TensorPtr& weight, const Pu
 
 std::shared_ptr<WeightLearner> learn_latent(const TensorPtr& weight, const TensorPtr& latent) {
   if (!latent->view.same_shape(weight->view) || latent->view.dtype != DType::f32 || !latent->requires_grad)
-    fail("shape", "learn: the latent weights are ", shape_text(latent->view), ", expected f32 like the weight, ", shape_text(weight->view),
-         ", requiring a gradient");
+    fail("shape", "learn: the latent weights are ", shape_text(latent->view), ", expected f32 like the weight, ",
+         shape_text(weight->view), ", requiring a gradient");
   return std::make_shared<LatentLearner>(latent);
 }
 

@@ -4,8 +4,8 @@
 #include "engine/formats/safetensors_dtype.h"
 #include "engine/stream/pages.h"
 #include "engine/stream/spilled_file.h"
-#include "kernels/cpu/parallel.h"
 #include "kernels/interleave.h"
+#include "kernels/parallel.h"
 
 namespace qeng {
 namespace {
@@ -56,6 +56,7 @@ struct Held {
   std::shared_ptr<const WeightFile> file;
   Device& device;
   size_t bytes;
+  std::shared_ptr<Device> keeps = device.weak_from_this().lock();  // where it can end before its tensors
   ~Held() { device.let_go(bytes, "weights in memory"); }
 };
 

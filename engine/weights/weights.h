@@ -13,8 +13,8 @@
 #include <optional>
 #include <string>
 
+#include "engine/formats/weight_file.h"
 #include "engine/tensor/tensor.h"
-#include "engine/weights/weight_file.h"
 
 namespace qeng {
 

@@ -1,6 +1,6 @@
 // Attention and AttentionGrad: the division into tiles, and who works on them. The arithmetic is in
 // isa/attention.cpp and isa/attention_grad.cpp. Tiles depend on shapes only, so results do not depend on the threads.
-#include "kernels/cpu/isa/attention.h"
+#include "kernels/cpu/isa/attention/attention.h"
 
 #include <cstring>
 

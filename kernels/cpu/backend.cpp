@@ -1,11 +1,10 @@
 // The CPU as a Backend: dispatches operations to the overloads of run in cpu.h, and measures what the machine can do.
-#include "kernels/backend.h"
-
 #include <cstring>
 #include <fstream>
 
+#include "kernels/backends.h"
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/system_memory.h"
+#include "kernels/system_memory.h"
 
 namespace qeng {
 
@@ -58,7 +57,18 @@ class CpuBackend : public Backend {
   Limits limits_;
 };
 
+std::vector<DeviceInfo> list_devices(std::string*) {
+  const auto cpu = make_cpu_backend();
+  return {{cpu->name(), cpu->description(), cpu->memory().total}};
+}
+
+std::unique_ptr<Backend> make(int, const BackendOptions& options) {
+  return make_cpu_backend(options.threads, options.isa);
+}
+
 }  // namespace
+
+QENG_BACKEND(cpu, 0, list_devices, make)  // the last that `auto` takes
 
 std::unique_ptr<Backend> make_cpu_backend(int threads, const std::string& isa) {
   if (threads < 0 || threads > 4096)

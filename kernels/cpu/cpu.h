@@ -1,6 +1,6 @@
 // The inside of the CPU backend: what an operation gets to work with, and one overload of run per operation. Each is
 // defined in kernels/cpu/NAME.cpp: its shapes are checked already (kernels/check_shapes.h); it checks values before it
-// touches outputs, splits the work with kernels/cpu/parallel.h and calls inner loops through context.isa
+// touches outputs, splits the work with kernels/parallel.h and calls inner loops through context.isa
 // (kernels/cpu/isa/table.h).
 #pragma once
 #include <functional>
@@ -11,10 +11,10 @@
 #include "kernels/check_shapes.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/isa/table.h"
-#include "kernels/cpu/parallel.h"
 #include "kernels/error.h"
 #include "kernels/math/bf16.h"
 #include "kernels/ops.h"
+#include "kernels/parallel.h"
 
 namespace qeng {
 
@@ -90,46 +90,13 @@ void* allocate_memory(size_t bytes);
 void release_memory(void* memory, size_t bytes);
 
 // Bytes/s of a copy and FLOP/s of matrix products with all the context's threads: the best of a few tries (limits.cpp).
-constexpr size_t kLimitsMemory = size_t{192} << 20;  // two blocks of three times the last-level cache of a large desktop processor
+constexpr size_t kLimitsMemory = size_t{192}
+                                 << 20;  // two blocks of three times the last-level cache of a large desktop processor
 Limits measure_limits(CpuContext& context);
 
-void run(const Matmul&, CpuContext&);
-void run(const RowLinear&, CpuContext&);
-void run(const Hadamard&, CpuContext&);
-void run(const KvStore&, CpuContext&);
-void run(const CopyPages&, CpuContext&);
-void run(const PagedAttention&, CpuContext&);
-void run(const BiasGrad&, CpuContext&);
-void run(const Embedding&, CpuContext&);
-void run(const EmbeddingGrad&, CpuContext&);
-void run(const RmsNorm&, CpuContext&);
-void run(const AddRmsNorm&, CpuContext&);
-void run(const RmsNormGrad&, CpuContext&);
-void run(const SwiGlu&, CpuContext&);
-void run(const SwiGluGrad&, CpuContext&);
-void run(const Add&, CpuContext&);
-void run(const Scale&, CpuContext&);
-void run(const Cast&, CpuContext&);
-void run(const Copy&, CpuContext&);
-void run(const Fill&, CpuContext&);
-void run(const Dropout&, CpuContext&);
-void run(const EmbeddingNoise&, CpuContext&);
-void run(const DoraScale&, CpuContext&);
-void run(const Rope&, CpuContext&);
-void run(const Attention&, CpuContext&);
-void run(const AttentionGrad&, CpuContext&);
-void run(const LmHeadLoss&, CpuContext&);
-void run(const DecodePackets&, CpuContext&);
-void run(const SumSquares&, CpuContext&);
-void run(const ClipScale&, CpuContext&);
-void run(const AdamW&, CpuContext&);
-void run(const ScaleColumns&, CpuContext&);
-void run(const ScaleColumnsGrad&, CpuContext&);
-void run(const PulseGrad&, CpuContext&);
-void run(const Inertia&, CpuContext&);
-void run(const CountLevels&, CpuContext&);
-void run(const PackSigns&, CpuContext&);
-void run(const ClipToGrid&, CpuContext&);
+#define QENG_RUN(Name) void run(const Name&, CpuContext&);
+QENG_OPERATIONS(QENG_RUN)
+#undef QENG_RUN
 inline void run(const UseWeights& op, CpuContext&) {
   if (op.stream) op.stream->use(op.unit, op.pass);
 }

@@ -9,7 +9,8 @@ void run(const DecodePackets& op, CpuContext& context) {
   for (int64_t p = 0, end = 0; p < count; end = pieces[p].slot + pieces[p].tokens, ++p)
     if (!packet_piece_fits(pieces[p], slots, op.frames.elements()) || pieces[p].slot < end)
       fail("value", op.name, ": piece ", p, " does not fit the slots or the frames");
-  int32_t *tokens = op.tokens.as<int32_t>(), *targets = op.targets.as<int32_t>(), *positions = op.positions.as<int32_t>();
+  int32_t *tokens = op.tokens.as<int32_t>(), *targets = op.targets.as<int32_t>(),
+          *positions = op.positions.as<int32_t>();
   parallel_for(context.threads, slots, kGrainElements, [&](int64_t begin, int64_t end) {
     std::fill(tokens + begin, tokens + end, op.pad);
     std::fill(targets + begin, targets + end, -1);

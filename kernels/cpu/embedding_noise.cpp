@@ -1,6 +1,7 @@
 // EmbeddingNoise, row by row: a row's strength follows from the document it is in.
-#include "kernels/cpu/cpu.h"
 #include "kernels/math/embedding_noise.h"
+
+#include "kernels/cpu/cpu.h"
 
 namespace qeng {
 
@@ -12,7 +13,8 @@ void run(const EmbeddingNoise& op, CpuContext& context) {
   parallel_for(context.threads, rows, grain_rows(n), [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       const float strength = noise_of_row(op.strength, cu, documents, row, rows, n);
-      context.isa->noise(float_type(op.x), at(op.x, row * n), at(op.y, row * n), row * n, n, seed, step, op.stream, strength);
+      context.isa->embedding_noise(float_type(op.x), at(op.x, row * n), at(op.y, row * n), row * n, n, seed, step,
+                                   op.stream, strength);
     }
   });
 }

@@ -19,7 +19,7 @@ struct GemmShape {
   DType in = DType::f32, out = DType::f32, bias = DType::f32;
   bool trans_a = false, trans_b = false, acc = false, has_bias = false;
   float alpha = 1;
-  std::optional<DType> stored;  // b's dtype where it is not a's
+  std::optional<DType> stored;        // b's dtype where it is not a's
   int64_t lda = 0, ldb = 0, ldc = 0;  // elements from one stored row to the next; 0: dense
   int64_t lda_of() const { return lda ? lda : trans_a ? m : k; }
   int64_t ldb_of() const { return ldb ? ldb : trans_b ? k : n; }
@@ -40,7 +40,7 @@ class Gemm {
   // False, and nothing done, where oneDNN has no good kernel for the shape on this machine.
   bool run(const GemmShape& shape, const void* a, const void* b, const void* bias, void* c, CpuContext& context);
   bool has(const GemmShape& shape, int threads);  // whether run() would
-  bool multiplies_bf16_by_tiles() const;  // with AMX: several times as fast as f32
+  bool multiplies_bf16_by_tiles() const;          // with AMX: several times as fast as f32
 
  private:
   struct Primitives;

@@ -1,4 +1,5 @@
-// PulseGrad, Inertia, CountLevels, PackSigns, ClipToGrid. Whole words of 32 weights at a time; what is drawn is drawn by place.
+// PulseGrad, Inertia, CountLevels, PackSigns, ClipToGrid. Whole words of 32 weights at a time; what is drawn is drawn
+// by place.
 #include "kernels/math/inertia.h"
 
 #include <array>
@@ -136,7 +137,8 @@ void run(const PulseGrad& op, CpuContext& context) {
         const double mean_square = context.isa->sum_squares(g, k) / static_cast<double>(k);
         const bool finite = mean_square <= 3.4e38;  // so is its root in f32
         const auto place = (row + i) * k;
-        if (finite && friction != 0) add_friction(g, k, friction, rms_of(mean_square), op.weights.as<char>() + place / 8);
+        if (finite && friction != 0)
+          add_friction(g, k, friction, rms_of(mean_square), op.weights.as<char>() + place / 8);
         if (op.pulses.dtype == DType::ternary)
           ternary_pulses(g, k, finite ? pulse_limit(strength, mean_square) : __builtin_inff(),
                          op.pulses.as<char>() + place / 4);

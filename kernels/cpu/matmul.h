@@ -4,8 +4,8 @@
 
 namespace qeng {
 
-// Columns first .. first + n of row r of c, from alpha times the products: adds the bias and what is there, rounds once.
-// Changes dots.
+// Columns first .. first + n of row r of c, from alpha times the products: adds the bias and what is there, rounds
+// once. Changes dots.
 void finish_row(const Matmul& op, int64_t r, int64_t first, int64_t n, float* dots, const CpuContext& context);
 
 // Matmul where b is one_bit (sign_matmul.cpp).

@@ -175,8 +175,8 @@ bool multiply_decoded(const GemmShape& s, const void* a, const void* b, const vo
 }  // namespace
 
 void multiply(const GemmShape& shape, const void* a, const void* b, const void* bias, void* c, CpuContext& context) {
-  const bool done = shape.stored ? multiply_decoded(shape, a, b, bias, c, context)
-                                 : context.gemm.run(shape, a, b, bias, c, context);
+  const bool done =
+      shape.stored ? multiply_decoded(shape, a, b, bias, c, context) : context.gemm.run(shape, a, b, bias, c, context);
   if (!done) multiply_tiles(shape, a, b, bias, c, context);
 }
 

@@ -1,13 +1,13 @@
 // Gemm by oneDNN, versions 2.6 and 3: the one file that includes dnnl.hpp.
 //
 // oneDNN's own threads are OpenMP's, which wait for each other by spinning and for all of the team at every product. So
-// oneDNN has one thread here, and a product is cut into pieces of c that our pool hands out. Sums over k are never cut, so
-// results do not depend on the threads.
-#include <dnnl.hpp>
+// oneDNN has one thread here, and a product is cut into pieces of c that our pool hands out. Sums over k are never cut,
+// so results do not depend on the threads.
 #include <omp.h>
 
 #include <atomic>
 #include <cstring>
+#include <dnnl.hpp>
 #include <optional>
 #include <string_view>
 #include <unordered_map>
@@ -151,9 +151,11 @@ int64_t ceil_div(int64_t n, int64_t size) { return (n + size - 1) / size; }
 
 // The pieces of c, each of `rows` rows and `columns` columns but the last. What oneDNN 2.6 does best on one thread, in
 // time against that of the whole product:
-// - Rows of c alone if there are enough: 1.00 for 256 of them, 1.05 for 128, which many threads need. A row's bits do not
+// - Rows of c alone if there are enough: 1.00 for 256 of them, 1.05 for 128, which many threads need. A row's bits do
+// not
 //   depend on how many are computed with it.
-// - Columns, where they are rows of b and k is not too small: 0.95 to 1.03. oneDNN's best kernel wants a dense c, so that
+// - Columns, where they are rows of b and k is not too small: 0.95 to 1.03. oneDNN's best kernel wants a dense c, so
+// that
 //   a piece is computed beside it and copied.
 // - Any tiles otherwise, by its kernel for strided operands: 0.8 to 1.1.
 // The last two depend on the shape alone.
@@ -163,7 +165,8 @@ struct Grid {
 
   Grid(const GemmShape& s, int threads) : rows(s.m), columns(s.n) {
     constexpr int64_t kMost = 512, kLeastRows = 128, kLeast = 64, kManyThreads = 8;
-    constexpr double kLeastFlops = 1e6, kEnoughFlops = 8e6;  // two pieces from 2 kLeastFlops on, more of kEnoughFlops each
+    constexpr double kLeastFlops = 1e6,
+                     kEnoughFlops = 8e6;  // two pieces from 2 kLeastFlops on, more of kEnoughFlops each
     const double flops = 2.0 * static_cast<double>(s.m) * static_cast<double>(s.n) * static_cast<double>(s.k);
     if (flops < 2 * kLeastFlops) return;
     const auto worth = static_cast<int64_t>(std::clamp(flops / kEnoughFlops, 2.0, 1e6));
@@ -196,8 +199,10 @@ GemmShape piece_shape(const GemmShape& s, const Grid& grid, int64_t rows, int64_
   piece.m = rows, piece.n = columns;
   if (s.trans_a && rows < s.m) piece.lda = s.lda_of();
   if (!s.trans_b && columns < s.n) piece.ldb = s.ldb_of();
-  if (grid.beside) piece.ldc = 0;
-  else if (columns < s.n) piece.ldc = s.ldc_of();
+  if (grid.beside)
+    piece.ldc = 0;
+  else if (columns < s.n)
+    piece.ldc = s.ldc_of();
   return piece;
 }
 

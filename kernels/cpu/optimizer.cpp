@@ -42,7 +42,9 @@ void run(const AdamW& op, CpuContext& context) {
     float *w = op.w[i].as<float>(), *grad = op.grad[i].as<float>(), *m = op.m[i].as<float>(), *v = op.v[i].as<float>();
     bf16* model = op.model.empty() ? nullptr : op.model[i].as<bf16>();
     parallel_for(context.threads, n, kGrainElements, [&](int64_t begin, int64_t end) {
-      if (clip[2] == 0) context.isa->adamw(step, w + begin, grad + begin, m + begin, v + begin, model ? model + begin : nullptr, end - begin);
+      if (clip[2] == 0)
+        context.isa->adamw(step, w + begin, grad + begin, m + begin, v + begin, model ? model + begin : nullptr,
+                           end - begin);
       if (op.clear) std::fill(grad + begin, grad + end, 0.0f);
     });
   }

@@ -1,6 +1,6 @@
 // KvStore, CopyPages and PagedAttention: checks of slots and pages, and the division of the work. The arithmetic of
 // attention is in isa/paged_attention.cpp.
-#include "kernels/cpu/isa/paged_attention.h"
+#include "kernels/cpu/isa/attention/paged_attention.h"
 
 #include <cstring>
 
@@ -138,7 +138,8 @@ void run(const PagedAttention& op, CpuContext& context) {
     }
 
   int64_t work = 0;  // elements of K and V that are read
-  for (const isa::PagedTile& tile : tiles) work += 2 * dim * std::min(tile.pieces * isa::kPieceKeys, tile.first_end + tile.queries);
+  for (const isa::PagedTile& tile : tiles)
+    work += 2 * dim * std::min(tile.pieces * isa::kPieceKeys, tile.first_end + tile.queries);
   const int threads = work < 4 * kGrainElements ? 1 : context.threads;
 
   // Few tiles of many keys (decoding at a long context) are divided further, so that all threads find work.

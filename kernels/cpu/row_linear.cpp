@@ -10,7 +10,8 @@
 namespace qeng {
 
 // y[j] = alpha * scale[j] * dot[j] + bias[j] + y[j]
-void finish_row(const RowLinear& op, size_t i, int64_t r, int64_t first, int64_t n, float* dots, const isa::Table& isa) {
+void finish_row(const RowLinear& op, size_t i, int64_t r, int64_t first, int64_t n, float* dots,
+                const isa::Table& isa) {
   const View& y = op.y[i];
   const View bias = op.bias.empty() ? View() : op.bias[i], scale = op.scale.empty() ? View() : op.scale[i];
   void* to = at(y, r * op.w[i].shape[0] + first);
@@ -27,7 +28,7 @@ constexpr int64_t kFewRows = 16;  // of x, for which repacking a panel costs mor
 // Rows of x at a time: their codes stay in the last-level cache, or without panels in the thread's own.
 constexpr int64_t kMostRows = 512, kMostRowsOfFew = 128;
 constexpr int64_t kMostPiece = 1 << 18;  // bytes of w that a thread takes at a time for few rows: they fit its cache
-constexpr int64_t kMostTileRows = 512;     // of a bf16 weight that a thread multiplies by tiles at a time for many rows
+constexpr int64_t kMostTileRows = 512;   // of a bf16 weight that a thread multiplies by tiles at a time for many rows
 // Panels side by side meet so many rows of x at a time: results go out in longer runs, and x is read less often.
 constexpr int64_t kMostPanels = 16, kMostPanelBytes = 1 << 19, kRowsOfPanels = 32;
 
@@ -66,8 +67,8 @@ void make_tiles(isa::Activations& x, CpuContext& context) {
   parallel_for(context.threads, groups, grain_rows(x.k * kRows), [&](int64_t begin, int64_t end) {
     for (int64_t row = begin * kRows; row < end * kRows; ++row)
       for (int64_t i = 0; i < across; ++i)
-        std::memcpy(x.tiles + ((row / kRows * across + i) * kRows + row % kRows) * kBytes, x.codes + row * x.k + i * kBytes,
-                    static_cast<size_t>(std::min(kBytes, x.k - i * kBytes)));
+        std::memcpy(x.tiles + ((row / kRows * across + i) * kRows + row % kRows) * kBytes,
+                    x.codes + row * x.k + i * kBytes, static_cast<size_t>(std::min(kBytes, x.k - i * kBytes)));
   });
 }
 
@@ -84,7 +85,8 @@ To* converted(const void* from, isa::Float type, isa::Float to_type, int64_t n, 
 // x in f32; for a bf16 weight rounded to bf16.
 const float* wide_rows(const View& x, DType weight, CpuContext& context) {
   const bool rounds = weight == DType::bf16 && x.dtype == DType::f32;
-  const void* from = rounds ? converted<bf16>(x.data, isa::Float::f32, isa::Float::bf16, x.elements(), context) : x.data;
+  const void* from =
+      rounds ? converted<bf16>(x.data, isa::Float::f32, isa::Float::bf16, x.elements(), context) : x.data;
   if (x.dtype == DType::f32 && !rounds) return x.as<float>();
   return converted<float>(from, isa::Float::bf16, isa::Float::f32, x.elements(), context);
 }
@@ -131,14 +133,14 @@ bool is_product(const RowLinear& op, size_t i) {
   return plain && !op.acc && op.alpha == 1 && op.y[i].dtype == DType::f32;
 }
 
-// Whether w is read as it lies for so many rows of x. tq2_0 interleaved always is, but where tiles take panels: unpacking it
-// costs less than reading a panel.
+// Whether w is read as it lies for so many rows of x. tq2_0 interleaved always is, but where tiles take panels:
+// unpacking it costs less than reading a panel.
 bool is_few(DType format, int64_t rows, const isa::Table& isa) {
   return rows <= kFewRows || (format == DType::tq2_0_interleaved && !isa.matrix_tiles);
 }
 
-// Rows of a bf16 weight that a thread multiplies by tiles at a time, of which `fit` fit its cache; for many rows of x more, as
-// they share its parts.
+// Rows of a bf16 weight that a thread multiplies by tiles at a time, of which `fit` fit its cache; for many rows of x
+// more, as they share its parts.
 int64_t tile_rows(const RowLinear& op, size_t i, int64_t fit, int threads) {
   constexpr int64_t kTogether = 2 * isa::kMatrixRows;
   const int64_t share = op.w[i].shape[0] / (4 * threads);
@@ -233,7 +235,8 @@ void run(const RowLinear& op, CpuContext& context) {
       const bool straight = is_product(op, i) && (!is_block(w.dtype) || is_few(w.dtype, rows, isa));
       if (straight) stride = w.shape[0], dots = op.y[i].as<float>() + first * stride + column;
       if (has_tiles(w, isa)) {
-        isa.bf16_tiles(groups + first * whole_steps(k), count, data, tiles + team_rank() * tile_sums, dots, stride, n, k);
+        isa.bf16_tiles(groups + first * whole_steps(k), count, data, tiles + team_rank() * tile_sums, dots, stride, n,
+                       k);
       } else if (!is_block(w.dtype)) {
         isa.row_dots(wide.at(w.dtype) + first * k, count, float_type(w), data, dots, stride, n, k);
       } else if (is_few(w.dtype, rows, isa)) {

@@ -1,7 +1,7 @@
 // What the parts of RowLinear share.
 #pragma once
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/isa/sign_tables.h"
+#include "kernels/cpu/isa/signs/sign_tables.h"
 
 namespace qeng {
 

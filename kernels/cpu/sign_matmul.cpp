@@ -4,7 +4,7 @@
 #include <bit>
 #include <cstring>
 
-#include "kernels/cpu/isa/sign_tables.h"
+#include "kernels/cpu/isa/signs/sign_tables.h"
 #include "kernels/cpu/matmul.h"
 
 namespace qeng {
@@ -32,8 +32,8 @@ constexpr auto spread_table() {
 }
 constexpr std::array<uint64_t, 256> kSpread = spread_table();
 
-// Columns first .. first + n of op(b) as isa.sign_sums picks them: [kSumColumns-th of k, n, kSumRuns]. Rows past k are -1.
-// Where b is stored [n, k], the runs of column j are the nibbles of its row.
+// Columns first .. first + n of op(b) as isa.sign_sums picks them: [kSumColumns-th of k, n, kSumRuns]. Rows past k are
+// -1. Where b is stored [n, k], the runs of column j are the nibbles of its row.
 void pick_rows(const View& b, int64_t first, int64_t n, int64_t j, uint8_t* picks) {
   const char* row = row_at(b, first + j);
   const int64_t words = b.columns() / 32;
@@ -74,8 +74,8 @@ void pick_columns(const View& b, int64_t first, int64_t n, int64_t depth, int64_
   }
 }
 
-// Rows first .. first + kSumRows and columns depth .. depth + kSumColumns of alpha op(a): [kSumColumns, kSumRows], zeros
-// past the ends. rows: memory for [kSumRows, kSumColumns]
+// Rows first .. first + kSumRows and columns depth .. depth + kSumColumns of alpha op(a): [kSumColumns, kSumRows],
+// zeros past the ends. rows: memory for [kSumRows, kSumColumns]
 void gather(const Matmul& op, int64_t first, int64_t depth, float* rows, float* x, const isa::Table& isa) {
   const int64_t m = op.c.rows(), k = op.trans_a ? op.a.rows() : op.a.columns();
   const int64_t m_left = std::min(kSumRows, m - first), k_left = std::min(kSumColumns, k - depth);
@@ -126,10 +126,11 @@ void multiply_signs(const Matmul& op, CpuContext& context) {
         for (int64_t j = begin; j < end; ++j) pick_rows(op.b, first, columns, j, picks);
       });
     else
-      parallel_for(context.threads, depths * columns / 8, kGrainElements / kSumColumns, [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; ++i)
-          pick_columns(op.b, first, columns, i / (columns / 8) * kSumColumns, i % (columns / 8) * 8, picks);
-      });
+      parallel_for(
+          context.threads, depths * columns / 8, kGrainElements / kSumColumns, [&](int64_t begin, int64_t end) {
+            for (int64_t i = begin; i < end; ++i)
+              pick_columns(op.b, first, columns, i / (columns / 8) * kSumColumns, i % (columns / 8) * 8, picks);
+          });
     const int64_t across = pieces(columns, width);
     parallel_each(context.threads, tiles * across, [&](int64_t index) {
       const int64_t row = index / across * kSumRows, column = index % across * width;
@@ -148,8 +149,7 @@ void multiply_signs(const Matmul& op, CpuContext& context) {
       if (plain && m_left == kSumRows && count % 16 == 0)
         return isa.transpose(sums, kSumRows, count, kSumRows, op.c.as<float>() + row * n + first + column, n);
       isa.transpose(sums, kSumRows, pieces(count, 16) * 16, kSumRows, dots, width);
-      for (int64_t r = 0; r < m_left; ++r)
-        finish_row(op, row + r, first + column, count, dots + r * width, context);
+      for (int64_t r = 0; r < m_left; ++r) finish_row(op, row + r, first + column, count, dots + r * width, context);
     });
   }
 }

@@ -5,7 +5,8 @@ namespace qeng {
 void run(const SwiGlu& op, CpuContext& context) {
   // A quarter of the grain: each element has an exponential, and one row of a model has a few thousand.
   parallel_for(context.threads, op.gate.elements(), kGrainElements / 4, [&](int64_t begin, int64_t end) {
-    context.isa->swiglu(float_type(op.gate), op.gelu, at(op.gate, begin), at(op.up, begin), at(op.y, begin), end - begin);
+    context.isa->swiglu(float_type(op.gate), op.gelu, at(op.gate, begin), at(op.up, begin), at(op.y, begin),
+                        end - begin);
   });
 }
 

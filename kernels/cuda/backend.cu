@@ -4,10 +4,10 @@
 #include <deque>
 #include <utility>
 
-#include "kernels/cuda/cublaslt.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/library.h"
 #include "kernels/cuda/limits.h"
+#include "kernels/cuda/linear/cublaslt.h"
 #include "kernels/cuda/side_copies.h"
 #include "kernels/lm_head.h"
 
@@ -99,10 +99,10 @@ class CudaGraph : public Recording {
 class CudaBackend : public Backend {
  public:
   explicit CudaBackend(int index) {
-    check_cuda(cudaSetDevice(index), "choosing the device");
+    context_.device = index;
+    choose();
     cudaDeviceProp properties{};
     check_cuda(cudaGetDeviceProperties(&properties, index), "reading the device's properties");
-    context_.device = index;
     context_.multiprocessors = properties.multiProcessorCount;
     context_.capability = properties.major * 10 + properties.minor;
     context_.shared_limit = properties.sharedMemPerBlockOptin;
@@ -143,6 +143,7 @@ class CudaBackend : public Backend {
   }
 
   void run(const Op& op) override {
+    choose();
     std::visit([](const auto& concrete) { check_shapes(concrete); }, op);
     context_.scratch.reset();
     std::visit([this](const auto& concrete) { qeng::run(concrete, context_); }, op);
@@ -159,6 +160,7 @@ class CudaBackend : public Backend {
   }
 
   std::unique_ptr<Recording> record(const std::function<void()>& fn) override {
+    choose();
     copies_.join(context_.stream);  // of those before the recording; it waits for its own at its end
     copies_.recorded.clear();
     cudaGraph_t graph = nullptr;
@@ -185,6 +187,7 @@ class CudaBackend : public Backend {
   }
 
   void ahead(const std::function<void()>& fn) override {
+    choose();
     if (!side_) {
       check_cuda(cudaStreamCreateWithFlags(&side_, cudaStreamNonBlocking), "creating a stream");
       for (cudaEvent_t* event : {&before_, &done_})
@@ -205,16 +208,20 @@ class CudaBackend : public Backend {
     check_cuda(cudaStreamWaitEvent(context_.stream, done_, 0), "ordering streams");
   }
 
-  std::unique_ptr<SideCopies> side_copies() override { return std::make_unique<CudaSideCopies>(context_, copies_); }
+  std::unique_ptr<SideCopies> side_copies() override {
+    choose();
+    return std::make_unique<CudaSideCopies>(context_, copies_);
+  }
 
   void* allocate(size_t bytes) override {
+    choose();
     void* memory = nullptr;
     const cudaError_t status = cudaMalloc(&memory, std::max<size_t>(bytes, 1));
     if (status == cudaErrorMemoryAllocation) {
       cudaGetLastError();
       const Memory left = this->memory();
       fail("memory", name(), ": no room for ", bytes, " bytes; ", left.free, " of ", left.total,
-           " are free. Use fewer or shorter rows, or recompute");
+           " are free. Use fewer or shorter rows, or recompute activations");
     }
     check_cuda(status, "allocating memory");
     return memory;
@@ -224,17 +231,20 @@ class CudaBackend : public Backend {
   void set_on_scratch(std::function<void(size_t)> grows) override { context_.scratch.set_on_grow(std::move(grows)); }
 
   void upload(void* device, const void* host, size_t bytes) override {
+    choose();
     if (bytes) staging_.upload(device, static_cast<const char*>(host), bytes, context_.stream);
   }
   void download(void* host, const void* device, size_t bytes) override {
     if (bytes)
-      check_cuda(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, context_.stream), "copying from the device");
+      check_cuda(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, context_.stream),
+                 "copying from the device");
     synchronize();
   }
   bool host_memory() const override { return false; }
   int head_chunk(int64_t tokens, int64_t vocab) const override { return gpu_head_chunk(tokens, vocab, memory_bytes_); }
 
   Memory memory() override {
+    choose();
     Memory now;
     check_cuda(cudaMemGetInfo(&now.free, &now.total), "asking for free memory");
     return now;
@@ -247,6 +257,13 @@ class CudaBackend : public Backend {
   }
 
  private:
+  // The calling thread's device becomes this one: another backend of the process may have chosen its own.
+  void choose() const {
+    thread_local int chosen = -1;
+    if (chosen == context_.device) return;
+    check_cuda(cudaSetDevice(context_.device), "choosing the device");
+    chosen = context_.device;
+  }
   void clear_fault() {
     check_cuda(cudaMemsetAsync(context_.fault, 0, sizeof(Fault), context_.stream), "clearing the fault record");
   }
@@ -256,10 +273,11 @@ class CudaBackend : public Backend {
     clear_fault();
     switch (fault.kind) {
       case FaultKind::token:
-        fail("value", "token ", fault.value, " at position ", fault.place, " is outside the table of ", fault.limit, " rows");
+        fail("value", "token ", fault.value, " at position ", fault.place, " is outside the table of ", fault.limit,
+             " rows");
       case FaultKind::target:
-        fail("value", "target ", fault.value, " at position ", fault.place, " is outside the vocabulary of ", fault.limit,
-             " (-1: not trained)");
+        fail("value", "target ", fault.value, " at position ", fault.place, " is outside the vocabulary of ",
+             fault.limit, " (-1: not trained)");
       case FaultKind::piece:
         fail("value", "decode_packets: piece ", fault.place, " does not fit the slots or the frames");
       case FaultKind::slot:
@@ -299,7 +317,7 @@ std::string version_text(int version) {
   return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
 }
 
-std::vector<CudaDevice> list_devices(std::string* why) {
+std::vector<DeviceInfo> list_devices(std::string* why) {
   int count = 0, driver = 0, needed = 0;
   const cudaError_t status = cudaGetDeviceCount(&count);
   cudaDriverGetVersion(&driver);
@@ -314,14 +332,15 @@ std::vector<CudaDevice> list_devices(std::string* why) {
     return {};
   }
   if (status != cudaSuccess || count == 0) {
-    *why = std::string("the NVIDIA driver finds no GPU (") + cudaGetErrorString(status) + "); is CUDA_VISIBLE_DEVICES right?";
+    *why = std::string("the NVIDIA driver finds no GPU (") + cudaGetErrorString(status) +
+           "); is CUDA_VISIBLE_DEVICES right?";
     return {};
   }
-  std::vector<CudaDevice> devices;
+  std::vector<DeviceInfo> devices;
   for (int i = 0; i < count; ++i) {
     cudaDeviceProp properties{};
     if (cudaGetDeviceProperties(&properties, i) != cudaSuccess) continue;
-    devices.push_back({properties.name, properties.totalGlobalMem});
+    devices.push_back({"cuda:" + std::to_string(i), properties.name, properties.totalGlobalMem});
   }
   return devices;
 }
@@ -341,7 +360,8 @@ void check_launch(CudaContext& context, const char* name, const void* kernel, di
     fail("internal", name, ": grid ", grid.x, "x", grid.y, "x", grid.z, ", ", threads, " threads and ", shared,
          " bytes of shared memory do not fit the device (", context.shared_limit, " bytes)");
   if (shared > 48 * 1024 && context.prepared.insert(kernel).second)
-    check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(context.shared_limit)),
+    check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                    static_cast<int>(context.shared_limit)),
                name);
 }
 
@@ -372,7 +392,9 @@ void* CudaScratch::take(size_t bytes) {
   if (used_ == blocks_.size()) blocks_.emplace_back();
   Block& block = blocks_[used_++];
   if (block.bytes < bytes) {
-    if (frozen_) fail("internal", "cuda: an operation being recorded needs ", bytes, " bytes of scratch that its first run did not");
+    if (frozen_)
+      fail("internal", "cuda: an operation being recorded needs ", bytes,
+           " bytes of scratch that its first run did not");
     const size_t rounded = (bytes + 65535) / 65536 * 65536;
     if (grows_) grows_(rounded);
     void* larger = allocate_device(rounded, reclaim_, "allocating scratch memory");

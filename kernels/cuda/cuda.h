@@ -10,8 +10,8 @@
 
 #include "kernels/backend.h"
 #include "kernels/check_shapes.h"
-#include "kernels/error.h"
 #include "kernels/cuda/device.h"
+#include "kernels/error.h"
 #include "kernels/ops.h"
 
 namespace qeng {
@@ -59,11 +59,11 @@ class CublasLt;  // cublaslt.h
 struct CudaContext {
   int device = 0;
   int multiprocessors = 0;
-  int capability = 0;         // 80, 86, 89, 90, ...
-  size_t shared_limit = 0;    // bytes of shared memory that a block may ask for
+  int capability = 0;       // 80, 86, 89, 90, ...
+  size_t shared_limit = 0;  // bytes of shared memory that a block may ask for
   cudaStream_t stream = nullptr;
-  Fault* fault = nullptr;     // device memory, for kernels to report into
-  Reclaim reclaim;            // lets go of memory that lies idle
+  Fault* fault = nullptr;  // device memory, for kernels to report into
+  Reclaim reclaim;         // lets go of memory that lies idle
   CudaScratch scratch{reclaim};
   std::shared_ptr<CublasLt> cublas;  // null until the first product that wants it, and in the emulator
   std::set<const void*> prepared;    // kernels whose shared memory limit is raised
@@ -81,8 +81,9 @@ void launch(CudaContext& context, const char* name, void (*kernel)(Params...), d
   check_launch(context, name, reinterpret_cast<const void*>(kernel), grid, block, shared);
   std::tuple<Params...> values(static_cast<Params>(args)...);
 #ifdef QENG_EMULATED
-  finish_launch(context, name, emulator::launch(name, reinterpret_cast<const void*>(kernel), grid, block, shared,
-                                                context.stream, [kernel, values] { std::apply(kernel, values); }));
+  finish_launch(context, name,
+                emulator::launch(name, reinterpret_cast<const void*>(kernel), grid, block, shared, context.stream,
+                                 [kernel, values] { std::apply(kernel, values); }));
 #else
   cudaLaunchConfig_t config{};
   config.gridDim = grid, config.blockDim = block, config.dynamicSmemBytes = shared, config.stream = context.stream;
@@ -114,45 +115,11 @@ void for_float(const View& view, F f) {
     f(static_cast<bf16*>(nullptr));
 }
 
-void run(const Matmul&, CudaContext&);
-void run(const RowLinear&, CudaContext&);
-void run(const Hadamard&, CudaContext&);
-void run(const KvStore&, CudaContext&);
-void run(const CopyPages&, CudaContext&);
-void run(const PagedAttention&, CudaContext&);
-void run(const BiasGrad&, CudaContext&);
-void run(const Embedding&, CudaContext&);
-void run(const EmbeddingGrad&, CudaContext&);
-void run(const RmsNorm&, CudaContext&);
-void run(const AddRmsNorm&, CudaContext&);
-void run(const RmsNormGrad&, CudaContext&);
-void run(const SwiGlu&, CudaContext&);
-void run(const SwiGluGrad&, CudaContext&);
-void run(const Add&, CudaContext&);
-void run(const Scale&, CudaContext&);
-void run(const Cast&, CudaContext&);
-void run(const Copy&, CudaContext&);
-void run(const Fill&, CudaContext&);
-void run(const Dropout&, CudaContext&);
-void run(const EmbeddingNoise&, CudaContext&);
-void run(const DoraScale&, CudaContext&);
-void run(const Rope&, CudaContext&);
-void run(const Attention&, CudaContext&);
-void run(const AttentionGrad&, CudaContext&);
-void run(const LmHeadLoss&, CudaContext&);
-void run(const DecodePackets&, CudaContext&);
-void run(const SumSquares&, CudaContext&);
-void run(const ClipScale&, CudaContext&);
-void run(const AdamW&, CudaContext&);
+#define QENG_RUN(Name) void run(const Name&, CudaContext&);
+QENG_OPERATIONS(QENG_RUN)
+#undef QENG_RUN
 inline void run(const UseWeights& op, CudaContext&) {
   if (op.stream) op.stream->use(op.unit, op.pass);
 }
-void run(const ScaleColumns&, CudaContext&);
-void run(const ScaleColumnsGrad&, CudaContext&);
-void run(const PulseGrad&, CudaContext&);
-void run(const Inertia&, CudaContext&);
-void run(const CountLevels&, CudaContext&);
-void run(const PackSigns&, CudaContext&);
-void run(const ClipToGrid&, CudaContext&);
 
 }  // namespace qeng

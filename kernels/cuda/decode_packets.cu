@@ -9,9 +9,9 @@ constexpr int kThreads = 256;
 
 // One thread a slot: it looks for the last piece that starts at or before its slot. Some tens of reads of pieces, which
 // all threads share, beside 4 bytes of frames and 12 written: a batch is a few hundred kilobytes.
-__global__ void __launch_bounds__(kThreads) decode_packets(const uint8_t* frames, int64_t bytes, const PacketPiece* pieces,
-                                                          int64_t count, int32_t* tokens, int32_t* targets,
-                                                          int32_t* positions, int64_t slots, int32_t pad, Fault* fault) {
+__global__ void __launch_bounds__(kThreads)
+    decode_packets(const uint8_t* frames, int64_t bytes, const PacketPiece* pieces, int64_t count, int32_t* tokens,
+                   int32_t* targets, int32_t* positions, int64_t slots, int32_t pad, Fault* fault) {
   const int64_t t = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (t >= slots) return;
   int64_t low = 0, high = count;  // pieces before low start at or before t, those from high on start after it
@@ -39,7 +39,8 @@ void run(const DecodePackets& op, CudaContext& context) {
   const int64_t slots = op.tokens.elements();
   QENG_LAUNCH(context, decode_packets, dim3(static_cast<unsigned>(ceil_div(slots, kThreads))), dim3(kThreads), 0,
               op.frames.as<uint8_t>(), op.frames.elements(), op.pieces.as<PacketPiece>(), op.pieces.shape[0],
-              op.tokens.as<int32_t>(), op.targets.as<int32_t>(), op.positions.as<int32_t>(), slots, op.pad, context.fault);
+              op.tokens.as<int32_t>(), op.targets.as<int32_t>(), op.positions.as<int32_t>(), slots, op.pad,
+              context.fault);
 }
 
 }  // namespace qeng

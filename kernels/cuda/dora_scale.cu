@@ -1,5 +1,6 @@
-// DoraScale: a thread for each row of the weight. Neighbouring threads read neighbouring columns of `cross`, and each the
-// rank elements of its row of b, which lie in a line or two of the L1 cache; what an adapter holds is small beside its weight.
+// DoraScale: a thread for each row of the weight. Neighbouring threads read neighbouring columns of `cross`, and each
+// the rank elements of its row of b, which lie in a line or two of the L1 cache; what an adapter holds is small beside
+// its weight.
 #include "kernels/cuda/cuda.h"
 #include "kernels/math/bf16.h"
 
@@ -11,8 +12,8 @@ constexpr int kThreads = 128;
 
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    scale_of_rows(const float* squares, const float* magnitude, const T* b, const float* cross, float* inverse, float* scale,
-                  int64_t out, int64_t rank) {
+    scale_of_rows(const float* squares, const float* magnitude, const T* b, const float* cross, float* inverse,
+                  float* scale, int64_t out, int64_t rank) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= out) return;
   float sum = 0;

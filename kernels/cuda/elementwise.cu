@@ -1,5 +1,5 @@
 // Add, Scale, Cast, Copy, Fill. Inputs are read once here, and what is written is what the next operation reads.
-#include "kernels/cuda/stored.h"
+#include "kernels/cuda/linear/stored.h"
 #include "kernels/cuda/vector.h"
 
 namespace qeng {
@@ -108,9 +108,7 @@ void run(const Add& op, CudaContext& context) {
   });
 }
 
-void run(const Scale& op, CudaContext& context) {
-  scale(op.name, op.x, op.y, op.alpha, context);
-}
+void run(const Scale& op, CudaContext& context) { scale(op.name, op.x, op.y, op.alpha, context); }
 
 void run(const Cast& op, CudaContext& context) {
   if (is_block(op.x.dtype))
@@ -121,9 +119,7 @@ void run(const Cast& op, CudaContext& context) {
     scale(op.name, op.x, op.y, 1.0f, context);
 }
 
-void run(const Copy& op, CudaContext& context) {
-  copy(op.name, op.x, op.y, context);
-}
+void run(const Copy& op, CudaContext& context) { copy(op.name, op.x, op.y, context); }
 
 void run(const Fill& op, CudaContext& context) {
   switch (op.y.dtype) {

@@ -7,7 +7,7 @@
 // quickly as any other, no atomics are needed, and the order of each sum follows from the tokens alone.
 #include <utility>
 
-#include "kernels/cuda/stored.h"
+#include "kernels/cuda/linear/stored.h"
 #include "kernels/cuda/vector.h"
 
 namespace qeng {
@@ -228,7 +228,8 @@ void run(const Embedding& op, CudaContext& context) {
   const int64_t count = op.tokens.elements(), hidden = op.table.columns();
   check_rows(op.name, "table", op.table, count);
   if (is_stored_only(op.table.dtype) || op.table.dtype != op.y.dtype)
-    return decode_rows(op.name, {op.table, 0, count, 0, hidden, op.tokens.as<int32_t>(), op.y.data, op.y.dtype}, context);
+    return decode_rows(op.name, {op.table, 0, count, 0, hidden, op.tokens.as<int32_t>(), op.y.data, op.y.dtype},
+                       context);
   for_float(op.table, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     constexpr int width = kVector<T>;

@@ -1,6 +1,6 @@
-// PulseGrad, Inertia, CountLevels, PackSigns, ClipToGrid. Words of 32 weights come about by votes: a warp reads 32 neighbouring
-// floats, and lane i keeps the bits of its i-th word.
-#include "kernels/cuda/gemm.h"
+// PulseGrad, Inertia, CountLevels, PackSigns, ClipToGrid. Words of 32 weights come about by votes: a warp reads 32
+// neighbouring floats, and lane i keeps the bits of its i-th word.
+#include "kernels/cuda/linear/gemm.h"
 #include "kernels/cuda/vector.h"
 #include "kernels/math/inertia.h"
 #include "kernels/math/philox.h"
@@ -87,9 +87,9 @@ __global__ void __launch_bounds__(kRowThreads)
 }
 
 // row: of the first block in all pulses. words: whether four pulses can be stored at once.
-__global__ void __launch_bounds__(kRowThreads) stepped_pulses(const float* tile, int64_t k, const float* hyper,
-                                                              const uint32_t* weights, Drawing draw, int64_t row,
-                                                              bool words, uint8_t* pulses) {
+__global__ void __launch_bounds__(kRowThreads)
+    stepped_pulses(const float* tile, int64_t k, const float* hyper, const uint32_t* weights, Drawing draw, int64_t row,
+                   bool words, uint8_t* pulses) {
   draw.begin();
   const float* g = tile + blockIdx.x * k;
   const double mean_square = row_mean_square(g, k);

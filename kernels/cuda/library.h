@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/backend.h"
+#include "kernels/backends.h"
 
 namespace qeng {
 
@@ -12,7 +12,7 @@ constexpr size_t kCudaLibraryLayout = sizeof(Op) * 1000 + std::variant_size_v<Op
 
 struct CudaLibrary {
   size_t layout = 0;
-  std::vector<CudaDevice> (*devices)(std::string* why) = nullptr;  // empty, with the reason, where there are none
+  std::vector<DeviceInfo> (*devices)(std::string* why) = nullptr;  // empty, with the reason, where there are none
   Backend* (*open)(int index) = nullptr;                           // throws Error; the caller owns it
 };
 using CudaLibraryEntry = CudaLibrary (*)();

@@ -1,7 +1,7 @@
-#include "kernels/cuda/limits.h"
-
 #include <algorithm>
 #include <cstring>
+
+#include "kernels/cuda/limits.h"
 
 namespace qeng {
 
@@ -51,8 +51,8 @@ void fill_random(Backend& backend, CudaContext& context, void* memory, DType dty
   }
   backend.upload(memory, block.data(), block.size());
   for (size_t done = block.size(); done < bytes; done *= 2)
-    check_cuda(cudaMemcpyAsync(static_cast<char*>(memory) + done, memory, std::min(done, bytes - done), cudaMemcpyDeviceToDevice,
-                               context.stream),
+    check_cuda(cudaMemcpyAsync(static_cast<char*>(memory) + done, memory, std::min(done, bytes - done),
+                               cudaMemcpyDeviceToDevice, context.stream),
                "measuring the device");
 }
 

@@ -55,8 +55,8 @@ struct SumTable {
   const float* x[kTableSums];
 };
 
-// In double, as on the CPU: two operations of the slow unit an element, which the fastest consumer card just sustains at
-// its memory's rate.
+// In double, as on the CPU: two operations of the slow unit an element, which the fastest consumer card just sustains
+// at its memory's rate.
 __global__ void __launch_bounds__(kThreads) chunk_squares(const SumTable table, double* partial) {
   const int block = static_cast<int>(blockIdx.x), tensor = table.chunks.tensor_of(block);
   const int64_t begin = (block - table.chunks.first[tensor]) * kChunk, left = table.chunks.elements[tensor] - begin;
@@ -81,10 +81,12 @@ __global__ void __launch_bounds__(kThreads) chunk_squares(const SumTable table, 
 }
 
 // One block a tensor: its chunks' sums.
-__global__ void __launch_bounds__(kThreads) add_chunks(const Chunks<kTableSums> chunks, const double* partial, float* out) {
+__global__ void __launch_bounds__(kThreads)
+    add_chunks(const Chunks<kTableSums> chunks, const double* partial, float* out) {
   const int tensor = static_cast<int>(blockIdx.x);
   double sum = 0;
-  for (int block = chunks.first[tensor] + static_cast<int>(threadIdx.x); block < chunks.first[tensor + 1]; block += kThreads)
+  for (int block = chunks.first[tensor] + static_cast<int>(threadIdx.x); block < chunks.first[tensor + 1];
+       block += kThreads)
     sum += partial[block];
   sum = block_sum(sum, reinterpret_cast<double*>(shared_memory()));
   if (threadIdx.x == 0) out[tensor] = static_cast<float>(sum);
@@ -108,7 +110,8 @@ struct Step {
 };
 
 // By one thread, once: a power in double is far from free.
-__global__ void adamw_begin(const float* hyper, const float* clip, float beta1, float beta2, float eps, float decay, Step* step) {
+__global__ void adamw_begin(const float* hyper, const float* clip, float beta1, float beta2, float eps, float decay,
+                            Step* step) {
   step->numbers = adamw_step(hyper[0], hyper[1], clip[1], beta1, beta2, eps, decay);
   step->skip = clip[2] != 0;
 }
@@ -125,7 +128,8 @@ static_assert(sizeof(SumTable) < 4000 && sizeof(AdamWTable) < 4000);
 
 template <int n>
 __device__ void update(const AdamWStep& step, float* w, float* grad, float* m, float* v, bf16* model, bool clear) {
-  const Pack<float, n> packed_w = load_once<n>(w), packed_g = load_once<n>(grad), packed_m = load_once<n>(m), packed_v = load_once<n>(v);
+  const Pack<float, n> packed_w = load_once<n>(w), packed_g = load_once<n>(grad), packed_m = load_once<n>(m),
+                       packed_v = load_once<n>(v);
   float weights[n], g[n], first[n], second[n];
   unpack(packed_w, weights), unpack(packed_g, g), unpack(packed_m, first), unpack(packed_v, second);
   for (int j = 0; j < n; ++j) weights[j] = adamw_update(step, weights[j], g[j], first + j, second + j);
@@ -144,7 +148,8 @@ __global__ void __launch_bounds__(kThreads) adamw(const AdamWTable table, const 
   const int block = static_cast<int>(blockIdx.x), tensor = table.chunks.tensor_of(block);
   const int64_t begin = (block - table.chunks.first[tensor]) * kChunk, left = table.chunks.elements[tensor] - begin;
   const int64_t n = left < kChunk ? left : kChunk;
-  float *w = table.w[tensor] + begin, *grad = table.grad[tensor] + begin, *m = table.m[tensor] + begin, *v = table.v[tensor] + begin;
+  float *w = table.w[tensor] + begin, *grad = table.grad[tensor] + begin, *m = table.m[tensor] + begin,
+        *v = table.v[tensor] + begin;
   bf16* model = table.model[tensor] ? table.model[tensor] + begin : nullptr;
   if (step.skip) {
     if (clear)
@@ -152,7 +157,8 @@ __global__ void __launch_bounds__(kThreads) adamw(const AdamWTable table, const 
     return;
   }
   const auto at_vector = [](const void* p, uintptr_t bytes) { return reinterpret_cast<uintptr_t>(p) % bytes == 0; };
-  const bool vectors = at_vector(w, 16) && at_vector(grad, 16) && at_vector(m, 16) && at_vector(v, 16) && at_vector(model, 8);
+  const bool vectors =
+      at_vector(w, 16) && at_vector(grad, 16) && at_vector(m, 16) && at_vector(v, 16) && at_vector(model, 8);
   const int64_t whole = vectors ? n / 4 * 4 : 0;
   for (int64_t i = threadIdx.x * 4; i < whole; i += 4 * kThreads)
     update<4>(step.numbers, w + i, grad + i, m + i, v + i, model ? model + i : nullptr, clear);
@@ -168,23 +174,28 @@ void run(const SumSquares& op, CudaContext& context) {
   for (size_t begin = 0; begin < op.x.size();) {
     SumTable table{};
     size_t end = begin;
-    for (; end < op.x.size() && table.chunks.add(op.x[end].elements()); ++end) table.x[end - begin] = op.x[end].as<float>();
+    for (; end < op.x.size() && table.chunks.add(op.x[end].elements()); ++end)
+      table.x[end - begin] = op.x[end].as<float>();
     if (end == begin) fail("shape", op.name, ": ", shape_text(op.x[begin]), " is too large");
     context.scratch.reset();
     double* partial = context.scratch.take<double>(table.chunks.first[table.chunks.count]);
-    QENG_LAUNCH(context, chunk_squares, dim3(static_cast<unsigned>(table.chunks.first[table.chunks.count])), dim3(kThreads), kShared, table, partial);
-    QENG_LAUNCH(context, add_chunks, dim3(static_cast<unsigned>(table.chunks.count)), dim3(kThreads), kShared, table.chunks, partial, op.out.as<float>() + begin);
+    QENG_LAUNCH(context, chunk_squares, dim3(static_cast<unsigned>(table.chunks.first[table.chunks.count])),
+                dim3(kThreads), kShared, table, partial);
+    QENG_LAUNCH(context, add_chunks, dim3(static_cast<unsigned>(table.chunks.count)), dim3(kThreads), kShared,
+                table.chunks, partial, op.out.as<float>() + begin);
     begin = end;
   }
 }
 
 void run(const ClipScale& op, CudaContext& context) {
-  QENG_LAUNCH(context, clip_scale, dim3(1), dim3(kThreads), kShared, op.partials.as<float>(), op.partials.elements(), op.max_norm, op.out.as<float>());
+  QENG_LAUNCH(context, clip_scale, dim3(1), dim3(kThreads), kShared, op.partials.as<float>(), op.partials.elements(),
+              op.max_norm, op.out.as<float>());
 }
 
 void run(const AdamW& op, CudaContext& context) {
   Step* step = context.scratch.take<Step>(1);
-  QENG_LAUNCH(context, adamw_begin, dim3(1), dim3(1), 0, op.hyper.as<float>(), op.clip.as<float>(), op.beta1, op.beta2, op.eps, op.decay, step);
+  QENG_LAUNCH(context, adamw_begin, dim3(1), dim3(1), 0, op.hyper.as<float>(), op.clip.as<float>(), op.beta1, op.beta2,
+              op.eps, op.decay, step);
   for (size_t begin = 0; begin < op.w.size();) {
     AdamWTable table{};
     size_t end = begin;
@@ -195,7 +206,8 @@ void run(const AdamW& op, CudaContext& context) {
       if (!op.model.empty()) table.model[i] = op.model[end].as<bf16>();
     }
     if (end == begin) fail("shape", op.name, ": ", shape_text(op.w[begin]), " is too large");
-    QENG_LAUNCH(context, adamw, dim3(static_cast<unsigned>(table.chunks.first[table.chunks.count])), dim3(kThreads), 0, table, step, op.clear);
+    QENG_LAUNCH(context, adamw, dim3(static_cast<unsigned>(table.chunks.first[table.chunks.count])), dim3(kThreads), 0,
+                table, step, op.clear);
     begin = end;
   }
 }

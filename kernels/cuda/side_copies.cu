@@ -1,6 +1,6 @@
-#include "kernels/cuda/side_copies.h"
-
 #include <utility>
+
+#include "kernels/cuda/side_copies.h"
 
 namespace qeng {
 
@@ -159,7 +159,9 @@ void CudaSideCopies::collect() {
   check_cuda(cudaStreamSynchronize(context_.stream), "waiting for the device");
   check_cuda(cudaStreamSynchronize(side_.stream), "waiting for the device");
   std::erase_if(of_graphs_, [](const std::weak_ptr<TimeSpan>& span) { return span.expired(); });
-  const auto add = [this](TimeSpan& span) { (span.waiting ? times_.waiting : times_.copying) += span.seconds(origin_); };
+  const auto add = [this](TimeSpan& span) {
+    (span.waiting ? times_.waiting : times_.copying) += span.seconds(origin_);
+  };
   for (const auto& span : spans_) add(*span);
   for (const auto& span : of_graphs_) add(*span.lock());
   spare_.insert(spare_.end(), spans_.begin(), spans_.end());

@@ -1,6 +1,6 @@
-// Copies from pinned memory and back on a stream of their own, ordered with the operations' stream by events: one for each
-// place when it is free, one when its copy is done. In a graph that is being recorded the side stream takes part through
-// those events, and join() brings it back before the recording ends.
+// Copies from pinned memory and back on a stream of their own, ordered with the operations' stream by events: one for
+// each place when it is free, one when its copy is done. In a graph that is being recorded the side stream takes part
+// through those events, and join() brings it back before the recording ends.
 //
 // Times are those between pairs of events, around each copy and around each wait. Those of a graph are its nodes, which
 // each launch records anew, and live as long as it; others are used once.
@@ -25,7 +25,7 @@ struct TimeSpan {
   cudaEvent_t first = nullptr, last = nullptr;
   bool waiting = false, of_graph = false;
   bool launched = false;  // of a graph that was: before that its events are of no time, and asking for it is an error
-  float seen_ms = -1;  // when it began the last time, after the origin
+  float seen_ms = -1;     // when it began the last time, after the origin
 };
 
 struct SideStream {
@@ -35,7 +35,7 @@ struct SideStream {
   void check();                        // Error("io") of a failure
   cudaStream_t stream = nullptr;
   cudaEvent_t joined = nullptr;
-  bool used = false;  // since the operations' stream, or the host, last waited for it
+  bool used = false;                                // since the operations' stream, or the host, last waited for it
   std::vector<std::shared_ptr<TimeSpan>> recorded;  // of the graph that is being recorded
   std::atomic<const char*> failure{nullptr};        // of what fills pinned memory
 };

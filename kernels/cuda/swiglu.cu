@@ -24,7 +24,8 @@ struct Silu {
 struct Gelu {
   static constexpr float kLinear = 1.5957691216f, kCubic = 0.071354816272f;  // 2 sqrt(2 / pi), and 0.044715 of it
 
-  // s is 0 or 1 to 1e-38 outside of [-10, 10], and cubes of what lies far outside are infinite. A NaN passes by way of z s.
+  // s is 0 or 1 to 1e-38 outside of [-10, 10], and cubes of what lies far outside are infinite. A NaN passes by way of
+  // z s.
   __device__ static float clamp(float z) { return fminf(fmaxf(z, -10.0f), 10.0f); }
   __device__ static float at(float any) {
     const float z = clamp(any);
@@ -108,7 +109,8 @@ void run(const SwiGluGrad& op, CudaContext& context) {
   for_float(op.gate, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     for_activation(op.gelu, [&](auto act) {
-      const GatedGrad<T, decltype(act)> grad{op.gate.as<T>(), op.up.as<T>(), op.dy.as<T>(), op.dgate.as<T>(), op.dup.as<T>()};
+      const GatedGrad<T, decltype(act)> grad{op.gate.as<T>(), op.up.as<T>(), op.dy.as<T>(), op.dgate.as<T>(),
+                                             op.dup.as<T>()};
       launch_elementwise(context, op.name, grad, op.gate.elements(),
                          aligned_for(grad.kWidth, op.gate, op.up, op.dy, op.dgate, op.dup));
     });

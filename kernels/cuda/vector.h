@@ -9,7 +9,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/cuda.h"
-#include "kernels/cuda/ptx.h"
+#include "kernels/cuda/ptx/ptx.h"
 
 namespace qeng {
 

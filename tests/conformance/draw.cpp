@@ -68,7 +68,8 @@ void Draw::fill_blocks(const View& view, double deviation) {
         if constexpr (requires { b.d; }) b.d = to_f16(static_cast<float>(d));
         if constexpr (std::is_same_v<Block, blocks::IQ1_M>)
           for (int part = 0; part < 4; ++part)
-            b.scales[part] = static_cast<uint16_t>((b.scales[part] & 0xfff) | (to_f16(static_cast<float>(d)).bits >> (4 * part) & 15) << 12);
+            b.scales[part] = static_cast<uint16_t>((b.scales[part] & 0xfff) |
+                                                   (to_f16(static_cast<float>(d)).bits >> (4 * part) & 15) << 12);
         if constexpr (requires { b.dmin; }) b.dmin = to_f16(static_cast<float>(0.6 * d));
         if constexpr (requires { b.m; }) b.m = to_f16(static_cast<float>(-8 * d));
         if constexpr (requires { b.e; }) b.e = static_cast<uint8_t>(128 + std::ilogb(d));
@@ -95,6 +96,11 @@ View Draw::tokens(int64_t count, int64_t below) {
   std::vector<double> list(static_cast<size_t>(count));
   for (double& token : list) token = static_cast<double>(integer(0, below - 1));
   return values(DType::i32, list);
+}
+
+View Draw::rng() {
+  return values(DType::i64,
+                {static_cast<double>(integer(0, int64_t{1} << 40)), static_cast<double>(integer(0, int64_t{1} << 33))});
 }
 
 View Draw::like(const View& view) {

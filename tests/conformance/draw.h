@@ -39,9 +39,15 @@ class Draw {
   }
   // From now on tensors start where their dtype allows, instead of at multiples of 64 bytes.
   void misalign() { misaligned_ = true; }
+  // A quarter of the draws where tensors start anywhere: a device that moves 16 bytes at a time cannot there.
+  void sometimes_misalign() {
+    if (integer(0, 3) == 0) misalign();
+  }
   DType float_dtype() { return pick({DType::f32, DType::bf16}); }
   // A dimension: often tiny, sometimes just off a power of two, at most `most`.
   int64_t size(int64_t most);
+  // The length of a row: any, or whole vectors of 16 bytes, and then up to eight times as long.
+  int64_t columns(int64_t most) { return integer(0, 2) ? size(most) : 8 * size(most); }
 
   View empty(DType dtype, std::initializer_list<int64_t> shape);  // poisoned: for outputs
   // Of a block format: random codes, with scales that give about that deviation; the last dimension is whole blocks.
@@ -52,6 +58,7 @@ class Draw {
   int64_t row_length(DType dtype, int64_t most);
   View values(DType dtype, std::vector<double> list);
   View tokens(int64_t count, int64_t below);
+  View rng();                   // [2] i64: a seed and a step
   View like(const View& view);  // another tensor of that shape and dtype, normal
   View empty_like(const View& view) { return resized(view, view.dtype); }
   View resized(const View& view, DType dtype);  // that shape, another dtype, poisoned

@@ -4,6 +4,7 @@
 #include <set>
 #include <sstream>
 
+#include "kernels/backends.h"
 #include "kernels/cpu/isa/table.h"
 #include "kernels/error.h"
 #include "tests/catch.h"
@@ -13,7 +14,7 @@ namespace qeng::conformance {
 std::vector<Named>& backends() {
   static std::vector<Named> list = [] {
     std::vector<Named> found;
-    const char* wanted = std::getenv("QENG_BACKENDS");  // "cpu" or "cuda": only those
+    const char* wanted = std::getenv("QENG_BACKENDS");  // "cpu" or another kind: only those
     const auto skipped = [&](const std::string& kind) { return wanted && kind != wanted; };
     for (const char* isa : isa::kNames)
       for (int threads : {1, 2}) {
@@ -26,12 +27,13 @@ std::vector<Named>& backends() {
           std::fprintf(stderr, "SKIPPED %s: %s\n", name.c_str(), error.what());
         }
       }
-    if (!skipped("cuda")) {
+    for (const BackendKind& kind : backend_kinds()) {
+      if (kind.name == "cpu" || skipped(kind.name)) continue;
       try {
-        found.push_back({"cuda", make_cuda_backend()});
+        found.push_back({kind.name, find_device(kind.name).make()});
       } catch (const Error& error) {
         if (error.code != "unsupported" || wanted) throw;
-        std::fprintf(stderr, "SKIPPED cuda: %s\n", error.what());
+        std::fprintf(stderr, "SKIPPED %s: %s\n", kind.name.c_str(), error.what());
       }
     }
     return found;

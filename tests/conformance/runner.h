@@ -14,8 +14,8 @@ struct Named {
   std::string name;
   std::unique_ptr<Backend> backend;
 };
-// Every backend that this machine can run: the CPU's instruction sets, with one and with two threads; then a GPU, or the
-// emulator where $QENG_CUDA_LIBRARY names its library. $QENG_BACKENDS: "cpu" or "cuda" for these alone.
+// Every backend that this machine can run: the CPU's instruction sets, with one and with two threads; then a GPU, or
+// the emulator where $QENG_CUDA_LIBRARY names its library. $QENG_BACKENDS: "cpu" or "cuda" for these alone.
 std::vector<Named>& backends();
 
 // Runs the op on a copy of the draw's memory on the backend. Afterwards `memory` holds that copy, and `rebased` shows

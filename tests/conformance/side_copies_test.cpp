@@ -11,7 +11,8 @@ namespace {
 
 constexpr size_t kBytes = size_t{1} << 20;
 
-// A place on a device with copies to it: from pinned memory of a byte's value, and to `seen`, which the operations copy it to.
+// A place on a device with copies to it: from pinned memory of a byte's value, and to `seen`, which the operations copy
+// it to.
 struct Place {
   explicit Place(Backend& on) : backend(on), copies(on.side_copies()) {
     memory = static_cast<char*>(backend.allocate(kBytes)), seen = static_cast<char*>(backend.allocate(kBytes));

@@ -1,7 +1,7 @@
 // What the emulator finds in kernels, shown on kernels that have the mistake and kernels that do not.
 #include <set>
 
-#include "kernels/cuda/ptx.h"
+#include "kernels/cuda/ptx/ptx.h"
 #include "tests/catch.h"
 #include "tests/emulator/kernel_fixture.h"
 

@@ -21,8 +21,9 @@ void note_launch(const void* kernel) {
   if (!dladdr(kernel, &library)) return;
   const char* slash = std::strrchr(library.dli_fname, '/');
   char line[256];
-  const int length = std::snprintf(line, sizeof line, "%s %016zx\n", slash ? slash + 1 : library.dli_fname,
-                                   reinterpret_cast<uintptr_t>(kernel) - reinterpret_cast<uintptr_t>(library.dli_fbase));
+  const int length =
+      std::snprintf(line, sizeof line, "%s %016zx\n", slash ? slash + 1 : library.dli_fname,
+                    reinterpret_cast<uintptr_t>(kernel) - reinterpret_cast<uintptr_t>(library.dli_fbase));
   const int file = open(path, O_WRONLY | O_CREAT | O_APPEND, 0644);
   if (file < 0 || write(file, line, static_cast<size_t>(length)) != length) std::perror(path);
   if (file >= 0) close(file);

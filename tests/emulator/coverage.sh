@@ -7,7 +7,7 @@ library=$1 launched=$2
 [[ -s $launched ]] || { echo "$launched: no kernel was launched" >&2; exit 1; }
 
 # The name of a __global__ function is the last word before its parameters.
-names=$(cat kernels/cuda/*.cu kernels/cuda/*.h | tr '\n' ' ' | grep -o '__global__[^;{]*' | sed -E 's/__launch_bounds__\([^)]*\)//; s/\(.*//; s/.*[ *&]//' | sort -u)
+names=$(find kernels/cuda -name "*.cu" -o -name "*.h" | sort | xargs cat | tr '\n' ' ' | grep -o '__global__[^;{]*' | sed -E 's/__launch_bounds__\([^)]*\)//; s/\(.*//; s/.*[ *&]//' | sort -u)
 # With the compiler's copies of one kernel (.constprop, .isra), a launch of any counts.
 nm -C "$library" | awk -v names="$names" -v launched="$launched" -v library="$(basename "$library")" '
   BEGIN {

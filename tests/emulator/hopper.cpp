@@ -5,7 +5,7 @@
 #include <map>
 #include <utility>
 
-#include "kernels/cuda/ptx_sm90.h"
+#include "kernels/cuda/ptx/ptx_sm90.h"
 
 namespace emulator {
 namespace {

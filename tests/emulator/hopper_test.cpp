@@ -5,7 +5,7 @@
 #include <cstring>
 #include <random>
 
-#include "kernels/cuda/attention_sm90.h"
+#include "kernels/cuda/attention/attention_sm90.h"
 #include "tests/catch.h"
 #include "tests/emulator/kernel_fixture.h"
 

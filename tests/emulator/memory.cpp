@@ -110,7 +110,8 @@ cudaError_t check_copy(void* to, const void* from, size_t bytes, cudaMemcpyKind 
 
 }  // namespace
 
-// Every call comes by here. As with CUDA, the first one asks exit() to end the runtime; what is called after that is lost.
+// Every call comes by here. As with CUDA, the first one asks exit() to end the runtime; what is called after that is
+// lost.
 std::recursive_mutex& lock() {
   static auto* mutex = new std::recursive_mutex;
   static bool ended = false;

@@ -1,4 +1,4 @@
-// The warp's matrix instructions, with the layouts that kernels/cuda/ptx.h writes down. Never sanitized and always
+// The warp's matrix instructions, with the layouts that kernels/cuda/ptx/ptx.h writes down. Never sanitized and always
 // optimized: emulated kernels spend most of their time here.
 #include <bit>
 

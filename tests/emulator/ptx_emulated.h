@@ -1,4 +1,4 @@
-// The twins of kernels/cuda/ptx.h: the same names and signatures, doing what the PTX manual says, with its rules
+// The twins of kernels/cuda/ptx/ptx.h: the same names and signatures, doing what the PTX manual says, with its rules
 // checked. cp.async lands at the latest legal moment, or the earliest, as the seed draws; until then its destination is
 // poison.
 #pragma once

@@ -1,4 +1,4 @@
-// The twins of kernels/cuda/ptx_int8.h.
+// The twins of kernels/cuda/ptx/ptx_int8.h.
 #pragma once
 #include "tests/emulator/ptx_emulated.h"
 

@@ -1,6 +1,6 @@
-// The twins of kernels/cuda/ptx_sm90.h. hopper.cpp does the work. What the hardware leaves open is drawn by the seed or
-// put off as long as may be: a tensor copy lands at once or when somebody waits for its barrier, products are computed
-// when they are waited for, from the shared memory of that moment. Until then what they will write is poison.
+// The twins of kernels/cuda/ptx/ptx_sm90.h. hopper.cpp does the work. What the hardware leaves open is drawn by the
+// seed or put off as long as may be: a tensor copy lands at once or when somebody waits for its barrier, products are
+// computed when they are waited for, from the shared memory of that moment. Until then what they will write is poison.
 //
 // Found and reported: arrivals beyond a barrier's count, a barrier that something overwrote, boxes out of shared memory
 // or misaligned, wgmma by less than a warpgroup, registers of a product that were changed while it ran, that
@@ -90,7 +90,8 @@ void wgmma_wait(Named&... named) {
   emulator::wait_products(pending, {emulator::Registers{&named, sizeof(named)}...}, Site::current());
 }
 inline void keep_before_wait(float x, Site site = Site::current()) {
-  if (x < 0) emulator::fail("keep_before_wait", "the value is negative: the branch, meant never to be taken, is taken", site);
+  if (x < 0)
+    emulator::fail("keep_before_wait", "the value is negative: the branch, meant never to be taken, is taken", site);
 }
 
 enum class Major { k, mn };

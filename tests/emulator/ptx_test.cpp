@@ -1,10 +1,9 @@
 // The twins of ptx.h, against layouts written out by hand and a plain product.
-#include "kernels/cuda/ptx_int8.h"
-
 #include <cmath>
 #include <limits>
 #include <random>
 
+#include "kernels/cuda/ptx/ptx_int8.h"
 #include "tests/catch.h"
 #include "tests/emulator/kernel_fixture.h"
 
@@ -128,7 +127,8 @@ TEST_CASE("mma of int8 adds the exact product of its fragments") {
   check_codes<32>();
 }
 
-// As `multiply`, from shared memory through ldmatrix, by the address recipes for operands stored [m][k], [n][k] and [k][n].
+// As `multiply`, from shared memory through ldmatrix, by the address recipes for operands stored [m][k], [n][k] and
+// [k][n].
 __global__ void multiply_from_shared(const bf16* a, const bf16* b, float* c, bool b_is_nk) {
   auto* shared_a = reinterpret_cast<bf16*>(shared_memory());  // [16][16]
   bf16* shared_b = shared_a + 256;                            // [16 n][16 k] or [16 k][16 n]

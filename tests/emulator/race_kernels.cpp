@@ -1,6 +1,6 @@
 #include "tests/emulator/race_kernels.h"
 
-#include "kernels/cuda/ptx.h"
+#include "kernels/cuda/ptx/ptx.h"
 
 namespace emulator_test {
 

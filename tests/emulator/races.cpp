@@ -6,10 +6,10 @@
 #include <cstdio>
 #include <map>
 #include <memory>
-#include <utility>
 #include <sstream>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 
 #include "tests/emulator/block.h"
 #include "tests/emulator/runtime.h"

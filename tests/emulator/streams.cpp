@@ -342,7 +342,8 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEve
   for (const cudaEvent_t event : {start, end_event}) {
     if (!event->at.empty()) continue;
     // Which error CUDA gives for an event that awaits the first launch of its graph is written nowhere.
-    const cudaError_t either[] = {cudaErrorInvalidResourceHandle, cudaErrorInvalidValue, cudaErrorNotReady, cudaErrorCapturedEvent};
+    const cudaError_t either[] = {cudaErrorInvalidResourceHandle, cudaErrorInvalidValue, cudaErrorNotReady,
+                                  cudaErrorCapturedEvent};
     return result(either[event->of_graph ? random_bits() % 4 : 0]);
   }
   if (!passed(start->at) || !passed(end_event->at)) return result(cudaErrorNotReady);

@@ -8,7 +8,7 @@
 #include <memory>
 #include <vector>
 
-#include "engine/quantize/nvfp4.h"
+#include "engine/formats/nvfp4.h"
 #include "kernels/backend.h"
 #include "kernels/blocks.h"
 #include "kernels/cpu/isa/table.h"

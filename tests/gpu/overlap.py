@@ -85,7 +85,7 @@ def main():
             if beside != wanted or wanted == 0:
                 wrong = True
                 print(f"FAILED: {label}: ptxas moved the wait for the product before the exponentials: "
-                      "kernels/cuda/ptx_sm90.h, keep_before_wait")
+                      "kernels/cuda/ptx/ptx_sm90.h, keep_before_wait")
     if not any_cubin:
         sys.exit(f"FAILED: {sys.argv[1]} holds no uncompressed code for a GPU")
     if not seen:

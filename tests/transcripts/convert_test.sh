@@ -67,7 +67,7 @@ expect "a record is shown" 0 '^record 0, what is trained between >> and <<:$' "$
 expect "a whole file" 0 ' 1 records.*, special tokens in texts taken as text$' "${convert[@]}" text.txt text.qubgpu --documents file --special text
 expect "the trained part" 0 '^  >>three<.im_end.><<$' "${convert[@]}" a.jsonl shown.qubgpu
 "$QENG" -e 'io.open("long.txt", "w"):write(("word "):rep(4000000))'
-expect "one long document" 1 'long.txt:1: .*cut the text into documents with --documents paragraph or line' "${convert[@]}" long.txt long.qubgpu --documents file
+expect "one long document" 1 'long.txt:1: .*cut the text into documents by paragraph or line .--documents.' "${convert[@]}" long.txt long.qubgpu --documents file
 expect "no folder" 1 'does not exist' "${convert[@]}" data.jsonl none/out.qubgpu
 
 # ---- kills at random moments, then to the end
@@ -112,7 +112,7 @@ stop_midway() {
 }
 stop_midway INT
 [ $status = 130 ] || fail "Ctrl-C: exit status $status: $(cat log)"
-grep -q 'go on with --resume' log || fail "Ctrl-C: no word of --resume: $(cat log)"
+grep -q 'can be resumed (--resume)' log || fail "Ctrl-C: no word of --resume: $(cat log)"
 [ -e stopped.qubgpu ] && fail "Ctrl-C left a dataset"
 expect "other options" 1 'another dedupe: false, now true' "${convert[@]}" long.jsonl stopped.qubgpu --resume --dedupe
 expect "other special tokens" 1 'another (special|meta|renderer): .*"parse".*, now .*"text"' "${convert[@]}" long.jsonl stopped.qubgpu --resume --special text

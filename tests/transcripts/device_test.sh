@@ -20,14 +20,14 @@ expect() {
 
 recipe=recipes/lora_qwen.lua
 expect 1 'device cuda: cannot load the CUDA backend: .*/nothing.so' env QENG_CUDA_LIBRARY=/nothing.so "$qeng" $recipe --device cuda
-expect 1 'device: .tpu.; expected auto, cpu, cuda or cuda:N' "$qeng" $recipe --device tpu
+expect 1 'device: .tpu.; expected auto, cuda, cpu, or one of several as NAME:1' "$qeng" $recipe --device tpu
 expect 0 '^cpu$' env QENG_CUDA_LIBRARY=/nothing.so "$qeng" -e 'q.device { device = "auto" } print(q.devices()[1].name)'
 if [[ -e $(dirname "$qeng")/libqeng_cuda.so && ! -e /dev/nvidiactl ]]; then
   expect 1 'device cuda: no NVIDIA driver is running on this machine; needed is one for CUDA [0-9.]+ or newer' "$qeng" $recipe --device cuda
 fi
 
 # Weights that are copied into memory count against the device's budget while someone has them; by default they then stay mapped.
-expect 1 'weights in memory .recipes.tiny.: 1548200 bytes more would exceed the 1000000 that --device-budget leaves' "$qeng" -e "
+expect 1 'weights in memory .recipes.tiny.: 1548200 bytes more would exceed the 1000000 that the device.s budget leaves.*--device-budget' "$qeng" -e "
   q.device { device = 'cpu', budget = 1e6 } q.load('recipes/tiny', { weights = 'copy' })"
 expect 0 '^mapped$' "$qeng" -e "
   q.device { device = 'cpu', budget = 1e6 } q.load('recipes/tiny'):logits { 1, 2, 3 } print 'mapped'"

@@ -70,7 +70,7 @@ grep -q 'streamed .* % hidden' "$work/log" || fail "no word of streaming in the 
 grep -q '"stream_bytes".*"stream_hidden"' "$work/s/metrics.jsonl" || fail "metrics.jsonl says nothing of streaming"
 expect "a limit that is too small" 1 'largest unit of .* of --host-budget; give at least' "$QENG" "$recipe" --model "$work/model" \
   --data "$work/data.qubgpu" --out "$work/s" --weights stream --host-budget 20M
-expect "a device budget that is too small" 1 '^qeng: .* bytes more would exceed the 1000000 that --device-budget leaves.*Give --device-budget more' \
+expect "a device budget that is too small" 1 '^qeng: .* bytes more would exceed the 1000000 that the device.s budget leaves.*Give the device.s budget more.*\(--device-budget; --rows, --row-tokens; --recompute; --weights stream\)' \
   "$QENG" "$recipe" --model "$work/model" --data "$work/data.qubgpu" --out "$work/s" --device-budget 1M --row-tokens 2048
 expect "no size" 2 'host-budget lots: expected a size, as 500M' "$QENG" "$recipe" --host-budget lots
 expect "a limit without streaming" 1 'load with weights = "stream"' "$QENG" "$recipe" --model "$work/model" --data "$work/data.qubgpu" --out "$work/s" --host-budget 1G

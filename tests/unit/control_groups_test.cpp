@@ -1,4 +1,4 @@
-#include "kernels/cpu/control_groups.h"
+#include "kernels/control_groups.h"
 
 #include <unistd.h>
 

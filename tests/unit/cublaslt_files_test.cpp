@@ -1,5 +1,5 @@
 // Where cuBLASLt is looked for, and the file in which the choices of its algorithms are kept.
-#include "kernels/cuda/cublaslt_files.h"
+#include "kernels/cuda/linear/cublaslt_files.h"
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -75,7 +75,8 @@ TEST_CASE("choices of algorithms are read as they were written") {
 }
 
 TEST_CASE("choices of another machine or library are left alone") {
-  const std::string text = choices_text("NVIDIA H200, 132 multiprocessors, cuBLAS 120805, driver 13000", some_choices());
+  const std::string text =
+      choices_text("NVIDIA H200, 132 multiprocessors, cuBLAS 120805, driver 13000", some_choices());
   const Parsed parsed = parse(text);
   CHECK(parsed.choices.empty());
   REQUIRE(parsed.complaints.size() == 1);
@@ -189,8 +190,9 @@ TEST_CASE("a cuBLASLt that is not there is named in one line with what to do") {
   {
     const Environment given("QENG_CUBLASLT", "/nonexistent");
     const std::string text = error_of(refuse);
-    CHECK(text ==
-          "cuBLASLt: QENG_CUBLASLT is /nonexistent (no such file); set it to a libcublasLt.so.13 or .so.12, or unset it");
+    CHECK(
+        text ==
+        "cuBLASLt: QENG_CUBLASLT is /nonexistent (no such file); set it to a libcublasLt.so.13 or .so.12, or unset it");
   }
   {
     const Folder folder;

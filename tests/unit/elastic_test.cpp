@@ -85,7 +85,8 @@ TEST_CASE("1, 2, 3 and 8 ranks see one global sequence of rows, and go on from e
     o.prefetch = variant % 2;
     if (variant == 0) o.long_documents = LongDocuments::split;
     if (variant == 1) o.drop = 0.2, o.long_documents = LongDocuments::drop;
-    if (variant == 2) o.sources = {1, 3}, o.eval_share = 0.1, o.route = true, o.long_documents = LongDocuments::truncate;
+    if (variant == 2)
+      o.sources = {1, 3}, o.eval_share = 0.1, o.route = true, o.long_documents = LongDocuments::truncate;
     if (variant == 3)
       o.weights = [](int64_t step, const std::vector<uint8_t>& sources) {
         std::vector<double> weights(sources.size(), 1);

@@ -1,5 +1,4 @@
 #include "engine/packets/scanner.h"
-
 #include "kernels/error.h"
 #include "tests/catch.h"
 #include "tests/unit/packets_fixture.h"

@@ -81,7 +81,6 @@ class Naive {
   std::map<std::pair<uint32_t, size_t>, Ends> known_;
 };
 
-
 // A grammar in the notation itself; a rule calls later ones anywhere and any rule after a byte, so none is left
 // recursive.
 std::string random_grammar(Random& r) {

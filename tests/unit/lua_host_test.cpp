@@ -27,7 +27,9 @@ std::function<double(double)> kept;  // a function of a recipe that the engine h
 int make(Call& call) { return call.push(std::make_shared<Probe>(call.arg<int>(1))); }
 int other(Call& call) { return call.push(std::make_shared<Other>()); }
 int value(Call& call) { return call.push(call.self<Probe>()->value); }
-int sum(Call& call) { return call.push(call.arg<std::shared_ptr<Probe>>(1)->value + call.arg<std::shared_ptr<Probe>>(2)->value); }
+int sum(Call& call) {
+  return call.push(call.arg<std::shared_ptr<Probe>>(1)->value + call.arg<std::shared_ptr<Probe>>(2)->value);
+}
 int typed(Call& call) {
   call.arg<std::vector<int64_t>>(1, {});
   call.arg<std::map<std::string, double>>(2, {});
@@ -57,8 +59,13 @@ int call_kept(Call& call) {
 struct Host {
   LuaState L;
   Host() {
-    lua::functions(L, "test", {{"make", fn<make>}, {"other", fn<other>}, {"typed", fn<typed>}, {"throwing", fn<throwing>},
-                               {"keep", fn<keep>}, {"call_kept", fn<call_kept>}});
+    lua::functions(L, "test",
+                   {{"make", fn<make>},
+                    {"other", fn<other>},
+                    {"typed", fn<typed>},
+                    {"throwing", fn<throwing>},
+                    {"keep", fn<keep>},
+                    {"call_kept", fn<call_kept>}});
     lua::methods<Probe>(L, {{"value", fn<value>}, {"__add", fn<sum>}});
     lua::methods<Other>(L, {});
   }
@@ -101,13 +108,16 @@ TEST_CASE("lua: objects live as long as Lua or C++ holds them") {
 
 TEST_CASE("lua: wrong arguments are refused by position, type and line of the recipe") {
   Host host;
-  REQUIRE(host.run("\n\nt.make('x')") == "value|bad argument #1 to 'test.make': integer expected, got string|recipe.lua:3");
+  REQUIRE(host.run("\n\nt.make('x')") ==
+          "value|bad argument #1 to 'test.make': integer expected, got string|recipe.lua:3");
   REQUIRE(host.run("t.make()") == "value|bad argument #1 to 'test.make': integer expected, got no value|recipe.lua:1");
   REQUIRE(host.run("t.make(1.5)") == "value|bad argument #1 to 'test.make': integer expected, got 1.5|recipe.lua:1");
   REQUIRE(host.run("t.make(0/0)").find("integer expected, got") != std::string::npos);
   REQUIRE(host.run("t.make(2^40)").find("range") != std::string::npos);
-  REQUIRE(host.run("return t.make(1) + t.other()") == "value|bad argument #2 to 'Probe.__add': Probe expected, got Other|recipe.lua:1");
-  REQUIRE(host.run("t.make(1).value()") == "value|'Probe:value' is a method of Probe: call it with a colon|recipe.lua:1");
+  REQUIRE(host.run("return t.make(1) + t.other()") ==
+          "value|bad argument #2 to 'Probe.__add': Probe expected, got Other|recipe.lua:1");
+  REQUIRE(host.run("t.make(1).value()") ==
+          "value|'Probe:value' is a method of Probe: call it with a colon|recipe.lua:1");
   REQUIRE(host.run("t.make(1).value(t.other())").find("call it with a colon") != std::string::npos);
   REQUIRE(host.run("t.typed({1, 'x'})").find("element 2: integer expected, got string") != std::string::npos);
   REQUIRE(host.run("t.typed(nil, {a = 1, b = {}})").find("'b': number expected, got table") != std::string::npos);
@@ -119,7 +129,8 @@ TEST_CASE("lua: options have defaults, are checked, and an unknown one is refuse
   Host host;
   REQUIRE(host.run("return t.typed()") == "7");
   REQUIRE(host.run("return (select(2, t.typed(nil, nil, nil, nil, {alpha = 2})))") == "2");
-  REQUIRE(host.run("t.typed(nil, nil, nil, nil, {rnk = 2})") == "value|'test.typed' has no option 'rnk'; did you mean 'rank'?|recipe.lua:1");
+  REQUIRE(host.run("t.typed(nil, nil, nil, nil, {rnk = 2})") ==
+          "value|'test.typed' has no option 'rnk'; did you mean 'rank'?|recipe.lua:1");
   REQUIRE(host.run("t.typed(nil, nil, nil, nil, {rank = 'x'})") ==
           "value|bad option 'rank' of 'test.typed': integer expected, got string|recipe.lua:1");
   REQUIRE(host.run("t.typed(nil, nil, nil, nil, 3)").find("table of options expected") != std::string::npos);
@@ -132,7 +143,8 @@ TEST_CASE("lua: C++ exceptions become error objects, and everything that was on 
   REQUIRE(host.run("t.throwing('other')") == "internal|test.throwing: unexpected|recipe.lua:1");
   REQUIRE(host.run("t.throwing('lua')").find("from lua_error") != std::string::npos);
   REQUIRE(Probe::living == 0);
-  REQUIRE(host.run("local _, e = q.try(function() t.throwing('engine') end) return tostring(e)") == "recipe.lua:1: w is [3]");
+  REQUIRE(host.run("local _, e = q.try(function() t.throwing('engine') end) return tostring(e)") ==
+          "recipe.lua:1: w is [3]");
   REQUIRE(host.run("local _, e = q.try(error, 'text') return e.code .. e.message") == "luatext");
   REQUIRE(host.run("return select('#', q.try(function() return 1, nil, nil end))") == "3");
 }
@@ -142,10 +154,12 @@ TEST_CASE("lua: an engine that calls the recipe's function passes its error thro
   REQUIRE(host.run("t.keep(function(x) return 2 * x end) return t.call_kept(21)") == "42");
   REQUIRE(host.run("local mine = {code = 'mine', message = 'm'} t.keep(function() error(mine) end)"
                    "local ok, e = pcall(t.call_kept, 1) return e == mine") == "true");
-  REQUIRE(host.run("t.keep(function(x) return t.throwing('engine') end) t.call_kept(1)").rfind("shape|w is [3]", 0) == 0);
+  REQUIRE(host.run("t.keep(function(x) return t.throwing('engine') end) t.call_kept(1)").rfind("shape|w is [3]", 0) ==
+          0);
   REQUIRE(host.run("t.keep(function() return 'x' end) t.call_kept(1)") ==
           "value|result of the function: number expected, got string|recipe.lua:1");
-  REQUIRE(host.run("t.keep(function() return 5 end) return coroutine.wrap(function() return t.call_kept(1) end)()") == "5");
+  REQUIRE(host.run("t.keep(function() return 5 end) return coroutine.wrap(function() return t.call_kept(1) end)()") ==
+          "5");
   REQUIRE(Probe::living == 0);
   REQUIRE_THROWS_AS(kept(1), Error);  // nothing runs: no state to call on
 }
@@ -161,10 +175,13 @@ TEST_CASE("lua: a reference may outlive the Lua state") {
 
 TEST_CASE("lua: references that a coroutine made, the first of all, may outlive it") {
   Host host;
-  REQUIRE(host.run("coroutine.wrap(function() t.keep(function(x) return 2 * x end) q.try(q.try, error, 'text') end)()"
-                   "collectgarbage() collectgarbage() for i = 1, 100 do coroutine.wrap(function() end)() end collectgarbage()"
-                   "return t.call_kept(21)") == "42");
-  REQUIRE(host.run("local _, e = q.try(q.try, error, 'text') collectgarbage() t.keep(function() return 5 end) return t.call_kept(1)") == "5");
+  REQUIRE(
+      host.run(
+          "coroutine.wrap(function() t.keep(function(x) return 2 * x end) q.try(q.try, error, 'text') end)()"
+          "collectgarbage() collectgarbage() for i = 1, 100 do coroutine.wrap(function() end)() end collectgarbage()"
+          "return t.call_kept(21)") == "42");
+  REQUIRE(host.run("local _, e = q.try(q.try, error, 'text') collectgarbage() t.keep(function() return 5 end) return "
+                   "t.call_kept(1)") == "5");
   kept = nullptr;
 }
 

@@ -1,4 +1,4 @@
-#include "engine/quantize/nvfp4.h"
+#include "engine/formats/nvfp4.h"
 
 #include <cmath>
 
@@ -9,7 +9,9 @@ using namespace qeng;
 TEST_CASE("NVFP4: every scale and code decode to their product, exactly") {
   const float fp4[] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
   for (int bits = 0; bits < 128; ++bits) {
-    const float e4m3 = bits == 127 ? 0 : bits < 8 ? std::ldexp(bits / 8.0f, -6) : std::ldexp(1 + bits % 8 / 8.0f, bits / 8 - 7);
+    const float e4m3 = bits == 127 ? 0
+                       : bits < 8  ? std::ldexp(bits / 8.0f, -6)
+                                   : std::ldexp(1 + bits % 8 / 8.0f, bits / 8 - 7);
     std::byte block[kNvfp4Bytes]{};
     block[2] = static_cast<std::byte>(bits);  // group 2: weights 32 .. 47
     for (int j = 0; j < 8; ++j) block[4 + 16 + j] = static_cast<std::byte>(j | (8 + j) << 4);

@@ -199,7 +199,9 @@ TEST_CASE("long documents are split, dropped or refused, never in silence") {
   CHECK(error_of([&] { all(none); }).find("no document fits") != std::string::npos);
 }
 
-TEST_CASE("long conversations are left out and long texts split, unless asked otherwise; a cut document keeps its beginning") {
+TEST_CASE(
+    "long conversations are left out and long texts split, unless asked otherwise; a cut document keeps its "
+    "beginning") {
   TemporaryFolder folder;
   std::vector<Record> records = random_records(80, 300, 31);
   for (size_t i = 0; i < records.size(); i += 4) records[i].mask.assign(records[i].tokens.size(), 1);  // trained whole

@@ -10,8 +10,8 @@ using namespace qeng;
 
 namespace {
 
-// A cache whose "keys and values" are a number that depends on the salt and all tokens up to a position, so that a page which
-// holds anything else than it should is found.
+// A cache whose "keys and values" are a number that depends on the salt and all tokens up to a position, so that a page
+// which holds anything else than it should is found.
 struct Model {
   PagePool& pool;
   std::vector<uint64_t> memory;
@@ -26,7 +26,8 @@ struct Model {
 
   static uint64_t value(const Known& known, size_t position) {
     uint64_t hash = 77 + static_cast<uint64_t>(known.salt);
-    for (size_t i = 0; i <= position; ++i) hash = (hash ^ static_cast<uint64_t>(known.tokens[i])) * 0x9e3779b97f4a7c15u + i;
+    for (size_t i = 0; i <= position; ++i)
+      hash = (hash ^ static_cast<uint64_t>(known.tokens[i])) * 0x9e3779b97f4a7c15u + i;
     return hash;
   }
   bool extend(int64_t id, const std::vector<int32_t>& tokens) {
@@ -34,7 +35,8 @@ struct Model {
     const std::vector<int32_t> copies = pool.copies();
     const size_t page = static_cast<size_t>(pool.page_tokens());
     for (size_t i = 0; i < copies.size(); i += 2)
-      std::copy_n(memory.begin() + static_cast<long>(static_cast<size_t>(copies[i]) * page), page, memory.begin() + static_cast<long>(static_cast<size_t>(copies[i + 1]) * page));
+      std::copy_n(memory.begin() + static_cast<long>(static_cast<size_t>(copies[i]) * page), page,
+                  memory.begin() + static_cast<long>(static_cast<size_t>(copies[i + 1]) * page));
     Known& known = sequences[id];
     if (!done) return false;
     known.tokens.insert(known.tokens.end(), tokens.begin(), tokens.end());
@@ -87,14 +89,15 @@ TEST_CASE("equal prompts share the pages that are full, under their own salt and
   const auto [first, none] = fill(0, counted(0, 10));
   CHECK(none == 0);
   CHECK(pool.available() == 17);
-  CHECK(fill(0, counted(0, 10)).second == 8);   // two full pages; the third is its own
+  CHECK(fill(0, counted(0, 10)).second == 8);  // two full pages; the third is its own
   CHECK(pool.available() == 16);
-  CHECK(fill(1, counted(0, 10)).second == 0);   // another adapter
-  CHECK(fill(0, counted(4, 8)).second == 0);    // the tokens of page 1 at position 0
-  CHECK(fill(0, {0, 1, 2, 3, 9, 9, 9, 9, 4, 5, 6, 7}).second == 4);  // page 0, then the tokens of page 1 after another one
+  CHECK(fill(1, counted(0, 10)).second == 0);  // another adapter
+  CHECK(fill(0, counted(4, 8)).second == 0);   // the tokens of page 1 at position 0
+  CHECK(fill(0, {0, 1, 2, 3, 9, 9, 9, 9, 4, 5, 6, 7}).second ==
+        4);  // page 0, then the tokens of page 1 after another one
   pool.close(first);
-  CHECK(fill(0, counted(0, 8)).second == 7);    // the last token is computed, for its logits
-  CHECK(pool.copies().size() == 2);             // into a copy of the page that the second sequence has
+  CHECK(fill(0, counted(0, 8)).second == 7);  // the last token is computed, for its logits
+  CHECK(pool.copies().size() == 2);           // into a copy of the page that the second sequence has
 }
 
 TEST_CASE("remembered pages are free memory and go from the longest unused on, ends first") {
@@ -133,7 +136,8 @@ TEST_CASE("whatever sequences do, each finds what it stored, and nothing is lost
         for (const auto& [id, known] : model.sequences) ids.push_back(id);
         const int64_t id = ids.empty() ? 0 : ids[static_cast<size_t>(below(static_cast<unsigned>(ids.size())))];
         std::vector<int32_t> some;
-        for (int i = below(14); i >= 0; --i) some.push_back(below(2));  // two tokens only, so that many beginnings are equal
+        for (int i = below(14); i >= 0; --i)
+          some.push_back(below(2));  // two tokens only, so that many beginnings are equal
         switch (id == 0 ? 0 : below(7)) {
           case 0: {
             if (ids.size() > 8) break;
@@ -148,9 +152,13 @@ TEST_CASE("whatever sequences do, each finds what it stored, and nothing is lost
           case 2:
           case 3: {
             const int64_t before = pool.available();
-            if (!model.extend(id, some)) CHECK(pool.available() == before);
-            else if (below(3)) pool.commit(id);
-            else pool.truncate(id, pool.length(id) - static_cast<int64_t>(some.size())), model.sequences[id].tokens.resize(static_cast<size_t>(pool.length(id)));
+            if (!model.extend(id, some))
+              CHECK(pool.available() == before);
+            else if (below(3))
+              pool.commit(id);
+            else
+              pool.truncate(id, pool.length(id) - static_cast<int64_t>(some.size())),
+                  model.sequences[id].tokens.resize(static_cast<size_t>(pool.length(id)));
             break;
           }
           case 4: {
@@ -168,7 +176,8 @@ TEST_CASE("whatever sequences do, each finds what it stored, and nothing is lost
           REQUIRE(model.right(each));
         }
       }
-      while (!model.sequences.empty()) pool.close(model.sequences.begin()->first), model.sequences.erase(model.sequences.begin());
+      while (!model.sequences.empty())
+        pool.close(model.sequences.begin()->first), model.sequences.erase(model.sequences.begin());
       CHECK((pool.available() == pool.pages() && pool.sequences() == 0));
     }
 }

@@ -1,4 +1,4 @@
-#include "kernels/cpu/parallel.h"
+#include "kernels/parallel.h"
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "kernels/cpu/crowding.h"
+#include "kernels/crowding.h"
 #include "tests/catch.h"
 
 using namespace qeng;
@@ -59,12 +59,12 @@ double share_alone(Crowding& crowding, double together, double alone, double kep
 
 TEST_CASE("a caller works alone where more gets done so, and tries the other way again") {
   Crowding crowding;
-  CHECK(share_alone(crowding, 0.9, 1, 0) == 0);      // nothing keeps it from running
-  CHECK(share_alone(crowding, 12, 0.5, 0.5) == 0);   // workers do more than one thread can
+  CHECK(share_alone(crowding, 0.9, 1, 0) == 0);     // nothing keeps it from running
+  CHECK(share_alone(crowding, 12, 0.5, 0.5) == 0);  // workers do more than one thread can
   CHECK(share_alone(crowding, 0.65, 0.8, 0.3) > 0.9);
   CHECK(share_alone(crowding, 0.9, 0.5, 0.3) < 0.2);  // the machine has changed
   CHECK(share_alone(crowding, 0.65, 0.8, 0.3) > 0.85);
-  CHECK(share_alone(crowding, 1.4, 1, 0) < 0.15);     // and is quiet again: noticed within a long stint
+  CHECK(share_alone(crowding, 1.4, 1, 0) < 0.15);  // and is quiet again: noticed within a long stint
   CHECK_FALSE(crowding.alone());
 }
 
@@ -130,7 +130,8 @@ TEST_CASE("a child process, which has none of the threads, works too") {
   CHECK(status == 0);
 }
 
-// Spinning barriers take hundreds of times as long. Twice is the aim's worst; the rest is for a machine that a test shares.
+// Spinning barriers take hundreds of times as long. Twice is the aim's worst; the rest is for a machine that a test
+// shares.
 TEST_CASE("a region on a busy machine takes about as long as on one thread") {
   const int threads = std::max(2, available_threads());
   const BusyMachine machine(2 * threads);

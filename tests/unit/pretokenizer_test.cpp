@@ -193,8 +193,8 @@ TEST_CASE("texts of one language are one grammar, and the published cl100k is re
   REQUIRE(by_pattern(early));
   CHECK(by_pattern(early)->cut == find_grammar("llama3")->cut);
   REQUIRE(by_pattern(today));
-  CHECK(scan(*by_pattern(today), "1234567", 9) == Lengths{7});  // Oniguruma: a repeated group
-  CHECK(scan(*find_grammar("cl100k"), "1234567", 9) == Lengths{3, 3, 1});    // fancy-regex: possessive
+  CHECK(scan(*by_pattern(today), "1234567", 9) == Lengths{7});             // Oniguruma: a repeated group
+  CHECK(scan(*find_grammar("cl100k"), "1234567", 9) == Lengths{3, 3, 1});  // fancy-regex: possessive
   CHECK(scan(*find_grammar("cl100k"), "a \n  ", 9) == Lengths{1, 4});
   CHECK(scan(*find_grammar("llama3"), "a \n  ", 9) == Lengths{1, 2, 2});
   CHECK(!by_pattern("\\w+"));

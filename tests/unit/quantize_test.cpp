@@ -178,7 +178,9 @@ TEST_CASE("only how importances of a block compare counts: not their size, and z
     const DType dtype = static_cast<DType>(type);
     if (!is_block(dtype) || is_read_only(dtype)) continue;
     INFO(dtype_name(dtype));
-    const auto scaled = [&](float scale) { return packed(dtype, [&](int i) { return scale * static_cast<float>(1 + i % 7); }); };
+    const auto scaled = [&](float scale) {
+      return packed(dtype, [&](int i) { return scale * static_cast<float>(1 + i % 7); });
+    };
     const std::vector<char> expected = scaled(1);
     CHECK((scaled(0x1p120f) == expected && scaled(0x1p-120f) == expected));
     // Of no importance at all, and the first half of it: those weights stay weights.

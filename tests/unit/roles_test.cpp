@@ -1,9 +1,10 @@
+#include "engine/convert/roles.h"
+
 #include <map>
 #include <string>
 
 #include "bindings/lua.h"
 #include "bindings/state.h"
-#include "engine/convert/roles.h"
 #include "tests/catch.h"
 
 using namespace qeng;

@@ -185,7 +185,8 @@ TEST_CASE("every kind of damage to a header is named") {
   CHECK_THAT(open(container(R"({"__metadata__":{"n":1}})", 0)), containing("not a string"));
   const std::string deep = std::string(2'000'000, '[') + std::string(2'000'000, ']');  // json::dump calls itself
   for (const char* field : {"dtype", "shape"})
-    CHECK_THAT(open(container("{\"a\":{\"" + std::string(field) + "\":" + deep + "}}", 0)), containing("nested over 64"));
+    CHECK_THAT(open(container("{\"a\":{\"" + std::string(field) + "\":" + deep + "}}", 0)),
+               containing("nested over 64"));
   CHECK_THAT(message_of(scratch / "missing.safetensors"), containing("no such file"));
   CHECK_THAT(message_of(scratch.folder.string()), containing("holds neither"));
 }

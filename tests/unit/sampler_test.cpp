@@ -12,9 +12,7 @@
 using namespace qeng;
 
 namespace {
-View view(std::vector<float>& logits) {
-  return View(logits.data(), DType::f32, {static_cast<int64_t>(logits.size())});
-}
+View view(std::vector<float>& logits) { return View(logits.data(), DType::f32, {static_cast<int64_t>(logits.size())}); }
 
 std::vector<double> softmax(const std::vector<float>& logits, double temperature) {
   std::vector<double> p;

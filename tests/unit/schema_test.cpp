@@ -119,7 +119,8 @@ TEST_CASE("schema: oneOf allows what holds to one alternative and to no other") 
   CHECK(!valid(lists, "[]"));  // holds to both
   // What JSON writes with an exponent, or escapes, holds to both as well.
   CHECK(!valid(R"({"oneOf":[{"type":"number"},{"type":"number","minimum":1e18}]})", "1E50"));
-  CHECK(!valid(R"({"oneOf":[{"type":"string","pattern":"^\\x01$"},{"type":"string","pattern":"^[^a]$"}]})", R"("\u0001")"));
+  CHECK(!valid(R"({"oneOf":[{"type":"string","pattern":"^\\x01$"},{"type":"string","pattern":"^[^a]$"}]})",
+               R"("\u0001")"));
   const char* tagged =
       R"({"oneOf":[{"type":"object","properties":{"k":{"const":"p"},"v":{"type":"integer"}},"required":["k"]},{"type":"object","properties":{"k":{"const":"q"},"v":{"type":"null"}},"required":["k","v"]}]})";
   CHECK(valid(tagged, R"({"k":"p","v":3})"));

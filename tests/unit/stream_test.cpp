@@ -87,14 +87,19 @@ TEST_CASE("a budget is kept, its error names account and block, and what can be 
 
 TEST_CASE("memory of operations and of measuring counts against the budget") {
   Device device(make_cpu_backend(1));
-  const TensorPtr bits = make_tensor(device, {64, 4096}, DType::one_bit, "weights"), dy = make_tensor(device, {1, 64}, DType::f32, "workspace"),
-                  x = make_tensor(device, {1, 4096}, DType::f32, "workspace"), pulses = make_tensor(device, {64, 4096}, DType::ternary, "workspace"),
-                  hyper = make_tensor(device, {4}, DType::f32, "optimizer"), rng = make_tensor(device, {2}, DType::i64, "optimizer");
-  for (const TensorPtr& each : {dy, x, hyper}) from_host(*each, std::vector<double>(static_cast<size_t>(each->view.elements())).data(), each->view.elements());
+  const TensorPtr bits = make_tensor(device, {64, 4096}, DType::one_bit, "weights"),
+                  dy = make_tensor(device, {1, 64}, DType::f32, "workspace"),
+                  x = make_tensor(device, {1, 4096}, DType::f32, "workspace"),
+                  pulses = make_tensor(device, {64, 4096}, DType::ternary, "workspace"),
+                  hyper = make_tensor(device, {4}, DType::f32, "optimizer"),
+                  rng = make_tensor(device, {2}, DType::i64, "optimizer");
+  for (const TensorPtr& each : {dy, x, hyper})
+    from_host(*each, std::vector<double>(static_cast<size_t>(each->view.elements())).data(), each->view.elements());
   const PulseGrad op{dy->view, x->view, bits->view, pulses->view, hyper->view, rng->view};
   const size_t before = device.held();
   device.set_budget(before + (512 << 10), "--device-budget");
-  CHECK_THAT(message_of([&] { device.run(op); }), containing("memory: scratch: 1048576 bytes more would exceed"));  // its tile in f32
+  CHECK_THAT(message_of([&] { device.run(op); }),
+             containing("memory: scratch: 1048576 bytes more would exceed"));  // its tile in f32
   CHECK(device.limits(true) == nullptr);
   CHECK_THAT(message_of([&] { device.limits(); }), containing("memory: limits (to measure the device)"));
   device.set_budget(before + (2 << 20), "--device-budget");
@@ -122,10 +127,11 @@ TEST_CASE("a streamed file keeps to its limit, shows its bytes, and keeps what i
   std::vector<StreamUnit> copies{units[0]};
   const std::shared_ptr<void> none(copied.data(), [](void*) {});
   copies[0].weights = {adopt_tensor(device, copied.data(), {static_cast<int64_t>(kUnit)}, DType::u8, "weights", none)};
-  CHECK_THAT(message_of([&] { MappedStream(device, copies, 0, "", 8 << 20); }), containing("its weights were copied into memory"));
+  CHECK_THAT(message_of([&] { MappedStream(device, copies, 0, "", 8 << 20); }),
+             containing("its weights were copied into memory"));
   copies.clear();
   CHECK_THAT(message_of([&] { MappedStream(device, units, 1 << 20, "--host-budget", 8 << 20); }),
-             containing("memory: weights = stream: the largest unit of 2 MB"));
+             containing("memory: streamed weights: the largest unit of 2 MB"));
   MappedStream stream(device, units, process + 4 * kUnit + kUnit / 2, "--host-budget", 8 << 20);
   CHECK_THAT(message_of([&] { MappedStream(device, units, 0, "", 8 << 20); }), containing("unsupported"));
   CHECK_THAT(message_of([&] { set_requires_grad(weight, true); }), containing("unsupported"));

@@ -1,4 +1,4 @@
-#include "kernels/cpu/system_memory.h"
+#include "kernels/system_memory.h"
 
 #include <unistd.h>
 
@@ -45,14 +45,16 @@ TEST_CASE("memory is what control groups of version 2 leave, those around the pr
   system.file("/sys/fs/cgroup/a/b/memory.max", "max\n");
   system.file("/sys/fs/cgroup/a/memory.max", std::to_string(8 * kMiB) + "\n");
   system.file("/sys/fs/cgroup/a/memory.current", std::to_string(5 * kMiB) + "\n");
-  system.file("/sys/fs/cgroup/a/memory.stat", "anon 1\ninactive_file " + std::to_string(2 * kMiB) + "\nactive_file 7\n");
+  system.file("/sys/fs/cgroup/a/memory.stat",
+              "anon 1\ninactive_file " + std::to_string(2 * kMiB) + "\nactive_file 7\n");
   CHECK(system_memory(system.root).total == 8 * kMiB);
   CHECK(system_memory(system.root).free == 5 * kMiB);
   system.file("/sys/fs/cgroup/a/memory.current", std::to_string(11 * kMiB) + "\n");  // more than the limit
   CHECK(system_memory(system.root).free == 0);
 }
 
-TEST_CASE("memory is what control groups of version 1 leave, whose path may be that of the machine around a container") {
+TEST_CASE(
+    "memory is what control groups of version 1 leave, whose path may be that of the machine around a container") {
   const System system;
   system.file("/proc/self/cgroup", "4:cpu,memory:/docker/123\n3:cpuset:/\n0::/\nnonsense\n");
   system.file("/sys/fs/cgroup/memory/memory.limit_in_bytes", std::to_string(6 * kMiB) + "\n");

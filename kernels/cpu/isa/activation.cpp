@@ -1,5 +1,5 @@
 // SwiGLU and GeGLU, and their gradients.
-#include "kernels/cpu/isa/simd.h"
+#include "kernels/cpu/isa/simd/simd.h"
 
 namespace qeng::isa::QENG_ISA {
 namespace {
@@ -31,7 +31,8 @@ struct Gelu {
     const Vec e = exp(splat(0.0f) - z * fma(splat(kCubic), square, splat(kLinear)));
     const Vec s = reciprocal(splat(1.0f) + e);
     const Vec slope = fma(splat(3 * kCubic), square, splat(kLinear));
-    return {s, s * fma(z * (e * s), slope, splat(1.0f))};  // e s = 1 - s without its cancellation, which z slope would enlarge
+    return {s, s * fma(z * (e * s), slope,
+                       splat(1.0f))};  // e s = 1 - s without its cancellation, which z slope would enlarge
   }
 };
 
@@ -67,7 +68,8 @@ void swiglu(Float type, bool gelu, const void* gate, const void* up, void* y, in
   (gelu ? gated<Gelu> : gated<Silu>)(type, gate, up, y, n);
 }
 
-void swiglu_grad(Float type, bool gelu, const void* gate, const void* up, const void* dy, void* dgate, void* dup, int64_t n) {
+void swiglu_grad(Float type, bool gelu, const void* gate, const void* up, const void* dy, void* dgate, void* dup,
+                 int64_t n) {
   (gelu ? gated_grad<Gelu> : gated_grad<Silu>)(type, gate, up, dy, dgate, dup, n);
 }
 

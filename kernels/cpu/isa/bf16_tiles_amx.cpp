@@ -1,9 +1,9 @@
-// RowLinear with bf16 weights on processors with AMX, for any number of rows: tiles of 16 rows of the weight, as they lie in
-// memory, times up to 16 rows of x. The order of sums is that of the tile instruction, 32 elements of k after 32, and so the
-// same for one row of x as for many.
+// RowLinear with bf16 weights on processors with AMX, for any number of rows: tiles of 16 rows of the weight, as they
+// lie in memory, times up to 16 rows of x. The order of sums is that of the tile instruction, 32 elements of k after
+// 32, and so the same for one row of x as for many.
+#include "kernels/cpu/isa/simd/tile_config_amx.h"
+#include "kernels/cpu/isa/simd/transpose.h"
 #include "kernels/cpu/isa/table.h"
-#include "kernels/cpu/isa/tile_config_amx.h"
-#include "kernels/cpu/isa/transpose.h"
 
 namespace qeng::isa::QENG_ISA {
 namespace {
@@ -74,8 +74,9 @@ struct Product {
   float* sums;  // [n rounded up to 16, groups * columns]
 };
 
-// kWs tiles of rows of w from row j on, times kGroups groups of x from `group` on, over steps begin .. end: 2 by 2, as each
-// tile then is loaded for two products, or 1 by 1, which draws more from the memory than more rows of w together do.
+// kWs tiles of rows of w from row j on, times kGroups groups of x from `group` on, over steps begin .. end: 2 by 2, as
+// each tile then is loaded for two products, or 1 by 1, which draws more from the memory than more rows of w together
+// do.
 template <int kWs, int kGroups>
 void chunk(const Product& p, int64_t j, int64_t group, int64_t begin, int64_t end) {
   const int64_t row_bytes = 2 * p.k, across = p.groups * p.columns, group_size = p.steps * kStep * p.columns;
@@ -116,13 +117,15 @@ void bf16_group(Float type, const void* x, int64_t rows, int64_t columns, int64_
         transpose(pairs, kPairs, kRows, kPairs, words, kRows);
       } else {
         for (int pair = 0; pair < kPairs; ++pair)
-          for (int64_t r = 0; r < columns; ++r) __builtin_memcpy(words + pair * columns + r, pairs + r * kPairs + pair, 4);
+          for (int64_t r = 0; r < columns; ++r)
+            __builtin_memcpy(words + pair * columns + r, pairs + r * kPairs + pair, 4);
       }
     }
   });
 }
 
-void bf16_tiles(const bf16* x, int64_t rows, const void* w, float* sums, float* out, int64_t stride, int64_t n, int64_t k) {
+void bf16_tiles(const bf16* x, int64_t rows, const void* w, float* sums, float* out, int64_t stride, int64_t n,
+                int64_t k) {
   Product p;
   p.x = x, p.w = static_cast<const bf16*>(w), p.n = n, p.k = k, p.sums = sums;
   p.steps = (k + kStep - 1) / kStep, p.groups = (rows + kRows - 1) / kRows;

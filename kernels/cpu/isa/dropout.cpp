@@ -1,5 +1,5 @@
 // Dropout and noise: Philox for several counters side by side, each of which draws for four neighbouring elements.
-#include "kernels/cpu/isa/simd.h"
+#include "kernels/cpu/isa/simd/simd.h"
 #include "kernels/math/philox.h"
 
 namespace qeng::isa::QENG_ISA {
@@ -64,8 +64,8 @@ void dropout(Float type, const void* x, void* y, int64_t first, int64_t n, uint6
   });
 }
 
-void noise(Float type, const void* x, void* y, int64_t first, int64_t n, uint64_t seed, uint64_t step, uint32_t stream,
-           float strength) {
+void embedding_noise(Float type, const void* x, void* y, int64_t first, int64_t n, uint64_t seed, uint64_t step,
+                     uint32_t stream, float strength) {
   for_type(type, [=](auto tag) {
     using T = decltype(tag);
     uint32_t word[kDrawn];
@@ -77,13 +77,15 @@ void noise(Float type, const void* x, void* y, int64_t first, int64_t n, uint64_
       const int64_t from = at < 0 ? skipped : 0, count = (n - at < kDrawn ? n - at : kDrawn) - from;
       const T* in = static_cast<const T*>(x) + at + from;
       T* out = static_cast<T*>(y) + at + from;
-      for_lanes(count, [&](int64_t i, int64_t lanes) { store(out + i, load(in + i, lanes) + load(added + from + i, lanes), lanes); });
+      for_lanes(count, [&](int64_t i, int64_t lanes) {
+        store(out + i, load(in + i, lanes) + load(added + from + i, lanes), lanes);
+      });
     }
   });
 }
 
 }  // namespace
 
-void fill_dropout(Table& table) { table.dropout = dropout, table.noise = noise; }
+void fill_dropout(Table& table) { table.dropout = dropout, table.embedding_noise = embedding_noise; }
 
 }  // namespace qeng::isa::QENG_ISA

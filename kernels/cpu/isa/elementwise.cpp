@@ -1,5 +1,5 @@
 // Loops over flat arrays: add, scale and cast, accumulate.
-#include "kernels/cpu/isa/simd.h"
+#include "kernels/cpu/isa/simd/simd.h"
 
 namespace qeng::isa::QENG_ISA {
 namespace {

@@ -1,5 +1,5 @@
 // Rows times a transposed matrix by dot products, whose order of sums depends on k alone: decoding, and RowLinear.
-#include "kernels/cpu/isa/simd.h"
+#include "kernels/cpu/isa/simd/simd.h"
 
 namespace qeng::isa::QENG_ISA {
 namespace {

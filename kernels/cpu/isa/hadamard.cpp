@@ -1,5 +1,5 @@
 // The Walsh-Hadamard transform of a run of floats, in place, by log2(n) rounds of sums and differences.
-#include "kernels/cpu/isa/simd.h"
+#include "kernels/cpu/isa/simd/simd.h"
 
 namespace qeng::isa::QENG_ISA {
 namespace {

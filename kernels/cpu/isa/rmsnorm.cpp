@@ -1,5 +1,5 @@
 // Root-mean-square norm of rows, and its gradient.
-#include "kernels/cpu/isa/simd.h"
+#include "kernels/cpu/isa/simd/simd.h"
 
 namespace qeng::isa::QENG_ISA {
 namespace {

@@ -1,5 +1,5 @@
 // One token's heads, rotated by the token's angles.
-#include "kernels/cpu/isa/simd.h"
+#include "kernels/cpu/isa/simd/simd.h"
 
 namespace qeng::isa::QENG_ISA {
 namespace {

@@ -6,7 +6,7 @@
 // AVX-512 copy the linker may then pick for the whole program. To add a loop: a field here, a static function in a
 // file, and an assignment in that file's fill_...(Table&), which table.cpp calls.
 //
-// Loops are serial; callers split rows or elements among threads (kernels/cpu/parallel.h). Pointers need no alignment.
+// Loops are serial; callers split rows or elements among threads (kernels/parallel.h). Pointers need no alignment.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -21,22 +21,22 @@ enum class Float : uint8_t { f32, bf16, f16 };  // f16 only where said
 
 struct AttentionTile;  // attention.h
 struct AttentionGradTile;
-struct PagedTile;  // paged_attention.h
+struct PagedTile;   // paged_attention.h
 struct SignTables;  // sign_tables.h
 
 // Rows of x rounded as kernels/math/blocks/activations.h says. Memory is the caller's.
 struct Activations {
   int64_t rows = 0, k = 0, group = 0;  // elements that share a scale
   bool few = false;                    // for block_dots, else for block_tiles
-  int8_t* codes = nullptr;      // [rows, k]; each 32, or for few rows those of a block, in the order of Dot<Block>::kPlanes
-  float* scales = nullptr;      // [rows, k / group]
-  int32_t* sums = nullptr;      // [rows, k / group]: of a group's codes
+  int8_t* codes = nullptr;  // [rows, k]; each 32, or for few rows those of a block, in the order of Dot<Block>::kPlanes
+  float* scales = nullptr;  // [rows, k / group]
+  int32_t* sums = nullptr;  // [rows, k / group]: of a group's codes
   // Filled for formats whose groups have factors (Dot<Block>::kScaled):
   int16_t* sums_16 = nullptr;    // [rows, k / 16]: of 16 codes each, each 16 of them as Shorts of bytes.h
   int16_t* sums_32 = nullptr;    // [rows, k / 32]: of 32 codes each
   int16_t* halves_16 = nullptr;  // [rows, k / 16, 2]: of codes 0, 1, 4, 5 .. of 16, and of 2, 3, 6, 7 ..
-  // For Table::matrix_tiles, the codes of whole groups of rows: [rows / kMatrixRows, k / kMatrixBytes rounded up, kMatrixRows,
-  // kMatrixBytes]
+  // For Table::matrix_tiles, the codes of whole groups of rows: [rows / kMatrixRows, k / kMatrixBytes rounded up,
+  // kMatrixRows, kMatrixBytes]
   int8_t* tiles = nullptr;
 };
 constexpr int64_t kMatrixRows = 16, kMatrixBytes = 64;
@@ -57,8 +57,8 @@ struct Table {
   void (*scale_columns_grad)(Float type, const void* x, const float* scale, const void* dy, void* dx, float* dscale,
                              int64_t n) = nullptr;
 
-  // ---- stored dtypes (block_decode.cpp): out[i] = element first + i of the row, i < count. dtype: float, f16 or a block
-  // format; the values are those of decode_row (kernels/blocks.h).
+  // ---- stored dtypes (block_decode.cpp): out[i] = element first + i of the row, i < count. dtype: float, f16 or a
+  // block format; the values are those of decode_row (kernels/blocks.h).
   void (*decode)(DType dtype, const void* row, int64_t first, int64_t count, float* out) = nullptr;
   // encode_row (block_encode.cpp), the same bytes with any instruction set.
   void (*encode)(DType dtype, const float* x, const float* importance, int64_t count, void* row) = nullptr;
@@ -79,8 +79,8 @@ struct Table {
   // another; dw: [dim] summed into, or null.
   void (*rmsnorm)(Float type, const void* x, const void* w, void* y, float* rstd, int64_t rows, int64_t dim, float eps,
                   bool plus_one) = nullptr;
-  void (*rmsnorm_grad)(Float type, const void* x, const void* w, const float* rstd, const void* dy, const void* dresidual,
-                       void* dx, float* dw, int64_t rows, int64_t dim, bool plus_one) = nullptr;
+  void (*rmsnorm_grad)(Float type, const void* x, const void* w, const float* rstd, const void* dy,
+                       const void* dresidual, void* dx, float* dw, int64_t rows, int64_t dim, bool plus_one) = nullptr;
 
   // ---- out[j] = sum_i a[i] b[j, i], j < n, i < k (gemv.cpp): Matmul of one row
   void (*gemv)(const float* a, Float type, const void* b, float* out, int64_t n, int64_t k) = nullptr;
@@ -103,27 +103,28 @@ struct Table {
   int64_t (*panel_bytes)(DType format, int64_t k) = nullptr;
   // Rows first .. first + n of w, a matrix of any block format; n <= kPanelRows, first a multiple of it.
   void (*pack_panel)(DType format, const void* w, int64_t first, int64_t n, int64_t k, void* panel) = nullptr;
-  // out[r * stride + j], j < kPanelRows, for rows first .. first + rows of x; first is a multiple of kMatrixRows. panel: 64-byte aligned
+  // out[r * stride + j], j < kPanelRows, for rows first .. first + rows of x; first is a multiple of kMatrixRows.
+  // panel: 64-byte aligned
   void (*block_tiles)(DType format, const Activations& x, int64_t first, int64_t rows, const void* panel, float* out,
                       int64_t stride) = nullptr;
   // RowLinear with bf16 weights where there are tiles for them (bf16_tiles_amx.cpp), else null.
-  // x in groups of kMatrixRows rows, or one of fewer: bf16_group rounds `rows` of them to [k up to kBf16Step, columns, 2], with
-  // zeros for the rest of the columns. Then out[r * stride + j] = <x_r, w_j>, r < rows, j < n; sums: memory of
+  // x in groups of kMatrixRows rows, or one of fewer: bf16_group rounds `rows` of them to [k up to kBf16Step, columns,
+  // 2], with zeros for the rest of the columns. Then out[r * stride + j] = <x_r, w_j>, r < rows, j < n; sums: memory of
   // [n up to kMatrixRows, groups * columns].
   void (*bf16_group)(Float type, const void* x, int64_t rows, int64_t columns, int64_t k, bf16* to) = nullptr;
   void (*bf16_tiles)(const bf16* x, int64_t rows, const void* w, float* sums, float* out, int64_t stride, int64_t n,
                      int64_t k) = nullptr;
   bool matrix_tiles = false;  // block_tiles has instructions for whole tiles, and wants Activations::tiles
 
-  // ---- RowLinear with one_bit and ternary weights (sign_dots.cpp): a group of row `row` of the tables is made of that of x, f32, and
-  // out[r * stride + j] = <row row + r of x, w_j>, r < rows <= kMostSignRows, j < n, where w is row 0
+  // ---- RowLinear with one_bit and ternary weights (sign_dots.cpp): a group of row `row` of the tables is made of that
+  // of x, f32, and out[r * stride + j] = <row row + r of x, w_j>, r < rows <= kMostSignRows, j < n, where w is row 0
   void (*sign_tables)(DType format, const float* x, const SignTables& to, int64_t row, int64_t group) = nullptr;
   void (*sign_dots)(DType format, const SignTables& x, int64_t row, int64_t rows, const void* w, int64_t n, float* out,
                     int64_t stride) = nullptr;
 
   // ---- Matmul with one_bit weights (sign_sums.cpp), kSumRows rows and kSumColumns columns of op(a) at a time
-  // tables: [kSumRuns, 16, kSumRows]: entry `bits` has +-a +-b +-c +-d of a run of four, + for the bits that are set, the
-  // first the lowest. x: [kSumColumns, kSumRows]
+  // tables: [kSumRuns, 16, kSumRows]: entry `bits` has +-a +-b +-c +-d of a run of four, + for the bits that are set,
+  // the first the lowest. x: [kSumColumns, kSumRows]
   void (*sign_sum_tables)(const float* x, float* tables) = nullptr;
   // sums[j, r] += sum over runs of what picks[j, run], 16 times the bits, has in its table, run after run, j < n
   void (*sign_sums)(const float* tables, const uint8_t* picks, int64_t n, float* sums) = nullptr;
@@ -147,8 +148,8 @@ struct Table {
   void (*dropout)(Float type, const void* x, void* y, int64_t first, int64_t n, uint64_t seed, uint64_t step,
                   uint32_t stream, float p) = nullptr;
   // y = x + strength (2 u - 1), u in [0, 1) as dropout draws it; first may be any.
-  void (*noise)(Float type, const void* x, void* y, int64_t first, int64_t n, uint64_t seed, uint64_t step,
-                uint32_t stream, float strength) = nullptr;
+  void (*embedding_noise)(Float type, const void* x, void* y, int64_t first, int64_t n, uint64_t seed, uint64_t step,
+                          uint32_t stream, float strength) = nullptr;
 
   // ---- attention (attention.cpp, attention_grad.cpp): tiles as attention.h describes them
   void (*attention)(const AttentionTile& tile) = nullptr;

@@ -218,8 +218,7 @@ static inline void super_scales(const float* x, const float* importance, float s
 
 // With minimums: scales and mins in [0, most], codes in [0, high].
 template <int n>
-static inline void super_scales_mins(const float* x, const float* importance, float most, float high,
-                                     Super<n>& out) {
+static inline void super_scales_mins(const float* x, const float* importance, float most, float high, Super<n>& out) {
   Groups<n> block;
   put_side_by_side(x, importance, block);
   float top_s = 0, top_m = 0;
@@ -254,7 +253,8 @@ static inline void super_scales_mins(const float* x, const float* importance, fl
       Lanes of_aa{}, of_ab{}, of_bb{}, of_ax{}, of_bx{};
       for (int k = 0; k < n; ++k) {
         const Lanes a = best_s * set.codes[k], u = set.u[k], w = set.x[k];
-        of_aa += u * a * a, of_ab += u * a * best_m, of_bb += u * best_m * best_m, of_ax += u * a * w, of_bx += u * best_m * w;
+        of_aa += u * a * a, of_ab += u * a * best_m, of_bb += u * best_m * best_m, of_ax += u * a * w,
+            of_bx += u * best_m * w;
       }
       aa += sum(of_aa), ab += sum(of_ab), bb += sum(of_bb), ax += sum(of_ax), bx += sum(of_bx);
     }

@@ -1,5 +1,5 @@
-// IQ4_XS: w = d (s_g - 32) v[q], groups of 32, v and nibbles of a group as in IQ4_NL (tables.h);  s: 6 bits: the low four of group g
-// in nibble g of scales_l, the high two in bits 2 g of scales_h.
+// IQ4_XS: w = d (s_g - 32) v[q], groups of 32, v and nibbles of a group as in IQ4_NL (tables.h);  s: 6 bits: the low
+// four of group g in nibble g of scales_l, the high two in bits 2 g of scales_h.
 #pragma once
 #include "kernels/math/blocks/tables.h"
 
@@ -20,8 +20,8 @@ QENG_HD int group_code(const IQ4_XS& b, int g) {
 QENG_HD int code(const IQ4_XS& b, int k) { return iq4_value(nibble(b.qs + k / 32 * 16, k % 32)); }
 QENG_HD float scale(const IQ4_XS& b, int g) { return to_f32(b.d) * static_cast<float>(group_code(b, g)); }
 
-// Scales of groups as IQ4_NL fits them; d takes the largest to -32. The codes are then those of the rounded scales, and each scale's
-// neighbours are tried too.
+// Scales of groups as IQ4_NL fits them; d takes the largest to -32. The codes are then those of the rounded scales, and
+// each scale's neighbours are tried too.
 static inline void encode(const float* x, const float* importance, IQ4_XS& b) {
   float u[256], scales[8], extreme = 0;
   for (int g = 0; g < 8; ++g) {

@@ -59,7 +59,8 @@ static inline int nearest_fp4(float v) {
 static inline Lanes nearest_iq4_values(Lanes v) {
   Lanes nearest = Lanes{} + static_cast<float>(iq4_value(0));
   for (int q = 1; q < 16; ++q) {
-    const float value = static_cast<float>(iq4_value(q)), between = 0.5f * static_cast<float>(iq4_value(q - 1) + iq4_value(q));
+    const float value = static_cast<float>(iq4_value(q)),
+                between = 0.5f * static_cast<float>(iq4_value(q - 1) + iq4_value(q));
     nearest = v > between ? Lanes{} + value : nearest;
   }
   return nearest;

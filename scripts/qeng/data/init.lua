@@ -1,6 +1,7 @@
 -- Converts text data to packets: what the engine's converter is told, how progress is shown, and opening the result.
 
 local chat = require "qeng.chat"
+local hints = require "qeng.console.hints"
 local marked = require "qeng.data.marked"
 local options = require "qeng.console.options"
 local output = require "qeng.console.output"
@@ -34,8 +35,8 @@ local function follow(job, speak)
   local began, first = q.time(), nil
   while true do
     local status = job:wait(0.2)
-    for _, note in ipairs(status.notes) do speak:say(note) end
-    for _, bad in ipairs(status.told) do speak:say(bad .. "; left out") end
+    for _, note in ipairs(status.notes) do speak:say(hints(note)) end
+    for _, bad in ipairs(status.told) do speak:say(hints(bad) .. "; left out") end
     first = first or status
     local resumed = status.bytes_skipped > 0
     status.seen_here = status.seen - (resumed and first.seen or 0)

@@ -222,4 +222,10 @@ function Runner:free()
   for _, tensor in pairs(self.step) do tensor:free() end
 end
 
+-- A runner's tensors lie on its model's runtime, and its steps run there.
+local make, run, extend = paged.new, Runner.run, Runner.extend
+function paged.new(model, opt) return model.runtime:use(make, model, opt) end
+function Runner:run(...) return self.model.runtime:use(run, self, ...) end
+function Runner:extend(...) return self.model.runtime:use(extend, self, ...) end
+
 return paged

@@ -21,7 +21,7 @@ Model.__index = Model
 local function build(file, own, dtype, source, rotations)
   local arch, c = architectures.of(file, own)
   local model = setmetatable({
-    arch = arch, config = c, dtype = dtype, config_values = file.values, rotations = rotations,
+    runtime = q.runtime(), arch = arch, config = c, dtype = dtype, config_values = file.values, rotations = rotations,
     parameters = {}, linears = {}, states = {}, ropes = {}, mode = "frozen", recompute = false,
   }, Model)
   model.forward = arch.build(model, source, c)
@@ -329,6 +329,21 @@ models.companions = {
   "generation_config.json", "tokenizer.json", "tokenizer_config.json", "tokenizer.model", "special_tokens_map.json",
   "added_tokens.json", "vocab.json", "merges.txt", "chat_template.jinja",
 }
+
+-- opt.runtime of load and random: where the model lies, else on the runtime in use. What the model does later is done
+-- there too.
+for _, name in ipairs { "load", "random" } do
+  local make = models[name]
+  models[name] = function(what, opt)
+    if opt and opt.runtime then return opt.runtime:use(make, what, opt) end
+    return make(what, opt)
+  end
+end
+for name, method in pairs(Model) do
+  if type(method) == "function" then
+    Model[name] = function(self, ...) return self.runtime:use(method, self, ...) end
+  end
+end
 
 models.Model, models.Adapter = Model, {}
 return models

@@ -1,0 +1,40 @@
+// What the loops of paged attention (paged_attention.cpp of this folder) are given.
+//
+// The bits of a query's result depend on the query and its keys alone: keys are taken in tiles of kTileKeys counted
+// from the sequence's first key, tiles in pieces of kPieceKeys with an online softmax of their own, and pieces are
+// merged in their order. So it is the same whether one thread does all pieces or each has its own, and whatever other
+// queries share the tile: a key that a query does not see adds exactly 0 to its (finite) sums.
+#pragma once
+#include "kernels/cpu/isa/attention/attention.h"
+
+namespace qeng::isa {
+
+constexpr int64_t kPieceKeys = 16 * kTileKeys;  // 1024 keys of a head are 256 KB in bf16: worth handing to a thread
+
+enum class Stored : uint8_t { f32, bf16, f16, q8_0 };
+
+// Queries first .. first + queries of a sequence, of which query first + i sees keys below first_end + i, at most
+// `window` of them (window 0: all). q and o point at the first head of the group in row 0, the pools at slot 0.
+struct PagedTile {
+  Float type;  // of q and o
+  Stored stored;
+  const void *q, *k_pool, *v_pool;
+  void* o;
+  const int32_t* pages;  // of the sequence
+  int64_t page_tokens, kv_heads, kv_head, group, head_dim;
+  int64_t q_stride;  // elements from one token to the next
+  int64_t first, queries, first_end, window;
+  int64_t piece, pieces;  // the first, and how many
+  float scale;
+  float* scratch;  // paged_scratch floats, 64-byte aligned
+  float*
+      partial;  // null: the pieces are all there are and o is written. Else each piece leaves its partial_size floats
+};
+constexpr int64_t paged_scratch(int64_t group, int64_t head_dim) {
+  const int64_t rows = tile_queries(group) * group, dim = padded(head_dim);
+  return rows * (3 * dim + kTileKeys + 64) + 2 * kTileKeys * dim;
+}
+// What a piece leaves for `rows` rows: sums [rows, padded(head_dim)], largest score [rows], sum of exponentials [rows].
+constexpr int64_t partial_size(int64_t rows, int64_t head_dim) { return rows * (padded(head_dim) + 2); }
+
+}  // namespace qeng::isa

@@ -1,0 +1,58 @@
+// Vec: kWidth floats, with the operations that the loops of this folder need, for one instruction set. The baseline is
+// plain C++ with a width of 1, so it is also the readable reference for the other two.
+//   load, store: f32, bf16 or f16 memory, n lanes (n = kWidth unless told; lanes past n read as 0 and are not written);
+//   load also of whole vectors of int8
+//   exp: 2 ulp over the normal range; below -104 it gives 0, above 88.73 infinity; a NaN stays
+//   max(a, b): b where either is NaN
+#pragma once
+#include <cstdint>
+
+#include "kernels/cpu/isa/table.h"
+#include "kernels/math/bf16.h"
+
+#if defined(QENG_ISA_avx512)
+#include "kernels/cpu/isa/simd/simd_avx512.h"
+#elif defined(QENG_ISA_avx2)
+#include "kernels/cpu/isa/simd/simd_avx2.h"
+#else
+#include "kernels/cpu/isa/simd/simd_baseline.h"
+#endif
+
+namespace qeng::isa::QENG_ISA {
+
+// e^x = 2^n e^r with n = round(x / ln 2) and |r| <= ln(2)/2; e^r = 1 + r + r^2 p(r), p minimax of degree 4 (error
+// 3e-9).
+inline Vec exp(Vec any) {
+  const Vec x = clamp_exponent(any);
+  const Vec n = round(x * splat(1.44269504f));
+  Vec r = fma(n, splat(-0.693359375f), x);  // ln 2 in two parts, the first with 10 bits, so that n times it is exact
+  r = fma(n, splat(2.12194440e-4f), r);
+  Vec p = fma(splat(0.00138144648f), r, splat(0.00836878062f));
+  p = fma(p, r, splat(0.0416683943f));
+  p = fma(p, r, splat(0.166665201f));
+  p = fma(p, r, splat(0.499999934f));
+  return scale_exponent(fma(p, r * r, r + splat(1.0f)), n);
+}
+
+// 1 / (1 + e^-x), for which e^88 is as good as infinity
+inline Vec sigmoid(Vec x) { return reciprocal(splat(1.0f) + exp(splat(0.0f) - max(splat(-88.0f), x))); }
+
+// body(i, lanes) over [0, n) in steps of kWidth, the last with fewer lanes.
+template <class Body>
+inline void for_lanes(int64_t n, Body body) {
+  int64_t i = 0;
+  for (; i + kWidth <= n; i += kWidth) body(i, static_cast<int64_t>(kWidth));
+  if (i < n) body(i, n - i);
+}
+
+// Calls body with a value of the C++ type: for_type(type, [&](auto tag) { using T = decltype(tag); ... }).
+template <class Body>
+inline void for_type(Float type, Body body) {
+  switch (type) {
+    case Float::f32: return body(float{});
+    case Float::bf16: return body(bf16{});
+    case Float::f16: return body(f16{});
+  }
+}
+
+}  // namespace qeng::isa::QENG_ISA

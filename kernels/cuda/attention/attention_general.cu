@@ -1,0 +1,246 @@
+// Attention and AttentionGrad without tensor cores, for f32, any head_dim up to 256, any scale and any alignment. A
+// block owns 16 rows of one side and walks over those of the other, 16 at a time, all in shared memory as f32; 8
+// threads share a row. As with tensor cores (attention_grad.cu), the gradients take a pass over the queries and one
+// over the keys.
+#include "kernels/cuda/attention/attention.h"
+
+namespace qeng {
+namespace {
+
+constexpr int kThreads = 128, kRows = 16, kStep = 16, kLanes = kThreads / kRows;  // lanes: threads of a row
+
+struct Sizes {
+  int tq, tk, heads, group, kv_heads, dim, pitch,
+      window;  // pitch: of a row in shared memory, odd against bank conflicts
+  float scale;
+};
+
+template <class T>
+__device__ void load_tile(float* tile, const T* matrix, int64_t stride, int first, int end, const Sizes& sizes) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  for (int row = static_cast<int>(threadIdx.x) / kWarp; row < kRows; row += kThreads / kWarp)
+    for (int d = lane; d < sizes.dim; d += kWarp)
+      tile[row * sizes.pitch + d] = first + row < end ? to_f32(matrix[(first + row) * stride + d]) : 0.0f;
+}
+
+// x[i] = <a, row of b>, for the rows lane, lane + kLanes, ...
+__device__ inline void dots(float (&x)[kStep / kLanes], const float* a, const float* b, int lane, const Sizes& sizes) {
+  for (float& sum : x) sum = 0;
+  for (int d = 0; d < sizes.dim; ++d)
+#pragma unroll
+    for (int i = 0; i < kStep / kLanes; ++i) x[i] = fmaf(a[d], b[(lane + i * kLanes) * sizes.pitch + d], x[i]);
+}
+// sum[i] += sum_j p[j] row j of b, at the columns lane, lane + kLanes, ...
+template <int kColumns>
+__device__ inline void add_rows(float (&sum)[kColumns], const float* p, const float* b, int lane, const Sizes& sizes) {
+  for (int j = 0; j < kStep; ++j)
+#pragma unroll
+    for (int i = 0; i < kColumns; ++i)
+      if (lane + i * kLanes < sizes.dim) sum[i] = fmaf(p[j], b[j * sizes.pitch + lane + i * kLanes], sum[i]);
+}
+template <class T, int kColumns>
+__device__ inline void put_row(T* to, const float (&sum)[kColumns], float factor, int lane, const Sizes& sizes) {
+#pragma unroll
+  for (int i = 0; i < kColumns; ++i)
+    if (lane + i * kLanes < sizes.dim) put(to + lane + i * kLanes, sum[i] * factor);
+}
+__device__ inline float row_sum(float x) {
+  for (int offset = kLanes / 2; offset > 0; offset /= 2) x += __shfl_xor_sync(kAllLanes, x, offset);
+  return x;
+}
+
+template <class T>
+struct Forward {
+  const T *q, *k, *v;
+  T* o;
+  float* lse;
+  Sizes sizes;
+  AttentionPlan* plan;
+};
+
+template <class T, int kColumns>
+__global__ void __launch_bounds__(kThreads, 2) attention_general_kernel(Forward<T> a) {
+  const Sizes& sizes = a.sizes;
+  const int tile_size = kRows * sizes.pitch;
+  float* q = reinterpret_cast<float*>(shared_memory());
+  float *k = q + tile_size, *v = k + tile_size, *p = v + tile_size;
+  int* slot = reinterpret_cast<int*>(p + kRows * kStep);
+  const int row = static_cast<int>(threadIdx.x) / kLanes, lane = static_cast<int>(threadIdx.x) % kLanes;
+  const int64_t q_stride = int64_t{sizes.heads} * sizes.dim, kv_stride = int64_t{sizes.kv_heads} * sizes.dim;
+  const float scale = sizes.scale * kLog2e;
+
+  for (int item = next_item(a.plan, slot); item < a.plan->tiles * sizes.heads; item = next_item(a.plan, slot)) {
+    const AttentionTile tile = a.plan->list()[item / sizes.heads];
+    const int head = item % sizes.heads, t = tile.first + row;
+    const int64_t q_column = int64_t{head} * sizes.dim, kv_column = int64_t{head / sizes.group} * sizes.dim;
+    const Span span = keys_seen(tile, tile.first, min(tile.first + kRows, tile.q_end), sizes.window, kStep);
+    float o[kColumns] = {};
+    SoftmaxRow softmax;
+    load_tile(q, a.q + q_column, q_stride, tile.first, tile.q_end, sizes);
+    for (int j0 = span.begin; j0 < span.end; j0 += kStep) {
+      __syncthreads();
+      load_tile(k, a.k + kv_column, kv_stride, j0, tile.k_end, sizes);
+      load_tile(v, a.v + kv_column, kv_stride, j0, tile.k_end, sizes);
+      __syncthreads();
+      float s[kStep / kLanes], top = kMasked;
+      dots(s, q + row * sizes.pitch, k, lane, sizes);
+#pragma unroll
+      for (int i = 0; i < kStep / kLanes; ++i) {
+        const bool seen = AttentionTile::sees(tile.keys_after(t, j0 + lane + i * kLanes), sizes.window);
+        s[i] = seen ? s[i] * scale : kMasked;
+        top = fmaxf(top, s[i]);
+      }
+      for (int offset = kLanes / 2; offset > 0; offset /= 2) top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, offset));
+      const float factor = softmax.raise(top, 1), offset = softmax.offset(1);
+#pragma unroll
+      for (int i = 0; i < kStep / kLanes; ++i) {
+        s[i] = SoftmaxRow::probability(s[i], 1, offset);
+        softmax.total += s[i];
+        p[row * kStep + lane + i * kLanes] = s[i];
+      }
+      for (float& x : o) x *= factor;
+      __syncwarp();  // the threads of a row are of one warp
+      add_rows(o, p + row * kStep, v, lane, sizes);
+    }
+    softmax.total = row_sum(softmax.total);
+    if (t >= tile.q_end) continue;
+    put_row(a.o + t * q_stride + q_column, o, softmax.inverse(), lane, sizes);
+    if (lane == 0) a.lse[int64_t{head} * sizes.tq + t] = softmax.lse(1);
+  }
+}
+
+template <class T>
+struct Backward {
+  const T *q, *k, *v, *dout;
+  const float *lse, *delta;
+  T *dq, *dk, *dv;
+  Sizes sizes;
+  AttentionPlan* plan;
+};
+
+template <class T, TileSide kSide, int kColumns>
+__global__ void __launch_bounds__(kThreads, 2) attention_grad_general_kernel(Backward<T> a) {
+  constexpr bool kKeys = kSide == TileSide::keys;
+  const Sizes& sizes = a.sizes;
+  const int tile_size = kRows * sizes.pitch;
+  float* own1 = reinterpret_cast<float*>(shared_memory());  // q or k
+  float *own2 = own1 + tile_size, *stream1 = own2 + tile_size, *stream2 = stream1 + tile_size;
+  float *p = stream2 + tile_size, *ds = p + kRows * kStep;
+  int* slot = reinterpret_cast<int*>(ds + kRows * kStep);
+  const int row = static_cast<int>(threadIdx.x) / kLanes, lane = static_cast<int>(threadIdx.x) % kLanes;
+  const int64_t q_stride = int64_t{sizes.heads} * sizes.dim, kv_stride = int64_t{sizes.kv_heads} * sizes.dim;
+  const int64_t own_stride = kKeys ? kv_stride : q_stride, stream_stride = kKeys ? q_stride : kv_stride;
+  const int columns = kKeys ? sizes.kv_heads : sizes.heads;
+  const float scale = sizes.scale * kLog2e;
+
+  for (int item = next_item(a.plan, slot); item < a.plan->tiles * columns; item = next_item(a.plan, slot)) {
+    const AttentionTile tile = a.plan->list()[item / columns];
+    const int own_head = item % columns, kv_head = kKeys ? own_head : own_head / sizes.group;
+    const int own_end = kKeys ? tile.k_end : tile.q_end, stream_end = kKeys ? tile.q_end : tile.k_end;
+    const int mine = tile.first + row, last = min(tile.first + kRows, own_end);
+    const Span span = kKeys ? queries_seeing(tile, tile.first, last, sizes.window, kStep)
+                            : keys_seen(tile, tile.first, last, sizes.window, kStep);
+    float sum1[kColumns] = {}, sum2[kKeys ? kColumns : 1] = {};
+    load_tile(own1, (kKeys ? a.k : a.q) + int64_t{own_head} * sizes.dim, own_stride, tile.first, own_end, sizes);
+    load_tile(own2, (kKeys ? a.v : a.dout) + int64_t{own_head} * sizes.dim, own_stride, tile.first, own_end, sizes);
+    for (int h = kKeys ? kv_head * sizes.group : own_head, past = kKeys ? h + sizes.group : h + 1; h < past; ++h) {
+      const int64_t column = int64_t{kKeys ? h : kv_head} * sizes.dim, statistics = int64_t{h} * sizes.tq;
+      for (int s0 = span.begin; s0 < span.end; s0 += kStep) {
+        __syncthreads();
+        load_tile(stream1, (kKeys ? a.q : a.k) + column, stream_stride, s0, stream_end, sizes);
+        load_tile(stream2, (kKeys ? a.dout : a.v) + column, stream_stride, s0, stream_end, sizes);
+        __syncthreads();
+        float s[kStep / kLanes], dp[kStep / kLanes];
+        dots(s, own1 + row * sizes.pitch, stream1, lane, sizes);
+        dots(dp, own2 + row * sizes.pitch, stream2, lane, sizes);
+#pragma unroll
+        for (int i = 0; i < kStep / kLanes; ++i) {
+          const int other = s0 + lane + i * kLanes, t = kKeys ? other : mine, j = kKeys ? mine : other;
+          const bool seen = t < tile.q_end && AttentionTile::sees(tile.keys_after(t, j), sizes.window);
+          const float lse = seen ? a.lse[statistics + t] * kLog2e : 0, delta = seen ? a.delta[statistics + t] : 0;
+          s[i] = seen ? SoftmaxRow::probability(s[i], scale, lse) : 0;
+          if constexpr (kKeys) p[row * kStep + lane + i * kLanes] = s[i];
+          ds[row * kStep + lane + i * kLanes] = s[i] * (dp[i] - delta);
+        }
+        __syncwarp();  // the threads of a row are of one warp
+        add_rows(sum1, ds + row * kStep, stream1, lane, sizes);
+        if constexpr (kKeys) add_rows(sum2, p + row * kStep, stream2, lane, sizes);
+      }
+    }
+    if (mine >= own_end) continue;
+    const int64_t at = mine * own_stride + int64_t{own_head} * sizes.dim;
+    put_row((kKeys ? a.dk : a.dq) + at, sum1, sizes.scale, lane, sizes);
+    if constexpr (kKeys) put_row(a.dv + at, sum2, 1, lane, sizes);
+  }
+}
+
+Sizes sizes_of(const AttentionShape& shape, float scale) {
+  return {shape.tq, shape.tk, shape.heads, shape.group, shape.kv_heads, shape.dim, shape.dim | 1, shape.window, scale};
+}
+
+template <class T, int kColumns>
+void launch_forward(const Attention& op, const AttentionShape& shape, CudaContext& context) {
+  const PlanWish wish{TileSide::queries, kRows, kStep};
+  const Sizes sizes = sizes_of(shape, op.scale);
+  const Forward<T> a{op.q.as<T>(),
+                     op.k.as<T>(),
+                     op.v.as<T>(),
+                     op.o.as<T>(),
+                     op.lse.as<float>(),
+                     sizes,
+                     plan_attention(shape, op.cu_q, op.cu_k, wish, context)};
+  const size_t shared = sizeof(float) * static_cast<size_t>(3 * kRows * sizes.pitch + kRows * kStep) + sizeof(int);
+  QENG_LAUNCH(context, (attention_general_kernel<T, kColumns>),
+              plan_blocks(most_tiles(shape, wish) * shape.heads, context), dim3(kThreads), shared, a);
+}
+
+template <class T, TileSide kSide, int kColumns>
+void launch_pass(const AttentionGrad& op, const AttentionShape& shape, CudaContext& context) {
+  const PlanWish wish{kSide, kRows, kStep};
+  const Sizes sizes = sizes_of(shape, op.scale);
+  const Backward<T> a{op.q.as<T>(),
+                      op.k.as<T>(),
+                      op.v.as<T>(),
+                      op.dout.as<T>(),
+                      op.lse.as<float>(),
+                      op.delta.as<float>(),
+                      op.dq.as<T>(),
+                      op.dk.as<T>(),
+                      op.dv.as<T>(),
+                      sizes,
+                      plan_attention(shape, op.cu_q, op.cu_k, wish, context)};
+  const size_t shared = sizeof(float) * static_cast<size_t>(4 * kRows * sizes.pitch + 2 * kRows * kStep) + sizeof(int);
+  const int columns = kSide == TileSide::keys ? shape.kv_heads : shape.heads;
+  QENG_LAUNCH(context, (attention_grad_general_kernel<T, kSide, kColumns>),
+              plan_blocks(most_tiles(shape, wish) * columns, context), dim3(kThreads), shared, a);
+}
+
+// Calls f with the columns that a thread sums, as a constant.
+template <class F>
+void for_columns(int dim, F f) {
+  if (dim <= 8 * kLanes) return f(std::integral_constant<int, 8>());
+  if (dim <= 16 * kLanes) return f(std::integral_constant<int, 16>());
+  f(std::integral_constant<int, 32>());
+}
+
+}  // namespace
+
+void attention_general(const Attention& op, const AttentionShape& shape, CudaContext& context) {
+  for_float(op.q, [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    for_columns(shape.dim, [&](auto columns) { launch_forward<T, columns>(op, shape, context); });
+  });
+}
+
+void attention_grad_general(const AttentionGrad& op, const AttentionShape& shape, CudaContext& context) {
+  attention_delta(op, shape, context);
+  for_float(op.q, [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    for_columns(shape.dim, [&](auto columns) {
+      launch_pass<T, TileSide::keys, columns>(op, shape, context);
+      launch_pass<T, TileSide::queries, columns>(op, shape, context);
+    });
+  });
+}
+
+}  // namespace qeng

@@ -1,0 +1,227 @@
+// What the Hopper kernels of attention share. A block is three warpgroups: the first fetches tiles by TMA into rings of
+// shared memory and needs few registers; the other two work on them with wgmma. Tiles are panels as in ptx_sm90.h: a
+// head_dim that is no multiple of 64 is filled up with zeros, which add nothing.
+#pragma once
+#include "kernels/cuda/attention/attention.h"
+#include "kernels/cuda/ptx/ptx_sm90.h"
+
+// Only sm_90a has these instructions; for other targets the kernels give up, and nobody launches them.
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(QENG_EMULATED)
+#define QENG_SM90 1
+#else
+#define QENG_SM90 0
+#endif
+
+namespace qeng {
+namespace sm90 {
+
+constexpr int kGroup = 128;           // threads of a warpgroup
+constexpr int kThreads = 3 * kGroup;  // of a block; its registers are 168 to a thread when it starts (65536 in all)
+// and then this many to a thread of the first group and of the others: fetching wants more than 32, the widest
+// consumers just about all that is left.
+constexpr int kFew = 40, kMany = 232;
+static_assert(kFew + 2 * kMany <= 3 * 168);
+constexpr int kSharedLimit = 227 * 1024;
+constexpr int kConsumers = 2 * kGroup;
+constexpr int kConsumerWarps = kConsumers / kWarp;
+constexpr int kConsumerBarrier = 1;  // named barriers: the two consumers together; whose turn it is
+constexpr int kTurnBarrier = 2;      // and 3
+
+constexpr QENG_HD int panels(int dim) { return (dim + kPanelColumns - 1) / kPanelColumns; }
+constexpr QENG_HD int panel_bytes(int rows) { return rows * kPanelColumns * 2; }
+constexpr QENG_HD int tile_bytes(int dim, int rows) { return panels(dim) * panel_bytes(rows); }
+
+// What the first group found to do next and tells the others: a tile and a head, or head -1, nothing any more.
+struct Item {
+  AttentionTile tile;
+  int head, unused[3];
+};
+
+// The number of the thread's warpgroup, in a form that shows the compiler that a warp agrees on it.
+__device__ inline int warpgroup() { return __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kGroup, 0); }
+
+// A place in a ring of `stages` buffers, each with two mbarriers: full (one arrival, and the bytes) and empty (an
+// arrival of each consumer warp). The consumer of the n-th filling waits for full with `parity`; the producer waits for
+// empty with the opposite one, which on a fresh ring passes.
+template <int stages>
+struct Ring {
+  int stage = 0;
+  uint32_t parity = 0;
+  __device__ void next() {
+    if (++stage == stages) stage = 0, parity ^= 1;
+  }
+};
+__device__ inline void init_ring(uint64_t* full, uint64_t* empty, int stages) {
+  for (int i = 0; i < stages; ++i) {
+    ptx::mbarrier_init(full + i, 1);
+    ptx::mbarrier_init(empty + i, kConsumerWarps);
+  }
+}
+// By all lanes of a consumer warp, together, after they last used the buffer.
+__device__ inline void release(uint64_t* empty) {
+  __syncwarp();  // lane 0 speaks for what the others read
+  if (threadIdx.x % kWarp == 0) ptx::mbarrier_arrive(empty);
+}
+
+// Items lie in a ring of two, so that the fetching group is one ahead. A kernel's layout L says where: kItem,
+// kBarriers, and the numbers of the barriers item_full and item_empty.
+constexpr int kItems = 2;
+template <class L>
+__device__ inline uint64_t* barriers_of() {
+  return reinterpret_cast<uint64_t*>(shared_memory() + L::kBarriers);
+}
+template <class L>
+__device__ inline Item* item_slot(const Ring<kItems>& ring) {
+  return reinterpret_cast<Item*>(shared_memory() + L::kItem) + ring.stage;
+}
+// The next item, for the first warp; tells the consumers.
+template <class L>
+__device__ inline Item hand_out(AttentionPlan* plan, int heads, Ring<kItems>& ring) {
+  int number = 0;
+  if (threadIdx.x == 0) number = atomicAdd(&plan->taken, 1);
+  number = __shfl_sync(kAllLanes, number, 0);
+  Item item{{}, -1, {}};
+  if (number < plan->tiles * heads) item = {plan->list()[number / heads], number % heads, {}};
+  if (threadIdx.x == 0) {
+    ptx::mbarrier_wait(barriers_of<L>() + L::item_empty + ring.stage, ring.parity ^ 1);
+    *item_slot<L>(ring) = item;
+    ptx::mbarrier_arrive(barriers_of<L>() + L::item_full + ring.stage);
+  }
+  ring.next();
+  return item;
+}
+// The item to work on, for a consumer; it lies there until done_with it.
+template <class L>
+__device__ inline const Item* receive(const Ring<kItems>& ring) {
+  ptx::mbarrier_wait(barriers_of<L>() + L::item_full + ring.stage, ring.parity);
+  return item_slot<L>(ring);
+}
+template <class L>
+__device__ inline void done_with(Ring<kItems>& ring) {
+  release(barriers_of<L>() + L::item_empty + ring.stage);
+  ring.next();
+}
+// Fetches `rows` rows (the map's box) of one head from `row` on. By one thread.
+template <int dim, int rows>
+__device__ inline void fetch_tile(char* tile, const TensorMap* map, int head, int row, uint64_t* full) {
+#pragma unroll
+  for (int p = 0; p < panels(dim); ++p)
+    ptx::tma_load(tile + p * panel_bytes(rows), map, p * kPanelColumns, head, row, full);
+}
+
+// Rows from `first` on become zero. They lie past the document's end and meet probabilities of 0, but TMA may have
+// fetched what is no number, and 0 times that is none either. By both consumer groups, before either multiplies.
+template <int dim, int rows>
+__device__ inline void clear_rows(char* tile, int first) {
+  constexpr int kChunks = kPanelColumns * 2 / 16;
+  const int count = (rows - first) * panels(dim) * kChunks;
+  for (int i = static_cast<int>(threadIdx.x) - kGroup; i < count; i += kConsumers) {
+    const int row = first + i / (panels(dim) * kChunks), chunk = i % (panels(dim) * kChunks);
+    *reinterpret_cast<uint4*>(tile + chunk / kChunks * panel_bytes(rows) + row * kPanelColumns * 2 +
+                              chunk % kChunks * 16) = make_uint4(0, 0, 0, 0);
+  }
+}
+__device__ inline void end_clearing() {
+  ptx::fence_proxy_async();
+  ptx::barrier_sync(kConsumerBarrier, kConsumers);
+}
+
+// s = a b^T over `dim` columns. a: 64 rows of a tile of a_rows, b: a tile of `columns` rows, both by their first row.
+template <int dim, int a_rows, int columns>
+__device__ __forceinline__ void multiply(float (&s)[columns / 2], const char* a, const char* b) {
+  const uint64_t a0 = ptx::tile_descriptor(a), b0 = ptx::tile_descriptor(b);
+#pragma unroll
+  for (int k = 0; k < dim / 16; ++k)
+    ptx::wgmma<ptx::Major::k>(s, ptx::advance(a0, k / 4 * panel_bytes(a_rows) + k % 4 * 32),
+                              ptx::advance(b0, k / 4 * panel_bytes(columns) + k % 4 * 32), k != 0);
+}
+// o += p b. p: 64 x rows as fragments, b: a tile of `rows` rows, by the first of its `columns` columns.
+template <int columns, int rows>
+__device__ __forceinline__ void multiply_add(float (&o)[columns / 2], const uint32_t (&p)[rows / 16][4],
+                                             const char* b) {
+  const uint64_t b0 = ptx::tile_descriptor(b, panel_bytes(rows));
+#pragma unroll
+  for (int k = 0; k < rows / 16; ++k) ptx::wgmma<ptx::Major::mn>(o, p[k], ptx::advance(b0, k * 2048));
+}
+
+// Sums as they come out of one product, rounded to bf16, are fragments for the next.
+template <int columns>
+__device__ __forceinline__ void pack(uint32_t (&p)[columns / 16][4], const float (&s)[columns / 2]) {
+#pragma unroll
+  for (int k = 0; k < columns / 16; ++k)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) p[k][i] = ptx::pack_bf16(s[8 * k + 2 * i], s[8 * k + 2 * i + 1]);
+}
+
+// Of a query head's rows, for the gradient. lse in base 2; a row past the end or without keys has probability 0
+// everywhere, which +inf gives.
+__device__ inline float base2_lse(const float* lse, int row, int end) {
+  if (row >= end) return INFINITY;
+  return lse[row] == -INFINITY ? INFINITY : lse[row] * kLog2e;
+}
+__device__ inline float delta_of(const float* delta, int row, int end) { return row < end ? delta[row] : 0.0f; }
+
+// The place of a thread in its warpgroup's 64 rows: rows row and row + 8, columns 8 i + column and the next.
+__device__ inline int fragment_row() {
+  return static_cast<int>(threadIdx.x % kGroup) / kWarp * 16 + static_cast<int>(threadIdx.x % kWarp) / 4;
+}
+__device__ inline int fragment_column() { return static_cast<int>(threadIdx.x % 4) * 2; }
+
+// Scores of keys that the thread's rows do not see become -inf. first: the keys' first.
+template <int keys>
+__device__ __forceinline__ void mask(float (&s)[keys / 2], const AttentionTile& tile, int query, int first,
+                                     int window) {
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int past = tile.end(query + 8 * r) - first - fragment_column();
+    const int begin = tile.begin(query + 8 * r, window) - first - fragment_column();
+#pragma unroll
+    for (int i = 0; i < keys / 2; ++i)
+      if (i / 2 % 2 == r) {
+        const int column = i / 4 * 8 + i % 2;
+        if (column >= past || column < begin) s[i] = kMasked;
+      }
+  }
+}
+
+// Writes factor[r] * x to rows first and first + 8 of a [.., row_stride] array, columns below dim, where wanted[r]. The
+// four lanes of a row trade their pairs of columns, so that each writes 16 bytes.
+template <int columns>
+__device__ __forceinline__ void store_rows(const float (&x)[columns / 2], const float (&factor)[2], bf16* first,
+                                           int64_t row_stride, const bool (&wanted)[2], int dim) {
+  const int t = static_cast<int>(threadIdx.x % 4);
+#pragma unroll
+  for (int r = 0; r < 2; ++r)
+#pragma unroll
+    for (int i = 0; i < columns / 32; ++i) {
+      uint32_t word[4];
+#pragma unroll
+      for (int n = 0; n < 4; ++n) {
+        const float* pair = x + 4 * (4 * i + n) + 2 * r;
+        word[n] = ptx::pack_bf16(pair[0] * factor[r], pair[1] * factor[r]);
+      }
+      // Transposes the 4 x 4 words of the four lanes: afterwards lane t holds what tile 4 i + t has of this row.
+#pragma unroll
+      for (int step = 1; step <= 2; step *= 2)
+#pragma unroll
+        for (int n = 0; n < 4; ++n)
+          if (!(n & step)) {
+            const uint32_t other = __shfl_xor_sync(kAllLanes, t & step ? word[n] : word[n + step], step);
+            if (t & step)
+              word[n] = other;
+            else
+              word[n + step] = other;
+          }
+      const int column = 32 * i + 8 * t;
+      if (wanted[r] && column < dim)
+        *reinterpret_cast<uint4*>(first + r * 8 * row_stride + column) = make_uint4(word[0], word[1], word[2], word[3]);
+    }
+}
+
+// Whether these kernels can and shall work on the operands ([tokens, heads, head_dim]): on Hopper, in bf16, with rows
+// that TMA and 16-byte stores reach, and scores that grow with the product of q and k, as the running maximum takes for
+// granted; unless QENG_ATTENTION=mma forbids it. Throws Error("value") where that variable is no word it knows.
+bool suits_sm90(const CudaContext& context, float scale, std::initializer_list<View> operands);
+
+}  // namespace sm90
+}  // namespace qeng

@@ -1,0 +1,333 @@
+// PagedAttention for every dtype of q and of the pool: keys and values are widened to f32 in shared memory, and sums
+// are f32 in one order, so that a query has the same bits alone (decoding) and in any tile (a chunk of a prompt).
+//
+// A warp owns four of a tile's 16 rows. For their scores a lane has a key; for their sums it has columns, in fours.
+#include "kernels/cuda/attention/paged_attention.h"
+#include "kernels/cuda/vector.h"
+#include "kernels/math/blocks/q8_0.h"
+
+namespace qeng {
+
+namespace {
+
+constexpr int kThreads = 128, kWarps = kThreads / kWarp;
+constexpr int kStep = kWarp;              // keys at a time
+constexpr int kOwn = kTileRows / kWarps;  // rows of a warp: warp, warp + kWarps, ..
+constexpr int kBatch = 4;                 // loads of keys, and as many of values, under way in a thread
+
+// kElements neighbouring elements of a row of the pool as they lie in memory.
+template <class T, int n>
+struct Piece {
+  Pack<T, n> pack;
+  __device__ static Piece read(const T* row, int piece) { return {load<n>(row + piece * n)}; }
+  __device__ void widen(float (&x)[n]) const { unpack(pack, x); }
+};
+// Of q8_0, whose blocks are aligned to two bytes: 8 codes.
+template <>
+struct Piece<blocks::Q8_0, 8> {
+  uint16_t codes[4];
+  f16 scale;
+  __device__ static Piece read(const blocks::Q8_0* row, int piece) {
+    const blocks::Q8_0& block = row[piece / 4];
+    Piece result;
+    for (int i = 0; i < 4; ++i) result.codes[i] = reinterpret_cast<const uint16_t*>(block.qs)[piece % 4 * 4 + i];
+    result.scale = block.d;
+    return result;
+  }
+  __device__ void widen(float (&x)[8]) const {
+    const float d = to_f32(scale);
+    for (int i = 0; i < 4; ++i) {
+      x[2 * i] = d * static_cast<float>(static_cast<int8_t>(codes[i] & 255));
+      x[2 * i + 1] = d * static_cast<float>(static_cast<int8_t>(codes[i] >> 8));
+    }
+  }
+};
+template <class T>
+constexpr int kRowElements = 1;  // of a pool's row to a T
+template <>
+constexpr int kRowElements<blocks::Q8_0> = 32;
+// Elements to a load: of 16 bytes, and where rows are not whole vectors.
+template <class T>
+constexpr int kWide = kRowElements<T> == 1 ? static_cast<int>(16 / sizeof(T)) : 8;
+template <class T>
+constexpr int kNarrow = kRowElements<T> == 1 ? 1 : 8;
+
+template <class T>
+struct Paged {
+  const void* q;
+  void* o;
+  bool q_f32;
+  const T *k_pool, *v_pool;
+  const int32_t* pages;
+  float scale;
+  bool vectors;    // rows of the pools are whole 16-byte vectors
+  float* partial;  // of a divided plan: [items, columns, kTileRows, partial_row]
+  PagedShape shape;
+  PagedPlan* plan;
+  Fault* fault;
+};
+
+// What a row has summed; columns 4 * lane + 128 u + i are the lane's.
+template <int kColumns>
+struct RowSums {
+  float top = kMasked, total = 0;  // the total of a piece is spread over the lanes until the piece ends
+  float o[kColumns][4] = {};
+};
+
+// Keys [begin, begin + kStep) of a sequence and their values, as rows of `pitch` floats; those outside [low, high) are
+// zeros, and so are columns from dim to the next multiple of four.
+template <class T, int n>
+__device__ void load_keys(const Paged<T>& a, int sequence, int kv_head, int begin, int low, int high, int pitch,
+                          float* k, float* v) {
+  const PagedShape& shape = a.shape;
+  const int width = shape.dim / kRowElements<T>;  // of a row of one head, in T
+  const int pieces = (n == 1 ? (shape.dim + 3) / 4 * 4 : shape.dim) / n;
+  for (int base = static_cast<int>(threadIdx.x); base < kStep * pieces; base += kBatch * kThreads) {
+    Piece<T, n> keys[kBatch] = {}, values[kBatch] = {};
+#pragma unroll
+    for (int u = 0; u < kBatch; ++u) {
+      const int i = base + u * kThreads, row = i / pieces, piece = i % pieces, key = begin + row;
+      if (row >= kStep || key < low || key >= high || piece * n >= shape.dim) continue;
+      int page = a.pages[int64_t{sequence} * shape.most_pages + key / shape.page_tokens];
+      if (page < 0 || page >= shape.pool_pages) {
+        report(a.fault, FaultKind::page, sequence, page, shape.pool_pages);
+        page = 0;
+      }
+      const int64_t slot = int64_t{page} * shape.page_tokens + key % shape.page_tokens;
+      const int64_t at = (slot * shape.kv_heads + kv_head) * width;
+      keys[u] = Piece<T, n>::read(a.k_pool + at, piece), values[u] = Piece<T, n>::read(a.v_pool + at, piece);
+    }
+#pragma unroll
+    for (int u = 0; u < kBatch; ++u) {
+      const int i = base + u * kThreads, row = i / pieces, piece = i % pieces;
+      if (row >= kStep) continue;
+      float x[n];
+      keys[u].widen(x);
+      for (int e = 0; e < n; ++e) k[row * pitch + piece * n + e] = x[e];
+      values[u].widen(x);
+      for (int e = 0; e < n; ++e) v[row * pitch + piece * n + e] = x[e];
+    }
+  }
+}
+
+__device__ inline void read_four(float (&x)[4], const float* from) {
+  const float4 four = *reinterpret_cast<const float4*>(from);
+  x[0] = four.x, x[1] = four.y, x[2] = four.z, x[3] = four.w;
+}
+
+// The row's output from its sums; a row that saw no key is 0.
+template <class T, int kColumns>
+__device__ void write_row(const Paged<T>& a, int64_t at, const RowSums<kColumns>& row) {
+  const float factor = SoftmaxRow{row.top, row.total}.inverse();
+#pragma unroll
+  for (int u = 0; u < kColumns; ++u)
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+      const int d = 4 * (static_cast<int>(threadIdx.x) % kWarp + u * kWarp) + c;
+      if (d >= a.shape.dim) continue;
+      const float x = row.o[u][c] * factor;
+      a.q_f32 ? put(static_cast<float*>(a.o) + at + d, x) : put(static_cast<bf16*>(a.o) + at + d, x);
+    }
+}
+
+template <class T, int kColumns>
+__global__ void __launch_bounds__(kThreads) paged_attention_kernel(Paged<T> a) {
+  const PagedShape& shape = a.shape;
+  const int fours = (shape.dim + 3) / 4, pitch = fours * 4 + 4;  // rows a bank apart from their neighbours, in fours
+  float* q = reinterpret_cast<float*>(shared_memory());
+  float *k = q + kTileRows * pitch, *v = k + kStep * pitch, *p = v + kStep * pitch;
+  int* slot = reinterpret_cast<int*>(p + kTileRows * kStep);
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
+
+  for (int next = next_item(a.plan, slot); next < a.plan->items * shape.columns; next = next_item(a.plan, slot)) {
+    const PagedItem item = a.plan->list()[next / shape.columns];
+    const int kv_head = next % shape.columns / shape.head_blocks;
+    const int head_block = next % shape.columns % shape.head_blocks * shape.tile_heads;
+    const int heads = min(shape.tile_heads, shape.group - head_block);
+    const int rows = item.queries * heads, end = item.seen + item.queries - 1;
+    const int lowest = shape.window > 0 ? max(0, item.seen - shape.window) : 0;
+    const auto row_at = [&](int r) {  // the first column of row r in q and o
+      const int64_t token = item.first + r / heads, head = kv_head * shape.group + head_block + r % heads;
+      return (token * shape.heads + head) * shape.dim;
+    };
+    for (int r = warp; r < rows; r += kWarps)
+      for (int d = lane; d < fours * 4; d += kWarp) {
+        float x = 0;
+        if (d < shape.dim)
+          x = a.q_f32 ? static_cast<const float*>(a.q)[row_at(r) + d]
+                      : to_f32(static_cast<const bf16*>(a.q)[row_at(r) + d]);
+        q[r * pitch + d] = x * a.scale;
+      }
+
+    RowSums<kColumns> all[kOwn];
+    for (int piece = item.piece; piece < item.piece + item.pieces; ++piece) {
+      RowSums<kColumns> sums[kOwn];
+      const int first = piece * kPieceKeys, last = min(first + kPieceKeys, end);
+      for (int begin = max(first, lowest / kStep * kStep); begin < last; begin += kStep) {
+        __syncthreads();
+        const auto load_by = [&](auto n) {
+          load_keys<T, n>(a, item.sequence, kv_head, begin, lowest, last, pitch, k, v);
+        };
+        if (a.vectors)
+          load_by(std::integral_constant<int, kWide<T>>());
+        else
+          load_by(std::integral_constant<int, kNarrow<T>>());
+        __syncthreads();
+
+        float scores[kOwn] = {};
+        for (int d = 0; d < fours; ++d) {
+          float key[4];
+          read_four(key, k + lane * pitch + 4 * d);
+#pragma unroll
+          for (int i = 0; i < kOwn; ++i) {
+            if (warp + i * kWarps >= rows) continue;
+            float query[4];
+            read_four(query, q + (warp + i * kWarps) * pitch + 4 * d);
+            for (int e = 0; e < 4; ++e) scores[i] = fmaf(query[e], key[e], scores[i]);
+          }
+        }
+#pragma unroll
+        for (int i = 0; i < kOwn; ++i) {
+          const int r = warp + i * kWarps, key = begin + lane;
+          if (r >= rows) continue;
+          const int high = item.seen + r / heads, low = shape.window > 0 ? high - shape.window : 0;
+          const float score = key < high && key >= low ? scores[i] : kMasked;
+          RowSums<kColumns>& row = sums[i];
+          SoftmaxRow softmax{row.top, row.total};
+          const float factor = softmax.raise(warp_max(score), 1);
+          const float probability = SoftmaxRow::probability(score, 1, softmax.offset(1));
+          row.top = softmax.top, row.total = softmax.total + probability;
+          p[r * kStep + lane] = probability;
+          for (int u = 0; u < kColumns; ++u)
+            for (float& x : row.o[u]) x *= factor;
+        }
+        __syncwarp();
+        for (int j = 0; j < kStep; j += 4) {
+          float weights[kOwn][4];
+#pragma unroll
+          for (int i = 0; i < kOwn; ++i)
+            if (warp + i * kWarps < rows) read_four(weights[i], p + (warp + i * kWarps) * kStep + j);
+#pragma unroll
+          for (int e = 0; e < 4; ++e)
+#pragma unroll
+            for (int u = 0; u < kColumns; ++u) {
+              if (lane + u * kWarp >= fours) continue;
+              float value[4];
+              read_four(value, v + (j + e) * pitch + 4 * (lane + u * kWarp));
+#pragma unroll
+              for (int i = 0; i < kOwn; ++i)
+                if (warp + i * kWarps < rows)
+                  for (int c = 0; c < 4; ++c) sums[i].o[u][c] = fmaf(weights[i][e], value[c], sums[i].o[u][c]);
+            }
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < kOwn; ++i) {
+        const int r = warp + i * kWarps;
+        if (r >= rows) continue;
+        const float total = warp_sum(sums[i].total);
+        if (a.partial) {
+          float* to = a.partial + (int64_t{next} * kTileRows + r) * partial_row(shape.dim);
+#pragma unroll
+          for (int u = 0; u < kColumns; ++u)
+            if (lane + u * kWarp < fours)
+              *reinterpret_cast<float4*>(to + 4 * (lane + u * kWarp)) =
+                  make_float4(sums[i].o[u][0], sums[i].o[u][1], sums[i].o[u][2], sums[i].o[u][3]);
+          if (lane == 0) to[4 * fours] = sums[i].top, to[4 * fours + 1] = total;
+        } else {
+          const MergeFactors factors = merge_pieces(all[i].top, all[i].total, sums[i].top, total);
+#pragma unroll
+          for (int u = 0; u < kColumns; ++u)
+            for (int c = 0; c < 4; ++c) all[i].o[u][c] = merged(all[i].o[u][c], sums[i].o[u][c], factors);
+        }
+      }
+    }
+    if (a.partial) continue;
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i)
+      if (warp + i * kWarps < rows) write_row(a, row_at(warp + i * kWarps), all[i]);
+  }
+}
+
+// The pieces of a tile and column, in their order. Blocks past the plan's tiles find nothing to do.
+template <int kColumns>
+__global__ void __launch_bounds__(kThreads) merge_pages(Paged<float> a) {
+  const PagedShape& shape = a.shape;
+  const int tile = static_cast<int>(blockIdx.x) / shape.columns, column = static_cast<int>(blockIdx.x) % shape.columns;
+  if (tile >= a.plan->tiles) return;
+  const PagedItem item = a.plan->tile_list(shape)[tile];
+  const int head_block = column % shape.head_blocks * shape.tile_heads;
+  const int heads = min(shape.tile_heads, shape.group - head_block), fours = (shape.dim + 3) / 4;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  for (int r = static_cast<int>(threadIdx.x) / kWarp; r < item.queries * heads; r += kWarps) {
+    RowSums<kColumns> all;
+    for (int i = item.item; i < item.item + item.pieces; ++i) {
+      const float* from = a.partial + ((int64_t{i} * shape.columns + column) * kTileRows + r) * partial_row(shape.dim);
+      const MergeFactors factors = merge_pieces(all.top, all.total, from[4 * fours], from[4 * fours + 1]);
+#pragma unroll
+      for (int u = 0; u < kColumns; ++u) {
+        if (lane + u * kWarp >= fours) continue;
+        float piece[4];
+        read_four(piece, from + 4 * (lane + u * kWarp));
+        for (int c = 0; c < 4; ++c) all.o[u][c] = merged(all.o[u][c], piece[c], factors);
+      }
+    }
+    const int64_t token = item.first + r / heads,
+                  head = column / shape.head_blocks * shape.group + head_block + r % heads;
+    write_row(a, (token * shape.heads + head) * shape.dim, all);
+  }
+}
+
+template <class T, class U>
+Paged<T> arguments(const PagedAttention& op, const Paged<U>& other) {
+  Paged<T> a{op.q.data,         op.o.data,         op.q.dtype == DType::f32,
+             op.k_pool.as<T>(), op.v_pool.as<T>(), op.pages.as<int32_t>()};
+  a.scale = other.scale, a.partial = other.partial, a.shape = other.shape, a.plan = other.plan, a.fault = other.fault;
+  return a;
+}
+
+template <class T, int kColumns>
+void launch_paged(const PagedAttention& op, const Paged<float>& common, CudaContext& context) {
+  Paged<T> a = arguments<T>(op, common);
+  if constexpr (kRowElements<T> == 1) {
+    constexpr int n = 16 / sizeof(T);
+    a.vectors = a.shape.dim % n == 0 && aligned_for(n, op.k_pool, op.v_pool);
+  }
+  const int pitch = (a.shape.dim + 3) / 4 * 4 + 4;
+  const size_t shared = static_cast<size_t>((kTileRows + 2 * kStep) * pitch + kTileRows * kStep + 1) * sizeof(float);
+  const int64_t most_items = int64_t{a.shape.most_tiles} * a.shape.most_pieces * a.shape.columns;
+  QENG_LAUNCH(context, (paged_attention_kernel<T, kColumns>), plan_blocks(most_items, context), dim3(kThreads), shared,
+              a);
+  if (a.partial)
+    QENG_LAUNCH(context, merge_pages<kColumns>, dim3(static_cast<unsigned>(a.shape.most_tiles * a.shape.columns)),
+                dim3(kThreads), 0, common);
+}
+
+}  // namespace
+
+void run(const PagedAttention& op, CudaContext& context) {
+  const PagedShape shape = paged_shape(op, context);
+  if (op.q.elements() == 0) return;
+  Paged<float> common{};
+  common.scale = op.scale * kLog2e, common.shape = shape, common.fault = context.fault;
+  common.plan = plan_pages(shape, op.cu_q, op.lengths, context);
+  if (shape.divided)
+    common.partial = context.scratch.take<float>(int64_t{shape.most_tiles} * shape.most_pieces * shape.columns *
+                                                 kTileRows * partial_row(shape.dim));
+  common = arguments<float>(op, common);
+  const auto launch_for = [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    if (shape.dim <= 4 * kWarp)
+      launch_paged<T, 1>(op, common, context);
+    else
+      launch_paged<T, 2>(op, common, context);
+  };
+  switch (op.k_pool.dtype) {
+    case DType::q8_0: return launch_for(static_cast<blocks::Q8_0*>(nullptr));
+    case DType::f16: return launch_for(static_cast<f16*>(nullptr));
+    case DType::bf16: return launch_for(static_cast<bf16*>(nullptr));
+    default: return launch_for(static_cast<float*>(nullptr));
+  }
+}
+
+}  // namespace qeng

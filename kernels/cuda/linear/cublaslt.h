@@ -1,0 +1,24 @@
+// Dense matrix products by NVIDIA's cuBLASLt, which is opened at run time: libqeng_cuda.so loads without it.
+#pragma once
+#include "kernels/cuda/linear/gemm.h"
+
+namespace qeng {
+
+class CublasLt {
+ public:
+  virtual ~CublasLt() = default;
+  // Queues the product on the context's stream. False, and nothing is queued, where the library has no algorithm for
+  // it. The bias has c's dtype and is aligned to 16 bytes. Sums are in f32 and partial sums are never rounded below it;
+  // f32 inputs stay f32 (no TF32).
+  //
+  // The first product of each shape chooses its algorithm: it times the library's candidates, waiting for the device,
+  // unless a graph is being recorded, QENG_CUBLASLT_TUNE=0, or an earlier run's choice is on disk. The choice stays for
+  // the life of this object, so that eager and recorded runs give the same bits.
+  virtual bool run(const CudaGemm& gemm, CudaContext& context) = 0;
+};
+
+// Opens the library. Null in the emulator, where a wrong QENG_CUBLASLT is refused all the same. Throws
+// Error("unsupported") naming where the library was looked for and what to do.
+std::shared_ptr<CublasLt> open_cublaslt(CudaContext& context);
+
+}  // namespace qeng

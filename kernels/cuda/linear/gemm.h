@@ -1,0 +1,50 @@
+// Dense matrix products on the device, for Matmul and LmHeadLoss (matmul.cu).
+#pragma once
+#include "kernels/cuda/cuda.h"
+
+namespace qeng {
+
+// c = alpha op(a) op(b) + bias + (acc ? c : 0), row-major; see Matmul in kernels/ops.h.
+// a, b: f32 or bf16, of type in. c: in or f32, of type out. bias: null, or [n] of type in or f32.
+// b may also be of a stored type, f16, a block format, or bf16 where a is f32, dense (its rows are whole blocks one
+// after the other).
+struct CudaGemm {
+  int64_t m = 0, n = 0, k = 0;
+  const void *a = nullptr, *b = nullptr, *bias = nullptr;
+  void* c = nullptr;
+  DType in = DType::f32, out = DType::f32, bias_type = DType::f32;
+  DType stored = DType::f32;  // b's, where it is not `in`
+  void* panel = nullptr;      // memory of panel_bytes for a stored b; null: scratch is taken
+  bool trans_a = false, trans_b = false, acc = false;
+  float alpha = 1;
+  int64_t lda = 0, ldb = 0, ldc = 0;  // elements from one stored row to the next
+};
+
+// "[8192, 1536] x [8960, 1536]^T -> [8192, 8960], bf16 to f32, bias, added": for messages.
+std::string gemm_text(const CudaGemm& gemm);
+
+// By cuBLASLt, or by kernels of our own: one row by a transposed matrix, what cuBLASLt has no algorithm for, and
+// everything in the emulator. A stored b is decoded into scratch memory, to type in, a panel of c's columns at a time.
+void run_gemm(const CudaGemm& gemm, CudaContext& context);
+size_t panel_bytes(const CudaGemm& gemm);  // 0 where b is not stored; m does not matter
+
+// Without tensor cores, for any size, stride and alignment (gemm_simt.cu).
+void gemm_simt(const CudaGemm& gemm, CudaContext& context);
+
+// Element i of memory of type f32 or bf16.
+__device__ inline float read_float(const void* memory, bool is_f32, int64_t i) {
+  return is_f32 ? static_cast<const float*>(memory)[i] : to_f32(static_cast<const bf16*>(memory)[i]);
+}
+
+// Calls f(in, out) with null pointers to the element types of a (and b) and of c.
+template <class F>
+void for_gemm_types(const CudaGemm& gemm, F f) {
+  if (gemm.in == DType::f32)
+    f(static_cast<float*>(nullptr), static_cast<float*>(nullptr));
+  else if (gemm.out == DType::f32)
+    f(static_cast<bf16*>(nullptr), static_cast<float*>(nullptr));
+  else
+    f(static_cast<bf16*>(nullptr), static_cast<bf16*>(nullptr));
+}
+
+}  // namespace qeng

@@ -1,0 +1,125 @@
+// RowLinear: which weights share a launch, and the rounding of x for block formats.
+#include "kernels/cuda/linear/row_linear.h"
+#include "kernels/cuda/vector.h"
+#include "kernels/math/blocks/activations.h"
+
+namespace qeng {
+
+namespace {
+
+constexpr int kThreads = 128, kRun = 8;  // elements to a lane, 256 to a warp: the largest group
+
+// codes: [rows, k], scales: [rows, k / kScaleStep]; group: of elements that have one scale, 32 or 256. pieces: warps to
+// a row.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    round_rows(const T* x, int64_t rows, int64_t k, int pieces, int group, bool vectors, int8_t* codes, float* scales) {
+  const int64_t warp = int64_t{blockIdx.x} * (kThreads / kWarp) + threadIdx.x / kWarp;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int64_t row = warp / pieces, column = warp % pieces * (kWarp * kRun) + lane * kRun;
+  if (row >= rows) return;
+  const bool real = column < k;
+  float values[kRun] = {};
+  if (real) {
+    if (vectors) {
+      unpack(load<kRun>(x + row * k + column), values);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kRun; ++i) values[i] = to_f32(x[row * k + column + i]);
+    }
+  }
+  uint32_t largest = 0;  // as bits, of which those of a NaN are the largest
+#pragma unroll
+  for (int i = 0; i < kRun; ++i) largest = max(largest, bits_of(values[i]) & 0x7fffffffu);
+  for (int step = group / kRun / 2; step > 0; step /= 2)
+    largest = max(largest, __shfl_xor_sync(kAllLanes, largest, step));
+  const blocks::ActivationGroup rounding = blocks::activation_group(float_of(largest));
+  uint32_t packed[2] = {};
+  blocks::ActivationFit fit;
+#pragma unroll
+  for (int i = 0; i < kRun; ++i) {
+    const int code = blocks::activation_code(values[i], rounding.inverse);
+    packed[i / 4] |= (static_cast<uint32_t>(code) & 255u) << (i % 4 * 8);
+    blocks::add_to_fit(fit, values[i], rounding.inverse, code);
+  }
+  for (int step = group / kRun / 2; step > 0; step /= 2) {
+    fit.squares += __shfl_xor_sync(kAllLanes, fit.squares, step);
+    fit.products += __shfl_xor_sync(kAllLanes, fit.products, step);
+  }
+  if (!real) return;
+  *reinterpret_cast<uint2*>(codes + row * k + column) = make_uint2(packed[0], packed[1]);
+  if (column % kScaleStep == 0)
+    scales[(row * k + column) / kScaleStep] = blocks::activation_scale(rounding, fit, group);
+}
+
+struct Rounded {
+  int group;
+  int8_t* codes;
+  float* scales;
+};
+
+Rounded round_activations(const RowLinear& op, int group, CudaContext& context) {
+  const int64_t rows = op.x.rows(), k = op.x.columns();
+  const Rounded rounded{group, context.scratch.take<int8_t>(rows * k),
+                        context.scratch.take<float>(rows * k / kScaleStep)};
+  const int pieces = static_cast<int>(ceil_div(k, kWarp * kRun));
+  const int64_t grid = ceil_div(rows * pieces, kThreads / kWarp);
+  if (grid > INT32_MAX) fail("unsupported", op.name, ": x is ", shape_text(op.x), ", more than one launch takes");
+  for_float(op.x, [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    QENG_LAUNCH(context, round_rows<T>, dim3(static_cast<unsigned>(grid)), dim3(kThreads), 0, op.x.as<T>(), rows, k,
+                pieces, group, aligned(op.x.data, 16), rounded.codes, rounded.scales);
+  });
+  return rounded;
+}
+
+}  // namespace
+
+dim3 row_grid(const char* name, const RowProducts& p) {
+  int64_t n = 0;
+  for (int i = 0; i < p.count; ++i) n += p.weight[i].n;
+  const int64_t blocks = ceil_div(n, kRowWarps), tiles = ceil_div(p.rows, kBatchRows);
+  if (blocks > INT32_MAX || tiles > 65535)
+    fail("unsupported", name, ": ", p.rows, " rows by ", n, "; cuda takes at most ", 65535 * kBatchRows, " rows");
+  return dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(tiles));
+}
+
+void run(const RowLinear& op, CudaContext& context) {
+  if (op.x.elements() == 0 && op.x.rows() == 0) return;
+  std::vector<Rounded> rounded;  // x, for each size of groups
+  std::vector<bool> done(op.w.size());
+  for (size_t first = 0; first < op.w.size(); ++first) {
+    if (done[first]) continue;
+    const DType dtype = op.w[first].dtype;
+    RowProducts p{};
+    p.rows = op.x.rows(), p.k = op.x.columns(), p.alpha = op.alpha, p.acc = op.acc;
+    p.x = op.x.data, p.x_f32 = op.x.dtype == DType::f32;
+    const int64_t row_bytes = static_cast<int64_t>(dtype_bytes(dtype, p.k));
+    p.vectors = row_bytes % 16 == 0;
+    for (size_t i = first; i < op.w.size() && p.count < kMostWeights; ++i) {
+      if (done[i] || op.w[i].dtype != dtype) continue;
+      const View bias = op.bias.empty() ? View() : op.bias[i];
+      p.weight[p.count++] = {op.w[i].data,
+                             bias.data,
+                             op.scale.empty() ? nullptr : op.scale[i].as<float>(),
+                             op.y[i].data,
+                             op.w[i].shape[0],
+                             bias.dtype == DType::f32,
+                             op.y[i].dtype == DType::f32};
+      p.vectors = p.vectors && aligned(op.w[i].data, 16);
+      done[i] = true;
+    }
+    if (!is_block(dtype)) {
+      dense_products(op.name, p, dtype, context);
+      continue;
+    }
+    const bool signs = dtype == DType::one_bit || dtype == DType::ternary;
+    const int group = signs ? blocks::kSignGroup : blocks::group_elements(dtype_info(dtype).elements);
+    auto found = std::find_if(rounded.begin(), rounded.end(), [&](const Rounded& x) { return x.group == group; });
+    if (found == rounded.end()) found = rounded.insert(found, round_activations(op, group, context));
+    p.codes = found->codes, p.scales = found->scales;
+    block_products(op.name, p, dtype, context);
+  }
+}
+
+}  // namespace qeng

@@ -1,0 +1,96 @@
+// What the kernels of RowLinear share. A warp makes a row of a weight times up to kBatchRows rows of x, so that the
+// weight, which is what takes time, is read once for all of them. How a row of x is summed does not depend on how many
+// there are: each operation on floats is written so that it is rounded as it stands.
+#pragma once
+#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/ptx/ptx.h"
+
+namespace qeng {
+
+constexpr int kRowWarps = 4;     // of a thread block, each with a row of its own
+constexpr int kBatchRows = 8;    // rows of x to a pass over the weight
+constexpr int kMostWeights = 4;  // of one launch: q, k, v; gate, up
+constexpr int kScaleStep = 32;   // elements of x to a scale as they are stored; those of a larger group repeat
+
+struct RowWeight {
+  const void *w, *bias;  // bias: or null
+  const float* scale;    // or null
+  void* y;
+  int64_t n;
+  bool bias_f32, y_f32;  // otherwise of x's dtype
+};
+// Weights of one dtype that read one x.
+struct RowProducts {
+  RowWeight weight[kMostWeights];
+  int count;
+  int64_t rows, k;
+  float alpha;
+  bool acc;
+  const void* x;  // for dense weights: [rows, k]
+  bool x_f32;
+  const int8_t* codes;  // for block formats: [rows, k]
+  const float* scales;  // [rows, k / kScaleStep]
+  bool vectors;         // dense: whether all rows start at multiples of 16 bytes
+};
+
+// Bytes are copied from global to shared memory by whole 16-byte vectors, from that in which the first lies; so they
+// begin as far into a vector as in memory, which is this.
+__device__ inline int vector_offset(const void* from) {
+  return static_cast<int>(reinterpret_cast<uintptr_t>(from) % 16);
+}
+constexpr int vector_room(int bytes) { return (bytes + 15 + 15) / 16 * 16; }
+
+// Starts such a copy to `to`, which has vector_room(bytes); the lanes of a warp share the work. Ends with
+// ptx::cp_async_wait.
+__device__ inline void copy_vectors(char* to, const void* from, int bytes) {
+  const int begin = vector_offset(from), end = begin + bytes;
+  const char* vectors = static_cast<const char*>(from) - begin;
+  for (int i = static_cast<int>(threadIdx.x) % kWarp * 16; i < end; i += kWarp * 16)
+    ptx::cp_async_16(to + i, vectors + i, static_cast<uint32_t>(min(16, end - i)));
+}
+
+// The row of which weight a warp makes: j is counted over all weights of the launch.
+__device__ inline const RowWeight& weight_of(const RowProducts& p, int64_t& j) {
+  int i = 0;
+  while (i + 1 < p.count && j >= p.weight[i].n) j -= p.weight[i++].n;
+  return p.weight[i];
+}
+
+// y[r, j] from the sum over k.
+__device__ inline void finish_row(const RowProducts& p, const RowWeight& weight, int64_t r, int64_t j, float total) {
+  float value = __fmul_rn(p.alpha, weight.scale ? __fmul_rn(weight.scale[j], total) : total);
+  if (weight.bias)
+    value = __fadd_rn(value, weight.bias_f32 || p.x_f32 ? static_cast<const float*>(weight.bias)[j]
+                                                        : to_f32(static_cast<const bf16*>(weight.bias)[j]));
+  const int64_t i = r * weight.n + j;
+  if (weight.y_f32) {
+    float* y = static_cast<float*>(weight.y) + i;
+    *y = p.acc ? __fadd_rn(value, *y) : value;
+  } else {
+    bf16* y = static_cast<bf16*>(weight.y) + i;
+    put(y, p.acc ? __fadd_rn(value, to_f32(*y)) : value);
+  }
+}
+
+// How sums over the groups of a row of x are ordered, whichever kernel makes them. A span of 256 elements gives one
+// number: the products of its groups (one of 256, or eight of 32), added in pairs of neighbours, and those in pairs.
+// Span s goes to sum s % kSpanSums, in order of s; the end is (sum 0 + sum 2) + (sum 1 + sum 3).
+constexpr int kSpan = 256, kSpanSums = 4;
+// The product of one group, from its exact integers (kernels/math/blocks/activations.h). d: the scale of x.
+__device__ inline float block_product(float factor, float d, int dot) {
+  return __fmul_rn(__fmul_rn(factor, d), static_cast<float>(dot));
+}
+__device__ inline float block_product(float factor, float d, int dot, float minimum, int less) {
+  return __fmaf_rn(-__fmul_rn(minimum, d), static_cast<float>(less), block_product(factor, d, dot));
+}
+
+// Queue the products, all weights of `dtype`.
+void dense_products(const char* name, const RowProducts& p, DType dtype, CudaContext& context);
+void block_products(const char* name, const RowProducts& p, DType dtype, CudaContext& context);
+// The same for many rows of x, by tensor cores: the same bits (row_tiles.cu).
+void block_tiles(const char* name, const RowProducts& p, DType dtype, CudaContext& context);
+
+// One thread block to kRowWarps rows of weights and kBatchRows rows of x.
+dim3 row_grid(const char* name, const RowProducts& p);
+
+}  // namespace qeng

@@ -1,0 +1,116 @@
+// Instructions that C++ has no word for, one function each; sm_80 and later. tests/emulator/ptx_emulated.h holds a
+// twin of each, with the same signature, that computes what the PTX manual says. Pointers are generic.
+//
+// Fragments of mma.m16n8k16 (g = lane / 4, t = lane % 4; two bf16 to a register, the lower index in the lower half):
+//   a[0]: row g, k 2t..2t+1   a[1]: row g + 8   a[2]: row g, k 2t + 8..   a[3]: row g + 8, k 2t + 8..
+//   b0: k 2t..2t+1, column g   b1: k 2t + 8..       c[0], c[1]: row g, columns 2t, 2t + 1   c[2], c[3]: row g + 8
+#pragma once
+#include "kernels/cuda/device.h"
+
+#ifdef QENG_EMULATED
+#include "ptx_emulated.h"
+#else
+
+namespace qeng {
+namespace ptx {
+
+__device__ inline uint32_t shared_address(const void* pointer) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+// x, of which the compiler knows nothing here: what is computed from it is computed after this point, where it would
+// otherwise be kept in a register, or spilled, from before a loop.
+__device__ inline int opaque(int x) {
+  asm volatile("" : "+r"(x));
+  return x;
+}
+
+// 2^x to about 2 ulp; 2^-inf is 0. Results below 2^-126 are flushed to 0.
+__device__ inline float exp2_approx(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+// 1 / sqrt(x) to about 1 ulp.
+__device__ inline float rsqrt_approx(float x) {
+  float y;
+  asm("rsqrt.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// 1 / x to about 1 ulp. Results below 2^-126 are flushed to 0.
+__device__ inline float reciprocal_approx(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// Two floats rounded to bf16 (nearest, ties to even): low in bits 0 to 15, high in bits 16 to 31.
+__device__ inline uint32_t pack_bf16(float low, float high) {
+  uint32_t packed;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+  return packed;
+}
+
+// The same for IEEE half; and the values of such a pair.
+__device__ inline uint32_t pack_f16(float low, float high) {
+  uint32_t packed;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+  return packed;
+}
+__device__ inline void unpack_f16(uint32_t packed, float& low, float& high) {
+  asm("{.reg .f16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h;}"
+      : "=f"(low), "=f"(high)
+      : "r"(packed));
+}
+
+// Starts copying 16 bytes from global to shared memory, both aligned to 16; the first `bytes` (0 to 16) are read, the
+// rest of the 16 become zero. The source has to be a valid address also where bytes is 0.
+__device__ inline void cp_async_16(void* shared, const void* global, uint32_t bytes = 16) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)), "l"(global), "r"(bytes)
+               : "memory");
+}
+// Closes this thread's group of copies (an empty one is legal); waits until at most `pending` of its newest are under
+// way. Other threads see the data after a barrier that follows the wait.
+__device__ inline void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int pending>
+__device__ inline void cp_async_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
+}
+
+// Four 8x8 matrices of 16-bit elements. Lane 8j + i gives the address of row i of matrix j (16 bytes, aligned to 16).
+// r[j]: elements (row g, columns 2t, 2t + 1) of matrix j; transposed: (rows 2t, 2t + 1, column g).
+__device__ inline void ldmatrix_x4(uint32_t (&r)[4], const void* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(shared_address(row))
+               : "memory");
+}
+__device__ inline void ldmatrix_x4_trans(uint32_t (&r)[4], const void* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(shared_address(row))
+               : "memory");
+}
+
+// c += a b, a: 16 x 16, b: 16 x 8, bf16; c in f32.
+__device__ inline void mma_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
+      "%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// Named barrier `id` (1 to 15; 0 is __syncthreads) over `threads` threads, a multiple of 32: sync waits, arrive does
+// not.
+__device__ inline void barrier_sync(int id, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+__device__ inline void barrier_arrive(int id, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+}  // namespace ptx
+}  // namespace qeng
+#endif

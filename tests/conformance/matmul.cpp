@@ -1,0 +1,110 @@
+// Matmul and BiasGrad.
+#include "tests/conformance/table.h"
+
+namespace qeng::conformance {
+namespace {
+
+Op matmul(Draw& draw) {
+  draw.sometimes_misalign();
+  Matmul op;
+  int64_t m = draw.size(70), k = draw.size(90), n = draw.size(70);
+  const DType dtype = draw.float_dtype();
+  op.trans_a = draw.flip(), op.trans_b = draw.flip(), op.acc = draw.flip();
+  if (draw.integer(0, 5) == 0) m = 1, k = 8 * draw.size(80), op.trans_b = true;  // decoding: a row times whole vectors
+  op.alpha = draw.pick({1.0f, 1.0f, -0.5f, 2.75f});
+  DType weights = dtype;
+  if (draw.integer(0, 2) == 0) {  // stored weights; sometimes rows longer than the panels that they are decoded to
+    weights = draw.stored_dtype(dtype);
+    const bool wide = draw.integer(0, 7) == 0;
+    m = std::min<int64_t>(m, wide ? 3 : 20);
+    int64_t &along = op.trans_b ? k : n, &across = op.trans_b ? n : k;
+    along = wide ? 1280 : draw.row_length(weights, 512), across = std::min<int64_t>(across, wide ? 9 : 40);
+  }
+  op.a = op.trans_a ? draw.tensor(dtype, {k, m}) : draw.tensor(dtype, {m, k});
+  op.b = op.trans_b ? draw.tensor(weights, {n, k}) : draw.tensor(weights, {k, n});
+  if (draw.flip()) op.bias = draw.tensor(draw.flip() ? DType::f32 : dtype, {n});
+  const DType result = draw.flip() ? DType::f32 : dtype;
+  op.c = op.acc ? draw.tensor(result, {m, n}) : draw.empty(result, {m, n});
+  if (draw.integer(0, 3) == 0 && !op.trans_a) op.a.rank = 3, op.a.shape[2] = k, op.a.shape[1] = 1;  // [m, 1, k]
+  return op;
+}
+
+Op bias_grad(Draw& draw) {
+  draw.sometimes_misalign();
+  BiasGrad op;
+  const int64_t n = draw.columns(150);
+  op.dy = draw.tensor(draw.float_dtype(), {draw.size(n > 150 ? 50 : 400), n});
+  op.acc = draw.flip();
+  op.db = op.acc ? draw.tensor(DType::f32, {op.dy.columns()}) : draw.empty(DType::f32, {op.dy.columns()});
+  return op;
+}
+
+Chain linear_chain(Draw& draw) {
+  Matmul forward;
+  const int64_t m = draw.size(6), k = draw.size(7), n = draw.size(5);
+  forward.alpha = 0.75f, forward.trans_b = true;
+  forward.a = draw.tensor(DType::f32, {m, k}), forward.b = draw.tensor(DType::f32, {n, k}),
+  forward.bias = draw.tensor(DType::f32, {n});
+  forward.c = draw.empty(DType::f32, {m, n});
+  const View dout = draw.like(forward.c);
+  Matmul da, db;
+  da.alpha = db.alpha = forward.alpha;
+  da.a = dout, da.b = forward.b, da.c = draw.empty_like(forward.a);
+  db.a = dout, db.b = forward.a, db.c = draw.empty_like(forward.b), db.trans_a = true;
+  BiasGrad bias;
+  bias.dy = dout, bias.db = draw.empty_like(forward.bias);
+  return {forward, {da, db, bias}, forward.c, dout, {{forward.a, da.c}, {forward.b, db.c}, {forward.bias, bias.db}}};
+}
+
+// The frozen weights of a block format: the gradient of their product's input.
+Chain stored_linear_chain(Draw& draw) {
+  Matmul forward, da;
+  forward.alpha = da.alpha = -0.5f, forward.trans_b = true;
+  forward.a = draw.tensor(DType::f32, {draw.size(4), 256});
+  forward.b = draw.tensor(draw.block_format(), {draw.size(5), 256});
+  forward.c = draw.empty(DType::f32, {forward.a.shape[0], forward.b.shape[0]});
+  const View dout = draw.like(forward.c);
+  da.a = dout, da.b = forward.b, da.c = draw.empty_like(forward.a);
+  return {forward, {da}, forward.c, dout, {{forward.a, da.c}}};
+}
+
+}  // namespace
+
+template <class T>
+void reference(const Matmul& op, Sheet<T>& sheet) {
+  const Array<T> a = sheet.in(op.a);
+  Array<T> b = sheet.in(op.b);
+  if (op.b.dtype != op.a.dtype)
+    for (T& x : b.values) x = kept(x, unit_roundoff(op.a.dtype));  // decoded to a's dtype
+  const int64_t m = op.trans_a ? op.a.columns() : op.a.rows(), k = op.trans_a ? op.a.rows() : op.a.columns(),
+                n = op.c.columns();
+  const Array<T> bias = op.bias ? sheet.in(op.bias) : Array<T>();
+  Array<T>& c = sheet.update(op.c, op.acc);
+  for (int64_t i = 0; i < m; ++i)
+    for (int64_t j = 0; j < n; ++j) {
+      T sum = 0;
+      for (int64_t l = 0; l < k; ++l)
+        sum += (op.trans_a ? a[l * m + i] : a[i * k + l]) * (op.trans_b ? b[j * k + l] : b[l * n + j]);
+      sum = T(op.alpha) * sum;
+      if (op.bias) sum += bias[j];
+      c[i * n + j] += sum;
+    }
+}
+
+template <class T>
+void reference(const BiasGrad& op, Sheet<T>& sheet) {
+  const Array<T> dy = sheet.in(op.dy);
+  Array<T>& db = sheet.update(op.db, op.acc);
+  for (int64_t j = 0; j < op.dy.columns(); ++j) {
+    T sum = 0;
+    for (int64_t i = 0; i < op.dy.rows(); ++i) sum += dy(i, j);
+    db[j] += sum;
+  }
+}
+
+QENG_CONFORMANCE(Matmul, .make = matmul,
+                 .derivatives = {{"matmul and bias_grad", linear_chain},
+                                 {"matmul of stored weights", stored_linear_chain}});
+QENG_CONFORMANCE(BiasGrad, .make = bias_grad);
+
+}  // namespace qeng::conformance
