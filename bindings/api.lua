@@ -1,18 +1,27 @@
 ---@meta qeng
--- The reference of `require "qeng"`: editors read it for completion, help(x) prints it, and a test asserts that its names
--- are exactly the registered ones. Part 1 is bound in C++ (bindings/*.cpp), part 2 is the Lua library (scripts/qeng).
+-- The reference of `require "qeng"`. Editors read it for completion, and help(x) prints it. A test asserts that its
+-- names are exactly those that exist. Part 1 is bound in C++ (bindings/*.cpp), part 2 is the Lua library
+-- (scripts/qeng). Options with many fields are classes (---@class SamplerOptions); help prints their fields where they
+-- are used.
 -- Every function raises {code=, message=} on failure (see q.try). Rows and ids count from 0, as in the model files.
 
 local q = {}
 
----@alias dtype "f32"|"bf16"|"f16"|"i32"|"i64"|"u8"|"q4_0"|"q4_1"|"q5_0"|"q5_1"|"q8_0"|"q2_k"|"q3_k"|"q4_k"|"q5_k"|"q6_k"|"iq4_nl"|"mxfp4"|"iq4_xs"|"iq2_xxs"|"iq2_xs"|"iq2_s"|"iq3_xxs"|"iq3_s"|"iq1_s"|"iq1_m"|"tq1_0"|"tq2_0"|"q1_0"|"q2_0"|"pq2_0"|"ptq1_0"|"int4"|"one_bit"|"ternary"
+---@alias plain_dtype "f32"|"bf16"|"f16"|"i32"|"i64"|"u8"
+---@alias quant_dtype "q4_0"|"q4_1"|"q5_0"|"q5_1"|"q8_0"|"q2_k"|"q3_k"|"q4_k"|"q5_k"|"q6_k"|"mxfp4"
+---@alias codebook_dtype "iq4_nl"|"iq4_xs"|"iq2_xxs"|"iq2_xs"|"iq2_s"|"iq3_xxs"|"iq3_s"|"iq1_s"|"iq1_m"
+---@alias ternary_dtype "tq1_0"|"tq2_0"|"q1_0"|"q2_0"|"pq2_0"|"ptq1_0"
+---@alias bpe_pattern "qwen2"|"qwen3.5"|"llama3"|"cl100k"|"o200k"|"tekken"|"gpt2"
+---@alias dtype plain_dtype|quant_dtype|codebook_dtype|ternary_dtype|"int4"|"one_bit"|"ternary"
 
 -- ================================================================ Part 1: the engine
 
 -- ---------------------------------------------------------------- device
 
----Chooses the device and its threads; before the first tensor. Default: the CPU with the cores this process may use (affinity, and quotas of control groups).
----budget: the most bytes that tensors may take there; an allocation over it is an error that says which and what to change.
+---Chooses the device and its threads; before the first tensor.
+---By default it is the CPU with the cores this process may use (affinity, and quotas of control groups).
+---budget: the most bytes that tensors may take there; an allocation over it is an error that says which and what to
+---change.
 ---@param opt {device?: string, threads?: integer, isa?: string, budget?: integer}
 function q.device(opt) end
 
@@ -20,10 +29,11 @@ function q.device(opt) end
 ---@return table[]
 function q.devices() end
 
----A runtime of its own: a device with its threads, tape, accounts and budget, beside the default one that q.device describes. Operations run
----on the runtime of their tensors, which has to be one; tensors are made on the runtime in use. q.load(dir, { runtime = rt }) loads a model
----there, and the model works there wherever it is called from. Without options: the runtime in use. It lives as long as its handle, models
----and tensors do; `runtime:use(q.memory)` shows its accounts.
+---A runtime of its own: a device with its threads, tape, accounts and budget, beside the default one.
+---q.device describes the default. Operations run on the runtime of their tensors, which has to be one. Tensors are
+---made on the runtime in use. q.load(dir, { runtime = rt }) loads a model there, and the model works there wherever it
+---is called from. Without options: the runtime in use. It lives as long as its handle, models and tensors do.
+---rt:use(q.memory) shows its accounts.
 ---@param opt? {device?: string, threads?: integer, isa?: string, budget?: integer}
 ---@return Runtime
 function q.runtime(opt) end
@@ -31,7 +41,7 @@ function q.runtime(opt) end
 ---@class Runtime
 local Runtime = {}
 
----Calls fn(...), and makes it the runtime in use meanwhile: tensors that fn makes, programs it captures and files it loads are here.
+---Calls fn(...) with it as the runtime in use: for tensors that fn makes, programs it captures and files it loads.
 ---@param fn fun(...): ...
 ---@return ...
 function Runtime:use(fn, ...) end
@@ -39,7 +49,8 @@ function Runtime:use(fn, ...) end
 ---Lets go of this handle; what models and tensors still use stays.
 function Runtime:free() end
 
----Bytes by name of allocation (weights, adapters, gradients, optimizer, activations, batch, workspace), with current and peak; prints as a table.
+---Bytes by name of allocation, with current and peak; prints as a table.
+---Names: weights, adapters, gradients, optimizer, activations, batch, workspace.
 ---@return table
 function q.memory() end
 
@@ -47,8 +58,9 @@ function q.memory() end
 ---@return integer
 function q.peak_rss() end
 
----Measured limits of the device: {bandwidth=, flops_f32=, flops_bf16=} in bytes/s and FLOP/s (about a second at first use, and 200 MB,
----on a GPU 1 GB, of the budget; with if_room nil where it has not so much left).
+---Measured limits of the device: {bandwidth=, flops_f32=, flops_bf16=} in bytes/s and FLOP/s.
+---The first use takes about a second, and 200 MB of the budget, on a GPU 1 GB. With if_room the result is nil if not so
+---much is left.
 ---@param opt? {if_room?: boolean}
 ---@return table?
 function q.limits(opt) end
@@ -87,7 +99,8 @@ function q.zeros(shape, dtype, label) end
 function q.empty(shape, dtype, label) end
 
 ---@param shape integer[]
----@param opt? {std?: number, seed?: integer, stream?: integer, dtype?: dtype, label?: string}  normal, Philox: the same seed and stream give the same values
+---Normally distributed values (Philox): the same seed and stream give the same values.
+---@param opt? {std?: number, seed?: integer, stream?: integer, dtype?: dtype, label?: string}
 ---@return Tensor
 function q.randn(shape, opt) end
 
@@ -169,9 +182,11 @@ function Tensor:label(label) end
 ---@return Tensor
 function q.embedding(table, tokens, out) end
 
----Blockwise Walsh-Hadamard transform: for each run of `block` columns H (signs * x) / sqrt(block); inverse: signs * (H x) / sqrt(block).
+---Blockwise Walsh-Hadamard transform: for each run of `block` columns H (signs * x) / sqrt(block).
+---With inverse: signs * (H x) / sqrt(block). signs: [dim] f32 of 1 and -1. block: a power of two that divides dim
+---(dim).
 ---@param x Tensor  [..., dim]
----@param opt? {signs?: Tensor, block?: integer, inverse?: boolean}  signs [dim] f32 of 1 and -1; block: a power of two that divides dim (dim)
+---@param opt? {signs?: Tensor, block?: integer, inverse?: boolean}
 ---@return Tensor
 function q.hadamard(x, opt) end
 
@@ -182,41 +197,55 @@ function q.hadamard(x, opt) end
 ---@return Tensor
 function q.quantize(tensor, type, opt) end
 
----One-bit or ternary weights times the scale of their row, as one tensor: one_bit as "q1_0" (rows of whole 128), ternary as
----"tq2_0" (of 256), each block with its row's scale rounded to f16; or either as "f32", "bf16" or "f16".
+---One-bit or ternary weights times the scale of their row, as one tensor.
+---one_bit becomes "q1_0" (rows of whole 128), ternary "tq2_0" (of 256), each block with its row's scale rounded to f16.
+---Either becomes "f32", "bf16" or "f16".
 ---@param w Tensor  one_bit or ternary [rows, columns]
 ---@param scale Tensor  f32 [rows]
 ---@param type dtype
 ---@return Tensor
 function q.join_row_scale(w, scale, type) end
----The other way, where all blocks of a row have one scale: a q1_0 or tq2_0 tensor as one_bit or ternary weights and f32 [rows].
+---The inverse, if all blocks of a row have one scale: q1_0 or tq2_0 to one_bit or ternary weights, and f32 [rows].
 ---@param packed Tensor
 ---@return Tensor w
 ---@return Tensor scale
 function q.split_row_scale(packed) end
 
----The 4-bit weights of a layer as AWQ (gemm) or GPTQ (v1) folders store them, as [out, in] int4 blocks of the same values.
+---The 4-bit weights of a layer in AWQ (gemm) or GPTQ (v1) folders, as [out, in] int4 blocks of the same values.
 ---@param layout "awq"|"gptq"
 ---@param parts {qweight: Tensor, qzeros: Tensor, scales: Tensor, g_idx?: Tensor, name?: string}  name: for messages
 ---@return Tensor
 function q.repack_int4(layout, parts) end
 
+---@class Nf4Parts
+---@field codes Tensor
+---@field map Tensor
+---@field absmax Tensor
+---@field nested_map? Tensor
+---@field nested_absmax? Tensor
+---@field nested_offset? number
+---@field block? integer
+---@field nested_block? integer
+---@field name? string  for messages
+
 ---The weights that bitsandbytes packs as NF4, decoded as it does.
----@param parts {codes: Tensor, map: Tensor, absmax: Tensor, nested_map?: Tensor, nested_absmax?: Tensor, nested_offset?: number, block?: integer, nested_block?: integer, name?: string}
+---@param parts Nf4Parts
 ---@param shape integer[]  {out, in}
 ---@param dtype dtype  f32, bf16 or f16
 ---@return Tensor
 function q.decode_nf4(parts, shape, dtype) end
 
----y[r, i] = x[r, i] * scale[i] + bias[i]: after a linear layer of weights without a scale (one_bit, ternary), that of its rows.
+---y[r, i] = x[r, i] * scale[i] + bias[i].
+---Follows a linear layer whose weights have no scale (one_bit, ternary); scale is that of its rows.
 ---@param x Tensor  [..., n]
 ---@param scale Tensor  [n] f32
 ---@param bias? Tensor  [n]
 ---@return Tensor
 function q.scale_columns(x, scale, bias) end
 
----Gives a one_bit weight's rows first .. counters, which each backward pass feeds with pulses of its gradient; q.inertia does this
----for a model.  (PulseGrad and Inertia in kernels/ops.h)
+---Gives a one_bit weight's rows first .. counters.
+---Each backward pass feeds them with pulses of its gradient (PulseGrad and Inertia in kernels/ops.h). q.inertia does
+---this for a whole model.
 ---@param weight Tensor  one_bit [out, in], of one linear layer
 ---@param opt {state: Tensor, hyper: Tensor, counts: Tensor, first?: integer, stream?: integer, bop?: boolean}
 function q.learn_by_pulses(weight, opt) end
@@ -226,7 +255,7 @@ function q.learn_by_pulses(weight, opt) end
 ---@param latent Tensor
 function q.learn_latent(weight, latent) end
 
----A weight that learned no longer does.
+---Ends the learning of a weight.
 ---@param weight Tensor
 function q.stop_learning(weight) end
 
@@ -263,7 +292,8 @@ function q.clip_to_grid(x, opt) end
 ---@return Tensor
 function q.rmsnorm(x, w, eps, plus_one) end
 
----a + b, and its rmsnorm, in one pass: a branch that joins the residual stream, and the norm that reads the stream next.
+---a + b, and its rmsnorm, in one pass.
+---A branch joins the residual stream, and the next norm reads the stream.
 ---@param a Tensor  [..., dim]
 ---@param b Tensor  [..., dim]
 ---@param w Tensor  [dim]
@@ -276,18 +306,20 @@ function q.add_rmsnorm(a, b, w, eps, plus_one) end
 ---y = x w^T + bias + lora.scale * (dropout(x) lora.a^T) lora.b^T
 ---@param x Tensor  [t, in]
 ---@param w Tensor  [out, in]
----@param opt? {bias?: Tensor, out?: dtype, lora?: {a: Tensor, b: Tensor, scale: number, dropout?: number}}  a [rank, in], b [out, rank]
+---@param opt? {bias?: Tensor, out?: dtype, lora?: {a: Tensor, b: Tensor, scale: number, dropout?: number}}
+---  lora: a [rank, in], b [out, rank]
 ---@return Tensor
 function q.linear(x, w, opt) end
 
----w + scale * b a, rounded once to w's dtype (f32 where w is f16, of a block format, or bf16 under f32); not differentiable.
+---w + scale * b a, rounded once to w's dtype; not differentiable.
+---The result is f32 if w is f16, of a block format, or bf16 under f32.
 ---@param w Tensor
 ---@param lora {a: Tensor, b: Tensor, scale: number}
 ---@return Tensor
 function q.merge_lora(w, lora) end
 
----A copy of w whose rows first .. first + count - 1 (from 0) are the mean of the rows before them: an embedding with so many new tokens.
----It has more rows than w where those reach beyond.
+---A copy of w whose rows first .. first + count - 1 (from 0) are the mean of the rows before them.
+---For an embedding with so many new tokens. It has more rows than w if those reach beyond.
 ---@param w Tensor  [rows, n]
 ---@param first integer
 ---@param count integer
@@ -295,8 +327,8 @@ function q.merge_lora(w, lora) end
 ---@return Tensor
 function q.new_rows(w, first, count, opt) end
 
----scale[i] = magnitude[i] / |row i of w + lora.scale b a|, [out] f32: what multiplies the columns of a linear layer under DoRA. The
----magnitude has its gradient through it; the length counts as a constant (arXiv 2402.09353).
+---scale[i] = magnitude[i] / |row i of w + lora.scale b a|, [out] f32: the factor of a DoRA layer's columns.
+---The magnitude has its gradient through it. The length counts as a constant (arXiv 2402.09353).
 ---@param w Tensor  [out, in]
 ---@param lora {a: Tensor, b: Tensor, scale: number}
 ---@param magnitude Tensor  [out] f32
@@ -309,23 +341,31 @@ function q.dora_scale(w, lora, magnitude, squares) end
 ---@return Tensor
 function q.row_squares(w) end
 
----The weight of a DoRA layer: row i of w + lora.scale b a, times magnitude[i] / its length; rounded as q.merge_lora's.
+---The weight of a DoRA layer: row i of w + lora.scale b a, times magnitude[i] / its length; rounded as in q.merge_lora.
 ---@param w Tensor
 ---@param lora {a: Tensor, b: Tensor, scale: number}
 ---@param magnitude Tensor  [out] f32
 ---@return Tensor
 function q.merge_dora(w, lora, magnitude) end
 
----Uniform noise on embedded tokens while training (NEFTune, arXiv 2310.05914): of strength / sqrt(tokens of the document * n) either way.
+---Uniform noise on embedded tokens while training (NEFTune, arXiv 2310.05914).
+---It is at most strength / sqrt(tokens of the document * n) either way.
 ---@param x Tensor  [t, n]
 ---@param cu Tensor  [documents + 1] i32: where documents begin and end
 ---@param strength number
 ---@return Tensor
 function q.embedding_noise(x, cu, strength) end
 
----Rotation frequencies: dim rotary dimensions, theta, and the keys of config.json's rope_scaling (type for rope_type); length is
----the longest sequence (dynamic and longrope scaling).
----@param opt {dim: integer, theta: number, length?: integer, type?: string, factor?: number, max_position_embeddings?: integer}
+---@class RopeOptions
+---@field dim integer  rotary dimensions
+---@field theta number
+---@field length? integer  the longest sequence, for dynamic and longrope scaling
+---@field type? string
+---@field factor? number
+---@field max_position_embeddings? integer
+
+---Rotation frequencies. Further fields of opt are the keys of config.json's rope_scaling (type for rope_type).
+---@param opt RopeOptions
 ---@return {inv_freq: Tensor, scale: number}
 function q.rope_table(opt) end
 
@@ -372,16 +412,17 @@ function q.lm_head_loss(h, w, targets, scale) end
 
 ---Runs fn(...) without recording.
 function q.no_grad(fn, ...) end
----Runs fn(...) as if these parameters required no gradient; what they have of one stays as it is.
+---Runs fn(...) as if these parameters required no gradient. Gradients that they have stay as they are.
 ---@param parameters Tensor[]
 function q.freeze(parameters, fn, ...) end
----Runs fn(...); tensors created inside die at its end, but for those it returns.
+---Runs fn(...); tensors created inside die at its end, except those it returns.
 function q.scope(fn, ...) end
 ---A handle of the same tensor that outlives the scopes around.
 ---@param tensor Tensor
 ---@return Tensor
 function q.keep(tensor) end
----Runs fn(...) as one block of the tape whose activations are dropped and recomputed in backward. fn must be a function of its tensor arguments and of parameters.
+---Runs fn(...) as one block of the tape whose activations are dropped and recomputed in backward.
+---fn must be a function of its tensor arguments and of parameters only.
 ---@param label string  name in traces and profiles
 ---@param fn function
 function q.checkpoint(label, fn, ...) end
@@ -389,25 +430,30 @@ function q.checkpoint(label, fn, ...) end
 ---@param label string
 ---@param fn function
 function q.block(label, fn, ...) end
----Runs fn once, recording every operation (forward, backward); the program replays them on the same input tensors with a
----planned arena: no Lua, no allocation. Results of fn are kept and hold the new values after each run.
+---Runs fn once and records every operation, forward and backward.
+---The program replays them on the same input tensors with a planned arena: no Lua, no allocation. Results of fn are
+---kept and hold the new values after each run.
 ---@param fn function
 ---@return Program
 ---@return ...
 function q.capture(fn, ...) end
----Runs fn on a device that computes nothing and has only address space: q.memory() in it says what fn would need, q.rehearsed()
----what it would cost at the limits given. Values read as zeros or as anything; tensors made in it are closed at its end. Returns fn's results.
+---Runs fn on a device that computes nothing and has only address space; returns fn's results.
+---In it q.memory() says what fn would need, and q.rehearsed() what it would cost at the limits given. Values read as
+---zeros or as anything. Tensors made in it are closed at its end. gpu: the limits are those of a GPU that may not be
+---here.
 ---@param fn function
----@param opt? {bandwidth?: number, flops_f32?: number, flops_bf16?: number, gpu?: boolean}  gpu: the limits are those of a GPU that may not be here
+---@param opt? {bandwidth?: number, flops_f32?: number, flops_bf16?: number, gpu?: boolean}
 ---@return ...
 function q.rehearse(fn, opt) end
----What the operations of this rehearsal so far would have cost. seconds: at the limits given, 0 without any.
+---The cost of the operations of this rehearsal so far. seconds: at the limits given, 0 without any.
 ---@return {device: string, seconds: number, flops_f32: number, flops_bf16: number, bytes: number}
 function q.rehearsed() end
 ---Runs fn and returns its list of operations as text.
 ---@return string
 function q.trace(fn, ...) end
----Runs fn and returns {ops = {{name=, calls=, ms=, bytes=, flops=, share=}...}, blocks = {...}, total_ms=, share=}; prints as a table. share: of the device's measured limit.
+---Runs fn and returns the time of its operations and blocks; prints as a table.
+---{ops = {{name=, calls=, ms=, bytes=, flops=, share=}...}, blocks = {...}, total_ms=, share=}. share: of the device's
+---measured limit.
 ---@return table
 function q.profile(fn, ...) end
 
@@ -422,56 +468,80 @@ function Program:stats() end
 function Program:profile() end
 function Program:free() end
 
--- ---------------------------------------------------------------- streamed weights (engine/stream; scripts/qeng/model/stream.lua)
+-- ---------------------------------------------------------------- streamed weights (engine/stream, model/stream.lua)
 
----A tensor of the CPU in a temporary file without a name ($TMPDIR, /var/tmp), which may leave memory and come back with what was written.
+---A tensor of the CPU in a temporary file without a name ($TMPDIR, /var/tmp).
+---It may leave memory and come back with what was written.
 ---@param shape integer[]
 ---@param dtype dtype
 ---@param label? string
 ---@return Tensor
 function q.spilled(shape, dtype, label) end
 
----Keeps the weights of a model within a limit of memory. names[i], weights[i]: the units in order of use, the embedding first, the
----head last. limit: bytes of the process on the CPU, of pinned memory on a GPU (weights beyond it that do not learn are read from their
----file each time); option: its name in errors; slack: of it, on the CPU, for what is
----not known in advance; keep: bytes of weights that stay on a GPU for good (half of what its budget leaves); depth: units that are copied
----ahead there (2); writable: they are q.spilled, and what learns of them is copied back to the host there.
+---Keeps the weights of a model within a limit of memory.
+---names[i], weights[i]: the units in order of use, the embedding first, the head last.
 ---@param names string[]
 ---@param weights Tensor[][]
 ---@param opt? {limit?: integer, option?: string, slack?: integer, keep?: integer, depth?: integer, writable?: boolean}
+---  limit     bytes of the process on the CPU; of pinned memory on a GPU, where weights beyond it that do not learn are
+---            read from their file each time
+---  option    its name in errors
+---  slack     on the CPU, bytes of it for what is not known in advance
+---  keep      on a GPU, bytes of weights that stay there for good (half of what its budget leaves)
+---  depth     on a GPU, units that are copied ahead (2)
+---  writable  the weights are q.spilled, and those that learn are copied back to the host there
 ---@return WeightStream
 function q.weight_stream(names, weights, opt) end
 
 ---@class WeightStream
 local WeightStream = {}
----What follows reads the weights of this unit; captured like an operation.
+---The operations that follow read the weights of this unit; captured like an operation.
 ---@param unit integer
 function WeightStream:use(unit) end
----Puts a use of the unit on the tape, where its gradient begins; without one, the end of the backward pass.
+---Puts a use of the unit on the tape, where its gradient begins. Without a unit: the end of the backward pass.
 ---@param unit? integer
 function WeightStream:mark(unit) end
----Since it was made: bytes moved and units fetched, fetch_ms that took, stall_ms the computation waited for it (of a captured program
----that ran more than once since the last call, those of its last run), depth (units brought ahead); now: resident of
----total bytes, filed (those of them that come from their file each time), process (bytes needed beside them; on a GPU what is pinned).
----@return {bytes: integer, fetches: integer, fetch_ms: number, stall_ms: number, depth: integer, resident: integer, total: integer, filed: integer, process: integer}
+
+---@class StreamFigures
+---@field bytes integer  moved since the stream was made
+---@field fetches integer  units fetched since then
+---@field fetch_ms number  the time that fetching took
+---@field stall_ms number  the time that the computation waited for it; of a captured program's last run only
+---@field depth integer  units brought ahead
+---@field resident integer  bytes in memory
+---@field total integer  bytes of all units
+---@field filed integer  bytes of those that come from their file each time
+---@field process integer  bytes needed beside them; on a GPU, bytes that are pinned
+
+---Figures since the stream was made, and of now.
+---@return StreamFigures
 function WeightStream:figures() end
----Ends streaming on the CPU: the weights are then read where they are mapped. Nothing on a GPU, where it ends with the model.
+---Ends streaming on the CPU: the weights are then read where they are mapped. On a GPU streaming ends with the model.
 function WeightStream:close() end
 
 -- ---------------------------------------------------------------- optimizer
 
+---@class AdamWOptions
+---@field beta1? number
+---@field beta2? number
+---@field eps? number
+---@field decay? number  on tensors of rank 2 and more
+---@field groups? integer[]  from 0, one for each parameter
+---@field rates? number[]  for each group, a factor of a step's lr
+---@field allow_unused? boolean  a parameter without a gradient is meant (an expert that no token has chosen yet)
+
 ---AdamW over tensors that require gradients. f32 state; a bf16 parameter has an f32 master here.
----A step that would update a parameter whose gradient no backward pass has ever written to is an error that names it; a gradient
----that is zero is none. allow_unused: such a parameter is meant (an expert that no token has chosen yet).
+---A step that would update a parameter whose gradient no backward pass has ever written to is an error that names it. A
+---gradient of zeros is a gradient.
 ---@param parameters Tensor[]
----@param opt? {beta1?: number, beta2?: number, eps?: number, decay?: number, groups?: integer[], rates?: number[], allow_unused?: boolean}  decay on tensors of rank 2 and more; groups: from 0, one for each parameter; rates: for each group, what a step's lr is multiplied by
+---@param opt? AdamWOptions
 ---@return AdamW
 function q.adamw_state(parameters, opt) end
 
 ---@class AdamW
 local AdamW = {}
----One update and zeroed gradients. skipped: the norm was not finite and nothing changed. groups: those updated (all); the
----gradients of the others have to be zero.
+---One update and zeroed gradients. skipped: the norm was not finite and nothing changed.
+---groups: those to update (all). The gradients of the others have to be zero.
 ---@param opt {lr: number, clip?: number, groups?: integer[]}
 ---@return {grad_norm: number, skipped: boolean}
 function AdamW:step(opt) end
@@ -512,13 +582,20 @@ function Weights:files() end
 ---@param name string
 ---@return {dtype: string, readable: boolean, shape: integer[], bytes: integer}?
 function Weights:info(name) end
----The file's own memory where dtype, order and device allow, copied otherwise (engine/weights/weights.h).
----heads: the rows are those of a llama file's q or k, and come in Hugging Face's order (engine/formats/gguf_rows.h).
----interleave: rows of a matrix of tq2_0 or q6_k may change places in memory (kernels/interleave.h), for the CPU to multiply faster by it,
----unless a tensor given out before shows them; no load() after that.
----stream: a matrix that cannot be the file's own memory lies in a temporary file (engine/stream/spilled_file.h).
+
+---@class WeightOptions
+---@field dtype? dtype
+---@field shape? integer[]  the shape that is expected
+---@field copy? boolean
+---@field label? string
+---@field heads? integer  rows of a llama file's q or k come in Hugging Face's order (engine/formats/gguf_rows.h)
+---@field interleave? boolean  the CPU's order of rows, for tq2_0 and q6_k (kernels/interleave.h); no load() afterwards
+---@field stream? boolean  what is not the file's own memory lies in a temporary file (engine/stream/spilled_file.h)
+
+---The file's own memory if dtype, order and device allow, else a copy (engine/weights/weights.h).
+---interleave has no effect if a tensor given out before shows those rows.
 ---@param name string
----@param opt? {dtype?: dtype, shape?: integer[], copy?: boolean, label?: string, heads?: integer, interleave?: boolean, stream?: boolean}  shape: what is expected
+---@param opt? WeightOptions
 ---@return Tensor
 function Weights:tensor(name, opt) end
 ---Whether two tensors have the same type, shape and bytes.
@@ -526,8 +603,8 @@ function Weights:tensor(name, opt) end
 ---@param second string
 ---@return boolean
 function Weights:same(first, second) end
----Reads the file into memory of the process's own, in large pages: weights are then read faster than from a mapping. Tensors made
----before and after lie there. Does nothing where tensors are copied to a device anyway.
+---Reads the file into the process's own memory, in large pages: weights are then read faster than from a mapping.
+---Tensors made before and after lie there. Does nothing if tensors are copied to a device anyway.
 ---@param opt? {if_room?: boolean}  only with twice the file's size of memory to spare
 ---@return boolean  whether it was done
 function Weights:load(opt) end
@@ -537,14 +614,16 @@ q.safetensors = {}
 ---@param path string  file, index.json or folder
 ---@return Weights
 function q.safetensors.open(path) end
----Writes atomically; over max_shard_bytes in shards with an index; what an earlier save left in the folder goes. one_bit and ternary tensors are kept as their words, U32,
----with a note in the metadata by which they read back as what they were; other block formats need a dtype.
+---Writes atomically, over max_shard_bytes in shards with an index. An earlier save's files in the folder go.
+---one_bit and ternary tensors are kept as their words, U32. A note in the metadata lets them read back as what they
+---were. Other block formats need a dtype.
 ---@param path string  file, or folder when sharded
 ---@param tensors table  {{name, Tensor, dtype?}...}  dtype: of this one, whatever that of the others
----@param opt? {metadata?: table<string, string>, max_shard_bytes?: integer, dtype?: dtype}  dtype: of floats and other blocks
+---@param opt? {metadata?: table<string, string>, max_shard_bytes?: integer, dtype?: dtype}
+---  dtype: of floats, and of blocks other than those above
 function q.safetensors.save(path, tensors, opt) end
 
----sums[c] += the squares of column c of x: what a linear layer's inputs say of the importance of its weights' columns.
+---sums[c] += the squares of column c of x: how much the inputs of a linear layer use each column of its weights.
 ---@param sums Tensor  f32 [columns], on the CPU
 ---@param x Tensor
 function q.add_column_squares(sums, x) end
@@ -565,16 +644,17 @@ q.gguf = {}
 ---@param path string
 ---@return Weights
 function q.gguf.open(path) end
----Writes atomically, each tensor as it is (q.quantize first, for blocks). Types of metadata: u8 i8 u16 i16 u32 i32 u64 i64
----f32 f64 bool string, and "[u32]" for arrays.
+---Writes atomically, each tensor as it is (q.quantize first, for blocks).
+---Types of metadata: u8 i8 u16 i16 u32 i32 u64 i64 f32 f64 bool string, and "[u32]" for arrays.
 ---@param path string
 ---@param tensors table  {{name, Tensor}...}
 ---@param metadata table  {{key, type, value}...}
 function q.gguf.save(path, tensors, metadata) end
 ---The same in pieces: writer:write each tensor in the order of specs, then writer:commit().
+---part_bytes: if the tensors have more bytes, they go to parts of at most so many: NAME-00001-of-0000N.gguf and so on,
+---for NAME.gguf.
 ---@param path string
 ---@param specs table  {{name = , dtype = , shape = }...}
----part_bytes: where the tensors have more bytes, parts of at most so many: NAME-00001-of-0000N.gguf and so on, for NAME.gguf.
 ---@param metadata table  {{key, type, value}...}
 ---@param opt? {part_bytes?: integer}
 ---@return GgufWriter
@@ -590,8 +670,8 @@ function GgufWriter:write(name, tensor, opt) end
 ---@return string[] paths  of the file, or of its parts
 function GgufWriter:commit() end
 
----A YAML document, as READMEs have at their head: lists, maps, and text, whatever a scalar looks like; null is nil. Anchors and tags are
----refused.
+---Reads a YAML document such as READMEs have at their head: lists, maps and text, whatever a scalar looks like.
+---null is nil. Anchors and tags are refused.
 ---@param text string
 ---@param name string  of the text, for errors
 ---@return any
@@ -618,8 +698,10 @@ function q.unicode.is(text, class) end
 q.json = {}
 ---Arrays keep that they are arrays; whole numbers are exact up to 2^53.
 ---@param text string
----@param opt? {ordered?: boolean, exact?: boolean}  ordered: the metatable of an object lists its keys in the text's order, as __keys;
----exact: integers beyond 2^53 and floats without a fraction are {value =, digits = of an integer}, which encode writes as they were
+---@param opt? {ordered?: boolean, exact?: boolean}
+---  ordered: the metatable of an object lists its keys in the text's order, as __keys
+---  exact: integers beyond 2^53 and floats without a fraction are {value =, digits = of an integer}, which encode
+---  writes as they were
 ---@return any  null is q.json.null
 function q.json.decode(text, opt) end
 ---@param value any
@@ -646,7 +728,7 @@ function q.fs.remove(path) end
 function q.fs.copy(from, to) end
 ---Replaces folder `to` by `from` (synced first); a kill at any moment leaves one whole folder readable.
 function q.fs.replace_dir(from, to) end
----The same of a new folder, which fill(folder) writes; where that fails nothing has changed.
+---The same for a new folder, which fill(folder) writes. If that fails, nothing has changed.
 ---@param path string
 ---@param fill fun(folder: string)
 function q.fs.write_dir(path, fill) end
@@ -661,8 +743,8 @@ function q.fs.same(a, b) end
 ---Who holds a folder, as "process 4711 on HOST": another process that said q.fs.hold. Writes nothing.
 ---@return string?
 function q.fs.holder(folder) end
----Holds a folder that exists for this process, until it ends; an error of code "busy" names who else does. False: its file system has
----no locks.
+---Holds a folder that exists for this process, until it ends. An error of code "busy" names who else holds it.
+---False: its file system has no locks.
 ---@return boolean
 function q.fs.hold(folder) end
 ---Paths that match a pattern as a shell's, sorted.
@@ -672,7 +754,8 @@ function q.fs.glob(pattern) end
 ---Deletes what killed processes left in a folder: NAME.tmp-PID-N, where the process is gone. Returns the names.
 ---@return string[]
 function q.fs.sweep(path) end
----Asks the system to forget what it keeps of a file in memory, so that the next reading comes from the disk; it need not comply.
+---Asks the system to forget what it keeps of a file in memory, so that the next reading comes from the disk.
+---It need not comply.
 ---@return boolean
 function q.fs.drop_cache(path) end
 ---@return string?  the first existing of path as given, beside the installed recipes
@@ -684,8 +767,9 @@ local Tokenizer = {}
 ---@return Tokenizer
 function q.tokenizer(path) end
 ---@param text string
----@param opt? {special?: boolean, after?: integer}  special: text like <|im_start|> becomes its token (default false); after: the token
----that the text goes on from, so that SentencePiece writes no space between
+---@param opt? {special?: boolean, after?: integer}
+---  special: text like <|im_start|> becomes its token (default false)
+---  after: the token that the text goes on from, so that SentencePiece writes no space between
 ---@return integer[]
 function Tokenizer:encode(text, opt) end
 ---@param ids integer[]
@@ -705,8 +789,18 @@ function Tokenizer:vocab_size() end
 function Tokenizer:hash() end
 ---@return {bos?: integer, eos?: integer, pad?: integer, add_bos: boolean, chat_template?: string, name: string}
 function Tokenizer:info() end
+
+---@class VocabularyLists
+---@field model string
+---@field pre string
+---@field tokens string[]
+---@field types integer[]
+---@field scores? number[]
+---@field merges? string[]
+---@field add_space_prefix boolean
+
 ---The lists that a GGUF file holds of a tokenizer (tokenizer.ggml.*).
----@return {model: string, pre: string, tokens: string[], types: integer[], scores?: number[], merges?: string[], add_space_prefix: boolean}
+---@return VocabularyLists
 function Tokenizer:vocabulary() end
 ---Writes tokenizer.json or tokenizer.model, and tokenizer_config.json, into an existing folder.
 ---@param dir string
@@ -734,7 +828,8 @@ function TokenBatch:tokens() end
 ---Learns a byte-level BPE vocabulary: add texts, then write.
 ---@class BpeTrainer
 local BpeTrainer = {}
----@param opt? {pattern?: "qwen2"|"qwen3.5"|"llama3"|"cl100k"|"o200k"|"tekken"|"gpt2", nfc?: boolean, threads?: integer}  default: qwen2, normalised, this process's cores
+---By default: the pattern of qwen2, normalised, this process's cores.
+---@param opt? {pattern?: bpe_pattern, nfc?: boolean, threads?: integer}
 ---@return BpeTrainer
 function q.bpe_trainer(opt) end
 ---@param texts string[]
@@ -743,11 +838,23 @@ function BpeTrainer:add(texts) end
 function BpeTrainer:bytes() end
 ---Writes out/tokenizer.json: 256 bytes, the most frequent merges, the specials. The same texts give the same file.
 ---@param opt {vocab: integer, specials: string[], out: string}
----@return integer ids  how many: vocab, or fewer where no pair occurs twice
+---@return integer ids  how many: vocab, or fewer if no pair occurs twice
 function BpeTrainer:write(opt) end
 
----Learns a tokenizer from text, JSONL and JSON files; writes tokenizer.json and tokenizer_config.json, which transformers load.
----@param opt {files: string[], vocab: integer, specials: string[], out: string, eos?: string, pad?: string, pattern?: string, nfc?: boolean, threads?: integer}
+---@class TokenizerOptions
+---@field files string[]
+---@field vocab integer
+---@field specials string[]
+---@field out string
+---@field eos? string
+---@field pad? string
+---@field pattern? string
+---@field nfc? boolean
+---@field threads? integer
+
+---Learns a tokenizer from text, JSONL and JSON files.
+---Writes tokenizer.json and tokenizer_config.json, which transformers load.
+---@param opt TokenizerOptions
 ---@return Tokenizer
 ---@return {ids: integer, bytes: integer, seconds: number}
 function q.train_tokenizer(opt) end
@@ -779,19 +886,63 @@ function q.ndp.stream(path, opt) end
 ---@return StreamWriter
 function q.ndp.create_stream(path, opt) end
 
----Starts converting text data to a dataset, in threads of its own; q.convert does this with what users expect around it.
----renderer: options of chat.renderer for records that are not plain; chatml: plain conversations are rendered by the engine.
----special, text_begin, text_end: of plain texts, as q.convert's special, and the ids around them.
----@param opt {inputs: string[], output: string, tokenizer: Tokenizer, format?: string, documents?: string, chatml?: boolean, system?: string, turns?: string, renderer?: table, max_tokens?: integer, long?: string, dedupe?: boolean, max_bad?: number, max_record?: number, source?: string, source_field?: string, source_names?: table<string, integer>, destination?: integer, meta?: table, resume?: boolean, checkpoint?: number, threads?: integer, special?: "parse"|"text", text_begin?: integer, text_end?: integer}
+---@class ConversionOptions
+---@field inputs string[]
+---@field output string
+---@field tokenizer Tokenizer
+---@field format? string
+---@field documents? string
+---@field chatml? boolean  plain conversations are rendered by the engine
+---@field system? string
+---@field turns? string
+---@field renderer? table  options of chat.renderer, for records that are not plain
+---@field max_tokens? integer
+---@field long? string
+---@field dedupe? boolean
+---@field max_bad? number
+---@field max_record? number
+---@field source? string
+---@field source_field? string
+---@field source_names? table<string, integer>
+---@field destination? integer
+---@field meta? table
+---@field resume? boolean
+---@field checkpoint? number
+---@field threads? integer
+---@field special? "parse"|"text"  of plain texts, as for q.convert
+---@field text_begin? integer  the id before a plain text
+---@field text_end? integer  the id after it
+
+---Starts converting text data to a dataset, in threads of its own. q.convert adds what users expect around it.
+---@param opt ConversionOptions
 ---@return Conversion
 function q.ndp.convert(opt) end
 
 ---@class Conversion
 local Conversion = {}
----Waits until it is done, or for so long; raises what ended it. told: the first bad records; each of them and of the notes
----is returned once.
+
+---@class ConversionFigures
+---@field done boolean
+---@field seen integer
+---@field records integer
+---@field tokens integer
+---@field targets integer
+---@field bad integer
+---@field bad_by_reason table<string, integer>
+---@field longer integer
+---@field duplicates integer
+---@field repaired integer
+---@field bytes_read integer
+---@field bytes_total integer
+---@field bytes_text integer
+---@field bytes_skipped integer
+---@field told string[]  the first bad records
+---@field notes string[]
+
+---Waits until it is done, or for so long; raises what ended it.
+---Each bad record that is told, and each note, is returned once.
 ---@param seconds number
----@return {done: boolean, seen: integer, records: integer, tokens: integer, targets: integer, bad: integer, bad_by_reason: table<string, integer>, longer: integer, duplicates: integer, repaired: integer, bytes_read: integer, bytes_total: integer, bytes_text: integer, bytes_skipped: integer, told: string[], notes: string[]}
+---@return ConversionFigures
 function Conversion:wait(seconds) end
 ---Ends it after the records in flight, at a point to resume from: wait() then raises "interrupted".
 function Conversion:stop() end
@@ -830,8 +981,9 @@ function StreamWriter:abandon() end
 
 ---@class PacketStream
 local PacketStream = {}
----The next record, nil at the end: {type="token_ids", tokens=, mask=, src=, dst=} (no mask: every token is a target), or of
----a payload {type=, payload=, src=, dst=}.
+---The next record, nil at the end.
+---{type="token_ids", tokens=, mask=, src=, dst=}: without mask, every token is a target.
+---A payload is {type=, payload=, src=, dst=}.
 ---@return table?
 function PacketStream:next() end
 ---What was damaged so far: frames (total, by_source), bytes skipped, and records lost of which some frame was whole.
@@ -842,13 +994,24 @@ function PacketStream:errors() end
 local PacketFile = {}
 ---@return integer
 function PacketFile:records() end
----type: "token_ids", or of a payload, which has 0 tokens. bytes: as stored.
----@return {type: string, tokens: integer, loss_tokens: integer, src: integer, dst: integer, frames: integer, bytes: integer}
+
+---@class RecordInfo
+---@field type string  "token_ids", or that of a payload, which has 0 tokens
+---@field tokens integer
+---@field loss_tokens integer
+---@field src integer
+---@field dst integer
+---@field frames integer
+---@field bytes integer  as stored
+
+---What is known of a record without reading it.
+---@return RecordInfo
 function PacketFile:info(record) end
 ---@return integer[]? tokens  nil when a frame is damaged
 ---@return integer[] mask
 function PacketFile:read(record) end
----What PacketWriter:payload wrote: a string, a value of JSON, or numbers (a list; tensor: one of f32, f16, bf16 or i32).
+---The data of PacketWriter:payload: a string, a value of JSON, or numbers.
+---Numbers are a list; with tensor = true, a tensor of f32, f16, bf16 or i32.
 ---@param opt? {tensor?: boolean}
 ---@return any value  nil when a frame is damaged
 ---@return string kind
@@ -860,25 +1023,56 @@ function PacketFile:crc() end
 function PacketFile:errors() end
 ---@return table
 function PacketFile:meta() end
----Every frame and every block's hash, on all cores. progress is called now and then with bytes done and in all. Of the
----damage, the first 1000 records ({record=, offset=, src=}) and blocks of 1 MiB (offsets in the file) are listed.
+
+---@class Damage
+---@field ok boolean
+---@field records integer
+---@field bad_records integer
+---@field blocks integer
+---@field bad_blocks integer
+---@field bytes integer
+---@field damaged table[]  the first 1000 records: {record=, offset=, src=}
+---@field block_offsets integer[]  the first 1000 blocks of 1 MiB, by their offset in the file
+---@field by_source table<integer, integer>
+
+---Checks every frame and every block's hash, on all cores.
+---progress is called now and then with bytes done and in all.
 ---@param opt? {progress?: fun(done: integer, total: integer)}
----@return {ok: boolean, records: integer, bad_records: integer, blocks: integer, bad_blocks: integer, bytes: integer, damaged: table[], block_offsets: integer[], by_source: table<integer, integer>}
+---@return Damage
 function PacketFile:verify(opt) end
----One pass over all records with all cores. ends: tokens that end an answer. Of all and, under sources[SRC], of each source: records, damaged, tokens,
----trained, untrained (records), answers, empty_answers, truncated, duplicates, duplicate_tokens, shortest, longest. Also lengths and trained_lengths
+---One pass over all records with all cores. ends: tokens that end an answer.
+---For all, and under sources[SRC] for each source: records, damaged, tokens, trained, untrained (records), answers,
+---empty_answers, truncated, duplicates, duplicate_tokens, shortest, longest. Also lengths and trained_lengths
 ---({{tokens, records}...}), groups of duplicates ({records=, first=, tokens=}), highest_token.
 ---@param opt? {ends?: integer[], threads?: integer}
 ---@return table
 function PacketFile:statistics(opt) end
+
+---@class BatchOptions
+---@field row_tokens integer
+---@field rows? integer
+---@field rank? integer  with ranks: rows rank, rank + ranks, ... of each global batch of `rows` rows
+---@field ranks? integer
+---@field seed? integer
+---@field split? "train"|"eval"
+---@field eval_share? number
+---@field pad? integer
+---@field long? "auto"|"split"|"truncate"|"drop"|"error"  documents longer than a row
+---@field lookahead? integer
+---@field once? boolean
+---@field vocab? integer  a token at or over it is an error
+---@field sources? integer[]  only records of these SRC
+---@field drop? number  CRC-Drop: each epoch a record is left out with this probability
+---@field weights? table<integer, number>|fun(step: integer, source: integer): number  a curriculum of SRC
+---@field batches_per_step? integer  batches in one of the curriculum's steps
+---@field route? boolean  every batch holds packets of one DST (info().dst)
+
 ---Packed batches of rows * row_tokens slots, prefetched by a thread.
----  sources: only records of these SRC. drop: CRC-Drop, each epoch a record is left out with this probability. rank, ranks:
----  rows rank, rank + ranks, ... of each global batch of `rows` rows. route: every batch holds packets of one DST (info().dst).
----  weights: a curriculum, {[SRC] = weight} or a function of (step, source), called on this thread some batches ahead; the
----  step counts batches_per_step batches. Shares are of records; where a source ends it begins anew.
----  long: what becomes of documents longer than a row: auto splits those of which all is trained and leaves out the others
----  (conversations: their later pieces would lack the question); truncate keeps the first row_tokens tokens, if one is trained.
----@param opt {row_tokens: integer, rows?: integer, rank?: integer, ranks?: integer, seed?: integer, split?: "train"|"eval", eval_share?: number, pad?: integer, long?: "auto"|"split"|"truncate"|"drop"|"error", lookahead?: integer, once?: boolean, vocab?: integer, sources?: integer[], drop?: number, weights?: table<integer, number>|fun(step: integer, source: integer): number, batches_per_step?: integer, route?: boolean}  vocab: a token at or over it is an error
+---long = "auto" splits documents of which all is trained, and leaves out others: later pieces of a conversation would
+---lack the question. "truncate" keeps the first row_tokens tokens, if one is trained. weights: {[SRC] = weight}, or a
+---function of (step, source), called on this thread some batches ahead. Shares are of records. A source that ends
+---begins anew.
+---@param opt BatchOptions
 ---@return Batches
 function PacketFile:batches(opt) end
 
@@ -891,35 +1085,49 @@ function Batches:next() end
 ---@return integer[]
 function Batches:state() end
 function Batches:restore(state) end
----{batches=, real_tokens=, trained_tokens=, documents=, split=, truncated=, dropped=, crc_dropped=} of one epoch, and {[number] = records}
----as sources= and destinations=. Of a curriculum: with the weights of step 0 throughout.
+---The figures of one epoch. Those of a curriculum take the weights of step 0 throughout.
+---{batches=, real_tokens=, trained_tokens=, documents=, split=, truncated=, dropped=, crc_dropped=}, and {[number] =
+---records} as sources= and destinations=.
 ---@return table
 function Batches:plan() end
 
 ---@class Batch
 local Batch = {}
----{tokens=, real_tokens=, trained_tokens=, documents=, split=, truncated=, dropped=, crc_dropped=, damaged=, epoch=, dst=, wait_ms=,
----max_documents=}
+---{tokens=, real_tokens=, trained_tokens=, documents=, split=, truncated=, dropped=, crc_dropped=, damaged=, epoch=,
+---dst=, wait_ms=, max_documents=}
 ---@return table
 function Batch:info() end
----What the batch holds of each source (SRC). nll: the sum over its targets of the tensor given (Model:loss), which is read.
+---What the batch holds of each source (SRC).
+---nll: the sum over its targets of the given tensor (Model:loss), which is read.
 ---@param nll? Tensor  [t] f32
 ---@return table<integer, {documents: integer, trained_tokens: integer, nll: number}>
 function Batch:by_source(nll) end
 ---The documents, or pieces of long ones, in order: tokens begin .. begin + tokens - 1 of a record, from a slot on.
 ---@return {record: integer, begin: integer, tokens: integer, slot: integer}[]
 function Batch:documents() end
----Starts the batch's way to a GPU, beside what that computes; load() then finds it there. No need to; at most two at a time.
+---Starts the batch's way to a GPU while that computes; load() then finds it there. Optional; at most two at a time.
 function Batch:send() end
----Copies into tensors: tokens, targets, positions [T] i32, cu [max_documents + 1] i32.
+---Copies into tensors: tokens, targets, positions [T] i32, cu_q [max_documents + 1] i32.
 ---@param slot {tokens: Tensor, targets: Tensor, positions: Tensor, cu_q: Tensor}
 function Batch:load(slot) end
 
 -- ---------------------------------------------------------------- the hub
 
 q.hub = {}
----A hub's client; what opt leaves out is of the environment (HF_ENDPOINT, HF_TOKEN, HF_HOME, HF_HUB_OFFLINE, ...: engine/hub/settings.h).
----@param opt? {endpoint?: string, token?: string, cache?: string, offline?: boolean, attempts?: integer, backoff?: number, connect_timeout?: number, stall_timeout?: number}
+
+---@class HubOptions
+---@field endpoint? string
+---@field token? string
+---@field cache? string
+---@field offline? boolean
+---@field attempts? integer
+---@field backoff? number
+---@field connect_timeout? number
+---@field stall_timeout? number
+
+---A hub's client. The environment gives what opt leaves out.
+---Its variables are HF_ENDPOINT, HF_TOKEN, HF_HOME, HF_HUB_OFFLINE and others: engine/hub/settings.h.
+---@param opt? HubOptions
 ---@return Hub
 function q.hub.open(opt) end
 
@@ -934,10 +1142,10 @@ function Hub:settings() end
 ---@param watch? fun(done: integer, total: integer?, note: string)  called ten times a second
 ---@return {commit: string, folder: string, files: {path: string, size: integer?, hash: string?}[]}
 function Hub:list(kind, repo, revision, watch) end
----The same of what is on this machine; nil where it was never fetched.
+---The same for what is on this machine; nil if it was never fetched.
 ---@return table?
 function Hub:cached(kind, repo, revision) end
----One file of a commit: what arrives is checked, and an interrupted download is gone on from.
+---Fetches a file of a commit. What arrives is checked, and an interrupted download goes on where it was.
 ---@param commit string
 ---@param file {path: string, size?: integer, hash?: string}  as of list
 ---@param watch? fun(done: integer, total: integer?, note: string)
@@ -954,10 +1162,35 @@ function Hub:room() end
 
 ---@class Sampler
 local Sampler = {}
----The order in which the options act is in engine/generate/sampler.h. temperature 0: greedy; logit_bias: {[token] = bias}; penalty_window: the
----penalties look at the last so many tokens (0: all); repetition_penalty and dry_* look at prompt and output, the others at the output.
----dry_*, top_n_sigma, xtc_* and mirostat* are llama.cpp's of these names; a tokenizer is needed for dry_sequence_breakers, which are texts.
----@param opt? {temperature?: number, top_k?: integer, top_p?: number, min_p?: number, typical_p?: number, repetition_penalty?: number, presence_penalty?: number, frequency_penalty?: number, penalty_window?: integer, logit_bias?: table<integer, number>, seed?: integer, dry_multiplier?: number, dry_base?: number, dry_allowed_length?: integer, dry_penalty_last_n?: integer, dry_sequence_breakers?: string[], tokenizer?: Tokenizer, top_n_sigma?: number, xtc_probability?: number, xtc_threshold?: number, mirostat?: 0|1|2, mirostat_tau?: number, mirostat_eta?: number}
+
+---@class SamplerOptions
+---@field temperature? number  0: greedy
+---@field top_k? integer
+---@field top_p? number
+---@field min_p? number
+---@field typical_p? number
+---@field repetition_penalty? number  looks at prompt and output, as dry_* do; the other penalties look at the output
+---@field presence_penalty? number
+---@field frequency_penalty? number
+---@field penalty_window? integer  the penalties look at the last so many tokens; 0: all
+---@field logit_bias? table<integer, number>  {[token] = bias}
+---@field seed? integer
+---@field dry_multiplier? number
+---@field dry_base? number
+---@field dry_allowed_length? integer
+---@field dry_penalty_last_n? integer
+---@field dry_sequence_breakers? string[]  texts; they need a tokenizer
+---@field tokenizer? Tokenizer
+---@field top_n_sigma? number
+---@field xtc_probability? number
+---@field xtc_threshold? number
+---@field mirostat? 0|1|2
+---@field mirostat_tau? number
+---@field mirostat_eta? number
+
+---Draws tokens. engine/generate/sampler.h says in which order the options act.
+---dry_*, top_n_sigma, xtc_* and mirostat* are llama.cpp's options of these names.
+---@param opt? SamplerOptions
 ---@return Sampler
 function q.sampler(opt) end
 ---Draws from logits [vocab] (or the last row of [t, vocab]); does not accept the token.
@@ -980,8 +1213,9 @@ function Sampler:prompt(tokens) end
 ---@return Sampler
 function Sampler:clone() end
 
----Log probabilities under logits as the model gave them, for each row: of the token that came (left out where tokens[row] is -1), and of the `top`
----most probable. For a prompt: tokens are the prompt from its second token on, and -1 for the last row.
+---Log probabilities under logits as the model gave them, for each row.
+---They are those of the token that came (left out if tokens[row] is -1) and of the `top` most probable. For a prompt
+---tokens are the prompt from its second token on, and -1 for the last row.
 ---@param logits Tensor  [rows, vocab] or [vocab]
 ---@param tokens integer[]  one for each row
 ---@param opt? {top?: integer}
@@ -993,17 +1227,19 @@ function q.logprobs(logits, tokens, opt) end
 ---@return number[] divergence
 ---@return integer same_top
 function q.compare_logits(reference, logits) end
----A copy of logits in host memory, by one read, for samplers that take a row each; nil where the host reads the device's memory.
+---A copy of logits in host memory, by one read, for samplers that take a row each.
+---nil if the host can read the device's memory.
 ---@param logits Tensor
 ---@return Tensor?
 function q.on_host(logits) end
 
----A grammar that output has to follow, in the notation of llama.cpp (GBNF; engine/grammar/gbnf.h):  root ::= "yes" | [0-9]{1,3}
+---A grammar that output has to follow, in llama.cpp's notation: root ::= "yes" | [0-9]{1,3}  (engine/grammar/gbnf.h)
 ---@param text string
 ---@return Grammar
 function q.grammar(text) end
----The grammar of the JSON texts that are valid under a schema (what of JSON schema: engine/grammar/schema.h). Properties come in the order of
----the text; of a Lua table, sorted.
+---The grammar of the JSON texts that are valid under a schema.
+---engine/grammar/schema.h says what of JSON schema is read. Properties come in the order of the text; of a Lua table,
+---sorted.
 ---@param schema table|string  a table, or JSON text
 ---@return Grammar
 function q.json_schema(schema) end
@@ -1048,15 +1284,17 @@ function TokenMask:count() end
 ---@return integer[]  the ids that are allowed
 function TokenMask:ids() end
 
----y_i = alpha x w_i^T scale_i + bias_i for inference: the bits of a row depend on that row alone, so a sequence computes the same in
----every batch. Weights of any stored dtype. scale: f32 [n_i] each, a factor for each row of w_i, as one_bit and ternary weights
----need; bias and scale may have holes (false). into: adds to these tensors instead. Not differentiable.
+---y_i = alpha x w_i^T scale_i + bias_i for inference. Not differentiable.
+---The bits of a row depend on that row alone, so a sequence computes the same in every batch. Weights may have any
+---stored dtype. scale: f32 [n_i] each, a factor for each row of w_i; one_bit and ternary weights need it. bias and
+---scale may have holes (false). into: adds to these tensors instead.
 ---@param x Tensor  [rows, k]
 ---@param w Tensor[]  [n_i, k] each
 ---@param opt? {bias?: Tensor[], scale?: Tensor[], out?: dtype, alpha?: number, into?: Tensor[]}
 ---@return Tensor[]
 function q.row_linear(x, w, opt) end
----Stores keys and values [tokens, kv_heads, head_dim] in slots [tokens] i32 of pools [slots, kv_heads, head_dim]; slot -1: nowhere.
+---Stores keys and values [tokens, kv_heads, head_dim] in pools [slots, kv_heads, head_dim].
+---slots: [tokens] i32; slot -1 is nowhere.
 ---@param k Tensor
 ---@param v Tensor
 ---@param slots Tensor
@@ -1081,7 +1319,8 @@ function q.paged_attention(query, k_pool, v_pool, opt) end
 ---@return number
 ---@return table[]
 function q.token_logprobs(logits, id, k) end
----Which pages of a paged cache belong to which sequence (engine/generate/page_pool.h). remember: full pages are found again.
+---Which pages of a paged cache belong to which sequence (engine/generate/page_pool.h).
+---remember: full pages are found again.
 ---@param opt {pages: integer, page_tokens?: integer, remember?: boolean}
 ---@return PagePool
 function q.page_pool(opt) end
@@ -1134,16 +1373,17 @@ function PagePool:stats() end
 ---@param counts integer[]
 function PagePool:fill(to, ids, counts) end
 
----Runs Lua code that nobody has read, in a process of its own without io, os, ffi and debug; print and bytecode are missing too. Past a limit it
----has failed.
+---Runs Lua code that nobody has read, in a process of its own without io, os, ffi and debug.
+---print and bytecode are missing too. Past a limit the code has failed.
 ---@param code string
 ---@param opt? {instructions?: integer, memory?: integer, seconds?: number}  20 million, 256 MiB, 5
 ---@return boolean done
 ---@return string text  what the code returned (a string, number or boolean), or what was wrong
 function q.sandbox(code, opt) end
 
----Lines from the terminal with editing, history in a file and completion: complete(word, before) gives the words that may stand for `word`, which
----follows `before`. Pasted lines and Alt-Enter make a text of several lines.
+---Lines from the terminal with editing, history in a file and completion.
+---complete(word, before) gives the words that may stand for `word`, which follows `before`. Pasted lines and Alt-Enter
+---make a text of several lines.
 ---@param opt? {history?: string, complete?: fun(word: string, before: string): string[]}
 ---@return LineEditor
 function q.line_editor(opt) end
@@ -1171,20 +1411,21 @@ function q.isatty(fd) end
 ---Columns of the terminal, 80 where unknown.
 ---@return integer
 function q.columns() end
----With true, Ctrl-C (so do SIGTERM and SIGHUP) only sets the flag that q.interrupted() tells (a second one raises); with false it
----raises at once, also one that came before and that nobody asked for.
+---With true, Ctrl-C (so do SIGTERM and SIGHUP) only sets the flag that q.interrupted() tells; a second one raises.
+---With false it raises at once. So does one that came before and that nobody asked for.
 ---@param on boolean
 function q.defer_interrupt(on) end
 ---@return boolean
 ---@return string? name  "Ctrl-C", "SIGTERM" or "SIGHUP"
 function q.interrupted() end
----From now on the process goes on where nobody reads what it prints: for jobs whose result is files. Otherwise a closed pipe ends it,
----as it does other programs. Either way a process whose standard output did not all arrive does not exit with 0.
+---From now on the process goes on if nobody reads what it prints: for jobs whose result is files.
+---Otherwise a closed pipe ends it, as it does other programs. Either way a process whose standard output did not all
+---arrive does not exit with 0.
 function q.outlive_output() end
----fn(...), within which no Ctrl-C is raised or told: one that comes meanwhile takes effect when it has returned. For what has to
----change together; what takes long in it goes into q.interruptible.
+---Runs fn(...) without raising or telling a Ctrl-C: one that comes meanwhile takes effect when fn has returned.
+---For what has to change together. What takes long in it goes into q.interruptible.
 function q.uninterrupted(fn, ...) end
----fn(...), within which Ctrl-C is raised although a caller of this is in q.uninterrupted.
+---Runs fn(...), within which Ctrl-C is raised although a caller is in q.uninterrupted.
 function q.interruptible(fn, ...) end
 ---fn's results, or nil and the error object.
 function q.try(fn, ...) end
@@ -1201,10 +1442,11 @@ q.version = ""
 
 -- ---------------------------------------------------------------- recipes
 
----A recipe's command line, in the order that --help prints: what the recipe does, { "rank", 16, "LoRA rank", min = 1 } for
----each option (name, default, help), and names of sets of options ("device", "model"; recipes/README.md lists them). The
----default shows the type; scripts/qeng/console/options.lua says what else an entry may have. A wrong or unknown option is
----an error of code "usage" that names the nearest.
+---A recipe's command line, from a list in the order that --help prints.
+---The list has what the recipe does, { "rank", 16, "LoRA rank", min = 1 } for each option (name, default, help), and
+---names of sets of options ("device", "model"; recipes/README.md lists them). The default shows the type.
+---scripts/qeng/console/options.lua says what else an entry may have. A wrong or unknown option is an error of code
+---"usage" that names the nearest.
 ---@param list table
 ---@param args? string[]  the recipe's own
 ---@param program? string  for the help text
@@ -1215,23 +1457,83 @@ function q.options(list, args, program) end
 ---@param opt {device: string, threads: integer, device_budget?: integer}
 function q.use_device(opt) end
 
----Loads opt.model, opens opt.data, trains by opt.mode, saves under opt.out. opt is the set of options "finetune", as
----recipes/lora_qwen.lua has it; its --help tells the defaults of fields that are missing. A list may be text with commas.
----@param opt {model: string, model_file?: string, data: string, out?: string, mode?: "lora"|"full", rank?: integer, alpha?: number, rslora?: boolean, dropout?: number, targets?: string[], steps?: integer, epochs?: number, row_tokens?: integer, rows?: integer, accumulate?: integer, lr?: number, schedule?: string, warmup?: integer, decay?: number, clip?: number, seed?: integer, dtype?: dtype, template?: string, template_args?: string|table, eval_share?: number, eval_data?: string, eval_every?: integer, patience?: integer, best?: boolean, samples?: string, sample_tokens?: integer, tensorboard?: boolean, save_every?: integer, keep?: integer, resume?: boolean, recompute?: boolean, eager?: boolean, profile?: boolean, gguf?: boolean, adapter?: string, rank_pattern?: table<string, integer>, alpha_pattern?: table<string, number>, dora?: boolean, add_tokens?: string[], train_embeddings?: boolean, neftune?: number, special?: "parse"|"text", documents?: "paragraph"|"line"|"file", long?: "auto"|"split"|"truncate"|"drop", sources?: string, drop?: number, weights?: string, host_budget?: integer, stream_keep?: integer, any_tokenizer?: boolean}
----@param hooks? {prepare?: function, on_step?: function, weights?: table|function, title?: string}  prepare(model, file), on_step(row, model)
+---@class FinetuneOptions
+---@field model string
+---@field model_file? string
+---@field data string
+---@field out? string
+---@field mode? "lora"|"full"
+---@field rank? integer
+---@field alpha? number
+---@field rslora? boolean
+---@field dropout? number
+---@field targets? string[]
+---@field steps? integer
+---@field epochs? number
+---@field row_tokens? integer
+---@field rows? integer
+---@field accumulate? integer
+---@field lr? number
+---@field schedule? string
+---@field warmup? integer
+---@field decay? number
+---@field clip? number
+---@field seed? integer
+---@field dtype? dtype
+---@field template? string
+---@field template_args? string|table
+---@field eval_share? number
+---@field eval_data? string
+---@field eval_every? integer
+---@field patience? integer
+---@field best? boolean
+---@field samples? string
+---@field sample_tokens? integer
+---@field tensorboard? boolean
+---@field save_every? integer
+---@field keep? integer
+---@field resume? boolean
+---@field recompute? boolean
+---@field eager? boolean
+---@field profile? boolean
+---@field gguf? boolean
+---@field adapter? string
+---@field rank_pattern? table<string, integer>
+---@field alpha_pattern? table<string, number>
+---@field dora? boolean
+---@field add_tokens? string[]
+---@field train_embeddings? boolean
+---@field neftune? number
+---@field special? "parse"|"text"
+---@field documents? "paragraph"|"line"|"file"
+---@field long? "auto"|"split"|"truncate"|"drop"
+---@field sources? string
+---@field drop? number
+---@field weights? string
+---@field host_budget? integer
+---@field stream_keep? integer
+---@field any_tokenizer? boolean
+
+---Loads opt.model, opens opt.data, trains by opt.mode, saves under opt.out.
+---opt is the set of options "finetune", as in recipes/lora_qwen.lua, whose --help tells the defaults. A list may be
+---text with commas.
+---@param opt FinetuneOptions
+---@param hooks? {prepare?: function, on_step?: function, weights?: table|function, title?: string}
+---  prepare(model, file), on_step(row, model)
 ---@return Model model
 ---@return PacketFile file
 ---@return table result  as q.train
 function q.finetune(opt, hooks) end
 
----A model's folder by its name on the hub, org/name[@revision]: configuration, tokenizer and safetensors, fetched where they are not here.
+---A model's folder by its name on the hub, org/name[@revision].
+---Fetches configuration, tokenizer and safetensors, if they are not here.
 ---@param name string
 ---@param opt? {hub?: Hub}
 ---@return string folder
 ---@return string commit
 function q.hub.model(name, opt) end
----The data of a split of a dataset, org/name[@revision][:config][:split], as one local file, or several with commas between; config: the
----default of the dataset's README, split: train.
+---The data of a split of a dataset, org/name[@revision][:config][:split].
+---It is one local file, or several with commas between. config: by default that of the dataset's README; split: train.
 ---@param name string
 ---@param opt? {hub?: Hub}
 ---@return string path
@@ -1249,19 +1551,34 @@ function q.hub.files(name, kind, patterns, opt) end
 
 -- ---------------------------------------------------------------- models
 
----A model from a Hugging Face folder (config.json, safetensors, tokenizer) or a GGUF file, of an architecture in
----scripts/qeng/models, or of model_file, the path of a Lua file such as those, which is run.
+---@class LoadOptions
+---@field dtype? dtype  by default the file's own; f16 matrices then stay so, and are computed in f32
+---@field writable? boolean  weights with memory of their own, for full fine-tuning
+---@field weights? string  "map", "copy" (faster, the default if there is room) or "stream"
+---@field host_budget? integer  with stream: bytes of the whole process; on a GPU, bytes that are pinned
+---@field stream_slack? integer  bytes of host_budget for what is not known in advance (64 MB)
+---@field stream_keep? integer  on a GPU, bytes of weights that stay there for good
+---@field model_file? string  a Lua file like those of scripts/qeng/models; it is run
+---@field runtime? Runtime  where the model lies; by default the runtime in use
+
+---A model from a Hugging Face folder (config.json, safetensors, tokenizer) or a GGUF file.
+---Its architecture is one of scripts/qeng/models, or that of model_file.
 ---@param dir string  folder, .gguf file, or a name on the hub, org/name[@revision]
----weights: "map", "copy" (faster; by default if there is room) or "stream": no more of the file in memory than host_budget, the bytes of
----the whole process, leaves; stream_slack of it (64 MB) is for what is not known in advance. On a GPU host_budget bounds what is
----pinned, and stream_keep the weights that stay there for good.
----@param opt? {dtype?: dtype, writable?: boolean, weights?: string, host_budget?: integer, stream_slack?: integer, stream_keep?: integer, model_file?: string, runtime?: Runtime}  dtype: the file's own (f16 matrices stay so, computed in f32); writable: weights with memory of their own (full fine-tuning)
+---@param opt? LoadOptions
 ---@return Model
 function q.load(dir, opt) end
 
+---@class RandomModelOptions
+---@field dtype? dtype
+---@field std? number
+---@field seed? integer
+---@field weights? (fun(name: string, shape: integer[]): Tensor)
+---@field model_file? string
+---@field runtime? Runtime
+
 ---A model with random weights from the keys of a config.json; or with those that weights(name, shape) gives.
 ---@param config table
----@param opt? {dtype?: dtype, std?: number, seed?: integer, weights?: (fun(name: string, shape: integer[]): Tensor), model_file?: string, runtime?: Runtime}
+---@param opt? RandomModelOptions
 ---@return Model
 function q.random_model(config, opt) end
 
@@ -1296,9 +1613,20 @@ function Model:logits(ids) end
 ---@return Tensor loss
 ---@return Tensor nll  [t]
 function Model:loss(slot, length) end
----Adds LoRA adapters to the target layers (all linear ones) and trains those. targets, and the names of ranks and alphas of single layers,
----are names of layers or how these end: "q_proj", "layers.3.mlp.up_proj". dora: the lengths of weight rows are trained too.
----@param opt {rank?: integer, alpha?: number, rslora?: boolean, dropout?: number, targets?: string[], ranks?: table<string, integer>, alphas?: table<string, number>, dora?: boolean, seed?: integer}  rank 16, alpha 2 * rank
+
+---@class LoraOptions
+---@field rank? integer  16
+---@field alpha? number  2 * rank
+---@field rslora? boolean
+---@field dropout? number
+---@field targets? string[]  names of layers or their ends, "layers.3.mlp.up_proj"; by default all linear ones
+---@field ranks? table<string, integer>  of single layers, by such names
+---@field alphas? table<string, number>  likewise
+---@field dora? boolean  the lengths of weight rows are trained too
+---@field seed? integer
+
+---Adds LoRA adapters to the target layers and trains those.
+---@param opt LoraOptions
 ---@return Model self
 function Model:lora(opt) end
 ---Trains every parameter; load the model with writable = true.
@@ -1314,9 +1642,18 @@ function Model:save_adapter(dir) end
 function Model:save_adapter_gguf(path) end
 ---@param path string  a PEFT adapter folder, or an adapter in a GGUF file
 function Model:load_adapter(path) end
----Writes the model as a GGUF file; merge an adapter first. Weights that are stored rotated are written unrotated. type: f16 by default, or any that recipes/quantize.lua lists.
+
+---@class GgufOptions
+---@field type? string  "f16", or any that recipes/quantize.lua lists
+---@field overrides? string
+---@field part_bytes? integer
+---@field importance? table<string, Tensor>
+---@field measure? boolean
+---@field progress? function
+
+---Writes the model as a GGUF file; merge an adapter first. Weights that are stored rotated are written unrotated.
 ---@param path string
----@param opt? {type?: string, overrides?: string, part_bytes?: integer, importance?: table<string, Tensor>, measure?: boolean, progress?: function}
+---@param opt? GgufOptions
 ---@return {by_type: table[], elements: integer, bytes: integer, notes: string[], paths: string[]}
 function Model:save_gguf(path, opt) end
 ---Adds the adapters into the weights; those that are stored rotated stay so.
@@ -1325,12 +1662,37 @@ function Model:merge() end
 ---@param dir string
 ---@param opt? {max_shard_bytes?: integer}
 function Model:save(dir, opt) end
----An iterator over pieces of generated text, whole UTF-8 characters each, and their kind: "reasoning" with opt.reasoning, else nil.
----The request comes as second result: its finish, logprobs and figures (scripts/qeng/infer/request.lua). opt also takes q.sampler's options.
----Without opt.engine there is a KV cache for this call alone: of dtype kv, prompts in pieces of chunk tokens, draft a model that guesses ahead. Who
----leaves the loop early may free it with request.engine:close(). Messages may have tool_calls, reasoning_content and role tool, as tools may be
----given, where the model has a chat template.
----@param opt {prompt?: string, messages?: table[], ids?: integer[], system?: string, tools?: table[], template?: string, template_args?: string|table, max_tokens?: integer, stop?: string[], stop_ids?: table<integer, boolean>, grammar?: Grammar, adapter?: Adapter|false, logprobs?: integer, prompt_logprobs?: integer, context?: "stop"|"error"|"shift", keep?: integer, lookup?: integer, reasoning?: boolean, on_token?: fun(request: Request, id: integer), engine?: Engine, kv?: dtype, chunk?: integer, draft?: Model|boolean}
+
+---@class GenerateOptions: SamplerOptions
+---@field prompt? string
+---@field messages? table[]  the chat; with a template they may have tool_calls, reasoning_content and role tool
+---@field ids? integer[]
+---@field system? string
+---@field tools? table[]  if the model has a chat template
+---@field template? string
+---@field template_args? string|table
+---@field max_tokens? integer
+---@field stop? string[]
+---@field stop_ids? table<integer, boolean>
+---@field grammar? Grammar
+---@field adapter? Adapter|false
+---@field logprobs? integer
+---@field prompt_logprobs? integer
+---@field context? "stop"|"error"|"shift"
+---@field keep? integer
+---@field lookup? integer
+---@field reasoning? boolean
+---@field on_token? fun(request: Request, id: integer)
+---@field engine? Engine
+---@field kv? dtype  dtype of a KV cache for this call alone
+---@field chunk? integer  tokens of prompts in a step
+---@field draft? Model|boolean  a model that guesses ahead; false: none
+
+---An iterator over pieces of generated text, whole UTF-8 characters each, and their kind.
+---kind: "reasoning" with opt.reasoning, else nil. The second result is the request: its finish, logprobs and figures
+---(scripts/qeng/infer/request.lua). Without opt.engine there is a KV cache for this call alone. A caller that leaves
+---the loop early may free it with request.engine:close().
+---@param opt GenerateOptions
 ---@return fun(): string?, string?
 ---@return Request
 function Model:generate(opt) end
@@ -1347,11 +1709,20 @@ function Model:read_adapter(dir) end
 ---@return Engine
 function Model:engine(opt) end
 
----Many requests at once (scripts/qeng/infer/engine.lua says how they are served). kv: the dtype of the cache, f32, bf16, f16 or q8_0; pages or
----memory (bytes): its size; chunk: tokens of prompts in a step; context: the most tokens of a sequence; remember: equal beginnings of
----prompts are computed once; draft: a model that guesses ahead.
+---@class EngineOptions
+---@field kv? dtype  dtype of the cache: f32, bf16, f16 or q8_0
+---@field pages? integer  the cache's size in pages
+---@field memory? number  or in bytes
+---@field page_tokens? integer
+---@field max_batch? integer
+---@field chunk? integer  tokens of prompts in a step
+---@field context? integer  the most tokens of a sequence
+---@field remember? boolean  equal beginnings of prompts are computed once
+---@field draft? Model  a model that guesses ahead
+
+---Many requests at once (scripts/qeng/infer/engine.lua says how they are served).
 ---@param model Model
----@param opt? {kv?: dtype, pages?: integer, memory?: number, page_tokens?: integer, max_batch?: integer, chunk?: integer, context?: integer, remember?: boolean, draft?: Model}
+---@param opt? EngineOptions
 ---@return Engine
 function q.engine(model, opt) end
 
@@ -1370,7 +1741,18 @@ function Engine:step() end
 function Engine:finish() end
 ---@param request Request
 function Engine:cancel(request) end
----@return {running: integer, waiting: integer, steps: integer, pages: integer, used: integer, remembered: integer, kv_bytes: number, kv_capacity: number}
+
+---@class EngineStats
+---@field running integer
+---@field waiting integer
+---@field steps integer
+---@field pages integer
+---@field used integer
+---@field remembered integer
+---@field kv_bytes number
+---@field kv_capacity number
+
+---@return EngineStats
 function Engine:stats() end
 ---After the model's weights changed: forgets what was computed with the old ones.
 function Engine:forget() end
@@ -1387,8 +1769,10 @@ function Request:take() end
 function Request:speed() end
 
 ---A conversation: what was said counts, and only what is new is computed (scripts/qeng/infer/conversation.lua).
+---opt: system; kv, context, chunk, draft as in q.engine; when_full, which Model:generate calls context; and other
+---options of Model:generate.
 ---@param model Model
----@param opt? table  system; kv, context, chunk, draft as q.engine; when_full, which Model:generate calls context; and what else that takes
+---@param opt? table
 ---@return Conversation
 function q.conversation(model, opt) end
 
@@ -1420,46 +1804,92 @@ function Conversation:close() end
 ---The model of the options of the set "generation", with its adapter.
 ---@param opt table  parsed options
 ---@return Model
----@return table how  for Model:generate and q.conversation
+---@return table opt  for Model:generate and q.conversation
 function q.generation(opt) end
 
 
 -- ---------------------------------------------------------------- data, training
 
----A dataset to train on: a .qubgpu file, checked against the tokenizer, or data (q.data_files) converted first, to cache_dir/data.qubgpu
----or the path `cache`.
+---@class PacketsOptions
+---@field tokenizer? Tokenizer
+---@field template? string
+---@field template_args? string|table
+---@field special? "parse"|"text"
+---@field documents? "paragraph"|"line"|"file"
+---@field cache_dir? string
+---@field cache? string
+---@field any_tokenizer? boolean
+
+---A dataset to train on: a .qubgpu file, which is checked against the tokenizer, or data that are converted first.
+---Data (q.data_files) are converted to cache_dir/data.qubgpu or the path `cache`.
 ---@param path string
----@param opt {tokenizer?: Tokenizer, template?: string, template_args?: string|table, special?: "parse"|"text", documents?: "paragraph"|"line"|"file", cache_dir?: string, cache?: string, any_tokenizer?: boolean}
+---@param opt PacketsOptions
 ---@return PacketFile
 function q.packets(path, opt) end
 
----The files of a name: a file, a folder (its data files, sorted), a pattern ('data/*.jsonl'), several with commas between, or a list.
+---The files of a name: a file, a folder (its data files, sorted), a pattern ('data/*.jsonl'), or several of these.
+---Several are a text with commas, or a list.
 ---@param given string|string[]
 ---@return string[]
 function q.data_files(given) end
 
----Refuses a path to write to that is read as well, or where a file of another kind is. holds: "qubgpu", "gguf", "imatrix", "ndp", or {field,
----description} of a JSON object. q.options does it for options of kind "output" and "folder".
+---Refuses a path to write to that is read as well, or that holds a file of another kind.
+---holds: "qubgpu", "gguf", "imatrix", "ndp", or {field, description} of a JSON object. q.options does this for options
+---of kind "output" and "folder".
 ---@param path string
 ---@param opt {holds: string|table, reads?: string[], overwrite?: boolean}
 function q.check_output(path, opt) end
 
----The folder of a training run: refused where another process writes to it or a stopped run is in it; its clear() then moves what an
----earlier run left to earlier-1/ (overwrite: deletes it).
+---The folder of a training run. It is refused if another process writes to it or a stopped run is in it.
+---Its clear() moves what an earlier run left to earlier-1/ (overwrite: deletes it).
 ---@param out string
 ---@param opt {resume?: boolean, overwrite?: boolean, reads?: string[]}
 ---@return {clear: fun(self)}
 function q.run_folder(out, opt) end
 
----Converts JSONL, JSON arrays, Parquet, CSV, TSV or plain text, also compressed, to packets, on all cores. Bad records are told and left out,
----more than max_bad of them is an error. Ctrl-C leaves what resume = true goes on with. long: what becomes of records of more
----than max_tokens. source: a name or number for all records, source_field: the field that says it. documents: what one document of
----plain text is ("paragraph": blank lines part them). special: what special tokens spelled in texts become, "parse" (their tokens, as
----transformers reads them) by default, or "text". A text begins with bos where the tokenizer adds it, and ends with the end of text.
+---@class ConvertOptions
+---@field tokenizer Tokenizer
+---@field overwrite? boolean
+---@field template? string
+---@field template_args? string|table
+---@field system? string|false
+---@field turns? "all"|"last"
+---@field special? "parse"|"text"  parse (the default): special tokens spelled in texts are tokens, as in transformers
+---@field format? "auto"|"jsonl"|"json"|"csv"|"tsv"|"text"
+---@field documents? "file"|"paragraph"|"line"  what one document of plain text is; paragraph: blank lines part them
+---@field max_tokens? integer
+---@field long? "keep"|"drop"|"split"|"truncate"|"end"  what becomes of records of more than max_tokens
+---@field dedupe? boolean
+---@field source? string  a name or number for all records
+---@field source_field? string  the field that says it
+---@field source_names? table<string, integer>
+---@field destination? integer
+---@field max_bad? number
+---@field max_record? number
+---@field resume? boolean
+---@field checkpoint? number
+---@field threads? integer
+
+---@class ConvertCounts
+---@field records integer
+---@field tokens integer
+---@field targets integer
+---@field bad integer
+---@field seen integer
+---@field bad_by_reason table<string, integer>
+---@field longer integer
+---@field duplicates integer
+---@field repaired integer
+---@field template "model"|"chatml"|"none"
+---@field special "parse"|"text"
+
+---Converts JSONL, JSON arrays, Parquet, CSV, TSV or plain text, also compressed, to packets, on all cores.
+---Bad records are told and left out; more than max_bad of them is an error. After Ctrl-C, resume = true goes on. A text
+---begins with bos if the tokenizer adds it, and ends with the end of text.
 ---@param from string|string[]  as q.data_files; "-" is standard input
 ---@param to string  a dataset that is there is replaced, another file with overwrite = true
----@param opt {tokenizer: Tokenizer, overwrite?: boolean, template?: string, template_args?: string|table, system?: string|false, turns?: "all"|"last", special?: "parse"|"text", format?: "auto"|"jsonl"|"json"|"csv"|"tsv"|"text", documents?: "file"|"paragraph"|"line", max_tokens?: integer, long?: "keep"|"drop"|"split"|"truncate"|"end", dedupe?: boolean, source?: string, source_field?: string, source_names?: table<string, integer>, destination?: integer, max_bad?: number, max_record?: number, resume?: boolean, checkpoint?: number, threads?: integer}
----@return {records: integer, tokens: integer, targets: integer, bad: integer, seen: integer, bad_by_reason: table<string, integer>, longer: integer, duplicates: integer, repaired: integer, template: "model"|"chatml"|"none", special: "parse"|"text"}
+---@param opt ConvertOptions
+---@return ConvertCounts
 function q.convert(from, to, opt) end
 
 ---What q.convert returned, as a line for people.
@@ -1474,11 +1904,12 @@ function q.conversion_summary(counts) end
 ---@return string
 function q.conversion_sample(path, tokenizer, to) end
 
----How conversations become tokens: "chatml", "model" (the tokenizer's own Jinja template) or "auto": its own wherever there is one, else
----ChatML if the tokenizer has its tokens, else none: texts, and prompts with their completions, one after the other.
+---How conversations become tokens: "chatml", "model" (the tokenizer's own Jinja template) or "auto".
+---"auto" is its own template if there is one, else ChatML if the tokenizer has its tokens. Otherwise it takes texts
+---only, and prompts with their completions, one after the other.
 ---@param tokenizer Tokenizer
 ---@param name? string
----@param system? string|false  system message where a conversation has none (false: none); by default what the model's template says
+---@param system? string|false  of conversations without one; false: none; by default what the model's template says
 ---@param turns? "all"|"last"  which of the assistant's messages are trained
 ---@param special? "parse"|"text"  what special tokens spelled in texts become
 ---@param arguments? string|table  what the model's own template is given beside the messages, as a table or JSON
@@ -1528,10 +1959,20 @@ function q.wsd(peak, steps, opt) end
 ---@return fun(step: integer): number
 function q.constant(peak, steps, opt) end
 
----AdamW over parameters as model:trainable() lists them; lr is a number, or a function of the step. Else it takes what
----q.adamw_state takes; rates are by name here, for parameters that name theirs. Its fields: scripts/qeng/train/adamw.lua.
+---@class OptimizerOptions
+---@field lr? number|fun(step: integer): number  or a function of the step
+---@field decay? number
+---@field beta1? number
+---@field beta2? number
+---@field eps? number
+---@field rates? table<string, number>
+---@field groups? integer[]
+---@field allow_unused? boolean
+
+---AdamW over parameters as model:trainable() lists them. Its fields: scripts/qeng/train/adamw.lua.
+---The options are those of q.adamw_state, and lr. rates are by name here, for parameters that name theirs.
 ---@param parameters {name: string, tensor: Tensor, rate?: string}[]|Tensor[]
----@param opt? {lr?: number|fun(step: integer): number, decay?: number, beta1?: number, beta2?: number, eps?: number, rates?: table<string, number>, groups?: integer[], allow_unused?: boolean}
+---@param opt? OptimizerOptions
 ---@return Optimizer
 function q.adamw(parameters, opt) end
 
@@ -1551,14 +1992,45 @@ function Optimizer:rate() end
 ---@return table tensors
 ---@return integer[] steps
 function Optimizer:state(names) end
----@param file SafetensorsFile
+---@param file Weights
 ---@param names string[]
 ---@param steps integer[]
 function Optimizer:restore(file, names, steps) end
 
----A training run around a loop of your own: its folder, batches, checkpoints, evaluation, metrics.jsonl, report.html,
----Ctrl-C. recipes/own_loop.lua is such a loop. Its fields: scripts/qeng/train/run.lua.
----@param opt {model: Model, data: PacketFile, optimizer: Optimizer, out: string, seed?: integer, row_tokens?: integer, rows?: integer, accumulate?: integer, steps?: integer, epochs?: number, eval_share?: number, eval_data?: PacketFile, eval_every?: integer, patience?: integer, save_every?: integer, keep?: integer, resume?: boolean, overwrite?: boolean, sources?: integer[], drop?: number, long?: "auto"|"split"|"truncate"|"drop", weights?: table|function, bits?: Inertia|Phases, tensorboard?: boolean, settings?: table, title?: string}
+---@class TrainingOptions
+---@field model Model
+---@field data PacketFile
+---@field out string
+---@field seed? integer
+---@field row_tokens? integer
+---@field rows? integer
+---@field accumulate? integer
+---@field steps? integer
+---@field epochs? number
+---@field eval_share? number
+---@field eval_data? PacketFile
+---@field eval_every? integer
+---@field patience? integer
+---@field save_every? integer
+---@field keep? integer
+---@field resume? boolean
+---@field sources? integer[]
+---@field drop? number
+---@field long? "auto"|"split"|"truncate"|"drop"
+---@field weights? table|function
+---@field tensorboard? boolean
+
+---@class RunOptions: TrainingOptions
+---@field optimizer Optimizer
+---@field overwrite? boolean
+---@field bits? Inertia|Phases
+---@field settings? table
+---@field title? string
+
+---A training run around a loop of your own. Its fields: scripts/qeng/train/run.lua.
+---It has the folder, batches, checkpoints, evaluation, metrics.jsonl, report.html and Ctrl-C. recipes/own_loop.lua is
+---such a loop.
+---@param opt RunOptions
 ---@return Run
 function q.run(opt) end
 
@@ -1566,8 +2038,9 @@ function q.run(opt) end
 ---@field total integer  steps of the whole run
 ---@field plan table  of the batches, Batches:plan()
 local Run = {}
----for step, batch in run:steps(n): the steps that are left of n; step is how many are done. batch: what model:loss takes;
----with accumulate > 1 for part in batch:parts() gives that. Ends with the last step or on Ctrl-C, and finishes the run.
+---For loops: for step, batch in run:steps(n) runs the steps that are left of n; step is how many are done.
+---model:loss takes batch. With accumulate > 1, for part in batch:parts() gives what it takes. The loop ends with the
+---last step or on Ctrl-C, and finishes the run.
 ---@param n? integer
 ---@return fun(): integer?, table?
 function Run:steps(n) end
@@ -1575,30 +2048,101 @@ function Run:steps(n) end
 ---whether the update was skipped are the optimizer's; further fields go to metrics.jsonl.
 ---@param figures {loss: number|Tensor, lr?: number}
 function Run:log(figures) end
----Between backward and the optimizer's step, of a run with bits.
+---Goes between backward and the optimizer's step, of a run with bits.
 function Run:observe() end
----The end of the run, of a page that leaves its loop before; otherwise steps() does it. Once ended, what q.train returns.
+---Ends the run, of a page that leaves its loop before; otherwise steps() does it. Returns what q.train returns.
 ---@return table
 function Run:finish() end
 
----The ordinary fine-tuning loop: evaluation, checkpoints, metrics.jsonl, report.html, Ctrl-C. Its fields: scripts/qeng/train/init.lua.
----Data without a trained token is refused; a step without one computes and changes nothing, has no loss, and is told and counted.
----resume: all settings, the base weights and the data have to be those of the stopped run, but for the list in scripts/qeng/train/resume.lua.
----@param opt {model: Model, data: PacketFile, out: string, steps?: integer, epochs?: number, row_tokens?: integer, rows?: integer, accumulate?: integer, lr?: number, schedule?: string, warmup?: integer, decay?: number, clip?: number, seed?: integer, eval_share?: number, eval_data?: PacketFile, eval_every?: integer, patience?: integer, tensorboard?: boolean, on_eval?: fun(step: integer, tell: fun(text: string)), save_every?: integer, keep?: integer, resume?: boolean, eager?: boolean, sources?: integer[], drop?: number, long?: "auto"|"split"|"truncate"|"drop", weights?: table|function, allow_unused?: boolean, on_step?: function, curves?: string[]}
+---@class TrainOptions: TrainingOptions
+---@field lr? number
+---@field schedule? string
+---@field warmup? integer
+---@field decay? number
+---@field clip? number
+---@field on_eval? fun(step: integer, tell: fun(text: string))
+---@field eager? boolean
+---@field allow_unused? boolean
+---@field on_step? function
+---@field curves? string[]
+
+---The ordinary fine-tuning loop. Its fields: scripts/qeng/train/init.lua.
+---It has evaluation, checkpoints, metrics.jsonl, report.html and Ctrl-C. Data without a trained token are refused. A
+---step without one computes and changes nothing, has no loss, and is told and counted. resume: all settings, the base
+---weights and the data have to be those of the stopped run, except the list in scripts/qeng/train/resume.lua.
+---@param opt TrainOptions
 ---@return {steps: integer, eval_before: number?, eval_loss: number?, metrics: table[], report: table}
 function q.train(opt) end
 
----What training or inference will need and take, before anything is loaded; prints as a table. Its fields: scripts/qeng/plan/init.lua.
----model: a folder, GGUF file or config.json, a name on the hub, a shape ("7b"), or a table of config.json's keys.
----@param opt {model: string|table, mode?: "lora"|"full"|"onebit"|"inference", dtype?: dtype, stored?: dtype, rank?: integer, targets?: string[], dropout?: number, levels?: integer, active?: integer, keep?: boolean, row_tokens?: integer, rows?: integer, accumulate?: integer, recompute?: boolean, eval?: boolean, context?: integer, batch?: integer, kv?: dtype, device_budget?: number, host_budget?: number, bandwidth?: number, flops?: number, link?: number}
----@return {accounts: table<string, number>, total: number, least: number, least_host: number, process: number, fits: boolean, placed: {device: number, host: number, file: number, streamed: number, resident: integer, keep: number}, units: table[], devices: table[], step: {seconds: number, flops_f32: number, flops_bf16: number, bytes: number, moved: number, transfer: number?, tokens: integer}, parameters: number, trained: number, sentence: function}
+---@class PlanStep
+---@field seconds number
+---@field flops_f32 number
+---@field flops_bf16 number
+---@field bytes number
+---@field moved number
+---@field transfer number?
+---@field tokens integer
+
+---@class PlanOptions
+---@field model string|table  folder, GGUF file, config.json or its keys, name on the hub, or a shape ("7b")
+---@field mode? "lora"|"full"|"onebit"|"inference"
+---@field dtype? dtype
+---@field stored? dtype
+---@field rank? integer
+---@field targets? string[]
+---@field dropout? number
+---@field levels? integer
+---@field active? integer
+---@field keep? boolean
+---@field row_tokens? integer
+---@field rows? integer
+---@field accumulate? integer
+---@field recompute? boolean
+---@field eval? boolean
+---@field context? integer
+---@field batch? integer
+---@field kv? dtype
+---@field device_budget? number
+---@field host_budget? number
+---@field bandwidth? number
+---@field flops? number
+---@field link? number
+
+---@class Plan
+---@field accounts table<string, number>
+---@field total number
+---@field least number
+---@field least_host number
+---@field process number
+---@field fits boolean
+---@field placed {device: number, host: number, file: number, streamed: number, resident: integer, keep: number}
+---@field units table[]
+---@field devices table[]
+---@field step PlanStep
+---@field parameters number
+---@field trained number
+---@field sentence function
+
+---What training or inference will need and take, before anything is loaded; prints as a table.
+---Its fields: scripts/qeng/plan/init.lua.
+---@param opt PlanOptions
+---@return Plan
 function q.plan(opt) end
 
 -- ---------------------------------------------------------------- one-bit training
 
----A model from the keys of a config.json whose linear layers have weights of 1 or -1, drawn at random, and a trained scale for each row.
+---@class OnebitOptions
+---@field rule? "frozen"|"counter"|"bop"|"latent"|"grid"|"dense"
+---@field seed? integer
+---@field dtype? dtype
+---@field levels? integer  of rule grid
+---@field std? number
+---@field head_std? number
+
+---A model from the keys of a config.json with one-bit linear layers.
+---Their weights are 1 or -1, drawn at random, and each row has a trained scale.
 ---@param values table
----@param opt? {rule?: "frozen"|"counter"|"bop"|"latent"|"grid"|"dense", seed?: integer, dtype?: dtype, levels?: integer, std?: number, head_std?: number}  levels: of grid
+---@param opt? OnebitOptions
 ---@return Model
 function q.onebit.random(values, opt) end
 ---Makes a model with one-bit layers (loaded, or random) learn by a rule: scripts/qeng/onebit/init.lua lists them.
@@ -1607,8 +2151,9 @@ function q.onebit.random(values, opt) end
 ---@param opt {seed?: integer, levels?: integer}
 ---@return Model
 function q.onebit.learn(model, rule, opt) end
----The q1_0 or tq2_0 weights of a model from a GGUF file as one_bit ones, which can learn, or ternary ones, with a scale for each row.
----@param model Model  loaded with weights = "map" where they are tq2_0, whose copies lie interleaved
+---Unpacks the q1_0 or tq2_0 weights of a model from a GGUF file, with a scale for each row.
+---They become one_bit weights, which can learn, or ternary ones.
+---@param model Model  loaded with weights = "map" if they are tq2_0, whose copies lie interleaved
 ---@return Model
 function q.onebit.unpack(model) end
 ---The number of weights in its linear layers.
@@ -1636,16 +2181,37 @@ function q.onebit.inertia_options(opt) end
 ---@return table  as of q.train
 function q.onebit.pretrain(opt, learn, title) end
 
----The optimizer of one-bit weights: counters that are fed in the backward pass, at every micro-batch. What decides:
----scripts/qeng/onebit/inertia.lua.
+---@class InertiaOptions
+---@field levels? 1|"strict"|3|7|15|255
+---@field q? number
+---@field k? number
+---@field friction? number
+---@field target? number
+---@field schedule? "cosine"|"constant"
+---@field bop? boolean
+---@field gamma? number
+---@field tau? number
+---@field rise? number
+---@field parts? table
+
+---The optimizer of one-bit weights: counters that are fed in the backward pass, at every micro-batch.
+---scripts/qeng/onebit/inertia.lua says what decides.
 ---@param model Model
----@param opt? {levels?: 1|"strict"|3|7|15|255, q?: number, k?: number, friction?: number, target?: number, schedule?: "cosine"|"constant", bop?: boolean, gamma?: number, tau?: number, rise?: number, parts?: table}
+---@param opt? InertiaOptions
 ---@return Inertia
 function q.inertia(model, opt) end
 
----A part of the weights learns at a time; stands where q.inertia does.
+---@class PhasesOptions
+---@field active? integer  the most weights that learn at once
+---@field count? integer  or the number of parts
+---@field steps integer
+---@field by? "layer"|"rows"|"gradient"
+---@field keep? boolean
+---@field inertia? table
+
+---Lets a part of the weights learn at a time; stands where q.inertia does.
 ---@param model Model
----@param opt {active?: integer, count?: integer, steps: integer, by?: "layer"|"rows"|"gradient", keep?: boolean, inertia?: table}  active: the most weights that learn at once, or count: parts
+---@param opt PhasesOptions
 ---@return Phases
 function q.phases(model, opt) end
 
@@ -1666,13 +2232,13 @@ function Inertia:histogram() end
 function Inertia:tensors() end
 ---@return table
 function Inertia:state() end
----What a run that goes on has to have as the one that was stopped, by name.
+---The settings that a resumed run must share with the stopped one, by name.
 ---@return table<string, string|number|boolean>
 function Inertia:settings() end
 ---@param state table
----@param file SafeTensors
+---@param file Weights
 function Inertia:restore(state, file) end
----Of state() what is no tensor: steered thresholds, and what warnings are judged by.
+---The part of state() that is no tensor: steered thresholds, and what warnings are judged by.
 ---@param state table
 function Inertia:restore_numbers(state) end
 ---Ends the learning and frees the counters.
@@ -1680,7 +2246,7 @@ function Inertia:free() end
 
 ---@class Phases
 local Phases = {}
----As Inertia:begin; true where other weights learn from now on, and a captured program is of the past.
+---As Inertia:begin. True if other weights learn from now on: a captured program is then out of date.
 ---@param progress number
 ---@param step integer  from 0
 ---@return boolean
@@ -1700,7 +2266,7 @@ function Phases:state() end
 ---@return table<string, string|number|boolean>
 function Phases:settings() end
 ---@param state table
----@param file SafeTensors
+---@param file Weights
 function Phases:restore(state, file) end
 function Phases:free() end
 

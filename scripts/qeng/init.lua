@@ -1,5 +1,5 @@
--- require "qeng": the engine's functions (bound in C++, qeng.core) and the Lua library in one table. bindings/api.lua is the
--- reference; everything here may be copied into a recipe and changed.
+-- require "qeng": one table with the engine's functions (bound in C++, qeng.core) and the Lua library.
+-- bindings/api.lua is the reference. Everything here may be copied into a recipe and changed.
 
 local q = require "qeng.core"
 
@@ -55,7 +55,8 @@ q.use_device = require "qeng.console.shared"
 q.finetune = require "qeng.train.finetune"
 
 q.onebit = {
-  random = onebit.random, learn = onebit.learn, unpack = onebit.unpack, weights = onebit.weights, compare = onebit_compare.run, convert = onebit_convert.run,
+  random = onebit.random, learn = onebit.learn, unpack = onebit.unpack, weights = onebit.weights,
+  compare = onebit_compare.run, convert = onebit_convert.run,
   inertia_options = onebit_pretrain.inertia, pretrain = onebit_pretrain.run,
 }
 q.inertia = inertia.new

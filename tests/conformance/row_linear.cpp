@@ -46,11 +46,11 @@ RoundedRow rounded_row(const std::vector<double>& x, size_t group) {
     const blocks::ActivationGroup made = blocks::activation_group(static_cast<float>(largest));
     blocks::ActivationFit fit;
     for (size_t k = first; k < end; ++k) blocks::add_to_fit(fit, static_cast<float>(x[k]), made.inverse);
-    const int step = blocks::best_step(fit);
+    const blocks::ActivationStep step = blocks::best_step(fit);
     for (size_t k = first; k < end; ++k)
       rounded.codes.push_back(
-          blocks::activation_code(static_cast<float>(x[k]), blocks::step_inverse(made.inverse, step)));
-    rounded.scales.push_back(blocks::activation_scale(made, fit, step, static_cast<int>(group)));
+          blocks::activation_code(static_cast<float>(x[k]), blocks::step_inverse(made.inverse, step.index)));
+    rounded.scales.push_back(blocks::activation_scale(made, step, static_cast<int>(group)));
   }
   return rounded;
 }

@@ -78,6 +78,7 @@ assert(untouched:find "trains +nothing" and
   tostring(model):find "trains +LoRA of rank 4, alpha 8, on all linear layers: 30.7 k %(3.83 %% of 803 k%)")
 assert(helped "Tensor.view" == helped "Tensor:view" and helped "model" == helped "Model")
 assert(helped(q.train):find "row_tokens =" , "the fields of q.train are not told")
+assert(helped(model.generate):find("\n      .top_k?: integer\n", 1, true), "fields that GenerateOptions inherits")
 
 -- ---- what has no reference says so
 begins(helped(string.format), "string.format is Lua's own")

@@ -44,15 +44,15 @@ __global__ void __launch_bounds__(kThreads)
       fit.products[i] += __shfl_xor_sync(kAllLanes, fit.products[i], step);
     }
   if (!real) return;
-  const int step = blocks::best_step(fit);
-  const float inverse = blocks::step_inverse(rounding.inverse, step);
+  const blocks::ActivationStep step = blocks::best_step(fit);
+  const float inverse = blocks::step_inverse(rounding.inverse, step.index);
   uint32_t packed[2] = {};
 #pragma unroll
   for (int i = 0; i < kRun; ++i)
     packed[i / 4] |= (static_cast<uint32_t>(blocks::activation_code(values[i], inverse)) & 255u) << (i % 4 * 8);
   *reinterpret_cast<uint2*>(codes + row * k + column) = make_uint2(packed[0], packed[1]);
   if (column % kScaleStep == 0)
-    scales[(row * k + column) / kScaleStep] = blocks::activation_scale(rounding, fit, step, group);
+    scales[(row * k + column) / kScaleStep] = blocks::activation_scale(rounding, step, group);
 }
 
 struct Rounded {

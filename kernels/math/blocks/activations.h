@@ -62,23 +62,25 @@ QENG_HD void add_to_fit(ActivationFit& fit, float x, float inverse) {
     fit.products[i] += code * fine;
   }
 }
-// The step whose codes explain the most of x; the first of equals.
-QENG_HD int best_step(const ActivationFit& fit) {
-  int best = 0;
+// The step whose codes explain the most of x, the first of equals, with its sums.
+struct ActivationStep {
+  int index, squares, products;
+};
+QENG_HD ActivationStep best_step(const ActivationFit& fit) {
+  ActivationStep best = {0, fit.squares[0], fit.products[0]};
   float most = -1.0f;
   for (int i = 0; i < kSteps; ++i) {
     const auto product = static_cast<float>(fit.products[i]);
     const float explained = product * product / static_cast<float>(fit.squares[i]);
-    if (explained > most) most = explained, best = i;
+    if (explained > most) most = explained, best = {i, fit.squares[i], fit.products[i]};
   }
   return best;
 }
 // elements: of a whole group, kSmallGroup or kLargeGroup.
-QENG_HD float activation_scale(const ActivationGroup& group, const ActivationFit& fit, int step, int elements) {
-  const int squares = fit.squares[step];
-  if (squares == 0) return group.step;
-  uint32_t scale =
-      bits_of(group.step * (static_cast<float>(fit.products[step]) / (256.0f * static_cast<float>(squares))));
+QENG_HD float activation_scale(const ActivationGroup& group, const ActivationStep& step, int elements) {
+  if (step.squares == 0) return group.step;
+  const float products = static_cast<float>(step.products), squares = static_cast<float>(step.squares);
+  uint32_t scale = bits_of(group.step * (products / (256.0f * squares)));
   if (elements == kSmallGroup) scale = (scale + 0xfffu + (scale >> 13 & 1u)) & ~0x1fffu;
   return float_of(scale);
 }

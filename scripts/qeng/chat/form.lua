@@ -1,7 +1,8 @@
--- What a chat template makes of conversations of one shape (who speaks in which order), worked out once: rendering costs as much as
--- tokenizing four times over. The template runs on marks in place of what was said. An operation that only moves text treats a
--- mark as any text. One that looks into it either rests on a condition, which is kept, or ends the attempt. So the form holds for
--- every conversation of the shape whose texts meet the conditions; any other is rendered by the template itself.
+-- What a chat template makes of conversations of one shape (who speaks in which order), worked out once. Rendering each
+-- conversation costs four times as much as tokenizing it. So the template runs on marks in place of what was said. An
+-- operation that only moves text treats a mark as any text. One that looks into it either adds a condition to the form,
+-- or ends the attempt. The form holds for every conversation of the shape whose texts meet the conditions. The template
+-- itself renders all others.
 
 local jinja = require "qeng.jinja"
 local q = require "qeng.core"
@@ -22,7 +23,7 @@ local function unknown() error({ code = "template", message = "chat template: lo
 local function marked(v) return type(v) == "string" and v:find(mark, 1, true) ~= nil end
 local function is_mark(v) return type(v) == "string" and v:find("^" .. pattern .. "$") ~= nil and #v == #mark_of(0) end
 
--- Whether a value has a mark anywhere in it.
+-- Whether there is a mark anywhere in a value.
 local function holds(v, budget)
   if type(v) ~= "table" then return marked(v) end
   budget = budget or { 10000 }
@@ -43,8 +44,8 @@ end
 
 -- ---------------------------------------------------------------- conditions of a text
 
--- Every text has a byte at least. lacks: strings that it does not hold; edges: characters at neither end ("": white space);
--- begins: strings that it is longer than and does not begin with.
+-- Conditions of a form; every text also has at least one byte. lacks: strings that a text does not hold. edges:
+-- characters at neither of its ends ("": white space). begins: strings that it is longer than and does not begin with.
 local function add(list, value)
   for _, there in ipairs(list) do if there == value then return end end
   list[#list + 1] = value
@@ -53,14 +54,24 @@ end
 local function meets(conditions, text)
   if text == "" then return false end
   for _, needle in ipairs(conditions.lacks) do if text:find(needle, 1, true) then return false end end
-  for _, chars in ipairs(conditions.edges) do if strings.strip(text, chars ~= "" and chars or nil, true, true) ~= text then return false end end
-  for _, prefix in ipairs(conditions.begins) do if #text <= #prefix or text:sub(1, #prefix) == prefix then return false end end
+  for _, chars in ipairs(conditions.edges) do
+    if strings.strip(text, chars ~= "" and chars or nil, true, true) ~= text then return false end
+  end
+  for _, prefix in ipairs(conditions.begins) do
+    if #text <= #prefix or text:sub(1, #prefix) == prefix then return false end
+  end
   return true
+end
+
+local function set_of(names)
+  local set = {}
+  for name in names:gmatch "%a+" do set[name] = true end
+  return set
 end
 
 -- ---------------------------------------------------------------- the template's operations on marks
 
--- conditions(): those of the form in hand.
+-- conditions(): the conditions of the form in hand.
 local function words_for(conditions)
   local own = jinja.words
   local words = setmetatable({}, { __index = own })
@@ -98,7 +109,8 @@ local function words_for(conditions)
     return own.contains(where, v)
   end
   function words.iterate(v)
-    if marked(v) or values.is_dict(v) and holds(v) then unknown() end  -- the order of a message's keys is no part of the shape
+      -- The order of a message's keys is no part of the shape.
+      if marked(v) or values.is_dict(v) and holds(v) then unknown() end
     return own.iterate(v)
   end
   function words.slice(v, ...)
@@ -141,8 +153,8 @@ local function words_for(conditions)
     end
   end
 
-  local of_list = {}  -- filters that move items, or ask words about them
-  for name in ("length count list first last reverse select reject selectattr rejectattr"):gmatch "%a+" do of_list[name] = true end
+  -- Filters that move items, or ask words about them.
+  local of_list = set_of "length count list first last reverse select reject selectattr rejectattr"
   words.filters = setmetatable({}, { __index = function(_, name)
     local filter = own.filters[name]
     if not filter then return nil end
@@ -151,13 +163,16 @@ local function words_for(conditions)
       if any_holds(arguments, named) then unknown() end
       if name == "trim" then return stripped(v, arguments[1]) end
       if marked(v) and (name == "string" or name == "safe") or name == "default" or name == "d" then return v end
-      if type(v) == "table" and (of_list[name] or name == "map" and #arguments == 0) then return filter(v, arguments, named, words) end
+      if type(v) == "table" and (of_list[name] or name == "map" and #arguments == 0) then
+        return filter(v, arguments, named, words)
+      end
       unknown()
     end
   end })
 
-  local of_kind = {}  -- tests that a mark passes as any text does
-  for name in ("defined undefined none string number integer float boolean mapping sequence iterable callable true false"):gmatch "%a+" do of_kind[name] = true end
+  -- Tests that a mark passes as any text does.
+  local of_kind = set_of("defined undefined none string number integer float boolean mapping sequence iterable callable"
+    .. " true false")
   local equal_to = { eq = true, equalto = true, ["=="] = true }
   words.tests = setmetatable({}, { __index = function(_, name)
     local test = own.tests[name]
@@ -181,7 +196,8 @@ end
 
 -- ---------------------------------------------------------------- a model that renders marks
 
--- Where two renderings of marks first differ, and what of one text must not begin the other's for that to be so.
+-- Where two renderings of marks first differ. If one has a text there, the form gets a condition: the text does not
+-- begin as the other rendering goes on.
 local function difference(self, a, b, most)
   local same, edge = 0, false
   while same < #a and a:byte(same + 1) == b:byte(same + 1) do
@@ -213,7 +229,7 @@ local function marks_in(text) return select(2, text:gsub(mark, "")) end
 function Marks:render(messages, count, given, prompt)
   local text, said = self.model.render(self, messages, count, given, prompt)
   if text:sub(-1) == mark then add(self.conditions.edges, "") end  -- white space tells where a turn ends
-  -- A generation prompt that repeats what was said: where a turn begins is told by its last characters.
+  -- This generation prompt repeats what was said. Its last characters then tell where a turn begins.
   if prompt and marks_in(text) ~= marks_in(self:render(messages, count, given, false)) then unknown() end
   return text, said
 end
@@ -241,7 +257,7 @@ function chat_form.new(model, source)
   return self
 end
 
--- The shape of a conversation as a string; nil for one with more in it than who speaks and what.
+-- The shape of a conversation as a string. nil if there is more in it than who speaks and what is said.
 local function shape_of(messages, record, turns)
   if record.tools or #messages > most_messages then return nil end
   local options = record.template_options and q.try(q.json.encode, record.template_options) or ""
@@ -255,12 +271,14 @@ local function shape_of(messages, record, turns)
   return table.concat(shape, "\0")
 end
 
--- The form of a shape: {stretches = {{parts, target}...}, conditions}; false where the template looks into what is said.
+-- The form of a shape: {stretches = {{parts, target}...}, conditions}. false if the template looks into what is said.
 -- A part is a string, or the number of a message.
 function Forms:make(messages, record, turns)
   local marks, asked = self.marks, {}
   marks.conditions = { lacks = {}, edges = {}, begins = {} }
-  for i, message in ipairs(messages) do asked[i] = { role = message.role, content = mark_of(i), train = message.train } end
+  for i, message in ipairs(messages) do
+    asked[i] = { role = message.role, content = mark_of(i), train = message.train }
+  end
   local ok, stretches = pcall(marks.stretches, marks, asked, record, turns)
   if not ok then return false end
   for _, stretch in ipairs(stretches) do
@@ -276,7 +294,7 @@ function Forms:make(messages, record, turns)
   return { stretches = stretches, conditions = marks.conditions }
 end
 
--- What the template makes of a conversation (chat_model's stretches), or nil: render it.
+-- What the template makes of a conversation (chat_model's stretches). nil if the conversation has to be rendered.
 function Forms:stretches(messages, record, turns)
   local shape = shape_of(messages, record, turns)
   if not shape then return nil end

@@ -1,19 +1,21 @@
--- Records of the shapes that datasets have, as messages of one kind: {role =, content =, tool_calls =, reasoning_content =, ...},
--- train = false where the assistant says it and it is not trained. What other trainers write is used as they mean it, or
--- refused by name: a record must not be trained as something else than it says.
+-- Records of the shapes that datasets have, as messages of one kind: {role =, content =, tool_calls =,
+-- reasoning_content =, ...}, with train = false where the assistant's message is not trained. Fields of other trainers
+-- are used as those trainers mean them, or refused by name. No record is trained as something else than it says.
 
 local q = require "qeng.core"
 
 local records = {}
 
--- Who speaks, in lower case. "calls": a call of a function as JSON, which the assistant makes. "developer" is a system
--- message where the template knows no such role. The same table as engine/convert/roles.h; a test holds one against the other.
+-- Who speaks, in lower case. "calls" is a function call as JSON, which the assistant makes. "developer" becomes a
+-- system message where the template knows no such role. engine/convert/roles.h has the same table; a test compares the
+-- two.
 records.roles = {
   system = "system", developer = "developer",
   user = "user", human = "user", prompter = "user", input = "user",
-  assistant = "assistant", gpt = "assistant", chatgpt = "assistant", bing = "assistant", bard = "assistant", model = "assistant",
-  bot = "assistant", ai = "assistant", output = "assistant",
-  tool = "tool", ["function"] = "tool", observation = "tool", ipython = "tool", function_response = "tool", tool_response = "tool",
+  assistant = "assistant", gpt = "assistant", chatgpt = "assistant", bing = "assistant", bard = "assistant",
+  model = "assistant", bot = "assistant", ai = "assistant", output = "assistant",
+  tool = "tool", ["function"] = "tool", observation = "tool", ipython = "tool", function_response = "tool",
+  tool_response = "tool",
   function_call = "calls", tool_call = "calls",
 }
 
@@ -23,11 +25,13 @@ local null = q.json.null
 local function fail(text, ...) q.error("format", text:format(...)) end
 local function there(value) return value ~= nil and value ~= null end
 local function either(value, other) if there(value) then return value end return other end
-local function given(value) return there(value) and value ~= "" and not (type(value) == "table" and next(value) == nil) end
+local function given(value)
+  return there(value) and value ~= "" and not (type(value) == "table" and next(value) == nil)
+end
 local function is_object(value) return type(value) == "table" and value[1] == nil and next(value) ~= nil end
 records.given = given
 
--- A number as it was written (q.json.decode, exact) is one.
+-- A value as a number. A number that is kept as it was written is one too (q.json.decode, exact).
 local function number_of(value)
   local meta = type(value) == "table" and getmetatable(value)
   return meta and meta.json_number and value.value or value
@@ -40,7 +44,7 @@ local function text_field(value, what)
   return value
 end
 
--- A list or an object, which many sets write as JSON inside a string.
+-- A list or an object. Many sets write it as JSON inside a string.
 local function decoded(value, what)
   if type(value) == "string" then
     local ok, result = pcall(q.json.decode, value, { ordered = true, exact = true })
@@ -63,10 +67,12 @@ local function decode_field(object, key, what)
   if type(object[key]) == "string" then object[key] = decoded(object[key], what .. "." .. key) end
 end
 
--- OpenAI's newer form of a function, or of a call of one; the order is that of its JSON.
-local function wrapped(fn) return setmetatable({ type = "function", ["function"] = fn }, { __keys = { "type", "function" } }) end
+-- A function, or a call of one, in OpenAI's newer form. The order of keys is that of OpenAI's JSON.
+local function wrapped(fn)
+  return setmetatable({ type = "function", ["function"] = fn }, { __keys = { "type", "function" } })
+end
 
--- The record's tools; OpenAI's old form calls them functions.
+-- The record's tools. OpenAI's old form calls them functions.
 local function read_tools(record)
   if given(record.tools) and given(record.functions) then fail "both tools and functions: give one of them" end
   local key = given(record.functions) and "functions" or "tools"
@@ -84,7 +90,7 @@ local function read_tools(record)
   return given(tools) and tools or nil
 end
 
--- A list of calls whose arguments are objects: OpenAI writes them as JSON inside a string, empty where there are none.
+-- A list of calls whose arguments are objects. OpenAI writes these as JSON inside a string, empty for no arguments.
 local function check_calls(calls, place)
   for i, call in ipairs(calls) do
     local what = ("%s[%d]"):format(place, i)
@@ -98,7 +104,7 @@ end
 
 local function is_call(value) return is_object(value) and (value.name ~= nil or value["function"] ~= nil) end
 
--- What a turn of calls says: one call, or a list of them.
+-- The calls of a turn: one call, or a list of them.
 local function calls_of(value, place)
   value = decoded(value, place)
   local calls = is_call(value) and { value } or list_of(value, place)
@@ -113,20 +119,22 @@ end
 
 -- Names of "this message is trained": axolotl's (two), verl's and ms-swift's.
 local flags = { "train", "training", "trainable", "loss" }
--- What would change what is trained and is not supported.
+-- Fields that would change what is trained, and are not supported.
 local unsupported = {
   train_detail = "parts of a message cannot be chosen", training_detail = "parts of a message cannot be chosen",
   refusal = "write it as content", audio = "only text is trained",
 }
 
--- Whether the assistant's message is trained. OpenAI's weight is 0 or 1; nothing here scales a loss by another one.
+-- Whether the assistant's message is trained. OpenAI's weight must be 0 or 1: nothing here scales a loss.
 local function trained(turn, by_assistant, place)
   local train = true
   for _, flag in ipairs(flags) do
     local value = turn[flag]
     if there(value) then
       if type(value) ~= "boolean" then fail("%s.%s is %s, expected true or false", place, flag, shown(value)) end
-      if value and not by_assistant then fail("%s.%s is true, but only what the assistant says is trained", place, flag) end
+      if value and not by_assistant then
+        fail("%s.%s is true, but only what the assistant says is trained", place, flag)
+      end
       train = train and value
     end
   end
@@ -138,7 +146,7 @@ local function trained(turn, by_assistant, place)
   return train
 end
 
--- A string, or a list of {type = "text", text =}; nil for a message without, as a template sees it.
+-- The content: a string, or a list of {type = "text", text =}. nil for a message without content.
 local function content_of(turn, place)
   local content = either(turn.content, turn.value)
   if not there(content) then return nil end
@@ -158,7 +166,7 @@ local function known_roles()
   return table.concat(names, ", ")
 end
 
--- The message of one turn, in place, and whether the turn is one of calls. Fields that only a template knows stay.
+-- The message of one turn, and whether the turn is one of calls. Fields that only a template knows stay.
 local function message_of(turn, place)
   local speaker = type(turn) == "table" and either(turn.role, turn.from)
   if type(speaker) ~= "string" then fail("%s has no role", place) end
@@ -191,10 +199,12 @@ local function message_of(turn, place)
   return turn, records.roles[speaker:lower()] == "calls"
 end
 
--- A call after what the assistant says, or after another call, is of the same message: the calls are moved there.
+-- A call belongs to the assistant's message or call before it. Its calls are moved there.
 local function joined(message, before, place)
   if not before or before.role ~= "assistant" then return false end
-  if before.train ~= message.train then fail("%s and the message before it are one, and only one of them is trained", place) end
+  if before.train ~= message.train then
+    fail("%s and the message before it are one, and only one of them is trained", place)
+  end
   before.tool_calls = before.tool_calls or {}
   for _, call in ipairs(message.tool_calls) do table.insert(before.tool_calls, call) end
   return true
@@ -214,11 +224,13 @@ end
 
 -- ---------------------------------------------------------------- records
 
-local function list_like(value) return type(value) == "table" or (type(value) == "string" and value:find "^%s*%[" ~= nil) end
+local function list_like(value)
+  return type(value) == "table" or (type(value) == "string" and value:find "^%s*%[" ~= nil)
+end
 
 local function say(messages, role, content) messages[#messages + 1] = { role = role, content = content } end
 
--- Earlier turns as LLaMA-Factory has them: {{question, answer}, ...}, whose answers are trained too.
+-- Earlier turns in LLaMA-Factory's form, {{question, answer}, ...}. Their answers are trained too.
 local function read_history(record, messages)
   if not given(record.history) then return end
   for i, pair in ipairs(list_of(record.history, "history")) do
@@ -228,7 +240,7 @@ local function read_history(record, messages)
   end
 end
 
--- The messages of a conversation in any shape, or nil.
+-- The messages of a conversation of any shape, or nil.
 local function conversation(record)
   for _, name in ipairs { "messages", "conversations" } do
     if list_like(record[name]) then
@@ -239,7 +251,8 @@ local function conversation(record)
   local messages = {}
   if there(record.prompt) and there(record.completion) then
     read_history(record, messages)
-    if type(record.prompt) == "table" and type(record.completion) == "table" then  -- TRL's: of the prompt nothing is trained
+    -- TRL's form: of the prompt nothing is trained.
+    if type(record.prompt) == "table" and type(record.completion) == "table" then
       read_turns(record.prompt, "prompt", messages)
       for _, message in ipairs(messages) do if message.role == "assistant" then message.train = false end end
       return read_turns(record.completion, "completion", messages)
@@ -257,7 +270,7 @@ local function conversation(record)
   end
 end
 
--- The record's own system message goes before the others. Trainers differ in which one they take where there are two.
+-- Puts the record's own system message before the others. With two of them trainers differ in which one they take.
 local function add_system(record, messages)
   local system, other = text_field(record.system, "system"), text_field(record.system_prompt, "system_prompt")
   if system ~= "" and other ~= "" and system ~= other then fail "system and system_prompt differ: give one of them" end
@@ -271,37 +284,44 @@ local function add_system(record, messages)
   end
 end
 
--- What would be trained as something else than it is.
+-- Refuses what would be trained as something else than it is.
 local function refuse_others(record, messages)
   for _, key in ipairs { "images", "image", "videos", "video", "audios", "audio" } do
-    if given(record[key]) then fail("%s is given, and only text is trained: leave such records out, or take the field out", key) end
+    if given(record[key]) then
+      fail("%s is given, and only text is trained: leave such records out, or take the field out", key)
+    end
   end
   for _, key in ipairs { "label", "kto_tag" } do
-    if record[key] == false then fail("%s is false: this answer is an example of a bad one; leave such records out", key) end
+    if record[key] == false then
+      fail("%s is false: this answer is an example of a bad one; leave such records out", key)
+    end
   end
   if (given(record.chosen) or given(record.rejected)) and messages[#messages].role ~= "assistant" then
     fail "chosen and rejected: preferences are not trained on; write the chosen answer as the last message"
   end
 end
 
--- {messages =, tools =, template_options =, pair =} or {text =} from one record: messages, conversations (ShareGPT), prompt and
--- completion (strings, or TRL's lists), instruction, input and output (Alpaca), or text. pair: a prompt and its completion by name.
--- Lists may be JSON inside a string. The record is taken over. Error("format") says what is wrong.
+-- One record as {messages =, tools =, template_options =, pair =} or {text =}. It has messages, conversations
+-- (ShareGPT), prompt and completion (strings, or TRL's lists), instruction, input and output (Alpaca), or text. Lists
+-- may be JSON inside a string. pair: the record is a prompt and its completion by name. The record itself is changed.
+-- An error of code "format" says what is wrong.
 function records.normalize(record)
   if type(record) ~= "table" then fail "a record has to be a JSON object" end
   local messages = conversation(record)
   if messages then
     refuse_others(record, messages)
     add_system(record, messages)
-    local options = given(record.chat_template_kwargs) and decoded(record.chat_template_kwargs, "chat_template_kwargs") or nil
-    local pair = not list_like(record.messages) and not list_like(record.conversations) and type(record.prompt) ~= "table"
-    return { messages = messages, tools = read_tools(record), template_options = options, pair = pair or nil }
+    local kwargs = record.chat_template_kwargs
+    local options = given(kwargs) and decoded(kwargs, "chat_template_kwargs") or nil
+    local lists = list_like(record.messages) or list_like(record.conversations) or type(record.prompt) == "table"
+    return { messages = messages, tools = read_tools(record), template_options = options, pair = not lists or nil }
   end
   if there(record.text) then return { text = text_field(record.text, "text") } end
   local keys = {}
   for key, value in pairs(record) do if value ~= null then keys[#keys + 1] = tostring(key) end end
   table.sort(keys)
-  fail("no known shape: keys %s; expected messages, conversations, prompt and completion, instruction and output, or text%s", table.concat(keys, ", "),
+  fail("no known shape: keys %s; expected messages, conversations, prompt and completion, instruction and output, "
+    .. "or text%s", table.concat(keys, ", "),
     given(record.chosen) and " (preferences, chosen and rejected, are not trained on)" or "")
 end
 

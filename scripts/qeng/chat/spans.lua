@@ -1,6 +1,6 @@
--- Where what the assistant says stands in a rendered conversation: by {% generation %}, where the template marks it; by rendering up to
--- each turn and through it; by the generation prompt before each turn; by marks in what a turn says. The first that finds it counts.
--- A turn begins after the generation prompt and ends with the token that ends it.
+-- Finds what the assistant says in a rendered conversation. Four ways are tried in turn: {% generation %} where the
+-- template marks it; rendering up to each turn and through it; the generation prompt before each turn; marks in what a
+-- turn says. A turn begins after the generation prompt and ends with the token that ends it.
 
 local q = require "qeng.core"
 local strings = require "qeng.jinja.strings"
@@ -9,13 +9,14 @@ local chat_spans = {}
 
 local mark = "\254"  -- no valid UTF-8 holds it
 
--- The result of a method, or nil where the template errs: on part of a conversation it may.
+-- The result of a method, or nil if the template fails. It may fail on part of a conversation.
 local function attempt(model, method, ...)
   if model.attempt then return model:attempt(method, ...) end
   return (q.try(method, model, ...))
 end
 
--- How many bytes two renderings begin with alike; whether one is the beginning of the other. Of marks: chat/form.lua.
+-- How many bytes two renderings have in common at their beginning, and whether one begins with the whole other. With
+-- marks: chat/form.lua.
 local function alike(model, a, b)
   if model.alike then return model:alike(a, b) end
   local same = 0
@@ -40,8 +41,8 @@ end
 
 -- ---------------------------------------------------------------- by rendering a part
 
--- Where what turn i says begins in the whole: after the generation prompt, or where that says more than the turn's own header
--- (an empty thinking block), after what both begin with.
+-- Where what turn i says begins in the whole text: after the generation prompt. If the prompt says more than the turn's
+-- own header (an empty thinking block), after what both begin with.
 local function begin_of(model, talk, i)
   local whole = talk.whole
   local prompt = attempt(model, model.render, talk.list, i - 1, talk.given, true)
@@ -71,13 +72,14 @@ end
 
 -- ---------------------------------------------------------------- by the generation prompt
 
--- What the template writes for the assistant to go on from, "" where that cannot be told.
+-- What the template writes for the assistant to go on from; "" if that cannot be told.
 local function header_of(model, talk)
   local prompt = attempt(model, model.render, talk.list, #talk.messages, talk.given, true)
   return prompt and begins(model, prompt, talk.whole) and prompt:sub(#talk.whole + 1) or ""
 end
 
--- Where it stands before each of the assistant's turns and has a special token, so that no one can have written it.
+-- By the generation prompt, if it stands before each of the assistant's turns and has a special token: then no message
+-- can have spelled it.
 local function by_header(model, talk, i)
   if model.unknown then model.unknown() end
   local header, whole = header_of(model, talk), talk.whole
@@ -99,7 +101,7 @@ end
 
 -- ---------------------------------------------------------------- by marks
 
--- text with marks at its ends, inside of the white space there.
+-- The text with marks at its ends, inside the white space there.
 local function marked(text)
   local core = strings.strip(text, nil, true, true)
   if core == "" then return text end
@@ -109,7 +111,7 @@ end
 
 local kept = { role = true, type = true, id = true, tool_call_id = true }  -- a template may look into them
 
--- Gives the dicts in `value` back the values of kept keys that `plain`, of the same shape, has.
+-- Gives kept keys of the dicts in `value` the values that they have in `plain`, which has the same shape.
 local function restore(value, plain)
   if type(value) ~= "table" then return end
   for key, v in pairs(value.map or value) do
@@ -118,7 +120,7 @@ local function restore(value, plain)
   end
 end
 
--- The first and last byte of what message i says, where the template only moves its texts; nil otherwise.
+-- The first and last byte of what message i says; nil unless the template only moves its texts.
 local function said_by(model, talk, i)
   talk.places = talk.places or {}
   local place = talk.places[i]
@@ -138,7 +140,8 @@ local function said_by(model, talk, i)
   return unpack(talk.places[i])
 end
 
--- The longest beginning of the generation prompt, with a special token in it, that ends before `from`, no earlier than `bound`.
+-- The longest beginning of the generation prompt that has a special token and ends before `from`, but not before
+-- `bound`.
 local function header_before(model, talk, from, bound)
   local header = header_of(model, talk)
   for length = #header, 1, -1 do
@@ -150,7 +153,7 @@ local function header_before(model, talk, from, bound)
   end
 end
 
--- Where another message's text begins that turn i would take in from `from` to `to`, or nil.
+-- If turn i, taken from `from` to `to`, would take in another message's text: where that text begins. Else nil.
 local function crossed(model, talk, i, from, to)
   for k = i + 1, #talk.messages do
     local message = talk.messages[k]
@@ -164,8 +167,8 @@ local function crossed(model, talk, i, from, to)
   end
 end
 
--- The end of a turn that no token ends before another message's text (an answer of a tool in the same turn): where the conversation so
--- far and the whole part, else where what it says ends.
+-- The end of a turn that has no token of its own before another message's text, as when a tool answers within the turn.
+-- It is where the conversation so far and the whole begin to differ, else the end of what the turn says.
 local function end_without_token(model, talk, i, from, first)
   local through = attempt(model, model.render, talk.list, i, talk.given, false)
   local same = through and alike(model, through, talk.whole) or 0
@@ -187,7 +190,7 @@ end
 
 -- ---------------------------------------------------------------- all turns
 
--- What {% generation %} marks, by message: where it marks each of the assistant's turns once.
+-- What {% generation %} marks, by message, if it marks each of the assistant's turns once.
 local function generated(talk)
   local by_message, turn = {}, 0
   for i, message in ipairs(talk.messages) do
@@ -200,11 +203,13 @@ local function generated(talk)
 end
 
 local function says_nothing(message)
-  return strings.strip(message.content or "", nil, true, true) == "" and not message.tool_calls and (message.reasoning_content or "") == ""
+  local content = strings.strip(message.content or "", nil, true, true)
+  return content == "" and not message.tool_calls and (message.reasoning_content or "") == ""
 end
 
--- A conversation as stretches of text, {text, target}... in order. model: a chat_model; talk: messages, list (of values), given, record,
--- whole (the text), said (what the template marks). turns: "all" or "last" of the assistant's messages are trained.
+-- A conversation as stretches of text, {text, target}..., in order. model: a chat_model. talk: messages, list (of
+-- values), given, record, whole (the text), said (what the template marks). turns: "all" or "last" of the assistant's
+-- messages are trained.
 function chat_spans.stretches(model, talk, turns)
   local whole, stretches, at, last = talk.whole, {}, 1, 0
   for i, message in ipairs(talk.messages) do if message.role == "assistant" then last = i end end
@@ -225,9 +230,11 @@ function chat_spans.stretches(model, talk, turns)
       end
       if not fits() and says_nothing(message) then goto next end
       if not fits() then
-        q.error("template", ("messages[%d]: the chat template rewrites earlier turns, so what the assistant says cannot be told apart; use --template chatml"):format(i))
+      q.error("template", ("messages[%d]: the chat template rewrites earlier turns, so what the assistant says "
+        .. "cannot be told apart; use --template chatml"):format(i))
       end
-      if not by_template[i] and whole:sub(to, to) == "\n" then to = to - 1 end  -- after the end-of-turn token; not trained
+      -- A line end after the end-of-turn token is not trained.
+      if not by_template[i] and whole:sub(to, to) == "\n" then to = to - 1 end
       stretches[#stretches + 1] = { whole:sub(at, from - 1), false }
       stretches[#stretches + 1] = { whole:sub(from, to), true }
       at = to + 1

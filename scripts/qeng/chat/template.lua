@@ -1,5 +1,5 @@
--- Conversations rendered by a model's own Jinja template, with the spans of what the assistant says (chat/spans.lua). What a template
--- makes of plain conversations is worked out once for each shape (chat/form.lua).
+-- Conversations rendered by a model's own Jinja template. chat/spans.lua finds in them what the assistant says.
+-- chat/form.lua works out once for each shape of conversation what a template makes of plain ones.
 
 local chat_form = require "qeng.chat.form"
 local chat_spans = require "qeng.chat.spans"
@@ -9,10 +9,10 @@ local values = require "qeng.jinja.values"
 
 local chat_model = {}
 
--- Put into special tokens that a user or a dataset wrote, so that they stay text. No valid UTF-8 holds this byte.
+-- Is put into special tokens that a user or a dataset wrote, so that they stay text. No valid UTF-8 holds this byte.
 local guard = "\255"
 
--- Looks for the special tokens of a tokenizer in text: each(text, at, length) of every place where one begins.
+-- A function that looks for a tokenizer's special tokens in text. It calls each(text, at, length) where one begins.
 local function specials_of(tokenizer)
   local specials, firsts, lengths = {}, {}, {}
   for id = 0, tokenizer:vocab_size() - 1 do
@@ -33,7 +33,7 @@ local function specials_of(tokenizer)
   end
 end
 
--- A function that guards special tokens in text, but for those in `plain` (a set of texts).
+-- A function that guards special tokens in text, except those in `plain` (a set of texts).
 local function guard_for(specials, plain)
   return function(text)
     local parts, done = {}, 1
@@ -49,31 +49,37 @@ end
 
 local function without_guards(text) return (text:gsub(guard, "")) end
 
+local kEndsOfTurn = {
+  "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<end_of_turn>", "<turn|>", "<|end|>", "<|return|>",
+  "<|END_OF_TURN_TOKEN|>",
+}
+
 -- ---------------------------------------------------------------- templates
 
 local Model = {}
 Model.__index = Model
 
--- tokenizer: one whose info() has a chat_template.
+-- tokenizer: its info() has a chat_template.
 function chat_model.new(tokenizer)
   local info = tokenizer:info()
   local function text(id) return id and tokenizer:bytes(id) or "" end
   local specials = specials_of(tokenizer)
   local self = setmetatable({
-    render_text = jinja.compile(info.chat_template), specials = specials, guard = guard_for(specials, {}), bos = text(info.bos), eos = text(info.eos),
+    render_text = jinja.compile(info.chat_template), specials = specials, guard = guard_for(specials, {}),
+    bos = text(info.bos), eos = text(info.eos),
     ends = { text(info.eos) },
     developer = info.chat_template:find("developer", 1, true) ~= nil,  -- the template knows this role
   }, Model)
-  for _, name in ipairs { "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<end_of_turn>", "<turn|>", "<|end|>", "<|return|>", "<|END_OF_TURN_TOKEN|>" } do
+  for _, name in ipairs(kEndsOfTurn) do
     if tokenizer:id(name) then self.ends[#self.ends + 1] = name end
   end
   self.forms = chat_form.new(self, info.chat_template)
   return self
 end
 
--- Messages, and what else a record gives the template, as the template's values. A message's fields that are null are left out, and its
--- reasoning stands under both of its names, as transformers has it. change(text, i, key): of each text, of message i where it
--- is in one, and whether it is a key.
+-- Messages as the template's values, and what else a record gives the template. Fields of a message that are null are
+-- left out. Its reasoning has both of its names, as in transformers. change(text, i, key) is called for each text: i is
+-- the message it is in, if any; key says that the text is a key.
 function Model:values(messages, record, change)
   change = change or self.guard
   local list = {}
@@ -90,8 +96,9 @@ function Model:values(messages, record, change)
     list[i] = values.dict(keys, value.map)
   end
   local given = {}
-  for key, value in pairs(record.template_options or {}) do given[key] = values.from_lua(value, function(text) return change(text) end) end
-  given.tools = record.tools and values.from_lua(record.tools, function(text) return change(text) end) or values.none
+  local function changed(value) return values.from_lua(value, function(text) return change(text) end) end
+  for key, value in pairs(record.template_options or {}) do given[key] = changed(value) end
+  given.tools = record.tools and changed(record.tools) or values.none
   return list, given
 end
 
@@ -104,8 +111,8 @@ function Model:render(messages, count, given, prompt)
   return self.render_text(variables)
 end
 
--- This model, or one that leaves those special tokens in texts as they are that the template itself looks for (</think>): with guards
--- in them it would say something else.
+-- This model, or one that does not guard the special tokens that the template itself looks for in texts (</think>).
+-- With guards in those the template would say something else.
 function Model:seeing(messages, record, prompt)
   local spelled, any = {}, false
   local plain_messages, plain_given = self:values(messages, record, function(text)
@@ -129,14 +136,15 @@ function Model:seeing(messages, record, prompt)
   return setmetatable({ guard = guard_for(self.specials, plain) }, { __index = self })
 end
 
--- A conversation as stretches of text, {text, target}...: guarded, and in order.
+-- A conversation as stretches of text, {text, target}..., guarded and in order.
 function Model:stretches(messages, record, turns)
   local list, given = self:values(messages, record)
   local whole, said = self:render(list, #messages, given, false)
-  return chat_spans.stretches(self, { messages = messages, list = list, given = given, record = record, whole = whole, said = said }, turns)
+  local talk = { messages = messages, list = list, given = given, record = record, whole = whole, said = said }
+  return chat_spans.stretches(self, talk, turns)
 end
 
--- Appends text to the pieces; what was guarded is taken apart again.
+-- Appends text to the pieces. What was guarded is taken apart again.
 local function append(pieces, text, target)
   if not text:find(guard, 1, true) then
     if text ~= "" then pieces[#pieces + 1] = { text = text, target = target, special = true } end
@@ -147,8 +155,8 @@ local function append(pieces, text, target)
   end
 end
 
--- What make(messages) gives. A message of calls without content has none in the template's eyes, as in transformers; a template that
--- errs on it is given an empty one.
+-- The result of make(messages). For the template a message of calls has no content where the record has none, as in
+-- transformers. A template that fails on it is given an empty content.
 local function with_content(messages, make)
   local made, why = q.try(make, messages)
   if made then return made end
@@ -167,7 +175,9 @@ end
 -- The pieces of a normalised record's conversation: {text=, target=, special = true}. turns: "all" or "last".
 function Model:pieces(messages, record, turns)
   local stretches = self.forms:stretches(messages, record, turns)
-  stretches = stretches or with_content(messages, function(given) return self:seeing(given, record, false):stretches(given, record, turns) end)
+  stretches = stretches or with_content(messages, function(given)
+    return self:seeing(given, record, false):stretches(given, record, turns)
+  end)
   local pieces = {}
   for _, stretch in ipairs(stretches) do append(pieces, stretch[1], stretch[2]) end
   return pieces

@@ -1,8 +1,10 @@
--- help(x): the reference of a name ("q.adamw", "Tensor:view"), a function, a class or an object, from bindings/api.lua.
+-- help(x) prints the reference of a name ("q.adamw", "Tensor:view"), a function, a class or an object. The reference is
+-- bindings/api.lua.
 local core = require "qeng.core"
 local read_library_file = require "qeng.library_file"
 
-local entries, order, sections -- name -> {signature=, doc=, class=}; names in order; {title, names}
+-- entries: name -> {signature=, doc=, parent=, record=}; order: the names in order; sections: {title=, names=}
+local entries, order, sections
 
 local function load_reference()
   if entries then return end
@@ -18,8 +20,9 @@ local function load_reference()
   for line in (read_library_file "bindings/api.lua" .. "\n"):gmatch "(.-)\n" do
     local title = line:match "^%-%- %-%-%-+ (.+)$"
     local name, arguments = line:match "^function ([%w_.:]+)(%b())"
-    local class = line:match "^%-%-%-@class ([%w_]+)"
+    local class, parent = line:match "^%-%-%-@class ([%w_]+):? ?([%w_]*)"
     local text = line:match "^%-%-%- ?(.*)$"
+    local object = line:match "^local ([%w_]+) = {}"
     local field = line:match '^(q%.[%w_.]+) = [^{]'
     if title then
       sections[#sections + 1] = { title = title, names = {} }
@@ -27,25 +30,29 @@ local function load_reference()
       add(name, name .. arguments)
     elseif class then
       add(class, "class " .. class)
+      latest.parent = parent
     elseif field then
       add(field, field)
-    elseif text and text:find "^@field" and latest then  -- of the class above
+    elseif object and entries[object] then
+      entries[object].record = false
+    elseif text and text:find "^@field" and latest then  -- of the class above, a record unless it has methods
       latest.doc[#latest.doc + 1] = text
+      latest.record = true
     elseif text then
       doc[#doc + 1] = text
     elseif not line:match "^local" then
       doc = {}
     end
-  end
+    end
 end
 
--- A function in a list: its signature and the first line about it.
+-- A function as one line of a list: its signature and the first line about it.
 local function in_a_list(name)
   local first = entries[name].doc[1]
   return "  " .. entries[name].signature .. (first and not first:find "^@" and "  -- " .. first or "")
 end
 
--- The comment at the head of a file of the library, which says the fields of a long option table.
+-- The comment at the head of a library file. It describes the fields of a long option table.
 local function head_of(path)
   local lines = {}
   for line in read_library_file(path):gmatch "([^\n]*)\n" do
@@ -55,14 +62,31 @@ local function head_of(path)
   return lines
 end
 
+-- A line of documentation as help prints it.
+local function readable(text)
+  text = text:gsub("^@param ([%w_]+%??) ", "  %1: "):gsub("^@field ([%w_]+%??) ", "  .%1: ")
+  text = text:gsub("^@return ", "  returns "):gsub("^@type ", "  type "):gsub("^@operator ", "  operator ")
+  return "  " .. text
+end
+
+-- Appends the fields of a record (a class without methods), those that it inherits first.
+local function add_fields(lines, class)
+  local entry = entries[class]
+  if not entry or not entry.record then return end
+  add_fields(lines, entry.parent)
+  for _, text in ipairs(entry.doc) do
+    if text:find "^@field" then lines[#lines + 1] = "  " .. readable(text) end
+  end
+end
+
 local function render(name)
   local entry = entries[name]
   local lines, fields = { entry.signature }, nil
+  if entry.record then add_fields(lines, entry.parent) end
   for _, text in ipairs(entry.doc) do
     fields = fields or text:match "fields: (scripts/qeng/[%w_/]+%.lua)"
-    text = text:gsub("^@param ([%w_]+%??) ", "  %1: "):gsub("^@field ([%w_]+%??) ", "  .%1: "):gsub("^@return ", "  returns "):gsub("^@type ", "  type ")
-      :gsub("^@operator ", "  operator ")
-    lines[#lines + 1] = "  " .. text
+    lines[#lines + 1] = readable(text)
+    add_fields(lines, text:match "^@param [%w_]+%?? ([%w_]+)" or text:match "^@return ([%w_]+)")
   end
   if not name:find "[.:]" then
     for _, other in ipairs(order) do
@@ -76,7 +100,7 @@ local function render(name)
   return table.concat(lines, "\n")
 end
 
--- What is documented as q.a.b.
+-- The value of the documented name q.a.b.
 local function value_of(name)
   local value = package.loaded.qeng or core
   for part in name:gsub("^q%.?", ""):gmatch "[%w_]+" do value = type(value) == "table" and value[part] or nil end
@@ -94,7 +118,8 @@ local function name_of(value)
     local class, method = name:match "^([%w_]+):([%w_]+)$"
     if class then
       local meta = metatable_of(class)
-      if meta and type(meta.__index) == "table" and rawequal(meta.__index[method], value) then method_name = method_name or name end
+      local index = meta and meta.__index
+      if type(index) == "table" and rawequal(index[method], value) then method_name = method_name or name end
     else
       if rawequal(value_of(name), value) then return name end
       local module = name:match "^(q%.[%w_]+)%."
@@ -104,7 +129,7 @@ local function name_of(value)
   return method_name
 end
 
--- The functions of a part of q, "q.fs", as a list; nil where there is no such part.
+-- The functions of a part of q, "q.fs", as a list; nil if there is no such part.
 local function render_module(module)
   local lines = { module }
   for _, name in ipairs(order) do
@@ -115,11 +140,15 @@ local function render_module(module)
   return #lines > 1 and table.concat(lines, "\n") or nil
 end
 
+local kLuaLibraries = { "_G", "string", "table", "math", "io", "os", "coroutine", "debug", "package", "bit", "jit" }
+
 -- Lua's own functions have a manual; the library's own have a place.
 local function of_function(value)
-  for _, library in ipairs { "_G", "string", "table", "math", "io", "os", "coroutine", "debug", "package", "bit", "jit" } do
+  for _, library in ipairs(kLuaLibraries) do
     for name, found in pairs(package.loaded[library] or {}) do
-      if found == value then return ("%s is Lua's own: www.lua.org/manual/5.1"):format(library == "_G" and name or library .. "." .. name) end
+      if found == value then
+        return ("%s is Lua's own: www.lua.org/manual/5.1"):format(library == "_G" and name or library .. "." .. name)
+      end
     end
   end
   local info = debug.getinfo(value, "S")
@@ -132,7 +161,7 @@ local function overview()
   for _, section in ipairs(sections) do
     local names = {}
     for _, name in ipairs(section.names) do
-      if not name:find ":" then names[#names + 1] = name end
+      if not name:find ":" and not entries[name].record then names[#names + 1] = name end
     end
     if #names > 0 then lines[#lines + 1] = section.title .. "\n  " .. table.concat(names, "  ") end
   end
@@ -151,12 +180,14 @@ local function find(what)
     local near = {}
     for _, candidate in ipairs(order) do
       if candidate:lower() == short:lower() then return render(candidate) end
-      if candidate:lower():find(short:lower():gsub("[:.]", ""), 1, true) or candidate:match "[%w_]+$" == short then
+      local like = candidate:lower():find(short:lower():gsub("[:.]", ""), 1, true) or candidate:match "[%w_]+$" == short
+      if like and not entries[candidate].record then
         near[#near + 1] = candidate
       end
     end
     if #near == 1 then return render(near[1]) end
-    return "nothing is called " .. what .. (#near > 0 and "; see " .. table.concat(near, ", ") or "; help() lists the names")
+    local hint = #near > 0 and "; see " .. table.concat(near, ", ") or "; help() lists the names"
+    return "nothing is called " .. what .. hint
   end
   local name = (type(what) == "function" or type(what) == "table") and name_of(what)
   if name then return entries[name] and render(name) or render_module(name) end

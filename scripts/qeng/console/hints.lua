@@ -1,5 +1,6 @@
--- The engine knows no recipe: its messages say what is wrong and what helps, and here is what a recipe calls that. hints(text) is the
--- text with the options behind it whose words it has. A test (tests/layers.py) knows that the words are the engine's.
+-- The engine knows no recipe. Its messages say what is wrong and what helps; here are the options with which a recipe
+-- does that. hints(text) is the text, followed by the options whose words it has. A test (tests/layers.py) checks that
+-- the words are the engine's.
 
 local options = {
   { "the device's budget", "--device-budget" },

@@ -169,9 +169,11 @@ local function usage(...) q.error("usage", (...):format(select(2, ...))) end
 local units = { [""] = 1, K = 1e3, M = 1e6, G = 1e9, T = 1e12 }
 
 local types = { switch = "boolean", text = "string", map = "table", number = "number", bytes = "number" }
-local called = { boolean = "true or false", string = "a text", table = "a table of numbers by names", number = "a number" }
+local called = {
+  boolean = "true or false", string = "a text", table = "a table of numbers by names", number = "a number",
+}
 
--- What is wrong with a value, or with one of a list; nil where nothing is.
+-- What is wrong with a value, or with one of a list; nil if nothing is.
 local function fault(entry, value)
   local kind = kind_of(entry)
   local least = entry.min or kind == "bytes" and 1
@@ -219,9 +221,9 @@ function options.convert(entry, text)
   return list
 end
 
--- The options of a set as a script gave them, with the defaults for what it left out; errors are `who`'s. A list may be
--- text with commas, and a text a list of its parts, or a table that is meant as JSON. What the set does not have stays
--- as it is. __given: as parse has it.
+-- The options of a set as a script gave them, with defaults for those it left out. Errors name `who`. A list may be
+-- given as text with commas. A text may be given as a list of its parts, or as a table that is meant as JSON. What the
+-- set does not have stays as it is. __given: as in parse.
 function options.complete(who, set, given)
   local told, opt = given.__given, {}
   for name, value in pairs(given) do opt[name] = value end
@@ -246,7 +248,7 @@ function options.complete(who, set, given)
   return setmetatable(opt, { __index = { __given = told } })
 end
 
--- Values as the command line has them, numbers, strings and booleans, for the output folder and the report.
+-- Values as the command line has them (numbers, strings, booleans), for the output folder and the report.
 function options.settings(values)
   local settings = {}
   for name, value in pairs(values) do
@@ -266,7 +268,7 @@ end
 
 -- ---------------------------------------------------------------- the command line
 
--- Refuses outputs that would replace what is read, or what is of another kind.
+-- Refuses outputs that would replace what is read, or a file of another kind.
 local function check_outputs(declared, values)
   for _, entry in ipairs(declared) do
     local reads, path = {}, is_output(entry) and values[entry[1]] or ""

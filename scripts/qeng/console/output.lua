@@ -1,6 +1,7 @@
--- What may be written over. A recipe writes to no path that it reads, and replaces only what is of the kind that it writes, unless its
--- user says --overwrite. q.options checks the options of kind "output" (a file; holds: what is in it) and "folder" (files: what is
--- written there), before any work is done; q.convert and the functions on packets check what they write themselves.
+-- What may be written over. A recipe writes to no path that it reads. It replaces only files of the kind that it
+-- writes, unless the user says --overwrite. q.options checks options of kind "output" (a file; holds: what is in it)
+-- and "folder" (files: what is written there) before any work is done. q.convert and the functions on packets check
+-- their own outputs.
 
 local q = require "qeng.core"
 
@@ -10,7 +11,7 @@ local function begins(magic)
   return function(head) return head:sub(1, #magic) == magic end
 end
 
--- What a file is, by its first bytes or all of it.
+-- What a file is, by its first bytes or by all of it.
 local kinds = {
   imatrix = { "an importance matrix", function(_, path)
     local file = q.try(q.gguf.open, path)
@@ -43,22 +44,25 @@ end
 local function refuse_read(path, reads, overwrite)
   for _, other in ipairs(reads or {}) do
     if other ~= "" and (other == path or q.fs.same(other, path)) then
-      q.error("value", ("%s is read (%s), and would be written over: give what is written another name%s"):format(path, other, overwrite == nil and "" or ", or say --overwrite"))
+      q.error("value", ("%s is read (%s), and would be written over: give what is written another name%s"):format(path,
+        other, overwrite == nil and "" or ", or say --overwrite"))
     end
   end
 end
 
--- A file that is to be written. opt: holds, reads (paths), overwrite (nil: there is no such choice). "-" is standard output.
+-- Checks a file that is to be written. opt: holds, reads (paths), overwrite (nil: there is no such choice). "-" is
+-- standard output.
 function output.file(path, opt)
   if opt.overwrite or path == "-" then return end
   refuse_read(path, opt.reads, opt.overwrite)
   if q.fs.kind(path) ~= "file" or is_empty(path) or is_of_kind(path, opt.holds) then return end
-  q.error("value", ("%s is there, and is not %s: give another name%s"):format(path, type(opt.holds) == "table" and opt.holds[2] or kinds[opt.holds][1],
+  local wanted = type(opt.holds) == "table" and opt.holds[2] or kinds[opt.holds][1]
+  q.error("value", ("%s is there, and is not %s: give another name%s"):format(path, wanted,
     opt.overwrite == nil and "" or ", or say --overwrite to replace it"))
 end
 
--- A folder that is to hold `files`: those of an earlier time are replaced where nothing else is beside them. opt: files (nil: whoever
--- writes there looks himself), reads, overwrite.
+-- Checks a folder that is to hold `files`. Files of an earlier time are replaced if nothing else is beside them.
+-- opt: files (nil: the writer checks for itself), reads, overwrite.
 function output.folder(path, opt)
   if opt.overwrite then return end
   refuse_read(path, opt.reads, opt.overwrite)
@@ -71,7 +75,8 @@ function output.folder(path, opt)
     if ours[name] then there = there or name elseif name:sub(1, 1) ~= "." then other = other or name end
   end
   if there and other then
-    q.error("value", ("%s/%s would be replaced, and beside it is %s, which is not written here: give another folder, or say --overwrite"):format(path, there, other))
+    q.error("value", ("%s/%s would be replaced, and beside it is %s, which is not written here: "
+      .. "give another folder, or say --overwrite"):format(path, there, other))
   end
 end
 

@@ -7,7 +7,7 @@ local progress = {}
 local Progress = {}
 Progress.__index = Progress
 
--- While true, no one speaks: what runs is a rehearsal (plan/init.lua).
+-- While true, nothing is printed: what runs is a rehearsal (plan/init.lua).
 progress.silent = false
 
 -- every: seconds between plain lines.
@@ -16,8 +16,8 @@ function progress.new(opt)
   return setmetatable({ terminal = q.isatty(2), every = opt.every or 10, last = -math.huge, width = 0 }, Progress)
 end
 
--- Fields as one line of at most `columns`. fields: { {text, rank}... } with false or nil in between; of those with a rank over 0 the
--- highest go first where there is no room.
+-- Fields as one line of at most `columns`. fields: { {text, rank}... }, with false or nil in between. Where there is no
+-- room, fields with the highest rank over 0 are left out first.
 local function joined(fields, columns)
   local highest = 0
   for i = 1, table.maxn(fields) do highest = math.max(highest, fields[i] and fields[i][2] or 0) end
@@ -31,7 +31,7 @@ local function joined(fields, columns)
   end
 end
 
--- text: or fields, as joined() has them.
+-- text: a string, or fields as joined() takes them.
 function Progress:line(text)
   if progress.silent then return end
   local columns = self.terminal and q.columns() - 1 or math.huge

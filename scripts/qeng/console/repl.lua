@@ -1,4 +1,4 @@
--- What the REPL (bindings/repl.cpp) needs of Lua: printing results, completing names. help() is in qeng/console/help.lua.
+-- What the REPL (bindings/repl.cpp) needs of Lua: printing results and completing names. help() is in console/help.lua.
 local help = require "qeng.console.help"
 local core = require "qeng.core"
 
@@ -11,7 +11,7 @@ local function number_text(x)
   return string.format("%.6g", x)
 end
 
--- The first and last of n indices (from 0), with false where some are left out.
+-- Indices 0 .. n - 1. Beyond the limit the middle ones are left out, and false stands in their place.
 local function shown(n, limit)
   local list = {}
   for i = 0, n - 1 do
@@ -57,11 +57,14 @@ local function compare(a, b)
   return tostring(a) < tostring(b)
 end
 
--- Any value as text: tables with their fields (limits on depth and width, cycles named), tensors with their values.
+-- Any value as text. Tables show their fields (with limits on depth and width, cycles named), tensors their values.
 function repl.text(value, width, depth, open)
   width, depth, open = width or core.columns(), depth or 0, open or {}
   local meta = getmetatable(value)
-  if type(value) == "string" then return depth == 0 and value or string.format("%q", value):gsub("\\\n", "\\n") .. "" end
+  if type(value) == "string" then
+    if depth == 0 then return value end
+    return (string.format("%q", value):gsub("\\\n", "\\n"))
+  end
   if type(value) == "userdata" and type(meta) == "table" and meta.__name == "Tensor" then
     local ok, text = pcall(repl.tensor_text, value)
     if not ok then return tostring(text) end
@@ -81,7 +84,8 @@ function repl.text(value, width, depth, open)
   if length > kItems then items[#items + 1] = string.format("... %d more", length - kItems) end
   local keys = {}
   for key in pairs(value) do
-    if not (type(key) == "number" and key >= 1 and key <= length and key == math.floor(key)) then keys[#keys + 1] = key end
+    local listed = type(key) == "number" and key >= 1 and key <= length and key == math.floor(key)
+    if not listed then keys[#keys + 1] = key end
   end
   table.sort(keys, compare)
   for i = 1, math.min(#keys, kItems) do
@@ -95,7 +99,7 @@ function repl.text(value, width, depth, open)
   return "{\n  " .. table.concat(items, ",\n"):gsub("\n", "\n  ") .. "\n}"
 end
 
--- The first kLines lines of what a table says; what is in it can be asked for.
+-- The first kLines lines of a table's text. Its fields can be asked for one by one.
 local function cut(text)
   local _, lines = text:gsub("\n", "")
   if lines < kLines then return text end

@@ -1,4 +1,4 @@
--- The sets of options that most recipes share: the device; and the model and where its weights are, which q.load takes.
+-- The sets of options that most recipes share: the device, the model, and where the model's weights are.
 
 local options = require "qeng.console.options"
 local q = require "qeng.core"
@@ -28,8 +28,8 @@ options.set("weights", {
     .. "--host-budget", choices = { "map", "copy", "stream" } },
   { "host_budget", nil, "with --weights stream: memory of the whole process, as 16G; with a GPU, of what is pinned, "
     .. "beyond which weights are read from the file", kind = "bytes" },
-  { "stream_keep", nil, "with --weights stream to a GPU: bytes of weights that stay there, as recipes/plan.lua says; by "
-    .. "default half of what --device-budget leaves", kind = "bytes" },
+  { "stream_keep", nil, "with --weights stream to a GPU: bytes of weights that stay there, as recipes/plan.lua says; "
+    .. "by default half of what --device-budget leaves", kind = "bytes" },
 })
 
 -- Chooses the device that the options of the set "device" name.

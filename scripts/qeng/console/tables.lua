@@ -1,15 +1,18 @@
--- How q.profile and q.memory print: plain tables, widest figures first.
+-- How q.profile and q.memory print: plain tables, the largest figures first.
 
 local progress = require "qeng.console.progress"
 local q = require "qeng.core"
 
 local function rows_text(title, rows)
-  local lines = { ("%-24s %7s %10s %7s %10s %9s %6s"):format(title, "calls", "ms", "% time", "GFLOP/s", "GB/s", "share") }
+  local heads = { "calls", "ms", "% time", "GFLOP/s", "GB/s", "share" }
+  local lines = { ("%-24s %7s %10s %7s %10s %9s %6s"):format(title, unpack(heads)) }
   local total = 0
   for _, row in ipairs(rows) do total = total + row.ms end
   for _, row in ipairs(rows) do
-    lines[#lines + 1] = ("%-24s %7d %10.2f %6.1f%% %10.1f %9.2f %5.0f%%"):format(row.name == "" and "(outside)" or row.name, row.calls, row.ms,
-      100 * row.ms / math.max(total, 1e-9), row.flops / math.max(row.ms, 1e-9) / 1e6, row.bytes / math.max(row.ms, 1e-9) / 1e6, 100 * row.share)
+    local ms = math.max(row.ms, 1e-9)
+    lines[#lines + 1] = ("%-24s %7d %10.2f %6.1f%% %10.1f %9.2f %5.0f%%"):format(
+      row.name == "" and "(outside)" or row.name, row.calls, row.ms, 100 * row.ms / math.max(total, 1e-9),
+      row.flops / ms / 1e6, row.bytes / ms / 1e6, 100 * row.share)
   end
   return table.concat(lines, "\n")
 end
@@ -18,7 +21,8 @@ local profile_table = {
   __name = "q.profile",
   __tostring = function(p)
     return rows_text("operation", p.ops) .. "\n\n" .. rows_text("block", p.blocks)
-      .. ("\n\n%.2f ms, %.0f %% of the device's measured limit (share: time at the limit over time taken)"):format(p.total_ms, 100 * p.share)
+      .. ("\n\n%.2f ms, %.0f %% of the device's measured limit (share: time at the limit over time taken)"):format(
+        p.total_ms, 100 * p.share)
   end,
 }
 

@@ -8,7 +8,9 @@ function user.cache_dir()
   local base = os.getenv "XDG_CACHE_HOME"
   if not base or base == "" then
     local home = os.getenv "HOME"
-    if not home or home == "" then q.error("io", "neither XDG_CACHE_HOME nor HOME is set: set one, to say where caches go") end
+    if not home or home == "" then
+      q.error("io", "neither XDG_CACHE_HOME nor HOME is set: set one, to say where caches go")
+    end
     base = home .. "/.cache"
   end
   return base .. "/qeng"

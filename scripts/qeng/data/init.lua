@@ -1,4 +1,4 @@
--- Text data to packets: what the converter of the engine is told, and how it speaks.
+-- Converts text data to packets: what the engine's converter is told, how progress is shown, and opening the result.
 
 local chat = require "qeng.chat"
 local hints = require "qeng.console.hints"
@@ -30,7 +30,7 @@ local function line_of(status, began)
   return text
 end
 
--- Waits for a conversion, with progress; Ctrl-C, SIGTERM or SIGHUP stops it after the records in flight.
+-- Waits for a conversion, with progress. Ctrl-C, SIGTERM or SIGHUP stops it after the records in flight.
 local function follow(job, speak)
   local began, first = q.time(), nil
   while true do
@@ -39,7 +39,8 @@ local function follow(job, speak)
     for _, bad in ipairs(status.told) do speak:say(hints(bad) .. "; left out") end
     first = first or status
     local resumed = status.bytes_skipped > 0
-    status.seen_here, status.skipped_read = status.seen - (resumed and first.seen or 0), resumed and first.bytes_read or 0
+    status.seen_here = status.seen - (resumed and first.seen or 0)
+    status.skipped_read = resumed and first.bytes_read or 0
     if status.done then return status end
     speak:line(line_of(status, began))
     if q.interrupted() then job:stop() end
@@ -58,15 +59,16 @@ local template_words = {
   model = "the model's own", chatml = "ChatML", none = "none (prompts and completions are joined as they are)",
 }
 
--- What was converted, as a line.
+-- One line about what was converted.
 function data.summary(counts)
-  local text = ("%d records, %d tokens, %d trained, %d bad"):format(counts.records, counts.tokens, counts.targets, counts.bad)
+  local text = ("%d records, %d tokens, %d trained, %d bad"):format(counts.records, counts.tokens, counts.targets,
+    counts.bad)
   if counts.bad > 0 then text = text .. " (" .. reasons(counts) .. ")" end
   if counts.duplicates > 0 then text = text .. (", %d duplicates left out"):format(counts.duplicates) end
   if counts.longer > 0 then text = text .. (", %d longer than the limit: %s"):format(counts.longer, counts.long) end
   if counts.repaired > 0 then text = text .. (", %d with ill-formed UTF-8, replaced"):format(counts.repaired) end
   text = text .. "; template: " .. template_words[counts.template]
-  return text .. (counts.special == "parse" and ", special tokens in texts parsed" or ", special tokens in texts taken as text")
+  return text .. ", special tokens in texts " .. (counts.special == "parse" and "parsed" or "taken as text")
 end
 
 -- Lines that show one record of the dataset at path as it is trained, for standard output or another file descriptor.
@@ -81,7 +83,10 @@ options.set("data", {
     choices = { "paragraph", "line", "file" } },
 })
 
-local long_words = { keep = "kept whole", drop = "left out", split = "split", truncate = "only their beginning kept", ["end"] = "only their end kept" }
+local long_words = {
+  keep = "kept whole", drop = "left out", split = "split", truncate = "only their beginning kept",
+  ["end"] = "only their end kept",
+}
 
 local function is_packed(path)
   local file = io.open(path, "rb")
@@ -90,11 +95,14 @@ local function is_packed(path)
   return packed or false
 end
 
--- Whether a name in a folder is that of data: by its ending, what describes the folder left aside.
+-- Whether a file of a folder is data by its name. Files that describe the folder are not.
 local function is_data_name(name)
   local bare = name:lower():gsub("%.gz$", ""):gsub("%.zstd?$", ""):gsub("%.bz2$", ""):gsub("%.xz$", "")
   local ending = bare:match "%.(%w+)$"
-  local known = { jsonl = true, ndjson = true, json = true, parquet = true, csv = true, tsv = true, txt = true, text = true, md = true, qubgpu = true }
+  local known = {
+    jsonl = true, ndjson = true, json = true, parquet = true, csv = true, tsv = true, txt = true, text = true,
+    md = true, qubgpu = true,
+  }
   return known[ending] and not name:find "^[%._]" and not bare:find "^readme" and not bare:find "^license"
 end
 
@@ -104,12 +112,16 @@ local function files_of(folder)
     local path = (folder:gsub("/+$", "")) .. "/" .. name
     if q.fs.kind(path) == "file" and is_data_name(name) then files[#files + 1] = path else left[#left + 1] = name end
   end
-  if #files == 0 then q.error("io", folder .. ": a folder without data files (jsonl, ndjson, json, parquet, csv, tsv, txt, md, also as .gz, .zst, .bz2 or .xz)") end
+  if #files == 0 then
+    q.error("io", folder .. ": a folder without data files (jsonl, ndjson, json, parquet, csv, tsv, txt, md, "
+      .. "also as .gz, .zst, .bz2 or .xz)")
+  end
   return files, left
 end
 
--- The files that data are read from: of a file, a folder (its data files by name), a pattern such as 'data/*.jsonl', several of these
--- with commas between, or a list of them. speak: says what of a folder is no data.
+-- The files that data are read from. given: a file, a folder (its data files by name), a pattern such as
+-- 'data/*.jsonl', several of these with commas between, or a list of them. speak: says which files of a folder are no
+-- data.
 function data.inputs(given, speak)
   local paths = {}
   local function add(text)
@@ -119,12 +131,18 @@ function data.inputs(given, speak)
     elseif kind == "dir" then
       local files, left = files_of(text)
       for _, path in ipairs(files) do paths[#paths + 1] = path end
-      if speak and #left > 0 then speak:say(("%s: %d files are read; left out, no data by their names: %s"):format(text, #files, table.concat(left, ", ", 1, math.min(#left, 8)))) end
+      if speak and #left > 0 then
+        local some = table.concat(left, ", ", 1, math.min(#left, 8))
+        speak:say(("%s: %d files are read; left out, no data by their names: %s"):format(text, #files, some))
+      end
     elseif text:find "," then  -- no name with a comma in it
       for part in text:gmatch "[^,]+" do add(part) end
     else
       local found = text:find "[*?%[]" and q.fs.glob(text) or {}
-      if #found == 0 then q.error("io", ("data %s: no such file; expected JSONL, JSON, Parquet, CSV, TSV, text or a .qubgpu file, a folder of them, or a pattern"):format(text)) end
+      if #found == 0 then
+        q.error("io", ("data %s: no such file; expected JSONL, JSON, Parquet, CSV, TSV, text or a .qubgpu file, "
+          .. "a folder of them, or a pattern"):format(text))
+      end
       for _, path in ipairs(found) do add(path) end
     end
   end
@@ -132,11 +150,11 @@ function data.inputs(given, speak)
   return paths
 end
 
--- Converts `from` (as data.inputs takes it; "-": standard input) to the dataset `to`, which replaces a dataset that is there, but no
--- other file and nothing that is read, without opt.overwrite. opt: tokenizer, template, template_args, system, turns, special, format,
--- documents (paragraph), max_tokens, long, dedupe, max_bad (share of bad records that is an error, 0.01), max_record (MiB), source,
--- source_field, source_names, destination, resume, checkpoint (seconds), threads. Returns the counts. Bad records are told
--- with their place and left out.
+-- Converts `from` (as data.inputs takes it; "-": standard input) to the dataset `to`. It replaces a dataset. Without
+-- opt.overwrite it replaces no other file, and nothing that is read. Bad records are told with their place and left
+-- out. opt: tokenizer, template, template_args, system, turns, special, format, documents (paragraph), max_tokens,
+-- long, dedupe, max_bad (share of bad records that is an error, 0.01), max_record (MiB), source, source_field,
+-- source_names, destination, resume, checkpoint (seconds), threads. Returns the counts.
 function data.convert(from, to, opt)
   local speak = progress.new()
   local inputs = data.inputs(from, speak)
@@ -145,7 +163,8 @@ function data.convert(from, to, opt)
   local template = chat.template(tokenizer, opt.template, opt.system, opt.turns, opt.special, opt.template_args)
   local system = template.default_system or template.system or nil
   local text_begin, text_end = chat.text_ends(tokenizer)
-  local arguments = template.arguments and (type(opt.template_args) == "string" and opt.template_args or q.json.encode(template.arguments)) or nil
+  local arguments = template.arguments
+    and (type(opt.template_args) == "string" and opt.template_args or q.json.encode(template.arguments)) or nil
   q.outlive_output()
   local job = q.ndp.convert {
     inputs = inputs, output = to, tokenizer = tokenizer, format = opt.format, documents = opt.documents,
@@ -153,11 +172,13 @@ function data.convert(from, to, opt)
     text_begin = text_begin, text_end = text_end,
     renderer = { template = template.name, system = opt.system, turns = template.turns, special = template.special,
       arguments = arguments },
-    max_tokens = opt.max_tokens, long = opt.long, dedupe = opt.dedupe, max_bad = opt.max_bad, max_record = opt.max_record,
+    max_tokens = opt.max_tokens, long = opt.long, dedupe = opt.dedupe, max_bad = opt.max_bad,
+    max_record = opt.max_record,
     source = opt.source, source_field = opt.source_field, source_names = named, destination = opt.destination,
     resume = opt.resume, checkpoint = opt.checkpoint, threads = opt.threads,
     meta = {
-      tokenizer = info.name, tokenizer_hash = tokenizer:hash(), vocab_size = tokenizer:vocab_size(), template = template.name,
+      tokenizer = info.name, tokenizer_hash = tokenizer:hash(), vocab_size = tokenizer:vocab_size(),
+      template = template.name,
       sources = q.json.array { unpack(inputs) }, system = system, turns = template.turns, special = template.special,
       template_args = arguments, max_tokens = opt.max_tokens, long = opt.max_tokens and (opt.long or "keep"),
       dedupe = opt.dedupe or false, source_field = opt.source_field,
@@ -176,8 +197,8 @@ function data.convert(from, to, opt)
   return result
 end
 
--- A dataset to train on: a .qubgpu file, checked against the tokenizer, or text data (data.inputs) converted first, to opt.cache or to
--- data.qubgpu in opt.cache_dir.
+-- A dataset to train on. It is a .qubgpu file, which is checked against the tokenizer, or text data (data.inputs),
+-- which are converted first, to opt.cache or to data.qubgpu in opt.cache_dir.
 function data.open(path, opt)
   local inputs = data.inputs(path)
   if #inputs == 1 and is_packed(inputs[1]) then
@@ -192,9 +213,11 @@ function data.open(path, opt)
   end
   local file = q.ndp.open(path)
   local meta = file:meta()
-  if opt.tokenizer and not opt.any_tokenizer and meta.tokenizer_hash and meta.tokenizer_hash ~= opt.tokenizer:hash() then
-    q.error("value", ("%s was made with tokenizer %s (hash %s), the model's is %s (hash %s): convert the data again with --tokenizer of this model")
-      :format(path, tostring(meta.tokenizer), tostring(meta.tokenizer_hash), opt.tokenizer:info().name, opt.tokenizer:hash()))
+  local made_with = meta.tokenizer_hash
+  if opt.tokenizer and not opt.any_tokenizer and made_with and made_with ~= opt.tokenizer:hash() then
+    q.error("value", ("%s was made with tokenizer %s (hash %s), the model's is %s (hash %s): convert the data again "
+      .. "with --tokenizer of this model"):format(path, tostring(meta.tokenizer), tostring(made_with),
+      opt.tokenizer:info().name, opt.tokenizer:hash()))
   end
   return file
 end

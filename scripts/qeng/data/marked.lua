@@ -1,4 +1,4 @@
--- Records decoded for people to look at, the trained part marked: coloured on a terminal, between >> and << elsewhere.
+-- Shows records decoded, with the trained part marked: coloured on a terminal, between >> and << elsewhere.
 
 local q = require "qeng.core"
 
@@ -9,7 +9,7 @@ local function marks(to)
   return ">>", "<<"
 end
 
--- change(text): of each stretch that is trained throughout, or not at all. to: the file descriptor the text is for.
+-- change(text): applied to each stretch that is trained throughout, or not at all. to: the text's file descriptor.
 local function joined(tokens, mask, tokenizer, to, change)
   local begin, finish = marks(to)
   local parts, stretch = {}, {}
@@ -23,19 +23,20 @@ local function joined(tokens, mask, tokenizer, to, change)
   return table.concat(parts)
 end
 
--- Without a tokenizer, the ids.
+-- Without a tokenizer it shows the ids.
 function marked.text(tokens, mask, tokenizer)
   return joined(tokens, mask, tokenizer, 1, function(text) return text end)
 end
 
--- The middle of a long text is left out, and what a terminal would obey.
+-- Leaves out the middle of a long text, and characters that a terminal would obey.
 local function short(text)
   text = text:gsub("[%z\1-\9\11-\31\127]", " ")
   if #text <= 160 then return text end
   return text:sub(1, 100):gsub("[\192-\255]?[\128-\191]*$", "") .. " ... " .. text:sub(-50):gsub("^[\128-\191]+", "")
 end
 
--- One record of a dataset in a few lines: the first of the first hundred that is trained in part, else the first. nil without any.
+-- One record of a dataset in a few lines: of the first hundred the first that is trained in part, else the first. nil
+-- if there is no record.
 function marked.sample(file, tokenizer, to)
   local number
   for record = 0, math.min(file:records(), 100) - 1 do

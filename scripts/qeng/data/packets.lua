@@ -1,6 +1,7 @@
--- Datasets of packets made of others, without tokenizing again: records are copied as stored, each checked on the way.
--- Damaged ones are named, counted and left out; more than max_damaged (0.01) of all is an error and nothing is written.
--- All functions return {records=, damaged=} of what was read, with `parts` where they write several files.
+-- Datasets of packets made of others, without tokenizing again: records are copied as stored, and each is checked.
+-- Damaged records are named, counted and left out. If they are more than max_damaged (0.01) of all, that is an error
+-- and nothing is written. All functions return {records=, damaged=} of what was read, with `parts` if they write
+-- several files.
 
 local output = require "qeng.console.output"
 local progress = require "qeng.console.progress"
@@ -8,11 +9,15 @@ local q = require "qeng.core"
 
 local packets = {}
 
-packets.sources = { text_corpus = 0x01, code_repo = 0x02, chat = 0x03, instruction = 0x04, gradient = 0x05, activation = 0x06,
-  kv_cache = 0x07, synthetic = 0x08 }
-packets.destinations = { all = 0x00, embedding = 0x01, attention = 0x02, ffn = 0x03, norm = 0x04, lora = 0x05, lm_head = 0x06 }
+packets.sources = {
+  text_corpus = 0x01, code_repo = 0x02, chat = 0x03, instruction = 0x04, gradient = 0x05, activation = 0x06,
+  kv_cache = 0x07, synthetic = 0x08,
+}
+packets.destinations = {
+  all = 0x00, embedding = 0x01, attention = 0x02, ffn = 0x03, norm = 0x04, lora = 0x05, lm_head = 0x06,
+}
 
--- { "chat", "0x42" } to { [0x03] = true, [0x42] = true }; names are those of the two tables above. nil for none.
+-- { "chat", "0x42" } to { [0x03] = true, [0x42] = true }. names: one of the two tables above. nil for no words.
 function packets.numbers(words, names)
   if #words == 0 then return nil end
   local set = {}
@@ -39,8 +44,8 @@ local function same(a, b)
   return q.json.encode(a) == q.json.encode(b)
 end
 
--- The meta data of a dataset made of these: what all agree on, the sources of all, and under "merged" what they differ
--- in. Datasets of different tokenizers are refused.
+-- The meta data of a dataset made of these: what all agree on, the sources of all, and under "merged" where they
+-- differ. Datasets of different tokenizers are refused.
 function packets.merge_meta(files, paths)
   local meta, merged, sources, seen = {}, {}, {}, {}
   local first = files[1]:meta()
@@ -48,8 +53,8 @@ function packets.merge_meta(files, paths)
     local own = file:meta()
     for _, key in ipairs { "tokenizer_hash", "vocab_size" } do
       if own[key] ~= first[key] then
-        q.error("value", ("%s has %s %s, %s has %s: datasets of different tokenizers do not mix; convert one of them again")
-          :format(paths[1], key, tostring(first[key]), paths[i], tostring(own[key])))
+        q.error("value", ("%s has %s %s, %s has %s: datasets of different tokenizers do not mix; convert one of them "
+          .. "again"):format(paths[1], key, tostring(first[key]), paths[i], tostring(own[key])))
       end
     end
     for _, source in ipairs(type(own.sources) == "table" and own.sources or {}) do
@@ -81,8 +86,8 @@ local function open_all(paths)
   return files
 end
 
--- Copies every record for which route(info, record, file) names a writer. writers: made by the caller, all finished here
--- or all abandoned.
+-- Copies every record for which route(info, record, file) names a writer. The caller makes the writers. Here all are
+-- finished, or all abandoned.
 local function copy(files, paths, writers, route, opt)
   local speak, counts, total = progress.new(), { records = 0, damaged = 0, copied = 0 }, 0
   for _, file in ipairs(files) do total = total + file:records() end
@@ -104,7 +109,8 @@ local function copy(files, paths, writers, route, opt)
       end
     end
     if counts.damaged > (opt and opt.max_damaged or 0.01) * math.max(total, 1) then
-      q.error("format", ("%d of %d records are damaged; nothing was written (max_damaged allows more)"):format(counts.damaged, total))
+      q.error("format", ("%d of %d records are damaged; nothing was written (max_damaged allows more)"):format(
+        counts.damaged, total))
     end
     for _, writer in ipairs(writers) do writer:finish() end
   end)
@@ -115,25 +121,27 @@ local function copy(files, paths, writers, route, opt)
 end
 
 local function create(path, files, paths, opt)
-  output.file(path, { holds = "qubgpu", reads = not (opt and opt.grows) and paths or nil, overwrite = opt and opt.overwrite or false })
-  return q.ndp.create(path, { meta = packets.merge_meta(files, paths), crc = opt and opt.crc ~= "" and opt.crc or files[1]:crc() })
+  opt = opt or {}
+  output.file(path, { holds = "qubgpu", reads = not opt.grows and paths or nil, overwrite = opt.overwrite or false })
+  local crc = opt.crc and opt.crc ~= "" and opt.crc or files[1]:crc()
+  return q.ndp.create(path, { meta = packets.merge_meta(files, paths), crc = crc })
 end
 
--- One dataset of several, in order. opt, here and below: crc ("ccitt", "xmodem"; default: the first file's), max_damaged, overwrite
--- (also what is read, or is no dataset).
+-- Merges several datasets into one, in order. opt, here and below: crc ("ccitt", "xmodem"; default: the first file's),
+-- max_damaged, overwrite (also a file that is read, or is no dataset).
 function packets.merge(out, paths, opt)
   local files = open_all(paths)
   local writer = create(out, files, paths, opt)
   return copy(files, paths, { writer }, function() return writer end, opt)
 end
 
--- Adds datasets to one that exists; it is replaced as a whole when all is written.
+-- Adds datasets to one that exists. It is replaced as a whole when all is written.
 function packets.append(path, more, opt)
   return packets.merge(path, { path, unpack(more) }, setmetatable({ grows = true }, { __index = opt }))
 end
 
--- The records for which opt.sources, opt.destinations (sets of numbers), opt.min_tokens, opt.max_tokens and
--- opt.where(info, record, file), each where given, all hold.
+-- Keeps records that meet every condition that is given: opt.sources and opt.destinations (sets of numbers),
+-- opt.min_tokens, opt.max_tokens, opt.where(info, record, file).
 function packets.filter(path, out, opt)
   local files = open_all { path }
   local writer = create(out, files, { path }, opt)
@@ -145,7 +153,7 @@ function packets.filter(path, out, opt)
   end, opt)
 end
 
--- How many records each of the shares gets: together exactly all.
+-- How many records each share gets. Together they are exactly all.
 local function portions(shares, total)
   local sum, before, counts = 0, 0, {}
   for _, share in ipairs(shares) do
@@ -161,8 +169,8 @@ local function portions(shares, total)
   return counts
 end
 
--- Splits into files named after `out` (out-1-of-2.qubgpu, or out-0x03.qubgpu). One of opt.shares ({0.9, 0.1}: records drawn
--- at random by opt.seed, in the order they have), opt.count (records a file, in order), opt.by_source.
+-- Splits into files named after `out` (out-1-of-2.qubgpu, or out-0x03.qubgpu). It takes one of opt.shares ({0.9, 0.1}:
+-- records drawn at random by opt.seed, in their order), opt.count (records in a file, in order) and opt.by_source.
 function packets.split(path, out, opt)
   local files, paths = open_all { path }, { path }
   local file, writers, names = files[1], {}, {}
@@ -203,7 +211,7 @@ function packets.split(path, out, opt)
   return counts
 end
 
--- Several datasets to so many files of nearly equal numbers of tokens, in order.
+-- Writes several datasets to so many files with nearly equal numbers of tokens, in order.
 function packets.reshard(out, paths, shards, opt)
   local files, writers, names, tokens, done = open_all(paths), {}, {}, 0, 0
   for _, file in ipairs(files) do
@@ -222,7 +230,7 @@ function packets.reshard(out, paths, shards, opt)
   return counts
 end
 
--- Datasets as one bare stream of frames; out "-" is standard output.
+-- Writes datasets as one bare stream of frames. out "-" is standard output.
 function packets.export(out, paths, opt)
   local files = open_all(paths)
   output.file(out, { holds = "ndp", reads = paths, overwrite = opt and opt.overwrite or false })
@@ -230,7 +238,8 @@ function packets.export(out, paths, opt)
   return copy(files, paths, { writer }, function() return writer end, opt)
 end
 
--- A dataset of a bare stream, damage left out and counted. opt: crc (of the stream and the dataset), meta, max_damaged.
+-- Makes a dataset of a bare stream. Damage is left out and counted. opt: crc (of the stream and the dataset), meta,
+-- max_damaged.
 function packets.import(out, path, opt)
   opt = opt or {}
   output.file(out, { holds = "qubgpu", reads = { path }, overwrite = opt.overwrite or false })
@@ -250,8 +259,8 @@ function packets.import(out, path, opt)
     local errors = stream:errors()
     counts.damaged = errors.total
     if errors.total > (opt.max_damaged or 0.01) * (counts.records + errors.total) then
-      q.error("format", ("%s: %d frames are damaged (%d bytes skipped) beside %d records that are whole; nothing was written. Is it of the other CRC variant?")
-        :format(path, errors.total, errors.skipped_bytes, counts.records))
+      q.error("format", ("%s: %d frames are damaged (%d bytes skipped) beside %d records that are whole; nothing was "
+        .. "written. Is it of the other CRC variant?"):format(path, errors.total, errors.skipped_bytes, counts.records))
     end
     writer:finish()
   end)

@@ -1,4 +1,4 @@
--- Whether a dataset is whole: every frame, every block's hash, the index. What is damaged is named with its place.
+-- Checks that a dataset is whole: every frame, every block's hash, the index. Damage is named with its place.
 
 local progress = require "qeng.console.progress"
 local q = require "qeng.core"
@@ -14,18 +14,20 @@ local function sources(by_source)
   return table.concat(parts, ", ")
 end
 
--- Verifies an open dataset and prints what it finds; Error("format") where something is damaged. (The header, the index
--- and the meta data were checked when it was opened.)
+-- Verifies an open dataset and prints what it finds. Damage is an error of code "format". The header, the index and the
+-- meta data were checked when the dataset was opened.
 function verify.file(file, path)
   local speak, begin = progress.new(), q.time()
   local found = file:verify { progress = function(done, total)
     local rate = done / math.max(q.time() - begin, 1e-9)
-    speak:line(("verify: %s of %s, %s/s, %s left"):format(progress.bytes(done), progress.bytes(total), progress.bytes(rate),
+    speak:line(("verify: %s of %s, %s/s, %s left"):format(progress.bytes(done), progress.bytes(total),
+      progress.bytes(rate),
       progress.duration((total - done) / rate)))
   end }
   speak:finish()
   if found.ok then
-    print(("verify: every frame of %d records, every hash of %d blocks and the index are whole"):format(found.records, found.blocks))
+    print(("verify: every frame of %d records, every hash of %d blocks and the index are whole"):format(found.records,
+      found.blocks))
     return
   end
   for i = 1, math.min(kShown, #found.damaged) do
@@ -35,11 +37,12 @@ function verify.file(file, path)
   for i = 1, math.min(kShown, #found.block_offsets) do
     print(("damaged: block of 1 MiB at byte %d does not have its hash"):format(found.block_offsets[i]))
   end
-  q.error("format", ("%s is damaged: %d of %d records (%s) and %d of %d blocks; recipes/packets.lua filter copies what is whole")
-    :format(path, found.bad_records, found.records, sources(found.by_source), found.bad_blocks, found.blocks))
+  q.error("format", ("%s is damaged: %d of %d records (%s) and %d of %d blocks; recipes/packets.lua filter copies what "
+    .. "is whole"):format(path, found.bad_records, found.records, sources(found.by_source), found.bad_blocks,
+    found.blocks))
 end
 
--- Reads a bare stream to its end and prints what is in it; Error("format") where something is damaged.
+-- Reads a bare stream to its end and prints what is in it. Damage is an error of code "format".
 function verify.stream(path, crc)
   local stream, types, records, tokens = q.ndp.stream(path, { crc = crc }), {}, 0, 0
   for record in function() return stream:next() end do
@@ -52,7 +55,8 @@ function verify.stream(path, crc)
   print(("%s: a stream of %d records (%s), %d tokens"):format(path, records, table.concat(parts, ", "), tokens))
   local errors = stream:errors()
   if errors.total > 0 then
-    q.error("format", ("%s: %d frames are damaged (%s), %d bytes were skipped, %d records lost a frame"):format(path, errors.total,
+    q.error("format", ("%s: %d frames are damaged (%s), %d bytes were skipped, %d records lost a frame"):format(path,
+      errors.total,
       sources(errors.by_source), errors.skipped_bytes, errors.lost))
   end
 end

@@ -1,14 +1,14 @@
 -- The metadata of a GGUF file as the keys of a Hugging Face config.json, which the models read. A key means what
--- llama.cpp makes of it in that architecture; one that it does not read there is not applied, which a line says; one
--- that may change the mathematics and is not understood is refused by name. What differs between architectures, the
--- table `gguf` of a model file says:
---   reads(file)      whether a file is of this model, where several have one word in GGUF
---   window           the entry that says the window of attention, false where there is none; where this is nil, it is
---                    qeng.sliding_window, which llama.cpp does not know
+-- llama.cpp makes of it in that architecture. A key that llama.cpp does not read there is not applied, and a line says
+-- so. A key that may change the mathematics and is not understood is refused by name. The table `gguf` of a model file
+-- says how an architecture differs from the others:
+--   reads(file)      whether a file is of this model, where several models have one word in GGUF
+--   window           the entry with the window of attention, false if there is none; nil: it is qeng.sliding_window,
+--                    which llama.cpp does not know
 --   partial_rotary   rope.dimension_count may be less than the heads'
 --   rope_freqs       tensor rope_freqs.weight may be there
 --   longrope         tensors rope_factors_short.weight and rope_factors_long.weight may be there
---   read(r, values)  reads what else there is into the values; r: a Reader, with r.window
+--   read(r, values)  reads further entries into the values; r: a Reader, with r.window
 
 local architectures = require "qeng.model.architectures"
 local config = require "qeng.model.config"
@@ -23,7 +23,7 @@ for key in ([[
   vocab_size tensor_data_layout rope.scaling.finetuned
 ]]):gmatch "%S+" do harmless[key] = true end
 
--- What llama.cpp has no key for, and this program writes (gguf/export.lua).
+-- Keys that llama.cpp does not have and this program writes (gguf/export.lua).
 local ours = { ["qeng.stop_token_ids"] = true, ["qeng.sliding_window"] = true }
 
 local Reader = {}
@@ -31,7 +31,7 @@ Reader.__index = Reader
 
 function Reader:has(tensor) return self.file:info(tensor) ~= nil end
 
--- A value of the architecture's own key; kind: its Lua type.
+-- A value of one of the architecture's keys. kind: its Lua type.
 function Reader:get(key, kind, default)
   self.used[key] = true
   local name = self.architecture .. "." .. key
@@ -51,20 +51,23 @@ end
 
 function Reader:check_size(key, value, most)
   if type(value) ~= "number" or not (value >= 1 and value <= most) or value % 1 ~= 0 then
-    q.error("format", ("%s: entry %s.%s is %s, expected a positive integer, at most %d"):format(self.path, self.architecture, key, tostring(value), most))
+    q.error("format", ("%s: entry %s.%s is %s, expected a positive integer, at most %d"):format(self.path,
+      self.architecture, key, tostring(value), most))
   end
   return value
 end
 
 function Reader:size(key, most) return self:check_size(key, self:get(key, "number"), most or 2 ^ 31) end
 
--- A size that some files give for each layer.
+-- A size that some files give for each layer. It has to be the same for all.
 function Reader:same_for_layers(key, default)
   local value = self.file:get(self.architecture .. "." .. key)
   if type(value) ~= "table" then return self:check_size(key, self:get(key, "number", default), 2 ^ 31) end
   self.used[key] = true
   for _, each in ipairs(value) do
-    if each ~= value[1] then q.error("unsupported", ("%s: %s.%s differs between layers"):format(self.path, self.architecture, key)) end
+    if each ~= value[1] then
+      q.error("unsupported", ("%s: %s.%s differs between layers"):format(self.path, self.architecture, key))
+    end
   end
   return self:check_size(key, value[1], 2 ^ 31)
 end
@@ -73,23 +76,25 @@ end
 function Reader:must(key, value)
   local given = self:get(key, type(value), value)
   if given ~= value then
-    q.error("unsupported", ("%s: %s.%s = %s is not supported, only %s"):format(self.path, self.architecture, key, tostring(given), tostring(value)))
+    q.error("unsupported", ("%s: %s.%s = %s is not supported, only %s"):format(self.path, self.architecture, key,
+      tostring(given), tostring(value)))
   end
 end
 
--- A key that llama.cpp does not read in this architecture, where it takes `taken`: followed, and said where the file
--- has something else.
+-- A key that llama.cpp does not read in this architecture, for which it takes `taken`. This program does the same, and
+-- says so if the file has another value.
 function Reader:not_applied(key, taken)
   self.used[key] = true
   local name = self.architecture .. "." .. key
   local value = self.file:get(name)
   if value ~= nil and value ~= taken then
-    io.stderr:write(("%s: %s = %s is not applied, as in llama.cpp, which does not read it in this architecture and takes %s\n")
-      :format(self.path, name, type(value) == "table" and "a list" or tostring(value), tostring(taken)))
+    local shown = type(value) == "table" and "a list" or tostring(value)
+    io.stderr:write(("%s: %s = %s is not applied, as in llama.cpp, which does not read it in this architecture and "
+      .. "takes %s\n"):format(self.path, name, shown, tostring(taken)))
   end
 end
 
--- What a file with longrope's two tensors says, as rope_scaling. llama.cpp goes by the tensors, whatever the type says.
+-- rope_scaling for a file with longrope's two tensors. llama.cpp goes by the tensors, whatever the type says.
 function Reader:longrope()
   self:get("rope.scaling.type", "string", "")
   local function factors(name) return self.file:tensor(name, { dtype = "f32" }):table() end
@@ -102,7 +107,7 @@ function Reader:longrope()
   }
 end
 
--- What rope.scaling.* says, as rope_scaling. A factor whose type is not said is linear.
+-- rope_scaling of rope.scaling.*. A factor without a type is linear.
 function Reader:rope_scaling()
   local kind = self:get("rope.scaling.type", "string", "linear")
   local factor = self:get("rope.scaling.factor", "number", self:get("rope.scale_linear", "number", 1))
@@ -115,12 +120,16 @@ function Reader:rope_scaling()
     self:not_applied("rope.scaling.yarn_attn_factor", 1)
     self:not_applied("rope.scaling.yarn_ext_factor", 1)
   else
-    for _, key in ipairs { "beta_fast", "beta_slow", "attn_factor", "ext_factor" } do self.used["rope.scaling.yarn_" .. key] = true end
+    for _, key in ipairs { "beta_fast", "beta_slow", "attn_factor", "ext_factor" } do
+      self.used["rope.scaling.yarn_" .. key] = true
+    end
   end
   if kind ~= "yarn" then self:must("rope.scaling.attn_factor", 1) end
   if kind == "none" or kind == "linear" and factor == 1 then return nil end
   if kind == "linear" then return { rope_type = kind, factor = factor } end
-  if kind ~= "yarn" then q.error("unsupported", ("%s: rope scaling %s; linear and yarn are read"):format(self.path, kind)) end
+  if kind ~= "yarn" then
+    q.error("unsupported", ("%s: rope scaling %s; linear and yarn are read"):format(self.path, kind))
+  end
   return {
     rope_type = kind, factor = factor, original_max_position_embeddings = original > 0 and original or nil,
     -- llama.cpp multiplies YaRN's own factor by this one; Hugging Face's attention_factor stands in place of it.
@@ -128,14 +137,15 @@ function Reader:rope_scaling()
   }
 end
 
--- The settings of Llama 3's rope scaling whose factors are those of tensor rope_freqs, or nil. The files hold the
--- factors alone, and published models have had these.
+-- The settings of Llama 3's rope scaling that give the factors of tensor rope_freqs, or nil. Files hold the factors
+-- alone. Published models have had the settings below.
 local function llama3_scaling(factors, theta)
   local dim = 2 * #factors
   local plain = q.rope_table { dim = dim, theta = theta }.inv_freq:table()
   for _, factor in ipairs { 8, 32, 4, 16, 64 } do
     local scaling = {
-      rope_type = "llama3", factor = factor, low_freq_factor = 1, high_freq_factor = 4, original_max_position_embeddings = 8192,
+      rope_type = "llama3", factor = factor, low_freq_factor = 1, high_freq_factor = 4,
+      original_max_position_embeddings = 8192,
     }
     local table_ = q.rope_table {
       dim = dim, theta = theta, type = "llama3", factor = factor, low_freq_factor = 1, high_freq_factor = 4,
@@ -150,14 +160,16 @@ end
 function Reader:finish()
   for _, name in ipairs(self.file:keys()) do
     local space, key = name:match "^([^.]*)%.(.*)$"
-    local known = harmless_space[space] or ours[name] or (space == self.architecture and (self.used[key] or harmless[key])) or self.known[name]
+    local known = harmless_space[space] or ours[name] or self.known[name]
+      or (space == self.architecture and (self.used[key] or harmless[key]))
     if not known then
-      q.error("unsupported", ("%s: unknown entry %s: it may change the mathematics, so this model is refused"):format(self.path, name))
+      q.error("unsupported", ("%s: unknown entry %s: it may change the mathematics, so this model is refused"):format(
+        self.path, name))
     end
   end
 end
 
--- The model file for an open GGUF file. own: the user's, which then has to be the one.
+-- The model file for an open GGUF file. own: the user's model file, which then has to fit.
 local function architecture_of(file, path, own)
   local word, plain = file:get "general.architecture", nil
   if file:get "general.type" == "adapter" then
@@ -172,7 +184,7 @@ local function architecture_of(file, path, own)
   return plain or architectures.unknown(path, word, function(arch) return arch.gguf and arch.gguf.architecture end)
 end
 
--- The window of attention that the file has, nil where it says nothing.
+-- The window of attention that the file has; nil if it says nothing.
 local function window_of(r, words)
   if words.window then return r:get(words.window, "number", 0) end
   local window = r.file:get "qeng.sliding_window"
@@ -188,7 +200,7 @@ local function window_of(r, words)
   return window
 end
 
--- The factors of tensor rope_freqs.weight, unless they are those of a setting, which `values` then gets.
+-- The factors of tensor rope_freqs.weight. If they are those of a known setting, `values` gets the setting instead.
 local function rope_factors(r, values, words)
   if not r:has "rope_freqs.weight" then return nil end
   if not words.rope_freqs then
@@ -204,9 +216,8 @@ local function rope_factors(r, values, words)
   return not values.rope_scaling and factors or nil
 end
 
--- Returns the values of a config.json, the model file, and the factors by which rotation frequencies are divided where
--- no setting of config.json says them. known_keys: a set of other keys, which the caller reads. own: the user's model
--- file, or nil.
+-- Returns the values of a config.json, the model file, and factors that divide rotation frequencies if no setting of
+-- config.json gives them. known_keys: a set of other keys, which the caller reads. own: the user's model file, or nil.
 function gguf_config.read(file, path, known_keys, own)
   local arch = architecture_of(file, path, own)
   local words = arch.gguf

@@ -1,8 +1,8 @@
--- Models as GGUF files. A source is what is written: {metadata = {{key, type, value}...}, tensors = {{name =, shape =,
--- read =, heads =, signs =, stored =}...}, shape = for gguf_types, files = paths it is read from (none), notes = what
--- the file cannot say (none)}; read() gives the tensor, heads says that its rows have to move to llama's order, stored
--- is the type of a GGUF file's tensor. signs: "one_bit" or "ternary" where the tensor is that, and read() also gives
--- the f32 scale of each row.
+-- Models as GGUF files. A source says what is written: {metadata = {{key, type, value}...}, tensors = {{name =, shape
+-- =, read =, heads =, signs =, stored =}...}, shape = for gguf_types, files = paths it is read from (none), notes =
+-- what the file cannot say (none)}. read() gives the tensor. heads: its rows have to move to llama's order. stored:
+-- the type of a GGUF file's tensor. signs: "one_bit" or "ternary" if the tensor is that; then read() also gives the
+-- f32 scale of each row.
 
 local architectures = require "qeng.model.architectures"
 local config = require "qeng.model.config"
@@ -26,7 +26,7 @@ local function add_rope(add, arch, c)
     q.error("unsupported", ("gguf: rope scaling llama3 has no words in architecture %s"):format(a))
   end
   if kind == "llama3" then return end  -- tensor rope_freqs.weight says it
-  if kind == "longrope" and arch.gguf.longrope then  -- and two tensors its factors
+  if kind == "longrope" and arch.gguf.longrope then  -- and two tensors have its factors
     local original = scaling.original_max_position_embeddings or c.max_position
     local longer = scaling.factor or c.max_position / original
     add(a .. ".rope.scaling.original_context_length", "u32", original)
@@ -34,12 +34,15 @@ local function add_rope(add, arch, c)
       or longer > 1 and math.sqrt(1 + math.log(longer) / math.log(original)) or 1)
     return
   end
-  if kind ~= "linear" and kind ~= "yarn" then q.error("unsupported", ("gguf: rope scaling %s has no words in the format"):format(kind)) end
+  if kind ~= "linear" and kind ~= "yarn" then
+    q.error("unsupported", ("gguf: rope scaling %s has no words in the format"):format(kind))
+  end
   add(a .. ".rope.scaling.type", "string", kind)
   add(a .. ".rope.scaling.factor", "f32", scaling.factor)
   if kind == "yarn" then
     add(a .. ".rope.scaling.original_context_length", "u32", scaling.original_max_position_embeddings or c.max_position)
-    if (scaling.beta_fast or 32) ~= 32 or (scaling.beta_slow or 1) ~= 1 or scaling.truncate == false or scaling.mscale then
+    local own_betas = (scaling.beta_fast or 32) ~= 32 or (scaling.beta_slow or 1) ~= 1
+    if own_betas or scaling.truncate == false or scaling.mscale then
       q.error("unsupported", "gguf: YaRN with beta_fast, beta_slow, truncate or mscale of its own is not written")
     end
     if scaling.attention_factor then
@@ -48,8 +51,8 @@ local function add_rope(add, arch, c)
   end
 end
 
--- The ids that end an answer beside eos: llama.cpp reads one as eot and one as eom, and knows those of common names;
--- the rest stands in an entry that only qeng reads. Returns a note of those, or nil. stops: a set of all.
+-- The ids that end an answer beside eos. llama.cpp reads one as eot and one as eom, and knows those with common names.
+-- The others go to an entry that only qeng reads. Returns a note about those, or nil. stops: a set of all.
 local function add_stops(add, tokenizer, stops)
   local space, eot = "tokenizer.ggml.", nil
   for _, name in ipairs { "<|im_end|>", "<|eot_id|>", "<end_of_turn>" } do eot = eot or tokenizer:id(name) end
@@ -64,7 +67,8 @@ local function add_stops(add, tokenizer, stops)
   if eom then add(space .. "eom_token_id", "u32", eom) end
   if #others == 0 then return nil end
   add("qeng.stop_token_ids", "[u32]", others)
-  return ("answers also end at token %s, for which llama.cpp has no key: qeng alone stops there"):format(table.concat(others, ", "))
+  return ("answers also end at token %s, for which llama.cpp has no key: qeng alone stops there"):format(
+    table.concat(others, ", "))
 end
 
 local function add_tokenizer(add, tokenizer, vocab, stops)
@@ -95,18 +99,19 @@ local function add_tokenizer(add, tokenizer, vocab, stops)
   return note
 end
 
--- The window of all layers. Returns a note where llama.cpp has no key for it and it matters, or nil.
+-- The window of all layers. Returns a note if the window matters and llama.cpp has no key for it.
 local function add_window(add, arch, c)
   if (c.window or 0) == 0 then return nil end
   if arch.gguf.window then return add(arch.gguf.architecture .. "." .. arch.gguf.window, "u32", c.window) end
   add("qeng.sliding_window", "u32", c.window)
   if c.window >= c.max_position then return nil end
-  return ("attention looks back over %d tokens, for which llama.cpp has no key in this architecture: it looks at all %d, qeng alone keeps the window"):format(c.window, c.max_position)
+  return ("attention looks back over %d tokens, for which llama.cpp has no key in this architecture: it looks at all "
+    .. "%d, qeng alone keeps the window"):format(c.window, c.max_position)
 end
 
--- Of a model of a model file with settings c; stops: a set of the ids that end an answer. Also a list of notes. What an
--- architecture has beside the others, the model file's gguf.write(add, c) adds, whose keys lack the architecture's
--- word; it may return a note.
+-- The metadata of a model with settings c, the architecture's GGUF word, and a list of notes. stops: a set of the ids
+-- that end an answer. The model file's gguf.write(add, c) adds further entries of the architecture, with keys that lack
+-- its word. It may return a note.
 local function metadata(arch, c, name, tokenizer, stops)
   local a = names.architecture(arch)
   local list = {}
@@ -134,15 +139,16 @@ local function metadata(arch, c, name, tokenizer, stops)
   return list, a, notes
 end
 
--- The factors of tensor rope_freqs.weight, where c asks for it: a Lua array, or nil.
+-- The factors of tensor rope_freqs.weight as a Lua array; nil if c needs none.
 local function rope_factors(c)
   if c.rope.factors then return c.rope.factors end
   local scaling = c.rope.scaling
   if not scaling or scaling.rope_type ~= "llama3" then return nil end
   local plain = q.rope_table { dim = c.head_dim, theta = c.rope.theta }.inv_freq:table()
   local scaled = q.rope_table {
-    dim = c.head_dim, theta = c.rope.theta, type = "llama3", factor = scaling.factor, low_freq_factor = scaling.low_freq_factor,
-    high_freq_factor = scaling.high_freq_factor, original_max_position_embeddings = scaling.original_max_position_embeddings,
+    dim = c.head_dim, theta = c.rope.theta, type = "llama3", factor = scaling.factor,
+    low_freq_factor = scaling.low_freq_factor, high_freq_factor = scaling.high_freq_factor,
+    original_max_position_embeddings = scaling.original_max_position_embeddings,
   }.inv_freq:table()
   for i, each in ipairs(scaled) do plain[i] = plain[i] / each end
   return plain
@@ -187,8 +193,8 @@ local function basename(path)
   return path:match "([^/]+)$" or path
 end
 
--- How a model's parameter is stored rotated: of the embedding by its rows, which is how a head that is tied to it is,
--- too.
+-- The rotation in which a model's parameter is stored. The embedding has that of its rows, and so has a head that is
+-- tied to it.
 local function rotation_of(model, parameter)
   local shape = parameter.tensor:shape()
   if not model.rotations or #shape == 1 then return nil end
@@ -197,14 +203,17 @@ local function rotation_of(model, parameter)
   return forward
 end
 
--- A loaded model as it is, rotated weights unrotated: merge adapters first.
+-- The source of a loaded model as it is, rotated weights unrotated. Adapters have to be merged first.
 function export.of_model(model)
-  if model.adapter then q.error("value", "save_gguf: merge the adapter first (model:merge()), or save it apart (save_adapter_gguf)") end
+  if model.adapter then
+    q.error("value", "save_gguf: merge the adapter first (model:merge()), or save it apart (save_adapter_gguf)")
+  end
   local parameters = {}
   for i, parameter in ipairs(model.parameters) do
     local scale, rotation = parameter.row_scale, rotation_of(model, parameter)
     if scale and rotation then
-      q.error("unsupported", ("save_gguf: %s is stored as rotated signs, which are no signs once unrotated; recipes/quantize.lua copies the file as it is"):format(parameter.name))
+      q.error("unsupported", ("save_gguf: %s is stored as rotated signs, which are no signs once unrotated; "
+        .. "recipes/quantize.lua copies the file as it is"):format(parameter.name))
     end
     parameters[i] = {
       name = parameter.name, shape = parameter.tensor:shape(), signs = scale and parameter.tensor:dtype(),
@@ -218,7 +227,10 @@ function export.of_model(model)
   local name = model.dir or path
   local source = source_of(model.arch, model.config, name and basename(name) or "model", model, parameters)
   source.files = { path }
-  if model.rotations then table.insert(source.notes, "the weights were stored rotated: they are written unrotated, and lose more in types of few bits than as they were") end
+  if model.rotations then
+    table.insert(source.notes, "the weights were stored rotated: they are written unrotated, and lose more in types of "
+      .. "few bits than as they were")
+  end
   return source
 end
 
@@ -232,38 +244,49 @@ local function parameters_of(arch, c)
   return list
 end
 
--- A Hugging Face folder, tensor by tensor as it is stored; one that AWQ or GPTQ quantized as the model that it loads
--- as. Its tensors have to be those that config.json asks for, and no others.
+-- The source of a Hugging Face folder, tensor by tensor as stored. A folder that AWQ or GPTQ quantized is loaded as a
+-- model first. The tensors have to be exactly those that config.json asks for.
 function export.of_folder(dir)
   local known, file, weights = {}, config.read(dir, q.weights.open(dir))
   local packed = file.values.quantization_config
-  if packed ~= nil and packed ~= q.json.null then return export.of_model(require("qeng.model").load(dir, { dtype = "f32", weights = "map" })) end
+  if packed ~= nil and packed ~= q.json.null then
+    return export.of_model(require("qeng.model").load(dir, { dtype = "f32", weights = "map" }))
+  end
   local arch, c = architectures.of(file)
   local parameters = parameters_of(arch, c)
   for _, parameter in ipairs(parameters) do
     local name, scale = parameter.name, parameter.name .. "_scale"
     local info = weights:info(name)
-    if not info then q.error("format", ("%s: tensor %s is missing, though config.json asks for it"):format(dir, name)) end
+    if not info then
+      q.error("format", ("%s: tensor %s is missing, though config.json asks for it"):format(dir, name))
+    end
     local given, asked = table.concat(info.shape, ", "), table.concat(parameter.shape, ", ")
-    if given ~= asked then q.error("shape", ("%s: tensor %s is [%s], config.json says [%s]"):format(dir, name, given, asked)) end
+    if given ~= asked then
+      q.error("shape", ("%s: tensor %s is [%s], config.json says [%s]"):format(dir, name, given, asked))
+    end
     local scaled = info.dtype == "one_bit" or info.dtype == "ternary" or weights:info(scale) ~= nil
-    if scaled and not weights:info(scale) then q.error("format", ("%s: tensor %s is missing: the weight beside it has no scale of its own"):format(dir, scale)) end
+    if scaled and not weights:info(scale) then
+      q.error("format", ("%s: tensor %s is missing: the weight beside it has no scale of its own"):format(dir, scale))
+    end
     known[name], known[scale] = true, scaled
     parameter.signs = scaled and info.dtype or nil
     parameter.read = function() return weights:tensor(name), scaled and weights:tensor(scale) end
   end
   for _, name in ipairs(weights:names()) do
     local spare = c.tied and name == "lm_head.weight" or name:find("rotary_emb.inv_freq", 1, true)
-    if not known[name] and not spare then q.error("format", ("%s: tensor %s belongs to no part of a %s"):format(dir, name, arch.hf)) end
+    if not known[name] and not spare then
+      q.error("format", ("%s: tensor %s belongs to no part of a %s"):format(dir, name, arch.hf))
+    end
   end
   local ok, tokenizer = pcall(q.tokenizer, dir)
-  if not ok and tokenizer.code ~= "io" then error(tokenizer, 0) end  -- a folder without a tokenizer gives a file without one
+  -- A folder without a tokenizer gives a file without one.
+  if not ok and tokenizer.code ~= "io" then error(tokenizer, 0) end
   return source_of(arch, c, basename(dir), { tokenizer = ok and tokenizer or nil, dir = dir }, parameters)
 end
 
 local dropped = { ["general.file_type"] = true, ["general.quantization_version"] = true, ["general.alignment"] = true }
 
--- A GGUF file: its own entries and tensors, whatever the architecture.
+-- The source of a GGUF file: its own entries and tensors, whatever the architecture.
 function export.of_gguf(path)
   local file = q.gguf.open(path)
   local a = file:get "general.architecture"
@@ -277,21 +300,24 @@ function export.of_gguf(path)
   end
   for _, name in ipairs(file:names()) do
     local info = file:info(name)
-    table.insert(source.tensors, { name = name, shape = info.shape, stored = info.dtype, read = function() return file:tensor(name) end })
+    local function read() return file:tensor(name) end
+    table.insert(source.tensors, { name = name, shape = info.shape, stored = info.dtype, read = read })
   end
-  local function number(key, otherwise)  -- of an architecture that may be unknown; for the first layer where each has its own
+  -- An entry of the architecture, which may be unknown. Where each layer has its own, that of the first.
+  local function number(key, otherwise)
     local value = file:get(a .. "." .. key)
     if type(value) == "table" then value = value[1] end
     return type(value) == "number" and value or otherwise
   end
   local heads = number("attention.head_count", 1)
   source.shape = {
-    layers = number("block_count", 1), tied = not file:info "output.weight", groups = heads / number("attention.head_count_kv", heads),
+    layers = number("block_count", 1), tied = not file:info "output.weight",
+    groups = heads / number("attention.head_count_kv", heads),
   }
   return source
 end
 
--- A folder, a GGUF file or a name on the hub.
+-- The source of a folder, a GGUF file or a name on the hub.
 function export.open(path)
   path = hub.resolve_model(path)
   return q.fs.kind(path) == "file" and export.of_gguf(path) or export.of_folder(path)
@@ -313,7 +339,7 @@ local function to_type(tensor, type, importance, scale)
   return q.quantize(tensor, type, { importance = importance })
 end
 
--- The matrices of a source that an importance matrix weighs; refuses one that is of another model.
+-- How many of a source's matrices an importance matrix weighs, and how many there are. Refuses one of another model.
 local function count_weighed(job, importance)
   local weighed, matrices = 0, 0
   for i, tensor in ipairs(job.source.tensors) do
@@ -322,7 +348,8 @@ local function count_weighed(job, importance)
     end
   end
   if matrices > 0 and weighed == 0 then
-    q.error("value", ("the importance matrix has none of the names of the %d matrices to be quantized: it is of another model"):format(matrices))
+    q.error("value", ("the importance matrix has none of the names of the %d matrices to be quantized: it is of "
+      .. "another model"):format(matrices))
   end
   return weighed, matrices
 end
@@ -330,13 +357,15 @@ end
 local Job = {}
 Job.__index = Job
 
--- Writes `source` to path by a plan of gguf_types, in two steps: what can be refused before the work is refused by
--- begin, the work is job:finish. part_bytes: of the tensors of a part of a split file, nil: one file.
+-- Writes `source` to path by a plan of gguf_types, in two steps. `begin` refuses what can be refused before the work.
+-- job:finish does the work. part_bytes: the bytes of tensors in a part of a split file; nil: one file.
 function export.begin(path, source, plan, part_bytes)
   local stem = path:gsub("%.gguf$", "")
   for _, from in ipairs(source.files or {}) do
     local part = from:match "^.*(%-%d+%-of%-%d+%.gguf)$"  -- parts that are written have such names
-    if q.fs.same(path, from) or part_bytes and part and q.fs.same(stem .. part, from) then q.error("value", ("%s: is what is read (%s): give the file that is written another name"):format(path, from)) end
+    if q.fs.same(path, from) or part_bytes and part and q.fs.same(stem .. part, from) then
+      q.error("value", ("%s: is what is read (%s): give the file that is written another name"):format(path, from))
+    end
   end
   local list, specs, notes = {}, {}, {}
   for i, entry in ipairs(source.metadata) do list[i] = entry end
@@ -351,13 +380,16 @@ function export.begin(path, source, plan, part_bytes)
     specs[i] = { name = tensor.name, dtype = type, shape = tensor.shape }
   end
   plan:check()
-  for i, note in ipairs(notes) do notes[i] = ("%d tensor%s %s"):format(notes[note], notes[note] > 1 and "s" or "", note) end
+  for i, note in ipairs(notes) do
+    notes[i] = ("%d tensor%s %s"):format(notes[note], notes[note] > 1 and "s" or "", note)
+  end
   for _, note in ipairs(source.notes or {}) do notes[#notes + 1] = note end
-  return setmetatable({ source = source, specs = specs, notes = notes, writer = q.gguf.writer(path, specs, list, { part_bytes = part_bytes }) }, Job)
+  local writer = q.gguf.writer(path, specs, list, { part_bytes = part_bytes })
+  return setmetatable({ source = source, specs = specs, notes = notes, writer = writer }, Job)
 end
 
 -- opt: importance (name -> tensor), progress(done, bytes, name), measure. Returns {by_type = {{type, tensors, elements,
--- bytes, rmse}...}, bytes =, elements =, notes = {...}, paths = {...}}; rmse relative to the weights' rms.
+-- bytes, rmse}...}, bytes =, elements =, notes = {...}, paths = {...}}. rmse is relative to the weights' rms.
 function Job:finish(opt)
   opt = opt or {}
   local source, specs, writer, notes, by_type, order = self.source, self.specs, self.writer, self.notes, {}, {}
@@ -380,7 +412,8 @@ function Job:finish(opt)
         if scale then original = q.join_row_scale(original, scale, "f32") end
         local off, all = q.squared_error(original, result)
         if is_dense[type] and not (off < math.huge) then
-          q.error("value", ("tensor %s holds a weight that is not finite%s"):format(tensor.name, type == "f16" and ", or above 65504, the largest of f16" or ""))
+          local limit = type == "f16" and ", or above 65504, the largest of f16" or ""
+          q.error("value", ("tensor %s holds a weight that is not finite%s"):format(tensor.name, limit))
         end
         sums.error, sums.total = sums.error + off, sums.total + all
       end
@@ -396,13 +429,16 @@ function Job:finish(opt)
   return { by_type = order, elements = total.elements, bytes = total.bytes, notes = notes, paths = paths }
 end
 
-function export.write(path, source, plan, opt) return export.begin(path, source, plan, opt and opt.part_bytes):finish(opt) end
+function export.write(path, source, plan, opt)
+  return export.begin(path, source, plan, opt and opt.part_bytes):finish(opt)
+end
 
--- Model:save_gguf(path, {type = "f16", overrides = "", part_bytes = nil, ...}); opt as for write.
+-- Model:save_gguf(path, {type = "f16", overrides = "", part_bytes = nil, ...}). opt: as for write.
 function export.save(model, path, opt)
   opt = opt or {}
   local source = export.of_model(model)
-  return export.write(path, source, types.plan(opt.type or "f16", opt.overrides, source.shape, opt.importance ~= nil), opt)
+  local plan = types.plan(opt.type or "f16", opt.overrides, source.shape, opt.importance ~= nil)
+  return export.write(path, source, plan, opt)
 end
 
 return export

@@ -1,5 +1,6 @@
--- Which columns of a model's weights matter: the mean squares of each linear layer's inputs over a text. Kept in the form of
--- llama.cpp's importance matrices: NAME.in_sum2 [1, columns], the sums, and NAME.counts [1], how many rows they are of.
+-- How much each column of a model's weights matters: the mean squares of each linear layer's inputs over a text. They
+-- are kept as llama.cpp's importance matrices: NAME.in_sum2 [1, columns], the sums, and NAME.counts [1], the number of
+-- rows in them.
 
 local names = require "qeng.gguf.names"
 local progress = require "qeng.console.progress"
@@ -7,13 +8,17 @@ local q = require "qeng.core"
 
 local importance = {}
 
--- Runs `text` through the model in documents of `length` tokens, at most `chunks` of them. Returns {[gguf name] = {sums =, count =}}.
+-- Runs `text` through the model in documents of `length` tokens, at most `chunks` of them. Returns {[gguf name] =
+-- {sums =, count =}}.
 function importance.collect(model, text, opt)
   opt = opt or {}
   local length, chunks = opt.length or 512, opt.chunks or 128
   local ids = model.tokenizer:encode(text)
   local count = math.min(chunks, math.floor(#ids / length))
-  if count == 0 then q.error("value", ("the calibration text has %d tokens, expected %d at least: give a longer --calibration text"):format(#ids, length)) end
+  if count == 0 then
+    q.error("value", ("the calibration text has %d tokens, expected %d at least: give a longer --calibration text")
+      :format(#ids, length))
+  end
   local found = {}
   model.observe = function(name, x)
     local stored = names.to_gguf(name, model.arch)
@@ -48,26 +53,31 @@ function importance.save(found, path, chunk_size)
     tensors[#tensors + 1] = { name .. ".counts", q.tensor({ found[name].count / chunk_size }, "f32"):reshape { 1, 1 } }
   end
   q.gguf.save(path, tensors, {
-    { "general.type", "string", "imatrix" }, { "imatrix.datasets", "[string]", {} }, { "imatrix.chunk_count", "u32", 0 },
+    { "general.type", "string", "imatrix" }, { "imatrix.datasets", "[string]", {} },
+    { "imatrix.chunk_count", "u32", 0 },
     { "imatrix.chunk_size", "u32", chunk_size },
   })
 end
 
 function importance.load(path)
   local file, found = q.gguf.open(path), {}
-  if file:get "general.type" ~= "imatrix" then q.error("format", path .. ": is not an importance matrix (general.type = imatrix)") end
+  if file:get "general.type" ~= "imatrix" then
+    q.error("format", path .. ": is not an importance matrix (general.type = imatrix)")
+  end
   for _, name in ipairs(file:names()) do
     local stored = name:match "^(.*)%.in_sum2$"
     if stored then
       local shape = file:info(name).shape
-      if #shape > 1 and shape[1] ~= 1 then q.error("unsupported", ("%s: %s is of several experts"):format(path, stored)) end
+      if #shape > 1 and shape[1] ~= 1 then
+        q.error("unsupported", ("%s: %s is of several experts"):format(path, stored))
+      end
       found[stored] = { sums = file:tensor(name, { dtype = "f32", copy = true }):reshape { shape[#shape] }, count = 1 }
     end
   end
   return found
 end
 
--- name -> importance, as q.quantize takes it: sums, of which the scale does not matter.
+-- name -> importance, as q.quantize takes it: sums. Their scale does not matter.
 function importance.tensors(found)
   local tensors = {}
   for name, entry in pairs(found) do tensors[name] = entry.sums end

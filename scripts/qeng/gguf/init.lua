@@ -1,4 +1,4 @@
--- A GGUF file as a model's checkpoint.
+-- Opens a GGUF file as a model's checkpoint.
 
 local gguf_config = require "qeng.gguf.config"
 local hadamard = require "qeng.gguf.hadamard"
@@ -8,13 +8,13 @@ local stream = require "qeng.model.stream"
 
 local gguf = {}
 
--- Tensors that hold no weights of the network: tables that llama.cpp's older files keep, and what gguf_config reads.
+-- Whether a tensor holds no weights: tables that llama.cpp's older files keep, and what gguf/config.lua reads.
 local function is_table(name)
   return (name:find "^rope_f[%a_]+%.weight$" or name:find "%.attn_rot_embd%." or name:find "%.rope_freqs%.") ~= nil
 end
 
--- The dtype of activations and of what is not a matrix: bf16 where all matrices are, f32 otherwise. Matrices of f16, of
--- block formats, and under f32 of bf16 stay as they are stored.
+-- The dtype of activations and of what is not a matrix: bf16 if all matrices are, else f32. Matrices of f16 and of
+-- block formats stay as stored, and under f32 those of bf16 too.
 local function activation_dtype(file)
   for _, name in ipairs(file:names()) do
     local info = file:info(name)
@@ -23,7 +23,7 @@ local function activation_dtype(file)
   return "bf16"
 end
 
--- The ids that end an answer, by the file's own word; those that llama.cpp has no key for are in one of ours
+-- The ids that end an answer, by the file's own entries. One of qeng's entries has those that llama.cpp has no key for
 -- (gguf/export.lua).
 local function stop_ids(file)
   local ids = {}
@@ -34,8 +34,8 @@ local function stop_ids(file)
   return ids
 end
 
--- Brings the weights of an open GGUF or safetensors file into memory as q.load's options have it; returns whether they
--- are there.
+-- Brings the weights of an open GGUF or safetensors file into memory as q.load's options ask. Returns whether they are
+-- there.
 function gguf.into_memory(file, opt)
   if opt.weights and opt.weights ~= "copy" and opt.weights ~= "map" and opt.weights ~= "stream" then
     q.error("value", ("weights = %q: expected \"map\", \"copy\" or \"stream\""):format(tostring(opt.weights)))
@@ -44,9 +44,8 @@ function gguf.into_memory(file, opt)
   return file:load { if_room = not opt.weights }
 end
 
--- What multiplies a whole matrix, as files of NVFP4 have it beside each: nil where there is none, or it is one.
--- input_scale, which says how such files' makers round what the matrix is multiplied with, is nothing that a product in
--- f32 needs.
+-- The factor of a whole matrix, as files of NVFP4 have one beside each. nil if there is none, or if it is 1.
+-- input_scale says how the makers of such files round the matrix's inputs. A product in f32 does not need it.
 local function whole_scale(file, name, known)
   local stem = name:match "^(.*)%.weight$"
   local scale = stem and stem .. ".scale"
@@ -54,7 +53,9 @@ local function whole_scale(file, name, known)
   if not stem or not file:info(scale) then return nil end
   known[scale] = true
   local values = file:tensor(scale, { dtype = "f32" }):table()
-  if #values ~= 1 then q.error("unsupported", ("%s has %d elements; one for the whole matrix is supported"):format(scale, #values)) end
+  if #values ~= 1 then
+    q.error("unsupported", ("%s has %d elements; one for the whole matrix is supported"):format(scale, #values))
+  end
   return values[1] ~= 1 and values[1] or nil
 end
 
@@ -66,13 +67,15 @@ local function tell_decoded(file, path)
     scaled = scaled or name:find "%.scale$" ~= nil
   end
   if some or scaled then
-    io.stderr:write(("%s: weights of %s are decoded, and take %s times their size in memory\n")
-      :format(path, some and "NVFP4" or "matrices with a scale beside them", not some and "up to 16" or scaled and "7" or "3.6"))
+    local which = some and "NVFP4" or "matrices with a scale beside them"
+    local times = not some and "up to 16" or scaled and "7" or "3.6"
+    io.stderr:write(("%s: weights of %s are decoded, and take %s times their size in memory\n"):format(path, which,
+      times))
   end
 end
 
 -- Opens `path` and returns {values = of a config.json, factors =, dtype =, rotations =, source(name, shape),
--- finish(model)}. opt: dtype, writable, weights, as q.load has them; own: the user's model file, or nil.
+-- finish(model)}. opt: dtype, writable, weights, as for q.load. own: the user's model file, or nil.
 function gguf.open(path, opt, own)
   local file = q.gguf.open(path)
   stream.check(path, opt)
@@ -100,11 +103,13 @@ function gguf.open(path, opt, own)
       dtype = as, shape = shape, heads = names.heads(arch, name, c), copy = opt.writable,
       stream = opt.weights == "stream",
       label = opt.weights == "stream" and "weights in files" or "weights",
-      interleave = in_memory and (stored ~= "token_embd.weight" or not file:info "output.weight"),  -- not what is read by rows alone
+      -- Not if only single rows are read.
+      interleave = in_memory and (stored ~= "token_embd.weight" or not file:info "output.weight"),
     })
     if not factor then return tensor end
     if opt.weights == "stream" then
-      q.error("unsupported", ("%s: tensor %s has a scale beside it, so it is decoded in memory and cannot be streamed"):format(path, stored))
+      q.error("unsupported", ("%s: tensor %s has a scale beside it, so it is decoded in memory and cannot be streamed")
+        :format(path, stored))
     end
     return q.no_grad(function() return (tensor * factor):to(opt.writable and dtype or "f32") end)
   end

@@ -1,5 +1,5 @@
--- Adapters as GGUF files, as llama.cpp loads them beside a model: TENSOR.lora_a [rank, in] and TENSOR.lora_b [out, rank] in f32,
--- y += (alpha / rank) b a x. The rows of b are in llama's order where those of the weight are.
+-- Adapters as GGUF files, which llama.cpp loads beside a model: TENSOR.lora_a [rank, in] and TENSOR.lora_b [out, rank]
+-- in f32, y += (alpha / rank) b a x. The rows of b are in llama's order if those of the weight are.
 
 local names = require "qeng.gguf.names"
 local q = require "qeng.core"
@@ -10,9 +10,15 @@ function lora.save(model, path)
   local adapter = model.adapter
   if not adapter then q.error("value", "save_adapter_gguf: this model has no adapter") end
   local a = names.architecture(model.arch)
-  if model.extra then q.error("unsupported", "save_adapter_gguf: GGUF's adapters have no embedding; merge the adapter and write the model (recipes/quantize.lua)") end
-  if adapter.dora then q.error("unsupported", "save_adapter_gguf: GGUF has no DoRA; merge the adapter and write the model (recipes/quantize.lua)") end
-  -- llama.cpp divides one alpha by each layer's rank; what a layer's scale is beyond that goes into its b.
+  if model.extra then
+    q.error("unsupported", "save_adapter_gguf: GGUF's adapters have no embedding; merge the adapter and write the "
+      .. "model (recipes/quantize.lua)")
+  end
+  if adapter.dora then
+    q.error("unsupported", "save_adapter_gguf: GGUF has no DoRA; merge the adapter and write the model "
+      .. "(recipes/quantize.lua)")
+  end
+  -- llama.cpp divides one alpha by each layer's rank. The rest of a layer's scale goes into its b.
   local alpha = adapter.rslora and adapter.alpha * math.sqrt(adapter.rank) or adapter.alpha
   local specs, parts = {}, {}
   for _, layer in ipairs(model.linears) do
@@ -41,7 +47,7 @@ function lora.save(model, path)
   writer:commit()
 end
 
--- The adapter of a GGUF file for single requests, as peft.read has it; and its alpha.
+-- The adapter of a GGUF file for single requests, in the form of peft.read, and its alpha.
 function lora.read(model, path)
   local file = q.gguf.open(path)
   local a = names.architecture(model.arch)
@@ -49,7 +55,8 @@ function lora.read(model, path)
     q.error("value", path .. ": is not a LoRA adapter (general.type = adapter, adapter.type = lora)")
   end
   if file:get "general.architecture" ~= a then
-    q.error("value", ("%s: is for architecture %s, this model is %s"):format(path, tostring(file:get "general.architecture"), a))
+    q.error("value", ("%s: is for architecture %s, this model is %s"):format(path,
+      tostring(file:get "general.architecture"), a))
   end
   local alpha = file:get "adapter.lora.alpha"
   if type(alpha) ~= "number" then q.error("format", path .. ": has no number adapter.lora.alpha") end
@@ -60,7 +67,9 @@ function lora.read(model, path)
     local info = stored and file:info(stored .. ".lora_a")
     if info then
       local rank = info.shape[1]
-      if not file:info(stored .. ".lora_b") then q.error("format", ("%s: tensor %s.lora_b is missing"):format(path, stored)) end
+      if not file:info(stored .. ".lora_b") then
+        q.error("format", ("%s: tensor %s.lora_b is missing"):format(path, stored))
+      end
       local shape = layer.weight:shape()
       local function part(ending, size, heads)
         return q.keep(file:tensor(stored .. ending, { dtype = model.dtype, shape = size, heads = heads }):clone())

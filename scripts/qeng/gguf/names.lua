@@ -1,6 +1,6 @@
--- What tensors are called: in GGUF, and in Hugging Face's checkpoints, by whose names a model knows its parameters.
--- Most architectures share the words of this file; a model file (scripts/qeng/models) has in its table `gguf` what it
--- says otherwise:
+-- The names of tensors in GGUF, and in Hugging Face's checkpoints. A model knows its parameters by the latter. Most
+-- architectures share the words of this file. The table `gguf` of a model file (scripts/qeng/models) has the
+-- differences:
 --   architecture   GGUF's word for it
 --   names          {[part of a layer] = word}, instead of those here or beside them
 --   llama_rows     {[part of a layer] = key}: rows are in llama.cpp's order of rotated pairs, in c[key] heads
@@ -25,7 +25,7 @@ local layer = {
 
 local function part_of(stem) return stem:match "^model%.layers%.(%d+)%.(.*)$" end
 
--- "model.layers.3.mlp.up_proj.weight" -> "blk.3.ffn_up.weight"; nil for a name that GGUF has no word for.
+-- "model.layers.3.mlp.up_proj.weight" -> "blk.3.ffn_up.weight"; nil if GGUF has no word for the name.
 function names.to_gguf(name, arch)
   local stem, ending = name:match "^(.*)%.(%w+)$"
   if ending ~= "weight" and ending ~= "bias" then return nil end  -- of a quantized folder, for example
@@ -36,7 +36,7 @@ function names.to_gguf(name, arch)
   return word and ("blk.%s.%s.%s"):format(index, word, ending) or nil
 end
 
--- GGUF's word for an architecture: a model file, or one's name in config.json.
+-- GGUF's word for an architecture, which is a model file or a name of config.json.
 function names.architecture(arch)
   local hf = type(arch) == "table" and arch.hf or arch
   for _, known in ipairs(type(arch) == "table" and { arch } or architectures.known) do

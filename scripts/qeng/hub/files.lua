@@ -1,13 +1,14 @@
--- Which files of a hub's repository make a model that qeng loads, or a split of a dataset, from their names alone.
+-- Which files of a hub's repository make a model that qeng loads, or a split of a dataset. Only names are looked at.
 
 local q = require "qeng.core"
 
 local choose = {}
 
--- Forms of data, the preferred ones first. array: several files of it are not one when they are laid end to end.
+-- Forms of data, the preferred ones first. array: several files of it laid end to end are not one file.
 local forms = {
   { ending = "qubgpu", array = true }, { ending = "jsonl" }, { ending = "ndjson" }, { ending = "json", array = true },
-  { ending = "parquet", array = true }, { ending = "csv", array = true }, { ending = "tsv", array = true }, { ending = "txt" },
+  { ending = "parquet", array = true }, { ending = "csv", array = true }, { ending = "tsv", array = true },
+  { ending = "txt" },
 }
 local data_forms = {}
 for _, form in ipairs(forms) do
@@ -26,7 +27,7 @@ local function form_of(path)
   end
 end
 
--- Does a name end as a file does that people give by its path?
+-- Whether a name ends as a data file does that users give by its path.
 function choose.is_file_name(name)
   if form_of(name) then return true end
   for _, ending in ipairs { "safetensors", "gguf", "tiktoken", "model", "lua", "ndp" } do
@@ -38,8 +39,9 @@ end
 -- ---------------------------------------------------------------- models
 
 local texts = {
-  "config.json", "generation_config.json", "adapter_config.json", "tokenizer.json", "tokenizer_config.json", "tokenizer.model",
-  "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt", "chat_template.jinja", "chat_template.json",
+  "config.json", "generation_config.json", "adapter_config.json", "tokenizer.json", "tokenizer_config.json",
+  "tokenizer.model", "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt",
+  "chat_template.jinja", "chat_template.json",
   "model.safetensors.index.json",
 }
 local is_text = {}
@@ -54,14 +56,16 @@ function choose.model_texts(listing)
   return files
 end
 
--- The safetensors: those that the index names, or model.safetensors, or the only ones there are. read(path): the text of a
--- file of model_texts, which are here by now.
+-- The safetensors: those that the index names, or model.safetensors, or the only ones there are. read(path): the text
+-- of a file of model_texts, which are here by now.
 function choose.model_weights(listing, repo, read)
   local by_path, alone, others = {}, {}, {}
   for _, file in ipairs(listing.files) do
     by_path[file.path] = file
     if file.path:match "^[^/]+%.safetensors$" then alone[#alone + 1] = file end
-    if file.path:match "%.gguf$" or file.path:match "%.bin$" or file.path:match "%.pth?$" or file.path:match "%.onnx$" then others[#others + 1] = file.path end
+    for _, ending in ipairs { "gguf", "bin", "pth?", "onnx" } do
+      if file.path:match("%." .. ending .. "$") then others[#others + 1] = file.path end
+    end
   end
   if by_path["model.safetensors.index.json"] then
     local ok, index = pcall(q.json.decode, read "model.safetensors.index.json")
@@ -70,7 +74,8 @@ function choose.model_weights(listing, repo, read)
     local files, seen = {}, {}
     for _, path in pairs(map) do
       if type(path) ~= "string" or not by_path[path] then
-        q.error("format", ("%s: model.safetensors.index.json names %s, which the repository%s has not"):format(repo, tostring(path), listing.folder and " here" or ""))
+        q.error("format", ("%s: model.safetensors.index.json names %s, which the repository%s has not"):format(repo,
+          tostring(path), listing.folder and " here" or ""))
       end
       if not seen[path] then files[#files + 1], seen[path] = by_path[path], true end
     end
@@ -79,19 +84,22 @@ function choose.model_weights(listing, repo, read)
   end
   if by_path["model.safetensors"] then return { by_path["model.safetensors"] } end
   if #alone > 0 then return alone end
-  q.error("unsupported", ("%s has no safetensors%s: qeng loads models of config.json, tokenizer and safetensors"):format(repo,
-    #others > 0 and " (it has " .. table.concat(others, ", "):sub(1, 200) .. ")" or ""))
+  local has = #others > 0 and " (it has " .. table.concat(others, ", "):sub(1, 200) .. ")" or ""
+  q.error("unsupported", ("%s has no safetensors%s: qeng loads models of config.json, tokenizer and safetensors")
+    :format(repo, has))
 end
 
 -- ---------------------------------------------------------------- datasets
 
 local words = {
-  train = { "train", "training" }, validation = { "validation", "valid", "val", "dev" }, test = { "test", "testing", "eval", "evaluation" },
+  train = { "train", "training" }, validation = { "validation", "valid", "val", "dev" },
+  test = { "test", "testing", "eval", "evaluation" },
 }
 
--- Is `word` a part of the path that stands by itself, as in data/train-00000-of-00002.jsonl?
+-- Whether `word` stands by itself in the path, as in data/train-00000-of-00002.jsonl.
 local function names(path, word)
-  return (("/" .. path .. "/"):lower():gsub("[^%w]", " ")):find(" " .. word:lower():gsub("[^%w]", " ") .. " ", 1, true) ~= nil
+  local function spaced(text) return (text:lower():gsub("[^%w]", " ")) end
+  return spaced("/" .. path .. "/"):find(" " .. spaced(word) .. " ", 1, true) ~= nil
 end
 
 local function split_of(path)
@@ -102,10 +110,13 @@ local function split_of(path)
   end
 end
 
-local not_data = { ["dataset_infos.json"] = true, ["dataset_dict.json"] = true, ["dataset_info.json"] = true, ["state.json"] = true, ["requirements.txt"] = true, ["license.txt"] = true, ["readme.txt"] = true }
+local not_data = {
+  ["dataset_infos.json"] = true, ["dataset_dict.json"] = true, ["dataset_info.json"] = true, ["state.json"] = true,
+  ["requirements.txt"] = true, ["license.txt"] = true, ["readme.txt"] = true,
+}
 
--- The files of a split, their form, and the ending of another form that the split has too. A split is told by its name
--- standing in the path; where no file says what split it is of, all are "train".
+-- The files of a split, their form, and the ending of another form that the split has too. The split's name stands in
+-- the path of its files. If no file names a split, all are "train".
 function choose.data_files(listing, repo, split)
   local by_form, splits = {}, {}
   local sorted = false
@@ -133,11 +144,14 @@ function choose.data_files(listing, repo, split)
   local known = {}
   for name in pairs(splits) do known[#known + 1] = name end
   table.sort(known)
-  if #known > 0 then q.error("value", ("%s has no data of split %s; it has %s"):format(repo, split, table.concat(known, ", "))) end
+  if #known > 0 then
+    q.error("value", ("%s has no data of split %s; it has %s"):format(repo, split, table.concat(known, ", ")))
+  end
   q.error("unsupported", ("%s has no data that qeng reads: %s"):format(repo, expected))
 end
 
--- Those of `files` that are data by their names, and their form where it is one. whose: names them, for errors and note(text).
+-- Those of `files` that are data by their names, and their form if they have one form. whose: names the files in errors
+-- and notes. note(text) gets remarks.
 function choose.readable(files, whose, note)
   local kept, left, one = {}, {}, nil
   for _, file in ipairs(files) do
@@ -149,8 +163,14 @@ function choose.readable(files, whose, note)
       left[#left + 1] = file.path
     end
   end
-  if #kept == 0 then q.error("unsupported", ("%s has no data that qeng reads, but files such as %s; %s"):format(whose, left[1], expected)) end
-  if #left > 0 then note(("%s: %d files are left out, no data by their names: %s"):format(whose, #left, table.concat(left, ", ", 1, math.min(#left, 8)))) end
+  if #kept == 0 then
+    q.error("unsupported", ("%s has no data that qeng reads, but files such as %s; %s"):format(whose, left[1],
+      expected))
+  end
+  if #left > 0 then
+    local some = table.concat(left, ", ", 1, math.min(#left, 8))
+    note(("%s: %d files are left out, no data by their names: %s"):format(whose, #left, some))
+  end
   return kept, one
 end
 

@@ -1,13 +1,15 @@
--- Patterns of a dataset's README against the paths of its repository, with the meaning that the library `datasets` gives them:
---   *  any characters but /     **  as a whole part of the path: any folders     ?  one character     [a-z]  [!a-z]  one of a set
--- Names that begin with . or folders that begin with __ are meant only by patterns that say so. {a,b}, which that library takes
--- as it stands, means a or b where nothing is called so.
+-- Matches patterns of a dataset's README against the paths of its repository. They mean what the library `datasets`
+-- takes them to mean:
+--   *  any characters but /     **  as a whole part of the path: any folders
+--   ?  one character            [a-z]  [!a-z]  one of a set
+-- Names that begin with . and folders that begin with __ only match patterns that spell these characters. That library
+-- takes {a,b} literally; here it means a or b if no file has the literal name.
 
 local q = require "qeng.core"
 
 local glob = {}
 
-local function characters(text)  -- of UTF-8, so that ? is one of them
+local function characters(text)  -- of UTF-8: a ? stands for one of them
   local list = {}
   for char in text:gmatch "[%z\1-\127\192-\255]?[\128-\191]*" do
     if char ~= "" then list[#list + 1] = char end
@@ -15,7 +17,7 @@ local function characters(text)  -- of UTF-8, so that ? is one of them
   return list
 end
 
--- The set whose [ stands at chars[at], and where its ] stands; nil where none does, and the [ means itself.
+-- The set whose [ stands at chars[at], and where its ] stands. nil without a ]: then the [ means itself.
 local function set_at(chars, at)
   local set = { negated = chars[at + 1] == "!" }
   local first = at + (set.negated and 2 or 1)
@@ -38,8 +40,8 @@ local function holds(set, char)
   return set.negated
 end
 
--- A pattern as steps: a character; {any = true}: one but /; {star = true}: any but /; {folders = true}: none or some, each with its
--- /; {rest = true}: anything; a set.
+-- A pattern as steps. A step is a character, a set, {any = true} (one character but /), {star = true} (any number of
+-- them), {folders = true} (any number of folders, each with its /), or {rest = true} (anything).
 function glob.compile(pattern)
   local steps, parts = {}, {}
   for part in (pattern .. "/"):gmatch "([^/]*)/" do parts[#parts + 1] = part end
@@ -49,14 +51,16 @@ function glob.compile(pattern)
       steps[#steps + 1] = { [last and "rest" or "folders"] = true }
     else
       if part:find("**", 1, true) then
-        q.error("unsupported", ("pattern %s: ** can only be a whole part between slashes, as in data/**/*.jsonl"):format(pattern))
+        q.error("unsupported",
+          ("pattern %s: ** can only be a whole part between slashes, as in data/**/*.jsonl"):format(pattern))
       end
       if part == "*" then steps[#steps + 1] = { any = true } end
       local chars, at = characters(part), 1
       while chars[at] do
         local set, close
         if chars[at] == "[" then set, close = set_at(chars, at) end
-        steps[#steps + 1] = set or chars[at] == "*" and { star = true } or chars[at] == "?" and { any = true } or chars[at]
+        local char = chars[at]
+        steps[#steps + 1] = set or char == "*" and { star = true } or char == "?" and { any = true } or char
         at = (close or at) + 1
       end
       if not last then steps[#steps + 1] = "/" end
@@ -65,14 +69,15 @@ function glob.compile(pattern)
   return steps
 end
 
--- Does the whole path match? All places where a step can end are followed at once: steps times length at most.
+-- Whether the whole path matches. All places where a step can end are followed at once, so the work is at most steps
+-- times length.
 function glob.matches(steps, path)
   local chars = characters(path)
   local ends = { [0] = true }
   for _, step in ipairs(steps) do
     local after, alive, before = {}, false, false
     for i = 0, #chars do
-      local char, here = chars[i], false
+      local char, here = chars[i]
       if type(step) == "string" then
         here = char == step and ends[i - 1]
       elseif step.any then
@@ -107,7 +112,8 @@ local function hidden(path)
 end
 
 local describe = {
-  ["README.md"] = true, ["config.json"] = true, ["dataset_info.json"] = true, ["dataset_infos.json"] = true, ["dummy_data.zip"] = true,
+  ["README.md"] = true, ["config.json"] = true, ["dataset_info.json"] = true, ["dataset_infos.json"] = true,
+  ["dummy_data.zip"] = true,
   ["dataset_dict.json"] = true,
 }
 
@@ -130,11 +136,13 @@ end
 
 local max_alternatives = 1000
 
--- The patterns that one with {a,b} in it stands for.
+-- The patterns that a pattern with {a,b} stands for.
 local function alternatives(pattern, list)
   local before, inside, after = pattern:match "^(.-){([^{}]*,[^{}]*)}(.*)$"
   if not before then
-    if #list >= max_alternatives then q.error("unsupported", ("pattern %s: more than %d alternatives"):format(pattern, max_alternatives)) end
+    if #list >= max_alternatives then
+      q.error("unsupported", ("pattern %s: more than %d alternatives"):format(pattern, max_alternatives))
+    end
     list[#list + 1] = pattern
     return list
   end
@@ -158,12 +166,15 @@ end
 
 local max_length = 1024  -- of a pattern; hubs take no longer paths
 
--- A path inside the repository: folder and pattern as one, without "." parts. Leading out of it is refused.
+-- A path inside the repository: folder and pattern as one, without "." parts. A path that leads out of it is refused.
 function glob.join(folder, pattern)
   for _, text in ipairs { folder, pattern } do
-    if #text > max_length then q.error("format", ("%s...: a path of %d bytes; at most %d are read"):format(text:sub(1, 80), #text, max_length)) end
-    if text:find "^/" or text:find("://", 1, true) or text:find("::", 1, true) or ("/" .. text .. "/"):find("/../", 1, true) then
-      q.error("unsupported", ("%s leads out of the dataset's repository, and qeng takes only what is in it"):format(text))
+    if #text > max_length then
+      q.error("format", ("%s...: a path of %d bytes; at most %d are read"):format(text:sub(1, 80), #text, max_length))
+    end
+    local is_address = text:find("://", 1, true) or text:find("::", 1, true)
+    if text:find "^/" or is_address or ("/" .. text .. "/"):find("/../", 1, true) then
+      q.error("unsupported", text .. " leads out of the dataset's repository, and qeng takes only what is in it")
     end
   end
   local parts = {}

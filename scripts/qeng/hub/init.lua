@@ -1,5 +1,5 @@
--- Models and datasets by their names on a Hugging Face-compatible hub: which files to take, and their way here. What is
--- fetched lies in the folder that Hugging Face's tools share, under a commit; engine/hub does the transfers and the checks.
+-- Models and datasets by their names on a Hugging Face-compatible hub: which files to take, and fetching them. Fetched
+-- files lie under a commit in the folder that Hugging Face's tools share. engine/hub does the transfers and the checks.
 --
 --   org/name   org/name@revision   datasets also: org/name:split   org/name:config   org/name:config:split
 
@@ -11,8 +11,9 @@ local user = require "qeng.console.user"
 
 local hub = {}
 
--- {repo=, revision=, config=, split=} of a name; nil where the text is none. One word behind a colon is in split, be it a split or a
--- config. A word that ends as a data file does is taken for a path with a slip in it, and is none either.
+-- {repo=, revision=, config=, split=} of a name; nil if the text is no name. One word after a colon is in split,
+-- whether it is a split or a config. A word that ends as a data file does is taken for a misspelt path, and is no name
+-- either.
 function hub.parse(text)
   local repo, rest = text:match "^([%w][%w._-]*/[%w][%w._-]*)(.*)$"
   if not repo then return nil end
@@ -38,12 +39,13 @@ local function listing_of(handle, kind, name, speak)
   end
   local cached = handle:cached(kind, name.repo, name.revision)
   if not cached then
-    q.error("io", ("%s at %s is not in %s, and HF_HUB_OFFLINE forbids to fetch it"):format(name.repo, name.revision, handle:settings().cache))
+    q.error("io", ("%s at %s is not in %s, and HF_HUB_OFFLINE forbids to fetch it"):format(name.repo, name.revision,
+      handle:settings().cache))
   end
   return cached, true
 end
 
--- What of `files` is not here yet, in bytes.
+-- The bytes of those of `files` that are not here yet.
 local function missing_bytes(listing, files)
   local bytes = 0
   for _, file in ipairs(files) do
@@ -52,7 +54,7 @@ local function missing_bytes(listing, files)
   return bytes
 end
 
--- Fetches `files` in order, telling how far it is; state lives over several calls of one job.
+-- Fetches `files` in order, with progress. state lives over several calls of one job.
 local function fetch_all(handle, kind, name, listing, files, speak)
   local needed, room = missing_bytes(listing, files), handle:room()
   if needed > room then
@@ -67,15 +69,19 @@ local function fetch_all(handle, kind, name, listing, files, speak)
       if last and done > last then arrived = arrived + done - last end
       last = done
       local rate = arrived / math.max(q.time() - started, 0.1)
-      local text = ("%s  %d/%d  %s%s"):format(file.path, i, #files, progress.bytes(done), total and " of " .. progress.bytes(total) or "")
+      local text = ("%s  %d/%d  %s%s"):format(file.path, i, #files, progress.bytes(done),
+        total and " of " .. progress.bytes(total) or "")
       if note ~= "" then
         text = text .. "  " .. note
       elseif rate > 0 then
-        text = text .. ("  %s/s  ETA %s"):format(progress.bytes(rate), progress.duration(math.max(0, needed - arrived) / rate))
+        local left = math.max(0, needed - arrived) / rate
+        text = text .. ("  %s/s  ETA %s"):format(progress.bytes(rate), progress.duration(left))
       end
       if done > 0 or note ~= "" then speak:line(text) end
     end)
-    if not verified then speak:say(("note: %s: the hub gives no hash of it, so only its size was checked"):format(file.path)) end
+    if not verified then
+      speak:say(("note: %s: the hub gives no hash of it, so only its size was checked"):format(file.path))
+    end
   end
   speak:finish()
   return arrived
@@ -84,7 +90,8 @@ end
 local function begin(text, kind, opt)
   local name = hub.parse(text)
   if not name or kind == "model" and name.split then
-    q.error("value", ("'%s' is no name on a hub; expected org/name, org/name@revision%s"):format(text, kind == "dataset" and ", org/name:split, org/name:config:split" or ""))
+    q.error("value", ("'%s' is no name on a hub; expected org/name, org/name@revision%s"):format(text,
+      kind == "dataset" and ", org/name:split, org/name:config:split" or ""))
   end
   local handle, speak = opt.hub or q.hub.open(), progress.new()
   local listing, local_only = listing_of(handle, kind, name, speak)
@@ -95,8 +102,8 @@ local function begin(text, kind, opt)
   return name, listing, get, done, speak
 end
 
--- The folder of a model: its configuration, tokenizer and safetensors, fetched where they are not here. opt.hub: of
--- q.hub.open. Returns the folder and the commit.
+-- Fetches what is not here of a model: configuration, tokenizer and safetensors. opt.hub: a client, from q.hub.open.
+-- Returns the folder and the commit.
 function hub.model(text, opt)
   local name, listing, get, done = begin(text, "model", opt or {})
   get(choose.model_texts(listing))
@@ -105,26 +112,29 @@ function hub.model(text, opt)
   return listing.folder, listing.commit
 end
 
--- The folder of a model with its configuration and tokenizer only, and the commit. whole: the weights lie there already. A revision is
--- not pinned to a commit whose weights are not here: without a network a model of it could not be loaded.
+-- The folder of a model with only its configuration and tokenizer, and the commit. whole: the weights are there
+-- already. A revision is pinned to its commit only if the weights are here: without a network the model could not be
+-- loaded.
 function hub.model_texts(text, opt)
   local name, listing, get, done = begin(text, "model", opt or {})
   get(choose.model_texts(listing))
-  local files = q.try(choose.model_weights, listing, name.repo, function(path) return q.fs.read(listing.folder .. "/" .. path) end)
+  local function read(path) return q.fs.read(listing.folder .. "/" .. path) end
+  local files = q.try(choose.model_weights, listing, name.repo, read)
   local whole = files ~= nil and missing_bytes(listing, files) == 0
   if whole then done() end
   return listing.folder, listing.commit, whole
 end
 
--- Several files as the data of `label`: shards of lines as one file, made once a commit; of other or mixed forms their paths with
--- commas between, as data.inputs takes them. form: of all of them, or nil.
+-- Several files as the data of `label`. Shards of lines become one file, made once for each commit. Of other or mixed
+-- forms it gives the paths, with commas between, as data.inputs takes them. form: the form of all of them, or nil.
 local function join(name, listing, files, form, label)
   if not form or form.array then
     local paths = {}
     for i, file in ipairs(files) do
       paths[i] = listing.folder .. "/" .. file.path
       if file.path:lower():find "%.qubgpu" or paths[i]:find "," then
-        q.error("unsupported", ("%s: %s is %d files, such as %s: give --data one of them, under %s"):format(name.repo, label, #files, file.path, listing.folder))
+        q.error("unsupported", ("%s: %s is %d files, such as %s: give --data one of them, under %s"):format(name.repo,
+          label, #files, file.path, listing.folder))
       end
     end
     return table.concat(paths, ",")
@@ -139,7 +149,7 @@ local function join(name, listing, files, form, label)
   return path
 end
 
--- The configs of the dataset's README, which is fetched for them; nil where it has none.
+-- The configs of the dataset's README, which is fetched for them; nil if it has none.
 local function configs_of(name, listing, get)
   for _, file in ipairs(listing.files) do
     if file.path == "README.md" then
@@ -150,8 +160,9 @@ local function configs_of(name, listing, get)
   end
 end
 
--- The data of a split as one local file, or several with commas between: as the configs of the dataset's README say, else of what is
--- named like the split (train, where none is named). opt.hub: of q.hub.open. Returns the path and the commit.
+-- The data of a split as one local file, or several with commas between. The configs of the dataset's README say which
+-- files these are. Without configs they are the files named like the split (train if none is named). opt.hub: a client,
+-- from q.hub.open. Returns the path and the commit.
 function hub.data(text, opt)
   local name, listing, get, done, speak = begin(text, "dataset", opt or {})
   local function note(line) speak:say("note: " .. line) end
@@ -163,7 +174,8 @@ function hub.data(text, opt)
     files, form = choose.readable(files, ("%s: config %s, split %s"):format(name.repo, config, split), note)
     label = config:gsub("[^%w._-]", function(byte) return ("%%%02X"):format(byte:byte()) end) .. "--" .. split
   elseif name.config then
-    q.error("value", ("%s has no configs in a README.md: name a split alone, %s:%s"):format(name.repo, name.repo, name.split))
+    q.error("value", ("%s has no configs in a README.md: name a split alone, %s:%s"):format(name.repo, name.repo,
+      name.split))
   else
     local left
     label = name.split or "train"
@@ -180,8 +192,8 @@ function hub.data(text, opt)
   return join(name, listing, files, form, label), listing.commit
 end
 
--- Every file of a repository, or those whose path a pattern of `patterns` ("*.json") matches. Returns the folder, the
--- commit and their number.
+-- Fetches every file of a repository, or those whose path matches one of `patterns` ("*.json"). Returns the folder, the
+-- commit and the number of files.
 function hub.files(text, kind, patterns, opt)
   local name, listing, get, done = begin(text, kind, opt or {})
   local files = choose.matching(listing, patterns)
@@ -191,17 +203,18 @@ function hub.files(text, kind, patterns, opt)
   return listing.folder, listing.commit, #files
 end
 
--- A recipe's --model or --data: a path that exists stays what it is, a name is fetched; anything else comes back for the
--- reader of files to refuse.
+-- A recipe's --model or --data. A path that exists stays as it is, and a name is fetched. Anything else comes back, for
+-- the reader of files to refuse.
 local function resolve(text, fetch, what, taken)
   if text == "" or q.fs.kind(text) or not hub.parse(text) then return text, nil, true end
-  io.stderr:write(("%s %s: not a path here, so %s fetched from %s\n"):format(what, text, taken or "it is", q.hub.open():settings().endpoint))
+  local hub_address = q.hub.open():settings().endpoint
+  io.stderr:write(("%s %s: not a path here, so %s fetched from %s\n"):format(what, text, taken or "it is", hub_address))
   return fetch(text)
 end
 function hub.resolve_model(text) return (resolve(text, hub.model, "model")) end
 function hub.resolve_data(text) return (resolve(text, hub.data, "data")) end
 
--- As resolve_model for who reads no weights; also whether they are here.
+-- As resolve_model, for callers that read no weights. Also whether the weights are here.
 function hub.resolve_texts(text)
   local path, _, whole = resolve(text, hub.model_texts, "model", "its configuration is")
   return path, whole

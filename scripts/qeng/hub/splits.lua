@@ -1,5 +1,6 @@
--- The splits of one entry of `configs` in a dataset's README, and the files of a split: by data_files where the entry has them,
--- else by the names of files and folders under data_dir, both as the library `datasets` reads them.
+-- The splits of one entry of `configs` in a dataset's README, and the files of a split. They are those of data_files,
+-- if the entry has it, else found by names of files and folders under data_dir. Both are read as the library
+-- `datasets` does.
 
 local glob = require "qeng.hub.glob"
 local q = require "qeng.core"
@@ -25,12 +26,14 @@ local function count(map)
   return n
 end
 
-local function is_split(name)  -- letters of any language, digits and _, dots between
+local function is_split(name)  -- letters of any language, digits and _, with dots between
   return type(name) == "string" and ("." .. name):gsub("%.[%w_\128-\255]+", "") == ""
 end
 
 local function given_splits(data_files, where)
-  if type(data_files) ~= "table" or type(data_files[1]) ~= "table" then return { { name = "train", paths = paths_of(data_files, where) } } end
+  if type(data_files) ~= "table" or type(data_files[1]) ~= "table" then
+    return { { name = "train", paths = paths_of(data_files, where) } }
+  end
   local list, seen = {}, {}
   for i, entry in ipairs(data_files) do
     if type(entry) ~= "table" or not entry.split or not entry.path or count(entry) ~= 2 then
@@ -40,7 +43,8 @@ local function given_splits(data_files, where)
       q.error("format", ("%s: entry %d names no split by letters, digits, _ and dots"):format(where, i))
     end
     if seen[entry.split] then q.error("format", ("%s: split %s is there twice"):format(where, entry.split)) end
-    list[i], seen[entry.split] = { name = entry.split, paths = paths_of(entry.path, ("%s, split %s"):format(where, entry.split)) }, true
+    local paths = paths_of(entry.path, ("%s, split %s"):format(where, entry.split))
+    list[i], seen[entry.split] = { name = entry.split, paths = paths }, true
   end
   return list
 end
@@ -48,10 +52,14 @@ end
 -- ---------------------------------------------------------------- by names
 
 local words = {
-  { "train", "train", "training" }, { "validation", "validation", "valid", "dev", "val" }, { "test", "test", "testing", "eval", "evaluation" },
+  { "train", "train", "training" }, { "validation", "validation", "valid", "dev", "val" },
+  { "test", "test", "testing", "eval", "evaluation" },
 }
-local apart = "[-._ 0-9]"  -- what parts a word from the rest of a name
-local of_folders = { "**/WORD/**", "**/WORD" .. apart .. "*/**", "**/*" .. apart .. "WORD/**", "**/*" .. apart .. "WORD" .. apart .. "*/**" }
+local apart = "[-._ 0-9]"  -- parts a word from the rest of a name
+local of_folders = {
+  "**/WORD/**", "**/WORD" .. apart .. "*/**", "**/*" .. apart .. "WORD/**",
+  "**/*" .. apart .. "WORD" .. apart .. "*/**",
+}
 local of_files = { "**/WORD" .. apart .. "*", "**/*" .. apart .. "WORD" .. apart .. "*" }
 local digits = ("[0-9]"):rep(5)
 local shards = "data/WORD-" .. digits .. "-of-" .. digits .. "*.*"
@@ -77,7 +85,9 @@ local function by_shards(folder, files, where)
   local list, seen = {}, {}
   for _, file in ipairs(glob.files(glob.join(folder, filled(shards, "*")), files)) do
     local name = file.path:match "([^/]*)%-%d%d%d%d%d%-of%-%d%d%d%d%d[^/]*$"
-    if not is_split(name) then q.error("format", ("%s: %s names no split by letters, digits, _ and dots"):format(where, file.path)) end
+    if not is_split(name) then
+      q.error("format", ("%s: %s names no split by letters, digits, _ and dots"):format(where, file.path))
+    end
     if not seen[name] then list[#list + 1], seen[name] = { name = name, paths = { filled(shards, name) } }, true end
   end
   local rank = { train = "\1", validation = "\2", test = "\3" }
@@ -89,23 +99,29 @@ local function found_splits(folder, files, where)
   local list = by_shards(folder, files, where)
   if #list == 0 then list = by_words(of_folders, folder, files) end
   if #list == 0 then list = by_words(of_files, folder, files) end
-  if #list == 0 and #glob.files(glob.join(folder, "**"), files) > 0 then list = { { name = "train", paths = { "**" } } } end
+  if #list == 0 and #glob.files(glob.join(folder, "**"), files) > 0 then
+    list = { { name = "train", paths = { "**" } } }
+  end
   return list
 end
 
 -- ---------------------------------------------------------------- of a config
 
--- {name =, paths =}, in order, of an entry of `configs`. where: names the entry, for errors.
+-- The splits {name =, paths =} of an entry of `configs`, in order. where: the name of the entry, for errors.
 function splits.of(config, files, where)
   local folder = config.data_dir or ""
   if type(folder) ~= "string" then q.error("format", where .. ": data_dir is no path") end
-  local list = config.data_files and given_splits(config.data_files, where .. ": data_files") or found_splits(folder, files, where)
-  if #list == 0 then q.error("format", ("%s has neither data_files nor files under %s"):format(where, folder == "" and "the repository" or folder)) end
+  local list = config.data_files and given_splits(config.data_files, where .. ": data_files")
+    or found_splits(folder, files, where)
+  if #list == 0 then
+    local place = folder == "" and "the repository" or folder
+    q.error("format", ("%s has neither data_files nor files under %s"):format(where, place))
+  end
   return list
 end
 
--- The files of a split in the order of its paths, those of a pattern by name; a file that two of them mean is there twice. Notes are
--- given to note(text).
+-- The files of a split in the order of its paths, those of a pattern by name. A file that two paths name is there
+-- twice. note(text) gets remarks.
 function splits.files(config, split, files, where, note)
   local list, seen, again = {}, {}, 0
   for _, path in ipairs(split.paths) do
@@ -113,7 +129,8 @@ function splits.files(config, split, files, where, note)
     local found = glob.files(full, files)
     if #found == 0 and config.data_files then
       if not glob.has_magic(full) then
-        q.error("format", ("%s: split %s has no file %s in the repository (of a folder, say %s/**)"):format(where, split.name, full, full))
+        q.error("format", ("%s: split %s has no file %s in the repository (of a folder, say %s/**)"):format(where,
+          split.name, full, full))
       end
       note(("%s: split %s: no file is like %s"):format(where, split.name, full))
     end
@@ -122,8 +139,14 @@ function splits.files(config, split, files, where, note)
       list[#list + 1], seen[file] = file, true
     end
   end
-  if again > 0 then note(("%s: split %s: %d of its %d files are there again, as more than one of its paths names them"):format(where, split.name, again, #list)) end
-  if #list == 0 then q.error("format", ("%s: split %s has no file in the repository that is like %s"):format(where, split.name, table.concat(split.paths, ", ", 1, math.min(#split.paths, 5)))) end
+  if again > 0 then
+    note(("%s: split %s: %d of its %d files are there again, as more than one of its paths names them"):format(where,
+      split.name, again, #list))
+  end
+  if #list == 0 then
+    local some = table.concat(split.paths, ", ", 1, math.min(#split.paths, 5))
+    q.error("format", ("%s: split %s has no file in the repository that is like %s"):format(where, split.name, some))
+  end
   return list
 end
 

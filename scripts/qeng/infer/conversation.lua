@@ -1,7 +1,7 @@
--- A conversation with a model: what was said, and an engine whose cache remembers it, so that a turn computes only what is new.
+-- A conversation with a model: what was said, and an engine whose cache remembers it. A turn computes only what is new.
 --
 --   local talk = conversation.new(model, { system = "Be brief.", temperature = 0.7, kv = "f16" })
---   for text, kind in talk:ask "Hello" do io.write(text) end      -- kind "reasoning" for what stands between <think> and </think>
+--   for text, kind in talk:ask "Hello" do io.write(text) end      -- kind "reasoning": inside <think> and </think>
 --   print(talk:speed())
 
 local engine = require "qeng.infer.engine"
@@ -13,10 +13,13 @@ local conversation = {}
 local Conversation = {}
 Conversation.__index = Conversation
 
--- opt: system, and what engine.new (kv, context, chunk, draft) and a request (infer/request.lua) take; when_full: what a request calls its
--- context ("stop", "error" or "shift"). With shift, the oldest exchanges are no longer told once they would leave the answer no room.
+-- opt: system; options of engine.new (kv, context, chunk, draft) and of a request (infer/request.lua); when_full: the
+-- request's option context ("stop", "error" or "shift"). With shift, the oldest exchanges are no longer told once they
+-- would leave the answer no room.
 function conversation.new(model, opt)
-  local self = setmetatable({ model = model, messages = {}, forgotten = 0, system = opt.system, opt = { context = opt.when_full } }, Conversation)
+  local self = setmetatable({
+    model = model, messages = {}, forgotten = 0, system = opt.system, opt = { context = opt.when_full },
+  }, Conversation)
   local own = { max_batch = 1 }
   for name, value in pairs(opt) do
     if name == "kv" or name == "context" or name == "chunk" or name == "draft" then own[name] = value
@@ -27,24 +30,30 @@ function conversation.new(model, opt)
   return self
 end
 
--- The system message and what the model is still told of the others.
+-- The messages that the model is told: the system message, and those of the others that are not forgotten.
 local function told(self)
   local messages = { self.system and { role = "system", content = self.system } or nil }
   for i = self.forgotten + 1, #self.messages do messages[#messages + 1] = self.messages[i] end
   return messages
 end
 
--- Forgets the oldest exchanges until the rest leaves room for an answer, of half the context at most.
+-- Forgets the oldest exchanges until the rest leaves room for an answer of at most half the context.
 local function make_room(self)
   local context = self.engine.context
   local room = context - math.min(self.opt.max_tokens or 256, math.floor(context / 2))
-  while #self.messages - self.forgotten > 2 and #request.ids(self.model, { messages = told(self), template = self.opt.template, template_args = self.opt.template_args, tools = self.opt.tools }) > room do
+  local function prompt_tokens()
+    local opt = self.opt
+    return #request.ids(self.model, {
+      messages = told(self), template = opt.template, template_args = opt.template_args, tools = opt.tools,
+    })
+  end
+  while #self.messages - self.forgotten > 2 and prompt_tokens() > room do
     self.forgotten = self.forgotten + 2
   end
 end
 
--- An iterator over pieces of the answer to `text`, as generate.text gives them. Where `interrupted` says so between two pieces (or
--- the loop ends early and stop() is called), what has come stays as the answer.
+-- An iterator over pieces of the answer to `text`, as from generate.text. If `interrupted` returns true between two
+-- pieces, or the loop ends early and stop() is called, what has come stays as the answer.
 function Conversation:ask(text, interrupted)
   table.insert(self.messages, { role = "user", content = text })
   if self.opt.context == "shift" then make_room(self) end
@@ -81,14 +90,14 @@ function Conversation:stop()
   table.insert(self.messages, { role = "assistant", content = r.text })
 end
 
--- How fast the last answer was, in a line.
+-- One line about the speed of the last answer.
 function Conversation:speed() return self.request and self.request:speed() or "nothing was asked yet" end
 
 function Conversation:reset()
   self.messages, self.forgotten = {}, 0
 end
 
--- Writes the conversation as a line of JSON that training takes.
+-- Appends the conversation to a file as a line of JSON that training takes.
 function Conversation:save(path)
   local messages = { self.system and { role = "system", content = self.system } or nil }
   for _, message in ipairs(self.messages) do messages[#messages + 1] = message end
@@ -96,25 +105,29 @@ function Conversation:save(path)
   q.fs.write(path, q.json.encode { messages = q.json.array(messages) } .. "\n")
 end
 
--- Takes the conversation of a file that save wrote, or of any record of messages in JSON, in place of this one.
+-- Replaces this conversation by that of a file, which save wrote, or which holds any record of messages in JSON.
 function Conversation:load(path)
   local record = q.try(q.json.decode, q.fs.read(path))
   local messages, system = type(record) == "table" and type(record.messages) == "table" and record.messages or {}, nil
-  if #messages == 0 then q.error("format", path .. ": expected a line {\"messages\": [{\"role\": ..., \"content\": ...}, ...]}, as /save writes it") end
+  if #messages == 0 then
+    q.error("format", path .. ": expected a line {\"messages\": [{\"role\": ..., \"content\": ...}, ...]}, "
+      .. "as /save writes it")
+  end
   local kept = {}
   for i, message in ipairs(messages) do
     local role, content = type(message) == "table" and message.role, type(message) == "table" and message.content
     local wanted = #kept % 2 == 0 and "user" or "assistant"
     if i == 1 and role == "system" and type(content) == "string" then system = content
     elseif role ~= wanted or type(content) ~= "string" then
-      q.error("format", ("%s: message %d is of %s, expected text of %s: user and assistant take turns"):format(path, i, tostring(role), wanted))
+      q.error("format", ("%s: message %d is of %s, expected text of %s: user and assistant take turns"):format(path, i,
+        tostring(role), wanted))
     else kept[#kept + 1] = { role = role, content = content } end
   end
   if #kept % 2 == 1 then kept[#kept] = nil end  -- a question without its answer
   self.messages, self.system, self.forgotten = kept, system, 0
 end
 
--- Takes back the last question and its answer; the question, or nil where nothing was asked.
+-- Takes back the last question and its answer. Returns the question; nil if nothing was asked.
 function Conversation:take_back()
   local count = #self.messages
   local question = count >= 2 and self.messages[count - 1].content or nil

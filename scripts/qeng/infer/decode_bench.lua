@@ -1,13 +1,14 @@
--- Tokens a second of a model, prompt and output, against what the device can do at most.
+-- Tokens a second of a model, for prompt and output, against the most that the device can do.
 --
--- A step of decoding n sequences reads every matrix once and each sequence's state, so it takes at least
+-- A step of decoding n sequences reads every matrix once, and each sequence's state. So it takes at least
 --   (bytes of matrices + n * bytes of the state of a sequence of `context` tokens) / bandwidth
--- of the tables that are read by row (the embedding, where it is not also the head) one row counts, which is nothing.
+-- Tables that are read by row (the embedding, unless it is also the head) do not count: one row is next to nothing.
 --
--- A prompt of t tokens is one pass over the matrices, whose every weight is multiplied t times, the head's once, and of each layer's
--- attention two products of head_dim for each pair of a token and one that it sees. It takes at least the longer of
---   (2 t weights + 2 head + 4 heads head_dim pairs layers) / rate of matrix products        and        bytes as above / bandwidth
--- The rate is that of f32 where the weights are f32, else the faster of f32 and bf16: products in int8 may pass it.
+-- A prompt of t tokens is one pass over the matrices. Every weight is multiplied t times, and the head's once.
+-- Attention takes two products of head_dim for each layer and each pair of a token and one that it sees. So it takes
+-- at least the longer of
+--   (2 t weights + 2 head + 4 heads head_dim pairs layers) / rate of matrix products   and   bytes as above / bandwidth
+-- The rate is that of f32 if the weights are f32, else the faster of f32 and bf16. Products in int8 may be faster.
 
 local paged = require "qeng.infer.paged"
 local q = require "qeng.core"
@@ -41,7 +42,7 @@ local function median(list)
   return list[math.ceil(#list / 2)]
 end
 
--- Waits for the device to have them.
+-- Waits until the device has computed them.
 local function wait(logits) logits:rows(0, 1):reshape { logits:shape()[2] }:rows(0, 1):item() end
 
 -- n sequences of `context` tokens each, and a function that decodes one token of each.
@@ -69,9 +70,11 @@ local function close(runner, parts)
   for _, part in ipairs(parts) do runner.pool:close(part.id) end
 end
 
--- Seconds: the least of `repeats` prompts of `tokens`.
+-- Seconds of a prompt of `tokens`: the least of `repeats` measurements.
 function bench.prefill(model, tokens, opt)
-  local runner = paged.new(model, { pages = math.ceil(tokens / 16) + 1, kv = opt.kv, rows = tokens, sequences = 1, remember = false })
+  local runner = paged.new(model, {
+    pages = math.ceil(tokens / 16) + 1, kv = opt.kv, rows = tokens, sequences = 1, remember = false,
+  })
   local best = math.huge
   for _ = 1, opt.repeats do
     local ids = {}
@@ -87,12 +90,15 @@ function bench.prefill(model, tokens, opt)
   return best
 end
 
--- Seconds of a step of n sequences that begin with `context` tokens: {best =, median =, bandwidth =} over `tokens` steps, without the
--- first two, in which a program is captured. bandwidth: bytes a second of reading alone, the median of readings between the steps, as
--- a machine that others use too changes its speed from second to second; or of a copy, where that is more.
+-- Seconds of a step of n sequences that begin with `context` tokens: {best =, median =, bandwidth =} over `tokens`
+-- steps. The first two are left out: they capture a program. bandwidth: bytes a second of reading alone, the median of
+-- readings between the steps, since a shared machine changes its speed from second to second; or that of a copy, if it
+-- is more.
 function bench.decode(model, n, context, tokens, opt)
   local pages = n * math.ceil((context + tokens + 3) / 16)
-  local runner = paged.new(model, { pages = pages, kv = opt.kv, rows = math.max(context, n), sequences = n, remember = false })
+  local runner = paged.new(model, {
+    pages = pages, kv = opt.kv, rows = math.max(context, n), sequences = n, remember = false,
+  })
   local parts, step = sequences(model, runner, n, context)
   local times, reads, read = {}, {}, reader()
   step()
@@ -116,7 +122,7 @@ function bench.limit(model, n, context, kv, bandwidth)
   return (bench.weight_bytes(model) + n * state) / bandwidth
 end
 
--- Pairs of a token among t and one that it sees: itself, and those before it, with a window only the nearest.
+-- Pairs of one of t tokens and a token that it sees: itself and those before it, or with a window only the nearest.
 local function pairs_seen(t, window)
   if window == 0 or window >= t then return t * (t + 1) / 2 end
   return window * (window + 1) / 2 + (t - window) * window
@@ -133,7 +139,7 @@ function bench.prefill_flops(model, t)
   return flops
 end
 
--- Least seconds of a prompt of t tokens under `limits` (q.limits()), and the rate of products that they are reckoned with.
+-- Least seconds of a prompt of t tokens under `limits` (q.limits()), and the rate of products that this assumes.
 function bench.prefill_limit(model, t, kv, limits)
   local rate = limits.flops_f32
   if model.linears[1].weight:dtype() ~= "f32" then rate = math.max(rate, limits.flops_bf16) end

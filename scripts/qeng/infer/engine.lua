@@ -1,5 +1,5 @@
--- Continuous batching: many requests in one step, admitted, cancelled and finished at any step. What a request gets
--- does not depend on the others: each has its own sampler, and rows of a step do not change each other's bits
+-- Continuous batching: many requests in one step. A request can be admitted, cancelled and finished at any step. What
+-- it gets does not depend on the others: each has its own sampler, and rows of a step do not change each other's bits
 -- (infer/paged.lua).
 --
 --   local engine = model:engine { kv = "f16", max_batch = 16 }
@@ -8,12 +8,12 @@
 --   print(request.text, request.finish)
 --
 -- A step runs the tokens that decoding sequences wait for, then pieces of prompts up to `chunk` tokens. Requests are
--- served in the order they came. Where pages run out, the youngest running sequence gives its pages back and waits
--- again, before all that never ran; once readmitted, its tokens are computed anew. A request that would not fit alone
--- is refused at once, so the oldest always goes on, and all end.
+-- served in the order they came. If pages run out, the youngest running sequence gives its pages back. It then waits
+-- before all that never ran, and once readmitted its tokens are computed anew. A request that would not fit alone is
+-- refused at once, so the oldest always goes on, and all end.
 --
 -- Lists, requests and pages change together: Ctrl-C is raised only while a model runs and in on_token. The next step
--- goes on.
+-- goes on from there.
 
 local paged = require "qeng.infer.paged"
 local q = require "qeng.core"
@@ -25,7 +25,9 @@ local Engine = {}
 Engine.__index = Engine
 
 local known = {}
-for name in ([[kv pages memory page_tokens max_batch chunk context remember draft]]):gmatch "%S+" do known[name] = true end
+for name in ("kv pages memory page_tokens max_batch chunk context remember draft"):gmatch "%S+" do
+  known[name] = true
+end
 
 local function positive(opt, name, default)
   local value = opt[name] or default
@@ -35,10 +37,16 @@ local function positive(opt, name, default)
   return value
 end
 
--- opt: kv (dtype of the cache, the model's), page_tokens (16), pages, or memory (bytes of its sequences' state; without
--- either, what max_batch sequences of up to 4096 tokens need), max_batch (64 sequences), chunk (256 tokens of prompts
--- in a step), context (the most tokens of a sequence, the model's positions), remember (equal beginnings are computed
--- once, true), draft (a model that guesses ahead; its cache has as many pages).
+-- opt:
+--   kv            dtype of the cache, by default the model's
+--   page_tokens   tokens in a page (16)
+--   pages, or memory   the cache's size, as pages or as bytes of its sequences' state; by default what max_batch
+--                 sequences of up to 4096 tokens need
+--   max_batch     the most sequences in a step (64)
+--   chunk         tokens of prompts in a step (256)
+--   context       the most tokens of a sequence (the model's positions)
+--   remember      equal beginnings are computed once (true)
+--   draft         a model that guesses ahead; its cache has as many pages
 function engine.new(model, opt)
   opt = opt or {}
   for name in pairs(opt) do
@@ -47,13 +55,16 @@ function engine.new(model, opt)
   local limit = model.config.max_position
   local self = setmetatable({
     model = model, running = {}, waiting = {}, cancelled = {}, submitted = 0, steps = 0,
-    max_batch = positive(opt, "max_batch", 64), chunk = positive(opt, "chunk", 256), context = math.min(positive(opt, "context", limit), limit),
+    max_batch = positive(opt, "max_batch", 64), chunk = positive(opt, "chunk", 256),
+    context = math.min(positive(opt, "context", limit), limit),
   }, Engine)
   local kv, page_tokens = opt.kv or model.dtype, positive(opt, "page_tokens", 16)
   local pages = opt.pages
   if opt.memory then pages = math.floor(opt.memory / paged.page_bytes(model, kv, page_tokens)) end
   pages = pages or self.max_batch * math.ceil(math.min(self.context, 4096) / page_tokens)
-  if pages < 1 then q.error("value", ("engine: %d bytes of memory hold no page of %d tokens"):format(opt.memory or 0, page_tokens)) end
+  if pages < 1 then
+    q.error("value", ("engine: %d bytes of memory hold no page of %d tokens"):format(opt.memory or 0, page_tokens))
+  end
   local shape = {
     kv = kv, page_tokens = page_tokens, pages = pages, remember = opt.remember, context = self.context,
     sequences = self.max_batch, rows = self.chunk + self.max_batch * (speculate.most + 1),
@@ -65,16 +76,20 @@ end
 
 local function pages_of(self, tokens) return math.ceil(tokens / self.runner.page_tokens) end
 
--- Queues a request (infer/request.lua has its fields) and returns it; Error("value") where it cannot be served.
+-- Queues a request (infer/request.lua has its fields) and returns it. An error of code "value" says why it cannot be
+-- served.
 function Engine:submit(opt)
   local r = request.new(self, opt)
   local most = math.min(#r.tokens + r.max_tokens, self.context)
   if #r.tokens + math.min(r.max_tokens, 1) > self.context then
-    q.error("value", ("engine: a prompt of %d tokens leaves no room in a context of %d: a shorter prompt, or a longer --context"):format(#r.tokens, self.context))
+    q.error("value", ("engine: a prompt of %d tokens leaves no room in a context of %d: a shorter prompt, or a longer "
+      .. "--context"):format(#r.tokens, self.context))
   end
-  if pages_of(self, most) > self.runner.pool:stats().pages then
-    q.error("value", ("engine: a prompt of %d tokens and max_tokens = %.15g need %d pages of %d tokens, the cache has %d: lower max_tokens (--max-tokens) or give it more pages")
-      :format(#r.tokens, r.max_tokens, pages_of(self, most), self.runner.page_tokens, self.runner.pool:stats().pages))
+  local needed, there = pages_of(self, most), self.runner.pool:stats().pages
+  if needed > there then
+    q.error("value", ("engine: a prompt of %d tokens and max_tokens = %.15g need %d pages of %d tokens, the cache has "
+      .. "%d: lower max_tokens (--max-tokens) or give it more pages"):format(#r.tokens, r.max_tokens, needed,
+      self.runner.page_tokens, there))
   end
   self.submitted = self.submitted + 1
   r.number, r.engine, r.state = self.submitted, self, "waiting"
@@ -101,14 +116,14 @@ local function release(self, r)
   r.id, r.guesses = nil, nil
 end
 
--- The request leaves the engine.
+-- Takes the request out of the engine.
 local function retire(self, r, reason)
   release(self, r)
   remove(r.state == "running" and self.running or self.waiting, r)
   r:finish_with(reason)
 end
 
--- Back to the queue, before those that came later.
+-- Puts the request back into the queue, before those that came later.
 local function preempt(self, r)
   release(self, r)
   remove(self.running, r)
@@ -118,13 +133,14 @@ local function preempt(self, r)
   table.insert(self.waiting, at, r)
 end
 
--- Takes the first of the queue while there is room for it and for its whole prompt.
+-- Admits the first request of the queue as long as there is room for it and for its whole prompt.
 local function admit(self)
   while self.waiting[1] and #self.running < self.max_batch do
     local r, pool = self.waiting[1], self.runner.pool
     local id = pool:open(r.salt)
     local reused = r.prompt_logprobs and 0 or pool:share(id, r.tokens)
-    if #self.running > 0 and pages_of(self, #r.tokens + 1) - math.floor(reused / self.runner.page_tokens) > pool:available() then
+    local new_pages = pages_of(self, #r.tokens + 1) - math.floor(reused / self.runner.page_tokens)
+    if #self.running > 0 and new_pages > pool:available() then
       pool:close(id)
       return
     end
@@ -139,8 +155,8 @@ end
 
 -- ---------------------------------------------------------------- a step
 
--- Reserves slots for r's tokens first .. last and its guesses; takes pages from younger sequences where it must. False:
--- r itself had to give way.
+-- Reserves slots for r's tokens first .. last and its guesses. Takes pages from younger sequences if it must. False: r
+-- itself had to give way.
 local function reserve(self, r, first, last)
   while true do
     if self.runner:extend(r.id, r.tokens, first, last) then
@@ -155,7 +171,7 @@ end
 
 local function interrupted(err) return type(err) == "table" and err.code == "interrupted" end
 
--- Guesses of the draft model. What it fails with is raised once, and the requests go on without it.
+-- Makes the draft model's guesses. Its failure is raised once, and the requests go on without it.
 local function draft(self)
   local ok, err = pcall(q.interruptible, self.drafter.guess, self.drafter, self.running)
   if ok then return end
@@ -170,13 +186,13 @@ local function draft(self)
   error(err, 0)
 end
 
--- r's first r.length tokens were run. What more is reserved is of a step that was cut short: it goes.
+-- r's first r.length tokens were run. What is reserved beyond them belongs to a step that was cut short: it goes.
 local function rewind(self, r)
   r.guesses = nil
   r.length = self.runner.pool:rewind(r.id, r.length)
 end
 
--- Which tokens of which sequence this step runs: {request =, first =, count =}, oldest first.
+-- Which tokens of which sequences this step runs: {request =, first =, count =}, oldest first.
 local function schedule(self)
   local plan, budget = {}, self.chunk
   for _, r in ipairs(self.running) do
@@ -201,7 +217,7 @@ local function schedule(self)
   return plan
 end
 
--- Rows of the step by adapter, and which of them need logits: {request =, part =, row = its first, count =}.
+-- The rows of the step by adapter, and those that need logits: {request =, part =, row = its first, count =}.
 local function lay_out(self, plan)
   table.sort(plan, function(a, b)
     if a.request.salt ~= b.request.salt then return a.request.salt < b.request.salt end
@@ -223,7 +239,7 @@ local function lay_out(self, plan)
   return parts, wanted, readers
 end
 
--- What a row of logits means for its request: a prompt's logprobs, or the next token.
+-- Gives a row of logits to its request: for a logprob of the prompt, or for the next token.
 local function read_row(self, reader, logits)
   local r, position = reader.request, reader.position
   if r.state ~= "running" or r.settled then return end
@@ -243,7 +259,7 @@ local function read_row(self, reader, logits)
   end
 end
 
--- Sets what a context that is full asks for, unless only the prompt is measured.
+-- Does what the request asks for when its context is full, unless only the prompt is measured.
 local function check_context(self, r)
   if r.reason or #r.tokens < self.context or r.max_tokens == 0 then return end
   if r.context == "shift" then
@@ -258,7 +274,7 @@ local function check_context(self, r)
   end
 end
 
--- Requests that came to their end, or were cancelled from inside the step, leave.
+-- Lets requests leave that came to their end, or were cancelled from inside the step.
 local function settle(self)
   for i = #self.running, 1, -1 do
     local r = self.running[i]
@@ -272,7 +288,7 @@ local function settle(self)
 end
 
 local function advance(self)
-  settle(self)  -- of a step that was cut short
+  settle(self)  -- those of a step that was cut short
   admit(self)
   local plan = schedule(self)
   if #plan == 0 then return #self.running + #self.waiting > 0 end
@@ -285,8 +301,9 @@ local function advance(self)
   for _, entry in ipairs(plan) do
     local r = entry.request
     if r.id then
-      -- What was run of what the tokens now begin with: the guesses that came true, without the token sampled last.
-      local stored = ok and math.min(entry.first + entry.count - 1 + (r.guesses and #r.guesses or 0), math.max(#r.tokens - 1, entry.first + entry.count - 1)) or entry.first - 1
+      -- The tokens that were run and still stand: with the guesses that came true, without the token sampled last.
+      local last, stored = entry.first + entry.count - 1, entry.first - 1
+      if ok then stored = math.min(last + (r.guesses and #r.guesses or 0), math.max(#r.tokens - 1, last)) end
       r.length = self.runner.pool:rollback(r.id, stored)
       if ok then self.runner.pool:commit(r.id) end
     end
@@ -298,7 +315,9 @@ local function advance(self)
 end
 
 local function outside_steps(self, name)
-  if self.stepping then q.error("value", ("engine: %s inside a step: on_token may submit and cancel; %s after the step"):format(name, name)) end
+  if self.stepping then
+    q.error("value", ("engine: %s inside a step: on_token may submit and cancel; %s after the step"):format(name, name))
+  end
 end
 
 local function step(self)
@@ -309,15 +328,16 @@ local function step(self)
   return more
 end
 
--- Runs one step. False once nothing is running or waiting. What a request's logits, grammar or on_token raise ends that
--- request alone; what the model raises is raised here, and the next call tries that step again. Not from on_token.
+-- Runs one step. Returns false once nothing is running or waiting. An error of a request's logits, grammar or on_token
+-- ends that request alone. An error of the model is raised here, and the next call tries that step again. Not to be
+-- called from on_token.
 function Engine:step()
   outside_steps(self, "step")
   return q.uninterrupted(step, self)
 end
 
--- Ends a request now (from on_token: after the step), in whatever state; its text stays. Does nothing to one that is
--- done.
+-- Ends a request now (from on_token: after the step), whatever its state. Its text stays. A request that is done is
+-- left alone.
 function Engine:cancel(r)
   if r.state == "done" then return end
   if self.stepping then table.insert(self.cancelled, r) else q.uninterrupted(retire, self, r, "cancelled") end
@@ -336,8 +356,7 @@ function Engine:stats()
   return stats
 end
 
--- After the model's weights changed: nothing that was computed with the old ones is used again. Only where nothing
--- runs.
+-- To be called after the model's weights changed, when nothing runs: no result of the old ones is used again.
 function Engine:forget()
   if #self.running > 0 then q.error("value", "engine: forget: requests are running") end
   for _, runner in ipairs { self.runner, self.drafter and self.drafter.runner or nil } do
@@ -346,7 +365,7 @@ function Engine:forget()
   end
 end
 
--- Cancels what is left and frees the cache. Not from on_token.
+-- Cancels what is left and frees the cache. Not to be called from on_token.
 function Engine:close()
   outside_steps(self, "close")
   for _, list in ipairs { self.running, self.waiting } do

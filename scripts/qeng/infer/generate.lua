@@ -1,13 +1,12 @@
 -- Generation for one caller: requests of an engine (infer/engine.lua) as iterators over tokens or text.
 
 local engine = require "qeng.infer.engine"
-local q = require "qeng.core"
 local request = require "qeng.infer.request"
 local speculate = require "qeng.infer.speculate"
 
 local generate = {}
 
--- What opt has for an engine of its own, and for the request.
+-- The options of opt for an engine of its own, and those for the request.
 local function split(opt)
   local own, rest = {}, {}
   for name, value in pairs(opt) do
@@ -18,7 +17,8 @@ local function split(opt)
   return own, rest
 end
 
--- Submits opt to opt.engine, or to one of its own with just the memory that it needs; the request, and what ends it and frees that memory.
+-- Submits opt to opt.engine, or to an engine of its own with just the memory that it needs. Returns the request, and a
+-- function that ends it and frees that memory.
 local function start(model, opt)
   local own, rest = split(opt)
   if opt.engine then
@@ -39,9 +39,9 @@ local function start(model, opt)
   return r, function() made:close() end
 end
 
--- An iterator over what take(request) gives, while the engine runs; then an error of the request or the engine is raised. The
--- request itself comes as second result. The memory is freed at the end and after an error; who breaks off before may close
--- the request's engine, or leave it to the collector.
+-- An iterator over what take(request) gives, while the engine runs. At the end an error of the request or the engine is
+-- raised. The second result is the request itself. The memory is freed at the end and after an error. A caller that
+-- breaks off before may close the request's engine, or leave it to the collector.
 local function drive(model, opt, take)
   local r, close = start(model, opt)
   local ready, at, closed, failure = {}, 0, false, nil
@@ -67,7 +67,7 @@ local function drive(model, opt, take)
   end, r
 end
 
--- An iterator over token ids that continue `ids` (an array); opt: as infer/request.lua and infer/engine.lua have them.
+-- An iterator over token ids that continue `ids` (an array). opt: as in infer/request.lua and infer/engine.lua.
 function generate.tokens(model, ids, opt)
   local given, told = { ids = ids }, 0
   for name, value in pairs(opt or {}) do given[name] = value end
@@ -79,8 +79,9 @@ function generate.tokens(model, ids, opt)
   end)
 end
 
--- An iterator over pieces of text (whole UTF-8 characters) and their kind: "reasoning" with opt.reasoning, else nil. Also returns
--- the request, which has the figures. opt: as infer/request.lua has them; engine, or for one of its own kv, chunk and draft (a model).
+-- An iterator over pieces of text (whole UTF-8 characters) and their kind: "reasoning" with opt.reasoning, else nil.
+-- Also returns the request, which has the figures. opt: as in infer/request.lua; engine, or for one of its own kv,
+-- chunk and draft (a model).
 function generate.text(model, opt)
   request.tokenizer(model)
   return drive(model, opt, request.take)

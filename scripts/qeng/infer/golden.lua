@@ -1,8 +1,10 @@
--- A golden set: what a model answers to ten prompts when it takes the likeliest token, kept in a file and compared later with another
--- run, backend or file of the same weights. Kept are the prompt's ids, the answer's, and for each step the likeliest tokens with
--- their log-probabilities. A first difference where the token that came was less likely than the kept one by less than epsilon is a
--- tie: which of the two comes is a matter of rounding. Later steps of an answer that went another way say nothing; the divergence
--- (KL of the kept likeliest tokens and the rest as one) of each step is measured with the kept answer as context, so it does.
+-- A golden set: a model's answers to ten prompts when it takes the likeliest token. They are kept in a file, and
+-- compared later with another run, backend or file of the same weights. Kept are the ids of prompt and answer, and the
+-- likeliest tokens of each step with their log-probabilities.
+--
+-- A first difference is a tie if the token that came was less likely than the kept one by less than epsilon: rounding
+-- decides between them. After a difference the later steps of an answer say nothing. The divergence of each step (KL of
+-- the kept likeliest tokens, and the rest as one) does: it is measured with the kept answer as context.
 
 local generate = require "qeng.infer.generate"
 local q = require "qeng.core"
@@ -30,7 +32,9 @@ function golden.record(model, steps)
   local answers = {}
   for i, prompt in ipairs(golden.prompts) do
     local ids = request.ids(model, { prompt = prompt })
-    local next_id, made = generate.tokens(model, ids, { max_tokens = steps, temperature = 0, stop_ids = {}, logprobs = top })
+    local next_id, made = generate.tokens(model, ids, {
+      max_tokens = steps, temperature = 0, stop_ids = {}, logprobs = top,
+    })
     local output, kept = {}, {}
     for id in next_id do output[#output + 1] = id end
     for k, step in ipairs(made.logprobs) do
@@ -42,7 +46,7 @@ function golden.record(model, steps)
   return { tokenizer = model.tokenizer:hash(), steps = steps, answers = answers }
 end
 
--- KL(kept || model) of each step of a kept answer, the kept answer itself being the context.
+-- KL(kept || model) of each step of a kept answer, with the kept answer as context.
 local function divergences(model, answer)
   local ids, wanted = {}, {}
   for _, id in ipairs(answer.ids) do ids[#ids + 1] = id end
@@ -73,7 +77,7 @@ local function divergences(model, answer)
   return list
 end
 
--- How much likelier than another token the first of `likely` was; math.huge where the other is none of them.
+-- How much likelier the first of `likely` was than another token; math.huge if that is not among them.
 local function gap(likely, other)
   for _, entry in ipairs(likely) do
     if entry[1] == other then return likely[1][2] - entry[2] end
@@ -81,21 +85,26 @@ local function gap(likely, other)
   return math.huge
 end
 
--- Compares a model with a kept set. Returns for each answer {prompt, result = "same" | "tie" | "different", step, gap, kept, got, kl, kl_most},
--- and how many are different. step: the first difference; gap: how much likelier the kept token was than the one that came.
+-- Compares a model with a kept set. Returns for each answer {prompt, result = "same" | "tie" | "different", step, gap,
+-- kept, got, kl, kl_most}, and the number of different ones. step: the first difference. gap: how much likelier the
+-- kept token was than the one that came.
 function golden.compare(model, set, epsilon)
-  if set.tokenizer ~= model.tokenizer:hash() then q.error("value", "golden: the set was made with another tokenizer; write it anew") end
+  if set.tokenizer ~= model.tokenizer:hash() then
+    q.error("value", "golden: the set was made with another tokenizer; write it anew")
+  end
   local results, different = {}, 0
   for i, answer in ipairs(set.answers) do
     local result = { prompt = answer.prompt, result = "same" }
     local output, step = {}, 0
-    for id in (generate.tokens(model, answer.ids, { max_tokens = #answer.output, temperature = 0, stop_ids = {} })) do output[#output + 1] = id end
+    local opt = { max_tokens = #answer.output, temperature = 0, stop_ids = {} }
+    for id in (generate.tokens(model, answer.ids, opt)) do output[#output + 1] = id end
     for k, id in ipairs(answer.output) do
       if output[k] ~= id then step = k break end
     end
     if step > 0 then
       result.step, result.gap = step, gap(answer.top[step], output[step])
-      result.kept, result.got = model.tokenizer:decode { answer.output[step] }, output[step] and model.tokenizer:decode { output[step] } or ""
+      result.kept = model.tokenizer:decode { answer.output[step] }
+      result.got = output[step] and model.tokenizer:decode { output[step] } or ""
       result.result = result.gap < epsilon and "tie" or "different"
       if result.result == "different" then different = different + 1 end
     end

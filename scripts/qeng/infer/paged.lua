@@ -1,12 +1,12 @@
 -- A model over sequence states in pages (infer/sequences.lua): what one step over many sequences computes. Rows of
 -- different sequences do not change each other's bits: linear layers are q.row_linear, attention is q.paged_attention,
--- and the rest works row by row. What a step reads (tokens, positions, slots, pages, lengths) lies in tensors made once
--- and filled for each step, so that a step of a shape that comes again is captured as a program and replayed without
--- Lua.
+-- and the rest works row by row. A step reads its tokens, positions, slots, pages and lengths from tensors that are
+-- made once and filled for each step. So a step of a shape that comes again is captured as a program, and replayed
+-- without Lua.
 --
 --   local runner = paged.new(model, { pages = 64 })
 --   local id = runner.pool:open(0)
---   runner:extend(id, ids)                                     -- false where pages lack
+--   runner:extend(id, ids)                                     -- false if pages lack
 --   runner:run({ { id = id, count = #ids } }, { #ids - 1 }, function(logits, first) ... end)
 --   runner.pool:commit(id)
 
@@ -16,7 +16,7 @@ local sequences = require "qeng.infer.sequences"
 
 local paged = {}
 
--- ---------------------------------------------------------------- what the layers of a model see: seq.inference (model/nn.lua)
+-- ---------------------------------------------------------------- seq.inference: what the layers of a model see
 
 local Inference = {}
 Inference.__index = Inference
@@ -28,6 +28,10 @@ local function lora_of(layer, range)
   return range.adapter and range.adapter.layers[layer.name] or nil
 end
 
+local function same_rotation(a, b)
+  return a == b or a and b and a.block == b.block and a.signs == b.signs
+end
+
 -- The outputs of up to three layers that read x, or of the parts of a fused one.
 function Inference:project(x, layers)
   local fused = layers[1].parts and layers[1]
@@ -35,13 +39,14 @@ function Inference:project(x, layers)
   local weights, biases, scales, rotation = {}, {}, {}, layers[1].rotation
   for i, layer in ipairs(layers) do
     weights[i], biases[i], scales[i] = layer.weight, layer.bias or false, layer.row_scale or false
-    if layer.rotation ~= rotation and not (layer.rotation and rotation and layer.rotation.block == rotation.block and layer.rotation.signs == rotation.signs) then
+    if not same_rotation(layer.rotation, rotation) then
       local results = {}  -- each has its own input
       for k, one in ipairs(layers) do results[k] = self:project(x, { one }) end
       return unpack(results)
     end
   end
-  local y = q.row_linear(rotation and q.hadamard(x, rotation) or x, weights, { bias = biases, scale = scales })  -- adapters read x itself
+  -- Adapters read x itself.
+  local y = q.row_linear(rotation and q.hadamard(x, rotation) or x, weights, { bias = biases, scale = scales })
   for _, range in ipairs(self.ranges) do
     local whole = #self.ranges == 1
     local input = whole and x or x:rows(range.first, range.count)
@@ -69,20 +74,20 @@ end
 local Runner = {}
 Runner.__index = Runner
 
-local head_rows = 64    -- logits held at once, where a step wants those of a whole prompt
+local head_rows = 64    -- logits held at once, if a step wants those of a whole prompt
 local most_programs = 8 -- captured at a time
 
--- Bytes of the sequence states that a page of tokens takes in all layers.
+-- Bytes that a page of tokens takes in the sequence states of all layers.
 function paged.page_bytes(model, kv, page_tokens)
   return sequences.bytes(model, page_tokens, { kv = kv, page_tokens = page_tokens })
 end
 
--- The one handle of what make() returns, in no scope, so that free() frees it.
+-- The tensor that make() returns, in no scope, so that free() frees it.
 local function kept(make) return q.scope(function() return q.keep(make()) end) end
 
 -- opt: pages; kv (dtype of the cache, the model's), page_tokens (16), remember (reuse full pages of equal beginnings,
--- true), rows and sequences (the most of a step: 512, 64), context (the most tokens of a sequence, by which longrope
--- chooses: the model's positions).
+-- true), rows and sequences (the most of a step: 512, 64), context (the most tokens of a sequence, the model's
+-- positions; longrope chooses its factors by it).
 function paged.new(model, opt)
   local c, kv = model.config, opt.kv or model.dtype
   local page_tokens, rows, most = opt.page_tokens or 16, opt.rows or 512, opt.sequences or 64
@@ -101,7 +106,8 @@ function paged.new(model, opt)
   local function make(shape, dtype) return kept(function() return q.empty(shape, dtype, "kv") end) end
   self.most = math.min(opt.pages, math.ceil(c.max_position / page_tokens))
   self.step = {
-    tokens = make({ rows }, "i32"), positions = make({ rows }, "i32"), slots = make({ rows }, "i32"), wanted = make({ rows }, "i32"),
+    tokens = make({ rows }, "i32"), positions = make({ rows }, "i32"), slots = make({ rows }, "i32"),
+    wanted = make({ rows }, "i32"),
     cu_q = make({ most + 1 }, "i32"), lengths = make({ most }, "i32"),
     pages = make({ most * self:bucket(self.most) }, "i32"),
   }
@@ -118,16 +124,17 @@ end
 function Runner:extend(id, ids, first, last) return self.pool:extend(id, ids, first, last) end
 
 -- The step's tensors for so many rows, sequences and pages.
-function Runner:views(rows, sequences, most, wanted)
+function Runner:views(rows, count, most, wanted)
   local s = self.step
   return {
-    tokens = s.tokens:rows(0, rows), positions = s.positions:rows(0, rows), slots = s.slots:rows(0, rows), cu_q = s.cu_q:rows(0, sequences + 1),
-    lengths = s.lengths:rows(0, sequences), pages = s.pages:rows(0, sequences * most):reshape { sequences, most },
+    tokens = s.tokens:rows(0, rows), positions = s.positions:rows(0, rows), slots = s.slots:rows(0, rows),
+    cu_q = s.cu_q:rows(0, count + 1), lengths = s.lengths:rows(0, count),
+    pages = s.pages:rows(0, count * most):reshape { count, most },
     wanted = wanted and s.wanted:rows(0, wanted),
   }
 end
 
--- Hidden states of the step's rows, of the wanted ones where those are fewer.
+-- Hidden states of the step's rows, or only of the wanted ones.
 function Runner:hidden(step, ranges)
   local inference = setmetatable({ states = self.pool.states, step = step, ranges = ranges }, Inference)
   local hidden = self.model.forward(step.tokens, {
@@ -138,8 +145,8 @@ end
 
 function Runner:logits(hidden) return q.block("head", q.row_linear, hidden, { self.model.head }, { out = "f32" })[1] end
 
--- A step of one row for each sequence, all of one adapter: the second of a shape is captured, the others replay it. An
--- adapter is told by its salt: another may come to lie where it was.
+-- A step of one row for each sequence, all of one adapter. The second of a shape is captured, the others replay it. An
+-- adapter is told by its salt: its memory may later hold another one.
 function Runner:decode(ids, counts, most, range, use)
   local key = ("%d/%d/%d"):format(#ids, most, range.salt)
   local found = self.programs[key]
@@ -169,10 +176,10 @@ function Runner:decode(ids, counts, most, range, use)
   return true
 end
 
--- Runs the model over the last part.count tokens of each sequence part.id (their slots are reserved), whose adapters
--- (part.adapter, and part.salt, a number of its own for each) cover one run of parts each; use(logits, first) gets the
--- logits [n, vocab] of rows wanted[first] .. of the step, in pieces. Rows count from 0 over all parts, `wanted`
--- ascends. use must not keep them.
+-- Runs the model over the last part.count tokens of each sequence part.id, whose slots are reserved. Parts of one
+-- adapter follow each other (part.adapter, and part.salt, a number for each adapter). use(logits, first) gets the
+-- logits [n, vocab] of rows wanted[first] .. of the step, in pieces, and must not keep them. Rows count from 0 over
+-- all parts, and `wanted` ascends.
 function Runner:run(parts, wanted, use)
   local ids, counts, ranges, rows, longest = {}, {}, {}, 0, 1
   for i, part in ipairs(parts) do
@@ -186,7 +193,8 @@ function Runner:run(parts, wanted, use)
     longest = math.max(longest, math.ceil(self.pool:length(part.id) / self.page_tokens))
   end
   local most = self:bucket(longest)
-  if rows == #parts and rows == #wanted and #ranges == 1 and self:decode(ids, counts, most, ranges[1], use) then return end
+  local one_row_each = rows == #parts and rows == #wanted and #ranges == 1
+  if one_row_each and self:decode(ids, counts, most, ranges[1], use) then return end
   q.no_grad(q.scope, function()
     local step = self:views(rows, #parts, most, #wanted < rows and math.max(#wanted, 1))
     self.pool:fill(step, ids, counts)
@@ -198,7 +206,7 @@ function Runner:run(parts, wanted, use)
   end)
 end
 
--- Drops the captured programs: after the model's weights were replaced, for one.
+-- Drops the captured programs, for example after the model's weights were replaced.
 function Runner:forget()
   for _, found in pairs(self.programs) do
     found.program:free()

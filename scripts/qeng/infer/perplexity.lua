@@ -1,8 +1,10 @@
--- Perplexity of a text, and how a model differs from a reference on it; the two methods of llama.cpp:
---   chunked  consecutive windows of `context` tokens that do not overlap; the first token of each is BOS where the model adds one;
---            scored are the targets that positions context/2 .. context-2 predict: context - 1 - context/2 of each window
---   strided  windows `stride` tokens apart; scored are the last `stride` targets of each
--- Tokens after the last whole window are left out. PPL = exp(mean nll); its standard error is PPL times that of the mean.
+-- Perplexity of a text, and how a model differs from a reference on it. The two methods are llama.cpp's:
+--   chunked  consecutive windows of `context` tokens that do not overlap. The first token of each is BOS if the model
+--            adds one. The targets that positions context/2 .. context-2 predict are scored: context - 1 - context/2 of
+--            each window.
+--   strided  windows `stride` tokens apart. The last `stride` targets of each are scored.
+-- Tokens after the last whole window are left out. PPL = exp(mean nll). Its standard error is PPL times that of the
+-- mean.
 
 local q = require "qeng.core"
 local scoring = require "qeng.infer.scoring"
@@ -14,7 +16,9 @@ function perplexity.windows(count, context, stride)
   if context < 4 then q.error("value", ("a context of %d tokens is too short, expected at least 4"):format(context)) end
   local step, first, windows = context, math.floor(context / 2), math.floor(count / context)
   if stride and stride > 0 then
-    if stride >= context then q.error("value", ("a stride of %d tokens in a context of %d leaves no context"):format(stride, context)) end
+    if stride >= context then
+      q.error("value", ("a stride of %d tokens in a context of %d leaves no context"):format(stride, context))
+    end
     step, first, windows = stride, context - stride - 1, math.ceil((count - context) / stride)
   end
   local list, wanted = {}, {}
@@ -40,7 +44,7 @@ function perplexity.quantile(list, share)
   return sorted[math.max(1, math.ceil(share * #sorted))]
 end
 
--- ids of a text, with BOS in front where the model adds one.
+-- The ids of a text, with BOS in front if the model adds one.
 function perplexity.ids(tokenizer, text)
   local ids, info = tokenizer:encode(text), tokenizer:info()
   local bos = info.add_bos and info.bos or nil
@@ -50,7 +54,8 @@ end
 
 local function summary(found)
   local mean, err, count = perplexity.mean(found.nll)
-  local result = { ppl = math.exp(mean), ppl_error = math.exp(mean) * err, nll = mean, count = count, windows = found.windows }
+  local ppl = math.exp(mean)
+  local result = { ppl = ppl, ppl_error = ppl * err, nll = mean, count = count, windows = found.windows }
   if found.reference then
     local reference = perplexity.mean(found.reference)
     result.reference_ppl = math.exp(reference)
@@ -62,9 +67,10 @@ local function summary(found)
   return result
 end
 
--- Scores text under model. opt: context (512), stride (0: chunked), most (windows at most, all), reference (a model of the same tokenizer),
--- kv, watch(summary so far, windows in all). Returns {ppl, ppl_error, nll, count, windows}, and with a reference reference_ppl, ratio
--- (ppl / reference_ppl), kl, kl_error, kl_99 (KL(reference || model), nats), same_top (share of equal likeliest tokens).
+-- Scores text under a model. opt: context (512), stride (0: chunked), most (windows at most, all), reference (a model
+-- of the same tokenizer), kv, watch(summary so far, windows in all). Returns {ppl, ppl_error, nll, count, windows}.
+-- With a reference also reference_ppl, ratio (ppl / reference_ppl), kl, kl_error, kl_99 (KL(reference || model), nats)
+-- and same_top (share of equal likeliest tokens).
 function perplexity.run(model, text, opt)
   local context = opt.context or 512
   local ids, bos = perplexity.ids(model.tokenizer, text)
@@ -72,7 +78,10 @@ function perplexity.run(model, text, opt)
     q.error("value", "perplexity: the reference has another tokenizer, so their tokens cannot be compared")
   end
   local windows = perplexity.windows(#ids, context, opt.stride)
-  if #windows == 0 then q.error("value", ("perplexity: the text has %d tokens, and a window needs %d; give more text, or a smaller context (--context)"):format(#ids, context)) end
+  if #windows == 0 then
+    q.error("value", ("perplexity: the text has %d tokens, and a window needs %d; give more text, or a smaller context "
+      .. "(--context)"):format(#ids, context))
+  end
   local scorer = scoring.new(model, { tokens = context, kv = opt.kv })
   local other = opt.reference and scoring.new(opt.reference, { tokens = context, kv = opt.kv })
   local found = { nll = {}, windows = 0, same = 0, divergence = {}, reference = other and {} }

@@ -1,6 +1,6 @@
--- How many of a set of coding questions (infer/quality_prompts.lua) a model answers right, by running or reading the answers; and whether
--- two models differ. Rates have Wilson's interval over all answers, the difference a bootstrap over questions, since the answers to
--- one question go together.
+-- How many of a set of coding questions (infer/quality_prompts.lua) a model answers right, by running or reading the
+-- answers; and whether two models differ. Rates have Wilson's interval over all answers. The difference has a bootstrap
+-- over questions, since the answers to one question go together.
 
 local options = require "qeng.console.options"
 local q = require "qeng.core"
@@ -21,7 +21,10 @@ local function equal(a, b)
 end
 
 local checks = {}
-function checks.lua(prompt, answer, limits) return (function(done, text) return done and text == "true" end)(q.sandbox(code_of(answer) .. "\n" .. prompt.tests, limits)) end
+function checks.lua(prompt, answer, limits)
+  local done, text = q.sandbox(code_of(answer) .. "\n" .. prompt.tests, limits)
+  return done and text == "true"
+end
 function checks.json(prompt, answer)
   local ok, value = pcall(q.json.decode, code_of(answer))
   return ok and equal(value, prompt.value)
@@ -31,7 +34,7 @@ function checks.exact(prompt, answer)
   return line:gsub("^[`\"']+", ""):gsub("[`\"'.]+$", "") == prompt.value
 end
 
--- Is an answer right? limits: of q.sandbox.
+-- Whether an answer is right. limits: those of q.sandbox.
 function quality.check(prompt, answer, limits) return checks[prompt.kind](prompt, answer, limits) end
 
 -- Wilson's 95 % interval of a rate.
@@ -42,7 +45,8 @@ function quality.wilson(right, count)
   return (middle - half) / (1 + spread), (middle + half) / (1 + spread)
 end
 
--- Mean difference b - a of lists of rates by question, and its 95 % interval from resampled questions; the same each time.
+-- Mean difference b - a of lists of rates by question, and its 95 % interval from resampled questions. It is the same
+-- each time.
 function quality.bootstrap(a, b, rounds)
   local n, state, means, total = #a, 1, {}, 0
   for i = 1, n do total = total + (b[i] - a[i]) / n end
@@ -60,7 +64,8 @@ function quality.bootstrap(a, b, rounds)
 end
 
 -- Asks a model every question opt.samples times. opt: template, template_args, the options of the set "drawing",
--- samples, watch(done, all). Returns {rates, right, count, kinds = {kind = {right, count}}, answers = {the first to each}}.
+-- samples, watch(done, all). Returns {rates, right, count, kinds = {kind = {right, count}}, answers = {the first to
+-- each}}.
 function quality.ask(model, opt)
   local found = { rates = {}, right = 0, count = 0, kinds = {}, answers = {} }
   for i, prompt in ipairs(quality.prompts) do
@@ -85,19 +90,23 @@ end
 
 local function rate_line(name, part)
   local low, high = quality.wilson(part.right, part.count)
-  return ("%-8s %5.1f %%  (%.1f to %.1f)  %d of %d"):format(name, 100 * part.right / part.count, 100 * low, 100 * high, part.right, part.count)
+  return ("%-8s %5.1f %%  (%.1f to %.1f)  %d of %d"):format(name, 100 * part.right / part.count, 100 * low, 100 * high,
+    part.right, part.count)
 end
 
--- The figures as text. runs: {{name, of quality.ask}...}, of two the second against the first.
+-- The figures as text. runs: {{name, result of quality.ask}...}; of two, the second is compared with the first.
 function quality.summary(runs)
   local lines = { "answers that are right, with 95 % confidence" }
   for _, run in ipairs(runs) do
     lines[#lines + 1] = rate_line(run[1], run[2])
-    for _, kind in ipairs { "lua", "json", "exact" } do lines[#lines + 1] = "  " .. rate_line(kind, run[2].kinds[kind]) end
+    for _, kind in ipairs { "lua", "json", "exact" } do
+      lines[#lines + 1] = "  " .. rate_line(kind, run[2].kinds[kind])
+    end
   end
   if #runs == 2 then
     local mean, low, high = quality.bootstrap(runs[1][2].rates, runs[2][2].rates)
-    lines[#lines + 1] = ("%s - %s  %+.1f points  (%+.1f to %+.1f, bootstrap over questions)"):format(runs[2][1], runs[1][1], 100 * mean, 100 * low, 100 * high)
+    lines[#lines + 1] = ("%s - %s  %+.1f points  (%+.1f to %+.1f, bootstrap over questions)"):format(runs[2][1],
+      runs[1][1], 100 * mean, 100 * low, 100 * high)
   end
   return table.concat(lines, "\n")
 end
@@ -107,13 +116,17 @@ local function result_table(runs)
   for _, run in ipairs(runs) do
     local function add(name, part)
       local low, high = quality.wilson(part.right, part.count)
-      rows[#rows + 1] = { run[1], name, ("%.1f %%"):format(100 * part.right / part.count), ("%.1f to %.1f"):format(100 * low, 100 * high), ("%d of %d"):format(part.right, part.count) }
+      rows[#rows + 1] = {
+        run[1], name, ("%.1f %%"):format(100 * part.right / part.count),
+        ("%.1f to %.1f"):format(100 * low, 100 * high), ("%d of %d"):format(part.right, part.count),
+      }
     end
     add("all", run[2])
     for _, kind in ipairs { "lua", "json", "exact" } do add(kind, run[2].kinds[kind]) end
   end
   local lines = quality.summary(runs)
-  return page.table({ "model", "questions", "right", "95 % confidence", "answers" }, rows) .. (#runs == 2 and page.paragraphs(lines:match "[^\n]*$") or "")
+  local difference = #runs == 2 and page.paragraphs(lines:match "[^\n]*$") or ""
+  return page.table({ "model", "questions", "right", "95 % confidence", "answers" }, rows) .. difference
 end
 
 -- Writes out/report.html and out/quality.json.
@@ -121,14 +134,20 @@ function quality.write(out, runs, settings)
   local answers = {}
   for i, prompt in ipairs(quality.prompts) do
     answers[#answers + 1] = prompt.question
-    for _, run in ipairs(runs) do answers[#answers + 1] = ("  %s, %d %% right: %s"):format(run[1], 100 * run[2].rates[i], run[2].answers[i]) end
+    for _, run in ipairs(runs) do
+      answers[#answers + 1] = ("  %s, %d %% right: %s"):format(run[1], 100 * run[2].rates[i], run[2].answers[i])
+    end
   end
   page.write(out .. "/report.html", "Coding questions", {
-    page.section { "Result", html = result_table(runs) }, page.section { "First answers", table.concat(answers, "\n") },
+    page.section { "Result", html = result_table(runs) },
+    page.section { "First answers", table.concat(answers, "\n") },
     page.section { "Settings", q.json.encode(options.settings(settings), { pretty = true }) },
   })
   local kept = {}
-  for i, run in ipairs(runs) do kept[i] = { name = run[1], right = run[2].right, count = run[2].count, rates = q.json.array(run[2].rates) } end
+  for i, run in ipairs(runs) do
+    local found = run[2]
+    kept[i] = { name = run[1], right = found.right, count = found.count, rates = q.json.array(found.rates) }
+  end
   q.fs.write(out .. "/quality.json", q.json.encode(q.json.array(kept), { pretty = true }) .. "\n")
 end
 

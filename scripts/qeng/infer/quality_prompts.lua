@@ -1,8 +1,10 @@
--- Coding questions whose answers can be checked by running or reading them. kind "lua": the answer's code defines what `tests` (Lua, true
--- if all is well) uses; "json": the answer's JSON equals `value`; "exact": the answer's first line, trimmed, is `value`.
+-- Coding questions whose answers can be checked by running or reading them. kind "lua": `tests` (Lua, true if all is
+-- well) uses what the answer's code defines. "json": the answer's JSON equals `value`. "exact": the answer's first
+-- line, trimmed, is `value`.
 
 local function lua(name, question, tests)
-  return { kind = "lua", question = "Write a Lua function " .. name .. " that " .. question .. " Answer with code only.", tests = "return " .. tests }
+  local asked = "Write a Lua function " .. name .. " that " .. question .. " Answer with code only."
+  return { kind = "lua", question = asked, tests = "return " .. tests }
 end
 local function json(question, value)
   return { kind = "json", question = question .. " Answer with JSON only.", value = value }
@@ -19,18 +21,29 @@ return {
   lua("factorial(n)", "returns n factorial.", "factorial(0) == 1 and factorial(5) == 120"),
   lua("fib(n)", "returns the n-th Fibonacci number, with fib(1) = fib(2) = 1.", "fib(1) == 1 and fib(10) == 55"),
   lua("sum(t)", "returns the sum of a list of numbers, 0 for an empty one.", "sum { 1, 2, 3 } == 6 and sum {} == 0"),
-  lua("count_vowels(s)", "counts the letters a, e, i, o, u of a lower-case string.", "count_vowels 'education' == 5 and count_vowels 'xyz' == 0"),
-  lua("is_palindrome(s)", "returns whether a string reads the same backwards.", "is_palindrome 'level' == true and is_palindrome 'ab' == false"),
-  lua("gcd(a, b)", "returns the greatest common divisor of two positive integers.", "gcd(12, 18) == 6 and gcd(7, 5) == 1"),
-  lua("is_prime(n)", "returns whether an integer is prime.", "is_prime(2) == true and is_prime(9) == false and is_prime(1) == false"),
-  lua("split(s, sep)", "splits a string at a one-character separator into a list.", "#split('a,b,c', ',') == 3 and split('a,b,c', ',')[2] == 'b'"),
-  lua("keys(t)", "returns the sorted list of the string keys of a table.", "table.concat(keys { b = 1, a = 2 }, ',') == 'a,b'"),
-  lua("map(t, f)", "returns a list of f applied to each element.", "map({ 1, 2 }, function(x) return x * x end)[2] == 4"),
-  lua("filter(t, f)", "returns a list of the elements for which f is true.", "#filter({ 1, 2, 3, 4 }, function(x) return x > 2 end) == 2"),
-  lua("contains(t, x)", "returns whether a list contains a value.", "contains({ 1, 2 }, 2) == true and contains({}, 1) == false"),
+  lua("count_vowels(s)", "counts the letters a, e, i, o, u of a lower-case string.",
+    "count_vowels 'education' == 5 and count_vowels 'xyz' == 0"),
+  lua("is_palindrome(s)", "returns whether a string reads the same backwards.",
+    "is_palindrome 'level' == true and is_palindrome 'ab' == false"),
+  lua("gcd(a, b)", "returns the greatest common divisor of two positive integers.",
+    "gcd(12, 18) == 6 and gcd(7, 5) == 1"),
+  lua("is_prime(n)", "returns whether an integer is prime.",
+    "is_prime(2) == true and is_prime(9) == false and is_prime(1) == false"),
+  lua("split(s, sep)", "splits a string at a one-character separator into a list.",
+    "#split('a,b,c', ',') == 3 and split('a,b,c', ',')[2] == 'b'"),
+  lua("keys(t)", "returns the sorted list of the string keys of a table.",
+    "table.concat(keys { b = 1, a = 2 }, ',') == 'a,b'"),
+  lua("map(t, f)", "returns a list of f applied to each element.",
+    "map({ 1, 2 }, function(x) return x * x end)[2] == 4"),
+  lua("filter(t, f)", "returns a list of the elements for which f is true.",
+    "#filter({ 1, 2, 3, 4 }, function(x) return x > 2 end) == 2"),
+  lua("contains(t, x)", "returns whether a list contains a value.",
+    "contains({ 1, 2 }, 2) == true and contains({}, 1) == false"),
   lua("celsius(f)", "converts degrees Fahrenheit to Celsius.", "celsius(212) == 100 and celsius(32) == 0"),
-  lua("unique(t)", "returns a list without repeated values, in their first order.", "table.concat(unique { 1, 2, 1, 3 }, ',') == '1,2,3'"),
-  lua("binary(n)", "returns a non-negative integer in binary as a string, '0' for 0.", "binary(5) == '101' and binary(0) == '0'"),
+  lua("unique(t)", "returns a list without repeated values, in their first order.",
+    "table.concat(unique { 1, 2, 1, 3 }, ',') == '1,2,3'"),
+  lua("binary(n)", "returns a non-negative integer in binary as a string, '0' for 0.",
+    "binary(5) == '101' and binary(0) == '0'"),
   lua("trim(s)", "removes white space at both ends of a string.", "trim '  a b ' == 'a b'"),
   json("A JSON object with the key ok set to true.", { ok = true }),
   json("A JSON array of the first three even positive numbers.", { 2, 4, 6 }),

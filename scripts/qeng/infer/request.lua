@@ -1,14 +1,22 @@
--- One request of the engine: its tokens so far, its sampler, and what it has said.
---
--- Given: ids, or prompt (text), or messages (a chat: system, tools, template, template_args); max_tokens (256); the options of q.sampler; stop
--- (strings; one that is a special token counts among the stop_ids), stop_ids (a set of ids; the model's own), grammar (q.grammar or
--- q.json_schema, or a matcher of one), adapter (model:read_adapter; false: none, nil: the model's own), logprobs and prompt_logprobs
--- (how many alternatives, 0: only the token's own), context ("stop", "error" or "shift" when it is full), keep (tokens at the
--- beginning that a shift keeps), lookup (guess up to so many tokens from earlier occurrences), draft (false: without the engine's
--- draft model), reasoning (true: what stands between <think> and </think> comes apart), on_token(request, id).
--- Had: tokens (prompt and output), output (ids), text, reasoning_text, finish ("stop", "length", "cancelled" or "error"), error,
--- stop_string, logprobs ({id, logprob, top = {{id, logprob}...}}... of the output), prompt_logprobs_list (the first is false),
--- reused (tokens of the prompt that were there already), drafted, accepted (guesses made, and those that came true), preempted.
+-- One request of the engine: its tokens so far, its sampler, and its text. Options:
+--   ids, prompt or messages   what to go on from: token ids, a text, or a chat (system, tools, template, template_args)
+--   max_tokens (256)          of the output
+--   the options of q.sampler
+--   stop                      strings that end it; one that is a special token counts among the stop_ids
+--   stop_ids                  a set of ids that end it; by default the model's own
+--   grammar                   q.grammar or q.json_schema, or a matcher of one
+--   adapter                   from model:read_adapter; false: none, nil: the model's own
+--   logprobs, prompt_logprobs how many alternatives to tell; 0: only the token's own
+--   context                   "stop", "error" or "shift", when it is full
+--   keep                      tokens at the beginning that a shift keeps
+--   lookup                    guess up to so many tokens from earlier occurrences
+--   draft                     false: without the engine's draft model
+--   reasoning                 true: what stands between <think> and </think> comes apart
+--   on_token(request, id)     is called for each token of the output
+-- Fields: tokens (prompt and output), output (ids), text, reasoning_text, finish ("stop", "length", "cancelled" or
+-- "error"), error, stop_string, logprobs ({id, logprob, top = {{id, logprob}...}}... of the output),
+-- prompt_logprobs_list (the first is false), reused (tokens of the prompt that were there already), drafted and
+-- accepted (guesses made, and those that came true), preempted.
 
 local chat = require "qeng.chat"
 local config = require "qeng.model.config"
@@ -20,7 +28,8 @@ local Request = {}
 Request.__index = Request
 
 local function refuse(name, value, expected)
-  q.error("value", ("generate: %s is %s, expected %s"):format(name, type(value) == "table" and "a table" or tostring(value), expected))
+  local shown = type(value) == "table" and "a table" or tostring(value)
+  q.error("value", ("generate: %s is %s, expected %s"):format(name, shown, expected))
 end
 local function check_type(opt, name, kind, expected)
   if opt[name] ~= nil and type(opt[name]) ~= kind then refuse(name, opt[name], expected) end
@@ -28,7 +37,8 @@ end
 
 local sampling = {
   "temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
-  "penalty_window", "logit_bias", "seed", "dry_multiplier", "dry_base", "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers",
+  "penalty_window", "logit_bias", "seed", "dry_multiplier", "dry_base", "dry_allowed_length", "dry_penalty_last_n",
+  "dry_sequence_breakers",
   "top_n_sigma", "xtc_probability", "xtc_threshold", "mirostat", "mirostat_tau", "mirostat_eta",
 }
 request.sampling = sampling
@@ -36,11 +46,13 @@ request.sampling = sampling
 local breakers = { "\n", ":", '"', "*" }  -- llama.cpp's
 
 local known = {}
-for name in ([[ids prompt messages system tools template template_args max_tokens stop stop_ids grammar adapter logprobs prompt_logprobs context keep lookup draft
-  reasoning on_token]]):gmatch "%S+" do known[name] = true end
+for name in ([[
+  ids prompt messages system tools template template_args max_tokens stop stop_ids grammar adapter logprobs
+  prompt_logprobs context keep lookup draft reasoning on_token
+]]):gmatch "%S+" do known[name] = true end
 for _, name in ipairs(sampling) do known[name] = true end
 
--- The ids that end an answer: the file's own, eos of the tokenizer and of generation_config.json (of config.json where that names none),
+-- The ids that end an answer: the file's own, eos of the tokenizer and of generation_config.json (else of config.json),
 -- and those that end a turn.
 function request.stops(model)
   local stops, tokenizer = {}, model.tokenizer
@@ -81,14 +93,16 @@ local function copied(value)
   return copy
 end
 
--- `ids`, of a source ("ids", "prompt", "messages"), each of which the model has.
+-- Checks that the model has each of `ids`. source: "ids", "prompt" or "messages", for errors.
 local function checked(model, ids, source)
   local vocab, tokenizer = model.config.vocab, model.tokenizer
   for i, id in ipairs(ids) do
     if type(id) ~= "number" or id < 0 or id >= vocab or id ~= math.floor(id) then
       local place = source == "ids" and ("ids[%d]"):format(i) or ("token %d of the %s"):format(i, source)
-      local sizes = tokenizer and (": its embedding has %d rows, its tokenizer %d tokens"):format(vocab, tokenizer:vocab_size()) or ""
-      q.error("value", ("generate: %s is %s; the model has tokens 0 to %d%s"):format(place, tostring(id), vocab - 1, sizes))
+      local sizes = tokenizer
+        and (": its embedding has %d rows, its tokenizer %d tokens"):format(vocab, tokenizer:vocab_size()) or ""
+      q.error("value", ("generate: %s is %s; the model has tokens 0 to %d%s"):format(place, tostring(id), vocab - 1,
+        sizes))
     end
   end
   return ids
@@ -104,7 +118,8 @@ function request.ids(model, opt)
     if opt.system then check_type(opt, "system", "string", "text") end
     check_type(opt, "tools", "table", "a list of tools")
     local record = chat.normalize { messages = copied(opt.messages), tools = copied(opt.tools) }
-    return checked(model, chat.template(tokenizer, opt.template, opt.system, nil, nil, opt.template_args):prompt(record), "messages")
+    local template = chat.template(tokenizer, opt.template, opt.system, nil, nil, opt.template_args)
+    return checked(model, template:prompt(record), "messages")
   end
   if type(opt.prompt) ~= "string" then q.error("value", "generate: give a prompt, messages or ids") end
   local ids, info = tokenizer:encode(opt.prompt, { special = true }), tokenizer:info()
@@ -112,7 +127,7 @@ function request.ids(model, opt)
   return checked(model, ids, "prompt")
 end
 
--- stop_ids, and the tokens of stop strings that are special: those have no text, so that it would never be found.
+-- stop_ids, with the stop strings that are special tokens. Those have no text, so they would never be found in it.
 local function with_special(stop_ids, strings, tokenizer)
   local all = {}
   for id in pairs(stop_ids) do all[id] = true end
@@ -123,7 +138,7 @@ local function with_special(stop_ids, strings, tokenizer)
   return all
 end
 
--- A matcher of a grammar's that lets the ids of `stops` end the output.
+-- A matcher of a grammar. It lets the ids of `stops` end the output.
 function request.matcher(model, grammar, stops)
   local tokenizer, ends = request.tokenizer(model), {}
   for id in pairs(stops) do
@@ -135,12 +150,14 @@ end
 -- The whole number opt[name], or nil.
 function request.count(opt, name)
   local value = opt[name]
-  if value ~= nil and (type(value) ~= "number" or value < 0 or value ~= math.floor(value)) then refuse(name, value, "a whole number") end
+  if value ~= nil and (type(value) ~= "number" or value < 0 or value ~= math.floor(value)) then
+    refuse(name, value, "a whole number")
+  end
   return value
 end
 local count_of = request.count
 
--- How many alternatives to tell of each token: at most all there are.
+-- How many alternatives to tell of each token: at most all that there are.
 local function alternatives(model, opt, name)
   local count = count_of(opt, name)
   return count and math.min(count, model.config.vocab)
@@ -149,32 +166,38 @@ end
 local function check_stop_ids(ids)
   for id, is in pairs(ids) do
     if type(id) ~= "number" or id < 0 or id ~= math.floor(id) or is ~= true then
-      q.error("value", ("generate: stop_ids has [%s] = %s, expected a set of token ids, {[id] = true}"):format(tostring(id), tostring(is)))
+      q.error("value", ("generate: stop_ids has [%s] = %s, expected a set of token ids, {[id] = true}"):format(
+        tostring(id), tostring(is)))
     end
   end
 end
 
--- An adapter of read_adapter's has to be of this model: rows of the batch beside it would not survive its error.
+-- An adapter of read_adapter has to be of this model: its error would end other rows of the batch too.
 local function check_adapter(model, adapter)
-  if type(adapter) ~= "table" or type(adapter.layers) ~= "table" then refuse("adapter", adapter, "what model:read_adapter gives, or false") end
-  local known = {}
+  if type(adapter) ~= "table" or type(adapter.layers) ~= "table" then
+    refuse("adapter", adapter, "what model:read_adapter gives, or false")
+  end
+  local layers = {}
   for _, layer in ipairs(model.linears) do
     local lora = adapter.layers[layer.name]
-    known[layer.name] = true
+    layers[layer.name] = true
     if lora then
       local a, b, weight = lora.a:shape(), lora.b:shape(), layer.weight:shape()
       if a[1] ~= b[2] or a[2] ~= weight[2] or b[1] ~= weight[1] then
-        q.error("value", ("generate: adapter: %s is [%d, %d] [%d, %d], of the model [%d, %d]: the adapter belongs to another model")
-          :format(layer.name, b[1], b[2], a[1], a[2], weight[1], weight[2]))
+        q.error("value", ("generate: adapter: %s is [%d, %d] [%d, %d], of the model [%d, %d]: the adapter belongs to "
+          .. "another model"):format(layer.name, b[1], b[2], a[1], a[2], weight[1], weight[2]))
       end
     end
   end
   for name in pairs(adapter.layers) do
-    if not known[name] then q.error("value", ("generate: adapter: the model has no layer %s: the adapter belongs to another model"):format(name)) end
+    if not layers[name] then
+      q.error("value", ("generate: adapter: the model has no layer %s: the adapter belongs to another model"):format(
+        name))
+    end
   end
 end
 
--- Numbers of adapters, so that pages are shared under the same one only.
+-- A number for each adapter: pages are shared only under the same one.
 local salts, last_salt = setmetatable({}, { __mode = "k" }), 1
 local function salt_of(adapter)
   if adapter == nil then return 0 end
@@ -185,11 +208,15 @@ end
 
 -- The sampler of a request's options.
 function request.sampler(model, opt)
-  local config = {}
-  for _, name in ipairs(sampling) do config[name] = opt[name] end
-  if (config.dry_multiplier or 0) == 0 then config.dry_sequence_breakers = nil
-  elseif model.tokenizer then config.dry_sequence_breakers, config.tokenizer = config.dry_sequence_breakers or breakers, model.tokenizer end
-  return q.sampler(config)
+  local settings = {}
+  for _, name in ipairs(sampling) do settings[name] = opt[name] end
+  if (settings.dry_multiplier or 0) == 0 then
+    settings.dry_sequence_breakers = nil
+  elseif model.tokenizer then
+    settings.dry_sequence_breakers = settings.dry_sequence_breakers or breakers
+    settings.tokenizer = model.tokenizer
+  end
+  return q.sampler(settings)
 end
 
 function request.new(owner, opt)
@@ -208,17 +235,21 @@ function request.new(owner, opt)
   if opt.stop_ids then check_stop_ids(opt.stop_ids) end
   if opt.adapter then check_adapter(model, opt.adapter) end
   local stream = stop.new(opt.stop)
-  local stop_ids, grammar = with_special(opt.stop_ids or request.stops(model), stream.strings, model.tokenizer), opt.grammar
+  local stop_ids = with_special(opt.stop_ids or request.stops(model), stream.strings, model.tokenizer)
+  local grammar = opt.grammar
   if grammar then
     check_type(opt, "grammar", "userdata", "what q.grammar or q.json_schema makes, or a matcher of it")
     if grammar.matcher then grammar = request.matcher(model, grammar, stop_ids) end
   end
   local self = setmetatable({
-    model = model, tokens = {}, output = {}, prompt_tokens = #ids, prompt_length = #ids,  -- the second is 0 after a shift
+    model = model, tokens = {}, output = {}, prompt_tokens = #ids, prompt_length = #ids,  -- the last: 0 after a shift
     max_tokens = count_of(opt, "max_tokens") or 256, sampler = request.sampler(model, opt),
-    stop_ids = stop_ids, grammar = grammar, adapter = opt.adapter, salt = salt_of(opt.adapter), logprobs = opt.logprobs and {} or nil,
-    top = alternatives(model, opt, "logprobs"), prompt_logprobs = alternatives(model, opt, "prompt_logprobs"), prompt_logprobs_list = opt.prompt_logprobs and { false } or nil,
-    context = context, keep = count_of(opt, "keep") or 0, lookup = count_of(opt, "lookup"), draft = opt.draft ~= false, on_token = opt.on_token,
+    stop_ids = stop_ids, grammar = grammar, adapter = opt.adapter, salt = salt_of(opt.adapter),
+    top = alternatives(model, opt, "logprobs"), logprobs = opt.logprobs and {} or nil,
+    prompt_logprobs = alternatives(model, opt, "prompt_logprobs"),
+    prompt_logprobs_list = opt.prompt_logprobs and { false } or nil,
+    context = context, keep = count_of(opt, "keep") or 0, lookup = count_of(opt, "lookup"),
+    draft = opt.draft ~= false, on_token = opt.on_token,
     text = "", reasoning_text = "", pieces = {}, stream = stream, reused = 0, drafted = 0, accepted = 0, preempted = 0,
   }, Request)
   for i, id in ipairs(ids) do self.tokens[i] = id end
@@ -229,7 +260,7 @@ end
 
 -- ---------------------------------------------------------------- text
 
--- Text of <think> .. </think> goes apart from now on; a prompt may have opened it.
+-- From now on text between <think> and </think> comes apart. The prompt may have opened it.
 function Request:split_reasoning()
   local tokenizer = self.model.tokenizer
   self.think_open, self.think_close = tokenizer:id "<think>", tokenizer:id "</think>"
@@ -245,14 +276,15 @@ function Request:say(text, kind)
   self.pieces[#self.pieces + 1] = { text, kind }
 end
 
--- Text that came since the last call: an array of {text, kind}, kind "reasoning" or nil.
+-- The text that came since the last call: an array of {text, kind}. kind: "reasoning" or nil.
 function Request:take()
   local pieces = self.pieces
   self.pieces = {}
   return pieces
 end
 
--- The text of a token; true once a stop string is complete. A model may have more tokens than its tokenizer: padding, without text.
+-- Adds the text of a token. True once a stop string is complete. A model may have more tokens than its tokenizer; these
+-- are padding, without text.
 function Request:speak(id)
   local tokenizer = self.model.tokenizer
   if not tokenizer or id >= tokenizer:vocab_size() then return false end
@@ -282,7 +314,7 @@ function Request:measure_prompt(logits, position)
   self.prompt_logprobs_list[position + 1] = measured(logits, self.tokens[position + 1], self.prompt_logprobs)
 end
 
--- The next token's id, or nil where there is none; sets self.reason once the request is to end.
+-- The next token's id, or nil if there is none. Sets self.reason once the request is to end.
 local function draw(self, logits)
   if #self.output >= self.max_tokens then  -- asked for the prompt's logprobs alone
     self.reason, self.settled = "length", true
@@ -307,13 +339,13 @@ local function draw(self, logits)
   return id
 end
 
--- Draws the next token, with all that follows from it, or nothing of it where Ctrl-C comes first.
+-- Draws the next token, with all that follows from it. If Ctrl-C comes first, nothing of it is done.
 function Request:sample(logits)
   local id = q.uninterrupted(draw, self, logits)
   if id and self.on_token then self.on_token(self, id) end
 end
 
--- Drops the older half of what follows the kept beginning; the rest is computed anew, at its new positions.
+-- Drops the older half of what follows the kept beginning. The rest is computed anew, at its new positions.
 function Request:shift(context)
   local keep = math.min(self.keep, math.floor(context / 2))
   local drop = math.max(1, math.floor((#self.tokens - keep) / 2))
@@ -332,7 +364,8 @@ function Request:finish_with(reason)
   self.state, self.finish, self.done_at = "done", reason, q.time()
 end
 
--- "prompt 120 tokens (96 remembered), 210 tokens/s; answer 40 tokens, 31.2 tokens/s; KV cache 1.2 MB": from when it first ran.
+-- "prompt 120 tokens (96 remembered), 210 tokens/s; answer 40 tokens, 31.2 tokens/s; KV cache 1.2 MB", counted from
+-- when it first ran.
 function Request:speed()
   local now, runner = q.time(), self.engine.runner
   local started = self.started_at or now

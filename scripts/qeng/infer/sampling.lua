@@ -1,4 +1,4 @@
--- The options of recipes that generate text, and what requests and engines make of them.
+-- The options of recipes that generate text, and what requests and engines get of them.
 
 local kv_pages = require "qeng.model.kv_pages"
 local models = require "qeng.model"
@@ -10,7 +10,7 @@ require "qeng.console.shared"  -- "model", "weights"
 
 local sampling = {}
 
--- How to draw tokens: what q.sampler takes, and how many.
+-- How to draw tokens: the options of q.sampler, and how many tokens.
 options.set("drawing", {
   { "max_tokens", 256, "at most so many tokens an answer", min = 1 },
   { "temperature", 0.7, "0: always the likeliest token", min = 0 },
@@ -46,7 +46,7 @@ options.set("kv", {
   { "kv", nil, "dtype of the KV cache, by default the model's", choices = kv_pages.dtypes },
 })
 
--- What q.generation reads: the model, its adapter, how to draw tokens, and what ends or binds a text.
+-- The options of q.generation: the model, its adapter, how to draw tokens, and what ends or binds a text.
 options.set("generation", {
   "model",
   { "adapter", "", "PEFT adapter folder, or an adapter as a GGUF file" },
@@ -94,25 +94,34 @@ local function stops(text)
 end
 
 local function grammar(opt)
-  if opt.grammar and opt.schema then q.error("usage", "--grammar and --schema both say what the text has to be: give one of them") end
+  if opt.grammar and opt.schema then
+    q.error("usage", "--grammar and --schema both say what the text has to be: give one of them")
+  end
   local path = opt.grammar or opt.schema
   if not path then return nil end
   local made, problem = q.try(opt.grammar and q.grammar or q.json_schema, q.fs.read(path))
   return made or q.error(problem.code, path .. ": " .. problem.message)
 end
 
--- The prompt of --prompt, --prompt-file or standard input. The last two lose the line end that editors and pipes leave at the end.
+-- The prompt of --prompt, --prompt-file or standard input. The last two lose the line end that editors and pipes add.
 function sampling.prompt(opt)
-  if opt.prompt and opt.prompt_file then q.error("usage", "--prompt and --prompt-file both say what the prompt is: give one of them") end
+  if opt.prompt and opt.prompt_file then
+    q.error("usage", "--prompt and --prompt-file both say what the prompt is: give one of them")
+  end
   if opt.prompt then return opt.prompt end
   local piped = (opt.prompt_file or "-") == "-"
-  if not opt.prompt_file and q.isatty(0) then q.error("usage", "give --prompt TEXT, --prompt-file FILE, or pipe the prompt in (--help lists the options)") end
+  if not opt.prompt_file and q.isatty(0) then
+    q.error("usage", "give --prompt TEXT, --prompt-file FILE, or pipe the prompt in (--help lists the options)")
+  end
   local text = (piped and io.read "a" or not piped and q.fs.read(opt.prompt_file)):gsub("\r?\n$", "")
-  if text == "" then q.error("usage", ("the prompt is empty: %s holds no text; give --prompt TEXT or --prompt-file FILE"):format(piped and "standard input" or opt.prompt_file)) end
+  if text == "" then
+    q.error("usage", ("the prompt is empty: %s holds no text; give --prompt TEXT or --prompt-file FILE"):format(
+      piped and "standard input" or opt.prompt_file))
+  end
   return text
 end
 
--- What a request takes of the parsed options of the set "drawing".
+-- The options of a request among the parsed options of the set "drawing".
 function sampling.drawn(model, opt)
   local drawn = {}
   for _, name in ipairs(request.sampling) do drawn[name] = opt[name] end
@@ -120,23 +129,31 @@ function sampling.drawn(model, opt)
   drawn.dry_sequence_breakers = q.try(q.json.decode, opt.dry_sequence_breakers)
   local good = type(drawn.dry_sequence_breakers) == "table"
   for _, text in ipairs(good and drawn.dry_sequence_breakers or {}) do good = good and type(text) == "string" end
-  if not good then q.error("usage", ("--dry-sequence-breakers %s: not a JSON array of texts"):format(opt.dry_sequence_breakers)) end
+  if not good then
+    q.error("usage", ("--dry-sequence-breakers %s: not a JSON array of texts"):format(opt.dry_sequence_breakers))
+  end
   return drawn
 end
 
--- The model of parsed options with its adapter, and a table for Model:generate.
+-- The model of parsed options, with its adapter, and the options for Model:generate.
 function sampling.read(opt)
-  if opt.keep > 0 and opt.when_full ~= "shift" then q.error("usage", "--keep says what a shift does not forget: give --when-full shift") end
+  if opt.keep > 0 and opt.when_full ~= "shift" then
+    q.error("usage", "--keep says what a shift does not forget: give --when-full shift")
+  end
   local bound = grammar(opt)
   local model = models.load(opt.model, opt)
   if opt.adapter ~= "" then model:load_adapter(opt.adapter) end
-  local how = {
-    template = opt.template, template_args = opt.template_args, max_tokens = opt.max_tokens, stop = stops(opt.stop), grammar = bound,
-    context = opt.when_full, keep = opt.keep, lookup = opt.lookup > 0 and opt.lookup or nil, kv = opt.kv,
-    draft = opt.draft ~= "" and models.load(opt.draft, { dtype = opt.dtype, weights = opt.weights == "stream" and "map" or opt.weights }) or nil,
+  local given = {
+    template = opt.template, template_args = opt.template_args, max_tokens = opt.max_tokens, stop = stops(opt.stop),
+    grammar = bound, context = opt.when_full, keep = opt.keep, lookup = opt.lookup > 0 and opt.lookup or nil,
+    kv = opt.kv,
   }
-  for name, value in pairs(sampling.drawn(model, opt)) do how[name] = value end
-  return model, how
+  if opt.draft ~= "" then
+    local weights = opt.weights == "stream" and "map" or opt.weights
+    given.draft = models.load(opt.draft, { dtype = opt.dtype, weights = weights })
+  end
+  for name, value in pairs(sampling.drawn(model, opt)) do given[name] = value end
+  return model, given
 end
 
 local function shown(tokenizer, id)
@@ -144,8 +161,8 @@ local function shown(tokenizer, id)
   return (("%q"):format(tokenizer:decode { id }):gsub("\n", "n"))
 end
 
--- What a request measured (its logprobs, and before them the prompt's where it was asked for those), as text: each token with its log
--- probability and the likeliest in its place, and what they say together.
+-- What a request measured, as text: its logprobs, and before them the prompt's if it was asked for those. Each token
+-- has its log probability and the likeliest tokens in its place. A last line has their sum.
 function sampling.logprobs(made)
   local tokenizer, lines = made.model.tokenizer, {}
   local function add(title, list)
@@ -154,12 +171,18 @@ function sampling.logprobs(made)
     for _, entry in ipairs(list) do
       if entry then  -- nothing comes before a prompt's first token
         local best = {}
-        for i, likely in ipairs(entry.top) do best[i] = ("%s %.3f"):format(shown(tokenizer, likely.id), likely.logprob) end
-        lines[#lines + 1] = ("%-20s %8.4f  %s"):format(shown(tokenizer, entry.id), entry.logprob, table.concat(best, "  "))
+        for i, likely in ipairs(entry.top) do
+          best[i] = ("%s %.3f"):format(shown(tokenizer, likely.id), likely.logprob)
+        end
+        local token, others = shown(tokenizer, entry.id), table.concat(best, "  ")
+        lines[#lines + 1] = ("%-20s %8.4f  %s"):format(token, entry.logprob, others)
         sum, count = sum + entry.logprob, count + 1
       end
     end
-    if count > 0 then lines[#lines + 1] = ("%d tokens, log probability %.4f, perplexity %.4f"):format(count, sum, math.exp(-sum / count)) end
+    if count > 0 then
+      local perplexity = math.exp(-sum / count)
+      lines[#lines + 1] = ("%d tokens, log probability %.4f, perplexity %.4f"):format(count, sum, perplexity)
+    end
   end
   if made.prompt_logprobs_list then add("prompt", made.prompt_logprobs_list) end
   add("answer", made.logprobs)

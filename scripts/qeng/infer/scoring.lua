@@ -1,4 +1,5 @@
--- Logits of given tokens by the path that generates (infer/paged.lua: stored weights, the KV cache), for perplexity and comparisons.
+-- Logits of given tokens, for perplexity and comparisons. They come by the path that generates (infer/paged.lua: stored
+-- weights, the KV cache).
 --
 --   local scorer = scoring.new(model, { tokens = 512 })
 --   scorer:run(ids, { 255, 256 }, function(logits, first) ... end)   -- logits [n, vocab] of positions wanted[first] ..
@@ -14,7 +15,10 @@ Scorer.__index = Scorer
 -- opt: tokens (the most of a document), kv (dtype of the cache, the model's).
 function scoring.new(model, opt)
   local limit = model.config.max_position
-  if opt.tokens > limit then q.error("value", ("documents of %d tokens exceed the model's %d positions: give a smaller --context"):format(opt.tokens, limit)) end
+  if opt.tokens > limit then
+    q.error("value", ("documents of %d tokens exceed the model's %d positions: give a smaller --context"):format(
+      opt.tokens, limit))
+  end
   local runner = paged.new(model, {
     pages = math.ceil(opt.tokens / 16) + 1, kv = opt.kv, rows = opt.tokens, sequences = 1, remember = false,
     context = opt.tokens,
@@ -22,11 +26,14 @@ function scoring.new(model, opt)
   return setmetatable({ runner = runner, tokens = opt.tokens }, Scorer)
 end
 
--- Runs one document; use(logits, first) gets the rows of positions `wanted` (from 0, ascending), piece by piece, and must not keep them.
+-- Runs one document. use(logits, first) gets the rows of positions `wanted` (from 0, ascending), piece by piece. It
+-- must not keep them.
 function Scorer:run(ids, wanted, use)
   local pool = self.runner.pool
   local id = pool:open(0)
-  if not self.runner:extend(id, ids) then q.error("value", ("a document of %d tokens, and the scorer was made for %d"):format(#ids, self.tokens)) end
+  if not self.runner:extend(id, ids) then
+    q.error("value", ("a document of %d tokens, and the scorer was made for %d"):format(#ids, self.tokens))
+  end
   self.runner:run({ { id = id, count = #ids } }, wanted, use)
   pool:close(id)
 end

@@ -1,19 +1,20 @@
 -- What a model keeps of sequences between steps: the state of each layer's mixer, and which pages of these belong to
--- whom (engine/generate/page_pool.h). All layers advance together, so opening, extending, sharing and closing are of
--- the sequence, not of each state, and a state knows pages only. Page p holds page_tokens tokens of a sequence, or
--- fewer where it is its last. A state keeps for it what is of its tokens alone (keys and values), or what it became by
--- the last of them (recurrent states, tails of convolutions), which is a snapshot wherever a page is full. So equal
--- beginnings are shared by their pages, whatever the states, and a state goes back to any token, or to the nearest page
--- that is full.
+-- which sequence (engine/generate/page_pool.h). All layers advance together. So opening, extending, sharing and closing
+-- are done to the sequence, not to each state, and a state knows pages only.
 --
--- A mixer registers a kind of state with p:state(kind) (model/nn.lua), which has
+-- Page p holds page_tokens tokens of a sequence; its last page may hold fewer. For a page a state keeps either what
+-- belongs to its tokens alone (keys and values), or what it became by the last of them (recurrent states, tails of
+-- convolutions). The latter is a snapshot at every full page. So sequences share equal beginnings by their pages,
+-- whatever the states. A state goes back to any token, or to the nearest full page.
+--
+-- A mixer registers a kind of state with p:state(kind) (model/nn.lua). A kind has
 --   kind:bytes(tokens, shape)   bytes that so many tokens of a sequence take; shape: {kv = dtype, page_tokens =}
 --   kind:open(shape)            a state; shape also has pages, rows and sequences, the most of a step
--- and the state, which the mixer finds at seq.inference.states and advances in its own way, with the tensors of
--- seq.inference.step (infer/paged.lua):
+-- A state has what follows. The mixer finds it at seq.inference.states and advances it in its own way, with the tensors
+-- of seq.inference.step (infer/paged.lua).
 --   state:prepare(step)         optional: before each step, also before a captured one, which runs no Lua of the mixer
---   state:copy(pairs)           pages to others: [n, 2] i32, as q.copy_pages has them
---   state:rollback(length)      the length that a sequence has to go back to so that it has `length` tokens at most
+--   state:copy(pairs)           copies pages to others: [n, 2] i32, as for q.copy_pages
+--   state:rollback(length)      the length to which a sequence has to go back, to have `length` tokens at most
 --   state:free()
 
 local q = require "qeng.core"
@@ -52,7 +53,7 @@ local function nearest(self, length)
   return length
 end
 
--- Takes what is remembered for the beginning of `tokens`, all but one of them at most; how many tokens that is.
+-- Takes over what is remembered of the beginning of `tokens`, but not the last one. Returns how many tokens that is.
 function Sequences:share(id, tokens)
   local held = self.pool:reuse(id, tokens)
   local kept = nearest(self, held)
@@ -60,7 +61,7 @@ function Sequences:share(id, tokens)
   return kept
 end
 
--- Reserves room for tokens first .. last of `ids` (all of them); false, and nothing changed, where pages lack.
+-- Reserves room for tokens first .. last of `ids` (by default all). False if pages lack; then nothing changed.
 function Sequences:extend(id, ids, first, last)
   if not self.pool:extend(id, ids, first, last) then return false end
   local copied = self.pool:copies()
@@ -76,7 +77,7 @@ end
 -- All of the sequence's tokens were run: its full pages may be shared.
 function Sequences:commit(id) self.pool:commit(id) end
 
--- Goes back to the first `length` tokens, or to fewer where a state cannot: the length that is left.
+-- Goes back to the first `length` tokens, or to fewer if a state cannot do that. Returns the length that is left.
 function Sequences:rollback(id, length)
   if length == self.pool:length(id) then return length end
   length = nearest(self, length)
@@ -84,12 +85,12 @@ function Sequences:rollback(id, length)
   return length
 end
 
--- The same after a step that was cut short: `length` tokens were run before it. The page that was to be written next
--- goes too, whose copy may not have been made.
+-- The same after a step that was cut short and began with `length` tokens. The page that was to be written next goes
+-- too: its copy may not have been made.
 function Sequences:rewind(id, length)
   if length == self.pool:length(id) then return length end
   length = self:rollback(id, length - length % self.page_tokens)
-  self.pool:copies()  -- those still to be made are into pages that are free now
+  self.pool:copies()  -- those still to be made go to pages that are free now
   return length
 end
 

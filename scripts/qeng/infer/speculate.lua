@@ -1,7 +1,7 @@
--- Guessing ahead (Leviathan et al. 2023, arXiv 2211.17192), exactly: the guesses run through the model in the step of
--- the token before them, each position is sampled from the model's own logits with the request's own random numbers,
--- and what was sampled counts as long as it is what was guessed. So output is that without guesses, greedy or sampled;
--- only the number of steps differs.
+-- Guessing ahead, exactly (Leviathan et al. 2023, arXiv 2211.17192). The guesses run through the model in the step of
+-- the token before them. Each position is sampled from the model's own logits, with the request's own random numbers.
+-- A sample counts as long as the guesses before it were right. So the output is the same as without guesses, greedy or
+-- sampled. Only the number of steps differs.
 
 local paged = require "qeng.infer.paged"
 local q = require "qeng.core"
@@ -11,7 +11,9 @@ local speculate = {}
 speculate.most = 8  -- guesses a step
 
 -- How many guesses a request may still use.
-local function room(r, limit) return math.min(limit, speculate.most, r.max_tokens - #r.output - 1, r.engine.context - #r.tokens - 1) end
+local function room(r, limit)
+  return math.min(limit, speculate.most, r.max_tokens - #r.output - 1, r.engine.context - #r.tokens - 1)
+end
 
 -- Guesses by prompt lookup: what followed the last occurrence of the three (or two) tokens at the end. Sets r.guesses.
 function speculate.lookup(r)
@@ -36,13 +38,14 @@ end
 local Drafter = {}
 Drafter.__index = Drafter
 
--- Ids have to mean the same to both, as far as both go: a file may pad its vocabulary, or the model its rows.
+-- Ids have to mean the same to both models, as far as both go. A file may pad its vocabulary, and a model its rows.
 local function check_tokens(model, draft)
   local ours, theirs = model.tokenizer, draft.tokenizer
   if not ours or not theirs or ours:hash() == theirs:hash() then return end
   for id = 0, math.min(ours:vocab_size(), theirs:vocab_size()) - 1 do
     if ours:bytes(id) ~= theirs:bytes(id) then
-      q.error("value", ("engine: token %d is %q to the model and %q to the draft model: they need the same tokenizer"):format(id, ours:bytes(id), theirs:bytes(id)))
+      q.error("value", ("engine: token %d is %q to the model and %q to the draft model: they need the same tokenizer")
+        :format(id, ours:bytes(id), theirs:bytes(id)))
     end
   end
 end
@@ -53,7 +56,8 @@ function speculate.drafter(model, draft, shape)
   for key, value in pairs(shape) do own[key] = value end
   own.kv = draft.dtype
   return setmetatable({
-    runner = paged.new(draft, own), vocab = math.min(model.config.vocab, draft.config.vocab), context = draft.config.max_position,
+    runner = paged.new(draft, own), vocab = math.min(model.config.vocab, draft.config.vocab),
+    context = draft.config.max_position,
     greedy = q.sampler { temperature = 0 },
   }, Drafter)
 end
@@ -65,13 +69,18 @@ function Drafter:close(r)
   end)
 end
 
--- Runs `list` of {request =, first =, last =} tokens (of request.tokens, then its guesses) and guesses a token after
+-- Runs `list` of {request =, first =, last =} (tokens of request.tokens, then its guesses), and guesses a token after
 -- each.
 local function extend(self, list)
   local parts, wanted, rows, done = {}, {}, 0, {}
   for _, entry in ipairs(list) do
     local r = entry.request
-    local reserved = entry.guess and self.runner:extend(r.draft_id, { entry.guess }) or not entry.guess and self.runner:extend(r.draft_id, r.tokens, entry.first, entry.last)
+    local reserved
+    if entry.guess then
+      reserved = self.runner:extend(r.draft_id, { entry.guess })
+    else
+      reserved = self.runner:extend(r.draft_id, r.tokens, entry.first, entry.last)
+    end
     if reserved then
       local count = entry.guess and 1 or entry.last - entry.first + 1
       parts[#parts + 1], done[#done + 1] = { id = r.draft_id, count = count, adapter = nil }, entry
@@ -90,7 +99,8 @@ local function extend(self, list)
   return done
 end
 
--- Brings the draft's cache of r in line with r.tokens, whose last one it has not seen; how many tokens it holds.
+-- Brings the draft's cache of r in line with r.tokens, whose last one it has not seen. Returns how many tokens it
+-- holds.
 local function align(self, r)
   local pool = self.runner.pool
   if not r.draft_id then
@@ -103,7 +113,7 @@ local function align(self, r)
   return pool:rollback(r.draft_id, same)
 end
 
--- Whether the draft has tokens first .. last of r; one that only the model has ends its guesses.
+-- Whether the draft has tokens first .. last of r. A token that only the model has ends its guesses.
 local function readable(self, r, first, last)
   for i = first, last do
     if r.tokens[i] >= self.vocab then
@@ -115,12 +125,13 @@ local function readable(self, r, first, last)
   return true
 end
 
--- Sets the guesses of those that decode. The draft's cache follows their tokens, a chunk a step where it is behind.
+-- Sets the guesses of requests that decode. The draft's cache follows their tokens; if it is behind, a chunk a step.
 function Drafter:guess(running)
   local list, budget = {}, self.runner.rows
   for _, r in ipairs(running) do
     local decodes = r.draft and #r.tokens - r.length == 1
-    local wants = decodes and math.min(room(r, speculate.most), self.context - #r.tokens + 1) or 0  -- the last is not run
+    -- The last guess is not run.
+    local wants = decodes and math.min(room(r, speculate.most), self.context - #r.tokens + 1) or 0
     if wants > 0 then
       local held = align(self, r)
       local last = math.min(#r.tokens, held + budget)

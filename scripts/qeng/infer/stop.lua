@@ -1,13 +1,14 @@
--- What of a stream of bytes may be shown already: whole UTF-8 characters that belong to no stop string.
+-- Tells how much of a stream of bytes may be shown: whole UTF-8 characters that belong to no stop string.
 --
 --   local stream = stop.new { "\n\n", "</answer>" }   -- no argument: only characters are kept whole
 --   local text, stopped = stream:push(bytes)          -- bytes: those of a token, cut anywhere
 --   local rest = stream:flush()                       -- at the end of the stream
 --
--- push returns what is safe to show ("" for nothing yet), and the stop string once one is complete: the text then ends
--- before it, and later pushes return "" and the same string. Of several, the one that ends first counts, and of those the
--- longest, so the result does not depend on where the bytes were cut. Held back are the longest end that may begin a stop string
--- and a character that is not complete; flush returns them ("" after a stop). Bytes that are not UTF-8 pass as they are.
+-- push returns what is safe to show ("" for nothing yet). Once a stop string is complete, the text ends before it.
+-- push then returns the string too, and later calls return "" and the same string. Of several strings the one that
+-- ends first counts, and of those the longest. So the result does not depend on where the bytes were cut. The stream
+-- holds back the longest end that may begin a stop string, and a character that is not complete. flush returns them
+-- ("" after a stop). Bytes that are not UTF-8 pass as they are.
 
 local q = require "qeng.core"
 
@@ -30,16 +31,19 @@ function stop.unfinished(text)
 end
 
 function stop.new(strings)
-  if strings ~= nil and type(strings) ~= "table" then q.error("value", "stop: a " .. type(strings) .. ", expected a list of strings") end
+  if strings ~= nil and type(strings) ~= "table" then
+    q.error("value", "stop: a " .. type(strings) .. ", expected a list of strings")
+  end
   for i, text in ipairs(strings or {}) do
     if type(text) ~= "string" or text == "" then
-      q.error("value", ("stop: string %d is %s, expected text of at least one byte"):format(i, type(text) == "string" and "empty" or "a " .. type(text)))
+      local shown = type(text) == "string" and "empty" or "a " .. type(text)
+      q.error("value", ("stop: string %d is %s, expected text of at least one byte"):format(i, shown))
     end
   end
   return setmetatable({ strings = strings or {}, held = "", stopped = nil }, Stream)
 end
 
--- Where the stop string that ends first begins in `text`, and which it is.
+-- Where the stop string that ends first begins in `text`, and which one it is.
 local function first(text, strings)
   local from, to, found
   for _, text_of_stop in ipairs(strings) do

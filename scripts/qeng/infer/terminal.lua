@@ -1,6 +1,6 @@
--- A conversation in the terminal: reads messages and commands, shows answers as they come, reasoning dimmed.
+-- A conversation in the terminal. It reads messages and commands, and shows answers as they come, reasoning dimmed.
 --
---   terminal.run(conversation.new(model, how), "the model's name")
+--   terminal.run(conversation.new(model, opt), "the model's name")
 
 local options = require "qeng.console.options"
 local q = require "qeng.core"
@@ -56,7 +56,7 @@ function Chat:complete(word, before)
   return beginning(files, word)
 end
 
--- One line; nil and why at the end of the input, or where Ctrl-C gave it up.
+-- One line. nil and the reason at the end of the input, or after Ctrl-C.
 function Chat:line(prompt, initial)
   if self.editor then return self.editor:read(prompt, initial) end
   if q.isatty(0) then io.write(prompt) io.flush() end
@@ -64,7 +64,7 @@ function Chat:line(prompt, initial)
   return line, not line and "end" or nil
 end
 
--- One message or command, of several lines where they end with a backslash.
+-- One message or command. It goes over several lines if they end with a backslash.
 function Chat:read(initial)
   local text, why = self:line("> ", initial)
   while text and text:sub(-1) == "\\" do
@@ -83,14 +83,16 @@ local function dim(text) return q.isatty(2) and "\27[2m" .. text .. "\27[0m" or 
 
 local function say(text, kind, last)
   if kind ~= last then
-    if q.isatty(1) then io.write(kind and "\27[2m" or "\27[0m\n") else io.write(kind and "[reasoning] " or "\n[answer] ") end
+    local mark = kind and "[reasoning] " or "\n[answer] "
+    if q.isatty(1) then mark = kind and "\27[2m" or "\27[0m\n" end
+    io.write(mark)
   end
   io.write(text)
   io.flush()
   return kind
 end
 
--- Answers a message; false where it could not be.
+-- Answers a message. False if it could not be answered.
 function Chat:answer(text)
   local talk, last = self.talk, nil
   q.defer_interrupt(true)  -- Ctrl-C ends the answer, not the chat
@@ -107,7 +109,7 @@ function Chat:answer(text)
   return true
 end
 
--- Takes the last exchange back and answers anew; where that fails it stands as it was.
+-- Takes the last exchange back and answers anew. If that fails, the exchange stands as it was.
 function Chat:again(change)
   local talk = self.talk
   local messages, forgotten = { unpack(talk.messages) }, talk.forgotten
@@ -119,7 +121,7 @@ end
 
 -- ---------------------------------------------------------------- commands
 
--- The names of what /set changes: how tokens are drawn, but for what is no single value.
+-- The names of what /set changes: options of drawing tokens that are single values.
 function Chat:settings()
   local list = {}
   for _, entry in ipairs(self.declared) do
@@ -190,7 +192,8 @@ end
 function chat.run(talk, name)
   local self = setmetatable({ talk = talk, declared = options.entries "drawing" }, Chat)
   if q.isatty(0) and q.isatty(1) then
-    self.editor = q.line_editor { history = home_history(), complete = function(word, before) return self:complete(word, before) end }
+    local function complete(word, before) return self:complete(word, before) end
+    self.editor = q.line_editor { history = home_history(), complete = complete }
   end
   if q.isatty(0) then print(name .. "; /help lists the commands") end
   while true do
@@ -199,15 +202,15 @@ function chat.run(talk, name)
     if not text then
       print "\nCtrl-D or /quit ends the chat"
     else
-      local name, rest = (text .. " "):match "^/(%w+)%s+(.-)%s*$"
-      if name == "quit" then break end
-      if name and commands[name] then
-        local done, err = q.try(function() commands[name](self, rest) return true end)
+      local command, rest = (text .. " "):match "^/(%w+)%s+(.-)%s*$"
+      if command == "quit" then break end
+      if command and commands[command] then
+        local done, err = q.try(function() commands[command](self, rest) return true end)
         if not done then
           if err.code == "interrupted" then error(err, 0) end
           print(err.message)
         end
-      elseif name then print(("there is no command /%s; /help lists them"):format(name))
+      elseif command then print(("there is no command /%s; /help lists them"):format(command))
       elseif text:match "%S" then self:answer(text) end
     end
   end

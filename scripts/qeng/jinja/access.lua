@@ -13,8 +13,10 @@ local access = {}
 
 local fail = limits.fail
 local list, tuple = values.list, values.tuple
-local function given(v) return v ~= values.none and v or nil end  -- None where an argument may be left out
-local function number(v) return given(v) and (numbers.value(v) or fail("a %s is given for a number", values.kind(v))) end
+local function given(v) return v ~= values.none and v or nil end  -- None is an argument that is left out
+local function number(v)
+  return given(v) and (numbers.value(v) or fail("a %s is given for a number", values.kind(v)))
+end
 local function want(v) return type(v) == "string" and v or fail("a %s is given for a string", values.kind(v)) end
 local function want_chars(v) return given(v) and want(v) end
 
@@ -27,8 +29,12 @@ local function define(kind, name, parameters, fn) methods[kind][name] = calls.of
 for name, sides in pairs { strip = { true, true }, lstrip = { true, false }, rstrip = { false, true } } do
   define("str", name, "chars", function(s, chars) return strings.strip(s, want_chars(chars), sides[1], sides[2]) end)
 end
-define("str", "split", "sep maxsplit", function(s, sep, most) return list(strings.split(s, want_chars(sep), number(most))) end)
-define("str", "rsplit", "sep maxsplit", function(s, sep, most) return list(strings.rsplit(s, want_chars(sep), number(most))) end)
+define("str", "split", "sep maxsplit", function(s, sep, most)
+  return list(strings.split(s, want_chars(sep), number(most)))
+end)
+define("str", "rsplit", "sep maxsplit", function(s, sep, most)
+  return list(strings.rsplit(s, want_chars(sep), number(most)))
+end)
 define("str", "splitlines", "keepends", function(s, ends) return list(strings.splitlines(s, values.truth(ends))) end)
 define("str", "partition", "sep /", function(s, sep) return tuple(strings.partition(s, want(sep))) end)
 define("str", "rpartition", "sep /", function(s, sep) return tuple(strings.partition(s, want(sep), true)) end)
@@ -44,23 +50,35 @@ local function with_end(name, fits)
 end
 with_end("startswith", function(s, prefix) return s:sub(1, #prefix) == prefix end)
 with_end("endswith", function(s, suffix) return suffix == "" or s:sub(-#suffix) == suffix end)
-define("str", "removeprefix", "prefix /", function(s, prefix) return prefix ~= "" and s:sub(1, #prefix) == want(prefix) and s:sub(#prefix + 1) or s end)
-define("str", "removesuffix", "suffix /", function(s, suffix) return suffix ~= "" and s:sub(-#suffix) == want(suffix) and s:sub(1, -#suffix - 1) or s end)
+define("str", "removeprefix", "prefix /", function(s, prefix)
+  return prefix ~= "" and s:sub(1, #prefix) == want(prefix) and s:sub(#prefix + 1) or s
+end)
+define("str", "removesuffix", "suffix /", function(s, suffix)
+  return suffix ~= "" and s:sub(-#suffix) == want(suffix) and s:sub(1, -#suffix - 1) or s
+end)
 
 for _, name in ipairs { "lower", "upper", "title", "capitalize" } do define("str", name, "", strings[name]) end
 define("str", "casefold", "", strings.lower)
-define("str", "replace", "old new / count", function(s, old, new, count) return strings.replace(s, want(old), want(new), number(count)) end)
+define("str", "replace", "old new / count", function(s, old, new, count)
+  return strings.replace(s, want(old), want(new), number(count))
+end)
 define("str", "find", "sub /", function(s, sub) return strings.find(s, want(sub)) or -1 end)
 define("str", "rfind", "sub /", function(s, sub) return strings.find(s, want(sub), true) or -1 end)
-define("str", "index", "sub /", function(s, sub) return strings.find(s, want(sub)) or fail "index: not in the string" end)
-define("str", "rindex", "sub /", function(s, sub) return strings.find(s, want(sub), true) or fail "rindex: not in the string" end)
+define("str", "index", "sub /", function(s, sub)
+  return strings.find(s, want(sub)) or fail "index: not in the string"
+end)
+define("str", "rindex", "sub /", function(s, sub)
+  return strings.find(s, want(sub), true) or fail "rindex: not in the string"
+end)
 define("str", "count", "sub /", function(s, sub) return strings.count(s, want(sub)) end)
 define("str", "zfill", "width /", function(s, width)
   local sign = s:match "^[-+]" or ""
   return sign .. strings.padded(s:sub(#sign + 1), number(width) - #sign, "0", "right")
 end)
 for name, side in pairs { ljust = "left", rjust = "right", center = "center" } do
-  define("str", name, "width / fillchar", function(s, width, fill) return strings.padded(s, number(width), fill and want(fill) or " ", side) end)
+  define("str", name, "width / fillchar", function(s, width, fill)
+    return strings.padded(s, number(width), fill and want(fill) or " ", side)
+  end)
 end
 for _, class in ipairs { "alpha", "digit", "alnum", "space", "upper", "lower" } do
   define("str", "is" .. class, "", function(s) return q.unicode.is(s, class) end)
@@ -103,8 +121,11 @@ define("dict", "get", "key / default", function(v, key, default)
   return default == nil and values.none or default
 end)
 
--- What changes a value is refused, as in the sandbox that transformers renders in.
-for kind, names in pairs { list = "append clear extend insert pop remove reverse sort", dict = "clear pop popitem setdefault update" } do
+-- Methods that change a value are refused, as in the sandbox that transformers renders in.
+local changing = {
+  list = "append clear extend insert pop remove reverse sort", dict = "clear pop popitem setdefault update",
+}
+for kind, names in pairs(changing) do
   for name in names:gmatch "%a+" do
     methods[kind][name] = function() fail("'%s' changes a %s, which a template may not", name, kind) end
   end
@@ -139,13 +160,16 @@ end
 
 local function own(v, kind, name)
   if kind == "dict" then
-    if values.is_dict(name) or type(name) == "table" and values.kind(name) == "list" then return nil end  -- the key of nothing
+    -- A list or a dict is the key of nothing.
+    if values.is_dict(name) or type(name) == "table" and values.kind(name) == "list" then return nil end
     return values.get(v, name)
   end
-  if kind == "namespace" or kind == "loop" or kind == "function" and v.map then return v.map[name] end  -- a recursive loop is a function
+  -- A recursive loop is a function with fields.
+  if kind == "namespace" or kind == "loop" or kind == "function" and v.map then return v.map[name] end
 end
 
--- v.name: a method before a key of its name (t.items() of a schema with a key "items"); undefined where there is neither.
+-- v.name. A method goes before a key of its name (t.items() of a schema with a key "items"). Undefined if there is
+-- neither.
 function access.attribute(v, name)
   check(v, name)
   local kind = values.kind(v)
@@ -155,7 +179,7 @@ function access.attribute(v, name)
   return found
 end
 
--- v[key]: a key before a method of its name.
+-- v[key]. A key goes before a method of its name.
 function access.item(v, key)
   check(v, key)
   local kind = values.kind(v)
@@ -169,12 +193,14 @@ function access.item(v, key)
   elseif kind ~= "loop" then
     found = own(v, kind, key)
   end
-  if found == nil and type(key) == "string" then found = method(v, kind, key) or kind == "loop" and v.map[key] or nil end
+  if found == nil and type(key) == "string" then
+    found = method(v, kind, key) or kind == "loop" and v.map[key] or nil
+  end
   if found == nil then return values.undefined(key) end
   return found
 end
 
--- v[from:to:step], Python's rules; nil where left out.
+-- v[from:to:step] by Python's rules. A part that is left out is nil.
 function access.slice(v, from, to, step)
   check(v, "a slice")
   from, to, step = number(from), number(to), number(step) or 1
@@ -189,7 +215,9 @@ function access.slice(v, from, to, step)
     return math.max(step < 0 and -1 or 0, math.min(i, step < 0 and n - 1 or n))
   end
   local out = {}
-  for i = place(from, step < 0 and n - 1 or 0), place(to, step < 0 and -1 or n) + (step > 0 and -1 or 1), step do out[#out + 1] = items[i + 1] end
+  local first = place(from, step < 0 and n - 1 or 0)
+  local last = place(to, step < 0 and -1 or n) + (step > 0 and -1 or 1)
+  for i = first, last, step do out[#out + 1] = items[i + 1] end
   if kind == "str" then return table.concat(out) end
   return kind == "tuple" and tuple(out) or list(out)
 end

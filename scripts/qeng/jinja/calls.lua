@@ -1,4 +1,4 @@
--- Calls as Python has them: arguments in order and by name.
+-- Python's calls: arguments in order and by name.
 
 local limits = require "qeng.jinja.limits"
 
@@ -6,7 +6,7 @@ local calls = {}
 
 local fail = limits.fail
 
--- The arguments in the order of the parameters (a list of names), nil where none is given. more: how many come before them.
+-- The arguments in the order of the parameters (a list of names), nil where none is given.
 local function bound(name, parameters, arguments, named)
   if #arguments > #parameters then fail("%s takes at most %d arguments, got %d", name, #parameters, #arguments) end
   local out = {}
@@ -21,8 +21,8 @@ local function bound(name, parameters, arguments, named)
   return out
 end
 
--- A function (v, arguments, named) that calls fn(v, ...) with the arguments in order: filters, tests and methods. parameters: their
--- names, "a b / c"; those before "/" are needed.
+-- Makes a filter, test or method of fn: a function (v, arguments, named) that calls fn(v, ...) with the arguments in
+-- order. parameters: their names, "a b / c"; those before "/" are needed.
 function calls.of_value(name, parameters, fn)
   local needed, names = 0, {}
   for word in parameters:gmatch "%S+" do
@@ -36,7 +36,7 @@ function calls.of_value(name, parameters, fn)
   end
 end
 
--- The same for functions of their own: (arguments, named).
+-- The same for functions that belong to no value: (arguments, named).
 function calls.native(name, parameters, fn)
   local call = calls.of_value(name, parameters, function(_, ...) return fn(...) end)
   return function(arguments, named) return call(nil, arguments, named) end

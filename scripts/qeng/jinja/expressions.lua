@@ -1,5 +1,5 @@
--- Parses expressions to closures f(scope, run). Precedence as in Jinja: or, and, not, comparisons, + -, ~, * / // %, **, signs.
--- words: what the operations do (jinja/init.lua). run.step counts work.
+-- Parses expressions to closures f(scope, run). Precedence as in Jinja: or, and, not, comparisons, + -, ~, * / // %,
+-- **, signs. words: the operations (jinja/init.lua). run.step counts work.
 
 local limits = require "qeng.jinja.limits"
 local values = require "qeng.jinja.values"
@@ -9,7 +9,7 @@ Parser.__index = Parser
 
 local fail, plain = limits.fail, values.plain
 
--- v, which an operation takes or gives: text counts by its length, but for text so short that the operation's own step covers it.
+-- v, which an operation takes or gives. Text counts by its length. Short text is covered by the operation's own step.
 local function counted(run, v)
   if type(v) == "string" and #v > 500 then run.step(#v) end
   return v
@@ -35,15 +35,19 @@ function Parser:accept(value)
   self.at = self.at + 1
   return true
 end
-local function shown(token) return not token and "the end" or token[1] == "end" and "the end of the tag" or tostring(token[2]) end
-function Parser:expect(value) if not self:accept(value) then self:fail("expected '%s', found %s", value, shown(self.tokens[self.at])) end end
+local function shown(token)
+  return not token and "the end" or token[1] == "end" and "the end of the tag" or tostring(token[2])
+end
+function Parser:expect(value)
+  if not self:accept(value) then self:fail("expected '%s', found %s", value, shown(self.tokens[self.at])) end
+end
 function Parser:name()
   local token = self.tokens[self.at]
   if not token or token[1] ~= "name" then self:fail("expected a name, found %s", shown(token)) end
   self.at = self.at + 1
   return token[2]
 end
--- The end of the tag.
+-- Reads past the end of the tag.
 function Parser:finish()
   if self:kind() ~= "end" then self:fail("unexpected %s", shown(self.tokens[self.at])) end
   self.at = self.at + 1
@@ -51,7 +55,9 @@ end
 
 -- ---------------------------------------------------------------- literals
 
-local constants = { ["true"] = true, True = true, ["false"] = false, False = false, none = values.none, None = values.none }
+local constants = {
+  ["true"] = true, True = true, ["false"] = false, False = false, none = values.none, None = values.none,
+}
 
 function Parser:primary()
   local token = self.tokens[self.at]
@@ -59,7 +65,8 @@ function Parser:primary()
   if kind ~= "value" and kind ~= "name" and kind ~= "op" then self:fail "an expression is missing" end
   self.at = self.at + 1
   if kind == "value" then
-    while type(value) == "string" and self:kind() == "value" and type(self.tokens[self.at][2]) == "string" do  -- adjacent literals join
+    -- Adjacent literals join.
+    while type(value) == "string" and self:kind() == "value" and type(self.tokens[self.at][2]) == "string" do
       value = value .. self.tokens[self.at][2]
       self.at = self.at + 1
     end
@@ -121,7 +128,8 @@ function Parser:dict()
   end
 end
 
--- An expression, or several with commas between them: a tuple. close: what follows it inside of parentheses. item: what parses one.
+-- An expression, or a tuple: several with commas between them. close: the token after it, if it is in parentheses.
+-- item: parses one.
 function Parser:tuple(close, item)
   item = item or self.expression
   local items = { item(self) }
@@ -135,7 +143,7 @@ end
 
 -- ---------------------------------------------------------------- calls, attributes, filters, tests
 
--- After "(": a function (scope, run) that returns the list of arguments and the table of those by name.
+-- After "(": a function (scope, run) that returns the list of arguments and the table of named ones.
 function Parser:arguments()
   local words, positional, named, spread, spread_named = self.words, {}, {}, nil, nil
   while not self:accept ")" do
@@ -169,7 +177,8 @@ local function no_arguments() return {}, {} end
 -- What a value that can be called returns.
 function Parser.call(f, arguments, named, run)
   if values.kind(f) ~= "function" then
-    fail(values.is_undefined(f) and "'%s' is undefined and is called" or "a %s is called", values.is_undefined(f) and tostring(f.name) or values.kind(f))
+    if values.is_undefined(f) then fail("'%s' is undefined and is called", tostring(f.name)) end
+    fail("a %s is called", values.kind(f))
   end
   return counted(run, f.call(arguments, named, run))
 end
@@ -194,7 +203,10 @@ function Parser:subscript(inner)
   end
   if not sliced then
     local index = parts[1] or self:fail "an index is missing"
-    return function(scope, run) run.step(); return words.item(counted(run, plain(inner(scope, run))), index(scope, run)) end
+    return function(scope, run)
+      run.step()
+      return words.item(counted(run, plain(inner(scope, run))), index(scope, run))
+    end
   end
   return function(scope, run)
     local function part(i)
@@ -231,7 +243,7 @@ function Parser:dotted()
   return name
 end
 
--- After "|": the filter of a value, which is a function (scope, run).
+-- After "|": the filter of a value, as a function (scope, run).
 function Parser:filter(inner)
   local words, name = self.words, self:dotted()
   local arguments = self:accept "(" and self:arguments() or no_arguments
@@ -252,7 +264,8 @@ function Parser:test(inner)
   local kind = self:kind()
   if self:accept "(" then
     arguments = self:arguments()
-  elseif (kind == "name" or kind == "value" or self:peek "[" or self:peek "{") and not (self:peek "else" or self:peek "or" or self:peek "and") then
+  elseif (kind == "name" or kind == "value" or self:peek "[" or self:peek "{")
+    and not (self:peek "else" or self:peek "or" or self:peek "and") then
     if self:peek "is" then self:fail "a test is tested" end
     local one = self:postfix(self:primary())
     arguments = function(scope, run) return { one(scope, run) }, {} end
@@ -278,7 +291,7 @@ end
 
 -- -x | f is f(-x).
 function Parser:unary(without_filters)
-  local words, value = self.words, nil
+  local words, value = self.words
   if self:accept "-" then
     local v = self:unary(true)
     value = function(scope, run) return words.negative(v(scope, run)) end
@@ -325,7 +338,7 @@ function Parser:comparator()
   end
 end
 
--- a < b < c is a < b and b < c, each value computed once.
+-- a < b < c is a < b and b < c. Each value is computed once.
 function Parser:comparison()
   local first, rest = self:sum(), {}
   while true do
@@ -351,7 +364,7 @@ function Parser:negation()
   return function(scope, run) return not words.truth(v(scope, run)) end
 end
 
--- Operands of "and" or "or": the first whose truth is `decides`, else the last.
+-- Operands of "and" or "or". The value is the first operand whose truth is `decides`, else the last.
 local function logical(next_level, word, decides)
   return function(self)
     local left, words = next_level(self), self.words
@@ -374,8 +387,12 @@ function Parser:expression()
   local value, words = self:disjunction(), self.words
   while self:accept "if" do
     local yes, condition = value, self:disjunction()
-    local no = self:accept "else" and self:expression() or function() return values.undefined "a condition without else" end
-    value = function(scope, run) if words.truth(condition(scope, run)) then return yes(scope, run) end return no(scope, run) end
+    local no = self:accept "else" and self:expression()
+      or function() return values.undefined "a condition without else" end
+    value = function(scope, run)
+      if words.truth(condition(scope, run)) then return yes(scope, run) end
+      return no(scope, run)
+    end
   end
   return value
 end

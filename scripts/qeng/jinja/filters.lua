@@ -1,4 +1,5 @@
--- Jinja's filters, less those for web pages. Functions (v, arguments, named, words); words: the operations of the template in hand.
+-- Jinja's filters, without those for web pages: functions (v, arguments, named, words). words: the template's
+-- operations.
 
 local calls = require "qeng.jinja.calls"
 local formatting = require "qeng.jinja.formatting"
@@ -14,7 +15,10 @@ local filters = {}
 local fail = limits.fail
 local list, generator = values.list, values.generator
 local function given(v) if v ~= values.none then return v end end
-local function number(v) v = given(v); return v and (numbers.value(v) or fail("a %s is given for a number", values.kind(v))) end
+local function number(v)
+  v = given(v)
+  return v and (numbers.value(v) or fail("a %s is given for a number", values.kind(v)))
+end
 
 local function define(names, parameters, fn)
   for name in names:gmatch "%S+" do filters[name] = calls.of_value(name, parameters, fn) end
@@ -22,11 +26,15 @@ end
 
 -- ---------------------------------------------------------------- texts
 
-for _, name in ipairs { "lower", "upper", "capitalize" } do define(name, "", function(v) return strings[name](text.str(v)) end) end
+for _, name in ipairs { "lower", "upper", "capitalize" } do
+  define(name, "", function(v) return strings[name](text.str(v)) end)
+end
 define("string", "", text.str)
 define("safe", "", function(v) return values.markup(text.str(v)) end)
 define("trim", "chars", function(v, chars) return strings.strip(text.str(v), given(chars), true, true) end)
-define("replace", "old new / count", function(v, old, new, count) return strings.replace(text.str(v), text.str(old), text.str(new), number(count)) end)
+define("replace", "old new / count", function(v, old, new, count)
+  return strings.replace(text.str(v), text.str(old), text.str(new), number(count))
+end)
 define("center", "width", function(v, width) return strings.padded(text.str(v), number(width) or 80, " ", "center") end)
 define("title", "", function(v)
   local begins, out = true, {}
@@ -98,7 +106,7 @@ end)
 
 -- ---------------------------------------------------------------- attributes of items, and orders
 
--- A function of an item: its attribute "a.b" by words, or the item itself; in lower case unless cases are told apart.
+-- A function from an item to its attribute "a.b", by words, or to the item itself. lowered: in lower case.
 local function getter(words, attribute, lowered, default)
   local path = {}
   if type(attribute) == "string" then
@@ -121,7 +129,7 @@ local function define_with_words(name, parameters, fn)
   filters[name] = function(v, arguments, named, words) return call({ v, words }, arguments, named) end
 end
 
--- Items in order of key(item), those that are equal as they stood.
+-- Items in order of key(item). Equal ones keep their order.
 local function sorted(items, key, reverse)
   local order = {}
   for i, item in ipairs(items) do order[i] = { key(item), i, item } end
@@ -140,7 +148,8 @@ define_with_words("sort", "reverse case_sensitive attribute", function(v, words,
 end)
 define_with_words("dictsort", "case_sensitive by reverse", function(v, words, case, by, reverse)
   if not values.is_dict(v) then fail("dictsort of a %s", values.kind(v)) end
-  return list(sorted(values.items_of(v), getter(words, by == "value" and 1 or 0, not values.truth(case)), values.truth(reverse)))
+  local key = getter(words, by == "value" and 1 or 0, not values.truth(case))
+  return list(sorted(values.items_of(v), key, values.truth(reverse)))
 end)
 for name, sign in pairs { min = false, max = true } do
   define_with_words(name, "case_sensitive attribute", function(v, words, case, attribute)
@@ -156,7 +165,9 @@ define_with_words("unique", "case_sensitive attribute", function(v, words, case,
   local key, seen, out = getter(words, attribute, not values.truth(case)), {}, {}
   for _, item in ipairs(values.iterate(v)) do
     local k = key(item)
-    if type(k) == "table" and (values.is_dict(k) or values.kind(k) == "list") then fail("unique of a %s", values.kind(k)) end
+    if type(k) == "table" and (values.is_dict(k) or values.kind(k) == "list") then
+      fail("unique of a %s", values.kind(k))
+    end
     if not values.contains(list(seen), k) then seen[#seen + 1] = k; out[#out + 1] = item end
   end
   return generator(out)
@@ -192,7 +203,7 @@ function filters.map(v, arguments, named, words)
   return generator(out)
 end
 
--- Items that pass a test (all that are true, without one), or do not; of an attribute of theirs.
+-- Items that pass a test, or do not; without a test, those that are true. by_attribute: an attribute is tested.
 local function selection(keep, by_attribute)
   return function(v, arguments, named, words)
     if not words.truth(v) then return generator {} end
@@ -235,7 +246,8 @@ define("items", "", function(v)
   return generator(values.items_of(v))
 end)
 define("default d", "default_value boolean", function(v, other, falsy)
-  if values.is_undefined(v) or falsy ~= nil and values.truth(falsy) and not values.truth(v) then return other == nil and "" or other end
+  local replaced = values.is_undefined(v) or falsy ~= nil and values.truth(falsy) and not values.truth(v)
+  if replaced then return other == nil and "" or other end
   return v
 end)
 

@@ -1,4 +1,4 @@
--- '%s and %d' % values, and '{} and {name:>8.2f}'.format(...).
+-- Formats a template can use: '%s and %d' % values, and '{} and {name:>8.2f}'.format(...).
 
 local limits = require "qeng.jinja.limits"
 local numbers = require "qeng.jinja.numbers"
@@ -16,7 +16,7 @@ local function grouped(digits, mark)
   return (whole:gsub("^" .. mark:gsub("%p", "%%%0"), "")) .. rest
 end
 
--- The magnitude of a number as kind (one of d, x, X, o, f, F, e, E, g, G, %) writes it.
+-- A number's magnitude, written as kind says (one of d, x, X, o, f, F, e, E, g, G, %).
 local function magnitude(v, kind, precision)
   local x = math.abs(numbers.value(v))
   if kind == "%" then return magnitude(numbers.float(x * 100), "f", precision) .. "%" end
@@ -31,7 +31,7 @@ end
 
 -- spec: fill, align, sign, zero, width, mark, precision, kind.
 local function written(v, spec)
-  local kind, body, sign = spec.kind, nil, ""
+  local kind, sign, body = spec.kind, ""
   local number = numbers.value(v)
   if kind == "s" or kind == "" and (not number or type(v) == "boolean") then
     body = text.str(v)
@@ -41,7 +41,11 @@ local function written(v, spec)
     if not number then fail("%s cannot be formatted as a number", values.kind(v)) end
     if number < 0 then sign = "-" elseif spec.sign == "+" or spec.sign == " " then sign = spec.sign end
     if kind == "d" and numbers.is_float(v) then fail "a float is formatted as an integer" end
-    body = kind == "" and (spec.precision and magnitude(v, "g", spec.precision) or numbers.text(v):gsub("^-", "")) or magnitude(v, kind == "" and "g" or kind, spec.precision)
+    if kind == "" and not spec.precision then
+      body = numbers.text(v):gsub("^-", "")
+    else
+      body = magnitude(v, kind == "" and "g" or kind, spec.precision)
+    end
     if spec.mark then body = grouped(body, spec.mark) end
   end
   local align = spec.align or (number and ">" or "<")
@@ -64,7 +68,9 @@ function formatting.percent(format, v)
     if not place then break end
     local name, after = format:match("^%(([^)]*)%)()", place + 1)
     local flags, width, precision, kind, stop = format:match("^([-+ #0]*)(%d*)(%.?%d*)(.)()", after or place + 1)
-    if not kind or not ("%sridufFeEgGxXo"):find(kind, 1, true) then fail("'%s': not a format that is supported", format:sub(place, place + 10)) end
+    if not kind or not ("%sridufFeEgGxXo"):find(kind, 1, true) then
+      fail("'%s': not a format that is supported", format:sub(place, place + 10))
+    end
     at = stop
     if kind == "%" then
       parts[#parts + 1] = "%"
@@ -81,18 +87,21 @@ function formatting.percent(format, v)
       end
       local left = flags:find("-", 1, true)
       parts[#parts + 1] = written(value, {
-        kind = kind, width = tonumber(width), precision = precision ~= "" and (tonumber(precision:sub(2)) or 0) or nil, align = left and "<" or kind == "s" and ">" or nil,
-        zero = flags:find("0", 1, true) and not left, sign = flags:find("+", 1, true) and "+" or flags:find(" ", 1, true) and " " or nil,
+        kind = kind, width = tonumber(width), align = left and "<" or kind == "s" and ">" or nil,
+        precision = precision ~= "" and (tonumber(precision:sub(2)) or 0) or nil,
+        zero = flags:find("0", 1, true) and not left,
+        sign = flags:find("+", 1, true) and "+" or flags:find(" ", 1, true) and " " or nil,
       })
     end
   end
   local kind = values.kind(v)
-  local may_be_left = kind == "dict" or kind == "list" or kind == "range" or kind == "undefined"  -- what has items, for Python
+  -- Python lets values that have items be left over.
+  local may_be_left = kind == "dict" or kind == "list" or kind == "range" or kind == "undefined"
   if used < #arguments and not may_be_left then fail "not all arguments of a format are used" end
   return limits.collected(function(put) for _, part in ipairs(parts) do put(part) end end)
 end
 
--- access: {attribute, item}, for {a.b[0]}. arguments, named: of the call.
+-- access: {attribute, item}, for {a.b[0]}. arguments, named: those of the call.
 function formatting.format(format, arguments, named, access)
   local count, parts, at = 0, {}, 1
   local function value_of(field)
@@ -138,10 +147,12 @@ function formatting.format(format, arguments, named, access)
         if not align then fill, rest = "", spec end
         if rest == nil then fill, align, rest = "", nil, spec end
         local sign, zero, width, mark, precision, kind = rest:match "^([-+ ]?)(0?)(%d*)([,_]?)(%.?%d*)([a-zA-Z%%]?)$"
-        if not sign or kind ~= "" and not ("sdfFeEgGxXo%"):find(kind, 1, true) then fail("str.format: the format '%s' is not supported", spec) end
+        if not sign or kind ~= "" and not ("sdfFeEgGxXo%"):find(kind, 1, true) then
+          fail("str.format: the format '%s' is not supported", spec)
+        end
         parts[#parts + 1] = written(v, {
-          kind = kind, fill = fill ~= "" and fill or nil, align = align, sign = sign, zero = zero == "0", width = tonumber(width),
-          mark = mark ~= "" and mark or nil, precision = tonumber(precision:sub(2)),
+          kind = kind, fill = fill ~= "" and fill or nil, align = align, sign = sign, zero = zero == "0",
+          width = tonumber(width), mark = mark ~= "" and mark or nil, precision = tonumber(precision:sub(2)),
         })
       end
       at = close

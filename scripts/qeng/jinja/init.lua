@@ -1,6 +1,7 @@
--- Chat templates: Jinja2 as transformers sets it up (trim_blocks, lstrip_blocks, loop controls, nothing that changes a value). A template
--- is untrusted: it is parsed to closures over values of our own (never loaded as code), every step counts against a limit, output and
--- memory are bounded, and only the filters, tests and methods under jinja/ exist. Source: the Jinja2 template designer documentation.
+-- Chat templates: Jinja2 as transformers sets it up (trim_blocks, lstrip_blocks, loop controls, no changes of values).
+-- A template is untrusted. It is parsed to closures over values of our own and never loaded as code. Every step counts
+-- against a limit; output and memory are bounded. Only the filters, tests and methods under jinja/ exist. Source: the
+-- Jinja2 template designer documentation.
 --
 --   local template = jinja.compile(text);   template { messages = ..., add_generation_prompt = true }
 
@@ -18,8 +19,8 @@ local jinja = {}
 
 local fail = limits.fail
 local max_steps = 2e6
-local bytes_of_step = 1000  -- of text that an operation handles: another step
-local most_held = 500e6 / 1024  -- KiB of values at a time, beside what was there: thirty strings of the longest
+local bytes_of_step = 1000  -- an operation on more text than this counts as another step
+local most_held = 500e6 / 1024  -- KiB that values may take at a time: thirty strings of the longest
 local steps_to_look = 50  -- asking for the size of the heap at each step made rendering 40 % slower
 
 -- ---------------------------------------------------------------- operators
@@ -42,20 +43,21 @@ local function repeated(v, count)
   return values.kind(v) == "tuple" and values.tuple(out) or values.list(out)
 end
 
--- The operations of expressions, which chat/form.lua exchanges.
+-- The operations of expressions. chat/form.lua puts others in their place.
 local words = {
-  truth = values.truth, text = text.str, equal = values.equal, order = values.order, contains = values.contains, iterate = values.iterate,
+  truth = values.truth, text = text.str, equal = values.equal, order = values.order,
+  contains = values.contains, iterate = values.iterate,
   attribute = access.attribute, item = access.item, slice = access.slice,
   filters = require "qeng.jinja.filters", tests = require "qeng.jinja.tests",
 }
 jinja.words = words
 
--- Repeated by an int, on either side.
+-- Whether v times an int is v repeated.
 local function can_repeat(v) return type(v) == "string" or values.kind(v) == "list" or values.kind(v) == "tuple" end
 
 local entities = { ["&"] = "&amp;", ["<"] = "&lt;", [">"] = "&gt;", ["'"] = "&#39;", ['"'] = "&#34;" }
 
--- The text of a markup, or what stands for text in one.
+-- The text of a markup; any other value as text that is escaped.
 local function escaped(v)
   if values.is_markup(v) then return v[1] end
   return (text.str(v):gsub("[&<>'\"]", entities))
@@ -79,7 +81,9 @@ function words.binary(op, a, b)
   if op == "+" and kind == other and (kind == "list" or kind == "tuple") then return joined(a, b, values[kind]) end
   if op == "*" and can_repeat(a) then return repeated(a, b) end
   if op == "*" and can_repeat(b) then return repeated(b, a) end
-  local function named(v, k) return k == "undefined" and v.name and ("'%s', which is undefined,"):format(tostring(v.name)) or "a " .. k end
+  local function named(v, k)
+    return k == "undefined" and v.name and ("'%s', which is undefined,"):format(tostring(v.name)) or "a " .. k
+  end
   fail("%s %s %s", named(a, kind), op, named(b, other))
 end
 
@@ -91,7 +95,9 @@ end
 -- ---------------------------------------------------------------- functions of every template
 
 local globals = {}
-local function define(name, parameters, fn) globals[name] = values.callable(name, calls.native(name, parameters, fn)) end
+local function define(name, parameters, fn)
+  globals[name] = values.callable(name, calls.native(name, parameters, fn))
+end
 
 local function whole(v)
   if v == nil then return nil end
@@ -110,7 +116,7 @@ end)
 define("raise_exception", "message", function(message) fail("%s", message == nil and "" or text.str(message)) end)
 define("strftime_now", "format /", function(format) return os.date(text.str(format)) end)
 
--- A dict of the pairs or the dict that come first, and the arguments by name.
+-- A dict of the pairs or the dict that come first, and of the named arguments.
 local function dict_of(arguments, named)
   local pairs_of = {}
   if #arguments > 1 then fail "dict takes one argument at most, beside those by name" end
@@ -135,7 +141,7 @@ end)
 
 -- ---------------------------------------------------------------- running
 
--- fn's results; what a template does to values of the wrong kind is an error of the template.
+-- fn's results. What fails inside because a value is of the wrong kind is an error of the template.
 local function guarded(fn, ...)
   local ok, result, more = pcall(fn, ...)
   if ok then return result, more end
@@ -143,8 +149,9 @@ local function guarded(fn, ...)
   fail("%s", (tostring(result):gsub("^%S-:%d+: ", "")))
 end
 
--- A function of the variables (Lua's, or template values) that returns the text, and what {% generation %} marks in it: {first, last}
--- bytes, or false for a mark whose place is not known. Error code "template". own_words: what operations do, jinja.words by default.
+-- A function from the variables (Lua's, or template values) to the text, and to what {% generation %} marks in it:
+-- {first, last} bytes, or false for a mark whose place is not known. Errors have the code "template". own_words: the
+-- operations, jinja.words by default.
 function jinja.compile(source, own_words)
   local body = guarded(parse, source, own_words or words)
   local function render(variables)

@@ -1,5 +1,5 @@
--- A template as tokens: {kind, value, line}. kind "data" is text; "output" and "block" begin a tag, "end" ends one; in between "name",
--- "value" (a literal) and "op". Trims as chat templates expect: trim_blocks and lstrip_blocks are on.
+-- A template as tokens {kind, value, line}. kind "data" is text. "output" and "block" begin a tag and "end" ends one.
+-- In between are "name", "value" (a literal) and "op". trim_blocks and lstrip_blocks are on, as chat templates expect.
 
 local limits = require "qeng.jinja.limits"
 local numbers = require "qeng.jinja.numbers"
@@ -13,7 +13,10 @@ local long_operators = { ["=="] = 1, ["!="] = 1, ["<="] = 1, [">="] = 1, ["//"] 
 
 -- ---------------------------------------------------------------- literals
 
-local escapes = { n = "\n", t = "\t", r = "\r", a = "\a", b = "\b", f = "\f", v = "\v", ["\\"] = "\\", ["'"] = "'", ['"'] = '"', ["\n"] = "" }
+local escapes = {
+  n = "\n", t = "\t", r = "\r", a = "\a", b = "\b", f = "\f", v = "\v",
+  ["\\"] = "\\", ["'"] = "'", ['"'] = '"', ["\n"] = "",
+}
 
 -- A code point in UTF-8.
 local function utf8_of(code)
@@ -27,9 +30,10 @@ local function utf8_of(code)
   return string.char(0x100 - 2 * most + code) .. tail
 end
 
--- What the escape after a backslash at `at` stands for, and its last place.
+-- What the escape after a backslash at `at` stands for, and its last byte.
 local function escaped(source, at)
-  local hex = source:match("^x(%x%x)", at) or source:match("^u(%x%x%x%x)", at) or source:match("^U(%x%x%x%x%x%x%x%x)", at)
+  local hex = source:match("^x(%x%x)", at) or source:match("^u(%x%x%x%x)", at)
+    or source:match("^U(%x%x%x%x%x%x%x%x)", at)
   if hex then return utf8_of(tonumber(hex, 16)), at + #hex end
   local octal = source:match("^[0-7][0-7]?[0-7]?", at)
   if octal then return utf8_of(tonumber(octal, 8)), at + #octal - 1 end
@@ -69,13 +73,14 @@ end
 
 -- ---------------------------------------------------------------- text between tags
 
--- Where text goes on after a tag that ended with sign: "-" takes white space, none of a block or comment one line end.
+-- Where text goes on after a tag that ended with sign. "-" takes the white space after it. Without a sign, a block or
+-- comment takes one line end.
 local function after_tag(source, at, sign, trims)
   if sign == "-" then return source:find("[^%s]", at) or #source + 1 end
   return sign == "" and trims and source:sub(at, at) == "\n" and at + 1 or at
 end
 
--- Text before a tag that began with sign. fresh: it begins a line.
+-- Text before a tag that began with sign. fresh: the text begins a line.
 local function before_tag(text, sign, block, fresh)
   if sign == "-" then return strings.strip(text, nil, false, true) end
   if sign == "+" or not block then return text end
@@ -100,7 +105,7 @@ function lexer.tokens(source)
   local function add(kind, value, place) list[#list + 1] = { kind, value, line_at(place) } end
   local function fresh() return at == 1 or source:sub(at - 1, at - 1) == "\n" end
 
-  -- The tokens of a tag from `from` to its end; where text goes on.
+  -- Adds the tokens of a tag from `from` to its end. Returns where text goes on.
   local function tag(from, close, trims)
     local open = {}
     while true do
@@ -126,9 +131,13 @@ function lexer.tokens(source)
       else
         local op = source:sub(from, from + 1)
         if not long_operators[op] then op = c end
-        if not ("+-*/%~.,:;()[]{}|=<>!"):find(c, 1, true) or op == "!" then fail("line %d: unexpected '%s'", line_at(from), c) end
+        if not ("+-*/%~.,:;()[]{}|=<>!"):find(c, 1, true) or op == "!" then
+          fail("line %d: unexpected '%s'", line_at(from), c)
+        end
         if closing[op] then open[#open + 1] = closing[op]
-        elseif (op == ")" or op == "]" or op == "}") and table.remove(open) ~= op then fail("line %d: unexpected '%s'", line_at(from), op) end
+        elseif (op == ")" or op == "]" or op == "}") and table.remove(open) ~= op then
+          fail("line %d: unexpected '%s'", line_at(from), op)
+        end
         add("op", op, from)
         from = from + #op
       end

@@ -1,17 +1,23 @@
--- What a template may take: it is untrusted. Every error of a template has the code "template".
+-- How much a template may take: it is untrusted. Every error of a template has the code "template".
 
 local limits = {}
 
 limits.most_bytes = 16e6  -- of a string, and of the output
 limits.most_items = 1e5  -- of a list
 
-function limits.fail(message, ...) error({ code = "template", message = "chat template: " .. message:format(...) }, 0) end
+function limits.fail(message, ...)
+  error({ code = "template", message = "chat template: " .. message:format(...) }, 0)
+end
 
--- Errors unless a template may make a string of so many bytes (NaN is none), or a list of so many items.
-function limits.room_for_string(bytes) if not (bytes <= limits.most_bytes) then limits.fail "a string grew too long" end end
-function limits.room_for_list(items) if not (items <= limits.most_items) then limits.fail "a list grew too long" end end
+-- Errors unless a template may make a string of so many bytes (NaN is too many), or a list of so many items.
+function limits.room_for_string(bytes)
+  if not (bytes <= limits.most_bytes) then limits.fail "a string grew too long" end
+end
+function limits.room_for_list(items)
+  if not (items <= limits.most_items) then limits.fail "a list grew too long" end
+end
 
--- The text of the pieces that write(put) puts, in order: a small value that holds another many times over is long.
+-- The text of the pieces that write(put) puts, in order. A small value that holds another many times makes a long text.
 function limits.collected(write)
   local parts, size = {}, 0
   write(function(text)

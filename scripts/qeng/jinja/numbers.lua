@@ -1,5 +1,6 @@
--- Python's numbers. An int is a Lua number without a fraction, up to 2^53; a float is a Lua number with one, or boxed where it has
--- none (1.0, inf). A longer int keeps its digits, to be printed and compared; reckoning with it is refused.
+-- Python's numbers. An int is a Lua number without a fraction, up to 2^53. A float is a Lua number with a fraction, or
+-- a boxed one without (1.0, inf). A longer int keeps its digits, to be printed and compared; arithmetic with it is
+-- refused.
 
 local limits = require "qeng.jinja.limits"
 
@@ -9,10 +10,10 @@ local fail = limits.fail
 local Float, Long = { kind = "float" }, { kind = "int" }
 local most = 2 ^ 53
 
--- The float of a Lua number.
+-- A Lua number as a float.
 function numbers.float(x) return x == math.floor(x) and setmetatable({ x }, Float) or x end
 
--- The int of a Lua number; of its digits where it is longer than that.
+-- A Lua number as an int. Beyond 2^53 it is given by its digits.
 function numbers.int(x)
   if x ~= x or math.abs(x) > most then fail "an integer beyond 2^53 is reckoned with" end
   return x + 0
@@ -24,7 +25,7 @@ function numbers.digits(text)
   return setmetatable({ x, digits = (sign == "-" and "-" or "") .. digits }, Long)
 end
 
--- The nearest Lua number, or nil for what is no number. True and False are 1 and 0.
+-- The nearest Lua number; nil if v is no number. True and False are 1 and 0.
 function numbers.value(v)
   if type(v) == "number" then return v end
   if type(v) == "boolean" then return v and 1 or 0 end
@@ -66,7 +67,8 @@ local function float_text(x)
   local digits, exponent = shortest(math.abs(x))
   if exponent < -4 or exponent >= 16 then
     local rest = digits:sub(2)
-    return ("%s%s%se%s%02d"):format(sign, digits:sub(1, 1), rest ~= "" and "." .. rest or "", exponent < 0 and "-" or "+", math.abs(exponent))
+    return ("%s%s%se%s%02d"):format(sign, digits:sub(1, 1), rest ~= "" and "." .. rest or "",
+      exponent < 0 and "-" or "+", math.abs(exponent))
   end
   if exponent < 0 then return sign .. "0." .. ("0"):rep(-exponent - 1) .. digits end
   local whole = digits .. ("0"):rep(exponent + 1 - #digits)
@@ -80,7 +82,7 @@ function numbers.text(v)
   return ("%d"):format(v)
 end
 
--- The int or float that a text spells as Python reads it, or nil.
+-- The int or float that a text spells in Python, or nil.
 function numbers.int_of_text(text)
   local digits = text:match "^%s*([-+]?%d[%d_]*)%s*$"
   return digits and not digits:find "__" and not digits:find "_$" and numbers.digits((digits:gsub("_", ""))) or nil
@@ -94,14 +96,14 @@ function numbers.float_of_text(text)
   return numbers.float(tonumber(word))
 end
 
--- x rounded to an int, towards zero.
+-- x as an int, rounded towards zero.
 function numbers.truncated(v)
   if is_long(v) then return v end
   local x = numbers.value(v)
   return numbers.int(x < 0 and math.ceil(x) or math.floor(x))
 end
 
--- Half to even, as round(): to so many decimals.
+-- x rounded to so many decimals, half to even, as round() does.
 function numbers.rounded(x, decimals)
   if x ~= x or math.abs(x) == math.huge then return x end
   if decimals >= 0 and decimals < 20 then
@@ -120,7 +122,7 @@ end
 
 local function zero(y) if y == 0 then fail "division by zero" end end
 
--- The remainder with y's sign; x % y of Lua loses digits.
+-- The remainder with y's sign. Lua's x % y loses digits.
 local function remainder(x, y)
   zero(y)
   local rest = math.fmod(x, y)
@@ -143,7 +145,7 @@ local operations = {
   ["**"] = function(x, y) return x ^ y end,
 }
 
--- a op b; text: of the operands' kinds, for an error.
+-- a op b, where op is Python's operator.
 function numbers.arithmetic(op, a, b)
   local x, y = numbers.value(a), numbers.value(b)
   if is_long(a) or is_long(b) then fail "an integer beyond 2^53 is reckoned with" end
@@ -154,7 +156,9 @@ function numbers.arithmetic(op, a, b)
   local float = numbers.is_float(a) or numbers.is_float(b) or op == "**" and y < 0
   if op == "**" and x == 0 and y < 0 then fail "division by zero" end
   local result = operations[op](x, y)
-  if op == "**" and math.abs(result) == math.huge and math.abs(x) < math.huge and math.abs(y) < math.huge then fail "a power is too large" end
+  if op == "**" and math.abs(result) == math.huge and math.abs(x) < math.huge and math.abs(y) < math.huge then
+    fail "a power is too large"
+  end
   if result ~= result and x == x and y == y then fail "a root of a negative number" end
   if float then return numbers.float(result) end
   return numbers.int(result)

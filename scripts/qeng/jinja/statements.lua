@@ -1,5 +1,6 @@
--- Parses a template to a closure (scope, run): if, for (else, condition, recursive), set (value and block), with, macro, call, filter,
--- break, continue, generation. A scope finds the names of those around it; run takes the text.
+-- Parses a template to a closure (scope, run). Statements: if, for (else, condition, recursive), set (value and block),
+-- with, macro, call, filter, break, continue, generation. A scope sees the names of the scopes around it. run takes the
+-- text.
 
 local Parser = require "qeng.jinja.expressions"
 local lexer = require "qeng.jinja.lexer"
@@ -11,7 +12,7 @@ local statements = {}
 
 local function inner_scope(scope) return setmetatable({}, { __index = scope }) end
 
--- The text that body puts out.
+-- The text that body writes.
 local function captured(body, scope, run)
   local out, outer = run.out, run.captured
   run.out, run.captured = {}, true
@@ -23,7 +24,7 @@ end
 
 -- ---------------------------------------------------------------- bodies
 
--- Whether a block tag with one of these words is next (words separated by spaces).
+-- Whether the next block tag has one of these words (separated by spaces).
 local function block_ahead(p, names)
   if p:kind() ~= "block" then return false end
   local word = p.tokens[p.at + 1]
@@ -36,7 +37,7 @@ local function output(p)
   return function(scope, run) run.step(); run.emit(words.text(value(scope, run))) end
 end
 
--- Everything up to a block tag of one of these words, which is next.
+-- Everything up to a block tag of one of these words. The tag is next.
 local function body_until(p, names)
   local body = {}
   while true do
@@ -70,7 +71,7 @@ local function body_until(p, names)
   end
 end
 
--- The same with the tag that ends it: only its word is left to read past.
+-- The same, and past the tag that ends it.
 local function body_to(p, word)
   local body = body_until(p, word)
   p.at = p.at + 2
@@ -82,7 +83,7 @@ end
 
 statements["if"] = function(p)
   local branches, otherwise, words = {}, nil, p.words
-  local word = "if"
+  local word
   repeat
     local condition = p:tuple(nil, p.disjunction)
     p:finish()
@@ -103,7 +104,7 @@ end
 
 -- ---------------------------------------------------------------- for
 
--- Names to assign to, with commas and parentheses between them: a name, {name, attribute =} or a list of targets.
+-- The names to assign to: a name, {name, attribute =} or a list of targets. Commas and parentheses stand between them.
 local function targets(p, stop)
   local list, tuple = {}, false
   repeat
@@ -193,7 +194,7 @@ statements["for"] = function(p)
   return function(scope, run) walk(items(scope, run), scope, run, 0) end
 end
 
--- run.leave ends the bodies around it up to the loop.
+-- run.leave ends the bodies that surround it, up to the loop.
 for _, word in ipairs { "break", "continue" } do
   statements[word] = function(p)
     if (p.loops or 0) == 0 then p:fail("%s outside of a loop", word) end
@@ -257,7 +258,7 @@ local function parameters(p)
   return list
 end
 
--- A body that is called with arguments: nothing in it leaves a loop around it.
+-- A body that is called with arguments. Nothing in it can leave a loop around it.
 local function callable_body(p, word)
   local loops = p.loops
   p.loops = 0
@@ -266,7 +267,7 @@ local function callable_body(p, word)
   return body
 end
 
--- A function of the template over scope.
+-- A macro of the template as a function, over scope.
 local function macro(name, wanted, body, scope, run)
   local depth = 0
   return values.callable(name, function(arguments, named)
@@ -335,7 +336,8 @@ end
 
 -- ---------------------------------------------------------------- generation
 
--- What an assistant says, marked for training: run.said has its place in the text. Inside of a macro or a block the place is not known.
+-- What an assistant says, marked for training. run.said has its place in the text. Inside a macro or a block the place
+-- is not known.
 statements.generation = function(p)
   p:finish()
   local body = body_to(p, "endgeneration")

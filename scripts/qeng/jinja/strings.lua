@@ -1,4 +1,4 @@
--- What Python's strings do: by code point, with Unicode's white space and cases. Positions count from 0.
+-- Python's operations on strings: by code point, with Unicode's white space and cases. Positions count from 0.
 
 local limits = require "qeng.jinja.limits"
 local q = require "qeng.core"
@@ -6,7 +6,7 @@ local q = require "qeng.core"
 local strings = {}
 
 local fail = limits.fail
-local character = "[%z\1-\127\192-\255][\128-\191]*"  -- bytes of no UTF-8 stand for themselves: marks in texts
+local character = "[%z\1-\127\192-\255][\128-\191]*"  -- a byte that is not UTF-8 stands for itself: marks in texts
 
 local function is_ascii(s) return not s:find "[\128-\255]" end
 
@@ -30,7 +30,8 @@ end
 local spaces = {}  -- as str.isspace has it
 for byte = 9, 13 do spaces[string.char(byte)] = true end
 for byte = 28, 32 do spaces[string.char(byte)] = true end
-for s in ("\194\133 \194\160 \225\154\128 \226\128\168 \226\128\169 \226\128\175 \226\129\159 \227\128\128"):gmatch "%S+" do spaces[s] = true end
+for s in ("\194\133 \194\160 \225\154\128 \226\128\168 \226\128\169 \226\128\175 \226\129\159 \227\128\128")
+  :gmatch "%S+" do spaces[s] = true end
 for last = 128, 138 do spaces["\226\128" .. string.char(last)] = true end
 
 local function set_of(chars)
@@ -40,7 +41,7 @@ local function set_of(chars)
   return set
 end
 
--- s without characters of `chars` (white space) at its left and right ends.
+-- s without characters of `chars` (by default white space) at its left and right ends.
 function strings.strip(s, chars, left, right)
   local set, first, last = set_of(chars), 1, #s
   while left and first <= last do
@@ -57,7 +58,7 @@ function strings.strip(s, chars, left, right)
   return s:sub(first, last)
 end
 
--- The words between white space; with a limit the rest is one.
+-- The words between white space. After `limit` splits the rest is one.
 local function words(s, limit, from_right)
   local places, at = {}, nil  -- first and last byte of each word
   for place, c in s:gmatch("()(" .. character .. ")") do
@@ -79,7 +80,7 @@ end
 
 -- ---------------------------------------------------------------- parts
 
--- Places {first, last} of a needle, one after the other.
+-- The places {first, last} of a needle, one after the other.
 local function places_of(s, needle)
   local places, at = {}, 1
   while true do
@@ -105,7 +106,7 @@ end
 function strings.rsplit(s, separator, limit)
   if not separator then return words(s, limit, true) end
   if not limit or limit < 0 then return strings.split(s, separator) end
-  local back = strings.split(s:reverse(), separator:reverse(), limit)  -- bytes of a needle are found as its characters are
+  local back = strings.split(s:reverse(), separator:reverse(), limit)  -- reversed bytes are found as the characters are
   local out = {}
   for i = #back, 1, -1 do out[#out + 1] = back[i]:reverse() end
   return out
@@ -123,10 +124,13 @@ function strings.partition(s, separator, from_right)
   return { s:sub(1, place[1] - 1), separator, s:sub(place[2] + 1) }
 end
 
--- Lines; ends: with what ends them.
+-- The lines of s. ends: with what ends them.
 function strings.splitlines(s, ends)
   local out, from, at = {}, 1, 1
-  local breaks = { ["\n"] = 1, ["\11"] = 1, ["\12"] = 1, ["\28"] = 1, ["\29"] = 1, ["\30"] = 1, ["\194\133"] = 1, ["\226\128\168"] = 1, ["\226\128\169"] = 1 }
+  local breaks = {
+    ["\n"] = 1, ["\11"] = 1, ["\12"] = 1, ["\28"] = 1, ["\29"] = 1, ["\30"] = 1,
+    ["\194\133"] = 1, ["\226\128\168"] = 1, ["\226\128\169"] = 1,
+  }
   while at <= #s do
     local c = s:match("^" .. character, at) or s:sub(at, at)
     local stop = s:sub(at, at + 1) == "\r\n" and 2 or (c == "\r" or breaks[c]) and #c
@@ -161,7 +165,7 @@ function strings.replace(s, from, to, count)
   return (s:gsub(plain(from), (to:gsub("%%", "%%%%")), count))
 end
 
--- Where a needle begins, counted from 0, or nil; last: where it begins for the last time.
+-- Where a needle begins, counted from 0, or nil. last: where the last one begins.
 function strings.find(s, needle, last)
   local at
   if last then
@@ -185,7 +189,7 @@ function strings.times(s, count)
   return s:rep(count)
 end
 
--- s in the middle, or at an end, of so many characters.
+-- s padded to so many characters; side: where s stands.
 function strings.padded(s, width, fill, side)
   local more = math.max(width - strings.length(s), 0)
   if side == "left" then return s .. strings.times(fill, more) end
@@ -194,7 +198,8 @@ function strings.padded(s, width, fill, side)
   return strings.times(fill, before) .. s .. strings.times(fill, more - before)
 end
 
-strings.lower, strings.upper, strings.title, strings.capitalize = q.unicode.lower, q.unicode.upper, q.unicode.title, q.unicode.capitalize
+strings.lower, strings.upper = q.unicode.lower, q.unicode.upper
+strings.title, strings.capitalize = q.unicode.title, q.unicode.capitalize
 strings.quoted = q.unicode.quoted  -- as repr writes it
 
 return strings

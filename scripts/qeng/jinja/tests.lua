@@ -1,4 +1,4 @@
--- What may stand after "is": Jinja's tests. Functions (v, arguments, named).
+-- Jinja's tests, which stand after "is": functions (v, arguments, named).
 
 local calls = require "qeng.jinja.calls"
 local limits = require "qeng.jinja.limits"
@@ -31,7 +31,8 @@ define("false", "", function(v) return v == false end)
 define("mapping", "", values.is_dict)
 define("sequence", "", function(v) return sized[values.kind(v)] == true end)
 define("iterable", "", function(v) return sized[values.kind(v)] or iterable[values.kind(v)] or false end)
-define("callable", "", function(v) return values.kind(v) == "function" or values.is_undefined(v) end)  -- Python's Undefined has __call__
+-- Python's Undefined has __call__.
+define("callable", "", function(v) return values.kind(v) == "function" or values.is_undefined(v) end)
 local function last_digit(v) return type(v) == "table" and v.digits and tonumber(v.digits:sub(-1)) or number(v) end
 define("odd", "", function(v) return last_digit(v) % 2 == 1 end)
 define("even", "", function(v) return last_digit(v) % 2 == 0 end)

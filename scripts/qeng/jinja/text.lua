@@ -60,7 +60,9 @@ end
 
 -- ---------------------------------------------------------------- JSON
 
-local escapes = { ['"'] = '\\"', ["\\"] = "\\\\", ["\n"] = "\\n", ["\r"] = "\\r", ["\t"] = "\\t", ["\b"] = "\\b", ["\f"] = "\\f" }
+local escapes = {
+  ['"'] = '\\"', ["\\"] = "\\\\", ["\n"] = "\\n", ["\r"] = "\\r", ["\t"] = "\\t", ["\b"] = "\\b", ["\f"] = "\\f",
+}
 
 local function json_string(s, ascii)
   s = s:gsub('[%z\1-\31"\\]', function(c) return escapes[c] or ("\\u%04x"):format(c:byte()) end)
@@ -94,7 +96,9 @@ local function write_json(put, v, opt, depth)
   if numbers.value(v) then return put(json_number(v)) end
   if type(v) == "string" then return put(json_string(v, opt.ascii)) end
   local dict = values.is_dict(v)
-  if not dict and not values.is_sequence(v) or values.kind(v) == "range" then fail("tojson: a %s has no JSON", values.kind(v)) end
+  if not dict and not values.is_sequence(v) or values.kind(v) == "range" then
+    fail("tojson: a %s has no JSON", values.kind(v))
+  end
   local items = dict and v.keys or v
   if dict and opt.sort then
     items = { unpack(items) }
@@ -118,11 +122,17 @@ local function write_json(put, v, opt, depth)
   put(dict and "}" or "]")
 end
 
--- indent: of spaces or text for each level; separators: a tuple of two.
+-- indent: text, or a number of spaces, for each level; separators: a tuple of two.
 function text.json(v, ascii, indent, separators, sort)
-  local width = indent ~= nil and indent ~= values.none and (numbers.value(indent) and strings.times(" ", numbers.value(indent)) or indent) or nil
+  local width
+  if indent ~= nil and indent ~= values.none then
+    local spaces = numbers.value(indent)
+    width = (spaces and strings.times(" ", spaces) or indent) or nil
+  end
   local pair = separators ~= nil and separators ~= values.none and separators or { width and "," or ", ", ": " }
-  local opt = { indent = width, comma = pair[1], colon = pair[2], sort = values.truth(sort), ascii = values.truth(ascii) }
+  local opt = {
+    indent = width, comma = pair[1], colon = pair[2], sort = values.truth(sort), ascii = values.truth(ascii),
+  }
   return limits.collected(function(put) write_json(put, v, opt, 0) end)
 end
 

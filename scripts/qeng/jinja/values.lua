@@ -1,5 +1,5 @@
--- Python's values as a template sees them: Lua strings, booleans, numbers (numbers.lua), and tables that are marked with their kind.
--- None of them is changed once it is made; a namespace's names are.
+-- Python's values as a template sees them: Lua strings, booleans, numbers (numbers.lua), and tables marked with their
+-- kind. No value changes once it is made, except the names of a namespace.
 --
 --   list, tuple, range, view   the items, 1 .. n
 --   generator                  the items, until it is walked through
@@ -7,7 +7,7 @@
 --   namespace, loop            {map = by name}
 --   function                   {name =, call = of (arguments, named)}
 --   none; undefined            {name =}
---   markup                     {text}: what the filter safe gives, which escapes what is added to it
+--   markup                     {text}: from the filter "safe"; it escapes what is added to it
 
 local limits = require "qeng.jinja.limits"
 local numbers = require "qeng.jinja.numbers"
@@ -19,7 +19,9 @@ local values = {}
 local fail = limits.fail
 
 local metas = {}
-for kind in ("list tuple range view generator dict namespace loop function none undefined markup"):gmatch "%a+" do metas[kind] = { kind = kind } end
+for kind in ("list tuple range view generator dict namespace loop function none undefined markup"):gmatch "%a+" do
+  metas[kind] = { kind = kind }
+end
 
 local none = setmetatable({}, metas.none)
 values.none = none
@@ -27,12 +29,12 @@ values.none = none
 function values.list(t) return setmetatable(t, metas.list) end
 function values.tuple(t) return setmetatable(t, metas.tuple) end
 function values.generator(t) return setmetatable(t, metas.generator) end
--- name: what Python prints it as.
+-- name: what Python prints the view as.
 function values.view(t, name) t.name = name; return setmetatable(t, metas.view) end
 function values.range(t, name) t.name = name; return setmetatable(t, metas.range) end
 function values.object(kind, map) return setmetatable({ map = map }, metas[kind]) end
 function values.undefined(name) return setmetatable({ name = name }, metas.undefined) end
--- call: of the arguments (n of them) and those by name.
+-- call: a function of the arguments (n of them) and the named ones.
 function values.callable(name, call) return setmetatable({ name = name, call = call }, metas["function"]) end
 
 function values.markup(text) return setmetatable({ text }, metas.markup) end
@@ -41,9 +43,8 @@ function values.is_markup(v) return getmetatable(v) == metas.markup end
 function values.plain(v) return getmetatable(v) == metas.markup and v[1] or v end
 
 function values.is_undefined(v) return getmetatable(v) == metas.undefined end
-local is_undefined = values.is_undefined
 
--- Python's name of a value's type, but for those of this file.
+-- Python's name of a value's type, or the kind of a table of this file.
 function values.kind(v)
   local kind = type(v)
   if kind == "string" then return "str" end
@@ -59,19 +60,20 @@ function values.is_dict(v) return getmetatable(v) == metas.dict end
 
 -- ---------------------------------------------------------------- dicts
 
--- What stands for a key in the map: numbers that are equal are one key.
+-- A key as it stands in the map. Equal numbers are one key.
 local function key_of(v)
   if type(v) ~= "table" then return v end
   local number = numbers.value(v)
   if number then return number end
-  if v == none or values.is_undefined(v) or kind_of(v) == "tuple" then return v end  -- an undefined value is the key of nothing
+  -- An undefined value is the key of nothing.
+  if v == none or values.is_undefined(v) or kind_of(v) == "tuple" then return v end
   fail("a %s as the key of a dict", kind_of(v))
 end
 
 function values.dict(keys, map) return setmetatable({ keys = keys, map = map }, metas.dict) end
 function values.get(dict, key) return dict.map[key_of(key)] end
 
--- Of pairs {key, value}; a key given twice keeps its place.
+-- A dict of pairs {key, value}. A key that comes twice keeps its place.
 function values.dict_of(pairs_of)
   local dict = values.dict({}, {})
   for _, pair in ipairs(pairs_of) do
@@ -112,7 +114,7 @@ function values.length(v)
   fail("a %s has no length", kind)
 end
 
--- The items of what can be walked through, 1 .. n. A generator is empty then.
+-- The items of a value, 1 .. n. A generator is empty afterwards.
 function values.iterate(v)
   local kind = kind_of(v)
   if sequences[kind] or kind == "view" then return v end
@@ -148,12 +150,14 @@ function values.equal(a, b)
   return true
 end
 
--- Whether a < b; an error for values that have no order.
+-- Whether a < b. Values without an order are an error.
 function values.less(a, b)
   if type(a) == "string" and type(b) == "string" then return a < b end
   if numbers.value(a) and numbers.value(b) then return numbers.less(a, b) end
   local kind = kind_of(a)
-  if (kind ~= "list" and kind ~= "tuple") or kind ~= kind_of(b) then fail("a %s and a %s have no order", kind, kind_of(b)) end
+  if (kind ~= "list" and kind ~= "tuple") or kind ~= kind_of(b) then
+    fail("a %s and a %s have no order", kind, kind_of(b))
+  end
   for i = 1, math.min(#a, #b) do if not values.equal(a[i], b[i]) then return values.less(a[i], b[i]) end end
   return #a < #b
 end
@@ -179,14 +183,17 @@ end
 
 -- ---------------------------------------------------------------- from Lua
 
--- A Lua value as a template's: q.json.null is none; tables of items 1 .. n, and those marked as JSON arrays, are lists, others dicts,
--- in the order of __keys, which decoded JSON has, else sorted; what is one already stays. change(text, whether it is a key): of every text, or nil.
+-- A Lua value as a template's. q.json.null is none. Tables with items 1 .. n, and those marked as JSON arrays, are
+-- lists. Other tables are dicts, in the order of __keys, which decoded JSON has, else sorted. A template's value
+-- stays. change(text, is_key), if given, is called for every text.
 function values.from_lua(v, change)
   if v == nil or v == q.json.null then return none end
   if type(v) == "string" then return change and change(v) or v end
   if type(v) == "number" then return v == math.floor(v) and math.abs(v) > 2 ^ 53 and numbers.float(v) or v end
   if type(v) == "function" then
-    return values.callable("function", function(arguments) return values.from_lua(v(unpack(arguments, 1, #arguments)), change) end)
+    return values.callable("function", function(arguments)
+      return values.from_lua(v(unpack(arguments, 1, #arguments)), change)
+    end)
   end
   if type(v) ~= "table" then return v end
   local meta = getmetatable(v)

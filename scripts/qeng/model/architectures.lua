@@ -1,13 +1,13 @@
--- The model files of scripts/qeng/models and those of users, and which of them a config.json or a GGUF file asks for. A
--- model file returns a table that says everything of one architecture; recipes/README.md has an example:
+-- Finds the model file that a config.json or a GGUF file asks for, among those of scripts/qeng/models and the user's
+-- own. A model file returns a table that says everything of one architecture; recipes/README.md has an example:
 --   hf, model_type     its names in config.json
---   config(file)       its settings, read from a Config (model/config.lua); any key that it does not read is refused
---   build(model, source, c)   its forward function, of the parts of model/nn.lua
---   gguf               its words in GGUF (gguf/names.lua, gguf/config.lua); nil where it has none
---   lora               the roles of the layers that get adapters by default; nil for all linear layers
---   texts              what transformers takes where the text part of a model of images is silent: {[model_type] =
---                      {vocab, hidden, ffn, layers, heads, kv_heads, eps =, theta =}}
---   refuses            names of similar architectures, and what these have that is not supported: {{name, what}...}
+--   config(file)       reads its settings from a Config (model/config.lua); a key that it does not read is refused
+--   build(model, source, c)   makes its forward function of the parts in model/nn.lua
+--   gguf               its words in GGUF (gguf/names.lua, gguf/config.lua); nil if it has none
+--   lora               the roles of layers that get adapters by default; nil for all linear layers
+--   texts              what transformers assumes where the text part of a model of images leaves keys out:
+--                      {[model_type] = {vocab, hidden, ffn, layers, heads, kv_heads, eps =, theta =}}
+--   refuses            similar architectures, and what each has that is not supported: {{name, what}...}
 
 local list_files = require "qeng.library_files"
 local q = require "qeng.core"
@@ -18,7 +18,7 @@ for _, name in ipairs(list_files "qeng/models") do
   table.insert(architectures.known, require("qeng.models." .. name:match "^(.*)%.lua$"))
 end
 
--- The model file of a user at `path`, which is run; nil without a path. A model's own folder is never searched for one.
+-- Runs the user's model file at `path` and returns its table; nil without a path. A model's own folder is not searched.
 function architectures.read(path)
   if not path then return nil end
   local chunk, why = loadstring(q.fs.read(path), "@" .. path)
@@ -32,7 +32,7 @@ function architectures.read(path)
   return arch
 end
 
--- Refuses an architecture that no file has. name_of(arch): what it is called where `name` comes from.
+-- Refuses an architecture that no model file has. name_of(arch): how an architecture is called where `name` comes from.
 function architectures.unknown(path, name, name_of)
   local list, seen = {}, {}
   for _, arch in ipairs(architectures.known) do
@@ -49,8 +49,8 @@ function architectures.unknown(path, name, name_of)
     .. "or one of your own: --model-file)"):format(path, tostring(name), table.concat(list, ", ")))
 end
 
--- file: a config (scripts/qeng/model/config.lua). own: the user's model file, which then has to be the one that is
--- asked for. Returns the model file and its settings; a key that neither uses is refused.
+-- The model file and the settings of a config (model/config.lua). A key that neither uses is refused. own: the user's
+-- model file, which then has to be the one that is asked for.
 function architectures.of(file, own)
   local names = file.values.architectures
   local name, kind = type(names) == "table" and names[1] or nil, file.values.model_type

@@ -1,5 +1,5 @@
--- Reads a Hugging Face config.json strictly: a key that a model file neither uses nor knows to be harmless is refused
--- by name, because it may change the mathematics. What is absent is what transformers takes it for.
+-- Reads a Hugging Face config.json strictly. A key that a model file neither uses nor knows to be harmless may change
+-- the mathematics, so it is refused by name. For an absent key transformers' default is taken.
 
 local q = require "qeng.core"
 local wrapper = require "qeng.model.wrapper"
@@ -12,14 +12,15 @@ for key in ([[
   _name_or_path architectures model_type torch_dtype dtype transformers_version use_cache bos_token_id eos_token_id
   pad_token_id initializer_range attention_dropout hidden_dropout max_position_embeddings tie_word_embeddings
   sep_token_id decoder_start_token_id return_dict output_attentions output_hidden_states unsloth_version unsloth_fixed
-  chunk_size_feed_forward id2label label2id problem_type finetuning_task task_specific_params auto_map quantization_config_removed
-  use_sliding_window sliding_window max_window_layers layer_types is_encoder_decoder _attn_implementation_autoset name_or_path
-  rope_theta rope_scaling rope_parameters rope_interleaved is_decoder add_cross_attention cross_attention_hidden_size
+  chunk_size_feed_forward id2label label2id problem_type finetuning_task task_specific_params auto_map
+  quantization_config_removed use_sliding_window sliding_window max_window_layers layer_types is_encoder_decoder
+  _attn_implementation_autoset name_or_path rope_theta rope_scaling rope_parameters rope_interleaved is_decoder
+  add_cross_attention cross_attention_hidden_size
   tie_encoder_decoder cache_implementation is_llama_config transformers.js_config
 ]]):gmatch("%S+") do harmless[key] = true end
 
--- Eight times what the largest published models have, or more: a damaged number must not be counted up to, nor memory
--- asked for it.
+-- Limits of eight times the largest published model's, or more. A damaged number must not be counted up to, and no
+-- memory must be asked for it.
 config.most_layers = 1024        -- 126: Llama 3.1 405B
 local most_of = {
   hidden_size = 2 ^ 18,          -- 16384: the same
@@ -47,8 +48,8 @@ local function shown(value) return type(value) == "table" and described(value) o
 
 local read_from = setmetatable({}, { __mode = "k" })  -- the files of values, for errors
 
--- NaN and Infinity, which Python writes though JSON has neither, as the objects that transformers writes for them:
--- whatever reads a number then refuses them by their key.
+-- NaN and Infinity, which Python writes though JSON has neither. They become the objects that transformers writes for
+-- them, so that whatever reads a number refuses them by their key.
 local function tagged(text)
   if not text:find "NaN" and not text:find "Infinity" then return text end
   local names, parts, at = {}, {}, 1
@@ -68,10 +69,9 @@ local function tagged(text)
   return table.concat(parts)
 end
 
--- The keys and values of the file: where it wraps a text model, of that; and what wraps it (model/wrapper.lua).
+-- The keys and values of the file, or of the text model that it wraps; and what wraps it (model/wrapper.lua).
 function config.values(path)
-  local text = q.fs.read(path)
-  local values, why = q.try(q.json.decode, tagged(text))
+  local values, why = q.try(q.json.decode, tagged(q.fs.read(path)))
   if not is_object(values) then
     q.error("format", ("%s: not a JSON object%s"):format(path, why and ": " .. why.message:gsub("^json: ", "") or ""))
   end
@@ -80,8 +80,7 @@ function config.values(path)
   return text, wrapped_by
 end
 
--- The config of folder `dir`, its keys consumed by get() and must(); and its tensors, of which `weights` is the
--- folder's safetensors.
+-- The config of folder `dir`, whose keys get() and must() consume, and its tensors. weights: the folder's safetensors.
 function config.read(dir, weights)
   local values, wrapped_by = config.values(dir .. "/config.json")
   local file = config.wrap(values)
@@ -89,14 +88,15 @@ function config.read(dir, weights)
   return file, file.weights
 end
 
--- path: where `values` are from, if config.values() did not read them.
+-- path: where `values` come from, if config.values() did not read them.
 function config.wrap(values, path)
   return setmetatable({ values = values, path = path or read_from[values] or "config", used = {} }, Config)
 end
 
 local function given(value) return value ~= nil and value ~= q.json.null end
 
--- A number (or boolean, string) of the type of `default`; required where default is nil: pass kind = "number".
+-- A value of the type of `default`: number, boolean or string. If default is nil the key is required; pass kind, as
+-- "number".
 function Config:get(key, default, kind)
   self.used[key] = true
   local value = self.values[key]
@@ -111,12 +111,13 @@ function Config:get(key, default, kind)
   return value
 end
 
--- At most what models have, or 2^31 where there is no smaller limit.
+-- A whole number, at most what models have, or 2^31 if most_of has no smaller limit.
 function Config:size(key, default)
   local value = self:get(key, default, "number")
   local most = most_of[key] or 2 ^ 31
   if not (value >= 1 and value <= most) or value ~= math.floor(value) then
-    q.error("format", ("%s: key %s is %s, expected a positive integer, at most %d"):format(self.path, key, tostring(value), most))
+    q.error("format", ("%s: key %s is %s, expected a positive integer, at most %d"):format(self.path, key,
+      tostring(value), most))
   end
   return value
 end
@@ -125,24 +126,27 @@ local function is_positive(value) return type(value) == "number" and value > 0 a
 
 function Config:positive(key, default)
   local value = self:get(key, default, "number")
-  if not is_positive(value) then q.error("format", ("%s: key %s is %s, expected a positive number"):format(self.path, key, tostring(value))) end
+  if not is_positive(value) then
+    q.error("format", ("%s: key %s is %s, expected a positive number"):format(self.path, key, tostring(value)))
+  end
   return value
 end
 
--- Whether the embedding is the head too. Where a folder holds another head, that one counts, as in transformers, and
--- what is saved says so.
+-- Whether the embedding is the head too. If a folder holds another head, that one counts, as in transformers, and a
+-- saved model says so.
 function Config:tied(default)
   local tied = self:get("tie_word_embeddings", default)
   if tied and self.weights and self.weights:info "lm_head.weight" and self.weights:info "model.embed_tokens.weight"
     and not self.weights:same("lm_head.weight", "model.embed_tokens.weight") then
-    io.stderr:write(("%s: tie_word_embeddings is %s, but the weights hold an lm_head.weight that is not the embedding: it is used, as transformers does\n")
-      :format(self.path, given(self.values.tie_word_embeddings) and "true" or "true by default"))
+    local said = given(self.values.tie_word_embeddings) and "true" or "true by default"
+    io.stderr:write(("%s: tie_word_embeddings is %s, but the weights hold an lm_head.weight that is not the embedding: "
+      .. "it is used, as transformers does\n"):format(self.path, said))
     self.values.tie_word_embeddings, tied = false, false
   end
   return tied
 end
 
--- A key this model supports at one value only.
+-- A key that this model supports at one value only.
 function Config:must(key, value)
   self.used[key] = true
   local actual = self.values[key]
@@ -152,26 +156,33 @@ function Config:must(key, value)
   end
 end
 
--- Refuses a model that has `what`, as this key would say.
+-- Refuses a model that has `what`, if this key says that it does.
 function Config:without(key, what)
   self.used[key] = true
   if given(self.values[key]) then
-    q.error("unsupported", ("%s: %s = %s asks for %s, which is not supported"):format(self.path, key, shown(self.values[key]), what))
+    q.error("unsupported", ("%s: %s = %s asks for %s, which is not supported"):format(self.path, key,
+      shown(self.values[key]), what))
   end
 end
 
--- What rope_scaling and rope_parameters may hold, whatever the rotation; all else are numbers. mrope_*: how positions
--- of images are laid out, which say nothing of text.
-local rope_types = { rope_type = "string", type = "string", mrope_section = "table", mrope_interleaved = "boolean", truncate = "boolean", finetuned = "boolean", short_factor = "table", long_factor = "table" }
-local of_all = { rope_type = true, type = true, rope_theta = true, partial_rotary_factor = true, finetuned = true, mrope_section = true, mrope_interleaved = true }
+-- What rope_scaling and rope_parameters may hold for every rotation. All other entries are numbers. mrope_*: how
+-- positions of images are laid out; they say nothing of text.
+local rope_types = {
+  rope_type = "string", type = "string", mrope_section = "table", mrope_interleaved = "boolean", truncate = "boolean",
+  finetuned = "boolean", short_factor = "table", long_factor = "table",
+}
+local of_all = {
+  rope_type = true, type = true, rope_theta = true, partial_rotary_factor = true, finetuned = true,
+  mrope_section = true, mrope_interleaved = true,
+}
 
--- What each rotation has beside those: true where it may not be missing.
+-- The further entries of each rotation. true: it may not be missing.
 local of_rotation = {
   default = {}, linear = { factor = true }, dynamic = { factor = true },
   llama3 = { factor = true, low_freq_factor = true, high_freq_factor = true, original_max_position_embeddings = false },
   yarn = {
-    factor = true, original_max_position_embeddings = false, attention_factor = false, beta_fast = false, beta_slow = false, mscale = false,
-    mscale_all_dim = false, truncate = false,
+    factor = true, original_max_position_embeddings = false, attention_factor = false, beta_fast = false,
+    beta_slow = false, mscale = false, mscale_all_dim = false, truncate = false,
   },
   longrope = {
     short_factor = true, long_factor = true, factor = false, attention_factor = false,
@@ -180,8 +191,8 @@ local of_rotation = {
 }
 local most_rotations = { "default", "linear", "dynamic", "llama3", "yarn" }
 
--- The numbers, strings and so on of the object at `key` (in it, at `kind`) that are not null, and what it is called;
--- nil where there are none.
+-- The entries (numbers, strings and so on) of the object at `key`, or of `kind` in it, that are not null; and the name
+-- of the object. nil if there are none.
 function Config:rope_entries(key, kind)
   local object, name, entries = self.values[key], key, {}
   local function expect_object()
@@ -192,7 +203,8 @@ function Config:rope_entries(key, kind)
   expect_object()
   if kind and given(object) and next(object) ~= nil then
     if object.full_attention == nil and object.sliding_attention == nil then
-      q.error("format", ("%s: key %s has neither full_attention nor sliding_attention; expected an object for each kind of layer"):format(self.path, name))
+      q.error("format", ("%s: key %s has neither full_attention nor sliding_attention; expected an object for each "
+        .. "kind of layer"):format(self.path, name))
     end
     object, name = object[kind], key .. "." .. kind
     expect_object()
@@ -201,10 +213,12 @@ function Config:rope_entries(key, kind)
     if given(value) then
       local expected = rope_types[entry] or "number"
       if type(value) ~= expected then
-        q.error("format", ("%s: key %s.%s is %s, expected a %s"):format(self.path, name, entry, described(value), expected == "table" and "list" or expected))
+        q.error("format", ("%s: key %s.%s is %s, expected a %s"):format(self.path, name, entry, described(value),
+          expected == "table" and "list" or expected))
       end
       if expected == "number" and not is_positive(value) then
-        q.error("format", ("%s: key %s.%s is %s, expected a positive number"):format(self.path, name, entry, tostring(value)))
+        q.error("format", ("%s: key %s.%s is %s, expected a positive number"):format(self.path, name, entry,
+          tostring(value)))
       end
       entries[entry] = value
     end
@@ -212,7 +226,7 @@ function Config:rope_entries(key, kind)
   if next(entries) ~= nil then return entries, name end
 end
 
--- One of the two objects as Config:rope gives it, nil where it says nothing. theta: where it has none of its own.
+-- One of the two objects in the form of Config:rope; nil if it says nothing. theta: used if the object has none.
 function Config:rotation(key, kind, theta)
   local entries, name = self:rope_entries(key, kind)
   if not entries then return nil end
@@ -231,7 +245,8 @@ function Config:rotation(key, kind, theta)
       table.concat(supported, ", ", 1, #supported - 1), supported[#supported])
   end
   if (entries.partial_rotary_factor or 1) ~= 1 and not self.partial_rotary then
-    refuse("unsupported", "key %s.partial_rotary_factor is %s; only 1 is supported: transformers turns whole heads of this architecture whatever it says, other programs a part of each",
+    refuse("unsupported", "key %s.partial_rotary_factor is %s; only 1 is supported: transformers turns whole heads of "
+      .. "this architecture whatever it says, other programs a part of each",
       name, tostring(entries.partial_rotary_factor))
   end
   local scaling = { rope_type = named }
@@ -239,11 +254,14 @@ function Config:rotation(key, kind, theta)
     if known[entry] ~= nil then
       scaling[entry] = value
     elseif not of_all[entry] and not (entry == "factor" and value == 1) then
-      refuse("unsupported", "key %s.%s is %s, which a rotation of type %s has not", name, entry, tostring(value), named or "default")
+      refuse("unsupported", "key %s.%s is %s, which a rotation of type %s has not", name, entry, tostring(value),
+        named or "default")
     end
   end
   for entry, needed in pairs(known) do
-    if needed and not scaling[entry] then refuse("format", "key %s.%s is missing, which a rotation of type %s needs", name, entry, named) end
+    if needed and not scaling[entry] then
+      refuse("format", "key %s.%s is missing, which a rotation of type %s needs", name, entry, named)
+    end
   end
   if known.original_max_position_embeddings ~= nil and self.original_length then
     scaling.original_max_position_embeddings = self.original_length
@@ -272,70 +290,87 @@ local function same_rotation(a, b)
   return a.theta == b.theta and a.part == b.part
 end
 
--- {theta, scaling}: from rope_theta and rope_scaling, or from rope_parameters (newer files), whose theta counts before
--- rope_theta. scaling: rope_type and what of_rotation has for it, nil where nothing is scaled. kind: which of
--- rope_parameters' where these differ between layers; theta_key: what the older files call its theta.
+-- {theta, scaling} from rope_theta and rope_scaling, or from rope_parameters (newer files), whose theta counts before
+-- rope_theta. scaling: rope_type and its entries of of_rotation; nil if nothing is scaled. kind: which entry of
+-- rope_parameters, if they differ between layers. theta_key: the key of this kind's theta in older files.
 function Config:rope(default_theta, kind, theta_key)
   local theta = self:positive(theta_key or "rope_theta", default_theta)
   local newer = self:rotation("rope_parameters", kind, theta)
   local older = kind ~= "sliding_attention" and self:rotation("rope_scaling", nil, theta) or nil
   if newer and older and not same_rotation(newer, older) then
-    q.error("format", ("%s: rope_parameters and rope_scaling (with rope_theta) say different things; transformers takes the second, others the first: remove the wrong one")
-      :format(self.path))
+    q.error("format", ("%s: rope_parameters and rope_scaling (with rope_theta) say different things; transformers "
+      .. "takes the second, others the first: remove the wrong one"):format(self.path))
   end
   local rope = newer or older or { theta = theta }
   rope.factors = self.rope_factors
   return rope
 end
 
--- layer_types as a list of strings; nil where there is none. layers: how many it has to name.
+-- layer_types as a list of strings; nil if there is none. layers: how many entries it has to have.
 function Config:layer_types(layers)
   local types = self.values.layer_types
   if not given(types) then return nil end
-  if type(types) ~= "table" or #types == 0 then q.error("format", ("%s: key layer_types is %s, expected a list of strings"):format(self.path, described(types))) end
+  if type(types) ~= "table" or #types == 0 then
+    q.error("format", ("%s: key layer_types is %s, expected a list of strings"):format(self.path, described(types)))
+  end
   if layers and #types ~= layers then
-    q.error("format", ("%s: layer_types has %d entries, expected one for each of %d layers"):format(self.path, #types, layers))
+    q.error("format", ("%s: layer_types has %d entries, expected one for each of %d layers"):format(self.path, #types,
+      layers))
   end
   for i, kind in ipairs(types) do
-    if type(kind) ~= "string" then q.error("format", ("%s: layer_types[%d] is %s, expected a string"):format(self.path, i - 1, described(kind))) end
+    if type(kind) ~= "string" then
+      q.error("format", ("%s: layer_types[%d] is %s, expected a string"):format(self.path, i - 1, described(kind)))
+    end
   end
   return types
 end
 
 local function must_be_kind(self, kind)
   if kind ~= "sliding_attention" and kind ~= "full_attention" then
-    q.error("unsupported", ("%s: layer_types has %s; full_attention and sliding_attention are supported"):format(self.path, tostring(kind)))
+    q.error("unsupported", ("%s: layer_types has %s; full_attention and sliding_attention are supported"):format(
+      self.path, tostring(kind)))
   end
 end
 
--- The sliding window in tokens of all `layers`, 0 for none. always: of every layer, whatever layer_types says
--- (Mistral); otherwise where use_sliding_window says so, of those that layer_types names, or from max_window_layers on
+-- The sliding window of all `layers` in tokens, 0 for none. always: every layer has it, whatever layer_types says
+-- (Mistral). Otherwise use_sliding_window decides, for the layers that layer_types names, or from max_window_layers on
 -- (Qwen).
 function Config:window(layers, always)
   local used = always or self:get("use_sliding_window", false)
   local window = self.values.sliding_window
-  if not used or window == q.json.null or window == 0 then window = 0 else window = self:size("sliding_window", 4096) end
+  if not used or window == q.json.null or window == 0 then
+    window = 0
+  else
+    window = self:size("sliding_window", 4096)
+  end
   local types = self:layer_types(layers)
   for _, kind in ipairs(types or {}) do
     must_be_kind(self, kind)
     if kind ~= types[1] then
-      q.error("unsupported", self.path .. ": layer_types mixes " .. kind .. " and " .. types[1] .. " layers; one kind only is supported")
+      q.error("unsupported", ("%s: layer_types mixes %s and %s layers; one kind only is supported"):format(self.path,
+        kind, types[1]))
     end
   end
   if types and (types[1] == "sliding_attention") ~= (window > 0) and (always or window == 0) then
-    q.error("format", ("%s: layer_types has %s layers, but %s"):format(self.path, types[1],
-      window > 0 and "this architecture has a sliding_window in all of them" or always and "sliding_window is null" or "use_sliding_window and sliding_window give them no window"))
+    local contradiction = "use_sliding_window and sliding_window give them no window"
+    if window > 0 then
+      contradiction = "this architecture has a sliding_window in all of them"
+    elseif always then
+      contradiction = "sliding_window is null"
+    end
+    q.error("format", ("%s: layer_types has %s layers, but %s"):format(self.path, types[1], contradiction))
   end
   if window == 0 or types and types[1] == "full_attention" then return 0 end
   local first = not types and not always and self:get("max_window_layers", 28) or 0
   if first >= layers then return 0 end
   if first > 0 then
-    q.error("unsupported", ("%s: max_window_layers = %s with use_sliding_window mixes kinds of layers; one kind only is supported"):format(self.path, tostring(first)))
+    q.error("unsupported", ("%s: max_window_layers = %s with use_sliding_window mixes kinds of layers; one kind only "
+      .. "is supported"):format(self.path, tostring(first)))
   end
   return window
 end
 
--- Call last: refuses what is left.
+-- Refuses what is left. To be called last.
 function Config:finish()
   local unknown = {}
   for key in pairs(self.values) do
@@ -348,8 +383,8 @@ function Config:finish()
   end
 end
 
--- Which layers look at the window only: a list of booleans, from layer_types or from sliding_window_pattern, by which
--- every so many-th layer looks at all.
+-- Which layers look at the window only: a list of booleans. It comes from layer_types, or from sliding_window_pattern:
+-- every so many-th layer looks at all tokens.
 function Config:local_layers(layers, default_pattern)
   local pattern = self:size("sliding_window_pattern", self:size("_sliding_window_pattern", default_pattern))
   local types, list = self:layer_types(layers), {}
@@ -361,11 +396,14 @@ function Config:local_layers(layers, default_pattern)
   return list
 end
 
--- What the decoders of this house share. opt: gelu (MLPs are gated by its tanh form), kinds (layers rotate by their
--- kind), and what transformers takes for the architecture where the file is silent: kv_heads (as many as heads),
--- head_dim (hidden / heads), max_position (2048), tied (false). partial_rotary: c.rotary elements of each head are
--- turned, as partial_rotary_factor says; rotations: the rope_types that transformers has for the architecture, where
--- these are not all but longrope; original_length: the length before these, where the file says it beside them.
+-- The settings that most decoders share. opt:
+--   gelu               MLPs are gated by GELU's tanh form
+--   kinds              layers rotate by their kind
+--   kv_heads, head_dim, max_position, tied   transformers' defaults for the architecture, if they are not as many as
+--                      heads, hidden / heads, 2048 and false
+--   partial_rotary     c.rotary elements of each head are turned, as partial_rotary_factor says
+--   rotations          the rope_types that transformers has for the architecture, if not all but longrope
+--   original_length    the length before longrope, if the file says it outside the rope settings
 function Config:decoder(theta, opt)
   opt = opt or {}
   local c = {
@@ -377,7 +415,9 @@ function Config:decoder(theta, opt)
   local absent = self.values.num_key_value_heads == nil
   c.kv_heads = self:size("num_key_value_heads", absent and opt.kv_heads or c.heads)
   absent = self.values.head_dim == nil
-  c.head_dim = self:size("head_dim", not opt.head_dim and math.floor(c.hidden / c.heads) or absent and opt.head_dim or nil)
+  local default = absent and opt.head_dim or nil
+  if not opt.head_dim then default = math.floor(c.hidden / c.heads) end
+  c.head_dim = self:size("head_dim", default)
   if c.heads % c.kv_heads ~= 0 then
     q.error("format", ("%s: %d heads cannot share %d key/value heads"):format(self.path, c.heads, c.kv_heads))
   end
@@ -395,12 +435,15 @@ function Config:decoder(theta, opt)
   else
     self:must("partial_rotary_factor", 1)
   end
-  self:must("use_mrope", false)  -- of positions of images
+  self:must("use_mrope", false)  -- positions of images
   if c.gelu then
     self:must("hidden_activation", "gelu_pytorch_tanh")
-    -- "gelu" is what early files of the first Gemma say; transformers reads it as the tanh form, which it is trained
-    -- with.
-    if self.values.hidden_act == "gelu" then self.used.hidden_act = true else self:must("hidden_act", "gelu_pytorch_tanh") end
+    -- Early files of the first Gemma say "gelu". transformers reads it as the tanh form, with which Gemma was trained.
+    if self.values.hidden_act == "gelu" then
+      self.used.hidden_act = true
+    else
+      self:must("hidden_act", "gelu_pytorch_tanh")
+    end
   else
     self:must("hidden_act", "silu")
   end

@@ -1,5 +1,5 @@
 -- A model: its parameters by Hugging Face name, its forward pass, adapters, loss, saving. q.load makes one from a
--- folder; model files (scripts/qeng/models) say what the architecture is.
+-- folder. The model files (scripts/qeng/models) say what the architectures are.
 
 local q = require "qeng.core"
 local architectures = require "qeng.model.architectures"
@@ -17,7 +17,7 @@ local stream = require "qeng.model.stream"
 local Model = {}
 Model.__index = Model
 
--- own: the user's model file, or nil. rotations: of weights that are stored rotated (gguf/hadamard.lua).
+-- own: the user's model file, or nil. rotations: those of weights that are stored rotated (gguf/hadamard.lua).
 local function build(file, own, dtype, source, rotations)
   local arch, c = architectures.of(file, own)
   local model = setmetatable({
@@ -25,11 +25,12 @@ local function build(file, own, dtype, source, rotations)
     parameters = {}, linears = {}, states = {}, ropes = {}, mode = "frozen", recompute = false,
   }, Model)
   model.forward = arch.build(model, source, c)
-  if not c.learned_positions then model:rope(c.max_position) end  -- what a rotation cannot be is refused now, not by the first forward pass
+  -- A rotation that cannot be is refused now, not by the first forward pass.
+  if not c.learned_positions then model:rope(c.max_position) end
   return model
 end
 
-local M = {}
+local models = {}
 
 local function load_gguf(path, opt)
   local own = architectures.read(opt.model_file)
@@ -42,8 +43,8 @@ local function load_gguf(path, opt)
   return model
 end
 
--- What an open folder's matrices are computed in so that nothing of them is lost, nil where none is of floats; and
--- whether some are f16, which nothing is computed in: f32 holds all of it, bf16 has three bits less.
+-- The dtype in which an open folder's matrices are computed without loss; nil if none is of floats. Also whether some
+-- are f16. Nothing is computed in f16: f32 holds all of it, bf16 has three bits less.
 local function own_dtype(weights)
   local found = {}
   for _, name in ipairs(weights:names()) do
@@ -53,20 +54,23 @@ local function own_dtype(weights)
   return (found.f16 or found.f32) and "f32" or found.bf16 and "bf16" or nil, found.f16 or false
 end
 
--- Loads folder `dir` (config.json, safetensors, tokenizer), a GGUF file, or a name on the hub. opt.dtype: f32 or bf16,
--- the dtype of weights and activations; the file's own by default. Without it matrices of f16 stay as they are stored,
--- and all is computed in f32. A GGUF's matrices of f16 and of block formats, and of bf16 under f32, stay as they are
--- stored. opt.writable: the weights get memory of their own, for full fine-tuning. opt.weights, of those that are not
--- and on the CPU: "map" reads them where the file is mapped, "copy" from a copy in large pages, which is faster; by
--- default there is a copy if memory has room for two. "stream": from the mapped file, within opt.host_budget bytes for
--- the whole process (model/stream.lua). opt.model_file: the path of a Lua file that says the architecture, in place of
--- those of scripts/qeng/models. It is run; nothing in the model's own folder is, unless its path is given here.
-function M.load(dir, opt)
+-- Loads a folder `dir` (config.json, safetensors, tokenizer), a GGUF file, or a name on the hub. opt:
+--   dtype        f32 or bf16, of weights and activations. By default the file's own; then matrices of f16 stay as
+--                they are stored, and all is computed in f32. A GGUF file's matrices of f16 and of block formats, and
+--                of bf16 under f32, stay as they are stored.
+--   writable     the weights get memory of their own, for full fine-tuning
+--   weights      for other weights on the CPU. "map" reads them where the file is mapped. "copy" reads them from a copy
+--                in large pages, which is faster, and is the default if memory has room for two. "stream" reads them
+--                from the mapped file, within opt.host_budget bytes for the whole process (model/stream.lua).
+--   model_file   a Lua file that says the architecture, in place of those of scripts/qeng/models. It is run. Nothing in
+--                the model's own folder is, unless its path is given here.
+function models.load(dir, opt)
   opt = opt or {}
   dir = hub.resolve_model(dir)
   if q.fs.kind(dir) == "file" then return load_gguf(dir, opt) end
   if q.fs.kind(dir) ~= "dir" then
-    q.error("io", ("model %s: no such file or folder; expected a .gguf file, or a Hugging Face folder with config.json and model.safetensors"):format(dir))
+    q.error("io", ("model %s: no such file or folder; expected a .gguf file, or a Hugging Face folder with config.json "
+      .. "and model.safetensors"):format(dir))
   end
   local file, weights = config.read(dir, q.weights.open(dir))
   gguf.into_memory(weights, opt)
@@ -75,17 +79,21 @@ function M.load(dir, opt)
   local dtype, half = opt.dtype, false
   if not dtype then dtype, half = own_dtype(weights) end
   if half then
-    io.stderr:write(("%s: weights of f16 are computed in f32, which loses nothing; dtype bf16 (--dtype bf16) drops three bits of each, and trains faster in less memory\n"):format(dir))
+    io.stderr:write(dir, ": weights of f16 are computed in f32, which loses nothing; dtype bf16 (--dtype bf16) drops "
+      .. "three bits of each, and trains faster in less memory\n")
   end
   local packed = int4.of(file, weights, dtype or "bf16")
   if packed and opt.weights == "stream" then
-    q.error("unsupported", dir .. ": weights packed by AWQ, GPTQ or bitsandbytes are unpacked in memory and cannot be streamed; stream a GGUF file of the model (recipes/quantize.lua)")
+    q.error("unsupported", dir .. ": weights packed by AWQ, GPTQ or bitsandbytes are unpacked in memory and cannot be "
+      .. "streamed; stream a GGUF file of the model (recipes/quantize.lua)")
   end
   local function source(name, shape)
     local blocks = packed and packed.take(name, shape, known)
     if blocks then return blocks end
     local info = weights:info(name)
-    if not info then q.error("format", ("%s: tensor %s is missing, though config.json asks for it"):format(dir, name)) end
+    if not info then
+      q.error("format", ("%s: tensor %s is missing, though config.json asks for it"):format(dir, name))
+    end
     if info.dtype == "one_bit" or info.dtype == "ternary" then
       known[name] = true
       return weights:tensor(name, { shape = shape, copy = opt.writable, label = "weights" })
@@ -93,7 +101,11 @@ function M.load(dir, opt)
     dtype = dtype or (info.dtype == "f32" and "f32" or "bf16")
     known[name] = true
     local as_stored = half and info.dtype == "f16" and #shape > 1 and not opt.writable
-    return weights:tensor(name, { dtype = as_stored and "f16" or dtype, shape = shape, copy = opt.writable, stream = opt.weights == "stream", label = opt.weights == "stream" and "weights in files" or "weights" })
+    local streamed = opt.weights == "stream"
+    return weights:tensor(name, {
+      dtype = as_stored and "f16" or dtype, shape = shape, copy = opt.writable, stream = streamed,
+      label = streamed and "weights in files" or "weights",
+    })
   end
   local model = build(file, architectures.read(opt.model_file), nil, source)
   model.dtype, model.dir, model.saved_dtype = dtype, dir, half and not opt.writable and "f16" or nil
@@ -101,7 +113,9 @@ function M.load(dir, opt)
     local scale = layer.name .. ".weight_scale"
     if weights:info(scale) and not packed then
       known[scale] = true
-      require("qeng.onebit").give_scale(model, layer, weights:tensor(scale, { dtype = "f32", shape = { layer.weight:shape()[1] }, copy = opt.writable, label = "weights" }))
+      local shape = { layer.weight:shape()[1] }
+      local values = weights:tensor(scale, { dtype = "f32", shape = shape, copy = opt.writable, label = "weights" })
+      require("qeng.onebit").give_scale(model, layer, values)
     elseif layer.weight:dtype() == "one_bit" or layer.weight:dtype() == "ternary" then
       q.error("format", ("%s: tensor %s is missing: the weight beside it has no scale of its own"):format(dir, scale))
     end
@@ -119,16 +133,20 @@ function M.load(dir, opt)
   return model
 end
 
--- A model with random weights (std, Philox) from the keys of a config.json; or with those that opt.weights(name, shape)
--- gives. opt.model_file: as for load.
-function M.random(values, opt)
+-- A model from the keys of a config.json, with random weights (std, Philox), or those of opt.weights(name, shape).
+-- opt.model_file: as for load.
+function models.random(values, opt)
   opt = opt or {}
-  local stream, dtype = 0, opt.dtype or "f32"
+  local draw, dtype = 0, opt.dtype or "f32"
   local own = architectures.read(opt.model_file)
   return build(config.wrap(values), own, dtype, opt.weights or function(name, shape, plus_one)
-    stream = stream + 1
-    if #shape == 1 then return q.zeros(shape, dtype, "weights"):fill(name:find("norm") and not plus_one and 1 or 0) end
-    return q.randn(shape, { std = opt.std or 0.02, seed = opt.seed or 0, stream = stream, dtype = dtype, label = "weights" })
+    draw = draw + 1
+    if #shape == 1 then
+      return q.zeros(shape, dtype, "weights"):fill(name:find("norm") and not plus_one and 1 or 0)
+    end
+    return q.randn(shape, {
+      std = opt.std or 0.02, seed = opt.seed or 0, stream = draw, dtype = dtype, label = "weights",
+    })
   end)
 end
 
@@ -136,7 +154,7 @@ end
 
 local function is_dynamic(rope) return rope.scaling and rope.scaling.rope_type == "dynamic" end
 
--- What tells apart the tables of a rotation for documents of up to `length` tokens.
+-- The part of a rotation table's key that depends on the length of documents (up to `length` tokens).
 local function rope_key(c, length)
   local scaling = c.rope.scaling or {}
   if scaling.rope_type == "longrope" then
@@ -145,16 +163,16 @@ local function rope_key(c, length)
   return is_dynamic(c.rope) and length or 0
 end
 
--- The table of one rotation's settings (Config:rope) for documents of up to `length` tokens.
+-- The table of a rotation with these settings (Config:rope), for documents of up to `length` tokens.
 local function rope_of(c, settings, length)
-  local how = {
+  local opt = {
     dim = c.rotary or c.head_dim, theta = settings.theta, length = length, max_position_embeddings = c.max_position,
   }
-  for name, value in pairs(settings.scaling or {}) do how[name == "rope_type" and "type" or name] = value end
-  if how.type == "longrope" and not how.factor then
-    how.factor = c.max_position / (how.original_max_position_embeddings or c.max_position)
+  for name, value in pairs(settings.scaling or {}) do opt[name == "rope_type" and "type" or name] = value end
+  if opt.type == "longrope" and not opt.factor then
+    opt.factor = c.max_position / (opt.original_max_position_embeddings or c.max_position)
   end
-  local rope = q.rope_table(how)
+  local rope = q.rope_table(opt)
   if settings.factors then
     local divided = rope.inv_freq:table()
     for i, factor in ipairs(settings.factors) do divided[i] = divided[i] / factor end
@@ -163,8 +181,8 @@ local function rope_of(c, settings, length)
   return { inv_freq = q.keep(rope.inv_freq), scale = rope.scale }
 end
 
--- Rotation frequencies for documents of up to `length` tokens; and those of the layers that look at a window only,
--- where the model has some of their own.
+-- Rotation frequencies for documents of up to `length` tokens. Also those of the layers that look at a window only, if
+-- they have their own.
 function Model:rope(length)
   local c = self.config
   local key = rope_key(c, length)
@@ -176,11 +194,11 @@ function Model:rope(length)
   return found[1], found[2]
 end
 
--- Refuses packed rows in which dynamic RoPE scaling would differ by document.
+-- Refuses packed rows in which dynamic RoPE scaling would differ between documents.
 function Model:check_length(row_tokens)
   if is_dynamic(self.config.rope) and row_tokens > self.config.max_position then
-    q.error("unsupported", ("rows of %d tokens exceed max_position_embeddings = %d, and dynamic RoPE scaling differs by document; use shorter rows (--row-tokens)")
-      :format(row_tokens, self.config.max_position))
+    q.error("unsupported", ("rows of %d tokens exceed max_position_embeddings = %d, and dynamic RoPE scaling differs "
+      .. "by document; use shorter rows (--row-tokens)"):format(row_tokens, self.config.max_position))
   end
 end
 
@@ -198,9 +216,8 @@ function Model:logits(ids)
   return q.no_grad(q.scope, function() return q.linear(self:hidden(ids), self.head, { out = "f32" }) end)
 end
 
--- Tensors that hold one packed micro-batch: q.slot's, filled by batch:load(slot) and slot.scale:fill(1 / trained
--- tokens).
-function M.slot(tokens, max_documents)
+-- Tensors that hold one packed micro-batch. batch:load(slot) and slot.scale:fill(1 / trained tokens) fill them.
+function models.slot(tokens, max_documents)
   return {
     tokens = q.zeros({ tokens }, "i32", "batch"), targets = q.zeros({ tokens }, "i32", "batch"),
     positions = q.zeros({ tokens }, "i32", "batch"), cu_q = q.zeros({ max_documents + 1 }, "i32", "batch"),
@@ -209,7 +226,7 @@ function M.slot(tokens, max_documents)
 end
 
 -- Loss [1] of a packed batch: slot.scale times the sum of nll over its targets. Also nll [t]. length: the longest
--- document (dynamic RoPE scaling needs it, see check_length; longrope chooses its factors by it).
+-- document. Dynamic RoPE scaling needs it (see check_length), and longrope chooses its factors by it.
 function Model:loss(slot, length)
   length = length or slot.tokens:shape()[1]
   local seq = { positions = slot.positions, cu_q = slot.cu_q }
@@ -220,7 +237,7 @@ end
 
 -- ---------------------------------------------------------------- what is trained
 
--- Adds adapters: rank, alpha, rslora, dropout, targets, ranks, alphas, dora, seed, as model/lora.lua has them.
+-- Adds adapters. opt: rank, alpha, rslora, dropout, targets, ranks, alphas, dora, seed, as in model/lora.lua.
 function Model:lora(opt) return lora.add(self, opt) end
 
 -- Trains every parameter (load the model with writable = true).
@@ -248,32 +265,35 @@ end
 -- ---------------------------------------------------------------- saving
 
 function Model:save_adapter(dir) return peft.save(self, dir) end
--- A PEFT folder, or an adapter in a GGUF file.
+-- Loads a PEFT folder, or an adapter in a GGUF file.
 function Model:load_adapter(path)
   return q.fs.kind(path) == "file" and gguf_lora.load(self, path) or peft.load(self, path)
 end
--- The same for single requests (infer/request.lua), beside whatever adapter is on the model.
+-- The same for single requests (infer/request.lua). An adapter that is on the model stays there.
 function Model:read_adapter(path)
-  return setmetatable(q.fs.kind(path) == "file" and gguf_lora.read(self, path) or peft.read(self, path), M.Adapter)
+  local adapter = q.fs.kind(path) == "file" and gguf_lora.read(self, path) or peft.read(self, path)
+  return setmetatable(adapter, models.Adapter)
 end
 function Model:save_adapter_gguf(path) return gguf_lora.save(self, path) end
--- opt: type (f16; any mix of gguf/types.lua), overrides, importance, part_bytes, as gguf_export.write has them.
+-- opt: type (f16; any mix of gguf/types.lua), overrides, importance, part_bytes, as for gguf/export.lua's write.
 function Model:save_gguf(path, opt) return gguf_export.save(self, path, opt) end
 function Model:merge()
   stream.refuse(self, "merge: the merged weights would lie in memory")
   return peft.merge(self)
 end
 
--- A Hugging Face folder of the weights as they are (merge first): config, tokenizer files, safetensors in shards. opt:
--- dtype (the weights' own; f16 where they were loaded as such, the model's where they come from a GGUF file),
--- max_shard_bytes.
+-- Writes a Hugging Face folder of the weights as they are (merge first): config, tokenizer files, safetensors in
+-- shards. opt: dtype, max_shard_bytes. dtype: by default the weights' own. That is f16 if they were loaded as such,
+-- and the model's if they come from a GGUF file.
 function Model:save(dir, opt)
   opt = opt or {}
   if self.rotations then
-    q.error("unsupported", "save: the weights are stored rotated, which a config.json cannot say; save_gguf writes them unrotated, and what is loaded from that file can be saved")
+    q.error("unsupported", "save: the weights are stored rotated, which a config.json cannot say; save_gguf writes "
+      .. "them unrotated, and what is loaded from that file can be saved")
   end
   if self.config.rope.factors then
-    q.error("unsupported", "save: rope_freqs.weight holds factors of no known setting, which a config.json cannot say; recipes/quantize.lua copies the GGUF file with it")
+    q.error("unsupported", "save: rope_freqs.weight holds factors of no known setting, which a config.json cannot say; "
+      .. "recipes/quantize.lua copies the GGUF file with it")
   end
   local dtype = opt.dtype or self.gguf and self.dtype or self.saved_dtype
   local tensors = {}
@@ -286,37 +306,44 @@ function Model:save(dir, opt)
   values.torch_dtype = ({ f32 = "float32", bf16 = "bfloat16", f16 = "float16" })[dtype or self.dtype]
   values.dtype = values.dtype and values.torch_dtype or nil
   q.fs.write_dir(dir, function(folder)
-    q.safetensors.save(folder, tensors, { metadata = { format = "pt" }, max_shard_bytes = opt.max_shard_bytes or 4e9, dtype = dtype })
+    q.safetensors.save(folder, tensors, {
+      metadata = { format = "pt" }, max_shard_bytes = opt.max_shard_bytes or 4e9, dtype = dtype,
+    })
     q.fs.write(folder .. "/config.json", q.json.encode(values, { pretty = true }) .. "\n")
     if self.tokenizer_dir then new_tokens.copy_tokenizer(self.tokenizer_dir, folder) end
     if self.dir then
-      for _, name in ipairs(M.companions) do
-        if q.fs.kind(folder .. "/" .. name) ~= "file" and q.fs.kind(self.dir .. "/" .. name) == "file" then q.fs.copy(self.dir .. "/" .. name, folder .. "/" .. name) end
+      for _, name in ipairs(models.companions) do
+        local from, to = self.dir .. "/" .. name, folder .. "/" .. name
+        if q.fs.kind(to) ~= "file" and q.fs.kind(from) == "file" then q.fs.copy(from, to) end
       end
     elseif self.gguf and self.tokenizer then
       if not self.tokenizer_dir then self.tokenizer:save(folder) end
-      q.fs.write(folder .. "/generation_config.json", q.json.encode({ eos_token_id = q.json.array(self.stop_ids) }, { pretty = true }) .. "\n")
+      local stops = { eos_token_id = q.json.array(self.stop_ids) }
+      q.fs.write(folder .. "/generation_config.json", q.json.encode(stops, { pretty = true }) .. "\n")
     end
   end)
 end
 
 -- The files of a model folder that are copied as they are.
-M.companions = {
+models.companions = {
   "generation_config.json", "tokenizer.json", "tokenizer_config.json", "tokenizer.model", "special_tokens_map.json",
   "added_tokens.json", "vocab.json", "merges.txt", "chat_template.jinja",
 }
 
--- opt.runtime of load and random: where the model lies, else on the runtime in use. What the model does later is done there too.
+-- opt.runtime of load and random: where the model lies, else on the runtime in use. What the model does later is done
+-- there too.
 for _, name in ipairs { "load", "random" } do
-  local make = M[name]
-  M[name] = function(what, opt)
+  local make = models[name]
+  models[name] = function(what, opt)
     if opt and opt.runtime then return opt.runtime:use(make, what, opt) end
     return make(what, opt)
   end
 end
 for name, method in pairs(Model) do
-  if type(method) == "function" then Model[name] = function(self, ...) return self.runtime:use(method, self, ...) end end
+  if type(method) == "function" then
+    Model[name] = function(self, ...) return self.runtime:use(method, self, ...) end
+  end
 end
 
-M.Model, M.Adapter = Model, {}
-return M
+models.Model, models.Adapter = Model, {}
+return models

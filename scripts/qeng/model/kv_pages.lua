@@ -1,5 +1,5 @@
--- The sequence state of attention: keys and values in pages (kernels/ops.h, KvStore and PagedAttention). This file
--- alone knows how they are stored. infer/sequences.lua says what a state is.
+-- The sequence state of attention: keys and values in pages (kernels/ops.h, KvStore and PagedAttention). Only this file
+-- knows how they are stored. infer/sequences.lua says what a state is.
 
 local q = require "qeng.core"
 
@@ -12,7 +12,7 @@ local element = { f32 = 4, f16 = 2, bf16 = 2, q8_0 = 34 / 32 }
 local Kind, Pages = {}, {}
 Kind.__index, Pages.__index = Kind, Pages
 
--- What a layer of so many heads of keys keeps.
+-- The state of a layer with so many heads of keys.
 function kv_pages.kind(heads, head_dim) return setmetatable({ heads = heads, head_dim = head_dim }, Kind) end
 
 function Kind:bytes(tokens, shape)
@@ -34,13 +34,13 @@ function Kind:open(shape)
   return setmetatable({ keys = pool(), values = pool(), page_tokens = shape.page_tokens }, Pages)
 end
 
--- Stores the step's keys and values [tokens, heads, head_dim]; what its queries make of all that their sequences have.
--- how: {window =, scale =}
-function Pages:attend(step, query, key, value, how)
+-- Stores the step's keys and values [tokens, heads, head_dim]. Returns the attention of its queries to all tokens of
+-- their sequences. opt: {window =, scale =}
+function Pages:attend(step, query, key, value, opt)
   q.kv_store(key, value, step.slots, self.keys, self.values)
   return q.paged_attention(query, self.keys, self.values, {
-    pages = step.pages, cu_q = step.cu_q, lengths = step.lengths, page_tokens = self.page_tokens, window = how.window,
-    scale = how.scale,
+    pages = step.pages, cu_q = step.cu_q, lengths = step.lengths, page_tokens = self.page_tokens, window = opt.window,
+    scale = opt.scale,
   })
 end
 

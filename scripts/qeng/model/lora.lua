@@ -1,11 +1,10 @@
--- Adapters on a model's linear layers: which layers have one, of which rank, and how it begins.
+-- Adapters on a model's linear layers: which layers have one, of which rank, and how it is initialized.
 
 local q = require "qeng.core"
 
 local lora = {}
 
--- The roles of the layers that get adapters where no targets are given: what the model file says, or all that there
--- are.
+-- The roles of the layers that get adapters if no targets are given: those that the model file names, or all.
 function lora.roles(model)
   if model.arch.lora then return model.arch.lora end
   local roles, seen = {}, {}
@@ -29,8 +28,7 @@ function lora.of_pattern(patterns, name, default)
   return default
 end
 
--- Patterns as such a list, from {pattern = number}: the longest first, so that an exception stands before what it is
--- excepted from.
+-- {pattern = number} as such a list, the longest patterns first: an exception then stands before the rule.
 function lora.ordered(patterns)
   local list = {}
   for pattern, number in pairs(patterns or {}) do list[#list + 1] = { pattern, number } end
@@ -41,22 +39,26 @@ function lora.ordered(patterns)
   return list
 end
 
--- What the product of an adapter is multiplied by.
+-- The factor of an adapter's product.
 function lora.scale(alpha, rank, rslora) return alpha / (rslora and math.sqrt(rank) or rank) end
 
--- The squared lengths of the layer's rows, which DoRA needs.
+-- The squared lengths of the layer's rows, for DoRA.
 function lora.squares(model, layer)
-  if model.stream then q.error("unsupported", "lora: dora needs the lengths of all weights' rows, and they are streamed; leave dora, or --weights stream, out") end
+  if model.stream then
+    q.error("unsupported", "lora: dora needs the lengths of all weights' rows, and they are streamed; leave dora, or "
+      .. "--weights stream, out")
+  end
   if layer.parts then
     q.error("unsupported", ("lora: dora of %s, which is several layers in one, is not supported"):format(layer.name))
   end
   if layer.rotation or layer.row_scale then
-    q.error("unsupported", ("lora: dora of %s, whose weight is stored %s, is not supported"):format(layer.name, layer.rotation and "rotated" or "with a scale a row"))
+    q.error("unsupported", ("lora: dora of %s, whose weight is stored %s, is not supported"):format(layer.name,
+      layer.rotation and "rotated" or "with a scale a row"))
   end
   return q.keep(q.row_squares(layer.weight))
 end
 
--- Gives the layer, whose adapter is there, the lengths of its rows as the magnitude to train.
+-- Gives a layer that has an adapter the lengths of its rows, as the magnitude to train.
 local function decompose(model, layer)
   layer.lora.squares = lora.squares(model, layer)
   local lengths = layer.lora.squares:table()
@@ -76,10 +78,10 @@ local function check_patterns(model, patterns, option)
   end
 end
 
--- Adds adapters: opt.rank, alpha (2 * rank), rslora, dropout, targets (names of layers or their ends; all linear
--- layers), ranks and alphas of single layers ({pattern = number}, or a list of {pattern, number} whose first match
--- counts), dora, seed. a is uniform as in PEFT (kaiming, a = sqrt 5), b is zero and the magnitude what the weight has,
--- so the model computes what it did.
+-- Adds adapters. opt: rank, alpha (2 * rank), rslora, dropout, dora, seed; targets: names of layers or their ends (all
+-- linear layers); ranks and alphas of single layers: {pattern = number}, or a list of {pattern, number} whose first
+-- match counts. As in PEFT, a is uniform (kaiming, a = sqrt 5) and b is zero. The magnitude is that of the weight. So
+-- the model computes what it did before.
 function lora.add(model, opt)
   local rank = opt.rank or 16
   local alpha = opt.alpha or 2 * rank
@@ -87,7 +89,8 @@ function lora.add(model, opt)
   local function list_of(patterns) return patterns and patterns[1] and patterns or lora.ordered(patterns) end
   local ranks, alphas = list_of(opt.ranks), list_of(opt.alphas)
   local adapter = {
-    rank = rank, alpha = alpha, rslora = opt.rslora or false, dropout = opt.dropout or 0, targets = targets, parameters = {},
+    rank = rank, alpha = alpha, rslora = opt.rslora or false, dropout = opt.dropout or 0, targets = targets,
+    parameters = {},
     ranks = ranks, alphas = alphas, dora = opt.dora or false,
   }
   for index, layer in ipairs(model.linears) do
@@ -99,20 +102,25 @@ function lora.add(model, opt)
     if wanted then
       local shape = layer.weight:shape()
       local own = lora.of_pattern(ranks, layer.name, rank)
-      if own ~= math.floor(own) or own < 1 then q.error("value", ("lora: the rank of %s is %s, expected a positive integer"):format(layer.name, tostring(own))) end
+      if own ~= math.floor(own) or own < 1 then
+        q.error("value", ("lora: the rank of %s is %s, expected a positive integer"):format(layer.name, tostring(own)))
+      end
       local bound = 1 / math.sqrt(shape[2])
       local a = q.uniform({ own, shape[2] }, {
-        low = -bound, high = bound, seed = opt.seed or 0, stream = 1000 + index, dtype = model.dtype, label = "adapters",
+        low = -bound, high = bound, seed = opt.seed or 0, stream = 1000 + index, dtype = model.dtype,
+        label = "adapters",
       })
       local b = q.zeros({ shape[1], own }, model.dtype, "adapters")
       a:label(layer.name .. ".lora_A"):requires_grad(true)
       b:label(layer.name .. ".lora_B"):requires_grad(true)
-      layer.lora = { a = a, b = b, scale = lora.scale(lora.of_pattern(alphas, layer.name, alpha), own, opt.rslora), dropout = opt.dropout or 0 }
+      local scale = lora.scale(lora.of_pattern(alphas, layer.name, alpha), own, opt.rslora)
+      layer.lora = { a = a, b = b, scale = scale, dropout = opt.dropout or 0 }
       table.insert(adapter.parameters, { name = layer.name .. ".lora_A.weight", tensor = a })
       table.insert(adapter.parameters, { name = layer.name .. ".lora_B.weight", tensor = b })
       if opt.dora then
         decompose(model, layer)
-        table.insert(adapter.parameters, { name = layer.name .. ".lora_magnitude_vector", tensor = layer.lora.magnitude })
+        local magnitude = layer.lora.magnitude
+        table.insert(adapter.parameters, { name = layer.name .. ".lora_magnitude_vector", tensor = magnitude })
       end
     end
   end
@@ -128,8 +136,8 @@ function lora.add(model, opt)
   return model
 end
 
--- What the columns of a DoRA layer's output are multiplied by, and what is then added: with y = x (w + s b a)^T + bias,
--- the layer gives factor * y + (1 - factor) * bias. Of the adapter as it is now, for inference.
+-- The factor of the columns of a DoRA layer's output, and what is then added. With y = x (w + s b a)^T + bias the layer
+-- gives factor * y + (1 - factor) * bias. For inference, with the adapter as it is now.
 function lora.columns(layer, adapter)
   return q.no_grad(q.scope, function()
     local factor = q.dora_scale(layer.weight, adapter, adapter.magnitude, adapter.squares)

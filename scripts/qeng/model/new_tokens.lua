@@ -1,4 +1,5 @@
--- Tokens that a model gets before it is trained, and the embedding and head that are trained beside its adapters so that it learns them.
+-- Adds tokens to a model before it is trained, and trains embedding and head beside its adapters so that it learns
+-- them.
 
 local q = require "qeng.core"
 
@@ -6,7 +7,8 @@ local new_tokens = {}
 
 -- The files that a folder's tokenizer is read from.
 local tokenizer_files = {
-  "tokenizer.json", "tokenizer_config.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt",
+  "tokenizer.json", "tokenizer_config.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json",
+  "vocab.json", "merges.txt",
   "chat_template.jinja",
 }
 
@@ -19,11 +21,13 @@ end
 local function decode_file(path) return q.json.decode(q.fs.read(path)) end
 local function encode_file(path, value) q.fs.write(path, q.json.encode(value, { pretty = true }) .. "\n") end
 
--- Writes the model's tokenizer with `names` added from id `first` on into the folder.
+-- Writes the model's tokenizer into the folder, with `names` added from id `first` on.
 local function write_tokenizer(model, names, first, folder)
   local from = model.tokenizer_dir or model.dir
   if from then new_tokens.copy_tokenizer(from, folder) end
-  if q.fs.kind(folder .. "/tokenizer.json") ~= "file" and q.fs.kind(folder .. "/tokenizer.model") ~= "file" then model.tokenizer:save(folder) end
+  if q.fs.kind(folder .. "/tokenizer.json") ~= "file" and q.fs.kind(folder .. "/tokenizer.model") ~= "file" then
+    model.tokenizer:save(folder)
+  end
   local config_path, json_path = folder .. "/tokenizer_config.json", folder .. "/tokenizer.json"
   local config = q.fs.kind(config_path) == "file" and decode_file(config_path) or {}
   local json = q.fs.kind(json_path) == "file" and decode_file(json_path)
@@ -31,7 +35,9 @@ local function write_tokenizer(model, names, first, folder)
   local added = q.fs.kind(plain) == "file" and decode_file(plain) or {}
   for i, name in ipairs(names) do
     local id = first + i - 1
-    local token = { content = name, single_word = false, lstrip = false, rstrip = false, normalized = false, special = true }
+    local token = {
+      content = name, single_word = false, lstrip = false, rstrip = false, normalized = false, special = true,
+    }
     if type(config.added_tokens_decoder) == "table" then config.added_tokens_decoder[("%d"):format(id)] = token end
     if json then
       local entry = { id = id }
@@ -57,12 +63,14 @@ end
 local embed_name, head_name = "model.embed_tokens.weight", "lm_head.weight"
 
 local function refuse_stored(model, what)
-  if model.stream then q.error("unsupported", what .. ": the weights are streamed; load the model without --weights stream") end
+  if model.stream then
+    q.error("unsupported", what .. ": the weights are streamed; load the model without --weights stream")
+  end
   if model.rotations then q.error("unsupported", what .. ": the embedding is stored rotated") end
 end
 
--- Gives the model other matrices, of its dtype and in memory, for embedding and head. They have one number of rows, which is then its
--- vocabulary. The head may be the embedding.
+-- Gives the model other matrices for embedding and head, of its dtype and in memory. Both have the same number of rows,
+-- which becomes the vocabulary. The head may be the embedding.
 function new_tokens.set_embeddings(model, embed, head)
   refuse_stored(model, "embedding and head")
   if model.config.tied and head ~= embed then
@@ -76,11 +84,14 @@ function new_tokens.set_embeddings(model, embed, head)
   model.config_values.vocab_size = model.config.vocab
 end
 
--- Has embedding and head trained beside the adapters. They get gradients when Model:trainable() is asked for: inference has no use for these.
+-- Trains embedding and head beside the adapters. They get gradients only when Model:trainable() is asked for: inference
+-- does not need them.
 function new_tokens.train_embeddings(model)
   refuse_stored(model, "training the embedding")
   if not model.own_embeddings then  -- they lie in the model's file
-    local function own(tensor) return q.keep(tensor:dtype() == model.dtype and tensor:clone() or tensor:to(model.dtype)) end
+    local function own(tensor)
+      return q.keep(tensor:dtype() == model.dtype and tensor:clone() or tensor:to(model.dtype))
+    end
     local embed = own(model.embed)
     new_tokens.set_embeddings(model, embed, model.config.tied and embed or own(model.head))
   end
@@ -88,8 +99,8 @@ function new_tokens.train_embeddings(model)
   if not model.config.tied then table.insert(model.extra, { name = head_name, tensor = model.head }) end
 end
 
--- Adds `names` as special tokens: the model's tokenizer is then that of `folder`, written here, and their rows of embedding and head are
--- the mean of the others. Returns the names that were new.
+-- Adds `names` as special tokens. The model's tokenizer is then the one of `folder`, which is written here. Their rows
+-- of embedding and head are the mean of the others. Returns the names that were new.
 function new_tokens.add(model, names, folder)
   refuse_stored(model, "new tokens")
   local fresh, seen = {}, {}
@@ -105,7 +116,9 @@ function new_tokens.add(model, names, folder)
   q.fs.write_dir(folder, function(temporary) write_tokenizer(model, fresh, first, temporary) end)
   local tokenizer = q.tokenizer(folder)
   for i, name in ipairs(fresh) do
-    if tokenizer:id(name) ~= first + i - 1 then q.error("unsupported", ("new tokens: %s cannot be added to this tokenizer's files"):format(name)) end
+    if tokenizer:id(name) ~= first + i - 1 then
+      q.error("unsupported", ("new tokens: %s cannot be added to this tokenizer's files"):format(name))
+    end
   end
   model.tokenizer, model.tokenizer_dir = tokenizer, folder
   local function grown(matrix) return q.keep(q.new_rows(matrix, first, #fresh, { dtype = model.dtype })) end

@@ -1,5 +1,5 @@
--- Hugging Face folders whose linear layers bitsandbytes quantized to 4 bits (QLoRA's bases). Their weights are decoded when they are
--- loaded, to the very numbers that bitsandbytes computes with; they then take the memory of 16-bit weights.
+-- Hugging Face folders whose linear layers bitsandbytes quantized to 4 bits (QLoRA's bases). Loading decodes their
+-- weights to the very numbers that bitsandbytes computes with. They then take the memory of 16-bit weights.
 
 local q = require "qeng.core"
 
@@ -8,11 +8,11 @@ local nf4 = {}
 local dtypes = { bfloat16 = "bf16", float16 = "f16", float32 = "f32" }
 
 local function refuse(file, key, value, expected)
-  q.error("unsupported", ("%s: quantization_config.%s is %s; %s is supported: convert the unquantized model with recipes/quantize.lua instead")
-    :format(file.path, key, tostring(value), expected))
+  q.error("unsupported", ("%s: quantization_config.%s is %s; %s is supported: convert the unquantized model with "
+    .. "recipes/quantize.lua instead"):format(file.path, key, tostring(value), expected))
 end
 
--- What a quantization state says, which safetensors hold as the bytes of a JSON text.
+-- A quantization state. safetensors hold it as the bytes of a JSON text.
 local function read_state(tensor, name)
   local bytes = tensor:table()
   if #bytes > 65536 then q.error("format", name .. ": is no quantization state") end
@@ -22,15 +22,18 @@ local function read_state(tensor, name)
   return state
 end
 
--- Of a folder with quant_method = bitsandbytes: {take(name, shape, known), spare(name)}, as int4.of has them. dtype: of the model.
+-- Reads a folder with quant_method = bitsandbytes: {take(name, shape, known), spare(name)}, as int4.of has them. dtype:
+-- the model's.
 function nf4.of(file, weights, dtype)
   local values = file.values.quantization_config
   if values.load_in_4bit ~= true then refuse(file, "load_in_4bit", values.load_in_4bit, "true") end
   if values.bnb_4bit_quant_type ~= "nf4" then refuse(file, "bnb_4bit_quant_type", values.bnb_4bit_quant_type, "nf4") end
   local storage = values.bnb_4bit_quant_storage
-  if storage ~= nil and storage ~= q.json.null and storage ~= "uint8" then refuse(file, "bnb_4bit_quant_storage", storage, "uint8") end
+  if storage ~= nil and storage ~= q.json.null and storage ~= "uint8" then
+    refuse(file, "bnb_4bit_quant_storage", storage, "uint8")
+  end
   file.values.quantization_config = nil  -- what is saved of the model is not quantized
-  io.stderr:write(("%s: weights of bitsandbytes' NF4 are decoded, and take four times their size in memory\n"):format(file.path))
+  io.stderr:write(file.path, ": weights of bitsandbytes' NF4 are decoded, and take four times their size in memory\n")
 
   local function take(name, shape, known)
     local state_name = name .. ".quant_state.bitsandbytes__nf4"
@@ -49,11 +52,14 @@ function nf4.of(file, weights, dtype)
         :format(file.path, name, table.concat(sizes, ", "), shape[1], shape[2]))
     end
     local own = dtypes[state.dtype]
-    if not own then q.error("format", ("%s: %s: dtype is %s, expected bfloat16, float16 or float32"):format(file.path, state_name, tostring(state.dtype))) end
+    if not own then
+      q.error("format", ("%s: %s: dtype is %s, expected bfloat16, float16 or float32"):format(file.path, state_name,
+        tostring(state.dtype)))
+    end
     local decoded = q.decode_nf4({
-      codes = weights:tensor(name), map = part "quant_map", absmax = part "absmax", nested_map = part "nested_quant_map",
-      nested_absmax = part "nested_absmax", nested_offset = state.nested_offset, block = state.blocksize, nested_block = state.nested_blocksize,
-      name = file.path .. ": " .. name,
+      codes = weights:tensor(name), map = part "quant_map", absmax = part "absmax", block = state.blocksize,
+      nested_map = part "nested_quant_map", nested_absmax = part "nested_absmax", nested_offset = state.nested_offset,
+      nested_block = state.nested_blocksize, name = file.path .. ": " .. name,
     }, shape, own)
     return own == dtype and decoded or decoded:to(dtype)
   end

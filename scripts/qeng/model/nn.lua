@@ -12,8 +12,8 @@ local nn = {}
 local Params = {}
 Params.__index = Params
 
--- source(name, shape, plus_one) returns the tensor (plus_one: of a norm that adds one to its weight); every parameter
--- and linear layer is registered in `model`.
+-- source(name, shape, plus_one) returns a tensor; plus_one: it belongs to a norm that adds one to its weight. Every
+-- parameter and linear layer is registered in `model`.
 function nn.params(model, source, prefix)
   return setmetatable({ model = model, source = source, prefix = prefix or "" }, Params)
 end
@@ -30,14 +30,13 @@ function Params:weight(name, shape, plus_one)
   return tensor
 end
 
--- Registers what the mixer that is made here keeps of a sequence (infer/sequences.lua); where it is among the model's
--- states.
+-- Registers what a new mixer keeps of a sequence (infer/sequences.lua). Returns its place among the model's states.
 function Params:state(kind)
   table.insert(self.model.states, kind)
   return #self.model.states
 end
 
--- How a parameter's input, and what is looked up in it, is rotated: {block =, signs =} each, or nil.
+-- The rotations of a parameter's input and of rows looked up in it: {block =, signs =} each, or nil.
 function Params:rotation(name, columns)
   if not self.model.rotations then return nil end
   return self.model.rotations(self.prefix .. name, columns)
@@ -48,24 +47,25 @@ end
 local Linear = {}
 Linear.__index = Linear
 
--- y, and what the adapter makes of x.
+-- y plus the adapter's product with x.
 local function adapted(y, x, lora)
   return lora and y + q.linear(q.linear(q.dropout(x, lora.dropout), lora.a), lora.b) * lora.scale or y
 end
 
--- The layer under DoRA (arXiv 2402.09353): rows of w + scale b a have the length that the adapter's magnitude says.
+-- The layer under DoRA (arXiv 2402.09353): the rows of w + scale b a get the lengths of the adapter's magnitude.
 local function decomposed(self, x)
   local lora = self.lora
   local scale = q.dora_scale(self.weight, lora, lora.magnitude, lora.squares)
   return q.scale_columns(q.linear(x, self.weight, { lora = lora }), scale, self.bias)
 end
 
--- y = x w^T (+ bias) (+ the adapter, once model:lora set self.lora). Where the weight is stored rotated, it reads x
--- rotated, the adapter x as it is: adapters are those of the model, however its weights are stored.
+-- y = x w^T (+ bias) (+ the adapter, once model:lora set self.lora). A weight that is stored rotated reads x rotated.
+-- The adapter reads x as it is: adapters do not depend on how a model's weights are stored.
 function Linear:__call(x)
   local input = self.rotation and q.hadamard(x, self.rotation) or x
   if self.model.observe then self.model.observe(self.name .. ".weight", input) end
-  if self.row_scale and not self.whole then  -- a weight without a scale, which has one number for each row beside it (onebit/init.lua)
+  -- A weight without a scale has one number for each row beside it (onebit/init.lua).
+  if self.row_scale and not self.whole then
     return adapted(q.scale_columns(q.linear(input, self.weight), self.row_scale, self.bias), x, self.lora)
   end
   if self.lora and self.lora.magnitude then return decomposed(self, x) end
@@ -73,8 +73,8 @@ function Linear:__call(x)
   return q.linear(x, self.weight, { bias = self.bias, lora = self.lora })
 end
 
--- What layers that read the same x make of it; one fused layer gives a result for each of its parts. In inference they
--- are one operation (infer/paged.lua), whatever the batch around them.
+-- The outputs of up to three layers that read the same x. One fused layer gives an output for each of its parts. In
+-- inference they are one operation (infer/paged.lua), whatever the batch around them.
 local function project(seq, x, first, second, third)
   if seq.inference then return seq.inference:project(x, { first, second, third }) end
   if first.parts then return first:split(x) end
@@ -82,15 +82,15 @@ local function project(seq, x, first, second, third)
 end
 nn.project = project
 
--- Rows first .. first + count of a weight or of an adapter's b. A gradient does not pass a view of rows, but it passes
--- a lookup: rows of what is trained are looked up, which copies them.
+-- Rows first .. first + count of a weight or of an adapter's b. No gradient passes a view of rows, so rows of what is
+-- trained are looked up, which copies them.
 local function rows_of(tensor, first, count, index)
   if not tensor:requires_grad() then return tensor:rows(first, count) end
   return q.embedding(tensor, index:rows(first, count), tensor:dtype())
 end
 
 -- The parts of a fused layer as layers of their own, under an adapter of the whole, or nil. rows: rows_of, or
--- Tensor.rows where no gradient is wanted.
+-- Tensor.rows if no gradient is wanted.
 function Linear:fused(adapter, rows)
   local list, first = {}, 0
   for i, count in ipairs(self.parts) do
@@ -107,7 +107,7 @@ function Linear:fused(adapter, rows)
   return list
 end
 
--- What the parts of a fused layer make of x. Each draws a dropout of its own.
+-- The outputs of the parts of a fused layer for x. Each part draws its own dropout.
 function Linear:split(x)
   local input = self.rotation and q.hadamard(x, self.rotation) or x
   if self.model.observe then self.model.observe(self.name .. ".weight", input) end
@@ -123,8 +123,8 @@ function Linear:split(x)
   return unpack(results)
 end
 
--- parts: the rows of each of several layers that are stored as one. It has no bias then, and is called through
--- `project`, which gives a result for each.
+-- parts: the numbers of rows of several layers that are stored as one. Such a layer has no bias and is called through
+-- `project`, which gives an output for each.
 function Params:linear(name, out, inputs, bias, parts)
   local p = self:at(name)
   local index = parts and {}
@@ -147,14 +147,15 @@ local Norm = {}
 Norm.__index = Norm
 function Norm:__call(x) return q.rmsnorm(x, self.weight, self.eps, self.plus_one) end
 
--- x + branch, and its norm; without a branch, x and its norm.
+-- x + branch and its norm. Without a branch, x and its norm.
 function Norm:of_sum(x, branch)
   if not branch then return x, self(x) end
   return q.add_rmsnorm(x, branch, self.weight, self.eps, self.plus_one)
 end
 
 function Params:norm(name, dim, eps, plus_one)
-  return setmetatable({ weight = self:at(name):weight("weight", { dim }, plus_one), eps = eps, plus_one = plus_one or false }, Norm)
+  local weight = self:at(name):weight("weight", { dim }, plus_one)
+  return setmetatable({ weight = weight, eps = eps, plus_one = plus_one or false }, Norm)
 end
 
 -- ---------------------------------------------------------------- attention and MLP
@@ -164,8 +165,8 @@ end
 
 -- Grouped-query attention with rotary positions. c: hidden, heads, kv_heads, head_dim, eps, plus_one (norms add one to
 -- their weights), attention_scale (1 / sqrt(head_dim)). opt: qkv_bias, o_bias, qk_norm (per head, before RoPE), window
--- (0: none), local_rope (seq.rope_local turns its heads), no_rope (positions are learned, and added by the decoder), at
--- ("self_attn"), fused (the name of one layer that is q_proj, k_proj and v_proj).
+-- (0: none), local_rope (seq.rope_local turns its heads), no_rope (positions are learned, and the decoder adds them),
+-- at ("self_attn"), fused (the name of one layer that is q_proj, k_proj and v_proj).
 function nn.attention(opt)
   return function(block, c)
     local p = block:at(opt.at or "self_attn")
@@ -218,8 +219,8 @@ end
 
 -- ---------------------------------------------------------------- the block
 
--- The norms of a block are functions of this form: norms(p, c, place) gives the norm of a place, or nil. Places:
--- "mixer" and "mlp", before these, and "mixer_branch" and "mlp_branch", of what they give, before it is added.
+-- The norms of a block are functions of this form: norms(p, c, place) gives the norm of a place, or nil. The places
+-- "mixer" and "mlp" are before these. "mixer_branch" and "mlp_branch" are after them, before the sum.
 
 local function norms_named(of_place)
   return function(p, c, place) return of_place[place] and p:norm(of_place[place], c.hidden, c.eps, c.plus_one) end
@@ -230,7 +231,7 @@ nn.sandwich_norms = norms_named {
   mlp_branch = "post_feedforward_layernorm",
 }
 
--- What stands where there is no norm: x + branch, as it is.
+-- Stands where there is no norm: x + branch as it is.
 local no_norm = setmetatable({}, { __call = function(_, x) return x end })
 function no_norm:of_sum(x, branch)
   local sum = branch and x + branch or x
@@ -238,9 +239,9 @@ function no_norm:of_sum(x, branch)
 end
 
 -- x + mixer(norm(x)), then x + mlp(norm(x)). opt: mixer, mlp (swiglu_mlp), norms (pre_norms), functions of the forms
--- above. What is added to the stream x is added by the norm that reads it next: block(x, branch, seq) takes the
--- last block's branch, nil in the first, and gives the stream and its own. A model file may have any other function of
--- that form for a block.
+-- above. The norm that reads the stream x next also adds the branch to it. So block(x, branch, seq) takes the last
+-- block's branch, nil in the first, and gives the stream and its own branch. A model file may have any other function
+-- of that form for a block.
 function nn.block(p, c, opt)
   local norms = opt.norms or nn.pre_norms
   local mixer_norm = norms(p, c, "mixer") or no_norm
@@ -260,7 +261,7 @@ end
 
 -- ---------------------------------------------------------------- the decoder around the blocks
 
--- A positive number as bf16 holds it, where that is the dtype.
+-- A positive number rounded to bf16, if that is the dtype.
 local function rounded(value, dtype)
   if dtype ~= "bf16" then return value end
   local fraction, exponent = math.frexp(value)
@@ -268,11 +269,11 @@ local function rounded(value, dtype)
 end
 
 -- Embedding, c.layers blocks made by new_block(p, index), final norm and head. Returns forward(tokens, seq) -> hidden.
--- c.embed_scale: rows of the embedding are multiplied by it, rounded to the model's dtype. c.learned_positions: a
--- learned row for each of c.max_position positions is added to them. model.neftune: the strength of noise on what is
--- embedded, while training. seq: positions, cu_q, cu_k, rope, rope_local; or positions, the ropes and inference
--- (infer/paged.lua). Each block is one checkpoint where model.recompute is set; it then adds its branch itself, so that
--- one tensor a block is kept and not two.
+-- c.embed_scale: a factor of the embedding's rows, rounded to the model's dtype. c.learned_positions: a learned row for
+-- each of c.max_position positions is added to them. model.neftune: the strength of noise on the embedded tokens while
+-- training. seq: positions, cu_q, cu_k, rope, rope_local; or positions, the ropes and inference (infer/paged.lua). With
+-- model.recompute each block is one checkpoint. It then adds its branch itself, so that one tensor is kept for a block
+-- and not two.
 function nn.decoder(model, source, c, new_block)
   local p = nn.params(model, source)
   local body = p:at("model")
@@ -286,7 +287,8 @@ function nn.decoder(model, source, c, new_block)
   if not c.tied then
     of_head = p:rotation("lm_head.weight", c.hidden)
   elseif not of_head ~= not of_rows then
-    q.error("format", "the embedding, which is the head too, is listed as rotated for one of the two only; expected it among the metadata's weight_names and inverse_weight_names")
+    q.error("format", "the embedding, which is the head too, is listed as rotated for one of the two only; expected it "
+      .. "among the metadata's weight_names and inverse_weight_names")
   end
 
   local function embed(tokens, positions, documents)
@@ -312,14 +314,14 @@ function nn.decoder(model, source, c, new_block)
           if weights then weights:mark(i) end
           return stream + addend
         end, x)
-      elseif seq.inference then  -- nothing but its results is wanted again: the next block has its memory, still in the caches
+      elseif seq.inference then  -- only the block's results are needed; the next one gets its memory, still in caches
         local before, addend = x, branch
         x, branch = q.scope(q.block, name, block, x, branch, seq)
         if not rawequal(before, x) then before:free() end
         if addend then addend:free() end
       else
         x, branch = q.block(name, block, x, branch, seq)
-        if weights then weights:mark(i) end  -- where its gradient begins
+        if weights then weights:mark(i) end  -- its gradient begins here
       end
     end
     if weights then weights:use(c.layers + 1) end

@@ -1,5 +1,6 @@
--- Adapters as PEFT stores them: adapter_config.json and adapter_model.safetensors with base_model.model.<layer>.lora_A.weight
--- [rank, in], lora_B.weight [out, rank] and, under DoRA, lora_magnitude_vector [out].
+-- Adapters as PEFT stores them: adapter_config.json, and adapter_model.safetensors with tensors
+-- base_model.model.<layer>.lora_A.weight [rank, in], lora_B.weight [out, rank] and, under DoRA, lora_magnitude_vector
+-- [out].
 
 local lora = require "qeng.model.lora"
 local new_tokens = require "qeng.model.new_tokens"
@@ -8,7 +9,7 @@ local q = require "qeng.core"
 local peft = { prefix = "base_model.model." }
 local prefix = peft.prefix
 
--- {layer = number} of the layers with an adapter whose number is not the default: whole names, so that no order matters.
+-- {layer = number} of the layers whose adapter's number is not the default. Names are whole, so no order matters.
 local function exceptions(model, patterns, default)
   local object = {}
   for _, layer in ipairs(model.linears) do
@@ -18,7 +19,8 @@ local function exceptions(model, patterns, default)
   return object
 end
 
--- The names of what is saved whole beside the adapters: of a tied model the head as well, which PEFT keeps apart where it is told to.
+-- The names of what is saved whole beside the adapters. Of a tied model that is the head too: PEFT keeps it apart if
+-- told to.
 local function modules_to_save(model)
   return model.extra and q.json.array { "embed_tokens", "lm_head" } or nil
 end
@@ -29,7 +31,8 @@ function peft.config(model)
     modules_to_save = modules_to_save(model),
     peft_type = "LORA", task_type = "CAUSAL_LM", base_model_name_or_path = model.dir or "", r = adapter.rank,
     lora_alpha = adapter.alpha, lora_dropout = adapter.dropout, use_rslora = adapter.rslora, use_dora = adapter.dora,
-    rank_pattern = exceptions(model, adapter.ranks, adapter.rank), alpha_pattern = exceptions(model, adapter.alphas, adapter.alpha),
+    rank_pattern = exceptions(model, adapter.ranks, adapter.rank),
+    alpha_pattern = exceptions(model, adapter.alphas, adapter.alpha),
     target_modules = q.json.array(adapter.targets), bias = "none", fan_in_fan_out = false, inference_mode = true,
   }
 end
@@ -51,22 +54,27 @@ function peft.save(model, dir)
   end)
 end
 
--- Keys that change the mathematics, at the only values supported.
+-- Keys that change the mathematics, at the only values that are supported.
 local neutral = {
   bias = "none", fan_in_fan_out = false, lora_bias = false, peft_type = "LORA", use_qalora = false,
 }
 
--- Keys that are read, or do not say what the adapter computes. Every other is refused unless it is null, false or empty.
+-- Keys that are read, or do not say what the adapter computes. Any other is refused unless it is null, false or empty.
 local known = {}
 for key in ([[
-  r lora_alpha lora_dropout use_rslora use_dora rank_pattern alpha_pattern target_modules exclude_modules layers_to_transform layers_pattern
-  init_lora_weights task_type inference_mode auto_mapping base_model_name_or_path revision peft_version megatron_core qalora_group_size
+  r lora_alpha lora_dropout use_rslora use_dora rank_pattern alpha_pattern target_modules exclude_modules
+  layers_to_transform layers_pattern init_lora_weights task_type inference_mode auto_mapping
+  base_model_name_or_path revision peft_version megatron_core qalora_group_size
   modules_to_save ensure_weight_tying loftq_config eva_config corda_config lora_ga_config runtime_config
 ]]):gmatch "%S+" do known[key] = true end
 
-local harmless = { [true] = true, [false] = true, gaussian = true, eva = true, orthogonal = true }  -- init_lora_weights that leave the base model as it is
+-- Values of init_lora_weights that leave the base model as it is.
+local harmless = { [true] = true, [false] = true, gaussian = true, eva = true, orthogonal = true }
 
-local function given(value) return value ~= nil and value ~= q.json.null and value ~= false and not (type(value) == "table" and next(value) == nil) end
+local function given(value)
+  if type(value) == "table" and next(value) == nil then return false end
+  return value ~= nil and value ~= q.json.null and value ~= false
+end
 
 -- A pattern of layers as a list of {pattern, number}, in the file's order.
 local function read_patterns(c, key, path)
@@ -75,13 +83,16 @@ local function read_patterns(c, key, path)
   if type(c[key]) ~= "table" then q.error("format", ("%s: %s is not an object"):format(path, key)) end
   for _, name in ipairs(getmetatable(c[key]).__keys or {}) do
     local plain = name:gsub("\\%.", "."):gsub("^%^", ""):gsub("%$$", "")
-    if plain:find "[^%w_.]" then q.error("unsupported", ("%s: %s: %s is a pattern; names of layers are supported, and the ends of names"):format(path, key, name)) end
+    if plain:find "[^%w_.]" then
+      q.error("unsupported", ("%s: %s: %s is a pattern; names of layers are supported, and the ends of names"):format(
+        path, key, name))
+    end
     patterns[#patterns + 1] = { plain, c[key][name] }
   end
   return patterns
 end
 
--- The config of folder `dir`, refused where it asks for what is not supported.
+-- The config of folder `dir`. It is refused if it asks for what is not supported.
 local function read_config(dir)
   local path = dir .. "/adapter_config.json"
   local c = q.json.decode(q.fs.read(path), { ordered = true })
@@ -89,7 +100,8 @@ local function read_config(dir)
   for key, value in pairs(c) do
     local only = neutral[key]
     if only ~= nil and given(value) and value ~= only then
-      q.error("unsupported", ("%s: %s = %s is not supported, only %s"):format(path, key, tostring(value), tostring(only)))
+      q.error("unsupported", ("%s: %s = %s is not supported, only %s"):format(path, key, tostring(value),
+        tostring(only)))
     end
     if only == nil and not known[key] and given(value) then
       q.error("unsupported", ("%s: %s is not supported: it may change what the adapter computes"):format(path, key))
@@ -97,12 +109,13 @@ local function read_config(dir)
   end
   local init = c.init_lora_weights
   if init ~= nil and init ~= q.json.null and not harmless[init] then
-    q.error("unsupported", ("%s: init_lora_weights = %s means a changed base model; save the adapter as one of the model itself (PEFT's path_initial_model_for_weight_conversion)")
-      :format(path, tostring(init)))
+    q.error("unsupported", ("%s: init_lora_weights = %s means a changed base model; save the adapter as one of the "
+      .. "model itself (PEFT's path_initial_model_for_weight_conversion)"):format(path, tostring(init)))
   end
   for _, key in ipairs { "r", "lora_alpha" } do
     if type(c[key]) ~= "number" or not (c[key] > 0 and c[key] < math.huge) then
-      q.error("format", ("%s: %s is %s, expected a positive number"):format(path, key, c[key] == nil and "missing" or tostring(c[key])))
+      local shown = c[key] == nil and "missing" or tostring(c[key])
+      q.error("format", ("%s: %s is %s, expected a positive number"):format(path, key, shown))
     end
   end
   if type(c.target_modules) ~= "table" and type(c.target_modules) ~= "string" then
@@ -110,14 +123,15 @@ local function read_config(dir)
   end
   for _, name in ipairs(given(c.modules_to_save) and c.modules_to_save or {}) do
     if name ~= "embed_tokens" and name ~= "lm_head" then
-      q.error("unsupported", ("%s: modules_to_save has %s; embed_tokens and lm_head are supported"):format(path, tostring(name)))
+      q.error("unsupported", ("%s: modules_to_save has %s; embed_tokens and lm_head are supported"):format(path,
+        tostring(name)))
     end
   end
   c.ranks, c.alphas = read_patterns(c, "rank_pattern", path), read_patterns(c, "alpha_pattern", path)
   return c
 end
 
--- Whether the config lists the layer: nil where a pattern says it, or a key that takes some away, so that the file decides.
+-- Whether the config lists the layer. nil if a pattern or a key that excludes layers says it: then the file decides.
 local function listed(c, name)
   if type(c.target_modules) == "string" or given(c.exclude_modules) or given(c.layers_to_transform) then return nil end
   for _, target in ipairs(c.target_modules) do
@@ -126,8 +140,8 @@ local function listed(c, name)
   return false
 end
 
--- Calls visit(layer, rank, alpha, tensor(part, shape)) for each layer that the adapter of folder `dir` has. Its config; the parts of
--- layers that it lacks, and tensors that belong to none, are errors.
+-- Calls visit(layer, rank, alpha, tensor(part, shape)) for each layer that the adapter of folder `dir` has. Returns its
+-- config. Missing parts of layers, and tensors that belong to no layer, are errors.
 local function each_layer(model, dir, visit)
   local c, file, count = read_config(dir), q.safetensors.open(dir .. "/adapter_model.safetensors"), 0
   for _, layer in ipairs(model.linears) do
@@ -136,7 +150,10 @@ local function each_layer(model, dir, visit)
     if wanted or wanted == nil and first then
       local rank = lora.of_pattern(c.ranks, layer.name, c.r)
       visit(layer, rank, lora.of_pattern(c.alphas, layer.name, c.lora_alpha), function(part, shape, dtype)
-        if not file:info(base .. part) then q.error("format", ("%s: tensor %s is missing: the adapter belongs to another model"):format(dir, base .. part)) end
+        if not file:info(base .. part) then
+          q.error("format", ("%s: tensor %s is missing: the adapter belongs to another model"):format(dir,
+            base .. part))
+        end
         count = count + 1
         return file:tensor(base .. part, { dtype = dtype or model.dtype, shape = shape })
       end, c)
@@ -154,13 +171,14 @@ local function each_layer(model, dir, visit)
   return c, file, embeddings
 end
 
--- Takes over the embedding and head that an adapter brings. One that it does not bring stays the base model's, also where that is tied:
--- PEFT keeps a copy of what is trained, and leaves the other alone.
+-- Takes over the embedding and head that an adapter brings. One that it does not bring stays the base model's, also if
+-- that is tied: PEFT keeps a copy of the trained one and leaves the other alone.
 local function take_embeddings(model, dir, c, file, embeddings)
   local function matrix(name, base)
     local info = embeddings[name]
     if not info then return q.keep(base:dtype() == model.dtype and base:clone() or base:to(model.dtype)) end
-    return q.keep(file:tensor(prefix .. name, { dtype = model.dtype, shape = { info.shape[1], model.config.hidden } }):clone())
+    local shape = { info.shape[1], model.config.hidden }
+    return q.keep(file:tensor(prefix .. name, { dtype = model.dtype, shape = shape }):clone())
   end
   local embed, head = matrix(new_tokens.embed_name, model.embed), matrix(new_tokens.head_name, model.head)
   if embed:shape()[1] ~= head:shape()[1] then
@@ -171,13 +189,16 @@ local function take_embeddings(model, dir, c, file, embeddings)
   new_tokens.train_embeddings(model)
 end
 
--- An adapter folder's own tokenizer takes the place of the model's, where it is another one.
+-- An adapter folder's own tokenizer takes the place of the model's, if it is another one.
 local function take_tokenizer(model, dir)
   if q.fs.kind(dir .. "/tokenizer.json") ~= "file" and q.fs.kind(dir .. "/tokenizer.model") ~= "file" then return end
   local tokenizer = q.tokenizer(dir)
-  if model.tokenizer and tokenizer:hash() == model.tokenizer:hash() and tokenizer:info().chat_template == model.tokenizer:info().chat_template then return end
+  local own = model.tokenizer
+  local same_tokens = own and tokenizer:hash() == own:hash()
+  if same_tokens and tokenizer:info().chat_template == own:info().chat_template then return end
   if tokenizer:vocab_size() > model.config.vocab then
-    q.error("format", ("%s: its tokenizer has %d tokens, the model with it %d"):format(dir, tokenizer:vocab_size(), model.config.vocab))
+    q.error("format", ("%s: its tokenizer has %d tokens, the model with it %d"):format(dir, tokenizer:vocab_size(),
+      model.config.vocab))
   end
   io.stderr:write(dir .. ": its tokenizer and chat template are used instead of the model's\n")
   model.tokenizer, model.tokenizer_dir = tokenizer, dir
@@ -188,13 +209,16 @@ function peft.load(model, dir)
   local layers, names = {}, {}
   local c, file, embeddings = each_layer(model, dir, function(layer, rank, _, tensor, config)
     local shape = layer.weight:shape()
-    layers[layer] = { a = tensor(".lora_A.weight", { rank, shape[2] }), b = tensor(".lora_B.weight", { shape[1], rank }) }
+    layers[layer] = {
+      a = tensor(".lora_A.weight", { rank, shape[2] }), b = tensor(".lora_B.weight", { shape[1], rank }),
+    }
     if config.use_dora == true then layers[layer].magnitude = tensor(".lora_magnitude_vector", { shape[1] }, "f32") end
     names[#names + 1] = layer.name
   end)
+  local named = type(c.target_modules) == "table" and listed(c, "") ~= nil
   model:lora {
-    rank = c.r, alpha = c.lora_alpha, rslora = c.use_rslora == true, dropout = c.lora_dropout, dora = c.use_dora == true,
-    targets = type(c.target_modules) == "table" and listed(c, "") ~= nil and c.target_modules or names, ranks = c.ranks, alphas = c.alphas,
+    rank = c.r, alpha = c.lora_alpha, rslora = c.use_rslora == true, dropout = c.lora_dropout,
+    dora = c.use_dora == true, targets = named and c.target_modules or names, ranks = c.ranks, alphas = c.alphas,
   }
   for layer, parts in pairs(layers) do
     for part, tensor in pairs(parts) do layer.lora[part]:copy(tensor) end
@@ -211,33 +235,44 @@ function peft.read(model, dir)
   local _, file, embeddings = each_layer(model, dir, function(layer, rank, alpha, tensor, config)
     local shape = layer.weight:shape()
     local parts = {
-      a = q.keep(tensor(".lora_A.weight", { rank, shape[2] }):clone()), b = q.keep(tensor(".lora_B.weight", { shape[1], rank }):clone()),
+      a = q.keep(tensor(".lora_A.weight", { rank, shape[2] }):clone()),
+      b = q.keep(tensor(".lora_B.weight", { shape[1], rank }):clone()),
       scale = lora.scale(alpha, rank, config.use_rslora == true),
     }
     if config.use_dora == true then
-      parts.magnitude, parts.squares = q.keep(tensor(".lora_magnitude_vector", { shape[1] }, "f32"):clone()), lora.squares(model, layer)
+      parts.magnitude = q.keep(tensor(".lora_magnitude_vector", { shape[1] }, "f32"):clone())
+      parts.squares = lora.squares(model, layer)
     end
     adapter.layers[layer.name] = parts
   end)
-  if next(embeddings) then q.error("unsupported", dir .. ": brings an embedding of its own, which a single request cannot have: load_adapter puts it on the model") end
+  if next(embeddings) then
+    q.error("unsupported", dir .. ": brings an embedding of its own, which a single request cannot have: load_adapter "
+      .. "puts it on the model")
+  end
   file:close()
   return adapter
 end
 
--- Adds scale * b a to each weight, in f32, and drops the adapter; under DoRA rows take the length that its magnitude says. The merged
--- weight is rounded once to the model's dtype, also where it was stored in another (f16, a block format, bits or ternary words with the
--- scales of their rows, which become ordinary weights). A weight that is stored rotated stays so: a is rotated to it.
+-- Adds scale * b a to each weight, in f32, and drops the adapter. Under DoRA rows take the lengths of its magnitude.
+-- The merged weight is rounded once, to the model's dtype. This holds for weights stored in another one, too: f16, a
+-- block format, or bits and ternary words with the scales of their rows, which become ordinary weights. A weight that
+-- is stored rotated stays so: a is rotated to it.
 function peft.merge(model)
   for _, layer in ipairs(model.linears) do
     if layer.lora then
       local adapter = layer.lora
-      local a = layer.rotation and q.no_grad(function() return q.hadamard(adapter.a:to "f32", layer.rotation) end) or adapter.a
+      local a = adapter.a
+      if layer.rotation then
+        a = q.no_grad(function() return q.hadamard(adapter.a:to "f32", layer.rotation) end)
+      end
       local base = layer.row_scale and q.join_row_scale(layer.weight, layer.row_scale, "f32") or layer.weight
       local parts = { a = a, b = adapter.b, scale = adapter.scale }
       local merged = adapter.magnitude and q.merge_dora(base, parts, adapter.magnitude) or q.merge_lora(base, parts)
       if merged:dtype() ~= model.dtype then merged = merged:to(model.dtype) end
       for _, parameter in ipairs(model.parameters) do
-        if parameter.tensor == layer.weight then parameter.tensor, parameter.row_scale = merged:label(parameter.name), nil end
+        if parameter.tensor == layer.weight then
+          parameter.tensor, parameter.row_scale = merged:label(parameter.name), nil
+        end
       end
       layer.weight, layer.row_scale, layer.lora = merged, nil, nil
     end

@@ -1,8 +1,9 @@
--- Streamed weights (q.load's weights = "stream"): the file is mapped and only as much of it is in memory as a limit allows; what
--- comes next is read while the model computes (engine/stream/mapped_stream.h). Results have the same bits as without.
+-- Streamed weights (q.load's weights = "stream"). The file is mapped, and only as much of it is in memory as a limit
+-- allows. What comes next is read while the model computes (engine/stream/mapped_stream.h). Results have the same bits
+-- as without.
 --
--- model.stream is a WeightStream over the units embedding, layers, norm and head. model/nn.lua tells it which one is used; marks on the
--- tape say where the gradient of a layer begins, so that the backward pass streams the other way.
+-- model.stream is a WeightStream over the units embedding, layers, norm and head. model/nn.lua tells it which one is
+-- used. Marks on the tape say where the gradient of a layer begins, so that the backward pass streams the other way.
 
 local progress = require "qeng.console.progress"
 local q = require "qeng.core"
@@ -11,7 +12,7 @@ local stream = {}
 
 local slack = 64 * 2 ^ 20  -- bytes for what is not known in advance
 
--- What this process takes beside its tensors, as a stream within a limit will count it.
+-- The memory that this process takes beside its tensors, as a stream within a limit counts it.
 function stream.process()
   local resident = tonumber(q.fs.read("/proc/self/status"):match "VmRSS:%s*(%d+)") * 1024
   for _, account in pairs(q.memory()) do resident = resident - account.bytes end
@@ -22,31 +23,40 @@ end
 function stream.check(path, opt)
   if opt.weights ~= "stream" then
     for _, name in ipairs { "host_budget", "stream_keep" } do
-      if opt[name] then q.error("value", ("%s: %s is of streamed weights; load with weights = \"stream\""):format(path, name)) end
+      if opt[name] then
+        q.error("value", ("%s: %s is of streamed weights; load with weights = \"stream\""):format(path, name))
+      end
     end
     return
   end
   if opt.writable then
-    q.error("unsupported", path .. ": weights that are trained in full cannot be streamed; train an adapter (--mode lora), or load with weights = \"copy\"")
+    q.error("unsupported", path .. ": weights that are trained in full cannot be streamed; train an adapter (--mode "
+      .. "lora), or load with weights = \"copy\"")
   end
 end
 
 -- Refuses what would bring the whole model into memory.
 function stream.refuse(model, what)
-  if model.stream then q.error("unsupported", what .. ": this model's weights are streamed; load it with weights = \"copy\" or \"map\" (--weights)") end
+  if model.stream then
+    q.error("unsupported", what .. ": this model's weights are streamed; load it with weights = \"copy\" or \"map\" "
+      .. "(--weights)")
+  end
 end
 
--- The unit of a parameter by its Hugging Face name: 0 the embeddings, of tokens and of positions, 1 .. layers, layers + 1 norm and head.
+-- The unit of a parameter by its Hugging Face name. 0: the embeddings of tokens and positions; 1 .. layers: a layer;
+-- layers + 1: norm and head.
 local function unit_of(name, layers)
   local layer = name:match "^model%.layers%.(%d+)%."
   if layer then return tonumber(layer) + 1 end
   return name:find "^model%.embed_" and 0 or layers + 1
 end
 
--- Makes model.stream where opt.weights = "stream". opt.host_budget: bytes of the process; opt.stream_slack: of them, what is left for
--- memory that is not known in advance (64 MB). On a GPU host_budget bounds what is pinned (the rest comes from the file), and opt.stream_keep bytes of weights (half of
--- what the device's budget leaves) stay there for good, and opt.stream_depth units are copied ahead (2). opt.writable: the weights are
--- q.spilled, and may be written to.
+-- Makes model.stream if opt.weights = "stream". opt:
+--   host_budget    bytes of the process. On a GPU it bounds what is pinned; the rest comes from the file.
+--   stream_slack   of them, bytes for memory that is not known in advance (64 MB)
+--   stream_keep    on a GPU, bytes of weights that stay there for good (half of what the device's budget leaves)
+--   stream_depth   on a GPU, units that are copied ahead (2)
+--   writable       the weights are q.spilled, and may be written to
 function stream.attach(model, opt)
   if opt.weights ~= "stream" then return end
   local layers = model.config.layers
@@ -59,7 +69,8 @@ function stream.attach(model, opt)
   if model.config.tied then table.insert(weights[layers + 2], model.embed) end
   collectgarbage()  -- what loading left
   model.stream = q.weight_stream(names, weights, {
-    limit = opt.host_budget, option = "--host-budget", slack = opt.stream_slack or slack, keep = opt.stream_keep, depth = opt.stream_depth, writable = opt.writable or false,
+    limit = opt.host_budget, option = "--host-budget", slack = opt.stream_slack or slack, keep = opt.stream_keep,
+    depth = opt.stream_depth, writable = opt.writable or false,
   })
 end
 
@@ -67,9 +78,10 @@ end
 function stream.since(now, before)
   local fetch = now.fetch_ms - before.fetch_ms
   local stall = now.stall_ms - before.stall_ms
+  local hidden = fetch > 0 and math.max(0, 1 - stall / fetch) or (now.bytes == before.bytes and 1 or nil)
   return {
     stream_bytes = now.bytes - before.bytes, stream_fetch_ms = fetch, stream_stall_ms = stall,
-    stream_hidden = fetch > 0 and math.max(0, 1 - stall / fetch) or (now.bytes == before.bytes and 1 or nil), stream_depth = now.depth,
+    stream_hidden = hidden, stream_depth = now.depth,
   }
 end
 

@@ -1,21 +1,24 @@
--- Models of text and images: config.json keeps the text model's settings in text_config (or, of older Qwen-VL, among the others), and its
--- tensors have a prefix. They are loaded as the text model alone; what belongs to images is left in the file, which a line says.
+-- Models of text and images. config.json has the text model's settings in text_config, or among the others (older
+-- Qwen-VL), and its tensors have a prefix. The text model alone is loaded. What belongs to images is left in the file,
+-- and a line says so.
 
 local architectures = require "qeng.model.architectures"
 local q = require "qeng.core"
 
 local wrapper = {}
 
--- Architectures whose text part is a text model of its own, also where there is no image; and where their tensors are.
+-- Architectures whose text part is a text model of its own, also without an image; and the prefixes of its tensors.
 local plain, nested = { "language_model.", "model.language_model." }, { "model.text_model." }
 local known = {
-  Gemma3ForConditionalGeneration = plain, LlavaForConditionalGeneration = plain, LlavaNextForConditionalGeneration = plain,
-  LlavaOnevisionForConditionalGeneration = plain, VipLlavaForConditionalGeneration = plain, Mistral3ForConditionalGeneration = plain,
-  InternVLForConditionalGeneration = plain, Qwen2VLForConditionalGeneration = plain, Qwen2_5_VLForConditionalGeneration = plain,
-  Qwen3VLForConditionalGeneration = plain, Idefics3ForConditionalGeneration = nested, SmolVLMForConditionalGeneration = nested,
+  Gemma3ForConditionalGeneration = plain, LlavaForConditionalGeneration = plain,
+  LlavaNextForConditionalGeneration = plain, LlavaOnevisionForConditionalGeneration = plain,
+  VipLlavaForConditionalGeneration = plain, Mistral3ForConditionalGeneration = plain,
+  InternVLForConditionalGeneration = plain, Qwen2VLForConditionalGeneration = plain,
+  Qwen2_5_VLForConditionalGeneration = plain, Qwen3VLForConditionalGeneration = plain,
+  Idefics3ForConditionalGeneration = nested, SmolVLMForConditionalGeneration = nested,
 }
 
--- The model file that computes a text_config of this model_type, and what transformers takes where it is silent.
+-- The model file for a text_config of this model_type, and transformers' defaults for keys that it leaves out.
 local function text_of(kind)
   for _, arch in ipairs(architectures.known) do
     if arch.texts and arch.texts[kind] then return arch, arch.texts[kind] end
@@ -33,7 +36,7 @@ for key in ([[
 
 local function given(value) return value ~= nil and value ~= q.json.null end
 
--- The three rows of positions that images have are one in text: the rotation is the ordinary one.
+-- Images have three rows of positions. In text they are one, and the rotation is the ordinary one.
 local function plain_rope(values)
   for _, key in ipairs { "rope_scaling", "rope_parameters" } do
     local rope = values[key]
@@ -46,16 +49,20 @@ local function plain_rope(values)
   end
 end
 
--- The text model's settings as a config.json of its own, and the wrapper's architecture; or `values` as they are. path: for errors.
+-- The text model's settings as a config.json of its own, and the wrapper's architecture; or `values` as they are. path:
+-- for errors.
 function wrapper.text_values(values, path)
   local architecture = type(values.architectures) == "table" and values.architectures[1] or nil
   if not known[architecture] then return values end
   local inner = values.text_config
-  if inner ~= nil and (type(inner) ~= "table" or #inner > 0) then q.error("format", path .. ": key text_config is no object") end
+  if inner ~= nil and (type(inner) ~= "table" or #inner > 0) then
+    q.error("format", path .. ": key text_config is no object")
+  end
   local kind = type(inner) == "table" and inner.model_type or flat[values.model_type]
   local arch, text = text_of(kind)
   if not arch then
-    q.error("unsupported", ("%s: the text part of %s is of model_type %s, which is not known"):format(path, architecture, tostring(kind)))
+    q.error("unsupported", ("%s: the text part of %s is of model_type %s, which is not known"):format(path,
+      architecture, tostring(kind)))
   end
   local result = {}
   for key, value in pairs(inner or values) do
@@ -89,7 +96,10 @@ function wrapper.weights(file, architecture, path)
   if not architecture then return file end
   local view, left, parts = setmetatable({ file = file, stored = {}, list = {} }, View), 0, {}
   for _, name in ipairs(file:names()) do
-    local text = (name:find "^model%.layers%." or name:find "^model%.embed_tokens%." or name:find "^model%.norm%." or name:find "^lm_head%.") and name
+    local text
+    for _, part in ipairs { "model%.layers%.", "model%.embed_tokens%.", "model%.norm%.", "lm_head%." } do
+      if name:find("^" .. part) then text = name end
+    end
     for _, prefix in ipairs(known[architecture]) do
       if name:sub(1, #prefix) == prefix then
         text = name:sub(#prefix + 1)
@@ -106,7 +116,8 @@ function wrapper.weights(file, architecture, path)
   local list = {}
   for part in pairs(parts) do list[#list + 1] = part end
   table.sort(list)
-  io.stderr:write(("%s: the text part of a %s; %d tensors of images are left (%s), and it sees none\n"):format(path, architecture, left, table.concat(list, ", ")))
+  io.stderr:write(("%s: the text part of a %s; %d tensors of images are left (%s), and it sees none\n"):format(path,
+    architecture, left, table.concat(list, ", ")))
   return view
 end
 

@@ -1,5 +1,5 @@
--- The plainest decoder: pre-norm blocks of attention and SwiGLU, learned positions that are added to the embedding. No
--- published model is of this kind; it is what small experiments are made of.
+-- The plainest decoder: pre-norm blocks of attention and SwiGLU, with learned positions that are added to the
+-- embedding. No published model is of this kind. It is for small experiments.
 
 local nn = require "qeng.model.nn"
 

@@ -1,4 +1,4 @@
--- Gemma (the first): a Llama gated by GELU, whose norms add one to their weights and whose embeddings are scaled.
+-- Gemma (the first): a Llama with GELU gates. Its norms add one to their weights, and its embeddings are scaled.
 
 local nn = require "qeng.model.nn"
 local q = require "qeng.core"
@@ -8,7 +8,7 @@ local Gemma = {
   hf = "GemmaForCausalLM", model_type = "gemma", refuses = { { "Gemma2ForCausalLM", no_cap }, { "gemma2", no_cap } },
 }
 
--- What all Gemmas share, from their config.json. opt: as for Config:decoder.
+-- The settings that all Gemmas share, from their config.json. opt: as for Config:decoder.
 function Gemma.decoder(file, theta, opt)
   opt.gelu, opt.tied, opt.head_dim = true, true, 256
   local c = file:decoder(theta, opt)

@@ -1,5 +1,5 @@
--- Gemma 3 (text): a Gemma with RMSNorm on each head of q and k and behind attention and MLP, five layers in six of
--- which look back over a window only and turn their heads by frequencies of their own.
+-- Gemma 3 (text): a Gemma with RMSNorm on each head of q and k, and after attention and MLP. Five layers in six look
+-- back over a window only, and turn their heads by frequencies of their own.
 
 local gemma = require "qeng.models.gemma"
 local nn = require "qeng.model.nn"
@@ -42,14 +42,14 @@ local gguf = {
   },
 }
 
--- The square of what llama.cpp divides the scores by: the largest, which it knows by its layers, has another than the
--- rest.
+-- The square of the number by which llama.cpp divides the scores. The largest model, which it knows by its layers, has
+-- another than the rest.
 local function query_scalar(layers, hidden, heads, head_dim)
   return layers == 62 and math.floor(hidden / heads) or head_dim
 end
 
--- llama.cpp knows the pattern of windows, the frequencies of the layers that have one, and the scale of attention by
--- the architecture; newer files say the first two.
+-- llama.cpp derives the pattern of windows, the frequencies of layers with a window, and the scale of attention from
+-- the architecture. Newer files say the first two.
 function gguf.read(r, values)
   gemma.gguf.read(r, values)
   r:must("final_logit_softcapping", 0)
@@ -74,7 +74,7 @@ function gguf.read(r, values)
   values.query_pre_attn_scalar = query_scalar(layers, values.hidden_size, values.num_attention_heads, values.head_dim)
 end
 
--- The period of layers with a window, as llama.cpp has it: all but every so many-th; nil where there is none.
+-- The period of layers with a window in llama.cpp's sense: all but every so many-th. nil if there is none.
 local function pattern_of(near)
   for pattern = 1, #near + 1 do
     local fits = true

@@ -1,5 +1,5 @@
--- Mistral (dense): a Llama without biases whose attention may look back over a sliding window only. GGUF has no word of
--- its own for it: a file of llama's architecture is a Mistral where it has a window.
+-- Mistral (dense): a Llama without biases. Its attention may look back over a sliding window only. GGUF has no word of
+-- its own for it: a file of llama's architecture is a Mistral if it has a window.
 
 local llama = require "qeng.models.llama"
 local nn = require "qeng.model.nn"

@@ -1,5 +1,5 @@
 -- Phi-3, Phi-3.5 and Phi-4 mini (dense): a Llama whose q, k and v are one matrix, and gate and up another. A part of
--- each head may be turned, by factors of longrope that differ beyond the original length; attention may look back over
+-- each head may be turned, by factors of longrope that differ beyond the original length. Attention may look back over
 -- a window only.
 
 local nn = require "qeng.model.nn"
@@ -12,8 +12,8 @@ function Phi3.config(file)
     original_length = file:size("original_max_position_embeddings", 4096),
   })
   c.window = file.values.sliding_window and file:window(c.layers, true) or 0
-  for _, key in ipairs { "resid_pdrop", "embd_pdrop" } do file.used[key] = true end  -- of training alone
-  -- What Phi-4 mini says beside.
+    for _, key in ipairs { "resid_pdrop", "embd_pdrop" } do file.used[key] = true end  -- for training only
+    -- Further keys of Phi-4 mini.
   for _, key in ipairs { "attention_bias", "mlp_bias", "lm_head_bias" } do file:must(key, false) end
   for _, key in ipairs { "full_attn_mod", "interpolate_factor" } do file:must(key, 1) end
   return c

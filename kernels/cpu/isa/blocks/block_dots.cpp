@@ -42,13 +42,13 @@ void round_groups(const float* x, const Activations& to, int64_t row) {
     blocks::ActivationFit fit;
     if (rounded.inverse != 0.0f)
       for (int i = 0; i < group; ++i) blocks::add_to_fit(fit, x[i], rounded.inverse);
-    const int step = blocks::best_step(fit);
+    const blocks::ActivationStep step = blocks::best_step(fit);
     for (int i = 0; i < group; i += 32) {
       Bytes part = splat_byte(0);
-      if (rounded.inverse != 0.0f) part = to_codes(x + i, blocks::step_inverse(rounded.inverse, step));
+      if (rounded.inverse != 0.0f) part = to_codes(x + i, blocks::step_inverse(rounded.inverse, step.index));
       store_bytes(codes + i, part);
     }
-    to.scales[row * groups + b] = blocks::activation_scale(rounded, fit, step, group);
+    to.scales[row * groups + b] = blocks::activation_scale(rounded, step, group);
     Ints total = splat_int(0);
     for (int i = 0; i < group / 32; ++i) {
       const Ints fours = sum_of_bytes(load_bytes(codes + 32 * i));

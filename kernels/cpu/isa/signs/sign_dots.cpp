@@ -24,11 +24,11 @@ void sign_tables(DType format, const float* x, const SignTables& to, int64_t row
   blocks::ActivationFit fit;
   if (rounded.inverse != 0.0f)
     for (int64_t i = 0; i < n; ++i) blocks::add_to_fit(fit, x[i], rounded.inverse);
-  const int step = blocks::best_step(fit);
+  const blocks::ActivationStep step = blocks::best_step(fit);
   alignas(32) int8_t codes[kGroup] = {};
   if (rounded.inverse != 0.0f)
     for (int64_t i = 0; i < n; i += 32)
-      store_bytes(codes + i, to_codes(x + i, blocks::step_inverse(rounded.inverse, step)));
+      store_bytes(codes + i, to_codes(x + i, blocks::step_inverse(rounded.inverse, step.index)));
   uint8_t* tables = to.tables + row * sign_row_bytes(format, to.k);
   int less = 0;
   if (format == DType::one_bit) {
@@ -37,7 +37,7 @@ void sign_tables(DType format, const float* x, const SignTables& to, int64_t row
     for (const int8_t code : codes) less += code;
     for (int i = 0; i < kGroup; ++i) tables[group * kGroup + i % 4 * 64 + i / 4] = static_cast<uint8_t>(codes[i]);
   }
-  to.scales[row * sign_groups(to.k) + group] = blocks::activation_scale(rounded, fit, step, blocks::kSignGroup);
+  to.scales[row * sign_groups(to.k) + group] = blocks::activation_scale(rounded, step, blocks::kSignGroup);
   to.less[row * sign_groups(to.k) + group] = less;
 }
 
