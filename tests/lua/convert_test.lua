@@ -494,11 +494,8 @@ local function refused(pattern, opt, content, name)
     assert(not q.fs.kind(dir .. "/refused.qubgpu" .. ending), "refused, but left refused.qubgpu" .. ending)
   end
 end
-refused("2 of 3 records are bad; nothing was written. Mend them, or leave them out: allow a share of bad records of 0.67$",
-  { max_bad = 0.5 }, '{"text": "a"}
-nothing
-{"x": 1}
-')
+refused("2 of 3 records are bad; nothing was written. Mend them, or leave them out: "
+  .. "allow a share of bad records of 0.67$", { max_bad = 0.5 }, '{"text": "a"}\nnothing\n{"x": 1}\n')
 refused("source 300", { source = "300" }, ten)
 refused("needs a limit", { long = "drop" }, ten)
 refused("Parquet: its metadata", {}, "PAR1....\0\0\0\0PAR1", "bad.parquet")

@@ -87,7 +87,11 @@ do
   local weight = model.linears[1].weight
   for name, learn in pairs {
     inertia = function() q.inertia(model, {}) end,
-    latent = function() q.learn_latent(weight, q.zeros(weight:shape()):requires_grad(true)) end,
+    latent = function()
+      local latent = q.zeros(weight:shape())
+      latent:requires_grad(true)
+      q.learn_latent(weight, latent)
+    end,
     signs = function() q.pack_signs(q.zeros(weight:shape()), weight) end,
   } do
     local ok, err = pcall(learn)
