@@ -295,7 +295,7 @@ local function advance(self)
   local parts, wanted, readers = lay_out(self, plan)
   for _, entry in ipairs(plan) do entry.request.known, entry.request.settled = #entry.request.tokens, false end
   local ok, err = pcall(q.interruptible, self.runner.run, self.runner, parts, wanted, function(logits, first)
-    for k = 0, logits:shape()[1] - 1 do read_row(self, readers[first + k], logits:rows(k, 1)) end
+    paged.each_row(logits, function(k, row) read_row(self, readers[first + k], row) end)
   end)
   self.steps = self.steps + 1
   for _, entry in ipairs(plan) do

@@ -222,6 +222,14 @@ function Runner:free()
   for _, tensor in pairs(self.step) do tensor:free() end
 end
 
+-- Calls visit(k, row) for the rows of logits, k from 0. A device is read once for all of them.
+function paged.each_row(logits, visit)
+  local copy = q.on_host(logits)
+  local rows = copy or logits
+  for k = 0, rows:shape()[1] - 1 do visit(k, rows:rows(k, 1)) end
+  if copy then copy:free() end
+end
+
 -- A runner's tensors lie on its model's runtime, and its steps run there.
 local make, run, extend = paged.new, Runner.run, Runner.extend
 function paged.new(model, opt) return model.runtime:use(make, model, opt) end

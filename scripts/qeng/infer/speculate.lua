@@ -90,10 +90,10 @@ local function extend(self, list)
   end
   if #parts == 0 then return done end
   self.runner:run(parts, wanted, function(logits, first)
-    for k = 0, logits:shape()[1] - 1 do
+    paged.each_row(logits, function(k, row)
       local entry = done[first + k]
-      if entry.guesses then table.insert(entry.request.guesses, self.greedy:next(logits:rows(k, 1))) end
-    end
+      if entry.guesses then table.insert(entry.request.guesses, self.greedy:next(row)) end
+    end)
   end)
   for _, part in ipairs(parts) do self.runner.pool:commit(part.id) end
   return done
