@@ -53,6 +53,7 @@ LineEditor::LineEditor(std::string history, std::string word_breaks, Complete co
   if (std::strcmp(nl_langinfo(CODESET), "UTF-8") != 0) std::setlocale(LC_CTYPE, "C.UTF-8");
   rl_catch_signals = 0;
   rl_getc_function = [](FILE*) { return next_character(); };
+  rl_outstream = ::fdopen(::dup(STDOUT_FILENO), "w");  // stdout has no descriptor of its own (standard_streams.cpp)
   rl_readline_name = const_cast<char*>("qeng");
   rl_initialize();
   rl_attempted_completion_function = completions;
