@@ -45,11 +45,10 @@ RoundedRow rounded_row(const std::vector<double>& x, size_t group) {
     for (size_t k = first; k < end; ++k) largest = std::max(largest, std::fabs(x[k]));
     const blocks::ActivationGroup made = blocks::activation_group(static_cast<float>(largest));
     blocks::ActivationFit fit;
-    for (size_t k = first; k < end; ++k) blocks::add_to_fit(fit, static_cast<float>(x[k]), made.inverse);
+    const auto count = [&](size_t k) { return blocks::activation_count(static_cast<float>(x[k]), made.inverse); };
+    for (size_t k = first; k < end; ++k) blocks::add_to_fit(fit, count(k));
     const blocks::ActivationStep step = blocks::best_step(fit);
-    for (size_t k = first; k < end; ++k)
-      rounded.codes.push_back(
-          blocks::activation_code(static_cast<float>(x[k]), blocks::step_inverse(made.inverse, step.index)));
+    for (size_t k = first; k < end; ++k) rounded.codes.push_back(blocks::activation_code(count(k), step.index));
     rounded.scales.push_back(blocks::activation_scale(made, step, static_cast<int>(group)));
   }
   return rounded;

@@ -34,9 +34,13 @@ __global__ void __launch_bounds__(kThreads)
   for (int step = group / kRun / 2; step > 0; step /= 2)
     largest = max(largest, __shfl_xor_sync(kAllLanes, largest, step));
   const blocks::ActivationGroup rounding = blocks::activation_group(float_of(largest));
+  int counts[kRun];
   blocks::ActivationFit fit;
 #pragma unroll
-  for (int i = 0; i < kRun; ++i) blocks::add_to_fit(fit, values[i], rounding.inverse);
+  for (int i = 0; i < kRun; ++i) {
+    counts[i] = blocks::activation_count(values[i], rounding.inverse);
+    blocks::add_to_fit(fit, counts[i]);
+  }
 #pragma unroll
   for (int i = 0; i < blocks::kSteps; ++i)
     for (int step = group / kRun / 2; step > 0; step /= 2) {
@@ -45,11 +49,10 @@ __global__ void __launch_bounds__(kThreads)
     }
   if (!real) return;
   const blocks::ActivationStep step = blocks::best_step(fit);
-  const float inverse = blocks::step_inverse(rounding.inverse, step.index);
   uint32_t packed[2] = {};
 #pragma unroll
   for (int i = 0; i < kRun; ++i)
-    packed[i / 4] |= (static_cast<uint32_t>(blocks::activation_code(values[i], inverse)) & 255u) << (i % 4 * 8);
+    packed[i / 4] |= (static_cast<uint32_t>(blocks::activation_code(counts[i], step.index)) & 255u) << (i % 4 * 8);
   *reinterpret_cast<uint2*>(codes + row * k + column) = make_uint2(packed[0], packed[1]);
   if (column % kScaleStep == 0)
     scales[(row * k + column) / kScaleStep] = blocks::activation_scale(rounding, step, group);

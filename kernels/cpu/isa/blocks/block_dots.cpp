@@ -1,5 +1,6 @@
 // Rows of activations rounded to int8, and their dot products with weights of block formats as they lie in memory.
 #include "kernels/cpu/isa/blocks/block_dot.h"
+#include "kernels/cpu/isa/blocks/round_group.h"
 #include "kernels/cpu/isa/table.h"
 #include "kernels/math/blocks/activations.h"
 
@@ -36,19 +37,7 @@ void round_groups(const float* x, const Activations& to, int64_t row) {
   const int64_t groups = to.k / group;
   int8_t* codes = to.codes + row * to.k;
   for (int64_t b = 0; b < groups; ++b, x += group, codes += group) {
-    Largest largest;
-    for (int i = 0; i < group; i += 8) largest.add(x + i);
-    const blocks::ActivationGroup rounded = blocks::activation_group(largest.value());
-    blocks::ActivationFit fit;
-    if (rounded.inverse != 0.0f)
-      for (int i = 0; i < group; ++i) blocks::add_to_fit(fit, x[i], rounded.inverse);
-    const blocks::ActivationStep step = blocks::best_step(fit);
-    for (int i = 0; i < group; i += 32) {
-      Bytes part = splat_byte(0);
-      if (rounded.inverse != 0.0f) part = to_codes(x + i, blocks::step_inverse(rounded.inverse, step.index));
-      store_bytes(codes + i, part);
-    }
-    to.scales[row * groups + b] = blocks::activation_scale(rounded, step, group);
+    to.scales[row * groups + b] = round_group(x, group, group, codes);
     Ints total = splat_int(0);
     for (int i = 0; i < group / 32; ++i) {
       const Ints fours = sum_of_bytes(load_bytes(codes + 32 * i));

@@ -274,12 +274,18 @@ struct Largest {
     return float_of(static_cast<uint32_t>(_mm_cvtsi128_si32(_mm_max_epi32(x, _mm_shuffle_epi32(x, 0xb1)))));
   }
 };
-// 32 floats times inverse to the nearest integers, which fit.
-inline Bytes to_codes(const float* p, float inverse) {
-  const Floats factor = splat_float(inverse);
-  const auto part = [&](int i) { return _mm256_cvtps_epi32(multiply(load_floats(p + 8 * i), factor)); };
-  const __m256i packed = _mm256_packs_epi16(_mm256_packs_epi32(part(0), part(1)), _mm256_packs_epi32(part(2), part(3)));
-  return _mm256_permutevar8x32_epi32(packed, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+// 16 floats times factor to the nearest integers, which fit, in the order of packed halves.
+inline Shorts to_shorts(const float* p, float factor) {
+  const auto half = [=](int i) { return _mm256_cvtps_epi32(multiply(load_floats(p + 8 * i), splat_float(factor))); };
+  return _mm256_packs_epi32(half(0), half(1));
+}
+// (a factor + 2^14) / 2^15, downwards
+inline Shorts multiply_round(Shorts a, int factor) {
+  return _mm256_mulhrs_epi16(a, _mm256_set1_epi16(static_cast<int16_t>(factor)));
+}
+// Two of to_shorts' as bytes, which they fit, in the order of the floats.
+inline Bytes to_bytes(Shorts a, Shorts b) {
+  return _mm256_permutevar8x32_epi32(_mm256_packs_epi16(a, b), _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
 }
 
 }  // namespace qeng::isa::QENG_ISA

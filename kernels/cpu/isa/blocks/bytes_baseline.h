@@ -253,8 +253,14 @@ struct Largest {
   }
   float value() const { return float_of(bits); }
 };
-inline Bytes to_codes(const float* p, float inverse) {
-  return lanes<Bytes>([=](int i) { return static_cast<int8_t>(__builtin_lrintf(p[i] * inverse)); });
+inline Shorts to_shorts(const float* p, float factor) {
+  return lanes<Shorts>([=](int i) { return static_cast<int16_t>(__builtin_lrintf(p[i] * factor)); });
+}
+inline Shorts multiply_round(const Shorts& a, int factor) {
+  return lanes<Shorts>([&](int i) { return static_cast<int16_t>((a.v[i] * factor + (1 << 14)) >> 15); });
+}
+inline Bytes to_bytes(const Shorts& a, const Shorts& b) {
+  return lanes<Bytes>([&](int i) { return static_cast<int8_t>(i < 16 ? a.v[i] : b.v[i - 16]); });
 }
 
 }  // namespace qeng::isa::QENG_ISA

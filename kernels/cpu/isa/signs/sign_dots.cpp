@@ -3,6 +3,7 @@
 //   one_bit   bits of bytes multiplied where there is GFNI (sign_planes_gfni.h), else looked up (sign_lookups.h)
 //   ternary   bytes of codes multiplied, as block_dots.cpp does: a look-up of four bits would serve two weights only
 #include "kernels/cpu/isa/blocks/bytes.h"
+#include "kernels/cpu/isa/blocks/round_group.h"
 #include "kernels/cpu/isa/signs/sign_tables.h"
 #include "kernels/cpu/isa/table.h"
 #if defined(QENG_GFNI)
@@ -18,17 +19,8 @@ constexpr int kGroup = blocks::kSignGroup;
 
 void sign_tables(DType format, const float* x, const SignTables& to, int64_t row, int64_t group) {
   const int64_t left = to.k - group * kGroup, n = left < kGroup ? left : kGroup;
-  Largest largest;
-  for (int64_t i = 0; i < n; i += 8) largest.add(x + i);
-  const blocks::ActivationGroup rounded = blocks::activation_group(largest.value());
-  blocks::ActivationFit fit;
-  if (rounded.inverse != 0.0f)
-    for (int64_t i = 0; i < n; ++i) blocks::add_to_fit(fit, x[i], rounded.inverse);
-  const blocks::ActivationStep step = blocks::best_step(fit);
   alignas(32) int8_t codes[kGroup] = {};
-  if (rounded.inverse != 0.0f)
-    for (int64_t i = 0; i < n; i += 32)
-      store_bytes(codes + i, to_codes(x + i, blocks::step_inverse(rounded.inverse, step.index)));
+  const float scale = round_group(x, n, blocks::kSignGroup, codes);
   uint8_t* tables = to.tables + row * sign_row_bytes(format, to.k);
   int less = 0;
   if (format == DType::one_bit) {
@@ -37,7 +29,7 @@ void sign_tables(DType format, const float* x, const SignTables& to, int64_t row
     for (const int8_t code : codes) less += code;
     for (int i = 0; i < kGroup; ++i) tables[group * kGroup + i % 4 * 64 + i / 4] = static_cast<uint8_t>(codes[i]);
   }
-  to.scales[row * sign_groups(to.k) + group] = blocks::activation_scale(rounded, step, blocks::kSignGroup);
+  to.scales[row * sign_groups(to.k) + group] = scale;
   to.less[row * sign_groups(to.k) + group] = less;
 }
 
