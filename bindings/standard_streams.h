@@ -6,8 +6,9 @@
 
 namespace qeng {
 
-void guard_standard_streams();  // once, at the start: a stream that is closed is opened, so that no file gets its
-                                // number
-void outlive_readers();         // from now on the process goes on where nobody reads what it prints
+// Once, at the start. A stream that is closed is opened, so that no file gets its number.
+void guard_standard_streams();
+// From now on the process goes on where nobody reads what it prints.
+void outlive_readers();
 
 }  // namespace qeng

@@ -60,10 +60,14 @@ struct BiasGrad {
 // y_i (+)= alpha * x w_i^T * [scale_i] + [bias_i], for inference: scale_i has a factor for each row of w_i, that is
 // column of y_i, which one_bit and ternary weights need. The bits of a row of y depend on that row of x alone, not on
 // how many rows there are, so that a sequence computes the same in every batch. Several weights may read one x (q, k,
-// v; gate, up). x: [rows, k] f32 or bf16   w_i: [n_i, k] f32, bf16, f16 or a block format   scale_i: [n_i] f32 bias_i:
-// [n_i] f32 or x's dtype; empty lists or absent views where there are none   y_i: [rows, n_i] f32 or x's dtype. Neither
-// alpha nor scale_i scales the bias. Where w_i is of a block format, x is rounded to int8 in groups first
-// (kernels/math/blocks/activations.h); where it is bf16, to bf16.
+// v; gate, up).
+// x: [rows, k] f32 or bf16   w_i: [n_i, k] f32, bf16, f16 or a block format   scale_i: [n_i] f32
+// bias_i: [n_i] f32 or x's
+// dtype; empty lists or absent views where there are none   y_i: [rows, n_i] f32 or x's dtype. Neither alpha nor
+// scale_i
+// scales the bias.
+// Where w_i is of a block format, x is rounded to int8 in groups first (kernels/math/blocks/activations.h); where it is
+// bf16, to bf16.
 struct RowLinear {
   static constexpr const char* name = "row_linear";
   View x;
@@ -82,8 +86,9 @@ struct RowLinear {
 
 // Blockwise Walsh-Hadamard transform with signs, for weights that are stored rotated: for each run of `block` columns
 //   y = H (s * x) / sqrt(block),   inverse: y = s * (H x) / sqrt(block),   H[i, j] = (-1)^popcount(i & j)
-// x, y: [..., dim], float; block: a power of two that divides dim   [signs]: [dim] f32, each 1 or -1. Each is the
-// other's inverse and transpose, so also its gradient. In place allowed.
+// x, y: [..., dim], float; block: a power of two that divides dim
+// [signs]: [dim] f32, each 1 or -1. Each is the other's
+// inverse and transpose, so also its gradient. In place allowed.
 struct Hadamard {
   static constexpr const char* name = "hadamard";
   View x, signs, y;
@@ -167,7 +172,8 @@ struct RmsNormGrad {
 
 // y = act(gate) * up     all [rows, n]
 //   act(z) = z sigmoid(a(z)):  a(z) = z, which is SiLU;  with gelu a(z) = 2 sqrt(2 / pi) (z + 0.044715 z^3), which is
-//   the tanh form of GELU, z / 2 (1 + tanh(a(z) / 2))   (Hendrycks & Gimpel 2016, arXiv 1606.08415; Shazeer 2020, arXiv
+//   the tanh
+//   form of GELU, z / 2 (1 + tanh(a(z) / 2))   (Hendrycks & Gimpel 2016, arXiv 1606.08415; Shazeer 2020, arXiv
 //   2002.05202)
 struct SwiGlu {
   static constexpr const char* name = "swiglu";
@@ -218,7 +224,8 @@ struct Scale {
 };
 
 // y = x rounded to y's dtype (bf16: to nearest, ties to even; f16 likewise). x, y: f32, bf16 or f16, same element
-// count; x may also be of a block format, whose values are those of its decoder.
+// count;
+// x may also be of a block format, whose values are those of its decoder.
 struct Cast {
   static constexpr const char* name = "cast";
   View x, y;
@@ -266,8 +273,8 @@ struct Dropout {
 
 // y[t, i] = x[t, i] + strength / sqrt(length(t) * n) * (2 philox(seed, step, stream, t * n + i) - 1)
 // Noise on embedded tokens (NEFTune; Jain et al. 2023, arXiv 2310.05914). length(t): tokens of the document that row t
-// is in, of all rows past the last one. Its gradient is dy itself. In place allowed. x, y: [tokens, n] of one float
-// dtype   cu: [documents + 1] i32   rng: [2] i64, as in Dropout
+// is in, of all rows past the last one. Its gradient is dy itself. In place allowed.
+// x, y: [tokens, n] of one float dtype   cu: [documents + 1] i32   rng: [2] i64, as in Dropout
 struct EmbeddingNoise {
   static constexpr const char* name = "embedding_noise";
   View x, cu, y, rng;
@@ -280,11 +287,12 @@ struct EmbeddingNoise {
   }
 };
 
-// inverse[i] = 1 / sqrt(squares[i] + sum_k b[i, k] cross[k, i]), 0 where that is not positive;  scale[i] = magnitude[i]
-// * inverse[i] What multiplies row i of W + s B A under DoRA (Liu et al. 2024, arXiv 2402.09353), whose length is that
-// root if squares[i] = |W[i]|^2 and cross = 2 s A W^T + s^2 (A A^T) B^T. The gradient of the magnitude is dscale[i] *
-// inverse[i]; the length counts as a constant. squares, magnitude, inverse, scale: [out] f32   b: [out, rank] f32 or
-// bf16   cross: [rank, out] f32
+// inverse[i] = 1 / sqrt(squares[i] + sum_k b[i, k] cross[k, i]), 0 where that is not positive
+// scale[i] = magnitude[i] * inverse[i]
+// What multiplies row i of W + s B A under DoRA (Liu et al. 2024, arXiv 2402.09353), whose length is that root if
+// squares[i] = |W[i]|^2 and cross = 2 s A W^T + s^2 (A A^T) B^T. The gradient of the magnitude is dscale[i] *
+// inverse[i]; the length counts as a constant.
+// squares, magnitude, inverse, scale: [out] f32   b: [out, rank] f32 or bf16   cross: [rank, out] f32
 struct DoraScale {
   static constexpr const char* name = "dora_scale";
   View squares, magnitude, b, cross, inverse, scale;
@@ -322,9 +330,9 @@ struct Rope {
 //   o[t, h, :] = sum_j softmax_j(scale * <q[t, h, :], k[j, g, :]>) v[j, g, :],   g = h / (heads / kv_heads)
 // Document s holds queries cu_q[s] .. cu_q[s+1] and keys cu_k[s] .. cu_k[s+1]; its last query sees its last key, the
 // one before sees one less, and so on (training: cu_q == cu_k; decoding: few queries, many keys). window > 0 limits a
-// query to its last `window` keys. Documents may be empty. Queries past cu_q[last] give o = 0, lse = 0. q, o: [tq,
-// heads, head_dim]   k, v: [tk, kv_heads, head_dim]   cu_q, cu_k: [docs + 1] i32 ascending from 0 lse: [heads, tq] f32,
-// log of the sum of exponentials, kept for backward. f32 softmax.
+// query to its last `window` keys. Documents may be empty. Queries past cu_q[last] give o = 0, lse = 0.
+// q, o: [tq, heads, head_dim]   k, v: [tk, kv_heads, head_dim]   cu_q, cu_k: [docs + 1] i32 ascending from 0
+// lse: [heads, tq] f32, log of the sum of exponentials, kept for backward. f32 softmax.
 struct Attention {
   static constexpr const char* name = "attention";
   View q, k, v, cu_q, cu_k, o, lse;
@@ -355,9 +363,10 @@ struct AttentionGrad {
 };
 
 // Stores new keys and values in a paged cache: pool[slots[t], :, :] = row t, rounded to the pool's dtype; slot -1:
-// nowhere. k, v: [tokens, kv_heads, head_dim] float   slots: [tokens] i32, no slot twice k_pool, v_pool: [slots,
-// kv_heads, head_dim] f32, bf16, f16 or q8_0 (head_dim then a multiple of 32) A slot outside the pool is
-// Error("value").
+// nowhere.
+// k, v: [tokens, kv_heads, head_dim] float   slots: [tokens] i32, no slot twice
+// k_pool, v_pool: [slots, kv_heads, head_dim] f32, bf16, f16 or q8_0 (head_dim then a multiple of 32)
+// A slot outside the pool is Error("value").
 struct KvStore {
   static constexpr const char* name = "kv_store";
   View k, v, slots, k_pool, v_pool;
@@ -406,10 +415,11 @@ struct PagedAttention {
 //   z = h W^T;  nll[t] = logsumexp(z[t]) - z[t, targets[t]];  loss = loss_scale * sum of nll over trained rows
 //   [dh] = loss_scale * (softmax(z) - onehot) W;   [dw] += loss_scale * (softmax(z) - onehot)^T h
 // Rows whose target is -1 are not trained: their nll and dh are 0 and their logits are never computed.
-// h, dh: [tokens, hidden]   w: [vocab, hidden] of h's dtype, or without dw of a stored one as in Matmul   targets:
-// [tokens] i32 loss_scale: [1] f32, read when the op runs nll: [tokens] f32   loss: [1] f32   dw: [vocab, hidden] f32,
-// absent where the head is frozen workspace: u8 of at least lm_head_workspace(...) bytes. With dh absent only nll and
-// loss are computed (evaluation).
+// h, dh: [tokens, hidden]   w: [vocab, hidden] of h's dtype, or without dw of a stored one as in Matmul
+// targets: [tokens] i32
+// loss_scale: [1] f32, read when the op runs
+// nll: [tokens] f32   loss: [1] f32   dw: [vocab, hidden] f32, absent where the head is frozen
+// workspace: u8 of at least lm_head_workspace(...) bytes. With dh absent only nll and loss are computed (evaluation).
 struct LmHeadLoss {
   static constexpr const char* name = "lm_head_loss";
   View h, w, targets, loss_scale, nll, loss, dh, dw, workspace;
@@ -462,8 +472,9 @@ struct SumSquares {
 };
 
 // out[0] = norm = sqrt(sum(partials)),  out[1] = min(1, max_norm / (norm + 1e-6)); max_norm <= 0 means no clipping
-// (out[1] = 1). If norm is not finite, out[1] = 0 and out[2] = 1 (the caller skips the step), else out[2] = 0.
-// partials: [n] f32   out: [3] f32
+// (out[1] = 1).
+// If norm is not finite, out[1] = 0 and out[2] = 1 (the caller skips the step), else out[2] = 0.   partials: [n] f32
+// out: [3] f32
 struct ClipScale {
   static constexpr const char* name = "clip_scale";
   View partials, out;
@@ -501,8 +512,9 @@ struct AdamW {
 
 // ---------------------------------------------------------------- one-bit training
 
-// y[r, i] = x[r, i] * scale[i] + [bias[i]]     x, y: [..., n] of one float dtype   scale: [n] f32   bias: [n] f32 or
-// x's dtype The factor that a row of unscaled weights (one_bit, ternary) has: x is their product.
+// y[r, i] = x[r, i] * scale[i] + [bias[i]]     x, y: [..., n] of one float dtype   scale: [n] f32
+// bias: [n] f32 or x's dtype
+// The factor that a row of unscaled weights (one_bit, ternary) has: x is their product.
 struct ScaleColumns {
   static constexpr const char* name = "scale_columns";
   View x, scale, bias, y;
@@ -513,8 +525,8 @@ struct ScaleColumns {
   }
 };
 
-// dx[r, i] = dy[r, i] * scale[i];  [dscale[i]] (+)= sum_r dy[r, i] * x[r, i]     as there; dscale: [n] f32, absent
-// where frozen
+// dx[r, i] = dy[r, i] * scale[i];  [dscale[i]] (+)= sum_r dy[r, i] * x[r, i]
+// as there; dscale: [n] f32, absent where frozen
 struct ScaleColumnsGrad {
   static constexpr const char* name = "scale_columns_grad";
   View x, scale, dy, dx, dscale;
@@ -528,8 +540,10 @@ struct ScaleColumnsGrad {
 };
 
 // The gradient of rows first .. first + n of a weight, in directions and steps alone. With G = dy^T x, in tiles of rows
-// that are dropped again, so that no more of it than 4 MB (a GPU: 32 MB) ever exists, r[i] = sqrt(mean_j G[i, j]^2),
-// and H = G - hyper[1] r[i] W, which takes some of the evidence against a weight's sign away and adds as much for it:
+// that
+// are dropped again, so that no more of it than 4 MB (a GPU: 32 MB) ever exists, r[i] = sqrt(mean_j G[i, j]^2), and H =
+// G - hyper[1] r[i] W,
+// which takes some of the evidence against a weight's sign away and adds as much for it:
 //   ternary:  pulses[i, j] = -sign(H[i, j]) where |H[i, j]| > hyper[0] r[i], else 0
 //   u8:       pulses[i, j] = -sign(H[i, j]) floor(hyper[0] |H[i, j]| / r[i] + u), at most 127 in size, two's
 //   complement;
@@ -537,9 +551,12 @@ struct ScaleColumnsGrad {
 // A row whose sum of squares is not finite gives no pulses. A pulse is the way that descent wants the weight to go.
 // hyper[1] is the reference value of a cumulative sum test (Page 1954, Continuous inspection schemes), in deviations of
 // G: counters of pulses tell a drift of G's mean from noise the better, the nearer it is to half the drift that
-// matters. dy: [rows, first + n or more] float   x: [rows, k] of dy's dtype   weights: [n, k] one_bit, W = -1 or +1
-// pulses: [n, k] ternary or u8   hyper: [4] f32 = {strength, friction, gamma, threshold}, read when the op runs   rng:
-// [2] i64 = {seed, step}, likewise. Rules and what they did: the one-bit recipes' README.
+// matters.
+// dy: [rows, first + n or more] float   x: [rows, k] of dy's dtype   weights: [n, k] one_bit, W = -1 or +1
+// pulses: [n, k]
+// ternary or u8   hyper: [4] f32 = {strength, friction, gamma, threshold}, read when the op runs
+// rng: [2] i64 = {seed,
+// step}, likewise. Rules and what they did: the one-bit recipes' README.
 struct PulseGrad {
   static constexpr const char* name = "pulse_grad";
   View dy, x, weights, pulses, hyper, rng;
@@ -560,7 +577,8 @@ struct PulseGrad {
 //             along the weight counts up to the top, one against it counts down; at 0 it flips the weight and refills
 //   u8 [n, k]: counters of 0 .. 255 likewise, of u8 pulses of several steps; or with `bop` int8 momenta, in steps of
 //             0.8 / 127 of the gradient's rms, of u8 pulses in sixteenths of it: m = (1 - g) m + g p, rounded up with
-//             the probability of what is cut off (Philox, as in PulseGrad), and the weight flips where m * weight < -t;
+//             the
+//             probability of what is cut off (Philox, as in PulseGrad), and the weight flips where m * weight < -t;
 //             g = hyper[2], t = hyper[3]
 // pulses: [n, k]   weights: [n, k] one_bit   counts: [2] i64 += {pulses that are not 0, flips}   hyper: PulseGrad's
 struct Inertia {
@@ -576,9 +594,10 @@ struct Inertia {
   }
 };
 
-// counts[level] += how many counters stand there: popcounts of the state that Inertia has   state: one_bit [planes, n,
-// k] of 1 to 4 planes, levels 0 .. 2^planes - 1; or u8 [n, k], where 16 levels are one: counts[0] is of 0 .. 15 counts:
-// [16] i64
+// counts[level] += how many counters stand there: popcounts of the state that Inertia has
+// state: one_bit [planes, n, k] of
+// 1 to 4 planes, levels 0 .. 2^planes - 1; or u8 [n, k], where 16 levels are one: counts[0] is of 0 .. 15
+// counts: [16] i64
 struct CountLevels {
   static constexpr const char* name = "count_levels";
   View state, counts;
@@ -601,8 +620,9 @@ struct PackSigns {
 };
 
 // y = x clipped to [-1, 1]; with levels > 0 rounded to a multiple of 1 / levels, up with the probability of its
-// distance from the lower one (Philox, as in PulseGrad): the weights of training without a latent copy (Zhao et al.
-// 2024, arXiv 2412.04787). x, y: f32, in place allowed   levels: at most 127
+// distance
+// from the lower one (Philox, as in PulseGrad): the weights of training without a latent copy (Zhao et al. 2024, arXiv
+// 2412.04787). x, y: f32, in place allowed   levels: at most 127
 struct ClipToGrid {
   static constexpr const char* name = "clip_to_grid";
   View x, y, rng;

@@ -5,11 +5,11 @@
 //                           qzeros:  [groups, out / 8] i32, packed alike
 //   gptq  (AutoGPTQ, v1)    qweight: [in / 8, out] i32, nibble j of a word is row 8 r + j
 //                           qzeros:  [groups, out / 8] i32, nibble j is column 8 c + j, stored minus one
-//   scales: [groups, out] f16 (or another float whose values halves can hold)   g_idx: [in] i32, the group of each
-//   input
+//   scales: [groups, out] f16 (or another float whose values halves can hold)
+//   g_idx: [in] i32, the group of each input
 // With a g_idx out of order (GPTQ's act-order, desc_act) no block has one scale: such weights become f16, each the
-// product of its f16 scale and q - zero rounded once, which is what the project's own dequantization gives. (The
-// packing code of the two projects; Lin et al. 2023, arXiv 2306.00978; Frantar et al. 2022, arXiv 2210.17323.)
+// product of its f16 scale and q - zero rounded once, which is what the project's own dequantization gives.
+// (The packing code of the two projects; Lin et al. 2023, arXiv 2306.00978; Frantar et al. 2022, arXiv 2210.17323.)
 #pragma once
 #include "engine/tensor/tensor.h"
 

@@ -1,16 +1,23 @@
 // How a linear layer rounds its input where its weight is of a block format (RowLinear in kernels/ops.h).
-// Each group of consecutive elements of a row of x becomes int8 codes q and one scale d. x is first counted in 256ths
-// of max|x| / 127:
-//   t_i = 32512 x_i / max|x| to the nearest integer, halves to even;   q_i = t_i c / 32768 to the nearest, halves up
-//   d = max|x| / 32512 * sum_i t_i q_i / sum_i q_i^2
-// d makes the squared error of d q least, and c is the one of 128, 127, 126 and 125 that leaves the least of it: steps
-// a percent apart round differently, and the best of four draws is taken. llama.cpp takes the first, c = 128, and d =
-// max|x| / 127, which leaves a sixth more of the squared error in groups of 32 elements, 4 % in those of 256. All but t
-// and d is integers: the same on every backend, in every order. Groups have 256 elements where the weight's blocks
-// have, or where these have no scale (one_bit, ternary, whose last group is what is left of the row); else 32, and then
-// d is rounded to the 11 bits that an f16 holds. A group whose max|x| is below 2^-112 counts as zeros: 32512 / max|x|
-// might overflow. One with a NaN or an infinity has d = NaN and all q = 0. The product of a row with weights  w_k = d_b
-// s_g (c_k - o) - m_b u_g  (codes c, integers s, o, u) is then, over groups a of x, each in a block b,
+//
+// Each group of consecutive elements of a row of x becomes int8 codes q and one f32 scale d. x is counted in 256ths of
+// max|x| / 127 first:
+//   t_i = 32512 x_i / max|x| to the nearest integer, halves to even
+//   q_i = t_i c / 32768 to the nearest integer, halves up
+//   d   = max|x| / 32512 * sum_i t_i q_i / sum_i q_i^2
+// d makes the squared error of d q least. c is the one of 128, 127, 126 and 125 that leaves the least of it: steps of
+// neighbouring sizes round differently, and the best of four is taken. llama.cpp takes c = 128 and d = max|x| / 127,
+// which leaves a fifth more of the squared error in groups of 32 elements, 4 % in those of 256. Everything but t and d
+// is an integer: the same on every backend, in every order.
+//
+// Groups have 256 elements where the weight's blocks have, or where these have no scale (one_bit, ternary, whose last
+// group is what is left of the row); else 32, and then d is rounded to the 11 bits that an f16 holds.
+//
+// A group whose max|x| is below 2^-112 counts as zeros: 32512 / max|x| might overflow. One with a NaN or an infinity
+// has d = NaN and all q = 0.
+//
+// The product of a row with weights  w_k = d_b s_g (c_k - o) - m_b u_g  (codes c, integers s, o, u) is then, over
+// groups a of x, each in a block b,
 //   y = sum_a (d_b d_a) A_a - (m_b d_a) B_a,   A_a = sum_g s_g sum_k (c_k - o) q_k,   B_a = sum_g u_g sum_k q_k
 // where A and B are exact integers: backends may differ in the f32 sum over a alone.
 #pragma once
@@ -23,8 +30,8 @@ constexpr int kSignGroup = kLargeGroup;             // where the weight is one_b
 // Where the weight is of another format, with so many elements in a block.
 constexpr int group_elements(int block) { return block < kLargeGroup ? kSmallGroup : kLargeGroup; }
 
-// max|x| / 127, and the inverse of a 256th of that; both 0 where all codes are, and NaN and 0 where no code is a
-// number's. largest: max|x| of the group, NaN if one of them is.
+// step: max|x| / 127. inverse: of a 256th of that. Both are 0 where all codes are; NaN and 0 where x has a NaN or an
+// infinity. largest: max|x| of the group, NaN if one of them is.
 struct ActivationGroup {
   float step, inverse;
 };

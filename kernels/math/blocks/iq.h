@@ -1,8 +1,10 @@
 // llama.cpp's formats of three bits and less, whose codes are entries of grids (grids.h), of 256 weights:
-//   IQ2_XXS, IQ2_XS, IQ2_S   w = d / 8 (2 s + 1) v,   v = +-8, +-25 or +-43        d: f16, s: 4 bits of a group of 16,
-//   in XXS of 32 IQ3_XXS                  w = d / 4 (2 s + 1) v,   v = +-(4, 12, .. 52) or +-62      s: 4 bits of a
-//   group of 32 IQ3_S                    w = d (2 s + 1) v,       v = +-(1, 3, .. 15)               s: likewise IQ1_S,
-//   IQ1_M             w = d / 8 (2 s + 1) v,   v = 8 (-1, 0 or 1) +- 1           s: 3 bits of a group of 32, in M of 16
+//   IQ2_XXS, IQ2_XS, IQ2_S   w = d / 8 (2 s + 1) v,   v = +-8, +-25 or +-43
+//   d: f16, s: 4 bits of a group of 16, in XXS of 32
+//   IQ3_XXS                  w = d / 4 (2 s + 1) v,   v = +-(4, 12, .. 52) or +-62      s: 4 bits of a group of 32
+//   IQ3_S                    w = d (2 s + 1) v,       v = +-(1, 3, .. 15)               s: likewise
+//   IQ1_S, IQ1_M             w = d / 8 (2 s + 1) v,   v = 8 (-1, 0 or 1) +- 1
+//   s: 3 bits of a group of 32, in M of 16
 // Products with d are exact, so these are the numbers of the gguf package, which multiplies in another order. The
 // formats are read; nothing here writes them: their encoders search grids, and need importances to be worth it.
 //

@@ -9,9 +9,8 @@
 //   kPlanes       codes are in the order of the stored bytes where that is cheaper: element k of 32 is code
 //                 k % kPlanes * (32 / kPlanes) + k / kPlanes; activations are laid out to match
 //   kLanes        where several groups of activations meet a block: for few rows of activations its codes are
-//   wide_codes<i>(b), in
-//                 such an order of all its elements, as it is cheaper; this says of which group the sums in each lane
-//                 then are
+//                 wide_codes<i>(b), in such an order of all its elements, as it is cheaper; this says of which group
+//                 the sums in each lane then are
 #pragma once
 #include "kernels/cpu/isa/blocks/bytes.h"
 #include "kernels/math/blocks/activations.h"
