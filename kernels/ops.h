@@ -58,14 +58,11 @@ struct BiasGrad {
 };
 
 // y_i (+)= alpha * x w_i^T * [scale_i] + [bias_i], for inference: scale_i has a factor for each row of w_i, that is
-// column of y_i, which one_bit and ternary weights need. The bits of a row of y depend on that row of x alone, not on
-// how many rows there are, so that a sequence computes the same in every batch. Several weights may read one x (q, k,
-// v; gate, up).
+// column of y_i, which one_bit and ternary weights need. Neither alpha nor scale_i scales the bias.
+// The bits of a row of y depend on that row of x alone, not on how many rows there are, so that a sequence computes the
+// same in every batch. Several weights may read one x (q, k, v; gate, up).
 // x: [rows, k] f32 or bf16   w_i: [n_i, k] f32, bf16, f16 or a block format   scale_i: [n_i] f32
-// bias_i: [n_i] f32 or x's
-// dtype; empty lists or absent views where there are none   y_i: [rows, n_i] f32 or x's dtype. Neither alpha nor
-// scale_i
-// scales the bias.
+// bias_i: [n_i] f32 or x's dtype   y_i: [rows, n_i] f32 or x's dtype   [...]: empty lists or absent views where none
 // Where w_i is of a block format, x is rounded to int8 in groups first (kernels/math/blocks/activations.h); where it is
 // bf16, to bf16.
 struct RowLinear {
@@ -87,8 +84,7 @@ struct RowLinear {
 // Blockwise Walsh-Hadamard transform with signs, for weights that are stored rotated: for each run of `block` columns
 //   y = H (s * x) / sqrt(block),   inverse: y = s * (H x) / sqrt(block),   H[i, j] = (-1)^popcount(i & j)
 // x, y: [..., dim], float; block: a power of two that divides dim
-// [signs]: [dim] f32, each 1 or -1. Each is the other's
-// inverse and transpose, so also its gradient. In place allowed.
+// [signs]: [dim] f32, each 1 or -1. Each is the other's inverse and transpose, so also its gradient. In place allowed.
 struct Hadamard {
   static constexpr const char* name = "hadamard";
   View x, signs, y;
@@ -172,9 +168,8 @@ struct RmsNormGrad {
 
 // y = act(gate) * up     all [rows, n]
 //   act(z) = z sigmoid(a(z)):  a(z) = z, which is SiLU;  with gelu a(z) = 2 sqrt(2 / pi) (z + 0.044715 z^3), which is
-//   the tanh
-//   form of GELU, z / 2 (1 + tanh(a(z) / 2))   (Hendrycks & Gimpel 2016, arXiv 1606.08415; Shazeer 2020, arXiv
-//   2002.05202)
+//   the tanh form of GELU, z / 2 (1 + tanh(a(z) / 2))
+//   (Hendrycks & Gimpel 2016, arXiv 1606.08415; Shazeer 2020, arXiv 2002.05202)
 struct SwiGlu {
   static constexpr const char* name = "swiglu";
   View gate, up, y;
@@ -223,9 +218,8 @@ struct Scale {
   }
 };
 
-// y = x rounded to y's dtype (bf16: to nearest, ties to even; f16 likewise). x, y: f32, bf16 or f16, same element
-// count;
-// x may also be of a block format, whose values are those of its decoder.
+// y = x rounded to y's dtype (bf16: to nearest, ties to even; f16 likewise).
+// x, y: f32, bf16 or f16, same element count; x may also be of a block format, whose values are those of its decoder
 struct Cast {
   static constexpr const char* name = "cast";
   View x, y;
@@ -441,8 +435,8 @@ int64_t lm_head_workspace(int64_t tokens, int64_t hidden, int64_t vocab, int chu
 
 // Packed rows from records as they are stored (engine/packets/frame.h): strips headers, swaps bytes, reads mask bits.
 //   slot piece.slot + i, i < piece.tokens, gets:  tokens = token piece.begin + i of the record,  positions = i,
-//   targets = the piece's next token where the mask has its bit, else -1.  Slots of no piece get pad, -1 and position
-//   0.
+//   targets = the piece's next token where the mask has its bit, else -1
+// Slots of no piece get pad, -1 and position 0.
 // frames: [bytes] u8   pieces: [n, 6] i64 = {slot, tokens, byte where the record starts in frames, begin, tokens of the
 // whole record, 1 if it has a mask}, by ascending slot; rows that are not needed have slot = slots and zeros
 // tokens, targets, positions: [slots] i32. A piece that leaves the slots or the frames is Error("value").
@@ -472,9 +466,8 @@ struct SumSquares {
 };
 
 // out[0] = norm = sqrt(sum(partials)),  out[1] = min(1, max_norm / (norm + 1e-6)); max_norm <= 0 means no clipping
-// (out[1] = 1).
-// If norm is not finite, out[1] = 0 and out[2] = 1 (the caller skips the step), else out[2] = 0.   partials: [n] f32
-// out: [3] f32
+// (out[1] = 1). If norm is not finite, out[1] = 0 and out[2] = 1 (the caller skips the step), else out[2] = 0.
+// partials: [n] f32   out: [3] f32
 struct ClipScale {
   static constexpr const char* name = "clip_scale";
   View partials, out;
@@ -526,7 +519,7 @@ struct ScaleColumns {
 };
 
 // dx[r, i] = dy[r, i] * scale[i];  [dscale[i]] (+)= sum_r dy[r, i] * x[r, i]
-// as there; dscale: [n] f32, absent where frozen
+// Shapes as there; dscale: [n] f32, absent where frozen.
 struct ScaleColumnsGrad {
   static constexpr const char* name = "scale_columns_grad";
   View x, scale, dy, dx, dscale;
@@ -539,10 +532,9 @@ struct ScaleColumnsGrad {
   }
 };
 
-// The gradient of rows first .. first + n of a weight, in directions and steps alone. With G = dy^T x, in tiles of rows
-// that
-// are dropped again, so that no more of it than 4 MB (a GPU: 32 MB) ever exists, r[i] = sqrt(mean_j G[i, j]^2), and H =
-// G - hyper[1] r[i] W,
+// The gradient of rows first .. first + n of a weight, in directions and steps alone. G = dy^T x is computed in tiles
+// of rows that are dropped again, so that no more of it than 4 MB (a GPU: 32 MB) ever exists. With
+// r[i] = sqrt(mean_j G[i, j]^2) and H = G - hyper[1] r[i] W,
 // which takes some of the evidence against a weight's sign away and adds as much for it:
 //   ternary:  pulses[i, j] = -sign(H[i, j]) where |H[i, j]| > hyper[0] r[i], else 0
 //   u8:       pulses[i, j] = -sign(H[i, j]) floor(hyper[0] |H[i, j]| / r[i] + u), at most 127 in size, two's
@@ -553,10 +545,8 @@ struct ScaleColumnsGrad {
 // G: counters of pulses tell a drift of G's mean from noise the better, the nearer it is to half the drift that
 // matters.
 // dy: [rows, first + n or more] float   x: [rows, k] of dy's dtype   weights: [n, k] one_bit, W = -1 or +1
-// pulses: [n, k]
-// ternary or u8   hyper: [4] f32 = {strength, friction, gamma, threshold}, read when the op runs
-// rng: [2] i64 = {seed,
-// step}, likewise. Rules and what they did: the one-bit recipes' README.
+// pulses: [n, k] ternary or u8   hyper: [4] f32 = {strength, friction, gamma, threshold}, read when the op runs
+// rng: [2] i64 = {seed, step}, likewise. Rules and what they did: the one-bit recipes' README.
 struct PulseGrad {
   static constexpr const char* name = "pulse_grad";
   View dy, x, weights, pulses, hyper, rng;
@@ -570,15 +560,13 @@ struct PulseGrad {
   }
 };
 
-// Pulses move the state of one-bit weights, which flip when it is against them (kernels/math/inertia.h). By state's
-// dtype:
-//   one_bit [planes, n, k]: counters of 0 .. 2^planes - 1 in bit planes, +1 a set bit, planes 1 to 4; ternary pulses. A
-//   pulse
-//             along the weight counts up to the top, one against it counts down; at 0 it flips the weight and refills
+// Pulses move the state of one-bit weights, which flip when it is against them (kernels/math/inertia.h). By its dtype:
+//   one_bit [planes, n, k]: counters of 0 .. 2^planes - 1 in bit planes, +1 a set bit, planes 1 to 4; ternary pulses.
+//             A pulse along the weight counts up to the top, one against it counts down; at 0 it flips the weight and
+//             refills
 //   u8 [n, k]: counters of 0 .. 255 likewise, of u8 pulses of several steps; or with `bop` int8 momenta, in steps of
 //             0.8 / 127 of the gradient's rms, of u8 pulses in sixteenths of it: m = (1 - g) m + g p, rounded up with
-//             the
-//             probability of what is cut off (Philox, as in PulseGrad), and the weight flips where m * weight < -t;
+//             the probability of what is cut off (Philox, as in PulseGrad), and the weight flips where m * weight < -t;
 //             g = hyper[2], t = hyper[3]
 // pulses: [n, k]   weights: [n, k] one_bit   counts: [2] i64 += {pulses that are not 0, flips}   hyper: PulseGrad's
 struct Inertia {
@@ -595,9 +583,8 @@ struct Inertia {
 };
 
 // counts[level] += how many counters stand there: popcounts of the state that Inertia has
-// state: one_bit [planes, n, k] of
-// 1 to 4 planes, levels 0 .. 2^planes - 1; or u8 [n, k], where 16 levels are one: counts[0] is of 0 .. 15
-// counts: [16] i64
+// state: one_bit [planes, n, k] of 1 to 4 planes, levels 0 .. 2^planes - 1; or u8 [n, k], where 16 levels are one:
+// counts[0] is of 0 .. 15   counts: [16] i64
 struct CountLevels {
   static constexpr const char* name = "count_levels";
   View state, counts;
@@ -620,9 +607,9 @@ struct PackSigns {
 };
 
 // y = x clipped to [-1, 1]; with levels > 0 rounded to a multiple of 1 / levels, up with the probability of its
-// distance
-// from the lower one (Philox, as in PulseGrad): the weights of training without a latent copy (Zhao et al. 2024, arXiv
-// 2412.04787). x, y: f32, in place allowed   levels: at most 127
+// distance from the lower one (Philox, as in PulseGrad): the weights of training without a latent copy (Zhao et al.
+// 2024, arXiv 2412.04787).
+// x, y: f32, in place allowed   levels: at most 127
 struct ClipToGrid {
   static constexpr const char* name = "clip_to_grid";
   View x, y, rng;
