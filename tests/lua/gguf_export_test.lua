@@ -168,6 +168,4 @@ assert(copied "ffn_gate_inp=q8_0" == "q8_0 f32 q2_k f32")
 local convolution = q.gguf.open(at "out.gguf"):tensor "blk.0.ssm_conv1d.weight"
 assert(table.concat(flat(convolution)) ==
   table.concat(flat(q.gguf.open(at "moe.gguf"):tensor "blk.0.ssm_conv1d.weight")))
-
-q.fs.remove(scratch.folder)
 print "gguf_export: what is written is what was read, or it is refused"

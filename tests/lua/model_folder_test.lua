@@ -154,6 +154,4 @@ for key, value in pairs { ["attention.layer_norm_rms_epsilon"] = 0 / 0, ["rope.f
   refused("expected a finite number", q.load, gguf_with("llama", key, "f32", value))
 end
 refused("rms_norm_eps is 0", q.load, gguf_with("llama", "attention.layer_norm_rms_epsilon", "f32", 0))
-
-q.fs.remove(scratch.folder)
 print "model_folder: folders beside stay, contradictions are refused"

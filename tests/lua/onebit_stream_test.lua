@@ -153,6 +153,6 @@ for _, case in ipairs(cases) do
 end
 local ok, err = pcall(q.onebit.random, values, { rule = "latent", weights = "stream" })
 assert(not ok and tostring(err):find "keeps more than bits", tostring(err))
-os.remove(of_resident)
-os.remove(of_streamed)
+q.fs.remove(of_resident)
+q.fs.remove(of_streamed)
 os.remove(name)

@@ -163,6 +163,4 @@ for _, mode in ipairs { "lora", "full" } do
   }
   assert(result.eval_loss < 0.8 * result.eval_before, "training in mode " .. mode .. " lowers no loss")
 end
-
-q.fs.remove(scratch.folder)
 print "phi3: as transformers and llama.cpp have it, trained, generated from, and through GGUF"

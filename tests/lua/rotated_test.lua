@@ -353,6 +353,4 @@ end
 
 print(adapters("f32", 1e-4))
 for _, type in ipairs { "pq2_0", "ptq1_0" } do print(adapters(type, 0.02)) end
-
-q.fs.remove(scratch.folder)
 print "rotated: files, adapters and merged weights are those of the models that are not rotated"
