@@ -913,6 +913,11 @@ function q.ndp.create_stream(path, opt) end
 ---@field text_begin? integer  the id before a plain text
 ---@field text_end? integer  the id after it
 
+---The formats of data that are read.
+---@return string[] names  of those that are text: csv, json, jsonl, text, tsv
+---@return string[] endings  of files' names, also of others: parquet
+function q.ndp.formats() end
+
 ---Starts converting text data to a dataset, in threads of its own. q.convert adds what users expect around it.
 ---@param opt ConversionOptions
 ---@return Conversion
@@ -1855,7 +1860,7 @@ function q.run_folder(out, opt) end
 ---@field system? string|false
 ---@field turns? "all"|"last"
 ---@field special? "parse"|"text"  parse (the default): special tokens spelled in texts are tokens, as in transformers
----@field format? "auto"|"jsonl"|"json"|"csv"|"tsv"|"text"
+---@field format? string  "auto", or a name of q.ndp.formats()
 ---@field documents? "file"|"paragraph"|"line"  what one document of plain text is; paragraph: blank lines part them
 ---@field max_tokens? integer
 ---@field long? "keep"|"drop"|"split"|"truncate"|"end"  what becomes of records of more than max_tokens

@@ -99,10 +99,8 @@ end
 local function is_data_name(name)
   local bare = name:lower():gsub("%.gz$", ""):gsub("%.zstd?$", ""):gsub("%.bz2$", ""):gsub("%.xz$", "")
   local ending = bare:match "%.(%w+)$"
-  local known = {
-    jsonl = true, ndjson = true, json = true, parquet = true, csv = true, tsv = true, txt = true, text = true,
-    md = true, qubgpu = true,
-  }
+  local known = { qubgpu = true }
+  for _, each in ipairs(select(2, q.ndp.formats())) do known[each] = true end
   return known[ending] and not name:find "^[%._]" and not bare:find "^readme" and not bare:find "^license"
 end
 
@@ -113,8 +111,8 @@ local function files_of(folder)
     if q.fs.kind(path) == "file" and is_data_name(name) then files[#files + 1] = path else left[#left + 1] = name end
   end
   if #files == 0 then
-    q.error("io", folder .. ": a folder without data files (jsonl, ndjson, json, parquet, csv, tsv, txt, md, "
-      .. "also as .gz, .zst, .bz2 or .xz)")
+    q.error("io", ("%s: a folder without data files (%s; also as .gz, .zst, .bz2 or .xz)"):format(folder,
+      table.concat(select(2, q.ndp.formats()), ", ")))
   end
   return files, left
 end
