@@ -70,7 +70,7 @@ TEST_CASE("every instruction set writes the same blocks") {
   std::fill(x.begin() + 256, x.begin() + 512, 0.0f);
   for (size_t i = 512; i < 1024; i += 37) x[i] = i % 2 ? 65504.0f : -1e-30f;
   std::fill(importance.begin() + 1024, importance.begin() + 1300, 0.0f);
-  for (int type = 0; type < kRowDTypes; ++type) {
+  for (int type = 0; type < kDTypeCount; ++type) {
     const DType dtype = static_cast<DType>(type);
     if (!is_block(dtype) || is_read_only(dtype)) continue;
     for (const float* weights : {static_cast<const float*>(nullptr), static_cast<const float*>(importance.data())}) {
@@ -122,7 +122,7 @@ TEST_CASE("ternary weights come back exactly from ternary formats, signs from q1
 }
 
 TEST_CASE("zeros and huge or tiny weights stay finite in every format") {
-  for (int type = 0; type < kRowDTypes; ++type) {
+  for (int type = 0; type < kDTypeCount; ++type) {
     const DType dtype = static_cast<DType>(type);
     if (!is_block(dtype) || is_read_only(dtype)) continue;
     INFO(dtype_name(dtype));
@@ -174,7 +174,7 @@ TEST_CASE("only how importances of a block compare counts: not their size, and z
     return std::vector<char>(bytes, bytes + y->view.bytes());
   };
   const auto ones = [](int) { return 1.0f; };
-  for (int type = 0; type < kRowDTypes; ++type) {
+  for (int type = 0; type < kDTypeCount; ++type) {
     const DType dtype = static_cast<DType>(type);
     if (!is_block(dtype) || is_read_only(dtype)) continue;
     INFO(dtype_name(dtype));
