@@ -5,8 +5,10 @@
 #include <random>
 
 #include "engine/formats/safetensors.h"
+#include "engine/quantize/measure.h"
 #include "kernels/blocks.h"
 #include "kernels/cpu/isa/table.h"
+#include "kernels/interleave.h"
 #include "tests/catch.h"
 
 using namespace qeng;
@@ -205,4 +207,19 @@ TEST_CASE("quantize refuses what it cannot pack, and says what would do") {
   x->view.as<float>()[100] = INFINITY;
   CHECK_THROWS_WITH(quantize(x, DType::q8_0),
                     Catch::Contains("row 1 of f32 [2, 96] holds a weight that is not finite"));
+}
+
+TEST_CASE("the squared error of interleaved rows is that of rows in order, in pieces too") {
+  Device device(make_cpu_backend(2));
+  const TensorPtr x = make_tensor(device, {21888, 768}, DType::tq2_0);  // more rows than a piece takes, 21845
+  std::memset(x->view.data, 0x24, x->view.bytes());
+  std::memset(x->view.as<char>() + x->view.bytes() - 66, 0x18, 64);  // the last block has other codes
+  const TensorPtr y = make_tensor(device, {21888, 768}, DType::tq2_0);
+  copy_into(*y, *x);
+  const double total = squared_error(x, y).total;
+  y->view = interleave(y->view, 2);
+  const SquaredError same = squared_error(x, y);
+  CHECK(same.error == 0);
+  CHECK(same.total == Approx(total));
+  CHECK(total > 0);
 }
