@@ -2158,7 +2158,7 @@ function q.onebit.random(values, opt) end
 function q.onebit.learn(model, rule, opt) end
 ---Unpacks the q1_0 or tq2_0 weights of a model from a GGUF file, with a scale for each row.
 ---They become one_bit weights, which can learn, or ternary ones.
----@param model Model  loaded with weights = "map" if they are tq2_0, whose copies lie interleaved
+---@param model Model
 ---@return Model
 function q.onebit.unpack(model) end
 ---The number of weights in its linear layers.

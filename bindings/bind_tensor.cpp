@@ -87,15 +87,12 @@ int bytes(Call& call) { return call.push(static_cast<int64_t>(lua::self_tensor(c
 
 // Appends row r of the leading dimension as a file has it, also where rows lie interleaved.
 void append_row(std::vector<std::byte>& bytes, const TensorPtr& x, int64_t r) {
-  const int64_t group = is_interleaved(x->view.dtype) ? kInterleavedRows : 1;
+  const int64_t group = x->view.interleaved ? kInterleavedRows : 1;
   const TensorPtr rows = row_range(x, r / group * group, group);
-  std::vector<std::byte> host(rows->view.bytes()), plain(group > 1 ? host.size() : 0);
+  std::vector<std::byte> host(rows->view.bytes());
   read_bytes(*rows, host.data());
-  View image = rows->view;
-  image.data = host.data();
-  if (group > 1) image = restore(image, plain.data());
   const size_t size = host.size() / static_cast<size_t>(group);
-  const auto* row = image.as<std::byte>() + static_cast<size_t>(r % group) * size;
+  const std::byte* row = host.data() + static_cast<size_t>(r % group) * size;
   bytes.insert(bytes.end(), row, row + size);
 }
 
@@ -223,9 +220,12 @@ int text(Call& call) {
   if (x.device().capturing() || x.view.elements() == 0) return call.push(out);
   constexpr int64_t kShown = 8;
   const int64_t unit = dtype_info(x.view.dtype).elements;  // a block cannot be cut
-  const TensorPtr units = reshape_view(held, {x.view.elements() / unit, unit});
-  const std::vector<double> values =
-      to_host(*row_range(units, 0, std::min(unit > 1 ? 1 : kShown, x.view.elements() / unit)));
+  const auto first = [&] {
+    if (x.view.interleaved) return row_range(held, 0, kInterleavedRows);
+    const TensorPtr units = reshape_view(held, {x.view.elements() / unit, unit});
+    return row_range(units, 0, std::min(unit > 1 ? 1 : kShown, x.view.elements() / unit));
+  };
+  const std::vector<double> values = to_host(*first());
   out += " {";
   for (size_t i = 0; i < std::min<size_t>(values.size(), kShown); ++i) {
     char number[32];

@@ -682,6 +682,12 @@ void for_each_view(Op& op, F f) {
       },
       op);
 }
+// The same of an op that stays as it is: f(label, const View&, Access).
+template <class F>
+void for_each_view(const Op& op, F f) {
+  const auto read = [&](const char* label, const View& view, Access access) { f(label, view, access); };
+  for_each_view(const_cast<Op&>(op), read);
+}
 
 Cost cost(const Op& op);  // of views in host memory; kernels/backend.h has the form for any device
 

@@ -187,8 +187,7 @@ std::string op_text(const Op& op, const std::string& label, Backend& backend) {
   text += op_name(op);
   text += "(";
   bool first = true;
-  Op copy = op;
-  for_each_view(copy, [&](const char* name, View& view, Access access) {
+  for_each_view(op, [&](const char* name, const View& view, Access access) {
     text += first ? "" : ", ";
     text += std::string(access == Access::read    ? ""
                         : access == Access::write ? "->"

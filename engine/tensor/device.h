@@ -134,7 +134,7 @@ class Device : public std::enable_shared_from_this<Device> {
  private:
   void run(const Op& op, bool again);
   friend struct Buffer;
-  void check_reach(Op op) const;
+  void check_reach(const Op& op) const;
   void credit(const std::string& account, size_t bytes, bool held);
   void make_room(size_t bytes, const std::string& account, const std::string& what);
   std::unique_ptr<Backend> backend_;

@@ -215,6 +215,9 @@ for name, values in pairs {
   for _, pair in ipairs { { mapped.head, copied.head }, { mapped.linears[1].weight, copied.linears[1].weight } } do
     assert(pair[1]:dtype() == pair[2]:dtype() and distance(pair[1]:to("f32"):reshape({ pair[1]:elements() }):table(),
       pair[2]:to("f32"):reshape({ pair[1]:elements() }):table()) == 0)
+    assert(tostring(pair[1]) == tostring(pair[2]) and pair[1]:hash() == pair[2]:hash() and
+      pair[1]:hash(5) == pair[2]:hash(5) and pair[1]:clone():hash() == pair[2]:clone():hash() and
+      pair[1]:to(pair[1]:dtype()):hash() == pair[2]:to(pair[1]:dtype()):hash())
   end
   refused("groups of 32 rows", function() copied.linears[1].weight:rows(1, 2) end)
   refused("lie in groups", function() copied.linears[1].weight:reshape { 128, 512 } end)

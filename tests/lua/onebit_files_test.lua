@@ -79,6 +79,19 @@ do
   file:close()
 end
 
+do  -- as a GGUF file and back: the same signs, scales rounded to f16
+  local model = q.onebit.random(values, { seed = 6 })
+  model.tokenizer = tokenizer
+  model:save_gguf(dir .. "/signs.gguf",
+    { type = "q1_0", overrides = "token_embd=f32,output.weight=f32,attn_output.weight=q1_0" })
+  local again = onebit.unpack(q.load(dir .. "/signs.gguf", { weights = "map" }))
+  local worst = differ(model, again)
+  assert(worst < 0.02, "one bit a weight by way of GGUF: logits differ by " .. worst)
+  for i, layer in ipairs(model.linears) do
+    assert(q.count_bits(layer.weight, again.linears[i].weight) == 0, layer.name .. ": other signs")
+  end
+end
+
 -- ---------------------------------------------------------------- where the memory is the file's
 
 do
