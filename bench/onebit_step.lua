@@ -97,4 +97,4 @@ for step = 0, steps - 1 do
 end
 release()
 print(tostring(q.memory()))
-print(("the process had at most %.3f GB"):format(q.peak_rss() / 1e9))
+print(("the process had at most %.3f GB"):format(q.host.peak_rss() / 1e9))

@@ -1,8 +1,10 @@
-// One-bit training: what learns a weight from its gradient, and the steps that baselines take.
+// One-bit and ternary weights: their scale a row, their packing, what learns a weight from its gradient, and the steps
+// that baselines take.
 #include "bindings/register.h"
 #include "bindings/runtime.h"
 #include "engine/autograd/functions.h"
 #include "engine/quantize/binarize.h"
+#include "engine/quantize/one_bit.h"
 #include "engine/stream/spilled_file.h"
 #include "engine/train/counter_levels.h"
 #include "engine/train/learner.h"
@@ -76,22 +78,39 @@ int to_signs(Call& call) {
   return call.push(result.w, result.scale);
 }
 
+int join_scale(Call& call) {
+  return call.push(join_row_scale(call.arg<TensorPtr>(1), call.arg<TensorPtr>(2), call.arg<DType>(3)));
+}
+
+int split_scale(Call& call) {
+  const RowScaled parts = split_row_scale(call.arg<TensorPtr>(1));
+  return call.push(parts.w, parts.scale);
+}
+
+int count(Call& call) {
+  const auto x = call.arg<TensorPtr>(1);
+  return call.push(call.has(2) ? count_differing_bits(*x, *call.arg<TensorPtr>(2)) : count_set_bits(*x));
+}
+
 int levels(Call& call) { return call.push(counter_levels(*call.arg<TensorPtr>(1))); }
 
 }  // namespace
 
 void register_onebit(lua_State* L) {
   using namespace lua;
-  functions(L, "",
-            {{"scale_columns", fn<scaled>},
-             {"learn_by_pulses", fn<by_pulses>},
+  functions(L, "", {{"scale_columns", fn<scaled>}});
+  functions(L, "onebit",
+            {{"learn_by_pulses", fn<by_pulses>},
              {"learn_latent", fn<by_latent>},
              {"stop_learning", fn<not_at_all>},
              {"pack_signs", fn<signs>},
              {"random_signs", fn<random_signs>},
              {"clip_to_grid", fn<to_grid>},
              {"count_levels", fn<levels>},
-             {"binarize", fn<to_signs>}});
+             {"binarize", fn<to_signs>},
+             {"join_row_scale", fn<join_scale>},
+             {"split_row_scale", fn<split_scale>},
+             {"count_bits", fn<count>}});
 }
 
 }  // namespace qeng

@@ -241,11 +241,11 @@ void register_tensor(lua_State* L) {
   using namespace lua;
   functions(L, "",
             {{"tensor", fn<tensor>},
-             {"new_rows", fn<new_rows>},
              {"zeros", fn<zeros>},
              {"empty", fn<empty>},
              {"randn", fn<randn>},
              {"uniform", fn<uniform>}});
+  functions(L, "adapters", {{"new_rows", fn<new_rows>}});
   methods<Tensor>(L, {{"shape", fn<shape>},
                       {"dtype", fn<dtype>},
                       {"elements", fn<elements>},

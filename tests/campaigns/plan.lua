@@ -114,7 +114,7 @@ local function run(case, folder)
   else
     train(case, file, path, folder)
   end
-  local result = { planned = {}, measured = {}, rss = q.peak_rss(), seconds = plan.step.seconds }
+  local result = { planned = {}, measured = {}, rss = q.host.peak_rss(), seconds = plan.step.seconds }
   for name, account in pairs(q.memory()) do
     result.measured[name] = account.peak - (before[name] and before[name].bytes or 0)
   end

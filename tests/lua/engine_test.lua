@@ -228,7 +228,7 @@ do
   for i = 1, 32 do long[i] = i * i % 7 end
   local function opt(seed) return { ids = long, max_tokens = 20, seed = seed, stop_ids = {}, lookup = 3 } end
   local function broken() error { code = "broken", message = "no" } end
-  local copy_pages = q.copy_pages
+  local copy_pages = q.pages.copy_pages
   local faults = {
     extend = function(runner)
       local calls = 0
@@ -238,7 +238,7 @@ do
       end
       return function() runner.extend = nil end
     end,
-    copy = function() q.copy_pages = broken; return function() q.copy_pages = copy_pages end end,
+    copy = function() q.pages.copy_pages = broken; return function() q.pages.copy_pages = copy_pages end end,
     run = function(runner) runner.run = broken; return function() runner.run = nil end end,
   }
   for name, fault in pairs(faults) do

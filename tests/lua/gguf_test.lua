@@ -122,7 +122,7 @@ local found = importance.collect(demo, ("Once upon a time there was a red bird. 
 importance.save(found, at "imatrix.gguf", 64)
 local kept = importance.load(at "imatrix.gguf")
 for name, entry in pairs(found) do
-  local off, all = q.squared_error(entry.sums, kept[name].sums)
+  local off, all = q.quant.squared_error(entry.sums, kept[name].sums)
   assert(off == 0 and all > 0, name)
 end
 assert(found["blk.2.ffn_down.weight"].sums:elements() == 384 and found["token_embd.weight"])

@@ -82,7 +82,7 @@ assert(q.json.decode(q.fs.read(at "half again/config.json")).torch_dtype == "flo
 local stored = { q.safetensors.open(at "half"), q.safetensors.open(at "half again") }
 for _, name in ipairs(stored[1]:names()) do
   local info = stored[2]:info(name)
-  assert(info.dtype == "f16" and q.squared_error(stored[1]:tensor(name), stored[2]:tensor(name)) == 0, name)
+  assert(info.dtype == "f16" and q.quant.squared_error(stored[1]:tensor(name), stored[2]:tensor(name)) == 0, name)
 end
 local file, mixed = q.safetensors.open(at "half"), {}
 for i, name in ipairs(file:names()) do mixed[i] = { name, file:tensor(name), name:find "embed" and "bf16" or "f32" } end
@@ -100,7 +100,7 @@ slot.scale:fill(1 / 3)
 half:loss(slot):backward()
 for i, parameter in ipairs(half:trainable()) do
   assert(parameter.tensor:dtype() == "f32" and
-    (i % 2 == 1 or q.squared_error(parameter.tensor:grad(), parameter.tensor) > 0))
+    (i % 2 == 1 or q.quant.squared_error(parameter.tensor:grad(), parameter.tensor) > 0))
 end
 
 -- Where an answer ends: eos_token_id of generation_config.json, or of config.json where that has none.

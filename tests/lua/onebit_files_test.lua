@@ -90,9 +90,9 @@ do
     latent = function()
       local latent = q.zeros(weight:shape())
       latent:requires_grad(true)
-      q.learn_latent(weight, latent)
+      q.onebit.learn_latent(weight, latent)
     end,
-    signs = function() q.pack_signs(q.zeros(weight:shape()), weight) end,
+    signs = function() q.onebit.pack_signs(q.zeros(weight:shape()), weight) end,
   } do
     local ok, err = pcall(learn)
     assert(not ok and err.code == "unsupported" and tostring(err):find "streamed", name .. ": " .. tostring(err))

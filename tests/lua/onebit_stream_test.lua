@@ -84,7 +84,7 @@ local function trained(how, by, recompute, saved, stop)
     program:free()
     loss:free()
     result.losses[steps + 1] = q.no_grad(q.scope, function() return (model:loss(slot)):item() end)
-    for _, layer in ipairs(model.linears) do result.bits[#result.bits + 1] = q.count_bits(layer.weight) end
+    for _, layer in ipairs(model.linears) do result.bits[#result.bits + 1] = q.onebit.count_bits(layer.weight) end
     q.safetensors.save(saved, bits:tensors())
     result.figures = model.stream and model.stream:figures()
     bits:free()

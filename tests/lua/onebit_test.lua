@@ -15,7 +15,7 @@ q.device { device = "cpu", threads = 2 }
 -- pulse p, the sign that descent wants. The others get none.
 local function one_row(levels, friction)
   local weight = q.empty({ 1, 32 }, "one_bit")
-  q.pack_signs(q.zeros({ 1, 32 }, "f32"):fill(1), weight)
+  q.onebit.pack_signs(q.zeros({ 1, 32 }, "f32"):fill(1), weight)
   local layer = { name = "layer", weight = weight }
   local bits = q.inertia({ linears = { layer } }, { levels = levels, friction = friction or 0, schedule = "constant",
     k = levels == 255 and 1 / math.sqrt(32) or nil })
@@ -118,14 +118,14 @@ do  -- fair, the same from the same seed and stream, and whatever the shape, whi
   local width = 32 * 349527  -- words of a row: not a multiple of a draw's four
   local rows, flat, other = q.empty({ 6, width }, "one_bit"), q.empty({ 1, 6 * width }, "one_bit"),
     q.empty({ 6, width }, "one_bit")
-  q.random_signs(rows, { seed = 7, stream = 3 })
-  q.random_signs(flat, { seed = 7, stream = 3 })
-  q.random_signs(other, { seed = 7, stream = 4 })
+  q.onebit.random_signs(rows, { seed = 7, stream = 3 })
+  q.onebit.random_signs(flat, { seed = 7, stream = 3 })
+  q.onebit.random_signs(other, { seed = 7, stream = 4 })
   local count, deviation = 6 * width, 0.5 * math.sqrt(6 * width)
-  assert(q.count_bits(rows:reshape { 1, 6 * width }, flat) == 0, "another shape has other signs")
-  assert(math.abs(q.count_bits(rows) - count / 2) < 4 * deviation, "the signs are not fair")
-  assert(math.abs(q.count_bits(rows, other) - count / 2) < 4 * deviation, "two streams are not independent")
-  local ok, err = pcall(q.random_signs, q.zeros({ 2, 32 }))
+  assert(q.onebit.count_bits(rows:reshape { 1, 6 * width }, flat) == 0, "another shape has other signs")
+  assert(math.abs(q.onebit.count_bits(rows) - count / 2) < 4 * deviation, "the signs are not fair")
+  assert(math.abs(q.onebit.count_bits(rows, other) - count / 2) < 4 * deviation, "two streams are not independent")
+  local ok, err = pcall(q.onebit.random_signs, q.zeros({ 2, 32 }))
   assert(not ok and err.code == "dtype", "random signs in f32 were not refused")
 end
 
@@ -458,7 +458,7 @@ do
   end
   assert(worst < 0.02, "one bit a weight by way of GGUF: logits differ by " .. worst)
   for i, layer in ipairs(model.linears) do
-    assert(q.count_bits(layer.weight, again.linears[i].weight) == 0, layer.name .. ": other signs")
+    assert(q.onebit.count_bits(layer.weight, again.linears[i].weight) == 0, layer.name .. ": other signs")
   end
 end
 -- A run of a comparison that was stopped goes on to the same figures, whatever the rule.

@@ -36,7 +36,7 @@ local function gradients(model)
   return found, value
 end
 
-local function norm(tensor) return math.sqrt((q.squared_error(q.zeros(tensor:shape()), tensor))) end
+local function norm(tensor) return math.sqrt((q.quant.squared_error(q.zeros(tensor:shape()), tensor))) end
 
 -- The greedy continuation by the engine (pages, programs) is that of whole forward passes.
 local function generated(model)
@@ -96,7 +96,8 @@ for layer, of in pairs(gradients(model)) do
     local a
     for _, each in ipairs(model.linears) do if each.name == stem then a = each.lora.a end end
     local expected = q.no_grad(function() return q.linear(full[stem .. ".weight"], a) * 3 end)  -- dW a^T alpha / rank
-    assert(math.sqrt((q.squared_error(expected, of))) < 1e-5 * norm(expected), "the gradient of " .. layer .. " is off")
+    local error = math.sqrt((q.quant.squared_error(expected, of)))
+    assert(error < 1e-5 * norm(expected), "the gradient of " .. layer .. " is off")
   end
 end
 for i, parameter in ipairs(model.adapter.parameters) do

@@ -152,4 +152,4 @@ assert((orphan + orphan):table()[2] == 4)
 print "accounts, budgets and ends are each runtime's own"
 
 -- ---- a rehearsal of the runtime in use
-assert(two:use(q.rehearse, function() return q.rehearsed().device end) == "cpu" and q.runtime() == default)
+assert(two:use(q.rehearsal.run, function() return q.rehearsal.cost().device end) == "cpu" and q.runtime() == default)

@@ -142,7 +142,7 @@ end)
 refused("value", "host_budget is of streamed weights", function() return q.load(file, { host_budget = 1e9 }) end)
 refused("value", "were copied into memory", function()
   local copied = q.load(file, { weights = "copy" })
-  return q.weight_stream({ "embedding", "layers" }, { {}, { copied.linears[1].weight } }, {})
+  return q.stream.open({ "embedding", "layers" }, { {}, { copied.linears[1].weight } }, {})
 end)
 local process, total = figures_of(file)
 local streaming = q.load(file,

@@ -306,7 +306,7 @@ end
 
 -- {id, logprob, top} of a token under a row of logits.
 local function measured(logits, id, top)
-  local logprob, best = q.token_logprobs(logits, id, top)
+  local logprob, best = q.logits.token_logprobs(logits, id, top)
   return { id = id, logprob = logprob, top = best }
 end
 
@@ -341,7 +341,7 @@ end
 
 -- Draws the next token, with all that follows from it. If Ctrl-C comes first, nothing of it is done.
 function Request:sample(logits)
-  local id = q.uninterrupted(draw, self, logits)
+  local id = q.host.uninterrupted(draw, self, logits)
   if id and self.on_token then self.on_token(self, id) end
 end
 

@@ -55,7 +55,7 @@ end
 -- The layer under DoRA (arXiv 2402.09353): the rows of w + scale b a get the lengths of the adapter's magnitude.
 local function decomposed(self, x)
   local lora = self.lora
-  local scale = q.dora_scale(self.weight, lora, lora.magnitude, lora.squares)
+  local scale = q.adapters.dora_scale(self.weight, lora, lora.magnitude, lora.squares)
   return q.scale_columns(q.linear(x, self.weight, { lora = lora }), scale, self.bias)
 end
 

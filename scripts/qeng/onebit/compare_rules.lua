@@ -26,8 +26,8 @@ function rules.latent.learn(model, layer, index, seed)
   local latent = q.uniform(layer.weight:shape(),
     { low = -0.3, high = 0.3, seed = seed, stream = 5000 + index, label = "latent" }):label(layer.name .. ".latent")
   latent:requires_grad(true)
-  q.learn_latent(layer.weight, latent)
-  q.pack_signs(latent, layer.weight)
+  q.onebit.learn_latent(layer.weight, latent)
+  q.onebit.pack_signs(latent, layer.weight)
   table.insert(model.latents, { name = layer.name .. ".latent", tensor = latent, bits = layer.weight })
 end
 
@@ -48,10 +48,10 @@ end
 function rules.settle(model, stream)
   for index, latent in ipairs(model.latents) do
     if model.rule == "grid" then
-      q.clip_to_grid(latent.tensor, { levels = model.grid_levels, stream = (stream or 7000) + index })
+      q.onebit.clip_to_grid(latent.tensor, { levels = model.grid_levels, stream = (stream or 7000) + index })
     elseif model.rule == "latent" then
-      q.clip_to_grid(latent.tensor)
-      q.pack_signs(latent.tensor, latent.bits)
+      q.onebit.clip_to_grid(latent.tensor)
+      q.onebit.pack_signs(latent.tensor, latent.bits)
     end
   end
 end

@@ -120,7 +120,7 @@ local function sign_changes(latents)
   return function()
     local count = 0
     for i, latent in ipairs(latents) do
-      count = count + q.count_bits(before[i], latent.bits)
+      count = count + q.onebit.count_bits(before[i], latent.bits)
       before[i]:copy(latent.bits)
     end
     return count
@@ -201,7 +201,7 @@ local function train(case, set, say)
     if point then table.insert(result.curve, { result.step, point }) end
     say(result.step, value)
     result.seconds = before + q.time() - started
-    local stopped = q.interrupted()
+    local stopped = q.host.interrupted()
     if set.folder and (stopped or result.step % set.save_every == 0) then save() end
     if stopped then q.error("interrupted", "stopped; a next call goes on where this one stood") end
   end

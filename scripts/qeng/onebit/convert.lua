@@ -29,7 +29,7 @@ local function weights_hash(model)
 end
 
 local function binarize(model, layer)
-  local bits, scale = q.binarize(layer.weight)
+  local bits, scale = q.onebit.binarize(layer.weight)
   for _, parameter in ipairs(model.parameters) do
     if parameter.tensor == layer.weight then parameter.tensor = bits:label(parameter.name) end
   end

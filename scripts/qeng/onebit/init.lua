@@ -34,8 +34,8 @@ local function rule_of(name)
 end
 
 local function random_bits(shape, seed, stream, spilled)
-  local bits = spilled and q.spilled(shape, "one_bit", "weights") or q.empty(shape, "one_bit", "weights")
-  q.random_signs(bits, { seed = seed, stream = stream })
+  local bits = spilled and q.stream.spilled(shape, "one_bit", "weights") or q.empty(shape, "one_bit", "weights")
+  q.onebit.random_signs(bits, { seed = seed, stream = stream })
   return bits
 end
 
@@ -91,7 +91,7 @@ function onebit.unpack(model)
     if dtype ~= "q1_0" and dtype ~= "tq2_0" then
       q.error("dtype", ("unpack: the weight of %s is %s, expected q1_0 or tq2_0"):format(layer.name, dtype))
     end
-    local weight, scale = q.split_row_scale(layer.weight)
+    local weight, scale = q.onebit.split_row_scale(layer.weight)
     for _, parameter in ipairs(model.parameters) do
       if parameter.tensor == layer.weight then parameter.tensor = weight:label(parameter.name) end
     end

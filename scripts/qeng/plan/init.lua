@@ -1,8 +1,9 @@
 -- q.plan: what training or inference will need and take, before anything is loaded.
 --
 -- There are no formulas. The model is built, and q.train (or an engine) runs, on a device that computes nothing
--- (q.rehearse). So parameters, gradients, the optimizer's state, the planned arena and the cost of each operation are
--- those of the code that will run. What remains is where the weights lie (place) and whether that fits (plan/text.lua).
+-- (q.rehearsal.run). So parameters, gradients, the optimizer's state, the planned arena and the cost of each operation
+-- are those of the code that will run. What remains is where the weights lie (place) and whether that fits
+-- (plan/text.lua).
 --
 --   q.plan { model = "7b", mode = "lora", row_tokens = 2048 }
 --
@@ -177,8 +178,8 @@ local function train_steps(model, opt)
   local marks = {}
   local ok, err = pcall(train, {
     model = model, data = full_rows(), out = name .. ".plan", steps = 3, row_tokens = opt.row_tokens, rows = opt.rows,
-    accumulate = opt.accumulate,
-    eval_share = opt.eval and 0.5 or 0, checkpoints = false, on_step = function() marks[#marks + 1] = q.rehearsed() end,
+    accumulate = opt.accumulate, eval_share = opt.eval and 0.5 or 0, checkpoints = false,
+    on_step = function() marks[#marks + 1] = q.rehearsal.cost() end,
   })
   q.fs.remove(name .. ".plan")
   if not ok then error(err, 0) end
@@ -210,7 +211,7 @@ local function onebit_steps(model, opt)
     for _ = 1, opt.accumulate do program:run() end
     adamw:step { lr = 1e-3, clip = 1 }
     bits:finish(opt.accumulate)
-    marks[#marks + 1] = q.rehearsed()
+    marks[#marks + 1] = q.rehearsal.cost()
   end
   if opt.eval then q.no_grad(q.scope, function() model:loss(slot, opt.row_tokens) end) end
   for _, part in ipairs((bits.inertia or bits).parts) do learning[part.layer.weight] = true end
@@ -233,7 +234,7 @@ local function decode_steps(model, opt)
     remember = false }, {}, {}
   for i = 1, opt.context - 6 do ids[i] = 0 end
   for _ = 1, opt.batch do engine:submit { ids = ids, max_tokens = 6, temperature = 0, stop_ids = {} } end
-  repeat marks[#marks + 1] = q.rehearsed() until not engine:step()
+  repeat marks[#marks + 1] = q.rehearsal.cost() until not engine:step()
   engine:close()
   return difference(marks[#marks - 1], marks[#marks - 2])
 end
@@ -251,14 +252,15 @@ local steps = { full = train_steps, lora = train_steps, onebit = onebit_steps, i
 local function rehearse(make, opt, limits)
   local silent = progress.silent
   progress.silent = true
-  local ok, result = pcall(q.rehearse, function()
+  local ok, result = pcall(q.rehearsal.run, function()
     local model = make()
     model.recompute = opt.recompute
     prepare[opt.mode](model, opt)
     local step, learning = steps[opt.mode](model, opt)
     local found = {
-      device = q.rehearsed().device, tokenizer = model.tokenizer, accounts = {}, step = step, units = units_of(model,
-        learning or {}, opt), parameters = 0, trained = 0, layers = model.config.layers, dtype = model.dtype,
+      device = q.rehearsal.cost().device, tokenizer = model.tokenizer, accounts = {}, step = step,
+      units = units_of(model, learning or {}, opt), parameters = 0, trained = 0, layers = model.config.layers,
+      dtype = model.dtype,
     }
     for name, account in pairs(q.memory()) do found.accounts[name] = account.peak end
     for _, parameter in ipairs(model.parameters) do

@@ -65,7 +65,7 @@ function held_out.loss(model, file, opt, several, slot)
       end)
       count = count + trained
     end
-    if q.interrupted() then return nil end
+    if q.host.interrupted() then return nil end
   end
   return count > 0 and sum / count or nil, several and held_out.by_source(sums) or nil
 end
@@ -95,7 +95,7 @@ function held_out.evaluate(run, row)
   local opt, state = run.opt, run.state
   row.eval_loss, row.eval_by_source = held_out.loss(run.model, opt.data, opt, run.several, run.feed.slot)
   local loss = held_out.finite(row.eval_loss)
-  if row.eval_loss or not q.interrupted() then state.row, state.last_eval = nil, loss end
+  if row.eval_loss or not q.host.interrupted() then state.row, state.last_eval = nil, loss end
   if held_out.judge(state, loss, opt.patience) and opt.save_best then opt.save_best(state) end
   if state.stopped and state.step < run.total then
     run.speak:say(("step %d: no lower held-out loss in %d evaluations; training ends"):format(state.step, opt.patience))
