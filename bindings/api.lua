@@ -746,16 +746,16 @@ function q.ndp.create(path, opt) end
 ---@param path string
 ---@return PacketFile
 function q.ndp.open(path) end
----A bare stream of frames to read in order; "-" is standard input.
+---Bare frames to read in order, without a container; "-" is standard input.
 ---@param path string
 ---@param opt? {crc?: "ccitt"|"xmodem"}
----@return PacketStream
-function q.ndp.stream(path, opt) end
----A bare stream of frames to write: a file, which appears with finish(), or "-", standard output.
+---@return RecordScanner
+function q.ndp.scan(path, opt) end
+---Bare frames to write: a file, which appears with finish(), or "-", standard output.
 ---@param path string
 ---@param opt? {crc?: "ccitt"|"xmodem"}
----@return StreamWriter
-function q.ndp.create_stream(path, opt) end
+---@return FrameWriter
+function q.ndp.frame_writer(path, opt) end
 
 ---@class ConversionOptions
 ---@field inputs string[]
@@ -841,25 +841,25 @@ function PacketWriter:finish() end
 function PacketWriter:abandon() end
 
 ---Its methods are those of PacketWriter.
----@class StreamWriter
-local StreamWriter = {}
-function StreamWriter:add(tokens, mask, opt) end
-function StreamWriter:payload(kind, data, opt) end
+---@class FrameWriter
+local FrameWriter = {}
+function FrameWriter:add(tokens, mask, opt) end
+function FrameWriter:payload(kind, data, opt) end
 ---@return boolean
-function StreamWriter:copy(file, record) end
-function StreamWriter:finish() end
-function StreamWriter:abandon() end
+function FrameWriter:copy(file, record) end
+function FrameWriter:finish() end
+function FrameWriter:abandon() end
 
----@class PacketStream
-local PacketStream = {}
+---@class RecordScanner
+local RecordScanner = {}
 ---The next record, nil at the end.
 ---{type="token_ids", tokens=, mask=, src=, dst=}: without mask, every token is a target.
 ---A payload is {type=, payload=, src=, dst=}.
 ---@return table?
-function PacketStream:next() end
+function RecordScanner:next() end
 ---What was damaged so far: frames (total, by_source), bytes skipped, and records lost of which some frame was whole.
 ---@return {total: integer, by_source: table<integer, integer>, skipped_bytes: integer, lost: integer}
-function PacketStream:errors() end
+function RecordScanner:errors() end
 
 ---@class PacketFile
 local PacketFile = {}
