@@ -96,13 +96,13 @@ function q.zeros(shape, dtype, label) end
 function q.empty(shape, dtype, label) end
 
 ---@param shape integer[]
----Normally distributed values (Philox): the same seed and stream give the same values.
----@param opt? {std?: number, seed?: integer, stream?: integer, dtype?: dtype, label?: string}
+---Normally distributed values (Philox): the same seed and subsequence give the same values.
+---@param opt? {std?: number, seed?: integer, subsequence?: integer, dtype?: dtype, label?: string}
 ---@return Tensor
 function q.randn(shape, opt) end
 
 ---@param shape integer[]
----@param opt? {low?: number, high?: number, seed?: integer, stream?: integer, dtype?: dtype, label?: string}
+---@param opt? {low?: number, high?: number, seed?: integer, subsequence?: integer, dtype?: dtype, label?: string}
 ---@return Tensor
 function q.uniform(shape, opt) end
 
@@ -234,7 +234,7 @@ function q.scale_columns(x, scale, bias) end
 function q.rmsnorm(x, w, eps, plus_one) end
 
 ---a + b, and its rmsnorm, in one pass.
----A branch joins the residual stream, and the next norm reads the stream.
+---A branch joins the residual stream, which the next norm reads.
 ---@param a Tensor  [..., dim]
 ---@param b Tensor  [..., dim]
 ---@param w Tensor  [dim]
@@ -979,8 +979,8 @@ function Batch:documents() end
 ---Starts the batch's way to a GPU while that computes; load() then finds it there. Optional; at most two at a time.
 function Batch:send() end
 ---Copies into tensors: tokens, targets, positions [T] i32, cu_q [max_documents + 1] i32.
----@param slot {tokens: Tensor, targets: Tensor, positions: Tensor, cu_q: Tensor}
-function Batch:load(slot) end
+---@param micro_batch {tokens: Tensor, targets: Tensor, positions: Tensor, cu_q: Tensor}
+function Batch:load(micro_batch) end
 
 -- ---------------------------------------------------------------- the hub
 
@@ -1235,7 +1235,7 @@ function q.onebit.split_row_scale(packed) end
 function q.onebit.binarize(w) end
 ---Fair random signs, the same everywhere.
 ---@param bits Tensor  one_bit
----@param opt? {seed?: integer, stream?: integer}
+---@param opt? {seed?: integer, subsequence?: integer}
 function q.onebit.random_signs(bits, opt) end
 ---bits = the signs of x.
 ---@param x Tensor  f32
@@ -1250,7 +1250,7 @@ function q.onebit.count_bits(x, y) end
 ---Each backward pass feeds them with pulses of its gradient (PulseGrad and Inertia in kernels/ops.h). q.inertia does
 ---this for a whole model.
 ---@param weight Tensor  one_bit [out, in], of one linear layer
----@param opt {state: Tensor, hyper: Tensor, counts: Tensor, first?: integer, stream?: integer, bop?: boolean}
+---@param opt {state: Tensor, hyper: Tensor, counts: Tensor, first?: integer, subsequence?: integer, bop?: boolean}
 function q.onebit.learn_by_pulses(weight, opt) end
 ---Straight-through: the gradient of a weight is added to that of `latent`, f32 of its shape.
 ---@param weight Tensor
@@ -1261,7 +1261,7 @@ function q.onebit.learn_latent(weight, latent) end
 function q.onebit.stop_learning(weight) end
 ---Clips x to [-1, 1] in place; with levels > 0 rounds it at random to a multiple of 1 / levels beside it.
 ---@param x Tensor  f32
----@param opt? {levels?: integer, stream?: integer}
+---@param opt? {levels?: integer, subsequence?: integer}
 function q.onebit.clip_to_grid(x, opt) end
 ---How many counters stand at each level: of bit planes one number a level from 0 on, of bytes 16 bins.
 ---@param state Tensor  one_bit [planes, rows, columns] or u8
@@ -1598,11 +1598,12 @@ function q.load(dir, opt) end
 ---@return Model
 function q.random_model(config, opt) end
 
----Tensors that hold one packed micro-batch: filled by batch:load(slot) and slot.scale:fill(1 / trained tokens).
+---Tensors that hold one packed micro-batch.
+---batch:load(micro_batch) and micro_batch.scale:fill(1 / trained tokens) fill them.
 ---@param tokens integer
 ---@param max_documents integer
 ---@return {tokens: Tensor, targets: Tensor, positions: Tensor, cu_q: Tensor, scale: Tensor}
-function q.slot(tokens, max_documents) end
+function q.micro_batch(tokens, max_documents) end
 
 ---@class Model
 ---@field stream WeightStream?  where the weights are streamed
@@ -1623,12 +1624,12 @@ function Model:hidden(ids, start, cache) end
 ---@param ids integer[]
 ---@return Tensor
 function Model:logits(ids) end
----Loss [1] of a packed batch: slot.scale * sum of nll; length: the longest document.
----@param slot table  as q.slot
+---Loss [1] of a packed batch: micro_batch.scale * sum of nll; length: the longest document.
+---@param micro_batch table  as q.micro_batch
 ---@param length? integer
 ---@return Tensor loss
 ---@return Tensor nll  [t]
-function Model:loss(slot, length) end
+function Model:loss(micro_batch, length) end
 
 ---@class LoraOptions
 ---@field rank? integer  16

@@ -23,11 +23,12 @@ int scaled(Call& call) {
 int by_pulses(Call& call) {
   const TensorPtr weight = call.arg<TensorPtr>(1);
   require_writable(*weight, "learn_by_pulses");
-  Options opt(call, 2, {"state", "hyper", "counts", "first", "stream", "bop"});
+  Options opt(call, 2, {"state", "hyper", "counts", "first", "subsequence", "bop"});
   PulseOptions options;
   options.state = opt.get<TensorPtr>("state"), options.hyper = opt.get<TensorPtr>("hyper"),
   options.counts = opt.get<TensorPtr>("counts");
-  options.first = opt.get<int64_t>("first", 0), options.stream = static_cast<uint32_t>(opt.get<int64_t>("stream", 0));
+  options.first = opt.get<int64_t>("first", 0),
+  options.subsequence = static_cast<uint32_t>(opt.get<int64_t>("subsequence", 0));
   options.bop = opt.get<bool>("bop", false);
   device_of(call, weight, options.state, options.hyper, options.counts);
   weight->learner = learn_by_pulses(weight, options);
@@ -57,19 +58,19 @@ int signs(Call& call) {
 
 int random_signs(Call& call) {
   const TensorPtr x = call.arg<TensorPtr>(1);
-  Options opt(call, 2, {"seed", "stream"});
+  Options opt(call, 2, {"seed", "subsequence"});
   require_writable(*x, "random_signs");
-  fill_signs(*x, opt.get<uint64_t>("seed", tape_of(call, x).seed()), opt.get<uint64_t>("stream", 0));
+  fill_signs(*x, opt.get<uint64_t>("seed", tape_of(call, x).seed()), opt.get<uint64_t>("subsequence", 0));
   return 0;
 }
 
 int to_grid(Call& call) {
   const TensorPtr x = call.arg<TensorPtr>(1);
-  Options opt(call, 2, {"levels", "stream"});
+  Options opt(call, 2, {"levels", "subsequence"});
   require_writable(*x, "clip_to_grid");
   Tape& tape = tape_of(call, x);
   tape.device().run(ClipToGrid{x->view, x->view, tape.rng()->view, opt.get<int>("levels", 0),
-                               static_cast<uint32_t>(opt.get<int64_t>("stream", 0))});
+                               static_cast<uint32_t>(opt.get<int64_t>("subsequence", 0))});
   return 0;
 }
 

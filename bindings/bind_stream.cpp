@@ -1,8 +1,8 @@
 // q.stream.open: a model's weights within a limit of memory (scripts/qeng/model/stream.lua makes one).
 #include "bindings/register.h"
 #include "bindings/runtime.h"
+#include "engine/stream/buffered_stream.h"
 #include "engine/stream/mapped_stream.h"
-#include "engine/stream/slot_stream.h"
 #include "engine/stream/spilled_file.h"
 
 QENG_LUA_CLASS(qeng::StreamedWeights, "WeightStream")
@@ -23,7 +23,7 @@ int make(Call& call) {
   const bool writable = opt.get<bool>("writable", false);
   std::vector<StreamUnit> units;
   for (size_t i = 0; i < names.size(); ++i) units.push_back({names[i], weights[i], i == 0, writable});
-  const int depth = opt.get<int>("depth", SlotStream::kDepth);
+  const int depth = opt.get<int>("depth", BufferedStream::kDepth);
   if (depth < 1 || depth > 64) fail("value", "stream.open: depth is ", depth, ", expected 1 to 64 units");
   const auto limit = opt.get<size_t>("limit", 0);
   const auto option = opt.get<std::string>("option", "the machine's memory");
@@ -35,8 +35,8 @@ int make(Call& call) {
     stream = std::make_shared<MappedStream>(device, std::move(units), limit, option,
                                             opt.get<size_t>("slack", size_t{64} << 20));
   else
-    stream = std::make_shared<SlotStream>(device, std::move(units), limit, option,
-                                          opt.get<size_t>("keep", SlotStream::kHalf), depth);
+    stream = std::make_shared<BufferedStream>(device, std::move(units), limit, option,
+                                              opt.get<size_t>("keep", BufferedStream::kHalf), depth);
   return call.push(stream);
 }
 

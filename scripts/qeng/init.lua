@@ -32,7 +32,7 @@ require "qeng.console.tables"
 q.options = options.parse
 q.load = models.load
 q.random_model = models.random
-q.slot = models.slot
+q.micro_batch = models.micro_batch
 q.train = require "qeng.train"
 q.run = runs.new
 q.adamw = adamw.new

@@ -103,7 +103,7 @@ local function average(block, c)
   end
 end
 
--- Norms only of what is added, as in OLMo 2: blocks with attention read the stream as it is.
+-- Norms only of what is added, as in OLMo 2: blocks with attention read the residual stream as it is.
 local function after(p, c, place)
   return place:find "_branch$" and p:norm(place .. "_norm", c.hidden, c.eps) or nil
 end

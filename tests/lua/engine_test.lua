@@ -141,7 +141,7 @@ do
   local tuned = cases.model "qwen2"
   tuned:lora { rank = 4, seed = 3, targets = { "q_proj", "v_proj", "down_proj" } }
   for i, parameter in ipairs(tuned:trainable()) do
-    parameter.tensor:copy(q.randn(parameter.tensor:shape(), { std = 0.2, seed = 4, stream = i }))
+    parameter.tensor:copy(q.randn(parameter.tensor:shape(), { std = 0.2, seed = 4, subsequence = i }))
   end
   tuned:save_adapter(dir)
   local base = cases.model "qwen2"

@@ -72,7 +72,7 @@ for name, values in pairs {
   -- An adapter beside the model, and merged into it.
   local adapted = q.load(at(name .. ".gguf")):lora { rank = 2, seed = 1 }
   for i, parameter in ipairs(adapted.adapter.parameters) do
-    parameter.tensor:copy(q.randn(parameter.tensor:shape(), { std = 0.3, seed = 7, stream = i }))
+    parameter.tensor:copy(q.randn(parameter.tensor:shape(), { std = 0.3, seed = 7, subsequence = i }))
   end
   local changed = logits(adapted)
   assert(distance(before, changed) > 1e-2)

@@ -91,13 +91,13 @@ q.safetensors.save(at "mixed/model.safetensors", mixed)
 q.fs.copy(at "half/config.json", at "mixed/config.json")
 assert(q.load(at "mixed").dtype == "f32", "matrices of f32 are rounded because the first one is bf16")
 half:lora { rank = 2, seed = 1 }
-local slot = q.slot(4, 1)
-slot.tokens:set { 3, 7, 1, 20 }
-slot.targets:set { 7, 1, 20, -1 }
-slot.positions:set { 0, 1, 2, 3 }
-slot.cu_q:set { 0, 4 }
-slot.scale:fill(1 / 3)
-half:loss(slot):backward()
+local micro_batch = q.micro_batch(4, 1)
+micro_batch.tokens:set { 3, 7, 1, 20 }
+micro_batch.targets:set { 7, 1, 20, -1 }
+micro_batch.positions:set { 0, 1, 2, 3 }
+micro_batch.cu_q:set { 0, 4 }
+micro_batch.scale:fill(1 / 3)
+half:loss(micro_batch):backward()
 for i, parameter in ipairs(half:trainable()) do
   assert(parameter.tensor:dtype() == "f32" and
     (i % 2 == 1 or q.quant.squared_error(parameter.tensor:grad(), parameter.tensor) > 0))

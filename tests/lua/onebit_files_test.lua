@@ -30,7 +30,7 @@ end
 local function model_of_bits(seed)
   local model = q.onebit.random(values, { seed = seed })
   for i, layer in ipairs(model.linears) do
-    layer.row_scale:copy(q.uniform(layer.row_scale:shape(), { low = 0.03, high = 0.2, seed = seed, stream = i }))
+    layer.row_scale:copy(q.uniform(layer.row_scale:shape(), { low = 0.03, high = 0.2, seed = seed, subsequence = i }))
   end
   return model
 end
@@ -40,7 +40,7 @@ end
 do
   local bare, model = model_of_bits(1), model_of_bits(1):lora { rank = 4, seed = 2 }
   for i, layer in ipairs(model.linears) do
-    layer.lora.b:copy(q.randn(layer.lora.b:shape(), { std = 0.05, seed = 3, stream = i }))
+    layer.lora.b:copy(q.randn(layer.lora.b:shape(), { std = 0.05, seed = 3, subsequence = i }))
   end
   model:save_adapter(dir .. "/adapter")
   local apart, before = differ(model, bare), model:logits(ids):clone()

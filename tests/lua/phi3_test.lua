@@ -22,13 +22,13 @@ end
 
 -- The gradients of the mean loss of all tokens but the first, by parameter, and that loss.
 local function gradients(model)
-  local slot = q.slot(#tokens, 2)
+  local micro_batch = q.micro_batch(#tokens, 2)
   local targets, positions = { unpack(tokens, 2) }, {}
   targets[#tokens] = -1
   for i = 1, #tokens do positions[i] = i - 1 end
-  slot.tokens:set(tokens) slot.targets:set(targets) slot.positions:set(positions)
-  slot.cu_q:set { 0, #tokens, #tokens } slot.scale:fill(1 / (#tokens - 1))
-  local loss = model:loss(slot)
+  micro_batch.tokens:set(tokens) micro_batch.targets:set(targets) micro_batch.positions:set(positions)
+  micro_batch.cu_q:set { 0, #tokens, #tokens } micro_batch.scale:fill(1 / (#tokens - 1))
+  local loss = model:loss(micro_batch)
   local value = loss:item()
   loss:backward()
   local found = {}
@@ -101,7 +101,7 @@ for layer, of in pairs(gradients(model)) do
   end
 end
 for i, parameter in ipairs(model.adapter.parameters) do
-  parameter.tensor:copy(q.randn(parameter.tensor:shape(), { std = 0.3, seed = 7, stream = i }))
+  parameter.tensor:copy(q.randn(parameter.tensor:shape(), { std = 0.3, seed = 7, subsequence = i }))
 end
 generated(model)
 local changed = last_logits.of(model, tokens)

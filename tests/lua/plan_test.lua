@@ -47,7 +47,7 @@ fails("value", "going on already", q.rehearsal.run, function() q.rehearsal.run(f
 fails("value", "stop here", q.rehearsal.run, function() q.error("value", "stop here") end)
 assert(q.zeros({ 2 }):table()[2] == 0, "after an error the device is the real one again")
 
--- The least budget works; a byte less does not. At the least, three slots of the largest unit are held.
+-- The least budget works; a byte less does not. At the least, three buffers of the largest unit are held.
 local rates = { bandwidth = 1e11, flops = 1e13 }
 local function plan(opt)
   for name, value in pairs(rates) do opt[name] = value end
@@ -87,7 +87,7 @@ local function config_of(tied)
     rope_theta = 10000, hidden_act = "silu",
     tie_word_embeddings = tied }
 end
--- Without rates of its own the plan is for the CPU. There the host budget is for the whole process, and two slots are
+-- Without rates of its own the plan is for the CPU. There the host budget is for the whole process, and two buffers are
 -- enough.
 local there = plan { mode = "lora", model = config_of(false) }
 local host_budget = there.least + q.plan({ model = config_of(false), row_tokens = 64, mode = "lora" }).process

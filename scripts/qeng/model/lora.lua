@@ -107,7 +107,7 @@ function lora.add(model, opt)
       end
       local bound = 1 / math.sqrt(shape[2])
       local a = q.uniform({ own, shape[2] }, {
-        low = -bound, high = bound, seed = opt.seed or 0, stream = 1000 + index, dtype = model.dtype,
+        low = -bound, high = bound, seed = opt.seed or 0, subsequence = 1000 + index, dtype = model.dtype,
         label = "adapters",
       })
       local b = q.zeros({ shape[1], own }, model.dtype, "adapters")

@@ -169,19 +169,19 @@ local function train(case, set, say)
     checkpoint.save(set.folder, run.parameters, optimizer,
       { step = result.step, settings = set.settings, fixed = fixed, result = result }, 1, bits)
   end
-  local slot = char_text.slot(set.rows, set.tokens)
+  local micro_batch = char_text.micro_batch(set.rows, set.tokens)
   local places = set.text:places(1000 + case.seed, set.rows, set.tokens)
   local program
   local before, started = result.seconds, q.time()
   while result.step < set.steps do
     local step = result.step
-    set.text:fill(slot, set.text.train, places(step), set.tokens)
+    set.text:fill(micro_batch, set.text.train, places(step), set.tokens)
     if bits and bits:begin(step / set.steps, step) and program then  -- another part learns now
       program:free()
       program = nil
     end
     q.rng_step(step)
-    program = program or pass.capture(model, slot, {})
+    program = program or pass.capture(model, micro_batch, {})
     program:run()
     if bits and bits.observe then bits:observe() end
     optimizer:step(step)
@@ -190,7 +190,7 @@ local function train(case, set, say)
     note_flips(run, set)
     local value, point = program.loss:item(), nil
     if math.floor(result.step * set.points / set.steps) > math.floor(step * set.points / set.steps) then
-      point = set.text:held_out_loss(model, slot, set.rows, set.tokens,
+      point = set.text:held_out_loss(model, micro_batch, set.rows, set.tokens,
         result.step < set.steps and set.point_windows or nil)
     end
     if not finite(value) or point and not finite(point) then

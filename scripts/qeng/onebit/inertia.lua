@@ -141,7 +141,7 @@ local function attach(self, index, part)
   q.onebit.learn_by_pulses(part.layer.weight, {
     state = part.state, hyper = self.hyper:rows(index - 1, 1):reshape { 4 },
     counts = self.counts:rows(index - 1, 1):reshape { 2 },
-    first = part.first, stream = 9000 + part.number, bop = self.knobs.bop,
+    first = part.first, subsequence = 9000 + part.number, bop = self.knobs.bop,
   })
 end
 
