@@ -279,17 +279,30 @@ int checkpoint(Call& call) {
 
 void register_autograd(lua_State* L) {
   using namespace lua;
-  functions(L, "", {{"linear", fn<linear>},         {"merge_lora", fn<merge_lora>},
-                    {"dora_scale", fn<dora_scale>}, {"row_squares", fn<row_squares>},
-                    {"merge_dora", fn<merge_dora>}, {"embedding_noise", fn<embedding_noise>},
-                    {"embedding", fn<embedding>},   {"hadamard", fn<hadamard>},
-                    {"rmsnorm", fn<rmsnorm>},       {"add_rmsnorm", fn<add_rmsnorm>},
-                    {"swiglu", fn<swiglu>},         {"dropout", fn<dropout>},
-                    {"rope_table", fn<rope_table>}, {"rope", fn<rope>},
-                    {"attention", fn<attention>},   {"lm_head_loss", fn<lm_head_loss>},
-                    {"no_grad", fn<no_grad>},       {"freeze", fn<freeze>},
-                    {"scope", fn<scope>},           {"keep", fn<keep>},
-                    {"block", fn<block>},           {"checkpoint", fn<checkpoint>}});
+  functions(L, "",
+            {{"linear", fn<linear>},
+             {"embedding_noise", fn<embedding_noise>},
+             {"embedding", fn<embedding>},
+             {"hadamard", fn<hadamard>},
+             {"rmsnorm", fn<rmsnorm>},
+             {"add_rmsnorm", fn<add_rmsnorm>},
+             {"swiglu", fn<swiglu>},
+             {"dropout", fn<dropout>},
+             {"rope_table", fn<rope_table>},
+             {"rope", fn<rope>},
+             {"attention", fn<attention>},
+             {"lm_head_loss", fn<lm_head_loss>},
+             {"no_grad", fn<no_grad>},
+             {"freeze", fn<freeze>},
+             {"scope", fn<scope>},
+             {"keep", fn<keep>},
+             {"block", fn<block>},
+             {"checkpoint", fn<checkpoint>}});
+  functions(L, "adapters",
+            {{"merge_lora", fn<merge_lora>},
+             {"merge_dora", fn<merge_dora>},
+             {"dora_scale", fn<dora_scale>},
+             {"row_squares", fn<row_squares>}});
   methods<Tensor>(
       L,
       {{"reshape", fn<reshape>}, {"to", fn<to>}, {"backward", fn<backward>}, {"__add", fn<add>}, {"__mul", fn<scale>}});

@@ -1,8 +1,8 @@
-// Block formats: packing weights, the int4 of AWQ and GPTQ, and one-bit and ternary weights with a scale a row.
+// Block formats: packing weights, the int4 of AWQ and GPTQ, and what quantizing needs to know.
 #include "bindings/register.h"
 #include "bindings/runtime.h"
+#include "engine/quantize/measure.h"
 #include "engine/quantize/nf4.h"
-#include "engine/quantize/one_bit.h"
 #include "engine/quantize/packed_int4.h"
 #include "engine/quantize/quantize.h"
 
@@ -39,24 +39,22 @@ int decode(Call& call) {
   return call.push(decode_nf4(packed, shape[0], shape[1], call.arg<DType>(3)));
 }
 
-int join_scale(Call& call) {
-  return call.push(join_row_scale(call.arg<TensorPtr>(1), call.arg<TensorPtr>(2), call.arg<DType>(3)));
+int add_squares(Call& call) {
+  add_column_squares(*call.arg<TensorPtr>(1), *call.arg<TensorPtr>(2));
+  return 0;
 }
 
-int split_scale(Call& call) {
-  const RowScaled parts = split_row_scale(call.arg<TensorPtr>(1));
-  return call.push(parts.w, parts.scale);
+int error(Call& call) {
+  const SquaredError sums = squared_error(call.arg<TensorPtr>(1), call.arg<TensorPtr>(2));
+  return call.push(sums.error, sums.total);
 }
 
 }  // namespace
 
 void register_quantize(lua_State* L) {
   lua::functions(L, "",
-                 {{"quantize", lua::fn<pack>},
-                  {"repack_int4", lua::fn<repack>},
-                  {"decode_nf4", lua::fn<decode>},
-                  {"join_row_scale", lua::fn<join_scale>},
-                  {"split_row_scale", lua::fn<split_scale>}});
+                 {{"quantize", lua::fn<pack>}, {"repack_int4", lua::fn<repack>}, {"decode_nf4", lua::fn<decode>}});
+  lua::functions(L, "quant", {{"add_column_squares", lua::fn<add_squares>}, {"squared_error", lua::fn<error>}});
 }
 
 }  // namespace qeng

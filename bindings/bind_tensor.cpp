@@ -60,19 +60,20 @@ int empty(Call& call) {
 }
 
 int randn(Call& call) {
-  Options opt(call, 2, {"std", "seed", "stream", "dtype", "label"});
+  Options opt(call, 2, {"std", "seed", "subsequence", "dtype", "label"});
   TensorPtr x = make_tensor(device(), call.arg<Shape>(1), opt.get<DType>("dtype", DType::f32),
                             opt.get<std::string>("label", "activations"));
-  fill_normal(*x, opt.get<double>("std", 1), opt.get<uint64_t>("seed", tape().seed()), opt.get<uint64_t>("stream", 0));
+  fill_normal(*x, opt.get<double>("std", 1), opt.get<uint64_t>("seed", tape().seed()),
+              opt.get<uint64_t>("subsequence", 0));
   return call.push(x);
 }
 
 int uniform(Call& call) {
-  Options opt(call, 2, {"low", "high", "seed", "stream", "dtype", "label"});
+  Options opt(call, 2, {"low", "high", "seed", "subsequence", "dtype", "label"});
   TensorPtr x = make_tensor(device(), call.arg<Shape>(1), opt.get<DType>("dtype", DType::f32),
                             opt.get<std::string>("label", "activations"));
   fill_uniform(*x, opt.get<double>("low", 0), opt.get<double>("high", 1), opt.get<uint64_t>("seed", tape().seed()),
-               opt.get<uint64_t>("stream", 0));
+               opt.get<uint64_t>("subsequence", 0));
   return call.push(x);
 }
 
@@ -241,11 +242,11 @@ void register_tensor(lua_State* L) {
   using namespace lua;
   functions(L, "",
             {{"tensor", fn<tensor>},
-             {"new_rows", fn<new_rows>},
              {"zeros", fn<zeros>},
              {"empty", fn<empty>},
              {"randn", fn<randn>},
              {"uniform", fn<uniform>}});
+  functions(L, "adapters", {{"new_rows", fn<new_rows>}});
   methods<Tensor>(L, {{"shape", fn<shape>},
                       {"dtype", fn<dtype>},
                       {"elements", fn<elements>},

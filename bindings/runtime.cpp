@@ -111,8 +111,8 @@ Using::~Using() { used = std::move(before); }
 
 Rehearsing::Rehearsing(const Limits& limits, bool for_gpu)
     : real(runtime().shared_from_this()), use([&] {
-        if (!real->device().backend().computes()) fail("value", "rehearse: a rehearsal is going on already");
-        if (real->device().capturing()) fail("value", "rehearse: a program is being captured");
+        if (!real->device().backend().computes()) fail("value", "rehearsal.run: a rehearsal is going on already");
+        if (real->device().capturing()) fail("value", "rehearsal.run: a program is being captured");
         return std::make_shared<Runtime>(std::make_unique<Rehearsal>(real->device().backend(), limits, for_gpu));
       }()) {}
 Rehearsing::~Rehearsing() {
@@ -121,7 +121,7 @@ Rehearsing::~Rehearsing() {
 }
 const Rehearsal& rehearsal() {
   if (!device_in_use() || device().backend().computes())
-    fail("value", "rehearsed: nothing is being rehearsed; call it in the function given to q.rehearse");
+    fail("value", "rehearsal.cost: nothing is being rehearsed; call it in the function given to q.rehearsal.run");
   return static_cast<const Rehearsal&>(device().backend());
 }
 

@@ -149,7 +149,6 @@ LuaState::LuaState() : L_(luaL_newstate()) {
   register_safetensors(L_);
   register_gguf(L_);
   register_stream(L_);
-  register_measure(L_);
   register_tokenizer(L_);
   register_packets(L_);
   register_batches(L_);

@@ -250,14 +250,14 @@ struct Fill {
   }
 };
 
-// y[i] = keep(i) ? x[i] / (1 - p) : 0,  keep(i) = philox(seed, step, stream, i) >= p     (kernels/math/philox.h)
+// y[i] = keep(i) ? x[i] / (1 - p) : 0,  keep(i) = philox(seed, step, subsequence, i) >= p     (kernels/math/philox.h)
 // rng: [2] i64 = {seed, step}, read when the op runs, so that a captured program draws anew each step.
-// stream tells apart the dropout sites of a step. The gradient is the same op applied to dy. In place allowed.
+// subsequence tells apart the dropout sites of a step. The gradient is the same op applied to dy. In place allowed.
 struct Dropout {
   static constexpr const char* name = "dropout";
   View x, y, rng;
   float p = 0;
-  uint32_t stream = 0;
+  uint32_t subsequence = 0;
   int64_t flops() const { return x.elements(); }
   template <class F>
   void views(F f) {
@@ -265,7 +265,7 @@ struct Dropout {
   }
 };
 
-// y[t, i] = x[t, i] + strength / sqrt(length(t) * n) * (2 philox(seed, step, stream, t * n + i) - 1)
+// y[t, i] = x[t, i] + strength / sqrt(length(t) * n) * (2 philox(seed, step, subsequence, t * n + i) - 1)
 // Noise on embedded tokens (NEFTune; Jain et al. 2023, arXiv 2310.05914). length(t): tokens of the document that row t
 // is in, of all rows past the last one. Its gradient is dy itself. In place allowed.
 // x, y: [tokens, n] of one float dtype   cu: [documents + 1] i32   rng: [2] i64, as in Dropout
@@ -273,7 +273,7 @@ struct EmbeddingNoise {
   static constexpr const char* name = "embedding_noise";
   View x, cu, y, rng;
   float strength = 0;
-  uint32_t stream = 0;
+  uint32_t subsequence = 0;
   int64_t flops() const { return 2 * x.elements(); }
   template <class F>
   void views(F f) {
@@ -551,7 +551,7 @@ struct PulseGrad {
   static constexpr const char* name = "pulse_grad";
   View dy, x, weights, pulses, hyper, rng;
   int64_t first = 0;
-  uint32_t stream = 0;  // tells the weights of a model apart
+  uint32_t subsequence = 0;  // tells the weights of a model apart
   template <class F>
   void views(F f) {
     f("dy", dy, Access::read), f("x", x, Access::read), f("weights", weights, Access::read),
@@ -573,7 +573,7 @@ struct Inertia {
   static constexpr const char* name = "inertia";
   View pulses, weights, state, counts, hyper, rng;
   bool bop = false;
-  uint32_t stream = 0;
+  uint32_t subsequence = 0;
   int64_t flops() const { return (bop ? 5 : 1) * weights.elements(); }
   template <class F>
   void views(F f) {
@@ -614,7 +614,7 @@ struct ClipToGrid {
   static constexpr const char* name = "clip_to_grid";
   View x, y, rng;
   int levels = 0;
-  uint32_t stream = 0;
+  uint32_t subsequence = 0;
   int64_t flops() const { return (levels ? 4 : 2) * x.elements(); }
   template <class F>
   void views(F f) {

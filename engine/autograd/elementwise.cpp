@@ -136,13 +136,13 @@ TensorPtr dropout(Tape& tape, const TensorPtr& x, float p) {
   if (!(p >= 0 && p < 1)) fail("value", "dropout: p = ", p, " is not in [0, 1)");
   if (p == 0 || !tape.training()) return x;
   Device& device = tape.device();
-  const uint32_t stream = tape.next_stream();
+  const uint32_t subsequence = tape.next_subsequence();
   TensorPtr y = make_like(*x);
-  device.run(Dropout{x->view, y->view, tape.rng()->view, p, stream});
+  device.run(Dropout{x->view, y->view, tape.rng()->view, p, subsequence});
   if (!tape.wants({x})) return y;
   tape.record({y}, [=, &tape, &device] {
     TensorPtr dx = make_like(*x);
-    device.run(Dropout{y->grad->view, dx->view, tape.rng()->view, p, stream});
+    device.run(Dropout{y->grad->view, dx->view, tape.rng()->view, p, subsequence});
     tape.pass(x, dx);
   });
   return y;
@@ -151,7 +151,7 @@ TensorPtr dropout(Tape& tape, const TensorPtr& x, float p) {
 TensorPtr embedding_noise(Tape& tape, const TensorPtr& x, const TensorPtr& cu, float strength) {
   if (strength == 0 || !tape.training()) return x;
   TensorPtr y = make_like(*x);
-  tape.device().run(EmbeddingNoise{x->view, cu->view, y->view, tape.rng()->view, strength, tape.next_stream()});
+  tape.device().run(EmbeddingNoise{x->view, cu->view, y->view, tape.rng()->view, strength, tape.next_subsequence()});
   if (tape.wants({x})) tape.record({y}, [=, &tape] { tape.pass(x, y->grad); });
   return y;
 }

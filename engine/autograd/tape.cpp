@@ -92,31 +92,31 @@ void Tape::backward(const TensorPtr& loss) {
     throw;
   }
   playing_ = false;
-  clear();  // recomputed blocks counted dropout streams again
+  clear();  // recomputed blocks counted dropout subsequences again
 }
 
 void Tape::clear() {
   records_.clear();
-  stream_ = 0;
+  subsequence_ = 0;
 }
 
 std::vector<TensorPtr> Tape::checkpoint(const std::string& label, Function fn, const std::vector<TensorPtr>& inputs) {
   Block block(device_, label);
   if (!recording_) return fn(inputs);
-  const uint32_t first_stream = stream_;
+  const uint32_t first_subsequence = subsequence_;
   std::vector<TensorPtr> outputs;
   {
     NoGrad guard(*this, true);
     outputs = fn(inputs);
   }
-  record(outputs, [this, fn, inputs, outputs, first_stream] {
+  record(outputs, [this, fn, inputs, outputs, first_subsequence] {
     // Inputs are stood in for by tensors of the same memory whose gradients start empty, then go to the real ones.
     std::vector<TensorPtr> stand_ins;
     for (const TensorPtr& input : inputs) {
       stand_ins.push_back(input->requires_grad ? input : std::make_shared<Tensor>(*input));
       if (!input->requires_grad) stand_ins.back()->grad.reset();
     }
-    stream_ = first_stream;
+    subsequence_ = first_subsequence;
     recording_ = training_ = true;
     std::vector<TensorPtr> again = fn(stand_ins);
     recording_ = training_ = false;

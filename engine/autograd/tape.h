@@ -44,7 +44,7 @@ class Tape {
   void clear();
 
   // Runs fn(inputs) with nothing kept but inputs and outputs; backward runs it again, recording. The same ops run in
-  // the same order with the same dropout streams, so the bits are those of a run without it.
+  // the same order with the same dropout subsequences, so the bits are those of a run without it.
   using Function = std::function<std::vector<TensorPtr>(const std::vector<TensorPtr>&)>;
   std::vector<TensorPtr> checkpoint(const std::string& label, Function fn, const std::vector<TensorPtr>& inputs);
 
@@ -52,7 +52,7 @@ class Tape {
   const TensorPtr& rng() const { return rng_; }
   void set_rng(uint64_t seed, uint64_t step);
   uint64_t seed() const { return seed_; }
-  uint32_t next_stream() { return stream_++; }
+  uint32_t next_subsequence() { return subsequence_++; }
 
   struct NoGrad {  // RAII: nothing records while it lives
     explicit NoGrad(Tape& t, bool training = false) : tape(t), recording(t.recording_), trained(t.training_) {
@@ -80,7 +80,7 @@ class Tape {
   bool recording_ = true, training_ = true, playing_ = false;
   TensorPtr rng_;
   uint64_t seed_ = 0;
-  uint32_t stream_ = 0;
+  uint32_t subsequence_ = 0;
 };
 
 // RAII: ops run inside a named block, for traces and profiles.

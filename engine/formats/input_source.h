@@ -14,9 +14,9 @@ class InputSource {
   InputSource() = default;
   InputSource(const InputSource&) = delete;
 
-  // Up to `bytes` bytes; 0 only at the end. A compressed stream that is cut off or damaged is Error("format").
+  // Up to `bytes` bytes; 0 only at the end. Compressed data that are cut off or damaged are Error("format").
   virtual size_t read(char* to, size_t bytes) = 0;
-  virtual void skip(uint64_t bytes);      // the next bytes of the decompressed stream
+  virtual void skip(uint64_t bytes);      // the next bytes as decompressed
   virtual uint64_t consumed() const = 0;  // bytes of the file itself read so far, for progress
 };
 

@@ -29,10 +29,10 @@ View view_of(void* data, const Shape& shape, DType dtype) {
   return view;
 }
 
-// Four words for draw number i of a stream of initial values.
-Philox draw(uint64_t seed, uint64_t stream, uint64_t i) {
-  const Philox counter{{static_cast<uint32_t>(i), static_cast<uint32_t>(i >> 32), static_cast<uint32_t>(stream),
-                        static_cast<uint32_t>(stream >> 32)}};
+// Four words for draw number i of a subsequence, for initial values.
+Philox draw(uint64_t seed, uint64_t subsequence, uint64_t i) {
+  const Philox counter{{static_cast<uint32_t>(i), static_cast<uint32_t>(i >> 32), static_cast<uint32_t>(subsequence),
+                        static_cast<uint32_t>(subsequence >> 32)}};
   return philox4x32(counter, static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32));
 }
 
@@ -269,24 +269,24 @@ void copy_into(Tensor& destination, const Tensor& source) {
   }
 }
 
-void fill_normal(Tensor& x, double std_dev, uint64_t seed, uint64_t stream) {
+void fill_normal(Tensor& x, double std_dev, uint64_t seed, uint64_t subsequence) {
   if (!x.device().backend().computes()) return;
   constexpr double kTwoPi = 6.283185307179586;
   fill_from(x, [&](int64_t i) {  // Box-Muller; element i takes the cosine or sine of draw i / 2
-    const Philox drawn = draw(seed, stream, static_cast<uint64_t>(i / 2));
+    const Philox drawn = draw(seed, subsequence, static_cast<uint64_t>(i / 2));
     const double u = (drawn.word[0] + 1.0) / 4294967296.0, angle = kTwoPi * drawn.word[1] / 4294967296.0;
     return std_dev * std::sqrt(-2 * std::log(u)) * (i % 2 ? std::sin(angle) : std::cos(angle));
   });
 }
 
-void fill_uniform(Tensor& x, double low, double high, uint64_t seed, uint64_t stream) {
+void fill_uniform(Tensor& x, double low, double high, uint64_t seed, uint64_t subsequence) {
   if (!x.device().backend().computes()) return;
   fill_from(x, [&](int64_t i) {
-    return low + (high - low) * draw(seed, stream, static_cast<uint64_t>(i)).word[0] / 4294967296.0;
+    return low + (high - low) * draw(seed, subsequence, static_cast<uint64_t>(i)).word[0] / 4294967296.0;
   });
 }
 
-void fill_signs(Tensor& x, uint64_t seed, uint64_t stream) {
+void fill_signs(Tensor& x, uint64_t seed, uint64_t subsequence) {
   if (x.view.dtype != DType::one_bit || x.view.rank < 1)
     fail("dtype", "random signs: ", shape_text(x.view), ", expected one_bit rows");
   if (!x.device().backend().computes()) return;
@@ -304,7 +304,7 @@ void fill_signs(Tensor& x, uint64_t seed, uint64_t stream) {
     Philox drawn{};
     for (size_t i = 0; i < words.size(); ++i) {
       const uint64_t word = begin + i;
-      if (i == 0 || word % 4 == 0) drawn = draw(seed, stream, word / 4);
+      if (i == 0 || word % 4 == 0) drawn = draw(seed, subsequence, word / 4);
       words[i] = drawn.word[word % 4];
     }
     part.view.data = static_cast<uint32_t*>(x.view.data) + begin;

@@ -64,11 +64,11 @@ void copy_into(Tensor& destination, const Tensor& source);
 // are.
 TensorPtr with_new_rows(const TensorPtr& w, int64_t first, int64_t count, DType dtype, const std::string& account);
 
-// Fills with normal(0, std) or uniform[low, high) numbers of Philox(seed, stream): the same everywhere.
-void fill_normal(Tensor& x, double std_dev, uint64_t seed, uint64_t stream);
-void fill_uniform(Tensor& x, double low, double high, uint64_t seed, uint64_t stream);
+// Fills with normal(0, std) or uniform[low, high) numbers of Philox(seed, subsequence): the same everywhere.
+void fill_normal(Tensor& x, double std_dev, uint64_t seed, uint64_t subsequence);
+void fill_uniform(Tensor& x, double low, double high, uint64_t seed, uint64_t subsequence);
 // one_bit: fair signs. Word i is word i % 4 of draw i / 4.
-void fill_signs(Tensor& x, uint64_t seed, uint64_t stream);
+void fill_signs(Tensor& x, uint64_t seed, uint64_t subsequence);
 
 // Error("unsupported") for a streamed weight.
 void require_writable(const Tensor& x, const char* doing);

@@ -147,7 +147,7 @@ end
 write(export.open "tests/golden/int4/awq", "f32")
 local theirs, ours = q.load("tests/golden/int4/awq", { dtype = "f32" }), q.load(at "out.gguf")
 for i, layer in ipairs(theirs.linears) do
-  assert(q.squared_error(layer.weight, ours.linears[i].weight) == 0, layer.name)
+  assert(q.quant.squared_error(layer.weight, ours.linears[i].weight) == 0, layer.name)
 end
 
 -- llama.cpp's quantizer leaves these tensors as they are, and so does a copy. A pattern may ask for them.

@@ -72,7 +72,7 @@ for name, values in pairs {
   -- An adapter beside the model, and merged into it.
   local adapted = q.load(at(name .. ".gguf")):lora { rank = 2, seed = 1 }
   for i, parameter in ipairs(adapted.adapter.parameters) do
-    parameter.tensor:copy(q.randn(parameter.tensor:shape(), { std = 0.3, seed = 7, stream = i }))
+    parameter.tensor:copy(q.randn(parameter.tensor:shape(), { std = 0.3, seed = 7, subsequence = i }))
   end
   local changed = logits(adapted)
   assert(distance(before, changed) > 1e-2)
@@ -122,7 +122,7 @@ local found = importance.collect(demo, ("Once upon a time there was a red bird. 
 importance.save(found, at "imatrix.gguf", 64)
 local kept = importance.load(at "imatrix.gguf")
 for name, entry in pairs(found) do
-  local off, all = q.squared_error(entry.sums, kept[name].sums)
+  local off, all = q.quant.squared_error(entry.sums, kept[name].sums)
   assert(off == 0 and all > 0, name)
 end
 assert(found["blk.2.ffn_down.weight"].sums:elements() == 384 and found["token_embd.weight"])

@@ -66,9 +66,9 @@ end
 do
   local before, moved = {}, 0
   local settle = rules.settle
-  rules.settle = function(model, stream)
+  rules.settle = function(model, subsequence)
     for i, latent in ipairs(model.latents) do before[i] = latent.bits:to "f32":table() end
-    settle(model, stream)
+    settle(model, subsequence)
     for i, latent in ipairs(model.latents) do
       local after = latent.bits:to "f32":table()
       for r, row in ipairs(after) do

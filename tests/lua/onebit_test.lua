@@ -15,7 +15,7 @@ q.device { device = "cpu", threads = 2 }
 -- pulse p, the sign that descent wants. The others get none.
 local function one_row(levels, friction)
   local weight = q.empty({ 1, 32 }, "one_bit")
-  q.pack_signs(q.zeros({ 1, 32 }, "f32"):fill(1), weight)
+  q.onebit.pack_signs(q.zeros({ 1, 32 }, "f32"):fill(1), weight)
   local layer = { name = "layer", weight = weight }
   local bits = q.inertia({ linears = { layer } }, { levels = levels, friction = friction or 0, schedule = "constant",
     k = levels == 255 and 1 / math.sqrt(32) or nil })
@@ -114,18 +114,18 @@ end
 
 -- ---------------------------------------------------------------- random signs
 
-do  -- fair, the same from the same seed and stream, and whatever the shape, which is drawn a few rows at a time
+do  -- fair, the same from the same seed and subsequence, and whatever the shape, which is drawn a few rows at a time
   local width = 32 * 349527  -- words of a row: not a multiple of a draw's four
   local rows, flat, other = q.empty({ 6, width }, "one_bit"), q.empty({ 1, 6 * width }, "one_bit"),
     q.empty({ 6, width }, "one_bit")
-  q.random_signs(rows, { seed = 7, stream = 3 })
-  q.random_signs(flat, { seed = 7, stream = 3 })
-  q.random_signs(other, { seed = 7, stream = 4 })
+  q.onebit.random_signs(rows, { seed = 7, subsequence = 3 })
+  q.onebit.random_signs(flat, { seed = 7, subsequence = 3 })
+  q.onebit.random_signs(other, { seed = 7, subsequence = 4 })
   local count, deviation = 6 * width, 0.5 * math.sqrt(6 * width)
-  assert(q.count_bits(rows:reshape { 1, 6 * width }, flat) == 0, "another shape has other signs")
-  assert(math.abs(q.count_bits(rows) - count / 2) < 4 * deviation, "the signs are not fair")
-  assert(math.abs(q.count_bits(rows, other) - count / 2) < 4 * deviation, "two streams are not independent")
-  local ok, err = pcall(q.random_signs, q.zeros({ 2, 32 }))
+  assert(q.onebit.count_bits(rows:reshape { 1, 6 * width }, flat) == 0, "another shape has other signs")
+  assert(math.abs(q.onebit.count_bits(rows) - count / 2) < 4 * deviation, "the signs are not fair")
+  assert(math.abs(q.onebit.count_bits(rows, other) - count / 2) < 4 * deviation, "two subsequences are not independent")
+  local ok, err = pcall(q.onebit.random_signs, q.zeros({ 2, 32 }))
   assert(not ok and err.code == "dtype", "random signs in f32 were not refused")
 end
 
@@ -153,15 +153,15 @@ local function trained(rule, options, steps, how)
   local bits = (rule == "counter" or rule == "bop") and q.inertia(model, options) or nil
   local losses, flips = {}, 0
   q.seed(1)
-  local slot, program, loss = batch(0), nil, nil
+  local micro_batch, program, loss = batch(0), nil, nil
   for step = 1, steps do
     local filled = batch(step % 3)
-    slot.tokens:copy(filled.tokens)
-    slot.targets:copy(filled.targets)
+    micro_batch.tokens:copy(filled.tokens)
+    micro_batch.targets:copy(filled.targets)
     if bits then bits:begin(step / steps) end
     q.rng_step(step)
     local function pass()
-      local value = model:loss(slot)
+      local value = model:loss(micro_batch)
       value:backward()
       return value
     end
@@ -222,17 +222,17 @@ end
 -- The gradient of a latent weight is that of the same model with dense weights of 1 and -1. The sums of its products
 -- with bits have another order: a few roundings of 6e-8 a layer.
 do
-  local slot = batch(1)
+  local micro_batch = batch(1)
   local model = q.onebit.random(values, { rule = "latent", seed = 5 })
   model:trainable()
-  model:loss(slot):backward()
+  model:loss(micro_batch):backward()
   local layer = model.linears[3]
   local got = model.latents[3].tensor:grad():table()
   for _, each in ipairs(model.linears) do
     each.weight = each.weight:to "f32"
     each.weight:requires_grad(true)
   end
-  model:loss(slot):backward()
+  model:loss(micro_batch):backward()
   local wanted, worst, largest = layer.weight:grad():table(), 0, 0
   for i, row in ipairs(wanted) do
     for j, value in ipairs(row) do

@@ -147,10 +147,10 @@ struct Table {
 
   // ---- dropout (dropout.cpp): elements first .. first + n of a tensor; first a multiple of 4.
   void (*dropout)(Float type, const void* x, void* y, int64_t first, int64_t n, uint64_t seed, uint64_t step,
-                  uint32_t stream, float p) = nullptr;
+                  uint32_t subsequence, float p) = nullptr;
   // y = x + strength (2 u - 1), u in [0, 1) as dropout draws it; first may be any.
   void (*embedding_noise)(Float type, const void* x, void* y, int64_t first, int64_t n, uint64_t seed, uint64_t step,
-                          uint32_t stream, float strength) = nullptr;
+                          uint32_t subsequence, float strength) = nullptr;
 
   // ---- attention (attention.cpp, attention_grad.cpp): tiles as attention.h describes them
   void (*attention)(const AttentionTile& tile) = nullptr;

@@ -43,7 +43,7 @@ local function follow(job, speak)
     status.skipped_read = resumed and first.bytes_read or 0
     if status.done then return status end
     speak:line(line_of(status, began))
-    if q.interrupted() then job:stop() end
+    if q.host.interrupted() then job:stop() end
   end
 end
 
@@ -163,7 +163,7 @@ function data.convert(from, to, opt)
   local text_begin, text_end = chat.text_ends(tokenizer)
   local arguments = template.arguments
     and (type(opt.template_args) == "string" and opt.template_args or q.json.encode(template.arguments)) or nil
-  q.outlive_output()
+  q.host.outlive_output()
   local job = q.ndp.convert {
     inputs = inputs, output = to, tokenizer = tokenizer, format = opt.format, documents = opt.documents,
     chatml = template.name == "chatml", system = system, turns = template.turns, special = template.special,
@@ -183,9 +183,9 @@ function data.convert(from, to, opt)
       source_names = next(named) and options.settings({ named })[1],
     },
   }
-  q.defer_interrupt(true)
+  q.host.defer_interrupt(true)
   local ok, result = pcall(follow, job, speak)
-  q.defer_interrupt(false)
+  q.host.defer_interrupt(false)
   speak:finish()
   if not ok then
     job:stop()
