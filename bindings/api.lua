@@ -194,30 +194,6 @@ function q.hadamard(x, opt) end
 ---@return Tensor
 function q.quantize(tensor, type, opt) end
 
----The 4-bit weights of a layer in AWQ (gemm) or GPTQ (v1) folders, as [out, in] int4 blocks of the same values.
----@param layout "awq"|"gptq"
----@param parts {qweight: Tensor, qzeros: Tensor, scales: Tensor, g_idx?: Tensor, name?: string}  name: for messages
----@return Tensor
-function q.repack_int4(layout, parts) end
-
----@class Nf4Parts
----@field codes Tensor
----@field map Tensor
----@field absmax Tensor
----@field nested_map? Tensor
----@field nested_absmax? Tensor
----@field nested_offset? number
----@field block? integer
----@field nested_block? integer
----@field name? string  for messages
-
----The weights that bitsandbytes packs as NF4, decoded as it does.
----@param parts Nf4Parts
----@param shape integer[]  {out, in}
----@param dtype dtype  f32, bf16 or f16
----@return Tensor
-function q.decode_nf4(parts, shape, dtype) end
-
 ---y[r, i] = x[r, i] * scale[i] + bias[i].
 ---Follows a linear layer whose weights have no scale (one_bit, ternary); scale is that of its rows.
 ---@param x Tensor  [..., n]
@@ -474,8 +450,11 @@ function Weights:names() end
 ---@return string[]  the paths of its parts
 function Weights:files() end
 ---@param name string
----@return {dtype: string, readable: boolean, shape: integer[], bytes: integer}?
+---@return {dtype: string, readable: boolean, keep: boolean, shape: integer[], bytes: integer}?
+---  keep: a model keeps the tensor's own dtype, whatever it computes in
 function Weights:info(name) end
+---@return string[]  what those should know who load a model of it
+function Weights:remarks() end
 
 ---@class WeightOptions
 ---@field dtype? dtype

@@ -1,6 +1,5 @@
 // q.weights: files of weights, whatever their format (engine/weights/weights.h says where a tensor of one lies).
 #include <cmath>
-#include <cstring>
 
 #include "bindings/register.h"
 #include "bindings/runtime.h"
@@ -96,6 +95,7 @@ int info(Call& call) {
                  : tensor->decoder ? tensor->decoder->name
                                    : tensor->type_name);
   lua::set_field(call.L, "readable", tensor->readable());
+  lua::set_field(call.L, "keep", tensor->keeps_dtype());
   lua::set_field(call.L, "shape", tensor->shape);
   lua::set_field(call.L, "bytes", tensor->bytes);
   return 1;
@@ -118,11 +118,10 @@ int tensor(Call& call) {
 
 int same(Call& call) {
   const auto self = call.self<Weights>();
-  const StoredTensor& a = self->file().get(call.arg<std::string>(1));
-  const StoredTensor& b = self->file().get(call.arg<std::string>(2));
-  const bool alike = a.type_name == b.type_name && a.shape == b.shape && a.bytes == b.bytes;
-  return call.push(alike && std::memcmp(a.data, b.data, a.bytes) == 0);
+  return call.push(same_data(self->file().get(call.arg<std::string>(1)), self->file().get(call.arg<std::string>(2))));
 }
+
+int remarks(Call& call) { return call.push(call.self<Weights>()->file().remarks()); }
 
 int load(Call& call) {
   const bool if_room = Options(call, 1, {"if_room"}).get("if_room", false);
@@ -146,6 +145,7 @@ void register_weights(lua_State* L) {
                             {"info", fn<info>},
                             {"tensor", fn<tensor>},
                             {"same", fn<same>},
+                            {"remarks", fn<remarks>},
                             {"load", fn<load>},
                             {"close", fn<close>}});
 }

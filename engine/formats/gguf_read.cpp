@@ -76,9 +76,11 @@ struct Extent {
   uint64_t offset = 0;
 };
 
-constexpr Decoder kNvfp4 = {"nvfp4", DType::f16, [](const std::byte* data, int64_t elements, std::byte* out) {
-                              decode_nvfp4(data, elements / kNvfp4Elements, reinterpret_cast<f16*>(out));
-                            }};
+Decoder nvfp4(const std::byte* data, size_t bytes) {
+  return {"nvfp4", DType::f16, true, [data, blocks = static_cast<int64_t>(bytes / kNvfp4Bytes)](std::byte* out) {
+            decode_nvfp4(data, blocks, reinterpret_cast<f16*>(out));
+          }};
+}
 
 }  // namespace
 
@@ -204,7 +206,6 @@ class GgufReader {
     tensor.type_name = type ? type->name : "number " + std::to_string(type_id);
     if (!type) return extent;
     tensor.dtype = type->dtype;
-    if (type_id == kGgufNvfp4) tensor.decoder = &kNvfp4;
     tensor.bytes = bytes_of(where, tensor, type->name, type->elements, type->bytes);
     return extent;
   }
@@ -254,6 +255,7 @@ class GgufReader {
              " bytes, the file keeps ", room[i],
              " for it: written by a program that numbers the types differently; use a file of today's numbering");
       tensor.data = file_->data() + begin + extents[i].offset;
+      if (known && extents[i].type->id == kGgufNvfp4) tensor.decoder = nvfp4(tensor.data, tensor.bytes);
       tensor.file = static_cast<int>(set_.files_.size());
       const int file = tensor.file;
       if (const StoredTensor* other = set_.add(std::move(tensor)))

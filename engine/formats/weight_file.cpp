@@ -1,6 +1,7 @@
 #include "engine/formats/weight_file.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "kernels/error.h"
 
@@ -32,6 +33,13 @@ std::string dims_text(const std::vector<int64_t>& shape) {
   std::string text;
   for (int64_t dim : shape) text += (text.empty() ? "" : ", ") + std::to_string(dim);
   return "[" + text + "]";
+}
+
+bool same_data(const StoredTensor& a, const StoredTensor& b) {
+  if (a.type_name != b.type_name || a.shape != b.shape || a.bytes != b.bytes) return false;
+  if (a.parts.empty() && b.parts.empty()) return a.bytes == 0 || std::memcmp(a.data, b.data, a.bytes) == 0;
+  return std::equal(a.parts.begin(), a.parts.end(), b.parts.begin(), b.parts.end(),
+                    [](const StoredTensor* x, const StoredTensor* y) { return same_data(*x, *y); });
 }
 
 const StoredTensor* WeightFile::find(const std::string& name) const {
@@ -80,14 +88,14 @@ bool WeightFile::add_entry(MetadataEntry entry) {
 
 WeightReader::WeightReader(const char* expected_, Takes takes_, Open open_)
     : expected(expected_), takes(takes_), open(open_) {
-  readers().push_back(this);
+  readers().insert(expected ? readers().end() : readers().begin(), this);
 }
 
 std::shared_ptr<const WeightFile> open_weights(const std::string& path) {
   std::string expected;
   for (const WeightReader* reader : readers()) {
     if (reader->takes(path)) return reader->open(path);
-    expected += (expected.empty() ? "" : ", or ") + std::string(reader->expected);
+    if (reader->expected) expected += (expected.empty() ? "" : ", or ") + std::string(reader->expected);
   }
   fail("io", path, ": holds no weights that qeng knows; expected ", expected);
 }

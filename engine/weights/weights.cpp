@@ -18,7 +18,7 @@ void unpack(const StoredTensor& stored, View view, int64_t heads, std::byte* to)
   if (!stored.decoder) return rows_to_halves(view, heads, to);
   std::vector<std::byte> decoded(heads ? view.bytes() : 0);
   view.data = heads ? decoded.data() : to;
-  stored.decoder->decode(stored.data, view.elements(), view.as<std::byte>());
+  stored.decoder->decode(view.as<std::byte>());
   if (heads) rows_to_halves(view, heads, to);
 }
 
@@ -34,20 +34,27 @@ void unpack(const StoredTensor& stored, const View& view, int64_t heads, Tensor&
   backend.upload(to.view.data, host.data(), host.size());
 }
 
+// Gives up the pages of the file.
+void drop(const StoredTensor& stored) {
+  for (const StoredTensor* part : stored.parts) drop(*part);
+  if (stored.data) drop_pages(stored.data, stored.bytes);
+}
+
 // A matrix in the host's memory that a device reads later.
 TensorPtr waiting(Device& device, const StoredTensor& stored, const View& view, const WeightOptions& options,
                   const std::shared_ptr<const WeightFile>& file) {
   const DType wanted = options.dtype.value_or(view.dtype);
-  if (stored.decoder || wanted != view.dtype)
-    fail("unsupported", file->path(), ": tensor ", stored.name, " is ",
-         stored.decoder ? stored.decoder->name : dtype_name(view.dtype), " in the file, not ", dtype_name(wanted),
+  if (wanted != view.dtype)
+    fail("unsupported", file->path(), ": tensor ", stored.name, " is ", stored.decoder ? stored.decoder->name : "",
+         stored.decoder ? " of " : "", dtype_name(view.dtype), " in the file, not ", dtype_name(wanted),
          ": to a device with memory of its own weights are streamed as they are stored; ask for no other dtype, or "
          "convert the file");
-  if (!options.heads)
+  if (!options.heads && !stored.decoder)
     return adopt_tensor(device, view.data, stored.shape, view.dtype, options.account,
                         std::const_pointer_cast<WeightFile>(file));
   const TensorPtr ordered = make_spilled(device, stored.shape, view.dtype, options.account, stored.name);
-  rows_to_halves(view, options.heads, ordered->view.as<std::byte>());
+  unpack(stored, view, options.heads, ordered->view.as<std::byte>());
+  drop(stored);
   return ordered;
 }
 
@@ -92,7 +99,7 @@ TensorPtr Weights::tensor(Device& device, const std::string& name, const WeightO
                    : make_tensor(device, stored.shape, dtype, options.account);
   };
   const auto read_once = [&](const TensorPtr& copy) {  // pages of a stream's file come back when they are used
-    if (streams) drop_pages(stored.data, stored.bytes), drop_pages(copy->view.data, copy->view.bytes());
+    if (streams) drop(stored), drop_pages(copy->view.data, copy->view.bytes());
     return copy;
   };
 

@@ -1,6 +1,9 @@
 -- Folders that AWQ and GPTQ quantized load as int4 blocks of the same values (tests/golden/int4_golden.py). They run
 -- like their decoded weights and take an adapter. Packings that we do not read are refused by name.
+package.path = (arg[0]:match "^(.*/)" or "./") .. "?.lua;" .. package.path
 local q = require "qeng"
+local scratch = require "scratch"
+local at, refused = scratch.at, scratch.refused
 local here = arg[0]:match "^(.*/)" or "./"
 local golden = here .. "../golden/int4/"
 local values = q.safetensors.open(golden .. "values.safetensors")
@@ -38,48 +41,66 @@ for _, method in ipairs { "awq", "gptq", "act_order" } do
     assert(math.abs(logit - decoded[i]) < 1e-4, "a logit differs from the decoded weights'")
   end
 
+  model:save(at(method), { dtype = "f32" })
+  assert(q.json.decode(q.fs.read(at(method .. "/config.json"))).quantization_config == nil)
+  assert(same(q.load(at(method)).head, model.head), "what is saved is an ordinary folder")
+
+  -- Streamed, the weights lie in a temporary file. Nothing of act-order is decoded silently.
+  local said, streaming = scratch.said(q.load, golden .. method, { dtype = "f32", weights = "stream" })
+  assert(same(streaming:logits(ids), logits), "streamed weights give other logits")
+  local _, count = said:gsub("weights of GPTQ's act%-order are decoded to f16, and take four times their size", "")
+  assert(count == (method == "act_order" and 1 or 0), said)
+
   model = q.load(golden .. method):lora { rank = 2 }
   model.linears[1].lora.b:fill(0.01)
   assert(model:merge().linears[1].weight:dtype() == model.dtype, "a merged weight has the model's dtype")
 end
 
--- Edits a copy of a folder's configuration. Returns the error of loading it.
-local folder = os.tmpname()
-os.remove(folder)
-local function error_with(method, edit)
-  q.fs.mkdir(folder)
-  q.fs.copy(golden .. method .. "/model.safetensors", folder .. "/model.safetensors")
-  local values_ = q.json.decode(q.fs.read(golden .. method .. "/config.json"))
-  edit(values_.quantization_config)
-  q.fs.write(folder .. "/config.json", q.json.encode(values_))
-  local model, err = q.try(q.load, folder)
-  q.fs.remove(folder)
-  assert(not model, "the folder was loaded")
-  return tostring(err)
+-- Settings that do not fit (the rest: tests/unit/int4_test.cpp), and weights of another model.
+local function changed(name, edit)
+  q.fs.mkdir(at(name))
+  q.fs.copy(golden .. "awq/model.safetensors", at(name) .. "/model.safetensors")
+  local config = q.json.decode(q.fs.read(golden .. "awq/config.json"))
+  edit(config)
+  q.fs.write(at(name) .. "/config.json", q.json.encode(config))
+  return at(name)
 end
-local function expect(text, err) assert(err:find(text, 1, true), ("expected '%s' in: %s"):format(text, err)) end
-expect("quant_method is hqq; awq, gptq or bitsandbytes is supported: convert the unquantized model with " ..
-  "recipes/quantize.lua",
-  error_with("awq", function(c) c.quant_method = "hqq" end))
-expect("quantization_config.bits is 8; 4 is supported", error_with("gptq", function(c) c.bits = 8 end))
-expect("quantization_config.version is gemv; gemm is supported", error_with("awq", function(c) c.version = "GEMV" end))
-expect("quantization_config.checkpoint_format is gptq_v2; gptq is supported", error_with("gptq", function(c)
-  c.checkpoint_format = "gptq_v2"
-end))
-expect("quantization_config.group_size is 48; a multiple of 32, or -1", error_with("awq", function(c)
-  c.group_size = 48
-end))
-expect("has groups of 32 inputs, quantization_config says 64", error_with("awq", function(c) c.group_size = 64 end))
+refused("quantization_config.bits is 8; 4 is supported: convert the unquantized model instead", q.load,
+  changed("bits", function(c) c.quantization_config.bits = 8 end))
+refused("mlp.gate_proj.weight is [96, 64], expected [128, 64]", q.load,
+  changed("shape", function(c) c.intermediate_size = 128 end))
 
--- A group that does not exist, and parts that do not fit.
-local n = 64
-local parts = { qweight = q.zeros({ n / 8, 8 }, "i32"), qzeros = q.zeros({ 2, 1 }, "i32"),
-  scales = q.zeros({ 2, 8 }, "f16"), name = "layer x" }
-local order = {}
-for i = 1, n do order[i] = i % 3 end
-parts.g_idx = q.tensor(order, "i32")
-expect("layer x: g_idx puts input 1 into group 2, there are 2",
-  tostring(select(2, q.try(q.repack_int4, "gptq", parts))))
-parts.g_idx, parts.qzeros = nil, q.zeros({ 1, 1 }, "i32")
-expect("layer x: qzeros is i32 [1, 1], expected i32 [2, 1]", tostring(select(2, q.try(q.repack_int4, "gptq", parts))))
+-- A text model inside another has the joined layers too.
+do
+  local stored, tensors = q.safetensors.open(golden .. "awq"), {}
+  for _, name in ipairs(stored:names()) do
+    tensors[#tensors + 1] = { name:gsub("^model%.", "model.language_model."), stored:tensor(name) }
+  end
+  local dir = changed("wrapped", function(c)
+    c.text_config = {}
+    for key, value in pairs(c) do
+      if key ~= "text_config" and key ~= "quantization_config" then c.text_config[key], c[key] = value, nil end
+    end
+    c.text_config.architectures, c.model_type = nil, "llava"
+    c.architectures = q.json.array { "LlavaForConditionalGeneration" }
+  end)
+  q.safetensors.save(dir .. "/model.safetensors", tensors)
+  assert(same(q.load(dir, { dtype = "f32" }):logits { 3, 1, 4 },
+    q.load(golden .. "awq", { dtype = "f32" }):logits { 3, 1, 4 }))
+end
+
+-- A bias that no part of the model has may be there if it is zeros, in any folder.
+do
+  local dir, tensors = at "bias", {}
+  q.load(golden .. "awq"):save(dir)
+  local stored = q.safetensors.open(dir)
+  for _, name in ipairs(stored:names()) do tensors[#tensors + 1] = { name, stored:tensor(name, { copy = true }) } end
+  tensors[#tensors + 1] = { "model.layers.0.mlp.up_proj.bias", q.zeros({ 96 }) }
+  q.safetensors.save(dir .. "/model.safetensors", tensors)
+  q.load(dir)
+  tensors[#tensors][2]:fill(1e-9)
+  q.safetensors.save(dir .. "/model.safetensors", tensors)
+  refused("up_proj.bias belongs to no part of a LlamaForCausalLM", q.load, dir)
+end
+q.fs.remove(scratch.folder)
 print "int4: AWQ and GPTQ folders load as the values they stand for"

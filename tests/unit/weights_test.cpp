@@ -86,24 +86,29 @@ void write_gguf(const std::string& path) {
   writer.commit();
 }
 
-constexpr Decoder kNibbles = {"nibbles", DType::f16, [](const std::byte* data, int64_t elements, std::byte* out) {
-                                for (int64_t i = 0; i < elements; ++i)
-                                  reinterpret_cast<f16*>(out)[i] =
-                                      to_f16(static_cast<float>(static_cast<int>(data[i / 2]) >> (i % 2 * 4) & 15));
-                              }};
-// What a reader has found: n, [4, 2] of nibbles.
+// What a reader has found: n, [4, 2] of nibbles that lie in two tensors.
 class Nibbles : public WeightFile {
  public:
   Nibbles() {
     path_ = "nibbles";
+    low_.data = data_, high_.data = data_ + 2, low_.bytes = high_.bytes = 2;
     StoredTensor n{"n", "NIBBLES"};
-    n.decoder = &kNibbles, n.shape = {4, 2}, n.data = data_, n.bytes = sizeof data_;
-    add(n);
+    n.shape = {4, 2}, n.bytes = sizeof data_, n.parts = {&low_, &high_};
+    n.decoder = {"nibbles", DType::f16, false, [this](std::byte* out) {
+                   for (int i = 0; i < 8; ++i) {
+                     const auto byte = static_cast<int>((i < 4 ? low_ : high_).data[i % 4 / 2]);
+                     reinterpret_cast<f16*>(out)[i] = to_f16(static_cast<float>(byte >> (i % 2 * 4) & 15));
+                   }
+                 }};
+    StoredTensor again = n, other = n;
+    again.name = "again", other.name = "other", other.parts = {&low_, &low_};
+    for (StoredTensor* each : {&n, &again, &other}) add(*each);
   }
   std::string readable_types() const override { return "NIBBLES"; }
 
  private:
   std::byte data_[4] = {std::byte{0x10}, std::byte{0x32}, std::byte{0x54}, std::byte{0x76}};
+  StoredTensor low_{"low", "U8"}, high_{"high", "U8"};
 };
 
 const std::byte* stored(const Weights& weights, const std::string& name) { return weights.file().get(name).data; }
@@ -245,11 +250,16 @@ TEST_CASE("weights: what is decoded, what lies unaligned, and what is not read")
   for (Device* each : {&device, &own}) {
     CHECK(to_host(*nibbles.tensor(*each, "n")) == std::vector<double>{0, 1, 2, 3, 4, 5, 6, 7});
     CHECK(nibbles.tensor(*each, "n")->view.dtype == DType::f16);
+    CHECK(to_host(*nibbles.tensor(*each, "n", kBf16)) == std::vector<double>{0, 1, 2, 3, 4, 5, 6, 7});
     auto options = kHeads;
     options.dtype = DType::f32;
     options.heads = 1;
     CHECK(to_host(*nibbles.tensor(*each, "n", options)) == std::vector<double>{0, 1, 4, 5, 2, 3, 6, 7});
   }
+
+  const WeightFile& file_of_nibbles = nibbles.file();
+  CHECK(same_data(file_of_nibbles.get("n"), file_of_nibbles.get("again")));
+  CHECK_FALSE(same_data(file_of_nibbles.get("n"), file_of_nibbles.get("other")));
 
   std::string header =
       R"({"a": {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]}, "b": {"dtype": "F32", "shape": [2], )"
@@ -296,8 +306,11 @@ TEST_CASE("weights: a stream's matrices lie in files, and wait in the host's mem
         stored(weights, "v"));  // no matrix: it goes to the device at once
   CHECK_THAT(refusal([&] { weights.tensor(own, "w", streamed(kBf16)); }),
              containing("unsupported: ") && containing("streamed as they are stored"));
-  CHECK_THAT(refusal([&] { nibbles.tensor(own, "n", kStream); }),
-             containing("tensor n is nibbles in the file, not f16"));
+  const TensorPtr decoded = nibbles.tensor(own, "n", kStream);
+  CHECK(decoded->buffer->home == decoded->view.data);
+  CHECK(to_host(*decoded) == to_host(*nibbles.tensor(host, "n")));
+  CHECK_THAT(refusal([&] { nibbles.tensor(own, "n", streamed(kBf16)); }),
+             containing("tensor n is nibbles of f16 in the file, not bf16"));
 
   const TensorPtr copied = weights.tensor(own, "w", kInterleave);
   CHECK(copied->view.data != stored(weights, "w"));

@@ -21,6 +21,7 @@ local options = {
   { "copy the records that have tokens", "recipes/packets.lua filter --where 'tokens > 0'" },
   { "look into it", "recipes/inspect.lua" },
   { "the template chatml", "--template" },
+  { "convert the unquantized model", "recipes/quantize.lua" },
 }
 
 return function(text)

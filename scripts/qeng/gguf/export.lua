@@ -273,8 +273,7 @@ function export.of_folder(dir)
     parameter.read = function() return weights:tensor(name), scaled and weights:tensor(scale) end
   end
   for _, name in ipairs(weights:names()) do
-    local spare = c.tied and name == "lm_head.weight" or name:find("rotary_emb.inv_freq", 1, true)
-    if not known[name] and not spare then
+    if not known[name] and not file:is_spare(name, c.tied) then
       q.error("format", ("%s: tensor %s belongs to no part of a %s"):format(dir, name, arch.hf))
     end
   end

@@ -6,7 +6,8 @@ local wrapper = require "qeng.model.wrapper"
 
 local config = {}
 
--- Keys that say nothing about what the network computes.
+-- Keys that say nothing about what the network computes. quantization_config says how weights are stored, which their
+-- reader checks (engine/formats/packed_layers.h).
 local harmless = {}
 for key in ([[
   _name_or_path architectures model_type torch_dtype dtype transformers_version use_cache bos_token_id eos_token_id
@@ -15,7 +16,7 @@ for key in ([[
   chunk_size_feed_forward id2label label2id problem_type finetuning_task task_specific_params auto_map
   quantization_config_removed use_sliding_window sliding_window max_window_layers layer_types is_encoder_decoder
   _attn_implementation_autoset name_or_path rope_theta rope_scaling rope_parameters rope_interleaved is_decoder
-  add_cross_attention cross_attention_hidden_size
+  add_cross_attention cross_attention_hidden_size quantization_config
   tie_encoder_decoder cache_implementation is_llama_config transformers.js_config
 ]]):gmatch("%S+") do harmless[key] = true end
 
@@ -368,6 +369,19 @@ function Config:window(layers, always)
       .. "is supported"):format(self.path, tostring(first)))
   end
   return window
+end
+
+-- Whether a tensor that no part of the model asks for computes nothing: a tied head, a table that older files keep, or
+-- a bias of zeros, which GPTQ gives to layers that have none.
+function Config:is_spare(name, tied)
+  if name == "lm_head.weight" then return tied end
+  if name:find("rotary_emb.inv_freq", 1, true) then return true end
+  if not name:find "%.bias$" or not self.weights:info(name).readable then return false end
+  local bias = self.weights:tensor(name)
+  for _, value in ipairs(bias:reshape({ bias:elements() }):table()) do
+    if value ~= 0 then return false end
+  end
+  return true
 end
 
 -- Refuses what is left. To be called last.

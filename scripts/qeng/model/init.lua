@@ -8,7 +8,6 @@ local gguf = require "qeng.gguf"
 local gguf_export = require "qeng.gguf.export"
 local gguf_lora = require "qeng.gguf.lora"
 local hub = require "qeng.hub"
-local int4 = require "qeng.model.int4"
 local lora = require "qeng.model.lora"
 local new_tokens = require "qeng.model.new_tokens"
 local peft = require "qeng.model.peft"
@@ -75,6 +74,7 @@ function models.load(dir, opt)
   local file, weights = config.read(dir, q.weights.open(dir))
   gguf.into_memory(weights, opt)
   stream.check(dir, opt)
+  for _, remark in ipairs(weights:remarks()) do io.stderr:write(remark, "\n") end
   local known = {}
   local dtype, half = opt.dtype, false
   if not dtype then dtype, half = own_dtype(weights) end
@@ -82,28 +82,19 @@ function models.load(dir, opt)
     io.stderr:write(dir, ": weights of f16 are computed in f32, which loses nothing; dtype bf16 (--dtype bf16) drops "
       .. "three bits of each, and trains faster in less memory\n")
   end
-  local packed = int4.of(file, weights, dtype or "bf16")
-  if packed and opt.weights == "stream" then
-    q.error("unsupported", dir .. ": weights packed by AWQ, GPTQ or bitsandbytes are unpacked in memory and cannot be "
-      .. "streamed; stream a GGUF file of the model (recipes/quantize.lua)")
-  end
   local function source(name, shape)
-    local blocks = packed and packed.take(name, shape, known)
-    if blocks then return blocks end
     local info = weights:info(name)
     if not info then
       q.error("format", ("%s: tensor %s is missing, though config.json asks for it"):format(dir, name))
     end
-    if info.dtype == "one_bit" or info.dtype == "ternary" then
-      known[name] = true
-      return weights:tensor(name, { shape = shape, copy = opt.writable, label = "weights" })
-    end
-    dtype = dtype or (info.dtype == "f32" and "f32" or "bf16")
     known[name] = true
-    local as_stored = half and info.dtype == "f16" and #shape > 1 and not opt.writable
-    local streamed = opt.weights == "stream"
+    local streamed, as = opt.weights == "stream", nil
+    if not info.keep then
+      dtype = dtype or (info.dtype == "f32" and "f32" or "bf16")
+      as = half and info.dtype == "f16" and #shape > 1 and not opt.writable and "f16" or dtype
+    end
     return weights:tensor(name, {
-      dtype = as_stored and "f16" or dtype, shape = shape, copy = opt.writable, stream = streamed,
+      dtype = as, shape = shape, copy = opt.writable, stream = streamed,
       label = streamed and "weights in files" or "weights",
     })
   end
@@ -111,7 +102,7 @@ function models.load(dir, opt)
   model.dtype, model.dir, model.saved_dtype = dtype, dir, half and not opt.writable and "f16" or nil
   for _, layer in ipairs(model.linears) do
     local scale = layer.name .. ".weight_scale"
-    if weights:info(scale) and not packed then
+    if weights:info(scale) then
       known[scale] = true
       local shape = { layer.weight:shape()[1] }
       local values = weights:tensor(scale, { dtype = "f32", shape = shape, copy = opt.writable, label = "weights" })
@@ -121,9 +112,7 @@ function models.load(dir, opt)
     end
   end
   for _, name in ipairs(weights:names()) do
-    local tied = name == "lm_head.weight" and model.config.tied
-    local spare = tied or name:find("rotary_emb.inv_freq", 1, true) or packed and packed.spare(name)
-    if not known[name] and not spare then
+    if not known[name] and not file:is_spare(name, model.config.tied) then
       q.error("format", ("%s: tensor %s belongs to no part of a %s"):format(dir, name, model.arch.hf))
     end
   end
@@ -306,6 +295,7 @@ function Model:save(dir, opt)
   for key, value in pairs(self.config_values) do values[key] = value end
   values.torch_dtype = ({ f32 = "float32", bf16 = "bfloat16", f16 = "float16" })[dtype or self.dtype]
   values.dtype = values.dtype and values.torch_dtype or nil
+  values.quantization_config = nil  -- what was packed is written as the values that it stood for
   q.fs.write_dir(dir, function(folder)
     q.safetensors.save(folder, tensors, {
       metadata = { format = "pt" }, max_shard_bytes = opt.max_shard_bytes or 4e9, dtype = dtype,

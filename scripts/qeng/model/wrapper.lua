@@ -90,6 +90,7 @@ function View:tensor(name, opt) return self.file:tensor(self.stored[name] or nam
 function View:same(a, b) return self.file:same(self.stored[a] or a, self.stored[b] or b) end
 function View:load(opt) return self.file:load(opt) end
 function View:names() return self.list end
+function View:remarks() return self.file:remarks() end
 
 -- A folder's tensors under the names of the text model. architecture: as text_values gives it; nil: the folder's own.
 function wrapper.weights(file, architecture, path)
