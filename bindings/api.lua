@@ -73,9 +73,16 @@ function q.rng_step(step) end
 -- ---------------------------------------------------------------- tensors
 
 ---@class Tensor
----@operator add(Tensor): Tensor
----@operator mul(number): Tensor
+---@operator unm: Tensor
+---@operator add(Tensor|number): Tensor
+---@operator sub(Tensor|number): Tensor
+---@operator mul(Tensor|number): Tensor
+---@operator div(Tensor|number): Tensor
+---@operator pow(Tensor|number): Tensor
 local Tensor = {}
+
+---The methods of tensors, to which a recipe may add its own.
+q.Tensor = Tensor
 
 ---A tensor of the numbers in a nested table.
 ---@param values number|table
@@ -169,6 +176,163 @@ function Tensor:backward() end
 ---@param label? string  sets or asks the name that traces and errors show
 ---@return string
 function Tensor:label(label) end
+
+-- ---------------------------------------------------------------- arithmetic
+
+---Functions and reductions are expressions: what reads one has the whole of it computed, in one pass where that can be,
+---in f32, and rounded once to its dtype. Shapes are broadcast as NumPy does. Numbers stand for tensors, and take their
+---dtype; f32 beside bf16 gives f32; integers count as f32. Comparisons give u8, 1 or 0. All have gradients; where
+---several are the largest they share. Dimensions count from 1, or from -1 backwards; with keep the reduced ones stay
+---as 1.
+---
+---An expression has the values that its operands had when it was made. Only one that was a step of another, and whose
+---operand has been written to since, is Error("state") when it is read: :compute() it before.
+---@return Tensor  itself
+function Tensor:compute() end
+---Whether nothing has read it yet.
+---@return boolean
+function Tensor:is_pending() end
+
+---@return Tensor
+function Tensor:abs() end
+---@return Tensor
+function Tensor:sign() end
+---@return Tensor
+function Tensor:exp() end
+---@return Tensor  e^x - 1
+function Tensor:expm1() end
+---@return Tensor
+function Tensor:log() end
+---@return Tensor  log(1 + x)
+function Tensor:log1p() end
+---@return Tensor
+function Tensor:sqrt() end
+---@return Tensor  1 / sqrt(x)
+function Tensor:rsqrt() end
+---@return Tensor
+function Tensor:sin() end
+---@return Tensor
+function Tensor:cos() end
+---@return Tensor
+function Tensor:tanh() end
+---@return Tensor
+function Tensor:erf() end
+---@return Tensor
+function Tensor:sigmoid() end
+---@return Tensor
+function Tensor:square() end
+---@return Tensor
+function Tensor:reciprocal() end
+---@return Tensor
+function Tensor:relu() end
+---@return Tensor
+function Tensor:silu() end
+---@param approximate? boolean  the form with tanh
+---@return Tensor
+function Tensor:gelu(approximate) end
+---@return Tensor  log(1 + e^x)
+function Tensor:softplus() end
+---@param low? number|Tensor
+---@param high? number|Tensor
+---@return Tensor
+function Tensor:clamp(low, high) end
+---@param other Tensor|number
+---@return Tensor
+function Tensor:minimum(other) end
+---@param other Tensor|number
+---@return Tensor
+function Tensor:maximum(other) end
+---@param other Tensor|number
+---@return Tensor  u8
+function Tensor:lt(other) end
+---@param other Tensor|number
+---@return Tensor  u8
+function Tensor:le(other) end
+---@param other Tensor|number
+---@return Tensor  u8
+function Tensor:gt(other) end
+---@param other Tensor|number
+---@return Tensor  u8
+function Tensor:ge(other) end
+---@param other Tensor|number
+---@return Tensor  u8
+function Tensor:eq(other) end
+---@param other Tensor|number
+---@return Tensor  u8
+function Tensor:ne(other) end
+---a where the condition is not 0, else b.
+---@param condition Tensor
+---@param a Tensor|number
+---@param b Tensor|number
+---@return Tensor
+function q.where(condition, a, b) end
+---@param dims? integer|integer[]  all of them by default
+---@param keep? boolean
+---@return Tensor
+function Tensor:sum(dims, keep) end
+---@param dims? integer|integer[]  all of them by default
+---@param keep? boolean
+---@return Tensor
+function Tensor:mean(dims, keep) end
+---@param dims? integer|integer[]  all of them by default
+---@param keep? boolean
+---@return Tensor  of the last dimensions
+function Tensor:max(dims, keep) end
+---@param dims? integer|integer[]  all of them by default
+---@param keep? boolean
+---@return Tensor  likewise
+function Tensor:min(dims, keep) end
+---@param dims? integer|integer[]  all of them by default
+---@param keep? boolean
+---@param corrected? boolean  divided by n - 1
+---@return Tensor
+function Tensor:var(dims, keep, corrected) end
+---@param dims? integer|integer[]  all of them by default
+---@param keep? boolean
+---@return Tensor  the root of the sum of squares
+function Tensor:norm(dims, keep) end
+---@param dims? integer|integer[]  all of them by default
+---@param keep? boolean
+---@return Tensor  u8
+function Tensor:any(dims, keep) end
+---@param dims? integer|integer[]  all of them by default
+---@param keep? boolean
+---@return Tensor  u8
+function Tensor:all(dims, keep) end
+---@param keep? boolean
+---@return Tensor  over the last dimension, as the next two
+function Tensor:logsumexp(keep) end
+---@return Tensor
+function Tensor:softmax() end
+---@return Tensor
+function Tensor:log_softmax() end
+
+---These methods as functions.
+q.abs = Tensor.abs
+q.sign = Tensor.sign
+q.exp = Tensor.exp
+q.expm1 = Tensor.expm1
+q.log = Tensor.log
+q.log1p = Tensor.log1p
+q.sqrt = Tensor.sqrt
+q.rsqrt = Tensor.rsqrt
+q.sin = Tensor.sin
+q.cos = Tensor.cos
+q.tanh = Tensor.tanh
+q.erf = Tensor.erf
+q.sigmoid = Tensor.sigmoid
+q.square = Tensor.square
+q.reciprocal = Tensor.reciprocal
+q.relu = Tensor.relu
+q.silu = Tensor.silu
+q.gelu = Tensor.gelu
+q.softplus = Tensor.softplus
+q.clamp = Tensor.clamp
+q.minimum = Tensor.minimum
+q.maximum = Tensor.maximum
+q.softmax = Tensor.softmax
+q.log_softmax = Tensor.log_softmax
+q.logsumexp = Tensor.logsumexp
 
 -- ---------------------------------------------------------------- differentiable functions (equations: kernels/ops.h)
 

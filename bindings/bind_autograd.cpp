@@ -176,15 +176,6 @@ int to(Call& call) {
   const TensorPtr x = lua::self_tensor(call);
   return call.push(cast(tape_of(call, x), x, call.arg<DType>(1)));
 }
-int add(Call& call) {
-  const TensorPtr a = call.arg<TensorPtr>(1), b = call.arg<TensorPtr>(2);
-  return call.push(add(tape_of(call, a, b), a, b));
-}
-int scale(Call& call) {
-  const bool number_first = lua_type(call.L, 1) == LUA_TNUMBER;
-  const TensorPtr x = call.arg<TensorPtr>(number_first ? 2 : 1);
-  return call.push(scale(tape_of(call, x), x, call.arg<float>(number_first ? 1 : 2)));
-}
 int backward(Call& call) {
   const TensorPtr loss = lua::self_tensor(call);
   Tape& tape = tape_of(call, loss);
@@ -303,9 +294,7 @@ void register_autograd(lua_State* L) {
              {"merge_dora", fn<merge_dora>},
              {"dora_scale", fn<dora_scale>},
              {"row_squares", fn<row_squares>}});
-  methods<Tensor>(
-      L,
-      {{"reshape", fn<reshape>}, {"to", fn<to>}, {"backward", fn<backward>}, {"__add", fn<add>}, {"__mul", fn<scale>}});
+  methods<Tensor>(L, {{"reshape", fn<reshape>}, {"to", fn<to>}, {"backward", fn<backward>}});
 }
 
 }  // namespace qeng

@@ -6,6 +6,7 @@
 
 #include "bindings/register.h"
 #include "bindings/runtime.h"
+#include "engine/autograd/expression.h"
 #include "engine/stream/spilled_file.h"
 #include "kernels/interleave.h"
 
@@ -81,10 +82,18 @@ int uniform(Call& call) {
 
 Shape shape_of(const TensorPtr& x) { return Shape(x->view.shape, x->view.shape + x->view.rank); }
 
-int shape(Call& call) { return call.push(shape_of(lua::self_tensor(call))); }
-int dtype(Call& call) { return call.push(lua::self_tensor(call)->view.dtype); }
-int elements(Call& call) { return call.push(lua::self_tensor(call)->view.elements()); }
-int bytes(Call& call) { return call.push(static_cast<int64_t>(lua::self_tensor(call)->view.bytes())); }
+// What a pending tensor has as well.
+TensorPtr self_as_it_is(Call& call) {
+  try {
+    return lua::pending_tensor(call.L, 1);
+  } catch (const lua::Problem& problem) {
+    fail("closed", call.name, ": ", problem.text);
+  }
+}
+int shape(Call& call) { return call.push(shape_of(self_as_it_is(call))); }
+int dtype(Call& call) { return call.push(self_as_it_is(call)->view.dtype); }
+int elements(Call& call) { return call.push(self_as_it_is(call)->view.elements()); }
+int bytes(Call& call) { return call.push(static_cast<int64_t>(self_as_it_is(call)->view.bytes())); }
 
 // Appends row r of the leading dimension as a file has it, also where rows lie interleaved.
 void append_row(std::vector<std::byte>& bytes, const TensorPtr& x, int64_t r) {
@@ -210,11 +219,16 @@ int address(Call& call) {
   return 1;
 }
 
-int equals(Call& call) { return call.push(call.arg<TensorPtr>(1) == call.arg<TensorPtr>(2)); }
+int equals(Call& call) {
+  const auto held = [&](int index) { return static_cast<TensorPtr*>(lua_touserdata(call.L, index))->get(); };
+  return call.push(lua_rawequal(call.L, 1, 2) || (held(1) && held(1) == held(2)));
+}
 
 int text(Call& call) {
   const TensorPtr& held = *static_cast<TensorPtr*>(lua_touserdata(call.L, 1));
   if (!held) return call.push("Tensor (closed)");
+  if (held->device().capturing() && held->pending) return call.push(shape_text(held->view));
+  settled(held);
   const Tensor& x = *held;
   std::string out = shape_text(x.view);
   if (!x.label.empty()) out += " " + x.label;

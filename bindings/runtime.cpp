@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <utility>
 
+#include "engine/autograd/expression.h"
 #include "engine/program/rehearsal.h"
 #include "kernels/backends.h"
 
@@ -185,12 +186,13 @@ void leave(lua_State* L, int results) {
 
 namespace lua {
 
-TensorPtr Value<TensorPtr>::read(lua_State* L, int index) {
+TensorPtr pending_tensor(lua_State* L, int index) {
   if (!is_class(L, index, ClassName<Tensor>::value)) expected(L, index, "Tensor");
   const TensorPtr& tensor = *static_cast<TensorPtr*>(lua_touserdata(L, index));
   if (!tensor) throw Problem{"this Tensor is closed: it was freed, or its scope has ended"};
   return tensor;
 }
+TensorPtr Value<TensorPtr>::read(lua_State* L, int index) { return settled(pending_tensor(L, index)); }
 
 void Value<TensorPtr>::push(lua_State* L, const TensorPtr& tensor) {
   if (!tensor) return lua_pushnil(L);

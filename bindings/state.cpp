@@ -141,6 +141,7 @@ LuaState::LuaState() : L_(luaL_newstate()) {
   register_tensor(L_);
   register_view(L_);
   register_autograd(L_);
+  register_expression(L_);
   register_program(L_);
   register_rehearsal(L_);
   register_quantize(L_);

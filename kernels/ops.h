@@ -14,6 +14,7 @@
 #include <variant>
 #include <vector>
 
+#include "kernels/pointwise.h"
 #include "kernels/view.h"
 
 namespace qeng {
@@ -192,6 +193,27 @@ struct SwiGluGrad {
   void views(F f) {
     f("gate", gate, Access::read), f("up", up, Access::read), f("dy", dy, Access::read);
     f("dgate", dgate, Access::write), f("dup", dup, Access::write);
+  }
+};
+
+// out_i (+)= node_i at each element of a space, in f32 and in one pass: a small program of the functions of
+// kernels/pointwise.h, whose nodes take nodes before them, elements of inputs and constants.
+// space: a shape (no memory)   in_k: f32, bf16, f16, i32, i64 or u8; its dimensions are the space's, or 1 where one
+// element stands for all   out_i: f32, bf16, f16, or u8, which gets 1 for what is not 0; its shape says whether it has
+// each element, one a row, or sums (PointwiseOutput)
+// A sum over a row is of blocks of columns in order, one over dimensions of blocks of rows. i32 and i64 count as f32.
+// In place allowed: an output with each element may be an input of its shape and dtype.
+struct Pointwise {
+  static constexpr const char* name = "pointwise";
+  View space;
+  std::vector<PointwiseNode> nodes;
+  std::vector<View> in;
+  std::vector<PointwiseOutput> out;
+  int64_t flops() const;  // a function counts as one
+  template <class F>
+  void views(F f) {
+    for (View& each : in) f("in", each, Access::read);
+    for (PointwiseOutput& each : out) f("out", each.view, each.acc ? Access::update : Access::write);
   }
 };
 
@@ -655,7 +677,7 @@ struct UseWeights {
 // clang-format off
 #define QENG_OPERATIONS(OP) \
   OP(Matmul) OP(RowLinear) OP(Hadamard) OP(KvStore) OP(CopyPages) OP(PagedAttention) OP(BiasGrad) OP(Embedding) \
-  OP(EmbeddingGrad) OP(RmsNorm) OP(AddRmsNorm) OP(RmsNormGrad) OP(SwiGlu) OP(SwiGluGrad) OP(Add) OP(Scale) OP(Cast) \
+  OP(EmbeddingGrad) OP(RmsNorm) OP(AddRmsNorm) OP(RmsNormGrad) OP(SwiGlu) OP(SwiGluGrad) OP(Pointwise) OP(Add) OP(Scale) OP(Cast) \
   OP(Copy) OP(Fill) OP(Dropout) OP(EmbeddingNoise) OP(DoraScale) OP(Rope) OP(Attention) OP(AttentionGrad) \
   OP(LmHeadLoss) OP(DecodePackets) OP(SumSquares) OP(ClipScale) OP(AdamW) OP(ScaleColumns) OP(ScaleColumnsGrad) \
   OP(PulseGrad) OP(Inertia) OP(CountLevels) OP(PackSigns) OP(ClipToGrid) OP(UseWeights)

@@ -69,29 +69,29 @@ TensorPtr swiglu(Tape& tape, const TensorPtr& gate, const TensorPtr& up, bool ge
   return y;
 }
 
-TensorPtr add(Tape& tape, const TensorPtr& a, const TensorPtr& b) {
-  Device& device = tape.device();
-  TensorPtr y = make_like(*a);
-  device.run(Add{a->view, b->view, y->view});
-  if (!tape.wants({a, b})) return y;
+void add_into(Tape& tape, const TensorPtr& a, const TensorPtr& b, const TensorPtr& y) {
+  tape.device().run(Add{a->view, b->view, y->view});
+  if (!tape.wants({a, b})) return;
   tape.record({y}, [=, &tape] {
     if (a->needs_grad()) tape.pass(a, y->grad);
     if (b->needs_grad()) tape.pass(b, y->grad);
   });
+}
+TensorPtr add(Tape& tape, const TensorPtr& a, const TensorPtr& b) {
+  TensorPtr y = make_like(*a);
+  add_into(tape, a, b, y);
   return y;
 }
 
-TensorPtr scale(Tape& tape, const TensorPtr& x, float alpha) {
+void scale_into(Tape& tape, const TensorPtr& x, float alpha, const TensorPtr& y) {
   Device& device = tape.device();
-  TensorPtr y = make_like(*x);
   device.run(Scale{x->view, y->view, alpha});
-  if (!tape.wants({x})) return y;
+  if (!tape.wants({x})) return;
   tape.record({y}, [=, &tape, &device] {
     TensorPtr dx = make_like(*x);
     device.run(Scale{y->grad->view, dx->view, alpha});
     tape.pass(x, dx);
   });
-  return y;
 }
 
 TensorPtr cast(Tape& tape, const TensorPtr& x, DType dtype) {

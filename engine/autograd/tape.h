@@ -54,6 +54,17 @@ class Tape {
   uint64_t seed() const { return seed_; }
   uint32_t next_subsequence() { return subsequence_++; }
 
+  // Tensors that nothing has read yet (expression.h): those that are still there, and are still pending.
+  void add_pending(const TensorPtr& tensor);
+  std::vector<TensorPtr> all_pending();
+
+  struct Recording {  // RAII: whether functions record
+    Recording(Tape& t, bool on) : tape(t), before(t.recording_) { tape.recording_ = on; }
+    ~Recording() { tape.recording_ = before; }
+    Recording(const Recording&) = delete;
+    Tape& tape;
+    bool before;
+  };
   struct NoGrad {  // RAII: nothing records while it lives
     explicit NoGrad(Tape& t, bool training = false) : tape(t), recording(t.recording_), trained(t.training_) {
       tape.recording_ = false;
@@ -77,6 +88,8 @@ class Tape {
 
   Device& device_;
   std::vector<Record> records_;
+  std::vector<std::weak_ptr<Tensor>> pending_;
+  size_t pending_checked_ = 64;  // how many there may be before those that are gone are left out
   bool recording_ = true, training_ = true, playing_ = false;
   TensorPtr rng_;
   uint64_t seed_ = 0;

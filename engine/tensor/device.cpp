@@ -44,6 +44,10 @@ Device::~Device() { trim(); }
 
 void Device::run(const Op& op, bool again) {
   if (!again && !out_of_reach_.empty()) check_reach(op);
+  if (!again && pending_)
+    for_each_view(op, [this](const char*, const View& view, Access access) {
+      if (access != Access::read) before_write(&view);
+    });
   if (listener_ && !listener_->before(op, label())) return;
   again ? backend_->repeat(op) : backend_->run(op);
   if (listener_) listener_->after(op, label());

@@ -173,6 +173,7 @@ void read_bytes(const Tensor& x, void* host) {
 void write_bytes(Tensor& x, const void* host) {
   need_values(x);
   if (!x.view.bytes()) return;
+  x.device().before_write(&x.view);
   if (void* home = home_of(x))
     std::memcpy(home, host, x.view.bytes());
   else
@@ -233,6 +234,7 @@ void from_host_i32(Tensor& x, const int32_t* values, size_t count) {
   need_values(x);
   if (x.view.dtype != DType::i32 || count != static_cast<size_t>(x.view.elements()))
     fail("shape", count, " i32 values for ", shape_text(x.view));
+  x.device().before_write(&x.view);
   if (count) x.device().backend().upload(x.view.data, values, count * sizeof(int32_t));
 }
 

@@ -10,6 +10,7 @@
 namespace qeng {
 
 struct Tensor;
+struct Expression;    // engine/autograd/expression.h
 class WeightLearner;  // engine/autograd/learner.h
 using TensorPtr = std::shared_ptr<Tensor>;
 using Shape = std::vector<int64_t>;
@@ -25,8 +26,13 @@ struct Tensor {
   std::shared_ptr<WeightLearner> learner;  // of a linear layer's weight: takes its gradient, where it keeps none
   TensorPtr grad;  // parameter: f32, zero at first. Otherwise: only during backward, in this tensor's dtype
 
+  // What computes it, where nothing has read it yet: then there is no buffer, and the view has no data
+  // (engine/autograd/expression.h). Functions of the engine are given tensors that are computed.
+  std::shared_ptr<const Expression> pending;
+  Device* pending_on = nullptr;
+
   bool needs_grad() const { return requires_grad || tracked; }
-  Device& device() const { return *buffer->device; }
+  Device& device() const { return buffer ? *buffer->device : *pending_on; }
 };
 
 // Uninitialised, its rows in order. Error("shape") for a rank over kMaxRank, a negative size, or rows that are not

@@ -26,6 +26,7 @@ local runs = require "qeng.train.run"
 local run_folder = require "qeng.train.run_folder"
 local sampling = require "qeng.infer.sampling"
 local schedule = require "qeng.train.schedule"
+require "qeng.algebra"
 require "qeng.summaries"
 require "qeng.console.tables"
 

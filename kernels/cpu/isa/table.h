@@ -14,6 +14,7 @@
 #include "kernels/dtype.h"
 #include "kernels/math/adamw.h"
 #include "kernels/math/bf16.h"
+#include "kernels/math/fn.h"
 
 namespace qeng::isa {
 
@@ -56,6 +57,10 @@ struct Table {
                         int64_t n) = nullptr;
   void (*scale_columns_grad)(Float type, const void* x, const float* scale, const void* dy, void* dx, float* dscale,
                              int64_t n) = nullptr;
+
+  // ---- pointwise (pointwise.cpp): the steps, on registers of [rows, columns] floats, `stride` floats apart
+  void (*pointwise)(const PointwiseStep* steps, int64_t count, float* registers, int64_t stride, int64_t rows,
+                    int64_t columns) = nullptr;
 
   // ---- stored dtypes (block_decode.cpp): out[i] = element first + i of the row, i < count. dtype: float, f16 or a
   // block format; the values are those of decode_row (kernels/blocks.h).
