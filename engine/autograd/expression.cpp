@@ -71,25 +71,30 @@ ExpressionPtr expression_of(const Operand& operand) {
   return constant;
 }
 
+template <class F>
+void each_leaf(const Expression& expression, F f) {
+  if (expression.leaf) return f(*expression.leaf);
+  for (const ExpressionPtr& arg : expression.args) each_leaf(*arg, f);
+}
+// Whether a leaf of the expression lies in this memory.
+bool reads(const Expression& expression, const View& memory) {
+  bool found = false;
+  each_leaf(expression, [&](const Tensor& leaf) {
+    const char *begin = leaf.view.as<char>(), *written = memory.as<char>();
+    found = found || (begin < written + memory.bytes() && written < begin + leaf.view.bytes());
+  });
+  return found;
+}
+
 TensorPtr pending_tensor(Tape& tape, std::shared_ptr<Expression> expression) {
   auto tensor = std::make_shared<Tensor>();
   tensor->view.dtype = expression->dtype;
   for (const int64_t size : expression->shape) tensor->view.shape[tensor->view.rank++] = size;
   tensor->pending_on = &tape.device(), expression->tape = &tape;
   tensor->pending = std::move(expression);
-  tape.add_pending(tensor);
+  each_leaf(*tensor->pending, [&](const Tensor& leaf) { tape.pending().add(tensor, leaf); });
+  tape.device().set_pending(true);
   return tensor;
-}
-
-// Whether a leaf of the expression lies in this memory.
-bool reads(const Expression& expression, const View& memory) {
-  if (expression.leaf) {
-    const char *begin = expression.leaf->view.as<char>(), *written = memory.as<char>();
-    return begin < written + memory.bytes() && written < begin + expression.leaf->view.bytes();
-  }
-  for (const ExpressionPtr& arg : expression.args)
-    if (reads(*arg, memory)) return true;
-  return false;
 }
 
 // Expressions that a kernel of its own computes as well, whose gradient is nothing but a copy: a + b of one shape, and
@@ -210,14 +215,15 @@ const TensorPtr& settled(const TensorPtr& x) {
 
 void settle_readers(Tape& tape, const View* written) {
   std::vector<TensorPtr> readers;
-  for (const TensorPtr& each : tape.all_pending()) {
+  for (const TensorPtr& each : written ? tape.pending().near(*written) : tape.pending().all()) {
     if (!each->pending || (written && !reads(*each->pending, *written))) continue;
     if (each->pending->used)
       each->pending->stale = true;
     else
       readers.push_back(each);
   }
-  for (const TensorPtr& reader : readers) settle(reader);
+  for (const TensorPtr& reader : readers) settled(reader);
+  if (tape.pending().empty()) tape.device().set_pending(false);
 }
 
 }  // namespace qeng

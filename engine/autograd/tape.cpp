@@ -7,6 +7,7 @@ namespace qeng {
 Tape::Tape(Device& device) : device_(device), rng_(make_zeros(device, {2}, DType::i64, "workspace")) {
   device.set_before_write([this](const View* written) { settle_readers(*this, written); });
 }
+Tape::~Tape() { device_.set_before_write(nullptr), device_.set_pending(false); }
 
 void Tape::set_rng(uint64_t seed, uint64_t step) {
   seed_ = seed;
@@ -19,23 +20,6 @@ bool Tape::wants(std::initializer_list<TensorPtr> inputs) const {
   for (const TensorPtr& input : inputs)
     if (input && input->needs_grad()) return true;
   return false;
-}
-
-void Tape::add_pending(const TensorPtr& tensor) {
-  pending_.push_back(tensor);
-  device_.set_pending(true);
-  if (pending_.size() < pending_checked_) return;
-  all_pending();
-  pending_checked_ = 2 * pending_.size() + 64;
-}
-
-std::vector<TensorPtr> Tape::all_pending() {
-  std::vector<TensorPtr> all;
-  for (const auto& each : pending_)
-    if (TensorPtr tensor = each.lock(); tensor && tensor->pending) all.push_back(std::move(tensor));
-  pending_.assign(all.begin(), all.end());
-  device_.set_pending(!all.empty());
-  return all;
 }
 
 void Tape::record(const std::vector<TensorPtr>& outputs, std::function<void()> play) {

@@ -5,13 +5,15 @@
 #include <string>
 #include <vector>
 
-#include "engine/tensor/tensor.h"
+#include "engine/autograd/pending.h"
 
 namespace qeng {
 
 class Tape {
  public:
   explicit Tape(Device& device);
+  ~Tape();
+  Tape(const Tape&) = delete;
   Device& device() { return device_; }
 
   bool recording() const { return recording_; }
@@ -54,9 +56,7 @@ class Tape {
   uint64_t seed() const { return seed_; }
   uint32_t next_subsequence() { return subsequence_++; }
 
-  // Tensors that nothing has read yet (expression.h): those that are still there, and are still pending.
-  void add_pending(const TensorPtr& tensor);
-  std::vector<TensorPtr> all_pending();
+  PendingTensors& pending() { return pending_; }
 
   struct Recording {  // RAII: whether functions record
     Recording(Tape& t, bool on) : tape(t), before(t.recording_) { tape.recording_ = on; }
@@ -88,8 +88,7 @@ class Tape {
 
   Device& device_;
   std::vector<Record> records_;
-  std::vector<std::weak_ptr<Tensor>> pending_;
-  size_t pending_checked_ = 64;  // how many there may be before those that are gone are left out
+  PendingTensors pending_;
   bool recording_ = true, training_ = true, playing_ = false;
   TensorPtr rng_;
   uint64_t seed_ = 0;
