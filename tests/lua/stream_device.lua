@@ -131,6 +131,11 @@ do  -- learned positions are read with the embedding, also where both are in the
   same("learned positions", logits(streaming), logits(q.load(dir)))
   q.fs.remove(dir)
 end
+for _, name in ipairs { "awq", "act_order" } do  -- packed layers are decoded into the host's memory
+  local dir = "tests/golden/int4/" .. name
+  local streaming = q.load(dir, { dtype = "bf16", weights = "stream", stream_keep = 0 })
+  same("packed, " .. name, logits(streaming), logits(q.load(dir, { dtype = "bf16" })))
+end
 local ok, err = pcall(q.load, path, { weights = "stream", stream_keep = 0, host_budget = 10e3 })
 assert(not ok and err.code == "memory" and err.message:find "pinned memory of the host, more than %-%-host%-budget",
   tostring(err.message))
