@@ -32,4 +32,4 @@ fi
     q.convert(arg[1], out, { tokenizer = tokenizer, template = "chatml", threads = 2 })
     best = math.max(best, tonumber(arg[4]) / (q.time() - began))
   end
-  print(("q.convert, 2 workers, best of five: %.1f MB/s, peak memory %.0f MB"):format(best, q.peak_rss() / 1e6))' "$jsonl" "$work" "$data/qwen.tiktoken" "$megabytes"
+  print(("q.convert, 2 workers, best of five: %.1f MB/s, peak memory %.0f MB"):format(best, q.host.peak_rss() / 1e6))' "$jsonl" "$work" "$data/qwen.tiktoken" "$megabytes"

@@ -52,7 +52,7 @@ local function matrix(type, size)
   if made[key] then return made[key] end
   local rows, done = size[1], math.min(size[1], 61)
   local dense = type == "f32" or type == "bf16" or type == "f16"
-  local block = q.randn({ done, size[2] }, { std = 0.02, seed = 1, stream = size[2] })
+  local block = q.randn({ done, size[2] }, { std = 0.02, seed = 1, subsequence = size[2] })
   block = dense and block:to(type) or q.quantize(block, type)
   local whole = q.empty(size, type, "weights")
   whole:rows(0, done):copy(block)

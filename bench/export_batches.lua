@@ -19,11 +19,12 @@ local list = q.json.array {}
 for i = 1, opt.steps do
   local batch = batches:next()
   local info = batch:info()
-  local slot = q.slot(info.tokens, info.max_documents)
-  batch:load(slot)
-  local cu, ends = slot.cu_q:table(), q.json.array {}
+  local micro_batch = q.micro_batch(info.tokens, info.max_documents)
+  batch:load(micro_batch)
+  local cu, ends = micro_batch.cu_q:table(), q.json.array {}
   for _, v in ipairs(cu) do if #ends == 0 or v > ends[#ends] then ends[#ends + 1] = v end end
-  list[i] = { tokens = slot.tokens:table(), targets = slot.targets:table(), positions = slot.positions:table(),
+  list[i] = { tokens = micro_batch.tokens:table(), targets = micro_batch.targets:table(),
+    positions = micro_batch.positions:table(),
     cu_seqlens = ends }
 end
 q.fs.write(opt.out .. "/batches.json", q.json.encode { row_tokens = opt.row_tokens, batches = list })

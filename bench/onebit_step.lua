@@ -49,14 +49,14 @@ for i, parameter in ipairs(model:trainable()) do floats[i] = parameter.tensor en
 local adam = q.adamw_state(floats)
 local bits = q.phases(model, { active = opt.active > 0 and opt.active or math.ceil(total / 4), steps = opt.phase_steps,
   inertia = { levels = opt.levels } })
-local slot = q.slot(opt.tokens, 1)
+local micro_batch = q.micro_batch(opt.tokens, 1)
 local ids, targets, positions = {}, {}, {}
 for i = 1, opt.tokens do ids[i], targets[i], positions[i] = i * 37 % opt.vocab, (i + 1) * 37 % opt.vocab, i - 1 end
-slot.tokens:set(ids)
-slot.targets:set(targets)
-slot.positions:set(positions)
-slot.cu_q:set { 0, opt.tokens }
-slot.scale:fill(1 / opt.tokens)
+micro_batch.tokens:set(ids)
+micro_batch.targets:set(targets)
+micro_batch.positions:set(positions)
+micro_batch.cu_q:set { 0, opt.tokens }
+micro_batch.scale:fill(1 / opt.tokens)
 print(("%.2f billion one-bit weights, drawn in %.1f s; %d tokens a step"):format(total / 1e9, q.time() - begun,
   opt.tokens))
 
@@ -75,7 +75,7 @@ for step = 0, steps - 1 do
   q.rng_step(step)
   if not program then
     program, value = q.capture(function()
-      local loss = model:loss(slot)
+      local loss = model:loss(micro_batch)
       loss:backward()
       return loss
     end)
@@ -97,4 +97,4 @@ for step = 0, steps - 1 do
 end
 release()
 print(tostring(q.memory()))
-print(("the process had at most %.3f GB"):format(q.peak_rss() / 1e9))
+print(("the process had at most %.3f GB"):format(q.host.peak_rss() / 1e9))

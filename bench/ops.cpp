@@ -542,9 +542,9 @@ std::pair<double, double> time_of(Backend& backend, const std::vector<Op>& sets,
   return {tries[kTries / 2], tries[0]};
 }
 
-bool uses_bf16(Op op) {
+bool uses_bf16(const Op& op) {
   bool found = false;
-  for_each_view(op, [&](const char*, View& view, Access) { found |= view.dtype == DType::bf16; });
+  for_each_view(op, [&](const char*, const View& view, Access) { found |= view.dtype == DType::bf16; });
   return found;
 }
 
@@ -657,10 +657,10 @@ class Row {
   std::string text_;
 };
 
-std::string shapes(Op op) {
+std::string shapes(const Op& op) {
   Row views;
   std::set<std::string> seen;  // of a list of tensors, the first
-  for_each_view(op, [&](const char* label, View& view, Access) {
+  for_each_view(op, [&](const char* label, const View& view, Access) {
     if (!seen.insert(label).second) return;
     views.raw(label, Row()
                          .add("dtype", dtype_name(view.dtype))

@@ -27,7 +27,7 @@ local function pool(tokens, dtype)
   local slots, table_ = {}, {}
   for i = 1, pages * page_tokens do slots[i] = i - 1 end
   for i = 1, pages do table_[i] = (i * 7919) % pages end  -- a prime: each page once, in no order
-  q.kv_store(rows, rows, q.tensor(slots, "i32"), keys, values)
+  q.pages.kv_store(rows, rows, q.tensor(slots, "i32"), keys, values)
   return keys, values, q.tensor({ table_ }, "i32")
 end
 
@@ -42,7 +42,7 @@ for _, dtype in ipairs { "f32", "bf16", "f16", "q8_0" } do
     local step = { pages = pages, cu_q = q.tensor({ 0, 1 }, "i32"), lengths = q.tensor({ tokens }, "i32"),
       page_tokens = page_tokens }
     local query = q.randn { 1, heads, dim }
-    local seconds = best(function() q.scope(function() q.paged_attention(query, keys, values, step) end) end)
+    local seconds = best(function() q.scope(function() q.pages.paged_attention(query, keys, values, step) end) end)
     print(("decode %5s, %d keys: %6.2f ms, %5.1f GB/s"):format(dtype, tokens, seconds * 1e3,
       2 * tokens * kv_heads * dim * bytes / seconds / 1e9))
   end)
@@ -55,7 +55,7 @@ q.no_grad(q.scope, function()
     local keys, values, pages = pool(tokens, dtype)
     local step = { pages = pages, cu_q = q.tensor({ 0, tokens }, "i32"), lengths = q.tensor({ tokens }, "i32"),
       page_tokens = page_tokens }
-    local seconds = best(function() q.scope(function() q.paged_attention(query, keys, values, step) end) end)
+    local seconds = best(function() q.scope(function() q.pages.paged_attention(query, keys, values, step) end) end)
     print(("prefill %5s, %d tokens: %6.1f ms, %5.0f GFLOP/s"):format(dtype, tokens, seconds * 1e3,
       flops / seconds / 1e9))
   end

@@ -90,10 +90,10 @@ class Weights {
   View take(DType dtype, int64_t n, int64_t k) {
     View view(memory.data() + used_, dtype, {n, k});
     used_ += view.bytes();
-    if (!interleaved_) return view;
-    if (used_ > done_ && interleaved_dtype(view) != dtype) interleave(view, available_threads());
+    if (!interleaved_ || !can_interleave(view)) return view;
+    if (used_ > done_) interleave(view, available_threads());
     done_ = std::max(done_, used_);
-    view.dtype = interleaved_dtype(view);
+    view.interleaved = true;
     return view;
   }
   // Random codes and equal scales: a stretch of blocks, repeated.

@@ -112,12 +112,13 @@ if opt.batches then  -- those that q.train will draw
   for i = 1, opt.steps do
     local batch = batches:next()
     local info = batch:info()
-    local slot = q.slot(info.tokens, info.max_documents)
-    batch:load(slot)
+    local micro_batch = q.micro_batch(info.tokens, info.max_documents)
+    batch:load(micro_batch)
     local ends = q.json.array {}
-    for _, v in ipairs(slot.cu_q:table()) do if #ends == 0 or v > ends[#ends] then ends[#ends + 1] = v end end
+    for _, v in ipairs(micro_batch.cu_q:table()) do if #ends == 0 or v > ends[#ends] then ends[#ends + 1] = v end end
     list[i] = {
-      tokens = slot.tokens:table(), targets = slot.targets:table(), positions = slot.positions:table(),
+      tokens = micro_batch.tokens:table(), targets = micro_batch.targets:table(),
+      positions = micro_batch.positions:table(),
       cu_seqlens = ends,
       real_tokens = info.real_tokens,
     }

@@ -2,7 +2,8 @@
 -- The reference of `require "qeng"`. Editors read it for completion, and help(x) prints it. A test asserts that its
 -- names are exactly those that exist. Part 1 is bound in C++ (bindings/*.cpp), part 2 is the Lua library
 -- (scripts/qeng). Options with many fields are classes (---@class SamplerOptions); help prints their fields where they
--- are used.
+-- are used. q.adapters, q.quant, q.pages, q.logits, q.stream, q.rehearsal, q.host and part 1 of q.onebit are what the
+-- library is made of; a recipe seldom needs them.
 -- Every function raises {code=, message=} on failure (see q.try). Rows and ids count from 0, as in the model files.
 
 local q = {}
@@ -54,10 +55,6 @@ function Runtime:free() end
 ---@return table
 function q.memory() end
 
----Peak resident memory of this process, bytes.
----@return integer
-function q.peak_rss() end
-
 ---Measured limits of the device: {bandwidth=, flops_f32=, flops_bf16=} in bytes/s and FLOP/s.
 ---The first use takes about a second, and 200 MB of the budget, on a GPU 1 GB. With if_room the result is nil if not so
 ---much is left.
@@ -76,9 +73,16 @@ function q.rng_step(step) end
 -- ---------------------------------------------------------------- tensors
 
 ---@class Tensor
----@operator add(Tensor): Tensor
----@operator mul(number): Tensor
+---@operator unm: Tensor
+---@operator add(Tensor|number): Tensor
+---@operator sub(Tensor|number): Tensor
+---@operator mul(Tensor|number): Tensor
+---@operator div(Tensor|number): Tensor
+---@operator pow(Tensor|number): Tensor
 local Tensor = {}
+
+---The methods of tensors, to which a recipe may add its own.
+q.Tensor = Tensor
 
 ---A tensor of the numbers in a nested table.
 ---@param values number|table
@@ -99,13 +103,13 @@ function q.zeros(shape, dtype, label) end
 function q.empty(shape, dtype, label) end
 
 ---@param shape integer[]
----Normally distributed values (Philox): the same seed and stream give the same values.
----@param opt? {std?: number, seed?: integer, stream?: integer, dtype?: dtype, label?: string}
+---Normally distributed values (Philox): the same seed and subsequence give the same values.
+---@param opt? {std?: number, seed?: integer, subsequence?: integer, dtype?: dtype, label?: string}
 ---@return Tensor
 function q.randn(shape, opt) end
 
 ---@param shape integer[]
----@param opt? {low?: number, high?: number, seed?: integer, stream?: integer, dtype?: dtype, label?: string}
+---@param opt? {low?: number, high?: number, seed?: integer, subsequence?: integer, dtype?: dtype, label?: string}
 ---@return Tensor
 function q.uniform(shape, opt) end
 
@@ -173,6 +177,163 @@ function Tensor:backward() end
 ---@return string
 function Tensor:label(label) end
 
+-- ---------------------------------------------------------------- arithmetic
+
+---Functions and reductions are expressions: what reads one has the whole of it computed, in one pass where that can be,
+---in f32, and rounded once to its dtype. Shapes are broadcast as NumPy does. Numbers stand for tensors, and take their
+---dtype; f32 beside bf16 gives f32; integers count as f32. Comparisons give u8, 1 or 0. All have gradients; where
+---several are the largest they share. Dimensions count from 1, or from -1 backwards; with keep the reduced ones stay
+---as 1.
+---
+---An expression has the values that its operands had when it was made. Only one that was a step of another, and whose
+---operand has been written to since, is Error("state") when it is read: :compute() it before.
+---@return Tensor  itself
+function Tensor:compute() end
+---Whether nothing has read it yet.
+---@return boolean
+function Tensor:is_pending() end
+
+---@return Tensor
+function Tensor:abs() end
+---@return Tensor
+function Tensor:sign() end
+---@return Tensor
+function Tensor:exp() end
+---@return Tensor  e^x - 1
+function Tensor:expm1() end
+---@return Tensor
+function Tensor:log() end
+---@return Tensor  log(1 + x)
+function Tensor:log1p() end
+---@return Tensor
+function Tensor:sqrt() end
+---@return Tensor  1 / sqrt(x)
+function Tensor:rsqrt() end
+---@return Tensor
+function Tensor:sin() end
+---@return Tensor
+function Tensor:cos() end
+---@return Tensor
+function Tensor:tanh() end
+---@return Tensor
+function Tensor:erf() end
+---@return Tensor
+function Tensor:sigmoid() end
+---@return Tensor
+function Tensor:square() end
+---@return Tensor
+function Tensor:reciprocal() end
+---@return Tensor
+function Tensor:relu() end
+---@return Tensor
+function Tensor:silu() end
+---@param approximate? boolean  the form with tanh
+---@return Tensor
+function Tensor:gelu(approximate) end
+---@return Tensor  log(1 + e^x)
+function Tensor:softplus() end
+---@param low? number|Tensor
+---@param high? number|Tensor
+---@return Tensor
+function Tensor:clamp(low, high) end
+---@param other Tensor|number
+---@return Tensor
+function Tensor:minimum(other) end
+---@param other Tensor|number
+---@return Tensor
+function Tensor:maximum(other) end
+---@param other Tensor|number
+---@return Tensor  u8
+function Tensor:lt(other) end
+---@param other Tensor|number
+---@return Tensor  u8
+function Tensor:le(other) end
+---@param other Tensor|number
+---@return Tensor  u8
+function Tensor:gt(other) end
+---@param other Tensor|number
+---@return Tensor  u8
+function Tensor:ge(other) end
+---@param other Tensor|number
+---@return Tensor  u8
+function Tensor:eq(other) end
+---@param other Tensor|number
+---@return Tensor  u8
+function Tensor:ne(other) end
+---a where the condition is not 0, else b.
+---@param condition Tensor
+---@param a Tensor|number
+---@param b Tensor|number
+---@return Tensor
+function q.where(condition, a, b) end
+---@param dims? integer|integer[]  all of them by default
+---@param keep? boolean
+---@return Tensor
+function Tensor:sum(dims, keep) end
+---@param dims? integer|integer[]  all of them by default
+---@param keep? boolean
+---@return Tensor
+function Tensor:mean(dims, keep) end
+---@param dims? integer|integer[]  all of them by default
+---@param keep? boolean
+---@return Tensor  of the last dimensions
+function Tensor:max(dims, keep) end
+---@param dims? integer|integer[]  all of them by default
+---@param keep? boolean
+---@return Tensor  likewise
+function Tensor:min(dims, keep) end
+---@param dims? integer|integer[]  all of them by default
+---@param keep? boolean
+---@param corrected? boolean  divided by n - 1
+---@return Tensor
+function Tensor:var(dims, keep, corrected) end
+---@param dims? integer|integer[]  all of them by default
+---@param keep? boolean
+---@return Tensor  the root of the sum of squares
+function Tensor:norm(dims, keep) end
+---@param dims? integer|integer[]  all of them by default
+---@param keep? boolean
+---@return Tensor  u8
+function Tensor:any(dims, keep) end
+---@param dims? integer|integer[]  all of them by default
+---@param keep? boolean
+---@return Tensor  u8
+function Tensor:all(dims, keep) end
+---@param keep? boolean
+---@return Tensor  over the last dimension, as the next two
+function Tensor:logsumexp(keep) end
+---@return Tensor
+function Tensor:softmax() end
+---@return Tensor
+function Tensor:log_softmax() end
+
+---These methods as functions.
+q.abs = Tensor.abs
+q.sign = Tensor.sign
+q.exp = Tensor.exp
+q.expm1 = Tensor.expm1
+q.log = Tensor.log
+q.log1p = Tensor.log1p
+q.sqrt = Tensor.sqrt
+q.rsqrt = Tensor.rsqrt
+q.sin = Tensor.sin
+q.cos = Tensor.cos
+q.tanh = Tensor.tanh
+q.erf = Tensor.erf
+q.sigmoid = Tensor.sigmoid
+q.square = Tensor.square
+q.reciprocal = Tensor.reciprocal
+q.relu = Tensor.relu
+q.silu = Tensor.silu
+q.gelu = Tensor.gelu
+q.softplus = Tensor.softplus
+q.clamp = Tensor.clamp
+q.minimum = Tensor.minimum
+q.maximum = Tensor.maximum
+q.softmax = Tensor.softmax
+q.log_softmax = Tensor.log_softmax
+q.logsumexp = Tensor.logsumexp
+
 -- ---------------------------------------------------------------- differentiable functions (equations: kernels/ops.h)
 
 ---Rows of a table by token.  table [vocab, hidden], tokens [t] i32 -> [t, hidden]
@@ -197,20 +358,6 @@ function q.hadamard(x, opt) end
 ---@return Tensor
 function q.quantize(tensor, type, opt) end
 
----One-bit or ternary weights times the scale of their row, as one tensor.
----one_bit becomes "q1_0" (rows of whole 128), ternary "tq2_0" (of 256), each block with its row's scale rounded to f16.
----Either becomes "f32", "bf16" or "f16".
----@param w Tensor  one_bit or ternary [rows, columns]
----@param scale Tensor  f32 [rows]
----@param type dtype
----@return Tensor
-function q.join_row_scale(w, scale, type) end
----The inverse, if all blocks of a row have one scale: q1_0 or tq2_0 to one_bit or ternary weights, and f32 [rows].
----@param packed Tensor
----@return Tensor w
----@return Tensor scale
-function q.split_row_scale(packed) end
-
 ---y[r, i] = x[r, i] * scale[i] + bias[i].
 ---Follows a linear layer whose weights have no scale (one_bit, ternary); scale is that of its rows.
 ---@param x Tensor  [..., n]
@@ -218,48 +365,6 @@ function q.split_row_scale(packed) end
 ---@param bias? Tensor  [n]
 ---@return Tensor
 function q.scale_columns(x, scale, bias) end
-
----Gives a one_bit weight's rows first .. counters.
----Each backward pass feeds them with pulses of its gradient (PulseGrad and Inertia in kernels/ops.h). q.inertia does
----this for a whole model.
----@param weight Tensor  one_bit [out, in], of one linear layer
----@param opt {state: Tensor, hyper: Tensor, counts: Tensor, first?: integer, stream?: integer, bop?: boolean}
-function q.learn_by_pulses(weight, opt) end
-
----Straight-through: the gradient of a weight is added to that of `latent`, f32 of its shape.
----@param weight Tensor
----@param latent Tensor
-function q.learn_latent(weight, latent) end
-
----Ends the learning of a weight.
----@param weight Tensor
-function q.stop_learning(weight) end
-
----How many counters stand at each level: of bit planes one number a level from 0 on, of bytes 16 bins.
----@param state Tensor  one_bit [planes, rows, columns] or u8
----@return integer[]
-function q.count_levels(state) end
-
----The signs of a matrix and the mean of |w| over each of its rows.
----@param w Tensor  f32, bf16 or f16 [rows, columns], columns a multiple of 32
----@return Tensor bits  one_bit
----@return Tensor scale  [rows] f32
-function q.binarize(w) end
-
----Fair random signs, the same everywhere.
----@param bits Tensor  one_bit
----@param opt? {seed?: integer, stream?: integer}
-function q.random_signs(bits, opt) end
-
----bits = the signs of x.
----@param x Tensor  f32
----@param bits Tensor  one_bit, of that shape
-function q.pack_signs(x, bits) end
-
----Clips x to [-1, 1] in place; with levels > 0 rounds it at random to a multiple of 1 / levels beside it.
----@param x Tensor  f32
----@param opt? {levels?: integer, stream?: integer}
-function q.clip_to_grid(x, opt) end
 
 ---@param x Tensor  [..., dim]
 ---@param w Tensor  [dim]
@@ -269,7 +374,7 @@ function q.clip_to_grid(x, opt) end
 function q.rmsnorm(x, w, eps, plus_one) end
 
 ---a + b, and its rmsnorm, in one pass.
----A branch joins the residual stream, and the next norm reads the stream.
+---A branch joins the residual stream, which the next norm reads.
 ---@param a Tensor  [..., dim]
 ---@param b Tensor  [..., dim]
 ---@param w Tensor  [dim]
@@ -286,43 +391,6 @@ function q.add_rmsnorm(a, b, w, eps, plus_one) end
 ---  lora: a [rank, in], b [out, rank]
 ---@return Tensor
 function q.linear(x, w, opt) end
-
----w + scale * b a, rounded once to w's dtype; not differentiable.
----The result is f32 if w is f16, of a block format, or bf16 under f32.
----@param w Tensor
----@param lora {a: Tensor, b: Tensor, scale: number}
----@return Tensor
-function q.merge_lora(w, lora) end
-
----A copy of w whose rows first .. first + count - 1 (from 0) are the mean of the rows before them.
----For an embedding with so many new tokens. It has more rows than w if those reach beyond.
----@param w Tensor  [rows, n]
----@param first integer
----@param count integer
----@param opt? {dtype?: dtype, label?: string}  dtype: f32 or bf16, w's own
----@return Tensor
-function q.new_rows(w, first, count, opt) end
-
----scale[i] = magnitude[i] / |row i of w + lora.scale b a|, [out] f32: the factor of a DoRA layer's columns.
----The magnitude has its gradient through it. The length counts as a constant (arXiv 2402.09353).
----@param w Tensor  [out, in]
----@param lora {a: Tensor, b: Tensor, scale: number}
----@param magnitude Tensor  [out] f32
----@param squares Tensor  [out] f32: q.row_squares(w)
----@return Tensor
-function q.dora_scale(w, lora, magnitude, squares) end
-
----The squared lengths of w's rows, [out] f32.
----@param w Tensor  [out, in] of any dtype
----@return Tensor
-function q.row_squares(w) end
-
----The weight of a DoRA layer: row i of w + lora.scale b a, times magnitude[i] / its length; rounded as in q.merge_lora.
----@param w Tensor
----@param lora {a: Tensor, b: Tensor, scale: number}
----@param magnitude Tensor  [out] f32
----@return Tensor
-function q.merge_dora(w, lora, magnitude) end
 
 ---Uniform noise on embedded tokens while training (NEFTune, arXiv 2310.05914).
 ---It is at most strength / sqrt(tokens of the document * n) either way.
@@ -413,17 +481,6 @@ function q.block(label, fn, ...) end
 ---@return Program
 ---@return ...
 function q.capture(fn, ...) end
----Runs fn on a device that computes nothing and has only address space; returns fn's results.
----In it q.memory() says what fn would need, and q.rehearsed() what it would cost at the limits given. Values read as
----zeros or as anything. Tensors made in it are closed at its end. gpu: the limits are those of a GPU that may not be
----here.
----@param fn function
----@param opt? {bandwidth?: number, flops_f32?: number, flops_bf16?: number, gpu?: boolean}
----@return ...
-function q.rehearse(fn, opt) end
----The cost of the operations of this rehearsal so far. seconds: at the limits given, 0 without any.
----@return {device: string, seconds: number, flops_f32: number, flops_bf16: number, bytes: number}
-function q.rehearsed() end
 ---Runs fn and returns its list of operations as text.
 ---@return string
 function q.trace(fn, ...) end
@@ -446,13 +503,14 @@ function Program:free() end
 
 -- ---------------------------------------------------------------- streamed weights (engine/stream, model/stream.lua)
 
+q.stream = {}
 ---A tensor of the CPU in a temporary file without a name ($TMPDIR, /var/tmp).
 ---It may leave memory and come back with what was written.
 ---@param shape integer[]
 ---@param dtype dtype
 ---@param label? string
 ---@return Tensor
-function q.spilled(shape, dtype, label) end
+function q.stream.spilled(shape, dtype, label) end
 
 ---Keeps the weights of a model within a limit of memory.
 ---names[i], weights[i]: the units in order of use, the embedding first, the head last.
@@ -465,9 +523,9 @@ function q.spilled(shape, dtype, label) end
 ---  slack     on the CPU, bytes of it for what is not known in advance
 ---  keep      on a GPU, bytes of weights that stay there for good (half of what its budget leaves)
 ---  depth     on a GPU, units that are copied ahead (2)
----  writable  the weights are q.spilled, and those that learn are copied back to the host there
+---  writable  the weights are q.stream.spilled, and those that learn are copied back to the host there
 ---@return WeightStream
-function q.weight_stream(names, weights, opt) end
+function q.stream.open(names, weights, opt) end
 
 ---@class WeightStream
 local WeightStream = {}
@@ -602,22 +660,6 @@ function q.safetensors.open(path) end
 ---  dtype: of floats, and of blocks other than those above
 function q.safetensors.save(path, tensors, opt) end
 
----sums[c] += the squares of column c of x: how much the inputs of a linear layer use each column of its weights.
----@param sums Tensor  f32 [columns], on the CPU
----@param x Tensor
-function q.add_column_squares(sums, x) end
----The sums of (x - y)^2 and of x^2; the tensors may be of any dtype that can be decoded.
----@param x Tensor
----@param y Tensor
----@return number error
----@return number total
-function q.squared_error(x, y) end
----How many elements of a one_bit tensor are +1; with y, how many differ between the two.
----@param x Tensor  one_bit
----@param y? Tensor  one_bit of the same shape
----@return integer
-function q.count_bits(x, y) end
-
 q.gguf = {}
 ---Of a split file, the first part: NAME-00001-of-0000N.gguf.
 ---@param path string
@@ -648,13 +690,6 @@ local GgufWriter = {}
 function GgufWriter:write(name, tensor, opt) end
 ---@return string[] paths  of the file, or of its parts
 function GgufWriter:commit() end
-
----Reads a YAML document such as READMEs have at their head: lists, maps and text, whatever a scalar looks like.
----null is nil. Anchors and tags are refused.
----@param text string
----@param name string  of the text, for errors
----@return any
-function q.yaml(text, name) end
 
 q.unicode = {}
 ---Text as Python's str has it, by code point: lower, upper, capitalize, title.
@@ -854,16 +889,16 @@ function q.ndp.create(path, opt) end
 ---@param path string
 ---@return PacketFile
 function q.ndp.open(path) end
----A bare stream of frames to read in order; "-" is standard input.
+---Bare frames to read in order, without a container; "-" is standard input.
 ---@param path string
 ---@param opt? {crc?: "ccitt"|"xmodem"}
----@return PacketStream
-function q.ndp.stream(path, opt) end
----A bare stream of frames to write: a file, which appears with finish(), or "-", standard output.
+---@return RecordScanner
+function q.ndp.scan(path, opt) end
+---Bare frames to write: a file, which appears with finish(), or "-", standard output.
 ---@param path string
 ---@param opt? {crc?: "ccitt"|"xmodem"}
----@return StreamWriter
-function q.ndp.create_stream(path, opt) end
+---@return FrameWriter
+function q.ndp.frame_writer(path, opt) end
 
 ---@class ConversionOptions
 ---@field inputs string[]
@@ -891,6 +926,11 @@ function q.ndp.create_stream(path, opt) end
 ---@field special? "parse"|"text"  of plain texts, as for q.convert
 ---@field text_begin? integer  the id before a plain text
 ---@field text_end? integer  the id after it
+
+---The formats of data that are read.
+---@return string[] names  of those that are text: csv, json, jsonl, text, tsv
+---@return string[] endings  of files' names, also of others: parquet
+function q.ndp.formats() end
 
 ---Starts converting text data to a dataset, in threads of its own. q.convert adds what users expect around it.
 ---@param opt ConversionOptions
@@ -949,25 +989,25 @@ function PacketWriter:finish() end
 function PacketWriter:abandon() end
 
 ---Its methods are those of PacketWriter.
----@class StreamWriter
-local StreamWriter = {}
-function StreamWriter:add(tokens, mask, opt) end
-function StreamWriter:payload(kind, data, opt) end
+---@class FrameWriter
+local FrameWriter = {}
+function FrameWriter:add(tokens, mask, opt) end
+function FrameWriter:payload(kind, data, opt) end
 ---@return boolean
-function StreamWriter:copy(file, record) end
-function StreamWriter:finish() end
-function StreamWriter:abandon() end
+function FrameWriter:copy(file, record) end
+function FrameWriter:finish() end
+function FrameWriter:abandon() end
 
----@class PacketStream
-local PacketStream = {}
+---@class RecordScanner
+local RecordScanner = {}
 ---The next record, nil at the end.
 ---{type="token_ids", tokens=, mask=, src=, dst=}: without mask, every token is a target.
 ---A payload is {type=, payload=, src=, dst=}.
 ---@return table?
-function PacketStream:next() end
+function RecordScanner:next() end
 ---What was damaged so far: frames (total, by_source), bytes skipped, and records lost of which some frame was whole.
 ---@return {total: integer, by_source: table<integer, integer>, skipped_bytes: integer, lost: integer}
-function PacketStream:errors() end
+function RecordScanner:errors() end
 
 ---@class PacketFile
 local PacketFile = {}
@@ -1087,8 +1127,8 @@ function Batch:documents() end
 ---Starts the batch's way to a GPU while that computes; load() then finds it there. Optional; at most two at a time.
 function Batch:send() end
 ---Copies into tensors: tokens, targets, positions [T] i32, cu_q [max_documents + 1] i32.
----@param slot {tokens: Tensor, targets: Tensor, positions: Tensor, cu_q: Tensor}
-function Batch:load(slot) end
+---@param micro_batch {tokens: Tensor, targets: Tensor, positions: Tensor, cu_q: Tensor}
+function Batch:load(micro_batch) end
 
 -- ---------------------------------------------------------------- the hub
 
@@ -1137,7 +1177,7 @@ function Hub:pin(kind, repo, revision, commit) end
 ---@return number
 function Hub:room() end
 
--- ---------------------------------------------------------------- generation, host
+-- ---------------------------------------------------------------- generation
 
 ---@class Sampler
 local Sampler = {}
@@ -1191,26 +1231,6 @@ function Sampler:prompt(tokens) end
 ---A sampler of its own in the same state.
 ---@return Sampler
 function Sampler:clone() end
-
----Log probabilities under logits as the model gave them, for each row.
----They are those of the token that came (left out if tokens[row] is -1) and of the `top` most probable. For a prompt
----tokens are the prompt from its second token on, and -1 for the last row.
----@param logits Tensor  [rows, vocab] or [vocab]
----@param tokens integer[]  one for each row
----@param opt? {top?: integer}
----@return {id?: integer, logprob?: number, top?: {id: integer, logprob: number}[]}[]
-function q.logprobs(logits, tokens, opt) end
----KL(reference || model) of each row in nats, and in how many rows both have the same most probable token.
----@param reference Tensor  [rows, vocab]
----@param logits Tensor  [rows, vocab]
----@return number[] divergence
----@return integer same_top
-function q.compare_logits(reference, logits) end
----A copy of logits in host memory, by one read, for samplers that take a row each.
----nil if the host can read the device's memory.
----@param logits Tensor
----@return Tensor?
-function q.on_host(logits) end
 
 ---A grammar that output has to follow, in llama.cpp's notation: root ::= "yes" | [0-9]{1,3}  (engine/grammar/gbnf.h)
 ---@param text string
@@ -1272,37 +1292,138 @@ function TokenMask:ids() end
 ---@param opt? {bias?: Tensor[], scale?: Tensor[], out?: dtype, alpha?: number, into?: Tensor[]}
 ---@return Tensor[]
 function q.row_linear(x, w, opt) end
----Stores keys and values [tokens, kv_heads, head_dim] in pools [slots, kv_heads, head_dim].
----slots: [tokens] i32; slot -1 is nowhere.
----@param k Tensor
----@param v Tensor
----@param slots Tensor
----@param k_pool Tensor
----@param v_pool Tensor
-function q.kv_store(k, v, slots, k_pool, v_pool) end
----@param pool Tensor
----@param pairs_ Tensor  [n, 2] i32: from, to
----@param page_tokens integer
-function q.copy_pages(pool, pairs_, page_tokens) end
----Attention of queries [tokens, heads, head_dim] over a paged cache (PagedAttention of kernels/ops.h).
----@param query Tensor
----@param k_pool Tensor
----@param v_pool Tensor
----@param opt {pages: Tensor, cu_q: Tensor, lengths: Tensor, page_tokens: integer, scale?: number, window?: integer}
----@return Tensor
-function q.paged_attention(query, k_pool, v_pool, opt) end
----The log-probability of a token under the last row of logits, and the k likeliest: {{id =, logprob =}...}.
----@param logits Tensor  f32
----@param id integer
----@param k? integer
+
+-- ---------------------------------------------------------------- time, errors, help
+
+---Seconds on a monotonic clock.
 ---@return number
----@return table[]
-function q.token_logprobs(logits, id, k) end
+function q.time() end
+---fn's results, or nil and the error object.
+function q.try(fn, ...) end
+---@param code string
+---@param message string
+function q.error(code, message) end
+---Prints the reference of a name ("q.adamw"), a function, a class or an object; without x, the names.
+---@param x? any
+function q.help(x) end
+---@type string
+q.version = ""
+
+-- ---------------------------------------------------------------- adapters and new tokens
+
+q.adapters = {}
+---w + scale * b a, rounded once to w's dtype; not differentiable.
+---The result is f32 if w is f16, of a block format, or bf16 under f32.
+---@param w Tensor
+---@param lora {a: Tensor, b: Tensor, scale: number}
+---@return Tensor
+function q.adapters.merge_lora(w, lora) end
+---The weight of a DoRA layer: row i of w + lora.scale b a, times magnitude[i] / its length.
+---It is rounded as in q.adapters.merge_lora.
+---@param w Tensor
+---@param lora {a: Tensor, b: Tensor, scale: number}
+---@param magnitude Tensor  [out] f32
+---@return Tensor
+function q.adapters.merge_dora(w, lora, magnitude) end
+---scale[i] = magnitude[i] / |row i of w + lora.scale b a|, [out] f32: the factor of a DoRA layer's columns.
+---The magnitude has its gradient through it. The length counts as a constant (arXiv 2402.09353).
+---@param w Tensor  [out, in]
+---@param lora {a: Tensor, b: Tensor, scale: number}
+---@param magnitude Tensor  [out] f32
+---@param squares Tensor  [out] f32: q.adapters.row_squares(w)
+---@return Tensor
+function q.adapters.dora_scale(w, lora, magnitude, squares) end
+---The squared lengths of w's rows, [out] f32.
+---@param w Tensor  [out, in] of any dtype
+---@return Tensor
+function q.adapters.row_squares(w) end
+---A copy of w whose rows first .. first + count - 1 (from 0) are the mean of the rows before them.
+---For an embedding with so many new tokens. It has more rows than w if those reach beyond.
+---@param w Tensor  [rows, n]
+---@param first integer
+---@param count integer
+---@param opt? {dtype?: dtype, label?: string}  dtype: f32 or bf16, w's own
+---@return Tensor
+function q.adapters.new_rows(w, first, count, opt) end
+
+-- ---------------------------------------------------------------- what quantizing needs to know
+
+q.quant = {}
+---sums[c] += the squares of column c of x: how much the inputs of a linear layer use each column of its weights.
+---@param sums Tensor  f32 [columns], on the CPU
+---@param x Tensor
+function q.quant.add_column_squares(sums, x) end
+---The sums of (x - y)^2 and of x^2; the tensors may be of any dtype that can be decoded.
+---@param x Tensor
+---@param y Tensor
+---@return number error
+---@return number total
+function q.quant.squared_error(x, y) end
+
+-- ---------------------------------------------------------------- one-bit and ternary weights
+
+q.onebit = {}
+---One-bit or ternary weights times the scale of their row, as one tensor.
+---one_bit becomes "q1_0" (rows of whole 128), ternary "tq2_0" (of 256), each block with its row's scale rounded to f16.
+---Either becomes "f32", "bf16" or "f16".
+---@param w Tensor  one_bit or ternary [rows, columns]
+---@param scale Tensor  f32 [rows]
+---@param type dtype
+---@return Tensor
+function q.onebit.join_row_scale(w, scale, type) end
+---The inverse, if all blocks of a row have one scale: q1_0 or tq2_0 to one_bit or ternary weights, and f32 [rows].
+---@param packed Tensor
+---@return Tensor w
+---@return Tensor scale
+function q.onebit.split_row_scale(packed) end
+---The signs of a matrix and the mean of |w| over each of its rows.
+---@param w Tensor  f32, bf16 or f16 [rows, columns], columns a multiple of 32
+---@return Tensor bits  one_bit
+---@return Tensor scale  [rows] f32
+function q.onebit.binarize(w) end
+---Fair random signs, the same everywhere.
+---@param bits Tensor  one_bit
+---@param opt? {seed?: integer, subsequence?: integer}
+function q.onebit.random_signs(bits, opt) end
+---bits = the signs of x.
+---@param x Tensor  f32
+---@param bits Tensor  one_bit, of that shape
+function q.onebit.pack_signs(x, bits) end
+---How many elements of a one_bit tensor are +1; with y, how many differ between the two.
+---@param x Tensor  one_bit
+---@param y? Tensor  one_bit of the same shape
+---@return integer
+function q.onebit.count_bits(x, y) end
+---Gives a one_bit weight's rows first .. counters.
+---Each backward pass feeds them with pulses of its gradient (PulseGrad and Inertia in kernels/ops.h). q.inertia does
+---this for a whole model.
+---@param weight Tensor  one_bit [out, in], of one linear layer
+---@param opt {state: Tensor, hyper: Tensor, counts: Tensor, first?: integer, subsequence?: integer, bop?: boolean}
+function q.onebit.learn_by_pulses(weight, opt) end
+---Straight-through: the gradient of a weight is added to that of `latent`, f32 of its shape.
+---@param weight Tensor
+---@param latent Tensor
+function q.onebit.learn_latent(weight, latent) end
+---Ends the learning of a weight.
+---@param weight Tensor
+function q.onebit.stop_learning(weight) end
+---Clips x to [-1, 1] in place; with levels > 0 rounds it at random to a multiple of 1 / levels beside it.
+---@param x Tensor  f32
+---@param opt? {levels?: integer, subsequence?: integer}
+function q.onebit.clip_to_grid(x, opt) end
+---How many counters stand at each level: of bit planes one number a level from 0 on, of bytes 16 bins.
+---@param state Tensor  one_bit [planes, rows, columns] or u8
+---@return integer[]
+function q.onebit.count_levels(state) end
+
+-- ---------------------------------------------------------------- pages of keys and values
+
+q.pages = {}
 ---Which pages of a paged cache belong to which sequence (engine/generate/page_pool.h).
 ---remember: full pages are found again.
 ---@param opt {pages: integer, page_tokens?: integer, remember?: boolean}
 ---@return PagePool
-function q.page_pool(opt) end
+function q.pages.pool(opt) end
 
 ---@class PagePool
 local PagePool = {}
@@ -1352,20 +1473,87 @@ function PagePool:stats() end
 ---@param counts integer[]
 function PagePool:fill(to, ids, counts) end
 
----Runs Lua code that nobody has read, in a process of its own without io, os, ffi and debug.
----print and bytecode are missing too. Past a limit the code has failed.
----@param code string
----@param opt? {instructions?: integer, memory?: integer, seconds?: number}  20 million, 256 MiB, 5
----@return boolean done
----@return string text  what the code returned (a string, number or boolean), or what was wrong
-function q.sandbox(code, opt) end
+---Stores keys and values [tokens, kv_heads, head_dim] in pools [slots, kv_heads, head_dim].
+---slots: [tokens] i32; slot -1 is nowhere.
+---@param k Tensor
+---@param v Tensor
+---@param slots Tensor
+---@param k_pool Tensor
+---@param v_pool Tensor
+function q.pages.kv_store(k, v, slots, k_pool, v_pool) end
+---@param pool Tensor
+---@param pairs_ Tensor  [n, 2] i32: from, to
+---@param page_tokens integer
+function q.pages.copy_pages(pool, pairs_, page_tokens) end
+---Attention of queries [tokens, heads, head_dim] over a paged cache (PagedAttention of kernels/ops.h).
+---@param query Tensor
+---@param k_pool Tensor
+---@param v_pool Tensor
+---@param opt {pages: Tensor, cu_q: Tensor, lengths: Tensor, page_tokens: integer, scale?: number, window?: integer}
+---@return Tensor
+function q.pages.paged_attention(query, k_pool, v_pool, opt) end
 
+-- ---------------------------------------------------------------- what is read from logits
+
+q.logits = {}
+---Log probabilities under logits as the model gave them, for each row.
+---They are those of the token that came (left out if tokens[row] is -1) and of the `top` most probable. For a prompt
+---tokens are the prompt from its second token on, and -1 for the last row.
+---@param logits Tensor  [rows, vocab] or [vocab]
+---@param tokens integer[]  one for each row
+---@param opt? {top?: integer}
+---@return {id?: integer, logprob?: number, top?: {id: integer, logprob: number}[]}[]
+function q.logits.logprobs(logits, tokens, opt) end
+---The log-probability of a token under the last row of logits, and the k likeliest: {{id =, logprob =}...}.
+---@param logits Tensor  f32
+---@param id integer
+---@param k? integer
+---@return number
+---@return table[]
+function q.logits.token_logprobs(logits, id, k) end
+---KL(reference || model) of each row in nats, and in how many rows both have the same most probable token.
+---@param reference Tensor  [rows, vocab]
+---@param logits Tensor  [rows, vocab]
+---@return number[] divergence
+---@return integer same_top
+function q.logits.compare(reference, logits) end
+---A copy of logits in host memory, by one read, for samplers that take a row each.
+---nil if the host can read the device's memory.
+---@param logits Tensor
+---@return Tensor?
+function q.logits.on_host(logits) end
+
+-- ---------------------------------------------------------------- rehearsals
+
+q.rehearsal = {}
+---Runs fn on a device that computes nothing and has only address space; returns fn's results.
+---In it q.memory() says what fn would need, and q.rehearsal.cost() what it would cost at the limits given. Values read
+---as zeros or as anything. Tensors made in it are closed at its end. gpu: the limits are those of a GPU that may not
+---be here.
+---@param fn function
+---@param opt? {bandwidth?: number, flops_f32?: number, flops_bf16?: number, gpu?: boolean}
+---@return ...
+function q.rehearsal.run(fn, opt) end
+---The cost of the operations of this rehearsal so far. seconds: at the limits given, 0 without any.
+---@return {device: string, seconds: number, flops_f32: number, flops_bf16: number, bytes: number}
+function q.rehearsal.cost() end
+
+-- ---------------------------------------------------------------- the host: terminal, process, signals
+
+q.host = {}
+---@param fd? 0|1|2  1
+---@return boolean
+function q.host.isatty(fd) end
+---Columns of the terminal, 80 where unknown.
+---@return integer
+function q.host.columns() end
 ---Lines from the terminal with editing, history in a file and completion.
 ---complete(word, before) gives the words that may stand for `word`, which follows `before`. Pasted lines and Alt-Enter
 ---make a text of several lines.
 ---@param opt? {history?: string, complete?: fun(word: string, before: string): string[]}
 ---@return LineEditor
-function q.line_editor(opt) end
+function q.host.line_editor(opt) end
+
 ---@class LineEditor
 local LineEditor = {}
 ---@param prompt string
@@ -1377,45 +1565,42 @@ function LineEditor:read(prompt, initial) end
 ---@param text string
 function LineEditor:remember(text) end
 
----Seconds on a monotonic clock.
----@return number
-function q.time() end
----XXH3 (64 bits) of bytes, as 16 hexadecimal digits.
----@param bytes string
----@return string
-function q.hash(bytes) end
----@param fd? 0|1|2  1
----@return boolean
-function q.isatty(fd) end
----Columns of the terminal, 80 where unknown.
----@return integer
-function q.columns() end
----With true, Ctrl-C (so do SIGTERM and SIGHUP) only sets the flag that q.interrupted() tells; a second one raises.
+---With true, Ctrl-C (so do SIGTERM and SIGHUP) only sets the flag that q.host.interrupted() tells; a second one raises.
 ---With false it raises at once. So does one that came before and that nobody asked for.
 ---@param on boolean
-function q.defer_interrupt(on) end
+function q.host.defer_interrupt(on) end
 ---@return boolean
 ---@return string? name  "Ctrl-C", "SIGTERM" or "SIGHUP"
-function q.interrupted() end
+function q.host.interrupted() end
+---Runs fn(...) without raising or telling a Ctrl-C: one that comes meanwhile takes effect when fn has returned.
+---For what has to change together. What takes long in it goes into q.host.interruptible.
+function q.host.uninterrupted(fn, ...) end
+---Runs fn(...), within which Ctrl-C is raised although a caller is in q.host.uninterrupted.
+function q.host.interruptible(fn, ...) end
 ---From now on the process goes on if nobody reads what it prints: for jobs whose result is files.
 ---Otherwise a closed pipe ends it, as it does other programs. Either way a process whose standard output did not all
 ---arrive does not exit with 0.
-function q.outlive_output() end
----Runs fn(...) without raising or telling a Ctrl-C: one that comes meanwhile takes effect when fn has returned.
----For what has to change together. What takes long in it goes into q.interruptible.
-function q.uninterrupted(fn, ...) end
----Runs fn(...), within which Ctrl-C is raised although a caller is in q.uninterrupted.
-function q.interruptible(fn, ...) end
----fn's results, or nil and the error object.
-function q.try(fn, ...) end
+function q.host.outlive_output() end
+---Peak resident memory of this process, bytes.
+---@return integer
+function q.host.peak_rss() end
+---XXH3 (64 bits) of bytes, as 16 hexadecimal digits.
+---@param bytes string
+---@return string
+function q.host.hash(bytes) end
+---Reads a YAML document such as READMEs have at their head: lists, maps and text, whatever a scalar looks like.
+---null is nil. Anchors and tags are refused.
+---@param text string
+---@param name string  of the text, for errors
+---@return any
+function q.host.yaml(text, name) end
+---Runs Lua code that nobody has read, in a process of its own without io, os, ffi and debug.
+---print and bytecode are missing too. Past a limit the code has failed.
 ---@param code string
----@param message string
-function q.error(code, message) end
----Prints the reference of a name ("q.adamw"), a function, a class or an object; without x, the names.
----@param x? any
-function q.help(x) end
----@type string
-q.version = ""
+---@param opt? {instructions?: integer, memory?: integer, seconds?: number}  20 million, 256 MiB, 5
+---@return boolean done
+---@return string text  what the code returned (a string, number or boolean), or what was wrong
+function q.host.sandbox(code, opt) end
 
 -- ================================================================ Part 2: the Lua library (scripts/qeng)
 
@@ -1561,11 +1746,12 @@ function q.load(dir, opt) end
 ---@return Model
 function q.random_model(config, opt) end
 
----Tensors that hold one packed micro-batch: filled by batch:load(slot) and slot.scale:fill(1 / trained tokens).
+---Tensors that hold one packed micro-batch.
+---batch:load(micro_batch) and micro_batch.scale:fill(1 / trained tokens) fill them.
 ---@param tokens integer
 ---@param max_documents integer
 ---@return {tokens: Tensor, targets: Tensor, positions: Tensor, cu_q: Tensor, scale: Tensor}
-function q.slot(tokens, max_documents) end
+function q.micro_batch(tokens, max_documents) end
 
 ---@class Model
 ---@field stream WeightStream?  where the weights are streamed
@@ -1586,12 +1772,12 @@ function Model:hidden(ids, start, cache) end
 ---@param ids integer[]
 ---@return Tensor
 function Model:logits(ids) end
----Loss [1] of a packed batch: slot.scale * sum of nll; length: the longest document.
----@param slot table  as q.slot
+---Loss [1] of a packed batch: micro_batch.scale * sum of nll; length: the longest document.
+---@param micro_batch table  as q.micro_batch
 ---@param length? integer
 ---@return Tensor loss
 ---@return Tensor nll  [t]
-function Model:loss(slot, length) end
+function Model:loss(micro_batch, length) end
 
 ---@class LoraOptions
 ---@field rank? integer  16
@@ -1834,7 +2020,7 @@ function q.run_folder(out, opt) end
 ---@field system? string|false
 ---@field turns? "all"|"last"
 ---@field special? "parse"|"text"  parse (the default): special tokens spelled in texts are tokens, as in transformers
----@field format? "auto"|"jsonl"|"json"|"csv"|"tsv"|"text"
+---@field format? string  "auto", or a name of q.ndp.formats()
 ---@field documents? "file"|"paragraph"|"line"  what one document of plain text is; paragraph: blank lines part them
 ---@field max_tokens? integer
 ---@field long? "keep"|"drop"|"split"|"truncate"|"end"  what becomes of records of more than max_tokens
@@ -2132,7 +2318,7 @@ function q.onebit.random(values, opt) end
 function q.onebit.learn(model, rule, opt) end
 ---Unpacks the q1_0 or tq2_0 weights of a model from a GGUF file, with a scale for each row.
 ---They become one_bit weights, which can learn, or ternary ones.
----@param model Model  loaded with weights = "map" if they are tq2_0, whose copies lie interleaved
+---@param model Model
 ---@return Model
 function q.onebit.unpack(model) end
 ---The number of weights in its linear layers.

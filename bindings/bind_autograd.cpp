@@ -176,15 +176,6 @@ int to(Call& call) {
   const TensorPtr x = lua::self_tensor(call);
   return call.push(cast(tape_of(call, x), x, call.arg<DType>(1)));
 }
-int add(Call& call) {
-  const TensorPtr a = call.arg<TensorPtr>(1), b = call.arg<TensorPtr>(2);
-  return call.push(add(tape_of(call, a, b), a, b));
-}
-int scale(Call& call) {
-  const bool number_first = lua_type(call.L, 1) == LUA_TNUMBER;
-  const TensorPtr x = call.arg<TensorPtr>(number_first ? 2 : 1);
-  return call.push(scale(tape_of(call, x), x, call.arg<float>(number_first ? 1 : 2)));
-}
 int backward(Call& call) {
   const TensorPtr loss = lua::self_tensor(call);
   Tape& tape = tape_of(call, loss);
@@ -279,20 +270,31 @@ int checkpoint(Call& call) {
 
 void register_autograd(lua_State* L) {
   using namespace lua;
-  functions(L, "", {{"linear", fn<linear>},         {"merge_lora", fn<merge_lora>},
-                    {"dora_scale", fn<dora_scale>}, {"row_squares", fn<row_squares>},
-                    {"merge_dora", fn<merge_dora>}, {"embedding_noise", fn<embedding_noise>},
-                    {"embedding", fn<embedding>},   {"hadamard", fn<hadamard>},
-                    {"rmsnorm", fn<rmsnorm>},       {"add_rmsnorm", fn<add_rmsnorm>},
-                    {"swiglu", fn<swiglu>},         {"dropout", fn<dropout>},
-                    {"rope_table", fn<rope_table>}, {"rope", fn<rope>},
-                    {"attention", fn<attention>},   {"lm_head_loss", fn<lm_head_loss>},
-                    {"no_grad", fn<no_grad>},       {"freeze", fn<freeze>},
-                    {"scope", fn<scope>},           {"keep", fn<keep>},
-                    {"block", fn<block>},           {"checkpoint", fn<checkpoint>}});
-  methods<Tensor>(
-      L,
-      {{"reshape", fn<reshape>}, {"to", fn<to>}, {"backward", fn<backward>}, {"__add", fn<add>}, {"__mul", fn<scale>}});
+  functions(L, "",
+            {{"linear", fn<linear>},
+             {"embedding_noise", fn<embedding_noise>},
+             {"embedding", fn<embedding>},
+             {"hadamard", fn<hadamard>},
+             {"rmsnorm", fn<rmsnorm>},
+             {"add_rmsnorm", fn<add_rmsnorm>},
+             {"swiglu", fn<swiglu>},
+             {"dropout", fn<dropout>},
+             {"rope_table", fn<rope_table>},
+             {"rope", fn<rope>},
+             {"attention", fn<attention>},
+             {"lm_head_loss", fn<lm_head_loss>},
+             {"no_grad", fn<no_grad>},
+             {"freeze", fn<freeze>},
+             {"scope", fn<scope>},
+             {"keep", fn<keep>},
+             {"block", fn<block>},
+             {"checkpoint", fn<checkpoint>}});
+  functions(L, "adapters",
+            {{"merge_lora", fn<merge_lora>},
+             {"merge_dora", fn<merge_dora>},
+             {"dora_scale", fn<dora_scale>},
+             {"row_squares", fn<row_squares>}});
+  methods<Tensor>(L, {{"reshape", fn<reshape>}, {"to", fn<to>}, {"backward", fn<backward>}});
 }
 
 }  // namespace qeng

@@ -198,7 +198,7 @@ int send(Call& call) {
   return 0;
 }
 
-// Copies into the slot's tensors, which have the batch's sizes; other fields of the slot are the caller's.
+// Copies into the tensors of a micro-batch, which have the batch's sizes; its other fields are the caller's.
 int load(Call& call) {
   const auto self = call.self<Batch>();
   lua_State* L = call.L;
@@ -216,16 +216,16 @@ int load(Call& call) {
     lua_pop(L, 1);
     return tensor;
   };
-  const BatchStage::Slot slot{field("tokens", self->tokens), field("targets", self->targets),
-                              field("positions", self->positions), field("cu_q", self->cu_seqlens)};
-  Device& device = device_of(call, slot.tokens, slot.targets, slot.positions, slot.cu_seqlens);
+  const BatchStage::Tensors tensors{field("tokens", self->tokens), field("targets", self->targets),
+                                    field("positions", self->positions), field("cu_q", self->cu_seqlens)};
+  Device& device = device_of(call, tensors.tokens, tensors.targets, tensors.positions, tensors.cu_seqlens);
   if (!device.backend().host_memory()) {
-    device.runtime()->batch_stage(*self).load(*self, slot);
+    device.runtime()->batch_stage(*self).load(*self, tensors);
   } else {
-    from_host_i32(*slot.tokens, self->tokens.data(), self->tokens.size());
-    from_host_i32(*slot.targets, self->targets.data(), self->targets.size());
-    from_host_i32(*slot.positions, self->positions.data(), self->positions.size());
-    from_host_i32(*slot.cu_seqlens, self->cu_seqlens.data(), self->cu_seqlens.size());
+    from_host_i32(*tensors.tokens, self->tokens.data(), self->tokens.size());
+    from_host_i32(*tensors.targets, self->targets.data(), self->targets.size());
+    from_host_i32(*tensors.positions, self->positions.data(), self->positions.size());
+    from_host_i32(*tensors.cu_seqlens, self->cu_seqlens.data(), self->cu_seqlens.size());
   }
   return 0;
 }

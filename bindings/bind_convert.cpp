@@ -5,6 +5,7 @@
 #include "bindings/state.h"
 #include "engine/convert/convert.h"
 #include "engine/convert/worker.h"
+#include "engine/formats/input_source.h"
 
 QENG_LUA_CLASS(const qeng::Tokenizer, "Tokenizer")
 QENG_LUA_CLASS(qeng::Conversion, "Conversion")
@@ -90,6 +91,18 @@ std::string json_option(const Call& call, const Options& opt, const char* key) {
   return text;
 }
 
+// The formats' names, and the endings of files' names: of text, and of what else is read.
+int formats(Call& call) {
+  std::vector<std::string> names, endings;
+  for (const DataFormat* format : data_formats()) {
+    names.push_back(format->is.name);
+    endings.insert(endings.end(), format->is.endings.begin(), format->is.endings.end());
+  }
+  for (const SourceFormat* format : source_formats())
+    endings.insert(endings.end(), format->endings.begin(), format->endings.end());
+  return call.push(names, endings);
+}
+
 int convert(Call& call) {
   const Options opt(call, 1,
                     {"inputs",  "output",       "tokenizer",    "format",      "documents", "chatml",  "system",
@@ -100,13 +113,8 @@ int convert(Call& call) {
   options.inputs = opt.get<std::vector<std::string>>("inputs");
   options.output = opt.get<std::string>("output");
   options.tokenizer = opt.get<std::shared_ptr<const Tokenizer>>("tokenizer");
-  options.format = choice(opt, "format", InputFormat::automatic,
-                          {{"auto", InputFormat::automatic},
-                           {"jsonl", InputFormat::jsonl},
-                           {"json", InputFormat::json},
-                           {"csv", InputFormat::csv},
-                           {"tsv", InputFormat::tsv},
-                           {"text", InputFormat::text}});
+  if (const auto format = opt.get<std::string>("format", "auto"); format != "auto")
+    options.format = &data_format(format);
   options.documents =
       choice(opt, "documents", DocumentUnit::paragraph,
              {{"file", DocumentUnit::file}, {"paragraph", DocumentUnit::paragraph}, {"line", DocumentUnit::line}});
@@ -182,7 +190,7 @@ int abandon(Call& call) { return call.self<Conversion>()->abandon(), 0; }
 
 void register_convert(lua_State* L) {
   using lua::fn;
-  lua::functions(L, "ndp", {{"convert", fn<convert>}});
+  lua::functions(L, "ndp", {{"convert", fn<convert>}, {"formats", fn<formats>}});
   lua::methods<Conversion>(L, {{"wait", fn<wait>}, {"stop", fn<stop>}, {"abandon", fn<abandon>}});
 }
 

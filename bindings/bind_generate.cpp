@@ -108,7 +108,7 @@ int one_logprob(Call& call) {
       to_host_f32(*row_range(reshape_view(logits, {rows, logits->view.columns()}), rows - 1, 1));
   const View view(const_cast<float*>(row.data()), DType::f32, {logits->view.columns()});
   const auto token = call.arg<int32_t>(2);
-  if (token < 0) fail("value", "token_logprobs: token ", token, " is outside the ", view.columns(), " logits");
+  if (token < 0) fail("value", call.name, ": token ", token, " is outside the ", view.columns(), " logits");
   const RowLogprobs result = logprobs(view, std::vector<int32_t>{token}, call.arg<int64_t>(3, 0))[0];
   call.push(result.logprob);
   lua_createtable(call.L, static_cast<int>(result.top.size()), 0);
@@ -217,13 +217,13 @@ int set(Call& call) {
 
 void register_generate(lua_State* L) {
   using namespace lua;
-  functions(L, "",
-            {{"row_linear", fn<row_linear>},
-             {"kv_store", fn<kv_store>},
+  functions(L, "", {{"row_linear", fn<row_linear>}});
+  functions(L, "pages",
+            {{"kv_store", fn<kv_store>},
              {"copy_pages", fn<copy_pages>},
              {"paged_attention", fn<paged_attention>},
-             {"token_logprobs", fn<one_logprob>},
-             {"page_pool", fn<page_pool>}});
+             {"pool", fn<page_pool>}});
+  functions(L, "logits", {{"token_logprobs", fn<one_logprob>}});
   methods<PagePool>(L, {{"open", fn<open>},
                         {"reuse", fn<reuse>},
                         {"extend", fn<extend>},

@@ -7,7 +7,6 @@
 #include "bindings/weights_class.h"
 #include "engine/formats/gguf.h"
 #include "engine/formats/gguf_rows.h"
-#include "kernels/interleave.h"
 #include "kernels/parallel.h"
 
 QENG_LUA_CLASS(qeng::GgufWriter, "GgufWriter")
@@ -92,14 +91,9 @@ void write_tensor(GgufWriter& writer, const std::string& name, const Tensor& sou
   const View& view = source.view;
   std::vector<std::byte> host(view.bytes());
   read_bytes(source, host.data());
-  View on_host = view;
-  on_host.data = host.data();
-  std::vector<std::byte> plain(is_interleaved(view.dtype) ? host.size() : 0);
-  if (!plain.empty()) {
-    on_host = restore(on_host, plain.data());
-    host.swap(plain);
-  }
   if (heads) {
+    View on_host = view;
+    on_host.data = host.data(), on_host.interleaved = false;
     std::vector<std::byte> ordered(host.size());
     rows_to_pairs(on_host, heads, ordered.data());
     host.swap(ordered);
@@ -136,7 +130,7 @@ int save(Call& call) {
   std::vector<GgufSpec> specs;
   for (const NamedTensor& named : tensors) {
     const View& view = named.tensor->view;
-    specs.push_back({named.name, row_dtype(view.dtype), Shape(view.shape, view.shape + view.rank)});
+    specs.push_back({named.name, view.dtype, Shape(view.shape, view.shape + view.rank)});
   }
   GgufWriter out(path, specs, read_metadata(call, 3));
   for (const NamedTensor& named : tensors) write_tensor(out, named.name, *named.tensor, 0);

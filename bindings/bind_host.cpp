@@ -1,5 +1,4 @@
-// q.time, q.hash, q.isatty, q.columns, q.peak_rss, q.try, q.error, q.defer_interrupt, q.interrupted,
-// q.outlive_output, q.uninterrupted, q.interruptible, q.version.
+// q.time, q.try, q.error, q.version, and of q.host the terminal, the process and what Ctrl-C does.
 #include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -94,14 +93,12 @@ int with_interrupts(Call& call) {
 
 void register_host(lua_State* L) {
   using lua::fn;
-  lua::functions(L, "",
-                 {{"time", fn<time>},
-                  {"hash", fn<hash>},
+  lua::functions(L, "", {{"time", fn<time>}, {"try", fn<try_call>}, {"error", fn<error>}});
+  lua::functions(L, "host",
+                 {{"hash", fn<hash>},
                   {"isatty", fn<isatty>},
                   {"columns", fn<columns>},
                   {"peak_rss", fn<peak_rss>},
-                  {"try", fn<try_call>},
-                  {"error", fn<error>},
                   {"defer_interrupt", fn<defer_interrupt>},
                   {"interrupted", fn<interrupted>},
                   {"outlive_output", fn<outlive_output>},

@@ -1,4 +1,4 @@
-// q.line_editor: lines from the terminal, edited.
+// q.host.line_editor: lines from the terminal, edited.
 #include "bindings/interrupt.h"
 #include "bindings/line_editor.h"
 #include "bindings/lua.h"
@@ -44,7 +44,7 @@ int remember(Call& call) {
 
 void register_line_editor(lua_State* L) {
   using lua::fn;
-  lua::functions(L, "", {{"line_editor", fn<line_editor>}});
+  lua::functions(L, "host", {{"line_editor", fn<line_editor>}});
   lua::methods<LineEditor>(L, {{"read", fn<read_text>}, {"remember", fn<remember>}});
 }
 

@@ -1,18 +1,18 @@
-// q.ndp: packet datasets and streams, written and read. Their batches are bind_batches.cpp.
+// q.ndp: packet datasets and bare frames, written and read. Their batches are bind_batches.cpp.
 #include "bindings/json.h"
 #include "bindings/lua.h"
 #include "bindings/register.h"
 #include "bindings/runtime.h"
+#include "engine/packets/frame_writer.h"
 #include "engine/packets/packet_file.h"
 #include "engine/packets/packet_writer.h"
 #include "engine/packets/payload.h"
 #include "engine/packets/scanner.h"
-#include "engine/packets/stream_writer.h"
 
 QENG_LUA_CLASS(qeng::PacketWriter, "PacketWriter")
 QENG_LUA_CLASS(const qeng::PacketFile, "PacketFile")
-QENG_LUA_CLASS(qeng::StreamWriter, "StreamWriter")
-QENG_LUA_CLASS(qeng::RecordScanner, "PacketStream")
+QENG_LUA_CLASS(qeng::FrameWriter, "FrameWriter")
+QENG_LUA_CLASS(qeng::RecordScanner, "RecordScanner")
 
 namespace qeng {
 namespace {
@@ -40,10 +40,10 @@ int create(Call& call) {
   return call.push(std::make_shared<PacketWriter>(path, std::move(meta), crc_option(opt)));
 }
 
-int create_stream(Call& call) {
+int frame_writer(Call& call) {
   const auto path = call.arg<std::string>(1);
   Options opt(call, 2, {"crc"});
-  return call.push(std::make_shared<StreamWriter>(path, crc_option(opt)));
+  return call.push(std::make_shared<FrameWriter>(path, crc_option(opt)));
 }
 
 // A mask of booleans or of 0 and 1.
@@ -228,15 +228,15 @@ int verify(Call& call) {
   return 1;
 }
 
-// ---------------------------------------------------------------- streams
+// ---------------------------------------------------------------- bare frames
 
-int stream(Call& call) {
+int scan(Call& call) {
   const auto path = call.arg<std::string>(1);
   Options opt(call, 2, {"crc"});
   return call.push(std::make_shared<RecordScanner>(ByteSource::open(path), crc_option(opt)));
 }
 
-int stream_next(Call& call) {
+int scanner_next(Call& call) {
   const auto self = call.self<RecordScanner>();
   Record record;
   if (!self->next(record)) return 0;
@@ -254,7 +254,7 @@ int stream_next(Call& call) {
   return 1;
 }
 
-int stream_errors(Call& call) {
+int scanner_errors(Call& call) {
   const auto self = call.self<RecordScanner>();
   lua_newtable(call.L);
   set_field(call.L, "total", self->errors().total);
@@ -268,19 +268,18 @@ int stream_errors(Call& call) {
 
 void register_packets(lua_State* L) {
   using lua::fn;
-  lua::functions(
-      L, "ndp",
-      {{"create", fn<create>}, {"open", fn<open>}, {"create_stream", fn<create_stream>}, {"stream", fn<stream>}});
+  lua::functions(L, "ndp",
+                 {{"create", fn<create>}, {"open", fn<open>}, {"frame_writer", fn<frame_writer>}, {"scan", fn<scan>}});
   lua::methods<PacketWriter>(L, {{"add", fn<add<PacketWriter>>},
                                  {"payload", fn<payload<PacketWriter>>},
                                  {"copy", fn<copy<PacketWriter>>},
                                  {"finish", fn<finish<PacketWriter>>},
                                  {"abandon", fn<abandon<PacketWriter>>}});
-  lua::methods<StreamWriter>(L, {{"add", fn<add<StreamWriter>>},
-                                 {"payload", fn<payload<StreamWriter>>},
-                                 {"copy", fn<copy<StreamWriter>>},
-                                 {"finish", fn<finish<StreamWriter>>},
-                                 {"abandon", fn<abandon<StreamWriter>>}});
+  lua::methods<FrameWriter>(L, {{"add", fn<add<FrameWriter>>},
+                                {"payload", fn<payload<FrameWriter>>},
+                                {"copy", fn<copy<FrameWriter>>},
+                                {"finish", fn<finish<FrameWriter>>},
+                                {"abandon", fn<abandon<FrameWriter>>}});
   lua::methods<const PacketFile>(L, {{"records", fn<records>},
                                      {"info", fn<info>},
                                      {"read", fn<read>},
@@ -289,7 +288,7 @@ void register_packets(lua_State* L) {
                                      {"crc", fn<crc>},
                                      {"errors", fn<errors>},
                                      {"verify", fn<verify>}});
-  lua::methods<RecordScanner>(L, {{"next", fn<stream_next>}, {"errors", fn<stream_errors>}});
+  lua::methods<RecordScanner>(L, {{"next", fn<scanner_next>}, {"errors", fn<scanner_errors>}});
 }
 
 }  // namespace qeng

@@ -1,7 +1,7 @@
-// Block formats: packing weights, and one-bit and ternary weights with a scale a row.
+// Block formats: packing weights, and what quantizing needs to know.
 #include "bindings/register.h"
 #include "bindings/runtime.h"
-#include "engine/quantize/one_bit.h"
+#include "engine/quantize/measure.h"
 #include "engine/quantize/quantize.h"
 
 namespace qeng {
@@ -15,22 +15,21 @@ int pack(Call& call) {
   return call.push(quantize(call.arg<TensorPtr>(1), call.arg<DType>(2), opt.get<TensorPtr>("importance", nullptr)));
 }
 
-int join_scale(Call& call) {
-  return call.push(join_row_scale(call.arg<TensorPtr>(1), call.arg<TensorPtr>(2), call.arg<DType>(3)));
+int add_squares(Call& call) {
+  add_column_squares(*call.arg<TensorPtr>(1), *call.arg<TensorPtr>(2));
+  return 0;
 }
 
-int split_scale(Call& call) {
-  const RowScaled parts = split_row_scale(call.arg<TensorPtr>(1));
-  return call.push(parts.w, parts.scale);
+int error(Call& call) {
+  const SquaredError sums = squared_error(call.arg<TensorPtr>(1), call.arg<TensorPtr>(2));
+  return call.push(sums.error, sums.total);
 }
 
 }  // namespace
 
 void register_quantize(lua_State* L) {
-  lua::functions(L, "",
-                 {{"quantize", lua::fn<pack>},
-                  {"join_row_scale", lua::fn<join_scale>},
-                  {"split_row_scale", lua::fn<split_scale>}});
+  lua::functions(L, "", {{"quantize", lua::fn<pack>}});
+  lua::functions(L, "quant", {{"add_column_squares", lua::fn<add_squares>}, {"squared_error", lua::fn<error>}});
 }
 
 }  // namespace qeng

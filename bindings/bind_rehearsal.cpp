@@ -1,5 +1,5 @@
-// q.rehearse: runs a function on a device that computes nothing; q.rehearsed: what its operations would have cost so
-// far.
+// q.rehearsal.run: runs a function on a device that computes nothing.
+// q.rehearsal.cost: what its operations would have cost so far.
 #include "bindings/register.h"
 #include "bindings/runtime.h"
 #include "engine/program/rehearsal.h"
@@ -43,7 +43,7 @@ int work(Call& call) {
 
 void register_rehearsal(lua_State* L) {
   using lua::fn;
-  lua::functions(L, "", {{"rehearse", fn<rehearse>}, {"rehearsed", fn<work>}});
+  lua::functions(L, "rehearsal", {{"run", fn<rehearse>}, {"cost", fn<work>}});
 }
 
 }  // namespace qeng

@@ -17,7 +17,7 @@ int open(Call& call) { return call.push(std::make_shared<Weights>(SafeTensors::o
 
 bool is_float(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16; }
 
-// Streams the tensors through host memory, one at a time.
+// Passes the tensors through host memory, one at a time.
 template <class Writer>
 void write_all(Writer& writer, const std::vector<NamedTensor>& tensors) {
   std::map<std::string, const Tensor*> by_name;

@@ -1,5 +1,4 @@
-// q.sampler, q.logprobs, q.compare_logits, q.on_host. Logits on another device than the host's memory are downloaded
-// first.
+// q.sampler, and q.logits: what is read from logits. Those that the host cannot read are downloaded first.
 #include <algorithm>
 
 #include "bindings/register.h"
@@ -202,11 +201,8 @@ int compare(Call& call) {
 
 void register_sampler(lua_State* L) {
   using lua::fn;
-  lua::functions(L, "",
-                 {{"sampler", fn<sampler>},
-                  {"logprobs", fn<token_logprobs>},
-                  {"compare_logits", fn<compare>},
-                  {"on_host", fn<on_host>}});
+  lua::functions(L, "", {{"sampler", fn<sampler>}});
+  lua::functions(L, "logits", {{"logprobs", fn<token_logprobs>}, {"compare", fn<compare>}, {"on_host", fn<on_host>}});
   lua::methods<TokenSampler>(L, {{"next", fn<next>},
                                  {"distribution", fn<distribution>},
                                  {"accept", fn<accept>},

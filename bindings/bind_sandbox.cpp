@@ -1,5 +1,5 @@
-// q.sandbox: runs Lua code that nobody has read, such as a model's answer. It runs in a process of its own, so that
-// neither a loop inside a C function nor memory taken at once can hurt: a fresh Lua state with base functions, string,
+// q.host.sandbox: runs Lua code that nobody has read, such as a model's answer. It runs in a process of its own, so
+// that neither a loop inside a C function nor memory taken at once can hurt: a fresh Lua state with base functions, string,
 // table and math, without io, os, ffi, debug, package and bytecode; limits of the system on time, memory, files and
 // processes; and a count of instructions.
 #include <fcntl.h>
@@ -130,6 +130,6 @@ int sandbox(Call& call) {
 }
 }  // namespace
 
-void register_sandbox(lua_State* L) { lua::functions(L, "", {{"sandbox", lua::fn<sandbox>}}); }
+void register_sandbox(lua_State* L) { lua::functions(L, "host", {{"sandbox", lua::fn<sandbox>}}); }
 
 }  // namespace qeng

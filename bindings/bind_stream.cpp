@@ -1,8 +1,8 @@
-// q.weight_stream: a model's weights within a limit of memory (scripts/qeng/model/stream.lua makes one).
+// q.stream.open: a model's weights within a limit of memory (scripts/qeng/model/stream.lua makes one).
 #include "bindings/register.h"
 #include "bindings/runtime.h"
+#include "engine/stream/buffered_stream.h"
 #include "engine/stream/mapped_stream.h"
-#include "engine/stream/slot_stream.h"
 #include "engine/stream/spilled_file.h"
 
 QENG_LUA_CLASS(qeng::StreamedWeights, "WeightStream")
@@ -18,13 +18,13 @@ int make(Call& call) {
   const auto weights = call.arg<std::vector<std::vector<TensorPtr>>>(2);
   Options opt(call, 3, {"limit", "option", "slack", "keep", "depth", "writable"});
   if (names.size() != weights.size() || names.size() < 2)
-    fail("value", "weight_stream: ", names.size(), " names and ", weights.size(),
+    fail("value", "stream.open: ", names.size(), " names and ", weights.size(),
          " lists of weights; expected one list a name, for an embedding, layers and a head");
   const bool writable = opt.get<bool>("writable", false);
   std::vector<StreamUnit> units;
   for (size_t i = 0; i < names.size(); ++i) units.push_back({names[i], weights[i], i == 0, writable});
-  const int depth = opt.get<int>("depth", SlotStream::kDepth);
-  if (depth < 1 || depth > 64) fail("value", "weight_stream: depth is ", depth, ", expected 1 to 64 units");
+  const int depth = opt.get<int>("depth", BufferedStream::kDepth);
+  if (depth < 1 || depth > 64) fail("value", "stream.open: depth is ", depth, ", expected 1 to 64 units");
   const auto limit = opt.get<size_t>("limit", 0);
   const auto option = opt.get<std::string>("option", "the machine's memory");
   std::vector<TensorPtr> all;
@@ -35,8 +35,8 @@ int make(Call& call) {
     stream = std::make_shared<MappedStream>(device, std::move(units), limit, option,
                                             opt.get<size_t>("slack", size_t{64} << 20));
   else
-    stream = std::make_shared<SlotStream>(device, std::move(units), limit, option,
-                                          opt.get<size_t>("keep", SlotStream::kHalf), depth);
+    stream = std::make_shared<BufferedStream>(device, std::move(units), limit, option,
+                                              opt.get<size_t>("keep", BufferedStream::kHalf), depth);
   return call.push(stream);
 }
 
@@ -92,7 +92,7 @@ int close(Call& call) {
 
 void register_stream(lua_State* L) {
   using lua::fn;
-  lua::functions(L, "", {{"weight_stream", fn<make>}, {"spilled", fn<spilled>}});
+  lua::functions(L, "stream", {{"open", fn<make>}, {"spilled", fn<spilled>}});
   lua::methods<StreamedWeights>(L,
                                 {{"use", fn<use>}, {"mark", fn<mark>}, {"figures", fn<figures>}, {"close", fn<close>}});
 }

@@ -6,6 +6,7 @@
 
 #include "bindings/register.h"
 #include "bindings/runtime.h"
+#include "engine/autograd/expression.h"
 #include "engine/stream/spilled_file.h"
 #include "kernels/interleave.h"
 
@@ -60,19 +61,20 @@ int empty(Call& call) {
 }
 
 int randn(Call& call) {
-  Options opt(call, 2, {"std", "seed", "stream", "dtype", "label"});
+  Options opt(call, 2, {"std", "seed", "subsequence", "dtype", "label"});
   TensorPtr x = make_tensor(device(), call.arg<Shape>(1), opt.get<DType>("dtype", DType::f32),
                             opt.get<std::string>("label", "activations"));
-  fill_normal(*x, opt.get<double>("std", 1), opt.get<uint64_t>("seed", tape().seed()), opt.get<uint64_t>("stream", 0));
+  fill_normal(*x, opt.get<double>("std", 1), opt.get<uint64_t>("seed", tape().seed()),
+              opt.get<uint64_t>("subsequence", 0));
   return call.push(x);
 }
 
 int uniform(Call& call) {
-  Options opt(call, 2, {"low", "high", "seed", "stream", "dtype", "label"});
+  Options opt(call, 2, {"low", "high", "seed", "subsequence", "dtype", "label"});
   TensorPtr x = make_tensor(device(), call.arg<Shape>(1), opt.get<DType>("dtype", DType::f32),
                             opt.get<std::string>("label", "activations"));
   fill_uniform(*x, opt.get<double>("low", 0), opt.get<double>("high", 1), opt.get<uint64_t>("seed", tape().seed()),
-               opt.get<uint64_t>("stream", 0));
+               opt.get<uint64_t>("subsequence", 0));
   return call.push(x);
 }
 
@@ -80,22 +82,27 @@ int uniform(Call& call) {
 
 Shape shape_of(const TensorPtr& x) { return Shape(x->view.shape, x->view.shape + x->view.rank); }
 
-int shape(Call& call) { return call.push(shape_of(lua::self_tensor(call))); }
-int dtype(Call& call) { return call.push(lua::self_tensor(call)->view.dtype); }
-int elements(Call& call) { return call.push(lua::self_tensor(call)->view.elements()); }
-int bytes(Call& call) { return call.push(static_cast<int64_t>(lua::self_tensor(call)->view.bytes())); }
+// What a pending tensor has as well.
+TensorPtr self_as_it_is(Call& call) {
+  try {
+    return lua::pending_tensor(call.L, 1);
+  } catch (const lua::Problem& problem) {
+    fail("closed", call.name, ": ", problem.text);
+  }
+}
+int shape(Call& call) { return call.push(shape_of(self_as_it_is(call))); }
+int dtype(Call& call) { return call.push(self_as_it_is(call)->view.dtype); }
+int elements(Call& call) { return call.push(self_as_it_is(call)->view.elements()); }
+int bytes(Call& call) { return call.push(static_cast<int64_t>(self_as_it_is(call)->view.bytes())); }
 
 // Appends row r of the leading dimension as a file has it, also where rows lie interleaved.
 void append_row(std::vector<std::byte>& bytes, const TensorPtr& x, int64_t r) {
-  const int64_t group = is_interleaved(x->view.dtype) ? kInterleavedRows : 1;
+  const int64_t group = x->view.interleaved ? kInterleavedRows : 1;
   const TensorPtr rows = row_range(x, r / group * group, group);
-  std::vector<std::byte> host(rows->view.bytes()), plain(group > 1 ? host.size() : 0);
+  std::vector<std::byte> host(rows->view.bytes());
   read_bytes(*rows, host.data());
-  View image = rows->view;
-  image.data = host.data();
-  if (group > 1) image = restore(image, plain.data());
   const size_t size = host.size() / static_cast<size_t>(group);
-  const auto* row = image.as<std::byte>() + static_cast<size_t>(r % group) * size;
+  const std::byte* row = host.data() + static_cast<size_t>(r % group) * size;
   bytes.insert(bytes.end(), row, row + size);
 }
 
@@ -212,20 +219,28 @@ int address(Call& call) {
   return 1;
 }
 
-int equals(Call& call) { return call.push(call.arg<TensorPtr>(1) == call.arg<TensorPtr>(2)); }
+int equals(Call& call) {
+  const auto held = [&](int index) { return static_cast<TensorPtr*>(lua_touserdata(call.L, index))->get(); };
+  return call.push(lua_rawequal(call.L, 1, 2) || (held(1) && held(1) == held(2)));
+}
 
 int text(Call& call) {
   const TensorPtr& held = *static_cast<TensorPtr*>(lua_touserdata(call.L, 1));
   if (!held) return call.push("Tensor (closed)");
+  if (held->device().capturing() && held->pending) return call.push(shape_text(held->view));
+  settled(held);
   const Tensor& x = *held;
   std::string out = shape_text(x.view);
   if (!x.label.empty()) out += " " + x.label;
   if (x.device().capturing() || x.view.elements() == 0) return call.push(out);
   constexpr int64_t kShown = 8;
   const int64_t unit = dtype_info(x.view.dtype).elements;  // a block cannot be cut
-  const TensorPtr units = reshape_view(held, {x.view.elements() / unit, unit});
-  const std::vector<double> values =
-      to_host(*row_range(units, 0, std::min(unit > 1 ? 1 : kShown, x.view.elements() / unit)));
+  const auto first = [&] {
+    if (x.view.interleaved) return row_range(held, 0, kInterleavedRows);
+    const TensorPtr units = reshape_view(held, {x.view.elements() / unit, unit});
+    return row_range(units, 0, std::min(unit > 1 ? 1 : kShown, x.view.elements() / unit));
+  };
+  const std::vector<double> values = to_host(*first());
   out += " {";
   for (size_t i = 0; i < std::min<size_t>(values.size(), kShown); ++i) {
     char number[32];
@@ -241,11 +256,11 @@ void register_tensor(lua_State* L) {
   using namespace lua;
   functions(L, "",
             {{"tensor", fn<tensor>},
-             {"new_rows", fn<new_rows>},
              {"zeros", fn<zeros>},
              {"empty", fn<empty>},
              {"randn", fn<randn>},
              {"uniform", fn<uniform>}});
+  functions(L, "adapters", {{"new_rows", fn<new_rows>}});
   methods<Tensor>(L, {{"shape", fn<shape>},
                       {"dtype", fn<dtype>},
                       {"elements", fn<elements>},

@@ -1,4 +1,5 @@
-// q.yaml: a YAML document as Lua values, through libyaml. All scalars are text, whatever they look like; null is nil.
+// q.host.yaml: a YAML document as Lua values, through libyaml. All scalars are text, whatever they look like. null is
+// nil.
 #include <yaml.h>
 
 #include <set>
@@ -123,7 +124,7 @@ int decode(Call& call) {
 
 void register_yaml(lua_State* L) {
   using lua::fn;
-  lua::functions(L, "", {{"yaml", fn<decode>}});
+  lua::functions(L, "host", {{"yaml", fn<decode>}});
 }
 
 }  // namespace qeng

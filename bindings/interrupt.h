@@ -1,8 +1,8 @@
 // Ctrl-C, SIGTERM or SIGHUP while Lua runs. By default it raises Error("interrupted") at the next Lua instruction or
-// engine call. Deferred (q.defer_interrupt), the first one only sets a flag that the training loop asks for; a second
-// one before it asked raises. A loop compiled by the JIT looks at no hook: where a raise is not taken within a second
-// outside the engine, and no REPL is open (it runs with the JIT off), the process leaves. Shielded, it waits until the
-// shield goes.
+// engine call. Deferred (q.host.defer_interrupt), the first one only sets a flag that the training loop asks for; a
+// second one before it asked raises. A loop compiled by the JIT looks at no hook: where a raise is not taken within a
+// second outside the engine, and no REPL is open (it runs with the JIT off), the process leaves. Shielded, it waits
+// until the shield goes.
 //
 // The exit status is 128 and the signal's number (130, 143, 129), so that whoever sent it sees that it was obeyed.
 // Who sends SIGTERM often sends it to the process and to its group; a terminal that closes sends SIGHUP twice. So a

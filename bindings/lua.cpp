@@ -128,11 +128,11 @@ std::string did_you_mean(const std::string& word, const std::vector<std::string>
 // ---------------------------------------------------------------- Ref, LuaError
 
 // Holds the value in the registry. `alive` expires with the Lua state, whose registry goes with it.
-struct Ref::Slot {
+struct Ref::Held {
   lua_State* L;
   int key;
   std::weak_ptr<char> alive;
-  ~Slot() {
+  ~Held() {
     if (!alive.expired()) luaL_unref(L, LUA_REGISTRYINDEX, key);
   }
 };
@@ -164,12 +164,12 @@ Ref::Ref(lua_State* L, int index) {
   lua_pushvalue(L, index);
   Life& state = life(L);
   if (!state.token) state.token = std::make_shared<char>();
-  slot_ = std::make_shared<Slot>(Slot{state.main, LUA_NOREF, {}});
-  slot_->key = luaL_ref(L, LUA_REGISTRYINDEX);
-  slot_->alive = state.token;
+  held_ = std::make_shared<Held>(Held{state.main, LUA_NOREF, {}});
+  held_->key = luaL_ref(L, LUA_REGISTRYINDEX);
+  held_->alive = state.token;
 }
 
-void Ref::push(lua_State* L) const { slot_ ? lua_rawgeti(L, LUA_REGISTRYINDEX, slot_->key) : lua_pushnil(L); }
+void Ref::push(lua_State* L) const { held_ ? lua_rawgeti(L, LUA_REGISTRYINDEX, held_->key) : lua_pushnil(L); }
 
 LuaError::LuaError(lua_State* L) : Error(top_code(L), top_message(L)), object(L, -1) { lua_pop(L, 1); }
 

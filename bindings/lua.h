@@ -41,7 +41,7 @@ class Ref {
  public:
   Ref() = default;
   Ref(lua_State* L, int index);  // takes the value at index, leaving the stack as it was
-  explicit operator bool() const { return slot_ != nullptr; }
+  explicit operator bool() const { return held_ != nullptr; }
   void push(lua_State* L) const;
 
   // Calls the value with the arguments, on the Lua state that is running, and reads one result as R. An error that Lua
@@ -50,8 +50,8 @@ class Ref {
   R call(const Args&... args) const;
 
  private:
-  struct Slot;
-  std::shared_ptr<Slot> slot_;
+  struct Held;
+  std::shared_ptr<Held> held_;
 };
 
 // An error that Lua code raised, on its way through C++: rethrown into Lua it is the same object again.

@@ -3,7 +3,7 @@
 #include <lua.hpp>
 
 namespace qeng {
-void register_host(lua_State* L);         // bind_host.cpp: time, terminal, errors
+void register_host(lua_State* L);         // bind_host.cpp: time, errors, terminal, Ctrl-C
 void register_json(lua_State* L);         // bind_json.cpp
 void register_yaml(lua_State* L);         // bind_yaml.cpp
 void register_unicode(lua_State* L);      // bind_unicode.cpp: text as Python has it
@@ -12,15 +12,15 @@ void register_runtime(lua_State* L);      // bind_runtime.cpp: runtimes, devices
 void register_tensor(lua_State* L);       // bind_tensor.cpp
 void register_view(lua_State* L);         // bind_view.cpp: Tensor:view
 void register_autograd(lua_State* L);     // bind_autograd.cpp: differentiable functions, tape, scopes
+void register_expression(lua_State* L);   // bind_expression.cpp: arithmetic on tensors
 void register_program(lua_State* L);      // bind_program.cpp: programs, traces, profiles, AdamW
-void register_rehearsal(lua_State* L);    // bind_rehearsal.cpp: q.rehearse
-void register_quantize(lua_State* L);     // bind_quantize.cpp
-void register_onebit(lua_State* L);       // bind_onebit.cpp
+void register_rehearsal(lua_State* L);    // bind_rehearsal.cpp: q.rehearsal.run
+void register_quantize(lua_State* L);     // bind_quantize.cpp: block formats
+void register_onebit(lua_State* L);       // bind_onebit.cpp: one-bit weights
 void register_weights(lua_State* L);      // bind_weights.cpp: open files of weights
 void register_safetensors(lua_State* L);  // bind_safetensors.cpp
 void register_gguf(lua_State* L);         // bind_gguf.cpp
 void register_stream(lua_State* L);       // bind_stream.cpp
-void register_measure(lua_State* L);      // bind_measure.cpp
 void register_tokenizer(lua_State* L);    // bind_tokenizer.cpp
 void register_sampler(lua_State* L);      // bind_sampler.cpp
 void register_grammar(lua_State* L);      // bind_grammar.cpp

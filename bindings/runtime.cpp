@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <utility>
 
+#include "engine/autograd/expression.h"
 #include "engine/program/rehearsal.h"
 #include "kernels/backends.h"
 
@@ -111,8 +112,8 @@ Using::~Using() { used = std::move(before); }
 
 Rehearsing::Rehearsing(const Limits& limits, bool for_gpu)
     : real(runtime().shared_from_this()), use([&] {
-        if (!real->device().backend().computes()) fail("value", "rehearse: a rehearsal is going on already");
-        if (real->device().capturing()) fail("value", "rehearse: a program is being captured");
+        if (!real->device().backend().computes()) fail("value", "rehearsal.run: a rehearsal is going on already");
+        if (real->device().capturing()) fail("value", "rehearsal.run: a program is being captured");
         return std::make_shared<Runtime>(std::make_unique<Rehearsal>(real->device().backend(), limits, for_gpu));
       }()) {}
 Rehearsing::~Rehearsing() {
@@ -121,7 +122,7 @@ Rehearsing::~Rehearsing() {
 }
 const Rehearsal& rehearsal() {
   if (!device_in_use() || device().backend().computes())
-    fail("value", "rehearsed: nothing is being rehearsed; call it in the function given to q.rehearse");
+    fail("value", "rehearsal.cost: nothing is being rehearsed; call it in the function given to q.rehearsal.run");
   return static_cast<const Rehearsal&>(device().backend());
 }
 
@@ -185,12 +186,13 @@ void leave(lua_State* L, int results) {
 
 namespace lua {
 
-TensorPtr Value<TensorPtr>::read(lua_State* L, int index) {
+TensorPtr pending_tensor(lua_State* L, int index) {
   if (!is_class(L, index, ClassName<Tensor>::value)) expected(L, index, "Tensor");
   const TensorPtr& tensor = *static_cast<TensorPtr*>(lua_touserdata(L, index));
   if (!tensor) throw Problem{"this Tensor is closed: it was freed, or its scope has ended"};
   return tensor;
 }
+TensorPtr Value<TensorPtr>::read(lua_State* L, int index) { return settled(pending_tensor(L, index)); }
 
 void Value<TensorPtr>::push(lua_State* L, const TensorPtr& tensor) {
   if (!tensor) return lua_pushnil(L);

@@ -93,6 +93,9 @@ struct Value<TensorPtr> {
   static void push(lua_State* L, const TensorPtr& tensor);
 };
 
+// The tensor as it is, computed or pending (engine/autograd/expression.h); read() has it computed.
+TensorPtr pending_tensor(lua_State* L, int index);
+
 // Pushes a handle that belongs to no scope.
 void push_kept(lua_State* L, const TensorPtr& tensor);
 

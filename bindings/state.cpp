@@ -141,6 +141,7 @@ LuaState::LuaState() : L_(luaL_newstate()) {
   register_tensor(L_);
   register_view(L_);
   register_autograd(L_);
+  register_expression(L_);
   register_program(L_);
   register_rehearsal(L_);
   register_quantize(L_);
@@ -149,7 +150,6 @@ LuaState::LuaState() : L_(luaL_newstate()) {
   register_safetensors(L_);
   register_gguf(L_);
   register_stream(L_);
-  register_measure(L_);
   register_tokenizer(L_);
   register_packets(L_);
   register_batches(L_);

@@ -17,7 +17,6 @@ void convert_row(const void* row, int64_t first, int64_t count, float* out) {
 
 void check_block(DType dtype) {
   if (!is_block(dtype)) fail("dtype", dtype_name(dtype), " is no block format");
-  if (is_interleaved(dtype)) fail("dtype", dtype_name(dtype), " lies interleaved, not in rows");
 }
 
 }  // namespace

@@ -6,16 +6,23 @@
 #include <type_traits>
 
 #include "kernels/error.h"
-#include "kernels/view.h"
+#include "kernels/interleave.h"
 
 namespace qeng {
 
 struct Check {
   const char* op;
 
-  // The view is there. An empty view (0 elements) may have no memory.
+  // The view is there, its rows in order. An empty view (0 elements) may have no memory.
   void present(const char* label, const View& view) const {
+    present_in_any_order(label, view);
+    if (view.interleaved)
+      fail("dtype", op, ": ", label, " is ", shape_text(view), ", whose rows are interleaved: decode it first, to f32");
+  }
+  void present_in_any_order(const char* label, const View& view) const {
     if (!view && !(view.rank > 0 && view.elements() == 0)) fail("shape", op, ": ", label, " is missing");
+    if (view.interleaved && !can_interleave(view))
+      fail("dtype", op, ": ", label, " is ", shape_text(view), ", of which no rows are interleaved");
   }
   void dtype(const char* label, const View& view, std::initializer_list<DType> allowed) const {
     present(label, view);
@@ -26,9 +33,10 @@ struct Check {
     }
     fail("dtype", op, ": ", label, " is ", shape_text(view), ", expected ", names);
   }
-  // A float, or a stored dtype that is only read: f16 or a block format, of whose rows each is whole blocks.
+  // A float, or a stored dtype that is only read: f16 or a block format, of whose rows each is whole blocks, in any
+  // order.
   void is_stored(const char* label, const View& view) const {
-    present(label, view);
+    present_in_any_order(label, view);
     if (!is_block(view.dtype)) return dtype(label, view, {DType::f32, DType::bf16, DType::f16});
     const int elements = dtype_info(view.dtype).elements;
     if (view.columns() % elements != 0)

@@ -230,7 +230,7 @@ void check_shapes(const Copy& op) {
 }
 
 void check_shapes(const Fill& op) {
-  Check{op.name}.present("y", op.y);
+  Check{op.name}.present_in_any_order("y", op.y);
   if (is_block(op.y.dtype) && op.value != 0)
     fail("value", op.name, ": y is ", shape_text(op.y), ", which can be filled with 0 only, not ", op.value);
 }
@@ -328,7 +328,8 @@ void check_shapes(const LmHeadLoss& op) {
   const int64_t tokens = op.h.rows(), hidden = op.h.columns(), vocab = op.w.rows();
   const bool stored = op.w.dtype != dtype;
   check.is_weight("w", op.w, dtype);
-  check.is("w", op.w, op.w.dtype, {vocab, hidden});
+  check.that(op.w.columns() == hidden,
+             [&] { return "w is " + shape_text(op.w) + ", h is " + shape_text(op.h) + "; their columns differ"; });
   if (stored && op.dw)
     fail("dtype", op.name, ": w is ", shape_text(op.w), ", which is only read, and dw was asked for");
   check.count("targets", op.targets, DType::i32, tokens);

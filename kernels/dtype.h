@@ -6,8 +6,7 @@ namespace qeng {
 
 // The block formats after u8 pack the elements of a row in blocks with their scales (kernels/math/blocks); they are
 // named as GGUF does, except int4 (AWQ's and GPTQ's 4 bits with a zero point), one_bit and ternary (our own, which have
-// no scale). f16 and the block formats are read, not computed in. The last two are tq2_0 and q6_k in the layout of
-// kernels/interleave.h, which the CPU reads faster.
+// no scale). f16 and the block formats are read, not computed in.
 enum class DType : uint8_t {
   f32,
   bf16,
@@ -44,18 +43,9 @@ enum class DType : uint8_t {
   int4,
   one_bit,
   ternary,
-  tq2_0_interleaved,
-  q6_k_interleaved,
 };
-constexpr int kRowDTypes =
-    static_cast<int>(DType::tq2_0_interleaved);  // those before it, whose rows follow one another
-constexpr int kInterleavedRows = 32;             // that an interleaved dtype holds as one group
-constexpr bool is_interleaved(DType dtype) { return dtype >= DType::tq2_0_interleaved; }
+constexpr int kDTypeCount = static_cast<int>(DType::ternary) + 1;
 // Block formats that are read, and that nothing here writes.
 constexpr bool is_read_only(DType dtype) { return dtype >= DType::iq2_xxs && dtype <= DType::iq1_m; }
-// The dtype of the same numbers row by row.
-constexpr DType row_dtype(DType dtype) {
-  return dtype == DType::tq2_0_interleaved ? DType::tq2_0 : dtype == DType::q6_k_interleaved ? DType::q6_k : dtype;
-}
 
 }  // namespace qeng

@@ -3,7 +3,6 @@
 #include <cstring>
 #include <vector>
 
-#include "kernels/math/blocks/interleaved.h"
 #include "kernels/parallel.h"
 
 namespace qeng {
@@ -103,17 +102,8 @@ void take(const Interleaved<Q6_K>& from, int r, Q6_K& b) {
 
 }  // namespace
 
-DType interleaved_dtype(const View& w) {
-  if (w.rank != 2 || w.shape[0] % kInterleavedRows != 0) return w.dtype;
-  return w.dtype == DType::tq2_0  ? DType::tq2_0_interleaved
-         : w.dtype == DType::q6_k ? DType::q6_k_interleaved
-                                  : w.dtype;
-}
-
 View interleave(const View& w, int threads) {
-  View result = w;
-  result.dtype = interleaved_dtype(w);
-  blocks::with_interleaved(result.dtype, [&](auto tag) {
+  blocks::with_interleaved(w.dtype, [&](auto tag) {
     using Block = typename decltype(tag)::Plain;
     const int64_t count = w.columns() / Block::kElements;
     parallel_for(threads, w.rows() / kInterleavedRows, 1, [&](int64_t begin, int64_t end) {
@@ -121,6 +111,8 @@ View interleave(const View& w, int threads) {
         interleave_group(w.as<Block>() + group * kInterleavedRows * count, count);
     });
   });
+  View result = w;
+  result.interleaved = true;
   return result;
 }
 
@@ -135,7 +127,7 @@ void restore_blocks(const View& w, int64_t r, int64_t first, int64_t count, void
 
 View restore(const View& w, void* memory) {
   View plain = w;
-  plain.data = memory, plain.dtype = row_dtype(w.dtype);
+  plain.data = memory, plain.interleaved = false;
   const int64_t count = w.columns() / dtype_info(w.dtype).elements;
   const size_t row_bytes = dtype_bytes(w.dtype, w.columns());
   for (int64_t r = 0; r < w.rows(); ++r)

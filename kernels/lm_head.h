@@ -31,11 +31,9 @@ struct LmHeadParts {
 };
 
 // Rows of a chunk on a GPU. Each chunk reads the head's weight again, in each of its products, which then do as many
-// operations for a
-// byte of it as the chunk has rows. An H200 does 180 in the time it reads one: 256 rows would leave reading 70 % as
-// long as
-// computing, 2048 rows 9 %. They also give dh, which has few columns, about as many tiles as there are multiprocessors.
-// The logits take at most a sixteenth of the device's memory; chunks are even.
+// operations for a byte of it as the chunk has rows. An H200 does 180 in the time it reads one: 256 rows would leave
+// reading 70 % as long as computing, 2048 rows 9 %. They also give dh, which has few columns, about as many tiles as
+// there are multiprocessors. The logits take at most a sixteenth of the device's memory; chunks are even.
 inline int gpu_head_chunk(int64_t tokens, int64_t vocab, size_t device_bytes) {
   int64_t rows = 2048;
   while (rows > 256 && static_cast<size_t>(rows * LmHeadParts::row(vocab) * 4) > device_bytes / 16) rows /= 2;

@@ -14,6 +14,7 @@
 #include <variant>
 #include <vector>
 
+#include "kernels/pointwise.h"
 #include "kernels/view.h"
 
 namespace qeng {
@@ -195,6 +196,27 @@ struct SwiGluGrad {
   }
 };
 
+// out_i (+)= node_i at each element of a space, in f32 and in one pass: a small program of the functions of
+// kernels/pointwise.h, whose nodes take nodes before them, elements of inputs and constants.
+// space: a shape (no memory)   in_k: f32, bf16, f16, i32, i64 or u8; its dimensions are the space's, or 1 where one
+// element stands for all   out_i: f32, bf16, f16, or u8, which gets 1 for what is not 0; its shape says whether it has
+// each element, one a row, or sums (PointwiseOutput)
+// A sum over a row is of blocks of columns in order, one over dimensions of blocks of rows. i32 and i64 count as f32.
+// In place allowed: an output with each element may be an input of its shape and dtype.
+struct Pointwise {
+  static constexpr const char* name = "pointwise";
+  View space;
+  std::vector<PointwiseNode> nodes;
+  std::vector<View> in;
+  std::vector<PointwiseOutput> out;
+  int64_t flops() const;  // a function counts as one
+  template <class F>
+  void views(F f) {
+    for (View& each : in) f("in", each, Access::read);
+    for (PointwiseOutput& each : out) f("out", each.view, each.acc ? Access::update : Access::write);
+  }
+};
+
 // y = a + b     in place allowed (y may be a or b). Shapes and dtypes equal.
 struct Add {
   static constexpr const char* name = "add";
@@ -250,14 +272,14 @@ struct Fill {
   }
 };
 
-// y[i] = keep(i) ? x[i] / (1 - p) : 0,  keep(i) = philox(seed, step, stream, i) >= p     (kernels/math/philox.h)
+// y[i] = keep(i) ? x[i] / (1 - p) : 0,  keep(i) = philox(seed, step, subsequence, i) >= p     (kernels/math/philox.h)
 // rng: [2] i64 = {seed, step}, read when the op runs, so that a captured program draws anew each step.
-// stream tells apart the dropout sites of a step. The gradient is the same op applied to dy. In place allowed.
+// subsequence tells apart the dropout sites of a step. The gradient is the same op applied to dy. In place allowed.
 struct Dropout {
   static constexpr const char* name = "dropout";
   View x, y, rng;
   float p = 0;
-  uint32_t stream = 0;
+  uint32_t subsequence = 0;
   int64_t flops() const { return x.elements(); }
   template <class F>
   void views(F f) {
@@ -265,7 +287,7 @@ struct Dropout {
   }
 };
 
-// y[t, i] = x[t, i] + strength / sqrt(length(t) * n) * (2 philox(seed, step, stream, t * n + i) - 1)
+// y[t, i] = x[t, i] + strength / sqrt(length(t) * n) * (2 philox(seed, step, subsequence, t * n + i) - 1)
 // Noise on embedded tokens (NEFTune; Jain et al. 2023, arXiv 2310.05914). length(t): tokens of the document that row t
 // is in, of all rows past the last one. Its gradient is dy itself. In place allowed.
 // x, y: [tokens, n] of one float dtype   cu: [documents + 1] i32   rng: [2] i64, as in Dropout
@@ -273,7 +295,7 @@ struct EmbeddingNoise {
   static constexpr const char* name = "embedding_noise";
   View x, cu, y, rng;
   float strength = 0;
-  uint32_t stream = 0;
+  uint32_t subsequence = 0;
   int64_t flops() const { return 2 * x.elements(); }
   template <class F>
   void views(F f) {
@@ -551,7 +573,7 @@ struct PulseGrad {
   static constexpr const char* name = "pulse_grad";
   View dy, x, weights, pulses, hyper, rng;
   int64_t first = 0;
-  uint32_t stream = 0;  // tells the weights of a model apart
+  uint32_t subsequence = 0;  // tells the weights of a model apart
   template <class F>
   void views(F f) {
     f("dy", dy, Access::read), f("x", x, Access::read), f("weights", weights, Access::read),
@@ -573,7 +595,7 @@ struct Inertia {
   static constexpr const char* name = "inertia";
   View pulses, weights, state, counts, hyper, rng;
   bool bop = false;
-  uint32_t stream = 0;
+  uint32_t subsequence = 0;
   int64_t flops() const { return (bop ? 5 : 1) * weights.elements(); }
   template <class F>
   void views(F f) {
@@ -614,7 +636,7 @@ struct ClipToGrid {
   static constexpr const char* name = "clip_to_grid";
   View x, y, rng;
   int levels = 0;
-  uint32_t stream = 0;
+  uint32_t subsequence = 0;
   int64_t flops() const { return (levels ? 4 : 2) * x.elements(); }
   template <class F>
   void views(F f) {
@@ -655,7 +677,7 @@ struct UseWeights {
 // clang-format off
 #define QENG_OPERATIONS(OP) \
   OP(Matmul) OP(RowLinear) OP(Hadamard) OP(KvStore) OP(CopyPages) OP(PagedAttention) OP(BiasGrad) OP(Embedding) \
-  OP(EmbeddingGrad) OP(RmsNorm) OP(AddRmsNorm) OP(RmsNormGrad) OP(SwiGlu) OP(SwiGluGrad) OP(Add) OP(Scale) OP(Cast) \
+  OP(EmbeddingGrad) OP(RmsNorm) OP(AddRmsNorm) OP(RmsNormGrad) OP(SwiGlu) OP(SwiGluGrad) OP(Pointwise) OP(Add) OP(Scale) OP(Cast) \
   OP(Copy) OP(Fill) OP(Dropout) OP(EmbeddingNoise) OP(DoraScale) OP(Rope) OP(Attention) OP(AttentionGrad) \
   OP(LmHeadLoss) OP(DecodePackets) OP(SumSquares) OP(ClipScale) OP(AdamW) OP(ScaleColumns) OP(ScaleColumnsGrad) \
   OP(PulseGrad) OP(Inertia) OP(CountLevels) OP(PackSigns) OP(ClipToGrid) OP(UseWeights)
@@ -681,6 +703,12 @@ void for_each_view(Op& op, F f) {
         });
       },
       op);
+}
+// The same of an op that stays as it is: f(label, const View&, Access).
+template <class F>
+void for_each_view(const Op& op, F f) {
+  const auto read = [&](const char* label, const View& view, Access access) { f(label, view, access); };
+  for_each_view(const_cast<Op&>(op), read);
 }
 
 Cost cost(const Op& op);  // of views in host memory; kernels/backend.h has the form for any device

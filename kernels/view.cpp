@@ -9,7 +9,7 @@ namespace qeng {
 DType dtype_from_name(const std::string& name) {
   std::string lower = name, known;
   for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  for (int i = 0; i < kRowDTypes; ++i) {
+  for (int i = 0; i < kDTypeCount; ++i) {
     if (lower == kDTypes[i].name) return static_cast<DType>(i);
     known += (i ? ", " : "") + std::string(kDTypes[i].name);
   }

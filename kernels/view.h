@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstring>
 #include <initializer_list>
+#include <iterator>
 #include <string>
 
 #include "kernels/dtype.h"
@@ -23,8 +24,8 @@ constexpr DTypeInfo kDTypes[] = {
     {"iq2_xs", 256, 74}, {"iq2_s", 256, 82},  {"iq3_xxs", 256, 98}, {"iq3_s", 256, 110},  {"iq1_s", 256, 50},
     {"iq1_m", 256, 56},  {"tq1_0", 256, 54},  {"tq2_0", 256, 66},   {"q1_0", 128, 18},    {"q2_0", 64, 18},
     {"pq2_0", 128, 34},  {"ptq1_0", 128, 28}, {"int4", 32, 20},     {"one_bit", 32, 4},   {"ternary", 32, 8},
-    {"tq2_0", 256, 66},  {"q6_k", 256, 210},  // interleaved: the same numbers in another order, under the same names
 };
+static_assert(std::size(kDTypes) == kDTypeCount);
 constexpr const DTypeInfo& dtype_info(DType dtype) { return kDTypes[static_cast<size_t>(dtype)]; }
 constexpr bool is_block(DType dtype) { return dtype_info(dtype).elements > 1; }
 
@@ -43,6 +44,7 @@ constexpr int kMaxRank = 4;  // [tokens, heads, head_dim] and one to spare
 struct View {
   void* data = nullptr;
   DType dtype = DType::f32;
+  bool interleaved = false;  // its rows, in groups (kernels/interleave.h): read as stored weights, refused elsewhere
   int rank = 0;
   int64_t shape[kMaxRank] = {};
 

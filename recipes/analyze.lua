@@ -45,7 +45,7 @@ if opt.model ~= "" then
     chosen.accumulate)
 end
 
-for _, section in ipairs(analyze_report.sections(file, found, chosen, q.columns())) do
+for _, section in ipairs(analyze_report.sections(file, found, chosen, q.host.columns())) do
   print(("%s\n%s\n"):format(section[1]:upper(), section[2]))
 end
 analyze_report.write(opt.out .. "/report.html", "Analysis of " .. opt.file, file, found, chosen)

@@ -11,7 +11,7 @@ local opt = q.options {
     .. "input; also as words" },
   { "output", nil, "the dataset; also as the last word, which ends in .qubgpu then" },
   { "tokenizer", nil, "model folder, tokenizer.json, .tiktoken or SentencePiece model", required = true },
-  { "format", "auto", "of the input", choices = { "auto", "jsonl", "json", "csv", "tsv", "text" } },
+  { "format", "auto", "of the input", choices = { "auto", unpack((q.ndp.formats())) } },
   { "system", nil, "system message where a conversation has none (\"\": none)" },
   { "turns", "all", "which of the assistant's messages are trained", choices = { "all", "last" } },
   { "max_tokens", 0, "longest record, 0: any", min = 0 },

@@ -7,16 +7,16 @@ local verify = require "qeng.data.verify"
 
 local opt = q.options {
   "Shows a .qubgpu file: totals, and records decoded with the trained part in colour (between >> and << where\n" ..
-    "there is none). Of a bare stream (.ndp, or - for standard input): totals and damage.",
+    "there is none). Of bare frames (.ndp, or - for standard input): totals and damage.",
   positional = { "file" },
   { "file", nil, "the dataset; also as the first word", required = true },
   { "tokenizer", "", "to decode: model folder, tokenizer.json, .tiktoken or SentencePiece model" },
   { "first", 0, "number of the first record shown", min = 0 },
   { "count", 3, "records shown", min = 0 },
   { "verify", false, "check every frame, every block hash and the index; exit status 1 if damaged" },
-  { "crc", "ccitt", "of a bare stream: its CRC variant", choices = { "ccitt", "xmodem" } },
+  { "crc", "ccitt", "of bare frames: their CRC variant", choices = { "ccitt", "xmodem" } },
 }
-if opt.file == "-" or opt.file:match "%.ndp$" then return verify.stream(opt.file, opt.crc) end
+if opt.file == "-" or opt.file:match "%.ndp$" then return verify.frames(opt.file, opt.crc) end
 
 local file = q.ndp.open(opt.file)
 local meta = file:meta()

@@ -9,21 +9,14 @@ local opt = q.options {
   "Trains LoRA adapters by a loop that is written out in the recipe; without --model and --data, on the built-in demo.",
   { "model", "", "Hugging Face folder, GGUF file, or its name on the hub", kind = "input" },
   { "data", "", "JSONL, a JSON array, plain text or a .qubgpu file", kind = "input" },
-  { "out", "out", "output folder", kind = "folder" },
+  "run",
   { "rank", 16, "LoRA rank", min = 1 },
   { "lr", 3e-3, "peak learning rate", min = 0 },
   { "steps", 200, "optimizer steps", min = 1 },
-  { "save_every", 50, "steps between checkpoints", min = 0 },
-  { "seed", 0, "seed of order and adapters", min = 0 },
-  { "resume", false, "go on from the newest checkpoint in --out" },
   "device",
 }
 q.use_device(opt)
-if opt.model == "" and opt.data == "" then
-  opt.model, opt.data = demo.model(), opt.out .. "/examples.jsonl"
-  q.fs.mkdir(opt.out)
-  demo.write_examples(opt.data, opt.seed, 2000)
-end
+if opt.model == "" and opt.data == "" then demo.inputs(opt) end
 
 local model = q.load(opt.model):lora { rank = opt.rank, seed = opt.seed }
 local data = q.packets(opt.data, { tokenizer = model.tokenizer, cache_dir = opt.out })

@@ -50,11 +50,11 @@ local commands = {
     "OUT IN... --shards N: the same records in N files", positional = { "out" }, rest = "inputs",
     dataset("out", "what the files are named after"), { "shards", 2, "files", min = 1 },
   }, function(opt) return packets.reshard(opt.out, opt.inputs, opt.shards, opt) end },
-  export = { { "OUT.ndp IN...: a bare stream of frames; OUT - is standard output", positional = { "out" },
-    rest = "inputs", dataset("out", "the stream written") },
+  export = { { "OUT.ndp IN...: bare frames; OUT - is standard output", positional = { "out" },
+    rest = "inputs", dataset("out", "the frames written") },
     function(opt) return packets.export(opt.out, opt.inputs, opt) end },
-  import = { { "OUT IN.ndp: a dataset of a bare stream; IN - is standard input", positional = { "out", "input" },
-    dataset("out", "the dataset written"), dataset("input", "the stream") },
+  import = { { "OUT IN.ndp: a dataset of bare frames; IN - is standard input", positional = { "out", "input" },
+    dataset("out", "the dataset written"), dataset("input", "the frames") },
     function(opt) return packets.import(opt.out, opt.input, opt) end },
 }
 local common = {

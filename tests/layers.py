@@ -22,7 +22,6 @@ LUA = ["console", "jinja", "chat", "hub", "data", "model gguf models", "report",
 EXCEPTIONS = {
     ("kernels/blocks.cpp", "kernels/cpu"): "encodes blocks and counts bits with the loops for the machine's instruction set",
     ("kernels/cuda_library.cpp", "kernels/cuda"): "opens that folder's shared library, whose one function library.h declares",
-    ("engine/parquet/parquet_source.h", "engine/convert"): "is a source of records; their interface stands beside who opens them",
     ("scripts/qeng/console/help.lua", "face"): "looks for names in the whole of q",
     ("scripts/qeng/model/init.lua", "onebit"): "files of one-bit weights give their layers a scale",
     ("scripts/qeng/gguf/export.lua", "infer"): "asks which tokens end an answer",

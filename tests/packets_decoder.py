@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Prints the records of a .qubgpu file, or of a bare stream of frames, as JSON. Written from the format's description,
+"""Prints the records of a .qubgpu file, or of bare frames, as JSON. Written from the format's description,
 apart from the engine's reader, with the CRC of Python's own library; the tests compare the two.
 
     packets_decoder.py FILE.qubgpu [--lines]
-    packets_decoder.py FILE.ndp --stream ccitt|xmodem [--lines]
+    packets_decoder.py FILE.ndp --bare ccitt|xmodem [--lines]
 
 --lines: one line of text a record, for comparing byte by byte."""
 import binascii
@@ -91,7 +91,7 @@ def container(data):
     assert at == frames_bytes and seen_tokens == tokens
 
 
-def stream(data, start):
+def bare(data, start):
     at = 0
     while at < len(data):
         record, at = record_at(data, at, len(data), start)
@@ -120,8 +120,8 @@ def line(record):
 
 def main():
     data = open(sys.argv[1], "rb").read()
-    if "--stream" in sys.argv:
-        records = stream(data, 0 if sys.argv[sys.argv.index("--stream") + 1] == "xmodem" else 0xFFFF)
+    if "--bare" in sys.argv:
+        records = bare(data, 0 if sys.argv[sys.argv.index("--bare") + 1] == "xmodem" else 0xFFFF)
     else:
         records = container(data)
     if "--lines" in sys.argv:

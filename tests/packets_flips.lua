@@ -1,4 +1,4 @@
--- Flips random bits of a dataset and of a bare stream, one at a time:  qeng tests/packets_flips.lua FLIPS [SEED]
+-- Flips random bits of a dataset and of bare frames, one at a time:  qeng tests/packets_flips.lua FLIPS [SEED]
 -- Each flip has to be found. Either the file is refused when it is opened, or exactly the record that holds the bit is
 -- left out, counted, and named with its place by verify; every other record is as before.
 -- tests/lua/packets_faults_test.lua runs a few.
@@ -9,19 +9,19 @@ math.randomseed(seed)
 local random, bit = math.random, require "bit"
 local root = os.tmpname()
 q.fs.remove(root)
-local path, stream_path = root .. ".qubgpu", root .. ".ndp"
+local path, frames_path = root .. ".qubgpu", root .. ".ndp"
 
-local writer, stream = q.ndp.create(path, { meta = { tokenizer = "flips" } }), q.ndp.create_stream(stream_path)
+local writer, frames = q.ndp.create(path, { meta = { tokenizer = "flips" } }), q.ndp.frame_writer(frames_path)
 for i = 1, 40 do
   local tokens, mask = {}, {}
   for t = 1, random(60) do tokens[t], mask[t] = random(0, 150000), random(0, 1) end
-  for _, to in ipairs { writer, stream } do
+  for _, to in ipairs { writer, frames } do
     to:add(tokens, i % 2 == 0 and mask or nil, { src = i % 5 })
     if i % 8 == 0 then to:payload("utf8", "text of record " .. i, { src = 7 }) end
   end
 end
 writer:finish()
-stream:finish()
+frames:finish()
 
 local function record_text(file, record)
   local info = file:info(record)
@@ -88,16 +88,16 @@ for _ = 1, flips do
 end
 assert(q.ndp.open(path):verify().ok)
 
--- The stream: records come in the order they were written, and damage is counted.
+-- Bare frames: records come in the order they were written, and damage is counted.
 local written = {}
-for record in (function() local s = q.ndp.stream(stream_path); return function() return s:next() end end)() do
+for record in (function() local s = q.ndp.scan(frames_path); return function() return s:next() end end)() do
   written[#written + 1] = q.json.encode(record)
 end
-local stream_size, lost = #bytes_of(stream_path), 0
+local frames_size, lost = #bytes_of(frames_path), 0
 for _ = 1, flips do
-  local where, mask = random(0, stream_size - 1), 2 ^ random(0, 7)
-  flip(stream_path, where, mask)
-  local damaged, following, unseen = q.ndp.stream(stream_path), 1, 0
+  local where, mask = random(0, frames_size - 1), 2 ^ random(0, 7)
+  flip(frames_path, where, mask)
+  local damaged, following, unseen = q.ndp.scan(frames_path), 1, 0
   local function skip_to(text)
     while written[following] and written[following] ~= text do
       unseen = unseen + ends[following - 1] - starts[following - 1]
@@ -107,7 +107,7 @@ for _ = 1, flips do
   for record in function() return damaged:next() end do
     local text = q.json.encode(record)
     skip_to(text)
-    assert(written[following], ("stream: byte %d: a record that was never written: %s"):format(where, text:sub(1, 200)))
+    assert(written[following], ("frames: byte %d: a record that was never written: %s"):format(where, text:sub(1, 200)))
     following = following + 1
   end
   skip_to(nil)
@@ -115,13 +115,13 @@ for _ = 1, flips do
   -- mask. (A damaged length may happen to lead to a later frame; then more than one record is missing.)
   local errors = damaged:errors()
   assert(errors.total >= 1 and unseen > 0 and unseen <= errors.skipped_bytes + largest,
-    ("stream: byte %d: %d bytes of records missing, %d skipped"):format(where, unseen, errors.skipped_bytes))
-  flip(stream_path, where, mask)
+    ("frames: byte %d: %d bytes of records missing, %d skipped"):format(where, unseen, errors.skipped_bytes))
+  flip(frames_path, where, mask)
 end
 q.fs.remove(path)
-q.fs.remove(stream_path)
+q.fs.remove(frames_path)
 print(("%d flips in a dataset: %d refused when opening, %d left out one record, counted and named; none unnoticed")
   :format(flips,
     counts.refused, counts.skipped))
-print(("%d flips in a stream: %.2f records lost each; none unnoticed, no record that was not written"):format(
+print(("%d flips in bare frames: %.2f records lost each; none unnoticed, no record that was not written"):format(
   flips, lost / flips))

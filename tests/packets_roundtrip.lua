@@ -59,7 +59,7 @@ local function line(kind, value, mask, src, dst)
   return ("%s %d %d %s"):format(kind, src, dst, text)
 end
 
-local writer, stream = q.ndp.create(out .. ".qubgpu", { crc = crc }), q.ndp.create_stream(out .. ".ndp", { crc = crc })
+local writer, frames = q.ndp.create(out .. ".qubgpu", { crc = crc }), q.ndp.frame_writer(out .. ".ndp", { crc = crc })
 local lines = io.open(out .. ".txt", "wb")
 for _ = 1, count do
   local to = { src = random(0, 255), dst = random(0, 255) }
@@ -67,18 +67,18 @@ for _ = 1, count do
     local tokens = list(math.max(1, length(40000)), function() return random(0, 2 ^ 31 - 1) end)
     local mask = random(2) == 1 and list(#tokens, function() return random(0, 1) end) or nil
     writer:add(tokens, mask, to)
-    stream:add(tokens, mask, to)
+    frames:add(tokens, mask, to)
     lines:write(line("token_ids", tokens, mask or {}, to.src, to.dst), "\n")
   else
     local kind = kinds[random(#kinds)]
     local value = make[kind]()
     writer:payload(kind, value, to)
-    stream:payload(kind, value, to)
+    frames:payload(kind, value, to)
     lines:write(line(kind, value, nil, to.src, to.dst), "\n")
   end
 end
 writer:finish()
-stream:finish()
+frames:finish()
 lines:close()
 
 -- What qeng itself reads. (A document without a mask reads as all ones; the writer's lines show none.)
@@ -86,14 +86,14 @@ local function all_ones(mask)
   for i = 1, #mask do if mask[i] ~= 1 then return false end end
   return true
 end
-local file, from, record = q.ndp.open(out .. ".qubgpu"), q.ndp.stream(out .. ".ndp", { crc = crc }), 0
+local file, from, record = q.ndp.open(out .. ".qubgpu"), q.ndp.scan(out .. ".ndp", { crc = crc }), 0
 for expected in io.lines(out .. ".txt") do
   local info = file:info(record)
   local value, mask
   if info.type == "token_ids" then value, mask = file:read(record) else value = file:payload(record) end
-  local streamed = from:next()
+  local scanned = from:next()
   for _, seen in ipairs { { info.type, value, mask, info.src, info.dst },
-    { streamed.type, streamed.tokens or streamed.payload, streamed.mask, streamed.src, streamed.dst } } do
+    { scanned.type, scanned.tokens or scanned.payload, scanned.mask, scanned.src, scanned.dst } } do
     local got = line(seen[1], seen[2], seen[3] or {}, seen[4], seen[5])
     if seen[3] and all_ones(seen[3]) and got ~= expected then got = line(seen[1], seen[2], {}, seen[4], seen[5]) end
     assert(got == expected, ("record %d:\n%s\n%s"):format(record, got:sub(1, 500), expected:sub(1, 500)))

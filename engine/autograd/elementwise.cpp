@@ -69,29 +69,29 @@ TensorPtr swiglu(Tape& tape, const TensorPtr& gate, const TensorPtr& up, bool ge
   return y;
 }
 
-TensorPtr add(Tape& tape, const TensorPtr& a, const TensorPtr& b) {
-  Device& device = tape.device();
-  TensorPtr y = make_like(*a);
-  device.run(Add{a->view, b->view, y->view});
-  if (!tape.wants({a, b})) return y;
+void add_into(Tape& tape, const TensorPtr& a, const TensorPtr& b, const TensorPtr& y) {
+  tape.device().run(Add{a->view, b->view, y->view});
+  if (!tape.wants({a, b})) return;
   tape.record({y}, [=, &tape] {
     if (a->needs_grad()) tape.pass(a, y->grad);
     if (b->needs_grad()) tape.pass(b, y->grad);
   });
+}
+TensorPtr add(Tape& tape, const TensorPtr& a, const TensorPtr& b) {
+  TensorPtr y = make_like(*a);
+  add_into(tape, a, b, y);
   return y;
 }
 
-TensorPtr scale(Tape& tape, const TensorPtr& x, float alpha) {
+void scale_into(Tape& tape, const TensorPtr& x, float alpha, const TensorPtr& y) {
   Device& device = tape.device();
-  TensorPtr y = make_like(*x);
   device.run(Scale{x->view, y->view, alpha});
-  if (!tape.wants({x})) return y;
+  if (!tape.wants({x})) return;
   tape.record({y}, [=, &tape, &device] {
     TensorPtr dx = make_like(*x);
     device.run(Scale{y->grad->view, dx->view, alpha});
     tape.pass(x, dx);
   });
-  return y;
 }
 
 TensorPtr cast(Tape& tape, const TensorPtr& x, DType dtype) {
@@ -136,13 +136,13 @@ TensorPtr dropout(Tape& tape, const TensorPtr& x, float p) {
   if (!(p >= 0 && p < 1)) fail("value", "dropout: p = ", p, " is not in [0, 1)");
   if (p == 0 || !tape.training()) return x;
   Device& device = tape.device();
-  const uint32_t stream = tape.next_stream();
+  const uint32_t subsequence = tape.next_subsequence();
   TensorPtr y = make_like(*x);
-  device.run(Dropout{x->view, y->view, tape.rng()->view, p, stream});
+  device.run(Dropout{x->view, y->view, tape.rng()->view, p, subsequence});
   if (!tape.wants({x})) return y;
   tape.record({y}, [=, &tape, &device] {
     TensorPtr dx = make_like(*x);
-    device.run(Dropout{y->grad->view, dx->view, tape.rng()->view, p, stream});
+    device.run(Dropout{y->grad->view, dx->view, tape.rng()->view, p, subsequence});
     tape.pass(x, dx);
   });
   return y;
@@ -151,7 +151,7 @@ TensorPtr dropout(Tape& tape, const TensorPtr& x, float p) {
 TensorPtr embedding_noise(Tape& tape, const TensorPtr& x, const TensorPtr& cu, float strength) {
   if (strength == 0 || !tape.training()) return x;
   TensorPtr y = make_like(*x);
-  tape.device().run(EmbeddingNoise{x->view, cu->view, y->view, tape.rng()->view, strength, tape.next_stream()});
+  tape.device().run(EmbeddingNoise{x->view, cu->view, y->view, tape.rng()->view, strength, tape.next_subsequence()});
   if (tape.wants({x})) tape.record({y}, [=, &tape] { tape.pass(x, y->grad); });
   return y;
 }

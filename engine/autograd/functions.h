@@ -58,7 +58,9 @@ NormedSum add_rmsnorm(Tape& tape, const TensorPtr& a, const TensorPtr& b, const 
 
 TensorPtr swiglu(Tape& tape, const TensorPtr& gate, const TensorPtr& up, bool gelu = false);
 TensorPtr add(Tape& tape, const TensorPtr& a, const TensorPtr& b);
-TensorPtr scale(Tape& tape, const TensorPtr& x, float alpha);
+// y = a + b, y = alpha x, into a tensor of their shape and dtype.
+void add_into(Tape& tape, const TensorPtr& a, const TensorPtr& b, const TensorPtr& y);
+void scale_into(Tape& tape, const TensorPtr& x, float alpha, const TensorPtr& y);
 TensorPtr cast(Tape& tape, const TensorPtr& x, DType dtype);
 TensorPtr reshape(Tape& tape, const TensorPtr& x, const Shape& shape);
 TensorPtr dropout(Tape& tape, const TensorPtr& x, float p);  // the identity outside of training

@@ -15,11 +15,11 @@ TensorPtr linear(Tape& tape, const TensorPtr& x, const TensorPtr& w, const Tenso
   TensorPtr y = make_tensor(device, shape, out);
 
   const bool dropped = lora && lora.dropout > 0 && tape.training();
-  const uint32_t stream = dropped ? tape.next_stream() : 0;
+  const uint32_t subsequence = dropped ? tape.next_subsequence() : 0;
   TensorPtr u;  // x a^T, [rows, rank]
-  const auto dropped_x = [&tape, &device, x, stream, p = lora.dropout] {
+  const auto dropped_x = [&tape, &device, x, subsequence, p = lora.dropout] {
     TensorPtr xd = make_like(*x);
-    device.run(Dropout{x->view, xd->view, tape.rng()->view, p, stream});
+    device.run(Dropout{x->view, xd->view, tape.rng()->view, p, subsequence});
     return xd;
   };
   // The adapter's share comes first and the large product adds to it: it reads y while it computes, so that y is moved
@@ -72,11 +72,11 @@ TensorPtr linear(Tape& tape, const TensorPtr& x, const TensorPtr& w, const Tenso
     if (lora && dropped && dx.acc) {
       TensorPtr through = make_like(*x);
       device.run(Matmul{.a = du->view, .b = lora.a->view, .c = through->view});
-      device.run(Dropout{through->view, through->view, tape.rng()->view, lora.dropout, stream});
+      device.run(Dropout{through->view, through->view, tape.rng()->view, lora.dropout, subsequence});
       device.run(Add{dx.view, through->view, dx.view});
     } else if (lora) {
       device.run(Matmul{.a = du->view, .b = lora.a->view, .c = dx.view, .acc = dx.acc});
-      if (dropped) device.run(Dropout{dx.view, dx.view, tape.rng()->view, lora.dropout, stream});
+      if (dropped) device.run(Dropout{dx.view, dx.view, tape.rng()->view, lora.dropout, subsequence});
     }
     device.run(Matmul{.a = dy, .b = w->view, .c = dx.view, .acc = dx.acc || lora});
     learn();

@@ -1,8 +1,12 @@
 #include "engine/autograd/tape.h"
 
+#include "engine/autograd/expression.h"
+
 namespace qeng {
 
-Tape::Tape(Device& device) : device_(device), rng_(make_zeros(device, {2}, DType::i64, "workspace")) {}
+Tape::Tape(Device& device) : device_(device), rng_(make_zeros(device, {2}, DType::i64, "workspace")) {
+  device.set_before_write([&device](const View* written) { settle_readers(device, written); });
+}
 
 void Tape::set_rng(uint64_t seed, uint64_t step) {
   seed_ = seed;
@@ -15,6 +19,23 @@ bool Tape::wants(std::initializer_list<TensorPtr> inputs) const {
   for (const TensorPtr& input : inputs)
     if (input && input->needs_grad()) return true;
   return false;
+}
+
+void Tape::add_pending(const TensorPtr& tensor) {
+  pending_.push_back(tensor);
+  device_.set_pending(true);
+  if (pending_.size() < pending_checked_) return;
+  all_pending();
+  pending_checked_ = 2 * pending_.size() + 64;
+}
+
+std::vector<TensorPtr> Tape::all_pending() {
+  std::vector<TensorPtr> all;
+  for (const auto& each : pending_)
+    if (TensorPtr tensor = each.lock(); tensor && tensor->pending) all.push_back(std::move(tensor));
+  pending_.assign(all.begin(), all.end());
+  device_.set_pending(!all.empty());
+  return all;
 }
 
 void Tape::record(const std::vector<TensorPtr>& outputs, std::function<void()> play) {
@@ -92,31 +113,31 @@ void Tape::backward(const TensorPtr& loss) {
     throw;
   }
   playing_ = false;
-  clear();  // recomputed blocks counted dropout streams again
+  clear();  // recomputed blocks counted dropout subsequences again
 }
 
 void Tape::clear() {
   records_.clear();
-  stream_ = 0;
+  subsequence_ = 0;
 }
 
 std::vector<TensorPtr> Tape::checkpoint(const std::string& label, Function fn, const std::vector<TensorPtr>& inputs) {
   Block block(device_, label);
   if (!recording_) return fn(inputs);
-  const uint32_t first_stream = stream_;
+  const uint32_t first_subsequence = subsequence_;
   std::vector<TensorPtr> outputs;
   {
     NoGrad guard(*this, true);
     outputs = fn(inputs);
   }
-  record(outputs, [this, fn, inputs, outputs, first_stream] {
+  record(outputs, [this, fn, inputs, outputs, first_subsequence] {
     // Inputs are stood in for by tensors of the same memory whose gradients start empty, then go to the real ones.
     std::vector<TensorPtr> stand_ins;
     for (const TensorPtr& input : inputs) {
       stand_ins.push_back(input->requires_grad ? input : std::make_shared<Tensor>(*input));
       if (!input->requires_grad) stand_ins.back()->grad.reset();
     }
-    stream_ = first_stream;
+    subsequence_ = first_subsequence;
     recording_ = training_ = true;
     std::vector<TensorPtr> again = fn(stand_ins);
     recording_ = training_ = false;

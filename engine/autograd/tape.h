@@ -44,7 +44,7 @@ class Tape {
   void clear();
 
   // Runs fn(inputs) with nothing kept but inputs and outputs; backward runs it again, recording. The same ops run in
-  // the same order with the same dropout streams, so the bits are those of a run without it.
+  // the same order with the same dropout subsequences, so the bits are those of a run without it.
   using Function = std::function<std::vector<TensorPtr>(const std::vector<TensorPtr>&)>;
   std::vector<TensorPtr> checkpoint(const std::string& label, Function fn, const std::vector<TensorPtr>& inputs);
 
@@ -52,8 +52,19 @@ class Tape {
   const TensorPtr& rng() const { return rng_; }
   void set_rng(uint64_t seed, uint64_t step);
   uint64_t seed() const { return seed_; }
-  uint32_t next_stream() { return stream_++; }
+  uint32_t next_subsequence() { return subsequence_++; }
 
+  // Tensors that nothing has read yet (expression.h): those that are still there, and are still pending.
+  void add_pending(const TensorPtr& tensor);
+  std::vector<TensorPtr> all_pending();
+
+  struct Recording {  // RAII: whether functions record
+    Recording(Tape& t, bool on) : tape(t), before(t.recording_) { tape.recording_ = on; }
+    ~Recording() { tape.recording_ = before; }
+    Recording(const Recording&) = delete;
+    Tape& tape;
+    bool before;
+  };
   struct NoGrad {  // RAII: nothing records while it lives
     explicit NoGrad(Tape& t, bool training = false) : tape(t), recording(t.recording_), trained(t.training_) {
       tape.recording_ = false;
@@ -77,10 +88,12 @@ class Tape {
 
   Device& device_;
   std::vector<Record> records_;
+  std::vector<std::weak_ptr<Tensor>> pending_;
+  size_t pending_checked_ = 64;  // how many there may be before those that are gone are left out
   bool recording_ = true, training_ = true, playing_ = false;
   TensorPtr rng_;
   uint64_t seed_ = 0;
-  uint32_t stream_ = 0;
+  uint32_t subsequence_ = 0;
 };
 
 // RAII: ops run inside a named block, for traces and profiles.

@@ -37,7 +37,7 @@ nlohmann::json settings_of(const ConvertOptions& options) {
   nlohmann::json settings = options.settings;
   settings["converter"] = kConverterVersion;
   settings["inputs"] = inputs;
-  settings["format"] = static_cast<int>(options.format);
+  settings["format"] = options.format ? options.format->is.name : "auto";
   settings["documents"] = static_cast<int>(options.documents);
   settings["tokenizer_hash"] = options.tokenizer->hash();
   settings["chatml"] = options.render.chatml;
@@ -141,7 +141,7 @@ void Conversion::Work::begin() {
   check(options);
   resumable = std::all_of(options.inputs.begin(), options.inputs.end(), readable_twice);
   for (const std::string& path : options.inputs)
-    if (readable_twice(path)) InputSource::open(path);  // is it there, and of a kind we read?
+    if (readable_twice(path)) open_input(path);  // is it there, and of a kind we read?
   settings = settings_of(options);
   for (const auto& input : settings["inputs"]) status.bytes_total += input["bytes"].get<uint64_t>();
   if (!resumable) status.bytes_total = 0;

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/convert/record_cutter.h"
+#include "engine/convert/data_format.h"
 #include "engine/convert/render.h"
 
 namespace qeng {
@@ -22,7 +22,7 @@ enum class LongRecords { keep, drop, split, end, truncate };
 struct ConvertOptions {
   std::vector<std::string> inputs;  // "-": standard input
   std::string output;
-  InputFormat format = InputFormat::automatic;
+  const DataFormat* format = nullptr;  // null: each file's own (detect_format)
   DocumentUnit documents = DocumentUnit::paragraph;
 
   std::shared_ptr<const Tokenizer> tokenizer;

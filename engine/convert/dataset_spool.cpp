@@ -215,7 +215,7 @@ void DatasetSpool::finish(nlohmann::json meta) {
   header_.hashes_offset = header_.index_offset + header_.records * sizeof(IndexEntry);
   header_.meta_offset = header_.hashes_offset + hashes_.size() * 8;
   header_.meta_bytes = text.size();
-  StreamHash tail;
+  RunningHash tail;
   const auto write = [&](const void* data, size_t bytes) {
     tail.update(data, bytes);
     frames_->write(data, bytes);

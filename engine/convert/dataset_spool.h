@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "engine/convert/hash_set.h"
-#include "engine/convert/stream_hash.h"
+#include "engine/convert/running_hash.h"
 #include "engine/packets/container.h"
 
 namespace qeng {
@@ -65,8 +65,8 @@ class DatasetSpool {
   std::unique_ptr<File> frames_, index_;
   ContainerHeader header_;
   std::vector<uint64_t> hashes_;  // of whole blocks
-  StreamHash block_;              // of the block being filled
-  StreamHash entries_;            // of all index entries so far
+  RunningHash block_;             // of the block being filled
+  RunningHash entries_;           // of all index entries so far
   size_t block_bytes_ = 0;
   std::map<uint8_t, SourceCount> by_source_;
   HashSet seen_;

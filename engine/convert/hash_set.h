@@ -10,7 +10,7 @@ class HashSet {
   // False if it was there.
   bool insert(uint64_t hash) {
     if ((count_ + 1) * 4 > slots_.size() * 3) grow();
-    hash += hash == 0;  // 0 marks a free slot
+    hash += hash == 0;  // 0 marks a free place
     if (!place(slots_, hash)) return false;
     ++count_;
     return true;
@@ -18,12 +18,12 @@ class HashSet {
   uint64_t size() const { return count_; }
 
  private:
-  static bool place(std::vector<uint64_t>& slots, uint64_t hash) {
-    const size_t mask = slots.size() - 1;
+  static bool place(std::vector<uint64_t>& table, uint64_t hash) {
+    const size_t mask = table.size() - 1;
     size_t at = hash & mask;
-    for (; slots[at] != 0; at = (at + 1) & mask)
-      if (slots[at] == hash) return false;
-    slots[at] = hash;
+    for (; table[at] != 0; at = (at + 1) & mask)
+      if (table[at] == hash) return false;
+    table[at] = hash;
     return true;
   }
   void grow() {

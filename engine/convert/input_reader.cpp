@@ -30,17 +30,18 @@ size_t InputReader::fill(size_t wanted) {
 
 void InputReader::open() {
   const std::string& path = options_.inputs[at_.file];
-  source_ = InputSource::open(path);
-  carry_.clear(), last_ = false, columns_.reset();
+  source_ = open_input(path);
+  carry_.clear(), last_ = false, names_.reset();
   const InputPosition from = at_;
   at_ = {.file = from.file};
   fill(kBlockRead);
   if (carry_.starts_with("\xFF\xFE") || carry_.starts_with("\xFE\xFF"))
     fail("format", path, ": is UTF-16; make UTF-8 of it, for example with: iconv -f UTF-16 -t UTF-8");
   if (carry_.starts_with(kUtf8Mark)) carry_.erase(0, kUtf8Mark.size()), at_.offset = kUtf8Mark.size();
-  format_ = options_.format == InputFormat::automatic ? detect_format(path, carry_) : options_.format;
-  cutter_ = make_cutter(format_, options_.documents, path);
-  if (format_ == InputFormat::csv || format_ == InputFormat::tsv) read_header();
+  format_ = options_.format ? options_.format : &detect_format(path, carry_);
+  cutter_ = format_->is.cutter(options_.documents, path);
+  names_ = std::make_shared<std::vector<std::string>>();
+  if (format_->is.names) read_names();
   if (from.offset <= at_.offset) return;
 
   const uint64_t ahead = from.offset - at_.offset;  // of what carry_ begins with
@@ -54,19 +55,18 @@ void InputReader::open() {
   at_ = from;
 }
 
-void InputReader::read_header() {
+void InputReader::read_names() {
   std::vector<RecordSpan> rows;
   size_t used = 0;
   const std::string& path = options_.inputs[at_.file];
   while ((used = cutter_->cut(carry_, last_, rows)) == 0 && !last_) {
-    if (carry_.size() > kMaxHeaderBytes) fail("format", path, ":1: CSV: the header row is over 1 MiB long");
+    if (carry_.size() > kMaxHeaderBytes) fail("format", path, ":1: the header is over 1 MiB long");
     fill(kBlockRead);
   }
-  columns_ = std::make_shared<std::vector<std::string>>();
   if (rows.empty()) return;
   try {
-    columns_ = std::make_shared<std::vector<std::string>>(
-        parse_csv_header(std::string_view(carry_).substr(rows[0].begin, rows[0].size), separator_of(format_)));
+    names_ = std::make_shared<std::vector<std::string>>(
+        format_->is.names(std::string_view(carry_).substr(rows[0].begin, rows[0].size)));
   } catch (const Error& error) {
     fail("format", path, ":", rows[0].line, ": ", error.what());
   }
@@ -75,7 +75,7 @@ void InputReader::read_header() {
   const uint64_t line = rows.size() > 1 ? rows[1].line : cutter_->line;
   carry_.erase(0, end);
   at_.offset += end;
-  cutter_ = make_cutter(format_, options_.documents, path);
+  cutter_ = format_->is.cutter(options_.documents, path);
   cutter_->go_on(line, 1, false);
   at_.line = line, at_.number = 1;
 }
@@ -95,8 +95,8 @@ void InputReader::reject_long(RecordBlock& block) {
 }
 
 std::string InputReader::too_long() const {
-  const char* hint = format_ == InputFormat::text ? "; cut the text into documents by paragraph or line"
-                                                  : "; raise the limit of a record";
+  const char* hint =
+      format_->is.is_text ? "; cut the text into documents by paragraph or line" : "; raise the limit of a record";
   return "longer than " + std::to_string(options_.max_record_bytes >> 20) + " MiB" + hint;
 }
 
@@ -109,7 +109,7 @@ void InputReader::close() {
 bool InputReader::next(RecordBlock& block) {
   if (at_.file == options_.inputs.size()) return false;
   if (!source_) open();
-  block.file = at_.file, block.format = format_, block.columns = columns_;
+  block.file = at_.file, block.format = format_, block.names = names_;
   // A long record is looked through once for each doubling of what is held of it, so in linear time.
   if (carry_.size() < kBlockRead && !last_) fill(kBlockRead - carry_.size());
   size_t used = cutter_->cut(carry_, last_, block.records);

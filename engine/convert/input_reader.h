@@ -3,7 +3,7 @@
 #include <atomic>
 #include <memory>
 
-#include "engine/convert/input_source.h"
+#include "engine/convert/open_input.h"
 #include "engine/convert/worker.h"
 
 namespace qeng {
@@ -20,7 +20,7 @@ class InputReader {
 
  private:
   void open();
-  void read_header();
+  void read_names();
   size_t fill(size_t wanted);
   void reject_long(RecordBlock& block);
   std::string too_long() const;  // the reason, and what to do
@@ -29,8 +29,8 @@ class InputReader {
   InputPosition at_;
   std::unique_ptr<InputSource> source_;
   std::unique_ptr<RecordCutter> cutter_;
-  InputFormat format_ = InputFormat::jsonl;
-  std::shared_ptr<const std::vector<std::string>> columns_;
+  const DataFormat* format_ = nullptr;
+  std::shared_ptr<const std::vector<std::string>> names_;
   std::string carry_;         // read, and not cut yet
   bool last_ = false;         // nothing is left to read of this file
   uint64_t files_bytes_ = 0;  // of the files before this one

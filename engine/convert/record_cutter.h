@@ -1,4 +1,4 @@
-// Where one record ends and the next begins, for each input format. A cutter is fed what has been read so far, from a
+// Where one record ends and the next begins. A cutter is fed what has been read so far, from a
 // record's first byte on, and says which bytes are whole records; it keeps no text, so reading may start again at any
 // record (a resumed conversion does) and no record is held twice.
 #pragma once
@@ -9,11 +9,6 @@
 #include <vector>
 
 namespace qeng {
-
-enum class InputFormat { automatic, jsonl, json, csv, tsv, text };
-enum class DocumentUnit { file, paragraph, line };  // what one document of a plain text is
-
-inline char separator_of(InputFormat format) { return format == InputFormat::tsv ? '\t' : ','; }  // of fields
 
 // A record inside the bytes that were given to cut().
 struct RecordSpan {
@@ -45,12 +40,10 @@ class RecordCutter {
   bool started_ = false;
 };
 
-// path is for messages. Malformed files (an array that does not end) are Error("format"). Malformed records are not
-// looked for here.
-std::unique_ptr<RecordCutter> make_cutter(InputFormat format, DocumentUnit documents, const std::string& path);
+// A record is a line; blank ones are none.
+std::unique_ptr<RecordCutter> line_cutter();
 
-// By the name's extension (before .gz, .zst, .bz2 or .xz), else by the first bytes; Error("format") where neither
-// tells.
-InputFormat detect_format(const std::string& path, std::string_view head);
+bool blank(char c);  // of white space
+bool blank(std::string_view text);
 
 }  // namespace qeng

@@ -96,18 +96,18 @@ void BlockConverter::append(size_t begin, size_t end, ConvertedBlock& out) {
 
 void BlockConverter::convert_record(std::string_view text, const RecordBlock& block, ConvertedBlock& out) {
   repaired_ = false;
-  if (block.format == InputFormat::text) {
+  const DataFormat::Is& format = block.format->is;
+  if (format.is_text) {
     src_ = options_.source.value_or(packet_source::text_corpus);
     std::string storage;
     const std::string_view valid = valid_utf8(text, storage);
     repaired_ = valid.data() != text.data();
     renderer_.render_text(valid, rendered_);
-  } else if (block.format == InputFormat::csv || block.format == InputFormat::tsv) {
+  } else if (format.to_json) {
     try {
-      parse_csv_row(text, fields_, separator_of(block.format));
-      csv_to_json(*block.columns, fields_, json_);
+      format.to_json(*block.names, text, json_);
     } catch (const Error& error) {
-      throw Refusal{"CSV", error.what()};
+      throw Refusal{format.refusal, error.what()};
     }
     const size_t size = json_.size();
     json_.append(DocumentReader::kPadding, '\0');

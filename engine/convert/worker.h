@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "engine/convert/convert.h"
-#include "engine/convert/csv.h"
 #include "engine/convert/dataset_spool.h"
 
 namespace qeng {
@@ -28,9 +27,9 @@ struct Rejected {
 struct RecordBlock {
   uint64_t sequence = 0;
   size_t file = 0;
-  InputFormat format = InputFormat::jsonl;
-  std::shared_ptr<const std::vector<std::string>> columns;  // of a CSV file
-  std::string bytes;                                        // with DocumentReader::kPadding more at its end
+  const DataFormat* format = nullptr;
+  std::shared_ptr<const std::vector<std::string>> names;  // of fields, where the file's first record has them
+  std::string bytes;                                      // with DocumentReader::kPadding more at its end
   std::vector<RecordSpan> records;
   std::vector<Rejected> rejected;  // by the reader: records that are too long
   InputPosition end;
@@ -65,7 +64,6 @@ class BlockConverter {
   RecordContent document_;
   Rendered rendered_;
   std::vector<RenderPiece> pieces_;
-  std::vector<std::string> fields_;
   std::string json_;
   uint8_t src_ = 0;
   bool repaired_ = false;

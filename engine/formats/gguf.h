@@ -65,7 +65,7 @@ struct GgufSpec {
   size_t bytes() const;  // Error("shape") for zero or negative dimensions, overflow and rows that are not whole blocks
 };
 
-// Streams one file of version 3: all tensors are declared first, then their data is written in the order of the specs,
+// Writes one file of version 3: all tensors are declared first, then their data is written in the order of the specs,
 // in as many pieces as the caller likes. Nothing appears under the file's name before commit().
 //
 // part_bytes > 0: where the tensors have more bytes, a split file of parts that have no more of them (one tensor alone

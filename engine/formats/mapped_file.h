@@ -34,7 +34,7 @@ class MappedFile {
   const std::string& path() const { return path_; }
   void require_whole() const;  // of use with OnShrink::zeros
   // Puts memory of this process alone in place of the mapping, at the same addresses and in large pages: a processor
-  // that streams through weights loses a third of its bandwidth to the tables of small ones. Before anything is written
+  // that reads through weights loses a third of its bandwidth to the tables of small ones. Before anything is written
   // there. Error("io") if the file cannot be read whole; it is mapped as before then.
   void load() const;
   std::string_view text() const { return {reinterpret_cast<const char*>(data_), size_}; }

@@ -48,7 +48,7 @@ struct TensorSpec {
 
 using Metadata = std::map<std::string, std::string>;
 
-// Streams one file: all tensors are declared first, then their data is written in the order of order(), in as many
+// Writes one file: all tensors are declared first, then their data is written in the order of order(), in as many
 // pieces as the caller likes. The header is padded with spaces to 8 bytes, and wider element types come first, so that
 // every tensor is aligned to its element. Nothing appears under the file's name before commit().
 class SafeTensorsWriter {

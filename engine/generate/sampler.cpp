@@ -19,13 +19,13 @@ constexpr auto kLarger = [](const auto& a, const auto& b) {
   return a.weight > b.weight || (a.weight == b.weight && a.token < b.token);
 };
 
-constexpr uint32_t kTokens = 0x53414d50;   // "SAMP": streams apart from dropout's and the initial values'
+constexpr uint32_t kTokens = 0x53414d50;   // "SAMP": subsequences apart from dropout's and the initial values'
 constexpr uint32_t kChances = 0x58544353;  // "XTCS"
 
 // Draw n of a seed: 53 bits of one Philox counter.
-double uniform(uint64_t seed, uint64_t draw, uint32_t stream) {
-  const Philox words =
-      philox4x32(philox_counter(0, stream, 4 * draw), static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32));
+double uniform(uint64_t seed, uint64_t draw, uint32_t subsequence) {
+  const Philox words = philox4x32(philox_counter(0, subsequence, 4 * draw), static_cast<uint32_t>(seed),
+                                  static_cast<uint32_t>(seed >> 32));
   return static_cast<double>((uint64_t{words.word[0]} << 21) ^ (words.word[1] >> 11)) * 0x1p-53;
 }
 

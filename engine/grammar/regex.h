@@ -1,10 +1,10 @@
 // The "pattern" of a JSON schema: a subset of ECMA-262's regular expressions, as what a JSON string may hold.
 //
 // Known: characters and escapes (\n \r \t \f \v \0 \xHH \uHHHH \/ and escaped signs), . [...] [^...] \d \w \s \D \W \S,
-// groups (...) (?:...)
-// (?<name>...), | * + ? {m} {m,} {m,n} and their lazy forms, ^ and $ at the ends of the pattern or of its outermost
-// alternatives; without one of them anything may stand there. Refused by name: look-around, back references, \b, \p,
-// other anchors. Negated classes and . do not produce control characters: these would be valid, but no one wants them.
+// groups (...) (?:...) (?<name>...), | * + ? {m} {m,} {m,n} and their lazy forms, ^ and $ at the ends of the pattern or
+// of its outermost alternatives; without one of them anything may stand there. Refused by name: look-around, back
+// references, \b, \p, other anchors. Negated classes and . do not produce control characters: these would be valid, but
+// no one wants them.
 #pragma once
 #include <string_view>
 

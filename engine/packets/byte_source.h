@@ -1,4 +1,4 @@
-// Where a stream of bytes comes from: a file, a pipe, standard input.
+// Where bytes come from: a file, a pipe, standard input.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -24,8 +24,8 @@ struct CrcDrop {
   uint64_t seed = 0;
   double p = 0;
   bool operator()(uint64_t epoch, uint64_t record) const {
-    constexpr uint32_t kStream = 0x43524344;  // "CRCD": none of the streams that dropout counts from 0
-    return p > 0 && philox_uniform(seed, epoch, kStream, record) < p;
+    constexpr uint32_t kSubsequence = 0x43524344;  // "CRCD": none of the subsequences that dropout counts from 0
+    return p > 0 && philox_uniform(seed, epoch, kSubsequence, record) < p;
   }
 };
 

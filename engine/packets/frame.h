@@ -1,4 +1,4 @@
-// NDP frames, the unit of a packet stream (numbers big-endian):
+// NDP frames, what packets are made of (numbers big-endian):
 //   0xAA | SRC u8 | DST u8 | TYP u8 | LEN u16 | payload, LEN bytes | CRC-16 of SRC .. end of payload
 // A record is one document: TOKEN_IDS frames (tokens as i32), of which all but the last hold exactly kFrameTokens
 // tokens (so a document of a multiple of that length ends with an empty frame), then, where not every token is trained,

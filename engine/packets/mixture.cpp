@@ -73,8 +73,8 @@ Document Mixture::take(uint8_t source, MixState& state) const {
   const std::vector<uint32_t>& records = records_[source];
   const auto number = static_cast<uint64_t>(state.drawn[source]++);
   const uint64_t epoch = number / records.size();
-  const uint64_t stream = (uint64_t{sources_[source]} + 1) << 48 ^ epoch;  // a key of its own for each source
-  const uint64_t record = records[Permutation(seed_, stream, records.size())(number % records.size())];
+  const uint64_t key = (uint64_t{sources_[source]} + 1) << 48 ^ epoch;  // one of its own for each source
+  const uint64_t record = records[Permutation(seed_, key, records.size())(number % records.size())];
   return {record, drop_(epoch, record), source};
 }
 

@@ -4,9 +4,9 @@
 #include <cstdio>
 
 #include "engine/formats/atomic_file.h"
+#include "engine/packets/frame_writer.h"
 #include "engine/packets/packet_file.h"
 #include "engine/packets/payload.h"
-#include "engine/packets/stream_writer.h"
 #include "kernels/error.h"
 
 namespace qeng {

@@ -1,6 +1,6 @@
 // Records that hold no tokens: numbers, text or JSON, as frames of one type.
 //   All frames but the last hold exactly full_payload(type) bytes, the most whole elements that fit a frame; the last
-//   holds fewer (perhaps none), so that a bare stream shows where the record ends, as with tokens.
+//   holds fewer (perhaps none), so that bare frames show where the record ends, as with tokens.
 //
 //   float32, float16, bfloat16   IEEE bits, big-endian, as all numbers in frames
 //   int8                         two's complement

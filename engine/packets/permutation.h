@@ -17,8 +17,8 @@ constexpr uint64_t mix64(uint64_t x) {
 
 class Permutation {
  public:
-  // The same (seed, stream, size) gives the same order everywhere.
-  Permutation(uint64_t seed, uint64_t stream, uint64_t size) : size_(size), key_(mix64(mix64(seed) ^ stream)) {
+  // The same (seed, key, size) gives the same order everywhere.
+  Permutation(uint64_t seed, uint64_t key, uint64_t size) : size_(size), key_(mix64(mix64(seed) ^ key)) {
     const int bits = size > 1 ? std::bit_width(size - 1) : 1;
     half_ = (bits + 1) / 2;
     mask_ = (uint64_t{1} << half_) - 1;

@@ -17,7 +17,7 @@ enum class Split : uint8_t { train, eval };
 class Sampler {
  public:
   Sampler(uint64_t records, uint64_t seed, Split split, double eval_share)
-      : seed_(seed), split_(split), shares_(seed, kSplitStream, records) {
+      : seed_(seed), split_(split), shares_(seed, kSplitKey, records) {
     if (!(eval_share >= 0 && eval_share < 1))
       fail("value", "eval_share is ", eval_share, ", expected 0 or more and below 1");
     if (eval_share > 0 && records < 2)
@@ -65,7 +65,7 @@ class Sampler {
   Order order(uint64_t epoch) const { return Order(*this, epoch); }  // points into this sampler
 
  private:
-  static constexpr uint64_t kSplitStream = UINT64_MAX;  // no epoch has this number
+  static constexpr uint64_t kSplitKey = UINT64_MAX;  // no epoch has this number
   uint64_t seed_;
   Split split_;
   Permutation shares_;

@@ -12,9 +12,9 @@ constexpr size_t kMaxFrame = kMaxPayload + kFrameOverhead;
 }  // namespace
 
 void FrameScanner::need(size_t bytes) {
-  if (!source_ || stream_.size() - at_ >= bytes) return;
-  const size_t kept = stream_.size() - at_;
-  std::copy(stream_.begin() + static_cast<std::ptrdiff_t>(at_), stream_.end(), buffer_.begin());
+  if (!source_ || bytes_.size() - at_ >= bytes) return;
+  const size_t kept = bytes_.size() - at_;
+  std::copy(bytes_.begin() + static_cast<std::ptrdiff_t>(at_), bytes_.end(), buffer_.begin());
   base_ += at_, at_ = 0;
   buffer_.resize(std::max(buffer_.size(), 2 * kResyncBytes));
   size_t have = kept;
@@ -23,15 +23,15 @@ void FrameScanner::need(size_t bytes) {
     if (got == 0) source_.reset();
     have += got;
   }
-  stream_ = {buffer_.data(), have};
+  bytes_ = {buffer_.data(), have};
 }
 
 bool FrameScanner::next(Frame& frame) {
   while (true) {
     need(kFrameOverhead);  // no more than this frame: a live pipe may hold nothing else yet
-    if (at_ == stream_.size()) return false;
-    if (stream_.size() - at_ >= kFrameOverhead) need(frame_bytes(at_));
-    if (parse_frame(stream_.subspan(at_), variant_, frame)) {
+    if (at_ == bytes_.size()) return false;
+    if (bytes_.size() - at_ >= kFrameOverhead) need(frame_bytes(at_));
+    if (parse_frame(bytes_.subspan(at_), variant_, frame)) {
       at_ += frame.bytes();
       return true;
     }
@@ -42,9 +42,9 @@ bool FrameScanner::next(Frame& frame) {
 void FrameScanner::resynchronise() {
   need(kResyncBytes + kMaxFrame);
   damage_position_ = position();
-  damage_type_ = at_ + 3 < stream_.size() ? stream_[at_ + 3] : 0;
+  damage_type_ = at_ + 3 < bytes_.size() ? bytes_[at_ + 3] : 0;
   if (along_lengths()) return;
-  errors_.count(at_ + 1 < stream_.size() ? stream_[at_ + 1] : 0);
+  errors_.count(at_ + 1 < bytes_.size() ? bytes_[at_ + 1] : 0);
   byte_by_byte();
 }
 
@@ -53,12 +53,12 @@ bool FrameScanner::along_lengths() {
   Frame frame;
   FrameErrors passed;
   size_t at = at_;
-  const auto whole = [&] { return parse_frame(stream_.subspan(at), variant_, frame); };
-  while (at - at_ < kResyncBytes && at + kFrameOverhead <= stream_.size() && stream_[at] == kFrameStart && !whole()) {
-    passed.count(stream_[at + 1]);
+  const auto whole = [&] { return parse_frame(bytes_.subspan(at), variant_, frame); };
+  while (at - at_ < kResyncBytes && at + kFrameOverhead <= bytes_.size() && bytes_[at] == kFrameStart && !whole()) {
+    passed.count(bytes_[at + 1]);
     at += frame_bytes(at);
   }
-  if (at != stream_.size() && !(at < stream_.size() && whole())) return false;
+  if (at != bytes_.size() && !(at < bytes_.size() && whole())) return false;
   for (size_t src = 0; src < 256; ++src) errors_.by_source[src] += passed.by_source[src];
   errors_.total += passed.total;
   skipped_ += at - at_;
@@ -71,7 +71,7 @@ void FrameScanner::byte_by_byte() {
   do {
     ++at_, ++skipped_;
     need(kMaxFrame);
-  } while (at_ < stream_.size() && !parse_frame(stream_.subspan(at_), variant_, frame));
+  } while (at_ < bytes_.size() && !parse_frame(bytes_.subspan(at_), variant_, frame));
 }
 
 void RecordScanner::advance() {

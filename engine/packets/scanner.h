@@ -1,4 +1,4 @@
-// Bare streams of frames, without a container: a received buffer, a .ndp file, a pipe.
+// Bare frames, without a container: a received buffer, a .ndp file, a pipe.
 #pragma once
 #include <memory>
 
@@ -10,13 +10,13 @@ namespace qeng {
 // How far behind damage the next frame is looked for along the lengths that damaged headers show: sixty full frames.
 constexpr size_t kResyncBytes = size_t{4} << 20;
 
-// The frames of a stream, in order. After damage it goes on at the next frame that verifies: first along the lengths of
-// the damaged headers, then byte by byte. A stream in memory must outlive its scanner; a source is read as far as
-// needed, in memory of twice kResyncBytes.
+// Frames in order. After damage it goes on at the next frame that verifies: first along the lengths of the damaged
+// headers, then byte by byte. Bytes in memory must outlive their scanner; a source is read as far as needed, in memory
+// of twice kResyncBytes.
 class FrameScanner {
  public:
-  explicit FrameScanner(std::span<const uint8_t> stream, CrcVariant variant = CrcVariant::ccitt_false)
-      : stream_(stream), variant_(variant) {}
+  explicit FrameScanner(std::span<const uint8_t> bytes, CrcVariant variant = CrcVariant::ccitt_false)
+      : bytes_(bytes), variant_(variant) {}
   explicit FrameScanner(std::unique_ptr<ByteSource> source, CrcVariant variant = CrcVariant::ccitt_false)
       : source_(std::move(source)), variant_(variant) {}
 
@@ -29,20 +29,20 @@ class FrameScanner {
   uint8_t damage_type() const { return damage_type_; }
 
  private:
-  void need(size_t bytes);               // from at_ on, unless the stream ends before
+  void need(size_t bytes);               // from at_ on, unless they end before
   size_t frame_bytes(size_t at) const {  // as the header there says
-    return static_cast<size_t>(stream_[at + 4] << 8 | stream_[at + 5]) + kFrameOverhead;
+    return static_cast<size_t>(bytes_[at + 4] << 8 | bytes_[at + 5]) + kFrameOverhead;
   }
   void resynchronise();
   bool along_lengths();
   void byte_by_byte();
 
-  std::unique_ptr<ByteSource> source_;  // none, or at its end: stream_ is all there is
+  std::unique_ptr<ByteSource> source_;  // none, or at its end: bytes_ is all there is
   std::vector<uint8_t> buffer_;
-  std::span<const uint8_t> stream_;
+  std::span<const uint8_t> bytes_;
   CrcVariant variant_;
   size_t at_ = 0;
-  uint64_t base_ = 0;  // of stream_'s first byte, in the whole stream
+  uint64_t base_ = 0;  // of bytes_'s first, of all that were read
   uint64_t skipped_ = 0;
   uint64_t damage_position_ = 0;
   uint8_t damage_type_ = 0;
@@ -57,13 +57,13 @@ struct Record {
   std::vector<uint8_t> payload;
 };
 
-// The records of a stream, in order. One with a damaged frame is left out; lost() counts those of which at least one
-// frame was whole. After damage inside a document of several frames its remaining frames are left out too, and so is a
+// Records in order. One with a damaged frame is left out; lost() counts those of which at least one frame was whole.
+// After damage inside a document of several frames its remaining frames are left out too, and so is a
 // document whose mask may be what was damaged behind it.
 class RecordScanner {
  public:
-  explicit RecordScanner(std::span<const uint8_t> stream, CrcVariant variant = CrcVariant::ccitt_false)
-      : frames_(stream, variant) {}
+  explicit RecordScanner(std::span<const uint8_t> bytes, CrcVariant variant = CrcVariant::ccitt_false)
+      : frames_(bytes, variant) {}
   explicit RecordScanner(std::unique_ptr<ByteSource> source, CrcVariant variant = CrcVariant::ccitt_false)
       : frames_(std::move(source), variant) {}
   bool next(Record& record);

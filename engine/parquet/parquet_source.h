@@ -4,7 +4,7 @@
 #pragma once
 #include <memory>
 
-#include "engine/convert/input_source.h"
+#include "engine/formats/input_source.h"
 
 namespace qeng {
 

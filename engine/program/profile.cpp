@@ -25,8 +25,7 @@ void add(ProfileRow& row, const ProfileRow& one) {
 
 bool uses_bf16(const Op& op) {
   bool found = false;
-  Op copy = op;
-  for_each_view(copy, [&](const char*, View& view, Access) { found |= view.dtype == DType::bf16; });
+  for_each_view(op, [&](const char*, const View& view, Access) { found |= view.dtype == DType::bf16; });
   return found;
 }
 

@@ -55,6 +55,7 @@ size_t place(std::vector<Lifetime*> lives) {
 
 std::unique_ptr<Program> Program::capture(Device& device, const std::function<void()>& fn) {
   if (device.capturing()) fail("value", "a program is being captured already");
+  device.before_write(nullptr);  // what is pending is no part of the program
   std::unique_ptr<Program> program(new Program(device));
   Captured captured;
   Recorder recorder(program->ops_);
@@ -63,6 +64,7 @@ std::unique_ptr<Program> Program::capture(Device& device, const std::function<vo
   device.set_capturing(&captured);
   try {
     fn();
+    device.before_write(nullptr);
   } catch (...) {
     device.set_capturing(nullptr);
     device.set_listener(before);
@@ -187,8 +189,7 @@ std::string op_text(const Op& op, const std::string& label, Backend& backend) {
   text += op_name(op);
   text += "(";
   bool first = true;
-  Op copy = op;
-  for_each_view(copy, [&](const char* name, View& view, Access access) {
+  for_each_view(op, [&](const char* name, const View& view, Access access) {
     text += first ? "" : ", ";
     text += std::string(access == Access::read    ? ""
                         : access == Access::write ? "->"

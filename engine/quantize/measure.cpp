@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/interleave.h"
 #include "kernels/parallel.h"
 
 namespace qeng {
@@ -36,7 +37,8 @@ SquaredError squared_error(const TensorPtr& x, const TensorPtr& y) {
   SquaredError result;
   const int64_t columns = x->view.columns(), rows = x->view.rows();
   const TensorPtr a = reshape_view(x, {rows, columns}), b = reshape_view(y, {rows, columns});
-  const int64_t piece = std::max<int64_t>(1, kPieceElements / std::max<int64_t>(1, columns));
+  int64_t piece = std::max<int64_t>(1, kPieceElements / std::max<int64_t>(1, columns));
+  if (a->view.interleaved || b->view.interleaved) piece += kInterleavedRows - piece % kInterleavedRows;
   for (int64_t first = 0; first < rows; first += piece) {
     const int64_t count = std::min(piece, rows - first);
     const std::vector<float> p = to_host_f32(*row_range(a, first, count)), q = to_host_f32(*row_range(b, first, count));

@@ -191,12 +191,10 @@ TensorPtr join_row_scale(const TensorPtr& w, const TensorPtr& scale, DType type,
 
 RowScaled split_row_scale(const TensorPtr& packed, const std::string& account) {
   const View& from = packed->view;
-  const DType format = row_dtype(from.dtype);
+  const DType format = from.dtype;
   const bool bits = format == DType::q1_0;
   if (!bits && format != DType::tq2_0)
     fail("dtype", "split_row_scale: the tensor is ", shape_text(from), ", expected q1_0 or tq2_0");
-  if (is_interleaved(from.dtype))
-    fail("dtype", "split_row_scale: ", shape_text(from), " is interleaved: load it by rows");
   const DType type = bits ? DType::one_bit : DType::ternary;
   const int64_t rows = from.rows(), count = from.columns() / dtype_info(format).elements;
   const size_t from_bytes_a_row = dtype_bytes(format, from.columns()),

@@ -44,6 +44,10 @@ Device::~Device() { trim(); }
 
 void Device::run(const Op& op, bool again) {
   if (!again && !out_of_reach_.empty()) check_reach(op);
+  if (!again && pending_)
+    for_each_view(op, [this](const char*, const View& view, Access access) {
+      if (access != Access::read) before_write(&view);
+    });
   if (listener_ && !listener_->before(op, label())) return;
   again ? backend_->repeat(op) : backend_->run(op);
   if (listener_) listener_->after(op, label());
@@ -55,8 +59,8 @@ std::shared_ptr<void> Device::put_out_of_reach(const void* data, size_t bytes, c
   return {nullptr, [this, begin](void*) { out_of_reach_.erase(begin); }};
 }
 
-void Device::check_reach(Op op) const {
-  for_each_view(op, [this](const char*, View& view, Access) {
+void Device::check_reach(const Op& op) const {
+  for_each_view(op, [this](const char*, const View& view, Access) {
     const char* data = static_cast<const char*>(view.data);
     auto found = out_of_reach_.upper_bound(data);
     if (found == out_of_reach_.begin()) return;

@@ -109,6 +109,16 @@ class Device : public std::enable_shared_from_this<Device> {
   void set_label(const std::string& label) { labels_.back() = label; }
   const std::string& label() const { return labels_.back(); }
 
+  // While something is pending (engine/autograd/expression.h): called before memory is written to, with the view; null:
+  // all that is pending is to be computed.
+  void set_before_write(std::function<void(const View* written)> before_write) {
+    before_write_ = std::move(before_write);
+  }
+  void set_pending(bool on) { pending_ = on; }
+  void before_write(const View* written) {
+    if (pending_) before_write_(written);
+  }
+
   void set_listener(OpListener* listener) { listener_ = listener; }
   OpListener* listener() const { return listener_; }
 
@@ -134,7 +144,7 @@ class Device : public std::enable_shared_from_this<Device> {
  private:
   void run(const Op& op, bool again);
   friend struct Buffer;
-  void check_reach(Op op) const;
+  void check_reach(const Op& op) const;
   void credit(const std::string& account, size_t bytes, bool held);
   void make_room(size_t bytes, const std::string& account, const std::string& what);
   std::unique_ptr<Backend> backend_;
@@ -150,6 +160,8 @@ class Device : public std::enable_shared_from_this<Device> {
   std::map<const char*, OutOfReach> out_of_reach_;
   std::function<void(size_t)> reclaim_;
   std::function<void()> collect_;
+  std::function<void(const View*)> before_write_;
+  bool pending_ = false;
   std::vector<std::string> labels_{""};
   OpListener* listener_ = nullptr;
   Captured* captured_ = nullptr;

@@ -8,6 +8,7 @@
 #include "kernels/interleave.h"
 #include "kernels/math/bf16.h"
 #include "kernels/math/philox.h"
+#include "kernels/parallel.h"
 
 namespace qeng {
 
@@ -28,10 +29,10 @@ View view_of(void* data, const Shape& shape, DType dtype) {
   return view;
 }
 
-// Four words for draw number i of a stream of initial values.
-Philox draw(uint64_t seed, uint64_t stream, uint64_t i) {
-  const Philox counter{{static_cast<uint32_t>(i), static_cast<uint32_t>(i >> 32), static_cast<uint32_t>(stream),
-                        static_cast<uint32_t>(stream >> 32)}};
+// Four words for draw number i of a subsequence, for initial values.
+Philox draw(uint64_t seed, uint64_t subsequence, uint64_t i) {
+  const Philox counter{{static_cast<uint32_t>(i), static_cast<uint32_t>(i >> 32), static_cast<uint32_t>(subsequence),
+                        static_cast<uint32_t>(subsequence >> 32)}};
   return philox4x32(counter, static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32));
 }
 
@@ -131,10 +132,11 @@ TensorPtr reshape_view(const TensorPtr& x, const Shape& shape) {
   TensorPtr tensor = new_tensor(x->device());
   tensor->buffer = x->buffer;
   tensor->view = view_of(x->view.data, shape, x->view.dtype);
+  tensor->view.interleaved = x->view.interleaved;
   if (tensor->view.elements() != x->view.elements())
     fail("shape", "reshape of ", shape_text(x->view), " to ", shape_text(tensor->view),
          " changes the number of elements");
-  if (is_interleaved(x->view.dtype) && !tensor->view.same_shape(x->view))
+  if (x->view.interleaved && !tensor->view.same_shape(x->view))
     fail("dtype", "reshape of ", shape_text(x->view), ", whose rows lie in groups: decode it first, with :to('f32')");
   return tensor;
 }
@@ -144,7 +146,7 @@ TensorPtr row_range(const TensorPtr& x, int64_t first, int64_t count) {
   const int64_t rows = x->view.shape[0];
   if (first < 0 || count < 0 || first > rows - count)
     fail("shape", "rows ", first, " .. ", first + count, " of ", shape_text(x->view), " are out of range");
-  if (is_interleaved(x->view.dtype) && (first % kInterleavedRows || count % kInterleavedRows))
+  if (x->view.interleaved && (first % kInterleavedRows || count % kInterleavedRows))
     fail("dtype", "rows ", first, " .. ", first + count, " of ", shape_text(x->view), ", which lies in groups of ",
          kInterleavedRows, " rows: decode it first, with :to('f32')");
   TensorPtr tensor = new_tensor(x->device());
@@ -159,7 +161,10 @@ TensorPtr row_range(const TensorPtr& x, int64_t first, int64_t count) {
 void read_bytes(const Tensor& x, void* host) {
   need_values(x);
   if (!x.view.bytes()) return;
-  if (const void* home = home_of(x))
+  const void* home = home_of(x);
+  if (x.view.interleaved)
+    restore(x.view, host);
+  else if (home)
     std::memcpy(host, home, x.view.bytes());
   else
     x.device().backend().download(host, x.view.data, x.view.bytes());
@@ -168,10 +173,15 @@ void read_bytes(const Tensor& x, void* host) {
 void write_bytes(Tensor& x, const void* host) {
   need_values(x);
   if (!x.view.bytes()) return;
+  x.device().before_write(&x.view);
   if (void* home = home_of(x))
     std::memcpy(home, host, x.view.bytes());
   else
     x.device().backend().upload(x.view.data, host, x.view.bytes());
+  if (!x.view.interleaved) return;
+  View in_order = x.view;
+  in_order.interleaved = false;
+  interleave(in_order, available_threads());
 }
 
 namespace {
@@ -181,7 +191,7 @@ template <class T, class Get>
 std::vector<T> downloaded(const Tensor& x, Get get) {
   std::vector<uint16_t> memory((x.view.bytes() + 1) / 2);  // blocks need two bytes' alignment, which is more than u8's
   View image = x.view;
-  image.data = memory.data();
+  image.data = memory.data(), image.interleaved = false;
   read_bytes(x, image.data);
   std::vector<T> values(static_cast<size_t>(x.view.elements()));
   get(image, values);
@@ -209,10 +219,8 @@ std::vector<float> to_host_f32(const Tensor& x) {
   return downloaded<float>(x, [](const View& image, std::vector<float>& values) {
     const int64_t columns = image.columns();
     const size_t row_bytes = dtype_bytes(image.dtype, columns);
-    std::vector<uint16_t> plain(is_interleaved(image.dtype) ? image.bytes() / 2 : 0);
-    const View rows = plain.empty() ? image : restore(image, plain.data());
-    for (int64_t r = 0; r < rows.rows(); ++r)
-      decode_row(rows.dtype, rows.as<char>() + static_cast<size_t>(r) * row_bytes, 0, columns,
+    for (int64_t r = 0; r < image.rows(); ++r)
+      decode_row(image.dtype, image.as<char>() + static_cast<size_t>(r) * row_bytes, 0, columns,
                  values.data() + r * columns);
   });
 }
@@ -226,6 +234,7 @@ void from_host_i32(Tensor& x, const int32_t* values, size_t count) {
   need_values(x);
   if (x.view.dtype != DType::i32 || count != static_cast<size_t>(x.view.elements()))
     fail("shape", count, " i32 values for ", shape_text(x.view));
+  x.device().before_write(&x.view);
   if (count) x.device().backend().upload(x.view.data, values, count * sizeof(int32_t));
 }
 
@@ -235,24 +244,21 @@ void copy_into(Tensor& destination, const Tensor& source) {
   if (!source.view.elements()) return;
   Device& device = destination.device();
   const auto is_float = [](DType dtype) { return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16; };
-  if (&source.device() != &device) {
-    if (destination.view.dtype != source.view.dtype) {
-      const TensorPtr near =
-          make_tensor(device, Shape(source.view.shape, source.view.shape + source.view.rank), source.view.dtype);
-      copy_into(*near, source);
-      return copy_into(destination, *near);
-    }
+  const bool same_dtype = destination.view.dtype == source.view.dtype;
+  const bool near = &source.device() == &device, streamed = near && (destination.buffer->home || source.buffer->home);
+  if (!near && !same_dtype) {
+    const TensorPtr copy =
+        make_tensor(device, Shape(source.view.shape, source.view.shape + source.view.rank), source.view.dtype);
+    copy_into(*copy, source);
+    copy_into(destination, *copy);
+  } else if (streamed && !same_dtype) {
+    fail("dtype", "copy of ", shape_text(source.view), " into ", shape_text(destination.view),
+         ", one of which is streamed: a copy of the same dtype is needed");
+  } else if (!near || streamed || (same_dtype && (destination.view.interleaved || source.view.interleaved))) {
     std::vector<char> bytes(source.view.bytes());
     read_bytes(source, bytes.data());
     write_bytes(destination, bytes.data());
-  } else if (destination.buffer->home || source.buffer->home) {
-    if (destination.view.dtype != source.view.dtype)
-      fail("dtype", "copy of ", shape_text(source.view), " into ", shape_text(destination.view),
-           ", one of which is streamed: a copy of the same dtype is needed");
-    std::vector<char> bytes(source.view.bytes());
-    read_bytes(source, bytes.data());
-    write_bytes(destination, bytes.data());
-  } else if (destination.view.dtype == source.view.dtype) {
+  } else if (same_dtype) {
     device.run(Copy{source.view, destination.view});
   } else if (is_float(destination.view.dtype) && (is_float(source.view.dtype) || is_block(source.view.dtype))) {
     device.run(Cast{source.view, destination.view});
@@ -265,24 +271,24 @@ void copy_into(Tensor& destination, const Tensor& source) {
   }
 }
 
-void fill_normal(Tensor& x, double std_dev, uint64_t seed, uint64_t stream) {
+void fill_normal(Tensor& x, double std_dev, uint64_t seed, uint64_t subsequence) {
   if (!x.device().backend().computes()) return;
   constexpr double kTwoPi = 6.283185307179586;
   fill_from(x, [&](int64_t i) {  // Box-Muller; element i takes the cosine or sine of draw i / 2
-    const Philox drawn = draw(seed, stream, static_cast<uint64_t>(i / 2));
+    const Philox drawn = draw(seed, subsequence, static_cast<uint64_t>(i / 2));
     const double u = (drawn.word[0] + 1.0) / 4294967296.0, angle = kTwoPi * drawn.word[1] / 4294967296.0;
     return std_dev * std::sqrt(-2 * std::log(u)) * (i % 2 ? std::sin(angle) : std::cos(angle));
   });
 }
 
-void fill_uniform(Tensor& x, double low, double high, uint64_t seed, uint64_t stream) {
+void fill_uniform(Tensor& x, double low, double high, uint64_t seed, uint64_t subsequence) {
   if (!x.device().backend().computes()) return;
   fill_from(x, [&](int64_t i) {
-    return low + (high - low) * draw(seed, stream, static_cast<uint64_t>(i)).word[0] / 4294967296.0;
+    return low + (high - low) * draw(seed, subsequence, static_cast<uint64_t>(i)).word[0] / 4294967296.0;
   });
 }
 
-void fill_signs(Tensor& x, uint64_t seed, uint64_t stream) {
+void fill_signs(Tensor& x, uint64_t seed, uint64_t subsequence) {
   if (x.view.dtype != DType::one_bit || x.view.rank < 1)
     fail("dtype", "random signs: ", shape_text(x.view), ", expected one_bit rows");
   if (!x.device().backend().computes()) return;
@@ -300,7 +306,7 @@ void fill_signs(Tensor& x, uint64_t seed, uint64_t stream) {
     Philox drawn{};
     for (size_t i = 0; i < words.size(); ++i) {
       const uint64_t word = begin + i;
-      if (i == 0 || word % 4 == 0) drawn = draw(seed, stream, word / 4);
+      if (i == 0 || word % 4 == 0) drawn = draw(seed, subsequence, word / 4);
       words[i] = drawn.word[word % 4];
     }
     part.view.data = static_cast<uint32_t*>(x.view.data) + begin;

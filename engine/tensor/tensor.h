@@ -10,6 +10,7 @@
 namespace qeng {
 
 struct Tensor;
+struct Expression;    // engine/autograd/expression.h
 class WeightLearner;  // engine/autograd/learner.h
 using TensorPtr = std::shared_ptr<Tensor>;
 using Shape = std::vector<int64_t>;
@@ -25,12 +26,17 @@ struct Tensor {
   std::shared_ptr<WeightLearner> learner;  // of a linear layer's weight: takes its gradient, where it keeps none
   TensorPtr grad;  // parameter: f32, zero at first. Otherwise: only during backward, in this tensor's dtype
 
+  // What computes it, where nothing has read it yet: then there is no buffer, and the view has no data
+  // (engine/autograd/expression.h). Functions of the engine are given tensors that are computed.
+  std::shared_ptr<const Expression> pending;
+  Device* pending_on = nullptr;
+
   bool needs_grad() const { return requires_grad || tracked; }
-  Device& device() const { return *buffer->device; }
+  Device& device() const { return buffer ? *buffer->device : *pending_on; }
 };
 
-// Uninitialised. Error("shape") for a rank over kMaxRank, a negative size, or rows that are not whole blocks of the
-// dtype.
+// Uninitialised, its rows in order. Error("shape") for a rank over kMaxRank, a negative size, or rows that are not
+// whole blocks of the dtype.
 TensorPtr make_tensor(Device& device, const Shape& shape, DType dtype, const std::string& account = "activations");
 inline TensorPtr make_like(const Tensor& other, const std::string& account = "activations") {
   return make_tensor(other.device(), Shape(other.view.shape, other.view.shape + other.view.rank), other.view.dtype,
@@ -47,8 +53,8 @@ TensorPtr adopt_tensor(Device& device, void* data, const Shape& shape, DType dty
 TensorPtr reshape_view(const TensorPtr& x, const Shape& shape);
 TensorPtr row_range(const TensorPtr& x, int64_t first, int64_t count);
 
-// The bytes of x as they are stored, to and from the host's memory; blocking. Where x is streamed, those that a next
-// pass reads. Refused while capturing: a captured program has no values yet.
+// The bytes of x as a file has them, its rows in order, to and from the host's memory; blocking. Where x is streamed,
+// those that a next pass reads. Refused while capturing: a captured program has no values yet.
 void read_bytes(const Tensor& x, void* host);
 void write_bytes(Tensor& x, const void* host);
 // Host copies, converting; blocking; refused likewise.
@@ -56,19 +62,19 @@ std::vector<float> to_host_f32(const Tensor& x);
 std::vector<double> to_host(const Tensor& x);  // any dtype
 void from_host(Tensor& x, const double* values, size_t count);
 void from_host_i32(Tensor& x, const int32_t* values, size_t count);
-void copy_into(Tensor& destination,
-               const Tensor& source);  // converts the dtype where they differ; decodes blocks; from any device
+// Converts the dtype where they differ, decodes blocks, keeps destination's order of rows; from any device.
+void copy_into(Tensor& destination, const Tensor& source);
 
 // A copy of matrix w in the float dtype whose rows first .. first + count are the mean of the rows before them: an
 // embedding with so many new tokens. It has more rows than w where those reach beyond; rows after them stay as they
 // are.
 TensorPtr with_new_rows(const TensorPtr& w, int64_t first, int64_t count, DType dtype, const std::string& account);
 
-// Fills with normal(0, std) or uniform[low, high) numbers of Philox(seed, stream): the same everywhere.
-void fill_normal(Tensor& x, double std_dev, uint64_t seed, uint64_t stream);
-void fill_uniform(Tensor& x, double low, double high, uint64_t seed, uint64_t stream);
+// Fills with normal(0, std) or uniform[low, high) numbers of Philox(seed, subsequence): the same everywhere.
+void fill_normal(Tensor& x, double std_dev, uint64_t seed, uint64_t subsequence);
+void fill_uniform(Tensor& x, double low, double high, uint64_t seed, uint64_t subsequence);
 // one_bit: fair signs. Word i is word i % 4 of draw i / 4.
-void fill_signs(Tensor& x, uint64_t seed, uint64_t stream);
+void fill_signs(Tensor& x, uint64_t seed, uint64_t subsequence);
 
 // Error("unsupported") for a streamed weight.
 void require_writable(const Tensor& x, const char* doing);

@@ -16,7 +16,7 @@ constexpr size_t kShortPiece = 40;  // below it scanning for the lowest rank bea
 uint64_t pair_of(int32_t left, int32_t right) {
   return static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);
 }
-size_t slot_of(uint64_t pair, int shift) { return static_cast<size_t>((pair * 0x9E3779B97F4A7C15u) >> shift); }
+size_t place_of(uint64_t pair, int shift) { return static_cast<size_t>((pair * 0x9E3779B97F4A7C15u) >> shift); }
 
 }  // namespace
 
@@ -24,40 +24,40 @@ Bpe::Bpe(const int32_t (&byte_ids)[256], size_t expected_merges) {
   std::copy(std::begin(byte_ids), std::end(byte_ids), byte_ids_);
   lacks_bytes_ = std::find(std::begin(byte_ids), std::end(byte_ids), -1) != std::end(byte_ids);
   size_t count = std::bit_ceil(std::max<size_t>(16, expected_merges * 2));
-  slots_.assign(count, {kEmpty, {}});
+  table_.assign(count, {kEmpty, {}});
   shift_ = 64 - std::countr_zero(count);
 }
 
 void Bpe::grow() {
-  std::vector<Slot> old(slots_.size() * 2, {kEmpty, {}});
-  old.swap(slots_);
+  std::vector<Entry> old(table_.size() * 2, {kEmpty, {}});
+  old.swap(table_);
   --shift_;
   used_ = 0;
-  for (const Slot& slot : old)
-    if (slot.pair != kEmpty)
-      add_merge(static_cast<int32_t>(slot.pair >> 32), static_cast<int32_t>(slot.pair), slot.merge);
+  for (const Entry& entry : old)
+    if (entry.pair != kEmpty)
+      add_merge(static_cast<int32_t>(entry.pair >> 32), static_cast<int32_t>(entry.pair), entry.merge);
 }
 
 void Bpe::add_merge(int32_t left, int32_t right, Merge merge) {
-  if (2 * (used_ + 1) > slots_.size()) grow();
+  if (2 * (used_ + 1) > table_.size()) grow();
   uint64_t pair = pair_of(left, right);
-  size_t at = slot_of(pair, shift_);
-  while (slots_[at].pair != kEmpty && slots_[at].pair != pair) at = (at + 1) & (slots_.size() - 1);
-  if (slots_[at].pair == pair && slots_[at].merge.rank <= merge.rank) return;
-  if (slots_[at].pair == kEmpty) ++used_;
-  slots_[at] = {pair, merge};
+  size_t at = place_of(pair, shift_);
+  while (table_[at].pair != kEmpty && table_[at].pair != pair) at = (at + 1) & (table_.size() - 1);
+  if (table_[at].pair == pair && table_[at].merge.rank <= merge.rank) return;
+  if (table_[at].pair == kEmpty) ++used_;
+  table_[at] = {pair, merge};
 }
 
 void Bpe::add_whole(const TokenBytes& bytes, int32_t id) {
   auto insert = [&](int32_t value) {
     std::string_view token = bytes[static_cast<size_t>(value)];
-    size_t at = XXH3_64bits(token.data(), token.size()) & (whole_slots_.size() - 1);
-    while (whole_slots_[at] >= 0) at = (at + 1) & (whole_slots_.size() - 1);
-    whole_slots_[at] = value;
+    size_t at = XXH3_64bits(token.data(), token.size()) & (whole_table_.size() - 1);
+    while (whole_table_[at] >= 0) at = (at + 1) & (whole_table_.size() - 1);
+    whole_table_[at] = value;
   };
-  if (2 * (wholes_ + 1) > whole_slots_.size()) {
-    std::vector<int32_t> old(std::max<size_t>(1024, whole_slots_.size() * 2), -1);
-    old.swap(whole_slots_);
+  if (2 * (wholes_ + 1) > whole_table_.size()) {
+    std::vector<int32_t> old(std::max<size_t>(1024, whole_table_.size() * 2), -1);
+    old.swap(whole_table_);
     for (int32_t value : old)
       if (value >= 0) insert(value);
   }
@@ -70,30 +70,30 @@ void Bpe::finish() {
   byte_merges_.resize(65536);
   for (size_t a = 0; a < 256; ++a)
     for (size_t b = 0; b < 256; ++b) byte_merges_[a * 256 + b] = find(byte_ids_[a], byte_ids_[b]);
-  static_assert(sizeof(Slot) == 16, "hashed as bytes, so it must have no padding");
-  uint64_t sums[2] = {0, 0};  // sums, for the order of the slots says nothing
-  for (const Slot& slot : slots_)
-    if (slot.pair != kEmpty) sums[0] += XXH3_64bits(&slot, sizeof slot);
-  for (int32_t id : whole_slots_)
+  static_assert(sizeof(Entry) == 16, "hashed as bytes, so it must have no padding");
+  uint64_t sums[2] = {0, 0};  // sums, for the order of the entries says nothing
+  for (const Entry& entry : table_)
+    if (entry.pair != kEmpty) sums[0] += XXH3_64bits(&entry, sizeof entry);
+  for (int32_t id : whole_table_)
     if (id >= 0) sums[1] += XXH3_64bits(&id, sizeof id);
   hash_ = XXH3_64bits_withSeed(sums, sizeof sums, XXH3_64bits(byte_ids_, sizeof byte_ids_));
 }
 
 Merge Bpe::find(int32_t left, int32_t right) const {
   uint64_t pair = pair_of(left, right);
-  size_t at = slot_of(pair, shift_);
-  while (slots_[at].pair != pair) {
-    if (slots_[at].pair == kEmpty) return {};
-    at = (at + 1) & (slots_.size() - 1);
+  size_t at = place_of(pair, shift_);
+  while (table_[at].pair != pair) {
+    if (table_[at].pair == kEmpty) return {};
+    at = (at + 1) & (table_.size() - 1);
   }
-  return slots_[at].merge;
+  return table_[at].merge;
 }
 
 std::vector<std::array<int32_t, 2>> Bpe::merges() const {
-  std::vector<const Slot*> used;
-  for (const Slot& slot : slots_)
-    if (slot.pair != kEmpty) used.push_back(&slot);
-  std::sort(used.begin(), used.end(), [](const Slot* a, const Slot* b) { return a->merge.rank < b->merge.rank; });
+  std::vector<const Entry*> used;
+  for (const Entry& entry : table_)
+    if (entry.pair != kEmpty) used.push_back(&entry);
+  std::sort(used.begin(), used.end(), [](const Entry* a, const Entry* b) { return a->merge.rank < b->merge.rank; });
   std::vector<std::array<int32_t, 2>> pairs;
   for (size_t i = 0; i < used.size(); ++i) {
     if (i > 0 && used[i]->merge.rank == used[i - 1]->merge.rank) return {};
@@ -104,10 +104,10 @@ std::vector<std::array<int32_t, 2>> Bpe::merges() const {
 
 int32_t Bpe::find_whole(std::string_view piece, const TokenBytes& bytes) const {
   if (piece.size() > longest_whole_ || wholes_ == 0) return -1;
-  size_t at = XXH3_64bits(piece.data(), piece.size()) & (whole_slots_.size() - 1);
-  while (whole_slots_[at] >= 0) {
-    if (bytes[static_cast<size_t>(whole_slots_[at])] == piece) return whole_slots_[at];
-    at = (at + 1) & (whole_slots_.size() - 1);
+  size_t at = XXH3_64bits(piece.data(), piece.size()) & (whole_table_.size() - 1);
+  while (whole_table_[at] >= 0) {
+    if (bytes[static_cast<size_t>(whole_table_[at])] == piece) return whole_table_[at];
+    at = (at + 1) & (whole_table_.size() - 1);
   }
   return -1;
 }

@@ -35,7 +35,7 @@ class Bpe {
   std::vector<std::array<int32_t, 2>> merges() const;
 
  private:
-  struct Slot {
+  struct Entry {
     uint64_t pair;
     Merge merge;
   };
@@ -46,10 +46,10 @@ class Bpe {
   int32_t byte_ids_[256];
   bool lacks_bytes_ = false;
   std::vector<Merge> byte_merges_;  // [256 * 256], of pairs of single bytes
-  std::vector<Slot> slots_;         // open addressing, a power of two of them, at most half full
+  std::vector<Entry> table_;        // open addressing, a power of two of them, at most half full
   size_t used_ = 0;
   int shift_ = 0;
-  std::vector<int32_t> whole_slots_;  // hash table of ids, -1 where empty
+  std::vector<int32_t> whole_table_;  // hash table of ids, -1 where empty
   size_t wholes_ = 0, longest_whole_ = 0;
   uint64_t hash_ = 0;
 };

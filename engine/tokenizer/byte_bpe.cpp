@@ -233,8 +233,8 @@ void find_byte_tokens(const TokenBytes& bytes, std::optional<int32_t> unknown, i
   std::fill(std::begin(ids), std::end(ids), -1);
   for (size_t id = 0; id < bytes.size(); ++id)
     if (bytes[id].size() == 1) {
-      int32_t& slot = ids[static_cast<uint8_t>(bytes[id][0])];
-      if (slot < 0) slot = static_cast<int32_t>(id);
+      int32_t& known = ids[static_cast<uint8_t>(bytes[id][0])];
+      if (known < 0) known = static_cast<int32_t>(id);
     }
   for (int32_t& id : ids)
     if (id < 0) id = unknown.value_or(-1);

@@ -64,7 +64,7 @@ class Tokenizer {
   std::vector<int32_t> encode(std::string_view text, bool parse_special) const;
 
   // The bytes of ids, end to end: UTF-8 wherever the ids came from encode; ids cut at any place may begin or end inside
-  // a character (Utf8Stream in unicode.h prints those). Error("value") for an id outside [0, vocab_size).
+  // a character (Utf8Cutter in unicode.h prints those). Error("value") for an id outside [0, vocab_size).
   virtual std::string decode(std::span<const int32_t> ids, bool skip_special = false) const;
   std::string_view bytes(int32_t id) const;  // lives as long as the tokenizer; empty for an id without a token
 

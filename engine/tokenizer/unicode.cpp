@@ -198,7 +198,7 @@ std::string_view nfc(std::string_view text, std::string& storage) {
   return storage.append(copied, end);
 }
 
-std::string Utf8Stream::push(std::string_view bytes) {
+std::string Utf8Cutter::push(std::string_view bytes) {
   pending_ += bytes;
   // A character may be incomplete only where the text ends.
   size_t keep = 0;
@@ -216,7 +216,7 @@ std::string Utf8Stream::push(std::string_view bytes) {
   return whole;
 }
 
-std::string Utf8Stream::finish() {
+std::string Utf8Cutter::finish() {
   std::string rest = pending_.empty() ? "" : kReplacement;
   pending_.clear();
   return rest;

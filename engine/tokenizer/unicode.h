@@ -57,8 +57,8 @@ std::string_view valid_utf8(std::string_view text, std::string& storage);
 // UTF-8.
 std::string_view nfc(std::string_view text, std::string& storage);
 
-// Cuts a stream of bytes into whole characters, for printing tokens as they are generated.
-class Utf8Stream {
+// Cuts bytes into whole characters, for printing tokens as they are generated.
+class Utf8Cutter {
  public:
   std::string push(std::string_view bytes);  // the characters that are complete now; ill-formed pieces become U+FFFD
   std::string finish();                      // U+FFFD if a character was left incomplete, else ""

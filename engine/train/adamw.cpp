@@ -11,24 +11,24 @@ AdamWState::AdamWState(Device& device, std::vector<TensorPtr> parameters, AdamWO
   for (int group : groups)
     if (group < 0 || group >= kMaxGroups) fail("value", "adamw: group ", group, " of 0 .. ", kMaxGroups - 1);
   for (TensorPtr& parameter : parameters) {
-    const size_t group = groups.empty() ? 0 : static_cast<size_t>(groups[slots_.size()]);
+    const size_t group = groups.empty() ? 0 : static_cast<size_t>(groups[entries_.size()]);
     if (group >= steps_.size()) steps_.resize(group + 1);
     const View& view = parameter->view;
     if (!parameter->requires_grad) fail("value", "adamw: parameter ", parameter->label, " does not require a gradient");
     if (view.dtype != DType::f32 && view.dtype != DType::bf16)
       fail("dtype", "adamw: parameter ", parameter->label, " is ", shape_text(view), ", expected f32 or bf16");
     const Shape shape(view.shape, view.shape + view.rank);
-    Slot slot{parameter,
-              parameter->grad,
-              nullptr,
-              make_zeros(device, shape, DType::f32, "optimizer"),
-              make_zeros(device, shape, DType::f32, "optimizer"),
-              group};
-    if (view.dtype == DType::bf16) slot.master = make_tensor(device, shape, DType::f32, "optimizer");
-    slots_.push_back(slot);
-    refresh_master(slots_.size() - 1);
+    Entry entry{parameter,
+                parameter->grad,
+                nullptr,
+                make_zeros(device, shape, DType::f32, "optimizer"),
+                make_zeros(device, shape, DType::f32, "optimizer"),
+                group};
+    if (view.dtype == DType::bf16) entry.master = make_tensor(device, shape, DType::f32, "optimizer");
+    entries_.push_back(entry);
+    refresh_master(entries_.size() - 1);
   }
-  partials_ = make_zeros(device, {static_cast<int64_t>(slots_.size())}, DType::f32, "optimizer");
+  partials_ = make_zeros(device, {static_cast<int64_t>(entries_.size())}, DType::f32, "optimizer");
   clip_ = make_zeros(device, {3}, DType::f32, "optimizer");
   if (rates_.empty()) rates_.assign(steps_.size(), 1);
   if (rates_.size() != steps_.size()) fail("value", "adamw: ", rates_.size(), " rates for ", steps_.size(), " groups");
@@ -37,23 +37,23 @@ AdamWState::AdamWState(Device& device, std::vector<TensorPtr> parameters, AdamWO
 }
 
 void AdamWState::refresh_master(size_t i) {
-  if (slots_[i].master) device_.run(Cast{slots_[i].parameter->view, slots_[i].master->view});
+  if (entries_[i].master) device_.run(Cast{entries_[i].parameter->view, entries_[i].master->view});
 }
 
 void AdamWState::run_ops(float clip, uint64_t groups) {
   SumSquares squares{{}, partials_->view};
-  for (const Slot& slot : slots_) squares.x.push_back(slot.grad->view);
+  for (const Entry& entry : entries_) squares.x.push_back(entry.grad->view);
   device_.run(squares);
   device_.run(ClipScale{partials_->view, clip_->view, clip});
   for (size_t group = 0; group < steps_.size(); ++group) {
     if (!(groups >> group & 1)) continue;
     AdamW decayed, plain;  // decay is one number an op
-    for (const Slot& slot : slots_) {
-      if (slot.group != group) continue;
-      AdamW& op = options_.decay != 0 && slot.parameter->view.rank >= 2 ? decayed : plain;
-      op.w.push_back(slot.master ? slot.master->view : slot.parameter->view);
-      op.grad.push_back(slot.grad->view), op.m.push_back(slot.m->view), op.v.push_back(slot.v->view);
-      op.model.push_back(slot.master ? slot.parameter->view : View());
+    for (const Entry& entry : entries_) {
+      if (entry.group != group) continue;
+      AdamW& op = options_.decay != 0 && entry.parameter->view.rank >= 2 ? decayed : plain;
+      op.w.push_back(entry.master ? entry.master->view : entry.parameter->view);
+      op.grad.push_back(entry.grad->view), op.m.push_back(entry.m->view), op.v.push_back(entry.v->view);
+      op.model.push_back(entry.master ? entry.parameter->view : View());
     }
     decayed.decay = options_.decay;
     for (AdamW* op : {&decayed, &plain}) {
@@ -69,10 +69,10 @@ void AdamWState::run_ops(float clip, uint64_t groups) {
 // parameter behind it would never learn.
 void AdamWState::check_reached(uint64_t groups) const {
   size_t missed = 0;
-  const Slot* first = nullptr;
-  for (const Slot& slot : slots_) {
-    if (slot.parameter->reached || !(groups >> slot.group & 1)) continue;
-    if (missed++ == 0) first = &slot;
+  const Entry* first = nullptr;
+  for (const Entry& entry : entries_) {
+    if (entry.parameter->reached || !(groups >> entry.group & 1)) continue;
+    if (missed++ == 0) first = &entry;
   }
   if (!first) return;
   const std::string& label = first->parameter->label;
@@ -85,9 +85,9 @@ void AdamWState::check_reached(uint64_t groups) const {
 
 AdamWState::Result AdamWState::step(double lr, double clip, uint64_t groups) {
   if (!options_.allow_unused) check_reached(groups);
-  for (const Slot& slot : slots_)
-    if (slot.parameter->grad != slot.grad)
-      fail("value", "adamw: parameter ", slot.parameter->label,
+  for (const Entry& entry : entries_)
+    if (entry.parameter->grad != entry.grad)
+      fail("value", "adamw: parameter ", entry.parameter->label,
            " has another gradient than when the optimizer was made; make a new one");
   for (size_t group = 0; group < steps_.size(); ++group) {
     if (!(groups >> group & 1)) continue;
@@ -113,8 +113,8 @@ void AdamWState::set_steps(const std::vector<int64_t>& steps) {
 }
 
 std::vector<AdamWState::Part> AdamWState::parts(size_t i) const {
-  std::vector<Part> parts{{"m", slots_[i].m}, {"v", slots_[i].v}};
-  if (slots_[i].master) parts.push_back({"master", slots_[i].master});
+  std::vector<Part> parts{{"m", entries_[i].m}, {"v", entries_[i].v}};
+  if (entries_[i].master) parts.push_back({"master", entries_[i].master});
   return parts;
 }
 

@@ -44,11 +44,11 @@ class AdamWState {
     TensorPtr tensor;
   };
   std::vector<Part> parts(size_t i) const;
-  size_t size() const { return slots_.size(); }
+  size_t size() const { return entries_.size(); }
   void refresh_master(size_t i);  // after a parameter was overwritten from outside
 
  private:
-  struct Slot {
+  struct Entry {
     TensorPtr parameter, grad, master, m, v;
     size_t group;
   };
@@ -57,7 +57,7 @@ class AdamWState {
 
   Device& device_;
   AdamWOptions options_;
-  std::vector<Slot> slots_;
+  std::vector<Entry> entries_;
   TensorPtr partials_, clip_;
   std::vector<TensorPtr> hyper_;  // of each group: rate and count of steps
   std::vector<double> rates_;     // of each group

@@ -17,14 +17,14 @@ class BatchStage {
 
   // Leaves the batch in these tensors ([slots] i32 each, cu_seqlens [max_documents + 1] i32): from where send() brought
   // it, else now.
-  struct Slot {
+  struct Tensors {
     TensorPtr tokens, targets, positions, cu_seqlens;
   };
-  void load(const Batch& batch, const Slot& slot);
+  void load(const Batch& batch, const Tensors& tensors);
 
  private:
   struct Place {
-    Slot slot;
+    Tensors tensors;
     TensorPtr frames, pieces;
     std::shared_ptr<const Batch> holds;  // sent and not yet loaded
   };

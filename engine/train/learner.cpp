@@ -6,7 +6,7 @@ namespace qeng {
 
 namespace {
 
-// Of the streams of random numbers: pulses are rounded by the weight's own, momenta by another, so that the two are
+// Pulses are rounded by the weight's own subsequence of random numbers, momenta by another, so that the two are
 // independent.
 constexpr uint32_t kOfMomenta = uint32_t{1} << 31;
 
@@ -30,7 +30,7 @@ class PulseLearner : public WeightLearner {
     const View& rng = tape.rng()->view;
     const Inertia step = inertia(pulses->view, rng);
     device.run(
-        PulseGrad{dy, x, step.weights, pulses->view, options_.hyper->view, rng, options_.first, options_.stream});
+        PulseGrad{dy, x, step.weights, pulses->view, options_.hyper->view, rng, options_.first, options_.subsequence});
     device.run(step);
   }
 
@@ -41,8 +41,14 @@ class PulseLearner : public WeightLearner {
   Inertia inertia(View pulses, const View& rng) const {
     const TensorPtr learned = row_range(weight_.lock(), options_.first, rows_);  // which moves where it is streamed
     if (!pulses.data) pulses.data = learned->view.data;  // for checks alone, which read no memory
-    return {pulses, learned->view, options_.state->view,        options_.counts->view, options_.hyper->view,
-            rng,    options_.bop,  options_.stream | kOfMomenta};
+    return {pulses,
+            learned->view,
+            options_.state->view,
+            options_.counts->view,
+            options_.hyper->view,
+            rng,
+            options_.bop,
+            options_.subsequence | kOfMomenta};
   }
   PulseOptions options_;
   std::weak_ptr<Tensor> weight_;  // which keeps this

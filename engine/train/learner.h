@@ -10,7 +10,7 @@ struct PulseOptions {
   TensorPtr hyper;   // [4] f32: read by each step
   TensorPtr counts;  // [2] i64: added to
   int64_t first = 0;
-  uint32_t stream = 0;
+  uint32_t subsequence = 0;
   bool bop = false;
 };
 // weight: one_bit [out, in]. Error("shape" | "dtype") where the parts do not fit.

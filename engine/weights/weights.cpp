@@ -81,17 +81,17 @@ TensorPtr Weights::tensor(Device& device, const std::string& name, const WeightO
          dims_text(*options.shape), ": the weights belong to another model or configuration");
   View view = file_->view(name);
   const auto placed = in_place_.find(name);
-  if (placed != in_place_.end()) view.dtype = placed->second;
-  if (is_interleaved(view.dtype) && options.heads)
+  if (placed != in_place_.end()) view.interleaved = placed->second;
+  if (view.interleaved && options.heads)
     fail("value", file_->path(), ": tensor ", name, " lies interleaved already; its rows stay in their order");
 
   const bool on_host = device.backend().host_memory();
   const bool streams = options.stream && stored.shape.size() > 1;
   if (streams && !on_host) return waiting(device, stored, view, options, file_);
 
-  const DType wanted = options.dtype.value_or(row_dtype(view.dtype));
-  const bool as_is = wanted == row_dtype(view.dtype) && !options.copy;
-  const bool interleaves = options.interleave && as_is && on_host && interleaved_dtype(view) != view.dtype;
+  const DType wanted = options.dtype.value_or(view.dtype);
+  const bool as_is = wanted == view.dtype && !options.copy;
+  const bool interleaves = options.interleave && as_is && on_host && can_interleave(view);
   const bool in_place = on_host && !stored.decoder && !options.heads &&
                         reinterpret_cast<uintptr_t>(view.data) % alignment_of(view.dtype) == 0;
   const auto make = [&](DType dtype) {
@@ -106,9 +106,10 @@ TensorPtr Weights::tensor(Device& device, const std::string& name, const WeightO
   TensorPtr raw;
   if (in_place) {
     if (interleaves && placed == in_place_.end()) view = interleave(view, available_threads());
-    in_place_[name] = view.dtype;
+    in_place_[name] = view.interleaved;
     raw = adopt_tensor(device, view.data, stored.shape, view.dtype, options.account,
                        std::const_pointer_cast<WeightFile>(file_));
+    raw->view.interleaved = view.interleaved;
     if (as_is) return raw;
   } else {
     raw = make(view.dtype);
@@ -118,17 +119,14 @@ TensorPtr Weights::tensor(Device& device, const std::string& name, const WeightO
     if (wanted == view.dtype) return raw;
   }
   const TensorPtr result = make(wanted);
-  if (is_interleaved(view.dtype) && wanted == row_dtype(view.dtype))
-    restore(view, result->view.data);
-  else
-    copy_into(*result, *raw);
+  copy_into(*result, *raw);
   return read_once(result);
 }
 
 bool Weights::load(Device& device, bool if_room) {
   file();
-  for (const auto& [name, dtype] : in_place_)
-    if (is_interleaved(dtype))
+  for (const auto& [name, interleaved] : in_place_)
+    if (interleaved)
       fail("value", file_->path(), ": tensor ", name, " lies interleaved in memory already; load the file before");
   if (!device.backend().host_memory()) return false;
   if (device.budget() == 0) return load_files(file_->files(), if_room);

@@ -49,7 +49,7 @@ class Weights {
 
  private:
   std::shared_ptr<const WeightFile> file_;
-  std::map<std::string, DType> in_place_;  // what tensors are the file's memory, and the dtype they lie there in
+  std::map<std::string, bool> in_place_;  // what tensors are the file's memory, and whether interleaved there
 };
 
 }  // namespace qeng

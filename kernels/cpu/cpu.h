@@ -76,7 +76,7 @@ inline char* at(const View& view, int64_t index) {
   return static_cast<char*>(view.data) + index * static_cast<int64_t>(dtype_size(view.dtype));
 }
 
-// Row r of a view of any dtype but interleaved ones.
+// Row r of a view whose rows lie in order.
 inline const char* row_at(const View& view, int64_t r) {
   return static_cast<const char*>(view.data) + r * static_cast<int64_t>(dtype_bytes(view.dtype, view.columns()));
 }

@@ -14,7 +14,7 @@ void run(const EmbeddingNoise& op, CpuContext& context) {
     for (int64_t row = begin; row < end; ++row) {
       const float strength = noise_of_row(op.strength, cu, documents, row, rows, n);
       context.isa->embedding_noise(float_type(op.x), at(op.x, row * n), at(op.y, row * n), row * n, n, seed, step,
-                                   op.stream, strength);
+                                   op.subsequence, strength);
     }
   });
 }

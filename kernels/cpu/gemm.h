@@ -20,6 +20,7 @@ struct GemmShape {
   bool trans_a = false, trans_b = false, acc = false, has_bias = false;
   float alpha = 1;
   std::optional<DType> stored;        // b's dtype where it is not a's
+  bool interleaved = false;           // the rows of a stored b (kernels/interleave.h)
   int64_t lda = 0, ldb = 0, ldc = 0;  // elements from one stored row to the next; 0: dense
   int64_t lda_of() const { return lda ? lda : trans_a ? m : k; }
   int64_t ldb_of() const { return ldb ? ldb : trans_b ? k : n; }

@@ -28,15 +28,17 @@ void store_as(void* p, T x) {
 
 struct Drawing {
   uint64_t seed, step;
-  uint32_t stream;
+  uint32_t subsequence;
   // The numbers of elements i .. i + 3; i a multiple of 4.
   void four(uint64_t i, float (&u)[4]) const {
-    const Philox drawn =
-        philox4x32(philox_counter(step, stream, i), static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32));
+    const Philox drawn = philox4x32(philox_counter(step, subsequence, i), static_cast<uint32_t>(seed),
+                                    static_cast<uint32_t>(seed >> 32));
     for (int j = 0; j < 4; ++j) u[j] = uniform_of(drawn.word[j]);
   }
 };
-Drawing drawing(const View& rng, uint32_t stream) { return {rng.as<uint64_t>()[0], rng.as<uint64_t>()[1], stream}; }
+Drawing drawing(const View& rng, uint32_t subsequence) {
+  return {rng.as<uint64_t>()[0], rng.as<uint64_t>()[1], subsequence};
+}
 
 void ternary_pulses(const float* g, int64_t k, float limit, char* out) {
   for (int64_t j = 0; j < k; j += 32) {
@@ -94,7 +96,7 @@ Counts feed_bytes(const Inertia& op, int64_t first, int64_t last) {
   char* weights = op.weights.as<char>();
   const int8_t* pulses = op.pulses.as<int8_t>();
   const float gamma = op.hyper.as<float>()[2], threshold = op.hyper.as<float>()[3];
-  const Drawing draw = drawing(op.rng, op.stream);
+  const Drawing draw = drawing(op.rng, op.subsequence);
   for (int64_t i = first; i < last; ++i) {
     auto signs = load_as<uint32_t>(weights + 4 * i);
     float u[4] = {};
@@ -120,7 +122,7 @@ void run(const PulseGrad& op, CpuContext& context) {
   const int64_t most = std::clamp(kTileBytes / (4 * std::max<int64_t>(k, 1)) / 16 * 16, kLeastTileRows, kMostTileRows);
   if (n == 0 || k == 0) return;
   const float strength = op.hyper.as<float>()[0], friction = op.hyper.as<float>()[1];
-  const Drawing draw = drawing(op.rng, op.stream);
+  const Drawing draw = drawing(op.rng, op.subsequence);
   float* tile = context.scratch.take<float>(std::min(most, n) * k);
   for (int64_t row = 0; row < n; row += most) {
     const ScratchFrame frame(context.scratch);
@@ -209,7 +211,7 @@ void run(const PackSigns& op, CpuContext& context) {
 void run(const ClipToGrid& op, CpuContext& context) {
   const float* x = op.x.as<float>();
   float* y = op.y.as<float>();
-  const Drawing draw = drawing(op.rng, op.stream);
+  const Drawing draw = drawing(op.rng, op.subsequence);
   static_assert(kGrainElements % 4 == 0);  // a range starts at a Philox counter
   parallel_for(context.threads, op.x.elements(), kGrainElements, [&](int64_t first, int64_t last) {
     float u[4] = {};

@@ -43,7 +43,7 @@ void run(const LmHeadLoss& op, CpuContext& context) {
     const int64_t count = std::min(chunk, trained - begin), m = padded(count);
     GemmShape product;
     product.m = m, product.n = vocab, product.k = hidden, product.trans_b = true, product.in = dtype,
-    product.stored = stored;
+    product.stored = stored, product.interleaved = op.w.interleaved;
     multiply(product, h + begin * row_bytes, op.w.data, nullptr, logits, context);
     parallel_for(context.threads, m, 1, [&](int64_t first, int64_t last) {
       for (int64_t i = first; i < last; ++i) {
@@ -60,7 +60,8 @@ void run(const LmHeadLoss& op, CpuContext& context) {
     });
     if (!op.dh) continue;
     GemmShape back;  // dh = dz W
-    back.m = m, back.n = hidden, back.k = vocab, back.in = back.out = dtype, back.stored = stored;
+    back.m = m, back.n = hidden, back.k = vocab, back.in = back.out = dtype;
+    back.stored = stored, back.interleaved = op.w.interleaved;
     back.lda = vocab * 4 / element;
     multiply(back, logits, op.w.data, nullptr, dh + begin * row_bytes, context);
     if (!op.dw) continue;

@@ -40,7 +40,7 @@ void run(const Matmul& op, CpuContext& context) {
   GemmShape shape;
   shape.m = m, shape.n = n, shape.k = k;
   shape.in = op.a.dtype, shape.out = op.c.dtype;
-  if (op.b.dtype != op.a.dtype) shape.stored = op.b.dtype;
+  if (op.b.dtype != op.a.dtype) shape.stored = op.b.dtype, shape.interleaved = op.b.interleaved;
   shape.trans_a = op.trans_a, shape.trans_b = op.trans_b, shape.acc = op.acc;
   shape.has_bias = static_cast<bool>(op.bias);
   if (op.bias) shape.bias = op.bias.dtype;

@@ -33,6 +33,7 @@ struct Rows {
   char* data;
   DType dtype;
   int64_t ld;
+  bool interleaved = false;
   char* at(int64_t row, int64_t column) const {
     return data + row * static_cast<int64_t>(dtype_bytes(dtype, ld)) + column * static_cast<int64_t>(dtype_size(dtype));
   }
@@ -64,10 +65,11 @@ class Panel {
       return;
     }
     panel_ = {reinterpret_cast<char*>(copy_), DType::f32, stride_of(columns)};
+    View stored(matrix_.data, matrix_.dtype, {row + rows, matrix_.ld});
+    stored.interleaved = matrix_.interleaved;
     parallel_for(context_.threads, rows, grain_rows(columns), [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r)
-        decode_row(View(matrix_.data, matrix_.dtype, {row + rows, matrix_.ld}), row + r, column, columns,
-                   reinterpret_cast<float*>(panel_.at(r, 0)), context_);
+        decode_row(stored, row + r, column, columns, reinterpret_cast<float*>(panel_.at(r, 0)), context_);
     });
   }
 
@@ -85,8 +87,8 @@ class Panel {
   float* copy_ = nullptr;
 };
 
-Rows rows_of(const void* data, DType dtype, int64_t ld) {
-  return {static_cast<char*>(const_cast<void*>(data)), dtype, ld};
+Rows rows_of(const void* data, DType dtype, int64_t ld, bool interleaved = false) {
+  return {static_cast<char*>(const_cast<void*>(data)), dtype, ld, interleaved};
 }
 
 }  // namespace
@@ -101,7 +103,7 @@ void multiply_tiles(const GemmShape& s, const void* a, const void* b, const void
     larger = piece_of(larger, pieces(larger, 2));
   }
   Panel panel_a(rows_of(a, s.in, s.lda_of()), s.trans_a, mb, kb, context);
-  Panel panel_b(rows_of(b, s.stored.value_or(s.in), s.trans_b ? s.k : s.n), !s.trans_b, nb, kb, context);
+  Panel panel_b(rows_of(b, s.stored.value_or(s.in), s.trans_b ? s.k : s.n, s.interleaved), !s.trans_b, nb, kb, context);
   const Rows out = rows_of(c, s.out, s.n), bias_rows = rows_of(bias, s.bias, 0);  // the one row again and again
   const bool direct = s.out == DType::f32;
   Rows sums = out;
@@ -149,14 +151,15 @@ bool multiply_decoded(const GemmShape& s, const void* a, const void* b, const vo
   if (s.in != DType::bf16 || !is_block(*s.stored) || !context.gemm.multiplies_bf16_by_tiles()) return false;
   const int64_t most = std::min(s.n, std::max<int64_t>(256, kElements / std::max<int64_t>(1, s.k) / 64 * 64));
   GemmShape panel = s;
-  panel.stored.reset(), panel.ldc = s.n;
+  panel.stored.reset(), panel.interleaved = false, panel.ldc = s.n;
   for (const int64_t columns : {most, s.n % most}) {
     panel.n = columns;
     if (columns > 0 && !context.gemm.has(panel, context.threads)) return false;
   }
   const ScratchFrame frame(context.scratch);
   auto* decoded = context.scratch.take<bf16>(most * s.k);
-  const View stored(const_cast<void*>(b), *s.stored, {s.trans_b ? s.n : s.k, s.trans_b ? s.k : s.n});
+  View stored(const_cast<void*>(b), *s.stored, {s.trans_b ? s.n : s.k, s.trans_b ? s.k : s.n});
+  stored.interleaved = s.interleaved;
   const Rows out = rows_of(c, s.out, s.n), bias_row = rows_of(bias, s.bias, 0);
   for (int64_t j = 0; j < s.n; j += most) {
     panel.n = std::min(most, s.n - j);

@@ -152,11 +152,9 @@ int64_t ceil_div(int64_t n, int64_t size) { return (n + size - 1) / size; }
 // The pieces of c, each of `rows` rows and `columns` columns but the last. What oneDNN 2.6 does best on one thread, in
 // time against that of the whole product:
 // - Rows of c alone if there are enough: 1.00 for 256 of them, 1.05 for 128, which many threads need. A row's bits do
-// not
-//   depend on how many are computed with it.
+//   not depend on how many are computed with it.
 // - Columns, where they are rows of b and k is not too small: 0.95 to 1.03. oneDNN's best kernel wants a dense c, so
-// that
-//   a piece is computed beside it and copied.
+//   that a piece is computed beside it and copied.
 // - Any tiles otherwise, by its kernel for strided operands: 0.8 to 1.1.
 // The last two depend on the shape alone.
 struct Grid {

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <map>
 
+#include "kernels/interleave.h"
 #include "kernels/math/blocks/activations.h"
 
 namespace qeng {
@@ -32,7 +33,6 @@ constexpr int64_t kMostTileRows = 512;   // of a bf16 weight that a thread multi
 // Panels side by side meet so many rows of x at a time: results go out in longer runs, and x is read less often.
 constexpr int64_t kMostPanels = 16, kMostPanelBytes = 1 << 19, kRowsOfPanels = 32;
 
-// format: of rows
 isa::Activations round_rows(const View& x, DType format, bool few, CpuContext& context) {
   isa::Activations to;
   to.few = few;
@@ -118,9 +118,9 @@ bool spreads(int64_t apart) {
 }
 
 // Rows of w that make about `bytes`, in a number that isa.block_dots or isa.interleaved_dots walks well.
-int64_t rows_of_piece(DType format, int64_t bytes, int64_t row_bytes) {
+int64_t rows_of_piece(bool interleaved, int64_t bytes, int64_t row_bytes) {
   constexpr int64_t kGroups = 2 * kInterleavedRows;
-  if (is_interleaved(format)) return std::max<int64_t>(1, bytes / row_bytes / kGroups) * kGroups;
+  if (interleaved) return std::max<int64_t>(1, bytes / row_bytes / kGroups) * kGroups;
   const int64_t most = std::max<int64_t>(1, bytes / row_bytes / isa::kPanelRows) * isa::kPanelRows;
   for (int64_t rows = most; rows > most / 2; rows -= 8)
     if (spreads(rows / 8 * row_bytes)) return rows;
@@ -135,8 +135,8 @@ bool is_product(const RowLinear& op, size_t i) {
 
 // Whether w is read as it lies for so many rows of x. tq2_0 interleaved always is, but where tiles take panels:
 // unpacking it costs less than reading a panel.
-bool is_few(DType format, int64_t rows, const isa::Table& isa) {
-  return rows <= kFewRows || (format == DType::tq2_0_interleaved && !isa.matrix_tiles);
+bool is_few(const View& w, int64_t rows, const isa::Table& isa) {
+  return rows <= kFewRows || (w.interleaved && w.dtype == DType::tq2_0 && !isa.matrix_tiles);
 }
 
 // Rows of a bf16 weight that a thread multiplies by tiles at a time, of which `fit` fit its cache; for many rows of x
@@ -163,13 +163,13 @@ std::vector<Piece> pieces_of(const RowLinear& op, const CpuContext& context) {
     const int64_t n = op.w[i].shape[0];
     const auto row_bytes = static_cast<int64_t>(dtype_bytes(op.w[i].dtype, op.w[i].columns()));
     const DType format = op.w[i].dtype;
-    const bool few = is_few(format, op.x.rows(), *context.isa);
+    const bool few = is_few(op.w[i], op.x.rows(), *context.isa);
     if (has_tiles(op.w[i], *context.isa)) {
       const int64_t step = tile_rows(op, i, bytes / row_bytes, context.threads);
       for (int64_t first = 0; first < n; first += step) pieces.push_back({i, first, std::min(step, n - first)});
       continue;
     }
-    int64_t step = few ? rows_of_piece(format, bytes, row_bytes) : isa::kPanelRows;
+    int64_t step = few ? rows_of_piece(op.w[i].interleaved, bytes, row_bytes) : isa::kPanelRows;
     if (is_block(format) && !few) {
       const int64_t fit = kMostPanelBytes / context.isa->panel_bytes(format, op.x.columns());
       const int64_t share = n / (4 * context.threads * isa::kPanelRows);
@@ -197,16 +197,15 @@ void run(const RowLinear& op, CpuContext& context) {
     const DType format = op.w[i].dtype;
     if (isa::is_signs(format)) continue;
     const bool tiles = has_tiles(op.w[i], isa);
-    if (tiles || !is_few(format, rows, isa)) most = std::min(rows, kMostRows);
+    if (tiles || !is_few(op.w[i], rows, isa)) most = std::min(rows, kMostRows);
     any_tiles = any_tiles || tiles;
     if (!is_block(format)) {
       if (!tiles && !wide.count(format)) wide[format] = wide_rows(op.x, format, context);
       continue;
     }
-    const DType plain = row_dtype(format);
-    const bool few = is_few(format, rows, isa);
-    const int kind = isa.activation_kind(plain, few);
-    if (!rounded.count(kind)) rounded[kind] = round_rows(op.x, plain, few, context);
+    const bool few = is_few(op.w[i], rows, isa);
+    const int kind = isa.activation_kind(format, few);
+    if (!rounded.count(kind)) rounded[kind] = round_rows(op.x, format, few, context);
     x[i] = &rounded[kind];
     if (isa.matrix_tiles && !few && !x[i]->tiles) make_tiles(rounded[kind], context);
   }
@@ -215,9 +214,9 @@ void run(const RowLinear& op, CpuContext& context) {
   for (const Piece& piece : pieces) {
     const int64_t count = (piece.n + isa::kPanelRows - 1) / isa::kPanelRows;
     widest = std::max(widest, count * isa::kPanelRows);  // the last panel is written whole
-    const DType format = op.w[piece.i].dtype;
-    if (is_block(format) && !is_few(format, rows, isa))
-      piece_bytes = std::max(piece_bytes, count * isa.panel_bytes(format, k));
+    const View& w = op.w[piece.i];
+    if (is_block(w.dtype) && !is_few(w, rows, isa))
+      piece_bytes = std::max(piece_bytes, count * isa.panel_bytes(w.dtype, k));
   }
   const bf16* groups = any_tiles ? bf16_groups(op.x, most, context) : nullptr;
   const int64_t tile_sums = any_tiles ? widest * (most + isa::kMatrixRows) : 0;
@@ -232,21 +231,21 @@ void run(const RowLinear& op, CpuContext& context) {
       const auto* data = w.as<char>() + static_cast<int64_t>(dtype_bytes(w.dtype, k)) * column;  // or its group's
       float* dots = sums + team_rank() * most * widest;
       int64_t stride = widest;
-      const bool straight = is_product(op, i) && (!is_block(w.dtype) || is_few(w.dtype, rows, isa));
+      const bool straight = is_product(op, i) && (!is_block(w.dtype) || is_few(w, rows, isa));
       if (straight) stride = w.shape[0], dots = op.y[i].as<float>() + first * stride + column;
       if (has_tiles(w, isa)) {
         isa.bf16_tiles(groups + first * whole_steps(k), count, data, tiles + team_rank() * tile_sums, dots, stride, n,
                        k);
       } else if (!is_block(w.dtype)) {
         isa.row_dots(wide.at(w.dtype) + first * k, count, float_type(w), data, dots, stride, n, k);
-      } else if (is_few(w.dtype, rows, isa)) {
-        const auto few_dots = is_interleaved(w.dtype) ? isa.interleaved_dots : isa.block_dots;
+      } else if (is_few(w, rows, isa)) {
+        const auto few_dots = w.interleaved ? isa.interleaved_dots : isa.block_dots;
         few_dots(w.dtype, *x[i], first, count, data, n, dots, stride);
       } else {
         char* panel = panels + team_rank() * piece_bytes;
         const int64_t panel_bytes = isa.panel_bytes(w.dtype, k);
         for (int64_t j = 0; j < n; j += isa::kPanelRows)
-          isa.pack_panel(w.dtype, w.data, column + j, std::min(n - j, isa::kPanelRows), k,
+          isa.pack_panel(w.dtype, w.interleaved, w.data, column + j, std::min(n - j, isa::kPanelRows), k,
                          panel + j / isa::kPanelRows * panel_bytes);
         for (int64_t r = 0; r < count; r += kRowsOfPanels) {
           const int64_t together = std::min(kRowsOfPanels, count - r);

@@ -5,15 +5,14 @@
 namespace qeng {
 
 void decode_row(const View& stored, int64_t r, int64_t first, int64_t count, float* y, const CpuContext& context) {
-  if (!is_interleaved(stored.dtype)) return context.isa->decode(stored.dtype, row_at(stored, r), first, count, y);
-  const DType plain = row_dtype(stored.dtype);
+  if (!stored.interleaved) return context.isa->decode(stored.dtype, row_at(stored, r), first, count, y);
   constexpr int64_t kBlocks = 8, kMostBytes = 256;  // a block of these formats has 66 or 210 bytes
-  const int64_t block = dtype_info(plain).elements;
+  const int64_t block = dtype_info(stored.dtype).elements;
   alignas(64) char blocks[kBlocks * kMostBytes];
   while (count > 0) {
     const int64_t from = first / block, inside = first % block, n = std::min(count, kBlocks * block - inside);
     restore_blocks(stored, r, from, (inside + n + block - 1) / block, blocks);
-    context.isa->decode(plain, blocks, inside, n, y);
+    context.isa->decode(stored.dtype, blocks, inside, n, y);
     first += n, count -= n, y += n;
   }
 }

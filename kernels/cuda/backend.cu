@@ -145,6 +145,11 @@ class CudaBackend : public Backend {
   void run(const Op& op) override {
     choose();
     std::visit([](const auto& concrete) { check_shapes(concrete); }, op);
+    for_each_view(op, [&](const char* label, const View& view, Access) {
+      if (view.interleaved)
+        fail("dtype", op_name(op), ": ", label, " is ", shape_text(view), ", whose rows are interleaved, as the CPU ",
+             "alone reads them: load it for ", name());
+    });
     context_.scratch.reset();
     std::visit([this](const auto& concrete) { qeng::run(concrete, context_); }, op);
   }

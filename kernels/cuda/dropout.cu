@@ -16,11 +16,11 @@ struct Thinned {
   T* y;
   const uint64_t* rng;
   uint64_t seed, step;  // of rng
-  uint32_t stream, threshold;
+  uint32_t subsequence, threshold;
   float scale;
   __device__ void begin() { seed = rng[0], step = rng[1]; }
   __device__ Philox draw(int64_t i) const {
-    return philox4x32(philox_counter(step, stream, static_cast<uint64_t>(i)), static_cast<uint32_t>(seed),
+    return philox4x32(philox_counter(step, subsequence, static_cast<uint64_t>(i)), static_cast<uint32_t>(seed),
                       static_cast<uint32_t>(seed >> 32));
   }
   template <int n>
@@ -53,8 +53,8 @@ void run(const Dropout& op, CudaContext& context) {
   const uint32_t threshold = static_cast<uint32_t>(std::ceil(static_cast<double>(op.p) * 16777216)) << 8;
   for_float(op.x, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
-    const Thinned<T> thinned{op.x.as<T>(), op.y.as<T>(), op.rng.as<uint64_t>(), 0, 0,
-                             op.stream,    threshold,    1.0f / (1.0f - op.p)};
+    const Thinned<T> thinned{op.x.as<T>(),   op.y.as<T>(), op.rng.as<uint64_t>(), 0, 0,
+                             op.subsequence, threshold,    1.0f / (1.0f - op.p)};
     launch_elementwise(context, op.name, thinned, op.x.elements(), aligned_for(thinned.kWidth, op.x, op.y));
   });
 }

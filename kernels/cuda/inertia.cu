@@ -24,16 +24,16 @@ constexpr int64_t kLeastTileRows = 16;
 struct Drawing {
   const uint64_t* rng;
   uint64_t seed, step;  // of rng
-  uint32_t stream;
+  uint32_t subsequence;
   __device__ void begin() { seed = rng[0], step = rng[1]; }
   // The numbers of elements i .. i + 3; i a multiple of 4.
   __device__ void four(int64_t i, float (&u)[4]) const {
-    const Philox drawn = philox4x32(philox_counter(step, stream, static_cast<uint64_t>(i)), static_cast<uint32_t>(seed),
-                                    static_cast<uint32_t>(seed >> 32));
+    const Philox drawn = philox4x32(philox_counter(step, subsequence, static_cast<uint64_t>(i)),
+                                    static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32));
     for (int j = 0; j < 4; ++j) u[j] = uniform_of(drawn.word[j]);
   }
 };
-Drawing drawing(const View& rng, uint32_t stream) { return {rng.as<uint64_t>(), 0, 0, stream}; }
+Drawing drawing(const View& rng, uint32_t subsequence) { return {rng.as<uint64_t>(), 0, 0, subsequence}; }
 
 // ---- PulseGrad
 
@@ -330,7 +330,7 @@ void run(const PulseGrad& op, CudaContext& context) {
   product.in = op.dy.dtype, product.trans_a = true;
   product.lda = op.dy.columns(), product.ldb = product.ldc = k;
   const float *tile = static_cast<const float*>(product.c), *hyper = op.hyper.as<float>();
-  const Drawing draw = drawing(op.rng, op.stream);
+  const Drawing draw = drawing(op.rng, op.subsequence);
   for (int64_t row = 0; row < n; row += most) {
     product.m = std::min(most, n - row), product.a = at(op.dy, op.first + row);
     product.k > 0 ? run_gemm(product, context) : gemm_simt(product, context);
@@ -363,7 +363,7 @@ void run(const Inertia& op, CudaContext& context) {
   const auto feed = [&](auto kernel) {
     launch(context, op.name, kernel, grid_of(2 * words), dim3(kThreads), shared, op.pulses.as<uint8_t>(),
            op.weights.as<uint16_t>(), op.state.as<uint8_t>(), 2 * words, op.counts.as<int64_t>(), op.hyper.as<float>(),
-           drawing(op.rng, op.stream));
+           drawing(op.rng, op.subsequence));
   };
   const bool vectors = aligned_for(16, op.pulses, op.state);
   if (op.bop)
@@ -397,7 +397,8 @@ void run(const PackSigns& op, CudaContext& context) {
 }
 
 void run(const ClipToGrid& op, CudaContext& context) {
-  const Clipped clipped{op.x.as<float>(), op.y.as<float>(), drawing(op.rng, op.stream), static_cast<float>(op.levels)};
+  const Clipped clipped{op.x.as<float>(), op.y.as<float>(), drawing(op.rng, op.subsequence),
+                        static_cast<float>(op.levels)};
   launch_elementwise(context, op.name, clipped, op.x.elements(), aligned_for(clipped.kWidth, op.x, op.y));
 }
 

@@ -34,20 +34,20 @@ QENG_HD Philox philox4x32(Philox counter, uint32_t key0, uint32_t key1) {
   return counter;
 }
 
-// Where element i of stream draws at a step: the seed is the key, and four neighbouring elements share a counter.
-QENG_HD Philox philox_counter(uint64_t step, uint32_t stream, uint64_t i) {
+// Where element i of subsequence draws at a step: the seed is the key, and four neighbouring elements share a counter.
+QENG_HD Philox philox_counter(uint64_t step, uint32_t subsequence, uint64_t i) {
   const uint64_t group = i / 4;
-  return {{static_cast<uint32_t>(group), static_cast<uint32_t>(group >> 32) ^ static_cast<uint32_t>(step >> 32), stream,
-           static_cast<uint32_t>(step)}};
+  return {{static_cast<uint32_t>(group), static_cast<uint32_t>(group >> 32) ^ static_cast<uint32_t>(step >> 32),
+           subsequence, static_cast<uint32_t>(step)}};
 }
 
 // A word as a number of [0, 1), a multiple of 2^-24.
 QENG_HD float uniform_of(uint32_t word) { return static_cast<float>(word >> 8) * 5.9604644775390625e-08f; }
 
-// The number for element i of a stream at a step.
-QENG_HD float philox_uniform(uint64_t seed, uint64_t step, uint32_t stream, uint64_t i) {
+// The number for element i of a subsequence at a step.
+QENG_HD float philox_uniform(uint64_t seed, uint64_t step, uint32_t subsequence, uint64_t i) {
   const Philox drawn =
-      philox4x32(philox_counter(step, stream, i), static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32));
+      philox4x32(philox_counter(step, subsequence, i), static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32));
   return uniform_of(drawn.word[i % 4]);
 }
 

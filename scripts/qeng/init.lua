@@ -26,13 +26,14 @@ local runs = require "qeng.train.run"
 local run_folder = require "qeng.train.run_folder"
 local sampling = require "qeng.infer.sampling"
 local schedule = require "qeng.train.schedule"
+require "qeng.algebra"
 require "qeng.summaries"
 require "qeng.console.tables"
 
 q.options = options.parse
 q.load = models.load
 q.random_model = models.random
-q.slot = models.slot
+q.micro_batch = models.micro_batch
 q.train = require "qeng.train"
 q.run = runs.new
 q.adamw = adamw.new
@@ -54,11 +55,14 @@ q.hub.files = hub.files
 q.use_device = require "qeng.console.shared"
 q.finetune = require "qeng.train.finetune"
 
-q.onebit = {
-  random = onebit.random, learn = onebit.learn, unpack = onebit.unpack, weights = onebit.weights,
-  compare = onebit_compare.run, convert = onebit_convert.run,
-  inertia_options = onebit_pretrain.inertia, pretrain = onebit_pretrain.run,
-}
+q.onebit.random = onebit.random
+q.onebit.learn = onebit.learn
+q.onebit.unpack = onebit.unpack
+q.onebit.weights = onebit.weights
+q.onebit.compare = onebit_compare.run
+q.onebit.convert = onebit_convert.run
+q.onebit.inertia_options = onebit_pretrain.inertia
+q.onebit.pretrain = onebit_pretrain.run
 q.inertia = inertia.new
 q.phases = phases.new
 

@@ -76,17 +76,17 @@ local function train_phases(case, file)
   local adamw = q.adamw_state(floats)
   local bits = q.phases(model, { count = case.phases, steps = 2, inertia = { levels = case.levels } })
   local batches = file:batches { row_tokens = s.row_tokens, rows = 1, seed = 0 }
-  local slot, program
+  local micro_batch, program
   for step = 0, 3 do
     local batch = batches:next()
-    slot = slot or q.slot(batch:info().tokens, batch:info().max_documents)
-    batch:load(slot)
-    slot.scale:fill(1 / s.row_tokens)
+    micro_batch = micro_batch or q.micro_batch(batch:info().tokens, batch:info().max_documents)
+    batch:load(micro_batch)
+    micro_batch.scale:fill(1 / s.row_tokens)
     if bits:begin(step / 4, step) and program then
       program:free()
       program = nil
     end
-    program = program or q.capture(function() model:loss(slot):backward() end)
+    program = program or q.capture(function() model:loss(micro_batch):backward() end)
     program:run()
     adamw:step { lr = 1e-3, clip = 1 }
     bits:finish()
@@ -114,7 +114,7 @@ local function run(case, folder)
   else
     train(case, file, path, folder)
   end
-  local result = { planned = {}, measured = {}, rss = q.peak_rss(), seconds = plan.step.seconds }
+  local result = { planned = {}, measured = {}, rss = q.host.peak_rss(), seconds = plan.step.seconds }
   for name, account in pairs(q.memory()) do
     result.measured[name] = account.peak - (before[name] and before[name].bytes or 0)
   end

@@ -23,7 +23,7 @@ local function piece(columns, type, index)
   local key = columns .. " " .. index % pieces_drawn
   if not pieces[key] then
     local dense = q.randn({ piece_rows, columns },
-      { std = columns ^ -0.5, seed = columns, stream = index % pieces_drawn })
+      { std = columns ^ -0.5, seed = columns, subsequence = index % pieces_drawn })
     pieces[key] = q.quantize(dense, type)
   end
   return pieces[key]
@@ -92,7 +92,7 @@ local function train(path, weights, limit, tokens, steps)
     ids[i], positions[i] = (i * 7919 + i * i * 31) % vocab, i - 1
     targets[i] = ((i + 1) * 7919 + (i + 1) * (i + 1) * 31) % vocab
   end
-  local slot = {
+  local micro_batch = {
     tokens = q.tensor(ids, "i32"), targets = q.tensor(targets, "i32"), positions = q.tensor(positions, "i32"),
     cu_q = q.tensor({ 0, tokens }, "i32"), scale = q.tensor { 1 / tokens },
   }
@@ -100,7 +100,7 @@ local function train(path, weights, limit, tokens, steps)
   for i, parameter in ipairs(model:trainable()) do parameters[i] = parameter.tensor end
   local adamw = q.adamw_state(parameters, {})
   local program, loss = q.capture(function()
-    local value = model:loss(slot)
+    local value = model:loss(micro_batch)
     value:backward()
     return value
   end)

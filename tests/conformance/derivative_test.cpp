@@ -34,7 +34,7 @@ TEST_CASE("every gradient is the derivative of its forward op") {
           for (const View& saved : chain.saved) gradient.given[saved.data] = forward.results[saved.data].array;
           for (const Op& op : chain.gradients) run_reference(op, gradient);
 
-          for (const auto& [input, slot] : chain.pairs) {
+          for (const auto& [input, output] : chain.pairs) {
             // One random direction a pair: a wrong entry anywhere shows in it with probability one.
             Sheet<double> plus, minus;
             Array<double> direction = plus.in(input), up = direction, down = direction;
@@ -42,8 +42,8 @@ TEST_CASE("every gradient is the derivative of its forward op") {
             for (int64_t i = 0; i < direction.size(); ++i) {
               direction[i] = draw.normal();
               up[i] += step * direction[i], down[i] -= step * direction[i];
-              along += gradient.results[slot.data].array[i] * direction[i];
-              scale += std::fabs(gradient.results[slot.data].array[i] * direction[i]);
+              along += gradient.results[output.data].array[i] * direction[i];
+              scale += std::fabs(gradient.results[output.data].array[i] * direction[i]);
             }
             plus.given[input.data] = up, minus.given[input.data] = down;
             const double measured = (objective(chain, plus) - objective(chain, minus)) / (2 * step);

@@ -42,7 +42,7 @@ View Draw::tensor(DType dtype, std::initializer_list<int64_t> shape, double devi
 }
 
 DType Draw::block_format() {
-  const int64_t first = static_cast<int64_t>(DType::q4_0), last = kRowDTypes - 1;
+  const int64_t first = static_cast<int64_t>(DType::q4_0), last = kDTypeCount - 1;
   return static_cast<DType>(integer(first, last));
 }
 

@@ -12,14 +12,14 @@ Op dropout(Draw& draw) {
   op.y = draw.flip() ? op.x : draw.empty_like(op.x);
   op.rng = draw.rng();
   op.p = draw.pick({0.0f, 0.1f, 0.5f, 0.9f});
-  op.stream = static_cast<uint32_t>(draw.integer(0, 1000));
+  op.subsequence = static_cast<uint32_t>(draw.integer(0, 1000));
   return op;
 }
 
 Chain dropout_chain(Draw& draw) {
   Dropout forward;
   forward.x = draw.tensor(DType::f32, {draw.size(6), draw.size(30)}), forward.y = draw.empty_like(forward.x);
-  forward.rng = draw.values(DType::i64, {7, 3}), forward.p = 0.4f, forward.stream = 5;
+  forward.rng = draw.values(DType::i64, {7, 3}), forward.p = 0.4f, forward.subsequence = 5;
   const View dout = draw.like(forward.y);
   Dropout gradient = forward;
   gradient.x = dout, gradient.y = draw.empty_like(forward.x);
@@ -34,7 +34,7 @@ void reference(const Dropout& op, Sheet<T>& sheet) {
   const auto rng = sheet.integers(op.rng);
   Array<T>& y = sheet.out(op.y);
   for (int64_t i = 0; i < y.size(); ++i) {
-    const double drawn = philox_uniform(rng, op.stream, i);
+    const double drawn = philox_uniform(rng, op.subsequence, i);
     y[i] = drawn >= double{op.p} ? x[i] / (T(1) - T(op.p)) : T(0);
   }
 }

@@ -13,7 +13,7 @@ Op embedding_noise(Draw& draw) {
   op.cu = documents.cu_q, op.y = draw.flip() ? op.x : draw.empty_like(op.x);
   op.rng = draw.rng();
   op.strength = draw.pick({0.0f, 5.0f, 15.0f});
-  op.stream = static_cast<uint32_t>(draw.integer(0, 1000));
+  op.subsequence = static_cast<uint32_t>(draw.integer(0, 1000));
   return op;
 }
 
@@ -32,7 +32,7 @@ void reference(const EmbeddingNoise& op, Sheet<T>& sheet) {
       if (cu[d - 1] <= t && t < cu[d]) length = cu[d] - cu[d - 1];
     const T strength = T(op.strength) / sqrt(T(static_cast<double>(length * n)));
     for (int64_t i = 0; i < n; ++i) {
-      const double u = philox_uniform(rng, op.stream, t * n + i);
+      const double u = philox_uniform(rng, op.subsequence, t * n + i);
       y(t, i) = x(t, i) + strength * T(2 * u - 1);
     }
   }

@@ -2,6 +2,7 @@
 #include <cstring>
 #include <vector>
 
+#include "kernels/error.h"
 #include "kernels/interleave.h"
 #include "kernels/math/bf16.h"
 #include "tests/catch.h"
@@ -63,12 +64,11 @@ TEST_CASE("interleaving and restoring gives back every byte, whole or by parts")
 
 TEST_CASE("only matrices of whole groups of rows, of formats that gain, are interleaved") {
   char memory[1];
-  CHECK(interleaved_dtype(View(memory, DType::tq2_0, {64, 256})) == DType::tq2_0_interleaved);
-  CHECK(interleaved_dtype(View(memory, DType::q6_k, {32, 512})) == DType::q6_k_interleaved);
-  CHECK(interleaved_dtype(View(memory, DType::tq2_0, {33, 256})) == DType::tq2_0);
-  CHECK(interleaved_dtype(View(memory, DType::tq2_0, {2, 32, 256})) == DType::tq2_0);
-  CHECK(interleaved_dtype(View(memory, DType::q8_0, {32, 256})) == DType::q8_0);
-  CHECK(interleaved_dtype(View(memory, DType::q6_k_interleaved, {32, 256})) == DType::q6_k_interleaved);
+  CHECK(can_interleave(View(memory, DType::tq2_0, {64, 256})));
+  CHECK(can_interleave(View(memory, DType::q6_k, {32, 512})));
+  CHECK_FALSE(can_interleave(View(memory, DType::tq2_0, {33, 256})));
+  CHECK_FALSE(can_interleave(View(memory, DType::tq2_0, {2, 32, 256})));
+  CHECK_FALSE(can_interleave(View(memory, DType::q8_0, {32, 256})));
 }
 
 TEST_CASE("RowLinear of interleaved rows gives the bits of plain rows") {
@@ -146,6 +146,42 @@ TEST_CASE("operations that read rows of a matrix take interleaved ones") {
                        backend.run(op);
                      });
         }
+      LmHeadLoss loss;
+      loss.h = draw.tensor(dtype, {5, k}), loss.targets = tokens;
+      loss.loss_scale = draw.values(DType::f32, {1}), loss.loss = draw.empty(DType::f32, {1});
+      loss.nll = draw.empty(DType::f32, {5});
+      loss.workspace = draw.empty(DType::u8, {lm_head_workspace(5, k, n, loss.chunk, dtype)});
+      check_same(w, other, draw.empty(dtype, {5, k}), [&](Backend& backend, const View& weight, const View& y) {
+        loss.w = weight, loss.dh = y;
+        backend.run(loss);
+      });
     }
+  }
+}
+
+TEST_CASE("interleaved rows are refused by a copy and by backends with memory of their own") {
+  Draw draw(base_seed());
+  const View w = draw.tensor(DType::q6_k, {32, 256}), other = interleaved(draw, w);
+  const View x = draw.tensor(DType::f32, {2, 256}), y = draw.empty(DType::f32, {2, 32});
+  RowLinear linear;
+  linear.x = x, linear.w = {other}, linear.y = {y};
+  Embedding embedding;
+  embedding.tokens = draw.tokens(2, 32), embedding.table = other, embedding.y = draw.empty(DType::f32, {2, 256});
+  const Matmul product{.a = x, .b = other, .c = y, .trans_b = true};
+  const Cast cast{other, draw.empty(DType::f32, {32, 256})};
+  const auto refuses = [](Backend& backend, const Op& op) {
+    try {
+      backend.run(op);
+    } catch (const Error& error) {
+      return error.code == "dtype" && std::strstr(error.what(), "whose rows are interleaved") != nullptr;
+    }
+    return false;
+  };
+  for (Named& target : backends()) {
+    INFO(target.name);
+    CHECK(refuses(*target.backend, Copy{other, w}));
+    CHECK(refuses(*target.backend, Copy{w, other}));
+    if (target.backend->host_memory()) continue;
+    for (const Op& op : {Op(linear), Op(embedding), Op(product), Op(cast)}) CHECK(refuses(*target.backend, op));
   }
 }

@@ -25,7 +25,7 @@ Op pulse_grad(Draw& draw) {
       op.pulses.dtype == DType::u8 ? draw.pick({0.01, 0.7, 10.3, 200.1}) : draw.pick({0.0, 0.31, 1.437, 2.9, 1e30});
   op.weights = draw.tensor(DType::one_bit, {n, k});
   op.hyper = draw.values(DType::f32, {strength, draw.pick({0.0, 0.1, 1.3}), 0, 0});
-  op.rng = draw.rng(), op.stream = static_cast<uint32_t>(draw.integer(0, 1000));
+  op.rng = draw.rng(), op.subsequence = static_cast<uint32_t>(draw.integer(0, 1000));
   return op;
 }
 
@@ -52,7 +52,7 @@ Op inertia(Draw& draw) {
   }
   op.counts = draw.values(DType::i64, {7, static_cast<double>(int64_t{1} << 33)});
   op.hyper = draw.values(DType::f32, {0, 0, draw.pick({0.02, 0.5}), draw.pick({0.05, 0.4})});
-  op.rng = draw.rng(), op.stream = static_cast<uint32_t>(draw.integer(0, 1000));
+  op.rng = draw.rng(), op.subsequence = static_cast<uint32_t>(draw.integer(0, 1000));
   return op;
 }
 
@@ -87,7 +87,7 @@ Op clip_to_grid(Draw& draw) {
   op.x = draw.tensor(DType::f32, {draw.size(40), draw.size(200)}, draw.pick({0.3, 2.0}));
   op.y = draw.flip() ? op.x : draw.empty_like(op.x);
   op.levels = draw.pick({0, 1, 7, 127});
-  op.rng = draw.rng(), op.stream = static_cast<uint32_t>(draw.integer(0, 1000));
+  op.rng = draw.rng(), op.subsequence = static_cast<uint32_t>(draw.integer(0, 1000));
   return op;
 }
 
@@ -118,7 +118,7 @@ void reference(const PulseGrad& op, Sheet<T>& sheet) {
       const double value = static_cast<float>(g[static_cast<size_t>(j)]) - rest, size = std::fabs(value);
       double steps = size > limit ? 1 : 0;
       if (op.pulses.dtype == DType::u8) {
-        const double drawn = philox_uniform(rng, op.stream, i * k + j);
+        const double drawn = philox_uniform(rng, op.subsequence, i * k + j);
         const float scaled = static_cast<float>(size) * factor;
         steps = std::min(127.0, std::floor(double{scaled + static_cast<float>(drawn)}));
       }
@@ -146,7 +146,7 @@ void reference(const Inertia& op, Sheet<T>& sheet) {
       const auto momentum = static_cast<float>(state[i] >= 128 ? state[i] - 256 : state[i]);
       const auto gamma = static_cast<float>(hyper[2]), unit = 0.8f / 127;
       const float kept = (1.0f - gamma) * momentum, fed = gamma * (0.0625f / unit) * static_cast<float>(wanted);
-      const auto drawn = static_cast<float>(philox_uniform(rng, op.stream, i));
+      const auto drawn = static_cast<float>(philox_uniform(rng, op.subsequence, i));
       const float next = std::clamp(std::floor(fed + kept + drawn), -127.0f, 127.0f);
       state[i] = next < 0 ? double{next} + 256 : double{next};
       flip = next * static_cast<float>(weights[i]) * unit < -static_cast<float>(hyper[3]);
@@ -207,7 +207,7 @@ void reference(const ClipToGrid& op, Sheet<T>& sheet) {
   for (int64_t i = 0; i < y.size(); ++i) {
     double value = std::clamp(x[i], -1.0, 1.0);
     if (op.levels > 0) {
-      const auto drawn = static_cast<float>(philox_uniform(rng, op.stream, i));
+      const auto drawn = static_cast<float>(philox_uniform(rng, op.subsequence, i));
       const auto levels = static_cast<float>(op.levels);
       value =
           std::clamp(static_cast<double>(std::floor(static_cast<float>(value) * levels + drawn) / levels), -1.0, 1.0);

@@ -21,13 +21,13 @@ inline PhiloxBlock philox_block(PhiloxBlock counter, uint64_t key) {
 }
 
 // The uniform number of element i, as kernels/math/philox.h lays out the counter: blocks of four elements in 64 bits,
-// with the step's high word mixed into theirs, then the stream, then the step's low word. The key is the seed.
-inline double philox_uniform(const std::vector<int64_t>& rng, uint32_t stream, int64_t element) {
+// with the step's high word mixed into theirs, then the subsequence, then the step's low word. The key is the seed.
+inline double philox_uniform(const std::vector<int64_t>& rng, uint32_t subsequence, int64_t element) {
   const auto seed = static_cast<uint64_t>(rng[0]), step = static_cast<uint64_t>(rng[1]);
   const auto i = static_cast<uint64_t>(element), block = i / 4;
   const PhiloxBlock words = philox_block(
-      {{static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32) ^ static_cast<uint32_t>(step >> 32), stream,
-        static_cast<uint32_t>(step)}},
+      {{static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32) ^ static_cast<uint32_t>(step >> 32),
+        subsequence, static_cast<uint32_t>(step)}},
       seed);
   return (words.word[i % 4] >> 8) * 0x1p-24;
 }

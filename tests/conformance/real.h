@@ -46,6 +46,24 @@ inline Real sqrt(Real a) {
 inline Real cos(Real a) { return {std::cos(a.value), std::fabs(std::sin(a.value)) * a.error + 2}; }
 inline Real sin(Real a) { return {std::sin(a.value), std::fabs(std::cos(a.value)) * a.error + 2}; }
 
+// The same bound for what the C library has: half ulps of the result besides what the operand brings along.
+inline Real moved(double v, double slope, Real a, double half_ulps = 4) {
+  return {v, std::fabs(slope) * a.error + half_ulps * std::fabs(v)};
+}
+inline Real expm1(Real a) { return moved(std::expm1(a.value), std::exp(a.value), a); }
+inline Real log1p(Real a) { return moved(std::log1p(a.value), 1 / (1 + a.value), a); }
+inline Real tanh(Real a) { return moved(std::tanh(a.value), 1 / std::pow(std::cosh(a.value), 2), a, 6); }
+inline Real erf(Real a) { return moved(std::erf(a.value), 1.128379167 * std::exp(-a.value * a.value), a); }
+inline Real fabs(Real a) { return {std::fabs(a.value), a.error}; }
+inline Real pow(Real a, Real b) {
+  const double v = std::pow(a.value, b.value);
+  const double of_a = a.error == 0 ? 0 : std::fabs(b.value * std::pow(a.value, b.value - 1)) * a.error;
+  const double of_b = b.error == 0 ? 0 : std::fabs(v * std::log(a.value)) * b.error;
+  return {v, of_a + of_b + 16 * std::fabs(v)};
+}
+inline Real fmin(Real a, Real b) { return {std::fmin(a.value, b.value), std::max(a.error, b.error)}; }
+inline Real fmax(Real a, Real b) { return {std::fmax(a.value, b.value), std::max(a.error, b.error)}; }
+
 inline double value_of(double a) { return a; }
 inline double value_of(Real a) { return a.value; }
 inline double error_of(double) { return 0; }

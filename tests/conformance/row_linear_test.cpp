@@ -28,7 +28,7 @@ std::vector<char> result(Backend& backend, Draw& draw, const View& x, const View
 
 TEST_CASE("a row of a linear layer's output has the same bits alone and in any batch") {
   constexpr int64_t kMost = 517, kOut = 37;  // more rows than a backend may take at a time
-  for (int i = 0; i < kRowDTypes; ++i) {
+  for (int i = 0; i < kDTypeCount; ++i) {
     const auto dtype = static_cast<DType>(i);
     if (!is_block(dtype) && dtype != DType::f32 && dtype != DType::bf16 && dtype != DType::f16) continue;
     Draw draw(base_seed() + static_cast<uint64_t>(i));

@@ -138,12 +138,11 @@ std::string disagreement(const Op& op, const Sheet<Real>& expected, const Outcom
                          std::deque<Buffer>& before) {
   std::set<const void*> written;
   std::vector<std::pair<const char*, View>> host, device;
-  Op original = op, rebased = outcome.rebased;
-  for_each_view(original, [&](const char* label, View& view, Access access) {
+  for_each_view(op, [&](const char* label, const View& view, Access access) {
     host.push_back({label, view});
     if (access != Access::read) written.insert(view.data);
   });
-  for_each_view(rebased, [&](const char* label, View& view, Access) { device.push_back({label, view}); });
+  for_each_view(outcome.rebased, [&](const char* label, const View& view, Access) { device.push_back({label, view}); });
   for (size_t i = 0; i < host.size(); ++i) {
     if (!written.count(host[i].second.data)) continue;
     const auto it = expected.results.find(host[i].second.data);
@@ -163,8 +162,7 @@ std::string disagreement(const Op& op, const Sheet<Real>& expected, const Outcom
 
 std::string describe(const Op& op) {
   std::string result = op_name(op);
-  Op copy = op;
-  for_each_view(copy, [&](const char* label, View& view, Access access) {
+  for_each_view(op, [&](const char* label, const View& view, Access access) {
     result += text("\n  ", label,
                    access == Access::read    ? ""
                    : access == Access::write ? " (written)"

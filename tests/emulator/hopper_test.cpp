@@ -35,12 +35,12 @@ View tensor(const Device<bf16>& memory, int64_t tokens, int64_t heads, int64_t d
   return View(memory.data, DType::bf16, {tokens, heads, dim});
 }
 
-// ---- mbarriers: thread 0 fills a ring of two slots with 0, 1, 2, ..., warps 1 and 2 add each to their sums
+// ---- mbarriers: thread 0 fills a ring of two stages with 0, 1, 2, ..., warps 1 and 2 add each to their sums
 
 __global__ void hand_over(int* sums, int count) {
 #if QENG_SM90
   auto* barrier = reinterpret_cast<uint64_t*>(shared_memory());  // full 0, 1; empty 2, 3
-  auto* slot = reinterpret_cast<int*>(shared_memory() + 32);
+  auto* values = reinterpret_cast<int*>(shared_memory() + 32);
   if (threadIdx.x == 0) {
     for (int i = 0; i < 4; ++i) ptx::mbarrier_init(barrier + i, i < 2 ? 1 : 2);
     ptx::fence_mbarrier_init();
@@ -50,7 +50,7 @@ __global__ void hand_over(int* sums, int count) {
   if (threadIdx.x == 0)
     for (int i = 0; i < count; ++i) {
       ptx::mbarrier_wait(barrier + 2 + ring.stage, ring.parity ^ 1);
-      slot[ring.stage] = i;
+      values[ring.stage] = i;
       ptx::mbarrier_arrive(barrier + ring.stage);
       ring.next();
     }
@@ -58,7 +58,7 @@ __global__ void hand_over(int* sums, int count) {
   int sum = 0;
   for (int i = 0; i < count; ++i) {
     ptx::mbarrier_wait(barrier + ring.stage, ring.parity);
-    sum += slot[ring.stage] * (i + 1);
+    sum += values[ring.stage] * (i + 1);
     __syncwarp();
     if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(barrier + 2 + ring.stage);
     ring.next();
@@ -66,7 +66,7 @@ __global__ void hand_over(int* sums, int count) {
   sums[threadIdx.x - 32] = sum;
 #endif
 }
-TEST_CASE("mbarriers hand a ring of slots over, turn after turn") {
+TEST_CASE("mbarriers hand a ring of stages over, turn after turn") {
   const Device<int> sums(64);
   for (uint64_t seed = 0; seed < 6; ++seed) {
     REQUIRE(run(seed, hand_over, 1, 96, 64, sums.data, 9) == cudaSuccess);

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "engine/convert/csv.h"
-#include "engine/convert/record_cutter.h"
+#include "engine/convert/data_format.h"
 #include "engine/tokenizer/unicode.h"
 #include "kernels/error.h"
 
@@ -20,7 +20,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data) + 1, size - 1);
   std::vector<std::string> whole, pieces;
   for (const bool at_once : {true, false}) {
-    const auto cutter = make_cutter(InputFormat::csv, DocumentUnit::file, "fuzz");
+    const auto cutter = data_format("csv").is.cutter(DocumentUnit::file, "fuzz");
     std::string carry;
     for (size_t at = 0;;) {
       const size_t n = at_once ? text.size() : std::min(step, text.size() - at);

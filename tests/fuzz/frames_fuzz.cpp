@@ -1,4 +1,4 @@
-// A bare stream of frames, by frames and by records, in both CRC variants. Whatever the bytes, each is accounted for:
+// Bare frames, by frames and by records, in both CRC variants. Whatever the bytes, each is accounted for:
 // it is part of a frame that verified, or it was skipped.
 #include <cstdlib>
 
@@ -6,15 +6,15 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace qeng;
-  const std::span<const uint8_t> stream(data, size);
+  const std::span<const uint8_t> input(data, size);
   for (CrcVariant variant : {CrcVariant::ccitt_false, CrcVariant::xmodem}) {
-    FrameScanner frames(stream, variant);
+    FrameScanner frames(input, variant);
     uint64_t bytes = 0;
     for (Frame frame; frames.next(frame);) bytes += frame.bytes();
     if (bytes + frames.skipped_bytes() != size || frames.position() != size) std::abort();
     if ((frames.skipped_bytes() > 0) != (frames.errors().total > 0)) std::abort();
 
-    RecordScanner records(stream, variant);
+    RecordScanner records(input, variant);
     for (Record record; records.next(record);)
       if (record.tokens.empty() != (record.type != FrameType::token_ids) ||
           (!record.mask.empty() && record.mask.size() != record.tokens.size()))

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "engine/convert/data_format.h"
 #include "engine/convert/document.h"
-#include "engine/convert/record_cutter.h"
 #include "kernels/error.h"
 
 using namespace qeng;
@@ -32,7 +32,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size < 2) return 0;
   static DocumentReader reader("source");
   const int kind = data[0] % 5;
-  const InputFormat format = kind == 0 ? InputFormat::jsonl : kind == 1 ? InputFormat::json : InputFormat::text;
+  const DataFormat& format = data_format(kind == 0 ? "jsonl" : kind == 1 ? "json" : "text");
   const DocumentUnit documents = kind == 2   ? DocumentUnit::file
                                  : kind == 3 ? DocumentUnit::line
                                              : DocumentUnit::paragraph;
@@ -42,7 +42,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::vector<std::string> whole, pieces;
   bool failed[2] = {};
   for (const bool at_once : {true, false}) {
-    const auto cutter = make_cutter(format, documents, "fuzz");
+    const auto cutter = format.is.cutter(documents, "fuzz");
     std::string carry;
     try {
       for (size_t at = 0;;) {
@@ -65,10 +65,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     }
   }
   if (failed[0] != failed[1] || (!failed[0] && whole != pieces)) std::abort();
-  if (format != InputFormat::text)
+  if (!format.is.is_text)
     for (const std::string& record : whole) read(reader, record);
-  if (format == InputFormat::jsonl) {  // dropping a record ends where cutting would
-    const auto cutter = make_cutter(format, documents, "fuzz");
+  if (kind == 0) {  // dropping a record ends where cutting would
+    const auto cutter = format.is.cutter(documents, "fuzz");
     bool done = false;
     if (cutter->drop(text, true, done) > text.size() || !done) std::abort();
   }

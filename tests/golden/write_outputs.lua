@@ -6,7 +6,7 @@ q.fs.mkdir(out)
 local model = q.load(base, { dtype = "f32" }):lora { rank = 4, alpha = 8, seed = 7 }
 for i, parameter in ipairs(model:trainable()) do
   if parameter.name:find("lora_B", 1, true) then
-    parameter.tensor:copy(q.randn(parameter.tensor:shape(), { std = 0.1, seed = 7, stream = i }))
+    parameter.tensor:copy(q.randn(parameter.tensor:shape(), { std = 0.1, seed = 7, subsequence = i }))
   end
 end
 local tokens, vocab = {}, model.config.vocab

@@ -113,15 +113,15 @@ do
     return list
   end)({}), {})
   local text = { tokens, 5, tokens + 1, 7 }
-  local slot = q.slot(4, 1)
-  slot.tokens:set(text)
-  slot.targets:set { 5, tokens + 1, 7, -1 }
-  slot.positions:set { 0, 1, 2, 3 }
-  slot.cu_q:set { 0, 4 }
-  slot.scale:fill(1 / 3)
+  local micro_batch = q.micro_batch(4, 1)
+  micro_batch.tokens:set(text)
+  micro_batch.targets:set { 5, tokens + 1, 7, -1 }
+  micro_batch.positions:set { 0, 1, 2, 3 }
+  micro_batch.cu_q:set { 0, 4 }
+  micro_batch.scale:fill(1 / 3)
   local first, last
   for _ = 1, 20 do
-    local loss = model:loss(slot)
+    local loss = model:loss(micro_batch)
     first, last = first or loss:item(), loss:item()
     loss:backward()
     adamw:step { lr = 1e-2 }
@@ -147,15 +147,15 @@ end
 local function gradients(recompute)
   local model = q.load(golden .. "/base"):load_adapter(golden .. "/dora")
   model.recompute = recompute
-  local slot = q.slot(#ids, 1)
-  slot.tokens:set(ids)
+  local micro_batch = q.micro_batch(#ids, 1)
+  micro_batch.tokens:set(ids)
   local targets, positions = {}, {}
   for i = 1, #ids do targets[i], positions[i] = ids[i + 1] or -1, i - 1 end
-  slot.targets:set(targets)
-  slot.positions:set(positions)
-  slot.cu_q:set { 0, #ids }
-  slot.scale:fill(1 / (#ids - 1))
-  local loss = model:loss(slot)
+  micro_batch.targets:set(targets)
+  micro_batch.positions:set(positions)
+  micro_batch.cu_q:set { 0, #ids }
+  micro_batch.scale:fill(1 / (#ids - 1))
+  local loss = model:loss(micro_batch)
   local value = loss:item()
   loss:backward()
   local found = {}

@@ -18,7 +18,7 @@ local function walk(table_, prefix, seen)
   if seen[table_] then return end
   seen[table_] = true
   for name, value in pairs(table_) do
-    if type(name) == "string" and not name:match "^_" then
+    if type(name) == "string" and not name:match "^_" and table_[name] ~= q.Tensor then
       if type(value) == "table" and prefix == "q." then
         walk(value, prefix .. name .. ".", seen)
       elseif type(value) == "function" or type(value) == "string" then

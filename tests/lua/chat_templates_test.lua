@@ -102,7 +102,7 @@ local tried, equal, wrong, spans, right, refused = 0, 0, {}, 0, 0, {}
 for name, expected in pairs(golden.templates) do
   if not only or name == only then
     local text = q.fs.kind(folder .. "/" .. name) == "file" and q.fs.read(folder .. "/" .. name)
-    assert(text and q.hash(text) == expected.hash, name .. ": not the template that the golden file is of")
+    assert(text and q.host.hash(text) == expected.hash, name .. ": not the template that the golden file is of")
     local model, why = q.try(chat_model.new, tokenizer_of(text))
     for number, conversation in ipairs(golden.conversations) do
       if not only_number or number == only_number then
@@ -115,7 +115,7 @@ for name, expected in pairs(golden.templates) do
           end)
         end
         if only_number then print(got or error_of.message) end
-        if (got and q.hash(got) or "error") == expected.prompts[number] then
+        if (got and q.host.hash(got) or "error") == expected.prompts[number] then
           equal = equal + 1
         else
           wrong[#wrong + 1] = ("%s %d: %s"):format(name, number, got and (expected.prompts[number] == "error" and

@@ -54,7 +54,7 @@ function State:advance(x, decay)
   local function keep(first, average)
     local count = average:shape()[1]
     local as_heads = average:reshape { count, 1, self.dim }
-    q.kv_store(as_heads, as_heads, self.to:rows(first, count), self.rows, self.rows)
+    q.pages.kv_store(as_heads, as_heads, self.to:rows(first, count), self.rows, self.rows)
   end
   local average = q.embedding(table_, self.from:rows(0, self.sequences), "f32")
   if rows == self.sequences then
@@ -72,7 +72,7 @@ function State:advance(x, decay)
   return result
 end
 
-function State:copy(pairs_) q.copy_pages(self.rows, pairs_, 1) end
+function State:copy(pairs_) q.pages.copy_pages(self.rows, pairs_, 1) end
 function State:rollback(length) return length - length % self.page_tokens end
 
 function State:free()
@@ -103,7 +103,7 @@ local function average(block, c)
   end
 end
 
--- Norms only of what is added, as in OLMo 2: blocks with attention read the stream as it is.
+-- Norms only of what is added, as in OLMo 2: blocks with attention read the residual stream as it is.
 local function after(p, c, place)
   return place:find "_branch$" and p:norm(place .. "_norm", c.hidden, c.eps) or nil
 end

@@ -39,8 +39,8 @@ function cases.adapter(model, seed)
     if (i + seed) % 3 ~= 0 then
       local shape = layer.weight:shape()
       adapter.layers[layer.name] = {
-        a = q.keep(q.randn({ 4, shape[2] }, { std = 0.2, seed = seed, stream = 2 * i, dtype = model.dtype })),
-        b = q.keep(q.randn({ shape[1], 4 }, { std = 0.2, seed = seed, stream = 2 * i + 1, dtype = model.dtype })),
+        a = q.keep(q.randn({ 4, shape[2] }, { std = 0.2, seed = seed, subsequence = 2 * i, dtype = model.dtype })),
+        b = q.keep(q.randn({ shape[1], 4 }, { std = 0.2, seed = seed, subsequence = 2 * i + 1, dtype = model.dtype })),
         scale = 0.7,
       }
     end

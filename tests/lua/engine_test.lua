@@ -141,7 +141,7 @@ do
   local tuned = cases.model "qwen2"
   tuned:lora { rank = 4, seed = 3, targets = { "q_proj", "v_proj", "down_proj" } }
   for i, parameter in ipairs(tuned:trainable()) do
-    parameter.tensor:copy(q.randn(parameter.tensor:shape(), { std = 0.2, seed = 4, stream = i }))
+    parameter.tensor:copy(q.randn(parameter.tensor:shape(), { std = 0.2, seed = 4, subsequence = i }))
   end
   tuned:save_adapter(dir)
   local base = cases.model "qwen2"
@@ -228,7 +228,7 @@ do
   for i = 1, 32 do long[i] = i * i % 7 end
   local function opt(seed) return { ids = long, max_tokens = 20, seed = seed, stop_ids = {}, lookup = 3 } end
   local function broken() error { code = "broken", message = "no" } end
-  local copy_pages = q.copy_pages
+  local copy_pages = q.pages.copy_pages
   local faults = {
     extend = function(runner)
       local calls = 0
@@ -238,7 +238,7 @@ do
       end
       return function() runner.extend = nil end
     end,
-    copy = function() q.copy_pages = broken; return function() q.copy_pages = copy_pages end end,
+    copy = function() q.pages.copy_pages = broken; return function() q.pages.copy_pages = copy_pages end end,
     run = function(runner) runner.run = broken; return function() runner.run = nil end end,
   }
   for name, fault in pairs(faults) do

@@ -31,6 +31,4 @@ refused("finetune: lr is fast: not a number", q.finetune, { model = "recipes/tin
 refused("finetune: mode is all: one of lora, full", q.finetune, { model = "recipes/tiny", data = "x", mode = "all" })
 refused("--targets takes those of this model, q_proj", q.finetune,
   { model = "recipes/tiny", data = scratch.at "data.jsonl", out = scratch.at "none", targets = "q" })
-
-q.fs.remove(scratch.folder)
 print "finetune: ok"

@@ -28,7 +28,9 @@ local function model_of(more, dtype)
   local model = q.random_model(values_of(more), { seed = 5, std = 0.15, dtype = dtype })
   for i, parameter in ipairs(model.parameters) do
     local shape = parameter.tensor:shape()
-    if #shape == 1 then parameter.tensor:copy(q.randn(shape, { std = 0.2, seed = 6, stream = i, dtype = dtype })) end
+    if #shape == 1 then
+      parameter.tensor:copy(q.randn(shape, { std = 0.2, seed = 6, subsequence = i, dtype = dtype }))
+    end
   end
   return model
 end
@@ -95,18 +97,18 @@ end
 
 -- The derivative along the gradient itself, by a central difference.
 model = model_of(old):full()
-local slot = q.slot(#ids, 1)
+local micro_batch = q.micro_batch(#ids, 1)
 local targets, positions = {}, {}
 for i = 1, #ids do targets[i], positions[i] = ids[i + 1] or -1, i - 1 end
-slot.tokens:set(ids)
-slot.targets:set(targets)
-slot.positions:set(positions)
-slot.cu_q:set { 0, #ids }
-slot.scale:fill(1 / (#ids - 1))
-model:loss(slot):backward()
+micro_batch.tokens:set(ids)
+micro_batch.targets:set(targets)
+micro_batch.positions:set(positions)
+micro_batch.cu_q:set { 0, #ids }
+micro_batch.scale:fill(1 / (#ids - 1))
+model:loss(micro_batch):backward()
 local again = model_of(old):full()
 again.recompute = true
-again:loss(slot):backward()
+again:loss(micro_batch):backward()
 for i, parameter in ipairs(model.parameters) do
   check(distance(flat(parameter.tensor:grad()), flat(again.parameters[i].tensor:grad())) == 0,
     "%s: recomputed gradients differ", parameter.name)
@@ -123,7 +125,7 @@ local function loss_at(step)
       for k, g in ipairs(gradients[i]) do values[k] = values[k] + step * g / math.sqrt(square) end
       parameter.tensor:set(values)
     end
-    return model:loss(slot):item()
+    return model:loss(micro_batch):item()
   end)
 end
 local above = loss_at(0.01)

@@ -98,6 +98,4 @@ refused("rope scaling llama3 has no words in architecture qwen2", function()
       rope_scaling = { rope_type = "llama3", factor = 8, low_freq_factor = 1, high_freq_factor = 4 } })
     :save_gguf(at "x.gguf")
 end)
-
-q.fs.remove(scratch.folder)
 print "gguf keys: what llama.cpp makes of them"

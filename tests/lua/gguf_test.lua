@@ -72,7 +72,7 @@ for name, values in pairs {
   -- An adapter beside the model, and merged into it.
   local adapted = q.load(at(name .. ".gguf")):lora { rank = 2, seed = 1 }
   for i, parameter in ipairs(adapted.adapter.parameters) do
-    parameter.tensor:copy(q.randn(parameter.tensor:shape(), { std = 0.3, seed = 7, stream = i }))
+    parameter.tensor:copy(q.randn(parameter.tensor:shape(), { std = 0.3, seed = 7, subsequence = i }))
   end
   local changed = logits(adapted)
   assert(distance(before, changed) > 1e-2)
@@ -122,7 +122,7 @@ local found = importance.collect(demo, ("Once upon a time there was a red bird. 
 importance.save(found, at "imatrix.gguf", 64)
 local kept = importance.load(at "imatrix.gguf")
 for name, entry in pairs(found) do
-  local off, all = q.squared_error(entry.sums, kept[name].sums)
+  local off, all = q.quant.squared_error(entry.sums, kept[name].sums)
   assert(off == 0 and all > 0, name)
 end
 assert(found["blk.2.ffn_down.weight"].sums:elements() == 384 and found["token_embd.weight"])
@@ -215,6 +215,9 @@ for name, values in pairs {
   for _, pair in ipairs { { mapped.head, copied.head }, { mapped.linears[1].weight, copied.linears[1].weight } } do
     assert(pair[1]:dtype() == pair[2]:dtype() and distance(pair[1]:to("f32"):reshape({ pair[1]:elements() }):table(),
       pair[2]:to("f32"):reshape({ pair[1]:elements() }):table()) == 0)
+    assert(tostring(pair[1]) == tostring(pair[2]) and pair[1]:hash() == pair[2]:hash() and
+      pair[1]:hash(5) == pair[2]:hash(5) and pair[1]:clone():hash() == pair[2]:clone():hash() and
+      pair[1]:to(pair[1]:dtype()):hash() == pair[2]:to(pair[1]:dtype()):hash())
   end
   refused("groups of 32 rows", function() copied.linears[1].weight:rows(1, 2) end)
   refused("lie in groups", function() copied.linears[1].weight:reshape { 128, 512 } end)

@@ -1,4 +1,5 @@
--- Reads tests/golden/parity: a model, its documents, and packed slots made of them by hand (independent of the packer).
+-- Reads tests/golden/parity: a model, its documents, and packed micro-batches made of them by hand (independent of the
+-- packer).
 
 local q = require "qeng"
 
@@ -16,8 +17,9 @@ function golden.open(name)
     values = q.json.decode(q.fs.read(dir .. "/golden.json")) }
 end
 
--- A slot with the documents laid end to end; trained: the number of targets, longest: tokens of the longest document.
-function golden.slot(documents)
+-- A micro-batch of the documents laid end to end; trained: the number of targets, longest: tokens of the longest
+-- document.
+function golden.micro_batch(documents)
   local tokens, targets, positions, cu, trained, longest = {}, {}, {}, { 0 }, 0, 0
   for _, document in ipairs(documents) do
     for i, token in ipairs(document.tokens) do
@@ -71,14 +73,14 @@ function golden.set_adapter(model, g, zero_b)
   end
 end
 
--- The losses of 12 steps of AdamW on a slot.
-function golden.train(model, slot)
+-- The losses of 12 steps of AdamW on a micro-batch.
+function golden.train(model, micro_batch)
   local parameters, losses = {}, {}
   for i, parameter in ipairs(model:trainable()) do parameters[i] = parameter.tensor end
   local adamw = q.adamw_state(parameters, {})
   for step = 1, 12 do
     losses[step] = q.scope(function()
-      local loss = model:loss(slot)
+      local loss = model:loss(micro_batch)
       loss:backward()
       return loss:item()
     end)

@@ -70,8 +70,8 @@ local ids = tokenizer:encode "The cat sat on the mat."
 local logits, targets = model:logits(ids), {}
 for i = 2, #ids do targets[i - 1] = ids[i] end
 targets[#ids] = -1
-local rows = q.logprobs(logits, targets, { top = 2 })
+local rows = q.logits.logprobs(logits, targets, { top = 2 })
 assert(#rows == #ids and rows[1].id == ids[2] and rows[1].logprob < 0 and rows[#ids].logprob == nil)
 assert(rows[3].top[1].logprob >= rows[3].top[2].logprob and rows[3].top[1].logprob >= rows[3].logprob)
-local divergence, same = q.compare_logits(logits, logits)
+local divergence, same = q.logits.compare(logits, logits)
 assert(#divergence == #ids and math.abs(divergence[1]) < 1e-12 and same == #ids)

@@ -94,5 +94,4 @@ local shown = said_by(repl.show, model.parameters)
 assert(lines_of(shown) == 61 and shown:find "\n%.%.%. %d+ more lines$", lines_of(shown) .. " lines of parameters")
 
 engine:close()
-q.fs.remove(scratch.folder)
 print "help: ok"

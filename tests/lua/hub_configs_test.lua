@@ -11,7 +11,7 @@ local function text_of(value)
   table.sort(parts)
   return "{" .. table.concat(parts, ",") .. "}"
 end
-local function of(text) return q.yaml(text, "card").configs end
+local function of(text) return q.host.yaml(text, "card").configs end
 local function read(text) return text_of(of(text)) end
 local function refused(pattern, fn, ...)
   local result, why = q.try(fn, ...)
@@ -32,7 +32,7 @@ for _, text in ipairs {
 } do
   assert(read(text) == same, read(text))
 end
-assert(of "a:\n configs: 1\n# configs: 2\nb: |\n  configs: 3\n" == nil and q.yaml("", "card") == nil)
+assert(of "a:\n configs: 1\n# configs: 2\nb: |\n  configs: 3\n" == nil and q.host.yaml("", "card") == nil)
 for text, pattern in pairs {
   ["configs:\n- a: *.jsonl"] = "^card, line 2: .", ["configs:\n- a: &x 1"] = "line 2: anchors and tags",
   ["a: !!python/object x"] = "line 1: anchors and tags",
@@ -45,7 +45,7 @@ for text, pattern in pairs {
   ["configs: " .. ("["):rep(1e5)] = "more than 32 deep", ["configs:\n" .. ("- "):rep(1e4) .. "a"] = "more than 32 deep",
   ["a: 1\n---\nb: 2"] = "a second document",
 } do
-  refused(pattern, q.yaml, text, "card")
+  refused(pattern, q.host.yaml, text, "card")
 end
 assert(configs.front_matter "---\na: 1\n---\nb" == "\na: 1" and not configs.front_matter "# Title\n---\na: 1\n---\n" and
   not configs.front_matter "---\na: 1\n")
@@ -54,8 +54,8 @@ assert(configs.front_matter "---\na: 1\n---\nb" == "\na: 1" and not configs.fron
 local began = q.time()
 for _, text in ipairs { (" "):rep(2e6) .. "x", ("a: "):rep(5e5), ("["):rep(30) .. ("a,"):rep(5e5),
     ("a" .. (" "):rep(1000)):rep(2000), ("'' "):rep(5e5) } do
-  q.try(q.yaml, "configs: " .. text, "card")
-  q.try(q.yaml, "configs:\n- " .. text .. "\n" .. text, "card")
+  q.try(q.host.yaml, "configs: " .. text, "card")
+  q.try(q.host.yaml, "configs:\n- " .. text .. "\n" .. text, "card")
 end
 assert(glob.matches(glob.compile(("*a"):rep(300)), ("a"):rep(300)) and not glob.matches(glob.compile(("*a"):rep(300)),
   ("a"):rep(299)))

@@ -1,5 +1,5 @@
 -- Ctrl-C at any moment of generation: the next request gives the same tokens as before, and no page stays taken. Also
--- what q.uninterrupted and q.interruptible promise.
+-- what q.host.uninterrupted and q.host.interruptible promise.
 
 package.path = (arg[0]:match("^(.*/)") or "./") .. "?.lua;" .. package.path
 local cases = require "engine_cases"
@@ -31,21 +31,21 @@ end
 local log = {}
 local function note(text) log[#log + 1] = text end
 local ok, err = pcall(function()
-  q.uninterrupted(function()
+  q.host.uninterrupted(function()
     interrupt()
     note "kept"
-    q.uninterrupted(note, "kept within")
+    q.host.uninterrupted(note, "kept within")
   end)
   note "not reached"
 end)
 assert(not ok and interrupted(err), tostring(err))
 ok, err = pcall(function()
-  pcall(q.uninterrupted, function()
-    local inner, raised = pcall(q.interruptible, function()
+  pcall(q.host.uninterrupted, function()
+    local inner, raised = pcall(q.host.interruptible, function()
       interrupt()
       note "not reached"
     end)
-    assert(not inner and interrupted(raised), "q.interruptible does not let Ctrl-C through")
+    assert(not inner and interrupted(raised), "q.host.interruptible does not let Ctrl-C through")
     interrupt()
     note "shielded again"
     error "a failure hides no Ctrl-C"
@@ -55,14 +55,14 @@ end)
 assert(not ok and interrupted(err), tostring(err))
 assert(table.concat(log, ", ") == "kept, kept within, shielded again", table.concat(log, ", "))
 -- A deferred interrupt is told and not raised.
-q.defer_interrupt(true)
-q.uninterrupted(function()
+q.host.defer_interrupt(true)
+q.host.uninterrupted(function()
   interrupt()
-  assert(not q.interrupted(), "told within a shield")
+  assert(not q.host.interrupted(), "told within a shield")
 end)
-assert(q.interrupted(), "not told after it")
-q.defer_interrupt(false)
-local a, b, c = q.uninterrupted(function(...) return select("#", ...), ... end, nil, 7)
+assert(q.host.interrupted(), "not told after it")
+q.host.defer_interrupt(false)
+local a, b, c = q.host.uninterrupted(function(...) return select("#", ...), ... end, nil, 7)
 assert(a == 2 and b == nil and c == 7, "results are lost")
 
 -- ---------------------------------------------------------------- generation

@@ -82,7 +82,7 @@ assert(q.json.decode(q.fs.read(at "half again/config.json")).torch_dtype == "flo
 local stored = { q.safetensors.open(at "half"), q.safetensors.open(at "half again") }
 for _, name in ipairs(stored[1]:names()) do
   local info = stored[2]:info(name)
-  assert(info.dtype == "f16" and q.squared_error(stored[1]:tensor(name), stored[2]:tensor(name)) == 0, name)
+  assert(info.dtype == "f16" and q.quant.squared_error(stored[1]:tensor(name), stored[2]:tensor(name)) == 0, name)
 end
 local file, mixed = q.safetensors.open(at "half"), {}
 for i, name in ipairs(file:names()) do mixed[i] = { name, file:tensor(name), name:find "embed" and "bf16" or "f32" } end
@@ -91,16 +91,16 @@ q.safetensors.save(at "mixed/model.safetensors", mixed)
 q.fs.copy(at "half/config.json", at "mixed/config.json")
 assert(q.load(at "mixed").dtype == "f32", "matrices of f32 are rounded because the first one is bf16")
 half:lora { rank = 2, seed = 1 }
-local slot = q.slot(4, 1)
-slot.tokens:set { 3, 7, 1, 20 }
-slot.targets:set { 7, 1, 20, -1 }
-slot.positions:set { 0, 1, 2, 3 }
-slot.cu_q:set { 0, 4 }
-slot.scale:fill(1 / 3)
-half:loss(slot):backward()
+local micro_batch = q.micro_batch(4, 1)
+micro_batch.tokens:set { 3, 7, 1, 20 }
+micro_batch.targets:set { 7, 1, 20, -1 }
+micro_batch.positions:set { 0, 1, 2, 3 }
+micro_batch.cu_q:set { 0, 4 }
+micro_batch.scale:fill(1 / 3)
+half:loss(micro_batch):backward()
 for i, parameter in ipairs(half:trainable()) do
   assert(parameter.tensor:dtype() == "f32" and
-    (i % 2 == 1 or q.squared_error(parameter.tensor:grad(), parameter.tensor) > 0))
+    (i % 2 == 1 or q.quant.squared_error(parameter.tensor:grad(), parameter.tensor) > 0))
 end
 
 -- Where an answer ends: eos_token_id of generation_config.json, or of config.json where that has none.
@@ -154,6 +154,4 @@ for key, value in pairs { ["attention.layer_norm_rms_epsilon"] = 0 / 0, ["rope.f
   refused("expected a finite number", q.load, gguf_with("llama", key, "f32", value))
 end
 refused("rms_norm_eps is 0", q.load, gguf_with("llama", "attention.layer_norm_rms_epsilon", "f32", 0))
-
-q.fs.remove(scratch.folder)
 print "model_folder: folders beside stay, contradictions are refused"

@@ -16,10 +16,10 @@ q.safetensors.save(path, { { "bits", bits }, { "pairs", pairs_ }, { "scale", sca
 local file = q.safetensors.open(path)
 assert(file:info("bits").dtype == "one_bit" and file:info("pairs").dtype == "ternary")
 local restored = q.quantize(q.zeros { rows, columns }, "one_bit")
-assert(q.count_bits(restored) == rows * columns)
+assert(q.onebit.count_bits(restored) == rows * columns)
 restored:copy(file:tensor("bits", { shape = { rows, columns } }))
-assert(q.count_bits(restored, bits) == 0)
-assert(q.squared_error(file:tensor "pairs", pairs_) == 0)
+assert(q.onebit.count_bits(restored, bits) == 0)
+assert(q.quant.squared_error(file:tensor "pairs", pairs_) == 0)
 file:close()
 os.remove(path)
 
@@ -28,11 +28,11 @@ local set, values = 0, bits:to("f32"):table()
 for r = 1, rows do
   local of_row = 0
   for c = 1, columns do of_row = of_row + (values[r][c] == 1 and 1 or 0) end
-  assert(q.count_bits(bits:rows(r - 1, 1)) == of_row)
+  assert(q.onebit.count_bits(bits:rows(r - 1, 1)) == of_row)
   set = set + of_row
 end
-assert(q.count_bits(bits) == set)
-assert(q.count_bits(bits:rows(0, 1), bits:rows(1, 1)) > 0)
+assert(q.onebit.count_bits(bits) == set)
+assert(q.onebit.count_bits(bits:rows(0, 1), bits:rows(1, 1)) > 0)
 
 -- Multiplied: exact where x is whole numbers of at most 127.
 local x = q.zeros { 2, columns }
@@ -82,16 +82,16 @@ local source = {
 export.write(path, source, types.plan("q1_0", "blk.1=tq2_0", shape))
 file = q.gguf.open(path)
 assert(file:info(name).dtype == "q1_0" and file:info("blk.1.ffn_up.weight").dtype == "tq2_0")
-local w, s = q.split_row_scale(file:tensor(name))
-assert(q.count_bits(w, bits) == 0 and q.squared_error(s, scale) == 0)
-w, s = q.split_row_scale(file:tensor "blk.1.ffn_up.weight")
-assert(q.squared_error(w, pairs_) == 0 and q.squared_error(s, scale) == 0)
+local w, s = q.onebit.split_row_scale(file:tensor(name))
+assert(q.onebit.count_bits(w, bits) == 0 and q.quant.squared_error(s, scale) == 0)
+w, s = q.onebit.split_row_scale(file:tensor "blk.1.ffn_up.weight")
+assert(q.quant.squared_error(w, pairs_) == 0 and q.quant.squared_error(s, scale) == 0)
 file:close()
 local report = export.write(path, source, types.plan("q8_0", "", shape), { measure = true })
 assert(report.by_type[1].type == "q8_0" and report.by_type[1].rmse < 1e-3)
 os.remove(path)
 
 -- Weights with a scale a group have none a row.
-ok, problem = pcall(q.split_row_scale, q.quantize(plain, "q1_0"))
+ok, problem = pcall(q.onebit.split_row_scale, q.quantize(plain, "q1_0"))
 assert(not ok and tostring(problem):find("keep this tensor in its format", 1, true), tostring(problem))
 print "one_bit: saved, counted, multiplied and exported"

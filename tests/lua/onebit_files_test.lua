@@ -30,7 +30,7 @@ end
 local function model_of_bits(seed)
   local model = q.onebit.random(values, { seed = seed })
   for i, layer in ipairs(model.linears) do
-    layer.row_scale:copy(q.uniform(layer.row_scale:shape(), { low = 0.03, high = 0.2, seed = seed, stream = i }))
+    layer.row_scale:copy(q.uniform(layer.row_scale:shape(), { low = 0.03, high = 0.2, seed = seed, subsequence = i }))
   end
   return model
 end
@@ -40,7 +40,7 @@ end
 do
   local bare, model = model_of_bits(1), model_of_bits(1):lora { rank = 4, seed = 2 }
   for i, layer in ipairs(model.linears) do
-    layer.lora.b:copy(q.randn(layer.lora.b:shape(), { std = 0.05, seed = 3, stream = i }))
+    layer.lora.b:copy(q.randn(layer.lora.b:shape(), { std = 0.05, seed = 3, subsequence = i }))
   end
   model:save_adapter(dir .. "/adapter")
   local apart, before = differ(model, bare), model:logits(ids):clone()
@@ -79,6 +79,19 @@ do
   file:close()
 end
 
+do  -- as a GGUF file and back: the same signs, scales rounded to f16
+  local model = q.onebit.random(values, { seed = 6 })
+  model.tokenizer = tokenizer
+  model:save_gguf(dir .. "/signs.gguf",
+    { type = "q1_0", overrides = "token_embd=f32,output.weight=f32,attn_output.weight=q1_0" })
+  local again = onebit.unpack(q.load(dir .. "/signs.gguf", { weights = "map" }))
+  local worst = differ(model, again)
+  assert(worst < 0.02, "one bit a weight by way of GGUF: logits differ by " .. worst)
+  for i, layer in ipairs(model.linears) do
+    assert(q.onebit.count_bits(layer.weight, again.linears[i].weight) == 0, layer.name .. ": other signs")
+  end
+end
+
 -- ---------------------------------------------------------------- where the memory is the file's
 
 do
@@ -90,9 +103,9 @@ do
     latent = function()
       local latent = q.zeros(weight:shape())
       latent:requires_grad(true)
-      q.learn_latent(weight, latent)
+      q.onebit.learn_latent(weight, latent)
     end,
-    signs = function() q.pack_signs(q.zeros(weight:shape()), weight) end,
+    signs = function() q.onebit.pack_signs(q.zeros(weight:shape()), weight) end,
   } do
     local ok, err = pcall(learn)
     assert(not ok and err.code == "unsupported" and tostring(err):find "streamed", name .. ": " .. tostring(err))

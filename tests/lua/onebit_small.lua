@@ -12,17 +12,17 @@ small.values = {
 }
 
 function small.batch(step)
-  local slot = q.slot(48, 2)
+  local micro_batch = q.micro_batch(48, 2)
   local ids, targets, positions = {}, {}, {}
   for i = 0, 47 do
     ids[i + 1], targets[i + 1], positions[i + 1] = (i * 7 + step * 3) % 61, (i * 7 + step * 3 + 7) % 61, i % 24
   end
-  slot.tokens:set(ids)
-  slot.targets:set(targets)
-  slot.positions:set(positions)
-  slot.cu_q:set { 0, 24, 48 }
-  slot.scale:fill(1 / 48)
-  return slot
+  micro_batch.tokens:set(ids)
+  micro_batch.targets:set(targets)
+  micro_batch.positions:set(positions)
+  micro_batch.cu_q:set { 0, 24, 48 }
+  micro_batch.scale:fill(1 / 48)
+  return micro_batch
 end
 
 -- The tensors of a list of parameters.

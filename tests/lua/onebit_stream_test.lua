@@ -14,14 +14,14 @@ local values = {
   hidden_act = "silu", tie_word_embeddings = false,
 }
 
-local slot = q.slot(8, 1)
+local micro_batch = q.micro_batch(8, 1)
 local ids, targets, positions = {}, {}, {}
 for i = 1, 8 do ids[i], targets[i], positions[i] = i * 7 % 61, (i + 1) * 7 % 61, i - 1 end
-slot.tokens:set(ids)
-slot.targets:set(targets)
-slot.positions:set(positions)
-slot.cu_q:set { 0, 8 }
-slot.scale:fill(1 / 8)
+micro_batch.tokens:set(ids)
+micro_batch.targets:set(targets)
+micro_batch.positions:set(positions)
+micro_batch.cu_q:set { 0, 8 }
+micro_batch.scale:fill(1 / 8)
 
 local name = os.tmpname()
 local of_resident, of_streamed = name .. ".resident", name .. ".streamed"  -- what is saved of each
@@ -65,7 +65,7 @@ local function trained(how, by, recompute, saved, stop)
           loss:free()  -- which holds on to the program's memory
         end
         program, loss = q.capture(function()
-          local value = model:loss(slot)
+          local value = model:loss(micro_batch)
           value:backward()
           return value
         end)
@@ -83,8 +83,8 @@ local function trained(how, by, recompute, saved, stop)
     end
     program:free()
     loss:free()
-    result.losses[steps + 1] = q.no_grad(q.scope, function() return (model:loss(slot)):item() end)
-    for _, layer in ipairs(model.linears) do result.bits[#result.bits + 1] = q.count_bits(layer.weight) end
+    result.losses[steps + 1] = q.no_grad(q.scope, function() return (model:loss(micro_batch)):item() end)
+    for _, layer in ipairs(model.linears) do result.bits[#result.bits + 1] = q.onebit.count_bits(layer.weight) end
     q.safetensors.save(saved, bits:tensors())
     result.figures = model.stream and model.stream:figures()
     bits:free()
@@ -153,6 +153,6 @@ for _, case in ipairs(cases) do
 end
 local ok, err = pcall(q.onebit.random, values, { rule = "latent", weights = "stream" })
 assert(not ok and tostring(err):find "keeps more than bits", tostring(err))
-os.remove(of_resident)
-os.remove(of_streamed)
+q.fs.remove(of_resident)
+q.fs.remove(of_streamed)
 os.remove(name)

@@ -33,26 +33,27 @@ local train = batches { seed = 5 }
 local first = train:next()
 info = first:info()
 assert(info.tokens == 32 and info.epoch == 0 and info.real_tokens <= 32)
-local slot = {
+local micro_batch = {
   tokens = q.zeros({ 32 }, "i32"), targets = q.zeros({ 32 }, "i32"), positions = q.zeros({ 32 }, "i32"),
   cu_q = q.zeros({ info.max_documents + 1 }, "i32"), other = "the caller's",
 }
-first:load(slot)
-local cu = slot.cu_q:table()
+first:load(micro_batch)
+local cu = micro_batch.cu_q:table()
 assert(cu[1] == 0 and cu[#cu] == 32)
 local trained = 0
-for i, target in ipairs(slot.targets:table()) do
+for i, target in ipairs(micro_batch.targets:table()) do
   if target >= 0 then
     trained = trained + 1
-    assert(slot.tokens:table()[i + 1] == target)
+    assert(micro_batch.tokens:table()[i + 1] == target)
   end
 end
 assert(trained == info.trained_tokens)
 
 local state = train:state()
 local function all(batch)
-  batch:load(slot)
-  return q.json.encode { slot.tokens:table(), slot.targets:table(), slot.positions:table(), slot.cu_q:table() }
+  batch:load(micro_batch)
+  return q.json.encode { micro_batch.tokens:table(), micro_batch.targets:table(), micro_batch.positions:table(),
+    micro_batch.cu_q:table() }
 end
 local second = all(train:next())
 local again = batches { seed = 5 }
@@ -94,7 +95,7 @@ refused("row_tokens", file.batches, file, {})
 refused("the mask has 1 elements for 2 tokens", function() q.ndp.create(root .. ".x"):add({ 1, 2 }, { true }) end)
 refused("element 1: boolean, 0 or 1 expected", function() q.ndp.create(root .. ".x"):add({ 1 }, { "yes" }) end)
 refused("field 'tokens'", first.load, first, {})
-refused("field 'targets'", first.load, first, { tokens = slot.tokens, targets = q.zeros({ 3 }, "i32") })
+refused("field 'targets'", first.load, first, { tokens = micro_batch.tokens, targets = q.zeros({ 3 }, "i32") })
 refused("no such file", q.ndp.open, root .. ".none")
 refused("23", file.read, file, 23)
 q.fs.remove(path)

@@ -37,16 +37,16 @@ local function gradients(model, prefix, g)
 end
 
 local function test_gradients(g)
-  local slot, _, longest = golden.slot(g.values.batches[1])
+  local micro_batch, _, longest = golden.micro_batch(g.values.batches[1])
   local full = open(g, { dtype = "f32", writable = true }):full()
-  local loss = full:loss(slot, longest)
+  local loss = full:loss(micro_batch, longest)
   loss:backward()
   local wanted = g.values.full.loss
   check(math.abs(loss:item() - wanted) <= 1e-5 * wanted, "%s: loss %g, expected %g", g.values.name, loss:item(), wanted)
   local a = gradients(full, "grad.", g)
   local lora = open(g, { dtype = "f32" })
   golden.set_adapter(lora, g)
-  loss = lora:loss(slot, longest)
+  loss = lora:loss(micro_batch, longest)
   loss:backward()
   wanted = g.values.lora.loss
   check(math.abs(loss:item() - wanted) <= 1e-5 * wanted, "%s: LoRA loss %g, expected %g", g.values.name,
@@ -66,16 +66,16 @@ local function curve(g, mode, dtype)
   if mode == "full" then model:full() else golden.set_adapter(model, g, true) end
   local setup = g.values.optimizer
   local adamw = q.adamw_state(tensors(model), { decay = setup[mode].weight_decay })
-  local slots = {}
+  local micro_batches = {}
   for i, batch in ipairs(g.values.batches) do
-    local slot, _, longest = golden.slot(batch)
-    slots[i] = { slot, longest }
+    local micro_batch, _, longest = golden.micro_batch(batch)
+    micro_batches[i] = { micro_batch, longest }
   end
   local wanted, worst = g.values.curves[mode .. "_" .. dtype].loss, 0
   for step = 1, #wanted do
-    local slot = slots[(step - 1) % #slots + 1]
+    local micro_batch = micro_batches[(step - 1) % #micro_batches + 1]
     local value = q.scope(function()
-      local loss = model:loss(slot[1], slot[2])
+      local loss = model:loss(micro_batch[1], micro_batch[2])
       loss:backward()
       return loss:item()
     end)
@@ -103,9 +103,9 @@ local function test_packing(g)
   local documents = g.values.batches[1]
   local model = open(g, { dtype = "f32" })
   golden.set_adapter(model, g)
-  local function pass(slot)
-    slot.scale:fill(1)
-    local loss = model:loss(slot)
+  local function pass(micro_batch)
+    micro_batch.scale:fill(1)
+    local loss = model:loss(micro_batch)
     loss:backward()
     local grads = {}
     for i, parameter in ipairs(model:trainable()) do
@@ -116,11 +116,11 @@ local function test_packing(g)
   end
   local worst = 0
   for number, document in ipairs(documents) do
-    local alone, count = golden.slot { document }
+    local alone, count = golden.micro_batch { document }
     if count > 0 then
       local others = {}
       for i, other in ipairs(documents) do others[i] = i == number and other or { tokens = other.tokens, mask = {} } end
-      local packed_loss, packed = pass((golden.slot(others)))
+      local packed_loss, packed = pass((golden.micro_batch(others)))
       local loss, grads = pass(alone)
       check(math.abs(packed_loss - loss) <= 1e-5 * math.max(1, loss), "%s: document %d: packed loss %g, alone %g",
         g.values.name, number, packed_loss, loss)
@@ -147,20 +147,20 @@ end
 -- All gradients as one exact string: eager, recomputed, captured (replayed twice, so that replay leaves nothing
 -- behind).
 local function test_bits(g)
-  local slot, _, longest = golden.slot(g.values.batches[1])
+  local micro_batch, _, longest = golden.micro_batch(g.values.batches[1])
   local function bits(opt)
     local model = open(g, { dtype = opt.dtype })
     model:lora { rank = 4, dropout = 0.1, seed = 3 }
     for i, parameter in ipairs(model:trainable()) do
       if i % 2 == 0 then
-        parameter.tensor:copy(q.randn(parameter.tensor:shape(), { std = 0.1, seed = 1, stream = i }))
+        parameter.tensor:copy(q.randn(parameter.tensor:shape(), { std = 0.1, seed = 1, subsequence = i }))
       end
     end
     model.recompute = opt.recompute
     q.seed(5)
     q.rng_step(7)
     local function pass()
-      local loss = model:loss(slot, longest)
+      local loss = model:loss(micro_batch, longest)
       loss:backward()
       return loss
     end

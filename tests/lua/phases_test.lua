@@ -226,7 +226,7 @@ end
 
 do  -- counters start full and first flip together: neither that nor the steps before are warned of
   local layer = { name = "layer", weight = q.empty({ 32, 32 }, "one_bit") }
-  q.random_signs(layer.weight, { seed = 1 })
+  q.onebit.random_signs(layer.weight, { seed = 1 })
   local function warned(levels, of_flips)
     local bits, first = q.inertia({ linears = { layer } }, { levels = levels, k = levels == 255 and 30 or nil }), nil
     for step = 1, 60 do

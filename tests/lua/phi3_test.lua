@@ -22,13 +22,13 @@ end
 
 -- The gradients of the mean loss of all tokens but the first, by parameter, and that loss.
 local function gradients(model)
-  local slot = q.slot(#tokens, 2)
+  local micro_batch = q.micro_batch(#tokens, 2)
   local targets, positions = { unpack(tokens, 2) }, {}
   targets[#tokens] = -1
   for i = 1, #tokens do positions[i] = i - 1 end
-  slot.tokens:set(tokens) slot.targets:set(targets) slot.positions:set(positions)
-  slot.cu_q:set { 0, #tokens, #tokens } slot.scale:fill(1 / (#tokens - 1))
-  local loss = model:loss(slot)
+  micro_batch.tokens:set(tokens) micro_batch.targets:set(targets) micro_batch.positions:set(positions)
+  micro_batch.cu_q:set { 0, #tokens, #tokens } micro_batch.scale:fill(1 / (#tokens - 1))
+  local loss = model:loss(micro_batch)
   local value = loss:item()
   loss:backward()
   local found = {}
@@ -36,7 +36,7 @@ local function gradients(model)
   return found, value
 end
 
-local function norm(tensor) return math.sqrt((q.squared_error(q.zeros(tensor:shape()), tensor))) end
+local function norm(tensor) return math.sqrt((q.quant.squared_error(q.zeros(tensor:shape()), tensor))) end
 
 -- The greedy continuation by the engine (pages, programs) is that of whole forward passes.
 local function generated(model)
@@ -96,11 +96,12 @@ for layer, of in pairs(gradients(model)) do
     local a
     for _, each in ipairs(model.linears) do if each.name == stem then a = each.lora.a end end
     local expected = q.no_grad(function() return q.linear(full[stem .. ".weight"], a) * 3 end)  -- dW a^T alpha / rank
-    assert(math.sqrt((q.squared_error(expected, of))) < 1e-5 * norm(expected), "the gradient of " .. layer .. " is off")
+    local error = math.sqrt((q.quant.squared_error(expected, of)))
+    assert(error < 1e-5 * norm(expected), "the gradient of " .. layer .. " is off")
   end
 end
 for i, parameter in ipairs(model.adapter.parameters) do
-  parameter.tensor:copy(q.randn(parameter.tensor:shape(), { std = 0.3, seed = 7, stream = i }))
+  parameter.tensor:copy(q.randn(parameter.tensor:shape(), { std = 0.3, seed = 7, subsequence = i }))
 end
 generated(model)
 local changed = last_logits.of(model, tokens)
@@ -163,6 +164,4 @@ for _, mode in ipairs { "lora", "full" } do
   }
   assert(result.eval_loss < 0.8 * result.eval_before, "training in mode " .. mode .. " lowers no loss")
 end
-
-q.fs.remove(scratch.folder)
 print "phi3: as transformers and llama.cpp have it, trained, generated from, and through GGUF"

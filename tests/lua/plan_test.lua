@@ -1,5 +1,5 @@
--- What q.rehearse and q.plan promise beyond their figures. tests/transcripts/plan_test.sh compares the figures with
--- training.
+-- What q.rehearsal.run and q.plan promise beyond their figures. tests/transcripts/plan_test.sh compares the figures
+-- with training.
 local q = require "qeng"
 q.device { device = "cpu", threads = 1 }
 
@@ -12,7 +12,7 @@ end
 -- A rehearsal has accounts and a tape of its own. It takes no memory, whatever it is asked for.
 local before, real = q.memory(), q.zeros({ 4 }, "f32", "weights")
 local inside, kept
-local sum, none = q.rehearse(function()
+local sum, none = q.rehearsal.run(function()
   assert(not q.memory().weights, "the accounts begin empty")
   inside = q.zeros({ 2 ^ 20, 2 ^ 20 }, "f32", "weights")
   kept = q.keep(q.zeros({ 8 }))
@@ -28,26 +28,26 @@ kept, inside = nil, nil  -- luacheck: ignore 311
 collectgarbage()
 
 -- The cost of a product: 2 m n k at the rate given, index lists counted by their values.
-local work = q.rehearse(function()
+local work = q.rehearsal.run(function()
   q.no_grad(q.linear, q.empty({ 64, 128 }), q.empty({ 256, 128 }))
-  return q.rehearsed()
+  return q.rehearsal.cost()
 end, { bandwidth = 1e30, flops_f32 = 2 * 64 * 128 * 256, flops_bf16 = 1 })
 assert(work.flops_f32 == 2 * 64 * 128 * 256 and work.flops_bf16 == 0 and math.abs(work.seconds - 1) < 1e-9)
 local function attention_flops(bounds)
-  return q.rehearse(function()
+  return q.rehearsal.run(function()
     local x, cu = q.empty { 64, 2, 16 }, q.tensor(bounds, "i32")
     q.no_grad(q.attention, x, x, x, { cu_q = cu })
-    return q.rehearsed().flops_f32
+    return q.rehearsal.cost().flops_f32
   end)
 end
 assert(attention_flops { 0, 64 } == 4 * 64 * 65 / 2 * 32 and attention_flops { 0, 32, 64 } == 2 * 4 * 32 * 33 / 2 * 32)
 
-fails("value", "nothing is being rehearsed", q.rehearsed)
-fails("value", "going on already", q.rehearse, function() q.rehearse(function() end) end)
-fails("value", "stop here", q.rehearse, function() q.error("value", "stop here") end)
+fails("value", "nothing is being rehearsed", q.rehearsal.cost)
+fails("value", "going on already", q.rehearsal.run, function() q.rehearsal.run(function() end) end)
+fails("value", "stop here", q.rehearsal.run, function() q.error("value", "stop here") end)
 assert(q.zeros({ 2 }):table()[2] == 0, "after an error the device is the real one again")
 
--- The least budget works; a byte less does not. At the least, three slots of the largest unit are held.
+-- The least budget works; a byte less does not. At the least, three buffers of the largest unit are held.
 local rates = { bandwidth = 1e11, flops = 1e13 }
 local function plan(opt)
   for name, value in pairs(rates) do opt[name] = value end
@@ -87,7 +87,7 @@ local function config_of(tied)
     rope_theta = 10000, hidden_act = "silu",
     tie_word_embeddings = tied }
 end
--- Without rates of its own the plan is for the CPU. There the host budget is for the whole process, and two slots are
+-- Without rates of its own the plan is for the CPU. There the host budget is for the whole process, and two buffers are
 -- enough.
 local there = plan { mode = "lora", model = config_of(false) }
 local host_budget = there.least + q.plan({ model = config_of(false), row_tokens = 64, mode = "lora" }).process

@@ -71,17 +71,17 @@ local values = {
 
 -- The same random model with its matrices quantized. decoded: as the f32 values that the blocks stand for.
 local function model_of(type, decoded)
-  local stream = 0
+  local subsequence = 0
   local model = q.random_model(values, { weights = function(name, shape)
-    stream = stream + 1
+    subsequence = subsequence + 1
     if #shape == 1 then return q.zeros(shape, "f32", "weights"):fill(name:find "norm" and 1 or 0) end
-    local w = store(q.randn(shape, { std = 0.06, seed = 7, stream = stream }), type)
+    local w = store(q.randn(shape, { std = 0.06, seed = 7, subsequence = subsequence }), type)
     return decoded and w:to "f32" or w
   end })
   model:lora { rank = 4, seed = 3 }
   for i, parameter in ipairs(model:trainable()) do
     if parameter.name:find("lora_B", 1, true) then
-      parameter.tensor:copy(q.randn(parameter.tensor:shape(), { std = 0.02, seed = 9, stream = i }))
+      parameter.tensor:copy(q.randn(parameter.tensor:shape(), { std = 0.02, seed = 9, subsequence = i }))
     end
   end
   return model
@@ -93,16 +93,16 @@ for d = 1, 3 do
   for i = 1, 9 + d do tokens[i], mask[i] = (i * (d + 2) + i * i) % 96, 1 end
   documents[d] = { tokens = tokens, mask = mask }
 end
-local slot = golden.slot(documents)
+local micro_batch = golden.micro_batch(documents)
 
-local function train(model) return golden.train(model, slot) end
+local function train(model) return golden.train(model, micro_batch) end
 
 local function whole(type)
   local stored, decoded = model_of(type), model_of(type, true)
   assert(stored.linears[1].weight:dtype() == type and stored.head:dtype() == type)
   local worst, losses = 0, {}
   for i, model in ipairs { stored, decoded } do
-    local loss = model:loss(slot)
+    local loss = model:loss(micro_batch)
     loss:backward()
     losses[i] = loss:item()
   end

@@ -121,6 +121,4 @@ for pattern, more in pairs {
   end
 end
 assert(not train { settings = { mine = "x" }, opt = { steps = 5, lr = 1e-3 } })
-
-q.fs.remove(scratch.folder)
 print "resume: ok"

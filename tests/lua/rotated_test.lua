@@ -135,7 +135,7 @@ for d = 1, 3 do
   for i = 1, 9 + d do tokens[i], mask[i] = (i * (d + 2) + i * i) % 96, 1 end
   documents[d] = { tokens = tokens, mask = mask }
 end
-local slot = golden.slot(documents)
+local micro_batch = golden.micro_batch(documents)
 
 -- Greedy tokens by whole forward passes, and by how much each was the best.
 local function continue(model, ids, count)
@@ -277,7 +277,7 @@ local function with_adapter(path, dropout)
   local model = q.load(path):lora { rank = 4, seed = 3, dropout = dropout }
   for i, parameter in ipairs(model:trainable()) do
     if parameter.name:find("lora_B", 1, true) then
-      parameter.tensor:copy(q.randn(parameter.tensor:shape(), { std = 0.05, seed = 9, stream = i }))
+      parameter.tensor:copy(q.randn(parameter.tensor:shape(), { std = 0.05, seed = 9, subsequence = i }))
     end
   end
   return model
@@ -287,7 +287,7 @@ end
 local function gradients(model)
   q.seed(11)
   q.rng_step(1)
-  local loss, found = model:loss(slot), {}
+  local loss, found = model:loss(micro_batch), {}
   loss:backward()
   for _, parameter in ipairs(model:trainable()) do
     found[parameter.name] = flat(parameter.tensor:grad())
@@ -296,7 +296,7 @@ local function gradients(model)
   return loss:item(), found
 end
 
-local function train(model) return golden.train(model, slot) end
+local function train(model) return golden.train(model, micro_batch) end
 
 -- tie: the distance of two logits that the engine may exchange. It rounds activations to eight bits for blocks; the
 -- forward pass is in f32.
@@ -353,6 +353,4 @@ end
 
 print(adapters("f32", 1e-4))
 for _, type in ipairs { "pq2_0", "ptq1_0" } do print(adapters(type, 0.02)) end
-
-q.fs.remove(scratch.folder)
 print "rotated: files, adapters and merged weights are those of the models that are not rotated"

@@ -107,16 +107,16 @@ local function trained(runtime)
   return runtime:use(function()
     q.seed(3)
     local model = q.random_model(values, { seed = 6, std = 0.1 }):full()
-    local slot = q.slot(32, 2)
-    slot.tokens:set { 5, 6, 7, 8, 9 }
-    slot.targets:set { 6, 7, 8, 9, 10 }
-    slot.positions:set { 0, 1, 2, 3, 4 }
-    slot.cu_q:set { 0, 5, 32 }
-    slot.scale:fill(0.2)
+    local micro_batch = q.micro_batch(32, 2)
+    micro_batch.tokens:set { 5, 6, 7, 8, 9 }
+    micro_batch.targets:set { 6, 7, 8, 9, 10 }
+    micro_batch.positions:set { 0, 1, 2, 3, 4 }
+    micro_batch.cu_q:set { 0, 5, 32 }
+    micro_batch.scale:fill(0.2)
     local tensors = {}
     for i, parameter in ipairs(model:trainable()) do tensors[i] = parameter.tensor end
     local adam = q.adamw_state(tensors)
-    local program = q.capture(function() model:loss(slot):backward() end)
+    local program = q.capture(function() model:loss(micro_batch):backward() end)
     for _ = 1, 2 do
       program:run()
       adam:step { lr = 1e-3 }
@@ -152,4 +152,4 @@ assert((orphan + orphan):table()[2] == 4)
 print "accounts, budgets and ends are each runtime's own"
 
 -- ---- a rehearsal of the runtime in use
-assert(two:use(q.rehearse, function() return q.rehearsed().device end) == "cpu" and q.runtime() == default)
+assert(two:use(q.rehearsal.run, function() return q.rehearsal.cost().device end) == "cpu" and q.runtime() == default)

@@ -3,15 +3,15 @@ local q = require "qeng"
 local quality = require "qeng.infer.quality"
 
 local function refused(code, pattern, limits)
-  local done, text = q.sandbox(code, limits or { seconds = 3, memory = 64 * 2 ^ 20 })
+  local done, text = q.host.sandbox(code, limits or { seconds = 3, memory = 64 * 2 ^ 20 })
   assert(not done and text:find(pattern), code .. ": " .. tostring(done) .. " " .. text)
 end
-local done, text = q.sandbox "local t = {} for i = 1, 3 do t[i] = i * i end return table.concat(t, ',')"
+local done, text = q.host.sandbox "local t = {} for i = 1, 3 do t[i] = i * i end return table.concat(t, ',')"
 assert(done and text == "1,4,9", text)
-assert(select(2, q.sandbox "return math.max(1, 2) == 2") == "true")
+assert(select(2, q.host.sandbox "return math.max(1, 2) == 2") == "true")
 for _, name in ipairs { "io", "os", "ffi", "debug", "package", "require", "jit", "dofile", "loadfile", "print",
     "collectgarbage" } do
-  assert(select(2, q.sandbox("return " .. name .. " == nil")) == "true", name)
+  assert(select(2, q.host.sandbox("return " .. name .. " == nil")) == "true", name)
 end
 refused("return string.dump(function() end)", "nil value")
 refused("while true do end", "limit of instructions")

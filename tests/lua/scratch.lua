@@ -1,9 +1,11 @@
--- For tests of files: a folder of their own, and a check that an error comes.
+-- For tests of files: a folder of their own that goes with the test, and a check that an error comes.
 local q = require "qeng"
 
 local scratch = { folder = os.tmpname() }
 q.fs.remove(scratch.folder)
 q.fs.mkdir(scratch.folder)
+scratch.ending = newproxy(true)
+getmetatable(scratch.ending).__gc = function() q.fs.remove(scratch.folder) end
 
 function scratch.at(name) return scratch.folder .. "/" .. name end
 

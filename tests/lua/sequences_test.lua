@@ -77,7 +77,5 @@ q.fs.write(at "odd.lua", "return { hf = 'X' }")
 refused("returns no model", q.load, at "folder", { model_file = at "odd.lua" })
 q.fs.write(at "wrong.lua", "return {")
 refused("wrong.lua", q.load, at "folder", { model_file = at "wrong.lua" })
-
-q.fs.remove(scratch.folder)
 print(("sequences: a state beside keys and values; %d tokens reused, %d gave way, %d guesses were wrong"):format(reused,
   preempted, wrong))

@@ -26,27 +26,27 @@ for _ = 1, 3000 do
   local strings = {}
   for i = 1, random(4) do strings[i] = text(1 + random(3)) end
   local bytes = text(random(25))
-  local stream, shown, found = stop.new(strings), "", nil
+  local filter, shown, found = stop.new(strings), "", nil
   local at = 1
   while at <= #bytes and not found do
     local count = 1 + random(4)
     local piece
-    piece, found = stream:push(bytes:sub(at, at + count - 1))
+    piece, found = filter:push(bytes:sub(at, at + count - 1))
     assert(found or stop.unfinished(piece) == 0, "a character is cut")
     shown, at = shown .. piece, at + count
     assert(expected(bytes, strings):sub(1, #shown) == shown, "shown too early")
   end
-  shown = shown .. stream:flush()
+  shown = shown .. filter:flush()
   local want, which = expected(bytes, strings)
   assert(shown == want and found == which, ("%q: %q, expected %q"):format(bytes, shown, want))
 end
 
-local stream = stop.new { "</s>", "\n\n" }
-assert(stream:push "one<" == "one" and stream:push "/" == "" and stream:push "b\n" == "</b" and
-  stream:push "\226\130" == "\n")
-assert(stream:push "\172 " == "\226\130\172 ")
-local last, found = stream:push "two\n\nthree"
-assert(last == "two" and found == "\n\n" and stream:push "x" == "" and stream:flush() == "")
+local filter = stop.new { "</s>", "\n\n" }
+assert(filter:push "one<" == "one" and filter:push "/" == "" and filter:push "b\n" == "</b" and
+  filter:push "\226\130" == "\n")
+assert(filter:push "\172 " == "\226\130\172 ")
+local last, found = filter:push "two\n\nthree"
+assert(last == "two" and found == "\n\n" and filter:push "x" == "" and filter:flush() == "")
 assert(stop.new():push "\255\254x" == "\255\254x")
 local _, err = q.try(stop.new, { "a", "" })
 assert(err.message:find "string 2 is empty", err.message)

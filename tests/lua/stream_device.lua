@@ -13,7 +13,7 @@ local values = {
   rms_norm_eps = 1e-6, rope_theta = 10000, tie_word_embeddings = false, hidden_act = "silu",
 }
 local ids, targets, positions = { 5, 9, 2, 30 }, { 9, 2, 30, -1 }, { 0, 1, 2, 3 }
-local slot = {
+local micro_batch = {
   tokens = q.tensor(ids, "i32"), targets = q.tensor(targets, "i32"), positions = q.tensor(positions, "i32"),
   cu_q = q.tensor({ 0, 4 }, "i32"), scale = q.tensor { 1 / 3 },
 }
@@ -21,9 +21,11 @@ local slot = {
 -- Losses and the adapter's values, and how many steps there were.
 local function train(model, how)
   local steps = how == "captured" and 4 or 1  -- run, recorded, and replayed twice
-  local losses, adapter = streamed.train(model, slot, how,
+  local losses, adapter = streamed.train(model, micro_batch, how,
       { rank = 2, lr = 1e-2, steps = steps, after = function(losses)
-    if how == "eager" then losses[#losses + 1] = q.no_grad(q.scope, function() return (model:loss(slot)):item() end) end
+    if how == "eager" then
+      losses[#losses + 1] = q.no_grad(q.scope, function() return (model:loss(micro_batch)):item() end)
+    end
   end })
   for _, value in ipairs(adapter) do losses[#losses + 1] = value end
   return losses, steps
@@ -60,7 +62,7 @@ do  -- times are kept of many passes, none of which asks for them
   assert(now.fetches - one.fetches > 140 and now.fetch_ms > one.fetch_ms,
     ("%d fetches"):format(now.fetches - one.fetches))
 end
--- a weight that is used by hand has its own values, whatever its slot holds by then: after a pass, or after a program
+-- a weight that is used by hand has its own values, whatever its buffer holds by then: after a pass, or after a program
 -- is freed
 do
   -- while its last launch is under way
@@ -68,7 +70,7 @@ do
   streaming:lora { rank = 1, seed = 3 }
   streaming:trainable()
   local program = q.capture(function()
-    local loss = streaming:loss(slot)
+    local loss = streaming:loss(micro_batch)
     loss:backward()
     return loss
   end)

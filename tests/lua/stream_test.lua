@@ -24,7 +24,7 @@ for d = 1, 2 do
   for i = 1, 4 + d do tokens[i], mask[i] = (i * (d + 2) + i * i) % 640, 1 end
   documents[d] = { tokens = tokens, mask = mask }
 end
-local slot = golden.slot(documents)
+local micro_batch = golden.micro_batch(documents)
 
 local function resident()
   local file = assert(io.open "/proc/self/statm")
@@ -35,7 +35,7 @@ end
 
 -- limit: bytes the process keeps to.
 local function train(model, how, limit)
-  return streamed.train(model, slot, how, { rank = 1, lr = 5e-3, steps = 3, after = function()
+  return streamed.train(model, micro_batch, how, { rank = 1, lr = 5e-3, steps = 3, after = function()
     assert(not limit or resident() <= limit, ("%d bytes are resident, over the limit of %d"):format(
       resident(), limit or 0))
   end })
@@ -142,7 +142,7 @@ end)
 refused("value", "host_budget is of streamed weights", function() return q.load(file, { host_budget = 1e9 }) end)
 refused("value", "were copied into memory", function()
   local copied = q.load(file, { weights = "copy" })
-  return q.weight_stream({ "embedding", "layers" }, { {}, { copied.linears[1].weight } }, {})
+  return q.stream.open({ "embedding", "layers" }, { {}, { copied.linears[1].weight } }, {})
 end)
 local process, total = figures_of(file)
 local streaming = q.load(file,

@@ -7,14 +7,14 @@ function streamed.flat(tensor) return tensor:reshape({ tensor:elements() }):tabl
 
 -- Trains a LoRA adapter of a model. how: "eager", "captured", "recomputed"; opt: rank, lr, steps, after (called with
 -- the losses so far after each step). Returns the losses and the values of the adapter.
-function streamed.train(model, slot, how, opt)
+function streamed.train(model, micro_batch, how, opt)
   model:lora { rank = opt.rank, seed = 3 }
   model.recompute = how == "recomputed"
   local parameters, losses, adapter = {}, {}, {}
   for i, parameter in ipairs(model:trainable()) do parameters[i] = parameter.tensor end
   local adamw = q.adamw_state(parameters, {})
   local function pass()
-    local loss = model:loss(slot)
+    local loss = model:loss(micro_batch)
     loss:backward()
     return loss
   end

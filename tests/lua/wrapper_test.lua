@@ -42,5 +42,4 @@ for i, prefix in ipairs { "language_model.", "model.language_model." } do
   local _, err = q.try(q.load, dir)
   assert(tostring(err):find("is of model_type mamba, which is not known", 1, true), tostring(err))
 end
-q.fs.remove(scratch.folder)
 print "wrapper: the text parts are the text models"

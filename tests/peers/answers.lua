@@ -1,7 +1,7 @@
 -- Answers a request of qeng.py:  qeng tests/peers/answers.lua REQUEST.json FOLDER
 -- Request: model (or only tokenizer), adapter (none), texts, chats, ids, and prompt (ids) with count.
 -- FOLDER/answers.json gets:
---   tokens   the ids of each text
+--   tokens   the ids of each text; names of special tokens in it are these, unless special is false
 --   prompts  the ids of each chat, with what opens the answer
 --   greedy   the likeliest `count` tokens after prompt
 -- FOLDER/logits.safetensors gets logits [#ids, vocab] f32, as generation computes them.
@@ -16,7 +16,7 @@ if asked.adapter then model:load_adapter(asked.adapter) end
 local answers = { tokens = q.json.array {}, prompts = q.json.array {} }
 
 for i, text in ipairs(asked.texts or {}) do
-  answers.tokens[i] = q.json.array(model.tokenizer:encode(text, { special = true }))
+  answers.tokens[i] = q.json.array(model.tokenizer:encode(text, { special = asked.special ~= false }))
 end
 for i, messages in ipairs(asked.chats or {}) do
   answers.prompts[i] = q.json.array(request.ids(model, { messages = messages }))

@@ -49,7 +49,7 @@ expect 1 'token 9 at position 1 is outside the table of 4 rows' "$qeng" -e \
 expect 0 '^over$' "$qeng" -e 'q.device { device = "cuda" } x = q.zeros({ 1 }) print "over"'
 # Without true the Lua state is not closed, and what it holds counts as leaked.
 expect 3 '^over$' env ASAN_OPTIONS="${ASAN_OPTIONS:-}:detect_leaks=0" "$qeng" -e 'q.device { device = "cuda" } x = q.zeros({ 1 }) print "over" os.exit(3)'
-expect 3 '^over$' "$qeng" -e 'q.device { device = "cuda" } q.zeros({ 1 }) q.rehearse(function() x = q.zeros({ 1 }) print "over" os.exit(3, true) end)'
+expect 3 '^over$' "$qeng" -e 'q.device { device = "cuda" } q.zeros({ 1 }) q.rehearsal.run(function() x = q.zeros({ 1 }) print "over" os.exit(3, true) end)'
 
 # 2.8 MB lie idle where an operation needs one for a product that it then rounds; 4 MB are all there is.
 expect 0 '^256 1024$' env QENG_EMULATOR_MB=4 "$qeng" -e 'q.device { device = "cuda" }

@@ -36,7 +36,7 @@ echo 'print("hello", arg[0], #arg, ...)' > recipes/hello.lua
 echo 'return { name = "lib" }' > recipes/lib/init.lua
 echo 'return { name = "near" }' > recipes/near.lua
 echo 'print(require("near").name, require("lib").name, type(require("qeng").time))' > recipes/needs.lua
-printf 'local q = require "qeng"\n\nq.isatty("x")\n' > recipes/misuse.lua
+printf 'local q = require "qeng"\n\nq.host.isatty("x")\n' > recipes/misuse.lua
 printf 'local t\n\nprint(t.x)\n' > recipes/broken.lua
 printf 'local x = = 1\n' > recipes/syntax.lua
 printf 'require("qeng").error("usage", "--lr: number expected")' > recipes/usage.lua
@@ -48,7 +48,7 @@ command="cd / && $QENG $work/recipes/needs.lua" check "a recipe's own modules" 0
 command="$QENG recipes/helo.lua" check "missing recipe" 1 "^qeng: recipes/helo.lua: no such recipe; did you mean 'recipes/hello.lua'\?"
 command="$QENG recipes" check "a folder" 1 'is a folder'
 command="$QENG recipes/misuse.lua" check "misuse names the line" 1 \
-  "^qeng: recipes/misuse.lua:3: bad argument #1 to 'isatty': integer expected, got string$"
+  "^qeng: recipes/misuse.lua:3: bad argument #1 to 'host.isatty': integer expected, got string$"
 command="$QENG recipes/broken.lua" check "an error in a recipe" 1 '^qeng: recipes/broken.lua:3: attempt to index local' 'stack traceback'
 command="$QENG recipes/syntax.lua" check "a syntax error" 1 '^qeng: recipes/syntax.lua:1: unexpected symbol'
 command="$QENG recipes/usage.lua" check "wrong usage of a recipe" 2 '^qeng: --lr: number expected$'
@@ -84,9 +84,9 @@ interrupt "Ctrl-C of an endless loop" 'interrupted' 'while true do end'
 interrupt "Ctrl-C of a loop that calls the engine" '-e:1: interrupted by Ctrl-C' 'while true do q.time() end'
 interrupt "q.try does not hide Ctrl-C" 'interrupted by Ctrl-C' 'while true do q.try(function() for i = 1, 1e5 do q.time() end end) end'
 interrupt "deferred Ctrl-C is told" 'told' \
-  'q.defer_interrupt(true) while not q.interrupted() do end print "told" q.error("interrupted", "stopped")'
+  'q.host.defer_interrupt(true) while not q.host.interrupted() do end print "told" q.error("interrupted", "stopped")'
 interrupt "deferred Ctrl-C raises when no longer deferred" 'interrupted by Ctrl-C' \
-  'q.defer_interrupt(true) local t = q.time() while q.time() < t + 1 do end q.defer_interrupt(false) for i = 1, 10 do q.time() end print "not reached"'
+  'q.host.defer_interrupt(true) local t = q.time() while q.time() < t + 1 do end q.host.defer_interrupt(false) for i = 1, 10 do q.time() end print "not reached"'
 
 # ---- the REPL, as a session piped in
 repl() { printf '%s\n' "$@" | "$QENG" > out 2>&1; }
@@ -104,11 +104,11 @@ repl 't = { 1, 2, { 3 }, name = "n", ["a b"] = true }' 't' 't.t = t' 't' '{}' 'q
 expect "tables" '{1, 2, {3}, ["a b"] = true, name = "n"}' '{1, 2, {3}, ["a b"] = true, name = "n", t = <cycle>}' '{}' '{null}'
 repl 'a = { { { { { 1 } } } } }' 'a' 'for i = 1, 50 do a[i] = i end' 'print(#q.version > 0)' 'local s = ("x"):rep(70) return { s, s }'
 expect "deep and wide tables" '{{{{{...}}}}}' true '{' "  \"$(printf 'x%.0s' {1..70})\"," "  \"$(printf 'x%.0s' {1..70})\"" '}'
-repl 'q.isatty(9)' 'error({ code = "io", message = "m" })' 'x = = 1' 'q.error("value", "no good")' '"still here"'
+repl 'q.host.isatty(9)' 'error({ code = "io", message = "m" })' 'x = = 1' 'q.error("value", "no good")' '"still here"'
 sed -i 's/^stack traceback:$/T/; /^\t/d' out
-expect "errors do not end it" "bad argument #1 to 'isatty': 0, 1 or 2 expected, got 9" m "stdin:1: unexpected symbol near '='" T 'no good' 'still here'
-repl 'help("q.isatty")' 'help(q.isatty)' 'help("q.nothing")'
-expect "help" 'q.isatty(fd)' '    fd?: 0|1|2  1' '    returns boolean' 'q.isatty(fd)' '    fd?: 0|1|2  1' '    returns boolean' \
+expect "errors do not end it" "bad argument #1 to 'host.isatty': 0, 1 or 2 expected, got 9" m "stdin:1: unexpected symbol near '='" T 'no good' 'still here'
+repl 'help("q.host.isatty")' 'help(q.host.isatty)' 'help("q.nothing")'
+expect "help" 'q.host.isatty(fd)' '    fd?: 0|1|2  1' '    returns boolean' 'q.host.isatty(fd)' '    fd?: 0|1|2  1' '    returns boolean' \
   'nothing is called q.nothing; help() lists the names'
 repl 'q' 'help(q.json)' 'help "Tensor.fill"' 'help(string.rep)' 'help({})' 'q.zeros({ 2 })' 't = {}' 'for i = 1, 30 do t[i] = { ("x"):rep(60), ("y"):rep(60) } end' 't'
 sed -i '$!{/^  *["{}]/d}' out  # the lines of the large table, but for the last

@@ -69,7 +69,7 @@ keeps "filter into its input" 'c.qubgpu is read' packets filter c.qubgpu ./c.qub
 keeps "filter over text" 'a.jsonl is there, and is not a .qubgpu dataset' packets filter c.qubgpu a.jsonl
 cp a.jsonl parts-1-of-2.qubgpu
 keeps "split over text" 'parts-1-of-2.qubgpu is there, and is not' packets split c.qubgpu parts.qubgpu --count 150
-keeps "export over text" 'a.jsonl is there, and is not a bare stream' packets export a.jsonl c.qubgpu
+keeps "export over text" 'a.jsonl is there, and is not a file of bare frames' packets export a.jsonl c.qubgpu
 expect "export" 0 '300 records' packets export c.ndp c.qubgpu
 cp c.qubgpu more.qubgpu
 expect "append" 0 '900 records' packets append more.qubgpu two.qubgpu

@@ -70,7 +70,7 @@ end
 local function refused(text, page, more)
   local ok, err = run(page, more)
   assert(not ok and err.message:find(text, 1, true), tostring(err and err.message))
-  q.defer_interrupt(false)
+  q.host.defer_interrupt(false)
 end
 local function unlogged(r, model)
   for _, batch in r:steps() do model:loss(batch):backward() end

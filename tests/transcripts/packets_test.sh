@@ -22,7 +22,7 @@ for crc in ccitt xmodem; do
   "$QENG" tests/packets_roundtrip.lua "$dir/$crc" "$count" 7 $crc
   if command -v python3 > /dev/null; then
     python3 tests/packets_decoder.py "$dir/$crc.qubgpu" --lines | cmp - "$dir/$crc.txt"
-    python3 tests/packets_decoder.py "$dir/$crc.ndp" --stream $crc --lines | cmp - "$dir/$crc.txt"
+    python3 tests/packets_decoder.py "$dir/$crc.ndp" --bare $crc --lines | cmp - "$dir/$crc.txt"
   else
     echo "SKIPPED: the Python decoder of packets: no python3 here"
   fi
@@ -47,7 +47,7 @@ packets reshard "$dir/shard.qubgpu" "$data" --shards 3 2> /dev/null
 packets append "$dir/shard-1-of-3.qubgpu" "$dir/shard-2-of-3.qubgpu" "$dir/shard-3-of-3.qubgpu" 2> /dev/null
 packets export "$dir/again.ndp" "$dir/shard-1-of-3.qubgpu" 2> /dev/null
 cmp "$dir/again.ndp" "$dir/ccitt.ndp"
-input=$dir/ccitt.ndp expect 0 "a stream of $count records" "$QENG" recipes/inspect.lua -
+input=$dir/ccitt.ndp expect 0 "bare frames, $count records" "$QENG" recipes/inspect.lua -
 expect 0 "every frame of $count records" "$QENG" recipes/inspect.lua "$data" --count 0 --verify
 
 # Misuse.

@@ -57,7 +57,7 @@ status "half a run" $? 143
 [ "$(bits straight)" = "$(bits halves)" ] || fail "stopped by SIGTERM and resumed gives other bits"
 
 # ---- a second SIGTERM, of somebody who does not want to wait
-"$QENG" -e 'q.defer_interrupt(true) local t = q.time() while q.time() < t + 30 do end' > "$work/log" 2>&1 &
+"$QENG" -e 'q.host.defer_interrupt(true) local t = q.time() while q.time() < t + 30 do end' > "$work/log" 2>&1 &
 job=$!
 sleep 0.5; kill -TERM $job; sleep 1.3; kill -TERM $job
 wait $job

@@ -14,7 +14,7 @@ namespace {
 
 std::vector<DType> block_formats() {
   std::vector<DType> formats;
-  for (int i = 0; i < kRowDTypes; ++i)
+  for (int i = 0; i < kDTypeCount; ++i)
     if (is_block(static_cast<DType>(i))) formats.push_back(static_cast<DType>(i));
   return formats;
 }

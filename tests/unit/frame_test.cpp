@@ -32,7 +32,7 @@ TEST_CASE("a frame is laid out byte for byte as the protocol says") {
   CHECK(bytes == expected);
 }
 
-TEST_CASE("documents of every awkward length come back from a bare stream") {
+TEST_CASE("documents of every awkward length come back from bare frames") {
   std::vector<Record> records;
   for (size_t tokens : {1u, 2u, 7u, 8u, 9u, 16382u, 16383u, 16384u, 32766u, 40000u, 524280u, 524281u}) {
     for (bool masked : {false, true}) {

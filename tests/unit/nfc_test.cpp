@@ -64,14 +64,14 @@ TEST_CASE("ill-formed bytes become U+FFFD piece by piece") {
   CHECK(replaced("\xe2\x82\xac\xe2\x82") == "\u20ac" + r);
 }
 
-TEST_CASE("a stream gives whole characters") {
-  Utf8Stream stream;
-  CHECK(stream.push("a\xe2") == "a");
-  CHECK(stream.push("\x82") == "");
-  CHECK(stream.push("\xac!") == "\u20ac!");
-  CHECK(stream.push("\xf0\x9f") == "");
-  CHECK(stream.push("x") == "\ufffdx");
-  CHECK(stream.push("\xe2") == "");
-  CHECK(stream.finish() == "\ufffd");
-  CHECK(stream.finish() == "");
+TEST_CASE("a cutter gives whole characters") {
+  Utf8Cutter cutter;
+  CHECK(cutter.push("a\xe2") == "a");
+  CHECK(cutter.push("\x82") == "");
+  CHECK(cutter.push("\xac!") == "\u20ac!");
+  CHECK(cutter.push("\xf0\x9f") == "");
+  CHECK(cutter.push("x") == "\ufffdx");
+  CHECK(cutter.push("\xe2") == "");
+  CHECK(cutter.finish() == "\ufffd");
+  CHECK(cutter.finish() == "");
 }

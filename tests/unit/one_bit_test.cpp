@@ -10,6 +10,7 @@
 #include "engine/formats/safetensors.h"
 #include "engine/quantize/quantize.h"
 #include "kernels/backend.h"
+#include "kernels/interleave.h"
 #include "tests/catch.h"
 
 using namespace qeng;
@@ -138,6 +139,19 @@ TEST_CASE("ternary rows and their scales are tq2_0 blocks of the same values, an
   const std::vector<float> factors{0.25f, 2, 0.125f}, decoded = to_host_f32(*packed);
   for (size_t i = 0; i < values.size(); ++i) CHECK(decoded[i] == values[i] * factors[i / 512]);
   packed->view.as<uint16_t>()[2 * 33 + 32] = 0;  // the scale of that block, as llama.cpp would write it
+  const RowScaled parts = split_row_scale(packed);
+  CHECK(bytes_of(*parts.w) == bytes_of(*w));
+  CHECK(to_host_f32(*parts.scale) == factors);
+}
+
+TEST_CASE("interleaved rows have the codes and scales of rows in order") {
+  std::vector<float> values(32 * 256), factors(32);
+  std::mt19937 engine(4);
+  for (float& value : values) value = static_cast<float>(static_cast<int>(engine() % 3) - 1);
+  for (size_t r = 0; r < factors.size(); ++r) factors[r] = static_cast<float>(r + 1) / 8;
+  const TensorPtr w = quantize(reshape_view(of_floats(values), {32, 256}), DType::ternary);
+  const TensorPtr packed = join_row_scale(w, of_floats(factors), DType::tq2_0);
+  packed->view = interleave(packed->view, 1);
   const RowScaled parts = split_row_scale(packed);
   CHECK(bytes_of(*parts.w) == bytes_of(*w));
   CHECK(to_host_f32(*parts.scale) == factors);

@@ -119,3 +119,16 @@ TEST_CASE("a Parquet page of LZ4 is one block or Hadoop's frames, and unpacks to
   }
   CHECK_THROWS_WITH(unpack_page(3, block, 5), Catch::Matchers::Contains("LZO") && Catch::Matchers::Contains("Brotli"));
 }
+
+TEST_CASE("rows of the files of a campaign", "[.]") {  // of tests/campaigns/parquet.py
+  for (const auto& entry : std::filesystem::directory_iterator(std::getenv("QENG_CAMPAIGN"))) {
+    if (entry.path().extension() != ".parquet") continue;
+    std::string rows;
+    try {
+      rows = text_of(entry.path());
+    } catch (const Error& error) {
+      rows = std::string("error: ") + error.what();
+    }
+    std::ofstream(std::filesystem::path(entry.path()).replace_extension("rows"), std::ios::binary) << rows;
+  }
+}

@@ -64,7 +64,7 @@ TEST_CASE("what a payload cannot hold is refused") {
   CHECK(problem(FrameType::token_ids, "1234") != "");
 }
 
-TEST_CASE("payloads of every awkward length come back from files and streams, between documents") {
+TEST_CASE("payloads of every awkward length come back from files and bare frames, between documents") {
   TemporaryFolder folder;
   std::vector<Record> records = random_records(20, 50, 3);
   std::mt19937 random(4);
@@ -80,15 +80,15 @@ TEST_CASE("payloads of every awkward length come back from files and streams, be
     }
   }
   for (CrcVariant variant : {CrcVariant::ccitt_false, CrcVariant::xmodem}) {
-    Bytes stream;
+    Bytes frames;
     {
       PacketWriter writer(folder.file("a.qubgpu"), nlohmann::json::object(), variant);
       for (const Record& r : records) {
         if (r.type == FrameType::token_ids) {
-          writer.add(r.tokens, r.mask, r.src, r.dst), append_record(stream, r.tokens, r.mask, r.src, r.dst, variant);
+          writer.add(r.tokens, r.mask, r.src, r.dst), append_record(frames, r.tokens, r.mask, r.src, r.dst, variant);
         } else {
           writer.payload(r.type, r.payload, r.src, r.dst),
-              append_payload(stream, r.type, r.payload, r.src, r.dst, variant);
+              append_payload(frames, r.type, r.payload, r.src, r.dst, variant);
         }
       }
       writer.finish();
@@ -96,7 +96,7 @@ TEST_CASE("payloads of every awkward length come back from files and streams, be
     const auto file = PacketFile::open(folder.file("a.qubgpu"));
     CHECK(file->verify().ok());
     CHECK(file->payloads() == 49);
-    RecordScanner scanner(stream, variant);
+    RecordScanner scanner(frames, variant);
     Record seen;
     for (size_t i = 0; i < records.size(); ++i) {
       REQUIRE(scanner.next(seen));

@@ -5,8 +5,10 @@
 #include <random>
 
 #include "engine/formats/safetensors.h"
+#include "engine/quantize/measure.h"
 #include "kernels/blocks.h"
 #include "kernels/cpu/isa/table.h"
+#include "kernels/interleave.h"
 #include "tests/catch.h"
 
 using namespace qeng;
@@ -70,7 +72,7 @@ TEST_CASE("every instruction set writes the same blocks") {
   std::fill(x.begin() + 256, x.begin() + 512, 0.0f);
   for (size_t i = 512; i < 1024; i += 37) x[i] = i % 2 ? 65504.0f : -1e-30f;
   std::fill(importance.begin() + 1024, importance.begin() + 1300, 0.0f);
-  for (int type = 0; type < kRowDTypes; ++type) {
+  for (int type = 0; type < kDTypeCount; ++type) {
     const DType dtype = static_cast<DType>(type);
     if (!is_block(dtype) || is_read_only(dtype)) continue;
     for (const float* weights : {static_cast<const float*>(nullptr), static_cast<const float*>(importance.data())}) {
@@ -122,7 +124,7 @@ TEST_CASE("ternary weights come back exactly from ternary formats, signs from q1
 }
 
 TEST_CASE("zeros and huge or tiny weights stay finite in every format") {
-  for (int type = 0; type < kRowDTypes; ++type) {
+  for (int type = 0; type < kDTypeCount; ++type) {
     const DType dtype = static_cast<DType>(type);
     if (!is_block(dtype) || is_read_only(dtype)) continue;
     INFO(dtype_name(dtype));
@@ -174,7 +176,7 @@ TEST_CASE("only how importances of a block compare counts: not their size, and z
     return std::vector<char>(bytes, bytes + y->view.bytes());
   };
   const auto ones = [](int) { return 1.0f; };
-  for (int type = 0; type < kRowDTypes; ++type) {
+  for (int type = 0; type < kDTypeCount; ++type) {
     const DType dtype = static_cast<DType>(type);
     if (!is_block(dtype) || is_read_only(dtype)) continue;
     INFO(dtype_name(dtype));
@@ -205,4 +207,19 @@ TEST_CASE("quantize refuses what it cannot pack, and says what would do") {
   x->view.as<float>()[100] = INFINITY;
   CHECK_THROWS_WITH(quantize(x, DType::q8_0),
                     Catch::Contains("row 1 of f32 [2, 96] holds a weight that is not finite"));
+}
+
+TEST_CASE("the squared error of interleaved rows is that of rows in order, in pieces too") {
+  Device device(make_cpu_backend(2));
+  const TensorPtr x = make_tensor(device, {21888, 768}, DType::tq2_0);  // more rows than a piece takes, 21845
+  std::memset(x->view.data, 0x24, x->view.bytes());
+  std::memset(x->view.as<char>() + x->view.bytes() - 66, 0x18, 64);  // the last block has other codes
+  const TensorPtr y = make_tensor(device, {21888, 768}, DType::tq2_0);
+  copy_into(*y, *x);
+  const double total = squared_error(x, y).total;
+  y->view = interleave(y->view, 2);
+  const SquaredError same = squared_error(x, y);
+  CHECK(same.error == 0);
+  CHECK(same.total == Approx(total));
+  CHECK(total > 0);
 }

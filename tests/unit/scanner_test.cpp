@@ -8,7 +8,7 @@ using namespace qeng;
 
 namespace {
 
-// A stream that arrives a few bytes at a time.
+// Bytes that arrive a few bytes at a time.
 class Trickle : public ByteSource {
  public:
   Trickle(std::vector<uint8_t> bytes, unsigned seed) : bytes_(std::move(bytes)), random_(seed) {}
@@ -40,7 +40,7 @@ Seen read_all(RecordScanner scanner) {
 
 }  // namespace
 
-TEST_CASE("a stream that trickles in is read as one in memory, damaged or not") {
+TEST_CASE("bytes that trickle in are read as those in memory, damaged or not") {
   std::mt19937 random(1);
   for (int trial = 0; trial < 12; ++trial) {
     std::vector<uint8_t> bytes;
@@ -65,7 +65,7 @@ TEST_CASE("damage longer than the window is skipped, and what follows is found")
   CHECK(seen.errors == 1);
 }
 
-TEST_CASE("a frame of a live stream is there before the next one comes") {
+TEST_CASE("a frame of a live pipe is there before the next one comes") {
   std::vector<uint8_t> bytes, later;
   append_frame(bytes, 1, 0, FrameType::utf8, std::vector<uint8_t>(100, 'a'));
   append_frame(later, 1, 0, FrameType::utf8, std::vector<uint8_t>(100, 'b'));

@@ -277,17 +277,17 @@ TEST_CASE("decoding gives the normalised text back, also token by token") {
   auto tokenizer = qwen();
   if (!tokenizer) return;
   for (const std::string& text : random_strings(5000)) {
-    std::string storage, streamed;
+    std::string storage, cut;
     std::string expected(nfc(text, storage));
     std::vector<int32_t> ids = tokenizer->encode(text, false);
     REQUIRE(tokenizer->decode(ids) == expected);
-    Utf8Stream stream;
+    Utf8Cutter cutter;
     for (int32_t id : ids) {
-      std::string ready = stream.push(tokenizer->bytes(id)), copy;
+      std::string ready = cutter.push(tokenizer->bytes(id)), copy;
       REQUIRE(valid_utf8(ready, copy) == ready);
-      streamed += ready;
+      cut += ready;
     }
-    REQUIRE(streamed + stream.finish() == expected);
+    REQUIRE(cut + cutter.finish() == expected);
   }
 }
 

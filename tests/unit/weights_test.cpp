@@ -178,12 +178,15 @@ TEST_CASE("weights: rows are interleaved where nobody sees them yet, and read as
   const TensorPtr before = plain.tensor(device, "t");
   const TensorPtr t = weights.tensor(device, "t", kInterleave);
   CHECK(t->view.data == stored(weights, "t"));
-  CHECK(t->view.dtype == DType::tq2_0_interleaved);
+  CHECK(t->view.interleaved);
+  CHECK(t->view.dtype == DType::tq2_0);
   CHECK(to_host(*t) == to_host(*before));
-  CHECK(weights.tensor(device, "t")->view.dtype == DType::tq2_0_interleaved);
-  CHECK(same_bytes(*weights.tensor(device, "t", kCopy), stored(plain, "t")));
-  CHECK(plain.tensor(device, "t", kInterleave)->view.dtype == DType::tq2_0);  // `before` shows it
-  CHECK(weights.tensor(device, "w", kInterleave)->view.dtype == DType::f32);
+  CHECK(weights.tensor(device, "t")->view.interleaved);
+  const TensorPtr copy = weights.tensor(device, "t", kCopy);
+  CHECK_FALSE(copy->view.interleaved);
+  CHECK(same_bytes(*copy, stored(plain, "t")));
+  CHECK_FALSE(plain.tensor(device, "t", kInterleave)->view.interleaved);  // `before` shows it
+  CHECK_FALSE(weights.tensor(device, "w", kInterleave)->view.interleaved);
 
   auto heads = kInterleave;
   heads.heads = 2;
@@ -191,8 +194,53 @@ TEST_CASE("weights: rows are interleaved where nobody sees them yet, and read as
              containing("value: ") && containing("lies interleaved already"));
   CHECK_THAT(refusal([&] { weights.load(device, false); }), containing("load the file before"));
   const TensorPtr reordered = weights.tensor(device, "u", heads);  // a copy, interleaved itself
-  CHECK(reordered->view.dtype == DType::tq2_0_interleaved);
+  CHECK(reordered->view.interleaved);
   CHECK(to_host(*reordered) == to_host(*plain.tensor(device, "u", kHeads)));
+}
+
+TEST_CASE("weights: interleaved rows stay what they are in parts, and come in order in copies and bytes") {
+  const WeightsScratch scratch;
+  write_gguf(scratch / "a.gguf");
+  Device device(make_cpu_backend(1)), own(std::make_unique<OwnMemory>());
+  Weights weights(open_weights(scratch / "a.gguf")), plain(open_weights(scratch / "a.gguf"));
+  const TensorPtr t = weights.tensor(device, "t", kInterleave), in_order = plain.tensor(device, "t");
+  const std::byte* file = stored(plain, "t");
+  const size_t half = t->view.bytes() / 2;
+  REQUIRE(t->view.interleaved);
+  CHECK_FALSE(same_bytes(*t, file));
+
+  const TensorPtr shaped = reshape_view(t, {64, 256}), rows = row_range(t, 32, 32);
+  CHECK(shaped->view.interleaved);
+  CHECK(to_host(*shaped) == to_host(*in_order));
+  CHECK(rows->view.interleaved);
+  CHECK(to_host(*rows) == to_host(*row_range(in_order, 32, 32)));
+  CHECK_THAT(refusal([&] { reshape_view(t, {32, 512}); }), containing("dtype: ") && containing("lie in groups"));
+  CHECK_THAT(refusal([&] { row_range(t, 0, 16); }), containing("dtype: ") && containing("groups of 32 rows"));
+
+  std::vector<std::byte> bytes(t->view.bytes());
+  read_bytes(*t, bytes.data());
+  CHECK(std::memcmp(bytes.data(), file, bytes.size()) == 0);
+  for (Device* each : {&device, &own}) {
+    const TensorPtr copy = make_tensor(*each, {64, 256}, DType::tq2_0);
+    copy_into(*copy, *t);
+    CHECK_FALSE(copy->view.interleaved);
+    CHECK(same_bytes(*copy, file));
+    const TensorPtr decoded = make_tensor(*each, {64, 256}, DType::f32);
+    copy_into(*decoded, *t);
+    CHECK(to_host(*decoded) == to_host(*in_order));
+  }
+  CHECK_FALSE(make_like(*t)->view.interleaved);
+
+  copy_into(*rows, *row_range(in_order, 0, 32));  // the first group's rows into the second's
+  CHECK(rows->view.interleaved);
+  read_bytes(*t, bytes.data());
+  CHECK(std::memcmp(bytes.data(), file, half) == 0);
+  CHECK(std::memcmp(bytes.data() + half, file, half) == 0);
+  copy_into(*t, *shaped);
+  CHECK(to_host(*rows) == to_host(*row_range(in_order, 0, 32)));
+  device.run(Fill{rows->view, 0});
+  CHECK(to_host(*rows) == std::vector<double>(32 * 256));
+  CHECK(to_host(*row_range(t, 0, 32)) == to_host(*row_range(in_order, 0, 32)));
 }
 
 TEST_CASE("weights: what is decoded, what lies unaligned, and what is not read") {
@@ -267,7 +315,7 @@ TEST_CASE("weights: a stream's matrices lie in files, and wait in the host's mem
   const TensorPtr copied = weights.tensor(own, "w", kInterleave);
   CHECK(copied->view.data != stored(weights, "w"));
   CHECK(same_bytes(*copied, stored(weights, "w")));
-  CHECK(weights.tensor(own, "t", kInterleave)->view.dtype == DType::tq2_0);
+  CHECK_FALSE(weights.tensor(own, "t", kInterleave)->view.interleaved);
   CHECK_FALSE(weights.load(own, false));
 }
 

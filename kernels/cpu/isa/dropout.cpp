@@ -9,14 +9,14 @@ constexpr int kDrawn = 64;  // elements at a time
 constexpr int kGroups = kDrawn / 4 / kWords;
 
 // word[i] = the random word of element first + i: philox4x32 with a counter in each lane.
-void draw(uint64_t seed, uint64_t step, uint32_t stream, uint64_t first, uint32_t* word) {
+void draw(uint64_t seed, uint64_t step, uint32_t subsequence, uint64_t first, uint32_t* word) {
   uint64_t counters[kDrawn / 4];
   Words w[kGroups][4];
   for (int j = 0; j < kDrawn / 4; ++j) counters[j] = first / 4 + static_cast<uint64_t>(j);
   for (int g = 0; g < kGroups; ++g) {
     w[g][0] = load_words(counters + g * kWords);
     w[g][1] = high_words(w[g][0]) ^ splat_words(step >> 32);
-    w[g][2] = splat_words(stream);
+    w[g][2] = splat_words(subsequence);
     w[g][3] = splat_words(step);
   }
   const Words m0 = splat_words(kPhiloxM0), m1 = splat_words(kPhiloxM1);
@@ -44,7 +44,7 @@ void draw(uint64_t seed, uint64_t step, uint32_t stream, uint64_t first, uint32_
 }
 
 void dropout(Float type, const void* x, void* y, int64_t first, int64_t n, uint64_t seed, uint64_t step,
-             uint32_t stream, float p) {
+             uint32_t subsequence, float p) {
   // uniform_of(word) >= p, as integers: its 24 bits are at least p 2^24
   const uint32_t threshold = static_cast<uint32_t>(__builtin_ceil(static_cast<double>(p) * 16777216)) << 8;
   const float scale = 1.0f / (1.0f - p);
@@ -53,7 +53,7 @@ void dropout(Float type, const void* x, void* y, int64_t first, int64_t n, uint6
     uint32_t word[kDrawn];
     float kept[kDrawn] = {};
     for (int64_t block = 0; block < n; block += kDrawn) {
-      draw(seed, step, stream, static_cast<uint64_t>(first + block), word);
+      draw(seed, step, subsequence, static_cast<uint64_t>(first + block), word);
       const T* in = static_cast<const T*>(x) + block;
       T* out = static_cast<T*>(y) + block;
       const int64_t count = n - block < kDrawn ? n - block : kDrawn;
@@ -65,14 +65,14 @@ void dropout(Float type, const void* x, void* y, int64_t first, int64_t n, uint6
 }
 
 void embedding_noise(Float type, const void* x, void* y, int64_t first, int64_t n, uint64_t seed, uint64_t step,
-                     uint32_t stream, float strength) {
+                     uint32_t subsequence, float strength) {
   for_type(type, [=](auto tag) {
     using T = decltype(tag);
     uint32_t word[kDrawn];
     float added[kDrawn];
     const int64_t skipped = first % 4;  // a row may start within a counter's four elements
     for (int64_t at = -skipped; at < n; at += kDrawn) {
-      draw(seed, step, stream, static_cast<uint64_t>(first + at), word);
+      draw(seed, step, subsequence, static_cast<uint64_t>(first + at), word);
       for (int i = 0; i < kDrawn; ++i) added[i] = strength * (2 * uniform_of(word[i]) - 1);
       const int64_t from = at < 0 ? skipped : 0, count = (n - at < kDrawn ? n - at : kDrawn) - from;
       const T* in = static_cast<const T*>(x) + at + from;

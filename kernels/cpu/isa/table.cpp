@@ -16,6 +16,7 @@ void fill_gemv(Table& table);
 void fill_hadamard(Table& table);
 void fill_interleaved_dots(Table& table);
 void fill_optimizer(Table& table);
+void fill_pointwise(Table& table);
 void fill_paged_attention(Table& table);
 void fill_rmsnorm(Table& table);
 void fill_rope(Table& table);
@@ -38,6 +39,7 @@ void fill(Table& table) {
   fill_hadamard(table);
   fill_interleaved_dots(table);
   fill_optimizer(table);
+  fill_pointwise(table);
   fill_paged_attention(table);
   fill_rmsnorm(table);
   fill_rope(table);

@@ -14,6 +14,7 @@
 #include "kernels/dtype.h"
 #include "kernels/math/adamw.h"
 #include "kernels/math/bf16.h"
+#include "kernels/math/fn.h"
 
 namespace qeng::isa {
 
@@ -57,9 +58,12 @@ struct Table {
   void (*scale_columns_grad)(Float type, const void* x, const float* scale, const void* dy, void* dx, float* dscale,
                              int64_t n) = nullptr;
 
+  // ---- pointwise (pointwise.cpp): the steps, on registers of [rows, columns] floats, `stride` floats apart
+  void (*pointwise)(const PointwiseStep* steps, int64_t count, float* registers, int64_t stride, int64_t rows,
+                    int64_t columns) = nullptr;
+
   // ---- stored dtypes (block_decode.cpp): out[i] = element first + i of the row, i < count. dtype: float, f16 or a
-  // block
-  // format; the values are those of decode_row (kernels/blocks.h).
+  // block format; the values are those of decode_row (kernels/blocks.h).
   void (*decode)(DType dtype, const void* row, int64_t first, int64_t count, float* out) = nullptr;
   // encode_row (block_encode.cpp), the same bytes with any instruction set.
   void (*encode)(DType dtype, const float* x, const float* importance, int64_t count, void* row) = nullptr;
@@ -103,32 +107,30 @@ struct Table {
                            float* out, int64_t stride) = nullptr;
   int64_t (*panel_bytes)(DType format, int64_t k) = nullptr;
   // Rows first .. first + n of w, a matrix of any block format; n <= kPanelRows, first a multiple of it.
-  void (*pack_panel)(DType format, const void* w, int64_t first, int64_t n, int64_t k, void* panel) = nullptr;
+  void (*pack_panel)(DType format, bool interleaved, const void* w, int64_t first, int64_t n, int64_t k,
+                     void* panel) = nullptr;
   // out[r * stride + j], j < kPanelRows, for rows first .. first + rows of x; first is a multiple of kMatrixRows.
   // panel: 64-byte aligned
   void (*block_tiles)(DType format, const Activations& x, int64_t first, int64_t rows, const void* panel, float* out,
                       int64_t stride) = nullptr;
   // RowLinear with bf16 weights where there are tiles for them (bf16_tiles_amx.cpp), else null.
-  // x in groups of kMatrixRows rows, or one of fewer: bf16_group rounds `rows` of them to [k up to kBf16Step, columns,
-  // 2], with
-  // zeros for the rest of the columns. Then out[r * stride + j] = <x_r, w_j>, r < rows, j < n; sums: memory of
-  // [n up to kMatrixRows, groups * columns].
+  // x in groups of kMatrixRows rows, or one of fewer: bf16_group rounds `rows` of them to
+  // [k up to kBf16Step, columns, 2], with zeros for the rest of the columns. Then out[r * stride + j] = <x_r, w_j>,
+  // r < rows, j < n; sums: memory of [n up to kMatrixRows, groups * columns].
   void (*bf16_group)(Float type, const void* x, int64_t rows, int64_t columns, int64_t k, bf16* to) = nullptr;
   void (*bf16_tiles)(const bf16* x, int64_t rows, const void* w, float* sums, float* out, int64_t stride, int64_t n,
                      int64_t k) = nullptr;
   bool matrix_tiles = false;  // block_tiles has instructions for whole tiles, and wants Activations::tiles
 
   // ---- RowLinear with one_bit and ternary weights (sign_dots.cpp): a group of row `row` of the tables is made of that
-  // of x, f32, and
-  // out[r * stride + j] = <row row + r of x, w_j>, r < rows <= kMostSignRows, j < n, where w is row 0
+  // of x, f32, and out[r * stride + j] = <row row + r of x, w_j>, r < rows <= kMostSignRows, j < n, where w is row 0
   void (*sign_tables)(DType format, const float* x, const SignTables& to, int64_t row, int64_t group) = nullptr;
   void (*sign_dots)(DType format, const SignTables& x, int64_t row, int64_t rows, const void* w, int64_t n, float* out,
                     int64_t stride) = nullptr;
 
   // ---- Matmul with one_bit weights (sign_sums.cpp), kSumRows rows and kSumColumns columns of op(a) at a time
   // tables: [kSumRuns, 16, kSumRows]: entry `bits` has +-a +-b +-c +-d of a run of four, + for the bits that are set,
-  // the
-  // first the lowest. x: [kSumColumns, kSumRows]
+  // the first the lowest. x: [kSumColumns, kSumRows]
   void (*sign_sum_tables)(const float* x, float* tables) = nullptr;
   // sums[j, r] += sum over runs of what picks[j, run], 16 times the bits, has in its table, run after run, j < n
   void (*sign_sums)(const float* tables, const uint8_t* picks, int64_t n, float* sums) = nullptr;
@@ -150,10 +152,10 @@ struct Table {
 
   // ---- dropout (dropout.cpp): elements first .. first + n of a tensor; first a multiple of 4.
   void (*dropout)(Float type, const void* x, void* y, int64_t first, int64_t n, uint64_t seed, uint64_t step,
-                  uint32_t stream, float p) = nullptr;
+                  uint32_t subsequence, float p) = nullptr;
   // y = x + strength (2 u - 1), u in [0, 1) as dropout draws it; first may be any.
   void (*embedding_noise)(Float type, const void* x, void* y, int64_t first, int64_t n, uint64_t seed, uint64_t step,
-                          uint32_t stream, float strength) = nullptr;
+                          uint32_t subsequence, float strength) = nullptr;
 
   // ---- attention (attention.cpp, attention_grad.cpp): tiles as attention.h describes them
   void (*attention)(const AttentionTile& tile) = nullptr;

@@ -34,12 +34,13 @@ __global__ void __launch_bounds__(T::kThreads) attention_kernel(Arguments a) {
   char* q_tile = shared_memory();
   char* k_tile = q_tile + Q::kBytes;
   char* v_tile = k_tile + K::kBytes;
-  int* slot = reinterpret_cast<int*>(v_tile + K::kBytes);
+  int* shared_item = reinterpret_cast<int*>(v_tile + K::kBytes);
   const int lane = static_cast<int>(threadIdx.x) % kWarp, row0 = static_cast<int>(threadIdx.x) / kWarp * 16 * kTall;
   const int q_stride = a.heads * kDim, kv_stride = a.kv_heads * kDim;
   const int q_lane = lane_offset<Q>(), k_lane = lane_offset<K>();
 
-  for (int item = next_item(a.plan, slot); item < a.plan->tiles * a.heads; item = next_item(a.plan, slot)) {
+  for (int item = next_item(a.plan, shared_item); item < a.plan->tiles * a.heads;
+       item = next_item(a.plan, shared_item)) {
     const AttentionTile tile = a.plan->list()[item / a.heads];
     const int head = item % a.heads;
     const int kv_column = head / a.group * kDim;

@@ -7,7 +7,7 @@
 // number of blocks, each of which takes the next item (tile and head) until none is left. What a tile gives does not
 // depend on which block computes it.
 //
-//   for (int item = next_item(plan, slot); item < plan->tiles * heads; item = next_item(plan, slot)) {
+//   for (int item = next_item(plan, shared_item); item < plan->tiles * heads; item = next_item(plan, shared_item)) {
 //     const AttentionTile tile = plan->list()[item / heads];
 //     const int head = item % heads;  // the longest tile of each head, then the next
 #pragma once
@@ -80,13 +80,13 @@ inline dim3 plan_blocks(int64_t most_items, const CudaContext& context) {
   return dim3(static_cast<unsigned>(std::min<int64_t>(most_items, int64_t{kResident} * context.multiprocessors)));
 }
 
-// The next item, the same in each thread of the block. slot: shared memory for it. A barrier of the block before and
-// after: what an item left in shared memory may be overwritten on return.
-__device__ inline int next_item(AttentionPlan* plan, int* slot) {
+// The next item, the same in each thread of the block. shared_item: shared memory for it. A barrier of the block before
+// and after: what an item left in shared memory may be overwritten on return.
+__device__ inline int next_item(AttentionPlan* plan, int* shared_item) {
   __syncthreads();
-  if (threadIdx.x == 0) *slot = atomicAdd(&plan->taken, 1);
+  if (threadIdx.x == 0) *shared_item = atomicAdd(&plan->taken, 1);
   __syncthreads();
-  return *slot;
+  return *shared_item;
 }
 
 // Positions [begin, end), taken `step` at a time from `begin` on.

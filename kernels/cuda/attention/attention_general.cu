@@ -64,12 +64,13 @@ __global__ void __launch_bounds__(kThreads, 2) attention_general_kernel(Forward<
   const int tile_size = kRows * sizes.pitch;
   float* q = reinterpret_cast<float*>(shared_memory());
   float *k = q + tile_size, *v = k + tile_size, *p = v + tile_size;
-  int* slot = reinterpret_cast<int*>(p + kRows * kStep);
+  int* shared_item = reinterpret_cast<int*>(p + kRows * kStep);
   const int row = static_cast<int>(threadIdx.x) / kLanes, lane = static_cast<int>(threadIdx.x) % kLanes;
   const int64_t q_stride = int64_t{sizes.heads} * sizes.dim, kv_stride = int64_t{sizes.kv_heads} * sizes.dim;
   const float scale = sizes.scale * kLog2e;
 
-  for (int item = next_item(a.plan, slot); item < a.plan->tiles * sizes.heads; item = next_item(a.plan, slot)) {
+  for (int item = next_item(a.plan, shared_item); item < a.plan->tiles * sizes.heads;
+       item = next_item(a.plan, shared_item)) {
     const AttentionTile tile = a.plan->list()[item / sizes.heads];
     const int head = item % sizes.heads, t = tile.first + row;
     const int64_t q_column = int64_t{head} * sizes.dim, kv_column = int64_t{head / sizes.group} * sizes.dim;
@@ -124,19 +125,20 @@ __global__ void __launch_bounds__(kThreads, 2) attention_grad_general_kernel(Bac
   const Sizes& sizes = a.sizes;
   const int tile_size = kRows * sizes.pitch;
   float* own1 = reinterpret_cast<float*>(shared_memory());  // q or k
-  float *own2 = own1 + tile_size, *stream1 = own2 + tile_size, *stream2 = stream1 + tile_size;
-  float *p = stream2 + tile_size, *ds = p + kRows * kStep;
-  int* slot = reinterpret_cast<int*>(ds + kRows * kStep);
+  float *own2 = own1 + tile_size, *other1 = own2 + tile_size, *other2 = other1 + tile_size;
+  float *p = other2 + tile_size, *ds = p + kRows * kStep;
+  int* shared_item = reinterpret_cast<int*>(ds + kRows * kStep);
   const int row = static_cast<int>(threadIdx.x) / kLanes, lane = static_cast<int>(threadIdx.x) % kLanes;
   const int64_t q_stride = int64_t{sizes.heads} * sizes.dim, kv_stride = int64_t{sizes.kv_heads} * sizes.dim;
-  const int64_t own_stride = kKeys ? kv_stride : q_stride, stream_stride = kKeys ? q_stride : kv_stride;
+  const int64_t own_stride = kKeys ? kv_stride : q_stride, other_stride = kKeys ? q_stride : kv_stride;
   const int columns = kKeys ? sizes.kv_heads : sizes.heads;
   const float scale = sizes.scale * kLog2e;
 
-  for (int item = next_item(a.plan, slot); item < a.plan->tiles * columns; item = next_item(a.plan, slot)) {
+  for (int item = next_item(a.plan, shared_item); item < a.plan->tiles * columns;
+       item = next_item(a.plan, shared_item)) {
     const AttentionTile tile = a.plan->list()[item / columns];
     const int own_head = item % columns, kv_head = kKeys ? own_head : own_head / sizes.group;
-    const int own_end = kKeys ? tile.k_end : tile.q_end, stream_end = kKeys ? tile.q_end : tile.k_end;
+    const int own_end = kKeys ? tile.k_end : tile.q_end, other_end = kKeys ? tile.q_end : tile.k_end;
     const int mine = tile.first + row, last = min(tile.first + kRows, own_end);
     const Span span = kKeys ? queries_seeing(tile, tile.first, last, sizes.window, kStep)
                             : keys_seen(tile, tile.first, last, sizes.window, kStep);
@@ -147,12 +149,12 @@ __global__ void __launch_bounds__(kThreads, 2) attention_grad_general_kernel(Bac
       const int64_t column = int64_t{kKeys ? h : kv_head} * sizes.dim, statistics = int64_t{h} * sizes.tq;
       for (int s0 = span.begin; s0 < span.end; s0 += kStep) {
         __syncthreads();
-        load_tile(stream1, (kKeys ? a.q : a.k) + column, stream_stride, s0, stream_end, sizes);
-        load_tile(stream2, (kKeys ? a.dout : a.v) + column, stream_stride, s0, stream_end, sizes);
+        load_tile(other1, (kKeys ? a.q : a.k) + column, other_stride, s0, other_end, sizes);
+        load_tile(other2, (kKeys ? a.dout : a.v) + column, other_stride, s0, other_end, sizes);
         __syncthreads();
         float s[kStep / kLanes], dp[kStep / kLanes];
-        dots(s, own1 + row * sizes.pitch, stream1, lane, sizes);
-        dots(dp, own2 + row * sizes.pitch, stream2, lane, sizes);
+        dots(s, own1 + row * sizes.pitch, other1, lane, sizes);
+        dots(dp, own2 + row * sizes.pitch, other2, lane, sizes);
 #pragma unroll
         for (int i = 0; i < kStep / kLanes; ++i) {
           const int other = s0 + lane + i * kLanes, t = kKeys ? other : mine, j = kKeys ? mine : other;
@@ -163,8 +165,8 @@ __global__ void __launch_bounds__(kThreads, 2) attention_grad_general_kernel(Bac
           ds[row * kStep + lane + i * kLanes] = s[i] * (dp[i] - delta);
         }
         __syncwarp();  // the threads of a row are of one warp
-        add_rows(sum1, ds + row * kStep, stream1, lane, sizes);
-        if constexpr (kKeys) add_rows(sum2, p + row * kStep, stream2, lane, sizes);
+        add_rows(sum1, ds + row * kStep, other1, lane, sizes);
+        if constexpr (kKeys) add_rows(sum2, p + row * kStep, other2, lane, sizes);
       }
     }
     if (mine >= own_end) continue;

@@ -2,7 +2,7 @@
 // pass over queries gives dq, the pass over keys dk and dv; both compute the scores again. They are one kernel: a warp
 // owns 16 rows of one side and walks over the rows of the other, which lie in shared memory:
 //
-//             own     stream      scores             sums
+//             own     other       scores             sums
 //   queries   q, do   k, v        S, dP              dq += dS k
 //   keys      k, v    q, do       S^T, dP^T          dk += dS^T q,  dv += P^T do
 //
@@ -32,16 +32,16 @@ struct Item {
 };
 
 // kSplit: warps that own the same rows, each with its share of head_dim; they add up their shares of the scores through
-// shared memory. kStream: rows of the other side that lie in shared memory at a time; 16 of them are worked on at once.
-template <TileSide kOwnSide, int kDimension, int kWarpCount, int kSplits, int kStreamRows>
+// shared memory. kOther: rows of the other side that lie in shared memory at a time; 16 of them are worked on at once.
+template <TileSide kOwnSide, int kDimension, int kWarpCount, int kSplits, int kOtherRows>
 struct GradTiles {
   static constexpr TileSide kSide = kOwnSide;
-  static constexpr int kDim = kDimension, kWarps = kWarpCount, kSplit = kSplits, kStream = kStreamRows;
+  static constexpr int kDim = kDimension, kWarps = kWarpCount, kSplit = kSplits, kOther = kOtherRows;
   static constexpr int kThreads = kWarps * kWarp, kRows = kWarps / kSplit * 16, kShare = kDim / kSplit;
-  using Own = SharedTile<kDim, kRows>;  // read once into registers, through the memory of the streams
-  using Stream = SharedTile<kDim, kStream>;
-  static constexpr int kStage = 2 * Stream::kBytes, kExchange = kSplit > 1 ? kThreads * 16 * 4 : 0;
-  static constexpr int kStatistics = 2 * kStream * 4;
+  using Own = SharedTile<kDim, kRows>;  // read once into registers, through the memory of the others
+  using Other = SharedTile<kDim, kOther>;
+  static constexpr int kStage = 2 * Other::kBytes, kExchange = kSplit > 1 ? kThreads * 16 * 4 : 0;
+  static constexpr int kStatistics = 2 * kOther * 4;
   static constexpr int kShared = 2 * (kStage + kExchange + kStatistics) + static_cast<int>(sizeof(Item));
   static_assert(Own::kBytes <= kStage && (kSplit == 1 || kSplit == 2));
 };
@@ -63,8 +63,8 @@ __device__ inline bool take(const Arguments& a, Item* item) {
       item->head = head;
       item->past_head = head + heads;
       item->span = T::kSide == TileSide::keys
-                       ? queries_seeing(tile, tile.first, min(last, tile.k_end), a.window, T::kStream)
-                       : keys_seen(tile, tile.first, min(last, tile.q_end), a.window, T::kStream);
+                       ? queries_seeing(tile, tile.first, min(last, tile.k_end), a.window, T::kOther)
+                       : keys_seen(tile, tile.first, min(last, tile.q_end), a.window, T::kOther);
     }
   }
   __syncthreads();
@@ -76,21 +76,21 @@ __device__ inline bool take(const Arguments& a, Item* item) {
 template <class T>
 __global__ void __launch_bounds__(T::kThreads, T::kThreads == 128 ? 2 : 1) attention_grad_kernel(Arguments a) {
   constexpr bool kKeys = T::kSide == TileSide::keys;
-  constexpr int kDim = T::kDim, kStream = T::kStream, kShare = T::kShare, kChunk = 16;
+  constexpr int kDim = T::kDim, kOther = T::kOther, kShare = T::kShare, kChunk = 16;
   using Own = typename T::Own;
-  using Stream = typename T::Stream;
+  using Other = typename T::Other;
   char* stages = shared_memory();
   char* exchange = stages + 2 * T::kStage;
-  float* statistics = reinterpret_cast<float*>(exchange + 2 * T::kExchange);  // [2][lse, delta][kStream]
-  Item* item = reinterpret_cast<Item*>(statistics + 4 * kStream);
+  float* statistics = reinterpret_cast<float*>(exchange + 2 * T::kExchange);  // [2][lse, delta][kOther]
+  Item* item = reinterpret_cast<Item*>(statistics + 4 * kOther);
 
   while (take<T>(a, item)) {
-    const auto load_stream = [&](int stage, int head, int first, int thread) {
+    const auto load_other = [&](int stage, int head, int first, int thread) {
       const int column = (kKeys ? head : item->kv_head) * kDim, stride = kKeys ? a.q_stride : a.kv_stride;
       const int end = kKeys ? item->tile.q_end : item->tile.k_end;
       char* to = stages + stage * T::kStage;
-      Stream::template load<T::kThreads>(to, kKeys ? a.q : a.k, column, stride, first, end, thread);
-      Stream::template load<T::kThreads>(to + Stream::kBytes, kKeys ? a.dout : a.v, column, stride, first, end, thread);
+      Other::template load<T::kThreads>(to, kKeys ? a.q : a.k, column, stride, first, end, thread);
+      Other::template load<T::kThreads>(to + Other::kBytes, kKeys ? a.dout : a.v, column, stride, first, end, thread);
       ptx::cp_async_commit();
     };
     // lse or delta; past the document's end every operand is 0, and so is what comes of it.
@@ -126,10 +126,10 @@ __global__ void __launch_bounds__(T::kThreads, T::kThreads == 128 ? 2 : 1) atten
         ptx::ldmatrix_x4(own2[d], second + Own::moved(own_lane, row0, 2 * d));
       }
       __syncthreads();
-      load_stream(0, head, item->span.begin, thread);
-      if (kKeys && thread < kStream) {
+      load_other(0, head, item->span.begin, thread);
+      if (kKeys && thread < kOther) {
         statistics[thread] = statistic(a.lse, head, item->span.begin + thread) * kLog2e;
-        statistics[kStream + thread] = statistic(a.delta, head, item->span.begin + thread);
+        statistics[kOther + thread] = statistic(a.delta, head, item->span.begin + thread);
       }
     }
 
@@ -139,46 +139,46 @@ __global__ void __launch_bounds__(T::kThreads, T::kThreads == 128 ? 2 : 1) atten
       const int thread = ptx::opaque(static_cast<int>(threadIdx.x));
       ptx::cp_async_wait<0>();
       __syncthreads();  // this stage is there, and nobody needs the other
-      int next = s0 + kStream, next_head = head;
+      int next = s0 + kOther, next_head = head;
       if (next >= item->span.end) next = item->span.begin, ++next_head;
       float next_lse = 0, next_delta = 0;
       if (next_head < item->past_head) {
-        load_stream(stage ^ 1, next_head, next, thread);
-        if (kKeys && thread < kStream) {
+        load_other(stage ^ 1, next_head, next, thread);
+        if (kKeys && thread < kOther) {
           next_lse = statistic(a.lse, next_head, next + thread);
           next_delta = statistic(a.delta, next_head, next + thread);
         }
       }
-      const char* stream1 = stages + stage * T::kStage;
-      const char* stream2 = stream1 + Stream::kBytes;
-      const float* stream_lse = statistics + 2 * kStream * stage;
+      const char* other1 = stages + stage * T::kStage;
+      const char* other2 = other1 + Other::kBytes;
+      const float* other_lse = statistics + 2 * kOther * stage;
 #pragma unroll 1
-      for (int c = 0; c < kStream; c += kChunk) {
+      for (int c = 0; c < kOther; c += kChunk) {
         const int self = ptx::opaque(static_cast<int>(threadIdx.x)), lane = self % kWarp, warp = self / kWarp;
         const AttentionTile tile = item->tile;
-        const int own_end = kKeys ? tile.k_end : tile.q_end, stream_end = kKeys ? tile.q_end : tile.k_end;
+        const int own_end = kKeys ? tile.k_end : tile.q_end, other_end = kKeys ? tile.q_end : tile.k_end;
         const int w0 = tile.first + warp / T::kSplit * 16, w1 = min(w0 + 16, own_end);  // the warp's rows
         const int share = T::kSplit > 1 ? warp % T::kSplit * kShare : 0;                // and its columns
-        const int stream_lane = lane_offset<Stream>(lane) + Stream::offset(0, share / 8);
-        const int c0 = s0 + c, c1 = min(c0 + kChunk, stream_end);
+        const int other_lane = lane_offset<Other>(lane) + Other::offset(0, share / 8);
+        const int c0 = s0 + c, c1 = min(c0 + kChunk, other_end);
         if (w0 >= w1 || c0 >= c1) continue;
         if (!(kKeys ? any_seen(tile, c0, c1, w0, w1, a.window) : any_seen(tile, w0, w1, c0, c1, a.window))) continue;
         float s[2][4] = {}, dp[2][4] = {};
 #pragma unroll
         for (int d = 0; d < kShare / 16; ++d) {
-          const int at = Stream::moved(stream_lane, c, 2 * d);
+          const int at = Other::moved(other_lane, c, 2 * d);
           uint32_t b[4];
-          ptx::ldmatrix_x4(b, stream1 + at);
+          ptx::ldmatrix_x4(b, other1 + at);
           ptx::mma_bf16(s[0], own1[d], b[0], b[2]);
           ptx::mma_bf16(s[1], own1[d], b[1], b[3]);
-          ptx::ldmatrix_x4(b, stream2 + at);
+          ptx::ldmatrix_x4(b, other2 + at);
           ptx::mma_bf16(dp[0], own2[d], b[0], b[2]);
           ptx::mma_bf16(dp[1], own2[d], b[1], b[3]);
         }
         if constexpr (T::kSplit > 1) {
           // Two buffers: who writes one again has passed a barrier, this one or the stage's, after the partner read it.
           float4* mine = reinterpret_cast<float4*>(exchange + c / kChunk % 2 * T::kExchange) + warp * 4 * kWarp + lane;
-          const float4* other = mine + (warp % 2 ? -4 : 4) * kWarp;
+          const float4* partner = mine + (warp % 2 ? -4 : 4) * kWarp;
 #pragma unroll
           for (int n = 0; n < 2; ++n) {
             mine[n * kWarp] = make_float4(s[n][0], s[n][1], s[n][2], s[n][3]);
@@ -187,28 +187,28 @@ __global__ void __launch_bounds__(T::kThreads, T::kThreads == 128 ? 2 : 1) atten
           ptx::barrier_sync(1 + warp / 2, 2 * kWarp);
 #pragma unroll
           for (int n = 0; n < 2; ++n) {
-            const float4 x = other[n * kWarp], y = other[(2 + n) * kWarp];
+            const float4 x = partner[n * kWarp], y = partner[(2 + n) * kWarp];
             s[n][0] += x.x, s[n][1] += x.y, s[n][2] += x.z, s[n][3] += x.w;
             dp[n][0] += y.x, dp[n][1] += y.y, dp[n][2] += y.z, dp[n][3] += y.w;
           }
         }
-        const bool whole = c0 + kChunk <= stream_end && (kKeys ? all_seen(tile, c0, c1, w0, w1, a.window)
-                                                               : all_seen(tile, w0, w1, c0, c1, a.window));
+        const bool whole = c0 + kChunk <= other_end && (kKeys ? all_seen(tile, c0, c1, w0, w1, a.window)
+                                                              : all_seen(tile, w0, w1, c0, c1, a.window));
         const int after = kKeys ? tile.keys_after(c0 + lane % 4 * 2, w0 + lane / 4)
                                 : tile.keys_after(w0 + lane / 4, c0 + lane % 4 * 2);
 #pragma unroll
         for (int n = 0; n < 2; ++n) {
           float2 lse2{}, delta2{};
           if constexpr (kKeys) {
-            lse2 = *reinterpret_cast<const float2*>(stream_lse + c + 8 * n + lane % 4 * 2);
-            delta2 = *reinterpret_cast<const float2*>(stream_lse + kStream + c + 8 * n + lane % 4 * 2);
+            lse2 = *reinterpret_cast<const float2*>(other_lse + c + 8 * n + lane % 4 * 2);
+            delta2 = *reinterpret_cast<const float2*>(other_lse + kOther + c + 8 * n + lane % 4 * 2);
           }
 #pragma unroll
           for (int e = 0; e < 4; ++e) {
             const float lse = kKeys ? (e % 2 ? lse2.y : lse2.x) : own_lse[e / 2];
             const float delta = kKeys ? (e % 2 ? delta2.y : delta2.x) : own_delta[e / 2];
-            const int own = e / 2 * 8, stream = 8 * n + e % 2;
-            const bool seen = whole || AttentionTile::sees(after + (kKeys ? stream - own : own - stream), a.window);
+            const int own = e / 2 * 8, other = 8 * n + e % 2;
+            const bool seen = whole || AttentionTile::sees(after + (kKeys ? other - own : own - other), a.window);
             const float p = seen ? SoftmaxRow::probability(s[n][e], a.scale_log2, lse) : 0.0f;
             s[n][e] = p, dp[n][e] = p * (dp[n][e] - delta);
           }
@@ -218,21 +218,21 @@ __global__ void __launch_bounds__(T::kThreads, T::kThreads == 128 ? 2 : 1) atten
         pack_a(ds, dp[0], dp[1]);
 #pragma unroll
         for (int d = 0; d < kShare / 16; ++d) {
-          const int at = Stream::moved(stream_lane, c, 2 * d);
+          const int at = Other::moved(other_lane, c, 2 * d);
           uint32_t b[4];
           if constexpr (kKeys) {
-            ptx::ldmatrix_x4_trans(b, stream2 + at);
+            ptx::ldmatrix_x4_trans(b, other2 + at);
             ptx::mma_bf16(sum2[2 * d], p, b[0], b[1]);
             ptx::mma_bf16(sum2[2 * d + 1], p, b[2], b[3]);
           }
-          ptx::ldmatrix_x4_trans(b, stream1 + at);
+          ptx::ldmatrix_x4_trans(b, other1 + at);
           ptx::mma_bf16(sum1[2 * d], ds, b[0], b[1]);
           ptx::mma_bf16(sum1[2 * d + 1], ds, b[2], b[3]);
         }
       }
-      if (kKeys && thread < kStream && next_head < item->past_head) {
-        float* to = statistics + 2 * kStream * (stage ^ 1) + thread;
-        to[0] = next_lse * kLog2e, to[kStream] = next_delta;
+      if (kKeys && thread < kOther && next_head < item->past_head) {
+        float* to = statistics + 2 * kOther * (stage ^ 1) + thread;
+        to[0] = next_lse * kLog2e, to[kOther] = next_delta;
       }
       s0 = next, head = next_head;
     }
@@ -291,7 +291,7 @@ int parts_of_group(const AttentionShape& shape, int rows) {
 
 template <class T>
 void launch_pass(const AttentionGrad& op, const AttentionShape& shape, CudaContext& context) {
-  const PlanWish wish{T::kSide, T::kRows, T::kStream};
+  const PlanWish wish{T::kSide, T::kRows, T::kOther};
   const int parts = T::kSide == TileSide::keys ? parts_of_group(shape, T::kRows) : 1;
   const int64_t n = op.k.elements();
   AttentionPlan* plan = plan_attention(shape, op.cu_q, op.cu_k, wish, context);
@@ -326,11 +326,11 @@ void launch_pass(const AttentionGrad& op, const AttentionShape& shape, CudaConte
                 a.dv_parts, a.dk, a.dv, n, parts);
 }
 
-template <int kDim, int kWarps, int kSplit, int kStream>
+template <int kDim, int kWarps, int kSplit, int kOther>
 void launch_passes(const AttentionGrad& op, const AttentionShape& shape, CudaContext& context) {
   attention_delta(op, shape, context);
-  launch_pass<GradTiles<TileSide::keys, kDim, kWarps, kSplit, kStream>>(op, shape, context);
-  launch_pass<GradTiles<TileSide::queries, kDim, kWarps, kSplit, kStream>>(op, shape, context);
+  launch_pass<GradTiles<TileSide::keys, kDim, kWarps, kSplit, kOther>>(op, shape, context);
+  launch_pass<GradTiles<TileSide::queries, kDim, kWarps, kSplit, kOther>>(op, shape, context);
 }
 
 }  // namespace

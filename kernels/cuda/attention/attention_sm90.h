@@ -71,7 +71,7 @@ __device__ inline uint64_t* barriers_of() {
   return reinterpret_cast<uint64_t*>(shared_memory() + L::kBarriers);
 }
 template <class L>
-__device__ inline Item* item_slot(const Ring<kItems>& ring) {
+__device__ inline Item* item_at(const Ring<kItems>& ring) {
   return reinterpret_cast<Item*>(shared_memory() + L::kItem) + ring.stage;
 }
 // The next item, for the first warp; tells the consumers.
@@ -84,7 +84,7 @@ __device__ inline Item hand_out(AttentionPlan* plan, int heads, Ring<kItems>& ri
   if (number < plan->tiles * heads) item = {plan->list()[number / heads], number % heads, {}};
   if (threadIdx.x == 0) {
     ptx::mbarrier_wait(barriers_of<L>() + L::item_empty + ring.stage, ring.parity ^ 1);
-    *item_slot<L>(ring) = item;
+    *item_at<L>(ring) = item;
     ptx::mbarrier_arrive(barriers_of<L>() + L::item_full + ring.stage);
   }
   ring.next();
@@ -94,7 +94,7 @@ __device__ inline Item hand_out(AttentionPlan* plan, int heads, Ring<kItems>& ri
 template <class L>
 __device__ inline const Item* receive(const Ring<kItems>& ring) {
   ptx::mbarrier_wait(barriers_of<L>() + L::item_full + ring.stage, ring.parity);
-  return item_slot<L>(ring);
+  return item_at<L>(ring);
 }
 template <class L>
 __device__ inline void done_with(Ring<kItems>& ring) {

@@ -136,10 +136,11 @@ __global__ void __launch_bounds__(kThreads) paged_attention_kernel(Paged<T> a) {
   const int fours = (shape.dim + 3) / 4, pitch = fours * 4 + 4;  // rows a bank apart from their neighbours, in fours
   float* q = reinterpret_cast<float*>(shared_memory());
   float *k = q + kTileRows * pitch, *v = k + kStep * pitch, *p = v + kStep * pitch;
-  int* slot = reinterpret_cast<int*>(p + kTileRows * kStep);
+  int* shared_item = reinterpret_cast<int*>(p + kTileRows * kStep);
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
 
-  for (int next = next_item(a.plan, slot); next < a.plan->items * shape.columns; next = next_item(a.plan, slot)) {
+  for (int next = next_item(a.plan, shared_item); next < a.plan->items * shape.columns;
+       next = next_item(a.plan, shared_item)) {
     const PagedItem item = a.plan->list()[next / shape.columns];
     const int kv_head = next % shape.columns / shape.head_blocks;
     const int head_block = next % shape.columns % shape.head_blocks * shape.tile_heads;

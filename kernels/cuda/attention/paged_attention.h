@@ -45,11 +45,11 @@ struct alignas(16) PagedPlan {  // the items lie behind it, and where it is divi
 PagedPlan* plan_pages(const PagedShape& shape, const View& cu_q, const View& lengths, CudaContext& context);
 
 // The next item, the same in each thread of the block; a barrier before and after (as next_item of attention.h).
-__device__ inline int next_item(PagedPlan* plan, int* slot) {
+__device__ inline int next_item(PagedPlan* plan, int* shared_item) {
   __syncthreads();
-  if (threadIdx.x == 0) *slot = atomicAdd(&plan->taken, 1);
+  if (threadIdx.x == 0) *shared_item = atomicAdd(&plan->taken, 1);
   __syncthreads();
-  return *slot;
+  return *shared_item;
 }
 
 // Merging the softmax of a later piece into that of the pieces before it: sums become sum * before + piece * later.

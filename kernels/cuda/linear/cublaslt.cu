@@ -202,8 +202,8 @@ class Opened : public CublasLt {
   }
 
   // The library's matrices are column-major: row-major memory is their transpose, and c^T = op(b)^T op(a)^T. So b is
-  // its
-  // first operand, a its second, and its rows are our columns: a bias along rows is what we mean by one along columns.
+  // its first operand, a its second, and its rows are our columns: a bias along rows is what we mean by one along
+  // columns.
   void describe(const CudaGemm& gemm, Plan& plan) const {
     const auto type = [](DType dtype) { return dtype == DType::f32 ? CUDA_R_32F : CUDA_R_16BF; };
     const auto layout = [&](cublasLtMatrixLayout_t& to, DType dtype, int64_t stored_rows, int64_t stored_columns,

@@ -8,6 +8,10 @@
 #include "kernels/math/blocks/q6_k.h"
 #include "kernels/math/blocks/ternary.h"
 
+namespace qeng {
+constexpr int kInterleavedRows = 32;  // of a group
+}
+
 namespace qeng::blocks {
 
 template <class Block>
@@ -39,12 +43,12 @@ struct Interleaved<Q6_K> {
 };
 static_assert(sizeof(Interleaved<Q6_K>) == 32 * sizeof(Q6_K));
 
-// Calls f with the Interleaved of a dtype, which is one (is_interleaved).
+// Calls f with the Interleaved of a format, which has one.
 template <class F>
 static inline auto with_interleaved(DType dtype, F f) {
   switch (dtype) {
-    case DType::tq2_0_interleaved: return f(Interleaved<TQ2_0>{});
-    case DType::q6_k_interleaved: return f(Interleaved<Q6_K>{});
+    case DType::tq2_0: return f(Interleaved<TQ2_0>{});
+    case DType::q6_k: return f(Interleaved<Q6_K>{});
     default: __builtin_trap();
   }
 }

@@ -19,7 +19,7 @@ local kinds = {
   end },
   qubgpu = { "a .qubgpu dataset", begins "QUBGPU" },
   gguf = { "a GGUF file", begins "GGUF" },
-  ndp = { "a bare stream of frames", begins "\xAA" },
+  ndp = { "a file of bare frames", begins "\xAA" },
 }
 
 -- holds: one of kinds, or { field, text }: a JSON object with that field, which the text describes.

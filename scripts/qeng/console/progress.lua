@@ -13,7 +13,7 @@ progress.silent = false
 -- every: seconds between plain lines.
 function progress.new(opt)
   opt = opt or {}
-  return setmetatable({ terminal = q.isatty(2), every = opt.every or 10, last = -math.huge, width = 0 }, Progress)
+  return setmetatable({ terminal = q.host.isatty(2), every = opt.every or 10, last = -math.huge, width = 0 }, Progress)
 end
 
 -- Fields as one line of at most `columns`. fields: { {text, rank}... }, with false or nil in between. Where there is no
@@ -34,7 +34,7 @@ end
 -- text: a string, or fields as joined() takes them.
 function Progress:line(text)
   if progress.silent then return end
-  local columns = self.terminal and q.columns() - 1 or math.huge
+  local columns = self.terminal and q.host.columns() - 1 or math.huge
   if type(text) == "table" then text = joined(text, columns) end
   if self.terminal then
     text = text:sub(1, columns)

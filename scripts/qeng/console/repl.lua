@@ -59,7 +59,7 @@ end
 
 -- Any value as text. Tables show their fields (with limits on depth and width, cycles named), tensors their values.
 function repl.text(value, width, depth, open)
-  width, depth, open = width or core.columns(), depth or 0, open or {}
+  width, depth, open = width or core.host.columns(), depth or 0, open or {}
   local meta = getmetatable(value)
   if type(value) == "string" then
     if depth == 0 then return value end

@@ -1,4 +1,4 @@
--- The sets of options that most recipes share: the device, the model, and where the model's weights are.
+-- The sets of options that most recipes share: the device, the model, where its weights are, and a run that trains it.
 
 local options = require "qeng.console.options"
 local q = require "qeng.core"
@@ -30,6 +30,13 @@ options.set("weights", {
     .. "beyond which weights are read from the file", kind = "bytes" },
   { "stream_keep", nil, "with --weights stream to a GPU: bytes of weights that stay there, as recipes/plan.lua says; "
     .. "by default half of what --device-budget leaves", kind = "bytes" },
+})
+
+options.set("run", {
+  { "out", "out", "output folder", kind = "folder" },
+  { "seed", 0, "seed of all that is drawn: order, new weights, dropout", min = 0 },
+  { "save_every", 100, "steps between checkpoints, 0: at the end", min = 0 },
+  { "resume", false, "go on from the newest checkpoint in --out" },
 })
 
 -- Chooses the device that the options of the set "device" name.

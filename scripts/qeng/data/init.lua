@@ -43,7 +43,7 @@ local function follow(job, speak)
     status.skipped_read = resumed and first.bytes_read or 0
     if status.done then return status end
     speak:line(line_of(status, began))
-    if q.interrupted() then job:stop() end
+    if q.host.interrupted() then job:stop() end
   end
 end
 
@@ -99,10 +99,8 @@ end
 local function is_data_name(name)
   local bare = name:lower():gsub("%.gz$", ""):gsub("%.zstd?$", ""):gsub("%.bz2$", ""):gsub("%.xz$", "")
   local ending = bare:match "%.(%w+)$"
-  local known = {
-    jsonl = true, ndjson = true, json = true, parquet = true, csv = true, tsv = true, txt = true, text = true,
-    md = true, qubgpu = true,
-  }
+  local known = { qubgpu = true }
+  for _, each in ipairs(select(2, q.ndp.formats())) do known[each] = true end
   return known[ending] and not name:find "^[%._]" and not bare:find "^readme" and not bare:find "^license"
 end
 
@@ -113,8 +111,8 @@ local function files_of(folder)
     if q.fs.kind(path) == "file" and is_data_name(name) then files[#files + 1] = path else left[#left + 1] = name end
   end
   if #files == 0 then
-    q.error("io", folder .. ": a folder without data files (jsonl, ndjson, json, parquet, csv, tsv, txt, md, "
-      .. "also as .gz, .zst, .bz2 or .xz)")
+    q.error("io", ("%s: a folder without data files (%s; also as .gz, .zst, .bz2 or .xz)"):format(folder,
+      table.concat(select(2, q.ndp.formats()), ", ")))
   end
   return files, left
 end
@@ -165,7 +163,7 @@ function data.convert(from, to, opt)
   local text_begin, text_end = chat.text_ends(tokenizer)
   local arguments = template.arguments
     and (type(opt.template_args) == "string" and opt.template_args or q.json.encode(template.arguments)) or nil
-  q.outlive_output()
+  q.host.outlive_output()
   local job = q.ndp.convert {
     inputs = inputs, output = to, tokenizer = tokenizer, format = opt.format, documents = opt.documents,
     chatml = template.name == "chatml", system = system, turns = template.turns, special = template.special,
@@ -185,9 +183,9 @@ function data.convert(from, to, opt)
       source_names = next(named) and options.settings({ named })[1],
     },
   }
-  q.defer_interrupt(true)
+  q.host.defer_interrupt(true)
   local ok, result = pcall(follow, job, speak)
-  q.defer_interrupt(false)
+  q.host.defer_interrupt(false)
   speak:finish()
   if not ok then
     job:stop()

@@ -5,7 +5,7 @@ local q = require "qeng.core"
 local marked = {}
 
 local function marks(to)
-  if q.isatty(to) then return "\27[32m", "\27[0m" end
+  if q.host.isatty(to) then return "\27[32m", "\27[0m" end
   return ">>", "<<"
 end
 

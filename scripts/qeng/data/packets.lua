@@ -230,24 +230,24 @@ function packets.reshard(out, paths, shards, opt)
   return counts
 end
 
--- Writes datasets as one bare stream of frames. out "-" is standard output.
+-- Writes datasets as bare frames. out "-" is standard output.
 function packets.export(out, paths, opt)
   local files = open_all(paths)
   output.file(out, { holds = "ndp", reads = paths, overwrite = opt and opt.overwrite or false })
-  local writer = q.ndp.create_stream(out, { crc = opt and opt.crc ~= "" and opt.crc or files[1]:crc() })
+  local writer = q.ndp.frame_writer(out, { crc = opt and opt.crc ~= "" and opt.crc or files[1]:crc() })
   return copy(files, paths, { writer }, function() return writer end, opt)
 end
 
--- Makes a dataset of a bare stream. Damage is left out and counted. opt: crc (of the stream and the dataset), meta,
+-- Makes a dataset of bare frames. Damage is left out and counted. opt: crc (of the frames and the dataset), meta,
 -- max_damaged.
 function packets.import(out, path, opt)
   opt = opt or {}
   output.file(out, { holds = "qubgpu", reads = { path }, overwrite = opt.overwrite or false })
   local crc = opt.crc ~= "" and opt.crc or "ccitt"
-  local stream = q.ndp.stream(path, { crc = crc })
+  local scanner = q.ndp.scan(path, { crc = crc })
   local writer, counts = q.ndp.create(out, { crc = crc, meta = opt.meta or { sources = { path } } }), { records = 0 }
   local ok, why = pcall(function()
-    for record in function() return stream:next() end do
+    for record in function() return scanner:next() end do
       local to = { src = record.src, dst = record.dst }
       if record.tokens then
         writer:add(record.tokens, record.mask, to)
@@ -256,7 +256,7 @@ function packets.import(out, path, opt)
       end
       counts.records = counts.records + 1
     end
-    local errors = stream:errors()
+    local errors = scanner:errors()
     counts.damaged = errors.total
     if errors.total > (opt.max_damaged or 0.01) * (counts.records + errors.total) then
       q.error("format", ("%s: %d frames are damaged (%d bytes skipped) beside %d records that are whole; nothing was "

@@ -42,18 +42,18 @@ function verify.file(file, path)
     found.blocks))
 end
 
--- Reads a bare stream to its end and prints what is in it. Damage is an error of code "format".
-function verify.stream(path, crc)
-  local stream, types, records, tokens = q.ndp.stream(path, { crc = crc }), {}, 0, 0
-  for record in function() return stream:next() end do
+-- Reads bare frames to their end and prints what is in them. Damage is an error of code "format".
+function verify.frames(path, crc)
+  local scanner, types, records, tokens = q.ndp.scan(path, { crc = crc }), {}, 0, 0
+  for record in function() return scanner:next() end do
     records, types[record.type] = records + 1, (types[record.type] or 0) + 1
     tokens = tokens + (record.tokens and #record.tokens or 0)
   end
   local parts = {}
   for name, count in pairs(types) do parts[#parts + 1] = ("%d %s"):format(count, name) end
   table.sort(parts)
-  print(("%s: a stream of %d records (%s), %d tokens"):format(path, records, table.concat(parts, ", "), tokens))
-  local errors = stream:errors()
+  print(("%s: bare frames, %d records (%s), %d tokens"):format(path, records, table.concat(parts, ", "), tokens))
+  local errors = scanner:errors()
   if errors.total > 0 then
     q.error("format", ("%s: %d frames are damaged (%s), %d bytes were skipped, %d records lost a frame"):format(path,
       errors.total,

@@ -329,8 +329,8 @@ local is_dense = { f32 = true, f16 = true, bf16 = true }
 local function to_type(tensor, type, importance, scale)
   if scale then
     local exact = tensor:dtype() == "one_bit" and "q1_0" or "tq2_0"
-    if is_dense[type] or type == exact then return q.join_row_scale(tensor, scale, type) end
-    tensor = q.join_row_scale(tensor, scale, "f32")
+    if is_dense[type] or type == exact then return q.onebit.join_row_scale(tensor, scale, type) end
+    tensor = q.onebit.join_row_scale(tensor, scale, "f32")
   end
   if tensor:dtype() == type then return tensor end
   if is_dense[type] then return tensor:to(type) end
@@ -408,8 +408,8 @@ function Job:finish(opt)
         by_type[type], order[#order + 1] = sums, sums
       end
       if is_dense[type] or opt.measure and result ~= original then
-        if scale then original = q.join_row_scale(original, scale, "f32") end
-        local off, all = q.squared_error(original, result)
+        if scale then original = q.onebit.join_row_scale(original, scale, "f32") end
+        local off, all = q.quant.squared_error(original, result)
         if is_dense[type] and not (off < math.huge) then
           local limit = type == "f16" and ", or above 65504, the largest of f16" or ""
           q.error("value", ("tensor %s holds a weight that is not finite%s"):format(tensor.name, limit))

@@ -27,7 +27,7 @@ function importance.collect(model, text, opt)
       entry = { sums = q.keep(q.zeros({ x:shape()[2] }, "f32", "workspace")), count = 0 }
       found[stored] = entry
     end
-    q.add_column_squares(entry.sums, x)
+    q.quant.add_column_squares(entry.sums, x)
     entry.count = entry.count + x:shape()[1]
   end
   local line = progress.new()

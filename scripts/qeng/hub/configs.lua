@@ -35,7 +35,7 @@ function configs.read(text, name)
   configs.check_size(#text, name)
   local front = configs.front_matter(text)
   if not front or not front:find "configs" then return nil end
-  local card = q.yaml(front, name)
+  local card = q.host.yaml(front, name)
   local given = type(card) == "table" and card.configs
   if not given then return nil end
   if type(given) ~= "table" or #given == 0 and next(given) then q.error("format", name .. ": configs is no list") end

@@ -5,11 +5,19 @@ local q = require "qeng.core"
 local choose = {}
 
 -- Forms of data, the preferred ones first. array: several files of it laid end to end are not one file.
-local forms = {
-  { ending = "qubgpu", array = true }, { ending = "jsonl" }, { ending = "ndjson" }, { ending = "json", array = true },
-  { ending = "parquet", array = true }, { ending = "csv", array = true }, { ending = "tsv", array = true },
-  { ending = "txt" },
-}
+local forms = { { ending = "qubgpu", array = true } }
+do
+  local lines, seen = { jsonl = true, ndjson = true, txt = true }, { md = true, text = true }  -- md: a README, say
+  local function add(ending)
+    if not seen[ending] then forms[#forms + 1] = { ending = ending, array = not lines[ending] } end
+    seen[ending] = true
+  end
+  for _, ending in ipairs { "jsonl", "ndjson", "json", "parquet" } do add(ending) end
+  for _, ending in ipairs(select(2, q.ndp.formats())) do
+    if ending ~= "txt" then add(ending) end
+  end
+  add "txt"
+end
 local data_forms = {}
 for _, form in ipairs(forms) do
   for _, packing in ipairs { "", ".gz", ".zst", ".bz2", ".xz" } do

@@ -173,7 +173,7 @@ local function interrupted(err) return type(err) == "table" and err.code == "int
 
 -- Makes the draft model's guesses. Its failure is raised once, and the requests go on without it.
 local function draft(self)
-  local ok, err = pcall(q.interruptible, self.drafter.guess, self.drafter, self.running)
+  local ok, err = pcall(q.host.interruptible, self.drafter.guess, self.drafter, self.running)
   if ok then return end
   for _, r in ipairs(self.running) do
     if r.draft_id then self.drafter:close(r) end
@@ -294,7 +294,7 @@ local function advance(self)
   if #plan == 0 then return #self.running + #self.waiting > 0 end
   local parts, wanted, readers = lay_out(self, plan)
   for _, entry in ipairs(plan) do entry.request.known, entry.request.settled = #entry.request.tokens, false end
-  local ok, err = pcall(q.interruptible, self.runner.run, self.runner, parts, wanted, function(logits, first)
+  local ok, err = pcall(q.host.interruptible, self.runner.run, self.runner, parts, wanted, function(logits, first)
     paged.each_row(logits, function(k, row) read_row(self, readers[first + k], row) end)
   end)
   self.steps = self.steps + 1
@@ -333,14 +333,14 @@ end
 -- called from on_token.
 function Engine:step()
   outside_steps(self, "step")
-  return q.uninterrupted(step, self)
+  return q.host.uninterrupted(step, self)
 end
 
 -- Ends a request now (from on_token: after the step), whatever its state. Its text stays. A request that is done is
 -- left alone.
 function Engine:cancel(r)
   if r.state == "done" then return end
-  if self.stepping then table.insert(self.cancelled, r) else q.uninterrupted(retire, self, r, "cancelled") end
+  if self.stepping then table.insert(self.cancelled, r) else q.host.uninterrupted(retire, self, r, "cancelled") end
 end
 
 -- Runs until no request is left.

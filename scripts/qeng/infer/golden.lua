@@ -62,7 +62,7 @@ local function divergences(model, answer)
     for j = 1, #answer.top[1] do
       local these = {}
       for k = 1, rows do these[k] = answer.top[first + k - 1][j][1] end
-      for k, row in ipairs(q.logprobs(logits, these)) do
+      for k, row in ipairs(q.logits.logprobs(logits, these)) do
         local step, log_p = list[first + k - 1], answer.top[first + k - 1][j][2]
         step.sum = step.sum + math.exp(log_p) * (log_p - row.logprob)
         step.rest_p, step.rest_q = step.rest_p - math.exp(log_p), step.rest_q - math.exp(row.logprob)

@@ -1,8 +1,8 @@
 -- A model over sequence states in pages (infer/sequences.lua): what one step over many sequences computes. Rows of
--- different sequences do not change each other's bits: linear layers are q.row_linear, attention is q.paged_attention,
--- and the rest works row by row. A step reads its tokens, positions, slots, pages and lengths from tensors that are
--- made once and filled for each step. So a step of a shape that comes again is captured as a program, and replayed
--- without Lua.
+-- different sequences do not change each other's bits: linear layers are q.row_linear, attention is
+-- q.pages.paged_attention, and the rest works row by row. A step reads its tokens, positions, slots, pages and lengths
+-- from tensors that are made once and filled for each step. So a step of a shape that comes again is captured as a
+-- program, and replayed without Lua.
 --
 --   local runner = paged.new(model, { pages = 64 })
 --   local id = runner.pool:open(0)
@@ -224,7 +224,7 @@ end
 
 -- Calls visit(k, row) for the rows of logits, k from 0. A device is read once for all of them.
 function paged.each_row(logits, visit)
-  local copy = q.on_host(logits)
+  local copy = q.logits.on_host(logits)
   local rows = copy or logits
   for k = 0, rows:shape()[1] - 1 do visit(k, rows:rows(k, 1)) end
   if copy then copy:free() end

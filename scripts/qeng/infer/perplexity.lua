@@ -94,7 +94,7 @@ function perplexity.run(model, text, opt)
     local function score(logits, first, list)
       local these = {}
       for k = 1, logits:shape()[1] do these[k] = targets[first + k - 1] end
-      for _, row in ipairs(q.logprobs(logits, these)) do list[#list + 1] = -row.logprob end
+      for _, row in ipairs(q.logits.logprobs(logits, these)) do list[#list + 1] = -row.logprob end
     end
     local pieces = {}
     if other then
@@ -106,7 +106,7 @@ function perplexity.run(model, text, opt)
     scorer:run(tokens, window.wanted, function(logits, first)
       score(logits, first, found.nll)
       if other then
-        local divergence, same = q.compare_logits(pieces[first], logits)
+        local divergence, same = q.logits.compare(pieces[first], logits)
         for _, x in ipairs(divergence) do found.divergence[#found.divergence + 1] = x end
         found.same = found.same + same
         pieces[first]:free()

@@ -22,7 +22,7 @@ end
 
 local checks = {}
 function checks.lua(prompt, answer, limits)
-  local done, text = q.sandbox(code_of(answer) .. "\n" .. prompt.tests, limits)
+  local done, text = q.host.sandbox(code_of(answer) .. "\n" .. prompt.tests, limits)
   return done and text == "true"
 end
 function checks.json(prompt, answer)
@@ -34,7 +34,7 @@ function checks.exact(prompt, answer)
   return line:gsub("^[`\"']+", ""):gsub("[`\"'.]+$", "") == prompt.value
 end
 
--- Whether an answer is right. limits: those of q.sandbox.
+-- Whether an answer is right. limits: those of q.host.sandbox.
 function quality.check(prompt, answer, limits) return checks[prompt.kind](prompt, answer, limits) end
 
 -- Wilson's 95 % interval of a rate.

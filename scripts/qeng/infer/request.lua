@@ -234,8 +234,8 @@ function request.new(owner, opt)
   check_type(opt, "on_token", "function", "a function")
   if opt.stop_ids then check_stop_ids(opt.stop_ids) end
   if opt.adapter then check_adapter(model, opt.adapter) end
-  local stream = stop.new(opt.stop)
-  local stop_ids = with_special(opt.stop_ids or request.stops(model), stream.strings, model.tokenizer)
+  local filter = stop.new(opt.stop)
+  local stop_ids = with_special(opt.stop_ids or request.stops(model), filter.strings, model.tokenizer)
   local grammar = opt.grammar
   if grammar then
     check_type(opt, "grammar", "userdata", "what q.grammar or q.json_schema makes, or a matcher of it")
@@ -250,7 +250,7 @@ function request.new(owner, opt)
     prompt_logprobs_list = opt.prompt_logprobs and { false } or nil,
     context = context, keep = count_of(opt, "keep") or 0, lookup = count_of(opt, "lookup"),
     draft = opt.draft ~= false, on_token = opt.on_token,
-    text = "", reasoning_text = "", pieces = {}, stream = stream, reused = 0, drafted = 0, accepted = 0, preempted = 0,
+    text = "", reasoning_text = "", pieces = {}, filter = filter, reused = 0, drafted = 0, accepted = 0, preempted = 0,
   }, Request)
   for i, id in ipairs(ids) do self.tokens[i] = id end
   self.sampler:prompt(ids)
@@ -294,7 +294,7 @@ function Request:speak(id)
     self:say(self.thinking:flush(), "reasoning")
     self.thinking = nil
   elseif not tokenizer:is_special(id) then
-    local text, stopped = (self.thinking or self.stream):push(tokenizer:bytes(id))
+    local text, stopped = (self.thinking or self.filter):push(tokenizer:bytes(id))
     self:say(text, self.thinking and "reasoning" or nil)
     self.stop_string = stopped
     return stopped ~= nil
@@ -306,7 +306,7 @@ end
 
 -- {id, logprob, top} of a token under a row of logits.
 local function measured(logits, id, top)
-  local logprob, best = q.token_logprobs(logits, id, top)
+  local logprob, best = q.logits.token_logprobs(logits, id, top)
   return { id = id, logprob = logprob, top = best }
 end
 
@@ -341,7 +341,7 @@ end
 
 -- Draws the next token, with all that follows from it. If Ctrl-C comes first, nothing of it is done.
 function Request:sample(logits)
-  local id = q.uninterrupted(draw, self, logits)
+  local id = q.host.uninterrupted(draw, self, logits)
   if id and self.on_token then self.on_token(self, id) end
 end
 
@@ -359,7 +359,7 @@ end
 function Request:finish_with(reason)
   if not self.stop_string then
     if self.thinking then self:say(self.thinking:flush(), "reasoning") end
-    self:say(self.stream:flush())
+    self:say(self.filter:flush())
   end
   self.state, self.finish, self.done_at = "done", reason, q.time()
 end

@@ -110,7 +110,7 @@ function sampling.prompt(opt)
   end
   if opt.prompt then return opt.prompt end
   local piped = (opt.prompt_file or "-") == "-"
-  if not opt.prompt_file and q.isatty(0) then
+  if not opt.prompt_file and q.host.isatty(0) then
     q.error("usage", "give --prompt TEXT, --prompt-file FILE, or pipe the prompt in (--help lists the options)")
   end
   local text = (piped and io.read "a" or not piped and q.fs.read(opt.prompt_file)):gsub("\r?\n$", "")

@@ -13,7 +13,7 @@
 -- A state has what follows. The mixer finds it at seq.inference.states and advances it in its own way, with the tensors
 -- of seq.inference.step (infer/paged.lua).
 --   state:prepare(step)         optional: before each step, also before a captured one, which runs no Lua of the mixer
---   state:copy(pairs)           copies pages to others: [n, 2] i32, as for q.copy_pages
+--   state:copy(pairs)           copies pages to others: [n, 2] i32, as for q.pages.copy_pages
 --   state:rollback(length)      the length to which a sequence has to go back, to have `length` tokens at most
 --   state:free()
 
@@ -34,7 +34,7 @@ end
 function sequences.new(model, shape)
   local self = setmetatable({
     states = {}, page_tokens = shape.page_tokens, page_bytes = sequences.bytes(model, shape.page_tokens, shape),
-    pool = q.page_pool { pages = shape.pages, page_tokens = shape.page_tokens, remember = shape.remember },
+    pool = q.pages.pool { pages = shape.pages, page_tokens = shape.page_tokens, remember = shape.remember },
   }, Sequences)
   for i, kind in ipairs(model.states) do self.states[i] = kind:open(shape) end
   return self

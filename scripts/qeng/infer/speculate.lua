@@ -63,7 +63,7 @@ function speculate.drafter(model, draft, shape)
 end
 
 function Drafter:close(r)
-  q.uninterrupted(function()
+  q.host.uninterrupted(function()
     self.runner.pool:close(r.draft_id)
     r.draft_id = nil
   end)
@@ -104,7 +104,7 @@ end
 local function align(self, r)
   local pool = self.runner.pool
   if not r.draft_id then
-    q.uninterrupted(function() r.draft_id, r.draft_tokens = pool:open(0), {} end)
+    q.host.uninterrupted(function() r.draft_id, r.draft_tokens = pool:open(0), {} end)
     pool:share(r.draft_id, r.tokens)
     for i = 1, pool:length(r.draft_id) do r.draft_tokens[i] = r.tokens[i] end
   end

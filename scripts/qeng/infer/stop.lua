@@ -1,20 +1,20 @@
--- Tells how much of a stream of bytes may be shown: whole UTF-8 characters that belong to no stop string.
+-- Tells how much of an output may be shown: whole UTF-8 characters that belong to no stop string.
 --
---   local stream = stop.new { "\n\n", "</answer>" }   -- no argument: only characters are kept whole
---   local text, stopped = stream:push(bytes)          -- bytes: those of a token, cut anywhere
---   local rest = stream:flush()                       -- at the end of the stream
+--   local filter = stop.new { "\n\n", "</answer>" }   -- no argument: only characters are kept whole
+--   local text, stopped = filter:push(bytes)          -- bytes: those of a token, cut anywhere
+--   local rest = filter:flush()                       -- at the end of the output
 --
 -- push returns what is safe to show ("" for nothing yet). Once a stop string is complete, the text ends before it.
 -- push then returns the string too, and later calls return "" and the same string. Of several strings the one that
--- ends first counts, and of those the longest. So the result does not depend on where the bytes were cut. The stream
+-- ends first counts, and of those the longest. So the result does not depend on where the bytes were cut. The filter
 -- holds back the longest end that may begin a stop string, and a character that is not complete. flush returns them
 -- ("" after a stop). Bytes that are not UTF-8 pass as they are.
 
 local q = require "qeng.core"
 
 local stop = {}
-local Stream = {}
-Stream.__index = Stream
+local Filter = {}
+Filter.__index = Filter
 
 -- The bytes at the end of `text` that begin a UTF-8 character and do not finish it.
 function stop.unfinished(text)
@@ -40,7 +40,7 @@ function stop.new(strings)
       q.error("value", ("stop: string %d is %s, expected text of at least one byte"):format(i, shown))
     end
   end
-  return setmetatable({ strings = strings or {}, held = "", stopped = nil }, Stream)
+  return setmetatable({ strings = strings or {}, held = "", stopped = nil }, Filter)
 end
 
 -- Where the stop string that ends first begins in `text`, and which one it is.
@@ -67,7 +67,7 @@ local function may_begin(text, strings)
   return longest
 end
 
-function Stream:push(bytes)
+function Filter:push(bytes)
   if self.stopped then return "", self.stopped end
   local text = self.held .. bytes
   local from, found = first(text, self.strings)
@@ -82,7 +82,7 @@ function Stream:push(bytes)
   return text:sub(1, #text - hold), nil
 end
 
-function Stream:flush()
+function Filter:flush()
   local rest = self.held
   self.held = ""
   return rest

@@ -59,7 +59,7 @@ end
 -- One line. nil and the reason at the end of the input, or after Ctrl-C.
 function Chat:line(prompt, initial)
   if self.editor then return self.editor:read(prompt, initial) end
-  if q.isatty(0) then io.write(prompt) io.flush() end
+  if q.host.isatty(0) then io.write(prompt) io.flush() end
   local line = io.read "l"
   return line, not line and "end" or nil
 end
@@ -79,12 +79,12 @@ end
 
 -- ---------------------------------------------------------------- answering
 
-local function dim(text) return q.isatty(2) and "\27[2m" .. text .. "\27[0m" or text end
+local function dim(text) return q.host.isatty(2) and "\27[2m" .. text .. "\27[0m" or text end
 
 local function say(text, kind, last)
   if kind ~= last then
     local mark = kind and "[reasoning] " or "\n[answer] "
-    if q.isatty(1) then mark = kind and "\27[2m" or "\27[0m\n" end
+    if q.host.isatty(1) then mark = kind and "\27[2m" or "\27[0m\n" end
     io.write(mark)
   end
   io.write(text)
@@ -95,14 +95,14 @@ end
 -- Answers a message. False if it could not be answered.
 function Chat:answer(text)
   local talk, last = self.talk, nil
-  q.defer_interrupt(true)  -- Ctrl-C ends the answer, not the chat
+  q.host.defer_interrupt(true)  -- Ctrl-C ends the answer, not the chat
   local ok, err = q.try(function()
-    for piece, kind in talk:ask(text, q.interrupted) do last = say(piece, kind, last) end
+    for piece, kind in talk:ask(text, q.host.interrupted) do last = say(piece, kind, last) end
     return true
   end)
-  local _, signal = q.interrupted()
-  q.defer_interrupt(false)
-  print(q.isatty(1) and "\27[0m" or "")
+  local _, signal = q.host.interrupted()
+  q.host.defer_interrupt(false)
+  print(q.host.isatty(1) and "\27[0m" or "")
   if not ok then print(err.message) return false end
   if signal and signal ~= "Ctrl-C" then q.error("interrupted", "the chat was ended by " .. signal) end
   io.stderr:write(dim((talk.request.finish == "cancelled" and "stopped; " or "") .. talk:speed()), "\n")
@@ -191,11 +191,11 @@ end
 -- talk: a conversation; name: the model's.
 function chat.run(talk, name)
   local self = setmetatable({ talk = talk, declared = options.entries "drawing" }, Chat)
-  if q.isatty(0) and q.isatty(1) then
+  if q.host.isatty(0) and q.host.isatty(1) then
     local function complete(word, before) return self:complete(word, before) end
-    self.editor = q.line_editor { history = home_history(), complete = complete }
+    self.editor = q.host.line_editor { history = home_history(), complete = complete }
   end
-  if q.isatty(0) then print(name .. "; /help lists the commands") end
+  if q.host.isatty(0) then print(name .. "; /help lists the commands") end
   while true do
     local text, why = self:read()
     if not text and why ~= "interrupted" then break end

@@ -134,7 +134,7 @@ function models.random(values, opt)
       return q.zeros(shape, dtype, "weights"):fill(name:find("norm") and not plus_one and 1 or 0)
     end
     return q.randn(shape, {
-      std = opt.std or 0.02, seed = opt.seed or 0, stream = draw, dtype = dtype, label = "weights",
+      std = opt.std or 0.02, seed = opt.seed or 0, subsequence = draw, dtype = dtype, label = "weights",
     })
   end)
 end
@@ -205,8 +205,9 @@ function Model:logits(ids)
   return q.no_grad(q.scope, function() return q.linear(self:hidden(ids), self.head, { out = "f32" }) end)
 end
 
--- Tensors that hold one packed micro-batch. batch:load(slot) and slot.scale:fill(1 / trained tokens) fill them.
-function models.slot(tokens, max_documents)
+-- Tensors that hold one packed micro-batch. batch:load(micro_batch) and micro_batch.scale:fill(1 / trained tokens)
+-- fill them.
+function models.micro_batch(tokens, max_documents)
   return {
     tokens = q.zeros({ tokens }, "i32", "batch"), targets = q.zeros({ tokens }, "i32", "batch"),
     positions = q.zeros({ tokens }, "i32", "batch"), cu_q = q.zeros({ max_documents + 1 }, "i32", "batch"),
@@ -214,14 +215,14 @@ function models.slot(tokens, max_documents)
   }
 end
 
--- Loss [1] of a packed batch: slot.scale times the sum of nll over its targets. Also nll [t]. length: the longest
--- document. Dynamic RoPE scaling needs it (see check_length), and longrope chooses its factors by it.
-function Model:loss(slot, length)
-  length = length or slot.tokens:shape()[1]
-  local seq = { positions = slot.positions, cu_q = slot.cu_q }
+-- Loss [1] of a packed batch: micro_batch.scale times the sum of nll over its targets. Also nll [t]. length: the
+-- longest document. Dynamic RoPE scaling needs it (see check_length), and longrope chooses its factors by it.
+function Model:loss(micro_batch, length)
+  length = length or micro_batch.tokens:shape()[1]
+  local seq = { positions = micro_batch.positions, cu_q = micro_batch.cu_q }
   seq.rope, seq.rope_local = self:rope(length)
-  local hidden = self.forward(slot.tokens, seq)
-  return q.block("head", q.lm_head_loss, hidden, self.head, slot.targets, slot.scale)
+  local hidden = self.forward(micro_batch.tokens, seq)
+  return q.block("head", q.lm_head_loss, hidden, self.head, micro_batch.targets, micro_batch.scale)
 end
 
 -- ---------------------------------------------------------------- what is trained

@@ -37,16 +37,16 @@ end
 -- Stores the step's keys and values [tokens, heads, head_dim]. Returns the attention of its queries to all tokens of
 -- their sequences. opt: {window =, scale =}
 function Pages:attend(step, query, key, value, opt)
-  q.kv_store(key, value, step.slots, self.keys, self.values)
-  return q.paged_attention(query, self.keys, self.values, {
+  q.pages.kv_store(key, value, step.slots, self.keys, self.values)
+  return q.pages.paged_attention(query, self.keys, self.values, {
     pages = step.pages, cu_q = step.cu_q, lengths = step.lengths, page_tokens = self.page_tokens, window = opt.window,
     scale = opt.scale,
   })
 end
 
 function Pages:copy(pairs_)
-  q.copy_pages(self.keys, pairs_, self.page_tokens)
-  q.copy_pages(self.values, pairs_, self.page_tokens)
+  q.pages.copy_pages(self.keys, pairs_, self.page_tokens)
+  q.pages.copy_pages(self.values, pairs_, self.page_tokens)
 end
 
 function Pages:rollback(length) return length end

@@ -55,7 +55,7 @@ function lora.squares(model, layer)
     q.error("unsupported", ("lora: dora of %s, whose weight is stored %s, is not supported"):format(layer.name,
       layer.rotation and "rotated" or "with a scale a row"))
   end
-  return q.keep(q.row_squares(layer.weight))
+  return q.keep(q.adapters.row_squares(layer.weight))
 end
 
 -- Gives a layer that has an adapter the lengths of its rows, as the magnitude to train.
@@ -107,7 +107,7 @@ function lora.add(model, opt)
       end
       local bound = 1 / math.sqrt(shape[2])
       local a = q.uniform({ own, shape[2] }, {
-        low = -bound, high = bound, seed = opt.seed or 0, stream = 1000 + index, dtype = model.dtype,
+        low = -bound, high = bound, seed = opt.seed or 0, subsequence = 1000 + index, dtype = model.dtype,
         label = "adapters",
       })
       local b = q.zeros({ shape[1], own }, model.dtype, "adapters")
@@ -140,7 +140,7 @@ end
 -- gives factor * y + (1 - factor) * bias. For inference, with the adapter as it is now.
 function lora.columns(layer, adapter)
   return q.no_grad(q.scope, function()
-    local factor = q.dora_scale(layer.weight, adapter, adapter.magnitude, adapter.squares)
+    local factor = q.adapters.dora_scale(layer.weight, adapter, adapter.magnitude, adapter.squares)
     local added
     if layer.bias then
       local bias, numbers = layer.bias:table(), factor:table()

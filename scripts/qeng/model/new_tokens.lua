@@ -121,7 +121,7 @@ function new_tokens.add(model, names, folder)
     end
   end
   model.tokenizer, model.tokenizer_dir = tokenizer, folder
-  local function grown(matrix) return q.keep(q.new_rows(matrix, first, #fresh, { dtype = model.dtype })) end
+  local function grown(matrix) return q.keep(q.adapters.new_rows(matrix, first, #fresh, { dtype = model.dtype })) end
   local embed = grown(model.embed)
   new_tokens.set_embeddings(model, embed, model.config.tied and embed or grown(model.head))
   return fresh

@@ -55,7 +55,7 @@ end
 -- The layer under DoRA (arXiv 2402.09353): the rows of w + scale b a get the lengths of the adapter's magnitude.
 local function decomposed(self, x)
   local lora = self.lora
-  local scale = q.dora_scale(self.weight, lora, lora.magnitude, lora.squares)
+  local scale = q.adapters.dora_scale(self.weight, lora, lora.magnitude, lora.squares)
   return q.scale_columns(q.linear(x, self.weight, { lora = lora }), scale, self.bias)
 end
 
@@ -239,9 +239,9 @@ function no_norm:of_sum(x, branch)
 end
 
 -- x + mixer(norm(x)), then x + mlp(norm(x)). opt: mixer, mlp (swiglu_mlp), norms (pre_norms), functions of the forms
--- above. The norm that reads the stream x next also adds the branch to it. So block(x, branch, seq) takes the last
--- block's branch, nil in the first, and gives the stream and its own branch. A model file may have any other function
--- of that form for a block.
+-- above. The norm that reads the residual stream x next also adds the branch to it. So block(x, branch, seq) takes the
+-- last block's branch, nil in the first, and gives that sum and its own branch. A model file may have any other
+-- function of that form for a block.
 function nn.block(p, c, opt)
   local norms = opt.norms or nn.pre_norms
   local mixer_norm = norms(p, c, "mixer") or no_norm
@@ -310,9 +310,9 @@ function nn.decoder(model, source, c, new_block)
       if model.recompute then
         x = q.checkpoint(name, function(input)
           if weights then weights:use(i) end
-          local stream, addend = block(input, nil, seq)
+          local residual, addend = block(input, nil, seq)
           if weights then weights:mark(i) end
-          return stream + addend
+          return residual + addend
         end, x)
       elseif seq.inference then  -- only the block's results are needed; the next one gets its memory, still in caches
         local before, addend = x, branch

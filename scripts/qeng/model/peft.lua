@@ -265,9 +265,10 @@ function peft.merge(model)
       if layer.rotation then
         a = q.no_grad(function() return q.hadamard(adapter.a:to "f32", layer.rotation) end)
       end
-      local base = layer.row_scale and q.join_row_scale(layer.weight, layer.row_scale, "f32") or layer.weight
+      local base = layer.row_scale and q.onebit.join_row_scale(layer.weight, layer.row_scale, "f32") or layer.weight
       local parts = { a = a, b = adapter.b, scale = adapter.scale }
-      local merged = adapter.magnitude and q.merge_dora(base, parts, adapter.magnitude) or q.merge_lora(base, parts)
+      local merged = adapter.magnitude and q.adapters.merge_dora(base, parts, adapter.magnitude)
+        or q.adapters.merge_lora(base, parts)
       if merged:dtype() ~= model.dtype then merged = merged:to(model.dtype) end
       for _, parameter in ipairs(model.parameters) do
         if parameter.tensor == layer.weight then

@@ -56,7 +56,7 @@ end
 --   stream_slack   of them, bytes for memory that is not known in advance (64 MB)
 --   stream_keep    on a GPU, bytes of weights that stay there for good (half of what the device's budget leaves)
 --   stream_depth   on a GPU, units that are copied ahead (2)
---   writable       the weights are q.spilled, and may be written to
+--   writable       the weights are q.stream.spilled, and may be written to
 function stream.attach(model, opt)
   if opt.weights ~= "stream" then return end
   local layers = model.config.layers
@@ -68,7 +68,7 @@ function stream.attach(model, opt)
   end
   if model.config.tied then table.insert(weights[layers + 2], model.embed) end
   collectgarbage()  -- what loading left
-  model.stream = q.weight_stream(names, weights, {
+  model.stream = q.stream.open(names, weights, {
     limit = opt.host_budget, option = "--host-budget", slack = opt.stream_slack or slack, keep = opt.stream_keep,
     depth = opt.stream_depth, writable = opt.writable or false,
   })

@@ -214,7 +214,7 @@ function compare.run(opt)
     return runs[key]
   end
 
-  q.defer_interrupt(true)
+  q.host.defer_interrupt(true)
   local tried = {}  -- rates of each method
   for _, method in ipairs(opt.methods) do
     tried[method] = copy(opt.lrs, {})
@@ -235,7 +235,7 @@ function compare.run(opt)
   end
   q.fs.remove(opt.out .. "/unfinished")
   speak:finish()
-  q.defer_interrupt(false)
+  q.host.defer_interrupt(false)
   return compare.rows(opt, runs, tried)
 end
 

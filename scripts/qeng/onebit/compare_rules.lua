@@ -14,20 +14,20 @@ local q = require "qeng.core"
 local rules = { latent = {}, grid = {}, dense = { unscaled = true } }
 
 function rules.grid.weight(shape, how)
-  return q.uniform(shape, { low = -1, high = 1, seed = how.seed, stream = how.stream, label = "weights" })
+  return q.uniform(shape, { low = -1, high = 1, seed = how.seed, subsequence = how.subsequence, label = "weights" })
 end
 
 function rules.dense.weight(shape, how)
-  return q.randn(shape, { std = 1 / math.sqrt(shape[2]), seed = how.seed, stream = how.stream, dtype = how.dtype,
-    label = "weights" })
+  return q.randn(shape, { std = 1 / math.sqrt(shape[2]), seed = how.seed, subsequence = how.subsequence,
+    dtype = how.dtype, label = "weights" })
 end
 
 function rules.latent.learn(model, layer, index, seed)
-  local latent = q.uniform(layer.weight:shape(),
-    { low = -0.3, high = 0.3, seed = seed, stream = 5000 + index, label = "latent" }):label(layer.name .. ".latent")
+  local latent = q.uniform(layer.weight:shape(), { low = -0.3, high = 0.3, seed = seed, subsequence = 5000 + index,
+    label = "latent" }):label(layer.name .. ".latent")
   latent:requires_grad(true)
-  q.learn_latent(layer.weight, latent)
-  q.pack_signs(latent, layer.weight)
+  q.onebit.learn_latent(layer.weight, latent)
+  q.onebit.pack_signs(latent, layer.weight)
   table.insert(model.latents, { name = layer.name .. ".latent", tensor = latent, bits = layer.weight })
 end
 
@@ -43,15 +43,15 @@ function rules.dense.learn(model, layer, _, _, writes)
   as_it_is(model, layer)
 end
 
--- Follows a step of the latents' optimizer: clips the latents and turns them into bits or grid points. stream: of the
--- random numbers that round.
-function rules.settle(model, stream)
+-- Follows a step of the latents' optimizer: clips the latents and turns them into bits or grid points. subsequence: of
+-- the random numbers that round.
+function rules.settle(model, subsequence)
   for index, latent in ipairs(model.latents) do
     if model.rule == "grid" then
-      q.clip_to_grid(latent.tensor, { levels = model.grid_levels, stream = (stream or 7000) + index })
+      q.onebit.clip_to_grid(latent.tensor, { levels = model.grid_levels, subsequence = (subsequence or 7000) + index })
     elseif model.rule == "latent" then
-      q.clip_to_grid(latent.tensor)
-      q.pack_signs(latent.tensor, latent.bits)
+      q.onebit.clip_to_grid(latent.tensor)
+      q.onebit.pack_signs(latent.tensor, latent.bits)
     end
   end
 end

@@ -120,7 +120,7 @@ local function sign_changes(latents)
   return function()
     local count = 0
     for i, latent in ipairs(latents) do
-      count = count + q.count_bits(before[i], latent.bits)
+      count = count + q.onebit.count_bits(before[i], latent.bits)
       before[i]:copy(latent.bits)
     end
     return count
@@ -169,19 +169,19 @@ local function train(case, set, say)
     checkpoint.save(set.folder, run.parameters, optimizer,
       { step = result.step, settings = set.settings, fixed = fixed, result = result }, 1, bits)
   end
-  local slot = char_text.slot(set.rows, set.tokens)
+  local micro_batch = char_text.micro_batch(set.rows, set.tokens)
   local places = set.text:places(1000 + case.seed, set.rows, set.tokens)
   local program
   local before, started = result.seconds, q.time()
   while result.step < set.steps do
     local step = result.step
-    set.text:fill(slot, set.text.train, places(step), set.tokens)
+    set.text:fill(micro_batch, set.text.train, places(step), set.tokens)
     if bits and bits:begin(step / set.steps, step) and program then  -- another part learns now
       program:free()
       program = nil
     end
     q.rng_step(step)
-    program = program or pass.capture(model, slot, {})
+    program = program or pass.capture(model, micro_batch, {})
     program:run()
     if bits and bits.observe then bits:observe() end
     optimizer:step(step)
@@ -190,7 +190,7 @@ local function train(case, set, say)
     note_flips(run, set)
     local value, point = program.loss:item(), nil
     if math.floor(result.step * set.points / set.steps) > math.floor(step * set.points / set.steps) then
-      point = set.text:held_out_loss(model, slot, set.rows, set.tokens,
+      point = set.text:held_out_loss(model, micro_batch, set.rows, set.tokens,
         result.step < set.steps and set.point_windows or nil)
     end
     if not finite(value) or point and not finite(point) then
@@ -201,7 +201,7 @@ local function train(case, set, say)
     if point then table.insert(result.curve, { result.step, point }) end
     say(result.step, value)
     result.seconds = before + q.time() - started
-    local stopped = q.interrupted()
+    local stopped = q.host.interrupted()
     if set.folder and (stopped or result.step % set.save_every == 0) then save() end
     if stopped then q.error("interrupted", "stopped; a next call goes on where this one stood") end
   end

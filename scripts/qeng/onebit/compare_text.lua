@@ -29,9 +29,9 @@ function char_text.open(path, held_out)
   return self
 end
 
--- Fills a slot (q.slot) with rows of `tokens` characters and their targets. A row begins at a given place of a part
--- (from 0).
-function Text:fill(slot, part, places, tokens)
+-- Fills a micro-batch (q.micro_batch) with rows of `tokens` characters and their targets. A row begins at a given place
+-- of a part (from 0).
+function Text:fill(micro_batch, part, places, tokens)
   local ids, targets = {}, {}
   for r, place in ipairs(places) do
     local at = part.first + place
@@ -40,20 +40,20 @@ function Text:fill(slot, part, places, tokens)
       targets[(r - 1) * tokens + i + 1] = self.id[part.text:byte(at + i + 1)]
     end
   end
-  slot.tokens:set(ids)
-  slot.targets:set(targets)
+  micro_batch.tokens:set(ids)
+  micro_batch.targets:set(targets)
 end
 
--- A slot for `rows` windows of `tokens`, each a document.
-function char_text.slot(rows, tokens)
-  local slot = q.slot(rows * tokens, rows)
+-- A micro-batch of `rows` windows of `tokens`, each a document.
+function char_text.micro_batch(rows, tokens)
+  local micro_batch = q.micro_batch(rows * tokens, rows)
   local positions, cu = {}, {}
   for i = 0, rows * tokens - 1 do positions[i + 1] = i % tokens end
   for r = 0, rows do cu[r + 1] = r * tokens end
-  slot.positions:set(positions)
-  slot.cu_q:set(cu)
-  slot.scale:fill(1 / (rows * tokens))
-  return slot
+  micro_batch.positions:set(positions)
+  micro_batch.cu_q:set(cu)
+  micro_batch.scale:fill(1 / (rows * tokens))
+  return micro_batch
 end
 
 -- Places where windows of the training part begin: `rows` for each step, uniform. A seed gives the same places.
@@ -61,14 +61,14 @@ function Text:places(seed, rows, tokens)
   local most = self.train.length - tokens - 1
   return function(step)
     local list = {}
-    local drawn = q.uniform({ rows }, { low = 0, high = 1, seed = seed, stream = step }):table()
+    local drawn = q.uniform({ rows }, { low = 0, high = 1, seed = seed, subsequence = step }):table()
     for r = 1, rows do list[r] = math.min(most, math.floor(drawn[r] * (most + 1))) end
     return list
   end
 end
 
 -- The mean loss over the whole windows of the held-out part, or over `windows` of them, spread evenly.
-function Text:held_out_loss(model, slot, rows, tokens, windows)
+function Text:held_out_loss(model, micro_batch, rows, tokens, windows)
   local whole = math.floor((self.held.length - 1) / tokens)
   local count = math.min(windows or whole, whole)
   local sum = 0
@@ -77,10 +77,10 @@ function Text:held_out_loss(model, slot, rows, tokens, windows)
     for r = 1, rows do  -- the last batch repeats a window, of which it does not count the loss
       places[r] = math.floor(math.min(first + r - 1, count - 1) * whole / count) * tokens
     end
-    self:fill(slot, self.held, places, tokens)
+    self:fill(micro_batch, self.held, places, tokens)
     local counted = math.min(rows, count - first) * tokens
     sum = sum + q.no_grad(q.scope, function()
-      local _, nll = model:loss(slot)
+      local _, nll = model:loss(micro_batch)
       local total, values = 0, nll:table()
       for i = 1, counted do total = total + values[i] end
       return total

@@ -29,7 +29,7 @@ local function weights_hash(model)
 end
 
 local function binarize(model, layer)
-  local bits, scale = q.binarize(layer.weight)
+  local bits, scale = q.onebit.binarize(layer.weight)
   for _, parameter in ipairs(model.parameters) do
     if parameter.tensor == layer.weight then parameter.tensor = bits:label(parameter.name) end
   end
@@ -139,13 +139,13 @@ end
 -- For q.train's on_batch: replaces the targets of a batch by tokens drawn from the teacher's distribution.
 function convert.teach(teacher, opt)
   local rows = 64  -- of logits at a time
-  return function(slot, number)
-    local targets = slot.targets:table()
+  return function(micro_batch, number)
+    local targets = micro_batch.targets:table()
     local sampler = q.sampler { temperature = opt.temperature or 1, seed = (opt.seed or 0) * 1000003 + number }
     q.no_grad(q.scope, function()
-      local seq = { positions = slot.positions, cu_q = slot.cu_q }
+      local seq = { positions = micro_batch.positions, cu_q = micro_batch.cu_q }
       seq.rope, seq.rope_local = teacher:rope(#targets)
-      local hidden = teacher.forward(slot.tokens, seq)
+      local hidden = teacher.forward(micro_batch.tokens, seq)
       for first = 0, #targets - 1, rows do
         local count = math.min(rows, #targets - first)
         local logits = q.linear(hidden:rows(first, count), teacher.head, { out = "f32" })
@@ -154,7 +154,7 @@ function convert.teach(teacher, opt)
         end
       end
     end)
-    slot.targets:set(targets)
+    micro_batch.targets:set(targets)
   end
 end
 

@@ -113,7 +113,7 @@ local function full_planes(count, rows, width)
     local bits = state:rows(p, 1):reshape { rows, width }
     for first = 0, rows - 1, some do
       local here = math.min(some, rows - first)
-      q.pack_signs(ones:rows(0, here), bits:rows(first, here))
+      q.onebit.pack_signs(ones:rows(0, here), bits:rows(first, here))
     end
   end
   return q.keep(state)
@@ -138,10 +138,10 @@ local function attach(self, index, part)
     part.state = q.zeros({ part.rows, width }, "u8", "optimizer"):fill(self.knobs.bop and 0 or 255)
   end
   part.state:label(part.layer.name .. ".inertia")
-  q.learn_by_pulses(part.layer.weight, {
+  q.onebit.learn_by_pulses(part.layer.weight, {
     state = part.state, hyper = self.hyper:rows(index - 1, 1):reshape { 4 },
     counts = self.counts:rows(index - 1, 1):reshape { 2 },
-    first = part.first, stream = 9000 + part.number, bop = self.knobs.bop,
+    first = part.first, subsequence = 9000 + part.number, bop = self.knobs.bop,
   })
 end
 
@@ -248,7 +248,7 @@ end
 function Inertia:histogram()
   local total = {}
   for _, part in ipairs(self.parts) do
-    for level, count in ipairs(q.count_levels(part.state)) do total[level] = (total[level] or 0) + count end
+    for level, count in ipairs(q.onebit.count_levels(part.state)) do total[level] = (total[level] or 0) + count end
   end
   return total
 end
@@ -297,7 +297,7 @@ end
 -- Ends the learning: frees the counters and leaves the weights as they are.
 function Inertia:free()
   for _, part in ipairs(self.parts) do
-    q.stop_learning(part.layer.weight)
+    q.onebit.stop_learning(part.layer.weight)
     part.state:free()
   end
 end

@@ -33,9 +33,9 @@ local function rule_of(name)
   q.error("value", ("rule %s: one of %s"):format(tostring(name), table.concat(onebit.rules, ", ")))
 end
 
-local function random_bits(shape, seed, stream, spilled)
-  local bits = spilled and q.spilled(shape, "one_bit", "weights") or q.empty(shape, "one_bit", "weights")
-  q.random_signs(bits, { seed = seed, stream = stream })
+local function random_bits(shape, seed, subsequence, spilled)
+  local bits = spilled and q.stream.spilled(shape, "one_bit", "weights") or q.empty(shape, "one_bit", "weights")
+  q.onebit.random_signs(bits, { seed = seed, subsequence = subsequence })
   return bits
 end
 
@@ -50,21 +50,21 @@ end
 function onebit.random(values, opt)
   opt = opt or {}
   local models = require "qeng.model"
-  local rule, seed, dtype, stream = opt.rule or "frozen", opt.seed or 0, opt.dtype or "f32", 0
+  local rule, seed, dtype, subsequence = opt.rule or "frozen", opt.seed or 0, opt.dtype or "f32", 0
   local special, spilled = rule_of(rule), opt.weights == "stream"
   if spilled and special.learn then
     q.error("unsupported", ("weights = stream: rule %s keeps more than bits; take counter, bop or frozen"):format(rule))
   end
   local model = models.random(values, { dtype = dtype, weights = function(name, shape, plus_one)
-    stream = stream + 1
+    subsequence = subsequence + 1
     if #shape == 1 then return q.zeros(shape, dtype, "weights"):fill(name:find "norm" and not plus_one and 1 or 0) end
     if name:find "_proj.weight$" then
-      if special.weight then return special.weight(shape, { seed = seed, stream = stream, dtype = dtype }) end
-      return random_bits(shape, seed, stream, spilled)
+      if special.weight then return special.weight(shape, { seed = seed, subsequence = subsequence, dtype = dtype }) end
+      return random_bits(shape, seed, subsequence, spilled)
     end
     local std = name:find "lm_head" and (opt.head_std or 0.5 / math.sqrt(shape[2])) or name:find "positions" and 0.1 or
       opt.std or 0.5
-    return q.randn(shape, { std = std, seed = seed, stream = stream, dtype = dtype, label = "weights" })
+    return q.randn(shape, { std = std, seed = seed, subsequence = subsequence, dtype = dtype, label = "weights" })
   end })
   onebit.learn(model, rule, opt)
   if spilled then
@@ -91,7 +91,7 @@ function onebit.unpack(model)
     if dtype ~= "q1_0" and dtype ~= "tq2_0" then
       q.error("dtype", ("unpack: the weight of %s is %s, expected q1_0 or tq2_0"):format(layer.name, dtype))
     end
-    local weight, scale = q.split_row_scale(layer.weight)
+    local weight, scale = q.onebit.split_row_scale(layer.weight)
     for _, parameter in ipairs(model.parameters) do
       if parameter.tensor == layer.weight then parameter.tensor = weight:label(parameter.name) end
     end

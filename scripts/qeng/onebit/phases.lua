@@ -184,7 +184,7 @@ local function switch(self, parts)
   for i, part in ipairs(self.inertia and self.inertia.parts or {}) do
     local name = inertia.name_of(part)
     thresholds[name] = self.inertia.z[i]
-    q.stop_learning(part.layer.weight)
+    q.onebit.stop_learning(part.layer.weight)
     if self.keep then self.kept[name] = part.state end
     if self.keep or goes_on[name] then states[name] = part.state else part.state:free() end
   end
@@ -305,7 +305,7 @@ function Phases:histogram()
   local total, active = self.inertia:histogram(), {}
   for _, part in ipairs(self.inertia.parts) do active[inertia.name_of(part)] = true end
   for name, state in pairs(self.kept) do
-    for level, count in ipairs(active[name] and {} or q.count_levels(state)) do
+    for level, count in ipairs(active[name] and {} or q.onebit.count_levels(state)) do
       total[level] = (total[level] or 0) + count
     end
   end

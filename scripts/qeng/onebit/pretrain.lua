@@ -16,7 +16,7 @@ local pretrain = {}
 options.set("onebit", {
   { "data", "", "JSONL, a JSON array, plain text or a .qubgpu file, or a dataset's name on the hub", kind = "input" },
   { "tokenizer", "demo", "folder or hub name with the tokenizer (demo: that of the built-in demo)", kind = "input" },
-  { "out", "onebit", "output folder", kind = "folder" },
+  "run", { "out", "onebit", "output folder", kind = "folder" },
   { "hidden", 256, "width of the model, a multiple of 32", min = 32 },
   { "layers", 6, "blocks", min = 1 },
   { "heads", 4, "attention heads", min = 1 },
@@ -42,7 +42,6 @@ options.set("onebit", {
   { "eval_share", 0.02, "share of the documents held out", min = 0, max = 0.9 },
   { "eval_every", 200, "steps between evaluations, 0: at the end", min = 0 },
   { "save_every", 200, "steps between checkpoints, 0: at the end", min = 0 },
-  { "resume", false, "go on from the newest checkpoint in --out" },
   { "weights", "copy", "bits in memory, or streamed from a temporary file within --host-budget",
     choices = { "copy", "stream" } },
   { "host_budget", nil, "memory of the whole process with --weights stream, as 16G", kind = "bytes" },

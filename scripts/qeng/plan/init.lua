@@ -1,8 +1,9 @@
 -- q.plan: what training or inference will need and take, before anything is loaded.
 --
 -- There are no formulas. The model is built, and q.train (or an engine) runs, on a device that computes nothing
--- (q.rehearse). So parameters, gradients, the optimizer's state, the planned arena and the cost of each operation are
--- those of the code that will run. What remains is where the weights lie (place) and whether that fits (plan/text.lua).
+-- (q.rehearsal.run). So parameters, gradients, the optimizer's state, the planned arena and the cost of each operation
+-- are those of the code that will run. What remains is where the weights lie (place) and whether that fits
+-- (plan/text.lua).
 --
 --   q.plan { model = "7b", mode = "lora", row_tokens = 2048 }
 --
@@ -145,10 +146,10 @@ local function full_rows()
         damaged = 0, crc_dropped = 0, dst = 0, epoch = 0 }
     end
     function batch:send() end
-    function batch:load(slot)
+    function batch:load(micro_batch)
       local bounds = {}
       for i = 0, most do bounds[i + 1] = math.min(i, how.rows) * how.row_tokens end
-      slot.cu_q:copy(q.tensor(bounds, "i32"))
+      micro_batch.cu_q:copy(q.tensor(bounds, "i32"))
     end
     function batches:plan()
       return { batches = 1, trained_tokens = tokens, documents = how.rows, sources = { [0] = 1 },
@@ -177,8 +178,8 @@ local function train_steps(model, opt)
   local marks = {}
   local ok, err = pcall(train, {
     model = model, data = full_rows(), out = name .. ".plan", steps = 3, row_tokens = opt.row_tokens, rows = opt.rows,
-    accumulate = opt.accumulate,
-    eval_share = opt.eval and 0.5 or 0, checkpoints = false, on_step = function() marks[#marks + 1] = q.rehearsed() end,
+    accumulate = opt.accumulate, eval_share = opt.eval and 0.5 or 0, checkpoints = false,
+    on_step = function() marks[#marks + 1] = q.rehearsal.cost() end,
   })
   q.fs.remove(name .. ".plan")
   if not ok then error(err, 0) end
@@ -202,17 +203,17 @@ local function onebit_steps(model, opt)
   for number = 1, opt.keep and bits.turns and #bits.turns or 0 do bits:begin(0, 2 * (number - 1)) end
   local batches, marks, learning, program = full_rows():batches(opt), {}, {}, nil
   local batch = batches:next()
-  local slot = models.slot(batch:info().tokens, batch:info().max_documents)
+  local micro_batch = models.micro_batch(batch:info().tokens, batch:info().max_documents)
   for step = 0, 1 do
     bits:begin(step / 2, 2 * (turn - 1) + step)
-    batch:load(slot)
-    program = program or q.capture(function() model:loss(slot, opt.row_tokens):backward() end)
+    batch:load(micro_batch)
+    program = program or q.capture(function() model:loss(micro_batch, opt.row_tokens):backward() end)
     for _ = 1, opt.accumulate do program:run() end
     adamw:step { lr = 1e-3, clip = 1 }
     bits:finish(opt.accumulate)
-    marks[#marks + 1] = q.rehearsed()
+    marks[#marks + 1] = q.rehearsal.cost()
   end
-  if opt.eval then q.no_grad(q.scope, function() model:loss(slot, opt.row_tokens) end) end
+  if opt.eval then q.no_grad(q.scope, function() model:loss(micro_batch, opt.row_tokens) end) end
   for _, part in ipairs((bits.inertia or bits).parts) do learning[part.layer.weight] = true end
   return difference(marks[2], marks[1]), learning
 end
@@ -233,7 +234,7 @@ local function decode_steps(model, opt)
     remember = false }, {}, {}
   for i = 1, opt.context - 6 do ids[i] = 0 end
   for _ = 1, opt.batch do engine:submit { ids = ids, max_tokens = 6, temperature = 0, stop_ids = {} } end
-  repeat marks[#marks + 1] = q.rehearsed() until not engine:step()
+  repeat marks[#marks + 1] = q.rehearsal.cost() until not engine:step()
   engine:close()
   return difference(marks[#marks - 1], marks[#marks - 2])
 end
@@ -251,14 +252,15 @@ local steps = { full = train_steps, lora = train_steps, onebit = onebit_steps, i
 local function rehearse(make, opt, limits)
   local silent = progress.silent
   progress.silent = true
-  local ok, result = pcall(q.rehearse, function()
+  local ok, result = pcall(q.rehearsal.run, function()
     local model = make()
     model.recompute = opt.recompute
     prepare[opt.mode](model, opt)
     local step, learning = steps[opt.mode](model, opt)
     local found = {
-      device = q.rehearsed().device, tokenizer = model.tokenizer, accounts = {}, step = step, units = units_of(model,
-        learning or {}, opt), parameters = 0, trained = 0, layers = model.config.layers, dtype = model.dtype,
+      device = q.rehearsal.cost().device, tokenizer = model.tokenizer, accounts = {}, step = step,
+      units = units_of(model, learning or {}, opt), parameters = 0, trained = 0, layers = model.config.layers,
+      dtype = model.dtype,
     }
     for name, account in pairs(q.memory()) do found.accounts[name] = account.peak end
     for _, parameter in ipairs(model.parameters) do
@@ -281,11 +283,11 @@ end
 -- Places the weights where the device may hold `budget` (nil: all of them): bytes of the device, of the host and of the
 -- file. Nil where the budget does not do; the second result then says what would (least, least_host).
 --
--- Streamed units pass through slots as large as the largest: one in use and those on their way, two on a GPU
--- (SlotStream::kDepth). The largest units stay, as many as fit; `keep` is their bytes, which --stream-keep has to be on
--- a GPU. There the streamed units lie in pinned memory of the host as far as host_budget goes, and the rest is read
--- from the file through a buffer. Only a model whose bits learn needs pinned memory for all. on_host: the device is the
--- CPU, which reads all from the file. written: bytes that a pass copies back.
+-- Streamed units pass through buffers as large as the largest: one in use and those on their way, two on a GPU
+-- (BufferedStream::kDepth). The largest units stay, as many as fit; `keep` is their bytes, which --stream-keep has to
+-- be on a GPU. There the streamed units lie in pinned memory of the host as far as host_budget goes, and the rest is
+-- read from the file through a buffer. Only a model whose bits learn needs pinned memory for all. on_host: the device
+-- is the CPU, which reads all from the file. written: bytes that a pass copies back.
 local function place(found, budget, host_budget, on_host)
   local units, total, streamable = {}, 0, 0
   for _, bytes in pairs(found.accounts) do total = total + bytes end
@@ -299,33 +301,33 @@ local function place(found, budget, host_budget, on_host)
     if a.bytes ~= b.bytes then return a.bytes > b.bytes end
     return a.number < b.number
   end)
-  local slots, largest, rest = on_host and 2 or 3, units[1] and units[1].bytes or 0, total - streamable
-  local placed = { total = total, least = math.min(total, rest + math.min(slots, #units) * largest), least_host = 0,
+  local buffers, largest, rest = on_host and 2 or 3, units[1] and units[1].bytes or 0, total - streamable
+  local placed = { total = total, least = math.min(total, rest + math.min(buffers, #units) * largest), least_host = 0,
     resident = #found.units,
     device = total, host = 0, file = 0, streamed = 0, written = 0, keep = streamable }
   if not budget or total <= budget then return placed end
   if placed.least > budget then return nil, placed end
-  local kept, slot, moving, held = 0, 0, 0, 0
-  for i, unit in ipairs(units) do  -- one that stays leaves room for the slots that the next needs
+  local kept, buffer, moving, held = 0, 0, 0, 0
+  for i, unit in ipairs(units) do  -- one that stays leaves room for the buffers that the next needs
     local next = units[i + 1] and units[i + 1].bytes or 0
-    if rest + kept + unit.bytes + slots * math.max(slot, next) <= budget then
+    if rest + kept + unit.bytes + buffers * math.max(buffer, next) <= budget then
       kept = kept + unit.bytes
     else
-      slot, moving, held = math.max(slot, unit.bytes), moving + 1, held + unit.held
+      buffer, moving, held = math.max(buffer, unit.bytes), moving + 1, held + unit.held
       placed.written = placed.written + unit.learned
     end
   end
   placed.resident, placed.keep, placed.streamed = #found.units - moving, kept, streamable - kept
-  placed.device = rest + kept + math.min(slots, moving) * slot
+  placed.device = rest + kept + math.min(buffers, moving) * buffer
   if on_host then
     placed.file, placed.written = placed.streamed, 0
     return placed
   end
   placed.host = placed.streamed
-  placed.least_host = found.learns and placed.streamed or math.min(placed.streamed, slot + held)
+  placed.least_host = found.learns and placed.streamed or math.min(placed.streamed, buffer + held)
   host_budget = host_budget or math.huge
   if placed.least_host > host_budget then return nil, placed end
-  if placed.host > host_budget then placed.host, placed.file = host_budget, placed.streamed - (host_budget - slot) end
+  if placed.host > host_budget then placed.host, placed.file = host_budget, placed.streamed - (host_budget - buffer) end
   return placed
 end
 

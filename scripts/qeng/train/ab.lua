@@ -58,14 +58,14 @@ function ab:batches(file, way, seed, more)
   return file:batches(given)
 end
 
--- ---------------------------------------------------------------- loaders: next(slot) fills the slot; its info, or nil
+-- ---------------------------------------------------------------- loaders: next(micro_batch) fills it: info, or nil
 
 local function packets_loader(self, way, seed, more)
   local batches = self:batches(q.ndp.open(self.packed), way, seed, more)
-  return function(slot)
+  return function(micro_batch)
     local batch = batches:next()
     if not batch then return nil end
-    batch:load(slot)
+    batch:load(micro_batch)
     return batch:info()
   end
 end
@@ -91,7 +91,7 @@ end
 local function jsonl_loader(self, plan)
   local file, template, at = assert(io.open(self.opt.jsonl, "rb")), self.template, 0
   local row_tokens, slots = self.opt.row_tokens, self.opt.row_tokens * self.opt.rows
-  return function(slot)
+  return function(micro_batch)
     at = at + 1
     local batch = plan[at]
     if not batch then file:close(); return nil end
@@ -112,10 +112,10 @@ local function jsonl_loader(self, plan)
       if row_end > ends[#ends] then ends[#ends + 1] = row_end end
     end
     for i = #ends + 1, batch.info.max_documents + 1 do ends[i] = slots end
-    slot.tokens:copy(q.tensor(tokens, "i32"))
-    slot.targets:copy(q.tensor(targets, "i32"))
-    slot.positions:copy(q.tensor(positions, "i32"))
-    slot.cu_q:copy(q.tensor(ends, "i32"))
+    micro_batch.tokens:copy(q.tensor(tokens, "i32"))
+    micro_batch.targets:copy(q.tensor(targets, "i32"))
+    micro_batch.positions:copy(q.tensor(positions, "i32"))
+    micro_batch.cu_q:copy(q.tensor(ends, "i32"))
     return batch.info
   end
 end
@@ -126,16 +126,16 @@ function ab:loader(way, seed, plan, more)
   return packets_loader(self, way, seed, more)
 end
 
-function ab:slot()
+function ab:micro_batch()
   local info = self:batches(q.ndp.open(self.packed), "packets", 0):next():info()
-  return models.slot(info.tokens, info.max_documents)
+  return models.micro_batch(info.tokens, info.max_documents)
 end
 
 -- ---------------------------------------------------------------- what is measured
 
 -- Raises an error where the rows of JSONL are not those of the packets.
 function ab:same_rows(seed, steps)
-  local one, other = self:slot(), self:slot()
+  local one, other = self:micro_batch(), self:micro_batch()
   local jsonl, packets = self:loader("jsonl", seed, self:plan(seed, steps)), self:loader("packets", seed)
   for step = 1, steps do
     jsonl(one)
@@ -156,13 +156,13 @@ end
 -- forget the file. The time to open the file counts; for JSONL the time of the plan does not.
 function ab:load_speed(way, seed, cold)
   local plan = way == "jsonl" and self:plan(seed) or nil
-  local slot = self:slot()
+  local micro_batch = self:micro_batch()
   collectgarbage()
   collectgarbage()  -- a mapping that is still there keeps its pages in memory
   local dropped = cold and q.fs.drop_cache(way == "jsonl" and self.opt.jsonl or self.packed)
   local began, tokens = q.time(), 0
   local next_batch = self:loader(way, seed, plan, { once = true })
-  for info in function() return next_batch(slot) end do tokens = tokens + info.real_tokens end
+  for info in function() return next_batch(micro_batch) end do tokens = tokens + info.real_tokens end
   return tokens / (q.time() - began), dropped
 end
 
@@ -176,19 +176,19 @@ function ab:run(way, seed, steps)
   local opt = self.opt
   local model = models.load(opt.model, { dtype = opt.dtype }):lora { rank = opt.rank, seed = seed }
   q.seed(seed)
-  local optimizer, slot = adamw.new(model:trainable(),
-    { lr = schedule.cosine(opt.lr, steps, { warmup = 10 }) }), self:slot()
+  local optimizer, micro_batch = adamw.new(model:trainable(),
+    { lr = schedule.cosine(opt.lr, steps, { warmup = 10 }) }), self:micro_batch()
   local next_batch = self:loader(way, seed, way == "jsonl" and self:plan(seed, steps) or nil)
   local program
   local losses, real, waited, began = {}, 0, 0, nil
   for step = 1, steps do
     if step == 6 then began, real, waited = q.time(), 0, 0 end
     local asked = q.time()
-    local info = next_batch(slot)
+    local info = next_batch(micro_batch)
     waited = waited + q.time() - asked
-    slot.scale:fill(1 / math.max(info.trained_tokens, 1))
+    micro_batch.scale:fill(1 / math.max(info.trained_tokens, 1))
     q.rng_step(step)
-    program = program or pass.capture(model, slot, { row_tokens = opt.row_tokens })
+    program = program or pass.capture(model, micro_batch, { row_tokens = opt.row_tokens })
     program:run()
     optimizer:step { clip = 1 }
     losses[step] = program.loss:item()
@@ -198,7 +198,7 @@ function ab:run(way, seed, steps)
   program:free()
   local loss = held_out.loss(model, q.ndp.open(self.packed),
     { row_tokens = opt.row_tokens, rows = opt.rows, seed = seed,
-      eval_share = opt.eval_share, pad = self.pad, long = opt.long }, false, slot)
+      eval_share = opt.eval_share, pad = self.pad, long = opt.long }, false, micro_batch)
   return {
     tok_s = real / seconds, slot_s = (steps - 5) * opt.row_tokens * opt.rows / seconds, wait = waited / seconds,
     loss = loss,

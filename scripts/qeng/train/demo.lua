@@ -58,6 +58,13 @@ function demo.model()
   return dir
 end
 
+-- Sets opt.model, and opt.data to examples that it writes to opt.out.
+function demo.inputs(opt)
+  opt.model, opt.data = demo.model(), opt.out .. "/examples.jsonl"
+  q.fs.mkdir(opt.out)
+  demo.write_examples(opt.data, opt.seed, examples)
+end
+
 -- opt: the parsed options of recipes/lora_qwen.lua.
 function demo.run(opt)
   print("This is the built-in demo (a model of 0.8 million parameters learns to write records); for your own: "

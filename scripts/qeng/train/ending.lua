@@ -27,14 +27,14 @@ function ending.conclude(run, row)
   local due = run.evaluates and looks
   state.row = due and storable(row) or nil
   if due and last then standing.save(run) end
-  if due and not q.interrupted() then held_out.evaluate(run, row) end
+  if due and not q.host.interrupted() then held_out.evaluate(run, row) end
   local ended = last or state.stopped
-  if opt.on_eval and not q.interrupted() and (ended or looks) then
+  if opt.on_eval and not q.host.interrupted() and (ended or looks) then
     opt.on_eval(state.step, function(text) run.speak:say(text) end)
   end
   run.journal:add(row)
   if opt.on_step then opt.on_step(row, run.model) end
-  run.interrupted = q.interrupted()
+  run.interrupted = q.host.interrupted()
   if run.interrupted or ended or opt.save_every > 0 and state.step % opt.save_every == 0 then
     standing.save(run, due and last)
   end
@@ -93,7 +93,7 @@ function ending.finish(run)
   if state.untrained then
     run.speak:say(("%d of %d steps had no trained token and changed nothing"):format(state.untrained, state.step))
   end
-  q.defer_interrupt(false)
+  q.host.defer_interrupt(false)
   if run.at_end then run.at_end() end
   local sentence = run.interrupted and "Stopped after step %d of %d; --resume goes on." or "Finished: step %d of %d."
   run.journal:close(sentence:format(state.step, run.total), true)

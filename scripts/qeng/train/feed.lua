@@ -20,12 +20,12 @@ end
 -- Where the batches stand after the last step that was taken.
 function Feed:state() return self.position or self.batches:state() end
 
--- What the page gets of a step: the slot if the step is one micro-batch, otherwise an object with parts().
+-- What the page gets of a step: its tensors if it is one micro-batch, otherwise an object with parts().
 local function face(self)
   local function parts() return self:parts() end
   if self.opt.accumulate == 1 then
-    self.slot.parts = parts
-    return self.slot
+    self.micro_batch.parts = parts
+    return self.micro_batch
   end
   return setmetatable({ parts = parts }, { __index = function()
     q.error("value", ("a step of this run is %d micro-batches: "
@@ -36,41 +36,41 @@ end
 -- Takes the micro-batches of a step (from 0). more: another step follows. `sums` and `infos` then say what they hold.
 function Feed:take(step, more)
   local sums = { trained = 0, real = 0, wait = 0, damaged = 0, dropped = 0 }
-  self.first, self.more, self.micro, self.infos, self.sums = step * self.opt.accumulate, more, {}, {}, sums
+  self.first, self.more, self.taken, self.infos, self.sums = step * self.opt.accumulate, more, {}, {}, sums
   for i = 1, self.opt.accumulate do
-    self.micro[i], self.upcoming = self.upcoming or self.batches:next(), nil
-    local info = self.micro[i]:info()
+    self.taken[i], self.upcoming = self.upcoming or self.batches:next(), nil
+    local info = self.taken[i]:info()
     self.infos[i] = info
     sums.trained, sums.real = sums.trained + info.trained_tokens, sums.real + info.real_tokens
     sums.damaged, sums.dropped = sums.damaged + info.damaged, sums.dropped + info.crc_dropped
     sums.wait = sums.wait + info.wait_ms
-    self.slot = self.slot or models.slot(info.tokens, info.max_documents)
+    self.micro_batch = self.micro_batch or models.micro_batch(info.tokens, info.max_documents)
   end
   self.position = self.batches:state()
-  self.slot.scale:fill(1 / math.max(sums.trained, 1))
+  self.micro_batch.scale:fill(1 / math.max(sums.trained, 1))
   self.face = self.face or face(self)
 end
 
--- Puts a micro-batch into the slot. The random numbers of its pass depend on its number only, not on what was drawn
--- before.
+-- Loads the tensors with the i-th micro-batch. The random numbers of its pass depend on its number only, not on what
+-- was drawn before.
 function Feed:load(i)
   local number = self.first + i - 1
-  self.micro[i]:load(self.slot)
-  if self.opt.on_batch then self.opt.on_batch(self.slot, number) end
+  self.taken[i]:load(self.micro_batch)
+  if self.opt.on_batch then self.opt.on_batch(self.micro_batch, number) end
   q.rng_step(number)
 end
 
--- for slot, info in feed:parts(): the micro-batches of the step in turn. The first is in the slot already.
+-- for micro_batch, info in feed:parts(): the micro-batches of the step in turn. The first is loaded already.
 function Feed:parts()
   local i = 0
   return function()
     i = i + 1
-    if not self.micro[i] then return self:ahead() end
+    if not self.taken[i] then return self:ahead() end
     if i > 1 then
-      self.micro[i]:send()
+      self.taken[i]:send()
       self:load(i)
     end
-    return self.slot, self.infos[i]
+    return self.micro_batch, self.infos[i]
   end
 end
 

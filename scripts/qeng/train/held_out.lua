@@ -47,7 +47,7 @@ end
 
 -- The held-out loss: mean nll over the trained tokens of all held-out documents. With several sources, also that of
 -- each.
-function held_out.loss(model, file, opt, several, slot)
+function held_out.loss(model, file, opt, several, micro_batch)
   local batches = held_out.batches(file, opt)
   local sum, count, sums = 0, 0, {}
   while true do
@@ -55,17 +55,17 @@ function held_out.loss(model, file, opt, several, slot)
     if not batch then break end
     local trained = batch:info().trained_tokens
     if trained > 0 then
-      slot = slot or models.slot(batch:info().tokens, batch:info().max_documents)
-      batch:load(slot)
-      slot.scale:fill(1)
+      micro_batch = micro_batch or models.micro_batch(batch:info().tokens, batch:info().max_documents)
+      batch:load(micro_batch)
+      micro_batch.scale:fill(1)
       sum = sum + q.no_grad(q.scope, function()
-        local loss, nll = model:loss(slot, opt.row_tokens)
+        local loss, nll = model:loss(micro_batch, opt.row_tokens)
         if several then held_out.add_sources(sums, batch, nll) end
         return loss:item()
       end)
       count = count + trained
     end
-    if q.interrupted() then return nil end
+    if q.host.interrupted() then return nil end
   end
   return count > 0 and sum / count or nil, several and held_out.by_source(sums) or nil
 end
@@ -93,9 +93,9 @@ end
 -- Evaluates after a step. row: the metrics of the step. opt.save_best(state) is called when the loss is the lowest.
 function held_out.evaluate(run, row)
   local opt, state = run.opt, run.state
-  row.eval_loss, row.eval_by_source = held_out.loss(run.model, opt.data, opt, run.several, run.feed.slot)
+  row.eval_loss, row.eval_by_source = held_out.loss(run.model, opt.data, opt, run.several, run.feed.micro_batch)
   local loss = held_out.finite(row.eval_loss)
-  if row.eval_loss or not q.interrupted() then state.row, state.last_eval = nil, loss end
+  if row.eval_loss or not q.host.interrupted() then state.row, state.last_eval = nil, loss end
   if held_out.judge(state, loss, opt.patience) and opt.save_best then opt.save_best(state) end
   if state.stopped and state.step < run.total then
     run.speak:say(("step %d: no lower held-out loss in %d evaluations; training ends"):format(state.step, opt.patience))

@@ -9,7 +9,7 @@
 --   weights       { [SRC] = weight } or function(step, source) -> weight
 --   bits          q.inertia or q.phases of a one-bit model
 --   scale_rate    its row scales' share of lr (0.3)
---   on_batch      function(slot, number): may change the loaded tensors of a micro-batch
+--   on_batch      function(micro_batch, number): may change the loaded tensors of a micro-batch
 --   long          "auto", "split", "truncate" or "drop": documents longer than a row (PacketFile:batches)
 --   eval_data     PacketFile: held out instead of a share of data
 --   patience      evaluations without a lower loss that end the run (0: none)

@@ -56,7 +56,7 @@ function Journal:row(figures)
   local row = {
     step = run.state.step, epoch = infos[#infos].epoch, tokens = slots, real_tokens = sums.real,
     trained_tokens = sums.trained, tok_s = slots / seconds, step_ms = seconds * 1000, data_ms = sums.wait,
-    mem_bytes = q.peak_rss(),
+    mem_bytes = q.host.peak_rss(),
     limit_share = self.peak and slots * flops_per_token(run) / seconds / self.peak or nil,
     damaged = sums.damaged > 0 and sums.damaged or nil, crc_dropped = run.opt.drop > 0 and sums.dropped or nil,
   }

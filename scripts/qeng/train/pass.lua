@@ -9,18 +9,18 @@ local pass = {}
 local Program = {}
 Program.__index = Program
 
-local function forward_backward(model, slot, row_tokens)
-  local loss, nll = model:loss(slot, row_tokens)
+local function forward_backward(model, micro_batch, row_tokens)
+  local loss, nll = model:loss(micro_batch, row_tokens)
   loss:backward()
   return loss, nll
 end
 
--- The captured pass of what lies in `slot`: run() replays it, and `loss` is its loss. opt: row_tokens; frozen (tensors
--- that get no gradient); nll (whether the nll of each token is kept too).
-function pass.capture(model, slot, opt)
+-- The captured pass of what lies in `micro_batch`: run() replays it, and `loss` is its loss. opt: row_tokens; frozen
+-- (tensors that get no gradient); nll (whether the nll of each token is kept too).
+function pass.capture(model, micro_batch, opt)
   local self = setmetatable({}, Program)
   self.program, self.loss, self.nll = q.capture(q.freeze, opt.frozen or {}, function()
-    local loss, nll = forward_backward(model, slot, opt.row_tokens)
+    local loss, nll = forward_backward(model, micro_batch, opt.row_tokens)
     if opt.nll then return loss, nll end
     return loss
   end)
@@ -52,7 +52,7 @@ end
 
 -- The pass of the i-th micro-batch, addressed to `dst`. It reads nothing from the device, so a GPU gets its next work
 -- early.
-local function add(self, i, slot, dst)
+local function add(self, i, micro_batch, dst)
   local run, opt = self.run, self.run.opt
   dst = self.routing and dst or 0  -- one program where all destinations move the same
   local frozen = self.routing and self.routing.frozen[dst] or {}
@@ -61,11 +61,11 @@ local function add(self, i, slot, dst)
     if run.several then self.nlls[i]:copy(nll) end
   end
   if opt.eager then
-    return q.scope(function() take(q.freeze(frozen, forward_backward, run.model, slot, opt.row_tokens)) end)
+    return q.scope(function() take(q.freeze(frozen, forward_backward, run.model, micro_batch, opt.row_tokens)) end)
   end
   local program = self.programs[dst]
   if not program then
-    program = pass.capture(run.model, slot, { row_tokens = opt.row_tokens, frozen = frozen, nll = run.several })
+    program = pass.capture(run.model, micro_batch, { row_tokens = opt.row_tokens, frozen = frozen, nll = run.several })
     self.programs[dst] = program
   end
   program:run()
@@ -77,9 +77,9 @@ function Pass:compute(batch)
   if self.turn ~= self.run.turn then self:forget() end  -- other weights learn now: other operations
   self.turn = self.run.turn
   local i = 0
-  for slot, info in batch:parts() do
+  for micro_batch, info in batch:parts() do
     i = i + 1
-    add(self, i, slot, info.dst)
+    add(self, i, micro_batch, info.dst)
   end
 end
 
@@ -104,7 +104,7 @@ end
 function Pass:by_source()
   if not self.run.several then return nil end
   local sums = {}
-  for i, batch in ipairs(self.run.feed.micro) do held_out.add_sources(sums, batch, self.nlls[i]) end
+  for i, batch in ipairs(self.run.feed.taken) do held_out.add_sources(sums, batch, self.nlls[i]) end
   return held_out.by_source(sums)
 end
 

@@ -76,7 +76,7 @@ local function start(self)
   if self.place then self.place:clear() end
   if opt.on_begin then opt.on_begin() end
   self.journal = journal.open(self)
-  q.defer_interrupt(true)
+  q.host.defer_interrupt(true)
   local state = self.state
   if self.evaluates and state.step == 0 then held_out.before(self) end
   self.first, self.started = state.step, q.time()

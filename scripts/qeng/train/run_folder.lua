@@ -40,7 +40,7 @@ end
 
 -- Takes the folder for this process alone. The run outlives a reader of its output that goes away.
 function run_folder.hold(out)
-  q.outlive_output()
+  q.host.outlive_output()
   local holder = q.fs.holder(out)
   if holder then
     q.error("busy", ("%s is in use by %s: wait until that run has ended, or give another --out"):format(out, holder))

@@ -172,15 +172,15 @@ inline void tile(const Activations& x, int64_t first, const PanelBlock<Block>* p
 
 int64_t panel_bytes(DType format, int64_t k) {
   int64_t bytes = 0;
-  with_dot_block(row_dtype(format), [&](auto block) {
+  with_dot_block(format, [&](auto block) {
     using Block = decltype(block);
     bytes = k / Block::kElements * static_cast<int64_t>(sizeof(PanelBlock<Block>));
   });
   return bytes;
 }
 
-void pack_panel(DType format, const void* w, int64_t first, int64_t n, int64_t k, void* panel) {
-  if (is_interleaved(format))
+void pack_panel(DType format, bool interleaved, const void* w, int64_t first, int64_t n, int64_t k, void* panel) {
+  if (interleaved)
     return blocks::with_interleaved(format, [&](auto tag) {
       using Interleaved = decltype(tag);
       using Block = typename Interleaved::Plain;
@@ -197,7 +197,7 @@ void pack_panel(DType format, const void* w, int64_t first, int64_t n, int64_t k
 
 void block_tiles(DType format, const Activations& x, int64_t first, int64_t rows, const void* panel, float* out,
                  int64_t stride) {
-  with_dot_block(row_dtype(format), [&](auto block) {
+  with_dot_block(format, [&](auto block) {
     const auto* w = static_cast<const PanelBlock<decltype(block)>*>(panel);
     int64_t r = 0;
 #if defined(QENG_AMX)

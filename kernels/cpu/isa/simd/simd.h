@@ -4,6 +4,8 @@
 //   load also of whole vectors of int8
 //   exp: 2 ulp over the normal range; below -104 it gives 0, above 88.73 infinity; a NaN stays
 //   max(a, b): b where either is NaN
+//   less, less_equal, equal: 1 or 0, which is what a NaN gives; select(c, a, b): a where c is not 0, else b
+//   split_exponent(x, e): the m of x = m 2^e with m in [1, 2), for positive normal x
 #pragma once
 #include <cstdint>
 

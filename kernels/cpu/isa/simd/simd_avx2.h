@@ -51,6 +51,18 @@ inline void store(T* p, Vec v, int64_t n) {
 inline Vec fma(Vec a, Vec b, Vec c) { return _mm256_fmadd_ps(a, b, c); }
 inline Vec max(Vec a, Vec b) { return _mm256_max_ps(a, b); }
 inline Vec sqrt(Vec a) { return _mm256_sqrt_ps(a); }
+inline Vec less(Vec a, Vec b) { return _mm256_and_ps(_mm256_cmp_ps(a, b, _CMP_LT_OQ), splat(1.0f)); }
+inline Vec less_equal(Vec a, Vec b) { return _mm256_and_ps(_mm256_cmp_ps(a, b, _CMP_LE_OQ), splat(1.0f)); }
+inline Vec equal(Vec a, Vec b) { return _mm256_and_ps(_mm256_cmp_ps(a, b, _CMP_EQ_OQ), splat(1.0f)); }
+inline Vec select(Vec c, Vec a, Vec b) {
+  return _mm256_blendv_ps(b, a, _mm256_cmp_ps(c, _mm256_setzero_ps(), _CMP_NEQ_UQ));
+}
+inline Vec split_exponent(Vec x, Vec& exponent) {
+  const __m256i bits = _mm256_castps_si256(x);
+  exponent = _mm256_cvtepi32_ps(_mm256_sub_epi32(_mm256_srli_epi32(bits, 23), _mm256_set1_epi32(127)));
+  return _mm256_castsi256_ps(
+      _mm256_or_si256(_mm256_and_si256(bits, _mm256_set1_epi32(0x7fffff)), _mm256_set1_epi32(0x3f800000)));
+}
 inline float sum(Vec a) {
   __m128 x = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
   x = _mm_add_ps(x, _mm_movehl_ps(x, x));

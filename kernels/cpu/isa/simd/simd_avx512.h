@@ -54,6 +54,16 @@ inline void store(f16* p, Vec v, int64_t n) {
 inline Vec fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
 inline Vec max(Vec a, Vec b) { return _mm512_max_ps(a, b); }
 inline Vec sqrt(Vec a) { return _mm512_sqrt_ps(a); }
+inline Vec less(Vec a, Vec b) { return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), splat(1.0f)); }
+inline Vec less_equal(Vec a, Vec b) { return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(a, b, _CMP_LE_OQ), splat(1.0f)); }
+inline Vec equal(Vec a, Vec b) { return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ), splat(1.0f)); }
+inline Vec select(Vec c, Vec a, Vec b) {
+  return _mm512_mask_mov_ps(b, _mm512_cmp_ps_mask(c, _mm512_setzero_ps(), _CMP_NEQ_UQ), a);
+}
+inline Vec split_exponent(Vec x, Vec& exponent) {
+  exponent = _mm512_maskz_getexp_ps(static_cast<__mmask16>(0xffff), x);  // GCC 12 warns of the plain form
+  return _mm512_getmant_ps(x, _MM_MANT_NORM_1_2, _MM_MANT_SIGN_src);
+}
 inline float sum(Vec a) { return _mm512_reduce_add_ps(a); }
 inline float largest(Vec a) { return _mm512_reduce_max_ps(a); }
 

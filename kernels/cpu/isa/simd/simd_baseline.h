@@ -25,6 +25,15 @@ inline void store(T* p, Vec v, int64_t n) {
 inline Vec fma(Vec a, Vec b, Vec c) { return a * b + c; }
 inline Vec max(Vec a, Vec b) { return a > b ? a : b; }
 inline Vec sqrt(Vec a) { return __builtin_sqrtf(a); }
+inline Vec less(Vec a, Vec b) { return a < b ? 1.0f : 0.0f; }
+inline Vec less_equal(Vec a, Vec b) { return a <= b ? 1.0f : 0.0f; }
+inline Vec equal(Vec a, Vec b) { return a == b ? 1.0f : 0.0f; }
+inline Vec select(Vec c, Vec a, Vec b) { return c != 0 ? a : b; }
+inline Vec split_exponent(Vec x, Vec& exponent) {
+  const uint32_t bits = bits_of(x);
+  exponent = static_cast<float>(static_cast<int>(bits >> 23) - 127);
+  return float_of((bits & 0x7fffff) | 0x3f800000);
+}
 inline float sum(Vec a) { return a; }
 inline float largest(Vec a) { return a; }
 

@@ -1,5 +1,5 @@
-// Writes a bare stream of frames: a .ndp file, which appears whole or not at all, or standard output, which gets
-// records as they come. No index, no hashes: for pipes and sockets, and for files that grow by appending.
+// Writes bare frames: a .ndp file, which appears whole or not at all, or standard output, which gets records as they
+// come. No index, no hashes: for pipes and sockets, and for files that grow by appending.
 #pragma once
 #include <memory>
 #include <string>
@@ -12,10 +12,10 @@ namespace qeng {
 class AtomicFile;
 class PacketFile;
 
-class StreamWriter {
+class FrameWriter {
  public:
-  explicit StreamWriter(const std::string& path, CrcVariant variant = CrcVariant::ccitt_false);  // "-": standard output
-  ~StreamWriter();
+  explicit FrameWriter(const std::string& path, CrcVariant variant = CrcVariant::ccitt_false);  // "-": standard output
+  ~FrameWriter();
   void add(std::span<const int32_t> tokens, std::span<const uint8_t> mask, uint8_t src, uint8_t dst);
   void payload(FrameType type, std::span<const uint8_t> bytes, uint8_t src, uint8_t dst);
   bool copy(const PacketFile& file, uint64_t record);  // as PacketWriter::copy

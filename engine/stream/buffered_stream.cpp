@@ -1,4 +1,4 @@
-#include "engine/stream/slot_stream.h"
+#include "engine/stream/buffered_stream.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -11,14 +11,14 @@ namespace qeng {
 
 namespace {
 
-constexpr size_t kAlign = 256;  // of tensors in a slot, as the device's own allocations
+constexpr size_t kAlign = 256;  // of tensors in a buffer, as the device's own allocations
 
 size_t aligned(size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 std::string in_mb(size_t bytes) { return std::to_string((bytes + 999999) / 1000000) + " MB"; }
 
 // The memory that a streamed tensor keeps.
 struct Places {
-  std::shared_ptr<Buffer> slot;
+  std::shared_ptr<Buffer> buffer;
   std::shared_ptr<void> values;        // pinned memory, or the file's
   std::shared_ptr<void> out_of_reach;  // as long as they are the file's
 };
@@ -36,10 +36,10 @@ void stay(Device& device, Tensor& tensor) {
 
 }  // namespace
 
-SlotStream::SlotStream(Device& device, std::vector<StreamUnit> units, size_t limit, const std::string& option,
-                       size_t keep, int depth)
+BufferedStream::BufferedStream(Device& device, std::vector<StreamUnit> units, size_t limit, const std::string& option,
+                               size_t keep, int depth)
     : StreamedWeights(device), copies_(device.backend().side_copies()) {
-  const size_t most_slots = static_cast<size_t>(depth) + 1;
+  const size_t most_buffers = static_cast<size_t>(depth) + 1;
   if (!copies_)
     fail("unsupported", "streamed weights: ", device.backend().name(), " copies nothing beside its operations");
   std::map<Tensor*, int> shared;
@@ -72,20 +72,20 @@ SlotStream::SlotStream(Device& device, std::vector<StreamUnit> units, size_t lim
   std::stable_sort(by_size.begin(), by_size.end(), [&](int a, int b) {
     return units_[static_cast<size_t>(a)].bytes > units_[static_cast<size_t>(b)].bytes;
   });
-  // The largest first: without them the slots are smaller.
-  size_t kept = 0, slot_bytes = 0;
+  // The largest first: without them the buffers are smaller.
+  size_t kept = 0, buffer_bytes = 0;
   std::vector<int> moving;
   for (size_t i = 0; i < by_size.size(); ++i) {
     const size_t bytes = units_[static_cast<size_t>(by_size[i])].bytes;
     const size_t next = i + 1 < by_size.size() ? units_[static_cast<size_t>(by_size[i + 1])].bytes : 0;
-    const size_t slots = most_slots * std::max(slot_bytes, next);
-    if (room > slots && kept + bytes <= (keep == kHalf ? (room - slots) / 2 : std::min(keep, room - slots))) {
+    const size_t buffers = most_buffers * std::max(buffer_bytes, next);
+    if (room > buffers && kept + bytes <= (keep == kHalf ? (room - buffers) / 2 : std::min(keep, room - buffers))) {
       kept += bytes;
       for (const TensorPtr& tensor : units_[static_cast<size_t>(by_size[i])].moving) stay(device_, *tensor);
       units_[static_cast<size_t>(by_size[i])].moving.clear();
     } else {
       moving.push_back(by_size[i]);
-      slot_bytes = std::max(slot_bytes, bytes);
+      buffer_bytes = std::max(buffer_bytes, bytes);
       pinned_bytes_ += bytes;
     }
   }
@@ -93,14 +93,14 @@ SlotStream::SlotStream(Device& device, std::vector<StreamUnit> units, size_t lim
   const std::string& largest = units_[static_cast<size_t>(moving.front())].name;
   std::sort(moving.begin(), moving.end());
   streamed_ = moving;
-  const size_t slots = std::min(most_slots, moving.size());
-  if (slots * slot_bytes > room)
-    fail("memory", "streamed weights: ", slots, " units of up to ", in_mb(slot_bytes), " (", largest,
+  const size_t buffers = std::min(most_buffers, moving.size());
+  if (buffers * buffer_bytes > room)
+    fail("memory", "streamed weights: ", buffers, " units of up to ", in_mb(buffer_bytes), " (", largest,
          ") do not fit the ", in_mb(room), " that are left of the device's memory; give the device's budget more");
   choose_pinned(limit, option);
-  for (size_t i = 0; i < slots; ++i) slots_.push_back(device_.allocate(slot_bytes, "streamed weights"));
-  holds_.assign(slots, -1);
-  figures_.depth = static_cast<int>(slots) - 1;
+  for (size_t i = 0; i < buffers; ++i) buffers_.push_back(device_.allocate(buffer_bytes, "streamed weights"));
+  holds_.assign(buffers, -1);
+  figures_.depth = static_cast<int>(buffers) - 1;
   for (int order = 0; order < static_cast<int>(streamed_.size()); ++order) {
     Unit& unit = units_[static_cast<size_t>(streamed_[static_cast<size_t>(order)])];
     unit.order = order;
@@ -109,7 +109,7 @@ SlotStream::SlotStream(Device& device, std::vector<StreamUnit> units, size_t lim
 }
 
 // Units that stay in the file, where the limit is less than all of them.
-void SlotStream::choose_pinned(size_t limit, const std::string& option) {
+void BufferedStream::choose_pinned(size_t limit, const std::string& option) {
   if (!limit || pinned_bytes_ <= limit) return;
   // Of a unit in the file, what is not as the file has it (llama's q and k in a GGUF file) is in the host's memory.
   const auto least_of = [](const Unit& unit) {
@@ -149,13 +149,13 @@ void SlotStream::choose_pinned(size_t limit, const std::string& option) {
   staging_ = pinned(copies_, staging);
 }
 
-void SlotStream::lay_out(Unit& unit) {
-  const std::shared_ptr<Buffer>& slot = slots_[static_cast<size_t>(slot_of(unit.order))];
+void BufferedStream::lay_out(Unit& unit) {
+  const std::shared_ptr<Buffer>& buffer = buffers_[static_cast<size_t>(buffer_of(unit.order))];
   if (unit.sources.empty()) unit.pinned = pinned(copies_, unit.bytes);
   std::vector<bool> mapped;
   for (size_t i = 0; i < unit.moving.size(); ++i) {
     Tensor& tensor = *unit.moving[i];
-    Places places{slot, unit.pinned, {}};
+    Places places{buffer, unit.pinned, {}};
     std::string account = "weights in pinned memory";
     if (unit.pinned) {
       char* home = static_cast<char*>(unit.pinned.get()) + unit.offsets[i];
@@ -171,7 +171,7 @@ void SlotStream::lay_out(Unit& unit) {
               ": its weights are in their file; operations find them within the unit's use only (a pass of the model)");
     }
     void* home = tensor.view.data;
-    tensor.buffer = device_.adopt(static_cast<char*>(slot->data) + unit.offsets[i], tensor.view.bytes(), account,
+    tensor.buffer = device_.adopt(static_cast<char*>(buffer->data) + unit.offsets[i], tensor.view.bytes(), account,
                                   std::make_shared<Places>(std::move(places)));
     tensor.buffer->home = home;
     tensor.buffer->read_only = !unit.writable;
@@ -191,7 +191,7 @@ void SlotStream::lay_out(Unit& unit) {
   };
 }
 
-SlotStream::~SlotStream() {
+BufferedStream::~BufferedStream() {
   try {
     device_.backend().synchronize();
   } catch (const std::exception& error) {  // of what nobody waited for, or of a device that fails at everything by now
@@ -199,38 +199,38 @@ SlotStream::~SlotStream() {
   }
 }
 
-void SlotStream::use(int unit, Pass pass) {
+void BufferedStream::use(int unit, Pass pass) {
   if (unit != kNoUnit && (unit < 0 || unit >= static_cast<int>(units_.size())))
     fail("value", "this stream has units 0 to ", units_.size() - 1, ", not ", unit);
   if (streamed_.empty()) return;
   show(unit);  // also where a program runs its operations, whose passes this did not see
   if (unit == kNoUnit) return leave();
-  const int count = static_cast<int>(streamed_.size()), slots = static_cast<int>(slots_.size());
+  const int count = static_cast<int>(streamed_.size()), buffers = static_cast<int>(buffers_.size());
   const int order = units_[static_cast<size_t>(unit)].order;
   // A backward pass that an error cut short is not finished in the next one, whose recording would repeat it.
   if (unit == 0 && pass != Pass::backward) pass_ = pass;
   if (at_ != order) leave();
   if (unit == 0 && pass != Pass::backward) {
-    for (int slot = 0; slot < slots; ++slot) copies_->release(slot);
+    for (int buffer = 0; buffer < buffers; ++buffer) copies_->release(buffer);
     holds_.assign(holds_.size(), -1);
   }
   // Where the pass stands among streamed units: at this one, or before the next of them.
   int next = order;
   if (order >= 0) {
     bring(order);
-    copies_->await(slot_of(order));
+    copies_->await(buffer_of(order));
     at_ = order, pass_ = pass;
   } else {
     const auto after = std::lower_bound(streamed_.begin(), streamed_.end(), unit);
     next = static_cast<int>(after - streamed_.begin()) - (pass == Pass::backward ? 0 : 1);
   }
-  for (int ahead = 1; ahead < slots; ++ahead) {
+  for (int ahead = 1; ahead < buffers; ++ahead) {
     const int coming = pass == Pass::backward ? next - ahead : next + ahead;
-    if (coming >= 0 && coming < count && (at_ < 0 || slot_of(coming) != slot_of(at_))) bring(coming);
+    if (coming >= 0 && coming < count && (at_ < 0 || buffer_of(coming) != buffer_of(at_))) bring(coming);
   }
 }
 
-void SlotStream::show(int unit) {
+void BufferedStream::show(int unit) {
   const int order = unit < 0 || unit >= static_cast<int>(units_.size()) ? -1 : units_[static_cast<size_t>(unit)].order;
   if (order == shown_) return;
   if (shown_ >= 0) place(shown_, false);
@@ -238,48 +238,48 @@ void SlotStream::show(int unit) {
   shown_ = order;
 }
 
-void SlotStream::place(int order, bool in_slot) {
+void BufferedStream::place(int order, bool in_buffer) {
   for (const TensorPtr& tensor : units_[static_cast<size_t>(streamed_[static_cast<size_t>(order)])].moving)
-    tensor->view.data = in_slot ? tensor->buffer->data : tensor->buffer->home;
+    tensor->view.data = in_buffer ? tensor->buffer->data : tensor->buffer->home;
 }
 
-void SlotStream::leave() {
+void BufferedStream::leave() {
   if (at_ < 0) return;
-  const int slot = slot_of(at_);
-  copies_->release(slot);
+  const int buffer = buffer_of(at_);
+  copies_->release(buffer);
   const Unit& unit = units_[static_cast<size_t>(streamed_[static_cast<size_t>(at_)])];
   at_ = -1;
   const auto learns = [](const TensorPtr& tensor) { return tensor->learner != nullptr; };
   if (pass_ != Pass::backward || std::none_of(unit.moving.begin(), unit.moving.end(), learns)) return;
-  copies_->copy_back(slot, unit.pinned.get(), slots_[static_cast<size_t>(slot)]->data, unit.bytes);
+  copies_->copy_back(buffer, unit.pinned.get(), buffers_[static_cast<size_t>(buffer)]->data, unit.bytes);
   figures_.bytes += static_cast<double>(unit.bytes);
 }
 
-void SlotStream::bring(int order) {
-  const size_t slot = static_cast<size_t>(slot_of(order));
-  if (holds_[slot] == order) return;
+void BufferedStream::bring(int order) {
+  const size_t buffer = static_cast<size_t>(buffer_of(order));
+  if (holds_[buffer] == order) return;
   Unit& unit = units_[static_cast<size_t>(streamed_[static_cast<size_t>(order)])];
   const bool filed = !unit.sources.empty();
-  copies_->copy(static_cast<int>(slot), slots_[slot]->data, (filed ? staging_ : unit.pinned).get(), unit.bytes,
+  copies_->copy(static_cast<int>(buffer), buffers_[buffer]->data, (filed ? staging_ : unit.pinned).get(), unit.bytes,
                 filed ? &unit.fill : nullptr);
-  holds_[slot] = order;
+  holds_[buffer] = order;
   figures_.bytes += static_cast<double>(unit.bytes);
   ++figures_.fetches;
 }
 
-StreamFigures SlotStream::figures() {
+StreamFigures BufferedStream::figures() {
   const SideCopies::Times times = copies_->times();
   figures_.fetch_seconds += times.copying, figures_.stalled_seconds += times.waiting;
   return figures_;
 }
 
-void SlotStream::repeated(const StreamFigures& copies) {
+void BufferedStream::repeated(const StreamFigures& copies) {
   figures_.bytes += copies.bytes;
   figures_.fetches += copies.fetches;
-  show(kNoUnit);  // slots hold what the recording left there
+  show(kNoUnit);  // buffers hold what the recording left there
 }
 
-size_t SlotStream::resident() {
+size_t BufferedStream::resident() {
   size_t streamed = 0;
   for (const int unit : streamed_) streamed += units_[static_cast<size_t>(unit)].bytes;
   return total_ - streamed;

@@ -9,9 +9,9 @@
 
 namespace qeng {
 
-class StreamHash {
+class RunningHash {
  public:
-  StreamHash() : state_(XXH3_createState()) {
+  RunningHash() : state_(XXH3_createState()) {
     if (!state_) throw std::bad_alloc();
     reset();
   }

@@ -1,4 +1,4 @@
-#include "engine/packets/stream_writer.h"
+#include "engine/packets/frame_writer.h"
 
 #include <unistd.h>
 
@@ -26,20 +26,20 @@ void write_standard_output(const uint8_t* data, size_t bytes) {
 
 }  // namespace
 
-StreamWriter::StreamWriter(const std::string& path, CrcVariant variant) : path_(path), variant_(variant) {
+FrameWriter::FrameWriter(const std::string& path, CrcVariant variant) : path_(path), variant_(variant) {
   if (path == "-") {
-    if (::isatty(STDOUT_FILENO)) fail("value", "a stream of packets is not for a terminal: give a file, or pipe it on");
+    if (::isatty(STDOUT_FILENO)) fail("value", "packets are not for a terminal: give a file, or pipe it on");
   } else {
     file_ = std::make_unique<AtomicFile>(path);
   }
 }
-StreamWriter::~StreamWriter() = default;
+FrameWriter::~FrameWriter() = default;
 
-void StreamWriter::require_open() const {
-  if (!open_) fail("closed", path_, ": this packet stream is finished");
+void FrameWriter::require_open() const {
+  if (!open_) fail("closed", path_, ": these packets are finished");
 }
 
-void StreamWriter::flush() {
+void FrameWriter::flush() {
   if (file_) {
     file_->write(pending_.data(), pending_.size());
   } else {
@@ -48,26 +48,26 @@ void StreamWriter::flush() {
   pending_.clear();
 }
 
-void StreamWriter::add(std::span<const int32_t> tokens, std::span<const uint8_t> mask, uint8_t src, uint8_t dst) {
+void FrameWriter::add(std::span<const int32_t> tokens, std::span<const uint8_t> mask, uint8_t src, uint8_t dst) {
   require_open();
   append_record(pending_, tokens, mask, src, dst, variant_);
   if (pending_.size() >= kBufferBytes) flush();
 }
 
-void StreamWriter::payload(FrameType type, std::span<const uint8_t> bytes, uint8_t src, uint8_t dst) {
+void FrameWriter::payload(FrameType type, std::span<const uint8_t> bytes, uint8_t src, uint8_t dst) {
   require_open();
   append_payload(pending_, type, bytes, src, dst, variant_);
   if (pending_.size() >= kBufferBytes) flush();
 }
 
-bool StreamWriter::copy(const PacketFile& file, uint64_t record) {
+bool FrameWriter::copy(const PacketFile& file, uint64_t record) {
   require_open();
   if (!append_stored(pending_, file, record, variant_)) return false;
   if (pending_.size() >= kBufferBytes) flush();
   return true;
 }
 
-void StreamWriter::finish() {
+void FrameWriter::finish() {
   require_open();
   flush();
   if (file_) file_->commit();
@@ -75,7 +75,7 @@ void StreamWriter::finish() {
   file_.reset();
 }
 
-void StreamWriter::abandon() {
+void FrameWriter::abandon() {
   require_open();
   open_ = false;
   pending_.clear();

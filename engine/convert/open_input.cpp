@@ -1,4 +1,4 @@
-#include "engine/convert/input_source.h"
+#include "engine/convert/open_input.h"
 
 #include <bzlib.h>
 #include <fcntl.h>
@@ -15,7 +15,6 @@
 #include <utility>
 #include <vector>
 
-#include "engine/parquet/parquet_source.h"
 #include "kernels/error.h"
 
 namespace qeng {
@@ -263,20 +262,13 @@ class ZstdSource final : public InputSource {
 };
 }  // namespace
 
-void InputSource::skip(uint64_t bytes) {
-  std::vector<char> dropped(kRawBytes);
-  while (bytes > 0) {
-    const size_t n = read(dropped.data(), static_cast<size_t>(std::min<uint64_t>(bytes, dropped.size())));
-    if (n == 0) return;
-    bytes -= n;
-  }
-}
-
-std::unique_ptr<InputSource> InputSource::open(const std::string& path) {
+std::unique_ptr<InputSource> open_input(const std::string& path) {
   RawFile file(path);
-  if (file.begins("PAR1")) {
-    if (!readable_twice(path)) fail("format", file.path, ": Parquet is read from its end: give it as a file");
-    return open_parquet(path);
+  for (const SourceFormat* format : source_formats()) {
+    if (!file.begins(format->magic)) continue;
+    if (!readable_twice(path))
+      fail("format", file.path, ": ", format->name, " is not read from its beginning on: give it as a file");
+    return format->open(path);
   }
   if (file.begins("ARROW1")) fail("format", file.path, kArrowHelp);
   if (file.begins("QUBGPU")) fail("format", file.path, ": is a packet dataset already: train on it, or look into it");

@@ -1,0 +1,152 @@
+-- Arithmetic on tensors: what is made of the functions that bindings/bind_expression.cpp has. Everything here is an
+-- expression (engine/autograd/expression.h): it is computed, in one pass where it can be, when something reads it.
+--
+-- Dimensions count from 1, or from -1 backwards. Shapes are broadcast as NumPy does.
+
+local q = require "qeng.core"
+
+local Tensor = q.Tensor
+
+-- The dimensions that `dims` says (a number, a list; nil: all), in order, from 0.
+local function dimensions(x, dims, name)
+  local rank, list, seen = #x:shape(), {}, {}
+  if dims == nil then
+    dims = {}
+    for d = 1, rank do dims[d] = d end
+  end
+  for _, d in ipairs(type(dims) == "table" and dims or { dims }) do
+    local from_one = type(d) == "number" and (d < 0 and rank + 1 + d or d)
+    if not from_one or from_one < 1 or from_one > rank or from_one % 1 ~= 0 then
+      q.error("shape", ("%s: there is no dimension %s in a tensor of %d"):format(name, tostring(d), rank))
+    end
+    if not seen[from_one] then list[#list + 1] = from_one - 1 end
+    seen[from_one] = true
+  end
+  table.sort(list)
+  return list
+end
+
+-- x whose dimensions `list` are 1, without them, or as it is with keep.
+local function dropped(x, list, keep)
+  if keep then return x end
+  local gone, shape = {}, {}
+  for _, d in ipairs(list) do gone[d + 1] = true end
+  for d, size in ipairs(x:shape()) do
+    if not gone[d] then shape[#shape + 1] = size end
+  end
+  return x:reshape(#shape > 0 and shape or { 1 })
+end
+
+local function count(x, list)
+  local n, shape = 1, x:shape()
+  for _, d in ipairs(list) do n = n * shape[d + 1] end
+  return n
+end
+
+-- ---------------------------------------------------------------- elementwise
+
+function Tensor.square(x) return x * x end
+function Tensor.reciprocal(x) return 1 / x end
+function Tensor.relu(x) return x:maximum(0) end
+function Tensor.silu(x) return x * x:sigmoid() end
+-- GELU (Hendrycks & Gimpel 2016, arXiv 1606.08415): x times the normal distribution up to x; approximate: the tanh form.
+function Tensor.gelu(x, approximate)
+  if approximate then return x * (1.5957691216 * (x + 0.044715 * x * x * x)):sigmoid() end
+  return 0.5 * x * (1 + (x * 0.7071067811865476):erf())
+end
+-- log(1 + e^x) without its overflow.
+function Tensor.softplus(x) return x:maximum(0) + (-x:abs()):exp():log1p() end
+-- Each element brought to [low, high]; either may be nil.
+function Tensor.clamp(x, low, high)
+  if low then x = x:maximum(low) end
+  return high and x:minimum(high) or x
+end
+-- a where the condition is not 0, else b.
+function q.where(condition, a, b) return condition:_where(a, b) end
+
+-- ---------------------------------------------------------------- reductions
+
+function Tensor.sum(x, dims, keep)
+  local list = dimensions(x, dims, "sum")
+  return dropped(x:_sum(list), list, keep)
+end
+
+function Tensor.mean(x, dims, keep)
+  local list = dimensions(x, dims, "mean")
+  local n = count(x, list)
+  if n == 0 then q.error("shape", "mean: there is nothing to average") end
+  return dropped((x * (1 / n)):_sum(list), list, keep)
+end
+
+local function extreme(name, of_row)
+  Tensor[name] = function(x, dims, keep)
+    local list = dimensions(x, dims, name)
+    local rank = #x:shape()
+    for i = #list, 1, -1 do  -- the last ones, one after the other
+      if list[i] ~= rank - 1 - (#list - i) then
+        q.error("unsupported", name .. " is of the last dimensions alone; permute the tensor before")
+      end
+    end
+    local shape, y = x:shape(), x
+    for i = #list, 1, -1 do
+      y = of_row(y)
+      shape[list[i] + 1] = 1
+      if i > 1 then
+        local shorter = {}
+        for d = 1, list[i] do shorter[d] = shape[d] end
+        y = y:reshape(shorter)
+      end
+    end
+    if #list > 1 then y = y:reshape(shape) end
+    return dropped(y, list, keep)
+  end
+end
+extreme("max", function(x) return x:_row_max() end)
+extreme("min", function(x) return x:_row_min() end)
+
+-- The variance; corrected: divided by n - 1 instead of n.
+function Tensor.var(x, dims, keep, corrected)
+  local list = dimensions(x, dims, "var")
+  local n = count(x, list)
+  local centred = x - (x * (1 / n)):_sum(list)
+  return dropped((centred * centred * (1 / (n - (corrected and 1 or 0)))):_sum(list), list, keep)
+end
+
+-- The root of the sum of squares.
+function Tensor.norm(x, dims, keep)
+  local list = dimensions(x, dims, "norm")
+  return dropped((x * x):_sum(list):sqrt(), list, keep)
+end
+
+function Tensor.any(x, dims, keep) return x:ne(0):sum(dims, keep):gt(0) end
+function Tensor.all(x, dims, keep) return x:eq(0):sum(dims, keep):eq(0) end
+
+-- What exponentials are taken relative to: of no influence on the result, so nothing flows through it.
+local function highest(x) return q.no_grad(x._row_max, x) end
+
+-- log(sum(exp(x))) over the last dimension.
+function Tensor.logsumexp(x, keep)
+  local most = highest(x)
+  local result = (x - most):exp():_sum { #x:shape() - 1 }:log() + most
+  return dropped(result, { #x:shape() - 1 }, keep)
+end
+
+-- Over the last dimension.
+function Tensor.softmax(x)
+  local e = (x - highest(x)):exp()
+  return e / e:_sum { #x:shape() - 1 }
+end
+function Tensor.log_softmax(x)
+  local shifted = x - highest(x)
+  return shifted - shifted:exp():_sum { #x:shape() - 1 }:log()
+end
+
+for name in ([[
+  abs sign exp expm1 log log1p sqrt rsqrt sin cos tanh erf sigmoid square reciprocal relu silu gelu softplus clamp
+  minimum maximum softmax log_softmax logsumexp
+]]):gmatch "%S+" do
+  q[name] = function(x, ...)
+    if type(x) == "number" then q.error("value", ("q.%s: Tensor expected, got a number"):format(name)) end
+    return Tensor[name](x, ...)
+  end
+end

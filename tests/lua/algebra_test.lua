@@ -1,0 +1,267 @@
+-- Arithmetic on tensors: random compositions against Lua's doubles, their gradients against finite differences; shapes,
+-- dtypes, when things are computed, and what is refused.
+local q = require "qeng"
+
+local rng = { state = tonumber(os.getenv "QENG_SEED") or 7 }
+local function random()
+  rng.state = (rng.state * 1103515245 + 12345) % 2147483648
+  return rng.state / 2147483648
+end
+local function pick(list) return list[1 + math.floor(random() * #list)] end
+
+-- ---------------------------------------------------------------- arrays of doubles: {shape, values}
+
+local function size(shape)
+  local n = 1
+  for _, d in ipairs(shape) do n = n * d end
+  return n
+end
+local function flat(t, out)
+  if type(t) == "number" then out[#out + 1] = t else for _, each in ipairs(t) do flat(each, out) end end
+  return out
+end
+local function array(tensor) return { shape = tensor:shape(), values = flat(tensor:table(), {}) } end
+
+-- Element `at` of an array of this shape, read from one that is broadcast to it.
+local function element(a, shape, at)
+  local index, stride, own = 0, 1, #a.shape
+  for d = #shape, 1, -1 do
+    local i = at % shape[d]
+    at = (at - i) / shape[d]
+    local mine = a.shape[own]
+    if mine then
+      if mine ~= 1 then index = index + i * stride end
+      stride, own = stride * mine, own - 1
+    end
+  end
+  return a.values[index + 1]
+end
+local function broadcast(...)
+  local shape = {}
+  for _, a in ipairs { ... } do
+    for d = 1, #a.shape do
+      local mine, place = a.shape[#a.shape + 1 - d], d
+      if not shape[place] or shape[place] == 1 then shape[place] = mine end
+    end
+  end
+  local turned = {}
+  for d = #shape, 1, -1 do turned[#turned + 1] = shape[d] end
+  return turned
+end
+local function map(f, ...)
+  local arrays, shape = { ... }, broadcast(...)
+  local result = { shape = shape, values = {} }
+  for at = 0, size(shape) - 1 do
+    local x = {}
+    for i, a in ipairs(arrays) do x[i] = element(a, shape, at) end
+    result.values[at + 1] = f(unpack(x))
+  end
+  return result
+end
+local function over_rows(f, a)
+  local n = a.shape[#a.shape]
+  local result = { shape = { unpack(a.shape) }, values = {} }
+  result.shape[#a.shape] = 1
+  for row = 0, size(a.shape) / n - 1 do
+    local all = a.values[row * n + 1]
+    for i = 2, n do all = f(all, a.values[row * n + i]) end
+    result.values[row + 1] = all
+  end
+  return result
+end
+local function erf(x)  -- Abramowitz & Stegun 7.1.6, and for large x its continued fraction
+  if math.abs(x) > 5 then return x > 0 and 1 or -1 end
+  local term, total, k = x, x, 0
+  repeat
+    k = k + 1
+    term = term * 2 * x * x / (2 * k + 1)
+    total = total + term
+  until math.abs(term) < 1e-17 * math.abs(total) + 1e-300
+  return 2 / math.sqrt(math.pi) * math.exp(-x * x) * total
+end
+
+-- ---------------------------------------------------------------- functions: of tensors, and of doubles
+
+local function sigmoid(x) return 1 / (1 + math.exp(-x)) end
+local unary = {
+  { function(x) return -x end, function(x) return -x end },
+  { q.abs, math.abs }, { q.exp, math.exp }, { q.sin, math.sin }, { q.cos, math.cos }, { q.sigmoid, sigmoid },
+  { q.tanh, function(x) local e = math.exp(2 * x) return (e - 1) / (e + 1) end }, { q.erf, erf },
+  { q.expm1, function(x) return math.exp(x) - 1 end },
+  { function(x) return q.log(x * x + 0.5) end, function(x) return math.log(x * x + 0.5) end },
+  { function(x) return q.log1p(x * x) end, function(x) return math.log(1 + x * x) end },
+  { function(x) return (x:abs() + 0.5) ^ 1.5 end, function(x) return (math.abs(x) + 0.5) ^ 1.5 end },
+  { function(x) return q.sqrt(x * x + 0.5) end, function(x) return math.sqrt(x * x + 0.5) end },
+  { function(x) return q.rsqrt(x * x + 0.5) end, function(x) return 1 / math.sqrt(x * x + 0.5) end },
+  { q.silu, function(x) return x * sigmoid(x) end }, { q.relu, function(x) return math.max(x, 0) end },
+  { q.gelu, function(x) return 0.5 * x * (1 + erf(x / math.sqrt(2))) end },
+  { function(x) return x:gelu(true) end,
+    function(x) return x * sigmoid(2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x ^ 3)) end },
+  { q.softplus, function(x) return math.log(1 + math.exp(x)) end },
+  { function(x) return x:clamp(-1, 1.5) end, function(x) return math.min(math.max(x, -1), 1.5) end },
+  { function(x) return 2 / (x * x + 1) end, function(x) return 2 / (x * x + 1) end },
+  { function(x) return 3 - x * 0.5 end, function(x) return 3 - x * 0.5 end },
+}
+local binary = {
+  { function(a, b) return a + b end, function(a, b) return a + b end },
+  { function(a, b) return a - b end, function(a, b) return a - b end },
+  { function(a, b) return a * b end, function(a, b) return a * b end },
+  { function(a, b) return a / (b * b + 0.5) end, function(a, b) return a / (b * b + 0.5) end },
+  { q.maximum, math.max }, { q.minimum, math.min },
+  { function(a, b) return (a:abs() + 0.5) ^ b:clamp(-2, 2) end,
+    function(a, b) return (math.abs(a) + 0.5) ^ math.max(math.min(b, 2), -2) end },
+  { function(a, b) return q.where(a:gt(b), a * 2, b - 1) end, function(a, b) return a > b and a * 2 or b - 1 end },
+}
+local function add(a, b) return a + b end
+local rows = {
+  { function(x) return x:sum(-1, true) end, function(x) return over_rows(add, x) end },
+  { function(x) return x:mean(-1, true) end,
+    function(x)
+      local n = x.shape[#x.shape]
+      return map(function(v) return v / n end, over_rows(add, x))
+    end },
+  { function(x) return x:max(-1, true) end, function(x) return over_rows(math.max, x) end },
+  { function(x) return x:min(-1, true) end, function(x) return over_rows(math.min, x) end },
+  { q.softmax, function(x)
+    local e = map(math.exp, x)
+    return map(function(a, b) return a / b end, e, over_rows(add, e))
+  end },
+  { q.log_softmax, function(x)
+    local e = map(math.exp, x)
+    return map(function(a, b) return a - math.log(b) end, x, over_rows(add, e))
+  end },
+}
+
+-- Sums over one dimension that stays.
+local function over_dim(a, dim)
+  local result = { shape = { unpack(a.shape) }, values = {} }
+  result.shape[dim] = 1
+  local n = size(result.shape)
+  for i = 1, n do result.values[i] = 0 end
+  for at = 0, size(a.shape) - 1 do
+    local index, stride, rest = 0, 1, at
+    for d = #a.shape, 1, -1 do
+      local i = rest % a.shape[d]
+      rest = (rest - i) / a.shape[d]
+      if d ~= dim then index, stride = index + i * stride, stride * a.shape[d] end
+    end
+    result.values[index + 1] = result.values[index + 1] + a.values[at + 1]
+  end
+  return result
+end
+
+-- A random composition: build(leaves) of tensors, value(arrays) of doubles.
+local function composition(leaves, depth)
+  if depth == 0 then
+    local i = 1 + math.floor(random() * leaves)
+    return function(x) return x[i] end, function(x) return x[i] end
+  end
+  local kind = random()
+  if kind < 0.45 then
+    local f, build, value = pick(unary), composition(leaves, depth - 1)
+    local function tame(v) return math.max(math.min(v, 3), -3) end
+    return function(x) return f[1](build(x):clamp(-3, 3)) end,
+      function(x) return map(function(v) return f[2](tame(v)) end, value(x)) end
+  elseif kind < 0.85 then
+    local f, left, left_value = pick(binary), composition(leaves, depth - 1)
+    local right, right_value = composition(leaves, math.floor(random() * depth))
+    return function(x) return f[1](left(x), right(x)) end, function(x) return map(f[2], left_value(x), right_value(x)) end
+  elseif kind < 0.95 then
+    local f, build, value = pick(rows), composition(leaves, depth - 1)
+    local function tame(v) return math.max(math.min(v, 3), -3) end
+    return function(x) return f[1](build(x):clamp(-3, 3)) end, function(x) return f[2](map(tame, value(x))) end
+  end
+  local build, value = composition(leaves, depth - 1)
+  return function(x) return build(x):sum(1, true) end, function(x) return over_dim(value(x), 1) end
+end
+
+local function shapes()
+  local rank, full = 1 + math.floor(random() * 3), {}
+  for d = 1, rank do full[d] = pick { 1, 2, 3, 5, 17 } end
+  local list = {}
+  for i = 1, 1 + math.floor(random() * 3) do
+    local shape = {}
+    for d = 1 + (i > 1 and math.floor(random() * rank) or 0), rank do
+      shape[#shape + 1] = i > 1 and random() < 0.35 and 1 or full[d]
+    end
+    list[i] = shape
+  end
+  return list
+end
+
+local function leaf(shape, dtype)
+  local t = q.randn(shape, { seed = math.floor(random() * 1e6) })
+  return dtype == "f32" and t or t:to(dtype)
+end
+
+local rounds = tonumber(os.getenv "QENG_ROUNDS") or 300
+local worst = 0
+for round = 1, rounds do
+  local list, tensors, arrays = shapes(), {}, {}
+  local dtype = pick { "f32", "f32", "f32", "bf16", "f16" }
+  for i, shape in ipairs(list) do tensors[i] = leaf(shape, dtype) arrays[i] = array(tensors[i]) end
+  local build, value = composition(#list, 1 + math.floor(random() * 7))
+  local got, want = array(build(tensors)), value(arrays)
+  assert(table.concat(got.shape, " ") == table.concat(want.shape, " "),
+    ("round %d: shape [%s], expected [%s]"):format(round, table.concat(got.shape, " "), table.concat(want.shape, " ")))
+  local unit = ({ f32 = 2e-5, bf16 = 1e-2, f16 = 2e-3 })[dtype]
+  for i, v in ipairs(want.values) do
+    local off = math.abs(got.values[i] - v) / (1 + math.abs(v))
+    assert(off < unit, ("round %d, element %d: %.9g, expected %.9g (%s)"):format(round, i, got.values[i], v, dtype))
+    if dtype == "f32" then worst = math.max(worst, off) end
+  end
+end
+print(("%d compositions, furthest off: %.1e"):format(rounds, worst))
+
+-- Gradients of sum(composition * weights), where finite differences in doubles agree among themselves: not at kinks.
+local checked, skipped = 0, 0
+for round = 1, rounds / 2 do
+  q.scope(function()
+    local list, tensors, arrays = shapes(), {}, {}
+    for i, shape in ipairs(list) do
+      tensors[i] = leaf(shape, "f32"):requires_grad(true) and nil
+    end
+    for i, shape in ipairs(list) do
+      local t = leaf(shape, "f32")
+      t:requires_grad(true)
+      tensors[i], arrays[i] = t, array(t)
+    end
+    local build, value = composition(#list, 1 + math.floor(random() * 6))
+    local y = build(tensors)
+    local weights = q.randn(y:shape(), { seed = round })
+    local w = array(weights)
+    local function loss(x)
+      local total = 0
+      for i, v in ipairs(value(x).values) do total = total + v * w.values[i] end
+      return total
+    end
+    local scalar = (y * weights):sum()
+    if scalar:is_pending() then scalar:compute() end
+    local depends = pcall(scalar.backward, scalar)
+    if not depends then return end
+    for i, t in ipairs(tensors) do
+      local grad = array(t:grad())
+      for _ = 1, math.min(4, #arrays[i].values) do
+        local at = 1 + math.floor(random() * #arrays[i].values)
+        local was, slopes = arrays[i].values[at], {}
+        for _, h in ipairs { 1e-3, 5e-4 } do
+          arrays[i].values[at] = was + h
+          local above = loss(arrays)
+          arrays[i].values[at] = was - h
+          slopes[#slopes + 1] = (above - loss(arrays)) / (2 * h)
+          arrays[i].values[at] = was
+        end
+        if math.abs(slopes[1] - slopes[2]) < 1e-4 * (1 + math.abs(slopes[2])) then
+          checked = checked + 1
+          local off = math.abs(grad.values[at] - slopes[2]) / (1 + math.abs(slopes[2]))
+          assert(off < 1e-3, ("gradient, round %d, leaf %d, element %d: %.7g, expected %.7g"):format(round, i, at,
+            grad.values[at], slopes[2]))
+        else
+          skipped = skipped + 1
+        end
+      end
+    end
+  end)
+end
+print(("%d slopes agree, %d at kinks left out"):format(checked, skipped))
+assert(checked > 5 * skipped and checked > rounds)
