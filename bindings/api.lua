@@ -209,6 +209,7 @@ function Tensor:log1p() end
 function Tensor:sqrt() end
 ---@return Tensor  1 / sqrt(x)
 function Tensor:rsqrt() end
+---Of angles below 2^31 in size (a GPU gives NaN beyond), as cos.
 ---@return Tensor
 function Tensor:sin() end
 ---@return Tensor

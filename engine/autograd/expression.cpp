@@ -5,7 +5,6 @@
 
 #include "engine/autograd/expression_program.h"
 #include "engine/autograd/functions.h"
-#include "engine/runtime/runtime.h"
 
 namespace qeng {
 namespace {
@@ -76,7 +75,7 @@ TensorPtr pending_tensor(Tape& tape, std::shared_ptr<Expression> expression) {
   auto tensor = std::make_shared<Tensor>();
   tensor->view.dtype = expression->dtype;
   for (const int64_t size : expression->shape) tensor->view.shape[tensor->view.rank++] = size;
-  tensor->pending_on = &tape.device();
+  tensor->pending_on = &tape.device(), expression->tape = &tape;
   tensor->pending = std::move(expression);
   tape.add_pending(tensor);
   return tensor;
@@ -113,7 +112,7 @@ void settle(const TensorPtr& x) {
          "with :compute()");
   Device& device = *x->pending_on;
   if (!device.runtime()) fail("closed", "the runtime of a pending tensor is gone");
-  Tape& tape = device.runtime()->tape();
+  Tape& tape = *root->tape;
   const TensorPtr made = root->made.lock();
   const TensorPtr memory = made ? made : make_tensor(device, root->shape, root->dtype);
   const Tape::Recording recording(tape, root->records);
@@ -209,10 +208,9 @@ const TensorPtr& settled(const TensorPtr& x) {
   return x;
 }
 
-void settle_readers(Device& device, const View* written) {
-  if (!device.runtime()) return;
+void settle_readers(Tape& tape, const View* written) {
   std::vector<TensorPtr> readers;
-  for (const TensorPtr& each : device.runtime()->tape().all_pending()) {
+  for (const TensorPtr& each : tape.all_pending()) {
     if (!each->pending || (written && !reads(*each->pending, *written))) continue;
     if (each->pending->used)
       each->pending->stale = true;

@@ -16,6 +16,7 @@ namespace qeng {
 
 // Immutable, shared by the expressions that it is a part of.
 struct Expression {
+  Tape* tape = nullptr;  // of what is not a leaf
   Fn fn = Fn::input;
   float value = 0;                                      // of a constant
   TensorPtr leaf;                                       // of an input
@@ -49,6 +50,6 @@ TensorPtr sum(Tape& tape, const TensorPtr& x, const std::vector<int>& dims);
 const TensorPtr& settled(const TensorPtr& x);
 
 // Computes what is pending and reads this memory, or with null everything, but steps of other expressions.
-void settle_readers(Device& device, const View* written);
+void settle_readers(Tape& tape, const View* written);
 
 }  // namespace qeng

@@ -5,7 +5,7 @@
 namespace qeng {
 
 Tape::Tape(Device& device) : device_(device), rng_(make_zeros(device, {2}, DType::i64, "workspace")) {
-  device.set_before_write([&device](const View* written) { settle_readers(device, written); });
+  device.set_before_write([this](const View* written) { settle_readers(*this, written); });
 }
 
 void Tape::set_rng(uint64_t seed, uint64_t step) {

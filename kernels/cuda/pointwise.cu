@@ -6,6 +6,7 @@
 // thread then has the same columns throughout. Blocks of summed rows leave partial sums, which are added in order.
 #include "kernels/cuda/cuda.h"
 #include "kernels/math/bf16.h"
+#include "kernels/math/sincos.h"
 
 namespace qeng {
 namespace {
@@ -80,8 +81,13 @@ __device__ float apply(const PointwiseStep& s, float a, float b, float c) {
     case Fn::log1p: return log1pf(a);
     case Fn::sqrt: return sqrtf(a);
     case Fn::rsqrt: return 1.0f / sqrtf(a);
-    case Fn::sin: return sinf(a);
-    case Fn::cos: return cosf(a);
+    case Fn::sin:
+    case Fn::cos: {
+      if (!(fabsf(a) < 2147483648.0f)) return NAN;
+      float sine, cosine;
+      sin_cos(a, &sine, &cosine);
+      return s.fn == Fn::sin ? sine : cosine;
+    }
     case Fn::tanh: return tanhf(a);
     case Fn::erf: return erff(a);
     case Fn::sigmoid: return 1.0f / (1.0f + expf(-a));
@@ -152,7 +158,7 @@ __device__ float of_block(Fn fn, float value, float* exchange) {
 }
 
 // Units are rows, or blocks of summed rows, times windows of columns. memory: null, or registers for each block.
-__global__ void __launch_bounds__(kRowThreads)
+__global__ void __launch_bounds__(kRowThreads, 3)
     rows(const __grid_constant__ Program p, int64_t units, int64_t window, int register_count, float* memory) {
   float* exchange = reinterpret_cast<float*>(shared_memory());
   float* registers = memory ? memory + int64_t{blockIdx.x} * register_count * window : exchange + kRowThreads;

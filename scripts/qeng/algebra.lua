@@ -49,7 +49,8 @@ function Tensor.square(x) return x * x end
 function Tensor.reciprocal(x) return 1 / x end
 function Tensor.relu(x) return x:maximum(0) end
 function Tensor.silu(x) return x * x:sigmoid() end
--- GELU (Hendrycks & Gimpel 2016, arXiv 1606.08415): x times the normal distribution up to x; approximate: the tanh form.
+-- GELU (Hendrycks & Gimpel 2016, arXiv 1606.08415): x times the normal distribution up to x. approximate: the form
+-- with tanh.
 function Tensor.gelu(x, approximate)
   if approximate then return x * (1.5957691216 * (x + 0.044715 * x * x * x)):sigmoid() end
   return 0.5 * x * (1 + (x * 0.7071067811865476):erf())

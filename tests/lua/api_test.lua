@@ -10,7 +10,7 @@ for line in (require "qeng.library_file"("bindings/api.lua") .. "\n"):gmatch "(.
     documented[name] = true
   end
   local field = line:match "^(q%.[%w_.]+) = [^{]"
-  if field then documented[field] = true end
+  if field and field ~= "q.Tensor" then documented[field] = true end  -- the methods are listed one by one
 end
 
 local existing = {}
@@ -18,7 +18,7 @@ local function walk(table_, prefix, seen)
   if seen[table_] then return end
   seen[table_] = true
   for name, value in pairs(table_) do
-    if type(name) == "string" and not name:match "^_" and table_[name] ~= q.Tensor then
+    if type(name) == "string" and not name:match "^_" and value ~= q.Tensor then
       if type(value) == "table" and prefix == "q." then
         walk(value, prefix .. name .. ".", seen)
       elseif type(value) == "function" or type(value) == "string" then
