@@ -4,7 +4,7 @@ act_order/ is GPTQ's with desc_act: inputs are in groups of 32 as g_idx says.
     python int4_golden.py          (needs numpy and torch)
 
 awq/, gptq/, act_order/: config.json, model.safetensors.   values.safetensors: METHOD.NAME [out, in] f32, the weight of layer NAME.
-Written from the packing formulas of the two projects, independently of engine/quantize/packed_int4.cpp:
+Written from the packing formulas of the two projects, independently of engine/formats/int4_read.cpp:
   awq   word (i, c) of qweight [in, out/8] is sum_j q[i, 8c + ORDER[j]] << 4j, ORDER = 0 2 4 6 1 3 5 7; qzeros alike
   gptq  word (r, o) of qweight [in/8, out] is sum_j q[8r + j, o] << 4j; word (g, c) of qzeros is sum_j (z[g, 8c + j] - 1) << 4j
   w[o, i] = scales[g, o] * (q[i, o] - z[g, o]),  g = i / group; of act_order g_idx[i], and the product is torch's of halves

@@ -133,6 +133,11 @@ do  -- learned positions are read with the embedding, also where both are in the
   same("learned positions", logits(streaming), logits(q.load(dir)))
   q.fs.remove(dir)
 end
+for _, name in ipairs { "int4/awq", "int4/act_order", "nf4/double" } do  -- decoded into the host's memory
+  local dir = "tests/golden/" .. name
+  local streaming, resident = q.load(dir, { weights = "stream", stream_keep = 0 }), q.load(dir)
+  same("packed, " .. name, streamed.flat(streaming:logits { 5, 9, 2 }), streamed.flat(resident:logits { 5, 9, 2 }))
+end
 local ok, err = pcall(q.load, path, { weights = "stream", stream_keep = 0, host_budget = 10e3 })
 assert(not ok and err.code == "memory" and err.message:find "pinned memory of the host, more than %-%-host%-budget",
   tostring(err.message))

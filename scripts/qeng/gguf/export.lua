@@ -244,8 +244,8 @@ local function parameters_of(arch, c)
   return list
 end
 
--- The source of a Hugging Face folder, tensor by tensor as stored. A folder that AWQ or GPTQ quantized is loaded as a
--- model first. The tensors have to be exactly those that config.json asks for.
+-- The source of a Hugging Face folder, tensor by tensor as stored. A folder of packed layers is loaded as a model
+-- first. The tensors have to be exactly those that config.json asks for.
 function export.of_folder(dir)
   local known, file, weights = {}, config.read(dir, q.weights.open(dir))
   local packed = file.values.quantization_config
