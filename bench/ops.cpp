@@ -422,6 +422,25 @@ std::vector<Case> cases(const Model& m, int64_t t) {
          return Add{half(t, hidden)(o), half(t, hidden)(o), o.empty(kHalf, {t, hidden})};
        },
        ""},
+      {"pointwise, x sigmoid(x) y",
+       [=](Operands& o) {
+         Pointwise op{.in = {half(t, hidden)(o), half(t, hidden)(o)}};
+         op.space = op.in[0], op.space.data = nullptr;
+         op.nodes = {{Fn::input, 0}, {Fn::input, 1}, {Fn::sigmoid, 0}, {Fn::mul, 0, 2}, {Fn::mul, 3, 1}};
+         op.out = {{o.empty(kHalf, {t, hidden}), 4}};
+         return op;
+       },
+       ""},
+      {"pointwise, softmax",
+       [=](Operands& o) {
+         Pointwise op{.in = {half(t, hidden)(o)}};
+         op.space = op.in[0], op.space.data = nullptr;
+         op.nodes = {{Fn::input, 0}, {Fn::row_max, 0}, {Fn::sub, 0, 1},
+                     {Fn::exp, 2},   {Fn::row_sum, 3}, {Fn::div, 3, 4}};
+         op.out = {{o.empty(kHalf, {t, hidden}), 5}};
+         return op;
+       },
+       ""},
       {"lm_head_loss, forward and backward", [=](Operands& o) { return lm_head(o, m, t, true, false); }, ""},
       {"lm_head_loss, head trained", [=](Operands& o) { return lm_head(o, m, t, true, true); }, ""},
       {"matmul up, y", [=](Operands& o) { return product(o, t, wide, hidden, 'y'); }, ""},
