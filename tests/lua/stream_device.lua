@@ -134,7 +134,7 @@ do  -- learned positions are read with the embedding, also where both are in the
   q.fs.remove(dir)
 end
 for _, name in ipairs { "int4/awq", "int4/act_order", "nf4/double" } do  -- decoded into the host's memory
-  local dir = "tests/golden/" .. name
+  local dir = (arg[0]:match "^(.*/)" or "./") .. "../golden/" .. name
   local streaming, resident = q.load(dir, { weights = "stream", stream_keep = 0 }), q.load(dir)
   same("packed, " .. name, streamed.flat(streaming:logits { 5, 9, 2 }), streamed.flat(resident:logits { 5, 9, 2 }))
 end
