@@ -119,6 +119,18 @@ void collapse(const Pointwise& op, PointwisePlan& plan) {
 
 }  // namespace
 
+std::vector<bool> same_in_rows(const std::vector<PointwiseNode>& nodes, const std::vector<View>& in) {
+  std::vector<bool> same;
+  for (const PointwiseNode& node : nodes) {
+    const int operands = operands_of(node.fn);
+    same.push_back(node.fn == Fn::input
+                       ? in[node.a].columns() == 1
+                       : is_row_fn(node.fn) || ((operands < 1 || same[node.a]) && (operands < 2 || same[node.b]) &&
+                                                (operands < 3 || same[node.c])));
+  }
+  return same;
+}
+
 int64_t Pointwise::flops() const {
   int64_t functions = 0;
   for (const PointwiseNode& node : nodes) functions += operands_of(node.fn) > 0;
@@ -148,7 +160,6 @@ void check_shapes(const Pointwise& op) {
     check.dtype("in", view, {DType::f32, DType::bf16, DType::f16, DType::i32, DType::i64, DType::u8});
     fits("in", view);
   }
-  std::vector<bool> of_row;  // the same in all of a row
   for (size_t i = 0; i < op.nodes.size(); ++i) {
     const PointwiseNode& node = op.nodes[i];
     const int operands = operands_of(node.fn);
@@ -156,11 +167,8 @@ void check_shapes(const Pointwise& op) {
                        (node.fn != Fn::input || node.a < op.in.size());
     check.that(known, [&] { return "node " + std::to_string(i) + " takes what is not before it"; });
     check.that(!is_row_fn(node.fn) || space.columns() > 0, "a row of no columns has no value");
-    of_row.push_back(node.fn == Fn::input ? op.in[node.a].columns() == 1
-                                          : is_row_fn(node.fn) ||
-                                                ((operands < 1 || of_row[node.a]) && (operands < 2 || of_row[node.b]) &&
-                                                 (operands < 3 || of_row[node.c])));
   }
+  const std::vector<bool> of_row = same_in_rows(op.nodes, op.in);
   int begin = -1, end = -1;  // what outputs are summed over
   for (const PointwiseOutput& out : op.out) {
     check.dtype("out", out.view, {DType::f32, DType::bf16, DType::f16, DType::u8});

@@ -17,6 +17,7 @@ constexpr int operands_of(Fn fn) {
   return kOperands[static_cast<int>(fn)];
 }
 constexpr bool is_row_fn(Fn fn) { return fn >= Fn::row_sum; }
+constexpr bool is_comparison(Fn fn) { return fn >= Fn::less && fn <= Fn::not_equal; }
 const char* fn_name(Fn fn);
 
 struct PointwiseNode {
@@ -66,6 +67,9 @@ struct PointwisePlan {
     return rows;
   }
 };
+
+// Of each node: whether it is the same in all of a row.
+std::vector<bool> same_in_rows(const std::vector<PointwiseNode>& nodes, const std::vector<View>& in);
 
 struct Pointwise;
 PointwisePlan plan_of(const Pointwise& op);  // of one that check_shapes has seen

@@ -17,7 +17,6 @@ std::string text_of(const Operand& operand) {
   return operand.tensor ? shape_text(operand.tensor->view) : std::to_string(operand.number);
 }
 
-bool is_comparison(Fn fn) { return fn >= Fn::less && fn <= Fn::not_equal; }
 bool is_float(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16; }
 
 Shape broadcast(Fn fn, const std::vector<Operand>& operands) {
@@ -199,7 +198,8 @@ TensorPtr sum(Tape& tape, const TensorPtr& given, const std::vector<int>& dims) 
     }
     auto made = std::make_shared<Expression>();
     made->sums = true, made->args = {expression_of({x})};
-    made->dtype = made->args[0]->dtype, made->nodes = made->args[0]->nodes, made->inputs = made->args[0]->inputs;
+    made->dtype = is_float(made->args[0]->dtype) ? made->args[0]->dtype : DType::f32;
+    made->nodes = made->args[0]->nodes, made->inputs = made->args[0]->inputs;
     made->records = made->args[0]->records && tape.recording();
     for (size_t d = end; d > 0 && gone[d - 1]; --d) shape[d - 1] = 1;
     made->shape = shape;

@@ -35,8 +35,9 @@ class Compiler {
 
   uint16_t add(const Expression& e) {
     if (const auto found = done_.find(&e); found != done_.end()) return found->second;
-    const uint16_t node = make(e);
-    if (!e.leaf && !e.records) stopped_.push_back(node);
+    uint16_t node = make(e);
+    const bool cuts = !e.records && std::any_of(e.args.begin(), e.args.end(), [](auto& arg) { return arg->records; });
+    if (cuts) stopped_.push_back(node = program.copy(node));
     return done_[&e] = node;
   }
 
@@ -51,7 +52,8 @@ class Compiler {
       wanted[i] = node.fn == Fn::input ? leaves[node.a]->needs_grad()
                                        : (operands > 0 && wanted[node.a]) || (operands > 1 && wanted[node.b]) ||
                                              (operands > 2 && wanted[node.c]);
-      if (std::find(stopped_.begin(), stopped_.end(), i) != stopped_.end()) wanted[i] = false;
+      const bool flat = is_comparison(node.fn) || node.fn == Fn::sign;  // no gradient, wherever there is one
+      if (flat || std::find(stopped_.begin(), stopped_.end(), i) != stopped_.end()) wanted[i] = false;
     }
     return wanted;
   }
@@ -85,18 +87,6 @@ class Compiler {
   std::map<const Expression*, uint16_t> done_;
   std::vector<uint16_t> stopped_;
 };
-
-std::vector<bool> rows_of(const PointwiseNodes& program, const std::vector<View>& in) {
-  std::vector<bool> of_row;
-  for (const PointwiseNode& node : program.nodes) {
-    const int operands = operands_of(node.fn);
-    of_row.push_back(node.fn == Fn::input ? in[node.a].columns() == 1
-                                          : is_row_fn(node.fn) ||
-                                                ((operands < 1 || of_row[node.a]) && (operands < 2 || of_row[node.b]) &&
-                                                 (operands < 3 || of_row[node.c])));
-  }
-  return of_row;
-}
 
 // to (+)= from, summed over the dimensions that `to` has 1 of; both of one rank.
 void sum_to(Device& device, const View& from, const View& to, bool acc) {
@@ -164,7 +154,7 @@ void compute(Tape& tape, const Expression& root, const TensorPtr& y) {
   }
   op.nodes = compiler.program.nodes;
   for (const TensorPtr& leaf : compiler.leaves) op.in.push_back(padded(leaf->view, op.space));
-  const std::vector<bool> of_row = rows_of(compiler.program, op.in);
+  const std::vector<bool> of_row = same_in_rows(op.nodes, op.in);
   op.out = {{padded(y->view, op.space), out}};
   device.run(op);
 
@@ -179,7 +169,7 @@ void compute(Tape& tape, const Expression& root, const TensorPtr& y) {
     const uint16_t dy = nodes.input(static_cast<uint16_t>(leaves.size()));
     const std::vector<int> gradients = append_gradients(nodes, out, dy, wanted, of_row);
     grad.nodes = nodes.nodes;
-    const std::vector<bool> rows = rows_of(nodes, grad.in);
+    const std::vector<bool> rows = same_in_rows(grad.nodes, grad.in);
     struct Later {
       TensorPtr whole;
       View to;
@@ -222,6 +212,10 @@ uint16_t PointwiseNodes::find_or_add(const PointwiseNode& node) {
       return static_cast<uint16_t>(i);
   }
   nodes.push_back(node);
+  return static_cast<uint16_t>(nodes.size() - 1);
+}
+uint16_t PointwiseNodes::copy(uint16_t node) {
+  nodes.push_back({Fn::max, node, node, 0, 1});  // no other node of max has a value
   return static_cast<uint16_t>(nodes.size() - 1);
 }
 uint16_t PointwiseNodes::constant(float value) { return find_or_add({Fn::constant, 0, 0, 0, value}); }

@@ -20,6 +20,7 @@ class PointwiseNodes {
   uint16_t add(Fn fn, uint16_t a = 0, uint16_t b = 0, uint16_t c = 0);
   uint16_t constant(float value);
   uint16_t input(uint16_t index);
+  uint16_t copy(uint16_t node);  // the same values, in a node that is no other's
 
  private:
   uint16_t find_or_add(const PointwiseNode& node);

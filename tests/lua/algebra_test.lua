@@ -330,6 +330,22 @@ do  -- gradients: through a checkpoint, and twice the same tensor; nothing flows
   through:backward()
   assert(values(x:grad()) == "1 -2 4")
 end
+do  -- what no_grad made stops gradients for itself alone, also where the same is computed beside it
+  local x = q.tensor { { 1, 2, 4 } }
+  x:requires_grad(true)
+  local product = (x:max(-1, true) * x:softmax()):sum()  -- softmax has its own maximum, which is a constant to it
+  product:backward()
+  for i, slope in ipairs { 0, 0, 1 } do assert(math.abs(x:grad():table()[1][i] - slope) < 1e-5) end
+  x:grad():fill(0)
+  local same = (q.no_grad(function() return x * 1 end) * x):sum()
+  same:backward()
+  assert(values(x:grad()) == "1 2 4")
+end
+do  -- sums of masks and of integers are counts
+  local mask = q.tensor { { 1, 0 }, { 3, 1 } }:gt(0)
+  assert(values(mask:sum(1)) == "2 1" and values(mask:sum(2)) == "1 2" and mask:sum():item() == 3)
+  assert(values(q.tensor({ { 1, 2 }, { 3, 4 } }, "i32"):sum(1)) == "4 6")
+end
 do  -- long rows, expressions of many parts, and no elements at all
   local n = 70001
   local ones = q.zeros({ 2, n }):fill(1)
