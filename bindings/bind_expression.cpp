@@ -1,5 +1,7 @@
 // Arithmetic on tensors: each function gives a pending tensor, computed with what it is part of (engine/autograd/
 // expression.h). qeng.algebra, in Lua, has what is made of these.
+#include <algorithm>
+
 #include "bindings/register.h"
 #include "bindings/runtime.h"
 #include "engine/autograd/expression.h"
@@ -55,6 +57,51 @@ int sum_dims(Call& call) {
   return call.push(sum(tape_of(call, x), x, dims));
 }
 
+bool has_shape(const View& a, const View& b) {
+  return std::equal(a.shape, a.shape + a.rank, b.shape, b.shape + b.rank);
+}
+bool broadcasts(const View& from, const View& to) {
+  if (from.rank > to.rank) return false;
+  return std::equal(from.shape, from.shape + from.rank, to.shape + (to.rank - from.rank),
+                    [](int64_t a, int64_t b) { return a == b || a == 1; });
+}
+
+int set_first(Call& call, const TensorPtr& x) {
+  const auto values = call.arg<std::vector<double>>(1);
+  const auto count = static_cast<int64_t>(values.size());
+  if (count > x->view.elements()) fail("shape", "set: ", count, " values for ", shape_text(x->view));
+  if (count) from_host(*row_range(reshape_view(x, {x->view.elements()}), 0, count), values.data(), values.size());
+  lua_settop(call.L, 1);
+  return 1;
+}
+
+// Tensor:set(values): the first elements from a list; or all, from a number or a tensor that broadcasts to the shape.
+int set(Call& call) {
+  const TensorPtr x = lua::self_tensor(call);
+  require_writable(*x, "set");
+  if (lua_istable(call.L, 2)) return set_first(call, x);
+  const auto [values, number] = operand(call, 2);
+  Tape& tape = tape_of(call, x);
+  if (tape.recording() &&
+      (x->tracked || (values && (values->pending ? values->pending->records : values->needs_grad()))))
+    fail("state",
+         "set: gradients flow through this tensor or its new values, and would be lost: make them, and call set, in a "
+         "function given to q.no_grad");
+  const Tape::Recording off(tape, false);
+  if (!values) {
+    if (x->view.elements()) x->device().run(Fill{x->view, number});
+  } else if (has_shape(values->view, x->view)) {
+    copy_into(*x, *settled(values));
+  } else {
+    if (!broadcasts(values->view, x->view))
+      fail("shape", "set of ", shape_text(x->view), " to ", shape_text(values->view),
+           ": from the last dimension on they have to agree, or the new values' to be 1");
+    copy_into(*x, *settled(pointwise(tape, Fn::where, {{nullptr, 1}, {values}, {x}})));
+  }
+  lua_settop(call.L, 1);
+  return 1;
+}
+
 int compute(Call& call) {
   lua::self_tensor(call);
   lua_settop(call.L, 1);
@@ -98,6 +145,7 @@ void register_expression(lua_State* L) {
                       {"_row_max", fn<function<Fn::row_max>>},
                       {"_row_min", fn<function<Fn::row_min>>},
                       {"_sum", fn<sum_dims>},
+                      {"set", fn<set>},
                       {"compute", fn<compute>},
                       {"is_pending", fn<is_pending>}});
   push_core(L);

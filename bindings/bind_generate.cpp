@@ -202,17 +202,6 @@ int fill(Call& call) {
   return 0;
 }
 
-// t:set(list): the first elements of a tensor of i32 or f32.
-int set(Call& call) {
-  const TensorPtr x = lua::self_tensor(call);
-  const auto values = call.arg<std::vector<double>>(1);
-  const auto count = static_cast<int64_t>(values.size());
-  if (count > x->view.elements()) fail("shape", "set: ", count, " values for ", shape_text(x->view));
-  if (count) from_host(*row_range(reshape_view(x, {x->view.elements()}), 0, count), values.data(), values.size());
-  lua_settop(call.L, 1);
-  return 1;
-}
-
 }  // namespace
 
 void register_generate(lua_State* L) {
@@ -237,7 +226,6 @@ void register_generate(lua_State* L) {
                         {"stats", fn<stats>},
                         {"available", fn<available>},
                         {"fill", fn<fill>}});
-  methods<Tensor>(L, {{"set", fn<set>}});
 }
 
 }  // namespace qeng

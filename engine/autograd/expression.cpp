@@ -149,7 +149,7 @@ TensorPtr pointwise(Tape& tape, Fn fn, const std::vector<Operand>& given) {
   made->fn = fn, made->shape = broadcast(fn, operands), made->dtype = result_of(fn, operands);
   if (made->shape.size() > kMaxRank) fail("shape", fn_name(fn), ": more than ", kMaxRank, " dimensions");
   if (is_row_fn(fn)) {
-    if (made->shape.back() == 0)
+    if (made->shape.back() == 0 && fn != Fn::row_sum)
       fail("shape", fn_name(fn), " of ", text_of(operands[0]), ": there is nothing to reduce");
     made->shape.back() = 1;
   }

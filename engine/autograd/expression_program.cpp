@@ -144,14 +144,14 @@ void compute(Tape& tape, const Expression& root, const TensorPtr& y) {
   const Expression& body = root.sums ? *root.args[0] : root;
   // A row function at the root is of its operand's space.
   const Shape space_shape = is_row_fn(body.fn) && !body.leaf && !body.sums ? body.args[0]->shape : body.shape;
+  if (elements_of(space_shape) == 0) {  // sums over nothing
+    if (y->view.elements()) device.run(Fill{y->view, 0});
+    return;
+  }
   Compiler compiler(tape, space_shape);
   const uint16_t out = compiler.add_root(body);
   Pointwise op;
   for (const int64_t size : space_shape) op.space.shape[op.space.rank++] = size;
-  if (op.space.elements() == 0) {
-    if (y->view.elements()) device.run(Fill{y->view, 0});
-    return;
-  }
   op.nodes = compiler.program.nodes;
   for (const TensorPtr& leaf : compiler.leaves) op.in.push_back(padded(leaf->view, op.space));
   const std::vector<bool> of_row = same_in_rows(op.nodes, op.in);

@@ -2,6 +2,8 @@
 -- dtypes, when things are computed, and what is refused.
 local q = require "qeng"
 
+q.device { device = os.getenv "QENG_TEST_DEVICE" or "cpu" }
+
 local rng = { state = tonumber(os.getenv "QENG_SEED") or 7 }
 local function random()
   rng.state = (rng.state * 1103515245 + 12345) % 2147483648
@@ -58,12 +60,14 @@ local function map(f, ...)
   end
   return result
 end
-local function over_rows(f, a)
+-- none: of a row without elements; without it such rows are refused.
+local function over_rows(f, a, none)
   local n = a.shape[#a.shape]
   local result = { shape = { unpack(a.shape) }, values = {} }
   result.shape[#a.shape] = 1
-  for row = 0, size(a.shape) / n - 1 do
-    local all = a.values[row * n + 1]
+  if n == 0 and not none then error { message = "nothing to reduce" } end
+  for row = 0, size(result.shape) - 1 do
+    local all = n > 0 and a.values[row * n + 1] or none
     for i = 2, n do all = f(all, a.values[row * n + i]) end
     result.values[row + 1] = all
   end
@@ -114,7 +118,7 @@ local binary = {
 }
 local function add(a, b) return a + b end
 local rows = {
-  { function(x) return x:sum(-1, true) end, function(x) return over_rows(add, x) end },
+  { function(x) return x:sum(-1, true) end, function(x) return over_rows(add, x, 0) end },
   { function(x) return x:mean(-1, true) end,
     function(x)
       local n = x.shape[#x.shape]
@@ -176,9 +180,10 @@ local function composition(leaves, depth)
   return function(x) return build(x):sum(1, true) end, function(x) return over_dim(value(x), 1) end
 end
 
-local function shapes()
+-- sizes: of dimensions, drawn from.
+local function shapes(sizes)
   local rank, full = 1 + math.floor(random() * 3), {}
-  for d = 1, rank do full[d] = pick { 1, 2, 3, 5, 17 } end
+  for d = 1, rank do full[d] = pick(sizes) end
   local list = {}
   for i = 1, 1 + math.floor(random() * 3) do
     local shape = {}
@@ -192,33 +197,52 @@ end
 
 local function leaf(shape, dtype)
   local t = q.randn(shape, { seed = math.floor(random() * 1e6) })
-  return dtype == "f32" and t or t:to(dtype)
+  if dtype == "u8" then return t:gt(0):compute() end
+  if dtype ~= "i32" then return dtype == "f32" and t or t:to(dtype) end
+  local list = {}
+  for i, v in ipairs(flat(t:table(), {})) do list[i] = math.floor(2 * v) end
+  return q.zeros(shape, "i32"):set(list)
 end
 
 local rounds = tonumber(os.getenv "QENG_ROUNDS") or 300
-local worst = 0
+local worst, refusals = 0, 0
 for round = 1, rounds do
-  local list, tensors, arrays = shapes(), {}, {}
-  local dtype = pick { "f32", "f32", "f32", "bf16", "f16" }
-  for i, shape in ipairs(list) do tensors[i] = leaf(shape, dtype) arrays[i] = array(tensors[i]) end
-  local build, value = composition(#list, 1 + math.floor(random() * 7))
-  local got, want = array(build(tensors)), value(arrays)
-  assert(table.concat(got.shape, " ") == table.concat(want.shape, " "),
-    ("round %d: shape [%s], expected [%s]"):format(round, table.concat(got.shape, " "), table.concat(want.shape, " ")))
-  local unit = ({ f32 = 2e-5, bf16 = 1e-2, f16 = 2e-3 })[dtype]
-  for i, v in ipairs(want.values) do
-    local off = math.abs(got.values[i] - v) / (1 + math.abs(v))
-    assert(off < unit, ("round %d, element %d: %.9g, expected %.9g (%s)"):format(round, i, got.values[i], v, dtype))
-    if dtype == "f32" then worst = math.max(worst, off) end
+  local list, tensors, arrays = shapes { 1, 2, 3, 5, 17, 0 }, {}, {}
+  local dtypes = pick { { "f32" }, { "f32" }, { "bf16" }, { "f16" }, { "f32", "bf16", "f16", "i32", "u8" } }
+  local unit = 0
+  for i, shape in ipairs(list) do
+    local dtype = pick(dtypes)
+    tensors[i] = leaf(shape, dtype)
+    arrays[i] = array(tensors[i])
+    unit = math.max(unit, ({ bf16 = 1e-2, f16 = 2e-3 })[dtype] or 2e-5)
+  end
+  local build, value = composition(#list, 1 + math.floor(random() * 8))
+  local whole, want = pcall(value, arrays)
+  local ok, got = pcall(function() return array(build(tensors)) end)
+  local where = ("seed %s, round %d"):format(os.getenv "QENG_SEED" or "7", round)
+  if not whole then
+    if not want.message then error(want) end
+    assert(not ok and got.message:find "there is nothing to", where)
+    refusals = refusals + 1
+  else
+    if not ok then error(got) end
+    assert(table.concat(got.shape, " ") == table.concat(want.shape, " "),
+      ("%s: shape [%s], expected [%s]"):format(where, table.concat(got.shape, " "), table.concat(want.shape, " ")))
+    assert(#got.values == size(want.shape) and #want.values == #got.values, where)
+    for i, v in ipairs(want.values) do
+      local off = math.abs(got.values[i] - v) / (1 + math.abs(v))
+      assert(off < unit, ("%s, element %d: %.9g, expected %.9g, within %g"):format(where, i, got.values[i], v, unit))
+      if unit < 1e-3 then worst = math.max(worst, off) end
+    end
   end
 end
-print(("%d compositions, furthest off: %.1e"):format(rounds, worst))
+print(("%d compositions, furthest off: %.1e; %d refused, with nothing to reduce"):format(rounds, worst, refusals))
 
 -- Gradients of sum(composition * weights), where finite differences in doubles agree among themselves: not at kinks.
 local checked, skipped = 0, 0
 for round = 1, rounds / 2 do
   q.scope(function()
-    local list, tensors, arrays = shapes(), {}, {}
+    local list, tensors, arrays = shapes { 1, 2, 3, 5, 17 }, {}, {}
     for i, shape in ipairs(list) do
       local t = leaf(shape, "f32")
       t:requires_grad(true)
@@ -346,6 +370,28 @@ do  -- sums of masks and of integers are counts
   assert(values(mask:sum(1)) == "2 1" and values(mask:sum(2)) == "1 2" and mask:sum():item() == 3)
   assert(values(q.tensor({ { 1, 2 }, { 3, 4 } }, "i32"):sum(1)) == "4 6")
 end
+do  -- set: an optimizer's step; what broadcasts; what was made of the old values keeps them
+  local p = q.tensor { { 1, 2 }, { 3, 4 } }
+  p:requires_grad(true)
+  local loss = (p * p):sum()
+  loss:backward()
+  local before, row = q.no_grad(function() return p * 10 end), q.tensor { 7, 8 }
+  q.no_grad(function() assert(p:set(p - 0.25 * p:grad()) == p) end)
+  assert(values(p) == "0.5 1 1.5 2" and values(before) == "10 20 30 40" and p:requires_grad())
+  q.no_grad(function() p:set(p / p:sum(-1, true)):set(p) end)
+  assert(math.abs(p:table()[1][1] - 1 / 3) < 1e-6 and math.abs(p:table()[2][2] - 4 / 7) < 1e-6)
+  local half = q.zeros({ 2, 2 }, "bf16")
+  assert(values(half:set(row)) == "7 8 7 8" and values(half:set(1.00390625)) == "1 1 1 1")
+  assert(values(half:set(q.tensor { { 1.01171875 }, { 2 } })) == "1.015625 1.015625 2 2")
+  assert(values(q.zeros({ 2 }, "i32"):set(q.tensor({ 5, 6 }, "i32"))) == "5 6")
+  assert(values(q.zeros({ 2, 2 }):set { 5, 6, 7 }) == "5 6 7 0")
+  refused("set of bf16 [2, 2] to f32 [3, 2, 2]", half.set, half, q.zeros { 3, 2, 2 })
+  refused("set of bf16 [2, 2] to f32 [3]: from the last", half.set, half, q.zeros { 3 })
+  refused("Tensor or number expected, got string", half.set, half, "7")
+  refused("in a function given to q.no_grad", p.set, p, p * 2)
+  refused("in a function given to q.no_grad", p.set, p * 2, 1)
+  refused("set: this Tensor is closed", function() row:free() half:set(row) end)
+end
 do  -- long rows, expressions of many parts, and no elements at all
   local n = 70001
   local ones = q.zeros({ 2, n }):fill(1)
@@ -356,6 +402,7 @@ do  -- long rows, expressions of many parts, and no elements at all
   for _ = 1, 300 do x = x * 1.01 + 0.5 - x * 0.01 end
   assert(math.abs(x:table()[1] - 151) < 1e-3, x:table()[1])
   local none = q.zeros { 0, 3 }
+  assert(values(q.zeros({ 2, 0 }):sum(-1) + 1) == "1 1")
   assert((none + 1):elements() == 0 and values(none:sum(1)) == "0 0 0")
   refused("there is nothing to reduce", function() return q.zeros({ 3, 0 }):max(-1) end)
 end
