@@ -46,14 +46,11 @@ isa::Activations round_rows(const View& x, DType format, bool few, CpuContext& c
   to.halves_16 = context.scratch.take<int16_t>(n / 8);
   float* wide = x.dtype == DType::f32 ? nullptr : context.scratch.take<float>(context.threads * to.k);
   parallel_for(context.threads, to.rows, grain_rows(to.k), [&](int64_t begin, int64_t end) {
+    if (!wide) return context.isa->round_activations(format, x.as<float>() + begin * to.k, to, begin, end - begin);
+    float* row = wide + team_rank() * to.k;
     for (int64_t r = begin; r < end; ++r) {
-      const auto* row = reinterpret_cast<const float*>(at(x, r * to.k));
-      if (wide) {
-        float* copy = wide + team_rank() * to.k;
-        context.isa->scale(float_type(x), at(x, r * to.k), isa::Float::f32, copy, 1.0f, to.k);
-        row = copy;
-      }
-      context.isa->round_activations(format, row, to, r);
+      context.isa->scale(float_type(x), at(x, r * to.k), isa::Float::f32, row, 1.0f, to.k);
+      context.isa->round_activations(format, row, to, r, 1);
     }
   });
   return to;

@@ -97,7 +97,8 @@ struct Table {
   // ---- RowLinear (block_dots.cpp, block_tiles.cpp): w is of a block format, k a multiple of its elements
   // Formats of one kind share activations.
   int (*activation_kind)(DType format, bool few) = nullptr;
-  void (*round_activations)(DType format, const float* x, const Activations& to, int64_t row) = nullptr;
+  // x: rows row .. row + rows - 1.
+  void (*round_activations)(DType format, const float* x, const Activations& to, int64_t row, int64_t rows) = nullptr;
   // out[r * stride + j] = <row row + r of x, w_j>, r < rows, j < n, where w is row 0. The same bits from each:
   // block_dots reads w as it is stored, interleaved_dots whole groups of interleaved rows, and a panel is repacked for
   // many rows of x.

@@ -32,42 +32,45 @@ void reorder(int8_t* codes, int64_t k) {
   }
 }
 
-template <int group, bool scaled>
-void round_groups(const float* x, const Activations& to, int64_t row) {
-  const int64_t groups = to.k / group;
-  int8_t* codes = to.codes + row * to.k;
-  for (int64_t b = 0; b < groups; ++b, x += group, codes += group) {
-    to.scales[row * groups + b] = round_group(x, group, group, codes);
-    Ints total = splat_int(0);
-    for (int i = 0; i < group / 32; ++i) {
-      const Ints fours = sum_of_bytes(load_bytes(codes + 32 * i));
-      total = add(total, fours);
-      if constexpr (scaled) {
-        int16_t pairs[16];
-        store_shorts(pairs, sums_of_pairs(load_bytes(codes + 32 * i)));
-        const auto four = [&](int first) {
-          return static_cast<int16_t>(pairs[first] + pairs[first + 2] + pairs[first + 4] + pairs[first + 6]);
-        };
-        int16_t* halves = to.halves_16 + ((row * groups + b) * 16 + 2 * i) * 2;
-        halves[0] = four(0), halves[1] = four(1), halves[2] = four(8), halves[3] = four(9);
-        const int low = halves[0] + halves[1], high = halves[2] + halves[3];
-        int16_t* sums_16 = to.sums_16 + (row * groups + b) * 16;
-        sums_16[i] = static_cast<int16_t>(low), sums_16[8 + i] = static_cast<int16_t>(high);
-        to.sums_32[(row * groups + b) * 8 + i] = static_cast<int16_t>(low + high);
-      }
-    }
-    to.sums[row * groups + b] = sum(total);
+// Other sums of one group's codes, for formats whose groups have factors.
+template <int group>
+void sum_codes(const int8_t* codes, const Activations& to, int64_t index) {
+  for (int i = 0; i < group / 32; ++i) {
+    int16_t pairs[16];
+    store_shorts(pairs, sums_of_pairs(load_bytes(codes + 32 * i)));
+    const auto four = [&](int first) {
+      return static_cast<int16_t>(pairs[first] + pairs[first + 2] + pairs[first + 4] + pairs[first + 6]);
+    };
+    int16_t* halves = to.halves_16 + (index * 16 + 2 * i) * 2;
+    halves[0] = four(0), halves[1] = four(1), halves[2] = four(8), halves[3] = four(9);
+    const int low = halves[0] + halves[1], high = halves[2] + halves[3];
+    int16_t* sums_16 = to.sums_16 + index * 16;
+    sums_16[i] = static_cast<int16_t>(low), sums_16[8 + i] = static_cast<int16_t>(high);
+    to.sums_32[index * 8 + i] = static_cast<int16_t>(low + high);
   }
 }
 
-void round_activations(DType format, const float* x, const Activations& to, int64_t row) {
+template <int group, bool scaled>
+void round_rows(const float* x, const Activations& to, int64_t row, int64_t rows) {
+  const int64_t of_row = to.k / group, groups = rows * of_row;
+  for (int64_t b = 0; b < groups; b += kGroupsTogether) {
+    const int count = static_cast<int>(groups - b < kGroupsTogether ? groups - b : kGroupsTogether);
+    const int64_t first = row * of_row + b;
+    int8_t* codes = to.codes + first * group;
+    round_groups(x + b * group, group, count, group, codes, to.scales + first, to.sums + first);
+    if constexpr (scaled)
+      for (int g = 0; g < count; ++g) sum_codes<group>(codes + g * group, to, first + g);
+  }
+}
+
+void round_activations(DType format, const float* x, const Activations& to, int64_t row, int64_t rows) {
   with_dot_block(format, [&](auto block) {
     using Block = decltype(block);
-    round_groups<kActivationGroup<Block>, Dot<Block>::kScaled>(x, to, row);
+    round_rows<kActivationGroup<Block>, Dot<Block>::kScaled>(x, to, row, rows);
     constexpr int kPlanes = Dot<Block>::kPlanes;
     int8_t* codes = to.codes + row * to.k;
     if constexpr (kPlanes > 1)
-      to.few ? reorder<run_of<Block>(true), kPlanes>(codes, to.k) : reorder<32, kPlanes>(codes, to.k);
+      to.few ? reorder<run_of<Block>(true), kPlanes>(codes, rows * to.k) : reorder<32, kPlanes>(codes, rows * to.k);
   });
 }
 

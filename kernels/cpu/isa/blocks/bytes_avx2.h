@@ -122,6 +122,13 @@ inline Ints add_scaled(Ints sum, Bytes unsigned_a, Bytes signed_b, Shorts factor
   return _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(unsigned_a, signed_b), factors));
 }
 #endif
+inline Ints add_pairs(Ints sum, Shorts a, Shorts b) {  // products of pairs
+#if defined(QENG_VNNI)
+  return _mm256_dpwssd_epi32(sum, a, b);
+#else
+  return _mm256_add_epi32(sum, _mm256_madd_epi16(a, b));
+#endif
+}
 // a, made before what the code does next: g++ else moves so many loads up that sums in a loop leave their registers.
 inline Products in_order(Products a) {
   asm volatile("" : "+v"(a));
@@ -190,11 +197,24 @@ template <int n>
 inline Ints shift_right(Ints a) {  // with sign
   return _mm256_srai_epi32(a, n);
 }
+inline Ints largest(Ints a, Ints b) { return _mm256_max_epi32(a, b); }
 // Lane r: the sum of all lanes of rows[r]
 inline Ints totals(const Ints (&rows)[8]) {
   const __m256i a = _mm256_hadd_epi32(_mm256_hadd_epi32(rows[0], rows[1]), _mm256_hadd_epi32(rows[2], rows[3]));
   const __m256i b = _mm256_hadd_epi32(_mm256_hadd_epi32(rows[4], rows[5]), _mm256_hadd_epi32(rows[6], rows[7]));
   return _mm256_add_epi32(_mm256_permute2x128_si256(a, b, 0x20), _mm256_permute2x128_si256(a, b, 0x31));
+}
+// Lane r: the largest of all lanes of rows[r]
+inline Ints largest_of(const Ints (&rows)[8]) {
+  Ints pairs[4], fours[2];  // in lanes 0 and 2 of each half of pairs[i] row 2 i, in 1 and 3 the next
+  for (int i = 0; i < 4; ++i)
+    pairs[i] = largest(_mm256_unpacklo_epi32(rows[2 * i], rows[2 * i + 1]),
+                       _mm256_unpackhi_epi32(rows[2 * i], rows[2 * i + 1]));
+  for (int i = 0; i < 2; ++i)
+    fours[i] = largest(_mm256_unpacklo_epi64(pairs[2 * i], pairs[2 * i + 1]),
+                       _mm256_unpackhi_epi64(pairs[2 * i], pairs[2 * i + 1]));
+  return largest(_mm256_permute2x128_si256(fours[0], fours[1], 0x20),
+                 _mm256_permute2x128_si256(fours[0], fours[1], 0x31));
 }
 // In each half, every other lane of a, from the given one on, and then of b
 template <int first>
@@ -261,19 +281,10 @@ inline Floats multiply_add(Floats a, Floats b, Floats c) { return _mm256_fmadd_p
 inline Floats subtract_product(Floats a, Floats b, Floats c) { return _mm256_fnmadd_ps(a, b, c); }  // c - a b
 inline float to_float(f16 x) { return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(x.bits))); }
 inline void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }  // to the second level
-// Bits of the largest |x|, where a NaN is largest of all.
-struct Largest {
-  __m256i bits = _mm256_setzero_si256();
-  void add(const float* p) {
-    const __m256i size = _mm256_and_si256(_mm256_castps_si256(load_floats(p)), _mm256_set1_epi32(0x7fffffff));
-    bits = _mm256_max_epi32(bits, size);
-  }
-  float value() const {
-    __m128i x = _mm_max_epi32(_mm256_castsi256_si128(bits), _mm256_extracti128_si256(bits, 1));
-    x = _mm_max_epi32(x, _mm_shuffle_epi32(x, 0x4e));
-    return float_of(static_cast<uint32_t>(_mm_cvtsi128_si32(_mm_max_epi32(x, _mm_shuffle_epi32(x, 0xb1)))));
-  }
-};
+// Bits of |x|, whose order as integers is that of the numbers, with NaNs above all.
+inline Ints size_bits(const float* p) {
+  return _mm256_and_si256(_mm256_castps_si256(load_floats(p)), _mm256_set1_epi32(0x7fffffff));
+}
 // 16 floats times factor to the nearest integers, which fit, in the order of packed halves.
 inline Shorts to_shorts(const float* p, float factor) {
   const auto half = [=](int i) { return _mm256_cvtps_epi32(multiply(load_floats(p + 8 * i), splat_float(factor))); };

@@ -176,6 +176,7 @@ inline void store_ints(int32_t* p, const Ints& a) { __builtin_memcpy(p, a.v, siz
 inline Ints add(const Ints& a, const Ints& b) {
   return lanes<Ints>([&](int i) { return a.v[i] + b.v[i]; });
 }
+inline Ints add_pairs(const Ints& sum, const Shorts& a, const Shorts& b) { return add(sum, multiply_pairs(a, b)); }
 inline Ints subtract(const Ints& a, const Ints& b) {
   return lanes<Ints>([&](int i) { return a.v[i] - b.v[i]; });
 }
@@ -197,6 +198,16 @@ inline int sum(const Ints& a) {
 }
 inline Ints totals(const Ints (&rows)[8]) {
   return lanes<Ints>([&](int r) { return sum(rows[r]); });
+}
+inline Ints largest(const Ints& a, const Ints& b) {
+  return lanes<Ints>([&](int i) { return a.v[i] > b.v[i] ? a.v[i] : b.v[i]; });
+}
+inline Ints largest_of(const Ints (&rows)[8]) {
+  return lanes<Ints>([&](int r) {
+    int most = rows[r].v[0];
+    for (int x : rows[r].v) most = x > most ? x : most;
+    return most;
+  });
 }
 template <GroupLanes kind>
 inline void totals(const Ints (&rows)[8], Ints (&groups)[groups_of(kind)]) {
@@ -243,16 +254,9 @@ inline Floats subtract_product(const Floats& a, const Floats& b, const Floats& c
 }
 inline float to_float(f16 x) { return to_f32(x); }
 inline void prefetch(const void* p) { __builtin_prefetch(p); }
-struct Largest {
-  uint32_t bits = 0;
-  void add(const float* p) {
-    for (int i = 0; i < 8; ++i) {
-      const uint32_t size = bits_of(p[i]) & 0x7fffffffu;
-      bits = size > bits ? size : bits;
-    }
-  }
-  float value() const { return float_of(bits); }
-};
+inline Ints size_bits(const float* p) {
+  return lanes<Ints>([=](int i) { return bits_of(p[i]) & 0x7fffffffu; });
+}
 inline Shorts to_shorts(const float* p, float factor) {
   return lanes<Shorts>([=](int i) { return static_cast<int16_t>(__builtin_lrintf(p[i] * factor)); });
 }

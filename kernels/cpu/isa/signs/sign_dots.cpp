@@ -20,13 +20,15 @@ constexpr int kGroup = blocks::kSignGroup;
 void sign_tables(DType format, const float* x, const SignTables& to, int64_t row, int64_t group) {
   const int64_t left = to.k - group * kGroup, n = left < kGroup ? left : kGroup;
   alignas(32) int8_t codes[kGroup] = {};
-  const float scale = round_group(x, n, blocks::kSignGroup, codes);
+  float scale = 0.0f;
+  int32_t sum = 0;
+  round_groups(x, n, 1, blocks::kSignGroup, codes, &scale, &sum);
   uint8_t* tables = to.tables + row * sign_row_bytes(format, to.k);
   int less = 0;
   if (format == DType::one_bit) {
     less = one_bit_tables(codes, to.k, group, tables);
   } else {
-    for (const int8_t code : codes) less += code;
+    less = sum;
     for (int i = 0; i < kGroup; ++i) tables[group * kGroup + i % 4 * 64 + i / 4] = static_cast<uint8_t>(codes[i]);
   }
   to.scales[row * sign_groups(to.k) + group] = scale;
