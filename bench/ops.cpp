@@ -441,6 +441,40 @@ std::vector<Case> cases(const Model& m, int64_t t) {
          return op;
        },
        ""},
+      {"rearrange, heads before tokens",
+       [=](Operands& o) {
+         const int64_t heads = m.heads, dim = m.head_dim;
+         return Rearrange{half(t, heads * dim)(o),
+                          o.empty(kHalf, {heads, t, dim}),
+                          View(nullptr, kHalf, {heads, t, dim}),
+                          {0, {dim, heads * dim, 1}},
+                          {0, {t * dim, dim, 1}}};
+       },
+       ""},
+      {"gather, columns",
+       [=](Operands& o) {
+         View index = o.tokens(hidden, hidden);
+         index.rank = 3, index.shape[0] = 1, index.shape[1] = hidden, index.shape[2] = 1;
+         return Gather{o.random(kHalf, {t, hidden, 1}), index, o.empty(kHalf, {t, hidden, 1})};
+       },
+       ""},
+      {"scatter_add, rows",
+       [=](Operands& o) {
+         View index = o.tokens(t, t);
+         index.rank = 3, index.shape[0] = 1, index.shape[1] = t, index.shape[2] = 1;
+         return ScatterAdd{o.random(kHalf, {1, t, hidden}), index, o.constant(kFull, {1, t, hidden}, 0)};
+       },
+       ""},
+      {"sort, 8 of a row",
+       [=](Operands& o) {
+         return Sort{half(t, hidden)(o), o.empty(kHalf, {t, 8}), o.empty(DType::i32, {t, 8}), true};
+       },
+       ""},
+      {"cumulative_sum",
+       [=](Operands& o) {
+         return CumulativeSum{half(t, hidden)(o), o.empty(kHalf, {t, hidden})};
+       },
+       ""},
       {"lm_head_loss, forward and backward", [=](Operands& o) { return lm_head(o, m, t, true, false); }, ""},
       {"lm_head_loss, head trained", [=](Operands& o) { return lm_head(o, m, t, true, true); }, ""},
       {"matmul up, y", [=](Operands& o) { return product(o, t, wide, hidden, 'y'); }, ""},

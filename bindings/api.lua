@@ -131,7 +131,7 @@ function Tensor:item() end
 ---All values as a nested Lua table.
 ---@return table
 function Tensor:table() end
----The same memory with another shape (same number of elements).
+---The same memory with another shape (same number of elements); one size may be -1: what is left.
 ---@param shape integer[]
 ---@return Tensor
 function Tensor:reshape(shape) end
@@ -279,11 +279,11 @@ function Tensor:sum(dims, keep) end
 function Tensor:mean(dims, keep) end
 ---@param dims? integer|integer[]  all of them by default
 ---@param keep? boolean
----@return Tensor  of the last dimensions
+---@return Tensor
 function Tensor:max(dims, keep) end
 ---@param dims? integer|integer[]  all of them by default
 ---@param keep? boolean
----@return Tensor  likewise
+---@return Tensor
 function Tensor:min(dims, keep) end
 ---@param dims? integer|integer[]  all of them by default
 ---@param keep? boolean
@@ -336,6 +336,165 @@ q.maximum = Tensor.maximum
 q.softmax = Tensor.softmax
 q.log_softmax = Tensor.log_softmax
 q.logsumexp = Tensor.logsumexp
+
+-- ---------------------------------------------------------------- shapes, indices, orders, products
+
+---Dimensions count from 1, or from -1 backwards. Positions along one count from 0, as token ids do, or from -1
+---backwards; a range ends before its end. All of these have gradients, except for positions. What lies in order already
+---shares memory with the tensor it is of (slices and positions of the first dimension do): what is written to it is
+---written there. The rest are copies.
+---
+---x[i] is position i of the first dimension, without that dimension; x[i] = values is x[i]:set(values).
+
+---@param dim integer
+---@param from? integer  the first, or the last with a negative step
+---@param to? integer  before which it ends
+---@param step? integer
+---@return Tensor
+function Tensor:slice(dim, from, to, step) end
+---The number at these positions, one for each dimension.
+---@param ... integer
+---@return number
+function Tensor:at(...) end
+---@param dims integer[]  dimension d of the result is dimension dims[d]
+---@return Tensor
+function Tensor:permute(dims) end
+---@param a? integer  the last two by default
+---@param b? integer
+---@return Tensor
+function Tensor:transpose(a, b) end
+---@param dim? integer  of 1; all that are 1 by default
+---@return Tensor
+function Tensor:squeeze(dim) end
+---@param dim integer  where a dimension of 1 comes to stand
+---@return Tensor
+function Tensor:unsqueeze(dim) end
+---@param shape integer[]  larger where the tensor has 1, with dimensions in front; -1 keeps a size
+---@return Tensor
+function Tensor:expand(shape) end
+---@param parts Tensor[]  of one dtype, and but for dim of one shape
+---@param dim? integer
+---@return Tensor
+function q.concat(parts, dim) end
+---@param parts Tensor[]  of one dtype and shape
+---@param dim? integer  a new one
+---@return Tensor
+function q.stack(parts, dim) end
+---@param sizes integer|integer[]  of each part, or of all but the last
+---@param dim? integer
+---@return Tensor ...
+function Tensor:split(sizes, dim) end
+---@param dim integer
+---@param before integer
+---@param after? integer
+---@param value? number
+---@return Tensor
+function Tensor:pad(dim, before, after, value) end
+---Position i goes to i + shift, around the end.
+---@param shift integer
+---@param dim? integer
+---@return Tensor
+function Tensor:roll(shift, dim) end
+---@param dim? integer
+---@return Tensor
+function Tensor:flip(dim) end
+---Of the last two dimensions what lies on or below the k-th diagonal; the rest is 0. Integers become f32.
+---@param k? integer
+---@return Tensor
+function Tensor:tril(k) end
+---@param k? integer
+---@return Tensor  on or above it
+function Tensor:triu(k) end
+---@param from number  or, alone, where it ends
+---@param to? number
+---@param step? number
+---@param dtype? dtype  i32 by default
+---@return Tensor
+function q.arange(from, to, step, dtype) end
+
+---Along dim the element that each place of the index says. An index outside is Error("value").
+---@param dim integer
+---@param index Tensor  i32, of the tensor's shape but for dim; all dimensions before dim may be 1, and all behind it
+---@return Tensor
+function Tensor:gather(dim, index) end
+---@param dim integer
+---@param index Tensor|integer[]  i32 of one dimension
+---@return Tensor
+function Tensor:index_select(dim, index) end
+---The tensor with the values added where gather or index_select would read; in f32, equal places in order.
+---@param dim integer
+---@param index Tensor|integer[]
+---@param values Tensor  of the shape that gather or index_select would give
+---@return Tensor
+function Tensor:scatter_add(dim, index, values) end
+---1 at the index along a new last dimension.
+---@param index Tensor
+---@param n integer
+---@param dtype? dtype  u8 by default
+---@return Tensor
+function q.one_hot(index, n, dtype) end
+
+---The k largest in order, and their positions; equal ones keep their order, and a NaN is larger than all numbers.
+---@param k integer
+---@param dim? integer  the last by default, as in the next ones
+---@param largest? boolean  false: the least
+---@return Tensor values
+---@return Tensor positions  i32
+function Tensor:topk(k, dim, largest) end
+---@param dim? integer
+---@param descending? boolean
+---@return Tensor values
+---@return Tensor positions
+function Tensor:sort(dim, descending) end
+---@param dim? integer
+---@param descending? boolean
+---@return Tensor positions
+function Tensor:argsort(dim, descending) end
+---@param dim? integer
+---@param keep? boolean
+---@return Tensor  the position of the largest, the first of equals
+function Tensor:argmax(dim, keep) end
+---@param dim? integer
+---@param keep? boolean
+---@return Tensor
+function Tensor:argmin(dim, keep) end
+---@param dim? integer
+---@param reverse? boolean  from there to the end
+---@return Tensor
+function Tensor:cumsum(dim, reverse) end
+
+---Matrices in the last two dimensions; those before are broadcast. A vector is a row on the left, a column on the
+---right.
+---@param b Tensor  of the same dtype
+---@param opt? {transpose_a?: boolean, transpose_b?: boolean}
+---@return Tensor
+function Tensor:matmul(b, opt) end
+---@param a Tensor  [m]
+---@param b Tensor  [n]
+---@return Tensor  [m, n]
+function q.outer(a, b) end
+---@param a Tensor
+---@param b Tensor
+---@return Tensor  the sum of products over the last dimension
+function q.inner(a, b) end
+
+---These methods as functions.
+q.matmul = Tensor.matmul
+q.gather = Tensor.gather
+q.index_select = Tensor.index_select
+q.scatter_add = Tensor.scatter_add
+q.topk = Tensor.topk
+q.sort = Tensor.sort
+q.argsort = Tensor.argsort
+q.argmax = Tensor.argmax
+q.argmin = Tensor.argmin
+q.cumsum = Tensor.cumsum
+q.tril = Tensor.tril
+q.triu = Tensor.triu
+q.roll = Tensor.roll
+q.flip = Tensor.flip
+q.pad = Tensor.pad
+q.split = Tensor.split
 
 -- ---------------------------------------------------------------- differentiable functions (equations: kernels/ops.h)
 

@@ -170,7 +170,12 @@ int lm_head_loss(Call& call) {
 
 int reshape(Call& call) {
   const TensorPtr x = lua::self_tensor(call);
-  return call.push(reshape(tape_of(call, x), x, call.arg<Shape>(1)));
+  Shape shape = call.arg<Shape>(1);
+  int64_t others = 1;
+  int64_t* open = nullptr;  // one size may be -1: what is left
+  for (int64_t& size : shape) size == -1 && !open ? void(open = &size) : void(others *= size);
+  if (open) *open = others > 0 ? x->view.elements() / others : 0;
+  return call.push(reshape(tape_of(call, x), x, shape));
 }
 int to(Call& call) {
   const TensorPtr x = lua::self_tensor(call);

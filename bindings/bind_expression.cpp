@@ -150,7 +150,7 @@ void register_expression(lua_State* L) {
                       {"is_pending", fn<is_pending>}});
   push_core(L);
   push_class(L, ClassName<Tensor>::value, &collect<Tensor>);
-  lua_getfield(L, -1, "__index");
+  lua_getfield(L, -1, "__methods");
   lua_setfield(L, -3, "Tensor");
   lua_pop(L, 2);
 }

@@ -301,6 +301,8 @@ void push_class(lua_State* L, const char* name, int (*collect)(lua_State*)) {
   lua_pushcfunction(L, collect);
   lua_setfield(L, -2, "__gc");
   lua_newtable(L);
+  lua_pushvalue(L, -1);
+  lua_setfield(L, -3, "__methods");
   lua_setfield(L, -2, "__index");
   // A C++ object may sit in several userdata: they are equal.
   lua_pushcfunction(L, [](lua_State* state) {
@@ -327,7 +329,7 @@ bool is_class(lua_State* L, int index, const char* name) {
 }
 
 void add_methods(lua_State* L, const char* class_name, std::initializer_list<Entry> entries) {
-  lua_getfield(L, -1, "__index");
+  lua_getfield(L, -1, "__methods");
   for (const Entry& entry : entries) {
     const bool meta = std::strncmp(entry.name, "__", 2) == 0;
     push_function(L, std::string(class_name) + (meta ? "." : ":") + entry.name, entry.function);

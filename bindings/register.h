@@ -13,6 +13,7 @@ void register_tensor(lua_State* L);       // bind_tensor.cpp
 void register_view(lua_State* L);         // bind_view.cpp: Tensor:view
 void register_autograd(lua_State* L);     // bind_autograd.cpp: differentiable functions, tape, scopes
 void register_expression(lua_State* L);   // bind_expression.cpp: arithmetic on tensors
+void register_shapes(lua_State* L);       // bind_shapes.cpp: slices, transposes, elements by index, products
 void register_program(lua_State* L);      // bind_program.cpp: programs, traces, profiles, AdamW
 void register_rehearsal(lua_State* L);    // bind_rehearsal.cpp: q.rehearsal.run
 void register_quantize(lua_State* L);     // bind_quantize.cpp: block formats

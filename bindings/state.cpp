@@ -142,6 +142,7 @@ LuaState::LuaState() : L_(luaL_newstate()) {
   register_view(L_);
   register_autograd(L_);
   register_expression(L_);
+  register_shapes(L_);
   register_program(L_);
   register_rehearsal(L_);
   register_quantize(L_);

@@ -217,6 +217,76 @@ struct Pointwise {
   }
 };
 
+// Where the indices of a space lie in a view: index i at element first + sum_d i_d stride_d. Strides may be 0 or less.
+struct Strides {
+  int64_t first = 0, stride[kMaxRank] = {};
+};
+
+// y at `to` (+)= x at `from`, for every index of the space: a slice, a transposed or repeated tensor, a part of another.
+// space: a shape (no memory)   x, y: the same plain dtype, with acc a float one; memory apart. No two indices share a
+// place in y; what lies between stays as it is.
+struct Rearrange {
+  static constexpr const char* name = "rearrange";
+  View x, y, space;
+  Strides from, to;
+  bool acc = false;
+  int64_t flops() const { return acc ? space.elements() : 0; }
+  bool fills() const { return space.elements() == y.elements(); }  // all of y
+  template <class F>
+  void views(F f) {
+    f("x", x, Access::read), f("y", y, acc || !fills() ? Access::update : Access::write);
+  }
+};
+
+// y[o, j, i] = x[o, index[o, j, i], i]     x: [outer, n, inner]   y: [outer, m, inner]   index: [outer, m, inner] i32,
+// where outer and inner may be 1: the same for all. x, y: one plain dtype. An index outside [0, n) is Error("value").
+struct Gather {
+  static constexpr const char* name = "gather";
+  View x, index, y;
+  template <class F>
+  void views(F f) {
+    f("x", x, Access::read), f("index", index, Access::read), f("y", y, Access::write);
+  }
+};
+
+// y[o, index[o, j, i], i] += x[o, j, i], in order of j     shapes as of Gather, x being [outer, m, inner] and y
+// [outer, n, inner]   x: float or f16   y: f32
+struct ScatterAdd {
+  static constexpr const char* name = "scatter_add";
+  View x, index, y;
+  int64_t flops() const { return x.elements(); }
+  template <class F>
+  void views(F f) {
+    f("x", x, Access::read), f("index", index, Access::read), f("y", y, Access::update);
+  }
+};
+
+// Of each row of x the first k of its elements in order, and their columns: ascending, or descending. Equal ones keep
+// their order; a NaN counts as larger than all numbers, -0 as 0.
+// x: [rows, n] f32, bf16, f16 or i32   y: [rows, k] of x's dtype   index: [rows, k] i32
+struct Sort {
+  static constexpr const char* name = "sort";
+  View x, y, index;
+  bool descending = false;
+  template <class F>
+  void views(F f) {
+    f("x", x, Access::read), f("y", y, Access::write), f("index", index, Access::write);
+  }
+};
+
+// y[r, j] = x[r, 0] + .. + x[r, j], or x[r, j] + .. + x[r, n - 1] with reverse, in f32     x, y: [rows, n], one float
+// dtype; in place allowed
+struct CumulativeSum {
+  static constexpr const char* name = "cumulative_sum";
+  View x, y;
+  bool reverse = false;
+  int64_t flops() const { return x.elements(); }
+  template <class F>
+  void views(F f) {
+    f("x", x, Access::read), f("y", y, Access::write);
+  }
+};
+
 // y = a + b     in place allowed (y may be a or b). Shapes and dtypes equal.
 struct Add {
   static constexpr const char* name = "add";
@@ -677,7 +747,8 @@ struct UseWeights {
 // clang-format off
 #define QENG_OPERATIONS(OP) \
   OP(Matmul) OP(RowLinear) OP(Hadamard) OP(KvStore) OP(CopyPages) OP(PagedAttention) OP(BiasGrad) OP(Embedding) \
-  OP(EmbeddingGrad) OP(RmsNorm) OP(AddRmsNorm) OP(RmsNormGrad) OP(SwiGlu) OP(SwiGluGrad) OP(Pointwise) OP(Add) OP(Scale) OP(Cast) \
+  OP(EmbeddingGrad) OP(RmsNorm) OP(AddRmsNorm) OP(RmsNormGrad) OP(SwiGlu) OP(SwiGluGrad) OP(Pointwise) OP(Rearrange) OP(Gather) \
+  OP(ScatterAdd) OP(Sort) OP(CumulativeSum) OP(Add) OP(Scale) OP(Cast) \
   OP(Copy) OP(Fill) OP(Dropout) OP(EmbeddingNoise) OP(DoraScale) OP(Rope) OP(Attention) OP(AttentionGrad) \
   OP(LmHeadLoss) OP(DecodePackets) OP(SumSquares) OP(ClipScale) OP(AdamW) OP(ScaleColumns) OP(ScaleColumnsGrad) \
   OP(PulseGrad) OP(Inertia) OP(CountLevels) OP(PackSigns) OP(ClipToGrid) OP(UseWeights)

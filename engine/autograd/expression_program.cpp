@@ -146,6 +146,7 @@ void compute(Tape& tape, const Expression& root, const TensorPtr& y) {
   const Shape space_shape = is_row_fn(body.fn) && !body.leaf && !body.sums ? body.args[0]->shape : body.shape;
   if (elements_of(space_shape) == 0) {  // sums over nothing
     if (y->view.elements()) device.run(Fill{y->view, 0});
+    if (root.records && tape.recording()) tape.record({y}, [] {});  // whose gradients are 0
     return;
   }
   Compiler compiler(tape, space_shape);

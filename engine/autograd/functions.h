@@ -63,6 +63,31 @@ void add_into(Tape& tape, const TensorPtr& a, const TensorPtr& b, const TensorPt
 void scale_into(Tape& tape, const TensorPtr& x, float alpha, const TensorPtr& y);
 TensorPtr cast(Tape& tape, const TensorPtr& x, DType dtype);
 TensorPtr reshape(Tape& tape, const TensorPtr& x, const Shape& shape);
+
+// Tensors in another order; dimensions from 0. What is contiguous already shares x's memory, the rest is a copy.
+TensorPtr permute(Tape& tape, const TensorPtr& x, const std::vector<int>& dims);  // dimension d is x's dims[d]
+// Indices first, first + step, .. of one dimension, `count` of them; all have to exist.
+TensorPtr slice(Tape& tape, const TensorPtr& x, int dim, int64_t first, int64_t step, int64_t count);
+// x repeated where it has 1, aligned at the last dimension.
+TensorPtr expand(Tape& tape, const TensorPtr& x, const Shape& shape);
+TensorPtr concat(Tape& tape, const std::vector<TensorPtr>& parts, int dim);
+// y[.., j, ..] = x[.., index, ..] along dim. index: i32, [m], or as many dimensions as x, of which those before dim may
+// all be 1, and those behind it: the same for all.
+TensorPtr gather(Tape& tape, const TensorPtr& x, const TensorPtr& index, int dim);
+// x with source's elements added at the places that gather would have read them from; summed in f32.
+TensorPtr scatter_add(Tape& tape, const TensorPtr& x, int dim, const TensorPtr& index, const TensorPtr& source);
+
+// Along the last dimension: the first k in order, with their columns (i32).
+struct Sorted {
+  TensorPtr values, index;
+};
+Sorted sort(Tape& tape, const TensorPtr& x, int64_t k, bool descending);
+TensorPtr cumulative_sum(Tape& tape, const TensorPtr& x, bool reverse);
+
+// op(a) op(b) of the last two dimensions; those before are broadcast.  a: [.., m, k], or [.., k, m] with trans_a
+// b: [.., k, n], or [.., n, k] with trans_b
+TensorPtr matmul(Tape& tape, const TensorPtr& a, const TensorPtr& b, bool trans_a, bool trans_b);
+
 TensorPtr dropout(Tape& tape, const TensorPtr& x, float p);  // the identity outside of training
 
 // Documents of a packed batch; cu_k is cu_q in training.

@@ -300,6 +300,8 @@ class CudaBackend : public Backend {
       case FaultKind::length:
         fail("value", "paged_attention: lengths[", fault.place, "] is ", fault.value,
              "; expected at least the sequence's queries and at most the ", fault.limit, " tokens of its pages");
+      case FaultKind::index:
+        fail("value", "index ", fault.value, " at position ", fault.place, " is outside [0, ", fault.limit, ")");
       default:
         fail("value", "document boundary ", fault.place, " is ", fault.value, "; expected ascending from 0 to at most ",
              fault.limit);

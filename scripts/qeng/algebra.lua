@@ -5,6 +5,8 @@
 
 local q = require "qeng.core"
 
+local shapes = require "qeng.shapes"
+
 local Tensor = q.Tensor
 
 -- The dimensions that `dims` says (a number, a list; nil: all), in order, from 0.
@@ -15,10 +17,7 @@ local function dimensions(x, dims, name)
     for d = 1, rank do dims[d] = d end
   end
   for _, d in ipairs(type(dims) == "table" and dims or { dims }) do
-    local from_one = type(d) == "number" and (d < 0 and rank + 1 + d or d)
-    if not from_one or from_one < 1 or from_one > rank or from_one % 1 ~= 0 then
-      q.error("shape", ("%s: there is no dimension %s in a tensor of %d"):format(name, tostring(d), rank))
-    end
+    local from_one = shapes.dimension(d, rank, name)
     if not seen[from_one] then list[#list + 1] = from_one - 1 end
     seen[from_one] = true
   end
@@ -82,24 +81,26 @@ end
 local function extreme(name, of_row)
   Tensor[name] = function(x, dims, keep)
     local list = dimensions(x, dims, name)
-    local rank = #x:shape()
-    for i = #list, 1, -1 do  -- the last ones, one after the other
-      if list[i] ~= rank - 1 - (#list - i) then
-        q.error("unsupported", name .. " is of the last dimensions alone; permute the tensor before")
-      end
+    local shape, n, others, last, reduced = x:shape(), count(x, list), {}, {}, {}
+    for _, d in ipairs(list) do reduced[d + 1] = true end
+    for d = 1, #shape do
+      local to = reduced[d] and last or others
+      to[#to + 1] = d
+      if reduced[d] then shape[d] = 1 end
     end
-    local shape, y = x:shape(), x
-    for i = #list, 1, -1 do
-      y = of_row(y)
-      shape[list[i] + 1] = 1
-      if i > 1 then
-        local shorter = {}
-        for d = 1, list[i] do shorter[d] = shape[d] end
-        y = y:reshape(shorter)
-      end
+    if #last == 0 then return x end
+    for _, d in ipairs(last) do others[#others + 1] = d end
+    local rows = {}
+    for i = 1, #others - #last do rows[i] = x:shape()[others[i]] end
+    local ordered = true
+    for i, d in ipairs(others) do ordered = ordered and i == d end
+    if not ordered then x = x:permute(others) end
+    if #last > 1 then
+      rows[#rows + 1] = n
+      x = x:reshape(rows)
     end
-    if #list > 1 then y = y:reshape(shape) end
-    return dropped(y, list, keep)
+    return dropped(#last > 1 and of_row(x):reshape(shape) or ordered and of_row(x) or of_row(x):reshape(shape), list,
+      keep)
   end
 end
 extreme("max", function(x) return x:_row_max() end)

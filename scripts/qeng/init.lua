@@ -27,6 +27,7 @@ local run_folder = require "qeng.train.run_folder"
 local sampling = require "qeng.infer.sampling"
 local schedule = require "qeng.train.schedule"
 require "qeng.algebra"
+require "qeng.shapes"
 require "qeng.summaries"
 require "qeng.console.tables"
 

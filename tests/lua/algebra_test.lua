@@ -420,7 +420,6 @@ do  -- mistakes name the function, the shapes, and what is wrong
   refused("Tensor or number expected, got string", function() return a + "one" end)
   refused("Tensor or number expected, got nil", function() return a * nil end)
   refused("there is no dimension 3 in a tensor of 2", function() return a:sum(3) end)
-  refused("of the last dimensions alone", function() return a:max(1) end)
   refused("decode it first", function() return q.quantize(q.zeros { 2, 32 }, "q8_0") + 1 end)
   refused("Tensor expected, got a number", q.exp, 1)
 end

@@ -36,8 +36,8 @@ local function methods(class, table_)
 end
 for key, meta in pairs(debug.getregistry()) do
   local class = type(key) == "string" and type(meta) == "table" and key:match "^qeng%.(%u%w*)$"
-  if class and type(meta.__index) == "table" then
-    methods(class, meta.__index)
+  if class and type(meta.__methods) == "table" then
+    methods(class, meta.__methods)
   end
 end
 local template = q.chat_template({ info = function() return {} end, id = function() end }, "none")

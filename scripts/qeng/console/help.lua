@@ -118,7 +118,7 @@ local function name_of(value)
     local class, method = name:match "^([%w_]+):([%w_]+)$"
     if class then
       local meta = metatable_of(class)
-      local index = meta and meta.__index
+      local index = meta and (meta.__methods or meta.__index)
       if type(index) == "table" and rawequal(index[method], value) then method_name = method_name or name end
     else
       if rawequal(value_of(name), value) then return name end

@@ -126,7 +126,7 @@ local function fields(value, found)
     end
   end
   local meta = getmetatable(value)
-  local index = type(meta) == "table" and rawget(meta, "__index")
+  local index = type(meta) == "table" and (rawget(meta, "__methods") or rawget(meta, "__index"))
   if type(index) == "table" and index ~= value then fields(index, found) end
 end
 
