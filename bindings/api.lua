@@ -2324,6 +2324,37 @@ function Optimizer:state(names) end
 ---@param steps integer[]
 function Optimizer:restore(file, names, steps) end
 
+q.optim = {}
+---q.adamw.
+q.optim.adamw = q.adamw
+---Optimizers in Lua (scripts/qeng/optim/), each with the face of q.adamw: momentum, Lion, Muon, Adafactor. lr is a
+---number or a function of the step; decay is decoupled, of tensors of two dimensions and more. Further options stand
+---in each file. The state is f32; a bf16 parameter has an f32 master there.
+---@param parameters {name: string, tensor: Tensor, rate?: string}[]|Tensor[]
+---@param opt? table
+---@return Optimizer
+function q.optim.sgd(parameters, opt) end
+---@param parameters {name: string, tensor: Tensor, rate?: string}[]|Tensor[]
+---@param opt? table
+---@return Optimizer
+function q.optim.lion(parameters, opt) end
+---@param parameters {name: string, tensor: Tensor, rate?: string}[]|Tensor[]
+---@param opt? table
+---@return Optimizer
+function q.optim.muon(parameters, opt) end
+---@param parameters {name: string, tensor: Tensor, rate?: string}[]|Tensor[]
+---@param opt? table
+---@return Optimizer
+function q.optim.adafactor(parameters, opt) end
+---An optimizer of one's own, which is then q.optim[name]. rule(p) sees one parameter: p.w (f32), p.g (f32, clipped),
+---p.lr and p.t (tensors: rate, and step from 1), p.name, p.opt; p:state(name, shape) is a tensor that stays, p:move(d)
+---does w = w (1 - lr decay) - lr d. The step is captured once: rules decide by shapes and names, not by values.
+---@param name string
+---@param defaults table  its options beside lr, decay, rates and allow_unused
+---@param rule fun(p: table)
+---@return fun(parameters: table, opt?: table): Optimizer
+function q.optim.define(name, defaults, rule) end
+
 ---@class TrainingOptions
 ---@field model Model
 ---@field data PacketFile

@@ -228,6 +228,9 @@ int restore(Call& call) {
   return 0;
 }
 
+// Whether a backward pass has ever written to the parameter's gradient.
+int reached(Call& call) { return call.push(lua::self_tensor(call)->reached); }
+
 }  // namespace
 
 void register_program(lua_State* L) {
@@ -239,6 +242,7 @@ void register_program(lua_State* L) {
                        {"profile", fn<profile_program>},
                        {"free", fn<free_program>},
                        {"__tostring", fn<program_text>}});
+  methods<Tensor>(L, {{"_reached", fn<reached>}});
   methods<AdamWState>(L, {{"step", fn<step>}, {"state", fn<state>}, {"restore", fn<restore>}});
 }
 

@@ -38,6 +38,8 @@ q.micro_batch = models.micro_batch
 q.train = require "qeng.train"
 q.run = runs.new
 q.adamw = adamw.new
+q.optim = require "qeng.optim"
+for _, name in ipairs { "sgd", "lion", "muon", "adafactor" } do require("qeng.optim." .. name) end
 q.plan = require "qeng.plan"
 q.convert = data.convert
 q.data_files = data.inputs

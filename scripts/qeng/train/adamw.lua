@@ -55,5 +55,7 @@ end
 function Optimizer:state(names) return self.adamw:state(names) end
 function Optimizer:restore(file, names, steps) return self.adamw:restore(file, names, steps) end
 
+require("qeng.optim").adamw = adamw.new
+
 adamw.Optimizer = Optimizer
 return adamw

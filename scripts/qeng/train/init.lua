@@ -9,6 +9,7 @@
 --   weights       { [SRC] = weight } or function(step, source) -> weight
 --   bits          q.inertia or q.phases of a one-bit model
 --   scale_rate    its row scales' share of lr (0.3)
+--   optim         the name of an optimizer of q.optim ("adamw")
 --   on_batch      function(micro_batch, number): may change the loaded tensors of a micro-batch
 --   long          "auto", "split", "truncate" or "drop": documents longer than a row (PacketFile:batches)
 --   eval_data     PacketFile: held out instead of a share of data
@@ -34,7 +35,8 @@
 -- and has a program of its own. A step updates (and decays) what an addressed token of it reached. The loss is divided
 -- by the trained tokens of the whole step, whatever their destination, so every token weighs the same.
 
-local adamw = require "qeng.train.adamw"
+require "qeng.train.adamw"
+local optim = require "qeng.optim"
 local pass = require "qeng.train.pass"
 local q = require "qeng.core"
 local route = require "qeng.train.route"
@@ -42,13 +44,21 @@ local runs = require "qeng.train.run"
 local schedule = require "qeng.train.schedule"
 
 -- In addition to those of q.run.
-local defaults = { lr = 2e-4, schedule = "cosine", warmup = 0, decay = 0, clip = 1.0, scale_rate = 0.3 }
+local defaults = { lr = 2e-4, schedule = "cosine", warmup = 0, decay = 0, clip = 1.0, scale_rate = 0.3,
+  optim = "adamw" }
 
 return function(given)
   local run = runs.new(given, defaults)
   local opt = run.opt
   local routing = route.plan(run.model, run.plan.destinations)
-  local optimizer = adamw.new(run.parameters, {
+  local make = optim[opt.optim]
+  if type(make) ~= "function" or opt.optim == "define" then
+    q.error("value", ("q.train: there is no optimizer %s in q.optim"):format(tostring(opt.optim)))
+  end
+  if routing and opt.optim ~= "adamw" then
+    q.error("unsupported", "addressed packets update a part of the parameters in a step, which only adamw does")
+  end
+  local optimizer = make(run.parameters, {
     lr = schedule.make(opt.schedule, opt.lr, run.total, { warmup = opt.warmup, floor = opt.lr_floor }),
     decay = opt.decay, beta1 = opt.beta1, beta2 = opt.beta2, eps = opt.eps, rates = { scales = opt.scale_rate },
     groups = routing and routing.groups, allow_unused = opt.allow_unused or opt.bits and opt.bits.waits,
