@@ -613,6 +613,13 @@ function q.dropout(x, p) end
 ---@return Tensor loss  [1] f32
 ---@return Tensor nll  [t] f32
 function q.lm_head_loss(h, w, targets, scale) end
+---The nll of each token under a frozen head, without all logits; gradients flow to h. Where the head is trained:
+---q.losses.cross_entropy of logits.
+---@param h Tensor  [t, hidden]
+---@param w Tensor  [vocab, hidden]
+---@param targets Tensor  [t] i32, -1 where there is none: nll 0
+---@return Tensor nll  [t] f32
+function q.token_nll(h, w, targets) end
 
 -- ---------------------------------------------------------------- the tape, scopes, programs
 
@@ -1934,6 +1941,14 @@ function Model:hidden(ids, start, cache) end
 ---@param ids integer[]
 ---@return Tensor
 function Model:logits(ids) end
+---The log probability of each target of a packed batch, 0 where there is none.
+---@param packed Packed
+---@return Tensor  [t] f32
+function Model:logprobs(packed) end
+---fn(...) with the adapters off: the model as it was loaded.
+---@param fn function
+---@return ...
+function Model:without_adapter(fn, ...) end
 ---Loss [1] of a packed batch: micro_batch.scale * sum of nll; length: the longest document.
 ---@param micro_batch table  as q.micro_batch
 ---@param length? integer
@@ -2323,6 +2338,82 @@ function Optimizer:state(names) end
 ---@param names string[]
 ---@param steps integer[]
 function Optimizer:restore(file, names, steps) end
+
+---@class Packed
+---@field tokens Tensor  [t] i32, as the next three; Model:loss and Model:logprobs take the whole
+---@field targets Tensor  -1 where a token is not trained
+---@field positions Tensor
+---@field cu_q Tensor  boundaries of documents
+---@field owner Tensor  [t] i32: the document of each token, from 0
+---@field counts integer[]  trained tokens of each document
+---@field trained integer
+---@field longest integer
+local Packed = {}
+---@param x Tensor  [t]
+---@return Tensor  [documents], the sum over each
+function Packed:sums(x) end
+---@param x Tensor  [t]
+---@return Tensor  [documents], the sum divided by the document's trained tokens
+function Packed:means(x) end
+---Documents side by side in one row, of which each sees itself alone.
+---@param documents {tokens: integer[], mask: integer[]}[]  as Template:encode gives them
+---@return Packed
+function q.pack(documents) end
+
+---@class Preferences  a list of {chosen = document, rejected = document}
+---@field left_out integer  pairs longer than max_tokens
+local Preferences = {}
+---Pairs of a step (from 0), in an order that is drawn anew for each pass.
+---@param step integer
+---@param count integer
+---@return Packed answers  the chosen and the rejected ones in turns
+---@return Packed mixed  each prompt with the chosen answer to the next one
+function Preferences:take(step, count) end
+---A file of {prompt, chosen, rejected}, JSONL or a JSON array. prompt: a text or messages; chosen and rejected: a text,
+---a message, or a conversation that begins with the prompt.
+---@param path string
+---@param tokenizer Tokenizer
+---@param opt? {template?: string, system?: string, max_tokens?: integer, seed?: integer}
+---@return Preferences
+function q.preferences(path, tokenizer, opt) end
+
+q.losses = {}
+---Mean cross-entropy over targets that are not -1.
+---@param logits Tensor  [t, vocab]
+---@param targets Tensor  [t] i32
+---@param opt? {smoothing?: number, z?: number, sum?: boolean}  z: the weight of log(sum(exp))^2
+---@return Tensor  [1]
+function q.losses.cross_entropy(logits, targets, opt) end
+---DPO. All: log probabilities [n] of answers.
+---@param chosen Tensor
+---@param rejected Tensor
+---@param reference_chosen Tensor
+---@param reference_rejected Tensor
+---@param opt? {beta?: number, smoothing?: number}
+---@return Tensor loss  [1]
+---@return Tensor margin  [n]
+function q.losses.dpo(chosen, rejected, reference_chosen, reference_rejected, opt) end
+---ORPO. Both: log probabilities per token, [n].
+---@param chosen Tensor
+---@param rejected Tensor
+---@param opt? {beta?: number}
+---@return Tensor loss
+---@return Tensor margin
+function q.losses.orpo(chosen, rejected, opt) end
+---KTO. good: [n], not 0 where the answer is wanted.
+---@param policy Tensor
+---@param reference Tensor
+---@param good Tensor
+---@param opt? {beta?: number, kl?: number|Tensor, wanted?: number, unwanted?: number}
+---@return Tensor loss
+---@return Tensor reward  [n]
+function q.losses.kto(policy, reference, good, opt) end
+---The divergence of [t, vocab] logits from a teacher's, which get no gradient. top: over its k likeliest tokens alone.
+---@param logits Tensor
+---@param teacher Tensor
+---@param opt? {temperature?: number, top?: integer, weight?: Tensor}
+---@return Tensor  [1]
+function q.losses.distill(logits, teacher, opt) end
 
 q.optim = {}
 ---q.adamw.

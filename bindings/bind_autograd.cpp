@@ -168,6 +168,11 @@ int lm_head_loss(Call& call) {
   return call.push(result.loss, result.nll);
 }
 
+int token_nll(Call& call) {
+  const TensorPtr h = call.arg<TensorPtr>(1), w = call.arg<TensorPtr>(2), targets = call.arg<TensorPtr>(3);
+  return call.push(token_nll(tape_of(call, h, w, targets), h, w, targets));
+}
+
 int reshape(Call& call) {
   const TensorPtr x = lua::self_tensor(call);
   Shape shape = call.arg<Shape>(1);
@@ -288,6 +293,7 @@ void register_autograd(lua_State* L) {
              {"rope", fn<rope>},
              {"attention", fn<attention>},
              {"lm_head_loss", fn<lm_head_loss>},
+             {"token_nll", fn<token_nll>},
              {"no_grad", fn<no_grad>},
              {"freeze", fn<freeze>},
              {"scope", fn<scope>},

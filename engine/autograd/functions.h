@@ -112,5 +112,7 @@ struct HeadLoss {
 };
 HeadLoss lm_head_loss(Tape& tape, const TensorPtr& h, const TensorPtr& w, const TensorPtr& targets,
                       const TensorPtr& loss_scale);
+// The nll [tokens] f32 of each target (0 where that is -1), through which gradients flow to h alone: w is frozen.
+TensorPtr token_nll(Tape& tape, const TensorPtr& h, const TensorPtr& w, const TensorPtr& targets);
 
 }  // namespace qeng

@@ -27,7 +27,7 @@ local run_folder = require "qeng.train.run_folder"
 local sampling = require "qeng.infer.sampling"
 local schedule = require "qeng.train.schedule"
 require "qeng.algebra"
-require "qeng.shapes"
+q.losses = require "qeng.losses"
 require "qeng.summaries"
 require "qeng.console.tables"
 
@@ -38,6 +38,8 @@ q.micro_batch = models.micro_batch
 q.train = require "qeng.train"
 q.run = runs.new
 q.adamw = adamw.new
+q.pack = require("qeng.model.documents").pack
+q.preferences = require("qeng.train.preferences").read
 q.optim = require "qeng.optim"
 for _, name in ipairs { "sgd", "lion", "muon", "adafactor" } do require("qeng.optim." .. name) end
 q.plan = require "qeng.plan"

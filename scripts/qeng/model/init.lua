@@ -225,6 +225,29 @@ function Model:loss(micro_batch, length)
   return q.block("head", q.lm_head_loss, hidden, self.head, micro_batch.targets, micro_batch.scale)
 end
 
+-- The log probability [t] of each target of a packed batch (q.pack), 0 where there is none. Under a frozen head no
+-- logits of the whole batch exist.
+function Model:logprobs(packed)
+  local length = packed.longest or packed.tokens:shape()[1]
+  local seq = { positions = packed.positions, cu_q = packed.cu_q }
+  seq.rope, seq.rope_local = self:rope(length)
+  local hidden = self.forward(packed.tokens, seq)
+  if not self.head:requires_grad() then return -q.block("head", q.token_nll, hidden, self.head, packed.targets) end
+  local logits = q.linear(hidden, self.head, { out = "f32" })
+  local picked = q.where(packed.targets:unsqueeze(2):eq(q.arange(logits:shape()[2])), logits, 0):sum(-1)
+  return q.where(packed.targets:ge(0), picked - logits:logsumexp(), 0)
+end
+
+-- fn(...) with the adapters off: the model as it was loaded.
+function Model:without_adapter(fn, ...)
+  local kept = {}
+  for i, layer in ipairs(self.linears) do kept[i], layer.lora = layer.lora or false, nil end
+  local results = { pcall(fn, ...) }
+  for i, layer in ipairs(self.linears) do layer.lora = kept[i] or nil end
+  if not results[1] then error(results[2], 0) end
+  return unpack(results, 2)
+end
+
 -- ---------------------------------------------------------------- what is trained
 
 -- Adds adapters. opt: rank, alpha, rslora, dropout, targets, ranks, alphas, dora, seed, as in model/lora.lua.

@@ -1,0 +1,67 @@
+-- Preferences: the file's shapes, documents side by side, and a model without its adapters.
+local q = require "qeng"
+
+q.device { device = "cpu", threads = 2 }
+local folder = os.tmpname()
+os.remove(folder)
+q.fs.mkdir(folder)
+local model = q.load("recipes/tiny", { dtype = "f32" })
+
+local function refused(words, fn, ...)
+  local ok, err = pcall(fn, ...)
+  assert(not ok and tostring(err.message):find(words, 1, true), ok and "no error" or err.message)
+end
+local function file(text)
+  q.fs.write(folder .. "/pairs.jsonl", text)
+  return folder .. "/pairs.jsonl"
+end
+local function pair_text(prompt, chosen, rejected)
+  return q.json.encode { prompt = prompt, chosen = chosen, rejected = rejected } .. "\n"
+end
+
+do  -- texts, messages and whole conversations are the same documents
+  local user, good, bad = { role = "user", content = "Where?" }, { role = "assistant", content = "In Oslo." },
+    { role = "assistant", content = "No idea." }
+  local function documents(text) return q.preferences(file(text), model.tokenizer)[1] end
+  local first = documents(pair_text("Where?", "In Oslo.", "No idea."))
+  for _, text in ipairs { pair_text({ user }, { good }, { bad }), pair_text({ user }, good, bad),
+    "[" .. pair_text("-", { user, good }, { user, bad }) .. "]" } do
+    local other = documents(text)
+    for _, field in ipairs { "chosen", "rejected" } do
+      assert(table.concat(other[field].tokens, " ") == table.concat(first[field].tokens, " "))
+      assert(table.concat(other[field].mask, " ") == table.concat(first[field].mask, " "))
+    end
+  end
+  assert(model.tokenizer:decode { unpack(first.chosen.tokens, first.chosen.first) }:find "In Oslo." )
+  refused("record 1: prompt is no text", documents, pair_text(7, "a", "b"))
+  refused("record 2: rejected is no text", documents, pair_text("a", "b", "c") .. '{"prompt":"a","chosen":"b"}\n')
+  refused("record 1: no object", documents, "7\n")
+  refused("no pair of at most 3 tokens, of 1", q.preferences, file(pair_text("a", "b", "c")), model.tokenizer,
+    { max_tokens = 3 })
+end
+do  -- a packed document has the log probabilities that it has alone
+  local a, b = { tokens = { 5, 9, 12, 30 }, mask = { 0, 0, 1, 1 } }, { { 7, 8, 99 }, { 0, 1, 1 } }
+  local both = q.pack { a, b }
+  local function alone(document) return q.pack { document }:sums(model:logprobs(q.pack { document })):item() end
+  local sums = both:sums(model:logprobs(both)):table()
+  assert(math.abs(sums[1] - alone(a)) < 1e-4 and math.abs(sums[2] - alone(b)) < 1e-4 and both.trained == 4)
+  local logits = q.tensor(model:logits({ 7, 8, 99 }):table()):log_softmax()
+  assert(math.abs(logits:at(0, 8) + logits:at(1, 99) - sums[2]) < 1e-4)
+  assert(math.abs(both:means(model:logprobs(both)):at(1) * 2 - sums[2]) < 1e-4)
+  refused("document 2 has no tokens", q.pack, { a, { {}, {} } })
+end
+do  -- without adapters the model is the one that was loaded, also after an error
+  local packed = q.pack { { tokens = { 5, 9, 12, 30 }, mask = { 0, 0, 1, 1 } } }
+  local function score() return packed:sums(model:logprobs(packed)):item() end
+  local before = score()
+  model:lora { rank = 2, seed = 1 }
+  for _, each in ipairs(model:trainable()) do
+    if each.name:find "lora_B" then q.no_grad(function() each.tensor:set(0.1) end) end
+  end
+  local after = score()
+  assert(after ~= before and model:without_adapter(score) == before and score() == after)
+  refused("on purpose", model.without_adapter, model, function() q.error("value", "on purpose") end)
+  assert(score() == after)
+end
+q.fs.remove(folder)
+print "ok"
