@@ -1942,9 +1942,15 @@ function Model:hidden(ids, start, cache) end
 ---@return Tensor
 function Model:logits(ids) end
 ---The log probability of each target of a packed batch, 0 where there is none.
----@param packed Packed
+---@param packed Packed|table
+---@param length? integer  of the longest document
 ---@return Tensor  [t] f32
-function Model:logprobs(packed) end
+function Model:logprobs(packed, length) end
+---Logits of a packed batch, for losses that need all of them.
+---@param packed Packed|table
+---@param length? integer
+---@return Tensor  [t, vocab] f32
+function Model:packed_logits(packed, length) end
 ---fn(...) with the adapters off: the model as it was loaded.
 ---@param fn function
 ---@return ...

@@ -215,25 +215,33 @@ function models.micro_batch(tokens, max_documents)
   }
 end
 
--- Loss [1] of a packed batch: micro_batch.scale times the sum of nll over its targets. Also nll [t]. length: the
--- longest document. Dynamic RoPE scaling needs it (see check_length), and longrope chooses its factors by it.
+-- The last hidden states [t, hidden] of a packed batch. length: of the longest document. Dynamic RoPE scaling needs it
+-- (see check_length), and longrope chooses its factors by it.
+local function hidden_of(self, packed, length)
+  local seq = { positions = packed.positions, cu_q = packed.cu_q }
+  seq.rope, seq.rope_local = self:rope(length or packed.longest or packed.tokens:shape()[1])
+  return self.forward(packed.tokens, seq)
+end
+
+-- Loss [1] of a packed batch: micro_batch.scale times the sum of nll over its targets. Also nll [t].
 function Model:loss(micro_batch, length)
-  length = length or micro_batch.tokens:shape()[1]
-  local seq = { positions = micro_batch.positions, cu_q = micro_batch.cu_q }
-  seq.rope, seq.rope_local = self:rope(length)
-  local hidden = self.forward(micro_batch.tokens, seq)
+  local hidden = hidden_of(self, micro_batch, length)
   return q.block("head", q.lm_head_loss, hidden, self.head, micro_batch.targets, micro_batch.scale)
 end
 
--- The log probability [t] of each target of a packed batch (q.pack), 0 where there is none. Under a frozen head no
--- logits of the whole batch exist.
-function Model:logprobs(packed)
-  local length = packed.longest or packed.tokens:shape()[1]
-  local seq = { positions = packed.positions, cu_q = packed.cu_q }
-  seq.rope, seq.rope_local = self:rope(length)
-  local hidden = self.forward(packed.tokens, seq)
-  if not self.head:requires_grad() then return -q.block("head", q.token_nll, hidden, self.head, packed.targets) end
-  local logits = q.linear(hidden, self.head, { out = "f32" })
+-- Logits [t, vocab] of a packed batch in f32, for losses that need all of them.
+function Model:packed_logits(packed, length)
+  local hidden = hidden_of(self, packed, length)
+  return q.block("head", q.linear, hidden, self.head, { out = "f32" })
+end
+
+-- The log probability [t] of each target of a packed batch, 0 where there is none. Under a frozen head no logits of the
+-- whole batch exist.
+function Model:logprobs(packed, length)
+  if not self.head:requires_grad() then
+    return -q.block("head", q.token_nll, hidden_of(self, packed, length), self.head, packed.targets)
+  end
+  local logits = self:packed_logits(packed, length)
   local picked = q.where(packed.targets:unsqueeze(2):eq(q.arange(logits:shape()[2])), logits, 0):sum(-1)
   return q.where(packed.targets:ge(0), picked - logits:logsumexp(), 0)
 end
