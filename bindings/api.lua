@@ -2383,6 +2383,37 @@ function Preferences:take(step, count) end
 ---@return Preferences
 function q.preferences(path, tokenizer, opt) end
 
+---The model's own answers to records, several to each, one group after the other, and what they are worth.
+---An advantage is the reward less the group's mean, over its deviation.
+---@param model Model
+---@param records {prompt: string}[]
+---@param reward fun(record: table, text: string, tokenizer: Tokenizer): number
+---@param opt {group?: integer, max_tokens?: integer, temperature?: number, seed?: integer}  8, 128, 1, 0
+---@return {record: table, text: string, tokens: integer[], mask: integer[], reward: number, advantage: number}[]
+function q.group_answers(model, records, reward, opt) end
+
+q.rewards = {}
+---1 where the answer is record.answer, but for space around it, else 0.
+---@param record {answer: string}
+---@param text string
+---@return number
+function q.rewards.exact(record, text) end
+---1 where the answer is JSON that is valid under record.schema.
+---@param record {schema: table}
+---@param text string
+---@param tokenizer Tokenizer
+---@return number
+function q.rewards.json(record, text, tokenizer) end
+---1 where the answer's Lua code, followed by record.test, returns true in a sandbox.
+---@param record {test: string}
+---@param text string
+---@return number
+function q.rewards.code(record, text) end
+---The reward of that name, or the function that a Lua file returns.
+---@param name string
+---@return fun(record: table, text: string, tokenizer: Tokenizer): number
+function q.rewards.of(name) end
+
 q.losses = {}
 ---Mean cross-entropy over targets that are not -1.
 ---@param logits Tensor  [t, vocab]
@@ -2414,6 +2445,15 @@ function q.losses.orpo(chosen, rejected, opt) end
 ---@return Tensor loss
 ---@return Tensor reward  [n]
 function q.losses.kto(policy, reference, good, opt) end
+---GRPO: the mean over documents of the mean over their trained tokens. sampled: of the policy that answered;
+---reference: log probabilities of another model, from which beta keeps the policy near.
+---@param packed Packed
+---@param logprobs Tensor  [t], as the next one
+---@param sampled Tensor
+---@param advantages Tensor  [documents]
+---@param opt? {clip?: number, beta?: number, reference?: Tensor}
+---@return Tensor  [1]
+function q.losses.grpo(packed, logprobs, sampled, advantages, opt) end
 ---The divergence of [t, vocab] logits from a teacher's, which get no gradient. top: over its k likeliest tokens alone.
 ---@param logits Tensor
 ---@param teacher Tensor

@@ -39,6 +39,8 @@ q.train = require "qeng.train"
 q.run = runs.new
 q.adamw = adamw.new
 q.pack = require("qeng.model.documents").pack
+q.group_answers = require "qeng.train.group_answers"
+q.rewards = require "qeng.train.rewards"
 q.preferences = require("qeng.train.preferences").read
 q.optim = require "qeng.optim"
 for _, name in ipairs { "sgd", "lion", "muon", "adafactor" } do require("qeng.optim." .. name) end

@@ -61,6 +61,22 @@ function losses.kto(policy, reference, good, opt)
   return loss:mean(), reward
 end
 
+-- GRPO (Shao et al. 2024, arXiv 2402.03300) of a packed batch: logprobs [t] of the policy, and of the one that sampled
+-- (of no gradient); advantages: of each document. The mean over documents of the mean over their trained tokens.
+--   clip       how far the ratio of the two counts
+--   beta       weight of the divergence from `reference`, the log probabilities [t] of another model
+function losses.grpo(packed, logprobs, sampled, advantages, opt)
+  opt = check(opt, { clip = 0.2, beta = 0, reference = false }, "grpo")
+  local ratio = (logprobs - sampled):exp()
+  local advantage = advantages:index_select(1, packed.owner)
+  local gain = (ratio * advantage):minimum(ratio:clamp(1 - opt.clip, 1 + opt.clip) * advantage)
+  if opt.beta > 0 then
+    local apart = opt.reference - logprobs
+    gain = gain - opt.beta * (apart:exp() - apart - 1)
+  end
+  return -packed:means(q.where(packed.targets:ge(0), gain, 0)):mean()
+end
+
 -- Distillation (Hinton et al. 2015): the divergence from the teacher's distribution over logits [t, vocab], times the
 -- square of the temperature, as the mean over tokens whose weight [t] is not 0.
 --   temperature  both are softened by it

@@ -5,7 +5,7 @@ local q = require "qeng"
 q.device { device = "cpu" }
 local dir, data, steps, pairs_of_step, rank, out = unpack(arg)
 local model = q.load(dir, { dtype = "f32" }):lora { rank = tonumber(rank), seed = 0 }
-local set = q.preferences(data, model.tokenizer, { seed = 0 })
+local set = data ~= "-" and q.preferences(data, model.tokenizer, { seed = 0 })
 local batches = {}
 for step = 1, tonumber(steps) do
   local function dumped(packed)

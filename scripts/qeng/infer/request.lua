@@ -14,7 +14,7 @@
 --   reasoning                 true: what stands between <think> and </think> comes apart
 --   on_token(request, id)     is called for each token of the output
 -- Fields: tokens (prompt and output), output (ids), text, reasoning_text, finish ("stop", "length", "cancelled" or
--- "error"), error, stop_string, logprobs ({id, logprob, top = {{id, logprob}...}}... of the output),
+-- "error"), error, stop_id (the token that ended it, which is not in the output), stop_string, logprobs ({id, logprob, top = {{id, logprob}...}}... of the output),
 -- prompt_logprobs_list (the first is false), reused (tokens of the prompt that were there already), drafted and
 -- accepted (guesses made, and those that came true), preempted.
 
@@ -322,7 +322,7 @@ local function draw(self, logits)
   end
   local id = self.grammar and self.sampler:next(logits, { mask = self.grammar:mask() }) or self.sampler:next(logits)
   if self.stop_ids[id] then
-    self.reason, self.settled = "stop", true
+    self.reason, self.settled, self.stop_id = "stop", true, id
     return
   end
   if self.grammar then self.grammar:accept(id) end

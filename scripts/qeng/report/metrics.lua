@@ -33,8 +33,23 @@ function metrics.open(path, step)
   return setmetatable({ file = file }, Log)
 end
 
+-- Text of which some bytes are no UTF-8 (an answer that ends within a character), with U+FFFD in their place.
+local function readable(text)
+  if pcall(q.json.encode, text) then return text end
+  local parts, at = {}, 1
+  while at <= #text do
+    local length = text:byte(at) < 0xc0 and 1 or text:byte(at) < 0xe0 and 2 or text:byte(at) < 0xf0 and 3 or 4
+    local part = text:sub(at, at + length - 1)
+    local fine = #part == length and pcall(q.json.encode, part)
+    parts[#parts + 1] = fine and part or "\239\191\189"
+    at = at + (fine and length or 1)
+  end
+  return table.concat(parts)
+end
+
 -- JSON has no NaN: such a value becomes null.
 local function clean(value)
+  if type(value) == "string" then return readable(value) end
   if type(value) == "number" and (value ~= value or math.abs(value) == math.huge) then return q.json.null end
   if type(value) ~= "table" then return value end
   local copy = {}
