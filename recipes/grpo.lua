@@ -1,5 +1,6 @@
 -- Reinforcement learning by GRPO: the model answers each prompt several times, a reward tells how good each answer is,
--- and answers that are better than their group's mean become likelier. The reference is the model with its adapters off.
+-- and answers that are better than their group's mean become likelier. The reference is the model with its adapters
+-- off.
 --   qeng recipes/grpo.lua --model ~/Qwen2.5-0.5B-Instruct --data sums.jsonl --reward exact
 
 local q = require "qeng"

@@ -14,9 +14,9 @@
 --   reasoning                 true: what stands between <think> and </think> comes apart
 --   on_token(request, id)     is called for each token of the output
 -- Fields: tokens (prompt and output), output (ids), text, reasoning_text, finish ("stop", "length", "cancelled" or
--- "error"), error, stop_id (the token that ended it, which is not in the output), stop_string, logprobs ({id, logprob, top = {{id, logprob}...}}... of the output),
--- prompt_logprobs_list (the first is false), reused (tokens of the prompt that were there already), drafted and
--- accepted (guesses made, and those that came true), preempted.
+-- "error"), error, stop_id (the token that ended it, which is not in the output), stop_string, logprobs ({id, logprob,
+-- top = {{id, logprob}...}}... of the output), prompt_logprobs_list (the first is false), reused (tokens of the prompt
+-- that were there already), drafted and accepted (guesses made, and those that came true), preempted.
 
 local chat = require "qeng.chat"
 local config = require "qeng.model.config"
