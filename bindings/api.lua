@@ -72,6 +72,21 @@ function q.rng_step(step) end
 
 -- ---------------------------------------------------------------- tensors
 
+---@class Description
+---@field shape integer[]
+---@field dtype dtype
+---@field elements integer
+---@field min number  this and the next four: of the finite values as f32; NaN if there are none
+---@field max number
+---@field mean number
+---@field std number  divided by their number
+---@field quantiles table<number, number>  by share (0.01, 0.25, 0.5, 0.75, 0.99), between two values linearly
+---@field zeros integer
+---@field nan integer
+---@field inf integer
+
+---tostring(t), and the prompt, show dtype, shape and label, and the values as NumPy does: of more than 1000 the first
+---and last three of each dimension, and only those are read.
 ---@class Tensor
 ---@operator unm: Tensor
 ---@operator add(Tensor|number): Tensor
@@ -131,6 +146,9 @@ function Tensor:item() end
 ---All values as a nested Lua table.
 ---@return table
 function Tensor:table() end
+---What its values are like; prints as a table. Read in pieces, so that a large tensor needs no room.
+---@return Description
+function Tensor:describe() end
 ---The same memory with another shape (same number of elements).
 ---@param shape integer[]
 ---@return Tensor

@@ -10,6 +10,7 @@ void register_unicode(lua_State* L);      // bind_unicode.cpp: text as Python ha
 void register_fs(lua_State* L);           // bind_fs.cpp
 void register_runtime(lua_State* L);      // bind_runtime.cpp: runtimes, devices, memory
 void register_tensor(lua_State* L);       // bind_tensor.cpp
+void register_describe(lua_State* L);     // bind_describe.cpp: Tensor:describe
 void register_view(lua_State* L);         // bind_view.cpp: Tensor:view
 void register_autograd(lua_State* L);     // bind_autograd.cpp: differentiable functions, tape, scopes
 void register_expression(lua_State* L);   // bind_expression.cpp: arithmetic on tensors

@@ -139,6 +139,7 @@ LuaState::LuaState() : L_(luaL_newstate()) {
   register_fs(L_);
   register_runtime(L_);
   register_tensor(L_);
+  register_describe(L_);
   register_view(L_);
   register_autograd(L_);
   register_expression(L_);

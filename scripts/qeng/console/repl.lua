@@ -4,47 +4,7 @@ local core = require "qeng.core"
 
 local repl = {}
 
-local kDepth, kItems, kEdge, kRows, kColumns, kLines = 4, 40, 3, 8, 8, 60 -- what fits a screen
-
-local function number_text(x)
-  if x == math.floor(x) and math.abs(x) < 1e15 then return string.format("%d", x) end
-  return string.format("%.6g", x)
-end
-
--- Indices 0 .. n - 1. Beyond the limit the middle ones are left out, and false stands in their place.
-local function shown(n, limit)
-  local list = {}
-  for i = 0, n - 1 do
-    if n <= limit or i < kEdge or i >= n - kEdge then
-      list[#list + 1] = i
-    elseif i == kEdge then
-      list[#list + 1] = false
-    end
-  end
-  return list
-end
-
-local function row_text(values)
-  local cells = {}
-  for _, i in ipairs(shown(#values, kColumns)) do cells[#cells + 1] = i and number_text(values[i + 1]) or "..." end
-  return "[" .. table.concat(cells, ", ") .. "]"
-end
-
--- "f32 [3, 4]" and the values: rows of the last dimension, the middle ones left out.
-function repl.tensor_text(t)
-  local shape = t:shape()
-  local head = t:dtype() .. " [" .. table.concat(shape, ", ") .. "]"
-  local n = t:elements()
-  if n == 0 or #shape == 0 then return head .. (n == 1 and "  " .. number_text(t:item()) or "") end
-  local columns = shape[#shape]
-  local rows = t:reshape { n / columns, columns }
-  local lines = {}
-  for _, i in ipairs(shown(n / columns, kRows)) do
-    lines[#lines + 1] = i and row_text(rows:rows(i, 1):table()[1]) or "..."
-  end
-  if #lines == 1 then return head .. "  " .. lines[1] end
-  return head .. "\n  " .. table.concat(lines, "\n  ")
-end
+local kDepth, kItems, kLines = 4, 40, 60 -- what fits a screen
 
 local function key_text(key)
   if type(key) == "string" and key:match "^[%a_][%w_]*$" then return key end
@@ -65,13 +25,9 @@ function repl.text(value, width, depth, open)
     if depth == 0 then return value end
     return (string.format("%q", value):gsub("\\\n", "\\n"))
   end
-  if type(value) == "userdata" and type(meta) == "table" and meta.__name == "Tensor" then
-    local ok, text = pcall(repl.tensor_text, value)
-    if not ok then return tostring(text) end
-    return depth == 0 and text or text:match "^[^\n]*"
-  end
   if type(value) ~= "table" or (type(meta) == "table" and meta.__tostring) then
-    local text = tostring(value)
+    local _, text = pcall(tostring, value)
+    text = tostring(text)
     return depth == 0 and text or text:match "^[^\n]*"
   end
   if open[value] then return "<cycle>" end
