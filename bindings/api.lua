@@ -612,6 +612,27 @@ function AdamW:restore(file, names, steps) end
 
 -- ---------------------------------------------------------------- files
 
+---Writes tensors by name to one .safetensors file, which appears whole or not at all.
+---Block formats need opt.dtype, except one_bit and ternary.
+---@param path string  NAME.safetensors
+---@param tensors table<string, Tensor>
+---@param opt? {dtype?: dtype, metadata?: table<string, string>}  dtype: of floats and blocks
+function q.save(path, tensors, opt) end
+---The tensors of a file of weights, by name, in memory of their own.
+---@param path string  .safetensors, or any that q.weights.open takes
+---@return table<string, Tensor>
+function q.load_tensors(path) end
+---Writes a tensor of f32, f16, i32, i64 or u8 as numpy.load reads it; likewise whole or not at all.
+---@param path string  NAME.npy
+---@param tensor Tensor  NumPy has no bf16 and no blocks: save x:to "f32"
+function q.save_npy(path, tensor) end
+---An array of numpy.save, in C's order of elements, of up to 4 dimensions.
+---float32, float16, int32, int64 and uint8 stay what they are. float64 is rounded to f32, bool becomes u8, and int8,
+---int16 and uint16 become i32, which a line on stderr tells. Other dtypes, and big-endian ones, are refused.
+---@param path string
+---@return Tensor
+function q.load_npy(path) end
+
 q.weights = {}
 ---A file, index or folder of weights in any format that is known (engine/formats).
 ---@param path string

@@ -20,6 +20,7 @@ void register_quantize(lua_State* L);     // bind_quantize.cpp: block formats
 void register_onebit(lua_State* L);       // bind_onebit.cpp: one-bit weights
 void register_weights(lua_State* L);      // bind_weights.cpp: open files of weights
 void register_safetensors(lua_State* L);  // bind_safetensors.cpp
+void register_npy(lua_State* L);          // bind_npy.cpp
 void register_gguf(lua_State* L);         // bind_gguf.cpp
 void register_stream(lua_State* L);       // bind_stream.cpp
 void register_tokenizer(lua_State* L);    // bind_tokenizer.cpp

@@ -149,6 +149,7 @@ LuaState::LuaState() : L_(luaL_newstate()) {
   register_onebit(L_);
   register_weights(L_);
   register_safetensors(L_);
+  register_npy(L_);
   register_gguf(L_);
   register_stream(L_);
   register_tokenizer(L_);

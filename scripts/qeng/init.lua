@@ -28,6 +28,7 @@ local sampling = require "qeng.infer.sampling"
 local schedule = require "qeng.train.schedule"
 require "qeng.algebra"
 require "qeng.summaries"
+require "qeng.tensor_files"
 require "qeng.console.tables"
 
 q.options = options.parse
