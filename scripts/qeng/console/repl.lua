@@ -1,6 +1,7 @@
 -- What the REPL (bindings/repl.cpp) needs of Lua: printing results and completing names. help() is in console/help.lua.
 local help = require "qeng.console.help"
 local core = require "qeng.core"
+local prompt = require "qeng.console.prompt"
 
 local repl = {}
 
@@ -75,34 +76,82 @@ function repl.show(...)
   _G._ = (...)
 end
 
-local function fields(value, found)
+-- The names of a value's fields, and of those of its class; callable: only of functions.
+local function fields(value, found, callable)
   if type(value) == "table" then
-    for key in pairs(value) do
-      if type(key) == "string" then found[key] = true end
+    for key, field in pairs(value) do
+      if type(key) == "string" and (not callable or type(field) == "function") then found[key] = true end
     end
   end
   local meta = getmetatable(value)
   local index = type(meta) == "table" and rawget(meta, "__index")
-  if type(index) == "table" and index ~= value then fields(index, found) end
+  if type(index) == "table" and index ~= value then fields(index, found, callable) end
 end
 
--- The names that may continue text: globals, fields, methods (also of userdata and strings).
-function repl.complete(text)
-  local path, last = text:match "^(.-)([%w_]*)$"
-  local value = _G
-  for name in path:gmatch "[%w_]+" do
-    local ok, field = pcall(function() return value[name] end)
-    if not ok or field == nil then return {} end
-    value = field
+-- What an expression of names, fields and constant indices stands for, as `model.parameters[1].tensor`. After a call it
+-- is not known; most calls give tensors.
+local function value_of(text)
+  local keys, rest = {}, text
+  while rest do
+    local before, key = rest:match "^(.*)%.([%a_][%w_]*)$"
+    if not before then before, key = rest:match "^(.*)%[[\"']([^\"']*)[\"']%]$" end
+    if not before then
+      before, key = rest:match "^(.*)%[(%d+)%]$"
+      key = tonumber(key)
+    end
+    if key then table.insert(keys, 1, key) end
+    text, rest = rest, before
   end
-  local found, words = {}, {}
-  fields(value, found)
+  if #keys == 0 and text:find "[)}]$" then return core.Tensor end
+  local name = not text:find ":[%w_]*$" and text:match "[%a_][%w_]*$"
+  local value = name and _G[name]
+  for _, key in ipairs(keys) do
+    local ok, found = pcall(function() return value[key] end)
+    value = ok and found or nil
+  end
+  return value
+end
+
+-- The files that a path in a string may go on to.
+local function files(path)
+  local folder, name = path:match "^(.-)([^/]*)$"
+  local ok, list = pcall(core.fs.list, folder == "" and "." or folder)
+  local found = {}
+  for _, each in ipairs(ok and list or {}) do
+    if each:sub(1, #name) == name and (name ~= "" or each:sub(1, 1) ~= ".") then
+      found[#found + 1] = path .. each:sub(#name + 1) .. (core.fs.kind(folder .. each) == "dir" and "/" or "")
+    end
+  end
+  return found
+end
+
+-- The words that may stand for `word`, which follows `before` on its line: globals, fields, methods after a colon, and
+-- files in a string.
+function repl.complete(word, before)
+  local line, words = (before or "") .. word, {}
+  local quote, path = line:match "([\"'])([^\"']*)$"
+  if quote and select(2, line:gsub(quote, "")) % 2 == 1 then
+    for i, each in ipairs(files(path)) do words[i] = word .. each:sub(#path + 1) end
+    return words
+  end
+  local owner, separator, last = line:match "^(.-)([.:])([%w_]*)$"
+  if not owner then last = line:match "[%w_]*$" end
+  local value = _G
+  if owner then value = value_of(owner) end
+  local found = {}
+  if value ~= nil then
+    fields(value, found, separator == ":")
+  end
   for key in pairs(found) do
-    if key:sub(1, #last) == last and key:match "^[%a_]" then words[#words + 1] = path .. key end
+    if key:sub(1, #last) == last and key:match "^[%a_][%w_]*$" and (last ~= "" or key:sub(1, 1) ~= "_") then
+      words[#words + 1] = word:sub(1, #word - #last) .. key
+    end
   end
   table.sort(words)
   return words
 end
+
+repl.run = prompt.run
 
 function repl.install()
   _G.help = help
