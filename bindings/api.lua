@@ -2336,6 +2336,23 @@ function q.train(opt) end
 ---@return Plan
 function q.plan(opt) end
 
+-- ---------------------------------------------------------------- looking at numbers
+
+---@class PlotOptions
+---@field kind? "line"|"hist"|"heat"  by default heat for a matrix, else line
+---@field bins? integer  of a histogram
+---@field width? integer  characters in the terminal
+---@field height? integer  lines there
+---@field title? string  by default dtype, shape and label
+---@field out? string  NAME.html or NAME.svg, instead of the terminal
+
+---Draws a line (of a matrix, one a row), a histogram or a heat map, in the terminal or to a file.
+---A long line shows the least and the greatest of each stretch, a large heat map means. Values that are not finite are
+---left out and counted.
+---@param what Tensor|number[]|table<string, Tensor|number[]>  by name: a line each
+---@param opt? PlotOptions
+function q.plot(what, opt) end
+
 -- ---------------------------------------------------------------- one-bit training
 
 ---@class OnebitOptions

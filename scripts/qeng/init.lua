@@ -39,6 +39,7 @@ q.train = require "qeng.train"
 q.run = runs.new
 q.adamw = adamw.new
 q.plan = require "qeng.plan"
+q.plot = require "qeng.report.plot"
 q.convert = data.convert
 q.data_files = data.inputs
 q.check_output = output.file
