@@ -1801,19 +1801,37 @@ function q.micro_batch(tokens, max_documents) end
 ---@field config table
 ---@field dtype dtype
 ---@field recompute boolean  drop activations of each layer and compute them again in backward
+---@field places string[]  where hooks may be: "embed", "layers.N.attn", "layers.N.mlp", "layers.N", "norm"
+---@field parameters {name: string, tensor: Tensor}[]
 local Model = {}
 ---The rotation table for documents of up to `length` tokens.
 function Model:rope(length) end
 ---Refuses rows longer than the model can pack.
 function Model:check_length(row_tokens) end
----Hidden states [t, hidden] of one document, from position `start` with a cache.
----@param ids integer[]
+---Hidden states [t, hidden] of one document.
+---@param input string|integer[]  a text, whose special tokens count as such, or token ids
 ---@return Tensor
-function Model:hidden(ids, start, cache) end
----Logits [t, vocab] in f32 of one document.
----@param ids integer[]
+function Model:hidden(input) end
+---Logits [t, vocab] in f32 of one document, without a gradient. Those with one are
+---q.linear(model:hidden(input), model.head, {out = "f32"}).
+---@param input string|integer[]
 ---@return Tensor
-function Model:logits(ids) end
+function Model:logits(input) end
+---Sets the hook of a place, or with nil removes it: fn(x, place) gets what passes there, [t, hidden].
+---What it returns, of the same shape and dtype, takes the place of x; nothing leaves x as it is. It is called in every
+---pass: model:logits, training, generation, and again in backward with recompute. Reading values in training needs
+---eager = true. A program of q.capture keeps the hooks that it was captured with.
+---@param place string  one of model.places; scripts/qeng/model/hooks.lua says what passes there
+---@param fn? fun(x: Tensor, place: string): Tensor?
+function Model:hook(place, fn) end
+---What leaves the places for a text or ids, as the hooks have it.
+---@param input string|integer[]
+---@param places? string[]  all by default
+---@return table<string, Tensor>
+function Model:activations(input, places) end
+---The gradients of parameters and adapters that have one, by name.
+---@return table<string, Tensor>
+function Model:gradients() end
 ---Loss [1] of a packed batch: micro_batch.scale * sum of nll; length: the longest document.
 ---@param micro_batch table  as q.micro_batch
 ---@param length? integer
@@ -2014,6 +2032,13 @@ function Conversation:close() end
 ---@return table opt  for Model:generate and q.conversation
 function q.generation(opt) end
 
+
+---The k likeliest tokens under a row of logits [vocab] or [t, vocab], by softmax; prints as a table.
+---token is the text of the id, of logits that model:logits gave.
+---@param k? integer  5
+---@param row? integer  from 0; the last
+---@return {id: integer, p: number, token: string?}[]
+function Tensor:top(k, row) end
 
 -- ---------------------------------------------------------------- data, training
 
