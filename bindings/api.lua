@@ -1337,9 +1337,14 @@ function q.row_linear(x, w, opt) end
 
 -- ---------------------------------------------------------------- time, errors, help
 
----Seconds on a monotonic clock.
----@return number
-function q.time() end
+---Seconds on a monotonic clock. With a function, how long that takes: the median of runs for half a second after a
+---first one; prints as a line. Each run is in a scope of its own, and tensors that fn returns are computed. A forward
+---pass that no backward follows belongs in q.no_grad.
+---share: of the device's measured limit, by the operations of one run, over 1 where data stay in caches; nil if there
+---are no operations, or if measuring the limit would break the budget.
+---@param fn? fun(...): ...
+---@return number|{median: number, fastest: number, slowest: number, runs: integer, share: number?}
+function q.time(fn, ...) end
 ---fn's results, or nil and the error object.
 function q.try(fn, ...) end
 ---@param code string

@@ -30,6 +30,7 @@ require "qeng.algebra"
 require "qeng.summaries"
 require "qeng.tensor_files"
 require "qeng.console.tables"
+require "qeng.console.timing"
 
 q.options = options.parse
 q.load = models.load
