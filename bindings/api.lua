@@ -72,6 +72,21 @@ function q.rng_step(step) end
 
 -- ---------------------------------------------------------------- tensors
 
+---@class Description
+---@field shape integer[]
+---@field dtype dtype
+---@field elements integer
+---@field min number  this and the next four: of the finite values as f32; NaN if there are none
+---@field max number
+---@field mean number
+---@field std number  divided by their number
+---@field quantiles table<number, number>  by share (0.01, 0.25, 0.5, 0.75, 0.99), between two values linearly
+---@field zeros integer
+---@field nan integer
+---@field inf integer
+
+---tostring(t), and the prompt, show dtype, shape and label, and the values as NumPy does: of more than 1000 the first
+---and last three of each dimension, and only those are read.
 ---@class Tensor
 ---@operator unm: Tensor
 ---@operator add(Tensor|number): Tensor
@@ -131,6 +146,9 @@ function Tensor:item() end
 ---All values as a nested Lua table.
 ---@return table
 function Tensor:table() end
+---What its values are like; prints as a table. Read in pieces, so that a large tensor needs no room.
+---@return Description
+function Tensor:describe() end
 ---The same memory with another shape (same number of elements); one size may be -1: what is left.
 ---@param shape integer[]
 ---@return Tensor
@@ -759,6 +777,27 @@ function AdamW:state(names) end
 function AdamW:restore(file, names, steps) end
 
 -- ---------------------------------------------------------------- files
+
+---Writes tensors by name to one .safetensors file, which appears whole or not at all.
+---Block formats need opt.dtype, except one_bit and ternary.
+---@param path string  NAME.safetensors
+---@param tensors table<string, Tensor>
+---@param opt? {dtype?: dtype, metadata?: table<string, string>}  dtype: of floats and blocks
+function q.save(path, tensors, opt) end
+---The tensors of a file of weights, by name, in memory of their own.
+---@param path string  .safetensors, or any that q.weights.open takes
+---@return table<string, Tensor>
+function q.load_tensors(path) end
+---Writes a tensor of f32, f16, i32, i64 or u8 as numpy.load reads it; likewise whole or not at all.
+---@param path string  NAME.npy
+---@param tensor Tensor  NumPy has no bf16 and no blocks: save x:to "f32"
+function q.save_npy(path, tensor) end
+---An array of numpy.save, in C's order of elements, of up to 4 dimensions.
+---float32, float16, int32, int64 and uint8 stay what they are. float64 is rounded to f32, bool becomes u8, and int8,
+---int16 and uint16 become i32, which a line on stderr tells. Other dtypes, and big-endian ones, are refused.
+---@param path string
+---@return Tensor
+function q.load_npy(path) end
 
 q.weights = {}
 ---A file, index or folder of weights in any format that is known (engine/formats).
@@ -1464,9 +1503,14 @@ function q.row_linear(x, w, opt) end
 
 -- ---------------------------------------------------------------- time, errors, help
 
----Seconds on a monotonic clock.
----@return number
-function q.time() end
+---Seconds on a monotonic clock. With a function, how long that takes: the median of runs for half a second after a
+---first one; prints as a line. Each run is in a scope of its own, and tensors that fn returns are computed. A forward
+---pass that no backward follows belongs in q.no_grad.
+---share: of the device's measured limit, by the operations of one run, over 1 where data stay in caches; nil if there
+---are no operations, or if measuring the limit would break the budget.
+---@param fn? fun(...): ...
+---@return number|{median: number, fastest: number, slowest: number, runs: integer, share: number?}
+function q.time(fn, ...) end
 ---fn's results, or nil and the error object.
 function q.try(fn, ...) end
 ---@param code string
@@ -1928,19 +1972,22 @@ function q.micro_batch(tokens, max_documents) end
 ---@field config table
 ---@field dtype dtype
 ---@field recompute boolean  drop activations of each layer and compute them again in backward
+---@field places string[]  where hooks may be: "embed", "layers.N.attn", "layers.N.mlp", "layers.N", "norm"
+---@field parameters {name: string, tensor: Tensor}[]
 local Model = {}
 ---The rotation table for documents of up to `length` tokens.
 function Model:rope(length) end
 ---Refuses rows longer than the model can pack.
 function Model:check_length(row_tokens) end
----Hidden states [t, hidden] of one document, from position `start` with a cache.
----@param ids integer[]
+---Hidden states [t, hidden] of one document.
+---@param input string|integer[]  a text, whose special tokens count as such, or token ids
 ---@return Tensor
-function Model:hidden(ids, start, cache) end
----Logits [t, vocab] in f32 of one document.
----@param ids integer[]
+function Model:hidden(input) end
+---Logits [t, vocab] in f32 of one document, without a gradient. Those with one are
+---q.linear(model:hidden(input), model.head, {out = "f32"}).
+---@param input string|integer[]
 ---@return Tensor
-function Model:logits(ids) end
+function Model:logits(input) end
 ---The log probability of each target of a packed batch, 0 where there is none.
 ---@param packed Packed|table
 ---@param length? integer  of the longest document
@@ -1955,6 +2002,21 @@ function Model:packed_logits(packed, length) end
 ---@param fn function
 ---@return ...
 function Model:without_adapter(fn, ...) end
+---Sets the hook of a place, or with nil removes it: fn(x, place) gets what passes there, [t, hidden].
+---What it returns, of the same shape and dtype, takes the place of x; nothing leaves x as it is. It is called in every
+---pass: model:logits, training, generation, and again in backward with recompute. Reading values in training needs
+---eager = true. A program of q.capture keeps the hooks that it was captured with.
+---@param place string  one of model.places; scripts/qeng/model/hooks.lua says what passes there
+---@param fn? fun(x: Tensor, place: string): Tensor?
+function Model:hook(place, fn) end
+---What leaves the places for a text or ids, as the hooks have it.
+---@param input string|integer[]
+---@param places? string[]  all by default
+---@return table<string, Tensor>
+function Model:activations(input, places) end
+---The gradients of parameters and adapters that have one, by name.
+---@return table<string, Tensor>
+function Model:gradients() end
 ---Loss [1] of a packed batch: micro_batch.scale * sum of nll; length: the longest document.
 ---@param micro_batch table  as q.micro_batch
 ---@param length? integer
@@ -2155,6 +2217,13 @@ function Conversation:close() end
 ---@return table opt  for Model:generate and q.conversation
 function q.generation(opt) end
 
+
+---The k likeliest tokens under a row of logits [vocab] or [t, vocab], by softmax; prints as a table.
+---token is the text of the id, of logits that model:logits gave.
+---@param k? integer  5
+---@param row? integer  from 0; the last
+---@return {id: integer, p: number, token: string?}[]
+function Tensor:top(k, row) end
 
 -- ---------------------------------------------------------------- data, training
 
@@ -2623,6 +2692,23 @@ function q.train(opt) end
 ---@param opt PlanOptions
 ---@return Plan
 function q.plan(opt) end
+
+-- ---------------------------------------------------------------- looking at numbers
+
+---@class PlotOptions
+---@field kind? "line"|"hist"|"heat"  by default heat for a matrix, else line
+---@field bins? integer  of a histogram
+---@field width? integer  characters in the terminal
+---@field height? integer  lines there
+---@field title? string  by default dtype, shape and label
+---@field out? string  NAME.html or NAME.svg, instead of the terminal
+
+---Draws a line (of a matrix, one a row), a histogram or a heat map, in the terminal or to a file.
+---A long line shows the least and the greatest of each stretch, a large heat map means. Values that are not finite are
+---left out and counted.
+---@param what Tensor|number[]|table<string, Tensor|number[]>  by name: a line each
+---@param opt? PlotOptions
+function q.plot(what, opt) end
 
 -- ---------------------------------------------------------------- one-bit training
 

@@ -6,6 +6,7 @@
 
 #include "bindings/register.h"
 #include "bindings/runtime.h"
+#include "bindings/tensor_text.h"
 #include "engine/autograd/expression.h"
 #include "engine/stream/spilled_file.h"
 #include "kernels/interleave.h"
@@ -229,25 +230,8 @@ int text(Call& call) {
   if (!held) return call.push("Tensor (closed)");
   if (held->device().capturing() && held->pending) return call.push(shape_text(held->view));
   settled(held);
-  const Tensor& x = *held;
-  std::string out = shape_text(x.view);
-  if (!x.label.empty()) out += " " + x.label;
-  if (x.device().capturing() || x.view.elements() == 0) return call.push(out);
-  constexpr int64_t kShown = 8;
-  const int64_t unit = dtype_info(x.view.dtype).elements;  // a block cannot be cut
-  const auto first = [&] {
-    if (x.view.interleaved) return row_range(held, 0, kInterleavedRows);
-    const TensorPtr units = reshape_view(held, {x.view.elements() / unit, unit});
-    return row_range(units, 0, std::min(unit > 1 ? 1 : kShown, x.view.elements() / unit));
-  };
-  const std::vector<double> values = to_host(*first());
-  out += " {";
-  for (size_t i = 0; i < std::min<size_t>(values.size(), kShown); ++i) {
-    char number[32];
-    std::snprintf(number, sizeof number, "%s%.5g", i ? ", " : "", values[i]);
-    out += number;
-  }
-  return call.push(out + (x.view.elements() > kShown ? ", ...}" : "}"));
+  if (!held->device().capturing()) return call.push(tensor_text(held));
+  return call.push(shape_text(held->view) + (held->label.empty() ? "" : " " + held->label));
 }
 
 }  // namespace

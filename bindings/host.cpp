@@ -22,7 +22,7 @@ constexpr const char* kHelp =
 
 options, before FILE
   -e CODE    run CODE
-  -i         open the REPL afterwards
+  -i         open the REPL afterwards, with the variables of FILE, the local ones too
   --help     print this
   --version  print the version
 
@@ -129,12 +129,13 @@ bool push_library(lua_State* L) {
   return protected_call(L, 1, 1);
 }
 
-int run_chunk(lua_State* L, int load_status, const std::vector<std::string>& rest) {
+int run_chunk(lua_State* L, int load_status, const CommandLine& line) {
   if (load_status != 0) return report(L);
-  luaL_checkstack(L, static_cast<int>(rest.size()) + 1, "too many arguments");
-  for (const std::string& word : rest) lua_pushstring(L, word.c_str());
-  if (!protected_call(L, static_cast<int>(rest.size()), 0)) return report(L);
-  return kExitDone;
+  const auto arguments = static_cast<int>(line.rest.size());
+  luaL_checkstack(L, arguments + 10, "too many arguments");
+  for (const std::string& word : line.rest) lua_pushstring(L, word.c_str());
+  const bool done = line.interactive ? run_at_prompt(L, arguments, line.has_file) : protected_call(L, arguments, 0);
+  return done ? kExitDone : report(L);
 }
 
 int run(const CommandLine& line) {
@@ -158,8 +159,9 @@ int run(const CommandLine& line) {
     if (!push_library(L)) return report(L);
     lua_setglobal(L, "q");
   }
-  if (line.has_code) status = run_chunk(L, luaL_loadbuffer(L, line.code.data(), line.code.size(), "=-e"), line.rest);
-  if (line.has_file) status = run_chunk(L, luaL_loadfile(L, path.c_str()), line.rest);
+  if (line.interactive) prepare_repl(L);
+  if (line.has_code) status = run_chunk(L, luaL_loadbuffer(L, line.code.data(), line.code.size(), "=-e"), line);
+  if (line.has_file) status = run_chunk(L, luaL_loadfile(L, path.c_str()), line);
   if (repl) status = run_repl(L);
   std::fflush(stdout);
   end_interrupts();

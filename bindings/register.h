@@ -10,6 +10,7 @@ void register_unicode(lua_State* L);      // bind_unicode.cpp: text as Python ha
 void register_fs(lua_State* L);           // bind_fs.cpp
 void register_runtime(lua_State* L);      // bind_runtime.cpp: runtimes, devices, memory
 void register_tensor(lua_State* L);       // bind_tensor.cpp
+void register_describe(lua_State* L);     // bind_describe.cpp: Tensor:describe
 void register_view(lua_State* L);         // bind_view.cpp: Tensor:view
 void register_autograd(lua_State* L);     // bind_autograd.cpp: differentiable functions, tape, scopes
 void register_expression(lua_State* L);   // bind_expression.cpp: arithmetic on tensors
@@ -20,6 +21,7 @@ void register_quantize(lua_State* L);     // bind_quantize.cpp: block formats
 void register_onebit(lua_State* L);       // bind_onebit.cpp: one-bit weights
 void register_weights(lua_State* L);      // bind_weights.cpp: open files of weights
 void register_safetensors(lua_State* L);  // bind_safetensors.cpp
+void register_npy(lua_State* L);          // bind_npy.cpp
 void register_gguf(lua_State* L);         // bind_gguf.cpp
 void register_stream(lua_State* L);       // bind_stream.cpp
 void register_tokenizer(lua_State* L);    // bind_tokenizer.cpp

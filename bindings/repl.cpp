@@ -32,13 +32,14 @@ bool push_repl_function(lua_State* L, const char* name) {
   return true;
 }
 
-// Words that may continue `word`, from qeng.repl's complete(word).
-std::vector<std::string> complete(lua_State* L, const std::string& word) {
+// Words that may stand for `word`, which follows `before`, from qeng.repl's complete.
+std::vector<std::string> complete(lua_State* L, const std::string& word, const std::string& before) {
   std::vector<std::string> words;
   const int top = lua_gettop(L);
   if (push_repl_function(L, "complete")) {
     lua_pushstring(L, word.c_str());
-    if (protected_call(L, 1, 1) && lua_istable(L, -1)) {
+    lua_pushstring(L, before.c_str());
+    if (protected_call(L, 2, 1) && lua_istable(L, -1)) {
       for (int i = 1; i <= static_cast<int>(lua_objlen(L, -1)); ++i) {
         lua_rawgeti(L, -1, i);
         words.emplace_back(lua_tostring(L, -1));
@@ -100,14 +101,33 @@ Input read_chunk(lua_State* L, LineEditor* editor, int* status) {
 }
 }  // namespace
 
+void prepare_repl(lua_State* L) {
+  luaJIT_setmode(L, 0, LUAJIT_MODE_ENGINE | LUAJIT_MODE_OFF);  // a compiled loop would not see Ctrl-C
+  prompt_interrupts(false);
+}
+
+bool run_at_prompt(lua_State* L, int arguments, bool is_file) {
+  const int first = lua_gettop(L) - arguments;  // the function
+  if (!push_repl_function(L, "run")) return false;
+  lua_insert(L, first);
+  lua_pushboolean(L, is_file);
+  lua_insert(L, first + 1);
+  if (!protected_call(L, arguments + 2, LUA_MULTRET)) return false;
+  const bool done = lua_toboolean(L, first) != 0;
+  lua_remove(L, first);
+  take_interrupt(L);
+  defer_interrupts(false);  // of a run that is paused, or was left
+  return done;
+}
+
 int run_repl(lua_State* L) {
   const bool terminal = isatty(0) && isatty(1);
-  luaJIT_setmode(L, 0, LUAJIT_MODE_ENGINE | LUAJIT_MODE_OFF);  // a compiled loop would not see Ctrl-C
+  prepare_repl(L);
   std::optional<LineEditor> editor;
   if (terminal) {
     std::printf("qeng %s. help() tells more, Ctrl-D leaves.\n", QENG_VERSION);
     editor.emplace(history_file(), " \t\n\"'`@$><=;|&{(+-*/%^#,[]~",
-                   [L](const std::string& word, const std::string&) { return complete(L, word); });
+                   [L](const std::string& word, const std::string& before) { return complete(L, word, before); });
   }
   lua_settop(L, 0);
   if (!push_repl_function(L, "install") || !protected_call(L, 0, 0)) print_error(L);
@@ -125,7 +145,7 @@ int run_repl(lua_State* L) {
       print_error(L);
       continue;
     }
-    if (!protected_call(L, 0, LUA_MULTRET)) {
+    if (!run_at_prompt(L, 0, false)) {
       print_error(L);
       continue;
     }

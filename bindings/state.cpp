@@ -139,6 +139,7 @@ LuaState::LuaState() : L_(luaL_newstate()) {
   register_fs(L_);
   register_runtime(L_);
   register_tensor(L_);
+  register_describe(L_);
   register_view(L_);
   register_autograd(L_);
   register_expression(L_);
@@ -149,6 +150,7 @@ LuaState::LuaState() : L_(luaL_newstate()) {
   register_onebit(L_);
   register_weights(L_);
   register_safetensors(L_);
+  register_npy(L_);
   register_gguf(L_);
   register_stream(L_);
   register_tokenizer(L_);

@@ -29,7 +29,9 @@ local schedule = require "qeng.train.schedule"
 require "qeng.algebra"
 q.losses = require "qeng.losses"
 require "qeng.summaries"
+require "qeng.tensor_files"
 require "qeng.console.tables"
+require "qeng.console.timing"
 
 q.options = options.parse
 q.load = models.load
@@ -45,6 +47,7 @@ q.preferences = require("qeng.train.preferences").read
 q.optim = require "qeng.optim"
 for _, name in ipairs { "sgd", "lion", "muon", "adafactor" } do require("qeng.optim." .. name) end
 q.plan = require "qeng.plan"
+q.plot = require "qeng.report.plot"
 q.convert = data.convert
 q.data_files = data.inputs
 q.check_output = output.file

@@ -115,7 +115,7 @@ sed -i '$!{/^  *["{}]/d}' out  # the lines of the large table, but for the last
 expect "help of what is at hand" "qeng $("$QENG" -e 'print(q.version)'): help(q) lists its names" q.json \
   '  q.json.decode(text, opt)  -- Arrays keep that they are arrays; whole numbers are exact up to 2^53.' '  q.json.encode(value, opt)' \
   '  q.json.array(t)  -- Marks a table so that it is written as [] even when empty.' 'Tensor:fill(value)' '    value: number' '    returns Tensor self' \
-  "string.rep is Lua's own: www.lua.org/manual/5.1" 'no reference for this table; help() lists the names' 'f32 [2]  [0, 0]' '{' '... 62 more lines'
+  "string.rep is Lua's own: www.lua.org/manual/5.1" 'no reference for this table; help() lists the names' 'f32 [2]  [0. 0.]' '{' '... 62 more lines'
 repl 'help()'
 grep -q 'q.adamw_state' out || { echo "FAILED help()"; failures=$((failures + 1)); }
 printf 'while true do end\n"after"\n' > session
@@ -126,6 +126,20 @@ kill -INT $pid
 wait $pid
 grep -q interrupted out && grep -q after out || { echo "FAILED Ctrl-C in the REPL: $(cat out)"; failures=$((failures + 1)); }
 command="printf 'x\n' | $QENG -i -e 'x = 5'" check "-i after code" 0 '^5$'
+
+# ---- -i FILE: the file's variables stay, its local ones too, wherever it has come to
+printf 'local a, b = 1, 2\nlocal function sum() return a + b end\nfor i = 1, 3 do c = i end\nprint(...)\n' > recipes/keeps.lua
+command="printf 'a, b, c, sum(), i\n' | $QENG -i recipes/keeps.lua x y" check "-i FILE" 0 '^x	y\|1	2	3	3	nil$'
+printf 'local before = 1\nlocal function deep() error("no good") end\ndeep()\nlocal after = 2\n' > recipes/fails.lua
+command="printf 'before, after\n' | $QENG -i recipes/fails.lua" check "-i FILE that fails" 0 'fails.lua:2: no good' 'in function .deep.' '1	nil$'
+printf 'local n = 0\nwhile true do n = n + 1 end\n' > recipes/endless.lua
+printf 'n > 0\n' > session
+"$QENG" -i recipes/endless.lua < session > out 2>&1 &
+pid=$!
+sleep 0.7
+kill -INT $pid
+wait $pid
+grep -q 'interrupted by Ctrl-C' out && grep -q '^true$' out || { echo "FAILED Ctrl-C in -i FILE: $(cat out)"; failures=$((failures + 1)); }
 
 [ $failures = 0 ] && echo "host: ok"
 exit $((failures > 0))

@@ -1,50 +1,11 @@
 -- What the REPL (bindings/repl.cpp) needs of Lua: printing results and completing names. help() is in console/help.lua.
 local help = require "qeng.console.help"
 local core = require "qeng.core"
+local prompt = require "qeng.console.prompt"
 
 local repl = {}
 
-local kDepth, kItems, kEdge, kRows, kColumns, kLines = 4, 40, 3, 8, 8, 60 -- what fits a screen
-
-local function number_text(x)
-  if x == math.floor(x) and math.abs(x) < 1e15 then return string.format("%d", x) end
-  return string.format("%.6g", x)
-end
-
--- Indices 0 .. n - 1. Beyond the limit the middle ones are left out, and false stands in their place.
-local function shown(n, limit)
-  local list = {}
-  for i = 0, n - 1 do
-    if n <= limit or i < kEdge or i >= n - kEdge then
-      list[#list + 1] = i
-    elseif i == kEdge then
-      list[#list + 1] = false
-    end
-  end
-  return list
-end
-
-local function row_text(values)
-  local cells = {}
-  for _, i in ipairs(shown(#values, kColumns)) do cells[#cells + 1] = i and number_text(values[i + 1]) or "..." end
-  return "[" .. table.concat(cells, ", ") .. "]"
-end
-
--- "f32 [3, 4]" and the values: rows of the last dimension, the middle ones left out.
-function repl.tensor_text(t)
-  local shape = t:shape()
-  local head = t:dtype() .. " [" .. table.concat(shape, ", ") .. "]"
-  local n = t:elements()
-  if n == 0 or #shape == 0 then return head .. (n == 1 and "  " .. number_text(t:item()) or "") end
-  local columns = shape[#shape]
-  local rows = t:reshape { n / columns, columns }
-  local lines = {}
-  for _, i in ipairs(shown(n / columns, kRows)) do
-    lines[#lines + 1] = i and row_text(rows:rows(i, 1):table()[1]) or "..."
-  end
-  if #lines == 1 then return head .. "  " .. lines[1] end
-  return head .. "\n  " .. table.concat(lines, "\n  ")
-end
+local kDepth, kItems, kLines = 4, 40, 60 -- what fits a screen
 
 local function key_text(key)
   if type(key) == "string" and key:match "^[%a_][%w_]*$" then return key end
@@ -65,13 +26,9 @@ function repl.text(value, width, depth, open)
     if depth == 0 then return value end
     return (string.format("%q", value):gsub("\\\n", "\\n"))
   end
-  if type(value) == "userdata" and type(meta) == "table" and meta.__name == "Tensor" then
-    local ok, text = pcall(repl.tensor_text, value)
-    if not ok then return tostring(text) end
-    return depth == 0 and text or text:match "^[^\n]*"
-  end
   if type(value) ~= "table" or (type(meta) == "table" and meta.__tostring) then
-    local text = tostring(value)
+    local _, text = pcall(tostring, value)
+    text = tostring(text)
     return depth == 0 and text or text:match "^[^\n]*"
   end
   if open[value] then return "<cycle>" end
@@ -119,34 +76,82 @@ function repl.show(...)
   _G._ = (...)
 end
 
-local function fields(value, found)
+-- The names of a value's fields, and of those of its class; callable: only of functions.
+local function fields(value, found, callable)
   if type(value) == "table" then
-    for key in pairs(value) do
-      if type(key) == "string" then found[key] = true end
+    for key, field in pairs(value) do
+      if type(key) == "string" and (not callable or type(field) == "function") then found[key] = true end
     end
   end
   local meta = getmetatable(value)
   local index = type(meta) == "table" and (rawget(meta, "__methods") or rawget(meta, "__index"))
-  if type(index) == "table" and index ~= value then fields(index, found) end
+  if type(index) == "table" and index ~= value then fields(index, found, callable) end
 end
 
--- The names that may continue text: globals, fields, methods (also of userdata and strings).
-function repl.complete(text)
-  local path, last = text:match "^(.-)([%w_]*)$"
-  local value = _G
-  for name in path:gmatch "[%w_]+" do
-    local ok, field = pcall(function() return value[name] end)
-    if not ok or field == nil then return {} end
-    value = field
+-- What an expression of names, fields and constant indices stands for, as `model.parameters[1].tensor`. After a call it
+-- is not known; most calls give tensors.
+local function value_of(text)
+  local keys, rest = {}, text
+  while rest do
+    local before, key = rest:match "^(.*)%.([%a_][%w_]*)$"
+    if not before then before, key = rest:match "^(.*)%[[\"']([^\"']*)[\"']%]$" end
+    if not before then
+      before, key = rest:match "^(.*)%[(%d+)%]$"
+      key = tonumber(key)
+    end
+    if key then table.insert(keys, 1, key) end
+    text, rest = rest, before
   end
-  local found, words = {}, {}
-  fields(value, found)
+  if #keys == 0 and text:find "[)}]$" then return core.Tensor end
+  local name = not text:find ":[%w_]*$" and text:match "[%a_][%w_]*$"
+  local value = name and _G[name]
+  for _, key in ipairs(keys) do
+    local ok, found = pcall(function() return value[key] end)
+    value = ok and found or nil
+  end
+  return value
+end
+
+-- The files that a path in a string may go on to.
+local function files(path)
+  local folder, name = path:match "^(.-)([^/]*)$"
+  local ok, list = pcall(core.fs.list, folder == "" and "." or folder)
+  local found = {}
+  for _, each in ipairs(ok and list or {}) do
+    if each:sub(1, #name) == name and (name ~= "" or each:sub(1, 1) ~= ".") then
+      found[#found + 1] = path .. each:sub(#name + 1) .. (core.fs.kind(folder .. each) == "dir" and "/" or "")
+    end
+  end
+  return found
+end
+
+-- The words that may stand for `word`, which follows `before` on its line: globals, fields, methods after a colon, and
+-- files in a string.
+function repl.complete(word, before)
+  local line, words = (before or "") .. word, {}
+  local quote, path = line:match "([\"'])([^\"']*)$"
+  if quote and select(2, line:gsub(quote, "")) % 2 == 1 then
+    for i, each in ipairs(files(path)) do words[i] = word .. each:sub(#path + 1) end
+    return words
+  end
+  local owner, separator, last = line:match "^(.-)([.:])([%w_]*)$"
+  if not owner then last = line:match "[%w_]*$" end
+  local value = _G
+  if owner then value = value_of(owner) end
+  local found = {}
+  if value ~= nil then
+    fields(value, found, separator == ":")
+  end
   for key in pairs(found) do
-    if key:sub(1, #last) == last and key:match "^[%a_]" then words[#words + 1] = path .. key end
+    if key:sub(1, #last) == last and key:match "^[%a_][%w_]*$" and (last ~= "" or key:sub(1, 1) ~= "_") then
+      words[#words + 1] = word:sub(1, #word - #last) .. key
+    end
   end
   table.sort(words)
   return words
 end
+
+repl.run = prompt.run
 
 function repl.install()
   _G.help = help

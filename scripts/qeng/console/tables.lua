@@ -1,4 +1,4 @@
--- How q.profile and q.memory print: plain tables, the largest figures first.
+-- How q.profile, q.memory and Tensor:describe print.
 
 local progress = require "qeng.console.progress"
 local q = require "qeng.core"
@@ -40,9 +40,31 @@ local memory_table = {
   end,
 }
 
-local profile, memory = q.profile, q.memory
+local description = {
+  __name = "Tensor:describe",
+  __tostring = function(d)
+    local lines = { ("%s [%s], %d elements"):format(d.dtype, table.concat(d.shape, ", "), d.elements) }
+    local function add(name, format, ...) lines[#lines + 1] = ("  %-10s " .. format):format(name, ...) end
+    add("min, max", "%.6g, %.6g", d.min, d.max)
+    add("mean, std", "%.6g, %.6g", d.mean, d.std)
+    local levels, shares, values = {}, {}, {}
+    for level in pairs(d.quantiles) do levels[#levels + 1] = level end
+    table.sort(levels)
+    for i, level in ipairs(levels) do
+      shares[i], values[i] = ("%g %%"):format(100 * level), ("%.6g"):format(d.quantiles[level])
+    end
+    add("quantiles", "%s: %s", table.concat(shares, ", "), table.concat(values, ", "))
+    local function share(n) return 100 * n / math.max(d.elements, 1) end
+    add("zeros", "%d (%.3g %%)", d.zeros, share(d.zeros))
+    add("not finite", "%d NaN, %d infinite", d.nan, d.inf)
+    return table.concat(lines, "\n")
+  end,
+}
+
+local profile, memory, describe = q.profile, q.memory, q.Tensor.describe
 function q.profile(...) return setmetatable(profile(...), profile_table) end
 function q.memory() return setmetatable(memory(), memory_table) end
+function q.Tensor:describe() return setmetatable(describe(self), description) end
 
 local Program = debug.getregistry()["qeng.Program"].__index
 local of_program = Program.profile

@@ -96,7 +96,7 @@ function paged.new(model, opt)
   })
   local self = setmetatable({
     model = model, kv = kv, page_tokens = page_tokens, rows = rows, sequences = most, programs = {}, seen = {},
-    page_bytes = pool.page_bytes, pool = pool,
+    page_bytes = pool.page_bytes, pool = pool, hook_turn = model.hook_turn,
   }, Runner)
   for _, layer in ipairs(model.linears) do
     if layer.lora then layer.lora.columns = nil end  -- it may have been trained since
@@ -148,6 +148,7 @@ function Runner:logits(hidden) return q.block("head", q.row_linear, hidden, { se
 -- A step of one row for each sequence, all of one adapter. The second of a shape is captured, the others replay it. An
 -- adapter is told by its salt: its memory may later hold another one.
 function Runner:decode(ids, counts, most, range, use)
+  if self.model.hooks then return false end  -- they may read values
   local key = ("%d/%d/%d"):format(#ids, most, range.salt)
   local found = self.programs[key]
   if not found then
@@ -181,6 +182,11 @@ end
 -- logits [n, vocab] of rows wanted[first] .. of the step, in pieces, and must not keep them. Rows count from 0 over
 -- all parts, and `wanted` ascends.
 function Runner:run(parts, wanted, use)
+  if self.hook_turn ~= self.model.hook_turn then  -- other hooks: other values of the same tokens
+    self:forget()
+    self.pool:forget()
+    self.hook_turn = self.model.hook_turn
+  end
   local ids, counts, ranges, rows, longest = {}, {}, {}, 0, 1
   for i, part in ipairs(parts) do
     ids[i], counts[i] = part.id, part.count

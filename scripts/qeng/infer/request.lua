@@ -20,6 +20,7 @@
 
 local chat = require "qeng.chat"
 local config = require "qeng.model.config"
+local look = require "qeng.model.look"
 local q = require "qeng.core"
 local stop = require "qeng.infer.stop"
 
@@ -122,9 +123,7 @@ function request.ids(model, opt)
     return checked(model, template:prompt(record), "messages")
   end
   if type(opt.prompt) ~= "string" then q.error("value", "generate: give a prompt, messages or ids") end
-  local ids, info = tokenizer:encode(opt.prompt, { special = true }), tokenizer:info()
-  if info.add_bos and info.bos then table.insert(ids, 1, info.bos) end
-  return checked(model, ids, "prompt")
+  return checked(model, look.text_ids(tokenizer, opt.prompt), "prompt")
 end
 
 -- stop_ids, with the stop strings that are special tokens. Those have no text, so they would never be found in it.

@@ -7,7 +7,9 @@ local config = require "qeng.model.config"
 local gguf = require "qeng.gguf"
 local gguf_export = require "qeng.gguf.export"
 local gguf_lora = require "qeng.gguf.lora"
+local hooks = require "qeng.model.hooks"
 local hub = require "qeng.hub"
+local look = require "qeng.model.look"
 local lora = require "qeng.model.lora"
 local new_tokens = require "qeng.model.new_tokens"
 local peft = require "qeng.model.peft"
@@ -21,7 +23,7 @@ local function build(file, own, dtype, source, rotations)
   local arch, c = architectures.of(file, own)
   local model = setmetatable({
     runtime = q.runtime(), arch = arch, config = c, dtype = dtype, config_values = file.values, rotations = rotations,
-    parameters = {}, linears = {}, states = {}, ropes = {}, mode = "frozen", recompute = false,
+    parameters = {}, linears = {}, states = {}, places = {}, ropes = {}, mode = "frozen", recompute = false,
   }, Model)
   model.forward = arch.build(model, source, c)
   -- A rotation that cannot be is refused now, not by the first forward pass.
@@ -191,8 +193,9 @@ function Model:check_length(row_tokens)
   end
 end
 
--- Hidden states [t, hidden] of one document of token ids (a Lua array).
-function Model:hidden(ids)
+-- Hidden states [t, hidden] of one document: a text, or a list of token ids.
+function Model:hidden(input)
+  local ids = look.ids(self, input)
   local positions = {}
   for i = 1, #ids do positions[i] = i - 1 end
   local seq = { positions = q.tensor(positions, "i32"), cu_q = q.tensor({ 0, #ids }, "i32") }
@@ -200,10 +203,14 @@ function Model:hidden(ids)
   return self.forward(q.tensor(ids, "i32"), seq)
 end
 
--- Logits [t, vocab] in f32 of one document.
-function Model:logits(ids)
-  return q.no_grad(q.scope, function() return q.linear(self:hidden(ids), self.head, { out = "f32" }) end)
-end
+-- Logits [t, vocab] in f32 of one document. Those of a text tell their tokens (Tensor:top).
+function Model:logits(input) return look.logits(self, input) end
+
+-- Hooks by place (model/hooks.lua), and what leaves the places.
+function Model:hook(place, fn) hooks.set(self, place, fn) end
+function Model:activations(input, places) return look.activations(self, input, places) end
+-- {[name] = gradient} of parameters and adapters that have one.
+function Model:gradients() return look.gradients(self) end
 
 -- Tensors that hold one packed micro-batch. batch:load(micro_batch) and micro_batch.scale:fill(1 / trained tokens)
 -- fill them.

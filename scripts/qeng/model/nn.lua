@@ -2,6 +2,7 @@
 -- keys. `p` is a position in the model's tree of parameters: p:at("self_attn") goes down, p:weight(name, shape) takes a
 -- tensor from the checkpoint (or draws it) and registers it under its Hugging Face name.
 
+local hooks = require "qeng.model.hooks"
 local kv_pages = require "qeng.model.kv_pages"
 local q = require "qeng.core"
 
@@ -34,6 +35,18 @@ end
 function Params:state(kind)
   table.insert(self.model.states, kind)
   return #self.model.states
+end
+
+-- Registers a place where hooks may read or change what passes (model/hooks.lua). Returns the function through which it
+-- passes; without a name the place is that of this position, "layers.3".
+function Params:place(name)
+  local model, position = self.model, self.prefix:gsub("^model%.", ""):gsub("%.$", "")
+  local place = not name and position or position == "" and name or position .. "." .. name
+  table.insert(model.places, place)
+  return function(x)
+    if not model.hooks then return x end
+    return hooks.pass(model, place, x)
+  end
 end
 
 -- The rotations of a parameter's input and of rows looked up in it: {block =, signs =} each, or nil.
@@ -184,6 +197,7 @@ function nn.attention(opt)
     local k_norm = opt.qk_norm and p:norm("k_norm", c.head_dim, c.eps, c.plus_one)
     local how = { window = opt.window or 0, scale = c.attention_scale }
     local state = block:state(kv_pages.kind(c.kv_heads, c.head_dim))
+    local passed = block:place "attn"
 
     return function(x, seq)
       local tokens = x:shape()[1]
@@ -196,7 +210,7 @@ function nn.attention(opt)
       end
       local mixed = seq.inference and seq.inference.states[state]:attend(seq.inference.step, query, key, value, how)
         or q.attention(query, key, value, seq, how)
-      return project(seq, mixed:reshape { tokens, c.heads * c.head_dim }, o_proj)
+      return passed((project(seq, mixed:reshape { tokens, c.heads * c.head_dim }, o_proj)))
     end
   end
 end
@@ -210,9 +224,10 @@ function nn.swiglu_mlp(opt)
       or p:linear("gate_proj", c.ffn, c.hidden, opt.bias)
     local up_proj = not opt.fused and p:linear("up_proj", c.ffn, c.hidden, opt.bias) or nil
     local down_proj = p:linear("down_proj", c.hidden, c.ffn, opt.bias)
+    local passed = block:place "mlp"
     return function(x, seq)
       local gate, up = project(seq, x, gate_proj, up_proj)
-      return project(seq, q.swiglu(gate, up, { gelu = c.gelu or false }), down_proj)
+      return passed((project(seq, q.swiglu(gate, up, { gelu = c.gelu or false }), down_proj)))
     end
   end
 end
@@ -279,9 +294,13 @@ function nn.decoder(model, source, c, new_block)
   local body = p:at("model")
   model.embed = body:weight("embed_tokens.weight", { c.vocab, c.hidden })
   local places = c.learned_positions and body:weight("embed_positions.weight", { c.max_position, c.hidden })
-  local blocks = {}
-  for i = 0, c.layers - 1 do blocks[i + 1] = new_block(body:at("layers." .. i), i) end
+  local blocks, passed = {}, { embed = body:place "embed" }
+  for i = 0, c.layers - 1 do
+    local at = body:at("layers." .. i)
+    blocks[i + 1], passed[i + 1] = new_block(at, i), at:place()
+  end
   local norm = body:norm("norm", c.hidden, c.eps, c.plus_one)
+  passed.norm = body:place "norm"
   model.head = c.tied and model.embed or p:weight("lm_head.weight", { c.vocab, c.hidden })
   local of_head, of_rows = body:rotation("embed_tokens.weight", c.hidden)
   if not c.tied then
@@ -302,7 +321,7 @@ function nn.decoder(model, source, c, new_block)
   return function(tokens, seq)
     local weights = model.stream  -- model/stream.lua: unit 0 is the embedding, i a block, the last one norm and head
     if weights then weights:use(0) end
-    local x, branch = q.block("embed", embed, tokens, seq.positions, seq.cu_q), nil
+    local x, branch = passed.embed(q.block("embed", embed, tokens, seq.positions, seq.cu_q)), nil
     if weights then weights:mark() end
     for i, block in ipairs(blocks) do
       local name = "layers." .. (i - 1)
@@ -323,9 +342,10 @@ function nn.decoder(model, source, c, new_block)
         x, branch = q.block(name, block, x, branch, seq)
         if weights then weights:mark(i) end  -- its gradient begins here
       end
+      if model.hooks and model.hooks[name] then x, branch = passed[i](branch and x + branch or x), nil end
     end
     if weights then weights:use(c.layers + 1) end
-    local hidden = select(2, q.block("norm", norm.of_sum, norm, x, branch))
+    local hidden = passed.norm((select(2, q.block("norm", norm.of_sum, norm, x, branch))))
     return of_head and q.hadamard(hidden, of_head) or hidden
   end
 end

@@ -31,6 +31,8 @@ local function ticks(low, high, whole)
   return list
 end
 
+charts.ticks = ticks
+
 -- 1, 2 and 5 times powers of ten within [low, high]. Where those are many: the powers alone. Where they are few:
 -- ticks().
 local function log_ticks(low, high)
@@ -57,6 +59,18 @@ local function label(value, largest)
   local text = ("%.4g"):format(value)
   if largest < 1e-3 and not text:find "e" then text = ("%.3e"):format(value):gsub("%.?0*e", "e") end
   return (text:gsub("e([+-])0*", function(sign) return sign == "-" and "e-" or "e" end))
+end
+
+charts.label = label
+
+-- The colour of a share of a heat map's range, dark blue to yellow: five points of viridis, by eye of equal distance.
+local heat = { { 68, 1, 84 }, { 59, 82, 139 }, { 33, 145, 140 }, { 94, 201, 98 }, { 253, 231, 37 } }
+function charts.heat_colour(share)
+  local at = math.max(0, math.min(1, share)) * (#heat - 1)
+  local i = math.min(#heat - 2, math.floor(at))
+  local from, to, rest = heat[i + 1], heat[i + 2], at - i
+  local function mixed(k) return math.floor(from[k] + (to[k] - from[k]) * rest + 0.5) end
+  return mixed(1), mixed(2), mixed(3)
 end
 
 -- At most `shown` points: the least and the greatest of each stretch. So no spike is lost.

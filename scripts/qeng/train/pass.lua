@@ -74,8 +74,9 @@ end
 
 -- Runs the passes of a step; gradients add up.
 function Pass:compute(batch)
-  if self.turn ~= self.run.turn then self:forget() end  -- other weights learn now: other operations
-  self.turn = self.run.turn
+  local turn, hook_turn = self.run.turn, self.run.model.hook_turn
+  if self.turn ~= turn or self.hook_turn ~= hook_turn then self:forget() end  -- other weights learn, or other hooks
+  self.turn, self.hook_turn = turn, hook_turn
   local i = 0
   for micro_batch, info in batch:parts() do
     i = i + 1
