@@ -3,9 +3,13 @@
 //   load, store: f32, bf16 or f16 memory, n lanes (n = kWidth unless told; lanes past n read as 0 and are not written);
 //   load also of whole vectors of int8
 //   exp: 2 ulp over the normal range; below -104 it gives 0, above 88.73 infinity; a NaN stays
-//   max(a, b): b where either is NaN
+//   max(a, b), min(a, b): b where either is NaN
 //   less, less_equal, equal: 1 or 0, which is what a NaN gives; select(c, a, b): a where c is not 0, else b
-//   split_exponent(x, e): the m of x = m 2^e with m in [1, 2), for positive normal x
+//   Mask: of below(a, b), alike(a, b) (equal), is_not_below(a, b) (also of NaN), is_nan(a) and
+//   low_bit(a), the last bit of a float; choose(m, a, b): a where m holds, else b
+//   with_sign(size, s): size, not negative, with the sign of s; flip_sign(a, s): a, negated where s is negative
+//   split_exponent(x, e): the m of x = m 2^e with m in [sqrt(1/2), sqrt(2)], for positive finite x
+//   Wide: the lanes as f64
 #pragma once
 #include <cstdint>
 
