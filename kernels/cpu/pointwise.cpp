@@ -161,9 +161,7 @@ class Runner {
   Own& mine() { return frames_[static_cast<size_t>(team_rank())]; }
   size_t kept_stream(int k) const { return op_.in.size() + op_.out.size() + static_cast<size_t>(k); }
 
-  static void set_cell(isa::Frame& frame, int32_t at, float value) {
-    for (int64_t i = 0; i < isa::kCell; ++i) frame.memory[at + i] = value;
-  }
+  void set_cell(isa::Frame& frame, int32_t at, float value) const { isa_.pointwise_set(frame.memory + at, value); }
 
   // Where a row begins.
   int64_t first_of(const PointwiseSpace::Place& place, int64_t row) const {

@@ -65,6 +65,12 @@ inline void store_as(uint8_t* p, Vec v) {
   for (int i = 0; i < kWidth; ++i) p[i] = lanes[i] != 0;
 }
 
+template <class T>
+void store_pair(T* p, Vec a, Vec b) {
+  store_as(p, a), store_as(p + kWidth, b);
+}
+inline void store_pair(bf16* p, Vec a, Vec b) { store_two(p, a, b); }
+
 // Operands: at(i, accumulator) is vector i of one.
 struct Itself {
   Itself(const Instruction&, const Frame&) {}
@@ -113,13 +119,34 @@ auto with_operand(Kind kind, F f) {
   }
 }
 
+constexpr int kBlock = 8;  // vectors: as many as a function takes in registers
+
 constexpr float kLanes[kCell] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 
 constexpr float neutral(Fn fn) { return fn == Fn::row_sum ? 0.0f : fn == Fn::row_max ? -kInfinity : kInfinity; }
 template <Fn fn>
-Vec joined(Vec found, Vec x) {  // NaN stays
-  if (fn == Fn::row_sum) return found + x;
-  return with_nan(x, fn == Fn::row_max ? max(x, found) : min(x, found));
+Vec joined(Vec a, Vec b) {  // of extremes: b where either is NaN
+  return fn == Fn::row_sum ? a + b : fn == Fn::row_max ? max(a, b) : min(a, b);
+}
+template <Fn fn, int count>
+Vec joined_all(const Vec* all) {
+  if constexpr (count == 1)
+    return all[0];
+  else
+    return joined<fn>(joined_all<fn, count / 2>(all), joined_all<fn, count / 2>(all + count / 2));
+}
+template <int count>
+Mask any_nan(const Vec* all) {
+  if constexpr (count == 1)
+    return is_nan(all[0]);
+  else
+    return either(any_nan<count / 2>(all), any_nan<count / 2>(all + count / 2));
+}
+// What vectors make together; of extremes NaN where there is one.
+template <Fn fn, int count>
+Vec joined_with_nan(const Vec* all) {
+  const Vec found = joined_all<fn, count>(all);
+  return fn == Fn::row_sum ? found : choose(any_nan<count>(all), splat(__builtin_nanf("")), found);
 }
 
 // The instructions for a block of vectors number I.
@@ -154,17 +181,24 @@ struct Machine {
   }
   template <Fn fn>
   static void reduce(const Instruction* in, Frame& frame, V<I>... a) {
-    float* found = frame.memory + in->at;
-    if (frame.count < kVectors * kWidth) {
-      const Vec count = splat(static_cast<float>(frame.count)), lanes = load(kLanes), none = splat(neutral(fn));
-      (store(found + I * kWidth,
-             joined<fn>(load(found + I * kWidth),
-                        choose(below(lanes + splat(static_cast<float>(I * kWidth)), count), a, none))),
-       ...);
-    } else {
-      (store(found + I * kWidth, joined<fn>(load(found + I * kWidth), a)), ...);
-    }
+    if (frame.count < kVectors * kWidth) return reduce_rest<fn>(in, frame, a...);
+    join<fn>(*in, frame, a...);
     return next(in, frame, a...);
+  }
+  // Leaves out columns that there are not.
+  template <Fn fn>
+  [[gnu::noinline]] static void reduce_rest(const Instruction* in, Frame& frame, V<I>... a) {
+    const Vec count = splat(static_cast<float>(frame.count)), lanes = load(kLanes), none = splat(neutral(fn));
+    join<fn>(*in, frame, choose(below(lanes + splat(static_cast<float>(I * kWidth)), count), a, none)...);
+    return next(in, frame, a...);
+  }
+  // Blocks take turns at kBlock parts, for one part would have to wait for the block before.
+  template <Fn fn>
+  [[gnu::always_inline]] static void join(const Instruction& in, Frame& frame, V<I>... a) {
+    const Vec all[] = {a...};
+    float* part = frame.memory + in.at + static_cast<uint64_t>(frame.column) / (kVectors * kWidth) % kBlock * kWidth;
+    const Vec found = joined_with_nan<fn, kVectors>(all), before = load(part);
+    store(part, fn == Fn::row_sum ? before + found : choose(is_nan(found), found, joined<fn>(found, before)));
   }
   static void keep_slot(const Instruction* in, Frame& frame, V<I>... a) {
     float* to = frame.memory + in->at;
@@ -174,7 +208,12 @@ struct Machine {
   template <class T>
   static void put(const Instruction* in, Frame& frame, V<I>... a) {
     T* to = stream<T>(in->at, frame);
-    (store_as(to + I * kWidth, a), ...);
+    if constexpr (kVectors == 1) {
+      (store_as(to, a), ...);
+    } else {
+      const Vec all[] = {a...};
+      for (int i = 0; i < kVectors; i += 2) store_pair(to + i * kWidth, all[i], all[i + 1]);
+    }
     return next(in, frame, a...);
   }
   template <class T>
@@ -264,7 +303,7 @@ void link(Instruction& in) {
 }
 
 void pointwise(const Instruction* program, Frame& frame, int64_t begin, int64_t end) {
-  frame.count = Block::kVectors * kWidth;
+  frame.count = kBlock * kWidth;
   for (frame.column = begin; frame.column < end; frame.column += frame.count) Block::run(program, frame);
 }
 
@@ -278,16 +317,14 @@ void pointwise_rest(const Instruction* program, Frame& frame, int64_t begin, int
 }
 
 void begin(Fn fn, float* parts) {
-  for (int i = 0; i < Block::kVectors; ++i) store(parts + i * kWidth, splat(neutral(fn)));
+  for (int i = 0; i < kBlock; ++i) store(parts + i * kWidth, splat(neutral(fn)));
 }
 
 template <Fn fn>
 Vec total(const float* parts) {
-  Vec all[Block::kVectors];
-  for (int i = 0; i < Block::kVectors; ++i) all[i] = load(parts + i * kWidth);
-  for (int half = Block::kVectors / 2; half > 0; half /= 2)
-    for (int i = 0; i < half; ++i) all[i] = joined<fn>(all[i], all[i + half]);
-  return all[0];
+  Vec all[kBlock];
+  for (int i = 0; i < kBlock; ++i) all[i] = load(parts + i * kWidth);
+  return joined_with_nan<fn, kBlock>(all);
 }
 float total(Fn fn, const float* parts) {
   if (fn == Fn::row_sum) return sum(total<Fn::row_sum>(parts));
@@ -296,15 +333,20 @@ float total(Fn fn, const float* parts) {
   return fn == Fn::row_max ? largest(all) : 0.0f - largest(all);
 }
 
+void set(float* cell, float value) {
+  for (int i = 0; i < kCell; i += kWidth) store(cell + i, splat(value));
+}
+
 }  // namespace
 
 void fill_pointwise(Table& table) {
-  table.pointwise_block = Block::kVectors * kWidth;
+  table.pointwise_block = kBlock * kWidth;
   table.pointwise_link = link;
   table.pointwise = pointwise;
   table.pointwise_rest = pointwise_rest;
   table.pointwise_begin = begin;
   table.pointwise_total = total;
+  table.pointwise_set = set;
 }
 
 }  // namespace qeng::isa::QENG_ISA

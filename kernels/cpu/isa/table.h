@@ -69,6 +69,8 @@ struct Table {
   // The parts of a row function before its first column, and what they make together.
   void (*pointwise_begin)(Fn fn, float* parts) = nullptr;
   float (*pointwise_total)(Fn fn, const float* parts) = nullptr;
+  // Sets a cell, as instructions read it: what is written in smaller pieces they would have to wait for.
+  void (*pointwise_set)(float* cell, float value) = nullptr;
 
   // ---- stored dtypes (block_decode.cpp): out[i] = element first + i of the row, i < count. dtype: float, f16 or a
   // block format; the values are those of decode_row (kernels/blocks.h).

@@ -19,15 +19,22 @@ inline Vec load(const int8_t* p) {
 }
 
 inline void store(float* p, Vec v) { _mm256_storeu_ps(p, v); }
-inline void store(bf16* p, Vec v) {
+inline __m256i round_to_bf16(Vec v) {  // in 32 bits each
   const __m256i u = _mm256_castps_si256(v);
   const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
   const __m256i nearest = _mm256_srli_epi32(_mm256_add_epi32(_mm256_add_epi32(u, _mm256_set1_epi32(0x7fff)), odd), 16);
   const __m256i quiet = _mm256_or_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(0x40));
   const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q));
-  const __m256i bits = _mm256_blendv_epi8(nearest, quiet, nan);
+  return _mm256_blendv_epi8(nearest, quiet, nan);
+}
+inline void store(bf16* p, Vec v) {
+  const __m256i bits = round_to_bf16(v);
   const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(bits, bits), 0x08);
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_castsi256_si128(packed));
+}
+inline void store_two(bf16* p, Vec a, Vec b) {  // in order
+  const __m256i both = _mm256_packus_epi32(round_to_bf16(a), round_to_bf16(b));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permute4x64_epi64(both, 0xd8));
 }
 inline void store(f16* p, Vec v) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
@@ -69,6 +76,7 @@ inline Vec choose(Mask m, Vec a, Vec b) { return _mm256_blendv_ps(b, a, m); }
 inline Mask is_not_below(Vec a, Vec b) { return _mm256_cmp_ps(a, b, _CMP_NLT_UQ); }
 inline Mask low_bit(Vec a) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(a), 31)); }
 inline Vec second_bit_as_sign(Vec a) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(a), 30)); }
+inline Mask either(Mask a, Mask b) { return _mm256_or_ps(a, b); }
 inline bool any(Mask m) { return _mm256_movemask_ps(m) != 0; }
 inline Vec split_exponent(Vec x, Vec& exponent) {
   const Mask subnormal = below(x, splat(1.17549435e-38f));

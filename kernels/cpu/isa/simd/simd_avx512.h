@@ -19,6 +19,20 @@ inline __m256i round_to_bf16(Vec v) {
   return _mm512_cvtepi32_epi16(_mm512_mask_or_epi32(nearest, nan, high, _mm512_set1_epi32(0x40)));
 }
 
+// Two vectors in order. The upper halves are u, and u + 0x7fff + its bit 16, or for a NaN u with bit 22.
+inline __m512i upper_rounded(Vec v) {
+  const __m512i u = _mm512_castps_si512(v), one = _mm512_set1_epi32(1);
+  const __mmask16 odd = _mm512_test_epi32_mask(u, _mm512_set1_epi32(0x10000)),
+                  nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
+  const __m512i half = _mm512_add_epi32(u, _mm512_set1_epi32(0x7fff));
+  return _mm512_mask_or_epi32(_mm512_mask_add_epi32(half, odd, half, one), nan, u, _mm512_set1_epi32(0x400000));
+}
+inline void store_two(bf16* p, Vec a, Vec b) {
+  alignas(64) static constexpr uint16_t kUpper[32] = {1,  3,  5,  7,  9,  11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31,
+                                                      33, 35, 37, 39, 41, 43, 45, 47, 49, 51, 53, 55, 57, 59, 61, 63};
+  _mm512_storeu_si512(p, _mm512_permutex2var_epi16(upper_rounded(a), _mm512_load_si512(kUpper), upper_rounded(b)));
+}
+
 inline Vec splat(float x) { return _mm512_set1_ps(x); }
 inline Vec load(const float* p) { return _mm512_loadu_ps(p); }
 inline Vec load(const bf16* p) { return from_bf16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
@@ -72,6 +86,7 @@ inline Vec choose(Mask m, Vec a, Vec b) { return _mm512_mask_mov_ps(b, m, a); }
 inline Mask is_not_below(Vec a, Vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_NLT_UQ); }
 inline Mask low_bit(Vec a) { return _mm512_test_epi32_mask(_mm512_castps_si512(a), _mm512_set1_epi32(1)); }
 inline Vec second_bit_as_sign(Vec a) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(a), 30)); }
+inline Mask either(Mask a, Mask b) { return static_cast<Mask>(a | b); }
 inline bool any(Mask m) { return m != 0; }
 inline Vec split_exponent(Vec x, Vec& exponent) {
   const Vec found = _mm512_maskz_getexp_ps(static_cast<__mmask16>(0xffff), x);  // GCC 12 warns of the plain form

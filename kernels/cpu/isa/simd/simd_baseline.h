@@ -18,6 +18,7 @@ inline Vec load(const T* p, int64_t n) {
 inline void store(float* p, Vec v) { *p = v; }
 inline void store(bf16* p, Vec v) { *p = to_bf16(v); }
 inline void store(f16* p, Vec v) { *p = to_f16(v); }
+inline void store_two(bf16* p, Vec a, Vec b) { store(p, a), store(p + 1, b); }
 template <class T>
 inline void store(T* p, Vec v, int64_t n) {
   if (n > 0) store(p, v);
@@ -41,6 +42,7 @@ inline Vec choose(Mask m, Vec a, Vec b) { return m ? a : b; }
 inline Mask is_not_below(Vec a, Vec b) { return !(a < b); }
 inline Mask low_bit(Vec a) { return bits_of(a) & 1; }
 inline Vec second_bit_as_sign(Vec a) { return float_of(bits_of(a) << 30); }
+inline Mask either(Mask a, Mask b) { return a || b; }
 inline bool any(Mask m) { return m; }
 inline Vec split_exponent(Vec x, Vec& exponent) {
   const bool subnormal = x < 1.17549435e-38f;
