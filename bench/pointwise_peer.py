@@ -24,7 +24,7 @@ parser.add_argument("--only", default="")
 opt = parser.parse_args()
 torch.set_num_threads(opt.threads)
 
-SIZES = {"small": (256, 1024), "large": (32768, 1024), "long": (660, 50257)}
+SIZES = {"small": (256, 1024), "large": (16384, 1024), "long": (330, 50257)}
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 
 

@@ -1,5 +1,7 @@
 // Pointwise: its program (pointwise_program.h), row after row. Row functions add up pieces of a row, in order, so that a
 // row may be computed by one thread or by several.
+#include <xmmintrin.h>
+
 #include <cstring>
 
 #include "kernels/cpu/cpu.h"
@@ -13,7 +15,19 @@ constexpr int64_t kSummedRows = 64;        // of a partial sum
 constexpr int64_t kKeptColumns = 1 << 17;  // of a longer row nothing is kept: it would leave the cache
 constexpr int64_t kLongRow = 4 * kPiece;   // columns of a row that is worth several threads
 
+// An operation on more memory than caches hold: its results are written past them, and rows are fetched ahead, which
+// the processor does by itself only within one.
+constexpr int64_t kAheadBytes = 1 << 15;  // of a longer row the processor soon sees what comes
+constexpr size_t kLarge = size_t{32} << 20;
+
 using Phase = PointwiseProgram::Phase;
+
+bool is_large(const Pointwise& op) {
+  size_t bytes = 0;
+  for (const View& view : op.in) bytes += view.bytes();
+  for (const PointwiseOutput& out : op.out) bytes += out.view.bytes();
+  return bytes >= kLarge;
+}
 
 float element(const View& view, int64_t i) {
   switch (view.dtype) {
@@ -67,7 +81,9 @@ class Runner {
         space_(space),
         isa_(*context.isa),
         columns_(space.columns()),
-        program_(program_of(op, space, columns_ <= kKeptColumns, *context.isa)) {
+        rows_(space.rows()),
+        large_(is_large(op)),
+        program_(program_of(op, space, {columns_ <= kKeptColumns, large_}, *context.isa)) {
     const auto threads = static_cast<size_t>(context.threads);
     const size_t streams = op.in.size() + op.out.size();
     const int64_t whole = (columns_ + isa::kMostBlock - 1) / isa::kMostBlock * isa::kMostBlock;
@@ -100,6 +116,7 @@ class Runner {
     go_to(own, row);
     for (const Phase& phase : program_.phases) {
       of_row(own, phase);
+      if (large_) look_ahead(own, phase, row);
       if (phase.reductions.empty()) {
         const bool all = space_.reduces;
         of_columns(own, phase, all ? 0 : piece * kPiece, all ? columns_ : std::min(columns_, (piece + 1) * kPiece));
@@ -116,6 +133,7 @@ class Runner {
       for (size_t r = 0; r < totals.size(); ++r) set_cell(own.frame, phase.reductions[r].cell, totals[r].value());
     }
     if (piece == 0) write_row(own, row);
+    if (large_) _mm_sfence();  // for other threads to see what was written past the caches
   }
 
   // A row whose pieces all threads share: each phase is a region.
@@ -138,6 +156,7 @@ class Runner {
             of_columns(own, phase, piece * kPiece, std::min(columns_, (piece + 1) * kPiece));
             for (size_t r = 0; r < count; ++r) parts_[static_cast<size_t>(piece) * count + r] = part(own, phase, r);
           }
+          if (large_) _mm_sfence();
         });
       for (size_t r = 0; r < count; ++r) {
         Total total(phase.reductions[r].fn);
@@ -178,6 +197,20 @@ class Runner {
       if (!space_.is_sum[i]) own.frame.stream[op_.in.size() + i] = at(op_.out[i].view, first_of(space_.out[i], row));
     for (const auto& [number, cell] : program_.row_inputs)
       set_cell(own.frame, cell, element(op_.in[number], first_of(space_.in[number], row)));
+  }
+
+  // The next row of the phase's streams.
+  void look_ahead(Own& own, const Phase& phase, int64_t row) const {
+    own.frame.aheads = 0;
+    if (space_.rank < 2 || row + 1 == rows_) return;
+    for (const uint8_t stream : phase.ahead) {
+      const int64_t size = size_of(stream);
+      const bool is_in = stream < op_.in.size();
+      const size_t out = is_in ? 0 : stream - op_.in.size();
+      const PointwiseSpace::Place& place = is_in ? space_.in[stream] : space_.out[out];
+      if (place.stride[space_.rank - 2] != columns_ || columns_ * size > kAheadBytes) continue;
+      own.frame.ahead[own.frame.aheads++] = {own.frame.stream[stream] + columns_ * size, static_cast<int>(size)};
+    }
   }
 
   void of_row(Own& own, const Phase& phase) const {
@@ -234,7 +267,8 @@ class Runner {
   const Pointwise& op_;
   const PointwiseSpace& space_;
   const isa::Table& isa_;
-  const int64_t columns_;
+  const int64_t columns_, rows_;
+  const bool large_;
   const PointwiseProgram program_;
   std::vector<Own> frames_;
   std::vector<float> parts_;

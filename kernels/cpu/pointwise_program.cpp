@@ -34,18 +34,13 @@ Kind kind_of(DType dtype) {
   }
 }
 
-bool overlap(const View& a, const View& b) {
-  const char *begin = a.as<char>(), *other = b.as<char>();
-  return begin < other + b.bytes() && other < begin + a.bytes();
-}
-
 class Compiler {
  public:
-  Compiler(const Pointwise& op, const PointwiseSpace& space, bool keeps, const isa::Table& table,
+  Compiler(const Pointwise& op, const PointwiseSpace& space, PointwiseWays ways, const isa::Table& table,
            PointwiseProgram& program)
       : op_(op),
         space_(space),
-        keeps_(keeps),
+        ways_(ways),
         table_(table),
         program_(program),
         nodes_(op.nodes),
@@ -144,7 +139,7 @@ class Compiler {
     State& state = state_[n];
     if (state.of_row || is_stream(n) || state.seen == phase) return;
     state.seen = phase;
-    const bool known = state.first >= 0 && state.cost > kCheap && keeps_;
+    const bool known = state.first >= 0 && state.cost > kCheap && ways_.keeps;
     if (known && state.kept < 0 && first_kept() + program_.kept < isa::kMostStreams)
       state.kept = first_kept() + program_.kept++;
     if (known && state.kept >= 0) return;
@@ -317,9 +312,16 @@ class Compiler {
     for (const size_t i : state_[n].puts) put(i);
   }
   void put(size_t i) {
+    const View& view = op_.out[i].view;
     const bool sum = space_.is_sum[i];
-    add({.action = sum || op_.out[i].acc ? Action::add : Action::put,
-         .kind = sum ? Kind::f32 : kind_of(op_.out[i].view.dtype),
+    // Rows are then of whole lines of the cache.
+    const auto row = static_cast<size_t>(space_.columns()) * dtype_size(view.dtype);
+    const bool past = ways_.past && (view.dtype == DType::f32 || view.dtype == DType::bf16) &&
+                      reinterpret_cast<uintptr_t>(view.data) % 64 == 0 && row % 64 == 0;
+    add({.action = sum || op_.out[i].acc ? Action::add
+                   : past                ? Action::put_past
+                                         : Action::put,
+         .kind = sum ? Kind::f32 : kind_of(view.dtype),
          .at = static_cast<int32_t>(op_.in.size() + i)});
   }
 
@@ -332,10 +334,12 @@ class Compiler {
         list.push_back(number);
     };
     for (const Instruction& in : phase.of_columns) {
-      const bool writes = in.action == Action::put || in.action == Action::add;
+      const bool puts = in.action == Action::put || in.action == Action::put_past;
+      const bool writes = puts || in.action == Action::add;
       if (writes) note(phase.writes, in.kind, in.at);
-      if (in.action != Action::put && (in.at < outputs || writes)) note(phase.reads, in.kind, in.at);
+      if (!puts && (in.at < outputs || writes)) note(phase.reads, in.kind, in.at);
       note(phase.reads, in.other_kind, in.other);
+      if (in.action != Action::put_past) look_ahead(phase, in.kind, in.at);
     }
     for (std::vector<Instruction>* code : {&phase.of_row, &phase.of_columns}) {
       if (code->empty()) continue;
@@ -344,9 +348,17 @@ class Compiler {
     }
   }
 
+  void look_ahead(PointwiseProgram::Phase& phase, Kind kind, int stream) {
+    const auto number = static_cast<uint8_t>(stream);
+    if (!isa::is_stream(kind) || stream >= first_kept() || phase.ahead.size() == isa::kMostAhead) return;
+    for (const PointwiseProgram::Phase& each : program_.phases)
+      if (std::find(each.ahead.begin(), each.ahead.end(), number) != each.ahead.end()) return;
+    phase.ahead.push_back(number);
+  }
+
   const Pointwise& op_;
   const PointwiseSpace& space_;
-  const bool keeps_;
+  const PointwiseWays ways_;
   const isa::Table& table_;
   PointwiseProgram& program_;
   const std::vector<PointwiseNode>& nodes_;
@@ -361,9 +373,10 @@ class Compiler {
 
 }  // namespace
 
-PointwiseProgram program_of(const Pointwise& op, const PointwiseSpace& space, bool keeps, const isa::Table& isa) {
+PointwiseProgram program_of(const Pointwise& op, const PointwiseSpace& space, PointwiseWays ways,
+                            const isa::Table& isa) {
   PointwiseProgram program;
-  Compiler(op, space, keeps, isa, program).compile();
+  Compiler(op, space, ways, isa, program).compile();
   return program;
 }
 

@@ -19,6 +19,7 @@ struct PointwiseProgram {
     std::vector<isa::Instruction> of_row, of_columns;  // first those on cells, as on a block of one column
     std::vector<Reduction> reductions;
     std::vector<uint8_t> reads, writes;  // streams that are inputs and outputs
+    std::vector<uint8_t> ahead;          // those of them that no phase before has
   };
   struct Cell {
     size_t number;  // of an input or an output
@@ -32,7 +33,11 @@ struct PointwiseProgram {
   int32_t floats = 0;  // of a frame's memory
 };
 
-// keeps: rows may be kept. Otherwise each phase computes anew what it needs.
-PointwiseProgram program_of(const Pointwise& op, const PointwiseSpace& space, bool keeps, const isa::Table& isa);
+struct PointwiseWays {
+  bool keeps;  // rows may be kept; otherwise each phase computes anew what it needs
+  bool past;   // outputs are written past the caches where they can be
+};
+PointwiseProgram program_of(const Pointwise& op, const PointwiseSpace& space, PointwiseWays ways,
+                            const isa::Table& isa);
 
 }  // namespace qeng

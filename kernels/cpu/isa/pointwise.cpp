@@ -217,6 +217,14 @@ struct Machine {
     return next(in, frame, a...);
   }
   template <class T>
+  static void put_past(const Instruction* in, Frame& frame, V<I>... a) {
+    if (frame.count < kVectors * kWidth || kVectors == 1) return put<T>(in, frame, a...);
+    T* to = stream<T>(in->at, frame);
+    const Vec all[] = {a...};
+    for (int i = 0; i + 1 < kVectors; i += 2) stream_two(to + i * kWidth, all[i], all[i + 1]);
+    return next(in, frame, a...);
+  }
+  template <class T>
   static void add(const Instruction* in, Frame& frame, V<I>... a) {
     T* to = stream<T>(in->at, frame);
     (store_as(to + I * kWidth, load_as(to + I * kWidth) + a), ...);
@@ -247,6 +255,7 @@ struct Machine {
                : in.kind == Kind::bf16 ? &put<bf16>
                : in.kind == Kind::f16  ? &put<f16>
                                        : &put<uint8_t>;
+      case Action::put_past: return in.kind == Kind::f32 ? &put_past<float> : &put_past<bf16>;
       case Action::add: return in.kind == Kind::f32 ? &add<float> : in.kind == Kind::bf16 ? &add<bf16> : &add<f16>;
       default: break;
     }
@@ -304,7 +313,14 @@ void link(Instruction& in) {
 
 void pointwise(const Instruction* program, Frame& frame, int64_t begin, int64_t end) {
   frame.count = kBlock * kWidth;
-  for (frame.column = begin; frame.column < end; frame.column += frame.count) Block::run(program, frame);
+  for (frame.column = begin; frame.column < end; frame.column += frame.count) {
+    for (int i = 0; i < frame.aheads; ++i) {
+      const Ahead& ahead = frame.ahead[i];
+      const char *from = ahead.first + frame.column * ahead.size, *to = from + frame.count * ahead.size;
+      for (; from < to; from += 64) __builtin_prefetch(from, 0, 2);
+    }
+    Block::run(program, frame);
+  }
 }
 
 void pointwise_rest(const Instruction* program, Frame& frame, int64_t begin, int64_t end) {

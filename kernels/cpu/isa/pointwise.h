@@ -13,7 +13,7 @@ namespace qeng::isa {
 
 constexpr int64_t kCell = 16;              // floats: of the widest vector
 constexpr int64_t kMostBlock = 8 * kCell;  // columns
-constexpr int kMostStreams = 96;
+constexpr int kMostStreams = 96, kMostAhead = 8;
 
 enum class Action : uint8_t {
   load,        // the accumulator = operand
@@ -22,6 +22,7 @@ enum class Action : uint8_t {
   reduce,      // row function of columns: their part joins kMostBlock floats of memory
   keep,        // slot or f32 stream = accumulator
   put,         // stream = accumulator, rounded; u8: 1 where it is not 0
+  put_past,    // the same past the caches: whole blocks in f32 or bf16, 64-byte aligned
   add,         // stream += accumulator
   end,
 };
@@ -36,11 +37,19 @@ struct Instruction {
   int32_t at = 0, other = 0;                            // in the memory, or the number of the stream
 };
 
+// Memory that will be read or written soon, column by column as a stream, for the caches to fetch.
+struct Ahead {
+  const char* first = nullptr;  // where column 0 lies
+  int size = 0;                 // of an element
+};
+
 struct Frame {
   float* memory = nullptr;
   char* stream[kMostStreams] = {};  // where column 0 lies
   int64_t column = 0;               // of the block's first
   int64_t count = 0;                // columns of the block that there are; row functions leave out the others
+  Ahead ahead[kMostAhead];
+  int aheads = 0;
 };
 
 }  // namespace qeng::isa

@@ -32,10 +32,13 @@ inline void store(bf16* p, Vec v) {
   const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(bits, bits), 0x08);
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_castsi256_si128(packed));
 }
-inline void store_two(bf16* p, Vec a, Vec b) {  // in order
-  const __m256i both = _mm256_packus_epi32(round_to_bf16(a), round_to_bf16(b));
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permute4x64_epi64(both, 0xd8));
+inline __m256i round_two(Vec a, Vec b) {  // to bf16, in order
+  return _mm256_permute4x64_epi64(_mm256_packus_epi32(round_to_bf16(a), round_to_bf16(b)), 0xd8);
 }
+inline void store_two(bf16* p, Vec a, Vec b) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), round_two(a, b)); }
+// The same past the caches, to 64-byte aligned memory.
+inline void stream_two(bf16* p, Vec a, Vec b) { _mm256_stream_si256(reinterpret_cast<__m256i*>(p), round_two(a, b)); }
+inline void stream_two(float* p, Vec a, Vec b) { _mm256_stream_ps(p, a), _mm256_stream_ps(p + kWidth, b); }
 inline void store(f16* p, Vec v) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
 }

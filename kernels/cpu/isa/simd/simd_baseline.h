@@ -20,6 +20,10 @@ inline void store(bf16* p, Vec v) { *p = to_bf16(v); }
 inline void store(f16* p, Vec v) { *p = to_f16(v); }
 inline void store_two(bf16* p, Vec a, Vec b) { store(p, a), store(p + 1, b); }
 template <class T>
+inline void stream_two(T* p, Vec a, Vec b) {
+  store(p, a), store(p + 1, b);
+}
+template <class T>
 inline void store(T* p, Vec v, int64_t n) {
   if (n > 0) store(p, v);
 }
