@@ -17,7 +17,6 @@ constexpr int64_t kLongRow = 4 * kPiece;   // columns of a row that is worth sev
 
 // An operation on more memory than caches hold: its results are written past them, and rows are fetched ahead, which
 // the processor does by itself only within one.
-constexpr int64_t kAheadBytes = 1 << 15;  // of a longer row the processor soon sees what comes
 constexpr size_t kLarge = size_t{32} << 20;
 
 using Phase = PointwiseProgram::Phase;
@@ -116,7 +115,7 @@ class Runner {
     go_to(own, row);
     for (const Phase& phase : program_.phases) {
       of_row(own, phase);
-      if (large_) look_ahead(own, phase, row);
+      if (large_) look_ahead(own, phase, row, piece);
       if (phase.reductions.empty()) {
         const bool all = space_.reduces;
         of_columns(own, phase, all ? 0 : piece * kPiece, all ? columns_ : std::min(columns_, (piece + 1) * kPiece));
@@ -199,17 +198,17 @@ class Runner {
       set_cell(own.frame, cell, element(op_.in[number], first_of(space_.in[number], row)));
   }
 
-  // The next row of the phase's streams.
-  void look_ahead(Own& own, const Phase& phase, int64_t row) const {
+  // What comes next of the phase's streams: the next piece of the row, or where rows are short, the next row.
+  void look_ahead(Own& own, const Phase& phase, int64_t row, int64_t piece) const {
     own.frame.aheads = 0;
-    if (space_.rank < 2 || row + 1 == rows_) return;
+    const bool in_row = columns_ > kPiece;
+    if (in_row ? row + 1 == rows_ && piece + 1 == pieces() : row + 1 == rows_) return;
     for (const uint8_t stream : phase.ahead) {
-      const int64_t size = size_of(stream);
+      const int64_t size = size_of(stream), columns = in_row ? kPiece : columns_;
       const bool is_in = stream < op_.in.size();
-      const size_t out = is_in ? 0 : stream - op_.in.size();
-      const PointwiseSpace::Place& place = is_in ? space_.in[stream] : space_.out[out];
-      if (place.stride[space_.rank - 2] != columns_ || columns_ * size > kAheadBytes) continue;
-      own.frame.ahead[own.frame.aheads++] = {own.frame.stream[stream] + columns_ * size, static_cast<int>(size)};
+      const PointwiseSpace::Place& place = is_in ? space_.in[stream] : space_.out[stream - op_.in.size()];
+      if (!in_row && place.stride[space_.rank - 2] != columns_) continue;
+      own.frame.ahead[own.frame.aheads++] = {own.frame.stream[stream] + columns * size, static_cast<int>(size)};
     }
   }
 
