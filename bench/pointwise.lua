@@ -1,7 +1,7 @@
 -- Arithmetic on tensors (q.Tensor's operators, Pointwise) against the bandwidth of a copy of the same size:
 --   qeng bench/pointwise.lua [--threads 2] [--seconds 0.3] [--only softmax]
--- bench/pointwise_peer.py measures PyTorch in turns with it: it writes a case's name to --serve's standard input, and reads the
--- seconds of one run.
+-- bench/pointwise_peer.py measures PyTorch in turns with it: it writes a case's name to --serve's standard input, and
+-- reads the seconds of one run.
 
 local q = require "qeng"
 
@@ -64,7 +64,7 @@ chains["layernorm, backward"] = { 5, function(new, one)
   return function()
     local centred = x - x:mean(-1, true)
     local y = centred * ((centred * centred):mean(-1, true) + 1e-5):rsqrt() * w + b
-    return (y * dy):to("f32"):sum()
+    return (y * dy):sum():to("f32")
   end, true
 end }
 for _, name in ipairs { "gelu", "sin", "cos", "log1p", "tanh", "erf" } do
@@ -132,8 +132,9 @@ for _, size in ipairs { "small", "large", "long" } do
       if (name .. "/" .. size .. "/" .. dtype):find(opt.only, 1, true) and (size ~= "long" or name == "softmax") then
         local median, _, bytes = run(name, size, dtype)
         local copy = copying(bytes)
-        print(("%-28s %-6s %-5s %9.1f %8.1f %8.1f %5.0f%%"):format(name, size, dtype, median * 1e6, bytes / median / 1e9,
-          copy / 1e9, 100 * bytes / median / copy))
+        local rate = bytes / median
+        print(("%-28s %-6s %-5s %9.1f %8.1f %8.1f %5.0f%%"):format(name, size, dtype, median * 1e6, rate / 1e9,
+          copy / 1e9, 100 * rate / copy))
       end
     end
   end

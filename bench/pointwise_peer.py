@@ -40,7 +40,7 @@ def layernorm(x, w, b):
 
 
 def layernorm_loss(x, dy, w, b):
-    return (layernorm(x, w, b) * dy).float().sum()
+    return (layernorm(x, w, b) * dy).sum().float()
 
 
 def layernorm_gate(x, gate, rest, w, b):

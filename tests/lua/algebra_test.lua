@@ -389,8 +389,12 @@ do  -- set: an optimizer's step; what broadcasts; what was made of the old value
   local first, tail = m:rows(0, 1), q.no_grad(function() return m * 100 end)
   local new = m * 2 + m
   m:set(new)
+  local again = m * 2 + m
   assert(values(m) == "3 6 9 12" and values(new) == "3 6 9 12" and values(tail) == "100 200 300 400")
-  new = new + 1
+  m:set(again)
+  local reader = again + 1
+  m:set(m / 3)
+  assert(values(reader) == "10 19 28 37" and values(m) == "3 6 9 12")
   m:set(m - m:sum(-1, true)):set(first + m)
   assert(values(m) == "-12 -6 -18 -12", values(m))
   m:set(m:max(-1, true) + m):set(m:sum(1, true) + m)
