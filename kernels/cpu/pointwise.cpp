@@ -13,6 +13,7 @@ namespace {
 constexpr int64_t kPiece = 4096;           // columns that row functions add up in f32, and what threads share a row by
 constexpr int64_t kSummedRows = 64;        // of a partial sum
 constexpr int64_t kKeptColumns = 1 << 17;  // of a longer row nothing is kept: it would leave the cache
+constexpr int64_t kGroupColumns = 2048;    // of rows side by side: what a thread has of them stays in its first cache
 constexpr int64_t kLongRow = 4 * kPiece;   // columns of a row that is worth several threads
 
 // An operation on more memory than caches hold: its results are written past them, and rows are fetched ahead, which
@@ -83,14 +84,15 @@ class Runner {
         rows_(space.rows()),
         large_(is_large(op)),
         program_(program_of(op, space, {columns_ <= kKeptColumns, large_}, *context.isa)) {
-    const auto threads = static_cast<size_t>(context.threads);
+    group_ = !space.reduces ? 1 : static_cast<size_t>(std::clamp<int64_t>(kGroupColumns / columns_, 1, 8));
     const size_t streams = op.in.size() + op.out.size();
     const int64_t whole = (columns_ + isa::kMostBlock - 1) / isa::kMostBlock * isa::kMostBlock;
     const int64_t floats = program_.floats, rests = static_cast<int64_t>(streams) * kRest;
-    frames_.resize(threads);
-    float* memory = context.scratch.take<float>(context.threads * (floats + program_.kept * whole));
-    char* rest = context.scratch.take<char>(context.threads * rests);
-    std::memset(rest, 0, static_cast<size_t>(context.threads * rests));
+    frames_.resize(static_cast<size_t>(context.threads) * group_);
+    const auto frames = static_cast<int64_t>(frames_.size());
+    float* memory = context.scratch.take<float>(frames * (floats + program_.kept * whole));
+    char* rest = context.scratch.take<char>(frames * rests);
+    std::memset(rest, 0, static_cast<size_t>(frames * rests));
     for (Own& own : frames_) {
       own.frame.memory = memory;
       own.rest = rest;
@@ -107,31 +109,20 @@ class Runner {
   int64_t pieces() const { return space_.reduces ? 1 : (columns_ + kPiece - 1) / kPiece; }
 
   // Of outputs that are summed over rows: where column 0 of the sum lies, for the calling thread.
-  void sum_into(size_t out, float* sum) { mine().frame.stream[op_.in.size() + out] = reinterpret_cast<char*>(sum); }
+  void sum_into(size_t out, float* sum) {
+    for (size_t i = 0; i < group_; ++i) mine()[i].frame.stream[op_.in.size() + out] = reinterpret_cast<char*>(sum);
+  }
 
-  // A row, or where there are no row functions, one of its pieces.
-  void run(int64_t row, int64_t piece) {
-    Own& own = mine();
-    go_to(own, row);
-    for (const Phase& phase : program_.phases) {
-      of_row(own, phase);
-      if (large_) look_ahead(own, phase, row, piece);
-      if (phase.reductions.empty()) {
-        const bool all = space_.reduces;
-        of_columns(own, phase, all ? 0 : piece * kPiece, all ? columns_ : std::min(columns_, (piece + 1) * kPiece));
-        continue;
-      }
-      std::vector<Total>& totals = own.totals;
-      totals.clear();
-      for (const auto& reduction : phase.reductions) totals.emplace_back(reduction.fn);
-      for (int64_t begin = 0; begin < columns_; begin += kPiece) {
-        begin_parts(own, phase);
-        of_columns(own, phase, begin, std::min(columns_, begin + kPiece));
-        for (size_t r = 0; r < totals.size(); ++r) totals[r].add(part(own, phase, r));
-      }
-      for (size_t r = 0; r < totals.size(); ++r) set_cell(own.frame, phase.reductions[r].cell, totals[r].value());
+  // So many rows, each `step` after the one before; where there are no row functions, one of their pieces.
+  void run(int64_t row, int64_t step, int64_t count, int64_t piece) {
+    Own* own = mine();
+    for (; count > 0; count -= static_cast<int64_t>(group_)) {
+      Own* end = own + std::min<int64_t>(count, static_cast<int64_t>(group_));
+      for (Own* each = own; each < end; ++each, row += step) go_to(*each, row);
+      for (const Phase& phase : program_.phases)
+        for (Own* each = own; each < end; ++each) run(*each, phase, piece);
+      for (Own* each = own; piece == 0 && each < end; ++each) write_row(*each);
     }
-    if (piece == 0) write_row(own, row);
     if (large_) _mm_sfence();  // for other threads to see what was written past the caches
   }
 
@@ -149,11 +140,10 @@ class Runner {
       parts_.resize(count * static_cast<size_t>(pieces));
       if (!phase.of_columns.empty())
         parallel_for(context.threads, pieces, 1, [&](int64_t first, int64_t end) {
-          Own& own = mine();
+          Own& own = *mine();
           for (int64_t piece = first; piece < end; ++piece) {
-            begin_parts(own, phase);
-            of_columns(own, phase, piece * kPiece, std::min(columns_, (piece + 1) * kPiece));
-            for (size_t r = 0; r < count; ++r) parts_[static_cast<size_t>(piece) * count + r] = part(own, phase, r);
+            reduce(own, phase, piece * kPiece,
+                   [&](size_t r, float part) { parts_[static_cast<size_t>(piece) * count + r] = part; });
           }
           if (large_) _mm_sfence();
         });
@@ -163,7 +153,7 @@ class Runner {
         for (Own& own : frames_) set_cell(own.frame, phase.reductions[r].cell, total.value());
       }
     }
-    write_row(frames_[0], row);
+    write_row(frames_[0]);
   }
 
  private:
@@ -171,12 +161,13 @@ class Runner {
 
   struct alignas(128) Own {  // of a thread: no two on one line of the cache, nor on neighbours, which are read together
     isa::Frame frame;
-    char* rest = nullptr;  // for each stream a block, for what there is of a last one
-    int64_t row = -1;      // whose streams the frame has
+    char* rest = nullptr;                     // for each stream a block, for what there is of a last one
+    int64_t row = -1;                         // whose streams the frame has
+    int64_t room[kMostPointwiseInputs] = {};  // elements of each input from there on
     std::vector<Total> totals;
   };
 
-  Own& mine() { return frames_[static_cast<size_t>(team_rank())]; }
+  Own* mine() { return &frames_[static_cast<size_t>(team_rank()) * group_]; }
   size_t kept_stream(int k) const { return op_.in.size() + op_.out.size() + static_cast<size_t>(k); }
 
   void set_cell(isa::Frame& frame, int32_t at, float value) const { isa_.pointwise_set(frame.memory + at, value); }
@@ -191,18 +182,36 @@ class Runner {
   void go_to(Own& own, int64_t row) {
     if (own.row == row) return;
     own.row = row;
-    for (size_t i = 0; i < op_.in.size(); ++i) own.frame.stream[i] = at(op_.in[i], first_of(space_.in[i], row));
+    for (size_t i = 0; i < op_.in.size(); ++i) {
+      const int64_t first = first_of(space_.in[i], row);
+      own.frame.stream[i] = at(op_.in[i], first), own.room[i] = op_.in[i].elements() - first;
+    }
     for (size_t i = 0; i < op_.out.size(); ++i)
       if (!space_.is_sum[i]) own.frame.stream[op_.in.size() + i] = at(op_.out[i].view, first_of(space_.out[i], row));
     for (const auto& [number, cell] : program_.row_inputs)
       set_cell(own.frame, cell, element(op_.in[number], first_of(space_.in[number], row)));
   }
 
+  void run(Own& own, const Phase& phase, int64_t piece) {
+    of_row(own, phase);
+    if (large_) look_ahead(own, phase, piece);
+    if (phase.reductions.empty()) {
+      const bool all = space_.reduces;
+      return of_columns(own, phase, all ? 0 : piece * kPiece,
+                        all ? columns_ : std::min(columns_, (piece + 1) * kPiece));
+    }
+    own.totals.clear();
+    for (const auto& reduction : phase.reductions) own.totals.emplace_back(reduction.fn);
+    for (int64_t begin = 0; begin < columns_; begin += kPiece)
+      reduce(own, phase, begin, [&](size_t r, float part) { own.totals[r].add(part); });
+    for (size_t r = 0; r < own.totals.size(); ++r) set_cell(own.frame, phase.reductions[r].cell, own.totals[r].value());
+  }
+
   // What comes next of the phase's streams: the next piece of the row, or where rows are short, the next row.
-  void look_ahead(Own& own, const Phase& phase, int64_t row, int64_t piece) const {
+  void look_ahead(Own& own, const Phase& phase, int64_t piece) const {
     own.frame.aheads = 0;
     const bool in_row = columns_ > kPiece;
-    if (in_row ? row + 1 == rows_ && piece + 1 == pieces() : row + 1 == rows_) return;
+    if (own.row + 1 == rows_ && (!in_row || piece + 1 == pieces())) return;
     for (const uint8_t stream : phase.ahead) {
       const int64_t size = size_of(stream), columns = in_row ? kPiece : columns_;
       const bool is_in = stream < op_.in.size();
@@ -215,12 +224,16 @@ class Runner {
   void of_row(Own& own, const Phase& phase) const {
     if (!phase.of_row.empty()) isa_.pointwise_rest(phase.of_row.data(), own.frame, 0, 1);
   }
-  void begin_parts(Own& own, const Phase& phase) const {
-    for (const auto& reduction : phase.reductions)
-      isa_.pointwise_begin(reduction.fn, own.frame.memory + reduction.parts);
-  }
-  float part(const Own& own, const Phase& phase, size_t r) const {
-    return isa_.pointwise_total(phase.reductions[r].fn, own.frame.memory + phase.reductions[r].parts);
+  // A piece of the columns: give(row function, what it makes of them).
+  template <class Give>
+  void reduce(Own& own, const Phase& phase, int64_t begin, Give&& give) const {
+    const int64_t end = std::min(columns_, begin + kPiece);
+    const bool few = end - begin <= isa_.pointwise_block;
+    float* memory = own.frame.memory;
+    for (const auto& each : phase.reductions) isa_.pointwise_begin(each.fn, memory + each.parts, few);
+    of_columns(own, phase, begin, end);
+    for (size_t r = 0; r < phase.reductions.size(); ++r)
+      give(r, isa_.pointwise_total(phase.reductions[r].fn, memory + phase.reductions[r].parts, few));
   }
 
   // Whole blocks, then the rest in memory that has room for a block.
@@ -238,7 +251,11 @@ class Runner {
       if (fill) std::memcpy(to, real[stream] + whole * size, static_cast<size_t>((end - whole) * size));
       frame.stream[stream] = to - whole * size;
     };
-    for (const uint8_t stream : phase.reads) move(stream, true);
+    const auto moves = [&](size_t stream) {  // or there is a block's memory, whatever it holds
+      return stream >= op_.in.size() || whole + isa::kMostBlock > own.room[stream];
+    };
+    for (const uint8_t stream : phase.reads)
+      if (moves(stream)) move(stream, true);
     for (const uint8_t stream : phase.writes)
       if (!has(phase.reads, stream)) move(stream, false);
     isa_.pointwise_rest(phase.of_columns.data(), frame, whole, end);
@@ -247,7 +264,8 @@ class Runner {
       std::memcpy(real[stream] + whole * size, own.rest + stream * kRest, static_cast<size_t>((end - whole) * size));
       frame.stream[stream] = real[stream];
     }
-    for (const uint8_t stream : phase.reads) frame.stream[stream] = real[stream];
+    for (const uint8_t stream : phase.reads)
+      if (moves(stream)) frame.stream[stream] = real[stream];
   }
   static bool has(const std::vector<uint8_t>& list, uint8_t stream) {
     return std::find(list.begin(), list.end(), stream) != list.end();
@@ -258,9 +276,9 @@ class Runner {
     return space_.is_sum[out] ? 4 : static_cast<int64_t>(dtype_size(op_.out[out].view.dtype));
   }
 
-  void write_row(const Own& own, int64_t row) const {
+  void write_row(const Own& own) const {
     for (const auto& [number, cell] : program_.row_outputs)
-      put_element(op_.out[number], first_of(space_.out[number], row), own.frame.memory[cell]);
+      put_element(op_.out[number], first_of(space_.out[number], own.row), own.frame.memory[cell]);
   }
 
   const Pointwise& op_;
@@ -269,7 +287,8 @@ class Runner {
   const int64_t columns_, rows_;
   const bool large_;
   const PointwiseProgram program_;
-  std::vector<Own> frames_;
+  size_t group_ = 1;         // rows that a thread computes side by side, so that one waits while another goes on
+  std::vector<Own> frames_;  // of each thread so many
   std::vector<float> parts_;
 };
 
@@ -298,7 +317,7 @@ void run_sums(const Pointwise& op, const PointwiseSpace& space, CpuContext& cont
         runner.sum_into(i, sum);
       }
       const int64_t first = k / inner * summed * inner + k % inner;
-      for (int64_t s = from; s < to; ++s) runner.run(first + s * inner, piece);
+      runner.run(first + from * inner, inner, to - from, piece);
     }
   });
   for (size_t i = 0; i < op.out.size(); ++i) {
@@ -333,7 +352,8 @@ void run(const Pointwise& op, CpuContext& context) {
   }
   const int64_t grain = std::max<int64_t>(1, kPiece / std::min(kPiece, space.columns()));
   parallel_for(context.threads, rows * pieces, grain, [&](int64_t begin, int64_t end) {
-    for (int64_t unit = begin; unit < end; ++unit) runner.run(unit / pieces, unit % pieces);
+    if (pieces == 1) return runner.run(begin, 1, end - begin, 0);
+    for (int64_t unit = begin; unit < end; ++unit) runner.run(unit / pieces, 1, 1, unit % pieces);
   });
 }
 

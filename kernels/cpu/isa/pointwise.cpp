@@ -332,19 +332,26 @@ void pointwise_rest(const Instruction* program, Frame& frame, int64_t begin, int
   }
 }
 
-void begin(Fn fn, float* parts) {
-  for (int i = 0; i < kBlock; ++i) store(parts + i * kWidth, splat(neutral(fn)));
+// A narrow block and the one after it have two parts, a block of its own one.
+constexpr int kFew = 2;
+
+void begin(Fn fn, float* parts, bool few) {
+  for (int i = 0; i < (few ? kFew : kBlock); ++i) store(parts + i * kWidth, splat(neutral(fn)));
 }
 
-template <Fn fn>
+template <Fn fn, int count>
 Vec total(const float* parts) {
-  Vec all[kBlock];
-  for (int i = 0; i < kBlock; ++i) all[i] = load(parts + i * kWidth);
-  return joined_with_nan<fn, kBlock>(all);
+  Vec all[count];
+  for (int i = 0; i < count; ++i) all[i] = load(parts + i * kWidth);
+  return joined_with_nan<fn, count>(all);
 }
-float total(Fn fn, const float* parts) {
-  if (fn == Fn::row_sum) return sum(total<Fn::row_sum>(parts));
-  const Vec all = fn == Fn::row_max ? total<Fn::row_max>(parts) : splat(0.0f) - total<Fn::row_min>(parts);
+template <Fn fn>
+Vec total(const float* parts, bool few) {
+  return few ? total<fn, kFew>(parts) : total<fn, kBlock>(parts);
+}
+float total(Fn fn, const float* parts, bool few) {
+  if (fn == Fn::row_sum) return sum(total<Fn::row_sum>(parts, few));
+  const Vec all = fn == Fn::row_max ? total<Fn::row_max>(parts, few) : splat(0.0f) - total<Fn::row_min>(parts, few);
   if (any(is_nan(all))) return __builtin_nanf("");
   return fn == Fn::row_max ? largest(all) : 0.0f - largest(all);
 }

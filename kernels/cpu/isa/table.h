@@ -66,9 +66,9 @@ struct Table {
   // Columns begin .. end - 1: whole blocks; what there is of one, whose streams have room for all of it.
   void (*pointwise)(const Instruction* program, Frame& frame, int64_t begin, int64_t end) = nullptr;
   void (*pointwise_rest)(const Instruction* program, Frame& frame, int64_t begin, int64_t end) = nullptr;
-  // The parts of a row function before its first column, and what they make together.
-  void (*pointwise_begin)(Fn fn, float* parts) = nullptr;
-  float (*pointwise_total)(Fn fn, const float* parts) = nullptr;
+  // The parts of a row function before its first column, and what they make together. few: of one block at most.
+  void (*pointwise_begin)(Fn fn, float* parts, bool few) = nullptr;
+  float (*pointwise_total)(Fn fn, const float* parts, bool few) = nullptr;
   // Sets a cell, as instructions read it: what is written in smaller pieces they would have to wait for.
   void (*pointwise_set)(float* cell, float value) = nullptr;
 
