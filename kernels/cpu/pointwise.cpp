@@ -84,6 +84,12 @@ class Runner {
         rows_(space.rows()),
         large_(is_large(op)),
         program_(program_of(op, space, {columns_ <= kKeptColumns, large_}, *context.isa)) {
+    for (const View& view : op.in) {
+      sizes_.push_back(static_cast<int64_t>(dtype_size(view.dtype)));
+      elements_.push_back(view.elements());
+    }
+    for (size_t i = 0; i < op.out.size(); ++i)
+      sizes_.push_back(space.is_sum[i] ? 4 : static_cast<int64_t>(dtype_size(op.out[i].view.dtype)));
     group_ = !space.reduces ? 1 : static_cast<size_t>(std::clamp<int64_t>(kGroupColumns / columns_, 1, 8));
     const size_t streams = op.in.size() + op.out.size();
     const int64_t whole = (columns_ + isa::kMostBlock - 1) / isa::kMostBlock * isa::kMostBlock;
@@ -184,10 +190,13 @@ class Runner {
     own.row = row;
     for (size_t i = 0; i < op_.in.size(); ++i) {
       const int64_t first = first_of(space_.in[i], row);
-      own.frame.stream[i] = at(op_.in[i], first), own.room[i] = op_.in[i].elements() - first;
+      own.frame.stream[i] = op_.in[i].as<char>() + first * sizes_[i];
+      own.room[i] = elements_[i] - first;
     }
     for (size_t i = 0; i < op_.out.size(); ++i)
-      if (!space_.is_sum[i]) own.frame.stream[op_.in.size() + i] = at(op_.out[i].view, first_of(space_.out[i], row));
+      if (!space_.is_sum[i])
+        own.frame.stream[op_.in.size() + i] =
+            op_.out[i].view.as<char>() + first_of(space_.out[i], row) * sizes_[op_.in.size() + i];
     for (const auto& [number, cell] : program_.row_inputs)
       set_cell(own.frame, cell, element(op_.in[number], first_of(space_.in[number], row)));
   }
@@ -199,6 +208,13 @@ class Runner {
       const bool all = space_.reduces;
       return of_columns(own, phase, all ? 0 : piece * kPiece,
                         all ? columns_ : std::min(columns_, (piece + 1) * kPiece));
+    }
+    if (columns_ <= kPiece) {
+      const bool few = begin_reductions(own, phase, columns_);
+      of_columns(own, phase, 0, columns_);
+      for (const auto& each : phase.reductions)
+        isa_.pointwise_finish(each.fn, own.frame.memory + each.parts, few, own.frame.memory + each.cell);
+      return;
     }
     own.totals.clear();
     for (const auto& reduction : phase.reductions) own.totals.emplace_back(reduction.fn);
@@ -213,7 +229,7 @@ class Runner {
     const bool in_row = columns_ > kPiece;
     if (own.row + 1 == rows_ && (!in_row || piece + 1 == pieces())) return;
     for (const uint8_t stream : phase.ahead) {
-      const int64_t size = size_of(stream), columns = in_row ? kPiece : columns_;
+      const int64_t size = sizes_[stream], columns = in_row ? kPiece : columns_;
       const bool is_in = stream < op_.in.size();
       const PointwiseSpace::Place& place = is_in ? space_.in[stream] : space_.out[stream - op_.in.size()];
       if (!in_row && place.stride[space_.rank - 2] != columns_) continue;
@@ -228,12 +244,15 @@ class Runner {
   template <class Give>
   void reduce(Own& own, const Phase& phase, int64_t begin, Give&& give) const {
     const int64_t end = std::min(columns_, begin + kPiece);
-    const bool few = end - begin <= isa_.pointwise_block;
-    float* memory = own.frame.memory;
-    for (const auto& each : phase.reductions) isa_.pointwise_begin(each.fn, memory + each.parts, few);
+    const bool few = begin_reductions(own, phase, end - begin);
     of_columns(own, phase, begin, end);
     for (size_t r = 0; r < phase.reductions.size(); ++r)
-      give(r, isa_.pointwise_total(phase.reductions[r].fn, memory + phase.reductions[r].parts, few));
+      give(r, isa_.pointwise_total(phase.reductions[r].fn, own.frame.memory + phase.reductions[r].parts, few));
+  }
+  bool begin_reductions(Own& own, const Phase& phase, int64_t columns) const {
+    const bool few = columns <= isa_.pointwise_block;
+    for (const auto& each : phase.reductions) isa_.pointwise_begin(each.fn, own.frame.memory + each.parts, few);
+    return few;
   }
 
   // Whole blocks, then the rest in memory that has room for a block.
@@ -245,37 +264,27 @@ class Runner {
     if (whole == end) return;
     char* real[isa::kMostStreams];
     const auto move = [&](size_t stream, bool fill) {
-      const int64_t size = size_of(stream);
+      const int64_t size = sizes_[stream];
       real[stream] = frame.stream[stream];
       char* to = own.rest + static_cast<int64_t>(stream) * kRest;
       if (fill) std::memcpy(to, real[stream] + whole * size, static_cast<size_t>((end - whole) * size));
       frame.stream[stream] = to - whole * size;
     };
     const auto moves = [&](size_t stream) {  // or there is a block's memory, whatever it holds
-      return stream >= op_.in.size() || whole + isa::kMostBlock > own.room[stream];
+      return whole + isa::kMostBlock > own.room[stream];
     };
     for (const uint8_t stream : phase.reads)
       if (moves(stream)) move(stream, true);
-    for (const uint8_t stream : phase.writes)
-      if (!has(phase.reads, stream)) move(stream, false);
+    for (const uint8_t stream : phase.writes) move(stream, phase.updates);
     isa_.pointwise_rest(phase.of_columns.data(), frame, whole, end);
     for (const uint8_t stream : phase.writes) {
-      const int64_t size = size_of(stream);
+      const int64_t size = sizes_[stream];
       std::memcpy(real[stream] + whole * size, own.rest + stream * kRest, static_cast<size_t>((end - whole) * size));
       frame.stream[stream] = real[stream];
     }
     for (const uint8_t stream : phase.reads)
       if (moves(stream)) frame.stream[stream] = real[stream];
   }
-  static bool has(const std::vector<uint8_t>& list, uint8_t stream) {
-    return std::find(list.begin(), list.end(), stream) != list.end();
-  }
-  int64_t size_of(size_t stream) const {
-    if (stream < op_.in.size()) return static_cast<int64_t>(dtype_size(op_.in[stream].dtype));
-    const size_t out = stream - op_.in.size();
-    return space_.is_sum[out] ? 4 : static_cast<int64_t>(dtype_size(op_.out[out].view.dtype));
-  }
-
   void write_row(const Own& own) const {
     for (const auto& [number, cell] : program_.row_outputs)
       put_element(op_.out[number], first_of(space_.out[number], own.row), own.frame.memory[cell]);
@@ -287,6 +296,7 @@ class Runner {
   const int64_t columns_, rows_;
   const bool large_;
   const PointwiseProgram program_;
+  std::vector<int64_t> sizes_, elements_;  // of an element of each stream; of each input
   size_t group_ = 1;         // rows that a thread computes side by side, so that one waits while another goes on
   std::vector<Own> frames_;  // of each thread so many
   std::vector<float> parts_;

@@ -337,7 +337,8 @@ class Compiler {
       const bool puts = in.action == Action::put || in.action == Action::put_past;
       const bool writes = puts || in.action == Action::add;
       if (writes) note(phase.writes, in.kind, in.at);
-      if (!puts && (in.at < outputs || writes)) note(phase.reads, in.kind, in.at);
+      if (!writes && in.at < outputs) note(phase.reads, in.kind, in.at);
+      phase.updates = phase.updates || in.action == Action::add;
       note(phase.reads, in.other_kind, in.other);
       if (in.action != Action::put_past) look_ahead(phase, in.kind, in.at);
     }

@@ -18,7 +18,8 @@ struct PointwiseProgram {
   struct Phase {
     std::vector<isa::Instruction> of_row, of_columns;  // first those on cells, as on a block of one column
     std::vector<Reduction> reductions;
-    std::vector<uint8_t> reads, writes;  // streams that are inputs and outputs
+    std::vector<uint8_t> reads, writes;  // streams: inputs, outputs
+    bool updates = false;                // outputs are read too
     std::vector<uint8_t> ahead;          // those of them that no phase before has
   };
   struct Cell {

@@ -359,6 +359,7 @@ float total(Fn fn, const float* parts, bool few) {
 void set(float* cell, float value) {
   for (int i = 0; i < kCell; i += kWidth) store(cell + i, splat(value));
 }
+void finish(Fn fn, const float* parts, bool few, float* cell) { set(cell, total(fn, parts, few)); }
 
 }  // namespace
 
@@ -369,6 +370,7 @@ void fill_pointwise(Table& table) {
   table.pointwise_rest = pointwise_rest;
   table.pointwise_begin = begin;
   table.pointwise_total = total;
+  table.pointwise_finish = finish;
   table.pointwise_set = set;
 }
 

@@ -69,6 +69,7 @@ struct Table {
   // The parts of a row function before its first column, and what they make together. few: of one block at most.
   void (*pointwise_begin)(Fn fn, float* parts, bool few) = nullptr;
   float (*pointwise_total)(Fn fn, const float* parts, bool few) = nullptr;
+  void (*pointwise_finish)(Fn fn, const float* parts, bool few, float* cell) = nullptr;  // to a cell
   // Sets a cell, as instructions read it: what is written in smaller pieces they would have to wait for.
   void (*pointwise_set)(float* cell, float value) = nullptr;
 
