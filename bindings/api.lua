@@ -170,8 +170,8 @@ function Tensor:copy(src) end
 ---@return Tensor self
 function Tensor:fill(value) end
 ---The first #values elements from a list; or all, from a number or a tensor that broadcasts to this shape, rounded to
----this dtype. No gradient flows through it: where one would be lost, Error("state"); an optimizer's step is in a
----function given to q.no_grad.
+---this dtype. An expression of this shape and dtype is computed into it, without memory beside. No gradient flows
+---through it: where one would be lost, Error("state"); an optimizer's step is in a function given to q.no_grad.
 ---@param values Tensor|number|number[]
 ---@return Tensor self
 function Tensor:set(values) end

@@ -91,7 +91,7 @@ int set(Call& call) {
   if (!values) {
     if (x->view.elements()) x->device().run(Fill{x->view, number});
   } else if (has_shape(values->view, x->view)) {
-    copy_into(*x, *settled(values));
+    if (!settle_into(values, x)) copy_into(*x, *settled(values));
   } else {
     if (!broadcasts(values->view, x->view))
       fail("shape", "set of ", shape_text(x->view), " to ", shape_text(values->view),

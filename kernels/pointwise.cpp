@@ -24,19 +24,11 @@ bool lacks(const View& view, const View& space, int d) { return view.shape[d] ==
 // The nodes that outputs need: the inputs, then the others in order, each in a register that nobody reads any more.
 void assign_registers(const Pointwise& op, PointwisePlan& plan) {
   const size_t count = op.nodes.size();
+  const std::vector<bool> needed = needed_nodes(op.nodes, op.out);
   std::vector<size_t> last(count, 0);  // who reads it last; count: it stays
-  std::vector<bool> needed(count, false);
-  for (const PointwiseOutput& out : op.out) needed[out.node] = true, last[out.node] = count;
-  const auto each_operand = [&](const PointwiseNode& node, auto f) {
-    const int operands = operands_of(node.fn);
-    if (operands > 0) f(node.a);
-    if (operands > 1) f(node.b);
-    if (operands > 2) f(node.c);
-  };
-  for (size_t i = count; i-- > 0;)
-    if (needed[i])
-      each_operand(op.nodes[i],
-                   [&](uint16_t operand) { needed[operand] = true, last[operand] = std::max(last[operand], i); });
+  for (size_t i = 0; i < count; ++i)
+    if (needed[i]) each_operand(op.nodes[i], [&](uint16_t operand) { last[operand] = i; });
+  for (const PointwiseOutput& out : op.out) last[out.node] = count;
   std::vector<uint8_t> place(count, 0), spare;
   const auto take = [&] {
     if (spare.empty()) {
@@ -61,14 +53,15 @@ void assign_registers(const Pointwise& op, PointwisePlan& plan) {
     });
     place[i] = take();
     plan.steps.push_back({node.fn, place[i], place[node.a], place[node.b], place[node.c], node.value});
-    plan.reduces = plan.reduces || is_row_fn(node.fn);
   }
   for (const PointwiseOutput& out : op.out) plan.results.push_back(place[out.node]);
 }
 
 // Joins neighbouring dimensions that each view has both of, or neither; leaves out those of one element.
-void collapse(const Pointwise& op, PointwisePlan& plan) {
+void collapse(const Pointwise& op, PointwiseSpace& plan) {
   const View& space = op.space;
+  const std::vector<bool> needed = needed_nodes(op.nodes, op.out);
+  for (size_t i = 0; i < op.nodes.size(); ++i) plan.reduces = plan.reduces || (needed[i] && is_row_fn(op.nodes[i].fn));
   bool keep_last = plan.reduces;  // rows stay rows
   for (const PointwiseOutput& out : op.out)
     for (int d = 0; d + 1 < space.rank; ++d) keep_last = keep_last || lacks(out.view, space, d);
@@ -91,7 +84,7 @@ void collapse(const Pointwise& op, PointwisePlan& plan) {
   plan.rank = groups;
   if (plan.rank == 0) plan.shape[plan.rank++] = space.elements();  // of no dimension
   const auto place_of = [&](const View& view) {
-    PointwisePlan::Place place;
+    PointwiseSpace::Place place;
     int64_t stride = 1;
     place.dense = true;
     for (int d = space.rank; d-- > 0;) {
@@ -118,6 +111,14 @@ void collapse(const Pointwise& op, PointwisePlan& plan) {
 }
 
 }  // namespace
+
+std::vector<bool> needed_nodes(const std::vector<PointwiseNode>& nodes, const std::vector<PointwiseOutput>& out) {
+  std::vector<bool> needed(nodes.size(), false);
+  for (const PointwiseOutput& each : out) needed[each.node] = true;
+  for (size_t i = nodes.size(); i-- > 0;)
+    if (needed[i]) each_operand(nodes[i], [&](uint16_t operand) { needed[operand] = true; });
+  return needed;
+}
 
 std::vector<bool> same_in_rows(const std::vector<PointwiseNode>& nodes, const std::vector<View>& in) {
   std::vector<bool> same;
@@ -191,6 +192,12 @@ void check_shapes(const Pointwise& op) {
     has_to(begin < 0 || (begin == first && end == last), "all sums are over the same dimensions");
     begin = first, end = last;
   }
+}
+
+PointwiseSpace space_of(const Pointwise& op) {
+  PointwiseSpace space;
+  collapse(op, space);
+  return space;
 }
 
 PointwisePlan plan_of(const Pointwise& op) {

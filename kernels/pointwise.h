@@ -38,23 +38,15 @@ struct PointwiseOutput {
 
 constexpr int kMostPointwiseNodes = 512, kMostPointwiseInputs = 16, kMostPointwiseOutputs = 16;
 
-// What a backend runs: the nodes in registers, and the space with as few dimensions as tell the views apart. A register
-// is free for another node after its last use; those of outputs stay.
-struct PointwisePlan {
-  struct Load {
-    uint8_t input, to;
-  };
+// The space with as few dimensions as tell the views apart.
+struct PointwiseSpace {
   // Where a view lies: elements from one index of a dimension to the next, 0 where it has but one.
   struct Place {
     int64_t stride[kMaxRank] = {};
     bool dense = false;  // element i of the space is element i of the view
   };
-  std::vector<Load> loads;  // all come first
-  std::vector<PointwiseStep> steps;
-  int registers = 0;
   bool reduces = false;  // there are row functions
   std::vector<Place> in, out;
-  std::vector<uint8_t> results;      // the register of each output
   std::vector<bool> is_row, is_sum;  // of each output: one element a row; summed over dimensions
   int rank = 0;                      // at least 1
   int64_t shape[kMaxRank] = {};
@@ -68,10 +60,34 @@ struct PointwisePlan {
   }
 };
 
+// The nodes in registers: one is free for another node after its last use; those of outputs stay.
+struct PointwisePlan : PointwiseSpace {
+  struct Load {
+    uint8_t input, to;
+  };
+  std::vector<Load> loads;  // all come first
+  std::vector<PointwiseStep> steps;
+  int registers = 0;
+  std::vector<uint8_t> results;  // the register of each output
+};
+
+// Of each node: whether outputs need it.
+std::vector<bool> needed_nodes(const std::vector<PointwiseNode>& nodes, const std::vector<PointwiseOutput>& out);
+// f(operand) for each of a node.
+template <class F>
+void each_operand(const PointwiseNode& node, F f) {
+  const int operands = operands_of(node.fn);
+  if (operands > 0) f(node.a);
+  if (operands > 1) f(node.b);
+  if (operands > 2) f(node.c);
+}
+
 // Of each node: whether it is the same in all of a row.
 std::vector<bool> same_in_rows(const std::vector<PointwiseNode>& nodes, const std::vector<View>& in);
 
 struct Pointwise;
-PointwisePlan plan_of(const Pointwise& op);  // of one that check_shapes has seen
+// Of one that check_shapes has seen.
+PointwiseSpace space_of(const Pointwise& op);
+PointwisePlan plan_of(const Pointwise& op);
 
 }  // namespace qeng

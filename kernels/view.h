@@ -71,6 +71,12 @@ struct View {
   }
 };
 
+// Whether they share memory.
+inline bool overlap(const View& a, const View& b) {
+  const char *begin = a.as<char>(), *other = b.as<char>();
+  return begin < other + b.bytes() && other < begin + a.bytes();
+}
+
 std::string shape_text(const View& view);  // "bf16 [512, 14, 64]"
 
 }  // namespace qeng

@@ -9,7 +9,8 @@
 namespace qeng {
 namespace {
 
-constexpr int kMostNodes = 40, kMostInputs = 8;  // of an expression: its gradient has several times as many
+constexpr int kMostNodes = 40;
+constexpr size_t kMostInputs = 8;  // of an expression: its gradient has several times as many
 
 Shape shape_of(const Tensor& x) { return Shape(x.view.shape, x.view.shape + x.view.rank); }
 
@@ -54,7 +55,7 @@ DType result_of(Fn fn, const std::vector<Operand>& operands) {
 
 ExpressionPtr leaf_of(const TensorPtr& x) {
   auto leaf = std::make_shared<Expression>();
-  leaf->leaf = x, leaf->shape = shape_of(*x), leaf->dtype = x->view.dtype, leaf->inputs = 1;
+  leaf->leaf = x, leaf->shape = shape_of(*x), leaf->dtype = x->view.dtype, leaf->leaves = {x.get()};
   leaf->records = x->needs_grad();
   return leaf;
 }
@@ -70,19 +71,23 @@ ExpressionPtr expression_of(const Operand& operand) {
   return constant;
 }
 
-template <class F>
-void each_leaf(const Expression& expression, F f) {
-  if (expression.leaf) return f(*expression.leaf);
-  for (const ExpressionPtr& arg : expression.args) each_leaf(*arg, f);
+void add_leaf(const Tensor* leaf, std::vector<const Tensor*>& leaves) {
+  if (std::find(leaves.begin(), leaves.end(), leaf) == leaves.end()) leaves.push_back(leaf);
 }
+
+// How many nodes an expression has with those that are there already, each counted once.
+int count_nodes(const Expression& e, std::vector<const Expression*>& there) {
+  if (std::find(there.begin(), there.end(), &e) != there.end()) return 0;
+  there.push_back(&e);
+  int count = 1;
+  for (const ExpressionPtr& arg : e.args) count += count_nodes(*arg, there);
+  return count;
+}
+
 // Whether a leaf of the expression lies in this memory.
 bool reads(const Expression& expression, const View& memory) {
-  bool found = false;
-  each_leaf(expression, [&](const Tensor& leaf) {
-    const char *begin = leaf.view.as<char>(), *written = memory.as<char>();
-    found = found || (begin < written + memory.bytes() && written < begin + leaf.view.bytes());
-  });
-  return found;
+  return std::any_of(expression.leaves.begin(), expression.leaves.end(),
+                     [&](const Tensor* leaf) { return overlap(leaf->view, memory); });
 }
 
 TensorPtr pending_tensor(Tape& tape, std::shared_ptr<Expression> expression) {
@@ -91,7 +96,7 @@ TensorPtr pending_tensor(Tape& tape, std::shared_ptr<Expression> expression) {
   for (const int64_t size : expression->shape) tensor->view.shape[tensor->view.rank++] = size;
   tensor->pending_on = &tape.device(), expression->tape = &tape;
   tensor->pending = std::move(expression);
-  each_leaf(*tensor->pending, [&](const Tensor& leaf) { tape.pending().add(tensor, leaf); });
+  for (const Tensor* leaf : tensor->pending->leaves) tape.pending().add(tensor, *leaf);
   tape.device().set_pending(true);
   return tensor;
 }
@@ -154,13 +159,23 @@ TensorPtr pointwise(Tape& tape, Fn fn, const std::vector<Operand>& given) {
     made->shape.back() = 1;
   }
   // Large expressions are computed by parts, the largest first.
-  const auto size = [&](int Expression::*what) {
-    int all = 0;
-    for (const Operand& operand : operands)
-      all += operand.tensor && operand.tensor->pending ? (*operand.tensor->pending).*what : 1;
-    return all;
+  const auto fits = [&] {
+    made->nodes = 1, made->leaves.clear();
+    for (const Operand& operand : operands) {
+      const Expression* part = operand.tensor ? operand.tensor->pending.get() : nullptr;
+      made->nodes += part ? part->nodes : 1;
+      if (!part && operand.tensor) add_leaf(operand.tensor.get(), made->leaves);
+      for (size_t i = 0; part && i < part->leaves.size(); ++i) add_leaf(part->leaves[i], made->leaves);
+    }
+    if (made->nodes > kMostNodes) {  // what it has several times was counted several times
+      std::vector<const Expression*> there;
+      made->nodes = 1;
+      for (const Operand& operand : operands)
+        made->nodes += operand.tensor && operand.tensor->pending ? count_nodes(*operand.tensor->pending, there) : 1;
+    }
+    return made->nodes <= kMostNodes && made->leaves.size() <= kMostInputs;
   };
-  while (size(&Expression::nodes) >= kMostNodes || size(&Expression::inputs) > kMostInputs) {
+  while (!fits()) {
     TensorPtr* largest = nullptr;
     for (Operand& operand : operands)
       if (operand.tensor && operand.tensor->pending &&
@@ -169,10 +184,8 @@ TensorPtr pointwise(Tape& tape, Fn fn, const std::vector<Operand>& given) {
     (*largest)->pending->used = true;
     *largest = apart(tape, *(*largest)->pending);
   }
-  made->nodes = 1;
   for (const Operand& operand : operands) {
     made->args.push_back(expression_of(operand));
-    made->nodes += made->args.back()->nodes, made->inputs += made->args.back()->inputs;
     made->records = made->records || made->args.back()->records;
   }
   made->records = made->records && tape.recording() && !is_comparison(fn);
@@ -199,7 +212,7 @@ TensorPtr sum(Tape& tape, const TensorPtr& given, const std::vector<int>& dims) 
     auto made = std::make_shared<Expression>();
     made->sums = true, made->args = {expression_of({x})};
     made->dtype = is_float(made->args[0]->dtype) ? made->args[0]->dtype : DType::f32;
-    made->nodes = made->args[0]->nodes, made->inputs = made->args[0]->inputs;
+    made->nodes = made->args[0]->nodes, made->leaves = made->args[0]->leaves;
     made->records = made->args[0]->records && tape.recording();
     for (size_t d = end; d > 0 && gone[d - 1]; --d) shape[d - 1] = 1;
     made->shape = shape;
@@ -211,6 +224,39 @@ TensorPtr sum(Tape& tape, const TensorPtr& given, const std::vector<int>& dims) 
 const TensorPtr& settled(const TensorPtr& x) {
   if (x && x->pending) settle(x);
   return x;
+}
+
+bool settle_into(const TensorPtr& pending, const TensorPtr& x) {
+  const ExpressionPtr root = pending->pending;
+  if (!root || root->records || root->stale || !root->made.expired() || root->dtype != x->view.dtype ||
+      &root->tape->device() != &x->device() || x->buffer->home)
+    return false;
+  const Expression& body = root->sums ? *root->args[0] : *root;
+  bool each_for_itself = true;
+  for (const Tensor* leaf : root->leaves) {
+    if (!overlap(leaf->view, x->view)) continue;
+    const bool same =
+        leaf->view.data == x->view.data && leaf->view.same_shape(x->view) && leaf->view.dtype == root->dtype;
+    each_for_itself = each_for_itself && same && !root->sums && !is_row_fn(body.fn);
+  }
+  if (!each_for_itself) return false;
+  Tape& tape = *root->tape;
+  const Tape::Recording off(tape, false);
+  pending->pending = nullptr;  // what reads x is computed before x is written to
+  try {
+    if (!by_kernel(tape, *root, x)) compute(tape, *root, x);
+  } catch (...) {
+    pending->pending = root;
+    throw;
+  }
+  auto values = std::make_shared<Expression>();
+  values->tape = &tape, values->fn = Fn::max, values->args = {leaf_of(x), leaf_of(x)};  // and no gradient
+  values->shape = root->shape, values->dtype = root->dtype, values->nodes = 3, values->leaves = {x.get()};
+  values->used = true;  // it may have been a temporary
+  pending->pending = std::move(values);
+  tape.pending().add(pending, *x);
+  tape.device().set_pending(true);
+  return true;
 }
 
 void settle_readers(Tape& tape, const View* written) {

@@ -23,8 +23,9 @@ struct Expression {
   std::vector<std::shared_ptr<const Expression>> args;  // of the other functions
   Shape shape;
   DType dtype = DType::f32;
-  bool records = false;       // gradients flow through it
-  int nodes = 1, inputs = 0;  // at most, of the whole expression
+  bool records = false;               // gradients flow through it
+  int nodes = 1;                      // at most, of the whole expression
+  std::vector<const Tensor*> leaves;  // of the whole, each once
   bool sums = false;  // over dimensions but the last, which are 1 in `shape` and not in that of its one argument
   mutable bool used = false;                  // it is part of another one
   mutable std::weak_ptr<Tensor> made, inner;  // what has its values: rounded, or as part of another expression
@@ -48,6 +49,10 @@ TensorPtr sum(Tape& tape, const TensorPtr& x, const std::vector<int>& dims);
 
 // x, computed if it was pending.
 const TensorPtr& settled(const TensorPtr& x);
+
+// Computes a pending tensor into the memory of x, of its shape, where that is all there is to do: it has x's dtype and no
+// gradient, and reads of x's memory nothing but each element for itself. Then x's values are pending in its place.
+bool settle_into(const TensorPtr& pending, const TensorPtr& x);
 
 // Computes what is pending and reads this memory, or with null everything, but steps of other expressions.
 void settle_readers(Tape& tape, const View* written);

@@ -66,9 +66,11 @@ class Compiler {
   }
 
   // Whether it has the values of a row function of this space, with nothing computed beside that.
-  bool follows_rows(const Expression& e) const {
+  bool follows_rows(const Expression& e) {
     if (is_row_fn(e.fn)) return e.args[0]->shape == space_;
-    return std::any_of(e.args.begin(), e.args.end(), [this](const auto& arg) { return follows_rows(*arg); });
+    if (const auto found = follows_.find(&e); found != follows_.end()) return found->second;
+    return follows_[&e] =
+               std::any_of(e.args.begin(), e.args.end(), [this](const auto& arg) { return follows_rows(*arg); });
   }
 
   uint16_t make(const Expression& e) {
@@ -85,6 +87,7 @@ class Compiler {
   Tape& tape_;
   const Shape& space_;
   std::map<const Expression*, uint16_t> done_;
+  std::map<const Expression*, bool> follows_;
   std::vector<uint16_t> stopped_;
 };
 

@@ -1,231 +1,369 @@
-// Pointwise, by tiles whose registers stay in the cache: whole rows, as many as fit, or a part of one. A row with row
-// functions is one tile, unless it is long: then its tiles are computed once for each row function, up to there.
+// Pointwise: its program (pointwise_program.h), row after row. Row functions add up pieces of a row, in order, so that a
+// row may be computed by one thread or by several.
+#include <xmmintrin.h>
+
 #include <cstring>
 
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/pointwise_program.h"
 
 namespace qeng {
 namespace {
 
-constexpr int64_t kTile = 512;                         // elements of a register
-constexpr int64_t kSummedRows = 64;                    // of a partial sum
-constexpr int64_t kLongRow = 16384, kLongTile = 2048;  // a row of more is no tile; columns of its tiles
+constexpr int64_t kPiece = 4096;           // columns that row functions add up in f32, and what threads share a row by
+constexpr int64_t kSummedRows = 64;        // of a partial sum
+constexpr int64_t kKeptColumns = 1 << 17;  // of a longer row nothing is kept: it would leave the cache
+constexpr int64_t kGroupColumns = 2048;    // of rows side by side: what a thread has of them stays in its first cache
+constexpr int64_t kLongRow = 4 * kPiece;   // columns of a row that is worth several threads
 
-using Place = PointwisePlan::Place;
+// An operation on more memory than caches hold: its results are written past them, and rows are fetched ahead, which
+// the processor does by itself only within one.
+constexpr size_t kLarge = size_t{32} << 20;
 
-void load(const View& view, int64_t first, int64_t count, float* to, const CpuContext& context) {
-  const auto from = [&](const auto* p) {
-    for (int64_t i = 0; i < count; ++i) to[i] = static_cast<float>(p[first + i]);
-  };
+using Phase = PointwiseProgram::Phase;
+
+bool is_large(const Pointwise& op) {
+  size_t bytes = 0;
+  for (const View& view : op.in) bytes += view.bytes();
+  for (const PointwiseOutput& out : op.out) bytes += out.view.bytes();
+  return bytes >= kLarge;
+}
+
+float element(const View& view, int64_t i) {
   switch (view.dtype) {
-    case DType::i32: return from(view.as<int32_t>());
-    case DType::i64: return from(view.as<int64_t>());
-    case DType::u8: return from(view.as<uint8_t>());
-    default: context.isa->scale(float_type(view), at(view, first), isa::Float::f32, to, 1.0f, count);
+    case DType::f32: return view.as<float>()[i];
+    case DType::bf16: return to_f32(view.as<bf16>()[i]);
+    case DType::f16: return to_f32(view.as<f16>()[i]);
+    case DType::i32: return static_cast<float>(view.as<int32_t>()[i]);
+    case DType::i64: return static_cast<float>(view.as<int64_t>()[i]);
+    default: return static_cast<float>(view.as<uint8_t>()[i]);
   }
 }
 
-// spare: memory of `count`
-void store(const PointwiseOutput& out, const float* from, int64_t first, int64_t count, float* spare,
-           const CpuContext& context) {
-  if (out.acc) {
-    load(out.view, first, count, spare, context);
-    context.isa->accumulate(isa::Float::f32, from, spare, count);
-    from = spare;
+void put_element(const PointwiseOutput& out, int64_t i, float value) {
+  const View& view = out.view;
+  if (out.acc) value = element(view, i) + value;
+  switch (view.dtype) {
+    case DType::f32: return put(view.as<float>() + i, value);
+    case DType::bf16: return put(view.as<bf16>() + i, value);
+    case DType::f16: return put(view.as<f16>() + i, value);
+    default: view.as<uint8_t>()[i] = value != 0;
   }
-  if (out.view.dtype != DType::u8)
-    return context.isa->scale(isa::Float::f32, from, float_type(out.view), at(out.view, first), 1.0f, count);
-  for (int64_t i = 0; i < count; ++i) out.view.as<uint8_t>()[first + i] = from[i] != 0;
 }
 
-// A stretch of rows that follow one another, and of their columns.
-struct Tile {
-  int64_t row, rows, column, width;
+// What the pieces of a row make of a row function.
+class Total {
+ public:
+  explicit Total(Fn fn) : fn_(fn) {}
+  void add(float part) {
+    const auto value = static_cast<double>(part);
+    if (first_)
+      all_ = value;
+    else if (fn_ == Fn::row_sum)
+      all_ += value;
+    else if (all_ == all_ && !(fn_ == Fn::row_max ? value <= all_ : value >= all_))  // NaN stays
+      all_ = value;
+    first_ = false;
+  }
+  float value() const { return static_cast<float>(all_); }
+
+ private:
+  Fn fn_;
+  double all_ = 0;
+  bool first_ = true;
 };
 
+// A program, and memory for each thread to run it in.
 class Runner {
  public:
-  Runner(const Pointwise& op, const PointwisePlan& plan, CpuContext& context, int64_t width)
-      : op_(op), plan_(plan), context_(context), columns_(plan.columns()), width_(width) {
-    rows_ = std::max<int64_t>(1, width_ < columns_ ? 1 : kTile / std::max<int64_t>(1, columns_));
-    stride_ = (width_ * rows_ + 15) / 16 * 16;
-    registers_ = context.scratch.take<float>(context.threads * (plan.registers + 1) * stride_);
-  }
-
-  int64_t rows_of_tile() const { return rows_; }
-  int64_t pieces_of_row() const { return (columns_ + width_ - 1) / width_; }
-
-  // Computes a tile, writes the outputs that are no sums, and gives the others' values to sum(output, row, column,
-  // width, values), row after row. Piece: which part of the rows.
-  template <class Sum>
-  void tile(int64_t row, int64_t rows, int64_t piece, Sum&& sum) const {
-    const Tile tile = tile_of(row, rows, piece);
-    float* registers = compute(tile, plan_.steps.data(), plan_.steps.size());
-    finish(tile, registers, sum);
-  }
-
-  Tile tile_of(int64_t row, int64_t rows, int64_t piece) const {
-    return {row, rows, piece * width_, std::min(width_, columns_ - piece * width_)};
-  }
-  // The calling thread's registers after so many steps.
-  float* compute(const Tile& tile, const PointwiseStep* steps, size_t count) const {
-    float* registers = registers_ + team_rank() * (plan_.registers + 1) * stride_;
-    for (const auto [input, to] : plan_.loads) fill(input, tile, registers + to * stride_);
-    context_.isa->pointwise(steps, static_cast<int64_t>(count), registers, stride_, tile.rows, tile.width);
-    return registers;
-  }
-  int64_t stride() const { return stride_; }
-
-  // Writes the outputs of a tile that are no sums, and gives the others' values to sum.
-  template <class Sum>
-  void finish(const Tile& tile, float* registers, Sum&& sum) const {
-    float* spare = registers + plan_.registers * stride_;
-    for (size_t i = 0; i < op_.out.size(); ++i) {
-      const float* from = registers + plan_.results[i] * stride_;
-      const PointwiseOutput& out = op_.out[i];
-      if (plan_.is_sum[i])
-        for (int64_t r = 0; r < tile.rows; ++r) sum(i, tile.row + r, tile, from + r * tile.width);
-      else if (!plan_.is_row[i])
-        store(out, from, tile.row * columns_ + tile.column, tile.rows * tile.width, spare, context_);
-      else if (tile.column == 0)
-        for (int64_t r = 0; r < tile.rows; ++r)
-          store(out, from + r * tile.width, first_of(plan_.out[i], tile.row + r), 1, spare, context_);
+  Runner(const Pointwise& op, const PointwiseSpace& space, CpuContext& context)
+      : op_(op),
+        space_(space),
+        isa_(*context.isa),
+        columns_(space.columns()),
+        rows_(space.rows()),
+        large_(is_large(op)),
+        program_(program_of(op, space, {columns_ <= kKeptColumns, large_}, *context.isa)) {
+    for (const View& view : op.in) {
+      sizes_.push_back(static_cast<int64_t>(dtype_size(view.dtype)));
+      elements_.push_back(view.elements());
+    }
+    for (size_t i = 0; i < op.out.size(); ++i)
+      sizes_.push_back(space.is_sum[i] ? 4 : static_cast<int64_t>(dtype_size(op.out[i].view.dtype)));
+    group_ = !space.reduces ? 1 : static_cast<size_t>(std::clamp<int64_t>(kGroupColumns / columns_, 1, 8));
+    const size_t streams = op.in.size() + op.out.size();
+    const int64_t whole = (columns_ + isa::kMostBlock - 1) / isa::kMostBlock * isa::kMostBlock;
+    const int64_t floats = program_.floats, rests = static_cast<int64_t>(streams) * kRest;
+    frames_.resize(static_cast<size_t>(context.threads) * group_);
+    const auto frames = static_cast<int64_t>(frames_.size());
+    float* memory = context.scratch.take<float>(frames * (floats + program_.kept * whole));
+    char* rest = context.scratch.take<char>(frames * rests);
+    std::memset(rest, 0, static_cast<size_t>(frames * rests));
+    for (Own& own : frames_) {
+      own.frame.memory = memory;
+      own.rest = rest;
+      for (int k = 0; k < program_.kept; ++k)
+        own.frame.stream[streams + static_cast<size_t>(k)] = reinterpret_cast<char*>(memory + floats + k * whole);
+      memory += floats + program_.kept * whole, rest += rests;
+      for (const auto& [at, value] : program_.constants) set_cell(own.frame, at, value);
     }
   }
 
-  // Where a row begins.
-  int64_t first_of(const Place& place, int64_t row) const {
-    int64_t at = 0;
-    for (int d = plan_.rank - 1; d-- > 0; row /= plan_.shape[d]) at += row % plan_.shape[d] * place.stride[d];
-    return at;
+  Runner(const Runner&) = delete;
+  Runner& operator=(const Runner&) = delete;
+
+  int64_t pieces() const { return space_.reduces ? 1 : (columns_ + kPiece - 1) / kPiece; }
+
+  // Of outputs that are summed over rows: where column 0 of the sum lies, for the calling thread.
+  void sum_into(size_t out, float* sum) {
+    for (size_t i = 0; i < group_; ++i) mine()[i].frame.stream[op_.in.size() + out] = reinterpret_cast<char*>(sum);
+  }
+
+  // So many rows, each `step` after the one before; where there are no row functions, one of their pieces.
+  void run(int64_t row, int64_t step, int64_t count, int64_t piece) {
+    Own* own = mine();
+    for (; count > 0; count -= static_cast<int64_t>(group_)) {
+      Own* end = own + std::min<int64_t>(count, static_cast<int64_t>(group_));
+      for (Own* each = own; each < end; ++each, row += step) go_to(*each, row);
+      for (const Phase& phase : program_.phases)
+        for (Own* each = own; each < end; ++each) run(*each, phase, piece);
+      for (Own* each = own; piece == 0 && each < end; ++each) write_row(*each);
+    }
+    if (large_) _mm_sfence();  // for other threads to see what was written past the caches
+  }
+
+  // A row whose pieces all threads share: each phase is a region.
+  void run_together(int64_t row, CpuContext& context) {
+    const int64_t pieces = (columns_ + kPiece - 1) / kPiece;
+    for (Own& own : frames_) {
+      go_to(own, row);
+      for (int k = 0; k < program_.kept; ++k)
+        own.frame.stream[kept_stream(k)] = frames_[0].frame.stream[kept_stream(k)];
+    }
+    for (const Phase& phase : program_.phases) {
+      for (Own& own : frames_) of_row(own, phase);
+      const size_t count = phase.reductions.size();
+      parts_.resize(count * static_cast<size_t>(pieces));
+      if (!phase.of_columns.empty())
+        parallel_for(context.threads, pieces, 1, [&](int64_t first, int64_t end) {
+          Own& own = *mine();
+          for (int64_t piece = first; piece < end; ++piece) {
+            reduce(own, phase, piece * kPiece,
+                   [&](size_t r, float part) { parts_[static_cast<size_t>(piece) * count + r] = part; });
+          }
+          if (large_) _mm_sfence();
+        });
+      for (size_t r = 0; r < count; ++r) {
+        Total total(phase.reductions[r].fn);
+        for (int64_t piece = 0; piece < pieces; ++piece) total.add(parts_[static_cast<size_t>(piece) * count + r]);
+        for (Own& own : frames_) set_cell(own.frame, phase.reductions[r].cell, total.value());
+      }
+    }
+    write_row(frames_[0]);
   }
 
  private:
-  void fill(size_t input, const Tile& tile, float* to) const {
-    const View& view = op_.in[input];
-    const Place& place = plan_.in[input];
-    if (place.dense) return load(view, tile.row * columns_ + tile.column, tile.rows * tile.width, to, context_);
-    const bool wide = place.stride[plan_.rank - 1] != 0;
-    int64_t before = -1;
-    for (int64_t r = 0; r < tile.rows; ++r, to += tile.width) {
-      const int64_t first = first_of(place, tile.row + r) + (wide ? tile.column : 0);
-      if (first == before) {
-        std::memcpy(to, to - tile.width, static_cast<size_t>(tile.width) * sizeof(float));
-        continue;
-      }
-      before = first;
-      load(view, first, wide ? tile.width : 1, to, context_);
-      if (!wide) std::fill(to + 1, to + tile.width, to[0]);
+  static constexpr int64_t kRest = isa::kMostBlock * 8;  // bytes of a block of any dtype
+
+  struct alignas(128) Own {  // of a thread: no two on one line of the cache, nor on neighbours, which are read together
+    isa::Frame frame;
+    char* rest = nullptr;                     // for each stream a block, for what there is of a last one
+    int64_t row = -1;                         // whose streams the frame has
+    int64_t room[kMostPointwiseInputs] = {};  // elements of each input from there on
+    std::vector<Total> totals;
+  };
+
+  Own* mine() { return &frames_[static_cast<size_t>(team_rank()) * group_]; }
+  size_t kept_stream(int k) const { return op_.in.size() + op_.out.size() + static_cast<size_t>(k); }
+
+  void set_cell(isa::Frame& frame, int32_t at, float value) const { isa_.pointwise_set(frame.memory + at, value); }
+
+  // Where a row begins.
+  int64_t first_of(const PointwiseSpace::Place& place, int64_t row) const {
+    int64_t at = 0;
+    for (int d = space_.rank - 1; d-- > 1; row /= space_.shape[d]) at += row % space_.shape[d] * place.stride[d];
+    return space_.rank > 1 ? at + row * place.stride[0] : 0;
+  }
+
+  void go_to(Own& own, int64_t row) {
+    if (own.row == row) return;
+    own.row = row;
+    for (size_t i = 0; i < op_.in.size(); ++i) {
+      const int64_t first = first_of(space_.in[i], row);
+      own.frame.stream[i] = op_.in[i].as<char>() + first * sizes_[i];
+      own.room[i] = elements_[i] - first;
     }
+    for (size_t i = 0; i < op_.out.size(); ++i)
+      if (!space_.is_sum[i])
+        own.frame.stream[op_.in.size() + i] =
+            op_.out[i].view.as<char>() + first_of(space_.out[i], row) * sizes_[op_.in.size() + i];
+    for (const auto& [number, cell] : program_.row_inputs)
+      set_cell(own.frame, cell, element(op_.in[number], first_of(space_.in[number], row)));
+  }
+
+  void run(Own& own, const Phase& phase, int64_t piece) {
+    of_row(own, phase);
+    if (large_) look_ahead(own, phase, piece);
+    if (phase.reductions.empty()) {
+      const bool all = space_.reduces;
+      return of_columns(own, phase, all ? 0 : piece * kPiece,
+                        all ? columns_ : std::min(columns_, (piece + 1) * kPiece));
+    }
+    if (columns_ <= kPiece) {
+      const bool few = begin_reductions(own, phase, columns_);
+      of_columns(own, phase, 0, columns_);
+      for (const auto& each : phase.reductions)
+        isa_.pointwise_finish(each.fn, own.frame.memory + each.parts, few, own.frame.memory + each.cell);
+      return;
+    }
+    own.totals.clear();
+    for (const auto& reduction : phase.reductions) own.totals.emplace_back(reduction.fn);
+    for (int64_t begin = 0; begin < columns_; begin += kPiece)
+      reduce(own, phase, begin, [&](size_t r, float part) { own.totals[r].add(part); });
+    for (size_t r = 0; r < own.totals.size(); ++r) set_cell(own.frame, phase.reductions[r].cell, own.totals[r].value());
+  }
+
+  // What comes next of the phase's streams: the next piece of the row, or where rows are short, the next row.
+  void look_ahead(Own& own, const Phase& phase, int64_t piece) const {
+    own.frame.aheads = 0;
+    const bool in_row = columns_ > kPiece;
+    if (own.row + 1 == rows_ && (!in_row || piece + 1 == pieces())) return;
+    for (const uint8_t stream : phase.ahead) {
+      const int64_t size = sizes_[stream], columns = in_row ? kPiece : columns_;
+      const bool is_in = stream < op_.in.size();
+      const PointwiseSpace::Place& place = is_in ? space_.in[stream] : space_.out[stream - op_.in.size()];
+      if (!in_row && place.stride[space_.rank - 2] != columns_) continue;
+      own.frame.ahead[own.frame.aheads++] = {own.frame.stream[stream] + columns * size, static_cast<int>(size)};
+    }
+  }
+
+  void of_row(Own& own, const Phase& phase) const {
+    if (!phase.of_row.empty()) isa_.pointwise_rest(phase.of_row.data(), own.frame, 0, 1);
+  }
+  // A piece of the columns: give(row function, what it makes of them).
+  template <class Give>
+  void reduce(Own& own, const Phase& phase, int64_t begin, Give&& give) const {
+    const int64_t end = std::min(columns_, begin + kPiece);
+    const bool few = begin_reductions(own, phase, end - begin);
+    of_columns(own, phase, begin, end);
+    for (size_t r = 0; r < phase.reductions.size(); ++r)
+      give(r, isa_.pointwise_total(phase.reductions[r].fn, own.frame.memory + phase.reductions[r].parts, few));
+  }
+  bool begin_reductions(Own& own, const Phase& phase, int64_t columns) const {
+    const bool few = columns <= isa_.pointwise_block;
+    for (const auto& each : phase.reductions) isa_.pointwise_begin(each.fn, own.frame.memory + each.parts, few);
+    return few;
+  }
+
+  // Whole blocks, then the rest in memory that has room for a block.
+  void of_columns(Own& own, const Phase& phase, int64_t begin, int64_t end) const {
+    if (phase.of_columns.empty()) return;
+    isa::Frame& frame = own.frame;
+    const int64_t whole = begin + (end - begin) / isa_.pointwise_block * isa_.pointwise_block;
+    if (whole > begin) isa_.pointwise(phase.of_columns.data(), frame, begin, whole);
+    if (whole == end) return;
+    char* real[isa::kMostStreams];
+    const auto move = [&](size_t stream, bool fill) {
+      const int64_t size = sizes_[stream];
+      real[stream] = frame.stream[stream];
+      char* to = own.rest + static_cast<int64_t>(stream) * kRest;
+      if (fill) std::memcpy(to, real[stream] + whole * size, static_cast<size_t>((end - whole) * size));
+      frame.stream[stream] = to - whole * size;
+    };
+    const auto moves = [&](size_t stream) {  // or there is a block's memory, whatever it holds
+      return whole + isa::kMostBlock > own.room[stream];
+    };
+    for (const uint8_t stream : phase.reads)
+      if (moves(stream)) move(stream, true);
+    for (const uint8_t stream : phase.writes) move(stream, phase.updates);
+    isa_.pointwise_rest(phase.of_columns.data(), frame, whole, end);
+    for (const uint8_t stream : phase.writes) {
+      const int64_t size = sizes_[stream];
+      std::memcpy(real[stream] + whole * size, own.rest + stream * kRest, static_cast<size_t>((end - whole) * size));
+      frame.stream[stream] = real[stream];
+    }
+    for (const uint8_t stream : phase.reads)
+      if (moves(stream)) frame.stream[stream] = real[stream];
+  }
+  void write_row(const Own& own) const {
+    for (const auto& [number, cell] : program_.row_outputs)
+      put_element(op_.out[number], first_of(space_.out[number], own.row), own.frame.memory[cell]);
   }
 
   const Pointwise& op_;
-  const PointwisePlan& plan_;
-  CpuContext& context_;
-  const int64_t columns_, width_;  // of a row, of a tile
-  int64_t rows_, stride_;          // of a tile; floats of a register
-  float* registers_;
+  const PointwiseSpace& space_;
+  const isa::Table& isa_;
+  const int64_t columns_, rows_;
+  const bool large_;
+  const PointwiseProgram program_;
+  std::vector<int64_t> sizes_, elements_;  // of an element of each stream; of each input
+  size_t group_ = 1;         // rows that a thread computes side by side, so that one waits while another goes on
+  std::vector<Own> frames_;  // of each thread so many
+  std::vector<float> parts_;
 };
 
-int64_t width_of(const PointwisePlan& plan) { return plan.reduces ? plan.columns() : std::min(plan.columns(), kTile); }
-
-// Rows whose functions are of more columns than a tile should have: for each function all tiles up to there, each of
-// which gives its part; what the parts make is a constant from then on.
-void run_long(const Pointwise& op, const PointwisePlan& plan, CpuContext& context) {
-  const Runner runner(op, plan, context, kLongTile);
-  const int64_t pieces = runner.pieces_of_row();
-  float* parts = context.scratch.take<float>(pieces);
-  for (int64_t row = 0; row < plan.rows(); ++row) {
-    std::vector<PointwiseStep> steps = plan.steps;
-    for (size_t i = 0; i < steps.size(); ++i) {
-      const PointwiseStep step = steps[i];
-      if (!is_row_fn(step.fn)) continue;
-      parallel_for(context.threads, pieces, 1, [&](int64_t begin, int64_t end) {
-        for (int64_t piece = begin; piece < end; ++piece)
-          parts[piece] = runner.compute(runner.tile_of(row, 1, piece), steps.data(), i + 1)[step.to * runner.stride()];
-      });
-      double all = static_cast<double>(parts[0]);
-      for (int64_t piece = 1; piece < pieces; ++piece) {
-        const double part = static_cast<double>(parts[piece]);
-        if (step.fn == Fn::row_sum)
-          all += part;
-        else if (!(step.fn == Fn::row_max ? part <= all : part >= all))  // NaN stays
-          all = all != all ? all : part;
-      }
-      steps[i] = {Fn::constant, step.to, 0, 0, 0, static_cast<float>(all)};
-    }
-    parallel_for(context.threads, pieces, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t piece = begin; piece < end; ++piece) {
-        const Tile tile = runner.tile_of(row, 1, piece);
-        runner.finish(tile, runner.compute(tile, steps.data(), steps.size()), [](auto...) {});
-      }
-    });
-  }
-}
-
 // With sums: rows are kept ones times summed ones. Blocks of summed rows make partial sums, which are added in order.
-void run_sums(const Pointwise& op, const PointwisePlan& plan, CpuContext& context) {
-  const Runner runner(op, plan, context, width_of(plan));
+void run_sums(const Pointwise& op, const PointwiseSpace& space, CpuContext& context) {
+  Runner runner(op, space, context);
   int64_t inner = 1, summed = 1;  // kept rows in a summed one
-  for (int d = plan.sum_begin; d < plan.sum_end; ++d) summed *= plan.shape[d];
-  for (int d = plan.sum_end; d + 1 < plan.rank; ++d) inner *= plan.shape[d];
-  const int64_t columns = plan.columns(), kept = summed ? plan.rows() / summed : 0;
+  for (int d = space.sum_begin; d < space.sum_end; ++d) summed *= space.shape[d];
+  for (int d = space.sum_end; d + 1 < space.rank; ++d) inner *= space.shape[d];
+  const int64_t columns = space.columns(), kept = summed ? space.rows() / summed : 0;
   const int64_t blocks = (summed + kSummedRows - 1) / kSummedRows;
   std::vector<float*> partial(op.out.size());
   for (size_t i = 0; i < op.out.size(); ++i)
-    if (plan.is_sum[i]) partial[i] = context.scratch.take<float>(kept * blocks * columns);
-  const int64_t pieces = runner.pieces_of_row();
+    if (space.is_sum[i]) partial[i] = context.scratch.take<float>(kept * blocks * columns);
+  const int64_t pieces = runner.pieces();
   parallel_for(context.threads, kept * blocks * pieces, 1, [&](int64_t begin, int64_t end) {
     for (int64_t unit = begin; unit < end; ++unit) {
       const int64_t piece = unit % pieces, block = unit / pieces % blocks, k = unit / pieces / blocks;
       const int64_t from = block * kSummedRows, to = std::min(summed, from + kSummedRows);
-      const auto add = [&](size_t i, int64_t row, const Tile& tile, const float* values) {
-        float* sum = partial[i] + (k * blocks + block) * columns + tile.column;
-        const int64_t s = row / inner % summed;
-        if (s == from)
-          std::memcpy(sum, values, static_cast<size_t>(tile.width) * sizeof(float));
-        else
-          context.isa->accumulate(isa::Float::f32, values, sum, tile.width);
-      };
+      const int64_t first_column = pieces > 1 ? piece * kPiece : 0;
+      const int64_t width = pieces > 1 ? std::min(kPiece, columns - first_column) : columns;
+      for (size_t i = 0; i < op.out.size(); ++i) {
+        if (!space.is_sum[i]) continue;
+        float* sum = partial[i] + (k * blocks + block) * columns;
+        std::fill_n(sum + first_column, width, 0.0f);
+        runner.sum_into(i, sum);
+      }
       const int64_t first = k / inner * summed * inner + k % inner;
-      if (inner > 1)
-        for (int64_t s = from; s < to; ++s) runner.tile(first + s * inner, 1, piece, add);
-      else
-        for (int64_t s = from; s < to; s += runner.rows_of_tile())
-          runner.tile(first + s, std::min(runner.rows_of_tile(), to - s), piece, add);
+      runner.run(first + from * inner, inner, to - from, piece);
     }
   });
   for (size_t i = 0; i < op.out.size(); ++i) {
-    if (!plan.is_sum[i]) continue;
-    const int64_t outputs = op.out[i].view.elements() / columns;
-    float* total = context.scratch.take<float>(2 * outputs * columns);
-    std::fill(total, total + outputs * columns, 0.0f);
-    for (int64_t k = 0; k < outputs && blocks > 0; ++k)
+    if (!space.is_sum[i]) continue;
+    const View& view = op.out[i].view;
+    const int64_t outputs = view.elements() / columns;
+    float* total = context.scratch.take<float>(outputs * columns);
+    std::fill_n(total, outputs * columns, 0.0f);
+    for (int64_t k = 0; k < outputs; ++k)
       parallel_for(context.threads, columns, 1024, [&](int64_t begin, int64_t end) {
+        float* sum = total + k * columns + begin;
         for (int64_t block = 0; block < blocks; ++block)
-          context.isa->accumulate(isa::Float::f32, partial[i] + (k * blocks + block) * columns + begin,
-                                  total + k * columns + begin, end - begin);
+          context.isa->accumulate(isa::Float::f32, partial[i] + (k * blocks + block) * columns + begin, sum,
+                                  end - begin);
+        if (op.out[i].acc) context.isa->accumulate(float_type(view), at(view, k * columns + begin), sum, end - begin);
+        context.isa->scale(isa::Float::f32, sum, float_type(view), at(view, k * columns + begin), 1.0f, end - begin);
       });
-    store(op.out[i], total, 0, outputs * columns, total + outputs * columns, context);
   }
 }
 
 }  // namespace
 
 void run(const Pointwise& op, CpuContext& context) {
-  const PointwisePlan plan = plan_of(op);
-  if (plan.columns() == 0) return;
-  if (plan.sum_end > plan.sum_begin) return run_sums(op, plan, context);
-  if (plan.reduces && plan.columns() > kLongRow) return run_long(op, plan, context);
-  const Runner runner(op, plan, context, width_of(plan));
-  const int64_t tiles = (plan.rows() + runner.rows_of_tile() - 1) / runner.rows_of_tile();
-  const int64_t pieces = runner.pieces_of_row();
-  const int64_t grain = std::max<int64_t>(1, 2048 / std::min<int64_t>(2048, plan.columns() * runner.rows_of_tile()));
-  parallel_for(context.threads, tiles * pieces, grain, [&](int64_t begin, int64_t end) {
-    for (int64_t unit = begin; unit < end; ++unit) {
-      const int64_t row = unit / pieces * runner.rows_of_tile();
-      runner.tile(row, std::min(runner.rows_of_tile(), plan.rows() - row), unit % pieces, [](auto...) {});
-    }
+  const PointwiseSpace space = space_of(op);
+  if (space.columns() == 0) return;
+  if (space.sum_end > space.sum_begin) return run_sums(op, space, context);
+  Runner runner(op, space, context);
+  const int64_t rows = space.rows(), pieces = runner.pieces();
+  if (space.reduces && space.columns() >= kLongRow && rows < 4 * context.threads && rows % context.threads != 0) {
+    for (int64_t row = 0; row < rows; ++row) runner.run_together(row, context);
+    return;
+  }
+  const int64_t grain = std::max<int64_t>(1, kPiece / std::min(kPiece, space.columns()));
+  parallel_for(context.threads, rows * pieces, grain, [&](int64_t begin, int64_t end) {
+    if (pieces == 1) return runner.run(begin, 1, end - begin, 0);
+    for (int64_t unit = begin; unit < end; ++unit) runner.run(unit / pieces, 1, 1, unit % pieces);
   });
 }
 

@@ -215,7 +215,7 @@ __global__ void __launch_bounds__(kThreads)
   write(out, i, sum);
 }
 
-Operand operand_of(const View& view, const PointwisePlan::Place& place) {
+Operand operand_of(const View& view, const PointwiseSpace::Place& place) {
   Operand operand{view.data, view.dtype, place.dense, {}};
   std::copy(std::begin(place.stride), std::end(place.stride), operand.stride);
   return operand;

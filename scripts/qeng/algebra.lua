@@ -75,7 +75,7 @@ function Tensor.mean(x, dims, keep)
   local list = dimensions(x, dims, "mean")
   local n = count(x, list)
   if n == 0 then q.error("shape", "mean: there is nothing to average") end
-  return dropped((x * (1 / n)):_sum(list), list, keep)
+  return dropped(x:_sum(list) * (1 / n), list, keep)
 end
 
 local function extreme(name, of_row)
@@ -110,8 +110,8 @@ extreme("min", function(x) return x:_row_min() end)
 function Tensor.var(x, dims, keep, corrected)
   local list = dimensions(x, dims, "var")
   local n = count(x, list)
-  local centred = x - (x * (1 / n)):_sum(list)
-  return dropped((centred * centred * (1 / (n - (corrected and 1 or 0)))):_sum(list), list, keep)
+  local centred = x - x:_sum(list) * (1 / n)
+  return dropped((centred * centred):_sum(list) * (1 / (n - (corrected and 1 or 0))), list, keep)
 end
 
 -- The root of the sum of squares.

@@ -384,6 +384,40 @@ do  -- set: an optimizer's step; what broadcasts; what was made of the old value
   assert(values(half:set(row)) == "7 8 7 8" and values(half:set(1.00390625)) == "1 1 1 1")
   assert(values(half:set(q.tensor { { 1.01171875 }, { 2 } })) == "1.015625 1.015625 2 2")
   assert(values(q.zeros({ 2 }, "i32"):set(q.tensor({ 5, 6 }, "i32"))) == "5 6")
+  -- into the target itself, where each element is read for itself; else beside it first
+  local m = q.tensor { { 1, 2 }, { 3, 4 } }
+  local first, tail = m:rows(0, 1), q.no_grad(function() return m * 100 end)
+  local new = m * 2 + m
+  m:set(new)
+  local again = m * 2 + m
+  assert(values(m) == "3 6 9 12" and values(new) == "3 6 9 12" and values(tail) == "100 200 300 400")
+  m:set(again)
+  local reader = again + 1
+  m:set(m / 3)
+  assert(values(reader) == "10 19 28 37" and values(m) == "3 6 9 12")
+  m:set(m - m:sum(-1, true)):set(first + m)
+  assert(values(m) == "-12 -6 -18 -12", values(m))
+  m:set(m:max(-1, true) + m):set(m:sum(1, true) + m)
+  assert(values(m) == "-66 -48 -78 -60", values(m))
+  local column = m:rows(0, 2):reshape { 2, 2 }
+  m:set(column:eq(m) + column)
+  assert(values(m) == "-65 -47 -77 -59" and values(column) == values(m))
+  half:set(half + 1)
+  assert(values(half) == "2.015625 2.015625 3 3")
+  local later = m + 1
+  m:set(later)
+  m:fill(0)
+  refused("was a step of another expression", later.table, later)
+  local p2 = q.tensor { 1, 2 }
+  p2:requires_grad(true)
+  local kept = q.no_grad(function()
+    local doubled = p2 * 2
+    p2:set(doubled)
+    return doubled
+  end)
+  local through = (kept * p2):sum()
+  through:backward()
+  assert(values(p2:grad()) == "2 4")
   assert(values(q.zeros({ 2, 2 }):set { 5, 6, 7 }) == "5 6 7 0")
   refused("set of bf16 [2, 2] to f32 [3, 2, 2]", half.set, half, q.zeros { 3, 2, 2 })
   refused("set of bf16 [2, 2] to f32 [3]: from the last", half.set, half, q.zeros { 3 })

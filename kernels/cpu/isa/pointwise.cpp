@@ -1,171 +1,377 @@
-// Programs of elementwise functions, step after step over registers in the cache.
-#include "kernels/cpu/isa/simd/simd.h"
+// Programs of elementwise and row functions: a function for each instruction, which ends in a jump to the next one's.
+#include "kernels/cpu/isa/pointwise.h"
+
+#include "kernels/cpu/isa/simd/functions.h"
 
 namespace qeng::isa::QENG_ISA {
 namespace {
 
-constexpr float kInfinity = __builtin_inff();
+Vec with_nan(Vec a, Vec chosen) { return choose(is_nan(a), a, chosen); }  // where a is none, `chosen`
 
-// log(x) = e ln 2 + f - f^2 / 2 + f^3 p(f) with x = 2^e (1 + f), f in [1 / sqrt(2) - 1, sqrt(2) - 1] and p minimax of
-// degree 7 (error 6e-9).
-Vec log(Vec x) {
-  const Vec subnormal = less(x, splat(1.17549435e-38f));
-  Vec e;
-  Vec m = split_exponent(select(subnormal, x * splat(8388608.0f), x), e);
-  const Vec large = less(splat(1.41421356f), m);
-  m = select(large, m * splat(0.5f), m);
-  e = e + large - subnormal * splat(23.0f);
-  const Vec f = m - splat(1.0f);
-  Vec p = fma(splat(-0.0763220862f), f, splat(0.1276082993f));
-  p = fma(p, f, splat(-0.1316064745f));
-  p = fma(p, f, splat(0.1420188695f));
-  p = fma(p, f, splat(-0.1662332565f));
-  p = fma(p, f, splat(0.2000122070f));
-  p = fma(p, f, splat(-0.2500082254f));
-  p = fma(p, f, splat(0.3333333135f));
-  // ln 2 in two parts, the first with 10 bits
-  const Vec tail = fma(e, splat(-2.12194440e-4f), fma(p * f, f * f, splat(-0.5f) * f * f));
-  const Vec found = fma(e, splat(0.693359375f), f + tail);
-  const Vec finite = select(less(x, splat(kInfinity)), found, x);  // infinity and NaN stay
-  return select(less_equal(x, splat(0.0f)), select(equal(x, splat(0.0f)), splat(-kInfinity), splat(0.0f) / (x - x)),
-                finite);
-}
+// Functions that expressions are mostly made of take operands of any kind; the others cells, slots and f32 streams.
+#define QENG_FUNCTION(Name, ...) \
+  struct Name {                  \
+    static Vec of(__VA_ARGS__);  \
+  };                             \
+  inline Vec Name::of(__VA_ARGS__)
+QENG_FUNCTION(Add, Vec a, Vec b) { return a + b; }
+QENG_FUNCTION(Sub, Vec a, Vec b) { return a - b; }
+QENG_FUNCTION(Mul, Vec a, Vec b) { return a * b; }
+QENG_FUNCTION(Div, Vec a, Vec b) { return a / b; }
+QENG_FUNCTION(Pow, Vec a, Vec b) { return power(a, b); }
+QENG_FUNCTION(Min, Vec a, Vec b) { return with_nan(a, min(a, b)); }
+QENG_FUNCTION(Max, Vec a, Vec b) { return with_nan(a, max(a, b)); }
+QENG_FUNCTION(Less, Vec a, Vec b) { return less(a, b); }
+QENG_FUNCTION(LessEqual, Vec a, Vec b) { return less_equal(a, b); }
+QENG_FUNCTION(Equal, Vec a, Vec b) { return equal(a, b); }
+QENG_FUNCTION(NotEqual, Vec a, Vec b) { return splat(1.0f) - equal(a, b); }
+QENG_FUNCTION(Neg, Vec a) { return flip_sign(a, splat(-0.0f)); }
+QENG_FUNCTION(Abs, Vec a) { return absolute(a); }
+QENG_FUNCTION(Sign, Vec a) { return with_nan(a, less(splat(0.0f), a) - less(a, splat(0.0f))); }
+QENG_FUNCTION(Exp, Vec a) { return exp(a); }
+QENG_FUNCTION(Expm1, Vec a) { return expm1(a); }
+QENG_FUNCTION(Log, Vec a) { return log(a); }
+QENG_FUNCTION(Log1p, Vec a) { return log1p(a); }
+QENG_FUNCTION(Sqrt, Vec a) { return sqrt(a); }
+QENG_FUNCTION(Rsqrt, Vec a) { return splat(1.0f) / sqrt(a); }
+QENG_FUNCTION(Sin, Vec a) { return sin_or_cos<0>(a); }
+QENG_FUNCTION(Cos, Vec a) { return sin_or_cos<1>(a); }
+QENG_FUNCTION(Tanh, Vec a) { return tanh(a); }
+QENG_FUNCTION(Erf, Vec a) { return erf(a); }
+QENG_FUNCTION(Sigmoid, Vec a) { return sigmoid(a); }
+#undef QENG_FUNCTION
 
-// Near 0 by a polynomial in x^2 (error 3e-9), elsewhere 1 - 2 / (1 + e^2x).
-Vec tanh(Vec x) {
-  const Vec size = max(splat(0.0f) - x, x), z = x * x;
-  Vec p = fma(splat(-0.0058951504f), z, splat(0.0207959637f));
-  p = fma(p, z, splat(-0.0537838265f));
-  p = fma(p, z, splat(0.1333192437f));
-  p = fma(p, z, splat(-0.3333329856f));
-  const Vec close = fma(p * z, x, x);
-  const Vec t = max(splat(-10.0f), splat(0.0f) - size);  // -|x|; 1 to the last bit beyond 10; a NaN stays
-  const Vec e = exp(t + t);
-  const Vec far = (splat(1.0f) - e) / (splat(1.0f) + e);
-  return select(less(size, splat(0.6f)), close, select(less(x, splat(0.0f)), splat(0.0f) - far, far));
-}
-
-// The C library's function, element by element.
 template <class F>
-Vec each(Vec a, F f) {
+struct Turned {
+  static Vec of(Vec a, Vec b) { return F::of(b, a); }
+};
+
+template <class T>
+Vec load_as(const T* p) {
   float lanes[kWidth];
-  store(lanes, a);
-  for (float& lane : lanes) lane = f(lane);
+  for (int i = 0; i < kWidth; ++i) lanes[i] = static_cast<float>(p[i]);
   return load(lanes);
 }
-
-Vec power(Vec a, Vec b) {
-  float bases[kWidth], exponents[kWidth];
-  store(bases, a), store(exponents, b);
-  for (int i = 0; i < kWidth; ++i) bases[i] = __builtin_powf(bases[i], exponents[i]);
-  return load(bases);
+inline Vec load_as(const float* p) { return load(p); }
+inline Vec load_as(const bf16* p) { return load(p); }
+inline Vec load_as(const f16* p) { return load(p); }
+template <class T>
+void store_as(T* p, Vec v) {
+  store(p, v);
+}
+inline void store_as(uint8_t* p, Vec v) {
+  float lanes[kWidth];
+  store(lanes, v);
+  for (int i = 0; i < kWidth; ++i) p[i] = lanes[i] != 0;
 }
 
-Vec with_nan(Vec a, Vec chosen) { return select(equal(a, a), chosen, a); }  // where a is none, `chosen`
+template <class T>
+void store_pair(T* p, Vec a, Vec b) {
+  store_as(p, a), store_as(p + kWidth, b);
+}
+inline void store_pair(bf16* p, Vec a, Vec b) { store_two(p, a, b); }
 
+// Operands: at(i, accumulator) is vector i of one.
+struct Itself {
+  Itself(const Instruction&, const Frame&) {}
+  Vec at(int, Vec accumulator) const { return accumulator; }
+};
+struct Cell {
+  Cell(const Instruction& in, const Frame& frame) : value(load(frame.memory + in.at)) {}
+  Vec at(int, Vec) const { return value; }
+  Vec value;
+};
+struct Slot {
+  Slot(const Instruction& in, const Frame& frame) : p(frame.memory + in.at) {}
+  Vec at(int i, Vec) const { return load(p + i * kWidth); }
+  const float* p;
+};
+template <class T>
+T* stream(int index, const Frame& frame) {
+  return reinterpret_cast<T*>(frame.stream[index]) + frame.column;
+}
+template <class T>
+struct Stream {
+  Stream(const Instruction& in, const Frame& frame) : p(stream<T>(in.at, frame)) {}
+  Vec at(int i, Vec) const { return load_as(p + i * kWidth); }
+  const T* p;
+};
+// One of those that lie in memory as f32.
+struct Any {
+  Any(const Instruction& in, const Frame& frame) : Any(in.kind, in.at, frame) {}
+  Any(Kind kind, int at, const Frame& frame)
+      : p(kind == Kind::f32 ? stream<const float>(at, frame) : frame.memory + at),
+        step(kind == Kind::cell ? 0 : kWidth) {}
+  Vec at(int i, Vec) const { return load(p + i * step); }
+  const float* p;
+  int64_t step;
+};
+
+// f of a value of the operand's class.
 template <class F>
-void unary(const float* a, float* to, int64_t n, F f) {
-  for_lanes(n, [=](int64_t i, int64_t lanes) { store(to + i, f(load(a + i, lanes)), lanes); });
-}
-template <class F>
-void binary(const float* a, const float* b, float* to, int64_t n, F f) {
-  for_lanes(n, [=](int64_t i, int64_t lanes) { store(to + i, f(load(a + i, lanes), load(b + i, lanes)), lanes); });
-}
-
-constexpr int64_t kBlock = 512;  // columns of a partial sum
-
-float row_sum(const float* a, int64_t n) {
-  double total = 0;
-  for (int64_t first = 0; first < n; first += kBlock) {
-    Vec sums = splat(0.0f);
-    const int64_t count = n - first < kBlock ? n - first : kBlock;
-    for_lanes(count, [&](int64_t i, int64_t lanes) { sums = sums + load(a + first + i, lanes); });
-    total += static_cast<double>(sum(sums));
+auto with_operand(Kind kind, F f) {
+  switch (kind) {
+    case Kind::cell: return f(static_cast<Cell*>(nullptr));
+    case Kind::slot: return f(static_cast<Slot*>(nullptr));
+    case Kind::f32: return f(static_cast<Stream<float>*>(nullptr));
+    case Kind::bf16: return f(static_cast<Stream<bf16>*>(nullptr));
+    default: return f(static_cast<Itself*>(nullptr));
   }
-  return static_cast<float>(total);
 }
 
-// The largest, or NaN where one is.
-float row_max(const float* a, int64_t n, float sign) {
-  float best = -kInfinity;
-  bool ordered = true;
-  int64_t i = 0;
-  if (n >= kWidth) {
-    Vec most = splat(-kInfinity), same = splat(1.0f);
-    for (; i + kWidth <= n; i += kWidth) {
-      const Vec x = load(a + i) * splat(sign);
-      most = max(x, most), same = same * equal(x, x);
+constexpr int kBlock = 8;  // vectors: as many as a function takes in registers
+
+constexpr float kLanes[kCell] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+
+constexpr float neutral(Fn fn) { return fn == Fn::row_sum ? 0.0f : fn == Fn::row_max ? -kInfinity : kInfinity; }
+template <Fn fn>
+Vec joined(Vec a, Vec b) {  // of extremes: b where either is NaN
+  return fn == Fn::row_sum ? a + b : fn == Fn::row_max ? max(a, b) : min(a, b);
+}
+template <Fn fn, int count>
+Vec joined_all(const Vec* all) {
+  if constexpr (count == 1)
+    return all[0];
+  else
+    return joined<fn>(joined_all<fn, count / 2>(all), joined_all<fn, count / 2>(all + count / 2));
+}
+template <int count>
+Mask any_nan(const Vec* all) {
+  if constexpr (count == 1)
+    return is_nan(all[0]);
+  else
+    return either(any_nan<count / 2>(all), any_nan<count / 2>(all + count / 2));
+}
+// What vectors make together; of extremes NaN where there is one.
+template <Fn fn, int count>
+Vec joined_with_nan(const Vec* all) {
+  const Vec found = joined_all<fn, count>(all);
+  return fn == Fn::row_sum ? found : choose(any_nan<count>(all), splat(__builtin_nanf("")), found);
+}
+
+// The instructions for a block of vectors number I.
+template <int... I>
+struct Machine {
+  template <int>
+  using V = Vec;
+  using Run = void (*)(const Instruction*, Frame&, V<I>...);
+  static constexpr int kVectors = sizeof...(I);
+
+  [[gnu::always_inline]] static void next(const Instruction* in, Frame& frame, V<I>... a) {
+    reinterpret_cast<Run>(in[1].run[kVectors == 1])(in + 1, frame, a...);
+  }
+  static void end(const Instruction*, Frame&, V<I>...) {}
+  template <class B>
+  static void load_operand(const Instruction* in, Frame& frame, V<I>... a) {
+    const B b(*in, frame);
+    return next(in, frame, b.at(I, a)...);
+  }
+  template <class F>
+  static void unary(const Instruction* in, Frame& frame, V<I>... a) {
+    return next(in, frame, F::of(a)...);
+  }
+  template <class F, class B>
+  static void binary(const Instruction* in, Frame& frame, V<I>... a) {
+    const B b(*in, frame);
+    return next(in, frame, F::of(a, b.at(I, a))...);
+  }
+  static void where(const Instruction* in, Frame& frame, V<I>... a) {
+    const Any b(in->kind, in->at, frame), c(in->other_kind, in->other, frame);
+    return next(in, frame, select(a, b.at(I, a), c.at(I, a))...);
+  }
+  template <Fn fn>
+  static void reduce(const Instruction* in, Frame& frame, V<I>... a) {
+    if (frame.count < kVectors * kWidth) return reduce_rest<fn>(in, frame, a...);
+    join<fn>(*in, frame, a...);
+    return next(in, frame, a...);
+  }
+  // Leaves out columns that there are not.
+  template <Fn fn>
+  [[gnu::noinline]] static void reduce_rest(const Instruction* in, Frame& frame, V<I>... a) {
+    const Vec count = splat(static_cast<float>(frame.count)), lanes = load(kLanes), none = splat(neutral(fn));
+    join<fn>(*in, frame, choose(below(lanes + splat(static_cast<float>(I * kWidth)), count), a, none)...);
+    return next(in, frame, a...);
+  }
+  // Blocks take turns at kBlock parts, for one part would have to wait for the block before.
+  template <Fn fn>
+  [[gnu::always_inline]] static void join(const Instruction& in, Frame& frame, V<I>... a) {
+    const Vec all[] = {a...};
+    float* part = frame.memory + in.at + static_cast<uint64_t>(frame.column) / (kVectors * kWidth) % kBlock * kWidth;
+    const Vec found = joined_with_nan<fn, kVectors>(all), before = load(part);
+    store(part, fn == Fn::row_sum ? before + found : choose(is_nan(found), found, joined<fn>(found, before)));
+  }
+  static void keep_slot(const Instruction* in, Frame& frame, V<I>... a) {
+    float* to = frame.memory + in->at;
+    (store(to + I * kWidth, a), ...);
+    return next(in, frame, a...);
+  }
+  template <class T>
+  static void put(const Instruction* in, Frame& frame, V<I>... a) {
+    T* to = stream<T>(in->at, frame);
+    if constexpr (kVectors == 1) {
+      (store_as(to, a), ...);
+    } else {
+      const Vec all[] = {a...};
+      for (int i = 0; i < kVectors; i += 2) store_pair(to + i * kWidth, all[i], all[i + 1]);
     }
-    best = largest(most), ordered = sum(same) == static_cast<float>(kWidth);
+    return next(in, frame, a...);
   }
-  for (; i < n; ++i) {
-    const float x = sign * a[i];
-    if (x > best) best = x;
-    ordered = ordered && x == x;
+  template <class T>
+  static void put_past(const Instruction* in, Frame& frame, V<I>... a) {
+    if (frame.count < kVectors * kWidth || kVectors == 1) return put<T>(in, frame, a...);
+    T* to = stream<T>(in->at, frame);
+    const Vec all[] = {a...};
+    for (int i = 0; i + 1 < kVectors; i += 2) stream_two(to + i * kWidth, all[i], all[i + 1]);
+    return next(in, frame, a...);
   }
-  return ordered ? sign * best : __builtin_nanf("");
+  template <class T>
+  static void add(const Instruction* in, Frame& frame, V<I>... a) {
+    T* to = stream<T>(in->at, frame);
+    (store_as(to + I * kWidth, load_as(to + I * kWidth) + a), ...);
+    return next(in, frame, a...);
+  }
+
+  template <class F>
+  static Run with_any(bool turned) {
+    return turned ? &binary<Turned<F>, Any> : &binary<F, Any>;
+  }
+  template <class F>
+  static Run with_each(const Instruction& in) {
+    return with_operand(in.kind, []<class B>(B*) -> Run { return &binary<F, B>; });
+  }
+
+  static Run find(const Instruction& in) {
+    const bool turned = in.action == Action::apply_from;
+    switch (in.action) {
+      case Action::end: return &end;
+      case Action::load: return find_load(in.kind);
+      case Action::keep: return in.kind == Kind::slot ? &keep_slot : &put<float>;
+      case Action::reduce:
+        return in.fn == Fn::row_sum   ? &reduce<Fn::row_sum>
+               : in.fn == Fn::row_max ? &reduce<Fn::row_max>
+                                      : &reduce<Fn::row_min>;
+      case Action::put:
+        return in.kind == Kind::f32    ? &put<float>
+               : in.kind == Kind::bf16 ? &put<bf16>
+               : in.kind == Kind::f16  ? &put<f16>
+                                       : &put<uint8_t>;
+      case Action::put_past: return in.kind == Kind::f32 ? &put_past<float> : &put_past<bf16>;
+      case Action::add: return in.kind == Kind::f32 ? &add<float> : in.kind == Kind::bf16 ? &add<bf16> : &add<f16>;
+      default: break;
+    }
+    switch (in.fn) {
+      case Fn::neg: return &unary<Neg>;
+      case Fn::abs: return &unary<Abs>;
+      case Fn::sign: return &unary<Sign>;
+      case Fn::exp: return &unary<Exp>;
+      case Fn::expm1: return &unary<Expm1>;
+      case Fn::log: return &unary<Log>;
+      case Fn::log1p: return &unary<Log1p>;
+      case Fn::sqrt: return &unary<Sqrt>;
+      case Fn::rsqrt: return &unary<Rsqrt>;
+      case Fn::sin: return &unary<Sin>;
+      case Fn::cos: return &unary<Cos>;
+      case Fn::tanh: return &unary<Tanh>;
+      case Fn::erf: return &unary<Erf>;
+      case Fn::sigmoid: return &unary<Sigmoid>;
+      case Fn::add: return with_each<Add>(in);
+      case Fn::sub: return turned ? with_each<Turned<Sub>>(in) : with_each<Sub>(in);
+      case Fn::mul: return with_each<Mul>(in);
+      case Fn::div: return turned ? with_each<Turned<Div>>(in) : with_each<Div>(in);
+      case Fn::pow: return with_any<Pow>(turned);
+      case Fn::min: return with_any<Min>(turned);
+      case Fn::max: return with_any<Max>(turned);
+      case Fn::less: return with_any<Less>(turned);
+      case Fn::less_equal: return with_any<LessEqual>(turned);
+      case Fn::equal: return with_any<Equal>(turned);
+      case Fn::not_equal: return with_any<NotEqual>(turned);
+      case Fn::where: return &where;
+      default: return nullptr;
+    }
+  }
+  static Run find_load(Kind kind) {
+    switch (kind) {
+      case Kind::f16: return &load_operand<Stream<f16>>;
+      case Kind::i32: return &load_operand<Stream<int32_t>>;
+      case Kind::i64: return &load_operand<Stream<int64_t>>;
+      case Kind::u8: return &load_operand<Stream<uint8_t>>;
+      default: return with_operand(kind, []<class B>(B*) -> Run { return &load_operand<B>; });
+    }
+  }
+  static void run(const Instruction* program, Frame& frame) {
+    const Vec nothing = splat(0.0f);
+    reinterpret_cast<Run>(program->run[kVectors == 1])(program, frame, ((void)I, nothing)...);
+  }
+};
+using Block = Machine<0, 1, 2, 3, 4, 5, 6, 7>;
+using Narrow = Machine<0>;
+
+void link(Instruction& in) {
+  in.run[0] = reinterpret_cast<void (*)()>(Block::find(in));
+  in.run[1] = reinterpret_cast<void (*)()>(Narrow::find(in));
 }
 
-void step(const PointwiseStep& s, float* registers, int64_t stride, int64_t rows, int64_t columns) {
-  const float *a = registers + s.a * stride, *b = registers + s.b * stride, *c = registers + s.c * stride;
-  float* to = registers + s.to * stride;
-  const int64_t n = rows * columns;
-  const auto of_rows = [=](auto f) {
-    for (int64_t r = 0; r < rows; ++r) {
-      const Vec value = splat(f(a + r * columns));
-      float* row = to + r * columns;
-      for_lanes(columns, [=](int64_t i, int64_t lanes) { store(row + i, value, lanes); });
+void pointwise(const Instruction* program, Frame& frame, int64_t begin, int64_t end) {
+  frame.count = kBlock * kWidth;
+  for (frame.column = begin; frame.column < end; frame.column += frame.count) {
+    for (int i = 0; i < frame.aheads; ++i) {
+      const Ahead& ahead = frame.ahead[i];
+      const char *from = ahead.first + frame.column * ahead.size, *to = from + frame.count * ahead.size;
+      for (; from < to; from += 64) __builtin_prefetch(from, 0, 2);
     }
-  };
-  const Vec zero = splat(0.0f), one = splat(1.0f);
-  switch (s.fn) {
-    case Fn::input: return;
-    case Fn::constant: {
-      const Vec value = splat(s.value);
-      return for_lanes(n, [=](int64_t i, int64_t lanes) { store(to + i, value, lanes); });
-    }
-    case Fn::neg: return unary(a, to, n, [=](Vec x) { return zero - x; });
-    case Fn::abs: return unary(a, to, n, [=](Vec x) { return max(zero - x, x); });
-    case Fn::sign: return unary(a, to, n, [=](Vec x) { return with_nan(x, less(zero, x) - less(x, zero)); });
-    case Fn::exp: return unary(a, to, n, [](Vec x) { return exp(x); });
-    case Fn::expm1: return unary(a, to, n, [](Vec x) { return each(x, [](float v) { return __builtin_expm1f(v); }); });
-    case Fn::log: return unary(a, to, n, [](Vec x) { return log(x); });
-    case Fn::log1p: return unary(a, to, n, [](Vec x) { return each(x, [](float v) { return __builtin_log1pf(v); }); });
-    case Fn::sqrt: return unary(a, to, n, [](Vec x) { return sqrt(x); });
-    case Fn::rsqrt: return unary(a, to, n, [=](Vec x) { return one / sqrt(x); });
-    case Fn::sin: return unary(a, to, n, [](Vec x) { return each(x, [](float v) { return __builtin_sinf(v); }); });
-    case Fn::cos: return unary(a, to, n, [](Vec x) { return each(x, [](float v) { return __builtin_cosf(v); }); });
-    case Fn::tanh: return unary(a, to, n, [](Vec x) { return tanh(x); });
-    case Fn::erf: return unary(a, to, n, [](Vec x) { return each(x, [](float v) { return __builtin_erff(v); }); });
-    case Fn::sigmoid: return unary(a, to, n, [](Vec x) { return sigmoid(x); });
-    case Fn::add: return binary(a, b, to, n, [](Vec x, Vec y) { return x + y; });
-    case Fn::sub: return binary(a, b, to, n, [](Vec x, Vec y) { return x - y; });
-    case Fn::mul: return binary(a, b, to, n, [](Vec x, Vec y) { return x * y; });
-    case Fn::div: return binary(a, b, to, n, [](Vec x, Vec y) { return x / y; });
-    case Fn::pow: return binary(a, b, to, n, [](Vec x, Vec y) { return power(x, y); });
-    case Fn::min: return binary(a, b, to, n, [=](Vec x, Vec y) { return with_nan(x, zero - max(zero - x, zero - y)); });
-    case Fn::max: return binary(a, b, to, n, [](Vec x, Vec y) { return with_nan(x, max(x, y)); });
-    case Fn::less: return binary(a, b, to, n, [](Vec x, Vec y) { return less(x, y); });
-    case Fn::less_equal: return binary(a, b, to, n, [](Vec x, Vec y) { return less_equal(x, y); });
-    case Fn::equal: return binary(a, b, to, n, [](Vec x, Vec y) { return equal(x, y); });
-    case Fn::not_equal: return binary(a, b, to, n, [=](Vec x, Vec y) { return one - equal(x, y); });
-    case Fn::where:
-      return for_lanes(n, [=](int64_t i, int64_t lanes) {
-        store(to + i, select(load(a + i, lanes), load(b + i, lanes), load(c + i, lanes)), lanes);
-      });
-    case Fn::row_sum: return of_rows([=](const float* row) { return row_sum(row, columns); });
-    case Fn::row_max: return of_rows([=](const float* row) { return row_max(row, columns, 1.0f); });
-    case Fn::row_min: return of_rows([=](const float* row) { return row_max(row, columns, -1.0f); });
+    Block::run(program, frame);
   }
 }
 
-void pointwise(const PointwiseStep* steps, int64_t count, float* registers, int64_t stride, int64_t rows,
-               int64_t columns) {
-  for (int64_t i = 0; i < count; ++i) step(steps[i], registers, stride, rows, columns);
+void pointwise_rest(const Instruction* program, Frame& frame, int64_t begin, int64_t end) {
+  frame.column = begin, frame.count = end - begin;
+  if (frame.count > 2 * kWidth) return Block::run(program, frame);
+  for (; frame.column < end; frame.column += kWidth) {
+    frame.count = end - frame.column;
+    Narrow::run(program, frame);
+  }
 }
+
+// A narrow block and the one after it have two parts, a block of its own one.
+constexpr int kFew = 2;
+
+void begin(Fn fn, float* parts, bool few) {
+  for (int i = 0; i < (few ? kFew : kBlock); ++i) store(parts + i * kWidth, splat(neutral(fn)));
+}
+
+template <Fn fn, int count>
+Vec total(const float* parts) {
+  Vec all[count];
+  for (int i = 0; i < count; ++i) all[i] = load(parts + i * kWidth);
+  return joined_with_nan<fn, count>(all);
+}
+template <Fn fn>
+Vec total(const float* parts, bool few) {
+  return few ? total<fn, kFew>(parts) : total<fn, kBlock>(parts);
+}
+float total(Fn fn, const float* parts, bool few) {
+  if (fn == Fn::row_sum) return sum(total<Fn::row_sum>(parts, few));
+  const Vec all = fn == Fn::row_max ? total<Fn::row_max>(parts, few) : splat(0.0f) - total<Fn::row_min>(parts, few);
+  if (any(is_nan(all))) return __builtin_nanf("");
+  return fn == Fn::row_max ? largest(all) : 0.0f - largest(all);
+}
+
+void set(float* cell, float value) {
+  for (int i = 0; i < kCell; i += kWidth) store(cell + i, splat(value));
+}
+void finish(Fn fn, const float* parts, bool few, float* cell) { set(cell, total(fn, parts, few)); }
 
 }  // namespace
 
-void fill_pointwise(Table& table) { table.pointwise = pointwise; }
+void fill_pointwise(Table& table) {
+  table.pointwise_block = kBlock * kWidth;
+  table.pointwise_link = link;
+  table.pointwise = pointwise;
+  table.pointwise_rest = pointwise_rest;
+  table.pointwise_begin = begin;
+  table.pointwise_total = total;
+  table.pointwise_finish = finish;
+  table.pointwise_set = set;
+}
 
 }  // namespace qeng::isa::QENG_ISA

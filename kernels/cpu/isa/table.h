@@ -20,6 +20,8 @@ namespace qeng::isa {
 
 enum class Float : uint8_t { f32, bf16, f16 };  // f16 only where said
 
+struct Instruction;  // pointwise.h
+struct Frame;
 struct AttentionTile;  // attention.h
 struct AttentionGradTile;
 struct PagedTile;   // paged_attention.h
@@ -58,9 +60,18 @@ struct Table {
   void (*scale_columns_grad)(Float type, const void* x, const float* scale, const void* dy, void* dx, float* dscale,
                              int64_t n) = nullptr;
 
-  // ---- pointwise (pointwise.cpp): the steps, on registers of [rows, columns] floats, `stride` floats apart
-  void (*pointwise)(const PointwiseStep* steps, int64_t count, float* registers, int64_t stride, int64_t rows,
-                    int64_t columns) = nullptr;
+  // ---- pointwise (pointwise.cpp): programs as pointwise.h describes them
+  int64_t pointwise_block = 0;  // columns
+  void (*pointwise_link)(Instruction& in) = nullptr;
+  // Columns begin .. end - 1: whole blocks; what there is of one, whose streams have room for all of it.
+  void (*pointwise)(const Instruction* program, Frame& frame, int64_t begin, int64_t end) = nullptr;
+  void (*pointwise_rest)(const Instruction* program, Frame& frame, int64_t begin, int64_t end) = nullptr;
+  // The parts of a row function before its first column, and what they make together. few: of one block at most.
+  void (*pointwise_begin)(Fn fn, float* parts, bool few) = nullptr;
+  float (*pointwise_total)(Fn fn, const float* parts, bool few) = nullptr;
+  void (*pointwise_finish)(Fn fn, const float* parts, bool few, float* cell) = nullptr;  // to a cell
+  // Sets a cell, as instructions read it: what is written in smaller pieces they would have to wait for.
+  void (*pointwise_set)(float* cell, float value) = nullptr;
 
   // ---- stored dtypes (block_decode.cpp): out[i] = element first + i of the row, i < count. dtype: float, f16 or a
   // block format; the values are those of decode_row (kernels/blocks.h).

@@ -3,9 +3,14 @@
 //   load, store: f32, bf16 or f16 memory, n lanes (n = kWidth unless told; lanes past n read as 0 and are not written);
 //   load also of whole vectors of int8
 //   exp: 2 ulp over the normal range; below -104 it gives 0, above 88.73 infinity; a NaN stays
-//   max(a, b): b where either is NaN
+//   max(a, b), min(a, b): b where either is NaN
 //   less, less_equal, equal: 1 or 0, which is what a NaN gives; select(c, a, b): a where c is not 0, else b
-//   split_exponent(x, e): the m of x = m 2^e with m in [1, 2), for positive normal x
+//   Mask: of below(a, b), alike(a, b) (equal), is_not_below(a, b) (also of NaN), is_nan(a) and
+//   low_bit(a), the last bit of a float; choose(m, a, b): a where m holds, else b
+//   with_sign(size, s): size, not negative, with the sign of s; flip_sign(a, s): a, negated where s is negative
+//   store_two(p, a, b): two vectors of bf16, in order; stream_two: of bf16 or f32, past the caches
+//   split_exponent(x, e): the m of x = m 2^e with m in [sqrt(1/2), sqrt(2)], for positive finite x
+//   Wide: the lanes as f64
 #pragma once
 #include <cstdint>
 
@@ -24,8 +29,7 @@ namespace qeng::isa::QENG_ISA {
 
 // e^x = 2^n e^r with n = round(x / ln 2) and |r| <= ln(2)/2; e^r = 1 + r + r^2 p(r), p minimax of degree 4 (error
 // 3e-9).
-inline Vec exp(Vec any) {
-  const Vec x = clamp_exponent(any);
+inline Vec exp_within(Vec x) {  // of what clamp_exponent gives
   const Vec n = round(x * splat(1.44269504f));
   Vec r = fma(n, splat(-0.693359375f), x);  // ln 2 in two parts, the first with 10 bits, so that n times it is exact
   r = fma(n, splat(2.12194440e-4f), r);
@@ -36,8 +40,12 @@ inline Vec exp(Vec any) {
   return scale_exponent(fma(p, r * r, r + splat(1.0f)), n);
 }
 
+inline Vec exp(Vec x) { return exp_within(clamp_exponent(x)); }
+
 // 1 / (1 + e^-x), for which e^88 is as good as infinity
-inline Vec sigmoid(Vec x) { return reciprocal(splat(1.0f) + exp(splat(0.0f) - max(splat(-88.0f), x))); }
+inline Vec sigmoid(Vec x) {
+  return reciprocal(splat(1.0f) + exp_within(splat(0.0f) - min(splat(104.0f), max(splat(-88.0f), x))));
+}
 
 // body(i, lanes) over [0, n) in steps of kWidth, the last with fewer lanes.
 template <class Body>
