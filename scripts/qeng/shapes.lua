@@ -250,6 +250,10 @@ end
 -- The k largest along a dimension (the last) in order, and their positions (i32); the least with largest = false.
 -- Equal ones keep their order.
 function Tensor.topk(x, k, dim, largest)
+  local d, shape = dimension(x, dim or -1, "topk"), x:shape()
+  if type(k) ~= "number" or k < 0 or k > shape[d] or k % 1 ~= 0 then
+    q.error("shape", ("topk of %s: there are no %s elements along dimension %d"):format(text(shape), tostring(k), d))
+  end
   local y, back = last(x, dim, "topk")
   local values, index = y:_sort(k, largest ~= false)
   return back(values), back(index)
