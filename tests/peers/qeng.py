@@ -13,7 +13,7 @@ EXECUTABLE = os.environ.get("QENG", str(ROOT / "build/release/qeng"))
 
 def run(script, *arguments):
     """Runs a script of this repository; what it printed."""
-    done = subprocess.run([EXECUTABLE, str(ROOT / script), *map(str, arguments)], stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    done = subprocess.run([EXECUTABLE, str(ROOT / script), *map(str, arguments)], stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
     if done.returncode:
         raise AssertionError(f"qeng {script} {' '.join(map(str, arguments))} ended with {done.returncode}: {done.stderr.strip()[-800:]}")
     return done.stdout
