@@ -2461,6 +2461,38 @@ function q.preferences(path, tokenizer, opt) end
 ---@return {record: table, text: string, tokens: integer[], mask: integer[], reward: number, advantage: number}[]
 function q.group_answers(model, records, reward, opt) end
 
+---An associative store of a model's hidden states, a modern Hopfield network: a cue is answered by one step of it.
+---@param model Model
+---@param opt? {beta?: number}  how sharply the nearest counts, 16
+---@return Hopfield
+function q.hopfield(model, opt) end
+
+---@class Hopfield
+---@field rows Tensor[]  what is stored, as states
+---@field values any[]
+local Hopfield = {}
+---The mean of a text's last hidden states.
+---@param text string
+---@return Tensor  [hidden] f32
+function Hopfield:state(text) end
+---@param text string|Tensor  or its state
+---@param value any
+function Hopfield:store(text, value) end
+---How much each thing stored weighs.
+---@param text string|Tensor
+---@return Tensor  [stored], of sum 1
+function Hopfield:weights(text) end
+---The value that weighs most, and its share.
+---@param text string|Tensor
+---@return any
+---@return number
+function Hopfield:recall(text) end
+---The share of what is stored that its own state with noise added is answered with.
+---@param noise number  its length, as a share of the state's
+---@param seed? integer
+---@return number
+function Hopfield:recalled(noise, seed) end
+
 q.rewards = {}
 ---1 where the answer is record.answer, but for space around it, else 0.
 ---@param record {answer: string}

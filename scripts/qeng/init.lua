@@ -40,6 +40,7 @@ q.micro_batch = models.micro_batch
 q.train = require "qeng.train"
 q.run = runs.new
 q.adamw = adamw.new
+q.hopfield = require("qeng.infer.hopfield").new
 q.pack = require("qeng.model.documents").pack
 q.group_answers = require "qeng.train.group_answers"
 q.rewards = require "qeng.train.rewards"

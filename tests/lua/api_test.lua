@@ -46,6 +46,7 @@ local classes = {
   Run = require("qeng.train.run").Run, Optimizer = require("qeng.train.adamw").Optimizer,
   Inertia = require("qeng.onebit.inertia").Inertia, Phases = require("qeng.onebit.phases").Phases,
   Conversation = require("qeng.infer.conversation").Conversation,
+  Hopfield = require("qeng.infer.hopfield").Hopfield,
   Packed = require("qeng.model.documents").Packed, Preferences = require("qeng.train.preferences").Pairs,
   Request = { take = require("qeng.infer.request").take, speed = require("qeng.infer.request").speed },
 }
