@@ -177,9 +177,9 @@ end
 -- [tokens, hidden].
 
 -- Grouped-query attention with rotary positions. c: hidden, heads, kv_heads, head_dim, eps, plus_one (norms add one to
--- their weights), attention_scale (1 / sqrt(head_dim)). opt: qkv_bias, o_bias, qk_norm (per head, before RoPE), window
--- (0: none), local_rope (seq.rope_local turns its heads), no_rope (positions are learned, and the decoder adds them),
--- at ("self_attn"), fused (the name of one layer that is q_proj, k_proj and v_proj).
+-- their weights), attention_scale (1 / sqrt(head_dim)). opt: qkv_bias, o_bias, qk_norm (before RoPE; per head, or
+-- "whole": over all heads), window (0: none), local_rope (seq.rope_local turns its heads), no_rope (heads are not
+-- turned), at ("self_attn"), fused (the name of one layer that is q_proj, k_proj and v_proj).
 function nn.attention(opt)
   return function(block, c)
     local p = block:at(opt.at or "self_attn")
@@ -193,8 +193,9 @@ function nn.attention(opt)
       v_proj = p:linear("v_proj", narrow, c.hidden, opt.qkv_bias)
     end
     local o_proj = p:linear("o_proj", c.hidden, c.heads * c.head_dim, opt.o_bias)
-    local q_norm = opt.qk_norm and p:norm("q_norm", c.head_dim, c.eps, c.plus_one)
-    local k_norm = opt.qk_norm and p:norm("k_norm", c.head_dim, c.eps, c.plus_one)
+    local whole = opt.qk_norm == "whole"
+    local q_norm = opt.qk_norm and p:norm("q_norm", whole and wide or c.head_dim, c.eps, c.plus_one)
+    local k_norm = opt.qk_norm and p:norm("k_norm", whole and narrow or c.head_dim, c.eps, c.plus_one)
     local how = { window = opt.window or 0, scale = c.attention_scale }
     local state = block:state(kv_pages.kind(c.kv_heads, c.head_dim))
     local passed = block:place "attn"
@@ -202,9 +203,10 @@ function nn.attention(opt)
     return function(x, seq)
       local tokens = x:shape()[1]
       local query, key, value = project(seq, x, q_proj, k_proj, v_proj)
+      if whole then query, key = q_norm(query), k_norm(key) end
       query = query:reshape { tokens, c.heads, c.head_dim }
       key, value = key:reshape { tokens, c.kv_heads, c.head_dim }, value:reshape { tokens, c.kv_heads, c.head_dim }
-      if q_norm then query, key = q_norm(query), k_norm(key) end
+      if q_norm and not whole then query, key = q_norm(query), k_norm(key) end
       if not opt.no_rope then
         query, key = q.rope(query, key, seq.positions, opt.local_rope and seq.rope_local or seq.rope)
       end
@@ -241,6 +243,7 @@ local function norms_named(of_place)
   return function(p, c, place) return of_place[place] and p:norm(of_place[place], c.hidden, c.eps, c.plus_one) end
 end
 nn.pre_norms = norms_named { mixer = "input_layernorm", mlp = "post_attention_layernorm" }
+nn.branch_norms = norms_named { mixer_branch = "post_attention_layernorm", mlp_branch = "post_feedforward_layernorm" }
 nn.sandwich_norms = norms_named {
   mixer = "input_layernorm", mixer_branch = "post_attention_layernorm", mlp = "pre_feedforward_layernorm",
   mlp_branch = "post_feedforward_layernorm",
