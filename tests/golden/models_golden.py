@@ -12,6 +12,7 @@ import tempfile
 
 TOKENS = [3, 17, 5, 11, 2, 19, 7, 13, 1, 22]
 STEPS, RATE, RANK, ALPHA = 20, 3e-3, 2, 6
+EPS = 1e-5  # where a softmax is saturated its gradient is rounding alone, here 5e-7 at most; with 1e-8 AdamW makes whole steps of that
 BASE = dict(hidden_size=32, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, vocab_size=24,
             max_position_embeddings=64, rms_norm_eps=1e-5, pad_token_id=0, bos_token_id=1, eos_token_id=2, tie_word_embeddings=False)
 here = os.path.dirname(os.path.abspath(__file__))
@@ -34,6 +35,12 @@ MODELS = {
             ("grouped heads", {}), ("as many heads", dict(num_key_value_heads=4)),
             ("a head that is the embedding", dict(tie_word_embeddings=True), False),
             ("attention with biases", dict(attention_bias=True), False)]),
+    "smollm3": dict(
+        hf="SmolLM3ForCausalLM", pairs=True, values=dict(rope_theta=500.0, num_hidden_layers=4), cases=[
+            ("every fourth layer not turned", {}),
+            ("a head that is the embedding", dict(tie_word_embeddings=True)),
+            ("with biases", dict(attention_bias=True, mlp_bias=True), False),
+            ("a list of layers", dict(no_rope_layers=[0, 1, 1, 0]), False), ("every second", dict(no_rope_layer_interval=2), False)]),
 }
 
 
@@ -48,7 +55,7 @@ def formula(name, shape):
 def curve(model, ids):
     """The losses of STEPS steps on one document, each before its step."""
     import torch
-    adamw = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=RATE, betas=(0.9, 0.999), eps=1e-8, weight_decay=0)
+    adamw = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=RATE, betas=(0.9, 0.999), eps=EPS, weight_decay=0)
     losses = []
     for _ in range(STEPS):
         loss = model(ids, labels=ids).loss
@@ -143,7 +150,7 @@ def write(name, model):
             print(f"{name}, {title}: llama.cpp's logits are off transformers' by {off:.2g}")
         case = json.loads(json.dumps(case), parse_float=lambda text: float(f"{float(text):.8g}"))
         cases.append(json.dumps(case))
-    head = dict(word=model.get("word", name), tokens=TOKENS, rate=RATE, rank=RANK, alpha=ALPHA)
+    head = dict(word=model.get("word", name), tokens=TOKENS, rate=RATE, eps=EPS, rank=RANK, alpha=ALPHA)
     with open(os.path.join(here, "models", name + ".json"), "w") as f:
         f.write(json.dumps(head)[:-1] + ', "cases": [\n%s\n]}\n' % ",\n".join(cases))
 
