@@ -41,6 +41,13 @@ MODELS = {
             ("a head that is the embedding", dict(tie_word_embeddings=True)),
             ("with biases", dict(attention_bias=True, mlp_bias=True), False),
             ("a list of layers", dict(no_rope_layers=[0, 1, 1, 0]), False), ("every second", dict(no_rope_layer_interval=2), False)]),
+    "granite": dict(
+        hf="GraniteForCausalLM", pairs=True, entries=lambda v: {
+            "embedding_scale": float(v["embedding_multiplier"]), "attention.scale": v["attention_multiplier"],
+            "residual_scale": v["residual_multiplier"], "logit_scale": float(v["logits_scaling"])},
+        values=dict(rope_theta=500.0, embedding_multiplier=12.0, attention_multiplier=0.0625, residual_multiplier=0.22, logits_scaling=3.0),
+        cases=[("four multipliers", {}), ("a head that is the embedding, and biases", dict(
+            tie_word_embeddings=True, attention_bias=True, mlp_bias=True, residual_multiplier=1.5))]),
 }
 
 

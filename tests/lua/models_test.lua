@@ -136,6 +136,7 @@ end
 refuses("unknown key clip_qkv", "olmo2", { clip_qkv = 8 })
 refuses("no_rope_layers[2] is 2, expected 0 or 1", "smollm3", { no_rope_layers = { 1, 1, 2, 0 } })
 refuses("a list of 4 numbers", "smollm3", { no_rope_layers = { 1, 1, 0 } })
+refuses("residual_multiplier is -1, expected a positive number", "granite", { residual_multiplier = -1 })
 refuses("use_sliding_window = true changes the mathematics", "smollm3", { use_sliding_window = true })
 
 local said = {}

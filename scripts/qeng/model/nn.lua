@@ -259,7 +259,7 @@ end
 -- x + mixer(norm(x)), then x + mlp(norm(x)). opt: mixer, mlp (swiglu_mlp), norms (pre_norms), functions of the forms
 -- above. The norm that reads the residual stream x next also adds the branch to it. So block(x, branch, seq) takes the
 -- last block's branch, nil in the first, and gives that sum and its own branch. A model file may have any other
--- function of that form for a block.
+-- function of that form for a block. c.residual_scale: a factor of both branches.
 function nn.block(p, c, opt)
   local norms = opt.norms or nn.pre_norms
   local mixer_norm = norms(p, c, "mixer") or no_norm
@@ -268,12 +268,13 @@ function nn.block(p, c, opt)
   local mlp_norm = norms(p, c, "mlp") or no_norm
   local mlp = (opt.mlp or nn.swiglu_mlp {})(p, c)
   local mlp_post = norms(p, c, "mlp_branch") or no_norm
+  local function scaled(branch) return c.residual_scale and branch * c.residual_scale or branch end
 
   return function(x, branch, seq)
     local y
     x, y = mixer_norm:of_sum(x, branch)
-    x, y = mlp_norm:of_sum(x, mixer_post(mixer(y, seq)))
-    return x, mlp_post(mlp(y, seq))
+    x, y = mlp_norm:of_sum(x, scaled(mixer_post(mixer(y, seq))))
+    return x, scaled(mlp_post(mlp(y, seq)))
   end
 end
 
@@ -287,11 +288,11 @@ local function rounded(value, dtype)
 end
 
 -- Embedding, c.layers blocks made by new_block(p, index), final norm and head. Returns forward(tokens, seq) -> hidden.
--- c.embed_scale: a factor of the embedding's rows, rounded to the model's dtype. c.learned_positions: a learned row for
--- each of c.max_position positions is added to them. model.neftune: the strength of noise on the embedded tokens while
--- training. seq: positions, cu_q, cu_k, rope, rope_local; or positions, the ropes and inference (infer/paged.lua). With
--- model.recompute each block is one checkpoint. It then adds its branch itself, so that one tensor is kept for a block
--- and not two.
+-- c.embed_scale: a factor of the embedding's rows, rounded to the model's dtype. c.logit_scale: one of the logits; what
+-- the head reads gets it. c.learned_positions: a learned row for each of c.max_position positions is added to the
+-- embedding's. model.neftune: the strength of noise on the embedded tokens while training. seq: positions, cu_q, cu_k,
+-- rope, rope_local; or positions, the ropes and inference (infer/paged.lua). With model.recompute each block is one
+-- checkpoint. It then adds its branch itself, so that one tensor is kept for a block and not two.
 function nn.decoder(model, source, c, new_block)
   local p = nn.params(model, source)
   local body = p:at("model")
@@ -349,6 +350,7 @@ function nn.decoder(model, source, c, new_block)
     end
     if weights then weights:use(c.layers + 1) end
     local hidden = passed.norm((select(2, q.block("norm", norm.of_sum, norm, x, branch))))
+    if c.logit_scale then hidden = hidden * c.logit_scale end
     return of_head and q.hadamard(hidden, of_head) or hidden
   end
 end
