@@ -89,7 +89,7 @@ refused("whose model_type is llama, but model_type is granite", q.random_model,
   with({ model_type = "granite" }, "LlamaForCausalLM"))
 refused("whose model_type is llama, but model_type is mistral", q.random_model,
   with({ model_type = "mistral" }, "LlamaForCausalLM"))
-refused("architecture granite is not known", q.random_model, with { model_type = "granite", architectures = {} })
+refused("architecture exaone is not known", q.random_model, with { model_type = "exaone", architectures = {} })
 q.random_model(with({ model_type = "llama" }, "LlamaForCausalLM"))
 
 -- Windows.

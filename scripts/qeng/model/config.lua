@@ -415,6 +415,7 @@ end
 --   kinds              layers rotate by their kind
 --   kv_heads, head_dim, max_position, tied   transformers' defaults for the architecture, if they are not as many as
 --                      heads, hidden / heads, 2048 and false
+--   eps                transformers' default for rms_norm_eps, if it is not 1e-6
 --   partial_rotary     c.rotary elements of each head are turned, as partial_rotary_factor says
 --   rotations          the rope_types that transformers has for the architecture, if not all but longrope
 --   original_length    the length before longrope, if the file says it outside the rope settings
@@ -422,7 +423,8 @@ function Config:decoder(theta, opt)
   opt = opt or {}
   local c = {
     hidden = self:size("hidden_size"), layers = self:size "num_hidden_layers", heads = self:size("num_attention_heads"),
-    ffn = self:size("intermediate_size"), vocab = self:size("vocab_size"), eps = self:positive("rms_norm_eps", 1e-6),
+    ffn = self:size("intermediate_size"), vocab = self:size("vocab_size"),
+    eps = self:positive("rms_norm_eps", opt.eps or 1e-6),
     max_position = self:size("max_position_embeddings", opt.max_position or 2048),
     tied = self:tied(opt.tied or false),
   }

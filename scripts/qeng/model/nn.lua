@@ -177,9 +177,9 @@ end
 -- [tokens, hidden].
 
 -- Grouped-query attention with rotary positions. c: hidden, heads, kv_heads, head_dim, eps, plus_one (norms add one to
--- their weights), attention_scale (1 / sqrt(head_dim)). opt: qkv_bias, o_bias, qk_norm (per head, before RoPE), window
--- (0: none), local_rope (seq.rope_local turns its heads), no_rope (positions are learned, and the decoder adds them),
--- at ("self_attn"), fused (the name of one layer that is q_proj, k_proj and v_proj).
+-- their weights), attention_scale (1 / sqrt(head_dim)). opt: qkv_bias, o_bias, qk_norm (before RoPE; per head, or
+-- "whole": over all heads), window (0: none), local_rope (seq.rope_local turns its heads), no_rope (heads are not
+-- turned), at ("self_attn"), fused (the name of one layer that is q_proj, k_proj and v_proj).
 function nn.attention(opt)
   return function(block, c)
     local p = block:at(opt.at or "self_attn")
@@ -193,8 +193,9 @@ function nn.attention(opt)
       v_proj = p:linear("v_proj", narrow, c.hidden, opt.qkv_bias)
     end
     local o_proj = p:linear("o_proj", c.hidden, c.heads * c.head_dim, opt.o_bias)
-    local q_norm = opt.qk_norm and p:norm("q_norm", c.head_dim, c.eps, c.plus_one)
-    local k_norm = opt.qk_norm and p:norm("k_norm", c.head_dim, c.eps, c.plus_one)
+    local whole = opt.qk_norm == "whole"
+    local q_norm = opt.qk_norm and p:norm("q_norm", whole and wide or c.head_dim, c.eps, c.plus_one)
+    local k_norm = opt.qk_norm and p:norm("k_norm", whole and narrow or c.head_dim, c.eps, c.plus_one)
     local how = { window = opt.window or 0, scale = c.attention_scale }
     local state = block:state(kv_pages.kind(c.kv_heads, c.head_dim))
     local passed = block:place "attn"
@@ -202,9 +203,10 @@ function nn.attention(opt)
     return function(x, seq)
       local tokens = x:shape()[1]
       local query, key, value = project(seq, x, q_proj, k_proj, v_proj)
+      if whole then query, key = q_norm(query), k_norm(key) end
       query = query:reshape { tokens, c.heads, c.head_dim }
       key, value = key:reshape { tokens, c.kv_heads, c.head_dim }, value:reshape { tokens, c.kv_heads, c.head_dim }
-      if q_norm then query, key = q_norm(query), k_norm(key) end
+      if q_norm and not whole then query, key = q_norm(query), k_norm(key) end
       if not opt.no_rope then
         query, key = q.rope(query, key, seq.positions, opt.local_rope and seq.rope_local or seq.rope)
       end
@@ -241,6 +243,7 @@ local function norms_named(of_place)
   return function(p, c, place) return of_place[place] and p:norm(of_place[place], c.hidden, c.eps, c.plus_one) end
 end
 nn.pre_norms = norms_named { mixer = "input_layernorm", mlp = "post_attention_layernorm" }
+nn.branch_norms = norms_named { mixer_branch = "post_attention_layernorm", mlp_branch = "post_feedforward_layernorm" }
 nn.sandwich_norms = norms_named {
   mixer = "input_layernorm", mixer_branch = "post_attention_layernorm", mlp = "pre_feedforward_layernorm",
   mlp_branch = "post_feedforward_layernorm",
@@ -256,7 +259,7 @@ end
 -- x + mixer(norm(x)), then x + mlp(norm(x)). opt: mixer, mlp (swiglu_mlp), norms (pre_norms), functions of the forms
 -- above. The norm that reads the residual stream x next also adds the branch to it. So block(x, branch, seq) takes the
 -- last block's branch, nil in the first, and gives that sum and its own branch. A model file may have any other
--- function of that form for a block.
+-- function of that form for a block. c.residual_scale: a factor of both branches.
 function nn.block(p, c, opt)
   local norms = opt.norms or nn.pre_norms
   local mixer_norm = norms(p, c, "mixer") or no_norm
@@ -265,12 +268,13 @@ function nn.block(p, c, opt)
   local mlp_norm = norms(p, c, "mlp") or no_norm
   local mlp = (opt.mlp or nn.swiglu_mlp {})(p, c)
   local mlp_post = norms(p, c, "mlp_branch") or no_norm
+  local function scaled(branch) return c.residual_scale and branch * c.residual_scale or branch end
 
   return function(x, branch, seq)
     local y
     x, y = mixer_norm:of_sum(x, branch)
-    x, y = mlp_norm:of_sum(x, mixer_post(mixer(y, seq)))
-    return x, mlp_post(mlp(y, seq))
+    x, y = mlp_norm:of_sum(x, scaled(mixer_post(mixer(y, seq))))
+    return x, scaled(mlp_post(mlp(y, seq)))
   end
 end
 
@@ -284,11 +288,11 @@ local function rounded(value, dtype)
 end
 
 -- Embedding, c.layers blocks made by new_block(p, index), final norm and head. Returns forward(tokens, seq) -> hidden.
--- c.embed_scale: a factor of the embedding's rows, rounded to the model's dtype. c.learned_positions: a learned row for
--- each of c.max_position positions is added to them. model.neftune: the strength of noise on the embedded tokens while
--- training. seq: positions, cu_q, cu_k, rope, rope_local; or positions, the ropes and inference (infer/paged.lua). With
--- model.recompute each block is one checkpoint. It then adds its branch itself, so that one tensor is kept for a block
--- and not two.
+-- c.embed_scale: a factor of the embedding's rows, rounded to the model's dtype. c.logit_scale: one of the logits; what
+-- the head reads gets it. c.learned_positions: a learned row for each of c.max_position positions is added to the
+-- embedding's. model.neftune: the strength of noise on the embedded tokens while training. seq: positions, cu_q, cu_k,
+-- rope, rope_local; or positions, the ropes and inference (infer/paged.lua). With model.recompute each block is one
+-- checkpoint. It then adds its branch itself, so that one tensor is kept for a block and not two.
 function nn.decoder(model, source, c, new_block)
   local p = nn.params(model, source)
   local body = p:at("model")
@@ -346,6 +350,7 @@ function nn.decoder(model, source, c, new_block)
     end
     if weights then weights:use(c.layers + 1) end
     local hidden = passed.norm((select(2, q.block("norm", norm.of_sum, norm, x, branch))))
+    if c.logit_scale then hidden = hidden * c.logit_scale end
     return of_head and q.hadamard(hidden, of_head) or hidden
   end
 end

@@ -1,0 +1,169 @@
+"""Writes models/NAME.json: small models of one architecture each. Of each case: the logits that transformers and llama.cpp make in f32,
+the loss, the gradients, the losses of 20 steps of AdamW in full and of LoRA (PEFT), and the entries of its GGUF file.
+Weights are a formula of their names (tests/lua/formula.lua has it too).
+
+    TORCH_USE_RTLD_GLOBAL=1 $(tests/peers/environment) tests/golden/models_golden.py [NAME...]
+"""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+TOKENS = [3, 17, 5, 11, 2, 19, 7, 13, 1, 22]
+STEPS, RATE, RANK, ALPHA = 20, 3e-3, 2, 6
+EPS = 1e-5  # where a softmax is saturated its gradient is rounding alone, here 5e-7 at most; with 1e-8 AdamW makes whole steps of that
+BASE = dict(hidden_size=32, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, vocab_size=24,
+            max_position_embeddings=64, rms_norm_eps=1e-5, pad_token_id=0, bos_token_id=1, eos_token_id=2, tie_word_embeddings=False)
+here = os.path.dirname(os.path.abspath(__file__))
+
+
+def common(v):
+    """The entries that llama.cpp's converter writes for most architectures."""
+    return {"context_length": v["max_position_embeddings"], "embedding_length": v["hidden_size"],
+            "feed_forward_length": v["intermediate_size"], "block_count": v["num_hidden_layers"],
+            "attention.head_count": v["num_attention_heads"], "attention.head_count_kv": v["num_key_value_heads"],
+            "attention.layer_norm_rms_epsilon": v["rms_norm_eps"], "rope.freq_base": v["rope_theta"], "vocab_size": v["vocab_size"],
+            "rope.dimension_count": v["hidden_size"] // v["num_attention_heads"]}
+
+
+# NAME: the class; values of config.json beside BASE, and entries beside common(); whether rows of q and k are in the order of rotated
+# pairs; cases (name, what differs, and False if llama.cpp has no words for it).
+MODELS = {
+    "olmo2": dict(
+        hf="Olmo2ForCausalLM", values=dict(rope_theta=500.0), cases=[
+            ("grouped heads", {}), ("as many heads", dict(num_key_value_heads=4)),
+            ("a head that is the embedding", dict(tie_word_embeddings=True), False),
+            ("attention with biases", dict(attention_bias=True), False)]),
+    "smollm3": dict(
+        hf="SmolLM3ForCausalLM", pairs=True, values=dict(rope_theta=500.0, num_hidden_layers=4), cases=[
+            ("every fourth layer not turned", {}),
+            ("a head that is the embedding", dict(tie_word_embeddings=True)),
+            ("with biases", dict(attention_bias=True, mlp_bias=True), False),
+            ("a list of layers", dict(no_rope_layers=[0, 1, 1, 0]), False), ("every second", dict(no_rope_layer_interval=2), False)]),
+    "granite": dict(
+        hf="GraniteForCausalLM", pairs=True, entries=lambda v: {
+            "embedding_scale": float(v["embedding_multiplier"]), "attention.scale": v["attention_multiplier"],
+            "residual_scale": v["residual_multiplier"], "logit_scale": float(v["logits_scaling"])},
+        values=dict(rope_theta=500.0, embedding_multiplier=12.0, attention_multiplier=0.0625, residual_multiplier=0.22, logits_scaling=3.0),
+        cases=[("four multipliers", {}), ("a head that is the embedding, and biases", dict(
+            tie_word_embeddings=True, attention_bias=True, mlp_bias=True, residual_multiplier=1.5))]),
+}
+
+
+def formula(name, shape):
+    import numpy
+    seed, count = sum((i + 1) * byte for i, byte in enumerate(name.encode())), int(numpy.prod(shape))
+    values = numpy.array([((i * 7919 + seed * 104729) % 1009) / 1009 - 0.5 for i in range(count)])
+    values = (0.4 * values if len(shape) == 1 else values) + (1 if name.endswith("norm.weight") else 0)
+    return values.astype(numpy.float32).reshape(shape)
+
+
+def curve(model, ids):
+    """The losses of STEPS steps on one document, each before its step."""
+    import torch
+    adamw = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=RATE, betas=(0.9, 0.999), eps=EPS, weight_decay=0)
+    losses = []
+    for _ in range(STEPS):
+        loss = model(ids, labels=ids).loss
+        losses.append(loss.item())
+        adamw.zero_grad()
+        loss.backward()
+        adamw.step()
+    return losses
+
+
+def of_transformers(values):
+    import peft
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+    with tempfile.TemporaryDirectory() as folder:
+        with open(os.path.join(folder, "config.json"), "w") as f:
+            json.dump(values, f)
+        config = AutoConfig.from_pretrained(folder)
+
+    def fresh():
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager").eval()
+        for name, parameter in model.named_parameters():
+            parameter.data = torch.from_numpy(formula(name, tuple(parameter.shape)))
+        model.tie_weights()
+        return model
+
+    ids = torch.tensor([TOKENS])
+    model = fresh()
+    out = model(ids, labels=ids)
+    out.loss.backward()
+    grads = {}
+    for name, p in model.named_parameters():  # the length, and the product with a direction
+        grads[name] = [p.grad.norm().item(), (p.grad * torch.from_numpy(formula(name + "?", tuple(p.shape)))).sum().item()]
+    shapes = {name: list(p.shape) for name, p in model.named_parameters()}
+    adapted = peft.get_peft_model(fresh(), peft.LoraConfig(r=RANK, lora_alpha=ALPHA, lora_dropout=0.0, target_modules="all-linear"))
+    for name, parameter in adapted.named_parameters():
+        if ".lora_A." in name:
+            own = name.removeprefix("base_model.model.").replace(".default", "")
+            parameter.data = torch.from_numpy(formula(own, tuple(parameter.shape)))
+    adapted.eval()
+    greedy = list(TOKENS)
+    with torch.no_grad():
+        for _ in range(8):
+            greedy.append(int(model(torch.tensor([greedy])).logits[0, -1].argmax()))
+    return dict(logits=out.logits[0, -1].tolist(), loss=out.loss.item(), gradients=grads, full=curve(fresh(), ids),
+                lora=curve(adapted, ids), greedy=greedy[len(TOKENS):], shapes=shapes)
+
+
+def write_gguf(path, model, values, shapes):
+    """As llama.cpp's convert_hf_to_gguf.py does; returns the entries."""
+    import gguf
+    word = model.get("word", values["model_type"])
+    kind = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == word)
+    names = gguf.get_tensor_name_map(kind, values.get("num_hidden_layers") or values["n_layer"])
+    w = gguf.GGUFWriter(path, word)
+    entries = model.get("common", common)(values) | model.get("entries", lambda v: {})(values)
+    for key, value in entries.items():
+        (w.add_float32 if isinstance(value, float) else w.add_uint32)(f"{word}.{key}", value)
+    w.add_tokenizer_model("none")
+    for name, shape in shapes.items():
+        data = formula(name, shape)
+        for part, heads in (("q_proj", "num_attention_heads"), ("k_proj", "num_key_value_heads")):
+            if model.get("pairs") and f".{part}." in name:
+                data = data.reshape(values[heads], 2, shape[0] // values[heads] // 2, *shape[1:]).swapaxes(1, 2).reshape(shape)
+        if model.get("transposed", lambda name: False)(name):
+            data = data.T.copy()
+        w.add_tensor(names.get_name(name, try_suffixes=(".weight", ".bias")), data)
+    w.write_header_to_file(), w.write_kv_data_to_file(), w.write_tensors_to_file(), w.close()
+    return entries
+
+
+def of_llama(path):  # a process of its own: torch and xllamacpp do not live in one
+    sys.path.append(os.path.join(here, "..", "peers"))
+    import llama
+    with llama.Model(path, context=256) as model:
+        print(json.dumps([float(x) for x in model.logits(TOKENS)[-1]]))
+
+
+def write(name, model):
+    cases = []
+    for title, more, *known in model["cases"]:
+        values = dict(architectures=[model["hf"]], model_type=name) | model.get("base", BASE) | model["values"] | more
+        case = dict(name=title, values=values, **of_transformers(values))
+        shapes = case.pop("shapes")
+        if known != [False]:
+            with tempfile.TemporaryDirectory() as folder:
+                path = os.path.join(folder, "model.gguf")
+                case["entries"] = write_gguf(path, model, values, shapes)
+                out = subprocess.run([sys.executable, __file__, "--llama", path], check=True, capture_output=True, text=True).stdout
+            case["llama"] = json.loads(out.splitlines()[-1])
+            off = max(abs(a - b) for a, b in zip(case["llama"], case["logits"]))
+            print(f"{name}, {title}: llama.cpp's logits are off transformers' by {off:.2g}")
+        case = json.loads(json.dumps(case), parse_float=lambda text: float(f"{float(text):.8g}"))
+        cases.append(json.dumps(case))
+    head = dict(word=model.get("word", name), tokens=TOKENS, rate=RATE, eps=EPS, rank=RANK, alpha=ALPHA)
+    with open(os.path.join(here, "models", name + ".json"), "w") as f:
+        f.write(json.dumps(head)[:-1] + ', "cases": [\n%s\n]}\n' % ",\n".join(cases))
+
+
+if sys.argv[1:2] == ["--llama"]:
+    of_llama(sys.argv[2])
+else:
+    for name in sys.argv[1:] or MODELS:
+        write(name, MODELS[name])

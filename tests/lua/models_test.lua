@@ -1,0 +1,146 @@
+-- The models of tests/golden/models: logits, gradients and the losses of 20 steps, in full and of an adapter, are those
+-- of transformers and PEFT. Generation is that of whole forward passes. GGUF files have llama.cpp's entries and read
+-- back, and so do adapters. What llama.cpp has no words for is refused.
+package.path = (arg[0]:match "^(.*/)" or "./") .. "?.lua;" .. package.path
+local q = require "qeng"
+
+local formula = require "formula"
+local last_logits = require "last_logits"
+local scratch = require "scratch"
+local at, refused = scratch.at, scratch.refused
+local distance = last_logits.distance
+
+local worst = {}  -- by what is compared
+
+local function near(what, name, off, most)
+  worst[what] = math.max(worst[what] or 0, off)
+  assert(off < most, ("%s: %s is off by %g"):format(name, what, off))
+end
+
+local function batch_of(tokens)
+  local micro_batch = q.micro_batch(#tokens, 2)
+  local targets, positions = { unpack(tokens, 2) }, {}
+  targets[#tokens] = -1
+  for i = 1, #tokens do positions[i] = i - 1 end
+  micro_batch.tokens:set(tokens) micro_batch.targets:set(targets) micro_batch.positions:set(positions)
+  micro_batch.cu_q:set { 0, #tokens, #tokens } micro_batch.scale:fill(1 / (#tokens - 1))
+  return micro_batch
+end
+
+local function norm(tensor) return math.sqrt((q.quant.squared_error(q.zeros(tensor:shape()), tensor))) end
+
+-- Each gradient has the length, and the product with a direction, that the golden file says. Lengths are near 1. One of
+-- 1e-7 is rounding: a bias of keys changes nothing where heads are not turned.
+local function check_gradients(name, model, batch, case)
+  local loss = model:loss(batch)
+  near("loss", name, math.abs(loss:item() - case.loss), 1e-5)
+  loss:backward()
+  local found = model:gradients()
+  for parameter, expected in pairs(case.gradients) do
+    local grad = assert(found[parameter], name .. ": no gradient of " .. parameter)
+    local shape = model.stored_shape and model:stored_shape(parameter) or grad:shape()
+    local direction = formula(parameter .. "?", shape)
+    local length = math.max(expected[1], 0.1)
+    local product = (grad * direction):sum():item()
+    near("length of a gradient", name .. ", " .. parameter, math.abs(norm(grad) - expected[1]) / length, 1e-5)
+    near("gradient", name .. ", " .. parameter, math.abs(product - expected[2]) / (length * norm(direction)), 1e-5)
+  end
+end
+
+local function check_curve(what, name, model, batch, golden, expected)
+  local adamw = q.adamw(model:trainable(),
+    { lr = golden.rate, eps = golden.eps, decay = 0, beta1 = 0.9, beta2 = 0.999 })
+  for step, loss_then in ipairs(expected) do
+    local loss = model:loss(batch)
+    near(what, ("%s, step %d"):format(name, step), math.abs(loss:item() - loss_then), 1e-4)
+    loss:backward()
+    adamw:step()
+  end
+end
+
+-- The greedy continuation by the engine (pages, captured programs, guesses), while another request runs.
+local function generated(model, tokens, count)
+  local engine = model:engine { kv = "f32", max_batch = 2, context = 40 }
+  local request = engine:submit { ids = tokens, max_tokens = count, temperature = 0, lookup = 3 }
+  engine:submit { ids = { unpack(tokens, 1, 5) }, max_tokens = 12, temperature = 1, seed = 1 }
+  engine:finish()
+  local ids = request.output
+  engine:close()
+  return ids
+end
+
+local function check_gguf(name, model, tokens, case, word)
+  if not case.entries then return refused("gguf: ", model.save_gguf, model, at "model.gguf", { type = "f32" }) end
+  model:save_gguf(at "model.gguf", { type = "f32" })
+  local file = q.gguf.open(at "model.gguf")
+  for key, value in pairs(case.entries) do
+    local written = file:get(word .. "." .. key)
+    assert(written and math.abs(written - value) <= 1e-6 * math.abs(value),
+      ("%s: %s is %s, llama.cpp writes %s"):format(name, key, tostring(written), tostring(value)))
+  end
+  file:close()
+  local again = q.load(at "model.gguf")
+  near("logits of llama.cpp", name, distance(case.llama, last_logits.of(again, tokens)), 1e-5)
+  again:save(at "folder")
+  near("a folder of a GGUF file", name, distance(case.logits, last_logits.of(q.load(at "folder"), tokens)), 1e-5)
+end
+
+-- An adapter that learned: saved and read back, as PEFT's and llama.cpp's, and merged.
+local function check_adapter(name, model, fresh, tokens, has_words)
+  local changed = last_logits.of(model, tokens)
+  model:save_adapter(at "adapter")
+  if has_words then model:save_adapter_gguf(at "adapter.gguf") end
+  for _, path in ipairs { "adapter", has_words and "adapter.gguf" or nil } do
+    local again = last_logits.of(fresh():load_adapter(at(path)), tokens)
+    near("adapter", name .. ", " .. path, distance(changed, again), 1e-6)
+  end
+  near("merged adapter", name, distance(changed, last_logits.of(model:merge(), tokens)), 1e-5)
+end
+
+local files = q.fs.list "tests/golden/models"
+table.sort(files)
+for _, path in ipairs(files) do
+  local golden = q.json.decode(q.fs.read("tests/golden/models/" .. path:match "[^/]+$"))
+  local tokens = golden.tokens
+  local batch = batch_of(tokens)
+  for _, case in ipairs(golden.cases) do
+    local name = golden.word .. ", " .. case.name
+    local function fresh() return q.random_model(case.values, { weights = formula }) end
+    local model = fresh()
+    near("logits", name, distance(case.logits, last_logits.of(model, tokens)), 1e-5)
+    local ids = generated(model, tokens, #case.greedy)
+    assert(table.concat(ids, " ") == table.concat(case.greedy, " "),
+      ("%s: generates %s, transformers %s"):format(name, table.concat(ids, " "), table.concat(case.greedy, " ")))
+    check_gguf(name, model, tokens, case, golden.word)
+    model:save(at "own")
+    near("folder", name, distance(case.logits, last_logits.of(q.load(at "own"), tokens)), 1e-5)
+
+    check_gradients(name, fresh():full(), batch, case)
+    check_curve("full training", name, fresh():full(), batch, golden, case.full)
+    model = fresh():lora { rank = golden.rank, alpha = golden.alpha }
+    for _, parameter in ipairs(model.adapter.parameters) do
+      local tensor = parameter.tensor
+      if parameter.name:find "lora_A" then tensor:copy(formula(parameter.name, tensor:shape())) end
+    end
+    check_curve("training of an adapter", name, model, batch, golden, case.lora)
+    check_adapter(name, model, fresh, tokens, case.entries ~= nil)
+  end
+end
+
+-- Settings that no transformers has for a model, or that it does not compute here, are refused by name.
+local function refuses(text, model, more)
+  local golden = q.json.decode(q.fs.read("tests/golden/models/" .. model .. ".json"))
+  local values = golden.cases[1].values
+  for key, value in pairs(more) do values[key] = value end
+  refused(text, q.random_model, values)
+end
+refuses("unknown key clip_qkv", "olmo2", { clip_qkv = 8 })
+refuses("no_rope_layers[2] is 2, expected 0 or 1", "smollm3", { no_rope_layers = { 1, 1, 2, 0 } })
+refuses("a list of 4 numbers", "smollm3", { no_rope_layers = { 1, 1, 0 } })
+refuses("residual_multiplier is -1, expected a positive number", "granite", { residual_multiplier = -1 })
+refuses("use_sliding_window = true changes the mathematics", "smollm3", { use_sliding_window = true })
+
+local said = {}
+for what, off in pairs(worst) do said[#said + 1] = ("%s %.1g"):format(what, off) end
+table.sort(said)
+print("models: as transformers, PEFT and llama.cpp have them; the largest differences: " .. table.concat(said, ", "))

@@ -1,0 +1,27 @@
+"""Small models of each architecture in tests/golden/models, written by qeng as GGUF files, and random adapters beside them: llama.cpp's
+logits are those that transformers has for the model (the golden file), and qeng's under the adapter."""
+import llama
+import numpy
+import qeng
+from peers import WORK, check, expect, read_json, row
+
+GOLDEN = qeng.ROOT / "tests/golden/models"
+MOST = 1e-4  # of logits around 1, in f32
+
+row("model", "case", "logits off by", "under an adapter")
+row("---", "---", "---", "---")
+for path in sorted(GOLDEN.glob("*.json")):
+    golden = read_json(path)
+    folder = WORK / f"models_{path.stem}"
+    folder.mkdir()
+    with check(f"{path.stem} under llama.cpp"):
+        qeng.run("tests/peers/models.lua", path, folder)
+        for i, case in enumerate(golden["cases"], 1):
+            if "entries" not in case:
+                continue
+            off = []
+            for adapter, expected in ((None, case["logits"]), (folder / f"{i}.adapter.gguf", read_json(folder / f"{i}.json"))):
+                with llama.Model(folder / f"{i}.gguf", adapter, context=256) as model:
+                    off.append(numpy.abs(model.logits(golden["tokens"])[-1] - expected).max())
+            row(path.stem, case["name"], *(f"{each:.1e}" for each in off))
+            expect(max(off) < MOST, f"{case['name']}: logits are off by {max(off):.2g}, expected at most {MOST}")
