@@ -14,7 +14,9 @@ constexpr int64_t kPiece = 4096;           // columns that row functions add up 
 constexpr int64_t kSummedRows = 64;        // of a partial sum
 constexpr int64_t kKeptColumns = 1 << 17;  // of a longer row nothing is kept: it would leave the cache
 constexpr int64_t kGroupColumns = 2048;    // of rows side by side: what a thread has of them stays in its first cache
-constexpr int64_t kLongRow = 4 * kPiece;   // columns of a row that is worth several threads
+constexpr int64_t kShortRow = 64;          // columns: such rows lie end to end in tiles of
+constexpr int64_t kFolded = 512;
+constexpr int64_t kLongRow = 4 * kPiece;  // columns of a row that is worth several threads
 
 // An operation on more memory than caches hold: its results are written past them, and rows are fetched ahead, which
 // the processor does by itself only within one.
@@ -51,6 +53,16 @@ void put_element(const PointwiseOutput& out, int64_t i, float value) {
   }
 }
 
+// Whether rows are short, and lie one after the other where outputs are summed over them.
+bool folds(const Pointwise& op, const PointwiseSpace& space) {
+  size_t streams = 0;  // that it takes
+  for (const PointwiseNode& node : op.nodes) streams += is_row_fn(node.fn) ? 2 : 0;
+  bool summed = space.sum_end == 0;
+  summed = summed || space.sum_end == space.rank - 1;
+  return space.columns() <= kShortRow && space.rank > 1 && summed &&
+         streams + 2 * op.out.size() <= kMostPointwiseInputs * 2;
+}
+
 // What the pieces of a row make of a row function.
 class Total {
  public:
@@ -83,28 +95,37 @@ class Runner {
         columns_(space.columns()),
         rows_(space.rows()),
         large_(is_large(op)),
-        program_(program_of(op, space, {columns_ <= kKeptColumns, large_}, *context.isa)) {
+        folded_(folds(op, space)),
+        program_(program_of(op, space, {columns_ <= kKeptColumns, large_ && !folded_, folded_}, *context.isa)) {
     for (const View& view : op.in) {
       sizes_.push_back(static_cast<int64_t>(dtype_size(view.dtype)));
       elements_.push_back(view.elements());
     }
     for (size_t i = 0; i < op.out.size(); ++i)
       sizes_.push_back(space.is_sum[i] ? 4 : static_cast<int64_t>(dtype_size(op.out[i].view.dtype)));
-    group_ = !space.reduces ? 1 : static_cast<size_t>(std::clamp<int64_t>(kGroupColumns / columns_, 1, 8));
     const size_t streams = op.in.size() + op.out.size();
-    const int64_t whole = (columns_ + isa::kMostBlock - 1) / isa::kMostBlock * isa::kMostBlock;
-    const int64_t floats = program_.floats, rests = static_cast<int64_t>(streams) * kRest;
+    group_ = !space.reduces || folded_ ? 1 : static_cast<size_t>(std::clamp<int64_t>(kGroupColumns / columns_, 1, 8));
+    fold_ = folded_ ? kFolded / columns_ : 1;
+    const int64_t whole = (fold_ * columns_ + isa::kMostBlock - 1) / isa::kMostBlock * isa::kMostBlock + isa::kCell;
+    for (size_t i = 0; folded_ && i < op.in.size(); ++i)
+      if (!space.in[i].dense) expanded_.push_back(i), sizes_[i] = 4, elements_[i] = INT64_MAX;
     frames_.resize(static_cast<size_t>(context.threads) * group_);
-    const auto frames = static_cast<int64_t>(frames_.size());
-    float* memory = context.scratch.take<float>(frames * (floats + program_.kept * whole));
+    const auto frames = static_cast<int64_t>(frames_.size()), rests = static_cast<int64_t>(streams) * kRest;
+    const int64_t floats =
+        program_.floats + (program_.kept + static_cast<int64_t>(expanded_.size())) * whole;  // of a frame
+    float* memory = context.scratch.take<float>(frames * floats);
     char* rest = context.scratch.take<char>(frames * rests);
     std::memset(rest, 0, static_cast<size_t>(frames * rests));
     for (Own& own : frames_) {
       own.frame.memory = memory;
       own.rest = rest;
-      for (int k = 0; k < program_.kept; ++k)
-        own.frame.stream[streams + static_cast<size_t>(k)] = reinterpret_cast<char*>(memory + floats + k * whole);
-      memory += floats + program_.kept * whole, rest += rests;
+      memory += program_.floats, rest += rests;
+      const auto give = [&](size_t stream) {
+        own.frame.stream[stream] = reinterpret_cast<char*>(memory);
+        memory += whole;
+      };
+      for (int k = 0; k < program_.kept; ++k) give(kept_stream(k));
+      for (const size_t i : expanded_) give(i);
       for (const auto& [at, value] : program_.constants) set_cell(own.frame, at, value);
     }
   }
@@ -116,12 +137,14 @@ class Runner {
 
   // Of outputs that are summed over rows: where column 0 of the sum lies, for the calling thread.
   void sum_into(size_t out, float* sum) {
+    // Of folded rows it is what each is added to.
     for (size_t i = 0; i < group_; ++i) mine()[i].frame.stream[op_.in.size() + out] = reinterpret_cast<char*>(sum);
   }
 
   // So many rows, each `step` after the one before; where there are no row functions, one of their pieces.
   void run(int64_t row, int64_t step, int64_t count, int64_t piece) {
     Own* own = mine();
+    for (; folded_ && count > 0; count -= fold_, row += fold_) run_folded(*own, row, std::min(count, fold_));
     for (; count > 0; count -= static_cast<int64_t>(group_)) {
       Own* end = own + std::min<int64_t>(count, static_cast<int64_t>(group_));
       for (Own* each = own; each < end; ++each, row += step) go_to(*each, row);
@@ -223,6 +246,54 @@ class Runner {
     for (size_t r = 0; r < own.totals.size(); ++r) set_cell(own.frame, phase.reductions[r].cell, own.totals[r].value());
   }
 
+  void run_folded(Own& own, int64_t row, int64_t count) const {
+    for (size_t i = 0; i < op_.in.size(); ++i) {
+      if (!space_.in[i].dense) continue;
+      own.frame.stream[i] = op_.in[i].as<char>() + row * columns_ * sizes_[i];
+      own.room[i] = elements_[i] - row * columns_;
+    }
+    for (const size_t i : expanded_) expand(own, i, row, count);
+    for (size_t i = 0; i < op_.out.size(); ++i)
+      if (!space_.is_sum[i] && !space_.is_row[i])
+        own.frame.stream[op_.in.size() + i] = op_.out[i].view.as<char>() + row * columns_ * sizes_[op_.in.size() + i];
+    for (const auto& [number, cell] : program_.row_inputs) set_cell(own.frame, cell, element(op_.in[number], 0));
+    const auto floats = [&](int32_t stream) { return reinterpret_cast<float*>(own.frame.stream[stream]); };
+    for (const Phase& phase : program_.phases) {
+      of_row(own, phase);
+      of_columns(own, phase, 0, count * columns_);
+      for (const auto& each : phase.reductions)
+        isa_.pointwise_rows(each.fn, floats(each.parts), floats(each.cell), count, columns_);
+    }
+    for (const auto& [number, stream] : program_.kept_outputs)
+      for (int64_t r = 0; r < count; ++r) {
+        const float* values = floats(stream) + r * columns_;
+        if (space_.is_sum[number])
+          isa_.accumulate(isa::Float::f32, values, floats(static_cast<int32_t>(op_.in.size() + number)), columns_);
+        else
+          put_element(op_.out[number], first_of(space_.out[number], row + r), *values);
+      }
+  }
+
+  // An input that is not dense, for rows that lie end to end.
+  void expand(Own& own, size_t i, int64_t row, int64_t count) const {
+    const View& view = op_.in[i];
+    const PointwiseSpace::Place& place = space_.in[i];
+    const bool wide = place.stride[space_.rank - 1] != 0;
+    auto* to = reinterpret_cast<float*>(own.frame.stream[i]);
+    int64_t before = -1;
+    own.room[i] = INT64_MAX;
+    for (int64_t r = 0; r < count; ++r, to += columns_) {
+      const int64_t first = first_of(place, row + r);
+      if (first == before)
+        std::memcpy(to, to - columns_, static_cast<size_t>(columns_) * sizeof(float));
+      else if (!wide)
+        std::fill_n(to, columns_, element(view, first));
+      else
+        for (int64_t j = 0; j < columns_; ++j) to[j] = element(view, first + j);
+      before = first;
+    }
+  }
+
   // What comes next of the phase's streams: the next piece of the row, or where rows are short, the next row.
   void look_ahead(Own& own, const Phase& phase, int64_t piece) const {
     own.frame.aheads = 0;
@@ -294,9 +365,11 @@ class Runner {
   const PointwiseSpace& space_;
   const isa::Table& isa_;
   const int64_t columns_, rows_;
-  const bool large_;
+  const bool large_, folded_;
   const PointwiseProgram program_;
   std::vector<int64_t> sizes_, elements_;  // of an element of each stream; of each input
+  std::vector<size_t> expanded_;           // inputs
+  int64_t fold_ = 1;                       // rows that lie end to end
   size_t group_ = 1;         // rows that a thread computes side by side, so that one waits while another goes on
   std::vector<Own> frames_;  // of each thread so many
   std::vector<float> parts_;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "kernels/error.h"
+
 namespace qeng {
 namespace {
 
@@ -72,7 +74,14 @@ class Compiler {
     bool done = false;
     std::vector<size_t> puts;                             // outputs that it goes to as soon as it is there
     std::vector<PointwiseProgram::Reduction> reductions;  // and row functions
+    std::vector<int> keeps;                               // and streams of the frame's own
   };
+
+  // A stream of the frame's own.
+  int keep() {
+    if (first_kept() + program_.kept >= isa::kMostStreams) fail("unsupported", op_.name, ": too many row functions");
+    return first_kept() + program_.kept++;
+  }
 
   int32_t take(int32_t floats) {
     program_.floats += floats;
@@ -87,13 +96,15 @@ class Compiler {
       state.needed = needed[i];
       if (!state.needed) continue;
       state.cost = cost_of(node.fn);
-      state.of_row = node.fn != Fn::input || space_.in[node.a].stride[space_.rank - 1] == 0;
+      state.of_row = node.fn != Fn::input ||
+                     (ways_.folded ? is_scalar(space_.in[node.a]) : space_.in[node.a].stride[space_.rank - 1] == 0);
       each_operand(node, [&](uint16_t operand) {
         state.of_row = state.of_row && state_[operand].of_row;
         state.ready = std::max(state.ready, state_[operand].ready);
-        if (!state_[operand].of_row) state.cost = std::min(1000, state.cost + state_[operand].cost);
+        if (!state_[operand].of_row && !is_row_fn(nodes_[operand].fn))
+          state.cost = std::min(1000, state.cost + state_[operand].cost);
       });
-      if (is_row_fn(node.fn)) state.of_row = true, ++state.ready;
+      if (is_row_fn(node.fn)) state.of_row = !ways_.folded, ++state.ready;
       if (!state.of_row) continue;
       state.cell = take(isa::kCell);
       if (node.fn == Fn::constant) program_.constants.push_back({state.cell, node.value});
@@ -110,12 +121,24 @@ class Compiler {
     for (size_t i = 0; i < nodes_.size(); ++i)
       if (state_[i].needed && is_row_fn(nodes_[i].fn)) {
         State& operand = state_[nodes_[i].a];
-        operand.reductions.push_back({nodes_[i].fn, take(isa::kMostBlock), state_[i].cell});
+        if (ways_.folded) {
+          const int from = keep(), to = keep();
+          state_[i].kept = to, state_[i].first = operand.ready;
+          operand.reductions.push_back({nodes_[i].fn, from, to});
+        } else {
+          operand.reductions.push_back({nodes_[i].fn, take(isa::kMostBlock), state_[i].cell});
+        }
         program_.phases[static_cast<size_t>(operand.ready)].reductions.push_back(operand.reductions.back());
         roots_[static_cast<size_t>(operand.ready)].push_back(nodes_[i].a);
       }
     for (size_t i = 0; i < op_.out.size(); ++i) {
       const PointwiseOutput& out = op_.out[i];
+      if (ways_.folded && (space_.is_row[i] || space_.is_sum[i])) {
+        program_.kept_outputs.push_back({i, keep()});
+        state_[out.node].keeps.push_back(program_.kept_outputs.back().at);
+        roots_[static_cast<size_t>(state_[out.node].ready)].push_back(out.node);
+        continue;
+      }
       if (space_.is_row[i]) {
         program_.row_outputs.push_back({i, state_[out.node].cell});
         continue;
@@ -130,14 +153,20 @@ class Compiler {
 
   bool is_stream(uint16_t n) const {  // whose elements instructions read themselves
     if (nodes_[n].fn != Fn::input || state_[n].of_row) return false;
-    const DType dtype = op_.in[nodes_[n].a].dtype;
-    return dtype == DType::f32 || dtype == DType::bf16;
+    const Kind kind = kind_of_input(nodes_[n].a);
+    return kind == Kind::f32 || kind == Kind::bf16;
+  }
+  Kind kind_of_input(size_t i) const {
+    return ways_.folded && !space_.in[i].dense ? Kind::f32 : kind_of(op_.in[i].dtype);
+  }
+  bool is_scalar(const PointwiseSpace::Place& place) const {
+    return std::all_of(place.stride, place.stride + space_.rank, [](int64_t stride) { return stride == 0; });
   }
 
   // What this phase computes for a node: nothing if it has been kept.
   void plan(uint16_t n, int phase) {
     State& state = state_[n];
-    if (state.of_row || is_stream(n) || state.seen == phase) return;
+    if (state.of_row || is_row_fn(nodes_[n].fn) || is_stream(n) || state.seen == phase) return;
     state.seen = phase;
     const bool known = state.first >= 0 && state.cost > kCheap && ways_.keeps;
     if (known && state.kept < 0 && first_kept() + program_.kept < isa::kMostStreams)
@@ -211,7 +240,7 @@ class Compiler {
     const State& state = state_[n];
     if (state.of_row) return {Kind::cell, state.cell};
     if (state.slot >= 0) return {Kind::slot, state.slot};
-    if (is_stream(n)) return {kind_of(op_.in[nodes_[n].a].dtype), nodes_[n].a};
+    if (is_stream(n)) return {kind_of_input(nodes_[n].a), nodes_[n].a};
     if (state.kept >= 0 && (state.first < phase_ || state.done)) return {Kind::f32, state.kept};
     return {};
   }
@@ -258,7 +287,7 @@ class Compiler {
     Instruction in{.action = Action::apply, .fn = node.fn};
     switch (operands_of(node.fn)) {
       case 0:  // an input
-        in.action = Action::load, in.kind = kind_of(op_.in[node.a].dtype), in.at = node.a;
+        in.action = Action::load, in.kind = kind_of_input(node.a), in.at = node.a;
         break;
       case 1: bring(node.a); break;
       case 2: in = two(node); break;
@@ -308,7 +337,11 @@ class Compiler {
   void give(uint16_t n) {
     state_[n].done = true;
     for (const PointwiseProgram::Reduction& reduction : state_[n].reductions)
-      add({.action = Action::reduce, .fn = reduction.fn, .at = reduction.parts});
+      if (ways_.folded)
+        add({.action = Action::keep, .kind = Kind::f32, .at = reduction.parts});
+      else
+        add({.action = Action::reduce, .fn = reduction.fn, .at = reduction.parts});
+    for (const int stream : state_[n].keeps) add({.action = Action::keep, .kind = Kind::f32, .at = stream});
     for (const size_t i : state_[n].puts) put(i);
   }
   void put(size_t i) {

@@ -11,9 +11,11 @@
 namespace qeng {
 
 struct PointwiseProgram {
+  // In a frame's memory: what there is of the row so far, and its value. Of folded rows: streams, of the operand and of
+  // the values.
   struct Reduction {
     Fn fn;
-    int32_t parts, cell;  // in a frame's memory: of the row so far, and its value
+    int32_t parts, cell;
   };
   struct Phase {
     std::vector<isa::Instruction> of_row, of_columns;  // first those on cells, as on a block of one column
@@ -28,6 +30,7 @@ struct PointwiseProgram {
   };
   std::vector<Phase> phases;
   std::vector<Cell> row_inputs, row_outputs;  // whose views have one element a row
+  std::vector<Cell> kept_outputs;             // of folded rows, by stream: one element a row, or sums over rows
   std::vector<std::pair<int32_t, float>> constants;
   // Streams: the inputs, the outputs, then rows of f32 that one phase keeps for later ones, of whole blocks.
   int kept = 0;
@@ -37,6 +40,9 @@ struct PointwiseProgram {
 struct PointwiseWays {
   bool keeps;  // rows may be kept; otherwise each phase computes anew what it needs
   bool past;   // outputs are written past the caches where they can be
+  // Short rows lie end to end as one. Then what is the same in all of a row is computed for each element, row functions
+  // give streams, and inputs that are not dense are streams of f32 that have been filled.
+  bool folded;
 };
 PointwiseProgram program_of(const Pointwise& op, const PointwiseSpace& space, PointwiseWays ways,
                             const isa::Table& isa);

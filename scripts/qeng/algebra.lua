@@ -136,7 +136,7 @@ end
 -- Over the last dimension.
 function Tensor.softmax(x)
   local e = (x - highest(x)):exp()
-  return e / e:_sum { #x:shape() - 1 }
+  return e * (1 / e:_sum { #x:shape() - 1 })
 end
 function Tensor.log_softmax(x)
   local shifted = x - highest(x)

@@ -361,6 +361,28 @@ void set(float* cell, float value) {
 }
 void finish(Fn fn, const float* parts, bool few, float* cell) { set(cell, total(fn, parts, few)); }
 
+template <Fn fn>
+void rows(const float* from, float* to, int64_t rows, int64_t columns) {
+  const Vec lanes = load(kLanes), none = splat(neutral(fn));
+  for (int64_t r = 0; r < rows; ++r, from += columns, to += columns) {
+    Vec all = none;
+    Mask nan = below(none, none);
+    for (int64_t i = 0; i < columns; i += kWidth) {
+      const Vec there = choose(below(lanes, splat(static_cast<float>(columns - i))), load(from + i), none);
+      nan = either(nan, is_nan(there)), all = joined<fn>(there, all);
+    }
+    const float found = fn == Fn::row_sum   ? sum(all)
+                        : fn == Fn::row_max ? largest(all)
+                                            : 0.0f - largest(splat(0.0f) - all);
+    const Vec value = splat(fn != Fn::row_sum && any(nan) ? __builtin_nanf("") : found);
+    for (int64_t i = 0; i < columns; i += kWidth) store(to + i, value);  // the next row writes over what is too much
+  }
+}
+void rows(Fn fn, const float* from, float* to, int64_t count, int64_t columns) {
+  if (fn == Fn::row_sum) return rows<Fn::row_sum>(from, to, count, columns);
+  return fn == Fn::row_max ? rows<Fn::row_max>(from, to, count, columns) : rows<Fn::row_min>(from, to, count, columns);
+}
+
 }  // namespace
 
 void fill_pointwise(Table& table) {
@@ -371,6 +393,7 @@ void fill_pointwise(Table& table) {
   table.pointwise_begin = begin;
   table.pointwise_total = total;
   table.pointwise_finish = finish;
+  table.pointwise_rows = rows;
   table.pointwise_set = set;
 }
 

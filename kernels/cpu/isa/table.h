@@ -70,6 +70,9 @@ struct Table {
   void (*pointwise_begin)(Fn fn, float* parts, bool few) = nullptr;
   float (*pointwise_total)(Fn fn, const float* parts, bool few) = nullptr;
   void (*pointwise_finish)(Fn fn, const float* parts, bool few, float* cell) = nullptr;  // to a cell
+  // Each row's function of rows of few columns that lie end to end, in all of its elements; `from` and `to` have room for
+  // a vector more.
+  void (*pointwise_rows)(Fn fn, const float* from, float* to, int64_t rows, int64_t columns) = nullptr;
   // Sets a cell, as instructions read it: what is written in smaller pieces they would have to wait for.
   void (*pointwise_set)(float* cell, float value) = nullptr;
 

@@ -1,6 +1,10 @@
-// The functions of Pointwise over all of f32, on every instruction set: what the conformance test does not draw.
+// What the conformance test of Pointwise does not draw: functions over all of f32, on every instruction set; long rows,
+// and operations on more memory than caches hold.
+#include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <random>
 #include <vector>
 
@@ -127,5 +131,78 @@ TEST_CASE("functions of Pointwise are those of the C library on every instructio
     }
     INFO(isa << ", " << a[where] << " ^ " << b[where] << " = " << y[where]);
     CHECK(worst <= 2.5);
+  }
+}
+
+namespace {
+
+// y = softmax(x) w; w: one row
+Pointwise weighted_softmax(const View& x, const View& w, const View& y) {
+  Pointwise op;
+  op.space = x, op.space.data = nullptr;
+  op.in = {x, w};
+  op.nodes = {{Fn::input, 0},   {Fn::row_max, 0}, {Fn::sub, 0, 1}, {Fn::exp, 2},
+              {Fn::row_sum, 3}, {Fn::div, 3, 4},  {Fn::input, 1},  {Fn::mul, 5, 6}};
+  op.out = {{y, 7}};
+  return op;
+}
+
+View rows_of(const View& view, int64_t first, int64_t count) {
+  View part = view;
+  part.data = view.as<char>() + first * view.columns() * static_cast<int64_t>(dtype_size(view.dtype));
+  part.shape[0] = count;
+  return part;
+}
+
+}  // namespace
+
+TEST_CASE("Pointwise gives a row the same bits alone and among any others and with any number of threads") {
+  const struct {
+    int64_t rows, columns;
+    DType dtype;
+  } sizes[] = {{4200, 1024, DType::f32}, {8300, 1024, DType::bf16}, {161, 50257, DType::f32}, {3, 70001, DType::bf16},
+               {1, 300001, DType::f32},  {300, 64, DType::f32},     {300, 65, DType::bf16}};
+  for (const auto& [rows, columns, dtype] : sizes) {
+    const size_t bytes = static_cast<size_t>(rows * columns) * dtype_size(dtype);
+    const auto block = [&](size_t size) {
+      return std::unique_ptr<void, void (*)(void*)>(std::aligned_alloc(64, (size + 127) / 64 * 64), std::free);
+    };
+    const auto x_memory = block(bytes), w_memory = block(bytes), y_memory = block(bytes), z_memory = block(bytes);
+    const View x(x_memory.get(), dtype, {rows, columns}), w(w_memory.get(), dtype, {1, columns});
+    const View y(y_memory.get(), dtype, {rows, columns}), z(z_memory.get(), dtype, {rows, columns});
+    std::mt19937 engine(3);
+    const auto fill = [&](const View& view) {
+      for (int64_t i = 0; i < view.elements(); ++i) {
+        const float value = static_cast<float>(engine() % 4096) / 512 - 4;
+        dtype == DType::f32 ? void(view.as<float>()[i] = value) : void(view.as<bf16>()[i] = to_bf16(value));
+      }
+    };
+    fill(x), fill(w);
+    const auto one = make_cpu_backend(1), two = make_cpu_backend(2), three = make_cpu_backend(3);
+    one->run(weighted_softmax(x, w, y));
+    INFO(rows << " rows of " << columns);
+    double worst = 0;
+    const auto at = [&](const View& view, int64_t i) {
+      return static_cast<double>(dtype == DType::f32 ? view.as<float>()[i] : to_f32(view.as<bf16>()[i]));
+    };
+    for (const int64_t row : {int64_t{0}, rows - 1}) {
+      double sum = 0;
+      for (int64_t j = 0; j < columns; ++j) sum += std::exp(at(x, row * columns + j));
+      for (int64_t j = 0; j < columns; ++j) {
+        const double want = std::exp(at(x, row * columns + j)) / sum * at(w, j);
+        worst = std::fmax(worst, std::fabs(at(y, row * columns + j) - want) / (std::fabs(want) + 1e-30));
+      }
+    }
+    CHECK(worst < (dtype == DType::f32 ? 1e-6 : 4e-3));  // a few units of the last place of the dtype
+    for (Backend* each : {two.get(), three.get()}) {
+      std::memset(z.data, 0, bytes);
+      each->run(weighted_softmax(x, w, z));
+      CHECK(std::memcmp(y.data, z.data, bytes) == 0);
+    }
+    std::memset(z.data, 0, bytes);
+    for (int64_t first = 0; first < rows; first += 37)
+      two->run(weighted_softmax(rows_of(x, first, std::min<int64_t>(37, rows - first)), w,
+                                rows_of(z, first, std::min<int64_t>(37, rows - first))));
+    CHECK(std::memcmp(y.data, z.data, bytes) == 0);
   }
 }
