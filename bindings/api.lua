@@ -2285,8 +2285,8 @@ function Run:steps(n) end
 ---whether the update was skipped are the optimizer's; further fields go to metrics.jsonl.
 ---@param figures {loss: number|Tensor, lr?: number}
 function Run:log(figures) end
----Goes on with a run that Ctrl-C interrupted at the prompt, with the bits of one that was not. Also with one of q.train,
----which is global there as `run`. Run:finish() ends it instead.
+---Goes on with a run that Ctrl-C interrupted at the prompt, with the bits of one that was not.
+---Also with one of q.train, which is global there as `run`. Run:finish() ends it instead.
 function Run:continue() end
 ---Goes between backward and the optimizer's step, of a run with bits.
 function Run:observe() end

@@ -87,7 +87,7 @@ local function start(self)
   if state.row then ending.conclude(self, state.row) end
 end
 
--- Gives the prompt back, until run:continue(). The run is global there as _, and as `run` unless that is something else.
+-- Gives the prompt back, until continue(). The run is global there as _, and as `run` unless that is another thing.
 local function pause(self)
   local state, stopped = self.state, q.time()
   self.speak:finish()
