@@ -237,7 +237,7 @@ end
 -- The parameters that a model has by its configuration: {{name =, shape =}...}.
 local function parameters_of(arch, c)
   local list, stand_in = {}, q.zeros({ 1 }, "f32")
-  arch.build({ parameters = {}, linears = {}, states = {} }, function(name, shape)
+  arch.build({ parameters = {}, linears = {}, states = {}, places = {} }, function(name, shape)
     list[#list + 1] = { name = name, shape = shape }
     return stand_in
   end, c)
