@@ -2636,7 +2636,7 @@ function q.run(opt) end
 local Run = {}
 ---For loops: for step, batch in run:steps(n) runs the steps that are left of n; step is how many are done.
 ---model:loss takes batch. With accumulate > 1, for part in batch:parts() gives what it takes. The loop ends with the
----last step or on Ctrl-C, and finishes the run.
+---last step or on Ctrl-C, and finishes the run. At the prompt Ctrl-C gives the prompt back in the middle of the loop.
 ---@param n? integer
 ---@return fun(): integer?, table?
 function Run:steps(n) end
@@ -2644,6 +2644,9 @@ function Run:steps(n) end
 ---whether the update was skipped are the optimizer's; further fields go to metrics.jsonl.
 ---@param figures {loss: number|Tensor, lr?: number}
 function Run:log(figures) end
+---Goes on with a run that Ctrl-C interrupted at the prompt, with the bits of one that was not.
+---Also with one of q.train, which is global there as `run`. Run:finish() ends it instead.
+function Run:continue() end
 ---Goes between backward and the optimizer's step, of a run with bits.
 function Run:observe() end
 ---Ends the run, of a page that leaves its loop before; otherwise steps() does it. Returns what q.train returns.

@@ -67,6 +67,8 @@ TEXT = [  # the beginning of a block that is no program
 LUA = {  # a part of a block: the file it is saved as (block.lua), the code before it, and what runs
     'q.options { "Answers one question."': {"run": "qeng block.lua --model DIR --question Who"},
     "Counts the parameters of a model": {"run": "qeng block.lua --model DIR --above 1000"},
+    'logits = model:logits "Who are you?"': {
+        "before": 'q = require "qeng"\n', "run": "qeng block.lua && echo seen.norm | qeng -i block.lua"},
     "local function layer_norm": {"run": "qeng block.lua"},
     "local function attend(": {"run": "qeng block.lua"},
     "local answers = q.pack {": {"run": "qeng block.lua"},

@@ -43,7 +43,11 @@ check("q.fs.read('recipes/nothing", "")
 
 -- Pausing: in the middle of a loop, of a protected call; not out of a function that the engine called.
 local held, log
-local function pause() log[#log + 1] = prompt.pause(function(thread) held = thread end) end
+local function pause()
+  local can = prompt.can_pause()
+  if can then prompt.pause(function(thread) held = thread end) end
+  log[#log + 1] = can
+end
 local function loop(n)
   for _ = 1, n do pause() end
   return "done", n

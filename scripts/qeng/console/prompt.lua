@@ -66,13 +66,16 @@ function prompt.run(is_file, chunk, ...)
   return prompt.resume(thread, ...)
 end
 
--- Gives the prompt back, if code of the prompt asks. keep(thread) gets what prompt.resume takes; when that is called,
--- true is returned. False, at once, where nothing can be resumed: in a recipe, or in a function that the engine called.
-function prompt.pause(keep)
+-- Whether prompt.pause can give the prompt back: not in a recipe, nor in a function that the engine called.
+function prompt.can_pause()
   local thread = coroutine.running()
-  if not thread or files[thread] == nil then return false end
-  keep(thread)
-  return (pcall(coroutine.yield, paused))
+  return thread ~= nil and files[thread] ~= nil and coroutine.isyieldable()
+end
+
+-- Gives the prompt back. Returns when prompt.resume is called with the coroutine that keep(thread) gets.
+function prompt.pause(keep)
+  keep(coroutine.running())
+  coroutine.yield(paused)
 end
 
 return prompt

@@ -36,12 +36,21 @@ function journal.open(run)
     banner.warn(run.speak, opt, run.total, run.optimizer.schedule)
   end
   local self = setmetatable({ run = run, about = about, show = show, live = report.live(out, show) }, Journal)
-  self.log = metrics.open(out .. "/metrics.jsonl", state.row and state.step - 1 or state.step)
+  self:back_to(state.row and state.step - 1 or state.step)
   self.board = opt.tensorboard and tensorboard.open(out .. "/tensorboard", metrics.read(out .. "/metrics.jsonl"))
   local limits = q.limits { if_room = true }  -- nil: measuring would break the budget, and steps have no such share
   self.peak = limits and limits[run.model.dtype == "bf16" and "flops_bf16" or "flops_f32"]
   return self
 end
+
+-- Metrics go on after this step.
+function Journal:back_to(step)
+  if self.log then self.log:close() end
+  self.log = metrics.open(self.run.out .. "/metrics.jsonl", step)
+end
+
+-- Says in the report how the run stands while nothing is computed.
+function Journal:tell(sentence) self.live:finish(sentence) end
 
 -- Begins a step.
 function Journal:begin()

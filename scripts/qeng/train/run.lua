@@ -20,6 +20,9 @@
 -- With accumulate > 1: for part in batch:parts() do model:loss(part):backward() end. A step without a trained token
 -- does not reach the page. After the last step or Ctrl-C the loop ends, and the run with it; an interrupted run then
 -- raises "interrupted". A page that leaves the loop early calls run:finish().
+--
+-- At the prompt Ctrl-C gives the prompt back in the middle of the loop, after a checkpoint. run:continue() goes on with
+-- the next step, with the bits of a run that was not interrupted; run:finish() ends the run.
 
 local checkpoint = require "qeng.train.checkpoint"
 local ending = require "qeng.train.ending"
@@ -27,6 +30,7 @@ local feed = require "qeng.train.feed"
 local held_out = require "qeng.train.held_out"
 local journal = require "qeng.train.journal"
 local progress = require "qeng.console.progress"
+local prompt = require "qeng.console.prompt"
 local q = require "qeng.core"
 local run_folder = require "qeng.train.run_folder"
 local standing = require "qeng.train.standing"
@@ -83,6 +87,37 @@ local function start(self)
   if state.row then ending.conclude(self, state.row) end
 end
 
+-- Gives the prompt back, until continue(). The run is global there as _, and as `run` unless that is another thing.
+local function pause(self)
+  local state, stopped = self.state, q.time()
+  self.speak:finish()
+  self.journal:tell(("Interrupted after step %d of %d."):format(state.step, self.total))
+  if _G.run == nil or getmetatable(_G.run) == Run then _G.run = self end
+  _G._ = self
+  local name = rawequal(_G.run, self) and "run" or "_"
+  self.speak:say(("interrupted after step %d of %d; %s:continue() goes on, %s:finish() ends it"):format(state.step,
+    self.total, name, name))
+  prompt.pause(function(thread) self.paused = thread end)
+  q.host.defer_interrupt(true)
+  q.seed(self.opt.seed)
+  self.interrupted, self.started = nil, self.started + (q.time() - stopped)
+  if state.row then  -- its evaluation was interrupted
+    self.journal:back_to(state.step - 1)
+    ending.conclude(self, state.row)
+  end
+end
+
+-- Goes on with a run that Ctrl-C interrupted at the prompt.
+function Run:continue()
+  local thread = self.paused
+  if not thread then
+    q.error("state", "run:continue(): it is not interrupted; Ctrl-C does that to a run that was begun at the prompt")
+  end
+  self.paused = nil
+  local ok, err = prompt.resume(thread)
+  if not ok then error(err, 0) end
+end
+
 -- What learns in the backward pass looks at gradients here. Call it before the optimizer, which clears them.
 function Run:observe()
   if self.bits and self.bits.observe then self.bits:observe() end
@@ -99,6 +134,7 @@ function Run:steps(steps)
   local state, expected = self.state, self.state.step
   return function()
     if state.step ~= expected then q.error("value", "run: a step did not end with run:log { loss = loss }") end
+    while self.interrupted and prompt.can_pause() and select(2, q.host.interrupted()) == "Ctrl-C" do pause(self) end
     while state.step < self.total and not self.interrupted and not state.stopped do
       self.journal:begin()
       self.optimizer.at, self.optimizer.last = state.step, nil
@@ -121,6 +157,7 @@ function Run:log(figures) ending.log(self, figures) end
 
 -- Ends the run; steps() does it by itself. Returns what q.train returns.
 function Run:finish()
+  self.paused = nil
   self.result = self.result or ending.finish(self)
   return self.result
 end
