@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """bench/pointwise.lua's cases in qeng and PyTorch, in turns and in one run, on the same number of threads:
 
-    PYTHON bench/pointwise_peer.py --qeng build/release/qeng [--threads 2] [--rounds 5] [--only softmax] > result.md
+    TORCH_USE_RTLD_GLOBAL=1 $(tests/peers/environment) bench/pointwise_peer.py --qeng build/release/qeng [--rounds 5]
+        [--threads 2] [--seconds 0.2] [--only softmax]
 
-In each round a case runs in qeng, then in PyTorch as it comes, then under torch.compile (which needs g++): the median of so
-many seconds each, then the median of the rounds. All write to memory that is there already. A copy of as many bytes is
-qeng's, right after the case."""
+In each round a case runs in qeng, then in PyTorch as it comes, then under torch.compile (which needs g++): the median
+of so many seconds each, then the least of the rounds, as other programs on the machine only lengthen it. All write to
+memory that is there already, and what is measured is a call: of qeng, expressions made anew. A copy of as many bytes is
+qeng's, right after the case. Where PyTorch is the one of tests/peers/environment, TORCH_USE_RTLD_GLOBAL=1 has to be set."""
 import argparse
 import platform
 import statistics
@@ -66,7 +68,7 @@ CASES = {
 
 def measure(body):
     times, begin = [], time.perf_counter()
-    while time.perf_counter() - begin < opt.seconds or len(times) < 5:
+    while time.perf_counter() - begin < opt.seconds or len(times) < 3:
         start = time.perf_counter()
         body()
         times.append(time.perf_counter() - start)
@@ -137,9 +139,9 @@ for size in SIZES:
             for _ in range(opt.rounds):
                 median, copying, moved = ours(case)
                 eager, compiled = peer.times()
-                rounds.append((median, eager, compiled, copying))
-            median, eager, compiled, copying = (statistics.median(column) for column in zip(*rounds))
-            rate = moved / median
+                rounds.append((median, eager, compiled, moved / copying))
+            median, eager, compiled, copying = (min(column) for column in zip(*rounds))
+            rate, copying = moved / median, moved / copying
             print(f"| {name} | {size} | {dtype} | {copying / 1e9:.1f} | {rate / 1e9:.1f} | {100 * rate / copying:.0f} % | "
                   f"{moved / eager / 1e9:.1f} | {moved / compiled / 1e9:.1f} | {median * 1e6:.1f} | {eager * 1e6:.1f} | "
                   f"{compiled * 1e6:.1f} | {compiled / median:.2f} |")

@@ -57,9 +57,8 @@ void put_element(const PointwiseOutput& out, int64_t i, float value) {
 bool folds(const Pointwise& op, const PointwiseSpace& space) {
   size_t streams = 0;  // that it takes
   for (const PointwiseNode& node : op.nodes) streams += is_row_fn(node.fn) ? 2 : 0;
-  bool summed = space.sum_end == 0;
-  summed = summed || space.sum_end == space.rank - 1;
-  return space.columns() <= kShortRow && space.rank > 1 && summed &&
+  const bool side_by_side = space.sum_end == 0 || space.sum_end == space.rank - 1;
+  return space.columns() <= kShortRow && space.rank > 1 && side_by_side &&
          streams + 2 * op.out.size() <= kMostPointwiseInputs * 2;
 }
 
