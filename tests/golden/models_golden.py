@@ -41,6 +41,14 @@ MODELS = {
             ("a head that is the embedding", dict(tie_word_embeddings=True)),
             ("with biases", dict(attention_bias=True, mlp_bias=True), False),
             ("a list of layers", dict(no_rope_layers=[0, 1, 1, 0]), False), ("every second", dict(no_rope_layer_interval=2), False)]),
+    "gpt2": dict(
+        hf="GPT2LMHeadModel", transposed=lambda name: name.split(".")[-2].startswith("c_") and name.endswith("weight"),
+        base=dict(n_embd=32, n_layer=2, n_head=4, n_positions=64, vocab_size=24, bos_token_id=1, eos_token_id=2,
+                  layer_norm_epsilon=1e-5, activation_function="gelu_new"),
+        common=lambda v: {"context_length": 64, "embedding_length": 32, "feed_forward_length": v.get("n_inner") or 128, "block_count": 2,
+                          "attention.head_count": 4, "attention.layer_norm_epsilon": 1e-5, "vocab_size": 24},
+        values={}, cases=[
+            ("four times as wide", {}), ("an inner width, and a head of its own", dict(n_inner=48, tie_word_embeddings=False))]),
     "granite": dict(
         hf="GraniteForCausalLM", pairs=True, entries=lambda v: {
             "embedding_scale": float(v["embedding_multiplier"]), "attention.scale": v["attention_multiplier"],
@@ -151,7 +159,7 @@ def write(name, model):
             with tempfile.TemporaryDirectory() as folder:
                 path = os.path.join(folder, "model.gguf")
                 case["entries"] = write_gguf(path, model, values, shapes)
-                out = subprocess.run([sys.executable, __file__, "--llama", path], check=True, capture_output=True, text=True).stdout
+                out = subprocess.run([sys.executable, __file__, "--llama", path], check=True, stdout=subprocess.PIPE, text=True).stdout
             case["llama"] = json.loads(out.splitlines()[-1])
             off = max(abs(a - b) for a, b in zip(case["llama"], case["logits"]))
             print(f"{name}, {title}: llama.cpp's logits are off transformers' by {off:.2g}")

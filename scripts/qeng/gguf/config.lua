@@ -6,6 +6,7 @@
 --   window           the entry with the window of attention, false if there is none; nil: it is qeng.sliding_window,
 --                    which llama.cpp does not know
 --   partial_rotary   rope.dimension_count may be less than the heads'
+--   eps              the entry with the epsilon of norms, if it is not attention.layer_norm_rms_epsilon
 --   rope_freqs       tensor rope_freqs.weight may be there
 --   longrope         tensors rope_factors_short.weight and rope_factors_long.weight may be there
 --   read(r, values)  reads further entries into the values; r: a Reader, with r.window
@@ -240,7 +241,7 @@ function gguf_config.read(file, path, known_keys, own)
     hidden_size = hidden, num_hidden_layers = r:size("block_count", config.most_layers), num_attention_heads = heads,
     num_key_value_heads = r:same_for_layers("attention.head_count_kv", heads), head_dim = head_dim,
     intermediate_size = r:same_for_layers "feed_forward_length", vocab_size = embedding.shape[1],
-    rms_norm_eps = r:get("attention.layer_norm_rms_epsilon", "number"),
+    rms_norm_eps = r:get(words.eps or "attention.layer_norm_rms_epsilon", "number"),
     max_position_embeddings = r:get("context_length", "number"), rope_theta = r:get("rope.freq_base", "number", 10000),
     rope_scaling = words.longrope and r:has "rope_factors_long.weight" and r:longrope() or r:rope_scaling(),
     partial_rotary_factor = rotary ~= head_dim and rotary / head_dim or nil,

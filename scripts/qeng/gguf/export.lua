@@ -127,14 +127,14 @@ local function metadata(arch, c, name, tokenizer, stops)
   add(a .. ".attention.head_count_kv", "u32", c.kv_heads)
   add(a .. ".attention.key_length", "u32", c.head_dim)
   add(a .. ".attention.value_length", "u32", c.head_dim)
-  add(a .. ".attention.layer_norm_rms_epsilon", "f32", c.eps)
-  add(a .. ".rope.dimension_count", "u32", c.rotary or c.head_dim)
+  add(a .. "." .. (arch.gguf.eps or "attention.layer_norm_rms_epsilon"), "f32", c.eps)
+  if not c.learned_positions then add(a .. ".rope.dimension_count", "u32", c.rotary or c.head_dim) end
   add(a .. ".vocab_size", "u32", c.vocab)
   local notes = { add_window(add, arch, c) }
   if arch.gguf.write then
     notes[#notes + 1] = arch.gguf.write(function(key, type, value) add(a .. "." .. key, type, value) end, c)
   end
-  add_rope(add, arch, c)
+  if not c.learned_positions then add_rope(add, arch, c) end
   notes[#notes + 1] = add_tokenizer(add, tokenizer, c.vocab, stops)
   return list, a, notes
 end
@@ -255,12 +255,13 @@ function export.of_folder(dir)
   local arch, c = architectures.of(file)
   local parameters = parameters_of(arch, c)
   for _, parameter in ipairs(parameters) do
-    local name, scale = parameter.name, parameter.name .. "_scale"
-    local info = weights:info(name)
+    local name, turns = file:stored(parameter.name), arch.transposed and arch.transposed(parameter.name)
+    local info, scale = weights:info(name), name .. "_scale"
     if not info then
       q.error("format", ("%s: tensor %s is missing, though config.json asks for it"):format(dir, name))
     end
-    local given, asked = table.concat(info.shape, ", "), table.concat(parameter.shape, ", ")
+    local shape = turns and { parameter.shape[2], parameter.shape[1] } or parameter.shape
+    local given, asked = table.concat(info.shape, ", "), table.concat(shape, ", ")
     if given ~= asked then
       q.error("shape", ("%s: tensor %s is [%s], config.json says [%s]"):format(dir, name, given, asked))
     end
@@ -270,7 +271,10 @@ function export.of_folder(dir)
     end
     known[name], known[scale] = true, scaled
     parameter.signs = scaled and info.dtype or nil
-    parameter.read = function() return weights:tensor(name), scaled and weights:tensor(scale) end
+    parameter.read = function()
+      local tensor = weights:tensor(name)
+      return turns and tensor:to("f32"):transpose():clone() or tensor, scaled and weights:tensor(scale)
+    end
   end
   for _, name in ipairs(weights:names()) do
     if not known[name] and not file:is_spare(name, c.tied) then

@@ -7,12 +7,14 @@
 --   plus_one       norms are kept with one added, which the model adds itself
 
 local architectures = require "qeng.model.architectures"
+local part_names = require "qeng.model.names"
 local q = require "qeng.core"
 
 local names = {}
 
 local whole = {
-  ["model.embed_tokens"] = "token_embd", ["model.norm"] = "output_norm", ["lm_head"] = "output",
+  ["model.embed_tokens"] = "token_embd", ["model.embed_positions"] = "position_embd",
+  ["model.norm"] = "output_norm", ["lm_head"] = "output",
 }
 local layer = {
   ["input_layernorm"] = "attn_norm", ["post_attention_layernorm"] = "ffn_norm",
@@ -27,7 +29,7 @@ local function part_of(stem) return stem:match "^model%.layers%.(%d+)%.(.*)$" en
 
 -- "model.layers.3.mlp.up_proj.weight" -> "blk.3.ffn_up.weight"; nil if GGUF has no word for the name.
 function names.to_gguf(name, arch)
-  local stem, ending = name:match "^(.*)%.(%w+)$"
+  local stem, ending = part_names.plain(arch, name):match "^(.*)%.(%w+)$"
   if ending ~= "weight" and ending ~= "bias" then return nil end  -- of a quantized folder, for example
   if whole[stem] then return whole[stem] .. "." .. ending end
   local index, part = part_of(stem)

@@ -7,6 +7,8 @@
 --   lora               the roles of layers that get adapters by default; nil for all linear layers
 --   texts              what transformers assumes where the text part of a model of images leaves keys out:
 --                      {[model_type] = {vocab, hidden, ffn, layers, heads, kv_heads, eps =, theta =}}
+--   names              where its checkpoint calls parts otherwise than most, as model/names.lua has them
+--   transposed(name)   whether a checkpoint has this matrix as [in, out]. GGUF and the model have [out, in].
 --   refuses            similar architectures, and what each has that is not supported: {{name, what}...}
 
 local list_files = require "qeng.library_files"
@@ -61,6 +63,7 @@ function architectures.of(file, own)
           .. "goes by model_type; correct the wrong one"):format(file.path, arch.hf, arch.model_type, kind))
       end
       local c = arch.config(file)
+      c.names, file.transposed = arch.names, arch.transposed
       file:finish()
       return arch, c
     end

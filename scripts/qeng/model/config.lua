@@ -371,11 +371,20 @@ function Config:window(layers, always)
   return window
 end
 
+-- The name under which the checkpoint has a parameter. self.optional: a prefix that some checkpoints leave out.
+function Config:stored(name)
+  local short = self.optional and name:sub(1, #self.optional) == self.optional and name:sub(#self.optional + 1)
+  return short and not self.weights:info(name) and self.weights:info(short) and short or name
+end
+
 -- Whether a tensor that no part of the model asks for computes nothing: a tied head, a table that older files keep, or
--- a bias of zeros, which GPTQ gives to layers that have none.
+-- a bias of zeros, which GPTQ gives to layers that have none. self.spare: patterns of further ones.
 function Config:is_spare(name, tied)
   if name == "lm_head.weight" then return tied end
   if name:find("rotary_emb.inv_freq", 1, true) then return true end
+  for _, pattern in ipairs(self.spare or {}) do
+    if name:find(pattern) then return true end
+  end
   if not name:find "%.bias$" or not self.weights:info(name).readable then return false end
   local bias = self.weights:tensor(name)
   for _, value in ipairs(bias:reshape({ bias:elements() }):table()) do

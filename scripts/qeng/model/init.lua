@@ -18,9 +18,19 @@ local stream = require "qeng.model.stream"
 local Model = {}
 Model.__index = Model
 
+-- The source of a checkpoint that has matrices as [in, out].
+local function turned(source, transposed)
+  return function(name, shape, plus_one)
+    if not transposed(name) then return source(name, shape, plus_one) end
+    local stored = source(name, { shape[2], shape[1] }, plus_one)
+    return q.no_grad(q.scope, function() return q.keep(stored:transpose():clone():label "weights") end)
+  end
+end
+
 -- own: the user's model file, or nil. rotations: those of weights that are stored rotated (gguf/hadamard.lua).
 local function build(file, own, dtype, source, rotations)
   local arch, c = architectures.of(file, own)
+  if arch.transposed and not file.is_gguf then source = turned(source, arch.transposed) end
   local model = setmetatable({
     runtime = q.runtime(), arch = arch, config = c, dtype = dtype, config_values = file.values, rotations = rotations,
     parameters = {}, linears = {}, states = {}, places = {}, ropes = {}, mode = "frozen", recompute = false,
@@ -37,7 +47,7 @@ local function load_gguf(path, opt)
   local own = architectures.read(opt.model_file)
   local checkpoint = gguf.open(path, opt, own)
   local file = config.wrap(checkpoint.values, path)
-  file.rope_factors = checkpoint.factors
+  file.rope_factors, file.is_gguf = checkpoint.factors, true
   local model = build(file, own, checkpoint.dtype, checkpoint.source, checkpoint.rotations)
   checkpoint.finish(model)
   stream.attach(model, opt)
@@ -85,12 +95,17 @@ function models.load(dir, opt)
       .. "three bits of each, and trains faster in less memory\n")
   end
   local function source(name, shape)
+    name = file:stored(name)
     local info = weights:info(name)
     if not info then
       q.error("format", ("%s: tensor %s is missing, though config.json asks for it"):format(dir, name))
     end
     known[name] = true
     local streamed, as = opt.weights == "stream", nil
+    if streamed and file.transposed and file.transposed(name) then
+      q.error("unsupported", ("%s: tensor %s is [in, out], and cannot be streamed: write the model as a GGUF file "
+        .. "(recipes/quantize.lua), or load it with weights = \"copy\""):format(dir, name))
+    end
     if not info.keep then
       dtype = dtype or (info.dtype == "f32" and "f32" or "bf16")
       as = half and info.dtype == "f16" and #shape > 1 and not opt.writable and "f16" or dtype
@@ -325,7 +340,12 @@ function Model:save(dir, opt)
   end
   local dtype = opt.dtype or self.gguf and self.dtype or self.saved_dtype
   local tensors = {}
-  for _, parameter in ipairs(self.parameters) do tensors[#tensors + 1] = { parameter.name, parameter.tensor } end
+  local turns = self.arch.transposed or function() return false end
+  for _, parameter in ipairs(self.parameters) do
+    local name, tensor = parameter.name, parameter.tensor
+    if turns(name) then tensor = q.no_grad(function() return tensor:to(dtype or self.dtype):transpose():clone() end) end
+    tensors[#tensors + 1] = { name, tensor }
+  end
   for _, layer in ipairs(self.linears) do
     if layer.row_scale then tensors[#tensors + 1] = { layer.name .. ".weight_scale", layer.row_scale, "f32" } end
   end

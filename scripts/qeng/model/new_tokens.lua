@@ -67,6 +67,7 @@ local function refuse_stored(model, what)
     q.error("unsupported", what .. ": the weights are streamed; load the model without --weights stream")
   end
   if model.rotations then q.error("unsupported", what .. ": the embedding is stored rotated") end
+  if model.names then q.error("unsupported", ("%s: of %s it is not supported"):format(what, model.arch.hf)) end
 end
 
 -- Gives the model other matrices for embedding and head, of its dtype and in memory. Both have the same number of rows,

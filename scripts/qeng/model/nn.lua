@@ -4,6 +4,7 @@
 
 local hooks = require "qeng.model.hooks"
 local kv_pages = require "qeng.model.kv_pages"
+local part_names = require "qeng.model.names"
 local q = require "qeng.core"
 
 local nn = {}
@@ -40,7 +41,8 @@ end
 -- Registers a place where hooks may read or change what passes (model/hooks.lua). Returns the function through which it
 -- passes; without a name the place is that of this position, "layers.3".
 function Params:place(name)
-  local model, position = self.model, self.prefix:gsub("^model%.", ""):gsub("%.$", "")
+  local model, prefix = self.model, part_names.plain(self.model, self.prefix)
+  local position = prefix:gsub("^model%.", ""):gsub("%.$", "")
   local place = not name and position or position == "" and name or position .. "." .. name
   table.insert(model.places, place)
   return function(x)
@@ -109,6 +111,7 @@ function Linear:fused(adapter, rows)
   for i, count in ipairs(self.parts) do
     list[i] = {
       weight = rows(self.weight, first, count, self.index), rotation = self.rotation,
+      bias = self.bias and self.bias:slice(1, first, first + count),
       row_scale = self.row_scale and self.row_scale:rows(first, count),
       lora = adapter and {
         a = adapter.a, b = rows(adapter.b, first, count, self.index),
@@ -130,14 +133,14 @@ function Linear:split(x)
   end
   local results = {}
   for i, part in ipairs(self:fused(self.lora, rows_of)) do
-    results[i] = self.rotation and adapted(q.linear(input, part.weight), x, part.lora)
-      or q.linear(x, part.weight, { lora = part.lora })
+    results[i] = self.rotation and adapted(q.linear(input, part.weight, { bias = part.bias }), x, part.lora)
+      or q.linear(x, part.weight, { bias = part.bias, lora = part.lora })
   end
   return unpack(results)
 end
 
--- parts: the numbers of rows of several layers that are stored as one. Such a layer has no bias and is called through
--- `project`, which gives an output for each.
+-- parts: the numbers of rows of several layers that are stored as one. Such a layer is called through `project`, which
+-- gives an output for each.
 function Params:linear(name, out, inputs, bias, parts)
   local p = self:at(name)
   local index = parts and {}
@@ -171,6 +174,28 @@ function Params:norm(name, dim, eps, plus_one)
   return setmetatable({ weight = weight, eps = eps, plus_one = plus_one or false }, Norm)
 end
 
+local LayerNorm = {}
+LayerNorm.__index = LayerNorm
+function LayerNorm:__call(x)
+  local centred = x - x:mean(-1, true)
+  return centred * (centred:square():mean(-1, true) + self.eps):rsqrt() * self.weight + self.bias
+end
+
+function LayerNorm:of_sum(x, branch)
+  if branch then x = x + branch end
+  return x, self(x)
+end
+
+function Params:layer_norm(name, dim, eps)
+  local p = self:at(name)
+  return setmetatable({ weight = p:weight("weight", { dim }), bias = p:weight("bias", { dim }), eps = eps }, LayerNorm)
+end
+
+-- The norm of a model with settings c. c.layer_norm: it takes the mean off and has a bias.
+local function norm_of(p, name, c)
+  return c.layer_norm and p:layer_norm(name, c.hidden, c.eps) or p:norm(name, c.hidden, c.eps, c.plus_one)
+end
+
 -- ---------------------------------------------------------------- attention and MLP
 
 -- A block's mixer and MLP are functions of this form: make(p, c) takes parameters at p and returns f(x, seq) -> y
@@ -179,20 +204,20 @@ end
 -- Grouped-query attention with rotary positions. c: hidden, heads, kv_heads, head_dim, eps, plus_one (norms add one to
 -- their weights), attention_scale (1 / sqrt(head_dim)). opt: qkv_bias, o_bias, qk_norm (before RoPE; per head, or
 -- "whole": over all heads), window (0: none), local_rope (seq.rope_local turns its heads), no_rope (heads are not
--- turned), at ("self_attn"), fused (the name of one layer that is q_proj, k_proj and v_proj).
+-- turned), at ("self_attn"), out ("o_proj"), fused (the name of one layer that is q_proj, k_proj and v_proj).
 function nn.attention(opt)
   return function(block, c)
     local p = block:at(opt.at or "self_attn")
     local wide, narrow = c.heads * c.head_dim, c.kv_heads * c.head_dim
     local q_proj, k_proj, v_proj
     if opt.fused then
-      q_proj = p:linear(opt.fused, wide + 2 * narrow, c.hidden, false, { wide, narrow, narrow })
+      q_proj = p:linear(opt.fused, wide + 2 * narrow, c.hidden, opt.qkv_bias, { wide, narrow, narrow })
     else
       q_proj = p:linear("q_proj", wide, c.hidden, opt.qkv_bias)
       k_proj = p:linear("k_proj", narrow, c.hidden, opt.qkv_bias)
       v_proj = p:linear("v_proj", narrow, c.hidden, opt.qkv_bias)
     end
-    local o_proj = p:linear("o_proj", c.hidden, c.heads * c.head_dim, opt.o_bias)
+    local o_proj = p:linear(opt.out or "o_proj", c.hidden, c.heads * c.head_dim, opt.o_bias)
     local whole = opt.qk_norm == "whole"
     local q_norm = opt.qk_norm and p:norm("q_norm", whole and wide or c.head_dim, c.eps, c.plus_one)
     local k_norm = opt.qk_norm and p:norm("k_norm", whole and narrow or c.head_dim, c.eps, c.plus_one)
@@ -240,8 +265,9 @@ end
 -- "mixer" and "mlp" are before these. "mixer_branch" and "mlp_branch" are after them, before the sum.
 
 local function norms_named(of_place)
-  return function(p, c, place) return of_place[place] and p:norm(of_place[place], c.hidden, c.eps, c.plus_one) end
+  return function(p, c, place) return of_place[place] and norm_of(p, of_place[place], c) end
 end
+nn.norms_named = norms_named
 nn.pre_norms = norms_named { mixer = "input_layernorm", mlp = "post_attention_layernorm" }
 nn.branch_norms = norms_named { mixer_branch = "post_attention_layernorm", mlp_branch = "post_feedforward_layernorm" }
 nn.sandwich_norms = norms_named {
@@ -295,18 +321,20 @@ end
 -- checkpoint. It then adds its branch itself, so that one tensor is kept for a block and not two.
 function nn.decoder(model, source, c, new_block)
   local p = nn.params(model, source)
-  local body = p:at("model")
-  model.embed = body:weight("embed_tokens.weight", { c.vocab, c.hidden })
-  local places = c.learned_positions and body:weight("embed_positions.weight", { c.max_position, c.hidden })
+  local names = c.names or part_names.most
+  model.names = c.names
+  local body = p:at(names.body)
+  model.embed = body:weight(names.embed .. ".weight", { c.vocab, c.hidden })
+  local places = c.learned_positions and body:weight(names.positions .. ".weight", { c.max_position, c.hidden })
   local blocks, passed = {}, { embed = body:place "embed" }
   for i = 0, c.layers - 1 do
-    local at = body:at("layers." .. i)
+    local at = body:at(names.layers .. "." .. i)
     blocks[i + 1], passed[i + 1] = new_block(at, i), at:place()
   end
-  local norm = body:norm("norm", c.hidden, c.eps, c.plus_one)
+  local norm = norm_of(body, names.norm, c)
   passed.norm = body:place "norm"
   model.head = c.tied and model.embed or p:weight("lm_head.weight", { c.vocab, c.hidden })
-  local of_head, of_rows = body:rotation("embed_tokens.weight", c.hidden)
+  local of_head, of_rows = body:rotation(names.embed .. ".weight", c.hidden)
   if not c.tied then
     of_head = p:rotation("lm_head.weight", c.hidden)
   elseif not of_head ~= not of_rows then

@@ -33,7 +33,8 @@ function peft.config(model)
     lora_alpha = adapter.alpha, lora_dropout = adapter.dropout, use_rslora = adapter.rslora, use_dora = adapter.dora,
     rank_pattern = exceptions(model, adapter.ranks, adapter.rank),
     alpha_pattern = exceptions(model, adapter.alphas, adapter.alpha),
-    target_modules = q.json.array(adapter.targets), bias = "none", fan_in_fan_out = false, inference_mode = true,
+    target_modules = q.json.array(adapter.targets), bias = "none", fan_in_fan_out = model.arch.transposed ~= nil,
+    inference_mode = true,
   }
 end
 
@@ -56,13 +57,13 @@ end
 
 -- Keys that change the mathematics, at the only values that are supported.
 local neutral = {
-  bias = "none", fan_in_fan_out = false, lora_bias = false, peft_type = "LORA", use_qalora = false,
+  bias = "none", lora_bias = false, peft_type = "LORA", use_qalora = false,
 }
 
 -- Keys that are read, or do not say what the adapter computes. Any other is refused unless it is null, false or empty.
 local known = {}
 for key in ([[
-  r lora_alpha lora_dropout use_rslora use_dora rank_pattern alpha_pattern target_modules exclude_modules
+  r fan_in_fan_out lora_alpha lora_dropout use_rslora use_dora rank_pattern alpha_pattern target_modules exclude_modules
   layers_to_transform layers_pattern init_lora_weights task_type inference_mode auto_mapping
   base_model_name_or_path revision peft_version megatron_core qalora_group_size
   modules_to_save ensure_weight_tying loftq_config eva_config corda_config lora_ga_config runtime_config

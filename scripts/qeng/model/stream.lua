@@ -5,6 +5,7 @@
 -- model.stream is a WeightStream over the units embedding, layers, norm and head. model/nn.lua tells it which one is
 -- used. Marks on the tape say where the gradient of a layer begins, so that the backward pass streams the other way.
 
+local part_names = require "qeng.model.names"
 local progress = require "qeng.console.progress"
 local q = require "qeng.core"
 
@@ -43,8 +44,8 @@ function stream.refuse(model, what)
   end
 end
 
--- The unit of a parameter by its Hugging Face name. 0: the embeddings of tokens and positions; 1 .. layers: a layer;
--- layers + 1: norm and head.
+-- The unit of a parameter by its plain name (model/names.lua). 0: the embeddings of tokens and positions; 1 .. layers:
+-- a layer; layers + 1: norm and head.
 local function unit_of(name, layers)
   local layer = name:match "^model%.layers%.(%d+)%."
   if layer then return tonumber(layer) + 1 end
@@ -64,7 +65,7 @@ function stream.attach(model, opt)
   for i = 1, layers do names[i + 1], weights[i + 1] = "layers." .. (i - 1), {} end
   names[layers + 2], weights[layers + 2] = "head", {}
   for _, parameter in ipairs(model.parameters) do
-    table.insert(weights[unit_of(parameter.name, layers) + 1], parameter.tensor)
+    table.insert(weights[unit_of(part_names.plain(model.arch, parameter.name), layers) + 1], parameter.tensor)
   end
   if model.config.tied then table.insert(weights[layers + 2], model.embed) end
   collectgarbage()  -- what loading left

@@ -7,6 +7,7 @@
 --
 -- onebit/compare_rules.lua has the rules of other kinds of weights that they are compared with.
 
+local part_names = require "qeng.model.names"
 local q = require "qeng.core"
 
 local onebit = {}
@@ -160,7 +161,7 @@ end
 function onebit.blocks(model)
   local blocks, by_name = {}, {}
   for _, layer in ipairs(model.linears) do
-    local name = layer.name:match "layers%.(%d+)%." or layer.name
+    local name = part_names.plain(model.arch, layer.name):match "layers%.(%d+)%." or layer.name
     if not by_name[name] then
       by_name[name] = {}
       blocks[#blocks + 1] = by_name[name]

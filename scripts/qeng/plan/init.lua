@@ -22,6 +22,7 @@ local options = require "qeng.console.options"
 local phases = require "qeng.onebit.phases"
 local plan_text = require "qeng.plan.text"
 local progress = require "qeng.console.progress"
+local part_names = require "qeng.model.names"
 local q = require "qeng.core"
 local shapes = require "qeng.plan.shapes"
 local stream = require "qeng.model.stream"
@@ -113,9 +114,10 @@ end
 local function units_of(model, learning, opt)
   local units, by_name = {}, {}
   for _, parameter in ipairs(model.parameters) do
-    local layer = parameter.name:match "layers%.(%d+)%."
-    local unit = layer and "layers." .. layer or parameter.name:find "embed_tokens" and "embed" or
-      parameter.name:find "^lm_head" and "head"
+    local name = part_names.plain(model.arch, parameter.name)
+    local layer = name:match "layers%.(%d+)%."
+    local unit = layer and "layers." .. layer or name:find "embed_tokens" and "embed" or
+      name:find "^lm_head" and "head"
     if unit and not parameter.tensor:requires_grad() then
       if not by_name[unit] then
         by_name[unit] = { name = unit, bytes = 0, held = 0, learned = 0,

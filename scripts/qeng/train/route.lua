@@ -7,6 +7,7 @@
 --   EMBEDDING, LM_HEAD  the two ends; either moves a tied matrix by its whole gradient
 --   LORA       every adapter
 
+local part_names = require "qeng.model.names"
 local q = require "qeng.core"
 
 local route = {}
@@ -49,7 +50,7 @@ local function moves(destination, name)
   local adapter, layer = adapted ~= nil, adapted and adapted .. ".weight" or name
   if destination == "ALL" then return true end
   if destination == "LORA" then return adapter end
-  local norm = layer:find("norm%.weight$") ~= nil
+  local norm = layer:find("norm%.%a+$") ~= nil or layer:find("%.ln_%w+%.") ~= nil
   if destination == "NORM" then return norm end
   if destination == "ATTENTION" then return not norm and layer:find("attn%.") ~= nil end
   if destination == "FFN" then return not norm and layer:find("%.mlp%.") ~= nil end
@@ -78,7 +79,7 @@ function route.plan(model, records)
     frozen[number] = {}
     for i, parameter in ipairs(parameters) do
       local tied = destination == "LM_HEAD" and parameter.tensor == model.head
-      if moves(destination, parameter.name) or tied then
+      if moves(destination, part_names.plain(model.arch, parameter.name)) or tied then
         keys[i] = keys[i] .. number .. " "
       else
         table.insert(frozen[number], parameter.tensor)
