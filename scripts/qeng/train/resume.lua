@@ -134,18 +134,23 @@ function resume.settings(given, defaults, steps)
   return fixed, course
 end
 
--- A setting that is off equals one that an earlier version did not have.
+-- What earlier versions did, which had no such setting. A setting that is off need not stand here.
+local formerly = { optim = "adamw" }
 local function is_off(value) return value == nil or value == false or value == 0 or value == "" end
-local function same(a, b) return a == b or (a == nil or b == nil) and is_off(a) and is_off(b) end
+local function same(name, a, b)
+  if a == nil then a = formerly[name] end
+  if b == nil then b = formerly[name] end
+  return a == b or (a == nil or b == nil) and is_off(a) and is_off(b)
+end
 
 -- The names whose values differ between two flat tables, in order.
 function resume.differences(before, now)
   local names = {}
   for name, value in pairs(now) do
-    if not same(before[name], value) then names[#names + 1] = name end
+    if not same(name, before[name], value) then names[#names + 1] = name end
   end
   for name, value in pairs(before) do
-    if now[name] == nil and not same(value, nil) then names[#names + 1] = name end
+    if now[name] == nil and not same(name, value, nil) then names[#names + 1] = name end
   end
   table.sort(names)
   return names
