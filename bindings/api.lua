@@ -2414,6 +2414,12 @@ function Optimizer:state(names) end
 ---@param steps integer[]
 function Optimizer:restore(file, names, steps) end
 
+---The objects of a small file, JSONL or a JSON array, all in memory. An error names the file and the record.
+---@param path string
+---@param fields? string[]  of each object, texts that have to be there
+---@return table[]
+function q.records(path, fields) end
+
 ---@class Packed
 ---@field tokens Tensor  [t] i32, as the next three; Model:loss and Model:logprobs take the whole
 ---@field targets Tensor  -1 where a token is not trained

@@ -96,7 +96,8 @@ int method_or_row(lua_State* L) {
 
 // x[i] = values: x[i]:set(values).
 int set_row(lua_State* L) {
-  if (lua_type(L, 2) != LUA_TNUMBER) return luaL_error(L, "a tensor has no field '%s' to set", lua_tostring(L, 2));
+  if (lua_type(L, 2) != LUA_TNUMBER)
+    lua::raise(L, "value", "a tensor has no field to set but positions of its first dimension: x[i] = values");
   lua_getfield(L, lua_upvalueindex(1), "_at_first");
   lua_pushvalue(L, 1), lua_pushvalue(L, 2);
   lua_call(L, 2, 1);

@@ -30,9 +30,7 @@ local opt = q.options {
 q.use_device(opt)
 local model = q.load(opt.model, { dtype = opt.dtype, model_file = opt.model_file })
 model:lora { rank = opt.rank, seed = opt.seed }
-local reward, records = q.rewards.of(opt.reward), {}
-for line in q.fs.read(opt.data):gmatch "[^\r\n]+" do records[#records + 1] = q.json.decode(line) end
-if #records == 0 then q.error("value", opt.data .. ": no records") end
+local reward, records = q.rewards.of(opt.reward), q.records(opt.data, { "prompt" })
 local adamw = q.adamw(model:trainable(), { lr = opt.lr })
 
 q.fs.mkdir(opt.out)

@@ -17,13 +17,8 @@ local opt = q.options {
 q.use_device(opt)
 
 local model = q.load(opt.model, { dtype = opt.dtype, model_file = opt.model_file })
-local memory, asked, count = q.hopfield(model, { beta = opt.beta }), {}, 0
-for line in q.fs.read(opt.data):gmatch "[^\r\n]+" do
-  local record = q.json.decode(line)
-  if type(record.prompt) ~= "string" or type(record.route) ~= "string" then
-    q.error("format", ("%s: record %d has no prompt and route, texts"):format(opt.data, count + 1))
-  end
-  count = count + 1
+local memory, asked = q.hopfield(model, { beta = opt.beta }), {}
+for count, record in ipairs(q.records(opt.data, { "prompt", "route" })) do
   -- Every n-th is held out.
   if math.floor(count * opt.held_out) > math.floor((count - 1) * opt.held_out) then
     asked[#asked + 1] = record

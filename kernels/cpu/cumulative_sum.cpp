@@ -1,3 +1,4 @@
+// CumulativeSum, one element after the other: a row is one thread's.
 #include "kernels/cpu/cpu.h"
 
 namespace qeng {

@@ -1,14 +1,23 @@
 // Pointwise: its program (pointwise_program.h), row after row. Row functions add up pieces of a row, in order, so that a
 // row may be computed by one thread or by several.
-#include <xmmintrin.h>
-
 #include <cstring>
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/pointwise_program.h"
 
+#ifdef __SSE2__
+#include <xmmintrin.h>
+#endif
+
 namespace qeng {
 namespace {
+
+// After this other threads see what was written past the caches, which only x86 has instructions for here.
+void finish_past() {
+#ifdef __SSE2__
+  _mm_sfence();
+#endif
+}
 
 constexpr int64_t kPiece = 4096;           // columns that row functions add up in f32, and what threads share a row by
 constexpr int64_t kSummedRows = 64;        // of a partial sum
@@ -151,7 +160,7 @@ class Runner {
         for (Own* each = own; each < end; ++each) run(*each, phase, piece);
       for (Own* each = own; piece == 0 && each < end; ++each) write_row(*each);
     }
-    if (large_) _mm_sfence();  // for other threads to see what was written past the caches
+    if (large_) finish_past();
   }
 
   // A row whose pieces all threads share: each phase is a region.
@@ -173,7 +182,7 @@ class Runner {
             reduce(own, phase, piece * kPiece,
                    [&](size_t r, float part) { parts_[static_cast<size_t>(piece) * count + r] = part; });
           }
-          if (large_) _mm_sfence();
+          if (large_) finish_past();
         });
       for (size_t r = 0; r < count; ++r) {
         Total total(phase.reductions[r].fn);

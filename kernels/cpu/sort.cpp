@@ -1,3 +1,4 @@
+// Sort: rows of words that hold a value above its column (kernels/math/sort_key.h), ordered as integers.
 #include <algorithm>
 
 #include "kernels/cpu/cpu.h"

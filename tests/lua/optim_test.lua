@@ -1,6 +1,8 @@
 -- Optimizers in Lua: their steps are PyTorch's (tests/golden/optim_golden.py), on f32 and on bf16 parameters; clipping,
 -- steps that are skipped, checkpoints, and what is refused.
 local q = require "qeng"
+local scratch = require "scratch"
+local refused = scratch.refused
 
 q.device { device = os.getenv "QENG_TEST_DEVICE" or "cpu" }
 
@@ -61,9 +63,6 @@ end
 print(("six runs of four steps, furthest off: %.1e"):format(worst))
 
 -- A run that is stopped, saved and restored goes on to the same bits; a bf16 parameter learns in f32.
-local folder = os.tmpname()
-os.remove(folder)
-q.fs.mkdir(folder)
 local names = order
 for _, kind in ipairs { "sgd", "lion", "muon", "adafactor" } do
   local function run(list, optimizer, from, to)
@@ -80,7 +79,7 @@ for _, kind in ipairs { "sgd", "lion", "muon", "adafactor" } do
   local first = q.optim[kind](part, {})
   run(part, first, 1, 2)
   local tensors, steps = first:state(names)
-  local path = folder .. "/" .. kind .. ".safetensors"
+  local path = scratch.at(kind .. ".safetensors")
   q.safetensors.save(path, tensors)
   local again = q.optim[kind](part, {})
   local file = q.safetensors.open(path)
@@ -94,13 +93,7 @@ for _, kind in ipairs { "sgd", "lion", "muon", "adafactor" } do
   end)
   assert(not ok and err.message:find("the run was started with other options", 1, true), err.message)
 end
-q.fs.remove(folder)
 
-local function refused(words, fn, ...)
-  local ok, err = pcall(fn, ...)
-  assert(not ok and tostring(err.message or err):find(words, 1, true),
-    ("expected an error with '%s', got %s"):format(words, ok and "none" or err.message or err))
-end
 do  -- a step whose gradient is no number changes nothing, and says so
   local list = parameters()
   local optimizer = q.optim.lion(list, { lr = 0.1 })
@@ -128,5 +121,10 @@ do  -- an optimizer of one's own; parameters that nothing reaches
   local idle = signs(list, {})
   give(list, 2)
   refused("signs: which lr?", idle.step, idle)
+end
+do  -- a run of before there was a choice goes on with adamw alone
+  local differences = require("qeng.train.resume").differences
+  assert(#differences({ rank = 1 }, { rank = 1, optim = "adamw" }) == 0 and #differences({ optim = "adamw" }, {}) == 0)
+  assert(differences({ rank = 1 }, { rank = 1, optim = "lion" })[1] == "optim")
 end
 print "ok"

@@ -1,19 +1,13 @@
 -- Preferences: the file's shapes, documents side by side, and a model without its adapters.
 local q = require "qeng"
+local scratch = require "scratch"
 
 q.device { device = "cpu", threads = 2 }
-local folder = os.tmpname()
-os.remove(folder)
-q.fs.mkdir(folder)
 local model = q.load("recipes/tiny", { dtype = "f32" })
 
-local function refused(words, fn, ...)
-  local ok, err = pcall(fn, ...)
-  assert(not ok and tostring(err.message):find(words, 1, true), ok and "no error" or err.message)
-end
 local function file(text)
-  q.fs.write(folder .. "/pairs.jsonl", text)
-  return folder .. "/pairs.jsonl"
+  q.fs.write(scratch.at "pairs.jsonl", text)
+  return scratch.at "pairs.jsonl"
 end
 local function pair_text(prompt, chosen, rejected)
   return q.json.encode { prompt = prompt, chosen = chosen, rejected = rejected } .. "\n"
@@ -33,10 +27,14 @@ do  -- texts, messages and whole conversations are the same documents
     end
   end
   assert(model.tokenizer:decode { unpack(first.chosen.tokens, first.chosen.first) }:find "In Oslo." )
-  refused("record 1: prompt is no text", documents, pair_text(7, "a", "b"))
-  refused("record 2: rejected is no text", documents, pair_text("a", "b", "c") .. '{"prompt":"a","chosen":"b"}\n')
-  refused("record 1: no object", documents, "7\n")
-  refused("no pair of at most 3 tokens, of 1", q.preferences, file(pair_text("a", "b", "c")), model.tokenizer,
+  scratch.refused("record 1: prompt is no text", documents, pair_text(7, "a", "b"))
+  scratch.refused("record 2: rejected is no text", documents, pair_text("a", "b", "c") .. '{"prompt":"a","chosen":"b"}\n')
+  scratch.refused("record 1: no object", documents, "7\n")
+  scratch.refused("pairs.jsonl: record 2: ", documents, pair_text("a", "b", "c") .. "{\"prompt\": \n")
+  scratch.refused("pairs.jsonl: ", documents, "[{\"prompt\": ")
+  scratch.refused("pairs.jsonl: no records", documents, "\n\n")
+  scratch.refused("record 1: route is no text", q.records, file(pair_text("a", "b", "c")), { "prompt", "route" })
+  scratch.refused("no pair of at most 3 tokens, of 1", q.preferences, file(pair_text("a", "b", "c")), model.tokenizer,
     { max_tokens = 3 })
 end
 do  -- a packed document has the log probabilities that it has alone
@@ -48,7 +46,7 @@ do  -- a packed document has the log probabilities that it has alone
   local logits = q.tensor(model:logits({ 7, 8, 99 }):table()):log_softmax()
   assert(math.abs(logits:at(0, 8) + logits:at(1, 99) - sums[2]) < 1e-4)
   assert(math.abs(both:means(model:logprobs(both)):at(1) * 2 - sums[2]) < 1e-4)
-  refused("document 2 has no tokens", q.pack, { a, { {}, {} } })
+  scratch.refused("document 2 has no tokens", q.pack, { a, { {}, {} } })
 end
 do  -- without adapters the model is the one that was loaded, also after an error
   local packed = q.pack { { tokens = { 5, 9, 12, 30 }, mask = { 0, 0, 1, 1 } } }
@@ -60,8 +58,7 @@ do  -- without adapters the model is the one that was loaded, also after an erro
   end
   local after = score()
   assert(after ~= before and model:without_adapter(score) == before and score() == after)
-  refused("on purpose", model.without_adapter, model, function() q.error("value", "on purpose") end)
+  scratch.refused("on purpose", model.without_adapter, model, function() q.error("value", "on purpose") end)
   assert(score() == after)
 end
-q.fs.remove(folder)
 print "ok"

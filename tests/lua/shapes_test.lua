@@ -1,6 +1,8 @@
 -- Tensors in another order: every function against the place that each element has to come from, written down here a
 -- second time; gradients, which follow from the same places; orders and products against doubles; what is refused.
+local golden = require "golden"
 local q = require "qeng"
+local refused = require("scratch").refused
 
 q.device { device = os.getenv "QENG_TEST_DEVICE" or "cpu" }
 
@@ -16,11 +18,7 @@ local function size(shape)
   for _, d in ipairs(shape) do n = n * d end
   return n
 end
-local function flat(t, out)
-  if type(t) == "number" then out[#out + 1] = t else for _, each in ipairs(t) do flat(each, out) end end
-  return out
-end
-local function values(t) return flat(t:table(), {}) end
+local values = golden.flat
 local function text(list) return table.concat(list, " ") end
 
 -- The indices of element `at` of a shape, from 0; and back.
@@ -459,11 +457,6 @@ do  -- the same bits recomputed, captured and again
   end
 end
 
-local function refused(words, fn, ...)
-  local ok, err = pcall(fn, ...)
-  assert(not ok and tostring(err.message or err):find(words, 1, true),
-    ("expected an error with '%s', got %s"):format(words, ok and "none" or err.message or err))
-end
 local x, i = q.zeros { 2, 3 }, q.tensor({ 0, 5 }, "i32")
 refused("slice: there is no dimension 3 in a tensor of 2", x.slice, x, 3, 0, 1)
 refused("slice: the step is a whole number, not 0", x.slice, x, 1, 0, 1, 0)
@@ -493,6 +486,6 @@ refused("dimensions before the last two differ, 2 and 3", x.matmul, q.zeros { 2,
 refused("matmul: there is no option transpose", x.matmul, x, x, { transpose = true })
 refused("tril and triu take two dimensions or more, not [3]", function() return x[0]:tril() end)
 refused("arange: the step is 0", q.arange, 0, 1, 0)
-refused("has no field 'label' to set", function() x.label = 1 end)
+refused("a tensor has no field to set", function() x.label = 1 end)
 refused("reshape", x.reshape, x, { -1, 4 })
 print "ok"

@@ -60,23 +60,17 @@ def curve(folder, rates, how):
     model = torch_model.with_adapter(loaded(student()), folder / "adapter0", trainable=True).train()
     teacher = loaded(TINY).eval()
     parameters = [p for p in model.parameters() if p.requires_grad]
-    optimizer = torch.optim.AdamW(parameters, weight_decay=0.0)
-    found = []
-    for rate, batch in zip(rates, read_json(folder / "batches.json")["batches"]):
+
+    def loss(batch):
         positions, targets = torch.tensor([batch["positions"]]), torch.tensor(batch["targets"])
         document = (positions == 0).cumsum(1)
         mask = (document[:, None, :, None] == document[:, None, None, :]) & torch.ones(len(targets), len(targets), dtype=torch.bool).tril()
         given = {"input_ids": torch.tensor([batch["tokens"]]), "position_ids": positions, "attention_mask": mask, "use_cache": False}
         with torch.no_grad():
             wanted = teacher(**given).logits[0]
-        optimizer.param_groups[0]["lr"] = rate
-        loss = loss_of(model(**given).logits[0], wanted, targets, *how)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-        found.append(loss.item())
-    return found
+        return loss_of(model(**given).logits[0], wanted, targets, *how)
+
+    return torch_model.stepped(parameters, rates, (lambda batch=batch: loss(batch) for batch in read_json(folder / "batches.json")["batches"]))
 
 
 row(f"{STEPS} steps of distillation", "first loss", "last loss", "from PyTorch at most")

@@ -3,7 +3,7 @@ import json
 import subprocess
 
 import qeng
-import torch_model  # noqa: F401  first: it sets the environment
+import torch_model  # first: it sets the environment
 import safetensors.torch
 import torch
 from peers import HERE, WORK, check, expect, row
@@ -48,16 +48,9 @@ with check("losses are those of PyTorch"):
     qeng.run("recipes/own_model.lua", *given, "--steps", STEPS, "--out", WORK / "own")
     rows = [json.loads(line) for line in open(WORK / "own/metrics.jsonl", encoding="utf-8")]
     w = {name: t.requires_grad_() for name, t in safetensors.torch.load_file(WORK / "own0/model.safetensors").items()}
-    optimizer = torch.optim.AdamW(w.values(), weight_decay=0.0)
-    theirs = []
-    for step, (tokens, targets) in zip(rows, pieces(text.read_bytes())):
-        optimizer.param_groups[0]["lr"] = step["lr"]
-        loss = torch.nn.functional.cross_entropy(logits(w, tokens).flatten(0, 1), targets.flatten())
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(w.values(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-        theirs.append(loss.item())
+    losses = (lambda tokens=tokens, targets=targets: torch.nn.functional.cross_entropy(logits(w, tokens).flatten(0, 1), targets.flatten())
+              for tokens, targets in pieces(text.read_bytes()))
+    theirs = torch_model.stepped(w.values(), [step["lr"] for step in rows], losses)
     ours = [step["loss"] for step in rows]
     off = max(abs(a - b) for a, b in zip(ours, theirs))
     row(f"{STEPS} steps of an own model", "first loss", "last loss", "from PyTorch at most")

@@ -62,17 +62,8 @@ def curve(kind, folder, rates):
     model = transformers.AutoModelForCausalLM.from_pretrained(TINY, dtype=torch.float32)
     model = torch_model.with_adapter(model, folder / "adapter0", trainable=True).train()
     parameters = [p for p in model.parameters() if p.requires_grad]
-    optimizer = torch.optim.AdamW(parameters, weight_decay=0.0)
-    found = []
-    for rate, batch in zip(rates, read_json(folder / "batches.json")):
-        optimizer.param_groups[0]["lr"] = rate
-        loss = loss_of(kind, model, batch)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-        found.append(loss.item())
-    return found
+    losses = (lambda batch=batch: loss_of(kind, model, batch) for batch in read_json(folder / "batches.json"))
+    return torch_model.stepped(parameters, rates, losses)
 
 
 row(f"{STEPS} steps", "first loss", "last loss", "from PyTorch at most")

@@ -31,6 +31,21 @@ def logits(model, ids):
         return model.eval()(torch.tensor([ids])).logits[0].float().numpy()
 
 
+def stepped(parameters, rates, losses):
+    """Loss of each step of AdamW at these rates, gradients clipped at norm 1. losses: a function for each step that gives its loss."""
+    parameters = list(parameters)
+    optimizer, found = torch.optim.AdamW(parameters, weight_decay=0.0), []
+    for rate, loss_of in zip(rates, losses):
+        optimizer.param_groups[0]["lr"] = rate
+        loss = loss_of()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        found.append(loss.item())
+    return found
+
+
 def train(model, batches, row_tokens, rate):
     """Loss of each step: AdamW on the adapter, gradients clipped at norm 1, attention within documents."""
     parameters = [p for p in model.parameters() if p.requires_grad]

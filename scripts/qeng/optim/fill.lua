@@ -1,3 +1,5 @@
+-- A state of an optimizer, or a parameter, from an open checkpoint.
+
 local q = require "qeng.core"
 
 -- Fills a tensor from an open file, if the file has one of its shape and dtype.

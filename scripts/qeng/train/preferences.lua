@@ -4,16 +4,7 @@
 local chat = require "qeng.chat"
 local pack = require("qeng.model.documents").pack
 local q = require "qeng.core"
-
-local function records(path)
-  local text = q.fs.read(path)
-  if text:match "^%s*%[" then return q.json.decode(text) end
-  local list = {}
-  for line in text:gmatch "[^\r\n]+" do
-    if line:find "%S" then list[#list + 1] = q.json.decode(line) end
-  end
-  return list
-end
+local records = require "qeng.data.records"
 
 local function fail(path, i, text) q.error("format", ("%s: record %d: %s"):format(path, i, text)) end
 
@@ -72,7 +63,6 @@ local function read(path, tokenizer, opt)
   local template = chat.template(tokenizer, opt.template, opt.system, "last")
   local list, long = {}, 0
   for i, record in ipairs(records(path)) do
-    if type(record) ~= "table" then fail(path, i, "no object") end
     local pair, longest = {}, 0
     for _, field in ipairs { "chosen", "rejected" } do
       local tokens, mask = template:encode { messages = conversation(path, i, record.prompt, record[field], field) }
