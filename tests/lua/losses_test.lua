@@ -1,14 +1,11 @@
 -- Losses in Lua and their gradients are PyTorch's (tests/golden/losses_golden.py); token_nll is the log_softmax of all
 -- logits.
+local flat = require("golden").flat
 local q = require "qeng"
 
 q.device { device = os.getenv "QENG_TEST_DEVICE" or "cpu" }
 
 local golden = q.json.decode(q.fs.read "tests/golden/losses.json")
-local function flat(t, out)
-  if type(t) == "number" then out[#out + 1] = t else for _, each in ipairs(t) do flat(each, out) end end
-  return out
-end
 local targets = q.tensor(golden.targets, "i32")
 local weight, good = q.tensor(golden.weight), q.tensor(golden.good):gt(0.5)
 local L = q.losses
@@ -43,7 +40,7 @@ for name, want in pairs(golden.cases) do
   near(loss:item(), want.loss, name)
   loss:backward()
   for input in pairs(golden.inputs) do
-    local grad = flat(x[input]:grad():table(), {})
+    local grad = flat(x[input]:grad())
     for i, v in ipairs(grad) do
       near(v, want.gradients[input] and want.gradients[input][i] or 0, ("%s, gradient of %s"):format(name, input))
     end
@@ -61,7 +58,7 @@ do  -- the nll of tokens, and its gradient under any weights, also recomputed
     h:grad():fill(0)
     local loss = (f(h * 1) * coefficient):sum()
     loss:backward()
-    return flat(h:grad():table(), {}), loss:item()
+    return flat(h:grad()), loss:item()
   end
   local function plain(x)
     local log_p = q.linear(x, w):log_softmax()

@@ -9,11 +9,7 @@ q.device { device = os.getenv "QENG_TEST_DEVICE" or "cpu" }
 local golden = q.json.decode(q.fs.read "tests/golden/optim.json")
 local order = { "wide", "tall", "bias" }
 
-local function flat(t, out)
-  if type(t) == "number" then out[#out + 1] = t else for _, each in ipairs(t) do flat(each, out) end end
-  return out
-end
-local function values(t) return flat(t:table(), {}) end
+local values = require("golden").flat
 local function text(t) return table.concat(values(t), " ") end
 
 local function parameters(dtype)

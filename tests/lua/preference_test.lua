@@ -28,7 +28,8 @@ do  -- texts, messages and whole conversations are the same documents
   end
   assert(model.tokenizer:decode { unpack(first.chosen.tokens, first.chosen.first) }:find "In Oslo." )
   scratch.refused("record 1: prompt is no text", documents, pair_text(7, "a", "b"))
-  scratch.refused("record 2: rejected is no text", documents, pair_text("a", "b", "c") .. '{"prompt":"a","chosen":"b"}\n')
+  scratch.refused("record 2: rejected is no text", documents,
+    pair_text("a", "b", "c") .. '{"prompt":"a","chosen":"b"}\n')
   scratch.refused("record 1: no object", documents, "7\n")
   scratch.refused("pairs.jsonl: record 2: ", documents, pair_text("a", "b", "c") .. "{\"prompt\": \n")
   scratch.refused("pairs.jsonl: ", documents, "[{\"prompt\": ")
