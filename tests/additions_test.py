@@ -19,7 +19,7 @@ def matches(name, patterns):
 
 
 def files_naming(operation):
-    type_name = re.search(r'struct (\w+) \{[^"]*"%s"' % operation, (ROOT / "kernels/ops.h").read_text()).group(1)
+    type_name = re.search(r'struct (\w+) \{[^"]*"%s"' % operation, "".join(each.read_text() for each in (ROOT / "kernels/ops").glob("*.h"))).group(1)
     word = re.compile(rf"(?<![A-Za-z0-9])({type_name}|{operation})(?![A-Za-z0-9])".encode())  # fill_NAME counts
     for folder in FOLDERS:
         for path in sorted((ROOT / folder).rglob("*")):

@@ -1,0 +1,122 @@
+#include "kernels/check.h"
+#include "kernels/check_shapes.h"
+
+namespace qeng {
+
+namespace {
+
+void check_pool(const Check& check, const char* label, const View& pool) {
+  check.dtype(label, pool, {DType::f32, DType::bf16, DType::f16, DType::q8_0});
+  check.is_stored(label, pool);
+  check.that(pool.rank == 3,
+             [&] { return std::string(label) + " is " + shape_text(pool) + ", expected [slots, kv_heads, head_dim]"; });
+}
+void check_pages(const Check& check, const View& pool, int page_tokens) {
+  check.that(page_tokens > 0 && pool.shape[0] % page_tokens == 0, [&] {
+    return "pool is " + shape_text(pool) + ", which is not whole pages of " + std::to_string(page_tokens) + " tokens";
+  });
+}
+
+}  // namespace
+
+namespace {
+
+template <class AnyAttention>
+void check_operands(const Check& check, const AnyAttention& op) {
+  check.is_float("q", op.q);
+  check.that(op.q.rank == 3, [&] { return "q is " + shape_text(op.q) + ", expected [tokens, heads, head_dim]"; });
+  check.present("k", op.k);
+  check.that(op.k.rank == 3, [&] { return "k is " + shape_text(op.k) + ", expected [tokens, kv_heads, head_dim]"; });
+  const int64_t heads = op.q.shape[1], kv_heads = op.k.shape[1], dim = op.q.shape[2];
+  check.is("k", op.k, op.q.dtype, {op.k.shape[0], kv_heads, dim});
+  check.like("v", op.v, "k", op.k);
+  check.that(dim > 0 && kv_heads > 0 && heads > 0 && heads % kv_heads == 0, [&] {
+    return "q is " + shape_text(op.q) + ", k is " + shape_text(op.k) + ": heads must be a multiple of kv_heads";
+  });
+  check.dtype("cu_q", op.cu_q, {DType::i32});
+  check.that(op.cu_q.rank == 1 && op.cu_q.elements() > 0,
+             [&] { return "cu_q is " + shape_text(op.cu_q) + ", expected [documents + 1]"; });
+  check.is("cu_k", op.cu_k, DType::i32, {op.cu_q.elements()});
+  check.like("o", op.o, "q", op.q);
+  check.is("lse", op.lse, DType::f32, {heads, op.q.shape[0]});
+  check.that(op.window >= 0, [&] { return "window is " + std::to_string(op.window) + ", expected 0 (none) or more"; });
+}
+
+}  // namespace
+
+void check_shapes(const Rope& op) {
+  const Check check{op.name};
+  check.is_float("x", op.x);
+  check.that(op.x.rank == 3, [&] { return "x is " + shape_text(op.x) + ", expected [tokens, heads, head_dim]"; });
+  check.like("y", op.y, "x", op.x);
+  const int64_t tokens = op.x.shape[0], dim = op.x.shape[2];
+  check.is("positions", op.positions, DType::i32, {tokens});
+  check.dtype("inv_freq", op.inv_freq, {DType::f32});
+  check.that(op.inv_freq.rank == 1 && 2 * op.inv_freq.elements() <= dim, [&] {
+    return "inv_freq is " + shape_text(op.inv_freq) + ", expected [rotary/2] of a head_dim of " + std::to_string(dim);
+  });
+  if (!op.x2 && !op.y2) return;
+  check.is("x2", op.x2, op.x.dtype, {tokens, op.x2.rank == 3 ? op.x2.shape[1] : 0, dim});
+  check.like("y2", op.y2, "x2", op.x2);
+}
+
+void check_shapes(const Attention& op) { check_operands(Check{op.name}, op); }
+
+void check_shapes(const AttentionGrad& op) {
+  const Check check{op.name};
+  check_operands(check, op);
+  check.like("dout", op.dout, "q", op.q);
+  check.is("delta", op.delta, DType::f32, {op.q.shape[1], op.q.shape[0]});
+  check.like("dq", op.dq, "q", op.q);
+  check.like("dk", op.dk, "k", op.k);
+  check.like("dv", op.dv, "k", op.k);
+}
+
+void check_shapes(const KvStore& op) {
+  const Check check{op.name};
+  check.is_float("k", op.k);
+  check.like("v", op.v, "k", op.k);
+  check_pool(check, "k_pool", op.k_pool);
+  check_pool(check, "v_pool", op.v_pool);
+  check.that(op.k.rank == 3 && op.k.shape[1] == op.k_pool.shape[1] && op.k.shape[2] == op.k_pool.shape[2] &&
+                 op.v_pool.same_shape(op.k_pool),
+             [&] {
+               return "k is " + shape_text(op.k) + ", k_pool is " + shape_text(op.k_pool) + ", v_pool is " +
+                      shape_text(op.v_pool) + "; heads and head_dim have to agree";
+             });
+  check.count("slots", op.slots, DType::i32, op.k.shape[0]);
+}
+
+void check_shapes(const CopyPages& op) {
+  const Check check{op.name};
+  check_pool(check, "pool", op.pool);
+  check_pages(check, op.pool, op.page_tokens);
+  check.dtype("pairs", op.pairs, {DType::i32});
+  check.that(op.pairs.rank == 2 && op.pairs.shape[1] == 2,
+             [&] { return "pairs is " + shape_text(op.pairs) + ", expected [n, 2]"; });
+}
+
+void check_shapes(const PagedAttention& op) {
+  const Check check{op.name};
+  check.is_float("q", op.q);
+  check.like("o", op.o, "q", op.q);
+  check_pool(check, "k_pool", op.k_pool);
+  check_pool(check, "v_pool", op.v_pool);
+  check_pages(check, op.k_pool, op.page_tokens);
+  check.that(op.q.rank == 3 && op.q.shape[2] == op.k_pool.shape[2] && op.k_pool.shape[1] > 0 &&
+                 op.q.shape[1] % op.k_pool.shape[1] == 0 && op.v_pool.same_shape(op.k_pool),
+             [&] {
+               return "q is " + shape_text(op.q) + ", k_pool is " + shape_text(op.k_pool) + ", v_pool is " +
+                      shape_text(op.v_pool) + "; head_dim has to agree, and the heads be a multiple of the kv heads";
+             });
+  check.dtype("cu_q", op.cu_q, {DType::i32});
+  const int64_t sequences = op.cu_q.elements() - 1;
+  check.that(sequences >= 0, "cu_q is empty, expected [sequences + 1]");
+  check.count("lengths", op.lengths, DType::i32, sequences);
+  check.dtype("pages", op.pages, {DType::i32});
+  check.that(op.pages.rank == 2 && op.pages.shape[0] == sequences, [&] {
+    return "pages is " + shape_text(op.pages) + ", expected [" + std::to_string(sequences) + ", most]";
+  });
+}
+
+}  // namespace qeng

@@ -1,0 +1,73 @@
+#include "kernels/check.h"
+#include "kernels/check_shapes.h"
+
+namespace qeng {
+
+void check_shapes(const Matmul& op) {
+  const Check check{op.name};
+  check.is_float("a", op.a);
+  check.is_weight("b", op.b, op.a.dtype);
+  check.dtype("c", op.c, {op.a.dtype, DType::f32});
+  const auto [m, n, k] = sizes_of(op);
+  const int64_t depth = op.trans_b ? op.b.columns() : op.b.rows();
+  const auto sides = [&] {
+    return "a is " + shape_text(op.a) + (op.trans_a ? " transposed" : "") + ", b is " + shape_text(op.b) +
+           (op.trans_b ? " transposed" : "");
+  };
+  check.that(k == depth, [&] {
+    return sides() + ": inner dimensions differ, " + std::to_string(k) + " and " + std::to_string(depth);
+  });
+  check.that(op.c.rows() == m && op.c.columns() == n, [&] {
+    return "c is " + shape_text(op.c) + ", expected [" + std::to_string(m) + ", " + std::to_string(n) + "]; " + sides();
+  });
+  if (op.bias) {
+    check.dtype("bias", op.bias, {op.a.dtype, DType::f32});
+    check.count("bias", op.bias, op.bias.dtype, n);
+  }
+  check.that(m == 0 || n == 0 || k > 0, [&] { return sides() + ": the inner dimension is 0"; });
+}
+
+void check_shapes(const BiasGrad& op) {
+  const Check check{op.name};
+  check.is_float("dy", op.dy);
+  check.is("db", op.db, DType::f32, {op.dy.columns()});
+}
+
+void check_shapes(const RowLinear& op) {
+  const Check check{op.name};
+  check.is_float("x", op.x);
+  check.that(!op.w.empty() && op.y.size() == op.w.size() && (op.bias.empty() || op.bias.size() == op.w.size()) &&
+                 (op.scale.empty() || op.scale.size() == op.w.size()),
+             [&] {
+               return std::to_string(op.w.size()) + " weights, " + std::to_string(op.scale.size()) + " scales, " +
+                      std::to_string(op.bias.size()) + " biases and " + std::to_string(op.y.size()) +
+                      " outputs; expected as many outputs as weights, and as many scales and biases or none";
+             });
+  for (size_t i = 0; i < op.w.size(); ++i) {
+    check.is_stored("w", op.w[i]);
+    check.that(op.w[i].rank == 2 && op.w[i].columns() == op.x.columns(), [&] {
+      return "w is " + shape_text(op.w[i]) + ", x is " + shape_text(op.x) + "; w has to be [n, " +
+             std::to_string(op.x.columns()) + "]";
+    });
+    check.dtype("y", op.y[i], {op.x.dtype, DType::f32});
+    check.count("y", op.y[i], op.y[i].dtype, op.x.rows() * op.w[i].shape[0]);
+    if (!op.scale.empty() && op.scale[i]) check.is("scale", op.scale[i], DType::f32, {op.w[i].shape[0]});
+    if (!op.bias.empty() && op.bias[i]) {
+      check.dtype("bias", op.bias[i], {op.x.dtype, DType::f32});
+      check.count("bias", op.bias[i], op.bias[i].dtype, op.w[i].shape[0]);
+    }
+  }
+}
+
+void check_shapes(const Hadamard& op) {
+  const Check check{op.name};
+  check.is_float("x", op.x);
+  check.like("y", op.y, "x", op.x);
+  if (op.signs) check.is("signs", op.signs, DType::f32, {op.x.columns()});
+  check.that(op.block > 0 && (op.block & (op.block - 1)) == 0 && op.x.columns() % op.block == 0, [&] {
+    return "block is " + std::to_string(op.block) + ", x is " + shape_text(op.x) +
+           "; expected a power of two that divides the columns";
+  });
+}
+
+}  // namespace qeng

@@ -1,0 +1,128 @@
+// Operations: products of matrices. Conventions: kernels/ops.h.
+#pragma once
+#include <vector>
+
+#include "kernels/ops/access.h"
+
+namespace qeng {
+
+// c = alpha * op(a) op(b) + bias + (acc ? c : 0)     op(a): [m, k]  op(b): [k, n]  c: [m, n]  bias: [n]
+// a is stored [m, k], or [k, m] with trans_a; b is stored [k, n], or [n, k] with trans_b. Views of higher rank count as
+// [rows(), columns()]. a and b share a dtype, or b is of a stored one (f16, bf16 where a is f32, or a block format;
+// blocks run along stored rows) whose decoded values count, which a device may round to bf16 where a is bf16; c and
+// bias may be f32 there. alpha does not scale the bias.
+struct Matmul {
+  static constexpr const char* name = "matmul";
+  View a, b, bias, c;
+  bool trans_a = false, trans_b = false, acc = false;
+  float alpha = 1;
+  template <class F>
+  void views(F f) {
+    f("a", a, Access::read), f("b", b, Access::read), f("bias", bias, Access::read);
+    f("c", c, acc ? Access::update : Access::write);
+  }
+};
+
+// db[j] (+)= sum_i dy[i, j]     dy: [rows, n]   db: [n] f32
+struct BiasGrad {
+  static constexpr const char* name = "bias_grad";
+  View dy, db;
+  bool acc = false;
+  int64_t flops() const { return dy.elements(); }
+  template <class F>
+  void views(F f) {
+    f("dy", dy, Access::read), f("db", db, acc ? Access::update : Access::write);
+  }
+};
+
+// y_i (+)= alpha * x w_i^T * [scale_i] + [bias_i], for inference: scale_i has a factor for each row of w_i, that is
+// column of y_i, which one_bit and ternary weights need. Neither alpha nor scale_i scales the bias.
+// The bits of a row of y depend on that row of x alone, not on how many rows there are, so that a sequence computes the
+// same in every batch. Several weights may read one x (q, k, v; gate, up).
+// x: [rows, k] f32 or bf16   w_i: [n_i, k] f32, bf16, f16 or a block format   scale_i: [n_i] f32
+// bias_i: [n_i] f32 or x's dtype   y_i: [rows, n_i] f32 or x's dtype   [...]: empty lists or absent views where none
+// Where w_i is of a block format, x is rounded to int8 in groups first (kernels/math/blocks/activations.h); where it is
+// bf16, to bf16.
+struct RowLinear {
+  static constexpr const char* name = "row_linear";
+  View x;
+  std::vector<View> w, scale, bias, y;
+  float alpha = 1;
+  bool acc = false;
+  template <class F>
+  void views(F f) {
+    f("x", x, Access::read);
+    for (View& each : w) f("w", each, Access::read);
+    for (View& each : scale) f("scale", each, Access::read);
+    for (View& each : bias) f("bias", each, Access::read);
+    for (View& each : y) f("y", each, acc ? Access::update : Access::write);
+  }
+};
+
+// Blockwise Walsh-Hadamard transform with signs, for weights that are stored rotated: for each run of `block` columns
+//   y = H (s * x) / sqrt(block),   inverse: y = s * (H x) / sqrt(block),   H[i, j] = (-1)^popcount(i & j)
+// x, y: [..., dim], float; block: a power of two that divides dim
+// [signs]: [dim] f32, each 1 or -1. Each is the other's inverse and transpose, so also its gradient. In place allowed.
+struct Hadamard {
+  static constexpr const char* name = "hadamard";
+  View x, signs, y;
+  int block = 0;
+  bool inverse = false;
+  template <class F>
+  void views(F f) {
+    f("x", x, Access::read), f("signs", signs, Access::read), f("y", y, Access::write);
+  }
+};
+
+// The products of experts: rows first[e] .. first[e + 1] of x meet matrix e of w.
+//   y[r, :] (+)= x[r, :] op(w[e]) + [bias[e, :]]      rows past first[experts] give 0, with acc nothing
+// x: [rows, k] float   w: [experts, n, k], with `tall` [experts, k, n], of x's dtype or a stored one as in Matmul
+// bias: [experts, n] f32 or x's dtype   first: [experts + 1] i32 ascending from 0   y: [rows, n] f32 or x's dtype
+// apart: for inference, the bits of a row of y depend on that row of x alone, as RowLinear's; x is rounded as there.
+struct GroupedMatmul {
+  static constexpr const char* name = "grouped_matmul";
+  View x, w, bias, first, y;
+  bool tall = false, apart = false, acc = false;
+  int64_t flops() const { return 2 * y.elements() * x.columns(); }
+  template <class F>
+  void views(F f) {
+    f("x", x, Access::read), f("w", w, Access::read), f("bias", bias, Access::read), f("first", first, Access::read);
+    f("y", y, acc ? Access::update : Access::write);
+  }
+};
+
+// dw[e] (+)= dy_e^T x_e of each expert's rows;  [dbias[e]] (+)= sum of dy_e     An expert without rows has 0.
+// dy: [rows, n]   x: [rows, k]   first: [experts + 1] i32   dw: [experts, n, k] f32   dbias: [experts, n] f32
+struct GroupedMatmulGrad {
+  static constexpr const char* name = "grouped_matmul_grad";
+  View dy, x, first, dw, dbias;
+  bool acc = false;
+  int64_t flops() const { return 2 * dy.elements() * x.columns(); }
+  template <class F>
+  void views(F f) {
+    f("dy", dy, Access::read), f("x", x, Access::read), f("first", first, Access::read);
+    f("dw", dw, acc ? Access::update : Access::write), f("dbias", dbias, acc ? Access::update : Access::write);
+  }
+};
+
+// Which experts a token goes to: of each row of scores + [bias] the k largest, equal ones by number, the largest first.
+//   choice[t, j]: the expert   order: the places t * k + j of choice, sorted by expert, then by place
+//   first[e] .. first[e + 1]: the part of `order` that is expert e's
+// scores: [tokens, experts] f32   bias: [experts] f32   choice: [tokens, k] i32   order: [tokens * k] i32
+// first: [experts + 1] i32. What is not a number counts as the least.
+struct Route {
+  static constexpr const char* name = "route";
+  View scores, bias, choice, order, first;
+  template <class F>
+  void views(F f) {
+    f("scores", scores, Access::read), f("bias", bias, Access::read), f("choice", choice, Access::write);
+    f("order", order, Access::write), f("first", first, Access::write);
+  }
+};
+
+// clang-format off
+#define QENG_LINEAR_OPERATIONS(OP) \
+  OP(Matmul) OP(BiasGrad) OP(RowLinear) OP(Hadamard) OP(GroupedMatmul) OP(GroupedMatmulGrad) OP(Route)
+// clang-format on
+
+}  // namespace qeng
