@@ -4,6 +4,10 @@
 
 namespace qeng {
 
+int64_t lm_head_workspace(int64_t tokens, int64_t hidden, int64_t vocab, int chunk, DType dtype) {
+  return LmHeadParts(tokens, hidden, vocab, chunk, dtype).bytes();
+}
+
 void check_shapes(const LmHeadLoss& op) {
   const Check check{op.name};
   check.is_float("h", op.h);
