@@ -1,4 +1,4 @@
-#include "kernels/check.h"
+#include "kernels/check_places.h"
 #include "kernels/check_shapes.h"
 
 namespace qeng {
@@ -25,6 +25,27 @@ void check_shapes(const Matmul& op) {
     check.count("bias", op.bias, op.bias.dtype, n);
   }
   check.that(m == 0 || n == 0 || k > 0, [&] { return sides() + ": the inner dimension is 0"; });
+}
+
+void check_shapes(const BatchedMatmul& op) {
+  const Check check{op.name};
+  check.is_float("a", op.a);
+  check.dtype("b", op.b, {op.a.dtype});
+  check.dtype("c", op.c, {op.a.dtype});
+  check.that(op.a.rank >= 2 && op.b.rank >= 2 && op.c.rank >= 2, [&] {
+    return "a is " + shape_text(op.a) + ", b is " + shape_text(op.b) + ", c is " + shape_text(op.c) +
+           "; expected matrices of each";
+  });
+  const MatrixSizes a = matrix_sizes(op.a, op.trans_a), b = matrix_sizes(op.b, op.trans_b),
+                    c = matrix_sizes(op.c, false);
+  check.that(a.columns == b.rows && c.rows == a.rows && c.columns == b.columns && a.columns > 0, [&] {
+    return "a is " + shape_text(op.a) + (op.trans_a ? " transposed" : "") + ", b is " + shape_text(op.b) +
+           (op.trans_b ? " transposed" : "") + ", c is " + shape_text(op.c) + ", which do not fit";
+  });
+  check_inside(check, "a", op.a, a.count, op.batch, op.of_a);
+  check_inside(check, "b", op.b, b.count, op.batch, op.of_b);
+  check_inside(check, "c", op.c, c.count, op.batch, op.of_c);
+  check_apart(check, "c", op.c, op.batch, op.of_c);
 }
 
 void check_shapes(const BiasGrad& op) {

@@ -3,4 +3,4 @@ namespace qeng {
 void check_shapes(const GroupedMatmul&) {}
 void check_shapes(const GroupedMatmulGrad&) {}
 void check_shapes(const Route&) {}
-}
+}  // namespace qeng

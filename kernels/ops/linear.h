@@ -23,6 +23,25 @@ struct Matmul {
   }
 };
 
+// c (+)= op(a) op(b), as Matmul has it, of matrices of a, b and c for every index of `batch`: many products as one.
+// a, b, c: [..., rows, columns] of one float dtype   batch: a shape (no memory)   of_a, of_b, of_c: which matrices, counted
+// in them, so that a stride of 0 takes one for all. No two indices share a matrix of c; others stay as they are.
+struct BatchedMatmul {
+  static constexpr const char* name = "batched_matmul";
+  View a, b, c, batch;
+  Strides of_a, of_b, of_c;
+  bool trans_a = false, trans_b = false, acc = false;
+  int64_t flops() const {
+    const int64_t k = a.rank < 2 ? 0 : a.shape[a.rank - (trans_a ? 2 : 1)];
+    return c.rank < 2 ? 0 : 2 * batch.elements() * c.shape[c.rank - 2] * c.columns() * k;
+  }
+  bool fills() const { return c.rank < 2 || batch.elements() * c.shape[c.rank - 2] * c.columns() == c.elements(); }
+  template <class F>
+  void views(F f) {
+    f("a", a, Access::read), f("b", b, Access::read), f("c", c, acc || !fills() ? Access::update : Access::write);
+  }
+};
+
 // db[j] (+)= sum_i dy[i, j]     dy: [rows, n]   db: [n] f32
 struct BiasGrad {
   static constexpr const char* name = "bias_grad";
@@ -122,7 +141,7 @@ struct Route {
 
 // clang-format off
 #define QENG_LINEAR_OPERATIONS(OP) \
-  OP(Matmul) OP(BiasGrad) OP(RowLinear) OP(Hadamard) OP(GroupedMatmul) OP(GroupedMatmulGrad) OP(Route)
+  OP(Matmul) OP(BatchedMatmul) OP(BiasGrad) OP(RowLinear) OP(Hadamard) OP(GroupedMatmul) OP(GroupedMatmulGrad) OP(Route)
 // clang-format on
 
 }  // namespace qeng

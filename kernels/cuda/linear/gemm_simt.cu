@@ -69,8 +69,9 @@ __device__ void write(const Result& result, int64_t row, int64_t column, int cou
   }
 }
 
+// The block's tile of c, by number blockIdx.x.
 template <class In, class Out>
-__global__ void __launch_bounds__(kThreads) simt(Side a, Side b, int64_t k, Result result) {
+__device__ void make_tile(const Side& a, const Side& b, int64_t k, const Result& result) {
   float *tile_a = reinterpret_cast<float*>(shared_memory()), *tile_b = tile_a + kDepth * kRow;
   const int64_t tiles_n = (b.rows + kTile - 1) / kTile;
   const int64_t first_m = int64_t{blockIdx.x} / tiles_n * kTile, first_n = int64_t{blockIdx.x} % tiles_n * kTile;
@@ -107,15 +108,40 @@ __global__ void __launch_bounds__(kThreads) simt(Side a, Side b, int64_t k, Resu
   }
 }
 
+template <class In, class Out>
+__global__ void __launch_bounds__(kThreads) simt(Side a, Side b, int64_t k, Result result) {
+  make_tile<In, Out>(a, b, k, result);
+}
+
+template <class In>
+__global__ void __launch_bounds__(kThreads)
+    simt_batched(Side a, Side b, int64_t k, Result result, const __grid_constant__ GemmBatch batch) {
+  for (int64_t i = blockIdx.y; i < batch.count; i += gridDim.y) {
+    const GemmBatch::Dimension at = batch.place(i);
+    Side own_a = a, own_b = b;
+    Result own = result;
+    own_a.data = static_cast<const In*>(a.data) + at.a, own_b.data = static_cast<const In*>(b.data) + at.b;
+    own.c = static_cast<In*>(result.c) + at.c;
+    make_tile<In, In>(own_a, own_b, k, own);
+  }
+}
+
 }  // namespace
 
-void gemm_simt(const CudaGemm& gemm, CudaContext& context) {
+void gemm_simt(const CudaGemm& gemm, CudaContext& context, const GemmBatch* batch) {
   const Side a{gemm.a, gemm.m, gemm.trans_a ? 1 : gemm.lda, gemm.trans_a ? gemm.lda : 1};
   const Side b{gemm.b, gemm.n, gemm.trans_b ? gemm.ldb : 1, gemm.trans_b ? 1 : gemm.ldb};
   const Result result{gemm.c, gemm.bias, gemm.bias_type == DType::f32, gemm.acc, gemm.alpha, gemm.ldc};
   const int64_t tiles = ceil_div(gemm.m, kTile) * ceil_div(gemm.n, kTile);
   if (tiles > INT32_MAX) fail("unsupported", "matmul: ", gemm_text(gemm), ": more tiles than one launch takes");
   for_gemm_types(gemm, [&](auto* in, auto* out) {
+    if (batch) {
+      constexpr int64_t kMostY = 65535;
+      const dim3 grid(static_cast<unsigned>(tiles), static_cast<unsigned>(std::min(batch->count, kMostY)));
+      QENG_LAUNCH(context, simt_batched<std::remove_pointer_t<decltype(in)>>, grid, dim3(kThreads), kShared, a, b,
+                  gemm.k, result, *batch);
+      return;
+    }
     QENG_LAUNCH(context, (simt<std::remove_pointer_t<decltype(in)>, std::remove_pointer_t<decltype(out)>>),
                 dim3(static_cast<unsigned>(tiles)), dim3(kThreads), kShared, a, b, gemm.k, result);
   });
