@@ -85,24 +85,19 @@ Chain linear_chain(Draw& draw) {
   return {forward, {da, db, bias}, forward.c, dout, {{forward.a, da.c}, {forward.b, db.c}, {forward.bias, bias.db}}};
 }
 
-// Two matrices a for each of three of b: their gradients are batches too, in two turns where b stands for both.
 Chain batched_chain(Draw& draw) {
   BatchedMatmul forward;
   const int64_t m = draw.size(5), k = draw.size(4), n = draw.size(5);
   forward.trans_b = true;
-  forward.batch.rank = 2, forward.batch.shape[0] = 2, forward.batch.shape[1] = 3;
-  forward.of_a.stride[0] = forward.of_c.stride[0] = 3, forward.of_a.stride[1] = forward.of_c.stride[1] = 1;
-  forward.of_b.stride[1] = 1;
-  forward.a = draw.tensor(DType::f32, {2, 3, m, k}), forward.b = draw.tensor(DType::f32, {3, n, k});
-  forward.c = draw.empty(DType::f32, {2, 3, m, n});
+  forward.batch = View(nullptr, DType::f32, {3});
+  forward.of_a.stride[0] = forward.of_b.stride[0] = forward.of_c.stride[0] = 1;
+  forward.a = draw.tensor(DType::f32, {3, m, k}), forward.b = draw.tensor(DType::f32, {3, n, k});
+  forward.c = draw.empty(DType::f32, {3, m, n});
   const View dout = draw.like(forward.c);
-  BatchedMatmul da = forward, db = forward, more;
+  BatchedMatmul da = forward, db = forward;
   da.a = dout, da.c = draw.empty_like(forward.a), da.trans_b = false;
   db.a = dout, db.trans_a = true, db.b = forward.a, db.trans_b = false, db.c = draw.empty_like(forward.b);
-  db.batch.shape[0] = 1, db.of_b = db.of_a, db.of_c = forward.of_b;
-  more = db;
-  more.acc = true, more.of_a.first = more.of_b.first = 3;
-  return {forward, {da, db, more}, forward.c, dout, {{forward.a, da.c}, {forward.b, db.c}}};
+  return {forward, {da, db}, forward.c, dout, {{forward.a, da.c}, {forward.b, db.c}}};
 }
 
 // The frozen weights of a block format: the gradient of their product's input.
@@ -144,7 +139,7 @@ template <class T>
 void reference(const BatchedMatmul& op, Sheet<T>& sheet) {
   const Array<T> a = sheet.in(op.a), b = sheet.in(op.b);
   Array<T>& c = sheet.update(op.c, op.acc || !op.fills());
-  const int64_t m = op.c.shape[1], n = op.c.shape[2], k = op.a.shape[op.trans_a ? 1 : 2];
+  const int64_t m = op.c.shape[op.c.rank - 2], n = op.c.columns(), k = op.a.shape[op.a.rank - (op.trans_a ? 2 : 1)];
   for (int64_t i = 0; i < op.batch.elements(); ++i) {
     int64_t at_a = op.of_a.first, at_b = op.of_b.first, at_c = op.of_c.first, rest = i;
     for (int d = op.batch.rank - 1; d >= 0; rest /= op.batch.shape[d--]) {

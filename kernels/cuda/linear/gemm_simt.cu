@@ -116,14 +116,12 @@ __global__ void __launch_bounds__(kThreads) simt(Side a, Side b, int64_t k, Resu
 template <class In>
 __global__ void __launch_bounds__(kThreads)
     simt_batched(Side a, Side b, int64_t k, Result result, const __grid_constant__ GemmBatch batch) {
-  for (int64_t i = blockIdx.y; i < batch.count; i += gridDim.y) {
-    const GemmBatch::Dimension at = batch.place(i);
-    Side own_a = a, own_b = b;
-    Result own = result;
-    own_a.data = static_cast<const In*>(a.data) + at.a, own_b.data = static_cast<const In*>(b.data) + at.b;
-    own.c = static_cast<In*>(result.c) + at.c;
-    make_tile<In, In>(own_a, own_b, k, own);
-  }
+  const int64_t i = int64_t{blockIdx.z} * gridDim.y + blockIdx.y;
+  if (i >= batch.count) return;
+  const GemmBatch::Dimension at = batch.place(i);
+  a.data = static_cast<const In*>(a.data) + at.a, b.data = static_cast<const In*>(b.data) + at.b;
+  result.c = static_cast<In*>(result.c) + at.c;
+  make_tile<In, In>(a, b, k, result);
 }
 
 }  // namespace
@@ -136,8 +134,8 @@ void gemm_simt(const CudaGemm& gemm, CudaContext& context, const GemmBatch* batc
   if (tiles > INT32_MAX) fail("unsupported", "matmul: ", gemm_text(gemm), ": more tiles than one launch takes");
   for_gemm_types(gemm, [&](auto* in, auto* out) {
     if (batch) {
-      constexpr int64_t kMostY = 65535;
-      const dim3 grid(static_cast<unsigned>(tiles), static_cast<unsigned>(std::min(batch->count, kMostY)));
+      const int64_t y = std::min<int64_t>(batch->count, 32768), z = ceil_div(batch->count, y);
+      const dim3 grid(static_cast<unsigned>(tiles), static_cast<unsigned>(y), static_cast<unsigned>(z));
       QENG_LAUNCH(context, simt_batched<std::remove_pointer_t<decltype(in)>>, grid, dim3(kThreads), kShared, a, b,
                   gemm.k, result, *batch);
       return;
