@@ -2636,6 +2636,45 @@ function q.optim.define(name, defaults, rule) end
 ---@return Run
 function q.run(opt) end
 
+---@class LoopOptions
+---@field out string
+---@field steps integer
+---@field optimizer Optimizer
+---@field parameters table[]  {name=, tensor=}, what checkpoints keep
+---@field model? Model  its other weights have to be the same in a resumed run
+---@field settings? table
+---@field seed? integer
+---@field save_every? integer
+---@field keep? integer
+---@field resume? boolean
+---@field overwrite? boolean
+
+---The steps of a recipe that makes its batches itself: folder, checkpoints, metrics.jsonl, progress and Ctrl-C.
+---What a step computes may depend on its number, parameters and optimizer only. recipes/grpo.lua is such a recipe.
+---@param opt LoopOptions
+---@return Loop
+function q.loop(opt) end
+
+---@class Loop
+---@field done integer  steps that are done
+---@field total integer
+local Loop = {}
+
+---for step in run:steps(): the number of steps done, from 0 or where the run was stopped.
+---@return fun(): integer
+function Loop:steps() end
+
+---Ends a step: figures for metrics.jsonl, and a text for the progress line.
+---@param figures table
+---@param text? string
+function Loop:log(figures, text) end
+
+---Goes on after Ctrl-C at the prompt.
+function Loop:continue() end
+
+---Ends the loop before its last step.
+function Loop:finish() end
+
 ---@class Run
 ---@field total integer  steps of the whole run
 ---@field plan table  of the batches, Batches:plan()

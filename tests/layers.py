@@ -61,7 +61,7 @@ def may_include(room, other):
         return True
     layer = room.split("/")[0]
     if layer == "kernels":
-        return other == "kernels/math" or room != "kernels" and other == "kernels"  # the types that formulas are of
+        return other in ("kernels/math", "kernels/ops") or room != "kernels" and other == "kernels"  # the types that formulas are of
     if other in ("kernels", "kernels/math"):
         return True
     if layer == "bindings":

@@ -39,6 +39,7 @@ q.random_model = models.random
 q.micro_batch = models.micro_batch
 q.train = require "qeng.train"
 q.run = runs.new
+q.loop = require("qeng.train.loop").new
 q.adamw = adamw.new
 q.hopfield = require("qeng.infer.hopfield").new
 q.records = require "qeng.data.records"

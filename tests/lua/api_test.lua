@@ -43,7 +43,8 @@ end
 local template = q.chat_template({ info = function() return {} end, id = function() end }, "none")
 local classes = {
   Model = require("qeng.model").Model, Template = getmetatable(template), Engine = require("qeng.infer.engine").Engine,
-  Run = require("qeng.train.run").Run, Optimizer = require("qeng.train.adamw").Optimizer,
+  Run = require("qeng.train.run").Run, Loop = require("qeng.train.loop").Loop,
+  Optimizer = require("qeng.train.adamw").Optimizer,
   Inertia = require("qeng.onebit.inertia").Inertia, Phases = require("qeng.onebit.phases").Phases,
   Conversation = require("qeng.infer.conversation").Conversation,
   Hopfield = require("qeng.infer.hopfield").Hopfield,
