@@ -41,6 +41,7 @@ q.train = require "qeng.train"
 q.run = runs.new
 q.adamw = adamw.new
 q.hopfield = require("qeng.infer.hopfield").new
+q.edit = require "qeng.edit"
 q.records = require "qeng.data.records"
 q.pack = require("qeng.model.documents").pack
 q.group_answers = require "qeng.train.group_answers"
