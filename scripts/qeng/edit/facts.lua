@@ -18,7 +18,7 @@ function facts.check(fact, name)
     if type(fact[field]) ~= "string" or not fact[field]:find "%S" then fail(name, "%s is no text", field) end
   end
   local _, places = fact.prompt:gsub("{}", "")
-  if places ~= 1 then fail(name, "the prompt %q has {} %d times; the subject stands there once", fact.prompt, places) end
+  if places ~= 1 then fail(name, "the prompt %q has {} %d times, expected it once", fact.prompt, places) end
   if fact.target_new == fact.target_true then fail(name, "target_new is target_true: %s", fact.target_new) end
   for _, field in ipairs { "paraphrases", "neighborhood" } do
     if fact[field] ~= nil and type(fact[field]) ~= "table" then fail(name, "%s is no list", field) end

@@ -8,7 +8,7 @@
 -- The matrix W of a layer's MLP gives values for keys, W k. For n facts, K [ffn, n] are keys at the subjects' last
 -- tokens, R [hidden, n] what the values lack, and with C = E[k k^T] of any text
 --   W' = W + R (lambda I + K^T C^-1 K)^-1 K^T C^-1 = W + R K^T (lambda C + K K^T)^-1
--- which changes W k least for the keys of the text. ROME is lambda = 0 and n = 1: W' k is then the wanted value exactly.
+-- which changes W k least for the keys of the text. ROME is lambda = 0 and n = 1: W' k is then what is wanted exactly.
 
 local cholesky = require "qeng.edit.cholesky"
 local facts = require "qeng.edit.facts"
@@ -111,14 +111,17 @@ local function new(model, known)
   return setmetatable({ model = model, weights = {}, statistics = known }, Edit)
 end
 
--- The layers that are edited unless others are given, around a quarter of the way up; ROME takes the first.
-function edit.layers(model)
-  local count = model.config.layers
-  local first = math.floor(count / 4)
-  local list = {}
-  for index = first, math.min(first + 4, count - 1) do list[#list + 1] = index end
+-- The layers of a list of numbers or texts; without one, five around a fifth of the way up. ROME takes the middle one.
+function edit.layers(model, given)
+  local count, list = model.config.layers, {}
+  for i, index in ipairs(given or {}) do list[i] = sites.of(model, tonumber(index) or index).index end
+  if #list > 0 then return list end
+  local middle = math.floor(count / 5)
+  for index = math.max(middle - 2, 0), math.min(middle + 2, count - 1) do list[#list + 1] = index end
   return list
 end
+
+local function middle_of(layers) return layers[math.floor((#layers + 1) / 2)] end
 
 local shared = { steps = 20, lr = 0.3, kl = 0.0625, decay = 0.5, clamp = 2, enough = 0.05, text = false, tokens = 20000,
   contexts = 5, ridge = 0.01, seed = 0 }
@@ -133,7 +136,7 @@ end
 function edit.rome(model, fact, opt)
   facts.check(fact, "edit.rome")
   opt = options("rome", opt, shared)
-  local site = sites.of(model, opt.layer or edit.layers(model)[1])
+  local site = sites.of(model, opt.layer or middle_of(edit.layers(model)))
   local self = new(model, statistics_of(model, opt, { site.index }))
   local _, value, keys, now, found = wanted(self, fact, site.place, { site }, opt)
   self.key, self.value, self.found = keys[site.index][0], value[0], { found }

@@ -6,6 +6,9 @@ local q = require "qeng.core"
 
 local scores = {}
 
+local Scores = {}
+Scores.__index = Scores
+
 -- For each text and target, {text, target}: logprob (mean over the target's tokens), exact (whether each of them is the
 -- likeliest), greedy (the likeliest first token).
 local function asked(model, pairs_)
@@ -57,10 +60,11 @@ end
 
 -- What follows each fact's prompt, drawn from the five likeliest tokens.
 local function continued(model, list, tokens)
+  if tokens == 0 then return {} end
   local engine, texts = model:engine { max_batch = #list }, {}
   for i, fact in ipairs(list) do
     texts[i] = engine:submit { prompt = facts.text(fact.prompt, fact.subject), max_tokens = tokens, temperature = 1,
-      top_k = 5, seed = i }
+      top_k = 5, seed = 0 }
   end
   engine:finish()
   engine:close()
@@ -71,29 +75,44 @@ local function continued(model, list, tokens)
   return texts
 end
 
--- One fact: prompts, paraphrases and neighborhood, each a list of {new =, true_ =} as `asked` has them.
+-- One fact: prompts, paraphrases and neighborhood, each a list of {new =, old =} as `asked` has them.
 local function of_fact(model, fact)
-  local texts, queries, kinds = { { "prompts", facts.text(fact.prompt, fact.subject) } }, {}, {}
+  local texts, queries = { { "prompts", fact.prompt } }, {}
+  local kinds = { prompts = {}, paraphrases = {}, neighborhood = {} }
   for _, kind in ipairs { "paraphrases", "neighborhood" } do
-    for _, text in ipairs(fact[kind] or {}) do texts[#texts + 1] = { kind, facts.text(text, fact.subject) } end
-    kinds[kind] = {}
+    for _, text in ipairs(fact[kind] or {}) do texts[#texts + 1] = { kind, text } end
   end
-  kinds.prompts = {}
   for _, text in ipairs(texts) do
-    queries[#queries + 1] = { text[2], fact.target_new }
-    queries[#queries + 1] = { text[2], fact.target_true }
+    for _, target in ipairs { fact.target_new, fact.target_true } do
+      queries[#queries + 1] = { facts.text(text[2], fact.subject), target }
+    end
   end
   local found = asked(model, queries)
-  for i, text in ipairs(texts) do
-    table.insert(kinds[text[1]], { new = found[2 * i - 1], true_ = found[2 * i] })
-  end
+  for i, text in ipairs(texts) do table.insert(kinds[text[1]], { new = found[2 * i - 1], old = found[2 * i] }) end
   return kinds
 end
 
-local function share(list, kind, holds)
+-- The scores of a list of facts: what each one's answers are, in `facts`, and what follows the prompts, in `texts`.
+-- tokens: how many follow them (64).
+function scores.of(model, list, tokens)
+  local result = setmetatable({ facts = {} }, Scores)
+  for i, fact in ipairs(list) do result.facts[i] = of_fact(model, facts.check(fact, ("fact %d"):format(i))) end
+  result.texts = #list > 0 and continued(model, list, tokens or 64) or {}
+  return result
+end
+
+-- Appends those of other facts.
+function Scores:add(other)
+  for _, name in ipairs { "facts", "texts" } do
+    for _, one in ipairs(other[name]) do table.insert(self[name], one) end
+  end
+end
+
+-- The share of answers of a kind of which holds(answer, fact, number) is true, or nil where there are none.
+local function share(self, kind, holds)
   local count, all = 0, 0
-  for i, one in ipairs(list) do
-    for k, answer in ipairs(one[kind]) do
+  for i, fact in ipairs(self.facts) do
+    for k, answer in ipairs(fact[kind]) do
       all = all + 1
       if holds(answer, i, k) then count = count + 1 end
     end
@@ -101,38 +120,32 @@ local function share(list, kind, holds)
   return all > 0 and count / all or nil
 end
 
-local function prefers_new(answer) return answer.new.logprob > answer.true_.logprob end
-local function prefers_true(answer) return answer.true_.logprob > answer.new.logprob end
-local function says_new(answer) return answer.new.exact end
+local function prefers_new(answer) return answer.new.logprob > answer.old.logprob end
 
--- Shares of answers, nil where nothing is asked, and what each fact's answers are:
---   efficacy    prompts at which target_new is likelier than target_true
+-- Shares, nil where nothing is asked:
+--   efficacy    prompts after which target_new is likelier than target_true
 --   exact       prompts that target_new follows greedily
 --   paraphrase  as efficacy, of the paraphrases
---   locality    neighbours of whom target_true is likelier
---   kept        neighbours whose likeliest next token is that of `before`
---   fluency     scores.entropy of `tokens` tokens that follow the prompts, mean; its texts
--- opt: before (scores of the same facts), tokens (64; 0: none).
-function scores.of(model, list, opt)
-  opt = opt or {}
-  local result, tokens = { facts = {}, texts = {} }, opt.tokens or 64
-  for i, fact in ipairs(list) do result.facts[i] = of_fact(model, facts.check(fact, ("fact %d"):format(i))) end
-  result.efficacy = share(result.facts, "prompts", prefers_new)
-  result.exact = share(result.facts, "prompts", says_new)
-  result.paraphrase = share(result.facts, "paraphrases", prefers_new)
-  result.locality = share(result.facts, "neighborhood", prefers_true)
-  local before = opt.before and opt.before.facts or result.facts
-  result.kept = share(result.facts, "neighborhood", function(answer, i, k)
-    return answer.new.greedy == before[i].neighborhood[k].new.greedy
-  end)
+--   locality    neighbours of whom target_true is likelier than target_new
+--   kept        neighbours whose likeliest next token is that of `before`, scores of the same facts
+-- and fluency: the mean of scores.entropy over the texts.
+function Scores:figures(before)
+  local figures = {
+    efficacy = share(self, "prompts", prefers_new), paraphrase = share(self, "paraphrases", prefers_new),
+    exact = share(self, "prompts", function(answer) return answer.new.exact end),
+    locality = share(self, "neighborhood", function(answer) return answer.old.logprob > answer.new.logprob end),
+    kept = share(self, "neighborhood", function(answer, i, k)
+      return answer.new.greedy == (before or self).facts[i].neighborhood[k].new.greedy
+    end),
+  }
   local sum, count = 0, 0
-  if tokens > 0 then result.texts = continued(model, list, tokens) end
-  for _, text in ipairs(result.texts) do
+  for _, text in ipairs(self.texts) do
     local bits = scores.entropy(text)
     if bits then sum, count = sum + bits, count + 1 end
   end
-  result.fluency = count > 0 and sum / count or nil
-  return result
+  figures.fluency = count > 0 and sum / count or nil
+  return figures
 end
 
+scores.Scores = Scores
 return scores

@@ -1,5 +1,5 @@
--- Where facts are put: the last matrix of a layer's MLP. It reads keys [ffn] and gives values [hidden] (Geva et al. 2021,
--- arXiv 2012.14913).
+-- Where facts are put: the last matrix of a layer's MLP. It reads keys [ffn] and gives values [hidden] (Geva et al.
+-- 2021, arXiv 2012.14913).
 
 local hooks = require "qeng.model.hooks"
 local q = require "qeng.core"

@@ -16,10 +16,10 @@ local function written(model, tokens, seed)
   local info, documents, count = model.tokenizer:info(), {}, 0
   local first = info.bos or info.eos
   if not first then q.error("value", "edit: the tokenizer has no token that begins a text: give one") end
-  local engine = model:engine { max_batch = 32, context = length + 1 }
+  local engine = model:engine { max_batch = 64, context = length + 1 }
   while count < tokens do
     local requests, before = {}, count
-    for i = 1, math.min(32, math.ceil((tokens - count) / length)) do
+    for i = 1, math.min(64, math.ceil((tokens - count) / length)) do
       requests[i] = engine:submit { ids = { first }, max_tokens = length, temperature = 1, seed = seed }
       seed = seed + 1
     end

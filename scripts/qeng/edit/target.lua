@@ -1,5 +1,5 @@
--- What a layer should give at a subject's last token so that the model says something else of the subject: a change delta
--- of it that is found by Adam (Meng et al. 2022, arXiv 2202.05262, equation 4).
+-- What a layer should give at a subject's last token so that the model says something else of the subject: a change
+-- delta of it that is found by Adam (Meng et al. 2022, arXiv 2202.05262, equation 4).
 --   loss = mean over contexts of the nll of the new target + kl KL(P' || P of "{subject} is a") + decay |delta| / |v|^2
 -- v is what the layer gives there now, P what the model says. After each step |delta| is brought to clamp |v| at most.
 
@@ -9,8 +9,8 @@ local facts = require "qeng.edit.facts"
 
 local target = {}
 
--- The documents of a fact: in each context the prompt and its new target, and last what is to stay. The first context is
--- empty, and weighs as much as the others together: at the beginning of a text a subject's key is another one.
+-- The documents of a fact: in each context the prompt and its new target, and last what is to stay. The first context
+-- is empty, and weighs as much as the others together: at the beginning of a text a subject's key is another one.
 -- A table: batch (of q.pack), subjects (the row of the subject's last token in each), shares (what each document
 -- weighs, the last one 0), rows (those whose next token counts; the last is that of the last document), targets (what
 -- follows them), weights (of their nll, of sum 1).
@@ -71,7 +71,9 @@ function target.find(model, place, packed, size, opt)
   local hidden = model.config.hidden
   local delta = q.keep(q.zeros({ hidden }, "f32", "edit"))
   delta:requires_grad(true)
-  local stays = q.no_grad(q.scope, function() return q.keep(said(model, packed):slice(1, #packed.targets):compute()) end)
+  local stays = q.no_grad(q.scope, function()
+    return q.keep(said(model, packed):slice(1, #packed.targets):compute())
+  end)
   local hook = adding(delta, packed.subjects, packed.batch.tokens:elements())
   local before = model.hooks and model.hooks[place]
   hooks.set(model, place, function(x) return hook(before and before(x, place) or x) end)
