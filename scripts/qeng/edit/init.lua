@@ -128,6 +128,7 @@ local shared = { steps = 20, lr = 0.3, kl = 0.0625, decay = 0.5, clamp = 2, enou
 
 -- The statistics that an edit was given, or those of these layers.
 local function statistics_of(model, opt, layers)
+  for _, index in ipairs(opt.statistics and layers or {}) do opt.statistics:sum(index) end  -- it has them
   return opt.statistics or statistics.new(model, { layers = layers, text = opt.text or nil, tokens = opt.tokens,
     contexts = opt.contexts, ridge = opt.ridge, seed = opt.seed })
 end

@@ -64,6 +64,8 @@ local function losses(model, packed, stays, delta, decay, kl)
   return (nll + kl * divergence + decay * size):compute(), nll
 end
 
+local function length_of(x) return q.no_grad(q.scope, function() return x:norm():item() end) end
+
 -- Finds delta [hidden] at a place. packed: of target.documents. size: |v|. opt: steps, lr (of each element's step in
 -- units of |v| / sqrt(hidden)), kl, decay, clamp, enough (the loss at which it is done). Returns delta and {loss =,
 -- nll =, steps =} of when it was done.
@@ -89,12 +91,14 @@ function target.find(model, place, packed, size, opt)
     found = { loss = loss:item(), nll = nll:item(), steps = step - 1 }
     if found.loss < opt.enough or step == opt.steps then break end
     adam:step()
-    q.no_grad(q.scope, function()
-      local norm = delta:norm():item()
-      if norm > opt.clamp * size then delta:set(delta * (opt.clamp * size / norm)) end
-    end)
+    local most = opt.clamp * size / length_of(delta)
+    if most < 1 then q.no_grad(function() delta:set(delta * most) end) end
   end
   program:free()
+  if found.steps > 0 and length_of(delta) == 0 then
+    q.error("value", ("edit: what leaves %s at the subject changes nothing that follows: take a lower layer"):format(
+      place))
+  end
   delta:requires_grad(false)
   return delta, found
 end
