@@ -1979,8 +1979,8 @@ local Model = {}
 function Model:rope(length) end
 ---Refuses rows longer than the model can pack.
 function Model:check_length(row_tokens) end
----Hidden states [t, hidden] of one document.
----@param input string|integer[]  a text, whose special tokens count as such, or token ids
+---Hidden states [t, hidden] of one document, or of several.
+---@param input string|integer[]|Packed  a text, whose special tokens count as such, token ids, or what q.pack gives
 ---@return Tensor
 function Model:hidden(input) end
 ---Logits [t, vocab] in f32 of one document, without a gradient. Those with one are
@@ -2498,6 +2498,112 @@ function Hopfield:recall(text) end
 ---@param seed? integer
 ---@return number
 function Hopfield:recalled(noise, seed) end
+
+q.edit = {}
+
+---@class Fact
+---@field subject string  "Toyota"
+---@field prompt string  "{} is a car maker from": {} is where the subject stands
+---@field target_new string  what is to follow
+---@field target_true string
+---@field paraphrases? string[]  other ways to ask it, with {} for the subject
+---@field neighborhood? string[]  prompts about others, of whom target_true is true
+
+---The facts of a file, JSONL or a JSON array.
+---@param path string
+---@return Fact[]
+function q.edit.facts(path) end
+
+---@class EditStatisticsOptions
+---@field layers integer[]  from 0, in their order
+---@field text? string  by default one that the model writes by itself, at temperature 1
+---@field tokens? integer  of the text, 20000
+---@field contexts? integer  pieces of the text that prompts are read behind, 5
+---@field ridge? number  a share of the mean diagonal that is added to it, 0.01
+---@field seed? integer
+
+---What the keys of layers, the inputs of their MLPs' last matrices, are like over a text: the sums of k k^T.
+---The first use of a layer factors a matrix of ffn x ffn in float64, a second for 1536.
+---@param model Model
+---@param opt EditStatisticsOptions
+---@return EditStatistics
+function q.edit.statistics(model, opt) end
+
+---@class EditStatistics
+---@field contexts integer[][]  pieces of the text, the first of them empty
+---@field count integer  keys
+local EditStatistics = {}
+---@param layer integer
+---@return Tensor sum  [ffn, ffn] of k k^T
+---@return integer count
+function EditStatistics:sum(layer) end
+---(C + ridge)^-1 k for each of a list of keys; C: the sum divided by the count.
+---@param layer integer
+---@param keys number[][]
+---@return number[][]
+function EditStatistics:solve(layer, keys) end
+
+---@class EditOptions
+---@field layer? integer  q.edit.rome's, from 0; by default the middle one of q.edit.layers
+---@field layers? integer[]  q.edit.memit's
+---@field statistics? EditStatistics  by default made of the options that it takes, each time
+---@field steps? integer  of Adam, that finds what the layer should give, 20
+---@field lr? number  of these, in units of that vector's root mean square, 0.3
+---@field kl? number  weight of KL(P' || P) of what follows "{subject} is a", 0.0625
+---@field decay? number  weight of the change's length, 0.5
+---@field clamp? number  the most that it is, in lengths of the vector, 2
+---@field enough? number  the loss at which it is found, 0.05
+---@field lambda? number  q.edit.memit's: the weight of the text beside the facts, 200
+
+---Puts a fact into the last matrix of a layer's MLP, by ROME (arXiv 2202.05262).
+---It gets a tensor of its own, of the model's dtype; the one before, also a quantized one, stays as it is.
+---@param model Model
+---@param fact Fact
+---@param opt? EditOptions
+---@return Edit
+function q.edit.rome(model, fact, opt) end
+---Puts facts into several layers, by MEMIT (arXiv 2210.07229).
+---@param model Model
+---@param facts Fact[]
+---@param opt? EditOptions
+---@return Edit
+function q.edit.memit(model, facts, opt) end
+---The layers that are edited: those of a list of numbers or texts, or five around a fifth of the way up.
+---@param model Model
+---@param given? (integer|string)[]
+---@return integer[]
+function q.edit.layers(model, given) end
+
+---@class Edit
+---@field found {loss: number, nll: number, steps: integer}[]  of each fact, where Adam ended
+---@field key Tensor?  [ffn], of q.edit.rome
+---@field value Tensor?  [hidden]: what the layer gives for the key now
+local Edit = {}
+---Puts the tensors from before back. Edits of the same weights that came later have to be undone first.
+function Edit:undo() end
+
+---What the model says to the prompts of facts, their paraphrases and their neighbours.
+---@param model Model
+---@param facts Fact[]
+---@param tokens? integer  written after each prompt, 64; 0: none
+---@return EditScores
+function q.edit.scores(model, facts, tokens) end
+
+---@class EditScores
+---@field facts table[]  of each fact: prompts, paraphrases, neighborhood, lists of {new =, old =}, each {logprob =
+---  (mean over the target's tokens), exact =, greedy =}
+---@field texts string[]  what was written
+local EditScores = {}
+---Appends those of other facts.
+---@param other EditScores
+function EditScores:add(other) end
+---Shares of the answers, nil where nothing was asked, as CounterFact has them.
+---efficacy, paraphrase: target_new is likelier than target_true. exact: target_new follows greedily. locality: of
+---neighbours target_true is the likelier one. kept: their likeliest token is that of `before`. fluency: bits of the
+---n-grams of words.
+---@param before? EditScores  of the same facts
+---@return {efficacy: number?, exact: number?, paraphrase: number?, locality: number?, kept: number?, fluency: number?}
+function EditScores:figures(before) end
 
 q.rewards = {}
 ---1 where the answer is record.answer, but for space around it, else 0.

@@ -42,6 +42,7 @@ q.run = runs.new
 q.loop = require("qeng.train.loop").new
 q.adamw = adamw.new
 q.hopfield = require("qeng.infer.hopfield").new
+q.edit = require "qeng.edit"
 q.records = require "qeng.data.records"
 q.pack = require("qeng.model.documents").pack
 q.group_answers = require "qeng.train.group_answers"

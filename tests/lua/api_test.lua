@@ -48,6 +48,8 @@ local classes = {
   Inertia = require("qeng.onebit.inertia").Inertia, Phases = require("qeng.onebit.phases").Phases,
   Conversation = require("qeng.infer.conversation").Conversation,
   Hopfield = require("qeng.infer.hopfield").Hopfield,
+  Edit = require("qeng.edit").Edit, EditScores = require("qeng.edit.scores").Scores,
+  EditStatistics = require("qeng.edit.statistics").Statistics,
   Packed = require("qeng.model.documents").Packed, Preferences = require("qeng.train.preferences").Pairs,
   Request = { take = require("qeng.infer.request").take, speed = require("qeng.infer.request").speed },
 }

@@ -182,11 +182,7 @@ end
 -- logits [n, vocab] of rows wanted[first] .. of the step, in pieces, and must not keep them. Rows count from 0 over
 -- all parts, and `wanted` ascends.
 function Runner:run(parts, wanted, use)
-  if self.hook_turn ~= self.model.hook_turn then  -- other hooks: other values of the same tokens
-    self:forget()
-    self.pool:forget()
-    self.hook_turn = self.model.hook_turn
-  end
+  self:keep_up()
   local ids, counts, ranges, rows, longest = {}, {}, {}, 0, 1
   for i, part in ipairs(parts) do
     ids[i], counts[i] = part.id, part.count
@@ -210,6 +206,15 @@ function Runner:run(parts, wanted, use)
       q.scope(function() use(self:logits(hidden:rows(first, math.min(head_rows, #wanted - first))), first + 1) end)
     end
   end)
+end
+
+-- Under other hooks or edited weights the same tokens have other values: what was captured and remembered goes. To be
+-- called before pages are shared, too.
+function Runner:keep_up()
+  if self.hook_turn == self.model.hook_turn then return end
+  self:forget()
+  self.pool:forget()
+  self.hook_turn = self.model.hook_turn
 end
 
 -- Drops the captured programs, for example after the model's weights were replaced.

@@ -208,8 +208,17 @@ function Model:check_length(row_tokens)
   end
 end
 
--- Hidden states [t, hidden] of one document: a text, or a list of token ids.
+-- The last hidden states [t, hidden] of a packed batch. length: of the longest document. Dynamic RoPE scaling needs it
+-- (see check_length), and longrope chooses its factors by it.
+local function hidden_of(self, packed, length)
+  local seq = { positions = packed.positions, cu_q = packed.cu_q }
+  seq.rope, seq.rope_local = self:rope(length or packed.longest or packed.tokens:shape()[1])
+  return self.forward(packed.tokens, seq)
+end
+
+-- Hidden states [t, hidden] of one document, a text or a list of token ids, or of documents that q.pack put together.
 function Model:hidden(input)
+  if type(input) == "table" and input.cu_q then return hidden_of(self, input) end
   local ids = look.ids(self, input)
   local positions = {}
   for i = 1, #ids do positions[i] = i - 1 end
@@ -235,14 +244,6 @@ function models.micro_batch(tokens, max_documents)
     positions = q.zeros({ tokens }, "i32", "batch"), cu_q = q.zeros({ max_documents + 1 }, "i32", "batch"),
     scale = q.zeros({ 1 }, "f32", "batch"),
   }
-end
-
--- The last hidden states [t, hidden] of a packed batch. length: of the longest document. Dynamic RoPE scaling needs it
--- (see check_length), and longrope chooses its factors by it.
-local function hidden_of(self, packed, length)
-  local seq = { positions = packed.positions, cu_q = packed.cu_q }
-  seq.rope, seq.rope_local = self:rope(length or packed.longest or packed.tokens:shape()[1])
-  return self.forward(packed.tokens, seq)
 end
 
 -- Loss [1] of a packed batch: micro_batch.scale times the sum of nll over its targets. Also nll [t].
