@@ -546,12 +546,34 @@ function q.quantize(tensor, type, opt) end
 ---@return Tensor
 function q.scale_columns(x, scale, bias) end
 
+---x / sqrt(mean(x^2) + eps) * w of each row. A gate is arithmetic before it, which costs one more pass:
+---q.rmsnorm(x * z:silu(), w, eps).
 ---@param x Tensor  [..., dim]
----@param w Tensor  [dim]
+---@param w Tensor  [dim], or [groups, dim] for x [..., groups, dim]
 ---@param eps number
 ---@param plus_one? boolean  multiply by 1 + w
 ---@return Tensor
 function q.rmsnorm(x, w, eps, plus_one) end
+
+---(x - mean) / sqrt(variance + eps) * w + b of each row.
+---@param x Tensor  [..., dim]
+---@param w Tensor  [dim], f32 or of x's dtype
+---@param b? Tensor  [dim], of w's dtype
+---@param eps number
+---@return Tensor
+function q.layer_norm(x, w, b, eps) end
+
+---The convolution of each channel with its last `width` rows, within each document of a packed batch:
+---y[t, c] = bias[c] + sum_j w[c, j] x[t - (width - 1) + j, c]
+---What lies before a document is 0, or for inference the rows of its slot of the state, which afterwards holds its last
+---width - 1 rows. Rows past the last document give 0.
+---@param x Tensor  [rows, channels]
+---@param w Tensor  [channels, width], f32 or of x's dtype, width 2 to 8
+---@param bias? Tensor  [channels], of w's dtype
+---@param cu Tensor  [documents + 1] i32: where documents begin
+---@param opt? {state?: Tensor, slots?: Tensor}  state [n, width - 1, channels] f32, slots [documents] i32, each once
+---@return Tensor
+function q.causal_conv(x, w, bias, cu, opt) end
 
 ---a + b, and its rmsnorm, in one pass.
 ---A branch joins the residual stream, which the next norm reads.
