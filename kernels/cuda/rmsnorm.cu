@@ -10,7 +10,10 @@ using namespace row_team;
 
 // Row r of the grid's column as a row of x, and its weights' first element.
 __device__ inline int64_t place_of(int64_t r) { return r * gridDim.y + blockIdx.y; }
-__device__ inline int64_t weights_of_group(int64_t dim) { return blockIdx.y * dim; }
+template <class Int>
+__device__ Int group_start(Int dim) {
+  return static_cast<Int>(blockIdx.y) * dim;
+}
 
 // ---------------------------------------------------------------- forward
 
@@ -21,9 +24,8 @@ __global__ void __launch_bounds__(kThreads)
                  float* rstd, int64_t rows, int dim, float eps, float shift) {
   constexpr int kWidth = kVector<T>, kTeams = kThreads / kLanes;
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
-  const int64_t row = int64_t{blockIdx.x} * kTeams + threadIdx.x / kLanes, place = place_of(row), start = place * dim;
+  const int64_t row = int64_t{blockIdx.x} * kTeams + threadIdx.x / kLanes, start = place_of(row) * dim;
   const int width = row < rows ? dim : 0;
-  w += weights_of_group(dim);
   const auto column = [=](int v) { return (lane + v * kLanes) * kWidth; };
 
   Pack<T, kWidth> packs[kVectors] = {};
@@ -52,12 +54,12 @@ __global__ void __launch_bounds__(kThreads)
   const float factor =
       1.0f /
       sqrtf(team_sum<kLanes>(squares, reinterpret_cast<float*>(shared_memory())) / static_cast<float>(dim) + eps);
-  if (lane == 0 && row < rows) rstd[place] = factor;
+  if (lane == 0 && row < rows) rstd[place_of(row)] = factor;
   for (int v = 0; v < kVectors; ++v) {
     if (column(v) >= width) continue;
     float values[kWidth], weights[kWidth];
     unpack(packs[v], values);
-    unpack(load<kWidth>(w + column(v)), weights);
+    unpack(load<kWidth>(w + group_start(dim) + column(v)), weights);
     for (int i = 0; i < kWidth; ++i) values[i] = values[i] * factor * (weights[i] + shift);
     store(y + start + column(v), pack<T>(values));
   }
@@ -67,7 +69,6 @@ template <class T>
 __global__ void __launch_bounds__(kWarp) rmsnorm_any(const T* x, const T* addend, const T* __restrict__ w, T* sum, T* y,
                                                      float* rstd, int64_t dim, float eps, float shift) {
   const int64_t place = place_of(blockIdx.x), start = place * dim;
-  w += weights_of_group(dim);
   float squares = 0;
   for (int64_t i = threadIdx.x; i < dim; i += kWarp) {
     if (sum) put(sum + start + i, to_f32(x[start + i]) + to_f32(addend[start + i]));
@@ -77,7 +78,8 @@ __global__ void __launch_bounds__(kWarp) rmsnorm_any(const T* x, const T* addend
   const float factor = 1.0f / sqrtf(warp_sum(squares) / static_cast<float>(dim) + eps);
   if (threadIdx.x == 0) rstd[place] = factor;
   for (int64_t i = threadIdx.x; i < dim; i += kWarp)
-    put(y + start + i, to_f32(sum ? sum[start + i] : x[start + i]) * factor * (to_f32(w[i]) + shift));
+    put(y + start + i,
+        to_f32(sum ? sum[start + i] : x[start + i]) * factor * (to_f32(w[group_start(dim) + i]) + shift));
 }
 
 // ---------------------------------------------------------------- gradient
@@ -95,7 +97,6 @@ __global__ void __launch_bounds__(kThreads)
                 end = last < rows ? last : rows;
   float *exchange = reinterpret_cast<float*>(shared_memory()), *sums = exchange + 2 * kWarps;
   const auto column = [=](int v) { return (lane + v * kLanes) * kWidth; };
-  w += weights_of_group(dim);
 
   float dw[kWeights ? kVectors : 1][kWidth] = {};
   int turn = 0;  // exchange has two halves: one is read while the other is written for the next rows
@@ -113,7 +114,7 @@ __global__ void __launch_bounds__(kThreads)
       float values[kWidth], d[kWidth], weights[kWidth];
       unpack(in[v], values);
       unpack(grad[v], d);
-      unpack(load<kWidth>(w + column(v)), weights);
+      unpack(load<kWidth>(w + group_start(dim) + column(v)), weights);
       for (int i = 0; i < kWidth; ++i) {
         const float xhat = values[i] * factor;
         dot = fmaf(d[i] * (weights[i] + shift), xhat, dot);
@@ -130,7 +131,7 @@ __global__ void __launch_bounds__(kThreads)
       unpack(in[v], values);
       unpack(grad[v], d);
       unpack(residual[v], addend);
-      unpack(load<kWidth>(w + column(v)), weights);
+      unpack(load<kWidth>(w + group_start(dim) + column(v)), weights);
       for (int i = 0; i < kWidth; ++i)
         values[i] = addend[i] + factor * (d[i] * (weights[i] + shift) - values[i] * factor * mean);
       store(dx + start + column(v), pack<T>(values));
@@ -162,19 +163,19 @@ __global__ void __launch_bounds__(kWarp)
   const int64_t first = int64_t{blockIdx.x} * rows_a_block, last = first + rows_a_block,
                 end = last < rows ? last : rows;
   float* total = partial ? partial + place_of(blockIdx.x) * dim : nullptr;
-  w += weights_of_group(dim);
   for (int64_t row = first; row < end; ++row) {
     const int64_t place = place_of(row), start = place * dim;
     const float factor = rstd[place];
     float dot = 0;
     for (int64_t i = threadIdx.x; i < dim; i += kWarp) {
       const float d = to_f32(dy[start + i]), xhat = to_f32(x[start + i]) * factor;
-      dot = fmaf(d * (to_f32(w[i]) + shift), xhat, dot);
+      dot = fmaf(d * (to_f32(w[group_start(dim) + i]) + shift), xhat, dot);
       if (total) total[i] = fmaf(d, xhat, row == first ? 0.0f : total[i]);
     }
     const float mean = warp_sum(dot) / static_cast<float>(dim);
     for (int64_t i = threadIdx.x; i < dim; i += kWarp) {
-      const float g = to_f32(dy[start + i]) * (to_f32(w[i]) + shift), xhat = to_f32(x[start + i]) * factor;
+      const float g = to_f32(dy[start + i]) * (to_f32(w[group_start(dim) + i]) + shift),
+                  xhat = to_f32(x[start + i]) * factor;
       put(dx + start + i, (dresidual ? to_f32(dresidual[start + i]) : 0.0f) + factor * (g - xhat * mean));
     }
   }

@@ -128,19 +128,20 @@ local function metadata(arch, c, name, tokenizer, stops)
   add(a .. ".attention.key_length", "u32", c.head_dim)
   add(a .. ".attention.value_length", "u32", c.head_dim)
   add(a .. "." .. (arch.gguf.eps or "attention.layer_norm_rms_epsilon"), "f32", c.eps)
-  if not c.learned_positions then add(a .. ".rope.dimension_count", "u32", c.rotary or c.head_dim) end
+  if c.rope then add(a .. ".rope.dimension_count", "u32", c.rotary or c.head_dim) end
   add(a .. ".vocab_size", "u32", c.vocab)
   local notes = { add_window(add, arch, c) }
   if arch.gguf.write then
     notes[#notes + 1] = arch.gguf.write(function(key, type, value) add(a .. "." .. key, type, value) end, c)
   end
-  if not c.learned_positions then add_rope(add, arch, c) end
+  if c.rope then add_rope(add, arch, c) end
   notes[#notes + 1] = add_tokenizer(add, tokenizer, c.vocab, stops)
   return list, a, notes
 end
 
 -- The factors of tensor rope_freqs.weight as a Lua array; nil if c needs none.
 local function rope_factors(c)
+  if not c.rope then return nil end
   if c.rope.factors then return c.rope.factors end
   local scaling = c.rope.scaling
   if not scaling or scaling.rope_type ~= "llama3" then return nil end
@@ -163,7 +164,7 @@ local function source_of(arch, c, name, from, parameters)
     metadata = list, architecture = a, tensors = {}, files = {}, notes = notes,
     shape = { layers = c.layers, groups = c.heads / c.kv_heads, tied = c.tied },
   }
-  local scaling = c.rope.scaling or {}
+  local scaling = c.rope and c.rope.scaling or {}
   local function add_factors(stored, factors)
     if not factors then return end
     table.insert(source.tensors, {

@@ -37,7 +37,7 @@ local function build(file, own, dtype, source, rotations)
   }, Model)
   model.forward = arch.build(model, source, c)
   -- A rotation that cannot be is refused now, not by the first forward pass.
-  if not c.learned_positions then model:rope(c.max_position) end
+  if c.rope then model:rope(c.max_position) end
   return model
 end
 
@@ -187,10 +187,11 @@ local function rope_of(c, settings, length)
   return { inv_freq = q.keep(rope.inv_freq), scale = rope.scale }
 end
 
--- Rotation frequencies for documents of up to `length` tokens. Also those of the layers that look at a window only, if
+-- Rotation frequencies for documents of up to `length` tokens, nil if the model turns no heads. Also those of the layers that look at a window only, if
 -- they have their own.
 function Model:rope(length)
   local c = self.config
+  if not c.rope then return nil end
   local key = rope_key(c, length)
   local found = self.ropes[key]
   if not found then
@@ -202,7 +203,7 @@ end
 
 -- Refuses packed rows in which dynamic RoPE scaling would differ between documents.
 function Model:check_length(row_tokens)
-  if is_dynamic(self.config.rope) and row_tokens > self.config.max_position then
+  if self.config.rope and is_dynamic(self.config.rope) and row_tokens > self.config.max_position then
     q.error("unsupported", ("rows of %d tokens exceed max_position_embeddings = %d, and dynamic RoPE scaling differs "
       .. "by document; use shorter rows (--row-tokens)"):format(row_tokens, self.config.max_position))
   end
@@ -334,7 +335,7 @@ function Model:save(dir, opt)
     q.error("unsupported", "save: the weights are stored rotated, which a config.json cannot say; save_gguf writes "
       .. "them unrotated, and what is loaded from that file can be saved")
   end
-  if self.config.rope.factors then
+  if self.config.rope and self.config.rope.factors then
     q.error("unsupported", "save: rope_freqs.weight holds factors of no known setting, which a config.json cannot say; "
       .. "recipes/quantize.lua copies the GGUF file with it")
   end
