@@ -15,6 +15,19 @@ Mamba2.names = {
   body = "backbone", embed = "embeddings", positions = "positions", layers = "layers", norm = "norm_f",
 }
 
+-- The least and the most that dt may be, which JSON has as {"__float__": "Infinity"} where there is no most.
+local function limits_of(file)
+  local given, limits = file:get("time_step_limit", { 0, math.huge }), {}
+  for i, each in ipairs(given) do
+    limits[i] = type(each) == "table" and each.__float__ == "Infinity" and math.huge or each
+  end
+  local low, high = limits[1], limits[2]
+  if #limits ~= 2 or type(low) ~= "number" or type(high) ~= "number" or not (low >= 0 and low <= high) then
+    q.error("format", file.path .. ": key time_step_limit is not two numbers, the least and the most")
+  end
+  return limits
+end
+
 function Mamba2.config(file)
   local c = {
     hidden = file:size("hidden_size", 4096), layers = file:size("num_hidden_layers", 64),
@@ -22,7 +35,7 @@ function Mamba2.config(file)
     groups = file:size("n_groups", 8), width = file:size("conv_kernel", 4), vocab = file:size("vocab_size", 32768),
     eps = file:positive("layer_norm_epsilon", 1e-5), tied = file:tied(false), bias = file:get("use_bias", false),
     conv_bias = file:get("use_conv_bias", true), f32_residual = file:get("residual_in_fp32", true),
-    limits = file:range("time_step_limit", 0, math.huge), ffn = 0, max_position = 2 ^ 20,
+    limits = limits_of(file), ffn = 0, max_position = 2 ^ 20,
   }
   c.inner = c.heads * c.head_dim
   local expand = file:positive("expand", 2)
@@ -32,9 +45,9 @@ function Mamba2.config(file)
       c.groups, c.hidden, tostring(expand), c.width))
   end
   file:must("hidden_act", "silu")
-  for key in "chunk_size time_step_rank time_step_min time_step_max time_step_floor rescale_prenorm_residual rms_norm"
+  for key in ("chunk_size time_step_rank time_step_min time_step_max time_step_floor rescale_prenorm_residual")
     :gmatch "%S+" do
-    file.used[key] = true  -- of other orders of the same sums, and of initial weights
+    file.used[key] = true  -- of another order of the same sums, and of initial weights
   end
   return c
 end
@@ -154,6 +167,7 @@ local function mixer(block, c)
     local tokens, dtype = u:shape()[1], u:dtype()
     local gate, mixed, dt = nn.project(seq, u, in_proj):split({ c.inner, wide, c.heads }, 2)
     local w = taps:reshape { wide, c.width }
+    if w:dtype() == "f16" then w = w:to "f32" end
     local kept = seq.inference and seq.inference.states[place]
     local state, tails, tail, before
     if kept then
@@ -172,7 +186,7 @@ local function mixer(block, c)
       mixed = q.causal_conv(mixed, w, taps_bias, seq.cu_q)
     end
     local x, b, c_ = mixed:silu():to("f32"):split({ c.inner, narrow, narrow }, 2)
-    dt = (dt:to "f32" + dt_bias):softplus():clamp(c.limits[1], c.limits[2])
+    dt = (dt:to "f32" + dt_bias):softplus():clamp(c.limits[1] > 0 and c.limits[1] or nil, c.limits[2] < math.huge and c.limits[2] or nil)
     local heads_x = x:reshape { tokens, c.heads, c.head_dim }
     local moved, decay = (heads_x * dt:unsqueeze(3)):reshape { tokens, c.inner }, -dt * a_log:to("f32"):exp()
     local y
@@ -200,5 +214,51 @@ function Mamba2.build(model, source, c)
     end
   end)
 end
+
+-- ---------------------------------------------------------------- GGUF
+
+local function column(shape) return { shape[1], 1 } end
+
+local gguf = {
+  architecture = "mamba2",
+  names = { ["norm"] = "attn_norm", ["mixer.in_proj"] = "ssm_in", ["mixer.out_proj"] = "ssm_out" },
+  tensors = {
+    ["mixer.conv1d.weight"] = { "ssm_conv1d.weight", shape = function(shape) return { shape[1], shape[3] } end },
+    ["mixer.conv1d.bias"] = { "ssm_conv1d.bias" }, ["mixer.dt_bias"] = { "ssm_dt.bias" },
+    ["mixer.D"] = { "ssm_d", shape = column },
+    ["mixer.A_log"] = {
+      "ssm_a", shape = column, read = function(a) return (-a):log() end, write = function(log) return -log:exp() end,
+    },
+    ["mixer.norm.weight"] = {
+      "ssm_norm.weight", shape = function(shape, c) return { c.groups, shape[1] / c.groups } end,
+    },
+  },
+}
+
+function gguf.values(r)
+  local hidden, inner, heads = r:size "embedding_length", r:size "ssm.inner_size", r:size "ssm.time_step_rank"
+  for key in ("context_length feed_forward_length attention.head_count attention.head_count_kv"):gmatch "%S+" do
+    r.used[key] = true  -- of any number
+  end
+  return {
+    hidden_size = hidden, num_heads = heads, head_dim = inner / heads, expand = inner / hidden,
+    state_size = r:size "ssm.state_size", n_groups = r:size "ssm.group_count", conv_kernel = r:size "ssm.conv_kernel",
+    layer_norm_epsilon = r:get("attention.layer_norm_rms_epsilon", "number"),
+  }
+end
+
+function gguf.write(add, c)
+  local function must(what, ok) if not ok then q.error("unsupported", "gguf: mamba2 has no words for " .. what) end end
+  must("biases of projections", not c.bias)
+  must("a convolution without a bias", c.conv_bias)
+  must("a time_step_limit", c.limits[1] == 0 and c.limits[2] == math.huge)
+  add("ssm.conv_kernel", "u32", c.width)
+  add("ssm.inner_size", "u32", c.inner)
+  add("ssm.state_size", "u32", c.state)
+  add("ssm.time_step_rank", "u32", c.heads)
+  add("ssm.group_count", "u32", c.groups)
+end
+
+Mamba2.gguf = gguf
 
 return Mamba2
