@@ -73,7 +73,7 @@ MODELS = {
                           "ssm.time_step_rank": 64 // v["head_dim"], "ssm.group_count": v["n_groups"],
                           "attention.layer_norm_rms_epsilon": 1e-5, "vocab_size": 24},
         reshaped=ssm_tensor, values={}, cases=[
-            ("groups of heads", dict(n_groups=2)), ("one group, and a head that is the embedding", dict(n_groups=1, tie_word_embeddings=True)),
+            ("groups of heads", dict(n_groups=2, num_heads=8, head_dim=8)), ("one group, and a head that is the embedding", dict(n_groups=1, tie_word_embeddings=True)),
             ("biases, bounded steps", dict(n_groups=1, use_bias=True, use_conv_bias=False, time_step_limit=[0.3, 0.8]), False)]),
     "granite": dict(
         hf="GraniteForCausalLM", pairs=True, entries=lambda v: {
