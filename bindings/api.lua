@@ -1703,7 +1703,10 @@ function PagePool:available() end
 ---@return {pages: integer, page_tokens: integer, used: integer, remembered: integer, sequences: integer}
 function PagePool:stats() end
 ---Writes a step over the last counts[i] tokens of sequences ids[i] into its tensors, padded to their sizes.
----@param to {tokens: Tensor, positions: Tensor, slots: Tensor, cu_q: Tensor, lengths: Tensor, pages: Tensor}
+---before, after: [sequences] i32, the page of the token before the step (the number of pages where there is none), and
+---that of its last token.
+---@param to {tokens: Tensor, positions: Tensor, slots: Tensor, cu_q: Tensor, lengths: Tensor, pages: Tensor,
+---  before?: Tensor, after?: Tensor}
 ---@param ids integer[]
 ---@param counts integer[]
 function PagePool:fill(to, ids, counts) end
@@ -2145,7 +2148,8 @@ function Model:engine(opt) end
 ---@field kv? dtype  dtype of the cache: f32, bf16, f16 or q8_0
 ---@field pages? integer  the cache's size in pages
 ---@field memory? number  or in bytes
----@field page_tokens? integer
+---@field page_tokens? integer  tokens of a page: 16; of a recurrent model (Mamba-2) all of a sequence, as each page keeps
+---  a snapshot of its state; smaller pages share equal beginnings, and go back less far after a wrong guess
 ---@field max_batch? integer
 ---@field chunk? integer  tokens of prompts in a step
 ---@field context? integer  the most tokens of a sequence

@@ -85,6 +85,9 @@ function paged.page_tokens(model, context)
   return 16
 end
 
+-- Pages of a sequence of so many tokens, if nothing else is asked for.
+function paged.pages(model, tokens) return math.ceil(tokens / paged.page_tokens(model, tokens)) end
+
 -- Bytes that a page of tokens takes in the sequence states of all layers.
 function paged.page_bytes(model, kv, page_tokens)
   return sequences.bytes(model, page_tokens, { kv = kv, page_tokens = page_tokens })

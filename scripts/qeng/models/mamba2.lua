@@ -52,6 +52,18 @@ function Mamba2.config(file)
   return c
 end
 
+-- A new model's parameters that decide how long heads remember, as transformers has them: A is -1, -2 .. -heads, dt
+-- begins between 0.001 and 0.1, evenly in its logarithm, in an order unlike A's.
+function Mamba2.initial(name, shape)
+  local part, values = name:match "[%w_]+$", {}
+  if part ~= "A_log" and part ~= "D" and part ~= "dt_bias" then return nil end
+  for head = 1, shape[1] do
+    local dt = 0.001 * 100 ^ (head * 0.6180339887 % 1)
+    values[head] = part == "A_log" and math.log(head) or part == "D" and 1 or dt + math.log(1 - math.exp(-dt))
+  end
+  return values
+end
+
 -- ---------------------------------------------------------------- the recurrence over packed documents
 
 local chunk = 64   -- tokens: products of matrices of 64 rows, and scores that are as many as a head's inputs
