@@ -224,6 +224,29 @@ Op norm(Operands& o, int64_t t, int64_t dim, bool backward, bool dw) {
   return op;
 }
 
+Op layer_norm(Operands& o, int64_t t, int64_t dim, bool backward) {
+  const View x = o.random(kHalf, {t, dim}), w = o.random(kHalf, {dim}), statistics = o.constant(kFull, {t}, 1);
+  if (!backward) return LayerNorm{x, w, o.random(kHalf, {dim}), o.empty(kHalf, {t, dim}), statistics, statistics};
+  return LayerNormGrad{x,
+                       w,
+                       statistics,
+                       statistics,
+                       o.random(kHalf, {t, dim}),
+                       {},
+                       o.empty(kHalf, {t, dim}),
+                       o.empty(kFull, {dim}),
+                       o.empty(kFull, {dim})};
+}
+
+// Four taps over one document, as Mamba has them.
+Op causal_conv(Operands& o, int64_t t, int64_t channels, bool backward) {
+  const View x = o.random(kHalf, {t, channels}), w = o.random(kHalf, {channels, 4}), y = o.empty(kHalf, {t, channels});
+  const View cu = o.list({0, static_cast<int32_t>(t)});
+  if (!backward) return CausalConv{.x = x, .w = w, .bias = o.random(kHalf, {channels}), .cu = cu, .y = y};
+  return CausalConvGrad{
+      x, w, cu, o.random(kHalf, {t, channels}), y, o.empty(kFull, {channels, 4}), o.empty(kFull, {channels})};
+}
+
 Op add_norm(Operands& o, int64_t t, int64_t dim) {
   const View a = o.random(kHalf, {t, dim}), b = o.random(kHalf, {t, dim}), w = o.random(kHalf, {dim});
   return AddRmsNorm{a, b, w, o.empty(kHalf, {t, dim}), o.empty(kHalf, {t, dim}), o.empty(kFull, {t})};
@@ -405,6 +428,10 @@ std::vector<Case> cases(const Model& m, int64_t t) {
       {"rmsnorm, heads", [=](Operands& o) { return norm(o, t * m.heads, m.head_dim, false, false); }, ""},
       {"rmsnorm_grad, weight frozen", [=](Operands& o) { return norm(o, t, hidden, true, false); }, ""},
       {"rmsnorm_grad", [=](Operands& o) { return norm(o, t, hidden, true, true); }, ""},
+      {"layer_norm", [=](Operands& o) { return layer_norm(o, t, hidden, false); }, ""},
+      {"layer_norm_grad", [=](Operands& o) { return layer_norm(o, t, hidden, true); }, ""},
+      {"causal_conv", [=](Operands& o) { return causal_conv(o, t, wide, false); }, ""},
+      {"causal_conv_grad", [=](Operands& o) { return causal_conv(o, t, wide, true); }, ""},
       {"swiglu",
        [=](Operands& o) {
          return SwiGlu{half(t, wide)(o), half(t, wide)(o), o.empty(kHalf, {t, wide})};

@@ -546,12 +546,34 @@ function q.quantize(tensor, type, opt) end
 ---@return Tensor
 function q.scale_columns(x, scale, bias) end
 
+---x / sqrt(mean(x^2) + eps) * w of each row. A gate is arithmetic before it, which costs one more pass:
+---q.rmsnorm(x * z:silu(), w, eps).
 ---@param x Tensor  [..., dim]
----@param w Tensor  [dim]
+---@param w Tensor  [dim], or [groups, dim] for x [..., groups, dim]
 ---@param eps number
 ---@param plus_one? boolean  multiply by 1 + w
 ---@return Tensor
 function q.rmsnorm(x, w, eps, plus_one) end
+
+---(x - mean) / sqrt(variance + eps) * w + b of each row.
+---@param x Tensor  [..., dim]
+---@param w Tensor  [dim], f32 or of x's dtype
+---@param b? Tensor  [dim], of w's dtype
+---@param eps number
+---@return Tensor
+function q.layer_norm(x, w, b, eps) end
+
+---The convolution of each channel with its last `width` rows, within each document of a packed batch:
+---y[t, c] = bias[c] + sum_j w[c, j] x[t - (width - 1) + j, c]
+---What lies before a document is 0, or for inference the rows of its slot of the state, which afterwards holds its last
+---width - 1 rows. Rows past the last document give 0.
+---@param x Tensor  [rows, channels]
+---@param w Tensor  [channels, width], f32 or of x's dtype, width 2 to 8
+---@param bias? Tensor  [channels], of w's dtype
+---@param cu Tensor  [documents + 1] i32: where documents begin
+---@param opt? {state?: Tensor, slots?: Tensor}  state [n, width - 1, channels] f32, slots [documents] i32, each once
+---@return Tensor
+function q.causal_conv(x, w, bias, cu, opt) end
 
 ---a + b, and its rmsnorm, in one pass.
 ---A branch joins the residual stream, which the next norm reads.
@@ -1681,7 +1703,10 @@ function PagePool:available() end
 ---@return {pages: integer, page_tokens: integer, used: integer, remembered: integer, sequences: integer}
 function PagePool:stats() end
 ---Writes a step over the last counts[i] tokens of sequences ids[i] into its tensors, padded to their sizes.
----@param to {tokens: Tensor, positions: Tensor, slots: Tensor, cu_q: Tensor, lengths: Tensor, pages: Tensor}
+---before, after: [sequences] i32, the page of the token before the step (the number of pages where there is none), and
+---that of its last token.
+---@param to {tokens: Tensor, positions: Tensor, slots: Tensor, cu_q: Tensor, lengths: Tensor, pages: Tensor,
+---  before?: Tensor, after?: Tensor}
 ---@param ids integer[]
 ---@param counts integer[]
 function PagePool:fill(to, ids, counts) end
@@ -2123,7 +2148,8 @@ function Model:engine(opt) end
 ---@field kv? dtype  dtype of the cache: f32, bf16, f16 or q8_0
 ---@field pages? integer  the cache's size in pages
 ---@field memory? number  or in bytes
----@field page_tokens? integer
+---@field page_tokens? integer  tokens of a page: 16; of a recurrent model (Mamba-2) all of a sequence, as each page keeps
+---  a snapshot of its state; smaller pages share equal beginnings, and go back less far after a wrong guess
 ---@field max_batch? integer
 ---@field chunk? integer  tokens of prompts in a step
 ---@field context? integer  the most tokens of a sequence

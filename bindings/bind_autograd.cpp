@@ -88,6 +88,17 @@ int rmsnorm(Call& call) {
   const TensorPtr x = call.arg<TensorPtr>(1), w = call.arg<TensorPtr>(2);
   return call.push(rmsnorm(tape_of(call, x, w), x, w, call.arg<float>(3), call.arg<bool>(4, false)));
 }
+int layer_norm(Call& call) {
+  const TensorPtr x = call.arg<TensorPtr>(1), w = call.arg<TensorPtr>(2), b = call.arg<TensorPtr>(3, nullptr);
+  return call.push(layer_norm(tape_of(call, x, w, b), x, w, b, call.arg<float>(4)));
+}
+int causal_conv(Call& call) {
+  const TensorPtr x = call.arg<TensorPtr>(1), w = call.arg<TensorPtr>(2), bias = call.arg<TensorPtr>(3, nullptr),
+                  cu = call.arg<TensorPtr>(4);
+  Options opt(call, 5, {"state", "slots"});
+  const TensorPtr state = opt.get<TensorPtr>("state", nullptr), slots = opt.get<TensorPtr>("slots", nullptr);
+  return call.push(causal_conv(tape_of(call, x, w, bias, cu, state, slots), x, w, bias, cu, state, slots));
+}
 int add_rmsnorm(Call& call) {
   const TensorPtr a = call.arg<TensorPtr>(1), b = call.arg<TensorPtr>(2), w = call.arg<TensorPtr>(3);
   const NormedSum result = add_rmsnorm(tape_of(call, a, b, w), a, b, w, call.arg<float>(4), call.arg<bool>(5, false));
@@ -287,6 +298,8 @@ void register_autograd(lua_State* L) {
              {"hadamard", fn<hadamard>},
              {"rmsnorm", fn<rmsnorm>},
              {"add_rmsnorm", fn<add_rmsnorm>},
+             {"layer_norm", fn<layer_norm>},
+             {"causal_conv", fn<causal_conv>},
              {"swiglu", fn<swiglu>},
              {"dropout", fn<dropout>},
              {"rope_table", fn<rope_table>},

@@ -180,7 +180,7 @@ int available(Call& call) { return call.push(call.self<PagePool>()->available())
 // Writes a step into its tensors, whose sizes say how much is padding: the last counts[i] tokens of sequence ids[i].
 int fill(Call& call) {
   const auto pool = call.self<PagePool>();
-  Options to(call, 1, {"tokens", "positions", "slots", "cu_q", "lengths", "pages"});
+  Options to(call, 1, {"tokens", "positions", "slots", "cu_q", "lengths", "pages", "before", "after"});
   const auto ids = call.arg<std::vector<int64_t>>(2), counts = call.arg<std::vector<int64_t>>(3);
   if (ids.size() != counts.size())
     fail("value", call.name, ": ", ids.size(), " sequences and ", counts.size(), " counts");
@@ -199,6 +199,7 @@ int fill(Call& call) {
   };
   put("tokens", rows.tokens), put("positions", rows.positions), put("slots", rows.slots);
   put("cu_q", rows.cu_q), put("lengths", rows.lengths), put("pages", rows.pages);
+  if (to.has("before")) put("before", rows.before), put("after", rows.after);
   return 0;
 }
 

@@ -110,6 +110,14 @@ double count(const std::vector<View>& views) {
   for (const View& view : views) elements += count(view);
   return elements;
 }
+Cost of(const CausalConv& op) {  // of the state, the slots in use
+  CausalConv moved = op;
+  moved.state = {};
+  const double state =
+      op.state ? 2.0 * 4 * count(op.slots) * count(op.state) / std::max(1.0, static_cast<double>(op.state.shape[0]))
+               : 0;
+  return {bytes_of(moved) + state, static_cast<double>(op.flops())};
+}
 Cost of(const SumSquares& op) { return {bytes_of(op), 2 * count(op.x)}; }
 Cost of(const AdamW& op) { return {bytes_of(op), 14 * count(op.w)}; }
 Cost of(const PulseGrad& op) {  // the product, its squares, friction and a comparison; of dy the columns that count

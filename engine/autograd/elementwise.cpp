@@ -28,6 +28,28 @@ TensorPtr rmsnorm(Tape& tape, const TensorPtr& x, const TensorPtr& w, float eps,
   return y;
 }
 
+TensorPtr layer_norm(Tape& tape, const TensorPtr& x, const TensorPtr& w, const TensorPtr& b, float eps) {
+  Device& device = tape.device();
+  TensorPtr y = make_like(*x), mean = make_tensor(device, {x->view.rows()}, DType::f32),
+            rstd = make_tensor(device, {x->view.rows()}, DType::f32);
+  device.run(LayerNorm{x->view, w->view, b ? b->view : View(), y->view, mean->view, rstd->view, eps});
+  if (!tape.wants({x, w, b})) return y;
+  tape.record({y}, [=, &tape, &device] {
+    LayerNormGrad grad{.x = x->view, .w = w->view, .mean = mean->view, .rstd = rstd->view, .dy = y->grad->view};
+    const TensorPtr dx = make_like(*x);
+    grad.dx = dx->view;
+    // The op sets both sums or adds to both, and they may differ in that: so each gets memory of its own.
+    TensorPtr dw, db;
+    if (w->needs_grad()) grad.dw = (dw = make_tensor(device, {w->view.columns()}, DType::f32))->view;
+    if (b && b->needs_grad()) grad.db = (db = make_tensor(device, {w->view.columns()}, DType::f32))->view;
+    device.run(grad);
+    if (x->needs_grad()) tape.pass(x, dx);
+    if (dw) tape.pass(w, dw);
+    if (db) tape.pass(b, db);
+  });
+  return y;
+}
+
 NormedSum add_rmsnorm(Tape& tape, const TensorPtr& a, const TensorPtr& b, const TensorPtr& w, float eps,
                       bool plus_one) {
   Device& device = tape.device();

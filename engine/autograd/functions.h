@@ -48,7 +48,15 @@ TensorPtr hadamard(Tape& tape, const TensorPtr& x, const TensorPtr& signs, int b
 // y[r, i] = x[r, i] * scale[i] + [bias[i]]: after a linear layer of unscaled weights, what its rows are scaled by.
 TensorPtr scale_columns(Tape& tape, const TensorPtr& x, const TensorPtr& scale, const TensorPtr& bias);
 
+// w: [dim], or [groups, dim] for x [.., groups, dim].
 TensorPtr rmsnorm(Tape& tape, const TensorPtr& x, const TensorPtr& w, float eps, bool plus_one);
+// b may be null.
+TensorPtr layer_norm(Tape& tape, const TensorPtr& x, const TensorPtr& w, const TensorPtr& b, float eps);
+
+// The causal convolution of each channel of packed documents; see CausalConv in kernels/ops.h. bias may be null. With
+// state and slots, which are of inference, nothing may require a gradient.
+TensorPtr causal_conv(Tape& tape, const TensorPtr& x, const TensorPtr& w, const TensorPtr& bias, const TensorPtr& cu,
+                      const TensorPtr& state, const TensorPtr& slots);
 
 struct NormedSum {
   TensorPtr sum;  // a + b

@@ -213,10 +213,14 @@ PagePool::Rows PagePool::rows(const std::vector<Part>& parts, int64_t rows, int6
     }
     std::copy(sequence.pages.begin(), sequence.pages.end(),
               out.pages.begin() + static_cast<std::ptrdiff_t>(size(most) * out.lengths.size()));
+    const int64_t start = length - part.count;
+    out.before.push_back(start > 0 ? sequence.pages[size((start - 1) / page_tokens_)] : static_cast<int32_t>(pages()));
+    out.after.push_back(length > 0 ? sequence.pages[size((length - 1) / page_tokens_)] : -1);
     out.lengths.push_back(static_cast<int32_t>(length));
     out.cu_q.push_back(static_cast<int32_t>(out.tokens.size()));
   }
   out.tokens.resize(size(rows), 0), out.positions.resize(size(rows), 0), out.slots.resize(size(rows), -1);
+  out.before.resize(size(sequences), static_cast<int32_t>(pages())), out.after.resize(size(sequences), -1);
   out.lengths.resize(size(sequences), 0), out.cu_q.resize(size(sequences) + 1, out.cu_q.back());
   return out;
 }

@@ -44,6 +44,9 @@ class PagePool {
   struct Rows {
     std::vector<int32_t> tokens, positions, slots;  // [rows]: 0, 0, -1 where there is none
     std::vector<int32_t> cu_q, lengths, pages;      // [sequences + 1], [sequences], [sequences, most] (-1)
+    // [sequences]: the page of the token before the step's first, the number of pages where there is none; and the page
+    // of its last token (-1). Between them a state goes from one snapshot to the next.
+    std::vector<int32_t> before, after;
   };
   struct Part {
     int64_t id, count;

@@ -191,7 +191,7 @@ struct LayerNormGrad {
 // document s's last width - 1 rows, these among them.
 // x, y: [rows, channels] float   w: [channels, width] f32 or x's dtype, width 2 to 8   bias: [channels] likewise
 // cu: [documents + 1] i32 ascending from 0; rows past cu[last] give 0   [state]: [n, width - 1, channels] f32
-// [slots]: [documents] i32, each in [0, n) and none twice, else Error("value")
+// [slots]: [documents] i32, no slot twice. One outside [0, n) is Error("value").
 struct CausalConv {
   static constexpr const char* name = "causal_conv";
   View x, w, bias, cu, state, slots, y;

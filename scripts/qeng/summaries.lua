@@ -59,7 +59,8 @@ function texts.Model(m)
     c.tied and ", head and embedding are one" or "", m.stream and ", streamed" or "")
   add("computes in", "%s, on %s", m.dtype, banner.device())
   add("layers", "%d, hidden %d, MLP %d", c.layers, c.hidden, c.ffn)
-  add("heads", "%d of %d, %d of keys and values%s", c.heads, c.head_dim, c.kv_heads,
+  add("heads", "%d of %d, %s%s", c.heads, c.head_dim,
+    c.kv_heads and ("%d of keys and values"):format(c.kv_heads) or ("states of %d"):format(c.state),
     (c.window or 0) > 0 and (", a window of %d"):format(c.window) or "")
   add("vocabulary", "%d, up to %d positions", c.vocab, c.max_position)
   add("tokenizer", "%s", m.tokenizer and tostring(m.tokenizer) or "none")

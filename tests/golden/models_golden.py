@@ -10,6 +10,8 @@ import subprocess
 import sys
 import tempfile
 
+import numpy
+
 TOKENS = [3, 17, 5, 11, 2, 19, 7, 13, 1, 22]
 STEPS, RATE, RANK, ALPHA = 20, 3e-3, 2, 6
 EPS = 1e-5  # where a softmax is saturated its gradient is rounding alone, here 5e-7 at most; with 1e-8 AdamW makes whole steps of that
@@ -25,6 +27,19 @@ def common(v):
             "attention.head_count": v["num_attention_heads"], "attention.head_count_kv": v["num_key_value_heads"],
             "attention.layer_norm_rms_epsilon": v["rms_norm_eps"], "rope.freq_base": v["rope_theta"], "vocab_size": v["vocab_size"],
             "rope.dimension_count": v["hidden_size"] // v["num_attention_heads"]}
+
+
+def ssm_tensor(name, data, v):
+    """A tensor of a recurrent layer as the converter reshapes and maps it; its name there."""
+    if name.endswith("conv1d.weight"):
+        return name, data.squeeze()
+    if name.endswith("A_log"):
+        return name, -numpy.exp(data).reshape(-1, 1)
+    if name.endswith(".D"):
+        return name, data.reshape(-1, 1)
+    if name.endswith("mixer.norm.weight"):
+        return name, data.reshape(v["n_groups"], -1)
+    return name.replace(".dt_bias", ".dt_proj.bias"), data
 
 
 # NAME: the class; values of config.json beside BASE, and entries beside common(); whether rows of q and k are in the order of rotated
@@ -49,6 +64,17 @@ MODELS = {
                           "attention.head_count": 4, "attention.layer_norm_epsilon": 1e-5, "vocab_size": 24},
         values={}, cases=[
             ("four times as wide", {}), ("an inner width, and a head of its own", dict(n_inner=48, tie_word_embeddings=False))]),
+    "mamba2": dict(
+        hf="Mamba2ForCausalLM",
+        base=dict(hidden_size=32, num_hidden_layers=2, num_heads=4, head_dim=16, state_size=8, conv_kernel=4, expand=2, chunk_size=4,
+                  vocab_size=24, layer_norm_epsilon=1e-5, pad_token_id=0, bos_token_id=1, eos_token_id=2, tie_word_embeddings=False),
+        common=lambda v: {"context_length": 2 ** 20, "embedding_length": 32, "feed_forward_length": 0, "attention.head_count": 0,
+                          "block_count": 2, "ssm.conv_kernel": v["conv_kernel"], "ssm.inner_size": 64, "ssm.state_size": 8,
+                          "ssm.time_step_rank": 64 // v["head_dim"], "ssm.group_count": v["n_groups"],
+                          "attention.layer_norm_rms_epsilon": 1e-5, "vocab_size": 24},
+        reshaped=ssm_tensor, values={}, cases=[
+            ("groups of heads", dict(n_groups=2, num_heads=8, head_dim=8)), ("one group, and a head that is the embedding", dict(n_groups=1, tie_word_embeddings=True)),
+            ("biases, bounded steps", dict(n_groups=1, use_bias=True, use_conv_bias=False, time_step_limit=[0.3, 0.8]), False)]),
     "granite": dict(
         hf="GraniteForCausalLM", pairs=True, entries=lambda v: {
             "embedding_scale": float(v["embedding_multiplier"]), "attention.scale": v["attention_multiplier"],
@@ -60,7 +86,6 @@ MODELS = {
 
 
 def formula(name, shape):
-    import numpy
     seed, count = sum((i + 1) * byte for i, byte in enumerate(name.encode())), int(numpy.prod(shape))
     values = numpy.array([((i * 7919 + seed * 104729) % 1009) / 1009 - 0.5 for i in range(count)])
     values = (0.4 * values if len(shape) == 1 else values) + (1 if name.endswith("norm.weight") else 0)
@@ -105,6 +130,8 @@ def of_transformers(values):
     for name, p in model.named_parameters():  # the length, and the product with a direction
         grads[name] = [p.grad.norm().item(), (p.grad * torch.from_numpy(formula(name + "?", tuple(p.shape)))).sum().item()]
     shapes = {name: list(p.shape) for name, p in model.named_parameters()}
+    # PEFT refuses out_proj of a Mamba, whose weight a fused kernel for GPUs would read past the adapter. There is none here.
+    peft.tuners.tuners_utils._check_lora_target_modules_mamba = lambda *given: None
     adapted = peft.get_peft_model(fresh(), peft.LoraConfig(r=RANK, lora_alpha=ALPHA, lora_dropout=0.0, target_modules="all-linear"))
     for name, parameter in adapted.named_parameters():
         if ".lora_A." in name:
@@ -137,6 +164,8 @@ def write_gguf(path, model, values, shapes):
                 data = data.reshape(values[heads], 2, shape[0] // values[heads] // 2, *shape[1:]).swapaxes(1, 2).reshape(shape)
         if model.get("transposed", lambda name: False)(name):
             data = data.T.copy()
+        if "reshaped" in model:
+            name, data = model["reshaped"](name, data, values)
         w.add_tensor(names.get_name(name, try_suffixes=(".weight", ".bias")), data)
     w.write_header_to_file(), w.write_kv_data_to_file(), w.write_tensors_to_file(), w.close()
     return entries

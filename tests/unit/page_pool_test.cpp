@@ -196,4 +196,6 @@ TEST_CASE("a page pool refuses what it does not have") {
   CHECK((rows.tokens == std::vector<int32_t>{4, 5, 0} && rows.positions == std::vector<int32_t>{4, 5, 0}));
   CHECK((rows.slots == std::vector<int32_t>{4, 5, -1} && rows.cu_q == std::vector<int32_t>{0, 2, 2}));
   CHECK((rows.lengths == std::vector<int32_t>{6, 0} && rows.pages == std::vector<int32_t>{0, 1, -1, -1, -1, -1}));
+  CHECK((rows.before == std::vector<int32_t>{0, 2} && rows.after == std::vector<int32_t>{1, -1}));
+  CHECK(pool.rows({{id, 6}}, 6, 1, 2).before == std::vector<int32_t>{2});
 }

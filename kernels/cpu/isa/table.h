@@ -46,6 +46,13 @@ constexpr int64_t kMatrixRows = 16, kMatrixBytes = 64;
 constexpr int64_t kPanelRows = 16;  // rows of a weight that a panel holds
 constexpr int64_t kBf16Step = 32;   // elements of k that a tile of bf16 holds
 
+// What a row of a convolution is made of: a row of f32 or bf16, and its weights.
+struct ConvTap {
+  Float type = Float::f32;
+  const void* row = nullptr;
+  const float* w = nullptr;
+};
+
 struct Table {
   const char* name = nullptr;
 
@@ -100,6 +107,16 @@ struct Table {
                   bool plus_one) = nullptr;
   void (*rmsnorm_grad)(Float type, const void* x, const void* w, const float* rstd, const void* dy,
                        const void* dresidual, void* dx, float* dw, int64_t rows, int64_t dim, bool plus_one) = nullptr;
+  // LayerNorm, LayerNormGrad (layer_norm.cpp). b: null, or of w's type; sums: [2, dim], dw and db summed into, or null.
+  void (*layer_norm)(Float type, const void* x, Float weight_type, const void* w, const void* b, void* y, float* mean,
+                     float* rstd, int64_t rows, int64_t dim, float eps) = nullptr;
+  void (*layer_norm_grad)(Float type, const void* x, Float weight_type, const void* w, const float* mean,
+                          const float* rstd, const void* dy, const void* dresidual, void* dx, float* sums, int64_t rows,
+                          int64_t dim) = nullptr;
+
+  // ---- convolutions (causal_conv.cpp): y = [bias] + sum over taps of w * row;  sum += a * b     each [n]
+  void (*conv_row)(Float type, const ConvTap* taps, int64_t count, const float* bias, void* y, int64_t n) = nullptr;
+  void (*multiply_add)(Float type, const void* a, const void* b, float* sum, int64_t n) = nullptr;
 
   // ---- out[j] = sum_i a[i] b[j, i], j < n, i < k (gemv.cpp): Matmul of one row
   void (*gemv)(const float* a, Float type, const void* b, float* out, int64_t n, int64_t k) = nullptr;

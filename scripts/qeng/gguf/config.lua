@@ -10,6 +10,7 @@
 --   rope_freqs       tensor rope_freqs.weight may be there
 --   longrope         tensors rope_factors_short.weight and rope_factors_long.weight may be there
 --   read(r, values)  reads further entries into the values; r: a Reader, with r.window
+--   values(r)        all values but those that every model has, in place of those of attention and MLPs
 
 local architectures = require "qeng.model.architectures"
 local config = require "qeng.model.config"
@@ -217,15 +218,8 @@ local function rope_factors(r, values, words)
   return not values.rope_scaling and factors or nil
 end
 
--- Returns the values of a config.json, the model file, and factors that divide rotation frequencies if no setting of
--- config.json gives them. known_keys: a set of other keys, which the caller reads. own: the user's model file, or nil.
-function gguf_config.read(file, path, known_keys, own)
-  local arch = architecture_of(file, path, own)
-  local words = arch.gguf
-  local r = { file = file, path = path, architecture = words.architecture, used = {}, known = known_keys }
-  setmetatable(r, Reader)
-  local embedding = file:info "token_embd.weight"
-  if not embedding then q.error("format", path .. ": has no tensor token_embd.weight") end
+-- The values of a model of attention and MLPs.
+local function of_attention(r, words)
   local heads = r:same_for_layers "attention.head_count"
   local hidden = r:size "embedding_length"
   local head_dim = r:get("attention.key_length", "number", math.floor(hidden / heads))
@@ -236,18 +230,32 @@ function gguf_config.read(file, path, known_keys, own)
   r:must("expert_used_count", 0)
   r:must("attention.causal", true)
   r.window = window_of(r, words)
-  local values = {
-    architectures = q.json.array { arch.hf }, model_type = arch.model_type, hidden_act = "silu",
-    hidden_size = hidden, num_hidden_layers = r:size("block_count", config.most_layers), num_attention_heads = heads,
+  return {
+    hidden_act = "silu", hidden_size = hidden, num_attention_heads = heads,
     num_key_value_heads = r:same_for_layers("attention.head_count_kv", heads), head_dim = head_dim,
-    intermediate_size = r:same_for_layers "feed_forward_length", vocab_size = embedding.shape[1],
+    intermediate_size = r:same_for_layers "feed_forward_length",
     rms_norm_eps = r:get(words.eps or "attention.layer_norm_rms_epsilon", "number"),
     max_position_embeddings = r:get("context_length", "number"), rope_theta = r:get("rope.freq_base", "number", 10000),
     rope_scaling = words.longrope and r:has "rope_factors_long.weight" and r:longrope() or r:rope_scaling(),
-    partial_rotary_factor = rotary ~= head_dim and rotary / head_dim or nil,
-    tie_word_embeddings = not r:has "output.weight", sliding_window = r.window,
-    bos_token_id = file:get "tokenizer.ggml.bos_token_id", eos_token_id = file:get "tokenizer.ggml.eos_token_id",
+    partial_rotary_factor = rotary ~= head_dim and rotary / head_dim or nil, sliding_window = r.window,
   }
+end
+
+-- Returns the values of a config.json, the model file, and factors that divide rotation frequencies if no setting of
+-- config.json gives them. known_keys: a set of other keys, which the caller reads. own: the user's model file, or nil.
+function gguf_config.read(file, path, known_keys, own)
+  local arch = architecture_of(file, path, own)
+  local words = arch.gguf
+  local r = { file = file, path = path, architecture = words.architecture, used = {}, known = known_keys }
+  setmetatable(r, Reader)
+  local embedding = file:info "token_embd.weight"
+  if not embedding then q.error("format", path .. ": has no tensor token_embd.weight") end
+  local values = words.values and words.values(r) or of_attention(r, words)
+  values.architectures, values.model_type = q.json.array { arch.hf }, arch.model_type
+  values.num_hidden_layers = r:size("block_count", config.most_layers)
+  values.vocab_size, values.tie_word_embeddings = embedding.shape[1], not r:has "output.weight"
+  values.bos_token_id = file:get "tokenizer.ggml.bos_token_id"
+  values.eos_token_id = file:get "tokenizer.ggml.eos_token_id"
   if words.read then words.read(r, values) end
   local factors = rope_factors(r, values, words)
   r:finish()

@@ -123,24 +123,27 @@ local function metadata(arch, c, name, tokenizer, stops)
   add(a .. ".context_length", "u32", c.max_position)
   add(a .. ".embedding_length", "u32", c.hidden)
   add(a .. ".feed_forward_length", "u32", c.ffn)
-  add(a .. ".attention.head_count", "u32", c.heads)
-  add(a .. ".attention.head_count_kv", "u32", c.kv_heads)
-  add(a .. ".attention.key_length", "u32", c.head_dim)
-  add(a .. ".attention.value_length", "u32", c.head_dim)
+  add(a .. ".attention.head_count", "u32", arch.gguf.values and 0 or c.heads)
+  if not arch.gguf.values then
+    add(a .. ".attention.head_count_kv", "u32", c.kv_heads)
+    add(a .. ".attention.key_length", "u32", c.head_dim)
+    add(a .. ".attention.value_length", "u32", c.head_dim)
+  end
   add(a .. "." .. (arch.gguf.eps or "attention.layer_norm_rms_epsilon"), "f32", c.eps)
-  if not c.learned_positions then add(a .. ".rope.dimension_count", "u32", c.rotary or c.head_dim) end
+  if c.rope then add(a .. ".rope.dimension_count", "u32", c.rotary or c.head_dim) end
   add(a .. ".vocab_size", "u32", c.vocab)
   local notes = { add_window(add, arch, c) }
   if arch.gguf.write then
     notes[#notes + 1] = arch.gguf.write(function(key, type, value) add(a .. "." .. key, type, value) end, c)
   end
-  if not c.learned_positions then add_rope(add, arch, c) end
+  if c.rope then add_rope(add, arch, c) end
   notes[#notes + 1] = add_tokenizer(add, tokenizer, c.vocab, stops)
   return list, a, notes
 end
 
 -- The factors of tensor rope_freqs.weight as a Lua array; nil if c needs none.
 local function rope_factors(c)
+  if not c.rope then return nil end
   if c.rope.factors then return c.rope.factors end
   local scaling = c.rope.scaling
   if not scaling or scaling.rope_type ~= "llama3" then return nil end
@@ -161,9 +164,9 @@ local function source_of(arch, c, name, from, parameters)
   local list, a, notes = metadata(arch, c, name, from.tokenizer, request.stops(from))
   local source = {
     metadata = list, architecture = a, tensors = {}, files = {}, notes = notes,
-    shape = { layers = c.layers, groups = c.heads / c.kv_heads, tied = c.tied },
+    shape = { layers = c.layers, groups = c.kv_heads and c.heads / c.kv_heads or 1, tied = c.tied },
   }
-  local scaling = c.rope.scaling or {}
+  local scaling = c.rope and c.rope.scaling or {}
   local function add_factors(stored, factors)
     if not factors then return end
     table.insert(source.tensors, {
@@ -174,13 +177,21 @@ local function source_of(arch, c, name, from, parameters)
   add_factors("rope_factors_long.weight", scaling.long_factor)
   add_factors("rope_factors_short.weight", scaling.short_factor)
   for _, parameter in ipairs(parameters) do
-    local stored, read = names.to_gguf(parameter.name, arch), parameter.read
+    local stored, read, shape = names.to_gguf(parameter.name, arch), parameter.read, parameter.shape
     if not stored then q.error("unsupported", ("gguf: tensor %s has no name in the format"):format(parameter.name)) end
     if names.plus_one(arch, parameter.name) then
       read = function() return parameter.read():to "f32" + q.zeros(parameter.shape, "f32"):fill(1) end
     end
+    local unlike = names.unlike(arch, parameter.name)
+    if unlike then
+      shape = unlike.shape and unlike.shape(shape, c) or shape
+      read = function()
+        local tensor = parameter.read():to "f32"
+        return (unlike.write and unlike.write(tensor) or tensor):reshape(shape)
+      end
+    end
     table.insert(source.tensors, {
-      name = stored, shape = parameter.shape, read = read, heads = names.heads(arch, parameter.name, c),
+      name = stored, shape = shape, read = read, heads = names.heads(arch, parameter.name, c),
       signs = parameter.signs,
     })
   end
@@ -312,10 +323,10 @@ function export.of_gguf(path)
     if type(value) == "table" then value = value[1] end
     return type(value) == "number" and value or otherwise
   end
-  local heads = number("attention.head_count", 1)
+  local heads = math.max(1, number("attention.head_count", 1))
   source.shape = {
     layers = number("block_count", 1), tied = not file:info "output.weight",
-    groups = heads / number("attention.head_count_kv", heads),
+    groups = heads / math.max(1, number("attention.head_count_kv", heads)),
   }
   return source
 end

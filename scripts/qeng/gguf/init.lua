@@ -14,11 +14,15 @@ local function is_table(name)
 end
 
 -- The dtype of activations and of what is not a matrix: bf16 if all matrices are, else f32. Matrices of f16 and of
--- block formats stay as stored, and under f32 those of bf16 too.
-local function activation_dtype(file)
+-- block formats stay as stored, and under f32 those of bf16 too. What the model file lists apart (gguf/names.lua) is no
+-- matrix, whatever its shape.
+local function activation_dtype(file, arch)
+  local apart = {}
+  for _, unlike in pairs(arch.gguf.tensors or {}) do apart[unlike[1]] = true end
   for _, name in ipairs(file:names()) do
     local info = file:info(name)
-    if #info.shape > 1 and info.dtype ~= "bf16" then return "f32" end
+    local matrix = #info.shape > 1 and not apart[name:match "^blk%.%d+%.(.*)$"]
+    if matrix and info.dtype ~= "bf16" then return "f32" end
   end
   return "bf16"
 end
@@ -81,9 +85,11 @@ function gguf.open(path, opt, own)
   stream.check(path, opt)
   local in_memory = gguf.into_memory(file, opt)
   local values, arch, factors = gguf_config.read(file, path, hadamard.keys, own)
-  local dtype = opt.dtype or activation_dtype(file)
+  local dtype = opt.dtype or activation_dtype(file, arch)
   local known = {}
-  local c = { heads = values.num_attention_heads, kv_heads = values.num_key_value_heads }
+  local c = {
+    heads = values.num_attention_heads, kv_heads = values.num_key_value_heads, groups = values.n_groups,
+  }
   tell_decoded(file, path)
 
   local function source(name, shape)
@@ -94,6 +100,14 @@ function gguf.open(path, opt, own)
     if names.plus_one(arch, name) then
       return q.no_grad(function()
         return (file:tensor(stored, { dtype = "f32", shape = shape }) + q.zeros(shape, "f32"):fill(-1)):to(dtype)
+      end)
+    end
+    local unlike = names.unlike(arch, name)
+    if unlike then
+      return q.no_grad(function()
+        local tensor = file:tensor(stored, { dtype = "f32", shape = unlike.shape and unlike.shape(shape, c) or shape })
+        if unlike.read then tensor = unlike.read(tensor) end
+        return tensor:reshape(shape):to(dtype):label "weights"
       end)
     end
     local factor = whole_scale(file, stored, known)

@@ -5,6 +5,8 @@
 --   names          {[part of a layer] = word}, instead of those here or beside them
 --   llama_rows     {[part of a layer] = key}: rows are in llama.cpp's order of rotated pairs, in c[key] heads
 --   plus_one       norms are kept with one added, which the model adds itself
+--   tensors        {[parameter of a layer] = {word, ...}}: parameters with a word of their own, endings and all, and how
+--                  GGUF keeps them: shape(shape, c), if it is another; read(tensor) and write(tensor), f32, if values are
 
 local architectures = require "qeng.model.architectures"
 local part_names = require "qeng.model.names"
@@ -27,8 +29,18 @@ local layer = {
 
 local function part_of(stem) return stem:match "^model%.layers%.(%d+)%.(.*)$" end
 
+-- How GGUF keeps a parameter that is unlike others, as the model file's gguf.tensors says; nil for the rest. Also the
+-- number of its layer.
+function names.unlike(arch, name)
+  local index, part = part_of(part_names.plain(arch, name))
+  local own = index and arch.gguf and arch.gguf.tensors
+  return own and own[part] or nil, index
+end
+
 -- "model.layers.3.mlp.up_proj.weight" -> "blk.3.ffn_up.weight"; nil if GGUF has no word for the name.
 function names.to_gguf(name, arch)
+  local unlike, layer_index = names.unlike(arch, name)
+  if unlike then return ("blk.%s.%s"):format(layer_index, unlike[1]) end
   local stem, ending = part_names.plain(arch, name):match "^(.*)%.(%w+)$"
   if ending ~= "weight" and ending ~= "bias" then return nil end  -- of a quantized folder, for example
   if whole[stem] then return whole[stem] .. "." .. ending end

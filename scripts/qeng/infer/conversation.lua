@@ -6,6 +6,7 @@
 
 local engine = require "qeng.infer.engine"
 local output = require "qeng.console.output"
+local paged = require "qeng.infer.paged"
 local q = require "qeng.core"
 local request = require "qeng.infer.request"
 
@@ -25,7 +26,7 @@ function conversation.new(model, opt)
     if name == "kv" or name == "context" or name == "chunk" or name == "draft" then own[name] = value
     elseif name ~= "system" and name ~= "when_full" then self.opt[name] = value end
   end
-  own.pages = math.ceil(math.min(own.context or math.huge, model.config.max_position) / 16)
+  own.pages = paged.pages(model, math.min(own.context or math.huge, model.config.max_position))
   self.engine = engine.new(model, own)
   return self
 end

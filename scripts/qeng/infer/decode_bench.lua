@@ -5,7 +5,8 @@
 -- Tables that are read by row (the embedding, unless it is also the head) do not count: one row is next to nothing.
 --
 -- A prompt of t tokens is one pass over the matrices. Every weight is multiplied t times, and the head's once.
--- Attention takes two products of head_dim for each layer and each pair of a token and one that it sees. So it takes
+-- Attention takes two products of head_dim for each layer and each pair of a token and one that it sees (the recurrence of
+-- a model without keys is not counted). So it takes
 -- at least the longer of
 --   (2 t weights + 2 head + 4 heads head_dim pairs layers) / rate of matrix products   and   bytes as above / bandwidth
 -- The rate is that of f32 if the weights are f32, else the faster of f32 and bf16. Products in int8 may be faster.
@@ -73,7 +74,7 @@ end
 -- Seconds of a prompt of `tokens`: the least of `repeats` measurements.
 function bench.prefill(model, tokens, opt)
   local runner = paged.new(model, {
-    pages = math.ceil(tokens / 16) + 1, kv = opt.kv, rows = tokens, sequences = 1, remember = false,
+    pages = paged.pages(model, tokens) + 1, kv = opt.kv, rows = tokens, sequences = 1, remember = false,
   })
   local best = math.huge
   for _ = 1, opt.repeats do
@@ -95,7 +96,7 @@ end
 -- readings between the steps, since a shared machine changes its speed from second to second; or that of a copy, if it
 -- is more.
 function bench.decode(model, n, context, tokens, opt)
-  local pages = n * math.ceil((context + tokens + 3) / 16)
+  local pages = n * paged.pages(model, context + tokens + 3)
   local runner = paged.new(model, {
     pages = pages, kv = opt.kv, rows = math.max(context, n), sequences = n, remember = false,
   })
@@ -118,7 +119,7 @@ end
 
 -- Least seconds of a step of n sequences of `context` tokens.
 function bench.limit(model, n, context, kv, bandwidth)
-  local state = states.bytes(model, context, { kv = kv, page_tokens = 16 })
+  local state = states.bytes(model, context, { kv = kv, page_tokens = paged.page_tokens(model, context) })
   return (bench.weight_bytes(model) + n * state) / bandwidth
 end
 
@@ -132,7 +133,7 @@ end
 function bench.prefill_flops(model, t)
   local c, flops = model.config, 2 * model.head:elements()
   for _, layer in ipairs(model.linears) do flops = flops + 2 * t * layer.weight:elements() end
-  for i = 1, c.layers do
+  for i = 1, c.kv_heads and c.layers or 0 do
     local all = c.local_layers and not c.local_layers[i]
     flops = flops + 4 * c.heads * c.head_dim * pairs_seen(t, not all and c.window or 0)
   end

@@ -39,7 +39,7 @@ end
 
 -- opt:
 --   kv            dtype of the cache, by default the model's
---   page_tokens   tokens in a page (16)
+--   page_tokens   tokens in a page (16; for a model that keeps snapshots, see model/snapshots.lua, all of a sequence)
 --   pages, or memory   the cache's size, as pages or as bytes of its sequences' state; by default what max_batch
 --                 sequences of up to 4096 tokens need
 --   max_batch     the most sequences in a step (64)
@@ -58,7 +58,7 @@ function engine.new(model, opt)
     max_batch = positive(opt, "max_batch", 64), chunk = positive(opt, "chunk", 256),
     context = math.min(positive(opt, "context", limit), limit),
   }, Engine)
-  local kv, page_tokens = opt.kv or model.dtype, positive(opt, "page_tokens", 16)
+  local kv, page_tokens = opt.kv or model.dtype, positive(opt, "page_tokens", paged.page_tokens(model, self.context))
   local pages = opt.pages
   if opt.memory then pages = math.floor(opt.memory / paged.page_bytes(model, kv, page_tokens)) end
   pages = pages or self.max_batch * math.ceil(math.min(self.context, 4096) / page_tokens)

@@ -1,6 +1,7 @@
 -- Generation for one caller: requests of an engine (infer/engine.lua) as iterators over tokens or text.
 
 local engine = require "qeng.infer.engine"
+local paged = require "qeng.infer.paged"
 local request = require "qeng.infer.request"
 local speculate = require "qeng.infer.speculate"
 
@@ -29,7 +30,8 @@ local function start(model, opt)
   rest.prompt, rest.messages, rest.system, rest.tools, rest.template, rest.template_args = nil, nil, nil, nil, nil, nil
   local limit = model.config.max_position
   own.max_batch, own.remember = 1, false
-  own.pages = math.ceil(math.min(#rest.ids + (request.count(opt, "max_tokens") or 256) + speculate.most, limit) / 16)
+  local most = #rest.ids + (request.count(opt, "max_tokens") or 256) + speculate.most
+  own.pages = paged.pages(model, math.min(most, limit))
   local made = engine.new(model, own)
   local ok, r = pcall(made.submit, made, rest)
   if not ok then

@@ -77,6 +77,17 @@ Runner.__index = Runner
 local head_rows = 64    -- logits held at once, if a step wants those of a whole prompt
 local most_programs = 8 -- captured at a time
 
+-- Tokens of a page if nothing else is asked for, of sequences of up to `context` tokens.
+function paged.page_tokens(model, context)
+  for _, kind in ipairs(model.states) do
+    if kind.of_sequence then return context end
+  end
+  return 16
+end
+
+-- Pages of a sequence of so many tokens, if nothing else is asked for.
+function paged.pages(model, tokens) return math.ceil(tokens / paged.page_tokens(model, tokens)) end
+
 -- Bytes that a page of tokens takes in the sequence states of all layers.
 function paged.page_bytes(model, kv, page_tokens)
   return sequences.bytes(model, page_tokens, { kv = kv, page_tokens = page_tokens })
@@ -85,12 +96,13 @@ end
 -- The tensor that make() returns, in no scope, so that free() frees it.
 local function kept(make) return q.scope(function() return q.keep(make()) end) end
 
--- opt: pages; kv (dtype of the cache, the model's), page_tokens (16), remember (reuse full pages of equal beginnings,
+-- opt: pages; kv (dtype of the cache, the model's), page_tokens (see above), remember (reuse full pages of equal beginnings,
 -- true), rows and sequences (the most of a step: 512, 64), context (the most tokens of a sequence, the model's
 -- positions; longrope chooses its factors by it).
 function paged.new(model, opt)
   local c, kv = model.config, opt.kv or model.dtype
-  local page_tokens, rows, most = opt.page_tokens or 16, opt.rows or 512, opt.sequences or 64
+  local rows, most = opt.rows or 512, opt.sequences or 64
+  local page_tokens = opt.page_tokens or paged.page_tokens(model, opt.context or c.max_position)
   local pool = sequences.new(model, {
     pages = opt.pages, page_tokens = page_tokens, kv = kv, rows = rows, sequences = most, remember = opt.remember,
   })
@@ -109,6 +121,7 @@ function paged.new(model, opt)
     tokens = make({ rows }, "i32"), positions = make({ rows }, "i32"), slots = make({ rows }, "i32"),
     wanted = make({ rows }, "i32"),
     cu_q = make({ most + 1 }, "i32"), lengths = make({ most }, "i32"),
+    before = make({ most }, "i32"), after = make({ most }, "i32"),
     pages = make({ most * self:bucket(self.most) }, "i32"),
   }
   return self
@@ -129,6 +142,7 @@ function Runner:views(rows, count, most, wanted)
   return {
     tokens = s.tokens:rows(0, rows), positions = s.positions:rows(0, rows), slots = s.slots:rows(0, rows),
     cu_q = s.cu_q:rows(0, count + 1), lengths = s.lengths:rows(0, count),
+    before = s.before:rows(0, count), after = s.after:rows(0, count),
     pages = s.pages:rows(0, count * most):reshape { count, most },
     wanted = wanted and s.wanted:rows(0, wanted),
   }
@@ -200,6 +214,7 @@ function Runner:run(parts, wanted, use)
   q.no_grad(q.scope, function()
     local step = self:views(rows, #parts, most, #wanted < rows and math.max(#wanted, 1))
     self.pool:fill(step, ids, counts)
+    step.spans = self.pool:spans(ids, counts)
     if step.wanted then step.wanted:set(#wanted > 0 and wanted or { 0 }) end
     local hidden = self:hidden(step, ranges)
     for first = 0, #wanted - 1, head_rows do

@@ -20,7 +20,7 @@ function scoring.new(model, opt)
       opt.tokens, limit))
   end
   local runner = paged.new(model, {
-    pages = math.ceil(opt.tokens / 16) + 1, kv = opt.kv, rows = opt.tokens, sequences = 1, remember = false,
+    pages = paged.pages(model, opt.tokens) + 1, kv = opt.kv, rows = opt.tokens, sequences = 1, remember = false,
     context = opt.tokens,
   })
   return setmetatable({ runner = runner, tokens = opt.tokens }, Scorer)

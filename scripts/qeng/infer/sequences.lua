@@ -10,8 +10,10 @@
 -- A mixer registers a kind of state with p:state(kind) (model/nn.lua). A kind has
 --   kind:bytes(tokens, shape)   bytes that so many tokens of a sequence take; shape: {kv = dtype, page_tokens =}
 --   kind:open(shape)            a state; shape also has pages, rows and sequences, the most of a step
+--   kind.of_sequence            true of snapshots: by default a page then holds a whole sequence (infer/engine.lua)
 -- A state has what follows. The mixer finds it at seq.inference.states and advances it in its own way, with the tensors
--- of seq.inference.step (infer/paged.lua).
+-- of seq.inference.step (infer/paged.lua). step.before and step.after say between which pages each sequence goes.
+-- step.spans says which rows it has, where it may have more than one; a captured step has one row of each, and no spans.
 --   state:prepare(step)         optional: before each step, also before a captured one, which runs no Lua of the mixer
 --   state:copy(pairs)           copies pages to others: [n, 2] i32, as for q.pages.copy_pages
 --   state:rollback(length)      the length to which a sequence has to go back, to have `length` tokens at most
@@ -98,11 +100,21 @@ end
 function Sequences:fill(step, ids, counts)
   self.pool:fill({
     tokens = step.tokens, positions = step.positions, slots = step.slots, cu_q = step.cu_q, lengths = step.lengths,
-    pages = step.pages,
+    pages = step.pages, before = step.before, after = step.after,
   }, ids, counts)
   for _, state in ipairs(self.states) do
     if state.prepare then state:prepare(step) end
   end
+end
+
+-- The rows of each sequence in a step over its last counts[i] tokens: {first =, count =, position = of its first}.
+function Sequences:spans(ids, counts)
+  local spans, first = {}, 0
+  for i, id in ipairs(ids) do
+    spans[i] = { first = first, count = counts[i], position = self.pool:length(id) - counts[i] }
+    first = first + counts[i]
+  end
+  return spans
 end
 
 function Sequences:free()

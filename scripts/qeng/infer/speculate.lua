@@ -1,7 +1,8 @@
 -- Guessing ahead, exactly (Leviathan et al. 2023, arXiv 2211.17192). The guesses run through the model in the step of
 -- the token before them. Each position is sampled from the model's own logits, with the request's own random numbers.
 -- A sample counts as long as the guesses before it were right. So the output is the same as without guesses, greedy or
--- sampled. Only the number of steps differs.
+-- sampled. Only the number of steps differs. After a wrong guess a sequence goes back: to the token before it, or, if
+-- the model keeps snapshots (model/snapshots.lua), to the last one, from where its tokens are computed again.
 
 local paged = require "qeng.infer.paged"
 local q = require "qeng.core"

@@ -3,6 +3,7 @@
 --   hf, model_type     its names in config.json
 --   config(file)       reads its settings from a Config (model/config.lua); a key that it does not read is refused
 --   build(model, source, c)   makes its forward function of the parts in model/nn.lua
+--   initial(name, shape)   a list of the values that a parameter begins with in a new model, nil for the usual
 --   gguf               its words in GGUF (gguf/names.lua, gguf/config.lua); nil if it has none
 --   lora               the roles of layers that get adapters by default; nil for all linear layers
 --   texts              what transformers assumes where the text part of a model of images leaves keys out:

@@ -18,11 +18,13 @@ local stream = require "qeng.model.stream"
 local Model = {}
 Model.__index = Model
 
+-- A source is a function (name, shape, plus_one, arch) that gives a parameter's tensor.
+
 -- The source of a checkpoint that has matrices as [in, out].
 local function turned(source, transposed)
-  return function(name, shape, plus_one)
-    if not transposed(name) then return source(name, shape, plus_one) end
-    local stored = source(name, { shape[2], shape[1] }, plus_one)
+  return function(name, shape, ...)
+    if not transposed(name) then return source(name, shape, ...) end
+    local stored = source(name, { shape[2], shape[1] }, ...)
     return q.no_grad(q.scope, function() return q.keep(stored:transpose():clone():label "weights") end)
   end
 end
@@ -35,9 +37,9 @@ local function build(file, own, dtype, source, rotations)
     runtime = q.runtime(), arch = arch, config = c, dtype = dtype, config_values = file.values, rotations = rotations,
     parameters = {}, linears = {}, states = {}, places = {}, ropes = {}, mode = "frozen", recompute = false,
   }, Model)
-  model.forward = arch.build(model, source, c)
+  model.forward = arch.build(model, function(name, shape, plus_one) return source(name, shape, plus_one, arch) end, c)
   -- A rotation that cannot be is refused now, not by the first forward pass.
-  if not c.learned_positions then model:rope(c.max_position) end
+  if c.rope then model:rope(c.max_position) end
   return model
 end
 
@@ -145,8 +147,10 @@ function models.random(values, opt)
   opt = opt or {}
   local draw, dtype = 0, opt.dtype or "f32"
   local own = architectures.read(opt.model_file)
-  return build(config.wrap(values), own, dtype, opt.weights or function(name, shape, plus_one)
+  return build(config.wrap(values), own, dtype, opt.weights or function(name, shape, plus_one, arch)
     draw = draw + 1
+    local initial = arch.initial and arch.initial(name, shape)
+    if initial then return q.tensor(initial, "f32"):to(dtype):label "weights" end
     if #shape == 1 then
       return q.zeros(shape, dtype, "weights"):fill(name:find("norm") and not plus_one and 1 or 0)
     end
@@ -188,9 +192,10 @@ local function rope_of(c, settings, length)
 end
 
 -- Rotation frequencies for documents of up to `length` tokens. Also those of the layers that look at a window only, if
--- they have their own.
+-- they have their own. Nothing of a model that turns no heads.
 function Model:rope(length)
   local c = self.config
+  if not c.rope then return nil end
   local key = rope_key(c, length)
   local found = self.ropes[key]
   if not found then
@@ -202,7 +207,7 @@ end
 
 -- Refuses packed rows in which dynamic RoPE scaling would differ between documents.
 function Model:check_length(row_tokens)
-  if is_dynamic(self.config.rope) and row_tokens > self.config.max_position then
+  if self.config.rope and is_dynamic(self.config.rope) and row_tokens > self.config.max_position then
     q.error("unsupported", ("rows of %d tokens exceed max_position_embeddings = %d, and dynamic RoPE scaling differs "
       .. "by document; use shorter rows (--row-tokens)"):format(row_tokens, self.config.max_position))
   end
@@ -335,7 +340,7 @@ function Model:save(dir, opt)
     q.error("unsupported", "save: the weights are stored rotated, which a config.json cannot say; save_gguf writes "
       .. "them unrotated, and what is loaded from that file can be saved")
   end
-  if self.config.rope.factors then
+  if self.config.rope and self.config.rope.factors then
     q.error("unsupported", "save: rope_freqs.weight holds factors of no known setting, which a config.json cannot say; "
       .. "recipes/quantize.lua copies the GGUF file with it")
   end

@@ -163,8 +163,14 @@ local Norm = {}
 Norm.__index = Norm
 function Norm:__call(x) return q.rmsnorm(x, self.weight, self.eps, self.plus_one) end
 
--- x + branch and its norm. Without a branch, x and its norm.
+-- x + branch and its norm. Without a branch, x and its norm. Under f32_residual x is f32, whatever the weights are.
 function Norm:of_sum(x, branch)
+  local dtype = self.weight:dtype()
+  if self.f32_residual and dtype ~= "f32" then
+    x = x:to "f32"
+    if branch then x = x + branch end
+    return x, self(x:to(dtype))
+  end
   if not branch then return x, self(x) end
   return q.add_rmsnorm(x, branch, self.weight, self.eps, self.plus_one)
 end
@@ -176,10 +182,7 @@ end
 
 local LayerNorm = {}
 LayerNorm.__index = LayerNorm
-function LayerNorm:__call(x)
-  local centred = x - x:mean(-1, true)
-  return centred * (centred:square():mean(-1, true) + self.eps):rsqrt() * self.weight + self.bias
-end
+function LayerNorm:__call(x) return q.layer_norm(x, self.weight, self.bias, self.eps) end
 
 function LayerNorm:of_sum(x, branch)
   if branch then x = x + branch end
@@ -191,9 +194,13 @@ function Params:layer_norm(name, dim, eps)
   return setmetatable({ weight = p:weight("weight", { dim }), bias = p:weight("bias", { dim }), eps = eps }, LayerNorm)
 end
 
--- The norm of a model with settings c. c.layer_norm: it takes the mean off and has a bias.
+-- The norm of a model with settings c. c.layer_norm: it takes the mean off and has a bias. c.f32_residual: the residual
+-- stream is f32, whatever the model's dtype.
 local function norm_of(p, name, c)
-  return c.layer_norm and p:layer_norm(name, c.hidden, c.eps) or p:norm(name, c.hidden, c.eps, c.plus_one)
+  if c.layer_norm then return p:layer_norm(name, c.hidden, c.eps) end
+  local norm = p:norm(name, c.hidden, c.eps, c.plus_one)
+  norm.f32_residual = c.f32_residual
+  return norm
 end
 
 -- ---------------------------------------------------------------- attention and MLP

@@ -7,7 +7,7 @@ local Absolute = { hf = "QengAbsoluteForCausalLM", model_type = "qeng_absolute" 
 
 function Absolute.config(file)
   local c = file:decoder(1e4)
-  c.learned_positions = true
+  c.learned_positions, c.rope = true, nil
   return c
 end
 

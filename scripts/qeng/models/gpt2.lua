@@ -14,7 +14,7 @@ function GPT2.config(file)
   local c = {
     hidden = file:size("n_embd", 768), layers = file:size("n_layer", 12), heads = file:size("n_head", 12),
     vocab = file:size("vocab_size", 50257), max_position = file:size("n_positions", 1024),
-    eps = file:positive("layer_norm_epsilon", 1e-5), tied = file:tied(true), rope = { theta = 1e4 },
+    eps = file:positive("layer_norm_epsilon", 1e-5), tied = file:tied(true),
     learned_positions = true, layer_norm = true,
   }
   c.ffn, c.kv_heads, c.head_dim = file:size("n_inner", 4 * c.hidden), c.heads, c.hidden / c.heads

@@ -22,6 +22,7 @@ local options = require "qeng.console.options"
 local phases = require "qeng.onebit.phases"
 local plan_text = require "qeng.plan.text"
 local progress = require "qeng.console.progress"
+local paged = require "qeng.infer.paged"
 local part_names = require "qeng.model.names"
 local q = require "qeng.core"
 local shapes = require "qeng.plan.shapes"
@@ -231,7 +232,7 @@ local function decode_steps(model, opt)
       ("plan: batch x context is %.0f tokens, expected %d at most: plan fewer sequences, whose cache is as " ..
         "much each"):format(opt.batch * opt.context, most_read))
   end
-  local pages = opt.batch * math.ceil(opt.context / 16)
+  local pages = opt.batch * paged.pages(model, opt.context)
   local engine, ids, marks = model:engine { kv = opt.kv, max_batch = opt.batch, context = opt.context, pages = pages,
     remember = false }, {}, {}
   for i = 1, opt.context - 6 do ids[i] = 0 end

@@ -1,0 +1,142 @@
+// CausalConv and its gradient, row by row: the channels of a row are a loop of isa/.
+#include <cstring>
+
+#include "kernels/cpu/column_sums.h"
+
+namespace qeng {
+
+namespace {
+
+constexpr int kMostTaps = 8;
+
+// A document's rows, begin .. end, and its slot of the state.
+struct Document {
+  int64_t begin, end, slot;
+};
+
+// Calls f(row, document) for rows begin .. end; those past the last document have none.
+template <class F>
+void each_row(const View& cu, const View& slots, int64_t begin, int64_t end, F f) {
+  const int32_t *bounds = cu.as<int32_t>(), *last = bounds + cu.elements() - 1;
+  int64_t s = std::upper_bound(bounds, last + 1, begin) - bounds - 1;
+  for (int64_t row = begin; row < end; ++row) {
+    while (bounds + s < last && row >= bounds[s + 1]) ++s;
+    if (bounds + s >= last) {
+      f(row, static_cast<const Document*>(nullptr));
+      continue;
+    }
+    const Document document{bounds[s], bounds[s + 1], slots ? slots.as<int32_t>()[s] : 0};
+    f(row, &document);
+  }
+}
+
+void check_boundaries(const char* op, const View& cu, int64_t rows) {
+  const int32_t* bounds = cu.as<int32_t>();
+  for (int64_t i = 0; i < cu.elements(); ++i)
+    if (bounds[i] < (i ? bounds[i - 1] : 0) || bounds[i] > rows || bounds[0] != 0)
+      fail("value", op, ": cu[", i, "] is ", bounds[i], "; expected ascending from 0 to at most ", rows);
+}
+
+// w as [width, channels] f32, and the bias behind it.
+float* taps_of(CpuContext& context, const View& w, const View& bias) {
+  const int64_t channels = w.shape[0], width = w.shape[1];
+  float* given = context.scratch.take<float>((width + 1) * channels);
+  float* taps = context.scratch.take<float>((width + 1) * channels);
+  context.isa->scale(float_type(w), w.data, isa::Float::f32, given, 1.0f, width * channels);
+  for (int64_t c = 0; c < channels; ++c)
+    for (int64_t j = 0; j < width; ++j) taps[j * channels + c] = given[c * width + j];
+  if (bias) context.isa->scale(float_type(bias), bias.data, isa::Float::f32, taps + width * channels, 1.0f, channels);
+  return taps;
+}
+
+// The last width - 1 rows of the old state and the document's rows, from the first to the last: none is read after it
+// is written.
+void keep_tail(const CausalConv& op, const Document& document, CpuContext& context) {
+  const int64_t channels = op.x.columns(), tail = op.w.columns() - 1;
+  float* state = op.state.as<float>() + document.slot * tail * channels;
+  for (int64_t j = 0; j < tail; ++j) {
+    const int64_t row = document.end - tail + j;
+    if (row >= document.begin)
+      context.isa->scale(float_type(op.x), at(op.x, row * channels), isa::Float::f32, state + j * channels, 1.0f,
+                         channels);
+    else if (document.end > document.begin)
+      std::memcpy(state + j * channels, state + (j + document.end - document.begin) * channels,
+                  sizeof(float) * static_cast<size_t>(channels));
+  }
+}
+
+}  // namespace
+
+void run(const CausalConv& op, CpuContext& context) {
+  const int64_t rows = op.x.rows(), channels = op.x.columns(), width = op.w.columns();
+  check_boundaries(op.name, op.cu, rows);
+  for (int64_t s = 0; op.state && s < op.slots.elements(); ++s)
+    if (const int32_t slot = op.slots.as<int32_t>()[s]; slot < 0 || slot >= op.state.shape[0])
+      fail("value", op.name, ": slot ", slot, " of document ", s, " is outside the state of ", op.state.shape[0]);
+  const float* weights = taps_of(context, op.w, op.bias);
+  const float* bias = op.bias ? weights + width * channels : nullptr;
+  const isa::Float type = float_type(op.x);
+  parallel_for(context.threads, rows, grain_rows(width * channels), [&](int64_t begin, int64_t end) {
+    each_row(op.cu, op.slots, begin, end, [&](int64_t row, const Document* document) {
+      isa::ConvTap taps[kMostTaps];
+      int64_t count = 0;
+      if (!document) return context.isa->conv_row(type, taps, 0, nullptr, at(op.y, row * channels), channels);
+      for (int64_t j = 0; j < width; ++j) {
+        const int64_t from = row - (width - 1) + j, before = from - document->begin;
+        const float* w = weights + j * channels;
+        if (before >= 0)
+          taps[count++] = {type, at(op.x, from * channels), w};
+        else if (op.state)
+          taps[count++] = {isa::Float::f32, at(op.state, ((document->slot + 1) * (width - 1) + before) * channels), w};
+      }
+      context.isa->conv_row(type, taps, count, bias, at(op.y, row * channels), channels);
+    });
+  });
+  if (!op.state) return;
+  const int32_t* bounds = op.cu.as<int32_t>();
+  parallel_for(context.threads, op.slots.elements(), grain_rows(width * channels), [&](int64_t begin, int64_t end) {
+    for (int64_t s = begin; s < end; ++s) keep_tail(op, {bounds[s], bounds[s + 1], op.slots.as<int32_t>()[s]}, context);
+  });
+}
+
+void run(const CausalConvGrad& op, CpuContext& context) {
+  const int64_t rows = op.x.rows(), channels = op.x.columns(), width = op.w.columns();
+  check_boundaries(op.name, op.cu, rows);
+  const isa::Float type = float_type(op.x);
+  if (op.dx) {
+    const float* weights = taps_of(context, op.w, {});
+    parallel_for(context.threads, rows, grain_rows(width * channels), [&](int64_t begin, int64_t end) {
+      each_row(op.cu, {}, begin, end, [&](int64_t row, const Document* document) {
+        isa::ConvTap taps[kMostTaps];
+        int64_t count = 0;
+        for (int64_t j = 0; document && j < width; ++j)
+          if (const int64_t to = row + (width - 1) - j; to < document->end)
+            taps[count++] = {type, at(op.dy, to * channels), weights + j * channels};
+        context.isa->conv_row(type, taps, count, nullptr, at(op.dx, row * channels), channels);
+      });
+    });
+  }
+  if (!op.dw && !op.dbias) return;
+  float* sums = context.scratch.take<float>((width + 1) * channels);  // [width, channels] of dw, then dbias
+  column_sums(context, rows, (width + 1) * channels, sums, false, [&](int64_t begin, int64_t end, float* sum) {
+    each_row(op.cu, {}, begin, end, [&](int64_t row, const Document* document) {
+      if (!document) return;
+      for (int64_t j = 0; j < width; ++j)
+        if (const int64_t from = row - (width - 1) + j; from >= document->begin)
+          context.isa->multiply_add(type, at(op.dy, row * channels), at(op.x, from * channels), sum + j * channels,
+                                    channels);
+      context.isa->accumulate(type, at(op.dy, row * channels), sum + width * channels, channels);
+    });
+  });
+  for (int64_t c = 0; c < channels; ++c) {
+    for (int64_t j = 0; op.dw && j < width; ++j) {
+      float& dw = op.dw.as<float>()[c * width + j];
+      dw = (op.acc ? dw : 0.0f) + sums[j * channels + c];
+    }
+    if (!op.dbias) continue;
+    float& dbias = op.dbias.as<float>()[c];
+    dbias = (op.acc ? dbias : 0.0f) + sums[width * channels + c];
+  }
+}
+
+}  // namespace qeng

@@ -1,0 +1,276 @@
+-- Mamba-2 (Dao & Gu 2024, arXiv 2405.21060): blocks of one mixer, a recurrence in place of attention. Head h has a state
+-- S [head_dim, state] that each token decays and adds to:
+--   S <- exp(dt A_h) S + dt x B^T,   y = S C + D_h x
+-- x, B and C come from a projection and a convolution over the last tokens, dt from the projection; B and C are shared
+-- by the heads of a group. Training computes chunks of tokens by products of matrices (section 6 there), inference token
+-- by token, so that a sequence's bits depend neither on the batch nor on how its prompt was cut.
+
+local nn = require "qeng.model.nn"
+local q = require "qeng.core"
+local snapshots = require "qeng.model.snapshots"
+
+local Mamba2 = { hf = "Mamba2ForCausalLM", model_type = "mamba2" }
+
+Mamba2.names = {
+  body = "backbone", embed = "embeddings", positions = "positions", layers = "layers", norm = "norm_f",
+}
+
+-- The least and the most that dt may be, which JSON has as {"__float__": "Infinity"} where there is no most.
+local function limits_of(file)
+  local given, limits = file:get("time_step_limit", { 0, math.huge }), {}
+  for i, each in ipairs(given) do
+    limits[i] = type(each) == "table" and each.__float__ == "Infinity" and math.huge or each
+  end
+  local low, high = limits[1], limits[2]
+  if #limits ~= 2 or type(low) ~= "number" or type(high) ~= "number" or not (low >= 0 and low <= high) then
+    q.error("format", file.path .. ": key time_step_limit is not two numbers, the least and the most")
+  end
+  return limits
+end
+
+function Mamba2.config(file)
+  local c = {
+    hidden = file:size("hidden_size", 4096), layers = file:size("num_hidden_layers", 64),
+    heads = file:size("num_heads", 128), head_dim = file:size("head_dim", 64), state = file:size("state_size", 128),
+    groups = file:size("n_groups", 8), width = file:size("conv_kernel", 4), vocab = file:size("vocab_size", 32768),
+    eps = file:positive("layer_norm_epsilon", 1e-5), tied = file:tied(false), bias = file:get("use_bias", false),
+    conv_bias = file:get("use_conv_bias", true), f32_residual = file:get("residual_in_fp32", true),
+    limits = limits_of(file), ffn = 0, max_position = 2 ^ 20,
+  }
+  c.inner = c.heads * c.head_dim
+  local expand = file:positive("expand", 2)
+  if c.inner ~= expand * c.hidden or c.heads % c.groups ~= 0 or c.width < 2 or c.width > 8 then
+    q.error("format", ("%s: %d heads of %d in %d groups, hidden_size %d, expand %s, conv_kernel %d; expected heads that "
+      .. "fill expand * hidden_size and the groups, and a kernel of 2 to 8"):format(file.path, c.heads, c.head_dim,
+      c.groups, c.hidden, tostring(expand), c.width))
+  end
+  file:must("hidden_act", "silu")
+  for key in ("chunk_size time_step_rank time_step_min time_step_max time_step_floor rescale_prenorm_residual")
+    :gmatch "%S+" do
+    file.used[key] = true  -- of another order of the same sums, and of initial weights
+  end
+  return c
+end
+
+-- A new model's parameters that decide how long heads remember, as transformers has them: A is -1, -2 .. -heads, dt
+-- begins between 0.001 and 0.1, evenly in its logarithm, in an order unlike A's.
+function Mamba2.initial(name, shape)
+  local part, values = name:match "[%w_]+$", {}
+  if part ~= "A_log" and part ~= "D" and part ~= "dt_bias" then return nil end
+  for head = 1, shape[1] do
+    local dt = 0.001 * 100 ^ (head * 0.6180339887 % 1)
+    values[head] = part == "A_log" and math.log(head) or part == "D" and 1 or dt + math.log(1 - math.exp(-dt))
+  end
+  return values
+end
+
+-- ---------------------------------------------------------------- the recurrence over packed documents
+
+local chunk = 64   -- tokens: products of matrices of 64 rows, and scores that are as many as a head's inputs
+local never = -1e4 -- an exponent whose power is 0
+
+-- y [tokens, groups, inner / groups] of S <- exp(decay) S + x B^T, y = S C, from S = 0 at each document's first token.
+-- x: [tokens, inner]   decay: [tokens, heads], logarithms   B, C: [tokens, groups * state], all f32
+-- first: [tokens] i32, the document's first token. Two tokens with the same one are in one document.
+local function scan(c, x, decay, b, c_, first)
+  local tokens, groups, heads = x:shape()[1], c.groups, c.heads / c.groups
+  local length = math.min(chunk, tokens)
+  local count = math.ceil(tokens / length)
+  local function chunks(t, columns) return t:pad(1, 0, count * length - tokens):reshape { count, length, columns } end
+  local function by_group(t, columns)
+    return chunks(t, groups * columns):reshape({ count, length, groups, columns }):permute(1, 3, 2, 4)
+      :reshape { count * groups, length, columns }
+  end
+  x, b, c_, first = chunks(x, c.inner), by_group(b, c.state), by_group(c_, c.state), chunks(first, 1)
+  -- The decay from the chunk's beginning through each token. Differences are those between tokens.
+  local through = chunks(decay, c.heads):transpose():cumsum()  -- [count, heads, length]
+  local of_row, of_column = first:reshape { count, 1, length, 1 }, first:reshape { count, 1, 1, length }
+  local earlier = q.arange(length):unsqueeze(2):ge(q.arange(length)) * of_row:eq(of_column)
+
+  -- Within a chunk: what a token adds reaches each later one of its document.
+  local between = q.where(earlier, through:unsqueeze(4) - through:unsqueeze(3), never):exp()
+  local scores = c_:matmul(b, { transpose_b = true }):reshape { count * groups, 1, length, length }
+  local heads_x = x:reshape({ count, length, c.heads, c.head_dim }):permute(1, 3, 2, 4)
+  local y = (scores * between:reshape { count * groups, heads, length, length })
+    :matmul(heads_x:reshape { count * groups, heads, length, c.head_dim })
+    :permute(1, 3, 2, 4):reshape { count * groups, length, heads, c.head_dim }
+
+  if count > 1 then
+    -- What a chunk adds to the state at its end, if that is still in the document: [heads, count, head_dim * state].
+    local last, last_first = through:slice(3, -1), first:slice(2, -1)
+    local to_end = q.where(first:reshape({ count, 1, length }):eq(last_first), last - through, never):exp()
+    local added = (heads_x * to_end:unsqueeze(4)):permute(1, 3, 2, 4):reshape { count, length, groups, c.inner / groups }
+    added = added:permute(1, 3, 2, 4):reshape { count * groups, length, c.inner / groups }
+      :matmul(b, { transpose_a = true })
+      :reshape({ count, c.heads, c.head_dim * c.state }):transpose(1, 2)
+    -- The state before each chunk: the sum of what the chunks before it added, decayed since. decayed[h, k, j]: over the
+    -- chunks after k through j; summed along each row, so that near chunks lose no digits to far ones.
+    local place, ends = q.arange(count), last_first:reshape { 1, count }
+    local later = place:gt(place:unsqueeze(2))
+    local decayed = q.where(later, last:transpose(1, 2):reshape { c.heads, 1, count }, 0):cumsum()
+    local reaches = place:ge(place:unsqueeze(2)) * ends:eq(ends:transpose())
+    local weights = q.where(reaches, decayed, never):exp()
+    local start = weights:pad(3, 1, 0):slice(3, 0, count):matmul(added, { transpose_a = true })
+      :transpose(1, 2):reshape { count * groups, c.inner / groups, c.state }
+    -- It reaches the tokens whose document began before the chunk.
+    local began = first:reshape({ count, 1, length }):lt((place * length):reshape { count, 1, 1 })
+    local since = q.where(began, through, never):exp():reshape { count * groups, heads, length }:transpose()
+    y = y + c_:matmul(start, { transpose_b = true }):reshape { count * groups, length, heads, c.head_dim }
+      * since:unsqueeze(4)
+  end
+  return y:reshape({ count, groups, length, c.inner / groups }):permute(1, 3, 2, 4)
+    :reshape({ count * length, groups, c.inner / groups }):slice(1, 0, tokens)
+end
+
+-- ---------------------------------------------------------------- the recurrence over sequences of inference
+
+-- One token of each of n sequences. state: [n * groups, heads of a group, head_dim, state]; the new one and y.
+local function advance(state, decay, x, b, c_)
+  state = state * decay + x * b
+  return state:reshape(state:shape()), (state * c_):sum(-1)
+end
+
+-- The same as scan's over the step's rows (infer/paged.lua), from the states that its sequences had. tail(i, row): what
+-- the convolution keeps after row `row` of sequence i.
+local function recur(c, kept, seq, x, decay, b, c_, state, tails, tail)
+  local rows, step, groups, heads = x:shape()[1], seq.inference.step, c.groups, c.heads / c.groups
+  x, decay = x:reshape { rows * groups, heads, c.head_dim, 1 }, decay:exp():reshape { rows * groups, heads, 1, 1 }
+  b, c_ = b:reshape { rows * groups, 1, 1, c.state }, c_:reshape { rows * groups, 1, 1, c.state }
+  local count = step.before:elements()
+  state = state:reshape { count * groups, heads, c.head_dim, c.state }
+  local y
+  if rows == count then
+    state, y = advance(state, decay, x, b, c_)
+    kept:keep(step.after, state, tails)
+    return y:reshape { rows, groups, c.inner / groups }
+  end
+  local outputs, all, most = {}, step.pages:reshape { step.pages:elements() }, step.pages:shape()[2]
+  for i, span in ipairs(step.spans) do
+    local own = state:rows((i - 1) * groups, groups)
+    for k = 0, span.count - 1 do
+      local function of_row(t) return t:rows((span.first + k) * groups, groups) end
+      own, outputs[#outputs + 1] = advance(own, of_row(decay), of_row(x), of_row(b), of_row(c_))
+      local through = span.position + k + 1
+      if k == span.count - 1 or through % kept.page_tokens == 0 then
+        local page = (i - 1) * most + math.ceil(through / kept.page_tokens) - 1
+        kept:keep(all:slice(1, page, page + 1), own, tail(i, k))
+      end
+    end
+  end
+  return q.concat(outputs):reshape { rows, groups, c.inner / groups }
+end
+
+-- ---------------------------------------------------------------- the mixer
+
+local function mixer(block, c)
+  local p = block:at "mixer"
+  local narrow = c.groups * c.state
+  local wide = c.inner + 2 * narrow
+  local in_proj = p:linear("in_proj", c.inner + wide + c.heads, c.hidden, c.bias)
+  local taps = p:weight("conv1d.weight", { wide, 1, c.width })
+  local taps_bias = c.conv_bias and p:weight("conv1d.bias", { wide }) or nil
+  local dt_bias, a_log, skip = p:weight("dt_bias", { c.heads }), p:weight("A_log", { c.heads }), p:weight("D", { c.heads })
+  local norm = p:weight("norm.weight", { c.inner })
+  local out_proj = p:linear("out_proj", c.hidden, c.inner, c.bias)
+  local place = block:state(snapshots.kind(c.inner * c.state, (c.width - 1) * wide))
+  local passed = block:place "mixer"
+
+  return function(u, seq)
+    local tokens, dtype = u:shape()[1], u:dtype()
+    local gate, mixed, dt = nn.project(seq, u, in_proj):split({ c.inner, wide, c.heads }, 2)
+    local w = taps:reshape { wide, c.width }
+    if w:dtype() == "f16" then w = w:to "f32" end
+    local kept = seq.inference and seq.inference.states[place]
+    local state, tails, tail, before
+    if kept then
+      local step = seq.inference.step
+      state, before = kept:before(step)
+      tails = before:reshape { before:shape()[1], c.width - 1, wide }:clone()
+      local input = mixed
+      function tail(i, row)
+        local span = step.spans[i]
+        local rows = q.concat { before:rows(i - 1, 1):reshape { c.width - 1, wide },
+          input:rows(span.first, row + 1):to "f32" }
+        return rows:slice(1, row + 1):clone()
+      end
+      mixed = q.causal_conv(mixed, w, taps_bias, step.cu_q, { state = tails, slots = q.arange(before:shape()[1]) })
+    else
+      mixed = q.causal_conv(mixed, w, taps_bias, seq.cu_q)
+    end
+    local x, b, c_ = mixed:silu():to("f32"):split({ c.inner, narrow, narrow }, 2)
+    dt = (dt:to "f32" + dt_bias):softplus():clamp(c.limits[1] > 0 and c.limits[1] or nil, c.limits[2] < math.huge and c.limits[2] or nil)
+    local heads_x = x:reshape { tokens, c.heads, c.head_dim }
+    local moved, decay = (heads_x * dt:unsqueeze(3)):reshape { tokens, c.inner }, -dt * a_log:to("f32"):exp()
+    local y
+    if kept then
+      y = recur(c, kept, seq, moved, decay, b, c_, state, tails, tail)
+    else
+      y = scan(c, moved, decay, b, c_, q.arange(tokens) - seq.positions)
+    end
+    y = y:reshape { tokens, c.heads, c.head_dim } + heads_x * skip:unsqueeze(2)
+    y = y:reshape { tokens, c.inner } * gate:to("f32"):silu()
+    y = q.rmsnorm(y:reshape { tokens, c.groups, c.inner / c.groups },
+      norm:to("f32"):reshape { c.groups, c.inner / c.groups }, c.eps)
+    return passed((nn.project(seq, y:reshape({ tokens, c.inner }):to(dtype), out_proj)))
+  end
+end
+
+function Mamba2.build(model, source, c)
+  local norm_of = nn.norms_named { mixer = "norm" }
+  return nn.decoder(model, source, c, function(p)
+    local norm, mix = norm_of(p, c, "mixer"), mixer(p, c)
+    return function(x, branch, seq)
+      local y
+      x, y = norm:of_sum(x, branch)
+      return x, mix(y, seq)
+    end
+  end)
+end
+
+-- ---------------------------------------------------------------- GGUF
+
+local function column(shape) return { shape[1], 1 } end
+
+local gguf = {
+  architecture = "mamba2",
+  names = { ["norm"] = "attn_norm", ["mixer.in_proj"] = "ssm_in", ["mixer.out_proj"] = "ssm_out" },
+  tensors = {
+    ["mixer.conv1d.weight"] = { "ssm_conv1d.weight", shape = function(shape) return { shape[1], shape[3] } end },
+    ["mixer.conv1d.bias"] = { "ssm_conv1d.bias" }, ["mixer.dt_bias"] = { "ssm_dt.bias" },
+    ["mixer.D"] = { "ssm_d", shape = column },
+    ["mixer.A_log"] = {
+      "ssm_a", shape = column, read = function(a) return (-a):log() end, write = function(log) return -log:exp() end,
+    },
+    ["mixer.norm.weight"] = {
+      "ssm_norm.weight", shape = function(shape, c) return { c.groups, shape[1] / c.groups } end,
+    },
+  },
+}
+
+function gguf.values(r)
+  local hidden, inner, heads = r:size "embedding_length", r:size "ssm.inner_size", r:size "ssm.time_step_rank"
+  for key in ("context_length feed_forward_length attention.head_count attention.head_count_kv"):gmatch "%S+" do
+    r.used[key] = true  -- of any number
+  end
+  return {
+    hidden_size = hidden, num_heads = heads, head_dim = inner / heads, expand = inner / hidden,
+    state_size = r:size "ssm.state_size", n_groups = r:size "ssm.group_count", conv_kernel = r:size "ssm.conv_kernel",
+    layer_norm_epsilon = r:get("attention.layer_norm_rms_epsilon", "number"),
+  }
+end
+
+function gguf.write(add, c)
+  local function must(what, ok) if not ok then q.error("unsupported", "gguf: mamba2 has no words for " .. what) end end
+  must("biases of projections", not c.bias)
+  must("a convolution without a bias", c.conv_bias)
+  must("a time_step_limit", c.limits[1] == 0 and c.limits[2] == math.huge)
+  add("ssm.conv_kernel", "u32", c.width)
+  add("ssm.inner_size", "u32", c.inner)
+  add("ssm.state_size", "u32", c.state)
+  add("ssm.time_step_rank", "u32", c.heads)
+  add("ssm.group_count", "u32", c.groups)
+end
+
+Mamba2.gguf = gguf
+
+return Mamba2
