@@ -187,7 +187,7 @@ struct Table {
 
   // ---- rope (rope.cpp): one token. x, y: [heads, dim]   cosines, sines: [half]
   void (*rope)(Float type, const void* x, void* y, const float* cosines, const float* sines, int64_t heads, int64_t dim,
-               int64_t half) = nullptr;
+               int64_t half, bool interleaved) = nullptr;
 };
 
 // The tables, slowest first, from the fourth on each is the one before but for some loops.
