@@ -26,8 +26,7 @@ void check_pages(const Check& check, const View& pool, int page_tokens) {
 // softcap and [sinks] of `heads` heads.
 template <class AnyAttention>
 void check_scores(const Check& check, const AnyAttention& op, int64_t heads) {
-  check.that(op.softcap >= 0,
-             [&] { return "softcap is " + std::to_string(op.softcap) + ", expected 0 (none) or more"; });
+  if (!(op.softcap >= 0)) fail("value", op.name, ": softcap is ", op.softcap, ", expected 0 (none) or more");
   if (op.sinks) check.is("sinks", op.sinks, DType::f32, {heads});
 }
 
