@@ -615,22 +615,29 @@ function q.embedding_noise(x, cu, strength) end
 ---@return {inv_freq: Tensor, scale: number}
 function q.rope_table(opt) end
 
----Rotates the heads of query and key by the angles of their positions.
+---Rotates the heads of query and key by the angles of their positions. rope.interleaved: pairs are neighbours, and not
+---the halves of what is rotated.
 ---@param query Tensor  [t, heads, head_dim]
 ---@param key? Tensor  [t, kv_heads, head_dim]
 ---@param positions Tensor  [t] i32
----@param rope {inv_freq: Tensor, scale: number}
+---@param rope {inv_freq: Tensor, scale: number, interleaved?: boolean}
 ---@return Tensor query
 ---@return Tensor? key
 function q.rope(query, key, positions, rope) end
 
+---@class AttentionOptions
+---@field scale? number  1/sqrt(head_dim)
+---@field window? integer  the last keys that a query sees, 0: all
+---@field softcap? number  a score s becomes softcap * tanh(s / softcap), 0: as it is
+---@field sinks? Tensor  [heads] f32, a score of each head that has no value; gradients flow to it
+
 ---Causal attention over packed documents.
 ---@param query Tensor  [tq, heads, head_dim]
 ---@param key Tensor  [tk, kv_heads, head_dim]
----@param value Tensor
+---@param value Tensor  [tk, kv_heads, value_dim]
 ---@param seq {cu_q: Tensor, cu_k?: Tensor}
----@param opt? {scale?: number, window?: integer}  scale: 1/sqrt(head_dim)
----@return Tensor
+---@param opt? AttentionOptions
+---@return Tensor  [tq, heads, value_dim]
 function q.attention(query, key, value, seq, opt) end
 
 ---silu(gate) * up, or with gelu = true gelu(gate) * up, GELU in its tanh form
@@ -650,16 +657,18 @@ function q.dropout(x, p) end
 ---@param w Tensor  [vocab, hidden]
 ---@param targets Tensor  [t] i32, -1 where not trained
 ---@param scale Tensor  [1] f32
+---@param opt? {softcap?: number}  a logit z becomes softcap * tanh(z / softcap) before, 0: as it is
 ---@return Tensor loss  [1] f32
 ---@return Tensor nll  [t] f32
-function q.lm_head_loss(h, w, targets, scale) end
+function q.lm_head_loss(h, w, targets, scale, opt) end
 ---The nll of each token under a frozen head, without all logits; gradients flow to h. Where the head is trained:
 ---q.losses.cross_entropy of logits.
 ---@param h Tensor  [t, hidden]
 ---@param w Tensor  [vocab, hidden]
 ---@param targets Tensor  [t] i32, -1 where there is none: nll 0
+---@param opt? {softcap?: number}  as of lm_head_loss
 ---@return Tensor nll  [t] f32
-function q.token_nll(h, w, targets) end
+function q.token_nll(h, w, targets, opt) end
 
 -- ---------------------------------------------------------------- the tape, scopes, programs
 
@@ -1723,11 +1732,17 @@ function q.pages.kv_store(k, v, slots, k_pool, v_pool) end
 ---@param pairs_ Tensor  [n, 2] i32: from, to
 ---@param page_tokens integer
 function q.pages.copy_pages(pool, pairs_, page_tokens) end
+---@class PagedAttentionOptions: AttentionOptions
+---@field pages Tensor
+---@field cu_q Tensor
+---@field lengths Tensor
+---@field page_tokens integer
+
 ---Attention of queries [tokens, heads, head_dim] over a paged cache (PagedAttention of kernels/ops.h).
 ---@param query Tensor
 ---@param k_pool Tensor
 ---@param v_pool Tensor
----@param opt {pages: Tensor, cu_q: Tensor, lengths: Tensor, page_tokens: integer, scale?: number, window?: integer}
+---@param opt PagedAttentionOptions
 ---@return Tensor
 function q.pages.paged_attention(query, k_pool, v_pool, opt) end
 

@@ -146,11 +146,11 @@ int rope_table(Call& call) {
 }
 
 int rope(Call& call) {
-  Options table(call, 4, {"inv_freq", "scale"});
+  Options table(call, 4, {"inv_freq", "scale", "interleaved"});
   const TensorPtr query = call.arg<TensorPtr>(1), key = call.arg<TensorPtr>(2, nullptr),
                   positions = call.arg<TensorPtr>(3), inv_freq = table.get<TensorPtr>("inv_freq");
   const Rotated rotated = rope(tape_of(call, query, key, positions, inv_freq), query, key, positions, inv_freq,
-                               table.get<float>("scale", 1));
+                               table.get<float>("scale", 1), table.get<bool>("interleaved", false));
   return rotated.key ? call.push(rotated.query, rotated.key) : call.push(rotated.query);
 }
 
@@ -166,22 +166,28 @@ int attention(Call& call) {
   Documents documents{boundary("cu_q"), boundary("cu_k")};
   if (!documents.cu_q) call.bad_argument(4, "cu_q is missing");
   if (!documents.cu_k) documents.cu_k = documents.cu_q;
-  Options opt(call, 5, {"scale", "window"});
-  const float scale = opt.get<float>("scale", 1.0f / std::sqrt(static_cast<float>(q->view.columns())));
-  return call.push(attention(tape_of(call, q, k, v, documents.cu_q, documents.cu_k), q, k, v, documents, scale,
-                             opt.get<int>("window", 0)));
+  Options opt(call, 5, {"scale", "window", "softcap", "sinks"});
+  AttentionOptions options;
+  options.scale = opt.get<float>("scale", 1.0f / std::sqrt(static_cast<float>(q->view.columns())));
+  options.window = opt.get<int>("window", 0), options.softcap = opt.get<float>("softcap", 0);
+  options.sinks = opt.get<TensorPtr>("sinks", nullptr);
+  Tape& tape = tape_of(call, q, k, v, documents.cu_q, documents.cu_k, options.sinks);
+  return call.push(attention(tape, q, k, v, documents, options));
 }
 
 int lm_head_loss(Call& call) {
   const TensorPtr h = call.arg<TensorPtr>(1), w = call.arg<TensorPtr>(2), targets = call.arg<TensorPtr>(3),
                   scale = call.arg<TensorPtr>(4);
-  HeadLoss result = lm_head_loss(tape_of(call, h, w, targets, scale), h, w, targets, scale);
+  Options opt(call, 5, {"softcap"});
+  HeadLoss result =
+      lm_head_loss(tape_of(call, h, w, targets, scale), h, w, targets, scale, opt.get<float>("softcap", 0));
   return call.push(result.loss, result.nll);
 }
 
 int token_nll(Call& call) {
   const TensorPtr h = call.arg<TensorPtr>(1), w = call.arg<TensorPtr>(2), targets = call.arg<TensorPtr>(3);
-  return call.push(token_nll(tape_of(call, h, w, targets), h, w, targets));
+  Options opt(call, 4, {"softcap"});
+  return call.push(token_nll(tape_of(call, h, w, targets), h, w, targets, opt.get<float>("softcap", 0)));
 }
 
 int reshape(Call& call) {

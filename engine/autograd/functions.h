@@ -107,9 +107,15 @@ struct Rotated {
   TensorPtr query, key;
 };
 Rotated rope(Tape& tape, const TensorPtr& query, const TensorPtr& key, const TensorPtr& positions,
-             const TensorPtr& inv_freq, float scale);
+             const TensorPtr& inv_freq, float scale, bool interleaved);
+// Of the operation, without its views. sinks: [heads] f32, or null.
+struct AttentionOptions {
+  float scale = 1, softcap = 0;
+  int window = 0;
+  TensorPtr sinks;
+};
 TensorPtr attention(Tape& tape, const TensorPtr& q, const TensorPtr& k, const TensorPtr& v, const Documents& documents,
-                    float scale, int window);
+                    const AttentionOptions& options);
 
 // The gradient of h, and of w, is computed together with the loss, while the logits of a chunk exist; so the loss has
 // to be the scalar that backward() starts from (weights belong into loss_scale), and w's gradient is added when this
@@ -119,8 +125,8 @@ struct HeadLoss {
   TensorPtr nll;   // [tokens] f32
 };
 HeadLoss lm_head_loss(Tape& tape, const TensorPtr& h, const TensorPtr& w, const TensorPtr& targets,
-                      const TensorPtr& loss_scale);
+                      const TensorPtr& loss_scale, float softcap);
 // The nll [tokens] f32 of each target (0 where that is -1), through which gradients flow to h alone: w is frozen.
-TensorPtr token_nll(Tape& tape, const TensorPtr& h, const TensorPtr& w, const TensorPtr& targets);
+TensorPtr token_nll(Tape& tape, const TensorPtr& h, const TensorPtr& w, const TensorPtr& targets, float softcap);
 
 }  // namespace qeng

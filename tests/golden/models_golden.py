@@ -43,7 +43,8 @@ def ssm_tensor(name, data, v):
 
 
 # NAME: the class; values of config.json beside BASE, and entries beside common(); whether rows of q and k are in the order of rotated
-# pairs; cases (name, what differs, and False if llama.cpp has no words for it).
+# pairs, and whether norms add one to their weights, which GGUF has added; cases (name, what differs, and False if llama.cpp has no words
+# for it).
 MODELS = {
     "olmo2": dict(
         hf="Olmo2ForCausalLM", values=dict(rope_theta=500.0), cases=[
@@ -75,6 +76,26 @@ MODELS = {
         reshaped=ssm_tensor, values={}, cases=[
             ("groups of heads", dict(n_groups=2, num_heads=8, head_dim=8)), ("one group, and a head that is the embedding", dict(n_groups=1, tie_word_embeddings=True)),
             ("biases, bounded steps", dict(n_groups=1, use_bias=True, use_conv_bias=False, time_step_limit=[0.3, 0.8]), False)]),
+    "gemma2": dict(
+        hf="Gemma2ForCausalLM", plus_one=True, entries=lambda v: {
+            "rope.dimension_count": v["head_dim"], "attention.key_length": v["head_dim"], "attention.value_length": v["head_dim"],
+            "attention.sliding_window": v["sliding_window"], "attn_logit_softcapping": v["attn_logit_softcapping"],
+            "final_logit_softcapping": v["final_logit_softcapping"]},
+        values=dict(rope_theta=500.0, head_dim=16, num_hidden_layers=3, sliding_window=4, query_pre_attn_scalar=16,
+                    attn_logit_softcapping=2.0, final_logit_softcapping=5.0, hidden_activation="gelu_pytorch_tanh", tie_word_embeddings=True),
+        cases=[("scores and logits capped", {}),
+               ("nothing capped", dict(attn_logit_softcapping=None, final_logit_softcapping=None), False),
+               ("a head of its own, biases, another scale and other windows", dict(
+                   tie_word_embeddings=False, attention_bias=True, query_pre_attn_scalar=20,
+                   layer_types=["full_attention", "full_attention", "sliding_attention"]), False)]),
+    "gemma3": dict(
+        hf="Gemma3ForCausalLM", type="gemma3_text", plus_one=True, entries=lambda v: {
+            "rope.dimension_count": v["head_dim"], "attention.key_length": v["head_dim"], "attention.value_length": v["head_dim"],
+            "attention.sliding_window": v["sliding_window"], "attention.sliding_window_pattern": 6, "rope.freq_base_swa": 90.0,
+            "final_logit_softcapping": v["final_logit_softcapping"]},
+        values=dict(rope_theta=500.0, rope_local_base_freq=90.0, head_dim=16, num_hidden_layers=6, sliding_window=4, query_pre_attn_scalar=16,
+                    final_logit_softcapping=5.0, hidden_activation="gelu_pytorch_tanh", tie_word_embeddings=True),
+        cases=[("logits capped", {})]),
     "granite": dict(
         hf="GraniteForCausalLM", pairs=True, entries=lambda v: {
             "embedding_scale": float(v["embedding_multiplier"]), "attention.scale": v["attention_multiplier"],
@@ -149,7 +170,7 @@ def of_transformers(values):
 def write_gguf(path, model, values, shapes):
     """As llama.cpp's convert_hf_to_gguf.py does; returns the entries."""
     import gguf
-    word = model.get("word", values["model_type"])
+    word = model["word"]
     kind = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == word)
     names = gguf.get_tensor_name_map(kind, values.get("num_hidden_layers") or values["n_layer"])
     w = gguf.GGUFWriter(path, word)
@@ -166,6 +187,8 @@ def write_gguf(path, model, values, shapes):
             data = data.T.copy()
         if "reshaped" in model:
             name, data = model["reshaped"](name, data, values)
+        if model.get("plus_one") and name.endswith("norm.weight"):
+            data = data + 1
         w.add_tensor(names.get_name(name, try_suffixes=(".weight", ".bias")), data)
     w.write_header_to_file(), w.write_kv_data_to_file(), w.write_tensors_to_file(), w.close()
     return entries
@@ -179,9 +202,9 @@ def of_llama(path):  # a process of its own: torch and xllamacpp do not live in 
 
 
 def write(name, model):
-    cases = []
+    model, cases = {"word": name} | model, []
     for title, more, *known in model["cases"]:
-        values = dict(architectures=[model["hf"]], model_type=name) | model.get("base", BASE) | model["values"] | more
+        values = dict(architectures=[model["hf"]], model_type=model.get("type", name)) | model.get("base", BASE) | model["values"] | more
         case = dict(name=title, values=values, **of_transformers(values))
         shapes = case.pop("shapes")
         if known != [False]:
@@ -194,7 +217,7 @@ def write(name, model):
             print(f"{name}, {title}: llama.cpp's logits are off transformers' by {off:.2g}")
         case = json.loads(json.dumps(case), parse_float=lambda text: float(f"{float(text):.8g}"))
         cases.append(json.dumps(case))
-    head = dict(word=model.get("word", name), tokens=TOKENS, rate=RATE, eps=EPS, rank=RANK, alpha=ALPHA)
+    head = dict(word=model["word"], tokens=TOKENS, rate=RATE, eps=EPS, rank=RANK, alpha=ALPHA)
     with open(os.path.join(here, "models", name + ".json"), "w") as f:
         f.write(json.dumps(head)[:-1] + ', "cases": [\n%s\n]}\n' % ",\n".join(cases))
 

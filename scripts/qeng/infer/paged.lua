@@ -11,6 +11,7 @@
 --   runner.pool:commit(id)
 
 local lora = require "qeng.model.lora"
+local nn = require "qeng.model.nn"
 local q = require "qeng.core"
 local sequences = require "qeng.infer.sequences"
 
@@ -157,7 +158,10 @@ function Runner:hidden(step, ranges)
   return step.wanted and q.embedding(hidden, step.wanted) or hidden
 end
 
-function Runner:logits(hidden) return q.block("head", q.row_linear, hidden, { self.model.head }, { out = "f32" })[1] end
+function Runner:logits(hidden)
+  local model = self.model
+  return nn.softcap(q.block("head", q.row_linear, hidden, { model.head }, { out = "f32" })[1], model.config)
+end
 
 -- A step of one row for each sequence, all of one adapter. The second of a shape is captured, the others replay it. An
 -- adapter is told by its salt: its memory may later hold another one.

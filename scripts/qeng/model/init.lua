@@ -12,6 +12,7 @@ local hub = require "qeng.hub"
 local look = require "qeng.model.look"
 local lora = require "qeng.model.lora"
 local new_tokens = require "qeng.model.new_tokens"
+local nn = require "qeng.model.nn"
 local peft = require "qeng.model.peft"
 local stream = require "qeng.model.stream"
 
@@ -254,20 +255,22 @@ end
 -- Loss [1] of a packed batch: micro_batch.scale times the sum of nll over its targets. Also nll [t].
 function Model:loss(micro_batch, length)
   local hidden = hidden_of(self, micro_batch, length)
-  return q.block("head", q.lm_head_loss, hidden, self.head, micro_batch.targets, micro_batch.scale)
+  return q.block("head", q.lm_head_loss, hidden, self.head, micro_batch.targets, micro_batch.scale,
+    { softcap = self.config.logit_softcap })
 end
 
 -- Logits [t, vocab] of a packed batch in f32, for losses that need all of them.
 function Model:packed_logits(packed, length)
   local hidden = hidden_of(self, packed, length)
-  return q.block("head", q.linear, hidden, self.head, { out = "f32" })
+  return nn.softcap(q.block("head", q.linear, hidden, self.head, { out = "f32" }), self.config)
 end
 
 -- The log probability [t] of each target of a packed batch, 0 where there is none. Under a frozen head no logits of the
 -- whole batch exist.
 function Model:logprobs(packed, length)
   if not self.head:requires_grad() then
-    return -q.block("head", q.token_nll, hidden_of(self, packed, length), self.head, packed.targets)
+    return -q.block("head", q.token_nll, hidden_of(self, packed, length), self.head, packed.targets,
+      { softcap = self.config.logit_softcap })
   end
   local logits = self:packed_logits(packed, length)
   local picked = q.where(packed.targets:unsqueeze(2):eq(q.arange(logits:shape()[2])), logits, 0):sum(-1)

@@ -10,6 +10,7 @@ local checkpoint = require "qeng.train.checkpoint"
 local options = require "qeng.console.options"
 local q = require "qeng.core"
 local inertia = require "qeng.onebit.inertia"
+local nn = require "qeng.model.nn"
 local onebit = require "qeng.onebit"
 
 local convert = {}
@@ -148,7 +149,7 @@ function convert.teach(teacher, opt)
       local hidden = teacher.forward(micro_batch.tokens, seq)
       for first = 0, #targets - 1, rows do
         local count = math.min(rows, #targets - first)
-        local logits = q.linear(hidden:rows(first, count), teacher.head, { out = "f32" })
+        local logits = nn.softcap(q.linear(hidden:rows(first, count), teacher.head, { out = "f32" }), teacher.config)
         for i = 0, count - 1 do
           if targets[first + i + 1] >= 0 then targets[first + i + 1] = sampler:next(logits:rows(i, 1)) end
         end
