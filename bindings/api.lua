@@ -572,6 +572,27 @@ function q.add_rmsnorm(a, b, w, eps, plus_one) end
 ---@return Tensor
 function q.linear(x, w, opt) end
 
+---The linear layers of experts: rows first[e] .. first[e + 1] - 1 of x meet matrix e of w.
+---Rows past the last expert's give 0. With `apart`, for inference, the bits of a row depend on that row alone, as
+---those of q.row_linear do; it has no gradient.
+---@param x Tensor  [rows, in]
+---@param w Tensor  [experts, out, in]; frozen, of any stored dtype
+---@param first Tensor  [experts + 1] i32, ascending from 0 (q.route)
+---@param opt? {bias?: Tensor, out?: dtype, apart?: boolean, lora?: {a: Tensor, b: Tensor, scale: number, dropout?: number}}
+---  bias [experts, out]; lora: a [experts, rank, in], b [experts, out, rank]
+---@return Tensor  [rows, out]
+function q.grouped_linear(x, w, first, opt) end
+
+---Which experts a token goes to: the k of the largest scores + bias, the largest first, of equal ones the lower number.
+---Expert e has the rows order[first[e]] .. order[first[e + 1] - 1]: places t * k + j of choice, in order.
+---@param scores Tensor  [tokens, experts] f32
+---@param k integer
+---@param opt? {bias?: Tensor}  [experts] f32: counts in the choice alone
+---@return Tensor choice  [tokens, k] i32
+---@return Tensor order  [tokens * k] i32
+---@return Tensor first  [experts + 1] i32
+function q.route(scores, k, opt) end
+
 ---Uniform noise on embedded tokens while training (NEFTune, arXiv 2310.05914).
 ---It is at most strength / sqrt(tokens of the document * n) either way.
 ---@param x Tensor  [t, n]

@@ -78,7 +78,7 @@ struct Hadamard {
 //   y[r, :] (+)= x[r, :] op(w[e]) + [bias[e, :]]      rows past first[experts] give 0, with acc nothing
 // x: [rows, k] float   w: [experts, n, k], with `tall` [experts, k, n], of x's dtype or a stored one as in Matmul
 // bias: [experts, n] f32 or x's dtype   first: [experts + 1] i32 ascending from 0   y: [rows, n] f32 or x's dtype
-// apart: for inference, the bits of a row of y depend on that row of x alone, as RowLinear's; x is rounded as there.
+// apart: for inference, the bits of a row of y depend on that row of x alone, as RowLinear's; x is rounded as there. Not tall.
 struct GroupedMatmul {
   static constexpr const char* name = "grouped_matmul";
   View x, w, bias, first, y;
@@ -91,7 +91,7 @@ struct GroupedMatmul {
   }
 };
 
-// dw[e] (+)= dy_e^T x_e of each expert's rows;  [dbias[e]] (+)= sum of dy_e     An expert without rows has 0.
+// [dw[e]] (+)= dy_e^T x_e of each expert's rows;  [dbias[e]] (+)= sum of dy_e     An expert without rows has 0.
 // dy: [rows, n]   x: [rows, k]   first: [experts + 1] i32   dw: [experts, n, k] f32   dbias: [experts, n] f32
 struct GroupedMatmulGrad {
   static constexpr const char* name = "grouped_matmul_grad";
