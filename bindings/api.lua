@@ -578,8 +578,8 @@ function q.linear(x, w, opt) end
 ---@param x Tensor  [rows, in]
 ---@param w Tensor  [experts, out, in]; frozen, of any stored dtype
 ---@param first Tensor  [experts + 1] i32, ascending from 0 (q.route)
----@param opt? {bias?: Tensor, out?: dtype, apart?: boolean, lora?: {a: Tensor, b: Tensor, scale: number, dropout?: number}}
----  bias [experts, out]; lora: a [experts, rank, in], b [experts, out, rank]
+---@param opt? {bias?: Tensor, out?: dtype, apart?: boolean, lora?: table}  bias [experts, out]
+---  lora: as in q.linear, a [experts, rank, in], b [experts, out, rank]
 ---@return Tensor  [rows, out]
 function q.grouped_linear(x, w, first, opt) end
 
@@ -591,7 +591,21 @@ function q.grouped_linear(x, w, first, opt) end
 ---@return Tensor choice  [tokens, k] i32
 ---@return Tensor order  [tokens * k] i32
 ---@return Tensor first  [experts + 1] i32
+---@return Tensor place  [tokens, k] i32: where t * k + j is in `order`
 function q.route(scores, k, opt) end
+
+---The rows of tokens to the rows of their experts: y[place[t, j]] = x[t].
+---@param x Tensor  [tokens, n]
+---@param place Tensor  [tokens, k] i32 (q.route)
+---@return Tensor  [tokens * k, n], for q.grouped_linear
+function q.dispatch(x, place) end
+
+---The experts' rows back to their tokens: y[t] = sum over j of weight[t, j] * rows[place[t, j]], summed in f32.
+---@param rows Tensor  [tokens * k, n]
+---@param place Tensor  [tokens, k] i32 (q.route)
+---@param weight? Tensor  [tokens, k] f32
+---@return Tensor  [tokens, n]
+function q.combine(rows, place, weight) end
 
 ---Uniform noise on embedded tokens while training (NEFTune, arXiv 2310.05914).
 ---It is at most strength / sqrt(tokens of the document * n) either way.

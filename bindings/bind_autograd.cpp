@@ -62,13 +62,21 @@ int grouped_linear(Call& call) {
   return call.push(grouped_linear(tape, x, w, first, options));
 }
 
-// route(scores, k, options): choice, order, first
 int route(Call& call) {
   const TensorPtr scores = call.arg<TensorPtr>(1);
   Options opt(call, 3, {"bias"});
   const TensorPtr bias = opt.get<TensorPtr>("bias", nullptr);
   const Routed routed = route(device_of(call, scores, bias), scores, call.arg<int64_t>(2), bias);
-  return call.push(routed.choice, routed.order, routed.first);
+  return call.push(routed.choice, routed.order, routed.first, routed.place);
+}
+int dispatch(Call& call) {
+  const TensorPtr x = call.arg<TensorPtr>(1), place = call.arg<TensorPtr>(2);
+  return call.push(dispatch(tape_of(call, x, place), x, place));
+}
+int combine(Call& call) {
+  const TensorPtr rows = call.arg<TensorPtr>(1), place = call.arg<TensorPtr>(2),
+                  weight = call.arg<TensorPtr>(3, nullptr);
+  return call.push(combine(tape_of(call, rows, place, weight), rows, place, weight));
 }
 
 int merge_lora(Call& call) {
@@ -306,6 +314,8 @@ void register_autograd(lua_State* L) {
             {{"linear", fn<linear>},
              {"grouped_linear", fn<grouped_linear>},
              {"route", fn<route>},
+             {"dispatch", fn<dispatch>},
+             {"combine", fn<combine>},
              {"embedding_noise", fn<embedding_noise>},
              {"embedding", fn<embedding>},
              {"hadamard", fn<hadamard>},

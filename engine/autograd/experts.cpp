@@ -1,4 +1,4 @@
-// The linear layers of experts.
+// What mixtures of experts are made of.
 #include "engine/autograd/functions.h"
 
 namespace qeng {
@@ -112,11 +112,42 @@ Routed route(Device& device, const TensorPtr& scores, int64_t k, const TensorPtr
     fail("shape", "route: scores is ", shape_text(scores->view), ", expected [tokens, experts]");
   const int64_t tokens = scores->view.shape[0], experts = scores->view.shape[1];
   if (k < 1 || k > experts) fail("value", "route: ", k, " of ", experts, " experts; expected 1 to ", experts);
-  Routed result{make_tensor(device, {tokens, k}, DType::i32), make_tensor(device, {tokens * k}, DType::i32),
-                make_tensor(device, {experts + 1}, DType::i32)};
+  const auto made = [&](const Shape& shape) { return make_tensor(device, shape, DType::i32); };
+  Routed to{made({tokens, k}), made({tokens * k}), made({experts + 1}), made({tokens, k})};
   device.run(
-      Route{scores->view, bias ? bias->view : View(), result.choice->view, result.order->view, result.first->view});
-  return result;
+      Route{scores->view, bias ? bias->view : View(), to.choice->view, to.order->view, to.first->view, to.place->view});
+  return to;
+}
+
+TensorPtr dispatch(Tape& tape, const TensorPtr& x, const TensorPtr& place) {
+  const TensorPtr y = make_tensor(tape.device(), {place->view.elements(), x->view.columns()}, x->view.dtype);
+  tape.device().run(Dispatch{.x = x->view, .place = place->view, .y = y->view});
+  if (!tape.wants({x})) return y;
+  tape.record({y}, [=, &tape] {
+    const TensorPtr dx = make_like(*x);
+    tape.device().run(Combine{.x = y->grad->view, .place = place->view, .y = dx->view});
+    tape.pass(x, dx);
+  });
+  return y;
+}
+
+TensorPtr combine(Tape& tape, const TensorPtr& rows, const TensorPtr& place, const TensorPtr& weight) {
+  Device& device = tape.device();
+  const TensorPtr y = make_tensor(device, {place->view.rows(), rows->view.columns()}, rows->view.dtype);
+  const View factors = weight ? weight->view : View();
+  device.run(Combine{rows->view, place->view, factors, y->view});
+  if (!tape.wants({rows, weight})) return y;
+  tape.record({y}, [=, &tape, &device] {
+    const TensorPtr drows = make_like(*rows);
+    Dispatch op{.x = y->grad->view, .place = place->view, .weight = factors, .y = drows->view};
+    const bool weighs = weight && weight->needs_grad();
+    const TensorPtr dweight = weighs ? make_like(*weight) : nullptr;
+    if (weighs) op.rows = rows->view, op.dot = dweight->view;
+    device.run(op);
+    if (rows->needs_grad()) tape.pass(rows, drows);
+    if (weighs) tape.pass(weight, dweight);
+  });
+  return y;
 }
 
 }  // namespace qeng

@@ -35,9 +35,13 @@ TensorPtr grouped_linear(Tape& tape, const TensorPtr& x, const TensorPtr& w, con
 
 // Which experts a token goes to: see Route in kernels/ops.h. scores: [tokens, experts] f32  bias: [experts] f32 or null
 struct Routed {
-  TensorPtr choice, order, first;  // i32 [tokens, k], [tokens * k], [experts + 1]
+  TensorPtr choice, order, first, place;  // i32 [tokens, k], [tokens * k], [experts + 1], [tokens, k]
 };
 Routed route(Device& device, const TensorPtr& scores, int64_t k, const TensorPtr& bias);
+// x: [tokens, n] to the rows of experts [tokens * k, n], and back, summed with weight [tokens, k] f32, or without where
+// it is null; place: of route. See Dispatch and Combine in kernels/ops.h.
+TensorPtr dispatch(Tape& tape, const TensorPtr& x, const TensorPtr& place);
+TensorPtr combine(Tape& tape, const TensorPtr& rows, const TensorPtr& place, const TensorPtr& weight);
 
 // w + scale * b a, computed in f32 and rounded once to w's dtype; f32 where that is a stored one (in which a sum would
 // have to be rounded or quantized anew). Not differentiable.

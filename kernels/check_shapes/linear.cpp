@@ -118,6 +118,31 @@ void check_shapes(const Route& op) {
   });
   check.is("order", op.order, DType::i32, {tokens * k});
   check.is("first", op.first, DType::i32, {experts + 1});
+  check.is("place", op.place, DType::i32, {tokens, k});
+}
+
+void check_shapes(const Dispatch& op) {
+  const Check check{op.name};
+  const int64_t tokens = op.x.rows(), k = op.place.columns();
+  check.is_float("x", op.x);
+  check.is("x", op.x, op.x.dtype, {tokens, op.x.columns()});
+  check.is("place", op.place, DType::i32, {tokens, k});
+  check.is("y", op.y, op.x.dtype, {tokens * k, op.x.columns()});
+  if (op.weight) check.is("weight", op.weight, DType::f32, {tokens, k});
+  check.that(static_cast<bool>(op.rows) == static_cast<bool>(op.dot), "rows and dot are there both or neither");
+  if (!op.dot) return;
+  check.like("rows", op.rows, "y", op.y);
+  check.is("dot", op.dot, DType::f32, {tokens, k});
+}
+
+void check_shapes(const Combine& op) {
+  const Check check{op.name};
+  const int64_t tokens = op.place.rows(), k = op.place.columns();
+  check.is("place", op.place, DType::i32, {tokens, k});
+  check.is_float("x", op.x);
+  check.is("x", op.x, op.x.dtype, {tokens * k, op.x.columns()});
+  check.is("y", op.y, op.x.dtype, {tokens, op.x.columns()});
+  if (op.weight) check.is("weight", op.weight, DType::f32, {tokens, k});
 }
 
 }  // namespace qeng

@@ -36,7 +36,11 @@ void run(const Route& op, CpuContext& context) {
   for (int64_t e = 0; e < experts; ++e) first[e + 1] += first[e];
   auto* next = context.scratch.take<int32_t>(experts);
   std::copy(first, first + experts, next);
-  for (int64_t i = 0; i < places; ++i) order[next[choice[i]]++] = static_cast<int32_t>(i);
+  for (int64_t i = 0; i < places; ++i) {
+    const int32_t to = next[choice[i]]++;
+    order[to] = static_cast<int32_t>(i);
+    op.place.as<int32_t>()[i] = to;
+  }
 }
 
 }  // namespace qeng
