@@ -10,12 +10,12 @@ namespace qeng {
 std::vector<Segment> segments_of(const char* op, const View& first, int64_t rows) {
   const int32_t* starts = first.as<int32_t>();
   std::vector<Segment> segments;
-  for (int64_t e = 0; e + 1 < first.elements(); ++e) {
-    const int64_t begin = starts[e], end = starts[e + 1];
-    if ((e == 0 && begin != 0) || end < begin || end > rows)
-      fail("value", op, ": first[", e, "] is ", begin, " and first[", e + 1, "] is ", end,
-           ", expected to ascend from 0 to at most the ", rows, " rows");
-    segments.push_back({e, begin, end - begin});
+  for (int64_t e = 0; e < first.elements(); ++e) {
+    const int64_t before = e > 0 ? starts[e - 1] : 0;
+    if (starts[e] < before || starts[e] > rows || (e == 0 && starts[e] != 0))
+      fail("value", op, ": first[", e, "] is ", starts[e], "; expected ascending from 0 to at most the ", rows,
+           " rows");
+    if (e > 0) segments.push_back({e - 1, before, starts[e] - before});
   }
   return segments;
 }

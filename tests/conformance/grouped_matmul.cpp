@@ -25,12 +25,13 @@ Op grouped_matmul(Draw& draw) {
   draw.sometimes_misalign();
   GroupedMatmul op;
   const Groups of = groups(draw, draw.integer(0, 3) ? 20 : 70);
-  const DType dtype = draw.float_dtype();
+  const bool whole = draw.integer(0, 2) == 0;  // vectors of bf16, as tensor cores take them
+  const DType dtype = whole ? DType::bf16 : draw.float_dtype();
   const bool stored = draw.flip();
   const DType weights = stored ? draw.stored_dtype(dtype) : dtype;
   op.apart = draw.integer(0, 2) == 0, op.tall = !op.apart && draw.flip(), op.acc = draw.flip();
-  const int64_t along = stored ? draw.row_length(weights, 512) : draw.columns(40),
-                across = draw.columns(stored ? 8 : 40);
+  const auto columns = [&](int64_t most) { return whole ? 8 * draw.size(most) : draw.columns(most); };
+  const int64_t along = stored ? draw.row_length(weights, 512) : columns(40), across = columns(stored ? 8 : 40);
   const int64_t k = op.tall ? across : along, n = op.tall ? along : across;
   op.x = draw.tensor(dtype, {of.rows, k}), op.first = of.first;
   op.w = draw.tensor(weights, {of.experts, across, along});
@@ -44,8 +45,9 @@ Op grouped_matmul_grad(Draw& draw) {
   draw.sometimes_misalign();
   GroupedMatmulGrad op;
   const Groups of = groups(draw, draw.integer(0, 3) ? 20 : 150);
-  const DType dtype = draw.float_dtype();
-  const int64_t n = draw.columns(30), k = draw.columns(40);
+  const bool whole = draw.integer(0, 2) == 0;  // as above
+  const DType dtype = whole ? DType::bf16 : draw.float_dtype();
+  const int64_t n = whole ? 8 * draw.size(30) : draw.columns(30), k = whole ? 8 * draw.size(40) : draw.columns(40);
   op.acc = draw.flip();
   const auto result = [&](const View& view) { return op.acc ? draw.like(view) : view; };
   op.dy = draw.tensor(dtype, {of.rows, n}), op.x = draw.tensor(dtype, {of.rows, k}), op.first = of.first;
