@@ -594,6 +594,41 @@ function q.add_rmsnorm(a, b, w, eps, plus_one) end
 ---@return Tensor
 function q.linear(x, w, opt) end
 
+---The linear layers of experts: rows first[e] .. first[e + 1] - 1 of x meet matrix e of w.
+---Rows past the last expert's give 0. With `apart`, for inference, the bits of a row depend on that row alone, as
+---those of q.row_linear do; it has no gradient.
+---@param x Tensor  [rows, in]
+---@param w Tensor  [experts, out, in]; frozen, of any stored dtype
+---@param first Tensor  [experts + 1] i32, ascending from 0 (q.route)
+---@param opt? {bias?: Tensor, out?: dtype, apart?: boolean, lora?: table}  bias [experts, out]
+---  lora: as in q.linear, a [experts, rank, in], b [experts, out, rank]
+---@return Tensor  [rows, out]
+function q.grouped_linear(x, w, first, opt) end
+
+---Which experts a token goes to: the k of the largest scores + bias, the largest first, of equal ones the lower number.
+---Expert e has the rows order[first[e]] .. order[first[e + 1] - 1]: places t * k + j of choice, in order.
+---@param scores Tensor  [tokens, experts] f32
+---@param k integer
+---@param opt? {bias?: Tensor}  [experts] f32: counts in the choice alone
+---@return Tensor choice  [tokens, k] i32
+---@return Tensor order  [tokens * k] i32
+---@return Tensor first  [experts + 1] i32
+---@return Tensor place  [tokens, k] i32: where t * k + j is in `order`
+function q.route(scores, k, opt) end
+
+---The rows of tokens to the rows of their experts: y[place[t, j]] = x[t].
+---@param x Tensor  [tokens, n]
+---@param place Tensor  [tokens, k] i32 (q.route)
+---@return Tensor  [tokens * k, n], for q.grouped_linear
+function q.dispatch(x, place) end
+
+---The experts' rows back to their tokens: y[t] = sum over j of weight[t, j] * rows[place[t, j]], summed in f32.
+---@param rows Tensor  [tokens * k, n]
+---@param place Tensor  [tokens, k] i32 (q.route)
+---@param weight? Tensor  [tokens, k] f32
+---@return Tensor  [tokens, n]
+function q.combine(rows, place, weight) end
+
 ---Uniform noise on embedded tokens while training (NEFTune, arXiv 2310.05914).
 ---It is at most strength / sqrt(tokens of the document * n) either way.
 ---@param x Tensor  [t, n]

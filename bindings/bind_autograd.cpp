@@ -35,18 +35,48 @@ Lora read_lora(Call& call, int table) {
   return lora;
 }
 
+// Option lora, which may be absent.
+Lora lora_of(Call& call, const Options& opt) {
+  if (!opt.has("lora")) return {};
+  opt.push("lora");
+  Lora lora = read_lora(call, lua_gettop(call.L));
+  lua_pop(call.L, 1);
+  return lora;
+}
+
 int linear(Call& call) {
   TensorPtr x = call.arg<TensorPtr>(1), w = call.arg<TensorPtr>(2);
   Options opt(call, 3, {"bias", "lora", "out"});
-  Lora lora;
-  if (opt.has("lora")) {
-    opt.push("lora");
-    lora = read_lora(call, lua_gettop(call.L));
-    lua_pop(call.L, 1);
-  }
+  const Lora lora = lora_of(call, opt);
   const TensorPtr bias = opt.get<TensorPtr>("bias", nullptr);
   return call.push(
       linear(tape_of(call, x, w, bias, lora.a, lora.b), x, w, bias, lora, opt.get<DType>("out", x->view.dtype)));
+}
+
+int grouped_linear(Call& call) {
+  const TensorPtr x = call.arg<TensorPtr>(1), w = call.arg<TensorPtr>(2), first = call.arg<TensorPtr>(3);
+  Options opt(call, 4, {"bias", "lora", "out", "apart"});
+  const Grouped options{opt.get<TensorPtr>("bias", nullptr), lora_of(call, opt), opt.get<DType>("out", x->view.dtype),
+                        opt.get("apart", false)};
+  Tape& tape = tape_of(call, x, w, first, options.bias, options.lora.a, options.lora.b);
+  return call.push(grouped_linear(tape, x, w, first, options));
+}
+
+int route(Call& call) {
+  const TensorPtr scores = call.arg<TensorPtr>(1);
+  Options opt(call, 3, {"bias"});
+  const TensorPtr bias = opt.get<TensorPtr>("bias", nullptr);
+  const Routed routed = route(device_of(call, scores, bias), scores, call.arg<int64_t>(2), bias);
+  return call.push(routed.choice, routed.order, routed.first, routed.place);
+}
+int dispatch(Call& call) {
+  const TensorPtr x = call.arg<TensorPtr>(1), place = call.arg<TensorPtr>(2);
+  return call.push(dispatch(tape_of(call, x, place), x, place));
+}
+int combine(Call& call) {
+  const TensorPtr rows = call.arg<TensorPtr>(1), place = call.arg<TensorPtr>(2),
+                  weight = call.arg<TensorPtr>(3, nullptr);
+  return call.push(combine(tape_of(call, rows, place, weight), rows, place, weight));
 }
 
 int merge_lora(Call& call) {
@@ -299,6 +329,10 @@ void register_autograd(lua_State* L) {
   using namespace lua;
   functions(L, "",
             {{"linear", fn<linear>},
+             {"grouped_linear", fn<grouped_linear>},
+             {"route", fn<route>},
+             {"dispatch", fn<dispatch>},
+             {"combine", fn<combine>},
              {"embedding_noise", fn<embedding_noise>},
              {"embedding", fn<embedding>},
              {"hadamard", fn<hadamard>},

@@ -15,6 +15,7 @@ import numpy
 TOKENS = [3, 17, 5, 11, 2, 19, 7, 13, 1, 22]
 STEPS, RATE, RANK, ALPHA = 20, 3e-3, 2, 6
 EPS = 1e-5  # where a softmax is saturated its gradient is rounding alone, here 5e-7 at most; with 1e-8 AdamW makes whole steps of that
+ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
 BASE = dict(hidden_size=32, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, vocab_size=24,
             max_position_embeddings=64, rms_norm_eps=1e-5, pad_token_id=0, bos_token_id=1, eos_token_id=2, tie_word_embeddings=False)
 here = os.path.dirname(os.path.abspath(__file__))
@@ -42,9 +43,14 @@ def ssm_tensor(name, data, v):
     return name.replace(".dt_bias", ".dt_proj.bias"), data
 
 
+def experts(v):
+    return {"expert_count": v.get("num_experts") or v["num_local_experts"], "expert_used_count": v["num_experts_per_tok"]}
+
+
 # NAME: the class; values of config.json beside BASE, and entries beside common(); whether rows of q and k are in the order of rotated
 # pairs, and whether norms add one to their weights, which GGUF has added; cases (name, what differs, and False if llama.cpp has no words
-# for it).
+# for it, or None if it has none for the window alone, of which qeng writes a key of its own); the layers that get adapters, if not all;
+# where experts are (expert_layers.py). A case with `targets` is of adapters on those layers, those of experts among them.
 MODELS = {
     "olmo2": dict(
         hf="Olmo2ForCausalLM", values=dict(rope_theta=500.0), cases=[
@@ -103,6 +109,25 @@ MODELS = {
         values=dict(rope_theta=500.0, embedding_multiplier=12.0, attention_multiplier=0.0625, residual_multiplier=0.22, logits_scaling=3.0),
         cases=[("four multipliers", {}), ("a head that is the embedding, and biases", dict(
             tie_word_embeddings=True, attention_bias=True, mlp_bias=True, residual_multiplier=1.5))]),
+    "qwen3_moe": dict(
+        hf="Qwen3MoeForCausalLM", word="qwen3moe", experts=("mlp", "gate_proj", "up_proj", "down_proj"), lora=ATTENTION,
+        entries=lambda v: experts(v) | {"expert_feed_forward_length": v["moe_intermediate_size"]},
+        values=dict(rope_theta=500.0, head_dim=8, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=32, norm_topk_prob=True),
+        cases=[
+            ("two of six", {}), ("all of three", dict(num_experts=3, num_experts_per_tok=3)),
+            ("scores as they are", dict(norm_topk_prob=False), False),
+            ("a layer without experts", dict(mlp_only_layers=[0], attention_bias=True), False),
+            ("every second layer", dict(num_hidden_layers=3, decoder_sparse_step=2, tie_word_embeddings=True), False),
+            ("a window", dict(use_sliding_window=True, sliding_window=5), None),
+            ("a balanced load", dict(output_router_logits=True, router_aux_loss_coef=0.05)),
+            ("adapters of experts", dict(targets=ATTENTION + ["gate_proj", "up_proj", "down_proj"])),
+            ("adapters of the router", dict(targets=["gate", "down_proj"]))]),
+    "mixtral": dict(
+        hf="MixtralForCausalLM", word="llama", pairs=True, experts=("block_sparse_moe", "w1", "w3", "w2"), lora=ATTENTION, entries=experts,
+        values=dict(rope_theta=500.0, num_local_experts=4, num_experts_per_tok=2, intermediate_size=32), cases=[
+            ("two of four", {}), ("a window", dict(sliding_window=5), None), ("a head that is the embedding", dict(tie_word_embeddings=True)),
+            ("a balanced load", dict(output_router_logits=True, router_aux_loss_coef=0.05)),
+            ("adapters of experts", dict(targets=ATTENTION + ["w1", "w2", "w3"]))]),
 }
 
 
@@ -127,7 +152,9 @@ def curve(model, ids):
     return losses
 
 
-def of_transformers(values):
+def of_transformers(values, words, targets, others):
+    """others: the targets of adapters where the case has none of its own."""
+    import expert_layers
     import peft
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
@@ -139,7 +166,8 @@ def of_transformers(values):
     def fresh():
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager").eval()
         for name, parameter in model.named_parameters():
-            parameter.data = torch.from_numpy(formula(name, tuple(parameter.shape)))
+            own = expert_layers.parts(words, name, parameter)
+            parameter.data = torch.cat([torch.from_numpy(formula(part, tuple(tensor.shape))) for part, tensor in own.items()], len(own) - 1)
         model.tie_weights()
         return model
 
@@ -147,17 +175,19 @@ def of_transformers(values):
     model = fresh()
     out = model(ids, labels=ids)
     out.loss.backward()
-    grads = {}
-    for name, p in model.named_parameters():  # the length, and the product with a direction
-        grads[name] = [p.grad.norm().item(), (p.grad * torch.from_numpy(formula(name + "?", tuple(p.shape)))).sum().item()]
-    shapes = {name: list(p.shape) for name, p in model.named_parameters()}
+    grads, shapes = {}, {}
+    for parameter, p in model.named_parameters():  # the length, and the product with a direction
+        for name, grad in expert_layers.parts(words, parameter, p.grad).items():
+            shapes[name] = list(grad.shape)
+            grads[name] = [grad.norm().item(), (grad * torch.from_numpy(formula(name + "?", tuple(grad.shape)))).sum().item()]
     # PEFT refuses out_proj of a Mamba, whose weight a fused kernel for GPUs would read past the adapter. There is none here.
     peft.tuners.tuners_utils._check_lora_target_modules_mamba = lambda *given: None
-    adapted = peft.get_peft_model(fresh(), peft.LoraConfig(r=RANK, lora_alpha=ALPHA, lora_dropout=0.0, target_modules="all-linear"))
+    base = expert_layers.set_apart(words, fresh()) if targets else fresh()
+    adapted = peft.get_peft_model(base, peft.LoraConfig(r=RANK, lora_alpha=ALPHA, lora_dropout=0.0, target_modules=targets or others))
     for name, parameter in adapted.named_parameters():
         if ".lora_A." in name:
             own = name.removeprefix("base_model.model.").replace(".default", "")
-            parameter.data = torch.from_numpy(formula(own, tuple(parameter.shape)))
+            parameter.data = torch.from_numpy(expert_layers.of_adapter(words, own, parameter, formula).copy())
     adapted.eval()
     greedy = list(TOKENS)
     with torch.no_grad():
@@ -204,10 +234,16 @@ def of_llama(path):  # a process of its own: torch and xllamacpp do not live in 
 def write(name, model):
     model, cases = {"word": name} | model, []
     for title, more, *known in model["cases"]:
+        more, targets = dict(more), more.get("targets")
+        more.pop("targets", None)
         values = dict(architectures=[model["hf"]], model_type=model.get("type", name)) | model.get("base", BASE) | model["values"] | more
-        case = dict(name=title, values=values, **of_transformers(values))
+        case = dict(name=title, values=values, **of_transformers(values, model.get("experts"), targets, model.get("lora", "all-linear")))
+        if targets:
+            case["targets"] = targets
         shapes = case.pop("shapes")
-        if known != [False]:
+        if known == [None]:
+            case["windowed"] = True
+        elif known != [False]:
             with tempfile.TemporaryDirectory() as folder:
                 path = os.path.join(folder, "model.gguf")
                 case["entries"] = write_gguf(path, model, values, shapes)

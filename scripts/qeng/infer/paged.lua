@@ -70,6 +70,20 @@ function Inference:project(x, layers)
   return unpack(y, 1, #layers)
 end
 
+-- fn(rows, adapter_of) of the rows of each adapter in every one of `list`, and the results end to end. adapter_of(layer)
+-- is the layer's adapter there, or nil.
+function Inference:by_adapter(list, fn)
+  local results = {}
+  for i, range in ipairs(self.ranges) do
+    local rows = {}
+    for k, tensor in ipairs(list) do
+      rows[k] = #self.ranges == 1 and tensor or tensor:rows(range.first, range.count)
+    end
+    results[i] = fn(rows, function(layer) return lora_of(layer, range) end)
+  end
+  return #results == 1 and results[1] or q.concat(results, 1)
+end
+
 -- ---------------------------------------------------------------- the runner
 
 local Runner = {}

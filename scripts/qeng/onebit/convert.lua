@@ -7,6 +7,7 @@
 -- divergence from the teacher.
 
 local checkpoint = require "qeng.train.checkpoint"
+local experts = require "qeng.model.experts"
 local options = require "qeng.console.options"
 local q = require "qeng.core"
 local inertia = require "qeng.onebit.inertia"
@@ -41,6 +42,7 @@ end
 
 -- Refuses a model whose weights are no floats, before anything changes.
 local function check_weights(model)
+  experts.refuse(model, "one-bit conversion")
   for _, layer in ipairs(model.linears) do
     local dtype = layer.weight:dtype()
     if dtype ~= "f32" and dtype ~= "bf16" and dtype ~= "f16" then

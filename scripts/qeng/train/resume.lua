@@ -138,6 +138,7 @@ function resume.settings(given, defaults, steps)
   flatten(own, "config", model.config or {})
   own.mode, own.dtype, own.rule, own.neftune, own.architecture = model.mode, model.dtype, model.rule, model.neftune,
     model.arch and model.arch.hf
+  own.router_aux_loss = model.router_aux_loss
   own["base weights"], own.data = base_weights(model, given.bits), dataset(given.data)
   all.steps = steps
   return split(all, own)
