@@ -6,8 +6,25 @@ all experts as one parameter, gate_up_proj; here each part is one tensor [expert
 import torch
 
 
+def in_turns(name, tensor):
+    """Of gpt-oss, whose checkpoints have gate and up in turns and all matrices as [experts, in, out]. `words` may be this function: then
+    weights are named as checkpoints have them, gradients as qeng does."""
+    if name.endswith(".sinks"):
+        return {name + ".weight": tensor}
+    stem, _, part = name.rpartition(".")
+    if not stem.endswith(".experts"):
+        return {name: tensor}
+    kind = "bias" if part.endswith("_bias") else "weight"
+    if part.startswith("down_proj"):
+        return {f"{stem}.down_proj.{kind}": tensor if kind == "bias" else tensor.swapaxes(1, 2)}
+    return {f"{stem}.{own}.{kind}": half if kind == "bias" else half.swapaxes(1, 2)
+            for own, half in (("gate_proj", tensor[..., ::2]), ("up_proj", tensor[..., 1::2]))}
+
+
 def parts(words, name, tensor):
     """{name: tensor} of a parameter of transformers, or of its gradient."""
+    if callable(words):
+        return words(name, tensor)
     if not words:
         return {name: tensor}
     at, gate, up, down = words
@@ -19,7 +36,7 @@ def parts(words, name, tensor):
 
 def of_adapter(words, name, tensor, formula):
     """The formula's value of PEFT's parameter; an expert's is its part of all experts'."""
-    fields = (name.replace(".mlp.", f".{words[0]}.") if words else name).split(".")
+    fields = (name.replace(".mlp.", f".{words[0]}.") if isinstance(words, tuple) else name).split(".")
     if "experts" not in fields:
         return formula(".".join(fields), tuple(tensor.shape))
     number = int(fields.pop(fields.index("experts") + 1))

@@ -122,6 +122,20 @@ MODELS = {
             ("a balanced load", dict(output_router_logits=True, router_aux_loss_coef=0.05)),
             ("adapters of experts", dict(targets=ATTENTION + ["gate_proj", "up_proj", "down_proj"])),
             ("adapters of the router", dict(targets=["gate", "down_proj"]))]),
+    "gpt_oss": dict(
+        hf="GptOssForCausalLM", word="gpt-oss", experts="in_turns", lora=ATTENTION, rate=1e-3,  # beyond it, rounding decides the curve
+        entries=lambda v: experts(v) | {
+            "expert_feed_forward_length": v["intermediate_size"], "attention.sliding_window": v["sliding_window"],
+            "attention.key_length": v["head_dim"], "attention.value_length": v["head_dim"], "rope.dimension_count": v["head_dim"]},
+        values=dict(rope_theta=500.0, head_dim=16, num_local_experts=4, num_experts_per_tok=2, sliding_window=4, intermediate_size=32,
+                    rope_parameters=dict(rope_type="default", rope_theta=500.0)),
+        cases=[
+            ("two of four", {}),
+            ("another limit, no biases, one kind of layer", dict(swiglu_alpha=1.2, swiglu_limit=0.25, attention_bias=False,
+                                                                 layer_types=["full_attention"] * 2), False),
+            ("YaRN, which llama.cpp rounds", dict(rope_parameters=dict(
+                rope_type="yarn", rope_theta=500.0, factor=4.0, beta_fast=32.0, beta_slow=1.0, truncate=False,
+                original_max_position_embeddings=16)), None)]),
     "mixtral": dict(
         hf="MixtralForCausalLM", word="llama", pairs=True, experts=("block_sparse_moe", "w1", "w3", "w2"), lora=ATTENTION, entries=experts,
         values=dict(rope_theta=500.0, num_local_experts=4, num_experts_per_tok=2, intermediate_size=32), cases=[
@@ -138,10 +152,10 @@ def formula(name, shape):
     return values.astype(numpy.float32).reshape(shape)
 
 
-def curve(model, ids):
+def curve(model, ids, rate):
     """The losses of STEPS steps on one document, each before its step."""
     import torch
-    adamw = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=RATE, betas=(0.9, 0.999), eps=EPS, weight_decay=0)
+    adamw = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=rate, betas=(0.9, 0.999), eps=EPS, weight_decay=0)
     losses = []
     for _ in range(STEPS):
         loss = model(ids, labels=ids).loss
@@ -152,9 +166,11 @@ def curve(model, ids):
     return losses
 
 
-def of_transformers(values, words, targets, others):
+def of_transformers(values, words, targets, others, rate):
     """others: the targets of adapters where the case has none of its own."""
     import expert_layers
+    if isinstance(words, str):
+        words = getattr(expert_layers, words)
     import peft
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
@@ -166,7 +182,7 @@ def of_transformers(values, words, targets, others):
     def fresh():
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager").eval()
         for name, parameter in model.named_parameters():
-            own = expert_layers.parts(words, name, parameter)
+            own = {name: parameter} if callable(words) else expert_layers.parts(words, name, parameter)
             parameter.data = torch.cat([torch.from_numpy(formula(part, tuple(tensor.shape))) for part, tensor in own.items()], len(own) - 1)
         model.tie_weights()
         return model
@@ -177,8 +193,9 @@ def of_transformers(values, words, targets, others):
     out.loss.backward()
     grads, shapes = {}, {}
     for parameter, p in model.named_parameters():  # the length, and the product with a direction
-        for name, grad in expert_layers.parts(words, parameter, p.grad).items():
-            shapes[name] = list(grad.shape)
+        own = expert_layers.parts(words, parameter, p.grad)
+        shapes |= {parameter: list(p.shape)} if callable(words) else {name: list(grad.shape) for name, grad in own.items()}
+        for name, grad in own.items():
             grads[name] = [grad.norm().item(), (grad * torch.from_numpy(formula(name + "?", tuple(grad.shape)))).sum().item()]
     # PEFT refuses out_proj of a Mamba, whose weight a fused kernel for GPUs would read past the adapter. There is none here.
     peft.tuners.tuners_utils._check_lora_target_modules_mamba = lambda *given: None
@@ -193,8 +210,8 @@ def of_transformers(values, words, targets, others):
     with torch.no_grad():
         for _ in range(8):
             greedy.append(int(model(torch.tensor([greedy])).logits[0, -1].argmax()))
-    return dict(logits=out.logits[0, -1].tolist(), loss=out.loss.item(), gradients=grads, full=curve(fresh(), ids),
-                lora=curve(adapted, ids), greedy=greedy[len(TOKENS):], shapes=shapes)
+    return dict(logits=out.logits[0, -1].tolist(), loss=out.loss.item(), gradients=grads, full=curve(fresh(), ids, rate),
+                lora=curve(adapted, ids, rate), greedy=greedy[len(TOKENS):], shapes=shapes)
 
 
 def write_gguf(path, model, values, shapes):
@@ -215,6 +232,14 @@ def write_gguf(path, model, values, shapes):
                 data = data.reshape(values[heads], 2, shape[0] // values[heads] // 2, *shape[1:]).swapaxes(1, 2).reshape(shape)
         if model.get("transposed", lambda name: False)(name):
             data = data.T.copy()
+        if model.get("experts") == "in_turns":
+            import expert_layers
+            for part, piece in expert_layers.in_turns(name, data).items():
+                if part != name:
+                    w.add_tensor(names.get_name(part.replace("sinks.weight", "sinks"), try_suffixes=(".weight", ".bias")) + (
+                        ".weight" if "sinks" in part else ""), piece.copy())
+            if ".experts." in name or name.endswith(".sinks"):
+                continue
         if "reshaped" in model:
             name, data = model["reshaped"](name, data, values)
         if model.get("plus_one") and name.endswith("norm.weight"):
@@ -237,7 +262,7 @@ def write(name, model):
         more, targets = dict(more), more.get("targets")
         more.pop("targets", None)
         values = dict(architectures=[model["hf"]], model_type=model.get("type", name)) | model.get("base", BASE) | model["values"] | more
-        case = dict(name=title, values=values, **of_transformers(values, model.get("experts"), targets, model.get("lora", "all-linear")))
+        case = dict(name=title, values=values, **of_transformers(values, model.get("experts"), targets, model.get("lora", "all-linear"), model.get("rate", RATE)))
         if targets:
             case["targets"] = targets
         shapes = case.pop("shapes")
@@ -253,7 +278,7 @@ def write(name, model):
             print(f"{name}, {title}: llama.cpp's logits are off transformers' by {off:.2g}")
         case = json.loads(json.dumps(case), parse_float=lambda text: float(f"{float(text):.8g}"))
         cases.append(json.dumps(case))
-    head = dict(word=model["word"], tokens=TOKENS, rate=RATE, eps=EPS, rank=RANK, alpha=ALPHA)
+    head = dict(word=model["word"], tokens=TOKENS, rate=model.get("rate", RATE), eps=EPS, rank=RANK, alpha=ALPHA)
     with open(os.path.join(here, "models", name + ".json"), "w") as f:
         f.write(json.dumps(head)[:-1] + ', "cases": [\n%s\n]}\n' % ",\n".join(cases))
 

@@ -9,6 +9,7 @@
 --   eps              the entry with the epsilon of norms, if it is not attention.layer_norm_rms_epsilon
 --   rope_freqs       tensor rope_freqs.weight may be there
 --   experts          MLPs are of experts; r.experts is how many
+--   untruncated      YaRN begins and ends where its settings say, not at the whole dimension next to it
 --   longrope         tensors rope_factors_short.weight and rope_factors_long.weight may be there
 --   read(r, values)  reads further entries into the values; r: a Reader, with r.window
 --   values(r)        all values but those that every model has, in place of those of attention and MLPs

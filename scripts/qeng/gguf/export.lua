@@ -42,7 +42,7 @@ local function add_rope(add, arch, c)
   if kind == "yarn" then
     add(a .. ".rope.scaling.original_context_length", "u32", scaling.original_max_position_embeddings or c.max_position)
     local own_betas = (scaling.beta_fast or 32) ~= 32 or (scaling.beta_slow or 1) ~= 1
-    if own_betas or scaling.truncate == false or scaling.mscale then
+    if own_betas or scaling.truncate == false and not arch.gguf.untruncated or scaling.mscale then
       q.error("unsupported", "gguf: YaRN with beta_fast, beta_slow, truncate or mscale of its own is not written")
     end
     if scaling.attention_factor then

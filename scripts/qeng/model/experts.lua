@@ -59,10 +59,11 @@ Layer.__index = Layer
 
 -- The layer at p:at(name) of all experts, registered in the model as a linear layer is. share: the part of its weight
 -- that a token meets.
-local function layer_of(p, name, e, out, inputs)
+local function layer_of(p, name, e, out, inputs, bias)
   local layer = setmetatable({
-    model = p.model, name = p.prefix .. name, role = name, weight = p:at(name):weight("weight", { e.count, out, inputs }),
-    experts = e.count, share = e.used / e.count,
+    model = p.model, name = p.prefix .. name, role = name, experts = e.count, share = e.used / e.count,
+    weight = p:at(name):weight("weight", { e.count, out, inputs }),
+    bias = bias and p:at(name):weight("bias", { e.count, out }) or nil,
   }, Layer)
   if p:at(name):rotation("weight", inputs) then
     q.error("unsupported", ("%s: experts that are stored rotated are not supported"):format(layer.name))
@@ -73,7 +74,7 @@ end
 
 -- Rows first[e] .. of x under expert e and its part of the adapter, or of none. apart: in inference.
 function Layer:__call(x, first, adapter, apart)
-  return q.grouped_linear(x, self.weight, first, { lora = adapter, apart = apart })
+  return q.grouped_linear(x, self.weight, first, { bias = self.bias, lora = adapter, apart = apart })
 end
 
 -- The weights of a model's layers that a token meets.
@@ -143,16 +144,19 @@ end
 
 -- ---------------------------------------------------------------- the block's MLP
 
--- A mixture for nn.block. names: what the checkpoint calls the parts: at ("mlp"), gate, up and down of each expert
--- (gate_proj, up_proj, down_proj). Its places for hooks are "mlp.router", the router's logits, and "mlp".
-function experts.mlp(names)
+local function gated(gate, up, c) return q.swiglu(gate, up, { gelu = c.gelu or false }) end
+
+-- A mixture for nn.block. opt: what the checkpoint calls the parts: at ("mlp"), router ("gate"), gate, up and down of
+-- each expert (gate_proj, up_proj, down_proj); bias (router and experts have them), activate(gate, up, c) (q.swiglu).
+-- Its places for hooks are "mlp.router", the router's logits, and "mlp".
+function experts.mlp(opt)
   return function(block, c)
-    local p, e = block:at(names.at or "mlp"), c.experts
-    local router = p:linear("gate", e.count, c.hidden)
+    local p, e, activate = block:at(opt.at or "mlp"), c.experts, opt.activate or gated
+    local router = p:linear(opt.router or "gate", e.count, c.hidden, opt.bias)
     local inside = p:at "experts"
-    local gate_proj = layer_of(inside, names.gate or "gate_proj", e, e.ffn, c.hidden)
-    local up_proj = layer_of(inside, names.up or "up_proj", e, e.ffn, c.hidden)
-    local down_proj = layer_of(inside, names.down or "down_proj", e, c.hidden, e.ffn)
+    local gate_proj = layer_of(inside, opt.gate or "gate_proj", e, e.ffn, c.hidden, opt.bias)
+    local up_proj = layer_of(inside, opt.up or "up_proj", e, e.ffn, c.hidden, opt.bias)
+    local down_proj = layer_of(inside, opt.down or "down_proj", e, c.hidden, e.ffn, opt.bias)
     local routed, passed = block:place "mlp.router", block:place "mlp"
 
     local function compute(x, logits, seq, adapter_of)
@@ -161,7 +165,7 @@ function experts.mlp(names)
       local rows = q.dispatch(x, place)
       local gate = gate_proj(rows, first, adapter_of(gate_proj), apart)
       local up = up_proj(rows, first, adapter_of(up_proj), apart)
-      local inner = q.swiglu(gate, up, { gelu = c.gelu or false })
+      local inner = activate(gate, up, c)
       return q.combine(down_proj(inner, first, adapter_of(down_proj), apart), place, weight)
     end
 

@@ -35,6 +35,7 @@ end
 local function build(file, own, dtype, source, rotations)
   local arch, c = architectures.of(file, own)
   if arch.transposed and not file.is_gguf then source = turned(source, arch.transposed) end
+  if arch.source and not file.is_gguf then source = arch.source(source, file) end
   local model = setmetatable({
     runtime = q.runtime(), arch = arch, config = c, dtype = dtype, config_values = file.values, rotations = rotations,
     parameters = {}, linears = {}, states = {}, places = {}, ropes = {}, mode = "frozen", recompute = false,
@@ -363,10 +364,14 @@ function Model:save(dir, opt)
   local dtype = opt.dtype or self.gguf and self.dtype or self.saved_dtype
   local tensors = {}
   local turns = self.arch.transposed or function() return false end
+  local stored = self.arch.stored or experts.apart
+  local by_name = {}
+  for _, parameter in ipairs(self.parameters) do by_name[parameter.name] = parameter.tensor end
+  local function plain(name) return q.no_grad(by_name[name].to, by_name[name], dtype or self.dtype) end
   for _, parameter in ipairs(self.parameters) do
     local name, tensor = parameter.name, parameter.tensor
-    if turns(name) then tensor = q.no_grad(function() return tensor:to(dtype or self.dtype):transpose():clone() end) end
-    for _, part in ipairs(experts.apart(name, tensor)) do tensors[#tensors + 1] = part end
+    if turns(name) then tensor = q.no_grad(function() return plain(name):transpose():clone() end) end
+    for _, part in ipairs(stored(name, tensor, plain)) do tensors[#tensors + 1] = part end
   end
   for _, layer in ipairs(self.linears) do
     if layer.row_scale then tensors[#tensors + 1] = { layer.name .. ".weight_scale", layer.row_scale, "f32" } end

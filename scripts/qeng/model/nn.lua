@@ -231,7 +231,7 @@ function nn.attention(opt)
     local whole = opt.qk_norm == "whole"
     local q_norm = opt.qk_norm and p:norm("q_norm", whole and wide or c.head_dim, c.eps, c.plus_one)
     local k_norm = opt.qk_norm and p:norm("k_norm", whole and narrow or c.head_dim, c.eps, c.plus_one)
-    local sinks = opt.sinks and p:weight("sinks", { c.heads })
+    local sinks = opt.sinks and p:at("sinks"):weight("weight", { c.heads })
     local state = block:state(kv_pages.kind(c.kv_heads, c.head_dim, value_dim))
     local passed = block:place "attn"
 
