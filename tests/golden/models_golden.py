@@ -283,8 +283,8 @@ def write(name, model):
         f.write(json.dumps(head)[:-1] + ', "cases": [\n%s\n]}\n' % ",\n".join(cases))
 
 
-if sys.argv[1:2] == ["--llama"]:
+if __name__ == "__main__" and sys.argv[1:2] == ["--llama"]:
     of_llama(sys.argv[2])
-else:
+elif __name__ == "__main__":
     for name in sys.argv[1:] or MODELS:
         write(name, MODELS[name])

@@ -1,6 +1,6 @@
--- gpt-oss: attention with a sink in each head, over a window in every other layer; all MLPs are of experts with biases,
--- whose gates are clamped. Its checkpoints have gate and up of all experts as one tensor [experts, in, 2 ffn], in turns,
--- or the same numbers in MXFP4, which engine/formats/mxfp4_read.cpp takes apart.
+-- gpt-oss: attention with a sink in each head, over a window in every other layer; all MLPs are of experts with
+-- biases, whose gates are clamped. Its checkpoints have gate and up of all experts as one tensor [experts, in, 2 ffn],
+-- in turns, or the same numbers in MXFP4, which engine/formats/mxfp4_read.cpp takes apart.
 
 local experts = require "qeng.model.experts"
 local nn = require "qeng.model.nn"
@@ -14,6 +14,8 @@ function GptOss.config(file)
   c.local_layers = file:local_layers(c.layers, 2)
   c.window = file.values.sliding_window == q.json.null and 0 or file:size("sliding_window", 128)
   c.experts = experts.config(file, { count = 128, used = 4, ffn = c.ffn, normalised = true })
+  file:must("experts_per_token", c.experts.used)  -- the same again, in the first checkpoints
+  file:must("initial_context_length", (c.rope.scaling or {}).original_max_position_embeddings)
   c.alpha, c.limit = file:positive("swiglu_alpha", 1.702), file:positive("swiglu_limit", 7)
   return c
 end
@@ -96,10 +98,14 @@ GptOss.gguf = {
     if values.rope_scaling then values.rope_scaling.truncate = false end
   end,
   write = function(add, c)
-    local function must(what, ok) if not ok then q.error("unsupported", "gguf: gpt-oss has no words for " .. what) end end
+    local function must(what, ok)
+      if not ok then q.error("unsupported", "gguf: gpt-oss has no words for " .. what) end
+    end
     must(("swiglu_alpha = %g, swiglu_limit = %g"):format(c.alpha, c.limit), c.alpha == 1.702 and c.limit == 7)
     must("attention_bias = false", c.bias)
-    for i, near in ipairs(c.local_layers) do must("layers of which not every second has a window", near == (i % 2 == 1)) end
+    for i, near in ipairs(c.local_layers) do
+      must("layers of which not every second has a window", near == (i % 2 == 1))
+    end
     add("expert_feed_forward_length", "u32", c.experts.ffn)
     if (c.rope.scaling or {}).truncate == false then
       return "llama.cpp rounds where YaRN begins and ends, which the model does not: its logits differ a little"
