@@ -2,8 +2,8 @@
 -- infer/sequences.lua says what a state is.
 --
 -- A snapshot is as large as thousands of tokens' keys and values, so by default a page holds a whole sequence (the
--- engine's page_tokens): one snapshot a sequence. Equal beginnings are then computed anew, and a sequence that has to go
--- back starts over. Smaller pages share beginnings, and go back to the nearest full page, at the price of a snapshot
+-- engine's page_tokens): one snapshot a sequence. Equal beginnings are then computed anew, and a sequence that has to
+-- go back starts over. Smaller pages share beginnings, and go back to the nearest full page, at the price of a snapshot
 -- each.
 
 local q = require "qeng.core"
