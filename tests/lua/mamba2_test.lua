@@ -185,7 +185,8 @@ for text, more in pairs {
   ["8 heads of 16 in 3 groups"] = { n_groups = 3 },
   ["expand 3"] = { expand = 3 },
   ["key time_step_limit is not two numbers"] = { time_step_limit = { 1, 0 } },
-  ["unknown key norm_before_gate"] = { norm_before_gate = true },
+  ["unknown key d_conv"] = { d_conv = 4 },
+  ["rms_norm = false changes the mathematics"] = { rms_norm = false },
 } do
   refused(text, fresh, "f32", more)
 end

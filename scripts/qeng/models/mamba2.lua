@@ -47,9 +47,10 @@ function Mamba2.config(file)
       c.groups, c.hidden, tostring(expand), c.width))
   end
   file:must("hidden_act", "silu")
-  for key in ("chunk_size time_step_rank time_step_min time_step_max time_step_floor rescale_prenorm_residual")
-    :gmatch "%S+" do
-    file.used[key] = true  -- of another order of the same sums, and of initial weights
+  file:must("rms_norm", true)
+  for key in ("chunk_size time_step_rank time_step_min time_step_max time_step_floor rescale_prenorm_residual "
+    .. "norm_before_gate"):gmatch "%S+" do
+    file.used[key] = true  -- of other orders of the same sums, of initial weights; the last one nobody has applied
   end
   return c
 end
