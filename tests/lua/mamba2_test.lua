@@ -178,6 +178,16 @@ do
   engine:close()
 end
 
+-- ---- and training in bf16 goes where that in f32 does
+do
+  local packed = q.pack(documents)
+  local one, two = gradients(fresh(), { packed }), gradients(fresh "bf16", { packed })
+  for name, gradient in pairs(one) do
+    local off = distance(gradient, two[name]:to "f32")
+    assert(off < 0.05, ("the gradient of %s under bf16 is off by %g"):format(name, off))
+  end
+end
+
 -- ---- what is not computed is refused by name
 for text, more in pairs {
   ["hidden_act = gelu changes the mathematics"] = { hidden_act = "gelu" },
