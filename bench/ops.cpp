@@ -468,6 +468,16 @@ std::vector<Case> cases(const Model& m, int64_t t) {
          return op;
        },
        ""},
+      {"batched_matmul, chunks of heads",
+       [=](Operands& o) {
+         const int64_t chunks = t / 64 * m.heads, dim = m.head_dim;
+         BatchedMatmul op;
+         op.a = o.random(kHalf, {chunks, 64, dim}), op.b = o.random(kHalf, {chunks, 64, dim}), op.trans_b = true;
+         op.c = o.empty(kHalf, {chunks, 64, 64}), op.batch = View(nullptr, kHalf, {chunks});
+         op.of_a.stride[0] = op.of_b.stride[0] = op.of_c.stride[0] = 1;
+         return op;
+       },
+       ""},
       {"rearrange, heads before tokens",
        [=](Operands& o) {
          const int64_t heads = m.heads, dim = m.head_dim;

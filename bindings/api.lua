@@ -594,6 +594,41 @@ function q.add_rmsnorm(a, b, w, eps, plus_one) end
 ---@return Tensor
 function q.linear(x, w, opt) end
 
+---The linear layers of experts: rows first[e] .. first[e + 1] - 1 of x meet matrix e of w.
+---Rows past the last expert's give 0. With `apart`, for inference, the bits of a row depend on that row alone, as
+---those of q.row_linear do; it has no gradient.
+---@param x Tensor  [rows, in]
+---@param w Tensor  [experts, out, in]; frozen, of any stored dtype
+---@param first Tensor  [experts + 1] i32, ascending from 0 (q.route)
+---@param opt? {bias?: Tensor, out?: dtype, apart?: boolean, lora?: table}  bias [experts, out]
+---  lora: as in q.linear, a [experts, rank, in], b [experts, out, rank]
+---@return Tensor  [rows, out]
+function q.grouped_linear(x, w, first, opt) end
+
+---Which experts a token goes to: the k of the largest scores + bias, the largest first, of equal ones the lower number.
+---Expert e has the rows order[first[e]] .. order[first[e + 1] - 1]: places t * k + j of choice, in order.
+---@param scores Tensor  [tokens, experts] f32
+---@param k integer
+---@param opt? {bias?: Tensor}  [experts] f32: counts in the choice alone
+---@return Tensor choice  [tokens, k] i32
+---@return Tensor order  [tokens * k] i32
+---@return Tensor first  [experts + 1] i32
+---@return Tensor place  [tokens, k] i32: where t * k + j is in `order`
+function q.route(scores, k, opt) end
+
+---The rows of tokens to the rows of their experts: y[place[t, j]] = x[t].
+---@param x Tensor  [tokens, n]
+---@param place Tensor  [tokens, k] i32 (q.route)
+---@return Tensor  [tokens * k, n], for q.grouped_linear
+function q.dispatch(x, place) end
+
+---The experts' rows back to their tokens: y[t] = sum over j of weight[t, j] * rows[place[t, j]], summed in f32.
+---@param rows Tensor  [tokens * k, n]
+---@param place Tensor  [tokens, k] i32 (q.route)
+---@param weight? Tensor  [tokens, k] f32
+---@return Tensor  [tokens, n]
+function q.combine(rows, place, weight) end
+
 ---Uniform noise on embedded tokens while training (NEFTune, arXiv 2310.05914).
 ---It is at most strength / sqrt(tokens of the document * n) either way.
 ---@param x Tensor  [t, n]
@@ -615,22 +650,29 @@ function q.embedding_noise(x, cu, strength) end
 ---@return {inv_freq: Tensor, scale: number}
 function q.rope_table(opt) end
 
----Rotates the heads of query and key by the angles of their positions.
+---Rotates the heads of query and key by the angles of their positions. rope.interleaved: pairs are neighbours, and not
+---the halves of what is rotated.
 ---@param query Tensor  [t, heads, head_dim]
 ---@param key? Tensor  [t, kv_heads, head_dim]
 ---@param positions Tensor  [t] i32
----@param rope {inv_freq: Tensor, scale: number}
+---@param rope {inv_freq: Tensor, scale: number, interleaved?: boolean}
 ---@return Tensor query
 ---@return Tensor? key
 function q.rope(query, key, positions, rope) end
 
+---@class AttentionOptions
+---@field scale? number  1/sqrt(head_dim)
+---@field window? integer  the last keys that a query sees, 0: all
+---@field softcap? number  a score s becomes softcap * tanh(s / softcap), 0: as it is
+---@field sinks? Tensor  [heads] f32, a score of each head that has no value; gradients flow to it
+
 ---Causal attention over packed documents.
 ---@param query Tensor  [tq, heads, head_dim]
 ---@param key Tensor  [tk, kv_heads, head_dim]
----@param value Tensor
+---@param value Tensor  [tk, kv_heads, value_dim]
 ---@param seq {cu_q: Tensor, cu_k?: Tensor}
----@param opt? {scale?: number, window?: integer}  scale: 1/sqrt(head_dim)
----@return Tensor
+---@param opt? AttentionOptions
+---@return Tensor  [tq, heads, value_dim]
 function q.attention(query, key, value, seq, opt) end
 
 ---silu(gate) * up, or with gelu = true gelu(gate) * up, GELU in its tanh form
@@ -650,16 +692,18 @@ function q.dropout(x, p) end
 ---@param w Tensor  [vocab, hidden]
 ---@param targets Tensor  [t] i32, -1 where not trained
 ---@param scale Tensor  [1] f32
+---@param opt? {softcap?: number}  a logit z becomes softcap * tanh(z / softcap) before, 0: as it is
 ---@return Tensor loss  [1] f32
 ---@return Tensor nll  [t] f32
-function q.lm_head_loss(h, w, targets, scale) end
+function q.lm_head_loss(h, w, targets, scale, opt) end
 ---The nll of each token under a frozen head, without all logits; gradients flow to h. Where the head is trained:
 ---q.losses.cross_entropy of logits.
 ---@param h Tensor  [t, hidden]
 ---@param w Tensor  [vocab, hidden]
 ---@param targets Tensor  [t] i32, -1 where there is none: nll 0
+---@param opt? {softcap?: number}  as of lm_head_loss
 ---@return Tensor nll  [t] f32
-function q.token_nll(h, w, targets) end
+function q.token_nll(h, w, targets, opt) end
 
 -- ---------------------------------------------------------------- the tape, scopes, programs
 
@@ -1723,11 +1767,17 @@ function q.pages.kv_store(k, v, slots, k_pool, v_pool) end
 ---@param pairs_ Tensor  [n, 2] i32: from, to
 ---@param page_tokens integer
 function q.pages.copy_pages(pool, pairs_, page_tokens) end
+---@class PagedAttentionOptions: AttentionOptions
+---@field pages Tensor
+---@field cu_q Tensor
+---@field lengths Tensor
+---@field page_tokens integer
+
 ---Attention of queries [tokens, heads, head_dim] over a paged cache (PagedAttention of kernels/ops.h).
 ---@param query Tensor
 ---@param k_pool Tensor
 ---@param v_pool Tensor
----@param opt {pages: Tensor, cu_q: Tensor, lengths: Tensor, page_tokens: integer, scale?: number, window?: integer}
+---@param opt PagedAttentionOptions
 ---@return Tensor
 function q.pages.paged_attention(query, k_pool, v_pool, opt) end
 
@@ -2004,8 +2054,8 @@ local Model = {}
 function Model:rope(length) end
 ---Refuses rows longer than the model can pack.
 function Model:check_length(row_tokens) end
----Hidden states [t, hidden] of one document.
----@param input string|integer[]  a text, whose special tokens count as such, or token ids
+---Hidden states [t, hidden] of one document, or of several.
+---@param input string|integer[]|Packed  a text, whose special tokens count as such, token ids, or what q.pack gives
 ---@return Tensor
 function Model:hidden(input) end
 ---Logits [t, vocab] in f32 of one document, without a gradient. Those with one are
@@ -2525,6 +2575,112 @@ function Hopfield:recall(text) end
 ---@return number
 function Hopfield:recalled(noise, seed) end
 
+q.edit = {}
+
+---@class Fact
+---@field subject string  "Toyota"
+---@field prompt string  "{} is a car maker from": {} is where the subject stands
+---@field target_new string  what is to follow
+---@field target_true string
+---@field paraphrases? string[]  other ways to ask it, with {} for the subject
+---@field neighborhood? string[]  prompts about others, of whom target_true is true
+
+---The facts of a file, JSONL or a JSON array.
+---@param path string
+---@return Fact[]
+function q.edit.facts(path) end
+
+---@class EditStatisticsOptions
+---@field layers integer[]  from 0, in their order
+---@field text? string  by default one that the model writes by itself, at temperature 1
+---@field tokens? integer  of the text, 20000
+---@field contexts? integer  pieces of the text that prompts are read behind, 5
+---@field ridge? number  a share of the mean diagonal that is added to it, 0.01
+---@field seed? integer
+
+---What the keys of layers, the inputs of their MLPs' last matrices, are like over a text: the sums of k k^T.
+---The first use of a layer factors a matrix of ffn x ffn in float64, a second for 1536.
+---@param model Model
+---@param opt EditStatisticsOptions
+---@return EditStatistics
+function q.edit.statistics(model, opt) end
+
+---@class EditStatistics
+---@field contexts integer[][]  pieces of the text, the first of them empty
+---@field count integer  keys
+local EditStatistics = {}
+---@param layer integer
+---@return Tensor sum  [ffn, ffn] of k k^T
+---@return integer count
+function EditStatistics:sum(layer) end
+---(C + ridge)^-1 k for each of a list of keys; C: the sum divided by the count.
+---@param layer integer
+---@param keys number[][]
+---@return number[][]
+function EditStatistics:solve(layer, keys) end
+
+---@class EditOptions
+---@field layer? integer  q.edit.rome's, from 0; by default the middle one of q.edit.layers
+---@field layers? integer[]  q.edit.memit's
+---@field statistics? EditStatistics  by default made of the options that it takes, each time
+---@field steps? integer  of Adam, that finds what the layer should give, 20
+---@field lr? number  of these, in units of that vector's root mean square, 0.3
+---@field kl? number  weight of KL(P' || P) of what follows "{subject} is a", 0.0625
+---@field decay? number  weight of the change's length, 0.5
+---@field clamp? number  the most that it is, in lengths of the vector, 2
+---@field enough? number  the loss at which it is found, 0.05
+---@field lambda? number  q.edit.memit's: the weight of the text beside the facts, 200
+
+---Puts a fact into the last matrix of a layer's MLP, by ROME (arXiv 2202.05262).
+---It gets a tensor of its own, of the model's dtype; the one before, also a quantized one, stays as it is.
+---@param model Model
+---@param fact Fact
+---@param opt? EditOptions
+---@return Edit
+function q.edit.rome(model, fact, opt) end
+---Puts facts into several layers, by MEMIT (arXiv 2210.07229).
+---@param model Model
+---@param facts Fact[]
+---@param opt? EditOptions
+---@return Edit
+function q.edit.memit(model, facts, opt) end
+---The layers that are edited: those of a list of numbers or texts, or five around a fifth of the way up.
+---@param model Model
+---@param given? (integer|string)[]
+---@return integer[]
+function q.edit.layers(model, given) end
+
+---@class Edit
+---@field found {loss: number, nll: number, steps: integer}[]  of each fact, where Adam ended
+---@field key Tensor?  [ffn], of q.edit.rome
+---@field value Tensor?  [hidden]: what the layer gives for the key now
+local Edit = {}
+---Puts the tensors from before back. Edits of the same weights that came later have to be undone first.
+function Edit:undo() end
+
+---What the model says to the prompts of facts, their paraphrases and their neighbours.
+---@param model Model
+---@param facts Fact[]
+---@param tokens? integer  written after each prompt, 64; 0: none
+---@return EditScores
+function q.edit.scores(model, facts, tokens) end
+
+---@class EditScores
+---@field facts table[]  of each fact: prompts, paraphrases, neighborhood, lists of {new =, old =}, each {logprob =
+---  (mean over the target's tokens), exact =, greedy =}
+---@field texts string[]  what was written
+local EditScores = {}
+---Appends those of other facts.
+---@param other EditScores
+function EditScores:add(other) end
+---Shares of the answers, nil where nothing was asked, as CounterFact has them.
+---efficacy, paraphrase: target_new is likelier than target_true. exact: target_new follows greedily. locality: of
+---neighbours target_true is the likelier one. kept: their likeliest token is that of `before`. fluency: bits of the
+---n-grams of words.
+---@param before? EditScores  of the same facts
+---@return {efficacy: number?, exact: number?, paraphrase: number?, locality: number?, kept: number?, fluency: number?}
+function EditScores:figures(before) end
+
 q.rewards = {}
 ---1 where the answer is record.answer, but for space around it, else 0.
 ---@param record {answer: string}
@@ -2661,6 +2817,45 @@ function q.optim.define(name, defaults, rule) end
 ---@param opt RunOptions
 ---@return Run
 function q.run(opt) end
+
+---@class LoopOptions
+---@field out string
+---@field steps integer
+---@field optimizer Optimizer
+---@field parameters table[]  {name=, tensor=}, what checkpoints keep
+---@field model? Model  its other weights have to be the same in a resumed run
+---@field settings? table
+---@field seed? integer
+---@field save_every? integer
+---@field keep? integer
+---@field resume? boolean
+---@field overwrite? boolean
+
+---The steps of a recipe that makes its batches itself: folder, checkpoints, metrics.jsonl, progress and Ctrl-C.
+---What a step computes may depend on its number, parameters and optimizer only. recipes/grpo.lua is such a recipe.
+---@param opt LoopOptions
+---@return Loop
+function q.loop(opt) end
+
+---@class Loop
+---@field done integer  steps that are done
+---@field total integer
+local Loop = {}
+
+---for step in run:steps(): the number of steps done, from 0 or where the run was stopped.
+---@return fun(): integer
+function Loop:steps() end
+
+---Ends a step: figures for metrics.jsonl, and a text for the progress line.
+---@param figures table
+---@param text? string
+function Loop:log(figures, text) end
+
+---Goes on after Ctrl-C at the prompt.
+function Loop:continue() end
+
+---Ends the loop before its last step.
+function Loop:finish() end
 
 ---@class Run
 ---@field total integer  steps of the whole run

@@ -35,18 +35,48 @@ Lora read_lora(Call& call, int table) {
   return lora;
 }
 
+// Option lora, which may be absent.
+Lora lora_of(Call& call, const Options& opt) {
+  if (!opt.has("lora")) return {};
+  opt.push("lora");
+  Lora lora = read_lora(call, lua_gettop(call.L));
+  lua_pop(call.L, 1);
+  return lora;
+}
+
 int linear(Call& call) {
   TensorPtr x = call.arg<TensorPtr>(1), w = call.arg<TensorPtr>(2);
   Options opt(call, 3, {"bias", "lora", "out"});
-  Lora lora;
-  if (opt.has("lora")) {
-    opt.push("lora");
-    lora = read_lora(call, lua_gettop(call.L));
-    lua_pop(call.L, 1);
-  }
+  const Lora lora = lora_of(call, opt);
   const TensorPtr bias = opt.get<TensorPtr>("bias", nullptr);
   return call.push(
       linear(tape_of(call, x, w, bias, lora.a, lora.b), x, w, bias, lora, opt.get<DType>("out", x->view.dtype)));
+}
+
+int grouped_linear(Call& call) {
+  const TensorPtr x = call.arg<TensorPtr>(1), w = call.arg<TensorPtr>(2), first = call.arg<TensorPtr>(3);
+  Options opt(call, 4, {"bias", "lora", "out", "apart"});
+  const Grouped options{opt.get<TensorPtr>("bias", nullptr), lora_of(call, opt), opt.get<DType>("out", x->view.dtype),
+                        opt.get("apart", false)};
+  Tape& tape = tape_of(call, x, w, first, options.bias, options.lora.a, options.lora.b);
+  return call.push(grouped_linear(tape, x, w, first, options));
+}
+
+int route(Call& call) {
+  const TensorPtr scores = call.arg<TensorPtr>(1);
+  Options opt(call, 3, {"bias"});
+  const TensorPtr bias = opt.get<TensorPtr>("bias", nullptr);
+  const Routed routed = route(device_of(call, scores, bias), scores, call.arg<int64_t>(2), bias);
+  return call.push(routed.choice, routed.order, routed.first, routed.place);
+}
+int dispatch(Call& call) {
+  const TensorPtr x = call.arg<TensorPtr>(1), place = call.arg<TensorPtr>(2);
+  return call.push(dispatch(tape_of(call, x, place), x, place));
+}
+int combine(Call& call) {
+  const TensorPtr rows = call.arg<TensorPtr>(1), place = call.arg<TensorPtr>(2),
+                  weight = call.arg<TensorPtr>(3, nullptr);
+  return call.push(combine(tape_of(call, rows, place, weight), rows, place, weight));
 }
 
 int merge_lora(Call& call) {
@@ -146,11 +176,11 @@ int rope_table(Call& call) {
 }
 
 int rope(Call& call) {
-  Options table(call, 4, {"inv_freq", "scale"});
+  Options table(call, 4, {"inv_freq", "scale", "interleaved"});
   const TensorPtr query = call.arg<TensorPtr>(1), key = call.arg<TensorPtr>(2, nullptr),
                   positions = call.arg<TensorPtr>(3), inv_freq = table.get<TensorPtr>("inv_freq");
   const Rotated rotated = rope(tape_of(call, query, key, positions, inv_freq), query, key, positions, inv_freq,
-                               table.get<float>("scale", 1));
+                               table.get<float>("scale", 1), table.get<bool>("interleaved", false));
   return rotated.key ? call.push(rotated.query, rotated.key) : call.push(rotated.query);
 }
 
@@ -166,22 +196,28 @@ int attention(Call& call) {
   Documents documents{boundary("cu_q"), boundary("cu_k")};
   if (!documents.cu_q) call.bad_argument(4, "cu_q is missing");
   if (!documents.cu_k) documents.cu_k = documents.cu_q;
-  Options opt(call, 5, {"scale", "window"});
-  const float scale = opt.get<float>("scale", 1.0f / std::sqrt(static_cast<float>(q->view.columns())));
-  return call.push(attention(tape_of(call, q, k, v, documents.cu_q, documents.cu_k), q, k, v, documents, scale,
-                             opt.get<int>("window", 0)));
+  Options opt(call, 5, {"scale", "window", "softcap", "sinks"});
+  AttentionOptions options;
+  options.scale = opt.get<float>("scale", 1.0f / std::sqrt(static_cast<float>(q->view.columns())));
+  options.window = opt.get<int>("window", 0), options.softcap = opt.get<float>("softcap", 0);
+  options.sinks = opt.get<TensorPtr>("sinks", nullptr);
+  Tape& tape = tape_of(call, q, k, v, documents.cu_q, documents.cu_k, options.sinks);
+  return call.push(attention(tape, q, k, v, documents, options));
 }
 
 int lm_head_loss(Call& call) {
   const TensorPtr h = call.arg<TensorPtr>(1), w = call.arg<TensorPtr>(2), targets = call.arg<TensorPtr>(3),
                   scale = call.arg<TensorPtr>(4);
-  HeadLoss result = lm_head_loss(tape_of(call, h, w, targets, scale), h, w, targets, scale);
+  Options opt(call, 5, {"softcap"});
+  HeadLoss result =
+      lm_head_loss(tape_of(call, h, w, targets, scale), h, w, targets, scale, opt.get<float>("softcap", 0));
   return call.push(result.loss, result.nll);
 }
 
 int token_nll(Call& call) {
   const TensorPtr h = call.arg<TensorPtr>(1), w = call.arg<TensorPtr>(2), targets = call.arg<TensorPtr>(3);
-  return call.push(token_nll(tape_of(call, h, w, targets), h, w, targets));
+  Options opt(call, 4, {"softcap"});
+  return call.push(token_nll(tape_of(call, h, w, targets), h, w, targets, opt.get<float>("softcap", 0)));
 }
 
 int reshape(Call& call) {
@@ -293,6 +329,10 @@ void register_autograd(lua_State* L) {
   using namespace lua;
   functions(L, "",
             {{"linear", fn<linear>},
+             {"grouped_linear", fn<grouped_linear>},
+             {"route", fn<route>},
+             {"dispatch", fn<dispatch>},
+             {"combine", fn<combine>},
              {"embedding_noise", fn<embedding_noise>},
              {"embedding", fn<embedding>},
              {"hadamard", fn<hadamard>},

@@ -88,14 +88,18 @@ int copy_pages(Call& call) {
 
 int paged_attention(Call& call) {
   const TensorPtr query = call.arg<TensorPtr>(1), keys = call.arg<TensorPtr>(2), values = call.arg<TensorPtr>(3);
-  Options opt(call, 4, {"pages", "cu_q", "lengths", "page_tokens", "scale", "window"});
+  Options opt(call, 4, {"pages", "cu_q", "lengths", "page_tokens", "scale", "window", "softcap", "sinks"});
   const auto pages = opt.get<TensorPtr>("pages"), cu_q = opt.get<TensorPtr>("cu_q"),
-             lengths = opt.get<TensorPtr>("lengths");
-  Device& device = device_of(call, query, keys, values, pages, cu_q, lengths);
-  const TensorPtr mixed = make_like(*query);
+             lengths = opt.get<TensorPtr>("lengths"), sinks = opt.get<TensorPtr>("sinks", nullptr);
+  Device& device = device_of(call, query, keys, values, pages, cu_q, lengths, sinks);
+  if (query->view.rank != 3)
+    fail("shape", call.name, ": query is ", shape_text(query->view), ", expected [tokens, heads, head_dim]");
+  const TensorPtr mixed =
+      make_tensor(device, {query->view.shape[0], query->view.shape[1], values->view.columns()}, query->view.dtype);
   device.run(PagedAttention{query->view, keys->view, values->view, pages->view, cu_q->view, lengths->view, mixed->view,
                             opt.get<float>("scale", 1.0f / std::sqrt(static_cast<float>(query->view.columns()))),
-                            opt.get<int>("window", 0), opt.get<int>("page_tokens")});
+                            opt.get<int>("window", 0), opt.get<int>("page_tokens"), sinks ? sinks->view : View(),
+                            opt.get<float>("softcap", 0)});
   return call.push(mixed);
 }
 

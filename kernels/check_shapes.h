@@ -19,4 +19,13 @@ inline MatmulSizes sizes_of(const Matmul& op) {
           op.trans_a ? op.a.rows() : op.a.columns()};
 }
 
+// The matrices of an operand of BatchedMatmul: their number, and rows and columns of each, or of their transposes.
+struct MatrixSizes {
+  int64_t count, rows, columns;
+};
+inline MatrixSizes matrix_sizes(const View& x, bool transposed) {
+  const int64_t rows = x.shape[x.rank - 2], columns = x.columns(), of_each = rows * columns;
+  return {of_each ? x.elements() / of_each : 0, transposed ? columns : rows, transposed ? rows : columns};
+}
+
 }  // namespace qeng

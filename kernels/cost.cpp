@@ -35,11 +35,12 @@ double visible_pairs(const View& cu_q, const View& cu_k, int window) {
   return pairs;
 }
 
+// The products that run over head_dim, and those over value_dim.
 template <class AnyAttention>
-double attention_flops(const AnyAttention& op, int products) {
-  if (!op.cu_q || !op.cu_k || op.q.rank != 3) return 0;
-  return 2.0 * products * visible_pairs(op.cu_q, op.cu_k, op.window) *
-         static_cast<double>(op.q.shape[1] * op.q.shape[2]);
+double attention_flops(const AnyAttention& op, int64_t over_keys, int64_t over_values) {
+  if (!op.cu_q || !op.cu_k || op.q.rank != 3 || op.v.rank != 3) return 0;
+  return 2.0 * visible_pairs(op.cu_q, op.cu_k, op.window) *
+         static_cast<double>(op.q.shape[1] * (over_keys * op.q.shape[2] + over_values * op.v.shape[2]));
 }
 
 // Without an overload below: each view once, and the flops that the operation says of itself.
@@ -62,7 +63,8 @@ Cost of(const RowLinear& op) {
 }
 Cost of(const Hadamard& op) { return {bytes_of(op), count(op.x) * (std::log2(op.block) + 2)}; }
 Cost of(const KvStore& op) {  // of the pools, the rows it writes
-  const double rows = 2.0 * static_cast<double>(dtype_bytes(op.k_pool.dtype, op.k.elements()));
+  const double rows = static_cast<double>(dtype_bytes(op.k_pool.dtype, op.k.elements()) +
+                                          dtype_bytes(op.k_pool.dtype, op.v.elements()));
   return {static_cast<double>(op.k.bytes() + op.v.bytes() + op.slots.bytes()) + rows, 0};
 }
 Cost of(const CopyPages& op) {
@@ -82,9 +84,10 @@ Cost of(const PagedAttention& op) {
       pairs += static_cast<double>(op.window > 0 ? std::min<int64_t>(seen, op.window) : seen);
     }
   }
-  const double row = static_cast<double>(dtype_bytes(op.k_pool.dtype, op.k_pool.shape[1] * op.k_pool.shape[2]));
-  return {static_cast<double>(op.q.bytes() + op.o.bytes()) + 2 * keys * row,
-          4 * pairs * static_cast<double>(op.q.shape[1] * op.q.shape[2])};
+  const int64_t dims = op.k_pool.shape[2] + op.v_pool.shape[2];
+  const double rows = static_cast<double>(dtype_bytes(op.k_pool.dtype, op.k_pool.shape[1] * dims));
+  return {static_cast<double>(op.q.bytes() + op.o.bytes()) + keys * rows,
+          2 * pairs * static_cast<double>(op.q.shape[1] * dims)};
 }
 Cost of(const Embedding& op) {  // of the table, the rows it reads
   return {static_cast<double>(op.tokens.bytes()) + 2.0 * static_cast<double>(op.y.bytes()), 0};
@@ -92,8 +95,8 @@ Cost of(const Embedding& op) {  // of the table, the rows it reads
 Cost of(const EmbeddingGrad& op) {
   return {static_cast<double>(op.tokens.bytes() + op.dy.bytes()) + 2 * 4 * count(op.dy), count(op.dy)};
 }
-Cost of(const Attention& op) { return {bytes_of(op), attention_flops(op, 2)}; }      // q k^T, P v
-Cost of(const AttentionGrad& op) { return {bytes_of(op), attention_flops(op, 5)}; }  // q k^T, dout v^T, dq, dk, dv
+Cost of(const Attention& op) { return {bytes_of(op), attention_flops(op, 1, 1)}; }      // q k^T, P v
+Cost of(const AttentionGrad& op) { return {bytes_of(op), attention_flops(op, 3, 2)}; }  // q k^T, dq, dk; dout v^T, dv
 Cost of(const LmHeadLoss& op) {
   if (!op.targets) return {};
   const int32_t* targets = op.targets.as<int32_t>();

@@ -5,7 +5,6 @@
 
 local q = require "qeng"
 local metrics = require "qeng.report.metrics"
-local progress = require "qeng.console.progress"
 
 local opt = q.options {
   "Trains LoRA adapters on rewards for the model's own answers to {\"prompt\", ...}.",
@@ -13,7 +12,6 @@ local opt = q.options {
   { "data", nil, "JSONL of records with a prompt, and what the reward looks at", kind = "input", required = true },
   { "reward", "exact", "exact (record.answer), json (record.schema), code (record.test, in a sandbox), or a Lua file "
     .. "that returns a function of record and text" },
-  { "out", "out", "folder for the adapter", kind = "folder", files = { "adapter", "metrics.jsonl", "samples.jsonl" } },
   { "prompts", 4, "prompts of a step", min = 1 },
   { "group", 8, "answers to each", min = 2 },
   { "steps", 100, "optimizer steps", min = 1 },
@@ -24,8 +22,7 @@ local opt = q.options {
   { "beta", 0.04, "weight of the divergence from the reference", min = 0, number = true },
   { "rank", 16, "LoRA rank", min = 1 },
   { "lr", 5e-5, "learning rate", min = 0 },
-  { "seed", 0, "of adapters and answers", min = 0 },
-  "device",
+  "run", "device",
 }
 q.use_device(opt)
 local model = q.load(opt.model, { dtype = opt.dtype, model_file = opt.model_file })
@@ -33,32 +30,31 @@ model:lora { rank = opt.rank, seed = opt.seed }
 local reward, records = q.rewards.of(opt.reward), q.records(opt.data, { "prompt" })
 local adamw = q.adamw(model:trainable(), { lr = opt.lr })
 
-q.fs.mkdir(opt.out)
-local log, samples = metrics.open(opt.out .. "/metrics.jsonl", 0), metrics.open(opt.out .. "/samples.jsonl", 0)
-local speak = progress.new()
-for step = 1, opt.steps do
+local run = q.loop { out = opt.out, steps = opt.steps, optimizer = adamw, parameters = model:trainable(), model = model,
+  settings = opt, seed = opt.seed, save_every = opt.save_every, resume = opt.resume, overwrite = opt.overwrite }
+local samples = metrics.open(opt.out .. "/samples.jsonl", run.done)
+for step in run:steps() do
   q.scope(function()
     local some, advantages, rewarded = {}, {}, 0
-    for p = 1, opt.prompts do some[p] = records[((step - 1) * opt.prompts + p - 1) % #records + 1] end
+    for p = 1, opt.prompts do some[p] = records[(step * opt.prompts + p - 1) % #records + 1] end
     local found = q.group_answers(model, some, reward, { group = opt.group, max_tokens = opt.max_tokens,
-      temperature = opt.temperature, seed = opt.seed + (step - 1) * opt.prompts * opt.group })
+      temperature = opt.temperature, seed = opt.seed + step * opt.prompts * opt.group })
     for i, each in ipairs(found) do
       advantages[i], rewarded = each.advantage, rewarded + each.reward / #found
-      samples:add { step = step, text = each.text, reward = each.reward, advantage = each.advantage,
+      samples:add { step = step + 1, text = each.text, reward = each.reward, advantage = each.advantage,
         tokens = each.tokens, mask = each.mask }
     end
     local packed = q.pack(found)
     local sampled = q.no_grad(function() return model:logprobs(packed):compute() end)
     local reference = opt.beta > 0 and q.no_grad(model.without_adapter, model, model.logprobs, model, packed)
-    local loss, update
+    local loss
     for _ = 1, opt.updates do
       loss = q.losses.grpo(packed, model:logprobs(packed), sampled, q.tensor(advantages),
         { clip = opt.clip, beta = opt.beta, reference = reference })
       loss:backward()
-      update = adamw:step { clip = 1 }
+      adamw:step { clip = 1 }
     end
-    log:add { step = step, loss = loss:item(), reward = rewarded, lr = adamw.lr, grad_norm = update.grad_norm }
-    speak:line(("step %d of %d: mean reward %.3f"):format(step, opt.steps, rewarded))
+    run:log({ loss = loss, reward = rewarded }, ("mean reward %.3f"):format(rewarded))
   end)
 end
 model:save_adapter(opt.out .. "/adapter")

@@ -3,15 +3,13 @@
 --   qeng recipes/own_model.lua --data shakespeare.txt --steps 500
 
 local q = require "qeng"
-local metrics = require "qeng.report.metrics"
 local opt = q.options {
   "Pretrains a transformer that is written out in this file, on the bytes of a text.",
   { "data", nil, "a text", kind = "input", required = true },
-  { "out", "out", "output folder", kind = "folder", files = { "metrics.jsonl", "model.safetensors" } },
   { "layers", 2, "blocks", min = 1 }, { "width", 64, "of hidden states", min = 8 }, { "heads", 4, "of attention" },
   { "length", 64, "bytes that attention sees", min = 2 }, { "rows", 8, "pieces of text in a step", min = 1 },
   { "steps", 300, "optimizer steps", min = 0 }, { "lr", 3e-3, "peak learning rate", min = 0 },
-  { "prompt", "The ", "what the model goes on from" }, { "seed", 0, "of weights and order", min = 0 }, "device",
+  { "prompt", "The ", "what the model goes on from" }, "run", "device",
 }
 q.use_device(opt)
 local width, length, heads, head = opt.width, opt.length, opt.heads, opt.width / opt.heads
@@ -59,16 +57,17 @@ local pass, loss = q.capture(function()  -- recorded once, replayed in each step
   found:backward()
   return found
 end)
-q.fs.mkdir(opt.out)
-local log = metrics.open(opt.out .. "/metrics.jsonl", 0)
-for step = 1, opt.steps do
+local run = q.loop { out = opt.out, steps = opt.steps, optimizer = optimizer, parameters = parameters, settings = opt,
+  seed = opt.seed, save_every = opt.save_every, resume = opt.resume, overwrite = opt.overwrite }
+for step in run:steps() do
   local ids, wanted = {}, {}
-  for _, place in ipairs(q.uniform({ opt.rows }, { seed = opt.seed, subsequence = 1000 + step }):table()) do
+  for _, place in ipairs(q.uniform({ opt.rows }, { seed = opt.seed, subsequence = 1001 + step }):table()) do
     local start = math.floor(place * (#text - length))
     for i = 1, length do ids[#ids + 1], wanted[#wanted + 1] = text:byte(start + i, start + i + 1) end
   end
   tokens:set(ids); targets:set(wanted); pass:run()
-  log:add { step = step, loss = loss:item(), grad_norm = optimizer:step({ clip = 1 }).grad_norm, lr = optimizer.lr }
+  optimizer:step { clip = 1 }
+  run:log { loss = loss }
 end
 q.save(opt.out .. "/model.safetensors", weights)
 local written = opt.prompt

@@ -3,14 +3,11 @@
 --   qeng recipes/preference.lua --model ~/Qwen2.5-0.5B-Instruct --data pairs.jsonl
 
 local q = require "qeng"
-local metrics = require "qeng.report.metrics"
-local progress = require "qeng.console.progress"
 
 local opt = q.options {
   "Trains LoRA adapters on pairs of answers, of which one is preferred: {\"prompt\", \"chosen\", \"rejected\"}.",
   "model",
   { "data", nil, "JSONL or a JSON array", kind = "input", required = true },
-  { "out", "out", "folder for the adapter", kind = "folder", files = { "adapter", "metrics.jsonl" } },
   { "loss", "dpo", "what is optimized", choices = { "dpo", "orpo", "kto" } },
   { "beta", 0.1, "how strongly the model is held to its reference; orpo: the weight of the odds", min = 0 },
   { "smoothing", 0, "dpo: the share of pairs thought to be the wrong way round", min = 0, max = 0.5, number = true },
@@ -19,8 +16,7 @@ local opt = q.options {
   { "max_tokens", 1024, "longer conversations are left out", min = 2 },
   { "rank", 16, "LoRA rank", min = 1 },
   { "lr", 5e-5, "peak learning rate", min = 0 },
-  { "seed", 0, "of adapters and order", min = 0 },
-  "device",
+  "run", "device",
 }
 q.use_device(opt)
 local model = q.load(opt.model, { dtype = opt.dtype, model_file = opt.model_file })
@@ -54,17 +50,16 @@ function losses.kto(answers, mixed)
   return loss, wanted - unwanted
 end
 
-q.fs.mkdir(opt.out)
-local log, speak = metrics.open(opt.out .. "/metrics.jsonl", 0), progress.new()
-for step = 1, steps do
+local run = q.loop { out = opt.out, steps = steps, optimizer = optimizer, parameters = model:trainable(), model = model,
+  settings = opt, seed = opt.seed, save_every = opt.save_every, resume = opt.resume, overwrite = opt.overwrite }
+for step in run:steps() do
   q.scope(function()
-    local loss, margin = losses[opt.loss](set:take(step - 1, opt.pairs))
+    local loss, margin = losses[opt.loss](set:take(step, opt.pairs))
     loss:backward()
-    local update = optimizer:step { clip = 1 }
+    optimizer:step { clip = 1 }
     local right = margin:gt(0):mean():item()
-    log:add { step = step, loss = loss:item(), margin = margin:mean():item(), right = right, lr = optimizer.lr,
-      grad_norm = update.grad_norm, skipped = update.skipped }
-    speak:line(("step %d of %d: loss %.4f, %.0f %% of pairs right"):format(step, steps, loss:item(), 100 * right))
+    run:log({ loss = loss, margin = margin:mean(), right = right },
+      ("loss %.4f, %.0f %% of pairs right"):format(loss:item(), 100 * right))
   end)
 end
 model:save_adapter(opt.out .. "/adapter")

@@ -72,6 +72,7 @@ LUA = {  # a part of a block: the file it is saved as (block.lua), the code befo
     "local function layer_norm": {"run": "qeng block.lua"},
     "local function attend(": {"run": "qeng block.lua"},
     "local answers = q.pack {": {"run": "qeng block.lua"},
+    "local edit = q.edit.rome(model, fact": {"run": "qeng block.lua"},
     'q.optim.define("signum"': {"run": "qeng block.lua"},
     'hf = "ParallelForCausalLM"': {"name": "parallel.lua", "run": "qeng parallel_try.lua"},
     "engine:submit { prompt = line": {

@@ -20,6 +20,29 @@ struct Lora {
 TensorPtr linear(Tape& tape, const TensorPtr& x, const TensorPtr& w, const TensorPtr& bias, const Lora& lora,
                  DType out);
 
+// The linear layers of experts: rows first[e] .. first[e + 1] of x meet matrix e of w, of the bias, and of the adapter;
+// rows past first[experts] give 0.  x: [rows, in]  w: [experts, out, in], of a dtype as in linear  first: [experts + 1]
+// i32  bias: [experts, out]  lora: a [experts, rank, in], b [experts, out, rank]  y: [rows, out] of dtype `out`.
+// apart: the bits of a row of y depend on that row of x alone (RowLinear in kernels/ops.h); not differentiable.
+struct Grouped {
+  TensorPtr bias;
+  Lora lora;
+  DType out = DType::f32;
+  bool apart = false;
+};
+TensorPtr grouped_linear(Tape& tape, const TensorPtr& x, const TensorPtr& w, const TensorPtr& first,
+                         const Grouped& options);
+
+// Which experts a token goes to: see Route in kernels/ops.h. scores: [tokens, experts] f32  bias: [experts] f32 or null
+struct Routed {
+  TensorPtr choice, order, first, place;  // i32 [tokens, k], [tokens * k], [experts + 1], [tokens, k]
+};
+Routed route(Device& device, const TensorPtr& scores, int64_t k, const TensorPtr& bias);
+// x: [tokens, n] to the rows of experts [tokens * k, n], and back, summed with weight [tokens, k] f32, or without where
+// it is null; place: of route. See Dispatch and Combine in kernels/ops.h.
+TensorPtr dispatch(Tape& tape, const TensorPtr& x, const TensorPtr& place);
+TensorPtr combine(Tape& tape, const TensorPtr& rows, const TensorPtr& place, const TensorPtr& weight);
+
 // w + scale * b a, computed in f32 and rounded once to w's dtype; f32 where that is a stored one (in which a sum would
 // have to be rounded or quantized anew). Not differentiable.
 TensorPtr merge_lora(const TensorPtr& w, const Lora& lora);
@@ -107,9 +130,15 @@ struct Rotated {
   TensorPtr query, key;
 };
 Rotated rope(Tape& tape, const TensorPtr& query, const TensorPtr& key, const TensorPtr& positions,
-             const TensorPtr& inv_freq, float scale);
+             const TensorPtr& inv_freq, float scale, bool interleaved);
+// Of the operation, without its views. sinks: [heads] f32, or null.
+struct AttentionOptions {
+  float scale = 1, softcap = 0;
+  int window = 0;
+  TensorPtr sinks;
+};
 TensorPtr attention(Tape& tape, const TensorPtr& q, const TensorPtr& k, const TensorPtr& v, const Documents& documents,
-                    float scale, int window);
+                    const AttentionOptions& options);
 
 // The gradient of h, and of w, is computed together with the loss, while the logits of a chunk exist; so the loss has
 // to be the scalar that backward() starts from (weights belong into loss_scale), and w's gradient is added when this
@@ -119,8 +148,8 @@ struct HeadLoss {
   TensorPtr nll;   // [tokens] f32
 };
 HeadLoss lm_head_loss(Tape& tape, const TensorPtr& h, const TensorPtr& w, const TensorPtr& targets,
-                      const TensorPtr& loss_scale);
+                      const TensorPtr& loss_scale, float softcap);
 // The nll [tokens] f32 of each target (0 where that is -1), through which gradients flow to h alone: w is frozen.
-TensorPtr token_nll(Tape& tape, const TensorPtr& h, const TensorPtr& w, const TensorPtr& targets);
+TensorPtr token_nll(Tape& tape, const TensorPtr& h, const TensorPtr& w, const TensorPtr& targets, float softcap);
 
 }  // namespace qeng

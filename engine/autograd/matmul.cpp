@@ -4,59 +4,93 @@
 namespace qeng {
 namespace {
 
-// The matrices of a product: those of a and of b that belong to each of c, all in order.
+// The space of a product's matrices, and where in it those of a, b and c lie.
 struct Batches {
   Shape shape;  // of c but for the last two dimensions
-  std::vector<int64_t> a, b;
+  Strides a, b, c;
 };
 
 Shape batch_shape(const View& x) { return Shape(x.shape, x.shape + x.rank - 2); }
+
+// Strides of matrices of shape `own`, whose dimensions of one matrix stand for all.
+Strides strides_of(const Shape& own) {
+  Strides strides;
+  int64_t count = 1;
+  for (size_t d = own.size(); d-- > 0; count *= own[d])
+    if (own[d] != 1) strides.stride[d] = count;
+  return strides;
+}
 
 Batches batches_of(const View& a, const View& b) {
   Batches result;
   Shape of_a = batch_shape(a), of_b = batch_shape(b);
   const size_t rank = std::max(of_a.size(), of_b.size());
   of_a.insert(of_a.begin(), rank - of_a.size(), 1), of_b.insert(of_b.begin(), rank - of_b.size(), 1);
-  int64_t count = 1;
   for (size_t d = 0; d < rank; ++d) {
     if (of_a[d] != of_b[d] && of_a[d] != 1 && of_b[d] != 1)
       fail("shape", "matmul of ", shape_text(a), " and ", shape_text(b), ": dimensions before the last two differ, ",
            of_a[d], " and ", of_b[d], "; they have to agree, or one of them to be 1");
     result.shape.push_back(of_a[d] == 1 ? of_b[d] : of_a[d]);
-    count *= result.shape.back();
   }
-  const auto place = [&](const Shape& own, int64_t i) {
-    int64_t at = 0, stride = 1;
-    for (size_t d = rank; d-- > 0; i /= result.shape[d]) {
-      if (own[d] != 1) at += i % result.shape[d] * stride;
-      stride *= own[d];
-    }
-    return at;
-  };
-  for (int64_t i = 0; i < count; ++i) result.a.push_back(place(of_a, i)), result.b.push_back(place(of_b, i));
+  result.a = strides_of(of_a), result.b = strides_of(of_b), result.c = strides_of(result.shape);
   return result;
 }
 
-View matrix(const View& x, int64_t i) {
-  const int64_t rows = x.shape[x.rank - 2], columns = x.columns();
-  return View(x.as<char>() + static_cast<int64_t>(dtype_bytes(x.dtype, rows * columns)) * i, x.dtype, {rows, columns});
+View space_of(const Shape& shape) {
+  View space;
+  for (const int64_t size : shape) space.shape[space.rank++] = size;
+  return space;
 }
 
-// Adds to x's gradient product(i)'s matrix, for each i, at place[i].
-template <class Product>
-void add_products(Tape& tape, const TensorPtr& x, const std::vector<int64_t>& place, Product product) {
+// Adds to x's gradient the products `op`, which goes to matrices op.of_c of it. Where one of them stands for several of
+// the batch, these follow each other.
+void add_products(Tape& tape, const TensorPtr& x, BatchedMatmul op) {
   const Tape::Target target = tape.gradient_of(x);
-  size_t count = 1;
-  for (const int64_t size : batch_shape(x->view)) count *= static_cast<size_t>(size);
-  std::vector<bool> reached(count, target.acc);
-  if (place.empty() && !target.acc && target.view.elements()) tape.device().run(Fill{target.view, 0});
-  for (size_t i = 0; i < place.size(); ++i) {
-    Matmul op = product(i);
-    op.c = matrix(target.view, place[i]);
-    op.acc = reached[static_cast<size_t>(place[i])];
-    reached[static_cast<size_t>(place[i])] = true;
-    tape.device().run(op);
+  op.c = target.view, op.acc = target.acc;
+  if (op.batch.elements() == 0) {
+    if (!op.acc && op.c.elements()) tape.device().run(Fill{op.c, 0});
+    return;
   }
+  const View whole = op.batch;
+  int64_t turns = 1;
+  for (int d = 0; d < whole.rank; ++d)
+    if (op.of_c.stride[d] == 0) turns *= whole.shape[d], op.batch.shape[d] = 1;
+  const Strides of_a = op.of_a, of_b = op.of_b;
+  for (int64_t turn = 0; turn < turns; ++turn) {
+    op.of_a = of_a, op.of_b = of_b;
+    int64_t rest = turn;
+    for (int d = whole.rank - 1; d >= 0; --d) {
+      if (op.of_c.stride[d] != 0) continue;
+      op.of_a.first += rest % whole.shape[d] * of_a.stride[d], op.of_b.first += rest % whole.shape[d] * of_b.stride[d];
+      rest /= whole.shape[d];
+    }
+    tape.device().run(op);
+    op.acc = true;
+  }
+}
+
+// One matrix b for all of a's rows: a product of a's rows as one matrix.
+TensorPtr rows_by_matrix(Tape& tape, const TensorPtr& a, const TensorPtr& b, bool trans_b) {
+  const auto rows = [](const View& x) { return View(x.data, x.dtype, {x.rows(), x.columns()}); };
+  Shape shape(a->view.shape, a->view.shape + a->view.rank - 1);
+  shape.push_back(b->view.shape[trans_b ? 0 : 1]);
+  TensorPtr c = make_tensor(tape.device(), shape, a->view.dtype);
+  tape.device().run(Matmul{rows(a->view), b->view, {}, rows(c->view), false, trans_b});
+  if (!tape.wants({a, b})) return c;
+  tape.record({c}, [=, &tape] {
+    const View g = rows(c->grad->view);
+    if (a->needs_grad()) {
+      const Tape::Target target = tape.gradient_of(a);
+      tape.device().run(Matmul{g, b->view, {}, rows(target.view), false, !trans_b, target.acc});
+    }
+    if (b->needs_grad()) {
+      const Tape::Target target = tape.gradient_of(b);
+      const View x = rows(a->view);
+      tape.device().run(trans_b ? Matmul{g, x, {}, target.view, true, false, target.acc}
+                                : Matmul{x, g, {}, target.view, true, false, target.acc});
+    }
+  });
+  return c;
 }
 
 }  // namespace
@@ -68,41 +102,37 @@ TensorPtr matmul(Tape& tape, const TensorPtr& a, const TensorPtr& b, bool trans_
          ": both need two dimensions or more");
   if (a->view.dtype != b->view.dtype)
     fail("dtype", "matmul of ", shape_text(a->view), " and ", shape_text(b->view), ": dtypes differ; cast with :to()");
-  // One matrix b for all of a's rows: one product.
-  const bool one = b->view.rank == 2 && !trans_a;
-  const auto as_one = [](const View& x) { return View(x.data, x.dtype, {x.rows(), x.columns()}); };
-  const Batches batches = one ? Batches{batch_shape(a->view), {0}, {0}} : batches_of(a->view, b->view);
-  const auto of_a = [=](const View& x, size_t i) { return one ? as_one(x) : matrix(x, batches.a[i]); };
-  const int64_t m = a->view.shape[a->view.rank - (trans_a ? 1 : 2)],
-                n = b->view.shape[b->view.rank - (trans_b ? 2 : 1)];
+  if (b->view.rank == 2 && !trans_a) return rows_by_matrix(tape, a, b, trans_b);
+  const Batches batches = batches_of(a->view, b->view);
   Shape shape = batches.shape;
-  shape.push_back(m), shape.push_back(n);
+  shape.push_back(a->view.shape[a->view.rank - (trans_a ? 1 : 2)]);
+  shape.push_back(b->view.shape[b->view.rank - (trans_b ? 2 : 1)]);
   TensorPtr c = make_tensor(device, shape, a->view.dtype);
-  const auto of_c = [=](const View& x, size_t i) { return one ? as_one(x) : matrix(x, static_cast<int64_t>(i)); };
-  for (size_t i = 0; i < batches.a.size(); ++i)
-    device.run(Matmul{of_a(a->view, i), matrix(b->view, batches.b[i]), {}, of_c(c->view, i), trans_a, trans_b});
+  const auto product = [space = space_of(batches.shape)](const View& left, const Strides& of_left, bool trans_left,
+                                                         const View& right, const Strides& of_right, bool trans_right) {
+    BatchedMatmul op;
+    op.a = left, op.b = right, op.batch = space, op.of_a = of_left, op.of_b = of_right;
+    op.trans_a = trans_left, op.trans_b = trans_right;
+    return op;
+  };
+  BatchedMatmul forward = product(a->view, batches.a, trans_a, b->view, batches.b, trans_b);
+  forward.c = c->view, forward.of_c = batches.c;
+  device.run(forward);
   if (!tape.wants({a, b})) return c;
   tape.record({c}, [=, &tape] {
     const View g = c->grad->view;
-    const auto product = [](const View& left, const View& right, bool trans_left, bool trans_right) {
-      return Matmul{left, right, {}, {}, trans_left, trans_right};
-    };
-    if (a->needs_grad() && one) {
-      const Tape::Target target = tape.gradient_of(a);
-      Matmul op = product(as_one(g), b->view, false, !trans_b);
-      op.c = as_one(target.view), op.acc = target.acc;
-      tape.device().run(op);
-    } else if (a->needs_grad()) {
-      add_products(tape, a, batches.a, [&](size_t i) {
-        const View right = matrix(b->view, batches.b[i]), from = of_c(g, i);
-        return trans_a ? product(right, from, trans_b, true) : product(from, right, false, !trans_b);
-      });
+    if (a->needs_grad()) {
+      BatchedMatmul op = trans_a ? product(b->view, batches.b, trans_b, g, batches.c, true)
+                                 : product(g, batches.c, false, b->view, batches.b, !trans_b);
+      op.of_c = batches.a;
+      add_products(tape, a, op);
     }
-    if (b->needs_grad())
-      add_products(tape, b, batches.b, [&](size_t i) {
-        const View left = of_a(a->view, i), from = of_c(g, i);
-        return trans_b ? product(from, left, true, trans_a) : product(left, from, !trans_a, false);
-      });
+    if (b->needs_grad()) {
+      BatchedMatmul op = trans_b ? product(g, batches.c, true, a->view, batches.a, trans_a)
+                                 : product(a->view, batches.a, !trans_a, g, batches.c, false);
+      op.of_c = batches.b;
+      add_products(tape, b, op);
+    }
   });
   return c;
 }

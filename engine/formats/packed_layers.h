@@ -35,8 +35,10 @@ class PackedLayers : public WeightFile {
   void allow(const std::string& key, const nlohmann::json& value) const;    // refuses another value; it may be absent
   void require(const std::string& key, const nlohmann::json& value) const;  // refuses another one, and none
   const std::string& file_of(const StoredTensor& stored) const;             // its path, for messages
-  // Lists weight `name`, [out, in], where parts[0] stands, and no part. Its name may be that of a part.
-  void join(std::string name, std::vector<int64_t> shape, std::vector<const StoredTensor*> parts, Decoder decoder);
+  // Lists weight `name`, [out, in], where parts[0] stands, and no part. Its name may be that of a part. ways: how many
+  // weights are made of these parts, which share their bytes.
+  void join(std::string name, std::vector<int64_t> shape, std::vector<const StoredTensor*> parts, Decoder decoder,
+            int64_t ways = 1);
   void remark(std::string text) { remarks_.push_back(path_ + ": " + std::move(text)); }
 
  private:
@@ -45,7 +47,7 @@ class PackedLayers : public WeightFile {
   std::shared_ptr<const WeightFile> stored_;
   std::string config_;
   nlohmann::json settings_;
-  std::unordered_map<const StoredTensor*, StoredTensor> joined_;  // by the first part
+  std::unordered_map<const StoredTensor*, std::vector<StoredTensor>> joined_;  // by the first part
   std::unordered_set<const StoredTensor*> parts_;
 };
 

@@ -60,7 +60,7 @@ json lower(json value) {
   return text;
 }
 
-// "awq, bitsandbytes or gptq"
+// "awq, bitsandbytes, gptq or mxfp4"
 std::string known_methods() {
   std::vector<std::string> names;
   for (const Packing* each : packings()) names.emplace_back(each->method);
@@ -162,22 +162,23 @@ const std::string& PackedLayers::file_of(const StoredTensor& stored) const {
 }
 
 void PackedLayers::join(std::string name, std::vector<int64_t> shape, std::vector<const StoredTensor*> parts,
-                        Decoder decoder) {
+                        Decoder decoder, int64_t ways) {
   StoredTensor weight{std::move(name), decoder.name, std::nullopt, std::move(decoder), std::move(shape)};
   weight.file = parts[0]->file;
-  for (const StoredTensor* part : parts) weight.bytes += part->bytes;
+  for (const StoredTensor* part : parts) weight.bytes += part->bytes / static_cast<size_t>(ways);
   const StoredTensor* first = parts[0];
   weight.parts = std::move(parts);
   parts_.insert(weight.parts.begin(), weight.parts.end());
-  joined_.emplace(first, std::move(weight));
+  joined_[first].push_back(std::move(weight));
 }
 
 void PackedLayers::list() {
   for (const StoredTensor& stored : stored_->tensors()) {
     const auto found = joined_.find(&stored);
     if (found == joined_.end() && parts_.contains(&stored)) continue;
-    if (const StoredTensor* other = add(found == joined_.end() ? stored : std::move(found->second)))
-      fail("format", file_of(stored), ": tensor ", other->name, " is there packed, and as it is");
+    for (StoredTensor& each : found == joined_.end() ? std::vector{stored} : found->second)
+      if (const StoredTensor* other = add(std::move(each)))
+        fail("format", file_of(stored), ": tensor ", other->name, " is there packed, and as it is");
   }
   joined_.clear(), parts_.clear();
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "engine/formats/experts.h"
 #include "kernels/error.h"
 
 namespace qeng {
@@ -94,7 +95,7 @@ WeightReader::WeightReader(const char* expected_, Takes takes_, Open open_)
 std::shared_ptr<const WeightFile> open_weights(const std::string& path) {
   std::string expected;
   for (const WeightReader* reader : readers()) {
-    if (reader->takes(path)) return reader->open(path);
+    if (reader->takes(path)) return join_experts(reader->open(path));
     if (reader->expected) expected += (expected.empty() ? "" : ", or ") + std::string(reader->expected);
   }
   fail("io", path, ": holds no weights that qeng knows; expected ", expected);

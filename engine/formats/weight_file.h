@@ -92,7 +92,7 @@ struct WeightReader {
   Open open;
 };
 
-// Error("io") where no reader takes the path.
+// The experts of a mixture are joined (engine/formats/experts.h). Error("io") where no reader takes the path.
 std::shared_ptr<const WeightFile> open_weights(const std::string& path);
 
 }  // namespace qeng

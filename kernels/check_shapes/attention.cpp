@@ -11,15 +11,24 @@ void check_pool(const Check& check, const char* label, const View& pool) {
   check.that(pool.rank == 3,
              [&] { return std::string(label) + " is " + shape_text(pool) + ", expected [slots, kv_heads, head_dim]"; });
 }
+// Keys and values of one cache, whose rows may differ in length alone.
+void check_pools(const Check& check, const View& k_pool, const View& v_pool) {
+  check_pool(check, "k_pool", k_pool);
+  check_pool(check, "v_pool", v_pool);
+  check.is("v_pool", v_pool, k_pool.dtype, {k_pool.shape[0], k_pool.shape[1], v_pool.shape[2]});
+}
 void check_pages(const Check& check, const View& pool, int page_tokens) {
   check.that(page_tokens > 0 && pool.shape[0] % page_tokens == 0, [&] {
     return "pool is " + shape_text(pool) + ", which is not whole pages of " + std::to_string(page_tokens) + " tokens";
   });
 }
 
-}  // namespace
-
-namespace {
+// softcap and [sinks] of `heads` heads.
+template <class AnyAttention>
+void check_scores(const Check& check, const AnyAttention& op, int64_t heads) {
+  if (!(op.softcap >= 0)) fail("value", op.name, ": softcap is ", op.softcap, ", expected 0 (none) or more");
+  if (op.sinks) check.is("sinks", op.sinks, DType::f32, {heads});
+}
 
 template <class AnyAttention>
 void check_operands(const Check& check, const AnyAttention& op) {
@@ -29,15 +38,18 @@ void check_operands(const Check& check, const AnyAttention& op) {
   check.that(op.k.rank == 3, [&] { return "k is " + shape_text(op.k) + ", expected [tokens, kv_heads, head_dim]"; });
   const int64_t heads = op.q.shape[1], kv_heads = op.k.shape[1], dim = op.q.shape[2];
   check.is("k", op.k, op.q.dtype, {op.k.shape[0], kv_heads, dim});
-  check.like("v", op.v, "k", op.k);
   check.that(dim > 0 && kv_heads > 0 && heads > 0 && heads % kv_heads == 0, [&] {
     return "q is " + shape_text(op.q) + ", k is " + shape_text(op.k) + ": heads must be a multiple of kv_heads";
   });
+  const int64_t value_dim = op.v.rank == 3 ? op.v.shape[2] : dim;
+  check.is("v", op.v, op.q.dtype, {op.k.shape[0], kv_heads, value_dim});
+  check.that(value_dim > 0, [&] { return "v is " + shape_text(op.v) + ", expected a value_dim of 1 or more"; });
   check.dtype("cu_q", op.cu_q, {DType::i32});
   check.that(op.cu_q.rank == 1 && op.cu_q.elements() > 0,
              [&] { return "cu_q is " + shape_text(op.cu_q) + ", expected [documents + 1]"; });
   check.is("cu_k", op.cu_k, DType::i32, {op.cu_q.elements()});
-  check.like("o", op.o, "q", op.q);
+  check.is("o", op.o, op.q.dtype, {op.q.shape[0], heads, value_dim});
+  check_scores(check, op, heads);
   check.is("lse", op.lse, DType::f32, {heads, op.q.shape[0]});
   check.that(op.window >= 0, [&] { return "window is " + std::to_string(op.window) + ", expected 0 (none) or more"; });
 }
@@ -65,26 +77,23 @@ void check_shapes(const Attention& op) { check_operands(Check{op.name}, op); }
 void check_shapes(const AttentionGrad& op) {
   const Check check{op.name};
   check_operands(check, op);
-  check.like("dout", op.dout, "q", op.q);
+  check.like("dout", op.dout, "o", op.o);
   check.is("delta", op.delta, DType::f32, {op.q.shape[1], op.q.shape[0]});
   check.like("dq", op.dq, "q", op.q);
   check.like("dk", op.dk, "k", op.k);
-  check.like("dv", op.dv, "k", op.k);
+  check.like("dv", op.dv, "v", op.v);
+  check.that(!op.dsinks || op.sinks, "dsinks is given, sinks are missing");
+  if (op.dsinks) check.like("dsinks", op.dsinks, "sinks", op.sinks);
 }
 
 void check_shapes(const KvStore& op) {
   const Check check{op.name};
   check.is_float("k", op.k);
-  check.like("v", op.v, "k", op.k);
-  check_pool(check, "k_pool", op.k_pool);
-  check_pool(check, "v_pool", op.v_pool);
-  check.that(op.k.rank == 3 && op.k.shape[1] == op.k_pool.shape[1] && op.k.shape[2] == op.k_pool.shape[2] &&
-                 op.v_pool.same_shape(op.k_pool),
-             [&] {
-               return "k is " + shape_text(op.k) + ", k_pool is " + shape_text(op.k_pool) + ", v_pool is " +
-                      shape_text(op.v_pool) + "; heads and head_dim have to agree";
-             });
-  check.count("slots", op.slots, DType::i32, op.k.shape[0]);
+  check_pools(check, op.k_pool, op.v_pool);
+  const int64_t tokens = op.k.rank == 3 ? op.k.shape[0] : 0;
+  check.is("k", op.k, op.k.dtype, {tokens, op.k_pool.shape[1], op.k_pool.shape[2]});
+  check.is("v", op.v, op.k.dtype, {tokens, op.v_pool.shape[1], op.v_pool.shape[2]});
+  check.count("slots", op.slots, DType::i32, tokens);
 }
 
 void check_shapes(const CopyPages& op) {
@@ -99,16 +108,16 @@ void check_shapes(const CopyPages& op) {
 void check_shapes(const PagedAttention& op) {
   const Check check{op.name};
   check.is_float("q", op.q);
-  check.like("o", op.o, "q", op.q);
-  check_pool(check, "k_pool", op.k_pool);
-  check_pool(check, "v_pool", op.v_pool);
+  check_pools(check, op.k_pool, op.v_pool);
   check_pages(check, op.k_pool, op.page_tokens);
   check.that(op.q.rank == 3 && op.q.shape[2] == op.k_pool.shape[2] && op.k_pool.shape[1] > 0 &&
-                 op.q.shape[1] % op.k_pool.shape[1] == 0 && op.v_pool.same_shape(op.k_pool),
+                 op.q.shape[1] % op.k_pool.shape[1] == 0,
              [&] {
-               return "q is " + shape_text(op.q) + ", k_pool is " + shape_text(op.k_pool) + ", v_pool is " +
-                      shape_text(op.v_pool) + "; head_dim has to agree, and the heads be a multiple of the kv heads";
+               return "q is " + shape_text(op.q) + ", k_pool is " + shape_text(op.k_pool) +
+                      "; head_dim has to agree, and the heads be a multiple of the kv heads";
              });
+  check.is("o", op.o, op.q.dtype, {op.q.shape[0], op.q.shape[1], op.v_pool.shape[2]});
+  check_scores(check, op, op.q.shape[1]);
   check.dtype("cu_q", op.cu_q, {DType::i32});
   const int64_t sequences = op.cu_q.elements() - 1;
   check.that(sequences >= 0, "cu_q is empty, expected [sequences + 1]");

@@ -1,4 +1,4 @@
-#include "kernels/check.h"
+#include "kernels/check_places.h"
 #include "kernels/check_shapes.h"
 
 namespace qeng {
@@ -25,6 +25,27 @@ void check_shapes(const Matmul& op) {
     check.count("bias", op.bias, op.bias.dtype, n);
   }
   check.that(m == 0 || n == 0 || k > 0, [&] { return sides() + ": the inner dimension is 0"; });
+}
+
+void check_shapes(const BatchedMatmul& op) {
+  const Check check{op.name};
+  check.is_float("a", op.a);
+  check.dtype("b", op.b, {op.a.dtype});
+  check.dtype("c", op.c, {op.a.dtype});
+  check.that(op.a.rank >= 2 && op.b.rank >= 2 && op.c.rank >= 2, [&] {
+    return "a is " + shape_text(op.a) + ", b is " + shape_text(op.b) + ", c is " + shape_text(op.c) +
+           "; expected matrices of each";
+  });
+  const MatrixSizes a = matrix_sizes(op.a, op.trans_a), b = matrix_sizes(op.b, op.trans_b),
+                    c = matrix_sizes(op.c, false);
+  check.that(a.columns == b.rows && c.rows == a.rows && c.columns == b.columns && a.columns > 0, [&] {
+    return "a is " + shape_text(op.a) + (op.trans_a ? " transposed" : "") + ", b is " + shape_text(op.b) +
+           (op.trans_b ? " transposed" : "") + ", c is " + shape_text(op.c) + ", which do not fit";
+  });
+  check_inside(check, "a", op.a, a.count, op.batch, op.of_a);
+  check_inside(check, "b", op.b, b.count, op.batch, op.of_b);
+  check_inside(check, "c", op.c, c.count, op.batch, op.of_c);
+  check_apart(check, "c", op.c, op.batch, op.of_c);
 }
 
 void check_shapes(const BiasGrad& op) {
@@ -68,6 +89,81 @@ void check_shapes(const Hadamard& op) {
     return "block is " + std::to_string(op.block) + ", x is " + shape_text(op.x) +
            "; expected a power of two that divides the columns";
   });
+}
+
+void check_shapes(const GroupedMatmul& op) {
+  const Check check{op.name};
+  check.is_float("x", op.x);
+  check.is_weight("w", op.w, op.x.dtype);
+  check.that(op.w.rank == 3 && op.w.shape[op.tall ? 1 : 2] == op.x.columns(), [&] {
+    return "x is " + shape_text(op.x) + ", w is " + shape_text(op.w) + "; w has to be [experts, " +
+           (op.tall ? std::to_string(op.x.columns()) + ", n]" : "n, " + std::to_string(op.x.columns()) + "]");
+  });
+  check.that(!(op.tall && op.apart), "tall weights have no rows for products apart: transpose them first");
+  const int64_t experts = op.w.shape[0], n = op.w.shape[op.tall ? 2 : 1];
+  check.is("first", op.first, DType::i32, {experts + 1});
+  check.dtype("y", op.y, {op.x.dtype, DType::f32});
+  check.that(op.y.rows() == op.x.rows() && op.y.columns() == n, [&] {
+    return "y is " + shape_text(op.y) + ", expected [" + std::to_string(op.x.rows()) + ", " + std::to_string(n) + "]";
+  });
+  if (op.bias) {
+    check.dtype("bias", op.bias, {op.x.dtype, DType::f32});
+    check.is("bias", op.bias, op.bias.dtype, {experts, n});
+  }
+  check.that(op.y.elements() == 0 || op.x.columns() > 0, [&] { return "w is " + shape_text(op.w) + ": k is 0"; });
+}
+
+void check_shapes(const GroupedMatmulGrad& op) {
+  const Check check{op.name};
+  check.is_float("dy", op.dy);
+  check.dtype("x", op.x, {op.dy.dtype});
+  check.that(op.x.rows() == op.dy.rows(),
+             [&] { return "dy is " + shape_text(op.dy) + ", x is " + shape_text(op.x) + ": rows differ"; });
+  check.dtype("first", op.first, {DType::i32});
+  const int64_t experts = op.first.elements() - 1;
+  check.that(op.first.rank == 1 && experts >= 1,
+             [&] { return "first is " + shape_text(op.first) + ", expected [experts + 1]"; });
+  if (op.dw) check.is("dw", op.dw, DType::f32, {experts, op.dy.columns(), op.x.columns()});
+  if (op.dbias) check.is("dbias", op.dbias, DType::f32, {experts, op.dy.columns()});
+}
+
+void check_shapes(const Route& op) {
+  const Check check{op.name};
+  const int64_t tokens = op.scores.rows(), experts = op.scores.columns(), k = op.choice.columns();
+  check.is("scores", op.scores, DType::f32, {tokens, experts});
+  if (op.bias) check.is("bias", op.bias, DType::f32, {experts});
+  check.is("choice", op.choice, DType::i32, {tokens, k});
+  check.that(k >= 1 && k <= experts, [&] {
+    return "choice is " + shape_text(op.choice) + ", scores is " + shape_text(op.scores) + "; a token has from 1 to " +
+           std::to_string(experts) + " experts";
+  });
+  check.is("order", op.order, DType::i32, {tokens * k});
+  check.is("first", op.first, DType::i32, {experts + 1});
+  check.is("place", op.place, DType::i32, {tokens, k});
+}
+
+void check_shapes(const Dispatch& op) {
+  const Check check{op.name};
+  const int64_t tokens = op.x.rows(), k = op.place.columns();
+  check.is_float("x", op.x);
+  check.is("x", op.x, op.x.dtype, {tokens, op.x.columns()});
+  check.is("place", op.place, DType::i32, {tokens, k});
+  check.is("y", op.y, op.x.dtype, {tokens * k, op.x.columns()});
+  if (op.weight) check.is("weight", op.weight, DType::f32, {tokens, k});
+  check.that(static_cast<bool>(op.rows) == static_cast<bool>(op.dot), "rows and dot are there both or neither");
+  if (!op.dot) return;
+  check.like("rows", op.rows, "y", op.y);
+  check.is("dot", op.dot, DType::f32, {tokens, k});
+}
+
+void check_shapes(const Combine& op) {
+  const Check check{op.name};
+  const int64_t tokens = op.place.rows(), k = op.place.columns();
+  check.is("place", op.place, DType::i32, {tokens, k});
+  check.is_float("x", op.x);
+  check.is("x", op.x, op.x.dtype, {tokens * k, op.x.columns()});
+  check.is("y", op.y, op.x.dtype, {tokens, op.x.columns()});
+  if (op.weight) check.is("weight", op.weight, DType::f32, {tokens, k});
 }
 
 }  // namespace qeng

@@ -1,20 +1,9 @@
-#include <cstdlib>
-
-#include "kernels/check.h"
+#include "kernels/check_places.h"
 #include "kernels/check_shapes.h"
 
 namespace qeng {
 
 namespace {
-
-void check_places(const Check& check, const char* label, const View& view, const View& space, const Strides& places) {
-  int64_t least = places.first, most = places.first;
-  for (int d = 0; d < space.rank; ++d) (places.stride[d] < 0 ? least : most) += (space.shape[d] - 1) * places.stride[d];
-  check.that(space.elements() == 0 || (least >= 0 && most < view.elements()), [&] {
-    return std::string(label) + " is " + shape_text(view) + "; elements " + std::to_string(least) + " to " +
-           std::to_string(most) + " are outside";
-  });
-}
 
 // [outer, count, inner] of a gather; index: of some of them.
 void check_index(const Check& check, const View& whole, const View& some, const View& index, const char* whole_label,
@@ -41,21 +30,9 @@ void check_shapes(const Rearrange& op) {
   else
     check.dtype("x", op.x, {DType::f32, DType::bf16, DType::f16, DType::i32, DType::i64, DType::u8});
   check.dtype("y", op.y, {op.x.dtype});
-  check_places(check, "x", op.x, op.space, op.from);
-  check_places(check, "y", op.y, op.space, op.to);
-  // In order of their size each stride leads over all that the ones before it span.
-  bool seen[kMaxRank] = {};
-  int64_t span = 0;
-  for (int n = 0; n < op.space.rank; ++n) {
-    int least = -1;
-    for (int d = 0; d < op.space.rank; ++d)
-      if (!seen[d] && (least < 0 || std::abs(op.to.stride[d]) < std::abs(op.to.stride[least]))) least = d;
-    seen[least] = true;
-    if (op.space.shape[least] <= 1) continue;
-    check.that(op.space.elements() == 0 || std::abs(op.to.stride[least]) > span,
-               [&] { return "places in y are not apart from each other, in " + shape_text(op.y); });
-    span += (op.space.shape[least] - 1) * std::abs(op.to.stride[least]);
-  }
+  check_inside(check, "x", op.x, op.x.elements(), op.space, op.from);
+  check_inside(check, "y", op.y, op.y.elements(), op.space, op.to);
+  check_apart(check, "y", op.y, op.space, op.to);
 }
 
 void check_shapes(const Gather& op) {

@@ -2,6 +2,7 @@
 // isa/attention.cpp and isa/attention_grad.cpp. Tiles depend on shapes only, so results do not depend on the threads.
 #include "kernels/cpu/isa/attention/attention.h"
 
+#include <cmath>
 #include <cstring>
 
 #include "kernels/cpu/cpu.h"
@@ -10,7 +11,7 @@ namespace qeng {
 namespace {
 
 struct Shapes {
-  int64_t tq, tk, heads, kv_heads, group, dim, documents;
+  int64_t tq, tk, heads, kv_heads, group, dim, value_dim, documents;
 };
 
 // The boundaries are data: they must rise from 0 and stay within the rows.
@@ -24,8 +25,9 @@ void check_boundaries(const char* op, const char* label, const View& cu, int64_t
 
 template <class AnyOp>
 Shapes shapes_of(const AnyOp& op) {
-  const Shapes shapes{op.q.shape[0], op.k.shape[0],         op.q.shape[1], op.k.shape[1], op.q.shape[1] / op.k.shape[1],
-                      op.q.shape[2], op.cu_q.elements() - 1};
+  const int64_t heads = op.q.shape[1], kv_heads = op.k.shape[1];
+  const Shapes shapes{op.q.shape[0],    op.k.shape[0], heads,         kv_heads,
+                      heads / kv_heads, op.q.shape[2], op.v.shape[2], op.cu_q.elements() - 1};
   check_boundaries(op.name, "cu_q", op.cu_q, shapes.tq);
   check_boundaries(op.name, "cu_k", op.cu_k, shapes.tk);
   return shapes;
@@ -52,7 +54,7 @@ void clear_rows(const View& view, int64_t from) {
 
 void run(const Attention& op, CpuContext& context) {
   const Shapes shapes = shapes_of(op);
-  const auto [tq, tk, heads, kv_heads, group, dim, documents] = shapes;
+  const auto [tq, tk, heads, kv_heads, group, dim, value_dim, documents] = shapes;
   struct Piece {
     int64_t first, queries, begin, end, first_end;
   };
@@ -70,15 +72,35 @@ void run(const Attention& op, CpuContext& context) {
       pieces.push_back({first, count, begin, std::min(span.k_end, first_end + count - 1), first_end});
     }
   }
-  const int64_t scratch_size = isa::attention_scratch(group, dim);
+  const int64_t scratch_size = isa::attention_scratch(group, dim, value_dim);
   float* scratch = context.scratch.take<float>(context.threads * scratch_size);
   parallel_each(context.threads, static_cast<int64_t>(pieces.size()) * kv_heads, [&](int64_t item) {
     const Piece& piece = pieces[static_cast<size_t>(item / kv_heads)];
     const int64_t kv = item % kv_heads;
-    context.isa->attention({float_type(op.q), at(op.q, kv * group * dim), at(op.k, kv * dim), at(op.v, kv * dim),
-                            at(op.o, kv * group * dim), op.lse.as<float>() + kv * group * tq, heads * dim,
-                            kv_heads * dim, tq, group, dim, piece.first, piece.queries, piece.begin, piece.end,
-                            piece.first_end, op.window, op.scale, scratch + team_rank() * scratch_size});
+    context.isa->attention({float_type(op.q),
+                            at(op.q, kv * group * dim),
+                            at(op.k, kv * dim),
+                            at(op.v, kv * value_dim),
+                            at(op.o, kv * group * value_dim),
+                            op.lse.as<float>() + kv * group * tq,
+                            heads * dim,
+                            kv_heads * dim,
+                            kv_heads * value_dim,
+                            heads * value_dim,
+                            tq,
+                            group,
+                            dim,
+                            value_dim,
+                            piece.first,
+                            piece.queries,
+                            piece.begin,
+                            piece.end,
+                            piece.first_end,
+                            op.window,
+                            op.scale,
+                            op.softcap,
+                            op.sinks ? op.sinks.as<float>() + kv * group : nullptr,
+                            scratch + team_rank() * scratch_size});
   });
   const int64_t end = op.cu_q.as<int32_t>()[documents];
   clear_rows(op.o, end);
@@ -93,6 +115,21 @@ namespace {
 constexpr int64_t kMostPieces = 4;
 constexpr int64_t kPieceKeys = 512;  // below this, the product with dq's partial sums is not worth dividing
 
+// dsinks: each head's sum over the queries, in their order.
+void sum_sinks(const AttentionGrad& op, CpuContext& context) {
+  const int64_t heads = op.lse.shape[0], tq = op.lse.shape[1];
+  parallel_for(context.threads, heads, grain_rows(tq), [&](int64_t begin, int64_t end) {
+    for (int64_t h = begin; h < end; ++h) {
+      const float sink = op.sinks.as<float>()[h];
+      const float *lse = op.lse.as<float>() + h * tq, *delta = op.delta.as<float>() + h * tq;
+      double sum = 0;
+      for (int64_t t = 0; t < tq; ++t) sum += static_cast<double>(std::exp(sink - lse[t]) * delta[t]);
+      float& to = op.dsinks.as<float>()[h];
+      to = (op.acc_sinks ? to : 0.0f) - static_cast<float>(sum);
+    }
+  });
+}
+
 struct GradPiece {
   Span span;
   int64_t begin, end, first, first_end;  // keys, and the first query that sees them
@@ -103,7 +140,7 @@ struct GradPiece {
 
 void run(const AttentionGrad& op, CpuContext& context) {
   const Shapes shapes = shapes_of(op);
-  const auto [tq, tk, heads, kv_heads, group, dim, documents] = shapes;
+  const auto [tq, tk, heads, kv_heads, group, dim, value_dim, documents] = shapes;
 
   std::vector<GradPiece> pieces;
   int64_t rows = 0;
@@ -119,15 +156,16 @@ void run(const AttentionGrad& op, CpuContext& context) {
       rows += span.q_end - first;
     }
   }
-  const int64_t row = group * isa::padded(dim), scratch_size = isa::attention_grad_scratch(group, dim);
+  const int64_t row = group * isa::padded(dim), scratch_size = isa::attention_grad_scratch(group, dim, value_dim);
   float* dq = context.scratch.take<float>(rows * row * kv_heads);
   float* scratch = context.scratch.take<float>(context.threads * scratch_size);
 
-  parallel_for(context.threads, tq, grain_rows(heads * dim), [&](int64_t begin, int64_t end) {
+  parallel_for(context.threads, tq, grain_rows(heads * value_dim), [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t)
-      context.isa->attention_delta(float_type(op.o), at(op.dout, t * heads * dim), at(op.o, t * heads * dim), heads,
-                                   dim, op.delta.as<float>() + t, tq);
+      context.isa->attention_delta(float_type(op.o), at(op.dout, t * heads * value_dim),
+                                   at(op.o, t * heads * value_dim), heads, value_dim, op.delta.as<float>() + t, tq);
   });
+  if (op.dsinks) sum_sinks(op, context);
   parallel_each(context.threads, static_cast<int64_t>(pieces.size()) * kv_heads, [&](int64_t item) {
     const GradPiece& piece = pieces[static_cast<size_t>(item / kv_heads)];
     const int64_t kv = item % kv_heads, queries = piece.span.q_end - piece.first;
@@ -136,18 +174,21 @@ void run(const AttentionGrad& op, CpuContext& context) {
     context.isa->attention_grad({float_type(op.q),
                                  at(op.q, kv * group * dim),
                                  at(op.k, kv * dim),
-                                 at(op.v, kv * dim),
-                                 at(op.dout, kv * group * dim),
+                                 at(op.v, kv * value_dim),
+                                 at(op.dout, kv * group * value_dim),
                                  op.lse.as<float>() + kv * group * tq,
                                  op.delta.as<float>() + kv * group * tq,
                                  at(op.dk, kv * dim),
-                                 at(op.dv, kv * dim),
+                                 at(op.dv, kv * value_dim),
                                  sums,
                                  heads * dim,
                                  kv_heads * dim,
+                                 kv_heads * value_dim,
+                                 heads * value_dim,
                                  tq,
                                  group,
                                  dim,
+                                 value_dim,
                                  piece.first,
                                  queries,
                                  piece.begin,
@@ -156,6 +197,7 @@ void run(const AttentionGrad& op, CpuContext& context) {
                                  op.window,
                                  piece.first,
                                  op.scale,
+                                 op.softcap,
                                  scratch + team_rank() * scratch_size});
   });
 

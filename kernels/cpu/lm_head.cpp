@@ -53,9 +53,10 @@ void run(const LmHeadLoss& op, CpuContext& context) {
           continue;
         }
         const int32_t t = rows[begin + i];
+        if (op.softcap > 0) context.isa->softcap(z, op.softcap, vocab);
         const float lse = context.isa->logsumexp(z, vocab);
         nll[t] = lse - z[targets[t]];
-        if (op.dh) context.isa->softmax_grad(z, lse, targets[t], scale, float_type(op.h), z, vocab);
+        if (op.dh) context.isa->softmax_grad(z, lse, targets[t], scale, op.softcap, float_type(op.h), z, vocab);
       }
     });
     if (!op.dh) continue;

@@ -18,21 +18,23 @@ char* row_of(const View& pool, int64_t row, int64_t width) {
 }  // namespace
 
 void run(const KvStore& op, CpuContext& context) {
-  const int64_t tokens = op.slots.elements(), width = op.k.shape[1] * op.k.shape[2], slots = op.k_pool.shape[0];
+  const int64_t tokens = op.slots.elements(), slots = op.k_pool.shape[0], heads = op.k.shape[1];
+  const int64_t widest = heads * std::max(op.k.shape[2], op.v.shape[2]);
   const int32_t* slot = op.slots.as<int32_t>();
   for (int64_t t = 0; t < tokens; ++t)
     if (slot[t] < -1 || slot[t] >= slots)
       fail("value", op.name, ": slot ", slot[t], " at position ", t, " is outside the pool of ", slots, " slots");
-  float* wide = context.scratch.take<float>(context.threads * width);
-  parallel_for(context.threads, tokens, grain_rows(2 * width), [&](int64_t begin, int64_t end) {
+  float* wide = context.scratch.take<float>(context.threads * widest);
+  parallel_for(context.threads, tokens, grain_rows(2 * widest), [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
       if (slot[t] < 0) continue;
       for (const auto& [from, pool] : {std::pair{op.k, op.k_pool}, std::pair{op.v, op.v_pool}}) {
+        const int64_t width = heads * from.shape[2];
         char* to = row_of(pool, slot[t], width);
         if (pool.dtype != DType::q8_0) {
           context.isa->scale(float_type(from), at(from, t * width), float_type(pool), to, 1.0f, width);
         } else {
-          float* x = wide + team_rank() * width;
+          float* x = wide + team_rank() * widest;
           context.isa->scale(float_type(from), at(from, t * width), isa::Float::f32, x, 1.0f, width);
           for (int64_t i = 0; i < width; i += 32) encode(x + i, nullptr, reinterpret_cast<blocks::Q8_0*>(to)[i / 32]);
         }
@@ -102,7 +104,7 @@ void run(const PagedAttention& op, CpuContext& context) {
   const int32_t *cu_q = op.cu_q.as<int32_t>(), *lengths = op.lengths.as<int32_t>();
   const int64_t sequences = op.lengths.elements(), heads = op.q.shape[1], kv_heads = op.k_pool.shape[1],
                 group = heads / kv_heads;
-  const int64_t dim = op.q.shape[2], step = isa::tile_queries(group);
+  const int64_t dim = op.q.shape[2], value_dim = op.o.shape[2], step = isa::tile_queries(group);
   std::vector<isa::PagedTile> tiles;  // of every kv head
   for (int64_t s = 0; s < sequences; ++s)
     for (int64_t first = cu_q[s]; first < cu_q[s + 1]; first += step) {
@@ -118,7 +120,9 @@ void run(const PagedAttention& op, CpuContext& context) {
                           0,
                           group,
                           dim,
+                          value_dim,
                           heads * dim,
+                          heads * value_dim,
                           first,
                           std::min<int64_t>(step, cu_q[s + 1] - first),
                           lengths[s] - (cu_q[s + 1] - 1 - first),
@@ -126,20 +130,23 @@ void run(const PagedAttention& op, CpuContext& context) {
                           0,
                           0,
                           op.scale,
+                          op.softcap,
+                          nullptr,
                           nullptr,
                           nullptr};
       if (op.window > 0) tile.piece = std::max<int64_t>(0, tile.first_end - op.window) / isa::kPieceKeys;
       const int64_t end = tile.first_end + tile.queries - 1;
       tile.pieces = (end + isa::kPieceKeys - 1) / isa::kPieceKeys - tile.piece;
       for (int64_t kv = 0; kv < kv_heads; ++kv) {
-        tile.kv_head = kv, tile.q = at(op.q, kv * group * dim), tile.o = at(op.o, kv * group * dim);
+        tile.kv_head = kv, tile.q = at(op.q, kv * group * dim), tile.o = at(op.o, kv * group * value_dim);
+        if (op.sinks) tile.sinks = op.sinks.as<float>() + kv * group;
         tiles.push_back(tile);
       }
     }
 
   int64_t work = 0;  // elements of K and V that are read
   for (const isa::PagedTile& tile : tiles)
-    work += 2 * dim * std::min(tile.pieces * isa::kPieceKeys, tile.first_end + tile.queries);
+    work += (dim + value_dim) * std::min(tile.pieces * isa::kPieceKeys, tile.first_end + tile.queries);
   const int threads = work < 4 * kGrainElements ? 1 : context.threads;
 
   // Few tiles of many keys (decoding at a long context) are divided further, so that all threads find work.
@@ -149,7 +156,7 @@ void run(const PagedAttention& op, CpuContext& context) {
   int64_t partials = 0;
   for (size_t i = 0; i < tiles.size(); ++i) {
     const isa::PagedTile& tile = tiles[i];
-    const int64_t size = isa::partial_size(tile.queries * group, dim);
+    const int64_t size = isa::partial_size(tile.queries * group, value_dim);
     if (few && threads > 1 && tile.pieces > 1 && partials + tile.pieces * size <= kPartialFloats) {
       divided.push_back(i);
       partials += tile.pieces * size;
@@ -157,13 +164,13 @@ void run(const PagedAttention& op, CpuContext& context) {
       items.push_back({static_cast<int64_t>(i), tile.piece, tile.pieces, nullptr});
     }
   }
-  const int64_t scratch_size = isa::paged_scratch(group, dim);
+  const int64_t scratch_size = isa::paged_scratch(group, dim, value_dim);
   float* scratch = context.scratch.take<float>(threads * scratch_size);
   float* partial = context.scratch.take<float>(partials);
   for (const size_t i : divided) {
     isa::PagedTile& tile = tiles[i];
     tile.partial = partial;
-    for (int64_t piece = 0; piece < tile.pieces; ++piece, partial += isa::partial_size(tile.queries * group, dim))
+    for (int64_t piece = 0; piece < tile.pieces; ++piece, partial += isa::partial_size(tile.queries * group, value_dim))
       items.push_back({static_cast<int64_t>(i), tile.piece + piece, 1, partial});
   }
   // From the longest on, so that the last to be handed out is small; among equals as they are, page after page.
@@ -183,8 +190,8 @@ void run(const PagedAttention& op, CpuContext& context) {
   });
   const int64_t end = cu_q[sequences];
   if (end < op.q.shape[0])
-    std::memset(at(op.o, end * heads * dim), 0,
-                static_cast<size_t>((op.q.shape[0] - end) * heads * dim) * dtype_size(op.o.dtype));
+    std::memset(at(op.o, end * heads * value_dim), 0,
+                static_cast<size_t>((op.q.shape[0] - end) * heads * value_dim) * dtype_size(op.o.dtype));
 }
 
 }  // namespace qeng

@@ -20,7 +20,7 @@ void run(const Rope& op, CpuContext& context) {
       }
       const auto rotate = [&](const View& x, const View& y, int64_t count) {
         const int64_t start = t * count * dim;
-        context.isa->rope(float_type(x), at(x, start), at(y, start), cosines, sines, count, dim, half);
+        context.isa->rope(float_type(x), at(x, start), at(y, start), cosines, sines, count, dim, half, op.interleaved);
       };
       rotate(op.x, op.y, heads);
       if (op.x2) rotate(op.x2, op.y2, heads2);

@@ -302,6 +302,9 @@ class CudaBackend : public Backend {
              "; expected at least the sequence's queries and at most the ", fault.limit, " tokens of its pages");
       case FaultKind::index:
         fail("value", "index ", fault.value, " at position ", fault.place, " is outside [0, ", fault.limit, ")");
+      case FaultKind::experts:
+        fail("value", "first[", fault.place, "] is ", fault.value, "; expected ascending from 0 to at most the ",
+             fault.limit, " rows");
       default:
         fail("value", "document boundary ", fault.place, " is ", fault.value, "; expected ascending from 0 to at most ",
              fault.limit);

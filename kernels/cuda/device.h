@@ -30,7 +30,20 @@ constexpr uint32_t kAllLanes = 0xffffffffu;
 
 // What a kernel found wrong with the values it was given. The first report is kept, and the next synchronisation throws
 // it as Error("value"). The kernel goes on with values that keep it within its memory.
-enum class FaultKind : int32_t { none, token, target, bounds, piece, slot, pair, page, queries, length, index };
+enum class FaultKind : int32_t {
+  none,
+  token,
+  target,
+  bounds,
+  piece,
+  slot,
+  pair,
+  page,
+  queries,
+  length,
+  index,
+  experts
+};
 struct Fault {
   FaultKind kind;
   int32_t unused;

@@ -1,5 +1,5 @@
 // Rotary positions. A block takes a few tokens: its threads compute the tokens' sines and cosines once, into shared
-// memory, then rotate all heads of x and x2, 16 bytes from each half of a head at a time.
+// memory, then rotate all heads of x and x2, 16 bytes of each half of a head at a time, or 32 of neighbours.
 #include "kernels/cuda/vector.h"
 #include "kernels/math/sincos.h"
 
@@ -15,7 +15,7 @@ struct Heads {
   int count;
 };
 
-template <class T, int n>
+template <class T, int n, bool kInterleaved>
 __global__ void __launch_bounds__(kThreads)
     rotate_heads(Heads<T> first, Heads<T> second, const int32_t* positions, const float* inv_freq, int64_t tokens,
                  int tokens_a_block, int dim, int half, float scale, bool inverse) {
@@ -44,18 +44,21 @@ __global__ void __launch_bounds__(kThreads)
       store(y + i, load<n>(x + i));
       continue;
     }
-    const int i = access * n;
-    float a[n], b[n], c[n], s[n], low[n], high[n];
-    unpack(load<n>(x + place + i), a);
-    unpack(load<n>(x + place + half + i), b);
+    const int i = access * n, left = kInterleaved ? 2 * i : i, right = kInterleaved ? left + n : half + i;
+    float pair[2][n], c[n], s[n], rotated[2][n];
+    unpack(load<n>(x + place + left), pair[0]);
+    unpack(load<n>(x + place + right), pair[1]);
     unpack(load<n>(cosines + token * half + i), c);
     unpack(load<n>(sines + token * half + i), s);
+#pragma unroll
     for (int j = 0; j < n; ++j) {
-      low[j] = a[j] * c[j] - b[j] * s[j];
-      high[j] = a[j] * s[j] + b[j] * c[j];
+      const int first = kInterleaved ? 2 * j : j, second = kInterleaved ? first + 1 : n + j;
+      const float a = pair[first / n][first % n], b = pair[second / n][second % n];
+      rotated[first / n][first % n] = a * c[j] - b * s[j];
+      rotated[second / n][second % n] = a * s[j] + b * c[j];
     }
-    store(y + place + i, pack<T>(low));
-    store(y + place + half + i, pack<T>(high));
+    store(y + place + left, pack<T>(rotated[0]));
+    store(y + place + right, pack<T>(rotated[1]));
   }
 }
 
@@ -72,8 +75,9 @@ void run(const Rope& op, CudaContext& context) {
     const bool vectors = dim % width == 0 && half % width == 0 && aligned_for(width, op.x, op.y, op.x2, op.y2);
     const Heads<T> first{op.x.as<T>(), op.y.as<T>(), static_cast<int>(op.x.shape[1])};
     const Heads<T> second{op.x2.as<T>(), op.y2.as<T>(), op.x2 ? static_cast<int>(op.x2.shape[1]) : 0};
-    launch(context, op.name, vectors ? rotate_heads<T, width> : rotate_heads<T, 1>,
-           dim3(static_cast<unsigned>(ceil_div(tokens, tokens_a_block))), dim3(kThreads),
+    const auto kernel = op.interleaved ? (vectors ? rotate_heads<T, width, true> : rotate_heads<T, 1, true>)
+                                       : (vectors ? rotate_heads<T, width, false> : rotate_heads<T, 1, false>);
+    launch(context, op.name, kernel, dim3(static_cast<unsigned>(ceil_div(tokens, tokens_a_block))), dim3(kThreads),
            sizeof(float) * static_cast<size_t>(2 * tokens_a_block * half), first, second, op.positions.as<int32_t>(),
            op.inv_freq.as<float>(), tokens, static_cast<int>(tokens_a_block), static_cast<int>(dim),
            static_cast<int>(half), op.scale, op.inverse);

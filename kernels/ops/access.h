@@ -1,4 +1,4 @@
-// What an operation does with a view, and what it costs.
+// What an operation does with a view, where in it, and what it costs.
 #pragma once
 #include "kernels/view.h"
 
@@ -11,4 +11,10 @@ struct Cost {
   double bytes = 0;
   double flops = 0;
 };
+
+// Where the indices of a space lie in a view: index i at element first + sum_d i_d stride_d. Strides may be 0 or less.
+struct Strides {
+  int64_t first = 0, stride[kMaxRank] = {};
+};
+
 }  // namespace qeng

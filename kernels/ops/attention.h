@@ -28,7 +28,7 @@ struct Rope {
 //   o[t, h, :] = sum_j softmax_j(scale * <q[t, h, :], k[j, g, :]>) v[j, g, :],   g = h / (heads / kv_heads)
 // Document s holds queries cu_q[s] .. cu_q[s+1] and keys cu_k[s] .. cu_k[s+1]; its last query sees its last key, the
 // one before sees one less, and so on (training: cu_q == cu_k; decoding: few queries, many keys). window > 0 limits a
-// query to its last `window` keys. Documents may be empty. Queries past cu_q[last] give o = 0, lse = 0.
+// query to its last `window` keys. Documents may be empty. A query that sees no key gives o = 0, lse = 0.
 // softcap > 0: a score s becomes softcap * tanh(s / softcap) (Gemma 2). [sinks]: a score of each head that takes part in
 // the softmax and has no value (gpt-oss).
 // q: [tq, heads, head_dim]   k: [tk, kv_heads, head_dim]   v: [tk, kv_heads, value_dim]   o: [tq, heads, value_dim]

@@ -23,6 +23,25 @@ struct Matmul {
   }
 };
 
+// c (+)= op(a) op(b), as Matmul has it, of matrices of a, b and c for every index of `batch`: many products as one.
+// a, b, c: [..., rows, columns] of one float dtype   batch: a shape (no memory)   of_a, of_b, of_c: which matrices, counted
+// in them, so that a stride of 0 takes one for all. No two indices share a matrix of c; others stay as they are.
+struct BatchedMatmul {
+  static constexpr const char* name = "batched_matmul";
+  View a, b, c, batch;
+  Strides of_a, of_b, of_c;
+  bool trans_a = false, trans_b = false, acc = false;
+  int64_t flops() const {
+    const int64_t k = a.rank < 2 ? 0 : a.shape[a.rank - (trans_a ? 2 : 1)];
+    return c.rank < 2 ? 0 : 2 * batch.elements() * c.shape[c.rank - 2] * c.columns() * k;
+  }
+  bool fills() const { return c.rank < 2 || batch.elements() * c.shape[c.rank - 2] * c.columns() == c.elements(); }
+  template <class F>
+  void views(F f) {
+    f("a", a, Access::read), f("b", b, Access::read), f("c", c, acc || !fills() ? Access::update : Access::write);
+  }
+};
+
 // db[j] (+)= sum_i dy[i, j]     dy: [rows, n]   db: [n] f32
 struct BiasGrad {
   static constexpr const char* name = "bias_grad";
@@ -78,7 +97,7 @@ struct Hadamard {
 //   y[r, :] (+)= x[r, :] op(w[e]) + [bias[e, :]]      rows past first[experts] give 0, with acc nothing
 // x: [rows, k] float   w: [experts, n, k], with `tall` [experts, k, n], of x's dtype or a stored one as in Matmul
 // bias: [experts, n] f32 or x's dtype   first: [experts + 1] i32 ascending from 0   y: [rows, n] f32 or x's dtype
-// apart: for inference, the bits of a row of y depend on that row of x alone, as RowLinear's; x is rounded as there.
+// apart, not tall: for inference, the bits of a row of y depend on that row of x alone, rounded as by RowLinear.
 struct GroupedMatmul {
   static constexpr const char* name = "grouped_matmul";
   View x, w, bias, first, y;
@@ -91,7 +110,7 @@ struct GroupedMatmul {
   }
 };
 
-// dw[e] (+)= dy_e^T x_e of each expert's rows;  [dbias[e]] (+)= sum of dy_e     An expert without rows has 0.
+// [dw[e]] (+)= dy_e^T x_e of each expert's rows;  [dbias[e]] (+)= sum of dy_e     An expert without rows has 0.
 // dy: [rows, n]   x: [rows, k]   first: [experts + 1] i32   dw: [experts, n, k] f32   dbias: [experts, n] f32
 struct GroupedMatmulGrad {
   static constexpr const char* name = "grouped_matmul_grad";
@@ -107,22 +126,51 @@ struct GroupedMatmulGrad {
 
 // Which experts a token goes to: of each row of scores + [bias] the k largest, equal ones by number, the largest first.
 //   choice[t, j]: the expert   order: the places t * k + j of choice, sorted by expert, then by place
-//   first[e] .. first[e + 1]: the part of `order` that is expert e's
-// scores: [tokens, experts] f32   bias: [experts] f32   choice: [tokens, k] i32   order: [tokens * k] i32
+//   first[e] .. first[e + 1]: the part of `order` that is expert e's   place[t, j]: where t * k + j is in `order`
+// scores: [tokens, experts] f32   bias: [experts] f32   choice, place: [tokens, k] i32   order: [tokens * k] i32
 // first: [experts + 1] i32. What is not a number counts as the least.
 struct Route {
   static constexpr const char* name = "route";
-  View scores, bias, choice, order, first;
+  View scores, bias, choice, order, first, place;
   template <class F>
   void views(F f) {
     f("scores", scores, Access::read), f("bias", bias, Access::read), f("choice", choice, Access::write);
-    f("order", order, Access::write), f("first", first, Access::write);
+    f("order", order, Access::write), f("first", first, Access::write), f("place", place, Access::write);
+  }
+};
+
+// The rows of tokens to their experts' rows:  y[place[t, j], :] = [weight[t, j]] * x[t, :]
+// and, for the gradient of Combine's weights,  [dot[t, j]] = <x[t, :], rows[place[t, j], :]>
+// x: [tokens, n] float   place: [tokens, k] i32, each of 0 .. tokens * k - 1 once, else Error("value") or rows that are
+// not written   weight, dot: [tokens, k] f32   y, rows: [tokens * k, n] of x's dtype   rows and dot: both or neither
+struct Dispatch {
+  static constexpr const char* name = "dispatch";
+  View x, place, weight, y, rows, dot;
+  int64_t flops() const { return ((weight ? 1 : 0) + (dot ? 2 : 0)) * y.elements(); }
+  template <class F>
+  void views(F f) {
+    f("x", x, Access::read), f("place", place, Access::read), f("weight", weight, Access::read);
+    f("y", y, Access::write), f("rows", rows, Access::read), f("dot", dot, Access::write);
+  }
+};
+
+// The experts' rows back to their tokens:  y[t, :] = sum_j [weight[t, j]] * x[place[t, j], :], in f32, in order of j
+// x: [tokens * k, n] float   y: [tokens, n] of x's dtype   place, weight: as of Dispatch, whose adjoint it is
+struct Combine {
+  static constexpr const char* name = "combine";
+  View x, place, weight, y;
+  int64_t flops() const { return (weight ? 2 : 1) * x.elements(); }
+  template <class F>
+  void views(F f) {
+    f("x", x, Access::read), f("place", place, Access::read), f("weight", weight, Access::read);
+    f("y", y, Access::write);
   }
 };
 
 // clang-format off
 #define QENG_LINEAR_OPERATIONS(OP) \
-  OP(Matmul) OP(BiasGrad) OP(RowLinear) OP(Hadamard) OP(GroupedMatmul) OP(GroupedMatmulGrad) OP(Route)
+  OP(Matmul) OP(BatchedMatmul) OP(BiasGrad) OP(RowLinear) OP(Hadamard) OP(GroupedMatmul) OP(GroupedMatmulGrad) \
+  OP(Route) OP(Dispatch) OP(Combine)
 // clang-format on
 
 }  // namespace qeng

@@ -28,10 +28,7 @@ struct Pointwise {
   }
 };
 
-// Where the indices of a space lie in a view: index i at element first + sum_d i_d stride_d. Strides may be 0 or less.
-struct Strides {
-  int64_t first = 0, stride[kMaxRank] = {};
-};
+;
 
 // y at `to` (+)= x at `from`, for every index of the space: a slice, a transposed or repeated tensor, a part of another.
 // space: a shape (no memory)   x, y: the same plain dtype, with acc a float one; memory apart. No two indices share a

@@ -9,6 +9,8 @@ namespace qeng {
 // Cross-entropy fused with the LM head; logits exist for one chunk of rows at a time, in f32.
 //   z = h W^T;  nll[t] = logsumexp(z[t]) - z[t, targets[t]];  loss = loss_scale * sum of nll over trained rows
 //   [dh] = loss_scale * (softmax(z) - onehot) W;   [dw] += loss_scale * (softmax(z) - onehot)^T h
+// softcap > 0: logits z become softcap * tanh(z / softcap) before (Gemma 2), and (softmax(z) - onehot) is multiplied by
+// 1 - (z / softcap)^2 of the capped ones.
 // Rows whose target is -1 are not trained: their nll and dh are 0 and their logits are never computed.
 // h, dh: [tokens, hidden]   w: [vocab, hidden] of h's dtype, or without dw of a stored one as in Matmul
 // targets: [tokens] i32
@@ -19,6 +21,7 @@ struct LmHeadLoss {
   static constexpr const char* name = "lm_head_loss";
   View h, w, targets, loss_scale, nll, loss, dh, dw, workspace;
   int chunk = 256;  // rows of logits held at once
+  float softcap = 0;
   template <class F>
   void views(F f) {
     f("h", h, Access::read), f("w", w, Access::read), f("targets", targets, Access::read),

@@ -6,6 +6,7 @@ local banner = require "qeng.train.banner"
 local chat = require "qeng.chat"
 local conversation = require "qeng.infer.conversation"
 local engine = require "qeng.infer.engine"
+local experts = require "qeng.model.experts"
 local inertia = require "qeng.onebit.inertia"
 local models = require "qeng.model"
 local phases = require "qeng.onebit.phases"
@@ -55,10 +56,13 @@ function texts.Model(m)
   local origin = m.dir and ", of " .. m.dir or m.gguf and ", of a GGUF file" or ""
   local lines = { ("Model %s (%s)%s"):format(m.arch.model_type, m.arch.hf, origin) }
   local function add(name, ...) lines[#lines + 1] = ("  %-11s "):format(name) .. (...):format(select(2, ...)) end
-  add("parameters", "%s: %s, %s%s%s", count(all), dtypes, bytes(size),
+  local active = experts.active(m)
+  add("parameters", "%s%s: %s, %s%s%s", count(all), active and (", a token meets %s"):format(count(active)) or "",
+    dtypes, bytes(size),
     c.tied and ", head and embedding are one" or "", m.stream and ", streamed" or "")
   add("computes in", "%s, on %s", m.dtype, banner.device())
   add("layers", "%d, hidden %d, MLP %d", c.layers, c.hidden, c.ffn)
+  if c.experts then add("experts", "%d of %d, each of %d", c.experts.used, c.experts.count, c.experts.ffn) end
   add("heads", "%d of %d, %s%s", c.heads, c.head_dim,
     c.kv_heads and ("%d of keys and values"):format(c.kv_heads) or ("states of %d"):format(c.state),
     (c.window or 0) > 0 and (", a window of %d"):format(c.window) or "")

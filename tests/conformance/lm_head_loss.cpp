@@ -23,6 +23,7 @@ Op lm_head_loss(Draw& draw) {
     op.dh = draw.empty_like(op.h);
     if (draw.flip() && !stored) op.dw = draw.tensor(DType::f32, {vocab, hidden});
   }
+  if (draw.integer(0, 2) == 0) op.softcap = draw.pick({1.0f, 30.0f});
   op.chunk = static_cast<int>(draw.pick<int64_t>({1, 7, 16, 256}));
   op.workspace = draw.empty(DType::u8, {lm_head_workspace(tokens, hidden, vocab, op.chunk, op.h.dtype)});
   return op;
@@ -36,6 +37,7 @@ Chain lm_head_loss_chain(Draw& draw) {
   encode(forward.targets, 0, draw.flip() ? -1 : 0);
   forward.loss_scale = draw.values(DType::f32, {0.3});
   forward.nll = draw.empty(DType::f32, {tokens}), forward.loss = draw.empty(DType::f32, {1});
+  forward.softcap = draw.flip() ? 1.5f : 0;
   LmHeadLoss gradient = forward;
   gradient.dh = draw.empty_like(forward.h), gradient.dw = draw.tensor(DType::f32, {vocab, hidden}, 0);
   const Pairs pairs = {{forward.h, gradient.dh}, {forward.w, gradient.dw}};
@@ -46,7 +48,7 @@ Chain lm_head_loss_chain(Draw& draw) {
 
 template <class T>
 void reference(const LmHeadLoss& op, Sheet<T>& sheet) {
-  using std::exp, std::log;
+  using std::exp, std::log, std::tanh;
   const Array<T> h = sheet.in(op.h);
   Array<T> w = sheet.in(op.w);
   if (op.w.dtype != op.h.dtype)
@@ -67,8 +69,9 @@ void reference(const LmHeadLoss& op, Sheet<T>& sheet) {
     for (int64_t c = 0; c < vocab; ++c) {
       T sum = 0;
       for (int64_t i = 0; i < hidden; ++i) sum += h(t, i) * w(c, i);
-      z.push_back(kept(sum, half_ulp));
-      top = std::max(top, value_of(sum));
+      sum = kept(sum, half_ulp);
+      z.push_back(op.softcap > 0 ? T(op.softcap) * tanh(sum / T(op.softcap)) : sum);
+      top = std::max(top, value_of(z.back()));
     }
     T total = 0;
     for (const T& logit : z) total += exp(logit - T(top));
@@ -76,7 +79,12 @@ void reference(const LmHeadLoss& op, Sheet<T>& sheet) {
     loss[0] += scale * nll[t];
     for (int64_t c = 0; c < vocab && (dh || dw); ++c) {
       const T p = exp(z[static_cast<size_t>(c)] - T(top)) / total;
-      const T dz = kept(scale * (c == target ? p - T(1) : p), half_ulp);
+      T dz = scale * (c == target ? p - T(1) : p);
+      if (op.softcap > 0) {
+        const T t = z[static_cast<size_t>(c)] / T(op.softcap);
+        dz = dz * (T(1) - t * t);
+      }
+      dz = kept(dz, half_ulp);
       for (int64_t i = 0; i < hidden; ++i) {
         if (dh) (*dh)(t, i) += dz * w(c, i);
         if (dw) (*dw)(c, i) += dz * h(t, i);

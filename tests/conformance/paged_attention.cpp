@@ -45,13 +45,14 @@ Op kv_store(Draw& draw) {
   const int64_t tokens = draw.size(40), slots = tokens + draw.integer(0, 30), heads = draw.integer(1, 4),
                 dim = pool_head_dim(draw, stored);
   op.k = draw.tensor(draw.float_dtype(), {tokens, heads, dim}, draw.pick({1.0, 1.0, 100.0}));
-  op.v = draw.like(op.k);
+  const int64_t value_dim = draw.flip() ? dim : pool_head_dim(draw, stored);
+  op.v = draw.tensor(op.k.dtype, {tokens, heads, value_dim});
   std::vector<double> order = shuffled(draw, slots);
   order.resize(static_cast<size_t>(tokens));
   for (double& slot : order)
     if (draw.integer(0, 9) == 0) slot = -1;
   op.slots = draw.values(DType::i32, order);
-  op.k_pool = draw.empty(stored, {slots, heads, dim}), op.v_pool = draw.empty(stored, {slots, heads, dim});
+  op.k_pool = draw.empty(stored, {slots, heads, dim}), op.v_pool = draw.empty(stored, {slots, heads, value_dim});
   for (int64_t row = 0; row < slots; ++row) fill_row(draw, op.k_pool, row, 1), fill_row(draw, op.v_pool, row, 1);
   return op;
 }
@@ -107,12 +108,17 @@ Op paged_attention(Draw& draw) {
       if (needed) held[static_cast<size_t>(table.back())] = true;
     }
   const int64_t rows = std::max<int64_t>(1, static_cast<int64_t>(cu.back()) + (draw.flip() ? draw.integer(0, 5) : 0));
-  op.k_pool = draw.empty(stored, {pool_pages * op.page_tokens, kv_heads, dim}), op.v_pool = draw.empty_like(op.k_pool);
+  const int64_t value_dim = is_long || draw.integer(0, 2) ? dim : pool_head_dim(draw, stored);
+  op.k_pool = draw.empty(stored, {pool_pages * op.page_tokens, kv_heads, dim});
+  op.v_pool = draw.empty(stored, {pool_pages * op.page_tokens, kv_heads, value_dim});
+  if (draw.integer(0, 3) == 0) op.softcap = draw.pick({0.7f, 2.0f, 30.0f});
+  if (draw.integer(0, 2) == 0) op.sinks = draw.tensor(DType::f32, {kv_heads * group}, draw.pick({1.0, 4.0}));
   const double deviation = draw.pick({1.0, 1.0, 10.0});
   for (int64_t row = 0; row < op.k_pool.shape[0]; ++row)
     if (held[static_cast<size_t>(row / op.page_tokens)])
       fill_row(draw, op.k_pool, row, deviation), fill_row(draw, op.v_pool, row, 1);
-  op.q = draw.tensor(dtype, {rows, kv_heads * group, dim}), op.o = draw.empty_like(op.q);
+  op.q = draw.tensor(dtype, {rows, kv_heads * group, dim});
+  op.o = draw.empty(dtype, {rows, kv_heads * group, value_dim});
   op.cu_q = draw.values(DType::i32, cu), op.lengths = draw.values(DType::i32, lengths);
   op.pages = draw.values(DType::i32, table);
   op.pages.rank = 2, op.pages.shape[0] = sequences, op.pages.shape[1] = most;
@@ -125,8 +131,8 @@ Op paged_attention(Draw& draw) {
 template <class T>
 void reference(const KvStore& op, Sheet<T>& sheet) {
   const auto slots = sheet.integers(op.slots);
-  const int64_t width = op.k.shape[1] * op.k.shape[2];
   for (const auto& [from, to] : {std::pair{op.k, op.k_pool}, std::pair{op.v, op.v_pool}}) {
+    const int64_t width = from.shape[1] * from.shape[2];
     const Array<T> rows = sheet.in(from);
     Array<T>& pool = sheet.update(to);
     for (size_t t = 0; t < slots.size(); ++t)
@@ -156,13 +162,14 @@ void reference(const CopyPages& op, Sheet<T>& sheet) {
 
 template <class T>
 void reference(const PagedAttention& op, Sheet<T>& sheet) {
-  using std::exp;
+  using std::exp, std::tanh;
   const Array<T> q = sheet.in(op.q), k = sheet.in(op.k_pool), v = sheet.in(op.v_pool);
+  const Array<T> sinks = op.sinks ? sheet.in(op.sinks) : Array<T>();
   const auto cu_q = sheet.integers(op.cu_q), lengths = sheet.integers(op.lengths), pages = sheet.integers(op.pages);
   Array<T>& o = sheet.out(op.o);
   const double half_ulp = unit_roundoff(op.q.dtype);  // tensor cores take the probabilities in q's dtype
   const int64_t heads = op.q.shape[1], group = heads / op.k_pool.shape[1], dim = op.q.shape[2],
-                most = op.pages.shape[1];
+                value_dim = op.o.shape[2], most = op.pages.shape[1];
   for (size_t s = 0; s < lengths.size(); ++s)
     for (int64_t t = cu_q[s]; t < cu_q[s + 1]; ++t)
       for (int64_t h = 0; h < heads; ++h) {
@@ -173,16 +180,18 @@ void reference(const PagedAttention& op, Sheet<T>& sheet) {
                  j % op.page_tokens;
         };
         std::vector<T> scores;
-        double largest = -INFINITY;
+        double largest = op.sinks ? value_of(sinks[h]) : -INFINITY;
         for (int64_t j = first; j < seen; ++j) {
           T score = 0;
           for (int64_t d = 0; d < dim; ++d) score += q(t, h, d) * k(slot(j), h / group, d);
-          scores.push_back(T(op.scale) * score);
+          score = T(op.scale) * score;
+          if (op.softcap > 0) score = T(op.softcap) * tanh(score / T(op.softcap));
+          scores.push_back(score);
           largest = std::max(largest, static_cast<double>(value_of(scores.back())));
         }
-        T total = 0;
+        T total = op.sinks ? exp(sinks[h] - T(largest)) : T(0);
         for (T& score : scores) score = exp(score - T(largest)), total += score, score = kept(score, half_ulp);
-        for (int64_t d = 0; d < dim; ++d) {
+        for (int64_t d = 0; d < value_dim; ++d) {
           T sum = 0;
           for (int64_t j = first; j < seen; ++j)
             sum += scores[static_cast<size_t>(j - first)] * v(slot(j), h / group, d);

@@ -20,7 +20,7 @@ Op rope(Draw& draw) {
     encode(op.inv_freq, i, std::pow(10000.0, -static_cast<double>(i) / static_cast<double>(half)));
   op.y = draw.flip() ? op.x : draw.empty_like(op.x);
   op.scale = draw.pick({1.0f, 1.2079441f});
-  op.inverse = draw.flip();
+  op.inverse = draw.flip(), op.interleaved = draw.integer(0, 2) == 0;
   return op;
 }
 
@@ -30,7 +30,7 @@ Chain rope_chain(Draw& draw) {
   forward.positions = draw.tokens(forward.x.shape[0], 50), forward.inv_freq = draw.values(DType::f32, {1, 0.3, 0.01});
   forward.x2 = draw.tensor(DType::f32, {forward.x.shape[0], draw.integer(1, 3), 10}),
   forward.y2 = draw.empty_like(forward.x2);
-  forward.scale = 1.25f;
+  forward.scale = 1.25f, forward.interleaved = draw.flip();
   const View dout = draw.like(forward.y), dy2 = draw.like(forward.y2);
   Rope gradient = forward;
   gradient.x = dout, gradient.y = draw.empty_like(forward.x), gradient.inverse = true;
@@ -57,8 +57,9 @@ void reference(const Rope& op, Sheet<T>& sheet) {
         for (int64_t i = 0; i < half; ++i) {
           const T angle = T(static_cast<double>(positions[static_cast<size_t>(t)])) * inv_freq[i];
           const T c = T(op.scale) * cos(angle), s = T(op.scale) * sin(op.inverse ? -angle : angle);
-          y(t, h, i) = c * x(t, h, i) - s * x(t, h, i + half);
-          y(t, h, i + half) = s * x(t, h, i) + c * x(t, h, i + half);
+          const int64_t a = op.interleaved ? 2 * i : i, b = op.interleaved ? a + 1 : a + half;
+          y(t, h, a) = c * x(t, h, a) - s * x(t, h, b);
+          y(t, h, b) = s * x(t, h, a) + c * x(t, h, b);
         }
   }
 }

@@ -15,6 +15,7 @@ import numpy
 TOKENS = [3, 17, 5, 11, 2, 19, 7, 13, 1, 22]
 STEPS, RATE, RANK, ALPHA = 20, 3e-3, 2, 6
 EPS = 1e-5  # where a softmax is saturated its gradient is rounding alone, here 5e-7 at most; with 1e-8 AdamW makes whole steps of that
+ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
 BASE = dict(hidden_size=32, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, vocab_size=24,
             max_position_embeddings=64, rms_norm_eps=1e-5, pad_token_id=0, bos_token_id=1, eos_token_id=2, tie_word_embeddings=False)
 here = os.path.dirname(os.path.abspath(__file__))
@@ -42,8 +43,15 @@ def ssm_tensor(name, data, v):
     return name.replace(".dt_bias", ".dt_proj.bias"), data
 
 
+def experts(v):
+    return {"expert_count": v.get("num_experts") or v["num_local_experts"], "expert_used_count": v["num_experts_per_tok"]}
+
+
 # NAME: the class; values of config.json beside BASE, and entries beside common(); whether rows of q and k are in the order of rotated
-# pairs; tokens instead of TOKENS; cases (name, what differs, and False if llama.cpp has no words for it).
+# pairs, and whether norms add one to their weights, which GGUF has added; tokens, if not TOKENS; cases (name, what differs, and False if
+# llama.cpp has no words for it, or None if it has none for the window alone, of which qeng writes a key of its own); the layers that get
+# adapters, if not all; where experts are (expert_layers.py). A case with `targets` is of adapters on those layers, those of experts among
+# them.
 MODELS = {
     "olmo2": dict(
         hf="Olmo2ForCausalLM", values=dict(rope_theta=500.0), cases=[
@@ -75,6 +83,26 @@ MODELS = {
         reshaped=ssm_tensor, values={}, cases=[
             ("groups of heads", dict(n_groups=2, num_heads=8, head_dim=8)), ("one group, and a head that is the embedding", dict(n_groups=1, tie_word_embeddings=True)),
             ("biases, bounded steps", dict(n_groups=1, use_bias=True, use_conv_bias=False, time_step_limit=[0.3, 0.8]), False)]),
+    "gemma2": dict(
+        hf="Gemma2ForCausalLM", plus_one=True, entries=lambda v: {
+            "rope.dimension_count": v["head_dim"], "attention.key_length": v["head_dim"], "attention.value_length": v["head_dim"],
+            "attention.sliding_window": v["sliding_window"], "attn_logit_softcapping": v["attn_logit_softcapping"],
+            "final_logit_softcapping": v["final_logit_softcapping"]},
+        values=dict(rope_theta=500.0, head_dim=16, num_hidden_layers=3, sliding_window=4, query_pre_attn_scalar=16,
+                    attn_logit_softcapping=2.0, final_logit_softcapping=5.0, hidden_activation="gelu_pytorch_tanh", tie_word_embeddings=True),
+        cases=[("scores and logits capped", {}),
+               ("nothing capped", dict(attn_logit_softcapping=None, final_logit_softcapping=None), False),
+               ("a head of its own, biases, another scale and other windows", dict(
+                   tie_word_embeddings=False, attention_bias=True, query_pre_attn_scalar=20,
+                   layer_types=["full_attention", "full_attention", "sliding_attention"]), False)]),
+    "gemma3": dict(
+        hf="Gemma3ForCausalLM", type="gemma3_text", plus_one=True, entries=lambda v: {
+            "rope.dimension_count": v["head_dim"], "attention.key_length": v["head_dim"], "attention.value_length": v["head_dim"],
+            "attention.sliding_window": v["sliding_window"], "attention.sliding_window_pattern": 6, "rope.freq_base_swa": 90.0,
+            "final_logit_softcapping": v["final_logit_softcapping"]},
+        values=dict(rope_theta=500.0, rope_local_base_freq=90.0, head_dim=16, num_hidden_layers=6, sliding_window=4, query_pre_attn_scalar=16,
+                    final_logit_softcapping=5.0, hidden_activation="gelu_pytorch_tanh", tie_word_embeddings=True),
+        cases=[("logits capped", {})]),
     "granite": dict(
         hf="GraniteForCausalLM", pairs=True, entries=lambda v: {
             "embedding_scale": float(v["embedding_multiplier"]), "attention.scale": v["attention_multiplier"],
@@ -82,6 +110,25 @@ MODELS = {
         values=dict(rope_theta=500.0, embedding_multiplier=12.0, attention_multiplier=0.0625, residual_multiplier=0.22, logits_scaling=3.0),
         cases=[("four multipliers", {}), ("a head that is the embedding, and biases", dict(
             tie_word_embeddings=True, attention_bias=True, mlp_bias=True, residual_multiplier=1.5))]),
+    "qwen3_moe": dict(
+        hf="Qwen3MoeForCausalLM", word="qwen3moe", experts=("mlp", "gate_proj", "up_proj", "down_proj"), lora=ATTENTION,
+        entries=lambda v: experts(v) | {"expert_feed_forward_length": v["moe_intermediate_size"]},
+        values=dict(rope_theta=500.0, head_dim=8, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=32, norm_topk_prob=True),
+        cases=[
+            ("two of six", {}), ("all of three", dict(num_experts=3, num_experts_per_tok=3)),
+            ("scores as they are", dict(norm_topk_prob=False), False),
+            ("a layer without experts", dict(mlp_only_layers=[0], attention_bias=True), False),
+            ("every second layer", dict(num_hidden_layers=3, decoder_sparse_step=2, tie_word_embeddings=True), False),
+            ("a window", dict(use_sliding_window=True, sliding_window=5), None),
+            ("a balanced load", dict(output_router_logits=True, router_aux_loss_coef=0.05)),
+            ("adapters of experts", dict(targets=ATTENTION + ["gate_proj", "up_proj", "down_proj"])),
+            ("adapters of the router", dict(targets=["gate", "down_proj"]))]),
+    "mixtral": dict(
+        hf="MixtralForCausalLM", word="llama", pairs=True, experts=("block_sparse_moe", "w1", "w3", "w2"), lora=ATTENTION, entries=experts,
+        values=dict(rope_theta=500.0, num_local_experts=4, num_experts_per_tok=2, intermediate_size=32), cases=[
+            ("two of four", {}), ("a window", dict(sliding_window=5), None), ("a head that is the embedding", dict(tie_word_embeddings=True)),
+            ("a balanced load", dict(output_router_logits=True, router_aux_loss_coef=0.05)),
+            ("adapters of experts", dict(targets=ATTENTION + ["w1", "w2", "w3"]))]),
 }
 
 
@@ -106,7 +153,9 @@ def curve(model, ids):
     return losses
 
 
-def of_transformers(values, tokens):
+def of_transformers(values, tokens, words, targets, others):
+    """others: the targets of adapters where the case has none of its own."""
+    import expert_layers
     import peft
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
@@ -118,7 +167,8 @@ def of_transformers(values, tokens):
     def fresh():
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager").eval()
         for name, parameter in model.named_parameters():
-            parameter.data = torch.from_numpy(formula(name, tuple(parameter.shape)))
+            own = expert_layers.parts(words, name, parameter)
+            parameter.data = torch.cat([torch.from_numpy(formula(part, tuple(tensor.shape))) for part, tensor in own.items()], len(own) - 1)
         model.tie_weights()
         return model
 
@@ -126,17 +176,19 @@ def of_transformers(values, tokens):
     model = fresh()
     out = model(ids, labels=ids)
     out.loss.backward()
-    grads = {}
-    for name, p in model.named_parameters():  # the length, and the product with a direction
-        grads[name] = [p.grad.norm().item(), (p.grad * torch.from_numpy(formula(name + "?", tuple(p.shape)))).sum().item()]
-    shapes = {name: list(p.shape) for name, p in model.named_parameters()}
+    grads, shapes = {}, {}
+    for parameter, p in model.named_parameters():  # the length, and the product with a direction
+        for name, grad in expert_layers.parts(words, parameter, p.grad).items():
+            shapes[name] = list(grad.shape)
+            grads[name] = [grad.norm().item(), (grad * torch.from_numpy(formula(name + "?", tuple(grad.shape)))).sum().item()]
     # PEFT refuses out_proj of a Mamba, whose weight a fused kernel for GPUs would read past the adapter. There is none here.
     peft.tuners.tuners_utils._check_lora_target_modules_mamba = lambda *given: None
-    adapted = peft.get_peft_model(fresh(), peft.LoraConfig(r=RANK, lora_alpha=ALPHA, lora_dropout=0.0, target_modules="all-linear"))
+    base = expert_layers.set_apart(words, fresh()) if targets else fresh()
+    adapted = peft.get_peft_model(base, peft.LoraConfig(r=RANK, lora_alpha=ALPHA, lora_dropout=0.0, target_modules=targets or others))
     for name, parameter in adapted.named_parameters():
         if ".lora_A." in name:
             own = name.removeprefix("base_model.model.").replace(".default", "")
-            parameter.data = torch.from_numpy(formula(own, tuple(parameter.shape)))
+            parameter.data = torch.from_numpy(expert_layers.of_adapter(words, own, parameter, formula).copy())
     adapted.eval()
     greedy = list(tokens)
     with torch.no_grad():
@@ -149,7 +201,7 @@ def of_transformers(values, tokens):
 def write_gguf(path, model, values, shapes):
     """As llama.cpp's convert_hf_to_gguf.py does; returns the entries."""
     import gguf
-    word = model.get("word", values["model_type"])
+    word = model["word"]
     kind = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == word)
     names = gguf.get_tensor_name_map(kind, values.get("num_hidden_layers") or values["n_layer"])
     w = gguf.GGUFWriter(path, word)
@@ -166,6 +218,8 @@ def write_gguf(path, model, values, shapes):
             data = data.T.copy()
         if "reshaped" in model:
             name, data = model["reshaped"](name, data, values)
+        if model.get("plus_one") and name.endswith("norm.weight"):
+            data = data + 1
         w.add_tensor(names.get_name(name, try_suffixes=(".weight", ".bias")), data)
     w.write_header_to_file(), w.write_kv_data_to_file(), w.write_tensors_to_file(), w.close()
     return entries
@@ -179,22 +233,29 @@ def of_llama(path, tokens):  # a process of its own: torch and xllamacpp do not 
 
 
 def write(name, model):
-    cases, tokens = [], model.get("tokens", TOKENS)
+    model, cases = {"word": name, "tokens": TOKENS} | model, []
     for title, more, *known in model["cases"]:
-        values = dict(architectures=[model["hf"]], model_type=name) | model.get("base", BASE) | model["values"] | more
-        case = dict(name=title, values=values, **of_transformers(values, tokens))
+        more, targets = dict(more), more.get("targets")
+        more.pop("targets", None)
+        values = dict(architectures=[model["hf"]], model_type=model.get("type", name)) | model.get("base", BASE) | model["values"] | more
+        case = dict(name=title, values=values, **of_transformers(values, model["tokens"], model.get("experts"), targets,
+                                                                 model.get("lora", "all-linear")))
+        if targets:
+            case["targets"] = targets
         shapes = case.pop("shapes")
-        if known != [False]:
+        if known == [None]:
+            case["windowed"] = True
+        elif known != [False]:
             with tempfile.TemporaryDirectory() as folder:
                 path = os.path.join(folder, "model.gguf")
                 case["entries"] = write_gguf(path, model, values, shapes)
-                out = subprocess.run([sys.executable, __file__, "--llama", path, json.dumps(tokens)], check=True, stdout=subprocess.PIPE, text=True).stdout
+                out = subprocess.run([sys.executable, __file__, "--llama", path, json.dumps(model["tokens"])], check=True, stdout=subprocess.PIPE, text=True).stdout
             case["llama"] = json.loads(out.splitlines()[-1])
             off = max(abs(a - b) for a, b in zip(case["llama"], case["logits"]))
             print(f"{name}, {title}: llama.cpp's logits are off transformers' by {off:.2g}")
         case = json.loads(json.dumps(case), parse_float=lambda text: float(f"{float(text):.8g}"))
         cases.append(json.dumps(case))
-    head = dict(word=model.get("word", name), tokens=tokens, rate=RATE, eps=EPS, rank=RANK, alpha=ALPHA)
+    head = dict(word=model["word"], tokens=model["tokens"], rate=RATE, eps=EPS, rank=RANK, alpha=ALPHA)
     with open(os.path.join(here, "models", name + ".json"), "w") as f:
         f.write(json.dumps(head)[:-1] + ', "cases": [\n%s\n]}\n' % ",\n".join(cases))
 

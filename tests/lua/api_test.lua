@@ -43,10 +43,13 @@ end
 local template = q.chat_template({ info = function() return {} end, id = function() end }, "none")
 local classes = {
   Model = require("qeng.model").Model, Template = getmetatable(template), Engine = require("qeng.infer.engine").Engine,
-  Run = require("qeng.train.run").Run, Optimizer = require("qeng.train.adamw").Optimizer,
+  Run = require("qeng.train.run").Run, Loop = require("qeng.train.loop").Loop,
+  Optimizer = require("qeng.train.adamw").Optimizer,
   Inertia = require("qeng.onebit.inertia").Inertia, Phases = require("qeng.onebit.phases").Phases,
   Conversation = require("qeng.infer.conversation").Conversation,
   Hopfield = require("qeng.infer.hopfield").Hopfield,
+  Edit = require("qeng.edit").Edit, EditScores = require("qeng.edit.scores").Scores,
+  EditStatistics = require("qeng.edit.statistics").Statistics,
   Packed = require("qeng.model.documents").Packed, Preferences = require("qeng.train.preferences").Pairs,
   Request = { take = require("qeng.infer.request").take, speed = require("qeng.infer.request").speed },
 }

@@ -10,13 +10,18 @@ local families = {
   qwen3 = { architectures = q.json.array { "Qwen3ForCausalLM" }, model_type = "qwen3", head_dim = 32 },
   llama = { architectures = q.json.array { "LlamaForCausalLM" }, model_type = "llama" },
   mistral = { architectures = q.json.array { "MistralForCausalLM" }, model_type = "mistral", sliding_window = 20 },
+  gemma2 = {
+    architectures = q.json.array { "Gemma2ForCausalLM" }, model_type = "gemma2", sliding_window = 20,
+    attn_logit_softcapping = 3, final_logit_softcapping = 8, query_pre_attn_scalar = 32,
+    hidden_act = "gelu_pytorch_tanh",
+  },
   gemma3 = {
     architectures = q.json.array { "Gemma3ForCausalLM" }, model_type = "gemma3_text", sliding_window = 20,
     sliding_window_pattern = 2,
     query_pre_attn_scalar = 32, hidden_act = "gelu_pytorch_tanh",
   },
 }
-cases.families = { "qwen2", "qwen3", "llama", "mistral", "gemma3" }
+cases.families = { "qwen2", "qwen3", "llama", "mistral", "gemma2", "gemma3" }
 
 -- A small model of a family; its weights are large enough that tokens vary.
 function cases.model(family, opt)

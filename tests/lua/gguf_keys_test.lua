@@ -83,7 +83,7 @@ for _, case in ipairs {
     { ["rope.scaling.yarn_log_multiplier"] = { "f32", 0.1 } } },
   { "unknown entry qwen2.nextn_predict_layers", "qwen2", { nextn_predict_layers = { "u32", 1 } } },
   { "unknown entry llama.attention.scale", "llama", { ["attention.scale"] = { "f32", 0.1 } } },
-  { "gemma3.final_logit_softcapping = 30 is not supported", "gemma3", { final_logit_softcapping = { "f32", 30 } } },
+  { "final_logit_softcapping is -1, expected a positive", "gemma3", { final_logit_softcapping = { "f32", -1 } } },
   { "unknown entry qeng.something", "llama", { ["qeng.something"] = { "u32", 1 } } },
   { "entry qeng.sliding_window", "gemma", { ["qeng.sliding_window"] = { "u32", 3 } } },
 } do

@@ -110,6 +110,10 @@ model:hook("layers.1.attn", nothing)
 assert(generated(model, engine) == without, "a hook that came after pages were remembered and programs captured")
 model:hook("layers.1.attn", nil)
 assert(generated(model, engine) == expected, "after the hook is gone")
+model:hook("layers.0", function(x) return -x end)
+local fresh = generated(model, model:engine { pages = 16, page_tokens = 4 })
+assert(fresh ~= expected and generated(model, engine) == fresh, "keys and values that were remembered without the hook")
+model:hook("layers.0", nil)
 
 -- ---------------------------------------------------------------- training: captured as eager
 

@@ -13,7 +13,7 @@ for i, case in ipairs(golden.cases) do
     local model = q.random_model(case.values, { weights = formula })
     local stem = ("%s/%d"):format(folder, i)
     model:save_gguf(stem .. ".gguf", { type = "f32" })
-    model:lora { rank = golden.rank, alpha = golden.alpha, seed = 1 }
+    model:lora { rank = golden.rank, alpha = golden.alpha, targets = case.targets, seed = 1 }
     for at, parameter in ipairs(model.adapter.parameters) do
       parameter.tensor:copy(q.randn(parameter.tensor:shape(), { std = 0.3, seed = 7, subsequence = at }))
     end

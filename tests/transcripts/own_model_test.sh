@@ -12,7 +12,7 @@ for i in $(seq 200); do echo "the cat sat on the mat. "; done | tr -d '\n' >"$wo
 run() {
   local out=$1
   shift
-  "$QENG" recipes/own_model.lua --data "$work/text" --width 32 --length 24 --rows 4 --steps 150 --device cpu --threads 1 \
+  ${EXEC:-} "$QENG" recipes/own_model.lua --data "$work/text" --width 32 --length 24 --rows 4 --steps 150 --device cpu --threads 1 \
     --prompt "the cat" --out "$work/$out" "$@" >"$work/log" 2>&1
 }
 run first || fail "the run: $(cat "$work/log")"
@@ -20,6 +20,25 @@ grep -q "the cat sat on the mat. the cat sat on the mat. " "$work/log" || fail "
 [ "$(wc -l <"$work/first/metrics.jsonl")" = 150 ] || fail "metrics.jsonl"
 run second || fail "the run again: $(cat "$work/log")"
 cmp "$work/first/model.safetensors" "$work/second/model.safetensors" || fail "other bits"
+
+# Stopped after some steps, it goes on to the same bits.
+stopped() {  # FOLDER COMMAND...
+  local out=$1
+  shift
+  set -m  # else it would not see the signal
+  EXEC=exec "$@" &
+  local pid=$!
+  set +m
+  for _ in $(seq 600); do
+    [ "$(cat "$out/metrics.jsonl" 2>/dev/null | wc -l)" -ge 3 ] && break
+    sleep 0.05
+  done
+  kill -INT $pid
+  wait $pid
+}
+stopped "$work/stop" run stop && fail "a stopped run ends well"
+run stop --resume || fail "resumed: $(cat "$work/log")"
+cmp "$work/first/model.safetensors" "$work/stop/model.safetensors" || fail "other bits when resumed"
 run odd --width 30 && fail "a width that the heads do not divide is taken"
 
 [ $failures = 0 ] || { echo "$failures failures"; exit 1; }

@@ -35,7 +35,7 @@ L
 "$QENG" "$work/make.lua" "$work" || fail "making the pairs"
 before=$("$QENG" "$work/margin.lua" "$work") || fail "the margin before"
 train() {
-  "$QENG" recipes/preference.lua --model recipes/tiny --data "$work/seen.jsonl" --steps 30 --lr 2e-3 --dtype f32 \
+  ${EXEC:-} "$QENG" recipes/preference.lua --model recipes/tiny --data "$work/seen.jsonl" --steps 30 --lr 2e-3 --dtype f32 \
     --device cpu --threads 1 "$@" >"$work/log" 2>&1
 }
 for loss in dpo orpo kto; do
@@ -49,8 +49,32 @@ train --loss dpo --out "$work/again" || fail "dpo again"
 cmp "$work/dpo/adapter/adapter_model.safetensors" "$work/again/adapter/adapter_model.safetensors" || fail "other bits"
 train --loss dpo --out "$work/short" --max-tokens 3 && fail "pairs that are too long are taken"
 grep -q "no pair of at most 3 tokens" "$work/log" || fail "of pairs that are too long: $(cat "$work/log")"
-touch "$work/dpo/mine"
-train --loss dpo --out "$work/dpo" && fail "a folder with other files is written over"
+train --loss dpo --out "$work/dpo" --rank 4 || fail "a folder of a run that ended: $(cat "$work/log")"
+[ -d "$work/dpo/earlier-1/checkpoints" ] || fail "what an earlier run left is not moved away"
+
+# Stopped after some steps, it goes on to the same bits.
+stopped() {  # FOLDER COMMAND...
+  local out=$1
+  shift
+  set -m  # else it would not see the signal
+  EXEC=exec "$@" &
+  local pid=$!
+  set +m
+  for _ in $(seq 600); do
+    [ "$(cat "$out/metrics.jsonl" 2>/dev/null | wc -l)" -ge 3 ] && break
+    sleep 0.05
+  done
+  kill -INT $pid
+  wait $pid
+}
+stopped "$work/stop" train --loss dpo --out "$work/stop" && fail "a stopped run ends well"
+grep -q "go on with --resume" "$work/log" || fail "of a stopped run: $(cat "$work/log")"
+train --loss dpo --out "$work/stop" && fail "a stopped run is begun anew without a word"
+train --loss dpo --out "$work/stop" --resume --beta 0.2 && fail "a run is resumed with another beta"
+grep -q "has beta 0.1, this one 0.2" "$work/log" || fail "of another beta: $(cat "$work/log")"
+train --loss dpo --out "$work/stop" --resume || fail "resumed: $(cat "$work/log")"
+cmp "$work/again/adapter/adapter_model.safetensors" "$work/stop/adapter/adapter_model.safetensors" || fail "other bits when resumed"
+[ "$(wc -l <"$work/stop/metrics.jsonl")" = 30 ] || fail "metrics.jsonl of the resumed run"
 
 [ $failures = 0 ] || { echo "$failures failures"; exit 1; }
 echo "all passed"

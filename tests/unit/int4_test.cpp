@@ -91,7 +91,7 @@ TEST_CASE("int4: settings of another packing are refused by name") {
   };
   CHECK_THAT(with(R"("quant_method": "hqq")"),
              containing("unsupported: ") &&
-                 containing("config.json: quantization_config.quant_method is hqq; awq, bitsandbytes or gptq is "
+                 containing("config.json: quantization_config.quant_method is hqq; awq, bitsandbytes, gptq or mxfp4 is "
                             "supported: convert the unquantized model instead"));
   CHECK_THAT(with(""), containing("quant_method is missing; awq"));
   CHECK_THAT(with(R"("quant_method": ["awq"])"), containing("quant_method is a list; awq"));

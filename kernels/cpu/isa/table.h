@@ -173,8 +173,11 @@ struct Table {
   // ---- one row of logits (softmax.cpp)
   // log(sum(exp(z)))
   float (*logsumexp)(const float* z, int64_t n) = nullptr;
-  // dz = scale * (exp(z - lse) - [j == target]); dz of the type may start where z does
-  void (*softmax_grad)(const float* z, float lse, int64_t target, float scale, Float type, void* dz,
+  // z = softcap * tanh(z / softcap)
+  void (*softcap)(float* z, float softcap, int64_t n) = nullptr;
+  // dz = scale * (exp(z - lse) - [j == target]), times 1 - (z / softcap)^2 where softcap is not 0; dz of the type may
+  // start where z does
+  void (*softmax_grad)(const float* z, float lse, int64_t target, float scale, float softcap, Float type, void* dz,
                        int64_t n) = nullptr;
 
   // ---- optimizer (optimizer.cpp). The same order of additions on every instruction set.
@@ -204,7 +207,7 @@ struct Table {
 
   // ---- rope (rope.cpp): one token. x, y: [heads, dim]   cosines, sines: [half]
   void (*rope)(Float type, const void* x, void* y, const float* cosines, const float* sines, int64_t heads, int64_t dim,
-               int64_t half) = nullptr;
+               int64_t half, bool interleaved) = nullptr;
 };
 
 // The tables, slowest first, from the fourth on each is the one before but for some loops.

@@ -11,7 +11,8 @@ struct Arguments {
   bf16* o;
   float* lse;
   int tq, heads, group, kv_heads, window;
-  float scale_log2;  // scale * log2(e)
+  float scale_log2;    // scale * log2(e)
+  const float* sinks;  // [heads], or null
   AttentionPlan* plan;
 };
 
@@ -139,9 +140,15 @@ __global__ void __launch_bounds__(T::kThreads) attention_kernel(Arguments a) {
     for (int i = 0; i < kTall; ++i) {
       const int t = w0 + 16 * i + lane / 4;
       const bool write = t < tile.q_end, write8 = t + 8 < tile.q_end;
-      for (SoftmaxRow& r : row[i]) r.total = quad_sum(r.total);
-      store_rows(o[i], row[i][0].inverse(), row[i][1].inverse(), a.o + (int64_t{t} * a.heads + head) * kDim, q_stride,
-                 write, write8);
+      float factor[2];
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        SoftmaxRow& r = row[i][half];
+        r.total = quad_sum(r.total);
+        factor[half] = r.join(a.sinks ? a.sinks + head : nullptr, a.scale_log2);
+        factor[half] *= r.inverse();
+      }
+      store_rows(o[i], factor[0], factor[1], a.o + (int64_t{t} * a.heads + head) * kDim, q_stride, write, write8);
       float* lse = a.lse + int64_t{head} * a.tq + t;
       if (lane % 4 == 0 && write) lse[0] = row[i][0].lse(a.scale_log2);
       if (lane % 4 == 0 && write8) lse[8] = row[i][1].lse(a.scale_log2);
@@ -153,8 +160,19 @@ template <class T>
 void launch_tiles(const Attention& op, const AttentionShape& shape, CudaContext& context) {
   const PlanWish wish{TileSide::queries, T::kRows, T::kStep};
   AttentionPlan* plan = plan_attention(shape, op.cu_q, op.cu_k, wish, context);
-  const Arguments a{op.q.as<bf16>(), op.k.as<bf16>(), op.v.as<bf16>(), op.o.as<bf16>(), op.lse.as<float>(), shape.tq,
-                    shape.heads,     shape.group,     shape.kv_heads,  shape.window,    op.scale * kLog2e,  plan};
+  const Arguments a{op.q.as<bf16>(),
+                    op.k.as<bf16>(),
+                    op.v.as<bf16>(),
+                    op.o.as<bf16>(),
+                    op.lse.as<float>(),
+                    shape.tq,
+                    shape.heads,
+                    shape.group,
+                    shape.kv_heads,
+                    shape.window,
+                    op.scale * kLog2e,
+                    op.sinks ? op.sinks.as<float>() : nullptr,
+                    plan};
   QENG_LAUNCH(context, attention_kernel<T>, plan_blocks(most_tiles(shape, wish) * shape.heads, context),
               dim3(T::kThreads), T::kShared, a);
 }
@@ -164,7 +182,7 @@ void launch_tiles(const Attention& op, const AttentionShape& shape, CudaContext&
 void run(const Attention& op, CudaContext& context) {
   const AttentionShape shape = attention_shape(op);
   if (context.capability == 90 && attention_sm90(op, shape, context)) return;
-  const bool tensor_cores = op.q.dtype == DType::bf16 && op.scale > 0 && aligned(op.q.data, 16) &&
+  const bool tensor_cores = shape.plain && op.q.dtype == DType::bf16 && op.scale > 0 && aligned(op.q.data, 16) &&
                             aligned(op.k.data, 16) && aligned(op.v.data, 16) && aligned(op.o.data, 16);
   if (tensor_cores && shape.dim == 64) return launch_tiles<Tiles<64, 4, 2, 64>>(op, shape, context);
   if (tensor_cores && shape.dim == 96) return launch_tiles<Tiles<96, 4, 2, 32>>(op, shape, context);

@@ -20,22 +20,34 @@
 namespace qeng {
 
 struct AttentionShape {
-  int tq, tk, heads, kv_heads, group, dim, documents;
+  int tq, tk, heads, kv_heads, group, dim, value_dim, documents;
   int window;  // at most tk + 1; no window: tk + 1
+  // Whether the kernels of tensor cores take it: rows of one length, scores that nothing bends. Sinks all kernels take.
+  bool plain;
 };
 
 template <class AnyOp>
 AttentionShape attention_shape(const AnyOp& op) {
   const int64_t tq = op.q.shape[0], tk = op.k.shape[0], heads = op.q.shape[1], kv_heads = op.k.shape[1];
-  const int64_t dim = op.q.shape[2], group = heads / kv_heads, documents = op.cu_q.elements() - 1;
+  const int64_t dim = op.q.shape[2], value_dim = op.v.shape[2], group = heads / kv_heads;
   constexpr int64_t kMostRows = int64_t{1} << 30;  // positions are 32 bit, and so are sums of two of them
   if (tq > kMostRows || tk > kMostRows || heads > kMostRows / 1024)
     fail("unsupported", op.name, ": q is ", shape_text(op.q), ", k is ", shape_text(op.k),
          "; cuda takes at most 2^30 tokens and 2^20 heads");
-  if (dim > 256) fail("unsupported", op.name, ": head_dim is ", dim, "; cuda takes at most 256, the cpu backend any");
+  if (std::max(dim, value_dim) > 256)
+    fail("unsupported", op.name, ": q is ", shape_text(op.q), ", v is ", shape_text(op.v),
+         "; cuda takes heads of at most 256, the cpu backend any");
   const auto i = [](int64_t x) { return static_cast<int>(x); };
-  return {i(tq),    i(tk),  i(heads),     i(kv_heads),
-          i(group), i(dim), i(documents), i(op.window > 0 ? std::min<int64_t>(op.window, tk + 1) : tk + 1)};
+  return {i(tq),
+          i(tk),
+          i(heads),
+          i(kv_heads),
+          i(group),
+          i(dim),
+          i(value_dim),
+          i(op.cu_q.elements() - 1),
+          i(op.window > 0 ? std::min<int64_t>(op.window, tk + 1) : tk + 1),
+          dim == value_dim && op.softcap == 0};
 }
 
 // ---------------------------------------------------------------- the plan
@@ -139,7 +151,15 @@ struct SoftmaxRow {
   __device__ static float probability(float score, float c, float offset) {
     return ptx::exp2_approx(fmaf(score, c, -offset));
   }
-  // Once total is whole: the factor for the output's row, and the row's lse in natural units. A row that saw no key has
+  // Once total is whole, a sink (a score in natural units; null: none) takes its part of the softmax of a row that saw a
+  // key. Returns the factor for the output's row besides inverse().
+  __device__ float join(const float* sink, float c) {
+    if (!sink || !(total > 0)) return 1;
+    const float score = *sink * kLog2e / c, factor = raise(score, c);
+    total += probability(score, c, offset(c));
+    return factor;
+  }
+  // Then: the factor for the output's row, and the row's lse in natural units. A row that saw no key has
   // neither output nor lse; a NaN stays one.
   __device__ float inverse() const { return total > 0 ? 1.0f / total : total; }
   __device__ float lse(float c) const { return total == 0 ? 0.0f : offset(c) * kLn2 + logf(total); }
@@ -152,11 +172,11 @@ struct SoftmaxRow {
 bool attention_sm90(const Attention& op, const AttentionShape& shape, CudaContext& context);
 bool attention_grad_sm90(const AttentionGrad& op, const AttentionShape& shape, CudaContext& context);
 
-// For f32, any head_dim up to 256 and any alignment: no tensor cores.
+// For f32, any head_dim and value_dim up to 256, softcap and any alignment: no tensor cores.
 void attention_general(const Attention& op, const AttentionShape& shape, CudaContext& context);
 void attention_grad_general(const AttentionGrad& op, const AttentionShape& shape, CudaContext& context);
 
-// delta[h, t] = <dout[t, h, :], o[t, h, :]>
+// delta[h, t] = <dout[t, h, :], o[t, h, :]>, and dsinks from it where they are wanted
 void attention_delta(const AttentionGrad& op, const AttentionShape& shape, CudaContext& context);
 
 }  // namespace qeng

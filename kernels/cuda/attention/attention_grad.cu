@@ -340,8 +340,8 @@ void run(const AttentionGrad& op, CudaContext& context) {
   if (context.capability == 90 && attention_grad_sm90(op, shape, context)) return;
 
   // All fit 99 KB of shared memory, so that one table serves sm_80 and later.
-  const bool tensor_cores =
-      op.q.dtype == DType::bf16 && op.scale > 0 && aligned_for(8, op.q, op.k, op.v, op.dout, op.dq, op.dk, op.dv);
+  const bool tensor_cores = shape.plain && op.q.dtype == DType::bf16 && op.scale > 0 &&
+                            aligned_for(8, op.q, op.k, op.v, op.dout, op.dq, op.dk, op.dv);
   if (tensor_cores && shape.dim == 64) return launch_passes<64, 4, 1, 64>(op, shape, context);
   if (tensor_cores && shape.dim == 96) return launch_passes<96, 4, 1, 32>(op, shape, context);
   if (tensor_cores && shape.dim == 128) return launch_passes<128, 4, 1, 32>(op, shape, context);

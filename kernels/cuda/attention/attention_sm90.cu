@@ -45,7 +45,8 @@ struct Arguments {
   bf16* o;
   float* lse;
   int tq, heads, group, dim, window;
-  float c;  // scale * log2(e)
+  float c;             // scale * log2(e)
+  const float* sinks;  // [heads], or null
 };
 
 // Scores become probabilities relative to the rows' new maxima; factor: for what was summed before.
@@ -201,7 +202,8 @@ __device__ __forceinline__ void consume(const Arguments& a) {
     for (int r = 0; r < 2; ++r) {
       row[r].total += __shfl_xor_sync(kAllLanes, row[r].total, 1);
       row[r].total += __shfl_xor_sync(kAllLanes, row[r].total, 2);
-      inverse[r] = row[r].inverse();
+      inverse[r] = row[r].join(a.sinks ? a.sinks + item.head : nullptr, a.c);
+      inverse[r] *= row[r].inverse();
       wanted[r] = query + 8 * r < tile.q_end;
       if (wanted[r] && threadIdx.x % 4 == 0) a.lse[int64_t{item.head} * a.tq + query + 8 * r] = row[r].lse(a.c);
     }
@@ -250,7 +252,8 @@ void queue(const Attention& op, const AttentionShape& shape, CudaContext& contex
                     shape.group,
                     shape.dim,
                     shape.window,
-                    op.scale * kLog2e};
+                    op.scale * kLog2e,
+                    op.sinks ? op.sinks.as<float>() : nullptr};
   const int64_t items = most_tiles(shape, wish) * shape.heads;
   const auto grid = static_cast<unsigned>(std::min<int64_t>(items, context.multiprocessors));
   QENG_LAUNCH(context, attention_sm90_kernel<dim>, dim3(grid), dim3(kThreads), L::kBytes, panel_map(op.q, kRows),
@@ -284,7 +287,7 @@ bool sm90::suits_sm90(const CudaContext& context, float scale, std::initializer_
 }
 
 bool attention_sm90(const Attention& op, const AttentionShape& shape, CudaContext& context) {
-  if (!suits_sm90(context, op.scale, {op.q, op.k, op.v, op.o})) return false;
+  if (!shape.plain || !suits_sm90(context, op.scale, {op.q, op.k, op.v, op.o})) return false;
   if (shape.dim <= 64)
     queue<64>(op, shape, context);
   else if (shape.dim <= 96)

@@ -59,9 +59,10 @@ struct Paged {
   bool q_f32;
   const T *k_pool, *v_pool;
   const int32_t* pages;
-  float scale;
-  bool vectors;    // rows of the pools are whole 16-byte vectors
-  float* partial;  // of a divided plan: [items, columns, kTileRows, partial_row]
+  float scale, softcap;  // times log2(e)
+  const float* sinks;    // [heads], or null
+  bool vectors;          // rows of the pools are whole 16-byte vectors
+  float* partial;        // of a divided plan: [items, columns, kTileRows, partial_row]
   PagedShape shape;
   PagedPlan* plan;
   Fault* fault;
@@ -74,28 +75,36 @@ struct RowSums {
   float o[kColumns][4] = {};
 };
 
-// Keys [begin, begin + kStep) of a sequence and their values, as rows of `pitch` floats; those outside [low, high) are
-// zeros, and so are columns from dim to the next multiple of four.
+__host__ __device__ inline int whole_fours(int dim) { return (dim + 3) / 4 * 4; }
+// Floats of a row in shared memory: a bank apart from its neighbours, in fours.
+__host__ __device__ inline int pitch_of(int dim) { return whole_fours(dim) + 4; }
+
+// Keys [begin, begin + kStep) of a sequence and their values, as rows of pitch_of(dim) floats; those outside [low, high)
+// are zeros, and so are columns from dim to the next multiple of four.
 template <class T, int n>
-__device__ void load_keys(const Paged<T>& a, int sequence, int kv_head, int begin, int low, int high, int pitch,
-                          float* k, float* v) {
+__device__ void load_keys(const Paged<T>& a, int sequence, int kv_head, int begin, int low, int high, float* k,
+                          float* v) {
   const PagedShape& shape = a.shape;
-  const int width = shape.dim / kRowElements<T>;  // of a row of one head, in T
-  const int pieces = (n == 1 ? (shape.dim + 3) / 4 * 4 : shape.dim) / n;
+  const int key_pieces = (n == 1 ? whole_fours(shape.dim) : shape.dim) / n;
+  const int value_pieces = (n == 1 ? whole_fours(shape.value_dim) : shape.value_dim) / n;
+  const int pieces = max(key_pieces, value_pieces), key_pitch = pitch_of(shape.dim),
+            value_pitch = pitch_of(shape.value_dim);
   for (int base = static_cast<int>(threadIdx.x); base < kStep * pieces; base += kBatch * kThreads) {
     Piece<T, n> keys[kBatch] = {}, values[kBatch] = {};
 #pragma unroll
     for (int u = 0; u < kBatch; ++u) {
       const int i = base + u * kThreads, row = i / pieces, piece = i % pieces, key = begin + row;
-      if (row >= kStep || key < low || key >= high || piece * n >= shape.dim) continue;
+      if (row >= kStep || key < low || key >= high) continue;
       int page = a.pages[int64_t{sequence} * shape.most_pages + key / shape.page_tokens];
       if (page < 0 || page >= shape.pool_pages) {
         report(a.fault, FaultKind::page, sequence, page, shape.pool_pages);
         page = 0;
       }
       const int64_t slot = int64_t{page} * shape.page_tokens + key % shape.page_tokens;
-      const int64_t at = (slot * shape.kv_heads + kv_head) * width;
-      keys[u] = Piece<T, n>::read(a.k_pool + at, piece), values[u] = Piece<T, n>::read(a.v_pool + at, piece);
+      const int64_t at = slot * shape.kv_heads + kv_head;
+      if (piece * n < shape.dim) keys[u] = Piece<T, n>::read(a.k_pool + at * (shape.dim / kRowElements<T>), piece);
+      if (piece * n < shape.value_dim)
+        values[u] = Piece<T, n>::read(a.v_pool + at * (shape.value_dim / kRowElements<T>), piece);
     }
 #pragma unroll
     for (int u = 0; u < kBatch; ++u) {
@@ -103,9 +112,11 @@ __device__ void load_keys(const Paged<T>& a, int sequence, int kv_head, int begi
       if (row >= kStep) continue;
       float x[n];
       keys[u].widen(x);
-      for (int e = 0; e < n; ++e) k[row * pitch + piece * n + e] = x[e];
+      if (piece < key_pieces)
+        for (int e = 0; e < n; ++e) k[row * key_pitch + piece * n + e] = x[e];
       values[u].widen(x);
-      for (int e = 0; e < n; ++e) v[row * pitch + piece * n + e] = x[e];
+      if (piece < value_pieces)
+        for (int e = 0; e < n; ++e) v[row * value_pitch + piece * n + e] = x[e];
     }
   }
 }
@@ -115,16 +126,21 @@ __device__ inline void read_four(float (&x)[4], const float* from) {
   x[0] = four.x, x[1] = four.y, x[2] = four.z, x[3] = four.w;
 }
 
-// The row's output from its sums; a row that saw no key is 0.
+// The output of head `head` of a token from its sums, of which a sink is a last piece that has no value; a row that saw
+// no key is 0.
 template <class T, int kColumns>
-__device__ void write_row(const Paged<T>& a, int64_t at, const RowSums<kColumns>& row) {
-  const float factor = SoftmaxRow{row.top, row.total}.inverse();
+__device__ void write_row(const Paged<T>& a, int64_t token, int64_t head, const RowSums<kColumns>& row) {
+  SoftmaxRow softmax{row.top, row.total};
+  float before = 1;
+  if (a.sinks && softmax.total > 0) before = merge_pieces(softmax.top, softmax.total, a.sinks[head] * kLog2e, 1).before;
+  const float factor = __fmul_rn(before, softmax.inverse());
+  const int64_t at = (token * a.shape.heads + head) * a.shape.value_dim;
 #pragma unroll
   for (int u = 0; u < kColumns; ++u)
 #pragma unroll
     for (int c = 0; c < 4; ++c) {
       const int d = 4 * (static_cast<int>(threadIdx.x) % kWarp + u * kWarp) + c;
-      if (d >= a.shape.dim) continue;
+      if (d >= a.shape.value_dim) continue;
       const float x = row.o[u][c] * factor;
       a.q_f32 ? put(static_cast<float*>(a.o) + at + d, x) : put(static_cast<bf16*>(a.o) + at + d, x);
     }
@@ -133,9 +149,10 @@ __device__ void write_row(const Paged<T>& a, int64_t at, const RowSums<kColumns>
 template <class T, int kColumns>
 __global__ void __launch_bounds__(kThreads) paged_attention_kernel(Paged<T> a) {
   const PagedShape& shape = a.shape;
-  const int fours = (shape.dim + 3) / 4, pitch = fours * 4 + 4;  // rows a bank apart from their neighbours, in fours
+  const int fours = whole_fours(shape.dim) / 4, value_fours = whole_fours(shape.value_dim) / 4;
+  const int pitch = pitch_of(shape.dim), value_pitch = pitch_of(shape.value_dim);
   float* q = reinterpret_cast<float*>(shared_memory());
-  float *k = q + kTileRows * pitch, *v = k + kStep * pitch, *p = v + kStep * pitch;
+  float *k = q + kTileRows * pitch, *v = k + kStep * pitch, *p = v + kStep * value_pitch;
   int* shared_item = reinterpret_cast<int*>(p + kTileRows * kStep);
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
 
@@ -147,18 +164,16 @@ __global__ void __launch_bounds__(kThreads) paged_attention_kernel(Paged<T> a) {
     const int heads = min(shape.tile_heads, shape.group - head_block);
     const int rows = item.queries * heads, end = item.seen + item.queries - 1;
     const int lowest = shape.window > 0 ? max(0, item.seen - shape.window) : 0;
-    const auto row_at = [&](int r) {  // the first column of row r in q and o
-      const int64_t token = item.first + r / heads, head = kv_head * shape.group + head_block + r % heads;
-      return (token * shape.heads + head) * shape.dim;
-    };
-    for (int r = warp; r < rows; r += kWarps)
+    const int first_head = kv_head * shape.group + head_block;
+    for (int r = warp; r < rows; r += kWarps) {
+      const int64_t at = (int64_t{item.first + r / heads} * shape.heads + first_head + r % heads) * shape.dim;
       for (int d = lane; d < fours * 4; d += kWarp) {
         float x = 0;
         if (d < shape.dim)
-          x = a.q_f32 ? static_cast<const float*>(a.q)[row_at(r) + d]
-                      : to_f32(static_cast<const bf16*>(a.q)[row_at(r) + d]);
+          x = a.q_f32 ? static_cast<const float*>(a.q)[at + d] : to_f32(static_cast<const bf16*>(a.q)[at + d]);
         q[r * pitch + d] = x * a.scale;
       }
+    }
 
     RowSums<kColumns> all[kOwn];
     for (int piece = item.piece; piece < item.piece + item.pieces; ++piece) {
@@ -166,9 +181,7 @@ __global__ void __launch_bounds__(kThreads) paged_attention_kernel(Paged<T> a) {
       const int first = piece * kPieceKeys, last = min(first + kPieceKeys, end);
       for (int begin = max(first, lowest / kStep * kStep); begin < last; begin += kStep) {
         __syncthreads();
-        const auto load_by = [&](auto n) {
-          load_keys<T, n>(a, item.sequence, kv_head, begin, lowest, last, pitch, k, v);
-        };
+        const auto load_by = [&](auto n) { load_keys<T, n>(a, item.sequence, kv_head, begin, lowest, last, k, v); };
         if (a.vectors)
           load_by(std::integral_constant<int, kWide<T>>());
         else
@@ -192,6 +205,7 @@ __global__ void __launch_bounds__(kThreads) paged_attention_kernel(Paged<T> a) {
           const int r = warp + i * kWarps, key = begin + lane;
           if (r >= rows) continue;
           const int high = item.seen + r / heads, low = shape.window > 0 ? high - shape.window : 0;
+          if (a.softcap > 0) scores[i] = a.softcap * tanhf(scores[i] / a.softcap);
           const float score = key < high && key >= low ? scores[i] : kMasked;
           RowSums<kColumns>& row = sums[i];
           SoftmaxRow softmax{row.top, row.total};
@@ -212,9 +226,9 @@ __global__ void __launch_bounds__(kThreads) paged_attention_kernel(Paged<T> a) {
           for (int e = 0; e < 4; ++e)
 #pragma unroll
             for (int u = 0; u < kColumns; ++u) {
-              if (lane + u * kWarp >= fours) continue;
+              if (lane + u * kWarp >= value_fours) continue;
               float value[4];
-              read_four(value, v + (j + e) * pitch + 4 * (lane + u * kWarp));
+              read_four(value, v + (j + e) * value_pitch + 4 * (lane + u * kWarp));
 #pragma unroll
               for (int i = 0; i < kOwn; ++i)
                 if (warp + i * kWarps < rows)
@@ -228,13 +242,13 @@ __global__ void __launch_bounds__(kThreads) paged_attention_kernel(Paged<T> a) {
         if (r >= rows) continue;
         const float total = warp_sum(sums[i].total);
         if (a.partial) {
-          float* to = a.partial + (int64_t{next} * kTileRows + r) * partial_row(shape.dim);
+          float* to = a.partial + (int64_t{next} * kTileRows + r) * partial_row(shape.value_dim);
 #pragma unroll
           for (int u = 0; u < kColumns; ++u)
-            if (lane + u * kWarp < fours)
+            if (lane + u * kWarp < value_fours)
               *reinterpret_cast<float4*>(to + 4 * (lane + u * kWarp)) =
                   make_float4(sums[i].o[u][0], sums[i].o[u][1], sums[i].o[u][2], sums[i].o[u][3]);
-          if (lane == 0) to[4 * fours] = sums[i].top, to[4 * fours + 1] = total;
+          if (lane == 0) to[4 * value_fours] = sums[i].top, to[4 * value_fours + 1] = total;
         } else {
           const MergeFactors factors = merge_pieces(all[i].top, all[i].total, sums[i].top, total);
 #pragma unroll
@@ -245,8 +259,10 @@ __global__ void __launch_bounds__(kThreads) paged_attention_kernel(Paged<T> a) {
     }
     if (a.partial) continue;
 #pragma unroll
-    for (int i = 0; i < kOwn; ++i)
-      if (warp + i * kWarps < rows) write_row(a, row_at(warp + i * kWarps), all[i]);
+    for (int i = 0; i < kOwn; ++i) {
+      const int r = warp + i * kWarps;
+      if (r < rows) write_row(a, item.first + r / heads, first_head + r % heads, all[i]);
+    }
   }
 }
 
@@ -258,12 +274,13 @@ __global__ void __launch_bounds__(kThreads) merge_pages(Paged<float> a) {
   if (tile >= a.plan->tiles) return;
   const PagedItem item = a.plan->tile_list(shape)[tile];
   const int head_block = column % shape.head_blocks * shape.tile_heads;
-  const int heads = min(shape.tile_heads, shape.group - head_block), fours = (shape.dim + 3) / 4;
+  const int heads = min(shape.tile_heads, shape.group - head_block), fours = whole_fours(shape.value_dim) / 4;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   for (int r = static_cast<int>(threadIdx.x) / kWarp; r < item.queries * heads; r += kWarps) {
     RowSums<kColumns> all;
     for (int i = item.item; i < item.item + item.pieces; ++i) {
-      const float* from = a.partial + ((int64_t{i} * shape.columns + column) * kTileRows + r) * partial_row(shape.dim);
+      const float* from =
+          a.partial + ((int64_t{i} * shape.columns + column) * kTileRows + r) * partial_row(shape.value_dim);
       const MergeFactors factors = merge_pieces(all.top, all.total, from[4 * fours], from[4 * fours + 1]);
 #pragma unroll
       for (int u = 0; u < kColumns; ++u) {
@@ -273,9 +290,7 @@ __global__ void __launch_bounds__(kThreads) merge_pages(Paged<float> a) {
         for (int c = 0; c < 4; ++c) all.o[u][c] = merged(all.o[u][c], piece[c], factors);
       }
     }
-    const int64_t token = item.first + r / heads,
-                  head = column / shape.head_blocks * shape.group + head_block + r % heads;
-    write_row(a, (token * shape.heads + head) * shape.dim, all);
+    write_row(a, item.first + r / heads, column / shape.head_blocks * shape.group + head_block + r % heads, all);
   }
 }
 
@@ -283,7 +298,8 @@ template <class T, class U>
 Paged<T> arguments(const PagedAttention& op, const Paged<U>& other) {
   Paged<T> a{op.q.data,         op.o.data,         op.q.dtype == DType::f32,
              op.k_pool.as<T>(), op.v_pool.as<T>(), op.pages.as<int32_t>()};
-  a.scale = other.scale, a.partial = other.partial, a.shape = other.shape, a.plan = other.plan, a.fault = other.fault;
+  a.scale = other.scale, a.softcap = other.softcap, a.sinks = other.sinks, a.partial = other.partial,
+  a.shape = other.shape, a.plan = other.plan, a.fault = other.fault;
   return a;
 }
 
@@ -292,10 +308,10 @@ void launch_paged(const PagedAttention& op, const Paged<float>& common, CudaCont
   Paged<T> a = arguments<T>(op, common);
   if constexpr (kRowElements<T> == 1) {
     constexpr int n = 16 / sizeof(T);
-    a.vectors = a.shape.dim % n == 0 && aligned_for(n, op.k_pool, op.v_pool);
+    a.vectors = a.shape.dim % n == 0 && a.shape.value_dim % n == 0 && aligned_for(n, op.k_pool, op.v_pool);
   }
-  const int pitch = (a.shape.dim + 3) / 4 * 4 + 4;
-  const size_t shared = static_cast<size_t>((kTileRows + 2 * kStep) * pitch + kTileRows * kStep + 1) * sizeof(float);
+  const int floats = (kTileRows + kStep) * pitch_of(a.shape.dim) + kStep * pitch_of(a.shape.value_dim);
+  const size_t shared = static_cast<size_t>(floats + kTileRows * kStep + 1) * sizeof(float);
   const int64_t most_items = int64_t{a.shape.most_tiles} * a.shape.most_pieces * a.shape.columns;
   QENG_LAUNCH(context, (paged_attention_kernel<T, kColumns>), plan_blocks(most_items, context), dim3(kThreads), shared,
               a);
@@ -310,15 +326,16 @@ void run(const PagedAttention& op, CudaContext& context) {
   const PagedShape shape = paged_shape(op, context);
   if (op.q.elements() == 0) return;
   Paged<float> common{};
-  common.scale = op.scale * kLog2e, common.shape = shape, common.fault = context.fault;
+  common.scale = op.scale * kLog2e, common.softcap = op.softcap * kLog2e;
+  common.sinks = op.sinks ? op.sinks.as<float>() : nullptr, common.shape = shape, common.fault = context.fault;
   common.plan = plan_pages(shape, op.cu_q, op.lengths, context);
   if (shape.divided)
     common.partial = context.scratch.take<float>(int64_t{shape.most_tiles} * shape.most_pieces * shape.columns *
-                                                 kTileRows * partial_row(shape.dim));
+                                                 kTileRows * partial_row(shape.value_dim));
   common = arguments<float>(op, common);
   const auto launch_for = [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
-    if (shape.dim <= 4 * kWarp)
+    if (shape.value_dim <= 4 * kWarp)
       launch_paged<T, 1>(op, common, context);
     else
       launch_paged<T, 2>(op, common, context);

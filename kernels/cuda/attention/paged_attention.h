@@ -17,7 +17,7 @@ constexpr int kTileRows = 16;    // queries times query heads of a group: they s
 constexpr int kPieceKeys = 256;  // 128 KB of keys and values of a head in bf16, several microseconds of one block
 
 struct PagedShape {
-  int tokens, sequences, heads, kv_heads, group, dim;
+  int tokens, sequences, heads, kv_heads, group, dim, value_dim;
   int most_pages, page_tokens, pool_pages;
   int window;       // 0: none
   int tile_heads;   // query heads of a tile: the group, or up to kTileRows of it
@@ -69,7 +69,7 @@ __device__ inline float merged(float sum, float piece, MergeFactors factors) {
   return __fmaf_rn(piece, factors.later, __fmul_rn(sum, factors.before));
 }
 
-// Floats that a piece leaves for a row: the sums of `dim` columns in whole fours, the largest score, the total.
-__host__ __device__ inline int partial_row(int dim) { return (dim + 3) / 4 * 4 + 4; }
+// Floats that a piece leaves for a row: the sums of value_dim columns in whole fours, the largest score, the total.
+__host__ __device__ inline int partial_row(int value_dim) { return (value_dim + 3) / 4 * 4 + 4; }
 
 }  // namespace qeng

@@ -8,14 +8,18 @@ namespace {
 
 constexpr int kThreads = 256;
 
+template <class From, class To>
+struct Rows {
+  const From* from;
+  To* to;
+  int64_t width, runs, total;  // elements of a row; accesses to one, and to all of them
+};
 // blockIdx.y: 0 for the keys, 1 for the values.
 template <class From, class To>
 struct Storing {
-  const From* from[2];
-  To* to[2];
+  Rows<From, To> keys, values;
   const int32_t* slots;
-  int64_t runs, total;  // accesses to a row, and to all of them
-  int64_t width, pool_slots;
+  int64_t pool_slots;
   Fault* fault;
 };
 
@@ -30,40 +34,42 @@ __device__ inline int64_t slot_of(const int32_t* slots, int64_t t, int64_t pool_
 // n: elements to an access.
 template <class From, class To, int n>
 __global__ void __launch_bounds__(kThreads) kv_store(Storing<From, To> s) {
+  const Rows<From, To> rows = blockIdx.y == 0 ? s.keys : s.values;
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i >= s.total) return;
-  const int64_t t = i / s.runs, column = i % s.runs * n;
+  if (i >= rows.total) return;
+  const int64_t t = i / rows.runs, column = i % rows.runs * n;
   const int64_t slot = slot_of(s.slots, t, s.pool_slots, column == 0 && blockIdx.y == 0, s.fault);
   if (slot < 0) return;
   float x[n];
-  unpack(load_once<n>((blockIdx.y == 0 ? s.from[0] : s.from[1]) + t * s.width + column), x);
-  store((blockIdx.y == 0 ? s.to[0] : s.to[1]) + slot * s.width + column, pack<To>(x));
+  unpack(load_once<n>(rows.from + t * rows.width + column), x);
+  store(rows.to + slot * rows.width + column, pack<To>(x));
 }
 
 // A warp encodes a block, as encode(x, .., Q8_0) does: a lane has one of its 32 elements. The product is rounded before
 // its whole part is taken off, which a fused instruction would not do.
 template <class From>
 __global__ void __launch_bounds__(kThreads) kv_store_q8_0(Storing<From, blocks::Q8_0> s) {
+  const Rows<From, blocks::Q8_0> rows = blockIdx.y == 0 ? s.keys : s.values;
   const int64_t i = (int64_t{blockIdx.x} * kThreads + threadIdx.x) / kWarp;
-  if (i >= s.total) return;
+  if (i >= rows.total) return;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const int64_t t = i / s.runs, run = i % s.runs;
+  const int64_t t = i / rows.runs, run = i % rows.runs;
   const int64_t slot = slot_of(s.slots, t, s.pool_slots, run == 0 && lane == 0 && blockIdx.y == 0, s.fault);
   if (slot < 0) return;
-  const float x = to_f32((blockIdx.y == 0 ? s.from[0] : s.from[1])[t * s.width + run * kWarp + lane]);
+  const float x = to_f32(rows.from[t * rows.width + run * kWarp + lane]);
   const float d = warp_max(fabsf(x)) / 127.0f, inverse = blocks::inverse_of(d);
-  blocks::Q8_0& block = (blockIdx.y == 0 ? s.to[0] : s.to[1])[slot * s.runs + run];
+  blocks::Q8_0& block = rows.to[slot * rows.runs + run];
   if (lane == 0) block.d = to_f16(d);
   block.qs[lane] = static_cast<int8_t>(blocks::round_away(__fmul_rn(x, inverse)));
 }
 
 template <class From, class To>
 Storing<From, To> storing(const KvStore& op, int64_t run, CudaContext& context) {
-  Storing<From, To> s{
-      {op.k.as<From>(), op.v.as<From>()}, {op.k_pool.as<To>(), op.v_pool.as<To>()}, op.slots.as<int32_t>()};
-  s.width = op.k.shape[1] * op.k.shape[2], s.runs = s.width / run, s.total = op.k.shape[0] * s.runs;
-  s.pool_slots = op.k_pool.shape[0], s.fault = context.fault;
-  return s;
+  const auto rows = [&](const View& from, const View& to) {
+    const int64_t width = from.shape[1] * from.shape[2], runs = width / run;
+    return Rows<From, To>{from.as<From>(), to.as<To>(), width, runs, from.shape[0] * runs};
+  };
+  return {rows(op.k, op.k_pool), rows(op.v, op.v_pool), op.slots.as<int32_t>(), op.k_pool.shape[0], context.fault};
 }
 
 // As many bytes as a Word has to an access; a thread moves kWords of them.
@@ -101,17 +107,18 @@ void run(const KvStore& op, CudaContext& context) {
     using From = std::remove_pointer_t<decltype(from)>;
     if (op.k_pool.dtype == DType::q8_0) {
       const auto s = storing<From, blocks::Q8_0>(op, kWarp, context);
-      const dim3 grid(blocks_of(op.name, s.total * kWarp), 2);
+      const dim3 grid(blocks_of(op.name, std::max(s.keys.total, s.values.total) * kWarp), 2);
       QENG_LAUNCH(context, kv_store_q8_0<From>, grid, dim3(kThreads), 0, s);
       return;
     }
     const auto plain = [&](auto* to) {
       using To = std::remove_pointer_t<decltype(to)>;
       constexpr int n = kVector<From, To>;
-      const bool vectors = op.k.columns() * op.k.shape[1] % n == 0 && aligned_for(n, op.k, op.v, op.k_pool, op.v_pool);
+      const bool vectors = op.k.columns() * op.k.shape[1] % n == 0 && op.v.columns() * op.v.shape[1] % n == 0 &&
+                           aligned_for(n, op.k, op.v, op.k_pool, op.v_pool);
       const auto s = storing<From, To>(op, vectors ? n : 1, context);
       launch(context, op.name, vectors ? kv_store<From, To, n> : kv_store<From, To, 1>,
-             dim3(blocks_of(op.name, s.total), 2), dim3(kThreads), 0, s);
+             dim3(blocks_of(op.name, std::max(s.keys.total, s.values.total)), 2), dim3(kThreads), 0, s);
     };
     if (op.k_pool.dtype == DType::f16)
       plain(static_cast<f16*>(nullptr));

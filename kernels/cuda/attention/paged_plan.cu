@@ -100,15 +100,18 @@ __global__ void __launch_bounds__(kThreads)
 PagedShape paged_shape(const PagedAttention& op, const CudaContext& context) {
   constexpr int64_t kMost = int64_t{1} << 30;  // positions are 32 bit
   const int64_t tokens = op.q.shape[0], heads = op.q.shape[1], dim = op.q.shape[2], kv_heads = op.k_pool.shape[1];
+  const int64_t value_dim = op.o.shape[2];
   const int64_t sequences = op.lengths.elements(), most = op.pages.shape[1], keys = most * op.page_tokens;
   if (tokens > kMost || keys > kMost || op.k_pool.shape[0] > kMost || heads > kMost / 1024)
     fail("unsupported", op.name, ": q is ", shape_text(op.q), ", k_pool is ", shape_text(op.k_pool), ", pages is ",
          shape_text(op.pages), "; cuda takes at most 2^30 tokens, slots and keys, and 2^20 heads");
-  if (dim > 256) fail("unsupported", op.name, ": head_dim is ", dim, "; cuda takes at most 256, the cpu backend any");
+  if (std::max(dim, value_dim) > 256)
+    fail("unsupported", op.name, ": q is ", shape_text(op.q), ", v_pool is ", shape_text(op.v_pool),
+         "; cuda takes heads of at most 256, the cpu backend any");
   const auto i = [](int64_t x) { return static_cast<int>(x); };
   PagedShape shape{};
   shape.tokens = i(tokens), shape.sequences = i(sequences), shape.heads = i(heads), shape.kv_heads = i(kv_heads);
-  shape.group = i(heads / kv_heads), shape.dim = i(dim);
+  shape.group = i(heads / kv_heads), shape.dim = i(dim), shape.value_dim = i(value_dim);
   shape.most_pages = i(most), shape.page_tokens = op.page_tokens;
   shape.pool_pages = i(op.k_pool.shape[0] / op.page_tokens);
   shape.window = i(std::min<int64_t>(std::max(0, op.window), kMost));
@@ -119,7 +122,8 @@ PagedShape paged_shape(const PagedAttention& op, const CudaContext& context) {
   shape.most_tiles = i(std::min<int64_t>(tokens, tokens / shape.tile_queries + sequences + 1));
   int64_t pieces = std::max<int64_t>(1, ceil_div(keys, kPieceKeys));
   if (op.window > 0) pieces = std::min<int64_t>(pieces, (int64_t{op.window} + shape.tile_queries) / kPieceKeys + 2);
-  const int64_t partials = int64_t{shape.most_tiles} * pieces * shape.columns * kTileRows * partial_row(shape.dim);
+  const int64_t partials =
+      int64_t{shape.most_tiles} * pieces * shape.columns * kTileRows * partial_row(shape.value_dim);
   constexpr int64_t kMostPartials = int64_t{1} << 26;  // floats: 256 MB
   shape.divided = pieces > 1 &&
                   shape.most_tiles * int64_t{shape.columns} < int64_t{kResident} * context.multiprocessors &&

@@ -28,8 +28,29 @@ std::string gemm_text(const CudaGemm& gemm);
 void run_gemm(const CudaGemm& gemm, CudaContext& context);
 size_t panel_bytes(const CudaGemm& gemm);  // 0 where b is not stored; m does not matter
 
-// Without tensor cores, for any size, stride and alignment (gemm_simt.cu).
-void gemm_simt(const CudaGemm& gemm, CudaContext& context);
+// Which matrices of a, b and c product i has, counted over a space of up to kMaxRank dimensions: its distance in
+// elements from that of the CudaGemm, where all strides are.
+struct GemmBatch {
+  int64_t count = 1;
+  int rank = 0;
+  struct Dimension {
+    int64_t size, a, b, c;
+  } dimensions[kMaxRank] = {};
+  __host__ __device__ Dimension place(int64_t i) const {
+    Dimension at{0, 0, 0, 0};
+    for (int d = rank - 1; d >= 0; --d) {
+      const Dimension& each = dimensions[d];
+      const int64_t index = i % each.size;
+      at.a += index * each.a, at.b += index * each.b, at.c += index * each.c;
+      i /= each.size;
+    }
+    return at;
+  }
+};
+
+// Without tensor cores, for any size, stride and alignment (gemm_simt.cu). With a batch all products as one, where c is of
+// type in.
+void gemm_simt(const CudaGemm& gemm, CudaContext& context, const GemmBatch* batch = nullptr);
 
 // Element i of memory of type f32 or bf16.
 __device__ inline float read_float(const void* memory, bool is_f32, int64_t i) {

@@ -23,16 +23,24 @@ struct Rows {
   float* nll;
   int64_t first, vocab, stride;
   int64_t cached;  // logits of a row that stay in shared memory between the passes; a multiple of 4
+  float softcap;
   bool gradient;
   Fault* fault;
 };
 
-// Logits j .. j + 4 of a row; those past its end count nothing.
-__device__ void read(const float* z, int64_t j, int64_t vocab, float (&x)[4]) {
+template <bool kCapped>
+__device__ float capped(float logit, float softcap) {
+  return kCapped ? softcap * tanhf(logit / softcap) : logit;
+}
+
+// Logits j .. j + 4 of a row, capped; those past its end count nothing.
+template <bool kCapped>
+__device__ void read(const float* z, int64_t j, int64_t vocab, float softcap, float (&x)[4]) {
   if (j + 4 <= vocab) {
     unpack<float>(load<4>(z + j), x);
+    for (float& logit : x) logit = capped<kCapped>(logit, softcap);
   } else {
-    for (int i = 0; i < 4; ++i) x[i] = j + i < vocab ? z[j + i] : -INFINITY;
+    for (int i = 0; i < 4; ++i) x[i] = j + i < vocab ? capped<kCapped>(z[j + i], softcap) : -INFINITY;
   }
 }
 
@@ -43,8 +51,8 @@ __device__ void zero_row(T* dz, int64_t vocab) {
 }
 
 // A block a row. nll = logsumexp(z) - z[target]; z becomes loss_scale * (softmax(z) - onehot) of type T, from the start
-// of its own memory.
-template <class T>
+// of its own memory. kCapped: with softcap.
+template <class T, bool kCapped>
 __global__ void __launch_bounds__(kMostThreads) cross_entropy(Rows rows) {
   const int64_t row = blockIdx.x, vocab = rows.vocab, target = rows.targets[row];
   const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
@@ -59,7 +67,8 @@ __global__ void __launch_bounds__(kMostThreads) cross_entropy(Rows rows) {
     return;
   }
   float *partials = reinterpret_cast<float*>(shared_memory()), *cache = partials + kPartials;
-  const float target_logit = z[target];  // before the second pass writes over it: barriers lie between
+  const float target_logit =
+      capped<kCapped>(z[target], rows.softcap);  // before the second pass writes over it: barriers lie between
 
   // First pass: maximum and sum of exponentials. From the end to the start, because the second pass begins where this
   // one stops: what the shared memory does not hold is then most likely in the L2 cache still.
@@ -71,7 +80,7 @@ __global__ void __launch_bounds__(kMostThreads) cross_entropy(Rows rows) {
     for (int g = 0; g < kGroup; ++g) {
       const int64_t j = (last - 1 - g) * step + thread * 4;
       if (last - 1 - g >= 0 && j < vocab) {
-        read(z, j, vocab, x[g]);
+        read<kCapped>(z, j, vocab, rows.softcap, x[g]);
       } else {
         for (int i = 0; i < 4; ++i) x[g][i] = -INFINITY;
       }
@@ -112,10 +121,12 @@ __global__ void __launch_bounds__(kMostThreads) cross_entropy(Rows rows) {
       if (j < rows.cached)
         unpack<float>(load<4>(cache + j), x);
       else
-        read(z, j, vocab, x);
+        read<kCapped>(z, j, vocab, rows.softcap, x);
       for (int i = 0; i < 4; ++i) {
+        const float t = kCapped ? x[i] / rows.softcap : 0;
         x[i] = factor * ptx::exp2_approx((x[i] - row_top) * kLog2e);
         if (j + i == target) x[i] -= scale;
+        if constexpr (kCapped) x[i] *= 1 - t * t;
       }
       store(dz + j, pack<T>(x));  // past the row's end lies its padding
     }
@@ -150,7 +161,7 @@ void run(const LmHeadLoss& op, CudaContext& context) {
   rows.logits = reinterpret_cast<float*>(LmHeadParts::base(op.workspace) + parts.logits);
   rows.loss_scale = op.loss_scale.as<float>();
   rows.vocab = vocab, rows.stride = LmHeadParts::row(vocab);
-  rows.gradient = static_cast<bool>(op.dh), rows.fault = context.fault;
+  rows.softcap = op.softcap, rows.gradient = static_cast<bool>(op.dh), rows.fault = context.fault;
   const int64_t room = static_cast<int64_t>(context.shared_limit / sizeof(float)) - kPartials;
   rows.cached = std::min(ceil_div(vocab, 4), room / 4) * 4;
   const size_t shared = static_cast<size_t>(kPartials + rows.cached) * sizeof(float);
@@ -179,7 +190,9 @@ void run(const LmHeadLoss& op, CudaContext& context) {
     rows.targets = op.targets.as<int32_t>() + begin, rows.nll = op.nll.as<float>() + begin;
     const dim3 grid(static_cast<unsigned>(count)), block(static_cast<unsigned>(threads));
     for_float(op.h, [&](auto* type) {
-      QENG_LAUNCH(context, cross_entropy<std::remove_pointer_t<decltype(type)>>, grid, block, shared, rows);
+      using T = std::remove_pointer_t<decltype(type)>;
+      launch(context, op.name, op.softcap > 0 ? cross_entropy<T, true> : cross_entropy<T, false>, grid, block, shared,
+             rows);
     });
     if (!op.dh) continue;
 

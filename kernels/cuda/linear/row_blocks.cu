@@ -1,11 +1,11 @@
-// RowLinear by block formats: integer dot products of the weight's codes with the codes of x.
+// RowLinear, and GroupedMatmul apart, by block formats: integer dot products of the weight's codes with the codes of x.
 //
 // A warp copies the blocks of its row to shared memory 1024 to 4096 codes at a time, as they lie in memory, because
 // blocks of 18, 34 or 66 bytes let no lane read more than two bytes of them at once; the copies of the next codes are
 // under way while these are used. Then each lane takes its part of a block (block_halves.h), the lanes of a block add
 // their exact integers, and sums of the products with the scales are f32, in the order of row_linear.h.
 #include "kernels/cuda/linear/block_halves.h"
-#include "kernels/cuda/linear/row_linear.h"
+#include "kernels/cuda/linear/grouped_rows.h"
 #include "kernels/cuda/ptx/ptx.h"
 
 namespace qeng {
@@ -46,18 +46,14 @@ __device__ inline int block_sum(int x) {
   return x;
 }
 
-// kRows: 1 or kBatchRows.
+// Row j of a weight times rows first .. first + rows of x, by a warp.
 template <class Block, int kRows>
-__global__ void __launch_bounds__(kRowWarps* kWarp, kRows == 1 ? 1 : kBlocksAtOnce) block_rows(RowProducts p) {
+__device__ void multiply_blocks(const RowProducts& p, const RowWeight& weight, int64_t j, int64_t first, int rows) {
   using S = Stage<Block>;
   constexpr int kTogether = halves::kGroup<Block> / 32;  // lanes whose integers share a scale of x
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
   char* stages = shared_memory() + warp * kStages * S::kRoom;
-  int64_t j = int64_t{blockIdx.x} * kRowWarps + warp;
-  const RowWeight& weight = weight_of(p, j);
-  if (j >= weight.n) return;
-  const int64_t first = int64_t{blockIdx.y} * kRows, count = p.k / Block::kElements;
-  const int rows = kRows == 1 ? 1 : static_cast<int>(p.rows - first < kRows ? p.rows - first : kRows);
+  const int64_t count = p.k / Block::kElements;
   const Block* row = static_cast<const Block*>(weight.w) + j * count;
   const int begin = vector_offset(row);  // of each stage, which are whole vectors
   const int8_t* codes = p.codes + first * p.k;
@@ -144,6 +140,31 @@ __global__ void __launch_bounds__(kRowWarps* kWarp, kRows == 1 ? 1 : kBlocksAtOn
   }
 }
 
+// kRows: 1 or kBatchRows.
+template <class Block, int kRows>
+__global__ void __launch_bounds__(kRowWarps* kWarp, kRows == 1 ? 1 : kBlocksAtOnce) block_rows(RowProducts p) {
+  int64_t j = int64_t{blockIdx.x} * kRowWarps + threadIdx.x / kWarp;
+  const RowWeight& weight = weight_of(p, j);
+  if (j >= weight.n) return;
+  const int64_t first = int64_t{blockIdx.y} * kRows;
+  const int rows = kRows == 1 ? 1 : static_cast<int>(p.rows - first < kRows ? p.rows - first : kRows);
+  multiply_blocks<Block, kRows>(p, weight, j, first, rows);
+}
+
+template <class Block, int kRows>
+__global__ void __launch_bounds__(kRowWarps* kWarp, kRows == 1 ? 1 : kBlocksAtOnce)
+    grouped_block_rows(GroupedProducts g) {
+  if (blockIdx.x == 0 && blockIdx.y == 0) check_experts(g.experts);
+  const int64_t j = int64_t{blockIdx.x} * kRowWarps + threadIdx.x / kWarp;
+  if (j >= g.p.weight[0].n) return;
+  const ExpertRows of = expert_rows<kRows>(g.experts, blockIdx.y);
+  if (of.rows == 0) return;
+  if (of.expert < g.experts.count)
+    multiply_blocks<Block, kRows>(g.p, weight_of(g, of.expert), j, of.first, kRows == 1 ? 1 : of.rows);
+  else if (threadIdx.x % kWarp == 0)
+    clear_rows(g, of, j);
+}
+
 }  // namespace
 
 void block_products(const char* name, const RowProducts& p, DType dtype, CudaContext& context) {
@@ -156,6 +177,19 @@ void block_products(const char* name, const RowProducts& p, DType dtype, CudaCon
       QENG_LAUNCH(context, (block_rows<Block, 1>), grid, block, shared, p);
     else
       QENG_LAUNCH(context, (block_rows<Block, kBatchRows>), grid, block, shared, p);
+  });
+}
+
+void grouped_blocks(const char* name, const GroupedProducts& g, DType dtype, CudaContext& context) {
+  blocks::with_block(dtype, [&](auto tag) {
+    using Block = decltype(tag);
+    constexpr size_t shared = size_t{kRowWarps} * kStages * Stage<Block>::kRoom;
+    const dim3 block(kRowWarps * kWarp);
+    if (mostly_single(g.experts))
+      QENG_LAUNCH(context, (grouped_block_rows<Block, 1>), grouped_grid<1>(name, g), block, shared, g);
+    else
+      QENG_LAUNCH(context, (grouped_block_rows<Block, kBatchRows>), grouped_grid<kBatchRows>(name, g), block, shared,
+                  g);
   });
 }
 

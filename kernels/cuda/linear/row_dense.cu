@@ -1,5 +1,5 @@
-// RowLinear by f32, bf16 and f16 weights, in f32; x is rounded to bf16 where the weight is bf16.
-#include "kernels/cuda/linear/row_linear.h"
+// RowLinear, and GroupedMatmul apart, by f32, bf16 and f16 weights, in f32; x is rounded to bf16 where the weight is bf16.
+#include "kernels/cuda/linear/grouped_rows.h"
 #include "kernels/cuda/vector.h"
 
 namespace qeng {
@@ -15,15 +15,10 @@ constexpr int kAhead = kRows == 1 ? 4 : 2;
 template <int n, int kRows>
 constexpr int kBlocksAtOnce = n == 8 && kRows == 1 ? 8 : 0;
 
-// W: of the weight, X: of x. n: elements to a load. kRows: 1 or kBatchRows.
+// Row j of a weight times rows first .. first + rows of x. W: of the weight, X: of x. n: elements to a load.
 template <class W, class X, int n, int kRows>
-__global__ void __launch_bounds__(kRowWarps* kWarp, kBlocksAtOnce<n, kRows>) dense_rows(RowProducts p) {
+__device__ void multiply_dense(const RowProducts& p, const RowWeight& weight, int64_t j, int64_t first, int rows) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  int64_t j = int64_t{blockIdx.x} * kRowWarps + threadIdx.x / kWarp;
-  const RowWeight& weight = weight_of(p, j);
-  if (j >= weight.n) return;
-  const int64_t first = int64_t{blockIdx.y} * kRows;
-  const int rows = kRows == 1 ? 1 : static_cast<int>(p.rows - first < kRows ? p.rows - first : kRows);
   const W* w = static_cast<const W*>(weight.w) + j * p.k;
   const X* x = static_cast<const X*>(p.x) + first * p.k;
 
@@ -61,6 +56,30 @@ __global__ void __launch_bounds__(kRowWarps* kWarp, kBlocksAtOnce<n, kRows>) den
   }
 }
 
+// kRows: 1 or kBatchRows.
+template <class W, class X, int n, int kRows>
+__global__ void __launch_bounds__(kRowWarps* kWarp, kBlocksAtOnce<n, kRows>) dense_rows(RowProducts p) {
+  int64_t j = int64_t{blockIdx.x} * kRowWarps + threadIdx.x / kWarp;
+  const RowWeight& weight = weight_of(p, j);
+  if (j >= weight.n) return;
+  const int64_t first = int64_t{blockIdx.y} * kRows;
+  const int rows = kRows == 1 ? 1 : static_cast<int>(p.rows - first < kRows ? p.rows - first : kRows);
+  multiply_dense<W, X, n, kRows>(p, weight, j, first, rows);
+}
+
+template <class W, class X, int n, int kRows>
+__global__ void __launch_bounds__(kRowWarps* kWarp, kBlocksAtOnce<n, kRows>) grouped_dense_rows(GroupedProducts g) {
+  if (blockIdx.x == 0 && blockIdx.y == 0) check_experts(g.experts);
+  const int64_t j = int64_t{blockIdx.x} * kRowWarps + threadIdx.x / kWarp;
+  if (j >= g.p.weight[0].n) return;
+  const ExpertRows of = expert_rows<kRows>(g.experts, blockIdx.y);
+  if (of.rows == 0) return;
+  if (of.expert < g.experts.count)
+    multiply_dense<W, X, n, kRows>(g.p, weight_of(g, of.expert), j, of.first, kRows == 1 ? 1 : of.rows);
+  else if (threadIdx.x % kWarp == 0)
+    clear_rows(g, of, j);
+}
+
 template <class W, class X>
 void launch_dense(const char* name, const RowProducts& p, CudaContext& context) {
   constexpr int n = kVector<W, X>;
@@ -73,18 +92,42 @@ void launch_dense(const char* name, const RowProducts& p, CudaContext& context) 
            p);
 }
 
-}  // namespace
+template <class W, class X>
+void launch_grouped(const char* name, const GroupedProducts& g, CudaContext& context) {
+  constexpr int n = kVector<W, X>;
+  const bool vectors = g.p.k % n == 0 && g.p.vectors && aligned(g.p.x, 16);
+  const dim3 block(kRowWarps * kWarp);
+  if (mostly_single(g.experts))
+    launch(context, name, vectors ? grouped_dense_rows<W, X, n, 1> : grouped_dense_rows<W, X, 1, 1>,
+           grouped_grid<1>(name, g), block, 0, g);
+  else
+    launch(context, name, vectors ? grouped_dense_rows<W, X, n, kBatchRows> : grouped_dense_rows<W, X, 1, kBatchRows>,
+           grouped_grid<kBatchRows>(name, g), block, 0, g);
+}
 
-void dense_products(const char* name, const RowProducts& p, DType dtype, CudaContext& context) {
-  const auto by = [&](auto* type) {
-    using W = std::remove_pointer_t<decltype(type)>;
-    p.x_f32 ? launch_dense<W, float>(name, p, context) : launch_dense<W, bf16>(name, p, context);
-  };
-  switch (dtype) {
+// Calls f(w, x) with null pointers to the element types of the weight and of x.
+template <class F>
+void for_types(DType weight, bool x_f32, F f) {
+  const auto by = [&](auto* w) { x_f32 ? f(w, static_cast<float*>(nullptr)) : f(w, static_cast<bf16*>(nullptr)); };
+  switch (weight) {
     case DType::f32: return by(static_cast<float*>(nullptr));
     case DType::bf16: return by(static_cast<bf16*>(nullptr));
     default: return by(static_cast<f16*>(nullptr));
   }
+}
+
+}  // namespace
+
+void dense_products(const char* name, const RowProducts& p, DType dtype, CudaContext& context) {
+  for_types(dtype, p.x_f32, [&](auto* w, auto* x) {
+    launch_dense<std::remove_pointer_t<decltype(w)>, std::remove_pointer_t<decltype(x)>>(name, p, context);
+  });
+}
+
+void grouped_dense(const char* name, const GroupedProducts& g, DType dtype, CudaContext& context) {
+  for_types(dtype, g.p.x_f32, [&](auto* w, auto* x) {
+    launch_grouped<std::remove_pointer_t<decltype(w)>, std::remove_pointer_t<decltype(x)>>(name, g, context);
+  });
 }
 
 }  // namespace qeng

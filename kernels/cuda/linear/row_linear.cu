@@ -12,8 +12,8 @@ constexpr int kThreads = 128, kRun = 8;  // elements to a lane, 256 to a warp: t
 // codes: [rows, k], scales: [rows, k / kScaleStep]; group: of elements that have one scale, 32 or 256. pieces: warps to
 // a row.
 template <class T>
-__global__ void __launch_bounds__(kThreads)
-    round_rows(const T* x, int64_t rows, int64_t k, int pieces, int group, bool vectors, int8_t* codes, float* scales) {
+__global__ void __launch_bounds__(kThreads) round_activations(const T* x, int64_t rows, int64_t k, int pieces,
+                                                              int group, bool vectors, int8_t* codes, float* scales) {
   const int64_t warp = int64_t{blockIdx.x} * (kThreads / kWarp) + threadIdx.x / kWarp;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int64_t row = warp / pieces, column = warp % pieces * (kWarp * kRun) + lane * kRun;
@@ -58,28 +58,27 @@ __global__ void __launch_bounds__(kThreads)
     scales[(row * k + column) / kScaleStep] = blocks::activation_scale(rounding, step, group);
 }
 
-struct Rounded {
-  int group;
-  int8_t* codes;
-  float* scales;
-};
+}  // namespace
 
-Rounded round_activations(const RowLinear& op, int group, CudaContext& context) {
-  const int64_t rows = op.x.rows(), k = op.x.columns();
-  const Rounded rounded{group, context.scratch.take<int8_t>(rows * k),
-                        context.scratch.take<float>(rows * k / kScaleStep)};
+RoundedRows round_rows(const char* name, const View& x, int group, CudaContext& context) {
+  const int64_t rows = x.rows(), k = x.columns();
+  const RoundedRows rounded{group, context.scratch.take<int8_t>(rows * k),
+                            context.scratch.take<float>(rows * k / kScaleStep)};
   const int pieces = static_cast<int>(ceil_div(k, kWarp * kRun));
   const int64_t grid = ceil_div(rows * pieces, kThreads / kWarp);
-  if (grid > INT32_MAX) fail("unsupported", op.name, ": x is ", shape_text(op.x), ", more than one launch takes");
-  for_float(op.x, [&](auto* type) {
+  if (grid > INT32_MAX) fail("unsupported", name, ": x is ", shape_text(x), ", more than one launch takes");
+  for_float(x, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
-    QENG_LAUNCH(context, round_rows<T>, dim3(static_cast<unsigned>(grid)), dim3(kThreads), 0, op.x.as<T>(), rows, k,
-                pieces, group, aligned(op.x.data, 16), rounded.codes, rounded.scales);
+    QENG_LAUNCH(context, round_activations<T>, dim3(static_cast<unsigned>(grid)), dim3(kThreads), 0, x.as<T>(), rows, k,
+                pieces, group, aligned(x.data, 16), rounded.codes, rounded.scales);
   });
   return rounded;
 }
 
-}  // namespace
+int rounding_group(DType dtype) {
+  const bool signs = dtype == DType::one_bit || dtype == DType::ternary;
+  return signs ? blocks::kSignGroup : blocks::group_elements(dtype_info(dtype).elements);
+}
 
 dim3 row_grid(const char* name, const RowProducts& p) {
   int64_t n = 0;
@@ -92,7 +91,7 @@ dim3 row_grid(const char* name, const RowProducts& p) {
 
 void run(const RowLinear& op, CudaContext& context) {
   if (op.x.elements() == 0 && op.x.rows() == 0) return;
-  std::vector<Rounded> rounded;  // x, for each size of groups
+  std::vector<RoundedRows> rounded;  // x, for each size of groups
   std::vector<bool> done(op.w.size());
   for (size_t first = 0; first < op.w.size(); ++first) {
     if (done[first]) continue;
@@ -119,10 +118,9 @@ void run(const RowLinear& op, CudaContext& context) {
       dense_products(op.name, p, dtype, context);
       continue;
     }
-    const bool signs = dtype == DType::one_bit || dtype == DType::ternary;
-    const int group = signs ? blocks::kSignGroup : blocks::group_elements(dtype_info(dtype).elements);
-    auto found = std::find_if(rounded.begin(), rounded.end(), [&](const Rounded& x) { return x.group == group; });
-    if (found == rounded.end()) found = rounded.insert(found, round_activations(op, group, context));
+    const int group = rounding_group(dtype);
+    auto found = std::find_if(rounded.begin(), rounded.end(), [&](const RoundedRows& x) { return x.group == group; });
+    if (found == rounded.end()) found = rounded.insert(found, round_rows(op.name, op.x, group, context));
     p.codes = found->codes, p.scales = found->scales;
     block_products(op.name, p, dtype, context);
   }

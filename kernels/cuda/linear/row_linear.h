@@ -84,6 +84,15 @@ __device__ inline float block_product(float factor, float d, int dot, float mini
   return __fmaf_rn(-__fmul_rn(minimum, d), static_cast<float>(less), block_product(factor, d, dot));
 }
 
+// x rounded to int8 in groups of as many elements, in scratch memory.
+struct RoundedRows {
+  int group;
+  int8_t* codes;  // [rows, k]
+  float* scales;  // [rows, k / kScaleStep]
+};
+RoundedRows round_rows(const char* name, const View& x, int group, CudaContext& context);
+int rounding_group(DType dtype);  // for weights of a block format
+
 // Queue the products, all weights of `dtype`.
 void dense_products(const char* name, const RowProducts& p, DType dtype, CudaContext& context);
 void block_products(const char* name, const RowProducts& p, DType dtype, CudaContext& context);

@@ -2,6 +2,8 @@
 -- steps can give the prompt back in the middle of its loop, and go on from there later (train/run.lua). And the locals
 -- of a file that is run there (qeng -i FILE) are globals at the prompt, wherever the file has come to.
 
+local q = require "qeng.core"
+
 local prompt = {}
 
 local files = setmetatable({}, { __mode = "k" })  -- by coroutine: the function of the file that it runs, else false
@@ -76,6 +78,28 @@ end
 function prompt.pause(keep)
   keep(coroutine.running())
   coroutine.yield(paused)
+end
+
+-- Gives the prompt back in the middle of a run's loop, until prompt.go_on(run). The run is global there as _, and as
+-- `run` unless that is another thing. say(text) tells so.
+function prompt.hold(run, sentence, say)
+  local class = getmetatable(run)
+  if _G.run == nil or type(_G.run) == "table" and getmetatable(_G.run) == class then _G.run = run end
+  _G._ = run
+  local name = rawequal(_G.run, run) and "run" or "_"
+  say(("%s; %s:continue() goes on, %s:finish() ends it"):format(sentence, name, name))
+  prompt.pause(function(thread) run.paused = thread end)
+end
+
+-- Goes on with a run that Ctrl-C interrupted at the prompt.
+function prompt.go_on(run)
+  local thread = run.paused
+  if not thread then
+    q.error("state", "run:continue(): it is not interrupted; Ctrl-C does that to a run that was begun at the prompt")
+  end
+  run.paused = nil
+  local ok, err = prompt.resume(thread)
+  if not ok then error(err, 0) end
 end
 
 return prompt

@@ -8,6 +8,7 @@
 --   partial_rotary   rope.dimension_count may be less than the heads'
 --   eps              the entry with the epsilon of norms, if it is not attention.layer_norm_rms_epsilon
 --   rope_freqs       tensor rope_freqs.weight may be there
+--   experts          MLPs are of experts; r.experts is how many
 --   longrope         tensors rope_factors_short.weight and rope_factors_long.weight may be there
 --   read(r, values)  reads further entries into the values; r: a Reader, with r.window
 --   values(r)        all values but those that every model has, in place of those of attention and MLPs
@@ -202,6 +203,20 @@ local function window_of(r, words)
   return window
 end
 
+-- r.experts, and r.used_experts of a token. llama.cpp's older files have a tensor for each expert, ffn_gate.0 and so on.
+local function read_experts(r, words)
+  if not words.experts then
+    r:must("expert_count", 0)
+    return r:must("expert_used_count", 0)
+  end
+  r.experts, r.used_experts = r:size "expert_count", r:size "expert_used_count"
+  if r:has "blk.0.ffn_gate.0.weight" then
+    q.error("unsupported", ("%s: has a tensor for each expert (blk.0.ffn_gate.0.weight), as files of before April 2024; "
+      .. "expected one for all (blk.0.ffn_gate_exps.weight): convert the model again"):format(r.path))
+  end
+  r:must("expert_weights_scale", 1)
+end
+
 -- The factors of tensor rope_freqs.weight. If they are those of a known setting, `values` gets the setting instead.
 local function rope_factors(r, values, words)
   if not r:has "rope_freqs.weight" then return nil end
@@ -226,8 +241,7 @@ local function of_attention(r, words)
   r:must("attention.value_length", head_dim)
   local rotary = words.partial_rotary and r:get("rope.dimension_count", "number", head_dim) or head_dim
   r:must("rope.dimension_count", rotary)
-  r:must("expert_count", 0)
-  r:must("expert_used_count", 0)
+  read_experts(r, words)
   r:must("attention.causal", true)
   r.window = window_of(r, words)
   return {
@@ -238,6 +252,7 @@ local function of_attention(r, words)
     max_position_embeddings = r:get("context_length", "number"), rope_theta = r:get("rope.freq_base", "number", 10000),
     rope_scaling = words.longrope and r:has "rope_factors_long.weight" and r:longrope() or r:rope_scaling(),
     partial_rotary_factor = rotary ~= head_dim and rotary / head_dim or nil, sliding_window = r.window,
+    num_experts_per_tok = r.used_experts,
   }
 end
 

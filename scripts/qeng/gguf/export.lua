@@ -123,6 +123,10 @@ local function metadata(arch, c, name, tokenizer, stops)
   add(a .. ".context_length", "u32", c.max_position)
   add(a .. ".embedding_length", "u32", c.hidden)
   add(a .. ".feed_forward_length", "u32", c.ffn)
+  if c.experts then
+    add(a .. ".expert_count", "u32", c.experts.count)
+    add(a .. ".expert_used_count", "u32", c.experts.used)
+  end
   add(a .. ".attention.head_count", "u32", arch.gguf.values and 0 or c.heads)
   if not arch.gguf.values then
     add(a .. ".attention.head_count_kv", "u32", c.kv_heads)

@@ -38,13 +38,22 @@ local function stop_ids(file)
   return ids
 end
 
+-- Whether an open file has experts that are joined when they are read (engine/formats/experts.h).
+local function joins_experts(file)
+  for _, name in ipairs(file:names()) do
+    if name:find(".experts.", 1, true) then return true end
+  end
+  return false
+end
+
 -- Brings the weights of an open GGUF or safetensors file into memory as q.load's options ask. Returns whether they are
--- there.
+-- there. Experts that are joined get memory of their own, and the file none beside it.
 function gguf.into_memory(file, opt)
   if opt.weights and opt.weights ~= "copy" and opt.weights ~= "map" and opt.weights ~= "stream" then
     q.error("value", ("weights = %q: expected \"map\", \"copy\" or \"stream\""):format(tostring(opt.weights)))
   end
   if opt.weights == "map" or opt.weights == "stream" or not opt.weights and opt.writable then return false end
+  if joins_experts(file) then return false end
   return file:load { if_room = not opt.weights }
 end
 

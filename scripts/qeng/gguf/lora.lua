@@ -1,6 +1,8 @@
 -- Adapters as GGUF files, which llama.cpp loads beside a model: TENSOR.lora_a [rank, in] and TENSOR.lora_b [out, rank]
--- in f32, y += (alpha / rank) b a x. The rows of b are in llama's order if those of the weight are.
+-- in f32, y += (alpha / rank) b a x. The rows of b are in llama's order if those of the weight are. Those of all experts
+-- are one tensor, with a dimension in front.
 
+local model_lora = require "qeng.model.lora"
 local names = require "qeng.gguf.names"
 local q = require "qeng.core"
 
@@ -26,7 +28,7 @@ function lora.save(model, path)
       local weight = layer.name .. ".weight"
       local stored = names.to_gguf(weight, model.arch)
       parts[#parts + 1] = { name = stored .. ".lora_a", tensor = layer.lora.a }
-      local factor = layer.lora.scale * layer.lora.a:shape()[1] / alpha
+      local factor = layer.lora.scale * model_lora.rank(layer.lora.a) / alpha
       parts[#parts + 1] = {
         name = stored .. ".lora_b", tensor = layer.lora.b, heads = names.heads(model.arch, weight, model.config),
         factor = math.abs(factor - 1) > 1e-9 and factor,
@@ -66,17 +68,16 @@ function lora.read(model, path)
     local stored = names.to_gguf(weight, model.arch)
     local info = stored and file:info(stored .. ".lora_a")
     if info then
-      local rank = info.shape[1]
+      local rank = info.shape[#info.shape - 1]
       if not file:info(stored .. ".lora_b") then
         q.error("format", ("%s: tensor %s.lora_b is missing"):format(path, stored))
       end
-      local shape = layer.weight:shape()
+      local shape_a, shape_b = model_lora.shapes(layer, rank)
       local function part(ending, size, heads)
         return q.keep(file:tensor(stored .. ending, { dtype = model.dtype, shape = size, heads = heads }):clone())
       end
       adapter.layers[layer.name] = {
-        a = part(".lora_a", { rank, shape[2] }),
-        b = part(".lora_b", { shape[1], rank }, names.heads(model.arch, weight, model.config)),
+        a = part(".lora_a", shape_a), b = part(".lora_b", shape_b, names.heads(model.arch, weight, model.config)),
         scale = alpha == 0 and 1 or alpha / rank,  -- llama.cpp's
       }
       count = count + 2
@@ -96,7 +97,7 @@ function lora.load(model, path)
   for _, layer in ipairs(model.linears) do
     local own = adapter.layers[layer.name]
     if own then
-      local rank = own.a:shape()[1]
+      local rank = model_lora.rank(own.a)
       first = first or rank
       targets[#targets + 1] = layer.name
       if rank ~= first then ranks[layer.name] = rank end

@@ -25,6 +25,8 @@ local layer = {
   ["self_attn.q_norm"] = "attn_q_norm", ["self_attn.k_norm"] = "attn_k_norm",
   ["mlp.gate_proj"] = "ffn_gate", ["mlp.up_proj"] = "ffn_up", ["mlp.gate_up_proj"] = "ffn_up",
   ["mlp.down_proj"] = "ffn_down",
+  ["mlp.gate"] = "ffn_gate_inp", ["mlp.experts.gate_proj"] = "ffn_gate_exps", ["mlp.experts.up_proj"] = "ffn_up_exps",
+  ["mlp.experts.down_proj"] = "ffn_down_exps",
 }
 
 local function part_of(stem) return stem:match "^model%.layers%.(%d+)%.(.*)$" end

@@ -10,16 +10,18 @@
 --   (2 t weights + 2 head + 4 heads head_dim pairs layers) / rate of matrix products   and   bytes as above / bandwidth
 -- The rate is that of f32 if the weights are f32, else the faster of f32 and bf16. Products in int8 may be faster.
 
+local experts = require "qeng.model.experts"
 local paged = require "qeng.infer.paged"
 local q = require "qeng.core"
 local states = require "qeng.infer.sequences"
 
 local bench = {}
 
--- Bytes of the matrices that a step reads.
+-- Bytes of the matrices that a step reads. Of experts it counts those that a token meets: a step of several tokens
+-- meets that many at least.
 function bench.weight_bytes(model)
   local bytes = model.head:bytes()
-  for _, layer in ipairs(model.linears) do bytes = bytes + layer.weight:bytes() end
+  for _, layer in ipairs(model.linears) do bytes = bytes + layer.weight:bytes() * (layer.share or 1) end
   return bytes
 end
 
@@ -130,8 +132,7 @@ end
 
 -- Floating-point operations of a prompt of t tokens.
 function bench.prefill_flops(model, t)
-  local c, flops = model.config, 2 * model.head:elements()
-  for _, layer in ipairs(model.linears) do flops = flops + 2 * t * layer.weight:elements() end
+  local c, flops = model.config, 2 * model.head:elements() + 2 * t * experts.met(model.linears)
   for i = 1, c.kv_heads and c.layers or 0 do
     local all = c.local_layers and not c.local_layers[i]
     flops = flops + 4 * c.heads * c.head_dim * pairs_seen(t, not all and c.window or 0)

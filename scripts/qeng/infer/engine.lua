@@ -138,6 +138,7 @@ local function admit(self)
   while self.waiting[1] and #self.running < self.max_batch do
     local r, pool = self.waiting[1], self.runner.pool
     local id = pool:open(r.salt)
+    self.runner:keep_up()
     local reused = r.prompt_logprobs and 0 or pool:share(id, r.tokens)
     local new_pages = pages_of(self, #r.tokens + 1) - math.floor(reused / self.runner.page_tokens)
     if #self.running > 0 and new_pages > pool:available() then

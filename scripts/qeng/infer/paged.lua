@@ -11,6 +11,7 @@
 --   runner.pool:commit(id)
 
 local lora = require "qeng.model.lora"
+local nn = require "qeng.model.nn"
 local q = require "qeng.core"
 local sequences = require "qeng.infer.sequences"
 
@@ -67,6 +68,20 @@ function Inference:project(x, layers)
     end
   end
   return unpack(y, 1, #layers)
+end
+
+-- fn(rows, adapter_of) of the rows of each adapter in every one of `list`, and the results end to end. adapter_of(layer)
+-- is the layer's adapter there, or nil.
+function Inference:by_adapter(list, fn)
+  local results = {}
+  for i, range in ipairs(self.ranges) do
+    local rows = {}
+    for k, tensor in ipairs(list) do
+      rows[k] = #self.ranges == 1 and tensor or tensor:rows(range.first, range.count)
+    end
+    results[i] = fn(rows, function(layer) return lora_of(layer, range) end)
+  end
+  return #results == 1 and results[1] or q.concat(results, 1)
 end
 
 -- ---------------------------------------------------------------- the runner
@@ -157,7 +172,10 @@ function Runner:hidden(step, ranges)
   return step.wanted and q.embedding(hidden, step.wanted) or hidden
 end
 
-function Runner:logits(hidden) return q.block("head", q.row_linear, hidden, { self.model.head }, { out = "f32" })[1] end
+function Runner:logits(hidden)
+  local model = self.model
+  return nn.softcap(q.block("head", q.row_linear, hidden, { model.head }, { out = "f32" })[1], model.config)
+end
 
 -- A step of one row for each sequence, all of one adapter. The second of a shape is captured, the others replay it. An
 -- adapter is told by its salt: its memory may later hold another one.
@@ -196,11 +214,7 @@ end
 -- logits [n, vocab] of rows wanted[first] .. of the step, in pieces, and must not keep them. Rows count from 0 over
 -- all parts, and `wanted` ascends.
 function Runner:run(parts, wanted, use)
-  if self.hook_turn ~= self.model.hook_turn then  -- other hooks: other values of the same tokens
-    self:forget()
-    self.pool:forget()
-    self.hook_turn = self.model.hook_turn
-  end
+  self:keep_up()
   local ids, counts, ranges, rows, longest = {}, {}, {}, 0, 1
   for i, part in ipairs(parts) do
     ids[i], counts[i] = part.id, part.count
@@ -225,6 +239,15 @@ function Runner:run(parts, wanted, use)
       q.scope(function() use(self:logits(hidden:rows(first, math.min(head_rows, #wanted - first))), first + 1) end)
     end
   end)
+end
+
+-- Under other hooks or edited weights the same tokens have other values: what was captured and remembered goes. To be
+-- called before pages are shared, too.
+function Runner:keep_up()
+  if self.hook_turn == self.model.hook_turn then return end
+  self:forget()
+  self.pool:forget()
+  self.hook_turn = self.model.hook_turn
 end
 
 -- Drops the captured programs, for example after the model's weights were replaced.

@@ -18,6 +18,7 @@
 -- top = {{id, logprob}...}}... of the output), prompt_logprobs_list (the first is false), reused (tokens of the prompt
 -- that were there already), drafted and accepted (guesses made, and those that came true), preempted.
 
+local adapters = require "qeng.model.lora"
 local chat = require "qeng.chat"
 local config = require "qeng.model.config"
 local look = require "qeng.model.look"
@@ -181,10 +182,12 @@ local function check_adapter(model, adapter)
     local lora = adapter.layers[layer.name]
     layers[layer.name] = true
     if lora then
-      local a, b, weight = lora.a:shape(), lora.b:shape(), layer.weight:shape()
-      if a[1] ~= b[2] or a[2] ~= weight[2] or b[1] ~= weight[1] then
-        q.error("value", ("generate: adapter: %s is [%d, %d] [%d, %d], of the model [%d, %d]: the adapter belongs to "
-          .. "another model"):format(layer.name, b[1], b[2], a[1], a[2], weight[1], weight[2]))
+      local function text(shape) return "[" .. table.concat(shape, ", ") .. "]" end
+      local a, b = text(lora.a:shape()), text(lora.b:shape())
+      local shape_a, shape_b = adapters.shapes(layer, adapters.rank(lora.a))
+      if a ~= text(shape_a) or b ~= text(shape_b) then
+        q.error("value", ("generate: adapter: %s is %s %s, of the model %s: the adapter belongs to another model")
+          :format(layer.name, b, a, text(layer.weight:shape())))
       end
     end
   end

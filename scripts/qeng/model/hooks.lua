@@ -6,7 +6,8 @@
 --   layers.N         the residual stream after the block
 --   norm             what the head reads
 -- Without hooks a place costs a look at model.hooks, which is nil then. With them, generation captures nothing. When
--- they change, what was captured or remembered before is forgotten: model.hook_turn counts the changes.
+-- they change, what was captured or remembered before is forgotten: model.hook_turn counts the changes. It also counts
+-- those of weights that are put in the place of others (edit/init.lua).
 
 local q = require "qeng.core"
 
@@ -28,8 +29,12 @@ function hooks.pass(model, place, x)
   return changed
 end
 
+-- Says that the model computes something else from now on.
+function hooks.changed(model) model.hook_turn = (model.hook_turn or 0) + 1 end
+
 local function replace(model, set)
-  model.hooks, model.hook_turn = next(set) and set or nil, (model.hook_turn or 0) + 1
+  model.hooks = next(set) and set or nil
+  hooks.changed(model)
 end
 
 local function check(model, place)
@@ -68,6 +73,17 @@ function hooks.watching(model, places, see, fn)
   local ok, err = pcall(fn)
   replace(model, before)
   if not ok then error(err, 0) end
+end
+
+local enough = {}
+
+-- Calls fn() until something leaves this place, which see(x) gets: what comes after is not computed.
+function hooks.up_to(model, place, see, fn)
+  local ok, err = pcall(hooks.watching, model, { place }, function(x)
+    see(x)
+    error(enough, 0)
+  end, fn)
+  if not ok and err ~= enough then error(err, 0) end
 end
 
 return hooks

@@ -4,6 +4,7 @@
 local q = require "qeng.core"
 local architectures = require "qeng.model.architectures"
 local config = require "qeng.model.config"
+local experts = require "qeng.model.experts"
 local gguf = require "qeng.gguf"
 local gguf_export = require "qeng.gguf.export"
 local gguf_lora = require "qeng.gguf.lora"
@@ -12,6 +13,7 @@ local hub = require "qeng.hub"
 local look = require "qeng.model.look"
 local lora = require "qeng.model.lora"
 local new_tokens = require "qeng.model.new_tokens"
+local nn = require "qeng.model.nn"
 local peft = require "qeng.model.peft"
 local stream = require "qeng.model.stream"
 
@@ -38,6 +40,7 @@ local function build(file, own, dtype, source, rotations)
     parameters = {}, linears = {}, states = {}, places = {}, ropes = {}, mode = "frozen", recompute = false,
   }, Model)
   model.forward = arch.build(model, function(name, shape, plus_one) return source(name, shape, plus_one, arch) end, c)
+  model.router_aux_loss = c.experts and c.experts.balance or 0
   -- A rotation that cannot be is refused now, not by the first forward pass.
   if c.rope then model:rope(c.max_position) end
   return model
@@ -213,8 +216,17 @@ function Model:check_length(row_tokens)
   end
 end
 
--- Hidden states [t, hidden] of one document: a text, or a list of token ids.
+-- The last hidden states [t, hidden] of a packed batch. length: of the longest document. Dynamic RoPE scaling needs it
+-- (see check_length), and longrope chooses its factors by it. balance: a list for what layers of experts note.
+local function hidden_of(self, packed, length, balance)
+  local seq = { positions = packed.positions, cu_q = packed.cu_q, balance = balance }
+  seq.rope, seq.rope_local = self:rope(length or packed.longest or packed.tokens:shape()[1])
+  return self.forward(packed.tokens, seq)
+end
+
+-- Hidden states [t, hidden] of one document, a text or a list of token ids, or of documents that q.pack put together.
 function Model:hidden(input)
+  if type(input) == "table" and input.cu_q then return hidden_of(self, input) end
   local ids = look.ids(self, input)
   local positions = {}
   for i = 1, #ids do positions[i] = i - 1 end
@@ -242,31 +254,36 @@ function models.micro_batch(tokens, max_documents)
   }
 end
 
--- The last hidden states [t, hidden] of a packed batch. length: of the longest document. Dynamic RoPE scaling needs it
--- (see check_length), and longrope chooses its factors by it.
-local function hidden_of(self, packed, length)
-  local seq = { positions = packed.positions, cu_q = packed.cu_q }
-  seq.rope, seq.rope_local = self:rope(length or packed.longest or packed.tokens:shape()[1])
-  return self.forward(packed.tokens, seq)
-end
-
--- Loss [1] of a packed batch: micro_batch.scale times the sum of nll over its targets. Also nll [t].
+-- Loss [1] of a packed batch: micro_batch.scale times the sum of nll over its targets. Also nll [t]. If
+-- self.router_aux_loss is not 0, a third result is the load-balancing loss of the experts [1], times that and the
+-- batch's share of the step's targets. It is no part of the first: a loop that wants it adds it.
 function Model:loss(micro_batch, length)
-  local hidden = hidden_of(self, micro_batch, length)
-  return q.block("head", q.lm_head_loss, hidden, self.head, micro_batch.targets, micro_batch.scale)
+  local wanted = (self.router_aux_loss or 0) ~= 0
+  if wanted and self.recompute then
+    q.error("unsupported", "loss: router_aux_loss with recompute: what is recomputed cannot tell the routers' loads")
+  end
+  local balance = wanted and {} or nil
+  local hidden = hidden_of(self, micro_batch, length, balance)
+  local loss, nll = q.block("head", q.lm_head_loss, hidden, self.head, micro_batch.targets, micro_batch.scale,
+    { softcap = self.config.logit_softcap })
+  if not wanted then return loss, nll end
+  if #balance == 0 then q.error("value", "loss: router_aux_loss is of models of experts, and this one has none") end
+  local share = micro_batch.targets:ge(0):to("f32"):sum() * micro_batch.scale
+  return loss, nll, experts.balance_loss(balance) * share * self.router_aux_loss
 end
 
 -- Logits [t, vocab] of a packed batch in f32, for losses that need all of them.
 function Model:packed_logits(packed, length)
   local hidden = hidden_of(self, packed, length)
-  return q.block("head", q.linear, hidden, self.head, { out = "f32" })
+  return nn.softcap(q.block("head", q.linear, hidden, self.head, { out = "f32" }), self.config)
 end
 
 -- The log probability [t] of each target of a packed batch, 0 where there is none. Under a frozen head no logits of the
 -- whole batch exist.
 function Model:logprobs(packed, length)
   if not self.head:requires_grad() then
-    return -q.block("head", q.token_nll, hidden_of(self, packed, length), self.head, packed.targets)
+    return -q.block("head", q.token_nll, hidden_of(self, packed, length), self.head, packed.targets,
+      { softcap = self.config.logit_softcap })
   end
   local logits = self:packed_logits(packed, length)
   local picked = q.where(packed.targets:unsqueeze(2):eq(q.arange(logits:shape()[2])), logits, 0):sum(-1)
@@ -349,7 +366,7 @@ function Model:save(dir, opt)
   for _, parameter in ipairs(self.parameters) do
     local name, tensor = parameter.name, parameter.tensor
     if turns(name) then tensor = q.no_grad(function() return tensor:to(dtype or self.dtype):transpose():clone() end) end
-    tensors[#tensors + 1] = { name, tensor }
+    for _, part in ipairs(experts.apart(name, tensor)) do tensors[#tensors + 1] = part end
   end
   for _, layer in ipairs(self.linears) do
     if layer.row_scale then tensors[#tensors + 1] = { layer.name .. ".weight_scale", layer.row_scale, "f32" } end

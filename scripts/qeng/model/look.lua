@@ -1,6 +1,7 @@
 -- Looking into a model: logits of a text and the likeliest tokens, activations and gradients by name.
 
 local hooks = require "qeng.model.hooks"
+local nn = require "qeng.model.nn"
 local q = require "qeng.core"
 
 local look = {}
@@ -40,7 +41,9 @@ local tokenizers = setmetatable({}, { __mode = "k" })  -- of logits that model:l
 
 function look.logits(model, input)
   local ids = look.ids(model, input)
-  local logits = q.no_grad(q.scope, function() return q.linear(model:hidden(ids), model.head, { out = "f32" }) end)
+  local logits = q.no_grad(q.scope, function()
+    return nn.softcap(q.linear(model:hidden(ids), model.head, { out = "f32" }), model.config)
+  end)
   tokenizers[logits] = model.tokenizer
   return logits
 end

@@ -4,6 +4,19 @@ local q = require "qeng.core"
 
 local lora = {}
 
+-- The shapes of an adapter's a [rank, in] and b [out, rank]. Of experts each has its own: they have a dimension in front.
+function lora.shapes(layer, rank)
+  local shape = layer.weight:shape()
+  if layer.experts then return { shape[1], rank, shape[3] }, { shape[1], shape[2], rank } end
+  return { rank, shape[2] }, { shape[1], rank }
+end
+
+-- The rank of an adapter.
+function lora.rank(a)
+  local shape = a:shape()
+  return shape[#shape - 1]
+end
+
 -- The roles of the layers that get adapters if no targets are given: those that the model file names, or all.
 function lora.roles(model)
   if model.arch.lora then return model.arch.lora end
@@ -50,6 +63,10 @@ function lora.squares(model, layer)
   end
   if layer.parts then
     q.error("unsupported", ("lora: dora of %s, which is several layers in one, is not supported"):format(layer.name))
+  end
+  if layer.experts then
+    q.error("unsupported", ("lora: dora of %s, which is of %d experts, is not supported"):format(layer.name,
+      layer.experts))
   end
   if layer.rotation or layer.row_scale then
     q.error("unsupported", ("lora: dora of %s, whose weight is stored %s, is not supported"):format(layer.name,
@@ -100,17 +117,17 @@ function lora.add(model, opt)
     end
     layer.lora = nil
     if wanted then
-      local shape = layer.weight:shape()
       local own = lora.of_pattern(ranks, layer.name, rank)
       if own ~= math.floor(own) or own < 1 then
         q.error("value", ("lora: the rank of %s is %s, expected a positive integer"):format(layer.name, tostring(own)))
       end
-      local bound = 1 / math.sqrt(shape[2])
-      local a = q.uniform({ own, shape[2] }, {
+      local shape_a, shape_b = lora.shapes(layer, own)
+      local bound = 1 / math.sqrt(shape_a[#shape_a])
+      local a = q.uniform(shape_a, {
         low = -bound, high = bound, seed = opt.seed or 0, subsequence = 1000 + index, dtype = model.dtype,
         label = "adapters",
       })
-      local b = q.zeros({ shape[1], own }, model.dtype, "adapters")
+      local b = q.zeros(shape_b, model.dtype, "adapters")
       a:label(layer.name .. ".lora_A"):requires_grad(true)
       b:label(layer.name .. ".lora_B"):requires_grad(true)
       local scale = lora.scale(lora.of_pattern(alphas, layer.name, alpha), own, opt.rslora)

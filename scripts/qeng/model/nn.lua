@@ -209,27 +209,30 @@ end
 -- [tokens, hidden].
 
 -- Grouped-query attention with rotary positions. c: hidden, heads, kv_heads, head_dim, eps, plus_one (norms add one to
--- their weights), attention_scale (1 / sqrt(head_dim)). opt: qkv_bias, o_bias, qk_norm (before RoPE; per head, or
--- "whole": over all heads), window (0: none), local_rope (seq.rope_local turns its heads), no_rope (heads are not
--- turned), at ("self_attn"), out ("o_proj"), fused (the name of one layer that is q_proj, k_proj and v_proj).
+-- their weights), attention_scale (1 / sqrt(head_dim)), attention_softcap (of the scores; none). opt: qkv_bias, o_bias,
+-- qk_norm (before RoPE; per head, or "whole": over all heads), window (0: none), local_rope (seq.rope_local turns its
+-- heads), no_rope (heads are not turned), value_dim (of the values' heads: head_dim), sinks (the parameter "sinks"
+-- [heads] takes part in the softmax), at ("self_attn"), out ("o_proj"), fused (the name of one layer that is q_proj,
+-- k_proj and v_proj).
 function nn.attention(opt)
   return function(block, c)
     local p = block:at(opt.at or "self_attn")
-    local wide, narrow = c.heads * c.head_dim, c.kv_heads * c.head_dim
+    local wide, narrow, value_dim = c.heads * c.head_dim, c.kv_heads * c.head_dim, opt.value_dim or c.head_dim
+    local values = c.kv_heads * value_dim
     local q_proj, k_proj, v_proj
     if opt.fused then
-      q_proj = p:linear(opt.fused, wide + 2 * narrow, c.hidden, opt.qkv_bias, { wide, narrow, narrow })
+      q_proj = p:linear(opt.fused, wide + narrow + values, c.hidden, opt.qkv_bias, { wide, narrow, values })
     else
       q_proj = p:linear("q_proj", wide, c.hidden, opt.qkv_bias)
       k_proj = p:linear("k_proj", narrow, c.hidden, opt.qkv_bias)
-      v_proj = p:linear("v_proj", narrow, c.hidden, opt.qkv_bias)
+      v_proj = p:linear("v_proj", values, c.hidden, opt.qkv_bias)
     end
-    local o_proj = p:linear(opt.out or "o_proj", c.hidden, c.heads * c.head_dim, opt.o_bias)
+    local o_proj = p:linear(opt.out or "o_proj", c.hidden, c.heads * value_dim, opt.o_bias)
     local whole = opt.qk_norm == "whole"
     local q_norm = opt.qk_norm and p:norm("q_norm", whole and wide or c.head_dim, c.eps, c.plus_one)
     local k_norm = opt.qk_norm and p:norm("k_norm", whole and narrow or c.head_dim, c.eps, c.plus_one)
-    local how = { window = opt.window or 0, scale = c.attention_scale }
-    local state = block:state(kv_pages.kind(c.kv_heads, c.head_dim))
+    local sinks = opt.sinks and p:weight("sinks", { c.heads })
+    local state = block:state(kv_pages.kind(c.kv_heads, c.head_dim, value_dim))
     local passed = block:place "attn"
 
     return function(x, seq)
@@ -237,14 +240,18 @@ function nn.attention(opt)
       local query, key, value = project(seq, x, q_proj, k_proj, v_proj)
       if whole then query, key = q_norm(query), k_norm(key) end
       query = query:reshape { tokens, c.heads, c.head_dim }
-      key, value = key:reshape { tokens, c.kv_heads, c.head_dim }, value:reshape { tokens, c.kv_heads, c.head_dim }
+      key, value = key:reshape { tokens, c.kv_heads, c.head_dim }, value:reshape { tokens, c.kv_heads, value_dim }
       if q_norm and not whole then query, key = q_norm(query), k_norm(key) end
       if not opt.no_rope then
         query, key = q.rope(query, key, seq.positions, opt.local_rope and seq.rope_local or seq.rope)
       end
+      local how = {
+        window = opt.window or 0, scale = c.attention_scale, softcap = c.attention_softcap,
+        sinks = sinks and sinks:to "f32",
+      }
       local mixed = seq.inference and seq.inference.states[state]:attend(seq.inference.step, query, key, value, how)
         or q.attention(query, key, value, seq, how)
-      return passed((project(seq, mixed:reshape { tokens, c.heads * c.head_dim }, o_proj)))
+      return passed((project(seq, mixed:reshape { tokens, c.heads * value_dim }, o_proj)))
     end
   end
 end
@@ -320,9 +327,16 @@ local function rounded(value, dtype)
   return math.ldexp(math.floor(fraction * 256 + 0.5) / 256, exponent)
 end
 
+-- Logits as a model with settings c has them: what its head gives, bent where c.logit_softcap says so (Gemma 2). Every
+-- place that makes logits calls this; q.lm_head_loss and q.token_nll are given the number.
+function nn.softcap(logits, c)
+  local cap = c.logit_softcap
+  return cap and ((logits / cap):tanh() * cap):compute() or logits
+end
+
 -- Embedding, c.layers blocks made by new_block(p, index), final norm and head. Returns forward(tokens, seq) -> hidden.
 -- c.embed_scale: a factor of the embedding's rows, rounded to the model's dtype. c.logit_scale: one of the logits; what
--- the head reads gets it. c.learned_positions: a learned row for each of c.max_position positions is added to the
+-- the head reads gets it. c.logit_softcap: nn.softcap bends the logits. c.learned_positions: a learned row for each of c.max_position positions is added to the
 -- embedding's. model.neftune: the strength of noise on the embedded tokens while training. seq: positions, cu_q, cu_k,
 -- rope, rope_local; or positions, the ropes and inference (infer/paged.lua). With model.recompute each block is one
 -- checkpoint. It then adds its branch itself, so that one tensor is kept for a block and not two.

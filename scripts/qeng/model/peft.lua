@@ -1,7 +1,9 @@
 -- Adapters as PEFT stores them: adapter_config.json, and adapter_model.safetensors with tensors
 -- base_model.model.<layer>.lora_A.weight [rank, in], lora_B.weight [out, rank] and, under DoRA, lora_magnitude_vector
--- [out].
+-- [out]. Of experts each has its own, under the names of layers that checkpoints have; PEFT fuses them when it loads
+-- such a folder.
 
+local experts = require "qeng.model.experts"
 local lora = require "qeng.model.lora"
 local new_tokens = require "qeng.model.new_tokens"
 local q = require "qeng.core"
@@ -42,7 +44,7 @@ function peft.save(model, dir)
   if not model.adapter then q.error("value", "save_adapter: this model has no adapter") end
   local tensors = {}
   for _, parameter in ipairs(model.adapter.parameters) do
-    tensors[#tensors + 1] = { prefix .. parameter.name, parameter.tensor }
+    for _, part in ipairs(experts.apart(prefix .. parameter.name, parameter.tensor)) do tensors[#tensors + 1] = part end
   end
   if model.extra then
     tensors[#tensors + 1] = { prefix .. new_tokens.embed_name, model.embed }
@@ -144,7 +146,7 @@ end
 -- Calls visit(layer, rank, alpha, tensor(part, shape)) for each layer that the adapter of folder `dir` has. Returns its
 -- config. Missing parts of layers, and tensors that belong to no layer, are errors.
 local function each_layer(model, dir, visit)
-  local c, file, count = read_config(dir), q.safetensors.open(dir .. "/adapter_model.safetensors"), 0
+  local c, file, count = read_config(dir), q.weights.open(dir .. "/adapter_model.safetensors"), 0
   for _, layer in ipairs(model.linears) do
     local base = prefix .. layer.name
     local wanted, first = listed(c, layer.name), file:info(base .. ".lora_A.weight")
@@ -209,11 +211,11 @@ end
 function peft.load(model, dir)
   local layers, names = {}, {}
   local c, file, embeddings = each_layer(model, dir, function(layer, rank, _, tensor, config)
-    local shape = layer.weight:shape()
-    layers[layer] = {
-      a = tensor(".lora_A.weight", { rank, shape[2] }), b = tensor(".lora_B.weight", { shape[1], rank }),
-    }
-    if config.use_dora == true then layers[layer].magnitude = tensor(".lora_magnitude_vector", { shape[1] }, "f32") end
+    local shape_a, shape_b = lora.shapes(layer, rank)
+    layers[layer] = { a = tensor(".lora_A.weight", shape_a), b = tensor(".lora_B.weight", shape_b) }
+    if config.use_dora == true then
+      layers[layer].magnitude = tensor(".lora_magnitude_vector", { shape_b[1] }, "f32")
+    end
     names[#names + 1] = layer.name
   end)
   local named = type(c.target_modules) == "table" and listed(c, "") ~= nil
@@ -234,14 +236,13 @@ end
 function peft.read(model, dir)
   local adapter = { dir = dir, layers = {} }
   local _, file, embeddings = each_layer(model, dir, function(layer, rank, alpha, tensor, config)
-    local shape = layer.weight:shape()
+    local shape_a, shape_b = lora.shapes(layer, rank)
     local parts = {
-      a = q.keep(tensor(".lora_A.weight", { rank, shape[2] }):clone()),
-      b = q.keep(tensor(".lora_B.weight", { shape[1], rank }):clone()),
+      a = q.keep(tensor(".lora_A.weight", shape_a):clone()), b = q.keep(tensor(".lora_B.weight", shape_b):clone()),
       scale = lora.scale(alpha, rank, config.use_rslora == true),
     }
     if config.use_dora == true then
-      parts.magnitude = q.keep(tensor(".lora_magnitude_vector", { shape[1] }, "f32"):clone())
+      parts.magnitude = q.keep(tensor(".lora_magnitude_vector", { shape_b[1] }, "f32"):clone())
       parts.squares = lora.squares(model, layer)
     end
     adapter.layers[layer.name] = parts
@@ -252,6 +253,20 @@ function peft.read(model, dir)
   end
   file:close()
   return adapter
+end
+
+-- The weights of a layer of experts with the adapter of each.
+local function merged_experts(layer, adapter)
+  local shape, list = layer.weight:shape(), {}
+  local function of(tensor, e)
+    local its = tensor:shape()
+    return tensor:rows(e, 1):reshape { its[2], its[3] }
+  end
+  for e = 0, shape[1] - 1 do
+    list[e + 1] = q.adapters.merge_lora(of(layer.weight, e),
+      { a = of(adapter.a, e), b = of(adapter.b, e), scale = adapter.scale })
+  end
+  return q.no_grad(q.stack, list)
 end
 
 -- Adds scale * b a to each weight, in f32, and drops the adapter. Under DoRA rows take the lengths of its magnitude.
@@ -268,7 +283,7 @@ function peft.merge(model)
       end
       local base = layer.row_scale and q.onebit.join_row_scale(layer.weight, layer.row_scale, "f32") or layer.weight
       local parts = { a = a, b = adapter.b, scale = adapter.scale }
-      local merged = adapter.magnitude and q.adapters.merge_dora(base, parts, adapter.magnitude)
+      local merged = layer.experts and merged_experts(layer, adapter) or adapter.magnitude and q.adapters.merge_dora(base, parts, adapter.magnitude)
         or q.adapters.merge_lora(base, parts)
       if merged:dtype() ~= model.dtype then merged = merged:to(model.dtype) end
       for _, parameter in ipairs(model.parameters) do

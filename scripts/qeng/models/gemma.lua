@@ -3,10 +3,7 @@
 local nn = require "qeng.model.nn"
 local q = require "qeng.core"
 
-local no_cap = "attention logit soft-capping"
-local Gemma = {
-  hf = "GemmaForCausalLM", model_type = "gemma", refuses = { { "Gemma2ForCausalLM", no_cap }, { "gemma2", no_cap } },
-}
+local Gemma = { hf = "GemmaForCausalLM", model_type = "gemma" }
 
 -- The settings that all Gemmas share, from their config.json. opt: as for Config:decoder.
 function Gemma.decoder(file, theta, opt)
@@ -18,6 +15,25 @@ function Gemma.decoder(file, theta, opt)
   file:must("use_bidirectional_attention", false)
   return c
 end
+
+-- A soft cap. default: transformers', nil for none.
+function Gemma.cap(file, key, default)
+  file.used[key] = true
+  local value = file.values[key]
+  if value == q.json.null or value == nil and not default then return nil end
+  return file:positive(key, default)
+end
+
+-- The square of the number by which llama.cpp divides scores. It knows the largest model by its layers.
+function Gemma.query_scalar(largest, layers, hidden, heads, head_dim)
+  return layers == largest and math.floor(hidden / heads) or head_dim
+end
+
+-- GGUF's names of norms around attention and MLP.
+Gemma.sandwich_names = {
+  ["post_attention_layernorm"] = "post_attention_norm", ["pre_feedforward_layernorm"] = "ffn_norm",
+  ["post_feedforward_layernorm"] = "post_ffw_norm",
+}
 
 function Gemma.config(file) return Gemma.decoder(file, 1e4, { kv_heads = 16, max_position = 8192 }) end
 

@@ -15,8 +15,8 @@ function Gemma3.config(file)
   c.window = file.values.sliding_window == q.json.null and 0 or file:size("sliding_window", 4096)
   c.query_pre_attn_scalar = file:size("query_pre_attn_scalar", 256)
   c.attention_scale = 1 / math.sqrt(c.query_pre_attn_scalar)
-  file:without("attn_logit_softcapping", "attention logit soft-capping")
-  file:without("final_logit_softcapping", "soft-capping of the logits")
+  file:without("attn_logit_softcapping", "attention logit soft-capping, which transformers does not apply in Gemma 3")
+  c.logit_softcap = gemma.cap(file, "final_logit_softcapping")
   return c
 end
 
@@ -35,24 +35,17 @@ end
 -- ---------------------------------------------------------------- GGUF
 
 local gguf = {
-  architecture = "gemma3", plus_one = true, window = "attention.sliding_window",
-  names = {
-    ["post_attention_layernorm"] = "post_attention_norm", ["pre_feedforward_layernorm"] = "ffn_norm",
-    ["post_feedforward_layernorm"] = "post_ffw_norm",
-  },
+  architecture = "gemma3", plus_one = true, window = "attention.sliding_window", names = gemma.sandwich_names,
 }
 
--- The square of the number by which llama.cpp divides the scores. The largest model, which it knows by its layers, has
--- another than the rest.
-local function query_scalar(layers, hidden, heads, head_dim)
-  return layers == 62 and math.floor(hidden / heads) or head_dim
-end
+local largest = 62
 
 -- llama.cpp derives the pattern of windows, the frequencies of layers with a window, and the scale of attention from
 -- the architecture. Newer files say the first two.
 function gguf.read(r, values)
   gemma.gguf.read(r, values)
-  r:must("final_logit_softcapping", 0)
+  local cap = r:get("final_logit_softcapping", "number", 0)
+  values.final_logit_softcapping = cap ~= 0 and cap or nil
   r:must("rope.scaling.attn_factor", 1)
   local layers, types, window = values.num_hidden_layers, {}, r.window
   local pattern = r.file:get "gemma3.attention.sliding_window_pattern" or 6
@@ -71,7 +64,8 @@ function gguf.read(r, values)
   values.layer_types = q.json.array(types)
   values.sliding_window = window > 0 and window or nil
   values.rope_local_base_freq = r:get("rope.freq_base_swa", "number", 10000)
-  values.query_pre_attn_scalar = query_scalar(layers, values.hidden_size, values.num_attention_heads, values.head_dim)
+  values.query_pre_attn_scalar = gemma.query_scalar(largest, layers, values.hidden_size, values.num_attention_heads,
+    values.head_dim)
 end
 
 -- The period of layers with a window in llama.cpp's sense: all but every so many-th. nil if there is none.
@@ -86,12 +80,13 @@ end
 function gguf.write(add, c)
   local function must(what, ok) if not ok then q.error("unsupported", "gguf: gemma3 has no words for " .. what) end end
   must("query_pre_attn_scalar = " .. c.query_pre_attn_scalar,
-    c.query_pre_attn_scalar == query_scalar(c.layers, c.hidden, c.heads, c.head_dim))
+    c.query_pre_attn_scalar == gemma.query_scalar(largest, c.layers, c.hidden, c.heads, c.head_dim))
   must("scaled rope frequencies of the local layers", not c.rope_local.scaling)
   for _, near in ipairs(c.local_layers) do
     if near then must("layers of local frequencies without a window", c.window > 0) end
   end
   add("rope.freq_base_swa", "f32", c.rope_local.theta)
+  if c.logit_softcap then add("final_logit_softcapping", "f32", c.logit_softcap) end
   local pattern = pattern_of(c.local_layers)
   if pattern then return add("attention.sliding_window_pattern", "u32", pattern) end
   add("attention.sliding_window_pattern", "[bool]", c.local_layers)

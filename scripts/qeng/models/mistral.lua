@@ -19,7 +19,9 @@ end
 
 Mistral.gguf = {
   architecture = "llama", rope_freqs = true, llama_rows = llama.gguf.llama_rows,
-  reads = function(file) return file:get "qeng.sliding_window" ~= nil end,
+  reads = function(file)
+    return file:get "qeng.sliding_window" ~= nil and (file:get "llama.expert_count" or 0) == 0
+  end,
 }
 
 Mistral.texts = { mistral = { 32000, 4096, 14336, 32, 32, 8 } }

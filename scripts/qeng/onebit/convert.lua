@@ -7,9 +7,11 @@
 -- divergence from the teacher.
 
 local checkpoint = require "qeng.train.checkpoint"
+local experts = require "qeng.model.experts"
 local options = require "qeng.console.options"
 local q = require "qeng.core"
 local inertia = require "qeng.onebit.inertia"
+local nn = require "qeng.model.nn"
 local onebit = require "qeng.onebit"
 
 local convert = {}
@@ -40,6 +42,7 @@ end
 
 -- Refuses a model whose weights are no floats, before anything changes.
 local function check_weights(model)
+  experts.refuse(model, "one-bit conversion")
   for _, layer in ipairs(model.linears) do
     local dtype = layer.weight:dtype()
     if dtype ~= "f32" and dtype ~= "bf16" and dtype ~= "f16" then
@@ -148,7 +151,7 @@ function convert.teach(teacher, opt)
       local hidden = teacher.forward(micro_batch.tokens, seq)
       for first = 0, #targets - 1, rows do
         local count = math.min(rows, #targets - first)
-        local logits = q.linear(hidden:rows(first, count), teacher.head, { out = "f32" })
+        local logits = nn.softcap(q.linear(hidden:rows(first, count), teacher.head, { out = "f32" }), teacher.config)
         for i = 0, count - 1 do
           if targets[first + i + 1] >= 0 then targets[first + i + 1] = sampler:next(logits:rows(i, 1)) end
         end

@@ -7,6 +7,7 @@
 --
 -- onebit/compare_rules.lua has the rules of other kinds of weights that they are compared with.
 
+local experts = require "qeng.model.experts"
 local part_names = require "qeng.model.names"
 local q = require "qeng.core"
 
@@ -87,6 +88,7 @@ end
 -- A model of a GGUF file whose linear weights are q1_0 or tq2_0 with one scale a row. They become bits or ternary words
 -- with that scale; the bits can learn. A file with a scale for each group is refused.
 function onebit.unpack(model)
+  experts.refuse(model, "unpack")
   for _, layer in ipairs(model.linears) do
     local dtype = layer.weight:dtype()
     if dtype ~= "q1_0" and dtype ~= "tq2_0" then
@@ -105,6 +107,7 @@ end
 -- Makes a model whose linear layers hold bits (or what `rule` keeps instead) learn by that rule. Each layer gets its
 -- scale, and model:trainable() lists what learns. Counters and momenta belong to q.inertia.
 function onebit.learn(model, rule, opt)
+  experts.refuse(model, "one-bit training")
   local special = rule_of(rule)
   if special.learn and model.linears[1].row_scale then
     q.error("unsupported",

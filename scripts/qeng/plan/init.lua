@@ -12,6 +12,7 @@
 -- bandwidth and flops the plan is for this device, at its measured limits.
 
 local config = require "qeng.model.config"
+local experts = require "qeng.model.experts"
 local inertia = require "qeng.onebit.inertia"
 local hub = require "qeng.hub"
 local kv_pages = require "qeng.model.kv_pages"
@@ -99,7 +100,7 @@ local function source_of(opt)
     return models.random(values, {
       dtype = dtype,
       weights = function(weight, shape)
-        local as = opt.stored and weight:find "_proj%.weight$" and opt.stored or half and #shape > 1 and "f16" or dtype
+        local as = opt.stored and (weight:find "_proj%.weight$" or weight:find(".experts.", 1, true)) and opt.stored or half and #shape > 1 and "f16" or dtype
         return q.empty(shape, as, "weights")
       end,
     })
@@ -272,6 +273,7 @@ local function rehearse(make, opt, limits)
     for _, parameter in ipairs(opt.mode == "onebit" and onebit.float_parameters(model) or model:trainable()) do
       found.trained = found.trained + parameter.tensor:elements()
     end
+    found.active = experts.active(model)
     found.learns = next(learning or {}) ~= nil
     for weight in pairs(learning or {}) do found.trained = found.trained + weight:elements() end
     return found

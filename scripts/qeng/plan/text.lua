@@ -141,8 +141,9 @@ local function notes(plan, lines)
 end
 
 function text.__tostring(plan)
-  local lines = { ("%s: %.4g billion parameters, %d layers, %s, %s%s"):format(plan.name, plan.parameters / 1e9,
-    plan.layers, plan.dtype, plan.mode,
+  local active = plan.active and (" (a token meets %.4g)"):format(plan.active / 1e9) or ""
+  local lines = { ("%s: %.4g billion parameters%s, %d layers, %s, %s%s"):format(plan.name, plan.parameters / 1e9,
+    active, plan.layers, plan.dtype, plan.mode,
     plan.trained > 0 and (", %.4g million trained"):format(plan.trained / 1e6) or "") }
   lines[#lines + 1] = ("%-14s %12s %12s %12s"):format("account", "device", "host", "file")
   local placed = plan.placed

@@ -15,7 +15,7 @@ function advise.rank(model, trained)
   local per_rank = 0
   for _, layer in ipairs(model.linears) do
     local shape = layer.weight:shape()
-    per_rank = per_rank + shape[1] + shape[2]
+    per_rank = per_rank + (layer.experts or 1) * (shape[#shape - 1] + shape[#shape])
   end
   local rank = 8
   while rank * per_rank * 2 < trained do rank = rank * 2 end

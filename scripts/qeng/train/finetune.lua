@@ -37,6 +37,8 @@ options.set("finetune", {
   { "dora", false, "also train the length of each weight row (DoRA)" },
   { "add_tokens", {}, "special tokens to add; embedding and head are then trained beside the adapters" },
   { "train_embeddings", false, "train embedding and head beside the adapters" },
+  { "router_aux_loss", 0, "weight of the loss that balances experts; 0.001 is usual, 0: none, or what config.json says",
+    min = 0, number = true },
   { "neftune", 0, "strength of noise on embedded tokens while training, 5 is usual, 0: none", min = 0, number = true },
   { "steps", 0, "optimizer steps, 0: by --epochs", min = 0 },
   { "epochs", 1, "passes over the data", min = 0, number = true },
@@ -107,6 +109,21 @@ local function check_adapter(opt)
   end
 end
 
+-- Sets the weight of the load-balancing loss. Without the option it is the config's, if that trains with it.
+local function prepare_router(model, opt)
+  if opt.__given.router_aux_loss then model.router_aux_loss = opt.router_aux_loss end
+  local weight = model.router_aux_loss
+  if weight == 0 then return end
+  if not model.config.experts then
+    q.error("usage", "--router-aux-loss balances the experts of a model, and this one has none: leave it out")
+  end
+  if opt.recompute then
+    q.error("unsupported", "--router-aux-loss does not go with --recompute: leave one out (--router-aux-loss 0)")
+  end
+  io.stderr:write(("the experts are balanced by a loss of weight %g, which router_aux_loss in the metrics is\n")
+    :format(weight))
+end
+
 -- Refuses, before anything is done: held-out data from two places, options that need held-out data without any, and
 -- prompts that cannot be read.
 local function check_evaluation(opt)
@@ -128,7 +145,7 @@ end
 -- Puts the trained weights of a folder that the run saved back on the model, bit for bit.
 local function restore(model, folder)
   local lora_mode = model.mode == "lora"
-  local file = q.safetensors.open(lora_mode and folder .. "/adapter_model.safetensors" or folder)
+  local file = q.weights.open(lora_mode and folder .. "/adapter_model.safetensors" or folder)
   for _, parameter in ipairs(model:trainable()) do
     checkpoint.fill(parameter.tensor, file, (lora_mode and peft.prefix or "") .. parameter.name)
   end
@@ -190,6 +207,7 @@ return function(opt, hooks)
   prepare_mode(model, opt)
   if opt.mode ~= "full" and (added or opt.train_embeddings) then new_tokens.train_embeddings(model) end
   model.neftune = opt.neftune > 0 and opt.neftune or nil
+  prepare_router(model, opt)
   if hooks.prepare then hooks.prepare(model, file) end
 
   local function save(dir)

@@ -74,7 +74,7 @@ return function(given)
     passes:compute(batch)
     run:observe()
     optimizer:step { clip = opt.clip, groups = passes:groups() }
-    run:log { loss = passes:loss(), by_source = passes:by_source() }
+    run:log { loss = passes:loss(), by_source = passes:by_source(), router_aux_loss = passes:balance() }
   end
   return run:finish()
 end

@@ -1,6 +1,7 @@
 -- What a run writes and says: metrics.jsonl, the progress line, report.html, event files, and its last words.
 
 local banner = require "qeng.train.banner"
+local experts = require "qeng.model.experts"
 local held_out = require "qeng.train.held_out"
 local metrics = require "qeng.report.metrics"
 local progress = require "qeng.console.progress"
@@ -15,11 +16,11 @@ local Journal = {}
 Journal.__index = Journal
 
 -- Floating-point work of a token: 6 per weight that is trained, 4 per frozen weight that the gradient passes through.
+-- Of experts those count that a token meets.
 -- Where bits learn, those weights and the head cost 2 more.
 local function flops_per_token(run)
   local model, head = run.model, run.model.head:elements()
-  local weights = head
-  for _, layer in ipairs(model.linears) do weights = weights + layer.weight:elements() end
+  local weights = head + experts.met(model.linears)
   return (model.mode == "full" and 6 or 4) * weights + 2 * (run.bits and banner.learning(run.bits) + head or 0)
 end
 

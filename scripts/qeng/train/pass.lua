@@ -10,19 +10,20 @@ local Program = {}
 Program.__index = Program
 
 local function forward_backward(model, micro_batch, row_tokens)
-  local loss, nll = model:loss(micro_batch, row_tokens)
-  loss:backward()
-  return loss, nll
+  local loss, nll, balance = model:loss(micro_batch, row_tokens)
+  local whole = balance and loss + balance or loss
+  whole:backward()
+  return loss, nll, balance
 end
 
--- The captured pass of what lies in `micro_batch`: run() replays it, and `loss` is its loss. opt: row_tokens; frozen
--- (tensors that get no gradient); nll (whether the nll of each token is kept too).
+-- The captured pass of what lies in `micro_batch`: run() replays it, and `loss` is its loss. `balance` is that of the
+-- experts, if the model has its weight (Model:loss). opt: row_tokens; frozen (tensors that get no gradient); nll
+-- (whether the nll of each token is kept too).
 function pass.capture(model, micro_batch, opt)
   local self = setmetatable({}, Program)
-  self.program, self.loss, self.nll = q.capture(q.freeze, opt.frozen or {}, function()
-    local loss, nll = forward_backward(model, micro_batch, opt.row_tokens)
-    if opt.nll then return loss, nll end
-    return loss
+  self.program, self.loss, self.balance, self.nll = q.capture(q.freeze, opt.frozen or {}, function()
+    local loss, nll, balance = forward_backward(model, micro_batch, opt.row_tokens)
+    return loss, balance, opt.nll and nll or nil
   end)
   return self
 end
@@ -32,6 +33,7 @@ function Program:run() self.program:run() end
 function Program:free()
   self.program:free()
   self.loss:free()  -- which holds on to the program's memory
+  if self.balance then self.balance:free() end
   if self.nll then self.nll:free() end
 end
 
@@ -41,10 +43,12 @@ Pass.__index = Pass
 -- The passes of a run. routing: of route.plan, or nil.
 function pass.new(run, routing)
   local opt = run.opt
-  local self = setmetatable({ run = run, routing = routing, programs = {}, shares = {}, nlls = {},
-    losses = q.zeros({ opt.accumulate }, "f32", "batch") }, Pass)
+  local function numbers() return q.zeros({ opt.accumulate }, "f32", "batch") end
+  local self = setmetatable({ run = run, routing = routing, programs = {}, shares = {}, nlls = {}, balance_shares = {},
+    losses = numbers(), balances = (run.model.router_aux_loss or 0) ~= 0 and numbers() or nil }, Pass)
   for i = 1, opt.accumulate do
     self.shares[i] = self.losses:rows(i - 1, 1)
+    self.balance_shares[i] = self.balances and self.balances:rows(i - 1, 1)
     self.nlls[i] = run.several and q.zeros({ opt.rows * opt.row_tokens }, "f32", "batch")
   end
   return self
@@ -56,8 +60,9 @@ local function add(self, i, micro_batch, dst)
   local run, opt = self.run, self.run.opt
   dst = self.routing and dst or 0  -- one program where all destinations move the same
   local frozen = self.routing and self.routing.frozen[dst] or {}
-  local function take(loss, nll)
+  local function take(loss, nll, balance)
     self.shares[i]:copy(loss)
+    if balance then self.balance_shares[i]:copy(balance) end
     if run.several then self.nlls[i]:copy(nll) end
   end
   if opt.eager then
@@ -69,7 +74,7 @@ local function add(self, i, micro_batch, dst)
     self.programs[dst] = program
   end
   program:run()
-  take(program.loss, program.nll)
+  take(program.loss, program.nll, program.balance)
 end
 
 -- Runs the passes of a step; gradients add up.
@@ -96,12 +101,15 @@ function Pass:groups()
   return groups
 end
 
--- The loss of the step, and with several sources that of each.
-function Pass:loss()
+local function sum(numbers)
   local total = 0
-  for _, share in ipairs(self.losses:table()) do total = total + share end
+  for _, share in ipairs(numbers:table()) do total = total + share end
   return total
 end
+
+-- The loss of the step, and with several sources that of each. balance: that of the experts (Model:loss), or nil.
+function Pass:loss() return sum(self.losses) end
+function Pass:balance() return self.balances and sum(self.balances) end
 function Pass:by_source()
   if not self.run.several then return nil end
   local sums = {}

@@ -105,6 +105,22 @@ end
 
 -- ---------------------------------------------------------------- a run's settings
 
+-- `all`, flat, as what has to stay and what may change. own: what stays besides, of which no setting has the name.
+local function split(all, own)
+  if all.device == "auto" then all.device = q.devices()[1].name end
+  local fixed, course = own, {}
+  for name, value in pairs(all) do
+    if may_change[name] then course[name] = value
+    elseif not of_each_time[name] and own[name] == nil then fixed[name] = value end
+  end
+  return fixed, course
+end
+
+-- What stays and what may change of a recipe's settings, and of the weights that its model (or nil) does not train.
+function resume.of_recipe(settings, model)
+  return split(resume.flat(settings), { ["base weights"] = model and base_weights(model) or nil })
+end
+
 -- given: of q.train, with its defaults. steps: as resolved. Returns what has to stay and what may change, as flat
 -- tables. Functions (a curriculum, hooks) cannot be compared.
 function resume.settings(given, defaults, steps)
@@ -122,16 +138,10 @@ function resume.settings(given, defaults, steps)
   flatten(own, "config", model.config or {})
   own.mode, own.dtype, own.rule, own.neftune, own.architecture = model.mode, model.dtype, model.rule, model.neftune,
     model.arch and model.arch.hf
+  own.router_aux_loss = model.router_aux_loss
   own["base weights"], own.data = base_weights(model, given.bits), dataset(given.data)
   all.steps = steps
-  if all.device == "auto" then all.device = q.devices()[1].name end
-
-  local fixed, course = own, {}
-  for name, value in pairs(all) do
-    if may_change[name] then course[name] = value
-    elseif not of_each_time[name] and own[name] == nil then fixed[name] = value end
-  end
-  return fixed, course
+  return split(all, own)
 end
 
 -- What earlier versions did, which had no such setting. A setting that is off need not stand here.

@@ -87,17 +87,13 @@ local function start(self)
   if state.row then ending.conclude(self, state.row) end
 end
 
--- Gives the prompt back, until continue(). The run is global there as _, and as `run` unless that is another thing.
+-- Gives the prompt back, until continue().
 local function pause(self)
   local state, stopped = self.state, q.time()
   self.speak:finish()
   self.journal:tell(("Interrupted after step %d of %d."):format(state.step, self.total))
-  if _G.run == nil or getmetatable(_G.run) == Run then _G.run = self end
-  _G._ = self
-  local name = rawequal(_G.run, self) and "run" or "_"
-  self.speak:say(("interrupted after step %d of %d; %s:continue() goes on, %s:finish() ends it"):format(state.step,
-    self.total, name, name))
-  prompt.pause(function(thread) self.paused = thread end)
+  prompt.hold(self, ("interrupted after step %d of %d"):format(state.step, self.total),
+    function(text) self.speak:say(text) end)
   q.host.defer_interrupt(true)
   q.seed(self.opt.seed)
   self.interrupted, self.started = nil, self.started + (q.time() - stopped)
@@ -108,15 +104,7 @@ local function pause(self)
 end
 
 -- Goes on with a run that Ctrl-C interrupted at the prompt.
-function Run:continue()
-  local thread = self.paused
-  if not thread then
-    q.error("state", "run:continue(): it is not interrupted; Ctrl-C does that to a run that was begun at the prompt")
-  end
-  self.paused = nil
-  local ok, err = prompt.resume(thread)
-  if not ok then error(err, 0) end
-end
+function Run:continue() prompt.go_on(self) end
 
 -- What learns in the backward pass looks at gradients here. Call it before the optimizer, which clears them.
 function Run:observe()

@@ -40,13 +40,14 @@ inline void row_values(const float* p, const T* v, int64_t stride, int64_t count
 
 template <class T>
 void forward(const AttentionTile& tile) {
-  const int64_t group = tile.group, dim = padded(tile.head_dim), rows = tile.queries * group;
+  const int64_t group = tile.group, dim = padded(tile.head_dim), wide = padded(tile.value_dim);
+  const int64_t rows = tile.queries * group;
   float* q = tile.scratch;
   float* o = q + rows * dim;
-  float* scores = o + rows * dim;
+  float* scores = o + rows * wide;
   float* keys = scores + rows * kTileKeys;  // transposed: [dim, kTileKeys]
   float* values = keys + kTileKeys * dim;   // first the keys before they are transposed
-  float* top = values + kTileKeys * dim;
+  float* top = values + kTileKeys * (dim > wide ? dim : wide);
   float* total = top + rows;
   for (int64_t r = 0; r < rows; ++r) {
     const T* from =
@@ -54,31 +55,32 @@ void forward(const AttentionTile& tile) {
     gather_row(from, tile.head_dim, tile.scale, q + r * dim);
     top[r] = kNothing, total[r] = 0;
   }
-  clear(o, rows * dim);
+  clear(o, rows * wide);
   for (int64_t begin = tile.begin; begin < tile.end; begin += kTileKeys) {
     const int64_t count = tile.end - begin < kTileKeys ? tile.end - begin : kTileKeys;
-    const T* k = static_cast<const T*>(tile.k) + begin * tile.kv_stride;
-    const T* v = static_cast<const T*>(tile.v) + begin * tile.kv_stride;
+    const T* k = static_cast<const T*>(tile.k) + begin * tile.k_stride;
+    const T* v = static_cast<const T*>(tile.v) + begin * tile.v_stride;
     if (rows > kFewRows) {
-      gather_keys(k, tile.kv_stride, count, tile.head_dim, values);
+      gather_keys(k, tile.k_stride, count, tile.head_dim, values);
       transpose_keys(values, dim, keys);
-      gather_keys(v, tile.kv_stride, count, tile.head_dim, values);
+      gather_keys(v, tile.v_stride, count, tile.value_dim, values);
       multiply<false>(rows, tile.head_dim, padded(count), q, dim, 1, keys, kTileKeys, scores, kTileKeys);
     }
     for (int64_t r = 0; r < rows; ++r) {
       float* row = scores + r * kTileKeys;
-      if (rows <= kFewRows) row_scores(q + r * dim, k, tile.kv_stride, count, tile.head_dim, row);
-      softmax_row(row, visible(tile, tile.first + r / group, begin), top[r], total[r], o + r * dim, dim);
-      if (rows <= kFewRows) row_values(row, v, tile.kv_stride, count, tile.head_dim, o + r * dim);
+      if (rows <= kFewRows) row_scores(q + r * dim, k, tile.k_stride, count, tile.head_dim, row);
+      cap_row(row, tile.softcap);
+      softmax_row(row, visible(tile, tile.first + r / group, begin), top[r], total[r], o + r * wide, wide);
+      if (rows <= kFewRows) row_values(row, v, tile.v_stride, count, tile.value_dim, o + r * wide);
     }
-    if (rows > kFewRows) multiply<true>(rows, count, dim, scores, kTileKeys, 1, values, dim, o, dim);
+    if (rows > kFewRows) multiply<true>(rows, count, wide, scores, kTileKeys, 1, values, wide, o, wide);
   }
   for (int64_t r = 0; r < rows; ++r) {
     const int64_t token = tile.first + r / group, head = r % group;
-    const Vec inverse = splat(total[r] > 0 ? 1.0f / total[r] : total[r]);  // a NaN among the scores stays one
-    T* to = static_cast<T*>(tile.o) + token * tile.q_stride + head * tile.head_dim;
-    for (int64_t d = 0; d < tile.head_dim; d += kWidth)
-      store(to + d, load(o + r * dim + d) * inverse, tile.head_dim - d);
+    const Vec factor = splat(finish_row(tile.sinks ? tile.sinks + head : nullptr, top[r], total[r]));
+    T* to = static_cast<T*>(tile.o) + token * tile.o_stride + head * tile.value_dim;
+    for (int64_t d = 0; d < tile.value_dim; d += kWidth)
+      store(to + d, load(o + r * wide + d) * factor, tile.value_dim - d);
     tile.lse[head * tile.lse_stride + token] = total[r] == 0 ? 0.0f : top[r] + __builtin_logf(total[r]);
   }
 }
@@ -90,7 +92,7 @@ void attention(const AttentionTile& tile) {
     forward<float>(tile);
 }
 
-// delta[row] = <dout, o> over head_dim, rows of one token's heads
+// delta[row] = <dout, o> over value_dim, rows of one token's heads
 void attention_delta(Float type, const void* dout, const void* o, int64_t rows, int64_t dim, float* delta,
                      int64_t stride) {
   for_type(type, [=](auto tag) {

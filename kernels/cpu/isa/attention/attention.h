@@ -23,16 +23,17 @@ struct AttentionTile {
   Float type;
   const void *q, *k, *v;
   void* o;
-  float* lse;                   // of the group's first head; the next head is lse_stride on
-  int64_t q_stride, kv_stride;  // elements from one token to the next
-  int64_t lse_stride, group, head_dim;
+  float* lse;                                      // of the group's first head; the next head is lse_stride on
+  int64_t q_stride, k_stride, v_stride, o_stride;  // elements from one token to the next
+  int64_t lse_stride, group, head_dim, value_dim;
   int64_t first, queries, begin, end, first_end, window;
-  float scale;
-  float* scratch;  // attention_scratch floats, 64-byte aligned
+  float scale, softcap;
+  const float* sinks;  // [group], or null
+  float* scratch;      // attention_scratch floats, 64-byte aligned
 };
-constexpr int64_t attention_scratch(int64_t group, int64_t head_dim) {
-  const int64_t rows = tile_queries(group) * group, dim = padded(head_dim);
-  return rows * (2 * dim + kTileKeys + 32) + 2 * kTileKeys * dim;
+constexpr int64_t attention_scratch(int64_t group, int64_t head_dim, int64_t value_dim) {
+  const int64_t rows = tile_queries(group) * group, dim = padded(head_dim), wide = padded(value_dim);
+  return rows * (dim + wide + kTileKeys + 32) + kTileKeys * (dim + (dim > wide ? dim : wide));
 }
 
 // The gradient of keys begin .. end of one document, whose queries are first .. first + queries. dk and dv of those
@@ -44,14 +45,14 @@ struct AttentionGradTile {
   const float *lse, *delta;
   void *dk, *dv;
   float* dq;
-  int64_t q_stride, kv_stride, lse_stride, group, head_dim;
+  int64_t q_stride, k_stride, v_stride, dout_stride, lse_stride, group, head_dim, value_dim;
   int64_t first, queries, begin, end, first_end, window, dq_first;
-  float scale;
+  float scale, softcap;
   float* scratch;  // attention_grad_scratch floats, 64-byte aligned
 };
-constexpr int64_t attention_grad_scratch(int64_t group, int64_t head_dim) {
-  const int64_t rows = tile_queries(group) * group, dim = padded(head_dim);
-  return rows * (2 * dim + 2 * kTileKeys + 32) + 5 * kTileKeys * dim;
+constexpr int64_t attention_grad_scratch(int64_t group, int64_t head_dim, int64_t value_dim) {
+  const int64_t rows = tile_queries(group) * group, dim = padded(head_dim), wide = padded(value_dim);
+  return rows * (dim + wide + 2 * kTileKeys + 32) + kTileKeys * (3 * dim + 2 * wide);
 }
 
 }  // namespace qeng::isa

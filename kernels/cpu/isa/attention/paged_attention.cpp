@@ -30,9 +30,10 @@ constexpr int64_t stored_elements(int64_t dim) {
 // A tile of keys or values to f32: `count` rows from key `begin` on, then zeros up to padded(count). Rows lie far
 // apart, where the hardware does not prefetch, so the rows to come are asked for here.
 template <class T>
-inline void gather_pages(const PagedTile& tile, const void* pool, int64_t begin, int64_t count, float* to) {
+inline void gather_pages(const PagedTile& tile, const void* pool, int64_t row_dim, int64_t begin, int64_t count,
+                         float* to) {
   constexpr int64_t kAhead = 8;
-  const int64_t width = stored_elements<T>(tile.head_dim), dim = padded(tile.head_dim);
+  const int64_t width = stored_elements<T>(row_dim), dim = padded(row_dim);
   const int64_t bytes = width * static_cast<int64_t>(sizeof(T));
   const T* rows[kTileKeys];
   for (int64_t j = 0; j < count; ++j) {
@@ -43,7 +44,7 @@ inline void gather_pages(const PagedTile& tile, const void* pool, int64_t begin,
   for (int64_t j = 0; j < count; ++j) {
     if (j + kAhead < count)
       for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(reinterpret_cast<const char*>(rows[j + kAhead]) + i);
-    gather_stored(rows[j], tile.head_dim, to + j * dim);
+    gather_stored(rows[j], row_dim, to + j * dim);
   }
   clear(to + count * dim, (padded(count) - count) * dim);
 }
@@ -74,12 +75,13 @@ __attribute__((noinline)) void merge(const Sums& all, const Sums& piece, int64_t
 
 template <class T>
 void write_rows(const PagedTile& tile, const Sums& sums) {
-  const int64_t dim = padded(tile.head_dim);
+  const int64_t wide = padded(tile.value_dim);
   for (int64_t r = 0; r < tile.queries * tile.group; ++r) {
-    const Vec inverse = splat(1.0f / sums.total[r]);
-    T* to = static_cast<T*>(tile.o) + (tile.first + r / tile.group) * tile.q_stride + r % tile.group * tile.head_dim;
-    for (int64_t d = 0; d < tile.head_dim; d += kWidth)
-      store(to + d, load(sums.o + r * dim + d) * inverse, tile.head_dim - d);
+    const int64_t token = tile.first + r / tile.group, head = r % tile.group;
+    const Vec factor = splat(finish_row(tile.sinks ? tile.sinks + head : nullptr, sums.top[r], sums.total[r]));
+    T* to = static_cast<T*>(tile.o) + token * tile.o_stride + head * tile.value_dim;
+    for (int64_t d = 0; d < tile.value_dim; d += kWidth)
+      store(to + d, load(sums.o + r * wide + d) * factor, tile.value_dim - d);
   }
 }
 void write_rows(const PagedTile& tile, const Sums& sums) {
@@ -88,42 +90,43 @@ void write_rows(const PagedTile& tile, const Sums& sums) {
 
 template <class T>
 void attend(const PagedTile& tile, float* q, float* scratch, const Sums& all) {
-  const int64_t dim = padded(tile.head_dim), rows = tile.queries * tile.group;
+  const int64_t dim = padded(tile.head_dim), wide = padded(tile.value_dim), rows = tile.queries * tile.group;
   const int64_t last_end = tile.first_end + tile.queries - 1;  // keys that the last query sees
   float* scores = scratch;
   float* keys = scores + rows * kTileKeys;  // transposed: [dim, kTileKeys]
   float* values = keys + kTileKeys * dim;   // first the keys before they are transposed
-  const Sums own = sums_at(values + kTileKeys * dim, rows, dim);
+  const Sums own = sums_at(values + kTileKeys * (dim > wide ? dim : wide), rows, wide);
   const int64_t lowest = tile.window > 0 && tile.first_end > tile.window ? tile.first_end - tile.window : 0;
   for (int64_t i = 0; i < tile.pieces; ++i) {
     const int64_t start = (tile.piece + i) * kPieceKeys;
     const int64_t end = start + kPieceKeys < last_end ? start + kPieceKeys : last_end;
-    const Sums piece = tile.partial ? sums_at(tile.partial + i * partial_size(rows, tile.head_dim), rows, dim) : own;
-    clear_sums(piece, rows, dim);
+    const Sums piece = tile.partial ? sums_at(tile.partial + i * partial_size(rows, tile.value_dim), rows, wide) : own;
+    clear_sums(piece, rows, wide);
     for (int64_t begin = start; begin < end; begin += kTileKeys) {
       if (begin + kTileKeys <= lowest) continue;
       const int64_t count = end - begin < kTileKeys ? end - begin : kTileKeys;
-      gather_pages<T>(tile, tile.k_pool, begin, count, values);
+      gather_pages<T>(tile, tile.k_pool, tile.head_dim, begin, count, values);
       transpose_keys(values, dim, keys, padded(count));
-      gather_pages<T>(tile, tile.v_pool, begin, count, values);
+      gather_pages<T>(tile, tile.v_pool, tile.value_dim, begin, count, values);
       multiply<false>(rows, tile.head_dim, padded(count), q, dim, 1, keys, kTileKeys, scores, kTileKeys);
       for (int64_t r = 0; r < rows; ++r) {
         int64_t high = tile.first_end + r / tile.group, low = tile.window > 0 ? high - tile.window : 0;
         high = high - begin < count ? high - begin : count;
         low = low > begin ? low - begin : 0;
-        softmax_row(scores + r * kTileKeys, {low, high}, piece.top[r], piece.total[r], piece.o + r * dim, dim);
+        cap_row(scores + r * kTileKeys, tile.softcap);
+        softmax_row(scores + r * kTileKeys, {low, high}, piece.top[r], piece.total[r], piece.o + r * wide, wide);
       }
-      multiply<true>(rows, count, dim, scores, kTileKeys, 1, values, dim, piece.o, dim);
+      multiply<true>(rows, count, wide, scores, kTileKeys, 1, values, wide, piece.o, wide);
     }
-    if (!tile.partial) merge(all, piece, rows, dim);
+    if (!tile.partial) merge(all, piece, rows, wide);
   }
 }
 
 void paged_attention(const PagedTile& tile) {
-  const int64_t dim = padded(tile.head_dim), rows = tile.queries * tile.group;
+  const int64_t dim = padded(tile.head_dim), wide = padded(tile.value_dim), rows = tile.queries * tile.group;
   float* q = tile.scratch;
-  const Sums all = sums_at(q + rows * dim, rows, dim);
-  float* rest = q + rows * (2 * dim + 32);
+  const Sums all = sums_at(q + rows * dim, rows, wide);
+  float* rest = q + rows * (dim + wide + 32);
   for_type(tile.type, [&](auto tag) {
     using T = decltype(tag);
     for (int64_t r = 0; r < rows; ++r)
@@ -131,7 +134,7 @@ void paged_attention(const PagedTile& tile) {
                      r % tile.group * tile.head_dim,
                  tile.head_dim, tile.scale, q + r * dim);
   });
-  clear_sums(all, rows, dim);
+  clear_sums(all, rows, wide);
   switch (tile.stored) {
     case Stored::f32: attend<float>(tile, q, rest, all); break;
     case Stored::bf16: attend<bf16>(tile, q, rest, all); break;
@@ -143,11 +146,11 @@ void paged_attention(const PagedTile& tile) {
 
 // o of a tile whose pieces have left their sums in tile.partial.
 void merge_pieces(const PagedTile& tile) {
-  const int64_t dim = padded(tile.head_dim), rows = tile.queries * tile.group;
-  const Sums all = sums_at(tile.scratch, rows, dim);
-  clear_sums(all, rows, dim);
+  const int64_t wide = padded(tile.value_dim), rows = tile.queries * tile.group;
+  const Sums all = sums_at(tile.scratch, rows, wide);
+  clear_sums(all, rows, wide);
   for (int64_t i = 0; i < tile.pieces; ++i)
-    merge(all, sums_at(tile.partial + i * partial_size(rows, tile.head_dim), rows, dim), rows, dim);
+    merge(all, sums_at(tile.partial + i * partial_size(rows, tile.value_dim), rows, wide), rows, wide);
   write_rows(tile, all);
 }
 

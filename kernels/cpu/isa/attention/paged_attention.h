@@ -21,20 +21,22 @@ struct PagedTile {
   const void *q, *k_pool, *v_pool;
   void* o;
   const int32_t* pages;  // of the sequence
-  int64_t page_tokens, kv_heads, kv_head, group, head_dim;
-  int64_t q_stride;  // elements from one token to the next
+  int64_t page_tokens, kv_heads, kv_head, group, head_dim, value_dim;
+  int64_t q_stride, o_stride;  // elements from one token to the next
   int64_t first, queries, first_end, window;
   int64_t piece, pieces;  // the first, and how many
-  float scale;
-  float* scratch;  // paged_scratch floats, 64-byte aligned
+  float scale, softcap;
+  const float* sinks;  // [group], or null
+  float* scratch;      // paged_scratch floats, 64-byte aligned
   float*
       partial;  // null: the pieces are all there are and o is written. Else each piece leaves its partial_size floats
 };
-constexpr int64_t paged_scratch(int64_t group, int64_t head_dim) {
-  const int64_t rows = tile_queries(group) * group, dim = padded(head_dim);
-  return rows * (3 * dim + kTileKeys + 64) + 2 * kTileKeys * dim;
+constexpr int64_t paged_scratch(int64_t group, int64_t head_dim, int64_t value_dim) {
+  const int64_t rows = tile_queries(group) * group, dim = padded(head_dim), wide = padded(value_dim);
+  return rows * (dim + 2 * wide + kTileKeys + 64) + kTileKeys * (dim + (dim > wide ? dim : wide));
 }
-// What a piece leaves for `rows` rows: sums [rows, padded(head_dim)], largest score [rows], sum of exponentials [rows].
-constexpr int64_t partial_size(int64_t rows, int64_t head_dim) { return rows * (padded(head_dim) + 2); }
+// What a piece leaves for `rows` rows: sums [rows, padded(value_dim)], largest score [rows], sum of exponentials
+// [rows].
+constexpr int64_t partial_size(int64_t rows, int64_t value_dim) { return rows * (padded(value_dim) + 2); }
 
 }  // namespace qeng::isa

@@ -1,5 +1,5 @@
-// One row of logits: log of the sum of exponentials, and the gradient of cross-entropy.
-#include "kernels/cpu/isa/simd/simd.h"
+// One row of logits: log of the sum of exponentials, soft-capping, and the gradient of cross-entropy.
+#include "kernels/cpu/isa/simd/functions.h"
 
 namespace qeng::isa::QENG_ISA {
 namespace {
@@ -30,18 +30,31 @@ float logsumexp(const float* z, int64_t n) {
   return top + static_cast<float>(__builtin_log(total));
 }
 
-void softmax_grad(const float* z, float lse, int64_t target, float scale, Float type, void* dz, int64_t n) {
+void softcap(float* z, float softcap, int64_t n) {
+  const Vec cap = splat(softcap);
+  for_lanes(n, [=](int64_t i, int64_t lanes) { store(z + i, cap * tanh(load(z + i, lanes) / cap), lanes); });
+}
+
+void softmax_grad(const float* z, float lse, int64_t target, float scale, float softcap, Float type, void* dz,
+                  int64_t n) {
   float at_target = 0;  // dz may overwrite z
   if (target >= 0) at_target = z[target];
   for_type(type, [=](auto tag) {
     using T = decltype(tag);
     T* out = static_cast<T*>(dz);
-    const Vec shift = splat(lse), factor = splat(scale);
-    for_lanes(n, [=](int64_t i, int64_t lanes) { store(out + i, factor * exp(load(z + i, lanes) - shift), lanes); });
+    const Vec shift = splat(lse), factor = splat(scale), cap = splat(softcap), one = splat(1.0f);
+    if (softcap == 0)
+      for_lanes(n, [=](int64_t i, int64_t lanes) { store(out + i, factor * exp(load(z + i, lanes) - shift), lanes); });
+    else
+      for_lanes(n, [=](int64_t i, int64_t lanes) {
+        const Vec x = load(z + i, lanes), t = x / cap;
+        store(out + i, factor * exp(x - shift) * (one - t * t), lanes);
+      });
     if (target < 0) return;
     float lane[kWidth];
     store(lane, exp(splat(at_target - lse)));
-    put(out + target, scale * (lane[0] - 1.0f));
+    const float t = softcap == 0 ? 0 : at_target / softcap;
+    put(out + target, scale * (lane[0] - 1.0f) * (1.0f - t * t));
   });
 }
 
@@ -49,6 +62,7 @@ void softmax_grad(const float* z, float lse, int64_t target, float scale, Float 
 
 void fill_softmax(Table& table) {
   table.logsumexp = logsumexp;
+  table.softcap = softcap;
   table.softmax_grad = softmax_grad;
 }
 

@@ -1,7 +1,7 @@
 // Small dense products, copies and the online softmax on f32 tiles, for the attention loops.
 #pragma once
 #include "kernels/cpu/isa/attention/attention.h"
-#include "kernels/cpu/isa/simd/simd.h"
+#include "kernels/cpu/isa/simd/functions.h"
 #include "kernels/cpu/isa/simd/transpose.h"
 
 namespace qeng::isa::QENG_ISA {
@@ -102,6 +102,13 @@ inline Visible visible(const Tile& tile, int64_t query, int64_t begin) {
   return {low, high};
 }
 
+// A tile's row of scores: s becomes softcap * tanh(s / softcap); softcap 0: as it is.
+inline void cap_row(float* scores, float softcap) {
+  if (softcap == 0) return;
+  const Vec cap = splat(softcap);
+  for (int64_t j = 0; j < kTileKeys; j += kWidth) store(scores + j, cap * tanh(load(scores + j) / cap));
+}
+
 constexpr float kNothing = -1e30f;  // a score that no real one is below; exp(kNothing - m) is 0
 
 // One row of scores becomes exp(score - top) and 0 where it is masked; `top` and `total` advance, `o` is rescaled.
@@ -125,6 +132,18 @@ inline void softmax_row(float* scores, Visible seen, float& top, float& total, f
     sums = sums + p;
   }
   total += sum(sums);
+}
+
+// Once a row's keys are all in: the factor for its sums of values. A sink, of which null is none, takes its part of the
+// softmax and has no value. A row that saw no key has none either; a NaN among the scores stays one. Not inlined, so
+// that it rounds one way wherever it is called.
+__attribute__((noinline)) inline float finish_row(const float* sink, float& top, float& total) {
+  if (!(total > 0)) return total;
+  if (!sink) return 1.0f / total;
+  const float highest = *sink > top ? *sink : top, factor = __builtin_expf(top - highest);
+  total = total * factor + __builtin_expf(*sink - highest);
+  top = highest;
+  return factor / total;
 }
 
 }  // namespace qeng::isa::QENG_ISA

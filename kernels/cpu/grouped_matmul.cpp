@@ -1,0 +1,137 @@
+// GroupedMatmul: f32 products of tiles, each on one thread, for all experts in one region, so that an expert of few
+// rows costs no wait for all threads. Tiles depend on the shapes and on `first` alone.
+#include "kernels/cpu/grouped_matmul.h"
+
+#include <atomic>
+#include <cstring>
+
+namespace qeng {
+
+std::vector<Segment> segments_of(const char* op, const View& first, int64_t rows) {
+  const int32_t* starts = first.as<int32_t>();
+  std::vector<Segment> segments;
+  for (int64_t e = 0; e < first.elements(); ++e) {
+    const int64_t before = e > 0 ? starts[e - 1] : 0;
+    if (starts[e] < before || starts[e] > rows || (e == 0 && starts[e] != 0))
+      fail("value", op, ": first[", e, "] is ", starts[e], "; expected ascending from 0 to at most the ", rows,
+           " rows");
+    if (e > 0) segments.push_back({e - 1, before, starts[e] - before});
+  }
+  return segments;
+}
+
+WideRows wide_rows(const View& x, bool walks_down, CpuContext& context) {
+  const int64_t columns = x.columns();
+  if (x.dtype == DType::f32 && !(walks_down && is_bad_stride(columns))) return {x.as<float>(), columns};
+  const int64_t stride = good_stride(columns);
+  auto* wide = context.scratch.take<float>(x.rows() * stride);
+  parallel_for(context.threads, x.rows(), grain_rows(columns), [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r)
+      context.isa->scale(float_type(x), at(x, r * columns), isa::Float::f32, wide + r * stride, 1.0f, columns);
+  });
+  return {wide, stride};
+}
+
+namespace {
+
+constexpr int64_t kTileRows = 256, kTileColumns = 128;
+
+// Rows of one expert, and columns of y.
+struct Piece {
+  Segment rows;
+  int64_t column, columns;
+};
+
+std::vector<Piece> pieces_of(const std::vector<Segment>& segments, int64_t n) {
+  std::vector<Piece> pieces;
+  for (const Segment& segment : segments)
+    for (int64_t column = 0; column < n; column += kTileColumns)
+      for (int64_t row = 0; row < segment.rows; row += kTileRows)
+        pieces.push_back({{segment.expert, segment.first + row, std::min(kTileRows, segment.rows - row)},
+                          column,
+                          std::min(kTileColumns, n - column)});
+  return pieces;
+}
+
+// What an expert's matrix contributes to a piece, in f32: rows of w, or with `tall` columns of them; where it lies, or
+// decoded to `memory`.
+WideRows weights_of(const GroupedMatmul& op, const Piece& piece, float* memory, const CpuContext& context) {
+  const View& w = op.w;
+  const int64_t first = piece.rows.expert * w.shape[1], stored = w.columns();
+  const int64_t row = op.tall ? first : first + piece.column, rows = op.tall ? w.shape[1] : piece.columns;
+  const int64_t column = op.tall ? piece.column : 0, columns = op.tall ? piece.columns : stored;
+  if (w.dtype == DType::f32 && !(op.tall && is_bad_stride(stored)))
+    return {w.as<float>() + row * stored + column, stored};
+  const int64_t stride = good_stride(columns);
+  for (int64_t r = 0; r < rows; ++r) decode_row(w, row + r, column, columns, memory + r * stride, context);
+  return {memory, stride};
+}
+
+// Adds the bias and what is there, and rounds once. Changes sums.
+void finish_piece(const GroupedMatmul& op, const Piece& piece, float* sums, const isa::Table& isa) {
+  const int64_t n = op.y.columns();
+  for (int64_t r = 0; r < piece.rows.rows; ++r) {
+    float* row = sums + r * kTileColumns;
+    char* y = at(op.y, (piece.rows.first + r) * n + piece.column);
+    if (op.bias)
+      isa.accumulate(float_type(op.bias), at(op.bias, piece.rows.expert * n + piece.column), row, piece.columns);
+    if (op.acc) isa.accumulate(float_type(op.y), y, row, piece.columns);
+    isa.scale(isa::Float::f32, row, float_type(op.y), y, 1.0f, piece.columns);
+  }
+}
+
+void multiply_pieces(const GroupedMatmul& op, const std::vector<Piece>& pieces, CpuContext& context) {
+  const int64_t k = op.x.columns(), columns = op.tall ? kTileColumns : k, rows = op.tall ? k : kTileColumns;
+  const WideRows x = wide_rows(op.x, false, context);
+  const int64_t decoded = rows * good_stride(columns), sums = kTileRows * kTileColumns;
+  auto* memory = context.scratch.take<float>(context.threads * (decoded + sums));
+  std::atomic<bool> complete = true;
+  parallel_each(context.threads, static_cast<int64_t>(pieces.size()), [&](int64_t index) {
+    const Piece& piece = pieces[static_cast<size_t>(index)];
+    float* mine = memory + team_rank() * (decoded + sums);
+    const WideRows w = weights_of(op, piece, mine + sums, context);
+    Tile tile;
+    tile.a = x.data + piece.rows.first * x.stride, tile.lda = x.stride;
+    tile.b = w.data, tile.ldb = w.stride, tile.trans_b = !op.tall;
+    tile.c = mine, tile.ldc = kTileColumns;
+    tile.m = piece.rows.rows, tile.n = piece.columns, tile.k = k;
+    if (!run_tile(tile)) complete = false;
+    finish_piece(op, piece, mine, *context.isa);
+  });
+  if (!complete) fail("memory", op.name, ": oneDNN is out of memory (", shape_text(op.x), ")");
+}
+
+View part(const View& of, int64_t first, int64_t rows) {
+  return View(of.as<char>() + static_cast<int64_t>(dtype_bytes(of.dtype, of.columns())) * first, of.dtype,
+              {rows, of.columns()});
+}
+
+void multiply_apart(const GroupedMatmul& op, const std::vector<Segment>& segments, CpuContext& context) {
+  const int64_t n = op.w.shape[1];
+  for (const Segment& segment : segments) {
+    if (segment.rows == 0) continue;
+    const ScratchFrame frame(context.scratch);
+    RowLinear product;
+    product.x = part(op.x, segment.first, segment.rows);
+    product.w = {part(op.w, segment.expert * n, n)};
+    if (op.bias) product.bias = {View(at(op.bias, segment.expert * n), op.bias.dtype, {n})};
+    product.y = {part(op.y, segment.first, segment.rows)};
+    product.acc = op.acc;
+    run(product, context);
+  }
+}
+
+}  // namespace
+
+void run(const GroupedMatmul& op, CpuContext& context) {
+  const int64_t rows = op.x.rows(), n = op.y.columns();
+  const std::vector<Segment> segments = segments_of(op.name, op.first, rows);
+  if (op.y.elements() == 0) return;
+  const int64_t used = segments.empty() ? 0 : segments.back().first + segments.back().rows;
+  if (!op.acc && used < rows)
+    std::memset(at(op.y, used * n), 0, static_cast<size_t>((rows - used) * n) * dtype_size(op.y.dtype));
+  if (op.apart) return multiply_apart(op, segments, context);
+  multiply_pieces(op, pieces_of(segments, n), context);
+}
+
+}  // namespace qeng

@@ -1,0 +1,30 @@
+// What GroupedMatmul and GroupedMatmulGrad share.
+#pragma once
+#include "kernels/cpu/cpu.h"
+
+namespace qeng {
+
+// The rows of an expert: `rows` of them from row `first` on.
+struct Segment {
+  int64_t expert, first, rows;
+};
+
+// One for each expert. Error("value") where `first` does not ascend from 0 to at most `rows`.
+std::vector<Segment> segments_of(const char* op, const View& first, int64_t rows);
+
+// f32 rows in memory, `stride` elements apart.
+struct WideRows {
+  const float* data;
+  int64_t stride;
+};
+
+// x itself, or a copy in scratch memory where it is not f32, or where a product walks down its columns and they would
+// share few sets of the first-level cache.
+WideRows wide_rows(const View& x, bool walks_down, CpuContext& context);
+
+// Whether a product that walks down the columns of rows of so many f32 elements is slow (kernels/cpu/multiply.cpp), and
+// the elements from one row to the next of a copy for which it is not.
+inline bool is_bad_stride(int64_t columns) { return columns % 256 == 0; }
+inline int64_t good_stride(int64_t columns) { return (columns + 31) / 32 * 32 + 16; }
+
+}  // namespace qeng

@@ -1,0 +1,52 @@
+-- q.loop: a loop that is stopped goes on to the same bits; what is not the same run is refused; steps that are not
+-- finite are said.
+package.path = (arg[0]:match "^(.*/)" or "./") .. "?.lua;" .. package.path
+local ffi = require "ffi"
+local q = require "qeng"
+local scratch = require "scratch"
+q.device { device = "cpu", threads = 1 }
+ffi.cdef "int raise(int signal);"
+
+-- The bits of w after `steps`; stop: the step after which Ctrl-C comes. factor(step): of the loss.
+local function train(name, opt, stop, factor)
+  local w = q.randn({ 4, 3 }, { seed = 1 })
+  w:requires_grad(true)
+  local parameters = { { name = "w", tensor = w } }
+  local adamw = q.adamw(parameters, { lr = q.constant(0.1) })
+  local run = q.loop { out = scratch.at(name), steps = opt.steps or 6, optimizer = adamw, parameters = parameters,
+    settings = { width = opt.width or 3, lr = 0.1 }, save_every = 2, resume = opt.resume, overwrite = opt.overwrite }
+  for step in run:steps() do
+    q.scope(function()
+      local moved = q.dropout(w * q.randn({ 3 }, { seed = step }), 0.25)
+      local loss = moved:square():sum() * (factor and factor(step) or 1)
+      loss:backward()
+      adamw:step { clip = 1 }
+      if step + 1 == stop then ffi.C.raise(2) end
+      run:log { loss = loss }
+    end)
+  end
+  return w:hash(4)
+end
+
+local whole = train("whole", {})
+assert(train("again", {}) == whole)
+local err = select(2, pcall(train, "stopped", {}, 3))
+assert(err.code == "interrupted" and err.message:find "go on with %-%-resume", tostring(err))
+scratch.refused("is a run that stood at step", train, "stopped", {})
+scratch.refused("has width 3, this one 4; give the same", train, "stopped", { resume = true, width = 4 })
+scratch.refused("beyond the 1 steps asked for", train, "stopped", { resume = true, steps = 1 })
+assert(train("stopped", { resume = true }) == whole, "a resumed loop has other bits")
+local lines = select(2, q.fs.read(scratch.at "stopped/metrics.jsonl"):gsub("\n", ""))
+assert(lines == 6, lines .. " lines of metrics")
+
+local said, fine = scratch.said(pcall, train, "bad", {}, nil, function() return 0 / 0 end)
+assert(not fine and said:find "step 5: loss or gradient is not finite", said)
+local one = q.zeros { 1 }
+one:requires_grad(true)
+local parameters = { { name = "w", tensor = one } }
+local open = q.loop { out = scratch.at "open", steps = 2, optimizer = q.adamw(parameters, { lr = 1 }),
+  parameters = parameters }
+scratch.refused("a step did not end with run:log", function()
+  for step in open:steps() do assert(step == 0) end
+end)
+print "ok"
