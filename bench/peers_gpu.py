@@ -176,6 +176,18 @@ def norm_peers(row, device, gradient):
     return {"rms_norm": by(norm), "rms_norm compiled": by(compiled(norm))}
 
 
+def layer_norm_peers(row, device, gradient):
+    o = Operands(row, device)
+
+    def make():
+        x, w, b = (o.random(label, grad=gradient) for label in ("x", "w", "w"))
+        out = F.layer_norm(x, (x.shape[-1],), w, b, 1e-5)
+        if gradient:
+            return backward(out, (x, w, b), torch.randn_like(out))
+        return lambda: F.layer_norm(x, (x.shape[-1],), w, b, 1e-5)
+    return {"layer_norm": make}
+
+
 def add_norm_peers(row, device):
     o = Operands(row, device)
 
@@ -318,6 +330,8 @@ PEERS = {
     "rmsnorm": lambda row, device: norm_peers(row, device, False),
     "rmsnorm_grad": lambda row, device: norm_peers(row, device, True),
     "add_rmsnorm": add_norm_peers,
+    "layer_norm": lambda row, device: layer_norm_peers(row, device, False),
+    "layer_norm_grad": lambda row, device: layer_norm_peers(row, device, True),
     "swiglu": lambda row, device: swiglu_peers(row, device, False),
     "swiglu_grad": lambda row, device: swiglu_peers(row, device, True),
     "rope": rope_peers, "lm_head_loss": head_peers, "matmul": matmul_peers, "adamw": adamw_peers,

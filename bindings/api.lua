@@ -2195,10 +2195,10 @@ function Model:read_adapter(dir) end
 function Model:engine(opt) end
 
 ---@class EngineOptions
----@field kv? dtype  dtype of the cache: f32, bf16, f16 or q8_0
+---@field kv? dtype  dtype of keys and values: f32, bf16, f16 or q8_0 (recurrent states are f32)
 ---@field pages? integer  the cache's size in pages
 ---@field memory? number  or in bytes
----@field page_tokens? integer  tokens of a page: 16; of a recurrent model (Mamba-2) all of a sequence, as each page keeps
+---@field page_tokens? integer  tokens of a page: 16; of a recurrent model (Mamba-2) all of a sequence, as a page keeps
 ---  a snapshot of its state; smaller pages share equal beginnings, and go back less far after a wrong guess
 ---@field max_batch? integer
 ---@field chunk? integer  tokens of prompts in a step

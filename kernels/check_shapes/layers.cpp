@@ -8,7 +8,13 @@ namespace {
 // The weights of a norm: a row of them, or one for each group of a token's columns.
 void check_norm_weights(const Check& check, const char* label, const View& w, DType dtype, const View& x) {
   if (w.rank != 2) return check.is(label, w, dtype, {x.columns()});
-  check.is(label, w, dtype, {x.rank > 1 ? x.shape[x.rank - 2] : 1, x.columns()});
+  check.dtype(label, w, {dtype});
+  const View row(nullptr, dtype, {x.columns()}),
+      by_group(nullptr, dtype, {x.rank > 1 ? x.shape[x.rank - 2] : 1, x.columns()});
+  check.that(w.same_shape(by_group), [&] {
+    return label + (" is " + shape_text(w)) + ", expected " + shape_text(row) + ", or " + shape_text(by_group) +
+           " by group";
+  });
 }
 
 // One number for each column, f32 or of x's dtype.

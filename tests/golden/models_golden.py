@@ -48,9 +48,10 @@ def experts(v):
 
 
 # NAME: the class; values of config.json beside BASE, and entries beside common(); whether rows of q and k are in the order of rotated
-# pairs, and whether norms add one to their weights, which GGUF has added; cases (name, what differs, and False if llama.cpp has no words
-# for it, or None if it has none for the window alone, of which qeng writes a key of its own); the layers that get adapters, if not all;
-# where experts are (expert_layers.py). A case with `targets` is of adapters on those layers, those of experts among them.
+# pairs, and whether norms add one to their weights, which GGUF has added; tokens, if not TOKENS; cases (name, what differs, and False if
+# llama.cpp has no words for it, or None if it has none for the window alone, of which qeng writes a key of its own); the layers that get
+# adapters, if not all; where experts are (expert_layers.py). A case with `targets` is of adapters on those layers, those of experts among
+# them.
 MODELS = {
     "olmo2": dict(
         hf="Olmo2ForCausalLM", values=dict(rope_theta=500.0), cases=[
@@ -72,8 +73,8 @@ MODELS = {
         values={}, cases=[
             ("four times as wide", {}), ("an inner width, and a head of its own", dict(n_inner=48, tie_word_embeddings=False))]),
     "mamba2": dict(
-        hf="Mamba2ForCausalLM",
-        base=dict(hidden_size=32, num_hidden_layers=2, num_heads=4, head_dim=16, state_size=8, conv_kernel=4, expand=2, chunk_size=4,
+        hf="Mamba2ForCausalLM", tokens=[(7 * i * i + i) % 24 for i in range(150)],  # over several chunks, ours and theirs
+        base=dict(hidden_size=32, num_hidden_layers=2, num_heads=4, head_dim=16, state_size=8, conv_kernel=4, expand=2, chunk_size=32,
                   vocab_size=24, layer_norm_epsilon=1e-5, pad_token_id=0, bos_token_id=1, eos_token_id=2, tie_word_embeddings=False),
         common=lambda v: {"context_length": 2 ** 20, "embedding_length": 32, "feed_forward_length": 0, "attention.head_count": 0,
                           "block_count": 2, "ssm.conv_kernel": v["conv_kernel"], "ssm.inner_size": 64, "ssm.state_size": 8,
@@ -166,7 +167,7 @@ def curve(model, ids, rate):
     return losses
 
 
-def of_transformers(values, words, targets, others, rate):
+def of_transformers(values, tokens, words, targets, others, rate):
     """others: the targets of adapters where the case has none of its own."""
     import expert_layers
     if isinstance(words, str):
@@ -187,7 +188,7 @@ def of_transformers(values, words, targets, others, rate):
         model.tie_weights()
         return model
 
-    ids = torch.tensor([TOKENS])
+    ids = torch.tensor([tokens])
     model = fresh()
     out = model(ids, labels=ids)
     out.loss.backward()
@@ -206,12 +207,12 @@ def of_transformers(values, words, targets, others, rate):
             own = name.removeprefix("base_model.model.").replace(".default", "")
             parameter.data = torch.from_numpy(expert_layers.of_adapter(words, own, parameter, formula).copy())
     adapted.eval()
-    greedy = list(TOKENS)
+    greedy = list(tokens)
     with torch.no_grad():
         for _ in range(8):
             greedy.append(int(model(torch.tensor([greedy])).logits[0, -1].argmax()))
     return dict(logits=out.logits[0, -1].tolist(), loss=out.loss.item(), gradients=grads, full=curve(fresh(), ids, rate),
-                lora=curve(adapted, ids, rate), greedy=greedy[len(TOKENS):], shapes=shapes)
+                lora=curve(adapted, ids, rate), greedy=greedy[len(tokens):], shapes=shapes)
 
 
 def write_gguf(path, model, values, shapes):
@@ -249,20 +250,21 @@ def write_gguf(path, model, values, shapes):
     return entries
 
 
-def of_llama(path):  # a process of its own: torch and xllamacpp do not live in one
+def of_llama(path, tokens):  # a process of its own: torch and xllamacpp do not live in one
     sys.path.append(os.path.join(here, "..", "peers"))
     import llama
     with llama.Model(path, context=256) as model:
-        print(json.dumps([float(x) for x in model.logits(TOKENS)[-1]]))
+        print(json.dumps([float(x) for x in model.logits(tokens)[-1]]))
 
 
 def write(name, model):
-    model, cases = {"word": name} | model, []
+    model, cases = {"word": name, "tokens": TOKENS, "rate": RATE} | model, []
     for title, more, *known in model["cases"]:
         more, targets = dict(more), more.get("targets")
         more.pop("targets", None)
         values = dict(architectures=[model["hf"]], model_type=model.get("type", name)) | model.get("base", BASE) | model["values"] | more
-        case = dict(name=title, values=values, **of_transformers(values, model.get("experts"), targets, model.get("lora", "all-linear"), model.get("rate", RATE)))
+        case = dict(name=title, values=values, **of_transformers(values, model["tokens"], model.get("experts"), targets,
+                                                                 model.get("lora", "all-linear"), model["rate"]))
         if targets:
             case["targets"] = targets
         shapes = case.pop("shapes")
@@ -272,19 +274,19 @@ def write(name, model):
             with tempfile.TemporaryDirectory() as folder:
                 path = os.path.join(folder, "model.gguf")
                 case["entries"] = write_gguf(path, model, values, shapes)
-                out = subprocess.run([sys.executable, __file__, "--llama", path], check=True, stdout=subprocess.PIPE, text=True).stdout
+                out = subprocess.run([sys.executable, __file__, "--llama", path, json.dumps(model["tokens"])], check=True, stdout=subprocess.PIPE, text=True).stdout
             case["llama"] = json.loads(out.splitlines()[-1])
             off = max(abs(a - b) for a, b in zip(case["llama"], case["logits"]))
             print(f"{name}, {title}: llama.cpp's logits are off transformers' by {off:.2g}")
         case = json.loads(json.dumps(case), parse_float=lambda text: float(f"{float(text):.8g}"))
         cases.append(json.dumps(case))
-    head = dict(word=model["word"], tokens=TOKENS, rate=model.get("rate", RATE), eps=EPS, rank=RANK, alpha=ALPHA)
+    head = dict(word=model["word"], tokens=model["tokens"], rate=model["rate"], eps=EPS, rank=RANK, alpha=ALPHA)
     with open(os.path.join(here, "models", name + ".json"), "w") as f:
         f.write(json.dumps(head)[:-1] + ', "cases": [\n%s\n]}\n' % ",\n".join(cases))
 
 
 if __name__ == "__main__" and sys.argv[1:2] == ["--llama"]:
-    of_llama(sys.argv[2])
+    of_llama(sys.argv[2], json.loads(sys.argv[3]))
 elif __name__ == "__main__":
     for name in sys.argv[1:] or MODELS:
         write(name, MODELS[name])

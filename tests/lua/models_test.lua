@@ -68,7 +68,7 @@ end
 
 -- The greedy continuation by the engine (pages, captured programs, guesses), while another request runs.
 local function generated(model, tokens, count)
-  local engine = model:engine { kv = "f32", max_batch = 2, context = 40 }
+  local engine = model:engine { kv = "f32", max_batch = 2, context = #tokens + 30 }
   local request = engine:submit { ids = tokens, max_tokens = count, temperature = 0, lookup = 3 }
   engine:submit { ids = { unpack(tokens, 1, 5) }, max_tokens = 12, temperature = 1, seed = 1 }
   engine:finish()

@@ -4,9 +4,25 @@
 namespace qeng::isa::QENG_ISA {
 namespace {
 
+// The usual row: four taps of y's own type.
+template <class T>
+void conv_four(const ConvTap* taps, const float* bias, T* y, int64_t n) {
+  const T* rows[4];
+  const float* w[4];
+  for (int j = 0; j < 4; ++j) rows[j] = static_cast<const T*>(taps[j].row), w[j] = taps[j].w;
+  for_lanes(n, [=](int64_t i, int64_t lanes) {
+    Vec total = bias ? load(bias + i, lanes) : splat(0.0f);
+    for (int j = 0; j < 4; ++j) total = fma(load(w[j] + i, lanes), load(rows[j] + i, lanes), total);
+    store(y + i, total, lanes);
+  });
+}
+
 // In the order of the taps, so that a row has the same bits wherever its taps lie.
 void conv_row(Float type, const ConvTap* taps, int64_t count, const float* bias, void* y, int64_t n) {
+  bool own = count == 4;
+  for (int64_t j = 0; j < count; ++j) own = own && taps[j].type == type;
   for_type(type, [=](auto tag) {
+    if (own) return conv_four(taps, bias, static_cast<decltype(tag)*>(y), n);
     auto* out = static_cast<decltype(tag)*>(y);
     for_lanes(n, [=](int64_t i, int64_t lanes) {
       Vec total = bias ? load(bias + i, lanes) : splat(0.0f);

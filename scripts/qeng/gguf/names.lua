@@ -5,8 +5,8 @@
 --   names          {[part of a layer] = word}, instead of those here or beside them
 --   llama_rows     {[part of a layer] = key}: rows are in llama.cpp's order of rotated pairs, in c[key] heads
 --   plus_one       norms are kept with one added, which the model adds itself
---   tensors        {[parameter of a layer] = {word, ...}}: parameters with a word of their own, endings and all, and how
---                  GGUF keeps them: shape(shape, c), if it is another; read(tensor) and write(tensor), f32, if values are
+--   tensors        {[parameter of a layer] = {word, shape =, read =, write =}}: parameters with words of their own,
+--                  endings and all. shape(shape, c): if GGUF has another; read(tensor), write(tensor): if other values
 
 local architectures = require "qeng.model.architectures"
 local part_names = require "qeng.model.names"

@@ -5,9 +5,8 @@
 -- Tables that are read by row (the embedding, unless it is also the head) do not count: one row is next to nothing.
 --
 -- A prompt of t tokens is one pass over the matrices. Every weight is multiplied t times, and the head's once.
--- Attention takes two products of head_dim for each layer and each pair of a token and one that it sees (the recurrence of
--- a model without keys is not counted). So it takes
--- at least the longer of
+-- Attention takes two products of head_dim for each layer and each pair of a token and one that it sees; a recurrence
+-- in its place is not counted. So it takes at least the longer of
 --   (2 t weights + 2 head + 4 heads head_dim pairs layers) / rate of matrix products   and   bytes as above / bandwidth
 -- The rate is that of f32 if the weights are f32, else the faster of f32 and bf16. Products in int8 may be faster.
 

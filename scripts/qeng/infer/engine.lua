@@ -38,7 +38,7 @@ local function positive(opt, name, default)
 end
 
 -- opt:
---   kv            dtype of the cache, by default the model's
+--   kv            dtype of keys and values, by default the model's; recurrent states are f32
 --   page_tokens   tokens in a page (16; for a model that keeps snapshots, see model/snapshots.lua, all of a sequence)
 --   pages, or memory   the cache's size, as pages or as bytes of its sequences' state; by default what max_batch
 --                 sequences of up to 4096 tokens need

@@ -111,9 +111,9 @@ end
 -- The tensor that make() returns, in no scope, so that free() frees it.
 local function kept(make) return q.scope(function() return q.keep(make()) end) end
 
--- opt: pages; kv (dtype of the cache, the model's), page_tokens (see above), remember (reuse full pages of equal beginnings,
--- true), rows and sequences (the most of a step: 512, 64), context (the most tokens of a sequence, the model's
--- positions; longrope chooses its factors by it).
+-- opt: pages; kv (dtype of the cache, the model's), page_tokens (see above), remember (reuse full pages of equal
+-- beginnings, true), rows and sequences (the most of a step: 512, 64), context (the most tokens of a sequence, the
+-- model's positions; longrope chooses its factors by it).
 function paged.new(model, opt)
   local c, kv = model.config, opt.kv or model.dtype
   local rows, most = opt.rows or 512, opt.sequences or 64

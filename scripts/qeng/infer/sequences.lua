@@ -13,7 +13,8 @@
 --   kind.of_sequence            true of snapshots: by default a page then holds a whole sequence (infer/engine.lua)
 -- A state has what follows. The mixer finds it at seq.inference.states and advances it in its own way, with the tensors
 -- of seq.inference.step (infer/paged.lua). step.before and step.after say between which pages each sequence goes.
--- step.spans says which rows it has, where it may have more than one; a captured step has one row of each, and no spans.
+-- step.spans says which rows it has, where it may have more than one; a captured step has one row of each, and no
+-- spans.
 --   state:prepare(step)         optional: before each step, also before a captured one, which runs no Lua of the mixer
 --   state:copy(pairs)           copies pages to others: [n, 2] i32, as for q.pages.copy_pages
 --   state:rollback(length)      the length to which a sequence has to go back, to have `length` tokens at most

@@ -1,10 +1,10 @@
 -- The sequence state of recurrent mixers: what each became by the last token of a page, one snapshot a page, in f32.
 -- infer/sequences.lua says what a state is.
 --
--- A snapshot is as large as thousands of tokens' keys and values, so by default a page holds a whole sequence (the
--- engine's page_tokens): one snapshot a sequence. Equal beginnings are then computed anew, and a sequence that has to go
--- back starts over. Smaller pages share beginnings, and go back to the nearest full page, at the price of a snapshot
--- each.
+-- A snapshot is as large as hundreds of tokens' keys and values (19 MB of 130 million parameters), so by default a page
+-- holds a whole sequence (the engine's page_tokens): one snapshot a sequence. Equal beginnings are then computed anew,
+-- and a sequence that has to go back starts over. Smaller pages share beginnings, and go back to the nearest full page,
+-- at the price of a snapshot each.
 
 local q = require "qeng.core"
 
@@ -13,13 +13,11 @@ local snapshots = {}
 local Kind, Pages = {}, {}
 Kind.__index, Pages.__index = Kind, Pages
 
--- The state of a layer that keeps tensors of so many elements.
-function snapshots.kind(...) return setmetatable({ sizes = { ... }, of_sequence = true }, Kind) end
+-- The state of a layer that keeps two tensors of so many elements, for example its own and a convolution's.
+function snapshots.kind(first, second) return setmetatable({ sizes = { first, second }, of_sequence = true }, Kind) end
 
 function Kind:bytes(tokens, shape)
-  local elements = 0
-  for _, size in ipairs(self.sizes) do elements = elements + size end
-  return 4 * elements * math.ceil(tokens / shape.page_tokens)
+  return 4 * (self.sizes[1] + self.sizes[2]) * math.ceil(tokens / shape.page_tokens)
 end
 
 function Kind:open(shape)
@@ -30,7 +28,7 @@ function Kind:open(shape)
   return setmetatable({ pools = pools, sizes = self.sizes, page_tokens = shape.page_tokens }, Pages)
 end
 
--- What the sequences of a step had become before it: [sequences, elements] each, copies.
+-- What the sequences of a step had become before it, two tensors [sequences, elements], copies.
 function Pages:before(step)
   local results = {}
   for i, pool in ipairs(self.pools) do
@@ -40,11 +38,10 @@ function Pages:before(step)
 end
 
 -- Stores what they have become, [n, elements] each, as the snapshots of pages [n] i32.
-function Pages:keep(pages, ...)
-  for i, value in ipairs { ... } do
-    local rows = value:reshape { pages:elements(), 1, self.sizes[i] }
-    q.pages.kv_store(rows, rows, pages, self.pools[i], self.pools[i])
-  end
+function Pages:keep(pages, first, second)
+  local n = pages:elements()
+  q.pages.kv_store(first:reshape { n, 1, self.sizes[1] }, second:reshape { n, 1, self.sizes[2] }, pages, self.pools[1],
+    self.pools[2])
 end
 
 function Pages:copy(pairs_)

@@ -1,9 +1,9 @@
--- Mamba-2 (Dao & Gu 2024, arXiv 2405.21060): blocks of one mixer, a recurrence in place of attention. Head h has a state
--- S [head_dim, state] that each token decays and adds to:
+-- Mamba-2 (Dao & Gu 2024, arXiv 2405.21060): blocks of one mixer, a recurrence in place of attention. Head h has a
+-- state S [head_dim, state] that each token decays, adds to and reads:
 --   S <- exp(dt A_h) S + dt x B^T,   y = S C + D_h x
--- x, B and C come from a projection and a convolution over the last tokens, dt from the projection; B and C are shared
--- by the heads of a group. Training computes chunks of tokens by products of matrices (section 6 there), inference token
--- by token, so that a sequence's bits depend neither on the batch nor on how its prompt was cut.
+-- x, B and C come from a projection and a convolution over the last tokens, dt from the projection. The heads of a
+-- group share B and C. Training computes chunks of tokens by products of matrices (section 6 there), inference token by
+-- token: so a sequence's bits depend neither on the batch nor on how its prompt was cut.
 
 local nn = require "qeng.model.nn"
 local q = require "qeng.core"
@@ -15,7 +15,8 @@ Mamba2.names = {
   body = "backbone", embed = "embeddings", positions = "positions", layers = "layers", norm = "norm_f",
 }
 
--- The least and the most that dt may be, which JSON has as {"__float__": "Infinity"} where there is no most.
+-- The least and the most that dt may be, nil where there is no bound. JSON has {"__float__": "Infinity"} for the
+-- latter.
 local function limits_of(file)
   local given, limits = file:get("time_step_limit", { 0, math.huge }), {}
   for i, each in ipairs(given) do
@@ -25,7 +26,7 @@ local function limits_of(file)
   if #limits ~= 2 or type(low) ~= "number" or type(high) ~= "number" or not (low >= 0 and low <= high) then
     q.error("format", file.path .. ": key time_step_limit is not two numbers, the least and the most")
   end
-  return limits
+  return low > 0 and low or nil, high < math.huge and high or nil
 end
 
 function Mamba2.config(file)
@@ -35,19 +36,21 @@ function Mamba2.config(file)
     groups = file:size("n_groups", 8), width = file:size("conv_kernel", 4), vocab = file:size("vocab_size", 32768),
     eps = file:positive("layer_norm_epsilon", 1e-5), tied = file:tied(false), bias = file:get("use_bias", false),
     conv_bias = file:get("use_conv_bias", true), f32_residual = file:get("residual_in_fp32", true),
-    limits = limits_of(file), ffn = 0, max_position = 2 ^ 20,
+    ffn = 0, max_position = 2 ^ 20,
   }
+  c.least, c.most = limits_of(file)
   c.inner = c.heads * c.head_dim
   local expand = file:positive("expand", 2)
   if c.inner ~= expand * c.hidden or c.heads % c.groups ~= 0 or c.width < 2 or c.width > 8 then
-    q.error("format", ("%s: %d heads of %d in %d groups, hidden_size %d, expand %s, conv_kernel %d; expected heads that "
-      .. "fill expand * hidden_size and the groups, and a kernel of 2 to 8"):format(file.path, c.heads, c.head_dim,
+    q.error("format", ("%s: %d heads of %d in %d groups, hidden_size %d, expand %s, conv_kernel %d; expected heads "
+      .. "that fill expand * hidden_size and the groups, and a kernel of 2 to 8"):format(file.path, c.heads, c.head_dim,
       c.groups, c.hidden, tostring(expand), c.width))
   end
   file:must("hidden_act", "silu")
-  for key in ("chunk_size time_step_rank time_step_min time_step_max time_step_floor rescale_prenorm_residual")
-    :gmatch "%S+" do
-    file.used[key] = true  -- of another order of the same sums, and of initial weights
+  file:must("rms_norm", true)
+  for key in ("chunk_size time_step_rank time_step_min time_step_max time_step_floor rescale_prenorm_residual "
+    .. "norm_before_gate"):gmatch "%S+" do
+    file.used[key] = true  -- of other orders of the same sums, of initial weights; the last one nobody has applied
   end
   return c
 end
@@ -66,98 +69,112 @@ end
 
 -- ---------------------------------------------------------------- the recurrence over packed documents
 
-local chunk = 64   -- tokens: products of matrices of 64 rows, and scores that are as many as a head's inputs
-local never = -1e4 -- an exponent whose power is 0
+local chunk = 64    -- tokens: products of matrices of 64 rows, and scores that are as many as a head's inputs
+local never = -1e4  -- an exponent whose power is 0
 
--- y [tokens, groups, inner / groups] of S <- exp(decay) S + x B^T, y = S C, from S = 0 at each document's first token.
--- x: [tokens, inner]   decay: [tokens, heads], logarithms   B, C: [tokens, groups * state], all f32
--- first: [tokens] i32, the document's first token. Two tokens with the same one are in one document.
-local function scan(c, x, decay, b, c_, first)
-  local tokens, groups, heads = x:shape()[1], c.groups, c.heads / c.groups
+-- y [tokens, inner] of S <- exp(decay) S + x B^T, y = S C, from S = 0 at each document's first token.
+-- x: [tokens, inner]   decay: [tokens, heads], logarithms   into, out (B and C): [tokens, groups * state]   all f32
+-- first: [tokens] i32, the first token of each one's document: equal where two are in one document
+local function scan(c, x, decay, into, out, first)
+  local tokens, groups, heads, columns = x:shape()[1], c.groups, c.heads / c.groups, c.inner / c.groups
   local length = math.min(chunk, tokens)
   local count = math.ceil(tokens / length)
-  local function chunks(t, columns) return t:pad(1, 0, count * length - tokens):reshape { count, length, columns } end
-  local function by_group(t, columns)
-    return chunks(t, groups * columns):reshape({ count, length, groups, columns }):permute(1, 3, 2, 4)
-      :reshape { count * groups, length, columns }
+  local function chunks(t, width) return t:pad(1, 0, count * length - tokens):reshape { count, length, width } end
+  -- [count * groups, length, width] of [count, length, groups * width], and back.
+  local function by_group(t, width)
+    return t:reshape({ count, length, groups, width }):permute(1, 3, 2, 4):reshape { count * groups, length, width }
   end
-  x, b, c_, first = chunks(x, c.inner), by_group(b, c.state), by_group(c_, c.state), chunks(first, 1)
-  -- The decay from the chunk's beginning through each token. Differences are those between tokens.
-  local through = chunks(decay, c.heads):transpose():cumsum()  -- [count, heads, length]
-  local of_row, of_column = first:reshape { count, 1, length, 1 }, first:reshape { count, 1, 1, length }
-  local earlier = q.arange(length):unsqueeze(2):ge(q.arange(length)) * of_row:eq(of_column)
+  local function by_token(t)
+    return t:reshape({ count, groups, length, columns }):permute(1, 3, 2, 4):reshape { count * length, c.inner }
+  end
+  x, first = chunks(x, c.inner), chunks(first, 1)
+  into = by_group(chunks(into, groups * c.state), c.state)
+  out = by_group(chunks(out, groups * c.state), c.state)
+  -- The decay from the chunk's beginning through each token: [count, heads, length].
+  local through = chunks(decay, c.heads):transpose():cumsum()
+  local row, column = first:reshape { count, 1, length, 1 }, first:reshape { count, 1, 1, length }
 
-  -- Within a chunk: what a token adds reaches each later one of its document.
-  local between = q.where(earlier, through:unsqueeze(4) - through:unsqueeze(3), never):exp()
-  local scores = c_:matmul(b, { transpose_b = true }):reshape { count * groups, 1, length, length }
-  local heads_x = x:reshape({ count, length, c.heads, c.head_dim }):permute(1, 3, 2, 4)
+  -- Within a chunk what a token adds reaches the later ones of its document.
+  local reached = q.arange(length):unsqueeze(2):ge(q.arange(length)) * row:eq(column)
+  local between = q.where(reached, through:unsqueeze(4) - through:unsqueeze(3), never):exp()
+  local scores = out:matmul(into, { transpose_b = true }):reshape { count * groups, 1, length, length }
+  local of_heads = x:reshape({ count, length, c.heads, c.head_dim }):permute(1, 3, 2, 4)
   local y = (scores * between:reshape { count * groups, heads, length, length })
-    :matmul(heads_x:reshape { count * groups, heads, length, c.head_dim })
+    :matmul(of_heads:reshape { count * groups, heads, length, c.head_dim })
     :permute(1, 3, 2, 4):reshape { count * groups, length, heads, c.head_dim }
+  if count == 1 then return by_token(y):slice(1, 0, tokens) end
 
-  if count > 1 then
-    -- What a chunk adds to the state at its end, if that is still in the document: [heads, count, head_dim * state].
-    local last, last_first = through:slice(3, -1), first:slice(2, -1)
-    local to_end = q.where(first:reshape({ count, 1, length }):eq(last_first), last - through, never):exp()
-    local added = (heads_x * to_end:unsqueeze(4)):permute(1, 3, 2, 4):reshape { count, length, groups, c.inner / groups }
-    added = added:permute(1, 3, 2, 4):reshape { count * groups, length, c.inner / groups }
-      :matmul(b, { transpose_a = true })
-      :reshape({ count, c.heads, c.head_dim * c.state }):transpose(1, 2)
-    -- The state before each chunk: the sum of what the chunks before it added, decayed since. decayed[h, k, j]: over the
-    -- chunks after k through j; summed along each row, so that near chunks lose no digits to far ones.
-    local place, ends = q.arange(count), last_first:reshape { 1, count }
-    local later = place:gt(place:unsqueeze(2))
-    local decayed = q.where(later, last:transpose(1, 2):reshape { c.heads, 1, count }, 0):cumsum()
-    local reaches = place:ge(place:unsqueeze(2)) * ends:eq(ends:transpose())
-    local weights = q.where(reaches, decayed, never):exp()
-    local start = weights:pad(3, 1, 0):slice(3, 0, count):matmul(added, { transpose_a = true })
-      :transpose(1, 2):reshape { count * groups, c.inner / groups, c.state }
-    -- It reaches the tokens whose document began before the chunk.
-    local began = first:reshape({ count, 1, length }):lt((place * length):reshape { count, 1, 1 })
-    local since = q.where(began, through, never):exp():reshape { count * groups, heads, length }:transpose()
-    y = y + c_:matmul(start, { transpose_b = true }):reshape { count * groups, length, heads, c.head_dim }
-      * since:unsqueeze(4)
+  -- What a chunk adds to the state, as it is at the chunk's end: [heads, count, head_dim * state].
+  local last, last_first = through:slice(3, -1), first:slice(2, -1)
+  local to_end = q.where(first:reshape({ count, 1, length }):eq(last_first), last - through, never):exp()
+  local added = by_group((of_heads * to_end:unsqueeze(4)):permute(1, 3, 2, 4), columns)
+    :matmul(into, { transpose_a = true }):reshape({ count, c.heads, c.head_dim * c.state }):transpose(1, 2)
+  -- Chunk k reaches chunk j's end if one document goes through both ends, decayed by the chunks after k through j.
+  -- These are summed for each k, so that near chunks lose no digits to far ones.
+  local place, ends = q.arange(count), last_first:reshape { 1, count }
+  local decayed = q.where(place:gt(place:unsqueeze(2)), last:transpose(1, 2):reshape { c.heads, 1, count }, 0):cumsum()
+  local weights = q.where(place:ge(place:unsqueeze(2)) * ends:eq(ends:transpose()), decayed, never):exp()
+  -- The state before a chunk is that at the end of the one before it. It reaches tokens whose document began earlier.
+  local state = weights:pad(3, 1, 0):slice(3, 0, count):matmul(added, { transpose_a = true })
+    :transpose(1, 2):reshape { count * groups, columns, c.state }
+  local began = first:reshape({ count, 1, length }):lt((place * length):reshape { count, 1, 1 })
+  local since = q.where(began, through, never):exp():reshape({ count * groups, heads, length }):transpose()
+  local read = out:matmul(state, { transpose_b = true }):reshape { count * groups, length, heads, c.head_dim }
+  return by_token(y + read * since:unsqueeze(4)):slice(1, 0, tokens)
+end
+
+-- ---------------------------------------------------------------- the recurrence over a step of inference
+
+-- The convolution of a step's rows [rows, channels], after the rows `before` [sequences, (width - 1) * channels] that
+-- it kept. Also what it keeps now, and a function of what it keeps after row k of sequence i.
+local function convolve(c, step, x, w, bias, before)
+  local count, tail = before:shape()[1], c.width - 1
+  local now = before:reshape({ count, tail, w:shape()[1] }):clone()
+  local y = q.causal_conv(x, w, bias, step.cu_q, { state = now, slots = q.arange(count) })
+  return y, now, function(i, k)
+    local first, rows = step.spans[i].first, k + 1
+    if rows >= tail then return x:rows(first + rows - tail, tail):to "f32" end
+    local own = before:rows(i - 1, 1):reshape { tail, w:shape()[1] }
+    return q.concat { own:slice(1, rows), x:rows(first, rows):to "f32" }
   end
-  return y:reshape({ count, groups, length, c.inner / groups }):permute(1, 3, 2, 4)
-    :reshape({ count * length, groups, c.inner / groups }):slice(1, 0, tokens)
 end
 
--- ---------------------------------------------------------------- the recurrence over sequences of inference
-
--- One token of each of n sequences. state: [n * groups, heads of a group, head_dim, state]; the new one and y.
-local function advance(state, decay, x, b, c_)
-  state = state * decay + x * b
-  return state:reshape(state:shape()), (state * c_):sum(-1)
+-- The state [n * groups, heads of a group, head_dim, state] after one more token of n sequences, and their y.
+local function advance(state, decay, x, into, out)
+  state = state * decay + x * into
+  return state:reshape(state:shape()), (state * out):sum(-1)
 end
 
--- The same as scan's over the step's rows (infer/paged.lua), from the states that its sequences had. tail(i, row): what
--- the convolution keeps after row `row` of sequence i.
-local function recur(c, kept, seq, x, decay, b, c_, state, tails, tail)
-  local rows, step, groups, heads = x:shape()[1], seq.inference.step, c.groups, c.heads / c.groups
-  x, decay = x:reshape { rows * groups, heads, c.head_dim, 1 }, decay:exp():reshape { rows * groups, heads, 1, 1 }
-  b, c_ = b:reshape { rows * groups, 1, 1, c.state }, c_:reshape { rows * groups, 1, 1, c.state }
+-- The y of a step's rows, from the state that its sequences had, as scan has it. It stores the new states in `pages`,
+-- and with them what the convolution keeps (now, after: see convolve): at the end, and at the end of each full page.
+local function recur(c, pages, step, state, x, decay, into, out, now, after)
+  local rows, groups, heads = x:shape()[1], c.groups, c.heads / c.groups
   local count = step.before:elements()
   state = state:reshape { count * groups, heads, c.head_dim, c.state }
-  local y
+  x, decay = x:reshape { rows * groups, heads, c.head_dim, 1 }, decay:exp():reshape { rows * groups, heads, 1, 1 }
+  into, out = into:reshape { rows * groups, 1, 1, c.state }, out:reshape { rows * groups, 1, 1, c.state }
   if rows == count then
-    state, y = advance(state, decay, x, b, c_)
-    kept:keep(step.after, state, tails)
-    return y:reshape { rows, groups, c.inner / groups }
+    local y
+    state, y = advance(state, decay, x, into, out)
+    pages:keep(step.after, state, now)
+    return y:reshape { rows, c.inner }
   end
-  local outputs, all, most = {}, step.pages:reshape { step.pages:elements() }, step.pages:shape()[2]
+  local results, most, table_ = {}, step.pages:shape()[2], step.pages:reshape { step.pages:elements() }
   for i, span in ipairs(step.spans) do
     local own = state:rows((i - 1) * groups, groups)
     for k = 0, span.count - 1 do
-      local function of_row(t) return t:rows((span.first + k) * groups, groups) end
-      own, outputs[#outputs + 1] = advance(own, of_row(decay), of_row(x), of_row(b), of_row(c_))
-      local through = span.position + k + 1
-      if k == span.count - 1 or through % kept.page_tokens == 0 then
-        local page = (i - 1) * most + math.ceil(through / kept.page_tokens) - 1
-        kept:keep(all:slice(1, page, page + 1), own, tail(i, k))
+      local function token(t) return t:rows((span.first + k) * groups, groups) end
+      local last = own  -- of many tokens only one state is held
+      own, results[#results + 1] = q.scope(advance, last, token(decay), token(x), token(into), token(out))
+      if k > 0 then last:free() end
+      local length = span.position + k + 1
+      if k == span.count - 1 or length % pages.page_tokens == 0 then
+        local page = (i - 1) * most + math.ceil(length / pages.page_tokens) - 1
+        pages:keep(table_:slice(1, page, page + 1), own, after(i, k))
       end
     end
   end
-  return q.concat(outputs):reshape { rows, groups, c.inner / groups }
+  return q.concat(results):reshape { rows, c.inner }
 end
 
 -- ---------------------------------------------------------------- the mixer
@@ -169,49 +186,36 @@ local function mixer(block, c)
   local in_proj = p:linear("in_proj", c.inner + wide + c.heads, c.hidden, c.bias)
   local taps = p:weight("conv1d.weight", { wide, 1, c.width })
   local taps_bias = c.conv_bias and p:weight("conv1d.bias", { wide }) or nil
-  local dt_bias, a_log, skip = p:weight("dt_bias", { c.heads }), p:weight("A_log", { c.heads }), p:weight("D", { c.heads })
-  local norm = p:weight("norm.weight", { c.inner })
+  local dt_bias, a_log = p:weight("dt_bias", { c.heads }), p:weight("A_log", { c.heads })
+  local skip, norm = p:weight("D", { c.heads }), p:weight("norm.weight", { c.inner })
   local out_proj = p:linear("out_proj", c.hidden, c.inner, c.bias)
   local place = block:state(snapshots.kind(c.inner * c.state, (c.width - 1) * wide))
   local passed = block:place "mixer"
 
   return function(u, seq)
-    local tokens, dtype = u:shape()[1], u:dtype()
+    local tokens, w = u:shape()[1], taps:reshape { wide, c.width }
     local gate, mixed, dt = nn.project(seq, u, in_proj):split({ c.inner, wide, c.heads }, 2)
-    local w = taps:reshape { wide, c.width }
+    local pages, step, state, now, after = seq.inference and seq.inference.states[place], nil, nil, nil, nil
     if w:dtype() == "f16" then w = w:to "f32" end
-    local kept = seq.inference and seq.inference.states[place]
-    local state, tails, tail, before
-    if kept then
-      local step = seq.inference.step
-      state, before = kept:before(step)
-      tails = before:reshape { before:shape()[1], c.width - 1, wide }:clone()
-      local input = mixed
-      function tail(i, row)
-        local span = step.spans[i]
-        local rows = q.concat { before:rows(i - 1, 1):reshape { c.width - 1, wide },
-          input:rows(span.first, row + 1):to "f32" }
-        return rows:slice(1, row + 1):clone()
-      end
-      mixed = q.causal_conv(mixed, w, taps_bias, step.cu_q, { state = tails, slots = q.arange(before:shape()[1]) })
+    if pages then
+      local before
+      step = seq.inference.step
+      state, before = pages:before(step)
+      mixed, now, after = convolve(c, step, mixed, w, taps_bias, before)
     else
       mixed = q.causal_conv(mixed, w, taps_bias, seq.cu_q)
     end
-    local x, b, c_ = mixed:silu():to("f32"):split({ c.inner, narrow, narrow }, 2)
-    dt = (dt:to "f32" + dt_bias):softplus():clamp(c.limits[1] > 0 and c.limits[1] or nil, c.limits[2] < math.huge and c.limits[2] or nil)
-    local heads_x = x:reshape { tokens, c.heads, c.head_dim }
-    local moved, decay = (heads_x * dt:unsqueeze(3)):reshape { tokens, c.inner }, -dt * a_log:to("f32"):exp()
-    local y
-    if kept then
-      y = recur(c, kept, seq, moved, decay, b, c_, state, tails, tail)
-    else
-      y = scan(c, moved, decay, b, c_, q.arange(tokens) - seq.positions)
-    end
-    y = y:reshape { tokens, c.heads, c.head_dim } + heads_x * skip:unsqueeze(2)
-    y = y:reshape { tokens, c.inner } * gate:to("f32"):silu()
-    y = q.rmsnorm(y:reshape { tokens, c.groups, c.inner / c.groups },
-      norm:to("f32"):reshape { c.groups, c.inner / c.groups }, c.eps)
-    return passed((nn.project(seq, y:reshape({ tokens, c.inner }):to(dtype), out_proj)))
+    local x, into, out = mixed:silu():to("f32"):split({ c.inner, narrow, narrow }, 2)
+    dt = (dt:to "f32" + dt_bias):softplus():clamp(c.least, c.most)
+    local of_heads, decay = x:reshape { tokens, c.heads, c.head_dim }, -dt * a_log:to("f32"):exp()
+    x = (of_heads * dt:unsqueeze(3)):reshape { tokens, c.inner }
+    local y = pages and recur(c, pages, step, state, x, decay, into, out, now, after)
+      or scan(c, x, decay, into, out, q.arange(tokens) - seq.positions)
+    y = y:reshape { tokens, c.heads, c.head_dim } + of_heads * skip:unsqueeze(2)
+    y = y:reshape { tokens, c.groups, c.inner / c.groups }
+      * gate:to("f32"):silu():reshape { tokens, c.groups, c.inner / c.groups }
+    y = q.rmsnorm(y, norm:to("f32"):reshape { c.groups, c.inner / c.groups }, c.eps)
+    return passed((nn.project(seq, y:reshape({ tokens, c.inner }):to(u:dtype()), out_proj)))
   end
 end
 
@@ -263,7 +267,7 @@ function gguf.write(add, c)
   local function must(what, ok) if not ok then q.error("unsupported", "gguf: mamba2 has no words for " .. what) end end
   must("biases of projections", not c.bias)
   must("a convolution without a bias", c.conv_bias)
-  must("a time_step_limit", c.limits[1] == 0 and c.limits[2] == math.huge)
+  must("a time_step_limit", not c.least and not c.most)
   add("ssm.conv_kernel", "u32", c.width)
   add("ssm.inner_size", "u32", c.inner)
   add("ssm.state_size", "u32", c.state)

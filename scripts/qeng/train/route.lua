@@ -1,7 +1,8 @@
 -- The names of SRC and DST in packets, and which parameters the packets of a destination move:
 --
 --   ALL        everything that is trained
---   ATTENTION  the query, key, value and output projections with their biases and adapters
+--   ATTENTION  the query, key, value and output projections with their biases and adapters; of a recurrent mixer
+--              (Mamba-2) all but its norm
 --   FFN        the gate, up and down projections with their adapters
 --   NORM       the weight of every norm
 --   EMBEDDING, LM_HEAD  the two ends; either moves a tied matrix by its whole gradient
@@ -52,7 +53,9 @@ local function moves(destination, name)
   if destination == "LORA" then return adapter end
   local norm = layer:find("norm%.%a+$") ~= nil or layer:find("%.ln_%w+%.") ~= nil
   if destination == "NORM" then return norm end
-  if destination == "ATTENTION" then return not norm and layer:find("attn%.") ~= nil end
+  if destination == "ATTENTION" then
+    return not norm and (layer:find("attn%.") ~= nil or layer:find("%.mixer%.") ~= nil)
+  end
   if destination == "FFN" then return not norm and layer:find("%.mlp%.") ~= nil end
   if destination == "EMBEDDING" then return layer:find("embed_tokens%.") ~= nil end
   return layer:find("^lm_head%.") ~= nil
