@@ -56,7 +56,7 @@ MODELS = {
             "attention.sliding_window": v["sliding_window"], "attn_logit_softcapping": v["attn_logit_softcapping"],
             "final_logit_softcapping": v["final_logit_softcapping"]},
         values=dict(rope_theta=500.0, head_dim=16, num_hidden_layers=3, sliding_window=4, query_pre_attn_scalar=16,
-                    attn_logit_softcapping=2.0, final_logit_softcapping=5.0, hidden_activation="gelu_pytorch_tanh", tie_word_embeddings=True),
+                    attn_logit_softcapping=20.0, final_logit_softcapping=5.0, hidden_activation="gelu_pytorch_tanh", tie_word_embeddings=True),
         cases=[("scores and logits capped", {}),
                ("nothing capped", dict(attn_logit_softcapping=None, final_logit_softcapping=None), False),
                ("a head of its own, biases, another scale and other windows", dict(

@@ -82,8 +82,9 @@ local function check_gguf(name, model, tokens, case, word)
   end
   file:close()
   local again = q.load(at "model.gguf")
-  -- llama.cpp has GELU from a table of f16.
-  near("logits of llama.cpp", name, distance(case.llama, last_logits.of(again, tokens)), 1e-4)
+  -- llama.cpp has GELU from a table of f16, which a gate multiplies in Gemmas.
+  near("logits of llama.cpp", name, distance(case.llama, last_logits.of(again, tokens)),
+    word:find "^gemma" and 5e-4 or 1e-4)
   again:save(at "folder")
   near("a folder of a GGUF file", name, distance(case.logits, last_logits.of(q.load(at "folder"), tokens)), 1e-5)
 end
