@@ -44,8 +44,11 @@ local function by_algebra(query, key, value, sinks, opt)
   return mixed
 end
 
-for _, opt in ipairs { { scale = 0.4, softcap = 0, window = 0, sinks = true }, { scale = 1.3, softcap = 1.5, window = 0 },
-  { scale = 0.7, softcap = 2, window = 4, sinks = true } } do
+for _, opt in ipairs {
+  { scale = 0.4, softcap = 0, window = 0, sinks = true },
+  { scale = 1.3, softcap = 1.5, window = 0 },
+  { scale = 0.7, softcap = 2, window = 4, sinks = true },
+} do
   local seq = { cu_q = q.tensor({ 0, tokens }, "i32") }
   local direction = q.randn({ tokens, heads, value_dim }, { seed = 5 })
   local one, other = { operands() }, { operands() }
