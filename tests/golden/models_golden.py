@@ -58,7 +58,7 @@ MODELS = {
         values=dict(rope_theta=500.0, head_dim=16, num_hidden_layers=3, sliding_window=4, query_pre_attn_scalar=16,
                     attn_logit_softcapping=20.0, final_logit_softcapping=5.0, hidden_activation="gelu_pytorch_tanh", tie_word_embeddings=True),
         cases=[("scores and logits capped", {}),
-               ("nothing capped", dict(attn_logit_softcapping=None, final_logit_softcapping=None), False),
+               ("nothing capped", dict(attn_logit_softcapping=None, final_logit_softcapping=None, query_pre_attn_scalar=256), False),
                ("a head of its own, biases, another scale and other windows", dict(
                    tie_word_embeddings=False, attention_bias=True, query_pre_attn_scalar=20,
                    layer_types=["full_attention", "full_attention", "sliding_attention"]), False)]),
