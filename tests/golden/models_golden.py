@@ -5,6 +5,7 @@ Weights are a formula of their names (tests/lua/formula.lua has it too).
     TORCH_USE_RTLD_GLOBAL=1 $(tests/peers/environment) tests/golden/models_golden.py [NAME...]
 """
 import json
+import math
 import os
 import subprocess
 import sys
@@ -27,9 +28,9 @@ def common(v):
             "rope.dimension_count": v["hidden_size"] // v["num_attention_heads"]}
 
 
-# NAME: the class; values of config.json beside BASE, and entries beside common(); whether rows of q and k are in the order of rotated
-# pairs, and whether norms add one to their weights, which GGUF has added; cases (name, what differs, and False if llama.cpp has no words
-# for it).
+# NAME: the class; values of config.json beside BASE; entries beside common(), and tensors, of the GGUF file alone; whether rows of q and k
+# are in the order of rotated pairs, and whether norms add one to their weights, which GGUF has added; cases (name, what differs, and False
+# if llama.cpp has no words for it).
 MODELS = {
     "olmo2": dict(
         hf="Olmo2ForCausalLM", values=dict(rope_theta=500.0), cases=[
@@ -70,6 +71,17 @@ MODELS = {
         values=dict(rope_theta=500.0, rope_local_base_freq=90.0, head_dim=16, num_hidden_layers=6, sliding_window=4, query_pre_attn_scalar=16,
                     final_logit_softcapping=5.0, hidden_activation="gelu_pytorch_tanh", tie_word_embeddings=True),
         cases=[("logits capped", {})]),
+    "phi3": dict(  # as Phi-4 mini
+        hf="Phi3ForCausalLM", entries=lambda v: {
+            "rope.dimension_count": 6, "rope.scaling.original_context_length": v["original_max_position_embeddings"],
+            "rope.scaling.attn_factor": math.sqrt(1 + math.log(4) / math.log(256))},
+        tensors={"rope_factors_short.weight": [1.0, 1.1, 1.25], "rope_factors_long.weight": [1.0, 2.5, 6.0]},
+        values=dict(rope_theta=500.0, tie_word_embeddings=True, partial_rotary_factor=0.75, sliding_window=2048, attention_bias=False,
+                    mlp_bias=False, lm_head_bias=False, full_attn_mod=1, interpolate_factor=1, max_position_embeddings=1024,
+                    original_max_position_embeddings=256,
+                    rope_scaling=dict(type="longrope", short_factor=[1.0, 1.1, 1.25], long_factor=[1.0, 2.5, 6.0])),
+        cases=[("a part of heads turned by factors", {}), ("beyond the original length", dict(
+            max_position_embeddings=32, original_max_position_embeddings=8), False)]),
     "granite": dict(
         hf="GraniteForCausalLM", pairs=True, entries=lambda v: {
             "embedding_scale": float(v["embedding_multiplier"]), "attention.scale": v["attention_multiplier"],
@@ -143,6 +155,7 @@ def of_transformers(values):
 def write_gguf(path, model, values, shapes):
     """As llama.cpp's convert_hf_to_gguf.py does; returns the entries."""
     import gguf
+    import numpy
     word = model["word"]
     kind = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == word)
     names = gguf.get_tensor_name_map(kind, values.get("num_hidden_layers") or values["n_layer"])
@@ -151,6 +164,8 @@ def write_gguf(path, model, values, shapes):
     for key, value in entries.items():
         (w.add_float32 if isinstance(value, float) else w.add_uint32)(f"{word}.{key}", value)
     w.add_tokenizer_model("none")
+    for key, data in model.get("tensors", {}).items():
+        w.add_tensor(key, numpy.array(data, dtype=numpy.float32))
     for name, shape in shapes.items():
         data = formula(name, shape)
         for part, heads in (("q_proj", "num_attention_heads"), ("k_proj", "num_key_value_heads")):
