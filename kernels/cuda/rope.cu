@@ -52,10 +52,10 @@ __global__ void __launch_bounds__(kThreads)
     unpack(load<n>(sines + token * half + i), s);
 #pragma unroll
     for (int j = 0; j < n; ++j) {
-      const int first = kInterleaved ? 2 * j : j, second = kInterleaved ? first + 1 : n + j;
-      const float a = pair[first / n][first % n], b = pair[second / n][second % n];
-      rotated[first / n][first % n] = a * c[j] - b * s[j];
-      rotated[second / n][second % n] = a * s[j] + b * c[j];
+      const int low = kInterleaved ? 2 * j : j, high = kInterleaved ? low + 1 : n + j;
+      const float a = pair[low / n][low % n], b = pair[high / n][high % n];
+      rotated[low / n][low % n] = a * c[j] - b * s[j];
+      rotated[high / n][high % n] = a * s[j] + b * c[j];
     }
     store(y + place + left, pack<T>(rotated[0]));
     store(y + place + right, pack<T>(rotated[1]));

@@ -81,8 +81,8 @@ void reference(const LmHeadLoss& op, Sheet<T>& sheet) {
       const T p = exp(z[static_cast<size_t>(c)] - T(top)) / total;
       T dz = scale * (c == target ? p - T(1) : p);
       if (op.softcap > 0) {
-        const T t = z[static_cast<size_t>(c)] / T(op.softcap);
-        dz = dz * (T(1) - t * t);
+        const T share = z[static_cast<size_t>(c)] / T(op.softcap);
+        dz = dz * (T(1) - share * share);
       }
       dz = kept(dz, half_ulp);
       for (int64_t i = 0; i < hidden; ++i) {

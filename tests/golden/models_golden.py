@@ -5,6 +5,7 @@ Weights are a formula of their names (tests/lua/formula.lua has it too).
     TORCH_USE_RTLD_GLOBAL=1 $(tests/peers/environment) tests/golden/models_golden.py [NAME...]
 """
 import json
+import math
 import os
 import subprocess
 import sys
@@ -47,7 +48,7 @@ def experts(v):
     return {"expert_count": v.get("num_experts") or v["num_local_experts"], "expert_used_count": v["num_experts_per_tok"]}
 
 
-# NAME: the class; values of config.json beside BASE, and entries beside common(); whether rows of q and k are in the order of rotated
+# NAME: the class; values of config.json beside BASE; entries beside common(), and tensors, of the GGUF file alone; whether rows of q and k are in the order of rotated
 # pairs, and whether norms add one to their weights, which GGUF has added; tokens, if not TOKENS; cases (name, what differs, and False if
 # llama.cpp has no words for it, or None if it has none for the window alone, of which qeng writes a key of its own); the layers that get
 # adapters, if not all; where experts are (expert_layers.py). A case with `targets` is of adapters on those layers, those of experts among
@@ -89,9 +90,9 @@ MODELS = {
             "attention.sliding_window": v["sliding_window"], "attn_logit_softcapping": v["attn_logit_softcapping"],
             "final_logit_softcapping": v["final_logit_softcapping"]},
         values=dict(rope_theta=500.0, head_dim=16, num_hidden_layers=3, sliding_window=4, query_pre_attn_scalar=16,
-                    attn_logit_softcapping=2.0, final_logit_softcapping=5.0, hidden_activation="gelu_pytorch_tanh", tie_word_embeddings=True),
+                    attn_logit_softcapping=20.0, final_logit_softcapping=5.0, hidden_activation="gelu_pytorch_tanh", tie_word_embeddings=True),
         cases=[("scores and logits capped", {}),
-               ("nothing capped", dict(attn_logit_softcapping=None, final_logit_softcapping=None), False),
+               ("nothing capped", dict(attn_logit_softcapping=None, final_logit_softcapping=None, query_pre_attn_scalar=256), False),
                ("a head of its own, biases, another scale and other windows", dict(
                    tie_word_embeddings=False, attention_bias=True, query_pre_attn_scalar=20,
                    layer_types=["full_attention", "full_attention", "sliding_attention"]), False)]),
@@ -103,6 +104,17 @@ MODELS = {
         values=dict(rope_theta=500.0, rope_local_base_freq=90.0, head_dim=16, num_hidden_layers=6, sliding_window=4, query_pre_attn_scalar=16,
                     final_logit_softcapping=5.0, hidden_activation="gelu_pytorch_tanh", tie_word_embeddings=True),
         cases=[("logits capped", {})]),
+    "phi3": dict(  # as Phi-4 mini
+        hf="Phi3ForCausalLM", entries=lambda v: {
+            "rope.dimension_count": 6, "rope.scaling.original_context_length": v["original_max_position_embeddings"],
+            "rope.scaling.attn_factor": math.sqrt(1 + math.log(4) / math.log(256))},
+        tensors={"rope_factors_short.weight": [1.0, 1.1, 1.25], "rope_factors_long.weight": [1.0, 2.5, 6.0]},
+        values=dict(rope_theta=500.0, tie_word_embeddings=True, partial_rotary_factor=0.75, sliding_window=2048, attention_bias=False,
+                    mlp_bias=False, lm_head_bias=False, full_attn_mod=1, interpolate_factor=1, max_position_embeddings=1024,
+                    original_max_position_embeddings=256,
+                    rope_scaling=dict(type="longrope", short_factor=[1.0, 1.1, 1.25], long_factor=[1.0, 2.5, 6.0])),
+        cases=[("a part of heads turned by factors", {}), ("beyond the original length", dict(
+            max_position_embeddings=32, original_max_position_embeddings=8), False)]),
     "granite": dict(
         hf="GraniteForCausalLM", pairs=True, entries=lambda v: {
             "embedding_scale": float(v["embedding_multiplier"]), "attention.scale": v["attention_multiplier"],
@@ -218,6 +230,7 @@ def of_transformers(values, tokens, words, targets, others, rate):
 def write_gguf(path, model, values, shapes):
     """As llama.cpp's convert_hf_to_gguf.py does; returns the entries."""
     import gguf
+    import numpy
     word = model["word"]
     kind = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == word)
     names = gguf.get_tensor_name_map(kind, values.get("num_hidden_layers") or values["n_layer"])
@@ -226,6 +239,8 @@ def write_gguf(path, model, values, shapes):
     for key, value in entries.items():
         (w.add_float32 if isinstance(value, float) else w.add_uint32)(f"{word}.{key}", value)
     w.add_tokenizer_model("none")
+    for key, data in model.get("tensors", {}).items():
+        w.add_tensor(key, numpy.array(data, dtype=numpy.float32))
     for name, shape in shapes.items():
         data = formula(name, shape)
         for part, heads in (("q_proj", "num_attention_heads"), ("k_proj", "num_key_value_heads")):

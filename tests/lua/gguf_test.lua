@@ -191,7 +191,8 @@ local function gemma3_with(key, value)
   return values
 end
 refused("attention logit soft-capping", q.random_model, gemma3_with("attn_logit_softcapping", 50))
-refused("final_logit_softcapping is -1, expected a positive", q.random_model, gemma3_with("final_logit_softcapping", -1))
+refused("final_logit_softcapping is -1, expected a positive", q.random_model,
+  gemma3_with("final_logit_softcapping", -1))
 refused("hidden_activation = silu", q.random_model, gemma3_with("hidden_activation", "silu"))
 assert(distance(logits(q.load(at "qwen2.gguf", { weights = "map" })),
   logits(q.load(at "qwen2.gguf", { weights = "copy" }))) == 0)

@@ -11,15 +11,18 @@ struct Arguments {
   bf16* o;
   float* lse;
   int tq, heads, group, kv_heads, window;
-  float scale_log2;    // scale * log2(e)
-  const float* sinks;  // [heads], or null
+  float scale_log2;          // scale * log2(e)
+  float softcap, cap_scale;  // cap_scale: scale / softcap. Scores are capped, and scale_log2 is log2(e)
+  const float* sinks;        // [heads], or null
   AttentionPlan* plan;
 };
 
 // kTall: tiles of 16 queries to a warp. Two of them use each fragment of K and V twice, which shared memory needs on
 // sm_80, whose tensor cores take 16 rows as fast as it delivers. kStep: keys at a time.
-template <int kDimension, int kWarpCount, int kTallness, int kKeys>
+// kSoftcap: whether scores are capped.
+template <int kDimension, int kWarpCount, int kTallness, int kKeys, bool kSoftcap = false>
 struct Tiles {
+  static constexpr bool kCapped = kSoftcap;
   static constexpr int kDim = kDimension, kWarps = kWarpCount, kTall = kTallness, kStep = kKeys;
   static constexpr int kThreads = kWarps * kWarp, kRows = kWarps * 16 * kTall;
   using Q = SharedTile<kDim, kRows>;
@@ -81,6 +84,14 @@ __global__ void __launch_bounds__(T::kThreads) attention_kernel(Arguments a) {
               ptx::mma_bf16(s[i][2 * n + 1], q[i], b[1], b[3]);
             }
           }
+        }
+        if constexpr (T::kCapped) {
+#pragma unroll
+          for (int i = 0; i < kTall; ++i)
+#pragma unroll
+            for (int n = 0; n < kStep / 8; ++n)
+#pragma unroll
+              for (int e = 0; e < 4; ++e) s[i][n][e] = a.softcap * tanhf(s[i][n][e] * a.cap_scale);
         }
         if (!all_seen(tile, w0, w1, j0, j0 + kStep, a.window)) {
           const int after = tile.keys_after(w0 + lane / 4, j0 + lane % 4 * 2);
@@ -170,7 +181,9 @@ void launch_tiles(const Attention& op, const AttentionShape& shape, CudaContext&
                     shape.group,
                     shape.kv_heads,
                     shape.window,
-                    op.scale * kLog2e,
+                    T::kCapped ? kLog2e : op.scale * kLog2e,
+                    op.softcap,
+                    T::kCapped ? op.scale / op.softcap : 0,
                     op.sinks ? op.sinks.as<float>() : nullptr,
                     plan};
   QENG_LAUNCH(context, attention_kernel<T>, plan_blocks(most_tiles(shape, wish) * shape.heads, context),
@@ -182,8 +195,14 @@ void launch_tiles(const Attention& op, const AttentionShape& shape, CudaContext&
 void run(const Attention& op, CudaContext& context) {
   const AttentionShape shape = attention_shape(op);
   if (context.capability == 90 && attention_sm90(op, shape, context)) return;
-  const bool tensor_cores = shape.plain && op.q.dtype == DType::bf16 && op.scale > 0 && aligned(op.q.data, 16) &&
-                            aligned(op.k.data, 16) && aligned(op.v.data, 16) && aligned(op.o.data, 16);
+  const bool tensor_cores = shape.value_dim == shape.dim && op.q.dtype == DType::bf16 && op.scale > 0 &&
+                            aligned(op.q.data, 16) && aligned(op.k.data, 16) && aligned(op.v.data, 16) &&
+                            aligned(op.o.data, 16);
+  if (op.softcap > 0) {  // heads of the models that have it
+    if (tensor_cores && shape.dim == 128) return launch_tiles<Tiles<128, 4, 2, 32, true>>(op, shape, context);
+    if (tensor_cores && shape.dim == 256) return launch_tiles<Tiles<256, 8, 1, 32, true>>(op, shape, context);
+    return attention_general(op, shape, context);
+  }
   if (tensor_cores && shape.dim == 64) return launch_tiles<Tiles<64, 4, 2, 64>>(op, shape, context);
   if (tensor_cores && shape.dim == 96) return launch_tiles<Tiles<96, 4, 2, 32>>(op, shape, context);
   if (tensor_cores && shape.dim == 128) return launch_tiles<Tiles<128, 4, 2, 32>>(op, shape, context);

@@ -22,8 +22,6 @@ namespace qeng {
 struct AttentionShape {
   int tq, tk, heads, kv_heads, group, dim, value_dim, documents;
   int window;  // at most tk + 1; no window: tk + 1
-  // Whether the kernels of tensor cores take it: rows of one length, scores that nothing bends. Sinks all kernels take.
-  bool plain;
 };
 
 template <class AnyOp>
@@ -46,8 +44,7 @@ AttentionShape attention_shape(const AnyOp& op) {
           i(dim),
           i(value_dim),
           i(op.cu_q.elements() - 1),
-          i(op.window > 0 ? std::min<int64_t>(op.window, tk + 1) : tk + 1),
-          dim == value_dim && op.softcap == 0};
+          i(op.window > 0 ? std::min<int64_t>(op.window, tk + 1) : tk + 1)};
 }
 
 // ---------------------------------------------------------------- the plan
@@ -167,8 +164,8 @@ struct SoftmaxRow {
 
 // ---------------------------------------------------------------- variants
 
-// The same operations by wgmma and TMA, for compute capability 9.0 and shapes that suit them; operands are checked
-// already. False: nothing was queued.
+// The same operations by wgmma and TMA, for compute capability 9.0 and shapes that suit them, without softcap; operands
+// are checked already. False: nothing was queued.
 bool attention_sm90(const Attention& op, const AttentionShape& shape, CudaContext& context);
 bool attention_grad_sm90(const AttentionGrad& op, const AttentionShape& shape, CudaContext& context);
 

@@ -20,7 +20,8 @@ struct Arguments {
   float *dk_parts, *dv_parts;  // [parts, tk, kv_heads, dim], or null where a group's query heads are not divided
   int tq, tk, heads, group, kv_heads, window, part_heads;  // part_heads: query heads that a block sums dk and dv over
   int q_stride, kv_stride;                                 // elements of a token's rows: heads * dim, kv_heads * dim
-  float scale, scale_log2;                                 // and times log2(e)
+  float scale, scale_log2;                                 // and times log2(e); with softcap: log2(e)
+  float softcap, cap_scale;                                // cap_scale: scale / softcap
   AttentionPlan* plan;
 };
 
@@ -33,8 +34,10 @@ struct Item {
 
 // kSplit: warps that own the same rows, each with its share of head_dim; they add up their shares of the scores through
 // shared memory. kOther: rows of the other side that lie in shared memory at a time; 16 of them are worked on at once.
-template <TileSide kOwnSide, int kDimension, int kWarpCount, int kSplits, int kOtherRows>
+// kSoftcap: whether scores are capped.
+template <TileSide kOwnSide, int kDimension, int kWarpCount, int kSplits, int kOtherRows, bool kSoftcap>
 struct GradTiles {
+  static constexpr bool kCapped = kSoftcap;
   static constexpr TileSide kSide = kOwnSide;
   static constexpr int kDim = kDimension, kWarps = kWarpCount, kSplit = kSplits, kOther = kOtherRows;
   static constexpr int kThreads = kWarps * kWarp, kRows = kWarps / kSplit * 16, kShare = kDim / kSplit;
@@ -209,8 +212,14 @@ __global__ void __launch_bounds__(T::kThreads, T::kThreads == 128 ? 2 : 1) atten
             const float delta = kKeys ? (e % 2 ? delta2.y : delta2.x) : own_delta[e / 2];
             const int own = e / 2 * 8, other = 8 * n + e % 2;
             const bool seen = whole || AttentionTile::sees(after + (kKeys ? other - own : own - other), a.window);
+            float slope = 1;
+            if constexpr (T::kCapped) {
+              const float t = tanhf(s[n][e] * a.cap_scale);
+              s[n][e] = a.softcap * t, slope = 1 - t * t;
+            }
             const float p = seen ? SoftmaxRow::probability(s[n][e], a.scale_log2, lse) : 0.0f;
             s[n][e] = p, dp[n][e] = p * (dp[n][e] - delta);
+            if constexpr (T::kCapped) dp[n][e] *= slope;
           }
         }
         uint32_t p[4], ds[4];
@@ -316,7 +325,9 @@ void launch_pass(const AttentionGrad& op, const AttentionShape& shape, CudaConte
               shape.heads * shape.dim,
               shape.kv_heads * shape.dim,
               op.scale,
-              op.scale * kLog2e,
+              T::kCapped ? kLog2e : op.scale * kLog2e,
+              op.softcap,
+              T::kCapped ? op.scale / op.softcap : 0,
               plan};
   if (parts > 1) a.dk_parts = context.scratch.take<float>(2 * parts * n), a.dv_parts = a.dk_parts + parts * n;
   const int64_t items = most_tiles(shape, wish) * (T::kSide == TileSide::keys ? shape.kv_heads * parts : shape.heads);
@@ -326,11 +337,11 @@ void launch_pass(const AttentionGrad& op, const AttentionShape& shape, CudaConte
                 a.dv_parts, a.dk, a.dv, n, parts);
 }
 
-template <int kDim, int kWarps, int kSplit, int kOther>
+template <int kDim, int kWarps, int kSplit, int kOther, bool kSoftcap = false>
 void launch_passes(const AttentionGrad& op, const AttentionShape& shape, CudaContext& context) {
   attention_delta(op, shape, context);
-  launch_pass<GradTiles<TileSide::keys, kDim, kWarps, kSplit, kOther>>(op, shape, context);
-  launch_pass<GradTiles<TileSide::queries, kDim, kWarps, kSplit, kOther>>(op, shape, context);
+  launch_pass<GradTiles<TileSide::keys, kDim, kWarps, kSplit, kOther, kSoftcap>>(op, shape, context);
+  launch_pass<GradTiles<TileSide::queries, kDim, kWarps, kSplit, kOther, kSoftcap>>(op, shape, context);
 }
 
 }  // namespace
@@ -340,8 +351,13 @@ void run(const AttentionGrad& op, CudaContext& context) {
   if (context.capability == 90 && attention_grad_sm90(op, shape, context)) return;
 
   // All fit 99 KB of shared memory, so that one table serves sm_80 and later.
-  const bool tensor_cores = shape.plain && op.q.dtype == DType::bf16 && op.scale > 0 &&
+  const bool tensor_cores = shape.value_dim == shape.dim && op.q.dtype == DType::bf16 && op.scale > 0 &&
                             aligned_for(8, op.q, op.k, op.v, op.dout, op.dq, op.dk, op.dv);
+  if (op.softcap > 0) {  // heads of the models that have it, divided for tanh to find registers
+    if (tensor_cores && shape.dim == 128) return launch_passes<128, 8, 2, 32, true>(op, shape, context);
+    if (tensor_cores && shape.dim == 256) return launch_passes<256, 8, 2, 32, true>(op, shape, context);
+    return attention_grad_general(op, shape, context);
+  }
   if (tensor_cores && shape.dim == 64) return launch_passes<64, 4, 1, 64>(op, shape, context);
   if (tensor_cores && shape.dim == 96) return launch_passes<96, 4, 1, 32>(op, shape, context);
   if (tensor_cores && shape.dim == 128) return launch_passes<128, 4, 1, 32>(op, shape, context);

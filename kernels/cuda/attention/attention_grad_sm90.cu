@@ -475,7 +475,8 @@ void queue(const AttentionGrad& op, const AttentionShape& shape, CudaContext& co
 }  // namespace
 
 bool attention_grad_sm90(const AttentionGrad& op, const AttentionShape& shape, CudaContext& context) {
-  if (!shape.plain || !suits_sm90(context, op.scale, {op.q, op.k, op.v, op.dout, op.dq, op.dk, op.dv})) return false;
+  if (shape.value_dim != shape.dim || op.softcap > 0) return false;
+  if (!suits_sm90(context, op.scale, {op.q, op.k, op.v, op.dout, op.dq, op.dk, op.dv})) return false;
   if (shape.dim <= 64)
     queue<64>(op, shape, context);
   else if (shape.dim <= 96)

@@ -287,7 +287,8 @@ bool sm90::suits_sm90(const CudaContext& context, float scale, std::initializer_
 }
 
 bool attention_sm90(const Attention& op, const AttentionShape& shape, CudaContext& context) {
-  if (!shape.plain || !suits_sm90(context, op.scale, {op.q, op.k, op.v, op.o})) return false;
+  if (shape.value_dim != shape.dim || op.softcap > 0) return false;
+  if (!suits_sm90(context, op.scale, {op.q, op.k, op.v, op.o})) return false;
   if (shape.dim <= 64)
     queue<64>(op, shape, context);
   else if (shape.dim <= 96)

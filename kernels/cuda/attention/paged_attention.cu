@@ -200,12 +200,13 @@ __global__ void __launch_bounds__(kThreads) paged_attention_kernel(Paged<T> a) {
             for (int e = 0; e < 4; ++e) scores[i] = fmaf(query[e], key[e], scores[i]);
           }
         }
+        if (a.softcap > 0)
+          for (float& score : scores) score = a.softcap * tanhf(score / a.softcap);
 #pragma unroll
         for (int i = 0; i < kOwn; ++i) {
           const int r = warp + i * kWarps, key = begin + lane;
           if (r >= rows) continue;
           const int high = item.seen + r / heads, low = shape.window > 0 ? high - shape.window : 0;
-          if (a.softcap > 0) scores[i] = a.softcap * tanhf(scores[i] / a.softcap);
           const float score = key < high && key >= low ? scores[i] : kMasked;
           RowSums<kColumns>& row = sums[i];
           SoftmaxRow softmax{row.top, row.total};

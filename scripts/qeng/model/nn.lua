@@ -336,7 +336,7 @@ end
 
 -- Embedding, c.layers blocks made by new_block(p, index), final norm and head. Returns forward(tokens, seq) -> hidden.
 -- c.embed_scale: a factor of the embedding's rows, rounded to the model's dtype. c.logit_scale: one of the logits; what
--- the head reads gets it. c.logit_softcap: nn.softcap bends the logits. c.learned_positions: a learned row for each of c.max_position positions is added to the
+-- the head reads gets it. c.learned_positions: a learned row for each of c.max_position positions is added to the
 -- embedding's. model.neftune: the strength of noise on the embedded tokens while training. seq: positions, cu_q, cu_k,
 -- rope, rope_local; or positions, the ropes and inference (infer/paged.lua). With model.recompute each block is one
 -- checkpoint. It then adds its branch itself, so that one tensor is kept for a block and not two.
