@@ -165,7 +165,9 @@ local function source_of(arch, c, name, from, parameters)
   local list, a, notes = metadata(arch, c, name, from.tokenizer, request.stops(from))
   local source = {
     metadata = list, architecture = a, tensors = {}, files = {}, notes = notes,
-    shape = { layers = c.layers, groups = c.heads / c.kv_heads, tied = c.tied },
+    shape = {
+      layers = c.layers, groups = c.heads / c.kv_heads, tied = c.tied, experts = c.experts and c.experts.count or 0,
+    },
   }
   local scaling = c.rope.scaling or {}
   local function add_factors(stored, factors)
@@ -319,7 +321,7 @@ function export.of_gguf(path)
   local heads = number("attention.head_count", 1)
   source.shape = {
     layers = number("block_count", 1), tied = not file:info "output.weight",
-    groups = heads / number("attention.head_count_kv", heads),
+    groups = heads / number("attention.head_count_kv", heads), experts = number("expert_count", 0),
   }
   return source
 end
