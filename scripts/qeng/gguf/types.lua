@@ -77,7 +77,9 @@ local function more_bits(layer, layers)
 end
 
 -- Mixes of which attn_output has more bits in a model of eight experts, beside which it is small.
-local few_bits = { q2_k = true, q3_k_s = true, q3_k_m = true, q4_k_s = true, q4_k_m = true, iq4_nl = true, iq4_xs = true }
+local few_bits = {
+  q2_k = true, q3_k_s = true, q3_k_m = true, q4_k_s = true, q4_k_m = true, iq4_nl = true, iq4_xs = true,
+}
 
 -- The type of a matrix by the mix, from its GGUF name. shape: {layers =, groups = heads / kv_heads, tied =, experts =}
 -- of the model. weighed: by importance.

@@ -61,8 +61,8 @@ Layer.__index = Layer
 -- that a token meets.
 local function layer_of(p, name, e, out, inputs)
   local layer = setmetatable({
-    model = p.model, name = p.prefix .. name, role = name, weight = p:at(name):weight("weight", { e.count, out, inputs }),
-    experts = e.count, share = e.used / e.count,
+    model = p.model, name = p.prefix .. name, role = name, experts = e.count, share = e.used / e.count,
+    weight = p:at(name):weight("weight", { e.count, out, inputs }),
   }, Layer)
   if p:at(name):rotation("weight", inputs) then
     q.error("unsupported", ("%s: experts that are stored rotated are not supported"):format(layer.name))
@@ -97,7 +97,8 @@ end
 function experts.refuse(model, what)
   for _, layer in ipairs(model.linears) do
     if layer.experts then
-      q.error("unsupported", ("%s: %s is of %d experts, which is not supported"):format(what, layer.name, layer.experts))
+      q.error("unsupported", ("%s: %s is of %d experts, which is not supported"):format(what, layer.name,
+        layer.experts))
     end
   end
 end
@@ -113,7 +114,7 @@ local score = {
 local function note_load(balance, scores, choice, seq)
   local tokens, used, count = scores:shape()[1], choice:shape()[2], scores:shape()[2]
   local last = seq.cu_q:shape()[1]
-  local real = q.arange(tokens):lt(seq.cu_q:slice(1, last - 1, last)):to "f32"
+  local real = q.where(q.arange(tokens):lt(seq.cu_q:slice(1, last - 1, last)), 1, 0)
   local places = real:reshape({ tokens, 1 }):expand({ tokens, used }):reshape { tokens * used }
   local chosen = q.zeros({ count }, "f32"):scatter_add(1, choice:reshape { tokens * used }, places)
   table.insert(balance, { chosen = chosen, scores = (scores * real:reshape { tokens, 1 }):sum(1), tokens = real:sum() })
