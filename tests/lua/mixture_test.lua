@@ -1,6 +1,6 @@
 -- Models of experts: the router's choices and weights, the load-balancing loss, folders with a matrix for each expert,
--- weights however they are held, training that is stopped and resumed, adapters, hooks, and what is refused. (Figures of
--- transformers and llama.cpp: models_test.lua. Batches of requests: engine_test.lua.)
+-- weights however they are held, training that is stopped and resumed, adapters, hooks, and what is refused. (Figures
+-- of transformers and llama.cpp: models_test.lua. Batches of requests: engine_test.lua.)
 local q = require "qeng"
 
 local experts = require "qeng.model.experts"
@@ -231,10 +231,12 @@ refused("mlp_only_layers[0] is 2, expected the number of a layer, from 0 to 1", 
 refused("num_experts_per_tok is 7, of 6 experts", random, { num_experts_per_tok = 7 })
 refused("num_local_experts = 5 changes the mathematics", random, { num_local_experts = 5 })
 refused("unknown key shared_expert_intermediate_size", random, { shared_expert_intermediate_size = 32 })
-refused("one-bit training: model.layers.0.mlp.experts.gate_proj is of 6 experts", q.onebit.learn, random(), "frozen", {})
+refused("one-bit training: model.layers.0.mlp.experts.gate_proj is of 6 experts", q.onebit.learn, random(), "frozen",
+  {})
 refused("router_jitter_noise = 0.1 changes", q.random_model, {
   architectures = q.json.array { "MixtralForCausalLM" }, model_type = "mixtral", hidden_size = 32, num_hidden_layers = 1,
-  intermediate_size = 32, num_attention_heads = 4, num_key_value_heads = 2, vocab_size = 32, router_jitter_noise = 0.1,
+  intermediate_size = 32, num_attention_heads = 4, num_key_value_heads = 2, vocab_size = 32,
+  router_jitter_noise = 0.1,
 })
 q.fs.mkdir(at "gap")
 q.fs.copy(at "folder/config.json", at "gap/config.json")

@@ -43,7 +43,7 @@ end
 -- Each gradient has the length, and the product with a direction, that the golden file says. Lengths are near 1. One of
 -- 1e-7 is rounding: a bias of keys changes nothing where heads are not turned.
 local function check_gradients(name, model, batch, case)
-  local most = model.config.experts and 1e-4 or 1e-5  -- of experts: of doubles, from which those of PyTorch are up to 2e-5
+  local most = model.config.experts and 1e-4 or 1e-5  -- of experts: of doubles, from which PyTorch is off by up to 2e-5
   near("loss", name, math.abs(train_on(model, batch) - case.loss), 1e-5)
   local found = model:gradients()
   for parameter, expected in pairs(case.gradients) do
