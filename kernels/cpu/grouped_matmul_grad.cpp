@@ -6,7 +6,7 @@
 namespace qeng {
 namespace {
 
-constexpr int64_t kTileRows = 128, kTileColumns = 512;  // of dw
+constexpr int64_t kTileRows = 256, kTileColumns = 512;  // of dw
 
 // A tile of one expert's dw; its rows are columns of dy, its columns those of x.
 struct Piece {
