@@ -97,6 +97,7 @@ void begin_piece(const GroupedMatmul& op, const Piece& piece, float* sums, int64
 void multiply_pieces(const GroupedMatmul& op, const std::vector<Piece>& pieces, CpuContext& context) {
   const int64_t n = op.y.columns(), k = op.x.columns();
   const int64_t columns = op.tall ? std::min(kTileColumns, n) : k, rows = op.tall ? k : std::min(kTileColumns, n);
+  if (pieces.empty()) return;
   const bool direct = op.y.dtype == DType::f32;
   const WideRows x = wide_rows(op.x, false, context);
   const int64_t decoded = rows * good_stride(columns), sums = direct ? 0 : kTileRows * kTileColumns;
@@ -120,6 +121,18 @@ void multiply_pieces(const GroupedMatmul& op, const std::vector<Piece>& pieces, 
                          piece.columns);
   });
   if (!complete) fail("memory", op.name, ": oneDNN is out of memory (", shape_text(op.x), ")");
+}
+
+// False, and nothing done, where that is not how to multiply the segment.
+bool multiply_by_library(const GroupedMatmul& op, const Segment& of, CpuContext& context) {
+  if (op.x.dtype != DType::bf16 || op.w.dtype != DType::bf16 || of.rows < kRowsOfLibrary) return false;
+  const int64_t n = op.y.columns(), k = op.x.columns();
+  GemmShape shape;
+  shape.m = of.rows, shape.n = n, shape.k = k, shape.in = DType::bf16, shape.out = op.y.dtype;
+  shape.trans_b = !op.tall, shape.acc = op.acc, shape.has_bias = static_cast<bool>(op.bias);
+  if (op.bias) shape.bias = op.bias.dtype;
+  return context.gemm.run(shape, at(op.x, of.first * k), at(op.w, of.expert * n * k),
+                          op.bias ? at(op.bias, of.expert * n) : nullptr, at(op.y, of.first * n), context);
 }
 
 View part(const View& of, int64_t first, int64_t rows) {
@@ -152,7 +165,10 @@ void run(const GroupedMatmul& op, CpuContext& context) {
   if (!op.acc && used < rows)
     std::memset(at(op.y, used * n), 0, static_cast<size_t>((rows - used) * n) * dtype_size(op.y.dtype));
   if (op.apart) return multiply_apart(op, segments, context);
-  multiply_pieces(op, pieces_of(segments, n), context);
+  std::vector<Segment> left;
+  for (const Segment& segment : segments)
+    if (!multiply_by_library(op, segment, context)) left.push_back(segment);
+  multiply_pieces(op, pieces_of(left, n), context);
 }
 
 }  // namespace qeng
