@@ -234,8 +234,8 @@ refused("unknown key shared_expert_intermediate_size", random, { shared_expert_i
 refused("one-bit training: model.layers.0.mlp.experts.gate_proj is of 6 experts", q.onebit.learn, random(), "frozen",
   {})
 refused("router_jitter_noise = 0.1 changes", q.random_model, {
-  architectures = q.json.array { "MixtralForCausalLM" }, model_type = "mixtral", hidden_size = 32, num_hidden_layers = 1,
-  intermediate_size = 32, num_attention_heads = 4, num_key_value_heads = 2, vocab_size = 32,
+  architectures = q.json.array { "MixtralForCausalLM" }, model_type = "mixtral", hidden_size = 32,
+  num_hidden_layers = 1, intermediate_size = 32, num_attention_heads = 4, num_key_value_heads = 2, vocab_size = 32,
   router_jitter_noise = 0.1,
 })
 q.fs.mkdir(at "gap")
