@@ -201,6 +201,35 @@ for _, mode in ipairs { "full", "lora" } do
   end
 end
 
+-- The best weights of a run come back from the folder that it was saved in, where each expert is apart. Without the
+-- option the load is balanced if the config trains so.
+q.train_bpe({ "the cat sees the dog" }, { vocab = 262, specials = { "<|endoftext|>", "<|im_start|>", "<|im_end|>" },
+  out = at "folder" })
+local function finetune(mode, more)
+  local opt = {
+    model = at "folder", data = at "data.qubgpu", any_tokenizer = true, mode = mode, out = at("tuned_" .. mode),
+    steps = 4, row_tokens = 32, eval_share = 0.2, eval_every = 1, best = true, lr = mode == "full" and 1 or 3,
+    schedule = "constant", overwrite = true,
+  }
+  for key, value in pairs(more or {}) do opt[key] = value end
+  return q.finetune(opt)
+end
+for _, mode in ipairs { "full", "lora" } do
+  local tuned, _, result = finetune(mode, mode == "lora" and { targets = { "up_proj" } } or { router_aux_loss = 0.1 })
+  assert(result.best_step < 4, "a rate that high makes the first evaluations the best")
+  local best = mode == "full" and q.load(at "tuned_full/best")
+    or q.load(at "folder"):load_adapter(at "tuned_lora/best")
+  assert(distance(tuned:logits(tokens), best:logits(tokens)) == 0, mode .. ": other weights than the best")
+  assert((result.metrics[1].router_aux_loss ~= nil) == (mode == "full"))
+end
+local config = q.json.decode(q.fs.read(at "folder/config.json"))
+config.output_router_logits, config.router_aux_loss_coef = true, 0.25
+q.fs.write(at "folder/config.json", q.json.encode(config))
+local said, tuned = scratch.said(finetune, "full")
+assert(tuned.router_aux_loss == 0.25 and said:find("balanced by a loss of weight 0.25", 1, true), said)
+assert(finetune("full", { router_aux_loss = 0 }).router_aux_loss == 0)
+refused("does not go with --recompute", finetune, "full", { recompute = true })
+
 -- ---------------------------------------------------------------- adapters
 
 model = random():lora { rank = 2, targets = { "up_proj", "gate_proj" } }

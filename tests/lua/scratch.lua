@@ -19,7 +19,9 @@ end
 -- What fn(...) writes to standard error, and its result.
 function scratch.said(fn, ...)
   local stderr, text = io.stderr, {}
-  io.stderr = { write = function(_, ...) for _, part in ipairs { ... } do text[#text + 1] = part end end }
+  io.stderr = {
+    write = function(_, ...) for _, part in ipairs { ... } do text[#text + 1] = part end end, flush = function() end,
+  }
   local ok, result = pcall(fn, ...)
   io.stderr = stderr
   if not ok then error(result, 0) end
