@@ -60,13 +60,6 @@ Cost of(const RowLinear& op) {
   for (const View& w : op.w) flops += 2 * static_cast<double>(op.x.rows()) * count(w);
   return {bytes_of(op), flops};
 }
-Cost of(const GroupedMatmul& op) {  // of the weights, those of the experts that have rows: one for each row at most
-  GroupedMatmul rest = op;
-  rest.w = rest.bias = {};
-  const double met = std::min(1.0, static_cast<double>(op.x.rows()) / static_cast<double>(op.w.shape[0]));
-  return {bytes_of(rest) + met * static_cast<double>(op.w.bytes() + (op.bias ? op.bias.bytes() : 0)),
-          static_cast<double>(op.flops())};
-}
 Cost of(const Hadamard& op) { return {bytes_of(op), count(op.x) * (std::log2(op.block) + 2)}; }
 Cost of(const KvStore& op) {  // of the pools, the rows it writes
   const double rows = 2.0 * static_cast<double>(dtype_bytes(op.k_pool.dtype, op.k.elements()));
