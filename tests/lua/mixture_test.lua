@@ -4,6 +4,7 @@
 local q = require "qeng"
 
 local experts = require "qeng.model.experts"
+local importance = require "qeng.gguf.importance"
 local scratch = require "scratch"
 local at, refused = scratch.at, scratch.refused
 
@@ -222,6 +223,26 @@ for _, mode in ipairs { "full", "lora" } do
   assert(distance(tuned:logits(tokens), best:logits(tokens)) == 0, mode .. ": other weights than the best")
   assert((result.metrics[1].router_aux_loss ~= nil) == (mode == "full"))
 end
+-- What calibration says of each expert's inputs survives its file, and weighs that expert's matrix.
+local calibrated = q.load(at "folder")
+local found = importance.collect(calibrated, ("the cat sees the dog "):rep(40), { length = 32, chunks = 2 })
+local up = found["blk.0.ffn_up_exps.weight"]
+local rows = 0
+for _, count in ipairs(up.counts) do rows = rows + count end
+assert(rows == 2 * 32 * 2 and #up.counts == 6, "each token counts for two experts")
+importance.save(found, at "imatrix.gguf", 32)
+local weights = importance.tensors(importance.load(at "imatrix.gguf"))
+assert(weights["blk.0.ffn_up_exps.weight"]:hash() == up.sums:hash())
+calibrated:save_gguf(at "weighed.gguf", { type = "q4_0", importance = weights })
+local weighed = q.load(at "weighed.gguf").linears[7].weight:to "f32"
+local stack_of = calibrated.linears[7].weight
+for e = 0, 5 do
+  local own = weights["blk.0.ffn_up_exps.weight"]:rows(e, 1):reshape { 64 }
+  local matrix = stack_of:rows(e, 1):reshape { 32, 64 }
+  local alone = q.quantize(matrix, "q4_0", { importance = up.counts[e + 1] > 0 and own or nil })
+  assert(distance(alone:to "f32", weighed:rows(e, 1):reshape { 32, 64 }) == 0, "weighed by another's inputs")
+end
+
 local config = q.json.decode(q.fs.read(at "folder/config.json"))
 config.output_router_logits, config.router_aux_loss_coef = true, 0.25
 q.fs.write(at "folder/config.json", q.json.encode(config))

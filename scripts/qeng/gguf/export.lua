@@ -336,6 +336,19 @@ end
 
 local is_dense = { f32 = true, f16 = true, bf16 = true }
 
+-- The matrices of experts in blocks, each by its own importance. One that no token met counts evenly.
+local function quantize_experts(tensor, type, importance)
+  local shape = tensor:shape()
+  local result = q.empty(shape, type)
+  for e = 0, shape[1] - 1 do
+    local own = importance:rows(e, 1):reshape { shape[3] }
+    local matrix = tensor:rows(e, 1):reshape { shape[2], shape[3] }
+    local blocks = q.quantize(matrix, type, { importance = own:sum():item() > 0 and own or nil })
+    result:rows(e, 1):copy(blocks:reshape { 1, shape[2], shape[3] })
+  end
+  return result
+end
+
 local function to_type(tensor, type, importance, scale)
   if scale then
     local exact = tensor:dtype() == "one_bit" and "q1_0" or "tq2_0"
@@ -345,6 +358,7 @@ local function to_type(tensor, type, importance, scale)
   if tensor:dtype() == type then return tensor end
   if is_dense[type] then return tensor:to(type) end
   if not is_dense[tensor:dtype()] then tensor = tensor:to "f32" end
+  if importance and #importance:shape() == 2 then return quantize_experts(tensor, type, importance) end
   return q.quantize(tensor, type, { importance = importance })
 end
 

@@ -73,6 +73,7 @@ end
 
 -- Rows first[e] .. of x under expert e and its part of the adapter, or of none. apart: in inference.
 function Layer:__call(x, first, adapter, apart)
+  if self.model.observe then self.model.observe(self.name .. ".weight", x, first) end
   return q.grouped_linear(x, self.weight, first, { lora = adapter, apart = apart })
 end
 
