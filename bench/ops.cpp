@@ -264,6 +264,38 @@ Op rope(Operands& o, int64_t t, int64_t heads, int64_t kv_heads, int64_t dim) {
   return op;
 }
 
+// A layer of experts, of which each token goes to 8.
+constexpr int64_t kExperts = 32, kChosen = 8;
+int64_t width_of(const Model& m) { return std::max<int64_t>(8, m.intermediate / 16 / 8 * 8); }
+
+// Where the rows of each expert begin, of rows that they share equally.
+View shared(Operands& o, int64_t rows) {
+  std::vector<int32_t> first;
+  for (int64_t e = 0; e <= kExperts; ++e) first.push_back(static_cast<int32_t>(rows * e / kExperts));
+  return o.list(first);
+}
+
+View places(Operands& o, int64_t tokens) {
+  std::vector<int32_t> list(static_cast<size_t>(tokens * kChosen));
+  for (size_t i = 0; i < list.size(); ++i) list[i] = static_cast<int32_t>(i);
+  std::shuffle(list.begin(), list.end(), std::mt19937(1));
+  View view = o.list(list);
+  view.rank = 2, view.shape[0] = tokens, view.shape[1] = kChosen;
+  return view;
+}
+
+// The up projection of some rows, or its gradient by them.
+Op experts_up(Operands& o, const Model& m, DType stored, int64_t rows, bool back, bool apart) {
+  GroupedMatmul op;
+  const int64_t n = width_of(m);
+  op.tall = back, op.apart = apart, op.first = shared(o, rows);
+  op.x = o.random(kHalf, {rows, back ? n : m.hidden}), op.y = o.empty(kHalf, {rows, back ? m.hidden : n});
+  op.w =
+      is_block(stored) ? o.packed(stored, kExperts * n, m.hidden) : o.random(stored, {kExperts * n, m.hidden}, 0.02f);
+  op.w.rank = 3, op.w.shape[0] = kExperts, op.w.shape[1] = n, op.w.shape[2] = m.hidden;
+  return op;
+}
+
 // Decoding: gate and up of `rows` sequences.
 Op linear(Operands& o, DType stored, int64_t rows, int64_t n, int64_t k) {
   RowLinear op;
@@ -505,6 +537,39 @@ std::vector<Case> cases(const Model& m, int64_t t) {
       {"sort, 8 of a row",
        [=](Operands& o) {
          return Sort{half(t, hidden)(o), o.empty(kHalf, {t, 8}), o.empty(DType::i32, {t, 8}), true};
+       },
+       ""},
+      {"grouped_matmul up, y", [=](Operands& o) { return experts_up(o, m, kHalf, t * kChosen, false, false); }, ""},
+      {"grouped_matmul up, dx", [=](Operands& o) { return experts_up(o, m, kHalf, t * kChosen, true, false); }, ""},
+      {"grouped_matmul q4_0, 8 rows apart", [=](Operands& o) { return experts_up(o, m, DType::q4_0, 8, false, true); },
+       ""},
+      {"grouped_matmul_grad up, dw",
+       [=](Operands& o) {
+         const int64_t n = width_of(m), rows = t * kChosen;
+         return GroupedMatmulGrad{half(rows, n)(o), half(rows, hidden)(o), shared(o, rows),
+                                  o.empty(kFull, {kExperts, n, hidden})};
+       },
+       ""},
+      {"route, 8 of 32",
+       [=](Operands& o) {
+         const View scores = o.random(kFull, {t, kExperts}), choice = o.empty(DType::i32, {t, kChosen});
+         return Route{scores,
+                      {},
+                      choice,
+                      o.empty(DType::i32, {t * kChosen}),
+                      o.empty(DType::i32, {kExperts + 1}),
+                      o.empty(DType::i32, {t, kChosen})};
+       },
+       ""},
+      {"dispatch, 8 rows of a token",
+       [=](Operands& o) {
+         return Dispatch{half(t, hidden)(o), places(o, t), {}, o.empty(kHalf, {t * kChosen, hidden})};
+       },
+       ""},
+      {"combine, 8 rows of a token",
+       [=](Operands& o) {
+         return Combine{half(t * kChosen, hidden)(o), places(o, t), o.random(kFull, {t, kChosen}),
+                        o.empty(kHalf, {t, hidden})};
        },
        ""},
       {"cumulative_sum",
@@ -871,7 +936,8 @@ int bench(const Settings& settings) {
         const bool products =
             std::holds_alternative<Matmul>(sets[0]) || std::holds_alternative<LmHeadLoss>(sets[0]) ||
             std::holds_alternative<Attention>(sets[0]) || std::holds_alternative<AttentionGrad>(sets[0]) ||
-            std::holds_alternative<RowLinear>(sets[0]) || std::holds_alternative<PagedAttention>(sets[0]);
+            std::holds_alternative<RowLinear>(sets[0]) || std::holds_alternative<PagedAttention>(sets[0]) ||
+            std::holds_alternative<GroupedMatmul>(sets[0]) || std::holds_alternative<GroupedMatmulGrad>(sets[0]);
         const bool moves = !products || by_bytes > by_flops;
         const double share = (moves ? by_bytes : by_flops) / median;
         row.add("op", op_name(sets[0]))

@@ -191,8 +191,10 @@ function Tensor:requires_grad(on) end
 ---The accumulated f32 gradient, or nil.
 ---@return Tensor?
 function Tensor:grad() end
----Backpropagates from this scalar: gradients are added to every tensor that requires them; the tape is emptied.
-function Tensor:backward() end
+---Backpropagates from this scalar, or from the sum of several: gradients are added to every tensor that requires them;
+---the tape is emptied.
+---@param ... Tensor?  further losses of the same tape
+function Tensor:backward(...) end
 ---@param label? string  sets or asks the name that traces and errors show
 ---@return string
 function Tensor:label(label) end

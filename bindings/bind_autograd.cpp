@@ -234,10 +234,12 @@ int to(Call& call) {
   return call.push(cast(tape_of(call, x), x, call.arg<DType>(1)));
 }
 int backward(Call& call) {
-  const TensorPtr loss = lua::self_tensor(call);
-  Tape& tape = tape_of(call, loss);
+  std::vector<TensorPtr> losses{lua::self_tensor(call)};
+  for (int i = 1, others = call.arguments(); i <= others; ++i)
+    if (call.has(i)) losses.push_back(call.arg<TensorPtr>(i));
+  Tape& tape = device_of(call, losses).runtime()->tape();
   const Using used(tape.device().runtime()->shared_from_this());  // checkpoints run functions of Lua again
-  tape.backward(loss);
+  tape.backward(losses);
   return 0;
 }
 

@@ -61,6 +61,16 @@ Cost of(const RowLinear& op) {
   for (const View& w : op.w) flops += 2 * static_cast<double>(op.x.rows()) * count(w);
   return {bytes_of(op), flops};
 }
+// Of the weights, those of experts that have rows; in a rehearsal, where nobody has, as many as there may be.
+Cost of(const GroupedMatmul& op) {
+  const int32_t* first = op.first.as<int32_t>();
+  const int64_t experts = op.w.shape[0];
+  int64_t used = 0;
+  for (int64_t e = 0; e < experts; ++e) used += first[e + 1] > first[e];
+  if (used == 0) used = std::min(experts, op.x.rows());
+  const double unused = count(op.w) ? static_cast<double>(experts - used) / static_cast<double>(experts) : 0;
+  return {bytes_of(op) - unused * static_cast<double>(op.w.bytes()), static_cast<double>(op.flops())};
+}
 Cost of(const Hadamard& op) { return {bytes_of(op), count(op.x) * (std::log2(op.block) + 2)}; }
 Cost of(const KvStore& op) {  // of the pools, the rows it writes
   const double rows = static_cast<double>(dtype_bytes(op.k_pool.dtype, op.k.elements()) +

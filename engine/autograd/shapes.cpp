@@ -200,7 +200,7 @@ TensorPtr gather(Tape& tape, const TensorPtr& x, const TensorPtr& index, int dim
   op.y.data = y->view.data;
   device.run(Gather{op.x, op.index, op.y});
   if (!tape.wants({x})) return y;
-  tape.record({y}, [=, &tape, &device] {
+  tape.record({y}, [=, &tape, &device, kept = index] {  // op has views of it alone
     const TensorPtr dx = make_zeros(device, shape_of(x), DType::f32);
     View g = op.y, to = op.x;
     g.data = y->grad->view.data, to.data = dx->view.data, to.dtype = DType::f32;
@@ -222,7 +222,7 @@ TensorPtr scatter_add(Tape& tape, const TensorPtr& x, int dim, const TensorPtr& 
   device.run(ScatterAdd{from, op.index, to});
   TensorPtr y = narrowed(wide, x->view.dtype);
   if (!tape.wants({x, source})) return y;
-  tape.record({y}, [=, &tape, &device] {
+  tape.record({y}, [=, &tape, &device, kept = index] {
     if (source->needs_grad()) {
       TensorPtr g = make_tensor(device, op.shape, y->view.dtype);
       View all = op.x, some = op.y;

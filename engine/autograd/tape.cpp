@@ -76,14 +76,18 @@ void Tape::play_back(std::vector<Record>& records) {
   }
 }
 
-void Tape::backward(const TensorPtr& loss) {
-  if (loss->view.elements() != 1 || loss->view.dtype != DType::f32)
-    fail("shape", "backward starts from a scalar f32 loss, not ", shape_text(loss->view));
-  if (!loss->tracked || records_.empty())
-    fail("value", "this loss depends on no tensor that requires a gradient, or its tape has been played already");
-  loss->grad = make_like(*loss);
-  loss->grad->label = "one";
-  device_.run(Fill{loss->grad->view, 1});
+void Tape::backward(const std::vector<TensorPtr>& losses) {
+  for (const TensorPtr& loss : losses) {
+    if (loss->view.elements() != 1 || loss->view.dtype != DType::f32)
+      fail("shape", "backward starts from a scalar f32 loss, not ", shape_text(loss->view));
+    if (!loss->tracked || records_.empty())
+      fail("value", "this loss depends on no tensor that requires a gradient, or its tape has been played already");
+  }
+  for (const TensorPtr& loss : losses) {
+    loss->grad = make_like(*loss);
+    loss->grad->label = "one";
+    device_.run(Fill{loss->grad->view, 1});
+  }
   NoGrad guard(*this);
   Block block(device_, "");
   std::vector<Record> records = std::move(records_);

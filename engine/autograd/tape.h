@@ -41,8 +41,8 @@ class Tape {
   // Adds gradient g, which the caller gives away, to x's: shares it where x has none yet.
   void pass(const TensorPtr& x, const TensorPtr& g);
 
-  // Gradients of the scalar loss [1] f32 are added to every parameter it depends on; empties the tape.
-  void backward(const TensorPtr& loss);
+  // Gradients of the sum of scalar losses [1] f32 are added to every parameter it depends on; empties the tape.
+  void backward(const std::vector<TensorPtr>& losses);
   void clear();
 
   // Runs fn(inputs) with nothing kept but inputs and outputs; backward runs it again, recording. The same ops run in

@@ -34,7 +34,8 @@ WideRows wide_rows(const View& x, bool walks_down, CpuContext& context) {
 
 namespace {
 
-constexpr int64_t kTileRows = 256, kTileColumns = 128;
+// Most rows and columns of a piece. Columns are halved, down to the least, until there are kPieces for many threads.
+constexpr int64_t kTileRows = 256, kTileColumns = 512, kLeastColumns = 64, kPieces = 64;
 
 // Rows of one expert, and columns of y.
 struct Piece {
@@ -43,13 +44,16 @@ struct Piece {
 };
 
 std::vector<Piece> pieces_of(const std::vector<Segment>& segments, int64_t n) {
+  int64_t columns = kTileColumns, parts = 0;
+  for (const Segment& segment : segments) parts += (segment.rows + kTileRows - 1) / kTileRows;
+  while (columns > kLeastColumns && parts * ((n + columns - 1) / columns) < kPieces) columns /= 2;
   std::vector<Piece> pieces;
   for (const Segment& segment : segments)
-    for (int64_t column = 0; column < n; column += kTileColumns)
+    for (int64_t column = 0; column < n; column += columns)
       for (int64_t row = 0; row < segment.rows; row += kTileRows)
         pieces.push_back({{segment.expert, segment.first + row, std::min(kTileRows, segment.rows - row)},
                           column,
-                          std::min(kTileColumns, n - column)});
+                          std::min(columns, n - column)});
   return pieces;
 }
 
@@ -67,38 +71,68 @@ WideRows weights_of(const GroupedMatmul& op, const Piece& piece, float* memory, 
   return {memory, stride};
 }
 
-// Adds the bias and what is there, and rounds once. Changes sums.
-void finish_piece(const GroupedMatmul& op, const Piece& piece, float* sums, const isa::Table& isa) {
+// Element [first row, first column] of a piece of y, and row r of the bias that its expert adds.
+char* begin_of(const GroupedMatmul& op, const Piece& piece) {
+  return at(op.y, piece.rows.first * op.y.columns() + piece.column);
+}
+const char* bias_of(const GroupedMatmul& op, const Piece& piece) {
+  return at(op.bias, piece.rows.expert * op.y.columns() + piece.column);
+}
+
+// y's piece in f32: y itself where it is that, so that the product is added to what it begins with.
+void begin_piece(const GroupedMatmul& op, const Piece& piece, float* sums, int64_t stride, const isa::Table& isa) {
   const int64_t n = op.y.columns();
   for (int64_t r = 0; r < piece.rows.rows; ++r) {
-    float* row = sums + r * kTileColumns;
-    char* y = at(op.y, (piece.rows.first + r) * n + piece.column);
-    if (op.bias)
-      isa.accumulate(float_type(op.bias), at(op.bias, piece.rows.expert * n + piece.column), row, piece.columns);
-    if (op.acc) isa.accumulate(float_type(op.y), y, row, piece.columns);
-    isa.scale(isa::Float::f32, row, float_type(op.y), y, 1.0f, piece.columns);
+    float* row = sums + r * stride;
+    const char* y = begin_of(op, piece) + r * n * static_cast<int64_t>(dtype_size(op.y.dtype));
+    if (op.acc && op.y.dtype != DType::f32) isa.scale(float_type(op.y), y, isa::Float::f32, row, 1.0f, piece.columns);
+    if (!op.bias) continue;
+    if (op.acc)
+      isa.accumulate(float_type(op.bias), bias_of(op, piece), row, piece.columns);
+    else
+      isa.scale(float_type(op.bias), bias_of(op, piece), isa::Float::f32, row, 1.0f, piece.columns);
   }
 }
 
 void multiply_pieces(const GroupedMatmul& op, const std::vector<Piece>& pieces, CpuContext& context) {
-  const int64_t k = op.x.columns(), columns = op.tall ? kTileColumns : k, rows = op.tall ? k : kTileColumns;
+  const int64_t n = op.y.columns(), k = op.x.columns();
+  const int64_t columns = op.tall ? std::min(kTileColumns, n) : k, rows = op.tall ? k : std::min(kTileColumns, n);
+  if (pieces.empty()) return;
+  const bool direct = op.y.dtype == DType::f32;
   const WideRows x = wide_rows(op.x, false, context);
-  const int64_t decoded = rows * good_stride(columns), sums = kTileRows * kTileColumns;
+  const int64_t decoded = rows * good_stride(columns), sums = direct ? 0 : kTileRows * kTileColumns;
   auto* memory = context.scratch.take<float>(context.threads * (decoded + sums));
   std::atomic<bool> complete = true;
   parallel_each(context.threads, static_cast<int64_t>(pieces.size()), [&](int64_t index) {
     const Piece& piece = pieces[static_cast<size_t>(index)];
     float* mine = memory + team_rank() * (decoded + sums);
-    const WideRows w = weights_of(op, piece, mine + sums, context);
+    const WideRows w = weights_of(op, piece, mine, context);
     Tile tile;
     tile.a = x.data + piece.rows.first * x.stride, tile.lda = x.stride;
     tile.b = w.data, tile.ldb = w.stride, tile.trans_b = !op.tall;
-    tile.c = mine, tile.ldc = kTileColumns;
-    tile.m = piece.rows.rows, tile.n = piece.columns, tile.k = k;
+    tile.c = direct ? reinterpret_cast<float*>(begin_of(op, piece)) : mine + decoded;
+    tile.ldc = direct ? n : piece.columns;
+    tile.m = piece.rows.rows, tile.n = piece.columns, tile.k = k, tile.acc = op.acc || op.bias;
+    if (tile.acc) begin_piece(op, piece, tile.c, tile.ldc, *context.isa);
     if (!run_tile(tile)) complete = false;
-    finish_piece(op, piece, mine, *context.isa);
+    for (int64_t r = 0; r < piece.rows.rows && !direct; ++r)
+      context.isa->scale(isa::Float::f32, tile.c + r * tile.ldc, float_type(op.y),
+                         begin_of(op, piece) + r * n * static_cast<int64_t>(dtype_size(op.y.dtype)), 1.0f,
+                         piece.columns);
   });
   if (!complete) fail("memory", op.name, ": oneDNN is out of memory (", shape_text(op.x), ")");
+}
+
+// False, and nothing done, where that is not how to multiply the segment.
+bool multiply_by_library(const GroupedMatmul& op, const Segment& of, CpuContext& context) {
+  if (op.x.dtype != DType::bf16 || op.w.dtype != DType::bf16 || of.rows < kRowsOfLibrary) return false;
+  const int64_t n = op.y.columns(), k = op.x.columns();
+  GemmShape shape;
+  shape.m = of.rows, shape.n = n, shape.k = k, shape.in = DType::bf16, shape.out = op.y.dtype;
+  shape.trans_b = !op.tall, shape.acc = op.acc, shape.has_bias = static_cast<bool>(op.bias);
+  if (op.bias) shape.bias = op.bias.dtype;
+  return context.gemm.run(shape, at(op.x, of.first * k), at(op.w, of.expert * n * k),
+                          op.bias ? at(op.bias, of.expert * n) : nullptr, at(op.y, of.first * n), context);
 }
 
 View part(const View& of, int64_t first, int64_t rows) {
@@ -131,7 +165,10 @@ void run(const GroupedMatmul& op, CpuContext& context) {
   if (!op.acc && used < rows)
     std::memset(at(op.y, used * n), 0, static_cast<size_t>((rows - used) * n) * dtype_size(op.y.dtype));
   if (op.apart) return multiply_apart(op, segments, context);
-  multiply_pieces(op, pieces_of(segments, n), context);
+  std::vector<Segment> left;
+  for (const Segment& segment : segments)
+    if (!multiply_by_library(op, segment, context)) left.push_back(segment);
+  multiply_pieces(op, pieces_of(left, n), context);
 }
 
 }  // namespace qeng

@@ -6,7 +6,7 @@
 namespace qeng {
 namespace {
 
-constexpr int64_t kTileRows = 128, kTileColumns = 512;  // of dw
+constexpr int64_t kTileRows = 256, kTileColumns = 512;  // of dw
 
 // A tile of one expert's dw; its rows are columns of dy, its columns those of x.
 struct Piece {
@@ -36,9 +36,23 @@ void sum_biases(const GroupedMatmulGrad& op, const std::vector<Segment>& segment
   });
 }
 
+// False, and nothing done, where that is not how to multiply the segment.
+bool multiply_by_library(const GroupedMatmulGrad& op, const Segment& of, CpuContext& context) {
+  if (op.dy.dtype != DType::bf16 || of.rows < kRowsOfLibrary) return false;
+  GemmShape shape;
+  shape.m = op.dy.columns(), shape.n = op.x.columns(), shape.k = of.rows, shape.in = DType::bf16;
+  shape.trans_a = true, shape.acc = op.acc;
+  return context.gemm.run(shape, at(op.dy, of.first * shape.m), at(op.x, of.first * shape.n), nullptr,
+                          at(op.dw, of.expert * shape.m * shape.n), context);
+}
+
 void multiply(const GroupedMatmulGrad& op, const std::vector<Segment>& segments, CpuContext& context) {
   const int64_t n = op.dy.columns(), k = op.x.columns();
-  const std::vector<Piece> pieces = pieces_of(segments, n, k);
+  std::vector<Segment> left;
+  for (const Segment& segment : segments)
+    if (!multiply_by_library(op, segment, context)) left.push_back(segment);
+  if (left.empty()) return;
+  const std::vector<Piece> pieces = pieces_of(left, n, k);
   const WideRows dy = wide_rows(op.dy, true, context), x = wide_rows(op.x, true, context);
   std::atomic<bool> complete = true;
   parallel_each(context.threads, static_cast<int64_t>(pieces.size()), [&](int64_t index) {

@@ -192,16 +192,17 @@ def of_transformers(values, tokens, words, targets, others, rate):
             json.dump(values, f)
         config = AutoConfig.from_pretrained(folder)
 
-    def fresh():
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager").eval()
+    def fresh(dtype=torch.float32):
+        more = dict(experts_implementation="eager") if words else {}
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="eager", **more).eval()
         for name, parameter in model.named_parameters():
             own = {name: parameter} if callable(words) else expert_layers.parts(words, name, parameter)
-            parameter.data = torch.cat([torch.from_numpy(formula(part, tuple(tensor.shape))) for part, tensor in own.items()], len(own) - 1)
+            parameter.data = torch.cat([torch.from_numpy(formula(part, tuple(tensor.shape))) for part, tensor in own.items()], len(own) - 1).to(dtype)
         model.tie_weights()
         return model
 
     ids = torch.tensor([tokens])
-    model = fresh()
+    model = fresh(torch.float64 if words else torch.float32)  # in f32 the gradients of experts are off by up to 2e-5
     out = model(ids, labels=ids)
     out.loss.backward()
     grads, shapes = {}, {}

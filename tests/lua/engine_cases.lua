@@ -1,6 +1,7 @@
 -- Random schedules of the continuous-batching engine, each request compared with itself alone. engine_test.lua and
 -- tests/campaigns/engine.lua use them.
 
+local lora = require "qeng.model.lora"
 local q = require "qeng"
 
 local cases = {}
@@ -20,8 +21,12 @@ local families = {
     sliding_window_pattern = 2,
     query_pre_attn_scalar = 32, hidden_act = "gelu_pytorch_tanh",
   },
+  qwen3_moe = {
+    architectures = q.json.array { "Qwen3MoeForCausalLM" }, model_type = "qwen3_moe", num_experts = 8,
+    num_experts_per_tok = 3, moe_intermediate_size = 32, norm_topk_prob = true,
+  },
 }
-cases.families = { "qwen2", "qwen3", "llama", "mistral", "gemma2", "gemma3" }
+cases.families = { "qwen2", "qwen3", "llama", "mistral", "gemma2", "gemma3", "qwen3_moe" }
 
 -- A small model of a family; its weights are large enough that tokens vary.
 function cases.model(family, opt)
@@ -42,10 +47,10 @@ function cases.adapter(model, seed)
   local adapter = { layers = {} }
   for i, layer in ipairs(model.linears) do
     if (i + seed) % 3 ~= 0 then
-      local shape = layer.weight:shape()
+      local shape_a, shape_b = lora.shapes(layer, 4)
       adapter.layers[layer.name] = {
-        a = q.keep(q.randn({ 4, shape[2] }, { std = 0.2, seed = seed, subsequence = 2 * i, dtype = model.dtype })),
-        b = q.keep(q.randn({ shape[1], 4 }, { std = 0.2, seed = seed, subsequence = 2 * i + 1, dtype = model.dtype })),
+        a = q.keep(q.randn(shape_a, { std = 0.2, seed = seed, subsequence = 2 * i, dtype = model.dtype })),
+        b = q.keep(q.randn(shape_b, { std = 0.2, seed = seed, subsequence = 2 * i + 1, dtype = model.dtype })),
         scale = 0.7,
       }
     end

@@ -19,14 +19,14 @@ local function equal(a, b)
 end
 
 -- 64 sequences, random schedules
-for seed = 1, tonumber(os.getenv "QENG_ROUNDS") or 5 do
+for seed = 1, tonumber(os.getenv "QENG_ROUNDS") or #cases.families do
   local figures = cases.schedule(seed, { pages = seed == 2 and 12 or nil })  -- the second: pages run out
   print(("schedule %d: %d steps, %d preempted, %d tokens reused, %d cancelled, %d of %d guesses true"):format(
     seed, figures.steps, figures.preempted, figures.reused, figures.cancelled, figures.accepted, figures.guessed))
 end
 
 -- every dtype of the cache and of the model: chunks, guesses and company change nothing
-for _, family in ipairs { "qwen2", "mistral" } do
+for _, family in ipairs { "qwen2", "mistral", "qwen3_moe" } do
   for _, dtype in ipairs { "f32", "bf16" } do
     local model = cases.model(family, { dtype = dtype })
     for _, kv in ipairs { "f32", "bf16", "f16", "q8_0" } do

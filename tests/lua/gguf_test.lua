@@ -148,7 +148,21 @@ local function sizes_and(key, value)
   return all
 end
 refused("llama.logit_scale", q.load, file_with(sizes_and("llama.logit_scale", 2)))
-refused("expert_count", q.load, file_with(sizes_and("llama.expert_count", 8)))
+-- llama with experts is Mixtral.
+local mixture = sizes_and("llama.expert_count", 8)
+refused("llama.expert_used_count is missing", q.load, file_with(mixture))
+mixture["llama.expert_used_count"] = 2
+refused("tensor blk.0.ffn_gate_inp.weight is missing", q.load, file_with(mixture, {
+  { "token_embd.weight", q.zeros { 8, 64 } }, { "output.weight", q.zeros { 8, 64 } },
+  { "blk.0.attn_q.weight", q.zeros { 64, 64 } }, { "blk.0.attn_k.weight", q.zeros { 64, 64 } },
+  { "blk.0.attn_v.weight", q.zeros { 64, 64 } }, { "blk.0.attn_output.weight", q.zeros { 64, 64 } },
+  { "blk.0.attn_norm.weight", q.zeros { 64 } }, { "blk.0.ffn_norm.weight", q.zeros { 64 } },
+}))
+refused("a tensor for each expert (blk.0.ffn_gate.0.weight)", q.load, file_with(mixture, {
+  { "token_embd.weight", q.zeros { 8, 64 } }, { "blk.0.ffn_gate.0.weight", q.zeros { 64, 64 } },
+}))
+mixture["llama.expert_weights_scale"] = 3
+refused("llama.expert_weights_scale = 3 is not supported", q.load, file_with(mixture))
 refused("rope scaling longrope", q.load, file_with(sizes_and("llama.rope.scaling.type", "longrope")))
 refused("sign_mode", q.load, file_with((function()
   local all = sizes_and("prism.hadamard.version", 1)

@@ -31,18 +31,20 @@ end
 
 local function norm(tensor) return math.sqrt((q.quant.squared_error(q.zeros(tensor:shape()), tensor))) end
 
--- The loss with that of the balance of experts, if the config trains with it, which transformers has in one.
-local function whole_loss(model, batch)
+-- The loss as a number, with that of the balance of experts if the config trains with it: transformers has both in one.
+-- Goes back from both.
+local function train_on(model, batch)
   local loss, _, balance = model:loss(batch)
-  return balance and loss + balance or loss
+  local sum = loss:item() + (balance and balance:item() or 0)
+  loss:backward(balance)
+  return sum
 end
 
 -- Each gradient has the length, and the product with a direction, that the golden file says. Lengths are near 1. One of
 -- 1e-7 is rounding: a bias of keys changes nothing where heads are not turned.
 local function check_gradients(name, model, batch, case)
-  local loss = whole_loss(model, batch)
-  near("loss", name, math.abs(loss:item() - case.loss), 1e-5)
-  loss:backward()
+  local most = model.config.experts and 1e-4 or 1e-5  -- of experts: of doubles, from which PyTorch is off by up to 2e-5
+  near("loss", name, math.abs(train_on(model, batch) - case.loss), 1e-5)
   local found = model:gradients()
   for parameter, expected in pairs(case.gradients) do
     local grad = assert(found[parameter], name .. ": no gradient of " .. parameter)
@@ -50,8 +52,8 @@ local function check_gradients(name, model, batch, case)
     local direction = formula(parameter .. "?", grad:shape())
     local length = math.max(expected[1], 0.1)
     local product = (grad * direction):sum():item()
-    near("length of a gradient", name .. ", " .. parameter, math.abs(norm(grad) - expected[1]) / length, 1e-5)
-    near("gradient", name .. ", " .. parameter, math.abs(product - expected[2]) / (length * norm(direction)), 1e-5)
+    near("length of a gradient", name .. ", " .. parameter, math.abs(norm(grad) - expected[1]) / length, most)
+    near("gradient", name .. ", " .. parameter, math.abs(product - expected[2]) / (length * norm(direction)), most)
   end
 end
 
@@ -59,9 +61,7 @@ local function check_curve(what, name, model, batch, golden, expected)
   local adamw = q.adamw(model:trainable(),
     { lr = golden.rate, eps = golden.eps, decay = 0, beta1 = 0.9, beta2 = 0.999 })
   for step, loss_then in ipairs(expected) do
-    local loss = whole_loss(model, batch)
-    near(what, ("%s, step %d"):format(name, step), math.abs(loss:item() - loss_then), 1e-4)
-    loss:backward()
+    near(what, ("%s, step %d"):format(name, step), math.abs(train_on(model, batch) - loss_then), 1e-4)
     adamw:step()
   end
 end

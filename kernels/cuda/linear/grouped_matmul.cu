@@ -24,8 +24,9 @@ __device__ void clear_row(const Product& p, int64_t row, int64_t column, int64_t
   for (int64_t j = column; j < column + count && j < p.n; ++j) put(static_cast<Out*>(p.y) + row * p.n + j, 0.0f);
 }
 
-template <class In, class Out>
-__global__ void __launch_bounds__(simt_tile::kThreads) grouped_simt(Product p) {
+template <class In, class Out, bool kTall>
+__global__ void __launch_bounds__(simt_tile::kThreads, 1)  // unasked, ptxas takes 128 registers and spills
+    grouped_simt(Product p) {
   using namespace simt_tile;
   if (blockIdx.x == 0 && blockIdx.y == 0) check_experts(p.experts);
   const ExpertRows of = expert_rows<kTile>(p.experts, blockIdx.y);
@@ -37,7 +38,7 @@ __global__ void __launch_bounds__(simt_tile::kThreads) grouped_simt(Product p) {
   }
   if (of.rows == 0) return;
   const Side x{static_cast<const In*>(p.x) + of.first * p.k, of.rows, p.k, 1};
-  const Side w{static_cast<const In*>(p.w) + of.expert * p.n * p.k, p.n, p.tall ? 1 : p.k, p.tall ? p.n : 1};
+  const Side w{static_cast<const In*>(p.w) + of.expert * p.n * p.k, p.n, kTall ? 1 : p.k, kTall ? p.n : 1};
   const int64_t bias = of.expert * p.n;
   const Result result{static_cast<Out*>(p.y) + of.first * p.n,
                       !p.bias      ? nullptr
@@ -108,8 +109,12 @@ void multiply(const GroupedMatmul& op, const Product& p, CudaContext& context) {
   CudaGemm types;
   types.in = op.x.dtype, types.out = op.y.dtype;
   for_gemm_types(types, [&](auto* in, auto* out) {
-    QENG_LAUNCH(context, (grouped_simt<std::remove_pointer_t<decltype(in)>, std::remove_pointer_t<decltype(out)>>),
-                grid, dim3(simt_tile::kThreads), simt_tile::kShared, p);
+    using In = std::remove_pointer_t<decltype(in)>;
+    using Out = std::remove_pointer_t<decltype(out)>;
+    if (p.tall)
+      QENG_LAUNCH(context, (grouped_simt<In, Out, true>), grid, dim3(simt_tile::kThreads), simt_tile::kShared, p);
+    else
+      QENG_LAUNCH(context, (grouped_simt<In, Out, false>), grid, dim3(simt_tile::kThreads), simt_tile::kShared, p);
   });
 }
 

@@ -68,7 +68,8 @@ __global__ void __launch_bounds__(kRowWarps* kWarp, kBlocksAtOnce<n, kRows>) den
 }
 
 template <class W, class X, int n, int kRows>
-__global__ void __launch_bounds__(kRowWarps* kWarp, kBlocksAtOnce<n, kRows>) grouped_dense_rows(GroupedProducts g) {
+__global__ void __launch_bounds__(kRowWarps* kWarp, 4)  // unasked, ptxas takes so few registers that it spills
+    grouped_dense_rows(GroupedProducts g) {
   if (blockIdx.x == 0 && blockIdx.y == 0) check_experts(g.experts);
   const int64_t j = int64_t{blockIdx.x} * kRowWarps + threadIdx.x / kWarp;
   if (j >= g.p.weight[0].n) return;

@@ -204,7 +204,7 @@ local function window_of(r, words)
   return window
 end
 
--- r.experts, and r.used_experts of a token. llama.cpp's older files have a tensor for each expert, ffn_gate.0 and so on.
+-- r.experts, and r.used_experts of a token. llama.cpp's older files have a tensor for each expert, ffn_gate.0 and on.
 local function read_experts(r, words)
   if not words.experts then
     r:must("expert_count", 0)
@@ -212,8 +212,8 @@ local function read_experts(r, words)
   end
   r.experts, r.used_experts = r:size "expert_count", r:size "expert_used_count"
   if r:has "blk.0.ffn_gate.0.weight" then
-    q.error("unsupported", ("%s: has a tensor for each expert (blk.0.ffn_gate.0.weight), as files of before April 2024; "
-      .. "expected one for all (blk.0.ffn_gate_exps.weight): convert the model again"):format(r.path))
+    q.error("unsupported", ("%s: has a tensor for each expert (blk.0.ffn_gate.0.weight), as files of before April "
+      .. "2024; expected one for all (blk.0.ffn_gate_exps.weight): convert the model again"):format(r.path))
   end
   r:must("expert_weights_scale", 1)
 end

@@ -168,7 +168,10 @@ local function source_of(arch, c, name, from, parameters)
   local list, a, notes = metadata(arch, c, name, from.tokenizer, request.stops(from))
   local source = {
     metadata = list, architecture = a, tensors = {}, files = {}, notes = notes,
-    shape = { layers = c.layers, groups = c.kv_heads and c.heads / c.kv_heads or 1, tied = c.tied },
+    shape = {
+      layers = c.layers, groups = c.kv_heads and c.heads / c.kv_heads or 1, tied = c.tied,
+      experts = c.experts and c.experts.count or 0,
+    },
   }
   local scaling = c.rope and c.rope.scaling or {}
   local function add_factors(stored, factors)
@@ -330,7 +333,7 @@ function export.of_gguf(path)
   local heads = math.max(1, number("attention.head_count", 1))
   source.shape = {
     layers = number("block_count", 1), tied = not file:info "output.weight",
-    groups = heads / math.max(1, number("attention.head_count_kv", heads)),
+    groups = heads / math.max(1, number("attention.head_count_kv", heads)), experts = number("expert_count", 0),
   }
   return source
 end
@@ -345,6 +348,19 @@ end
 
 local is_dense = { f32 = true, f16 = true, bf16 = true }
 
+-- The matrices of experts in blocks, each by its own importance. One that no token met counts evenly.
+local function quantize_experts(tensor, type, importance)
+  local shape = tensor:shape()
+  local result = q.empty(shape, type)
+  for e = 0, shape[1] - 1 do
+    local own = importance:rows(e, 1):reshape { shape[3] }
+    local matrix = tensor:rows(e, 1):reshape { shape[2], shape[3] }
+    local blocks = q.quantize(matrix, type, { importance = own:sum():item() > 0 and own or nil })
+    result:rows(e, 1):copy(blocks:reshape { 1, shape[2], shape[3] })
+  end
+  return result
+end
+
 local function to_type(tensor, type, importance, scale)
   if scale then
     local exact = tensor:dtype() == "one_bit" and "q1_0" or "tq2_0"
@@ -354,6 +370,7 @@ local function to_type(tensor, type, importance, scale)
   if tensor:dtype() == type then return tensor end
   if is_dense[type] then return tensor:to(type) end
   if not is_dense[tensor:dtype()] then tensor = tensor:to "f32" end
+  if importance and #importance:shape() == 2 then return quantize_experts(tensor, type, importance) end
   return q.quantize(tensor, type, { importance = importance })
 end
 

@@ -1,6 +1,6 @@
 -- How much each column of a model's weights matters: the mean squares of each linear layer's inputs over a text. They
--- are kept as llama.cpp's importance matrices: NAME.in_sum2 [1, columns], the sums, and NAME.counts [1], the number of
--- rows in them.
+-- are kept as llama.cpp's importance matrices: NAME.in_sum2 [1, columns], the sums, and NAME.counts [1, 1], the number
+-- of rows in them. Each expert has its own: NAME.in_sum2 [experts, columns], NAME.counts [experts, 1].
 
 local names = require "qeng.gguf.names"
 local progress = require "qeng.console.progress"
@@ -8,8 +8,19 @@ local q = require "qeng.core"
 
 local importance = {}
 
+-- Adds the rows of x to an entry. first: of experts, where their rows begin.
+local function add(entry, x, first)
+  local bounds, columns = first and first:table() or { 0, x:shape()[1] }, x:shape()[2]
+  for e = 1, #bounds - 1 do
+    local count = bounds[e + 1] - bounds[e]
+    local sums = entry.sums:rows(e - 1, 1):reshape { columns }
+    if count > 0 then q.quant.add_column_squares(sums, x:rows(bounds[e], count)) end
+    entry.counts[e] = (entry.counts[e] or 0) + count
+  end
+end
+
 -- Runs `text` through the model in documents of `length` tokens, at most `chunks` of them. Returns {[gguf name] =
--- {sums =, count =}}.
+-- {sums = [matrices, columns], counts = {rows of each matrix...}}}.
 function importance.collect(model, text, opt)
   opt = opt or {}
   local length, chunks = opt.length or 512, opt.chunks or 128
@@ -20,15 +31,15 @@ function importance.collect(model, text, opt)
       :format(#ids, length))
   end
   local found = {}
-  model.observe = function(name, x)
+  model.observe = function(name, x, first)
     local stored = names.to_gguf(name, model.arch)
     local entry = found[stored]
     if not entry then
-      entry = { sums = q.keep(q.zeros({ x:shape()[2] }, "f32", "workspace")), count = 0 }
+      local matrices = first and first:elements() - 1 or 1
+      entry = { sums = q.keep(q.zeros({ matrices, x:shape()[2] }, "f32", "workspace")), counts = {} }
       found[stored] = entry
     end
-    q.quant.add_column_squares(entry.sums, x)
-    entry.count = entry.count + x:shape()[1]
+    add(entry, x, first)
   end
   local line = progress.new()
   for chunk = 0, count - 1 do
@@ -49,8 +60,10 @@ function importance.save(found, path, chunk_size)
   for name in pairs(found) do order[#order + 1] = name end
   table.sort(order)
   for _, name in ipairs(order) do
-    tensors[#tensors + 1] = { name .. ".in_sum2", found[name].sums:reshape { 1, found[name].sums:elements() } }
-    tensors[#tensors + 1] = { name .. ".counts", q.tensor({ found[name].count / chunk_size }, "f32"):reshape { 1, 1 } }
+    local entry, counts = found[name], {}
+    for i, count in ipairs(entry.counts) do counts[i] = count / chunk_size end
+    tensors[#tensors + 1] = { name .. ".in_sum2", entry.sums }
+    tensors[#tensors + 1] = { name .. ".counts", q.tensor(counts, "f32"):reshape { #counts, 1 } }
   end
   q.gguf.save(path, tensors, {
     { "general.type", "string", "imatrix" }, { "imatrix.datasets", "[string]", {} },
@@ -67,20 +80,24 @@ function importance.load(path)
   for _, name in ipairs(file:names()) do
     local stored = name:match "^(.*)%.in_sum2$"
     if stored then
-      local shape = file:info(name).shape
-      if #shape > 1 and shape[1] ~= 1 then
-        q.error("unsupported", ("%s: %s is of several experts"):format(path, stored))
-      end
-      found[stored] = { sums = file:tensor(name, { dtype = "f32", copy = true }):reshape { shape[#shape] }, count = 1 }
+      local shape, counts = file:info(name).shape, {}
+      local columns = shape[#shape]
+      local sums = file:tensor(name, { dtype = "f32", copy = true })
+      for i = 1, sums:elements() / columns do counts[i] = 1 end
+      found[stored] = { sums = sums:reshape { #counts, columns }, counts = counts }
     end
   end
   return found
 end
 
--- name -> importance, as q.quantize takes it: sums. Their scale does not matter.
+-- name -> importance, as q.quantize takes it: sums [columns], or of experts [experts, columns]. Their scale does not
+-- matter.
 function importance.tensors(found)
   local tensors = {}
-  for name, entry in pairs(found) do tensors[name] = entry.sums end
+  for name, entry in pairs(found) do
+    local shape = entry.sums:shape()
+    tensors[name] = shape[1] == 1 and entry.sums:reshape { shape[2] } or entry.sums
+  end
   return tensors
 end
 

@@ -1,6 +1,6 @@
 -- Adapters as GGUF files, which llama.cpp loads beside a model: TENSOR.lora_a [rank, in] and TENSOR.lora_b [out, rank]
--- in f32, y += (alpha / rank) b a x. The rows of b are in llama's order if those of the weight are. Those of all experts
--- are one tensor, with a dimension in front.
+-- in f32, y += (alpha / rank) b a x. The rows of b are in llama's order if those of the weight are. Those of all
+-- experts are one tensor, with a dimension in front.
 
 local model_lora = require "qeng.model.lora"
 local names = require "qeng.gguf.names"

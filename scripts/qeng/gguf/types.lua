@@ -76,8 +76,13 @@ local function more_bits(layer, layers)
   return layer < eighth or layer >= math.floor(7 * layers / 8) or (layer - eighth) % 3 == 2
 end
 
--- The type of a matrix by the mix, from its GGUF name. shape: {layers =, groups = heads / kv_heads, tied =} of the
--- model. weighed: by importance.
+-- Mixes of which attn_output has more bits in a model of eight experts, beside which it is small.
+local few_bits = {
+  q2_k = true, q3_k_s = true, q3_k_m = true, q4_k_s = true, q4_k_m = true, iq4_nl = true, iq4_xs = true,
+}
+
+-- The type of a matrix by the mix, from its GGUF name. shape: {layers =, groups = heads / kv_heads, tied =, experts =}
+-- of the model. weighed: by importance.
 local function of_mix(mix, name, shape, weighed)
   local base = mixes[mix][1]
   if base == "f32" or base == "f16" or base == "bf16" or mix == "q8_0" then return base end
@@ -85,7 +90,11 @@ local function of_mix(mix, name, shape, weighed)
   if name == "output.weight" or (embedding and (shape.tied or ternary[base])) then return "q6_k" end
   local layer, part = name:match "^blk%.(%d+)%.([%w_]+)%.weight$"
   if not layer then return base end
-  layer = tonumber(layer)
+  layer, part = tonumber(layer), part:gsub("_exps$", "")
+  if shape.experts == 8 then  -- as of Mixtral, whose attention is a small part of the file
+    if part == "attn_v" or part == "attn_k" then return "q8_0" end
+    if part == "attn_output" then return few_bits[mix] and "q5_k" or base end
+  end
   local early = layer < math.floor(shape.layers / 8)
   if part == "attn_v" then
     if mix == "q2_k" then return shape.groups >= 4 and "q4_k" or "q3_k" end

@@ -70,8 +70,8 @@ function Inference:project(x, layers)
   return unpack(y, 1, #layers)
 end
 
--- fn(rows, adapter_of) of the rows of each adapter in every one of `list`, and the results end to end. adapter_of(layer)
--- is the layer's adapter there, or nil.
+-- fn(rows, adapter_of) of the rows of each adapter in every one of `list`, and the results end to end.
+-- adapter_of(layer) is the layer's adapter there, or nil.
 function Inference:by_adapter(list, fn)
   local results = {}
   for i, range in ipairs(self.ranges) do

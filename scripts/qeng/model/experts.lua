@@ -74,6 +74,7 @@ end
 
 -- Rows first[e] .. of x under expert e and its part of the adapter, or of none. apart: in inference.
 function Layer:__call(x, first, adapter, apart)
+  if self.model.observe then self.model.observe(self.name .. ".weight", x, first) end
   return q.grouped_linear(x, self.weight, first, { bias = self.bias, lora = adapter, apart = apart })
 end
 
@@ -98,7 +99,8 @@ end
 function experts.refuse(model, what)
   for _, layer in ipairs(model.linears) do
     if layer.experts then
-      q.error("unsupported", ("%s: %s is of %d experts, which is not supported"):format(what, layer.name, layer.experts))
+      q.error("unsupported", ("%s: %s is of %d experts, which is not supported"):format(what, layer.name,
+        layer.experts))
     end
   end
 end
@@ -114,7 +116,7 @@ local score = {
 local function note_load(balance, scores, choice, seq)
   local tokens, used, count = scores:shape()[1], choice:shape()[2], scores:shape()[2]
   local last = seq.cu_q:shape()[1]
-  local real = q.arange(tokens):lt(seq.cu_q:slice(1, last - 1, last)):to "f32"
+  local real = q.where(q.arange(tokens):lt(seq.cu_q:slice(1, last - 1, last)), 1, 0)
   local places = real:reshape({ tokens, 1 }):expand({ tokens, used }):reshape { tokens * used }
   local chosen = q.zeros({ count }, "f32"):scatter_add(1, choice:reshape { tokens * used }, places)
   table.insert(balance, { chosen = chosen, scores = (scores * real:reshape { tokens, 1 }):sum(1), tokens = real:sum() })

@@ -257,7 +257,7 @@ end
 
 -- Loss [1] of a packed batch: micro_batch.scale times the sum of nll over its targets. Also nll [t]. If
 -- self.router_aux_loss is not 0, a third result is the load-balancing loss of the experts [1], times that and the
--- batch's share of the step's targets. It is no part of the first: a loop that wants it adds it.
+-- batch's share of the step's targets. It is no part of the first: loss:backward(that) goes back from both.
 function Model:loss(micro_batch, length)
   local wanted = (self.router_aux_loss or 0) ~= 0
   if wanted and self.recompute then
@@ -269,7 +269,7 @@ function Model:loss(micro_batch, length)
     { softcap = self.config.logit_softcap })
   if not wanted then return loss, nll end
   if #balance == 0 then q.error("value", "loss: router_aux_loss is of models of experts, and this one has none") end
-  local share = micro_batch.targets:ge(0):to("f32"):sum() * micro_batch.scale
+  local share = q.where(micro_batch.targets:ge(0), 1, 0):sum() * micro_batch.scale
   return loss, nll, experts.balance_loss(balance) * share * self.router_aux_loss
 end
 

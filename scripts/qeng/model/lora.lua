@@ -4,7 +4,7 @@ local q = require "qeng.core"
 
 local lora = {}
 
--- The shapes of an adapter's a [rank, in] and b [out, rank]. Of experts each has its own: they have a dimension in front.
+-- The shapes of an adapter's a [rank, in] and b [out, rank]. Of experts each has its own, with a dimension in front.
 function lora.shapes(layer, rank)
   local shape = layer.weight:shape()
   if layer.experts then return { shape[1], rank, shape[3] }, { shape[1], shape[2], rank } end

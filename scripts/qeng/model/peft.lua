@@ -283,7 +283,8 @@ function peft.merge(model)
       end
       local base = layer.row_scale and q.onebit.join_row_scale(layer.weight, layer.row_scale, "f32") or layer.weight
       local parts = { a = a, b = adapter.b, scale = adapter.scale }
-      local merged = layer.experts and merged_experts(layer, adapter) or adapter.magnitude and q.adapters.merge_dora(base, parts, adapter.magnitude)
+      local merged = layer.experts and merged_experts(layer, adapter)
+        or adapter.magnitude and q.adapters.merge_dora(base, parts, adapter.magnitude)
         or q.adapters.merge_lora(base, parts)
       if merged:dtype() ~= model.dtype then merged = merged:to(model.dtype) end
       for _, parameter in ipairs(model.parameters) do

@@ -16,8 +16,8 @@ local function mixed_layers(file, layers)
   for i = 1, layers do list[i] = i % every == 0 end
   for i, index in ipairs(type(plain) == "table" and plain or {}) do
     if list[tonumber(index) and index + 1 or 0] == nil then
-      q.error("format", ("%s: mlp_only_layers[%d] is %s, expected the number of a layer, from 0 to %d"):format(file.path,
-        i - 1, tostring(index), layers - 1))
+      q.error("format", ("%s: mlp_only_layers[%d] is %s, expected the number of a layer, from 0 to %d")
+        :format(file.path, i - 1, tostring(index), layers - 1))
     end
     list[index + 1] = false
   end
@@ -30,7 +30,8 @@ function Qwen3Moe.config(file)
   c.window = file:get("use_sliding_window", false) and file:window(c.layers, true) or 0
   file.used.max_window_layers = true
   c.experts = experts.config(file, {
-    count = 128, used = 8, ffn = file:size("moe_intermediate_size", 768), normalised = file:get("norm_topk_prob", false),
+    count = 128, used = 8, ffn = file:size("moe_intermediate_size", 768),
+    normalised = file:get("norm_topk_prob", false),
   })
   c.mixed = mixed_layers(file, c.layers)
   return c

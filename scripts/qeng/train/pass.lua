@@ -11,8 +11,7 @@ Program.__index = Program
 
 local function forward_backward(model, micro_batch, row_tokens)
   local loss, nll, balance = model:loss(micro_batch, row_tokens)
-  local whole = balance and loss + balance or loss
-  whole:backward()
+  loss:backward(balance)
   return loss, nll, balance
 end
 

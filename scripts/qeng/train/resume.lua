@@ -86,7 +86,9 @@ local function base_weights(model, bits)
   local function add_tensor(name, tensor)
     if tensor:requires_grad() or learned[tensor] then return end
     count = count + 1
-    add(("%s %s %s "):format(name, tensor:dtype(), table.concat(tensor:shape(), "x")))
+    local shape = tensor:shape()
+    add(("%s %s %s "):format(name, tensor:dtype(), table.concat(shape, "x")))
+    if #shape == 3 then tensor = tensor:reshape { shape[1] * shape[2], shape[3] } end  -- of experts
     local rows = tensor:bytes() <= whole_bytes and tensor:shape()[1] or some_rows
     add(tensor:hash(rows))
   end

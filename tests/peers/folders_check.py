@@ -1,0 +1,32 @@
+"""Small models of each architecture in tests/golden/models, written by qeng as folders, and random adapters beside them as PEFT's folders:
+transformers' logits of the folder are those of the golden file, and PEFT's under the adapter are qeng's."""
+import numpy
+import peft
+import qeng
+import torch
+import transformers
+from peers import WORK, check, expect, read_json, row
+
+GOLDEN = qeng.ROOT / "tests/golden/models"
+MOST = 1e-4  # of the largest logit
+
+row("model", "case", "folder off by", "under an adapter")
+row("---", "---", "---", "---")
+for path in sorted(GOLDEN.glob("*.json")):
+    golden = read_json(path)
+    folder = WORK / f"folders_{path.stem}"
+    folder.mkdir()
+    with check(f"folders of {path.stem} under transformers and PEFT"):
+        qeng.run("tests/peers/models.lua", path, folder)
+        ids = torch.tensor([golden["tokens"]])
+        for i, case in enumerate(golden["cases"], 1):
+            model = transformers.AutoModelForCausalLM.from_pretrained(folder / str(i), dtype=torch.float32, attn_implementation="eager").eval()
+            off = []
+            for expected in (case["logits"], read_json(folder / f"{i}.json")):
+                if off:
+                    model = peft.PeftModel.from_pretrained(model, folder / f"{i}.adapter").eval()
+                with torch.no_grad():
+                    logits = model(ids).logits[0, -1].numpy()
+                off.append(numpy.abs(logits - expected).max() / numpy.abs(expected).max())
+            row(path.stem, case["name"], *(f"{each:.1e}" for each in off))
+            expect(max(off) < MOST, f"{case['name']}: logits are off by {max(off):.2g}, expected at most {MOST}")
