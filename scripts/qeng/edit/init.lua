@@ -117,7 +117,9 @@ function edit.layers(model, given)
   for i, index in ipairs(given or {}) do list[i] = sites.of(model, tonumber(index) or index).index end
   if #list > 0 then return list end
   local middle = math.floor(count / 5)
-  for index = math.max(middle - 2, 0), math.min(middle + 2, count - 1) do list[#list + 1] = index end
+  -- Not the last one: no token after the subject sees what it gives there.
+  for index = math.max(middle - 2, 0), math.min(middle + 2, count - 2) do list[#list + 1] = index end
+  if #list == 0 then q.error("unsupported", "edit: a model of one layer has none that later tokens see") end
   return list
 end
 
@@ -161,7 +163,19 @@ local function check_sum(model, index)
   end
 end
 
--- Puts facts into several layers. Each of them gives its share of what the last one's output lacks, after those before.
+-- Gives each site its share of what the last one's output lacks of the values, after those before it.
+local function spread(self, all, where, packed, values, lambda)
+  for i, site in ipairs(all) do
+    local keys, lacking = {}, {}
+    for f = 1, #packed do
+      local found, now = means(self.model, { site }, where, packed[f])
+      keys[f], lacking[f] = found[site.index], (values[f] - now) / (#all - i + 1)
+    end
+    add(self, site, q.concat(keys), q.concat(lacking), lambda)
+  end
+end
+
+-- Puts facts into several layers.
 function edit.memit(model, list, opt)
   local defaults = { lambda = 200 }
   for key, value in pairs(shared) do defaults[key] = value end
@@ -180,18 +194,20 @@ function edit.memit(model, list, opt)
     local documents, value, _, _, found = wanted(self, fact, where, all, opt)
     packed[i], values[i], self.found[i] = documents, value, found
   end
-  for i, site in ipairs(all) do
-    local keys, lacking = {}, {}
-    for f = 1, #list do
-      local found, now = means(model, { site }, where, packed[f])
-      keys[f], lacking[f] = found[site.index], q.no_grad(function() return (values[f] - now) / (#all - i + 1) end)
-    end
-    q.no_grad(add, self, site, q.concat(keys), q.concat(lacking), opt.lambda)
+  local ok, err = pcall(q.no_grad, spread, self, all, where, packed, values, opt.lambda)
+  if not ok then
+    self:undo()
+    error(err, 0)
   end
   return self
 end
 
-edit.statistics, edit.facts, edit.scores = statistics.new, facts.read, scores.of
-edit.Edit = Edit
+edit.statistics, edit.scores, edit.facts, edit.Edit = statistics.new, scores.of, facts.read, Edit
+
+-- A model is edited on the runtime where it lies.
+for _, name in ipairs { "statistics", "scores", "rome", "memit" } do
+  local make = edit[name]
+  edit[name] = function(model, ...) return model.runtime:use(make, model, ...) end
+end
 
 return edit
