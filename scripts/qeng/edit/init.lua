@@ -125,7 +125,7 @@ end
 
 local function middle_of(layers) return layers[math.floor((#layers + 1) / 2)] end
 
-local shared = { steps = 20, lr = 0.3, kl = 0.0625, decay = 0.5, clamp = 2, enough = 0.05, text = false, tokens = 20000,
+local shared = { steps = 20, lr = 0.3, kl = 0.0625, decay = 0.5, clamp = 2, enough = 0.05, text = false, tokens = 4000,
   contexts = 5, ridge = 0.01, seed = 0 }
 
 -- The statistics that an edit was given, or those of these layers.
@@ -177,8 +177,9 @@ end
 
 -- Puts facts into several layers.
 function edit.memit(model, list, opt)
-  local defaults = { lambda = 200 }
+  local defaults = {}
   for key, value in pairs(shared) do defaults[key] = value end
+  defaults.lambda, defaults.clamp = 200, 0.75  -- of the residual stream, which is longer than what an MLP adds to it
   opt = options("memit", opt, defaults)
   if type(list) ~= "table" or #list == 0 then q.error("value", "edit.memit: a list of facts is expected") end
   for i, fact in ipairs(list) do facts.check(fact, ("edit.memit: fact %d"):format(i)) end
