@@ -72,6 +72,9 @@ local function add(self, site, keys, lacking, lambda)
     return q.keep((before:to "f32" + change):to(self.model.dtype):compute())
   end)
   after:label(site.name)
+  if before:dtype() ~= after:dtype() then
+    io.stderr:write(("%s: %s is decoded to %s for the edit\n"):format(site.name, before:dtype(), after:dtype()))
+  end
   table.insert(self.weights, { site = site, before = before, after = after })
   place(self.model, site, after)
 end
