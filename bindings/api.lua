@@ -2595,7 +2595,7 @@ function q.edit.facts(path) end
 ---@class EditStatisticsOptions
 ---@field layers integer[]  from 0, in their order
 ---@field text? string  by default one that the model writes by itself, at temperature 1
----@field tokens? integer  of the text, 20000
+---@field tokens? integer  of the text, 4000
 ---@field contexts? integer  pieces of the text that prompts are read behind, 5
 ---@field ridge? number  a share of the mean diagonal that is added to it, 0.01
 ---@field seed? integer
@@ -2629,7 +2629,7 @@ function EditStatistics:solve(layer, keys) end
 ---@field lr? number  of these, in units of that vector's root mean square, 0.3
 ---@field kl? number  weight of KL(P' || P) of what follows "{subject} is a", 0.0625
 ---@field decay? number  weight of the change's length, 0.5
----@field clamp? number  the most that it is, in lengths of the vector, 2
+---@field clamp? number  the most that it is, in lengths of the vector, 2; with q.edit.memit 0.75
 ---@field enough? number  the loss at which it is found, 0.05
 ---@field lambda? number  q.edit.memit's: the weight of the text beside the facts, 200
 

@@ -12,7 +12,7 @@ local opt = q.options {
   { "method", "both", "each fact alone, all at once, or both", choices = { "both", "rome", "memit" } },
   { "layers", {}, "MEMIT's layers, from 0, as 4,5,6, ROME takes the middle one; by default five a fifth way up" },
   { "text", "", "what is not to change: a text; by default one that the model writes itself", kind = "input" },
-  { "tokens", 20000, "tokens of that text", min = 1 },
+  { "tokens", 4000, "tokens of that text", min = 1 },
   { "steps", 20, "steps in which the value of a fact is found", min = 1 },
   { "lambda", 200, "how much the text counts beside the facts in MEMIT", min = 0, number = true },
   { "continue", 64, "tokens written after each prompt, by which fluency is measured; 0: none", min = 0 },

@@ -153,7 +153,8 @@ do  -- a weight in blocks is decoded for the edit, and is itself again afterward
   model:save_gguf(path, { type = "q8_0" })
   local packed = q.load(path, { dtype = "f32" })
   local weight = sites.of(packed, 1).layer.weight
-  local edit = q.edit.rome(packed, fact, { layer = 1, statistics = known, steps = 3 })
+  local said, edit = scratch.said(q.edit.rome, packed, fact, { layer = 1, statistics = known, steps = 3 })
+  assert(said == second .. ": q8_0 is decoded to f32 for the edit\n", said)
   assert(weight:dtype() == "q8_0" and sites.of(packed, 1).layer.weight:dtype() == "f32")
   edit:undo()
   assert(sites.of(packed, 1).layer.weight == weight)

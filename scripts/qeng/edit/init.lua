@@ -72,6 +72,9 @@ local function add(self, site, keys, lacking, lambda)
     return q.keep((before:to "f32" + change):to(self.model.dtype):compute())
   end)
   after:label(site.name)
+  if before:dtype() ~= after:dtype() then
+    io.stderr:write(("%s: %s is decoded to %s for the edit\n"):format(site.name, before:dtype(), after:dtype()))
+  end
   table.insert(self.weights, { site = site, before = before, after = after })
   place(self.model, site, after)
 end
@@ -117,13 +120,15 @@ function edit.layers(model, given)
   for i, index in ipairs(given or {}) do list[i] = sites.of(model, tonumber(index) or index).index end
   if #list > 0 then return list end
   local middle = math.floor(count / 5)
-  for index = math.max(middle - 2, 0), math.min(middle + 2, count - 1) do list[#list + 1] = index end
+  -- Not the last one: no token after the subject sees what it gives there.
+  for index = math.max(middle - 2, 0), math.min(middle + 2, count - 2) do list[#list + 1] = index end
+  if #list == 0 then q.error("unsupported", "edit: a model of one layer has none that later tokens see") end
   return list
 end
 
 local function middle_of(layers) return layers[math.floor((#layers + 1) / 2)] end
 
-local shared = { steps = 20, lr = 0.3, kl = 0.0625, decay = 0.5, clamp = 2, enough = 0.05, text = false, tokens = 20000,
+local shared = { steps = 20, lr = 0.3, kl = 0.0625, decay = 0.5, clamp = 2, enough = 0.05, text = false, tokens = 4000,
   contexts = 5, ridge = 0.01, seed = 0 }
 
 -- The statistics that an edit was given, or those of these layers.
@@ -161,10 +166,23 @@ local function check_sum(model, index)
   end
 end
 
--- Puts facts into several layers. Each of them gives its share of what the last one's output lacks, after those before.
+-- Gives each site its share of what the last one's output lacks of the values, after those before it.
+local function spread(self, all, where, packed, values, lambda)
+  for i, site in ipairs(all) do
+    local keys, lacking = {}, {}
+    for f = 1, #packed do
+      local found, now = means(self.model, { site }, where, packed[f])
+      keys[f], lacking[f] = found[site.index], (values[f] - now) / (#all - i + 1)
+    end
+    add(self, site, q.concat(keys), q.concat(lacking), lambda)
+  end
+end
+
+-- Puts facts into several layers.
 function edit.memit(model, list, opt)
-  local defaults = { lambda = 200 }
+  local defaults = {}
   for key, value in pairs(shared) do defaults[key] = value end
+  defaults.lambda, defaults.clamp = 200, 0.75  -- of the residual stream, which is longer than what an MLP adds to it
   opt = options("memit", opt, defaults)
   if type(list) ~= "table" or #list == 0 then q.error("value", "edit.memit: a list of facts is expected") end
   for i, fact in ipairs(list) do facts.check(fact, ("edit.memit: fact %d"):format(i)) end
@@ -180,18 +198,20 @@ function edit.memit(model, list, opt)
     local documents, value, _, _, found = wanted(self, fact, where, all, opt)
     packed[i], values[i], self.found[i] = documents, value, found
   end
-  for i, site in ipairs(all) do
-    local keys, lacking = {}, {}
-    for f = 1, #list do
-      local found, now = means(model, { site }, where, packed[f])
-      keys[f], lacking[f] = found[site.index], q.no_grad(function() return (values[f] - now) / (#all - i + 1) end)
-    end
-    q.no_grad(add, self, site, q.concat(keys), q.concat(lacking), opt.lambda)
+  local ok, err = pcall(q.no_grad, spread, self, all, where, packed, values, opt.lambda)
+  if not ok then
+    self:undo()
+    error(err, 0)
   end
   return self
 end
 
-edit.statistics, edit.facts, edit.scores = statistics.new, facts.read, scores.of
-edit.Edit = Edit
+edit.statistics, edit.scores, edit.facts, edit.Edit = statistics.new, scores.of, facts.read, Edit
+
+-- A model is edited on the runtime where it lies.
+for _, name in ipairs { "statistics", "scores", "rome", "memit" } do
+  local make = edit[name]
+  edit[name] = function(model, ...) return model.runtime:use(make, model, ...) end
+end
 
 return edit

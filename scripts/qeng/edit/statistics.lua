@@ -55,12 +55,12 @@ local function pieces(documents, count, seed)
   return found
 end
 
--- opt: layers (a list, from 0); text (by default what the model itself writes); tokens (20000, or as many as the text
+-- opt: layers (a list, from 0); text (by default what the model itself writes); tokens (4000, or as many as the text
 -- has); ridge (0.01): a share of C's mean diagonal that is added to it; contexts (5): pieces of text, beside none, that
 -- prompts are read behind; seed (0). The matrices take layers x ffn^2 x 12 bytes.
 local function new(model, opt)
   opt = opt or {}
-  local list, seed, tokens = {}, opt.seed or 0, opt.tokens or 20000
+  local list, seed, tokens = {}, opt.seed or 0, opt.tokens or 4000
   if not model.tokenizer then q.error("value", "edit: the model has no tokenizer") end
   if type(opt.layers) ~= "table" or #opt.layers == 0 then
     q.error("value", "edit: which layers? statistics take a list of them")

@@ -79,12 +79,13 @@ function target.find(model, place, packed, size, opt)
   local hook = adding(delta, packed.subjects, packed.batch.tokens:elements())
   local before = model.hooks and model.hooks[place]
   hooks.set(model, place, function(x) return hook(before and before(x, place) or x) end)
-  local program, loss, nll = q.capture(function()
-    local loss, nll = losses(model, packed, stays, delta, opt.decay / size ^ 2, opt.kl)
-    loss:backward()
-    return loss, nll
+  local ok, program, loss, nll = pcall(q.capture, function()
+    local total, of_target = losses(model, packed, stays, delta, opt.decay / size ^ 2, opt.kl)
+    total:backward()
+    return total, of_target
   end)
   hooks.set(model, place, before)
+  if not ok then error(program, 0) end
   local adam, found = q.adamw({ delta }, { lr = opt.lr * size / math.sqrt(hidden), decay = 0 }), nil
   for step = 1, opt.steps do
     program:run()
