@@ -135,26 +135,6 @@ bool multiply_by_library(const GroupedMatmul& op, const Segment& of, CpuContext&
                           op.bias ? at(op.bias, of.expert * n) : nullptr, at(op.y, of.first * n), context);
 }
 
-View part(const View& of, int64_t first, int64_t rows) {
-  return View(of.as<char>() + static_cast<int64_t>(dtype_bytes(of.dtype, of.columns())) * first, of.dtype,
-              {rows, of.columns()});
-}
-
-void multiply_apart(const GroupedMatmul& op, const std::vector<Segment>& segments, CpuContext& context) {
-  const int64_t n = op.w.shape[1];
-  for (const Segment& segment : segments) {
-    if (segment.rows == 0) continue;
-    const ScratchFrame frame(context.scratch);
-    RowLinear product;
-    product.x = part(op.x, segment.first, segment.rows);
-    product.w = {part(op.w, segment.expert * n, n)};
-    if (op.bias) product.bias = {View(at(op.bias, segment.expert * n), op.bias.dtype, {n})};
-    product.y = {part(op.y, segment.first, segment.rows)};
-    product.acc = op.acc;
-    run(product, context);
-  }
-}
-
 }  // namespace
 
 void run(const GroupedMatmul& op, CpuContext& context) {
