@@ -107,14 +107,15 @@ MODELS = {
     "phi3": dict(  # as Phi-4 mini
         hf="Phi3ForCausalLM", entries=lambda v: {
             "rope.dimension_count": 6, "rope.scaling.original_context_length": v["original_max_position_embeddings"],
-            "rope.scaling.attn_factor": math.sqrt(1 + math.log(4) / math.log(256))},
+            "rope.scaling.attn_factor": math.sqrt(
+                1 + math.log(v["max_position_embeddings"] / v["original_max_position_embeddings"]) / math.log(v["original_max_position_embeddings"]))},
         tensors={"rope_factors_short.weight": [1.0, 1.1, 1.25], "rope_factors_long.weight": [1.0, 2.5, 6.0]},
         values=dict(rope_theta=500.0, tie_word_embeddings=True, partial_rotary_factor=0.75, sliding_window=2048, attention_bias=False,
                     mlp_bias=False, lm_head_bias=False, full_attn_mod=1, interpolate_factor=1, max_position_embeddings=1024,
                     original_max_position_embeddings=256,
                     rope_scaling=dict(type="longrope", short_factor=[1.0, 1.1, 1.25], long_factor=[1.0, 2.5, 6.0])),
         cases=[("a part of heads turned by factors", {}), ("beyond the original length", dict(
-            max_position_embeddings=32, original_max_position_embeddings=8), False)]),
+            max_position_embeddings=32, original_max_position_embeddings=8))]),
     "granite": dict(
         hf="GraniteForCausalLM", pairs=True, entries=lambda v: {
             "embedding_scale": float(v["embedding_multiplier"]), "attention.scale": v["attention_multiplier"],

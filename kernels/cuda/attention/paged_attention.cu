@@ -59,10 +59,10 @@ struct Paged {
   bool q_f32;
   const T *k_pool, *v_pool;
   const int32_t* pages;
-  float scale, softcap;  // times log2(e)
-  const float* sinks;    // [heads], or null
-  bool vectors;          // rows of the pools are whole 16-byte vectors
-  float* partial;        // of a divided plan: [items, columns, kTileRows, partial_row]
+  float scale, softcap, inverse_cap;  // scale and softcap times log2(e), and 1 / softcap
+  const float* sinks;                 // [heads], or null
+  bool vectors;                       // rows of the pools are whole 16-byte vectors
+  float* partial;                     // of a divided plan: [items, columns, kTileRows, partial_row]
   PagedShape shape;
   PagedPlan* plan;
   Fault* fault;
@@ -75,36 +75,42 @@ struct RowSums {
   float o[kColumns][4] = {};
 };
 
-__host__ __device__ inline int whole_fours(int dim) { return (dim + 3) / 4 * 4; }
+__host__ __device__ inline int fours_of(int dim) { return (dim + 3) / 4; }
 // Floats of a row in shared memory: a bank apart from its neighbours, in fours.
-__host__ __device__ inline int pitch_of(int dim) { return whole_fours(dim) + 4; }
+__host__ __device__ inline int pitch_of(int dim) { return 4 * fours_of(dim) + 4; }
 
-// Keys [begin, begin + kStep) of a sequence and their values, as rows of pitch_of(dim) floats; those outside [low, high)
-// are zeros, and so are columns from dim to the next multiple of four.
-template <class T, int n>
-__device__ void load_keys(const Paged<T>& a, int sequence, int kv_head, int begin, int low, int high, float* k,
-                          float* v) {
+// kPlain: rows of keys and values have one length, and there are neither sinks nor a softcap, which saves registers.
+template <bool kPlain>
+__device__ int value_dim_of(const PagedShape& shape) {
+  return kPlain ? shape.dim : shape.value_dim;
+}
+
+// Keys [begin, begin + kStep) of a sequence and their values, as rows of key_pitch and value_pitch floats; those outside
+// [low, high) are zeros, and so are columns from the row's end to the next multiple of four.
+template <class T, int n, bool kPlain>
+__device__ void load_keys(const Paged<T>& a, int sequence, int kv_head, int begin, int low, int high, int key_pitch,
+                          int value_pitch, float* k, float* v) {
   const PagedShape& shape = a.shape;
-  const int key_pieces = (n == 1 ? whole_fours(shape.dim) : shape.dim) / n;
-  const int value_pieces = (n == 1 ? whole_fours(shape.value_dim) : shape.value_dim) / n;
-  const int pieces = max(key_pieces, value_pieces), key_pitch = pitch_of(shape.dim),
-            value_pitch = pitch_of(shape.value_dim);
+  const int value_dim = value_dim_of<kPlain>(shape);
+  const int key_pieces = (n == 1 ? 4 * fours_of(shape.dim) : shape.dim) / n;
+  const int value_pieces = (n == 1 ? 4 * fours_of(value_dim) : value_dim) / n;
+  const int pieces = max(key_pieces, value_pieces);
   for (int base = static_cast<int>(threadIdx.x); base < kStep * pieces; base += kBatch * kThreads) {
     Piece<T, n> keys[kBatch] = {}, values[kBatch] = {};
 #pragma unroll
     for (int u = 0; u < kBatch; ++u) {
       const int i = base + u * kThreads, row = i / pieces, piece = i % pieces, key = begin + row;
-      if (row >= kStep || key < low || key >= high) continue;
+      if (row >= kStep || key < low || key >= high || piece * n >= max(shape.dim, value_dim)) continue;
       int page = a.pages[int64_t{sequence} * shape.most_pages + key / shape.page_tokens];
       if (page < 0 || page >= shape.pool_pages) {
         report(a.fault, FaultKind::page, sequence, page, shape.pool_pages);
         page = 0;
       }
       const int64_t slot = int64_t{page} * shape.page_tokens + key % shape.page_tokens;
-      const int64_t at = slot * shape.kv_heads + kv_head;
-      if (piece * n < shape.dim) keys[u] = Piece<T, n>::read(a.k_pool + at * (shape.dim / kRowElements<T>), piece);
-      if (piece * n < shape.value_dim)
-        values[u] = Piece<T, n>::read(a.v_pool + at * (shape.value_dim / kRowElements<T>), piece);
+      const int64_t place = slot * shape.kv_heads + kv_head, at = place * (shape.dim / kRowElements<T>);
+      const int64_t value_at = kPlain ? at : place * (value_dim / kRowElements<T>);
+      if (kPlain || piece * n < shape.dim) keys[u] = Piece<T, n>::read(a.k_pool + at, piece);
+      if (kPlain || piece * n < value_dim) values[u] = Piece<T, n>::read(a.v_pool + value_at, piece);
     }
 #pragma unroll
     for (int u = 0; u < kBatch; ++u) {
@@ -112,10 +118,10 @@ __device__ void load_keys(const Paged<T>& a, int sequence, int kv_head, int begi
       if (row >= kStep) continue;
       float x[n];
       keys[u].widen(x);
-      if (piece < key_pieces)
+      if (kPlain || piece < key_pieces)
         for (int e = 0; e < n; ++e) k[row * key_pitch + piece * n + e] = x[e];
       values[u].widen(x);
-      if (piece < value_pieces)
+      if (kPlain || piece < value_pieces)
         for (int e = 0; e < n; ++e) v[row * value_pitch + piece * n + e] = x[e];
     }
   }
@@ -126,31 +132,32 @@ __device__ inline void read_four(float (&x)[4], const float* from) {
   x[0] = four.x, x[1] = four.y, x[2] = four.z, x[3] = four.w;
 }
 
-// The output of head `head` of a token from its sums, of which a sink is a last piece that has no value; a row that saw
-// no key is 0.
+// The row's output from its sums, of which a sink (null: none) is a last piece that has no value; a row that saw no key
+// is 0. at: the row's first column.
 template <class T, int kColumns>
-__device__ void write_row(const Paged<T>& a, int64_t token, int64_t head, const RowSums<kColumns>& row) {
+__device__ void write_row(const Paged<T>& a, int64_t at, int value_dim, const float* sink,
+                          const RowSums<kColumns>& row) {
   SoftmaxRow softmax{row.top, row.total};
   float before = 1;
-  if (a.sinks && softmax.total > 0) before = merge_pieces(softmax.top, softmax.total, a.sinks[head] * kLog2e, 1).before;
-  const float factor = __fmul_rn(before, softmax.inverse());
-  const int64_t at = (token * a.shape.heads + head) * a.shape.value_dim;
+  if (sink && softmax.total > 0) before = merge_pieces(softmax.top, softmax.total, *sink * kLog2e, 1).before;
+  const float factor = before * softmax.inverse();
 #pragma unroll
   for (int u = 0; u < kColumns; ++u)
 #pragma unroll
     for (int c = 0; c < 4; ++c) {
       const int d = 4 * (static_cast<int>(threadIdx.x) % kWarp + u * kWarp) + c;
-      if (d >= a.shape.value_dim) continue;
+      if (d >= value_dim) continue;
       const float x = row.o[u][c] * factor;
       a.q_f32 ? put(static_cast<float*>(a.o) + at + d, x) : put(static_cast<bf16*>(a.o) + at + d, x);
     }
 }
 
-template <class T, int kColumns>
+template <class T, int kColumns, bool kPlain>
 __global__ void __launch_bounds__(kThreads) paged_attention_kernel(Paged<T> a) {
   const PagedShape& shape = a.shape;
-  const int fours = whole_fours(shape.dim) / 4, value_fours = whole_fours(shape.value_dim) / 4;
-  const int pitch = pitch_of(shape.dim), value_pitch = pitch_of(shape.value_dim);
+  const int value_dim = value_dim_of<kPlain>(shape);
+  const int fours = fours_of(shape.dim), pitch = 4 * fours + 4;  // pitch_of(), by what is there
+  const int value_fours = fours_of(value_dim), value_pitch = 4 * value_fours + 4;
   float* q = reinterpret_cast<float*>(shared_memory());
   float *k = q + kTileRows * pitch, *v = k + kStep * pitch, *p = v + kStep * value_pitch;
   int* shared_item = reinterpret_cast<int*>(p + kTileRows * kStep);
@@ -164,16 +171,19 @@ __global__ void __launch_bounds__(kThreads) paged_attention_kernel(Paged<T> a) {
     const int heads = min(shape.tile_heads, shape.group - head_block);
     const int rows = item.queries * heads, end = item.seen + item.queries - 1;
     const int lowest = shape.window > 0 ? max(0, item.seen - shape.window) : 0;
-    const int first_head = kv_head * shape.group + head_block;
-    for (int r = warp; r < rows; r += kWarps) {
-      const int64_t at = (int64_t{item.first + r / heads} * shape.heads + first_head + r % heads) * shape.dim;
+    const auto head_of = [&](int r) { return kv_head * shape.group + head_block + r % heads; };
+    const auto row_at = [&](int r, int dim) {  // the first column of row r in q or o
+      const int64_t token = item.first + r / heads, head = head_of(r);
+      return (token * shape.heads + head) * dim;
+    };
+    for (int r = warp; r < rows; r += kWarps)
       for (int d = lane; d < fours * 4; d += kWarp) {
         float x = 0;
         if (d < shape.dim)
-          x = a.q_f32 ? static_cast<const float*>(a.q)[at + d] : to_f32(static_cast<const bf16*>(a.q)[at + d]);
+          x = a.q_f32 ? static_cast<const float*>(a.q)[row_at(r, shape.dim) + d]
+                      : to_f32(static_cast<const bf16*>(a.q)[row_at(r, shape.dim) + d]);
         q[r * pitch + d] = x * a.scale;
       }
-    }
 
     RowSums<kColumns> all[kOwn];
     for (int piece = item.piece; piece < item.piece + item.pieces; ++piece) {
@@ -181,7 +191,9 @@ __global__ void __launch_bounds__(kThreads) paged_attention_kernel(Paged<T> a) {
       const int first = piece * kPieceKeys, last = min(first + kPieceKeys, end);
       for (int begin = max(first, lowest / kStep * kStep); begin < last; begin += kStep) {
         __syncthreads();
-        const auto load_by = [&](auto n) { load_keys<T, n>(a, item.sequence, kv_head, begin, lowest, last, k, v); };
+        const auto load_by = [&](auto n) {
+          load_keys<T, n, kPlain>(a, item.sequence, kv_head, begin, lowest, last, pitch, value_pitch, k, v);
+        };
         if (a.vectors)
           load_by(std::integral_constant<int, kWide<T>>());
         else
@@ -200,8 +212,8 @@ __global__ void __launch_bounds__(kThreads) paged_attention_kernel(Paged<T> a) {
             for (int e = 0; e < 4; ++e) scores[i] = fmaf(query[e], key[e], scores[i]);
           }
         }
-        if (a.softcap > 0)
-          for (float& score : scores) score = a.softcap * tanhf(score / a.softcap);
+        if (!kPlain && a.softcap > 0)
+          for (float& score : scores) score = a.softcap * tanhf(score * a.inverse_cap);
 #pragma unroll
         for (int i = 0; i < kOwn; ++i) {
           const int r = warp + i * kWarps, key = begin + lane;
@@ -243,7 +255,7 @@ __global__ void __launch_bounds__(kThreads) paged_attention_kernel(Paged<T> a) {
         if (r >= rows) continue;
         const float total = warp_sum(sums[i].total);
         if (a.partial) {
-          float* to = a.partial + (int64_t{next} * kTileRows + r) * partial_row(shape.value_dim);
+          float* to = a.partial + (int64_t{next} * kTileRows + r) * partial_row(value_dim);
 #pragma unroll
           for (int u = 0; u < kColumns; ++u)
             if (lane + u * kWarp < value_fours)
@@ -262,7 +274,9 @@ __global__ void __launch_bounds__(kThreads) paged_attention_kernel(Paged<T> a) {
 #pragma unroll
     for (int i = 0; i < kOwn; ++i) {
       const int r = warp + i * kWarps;
-      if (r < rows) write_row(a, item.first + r / heads, first_head + r % heads, all[i]);
+      if (r >= rows) continue;
+      const float* sink = !kPlain && a.sinks ? a.sinks + head_of(r) : nullptr;
+      write_row(a, row_at(r, value_dim), value_dim, sink, all[i]);
     }
   }
 }
@@ -275,7 +289,7 @@ __global__ void __launch_bounds__(kThreads) merge_pages(Paged<float> a) {
   if (tile >= a.plan->tiles) return;
   const PagedItem item = a.plan->tile_list(shape)[tile];
   const int head_block = column % shape.head_blocks * shape.tile_heads;
-  const int heads = min(shape.tile_heads, shape.group - head_block), fours = whole_fours(shape.value_dim) / 4;
+  const int heads = min(shape.tile_heads, shape.group - head_block), fours = fours_of(shape.value_dim);
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   for (int r = static_cast<int>(threadIdx.x) / kWarp; r < item.queries * heads; r += kWarps) {
     RowSums<kColumns> all;
@@ -291,7 +305,10 @@ __global__ void __launch_bounds__(kThreads) merge_pages(Paged<float> a) {
         for (int c = 0; c < 4; ++c) all.o[u][c] = merged(all.o[u][c], piece[c], factors);
       }
     }
-    write_row(a, item.first + r / heads, column / shape.head_blocks * shape.group + head_block + r % heads, all);
+    const int64_t token = item.first + r / heads,
+                  head = column / shape.head_blocks * shape.group + head_block + r % heads;
+    write_row(a, (token * shape.heads + head) * shape.value_dim, shape.value_dim, a.sinks ? a.sinks + head : nullptr,
+              all);
   }
 }
 
@@ -299,12 +316,12 @@ template <class T, class U>
 Paged<T> arguments(const PagedAttention& op, const Paged<U>& other) {
   Paged<T> a{op.q.data,         op.o.data,         op.q.dtype == DType::f32,
              op.k_pool.as<T>(), op.v_pool.as<T>(), op.pages.as<int32_t>()};
-  a.scale = other.scale, a.softcap = other.softcap, a.sinks = other.sinks, a.partial = other.partial,
-  a.shape = other.shape, a.plan = other.plan, a.fault = other.fault;
+  a.scale = other.scale, a.softcap = other.softcap, a.inverse_cap = other.inverse_cap, a.sinks = other.sinks,
+  a.partial = other.partial, a.shape = other.shape, a.plan = other.plan, a.fault = other.fault;
   return a;
 }
 
-template <class T, int kColumns>
+template <class T, int kColumns, bool kPlain>
 void launch_paged(const PagedAttention& op, const Paged<float>& common, CudaContext& context) {
   Paged<T> a = arguments<T>(op, common);
   if constexpr (kRowElements<T> == 1) {
@@ -314,8 +331,8 @@ void launch_paged(const PagedAttention& op, const Paged<float>& common, CudaCont
   const int floats = (kTileRows + kStep) * pitch_of(a.shape.dim) + kStep * pitch_of(a.shape.value_dim);
   const size_t shared = static_cast<size_t>(floats + kTileRows * kStep + 1) * sizeof(float);
   const int64_t most_items = int64_t{a.shape.most_tiles} * a.shape.most_pieces * a.shape.columns;
-  QENG_LAUNCH(context, (paged_attention_kernel<T, kColumns>), plan_blocks(most_items, context), dim3(kThreads), shared,
-              a);
+  QENG_LAUNCH(context, (paged_attention_kernel<T, kColumns, kPlain>), plan_blocks(most_items, context), dim3(kThreads),
+              shared, a);
   if (a.partial)
     QENG_LAUNCH(context, merge_pages<kColumns>, dim3(static_cast<unsigned>(a.shape.most_tiles * a.shape.columns)),
                 dim3(kThreads), 0, common);
@@ -328,6 +345,7 @@ void run(const PagedAttention& op, CudaContext& context) {
   if (op.q.elements() == 0) return;
   Paged<float> common{};
   common.scale = op.scale * kLog2e, common.softcap = op.softcap * kLog2e;
+  common.inverse_cap = op.softcap > 0 ? 1 / common.softcap : 0;
   common.sinks = op.sinks ? op.sinks.as<float>() : nullptr, common.shape = shape, common.fault = context.fault;
   common.plan = plan_pages(shape, op.cu_q, op.lengths, context);
   if (shape.divided)
@@ -336,10 +354,12 @@ void run(const PagedAttention& op, CudaContext& context) {
   common = arguments<float>(op, common);
   const auto launch_for = [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
-    if (shape.value_dim <= 4 * kWarp)
-      launch_paged<T, 1>(op, common, context);
+    if (shape.dim != shape.value_dim || op.sinks || op.softcap > 0)
+      launch_paged<T, 2, false>(op, common, context);
+    else if (shape.dim <= 4 * kWarp)
+      launch_paged<T, 1, true>(op, common, context);
     else
-      launch_paged<T, 2>(op, common, context);
+      launch_paged<T, 2, true>(op, common, context);
   };
   switch (op.k_pool.dtype) {
     case DType::q8_0: return launch_for(static_cast<blocks::Q8_0*>(nullptr));
