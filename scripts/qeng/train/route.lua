@@ -53,7 +53,9 @@ local function moves(destination, name)
   local norm = layer:find("norm%.%a+$") ~= nil or layer:find("%.ln_%w+%.") ~= nil
   if destination == "NORM" then return norm end
   if destination == "ATTENTION" then return not norm and layer:find("attn%.") ~= nil end
-  if destination == "FFN" then return not norm and layer:find("%.mlp%.") ~= nil end
+  if destination == "FFN" then
+    return not norm and (layer:find("%.mlp%.") or layer:find("%.block_sparse_moe%.")) ~= nil
+  end
   if destination == "EMBEDDING" then return layer:find("embed_tokens%.") ~= nil end
   return layer:find("^lm_head%.") ~= nil
 end
