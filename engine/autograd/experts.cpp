@@ -95,14 +95,20 @@ TensorPtr grouped_linear(Tape& tape, const TensorPtr& x, const TensorPtr& w, con
       if (lora.a->needs_grad()) add_gradients(tape, lora.a, nullptr, du->view, adapter_input()->view, starts);
     }
     if (!x->needs_grad()) return;
-    if (lora) {
-      const TensorPtr through = make_like(*x);
-      device.run(GroupedMatmul{.x = du->view, .w = lora.a->view, .first = starts, .y = through->view, .tall = true});
-      if (dropped) device.run(Dropout{through->view, through->view, tape.rng()->view, lora.dropout, subsequence});
-      tape.pass(x, through);
-    }
     const Tape::Target dx = tape.gradient_of(x);
-    device.run(GroupedMatmul{.x = dy, .w = w->view, .first = starts, .y = dx.view, .tall = true, .acc = dx.acc});
+    const auto back = [&](const View& of, const TensorPtr& weight, const View& to, bool acc) {
+      device.run(GroupedMatmul{.x = of, .w = weight->view, .first = starts, .y = to, .tall = true, .acc = acc});
+    };
+    if (lora && dropped && dx.acc) {
+      const TensorPtr through = make_like(*x);
+      back(du->view, lora.a, through->view, false);
+      device.run(Dropout{through->view, through->view, tape.rng()->view, lora.dropout, subsequence});
+      tape.pass(x, through);
+    } else if (lora) {
+      back(du->view, lora.a, dx.view, dx.acc);
+      if (dropped) device.run(Dropout{dx.view, dx.view, tape.rng()->view, lora.dropout, subsequence});
+    }
+    back(dy, w, dx.view, dx.acc || lora);
   });
   return y;
 }

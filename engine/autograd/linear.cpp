@@ -73,7 +73,7 @@ TensorPtr linear(Tape& tape, const TensorPtr& x, const TensorPtr& w, const Tenso
       TensorPtr through = make_like(*x);
       device.run(Matmul{.a = du->view, .b = lora.a->view, .c = through->view});
       device.run(Dropout{through->view, through->view, tape.rng()->view, lora.dropout, subsequence});
-      device.run(Add{dx.view, through->view, dx.view});
+      tape.pass(x, through);
     } else if (lora) {
       device.run(Matmul{.a = du->view, .b = lora.a->view, .c = dx.view, .acc = dx.acc});
       if (dropped) device.run(Dropout{dx.view, dx.view, tape.rng()->view, lora.dropout, subsequence});

@@ -34,8 +34,9 @@ WideRows wide_rows(const View& x, bool walks_down, CpuContext& context) {
 
 namespace {
 
-// Most rows and columns of a piece. Columns are halved, down to the least, until there are kPieces for many threads.
-constexpr int64_t kTileRows = 256, kTileColumns = 512, kLeastColumns = 64, kPieces = 64;
+// Most rows and columns of a piece. Columns are halved, down to the least, until there are kPieces for many threads, and
+// what a piece may have to decode of a weight fits a second-level cache or little more.
+constexpr int64_t kTileRows = 256, kTileColumns = 512, kLeastColumns = 64, kPieces = 64, kMostDecoded = 1 << 20;
 
 // Rows of one expert, and columns of y.
 struct Piece {
@@ -43,10 +44,15 @@ struct Piece {
   int64_t column, columns;
 };
 
-std::vector<Piece> pieces_of(const std::vector<Segment>& segments, int64_t n) {
+int64_t columns_of_piece(const std::vector<Segment>& segments, int64_t n, int64_t k) {
   int64_t columns = kTileColumns, parts = 0;
   for (const Segment& segment : segments) parts += (segment.rows + kTileRows - 1) / kTileRows;
-  while (columns > kLeastColumns && parts * ((n + columns - 1) / columns) < kPieces) columns /= 2;
+  while (columns > kLeastColumns && (parts * ((n + columns - 1) / columns) < kPieces || columns * k > kMostDecoded))
+    columns /= 2;
+  return std::min(columns, n);
+}
+
+std::vector<Piece> pieces_of(const std::vector<Segment>& segments, int64_t n, int64_t columns) {
   std::vector<Piece> pieces;
   for (const Segment& segment : segments)
     for (int64_t column = 0; column < n; column += columns)
@@ -71,7 +77,7 @@ WideRows weights_of(const GroupedMatmul& op, const Piece& piece, float* memory, 
   return {memory, stride};
 }
 
-// Element [first row, first column] of a piece of y, and row r of the bias that its expert adds.
+// The first element of a piece of y, and of the bias that it gets.
 char* begin_of(const GroupedMatmul& op, const Piece& piece) {
   return at(op.y, piece.rows.first * op.y.columns() + piece.column);
 }
@@ -94,13 +100,13 @@ void begin_piece(const GroupedMatmul& op, const Piece& piece, float* sums, int64
   }
 }
 
-void multiply_pieces(const GroupedMatmul& op, const std::vector<Piece>& pieces, CpuContext& context) {
-  const int64_t n = op.y.columns(), k = op.x.columns();
-  const int64_t columns = op.tall ? std::min(kTileColumns, n) : k, rows = op.tall ? k : std::min(kTileColumns, n);
+void multiply_pieces(const GroupedMatmul& op, const std::vector<Segment>& segments, CpuContext& context) {
+  const int64_t n = op.y.columns(), k = op.x.columns(), most = columns_of_piece(segments, n, k);
+  const std::vector<Piece> pieces = pieces_of(segments, n, most);
   if (pieces.empty()) return;
   const bool direct = op.y.dtype == DType::f32;
   const WideRows x = wide_rows(op.x, false, context);
-  const int64_t decoded = rows * good_stride(columns), sums = direct ? 0 : kTileRows * kTileColumns;
+  const int64_t decoded = op.tall ? k * good_stride(most) : most * good_stride(k), sums = direct ? 0 : kTileRows * most;
   auto* memory = context.scratch.take<float>(context.threads * (decoded + sums));
   std::atomic<bool> complete = true;
   parallel_each(context.threads, static_cast<int64_t>(pieces.size()), [&](int64_t index) {
@@ -135,26 +141,6 @@ bool multiply_by_library(const GroupedMatmul& op, const Segment& of, CpuContext&
                           op.bias ? at(op.bias, of.expert * n) : nullptr, at(op.y, of.first * n), context);
 }
 
-View part(const View& of, int64_t first, int64_t rows) {
-  return View(of.as<char>() + static_cast<int64_t>(dtype_bytes(of.dtype, of.columns())) * first, of.dtype,
-              {rows, of.columns()});
-}
-
-void multiply_apart(const GroupedMatmul& op, const std::vector<Segment>& segments, CpuContext& context) {
-  const int64_t n = op.w.shape[1];
-  for (const Segment& segment : segments) {
-    if (segment.rows == 0) continue;
-    const ScratchFrame frame(context.scratch);
-    RowLinear product;
-    product.x = part(op.x, segment.first, segment.rows);
-    product.w = {part(op.w, segment.expert * n, n)};
-    if (op.bias) product.bias = {View(at(op.bias, segment.expert * n), op.bias.dtype, {n})};
-    product.y = {part(op.y, segment.first, segment.rows)};
-    product.acc = op.acc;
-    run(product, context);
-  }
-}
-
 }  // namespace
 
 void run(const GroupedMatmul& op, CpuContext& context) {
@@ -168,7 +154,7 @@ void run(const GroupedMatmul& op, CpuContext& context) {
   std::vector<Segment> left;
   for (const Segment& segment : segments)
     if (!multiply_by_library(op, segment, context)) left.push_back(segment);
-  multiply_pieces(op, pieces_of(left, n), context);
+  multiply_pieces(op, left, context);
 }
 
 }  // namespace qeng

@@ -16,6 +16,9 @@ std::vector<Segment> segments_of(const char* op, const View& first, int64_t rows
 // fast as those of rows in f32.
 constexpr int64_t kRowsOfLibrary = 16;
 
+// The products of rows apart (grouped_rows.cpp).
+void multiply_apart(const GroupedMatmul& op, const std::vector<Segment>& segments, CpuContext& context);
+
 // f32 rows in memory, `stride` elements apart.
 struct WideRows {
   const float* data;

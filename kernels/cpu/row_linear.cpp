@@ -25,36 +25,12 @@ void finish_row(const RowLinear& op, size_t i, int64_t r, int64_t first, int64_t
 
 namespace {
 
-constexpr int64_t kFewRows = 16;  // of x, for which repacking a panel costs more than it gains
 // Rows of x at a time: their codes stay in the last-level cache, or without panels in the thread's own.
 constexpr int64_t kMostRows = 512, kMostRowsOfFew = 128;
 constexpr int64_t kMostPiece = 1 << 18;  // bytes of w that a thread takes at a time for few rows: they fit its cache
 constexpr int64_t kMostTileRows = 512;   // of a bf16 weight that a thread multiplies by tiles at a time for many rows
 // Panels side by side meet so many rows of x at a time: results go out in longer runs, and x is read less often.
 constexpr int64_t kMostPanels = 16, kMostPanelBytes = 1 << 19, kRowsOfPanels = 32;
-
-isa::Activations round_rows(const View& x, DType format, bool few, CpuContext& context) {
-  isa::Activations to;
-  to.few = few;
-  to.rows = x.rows(), to.k = x.columns(), to.group = blocks::group_elements(dtype_info(format).elements);
-  const int64_t n = to.rows * to.k;
-  to.codes = context.scratch.take<int8_t>(n);
-  to.scales = context.scratch.take<float>(n / to.group);
-  to.sums = context.scratch.take<int32_t>(n / to.group);
-  to.sums_16 = context.scratch.take<int16_t>(n / 16);
-  to.sums_32 = context.scratch.take<int16_t>(n / 32);
-  to.halves_16 = context.scratch.take<int16_t>(n / 8);
-  float* wide = x.dtype == DType::f32 ? nullptr : context.scratch.take<float>(context.threads * to.k);
-  parallel_for(context.threads, to.rows, grain_rows(to.k), [&](int64_t begin, int64_t end) {
-    if (!wide) return context.isa->round_activations(format, x.as<float>() + begin * to.k, to, begin, end - begin);
-    float* row = wide + team_rank() * to.k;
-    for (int64_t r = begin; r < end; ++r) {
-      context.isa->scale(float_type(x), at(x, r * to.k), isa::Float::f32, row, 1.0f, to.k);
-      context.isa->round_activations(format, row, to, r, 1);
-    }
-  });
-  return to;
-}
 
 // The codes once more, as block_tiles takes them.
 void make_tiles(isa::Activations& x, CpuContext& context) {
@@ -79,8 +55,32 @@ To* converted(const void* from, isa::Float type, isa::Float to_type, int64_t n, 
   return to;
 }
 
-// x in f32; for a bf16 weight rounded to bf16.
-const float* wide_rows(const View& x, DType weight, CpuContext& context) {
+}  // namespace
+
+isa::Activations round_rows(const View& x, DType format, bool few, CpuContext& context) {
+  isa::Activations to;
+  to.few = few;
+  to.rows = x.rows(), to.k = x.columns(), to.group = blocks::group_elements(dtype_info(format).elements);
+  const int64_t n = to.rows * to.k;
+  to.codes = context.scratch.take<int8_t>(n);
+  to.scales = context.scratch.take<float>(n / to.group);
+  to.sums = context.scratch.take<int32_t>(n / to.group);
+  to.sums_16 = context.scratch.take<int16_t>(n / 16);
+  to.sums_32 = context.scratch.take<int16_t>(n / 32);
+  to.halves_16 = context.scratch.take<int16_t>(n / 8);
+  float* wide = x.dtype == DType::f32 ? nullptr : context.scratch.take<float>(context.threads * to.k);
+  parallel_for(context.threads, to.rows, grain_rows(to.k), [&](int64_t begin, int64_t end) {
+    if (!wide) return context.isa->round_activations(format, x.as<float>() + begin * to.k, to, begin, end - begin);
+    float* row = wide + team_rank() * to.k;
+    for (int64_t r = begin; r < end; ++r) {
+      context.isa->scale(float_type(x), at(x, r * to.k), isa::Float::f32, row, 1.0f, to.k);
+      context.isa->round_activations(format, row, to, r, 1);
+    }
+  });
+  return to;
+}
+
+const float* float_rows(const View& x, DType weight, CpuContext& context) {
   const bool rounds = weight == DType::bf16 && x.dtype == DType::f32;
   const void* from =
       rounds ? converted<bf16>(x.data, isa::Float::f32, isa::Float::bf16, x.elements(), context) : x.data;
@@ -88,8 +88,8 @@ const float* wide_rows(const View& x, DType weight, CpuContext& context) {
   return converted<float>(from, isa::Float::bf16, isa::Float::f32, x.elements(), context);
 }
 
-// For a bf16 weight where the processor has tiles of bf16.
-bool has_tiles(const View& w, const isa::Table& isa) { return w.dtype == DType::bf16 && isa.bf16_tiles; }
+namespace {
+
 int64_t whole_steps(int64_t k) { return (k + isa::kBf16Step - 1) / isa::kBf16Step * isa::kBf16Step; }
 
 // x as isa.bf16_tiles takes it: `most` rows, a multiple of kMatrixRows or all of them, and then the next.
@@ -107,6 +107,10 @@ const bf16* bf16_groups(const View& x, int64_t most, CpuContext& context) {
   return groups;
 }
 
+int64_t bytes_of_piece(int64_t total, int threads) {
+  return std::clamp<int64_t>(total / (4 * threads), kMostPiece / 8, kMostPiece);
+}
+
 // Whether eight streams so many bytes apart spread over the sets of a first-level cache, whose ways are 4096 bytes.
 bool spreads(int64_t apart) {
   for (int64_t r = 1; r < 8; ++r)
@@ -114,8 +118,11 @@ bool spreads(int64_t apart) {
   return true;
 }
 
-// Rows of w that make about `bytes`, in a number that isa.block_dots or isa.interleaved_dots walks well.
-int64_t rows_of_piece(bool interleaved, int64_t bytes, int64_t row_bytes) {
+}  // namespace
+
+// In a number that isa.block_dots or isa.interleaved_dots walks well.
+int64_t rows_of_piece(bool interleaved, int64_t total_bytes, int64_t row_bytes, int threads) {
+  const int64_t bytes = bytes_of_piece(total_bytes, threads);
   constexpr int64_t kGroups = 2 * kInterleavedRows;
   if (interleaved) return std::max<int64_t>(1, bytes / row_bytes / kGroups) * kGroups;
   const int64_t most = std::max<int64_t>(1, bytes / row_bytes / isa::kPanelRows) * isa::kPanelRows;
@@ -123,6 +130,8 @@ int64_t rows_of_piece(bool interleaved, int64_t bytes, int64_t row_bytes) {
     if (spreads(rows / 8 * row_bytes)) return rows;
   return most;
 }
+
+namespace {
 
 // Whether y_i is the products themselves.
 bool is_product(const RowLinear& op, size_t i) {
@@ -154,7 +163,7 @@ std::vector<Piece> pieces_of(const RowLinear& op, const CpuContext& context) {
   std::vector<Piece> pieces;
   int64_t total = 0;
   for (const View& w : op.w) total += static_cast<int64_t>(w.bytes());
-  const int64_t bytes = std::clamp<int64_t>(total / (4 * context.threads), kMostPiece / 8, kMostPiece);
+  const int64_t bytes = bytes_of_piece(total, context.threads);
   for (size_t i = 0; i < op.w.size(); ++i) {
     if (isa::is_signs(op.w[i].dtype)) continue;
     const int64_t n = op.w[i].shape[0];
@@ -166,7 +175,7 @@ std::vector<Piece> pieces_of(const RowLinear& op, const CpuContext& context) {
       for (int64_t first = 0; first < n; first += step) pieces.push_back({i, first, std::min(step, n - first)});
       continue;
     }
-    int64_t step = few ? rows_of_piece(op.w[i].interleaved, bytes, row_bytes) : isa::kPanelRows;
+    int64_t step = few ? rows_of_piece(op.w[i].interleaved, total, row_bytes, context.threads) : isa::kPanelRows;
     if (is_block(format) && !few) {
       const int64_t fit = kMostPanelBytes / context.isa->panel_bytes(format, op.x.columns());
       const int64_t share = n / (4 * context.threads * isa::kPanelRows);
@@ -197,7 +206,7 @@ void run(const RowLinear& op, CpuContext& context) {
     if (tiles || !is_few(op.w[i], rows, isa)) most = std::min(rows, kMostRows);
     any_tiles = any_tiles || tiles;
     if (!is_block(format)) {
-      if (!tiles && !wide.count(format)) wide[format] = wide_rows(op.x, format, context);
+      if (!tiles && !wide.count(format)) wide[format] = float_rows(op.x, format, context);
       continue;
     }
     const bool few = is_few(op.w[i], rows, isa);

@@ -222,6 +222,37 @@ for _, dtype in ipairs { "f16", "bf16", "q8_0", "q6_k" } do
   for i = 19 * n + 1, 20 * n do assert(found[1].y[i] == 0, "a row past the last expert's is not 0") end
 end
 
+-- ---------------------------------------------------------------- one expert is a linear layer
+
+for _, case in ipairs { { "f32", 1e-6 }, { "bf16", 0.01 } } do
+  local dtype, n, wide, rows = case[1], 24, 40, 30
+  local function made(...)
+    local t = q.keep(q.randn({ ... }, { seed = 10 + select("#", ...) + select(1, ...) }):to(dtype))
+    t:requires_grad(true)
+    return t
+  end
+  local x, w, bias, a, b = made(rows, wide), made(n, wide), made(n), made(rank, wide), made(n, rank)
+  local of = { x = x, w = w, bias = bias, a = a, b = b }
+  local dy = q.randn({ rows, n }, { seed = 11 })
+  local function results(y)
+    (y * dy):sum():to("f32"):backward()
+    local found = { y = golden.flat(y:to "f32") }
+    for name, t in pairs(of) do
+      found[name] = golden.flat(t:grad())
+      t:requires_grad(false)
+      t:requires_grad(true)
+    end
+    return found
+  end
+  q.rng_step(1)
+  local want = results(q.linear(x, w, { bias = bias, lora = { a = a, b = b, scale = scale, dropout = 0.4 } }))
+  local function one(t) return t:unsqueeze(1) end
+  q.rng_step(1)
+  local got = results(q.grouped_linear(x, one(w), q.tensor({ 0, rows }, "i32"),
+    { bias = one(bias), lora = { a = one(a), b = one(b), scale = scale, dropout = 0.4 } }))
+  for name, values in pairs(got) do close(values, want[name], name .. " of one expert in " .. dtype, case[2]) end
+end
+
 -- ---------------------------------------------------------------- what is refused
 
 local first = q.tensor({ 0, 1, 2, 3, 4, 5, 6, 9 }, "i32")
