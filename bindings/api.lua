@@ -587,6 +587,7 @@ function q.grouped_linear(x, w, first, opt) end
 
 ---Which experts a token goes to: the k of the largest scores + bias, the largest first, of equal ones the lower number.
 ---Expert e has the rows order[first[e]] .. order[first[e + 1] - 1]: places t * k + j of choice, in order.
+---A mixture of experts is q.dispatch(x, place), q.grouped_linear by first, and q.combine with scores:gather(2, choice).
 ---@param scores Tensor  [tokens, experts] f32
 ---@param k integer
 ---@param opt? {bias?: Tensor}  [experts] f32: counts in the choice alone

@@ -6,7 +6,8 @@
 namespace qeng {
 namespace {
 
-constexpr int kChoiceThreads = 128, kThreads = 256, kWarps = kThreads / kWarp;
+constexpr int kChoiceThreads = 128;
+constexpr int kThreads = 1024, kWarps = kThreads / kWarp;  // many, as each round of them waits for memory
 
 // A block a token.
 __global__ void __launch_bounds__(kChoiceThreads)
