@@ -357,7 +357,7 @@ function Model:save(dir, opt)
   for _, parameter in ipairs(self.parameters) do
     local name, tensor = parameter.name, parameter.tensor
     if turns(name) then tensor = q.no_grad(function() return tensor:to(dtype or self.dtype):transpose():clone() end) end
-    for _, part in ipairs(experts.apart(name, tensor)) do tensors[#tensors + 1] = part end
+    for _, part in ipairs(experts.matrices(name, tensor)) do tensors[#tensors + 1] = part end
   end
   for _, layer in ipairs(self.linears) do
     if layer.row_scale then tensors[#tensors + 1] = { layer.name .. ".weight_scale", layer.row_scale, "f32" } end
