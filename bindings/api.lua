@@ -2050,6 +2050,7 @@ function q.micro_batch(tokens, max_documents) end
 ---@field config table
 ---@field dtype dtype
 ---@field recompute boolean  drop activations of each layer and compute them again in backward
+---@field router_aux_loss number  weight of the loss that balances experts
 ---@field places string[]  where hooks may be: "embed", "layers.N.attn", "layers.N.mlp", "layers.N", "norm"
 ---@field parameters {name: string, tensor: Tensor}[]
 local Model = {}
@@ -2100,6 +2101,7 @@ function Model:gradients() end
 ---@param length? integer
 ---@return Tensor loss
 ---@return Tensor nll  [t]
+---@return Tensor? balance  [1], if router_aux_loss is not 0; loss:backward(balance) goes back from both
 function Model:loss(micro_batch, length) end
 
 ---@class LoraOptions

@@ -95,7 +95,7 @@ TensorPtr grouped_linear(Tape& tape, const TensorPtr& x, const TensorPtr& w, con
       if (lora.a->needs_grad()) add_gradients(tape, lora.a, nullptr, du->view, adapter_input()->view, starts);
     }
     if (!x->needs_grad()) return;
-    const Tape::Target dx = tape.gradient_of(x);
+    Tape::Target dx = tape.gradient_of(x);
     const auto back = [&](const View& of, const TensorPtr& weight, const View& to, bool acc) {
       device.run(GroupedMatmul{.x = of, .w = weight->view, .first = starts, .y = to, .tall = true, .acc = acc});
     };
@@ -104,6 +104,7 @@ TensorPtr grouped_linear(Tape& tape, const TensorPtr& x, const TensorPtr& w, con
       back(du->view, lora.a, through->view, false);
       device.run(Dropout{through->view, through->view, tape.rng()->view, lora.dropout, subsequence});
       tape.pass(x, through);
+      dx = tape.gradient_of(x);  // which may lie elsewhere now
     } else if (lora) {
       back(du->view, lora.a, dx.view, dx.acc);
       if (dropped) device.run(Dropout{dx.view, dx.view, tape.rng()->view, lora.dropout, subsequence});

@@ -68,12 +68,13 @@ TensorPtr linear(Tape& tape, const TensorPtr& x, const TensorPtr& w, const Tenso
       if (w->learner) w->learner->learn(tape, dy, x->view);
     };
     if (!x->needs_grad()) return learn();
-    const Tape::Target dx = tape.gradient_of(x);
+    Tape::Target dx = tape.gradient_of(x);
     if (lora && dropped && dx.acc) {
       TensorPtr through = make_like(*x);
       device.run(Matmul{.a = du->view, .b = lora.a->view, .c = through->view});
       device.run(Dropout{through->view, through->view, tape.rng()->view, lora.dropout, subsequence});
       tape.pass(x, through);
+      dx = tape.gradient_of(x);  // which may lie elsewhere now
     } else if (lora) {
       device.run(Matmul{.a = du->view, .b = lora.a->view, .c = dx.view, .acc = dx.acc});
       if (dropped) device.run(Dropout{dx.view, dx.view, tape.rng()->view, lora.dropout, subsequence});

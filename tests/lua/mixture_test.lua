@@ -5,6 +5,7 @@ local q = require "qeng"
 
 local experts = require "qeng.model.experts"
 local importance = require "qeng.gguf.importance"
+local route = require "qeng.train.route"
 local scratch = require "scratch"
 local at, refused = scratch.at, scratch.refused
 
@@ -251,6 +252,18 @@ assert(tuned.router_aux_loss == 0.25 and said:find("balanced by a loss of weight
 assert(finetune("full", { router_aux_loss = 0 }).router_aux_loss == 0)
 refused("does not go with --recompute", finetune, "full", { recompute = true })
 
+-- Packets that are addressed to MLPs move experts and routers, whatever their names.
+local mixtral = q.random_model({
+  architectures = q.json.array { "MixtralForCausalLM" }, model_type = "mixtral", hidden_size = 32,
+  num_hidden_layers = 1, intermediate_size = 32, num_attention_heads = 4, num_key_value_heads = 2, vocab_size = 32,
+}):full()
+local number = 0x03  -- FFN
+local stays = {}
+for _, tensor in ipairs(route.plan(mixtral, { [number] = 1 }).frozen[number]) do stays[tensor] = true end
+for _, parameter in ipairs(mixtral.parameters) do
+  assert((stays[parameter.tensor] == nil) == (parameter.name:find "block_sparse_moe" ~= nil), parameter.name)
+end
+
 -- ---------------------------------------------------------------- adapters
 
 model = random():lora { rank = 2, targets = { "up_proj", "gate_proj" } }
@@ -283,6 +296,8 @@ refused("num_local_experts = 5 changes the mathematics", random, { num_local_exp
 refused("unknown key shared_expert_intermediate_size", random, { shared_expert_intermediate_size = 32 })
 refused("one-bit training: model.layers.0.mlp.experts.gate_proj is of 6 experts", q.onebit.learn, random(), "frozen",
   {})
+refused("Qwen2MoeForCausalLM needs an expert that all tokens share, which is not supported", random,
+  { architectures = q.json.array { "Qwen2MoeForCausalLM" }, model_type = "qwen2_moe" })
 refused("router_jitter_noise = 0.1 changes", q.random_model, {
   architectures = q.json.array { "MixtralForCausalLM" }, model_type = "mixtral", hidden_size = 32,
   num_hidden_layers = 1, intermediate_size = 32, num_attention_heads = 4, num_key_value_heads = 2, vocab_size = 32,

@@ -421,6 +421,18 @@ do  -- sums of what is gathered twice, in f32; and what is added to
   loss:backward()
   assert(text(values(base:grad())) == "1 10 100" and text(values(added:grad())) == "100 100")
 end
+do  -- gradients need an index that nobody else has any more
+  local base, values_of = q.zeros { 3 }, q.tensor { 1, 2 }
+  base:requires_grad(true)
+  values_of:requires_grad(true)
+  local picked = q.scope(function() return base:gather(1, q.tensor({ 2, 0 }, "i32")) end)
+  local placed = q.scope(function() return base:scatter_add(1, q.tensor({ 2, 0 }, "i32"), values_of) end)
+  local others = {}
+  for i = 1, 64 do others[i] = q.tensor({ 1000 + i, 1000 + i }, "i32") end
+  local loss = (picked * q.tensor { 1, 10 }):sum() + (placed * q.tensor { 1, 2, 3 }):sum()
+  loss:backward()
+  assert(text(values(base:grad())) == "11 2 4" and text(values(values_of:grad())) == "3 1" and #others == 64)
+end
 do  -- a position of the first dimension is a view: what is written to it is in the whole
   local x = q.zeros { 3, 2 }
   x[1] = 5

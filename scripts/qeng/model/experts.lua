@@ -42,7 +42,7 @@ function experts.is_stack(name, shape) return #shape == 3 and name:find(".expert
 function experts.name_of(name, expert) return (name:gsub("%.experts%.", ".experts." .. expert .. ".", 1)) end
 
 -- {{name, matrix}...} of a stack, the matrices being views; of any other tensor {{name, tensor}}.
-function experts.apart(name, tensor)
+function experts.matrices(name, tensor)
   local shape = tensor:shape()
   if not experts.is_stack(name, shape) then return { { name, tensor } } end
   local list = {}

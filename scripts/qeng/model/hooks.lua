@@ -3,6 +3,7 @@
 --   embed            the embedded tokens
 --   layers.N.attn    the output of block N's attention, before it is added to the residual stream
 --   layers.N.mlp     that of its MLP
+--   layers.N.mlp.router   of an MLP of experts, before it: the router's logits
 --   layers.N         the residual stream after the block
 --   norm             what the head reads
 -- Without hooks a place costs a look at model.hooks, which is nil then. With them, generation captures nothing. When

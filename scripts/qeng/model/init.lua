@@ -364,7 +364,7 @@ function Model:save(dir, opt)
   local dtype = opt.dtype or self.gguf and self.dtype or self.saved_dtype
   local tensors = {}
   local turns = self.arch.transposed or function() return false end
-  local stored = self.arch.stored or experts.apart
+  local stored = self.arch.stored or experts.matrices
   local by_name = {}
   for _, parameter in ipairs(self.parameters) do by_name[parameter.name] = parameter.tensor end
   local function plain(name) return q.no_grad(by_name[name].to, by_name[name], dtype or self.dtype) end

@@ -44,7 +44,8 @@ function peft.save(model, dir)
   if not model.adapter then q.error("value", "save_adapter: this model has no adapter") end
   local tensors = {}
   for _, parameter in ipairs(model.adapter.parameters) do
-    for _, part in ipairs(experts.apart(prefix .. parameter.name, parameter.tensor)) do tensors[#tensors + 1] = part end
+    local parts = experts.matrices(prefix .. parameter.name, parameter.tensor)
+    for _, part in ipairs(parts) do tensors[#tensors + 1] = part end
   end
   if model.extra then
     tensors[#tensors + 1] = { prefix .. new_tokens.embed_name, model.embed }

@@ -7,6 +7,7 @@ local qwen3 = require "qeng.models.qwen3"
 
 local Qwen3Moe = {
   hf = "Qwen3MoeForCausalLM", model_type = "qwen3_moe", lora = { "q_proj", "k_proj", "v_proj", "o_proj" },
+  refuses = { { "Qwen2MoeForCausalLM", "an expert that all tokens share" }, { "qwen2moe", "a shared expert" } },
 }
 
 -- Which layers have experts: every so many-th, but for those listed.

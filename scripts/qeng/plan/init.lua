@@ -348,7 +348,7 @@ options.set("plan", {
     choices = { "f32", "bf16" } },
   { "stored", nil, "dtype of the frozen linear layers where no file says it, such as q4_k" },
   { "rank", 16, "LoRA rank", min = 1, max = 4096 },
-  { "targets", {}, "layers with adapters (all linear layers)" },
+  { "targets", {}, "layers with adapters (all linear layers; where there are experts, those of attention)" },
   { "dropout", 0, "dropout on the adapters' input", min = 0, max = 0.9, number = true },
   { "row_tokens", 512, "tokens of a packed row", min = 2, max = most_tokens },
   { "rows", 1, "rows of a micro-batch", min = 1, max = most_tokens },

@@ -31,7 +31,8 @@ options.set("finetune", {
   { "alpha", 0, "LoRA alpha, 0: twice the rank", min = 0, number = true },
   { "rslora", false, "scale by alpha / sqrt(rank)" },
   { "dropout", 0, "dropout on the adapters' input", min = 0, max = 0.9, number = true },
-  { "targets", {}, "layers with adapters: roles, or ends of names as layers.3.mlp.up_proj (all linear layers)" },
+  { "targets", {}, "layers with adapters: roles, or ends of names as layers.3.mlp.up_proj (all linear layers; where "
+    .. "there are experts, those of attention)" },
   { "rank_pattern", {}, "ranks of single layers: down_proj=32,layers.0.self_attn.q_proj=8", kind = "map" },
   { "alpha_pattern", {}, "alphas of single layers, likewise", kind = "map" },
   { "dora", false, "also train the length of each weight row (DoRA)" },

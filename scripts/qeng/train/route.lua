@@ -56,7 +56,9 @@ local function moves(destination, name)
   if destination == "ATTENTION" then
     return not norm and (layer:find("attn%.") ~= nil or layer:find("%.mixer%.") ~= nil)
   end
-  if destination == "FFN" then return not norm and layer:find("%.mlp%.") ~= nil end
+  if destination == "FFN" then
+    return not norm and (layer:find("%.mlp%.") or layer:find("%.block_sparse_moe%.")) ~= nil
+  end
   if destination == "EMBEDDING" then return layer:find("embed_tokens%.") ~= nil end
   return layer:find("^lm_head%.") ~= nil
 end
