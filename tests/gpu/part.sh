@@ -76,7 +76,7 @@ part_conformance() {
   local operations first="" others="" status=0 name note=""
   local float64='every op agrees with float64 on every backend' bits='an op gives the same bits with one thread and with two and twice on a GPU'
   local refused='an op with one view of a wrong shape or dtype or order of rows is refused before it writes'
-  operations=$(sed -n 's/.*constexpr const char\* name = "\(.*\)";.*/\1/p' "$root/kernels/ops.h")
+  operations=$(sed -n 's/.*constexpr const char\* name = "\(.*\)";.*/\1/p' "$root"/kernels/ops/*.h)
   if ((emulated)); then export QENG_ROUNDS=3 operations="add_rmsnorm"; fi  # CTest runs all of them there
   for name in $operations; do
     case $name in attention | attention_grad) first+=" $name" ;; *) others+=" $name" ;; esac

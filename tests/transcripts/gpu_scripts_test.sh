@@ -60,7 +60,7 @@ check '[[ $1 != */system.lua ]] || { echo "{}" >"$3"; exit 1; }' && fail "a late
 same "a late failure" "$(parts)" "system=failed conformance=passed "
 packed=$(tar -tzf "$dir/check/results.tar.gz")  # no pipe into grep -q, which may end before tar does
 grep -q '^./conformance.log$' <<<"$packed" || fail "results.tar.gz: $packed"
-same "one process an operation" "$(grep -c 'all passed: every op agrees.* -c ' "$dir/check/conformance.log")" "$(grep -c 'constexpr const char\* name = "' kernels/ops.h)"
+same "one process an operation" "$(grep -c 'all passed: every op agrees.* -c ' "$dir/check/conformance.log")" "$(cat kernels/ops/*.h | grep -c 'constexpr const char\* name = "')"
 
 # An operation that hangs and one that dies are wrong, and the others are checked all the same. Attention comes first, alone;
 # where it is right by mma.sync, that is what the parts below use.
@@ -83,11 +83,11 @@ grep -q '^==== left out for the budget: conformance parity; to go on: --from con
 rm -r "$dir/check"  # another machine, which has the archive alone
 checked --only system,conformance,parity --budget 26 --results "$dir/kept.tar.gz" --from conformance && fail "--from: exit status 0"
 same "--from goes on" "$(parts)" "system=passed conformance=failed "
-same "what is wrong" "$(cat "$dir/check/conformance.summary")" "$(grep -c 'constexpr const char\* name = "' kernels/ops.h) operations; wrong: attention (right with QENG_ATTENTION=mma, which the parts below use); wrong: rope"
+same "what is wrong" "$(cat "$dir/check/conformance.summary")" "$(cat kernels/ops/*.h | grep -c 'constexpr const char\* name = "') operations; wrong: attention (right with QENG_ATTENTION=mma, which the parts below use); wrong: rope"
 # The two begin side by side, in either order, and so do their other ways.
 same "attention first and alone" "$(head -n 4 "$dir/log" | sed 's/attention_grad mma/attention mma/' | sort | tr '\n' ';')" \
   "begin attention ;begin attention mma;begin attention_grad ;end attention_grad;"
-same "the others" "$(grep -c '^end ' "$dir/log")" "$(($(grep -c 'constexpr const char\* name = "' kernels/ops.h) - 2 + 2))"  # but two, and two by mma
+same "the others" "$(grep -c '^end ' "$dir/log")" "$(($(cat kernels/ops/*.h | grep -c 'constexpr const char\* name = "') - 2 + 2))"  # but two, and two by mma
 grep -q '^no end within 2 s$' "$dir/check/conformance.log" || fail "an operation that hangs: $(grep -A 3 FAILED "$dir/check/conformance.log")"
 grep -q '^exit status 139$' "$dir/check/conformance.log" || fail "an operation that dies: $(grep -A 3 FAILED "$dir/check/conformance.log")"
 packed=$(tar -xzOf "$dir/kept.tar.gz" ./parts.tsv)
@@ -101,7 +101,7 @@ checked --from everything && fail "--from a part that is none: exit status 0"
 # A paged kernel that is wrong changes nothing of how training computes attention; attention wrong by both is not waited for.
 operations none paged_attention
 checked --only conformance,parity && fail "paged_attention is wrong: exit status 0"
-same "paged_attention" "$(cat "$dir/check/conformance.summary")" "$(grep -c 'constexpr const char\* name = "' kernels/ops.h) operations; wrong: paged_attention"
+same "paged_attention" "$(cat "$dir/check/conformance.summary")" "$(cat kernels/ops/*.h | grep -c 'constexpr const char\* name = "') operations; wrong: paged_attention"
 grep -q '^parity $' "$dir/log" || fail "a wrong paged_attention moves training to mma.sync: $(cat "$dir/log")"
 operations none attention attention_grad
 checked --only conformance,parity && fail "attention is wrong: exit status 0"
