@@ -3,6 +3,7 @@
 -- neighbours are rotated halves in another order.
 package.path = (arg[0]:match "^(.*/)" or "./") .. "?.lua;" .. package.path
 local q = require "qeng"
+q.device { device = os.getenv "QENG_TEST_DEVICE" or "cpu" }
 
 local nn = require "qeng.model.nn"
 local scratch = require "scratch"

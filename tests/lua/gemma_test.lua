@@ -72,7 +72,10 @@ local first = {
   num_attention_heads = 4,
   num_key_value_heads = 1, head_dim = 32, vocab_size = 96, max_position_embeddings = 128, hidden_act = "gelu",
 }
-for name, values in pairs { gemma = first, gemma3 = values_of(old) } do
+local second = values_of {
+  architectures = { "Gemma2ForCausalLM" }, attn_logit_softcapping = 2, final_logit_softcapping = 5,
+}
+for name, values in pairs { gemma = first, gemma2 = second, gemma3 = values_of(old) } do
   local one = q.random_model(values, { seed = 5, std = 0.15 })
   local expected = one:logits(ids)
   local runner = paged.new(one, { pages = 8, kv = "f32" })
