@@ -7,6 +7,7 @@ local experts = require "qeng.model.experts"
 local importance = require "qeng.gguf.importance"
 local route = require "qeng.train.route"
 local scratch = require "scratch"
+local types = require "qeng.gguf.types"
 local at, refused = scratch.at, scratch.refused
 
 local function values(more)
@@ -155,6 +156,21 @@ for _, type in ipairs { "q8_0", "q4_0", "bf16" } do
     end
   end
 end
+
+-- llama.cpp's mixes: experts' matrices have the types of an MLP's, routers stay f32, and beside eight experts attention
+-- gets more bits.
+local function type_of(mix, name, count)
+  local plan = types.plan(mix, "", { layers = 32, groups = 4, tied = false, experts = count })
+  return (plan:type_of(("blk.%d.%s.weight"):format(name == "ffn_down_exps" and 31 or 5, name), { 1024, 4096 }))
+end
+for name, theirs in pairs {
+  ffn_down_exps = "q6_k q6_k", ffn_up_exps = "q4_k q4_k", ffn_gate_inp = "f32 f32", attn_v = "q4_k q8_0",
+  attn_k = "q4_k q8_0", attn_output = "q4_k q5_k", attn_q = "q4_k q4_k",
+} do
+  local found = type_of("q4_k_m", name, 128) .. " " .. type_of("q4_k_m", name, 8)
+  assert(found == theirs, ("%s: %s, llama.cpp has %s"):format(name, found, theirs))
+end
+assert(type_of("q5_k_m", "attn_output", 8) == "q5_k" and type_of("q3_k_l", "attn_output", 8) == "q3_k")
 
 -- ---------------------------------------------------------------- training
 
