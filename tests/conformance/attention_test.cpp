@@ -60,6 +60,18 @@ TEST_CASE("attention of a long head where tensor cores do not fit") {
     }
 }
 
+TEST_CASE("attention of capped scores by tensor cores, in whose softmax sinks take part") {
+  for (int64_t head_dim : {128, 256}) {
+    Draw draw(base_seed());
+    Attention op = attention_of(draw, documents_of(draw, {70, 20}, 93), DType::bf16, 1, 2, head_dim);
+    op.softcap = 2, op.sinks = draw.tensor(DType::f32, {2});
+    check_everywhere(op, draw);
+    AttentionGrad gradient = attention_grad_of(draw, op);
+    gradient.dsinks = draw.empty_like(op.sinks);
+    check_everywhere(gradient, draw);
+  }
+}
+
 TEST_CASE("attention with a scale of zero or less") {
   for (float scale : {0.0f, -0.1f}) {
     Draw draw(base_seed());

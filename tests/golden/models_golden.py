@@ -90,7 +90,8 @@ MODELS = {
             "attention.sliding_window": v["sliding_window"], "attn_logit_softcapping": v["attn_logit_softcapping"],
             "final_logit_softcapping": v["final_logit_softcapping"]},
         values=dict(rope_theta=500.0, head_dim=16, num_hidden_layers=3, sliding_window=4, query_pre_attn_scalar=16,
-                    attn_logit_softcapping=20.0, final_logit_softcapping=5.0, hidden_activation="gelu_pytorch_tanh", tie_word_embeddings=True),
+                    attn_logit_softcapping=20.0, final_logit_softcapping=5.0, hidden_activation="gelu_pytorch_tanh",
+                    tie_word_embeddings=True),
         cases=[("scores and logits capped", {}),
                ("nothing capped", dict(attn_logit_softcapping=None, final_logit_softcapping=None, query_pre_attn_scalar=256), False),
                ("a head of its own, biases, another scale and other windows", dict(
@@ -101,14 +102,14 @@ MODELS = {
             "rope.dimension_count": v["head_dim"], "attention.key_length": v["head_dim"], "attention.value_length": v["head_dim"],
             "attention.sliding_window": v["sliding_window"], "attention.sliding_window_pattern": 6, "rope.freq_base_swa": 90.0,
             "final_logit_softcapping": v["final_logit_softcapping"]},
-        values=dict(rope_theta=500.0, rope_local_base_freq=90.0, head_dim=16, num_hidden_layers=6, sliding_window=4, query_pre_attn_scalar=16,
-                    final_logit_softcapping=5.0, hidden_activation="gelu_pytorch_tanh", tie_word_embeddings=True),
+        values=dict(rope_theta=500.0, rope_local_base_freq=90.0, head_dim=16, num_hidden_layers=6, sliding_window=4,
+                    query_pre_attn_scalar=16, final_logit_softcapping=5.0, hidden_activation="gelu_pytorch_tanh", tie_word_embeddings=True),
         cases=[("logits capped", {})]),
     "phi3": dict(  # as Phi-4 mini
         hf="Phi3ForCausalLM", entries=lambda v: {
             "rope.dimension_count": 6, "rope.scaling.original_context_length": v["original_max_position_embeddings"],
             "rope.scaling.attn_factor": math.sqrt(
-                1 + math.log(v["max_position_embeddings"] / v["original_max_position_embeddings"]) / math.log(v["original_max_position_embeddings"]))},
+                math.log(v["max_position_embeddings"]) / math.log(v["original_max_position_embeddings"]))},
         tensors={"rope_factors_short.weight": [1.0, 1.1, 1.25], "rope_factors_long.weight": [1.0, 2.5, 6.0]},
         values=dict(rope_theta=500.0, tie_word_embeddings=True, partial_rotary_factor=0.75, sliding_window=2048, attention_bias=False,
                     mlp_bias=False, lm_head_bias=False, full_attn_mod=1, interpolate_factor=1, max_position_embeddings=1024,
