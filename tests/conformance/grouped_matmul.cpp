@@ -24,12 +24,12 @@ Groups groups(Draw& draw, int64_t most_rows) {
 Op grouped_matmul(Draw& draw) {
   draw.sometimes_misalign();
   GroupedMatmul op;
-  const Groups of = groups(draw, draw.integer(0, 3) ? 20 : 70);
+  const Groups of = groups(draw, draw.pick<int64_t>({1, 20, 20, 70}));  // of 1: a row for an expert, as in decoding
   const bool whole = draw.integer(0, 2) == 0;  // vectors of bf16, as tensor cores take them
   const DType dtype = whole ? DType::bf16 : draw.float_dtype();
   const bool stored = draw.flip();
   const DType weights = stored ? draw.stored_dtype(dtype) : dtype;
-  op.apart = draw.integer(0, 2) == 0, op.tall = !op.apart && draw.flip(), op.acc = draw.flip();
+  op.apart = draw.flip(), op.tall = !op.apart && draw.flip(), op.acc = draw.flip();
   const auto columns = [&](int64_t most) { return whole ? 8 * draw.size(most) : draw.columns(most); };
   const int64_t along = stored ? draw.row_length(weights, 512) : columns(40), across = columns(stored ? 8 : 40);
   const int64_t k = op.tall ? across : along, n = op.tall ? along : across;

@@ -99,7 +99,8 @@ namespace {
 bool close(double got, const Real& want, DType dtype) {
   if (std::isnan(want.value)) return std::isnan(got);
   if (std::isinf(want.value)) return got == want.value;
-  const double bound = 2 * 0x1p-24 * want.error + 1.01 * unit_roundoff(dtype) * std::fabs(want.value) + 1e-30;
+  const double least = dtype == DType::f16 ? 0x1.02p-25 : 1e-30;  // half a step where numbers are subnormal
+  const double bound = 2 * 0x1p-24 * want.error + 1.01 * unit_roundoff(dtype) * std::fabs(want.value) + least;
   return std::fabs(got - want.value) <= bound;
 }
 

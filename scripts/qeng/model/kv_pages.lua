@@ -1,4 +1,4 @@
--- The sequence state of attention: keys and values in pages (kernels/ops/attention.h, KvStore and PagedAttention). Only this file
+-- The sequence state of attention: keys and values in pages (KvStore and PagedAttention in kernels/ops). Only this file
 -- knows how they are stored. infer/sequences.lua says what a state is.
 
 local q = require "qeng.core"
