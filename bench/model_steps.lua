@@ -6,17 +6,18 @@ local decode_bench = require "qeng.infer.decode_bench"
 local q = require "qeng"
 
 local opt = q.options {
-  "Measures steps of full training and of decoding in f32.",
+  "Measures steps of full training and of decoding.",
   { "config", nil, "a config.json", kind = "input", required = true },
   { "tokens", 512, "of a row that is trained on; of the context in decoding", min = 2, integer = true },
   { "rows", 1, "of a step", min = 1, integer = true },
+  { "dtype", "f32", "of weights and activations", choices = { "f32", "bf16" } },
   { "threads", 2, "of the CPU", min = 1, integer = true },
   { "repeats", 3, "steps, of which the fastest counts", min = 1, integer = true },
   { "profile", false, "prints where a training step spends its time" },
 }
 q.device { device = "cpu", threads = opt.threads }
 
-local model = q.random_model(q.json.decode(q.fs.read(opt.config)), { dtype = "f32", seed = 1 })
+local model = q.random_model(q.json.decode(q.fs.read(opt.config)), { dtype = opt.dtype, seed = 1 })
 local count = opt.rows * opt.tokens
 
 local function ids(multiple)
@@ -67,7 +68,7 @@ local function train()
 end
 
 local function decode()
-  return decode_bench.decode(model, 1, opt.tokens, 8 * opt.repeats, { kv = "f32" }).best
+  return decode_bench.decode(model, 1, opt.tokens, 8 * opt.repeats, { kv = opt.dtype }).best
 end
 
 for line in io.lines() do

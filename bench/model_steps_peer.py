@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Steps of a model of random weights in f32, in qeng (bench/model_steps.lua) and transformers, in turns and in one run:
+"""Steps of a model of random weights, in qeng (bench/model_steps.lua) and transformers, in turns and in one run:
 
     TORCH_USE_RTLD_GLOBAL=1 TQDM_DISABLE=1 $(tests/peers/environment) bench/model_steps_peer.py --qeng build/release/qeng
-        [--model gpt2] [--tokens 512] [--rows 1] [--rounds 3] [--threads 2] [--only train]
+        [--model gpt2] [--dtype f32] [--tokens 512] [--rows 1] [--rounds 3] [--threads 2] [--only train]
 
 train: forward, backward, clipping to 1 and AdamW's step of all weights, one packed row in qeng, the same tokens in PyTorch,
-eager and without checkpoints. decode: a token after a context of so many, with a cache; transformers' own dynamic one,
+eager and without checkpoints; AdamW is torch's fused one, experts are those of --experts (grouped_mm is the fastest, eager the
+oldest). decode: a token after a context of so many, with a cache; transformers' own dynamic one,
 each step its forward and argmax. Each round runs both; the least of the rounds counts, as other programs on the
 machine only lengthen it."""
 import argparse
@@ -27,6 +28,8 @@ SHAPES = {
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--qeng", required=True)
 parser.add_argument("--model", default="gpt2", choices=SHAPES)
+parser.add_argument("--dtype", default="f32", choices=("f32", "bf16"))
+parser.add_argument("--experts", default="grouped_mm", help="transformers' implementation")
 parser.add_argument("--tokens", type=int, default=512)
 parser.add_argument("--rows", type=int, default=1)
 parser.add_argument("--rounds", type=int, default=3)
@@ -46,11 +49,12 @@ for key in ("resid_pdrop", "embd_pdrop", "attn_pdrop", "attention_dropout"):
     if hasattr(config, key):
         setattr(config, key, 0.0)
 torch.manual_seed(1)
-model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="sdpa").float()
+implementations = dict(attn_implementation="sdpa", **(dict(experts_implementation=opt.experts) if "num_experts" in shape else {}))
+model = transformers.AutoModelForCausalLM.from_config(config, **implementations).to(torch.float32 if opt.dtype == "f32" else torch.bfloat16)
 count = opt.rows * opt.tokens
 ids = torch.tensor([i * 104729 % shape["vocab_size"] for i in range(1, count + 1)]).reshape(opt.rows, opt.tokens)
 targets = torch.tensor([i * 7919 % shape["vocab_size"] for i in range(1, count + 1)])
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
 
 
 def fastest(body):
@@ -65,7 +69,7 @@ def fastest(body):
 def train_step():
     model.train()
     logits = model(ids, use_cache=False).logits
-    loss = torch.nn.functional.cross_entropy(logits.reshape(count, -1), targets)
+    loss = torch.nn.functional.cross_entropy(logits.reshape(count, -1).float(), targets)
     loss.backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
@@ -77,11 +81,11 @@ def decode():
     model.eval()
     with torch.inference_mode():
         out = model(ids[:1], use_cache=True)
-        cache, token = out.past_key_values, torch.tensor([[1]])
+        cache, token = out["past_key_values"], torch.tensor([[1]])
 
         def step():
             nonlocal token
-            token = model(token, past_key_values=cache, use_cache=True).logits[:, -1].argmax(-1, keepdim=True)
+            token = model(token, cache=cache, use_cache=True).logits[:, -1].argmax(-1, keepdim=True)
 
         step()
         step()
@@ -100,7 +104,7 @@ with tempfile.TemporaryDirectory() as folder:
     with open(path, "w") as file:
         json.dump(shape, file)
     qeng = subprocess.Popen([opt.qeng, "bench/model_steps.lua", "--config", path, "--tokens", str(opt.tokens), "--rows", str(opt.rows),
-                             "--threads", str(opt.threads), "--repeats", str(opt.repeats)],
+                             "--threads", str(opt.threads), "--dtype", opt.dtype, "--repeats", str(opt.repeats)],
                             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def ours(what):
@@ -108,7 +112,7 @@ with tempfile.TemporaryDirectory() as folder:
         qeng.stdin.flush()
         return float(qeng.stdout.readline())
 
-    print(f"{opt.model}, PyTorch {torch.__version__}, transformers {transformers.__version__}, {opt.threads} threads, "
+    print(f"{opt.model}, {opt.dtype}, PyTorch {torch.__version__}, transformers {transformers.__version__}, {opt.threads} threads, "
           f"{opt.rows} x {opt.tokens} tokens, {opt.rounds} rounds\n")
     print("| step | qeng ms | transformers ms | times as fast | rounds |\n|---|---|---|---|---|")
     for name, peer in (("decode", decode), ("train", train)):
