@@ -148,4 +148,9 @@ for dtype, factor in pairs { f32 = math.sqrt(8192), bf16 = 90.5 } do
   q.add_rmsnorm = norm
   check(math.abs(seen - factor) < 1e-4, "%s: embeddings are scaled by %g, expected %g", dtype, seen, factor)
 end
+do  -- transformers refuses a cap of 5 where 5.0 stood
+  local text = require("qeng.model.config").text { final_logit_softcapping = 5, swiglu_limit = 0.5, hidden_size = 8 }
+  assert(text:find '"final_logit_softcapping": 5%.0,?\n' and text:find '"swiglu_limit": 0%.5,?\n'
+    and text:find '"hidden_size": 8,?\n', text)
+end
 print "gemma: its forms agree, inference is what training computes, gradients are true"

@@ -475,4 +475,20 @@ function Config:decoder(theta, opt)
   return c
 end
 
+-- Keys that transformers takes floats for: it refuses 50 where 50.0 stood.
+local floats = ([[
+  attn_logit_softcapping final_logit_softcapping swiglu_limit swiglu_alpha router_aux_loss_coef router_jitter_noise
+  initializer_range rms_norm_eps layer_norm_epsilon time_step_min time_step_max time_step_floor
+]]):gmatch "%S+"
+local is_float = {}
+for key in floats do is_float[key] = true end
+
+-- The text of a config.json of these values.
+function config.text(values)
+  local text = q.json.encode(values, { pretty = true }) .. "\n"
+  return (text:gsub('("([%w_]+)": *%-?%d+)(,?\n)', function(entry, key, rest)
+    return is_float[key] and entry .. ".0" .. rest or nil
+  end))
+end
+
 return config

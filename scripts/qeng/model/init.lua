@@ -385,7 +385,7 @@ function Model:save(dir, opt)
     q.safetensors.save(folder, tensors, {
       metadata = { format = "pt" }, max_shard_bytes = opt.max_shard_bytes or 4e9, dtype = dtype,
     })
-    q.fs.write(folder .. "/config.json", q.json.encode(values, { pretty = true }) .. "\n")
+    q.fs.write(folder .. "/config.json", config.text(values))
     if self.tokenizer_dir then new_tokens.copy_tokenizer(self.tokenizer_dir, folder) end
     if self.dir then
       for _, name in ipairs(models.companions) do
