@@ -1,6 +1,6 @@
 // What GroupedMatmul and GroupedMatmulGrad share.
 #pragma once
-#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/matmul.h"
 
 namespace qeng {
 
@@ -28,10 +28,5 @@ struct WideRows {
 // x itself, or a copy in scratch memory where it is not f32, or where a product walks down its columns and they would
 // share few sets of the first-level cache.
 WideRows wide_rows(const View& x, bool walks_down, CpuContext& context);
-
-// Whether a product that walks down the columns of rows of so many f32 elements is slow (kernels/cpu/multiply.cpp), and
-// the elements from one row to the next of a copy for which it is not.
-inline bool is_bad_stride(int64_t columns) { return columns % 256 == 0; }
-inline int64_t good_stride(int64_t columns) { return (columns + 31) / 32 * 32 + 16; }
 
 }  // namespace qeng

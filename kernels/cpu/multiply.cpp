@@ -6,7 +6,7 @@
 // the threads. At 512 rows expanding costs 5 % of the time.
 #include <atomic>
 
-#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/matmul.h"
 
 namespace qeng {
 
@@ -16,17 +16,11 @@ constexpr int64_t kPanel = 1024;  // most rows, columns and depth of a block: it
 // Most rows and columns of a tile: larger ones gain nothing, and leave threads without work at the end of a block. So
 // that many threads have work, tiles are halved until a block has kTiles, or they are of kLeastTile rows and columns.
 constexpr int64_t kTileRows = 128, kTileColumns = 256, kTiles = 32, kLeastTile = 64;
-// Rows that are read in step and lie a multiple of 1 KB apart share few sets of the first-level cache: oneDNN's f32
-// product of such operands takes up to three times as long as that of a copy.
-constexpr int64_t kBadStride = 256;
 
 int64_t pieces(int64_t n, int64_t size) { return (n + size - 1) / size; }
 
 // The size of equal pieces of n, at most `most`; multiples of 16, which is what the kernels compute at once.
 int64_t piece_of(int64_t n, int64_t most) { return std::min(n, pieces(pieces(n, pieces(n, most)), 16) * 16); }
-
-// Elements from one f32 row to the next: an odd number of cache lines, so that rows fall into different sets.
-int64_t stride_of(int64_t columns) { return pieces(columns, 32) * 32 + 16; }
 
 // Rows of a matrix in memory, ld elements apart. Only rows of a float dtype are entered at a column.
 struct Rows {
@@ -50,9 +44,9 @@ class Panel {
  public:
   Panel(const Rows& matrix, bool depth_down, int64_t most_side, int64_t most_depth, CpuContext& context)
       : context_(context), matrix_(matrix), depth_down_(depth_down) {
-    in_place_ = matrix.dtype == DType::f32 && !(depth_down && matrix.ld % kBadStride == 0);
+    in_place_ = matrix.dtype == DType::f32 && !(depth_down && is_bad_stride(matrix.ld));
     const int64_t rows = depth_down ? most_depth : most_side, columns = depth_down ? most_side : most_depth;
-    if (!in_place_) copy_ = context.scratch.take<float>(rows * stride_of(columns));
+    if (!in_place_) copy_ = context.scratch.take<float>(rows * good_stride(columns));
   }
 
   void move(int64_t side, int64_t sides, int64_t depth, int64_t depths) {
@@ -64,7 +58,7 @@ class Panel {
       panel_ = {matrix_.at(row, column), DType::f32, matrix_.ld};
       return;
     }
-    panel_ = {reinterpret_cast<char*>(copy_), DType::f32, stride_of(columns)};
+    panel_ = {reinterpret_cast<char*>(copy_), DType::f32, good_stride(columns)};
     View stored(matrix_.data, matrix_.dtype, {row + rows, matrix_.ld});
     stored.interleaved = matrix_.interleaved;
     parallel_for(context_.threads, rows, grain_rows(columns), [&](int64_t begin, int64_t end) {
@@ -107,7 +101,7 @@ void multiply_tiles(const GemmShape& s, const void* a, const void* b, const void
   const Rows out = rows_of(c, s.out, s.n), bias_rows = rows_of(bias, s.bias, 0);  // the one row again and again
   const bool direct = s.out == DType::f32;
   Rows sums = out;
-  if (!direct) sums = rows_of(context.scratch.take<float>(mb * stride_of(nb)), DType::f32, stride_of(nb));
+  if (!direct) sums = rows_of(context.scratch.take<float>(mb * good_stride(nb)), DType::f32, good_stride(nb));
   std::atomic<bool> complete = true;
 
   for (int64_t i = 0; i < s.m; i += mb)

@@ -2,6 +2,7 @@
 # recipes/own_model.lua by the real executable ($QENG): it learns a text, gives the same bits again, and refuses what it
 # cannot take.
 set -u
+. "$(dirname "$0")/stopped.sh"
 QENG=$(realpath "${QENG:-build/release/qeng}")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -22,20 +23,6 @@ run second || fail "the run again: $(cat "$work/log")"
 cmp "$work/first/model.safetensors" "$work/second/model.safetensors" || fail "other bits"
 
 # Stopped after some steps, it goes on to the same bits.
-stopped() {  # FOLDER COMMAND...
-  local out=$1
-  shift
-  set -m  # else it would not see the signal
-  EXEC=exec "$@" &
-  local pid=$!
-  set +m
-  for _ in $(seq 600); do
-    [ "$(cat "$out/metrics.jsonl" 2>/dev/null | wc -l)" -ge 3 ] && break
-    sleep 0.05
-  done
-  kill -INT $pid
-  wait $pid
-}
 stopped "$work/stop" run stop && fail "a stopped run ends well"
 run stop --resume || fail "resumed: $(cat "$work/log")"
 cmp "$work/first/model.safetensors" "$work/stop/model.safetensors" || fail "other bits when resumed"

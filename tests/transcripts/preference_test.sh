@@ -2,6 +2,7 @@
 # recipes/preference.lua by the real executable ($QENG) on the built-in model, which then prefers what was chosen also
 # for questions that it has not seen; the same bits again; what is refused.
 set -u
+. "$(dirname "$0")/stopped.sh"
 QENG=$(realpath "${QENG:-build/release/qeng}")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -53,20 +54,6 @@ train --loss dpo --out "$work/dpo" --rank 4 || fail "a folder of a run that ende
 [ -d "$work/dpo/earlier-1/checkpoints" ] || fail "what an earlier run left is not moved away"
 
 # Stopped after some steps, it goes on to the same bits.
-stopped() {  # FOLDER COMMAND...
-  local out=$1
-  shift
-  set -m  # else it would not see the signal
-  EXEC=exec "$@" &
-  local pid=$!
-  set +m
-  for _ in $(seq 600); do
-    [ "$(cat "$out/metrics.jsonl" 2>/dev/null | wc -l)" -ge 3 ] && break
-    sleep 0.05
-  done
-  kill -INT $pid
-  wait $pid
-}
 stopped "$work/stop" train --loss dpo --out "$work/stop" && fail "a stopped run ends well"
 grep -q "go on with --resume" "$work/log" || fail "of a stopped run: $(cat "$work/log")"
 train --loss dpo --out "$work/stop" && fail "a stopped run is begun anew without a word"

@@ -20,31 +20,13 @@ local prompt = require "qeng.console.prompt"
 local q = require "qeng.core"
 local resume = require "qeng.train.resume"
 local run_folder = require "qeng.train.run_folder"
+local standing = require "qeng.train.standing"
 
 local Loop = {}
 Loop.__index = Loop
 
 local nan_limit = 5  -- steps in a row whose update was skipped
 local function finite(x) return x == x and math.abs(x) < math.huge end
-
-local function check(self, found)
-  if type(found.fixed) ~= "table" or type(found.course) ~= "table" then
-    q.error("format", self.out .. ": its checkpoint was not saved by such a run")
-  end
-  checkpoint.compare(self.out, found.fixed, self.fixed)
-  if found.step > self.total then
-    q.error("value", ("resume: the run in %s stands at step %d, beyond the %d steps asked for: give %d or more, or "
-      .. "another --out"):format(self.out, found.step, self.total, found.step))
-  end
-end
-
-local function restore(self)
-  local found = checkpoint.load(self.out, self.parameters, self.optimizer, nil, function(state) check(self, state) end)
-  if not found then return self.speak:say("resume: no checkpoint in " .. self.out .. ", starting at step 0") end
-  resume.tell_changes(self.speak, found.course, self.course)
-  self.done = found.step
-  self.speak:say(("resuming at step %d of %d"):format(found.step, self.total))
-end
 
 -- opt: as above; keep (checkpoints, 2).
 local function new(opt)
@@ -54,7 +36,8 @@ local function new(opt)
   local place = run_folder.open(opt.out, { resume = opt.resume, overwrite = opt.overwrite, own = true })
   checkpoint.clean(opt.out)
   self.fixed, self.course = resume.of_recipe(opt.settings or {}, opt.model)
-  if opt.resume then restore(self) end
+  local found = opt.resume and standing.restore(self)
+  self.done = found and found.step or 0
   place:clear()
   self.log_file = metrics.open(opt.out .. "/metrics.jsonl", self.done)
   q.seed(self.seed)

@@ -10,9 +10,6 @@ local standing = {}
 -- Refuses a checkpoint of another run, before anything of it is used.
 local function check(run, found)
   local out = run.out
-  if type(found.tokens) ~= "number" or type(found.batches) ~= "table" then
-    q.error("format", out .. ": its checkpoint was not saved by such a run")
-  end
   if type(found.fixed) ~= "table" or type(found.course) ~= "table" then
     q.error("value", ("resume: the checkpoint in %s does not say all that decides the result, as those of earlier "
       .. "versions: finish the run with that version, or start anew with another --out"):format(out))
@@ -24,6 +21,22 @@ local function check(run, found)
   end
 end
 
+-- Restores the newest checkpoint of run.out into run.parameters, run.optimizer and run.bits. Returns its state, or nil
+-- if there is none. run also has fixed, course (train/resume.lua), total and speak. own(found): what else is refused.
+function standing.restore(run, own)
+  local found = checkpoint.load(run.out, run.parameters, run.optimizer, run.bits, function(state)
+    if own then own(state) end
+    check(run, state)
+  end)
+  if not found then
+    run.speak:say("resume: no checkpoint in " .. run.out .. ", starting at step 0")
+    return nil
+  end
+  resume.tell_changes(run.speak, found.course, run.course)
+  run.speak:say(("resuming at step %d of %d"):format(found.step, run.total))
+  return found
+end
+
 -- Sets run.state, from the newest checkpoint if the run is resumed.
 function standing.load(run)
   local opt, out = run.opt, run.out
@@ -32,13 +45,15 @@ function standing.load(run)
     run.fixed, run.course = resume.settings(run.given, run.defaults, run.total)
   end
   if not opt.resume then return end
-  local found = checkpoint.load(out, run.parameters, run.optimizer, run.bits, function(state) check(run, state) end)
-  if not found then return run.speak:say("resume: no checkpoint in " .. out .. ", starting at step 0") end
-  resume.tell_changes(run.speak, found.course, run.course)
+  local found = standing.restore(run, function(state)
+    if type(state.tokens) ~= "number" or type(state.batches) ~= "table" then
+      q.error("format", out .. ": its checkpoint was not saved by such a run")
+    end
+  end)
+  if not found then return end
   run.state = found
   held_out.judge(found, nil, opt.patience)  -- which may be another now
   run.feed.batches:restore(found.batches)
-  run.speak:say(("resuming at step %d of %d"):format(found.step, run.total))
 end
 
 -- Writes a checkpoint. again: the step is saved already, with the same tensors.
