@@ -48,31 +48,44 @@ bool may_use_tiles() {
   return ::syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
 
+// How many of the tables this processor runs. Code of the others is not even called to fill them: it is compiled with
+// their instructions.
+int count_that_run() {
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c") &&
+                    __builtin_cpu_supports("bmi2");
+  const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  const bool has[] = {avx2, avx512, __builtin_cpu_supports("avx512vnni") != 0, __builtin_cpu_supports("gfni") != 0};
+  int count = 1;
+  for (const bool next : has) {
+    if (!next) return count;
+    ++count;
+  }
+  return may_use_tiles() ? count + 1 : count;
+}
+
 struct Tables {
   Table table[kTables];  // slowest first
-  bool runs[kTables];
+  int count = count_that_run();
   Tables() {
-    baseline::fill(table[0]);
-    avx2::fill(table[1]);
-    avx512::fill(table[2]);
-    table[3] = table[2];
-    avx512vnni::fill_block_dots(table[3]);
-    avx512vnni::fill_block_tiles(table[3]);
-    avx512vnni::fill_interleaved_dots(table[3]);
-    table[4] = table[3];
-    avx512gfni::fill_sign_dots(table[4]);
-    table[5] = table[4];
-    amx::fill_bf16_tiles(table[5]);
-    amx::fill_block_tiles(table[5]);
-    for (int i = 0; i < kTables; ++i) table[i].name = kNames[i];
-    runs[0] = true;
-    runs[1] = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c") &&
-              __builtin_cpu_supports("bmi2");
-    runs[2] = runs[1] && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-              __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-    runs[3] = runs[2] && __builtin_cpu_supports("avx512vnni");
-    runs[4] = runs[3] && __builtin_cpu_supports("gfni");
-    runs[5] = runs[4] && may_use_tiles();
+    for (int i = 0; i < count; ++i) {
+      if (i > 2) table[i] = table[i - 1];
+      fill(i, table[i]);
+      table[i].name = kNames[i];
+    }
+  }
+  static void fill(int i, Table& table) {
+    switch (i) {
+      case 0: return baseline::fill(table);
+      case 1: return avx2::fill(table);
+      case 2: return avx512::fill(table);
+      case 3:
+        avx512vnni::fill_block_dots(table);
+        avx512vnni::fill_block_tiles(table);
+        return avx512vnni::fill_interleaved_dots(table);
+      case 4: return avx512gfni::fill_sign_dots(table);
+      default: amx::fill_bf16_tiles(table); return amx::fill_block_tiles(table);
+    }
   }
 };
 
@@ -84,15 +97,11 @@ const Tables& tables() {
 }  // namespace
 
 const Table* find(const char* name) {
-  for (int i = 0; i < kTables; ++i)
-    if (tables().runs[i] && std::strcmp(tables().table[i].name, name) == 0) return &tables().table[i];
+  for (int i = 0; i < tables().count; ++i)
+    if (std::strcmp(tables().table[i].name, name) == 0) return &tables().table[i];
   return nullptr;
 }
 
-const Table& best() {
-  for (int i = kTables - 1; i > 0; --i)
-    if (tables().runs[i]) return tables().table[i];
-  return tables().table[0];
-}
+const Table& best() { return tables().table[tables().count - 1]; }
 
 }  // namespace qeng::isa

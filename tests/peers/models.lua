@@ -1,12 +1,30 @@
 -- Writes small models and random adapters, for models_check.py and folders_check.py:
 --   qeng tests/peers/models.lua GOLDEN FOLDER
 -- Of case i of a file of tests/golden/models: FOLDER/i, a folder as on the hub; FOLDER/i.adapter, as PEFT's; where GGUF
--- has words for the model, FOLDER/i.gguf and FOLDER/i.adapter.gguf; and FOLDER/i.json, the logits under the adapter.
+-- has words for the model, FOLDER/i.gguf and FOLDER/i.adapter.gguf; FOLDER/i.json, the logits under the adapter; and
+-- FOLDER/i.llama.json, those without and with it if GELU is llama.cpp's.
 package.path = (arg[0]:match "^(.*/)" or "./") .. "../lua/?.lua;" .. package.path
 local q = require "qeng"
 
 local formula = require "formula"
 local last_logits = require "last_logits"
+
+-- llama.cpp has GELU from a table of f16, which it reads at x rounded to f16. Runs f with that; says whether f met one.
+local function with_table_gelu(f)
+  local core, gelu, swiglu, met = require "qeng.core", q.Tensor.gelu, q.swiglu, false
+  local function from_table(x)
+    met = true
+    return gelu(x:to("f16"):to("f32"), true):to("f16"):to("f32")
+  end
+  q.Tensor.gelu = from_table
+  core.swiglu = function(gate, up, opt)
+    if opt and opt.gelu then return (from_table(gate) * up):compute() end
+    return swiglu(gate, up, opt)
+  end
+  local found = f()
+  q.Tensor.gelu, core.swiglu = gelu, swiglu
+  return found, met
+end
 
 local golden, folder = q.json.decode(q.fs.read(arg[1])), arg[2]
 for i, case in ipairs(golden.cases) do
@@ -21,4 +39,9 @@ for i, case in ipairs(golden.cases) do
   model:save_adapter(stem .. ".adapter")
   if case.entries then model:save_adapter_gguf(stem .. ".adapter.gguf") end
   q.fs.write(stem .. ".json", q.json.encode(last_logits.of(model, golden.tokens)))
+  local rounded, met = with_table_gelu(function()
+    local without = model:without_adapter(last_logits.of, model, golden.tokens)
+    return { without, last_logits.of(model, golden.tokens) }
+  end)
+  if met then q.fs.write(stem .. ".llama.json", q.json.encode(rounded)) end
 end
