@@ -14,7 +14,7 @@ end
 assert(memory:recall "Where is the river?" == "places" and memory:recall "How many rivers are there?" == "numbers")
 local _, share = memory:recall "Where is the hat?"
 local weights = memory:weights "Where is the hat?"
-assert(share > 0.5 and share <= 1 and math.abs(weights:sum():item() - 1) < 1e-5 and weights:argmax():item() == 0)
+assert(share > 0.5 and share < 1 + 1e-6 and math.abs(weights:sum():item() - 1) < 1e-5 and weights:argmax():item() == 0)
 assert(memory:recalled(0) == 1 and memory:recalled(0.3) >= 0.9 and memory:recalled(3) < memory:recalled(0.3))
 assert(memory:recalled(0.8, 1) == memory:recalled(0.8, 1))
 local sharp = q.hopfield(model, { beta = 1000 })
