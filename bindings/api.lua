@@ -996,7 +996,7 @@ q.json = {}
 ---@return any  null is q.json.null
 function q.json.decode(text, opt) end
 ---@param value any
----@param opt? {pretty?: boolean}
+---@param opt? {pretty?: boolean, replace?: boolean}  replace: bytes that are not UTF-8 become U+FFFD
 ---@return string
 function q.json.encode(value, opt) end
 ---Marks a table so that it is written as [] even when empty.
@@ -2258,6 +2258,94 @@ function Request:take() end
 ---How fast it was, in a line.
 ---@return string
 function Request:speed() end
+
+-- ---------------------------------------------------------------- the server (recipes/SERVER.md)
+
+---@class ServerOptions
+---@field models table  {{name, model or path}, ...}: the first answers requests that name none
+---@field adapters? table<string, string>  PEFT folders or GGUF files, by the names that requests choose them by
+---@field engine? EngineOptions  of each model
+---@field queue? integer  requests that may wait; beyond them status 429 (256)
+---@field grace? number  seconds for what runs when it is told to end (30)
+---@field log? fun(line: string)  takes a line of JSON for each request
+---@field http? table  options of q.http_server
+
+---Answers HTTP with models (scripts/qeng/server/init.lua).
+---@param opt ServerOptions
+---@return Server
+function q.server(opt) end
+---A server from the options of the set "serve", and its address.
+---@param opt table
+---@return Server
+---@return string
+function q.serve(opt) end
+
+---@class Server
+local Server = {}
+---Adds a route, in place of one of the same method and path. The path may have {name} for a piece of it, {name*} for
+---the rest.
+---@param method string
+---@param path string
+---@param handler fun(call: Call)
+function Server:route(method, path, handler) end
+---Serves until Ctrl-C, SIGTERM or drain(); what runs is answered first.
+function Server:run() end
+---One round of its loop, which waits at most so long for a request.
+---@param seconds number
+function Server:turn(seconds) end
+---Takes no request from now on.
+function Server:drain() end
+---A name that no other request or answer has.
+---@param kind string
+---@return string
+function Server:name(kind) end
+
+---A request by HTTP and its answer (scripts/qeng/server/call.lua). event: what q.http_server gave; params: what stood for
+---the {names} of the path.
+---@class Call
+---@field event table
+---@field params table<string, string>
+---@field server Server
+local Call = {}
+---The body, of JSON.
+---@return any
+function Call:json() end
+---The same with the order of keys and the spelling of numbers (q.json.decode's ordered and exact).
+---@return any
+function Call:exact() end
+---Answers with JSON.
+---@param status integer
+---@param value table
+---@param headers? table<string, string>
+function Call:reply(status, value, headers) end
+---Answers with a text of a type.
+function Call:text(status, kind, body, headers) end
+---Begins a stream of server-sent events.
+function Call:stream() end
+---Sends an event: JSON or a text.
+---@param value table|string
+---@param name? string
+function Call:send(value, name) end
+---Ends the stream.
+function Call:close() end
+---Answers with an error: as the answer, or as the last event of a stream.
+function Call:fail(err) end
+---Submits a request to a model's engine; it is cancelled when the client leaves.
+---@param served table  one of Server.models
+---@param opt table  as Engine:submit
+---@return Request
+function Call:submit(served, opt) end
+---Waits until one of its requests has another token, or is done.
+function Call:wait() end
+---Whether the loop has to go on with it.
+---@return boolean
+function Call:ready() end
+---Follows its requests to their ends.
+---@param piece fun(i: integer, request: Request, text: string, kind?: string)
+---@param over fun(i: integer, request: Request)
+function Call:follow(piece, over) end
+---Ends its requests.
+function Call:cancel() end
 
 ---A conversation: what was said counts, and only what is new is computed (scripts/qeng/infer/conversation.lua).
 ---opt: system; kv, context, chunk, draft as in q.engine; when_full, which Model:generate calls context; and other

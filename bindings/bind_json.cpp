@@ -119,7 +119,7 @@ class Builder {
 
 class Writer {
  public:
-  Writer(lua_State* L, bool pretty) : L_(L), pretty_(pretty) {}
+  Writer(lua_State* L, bool pretty, bool replace) : L_(L), pretty_(pretty), replace_(replace) {}
   std::string take() { return std::move(out_); }
 
   void value(int index, int depth) {
@@ -202,8 +202,9 @@ class Writer {
     lua_pop(L_, 2);
   }
   void string(const std::string& text) {
+    using Handler = nlohmann::json::error_handler_t;
     try {
-      out_ += nlohmann::json(text).dump();
+      out_ += nlohmann::json(text).dump(-1, ' ', false, replace_ ? Handler::replace : Handler::strict);
     } catch (const nlohmann::json::type_error&) {
       fail("value", "json.encode: a string is not valid UTF-8", place());
     }
@@ -221,7 +222,7 @@ class Writer {
     return text.empty() ? "" : " (at " + text + ")";
   }
   lua_State* L_;
-  const bool pretty_;
+  const bool pretty_, replace_;
   std::string out_;
   std::vector<std::string> path_;
 };
@@ -235,9 +236,9 @@ int decode(Call& call) {
 }
 
 int encode(Call& call) {
-  lua::Options opt(call, 2, {"pretty"});
-  const bool pretty = opt.get("pretty", false);
-  return call.push(json_text(call.L, 1, pretty));
+  lua::Options opt(call, 2, {"pretty", "replace"});
+  const bool pretty = opt.get("pretty", false), replace = opt.get("replace", false);
+  return call.push(json_text(call.L, 1, pretty, replace));
 }
 
 int null_text(lua_State* L) {
@@ -261,8 +262,8 @@ void push_json(lua_State* L, const std::string& text, bool ordered, bool exact) 
   nlohmann::json::sax_parse(text, &builder);
 }
 
-std::string json_text(lua_State* L, int index, bool pretty) {
-  Writer writer(L, pretty);
+std::string json_text(lua_State* L, int index, bool pretty, bool replace) {
+  Writer writer(L, pretty, replace);
   writer.value(index, 0);
   return writer.take();
 }

@@ -81,6 +81,8 @@ q.inertia = inertia.new
 q.phases = phases.new
 
 q.engine = engine.new
+q.server = require("qeng.server").new
+q.serve = require "qeng.server.options"
 q.conversation = conversation.new
 q.generation = sampling.read
 

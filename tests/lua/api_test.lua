@@ -51,6 +51,7 @@ local classes = {
   Edit = require("qeng.edit").Edit, EditScores = require("qeng.edit.scores").Scores,
   EditStatistics = require("qeng.edit.statistics").Statistics,
   Packed = require("qeng.model.documents").Packed, Preferences = require("qeng.train.preferences").Pairs,
+  Server = require("qeng.server").Server, Call = require "qeng.server.call",
   Request = { take = require("qeng.infer.request").take, speed = require("qeng.infer.request").speed },
 }
 for class, table_ in pairs(classes) do methods(class, table_) end

@@ -1,0 +1,259 @@
+-- q.server: answers HTTP with models. Network threads (q.http_server) parse, queue and write; this loop takes requests
+-- from them, runs a route's function for each as a coroutine, and steps the engines of the models.
+--
+--   local server = q.server { models = { tiny = "recipes/tiny" }, port = 8080 }
+--   server:route("GET", "/hello/{name}", function(call) call:reply(200, { hello = call.params.name }) end)
+--   server:run()
+--
+-- Ctrl-C or SIGTERM ends it: what runs is answered first, for at most `grace` seconds; a second one ends it at once.
+
+local Call = require "qeng.server.call"
+local metrics = require "qeng.server.metrics"
+local models = require "qeng.model"
+local problem = require "qeng.server.problem"
+local q = require "qeng.core"
+local served = require "qeng.server.served"
+
+local Server = {}
+Server.__index = Server
+
+local parts = { "status", "models", "chat", "completions", "tokens" }
+
+-- ---------------------------------------------------------------- routes
+
+-- "/v1/models/{name*}" as a Lua pattern and the names in it; {name} is a piece without /, {name*} the rest.
+local function pattern(path)
+  local names = {}
+  local text = path:gsub("[%-%.%+]", "%%%0"):gsub("{(%w+)(%*?)}", function(name, rest)
+    names[#names + 1] = name
+    return rest == "*" and "(.+)" or "([^/]+)"
+  end)
+  return "^" .. text .. "$", names
+end
+
+-- Adds a route, in place of one of the same method and path. handler(call): server/call.lua.
+function Server:route(method, path, handler)
+  local text, names = pattern(path)
+  local route = { method = method, path = path, pattern = text, names = names, handler = handler }
+  for i, each in ipairs(self.routes) do
+    if each.method == method and each.path == path then
+      self.routes[i] = route
+      return
+    end
+  end
+  self.routes[#self.routes + 1] = route
+end
+
+local function find(self, event)
+  local method, others = event.method == "HEAD" and "GET" or event.method, {}
+  for _, route in ipairs(self.routes) do
+    local found = { event.path:match(route.pattern) }
+    if found[1] then
+      if route.method == method then
+        local params = {}
+        for i, name in ipairs(route.names) do params[name] = found[i] end
+        return route, params
+      end
+      others[#others + 1] = route.method
+    end
+  end
+  if others[1] then
+    problem.raise(405, ("%s has no %s, only %s"):format(event.path, event.method, table.concat(others, ", ")))
+  end
+  problem.raise(404, ("There is no %s %s; GET / lists what there is."):format(event.method, event.path))
+end
+
+-- ---------------------------------------------------------------- calls
+
+local function log(self, line)
+  if self.log then self.log(q.json.encode(line) .. "\n") end
+end
+
+-- The call is over: it leaves the server, is counted and logged. Prompts and answers are in no log.
+local function leave(self, call, status)
+  if not self.calls[call.id] then return end
+  call:cancel()
+  self.calls[call.id] = nil
+  local path, seconds = call.route and call.route.path or "none", q.time() - call.event.at
+  local prompt, output, reused = 0, 0, 0
+  for _, each in ipairs(call.requests) do
+    local r = each.request
+    prompt, output, reused = prompt + r.prompt_tokens, output + #r.output, reused + r.reused
+    self.metrics:add("qeng_tokens_total", r.prompt_tokens - r.reused, { kind = "prompt" })
+    self.metrics:add("qeng_tokens_total", r.reused, { kind = "cached" })
+    self.metrics:add("qeng_tokens_total", #r.output, { kind = "output" })
+    self.metrics:add("qeng_drafted_tokens_total", r.drafted)
+    self.metrics:add("qeng_accepted_tokens_total", r.accepted)
+    if r.started_at then self.metrics:observe("qeng_queue_seconds", r.started_at - call.event.at) end
+  end
+  self.metrics:add("qeng_requests_total", 1, { method = call.event.method, path = path, status = status })
+  self.metrics:observe("qeng_request_seconds", seconds, { path = path })
+  log(self, {
+    time = os.date "!%Y-%m-%dT%H:%M:%SZ", request = call.name, remote = call.event.remote, method = call.event.method,
+    path = call.event.path, status = status, seconds = seconds, bytes = call.bytes, prompt_tokens = prompt,
+    output_tokens = output, cached_tokens = reused, traceparent = call.event.headers.traceparent,
+    problem = call.problem,
+  })
+end
+
+-- Goes on with a call until it waits or is over.
+local function resume(self, call)
+  local ok, err = coroutine.resume(call.thread, call)
+  if coroutine.status(call.thread) ~= "dead" then return end
+  if not ok then
+    if type(err) == "table" and err.code == "interrupted" then error(err, 0) end
+    local detail = call:fail(err)
+    if detail then io.stderr:write(("server: %s %s: %s\n"):format(call.event.method, call.event.path, detail)) end
+  end
+  leave(self, call, call.status or 500)
+end
+
+local function take(self, event)
+  if event.kind == "gone" then
+    local call = self.calls[event.id]
+    if call then leave(self, call, 499) end
+  elseif event.kind == "refused" then
+    self.metrics:add("qeng_requests_total", 1, { method = event.method, path = "none", status = event.status })
+    log(self, {
+      time = os.date "!%Y-%m-%dT%H:%M:%SZ", remote = event.remote, method = event.method, path = event.path,
+      status = event.status,
+    })
+  else
+    local call = Call._new(self, event)
+    self.calls[event.id] = call
+    call.thread = coroutine.create(function()
+      call.route, call.params = find(self, event)
+      return call.route.handler(call)
+    end)
+    resume(self, call)
+  end
+end
+
+-- ---------------------------------------------------------------- the loop
+
+-- A model's step failed: its requests end with the error, and the server goes on.
+local function step(each)
+  local ok, err = pcall(each.engine.step, each.engine)
+  if ok then return end
+  if type(err) == "table" and err.code == "interrupted" then error(err, 0) end
+  io.stderr:write(("server: a step of %s failed: %s\n"):format(each.name, tostring(err)))
+  for _, list in ipairs { each.engine.running, each.engine.waiting } do
+    while #list > 0 do
+      local r = list[#list]
+      r.error = err
+      each.engine:cancel(r)
+    end
+  end
+end
+
+-- One round: what came by HTTP, a step of each engine that has work, and the calls that this concerns. seconds: how
+-- long to wait for a request if there is nothing to do.
+function Server:turn(seconds)
+  local busy = false
+  for _, each in ipairs(self.models) do busy = busy or each:busy() end
+  local event = self.http:wait(busy and 0 or seconds)
+  while event do
+    take(self, event)
+    event = self.http:wait(0)
+  end
+  for _, each in ipairs(self.models) do
+    if each:busy() then step(each) end
+  end
+  local ready = {}
+  for _, call in pairs(self.calls) do
+    if call:ready() then ready[#ready + 1] = call end
+  end
+  table.sort(ready, function(a, b) return a.id < b.id end)
+  for _, call in ipairs(ready) do
+    if self.calls[call.id] then resume(self, call) end
+  end
+end
+
+-- From now on no new request is taken; those that run are answered.
+function Server:drain()
+  if self.draining then return end
+  self.draining = q.time()
+  self.http:stop()
+end
+
+-- Serves until it is told to end.
+function Server:run()
+  q.host.defer_interrupt(true)
+  while not self.draining or next(self.calls) and q.time() - self.draining < self.grace do
+    self:turn(0.25)
+    if q.host.interrupted() then self:drain() end
+  end
+  for _, call in pairs(self.calls) do
+    call:fail { status = 503, message = "the server is shutting down" }
+    leave(self, call, call.status)
+  end
+  self.http:close(5)
+  for _, each in ipairs(self.models) do each.engine:close() end
+  q.host.defer_interrupt(false)
+end
+
+-- ---------------------------------------------------------------- a new one
+
+-- A name that no other request or answer of this process has: "chatcmpl-9f86d081884c7d65a001".
+function Server:name(kind)
+  self.named = self.named + 1
+  return ("%s-%s%06x"):format(kind, self.salt, self.named)
+end
+
+local function declare(self)
+  local m = self.metrics
+  m:declare("qeng_requests_total", "counter", "requests answered, by method, route and status")
+  m:declare("qeng_request_seconds", "histogram", "from a request's head to the end of its answer")
+  m:declare("qeng_queue_seconds", "histogram", "from a request's head to its first step")
+  m:declare("qeng_time_to_first_token_seconds", "histogram", "from a request's head to its first token")
+  m:declare("qeng_inter_token_seconds", "histogram", "between tokens of an answer")
+  m:declare("qeng_tokens_total", "counter", "tokens by kind: prompt (computed), cached (not computed again), output")
+  m:declare("qeng_drafted_tokens_total", "counter", "tokens that were guessed ahead")
+  m:declare("qeng_accepted_tokens_total", "counter", "guesses that came true")
+  local function of_models(name, help, read)
+    m:declare(name, "gauge", help, function()
+      local all = {}
+      for _, each in ipairs(self.models) do all[metrics.labels { model = each.name }] = read(each.engine:stats()) end
+      return all
+    end)
+  end
+  of_models("qeng_running_requests", "requests in the batch", function(s) return s.running end)
+  of_models("qeng_waiting_requests", "requests in the queue", function(s) return s.waiting end)
+  of_models("qeng_engine_steps", "steps since the start", function(s) return s.steps end)
+  of_models("qeng_kv_pages", "pages of the cache", function(s) return s.pages end)
+  of_models("qeng_kv_pages_used", "pages in use", function(s) return s.used end)
+  of_models("qeng_kv_bytes", "bytes of the pages in use", function(s) return s.kv_bytes end)
+  m:declare("qeng_connections", "gauge", "open connections", function() return self.http:stats().connections end)
+  m:declare("qeng_refused_total", "counter", "requests that never reached a route",
+    function() return self.http:stats().refused end)
+  m:declare("qeng_peak_memory_bytes", "gauge", "the most memory that the process had", q.host.peak_rss)
+end
+
+-- opt:
+--   models      {[name] = a folder, a GGUF file or a model}, or a list of {name, model}; the first is the default
+--   adapters    {[name] = folder or file}, of the first model
+--   engine      options of each model's engine (infer/engine.lua)
+--   queue       requests that wait at most; beyond them status 429 (256)
+--   grace       seconds for what runs when it is told to end (30)
+--   log         takes a line of JSON for each request; false: none
+--   http        options of q.http_server, or one
+local function new(opt)
+  local self = setmetatable({
+    models = {}, routes = {}, calls = {}, metrics = metrics.new(), named = 0, started = os.time(),
+    salt = q.host.hash(os.time() .. q.time()):sub(1, 14), queue = opt.queue or 256, grace = opt.grace or 30,
+    log = opt.log,
+  }, Server)
+  for name, model in pairs(opt.models) do
+    if type(name) == "number" then name, model = model[1], model[2] end
+    if type(model) == "string" then model = models.load(model, {}) end
+    self.models[#self.models + 1] = served.new(name, model, opt.engine)
+  end
+  for name, path in pairs(opt.adapters or {}) do self.models[1]:add_adapter(name, path) end
+  declare(self)
+  for _, name in ipairs(parts) do require("qeng.server.routes." .. name)(self) end
+  local http = opt.http or {}
+  self.http = http.wait and http or q.http_server(http)
+  return self
+end
+
+return { new = new, Server = Server }

@@ -1,0 +1,31 @@
+-- Errors as OpenAI's clients read them: an HTTP status, and {"error": {"message", "type", "param", "code"}}.
+
+local q = require "qeng.core"
+
+local problem = {}
+
+local meta = { __tostring = function(self) return self.message end }
+
+-- Raises an error that the caller of a route is told. param: the field at fault, as "messages[2].role"; code: a word
+-- for programs, as "model_not_found".
+function problem.raise(status, message, param, code)
+  error(setmetatable({ code = "http", status = status, message = message, param = param, word = code }, meta), 0)
+end
+
+local function kind(status)
+  if status == 429 then return "rate_limit_error" end
+  return status < 500 and "invalid_request_error" or "server_error"
+end
+
+-- The status of an error that a route raised, what its body says, and for the log what it does not say. An error of
+-- code "value" is about what was sent.
+function problem.of(err)
+  local ours = type(err) == "table"
+  local status = ours and (err.status or err.code == "value" and 400) or 500
+  local message = status ~= 500 and err.message or "the server failed at this request; its log says how"
+  local body = { message = message, type = kind(status), param = q.json.null, code = q.json.null }
+  if ours then body.param, body.code = err.param or body.param, err.word or body.code end
+  return status, { error = body }, status == 500 and tostring(ours and err.message or err) or nil
+end
+
+return problem

@@ -1,0 +1,219 @@
+-- q.server: routes, OpenAI's chat and completions, what is refused, clients that leave, a full queue, the end. By a
+-- listener without a network; answers are compared with the engine's own.
+package.path = (arg[0]:match "^(.*/)" or "./") .. "?.lua;" .. package.path
+local q = require "qeng"
+
+local fake = require "server_fake"
+local request = require "qeng.infer.request"
+
+q.device { device = "cpu", threads = 1 }
+local model = q.load("recipes/tiny", { dtype = "f32" })
+local listener, lines = fake.new(), {}
+local server = require("qeng.server").new {
+  models = { { "tiny", model } }, http = listener, queue = 4, engine = { max_batch = 4 },
+  log = function(line) lines[#lines + 1] = q.json.decode(line) end,
+}
+
+local function run(...)
+  for _ = 1, 2000 do
+    local open = false
+    for _, id in ipairs { ... } do open = open or not (listener.answers[id] and listener.answers[id].done) end
+    if not open then return end
+    server:turn(0)
+  end
+  error "no answer"
+end
+local function post(path, body, expected)
+  local id = listener:put("POST", path, type(body) == "string" and body or q.json.encode(body))
+  run(id)
+  local answer = listener.answers[id]
+  if answer.status ~= (expected or 200) then error(("%d: %s"):format(answer.status, answer.body), 2) end
+  return answer.headers["content-type"] == "application/json" and q.json.decode(answer.body) or answer.body
+end
+local function get(path)
+  local id = listener:put("GET", path)
+  run(id)
+  return listener.answers[id].status, listener.answers[id].body
+end
+local function events(text)
+  local list = {}
+  for data in text:gmatch "data: (.-)\n\n" do list[#list + 1] = data == "[DONE]" and data or q.json.decode(data) end
+  return list
+end
+local function equal(a, b, what)
+  if a ~= b then error(("%s: %s, expected %s"):format(what, tostring(a), tostring(b)), 2) end
+end
+
+-- ---------------------------------------------------------------- chat
+
+local asked = { { role = "user", content = "Where is the hat?" } }
+local engine = model:engine()
+local own = engine:submit { messages = asked, temperature = 2, top_p = 0.99, seed = 7, max_tokens = 24, logprobs = 2 }
+engine:finish()
+
+local body = { model = "tiny", messages = asked, temperature = 2, top_p = 0.99, seed = 7, max_tokens = 24,
+  logprobs = true, top_logprobs = 2 }
+local answer = post("/v1/chat/completions", body)
+equal(answer.choices[1].message.content, own.text, "the text is the engine's")
+equal(answer.object, "chat.completion", "object")
+equal(answer.choices[1].finish_reason, own.finish == "length" and "length" or "stop", "finish_reason")
+equal(answer.usage.prompt_tokens, own.prompt_tokens, "prompt_tokens")
+equal(answer.usage.completion_tokens, #own.output, "completion_tokens")
+for i, entry in ipairs(answer.choices[1].logprobs.content) do
+  equal(entry.logprob, tonumber(("%.17g"):format(own.logprobs[i].logprob)), "logprob " .. i)
+  equal(#entry.top_logprobs, 2, "alternatives")
+  equal(string.char(unpack(entry.bytes)), model.tokenizer:bytes(own.output[i]), "bytes")
+end
+
+body.stream, body.stream_options = true, { include_usage = true }
+local text = post("/v1/chat/completions", body)
+local list, said, measured = events(text), {}, {}
+for _, event in ipairs(list) do
+  local choice = event.choices and event.choices[1]
+  if choice then
+    said[#said + 1] = choice.delta.content
+    for _, entry in ipairs(choice.logprobs ~= q.json.null and choice.logprobs.content or {}) do
+      measured[#measured + 1] = entry.logprob
+    end
+  end
+end
+equal(table.concat(said), own.text, "streamed text")
+equal(#measured, #own.output, "streamed logprobs")
+equal(list[#list], "[DONE]", "the end")
+equal(list[#list - 1].usage.completion_tokens, #own.output, "usage at the end")
+equal(list[1].choices[1].delta.role, "assistant", "the first chunk")
+
+-- n answers have seeds of their own; the first is that of n = 1. Parts of content are texts.
+answer = post("/v1/chat/completions", { messages = { { role = "user", content = {
+  { type = "text", text = "Where is " }, { type = "text", text = "the hat?" } } } }, temperature = 2, top_p = 0.99,
+  seed = 7, max_completion_tokens = 24, n = 2 })
+equal(#answer.choices, 2, "choices")
+equal(answer.choices[1].message.content, own.text, "of parts")
+assert(answer.choices[2].message.content ~= own.text)
+
+-- JSON by a schema.
+answer = post("/v1/chat/completions", { messages = asked, temperature = 0, max_tokens = 60, response_format = {
+  type = "json_schema", json_schema = { name = "x", schema = { type = "object", required = { "n" },
+    additionalProperties = false, properties = { n = { type = "integer", minimum = 1, maximum = 9 } } } } } })
+local n = q.json.decode(answer.choices[1].message.content).n
+assert(n >= 1 and n <= 9)
+
+-- ---------------------------------------------------------------- completions
+
+local prompted = engine:submit { prompt = "The hat is", temperature = 0, max_tokens = 8, logprobs = 1,
+  prompt_logprobs = 1 }
+engine:finish()
+answer = post("/v1/completions", { prompt = "The hat is", temperature = 0, max_tokens = 8, logprobs = 1,
+  echo = true })
+equal(answer.choices[1].text, "The hat is" .. prompted.text, "echo")
+local logprobs = answer.choices[1].logprobs
+equal(#logprobs.tokens, prompted.prompt_tokens + #prompted.output, "tokens of echo")
+equal(logprobs.token_logprobs[1], q.json.null, "nothing before the first")
+equal(logprobs.token_logprobs[2], tonumber(("%.17g"):format(prompted.prompt_logprobs_list[2].logprob)), "of the prompt")
+equal(logprobs.text_offset[2], #logprobs.tokens[1], "offset")
+answer = post("/v1/completions", { prompt = { "The hat is", "The dog" }, temperature = 0, max_tokens = 8 })
+equal(answer.choices[1].text, prompted.text, "the first of two")
+answer = post("/v1/completions", { prompt = request.ids(model, { prompt = "The hat is" }), temperature = 0,
+  max_tokens = 8, stop = prompted.text:sub(3, 4) })
+equal(answer.choices[1].text, prompted.text:match("^(.-)" .. prompted.text:sub(3, 4):gsub("%p", "%%%0")), "stop")
+equal(answer.choices[1].finish_reason, "stop", "stopped")
+
+-- ---------------------------------------------------------------- what is refused
+
+local function refused(body_or_text, param, path, expected)
+  local found = post(path or "/v1/chat/completions", body_or_text, expected or 400)
+  equal(found.error.param, param or q.json.null, "param")
+  assert(found.error.type == "invalid_request_error" and #found.error.message > 10)
+end
+local function with(fields)
+  local all = { messages = asked, max_tokens = 4 }
+  for name, value in pairs(fields) do all[name] = value end
+  return all
+end
+refused("{", nil)
+refused("[]", nil)
+refused({}, "messages")
+refused(with { messages = {} }, "messages")
+refused(with { messages = { { role = "wizard", content = "x" } } }, "messages[0].role")
+refused(with { messages = { { role = "user" } } }, "messages[0].content")
+refused(with { messages = { { role = "user", content = { { type = "image_url" } } } } }, "messages[0].content[0]")
+refused(with { temperature = 3 }, "temperature")
+refused(with { temperature = "warm" }, "temperature")
+refused(with { max_tokens = 1.5 }, "max_tokens")
+refused(with { tempereture = 1 }, "tempereture")
+refused(with { stream_options = { include = true } }, "stream_options.include")
+refused(with { store = true }, "store")
+refused(with { logit_bias = { ["99999"] = 1 } }, "logit_bias")
+refused(with { top_logprobs = 3 }, "top_logprobs")
+refused(with { stop = { "" } }, "stop")
+refused(with { response_format = { type = "xml" } }, "response_format.type")
+refused(with { model = "gpt-4" }, "model", nil, 404)
+refused({ prompt = { {} } }, "prompt", "/v1/completions")
+equal(get "/nowhere", 404, "no such path")
+post("/health", {}, 405)
+
+-- ---------------------------------------------------------------- the rest
+
+equal(get "/health", 200, "health")
+equal(get "/ready", 200, "ready")
+local _, models = get "/v1/models"
+equal(q.json.decode(models).data[1].id, "tiny", "models")
+equal(get "/v1/models/tiny", 200, "a model")
+equal(get "/v1/models/other", 404, "no model")
+answer = post("/tokenize", { content = "The hat" })
+local ids = answer.tokens
+answer = post("/detokenize", { tokens = ids })
+equal(answer.content, "The hat", "there and back")
+answer = post("/apply-template", { messages = asked })
+assert(answer.prompt:find("Where is the hat?", 1, true) and answer.prompt:find "assistant\n$")
+
+-- A route of one's own.
+server:route("GET", "/hello/{name}", function(call) call:reply(200, { hello = call.params.name }) end)
+_, text = get "/hello/you"
+equal(q.json.decode(text).hello, "you", "own route")
+server:route("GET", "/broken", function() error "oh" end)
+local stderr = io.stderr
+io.stderr = { write = function(_, line) text = line end }
+equal(get "/broken", 500, "a broken route")
+io.stderr = stderr
+assert(text:find("/broken", 1, true) and text:find("oh", 1, true))
+
+-- A client that leaves frees its request.
+local long = with { max_tokens = 500, temperature = 1, ignore_eos = true, stream = true }
+local id = listener:put("POST", "/v1/chat/completions", q.json.encode(long))
+for _ = 1, 5 do server:turn(0) end
+equal(#server.models[1].engine.running, 1, "running")
+listener:leave(id)
+server:turn(0)
+equal(#server.models[1].engine.running, 0, "left")
+equal(next(server.calls), nil, "no call")
+equal(lines[#lines].status, 499, "logged")
+
+-- A full queue.
+local held = {}
+for i = 1, 9 do held[i] = listener:put("POST", "/v1/chat/completions", q.json.encode(long)) end
+server:turn(0)
+equal(listener.answers[held[9]].status, 429, "too many")
+equal(listener.answers[held[9]].headers["retry-after"], "1", "when to come back")
+for i = 1, 8 do listener:leave(held[i]) end
+server:turn(0)
+
+-- Prompts are in no log line; figures count what was answered.
+for _, line in ipairs(lines) do assert(not q.json.encode(line):find "Where") end
+_, text = get "/metrics"
+assert(text:find 'qeng_requests_total{method="POST",path="/v1/chat/completions",status="200"} 4\n', text)
+assert(text:find 'qeng_tokens_total{kind="output"} %d+' and text:find 'qeng_time_to_first_token_seconds_count %d+')
+
+-- The end: what runs is answered, what comes is not.
+id = listener:put("POST", "/v1/chat/completions", q.json.encode(with { max_tokens = 8, temperature = 0 }))
+server:turn(0)
+server:drain()
+equal(get "/ready", 503, "draining")
+refused = listener:put("POST", "/v1/chat/completions", q.json.encode(with {}))
+run(id, refused)
+equal(listener.answers[id].status, 200, "answered")
+equal(listener.answers[refused].status, 503, "refused")
+server.draining = server.draining - 100
+server:run()
+assert(listener.stopped and listener.closed)
+print "ok"
