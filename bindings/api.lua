@@ -2287,7 +2287,8 @@ local Server = {}
 ---@param method string
 ---@param path string
 ---@param handler fun(call: Call)
-function Server:route(method, path, handler) end
+---@param errors? fun(status: integer, body: table): table  another form of an error's body
+function Server:route(method, path, handler, errors) end
 ---Serves until Ctrl-C, SIGTERM or drain(); what runs is answered first.
 function Server:run() end
 ---One round of its loop, which waits at most so long for a request.

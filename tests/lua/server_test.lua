@@ -67,6 +67,7 @@ end
 
 body.stream, body.stream_options = true, { include_usage = true }
 local text = post("/v1/chat/completions", body)
+local last
 local list, said, measured = events(text), {}, {}
 for _, event in ipairs(list) do
   local choice = event.choices and event.choices[1]
@@ -97,6 +98,32 @@ answer = post("/v1/chat/completions", { messages = asked, temperature = 0, max_t
     additionalProperties = false, properties = { n = { type = "integer", minimum = 1, maximum = 9 } } } } } })
 local n = q.json.decode(answer.choices[1].message.content).n
 assert(n >= 1 and n <= 9)
+
+-- ---------------------------------------------------------------- Anthropic's messages
+
+local likeliest = engine:submit { messages = { { role = "system", content = "Be brief." }, asked[1] }, temperature = 0,
+  max_tokens = 24 }
+engine:finish()
+local theirs = { model = "tiny", max_tokens = 24, temperature = 0, system = "Be brief.",
+  messages = { { role = "user", content = { { type = "text", text = "Where is the hat?" } } } } }
+answer = post("/v1/messages", theirs)
+equal(answer.content[1].text, likeliest.text, "a block of text")
+equal(answer.stop_reason, likeliest.finish == "length" and "max_tokens" or "end_turn", "stop_reason")
+equal(answer.usage.input_tokens + answer.usage.cache_read_input_tokens, likeliest.prompt_tokens, "input_tokens")
+theirs.stop_sequences = { likeliest.text:sub(4, 6) }
+equal(post("/v1/messages", theirs).stop_sequence, theirs.stop_sequences[1], "stop_sequence")
+theirs.stop_sequences, theirs.stream = nil, true
+said = {}
+for _, event in ipairs(events(post("/v1/messages", theirs))) do
+  if event.type == "content_block_delta" then said[#said + 1] = event.delta.text end
+  last = event.type
+end
+equal(table.concat(said), likeliest.text, "streamed blocks")
+equal(last, "message_stop", "the end of messages")
+theirs.stream, theirs.max_tokens = nil, nil
+equal(post("/v1/messages", theirs, 400).error.type, "invalid_request_error", "their form of errors")
+answer = post("/v1/messages/count_tokens", { model = "tiny", system = "Be brief.", messages = theirs.messages })
+equal(answer.input_tokens, likeliest.prompt_tokens, "counted")
 
 -- ---------------------------------------------------------------- completions
 

@@ -6,6 +6,7 @@
 --     { "stream_options", "object", fields = { { "include_usage", "boolean" } } },
 --     { "user", "string", unused = true },                       -- says nothing about the answer
 --     { "store", "boolean", only = false },                      -- another value would change what is done
+--     { "modalities", "array", each = { "text" } },              -- what its items may be
 --   })
 --
 -- null counts as absent. A field that is not in the list is refused: a setting that is not heeded would change the
@@ -42,7 +43,8 @@ local function check_type(name, kind, value)
     (kind:gsub("|", " or ")), fields.type_of(value)), name, "invalid_type")
 end
 
-local function check_value(name, entry, value)
+local check_value
+function check_value(name, entry, value)
   check_type(name, entry[2], value)
   if type(value) == "number" and (entry.min and value < entry.min or entry.max and value > entry.max) then
     bad(name, ("%.15g, expected %s"):format(value, entry.min and entry.max
@@ -51,6 +53,10 @@ local function check_value(name, entry, value)
   end
   if entry.most and type(value) == "table" and #value > entry.most then
     bad(name, ("%d items, expected at most %d"):format(#value, entry.most))
+  end
+  if entry.each then
+    local item = { nil, "any", choices = entry.each }
+    for i, one in ipairs(value) do check_value(("%s[%d]"):format(name, i - 1), item, one) end
   end
   local allowed = entry.only ~= nil and { entry.only } or entry.choices
   if not allowed then return end

@@ -17,7 +17,7 @@ local served = require "qeng.server.served"
 local Server = {}
 Server.__index = Server
 
-local parts = { "status", "models", "chat", "completions", "tokens" }
+local parts = { "status", "models", "chat", "messages", "completions", "tokens" }
 
 -- ---------------------------------------------------------------- routes
 
@@ -31,10 +31,11 @@ local function pattern(path)
   return "^" .. text .. "$", names
 end
 
--- Adds a route, in place of one of the same method and path. handler(call): server/call.lua.
-function Server:route(method, path, handler)
+-- Adds a route, in place of one of the same method and path. handler(call): server/call.lua. errors(status, body):
+-- another form of an error's body than OpenAI's.
+function Server:route(method, path, handler, errors)
   local text, names = pattern(path)
-  local route = { method = method, path = path, pattern = text, names = names, handler = handler }
+  local route = { method = method, path = path, pattern = text, names = names, handler = handler, errors = errors }
   for i, each in ipairs(self.routes) do
     if each.method == method and each.path == path then
       self.routes[i] = route

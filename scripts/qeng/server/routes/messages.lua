@@ -1,0 +1,194 @@
+-- Anthropic's API: POST /v1/messages and /v1/messages/count_tokens. Their messages become those of a conversation
+-- (server/conversation.lua), and its answer their blocks of content.
+
+local conversation = require "qeng.server.conversation"
+local fields = require "qeng.server.fields"
+local messages = require "qeng.server.messages"
+local problem = require "qeng.server.problem"
+local q = require "qeng.core"
+
+local list = {
+  { "model", "string", required = true },
+  { "messages", "array", required = true },
+  { "max_tokens", "integer", min = 1, required = true },
+  { "system", "string|array" },
+  { "stop_sequences", "array", most = 16 },
+  { "stream", "boolean", default = false },
+  { "temperature", "number", min = 0, max = 1, default = 1 },
+  { "top_p", "number", min = 0, max = 1, default = 1 },
+  { "top_k", "integer", min = 0 },
+  { "tools", "array" },
+  { "tool_choice", "object" },
+  { "thinking", "object" },
+  { "metadata", "object", unused = true },
+  { "service_tier", "string", choices = { "auto", "standard_only" } },
+}
+
+local counted = {}
+for _, entry in ipairs(list) do
+  if entry[1] == "model" or entry[1] == "messages" or entry[1] == "system" or entry[1]:find "^t[oh]" then
+    counted[#counted + 1] = entry
+  end
+end
+
+-- ---------------------------------------------------------------- from their messages to ours
+
+local function bad(name, text) problem.raise(400, ("%s: %s"):format(name, text), name) end
+
+-- A message's blocks as messages of ours: results of tools stand before what the user says.
+local function of_blocks(role, blocks, name, out)
+  local texts, calls, results = {}, {}, {}
+  for i, block in ipairs(blocks) do
+    local at, kind = ("%s.content.%d"):format(name, i - 1), type(block) == "table" and block.type
+    if kind == "text" and type(block.text) == "string" then
+      texts[#texts + 1] = block.text
+    elseif kind == "tool_use" and role == "assistant" then
+      calls[#calls + 1] = {
+        id = block.id, type = "function",
+        ["function"] = { name = block.name, arguments = q.json.encode(block.input or {}) },
+      }
+    elseif kind == "tool_result" and role == "user" then
+      results[#results + 1] = {
+        role = "tool", tool_call_id = block.tool_use_id, content = messages.text(block.content, at) or "",
+      }
+    elseif kind ~= "thinking" and kind ~= "redacted_thinking" then
+      bad(at, ("a block of type %s; this model takes texts and tools"):format(tostring(kind)))
+    end
+  end
+  for _, result in ipairs(results) do out[#out + 1] = result end
+  if #texts > 0 or #calls > 0 or #results == 0 then
+    out[#out + 1] = { role = role, content = table.concat(texts), tool_calls = #calls > 0 and calls or nil }
+  end
+end
+
+local function converted(given, exact)
+  local out = {}
+  if given.system then
+    out[1] = { role = "system", content = messages.text(exact.system, "system") }
+  end
+  for i, message in ipairs(exact.messages) do
+    local name = ("messages.%d"):format(i - 1)
+    local role, content = type(message) == "table" and message.role, type(message) == "table" and message.content
+    if role ~= "user" and role ~= "assistant" then bad(name .. ".role", "expected user or assistant") end
+    if type(content) == "string" then
+      out[#out + 1] = { role = role, content = content }
+    elseif fields.type_of(content) == "array" then
+      of_blocks(role, content, name, out)
+    else
+      bad(name .. ".content", "expected a text or a list of blocks")
+    end
+  end
+  return q.json.array(out)
+end
+
+-- The fields of /v1/chat/completions that say the same.
+local function translated(given)
+  local thinks = given.thinking and given.thinking.type
+  return {
+    model = given.model, max_tokens = given.max_tokens, temperature = given.temperature, top_p = given.top_p,
+    top_k = given.top_k, stop = given.stop_sequences, n = 1,
+    chat_template_kwargs = thinks and { enable_thinking = thinks ~= "disabled" } or nil,
+  }
+end
+
+-- ---------------------------------------------------------------- the answer
+
+local function stop_reason(r)
+  if r.stop_string then return "stop_sequence" end
+  return r.finish == "length" and "max_tokens" or "end_turn"
+end
+
+local function usage(r)
+  return {
+    input_tokens = r.prompt_tokens - r.reused, cache_read_input_tokens = r.reused, cache_creation_input_tokens = 0,
+    output_tokens = #r.output,
+  }
+end
+
+local function message(call, served, content, r)
+  return {
+    id = call.server:name "msg", type = "message", role = "assistant", model = served.name,
+    content = q.json.array(content), stop_reason = r and stop_reason(r) or q.json.null,
+    stop_sequence = r and r.stop_string or q.json.null,
+    usage = r and usage(r) or { input_tokens = 0, output_tokens = 0 },
+  }
+end
+
+-- Blocks of one kind after the other. begin(kind) and more(kind, text) are told what comes; a block ends with stop().
+local function in_blocks(call, begin, more, stop, over)
+  local open
+  local function say(kind, text)
+    if open ~= kind then
+      if open then stop() end
+      open = kind
+      begin(kind)
+    end
+    more(kind, text)
+  end
+  conversation.follow(call, {
+    text = function(_, _, text) say("text", text) end,
+    reasoning = function(_, _, text) say("thinking", text) end,
+    over = function(_, r)
+      if not open then begin "text" end
+      stop()
+      over(r)
+    end,
+  })
+end
+
+local function empty(kind)
+  return kind == "text" and { type = "text", text = "" } or { type = "thinking", thinking = "", signature = "" }
+end
+
+local function whole(call, served)
+  local content = {}
+  in_blocks(call, function(kind) content[#content + 1] = empty(kind) end, function(kind, text)
+    content[#content][kind] = content[#content][kind] .. text
+  end, function() end, function(r) call:reply(200, message(call, served, content, r)) end)
+end
+
+local function streamed(call, served)
+  local index = -1
+  local function tell(name, value)
+    value.type = name
+    call:send(value, name)
+  end
+  call:stream()
+  tell("message_start", { message = message(call, served, {}) })
+  in_blocks(call, function(kind)
+    index = index + 1
+    tell("content_block_start", { index = index, content_block = empty(kind) })
+  end, function(kind, text)
+    tell("content_block_delta", { index = index, delta = { type = kind .. "_delta", [kind] = text } })
+  end, function() tell("content_block_stop", { index = index }) end, function(r)
+    tell("message_delta", {
+      delta = { stop_reason = stop_reason(r), stop_sequence = r.stop_string or q.json.null }, usage = usage(r),
+    })
+    tell("message_stop", {})
+    call:close()
+  end)
+end
+
+-- Anthropic's form of an error's body.
+local kinds = { [401] = "authentication_error", [403] = "permission_error", [404] = "not_found_error",
+  [413] = "request_too_large", [429] = "rate_limit_error", [503] = "overloaded_error" }
+local function errors(status, body)
+  local kind = kinds[status] or (status < 500 and "invalid_request_error" or "api_error")
+  return { type = "error", error = { type = kind, message = body.error.message } }
+end
+
+return function(server)
+  server:route("POST", "/v1/messages", function(call)
+    local given = fields.read(call:json(), list)
+    local served, opt = conversation.read(server, translated(given), { messages = converted(given, call:exact()) })
+    conversation.submit(call, served, opt, 1)
+    if given.stream then return streamed(call, served) end
+    whole(call, served)
+  end, errors)
+
+  server:route("POST", "/v1/messages/count_tokens", function(call)
+    local given = fields.read(call:json(), counted)
+    local _, opt = conversation.read(server, translated(given), { messages = converted(given, call:exact()) })
+    call:reply(200, { input_tokens = #opt.ids })
+  end, errors)
+end
