@@ -125,6 +125,33 @@ equal(post("/v1/messages", theirs, 400).error.type, "invalid_request_error", "th
 answer = post("/v1/messages/count_tokens", { model = "tiny", system = "Be brief.", messages = theirs.messages })
 equal(answer.input_tokens, likeliest.prompt_tokens, "counted")
 
+-- ---------------------------------------------------------------- OpenAI's responses
+
+local created = { input = "Where is the hat?", instructions = "Be brief.", temperature = 0, max_output_tokens = 24 }
+answer = post("/v1/responses", created)
+equal(answer.output[1].content[1].text, likeliest.text, "a response")
+equal(answer.usage.output_tokens, #likeliest.output, "output_tokens")
+local _, again = get("/v1/responses/" .. answer.id)
+equal(q.json.decode(again).id, answer.id, "kept")
+local second = engine:submit { messages = { { role = "system", content = "Be brief." }, asked[1],
+  { role = "assistant", content = likeliest.text }, { role = "user", content = "And now?" } }, temperature = 0,
+  max_tokens = 24 }
+engine:finish()
+created.previous_response_id, created.input = answer.id, { { role = "user", content = "And now?" } }
+equal(post("/v1/responses", created).output[1].content[1].text, second.text, "goes on")
+created.stream, created.store = true, false
+said = {}
+for i, event in ipairs(events(post("/v1/responses", created))) do
+  equal(event.sequence_number, i - 1, "sequence_number")
+  if event.type == "response.output_text.delta" then said[#said + 1] = event.delta end
+  last = event
+end
+equal(table.concat(said), second.text, "streamed response")
+equal(last.response.output[1].content[1].text, second.text, "the whole at the end")
+equal(get("/v1/responses/" .. last.response.id), 404, "not stored")
+created.previous_response_id = "resp-other"
+equal(post("/v1/responses", created, 400).error.param, "previous_response_id", "not known")
+
 -- ---------------------------------------------------------------- completions
 
 local prompted = engine:submit { prompt = "The hat is", temperature = 0, max_tokens = 8, logprobs = 1,

@@ -56,6 +56,29 @@ function conversation.follow(call, on)
   end, on.over)
 end
 
+-- The same of a single request, as blocks one after the other: on.begin(kind) with kind "text" or "reasoning",
+-- on.more(kind, text), on.stop(kind), and on.over(request) after the last. There is at least one.
+function conversation.blocks(call, on)
+  local open
+  local function say(kind, text)
+    if open ~= kind then
+      if open then on.stop(open) end
+      open = kind
+      on.begin(kind)
+    end
+    if text then on.more(kind, text) end
+  end
+  conversation.follow(call, {
+    text = function(_, _, text) say("text", text) end,
+    reasoning = function(_, _, text) say("reasoning", text) end,
+    over = function(_, r)
+      if not open then say "text" end
+      on.stop(open)
+      on.over(r)
+    end,
+  })
+end
+
 -- OpenAI's word for how an answer ended.
 function conversation.finish(r) return r.finish == "length" and "length" or "stop" end
 

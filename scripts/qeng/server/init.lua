@@ -17,7 +17,7 @@ local served = require "qeng.server.served"
 local Server = {}
 Server.__index = Server
 
-local parts = { "status", "models", "chat", "messages", "completions", "tokens" }
+local parts = { "status", "models", "chat", "messages", "responses", "completions", "tokens" }
 
 -- ---------------------------------------------------------------- routes
 

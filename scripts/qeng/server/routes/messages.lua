@@ -114,27 +114,7 @@ local function message(call, served, content, r)
   }
 end
 
--- Blocks of one kind after the other. begin(kind) and more(kind, text) are told what comes; a block ends with stop().
-local function in_blocks(call, begin, more, stop, over)
-  local open
-  local function say(kind, text)
-    if open ~= kind then
-      if open then stop() end
-      open = kind
-      begin(kind)
-    end
-    more(kind, text)
-  end
-  conversation.follow(call, {
-    text = function(_, _, text) say("text", text) end,
-    reasoning = function(_, _, text) say("thinking", text) end,
-    over = function(_, r)
-      if not open then begin "text" end
-      stop()
-      over(r)
-    end,
-  })
-end
+local names = { text = "text", reasoning = "thinking" }
 
 local function empty(kind)
   return kind == "text" and { type = "text", text = "" } or { type = "thinking", thinking = "", signature = "" }
@@ -142,9 +122,15 @@ end
 
 local function whole(call, served)
   local content = {}
-  in_blocks(call, function(kind) content[#content + 1] = empty(kind) end, function(kind, text)
-    content[#content][kind] = content[#content][kind] .. text
-  end, function() end, function(r) call:reply(200, message(call, served, content, r)) end)
+  conversation.blocks(call, {
+    begin = function(kind) content[#content + 1] = empty(kind) end,
+    more = function(kind, text)
+      local block, name = content[#content], names[kind]
+      block[name] = block[name] .. text
+    end,
+    stop = function() end,
+    over = function(r) call:reply(200, message(call, served, content, r)) end,
+  })
 end
 
 local function streamed(call, served)
@@ -155,18 +141,24 @@ local function streamed(call, served)
   end
   call:stream()
   tell("message_start", { message = message(call, served, {}) })
-  in_blocks(call, function(kind)
-    index = index + 1
-    tell("content_block_start", { index = index, content_block = empty(kind) })
-  end, function(kind, text)
-    tell("content_block_delta", { index = index, delta = { type = kind .. "_delta", [kind] = text } })
-  end, function() tell("content_block_stop", { index = index }) end, function(r)
-    tell("message_delta", {
-      delta = { stop_reason = stop_reason(r), stop_sequence = r.stop_string or q.json.null }, usage = usage(r),
-    })
-    tell("message_stop", {})
-    call:close()
-  end)
+  conversation.blocks(call, {
+    begin = function(kind)
+      index = index + 1
+      tell("content_block_start", { index = index, content_block = empty(kind) })
+    end,
+    more = function(kind, text)
+      local name = names[kind]
+      tell("content_block_delta", { index = index, delta = { type = name .. "_delta", [name] = text } })
+    end,
+    stop = function() tell("content_block_stop", { index = index }) end,
+    over = function(r)
+      tell("message_delta", {
+        delta = { stop_reason = stop_reason(r), stop_sequence = r.stop_string or q.json.null }, usage = usage(r),
+      })
+      tell("message_stop", {})
+      call:close()
+    end,
+  })
 end
 
 -- Anthropic's form of an error's body.

@@ -1,0 +1,225 @@
+-- OpenAI's responses: POST /v1/responses, GET and DELETE /v1/responses/{id}. The conversation before an answer is kept
+-- under its id, unless store is false, so that previous_response_id goes on from there: the last 256, in memory.
+
+local conversation = require "qeng.server.conversation"
+local fields = require "qeng.server.fields"
+local messages = require "qeng.server.messages"
+local problem = require "qeng.server.problem"
+local q = require "qeng.core"
+
+local list = {
+  { "model", "string" },
+  { "input", "string|array", required = true },
+  { "instructions", "string" },
+  { "max_output_tokens", "integer", min = 1 },
+  { "temperature", "number", min = 0, max = 2, default = 1 },
+  { "top_p", "number", min = 0, max = 1, default = 1 },
+  { "stream", "boolean", default = false },
+  { "stream_options", "object", fields = { { "include_obfuscation", "boolean", unused = true } } },
+  { "previous_response_id", "string" },
+  { "store", "boolean", default = true },
+  { "text", "object", fields = {
+    { "format", "object" }, { "verbosity", "string", only = "medium" } } },
+  { "reasoning", "object", fields = {
+    { "effort", "string", choices = { "none", "minimal", "low", "medium", "high", "xhigh" } },
+    { "summary", "string", only = "auto", unused = true }, { "generate_summary", "string", only = "auto",
+      unused = true } } },
+  { "tools", "array" },
+  { "tool_choice", "string|object" },
+  { "parallel_tool_calls", "boolean" },
+  { "truncation", "string", only = "disabled" },
+  { "background", "boolean", only = false },
+  { "include", "array", each = { "reasoning.encrypted_content" }, unused = true },
+  { "metadata", "object", default = {} },
+  { "service_tier", "string", choices = { "auto", "default" } },
+  { "user", "string", unused = true },
+  { "prompt_cache_key", "string", unused = true },
+  { "safety_identifier", "string", unused = true },
+}
+
+local most_kept = 256
+
+-- ---------------------------------------------------------------- from their input to messages
+
+local function bad(name, text) problem.raise(400, ("Invalid value for '%s': %s."):format(name, text), name) end
+
+local function item_of(item, name)
+  if fields.type_of(item) ~= "object" then bad(name, "expected an object") end
+  local kind = item.type or "message"
+  if kind == "message" then return { role = item.role, content = messages.text(item.content, name .. ".content") } end
+  if kind == "function_call" then
+    return { role = "assistant", content = "", tool_calls = { {
+      id = item.call_id, type = "function", ["function"] = { name = item.name, arguments = item.arguments } } } }
+  end
+  if kind == "function_call_output" then
+    return { role = "tool", tool_call_id = item.call_id, content = messages.text(item.output, name .. ".output") or "" }
+  end
+  if kind ~= "reasoning" then bad(name .. ".type", ("%s is not supported"):format(tostring(kind))) end
+end
+
+-- The messages of the input, after those of the conversation before.
+local function converted(given, exact, before)
+  local said = {}
+  for i, message in ipairs(before) do said[i] = message end
+  if type(given.input) == "string" then
+    said[#said + 1] = { role = "user", content = given.input }
+  else
+    for i, item in ipairs(exact.input) do said[#said + 1] = item_of(item, ("input[%d]"):format(i - 1)) end
+  end
+  return said
+end
+
+local function with_instructions(said, instructions)
+  local all = { instructions and { role = "system", content = instructions } }
+  for _, message in ipairs(said) do all[#all + 1] = message end
+  return q.json.array(all)
+end
+
+-- Their text.format as a response_format.
+local function format_of(format)
+  if not format or format.type ~= "json_schema" then return format end
+  return { type = "json_schema", json_schema = { schema = format.schema } }
+end
+
+local function translated(given)
+  local effort = given.reasoning and given.reasoning.effort
+  return {
+    model = given.model, max_tokens = given.max_output_tokens, temperature = given.temperature, top_p = given.top_p,
+    reasoning_effort = effort, response_format = format_of(given.text and given.text.format), n = 1,
+  }
+end
+
+-- ---------------------------------------------------------------- the answer
+
+local null = q.json.null
+
+local function usage(r)
+  return {
+    input_tokens = r.prompt_tokens, input_tokens_details = { cached_tokens = r.reused },
+    output_tokens = #r.output, output_tokens_details = { reasoning_tokens = r.reasoning_tokens or 0 },
+    total_tokens = r.prompt_tokens + #r.output,
+  }
+end
+
+local function head_of(call, served, given)
+  return {
+    id = call.server:name "resp", object = "response", created_at = os.time(), status = "in_progress", error = null,
+    incomplete_details = null, instructions = given.instructions or null, metadata = given.metadata,
+    max_output_tokens = given.max_output_tokens or null, model = given.model or served.name, output = q.json.array {},
+    parallel_tool_calls = given.parallel_tool_calls ~= false, background = false, completed_at = null,
+    previous_response_id = given.previous_response_id or null, max_tool_calls = null, service_tier = "default",
+    reasoning = { effort = given.reasoning and given.reasoning.effort or null, summary = null }, store = given.store,
+    temperature = given.temperature, text = { format = given.text and given.text.format or { type = "text" } },
+    tool_choice = given.tool_choice or "auto", tools = given.tools or q.json.array {}, top_p = given.top_p,
+    truncation = "disabled", usage = null, user = null, frequency_penalty = 0, presence_penalty = 0, top_logprobs = 0,
+    prompt_cache_key = null, safety_identifier = null,
+  }
+end
+
+local function part_of(kind, text)
+  if kind == "reasoning" then return { type = "reasoning_text", text = text } end
+  return { type = "output_text", text = text, annotations = q.json.array {}, logprobs = q.json.array {} }
+end
+
+local function item_for(call, kind, content, status)
+  if kind == "reasoning" then
+    return { type = "reasoning", id = call.server:name "rs", summary = q.json.array {}, status = status,
+      content = q.json.array { content } }
+  end
+  return { type = "message", id = call.server:name "msg", role = "assistant", status = status,
+    content = q.json.array { content } }
+end
+
+-- Follows the request, and completes the head. tell(name, value): events of a stream.
+local function follow(call, head, tell)
+  local item, text
+  local function place(more)
+    local value = { output_index = #head.output - 1, content_index = 0, item_id = item.id }
+    for name, each in pairs(more) do value[name] = each end
+    return value
+  end
+  local function event(kind) return kind == "reasoning" and "response.reasoning_text" or "response.output_text" end
+  conversation.blocks(call, {
+    begin = function(kind)
+      item, text = item_for(call, kind, nil, "in_progress"), {}
+      head.output[#head.output + 1] = item
+      tell("response.output_item.added", { output_index = #head.output - 1, item = item })
+      tell("response.content_part.added", place { part = part_of(kind, "") })
+    end,
+    more = function(kind, piece)
+      text[#text + 1] = piece
+      tell(event(kind) .. ".delta", place { delta = piece, logprobs = kind == "text" and q.json.array {} or nil })
+    end,
+    stop = function(kind)
+      local said = table.concat(text)
+      item.content[1], item.status = part_of(kind, said), "completed"
+      tell(event(kind) .. ".done", place { text = said, logprobs = kind == "text" and q.json.array {} or nil })
+      tell("response.content_part.done", place { part = item.content[1] })
+      tell("response.output_item.done", { output_index = #head.output - 1, item = item })
+    end,
+    over = function(r)
+      local cut = r.finish == "length"
+      head.status, head.usage = cut and "incomplete" or "completed", usage(r)
+      head.completed_at = cut and null or os.time()
+      head.incomplete_details = cut and { reason = "max_output_tokens" } or null
+    end,
+  })
+end
+
+-- Keeps a conversation with its answer.
+local function remember(kept, head, said)
+  local text = {}
+  for _, item in ipairs(head.output) do
+    if item.type == "message" then text[#text + 1] = item.content[1].text end
+  end
+  said[#said + 1] = { role = "assistant", content = table.concat(text) }
+  kept[head.id] = { head = head, said = said }
+  kept.order[#kept.order + 1] = head.id
+  while #kept.order > most_kept do kept[table.remove(kept.order, 1)] = nil end
+end
+
+return function(server)
+  local kept = { order = {} }
+
+  local function find(id, param)
+    return id ~= "order" and kept[id]
+      or problem.raise(param and 400 or 404, ("Response '%s' is not known here."):format(id), param,
+        "previous_response_not_found")
+  end
+
+  server:route("POST", "/v1/responses", function(call)
+    local given = fields.read(call:json(), list)
+    local exact = call:exact()
+    local id = given.previous_response_id
+    local said = converted(given, exact, id and find(id, "previous_response_id").said or {})
+    local served, opt = conversation.read(server, translated(given), {
+      messages = with_instructions(said, given.instructions),
+      response_format = format_of(type(exact.text) == "table" and exact.text ~= null and exact.text.format or nil),
+    })
+    conversation.submit(call, served, opt, 1)
+    local head, number = head_of(call, served, given), -1
+    local function tell(name, value)
+      number = number + 1
+      value.type, value.sequence_number = name, number
+      call:send(value, name)
+    end
+    if given.stream then
+      call:stream()
+      tell("response.created", { response = head })
+      tell("response.in_progress", { response = head })
+    end
+    follow(call, head, given.stream and tell or function() end)
+    if given.store then remember(kept, head, said) end
+    if not given.stream then return call:reply(200, head) end
+    tell("response." .. head.status, { response = head })
+    call:close()
+  end)
+
+  server:route("GET", "/v1/responses/{id}", function(call) call:reply(200, find(call.params.id).head) end)
+
+  server:route("DELETE", "/v1/responses/{id}", function(call)
+    find(call.params.id)
+    kept[call.params.id] = nil
+    call:reply(200, { id = call.params.id, object = "response", deleted = true })
+  end)
+end
