@@ -1049,6 +1049,9 @@ function q.fs.sweep(path) end
 ---It need not comply.
 ---@return boolean
 function q.fs.drop_cache(path) end
+---The absolute path without links and dots; nil if there is nothing.
+---@return string?
+function q.fs.real(path) end
 ---@return string?  the first existing of path as given, beside the installed recipes
 function q.fs.find(path) end
 
@@ -2267,6 +2270,7 @@ function Request:speed() end
 ---@field engine? EngineOptions  of each model
 ---@field queue? integer  requests that may wait; beyond them status 429 (256)
 ---@field grace? number  seconds for what runs when it is told to end (30)
+---@field root? string  the folder whose files requests may name
 ---@field log? fun(line: string)  takes a line of JSON for each request
 ---@field http? table  options of q.http_server
 
@@ -2296,6 +2300,11 @@ function Server:run() end
 function Server:turn(seconds) end
 ---Takes no request from now on.
 function Server:drain() end
+---A path that a request names, within the server's root.
+---@param path string
+---@param param string  the field that has it, for errors
+---@return string
+function Server:inside(path, param) end
 ---A name that no other request or answer has.
 ---@param kind string
 ---@return string
@@ -2336,6 +2345,8 @@ function Call:fail(err) end
 ---@param opt table  as Engine:submit
 ---@return Request
 function Call:submit(served, opt) end
+---Lets the server's loop go on with others for a round.
+function Call:pause() end
 ---Waits until one of its requests has another token, or is done.
 function Call:wait() end
 ---Whether the loop has to go on with it.

@@ -167,6 +167,12 @@ int glob(Call& call) {
   return call.push(paths);
 }
 
+int real(Call& call) {
+  std::error_code none;
+  const auto path = std::filesystem::canonical(call.arg<std::string>(1), none);
+  return none ? 0 : call.push(path.string());
+}
+
 int find(Call& call) {
   const std::string found = find_file(call.arg<std::string>(1));
   if (found.empty()) return 0;
@@ -194,6 +200,7 @@ void register_fs(lua_State* L) {
                   {"glob", fn<glob>},
                   {"sweep", fn<sweep>},
                   {"drop_cache", fn<drop_cache>},
+                  {"real", fn<real>},
                   {"find", fn<find>}});
 }
 

@@ -221,6 +221,58 @@ equal(answer.content, "The hat", "there and back")
 answer = post("/apply-template", { messages = asked })
 assert(answer.prompt:find("Where is the hat?", 1, true) and answer.prompt:find "assistant\n$")
 
+-- ---------------------------------------------------------------- embeddings and adapters
+
+answer = post("/v1/embeddings", { input = { "The hat", "The dog is here" }, encoding_format = "float" })
+local mean = model:hidden("The dog is here"):to("f32"):mean(1)
+local expected = (mean / mean:norm()):table()
+for k, value in ipairs(answer.data[2].embedding) do assert(math.abs(value - expected[k]) < 1e-6) end
+local coded = post("/v1/embeddings", { input = "The hat", encoding_format = "base64" }).data[1].embedding
+equal(#coded, 4 * math.ceil(4 * #expected / 3), "length of base64")
+answer = post("/v1/rerank", { query = "The hat", documents = { "The dog is here", "The hat" }, top_n = 1 })
+equal(answer.results[1].index, 1, "the same text is nearest")
+equal(#answer.results, 1, "top_n")
+
+local folder = require("scratch").folder
+model:lora { rank = 2, alpha = 4, seed = 1 }
+for i, parameter in ipairs(model.adapter.parameters) do
+  parameter.tensor:copy(q.randn(parameter.tensor:shape(), { std = 0.2, seed = 3, subsequence = i }))
+end
+model:save_adapter(folder .. "/one")
+local plain = q.load("recipes/tiny", { dtype = "f32" })
+local rooted = require("qeng.server").new {
+  models = { { "tiny", plain } }, http = listener, root = folder, engine = { max_batch = 4 },
+}
+local first = server
+server = rooted
+local with_one = { prompt = "The hat is", temperature = 0, max_tokens = 8, model = "one" }
+post("/v1/completions", with_one, 404)
+post("/lora-adapters/load", { name = "one", path = "./one" })
+post("/lora-adapters/load", { name = "two", path = "../../../../etc" }, 403)
+post("/lora-adapters/load", { name = "tiny", path = "one" }, 400)
+local under = plain:engine()
+local function expect_text(factor)
+  local adapter = plain:read_adapter(folder .. "/one")
+  for _, lora in pairs(adapter.layers) do lora.scale = lora.scale * factor end
+  local r = under:submit { prompt = "The hat is", temperature = 0, max_tokens = 8, adapter = adapter }
+  under:finish()
+  return r.text
+end
+local one = expect_text(1)
+assert(one ~= prompted.text)
+equal(post("/v1/completions", with_one).choices[1].text, one, "under the adapter")
+post("/lora-adapters", q.json.array { { id = 0, scale = 0.5 } })
+equal(post("/v1/completions", with_one).choices[1].text, expect_text(0.5), "half of it")
+post("/lora-adapters", q.json.array { { id = 0, scale = 0 } })
+equal(post("/v1/completions", with_one).choices[1].text, prompted.text, "none of it")
+equal(q.json.decode(select(2, get "/lora-adapters"))[1].scale, 0, "listed")
+post("/lora-adapters/unload", { name = "one" })
+post("/v1/completions", with_one, 404)
+equal(get "/props", 200, "props")
+equal(get "/slots", 200, "slots")
+post("/infill", { input_prefix = "a", input_suffix = "b" }, 400)
+server = first
+
 -- A route of one's own.
 server:route("GET", "/hello/{name}", function(call) call:reply(200, { hello = call.params.name }) end)
 _, text = get "/hello/you"

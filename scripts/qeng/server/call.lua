@@ -113,6 +113,9 @@ end
 -- Whether the loop has to go on with it.
 function Call:ready() return self.asleep ~= true or changed(self) end
 
+-- Lets the loop go on with others for a round.
+function Call:pause() coroutine.yield() end
+
 -- Waits until one of its requests has another token, or is done.
 function Call:wait()
   for _, each in ipairs(self.requests) do

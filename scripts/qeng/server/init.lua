@@ -17,7 +17,8 @@ local served = require "qeng.server.served"
 local Server = {}
 Server.__index = Server
 
-local parts = { "status", "models", "chat", "messages", "responses", "completions", "tokens" }
+local parts = { "status", "models", "chat", "messages", "responses", "completions", "embeddings",
+  "tokens", "llama" }
 
 -- ---------------------------------------------------------------- routes
 
@@ -152,6 +153,7 @@ end
 function Server:turn(seconds)
   local busy = false
   for _, each in ipairs(self.models) do busy = busy or each:busy() end
+  for _, call in pairs(self.calls) do busy = busy or call:ready() end
   local event = self.http:wait(busy and 0 or seconds)
   while event do
     take(self, event)
@@ -195,6 +197,18 @@ end
 
 -- ---------------------------------------------------------------- a new one
 
+-- A path that a request names, which has to lie in the folder `root` and must not leave it, by links neither.
+function Server:inside(path, param)
+  if not self.root then
+    problem.raise(403, ("'%s': this server opens no files: start it with --root"):format(param), param)
+  end
+  local full = q.fs.real(self.root .. "/" .. path)
+  if not full or full:sub(1, #self.root + 1) ~= self.root .. "/" then
+    problem.raise(403, ("'%s': there is no such file in the folder that this server may open"):format(param), param)
+  end
+  return full
+end
+
 -- A name that no other request or answer of this process has: "chatcmpl-9f86d081884c7d65a001".
 function Server:name(kind)
   self.named = self.named + 1
@@ -235,6 +249,7 @@ end
 --   adapters    {[name] = folder or file}, of the first model
 --   engine      options of each model's engine (infer/engine.lua)
 --   queue       requests that wait at most; beyond them status 429 (256)
+--   root        the folder whose files requests may name; without it they may name none
 --   grace       seconds for what runs when it is told to end (30)
 --   log         takes a line of JSON for each request; false: none
 --   http        options of q.http_server, or one
@@ -242,7 +257,7 @@ local function new(opt)
   local self = setmetatable({
     models = {}, routes = {}, calls = {}, metrics = metrics.new(), named = 0, started = os.time(),
     salt = q.host.hash(os.time() .. q.time()):sub(1, 14), queue = opt.queue or 256, grace = opt.grace or 30,
-    log = opt.log,
+    log = opt.log, root = opt.root and q.fs.real(opt.root),
   }, Server)
   for name, model in pairs(opt.models) do
     if type(name) == "number" then name, model = model[1], model[2] end

@@ -23,6 +23,8 @@ options.set("serve", {
   { "kv", nil, "dtype of the KV cache, by default the model's", choices = require("qeng.model.kv_pages").dtypes },
   { "kv_memory", nil, "size of the KV cache, as 4G; by default for --max-batch answers of up to 4096 tokens",
     kind = "bytes" },
+  { "root", nil, "folder whose files requests may name (adapters to load); without it they may name none",
+    kind = "input" },
   { "queue", 256, "requests that may wait; more get status 429", min = 0 },
   { "grace", 30, "seconds for what runs when the server is told to end", min = 0 },
   { "log", "-", "access log as lines of JSON, without prompts and answers: a file, - for standard error, none" },
@@ -72,7 +74,7 @@ return function(opt)
   local name = opt.name ~= "" and opt.name or path:gsub("/+$", ""):match "([^/]+)$":gsub("%.gguf$", "")
   local made = server.new {
     models = { { name, models.load(path, opt) } }, adapters = adapters(opt.adapter), queue = opt.queue,
-    grace = opt.grace, log = log_to(opt.log), http = http,
+    grace = opt.grace, log = log_to(opt.log), http = http, root = opt.root,
     engine = {
       max_batch = opt.max_batch, kv = opt.kv, memory = opt.kv_memory, context = opt.context > 0 and opt.context or nil,
     },

@@ -18,7 +18,24 @@ end
 
 -- Makes an adapter known under a name of its own. path: a PEFT folder or a GGUF file.
 function Served:add_adapter(name, path)
-  self.adapters[name] = { path = path, adapter = self.model:read_adapter(path), created = os.time() }
+  local read = self.model:read_adapter(path)
+  self.adapters[name] = { path = path, read = read, adapter = read, scale = 1, created = os.time() }
+end
+
+-- Multiplies an adapter's scale as it was read by a factor. Requests that run keep the one that they have.
+function Served:scale_adapter(name, factor)
+  local entry = self.adapters[name]
+  local scaled = setmetatable({ layers = {} }, getmetatable(entry.read))
+  for field, value in pairs(entry.read) do
+    if field ~= "layers" then scaled[field] = value end
+  end
+  for layer, lora in pairs(entry.read.layers) do
+    local own = {}
+    for field, value in pairs(lora) do own[field] = value end
+    own.scale = lora.scale * factor
+    scaled.layers[layer] = own
+  end
+  entry.adapter, entry.scale = scaled, factor
 end
 
 -- Whether it has work.

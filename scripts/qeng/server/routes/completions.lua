@@ -2,6 +2,7 @@
 -- score answers need. A prompt is a text, token ids, or a list of either.
 
 local fields = require "qeng.server.fields"
+local infill = require "qeng.server.infill"
 local logprobs = require "qeng.server.logprobs"
 local problem = require "qeng.server.problem"
 local q = require "qeng.core"
@@ -42,9 +43,6 @@ local function read(call)
   if given.best_of and given.best_of ~= given.n then
     problem.raise(400, "'best_of' other than 'n' is not supported", "best_of")
   end
-  if given.suffix then
-    problem.raise(400, "'suffix': this model has no tokens for infilling", "suffix")
-  end
   if given.echo and given.stream then problem.raise(400, "'echo' with 'stream' is not supported", "echo") end
   local served, opt = sampling.read(call.server, given, given.response_format, call:exact().response_format)
   opt.logprobs = given.logprobs
@@ -57,6 +55,10 @@ local function submit(call, served, opt, given)
   local requests, texts, tokenizer = {}, {}, request.tokenizer(served.model)
   for _, prompt in ipairs(prompts(given.prompt)) do
     local from = type(prompt) == "string" and { prompt = prompt } or { ids = prompt }
+    if given.suffix then
+      if type(prompt) ~= "string" then problem.raise(400, "'suffix' needs a prompt of text", "suffix") end
+      from = { ids = infill.must(tokenizer, prompt, given.suffix, "suffix") }
+    end
     local ids = request.ids(served.model, from)
     if #ids == 0 then problem.raise(400, "Invalid value for 'prompt': no tokens.", "prompt") end
     local room = sampling.room(served, ids, given.max_tokens)

@@ -1,0 +1,124 @@
+-- llama.cpp's routes beside texts and tokens: POST /infill, GET /props, GET /slots, and adapters: GET and POST
+-- /lora-adapters (scales), POST /lora-adapters/load and /lora-adapters/unload.
+
+local conversation = require "qeng.server.conversation"
+local fields = require "qeng.server.fields"
+local infill = require "qeng.server.infill"
+local problem = require "qeng.server.problem"
+local q = require "qeng.core"
+local request = require "qeng.infer.request"
+local sampling = require "qeng.server.sampling"
+local served = require "qeng.server.served"
+
+local filled = sampling.with {
+  { "input_prefix", "string", required = true },
+  { "input_suffix", "string", required = true },
+  { "n_predict", "integer", min = 1, default = 128 },
+}
+
+-- All adapters as {served, name}, in the order of their numbers.
+local function adapters(server)
+  local all = {}
+  for _, each in ipairs(server.models) do
+    for name in pairs(each.adapters) do all[#all + 1] = { each, name } end
+  end
+  table.sort(all, function(a, b) return a[2] < b[2] end)
+  return all
+end
+
+return function(server)
+  server:route("POST", "/infill", function(call)
+    local given = fields.read(call:json(), filled)
+    local found, opt = sampling.read(server, given)
+    opt.ids = infill.must(request.tokenizer(found.model), given.input_prefix, given.input_suffix, "input_prefix")
+    opt.max_tokens = sampling.room(found, opt.ids, given.n_predict)
+    local texts, requests = {}, conversation.submit(call, found, opt, 1)
+    if given.stream then call:stream() end
+    conversation.follow(call, {
+      text = function(_, _, text)
+        texts[#texts + 1] = text
+        if given.stream then call:send { content = text, stop = false } end
+      end,
+      over = function(_, r)
+        local last = {
+          content = given.stream and "" or table.concat(texts), stop = true, tokens_predicted = #r.output,
+          tokens_evaluated = r.prompt_tokens, tokens_cached = r.reused, stopped_eos = r.finish == "stop",
+          stopped_limit = r.finish == "length",
+        }
+        if not given.stream then return call:reply(200, last) end
+        call:send(last)
+        call:close()
+      end,
+    })
+    return requests
+  end)
+
+  server:route("GET", "/props", function(call)
+    local found = served.find(server.models, call.event.query.model)
+    local tokenizer = found.model.tokenizer
+    call:reply(200, {
+      model_alias = found.name, total_slots = found.engine.max_batch, n_ctx = found:context(),
+      chat_template = tokenizer and tokenizer:info().chat_template or "",
+      modalities = { vision = false, audio = false },
+    })
+  end)
+
+  server:route("GET", "/slots", function(call)
+    local list = {}
+    for _, each in ipairs(server.models) do
+      for _, r in ipairs(each.engine.running) do
+        list[#list + 1] = {
+          id = r.number, model = each.name, is_processing = true, n_ctx = each.engine.context,
+          n_prompt_tokens = r.prompt_tokens, n_prompt_tokens_cached = r.reused, n_decoded = #r.output,
+        }
+      end
+    end
+    call:reply(200, q.json.array(list))
+  end)
+
+  server:route("GET", "/lora-adapters", function(call)
+    local list = {}
+    for i, pair in ipairs(adapters(server)) do
+      local each = pair[1].adapters[pair[2]]
+      list[i] = { id = i - 1, name = pair[2], model = pair[1].name, path = each.path, scale = each.scale }
+    end
+    call:reply(200, q.json.array(list))
+  end)
+
+  server:route("POST", "/lora-adapters", function(call)
+    local all, body = adapters(server), call:json()
+    if fields.type_of(body) ~= "array" then problem.raise(400, "expected a list of {id, scale}") end
+    local chosen = {}
+    for i, entry in ipairs(body) do
+      local given = fields.read(entry, {
+        { "id", "integer", required = true }, { "scale", "number", required = true, min = -100, max = 100 },
+      }, ("[%d]"):format(i - 1))
+      chosen[i] = { all[given.id + 1] or problem.raise(404, ("There is no adapter %d."):format(given.id), "id"), given }
+    end
+    for _, each in ipairs(chosen) do each[1][1]:scale_adapter(each[1][2], each[2].scale) end
+    call:reply(200, { success = true })
+  end)
+
+  server:route("POST", "/lora-adapters/load", function(call)
+    local given = fields.read(call:json(), {
+      { "name", "string", required = true }, { "path", "string", required = true }, { "model", "string" },
+    })
+    local found = served.find(server.models, given.model)
+    if not pcall(served.find, server.models, given.name) then
+      found:add_adapter(given.name, server:inside(given.path, "path"))
+      return call:reply(200, { success = true })
+    end
+    problem.raise(400, ("There is a model or an adapter '%s' already."):format(given.name), "name")
+  end)
+
+  server:route("POST", "/lora-adapters/unload", function(call)
+    local given = fields.read(call:json(), { { "name", "string", required = true } })
+    for _, each in ipairs(server.models) do
+      if each.adapters[given.name] then
+        each.adapters[given.name] = nil
+        return call:reply(200, { success = true })
+      end
+    end
+    problem.raise(404, ("There is no adapter '%s'."):format(given.name), "name")
+  end)
+end
