@@ -2340,6 +2340,9 @@ function Call:send(value, name) end
 function Call:close() end
 ---Answers with an error: as the answer, or as the last event of a stream.
 function Call:fail(err) end
+---Who asks: the key that was shown, else the address.
+---@return string
+function Call:client() end
 ---Submits a request to a model's engine; it is cancelled when the client leaves.
 ---@param served table  one of Server.models
 ---@param opt table  as Engine:submit

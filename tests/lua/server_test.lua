@@ -304,10 +304,34 @@ equal(listener.answers[held[9]].headers["retry-after"], "1", "when to come back"
 for i = 1, 8 do listener:leave(held[i]) end
 server:turn(0)
 
+-- Clients take turns in the queue, and a smaller priority comes first.
+local order = {}
+local function queued(name, client, more)
+  local asking = with { max_tokens = 1, temperature = 0, priority = more }
+  order[listener:put("POST", "/v1/chat/completions", q.json.encode(asking), { authorization = client })] = name
+end
+local blocked = {}
+for i = 1, 4 do blocked[i] = listener:put("POST", "/v1/chat/completions", q.json.encode(long)) end
+server:turn(0)
+queued("a1", "a")
+queued("a2", "a")
+queued("b1", "b")
+queued("first", "a", -1)
+server:turn(0)
+local names = {}
+for i, r in ipairs(server.models[1].engine.waiting) do
+  for call_id, call in pairs(server.calls) do
+    if call.requests[1].request == r then names[i] = order[call_id] end
+  end
+end
+equal(table.concat(names, " "), "first a1 b1 a2", "turns")
+for i = 1, 4 do listener:leave(blocked[i]) end
+for call_id in pairs(order) do run(call_id) end
+
 -- Prompts are in no log line; figures count what was answered.
 for _, line in ipairs(lines) do assert(not q.json.encode(line):find "Where") end
 _, text = get "/metrics"
-assert(text:find 'qeng_requests_total{method="POST",path="/v1/chat/completions",status="200"} 4\n', text)
+assert(text:find 'qeng_requests_total{method="POST",path="/v1/chat/completions",status="200"} 8\n', text)
 assert(text:find 'qeng_tokens_total{kind="output"} %d+' and text:find 'qeng_time_to_first_token_seconds_count %d+')
 
 -- The end: what runs is answered, what comes is not.

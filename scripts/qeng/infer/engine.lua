@@ -8,9 +8,9 @@
 --   print(request.text, request.finish)
 --
 -- A step runs the tokens that decoding sequences wait for, then pieces of prompts up to `chunk` tokens. Requests are
--- served in the order they came. If pages run out, the youngest running sequence gives its pages back. It then waits
--- before all that never ran, and once readmitted its tokens are computed anew. A request that would not fit alone is
--- refused at once, so the oldest always goes on, and all end.
+-- served in the order of their ranks, those of one rank in the order they came. If pages run out, the youngest running
+-- sequence gives its pages back. It then waits before all that never ran, and once readmitted its tokens are computed
+-- anew. A request that would not fit alone is refused at once, so the oldest always goes on, and all end.
 --
 -- Lists, requests and pages change together: Ctrl-C is raised only while a model runs and in on_token. The next step
 -- goes on from there.
@@ -76,6 +76,20 @@ end
 
 local function pages_of(self, tokens) return math.ceil(tokens / self.runner.page_tokens) end
 
+-- Whether a waits before b: who has run before, then who has the smaller rank, then who came first.
+local function before(a, b)
+  local a_ran, b_ran = a.preempted > 0, b.preempted > 0
+  if a_ran ~= b_ran then return a_ran end
+  if not a_ran and a.rank ~= b.rank then return a.rank < b.rank end
+  return a.number < b.number
+end
+
+local function queue(self, r)
+  local at = #self.waiting + 1
+  while at > 1 and before(r, self.waiting[at - 1]) do at = at - 1 end
+  table.insert(self.waiting, at, r)
+end
+
 -- Queues a request (infer/request.lua has its fields) and returns it. An error of code "value" says why it cannot be
 -- served.
 function Engine:submit(opt)
@@ -96,7 +110,7 @@ function Engine:submit(opt)
   if r.max_tokens == 0 and not r.prompt_logprobs then
     r:finish_with "length"
   else
-    table.insert(self.waiting, r)
+    queue(self, r)
   end
   return r
 end
@@ -128,9 +142,7 @@ local function preempt(self, r)
   release(self, r)
   remove(self.running, r)
   r.state, r.preempted = "waiting", r.preempted + 1
-  local at = 1
-  while self.waiting[at] and self.waiting[at].number < r.number do at = at + 1 end
-  table.insert(self.waiting, at, r)
+  queue(self, r)
 end
 
 -- Admits the first request of the queue as long as there is room for it and for its whole prompt.

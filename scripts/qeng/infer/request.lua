@@ -11,6 +11,7 @@
 --   keep                      tokens at the beginning that a shift keeps
 --   lookup                    guess up to so many tokens from earlier occurrences
 --   draft                     false: without the engine's draft model
+--   rank                      those of a smaller one are admitted first (0)
 --   reasoning                 true: what stands between <think> and </think> comes apart
 --   on_token(request, id)     is called for each token of the output
 -- Fields: tokens (prompt and output), output (ids), text, reasoning_text, finish ("stop", "length", "cancelled" or
@@ -50,7 +51,7 @@ local breakers = { "\n", ":", '"', "*" }  -- llama.cpp's
 local known = {}
 for name in ([[
   ids prompt messages system tools template template_args max_tokens stop stop_ids grammar adapter logprobs
-  prompt_logprobs context keep lookup draft reasoning on_token
+  prompt_logprobs context keep lookup draft reasoning on_token rank
 ]]):gmatch "%S+" do known[name] = true end
 for _, name in ipairs(sampling) do known[name] = true end
 
@@ -234,6 +235,7 @@ function request.new(owner, opt)
   end
   check_type(opt, "stop_ids", "table", "a set of token ids, {[id] = true}")
   check_type(opt, "on_token", "function", "a function")
+  check_type(opt, "rank", "number", "a number")
   if opt.stop_ids then check_stop_ids(opt.stop_ids) end
   if opt.adapter then check_adapter(model, opt.adapter) end
   local filter = stop.new(opt.stop)
@@ -251,7 +253,7 @@ function request.new(owner, opt)
     prompt_logprobs = alternatives(model, opt, "prompt_logprobs"),
     prompt_logprobs_list = opt.prompt_logprobs and { false } or nil,
     context = context, keep = count_of(opt, "keep") or 0, lookup = count_of(opt, "lookup"),
-    draft = opt.draft ~= false, on_token = opt.on_token,
+    draft = opt.draft ~= false, on_token = opt.on_token, rank = opt.rank or 0,
     text = "", reasoning_text = "", pieces = {}, filter = filter, reused = 0, drafted = 0, accepted = 0, preempted = 0,
   }, Request)
   for i, id in ipairs(ids) do self.tokens[i] = id end

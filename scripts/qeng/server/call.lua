@@ -85,6 +85,12 @@ end
 
 -- ---------------------------------------------------------------- engines
 
+-- Who asks: the key that was shown, else the address.
+function Call:client()
+  local sent = self.event.headers
+  return sent.authorization or sent["x-api-key"] or (self.event.remote:gsub(":%d+$", ""))
+end
+
 -- Submits a request to a served model's engine (infer/request.lua has the options). It is cancelled when the client
 -- leaves.
 function Call:submit(served, opt)
@@ -96,6 +102,7 @@ function Call:submit(served, opt)
     else metrics:observe("qeng_time_to_first_token_seconds", now - at) end
     last = now
   end
+  opt.rank = served:rank(self:client(), opt.rank)
   local r = served.engine:submit(opt)
   self.requests[#self.requests + 1] = { request = r, served = served }
   return r

@@ -40,6 +40,7 @@ sampling.fields = {
   { "mirostat_eta", "number", min = 0 },
   { "grammar", "string" },
   { "lookup", "integer", min = 0, max = 8 },
+  { "priority", "integer", min = -100, max = 100 },
   { "ignore_eos", "boolean", default = false },
 }
 
@@ -123,7 +124,8 @@ function sampling.read(server, given, format, exact)
   end
   local opt = {
     adapter = adapter, stop = stops(given.stop), logit_bias = biases(found.model, given.logit_bias),
-    lookup = given.lookup, grammar = bound(given, format, exact), stop_ids = given.ignore_eos and {} or nil,
+    lookup = given.lookup, rank = given.priority, grammar = bound(given, format, exact),
+    stop_ids = given.ignore_eos and {} or nil,
   }
   for _, name in ipairs(passed) do opt[name] = given[name] end
   server.drawn = (server.drawn or 0) + 1

@@ -11,7 +11,7 @@ Served.__index = Served
 -- name: what requests call it; opt: of the engine (infer/engine.lua). model.dir or path: where it came from.
 function served.new(name, model, opt)
   return setmetatable({
-    name = name, model = model, engine = engines.new(model, opt), adapters = {}, created = os.time(),
+    name = name, model = model, engine = engines.new(model, opt), adapters = {}, created = os.time(), turns = {},
     fingerprint = "qeng_" .. q.host.hash(name):sub(1, 10),
   }, Served)
 end
@@ -36,6 +36,16 @@ function Served:scale_adapter(name, factor)
     scaled.layers[layer] = own
   end
   entry.adapter, entry.scale = scaled, factor
+end
+
+-- The place in the queue of a client's request: clients take turns, whatever many requests each has there. priority: of
+-- a smaller one all come first.
+function Served:rank(client, priority)
+  local first = self.engine.waiting[1]
+  if not first then self.turns = {} end
+  local turn = math.max(first and first.rank % 1e9 - 1 or 0, self.turns[client] or 0) + 1
+  self.turns[client] = turn
+  return (priority or 0) * 1e9 + turn
 end
 
 -- Whether it has work.
