@@ -2265,7 +2265,10 @@ function Request:speed() end
 -- ---------------------------------------------------------------- the server (recipes/SERVER.md)
 
 ---@class ServerOptions
----@field models table  {{name, model or path}, ...}: the first answers requests that name none
+---@field models? table  {{name, model or path}, ...}: the first answers requests that name none
+---@field dir? string  a folder of models that are loaded when a request names them
+---@field keep? integer  of those so many stay (1)
+---@field load? table  options of q.load for models that are loaded here
 ---@field adapters? table<string, string>  PEFT folders or GGUF files, by the names that requests choose them by
 ---@field engine? EngineOptions  of each model
 ---@field queue? integer  requests that may wait; beyond them status 429 (256)
@@ -2300,6 +2303,15 @@ function Server:run() end
 function Server:turn(seconds) end
 ---Takes no request from now on.
 function Server:drain() end
+---The model, and the adapter if it is one, that a request names; without a name, the first.
+---@param name? string
+---@return table
+---@return Adapter?
+function Server:find(name) end
+---Whether there is a model or an adapter of a name.
+---@param name string
+---@return boolean
+function Server:has(name) end
 ---A path that a request names, within the server's root.
 ---@param path string
 ---@param param string  the field that has it, for errors

@@ -271,6 +271,29 @@ post("/v1/completions", with_one, 404)
 equal(get "/props", 200, "props")
 equal(get "/slots", 200, "slots")
 post("/infill", { input_prefix = "a", input_suffix = "b" }, 400)
+
+-- Models of a folder are loaded when they are named; one stays, unless it is busy.
+for _, name in ipairs { "a", "b" } do
+  q.fs.mkdir(folder .. "/models/" .. name)
+  for _, file in ipairs(q.fs.list "recipes/tiny") do
+    q.fs.copy("recipes/tiny/" .. file, ("%s/models/%s/%s"):format(folder, name, file))
+  end
+end
+server = require("qeng.server").new { dir = folder .. "/models", keep = 1, http = listener, load = { dtype = "f32" } }
+local hat = { prompt = "The hat is", temperature = 0, max_tokens = 8 }
+for _, name in ipairs { "a", "b", "a" } do
+  hat.model = name
+  equal(post("/v1/completions", hat).choices[1].text, prompted.text, "of the folder")
+  equal(#server.models, 1, "one stays")
+end
+equal(#q.json.decode(select(2, get "/v1/models")).data, 2, "both are listed")
+hat.stream, hat.max_tokens, hat.ignore_eos = true, 500, true
+local busy = listener:put("POST", "/v1/completions", q.json.encode(hat))
+server:turn(0)
+hat.model = "b"
+equal(post("/v1/completions", hat, 503).error.type, "server_error", "busy")
+listener:leave(busy)
+server:turn(0)
 server = first
 
 -- A route of one's own.

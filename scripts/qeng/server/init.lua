@@ -1,7 +1,7 @@
 -- q.server: answers HTTP with models. Network threads (q.http_server) parse, queue and write; this loop takes requests
 -- from them, runs a route's function for each as a coroutine, and steps the engines of the models.
 --
---   local server = q.server { models = { tiny = "recipes/tiny" }, port = 8080 }
+--   local server = q.server { models = { { "tiny", "recipes/tiny" } }, http = { port = 8080 } }
 --   server:route("GET", "/hello/{name}", function(call) call:reply(200, { hello = call.params.name }) end)
 --   server:run()
 --
@@ -12,7 +12,7 @@ local metrics = require "qeng.server.metrics"
 local models = require "qeng.model"
 local problem = require "qeng.server.problem"
 local q = require "qeng.core"
-local served = require "qeng.server.served"
+local Shelf = require "qeng.server.shelf"
 
 local Server = {}
 Server.__index = Server
@@ -197,6 +197,10 @@ end
 
 -- ---------------------------------------------------------------- a new one
 
+-- The model, and the adapter if it is one, that a request names (server/shelf.lua).
+function Server:find(name) return self.shelf:find(name) end
+function Server:has(name) return self.shelf:has(name) end
+
 -- A path that a request names, which has to lie in the folder `root` and must not leave it, by links neither.
 function Server:inside(path, param)
   if not self.root then
@@ -245,7 +249,9 @@ local function declare(self)
 end
 
 -- opt:
---   models      {[name] = a folder, a GGUF file or a model}, or a list of {name, model}; the first is the default
+--   models      {{name, a folder, a GGUF file or a model}, ...}; the first answers requests that name none
+--   dir, keep   a folder of models that are loaded when a request names them, and how many of them stay (1)
+--   load        options of q.load for models that are loaded here
 --   adapters    {[name] = folder or file}, of the first model
 --   engine      options of each model's engine (infer/engine.lua)
 --   queue       requests that wait at most; beyond them status 429 (256)
@@ -255,16 +261,21 @@ end
 --   http        options of q.http_server, or one
 local function new(opt)
   local self = setmetatable({
-    models = {}, routes = {}, calls = {}, metrics = metrics.new(), named = 0, started = os.time(),
+    routes = {}, calls = {}, metrics = metrics.new(), named = 0, started = os.time(),
     salt = q.host.hash(os.time() .. q.time()):sub(1, 14), queue = opt.queue or 256, grace = opt.grace or 30,
     log = opt.log, root = opt.root and q.fs.real(opt.root),
   }, Server)
-  for name, model in pairs(opt.models) do
-    if type(name) == "number" then name, model = model[1], model[2] end
-    if type(model) == "string" then model = models.load(model, {}) end
-    self.models[#self.models + 1] = served.new(name, model, opt.engine)
+  self.shelf = Shelf.new(opt.engine, opt.dir, opt.keep, opt.load)
+  self.models = self.shelf.list
+  for _, pair in ipairs(opt.models or {}) do
+    local model = pair[2]
+    if type(model) == "string" then model = models.load(model, opt.load or {}) end
+    self.shelf:add(pair[1], model)
   end
-  for name, path in pairs(opt.adapters or {}) do self.models[1]:add_adapter(name, path) end
+  for name, path in pairs(opt.adapters or {}) do
+    if not self.models[1] then q.error("value", "server: adapters need a model to be on: give models, or --model") end
+    self.models[1]:add_adapter(name, path)
+  end
   declare(self)
   for _, name in ipairs(parts) do require("qeng.server.routes." .. name)(self) end
   local http = opt.http or {}

@@ -9,6 +9,9 @@ options.set("serve", {
   { "model", "", "Hugging Face folder, .gguf file, or org/name[@revision] on the hub; without it, a small built-in one",
     kind = "input" },
   "dtype", "weights",
+  { "models", nil, "folder of models that are loaded when a request names them; then --model is not needed",
+    kind = "input" },
+  { "keep", 1, "of --models so many stay loaded", min = 1 },
   { "name", "", "what requests call the model; by default the end of its path" },
   { "adapter", {}, "adapters that requests choose by their names: NAME=DIR,..." },
   { "host", "127.0.0.1", "where to listen; beyond this machine --api-key or --no-auth is needed" },
@@ -69,11 +72,16 @@ end
 return function(opt)
   local http = access(opt)
   if (http.cert == nil) ~= (http.key == nil) then q.error("usage", "--tls-cert and --tls-key go together") end
-  local path = opt.model ~= "" and opt.model or q.fs.find "recipes/tiny"
-  if not path then q.error("io", "the built-in model recipes/tiny is not beside the recipes: give --model") end
-  local name = opt.name ~= "" and opt.name or path:gsub("/+$", ""):match "([^/]+)$":gsub("%.gguf$", "")
+  local first = {}
+  if opt.model ~= "" or not opt.models then
+    local path = opt.model ~= "" and opt.model or q.fs.find "recipes/tiny"
+    if not path then q.error("io", "the built-in model recipes/tiny is not beside the recipes: give --model") end
+    local name = opt.name ~= "" and opt.name or path:gsub("/+$", ""):match "([^/]+)$":gsub("%.gguf$", "")
+    first[1] = { name, models.load(path, opt) }
+  end
   local made = server.new {
-    models = { { name, models.load(path, opt) } }, adapters = adapters(opt.adapter), queue = opt.queue,
+    models = first, dir = opt.models, keep = opt.keep, load = { dtype = opt.dtype, weights = opt.weights },
+    adapters = adapters(opt.adapter), queue = opt.queue,
     grace = opt.grace, log = log_to(opt.log), http = http, root = opt.root,
     engine = {
       max_batch = opt.max_batch, kv = opt.kv, memory = opt.kv_memory, context = opt.context > 0 and opt.context or nil,

@@ -3,7 +3,6 @@
 
 local problem = require "qeng.server.problem"
 local q = require "qeng.core"
-local served = require "qeng.server.served"
 
 local sampling = {}
 
@@ -115,7 +114,7 @@ end
 -- exact, the same with the order of its keys.
 function sampling.read(server, given, format, exact)
   if server.draining then problem.raise(503, "the server is shutting down") end
-  local found, adapter = served.find(server.models, given.model)
+  local found, adapter = server:find(given.model)
   if #found.engine.waiting >= server.queue then
     error({
       code = "http", status = 429, message = "the queue is full: try again later", word = "rate_limit_exceeded",

@@ -1,7 +1,6 @@
 -- The models that a server answers with: each has an engine, and adapters that a request chooses by their names.
 
 local engines = require "qeng.infer.engine"
-local problem = require "qeng.server.problem"
 local q = require "qeng.core"
 
 local served = {}
@@ -51,6 +50,14 @@ end
 -- Whether it has work.
 function Served:busy() return #self.engine.running + #self.engine.waiting > 0 end
 
+-- Frees the cache and lets the model go.
+function Served:close()
+  self.engine:close()
+  self.model, self.engine = nil, nil
+  collectgarbage()
+  collectgarbage()
+end
+
 -- How many tokens a prompt and its answer may have together.
 function Served:context()
   local stats = self.engine:stats()
@@ -63,17 +70,6 @@ function Served:entry(name, adapter)
     id = name, object = "model", created = (adapter or self).created, owned_by = "qeng",
     parent = adapter and self.name or q.json.null, max_model_len = self:context(),
   }
-end
-
--- The served model, and the adapter if it is one, that a request names; without a name, the first model.
-function served.find(list, name)
-  if name == nil then return list[1] end
-  for _, each in ipairs(list) do
-    if each.name == name then return each end
-    if each.adapters[name] then return each, each.adapters[name].adapter end
-  end
-  problem.raise(404, ("The model '%s' does not exist; GET /v1/models lists those that do."):format(name), "model",
-    "model_not_found")
 end
 
 -- Whether the model's own template writes the beginning of its reasoning.

@@ -8,7 +8,6 @@ local fields = require "qeng.server.fields"
 local look = require "qeng.model.look"
 local problem = require "qeng.server.problem"
 local q = require "qeng.core"
-local served = require "qeng.server.served"
 
 -- "mean", "last" or "first": which of a text's hidden states stand for it.
 local function pooling(model)
@@ -69,10 +68,11 @@ end
 
 -- Embeddings one after the other: between them the loop goes on with others.
 local function embed_all(call, found, list, size)
-  local how, all, tokens = pooling(found.model), {}, 0
+  local model, all, tokens = found.model, {}, 0
+  local how = pooling(model)
   for i, ids in ipairs(list) do
     if i > 1 then call:pause() end
-    all[i], tokens = embed(found.model, how, ids, size), tokens + #ids
+    all[i], tokens = embed(model, how, ids, size), tokens + #ids
   end
   return all, tokens
 end
@@ -84,7 +84,7 @@ return function(server)
       { "encoding_format", "string", choices = { "float", "base64" }, default = "float" },
       { "dimensions", "integer", min = 1 }, { "user", "string", unused = true },
     })
-    local found = served.find(server.models, given.model)
+    local found = server:find(given.model)
     local hidden = found.model.config.hidden
     if given.dimensions and given.dimensions > hidden then
       problem.raise(400, ("Invalid value for 'dimensions': the model has %d."):format(hidden), "dimensions")
@@ -106,7 +106,7 @@ return function(server)
       { "query", "string", required = true }, { "documents", "array", required = true }, { "model", "string" },
       { "top_n", "integer", min = 1 }, { "return_documents", "boolean", default = false },
     })
-    local found = served.find(server.models, given.model)
+    local found = server:find(given.model)
     local list = inputs(found, given.documents, "documents")
     table.insert(list, 1, inputs(found, given.query, "query")[1])
     local all, tokens = embed_all(call, found, list)

@@ -8,7 +8,6 @@ local problem = require "qeng.server.problem"
 local q = require "qeng.core"
 local request = require "qeng.infer.request"
 local sampling = require "qeng.server.sampling"
-local served = require "qeng.server.served"
 
 local filled = sampling.with {
   { "input_prefix", "string", required = true },
@@ -54,7 +53,7 @@ return function(server)
   end)
 
   server:route("GET", "/props", function(call)
-    local found = served.find(server.models, call.event.query.model)
+    local found = server:find(call.event.query.model)
     local tokenizer = found.model.tokenizer
     call:reply(200, {
       model_alias = found.name, total_slots = found.engine.max_batch, n_ctx = found:context(),
@@ -103,8 +102,8 @@ return function(server)
     local given = fields.read(call:json(), {
       { "name", "string", required = true }, { "path", "string", required = true }, { "model", "string" },
     })
-    local found = served.find(server.models, given.model)
-    if not pcall(served.find, server.models, given.name) then
+    local found = server:find(given.model)
+    if not server:has(given.name) then
       found:add_adapter(given.name, server:inside(given.path, "path"))
       return call:reply(200, { success = true })
     end

@@ -13,6 +13,15 @@ return function(server)
       table.sort(names)
       for _, name in ipairs(names) do list[#list + 1] = each:entry(name, each.adapters[name]) end
     end
+    for _, pair in ipairs(server.shelf:stored()) do
+      local loaded = false
+      for _, each in ipairs(server.models) do loaded = loaded or each.name == pair[1] end
+      if not loaded then
+        list[#list + 1] = {
+          id = pair[1], object = "model", created = server.started, owned_by = "qeng", loaded = false,
+        }
+      end
+    end
     return list
   end
 

@@ -4,7 +4,6 @@ local fields = require "qeng.server.fields"
 local messages = require "qeng.server.messages"
 local q = require "qeng.core"
 local request = require "qeng.infer.request"
-local served = require "qeng.server.served"
 
 return function(server)
   server:route("POST", "/tokenize", function(call)
@@ -12,7 +11,7 @@ return function(server)
       { "model", "string" }, { "content", "string", required = true }, { "add_special", "boolean", default = false },
       { "parse_special", "boolean", default = true }, { "with_pieces", "boolean", default = false },
     })
-    local model = served.find(server.models, given.model).model
+    local model = server:find(given.model).model
     local tokenizer = request.tokenizer(model)
     local ids = tokenizer:encode(given.content, { special = given.parse_special })
     local info = tokenizer:info()
@@ -26,7 +25,7 @@ return function(server)
     local given = fields.read(call:json(), {
       { "model", "string" }, { "tokens", "array", required = true },
     })
-    local model = served.find(server.models, given.model).model
+    local model = server:find(given.model).model
     local ids = #given.tokens > 0 and request.ids(model, { ids = given.tokens }) or {}
     call:reply(200, { content = request.tokenizer(model):decode(ids) })
   end)
@@ -35,7 +34,7 @@ return function(server)
     local given = fields.read(call:json(), {
       { "model", "string" }, { "messages", "array", required = true }, { "chat_template_kwargs", "object" },
     })
-    local model = served.find(server.models, given.model).model
+    local model = server:find(given.model).model
     local ids = request.ids(model, {
       messages = messages.read(call:exact().messages), template_args = given.chat_template_kwargs,
     })
