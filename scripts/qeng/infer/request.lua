@@ -12,12 +12,14 @@
 --   lookup                    guess up to so many tokens from earlier occurrences
 --   draft                     false: without the engine's draft model
 --   rank                      those of a smaller one are admitted first (0)
---   reasoning                 true: what stands between <think> and </think> comes apart
+--   reasoning                 true: what stands between <think> and </think> comes apart, and a grammar begins after it
+--   reasoning_budget          after so many tokens of reasoning </think> is said for the model
 --   on_token(request, id)     is called for each token of the output
 -- Fields: tokens (prompt and output), output (ids), text, reasoning_text, finish ("stop", "length", "cancelled" or
 -- "error"), error, stop_id (the token that ended it, which is not in the output), stop_string, logprobs ({id, logprob,
 -- top = {{id, logprob}...}}... of the output), prompt_logprobs_list (the first is false), reused (tokens of the prompt
--- that were there already), drafted and accepted (guesses made, and those that came true), preempted.
+-- that were there already), drafted and accepted (guesses made, and those that came true), preempted, reasoning_tokens
+-- (of the output, with <think> and </think>).
 
 local adapters = require "qeng.model.lora"
 local chat = require "qeng.chat"
@@ -51,7 +53,7 @@ local breakers = { "\n", ":", '"', "*" }  -- llama.cpp's
 local known = {}
 for name in ([[
   ids prompt messages system tools template template_args max_tokens stop stop_ids grammar adapter logprobs
-  prompt_logprobs context keep lookup draft reasoning on_token rank
+  prompt_logprobs context keep lookup draft reasoning reasoning_budget on_token rank
 ]]):gmatch "%S+" do known[name] = true end
 for _, name in ipairs(sampling) do known[name] = true end
 
@@ -254,6 +256,7 @@ function request.new(owner, opt)
     prompt_logprobs_list = opt.prompt_logprobs and { false } or nil,
     context = context, keep = count_of(opt, "keep") or 0, lookup = count_of(opt, "lookup"),
     draft = opt.draft ~= false, on_token = opt.on_token, rank = opt.rank or 0,
+    reasoning_budget = count_of(opt, "reasoning_budget"), reasoning_tokens = 0,
     text = "", reasoning_text = "", pieces = {}, filter = filter, reused = 0, drafted = 0, accepted = 0, preempted = 0,
   }, Request)
   for i, id in ipairs(ids) do self.tokens[i] = id end
@@ -292,6 +295,7 @@ end
 function Request:speak(id)
   local tokenizer = self.model.tokenizer
   if not tokenizer or id >= tokenizer:vocab_size() then return false end
+  if self.thinking or id == self.think_open then self.reasoning_tokens = self.reasoning_tokens + 1 end
   if id == self.think_open and not self.thinking then
     self.thinking = stop.new()
   elseif id == self.think_close and self.thinking then
@@ -324,17 +328,19 @@ local function draw(self, logits)
     self.reason, self.settled = "length", true
     return
   end
-  local id = self.grammar and self.sampler:next(logits, { mask = self.grammar:mask() }) or self.sampler:next(logits)
+  local grammar, budget = not self.thinking and self.grammar or nil, self.thinking and self.reasoning_budget
+  local id = budget and self.reasoning_tokens >= budget and self.think_close
+    or self.sampler:next(logits, grammar and { mask = grammar:mask() } or nil)
   if self.stop_ids[id] then
     self.reason, self.settled, self.stop_id = "stop", true, id
     return
   end
-  if self.grammar then self.grammar:accept(id) end
+  if grammar then grammar:accept(id) end
   self.sampler:accept(id)
   self.first_at = self.first_at or q.time()
   self.tokens[#self.tokens + 1], self.output[#self.output + 1] = id, id
   if self.logprobs then self.logprobs[#self.output] = measured(logits, id, self.top) end
-  if self:speak(id) or (self.grammar and self.grammar:finished()) then
+  if self:speak(id) or (grammar and grammar:finished()) then
     self.reason = "stop"
   elseif #self.output == self.max_tokens then
     self.reason = "length"

@@ -51,8 +51,16 @@ end
 -- Follows the requests of a call to their ends: on.text(i, request, text) and on.reasoning(i, request, text) as they
 -- come, on.over(i, request) at the end of each.
 function conversation.follow(call, on)
+  local said = {}
   call:follow(function(i, r, text, kind)
-    if kind == "reasoning" then on.reasoning(i, r, text) else on.text(i, r, text) end
+    if kind == "reasoning" then
+      said[i] = "reasoning"
+      return on.reasoning(i, r, text)
+    end
+    if said[i] == "reasoning" then text = text:gsub("^%s+", "") end  -- the lines between reasoning and answer
+    if text == "" then return end
+    said[i] = "text"
+    on.text(i, r, text)
   end, on.over)
 end
 

@@ -39,6 +39,7 @@ sampling.fields = {
   { "mirostat_eta", "number", min = 0 },
   { "grammar", "string" },
   { "lookup", "integer", min = 0, max = 8 },
+  { "reasoning_budget", "integer", min = 0 },
   { "priority", "integer", min = -100, max = 100 },
   { "ignore_eos", "boolean", default = false },
 }
@@ -123,7 +124,7 @@ function sampling.read(server, given, format, exact)
   end
   local opt = {
     adapter = adapter, stop = stops(given.stop), logit_bias = biases(found.model, given.logit_bias),
-    lookup = given.lookup, rank = given.priority, grammar = bound(given, format, exact),
+    lookup = given.lookup, reasoning_budget = given.reasoning_budget, rank = given.priority, grammar = bound(given, format, exact),
     stop_ids = given.ignore_eos and {} or nil,
   }
   for _, name in ipairs(passed) do opt[name] = given[name] end

@@ -19,7 +19,9 @@ local list = {
   { "top_k", "integer", min = 0 },
   { "tools", "array" },
   { "tool_choice", "object" },
-  { "thinking", "object" },
+  { "thinking", "object", fields = {
+    { "type", "string", choices = { "enabled", "disabled", "adaptive" }, required = true },
+    { "budget_tokens", "integer", min = 0 }, { "display", "string", unused = true } } },
   { "metadata", "object", unused = true },
   { "service_tier", "string", choices = { "auto", "standard_only" } },
 }
@@ -86,7 +88,8 @@ local function translated(given)
   local thinks = given.thinking and given.thinking.type
   return {
     model = given.model, max_tokens = given.max_tokens, temperature = given.temperature, top_p = given.top_p,
-    top_k = given.top_k, stop = given.stop_sequences, n = 1,
+    top_k = given.top_k, stop = given.stop_sequences, reasoning_budget = given.thinking and given.thinking.budget_tokens,
+    n = 1,
     chat_template_kwargs = thinks and { enable_thinking = thinks ~= "disabled" } or nil,
   }
 end
