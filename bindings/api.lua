@@ -1888,6 +1888,22 @@ function q.host.hash(bytes) end
 ---@param name string  of the text, for errors
 ---@return any
 function q.host.yaml(text, name) end
+---Runs qeng with other arguments, as a process of its own whose output goes to the end of a file.
+---It is killed when nothing holds it any more.
+---@param arguments string[]
+---@param opt? {output?: string, folder?: string}  folder: where it runs
+---@return Process
+function q.host.process(arguments, opt) end
+---@class Process
+local Process = {}
+---@return integer
+function Process:pid() end
+---nil while it runs; then its exit status, or 128 and the number of the signal that ended it.
+---@return integer?
+function Process:status() end
+---Ends it and what it began: SIGTERM, or with true SIGKILL.
+---@param now? boolean
+function Process:stop(now) end
 ---Runs Lua code that nobody has read, in a process of its own without io, os, ffi and debug.
 ---print and bytecode are missing too. Past a limit the code has failed.
 ---@param code string

@@ -28,6 +28,7 @@ void register_tokenizer(lua_State* L);    // bind_tokenizer.cpp
 void register_sampler(lua_State* L);      // bind_sampler.cpp
 void register_grammar(lua_State* L);      // bind_grammar.cpp
 void register_sandbox(lua_State* L);      // bind_sandbox.cpp
+void register_process(lua_State* L);      // bind_process.cpp: q.host.process
 void register_generate(lua_State* L);     // bind_generate.cpp: operations of inference, page pools
 void register_packets(lua_State* L);      // bind_packets.cpp
 void register_batches(lua_State* L);      // bind_batches.cpp

@@ -161,6 +161,7 @@ LuaState::LuaState() : L_(luaL_newstate()) {
   register_sampler(L_);
   register_grammar(L_);
   register_sandbox(L_);
+  register_process(L_);
   register_generate(L_);
   register_hub(L_);
   register_statistics(L_);
