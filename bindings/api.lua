@@ -1457,6 +1457,70 @@ function Hub:pin(kind, repo, revision, commit) end
 ---@return number
 function Hub:room() end
 
+-- ---------------------------------------------------------------- a server's listener
+
+---@class HttpServerOptions
+---@field host? string  "127.0.0.1"
+---@field port? integer  8080; 0: any free one
+---@field threads? integer  of the network: 1
+---@field keys? string[]  if given, paths that open does not list need one, else 401
+---@field open? string[]
+---@field hosts? string[]  what the Host header may name, without port; nil: any
+---@field origins? string[]  whose pages may ask, beside the server's own
+---@field max_body? integer  bytes: 16 MiB
+---@field max_head? integer  bytes: 16 KiB
+---@field head_seconds? number  10
+---@field body_seconds? number  60
+---@field write_seconds? number  30: without any progress the client is dropped
+---@field idle_seconds? number  75: of a connection without a request
+---@field max_connections? integer  2048
+---@field max_unsent? integer  bytes of one stream: 1 MiB; a reader that is slower is dropped
+---@field max_waiting_bytes? integer  of bodies that wait does not give yet: 256 MiB
+---@field cert? string  PEM files: TLS
+---@field key? string
+
+---Listens for HTTP/1.1. Threads of its own read and write; the loop that calls wait answers.
+---@param opt? HttpServerOptions
+---@return HttpServer
+function q.http_server(opt) end
+
+---@class HttpServer
+local HttpServer = {}
+---@return integer
+function HttpServer:port() end
+---The next event; nil where none comes in time, and at Ctrl-C or SIGTERM. Its kinds:
+---request has id, method, path, query, headers (names in lowercase), body, remote, at (of q.time);
+---gone has the id of a request whose client left before its answer was complete;
+---refused has status, method, path, remote of what was answered without the loop.
+---@param seconds number
+---@return table?
+function HttpServer:wait(seconds) end
+---A whole answer. Nothing happens if the client is gone.
+---@param id integer
+---@param status integer
+---@param headers? table<string, string|number>
+---@param body? string
+function HttpServer:respond(id, status, headers, body) end
+---Begins an answer that write goes on with and finish ends.
+---@param id integer
+---@param status integer
+---@param headers? table<string, string|number>
+function HttpServer:begin(id, status, headers) end
+---@param id integer
+---@param text string
+---@return integer? unsent  bytes that the connection has not taken; nil: the client is gone
+function HttpServer:write(id, text) end
+---@param id integer
+function HttpServer:finish(id) end
+---@return {connections: integer, requests: integer, refused: integer, dropped_slow: integer, unsent_bytes: integer,
+---  waiting_events: integer, waiting_bytes: integer}
+function HttpServer:stats() end
+---No new connections, and 503 for new requests. Answers under way go on.
+function HttpServer:stop() end
+---Ends every connection, once what was handed over is sent or the seconds are over.
+---@param seconds? number
+function HttpServer:close(seconds) end
+
 -- ---------------------------------------------------------------- generation
 
 ---@class Sampler

@@ -105,6 +105,7 @@ void defer_interrupts(bool on) {
 }
 
 bool interrupt_waiting() { return raising != 0; }
+bool interrupt_came() { return raising != 0 || pending == 1; }
 
 bool interrupt_told() {
   if (pending == 0) return false;

@@ -16,6 +16,7 @@ namespace qeng {
 void watch_interrupts(lua_State* L);  // installs the handlers for this state
 void defer_interrupts(bool on);
 bool interrupt_waiting();           // will one be raised at the next Lua instruction? For engine calls that wait long
+bool interrupt_came();              // as interrupt_waiting, or deferred and not told yet: for waits that may just end
 bool interrupt_told();              // is the flag set? Whoever asks has been told: the next Ctrl-C is again a first one
 void prompt_interrupts(bool on);    // while the REPL reads a line: Ctrl-C is only noted, for take_interrupt
 bool take_interrupt(lua_State* L);  // forgets a Ctrl-C not yet raised; was there one?

@@ -164,6 +164,7 @@ LuaState::LuaState() : L_(luaL_newstate()) {
   register_process(L_);
   register_generate(L_);
   register_hub(L_);
+  register_http(L_);
   register_statistics(L_);
 
   lua_getglobal(L_, "package");
