@@ -1,0 +1,202 @@
+"""recipes/serve.lua under the clients that people use: the openai and anthropic packages, against the built-in model. Texts and log
+probabilities are the engine's own (server.lua) to the bit, alone and among 64 clients, streamed and whole."""
+import asyncio
+import contextlib
+import json
+import re
+import signal
+import subprocess
+import urllib.request
+
+import anthropic
+import openai
+import pydantic
+import qeng
+from peers import WORK, check, expect, read_json, row
+
+KEY = "a-key-for-this-test"
+
+
+@contextlib.contextmanager
+def serving(*options):
+    """A server with the built-in model at any free port: its address. It has to end by SIGTERM with status 0."""
+    with open(WORK / "server.log", "w") as log:
+        command = [qeng.EXECUTABLE, str(qeng.ROOT / "recipes/serve.lua"), "--port", "0", "--api-key", KEY, *options]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, cwd=qeng.ROOT) as server:
+            try:
+                yield re.search(r"(https?://\S+)/v1", server.stdout.readline())[1]
+            finally:
+                server.send_signal(signal.SIGTERM)
+                status = server.wait(60)
+    expect(status == 0, f"the server ended with status {status}")
+
+
+def own(requests):
+    """What the engine says to these requests by itself."""
+    asked, answers = WORK / "server_requests.json", WORK / "server_answers.json"
+    asked.write_text(json.dumps(requests))
+    qeng.run("tests/peers/server.lua", asked, answers)
+    return read_json(answers)
+
+
+def say(text):
+    return [{"role": "user", "content": text}]
+
+
+QUESTION = say("Where is the hat?")
+WORDS = ["hat", "brush", "ladder", "kettle", "dog", "river", "jar", "lamp"]
+DRAWN = [{"messages": say(f"Where is the {WORDS[i % 8]}?"), "seed": i, "temperature": 1.5, "top_p": 0.95, "max_tokens": 8 + i % 24, "logprobs": 1}
+         for i in range(64)]
+
+
+def as_chat(drawn):
+    return {**drawn, "model": "tiny", "logprobs": True, "top_logprobs": 1}
+
+
+def logprobs_of(choice):
+    return [entry.logprob for entry in choice.logprobs.content]
+
+
+def same(choice, expected, what):
+    expect(choice.message.content == expected["text"], f"{what}: {choice.message.content!r}, the engine says {expected['text']!r}")
+    expect(logprobs_of(choice) == expected["logprobs"], f"{what}: log probabilities differ from the engine's")
+
+
+def alone(client, expected):
+    for i in range(0, 64, 8):
+        same(client.chat.completions.create(**as_chat(DRAWN[i])).choices[0], expected[i], f"request {i}")
+        text, measured = [], []
+        stream = client.chat.completions.create(**as_chat(DRAWN[i]), stream=True, stream_options={"include_usage": True})
+        for chunk in stream:
+            for choice in chunk.choices:
+                text.append(choice.delta.content or "")
+                measured += logprobs_of(choice) if choice.logprobs else []
+            usage = chunk.usage
+        expect("".join(text) == expected[i]["text"] and measured == expected[i]["logprobs"], f"request {i}: streamed and whole differ")
+        expect(usage.completion_tokens == expected[i]["tokens"], f"request {i}: usage has {usage.completion_tokens} tokens")
+
+
+async def among_others(url, expected):
+    async with openai.AsyncOpenAI(base_url=url, api_key=KEY) as client:
+        answers = await asyncio.gather(*(client.chat.completions.create(**as_chat(drawn)) for drawn in DRAWN))
+    for i, answer in enumerate(answers):
+        same(answer.choices[0], expected[i], f"request {i} of 64 at once")
+
+
+def completions(client):
+    prompt = own([{"prompt": "The hat is", "temperature": 0, "max_tokens": 8}])[0]["text"]
+    made = client.completions.create(model="tiny", prompt="The hat is", temperature=0, max_tokens=8, echo=True, logprobs=2)
+    choice = made.choices[0]
+    expect(choice.text == "The hat is" + prompt, f"echo: {choice.text!r}")
+    expect("".join(choice.logprobs.tokens) == choice.text, "the tokens of echo do not make its text")
+    expect(choice.logprobs.token_logprobs[0] is None and choice.logprobs.token_logprobs[1] < 0, "log probabilities of the prompt")
+    streamed = client.completions.create(model="tiny", prompt="The hat is", temperature=0, max_tokens=8, stream=True)
+    expect("".join(chunk.choices[0].text for chunk in streamed) == prompt, "streamed and whole differ")
+    scored = client.completions.create(model="tiny", prompt=["The hat is", "The dog"], max_tokens=0, echo=True, logprobs=0)
+    expect(len(scored.choices) == 2 and scored.usage.completion_tokens == 0, "prompts that are only scored")
+
+
+class Place(pydantic.BaseModel):
+    thing: str = pydantic.Field(max_length=8)
+    count: int = pydantic.Field(ge=1, le=9)
+
+
+def structured(client):
+    parsed = client.chat.completions.parse(model="tiny", messages=QUESTION, response_format=Place, max_tokens=100, temperature=0)
+    expect(isinstance(parsed.choices[0].message.parsed, Place), f"{parsed.choices[0].message.content!r} is not the schema's")
+    free = client.chat.completions.create(model="tiny", messages=QUESTION, response_format={"type": "json_object"}, max_tokens=200,
+                                          temperature=0, stop=["}"])
+    expect(free.choices[0].message.content.startswith("{"), f"{free.choices[0].message.content!r} is no object")
+
+
+def responses(client):
+    first = client.responses.create(model="tiny", input="Where is the hat?", temperature=0, max_output_tokens=20)
+    expect(first.output_text == own([{"messages": QUESTION, "temperature": 0, "max_tokens": 20}])[0]["text"], f"{first.output_text!r}")
+    said = QUESTION + [{"role": "assistant", "content": first.output_text}] + say("And the dog?")
+    expected = own([{"messages": said, "temperature": 0, "max_tokens": 20}])[0]["text"]
+    with client.responses.stream(model="tiny", input="And the dog?", previous_response_id=first.id, temperature=0, max_output_tokens=20) as stream:
+        text = "".join(event.delta for event in stream if event.type == "response.output_text.delta")
+        last = stream.get_final_response()
+    expect(text == expected == last.output_text, f"goes on with {text!r}, the engine with {expected!r}")
+    expect(client.responses.retrieve(first.id).id == first.id, "is not kept")
+    client.responses.delete(first.id)
+    refused(openai.NotFoundError, lambda: client.responses.retrieve(first.id))
+
+
+def refused(kind, call, param=None):
+    try:
+        call()
+    except kind as error:
+        found = getattr(error, "param", None)
+        expect(param is None or found == param, f"the error names {found}, not {param}: {error}")
+        return error
+    raise AssertionError(f"no {kind.__name__}")
+
+
+def errors(client, url):
+    create = client.chat.completions.create
+    refused(openai.BadRequestError, lambda: create(model="tiny", messages=QUESTION, temperature=5), "temperature")
+    refused(openai.BadRequestError, lambda: create(model="tiny", messages=[]), "messages")
+    refused(openai.BadRequestError, lambda: create(model="tiny", messages=QUESTION, extra_body={"tempereture": 1}), "tempereture")
+    refused(openai.NotFoundError, lambda: create(model="gpt-4", messages=QUESTION))
+    refused(openai.AuthenticationError, lambda: openai.OpenAI(base_url=url, api_key="wrong").models.list())
+    expect(urllib.request.urlopen(url.replace("/v1", "/health")).status == 200, "/health asks for a key")
+
+
+def embeddings(client):
+    coded = client.embeddings.create(model="tiny", input=["The hat", "The dog"])  # the package asks for base64
+    plain = client.embeddings.create(model="tiny", input="The dog", encoding_format="float")
+    off = max(abs(a - b) for a, b in zip(coded.data[1].embedding, plain.data[0].embedding))
+    expect(off < 1e-7 and abs(sum(x * x for x in plain.data[0].embedding) - 1) < 1e-6, f"base64 and numbers are {off} apart")
+
+
+def theirs(client):
+    expected = own([{"messages": [{"role": "system", "content": "Be brief."}] + QUESTION, "temperature": 0, "max_tokens": 20}])[0]
+    asked = {"model": "tiny", "max_tokens": 20, "temperature": 0, "system": "Be brief.", "messages": QUESTION}
+    whole = client.messages.create(**asked)
+    expect(whole.content[0].text == expected["text"] and whole.usage.output_tokens == expected["tokens"], f"{whole.content[0].text!r}")
+    with client.messages.stream(**asked) as stream:
+        text = "".join(stream.text_stream)
+        last = stream.get_final_message()
+    expect(text == expected["text"] == last.content[0].text and last.stop_reason == whole.stop_reason, "streamed and whole differ")
+    counted = client.messages.count_tokens(model="tiny", system="Be brief.", messages=QUESTION)
+    expect(counted.input_tokens == whole.usage.input_tokens + whole.usage.cache_read_input_tokens, "tokens are counted otherwise")
+    cut = client.messages.create(**{**asked, "stop_sequences": [expected["text"][3:6]]})
+    expect(cut.stop_reason == "stop_sequence" and cut.stop_sequence == expected["text"][3:6], f"stopped by {cut.stop_reason}")
+    refused(anthropic.BadRequestError, lambda: client.messages.create(**{**asked, "temperature": 2}))
+    refused(anthropic.NotFoundError, lambda: client.messages.create(**{**asked, "model": "claude"}))
+
+
+async def their_async(url):
+    async with anthropic.AsyncAnthropic(base_url=url, api_key=KEY) as client:
+        asked = {"model": "tiny", "max_tokens": 12, "temperature": 0, "messages": QUESTION}
+        answers = await asyncio.gather(*(client.messages.create(**asked) for _ in range(8)))
+    expect(len({answer.content[0].text for answer in answers}) == 1, "eight at once differ")
+
+
+row("client", "what", "checks")
+row("---", "---", "---")
+expected = own(DRAWN)
+with serving() as address:
+    v1 = address + "/v1"
+    client, other = openai.OpenAI(base_url=v1, api_key=KEY, max_retries=0), anthropic.Anthropic(base_url=address, api_key=KEY, max_retries=0)
+    with check("openai: chat alone, whole and streamed, is the engine's to the bit"):
+        alone(client, expected)
+    with check("openai: 64 clients at once get what each gets alone"):
+        asyncio.run(among_others(v1, expected))
+    with check("openai: completions"):
+        completions(client)
+    with check("openai: structured output"):
+        structured(client)
+    with check("openai: responses"):
+        responses(client)
+    with check("openai: errors"):
+        errors(client, v1)
+    with check("openai: embeddings and models"):
+        embeddings(client)
+        expect([model.id for model in client.models.list()] == ["tiny"], "models")
+    with check("anthropic: messages"):
+        theirs(other)
+    with check("anthropic: eight at once"):
+        asyncio.run(their_async(address))
+row("openai, anthropic", f"{openai.__version__}, {anthropic.__version__}", 9)
