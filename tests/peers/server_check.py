@@ -152,7 +152,7 @@ def embeddings(client):
 
 def theirs(client):
     expected = own([{"messages": [{"role": "system", "content": "Be brief."}] + QUESTION, "temperature": 0, "max_tokens": 20}])[0]
-    asked = {"model": "tiny", "max_tokens": 20, "temperature": 0, "system": "Be brief.", "messages": QUESTION}
+    asked = {"model": "tiny", "max_tokens": 20, "system": "Be brief.", "messages": QUESTION, "extra_body": {"temperature": 0}}
     whole = client.messages.create(**asked)
     expect(whole.content[0].text == expected["text"] and whole.usage.output_tokens == expected["tokens"], f"{whole.content[0].text!r}")
     with client.messages.stream(**asked) as stream:
@@ -161,15 +161,18 @@ def theirs(client):
     expect(text == expected["text"] == last.content[0].text and last.stop_reason == whole.stop_reason, "streamed and whole differ")
     counted = client.messages.count_tokens(model="tiny", system="Be brief.", messages=QUESTION)
     expect(counted.input_tokens == whole.usage.input_tokens + whole.usage.cache_read_input_tokens, "tokens are counted otherwise")
+    schema = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 1, "maximum": 9}}, "required": ["n"], "additionalProperties": False}
+    bound = client.messages.create(**asked, output_config={"format": {"type": "json_schema", "schema": schema}})
+    expect(1 <= json.loads(bound.content[0].text)["n"] <= 9, f"{bound.content[0].text!r} is not the schema's")
     cut = client.messages.create(**{**asked, "stop_sequences": [expected["text"][3:6]]})
     expect(cut.stop_reason == "stop_sequence" and cut.stop_sequence == expected["text"][3:6], f"stopped by {cut.stop_reason}")
-    refused(anthropic.BadRequestError, lambda: client.messages.create(**{**asked, "temperature": 2}))
+    refused(anthropic.BadRequestError, lambda: client.messages.create(**{**asked, "extra_body": {"temperature": 2}}))
     refused(anthropic.NotFoundError, lambda: client.messages.create(**{**asked, "model": "claude"}))
 
 
 async def their_async(url):
     async with anthropic.AsyncAnthropic(base_url=url, api_key=KEY) as client:
-        asked = {"model": "tiny", "max_tokens": 12, "temperature": 0, "messages": QUESTION}
+        asked = {"model": "tiny", "max_tokens": 12, "messages": QUESTION, "extra_body": {"temperature": 0}}
         answers = await asyncio.gather(*(client.messages.create(**asked) for _ in range(8)))
     expect(len({answer.content[0].text for answer in answers}) == 1, "eight at once differ")
 

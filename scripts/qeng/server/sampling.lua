@@ -124,7 +124,8 @@ function sampling.read(server, given, format, exact)
   end
   local opt = {
     adapter = adapter, stop = stops(given.stop), logit_bias = biases(found.model, given.logit_bias),
-    lookup = given.lookup, reasoning_budget = given.reasoning_budget, rank = given.priority, grammar = bound(given, format, exact),
+    lookup = given.lookup, reasoning_budget = given.reasoning_budget, rank = given.priority,
+    grammar = bound(given, format, exact),
     stop_ids = given.ignore_eos and {} or nil,
   }
   for _, name in ipairs(passed) do opt[name] = given[name] end

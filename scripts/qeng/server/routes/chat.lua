@@ -22,7 +22,10 @@ local list = sampling.with {
   { "store", "boolean", only = false },
   { "service_tier", "string", choices = { "auto", "default" } },
   { "metadata", "object", unused = true },
+  { "verbosity", "string", only = "medium" },
   { "prompt_cache_key", "string", unused = true },
+  { "prompt_cache_options", "object", unused = true },
+  { "prompt_cache_retention", "string", unused = true },
   { "safety_identifier", "string", unused = true },
 }
 

@@ -22,15 +22,20 @@ local list = {
   { "thinking", "object", fields = {
     { "type", "string", choices = { "enabled", "disabled", "adaptive" }, required = true },
     { "budget_tokens", "integer", min = 0 }, { "display", "string", unused = true } } },
-  { "metadata", "object", unused = true },
+  { "output_config", "object", fields = {
+    { "format", "object" }, { "effort", "string", choices = { "low", "medium", "high", "xhigh", "max" } } } },
+  { "speed", "string", only = "standard" },
   { "service_tier", "string", choices = { "auto", "standard_only" } },
+  { "metadata", "object", unused = true },
+  { "cache_control", "object", unused = true },  -- equal beginnings are found without it
+  { "inference_geo", "string", unused = true },
+  { "user_profile_id", "string", unused = true },
+  { "workspace_id", "string", unused = true },
 }
 
-local counted = {}
+local counted, uncounted = {}, { max_tokens = true, stream = true, stop_sequences = true, service_tier = true }
 for _, entry in ipairs(list) do
-  if entry[1] == "model" or entry[1] == "messages" or entry[1] == "system" or entry[1]:find "^t[oh]" then
-    counted[#counted + 1] = entry
-  end
+  if not uncounted[entry[1]] then counted[#counted + 1] = entry end
 end
 
 -- ---------------------------------------------------------------- from their messages to ours
@@ -83,15 +88,28 @@ local function converted(given, exact)
   return q.json.array(out)
 end
 
+-- Their format of an output as a response_format.
+local function format_of(config)
+  local format = type(config) == "table" and config ~= q.json.null and config.format
+  if not format or format == q.json.null then return nil end
+  if format.type ~= "json_schema" then bad("output_config.format.type", "expected json_schema") end
+  return { type = "json_schema", json_schema = { schema = format.schema } }
+end
+
 -- The fields of /v1/chat/completions that say the same.
 local function translated(given)
-  local thinks = given.thinking and given.thinking.type
+  local thinks, config = given.thinking and given.thinking.type, given.output_config
   return {
     model = given.model, max_tokens = given.max_tokens, temperature = given.temperature, top_p = given.top_p,
-    top_k = given.top_k, stop = given.stop_sequences, reasoning_budget = given.thinking and given.thinking.budget_tokens,
-    n = 1,
+    top_k = given.top_k, stop = given.stop_sequences, n = 1,
+    reasoning_budget = given.thinking and given.thinking.budget_tokens, response_format = format_of(config),
+    reasoning_effort = config and (config.effort == "max" and "xhigh" or config.effort),
     chat_template_kwargs = thinks and { enable_thinking = thinks ~= "disabled" } or nil,
   }
+end
+
+local function spelled(given, exact)
+  return { messages = converted(given, exact), response_format = format_of(exact.output_config) }
 end
 
 -- ---------------------------------------------------------------- the answer
@@ -175,7 +193,7 @@ end
 return function(server)
   server:route("POST", "/v1/messages", function(call)
     local given = fields.read(call:json(), list)
-    local served, opt = conversation.read(server, translated(given), { messages = converted(given, call:exact()) })
+    local served, opt = conversation.read(server, translated(given), spelled(given, call:exact()))
     conversation.submit(call, served, opt, 1)
     if given.stream then return streamed(call, served) end
     whole(call, served)
@@ -183,7 +201,7 @@ return function(server)
 
   server:route("POST", "/v1/messages/count_tokens", function(call)
     local given = fields.read(call:json(), counted)
-    local _, opt = conversation.read(server, translated(given), { messages = converted(given, call:exact()) })
+    local _, opt = conversation.read(server, translated(given), spelled(given, call:exact()))
     call:reply(200, { input_tokens = #opt.ids })
   end, errors)
 end

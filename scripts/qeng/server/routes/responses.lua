@@ -34,6 +34,8 @@ local list = {
   { "service_tier", "string", choices = { "auto", "default" } },
   { "user", "string", unused = true },
   { "prompt_cache_key", "string", unused = true },
+  { "prompt_cache_options", "object", unused = true },
+  { "prompt_cache_retention", "string", unused = true },
   { "safety_identifier", "string", unused = true },
 }
 
