@@ -91,7 +91,7 @@ struct RequestReader::Parser final : http::basic_parser<true> {
 RequestReader::RequestReader(size_t max_head, size_t max_body) : parser_(std::make_unique<Parser>()) {
   parser_->eager(true);
   parser_->header_limit(static_cast<uint32_t>(std::min<size_t>(max_head, std::numeric_limits<uint32_t>::max())));
-  parser_->body_limit(boost::none);  // Beast refuses a length before keys can be looked at
+  parser_->body_limit(std::numeric_limits<uint64_t>::max());  // Beast would refuse a length before keys are looked at
   parser_->max_body = max_body;
 }
 RequestReader::~RequestReader() = default;
