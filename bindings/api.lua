@@ -1512,8 +1512,8 @@ function HttpServer:begin(id, status, headers) end
 function HttpServer:write(id, text) end
 ---@param id integer
 function HttpServer:finish(id) end
----@return {connections: integer, requests: integer, refused: integer, dropped_slow: integer, unsent_bytes: integer,
----  waiting_events: integer, waiting_bytes: integer}
+---Since the start: requests, refused, dropped_slow. Now: connections, waiting_events, waiting_bytes, unsent_bytes.
+---@return table<string, integer>
 function HttpServer:stats() end
 ---No new connections, and 503 for new requests. Answers under way go on.
 function HttpServer:stop() end

@@ -18,11 +18,12 @@ constexpr double kEndSeconds = 2;        // for the other side to end too
 
 std::string refusal_body(const Refusal& refusal) {
   if (refusal.message.empty()) return "";
-  const nlohmann::json error = {{"message", refusal.message},
-                                {"type", refusal.status >= 500 ? "server_error" : "invalid_request_error"},
-                                {"param", nullptr},
-                                {"code", refusal.code.empty() ? nlohmann::json() : nlohmann::json(refusal.code)}};
-  return nlohmann::json{{"error", error}}.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  const nlohmann::ordered_json error = {
+      {"message", refusal.message},
+      {"type", refusal.status >= 500 ? "server_error" : "invalid_request_error"},
+      {"param", nullptr},
+      {"code", refusal.code.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(refusal.code)}};
+  return nlohmann::ordered_json{{"error", error}}.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 }  // namespace
 
