@@ -2442,6 +2442,9 @@ function Call:client() end
 function Call:submit(served, opt) end
 ---Lets the server's loop go on with others for a round.
 function Call:pause() end
+---Lets it go on for so many seconds, by a quarter of one more.
+---@param seconds number
+function Call:sleep(seconds) end
 ---Waits until one of its requests has another token, or is done.
 function Call:wait() end
 ---Whether the loop has to go on with it.

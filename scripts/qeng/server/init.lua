@@ -18,7 +18,7 @@ local Server = {}
 Server.__index = Server
 
 local parts = { "status", "models", "chat", "messages", "responses", "completions", "embeddings",
-  "tokens", "llama" }
+  "tokens", "llama", "jobs" }
 
 -- ---------------------------------------------------------------- routes
 
@@ -151,6 +151,7 @@ end
 -- One round: what came by HTTP, a step of each engine that has work, and the calls that this concerns. seconds: how
 -- long to wait for a request if there is nothing to do.
 function Server:turn(seconds)
+  self.jobs:tick()
   local busy = false
   for _, each in ipairs(self.models) do busy = busy or each:busy() end
   for _, call in pairs(self.calls) do busy = busy or call:ready() end
@@ -190,6 +191,7 @@ function Server:run()
     call:fail { status = 503, message = "the server is shutting down" }
     leave(self, call, call.status)
   end
+  self.jobs:close(self.grace)
   self.http:close(5)
   for _, each in ipairs(self.models) do each.engine:close() end
   q.host.defer_interrupt(false)

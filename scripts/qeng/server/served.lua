@@ -10,7 +10,8 @@ Served.__index = Served
 -- name: what requests call it; opt: of the engine (infer/engine.lua). model.dir or path: where it came from.
 function served.new(name, model, opt)
   return setmetatable({
-    name = name, model = model, engine = engines.new(model, opt), adapters = {}, created = os.time(), turns = {},
+    name = name, path = model.dir, model = model, engine = engines.new(model, opt), adapters = {}, turns = {},
+    created = os.time(),
     fingerprint = "qeng_" .. q.host.hash(name):sub(1, 10),
   }, Served)
 end

@@ -1,0 +1,106 @@
+-- Jobs (server/jobs.lua) and runs: POST and GET /api/jobs, GET /api/jobs/{id}, POST /api/jobs/{id}/cancel and /resume,
+-- GET /api/jobs/{id}/log; GET /api/runs, /api/runs/{name}/metrics, and /api/runs/{name}/live as server-sent events. A
+-- run is a folder of the root with a metrics.jsonl.
+
+local fields = require "qeng.server.fields"
+local Jobs = require "qeng.server.jobs"
+local problem = require "qeng.server.problem"
+local q = require "qeng.core"
+
+local most_read = 1024 * 1024  -- bytes of a file in an answer: the next comes by its offset
+
+-- The bytes of a file from an offset on, to the end of a line, and where they end.
+local function tail(path, from)
+  local file = io.open(path, "rb")
+  if not file then return "", 0 end
+  local size = file:seek "end"
+  if from > size then from = 0 end  -- the file was written anew
+  file:seek("set", from)
+  local text = file:read(most_read) or ""
+  file:close()
+  text = text:match "^.*\n" or ""
+  return text, from + #text
+end
+
+local function offset(call)
+  local from = tonumber(call.event.query.from or 0)
+  if not from or from < 0 or from ~= math.floor(from) then
+    problem.raise(400, "Invalid value for 'from': expected a number of bytes.", "from")
+  end
+  return from
+end
+
+-- Records of a run's metrics from an offset on; a line that is no JSON is left out.
+local function records(path, from)
+  local text, to = tail(path, from)
+  local list = {}
+  for line in text:gmatch "[^\n]+" do list[#list + 1] = q.try(q.json.decode, line) end
+  return list, to
+end
+
+return function(server)
+  local jobs = Jobs.new(server)
+  server.jobs = jobs
+
+  server:route("POST", "/api/jobs", function(call)
+    local names = {}
+    for name in pairs(Jobs.kinds) do names[#names + 1] = name end
+    table.sort(names)
+    local given = fields.read(call:json(), {
+      { "kind", "string", required = true, choices = names }, { "options", "object", default = {} },
+    })
+    local options = fields.read(given.options, Jobs.kinds[given.kind].fields, "options")
+    call:reply(201, jobs:told(jobs:submit(given.kind, options)))
+  end)
+
+  server:route("GET", "/api/jobs", function(call)
+    local list = {}
+    for i, job in ipairs(jobs.list) do list[i] = jobs:told(job) end
+    call:reply(200, { object = "list", data = q.json.array(list) })
+  end)
+
+  server:route("GET", "/api/jobs/{id}", function(call) call:reply(200, jobs:told(jobs:find(call.params.id))) end)
+
+  for name, method in pairs { cancel = jobs.cancel, resume = jobs.resume } do
+    server:route("POST", "/api/jobs/{id}/" .. name, function(call)
+      local job = jobs:find(call.params.id)
+      method(jobs, job)
+      call:reply(200, jobs:told(job))
+    end)
+  end
+
+  server:route("GET", "/api/jobs/{id}/log", function(call)
+    local job = jobs:find(call.params.id)
+    local text, to = tail(("%s/jobs/%s/log.txt"):format(server.root, job.id), offset(call))
+    call:text(200, "text/plain; charset=utf-8", text, { ["x-next-offset"] = tostring(to) })
+  end)
+
+  server:route("GET", "/api/runs", function(call)
+    local list = {}
+    for _, pattern in ipairs(server.root and { "/*/metrics.jsonl", "/*/*/metrics.jsonl" } or {}) do
+      for _, path in ipairs(q.fs.glob(server.root .. pattern)) do
+        list[#list + 1] = { name = path:sub(#server.root + 2, -#"/metrics.jsonl" - 1) }
+      end
+    end
+    call:reply(200, { runs = q.json.array(list) })
+  end)
+
+  local function metrics_of(call) return server:inside(call.params.name .. "/metrics.jsonl", "name") end
+
+  server:route("GET", "/api/runs/{name*}/metrics", function(call)
+    local list, to = records(metrics_of(call), offset(call))
+    call:reply(200, { next = to, records = q.json.array(list) })
+  end)
+
+  server:route("GET", "/api/runs/{name*}/live", function(call)
+    local path, from = metrics_of(call), offset(call)
+    call:stream()
+    while not server.draining do
+      local list, to = records(path, from)
+      for _, record in ipairs(list) do call:send(record, "record") end
+      from = to
+      call:sleep(0.5)
+    end
+    call:close()
+  end)
+end

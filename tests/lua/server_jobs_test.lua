@@ -1,0 +1,117 @@
+-- Jobs of a server: a training runs beside it and its adapter is served, one is cancelled and resumed, one fails, one
+-- is killed; paths that leave the root and options that are not offered are refused.
+package.path = (arg[0]:match "^(.*/)" or "./") .. "?.lua;" .. package.path
+local q = require "qeng"
+
+local fake = require "server_fake"
+local scratch = require "scratch"
+
+q.device { device = "cpu", threads = 1 }
+local root = scratch.at "root"
+q.fs.mkdir(root .. "/tiny")
+for _, file in ipairs(q.fs.list "recipes/tiny") do q.fs.copy("recipes/tiny/" .. file, root .. "/tiny/" .. file) end
+local lines = {}
+for i = 1, 24 do
+  lines[i] = q.json.encode { messages = { { role = "user", content = "Number " .. i .. "?" },
+    { role = "assistant", content = "It is " .. i .. "." } } }
+end
+q.fs.write(root .. "/data.jsonl", table.concat(lines, "\n") .. "\n")
+q.fs.write(root .. "/bad.jsonl", "{nothing\n")
+
+local listener = fake.new()
+local function new()
+  return require("qeng.server").new {
+    models = { { "tiny", q.load(root .. "/tiny", { dtype = "f32" }) } }, http = listener, root = root,
+  }
+end
+local server = new()
+local function ask(method, path, body, expected)
+  local id = listener:put(method, path, body and q.json.encode(body))
+  for _ = 1, 1000 do
+    server:turn(0)
+    local answer = listener.answers[id]
+    if answer and answer.done then
+      if answer.status ~= (expected or 200) then error(("%d: %s"):format(answer.status, answer.body), 2) end
+      return answer.headers["content-type"] == "application/json" and q.json.decode(answer.body) or answer.body
+    end
+  end
+  error "no answer"
+end
+local function train(more, expected)
+  local options = { model = "tiny", data = "data.jsonl", steps = 2, row_tokens = 64, threads = 1, save_every = 1 }
+  for name, value in pairs(more) do options[name] = value end
+  return ask("POST", "/api/jobs", { kind = "train", options = options }, expected or 201)
+end
+local function until_state(id, ...)
+  local deadline = q.time() + 120
+  while q.time() < deadline do
+    local job = ask("GET", "/api/jobs/" .. id)
+    for _, state in ipairs { ... } do
+      if job.state == state then return job end
+    end
+    if job.state == "failed" then error(ask("GET", ("/api/jobs/%s/log"):format(id)), 2) end
+  end
+  error("the job is not " .. table.concat({ ... }, " or "), 2)
+end
+local function steps_of(id) return #ask("GET", ("/api/runs/jobs/%s/metrics"):format(id)).records end
+
+-- A training, followed, and its adapter served.
+local first, second = train {}, train {}
+assert(first.state == "queued")
+until_state(first.id, "running", "done")
+assert(ask("GET", "/api/jobs/" .. second.id).state == "queued", "one at a time")
+local done = until_state(first.id, "done")
+assert(done.status == 0 and done.adapter == ("jobs/%s/adapter"):format(first.id))
+assert(steps_of(first.id) >= 2 and #ask("GET", "/api/runs").runs >= 1)
+ask("POST", "/lora-adapters/load", { name = "numbers", path = done.adapter })
+local answer = ask("POST", "/v1/completions", { model = "numbers", prompt = "Number 1?", max_tokens = 4 })
+assert(answer.model == "numbers" and answer.usage.completion_tokens <= 4)
+until_state(second.id, "done")
+
+-- Cancelled with a checkpoint, and resumed.
+local long = train { steps = 100000, save_every = 100000 }
+until_state(long.id, "running")
+local deadline = q.time() + 60
+while q.fs.kind(("%s/jobs/%s/metrics.jsonl"):format(root, long.id)) ~= "file" and q.time() < deadline do
+  server:turn(0)
+end
+ask("POST", ("/api/jobs/%s/cancel"):format(long.id))
+until_state(long.id, "cancelled")
+local before = steps_of(long.id)
+ask("POST", ("/api/jobs/%s/resume"):format(long.id))
+until_state(long.id, "running")
+deadline = q.time() + 60
+while steps_of(long.id) <= before and q.time() < deadline do server:turn(0) end
+assert(steps_of(long.id) > before, "it did not go on")
+
+-- Killed from outside: the job has failed, and the server answers.
+server.jobs:find(long.id).process:stop(true)
+deadline = q.time() + 20
+while ask("GET", "/api/jobs/" .. long.id).state == "running" and q.time() < deadline do server:turn(0) end
+local killed = ask("GET", "/api/jobs/" .. long.id)
+assert(killed.state == "failed" and killed.status == 128 + 9)
+local broken = train { data = "bad.jsonl" }
+local ok = pcall(until_state, broken.id, "done")
+assert(not ok and ask("GET", "/api/jobs/" .. broken.id).state == "failed")
+assert(ask("GET", ("/api/jobs/%s/log"):format(broken.id)):find("bad.jsonl", 1, true), "the log says why")
+
+-- What is refused.
+train({ data = "../root/data.jsonl/../../etc/passwd" }, 403)
+train({ data = "/etc/passwd" }, 403)
+train({ model_file = "data.jsonl" }, 400)
+train({ steps = "many" }, 400)
+ask("POST", "/api/jobs", { kind = "shell" }, 400)
+ask("GET", "/api/jobs/none", nil, 404)
+ask("GET", "/api/runs/../../etc/metrics", nil, 403)
+ask("POST", ("/api/jobs/%s/resume"):format(first.id), nil, 400)
+
+-- A new server finds them again, and the end of a server ends what runs with its checkpoint.
+server = new()
+assert(ask("GET", "/api/jobs/" .. first.id).state == "done")
+ask("POST", ("/api/jobs/%s/resume"):format(long.id))
+until_state(long.id, "running")
+server:drain()
+server:run()
+server = new()
+assert(ask("GET", "/api/jobs/" .. long.id).state == "stopped")
+print "ok"
