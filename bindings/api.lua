@@ -2373,9 +2373,11 @@ local Server = {}
 ---the rest.
 ---@param method string
 ---@param path string
----@param handler fun(call: Call)
----@param errors? fun(status: integer, body: table): table  another form of an error's body
-function Server:route(method, path, handler, errors) end
+---@param handler fun(call: Call, given?: table)
+---@param about? {says?: string, fields?: table, errors?: fun(status: integer, body: table): table}
+---  says: what it does; fields: what its JSON body may have (scripts/qeng/server/fields.lua), which is `given` then;
+---  errors: another form of an error's body
+function Server:route(method, path, handler, about) end
 ---Serves until Ctrl-C, SIGTERM or drain(); what runs is answered first.
 function Server:run() end
 ---One round of its loop, which waits at most so long for a request.

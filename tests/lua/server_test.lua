@@ -357,6 +357,17 @@ _, text = get "/metrics"
 assert(text:find 'qeng_requests_total{method="POST",path="/v1/chat/completions",status="200"} 8\n', text)
 assert(text:find 'qeng_tokens_total{kind="output"} %d+' and text:find 'qeng_time_to_first_token_seconds_count %d+')
 
+-- The OpenAPI document has every route, with the fields that it takes.
+local document = q.json.decode(select(2, get "/openapi.json"))
+for _, route in ipairs(server.routes) do
+  local said = document.paths[route.path:gsub("%*}", "}")][route.method:lower()]
+  assert(said.summary == route.about.says and (route.about.says or route.path:find "hello" or route.path:find "broken"))
+  if route.about.fields then
+    local schema = said.requestBody.content["application/json"].schema
+    for _, entry in ipairs(route.about.fields) do assert(schema.properties[entry[1]], entry[1]) end
+  end
+end
+
 -- The end: what runs is answered, what comes is not.
 id = listener:put("POST", "/v1/chat/completions", q.json.encode(with { max_tokens = 8, temperature = 0 }))
 server:turn(0)

@@ -73,7 +73,8 @@ function Call:close() self.server.http:finish(self.id) end
 function Call:fail(err)
   local status, body, detail = problem.of(err)
   self.problem = detail and "failure" or err.param or err.word or "value"  -- what was sent is in no log
-  if self.route and self.route.errors then body = self.route.errors(status, body) end
+  local form = self.route and self.route.about.errors
+  if form then body = form(status, body) end
   if self.streams then
     self:send(body, body.type)
     self:close()

@@ -8,6 +8,7 @@
 -- Ctrl-C or SIGTERM ends it: what runs is answered first, for at most `grace` seconds; a second one ends it at once.
 
 local Call = require "qeng.server.call"
+local fields = require "qeng.server.fields"
 local metrics = require "qeng.server.metrics"
 local models = require "qeng.model"
 local problem = require "qeng.server.problem"
@@ -32,11 +33,14 @@ local function pattern(path)
   return "^" .. text .. "$", names
 end
 
--- Adds a route, in place of one of the same method and path. handler(call): server/call.lua. errors(status, body):
--- another form of an error's body than OpenAI's.
-function Server:route(method, path, handler, errors)
+-- Adds a route, in place of one of the same method and path. handler(call, given): server/call.lua. about: says, what
+-- it does in a line; fields, what its body may have (server/fields.lua), which is read into `given`;
+-- errors(status, body), another form of an error's body than OpenAI's.
+function Server:route(method, path, handler, about)
   local text, names = pattern(path)
-  local route = { method = method, path = path, pattern = text, names = names, handler = handler, errors = errors }
+  local route = {
+    method = method, path = path, pattern = text, names = names, handler = handler, about = about or {},
+  }
   for i, each in ipairs(self.routes) do
     if each.method == method and each.path == path then
       self.routes[i] = route
@@ -125,7 +129,8 @@ local function take(self, event)
     self.calls[event.id] = call
     call.thread = coroutine.create(function()
       call.route, call.params = find(self, event)
-      return call.route.handler(call)
+      local list = call.route.about.fields
+      return call.route.handler(call, list and fields.read(call:json(), list))
     end)
     resume(self, call)
   end

@@ -1,7 +1,6 @@
 -- POST /v1/chat/completions, as OpenAI specifies it.
 
 local conversation = require "qeng.server.conversation"
-local fields = require "qeng.server.fields"
 local logprobs = require "qeng.server.logprobs"
 local q = require "qeng.core"
 local sampling = require "qeng.server.sampling"
@@ -80,8 +79,7 @@ local function streamed(call, requests, head, usage)
 end
 
 return function(server)
-  server:route("POST", "/v1/chat/completions", function(call)
-    local given = fields.read(call:json(), list)
+  server:route("POST", "/v1/chat/completions", function(call, given)
     local served, opt = conversation.read(server, given, call:exact())
     local requests = conversation.submit(call, served, opt, given.n)
     local head = {
@@ -90,5 +88,5 @@ return function(server)
     }
     if not given.stream then return whole(call, requests, head) end
     streamed(call, requests, head, given.stream_options and given.stream_options.include_usage)
-  end)
+  end, { says = "answers in a conversation, as OpenAI's", fields = list })
 end

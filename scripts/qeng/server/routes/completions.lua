@@ -38,8 +38,7 @@ local function prompts(value)
   return value
 end
 
-local function read(call)
-  local given = fields.read(call:json(), list)
+local function read(call, given)
   if given.best_of and given.best_of ~= given.n then
     problem.raise(400, "'best_of' other than 'n' is not supported", "best_of")
   end
@@ -47,7 +46,7 @@ local function read(call)
   local served, opt = sampling.read(call.server, given, given.response_format, call:exact().response_format)
   opt.logprobs = given.logprobs
   if given.echo then opt.prompt_logprobs = given.logprobs end
-  return served, opt, given
+  return served, opt
 end
 
 -- Submits n requests for each prompt, in order. Also returns the prompts' texts.
@@ -122,8 +121,8 @@ local function streamed(call, requests, head, usage)
 end
 
 return function(server)
-  server:route("POST", "/v1/completions", function(call)
-    local served, opt, given = read(call)
+  server:route("POST", "/v1/completions", function(call, given)
+    local served, opt = read(call, given)
     local requests, texts = submit(call, served, opt, given)
     local head = {
       id = server:name "cmpl", object = "text_completion", created = os.time(), model = given.model or served.name,
@@ -131,5 +130,5 @@ return function(server)
     }
     if not given.stream then return whole(call, requests, texts, given, head) end
     streamed(call, requests, head, given.stream_options and given.stream_options.include_usage)
-  end)
+  end, { says = "continues texts, as OpenAI's", fields = list })
 end

@@ -4,7 +4,6 @@
 
 local ffi = require "ffi"
 
-local fields = require "qeng.server.fields"
 local look = require "qeng.model.look"
 local problem = require "qeng.server.problem"
 local q = require "qeng.core"
@@ -78,12 +77,7 @@ local function embed_all(call, found, list, size)
 end
 
 return function(server)
-  server:route("POST", "/v1/embeddings", function(call)
-    local given = fields.read(call:json(), {
-      { "input", "string|array", required = true }, { "model", "string" },
-      { "encoding_format", "string", choices = { "float", "base64" }, default = "float" },
-      { "dimensions", "integer", min = 1 }, { "user", "string", unused = true },
-    })
+  server:route("POST", "/v1/embeddings", function(call, given)
     local found = server:find(given.model)
     local hidden = found.model.config.hidden
     if given.dimensions and given.dimensions > hidden then
@@ -99,13 +93,12 @@ return function(server)
       object = "list", data = q.json.array(data), model = given.model or found.name,
       usage = { prompt_tokens = tokens, total_tokens = tokens },
     })
-  end)
+  end, { says = "embeds texts, as OpenAI's", fields = {
+    { "input", "string|array", required = true }, { "model", "string" },
+    { "encoding_format", "string", choices = { "float", "base64" }, default = "float" },
+    { "dimensions", "integer", min = 1 }, { "user", "string", unused = true } } })
 
-  server:route("POST", "/v1/rerank", function(call)
-    local given = fields.read(call:json(), {
-      { "query", "string", required = true }, { "documents", "array", required = true }, { "model", "string" },
-      { "top_n", "integer", min = 1 }, { "return_documents", "boolean", default = false },
-    })
+  server:route("POST", "/v1/rerank", function(call, given)
     local found = server:find(given.model)
     local list = inputs(found, given.documents, "documents")
     table.insert(list, 1, inputs(found, given.query, "query")[1])
@@ -125,5 +118,7 @@ return function(server)
     call:reply(200, {
       model = given.model or found.name, results = q.json.array(results), usage = { total_tokens = tokens },
     })
-  end)
+  end, { says = "orders documents by how near they are to a query", fields = {
+    { "query", "string", required = true }, { "documents", "array", required = true }, { "model", "string" },
+    { "top_n", "integer", min = 1 }, { "return_documents", "boolean", default = false } } })
 end

@@ -42,38 +42,38 @@ return function(server)
   local jobs = Jobs.new(server)
   server.jobs = jobs
 
-  server:route("POST", "/api/jobs", function(call)
-    local names = {}
-    for name in pairs(Jobs.kinds) do names[#names + 1] = name end
-    table.sort(names)
-    local given = fields.read(call:json(), {
-      { "kind", "string", required = true, choices = names }, { "options", "object", default = {} },
-    })
+  local names = {}
+  for name in pairs(Jobs.kinds) do names[#names + 1] = name end
+  table.sort(names)
+
+  server:route("POST", "/api/jobs", function(call, given)
     local options = fields.read(given.options, Jobs.kinds[given.kind].fields, "options")
     call:reply(201, jobs:told(jobs:submit(given.kind, options)))
-  end)
+  end, { says = "starts a job", fields = {
+    { "kind", "string", required = true, choices = names }, { "options", "object", default = {} } } })
 
   server:route("GET", "/api/jobs", function(call)
     local list = {}
     for i, job in ipairs(jobs.list) do list[i] = jobs:told(job) end
     call:reply(200, { object = "list", data = q.json.array(list) })
-  end)
+  end, { says = "jobs" })
 
-  server:route("GET", "/api/jobs/{id}", function(call) call:reply(200, jobs:told(jobs:find(call.params.id))) end)
+  server:route("GET", "/api/jobs/{id}", function(call) call:reply(200, jobs:told(jobs:find(call.params.id))) end,
+    { says = "a job" })
 
   for name, method in pairs { cancel = jobs.cancel, resume = jobs.resume } do
     server:route("POST", "/api/jobs/{id}/" .. name, function(call)
       local job = jobs:find(call.params.id)
       method(jobs, job)
       call:reply(200, jobs:told(job))
-    end)
+    end, { says = name .. "s a job" })
   end
 
   server:route("GET", "/api/jobs/{id}/log", function(call)
     local job = jobs:find(call.params.id)
     local text, to = tail(("%s/jobs/%s/log.txt"):format(server.root, job.id), offset(call))
     call:text(200, "text/plain; charset=utf-8", text, { ["x-next-offset"] = tostring(to) })
-  end)
+  end, { says = "what a job says, from a byte on", query = { "from" } })
 
   server:route("GET", "/api/runs", function(call)
     local list = {}
@@ -83,14 +83,14 @@ return function(server)
       end
     end
     call:reply(200, { runs = q.json.array(list) })
-  end)
+  end, { says = "runs: folders with metrics" })
 
   local function metrics_of(call) return server:inside(call.params.name .. "/metrics.jsonl", "name") end
 
   server:route("GET", "/api/runs/{name*}/metrics", function(call)
     local list, to = records(metrics_of(call), offset(call))
     call:reply(200, { next = to, records = q.json.array(list) })
-  end)
+  end, { says = "a run's metrics, from a byte on", query = { "from" } })
 
   server:route("GET", "/api/runs/{name*}/live", function(call)
     local path, from = metrics_of(call), offset(call)
@@ -102,5 +102,5 @@ return function(server)
       call:sleep(0.5)
     end
     call:close()
-  end)
+  end, { says = "a run's metrics as they come", query = { "from" } })
 end

@@ -26,8 +26,7 @@ local function adapters(server)
 end
 
 return function(server)
-  server:route("POST", "/infill", function(call)
-    local given = fields.read(call:json(), filled)
+  server:route("POST", "/infill", function(call, given)
     local found, opt = sampling.read(server, given)
     opt.ids = infill.must(request.tokenizer(found.model), given.input_prefix, given.input_suffix, "input_prefix")
     opt.max_tokens = sampling.room(found, opt.ids, given.n_predict)
@@ -50,7 +49,7 @@ return function(server)
       end,
     })
     return requests
-  end)
+  end, { says = "fills in what stands between two texts", fields = filled })
 
   server:route("GET", "/props", function(call)
     local found = server:find(call.event.query.model)
@@ -60,7 +59,7 @@ return function(server)
       chat_template = tokenizer and tokenizer:info().chat_template or "",
       modalities = { vision = false, audio = false },
     })
-  end)
+  end, { says = "what a model can do" })
 
   server:route("GET", "/slots", function(call)
     local list = {}
@@ -73,7 +72,7 @@ return function(server)
       end
     end
     call:reply(200, q.json.array(list))
-  end)
+  end, { says = "requests that run" })
 
   server:route("GET", "/lora-adapters", function(call)
     local list = {}
@@ -82,7 +81,7 @@ return function(server)
       list[i] = { id = i - 1, name = pair[2], model = pair[1].name, path = each.path, scale = each.scale }
     end
     call:reply(200, q.json.array(list))
-  end)
+  end, { says = "adapters and their scales" })
 
   server:route("POST", "/lora-adapters", function(call)
     local all, body = adapters(server), call:json()
@@ -96,22 +95,19 @@ return function(server)
     end
     for _, each in ipairs(chosen) do each[1][1]:scale_adapter(each[1][2], each[2].scale) end
     call:reply(200, { success = true })
-  end)
+  end, { says = "scales adapters", body = "array" })
 
-  server:route("POST", "/lora-adapters/load", function(call)
-    local given = fields.read(call:json(), {
-      { "name", "string", required = true }, { "path", "string", required = true }, { "model", "string" },
-    })
+  server:route("POST", "/lora-adapters/load", function(call, given)
     local found = server:find(given.model)
     if not server:has(given.name) then
       found:add_adapter(given.name, server:inside(given.path, "path"))
       return call:reply(200, { success = true })
     end
     problem.raise(400, ("There is a model or an adapter '%s' already."):format(given.name), "name")
-  end)
+  end, { says = "loads an adapter from the server's root", fields = {
+    { "name", "string", required = true }, { "path", "string", required = true }, { "model", "string" } } })
 
-  server:route("POST", "/lora-adapters/unload", function(call)
-    local given = fields.read(call:json(), { { "name", "string", required = true } })
+  server:route("POST", "/lora-adapters/unload", function(call, given)
     for _, each in ipairs(server.models) do
       if each.adapters[given.name] then
         each.adapters[given.name] = nil
@@ -119,5 +115,5 @@ return function(server)
       end
     end
     problem.raise(404, ("There is no adapter '%s'."):format(given.name), "name")
-  end)
+  end, { says = "forgets an adapter", fields = { { "name", "string", required = true } } })
 end

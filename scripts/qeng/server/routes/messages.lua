@@ -191,17 +191,15 @@ local function errors(status, body)
 end
 
 return function(server)
-  server:route("POST", "/v1/messages", function(call)
-    local given = fields.read(call:json(), list)
+  server:route("POST", "/v1/messages", function(call, given)
     local served, opt = conversation.read(server, translated(given), spelled(given, call:exact()))
     conversation.submit(call, served, opt, 1)
     if given.stream then return streamed(call, served) end
     whole(call, served)
-  end, errors)
+  end, { says = "answers in a conversation, as Anthropic's", fields = list, errors = errors })
 
-  server:route("POST", "/v1/messages/count_tokens", function(call)
-    local given = fields.read(call:json(), counted)
+  server:route("POST", "/v1/messages/count_tokens", function(call, given)
     local _, opt = conversation.read(server, translated(given), spelled(given, call:exact()))
     call:reply(200, { input_tokens = #opt.ids })
-  end, errors)
+  end, { says = "counts the tokens of a conversation, as Anthropic's", fields = counted, errors = errors })
 end

@@ -27,12 +27,12 @@ return function(server)
 
   server:route("GET", "/v1/models", function(call)
     call:reply(200, { object = "list", data = q.json.array(entries()) })
-  end)
+  end, { says = "models and adapters" })
 
   server:route("GET", "/v1/models/{name*}", function(call)
     for _, entry in ipairs(entries()) do
       if entry.id == call.params.name then return call:reply(200, entry) end
     end
     problem.raise(404, ("The model '%s' does not exist"):format(call.params.name), "model", "model_not_found")
-  end)
+  end, { says = "a model or an adapter" })
 end

@@ -189,8 +189,7 @@ return function(server)
         "previous_response_not_found")
   end
 
-  server:route("POST", "/v1/responses", function(call)
-    local given = fields.read(call:json(), list)
+  server:route("POST", "/v1/responses", function(call, given)
     local exact = call:exact()
     local id = given.previous_response_id
     local said = converted(given, exact, id and find(id, "previous_response_id").said or {})
@@ -215,13 +214,14 @@ return function(server)
     if not given.stream then return call:reply(200, head) end
     tell("response." .. head.status, { response = head })
     call:close()
-  end)
+  end, { says = "answers, and keeps the conversation, as OpenAI's", fields = list })
 
-  server:route("GET", "/v1/responses/{id}", function(call) call:reply(200, find(call.params.id).head) end)
+  server:route("GET", "/v1/responses/{id}", function(call) call:reply(200, find(call.params.id).head) end,
+    { says = "an answer that is kept" })
 
   server:route("DELETE", "/v1/responses/{id}", function(call)
     find(call.params.id)
     kept[call.params.id] = nil
     call:reply(200, { id = call.params.id, object = "response", deleted = true })
-  end)
+  end, { says = "forgets an answer" })
 end

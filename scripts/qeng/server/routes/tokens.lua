@@ -1,16 +1,11 @@
 -- llama.cpp's routes for texts and tokens: POST /tokenize, /detokenize and /apply-template.
 
-local fields = require "qeng.server.fields"
 local messages = require "qeng.server.messages"
 local q = require "qeng.core"
 local request = require "qeng.infer.request"
 
 return function(server)
-  server:route("POST", "/tokenize", function(call)
-    local given = fields.read(call:json(), {
-      { "model", "string" }, { "content", "string", required = true }, { "add_special", "boolean", default = false },
-      { "parse_special", "boolean", default = true }, { "with_pieces", "boolean", default = false },
-    })
+  server:route("POST", "/tokenize", function(call, given)
     local model = server:find(given.model).model
     local tokenizer = request.tokenizer(model)
     local ids = tokenizer:encode(given.content, { special = given.parse_special })
@@ -19,25 +14,23 @@ return function(server)
     local list = {}
     for i, id in ipairs(ids) do list[i] = given.with_pieces and { id = id, piece = tokenizer:decode { id } } or id end
     call:reply(200, { tokens = q.json.array(list) })
-  end)
+  end, { says = "the tokens of a text", fields = {
+    { "model", "string" }, { "content", "string", required = true }, { "add_special", "boolean", default = false },
+    { "parse_special", "boolean", default = true }, { "with_pieces", "boolean", default = false } } })
 
-  server:route("POST", "/detokenize", function(call)
-    local given = fields.read(call:json(), {
-      { "model", "string" }, { "tokens", "array", required = true },
-    })
+  server:route("POST", "/detokenize", function(call, given)
     local model = server:find(given.model).model
     local ids = #given.tokens > 0 and request.ids(model, { ids = given.tokens }) or {}
     call:reply(200, { content = request.tokenizer(model):decode(ids) })
-  end)
+  end, { says = "the text of tokens", fields = {
+    { "model", "string" }, { "tokens", "array", required = true } } })
 
-  server:route("POST", "/apply-template", function(call)
-    local given = fields.read(call:json(), {
-      { "model", "string" }, { "messages", "array", required = true }, { "chat_template_kwargs", "object" },
-    })
+  server:route("POST", "/apply-template", function(call, given)
     local model = server:find(given.model).model
     local ids = request.ids(model, {
       messages = messages.read(call:exact().messages), template_args = given.chat_template_kwargs,
     })
     call:reply(200, { prompt = request.tokenizer(model):decode(ids), tokens = #ids })
-  end)
+  end, { says = "the prompt that a conversation is", fields = {
+    { "model", "string" }, { "messages", "array", required = true }, { "chat_template_kwargs", "object" } } })
 end
