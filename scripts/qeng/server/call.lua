@@ -119,19 +119,16 @@ local function changed(self)
 end
 
 -- Whether the loop has to go on with it.
-function Call:ready()
-  if self.wake then return q.time() >= self.wake end
-  return self.asleep ~= true or changed(self)
-end
+function Call:ready() return self.asleep ~= true or changed(self) end
 
 -- Lets the loop go on with others for a round.
 function Call:pause() coroutine.yield() end
 
--- Lets the loop go on for so many seconds, by a quarter of one more.
+-- Lets the loop go on for so many seconds, by a quarter of one more. A call that sleeps costs the loop nothing.
 function Call:sleep(seconds)
-  self.wake = q.time() + seconds
+  local server = self.server
+  server.active[self.id], server.sleeping[self.id], self.wake = nil, self, q.time() + seconds
   coroutine.yield()
-  self.wake = nil
 end
 
 -- Waits until one of its requests has another token, or is done.

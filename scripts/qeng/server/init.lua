@@ -79,7 +79,7 @@ end
 local function leave(self, call, status)
   if not self.calls[call.id] then return end
   call:cancel()
-  self.calls[call.id] = nil
+  self.calls[call.id], self.active[call.id], self.sleeping[call.id] = nil, nil, nil
   local path, seconds = call.route and call.route.path or "none", q.time() - call.event.at
   local prompt, output, reused = 0, 0, 0
   for _, each in ipairs(call.requests) do
@@ -126,7 +126,7 @@ local function take(self, event)
     })
   else
     local call = Call._new(self, event)
-    self.calls[event.id] = call
+    self.calls[event.id], self.active[event.id] = call, call
     call.thread = coroutine.create(function()
       call.route, call.params = find(self, event)
       local list = call.route.about.fields
@@ -153,13 +153,23 @@ local function step(each)
   end
 end
 
+-- Calls that have slept long enough become active.
+local function wake(self)
+  local now = q.time()
+  if now < self.wake_at then return end
+  self.wake_at = now + 0.25
+  for id, call in pairs(self.sleeping) do
+    if now >= call.wake then self.sleeping[id], self.active[id] = nil, call end
+  end
+end
+
 -- One round: what came by HTTP, a step of each engine that has work, and the calls that this concerns. seconds: how
 -- long to wait for a request if there is nothing to do.
 function Server:turn(seconds)
   self.jobs:tick()
   local busy = false
   for _, each in ipairs(self.models) do busy = busy or each:busy() end
-  for _, call in pairs(self.calls) do busy = busy or call:ready() end
+  for _, call in pairs(self.active) do busy = busy or call:ready() end
   local event = self.http:wait(busy and 0 or seconds)
   while event do
     take(self, event)
@@ -168,8 +178,9 @@ function Server:turn(seconds)
   for _, each in ipairs(self.models) do
     if each:busy() then step(each) end
   end
+  wake(self)
   local ready = {}
-  for _, call in pairs(self.calls) do
+  for _, call in pairs(self.active) do
     if call:ready() then ready[#ready + 1] = call end
   end
   table.sort(ready, function(a, b) return a.id < b.id end)
@@ -268,7 +279,8 @@ end
 --   http        options of q.http_server, or one
 local function new(opt)
   local self = setmetatable({
-    routes = {}, calls = {}, metrics = metrics.new(), named = 0, started = os.time(),
+    routes = {}, calls = {}, active = {}, sleeping = {}, wake_at = 0, metrics = metrics.new(), named = 0,
+    started = os.time(),
     salt = q.host.hash(os.time() .. q.time()):sub(1, 14), queue = opt.queue or 256, grace = opt.grace or 30,
     log = opt.log, root = opt.root and q.fs.real(opt.root),
   }, Server)

@@ -85,6 +85,19 @@ return function(server)
     call:reply(200, { runs = q.json.array(list) })
   end, { says = "runs: folders with metrics" })
 
+  -- The size of a file, looked at a few times a second however many ask.
+  local sizes = {}
+  local function size_of(path)
+    local known, now = sizes[path], q.time()
+    if not known or now > known.at + 0.25 then
+      local file = io.open(path, "rb")
+      known = { at = now, size = file and file:seek "end" or 0 }
+      if file then file:close() end
+      sizes[path] = known
+    end
+    return known.size
+  end
+
   local function metrics_of(call) return server:inside(call.params.name .. "/metrics.jsonl", "name") end
 
   server:route("GET", "/api/runs/{name*}/metrics", function(call)
@@ -96,9 +109,11 @@ return function(server)
     local path, from = metrics_of(call), offset(call)
     call:stream()
     while not server.draining do
-      local list, to = records(path, from)
-      for _, record in ipairs(list) do call:send(record, "record") end
-      from = to
+      if size_of(path) ~= from then
+        local list, to = records(path, from)
+        for _, record in ipairs(list) do call:send(record, "record") end
+        from = to
+      end
       call:sleep(0.5)
     end
     call:close()
