@@ -1,7 +1,11 @@
 #include "engine/net/network.h"
 
+#include <fcntl.h>
+#include <netinet/tcp.h>
 #include <pthread.h>
+#include <sys/socket.h>
 
+#include <algorithm>
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/strand.hpp>
@@ -18,6 +22,9 @@ using asio::ip::tcp;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kAcceptPause{100};  // where the process has no more descriptors: until some are closed
+
+// Programs that the loop starts get no socket.
+void close_in_children(int descriptor) { fcntl(descriptor, F_SETFD, FD_CLOEXEC); }
 
 std::string without_brackets(const std::string& host) {
   const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
@@ -60,6 +67,7 @@ Network::Network(Listener& listener)
   if (error || found.empty()) fail("io", options.host, ": no address of that name is known (", error.message(), ")");
   const tcp::endpoint endpoint = found.begin()->endpoint();
   acceptor_.open(endpoint.protocol(), error);
+  if (!error) close_in_children(acceptor_.native_handle());
   if (!error) acceptor_.set_option(tcp::acceptor::reuse_address(true), error);
   if (!error) acceptor_.bind(endpoint, error);
   if (!error) acceptor_.listen(tcp::acceptor::max_listen_connections, error);
@@ -133,7 +141,11 @@ void Network::admit(tcp::socket socket, const asio::any_io_executor& strand) {
   WireError error;
   const tcp::endpoint remote = socket.remote_endpoint(error);
   if (error) return;
+  close_in_children(socket.native_handle());
   socket.set_option(tcp::no_delay(true), error);
+  // A client that vanished without a word acknowledges nothing: the kernel gives it as long as a write gets.
+  const unsigned patience = static_cast<unsigned>(std::min(listener_.options.write_seconds, 1e6) * 1000);
+  setsockopt(socket.native_handle(), IPPROTO_TCP, TCP_USER_TIMEOUT, &patience, sizeof patience);
   if (listener_.desk.connections >= listener_.options.max_connections) {
     HttpEvent event;
     event.status = 503;
