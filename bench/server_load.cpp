@@ -78,10 +78,6 @@ bool take(Client& client, const char* bytes, size_t count, Figures& figures) {
     if (client.tail.size() < found + 12) break;
     at = found + 6;
     if (client.tail.compare(at, 6, "[DONE]") == 0) {
-      if (client.tail.find("0\r\n\r\n", at) == std::string::npos) {
-        at = found;
-        break;
-      }
       client.tail.clear();
       return true;
     }
@@ -119,6 +115,8 @@ int main(int argc, char** argv) {
   const auto ask = [&](Client& client) {
     client.busy = next < bodies.size();
     if (!client.busy) return;
+    if (client.fd >= 0) ::close(client.fd);  // a connection for each: not every server keeps one
+    client.fd = connect_to(port);
     const std::string& body = bodies[next++];
     client.events = 0, client.asked = Clock::now();
     send_all(client.fd, "POST " + path +
@@ -126,7 +124,7 @@ int main(int argc, char** argv) {
                             std::to_string(body.size()) + "\r\n\r\n" + body);
   };
   const auto begin = Clock::now();
-  for (Client& client : clients) client.fd = connect_to(port), ask(client);
+  for (Client& client : clients) ask(client);
   std::vector<pollfd> polled;
   for (char buffer[65536]; done < bodies.size();) {
     polled.clear();

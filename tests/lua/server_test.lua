@@ -357,6 +357,18 @@ _, text = get "/metrics"
 assert(text:find 'qeng_requests_total{method="POST",path="/v1/chat/completions",status="200"} 8\n', text)
 assert(text:find 'qeng_tokens_total{kind="output"} %d+' and text:find 'qeng_time_to_first_token_seconds_count %d+')
 
+-- The Grafana dashboard draws figures that there are.
+local drawn = 0
+for _, panel in ipairs(q.json.decode(q.fs.read "scripts/grafana.json").panels) do
+  for _, target in ipairs(panel.targets) do
+    for name in target.expr:gmatch "qeng_[%w_]+" do
+      drawn = drawn + 1
+      assert(text:find("# TYPE " .. name:gsub("_bucket$", "") .. " ", 1, true), name)
+    end
+  end
+end
+assert(drawn > 10)
+
 -- The OpenAPI document has every route, with the fields that it takes.
 local document = q.json.decode(select(2, get "/openapi.json"))
 for _, route in ipairs(server.routes) do
