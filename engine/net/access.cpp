@@ -52,7 +52,7 @@ std::array<unsigned char, 32> digest(std::string_view text) {
 }
 }  // namespace
 
-Access::Access(const HttpOptions& options)
+AccessRules::AccessRules(const HttpOptions& options)
     : open_(options.open),
       origins_(options.origins),
       hosts_(options.hosts),
@@ -60,11 +60,11 @@ Access::Access(const HttpOptions& options)
   for (const std::string& key : options.keys) keys_.push_back(digest(key));
 }
 
-bool Access::listed_origin(std::string_view origin) const {
+bool AccessRules::listed_origin(std::string_view origin) const {
   return std::any_of(origins_.begin(), origins_.end(), [&](const auto& listed) { return same_word(listed, origin); });
 }
 
-std::string Access::origin_headers(const RequestHead& head) const {
+std::string AccessRules::origin_headers(const RequestHead& head) const {
   const std::string_view origin = head.header("origin");
   if (origin.empty() || !listed_origin(origin)) return "";
   return "Access-Control-Allow-Origin: " + std::string(origin) + "\r\nVary: Origin\r\n";
@@ -72,7 +72,7 @@ std::string Access::origin_headers(const RequestHead& head) const {
 
 // Each key that a request shows is compared with all: digests of one length, in constant time, so that how long it
 // takes tells nothing of a key.
-bool Access::knows_key(const RequestHead& head) const {
+bool AccessRules::knows_key(const RequestHead& head) const {
   std::vector<Digest> shown;
   if (const auto bearer = credentials(head.header("authorization"), "Bearer")) shown.push_back(digest(*bearer));
   if (const auto basic = credentials(head.header("authorization"), "Basic"))
@@ -84,25 +84,25 @@ bool Access::knows_key(const RequestHead& head) const {
   return known;
 }
 
-std::optional<Refusal> Access::check(const RequestHead& head, const std::string& path) const {
+std::optional<HttpRefusal> AccessRules::check(const RequestHead& head, const std::string& path) const {
   const std::string_view host = head.header("host"), origin = head.header("origin");
   if (hosts_ && std::none_of(hosts_->begin(), hosts_->end(),
                              [&](const auto& name) { return same_word(host_name(name), host_name(host)); }))
-    return Refusal{421, "this server does not answer for the host '" + std::string(host_name(host)) + "'", "", ""};
+    return HttpRefusal{421, "this server does not answer for the host '" + std::string(host_name(host)) + "'", "", ""};
   if (!origin.empty() && !same_word(origin, scheme_ + std::string(host))) {
     if (!listed_origin(origin))
-      return Refusal{403, "pages of " + std::string(origin) + " may not ask this server", "", ""};
+      return HttpRefusal{403, "pages of " + std::string(origin) + " may not ask this server", "", ""};
     if (head.method == "OPTIONS" && head.headers.count("access-control-request-method")) {
       std::string lines = "Access-Control-Allow-Methods: GET, HEAD, POST, PUT, PATCH, DELETE\r\n";
       if (const auto asked = head.header("access-control-request-headers"); !asked.empty())
         lines += "Access-Control-Allow-Headers: " + std::string(asked) + "\r\n";
-      return Refusal{204, "", "", lines + "Access-Control-Max-Age: 600\r\n"};
+      return HttpRefusal{204, "", "", lines + "Access-Control-Max-Age: 600\r\n"};
     }
   }
   const bool is_open = std::find(open_.begin(), open_.end(), path) != open_.end();
   if (!keys_.empty() && !is_open && !knows_key(head))
-    return Refusal{401, "this server wants a key: send Authorization: Bearer KEY, or x-api-key: KEY", "invalid_api_key",
-                   "WWW-Authenticate: Basic realm=\"qeng\"\r\n"};
+    return HttpRefusal{401, "this server wants a key: send Authorization: Bearer KEY, or x-api-key: KEY",
+                       "invalid_api_key", "WWW-Authenticate: Basic realm=\"qeng\"\r\n"};
   return std::nullopt;
 }
 

@@ -11,19 +11,19 @@
 
 namespace qeng {
 
-struct Refusal {
+struct HttpRefusal {
   int status = 0;
   std::string message;
   std::string code;     // "" for none
   std::string headers;  // further lines, each with its line end
 };
 
-class Access {
+class AccessRules {
  public:
-  explicit Access(const HttpOptions& options);
+  explicit AccessRules(const HttpOptions& options);
 
   // Nothing for a request that may be asked. A preflight of an origin in the list is "refused" with 204.
-  std::optional<Refusal> check(const RequestHead& head, const std::string& path) const;
+  std::optional<HttpRefusal> check(const RequestHead& head, const std::string& path) const;
 
   // Header lines that let a browser's page of an origin in the list read the answer; "" for other requests.
   std::string origin_headers(const RequestHead& head) const;

@@ -16,7 +16,7 @@ constexpr size_t kMaxAhead = 8192;       // of the next request, while one is an
 constexpr size_t kMaxDrained = 1 << 20;  // of a body that was refused: closing while it comes would lose the answer
 constexpr double kEndSeconds = 2;        // for the other side to end too
 
-std::string refusal_body(const Refusal& refusal) {
+std::string refusal_body(const HttpRefusal& refusal) {
   if (refusal.message.empty()) return "";
   const nlohmann::ordered_json error = {
       {"message", refusal.message},
@@ -96,7 +96,8 @@ void Connection::read_head() {
     return refuse({400, "not a request that can be understood: it begins with no method", "", ""});
   const size_t end = inbox_.find("\r\n\r\n", searched_);
   searched_ = inbox_.size() < 3 ? 0 : inbox_.size() - 3;
-  if (std::min(end, inbox_.size()) > listener_.options.max_head)
+  const size_t size = end == inbox_.npos ? inbox_.size() - std::min<size_t>(inbox_.size(), 3) : end;
+  if (size > listener_.options.max_head)
     return refuse({431, "the head of the request is larger than this server takes", "", ""});
   if (end == inbox_.npos) return read();
   take_head(end + 4);
@@ -168,7 +169,7 @@ void Connection::deliver() {
   advance();
 }
 
-void Connection::refuse(Refusal refusal) {
+void Connection::refuse(HttpRefusal refusal) {
   release_body();
   reader_.reset();
   event_.status = refusal.status;

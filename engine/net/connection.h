@@ -19,7 +19,7 @@ namespace qeng {
 // What the connections of a server share; it outlives them.
 struct Listener {
   HttpOptions options;
-  Access access{options};
+  AccessRules access{options};
   Desk desk{options.max_waiting_bytes};
 };
 
@@ -48,7 +48,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void take_head(size_t size);
   void read_body();
   void deliver();
-  void refuse(Refusal refusal);
+  void refuse(HttpRefusal refusal);
   void queue(std::string_view bytes);
   void flush();
   void write_some();

@@ -30,12 +30,12 @@ std::optional<std::string> percent_decoded(std::string_view text, bool plus_is_s
   return decoded;
 }
 
-std::optional<Target> parse_target(std::string_view text) {
+std::optional<RequestTarget> parse_target(std::string_view text) {
   if (text.empty() || text[0] != '/') return std::nullopt;
   const size_t question = text.find('?');
   auto path = percent_decoded(text.substr(0, question), false);
   if (!path) return std::nullopt;
-  Target target{std::move(*path), {}};
+  RequestTarget target{std::move(*path), {}};
   std::string_view rest = question == text.npos ? std::string_view() : text.substr(question + 1);
   while (!rest.empty()) {
     const size_t end = rest.find('&');

@@ -125,6 +125,12 @@ TEST_CASE("heads and bodies over the limits are refused, and those at the limits
   };
   CHECK(answered_by_network(server, head_of(1000)) == 0);
   CHECK(answered_by_network(server, head_of(1001)) == 431);
+  HttpClient slow(server.port());
+  slow.send(head_of(1000).substr(0, 1003));
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));  // so that the last byte comes alone
+  slow.send("\n");
+  server.respond(server.wait(10)->id, 200, {}, "");
+  CHECK(slow.reply().status == 200);
   CHECK(answered_by_network(server, "GET /" + std::string(5000, 'x')) == 431);
   const std::string post = "POST / HTTP/1.1\r\nHost: a\r\n";
   CHECK(answered_by_network(server, post + "Content-Length: 100000\r\n\r\n" + std::string(100000, 'x')) == 0);

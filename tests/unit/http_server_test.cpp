@@ -64,6 +64,12 @@ TEST_CASE("a body of chunks is their sum, and trailers change no header") {
     CHECK(event.headers.count("x-key") == 0);
     server.respond(event.id, 200, {}, "");
     CHECK(client.reply().status == 200);
+    const std::string none = text.substr(0, text.find("5;")) + "0\r\n\r\n";
+    for (size_t i = 0; i < (whole ? 1 : none.size()); ++i) client.send(whole ? none : none.substr(i, 1));
+    const HttpEvent empty = next(server);
+    CHECK(empty.body == "");
+    server.respond(empty.id, 200, {}, "");
+    CHECK(client.reply().status == 200);
   }
 }
 
