@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <netinet/tcp.h>
 #include <pthread.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -22,6 +23,14 @@ using asio::ip::tcp;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kAcceptPause{100};  // where the process has no more descriptors: until some are closed
+
+// Each connection is a descriptor, of which a shell gives 1,024 where the system allows many more.
+void allow_descriptors() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
 
 // Programs that the loop starts get no socket.
 void close_in_children(int descriptor) { fcntl(descriptor, F_SETFD, FD_CLOEXEC); }
@@ -60,6 +69,7 @@ Network::Network(Listener& listener)
   if (options.threads < 1 || options.threads > 64) fail("value", "threads is ", options.threads, ", expected 1 to 64");
   if (!options.cert.empty()) tls_ = std::make_unique<TlsContext>(options.cert, options.key);
 
+  allow_descriptors();
   WireError error;
   tcp::resolver resolver(io_);
   const auto found = resolver.resolve(without_brackets(options.host), std::to_string(options.port),

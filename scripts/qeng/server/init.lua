@@ -72,7 +72,7 @@ end
 -- ---------------------------------------------------------------- calls
 
 local function log(self, line)
-  if self.log then self.log(q.json.encode(line) .. "\n") end
+  if self.log then self.log(q.json.encode(line, { replace = true }) .. "\n") end
 end
 
 -- The call is over: it leaves the server, is counted and logged. Prompts and answers are in no log.
