@@ -25,6 +25,6 @@ return function(server)
     call:reply(200, { name = "qeng", models = q.json.array(names), routes = q.json.array(routes) })
   end, { says = "what there is" })
 
-  server:route("GET", "/openapi.json", function(call) call:reply(200, openapi.of(server.routes)) end,
+  server:route("GET", "/openapi.json", function(call) call:reply(200, openapi.of(server)) end,
     { says = "these routes, as OpenAPI describes them" })
 end
