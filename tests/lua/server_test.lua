@@ -203,6 +203,8 @@ refused(with { stop = { "" } }, "stop")
 refused(with { response_format = { type = "xml" } }, "response_format.type")
 refused(with { model = "gpt-4" }, "model", nil, 404)
 refused({ prompt = { {} } }, "prompt", "/v1/completions")
+refused({ prompt = { ("x,"):rep(16):match(("(x),"):rep(16)) }, n = 128, max_tokens = 1 }, "n", "/v1/completions")
+equal(#server.models[1].engine.waiting, 0, "all of them are gone")
 equal(get "/nowhere", 404, "no such path")
 post("/health", {}, 405)
 
