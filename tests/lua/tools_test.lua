@@ -188,6 +188,72 @@ for seed = 1, 4 do
   if fn.name == "get_weather" then checked(fn.arguments) else equal(fn.name, "clock", "one of them") end
 end
 
+-- In every form a required call is in the form's syntax, and its arguments are what the schema allows; a strict
+-- function's are where the model is free, after any text.
+local strict = { type = "function", ["function"] = { name = "get_weather", strict = true,
+  parameters = weather["function"].parameters } }
+local listed = { type = "function", ["function"] = { name = "get_weather", parameters = { type = "object",
+  required = { "place" }, properties = { place = { type = "string", enum = { "Rome", "Sm\"all" } },
+    days = { type = "integer", minimum = 1, maximum = 9 } } } } }
+local newer = "{{ tools }}[TOOL_CALLS][CALL_ID][ARGS]"
+local function calls_of(able, text)
+  local parser, calls, said = able:parser(1), {}, ""
+  for _, events in ipairs { parser:push(text), parser:finish() } do
+    for _, event in ipairs(events) do
+      if event.id then calls[#calls + 1] = { name = event.name, arguments = "" } end
+      if event.arguments then calls[#calls].arguments = calls[#calls].arguments .. event.arguments end
+      if event.over then calls[#calls].over = true end
+      if event.text then said = said .. event.text end
+    end
+  end
+  return calls, said
+end
+local function takes(grammar, text)
+  local matcher = grammar:matcher(model.tokenizer)
+  for _, id in ipairs(model.tokenizer:encode(text)) do
+    if not matcher:allows(id) then return false end
+    matcher:accept(id)
+  end
+  return matcher:complete()
+end
+for form, template in pairs { hermes = templates.hermes, xml = templates.xml, llama = templates.llama,
+    mistral = templates.mistral, args = newer } do
+  local forced = tools.new(tokenizer(template), { form == "xml" and listed or weather, clock }, "required", false)
+  for seed = 1, 6 do
+    local text = model:answer { prompt = "Go", grammar = forced:grammar(), max_tokens = 300, temperature = 1.5,
+      seed = seed }
+    local calls, said = calls_of(forced, text)
+    assert(#calls == 1 and calls[1].over and said == "", form .. ": " .. text)
+    if calls[1].name == "clock" then
+      equal(next(q.json.decode(calls[1].arguments)), nil, form)
+    else
+      checked(calls[1].arguments)
+    end
+  end
+  local named = tools.new(tokenizer(template), { weather, clock }, { type = "function",
+    ["function"] = { name = "clock" } })
+  local text = model:answer { prompt = "Go", grammar = named:grammar(), max_tokens = 300, temperature = 1 }
+  equal(calls_of(named, text)[1].name, "clock", form)
+  equal(tools.new(tokenizer(template), { weather, clock }):grammar(), nil, form)
+  equal(tools.new(tokenizer(template), { strict }, "none"):grammar(), nil, form)
+end
+local function call_with(given)
+  return ('<tool_call>\n{"name": "get_weather", "arguments": %s}\n</tool_call>'):format(given)
+end
+local free = tools.new(tokenizer(templates.hermes), { strict }):grammar()
+for _, text in ipairs { "", "a < b << c <tool_cal", "<<tool_<tool_call x", "<tool_call", call_with '{"place":"Rome"}',
+    "So <" .. call_with '{"place":"Rome"}' .. "\n" .. call_with '{"days":9,"place":""}' } do
+  assert(takes(free, text), text)
+end
+for _, text in ipairs { "<tool_call>", "x <tool_call> y", call_with '{"place":"Rome"}' .. " and", call_with "{}",
+    call_with '{"days":10,"place":"Rome"}', "<<tool_call>" } do
+  assert(not takes(free, text), text)
+end
+assert(takes(tools.new(tokenizer(templates.mistral), { strict }):grammar(), 'a [TOOL_[] [TOOL_CALLS][{"name": '
+  .. '"get_weather", "arguments": {"place":"x"}}]'))
+assert(takes(tools.new(tokenizer(templates.xml), { any }, "required"):grammar(), "<tool_call>\n<function=any>\n"
+  .. "<parameter=flag>\ntrue\n</parameter>\n<parameter=text>\n</b>\n\n</parameter>\n</function>\n</tool_call>"))
+
 -- Anthropic's and the responses' forms of the same.
 local block = post("/v1/messages", { model = "tiny", max_tokens = 200, messages = asked,
   tools = { { name = "get_weather", input_schema = weather["function"].parameters } },
@@ -219,6 +285,13 @@ local function refused(more, param)
   equal(post("/v1/chat/completions", all, 400).error.param, param, "param")
 end
 refused({ tools = { { type = "function", ["function"] = { name = "a b" } } } }, "tools[0].function.name")
+for place, parameters in pairs {
+  ["tools[0].function.parameters"] = { type = "array" },
+  ["tools[1].function.parameters"] = { type = "object", properties = { a = { ["if"] = true } } },
+} do
+  local other = { type = "function", ["function"] = { name = "other", parameters = parameters } }
+  refused({ tools = place:find "0" and { other } or { clock, other }, tool_choice = "required" }, place)
+end
 refused({ tools = { clock, clock } }, "tools[1].function.name")
 refused({ tools = { { type = "web_search" } } }, "tools[0]")
 refused({ tool_choice = { type = "function", ["function"] = { name = "other" } } }, "tool_choice")
