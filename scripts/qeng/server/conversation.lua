@@ -115,10 +115,4 @@ function conversation.blocks(call, able, on)
   })
 end
 
--- OpenAI's word for how an answer ended.
-function conversation.finish(r, calls)
-  if calls > 0 then return "tool_calls" end
-  return r.finish == "length" and "length" or "stop"
-end
-
 return conversation

@@ -41,7 +41,7 @@ local function whole(call, able, requests, head)
     over = function(i, r, count)
       local text = table.concat(texts[i])
       choices[i] = {
-        index = i - 1, finish_reason = conversation.finish(r, count),
+        index = i - 1, finish_reason = sampling.finish(r, count),
         message = {
           role = "assistant", content = (text ~= "" or count == 0) and text or q.json.null, refusal = q.json.null,
           reasoning_content = thoughts[i][1] and table.concat(thoughts[i]),
@@ -79,14 +79,9 @@ local function streamed(call, able, requests, head, usage)
       part { index = made.call, id = made.id, type = "function", ["function"] = { name = made.name, arguments = "" } }
       part { index = made.call, ["function"] = { arguments = made.arguments } }
     end,
-    over = function(i, r, calls) chunk(i, r, {}, conversation.finish(r, calls)) end,
+    over = function(i, r, calls) chunk(i, r, {}, sampling.finish(r, calls)) end,
   })
-  if usage then
-    head.choices, head.usage = q.json.array {}, sampling.usage(requests)
-    call:send(head)
-  end
-  call:send "[DONE]"
-  call:close()
+  sampling.end_stream(call, head, requests, usage)
 end
 
 return function(server)
