@@ -1,0 +1,55 @@
+// Elements without markup: whatever comes from models or files goes in as text.
+
+// make("a", { href: "#/chat", onclick: f }, "text", element): on... listens, true and false set or leave an attribute.
+export function make(tag, attributes = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (value === true) element.setAttribute(name, "");
+    else if (value !== false && value !== undefined) element.setAttribute(name, value);
+  }
+  element.append(...children);
+  return element;
+}
+
+export function button(text, onclick, more = {}) {
+  return make("button", { type: "button", onclick, ...more }, text);
+}
+
+// A control under its label.
+export function field(label, control, kind) {
+  return control.type === "checkbox" ? make("label", { class: "check" }, control, label)
+    : make("label", { class: kind }, label, control);
+}
+
+export function select(values, chosen, more = {}) {
+  return make("select", more, ...values.map((each) => make("option", { value: each, selected: each === chosen }, each)));
+}
+
+// columns: titles, of numbers as [title]; rows: lists of texts and elements.
+export function table(caption, columns, rows, empty = "none") {
+  const kind = (i) => ({ class: Array.isArray(columns[i]) ? "number" : undefined });
+  const head = make("tr", {}, ...columns.map((title, i) => make("th", { scope: "col", ...kind(i) }, String(title))));
+  const lines = rows.map((row) => make("tr", {}, ...row.map((cell, i) => make("td", kind(i), cell))));
+  if (!rows.length) lines.push(make("tr", {}, make("td", { colspan: columns.length, class: "soft" }, empty)));
+  return make("div", { class: "wide", tabindex: "0", role: "region", "aria-label": caption },
+    make("table", {}, make("caption", {}, caption), make("thead", {}, head), make("tbody", {}, ...lines)));
+}
+
+// 1234567 as 1.23M; digits: how many count.
+export function brief(value, digits = 3) {
+  if (value === undefined || value === null || Number.isNaN(value)) return "–";
+  for (const [size, unit] of [[1e9, "G"], [1e6, "M"], [1e4, "k"]]) {
+    if (Math.abs(value) >= size) return Number((value / (unit === "k" ? 1e3 : size)).toPrecision(digits)) + unit;
+  }
+  return String(Number(value.toPrecision(Number.isInteger(value) ? 5 : digits)));
+}
+
+export function bytes(value) {
+  return value >= 2 ** 30 ? (value / 2 ** 30).toFixed(1) + " GiB" : (value / 2 ** 20).toFixed(1) + " MiB";
+}
+
+export function seconds(value) {
+  if (value === undefined || Number.isNaN(value)) return "–";
+  return value < 1 ? Number((value * 1000).toPrecision(3)) + " ms" : Number(value.toPrecision(3)) + " s";
+}
