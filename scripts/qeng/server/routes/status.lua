@@ -1,7 +1,6 @@
 -- GET /health (the process lives), /ready (it takes requests), /metrics and /openapi.json.
 
 local openapi = require "qeng.server.openapi"
-local q = require "qeng.core"
 
 return function(server)
   server:route("GET", "/health", function(call) call:reply(200, { status = "ok" }) end,
