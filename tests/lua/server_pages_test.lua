@@ -1,5 +1,5 @@
--- The dashboard by a listener without a network: what its files are served as, that each file that one names exists, and
--- that the pages keep to the policy that they are sent with.
+-- The dashboard by a listener without a network: what its files are served as, that each file that one names is there,
+-- and that the pages keep to the policy that they are sent with.
 package.path = (arg[0]:match "^(.*/)" or "./") .. "?.lua;" .. package.path
 local q = require "qeng"
 

@@ -47,18 +47,20 @@ export function chart(title, unit, range = {}) {
     if (!all.length) return picture.replaceChildren(svg("text", { x: left, y: height / 2 }, "no figures yet"));
     const x0 = Math.min(...xs), x1 = Math.max(...xs, x0 + 1e-9);
     const zero = range.zero || Math.min(...ys) >= 0 && Math.min(...ys) < Math.max(...ys) / 3;
-    const y0 = zero ? 0 : Math.min(...ys), y1 = Math.max(...ys) > y0 ? Math.max(...ys) : y0 + 1;
+    let y0 = zero ? 0 : Math.min(...ys), y1 = Math.max(...ys);
+    if (y1 === y0) [y0, y1] = y0 ? [y0 - Math.abs(y0) / 10, y1 + Math.abs(y1) / 10] : [0, 1];
     const at = ([x, y]) => [left + (x - x0) / (x1 - x0) * (width - left - 8),
       height - bottom - (y - y0) / (y1 - y0) * (height - bottom - top)].map((v) => v.toFixed(1));
     const parts = [];
+    const digits = (low, high) => 2 + Math.ceil(Math.log10(Math.max(Math.abs(low), Math.abs(high)) / (high - low)));
     for (const y of ticks(y0, y1)) {
       const [, at_y] = at([x0, y]);
       parts.push(svg("line", { class: "grid", x1: left, x2: width - 8, y1: at_y, y2: at_y }),
-        svg("text", { x: left - 6, y: Number(at_y) + 4, "text-anchor": "end" }, brief(y)));
+        svg("text", { x: left - 6, y: Number(at_y) + 4, "text-anchor": "end" }, brief(y, digits(y0, y1))));
     }
     for (const x of ticks(x0, x1)) {
       if (x1 - x0 < 1) break;
-      parts.push(svg("text", { x: at([x, y0])[0], y: height - 5, "text-anchor": "middle" }, brief(x)));
+      parts.push(svg("text", { x: at([x, y0])[0], y: height - 5, "text-anchor": "middle" }, brief(x, digits(x0, x1))));
     }
     shown.forEach((points, i) => {
       const line = points.length > 1 ? points : points.flatMap((p) => [p, [p[0] + (x1 - x0) / 100, p[1]]]);

@@ -40,9 +40,9 @@ export function table(caption, columns, rows, empty = "none") {
 export function brief(value, digits = 3) {
   if (value === undefined || value === null || Number.isNaN(value)) return "–";
   for (const [size, unit] of [[1e9, "G"], [1e6, "M"], [1e4, "k"]]) {
-    if (Math.abs(value) >= size) return Number((value / (unit === "k" ? 1e3 : size)).toPrecision(digits)) + unit;
+    if (Math.abs(value) >= size) return Number((value / (unit === "k" ? 1e3 : size)).toPrecision(Math.min(9, digits))) + unit;
   }
-  return String(Number(value.toPrecision(Number.isInteger(value) ? 5 : digits)));
+  return String(Number(value.toPrecision(Math.min(9, Number.isInteger(value) ? Math.max(5, digits) : digits))));
 }
 
 export function bytes(value) {
