@@ -12,7 +12,7 @@ const most_shown = 20000;  // characters of a log
 
 export async function open(root, life) {
   const model = select((await get("/v1/models", life.signal)).data.filter((m) => !m.parent).map((m) => m.id));
-  const data = make("input", { placeholder: "the built-in examples" });
+  const data = make("input", { placeholder: "none: a demonstration" });
   const options = numbers.map(([name, value, step]) => [name, make("input", { type: "number", min: 0, step, value })]);
   const form = make("form", { class: "form", onsubmit: (event) => { event.preventDefault(); begin(); } },
     field("Model", model), field("Data within --root", data),
@@ -34,8 +34,7 @@ export async function open(root, life) {
   }
 
   function begin() {
-    const asked = { model: model.value };
-    if (data.value) asked.data = data.value;
+    const asked = data.value ? { model: model.value, data: data.value } : {};  // without: the recipe's demonstration
     for (const [key, input] of options) if (input.value !== "") asked[key] = Number(input.value);
     return act(async () => choose(await post("/api/jobs", { kind: "train", options: asked }, life.signal)));
   }
