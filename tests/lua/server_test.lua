@@ -203,6 +203,8 @@ refused(with { stop = { "" } }, "stop")
 refused(with { response_format = { type = "xml" } }, "response_format.type")
 refused(with { model = "gpt-4" }, "model", nil, 404)
 refused({ prompt = { {} } }, "prompt", "/v1/completions")
+refused({ prompt = { ("x,"):rep(16):match(("(x),"):rep(16)) }, n = 128, max_tokens = 1 }, "n", "/v1/completions")
+equal(#server.models[1].engine.waiting, 0, "all of them are gone")
 equal(get "/nowhere", 404, "no such path")
 post("/health", {}, 405)
 
@@ -372,11 +374,12 @@ assert(drawn > 10)
 -- The OpenAPI document has every route, with the fields that it takes.
 local document = q.json.decode(select(2, get "/openapi.json"))
 for _, route in ipairs(server.routes) do
-  local said = document.paths[route.path:gsub("%*}", "}")][route.method:lower()]
-  assert(said.summary == route.about.says and (route.about.says or route.path:find "hello" or route.path:find "broken"))
+  local entry = document.paths[route.path:gsub("%*}", "}")][route.method:lower()]
+  assert(entry.summary == route.about.says)
+  assert(route.about.says or route.path:find "hello" or route.path:find "broken")
   if route.about.fields then
-    local schema = said.requestBody.content["application/json"].schema
-    for _, entry in ipairs(route.about.fields) do assert(schema.properties[entry[1]], entry[1]) end
+    local schema = entry.requestBody.content["application/json"].schema
+    for _, field in ipairs(route.about.fields) do assert(schema.properties[field[1]], field[1]) end
   end
 end
 

@@ -90,6 +90,37 @@ def structured(client):
     expect(free.choices[0].message.content.startswith("{"), f"{free.choices[0].message.content!r} is no object")
 
 
+WEATHER = {"type": "object", "properties": {"place": {"type": "string", "maxLength": 8}}, "required": ["place"], "additionalProperties": False}
+
+
+def tools(client, other):
+    """A required call in each API, streamed and whole; its result goes back."""
+    function = {"name": "get_weather", "description": "The weather of a place.", "parameters": WEATHER}
+    asked = {"model": "tiny", "messages": QUESTION, "max_tokens": 200, "seed": 1, "tools": [{"type": "function", "function": function}],
+             "tool_choice": "required"}
+    whole = client.chat.completions.create(**asked).choices[0]
+    made = whole.message.tool_calls[0]
+    expect(whole.finish_reason == "tool_calls" and set(json.loads(made.function.arguments)) == {"place"}, f"called with {made.function.arguments}")
+    with client.chat.completions.stream(**asked) as stream:
+        last = stream.get_final_completion().choices[0].message.tool_calls[0]
+    expect(last.function.arguments == made.function.arguments and last.function.name == "get_weather", "streamed and whole differ")
+    back = QUESTION + [whole.message.model_dump(exclude_none=True), {"role": "tool", "tool_call_id": made.id, "content": "rain"}]
+    expect(client.chat.completions.create(model="tiny", messages=back, tools=asked["tools"], max_tokens=4).choices, "a result is not taken")
+    block = other.messages.create(model="tiny", max_tokens=200, messages=QUESTION, tool_choice={"type": "any"},
+                                  tools=[{"name": "get_weather", "input_schema": WEATHER}]).content[0]
+    expect(block.type == "tool_use" and set(block.input) == {"place"}, f"called with {block}")
+    with other.messages.stream(model="tiny", max_tokens=200, messages=QUESTION, tool_choice={"type": "any"},
+                               tools=[{"name": "get_weather", "input_schema": WEATHER}]) as stream:
+        expect(set(stream.get_final_message().content[0].input) == {"place"}, "streamed input")
+    back = QUESTION + [{"role": "assistant", "content": [block.model_dump()]},
+                       {"role": "user", "content": [{"type": "tool_result", "tool_use_id": block.id, "content": "rain"}]}]
+    expect(other.messages.create(model="tiny", max_tokens=4, messages=back).content, "a result is not taken")
+    item = client.responses.create(model="tiny", input="Where?", tool_choice="required", max_output_tokens=200,
+                                   tools=[{"type": "function", "name": "get_weather", "parameters": WEATHER, "strict": True}]).output[0]
+    expect(item.type == "function_call" and set(json.loads(item.arguments)) == {"place"}, f"called with {item}")
+    refused(openai.BadRequestError, lambda: client.chat.completions.create(**{**asked, "tools": [{"type": "web_search"}]}), "tools[0]")
+
+
 def responses(client):
     first = client.responses.create(model="tiny", input="Where is the hat?", temperature=0, max_output_tokens=20)
     expect(first.output_text == own([{"messages": QUESTION, "temperature": 0, "max_tokens": 20}])[0]["text"], f"{first.output_text!r}")
@@ -172,6 +203,8 @@ with serving() as address:
         completions(client)
     with check("openai: structured output"):
         structured(client)
+    with check("openai, anthropic: tools"):
+        tools(client, other)
     with check("openai: responses"):
         responses(client)
     with check("openai: errors"):
@@ -183,4 +216,4 @@ with serving() as address:
         theirs(other)
     with check("anthropic: eight at once"):
         asyncio.run(their_async(address))
-row("openai, anthropic", f"{openai.__version__}, {anthropic.__version__}", 9)
+row("openai, anthropic", f"{openai.__version__}, {anthropic.__version__}", 10)

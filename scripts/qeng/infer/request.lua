@@ -11,6 +11,7 @@
 --   keep                      tokens at the beginning that a shift keeps
 --   lookup                    guess up to so many tokens from earlier occurrences
 --   draft                     false: without the engine's draft model
+--   visible                   special tokens whose text counts as the answer's: {[id] = true}
 --   rank                      those of a smaller one are admitted first (0)
 --   reasoning                 true: what stands between <think> and </think> comes apart, and a grammar begins after it
 --   reasoning_budget          after so many tokens of reasoning </think> is said for the model
@@ -53,7 +54,7 @@ local breakers = { "\n", ":", '"', "*" }  -- llama.cpp's
 local known = {}
 for name in ([[
   ids prompt messages system tools template template_args max_tokens stop stop_ids grammar adapter logprobs
-  prompt_logprobs context keep lookup draft reasoning reasoning_budget on_token rank
+  prompt_logprobs context keep lookup draft reasoning reasoning_budget on_token rank visible
 ]]):gmatch "%S+" do known[name] = true end
 for _, name in ipairs(sampling) do known[name] = true end
 
@@ -238,6 +239,7 @@ function request.new(owner, opt)
   check_type(opt, "stop_ids", "table", "a set of token ids, {[id] = true}")
   check_type(opt, "on_token", "function", "a function")
   check_type(opt, "rank", "number", "a number")
+  check_type(opt, "visible", "table", "a set of token ids, {[id] = true}")
   if opt.stop_ids then check_stop_ids(opt.stop_ids) end
   if opt.adapter then check_adapter(model, opt.adapter) end
   local filter = stop.new(opt.stop)
@@ -255,7 +257,8 @@ function request.new(owner, opt)
     prompt_logprobs = alternatives(model, opt, "prompt_logprobs"),
     prompt_logprobs_list = opt.prompt_logprobs and { false } or nil,
     context = context, keep = count_of(opt, "keep") or 0, lookup = count_of(opt, "lookup"),
-    draft = opt.draft ~= false, on_token = opt.on_token, rank = opt.rank or 0,
+    draft = opt.draft ~= false, on_token = opt.on_token, seed = opt.seed or 0,
+    rank = opt.rank or 0, visible = opt.visible or {},
     reasoning_budget = count_of(opt, "reasoning_budget"), reasoning_tokens = 0,
     text = "", reasoning_text = "", pieces = {}, filter = filter, reused = 0, drafted = 0, accepted = 0, preempted = 0,
   }, Request)
@@ -301,7 +304,7 @@ function Request:speak(id)
   elseif id == self.think_close and self.thinking then
     self:say(self.thinking:flush(), "reasoning")
     self.thinking = nil
-  elseif not tokenizer:is_special(id) then
+  elseif self.visible[id] or not tokenizer:is_special(id) then
     local text, stopped = (self.thinking or self.filter):push(tokenizer:bytes(id))
     self:say(text, self.thinking and "reasoning" or nil)
     self.stop_string = stopped

@@ -4,6 +4,8 @@
 local problem = require "qeng.server.problem"
 local q = require "qeng.core"
 
+local most = 1024  -- answers to a request: prompts times n
+
 local Call = {}
 Call.__index = Call
 
@@ -95,6 +97,9 @@ end
 -- Submits a request to a served model's engine (infer/request.lua has the options). It is cancelled when the client
 -- leaves.
 function Call:submit(served, opt)
+  if #self.requests == most then
+    problem.raise(400, ("a request asks for more than %d answers: send several"):format(most), "n")
+  end
   local metrics, at = self.server.metrics, self.event.at
   local last
   opt.on_token = function()

@@ -5,6 +5,7 @@ local messages = require "qeng.server.messages"
 local problem = require "qeng.server.problem"
 local request = require "qeng.infer.request"
 local sampling = require "qeng.server.sampling"
+local tools = require "qeng.server.tools"
 
 local conversation = {}
 
@@ -18,8 +19,8 @@ local function template_arguments(given)
   return next(all) and all or nil
 end
 
--- The served model, and the options of its requests. given: checked fields; exact: messages and response_format with
--- the order of their keys.
+-- The served model, the options of its requests, and its tools (server/tools.lua) or nil. given: checked fields; exact:
+-- messages, tools and response_format with the order of their keys.
 function conversation.read(server, given, exact)
   if given.max_tokens and given.max_completion_tokens and given.max_tokens ~= given.max_completion_tokens then
     problem.raise(400, "'max_tokens' and 'max_completion_tokens' differ: give one", "max_tokens")
@@ -29,11 +30,20 @@ function conversation.read(server, given, exact)
   end
   local served, opt = sampling.read(server, given, given.response_format, exact.response_format)
   local said = messages.read(exact.messages)
-  opt.ids = request.ids(served.model, { messages = said, template_args = template_arguments(given) })
+  local able = tools.new(request.tokenizer(served.model), exact.tools, exact.tool_choice, given.parallel_tool_calls)
+  if able then
+    if opt.grammar and able.forced then
+      problem.raise(400, "'response_format' and a 'tool_choice' that requires a call exclude each other", "tool_choice")
+    end
+    said, opt.grammar, opt.visible = able:messages(said), able:grammar() or opt.grammar, able:tokens()
+  end
+  opt.ids = request.ids(served.model, {
+    messages = said, tools = able and able:for_template(), template_args = template_arguments(given),
+  })
   opt.max_tokens = sampling.room(served, opt.ids, given.max_completion_tokens or given.max_tokens)
   opt.reasoning = served:thinks()
   if given.logprobs then opt.logprobs = given.top_logprobs or 0 end
-  return served, opt
+  return served, opt, able
 end
 
 -- Submits n requests, of seeds one after the other.
@@ -48,10 +58,22 @@ function conversation.submit(call, served, opt, n)
   return requests
 end
 
--- Follows the requests of a call to their ends: on.text(i, request, text) and on.reasoning(i, request, text) as they
--- come, on.over(i, request) at the end of each.
-function conversation.follow(call, on)
-  local said = {}
+-- Follows the requests of a call to their ends: on.text(i, request, text), on.reasoning(i, request, text) and, with
+-- tools, on.call(i, request, made) with made of {call = its number, id =, name =, arguments =}, as they come;
+-- on.over(i, request, calls) at the end of each, with how many calls it made.
+function conversation.follow(call, able, on)
+  local said, parsers, calls = {}, {}, {}
+  local function heard(i, r, events)
+    for _, event in ipairs(events) do
+      if event.text then
+        on.text(i, r, event.text)
+      elseif (calls[i] or 0) == 0 or able.parallel then
+        calls[i] = (calls[i] or 0) + 1
+        on.call(i, r, event)
+        if not able.parallel then r.engine:cancel(r) end
+      end
+    end
+  end
   call:follow(function(i, r, text, kind)
     if kind == "reasoning" then
       said[i] = "reasoning"
@@ -60,34 +82,43 @@ function conversation.follow(call, on)
     if said[i] == "reasoning" then text = text:gsub("^%s+", "") end  -- the lines between reasoning and answer
     if text == "" then return end
     said[i] = "text"
-    on.text(i, r, text)
-  end, on.over)
+    if not able then return on.text(i, r, text) end
+    parsers[i] = parsers[i] or able:parser(r.seed)
+    heard(i, r, parsers[i]:push(text))
+  end, function(i, r)
+    if parsers[i] then heard(i, r, parsers[i]:finish()) end
+    on.over(i, r, calls[i] or 0)
+  end)
 end
 
--- The same of a single request, as blocks one after the other: on.begin(kind) with kind "text" or "reasoning",
--- on.more(kind, text), on.stop(kind), and on.over(request) after the last. There is at least one.
-function conversation.blocks(call, on)
+-- The same of a single request, as blocks one after the other: on.begin(kind, made) with kind "text", "reasoning" or
+-- "call", on.more(kind, text), on.stop(kind), and on.over(request, calls) after the last. There is at least one.
+function conversation.blocks(call, able, on)
   local open
-  local function say(kind, text)
-    if open ~= kind then
+  local function say(kind, text, made)
+    if open ~= kind or made then
       if open then on.stop(open) end
       open = kind
-      on.begin(kind)
+      on.begin(kind, made)
     end
     if text then on.more(kind, text) end
   end
-  conversation.follow(call, {
+  conversation.follow(call, able, {
     text = function(_, _, text) say("text", text) end,
     reasoning = function(_, _, text) say("reasoning", text) end,
-    over = function(_, r)
+    call = function(_, _, made) say("call", made.arguments, made) end,
+    over = function(_, r, calls)
       if not open then say "text" end
       on.stop(open)
-      on.over(r)
+      on.over(r, calls)
     end,
   })
 end
 
 -- OpenAI's word for how an answer ended.
-function conversation.finish(r) return r.finish == "length" and "length" or "stop" end
+function conversation.finish(r, calls)
+  if calls > 0 then return "tool_calls" end
+  return r.finish == "length" and "length" or "stop"
+end
 
 return conversation

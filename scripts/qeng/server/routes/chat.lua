@@ -28,18 +28,24 @@ local list = sampling.with {
   { "safety_identifier", "string", unused = true },
 }
 
-local function whole(call, requests, head)
-  local texts, thoughts, choices = {}, {}, {}
-  for i in ipairs(requests) do texts[i], thoughts[i] = {}, {} end
-  conversation.follow(call, {
+local function whole(call, able, requests, head)
+  local texts, thoughts, calls, choices = {}, {}, {}, {}
+  for i in ipairs(requests) do texts[i], thoughts[i], calls[i] = {}, {}, {} end
+  conversation.follow(call, able, {
     text = function(i, _, text) table.insert(texts[i], text) end,
     reasoning = function(i, _, text) table.insert(thoughts[i], text) end,
-    over = function(i, r)
+    call = function(i, _, made)
+      table.insert(calls[i], { id = made.id, type = "function",
+        ["function"] = { name = made.name, arguments = made.arguments } })
+    end,
+    over = function(i, r, count)
+      local text = table.concat(texts[i])
       choices[i] = {
-        index = i - 1, finish_reason = conversation.finish(r),
+        index = i - 1, finish_reason = conversation.finish(r, count),
         message = {
-          role = "assistant", content = table.concat(texts[i]), refusal = q.json.null,
+          role = "assistant", content = (text ~= "" or count == 0) and text or q.json.null, refusal = q.json.null,
           reasoning_content = thoughts[i][1] and table.concat(thoughts[i]),
+          tool_calls = count > 0 and q.json.array(calls[i]) or nil,
         },
         logprobs = r.logprobs and logprobs.chat(r, 1) or q.json.null,
       }
@@ -49,7 +55,7 @@ local function whole(call, requests, head)
   call:reply(200, head)
 end
 
-local function streamed(call, requests, head, usage)
+local function streamed(call, able, requests, head, usage)
   local told = {}
   head.object = "chat.completion.chunk"
   if usage then head.usage = q.json.null end
@@ -65,10 +71,15 @@ local function streamed(call, requests, head, usage)
   end
   call:stream()
   for i in ipairs(requests) do chunk(i, nil, { role = "assistant", content = "" }) end
-  conversation.follow(call, {
+  conversation.follow(call, able, {
     text = function(i, r, text) chunk(i, r, { content = text }) end,
     reasoning = function(i, r, text) chunk(i, r, { reasoning_content = text }) end,
-    over = function(i, r) chunk(i, r, {}, conversation.finish(r)) end,
+    call = function(i, r, made)
+      local function part(fields) chunk(i, r, { tool_calls = q.json.array { fields } }) end
+      part { index = made.call, id = made.id, type = "function", ["function"] = { name = made.name, arguments = "" } }
+      part { index = made.call, ["function"] = { arguments = made.arguments } }
+    end,
+    over = function(i, r, calls) chunk(i, r, {}, conversation.finish(r, calls)) end,
   })
   if usage then
     head.choices, head.usage = q.json.array {}, sampling.usage(requests)
@@ -80,13 +91,13 @@ end
 
 return function(server)
   server:route("POST", "/v1/chat/completions", function(call, given)
-    local served, opt = conversation.read(server, given, call:exact())
+    local served, opt, able = conversation.read(server, given, call:exact())
     local requests = conversation.submit(call, served, opt, given.n)
     local head = {
       id = server:name "chatcmpl", created = os.time(), model = given.model or served.name,
       system_fingerprint = served.fingerprint, service_tier = "default",
     }
-    if not given.stream then return whole(call, requests, head) end
-    streamed(call, requests, head, given.stream_options and given.stream_options.include_usage)
+    if not given.stream then return whole(call, able, requests, head) end
+    streamed(call, able, requests, head, given.stream_options and given.stream_options.include_usage)
   end, { says = "answers in a conversation, as OpenAI's", fields = list })
 end

@@ -32,7 +32,7 @@ return function(server)
     opt.max_tokens = sampling.room(found, opt.ids, given.n_predict)
     local texts, requests = {}, conversation.submit(call, found, opt, 1)
     if given.stream then call:stream() end
-    conversation.follow(call, {
+    conversation.follow(call, nil, {
       text = function(_, _, text)
         texts[#texts + 1] = text
         if given.stream then call:send { content = text, stop = false } end

@@ -44,7 +44,7 @@ local function bad(name, text) problem.raise(400, ("%s: %s"):format(name, text),
 
 -- A message's blocks as messages of ours: results of tools stand before what the user says.
 local function of_blocks(role, blocks, name, out)
-  local texts, calls, results = {}, {}, {}
+  local texts, calls, results = {}, q.json.array {}, {}
   for i, block in ipairs(blocks) do
     local at, kind = ("%s.content.%d"):format(name, i - 1), type(block) == "table" and block.type
     if kind == "text" and type(block.text) == "string" then
@@ -102,19 +102,38 @@ local function translated(given)
   return {
     model = given.model, max_tokens = given.max_tokens, temperature = given.temperature, top_p = given.top_p,
     top_k = given.top_k, stop = given.stop_sequences, n = 1,
+    parallel_tool_calls = not (given.tool_choice and given.tool_choice.disable_parallel_tool_use == true),
     reasoning_budget = given.thinking and given.thinking.budget_tokens, response_format = format_of(config),
     reasoning_effort = config and (config.effort == "max" and "xhigh" or config.effort),
     chat_template_kwargs = thinks and { enable_thinking = thinks ~= "disabled" } or nil,
   }
 end
 
+-- Their tools and choice as OpenAI's.
+local function tools_of(exact)
+  local made = {}
+  for i, tool in ipairs(type(exact.tools) == "table" and exact.tools or {}) do
+    if type(tool) ~= "table" or tool.type ~= nil and tool.type ~= "custom" then
+      bad(("tools.%d"):format(i - 1), "expected {name, description, input_schema}")
+    end
+    made[i] = { type = "function", ["function"] = setmetatable({
+      name = tool.name, description = tool.description, parameters = tool.input_schema,
+    }, { __keys = { "name", "description", "parameters" } }) }
+  end
+  local choice = type(exact.tool_choice) == "table" and exact.tool_choice or {}
+  return made, choice.type == "any" and "required" or choice.type == "tool" and { name = choice.name } or choice.type
+end
+
 local function spelled(given, exact)
-  return { messages = converted(given, exact), response_format = format_of(exact.output_config) }
+  local made, choice = tools_of(exact)
+  return { messages = converted(given, exact), response_format = format_of(exact.output_config), tools = made,
+    tool_choice = choice }
 end
 
 -- ---------------------------------------------------------------- the answer
 
-local function stop_reason(r)
+local function stop_reason(r, calls)
+  if calls > 0 then return "tool_use" end
   if r.stop_string then return "stop_sequence" end
   return r.finish == "length" and "max_tokens" or "end_turn"
 end
@@ -126,10 +145,10 @@ local function usage(r)
   }
 end
 
-local function message(call, served, content, r)
+local function message(call, served, content, r, calls)
   return {
     id = call.server:name "msg", type = "message", role = "assistant", model = served.name,
-    content = q.json.array(content), stop_reason = r and stop_reason(r) or q.json.null,
+    content = q.json.array(content), stop_reason = r and stop_reason(r, calls) or q.json.null,
     stop_sequence = r and r.stop_string or q.json.null,
     usage = r and usage(r) or { input_tokens = 0, output_tokens = 0 },
   }
@@ -137,24 +156,29 @@ end
 
 local names = { text = "text", reasoning = "thinking" }
 
-local function empty(kind)
+local function empty(kind, made)
+  if made then return { type = "tool_use", id = made.id, name = made.name, input = {} } end
   return kind == "text" and { type = "text", text = "" } or { type = "thinking", thinking = "", signature = "" }
 end
 
-local function whole(call, served)
+local function whole(call, served, able)
   local content = {}
-  conversation.blocks(call, {
-    begin = function(kind) content[#content + 1] = empty(kind) end,
+  conversation.blocks(call, able, {
+    begin = function(kind, made) content[#content + 1] = empty(kind, made) end,
     more = function(kind, text)
       local block, name = content[#content], names[kind]
-      block[name] = block[name] .. text
+      if kind == "call" then
+        block.input = q.json.decode(text, { ordered = true, exact = true })
+      else
+        block[name] = block[name] .. text
+      end
     end,
     stop = function() end,
-    over = function(r) call:reply(200, message(call, served, content, r)) end,
+    over = function(r, calls) call:reply(200, message(call, served, content, r, calls)) end,
   })
 end
 
-local function streamed(call, served)
+local function streamed(call, served, able)
   local index = -1
   local function tell(name, value)
     value.type = name
@@ -162,19 +186,23 @@ local function streamed(call, served)
   end
   call:stream()
   tell("message_start", { message = message(call, served, {}) })
-  conversation.blocks(call, {
-    begin = function(kind)
+  conversation.blocks(call, able, {
+    begin = function(kind, made)
       index = index + 1
-      tell("content_block_start", { index = index, content_block = empty(kind) })
+      tell("content_block_start", { index = index, content_block = empty(kind, made) })
     end,
     more = function(kind, text)
       local name = names[kind]
+      if kind == "call" then
+        local delta = { type = "input_json_delta", partial_json = text }
+        return tell("content_block_delta", { index = index, delta = delta })
+      end
       tell("content_block_delta", { index = index, delta = { type = name .. "_delta", [name] = text } })
     end,
     stop = function() tell("content_block_stop", { index = index }) end,
-    over = function(r)
+    over = function(r, calls)
       tell("message_delta", {
-        delta = { stop_reason = stop_reason(r), stop_sequence = r.stop_string or q.json.null }, usage = usage(r),
+        delta = { stop_reason = stop_reason(r, calls), stop_sequence = r.stop_string or q.json.null }, usage = usage(r),
       })
       tell("message_stop", {})
       call:close()
@@ -192,10 +220,10 @@ end
 
 return function(server)
   server:route("POST", "/v1/messages", function(call, given)
-    local served, opt = conversation.read(server, translated(given), spelled(given, call:exact()))
+    local served, opt, able = conversation.read(server, translated(given), spelled(given, call:exact()))
     conversation.submit(call, served, opt, 1)
-    if given.stream then return streamed(call, served) end
-    whole(call, served)
+    if given.stream then return streamed(call, served, able) end
+    whole(call, served, able)
   end, { says = "answers in a conversation, as Anthropic's", fields = list, errors = errors })
 
   server:route("POST", "/v1/messages/count_tokens", function(call, given)

@@ -40,6 +40,7 @@ local list = {
 }
 
 local most_kept = 256
+local null = q.json.null
 
 -- ---------------------------------------------------------------- from their input to messages
 
@@ -50,7 +51,7 @@ local function item_of(item, name)
   local kind = item.type or "message"
   if kind == "message" then return { role = item.role, content = messages.text(item.content, name .. ".content") } end
   if kind == "function_call" then
-    return { role = "assistant", content = "", tool_calls = { {
+    return { role = "assistant", content = "", tool_calls = q.json.array { {
       id = item.call_id, type = "function", ["function"] = { name = item.name, arguments = item.arguments } } } }
   end
   if kind == "function_call_output" then
@@ -83,17 +84,31 @@ local function format_of(format)
   return { type = "json_schema", json_schema = { schema = format.schema } }
 end
 
+-- Their tools as those of chat completions.
+local function tools_of(exact)
+  local made = {}
+  for i, tool in ipairs(type(exact.tools) == "table" and exact.tools or {}) do
+    if type(tool) ~= "table" or tool.type ~= "function" then
+      bad(("tools[%d].type"):format(i - 1), "expected function")
+    end
+    made[i] = { type = "function", ["function"] = setmetatable({
+      name = tool.name, description = tool.description, parameters = tool.parameters,
+    }, { __keys = { "name", "description", "parameters" } }) }
+  end
+  local choice = exact.tool_choice
+  return made, choice ~= null and choice or nil
+end
+
 local function translated(given)
   local effort = given.reasoning and given.reasoning.effort
   return {
     model = given.model, max_tokens = given.max_output_tokens, temperature = given.temperature, top_p = given.top_p,
-    reasoning_effort = effort, response_format = format_of(given.text and given.text.format), n = 1,
+    reasoning_effort = effort, parallel_tool_calls = given.parallel_tool_calls,
+    response_format = format_of(given.text and given.text.format), n = 1,
   }
 end
 
 -- ---------------------------------------------------------------- the answer
-
-local null = q.json.null
 
 local function usage(r)
   return {
@@ -123,44 +138,57 @@ local function part_of(kind, text)
   return { type = "output_text", text = text, annotations = q.json.array {}, logprobs = q.json.array {} }
 end
 
-local function item_for(call, kind, content, status)
+local function item_for(call, kind, made, status)
+  if kind == "call" then
+    return { type = "function_call", id = call.server:name "fc", call_id = made.id, name = made.name, arguments = "",
+      status = status }
+  end
   if kind == "reasoning" then
     return { type = "reasoning", id = call.server:name "rs", summary = q.json.array {}, status = status,
-      content = q.json.array { content } }
+      content = q.json.array {} }
   end
   return { type = "message", id = call.server:name "msg", role = "assistant", status = status,
-    content = q.json.array { content } }
+    content = q.json.array {} }
 end
 
 -- Follows the request, and completes the head. tell(name, value): events of a stream.
-local function follow(call, head, tell)
+local function follow(call, able, head, tell)
   local item, text
-  local function place(more)
-    local value = { output_index = #head.output - 1, content_index = 0, item_id = item.id }
+  local function place(kind, more)
+    local value = { output_index = #head.output - 1, item_id = item.id }
+    if kind ~= "call" then value.content_index = 0 end
+    if kind == "text" then value.logprobs = q.json.array {} end
     for name, each in pairs(more) do value[name] = each end
     return value
   end
-  local function event(kind) return kind == "reasoning" and "response.reasoning_text" or "response.output_text" end
-  conversation.blocks(call, {
-    begin = function(kind)
-      item, text = item_for(call, kind, nil, "in_progress"), {}
+  local names = { text = "response.output_text", reasoning = "response.reasoning_text",
+    call = "response.function_call_arguments" }
+  conversation.blocks(call, able, {
+    begin = function(kind, made)
+      item, text = item_for(call, kind, made, "in_progress"), {}
       head.output[#head.output + 1] = item
       tell("response.output_item.added", { output_index = #head.output - 1, item = item })
-      tell("response.content_part.added", place { part = part_of(kind, "") })
+      if kind ~= "call" then tell("response.content_part.added", place("part", { part = part_of(kind, "") })) end
     end,
     more = function(kind, piece)
       text[#text + 1] = piece
-      tell(event(kind) .. ".delta", place { delta = piece, logprobs = kind == "text" and q.json.array {} or nil })
+      tell(names[kind] .. ".delta", place(kind, { delta = piece }))
     end,
     stop = function(kind)
       local said = table.concat(text)
-      item.content[1], item.status = part_of(kind, said), "completed"
-      tell(event(kind) .. ".done", place { text = said, logprobs = kind == "text" and q.json.array {} or nil })
-      tell("response.content_part.done", place { part = item.content[1] })
+      item.status = "completed"
+      if kind == "call" then
+        item.arguments = said
+        tell(names.call .. ".done", place(kind, { arguments = said, name = item.name }))
+      else
+        item.content[1] = part_of(kind, said)
+        tell(names[kind] .. ".done", place(kind, { text = said }))
+        tell("response.content_part.done", place("part", { part = item.content[1] }))
+      end
       tell("response.output_item.done", { output_index = #head.output - 1, item = item })
     end,
-    over = function(r)
-      local cut = r.finish == "length"
+    over = function(r, calls)
+      local cut = r.finish == "length" and calls == 0
       head.status, head.usage = cut and "incomplete" or "completed", usage(r)
       head.completed_at = cut and null or os.time()
       head.incomplete_details = cut and { reason = "max_output_tokens" } or null
@@ -170,11 +198,15 @@ end
 
 -- Keeps a conversation with its answer.
 local function remember(kept, head, said)
-  local text = {}
+  local text, calls = {}, q.json.array {}
   for _, item in ipairs(head.output) do
     if item.type == "message" then text[#text + 1] = item.content[1].text end
+    if item.type == "function_call" then
+      calls[#calls + 1] = { id = item.call_id, type = "function",
+        ["function"] = { name = item.name, arguments = item.arguments } }
+    end
   end
-  said[#said + 1] = { role = "assistant", content = table.concat(text) }
+  said[#said + 1] = { role = "assistant", content = table.concat(text), tool_calls = #calls > 0 and calls or nil }
   kept[head.id] = { head = head, said = said }
   kept.order[#kept.order + 1] = head.id
   while #kept.order > most_kept do kept[table.remove(kept.order, 1)] = nil end
@@ -193,9 +225,10 @@ return function(server)
     local exact = call:exact()
     local id = given.previous_response_id
     local said = converted(given, exact, id and find(id, "previous_response_id").said or {})
-    local served, opt = conversation.read(server, translated(given), {
-      messages = with_instructions(said, given.instructions),
-      response_format = format_of(type(exact.text) == "table" and exact.text ~= null and exact.text.format or nil),
+    local made, choice = tools_of(exact)
+    local served, opt, able = conversation.read(server, translated(given), {
+      tools = made, tool_choice = choice, messages = with_instructions(said, given.instructions),
+      response_format = format_of(type(exact.text) == "table" and exact.text.format or nil),
     })
     conversation.submit(call, served, opt, 1)
     local head, number = head_of(call, served, given), -1
@@ -209,7 +242,7 @@ return function(server)
       tell("response.created", { response = head })
       tell("response.in_progress", { response = head })
     end
-    follow(call, head, given.stream and tell or function() end)
+    follow(call, able, head, given.stream and tell or function() end)
     if given.store then remember(kept, head, said) end
     if not given.stream then return call:reply(200, head) end
     tell("response." .. head.status, { response = head })
