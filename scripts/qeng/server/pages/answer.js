@@ -20,8 +20,8 @@ export class Answer {
     this.text += text;
     const likely = logprobs?.map((each) => Math.exp(each.logprob)) ?? [];
     const shade = unsure.filter((bound) => Math.min(1, ...likely) < bound).length;
-    this.said.append(likely.length
-      ? make("span", { class: `u${shade}`, title: likely.map((p) => `${(100 * p).toFixed(1)} %`).join(", ") }, text) : text);
+    const title = likely.map((p) => `${(100 * p).toFixed(1)} %`).join(", ");
+    this.said.append(likely.length ? make("span", { class: `u${shade}`, title }, text) : text);
   }
 
   // Streams it; what ends it is said under it. It does not fail.
@@ -43,7 +43,8 @@ export class Answer {
           this.thoughts.append(reasoning_content);
         }
         if (content) this.add(content, choice.logprobs?.content);
-        if (choice.finish_reason) end = choice.finish_reason === "length" ? "at the limit of tokens" : choice.finish_reason;
+        const finish = choice.finish_reason;
+        if (finish) end = finish === "length" ? "at the limit of tokens" : finish;
       }
     } catch (error) { end = error.name === "AbortError" ? "stopped" : error.message; }
     const rate = this.tokens > 1 && first ? `, ${this.tokens} tokens, ${

@@ -7,9 +7,7 @@ async function request(path, body, signal) {
   });
   if (answer.ok) return answer;
   const said = await answer.json().catch(() => ({}));
-  const error = new Error(said.error?.message ?? `${path}: status ${answer.status}`);
-  error.status = answer.status;
-  throw error;
+  throw new Error(said.error?.message ?? `${path}: status ${answer.status}`);
 }
 
 export const get = async (path, signal) => (await request(path, undefined, signal)).json();
@@ -32,7 +30,8 @@ export async function* events(path, body, signal) {
     const blocks = (rest + value).split("\n\n");
     rest = blocks.pop();
     for (const block of blocks) {
-      const data = block.split("\n").filter((line) => line.startsWith("data: ")).map((line) => line.slice(6)).join("\n");
+      const lines = block.split("\n").filter((line) => line.startsWith("data: "));
+      const data = lines.map((line) => line.slice(6)).join("\n");
       if (data === "[DONE]") return;
       const said = JSON.parse(data);
       if (said.error) throw new Error(said.error.message);

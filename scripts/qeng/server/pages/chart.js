@@ -24,9 +24,9 @@ function ticks(low, high) {
 // Least and greatest of each stretch, so that no spike is lost.
 function thin(points) {
   if (points.length <= most) return points;
-  const kept = [], stretches = most / 2;
+  const kept = [], stretches = most / 2, start = (s) => Math.floor(s * points.length / stretches);
   for (let s = 0; s < stretches; s++) {
-    const part = points.slice(Math.floor(s * points.length / stretches), Math.floor((s + 1) * points.length / stretches));
+    const part = points.slice(start(s), start(s + 1));
     const low = part.reduce((a, b) => (b[1] < a[1] ? b : a)), high = part.reduce((a, b) => (b[1] > a[1] ? b : a));
     kept.push(...(low === high ? [low] : low[0] < high[0] ? [low, high] : [high, low]));
   }
@@ -43,7 +43,8 @@ export function chart(title, unit, range = {}) {
   function draw(series) {
     const shown = series.map((each) => thin(each.points.filter(([, y]) => Number.isFinite(y))));
     const all = shown.flat(), xs = range.x ?? all.map((p) => p[0]), ys = all.map((p) => p[1]);
-    legend.replaceChildren(...(series.length > 1 ? series.map((s, i) => make("li", { class: `s${i % 6}` }, s.label)) : []));
+    const named = series.length > 1 ? series : [];
+    legend.replaceChildren(...named.map((s, i) => make("li", { class: `s${i % 6}` }, s.label)));
     if (!all.length) return picture.replaceChildren(svg("text", { x: left, y: height / 2 }, "no figures yet"));
     const x0 = Math.min(...xs), x1 = Math.max(...xs, x0 + 1e-9);
     const zero = range.zero || Math.min(...ys) >= 0 && Math.min(...ys) < Math.max(...ys) / 3;

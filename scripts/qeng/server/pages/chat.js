@@ -21,8 +21,13 @@ export async function open(root, life) {
   const question = make("textarea", { rows: 3, required: true });
   const send = make("button", { class: "main" }, "Send");
   const stop = button("Stop", () => asking?.abort(), { disabled: true });
-  const fresh = button("New conversation", () => { asking?.abort(); root_turn = new Turn(""); draw(); question.focus(); });
-  const form = make("form", { class: "ask" , onsubmit: (event) => {
+  const fresh = button("New conversation", () => {
+    asking?.abort();
+    root_turn = new Turn("");
+    draw();
+    question.focus();
+  });
+  const form = make("form", { class: "ask", onsubmit: (event) => {
     event.preventDefault();
     const text = question.value;
     question.value = "";

@@ -23,7 +23,8 @@ export function field(label, control, kind) {
 }
 
 export function select(values, chosen, more = {}) {
-  return make("select", more, ...values.map((each) => make("option", { value: each, selected: each === chosen }, each)));
+  const options = values.map((each) => make("option", { value: each, selected: each === chosen }, each));
+  return make("select", more, ...options);
 }
 
 // columns: titles, of numbers as [title]; rows: lists of texts and elements.
@@ -39,8 +40,8 @@ export function table(caption, columns, rows, empty = "none") {
 // 1234567 as 1.23M; digits: how many count.
 export function brief(value, digits = 3) {
   if (value === undefined || value === null || Number.isNaN(value)) return "–";
-  for (const [size, unit] of [[1e9, "G"], [1e6, "M"], [1e4, "k"]]) {
-    if (Math.abs(value) >= size) return Number((value / (unit === "k" ? 1e3 : size)).toPrecision(Math.min(9, digits))) + unit;
+  for (const [from, size, unit] of [[1e9, 1e9, "G"], [1e6, 1e6, "M"], [1e4, 1e3, "k"]]) {
+    if (Math.abs(value) >= from) return Number((value / size).toPrecision(Math.min(9, digits))) + unit;
   }
   return String(Number(value.toPrecision(Math.min(9, Number.isInteger(value) ? Math.max(5, digits) : digits))));
 }

@@ -22,7 +22,7 @@ export async function open(root, life) {
   const name = make("h2"), log = make("pre", { tabindex: "0", role: "region", "aria-label": "Log" });
   const loss = chart("Loss", "");
   detail.append(name, loss.figure, log);
-  root.append(make("h2", {}, "Train an adapter"), form, make("h2", {}, "All"), list, detail);
+  root.append(make("h2", {}, "Train an adapter"), form, list, detail);
   let chosen;  // { id, run, at: read of its log }
 
   async function act(work) {
@@ -62,7 +62,8 @@ export async function open(root, life) {
   async function read() {
     const job = chosen;
     const [more, next] = await text(`/api/jobs/${encodeURIComponent(job.id)}/log?from=${job.at}`, life.signal);
-    await job.run.read(life.signal).catch((error) => { if (error.status !== 403) throw error; });  // nothing is there yet
+    const { runs } = await get("/api/runs", life.signal);
+    if (runs.some((run) => run.name === job.run.name)) await job.run.read(life.signal);  // else it has no step yet
     if (job !== chosen) return;
     if (more) {
       const below = log.scrollHeight - log.scrollTop - log.clientHeight < 40;
@@ -78,7 +79,7 @@ export async function open(root, life) {
     const { data: jobs } = await get("/api/jobs", life.signal);
     const now = JSON.stringify(jobs);
     if (now !== last) {  // else what has the focus would lose it
-      list.replaceChildren(table("Jobs", ["Job", "Kind", "State", ""], jobs.toReversed().map((job) =>
+      list.replaceChildren(table("All jobs", ["Job", "Kind", "State", ""], jobs.toReversed().map((job) =>
         [job.id, job.kind, job.problem ? `${job.state}: ${job.problem}` : job.state, tools(job)])));
     }
     last = now;

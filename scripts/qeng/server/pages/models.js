@@ -7,14 +7,15 @@ export const title = "Models";
 
 export async function open(root, life) {
   const models = make("div"), adapters = make("div");
-  const name = make("input", { required: true }), path = make("input", { required: true, placeholder: "jobs/…/adapter" });
+  const name = make("input", { required: true });
+  const path = make("input", { required: true, placeholder: "jobs/…/adapter" });
   const of = select([]);
   const form = make("form", { class: "form", onsubmit: (event) => {
     event.preventDefault();
     change("/lora-adapters/load", { name: name.value, path: path.value, model: of.value });
   } }, field("Name", name), field("Path within --root", path), field("Model", of),
     make("button", { class: "main" }, "Load"));
-  root.append(models, make("h2", {}, "Adapters"), adapters, make("h2", {}, "Load an adapter"), form);
+  root.append(models, adapters, make("h2", {}, "Load an adapter"), form);
 
   async function change(route, body) {
     try {

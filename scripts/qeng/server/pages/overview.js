@@ -29,7 +29,8 @@ export function open(root, life) {
     past.push(point);
     while (past[0].at < now - minute) past.shift();
 
-    const line = (label, key) => ({ label, points: past.filter((p) => p[key] !== undefined).map((p) => [p.at - now, p[key]]) });
+    const line = (label, key) => ({ label, points:
+      past.filter((p) => p[key] !== undefined).map((p) => [p.at - now, p[key]]) });
     rate.draw([line("answers", "output"), line("prompts", "prompt")]);
     load.draw([line("running", "running"), line("waiting", "waiting")]);
     const pages = sum(found, "qeng_kv_pages"), used = sum(found, "qeng_kv_pages_used");

@@ -25,7 +25,7 @@ function by_path(buckets) {
 
 export function open(root, life) {
   const now = make("div"), times = make("div");
-  root.append(now, make("h2", {}, "Latency since the start"), times);
+  root.append(now, times);
   life.every(1000, async () => {
     const [slots, found] = await Promise.all([get("/slots", life.signal), metrics(life.signal)]);
     now.replaceChildren(table("Running now", ["Model", ["Request"], ["Prompt"], ["Cached"], ["Answered"], ["Context"]],
@@ -34,6 +34,7 @@ export function open(root, life) {
     const rows = histograms.flatMap(([name, label]) => [...by_path(found[name + "_bucket"])].map(([path, buckets]) =>
       [path ? `${label}, ${path}` : label, brief(buckets.at(-1).value),
         ...[0.5, 0.9, 0.99].map((share) => seconds(quantile(buckets, share)))]));
-    times.replaceChildren(table("Half, nine tenths and 99 of 100 took at most", ["What", ["Count"], ["50 %"], ["90 %"], ["99 %"]], rows));
+    times.replaceChildren(table("So long they took at most, since the start",
+      ["What", ["Count"], ["50 %"], ["90 %"], ["99 %"]], rows));
   });
 }

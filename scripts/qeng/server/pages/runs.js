@@ -23,7 +23,8 @@ export function follow(name) {
 }
 
 export function line(run, key) {
-  return { label: run.name, points: run.records.filter((r) => typeof r[key] === "number").map((r) => [r.step, r[key]]) };
+  const records = run.records.filter((r) => typeof r[key] === "number");
+  return { label: run.name, points: records.map((r) => [r.step, r[key]]) };
 }
 
 export async function open(root, life) {
@@ -36,7 +37,8 @@ export async function open(root, life) {
   const { runs } = await get("/api/runs", life.signal);
   if (!runs.length) choice.append("No runs: they are the folders of --root with a metrics.jsonl.");
   runs.forEach(({ name }, i) => {
-    const box = make("input", { type: "checkbox", checked: i === runs.length - 1, onchange: () => toggle(name, box.checked) });
+    const box = make("input", { type: "checkbox", checked: i === runs.length - 1 });
+    box.addEventListener("change", () => toggle(name, box.checked));
     choice.append(field(name, box));
     if (box.checked) chosen.set(name, follow(name));
   });
