@@ -73,7 +73,12 @@ export async function open(root, life) {
   function branches(turn) {
     const { parent, place } = turn, count = parent.branches.length;
     if (count < 2) return [];
-    const to = (step) => () => { parent.shown = place + step; draw(); };
+    const to = (step) => () => {
+      const line = path(root_turn).indexOf(turn);
+      parent.shown = place + step;
+      draw();
+      log.children[line].querySelector("button").focus();  // the one that had the focus is gone
+    };
     return [button("‹", to(-1), { "aria-label": "Branch before", disabled: place === 0 }), `${place + 1} of ${count}`,
       button("›", to(1), { "aria-label": "Next branch", disabled: place === count - 1 })];
   }

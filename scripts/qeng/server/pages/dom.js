@@ -37,6 +37,12 @@ export function table(caption, columns, rows, empty = "none") {
     make("table", {}, make("caption", {}, caption), make("thead", {}, head), make("tbody", {}, ...lines)));
 }
 
+// Shows a table in the place of the one before: where that was scrolled to, and its focus, stay.
+export function put(place, made) {
+  if (place.firstElementChild) place.firstElementChild.replaceChildren(...made.children);
+  else place.append(made);
+}
+
 // 1234567 as 1.23M; digits: how many count.
 export function brief(value, digits = 3) {
   if (value === undefined || value === null || Number.isNaN(value)) return "–";

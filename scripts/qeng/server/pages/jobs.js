@@ -2,7 +2,7 @@
 
 import { get, post, text } from "./api.js";
 import { chart } from "./chart.js";
-import { button, field, make, select, table } from "./dom.js";
+import { button, field, make, put, select, table } from "./dom.js";
 import { follow, line } from "./runs.js";
 
 export const title = "Jobs";
@@ -79,7 +79,7 @@ export async function open(root, life) {
     const { data: jobs } = await get("/api/jobs", life.signal);
     const now = JSON.stringify(jobs);
     if (now !== last) {  // else what has the focus would lose it
-      list.replaceChildren(table("All jobs", ["Job", "Kind", "State", ""], jobs.toReversed().map((job) =>
+      put(list, table("All jobs", ["Job", "Kind", "State", ""], jobs.toReversed().map((job) =>
         [job.id, job.kind, job.problem ? `${job.state}: ${job.problem}` : job.state, tools(job)])));
     }
     last = now;

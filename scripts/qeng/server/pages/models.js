@@ -1,7 +1,7 @@
 // Models, and their adapters: load, scale, unload.
 
 import { get, post } from "./api.js";
-import { brief, button, field, make, select, table } from "./dom.js";
+import { brief, button, field, make, put, select, table } from "./dom.js";
 
 export const title = "Models";
 
@@ -27,9 +27,9 @@ export async function open(root, life) {
 
   async function show() {
     const [list, loras] = await Promise.all([get("/v1/models", life.signal), get("/lora-adapters", life.signal)]);
-    models.replaceChildren(table("Models", ["Name", "Of", "State", ["Context"]], list.data.map((each) =>
+    put(models, table("Models", ["Name", "Of", "State", ["Context"]], list.data.map((each) =>
       [each.id, each.parent ?? "", each.loaded === false ? "on disk" : "loaded", brief(each.max_model_len)])));
-    adapters.replaceChildren(table("Adapters", ["Name", "Model", "Path", "Scale", ""], loras.map((each) => {
+    put(adapters, table("Adapters", ["Name", "Model", "Path", "Scale", ""], loras.map((each) => {
       const scale = make("input", { type: "number", step: "any", min: -100, max: 100, value: each.scale,
         "aria-label": `Scale of ${each.name}` });
       return [each.name, each.model, each.path ?? "", scale, make("span", { class: "row" },

@@ -1,7 +1,7 @@
 // The requests that run, and how long requests took.
 
 import { get, metrics, quantile } from "./api.js";
-import { brief, make, seconds, table } from "./dom.js";
+import { brief, make, put, seconds, table } from "./dom.js";
 
 export const title = "Requests";
 
@@ -28,13 +28,13 @@ export function open(root, life) {
   root.append(now, times);
   life.every(1000, async () => {
     const [slots, found] = await Promise.all([get("/slots", life.signal), metrics(life.signal)]);
-    now.replaceChildren(table("Running now", ["Model", ["Request"], ["Prompt"], ["Cached"], ["Answered"], ["Context"]],
+    put(now, table("Running now", ["Model", ["Request"], ["Prompt"], ["Cached"], ["Answered"], ["Context"]],
       slots.map((s) => [s.model, s.id, s.n_prompt_tokens, s.n_prompt_tokens_cached, s.n_decoded, s.n_ctx].map(String)),
       "nothing runs"));
     const rows = histograms.flatMap(([name, label]) => [...by_path(found[name + "_bucket"])].map(([path, buckets]) =>
       [path ? `${label}, ${path}` : label, brief(buckets.at(-1).value),
         ...[0.5, 0.9, 0.99].map((share) => seconds(quantile(buckets, share)))]));
-    times.replaceChildren(table("So long they took at most, since the start",
+    put(times, table("Latency since the start",
       ["What", ["Count"], ["50 %"], ["90 %"], ["99 %"]], rows));
   });
 }

@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import { chart } from "./chart.js";
-import { brief, field, make, table } from "./dom.js";
+import { brief, field, make, put, table } from "./dom.js";
 
 export const title = "Runs";
 
@@ -46,7 +46,7 @@ export async function open(root, life) {
   function show() {
     const list = [...chosen.values()];
     for (const each of drawn) each.draw(list.map((run) => line(run, each.key)));
-    last.replaceChildren(table("Last step", ["Run", ["Step"], ["Loss"], ["Tokens/s"]], list.map((run) => {
+    put(last, table("Last step", ["Run", ["Step"], ["Loss"], ["Tokens/s"]], list.map((run) => {
       const r = run.records.findLast((each) => each.loss !== undefined) ?? {};
       return [run.name, brief(r.step), brief(r.loss, 4), brief(r.tok_s)];
     })));
