@@ -18,7 +18,7 @@ local Shelf = require "qeng.server.shelf"
 local Server = {}
 Server.__index = Server
 
-local parts = { "status", "models", "chat", "messages", "responses", "completions", "embeddings",
+local parts = { "status", "pages", "models", "chat", "messages", "responses", "completions", "embeddings",
   "tokens", "llama", "jobs" }
 
 -- ---------------------------------------------------------------- routes
