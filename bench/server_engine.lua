@@ -15,7 +15,8 @@ repeat
     at = at + 1
     local body = bodies[at]
     running[#running + 1] = engine:submit {
-      prompt = body.prompt, max_tokens = body.max_tokens, temperature = body.temperature, seed = body.seed, stop_ids = {},
+      prompt = body.prompt, max_tokens = body.max_tokens, temperature = body.temperature, seed = body.seed,
+      stop_ids = {},
     }
   end
   engine:step()

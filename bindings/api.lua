@@ -2406,8 +2406,8 @@ function Server:inside(path, param) end
 ---@return string
 function Server:name(kind) end
 
----A request by HTTP and its answer (scripts/qeng/server/call.lua). event: what q.http_server gave; params: what stood for
----the {names} of the path.
+---A request by HTTP and its answer (scripts/qeng/server/call.lua). event: what q.http_server gave; params: what stood
+---for the {names} of the path.
 ---@class Call
 ---@field event table
 ---@field params table<string, string>

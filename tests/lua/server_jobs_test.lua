@@ -97,7 +97,7 @@ assert(ask("GET", ("/api/jobs/%s/log"):format(broken.id)):find("bad.jsonl", 1, t
 
 -- What is refused.
 train({ data = "../root/data.jsonl/../../etc/passwd" }, 403)
-train({ data = "/etc/passwd" }, 403)
+train({ data = "/etc/passwd" }, 404)
 train({ model_file = "data.jsonl" }, 400)
 train({ steps = "many" }, 400)
 ask("POST", "/api/jobs", { kind = "shell" }, 400)

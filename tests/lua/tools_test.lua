@@ -188,6 +188,19 @@ for seed = 1, 4 do
   if fn.name == "get_weather" then checked(fn.arguments) else equal(fn.name, "clock", "one of them") end
 end
 
+-- A call that was cut off says so, in all three APIs, and keeps what there is of its arguments.
+body.seed, body.max_tokens = 1, 24
+body.tool_choice = { type = "function", ["function"] = { name = "get_weather" } }
+choice = post("/v1/chat/completions", body).choices[1]
+equal(choice.finish_reason, "length", "finish_reason")
+local cut = { model = "tiny", max_tokens = 24, messages = asked, temperature = 1,
+  tools = { { name = "get_weather", input_schema = weather["function"].parameters } }, tool_choice = { type = "any" } }
+equal(post("/v1/messages", cut).stop_reason, "max_tokens", "stop_reason")
+equal(post("/v1/responses", { input = "Where?", max_output_tokens = 24, tool_choice = "required",
+  tools = { { type = "function", name = "get_weather", parameters = weather["function"].parameters } } }).status,
+  "incomplete", "status")
+body.max_tokens = 200
+
 -- In every form a required call is in the form's syntax, and its arguments are what the schema allows; a strict
 -- function's are where the model is free, after any text.
 local strict = { type = "function", ["function"] = { name = "get_weather", strict = true,

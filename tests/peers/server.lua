@@ -1,5 +1,5 @@
--- What the engine says by itself, for server_check.py: qeng tests/peers/server.lua REQUESTS ANSWERS, where REQUESTS is a
--- JSON list of options of requests (infer/request.lua) and ANSWERS gets their texts and log probabilities.
+-- What the engine says by itself, for server_check.py: qeng tests/peers/server.lua REQUESTS ANSWERS, where REQUESTS is
+-- a JSON list of options of requests (infer/request.lua) and ANSWERS gets their texts and log probabilities.
 local q = require "qeng"
 
 q.device { device = "cpu" }

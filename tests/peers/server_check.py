@@ -1,11 +1,7 @@
 """recipes/serve.lua under the clients that people use: the openai and anthropic packages, against the built-in model. Texts and log
 probabilities are the engine's own (server.lua) to the bit, alone and among 64 clients, streamed and whole."""
 import asyncio
-import contextlib
 import json
-import re
-import signal
-import subprocess
 import urllib.request
 
 import anthropic
@@ -13,22 +9,7 @@ import openai
 import pydantic
 import qeng
 from peers import WORK, check, expect, read_json, row
-
-KEY = "a-key-for-this-test"
-
-
-@contextlib.contextmanager
-def serving(*options):
-    """A server with the built-in model at any free port: its address. It has to end by SIGTERM with status 0."""
-    with open(WORK / "server.log", "w") as log:
-        command = [qeng.EXECUTABLE, str(qeng.ROOT / "recipes/serve.lua"), "--port", "0", "--api-key", KEY, *options]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, cwd=qeng.ROOT) as server:
-            try:
-                yield re.search(r"(https?://\S+)/v1", server.stdout.readline())[1]
-            finally:
-                server.send_signal(signal.SIGTERM)
-                status = server.wait(60)
-    expect(status == 0, f"the server ended with status {status}")
+from serving import KEY, serving
 
 
 def own(requests):

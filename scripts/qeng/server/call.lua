@@ -13,7 +13,7 @@ Call.__index = Call
 function Call._new(server, event, route, params)
   return setmetatable({
     server = server, id = event.id, event = event, route = route, params = params, requests = {}, status = nil,
-    name = event.headers["x-request-id"] or server:name "req",
+    name = (event.headers["x-request-id"] or server:name "req"):sub(1, 128),
   }, Call)
 end
 
@@ -38,7 +38,8 @@ end
 -- ---------------------------------------------------------------- answers
 
 local function headers(self, kind, more)
-  local all = { ["content-type"] = kind, ["x-request-id"] = self.name, ["cache-control"] = "no-store" }
+  local all = { ["content-type"] = kind, ["x-request-id"] = self.name, ["cache-control"] = "no-store",
+    traceparent = self.event.headers.traceparent }
   for name, value in pairs(more or {}) do all[name] = value end
   return all
 end

@@ -116,10 +116,4 @@ function conversation.blocks(call, able, on)
   })
 end
 
--- OpenAI's word for how an answer ended.
-function conversation.finish(r, calls)
-  if r.finish == "length" then return "length" end
-  return calls > 0 and "tool_calls" or "stop"
-end
-
 return conversation

@@ -18,7 +18,7 @@ local Shelf = require "qeng.server.shelf"
 local Server = {}
 Server.__index = Server
 
-local parts = { "status", "models", "chat", "messages", "responses", "completions", "embeddings",
+local parts = { "status", "pages", "models", "chat", "messages", "responses", "completions", "embeddings",
   "tokens", "llama", "jobs" }
 
 -- ---------------------------------------------------------------- routes
@@ -225,6 +225,9 @@ function Server:inside(path, param)
     problem.raise(403, ("'%s': this server opens no files: start it with --root"):format(param), param)
   end
   local full = q.fs.real(self.root .. "/" .. path)
+  if not full and not path:find("..", 1, true) then
+    problem.raise(404, ("'%s': there is no %s in the folder that this server may open"):format(param, path), param)
+  end
   if not full or full:sub(1, #self.root + 1) ~= self.root .. "/" then
     problem.raise(403, ("'%s': there is no such file in the folder that this server may open"):format(param), param)
   end

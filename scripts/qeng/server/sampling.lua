@@ -157,4 +157,20 @@ function sampling.usage(requests)
   }
 end
 
+-- Ends a stream as OpenAI's do: with the usage where that was asked for. head: what its chunks have in common.
+function sampling.end_stream(call, head, requests, usage)
+  if usage then
+    head.choices, head.usage = q.json.array {}, sampling.usage(requests)
+    call:send(head)
+  end
+  call:send "[DONE]"
+  call:close()
+end
+
+-- OpenAI's word for how an answer ended. calls: of tools, that it made, the last of which may have been cut off.
+function sampling.finish(r, calls)
+  if r.finish == "length" then return "length" end
+  return (calls or 0) > 0 and "tool_calls" or "stop"
+end
+
 return sampling

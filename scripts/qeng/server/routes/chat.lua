@@ -45,7 +45,7 @@ local function whole(call, able, requests, head)
           ["function"] = { name = one.made.name, arguments = table.concat(one.pieces) } }
       end
       choices[i] = {
-        index = i - 1, finish_reason = conversation.finish(r, count),
+        index = i - 1, finish_reason = sampling.finish(r, count),
         message = {
           role = "assistant", content = (text ~= "" or count == 0) and text or q.json.null, refusal = q.json.null,
           reasoning_content = thoughts[i][1] and table.concat(thoughts[i]),
@@ -83,14 +83,9 @@ local function streamed(call, able, requests, head, usage)
       chunk(i, r, { tool_calls = q.json.array { { index = event.call, id = event.id, type = event.id and "function",
         ["function"] = { name = event.name, arguments = event.arguments or "" } } } })
     end,
-    over = function(i, r, calls) chunk(i, r, {}, conversation.finish(r, calls)) end,
+    over = function(i, r, calls) chunk(i, r, {}, sampling.finish(r, calls)) end,
   })
-  if usage then
-    head.choices, head.usage = q.json.array {}, sampling.usage(requests)
-    call:send(head)
-  end
-  call:send "[DONE]"
-  call:close()
+  sampling.end_stream(call, head, requests, usage)
 end
 
 return function(server)

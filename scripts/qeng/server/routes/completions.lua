@@ -72,8 +72,6 @@ local function submit(call, served, opt, given)
   return requests, texts
 end
 
-local function finish(r) return r.finish == "length" and "length" or "stop" end
-
 local function whole(call, requests, texts, given, head)
   local answers, choices = {}, {}
   for i in ipairs(requests) do answers[i] = given.echo and { texts[i] } or {} end
@@ -88,7 +86,8 @@ local function whole(call, requests, texts, given, head)
       measured = logprobs.completion(tokenizer, all, 0)
     end
     choices[i] = {
-      index = i - 1, text = table.concat(answers[i]), finish_reason = finish(r), logprobs = measured or q.json.null,
+      index = i - 1, text = table.concat(answers[i]), finish_reason = sampling.finish(r),
+      logprobs = measured or q.json.null,
     }
   end)
   head.choices, head.usage = q.json.array(choices), sampling.usage(requests)
@@ -111,13 +110,8 @@ local function streamed(call, requests, head, usage)
     } }
     call:send(head)
   end
-  call:follow(function(i, r, text) chunk(i, r, text) end, function(i, r) chunk(i, r, "", finish(r)) end)
-  if usage then
-    head.choices, head.usage = q.json.array {}, sampling.usage(requests)
-    call:send(head)
-  end
-  call:send "[DONE]"
-  call:close()
+  call:follow(function(i, r, text) chunk(i, r, text) end, function(i, r) chunk(i, r, "", sampling.finish(r)) end)
+  sampling.end_stream(call, head, requests, usage)
 end
 
 return function(server)

@@ -1,7 +1,6 @@
--- GET /health (the process lives), /ready (it takes requests), /metrics, and / (what there is).
+-- GET /health (the process lives), /ready (it takes requests), /metrics and /openapi.json.
 
 local openapi = require "qeng.server.openapi"
-local q = require "qeng.core"
 
 return function(server)
   server:route("GET", "/health", function(call) call:reply(200, { status = "ok" }) end,
@@ -17,13 +16,6 @@ return function(server)
   server:route("GET", "/metrics", function(call)
     call:text(200, "text/plain; version=0.0.4; charset=utf-8", server.metrics:text())
   end, { says = "figures, as Prometheus reads them" })
-
-  server:route("GET", "/", function(call)
-    local routes, names = {}, {}
-    for i, route in ipairs(server.routes) do routes[i] = route.method .. " " .. route.path end
-    for i, each in ipairs(server.models) do names[i] = each.name end
-    call:reply(200, { name = "qeng", models = q.json.array(names), routes = q.json.array(routes) })
-  end, { says = "what there is" })
 
   server:route("GET", "/openapi.json", function(call) call:reply(200, openapi.of(server)) end,
     { says = "these routes, as OpenAPI describes them" })

@@ -1,0 +1,24 @@
+"""recipes/serve.lua as a process of a check."""
+import contextlib
+import re
+import signal
+import subprocess
+
+import qeng
+from peers import WORK, expect
+
+KEY = "a-key-for-this-test"
+
+
+@contextlib.contextmanager
+def serving(*options):
+    """A server with the built-in model at any free port: its address. It has to end by SIGTERM with status 0."""
+    with open(WORK / "server.log", "w") as log:
+        command = [qeng.EXECUTABLE, str(qeng.ROOT / "recipes/serve.lua"), "--port", "0", "--api-key", KEY, *options]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, cwd=qeng.ROOT) as server:
+            try:
+                yield re.search(r"(https?://\S+)/v1", server.stdout.readline())[1]
+            finally:
+                server.send_signal(signal.SIGTERM)
+                status = server.wait(60)
+    expect(status == 0, f"the server ended with status {status}")
