@@ -1578,8 +1578,9 @@ function Sampler:clone() end
 
 ---A grammar that output has to follow, in llama.cpp's notation: root ::= "yes" | [0-9]{1,3}  (engine/grammar/gbnf.h)
 ---@param text string
+---@param opt? {schemas?: table<string, string>}  JSON schemas, as texts, by names of rules that the text only uses
 ---@return Grammar
-function q.grammar(text) end
+function q.grammar(text, opt) end
 ---The grammar of the JSON texts that are valid under a schema.
 ---engine/grammar/schema.h says what of JSON schema is read. Properties come in the order of the text; of a Lua table,
 ---sorted.
@@ -1591,7 +1592,8 @@ function q.json_schema(schema) end
 local Grammar = {}
 ---A matcher of one sequence, at its beginning. Matchers of the same grammar and tokenizer share their masks.
 ---@param tokenizer Tokenizer
----@param opt? {ends?: integer[]}  the tokens that end an output: the tokenizer's eos
+---@param opt? {ends?: integer[], spoken?: integer[]}  the tokens that end an output: the tokenizer's eos; special
+--- tokens that count as the text they are written with: none
 ---@return Matcher
 function Grammar:matcher(tokenizer, opt) end
 

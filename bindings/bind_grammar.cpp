@@ -14,7 +14,10 @@ using grammar::Matcher;
 using grammar::OutputGrammar;
 using lua::Call;
 
-int from_text(Call& call) { return call.push(OutputGrammar::from_gbnf(call.arg<std::string>(1))); }
+int from_text(Call& call) {
+  const auto schemas = lua::Options(call, 2, {"schemas"}).get("schemas", std::map<std::string, std::string>{});
+  return call.push(OutputGrammar::from_gbnf(call.arg<std::string>(1), schemas));
+}
 
 int from_schema(Call& call) {
   const bool text = lua_type(call.L, call.index(1)) == LUA_TSTRING;
@@ -24,8 +27,9 @@ int from_schema(Call& call) {
 int matcher(Call& call) {
   const auto self = call.self<OutputGrammar>();
   const auto tokenizer = call.arg<std::shared_ptr<const Tokenizer>>(1);
-  const auto ends = lua::Options(call, 2, {"ends"}).get("ends", std::vector<int32_t>{});
-  return call.push(std::make_shared<Matcher>(self->constraint(tokenizer, ends)));
+  const lua::Options options(call, 2, {"ends", "spoken"});
+  const auto ends = options.get("ends", std::vector<int32_t>{}), spoken = options.get("spoken", std::vector<int32_t>{});
+  return call.push(std::make_shared<Matcher>(self->constraint(tokenizer, ends, spoken)));
 }
 
 int mask(Call& call) { return call.push(call.self<Matcher>()->mask()); }

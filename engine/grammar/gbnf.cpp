@@ -1,7 +1,8 @@
 #include "engine/grammar/gbnf.h"
 
-#include <map>
+#include <algorithm>
 
+#include "engine/grammar/schema.h"
 #include "engine/grammar/text_reader.h"
 #include "kernels/error.h"
 
@@ -14,9 +15,25 @@ bool is_name(uint32_t c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_';
 }
 
+// Appends a schema's rules to those of a grammar. Returns the place of its root.
+uint32_t append(Rules& to, Rules schema) {
+  const auto offset = static_cast<uint32_t>(to.rules.size());
+  const auto move = [&](const auto& self, Expr& expr) -> void {
+    if (expr.kind == Expr::Kind::rule) expr.index += offset;
+    for (Expr& part : expr.parts) self(self, part);
+  };
+  for (Rule& one : schema.rules) {
+    move(move, one.body);
+    to.rules.push_back(std::move(one));
+  }
+  to.max_depth = std::min(to.max_depth, schema.max_depth);
+  return offset + schema.root;
+}
+
 class Parser {
  public:
-  explicit Parser(std::string_view text) : in_(text, "grammar") {}
+  Parser(std::string_view text, const std::map<std::string, std::string>& schemas)
+      : in_(text, "grammar"), schemas_(schemas) {}
 
   Rules parse() {
     skip_space();
@@ -34,7 +51,13 @@ class Parser {
       if (!in_.at_end() && !at_definition()) in_.fail_here("expected a rule, or more of rule " + word);
     }
     for (size_t i = 0; i < defined_.size(); ++i) {
-      if (!defined_[i]) in_.fail_at(first_use_[i], "rule " + rules_.rules[i].name + " is used and not defined");
+      if (defined_[i]) continue;
+      const auto schema = schemas_.find(rules_.rules[i].name);
+      if (schema == schemas_.end()) {
+        in_.fail_at(first_use_[i], "rule " + rules_.rules[i].name + " is used and not defined");
+      }
+      Expr body = rule(append(rules_, schema_rules(schema->second)));
+      rules_.rules[i].body = std::move(body);
     }
     const auto root = names_.find("root");
     if (root == names_.end()) in_.fail_here("there is no rule named root, which says what all of the output is");
@@ -170,6 +193,7 @@ class Parser {
   }
 
   TextReader in_;
+  const std::map<std::string, std::string>& schemas_;
   Rules rules_;
   std::map<std::string, uint32_t> names_;
   std::vector<bool> defined_;
@@ -177,6 +201,8 @@ class Parser {
 };
 }  // namespace
 
-Rules parse_gbnf(std::string_view text) { return Parser(text).parse(); }
+Rules parse_gbnf(std::string_view text, const std::map<std::string, std::string>& schemas) {
+  return Parser(text, schemas).parse();
+}
 
 }  // namespace qeng::grammar

@@ -15,10 +15,11 @@ constexpr uint32_t kWorthPlain = 24;     // nodes of a subtree, below which walk
 }  // namespace
 
 Constraint::Constraint(std::shared_ptr<const Automaton> automaton, std::shared_ptr<const TokenTrie> trie,
-                       std::vector<int32_t> ends)
+                       std::vector<int32_t> ends, std::vector<int32_t> spoken)
     : automaton_(std::move(automaton)),
       trie_(std::move(trie)),
       ends_(std::move(ends)),
+      spoken_(std::move(spoken)),
       run_(std::make_shared<Run>(automaton_)) {
   for (const int32_t id : ends_) {
     if (id < 0 || id >= trie_->tokenizer->vocab_size()) {
@@ -33,6 +34,9 @@ const std::shared_ptr<Constraint::Run>& Constraint::run() {
 }
 
 bool Constraint::is_end(int32_t token) const { return std::find(ends_.begin(), ends_.end(), token) != ends_.end(); }
+bool Constraint::is_spoken(int32_t token) const {
+  return std::find(spoken_.begin(), spoken_.end(), token) != spoken_.end();
+}
 
 // Plain without its length.
 Constraint::Run::Plain Constraint::plain_step(Run& run, StateId state) {
@@ -127,6 +131,9 @@ std::shared_ptr<const TokenMask> Constraint::mask(Run& run, StateId state) const
       plain_at[size_t{node.depth} + 1] = {};
     ++i;
   }
+  for (const int32_t id : trie_->specials) {
+    if (!is_spoken(id)) mask->forbid(id);
+  }
   // An end token whose bytes are text (not every vocabulary marks it as special) is an end all the same.
   for (const int32_t id : ends_) run.states.complete(state) ? mask->allow(id) : mask->forbid(id);
   if ((run.masks.size() + 1) * mask->words.size() * 8 > kMaskBytes) run.masks.clear();
@@ -161,7 +168,8 @@ std::shared_ptr<const TokenMask> Matcher::mask() {
 StateId Matcher::after(int32_t token) {
   const Tokenizer& tokenizer = *constraint_->trie().tokenizer;
   if (ended_ || token < 0 || token >= tokenizer.vocab_size() || constraint_->is_end(token)) return kDead;
-  if (tokenizer.is_special(token) || tokenizer.bytes(token).empty()) return kDead;
+  if (tokenizer.is_special(token) && !constraint_->is_spoken(token)) return kDead;
+  if (tokenizer.bytes(token).empty()) return kDead;
   refresh();
   StateId state = state_;
   for (const char byte : tokenizer.bytes(token)) state = run_->states.next(state, static_cast<uint8_t>(byte));

@@ -20,11 +20,12 @@
 namespace qeng::grammar {
 
 // A grammar over a vocabulary, with what has been found out about it. ends: the tokens that end an output, allowed
-// where the grammar is complete; no other special token ever is.
+// where the grammar is complete. spoken: special tokens that stand for the bytes they are written with, as a tag of
+// tool calls; no other special token is ever allowed.
 class Constraint {
  public:
   Constraint(std::shared_ptr<const Automaton> automaton, std::shared_ptr<const TokenTrie> trie,
-             std::vector<int32_t> ends);
+             std::vector<int32_t> ends, std::vector<int32_t> spoken = {});
 
   struct Run {  // a States and the masks of its states; replaced as a whole when it has grown large
     explicit Run(std::shared_ptr<const Automaton> automaton) : states(std::move(automaton)) {}
@@ -45,6 +46,7 @@ class Constraint {
 
   const TokenTrie& trie() const { return *trie_; }
   bool is_end(int32_t token) const;
+  bool is_spoken(int32_t token) const;
 
  private:
   static Run::Plain plain_step(Run& run, StateId state);
@@ -52,7 +54,7 @@ class Constraint {
 
   std::shared_ptr<const Automaton> automaton_;
   std::shared_ptr<const TokenTrie> trie_;
-  const std::vector<int32_t> ends_;
+  const std::vector<int32_t> ends_, spoken_;
   std::shared_ptr<Run> run_;
 };
 

@@ -38,7 +38,9 @@ int ascii_group(uint8_t byte) {
 TokenTrie::TokenTrie(std::shared_ptr<const Tokenizer> of) : tokenizer(std::move(of)) {
   std::vector<std::pair<std::string_view, int32_t>> sorted;
   for (int32_t id = 0; id < tokenizer->vocab_size(); ++id) {
-    if (!tokenizer->is_special(id) && !tokenizer->bytes(id).empty()) sorted.emplace_back(tokenizer->bytes(id), id);
+    if (tokenizer->bytes(id).empty()) continue;
+    sorted.emplace_back(tokenizer->bytes(id), id);
+    if (tokenizer->is_special(id)) specials.push_back(id);
   }
   std::sort(sorted.begin(), sorted.end());
   std::vector<uint32_t> path;     // nodes of the token before

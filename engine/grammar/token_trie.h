@@ -28,10 +28,11 @@ class TokenTrie {
   std::vector<uint16_t> characters;   // of the longest token that goes through the node, from the node on
   std::vector<uint32_t> first_token;  // [nodes + 1]: tokens[first_token[i] .. first_token[i + 1]) end at node i
   std::vector<int32_t> tokens;        // in the order of their nodes
+  std::vector<int32_t> specials;      // of these the special ones, which few grammars let be text
   uint16_t max_depth = 0;
   std::shared_ptr<const Tokenizer> tokenizer;
 
-  // Without special tokens and tokens without bytes. Error("unsupported"): a token of over 65,000 bytes.
+  // Without tokens without bytes. Error("unsupported"): a token of over 65,000 bytes.
   explicit TokenTrie(std::shared_ptr<const Tokenizer> tokenizer);
 
   // That of a tokenizer; the last one made is kept, as making one of 150,000 tokens takes some 50 ms.

@@ -25,6 +25,28 @@ assert(err.code == "unsupported" and err.message:find "keyword if")
 _, err = q.try(function() q.grammar('root ::= "a"'):matcher(tokenizer, { ends = { 1e6 } }) end)
 assert(err.message:find "outside the vocabulary")
 
+-- Rules that a grammar only uses may be schemas; a special token is text only where it is spoken.
+local mixed = q.grammar('root ::= "<|im_start|>" count | item', { schemas = {
+  count = '{"type": "integer", "minimum": 3, "maximum": 5}',
+  item = '{"$ref": "#/$defs/leaf", "$defs": {"leaf": {"enum": ["p", [1]]}}}' } })
+local function takes(text, ids, opt)
+  local one = mixed:matcher(tokenizer, opt)
+  for _, id in ipairs(ids or tokenizer:encode(text)) do
+    assert(one:mask():allows(id) == one:allows(id))
+    if not one:allows(id) then return false end
+    one:accept(id)
+  end
+  return one:complete()
+end
+assert(takes '"p"' and takes "[1]" and takes "<|im_start|>4" and not takes "<|im_start|>6" and not takes '"q"')
+local start = tokenizer:id "<|im_start|>"
+local spelled = { start, tokenizer:encode("4")[1] }
+assert(takes(nil, spelled, { spoken = { start } }) and not takes(nil, spelled))
+_, err = q.try(q.grammar, "root ::= a", { schemas = { b = "{}" } })
+assert(err.message:find "rule a is used and not defined")
+_, err = q.try(q.grammar, "root ::= a", { schemas = { a = '{"if": {}}' } })
+assert(err.code == "unsupported" and err.message:find "keyword if")
+
 -- The sampler keeps to the mask, and an answer to the schema, whatever the model prefers.
 local schema = q.json_schema {
   type = "object", properties = { name = { type = "string", maxLength = 8 },

@@ -16,30 +16,42 @@ local weather = { type = "function", ["function"] = { name = "get_weather", desc
   parameters = { type = "object", required = { "place" }, additionalProperties = false,
     properties = { place = { type = "string", maxLength = 8 },
       days = { type = "integer", minimum = 1, maximum = 9 } } } } }
+local any = { type = "function", ["function"] = { name = "any", parameters = { type = "object", properties = {
+  text = { type = "string" },
+  flag = { type = "boolean" }, list = { type = "array" },
+  maybe = { type = { "string", "null" } } } } } }
 local clock = { type = "function", ["function"] = { name = "clock" } }
 local templates = {
-  hermes = "{{ tools }} <tool_call>", llama = "{{ tools }} ipython", mistral = "{{ tools }}[TOOL_CALLS]",
+  hermes = "{{ tools }} <tool_call>", xml = "{{ tools }} <tool_call> <function=",
+  llama = "{{ tools }} ipython", mistral = "{{ tools }}[TOOL_CALLS]",
 }
 
--- What a parser makes of pieces: "text" and name(arguments), texts that follow each other joined.
+-- What a parser makes of pieces: 'text' and number:name(arguments), ~ after calls that are not over.
 local function heard(form, pieces)
-  local parser, out = tools.new(tokenizer(templates[form]), { weather, clock }):parser(7), {}
+  local parser, out = tools.new(tokenizer(templates[form]), { weather, clock, any }):parser(7), {}
   local function add(events)
     for _, event in ipairs(events) do
       local last = out[#out]
-      if event.call then
-        out[#out + 1] = { ("%d:%s(%s)"):format(event.call, event.name, event.arguments) }
+      if event.id then
         assert(#event.id == (form == "mistral" and 9 or 29), event.id)
-      elseif last and last.text then
-        last.text = last.text .. event.text
+        out[#out + 1] = { call = event.call, name = event.name, pieces = {} }
+      elseif event.call then
+        assert(last.call == event.call and not last.over)
+        last.over = event.over
+        table.insert(last.pieces, event.arguments)
       else
-        out[#out + 1] = { text = event.text }
+        assert(event.text ~= "")
+        if not (last and last.text) then out[#out + 1] = { text = {} } end
+        table.insert(out[#out].text, event.text)
       end
     end
   end
   for _, piece in ipairs(pieces) do add(parser:push(piece)) end
   add(parser:finish())
-  for i, one in ipairs(out) do out[i] = one.text and "'" .. one.text .. "'" or one[1] end
+  for i, one in ipairs(out) do
+    out[i] = one.text and "'" .. table.concat(one.text) .. "'"
+      or ("%d:%s(%s)%s"):format(one.call, one.name, table.concat(one.pieces), one.over and "" or "~")
+  end
   return table.concat(out, " ")
 end
 local function says(form, text, expected)
@@ -54,29 +66,80 @@ end
 
 local paris = '{"place": "Paris"}'
 local call = '{"name": "get_weather", "arguments": ' .. paris .. "}"
-local made = 'get_weather({"place":"Paris"})'
+local made = "get_weather(" .. paris .. ")"
 says("hermes", "Hello <b> there.", "'Hello <b> there.'")
+says("hermes", "  two \n\n lines\n", "'  two \n\n lines\n'")
 says("hermes", "<tool_call>\n" .. call .. "\n</tool_call>", "0:" .. made)
 says("hermes", "I look.\n\n<tool_call>\n" .. call .. "\n</tool_call>\n<tool_call>\n"
   .. '{"name": "clock", "arguments": {}}' .. "\n</tool_call>\n", "'I look.' 0:" .. made .. " 1:clock({})")
+says("hermes", '<tool_call>{"arguments": {"x": [1, null]}, "id": 3, "name": "any"}</tool_call> then',
+  [[0:any({"x": [1, null]}) ' then']])
+says("hermes", '<tool_call>{"name": "clock"}</tool_call>', "0:clock({})")
+says("hermes", '<tool_call>{"name": "any", "arguments": "{\\"a\\": 1}"}</tool_call>', '0:any({"a": 1})')
+says("hermes", "<tool_call>" .. call .. "<tool_call>" .. call, "0:" .. made .. " 1:" .. made)
+says("hermes", '<tool_call>{"name": "any", "arguments": {"text": "</tool_call><tool_call>{"}}</tool_call>',
+  '0:any({"text": "</tool_call><tool_call>{"})')
+says("hermes", '<tool_call>{"name": "any", "arguments": {"a": "\\u00e9\\n", "b": -1.5e3, "c": [true, {}], "d": "é漢🎉"}}'
+  .. "</tool_call>", '0:any({"a": "\\u00e9\\n", "b": -1.5e3, "c": [true, {}], "d": "é漢🎉"})')
+
+-- What is no call, or goes wrong, is text.
 says("hermes", '<tool_call>{"name": "rm", "arguments": {}}</tool_call>',
   [['<tool_call>{"name": "rm", "arguments": {}}</tool_call>']])
 says("hermes", "<tool_call>{broken</tool_call> then", "'<tool_call>{broken</tool_call> then'")
-says("hermes", "so <tool_call>{\"name\": ", "'so<tool_call>{\"name\": '")
+says("hermes", "so <tool_call>{\"name\": ", "'so <tool_call>{\"name\": '")
 says("hermes", "1 < 2 <tool", "'1 < 2 <tool'")
-says("hermes", '<tool_call>{"name": "get_weather", "arguments": {"place": "a}{\\"b"}}</tool_call>',
-  '0:get_weather({"place":"a}{\\"b"})')
+says("hermes", '<tool_call>{"name": "any", "arguments": {"a": 1, }}</tool_call>',
+  [[0:any({"a": 1, )~ '}}</tool_call>']])
+says("hermes", '<tool_call>{"name": "any", "arguments": {"a": tru', '0:any({"a": tru)~')
+says("hermes", '<tool_call>{"name": "any", "arguments": {"a": 01}}', [[0:any({"a": 01)~ '}}']])
+says("hermes", '<tool_call>{"name": "any", "arguments": 5}</tool_call>',
+  [['<tool_call>{"name": "any", "arguments": 5}</tool_call>']])
+
+says("xml", "Let me see.\n<tool_call>\n<function=get_weather>\n<parameter=place>\nSt. \"John's\"\n</parameter>\n"
+  .. "<parameter=days>\n3\n</parameter>\n</function>\n</tool_call>",
+  [['Let me see.' 0:get_weather({"place": "St. \"John's\"", "days": 3})]])
+says("xml", "<tool_call>\n<function=any>\n<parameter=text>\n\n a\n\t</para>\n\n</parameter>\n<parameter=flag>\nTrue\n"
+  .. "</parameter>\n<parameter=list>\n[1, {\"b\": null}]\n</parameter>\n<parameter=maybe>\nnull\n</parameter>\n"
+  .. "<parameter=free>\n12\n</parameter>\n</function>\n</tool_call>\n<tool_call>\n<function=clock>\n</function>\n"
+  .. "</tool_call>", [[0:any({"text": "\n a\n\t</para>\n", "flag": true, "list": [1, {"b": null}], "maybe": null, ]]
+  .. [["free": "12"}) 1:clock({})]])
+says("xml", "<tool_call><function=any><parameter=list>not a list</parameter><parameter=maybe>5</parameter></function>",
+  '0:any({"list": "not a list", "maybe": "5"})')
+says("xml", "<tool_call>\n<function=rm>\n</function>\n</tool_call>",
+  "'<tool_call>\n<function=rm>\n</function>\n</tool_call>'")
+says("xml", "<tool_call>\n<function=any>\n<parameter=text>\nabc\n</par", '0:any({"text": "abc\\n</par)~')
+says("xml", "<tool_call>\n<function=any>\n<parameter=list>\n[1", [[0:any({"list": )~ '[1']])
+says("xml", "<tool_call>\n<function=any>\nno tag", [[0:any({)~ 'no tag']])
+says("xml", "<tool_call>" .. call .. "</tool_call>", "0:" .. made)
+
 says("llama", '{"name": "get_weather", "parameters": ' .. paris .. "}", "0:" .. made)
 says("llama", '<|python_tag|>{"name": "clock", "parameters": {}}; {"name": "get_weather", "parameters": ' .. paris
   .. "}", "0:clock({}) 1:" .. made)
+says("llama", '\n{"type": "function", "name": "clock", "parameters": {}} ; so', "0:clock({}) ' ; so'")
 says("llama", 'It is {"name": "clock", "parameters": {}}', [['It is {"name": "clock", "parameters": {}}']])
 says("llama", '{"a": 1}', [['{"a": 1}']])
-says("llama", '{"name": "clock", "parameters": {', [['{"name": "clock", "parameters": {']])
-says("mistral", "[TOOL_CALLS] [" .. call .. ', {"name": "clock", "arguments": {}}]', "0:" .. made .. " 1:clock({})")
+says("llama", '{"name": "clock", "parameters": {', "0:clock({)~")
+says("llama", '<|python_tag|>print(1)', "'<|python_tag|>print(1)'")
+
+says("mistral", "[TOOL_CALLS] [" .. call .. ', {"name": "clock", "arguments": {}, "id": "abcdefghi"}]',
+  "0:" .. made .. " 1:clock({})")
 says("mistral", "[TOOL_CALLS]get_weather[ARGS]" .. paris .. "[TOOL_CALLS]clock[ARGS]{}", "0:" .. made .. " 1:clock({})")
+says("mistral", "So.[TOOL_CALLS]get_weather[CALL_ID]abcdefghi[ARGS]" .. paris, "'So.' 0:" .. made)
 says("mistral", "[TOOL_CALLS] [{", "'[TOOL_CALLS] [{'")
-local hostile = heard("hermes", { "<tool_call>" .. ("{"):rep(1e6) })
-assert(#hostile == 1e6 + #"<tool_call>" + 2)
+says("mistral", "[TOOL_CALLS]" .. ("x"):rep(300), "'[TOOL_CALLS]" .. ("x"):rep(300) .. "'")
+says("mistral", "[TOOL_CALLS]rm[ARGS]{} [x]", "'[TOOL_CALLS]rm[ARGS]{} [x]'")
+
+-- A megabyte of anything is read, and nothing of it is lost.
+for _, part in ipairs { "{", "[", " ", "\n<", '"', '{"a":', "<tool_call>", "\\" } do
+  for _, head in ipairs { "", "<tool_call>", '<tool_call>{"name": "any", "arguments": {"a": ',
+      "<tool_call><function=any><parameter=text>", "<tool_call><function=any><parameter=list>" } do
+    local body, pieces = part:rep(math.ceil(1e6 / #part)), {}
+    for at = 1, #body, 1000 do pieces[#pieces + 1] = body:sub(at, at + 999) end
+    table.insert(pieces, 1, head)
+    local told = #heard("xml", pieces)
+    assert(part == " " or told >= #body, head .. part)  -- white space after a call is no text
+  end
+end
 
 -- ---------------------------------------------------------------- with a model
 
@@ -125,6 +188,85 @@ for seed = 1, 4 do
   if fn.name == "get_weather" then checked(fn.arguments) else equal(fn.name, "clock", "one of them") end
 end
 
+-- A call that was cut off says so, in all three APIs, and keeps what there is of its arguments.
+body.seed, body.max_tokens = 1, 24
+body.tool_choice = { type = "function", ["function"] = { name = "get_weather" } }
+choice = post("/v1/chat/completions", body).choices[1]
+equal(choice.finish_reason, "length", "finish_reason")
+local cut = { model = "tiny", max_tokens = 24, messages = asked, temperature = 1,
+  tools = { { name = "get_weather", input_schema = weather["function"].parameters } }, tool_choice = { type = "any" } }
+equal(post("/v1/messages", cut).stop_reason, "max_tokens", "stop_reason")
+equal(post("/v1/responses", { input = "Where?", max_output_tokens = 24, tool_choice = "required",
+  tools = { { type = "function", name = "get_weather", parameters = weather["function"].parameters } } }).status,
+  "incomplete", "status")
+body.max_tokens = 200
+
+-- In every form a required call is in the form's syntax, and its arguments are what the schema allows; a strict
+-- function's are where the model is free, after any text.
+local strict = { type = "function", ["function"] = { name = "get_weather", strict = true,
+  parameters = weather["function"].parameters } }
+local listed = { type = "function", ["function"] = { name = "get_weather", parameters = { type = "object",
+  required = { "place" }, properties = { place = { type = "string", enum = { "Rome", "Sm\"all" } },
+    days = { type = "integer", minimum = 1, maximum = 9 } } } } }
+local newer = "{{ tools }}[TOOL_CALLS][CALL_ID][ARGS]"
+local function calls_of(able, text)
+  local parser, calls, said = able:parser(1), {}, ""
+  for _, events in ipairs { parser:push(text), parser:finish() } do
+    for _, event in ipairs(events) do
+      if event.id then calls[#calls + 1] = { name = event.name, arguments = "" } end
+      if event.arguments then calls[#calls].arguments = calls[#calls].arguments .. event.arguments end
+      if event.over then calls[#calls].over = true end
+      if event.text then said = said .. event.text end
+    end
+  end
+  return calls, said
+end
+local function takes(grammar, text)
+  local matcher = grammar:matcher(model.tokenizer)
+  for _, id in ipairs(model.tokenizer:encode(text)) do
+    if not matcher:allows(id) then return false end
+    matcher:accept(id)
+  end
+  return matcher:complete()
+end
+for form, template in pairs { hermes = templates.hermes, xml = templates.xml, llama = templates.llama,
+    mistral = templates.mistral, args = newer } do
+  local forced = tools.new(tokenizer(template), { form == "xml" and listed or weather, clock }, "required", false)
+  for seed = 1, 6 do
+    local text = model:answer { prompt = "Go", grammar = forced:grammar(), max_tokens = 300, temperature = 1.5,
+      seed = seed }
+    local calls, said = calls_of(forced, text)
+    assert(#calls == 1 and calls[1].over and said == "", form .. ": " .. text)
+    if calls[1].name == "clock" then
+      equal(next(q.json.decode(calls[1].arguments)), nil, form)
+    else
+      checked(calls[1].arguments)
+    end
+  end
+  local named = tools.new(tokenizer(template), { weather, clock }, { type = "function",
+    ["function"] = { name = "clock" } })
+  local text = model:answer { prompt = "Go", grammar = named:grammar(), max_tokens = 300, temperature = 1 }
+  equal(calls_of(named, text)[1].name, "clock", form)
+  equal(tools.new(tokenizer(template), { weather, clock }):grammar(), nil, form)
+  equal(tools.new(tokenizer(template), { strict }, "none"):grammar(), nil, form)
+end
+local function call_with(given)
+  return ('<tool_call>\n{"name": "get_weather", "arguments": %s}\n</tool_call>'):format(given)
+end
+local free = tools.new(tokenizer(templates.hermes), { strict }):grammar()
+for _, text in ipairs { "", "a < b << c <tool_cal", "<<tool_<tool_call x", "<tool_call", call_with '{"place":"Rome"}',
+    "So <" .. call_with '{"place":"Rome"}' .. "\n" .. call_with '{"days":9,"place":""}' } do
+  assert(takes(free, text), text)
+end
+for _, text in ipairs { "<tool_call>", "x <tool_call> y", call_with '{"place":"Rome"}' .. " and", call_with "{}",
+    call_with '{"days":10,"place":"Rome"}', "<<tool_call>" } do
+  assert(not takes(free, text), text)
+end
+assert(takes(tools.new(tokenizer(templates.mistral), { strict }):grammar(), 'a [TOOL_[] [TOOL_CALLS][{"name": '
+  .. '"get_weather", "arguments": {"place":"x"}}]'))
+assert(takes(tools.new(tokenizer(templates.xml), { any }, "required"):grammar(), "<tool_call>\n<function=any>\n"
+  .. "<parameter=flag>\ntrue\n</parameter>\n<parameter=text>\n</b>\n\n</parameter>\n</function>\n</tool_call>"))
+
 -- Anthropic's and the responses' forms of the same.
 local block = post("/v1/messages", { model = "tiny", max_tokens = 200, messages = asked,
   tools = { { name = "get_weather", input_schema = weather["function"].parameters } },
@@ -156,9 +298,16 @@ local function refused(more, param)
   equal(post("/v1/chat/completions", all, 400).error.param, param, "param")
 end
 refused({ tools = { { type = "function", ["function"] = { name = "a b" } } } }, "tools[0].function.name")
+for place, parameters in pairs {
+  ["tools[0].function.parameters"] = { type = "array" },
+  ["tools[1].function.parameters"] = { type = "object", properties = { a = { ["if"] = true } } },
+} do
+  local other = { type = "function", ["function"] = { name = "other", parameters = parameters } }
+  refused({ tools = place:find "0" and { other } or { clock, other }, tool_choice = "required" }, place)
+end
 refused({ tools = { clock, clock } }, "tools[1].function.name")
 refused({ tools = { { type = "web_search" } } }, "tools[0]")
 refused({ tool_choice = { type = "function", ["function"] = { name = "other" } } }, "tool_choice")
 refused({ tools = q.json.array {}, tool_choice = "required" }, "tool_choice")
-refused({ tool_choice = "required", response_format = { type = "json_object" } }, "tool_choice")
+refused({ response_format = { type = "json_object" } }, "response_format")
 print "ok"

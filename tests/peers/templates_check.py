@@ -9,3 +9,5 @@ from peers import check, row
 with check("prompts of released chat templates"):
     os.environ["QENG_TEMPLATES"] = str(pathlib.Path(sys.prefix) / "templates")
     row(qeng.run("tests/lua/chat_templates_test.lua").strip())
+with check("calls of tools as released chat templates write them"):
+    row(qeng.run("tests/lua/tool_templates_test.lua").strip())

@@ -11,7 +11,7 @@
 --   keep                      tokens at the beginning that a shift keeps
 --   lookup                    guess up to so many tokens from earlier occurrences
 --   draft                     false: without the engine's draft model
---   visible                   special tokens whose text counts as the answer's: {[id] = true}
+--   visible                   special tokens whose text counts as the answer's, and the grammar's: {[id] = true}
 --   rank                      those of a smaller one are admitted first (0)
 --   reasoning                 true: what stands between <think> and </think> comes apart, and a grammar begins after it
 --   reasoning_budget          after so many tokens of reasoning </think> is said for the model
@@ -142,13 +142,17 @@ local function with_special(stop_ids, strings, tokenizer)
   return all
 end
 
--- A matcher of a grammar. It lets the ids of `stops` end the output.
-function request.matcher(model, grammar, stops)
-  local tokenizer, ends = request.tokenizer(model), {}
-  for id in pairs(stops) do
-    if id < tokenizer:vocab_size() then ends[#ends + 1] = id end
+-- A matcher of a grammar. It lets the ids of `stops` end the output, and those of `visible` be text of it.
+function request.matcher(model, grammar, stops, visible)
+  local tokenizer = request.tokenizer(model)
+  local function listed(set)
+    local ids = {}
+    for id in pairs(set) do
+      if id < tokenizer:vocab_size() then ids[#ids + 1] = id end
+    end
+    return ids
   end
-  return grammar:matcher(tokenizer, { ends = ends })
+  return grammar:matcher(tokenizer, { ends = listed(stops), spoken = listed(visible) })
 end
 
 -- The whole number opt[name], or nil.
@@ -247,7 +251,7 @@ function request.new(owner, opt)
   local grammar = opt.grammar
   if grammar then
     check_type(opt, "grammar", "userdata", "what q.grammar or q.json_schema makes, or a matcher of it")
-    if grammar.matcher then grammar = request.matcher(model, grammar, stop_ids) end
+    if grammar.matcher then grammar = request.matcher(model, grammar, stop_ids, opt.visible or {}) end
   end
   local self = setmetatable({
     model = model, tokens = {}, output = {}, prompt_tokens = #ids, prompt_length = #ids,  -- the last: 0 after a shift

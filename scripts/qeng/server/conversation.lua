@@ -32,8 +32,9 @@ function conversation.read(server, given, exact)
   local said = messages.read(exact.messages)
   local able = tools.new(request.tokenizer(served.model), exact.tools, exact.tool_choice, given.parallel_tool_calls)
   if able then
-    if opt.grammar and able.forced then
-      problem.raise(400, "'response_format' and a 'tool_choice' that requires a call exclude each other", "tool_choice")
+    if opt.grammar and able.choice ~= "none" then
+      problem.raise(400, "'response_format' binds the answer so that no tool can be called: give \"tool_choice\": "
+        .. "\"none\" with it, or no tools", "response_format")
     end
     said, opt.grammar, opt.visible = able:messages(said), able:grammar() or opt.grammar, able:tokens()
   end
@@ -59,18 +60,18 @@ function conversation.submit(call, served, opt, n)
 end
 
 -- Follows the requests of a call to their ends: on.text(i, request, text), on.reasoning(i, request, text) and, with
--- tools, on.call(i, request, made) with made of {call = its number, id =, name =, arguments =}, as they come;
--- on.over(i, request, calls) at the end of each, with how many calls it made.
+-- tools, on.call(i, request, event) with each event of a call (server/tool_parser.lua), as they come; on.over(i,
+-- request, calls) at the end of each, with how many calls it made. Without parallel calls the first ends the answer.
 function conversation.follow(call, able, on)
   local said, parsers, calls = {}, {}, {}
   local function heard(i, r, events)
     for _, event in ipairs(events) do
       if event.text then
         on.text(i, r, event.text)
-      elseif (calls[i] or 0) == 0 or able.parallel then
-        calls[i] = (calls[i] or 0) + 1
+      elseif event.call == 0 or able.parallel then
+        calls[i] = event.call + 1
         on.call(i, r, event)
-        if not able.parallel then r.engine:cancel(r) end
+        if event.over and not able.parallel then return r.engine:cancel(r) end
       end
     end
   end
@@ -92,7 +93,8 @@ function conversation.follow(call, able, on)
 end
 
 -- The same of a single request, as blocks one after the other: on.begin(kind, made) with kind "text", "reasoning" or
--- "call", on.more(kind, text), on.stop(kind), and on.over(request, calls) after the last. There is at least one.
+-- "call", then made of {id =, name =}, on.more(kind, text), on.stop(kind), and on.over(request, calls) after the last.
+-- There is at least one.
 function conversation.blocks(call, able, on)
   local open
   local function say(kind, text, made)
@@ -106,7 +108,7 @@ function conversation.blocks(call, able, on)
   conversation.follow(call, able, {
     text = function(_, _, text) say("text", text) end,
     reasoning = function(_, _, text) say("reasoning", text) end,
-    call = function(_, _, made) say("call", made.arguments, made) end,
+    call = function(_, _, event) if not event.over then say("call", event.arguments, event.id and event) end end,
     over = function(_, r, calls)
       if not open then say "text" end
       on.stop(open)

@@ -167,10 +167,10 @@ function sampling.end_stream(call, head, requests, usage)
   call:close()
 end
 
--- OpenAI's word for how an answer ended. calls: of tools, that it made.
+-- OpenAI's word for how an answer ended. calls: of tools, that it made, the last of which may have been cut off.
 function sampling.finish(r, calls)
-  if (calls or 0) > 0 then return "tool_calls" end
-  return r.finish == "length" and "length" or "stop"
+  if r.finish == "length" then return "length" end
+  return (calls or 0) > 0 and "tool_calls" or "stop"
 end
 
 return sampling

@@ -1,16 +1,21 @@
--- Functions that a model may call: what it is told of them, and the calls in what it says. How calls are written is
--- seen by the model's chat template:
+-- Functions that a model may call: what it is told of them, and the calls in what it says. How calls are written, their
+-- form, is seen by the model's chat template:
 --
 --   hermes    <tool_call>{"name": ..., "arguments": {...}}</tool_call>, several, with text before them (Qwen, Hermes)
+--   xml       <tool_call><function=name><parameter=key>value</parameter></function></tool_call> (Qwen3-Coder, Qwen3.5)
 --   llama     the whole answer is {"name": ..., "parameters": {...}}, several with ; between them (Llama 3.1 and later)
 --   mistral   [TOOL_CALLS] [{"name": ..., "arguments": {...}}, ...], or [TOOL_CALLS]name[ARGS]{...}
 --
 -- A template that knows no tools gets them in a system message, to be called in Hermes' way. Where a call is required,
--- the answer is bound to {"name": ..., "arguments": {...}} with arguments that the function's schema allows.
+-- the answer is bound to the form, with arguments that the function's schema allows. Where it is not, functions with
+-- "strict": true bind what follows the tag that opens a call; without one, and in Llama's form, nothing is bound.
 
 local fields = require "qeng.server.fields"
 local problem = require "qeng.server.problem"
 local q = require "qeng.core"
+
+local tool_grammar = require "qeng.server.tool_grammar"
+local tool_parser = require "qeng.server.tool_parser"
 
 local tools = {}
 local Tools = {}
@@ -32,8 +37,10 @@ local function check(list)
       bad(place .. ".function.name", "expected 1 to 64 letters, digits, _ and -")
     end
     if known[name] then bad(place .. ".function.name", name .. " is there twice") end
-    if fn.parameters ~= nil and fn.parameters ~= q.json.null and fields.type_of(fn.parameters) ~= "object" then
-      bad(place .. ".function.parameters", "expected a JSON schema")
+    local parameters = fn.parameters
+    if parameters ~= nil and parameters ~= q.json.null and (fields.type_of(parameters) ~= "object"
+        or parameters.type ~= nil and parameters.type ~= "object") then
+      bad(place .. ".function.parameters", "expected a JSON schema of an object")
     end
     known[name] = fn
   end
@@ -49,6 +56,13 @@ local function chosen(choice, known)
   return { name = name }
 end
 
+local function form_of(template)
+  local function has(text) return template:find(text, 1, true) ~= nil end
+  if has "[TOOL_CALLS]" then return "mistral" end
+  if has "<tool_call>" then return has "<function=" and "xml" or "hermes" end
+  return (has "<|python_tag|>" or has "ipython") and "llama" or "hermes"
+end
+
 -- list: OpenAI's tools with the order of their keys; nil where there are none. choice, parallel: OpenAI's tool_choice
 -- and parallel_tool_calls.
 function tools.new(tokenizer, list, choice, parallel)
@@ -62,8 +76,7 @@ function tools.new(tokenizer, list, choice, parallel)
   local self = setmetatable({
     tokenizer = tokenizer, list = list, known = known, choice = chosen(choice, known), parallel = parallel ~= false,
     told = template:find("tools", 1, true) ~= nil,
-    form = template:find("[TOOL_CALLS]", 1, true) and "mistral"
-      or (template:find("<|python_tag|>", 1, true) or template:find("ipython", 1, true)) and "llama" or "hermes",
+    template = template, form = form_of(template),
   }, Tools)
   self.forced = self.choice == "required" or type(self.choice) == "table"
   return self
@@ -78,9 +91,22 @@ local function call_text(call)
     type(fn.arguments) == "string" and fn.arguments or q.json.encode(fn.arguments))
 end
 
--- The messages as a template takes them that knows no tools.
+-- The messages with names of calls that Mistral's templates take.
+local function renamed(self, said)
+  local function fitting(id)
+    if type(id) ~= "string" or id:find "^%w%w%w%w%w%w%w%w%w$" then return id end
+    return self:id_of(id)
+  end
+  for _, message in ipairs(said) do
+    for _, call in ipairs(message.tool_calls or {}) do call.id = fitting(call.id) end
+    message.tool_call_id = fitting(message.tool_call_id)
+  end
+  return said
+end
+
+-- The messages as the template takes them.
 function Tools:messages(said)
-  if self.told then return said end
+  if self.told then return self.form == "mistral" and renamed(self, said) or said end
   local lines, out = {}, {}
   for i, tool in ipairs(self.list) do lines[i] = q.json.encode(tool["function"]) end
   local head = "You may call functions. To call one, answer with <tool_call>{\"name\": ..., \"arguments\": {...}}"
@@ -102,162 +128,53 @@ function Tools:messages(said)
   return out
 end
 
--- The grammar of a call that has to be made; nil where the model is free.
+-- The grammar of the answer; nil where the model is free.
 function Tools:grammar()
-  if not self.forced then return nil end
-  local any = q.json.array {}
+  local functions, strict = {}, false
+  if self.choice == "none" then return nil end
   for _, tool in ipairs(self.list) do
     local fn = tool["function"]
     if type(self.choice) ~= "table" or self.choice.name == fn.name then
-      local parameters = fn.parameters
-      if parameters == nil or parameters == q.json.null then  -- a function without any
-        parameters = { type = "object", additionalProperties = false }
-      end
-      any[#any + 1] = setmetatable({ type = "object", required = q.json.array { "name", "arguments" },
-        properties = setmetatable({ name = { const = fn.name }, arguments = parameters },
-          { __keys = { "name", "arguments" } }) }, { __keys = { "type", "properties", "required" } })
+      strict = strict or fn.strict == true
+      functions[#functions + 1] = { name = fn.name, parameters = fn.parameters,
+        bound = self.forced or fn.strict == true }
     end
   end
-  local made, why = q.try(q.json_schema, q.json.encode(#any == 1 and any[1] or { anyOf = any }))
-  return made or bad("tools", why.message)
+  if not self.forced and not strict then return nil end
+  local several = self.parallel and type(self.choice) ~= "table"
+  local function made(list, free) return tool_grammar.new(self.form, self.template, list, several, free) end
+  local grammar, why = q.try(made, functions, not self.forced)
+  if grammar or not why then return grammar end
+  for i, tool in ipairs(self.list) do  -- which of them is at fault
+    local fn = tool["function"]
+    local _, fault = q.try(made, { { name = fn.name, parameters = fn.parameters, bound = true } }, false)
+    if fault then bad(("tools[%d].function.parameters"):format(i - 1), fault.message) end
+  end
+  bad("tools", why.message)
 end
 
 -- Ids of special tokens whose text is part of a call, as {[id] = true}.
 function Tools:tokens()
   local ids = {}
-  for _, text in ipairs { "<tool_call>", "</tool_call>", "<|python_tag|>", "[TOOL_CALLS]", "[ARGS]" } do
+  if self.choice == "none" then return ids end
+  for _, text in ipairs { "<tool_call>", "</tool_call>", "<|python_tag|>", "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]",
+    "<function=", "</function>", "<parameter=", "</parameter>" } do
     local id = self.tokenizer:id(text)
     if id then ids[id] = true end
   end
   return ids
 end
 
--- ---------------------------------------------------------------- what a model says
+-- A name of a call: "call_" and 24 hex digits; 9 of them in Mistral's form, which takes no others.
+function Tools:id_of(text)
+  local a = q.host.hash(text)
+  return self.form == "mistral" and a:sub(1, 9) or "call_" .. a .. q.host.hash(a):sub(1, 8)
+end
 
-local Parser = {}
-Parser.__index = Parser
-
--- seed: of the request, for the names of calls.
+-- A parser of an answer (server/tool_parser.lua). seed: of the request, for the names of calls.
 function Tools:parser(seed)
-  return setmetatable({ tools = self, form = self.forced and "forced" or self.form, seed = seed, held = "", count = 0,
-    inside = self.forced }, Parser)
-end
-
--- A decoded call as an event, or nil if it is none.
-local function event_of(self, made)
-  if type(made) ~= "table" or not self.tools.known[made.name or 1] then return nil end
-  local arguments = made.arguments or made.parameters or {}
-  if type(arguments) == "table" then arguments = q.json.encode(arguments) end
-  if type(arguments) ~= "string" then return nil end
-  self.count = self.count + 1
-  local a = q.host.hash(("%.17g/%d"):format(self.seed, self.count))
-  local b = q.host.hash(a)
-  local id = self.form == "mistral" and a:sub(1, 9) or "call_" .. a .. b:sub(1, 8)
-  return { call = self.count - 1, id = id, name = made.name, arguments = arguments }
-end
-
-local function decoded(text) return q.try(q.json.decode, text, { ordered = true, exact = true }) end
-
--- Where the JSON value that begins at `from` with { ends; nil if it does not.
-local function object_end(text, from)
-  local depth, quoted, at = 0, false, from
-  while at <= #text do
-    local c = text:sub(at, at)
-    if quoted then
-      if c == "\\" then at = at + 1 elseif c == '"' then quoted = false end
-    elseif c == '"' then
-      quoted = true
-    elseif c == "{" then
-      depth = depth + 1
-    elseif c == "}" then
-      depth = depth - 1
-      if depth == 0 then return at end
-    end
-    at = at + 1
-  end
-end
-
--- Calls of a text that is nothing but calls; nil if it is something else.
-local function all_calls(self, text)
-  local events, list = {}, text:find "^%s*%[" and decoded(text)
-  if list then
-    for _, made in ipairs(list) do events[#events + 1] = event_of(self, made) end
-    return #events == #list and #events > 0 and events or nil
-  end
-  local at = 1
-  while true do
-    local _, skipped, name = text:find("^[%s;]*([%w_%-]*)", at)
-    if skipped == #text then return #events > 0 and events or nil end
-    local args = text:match("^%[ARGS%]()", skipped + 1)
-    local from = args or skipped + 1
-    local to = text:sub(from, from) == "{" and object_end(text, from)
-    local made = to and decoded(text:sub(from, to))
-    if made and args then made = { name = name, arguments = made } end
-    local event = made and (args or name == "") and event_of(self, made)
-    if not event then return nil end
-    events[#events + 1], at = event, to + 1
-    if text:sub(at, at + 11) == "[TOOL_CALLS]" then at = at + 12 end
-  end
-end
-
-local opens = { hermes = "<tool_call>", mistral = "[TOOL_CALLS]", llama = "<|python_tag|>" }
-
--- How much at the end of a text may begin `tag`, with the white space before that.
-local function held_back(text, tag)
-  for length = math.min(#tag - 1, #text), 1, -1 do
-    if text:sub(-length) == tag:sub(1, length) then return length + #text:sub(1, -length - 1):match "%s*$" end
-  end
-  return #text:match "%s*$"
-end
-
-local function say(events, text)
-  if text ~= "" then events[#events + 1] = { text = text } end
-end
-
--- Takes a piece of what the model says. Returns events: {text =}, or {call = its number, id =, name =, arguments =}.
--- White space before a call is no text. What the events say does not depend on where the text was cut.
-function Parser:push(piece)
-  local events, tag = {}, opens[self.form]
-  self.held = self.held .. piece
-  while true do
-    if self.inside then
-      if self.form ~= "hermes" then return events end  -- to the end of the answer
-      local from, to = self.held:find("</tool_call>", 1, true)
-      if not from then return events end
-      local event = event_of(self, decoded(self.held:sub(1, from - 1)))
-      if event then events[#events + 1] = event else say(events, tag .. self.held:sub(1, to)) end
-      self.held, self.inside = self.held:sub(to + 1), false
-    else
-      local bare = self.form == "llama" and not self.spoke and self.held:find "^%s*{"
-      local from, to = self.held:find(tag, 1, true)
-      if not from and not bare then
-        local length = #self.held - held_back(self.held, tag)
-        say(events, self.held:sub(1, length))
-        self.spoke = self.spoke or length > 0
-        self.held = self.held:sub(length + 1)
-        return events
-      end
-      local before = bare and "" or self.held:sub(1, from - 1):match "^(.-)%s*$"
-      say(events, before)
-      self.spoke = self.spoke or before ~= ""
-      self.inside, self.opened = true, bare and "" or tag
-      if not bare then self.held = self.held:sub(to + 1) end
-    end
-  end
-end
-
--- The events of what is left: a call that is not whole is text.
-function Parser:finish()
-  local events, text = {}, self.held
-  self.held = ""
-  if not self.inside then
-    if self.count == 0 or text:find "%S" then say(events, text) end
-    return events
-  end
-  local calls = self.form ~= "hermes" and all_calls(self, text)
-  if calls then return calls end
-  say(events, (self.opened or "") .. text)
-  return events
+  return tool_parser.new(self.form, self.choice == "none" and {} or self.known,
+    function(n) return self:id_of(("%.17g/%d"):format(seed, n + 1)) end)
 end
 
 return tools

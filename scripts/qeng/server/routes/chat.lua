@@ -34,12 +34,16 @@ local function whole(call, able, requests, head)
   conversation.follow(call, able, {
     text = function(i, _, text) table.insert(texts[i], text) end,
     reasoning = function(i, _, text) table.insert(thoughts[i], text) end,
-    call = function(i, _, made)
-      table.insert(calls[i], { id = made.id, type = "function",
-        ["function"] = { name = made.name, arguments = made.arguments } })
+    call = function(i, _, event)
+      if event.id then calls[i][event.call + 1] = { made = event, pieces = {} } end
+      table.insert(calls[i][event.call + 1].pieces, event.arguments)
     end,
     over = function(i, r, count)
       local text = table.concat(texts[i])
+      for k, one in ipairs(calls[i]) do
+        calls[i][k] = { id = one.made.id, type = "function",
+          ["function"] = { name = one.made.name, arguments = table.concat(one.pieces) } }
+      end
       choices[i] = {
         index = i - 1, finish_reason = sampling.finish(r, count),
         message = {
@@ -74,10 +78,10 @@ local function streamed(call, able, requests, head, usage)
   conversation.follow(call, able, {
     text = function(i, r, text) chunk(i, r, { content = text }) end,
     reasoning = function(i, r, text) chunk(i, r, { reasoning_content = text }) end,
-    call = function(i, r, made)
-      local function part(fields) chunk(i, r, { tool_calls = q.json.array { fields } }) end
-      part { index = made.call, id = made.id, type = "function", ["function"] = { name = made.name, arguments = "" } }
-      part { index = made.call, ["function"] = { arguments = made.arguments } }
+    call = function(i, r, event)
+      if event.over then return end
+      chunk(i, r, { tool_calls = q.json.array { { index = event.call, id = event.id, type = event.id and "function",
+        ["function"] = { name = event.name, arguments = event.arguments or "" } } } })
     end,
     over = function(i, r, calls) chunk(i, r, {}, sampling.finish(r, calls)) end,
   })

@@ -133,9 +133,9 @@ end
 -- ---------------------------------------------------------------- the answer
 
 local function stop_reason(r, calls)
+  if r.finish == "length" then return "max_tokens" end
   if calls > 0 then return "tool_use" end
-  if r.stop_string then return "stop_sequence" end
-  return r.finish == "length" and "max_tokens" or "end_turn"
+  return r.stop_string and "stop_sequence" or "end_turn"
 end
 
 local function usage(r)
@@ -162,18 +162,18 @@ local function empty(kind, made)
 end
 
 local function whole(call, served, able)
-  local content = {}
+  local content, pieces = {}, {}
   conversation.blocks(call, able, {
-    begin = function(kind, made) content[#content + 1] = empty(kind, made) end,
-    more = function(kind, text)
-      local block, name = content[#content], names[kind]
-      if kind == "call" then
-        block.input = q.json.decode(text, { ordered = true, exact = true })
+    begin = function(kind, made) content[#content + 1], pieces = empty(kind, made), {} end,
+    more = function(_, text) pieces[#pieces + 1] = text end,
+    stop = function(kind)
+      local block, said = content[#content], table.concat(pieces)
+      if kind == "call" then  -- one that was cut off stays without its input
+        block.input = q.try(q.json.decode, said, { ordered = true, exact = true }) or block.input
       else
-        block[name] = block[name] .. text
+        block[names[kind]] = said
       end
     end,
-    stop = function() end,
     over = function(r, calls) call:reply(200, message(call, served, content, r, calls)) end,
   })
 end

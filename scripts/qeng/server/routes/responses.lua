@@ -187,8 +187,8 @@ local function follow(call, able, head, tell)
       end
       tell("response.output_item.done", { output_index = #head.output - 1, item = item })
     end,
-    over = function(r, calls)
-      local cut = r.finish == "length" and calls == 0
+    over = function(r)
+      local cut = r.finish == "length"
       head.status, head.usage = cut and "incomplete" or "completed", usage(r)
       head.completed_at = cut and null or os.time()
       head.incomplete_details = cut and { reason = "max_output_tokens" } or null
