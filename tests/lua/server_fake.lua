@@ -35,4 +35,20 @@ function Listener:stats() return { connections = 0, refused = 0 } end
 function Listener:stop() self.stopped = true end
 function Listener:close() self.closed = true end
 
+-- Asks a server of this listener, and returns what it answers, decoded where that is JSON. body: a text, or what
+-- becomes JSON. An answer of another status than `expected` (200) is an error.
+function Listener:ask(server, method, path, body, expected)
+  local q = require "qeng"
+  local id = self:put(method, path, type(body) == "table" and q.json.encode(body) or body)
+  for _ = 1, 2000 do
+    server:turn(0)
+    local answer = self.answers[id]
+    if answer and answer.done then
+      if answer.status ~= (expected or 200) then error(("%d: %s"):format(answer.status, answer.body), 3) end
+      return answer.headers["content-type"] == "application/json" and q.json.decode(answer.body) or answer.body
+    end
+  end
+  error("no answer", 3)
+end
+
 return fake

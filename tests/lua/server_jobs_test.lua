@@ -25,18 +25,7 @@ local function new()
   }
 end
 local server = new()
-local function ask(method, path, body, expected)
-  local id = listener:put(method, path, body and q.json.encode(body))
-  for _ = 1, 1000 do
-    server:turn(0)
-    local answer = listener.answers[id]
-    if answer and answer.done then
-      if answer.status ~= (expected or 200) then error(("%d: %s"):format(answer.status, answer.body), 2) end
-      return answer.headers["content-type"] == "application/json" and q.json.decode(answer.body) or answer.body
-    end
-  end
-  error "no answer"
-end
+local function ask(method, path, body, expected) return listener:ask(server, method, path, body, expected) end
 local function train(more, expected)
   local options = { model = "tiny", data = "data.jsonl", steps = 2, row_tokens = 64, threads = 1, save_every = 1 }
   for name, value in pairs(more) do options[name] = value end
@@ -96,14 +85,40 @@ assert(not ok and ask("GET", "/api/jobs/" .. broken.id).state == "failed")
 assert(ask("GET", ("/api/jobs/%s/log"):format(broken.id)):find("bad.jsonl", 1, true), "the log says why")
 
 -- What is refused.
-train({ data = "../root/data.jsonl/../../etc/passwd" }, 403)
-train({ data = "/etc/passwd" }, 404)
+q.fs.write(scratch.at "outside.jsonl", lines[1])
+assert(os.execute(("ln -s ../outside.jsonl '%s/link.jsonl'"):format(root)))
+train({ data = "../outside.jsonl" }, 403)
+train({ data = "link.jsonl" }, 403)
+train({ data = scratch.at "outside.jsonl" }, 404)
+ask("POST", "/api/jobs", { kind = "quantize", options = { model = "tiny", type = "--model-file=/x.lua" } }, 201)
 train({ model_file = "data.jsonl" }, 400)
 train({ steps = "many" }, 400)
 ask("POST", "/api/jobs", { kind = "shell" }, 400)
 ask("GET", "/api/jobs/none", nil, 404)
 ask("GET", "/api/runs/../../etc/metrics", nil, 403)
 ask("POST", ("/api/jobs/%s/resume"):format(first.id), nil, 400)
+
+-- That last one failed by its type, which is one word and no option.
+local quantized = ask("GET", "/api/jobs").data
+quantized = quantized[#quantized].id
+ok = pcall(until_state, quantized, "done")
+local log = ask("GET", ("/api/jobs/%s/log"):format(quantized))
+assert(not ok and log:find("there is no type --model-file=/x.lua", 1, true), log)
+
+-- A full disk: a client is told, a job that ends meanwhile is noted in memory, and the server goes on.
+local write, stderr, warned = q.fs.write, io.stderr, {}
+local ending = train {}
+until_state(ending.id, "running", "done")
+q.fs.write = function() q.error("io", "no space left on device") end
+io.stderr = { write = function(_, text) warned[#warned + 1] = text end }
+train({}, 500)
+until_state(ending.id, "done")
+q.fs.write, io.stderr = write, stderr
+assert(table.concat(warned):find("no space left", 1, true))
+
+-- A file that is no job is passed over.
+q.fs.mkdir(root .. "/jobs/strange")
+q.fs.write(root .. "/jobs/strange/job.json", '{"id": "strange", "kind": "shell"}')
 
 -- A new server finds them again, and the end of a server ends what runs with its checkpoint.
 server = new()

@@ -23,13 +23,7 @@ local function run(...)
   end
   error "no answer"
 end
-local function post(path, body, expected)
-  local id = listener:put("POST", path, type(body) == "string" and body or q.json.encode(body))
-  run(id)
-  local answer = listener.answers[id]
-  if answer.status ~= (expected or 200) then error(("%d: %s"):format(answer.status, answer.body), 2) end
-  return answer.headers["content-type"] == "application/json" and q.json.decode(answer.body) or answer.body
-end
+local function post(path, body, expected) return listener:ask(server, "POST", path, body, expected) end
 local function get(path)
   local id = listener:put("GET", path)
   run(id)
@@ -308,6 +302,15 @@ io.stderr = { write = function(_, line) text = line end }
 equal(get "/broken", 500, "a broken route")
 io.stderr = stderr
 assert(text:find("/broken", 1, true) and text:find("oh", 1, true))
+
+-- A log that cannot be written is said once, and stops no answer.
+local logging, said_once = server.log, {}
+io.stderr = { write = function(_, line) said_once[#said_once + 1] = line end }
+server.log = function() q.error("io", "no space left on device") end
+equal(get "/health", 200, "without a log")
+equal(get "/health", 200, "again")
+server.log, io.stderr = logging, stderr
+equal(#said_once, 1, "said once")
 
 -- A client that leaves frees its request.
 local long = with { max_tokens = 500, temperature = 1, ignore_eos = true, stream = true }

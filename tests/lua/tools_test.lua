@@ -147,17 +147,7 @@ q.device { device = "cpu", threads = 1 }
 local model = q.load("recipes/tiny", { dtype = "f32" })
 local listener = fake.new()
 local server = require("qeng.server").new { models = { { "tiny", model } }, http = listener }
-local function post(path, body, expected)
-  local id = listener:put("POST", path, q.json.encode(body))
-  for _ = 1, 2000 do
-    server:turn(0)
-    local answer = listener.answers[id]
-    if answer and answer.done then
-      if answer.status ~= (expected or 200) then error(("%d: %s"):format(answer.status, answer.body), 2) end
-      return answer.headers["content-type"] == "application/json" and q.json.decode(answer.body) or answer.body
-    end
-  end
-end
+local function post(path, body, expected) return listener:ask(server, "POST", path, body, expected) end
 local function checked(arguments)
   local value = q.json.decode(arguments)
   assert(type(value.place) == "string" and #value.place <= 8 * 4)

@@ -53,11 +53,11 @@ local function first(text, strings)
   return from, found
 end
 
--- The length of the longest end of `text` that begins one of the strings.
-local function may_begin(text, strings)
+-- The length of the longest end of `text`, from `at` (1) on, that begins one of the strings.
+function stop.may_begin(text, strings, at)
   local longest = 0
   for _, s in ipairs(strings) do
-    for length = math.min(#s - 1, #text), longest + 1, -1 do
+    for length = math.min(#s - 1, #text - (at or 1) + 1), longest + 1, -1 do
       if text:sub(-length) == s:sub(1, length) then
         longest = length
         break
@@ -75,7 +75,7 @@ function Filter:push(bytes)
     self.held, self.stopped = "", found
     return text:sub(1, from - 1), found
   end
-  local hold = math.max(may_begin(text, self.strings), stop.unfinished(text))
+  local hold = math.max(stop.may_begin(text, self.strings), stop.unfinished(text))
   -- Held bytes must not leave a character cut before them.
   hold = hold + stop.unfinished(text:sub(1, #text - hold))
   self.held = text:sub(#text - hold + 1)

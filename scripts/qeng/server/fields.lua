@@ -65,7 +65,7 @@ function check_value(name, entry, value)
   end
   local names = {}
   for i, one in ipairs(allowed) do names[i] = tostring(one) end
-  bad(name, ("%s is not supported here, only %s"):format(tostring(value), table.concat(names, ", ")))
+  bad(name, ("%s is not supported here, only %s"):format(tostring(value):sub(1, 100), table.concat(names, ", ")))
 end
 
 -- The values of an object by name, with defaults. where: the object's own name, for errors.

@@ -71,8 +71,12 @@ end
 
 -- ---------------------------------------------------------------- calls
 
+-- A log that cannot be written, as on a full disk, stops no answer; what is wrong is said once until it is right again.
 local function log(self, line)
-  if self.log then self.log(q.json.encode(line, { replace = true }) .. "\n") end
+  if not self.log then return end
+  local ok, err = pcall(self.log, q.json.encode(line, { replace = true }) .. "\n")
+  if not ok and not self.log_failed then io.stderr:write(("server: the access log: %s\n"):format(tostring(err))) end
+  self.log_failed = not ok
 end
 
 -- The call is over: it leaves the server, is counted and logged. Prompts and answers are in no log.

@@ -48,7 +48,7 @@ function Jobs.new(server)
     for _, name in ipairs(q.fs.list(folder)) do
       local path = folder .. "/" .. name .. "/job.json"
       local said = q.fs.kind(path) == "file" and q.try(q.json.decode, q.fs.read(path))
-      if said then
+      if type(said) == "table" and said.id == name and Jobs.kinds[said.kind] and type(said.options) == "table" then
         said.state = (said.state == "running" or said.state == "queued") and "stopped" or said.state
         self.list[#self.list + 1] = said
       end
@@ -64,6 +64,12 @@ local function keep(self, job)
     if name ~= "process" then said[name] = value end
   end
   q.fs.write(folder_of(self, job) .. "/job.json", q.json.encode(said, { pretty = true }))
+end
+
+-- The same where nobody waits for it: a full disk is said, and the server goes on with what it knows.
+local function note(self, job)
+  local ok, err = pcall(keep, self, job)
+  if not ok then io.stderr:write(("server: job %s: %s\n"):format(job.id, tostring(err))) end
 end
 
 function Jobs:find(id)
@@ -104,9 +110,10 @@ local function arguments(self, job, resumed)
   for _, entry in ipairs(kind.fields) do
     local name, value = entry[1], job.options[entry[1]]
     if value ~= nil and value ~= false then
-      list[#list + 1] = "--" .. name:gsub("_", "-")
       if entry.path then value = path_of(self, name, value) end
-      if value ~= true then list[#list + 1] = type(value) == "number" and ("%.17g"):format(value) or value end
+      if type(value) == "number" then value = ("%.17g"):format(value) end
+      -- One word, so that no value is taken for another option.
+      list[#list + 1] = "--" .. name:gsub("_", "-") .. (value ~= true and "=" .. value or "")
     end
   end
   list[#list + 1] = kind.out and "--out" or "--output"
@@ -121,7 +128,7 @@ local function start(self, job)
   end)
   job.process, job.state = ok and process or nil, ok and "running" or "failed"
   job.problem = not ok and process.message or nil
-  keep(self, job)
+  note(self, job)
 end
 
 -- Queues a job of checked options.
@@ -134,8 +141,8 @@ function Jobs:submit(kind, options)
     state = "queued", created = os.time() }
   arguments(self, job)  -- its paths are refused now
   q.fs.mkdir(folder_of(self, job))
-  self.list[#self.list + 1] = job
   keep(self, job)
+  self.list[#self.list + 1] = job
   return job
 end
 
@@ -145,7 +152,7 @@ function Jobs:cancel(job)
   if job.process then return job.process:stop() end
   if job.state == "queued" then
     job.state = "cancelled"
-    keep(self, job)
+    note(self, job)
   end
 end
 
@@ -158,7 +165,7 @@ function Jobs:resume(job)
     problem.raise(400, ("the job is %s"):format(job.state), "id")
   end
   job.state, job.resumed, job.cancelled, job.status = "queued", true, nil, nil
-  keep(self, job)
+  note(self, job)
 end
 
 -- To be called now and then: notes what has ended, and starts what comes next.
@@ -169,7 +176,7 @@ function Jobs:tick()
     if status then
       job.process, job.status, job.ended = nil, status, os.time()
       job.state = job.cancelled and "cancelled" or status == 0 and "done" or "failed"
-      keep(self, job)
+      note(self, job)
     end
     running = running or job.process ~= nil
   end
@@ -189,7 +196,7 @@ function Jobs:close(seconds)
     for _, job in ipairs(self.list) do
       if job.process and job.process:status() then
         job.process, job.state = nil, "stopped"
-        keep(self, job)
+        note(self, job)
       end
       left = left or job.process ~= nil
     end

@@ -12,20 +12,6 @@ function tags.may_begin(text, at, tag, pattern)
   return pattern ~= "" and tags.at(rest, 1, tag) and rest:find("^" .. pattern .. "$", #tag + 1) ~= nil
 end
 
--- The length of the longest end of the text, from `at` on, that begins one of the tags.
-function tags.begun(text, at, ...)
-  local longest = 0
-  for _, tag in ipairs { ... } do
-    for length = math.min(#tag - 1, #text - at + 1), longest + 1, -1 do
-      if text:sub(-length) == tag:sub(1, length) then
-        longest = length
-        break
-      end
-    end
-  end
-  return longest
-end
-
 -- Where the white space begins at the end of a text. A pattern would take the square of its length.
 function tags.blank_from(text)
   local last = #text

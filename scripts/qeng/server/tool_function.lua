@@ -12,6 +12,7 @@
 
 local fields = require "qeng.server.fields"
 local q = require "qeng.core"
+local stop = require "qeng.infer.stop"
 local tags = require "qeng.server.tags"
 
 local tool_function = {}
@@ -114,7 +115,7 @@ end
 
 function steps.value(self, text, at)
   local from, to = text:find(close, at, true)
-  local last = from and from - 1 or #text - tags.begun(text, at, "\n" .. close, close)
+  local last = from and from - 1 or #text - stop.may_begin(text, { "\n" .. close, close }, at)
   if from and from > at and text:sub(last, last) == "\n" then last = last - 1 end
   local piece = text:sub(at, last)
   if self.text then

@@ -8,6 +8,7 @@
 -- and after the last one is no text. What turns out to be no call is text, all of it; of a call that has begun and goes
 -- wrong, or is cut off, what its arguments did not take.
 
+local stop = require "qeng.infer.stop"
 local tags = require "qeng.server.tags"
 local tool_call = require "qeng.server.tool_call"
 local tool_function = require "qeng.server.tool_function"
@@ -87,7 +88,7 @@ function steps.outside(self, text, at)
     self.step = "opened"
     return keep(self, text, from, to + 1)
   end
-  local last = #text - tags.begun(text, at, self.tag)
+  local last = #text - stop.may_begin(text, { self.tag }, at)
   if last < at then return nil end
   say(self, text:sub(at, last))
   return last + 1
