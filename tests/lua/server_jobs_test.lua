@@ -123,6 +123,7 @@ q.fs.write(root .. "/jobs/strange/job.json", '{"id": "strange", "kind": "shell"}
 -- A new server finds them again, and the end of a server ends what runs with its checkpoint.
 server = new()
 assert(ask("GET", "/api/jobs/" .. first.id).state == "done")
+for _, job in ipairs(ask("GET", "/api/jobs").data) do assert(job.id ~= "strange") end
 ask("POST", ("/api/jobs/%s/resume"):format(long.id))
 until_state(long.id, "running")
 server:drain()
