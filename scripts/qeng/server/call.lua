@@ -95,8 +95,8 @@ function Call:client()
   return sent.authorization or sent["x-api-key"] or (self.event.remote:gsub(":%d+$", ""))
 end
 
--- Submits a request to a served model's engine (infer/request.lua has the options). It is cancelled when the client
--- leaves.
+-- Submits a request to a served model's engine (infer/request.lua has the options; and slot, a number). It is cancelled
+-- when the client leaves.
 function Call:submit(served, opt)
   if #self.requests == most then
     problem.raise(400, ("a request asks for more than %d answers: send several"):format(most), "n")
@@ -110,7 +110,10 @@ function Call:submit(served, opt)
     last = now
   end
   opt.rank = served:rank(self:client(), opt.rank)
+  local slot = opt.slot
+  opt.slot = nil
   local r = served.engine:submit(opt)
+  served:place({ request = r, tokens = r.tokens, adapter = opt.adapter }, slot)
   self.requests[#self.requests + 1] = { request = r, served = served }
   return r
 end

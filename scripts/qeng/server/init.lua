@@ -19,7 +19,7 @@ local Server = {}
 Server.__index = Server
 
 local parts = { "status", "pages", "models", "chat", "messages", "responses", "completions", "embeddings",
-  "tokens", "llama", "jobs" }
+  "tokens", "llama", "slots", "jobs" }
 
 -- ---------------------------------------------------------------- routes
 
@@ -35,6 +35,7 @@ end
 
 -- Adds a route, in place of one of the same method and path. handler(call, given): server/call.lua. about: says, what
 -- it does in a line; fields, what its body may have (server/fields.lua), which is read into `given`;
+-- query, the same of what stands behind ?, for /openapi.json;
 -- errors(status, body), another form of an error's body than OpenAI's.
 function Server:route(method, path, handler, about)
   local text, names = pattern(path)
