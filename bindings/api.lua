@@ -2383,6 +2383,8 @@ function Request:speed() end
 ---@field grace? number  seconds for what runs when it is told to end (30)
 ---@field root? string  the folder whose files requests may name
 ---@field log? fun(line: string)  takes a line of JSON for each request
+---@field limits? table  of q.limits: of every 256 steps one is measured against them, for /metrics
+---@field ping? number  seconds after which a silent stream says that it lives (15)
 ---@field http? table  options of q.http_server
 
 ---Answers HTTP with models (scripts/qeng/server/init.lua).
@@ -2460,6 +2462,8 @@ function Call:stream() end
 function Call:send(value, name) end
 ---Ends the stream.
 function Call:close() end
+---Sends a comment, which clients pass over: proxies close what is silent for long.
+function Call:ping() end
 ---Answers with an error: as the answer, or as the last event of a stream.
 function Call:fail(err) end
 ---Who asks: the key that was shown, else the address.

@@ -7,6 +7,8 @@ local problem = require "qeng.server.problem"
 local q = require "qeng.core"
 
 local served = {}
+local measured_each = 256  -- steps
+
 local Served = {}
 Served.__index = Served
 
@@ -14,7 +16,7 @@ Served.__index = Served
 function served.new(name, model, opt)
   return setmetatable({
     name = name, path = model.dir, model = model, engine = engines.new(model, opt), adapters = {}, turns = {},
-    slots = {}, placed = 0, created = os.time(),
+    slots = {}, placed = 0, batched = 0, created = os.time(),
     fingerprint = "qeng_" .. q.host.hash(name):sub(1, 10),
   }, Served)
 end
@@ -87,6 +89,21 @@ function Served:slot(id)
   if not slot then problem.raise(400, ("Slot %d of %s is empty."):format(id, self.name), "id") end
   if slot:busy() then problem.raise(400, ("A request runs in slot %d of %s."):format(id, self.name), "id") end
   return slot
+end
+
+-- A step of its engine. limits: of q.limits; then one of many steps is measured: {flops, bytes} a second, and the share
+-- of the device's limit.
+function Served:step(limits)
+  local engine = self.engine
+  self.batched = self.batched + #engine.running
+  if not limits or engine.steps % measured_each ~= measured_each - 1 then return engine:step() end
+  local began = q.time()
+  local profile = q.profile(engine.step, engine)
+  local seconds, flops, bytes = q.time() - began, 0, 0
+  for _, row in ipairs(profile.ops) do flops, bytes = flops + row.flops, bytes + row.bytes end
+  self.rate = {
+    flops = flops / seconds, bytes = bytes / seconds, share = (profile.share or 0) * profile.total_ms / 1e3 / seconds,
+  }
 end
 
 -- Whether it has work.
