@@ -1,8 +1,11 @@
 """recipes/serve.lua as a process of a check."""
 import contextlib
+import json
 import re
 import signal
 import subprocess
+import urllib.error
+import urllib.request
 
 import qeng
 from peers import WORK, expect
@@ -22,3 +25,16 @@ def serving(*options):
                 server.send_signal(signal.SIGTERM)
                 status = server.wait(60)
     expect(status == 0, f"the server ended with status {status}")
+
+
+def ask(address, path, body=None):
+    """The status, headers and text of an answer. body: what is posted as JSON."""
+    request = urllib.request.Request(address + path, None if body is None else json.dumps(body).encode(), {"authorization": "Bearer " + KEY})
+    if body is not None:
+        request.add_header("content-type", "application/json")
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return answer.status, answer.headers, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.headers, error.read().decode()
