@@ -135,7 +135,9 @@ created.previous_response_id, created.input = answer.id, { { role = "user", cont
 equal(post("/v1/responses", created).output[1].content[1].text, second.text, "goes on")
 created.stream, created.store = true, false
 said = {}
-for i, event in ipairs(events(post("/v1/responses", created))) do
+local told = events(post("/v1/responses", created))
+equal(table.remove(told), "[DONE]", "the end of a response's stream")
+for i, event in ipairs(told) do
   equal(event.sequence_number, i - 1, "sequence_number")
   if event.type == "response.output_text.delta" then said[#said + 1] = event.delta end
   last = event
@@ -145,6 +147,18 @@ equal(last.response.output[1].content[1].text, second.text, "the whole at the en
 equal(get("/v1/responses/" .. last.response.id), 404, "not stored")
 created.previous_response_id = "resp-other"
 equal(post("/v1/responses", created, 400).error.param, "previous_response_id", "not known")
+answer = post("/v1/responses", { input = "Where is the hat?", max_output_tokens = 1 })
+equal(answer.status .. "/" .. answer.output[1].status, "incomplete/incomplete", "an answer that is cut off")
+
+-- A step that fails ends a stream with an error, and with the response as failed.
+local step = server.models[1].engine.step
+server.models[1].engine.step = function() error("broken", 0) end
+told = events(post("/v1/responses", { input = "Where is the hat?", stream = true }))
+server.models[1].engine.step = step
+equal(table.remove(told), "[DONE]", "the end of a failure")
+equal(told[#told - 1].type .. "/" .. told[#told - 1].error.type, "error/server_error", "a failure is told")
+equal(told[#told].type .. "/" .. told[#told].response.status, "response.failed/failed", "a response that failed")
+equal(told[#told].response.error.code, "server_error", "why it failed")
 
 -- ---------------------------------------------------------------- completions
 
