@@ -173,6 +173,15 @@ equal(#logprobs.tokens, prompted.prompt_tokens + #prompted.output, "tokens of ec
 equal(logprobs.token_logprobs[1], q.json.null, "nothing before the first")
 equal(logprobs.token_logprobs[2], tonumber(("%.17g"):format(prompted.prompt_logprobs_list[2].logprob)), "of the prompt")
 equal(logprobs.text_offset[2], #logprobs.tokens[1], "offset")
+-- A harness leaves out the last token, which it asks for beyond the prompt: there is one, even if it ends the answer.
+local ends = engine:submit { prompt = "The dog, ?", temperature = 0, max_tokens = 1 }
+engine:finish()
+answer = post("/v1/completions", { prompt = "The dog, ?", temperature = 0, max_tokens = 1, logprobs = 1, echo = true })
+logprobs = answer.choices[1].logprobs
+equal(#ends.output, 0, "the model ends there")
+equal(#logprobs.tokens, ends.prompt_tokens + 1, "the prompt's tokens and the one that ends it")
+equal(logprobs.tokens[#logprobs.tokens], model.tokenizer:bytes(ends.stop_id), "the token that ends it")
+equal(answer.choices[1].text, "The dog, ?", "its text is not the answer's")
 answer = post("/v1/completions", { prompt = { "The hat is", "The dog" }, temperature = 0, max_tokens = 8 })
 equal(answer.choices[1].text, prompted.text, "the first of two")
 answer = post("/v1/completions", { prompt = request.ids(model, { prompt = "The hat is" }), temperature = 0,

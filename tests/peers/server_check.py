@@ -7,17 +7,8 @@ import urllib.request
 import anthropic
 import openai
 import pydantic
-import qeng
-from peers import WORK, check, expect, read_json, row
-from serving import KEY, serving
-
-
-def own(requests):
-    """What the engine says to these requests by itself."""
-    asked, answers = WORK / "server_requests.json", WORK / "server_answers.json"
-    asked.write_text(json.dumps(requests))
-    qeng.run("tests/peers/server.lua", asked, answers)
-    return read_json(answers)
+from peers import check, expect, row
+from serving import KEY, own, serving
 
 
 def say(text):

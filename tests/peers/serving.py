@@ -1,4 +1,4 @@
-"""recipes/serve.lua as a process of a check."""
+"""recipes/serve.lua as a process of a check, and what the engine says without it."""
 import contextlib
 import json
 import re
@@ -8,7 +8,7 @@ import urllib.error
 import urllib.request
 
 import qeng
-from peers import WORK, expect
+from peers import WORK, expect, read_json
 
 KEY = "a-key-for-this-test"
 
@@ -25,6 +25,14 @@ def serving(*options):
                 server.send_signal(signal.SIGTERM)
                 status = server.wait(60)
     expect(status == 0, f"the server ended with status {status}")
+
+
+def own(requests):
+    """What the engine says to these requests by itself."""
+    asked, answers = WORK / "server_requests.json", WORK / "server_answers.json"
+    asked.write_text(json.dumps(requests))
+    qeng.run("tests/peers/server.lua", asked, answers)
+    return read_json(answers)
 
 
 def ask(address, path, body=None):

@@ -1,5 +1,6 @@
 -- POST /v1/completions, as OpenAI specifies it: with the prompt's own log probabilities (echo), which harnesses that
--- score answers need. A prompt is a text, token ids, or a list of either.
+-- score answers need. These count on a token after the prompt: one that ends the answer is among the log probabilities,
+-- though its text is not the answer's. A prompt is a text, token ids, or a list of either.
 
 local fields = require "qeng.server.fields"
 local infill = require "qeng.server.infill"
@@ -83,6 +84,7 @@ local function whole(call, requests, texts, given, head)
         for k, each in ipairs(r.prompt_logprobs_list) do all[k] = each or { id = r.tokens[1] } end
       end
       for _, each in ipairs(r.logprobs) do all[#all + 1] = each end
+      all[#all + 1] = r.stop_logprob or nil
       measured = logprobs.completion(tokenizer, all, 0)
     end
     choices[i] = {
@@ -102,6 +104,7 @@ local function streamed(call, requests, head, usage)
     if r.logprobs then
       local new = {}
       for k = (told[i] or 0) + 1, #r.logprobs do new[#new + 1] = r.logprobs[k] end
+      new[#new + 1] = reason and r.stop_logprob or nil
       measured, offsets[i] = logprobs.completion(r.model.tokenizer, new, offsets[i] or 0)
       told[i] = #r.logprobs
     end
