@@ -160,6 +160,24 @@ equal(told[#told - 1].type .. "/" .. told[#told - 1].error.type, "error/server_e
 equal(told[#told].type .. "/" .. told[#told].response.status, "response.failed/failed", "a response that failed")
 equal(told[#told].response.error.code, "server_error", "why it failed")
 
+-- ---------------------------------------------------------------- ids of tokens
+
+local function joined(path, asking)
+  local whole, all = post(path, asking).choices[1].token_ids, {}
+  asking.stream = true
+  for _, event in ipairs(events(post(path, asking))) do
+    for _, id in ipairs(event ~= "[DONE]" and event.choices[1].token_ids or {}) do all[#all + 1] = id end
+  end
+  equal(table.concat(all, " "), table.concat(whole, " "), "streamed ids")
+  return table.concat(whole, " ")
+end
+equal(joined("/v1/chat/completions", { messages = asked, temperature = 2, top_p = 0.99, seed = 7, max_tokens = 24,
+  return_token_ids = true }), table.concat(own.output, " "), "ids of a chat")
+local begun = engine:submit { prompt = "The hat is", temperature = 0, max_tokens = 8 }
+engine:finish()
+equal(joined("/v1/completions", { prompt = "The hat is", temperature = 0, max_tokens = 8, return_token_ids = true }),
+  table.concat(begun.output, " "), "ids of a completion")
+
 -- ---------------------------------------------------------------- completions
 
 local prompted = engine:submit { prompt = "The hat is", temperature = 0, max_tokens = 8, logprobs = 1,
@@ -382,7 +400,7 @@ for call_id in pairs(order) do run(call_id) end
 -- Prompts are in no log line; figures count what was answered.
 for _, line in ipairs(lines) do assert(not q.json.encode(line):find "Where") end
 _, text = get "/metrics"
-assert(text:find 'qeng_requests_total{method="POST",path="/v1/chat/completions",status="200"} 8\n', text)
+assert(text:find 'qeng_requests_total{method="POST",path="/v1/chat/completions",status="200"} 10\n', text)
 assert(text:find 'qeng_tokens_total{kind="output"} %d+' and text:find 'qeng_time_to_first_token_seconds_count %d+')
 
 -- The Grafana dashboard draws figures that there are.

@@ -1,6 +1,6 @@
--- What the engine says by itself, for checks of the server: qeng tests/peers/server.lua REQUESTS ANSWERS, where REQUESTS
--- is a JSON list of options of requests (infer/request.lua) and ANSWERS gets their texts and log probabilities; of prompts
--- too, if asked for, with the likeliest token's beside them.
+-- What the engine says by itself, for checks of the server: qeng tests/peers/server.lua REQUESTS ANSWERS, where
+-- REQUESTS is a JSON list of options of requests (infer/request.lua) and ANSWERS gets their texts and log
+-- probabilities; where a request asks for those of its prompt, also these, each beside that of the likeliest token.
 local q = require "qeng"
 
 q.device { device = "cpu" }

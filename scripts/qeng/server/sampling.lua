@@ -157,6 +157,14 @@ function sampling.usage(requests)
   }
 end
 
+-- Ids of a request's output from the first on, or nil where they are not asked for.
+function sampling.ids(r, given, first)
+  if not given.return_token_ids then return nil end
+  local ids = {}
+  for k = first, #r.output do ids[#ids + 1] = r.output[k] end
+  return q.json.array(ids)
+end
+
 -- Ends a stream as OpenAI's do: with the usage where that was asked for. head: what its chunks have in common.
 function sampling.end_stream(call, head, requests, usage)
   if usage then
