@@ -64,7 +64,7 @@ TEXT = [  # the beginning of a block that is no program
     "question: Record:",
     "softmax_j(",
     "kernels/    what a machine computes",
-    "from openai import OpenAI",  # tests/peers/server_check.py
+    "from openai import OpenAI",  # tests/peers/clients_check.py
 ]
 
 LUA = {  # a part of a block: the file it is saved as (block.lua), the code before it, and what runs
