@@ -117,10 +117,7 @@ function sampling.read(server, given, format, exact)
   if server.draining then problem.raise(503, "the server is shutting down") end
   local found, adapter = server:find(given.model)
   if #found.engine.waiting >= server.queue then
-    error({
-      code = "http", status = 429, message = "the queue is full: try again later", word = "rate_limit_exceeded",
-      headers = { ["retry-after"] = "1" },
-    }, 0)
+    problem.raise(429, "the queue is full: try again later", nil, "rate_limit_exceeded", { ["retry-after"] = "1" })
   end
   local opt = {
     adapter = adapter, stop = stops(given.stop), logit_bias = biases(found.model, given.logit_bias),
