@@ -13,16 +13,10 @@ import time
 
 import qeng
 from peers import TEXT, WORK, Skip, check, expect, row
-from serving import KEY, ask, serving
+from serving import KEY, ask, figures, serving
 
 PAGE = (qeng.ROOT / "recipes/SERVER.md").read_text()
 PROMPT, ANSWER, RUNS, CLIENTS = 96, 24, 3, 4
-
-
-def measured(address):
-    """The server's counters: {name and labels: value}."""
-    _, _, text = ask(address, "/metrics")
-    return {line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if not line.startswith("#")}
 
 
 def benchmark(address):
@@ -42,9 +36,9 @@ def benchmark(address):
 
 
 def counts(address):
-    before = measured(address)
+    before = figures(address)
     events = benchmark(address)
-    after = measured(address)
+    after = figures(address)
     ended = [event for event in events if event["type"] == "request_end"]
     expect(not any(event["error"] for event in ended), f"{ended}")
     expect(events[-1] == {**events[-1], "type": "bench_complete", "status": "ok"}, f"{events[-1]}")

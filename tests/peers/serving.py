@@ -46,3 +46,9 @@ def ask(address, path, body=None):
     except urllib.error.HTTPError as error:
         with error:
             return error.code, error.headers, error.read().decode()
+
+
+def figures(address):
+    """The server's /metrics: {name and labels: value}."""
+    _, _, text = ask(address, "/metrics")
+    return {line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if not line.startswith("#")}

@@ -80,7 +80,8 @@ end
 
 -- Their text.format as a response_format.
 local function format_of(format)
-  if not format or format.type ~= "json_schema" then return format end
+  if not format or format == null then return nil end
+  if format.type ~= "json_schema" then return format end
   return { type = "json_schema", json_schema = { schema = format.schema } }
 end
 
