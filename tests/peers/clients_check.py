@@ -28,7 +28,8 @@ def benchmark(address):
     events, tiny = WORK / "events.jsonl", qeng.ROOT / "recipes/tiny"
     command = [sys.executable, "-m", "llama_benchy", "--base-url", address + "/v1", "--api-key", KEY, "--model", "tiny", "--tokenizer", tiny,
                "--book-url", book, "--pp", PROMPT, "--tg", ANSWER, "--runs", RUNS, "--concurrency", 1, CLIENTS, "--no-warmup",
-               "--no-adapt-prompt", "--skip-coherence", "--extra-body", "grammar=root ::= [a-z ]{999}", "--exit-on-first-fail", "--emit-progress", events]
+               "--no-adapt-prompt", "--skip-coherence", "--extra-body", "grammar=root ::= [a-z ]{999}",  # each token has a text, which it counts
+               "--exit-on-first-fail", "--emit-progress", events]
     done = subprocess.run([str(each) for each in command], env={**os.environ, "HOME": str(home), "HF_HUB_OFFLINE": "1"}, capture_output=True,
                           text=True, timeout=300)
     expect(done.returncode == 0, f"status {done.returncode}: {done.stdout[-500:]} {done.stderr[-500:]}")
@@ -61,7 +62,7 @@ def counts(address):
 
 def prepared():
     """A folder that --root opens, with what the examples name, and a home where curl finds the key."""
-    root, home = WORK / "root", WORK / "home"
+    root, home = WORK / "examples", WORK / "home"
     home.mkdir(exist_ok=True)
     (home / ".curlrc").write_text(f'header = "x-api-key: {KEY}"\nsilent\nshow-error\nfail-with-body\nmax-time = 60\n')
     shutil.copytree(qeng.ROOT / "recipes/tiny", root / "tiny")

@@ -194,7 +194,8 @@ def errors(address):
 
 
 def thinker():
-    """The built-in model, which likes to answer "In hat.", with the first and the last token of that as those around reasoning; the first is the template's."""
+    """The built-in model, which likes to answer "In hat.": the first and the last token of that open and close reasoning, and the template
+    opens it."""
     folder = WORK / "thinker"
     shutil.copytree(qeng.ROOT / "recipes/tiny", folder)
     path = folder / "tokenizer.json"
