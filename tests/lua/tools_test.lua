@@ -304,6 +304,7 @@ end
 refused({ tools = { clock, clock } }, "tools[1].function.name")
 refused({ tools = { { type = "web_search" } } }, "tools[0]")
 refused({ tool_choice = { type = "function", ["function"] = { name = "other" } } }, "tool_choice")
+refused({ tool_choice = { type = "function", ["function"] = true } }, "tool_choice")
 refused({ tools = q.json.array {}, tool_choice = "required" }, "tool_choice")
 refused({ response_format = { type = "json_object" } }, "response_format")
 print "ok"
