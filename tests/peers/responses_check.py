@@ -70,7 +70,7 @@ def streamed(address, status="completed", **body):
     """The response at the end of a stream, and the types of its events."""
     code, headers, text = ask(address, "/v1/responses", {"model": "tiny", "temperature": 0, "stream": True, **body})
     expect(code == 200 and headers["content-type"].startswith("text/event-stream"), f"status {code}: {text}")
-    blocks = text.removesuffix("\n\n").split("\n\n")
+    blocks = [block for block in text.removesuffix("\n\n").split("\n\n") if not block.startswith(":")]
     expect(blocks[-1] == "data: [DONE]", f"the last event is {blocks[-1][:200]}")
     events = []
     for number, block in enumerate(blocks[:-1]):

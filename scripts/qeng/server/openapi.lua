@@ -7,12 +7,12 @@ local openapi = {}
 -- The JSON schema of a list of fields (server/fields.lua). names: what "model" may be.
 local schema_of
 
-local function one(entry, names)
+local function one(entry, names, nullable)
   local kinds, values = q.json.array {}, entry.only ~= nil and { entry.only } or entry.choices
   for kind in entry[2]:gmatch "[^|]+" do kinds[#kinds + 1] = kind end
   if entry[1] == "model" then values = names end
   values = values and q.json.array { unpack(values) }
-  if not entry.required then  -- null counts as absent
+  if nullable then
     kinds[#kinds + 1] = "null"
     if values then values[#values + 1] = q.json.null end
   end
@@ -30,7 +30,7 @@ end
 function schema_of(list, names)
   local properties, required = {}, q.json.array {}
   for _, entry in ipairs(list) do
-    properties[entry[1]] = one(entry, names)
+    properties[entry[1]] = one(entry, names, not entry.required)  -- null counts as absent
     if entry.required then required[#required + 1] = entry[1] end
   end
   return { type = "object", properties = properties, required = #required > 0 and required or nil,
@@ -42,8 +42,9 @@ local function operation(route, names)
   for _, name in ipairs(route.names) do
     parameters[#parameters + 1] = { name = name, ["in"] = "path", required = true, schema = { type = "string" } }
   end
-  for _, name in ipairs(about.query or {}) do
-    parameters[#parameters + 1] = { name = name, ["in"] = "query", schema = { type = "integer", minimum = 0 } }
+  for _, entry in ipairs(about.query or {}) do
+    parameters[#parameters + 1] = { name = entry[1], ["in"] = "query", required = entry.required,
+      schema = one(entry, names) }
   end
   local schema = about.fields and schema_of(about.fields, names) or about.body and { type = about.body }
   return {
