@@ -97,7 +97,8 @@ def finished(address, job):
 def examples(address, home):
     """Those of curl as they stand, but for the port, the name of the job, and two steps."""
     found = re.findall(r"^    (curl (?:.*\\\n)*.*)$", PAGE, re.MULTILINE)
-    expect(len(found) == 5, f"{len(found)} examples of curl, this runs 5")
+    expect(len(found) == 7, f"{len(found)} examples of curl, this knows 7")
+    ask(address, "/v1/completions", {"prompt": TEXT[:200], "max_tokens": 1, "id_slot": 1})  # what the slots' are about
     job = ""
     for command in found:
         command = command.replace("localhost:8080", address).replace('"steps": 200', '"steps": 2')
@@ -108,6 +109,8 @@ def examples(address, home):
             job = json.loads(said)["id"]
             state = finished(address, job)
             expect(state == "done", f"the job is {state}")
+        elif "/slots/" in command:
+            expect(json.loads(said)["filename"] == "manual", said)
         elif "/live" in command:
             expect(said == "event: record\n", said)
     status, _, said = ask(address, "/v1/completions", {"model": "mine", "prompt": "Number 1?", "max_tokens": 4})

@@ -18,7 +18,8 @@ REQUESTS = [
         "messages": [{"role": "system", "content": "x"}, {"role": "user", "content": [{"type": "text", "text": "hi"}]},
                      {"role": "assistant", "content": None, "tool_calls": [CALL]}, {"role": "tool", "tool_call_id": "call_1", "content": "rain"}],
         "max_tokens": 3, "tools": [{"type": "function", "function": FUNCTION}], "tool_choice": {"type": "function", "function": {"name": "f"}},
-        "stop": ["a"], "logit_bias": {"5": 1}, "logprobs": True, "top_logprobs": 2, "dry_sequence_breakers": ["a"], "n": 2}),
+        "stop": ["a"], "logit_bias": {"5": 1}, "logprobs": True, "top_logprobs": 2, "dry_sequence_breakers": ["a"], "n": 1,
+        "id_slot": 1}),
     ("/v1/chat/completions", {
         "messages": [USER], "max_tokens": 3, "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}},
         "stream": True, "stream_options": {"include_usage": True}, "metadata": {"a": "b"}, "return_token_ids": True}),
@@ -44,6 +45,8 @@ REQUESTS = [
     ("/tokenize", {"content": "a", "with_pieces": True}),
     ("/detokenize", {"tokens": [1, 2]}),
     ("/apply-template", {"messages": [USER], "chat_template_kwargs": {}}),
+    ("/slots/1?action=save", {"filename": "x"}),
+    ("/slots/1?action=restore", {"filename": "x"}),
     ("/lora-adapters", [{"id": 0, "scale": 1}]),
     ("/lora-adapters/load", {"name": "x", "path": "tiny"}),
     ("/lora-adapters/unload", {"name": "x"}),
