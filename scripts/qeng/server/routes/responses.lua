@@ -119,12 +119,11 @@ local function usage(r)
   }
 end
 
--- Objects of theirs as answers repeat them: with every field that they have, null where nothing was given.
+-- Makes an object of theirs what answers repeat of it: with every field that they have, null where nothing was given.
 local function repeated(given, names)
   for _, name in ipairs(names) do
     if given[name] == nil then given[name] = null end
   end
-  return given
 end
 
 local function head_of(call, served, given)
